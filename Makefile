@@ -1,0 +1,111 @@
+# Nightshift: build, test, install. `make help` lists the targets.
+
+CC      ?= cc
+AWK     ?= awk
+LUA     ?= lua5.4
+O       ?= build
+PREFIX  ?= /usr/local
+BINDIR  ?= $(PREFIX)/bin
+LUADIR  ?= $(PREFIX)/share/lua/5.4
+LIBDIR  ?= $(PREFIX)/lib/lua/5.4
+
+# Files by name, a list per layer.
+BASE := ns_err ns_buf ns_time ns_duration ns_log
+CORE := ns_url ns_db ns_stmt ns_schema ns_queue ns_push ns_holder ns_lease \
+        ns_lanes ns_claim ns_settle ns_cycle ns_admin ns_prune ns_listen \
+        ns_private
+LUAC := nsl_module nsl_conv nsl_json nsl_db nsl_jobs
+HOST := nsh_main nsh_config nsh_host nsh_dispatch nsh_zygote nsh_worker \
+        nsh_ipc nsh_table
+
+WARN   := -Wall -Wextra -Wshadow -Wformat=2 -Wstrict-prototypes \
+          -Wmissing-prototypes -Wconversion -Wvla -Werror=format-security
+HARDEN := -D_FORTIFY_SOURCE=2 -fstack-protector-strong
+PKG    := $(shell command -v pkg-config 2>/dev/null || echo false)
+MARIADB_CFLAGS ?= $(shell $(PKG) --cflags libmariadb 2>/dev/null)
+MARIADB_LIBS   ?= $(shell $(PKG) --libs libmariadb 2>/dev/null)
+LUA_CFLAGS     ?= $(shell $(PKG) --cflags lua5.4 2>/dev/null)
+LUA_LIBS       ?= $(shell $(PKG) --libs lua5.4 2>/dev/null)
+JANSSON_LIBS   ?= $(shell $(PKG) --libs jansson 2>/dev/null)
+UV_LIBS        ?= $(shell $(PKG) --libs libuv 2>/dev/null)
+
+# `make DEBUG=1` builds with asserts, tiny first buffers and no optimiser;
+# SAN=address,undefined (or thread) adds sanitizers. Each has its own folder:
+# O=build/asan make SAN=address,undefined
+ifdef DEBUG
+OPT := -Og -g3 -DNS_DEBUG -fno-omit-frame-pointer
+HARDEN := -fstack-protector-strong
+else
+OPT := -O2 -g
+endif
+ifdef SAN
+OPT := -O1 -g3 -DNS_DEBUG -fno-omit-frame-pointer -fsanitize=$(SAN) \
+       -fno-sanitize-recover=all
+HARDEN :=
+endif
+
+CPPFLAGS += -D_GNU_SOURCE -I$(O)/gen -Isrc/base -Isrc/core -Isrc/lua -Isrc/host
+CFLAGS   ?= $(OPT)
+NS_CFLAGS = -std=c11 $(CFLAGS) $(WARN) $(HARDEN) -fPIC -fvisibility=hidden \
+            -pthread -MMD -MP
+LDFLAGS  += $(if $(SAN),-fsanitize=$(SAN)) -Wl,-z,relro,-z,now -pthread
+
+BASE_O := $(BASE:%=$(O)/base/%.o)
+CORE_O := $(CORE:%=$(O)/core/%.o) $(O)/gen/ns_sql.o
+LUAC_O := $(LUAC:%=$(O)/lua/%.o)
+HOST_O := $(HOST:%=$(O)/host/%.o)
+
+MODULE := $(O)/nightshift/core.so
+PROGRAM := $(O)/bin/nightshift
+LIBRARY := $(O)/libnightshift.a
+
+.PHONY: all
+all: $(MODULE) $(PROGRAM)
+
+SCHEMA_SQL := $(sort $(wildcard sql/schema/*.sql))
+QUERY_SQL  := $(sort $(wildcard sql/query/*.sql))
+
+$(O)/gen/ns_sql_names.h: sql/embed.awk $(QUERY_SQL) $(SCHEMA_SQL)
+	@mkdir -p $(@D)
+	$(AWK) -v part=header -f sql/embed.awk $(SCHEMA_SQL) $(QUERY_SQL) > $@.tmp && mv $@.tmp $@
+
+$(O)/gen/ns_sql.c: sql/embed.awk $(QUERY_SQL) $(SCHEMA_SQL) $(O)/gen/ns_sql_names.h
+	$(AWK) -v part=source -f sql/embed.awk $(SCHEMA_SQL) $(QUERY_SQL) > $@.tmp && mv $@.tmp $@
+
+$(O)/gen/ns_sql.o: $(O)/gen/ns_sql.c
+	$(CC) $(CPPFLAGS) $(NS_CFLAGS) -c -o $@ $<
+
+# Only ns_db.c and ns_stmt.c see mysql.h; only src/lua and the host's Lua
+# parts see lua.h: the include paths say so.
+$(O)/base/%.o: src/base/%.c | $(O)/gen/ns_sql_names.h
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(NS_CFLAGS) -c -o $@ $<
+
+$(O)/core/%.o: src/core/%.c | $(O)/gen/ns_sql_names.h
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(MARIADB_CFLAGS) $(NS_CFLAGS) -c -o $@ $<
+
+$(O)/lua/%.o: src/lua/%.c | $(O)/gen/ns_sql_names.h
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(LUA_CFLAGS) $(NS_CFLAGS) -c -o $@ $<
+
+$(O)/host/%.o: src/host/%.c | $(O)/gen/ns_sql_names.h
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(LUA_CFLAGS) $(NS_CFLAGS) -c -o $@ $<
+
+$(LIBRARY): $(BASE_O) $(CORE_O)
+	rm -f $@ && ar rcs $@ $^
+
+$(MODULE): $(LUAC_O) $(LIBRARY)
+	@mkdir -p $(@D)
+	$(CC) -shared $(LDFLAGS) -o $@ $(LUAC_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS)
+
+$(PROGRAM): $(HOST_O) $(LUAC_O) $(LIBRARY)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -rdynamic -o $@ $(HOST_O) $(LUAC_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(LUA_LIBS) -lm
+
+.PHONY: clean
+clean:
+	rm -rf build
+
+-include $(wildcard $(O)/*/*.d)

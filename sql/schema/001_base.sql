@@ -1,0 +1,232 @@
+-- The tables of the base: queues, jobs, the small hot tables that claims
+-- touch, and the history. Times are microseconds since 1970, UTC, by the
+-- server's clock. There are no foreign keys: they would deadlock promotion
+-- against cancelling. Statements are separated by `-- name:` lines.
+
+-- name: create_meta
+-- One row per fact about this installation; 'schema' is the version.
+CREATE TABLE nightshift_meta (
+  name VARCHAR(64) NOT NULL PRIMARY KEY,
+  value VARCHAR(255) NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_id
+-- Ids of jobs, leases and holders. Clients take blocks of 100:
+-- id = nextval * 100 + k, 0 <= k < 100.
+CREATE SEQUENCE nightshift_id START WITH 1 INCREMENT BY 1 CACHE 1000 ENGINE=InnoDB
+
+-- name: create_queue
+-- A named line of jobs.
+CREATE TABLE nightshift_queue (
+  id INT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+  name VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,
+  paused BOOLEAN NOT NULL DEFAULT FALSE,
+  created BIGINT NOT NULL,
+  UNIQUE KEY name (name),
+  CONSTRAINT queue_name_length CHECK (LENGTH(name) BETWEEN 1 AND 64),
+  CONSTRAINT queue_name_plain CHECK (name NOT REGEXP '[[:cntrl:]]')
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_job
+-- A live job. Where it is follows from it: waiting when unmet > 0, running
+-- when a lease names (id, run), scheduled while due lies ahead, else ready.
+-- A claim does not write here.
+CREATE TABLE nightshift_job (
+  id BIGINT NOT NULL PRIMARY KEY,
+  queue_id INT NOT NULL,
+  name VARCHAR(100) NOT NULL,
+  payload MEDIUMTEXT NOT NULL,
+  priority TINYINT UNSIGNED NOT NULL,
+  rank TINYINT UNSIGNED NOT NULL,
+  run INT UNSIGNED NOT NULL DEFAULT 1,
+  attempts INT UNSIGNED NOT NULL DEFAULT 0,
+  polls INT UNSIGNED NOT NULL DEFAULT 0,
+  crashes INT UNSIGNED NOT NULL DEFAULT 0,
+  lost INT UNSIGNED NOT NULL DEFAULT 0,
+  missed INT UNSIGNED NOT NULL DEFAULT 0,
+  max_attempts INT UNSIGNED NOT NULL,
+  max_polls INT UNSIGNED NULL,
+  max_crashes INT UNSIGNED NOT NULL,
+  backoff BIGINT NOT NULL,
+  timeout BIGINT NOT NULL,
+  deadline BIGINT NULL,
+  created BIGINT NOT NULL,
+  due BIGINT NOT NULL,
+  missing_since BIGINT NULL,
+  parent BIGINT NULL,
+  root BIGINT NULL,
+  unmet INT UNSIGNED NOT NULL DEFAULT 0,
+  on_fail ENUM('cancel','run') NOT NULL DEFAULT 'cancel',
+  state MEDIUMTEXT NULL,
+  ukey VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NULL,
+  nonce BIGINT NOT NULL,
+  CONSTRAINT job_id_positive CHECK (id > 0),
+  CONSTRAINT job_name_length CHECK (LENGTH(name) BETWEEN 1 AND 100),
+  CONSTRAINT job_name_plain CHECK (name NOT REGEXP '[[:cntrl:]]'),
+  CONSTRAINT job_payload_json CHECK (JSON_VALID(payload)),
+  CONSTRAINT job_state_json CHECK (state IS NULL OR JSON_VALID(state)),
+  CONSTRAINT job_run_counts CHECK (run >= 1),
+  CONSTRAINT job_attempts_left CHECK (attempts < max_attempts),
+  CONSTRAINT job_polls_left CHECK (max_polls IS NULL OR polls <= max_polls),
+  CONSTRAINT job_crashes_left CHECK (crashes < max_crashes),
+  CONSTRAINT job_missing_counts CHECK ((missed = 0) = (missing_since IS NULL)),
+  CONSTRAINT job_backoff_positive CHECK (backoff >= 0),
+  CONSTRAINT job_timeout_positive CHECK (timeout > 0),
+  CONSTRAINT job_times CHECK (created > 0 AND due > 0),
+  CONSTRAINT job_parent_other CHECK (parent IS NULL OR parent <> id),
+  CONSTRAINT job_root_with_parent CHECK ((parent IS NULL) = (root IS NULL))
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_ready
+-- Claimable jobs, clustered in claim order: rank = 255 - priority, then first
+-- come first served. job_id 0 at the largest ready_at is the sentinel that
+-- ends a lane (queue_id, rank). A row whose job is gone, or has another run,
+-- is dropped by whoever claims it.
+CREATE TABLE nightshift_ready (
+  queue_id INT NOT NULL,
+  rank TINYINT UNSIGNED NOT NULL,
+  ready_at BIGINT NOT NULL,
+  job_id BIGINT NOT NULL,
+  run INT UNSIGNED NOT NULL,
+  PRIMARY KEY (queue_id, rank, ready_at, job_id),
+  CONSTRAINT ready_sentinel CHECK (
+    (job_id = 0) = (ready_at = 9223372036854775807) AND
+    (job_id = 0) = (run = 0) AND job_id >= 0)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_scheduled
+-- Jobs due later; moved into ready when due.
+CREATE TABLE nightshift_scheduled (
+  run_at BIGINT NOT NULL,
+  job_id BIGINT NOT NULL,
+  queue_id INT NOT NULL,
+  rank TINYINT UNSIGNED NOT NULL,
+  run INT UNSIGNED NOT NULL,
+  PRIMARY KEY (run_at, job_id),
+  CONSTRAINT scheduled_real CHECK (job_id > 0 AND run_at > 0 AND run >= 1)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_edge
+-- job_id waits for on_id; job.unmet counts its rows.
+CREATE TABLE nightshift_edge (
+  on_id BIGINT NOT NULL,
+  job_id BIGINT NOT NULL,
+  PRIMARY KEY (on_id, job_id),
+  CONSTRAINT edge_other CHECK (on_id <> job_id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_lease
+-- A claimed batch: jobs is [[id,run],…]. Deleted when its last job settles,
+-- never rewritten.
+CREATE TABLE nightshift_lease (
+  id BIGINT NOT NULL PRIMARY KEY,
+  holder BIGINT NOT NULL,
+  claimed BIGINT NOT NULL,
+  jobs MEDIUMTEXT NOT NULL,
+  KEY holder (holder),
+  CONSTRAINT lease_jobs_json CHECK (JSON_VALID(jobs))
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_holder
+-- Whoever holds claims: a host process or an embedded handle. cycle numbers
+-- its transactions, so that after a cut at COMMIT it knows which half it is in.
+CREATE TABLE nightshift_holder (
+  id BIGINT NOT NULL PRIMARY KEY,
+  kind ENUM('host','handle') NOT NULL,
+  host VARCHAR(255) NOT NULL,
+  pid INT NOT NULL,
+  boot_id VARCHAR(40) NOT NULL,
+  connection BIGINT NOT NULL,
+  started BIGINT NOT NULL,
+  beat BIGINT NOT NULL,
+  cycle BIGINT NOT NULL DEFAULT 0,
+  dead BIGINT NULL,
+  version VARCHAR(32) NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_running
+-- Jobs that show themselves while they run: longer than a second, or with
+-- progress. Removed with the verdict.
+CREATE TABLE nightshift_running (
+  job_id BIGINT NOT NULL PRIMARY KEY,
+  run INT UNSIGNED NOT NULL,
+  holder BIGINT NOT NULL,
+  worker INT NULL,
+  started BIGINT NOT NULL,
+  touched BIGINT NOT NULL,
+  progress DOUBLE NULL,
+  status VARCHAR(255) NULL,
+  CONSTRAINT running_progress CHECK (progress IS NULL OR progress BETWEEN 0 AND 1)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_notice
+-- A message to a holder about a job it holds.
+CREATE TABLE nightshift_notice (
+  holder BIGINT NOT NULL,
+  job_id BIGINT NOT NULL,
+  run INT UNSIGNED NOT NULL,
+  kind ENUM('cancelled') NOT NULL,
+  created BIGINT NOT NULL,
+  PRIMARY KEY (holder, job_id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_finished
+-- History: every ended job with all that is needed to run it again. The key
+-- on (outcome, finished_at) serves pruning and the newest-first listings.
+CREATE TABLE nightshift_finished (
+  id BIGINT NOT NULL PRIMARY KEY,
+  queue_id INT NOT NULL,
+  name VARCHAR(100) NOT NULL,
+  payload MEDIUMTEXT NOT NULL,
+  priority TINYINT UNSIGNED NOT NULL,
+  outcome ENUM('done','dead','cancelled') NOT NULL,
+  reason VARCHAR(40) NULL,
+  run INT UNSIGNED NOT NULL,
+  result MEDIUMTEXT NULL,
+  error MEDIUMTEXT NULL,
+  attempts INT UNSIGNED NOT NULL,
+  polls INT UNSIGNED NOT NULL,
+  crashes INT UNSIGNED NOT NULL,
+  lost INT UNSIGNED NOT NULL,
+  max_attempts INT UNSIGNED NOT NULL,
+  max_polls INT UNSIGNED NULL,
+  max_crashes INT UNSIGNED NOT NULL,
+  backoff BIGINT NOT NULL,
+  timeout BIGINT NOT NULL,
+  deadline BIGINT NULL,
+  created BIGINT NOT NULL,
+  claimed BIGINT NULL,
+  finished_at BIGINT NOT NULL,
+  parent BIGINT NULL,
+  root BIGINT NULL,
+  on_fail ENUM('cancel','run') NOT NULL,
+  ukey VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NULL,
+  nonce BIGINT NOT NULL,
+  holder BIGINT NULL,
+  KEY outcome (outcome, finished_at),
+  CONSTRAINT finished_reason CHECK ((outcome = 'dead') <= (reason IS NOT NULL)),
+  CONSTRAINT finished_result CHECK (outcome = 'done' OR result IS NULL),
+  CONSTRAINT finished_error CHECK (outcome <> 'done' OR error IS NULL)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_attempt
+-- A failed, crashed or lost attempt. A poll leaves no row.
+CREATE TABLE nightshift_attempt (
+  job_id BIGINT NOT NULL,
+  run INT UNSIGNED NOT NULL,
+  kind ENUM('failed','crashed','lost') NOT NULL,
+  ended BIGINT NOT NULL,
+  holder BIGINT NULL,
+  error MEDIUMTEXT NULL,
+  log MEDIUMTEXT NULL,
+  PRIMARY KEY (job_id, run)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_unique_key
+-- Held by a live job from its push to its end.
+CREATE TABLE nightshift_unique_key (
+  queue_id INT NOT NULL,
+  ukey VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,
+  job_id BIGINT NOT NULL,
+  PRIMARY KEY (queue_id, ukey)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin

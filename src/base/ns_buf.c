@@ -1,0 +1,108 @@
+/*
+** Growable bytes. Capacity doubles; debug builds start tiny, so that growth
+** happens in every test.
+*/
+#include "ns_buf.h"
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef NS_DEBUG
+#define FIRST_CAP 16
+#else
+#define FIRST_CAP 256
+#endif
+
+ns_bytes ns_str(const char *s) {
+  return s != NULL ? (ns_bytes){s, strlen(s)} : NS_NONE;
+}
+
+char *ns_buf_room(ns_buf *b, size_t n) {
+  size_t cap = b->cap > 0 ? b->cap : FIRST_CAP;
+  if (b->oom || n > SIZE_MAX / 4 - b->n) {
+    b->oom = true;
+    return NULL;
+  }
+  while (cap - b->n < n || cap < b->n)
+    cap *= 2;
+  if (cap != b->cap) {
+    char *p = realloc(b->p, cap);
+    if (p == NULL) {
+      b->oom = true;
+      return NULL;
+    }
+    b->p = p;
+    b->cap = cap;
+  }
+  return b->p + b->n;
+}
+
+void ns_buf_add(ns_buf *b, const void *p, size_t n) {
+  char *room;
+  if (n == 0 || (room = ns_buf_room(b, n)) == NULL)
+    return;
+  memcpy(room, p, n);
+  b->n += n;
+}
+
+void ns_buf_addc(ns_buf *b, char c) {
+  ns_buf_add(b, &c, 1);
+}
+
+void ns_buf_adds(ns_buf *b, const char *s) {
+  ns_buf_add(b, s, strlen(s));
+}
+
+void ns_buf_addf(ns_buf *b, const char *fmt, ...) {
+  va_list ap;
+  va_list again;
+  int len;
+  char *room;
+  va_start(ap, fmt);
+  va_copy(again, ap);
+  len = vsnprintf(NULL, 0, fmt, ap);
+  va_end(ap);
+  if (len < 0)
+    b->oom = true;
+  else if ((room = ns_buf_room(b, (size_t)len + 1)) != NULL) {
+    vsnprintf(room, (size_t)len + 1, fmt, again);
+    b->n += (size_t)len;
+  }
+  va_end(again);
+}
+
+void ns_buf_reset(ns_buf *b) {
+  b->n = 0;
+  b->oom = false;
+}
+
+void ns_buf_free(ns_buf *b) {
+  free(b->p);
+  *b = NS_BUF_INIT;
+}
+
+ns_bytes ns_buf_bytes(const ns_buf *b) {
+  return (ns_bytes){b->n > 0 ? b->p : "", b->n};
+}
+
+bool ns_grow(void *items, size_t *cap, size_t want, size_t size) {
+  size_t n = *cap > 0 ? *cap : 8;
+  void *old;
+  void *p;
+  if (want <= *cap)
+    return true;
+  while (n < want)
+    n *= 2;
+  if (n > SIZE_MAX / size)
+    return false;
+  memcpy(&old, items, sizeof old);
+  p = realloc(old, n * size);
+  if (p == NULL)
+    return false;
+  memcpy(items, &p, sizeof p);
+  *cap = n;
+  return true;
+}

@@ -1,0 +1,57 @@
+/*
+** Bytes: a borrowed view (ns_bytes) and a growable owner (ns_buf).
+**
+** Invariant: lengths are explicit everywhere, so bytes may contain NUL. A
+** buffer whose growth failed is 'oom' from then on and ignores additions, so
+** that a caller checks once, at the end.
+*/
+#ifndef NS_BUF_H
+#define NS_BUF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* A view of somebody else's bytes. p == NULL means "absent" (SQL NULL). */
+typedef struct ns_bytes {
+  const char *p;
+  size_t n;
+} ns_bytes;
+
+#define NS_NONE ((ns_bytes){NULL, 0})
+
+/* The view of a C string; NULL gives NS_NONE. */
+ns_bytes ns_str(const char *s);
+
+typedef struct ns_buf {
+  char *p; /* owned; NULL while empty */
+  size_t n, cap;
+  bool oom; /* an addition was lost */
+} ns_buf;
+
+#define NS_BUF_INIT ((ns_buf){NULL, 0, 0, false})
+
+void ns_buf_add(ns_buf *b, const void *p, size_t n);
+void ns_buf_addc(ns_buf *b, char c);
+void ns_buf_adds(ns_buf *b, const char *s);
+void ns_buf_addf(ns_buf *b, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Makes room for 'n' more bytes and returns where they go; NULL: oom. */
+char *ns_buf_room(ns_buf *b, size_t n);
+
+/* Keeps the memory, forgets the bytes and the oom flag. */
+void ns_buf_reset(ns_buf *b);
+
+/* Frees; the buffer is empty and usable again. Twice is harmless. */
+void ns_buf_free(ns_buf *b);
+
+/* The bytes as a view that is never NULL. Borrowed until the next change. */
+ns_bytes ns_buf_bytes(const ns_buf *b);
+
+/*
+** Growth of a plain C array: makes '*items' hold 'want' elements of 'size'
+** bytes; returns false and leaves all as it was when memory is short.
+*/
+bool ns_grow(void *items, size_t *cap, size_t want, size_t size);
+
+#endif

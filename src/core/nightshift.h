@@ -1,0 +1,375 @@
+/*
+** Nightshift: durable background jobs on MariaDB. The public C header.
+**
+** An ns_db is one handle on one database: one connection, its statements and
+** the claims it holds. It serves one thread at a time. Every function that can
+** fail returns an ns_status and fills the caller's ns_err; see ns_err.h for
+** the codes. Strings come and go as ns_bytes: pointer and length, NUL-safe;
+** p == NULL means absent. All durations are microseconds; all instants are
+** microseconds since 1970, UTC, by the server's clock. Payloads, results and
+** states are JSON text in UTF-8; the core moves them and never parses them.
+**
+** Example: push one job, claim it, settle it.
+**
+**   ns_err err;
+**   ns_db *db;
+**   ns_config cfg = NS_CONFIG_INIT;
+**   cfg.url = "mysql://app:secret@localhost/shop";
+**   if (ns_open(&db, &cfg, &err) != NS_OK) { puts(err.message); return 1; }
+**   ns_push job = ns_push_new("email.send", "{\"to\":\"a@example.com\"}");
+**   if (ns_push_jobs(db, ns_str("mail"), &job, 1, &err) == NS_OK)
+**     printf("job %lld is durable\n", (long long)job.id);
+**   ns_close(db);
+*/
+#ifndef NIGHTSHIFT_H
+#define NIGHTSHIFT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../base/ns_buf.h"
+#include "../base/ns_err.h"
+
+#define NS_VERSION "0.1.0"
+#define NS_SCHEMA_VERSION 1
+
+/* Limits and defaults; the one place they are written. */
+#define NS_MAX_QUEUE 64              /* bytes of a queue name */
+#define NS_MAX_NAME 100              /* bytes of a job name */
+#define NS_MAX_UNIQUE 190            /* characters of a unique key */
+#define NS_MAX_PAYLOAD 1048576       /* bytes of payload, result or state */
+#define NS_PRIORITY 100              /* 0..255, higher first */
+#define NS_DECAY 8                   /* priority lost per unfinished return */
+#define NS_MAX_ATTEMPTS 10
+#define NS_MAX_CRASHES 3
+#define NS_BACKOFF INT64_C(5000000)          /* first retry delay */
+#define NS_BACKOFF_MAX INT64_C(3600000000)   /* the longest one */
+#define NS_TIMEOUT INT64_C(3600000000)       /* wall time of one run */
+#define NS_MISSING_MAX INT64_C(600000000)    /* life without a handler */
+#define NS_KEEP_DONE INT64_C(86400000000)    /* history of done jobs */
+#define NS_KEEP_DEAD INT64_C(2592000000000)  /* dead and cancelled ones */
+
+typedef struct ns_db ns_db;
+
+/* ------------------------------------------------------------ connection */
+
+/* How to reach the server. Absent fields (NULL, 0) take the default. */
+typedef struct ns_config {
+  const char *url;      /* mysql:// or mariadb://user:pass@host:port/db?k=v */
+  const char *host, *user, *password, *database, *socket;
+  unsigned port;
+  const char *file;     /* my.cnf to read instead of the standard ones */
+  const char *group;    /* my.cnf group; read after [client] */
+  const char *tls;      /* "off", "verify" (default over TCP), "trust" */
+  const char *ca, *cert, *key; /* PEM files */
+  int64_t connect_timeout; /* µs; default 3 s */
+  int64_t max_payload;  /* bytes; default NS_MAX_PAYLOAD */
+  bool no_schema;       /* skip the version check: for init and migrate */
+  bool host_session;    /* wait_timeout=30: the caller pings every 10 s */
+  /* A holder that must not give up asks this between attempts to reconnect;
+  ** NULL: one reconnect, then NS_EGONE. */
+  bool (*keep_trying)(void *arg);
+  void *keep_trying_arg;
+} ns_config;
+
+#define NS_CONFIG_INIT ((ns_config){0})
+
+/*
+** Opens '*out' (set to NULL on failure). No url and no other field set: the
+** private server of the working directory is created and started.
+** Errors: GONE, DENIED, SCHEMA, SERVER, INVALID (bad url).
+*/
+ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err);
+
+/* Gives claims back if the server is there, and frees. NULL is allowed. */
+void ns_close(ns_db *db);
+
+/*
+** True when the handle was inherited over a fork. Every verb then reconnects
+** first and knows no claims; the parent's session stays untouched.
+*/
+bool ns_is_foreign(const ns_db *db);
+
+/* Round trip to the server; reconnects if needed. Errors: GONE. */
+ns_status ns_ping(ns_db *db, ns_err *err);
+
+/* Counters of this handle since it was opened. */
+typedef struct ns_counters {
+  int64_t deadlocks, lock_waits, changed; /* 1213, 1205, 1020: all retried */
+  int64_t reconnects, pushed, claimed, settled, stale, sweeps, rings;
+} ns_counters;
+
+ns_counters ns_count(const ns_db *db);
+
+/* ---------------------------------------------------------------- schema */
+
+/* Text of migration 'i' (0-based), NULL after the last. */
+const char *ns_schema_text(size_t i);
+
+/* Creates or upgrades all tables, up to NS_SCHEMA_VERSION. '*from' gets the
+** version found (0: none). Safe to repeat. Errors: DENIED, SCHEMA (newer). */
+ns_status ns_migrate(ns_db *db, int *from, ns_err *err);
+
+/* ------------------------------------------------------------------ push */
+
+typedef struct ns_push {
+  int64_t id;        /* 0: chosen by the push, which writes it back */
+  ns_bytes name;     /* 1..NS_MAX_NAME bytes, no control characters */
+  ns_bytes payload;  /* JSON text */
+  ns_bytes queue;    /* absent: the queue of the call */
+  int64_t delay;     /* µs from now */
+  int priority;      /* 0..255 */
+  int64_t max_attempts, max_crashes;
+  int64_t max_polls; /* -1: unlimited */
+  int64_t backoff;   /* µs, first retry delay */
+  int64_t timeout;   /* µs of wall time per run */
+  int64_t deadline;  /* µs from now after which a poll is dead; -1: none */
+  ns_bytes unique;   /* key that at most one live job of the queue has */
+  int64_t parent;    /* 0: none */
+} ns_push;
+
+/* A push with every default; 'name' and 'payload' are borrowed. */
+ns_push ns_push_new(const char *name, const char *payload);
+
+/*
+** Pushes 'n' jobs into 'queue' (created when new) in one transaction, all or
+** none; ids are written into 'jobs'. Inside a transaction of the caller it
+** joins that one. When the connection is cut at the commit the push is
+** repeated without a second job. Rings a listener after the commit.
+** Errors: GONE, BUSY, INVALID, TOO_BIG, DUPLICATE, DENIED.
+*/
+ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
+                       ns_err *err);
+
+/* Checks what a push would refuse before anything is written. 'index' is
+** named in the message when n > 1. Errors: INVALID, TOO_BIG. */
+ns_status ns_push_check(const ns_push *job, int64_t max_payload, ns_err *err);
+
+/* Takes 'n' fresh ids (n <= 10000), for jobs that are pushed later. */
+ns_status ns_take_ids(ns_db *db, int64_t *ids, size_t n, ns_err *err);
+
+/* ---------------------------------------------------- claim and settle */
+
+/* A claimed job. Everything is borrowed from the ns_jobs that holds it. */
+typedef struct ns_job {
+  int64_t id, run, lease;  /* (id, run) is the claim token */
+  int64_t queue_id;
+  ns_bytes queue, name, payload;
+  ns_bytes state;          /* of the last again; absent at first */
+  int64_t attempts, polls, crashes; /* before this run */
+  int64_t max_attempts, max_polls;  /* max_polls -1: unlimited */
+  int64_t priority;        /* as it is now, after decay */
+  int64_t parent, root;    /* 0: none */
+  int64_t created, due;
+  int64_t deadline;        /* 0: none */
+  int64_t timeout;         /* µs */
+  int64_t nonce;
+} ns_job;
+
+/* A batch of claimed jobs and the memory their bytes live in. */
+typedef struct ns_jobs {
+  ns_job *items;
+  size_t n, cap;
+  ns_buf bytes;
+} ns_jobs;
+
+#define NS_JOBS_INIT ((ns_jobs){NULL, 0, 0, {NULL, 0, 0, false}})
+void ns_jobs_free(ns_jobs *jobs);
+
+typedef enum ns_kind {
+  NS_ACK,      /* done, with result */
+  NS_FAIL,     /* error; retried after a backoff, or dead */
+  NS_AGAIN,    /* not yet; come back after delay, with state */
+  NS_DISCARD,  /* dead at once; error holds the reason */
+  NS_RELEASE,  /* given back untouched: no budget, no priority lost */
+  NS_CRASH,    /* the worker died: retried at once, or dead as poison */
+  NS_MISSING   /* no handler of this name here; error lists the known ones */
+} ns_kind;
+
+/* How one claim ends. The caller owns all bytes during the call. */
+typedef struct ns_verdict {
+  int64_t id, run, lease;
+  ns_kind kind;
+  ns_bytes result;   /* ACK: JSON text or absent */
+  ns_bytes error;    /* FAIL, DISCARD, CRASH, MISSING */
+  ns_bytes state;    /* AGAIN: JSON text; absent keeps the last one */
+  ns_bytes log;      /* last log lines, kept with a failed attempt */
+  int64_t delay;     /* FAIL, AGAIN: µs; -1: the job's backoff */
+  ns_push *children; /* ACK: claimable now; AGAIN: wait for the parent's
+                     ** done; otherwise dropped. ids already taken */
+  size_t nchildren;
+  ns_status status;  /* out: NS_OK, NS_ESTALE, or why this one was refused */
+  bool dead;         /* out: the job ended dead */
+} ns_verdict;
+
+/* One queue a holder serves. */
+typedef struct ns_feed {
+  int64_t queue_id;
+  int weight; /* share of the claims when all have work; >= 1 */
+} ns_feed;
+
+/*
+** One cycle = one transaction: settles 'verdicts' (each gets its status),
+** promotes what is due, claims up to 'limit' jobs from 'feeds' in weighted
+** shares, commits, and appends the claimed jobs to 'out' (may be NULL when
+** limit is 0). Never waits for somebody else's row lock: a verdict whose row
+** is locked gets NS_EBUSY and belongs into the next cycle.
+** '*next_due' (may be NULL) gets the µs until the next scheduled job, -1: none.
+** A call that returns NS_EGONE is repeated with the same verdicts.
+** Errors: GONE, BUSY.
+*/
+ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
+                   const ns_feed *feeds, size_t nfeeds, size_t limit,
+                   ns_jobs *out, int64_t *next_due, ns_err *err);
+
+/* Claims up to 'limit' jobs of one queue, waiting up to 'wait' µs for the
+** first; out->n == 0: none. Errors: GONE, BUSY, NOT_FOUND never. */
+ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
+                   ns_jobs *out, ns_err *err);
+
+/* Settles one verdict, retrying while its row is locked (at most 10 s).
+** Errors: STALE, GONE, BUSY, TOO_BIG. */
+ns_status ns_settle(ns_db *db, ns_verdict *verdict, ns_err *err);
+
+/* What a running job shows: progress 0..1 or -1, a text or absent. Also says
+** whether the claim still holds. Errors: STALE, GONE. */
+ns_status ns_touch(ns_db *db, int64_t id, int64_t run, int64_t worker_pid,
+                   double progress, ns_bytes text, ns_err *err);
+
+/* The handle's holder id, registered when it first claims; 0 before. */
+int64_t ns_holder_id(const ns_db *db);
+
+/* Registers now, as a "host" or a "handle". */
+ns_status ns_register(ns_db *db, bool is_host, ns_err *err);
+
+/* --------------------------------------------------- verbs from outside */
+
+typedef struct ns_info {
+  ns_job job;          /* bytes live in 'bytes' */
+  ns_bytes where;      /* scheduled ready running waiting done dead cancelled */
+  ns_bytes reason, error, result, unique;
+  int64_t finished_at, unmet, holder;
+  int64_t max_crashes;
+  double progress;     /* -1: none */
+  ns_bytes status_text;
+  ns_buf bytes;
+} ns_info;
+
+#define NS_INFO_INIT ((ns_info){0})
+void ns_info_free(ns_info *info);
+
+/* Errors: NOT_FOUND, GONE. */
+ns_status ns_job_info(ns_db *db, int64_t id, ns_info *info, ns_err *err);
+
+/* Ends a live job as cancelled; a running one's late verdict is STALE.
+** Errors: NOT_FOUND, STATE (already finished), GONE. */
+ns_status ns_cancel(ns_db *db, int64_t id, ns_bytes reason, ns_err *err);
+
+/* A finished job runs again with fresh budgets. Errors: NOT_FOUND, STATE
+** (still live), DUPLICATE (its unique key is taken). */
+ns_status ns_retry(ns_db *db, int64_t id, ns_err *err);
+
+/* A scheduled job becomes ready now. Errors: NOT_FOUND, STATE. */
+ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err);
+
+/* Stops or restarts claiming from a queue. Errors: NOT_FOUND. */
+ns_status ns_pause(ns_db *db, ns_bytes queue, bool paused, ns_err *err);
+
+/* Deletes history older than this in small batches; '*deleted' counts.
+** A negative age keeps that kind. 'max_batches' 0: until nothing is left. */
+ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead,
+                   size_t max_batches, int64_t *deleted, ns_err *err);
+
+/* A queue as a holder sees it. */
+typedef struct ns_queue_row {
+  int64_t id;
+  char name[NS_MAX_QUEUE + 1];
+  bool paused;
+} ns_queue_row;
+
+/* All queues by id; '*rows' is malloc'd, the caller frees it. */
+ns_status ns_queues(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err);
+
+/* The id of a queue, created when 'create'. Errors: INVALID, NOT_FOUND. */
+ns_status ns_queue_id(ns_db *db, ns_bytes name, bool create, int64_t *id,
+                      ns_err *err);
+
+/* -------------------------------------------------------- waiting, ringing */
+
+/* A second connection that sleeps until something may be claimable. */
+typedef struct ns_listener ns_listener;
+
+/* Opens a listener with the configuration of 'db'. Errors as ns_open. */
+ns_status ns_listener_open(ns_listener **out, const ns_db *db, ns_err *err);
+void ns_listener_close(ns_listener *l);
+
+/*
+** Waits in the server until a row is ready in one of 'queue_ids' (every
+** queue that exists when all_queues), a ring, or 'max_wait' µs (cut to 10 s).
+** '*woke' says whether there is a reason to claim. Blocking; the only thread
+** that may touch 'l' meanwhile is none. Errors: GONE (reconnects next call).
+*/
+ns_status ns_listen(ns_listener *l, const int64_t *queue_ids, size_t n,
+                    int64_t max_wait, bool *woke, ns_err *err);
+
+/* Wakes the listener from another thread or process: its server thread id,
+** for a KILL QUERY on any other connection; 0 while not connected. */
+int64_t ns_listener_thread(const ns_listener *l);
+
+/* Wakes one idle listener of each kind. Errors: GONE. */
+ns_status ns_ring(ns_db *db, ns_err *err);
+
+/* ----------------------------------------------- the caller's own SQL */
+
+/* Transactions nest as savepoints never: begin inside begin is STATE. */
+ns_status ns_begin(ns_db *db, ns_err *err);
+ns_status ns_commit(ns_db *db, ns_err *err);   /* then rings what was pushed */
+void ns_rollback(ns_db *db);
+bool ns_in_transaction(const ns_db *db);
+
+typedef enum ns_type { NS_NULL, NS_INT, NS_UINT, NS_REAL, NS_TEXT } ns_type;
+
+/* A parameter or a column value. TEXT carries text, blobs, decimals, dates;
+** UINT is only used for values above INT64_MAX. */
+typedef struct ns_value {
+  ns_type type;
+  int64_t i; /* INT; UINT as its two's complement */
+  double d;  /* REAL */
+  ns_bytes s; /* TEXT */
+} ns_value;
+
+typedef struct ns_result {
+  size_t ncols;           /* 0: the statement returned no rows */
+  const char *const *names; /* ncols column names */
+  int64_t affected, insert_id;
+} ns_result;
+
+/*
+** Runs one statement with bound parameters. With rows, ns_fetch hands out one
+** row after the other. 'result' and rows are borrowed until the next call.
+** 'sql' may also be "@name": a statement of sql/query.
+** Errors: SQL (message is the server's), DENIED, GONE, BUSY, TOO_BIG.
+*/
+ns_status ns_execute(ns_db *db, ns_bytes sql, const ns_value *params,
+                     size_t nparams, ns_result *result, ns_err *err);
+/* '*row' is NULL after the last row. */
+ns_status ns_fetch(ns_db *db, const ns_value **row, ns_err *err);
+
+/* Text of a named statement of sql/query, NULL when there is none. */
+const char *ns_sql_text(const char *name);
+
+/* Microseconds since 1970, UTC, by the server. */
+ns_status ns_server_now(ns_db *db, int64_t *now, ns_err *err);
+
+/* --------------------------------------------------------- private server */
+
+/*
+** Creates and starts (or joins) the private MariaDB server under
+** 'dir'/.nightshift; 'dir' NULL: the working directory. '*url' gets a malloc'd
+** URL. The server lives until its last user is gone, however it went.
+** Errors: GONE (did not start), DENIED, INVALID.
+*/
+ns_status ns_private_start(const char *dir, char **url, ns_err *err);
+
+#endif
