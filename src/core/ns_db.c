@@ -1,0 +1,652 @@
+/*
+** The connection to MariaDB, and the only file that includes mysql.h.
+**
+** Invariants: a prepared statement's rows are stored on the client before
+** anything else runs on the connection, so statements never disturb each
+** other; parameters are bound, never pasted; the socket is close-on-exec.
+** After an error that loses the connection the link is dead for good.
+*/
+#include "ns_db.h"
+
+#include <mysql.h>
+#include <mysqld_error.h>
+#include <errmsg.h>
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ns_time.h"
+
+#define MIN_SERVER 100600 /* MariaDB 10.6 */
+
+struct ns_link {
+  MYSQL *my;
+  bool dead;
+  ns_stmt *stmts; /* all that were prepared, in a list */
+};
+
+struct ns_stmt {
+  ns_stmt *next;
+  MYSQL_STMT *st;
+  size_t nparams;
+  size_t ncols;        /* of the result; 0: no rows */
+  const char **names;  /* ncols; point into fields */
+  MYSQL_RES *meta;     /* owns what names point to; NULL without rows */
+  MYSQL_BIND *binds;   /* ncols */
+  ns_value *row;       /* ncols, handed out by fetch */
+  unsigned long *lengths;
+  my_bool *nulls;
+  ns_buf text;         /* where text columns of one row land */
+  int64_t affected, insert_id;
+};
+
+/* ------------------------------------------------------------- errors */
+
+typedef struct ns_meaning {
+  unsigned sqlerr;
+  ns_status status;
+} ns_meaning;
+
+/* Everything else is NS_ESQL. 1213, 1205 and 1020 are NS_EBUSY and retried. */
+static const ns_meaning meanings[] = {
+    {ER_LOCK_DEADLOCK, NS_EBUSY},        {ER_LOCK_WAIT_TIMEOUT, NS_EBUSY},
+    {ER_CHECKREAD, NS_EBUSY},            {CR_SERVER_GONE_ERROR, NS_EGONE},
+    {CR_SERVER_LOST, NS_EGONE},          {CR_SERVER_LOST_EXTENDED, NS_EGONE},
+    {CR_CONNECTION_ERROR, NS_EGONE},     {CR_CONN_HOST_ERROR, NS_EGONE},
+    {CR_UNKNOWN_HOST, NS_EGONE},         {CR_IPSOCK_ERROR, NS_EGONE},
+    {ER_CON_COUNT_ERROR, NS_EGONE},      {ER_SERVER_SHUTDOWN, NS_EGONE},
+    {ER_NORMAL_SHUTDOWN, NS_EGONE},      {ER_CONNECTION_KILLED, NS_EGONE},
+    {ER_NEW_ABORTING_CONNECTION, NS_EGONE}, {ER_ABORTING_CONNECTION, NS_EGONE},
+    {4031, NS_EGONE},                    {ER_TOO_MANY_USER_CONNECTIONS, NS_EGONE},
+    {ER_USER_LIMIT_REACHED, NS_EGONE},   {ER_UNKNOWN_COM_ERROR, NS_EGONE},
+    {ER_OPTION_PREVENTS_STATEMENT, NS_EGONE}, /* read_only */
+    {ER_ACCESS_DENIED_ERROR, NS_EDENIED}, {ER_DBACCESS_DENIED_ERROR, NS_EDENIED},
+    {ER_ACCESS_DENIED_NO_PASSWORD_ERROR, NS_EDENIED},
+    {ER_TABLEACCESS_DENIED_ERROR, NS_EDENIED},
+    {ER_COLUMNACCESS_DENIED_ERROR, NS_EDENIED},
+    {ER_PROCACCESS_DENIED_ERROR, NS_EDENIED},
+    {ER_SPECIFIC_ACCESS_DENIED_ERROR, NS_EDENIED},
+    {CR_SSL_CONNECTION_ERROR, NS_EDENIED},
+    {ER_BAD_DB_ERROR, NS_ESCHEMA},       {ER_NO_DB_ERROR, NS_ESCHEMA},
+    {ER_NO_SUCH_TABLE, NS_ESCHEMA},      {ER_SP_DOES_NOT_EXIST, NS_ESCHEMA},
+    {ER_DUP_ENTRY, NS_EDUPLICATE},       {ER_DATA_TOO_LONG, NS_ETOOBIG},
+    {ER_NET_PACKET_TOO_LARGE, NS_ETOOBIG}, {CR_NET_PACKET_TOO_LARGE, NS_ETOOBIG},
+    {ER_TRUNCATED_WRONG_VALUE_FOR_FIELD, NS_EINVALID},
+    {ER_CONSTRAINT_FAILED, NS_EINVALID}, {CR_OUT_OF_MEMORY, NS_ENOMEM},
+};
+
+static ns_status meaning_of(unsigned sqlerr) {
+  for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++)
+    if (meanings[i].sqlerr == sqlerr)
+      return meanings[i].status;
+  return NS_ESQL;
+}
+
+bool ns_link_retryable(const ns_err *err) {
+  return err->sqlerr == ER_LOCK_DEADLOCK || err->sqlerr == ER_LOCK_WAIT_TIMEOUT ||
+         err->sqlerr == ER_CHECKREAD;
+}
+
+/* Fills 'err' from the server's words and notes a lost connection. */
+static ns_status refuse(ns_link *l, unsigned sqlerr, const char *text,
+                        ns_err *err) {
+  ns_status st = meaning_of(sqlerr);
+  if (st == NS_EGONE && sqlerr != ER_OPTION_PREVENTS_STATEMENT)
+    l->dead = true;
+  ns_fail(err, st, "%s (%u)", text, sqlerr);
+  if (err != NULL)
+    err->sqlerr = sqlerr;
+  return st;
+}
+
+static ns_status refuse_stmt(ns_link *l, ns_stmt *s, ns_err *err) {
+  unsigned sqlerr = mysql_stmt_errno(s->st);
+  /* a statement whose connection went away says so in its own words */
+  if (sqlerr == CR_STMT_CLOSED || sqlerr == CR_NO_PREPARE_STMT)
+    sqlerr = CR_SERVER_LOST;
+  return refuse(l, sqlerr, mysql_stmt_error(s->st), err);
+}
+
+static ns_status gone(ns_err *err) {
+  return ns_fail(err, NS_EGONE, "the connection to the server is lost");
+}
+
+static ns_status no_memory(ns_err *err) {
+  return ns_fail(err, NS_ENOMEM, "out of memory");
+}
+
+/* ---------------------------------------------------------- connecting */
+
+static bool is_loopback(const char *host) {
+  return host == NULL || host[0] == '\0' || strcmp(host, "localhost") == 0 ||
+         strcmp(host, "::1") == 0 || strncmp(host, "127.", 4) == 0;
+}
+
+/* TLS: verified by default to other machines, off on this one. */
+static ns_status set_tls(MYSQL *my, const ns_config *cfg, ns_err *err) {
+  const char *tls = cfg->tls;
+  my_bool on = 1;
+  my_bool verify = 1;
+  if (tls == NULL) {
+    bool local = cfg->socket != NULL || is_loopback(cfg->host);
+    bool asked = cfg->ca != NULL || cfg->cert != NULL || cfg->key != NULL;
+    tls = local && !asked ? "off" : "verify";
+  }
+  if (strcmp(tls, "off") == 0)
+    return NS_OK;
+  if (strcmp(tls, "trust") == 0)
+    verify = 0;
+  else if (strcmp(tls, "verify") != 0)
+    return ns_fail(err, NS_EINVALID,
+                   "tls must be \"off\", \"verify\" or \"trust\", not \"%.20s\"",
+                   tls);
+  mysql_ssl_set(my, cfg->key, cfg->cert, cfg->ca, NULL, NULL);
+  mysql_optionsv(my, MYSQL_OPT_SSL_ENFORCE, &on);
+  mysql_optionsv(my, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify);
+  return NS_OK;
+}
+
+static ns_status set_options(MYSQL *my, const ns_config *cfg, ns_err *err) {
+  int64_t timeout = cfg->connect_timeout > 0 ? cfg->connect_timeout : 3 * NS_SECOND;
+  unsigned seconds = (unsigned)((timeout + NS_SECOND - 1) / NS_SECOND);
+  unsigned no_files = 0;
+  if (cfg->file != NULL)
+    mysql_optionsv(my, MYSQL_READ_DEFAULT_FILE, cfg->file);
+  if (cfg->group != NULL)
+    mysql_optionsv(my, MYSQL_READ_DEFAULT_GROUP, cfg->group);
+  mysql_optionsv(my, MYSQL_SET_CHARSET_NAME, "utf8mb4");
+  mysql_optionsv(my, MYSQL_OPT_CONNECT_TIMEOUT, &seconds);
+  mysql_optionsv(my, MYSQL_OPT_LOCAL_INFILE, &no_files);
+  mysql_optionsv(my, MYSQL_OPT_CONNECT_ATTR_ADD, "program_name", "nightshift");
+  return set_tls(my, cfg, err);
+}
+
+static ns_status check_server(MYSQL *my, ns_err *err) {
+  const char *info = mysql_get_server_info(my);
+  if (!mariadb_connection(my) || mysql_get_server_version(my) < MIN_SERVER)
+    return ns_fail(err, NS_ESERVER,
+                   "the server says it is '%.60s'; Nightshift needs MariaDB "
+                   "10.6 or later",
+                   info != NULL ? info : "?");
+  return NS_OK;
+}
+
+/* A TLS session that was asked for must be there: libmariadb's "enforce"
+** falls back to plain text when the server offers none. */
+static ns_status check_tls(MYSQL *my, const ns_config *cfg, ns_err *err) {
+  bool wanted = cfg->tls != NULL ? strcmp(cfg->tls, "off") != 0
+                                 : cfg->ca != NULL || (cfg->socket == NULL &&
+                                                       !is_loopback(cfg->host));
+  if (wanted && mysql_get_ssl_cipher(my) == NULL)
+    return ns_fail(err, NS_EDENIED,
+                   "the server offers no TLS; set it up, or say tls=off to "
+                   "send everything in plain text");
+  return NS_OK;
+}
+
+static const char *session_text(const ns_config *cfg) {
+  return cfg->host_session
+             ? "SET SESSION sql_mode='STRICT_TRANS_TABLES,"
+               "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION',"
+               "time_zone='+00:00',autocommit=1,innodb_lock_wait_timeout=3,"
+               "lock_wait_timeout=60,wait_timeout=30"
+             : "SET SESSION sql_mode='STRICT_TRANS_TABLES,"
+               "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION',"
+               "time_zone='+00:00',autocommit=1,innodb_lock_wait_timeout=3,"
+               "lock_wait_timeout=60";
+}
+
+static ns_status set_session(ns_link *l, const ns_config *cfg, ns_err *err) {
+  int fd = (int)mysql_get_socket(l->my);
+  ns_status st;
+  if (fd >= 0)
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+  if ((st = check_server(l->my, err)) != NS_OK ||
+      (st = check_tls(l->my, cfg, err)) != NS_OK)
+    return st;
+  st = ns_link_text(l, session_text(cfg), err);
+  if (st == NS_OK)
+    st = ns_link_text(
+        l, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", err);
+  return st;
+}
+
+/* Says what to do where the server's words alone do not. */
+static ns_status refuse_connect(ns_link *l, const ns_config *cfg, ns_err *err) {
+  unsigned sqlerr = mysql_errno(l->my);
+  ns_status st = refuse(l, sqlerr, mysql_error(l->my), err);
+  if (sqlerr == ER_BAD_DB_ERROR)
+    ns_fail(err, NS_ESCHEMA,
+            "the database '%.64s' does not exist; create it, then run "
+            "`nightshift init`",
+            cfg->database);
+  else if (st != NS_EDENIED && st != NS_ESCHEMA) {
+    /* connecting failed for whatever reason: the server cannot be reached */
+    ns_fail(err, NS_EGONE, "cannot connect: %s (%u)", mysql_error(l->my), sqlerr);
+    st = NS_EGONE;
+  }
+  if (err != NULL)
+    err->sqlerr = sqlerr;
+  return st == NS_EDENIED ? ns_err_context(err, "access denied") : err->status;
+}
+
+ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
+  ns_link *l = calloc(1, sizeof *l);
+  const char *host = cfg->socket != NULL ? NULL : cfg->host;
+  ns_status st;
+  *out = NULL;
+  if (l == NULL || (l->my = mysql_init(NULL)) == NULL) {
+    free(l);
+    return no_memory(err);
+  }
+  st = set_options(l->my, cfg, err);
+  if (st == NS_OK &&
+      mysql_real_connect(l->my, host, cfg->user, cfg->password, cfg->database,
+                         cfg->port, cfg->socket, 0) == NULL)
+    st = refuse_connect(l, cfg, err);
+  if (st == NS_OK)
+    st = set_session(l, cfg, err);
+  if (st != NS_OK) {
+    ns_link_close(l, false);
+    return st;
+  }
+  *out = l;
+  return NS_OK;
+}
+
+void ns_link_close(ns_link *l, bool foreign) {
+  if (l == NULL)
+    return;
+  if (foreign) { /* the parent's session: free memory, say nothing */
+    int fd = (int)mysql_get_socket(l->my);
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (fd >= 0 && null >= 0)
+      dup2(null, fd);
+    if (null >= 0)
+      close(null);
+  }
+  while (l->stmts != NULL)
+    ns_stmt_free(l, l->stmts);
+  mysql_close(l->my);
+  free(l);
+}
+
+bool ns_link_dead(const ns_link *l) {
+  return l->dead;
+}
+
+int64_t ns_link_thread(const ns_link *l) {
+  return (int64_t)mysql_thread_id(l->my);
+}
+
+unsigned ns_link_version(const ns_link *l) {
+  return (unsigned)mysql_get_server_version(l->my);
+}
+
+/* ---------------------------------------------------------- statements */
+
+/* Drops every result the last text statement left (a CALL leaves several). */
+static ns_status drain(ns_link *l, ns_err *err) {
+  int more;
+  do {
+    MYSQL_RES *res = mysql_store_result(l->my);
+    mysql_free_result(res);
+    if (mysql_errno(l->my) != 0)
+      return refuse(l, mysql_errno(l->my), mysql_error(l->my), err);
+    more = mysql_next_result(l->my);
+  } while (more == 0);
+  if (more > 0)
+    return refuse(l, mysql_errno(l->my), mysql_error(l->my), err);
+  return NS_OK;
+}
+
+ns_status ns_link_text(ns_link *l, const char *sql, ns_err *err) {
+  if (l->dead)
+    return gone(err);
+  if (mysql_real_query(l->my, sql, (unsigned long)strlen(sql)) != 0)
+    return refuse(l, mysql_errno(l->my), mysql_error(l->my), err);
+  return drain(l, err);
+}
+
+/* Room for 'ncols' result columns. */
+static bool make_columns(ns_stmt *s) {
+  size_t n = s->ncols;
+  s->names = calloc(n, sizeof *s->names);
+  s->binds = calloc(n, sizeof *s->binds);
+  s->row = calloc(n, sizeof *s->row);
+  s->lengths = calloc(n, sizeof *s->lengths);
+  s->nulls = calloc(n, sizeof *s->nulls);
+  return s->names != NULL && s->binds != NULL && s->row != NULL &&
+         s->lengths != NULL && s->nulls != NULL;
+}
+
+ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *sql, size_t n,
+                          ns_err *err) {
+  ns_stmt *s;
+  my_bool on = 1;
+  *out = NULL;
+  if (l->dead)
+    return gone(err);
+  s = calloc(1, sizeof *s);
+  if (s == NULL || (s->st = mysql_stmt_init(l->my)) == NULL) {
+    free(s);
+    return no_memory(err);
+  }
+  s->next = l->stmts;
+  l->stmts = s;
+  mysql_stmt_attr_set(s->st, STMT_ATTR_UPDATE_MAX_LENGTH, &on);
+  if (mysql_stmt_prepare(s->st, sql, (unsigned long)n) != 0) {
+    ns_status st = refuse_stmt(l, s, err);
+    ns_stmt_free(l, s);
+    return st;
+  }
+  s->nparams = mysql_stmt_param_count(s->st);
+  *out = s;
+  return NS_OK;
+}
+
+static void free_columns(ns_stmt *s) {
+  mysql_free_result(s->meta);
+  free(s->names);
+  free(s->binds);
+  free(s->row);
+  free(s->lengths);
+  free(s->nulls);
+  s->meta = NULL;
+  s->names = NULL;
+  s->binds = NULL;
+  s->row = NULL;
+  s->lengths = NULL;
+  s->nulls = NULL;
+  s->ncols = 0;
+}
+
+void ns_stmt_free(ns_link *l, ns_stmt *s) {
+  ns_stmt **at = &l->stmts;
+  if (s == NULL)
+    return;
+  while (*at != s)
+    at = &(*at)->next;
+  *at = s->next;
+  mysql_stmt_free_result(s->st);
+  mysql_stmt_close(s->st);
+  free_columns(s);
+  ns_buf_free(&s->text);
+  free(s);
+}
+
+size_t ns_stmt_params(const ns_stmt *s) {
+  return s->nparams;
+}
+
+/* ---------------------------------------------------------- parameters */
+
+static void bind_value(MYSQL_BIND *b, const ns_value *v) {
+  memset(b, 0, sizeof *b);
+  switch (v->type) {
+  case NS_NULL:
+    b->buffer_type = MYSQL_TYPE_NULL;
+    break;
+  case NS_INT:
+  case NS_UINT:
+    b->buffer_type = MYSQL_TYPE_LONGLONG;
+    b->buffer = (void *)(uintptr_t)&v->i;
+    b->is_unsigned = v->type == NS_UINT;
+    break;
+  case NS_REAL:
+    b->buffer_type = MYSQL_TYPE_DOUBLE;
+    b->buffer = (void *)(uintptr_t)&v->d;
+    break;
+  case NS_TEXT:
+    b->buffer_type = MYSQL_TYPE_STRING;
+    b->buffer = (void *)(uintptr_t)v->s.p;
+    b->buffer_length = (unsigned long)v->s.n;
+    break;
+  }
+}
+
+static ns_status bind_params(ns_link *l, ns_stmt *s, MYSQL_BIND *binds,
+                             ns_err *err) {
+  return s->nparams == 0 || mysql_stmt_bind_param(s->st, binds) == 0
+             ? NS_OK
+             : refuse_stmt(l, s, err);
+}
+
+/* -------------------------------------------------------------- result */
+
+static bool is_integer(const MYSQL_FIELD *f) {
+  return f->type == MYSQL_TYPE_TINY || f->type == MYSQL_TYPE_SHORT ||
+         f->type == MYSQL_TYPE_INT24 || f->type == MYSQL_TYPE_LONG ||
+         f->type == MYSQL_TYPE_LONGLONG || f->type == MYSQL_TYPE_YEAR;
+}
+
+static bool is_real(const MYSQL_FIELD *f) {
+  return f->type == MYSQL_TYPE_FLOAT || f->type == MYSQL_TYPE_DOUBLE;
+}
+
+static void bind_column(ns_stmt *s, size_t i, const MYSQL_FIELD *f) {
+  MYSQL_BIND *b = &s->binds[i];
+  ns_value *v = &s->row[i];
+  memset(b, 0, sizeof *b);
+  b->is_null = &s->nulls[i];
+  b->length = &s->lengths[i];
+  if (is_integer(f)) {
+    b->buffer_type = MYSQL_TYPE_LONGLONG;
+    b->buffer = &v->i;
+    b->is_unsigned = (f->flags & UNSIGNED_FLAG) != 0;
+  } else if (is_real(f)) {
+    b->buffer_type = MYSQL_TYPE_DOUBLE;
+    b->buffer = &v->d;
+  } else {
+    b->buffer_type = MYSQL_TYPE_STRING;
+    b->buffer_length = f->max_length + 1;
+  }
+}
+
+/* Lays the text columns of a row out in s->text, each as long as its longest
+** value in this result. */
+static bool place_texts(ns_stmt *s) {
+  size_t total = 0;
+  char *at;
+  for (size_t i = 0; i < s->ncols; i++)
+    total += s->binds[i].buffer_length;
+  ns_buf_reset(&s->text);
+  if ((at = ns_buf_room(&s->text, total + 1)) == NULL)
+    return false;
+  for (size_t i = 0; i < s->ncols; i++)
+    if (s->binds[i].buffer_type == MYSQL_TYPE_STRING) {
+      s->binds[i].buffer = at;
+      at += s->binds[i].buffer_length;
+    }
+  return true;
+}
+
+/* Brings the rows to the client and binds the columns. */
+static ns_status store(ns_link *l, ns_stmt *s, ns_err *err) {
+  MYSQL_FIELD *fields;
+  size_t n = mysql_stmt_field_count(s->st);
+  if (n != s->ncols)
+    free_columns(s);
+  if (n == 0)
+    return NS_OK;
+  if (mysql_stmt_store_result(s->st) != 0)
+    return refuse_stmt(l, s, err);
+  mysql_free_result(s->meta);
+  s->meta = mysql_stmt_result_metadata(s->st);
+  if (s->ncols == 0) {
+    s->ncols = n;
+    if (!make_columns(s))
+      return no_memory(err);
+  }
+  if (s->meta == NULL)
+    return no_memory(err);
+  fields = mysql_fetch_fields(s->meta);
+  for (size_t i = 0; i < n; i++) {
+    s->names[i] = fields[i].name;
+    bind_column(s, i, &fields[i]);
+  }
+  if (!place_texts(s))
+    return no_memory(err);
+  return mysql_stmt_bind_result(s->st, s->binds) == 0 ? NS_OK
+                                                      : refuse_stmt(l, s, err);
+}
+
+static ns_status execute(ns_link *l, ns_stmt *s, ns_err *err) {
+  if (mysql_stmt_execute(s->st) != 0)
+    return refuse_stmt(l, s, err);
+  s->affected = (int64_t)mysql_stmt_affected_rows(s->st);
+  s->insert_id = (int64_t)mysql_stmt_insert_id(s->st);
+  return store(l, s, err);
+}
+
+/* A CALL answers with a status after its rows: take all of it. */
+static ns_status finish_call(ns_link *l, ns_stmt *s, ns_err *err) {
+  while (mysql_stmt_more_results(s->st))
+    if (mysql_stmt_next_result(s->st) > 0)
+      return refuse_stmt(l, s, err);
+  return NS_OK;
+}
+
+ns_status ns_stmt_run(ns_link *l, ns_stmt *s, const ns_value *params,
+                      ns_err *err) {
+  MYSQL_BIND few[24];
+  MYSQL_BIND *binds = few;
+  ns_status st;
+  unsigned one = 0;
+  if (l->dead)
+    return gone(err);
+  mysql_stmt_free_result(s->st);
+  if (s->nparams > sizeof few / sizeof few[0] &&
+      (binds = calloc(s->nparams, sizeof *binds)) == NULL)
+    return no_memory(err);
+  for (size_t i = 0; i < s->nparams; i++)
+    bind_value(&binds[i], &params[i]);
+  mysql_stmt_attr_set(s->st, STMT_ATTR_ARRAY_SIZE, &one);
+  if ((st = bind_params(l, s, binds, err)) == NS_OK)
+    st = execute(l, s, err);
+  if (st == NS_OK && s->ncols == 0)
+    st = finish_call(l, s, err);
+  if (binds != few)
+    free(binds);
+  return st;
+}
+
+/* Memory of one array-bound execution. */
+typedef struct bulk {
+  MYSQL_BIND *binds;
+  const char **pointers;   /* ncols * nrows, text columns */
+  unsigned long *lengths;  /* likewise */
+  char *indicators;        /* likewise, all columns */
+} bulk;
+
+static void bulk_free(bulk *b) {
+  free(b->binds);
+  free(b->pointers);
+  free(b->lengths);
+  free(b->indicators);
+}
+
+static bool bulk_make(bulk *b, size_t ncols, size_t nrows) {
+  b->binds = calloc(ncols, sizeof *b->binds);
+  b->pointers = calloc(ncols * nrows, sizeof *b->pointers);
+  b->lengths = calloc(ncols * nrows, sizeof *b->lengths);
+  b->indicators = calloc(ncols * nrows, 1);
+  return b->binds != NULL && b->pointers != NULL && b->lengths != NULL &&
+         b->indicators != NULL;
+}
+
+static void bulk_column(bulk *b, size_t c, const ns_column *col, size_t nrows) {
+  MYSQL_BIND *bind = &b->binds[c];
+  char *indicator = &b->indicators[c * nrows];
+  bind->u.indicator = indicator;
+  if (col->type == NS_INT) {
+    bind->buffer_type = MYSQL_TYPE_LONGLONG;
+    bind->buffer = (void *)(uintptr_t)col->ints;
+  } else {
+    bind->buffer_type = MYSQL_TYPE_STRING;
+    bind->buffer = &b->pointers[c * nrows];
+    bind->length = &b->lengths[c * nrows];
+  }
+  for (size_t i = 0; i < nrows; i++) {
+    bool null = col->null != NULL && col->null[i] != 0;
+    if (col->type == NS_TEXT) {
+      null = null || col->texts[i].p == NULL;
+      b->pointers[c * nrows + i] = col->texts[i].p;
+      b->lengths[c * nrows + i] = (unsigned long)col->texts[i].n;
+    }
+    indicator[i] = null ? STMT_INDICATOR_NULL : STMT_INDICATOR_NONE;
+  }
+}
+
+ns_status ns_stmt_bulk(ns_link *l, ns_stmt *s, const ns_column *cols,
+                       size_t nrows, ns_err *err) {
+  bulk b = {NULL, NULL, NULL, NULL};
+  unsigned size = (unsigned)nrows;
+  ns_status st = NS_OK;
+  if (l->dead)
+    return gone(err);
+  if (nrows == 0)
+    return NS_OK;
+  mysql_stmt_free_result(s->st);
+  if (!bulk_make(&b, s->nparams, nrows))
+    st = no_memory(err);
+  if (st == NS_OK) {
+    for (size_t c = 0; c < s->nparams; c++)
+      bulk_column(&b, c, &cols[c], nrows);
+    mysql_stmt_attr_set(s->st, STMT_ATTR_ARRAY_SIZE, &size);
+    if ((st = bind_params(l, s, b.binds, err)) == NS_OK)
+      st = execute(l, s, err);
+  }
+  bulk_free(&b);
+  return st;
+}
+
+ns_status ns_stmt_fetch(ns_link *l, ns_stmt *s, const ns_value **row,
+                        ns_err *err) {
+  const MYSQL_FIELD *fields;
+  int rc;
+  *row = NULL;
+  if (s->ncols == 0)
+    return NS_OK;
+  rc = mysql_stmt_fetch(s->st);
+  if (rc == MYSQL_NO_DATA) {
+    mysql_stmt_free_result(s->st);
+    return finish_call(l, s, err);
+  }
+  if (rc == 1)
+    return refuse_stmt(l, s, err);
+  fields = mysql_fetch_fields(s->meta);
+  for (size_t i = 0; i < s->ncols; i++) {
+    ns_value *v = &s->row[i];
+    if (s->nulls[i])
+      v->type = NS_NULL;
+    else if (s->binds[i].buffer_type == MYSQL_TYPE_LONGLONG)
+      v->type = (fields[i].flags & UNSIGNED_FLAG) && v->i < 0 ? NS_UINT : NS_INT;
+    else if (s->binds[i].buffer_type == MYSQL_TYPE_DOUBLE)
+      v->type = NS_REAL;
+    else {
+      v->type = NS_TEXT;
+      v->s = (ns_bytes){s->binds[i].buffer, s->lengths[i]};
+    }
+  }
+  *row = s->row;
+  return NS_OK;
+}
+
+size_t ns_stmt_columns(const ns_stmt *s) {
+  return s->ncols;
+}
+
+const char *const *ns_stmt_names(const ns_stmt *s) {
+  return s->names;
+}
+
+int64_t ns_stmt_affected(const ns_stmt *s) {
+  return s->affected;
+}
+
+int64_t ns_stmt_insert_id(const ns_stmt *s) {
+  return s->insert_id;
+}

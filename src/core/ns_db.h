@@ -1,0 +1,66 @@
+/*
+** One connection to MariaDB: statements, parameters, rows, and what server
+** errors mean. Everything above speaks through this and never sees mysql.h;
+** it lives in ns_db.c, the only file that includes it.
+**
+** A link does not reconnect, retry or know about jobs. After a lost
+** connection it is 'dead' and every call says NS_EGONE.
+*/
+#ifndef NS_DB_H
+#define NS_DB_H
+
+#include "nightshift.h"
+
+typedef struct ns_link ns_link;
+typedef struct ns_stmt ns_stmt; /* a prepared statement of one link */
+
+/* Connects, checks the server and sets the session up. Errors: GONE, DENIED,
+** SERVER, SCHEMA (no such database), INVALID. */
+ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err);
+
+/* Closes; 'foreign' (inherited over a fork) frees memory without a word to
+** the server. NULL is allowed. */
+void ns_link_close(ns_link *l, bool foreign);
+
+bool ns_link_dead(const ns_link *l);
+int64_t ns_link_thread(const ns_link *l); /* the server's id of it */
+unsigned ns_link_version(const ns_link *l); /* e.g. 101106 */
+
+/* Runs plain text that returns no rows of interest (they are dropped). */
+ns_status ns_link_text(ns_link *l, const char *sql, ns_err *err);
+
+/* Prepares. Owned by the link, freed with it or by ns_stmt_free. */
+ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *sql, size_t n,
+                          ns_err *err);
+void ns_stmt_free(ns_link *l, ns_stmt *s);
+size_t ns_stmt_params(const ns_stmt *s);
+
+/* Executes with bound parameters; rows wait on the client to be fetched. The
+** previous rows of 's' are dropped. */
+ns_status ns_stmt_run(ns_link *l, ns_stmt *s, const ns_value *params,
+                      ns_err *err);
+
+/* One column of an array-bound execution; 'type' NS_INT or NS_TEXT. */
+typedef struct ns_column {
+  ns_type type;
+  const int64_t *ints;
+  const ns_bytes *texts;    /* p == NULL: SQL NULL */
+  const char *null;         /* NULL, or per row: non-zero is SQL NULL */
+} ns_column;
+
+/* Executes once per row in one round trip. Fails or succeeds as a whole. */
+ns_status ns_stmt_bulk(ns_link *l, ns_stmt *s, const ns_column *cols,
+                       size_t nrows, ns_err *err);
+
+/* The next row, borrowed until the next call on 's'; NULL after the last. */
+ns_status ns_stmt_fetch(ns_link *l, ns_stmt *s, const ns_value **row,
+                        ns_err *err);
+size_t ns_stmt_columns(const ns_stmt *s);
+const char *const *ns_stmt_names(const ns_stmt *s);
+int64_t ns_stmt_affected(const ns_stmt *s);
+int64_t ns_stmt_insert_id(const ns_stmt *s);
+
+/* True for 1213, 1205 and 1020: the transaction may simply be run again. */
+bool ns_link_retryable(const ns_err *err);
+
+#endif

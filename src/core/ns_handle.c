@@ -1,0 +1,528 @@
+/*
+** The handle: opening, forks, reconnecting, statements by name, and the one
+** place where transactions are begun, committed and repeated.
+**
+** Invariant: a transaction that failed is rolled back before its function
+** returns, whatever the reason; a handle inherited over a fork never sends a
+** byte on its parent's connection.
+*/
+#include "ns_handle.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ns_holder.h"
+#include "ns_listen.h"
+#include "ns_schema.h"
+#include "ns_time.h"
+
+#define TX_TRIES 20 /* of one unit of work, before NS_EBUSY */
+
+/* -------------------------------------------------------------- config */
+
+/* The string fields of a config, for copying and freeing them alike. */
+static const char **cfg_string(ns_config *cfg, size_t i) {
+  const char **all[] = {&cfg->url,  &cfg->host,  &cfg->user, &cfg->password,
+                        &cfg->database, &cfg->socket, &cfg->file, &cfg->group,
+                        &cfg->tls,  &cfg->ca,    &cfg->cert, &cfg->key};
+  return i < sizeof all / sizeof all[0] ? all[i] : NULL;
+}
+
+static bool cfg_copy(ns_config *to, const ns_config *from) {
+  bool ok = true;
+  const char **field;
+  *to = *from;
+  for (size_t i = 0; (field = cfg_string(to, i)) != NULL; i++)
+    if (*field != NULL && (*field = strdup(*field)) == NULL)
+      ok = false;
+  return ok;
+}
+
+static void cfg_free(ns_config *cfg) {
+  const char **field;
+  for (size_t i = 0; (field = cfg_string(cfg, i)) != NULL; i++) {
+    free((char *)(uintptr_t)*field);
+    *field = NULL;
+  }
+}
+
+static bool is_unset(const ns_config *cfg) {
+  return cfg->url == NULL && cfg->host == NULL && cfg->socket == NULL &&
+         cfg->database == NULL && cfg->file == NULL && cfg->group == NULL;
+}
+
+/* ---------------------------------------------------------- connecting */
+
+/* The configuration with what the URL says filled in; borrows from both. */
+static ns_config effective(const ns_db *db) {
+  ns_config cfg = db->cfg;
+  if (cfg.url != NULL)
+    ns_url_fill(&db->url, &cfg);
+  return cfg;
+}
+
+const ns_config *ns_db_config(const ns_db *db, ns_config *room) {
+  *room = effective(db);
+  return room;
+}
+
+static void forget_statements(ns_db *db) {
+  memset(db->stmts, 0, sizeof db->stmts);
+  for (size_t i = 0; i < NS_TEXTS; i++)
+    free(db->texts[i].sql);
+  memset(db->texts, 0, sizeof db->texts);
+  db->current = NULL;
+}
+
+static void hang_up(ns_db *db) {
+  forget_statements(db);
+  ns_link_close(db->link, ns_is_foreign(db));
+  db->link = NULL;
+  db->in_tx = false;
+  if (db->user_tx)
+    db->broken_tx = true;
+  ns_lanes_drop_floors(&db->lanes);
+}
+
+static ns_status connect_once(ns_db *db, ns_err *err) {
+  ns_config cfg = effective(db);
+  ns_status st = ns_link_open(&db->link, &cfg, err);
+  int64_t now;
+  if (st != NS_OK)
+    return st;
+  db->owner = getpid();
+  db->current = NULL;
+  if ((st = ns_server_now(db, &now, err)) == NS_OK && !db->cfg.no_schema)
+    st = ns_schema_check(db, err);
+  if (st == NS_OK && db->holder != 0)
+    st = ns_holder_resume(db, err);
+  if (st != NS_OK)
+    hang_up(db);
+  return st;
+}
+
+/* In a forked child: the parent's claims and ids are not ours. */
+static void disown(ns_db *db) {
+  hang_up(db);
+  ns_leases_free(&db->leases);
+  db->holder = 0;
+  db->next_id = db->end_id = 0;
+  db->user_tx = db->broken_tx = false;
+  ns_listener_close(db->waiter);
+  db->waiter = NULL;
+  db->owner = getpid();
+}
+
+/* Connects, trying as long as the configuration says. */
+static ns_status reconnect(ns_db *db, ns_err *err) {
+  int64_t pause = 50000;
+  ns_status st;
+  hang_up(db);
+  db->count.reconnects++;
+  while ((st = connect_once(db, err)) == NS_EGONE &&
+         db->cfg.keep_trying != NULL &&
+         db->cfg.keep_trying(db->cfg.keep_trying_arg)) {
+    ns_sleep_us(ns_jitter(pause, 0.5));
+    if (pause < 2 * NS_SECOND)
+      pause *= 2;
+  }
+  return st;
+}
+
+bool ns_is_foreign(const ns_db *db) {
+  return db->owner != getpid();
+}
+
+ns_status ns_ready(ns_db *db, ns_err *err) {
+  if (ns_is_foreign(db))
+    disown(db);
+  if (db->user_tx && (db->broken_tx || ns_link_dead(db->link)))
+    return ns_fail(err, NS_EGONE,
+                   "the transaction is lost with its connection; roll back "
+                   "and run it again");
+  if (db->link != NULL && !ns_link_dead(db->link))
+    return NS_OK;
+  if (db->in_tx)
+    return ns_fail(err, NS_EGONE, "the connection to the server is lost");
+  return reconnect(db, err);
+}
+
+/* --------------------------------------------------------- open, close */
+
+/* The private server's URL becomes ours, and its schema is kept current. */
+static ns_status use_private(ns_db *db, ns_err *err) {
+  ns_status st = ns_private_start(NULL, &db->private_url, err);
+  if (st == NS_OK && (db->cfg.url = strdup(db->private_url)) == NULL)
+    st = ns_fail(err, NS_ENOMEM, "out of memory");
+  return st;
+}
+
+static ns_status open_parsed(ns_db *db, ns_err *err) {
+  ns_status st = NS_OK;
+  bool checked = !db->cfg.no_schema;
+  int from;
+  if (db->cfg.url != NULL)
+    st = ns_url_parse(db->cfg.url, &db->url, err);
+  if (st == NS_OK && effective(db).database == NULL && db->cfg.group == NULL &&
+      db->cfg.file == NULL)
+    st = ns_fail(err, NS_EINVALID,
+                 "no database is named; add it to the URL: "
+                 "mysql://user@host/DATABASE");
+  if (st != NS_OK)
+    return st;
+  if (db->private_url != NULL)
+    db->cfg.no_schema = true; /* created below */
+  st = connect_once(db, err);
+  if (st == NS_OK && db->private_url != NULL && checked) {
+    st = ns_migrate(db, &from, err);
+    db->cfg.no_schema = false;
+  }
+  return st;
+}
+
+ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err) {
+  ns_err none;
+  ns_db *db = calloc(1, sizeof *db);
+  ns_status st = NS_OK;
+  *out = NULL;
+  if (err == NULL)
+    err = &none;
+  if (db == NULL)
+    return ns_fail(err, NS_ENOMEM, "out of memory");
+  db->owner = getpid();
+  if (!cfg_copy(&db->cfg, cfg))
+    st = ns_fail(err, NS_ENOMEM, "out of memory");
+  if (st == NS_OK && is_unset(cfg))
+    st = use_private(db, err);
+  if (st == NS_OK)
+    st = open_parsed(db, err);
+  if (st != NS_OK) {
+    ns_close(db);
+    return st;
+  }
+  *out = db;
+  return NS_OK;
+}
+
+void ns_close(ns_db *db) {
+  if (db == NULL)
+    return;
+  if (!ns_is_foreign(db) && db->link != NULL && !ns_link_dead(db->link)) {
+    ns_rollback(db);
+    ns_holder_leave(db);
+  }
+  hang_up(db);
+  ns_listener_close(db->waiter);
+  ns_leases_free(&db->leases);
+  ns_lanes_free(&db->lanes);
+  free(db->queues);
+  ns_url_free(&db->url);
+  cfg_free(&db->cfg);
+  free(db->private_url);
+  free(db);
+}
+
+ns_counters ns_count(const ns_db *db) {
+  return db->count;
+}
+
+/* ---------------------------------------------------------- statements */
+
+static ns_status prepared(ns_db *db, ns_sql sql, ns_err *err) {
+  const char *text = ns_sql_texts[sql];
+  if (db->stmts[sql] != NULL)
+    return NS_OK;
+  return ns_link_prepare(db->link, &db->stmts[sql], text, strlen(text), err);
+}
+
+ns_status ns_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err) {
+  ns_status st = prepared(db, sql, err);
+  return st == NS_OK ? ns_stmt_run(db->link, db->stmts[sql], params, err) : st;
+}
+
+ns_status ns_bulk(ns_db *db, ns_sql sql, const ns_column *cols, size_t nrows,
+                  ns_err *err) {
+  ns_status st = prepared(db, sql, err);
+  return st == NS_OK ? ns_stmt_bulk(db->link, db->stmts[sql], cols, nrows, err)
+                     : st;
+}
+
+ns_status ns_row(ns_db *db, ns_sql sql, const ns_value **row, ns_err *err) {
+  return ns_stmt_fetch(db->link, db->stmts[sql], row, err);
+}
+
+int64_t ns_affected(const ns_db *db, ns_sql sql) {
+  return ns_stmt_affected(db->stmts[sql]);
+}
+
+ns_status ns_text(ns_db *db, const char *sql, ns_err *err) {
+  return ns_link_text(db->link, sql, err);
+}
+
+/* The cached statement of this text, or the place for it. */
+static ns_text_stmt *text_slot(ns_db *db, ns_bytes sql) {
+  ns_text_stmt *oldest = &db->texts[0];
+  for (size_t i = 0; i < NS_TEXTS; i++) {
+    ns_text_stmt *t = &db->texts[i];
+    if (t->sql != NULL && t->n == sql.n && memcmp(t->sql, sql.p, sql.n) == 0)
+      return t;
+    if (t->used < oldest->used)
+      oldest = t;
+  }
+  if (oldest->sql != NULL) {
+    if (db->current == oldest->stmt)
+      db->current = NULL;
+    ns_stmt_free(db->link, oldest->stmt);
+    free(oldest->sql);
+    *oldest = (ns_text_stmt){0};
+  }
+  return oldest;
+}
+
+ns_status ns_prepared(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err) {
+  ns_text_stmt *slot = text_slot(db, sql);
+  ns_status st;
+  *out = NULL;
+  if (slot->sql == NULL) {
+    char *copy = malloc(sql.n + 1);
+    if (copy == NULL)
+      return ns_fail(err, NS_ENOMEM, "out of memory");
+    memcpy(copy, sql.p, sql.n);
+    st = ns_link_prepare(db->link, &slot->stmt, sql.p, sql.n, err);
+    if (st != NS_OK) {
+      free(copy);
+      return st;
+    }
+    slot->sql = copy;
+    slot->n = sql.n;
+  }
+  slot->used = ++db->clock;
+  *out = slot->stmt;
+  return NS_OK;
+}
+
+/* --------------------------------------------------------- transactions */
+
+static void count_retry(ns_db *db, const ns_err *err) {
+  if (err->sqlerr == 1213)
+    db->count.deadlocks++;
+  else if (err->sqlerr == 1205)
+    db->count.lock_waits++;
+  else
+    db->count.changed++;
+}
+
+static void roll_back(ns_db *db) {
+  if (db->in_tx && db->link != NULL && !ns_link_dead(db->link))
+    ns_link_text(db->link, "ROLLBACK", NULL);
+  db->in_tx = false;
+}
+
+/* One try: begin, run, commit. '*cut' is set when the commit was sent. */
+static ns_status try_once(ns_db *db, ns_tx *tx, bool *cut, ns_err *err) {
+  ns_status st = ns_text(db, "START TRANSACTION", err);
+  *cut = false;
+  if (st != NS_OK)
+    return st;
+  db->in_tx = true;
+  st = tx->run(db, tx, err);
+  if (st == NS_OK && !tx->done) {
+    *cut = true;
+    st = ns_text(db, "COMMIT", err);
+    if (st == NS_OK)
+      db->in_tx = false;
+  }
+  roll_back(db);
+  return st;
+}
+
+/* In the caller's transaction: join it, and notice if the server ends it. */
+static ns_status join(ns_db *db, ns_tx *tx, ns_err *err) {
+  ns_status st = ns_ready(db, err);
+  if (st == NS_OK)
+    st = tx->run(db, tx, err);
+  if (err->sqlerr == 1213 || err->sqlerr == 1020)
+    db->broken_tx = true;
+  return st;
+}
+
+ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err) {
+  int64_t pause = 1000;
+  int lost = 0;
+  ns_status st = NS_OK;
+  tx->replay = tx->done = false;
+  if (db->user_tx)
+    return join(db, tx, err);
+  for (int tries = 0; tries < TX_TRIES;) {
+    bool cut = false;
+    ns_err_clear(err);
+    if ((st = ns_ready(db, err)) != NS_OK)
+      return st;
+    st = try_once(db, tx, &cut, err);
+    if (st == NS_EGONE && (db->cfg.keep_trying != NULL || lost++ < 2)) {
+      tx->replay = tx->replay || cut;
+      if (!ns_link_dead(db->link)) /* read-only: wait for it to end */
+        ns_sleep_us(ns_jitter(100000, 0.5));
+      if (db->cfg.keep_trying == NULL ||
+          db->cfg.keep_trying(db->cfg.keep_trying_arg))
+        continue;
+    }
+    if (st != NS_EBUSY || !ns_link_retryable(err))
+      return st;
+    count_retry(db, err);
+    tries++;
+    ns_sleep_us(ns_jitter(pause, 0.5));
+    if (pause < 100000)
+      pause *= 2;
+  }
+  return ns_err_context(err, "gave up after 20 tries");
+}
+
+ns_status ns_begin(ns_db *db, ns_err *err) {
+  ns_status st;
+  if (db->user_tx)
+    return ns_fail(err, NS_ESTATE,
+                   "a transaction is open already; they do not nest");
+  if ((st = ns_ready(db, err)) != NS_OK ||
+      (st = ns_text(db, "START TRANSACTION", err)) != NS_OK)
+    return st;
+  db->user_tx = true;
+  db->broken_tx = false;
+  return NS_OK;
+}
+
+ns_status ns_commit(ns_db *db, ns_err *err) {
+  bool broken = db->broken_tx;
+  ns_status st;
+  if (!db->user_tx)
+    return ns_fail(err, NS_ESTATE, "no transaction is open");
+  if (broken || ns_is_foreign(db)) {
+    ns_rollback(db);
+    return ns_fail(err, NS_EBUSY,
+                   "the server has rolled this transaction back (deadlock or "
+                   "lost connection); run it again");
+  }
+  st = ns_text(db, "COMMIT", err);
+  db->user_tx = false;
+  if (st == NS_OK && db->ring_due) {
+    db->ring_due = false;
+    ns_ring(db, NULL);
+  }
+  return st;
+}
+
+void ns_rollback(ns_db *db) {
+  if (!db->user_tx)
+    return;
+  if (!ns_is_foreign(db) && db->link != NULL && !ns_link_dead(db->link))
+    ns_link_text(db->link, "ROLLBACK", NULL);
+  db->user_tx = db->broken_tx = db->ring_due = false;
+}
+
+bool ns_in_transaction(const ns_db *db) {
+  return db->user_tx;
+}
+
+/* ------------------------------------------------------------- the clock */
+
+int64_t ns_now(const ns_db *db) {
+  return ns_mono_us() + db->skew;
+}
+
+void ns_saw_now(ns_db *db, int64_t now) {
+  int64_t skew = now - ns_mono_us();
+  if (db->skew - skew > NS_SECOND) /* the server's clock stepped back */
+    ns_lanes_drop_floors(&db->lanes);
+  db->skew = skew;
+}
+
+ns_status ns_server_now(ns_db *db, int64_t *now, ns_err *err) {
+  const ns_value *row;
+  ns_status st = ns_ready(db, err);
+  *now = 0;
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_SERVER_NOW, NULL, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_SERVER_NOW, &row, err);
+  if (st == NS_OK && row != NULL) {
+    *now = row[0].i;
+    ns_saw_now(db, *now);
+  }
+  return st;
+}
+
+ns_status ns_ping(ns_db *db, ns_err *err) {
+  int64_t now;
+  ns_status st = ns_server_now(db, &now, err);
+  if (st == NS_EGONE && !db->user_tx) /* found out by asking: once more */
+    st = ns_server_now(db, &now, err);
+  return st;
+}
+
+/* -------------------------------------------------- the caller's own SQL */
+
+const char *ns_sql_text(const char *name) {
+  for (size_t i = 0; i < NS_SQL_COUNT; i++)
+    if (strcmp(ns_sql_names[i], name) == 0)
+      return ns_sql_texts[i];
+  return NULL;
+}
+
+/* "@name" stands for a statement of sql/query. */
+static ns_status resolve(ns_bytes *sql, ns_err *err) {
+  char name[64];
+  const char *text;
+  if (sql->n < 2 || sql->p[0] != '@')
+    return NS_OK;
+  if (sql->n - 1 >= sizeof name)
+    return ns_fail(err, NS_ENOTFOUND, "no statement has so long a name");
+  memcpy(name, sql->p + 1, sql->n - 1);
+  name[sql->n - 1] = '\0';
+  if ((text = ns_sql_text(name)) == NULL)
+    return ns_fail(err, NS_ENOTFOUND, "no statement is named '%s'", name);
+  *sql = ns_str(text);
+  return NS_OK;
+}
+
+static ns_status execute(ns_db *db, ns_bytes sql, const ns_value *params,
+                         size_t nparams, ns_err *err) {
+  ns_stmt *s;
+  ns_status st = ns_prepared(db, &s, sql, err);
+  if (st != NS_OK)
+    return st;
+  if (ns_stmt_params(s) != nparams)
+    return ns_fail(err, NS_EINVALID,
+                   "the statement has %zu placeholders but %zu values came",
+                   ns_stmt_params(s), nparams);
+  db->current = s;
+  return ns_stmt_run(db->link, s, params, err);
+}
+
+ns_status ns_execute(ns_db *db, ns_bytes sql, const ns_value *params,
+                     size_t nparams, ns_result *result, ns_err *err) {
+  ns_status st;
+  *result = (ns_result){0};
+  ns_err_clear(err);
+  if ((st = resolve(&sql, err)) != NS_OK || (st = ns_ready(db, err)) != NS_OK)
+    return st;
+  st = execute(db, sql, params, nparams, err);
+  if (db->user_tx && (err->sqlerr == 1213 || err->sqlerr == 1020))
+    db->broken_tx = true;
+  if (st != NS_OK) {
+    db->current = NULL;
+    return st;
+  }
+  result->ncols = ns_stmt_columns(db->current);
+  result->names = ns_stmt_names(db->current);
+  result->affected = ns_stmt_affected(db->current);
+  result->insert_id = ns_stmt_insert_id(db->current);
+  return NS_OK;
+}
+
+ns_status ns_fetch(ns_db *db, const ns_value **row, ns_err *err) {
+  *row = NULL;
+  if (db->current == NULL || db->link == NULL || ns_is_foreign(db))
+    return NS_OK;
+  return ns_stmt_fetch(db->link, db->current, row, err);
+}

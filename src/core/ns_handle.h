@@ -1,0 +1,117 @@
+/*
+** What an ns_db is inside, and how the core's files run statements on it.
+**
+** Invariant: between verbs a handle is outside any transaction of its own;
+** 'link' is NULL or usable until proven dead, and every verb starts with
+** ns_ready, which reconnects. All memory of prepared statements belongs to
+** the link, so the caches below are emptied with it.
+*/
+#ifndef NS_HANDLE_H
+#define NS_HANDLE_H
+
+#include <sys/types.h>
+
+#include "nightshift.h"
+#include "ns_lanes.h"
+#include "ns_lease.h"
+#include "ns_db.h"
+#include "ns_sql.h"
+#include "ns_url.h"
+
+#define NS_TEXTS 64 /* statements prepared from free text, kept per link */
+
+typedef struct ns_text_stmt {
+  char *sql;
+  size_t n;
+  ns_stmt *stmt;
+  uint64_t used; /* of db->clock, for throwing the oldest out */
+} ns_text_stmt;
+
+typedef struct ns_queue_name {
+  int64_t id;
+  char name[NS_MAX_QUEUE + 1];
+  size_t n;
+} ns_queue_name;
+
+struct ns_db {
+  ns_config cfg;       /* strings owned: see cfg_copy */
+  ns_url url;          /* owns what cfg.url was parsed into */
+  char *private_url;   /* of the private server; NULL: not ours */
+  pid_t owner;         /* the process that opened the link */
+  ns_link *link;       /* NULL: never opened, or given up */
+  ns_stmt *stmts[NS_SQL_COUNT];
+  ns_text_stmt texts[NS_TEXTS];
+  ns_stmt *current;    /* what ns_fetch reads from; borrowed */
+  uint64_t clock;      /* counts uses of texts */
+  bool in_tx;          /* a transaction of the core is open */
+  bool user_tx;        /* a transaction of the caller is open */
+  bool broken_tx;      /* the server rolled the caller's back */
+  bool ring_due;       /* something was pushed: ring after the commit */
+  ns_queue_name *queues; /* names known to exist; ids never change */
+  size_t nqueues, capqueues;
+  int64_t next_id, end_id; /* rest of the id block of this process */
+  int64_t holder;      /* id of our holder row; 0: not registered */
+  bool is_host;
+  int64_t cycle;       /* number of the last cycle that wrote */
+  ns_leases leases;    /* what we hold */
+  ns_lanes lanes;      /* where we claim */
+  int64_t skew;        /* server's clock minus our monotonic one, µs */
+  int64_t look_at;     /* monotonic: when to look at scheduled again */
+  ns_listener *waiter; /* second connection of an embedded waiting claim */
+  ns_counters count;
+};
+
+/* ------------------------------------------------------------ statements */
+
+#define ns_vint(x) ((ns_value){.type = NS_INT, .i = (x)})
+#define ns_vtext(x) ((ns_value){.type = NS_TEXT, .s = (x)})
+#define ns_vnull ((ns_value){.type = NS_NULL})
+#define ns_vopt(x) ((x).p != NULL ? ns_vtext(x) : ns_vnull)
+
+/* Connects if need be. Inside a transaction of ours it never reconnects. */
+ns_status ns_ready(ns_db *db, ns_err *err);
+
+/* Runs a named statement with its parameters. */
+ns_status ns_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
+
+/* Runs it once per row in one round trip. */
+ns_status ns_bulk(ns_db *db, ns_sql sql, const ns_column *cols, size_t nrows,
+                  ns_err *err);
+
+/* The next row of a named statement; NULL after the last. */
+ns_status ns_row(ns_db *db, ns_sql sql, const ns_value **row, ns_err *err);
+
+/* Rows changed by the last run of a named statement. */
+int64_t ns_affected(const ns_db *db, ns_sql sql);
+
+/* A statement prepared from text, cached by the text. */
+ns_status ns_prepared(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err);
+
+/* Text without parameters or rows: BEGIN, COMMIT and the like. */
+ns_status ns_text(ns_db *db, const char *sql, ns_err *err);
+
+/* ---------------------------------------------------------- transactions */
+
+/*
+** A unit of work that can be run again. 'run' does it on an open
+** transaction; ns_transact begins, commits, and repeats it after 1213, 1205,
+** 1020 (with jitter) and after a lost connection. 'replay' is true when an
+** earlier try was cut at its COMMIT, whose fate only 'run' can find out; it
+** sets 'done' when that commit turns out to have happened. Inside a
+** transaction of the caller 'run' simply joins it, once.
+*/
+typedef struct ns_tx {
+  ns_status (*run)(ns_db *db, struct ns_tx *tx, ns_err *err);
+  void *arg;
+  bool replay;
+  bool done;
+} ns_tx;
+
+ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err);
+
+/* Server time now, estimated from the last answer that carried it. */
+int64_t ns_now(const ns_db *db);
+/* Learns it: 'now' was the server's a moment ago. */
+void ns_saw_now(ns_db *db, int64_t now);
+
+#endif

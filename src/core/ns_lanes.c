@@ -1,0 +1,83 @@
+/*
+** Memory of lanes and sweeps: two small sorted-by-insertion arrays; a holder
+** knows tens of lanes, so scanning beats anything cleverer.
+*/
+#include "ns_lanes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns_buf.h"
+
+void ns_lanes_free(ns_lanes *l) {
+  free(l->items);
+  free(l->sweeps);
+  *l = (ns_lanes){0};
+}
+
+void ns_lanes_drop_floors(ns_lanes *l) {
+  for (size_t i = 0; i < l->n; i++)
+    l->items[i].floor = 0;
+  for (size_t i = 0; i < l->nsweeps; i++)
+    l->sweeps[i].next = 0;
+}
+
+size_t ns_lanes_of(const ns_lanes *l, int64_t queue_id, size_t *first) {
+  size_t i = 0;
+  size_t n = 0;
+  while (i < l->n && l->items[i].queue_id < queue_id)
+    i++;
+  *first = i;
+  while (i + n < l->n && l->items[i + n].queue_id == queue_id)
+    n++;
+  return n;
+}
+
+static bool before(const ns_lane *lane, int64_t queue_id, int64_t rank) {
+  return lane->queue_id < queue_id ||
+         (lane->queue_id == queue_id && lane->rank < rank);
+}
+
+/* Where (queue, rank) is or belongs. */
+static size_t place(const ns_lanes *l, int64_t queue_id, int64_t rank) {
+  size_t i = 0;
+  while (i < l->n && before(&l->items[i], queue_id, rank))
+    i++;
+  return i;
+}
+
+bool ns_lanes_saw(ns_lanes *l, int64_t queue_id, int64_t rank,
+                  int64_t ready_at) {
+  size_t i = place(l, queue_id, rank);
+  ns_lane *lane;
+  if (i < l->n && l->items[i].queue_id == queue_id && l->items[i].rank == rank) {
+    if (l->items[i].floor < ready_at)
+      l->items[i].floor = ready_at;
+    return true;
+  }
+  if (!ns_grow(&l->items, &l->cap, l->n + 1, sizeof *l->items))
+    return false;
+  lane = &l->items[i];
+  memmove(lane + 1, lane, (l->n - i) * sizeof *lane);
+  *lane = (ns_lane){queue_id, rank, ready_at, false};
+  l->n++;
+  return true;
+}
+
+void ns_lanes_empty(ns_lanes *l, int64_t queue_id, int64_t floor) {
+  size_t first;
+  size_t n = ns_lanes_of(l, queue_id, &first);
+  for (size_t i = first; i < first + n; i++)
+    if (l->items[i].floor < floor)
+      l->items[i].floor = floor;
+}
+
+ns_sweep *ns_lanes_sweep(ns_lanes *l, int64_t queue_id) {
+  for (size_t i = 0; i < l->nsweeps; i++)
+    if (l->sweeps[i].queue_id == queue_id)
+      return &l->sweeps[i];
+  if (!ns_grow(&l->sweeps, &l->capsweeps, l->nsweeps + 1, sizeof *l->sweeps))
+    return NULL;
+  l->sweeps[l->nsweeps] = (ns_sweep){queue_id, 0, 0};
+  return &l->sweeps[l->nsweeps++];
+}

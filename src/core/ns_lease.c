@@ -1,0 +1,82 @@
+/*
+** Memory of claimed batches. Few batches are open at a time; inside one, jobs
+** are found by binary search.
+*/
+#include "ns_lease.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns_buf.h"
+
+void ns_leases_free(ns_leases *l) {
+  for (size_t i = 0; i < l->n; i++)
+    free(l->items[i].jobs);
+  free(l->items);
+  *l = (ns_leases){0};
+}
+
+static int by_id(const void *a, const void *b) {
+  int64_t x = ((const ns_claimed *)a)->id;
+  int64_t y = ((const ns_claimed *)b)->id;
+  return (x > y) - (x < y);
+}
+
+bool ns_leases_add(ns_leases *l, int64_t id, const ns_claimed *jobs, size_t n) {
+  ns_claimed *copy = malloc(n * sizeof *copy);
+  if (copy == NULL ||
+      !ns_grow(&l->items, &l->cap, l->n + 1, sizeof *l->items)) {
+    free(copy);
+    return false;
+  }
+  memcpy(copy, jobs, n * sizeof *copy);
+  qsort(copy, n, sizeof *copy, by_id);
+  l->items[l->n++] = (ns_lease){id, copy, n, n};
+  return true;
+}
+
+static ns_lease *batch(ns_leases *l, int64_t lease) {
+  for (size_t i = 0; i < l->n; i++)
+    if (l->items[i].id == lease)
+      return &l->items[i];
+  return NULL;
+}
+
+static ns_claimed *find_in(ns_lease *b, int64_t id, int64_t run) {
+  ns_claimed key = {id, run, false, false};
+  ns_claimed *c =
+      b != NULL ? bsearch(&key, b->jobs, b->n, sizeof key, by_id) : NULL;
+  return c != NULL && c->run == run && !c->settled ? c : NULL;
+}
+
+ns_claimed *ns_leases_find(ns_leases *l, int64_t lease, int64_t id,
+                           int64_t run) {
+  return find_in(batch(l, lease), id, run);
+}
+
+ns_claimed *ns_leases_find_any(ns_leases *l, int64_t id, int64_t run) {
+  for (size_t i = 0; i < l->n; i++) {
+    ns_claimed *c = find_in(&l->items[i], id, run);
+    if (c != NULL)
+      return c;
+  }
+  return NULL;
+}
+
+bool ns_leases_settle(ns_leases *l, int64_t lease, int64_t id, int64_t run) {
+  ns_lease *b = batch(l, lease);
+  ns_claimed *c = find_in(b, id, run);
+  if (c == NULL)
+    return false;
+  c->settled = true;
+  return --b->open == 0;
+}
+
+void ns_leases_drop(ns_leases *l, int64_t lease) {
+  ns_lease *b = batch(l, lease);
+  if (b == NULL)
+    return;
+  free(b->jobs);
+  l->n--;
+  memmove(b, b + 1, (l->n - (size_t)(b - l->items)) * sizeof *b);
+}

@@ -1,0 +1,45 @@
+/*
+** The batches a handle holds: which jobs of each are still unsettled, so that
+** the lease row can be deleted with its last verdict. Pure memory.
+*/
+#ifndef NS_LEASE_H
+#define NS_LEASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct ns_claimed {
+  int64_t id, run;
+  bool settled;
+  bool shown; /* has a row in running */
+} ns_claimed;
+
+typedef struct ns_lease {
+  int64_t id;
+  ns_claimed *jobs; /* sorted by id */
+  size_t n, open;   /* how many, how many unsettled */
+} ns_lease;
+
+typedef struct ns_leases {
+  ns_lease *items;
+  size_t n, cap;
+} ns_leases;
+
+void ns_leases_free(ns_leases *l);
+
+/* Adds a batch; copies 'jobs'. False: out of memory. */
+bool ns_leases_add(ns_leases *l, int64_t id, const ns_claimed *jobs, size_t n);
+
+/* An unsettled claim of a batch; NULL when there is none. */
+ns_claimed *ns_leases_find(ns_leases *l, int64_t lease, int64_t id, int64_t run);
+
+/* The same in whichever batch. */
+ns_claimed *ns_leases_find_any(ns_leases *l, int64_t id, int64_t run);
+
+/* Marks a claim settled. True when it was its batch's last one: then the
+** caller deletes the row and calls ns_leases_drop. */
+bool ns_leases_settle(ns_leases *l, int64_t lease, int64_t id, int64_t run);
+void ns_leases_drop(ns_leases *l, int64_t lease);
+
+#endif
