@@ -12,8 +12,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include "ns_duration.h"
-
 static int hexdigit(char c) {
   if (c >= '0' && c <= '9')
     return c - '0';
@@ -78,17 +76,24 @@ static ns_status take_user(ns_url *u, char *s, ns_err *err) {
   return take(&u->user, s, "user name", err);
 }
 
+/* Reads the digits at '*s'; -1: there are none, or above INT32_MAX. */
+static int64_t number(const char **s) {
+  int64_t n = **s >= '0' && **s <= '9' ? 0 : -1;
+  for (; **s >= '0' && **s <= '9' && n <= INT32_MAX; ++*s)
+    n = n * 10 + (**s - '0');
+  return n <= INT32_MAX ? n : -1;
+}
+
 static ns_status take_port(ns_url *u, const char *s, ns_err *err) {
-  unsigned port = 0;
+  int64_t port;
   if (*s == '\0')
     return NS_OK;
-  for (; *s >= '0' && *s <= '9' && port <= 65535; s++)
-    port = port * 10 + (unsigned)(*s - '0');
-  if (*s != '\0' || port < 1 || port > 65535)
+  port = number(&s);
+  if (port < 1 || port > 65535 || *s != '\0')
     return ns_fail(err, NS_EINVALID,
                    "database URL: the port is not a number from 1 to 65535 "
                    "(in a password write / ? # @ as %%2F %%3F %%23 %%40)");
-  u->port = port;
+  u->port = (unsigned)port;
   return NS_OK;
 }
 
@@ -129,10 +134,19 @@ static ns_status set_tls(ns_url *u, const char *value, ns_err *err) {
   return NS_OK;
 }
 
+/* Whole seconds, or a number with a unit: 3, 3s, 500ms, 1m. */
 static ns_status set_timeout(ns_url *u, const char *value, ns_err *err) {
-  if (ns_duration_parse(ns_str(value), &u->connect_timeout) &&
-      u->connect_timeout > 0)
-    return NS_OK;
+  static const struct {
+    const char *name;
+    int64_t us;
+  } units[] = {{"", 1000000}, {"s", 1000000}, {"ms", 1000}, {"m", 60000000}};
+  const char *unit = value;
+  int64_t n = number(&unit);
+  for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
+    if (n > 0 && strcmp(unit, units[i].name) == 0) {
+      u->connect_timeout = n * units[i].us;
+      return NS_OK;
+    }
   return ns_fail(err, NS_EINVALID,
                  "database URL: connect_timeout must be a duration above zero "
                  "such as 3s or 500ms, got '%.40s'",
@@ -140,11 +154,9 @@ static ns_status set_timeout(ns_url *u, const char *value, ns_err *err) {
 }
 
 static ns_status set_max_payload(ns_url *u, const char *value, ns_err *err) {
-  const char *s = value;
-  int64_t n = 0;
-  for (; *s >= '0' && *s <= '9' && n <= INT32_MAX; s++)
-    n = n * 10 + (*s - '0');
-  if (*s != '\0' || n < 1 || n > INT32_MAX)
+  const char *end = value;
+  int64_t n = number(&end);
+  if (n < 1 || *end != '\0')
     return ns_fail(err, NS_EINVALID,
                    "database URL: max_payload must be a number of bytes, got "
                    "'%.40s'",
@@ -264,10 +276,10 @@ static ns_status parse(ns_url *u, char *s, ns_err *err) {
 ns_status ns_url_parse(const char *url, ns_url *out, ns_err *err) {
   char *start;
   *out = NS_URL_INIT;
-  if (url == NULL || (out->text = strdup(url)) == NULL)
-    return ns_fail(err, url == NULL ? NS_EINVALID : NS_ENOMEM,
-                   url == NULL ? "database URL: there is none"
-                               : "out of memory");
+  if (url == NULL)
+    return ns_fail(err, NS_EINVALID, "database URL: there is none");
+  if ((out->text = strdup(url)) == NULL)
+    return ns_fail(err, NS_ENOMEM, "database URL: out of memory");
   start = after_scheme(out->text);
   if (start != NULL && parse(out, start, err) == NS_OK)
     return NS_OK;
@@ -309,17 +321,19 @@ void ns_url_fill(const ns_url *u, ns_config *cfg) {
 }
 
 void ns_url_place(const ns_config *cfg, char *out, size_t size) {
+  const char *host = cfg->host != NULL ? cfg->host : "localhost";
+  const char *user = cfg->user != NULL ? cfg->user : "";
+  const char *database = cfg->database != NULL ? cfg->database : "";
   char port[16] = "";
-  bool local = cfg->socket != NULL;
-  if (!local && cfg->port != 0)
+  bool v6 = strchr(host, ':') != NULL;
+  if (cfg->socket != NULL) {
+    host = cfg->socket;
+    v6 = false;
+  } else if (cfg->port != 0)
     snprintf(port, sizeof port, ":%u", cfg->port);
-  snprintf(out, size, "%s%s%s%s%s%s", cfg->user != NULL ? cfg->user : "",
-           cfg->user != NULL ? "@" : "",
-           local               ? cfg->socket
-           : cfg->host != NULL ? cfg->host
-                               : "localhost",
-           port, cfg->database != NULL ? "/" : "",
-           cfg->database != NULL ? cfg->database : "");
+  snprintf(out, size, "%s%s%s%s%s%s%s%s", user, *user != '\0' ? "@" : "",
+           v6 ? "[" : "", host, v6 ? "]" : "", port,
+           *database != '\0' ? "/" : "", database);
 }
 
 void ns_url_encode(ns_buf *out, const char *text) {
