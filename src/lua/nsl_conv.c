@@ -1,0 +1,218 @@
+/*
+** Option tables, boxes and small pushes. Tables are read raw, in one pass over
+** the keys that are there, so no code of the caller runs in the middle and a
+** misspelt key is found by the same pass.
+*/
+#include "nsl_conv.h"
+
+#include <lauxlib.h>
+#include <stddef.h>
+#include <string.h>
+
+#define NSL_BOX "nightshift.box"
+
+/* ------------------------------------------------------------------ boxes */
+
+typedef struct box {
+  void (*release)(void *); /* NULL: released */
+  max_align_t data[];
+} box;
+
+static void release(box *b) {
+  void (*fn)(void *) = b->release;
+  b->release = NULL;
+  if (fn != NULL)
+    fn(b->data);
+}
+
+void *nsl_box(lua_State *L, size_t size, void (*fn)(void *)) {
+  box *b = lua_newuserdatauv(L, sizeof *b + size, 0);
+  memset(b->data, 0, size);
+  b->release = fn;
+  luaL_setmetatable(L, NSL_BOX);
+  return b->data;
+}
+
+void nsl_unbox(void *p) {
+  release((box *)(void *)((char *)p - offsetof(box, data)));
+}
+
+static int box_gc(lua_State *L) {
+  release(luaL_checkudata(L, 1, NSL_BOX));
+  return 0;
+}
+
+void nsl_openboxes(lua_State *L) {
+  /* set again when it exists: an earlier attempt may have died half-way */
+  luaL_newmetatable(L, NSL_BOX);
+  lua_pushcfunction(L, box_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_pop(L, 1);
+}
+
+static void free_buf(void *p) {
+  ns_buf_free(p);
+}
+
+ns_buf *nsl_newbuf(lua_State *L) {
+  return nsl_box(L, sizeof(ns_buf), free_buf);
+}
+
+/* ---------------------------------------------------------------- options */
+
+/* Raises; the message lists what would have been known. */
+static void unknown(lua_State *L, int key, const nsl_field *fields,
+                    const char *what) {
+  luaL_Buffer b;
+  const char *name;
+  if (lua_type(L, key) != LUA_TSTRING)
+    luaL_error(L, "%soption names are strings, got a %s", what,
+               luaL_typename(L, key));
+  name = lua_tostring(L, key);
+  luaL_buffinit(L, &b);
+  for (const nsl_field *f = fields; f->name != NULL; f++) {
+    if (f != fields)
+      luaL_addstring(&b, ", ");
+    luaL_addstring(&b, f->name);
+  }
+  luaL_pushresult(&b);
+  luaL_error(L, "%sunknown option '%s' (known: %s)", what, name,
+             lua_tostring(L, -1));
+}
+
+static void wrongtype(lua_State *L, const nsl_field *f, const char *what,
+                      const char *expected) {
+  luaL_error(L, "%sbad option '%s' (%s expected, got %s)", what, f->name,
+             expected, luaL_typename(L, -1));
+}
+
+static const nsl_field *findfield(lua_State *L, int key,
+                                  const nsl_field *fields, const char *what) {
+  if (lua_type(L, key) == LUA_TSTRING) {
+    size_t n;
+    const char *name = lua_tolstring(L, key, &n);
+    for (const nsl_field *f = fields; f->name != NULL; f++)
+      if (strlen(f->name) == n && memcmp(f->name, name, n) == 0)
+        return f;
+  }
+  unknown(L, key, fields, what);
+  return NULL; /* not reached */
+}
+
+static void readint(lua_State *L, const nsl_field *f, const char *what,
+                    void *slot) {
+  int ok;
+  int64_t i = lua_tointegerx(L, -1, &ok);
+  if (!ok)
+    wrongtype(L, f, what, lua_type(L, -1) == LUA_TNUMBER
+                              ? "number with an integer value" : "integer");
+  memcpy(slot, &i, sizeof i);
+}
+
+static void readbool(lua_State *L, const nsl_field *f, const char *what,
+                     void *slot) {
+  bool b = lua_toboolean(L, -1);
+  if (!lua_isboolean(L, -1))
+    wrongtype(L, f, what, "boolean");
+  memcpy(slot, &b, sizeof b);
+}
+
+/* Numbers are refused: converting one makes a string that nobody holds. */
+static ns_bytes readbytes(lua_State *L, const nsl_field *f, const char *what) {
+  ns_bytes s;
+  if (lua_type(L, -1) != LUA_TSTRING)
+    wrongtype(L, f, what, "string");
+  s.p = lua_tolstring(L, -1, &s.n);
+  return s;
+}
+
+/* The value is on top. */
+static ns_status readfield(lua_State *L, const nsl_field *f, const char *what,
+                           void *slot, ns_err *err) {
+  ns_bytes s;
+  switch (f->kind) {
+  case NSL_INT:
+    readint(L, f, what, slot);
+    break;
+  case NSL_BOOL:
+    readbool(L, f, what, slot);
+    break;
+  case NSL_CSTR:
+    s = readbytes(L, f, what);
+    if (strlen(s.p) != s.n)
+      return ns_fail(err, NS_EINVALID, "%soption '%s' contains a NUL byte",
+                     what, f->name);
+    memcpy(slot, &s.p, sizeof s.p);
+    break;
+  case NSL_BYTES:
+    s = readbytes(L, f, what);
+    memcpy(slot, &s, sizeof s);
+    break;
+  case NSL_TABLE:
+    if (!lua_istable(L, -1))
+      wrongtype(L, f, what, "table");
+    break;
+  case NSL_ANY:
+    break;
+  }
+  return NS_OK;
+}
+
+ns_status nsl_readfields(lua_State *L, int idx, const nsl_field *fields,
+                         const char *what, void *into, ns_err *err) {
+  ns_status st = NS_OK;
+  idx = lua_absindex(L, idx);
+  luaL_checkstack(L, 8, NULL); /* also for the message of unknown */
+  lua_pushnil(L);
+  while (st == NS_OK && lua_next(L, idx)) { /* stack: key; value */
+    const nsl_field *f = findfield(L, lua_absindex(L, -2), fields, what);
+    st = readfield(L, f, what, (char *)into + f->offset, err);
+    lua_pop(L, st == NS_OK ? 1 : 2);
+  }
+  return st;
+}
+
+int nsl_rawfield(lua_State *L, int idx, const char *name) {
+  idx = lua_absindex(L, idx);
+  lua_pushstring(L, name);
+  return lua_rawget(L, idx);
+}
+
+/* -------------------------------------------------------------- arguments */
+
+ns_bytes nsl_checkbytes(lua_State *L, int arg) {
+  ns_bytes s;
+  s.p = luaL_checklstring(L, arg, &s.n);
+  return s;
+}
+
+ns_bytes nsl_optbytes(lua_State *L, int arg) {
+  return lua_isnoneornil(L, arg) ? NS_NONE : nsl_checkbytes(L, arg);
+}
+
+/* ----------------------------------------------------------------- pushes */
+
+void nsl_setint(lua_State *L, const char *name, int64_t i) {
+  lua_pushinteger(L, i);
+  lua_setfield(L, -2, name);
+}
+
+void nsl_setbytes(lua_State *L, const char *name, ns_bytes s) {
+  if (s.p == NULL)
+    return;
+  lua_pushlstring(L, s.p, s.n);
+  lua_setfield(L, -2, name);
+}
+
+void nsl_setbool(lua_State *L, const char *name, bool b) {
+  lua_pushboolean(L, b);
+  lua_setfield(L, -2, name);
+}
+
+int nsl_fail(lua_State *L, const ns_err *err) {
+  luaL_checkstack(L, 3, NULL);
+  luaL_pushfail(L);
+  lua_pushstring(L, err->message);
+  lua_pushstring(L, ns_code(err->status));
+  return 3;
+}

@@ -1,0 +1,63 @@
+/*
+** Between Lua values and C: option tables, exact integers, boxes, results.
+** Everything here is internal to the binding; the host uses nsl.h.
+*/
+#ifndef NSL_CONV_H
+#define NSL_CONV_H
+
+#include "nsl.h"
+
+/* Metatable of decoded arrays and of core.array. */
+#define NSL_ARRAY "nightshift.array"
+
+/* How a field of an option table is read, and what it is stored as. */
+typedef enum nsl_kind {
+  NSL_INT,   /* int64_t; floats with an integral value are integers */
+  NSL_BOOL,  /* bool */
+  NSL_CSTR,  /* const char *, borrowed; without NUL bytes */
+  NSL_BYTES, /* ns_bytes, borrowed */
+  NSL_TABLE, /* only checked; the caller reads it with nsl_rawfield */
+  NSL_ANY    /* any value, read by the caller with nsl_rawfield */
+} nsl_kind;
+
+typedef struct nsl_field {
+  const char *name;
+  nsl_kind kind;
+  size_t offset; /* into the struct that is filled */
+} nsl_field;
+
+/*
+** Reads the table at 'idx' into '*into', raw. 'fields' ends with a NULL name;
+** fields that the table lacks keep what '*into' had. 'what' goes in front of
+** messages. Strings are borrowed from the table: use or copy them before Lua
+** allocates again. Raises for an unknown key or a wrong type; returns INVALID
+** for a NUL byte in a C string. [-0, +0, v]
+*/
+ns_status nsl_readfields(lua_State *L, int idx, const nsl_field *fields,
+                         const char *what, void *into, ns_err *err);
+
+/* Pushes field 'name' of the table at 'idx', raw; its type. [-0, +1, m] */
+int nsl_rawfield(lua_State *L, int idx, const char *name);
+
+/* t[name] = value for the table on top. [-0, +0, m] */
+void nsl_setint(lua_State *L, const char *name, int64_t i);
+void nsl_setbytes(lua_State *L, const char *name, ns_bytes s); /* absent: nil */
+void nsl_setbool(lua_State *L, const char *name, bool b);
+
+/* The bytes of string argument 'arg', NUL and all. [-0, +0, v] */
+ns_bytes nsl_checkbytes(lua_State *L, int arg);
+/* The same; absent for none, nil. [-0, +0, v] */
+ns_bytes nsl_optbytes(lua_State *L, int arg);
+
+/* Makes the box metatable; part of opening the module. [-0, +0, m] */
+void nsl_openboxes(lua_State *L);
+
+/* Makes the array metatable and lets null print as "null". [-0, +0, m] */
+void nsl_openjson(lua_State *L);
+
+/* The Lua functions encode, decode and array. */
+int nsl_lib_encode(lua_State *L);
+int nsl_lib_decode(lua_State *L);
+int nsl_lib_array(lua_State *L);
+
+#endif
