@@ -1,0 +1,70 @@
+/*
+** Log lines: one event per line on stderr, as key=value or as JSON.
+**
+** Invariant: a line is at most NS_LOG_LINE bytes and goes out in one write, so
+** lines of several processes on one pipe never mix; values are escaped, so one
+** event is always one line, whatever a handler put into its error. A reader
+** that stopped reading costs at most one short wait: from then on lines are
+** dropped and counted until it reads again.
+*/
+#ifndef NS_LOG_H
+#define NS_LOG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ns_buf.h"
+
+#define NS_LOG_LINE 4096 /* PIPE_BUF on Linux */
+
+typedef enum ns_level {
+  NS_LOG_DEBUG,
+  NS_LOG_INFO,
+  NS_LOG_WARN,
+  NS_LOG_ERROR
+} ns_level;
+
+/* One key and its value; strings are borrowed during the call. */
+typedef struct ns_field {
+  const char *key;
+  bool number;
+  int64_t i;  /* number */
+  ns_bytes s; /* otherwise; absent: the field is left out */
+} ns_field;
+
+/* Makers of fields: an integer, bytes, a C string. */
+ns_field ns_fi(const char *key, int64_t i);
+ns_field ns_fb(const char *key, ns_bytes s);
+ns_field ns_fs(const char *key, const char *s);
+
+#define NS_FIELDS(...)                                                        \
+  (const ns_field[]){__VA_ARGS__},                                            \
+      sizeof((const ns_field[]){__VA_ARGS__}) / sizeof(ns_field)
+
+/*
+** JSON or key=value, and the least level that is shown: 'level', unless the
+** environment variable NIGHTSHIFT_LOG says debug, info, warn or error. Call
+** it before threads start.
+*/
+void ns_log_setup(bool json, ns_level level);
+
+/* Whether a line of this level would be shown; for lines that cost work. */
+bool ns_log_on(ns_level level);
+
+/*
+** Writes one line: ns_log(NS_LOG_INFO, "host.ready", NS_FIELDS(ns_fi("pid",
+** pid))). 'fields' NULL and n == 0 for none. Any thread may call it.
+*/
+void ns_log(ns_level level, const char *event, const ns_field *fields,
+            size_t n);
+
+/* The line ns_log would write, with its newline, into 'line'; its length. */
+size_t ns_log_format(char line[NS_LOG_LINE], bool json, int64_t wall_us,
+                     ns_level level, const char *event,
+                     const ns_field *fields, size_t n);
+
+/* Length of the valid UTF-8 sequence that starts at 'p', 0 when there is
+** none; 'n' > 0 bytes are there. */
+size_t ns_utf8(const char *p, size_t n);
+
+#endif
