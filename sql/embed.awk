@@ -2,7 +2,8 @@
 #
 # A statement begins at a line `-- name: NAME` and ends at the next one.
 # Comment lines (`-- …`) and blank lines are dropped, one trailing semicolon
-# too; /* … */ comments stay, the server shows them. Usage:
+# too; /* … */ comments stay, the server shows them. {now} stands for the server
+# clock in microseconds, {end} for the ready_at of a sentinel. Usage:
 #   awk -v part=header|source -f sql/embed.awk FILE…
 # Schema statements keep their order and carry the number of their file
 # (NNN_title.sql) as the version; query statements must be sorted by name.
@@ -36,7 +37,10 @@ FNR == 1 {
 /^[ \t]*--/ || /^[ \t]*$/ { next }
 {
   if (name == "") fail("text before the first `-- name:`")
-  text = text $0 "\n"
+  line = $0
+  gsub(/\{now\}/, "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))", line)
+  gsub(/\{end\}/, "9223372036854775807", line)
+  text = text line "\n"
 }
 END {
   if (bad) exit 1

@@ -171,11 +171,11 @@ typedef struct ns_job {
 typedef struct ns_jobs {
   ns_job *items;
   size_t n, cap;
-  ns_buf bytes;
+  void *memory; /* list of blocks that never move */
 } ns_jobs;
 
-#define NS_JOBS_INIT ((ns_jobs){NULL, 0, 0, {NULL, 0, 0, false}})
-void ns_jobs_free(ns_jobs *jobs);
+#define NS_JOBS_INIT ((ns_jobs){NULL, 0, 0, NULL})
+void ns_jobs_free(ns_jobs *jobs); /* empties; usable again */
 
 typedef enum ns_kind {
   NS_ACK,      /* done, with result */
@@ -305,13 +305,14 @@ ns_status ns_listener_open(ns_listener **out, const ns_db *db, ns_err *err);
 void ns_listener_close(ns_listener *l);
 
 /*
-** Waits in the server until a row is ready in one of 'queue_ids' (every
-** queue that exists when all_queues), a ring, or 'max_wait' µs (cut to 10 s).
+** Waits in the server until a row is ready in one of 'queue_ids', a queue
+** with an id above 'newest' appears (0: no matter), a ring, or 'max_wait' µs
+** have passed (cut to 10 s).
 ** '*woke' says whether there is a reason to claim. Blocking; the only thread
 ** that may touch 'l' meanwhile is none. Errors: GONE (reconnects next call).
 */
 ns_status ns_listen(ns_listener *l, const int64_t *queue_ids, size_t n,
-                    int64_t max_wait, bool *woke, ns_err *err);
+                    int64_t newest, int64_t max_wait, bool *woke, ns_err *err);
 
 /* Wakes the listener from another thread or process: its server thread id,
 ** for a KILL QUERY on any other connection; 0 while not connected. */

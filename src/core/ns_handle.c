@@ -448,6 +448,7 @@ ns_status ns_server_now(ns_db *db, int64_t *now, ns_err *err) {
   if (st == NS_OK && row != NULL) {
     *now = row[0].i;
     ns_saw_now(db, *now);
+    db->lanes.never_fast = row[1].type == NS_INT && row[1].i != 0;
   }
   return st;
 }

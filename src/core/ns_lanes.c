@@ -78,6 +78,6 @@ ns_sweep *ns_lanes_sweep(ns_lanes *l, int64_t queue_id) {
       return &l->sweeps[i];
   if (!ns_grow(&l->sweeps, &l->capsweeps, l->nsweeps + 1, sizeof *l->sweeps))
     return NULL;
-  l->sweeps[l->nsweeps] = (ns_sweep){queue_id, 0, 0};
+  l->sweeps[l->nsweeps] = (ns_sweep){queue_id, 0, 0, 0.0};
   return &l->sweeps[l->nsweeps++];
 }

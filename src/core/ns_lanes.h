@@ -29,7 +29,8 @@ typedef struct ns_lane {
 typedef struct ns_sweep {
   int64_t queue_id;
   int64_t next;     /* monotonic µs: when the next sweep is affordable */
-  int64_t deficit;  /* unused share of earlier rounds, in jobs */
+  int64_t cost;     /* µs that the last one took */
+  double credit;    /* jobs this queue may still take in its fair share */
 } ns_sweep;
 
 typedef struct ns_lanes {
@@ -39,6 +40,7 @@ typedef struct ns_lanes {
   size_t nsweeps, capsweeps;
   int backoff;    /* cycles left on the slow path; see ns_claim.c */
   int penalty;    /* how many the next collision will cost */
+  bool never_fast; /* here a lock wait would end the whole transaction */
 } ns_lanes;
 
 void ns_lanes_free(ns_lanes *l);

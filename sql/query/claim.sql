@@ -1,0 +1,94 @@
+-- Statements of a claim: promotion, claiming, leases, payloads. None waits
+-- for a row lock. The comment (lanes) marks where the claim's range expression
+-- goes, one `(rank = ? AND ready_at >= ? AND ready_at < {end})` per
+-- known lane; ns_claim.c puts it in. Sorted by name.
+
+-- name: claim_drop
+-- Array-bound. Params: queue, rank, ready_at, job. Key: PRIMARY, one row that
+-- this transaction has locked.
+DELETE FROM nightshift_ready
+WHERE queue_id = ? AND rank = ? AND ready_at = ? AND job_id = ?
+
+-- name: claim_fast
+-- Params: queue, rank and floor per lane, limit. Key: PRIMARY, a range per
+-- lane that ends before its sentinel. Locks the rows it takes; 1205 at once
+-- when somebody holds one of them.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+DELETE FROM nightshift_ready
+WHERE queue_id = ? AND (/*lanes*/)
+ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
+RETURNING rank, ready_at, job_id, run
+
+-- name: claim_lease
+-- Params: id, holder, [[id,run],…]. Key: PRIMARY.
+INSERT INTO nightshift_lease (id, holder, claimed, jobs) VALUES (?, ?, {now}, ?)
+
+-- name: claim_promote
+-- Params: from, limit. Key: PRIMARY of scheduled; 1205 at once when somebody
+-- holds one of the rows.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+DELETE FROM nightshift_scheduled
+WHERE run_at >= ? AND run_at <= {now}
+ORDER BY run_at, job_id LIMIT ?
+RETURNING run_at, job_id, queue_id, rank, run
+
+-- name: claim_promote_drop
+-- Array-bound. Params: run_at, job. Key: PRIMARY, rows this transaction locked.
+DELETE FROM nightshift_scheduled WHERE run_at = ? AND job_id = ?
+
+-- name: claim_promote_next
+-- Key: PRIMARY, the first row.
+SELECT run_at, {now} FROM nightshift_scheduled ORDER BY run_at, job_id LIMIT 1
+
+-- name: claim_promote_skip
+-- Params: from, limit. As claim_promote, around what others hold.
+SELECT run_at, job_id, queue_id, rank, run FROM nightshift_scheduled
+WHERE run_at >= ? AND run_at <= {now}
+ORDER BY run_at, job_id LIMIT ?
+FOR UPDATE SKIP LOCKED
+
+-- name: claim_read
+-- Params: [[id,run],…]. Key: PRIMARY of job, one row at a time in the order of
+-- the list; no locks. A row that is missing here was cancelled or moved.
+SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.name, j.payload, j.state,
+  j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls,
+  255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
+  j.timeout, j.nonce, {now} AS now
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
+JOIN nightshift_job j ON j.id = v.id AND j.run = v.run
+
+-- name: claim_ready
+-- Array-bound. Params: queue, rank, microseconds from now, job, run. A job
+-- enters ready now. Key: PRIMARY.
+INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)
+VALUES (?, ?, {now} + ?, ?, ?)
+
+-- name: claim_sentinel
+-- Array-bound. Params: queue, rank. Run on its own. Key: PRIMARY, the last row
+-- of the lane.
+INSERT IGNORE INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)
+VALUES (?, ?, {end}, 0, 0)
+
+-- name: claim_skip
+-- Params: queue, rank and floor per lane, limit. As claim_fast, around what
+-- others hold; the rows are then dropped by key.
+SELECT rank, ready_at, job_id, run FROM nightshift_ready
+WHERE queue_id = ? AND (/*lanes*/)
+ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
+FOR UPDATE SKIP LOCKED
+
+-- name: claim_sweep
+-- Params: queue, limit. Key: PRIMARY, the whole queue from its start: finds
+-- new lanes and late commits.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+DELETE FROM nightshift_ready
+WHERE queue_id = ? AND ready_at < {end}
+ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
+RETURNING rank, ready_at, job_id, run
+
+-- name: claim_sweep_skip
+-- Params: queue, limit. As claim_sweep, around what others hold.
+SELECT rank, ready_at, job_id, run FROM nightshift_ready
+WHERE queue_id = ? AND ready_at < {end}
+ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
+FOR UPDATE SKIP LOCKED

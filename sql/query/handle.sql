@@ -1,0 +1,65 @@
+-- Statements of the handle itself: clock, schema version, ids, queues,
+-- holders. Sorted by name.
+
+-- name: handle_ids
+-- Params: how many blocks of 100 ids. Locks the sequence's page for a moment,
+-- never across a transaction.
+WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+SELECT NEXT VALUE FOR nightshift_id FROM n
+
+-- name: handle_schema
+-- Key: PRIMARY, one row.
+SELECT value FROM nightshift_meta WHERE name = 'schema'
+
+-- name: holder_add
+-- Params: id, kind, host, pid, boot id, version. Key: PRIMARY.
+INSERT INTO nightshift_holder
+  (id, kind, host, pid, boot_id, connection, started, beat, version)
+VALUES (?, ?, ?, ?, ?, CONNECTION_ID(), {now}, {now}, ?)
+
+-- name: holder_cycle
+-- Params: number, holder. Key: PRIMARY; locks our own row only.
+UPDATE nightshift_holder SET cycle = ?, beat = {now} WHERE id = ?
+
+-- name: holder_leave
+-- Params: holder. Key: PRIMARY.
+DELETE FROM nightshift_holder WHERE id = ?
+
+-- name: holder_lock
+-- Params: holder. The named lock that says "this session lives".
+SELECT GET_LOCK(CONCAT('nightshift:', DATABASE(), ':', ?), 0)
+
+-- name: holder_now
+-- Params: holder. Key: PRIMARY; reads the number of the last cycle that was
+-- committed.
+SELECT cycle FROM nightshift_holder WHERE id = ?
+
+-- name: holder_resume
+-- Params: holder. Key: PRIMARY.
+UPDATE nightshift_holder SET connection = CONNECTION_ID(), beat = {now}
+WHERE id = ?
+
+-- name: queue_add
+-- Params: name. Key: name; run on its own, so the row is visible and unlocked
+-- at once.
+INSERT IGNORE INTO nightshift_queue (name, created) VALUES (?, {now})
+
+-- name: queue_find
+-- Params: name. Key: name.
+SELECT id, paused FROM nightshift_queue WHERE name = ?
+
+-- name: queue_list
+-- Key: PRIMARY, all rows: there are few queues.
+SELECT id, name, paused FROM nightshift_queue ORDER BY id
+
+-- name: queue_pause
+-- Params: paused, name. Key: name.
+UPDATE nightshift_queue SET paused = ? WHERE name = ?
+
+-- name: queue_paused
+-- Params: id. Key: PRIMARY.
+SELECT paused FROM nightshift_queue WHERE id = ?
+
+-- name: server_now
+-- The clock, and whether a lock wait ends the whole transaction here.
+SELECT {now}, @@innodb_rollback_on_timeout

@@ -1,0 +1,211 @@
+-- What people look at: listings and counts for the command line and for
+-- db:jobs and db:stats. Nothing here writes and nothing locks: every
+-- statement is a plain consistent read. Listings run by key and stop at their
+-- LIMIT; payloads are left to the job's own page. A NULL filter means "any".
+
+-- name: report_attempts
+-- Failed, crashed and lost attempts of one job, oldest first.
+-- Params: job id. Index: attempt PRIMARY (job_id, run). Locks: none.
+SELECT run, kind, ended, holder, error, log
+FROM nightshift_attempt
+WHERE job_id = ?
+ORDER BY run
+
+-- name: report_holders
+-- Holders that are not known dead, with the number of batches they hold.
+-- Params: none. Index: small table; lease holder. Locks: none.
+SELECT h.id, h.kind, h.host, h.pid, h.started, h.beat, h.version,
+       (SELECT COUNT(*) FROM nightshift_lease l WHERE l.holder = h.id) AS leases
+FROM nightshift_holder h
+WHERE h.dead IS NULL
+ORDER BY h.id
+
+-- name: report_jobs_all
+-- Live and finished jobs of every state, newest id first. The state of a live
+-- job follows from its row and from whether a lease names (id, run); DISTINCT
+-- makes the server unfold the leases once, not once per job.
+-- Params: queue id or NULL twice, name or NULL twice, limit; the same again
+-- for the finished ones; limit. Index: job and finished PRIMARY, backwards.
+-- Locks: none.
+(SELECT n.id, q.name AS queue, n.name,
+        CASE WHEN n.unmet > 0 THEN 'waiting'
+             WHEN c.id IS NOT NULL THEN 'running'
+             WHEN n.due > {now} THEN 'scheduled'
+             ELSE 'ready' END AS state,
+        n.priority, n.run, n.attempts, n.polls, n.crashes, n.max_attempts,
+        n.created, n.due, n.parent, NULL AS finished_at, NULL AS reason, NULL AS error
+ FROM (SELECT id, queue_id, name, unmet, due, priority, run, attempts, polls,
+              crashes, max_attempts, created, parent
+       FROM nightshift_job
+       WHERE (? IS NULL OR queue_id = ?) AND (? IS NULL OR name = ?)
+       ORDER BY id DESC LIMIT ?) n
+ JOIN nightshift_queue q ON q.id = n.queue_id
+ LEFT JOIN (SELECT DISTINCT t.id, t.run
+            FROM nightshift_lease l,
+                 JSON_TABLE(l.jobs, '$[*]' COLUMNS (
+                   id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) c
+   ON c.id = n.id AND c.run = n.run)
+UNION ALL
+(SELECT f.id, q.name, f.name, f.outcome,
+        f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
+        f.created, NULL, f.parent, f.finished_at, f.reason, LEFT(f.error, 300)
+ FROM nightshift_finished f
+ JOIN nightshift_queue q ON q.id = f.queue_id
+ WHERE (? IS NULL OR f.queue_id = ?) AND (? IS NULL OR f.name = ?)
+ ORDER BY f.id DESC LIMIT ?)
+ORDER BY id DESC LIMIT ?
+
+-- name: report_jobs_finished
+-- Finished jobs of one outcome, newest first.
+-- Params: outcome, queue id or NULL twice, name or NULL twice, limit.
+-- Index: finished outcome (outcome, finished_at), backwards. Locks: none.
+SELECT f.id, q.name AS queue, f.name, f.outcome AS state,
+       f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
+       f.created, f.parent, f.finished_at, f.reason, LEFT(f.error, 300) AS error
+FROM nightshift_finished f
+JOIN nightshift_queue q ON q.id = f.queue_id
+WHERE f.outcome = ?
+  AND (? IS NULL OR f.queue_id = ?) AND (? IS NULL OR f.name = ?)
+ORDER BY f.finished_at DESC, f.id DESC LIMIT ?
+
+-- name: report_jobs_ready
+-- Claimable jobs in claim order, queue by queue. A row whose job is gone or
+-- has another run is one the next claim drops; it is left out.
+-- Params: first queue id, the one behind the last, name or NULL twice, limit.
+-- Index: ready PRIMARY, range of queue_id (BETWEEN 1 AND 1 would become a ref
+-- with a filesort of the whole queue); job PRIMARY. Locks: none.
+SELECT j.id, q.name AS queue, j.name, 'ready' AS state,
+       j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts,
+       j.created, j.due, j.parent
+FROM nightshift_ready r
+STRAIGHT_JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run
+STRAIGHT_JOIN nightshift_queue q ON q.id = r.queue_id
+WHERE r.queue_id >= ? AND r.queue_id < ? AND (? IS NULL OR j.name = ?)
+ORDER BY r.queue_id, r.rank, r.ready_at, r.job_id LIMIT ?
+
+-- name: report_jobs_running
+-- Claimed jobs, longest claimed first, with what they show of themselves.
+-- Params: queue id or NULL twice, name or NULL twice, limit.
+-- Index: lease PRIMARY (all leases), job and running PRIMARY. Locks: none.
+SELECT j.id, q.name AS queue, j.name, 'running' AS state,
+       j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts,
+       j.created, j.due, j.parent, l.claimed, l.holder,
+       r.started, r.touched, r.progress, r.status
+FROM nightshift_lease l
+STRAIGHT_JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (
+  id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+STRAIGHT_JOIN nightshift_job j ON j.id = c.id AND j.run = c.run
+STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
+LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
+WHERE (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?)
+ORDER BY l.claimed, j.id LIMIT ?
+
+-- name: report_jobs_scheduled
+-- Jobs due later, next first.
+-- Params: queue id or NULL twice, name or NULL twice, limit.
+-- Index: scheduled PRIMARY (run_at, job_id); job PRIMARY. Locks: none.
+SELECT j.id, q.name AS queue, j.name, 'scheduled' AS state,
+       j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts,
+       j.created, j.due, j.parent
+FROM nightshift_scheduled s
+STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
+STRAIGHT_JOIN nightshift_queue q ON q.id = s.queue_id
+WHERE (? IS NULL OR s.queue_id = ?) AND (? IS NULL OR j.name = ?)
+ORDER BY s.run_at, s.job_id LIMIT ?
+
+-- name: report_jobs_waiting
+-- Jobs that wait for others, each once. The inner query stops as soon as it
+-- has found enough different jobs.
+-- Params: queue id or NULL twice, name or NULL twice, limit.
+-- Index: edge PRIMARY; job PRIMARY. Locks: none.
+SELECT j.id, q.name AS queue, j.name, 'waiting' AS state,
+       j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts,
+       j.created, j.due, j.parent, j.unmet
+FROM (SELECT DISTINCT e.job_id
+      FROM nightshift_edge e
+      STRAIGHT_JOIN nightshift_job w ON w.id = e.job_id AND w.unmet > 0
+      WHERE (? IS NULL OR w.queue_id = ?) AND (? IS NULL OR w.name = ?)
+      LIMIT ?) e
+STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id
+STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
+ORDER BY j.id
+
+-- name: report_prunable
+-- How much history of each outcome a prune would delete.
+-- Params: end of done, end of dead and cancelled (both µs; 0: none).
+-- Index: finished outcome (outcome, finished_at), index only. Locks: none.
+SELECT outcome, COUNT(*) AS n
+FROM nightshift_finished
+WHERE (outcome = 'done' AND finished_at < ?)
+   OR (outcome IN ('dead', 'cancelled') AND finished_at < ?)
+GROUP BY outcome
+
+-- name: report_schema
+-- The version of the tables. Index: meta PRIMARY. Locks: none.
+SELECT value FROM nightshift_meta WHERE name = 'schema'
+
+-- name: report_server
+-- Which server and database this is. Locks: none.
+SELECT VERSION() AS version, DATABASE() AS db
+
+-- name: report_stats_dead
+-- Dead jobs per queue among the newest ones.
+-- Params: how many are looked at. Index: finished outcome, backwards, and one
+-- row look-up each: hence the limit. Locks: none.
+SELECT d.queue_id, COUNT(*) AS n
+FROM (SELECT queue_id FROM nightshift_finished
+      WHERE outcome = 'dead' ORDER BY finished_at DESC LIMIT ?) d
+GROUP BY d.queue_id
+
+-- name: report_stats_ready
+-- Claimable jobs per queue, exactly, and since when the oldest waits.
+-- Index: ready PRIMARY, all of it; job PRIMARY for each row. Locks: none.
+SELECT r.queue_id, COUNT(*) AS n, MIN(r.ready_at) AS oldest
+FROM nightshift_ready r
+STRAIGHT_JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run
+GROUP BY r.queue_id
+
+-- name: report_stats_ready_rows
+-- As report_stats_ready without looking at the jobs: rows that the next claim
+-- drops are counted too. Index: ready PRIMARY, all of it. Locks: none.
+SELECT queue_id, COUNT(*) AS n, MIN(ready_at) AS oldest
+FROM nightshift_ready
+WHERE job_id > 0
+GROUP BY queue_id
+
+-- name: report_stats_running
+-- Claimed jobs per queue. Index: lease PRIMARY (all), job PRIMARY. Locks: none.
+SELECT j.queue_id, COUNT(*) AS n
+FROM nightshift_lease l
+STRAIGHT_JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (
+  id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+STRAIGHT_JOIN nightshift_job j ON j.id = c.id AND j.run = c.run
+GROUP BY j.queue_id
+
+-- name: report_stats_scheduled
+-- Jobs due later per queue, exactly, and when the next is due.
+-- Index: scheduled PRIMARY, all of it; job PRIMARY for each row. Locks: none.
+SELECT s.queue_id, COUNT(*) AS n, MIN(s.run_at) AS next
+FROM nightshift_scheduled s
+STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
+GROUP BY s.queue_id
+
+-- name: report_stats_scheduled_rows
+-- As report_stats_scheduled without looking at the jobs.
+-- Index: scheduled PRIMARY, all of it. Locks: none.
+SELECT queue_id, COUNT(*) AS n, MIN(run_at) AS next
+FROM nightshift_scheduled
+GROUP BY queue_id
+
+-- name: report_stats_waiting
+-- Jobs that wait for others, per queue, among the first found.
+-- Params: how many are looked at. Index: edge PRIMARY, job PRIMARY. Locks: none.
+SELECT j.queue_id, COUNT(*) AS n
+FROM (SELECT DISTINCT job_id FROM nightshift_edge LIMIT ?) e
+STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id AND j.unmet > 0
+GROUP BY j.queue_id
+
+-- name: report_waiters
+-- Jobs that wait for this one. Params: job id, limit.
+-- Index: edge PRIMARY (on_id, job_id). Locks: none.
+SELECT job_id FROM nightshift_edge WHERE on_id = ? ORDER BY job_id LIMIT ?

@@ -1,0 +1,102 @@
+-- Statements of a settle. Rows change by primary key, one key at a time, in
+-- sorted order; only settle_lock takes the locks. Sorted by name.
+
+-- name: settle_attempt
+-- Array-bound. Params: job, run, kind, holder, error, log. Key: PRIMARY.
+INSERT INTO nightshift_attempt (job_id, run, kind, ended, holder, error, log)
+VALUES (?, ?, ?, {now}, ?, ?, ?)
+
+-- name: settle_dependents
+-- Params: [id,…] of jobs that have ended. Key: PRIMARY of edge by on_id, then
+-- PRIMARY of job; locks the dependents' job rows.
+SELECT STRAIGHT_JOIN e.on_id, e.job_id, j.id, j.queue_id, j.rank, j.run, j.unmet,
+  j.due, j.on_fail, j.ukey, {now} AS now
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+JOIN nightshift_edge e ON e.on_id = v.id
+LEFT JOIN nightshift_job j ON j.id = e.job_id
+ORDER BY e.job_id
+FOR UPDATE
+
+-- name: settle_edge
+-- Array-bound. Params: on, job. Key: PRIMARY.
+DELETE FROM nightshift_edge WHERE on_id = ? AND job_id = ?
+
+-- name: settle_finish
+-- Array-bound. Params: outcome, reason, result, error, attempts, polls,
+-- crashes (NULL: as the job has them), holder, job. Keys: PRIMARY of job (locked by settle_lock) and of
+-- finished.
+INSERT INTO nightshift_finished
+  (id, queue_id, name, payload, priority, outcome, reason, run, result, error,
+   attempts, polls, crashes, lost, max_attempts, max_polls, max_crashes,
+   backoff, timeout, deadline, created, finished_at, parent, root, on_fail,
+   ukey, nonce, holder)
+SELECT id, queue_id, name, payload, priority, ?, ?, run, ?, ?,
+  COALESCE(?, attempts), COALESCE(?, polls), COALESCE(?, crashes), lost,
+  max_attempts, max_polls, max_crashes, backoff, timeout, deadline, created,
+  {now}, parent, root, on_fail, ukey, nonce, ?
+FROM nightshift_job WHERE id = ?
+
+-- name: settle_gone
+-- Array-bound. Params: job. Key: PRIMARY, locked by settle_lock.
+DELETE FROM nightshift_job WHERE id = ?
+
+-- name: settle_hidden
+-- Array-bound. Params: job. Key: PRIMARY of running.
+DELETE FROM nightshift_running WHERE job_id = ?
+
+-- name: settle_lease
+-- Array-bound. Params: lease. Key: PRIMARY.
+DELETE FROM nightshift_lease WHERE id = ?
+
+-- name: settle_lock
+-- Params: [[id,run],…]. Key: PRIMARY of job, one row at a time; locks them.
+-- A missing row is stale, or held by somebody else.
+SELECT STRAIGHT_JOIN j.id, j.queue_id, j.rank, j.attempts, j.polls, j.crashes,
+  j.missed, j.missing_since, j.max_attempts, j.max_polls, j.max_crashes,
+  j.backoff, j.deadline, j.root, j.ukey, {now} AS now
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
+JOIN nightshift_job j ON j.id = v.id AND j.run = v.run
+FOR UPDATE SKIP LOCKED
+
+-- name: settle_met
+-- Array-bound. Params: how many edges were met, job. Key: PRIMARY of job,
+-- locked by settle_dependents.
+UPDATE nightshift_job SET unmet = unmet - ? WHERE id = ?
+
+-- name: settle_return
+-- Array-bound. Params: rank, attempts, polls, crashes, missed, missing since,
+-- due, state (NULL keeps it), job. The run grows: every token out there is
+-- stale from now on. Key: PRIMARY, locked by settle_lock.
+UPDATE nightshift_job SET run = run + 1, rank = ?, attempts = ?, polls = ?,
+  crashes = ?, missed = ?, missing_since = ?, due = ?, state = COALESCE(?, state)
+WHERE id = ?
+
+-- name: settle_scheduled
+-- Array-bound. Params: run_at, job, queue, rank, run. Key: PRIMARY.
+INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)
+VALUES (?, ?, ?, ?, ?)
+
+-- name: settle_shown
+-- Params: holder, worker, progress, text, job, run. Key: PRIMARY of both;
+-- writes only while (id, run) stands.
+INSERT INTO nightshift_running
+  (job_id, run, holder, worker, started, touched, progress, status)
+SELECT id, run, ?, ?, {now}, {now}, ?, ? FROM nightshift_job
+WHERE id = ? AND run = ?
+ON DUPLICATE KEY UPDATE touched = VALUES(touched),
+  worker = COALESCE(VALUES(worker), worker),
+  started = IF(nightshift_running.run = VALUES(run), started, VALUES(started)),
+  run = VALUES(run), holder = VALUES(holder),
+  progress = COALESCE(VALUES(progress), progress),
+  status = COALESCE(VALUES(status), status)
+
+-- name: settle_stands
+-- Params: [[id,run],…]. Key: PRIMARY of job; no locks. Tells a row that is
+-- only locked from one that is stale.
+SELECT STRAIGHT_JOIN j.id
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
+JOIN nightshift_job j ON j.id = v.id AND j.run = v.run
+
+-- name: settle_unique
+-- Array-bound. Params: queue, key, job. Key: PRIMARY.
+DELETE FROM nightshift_unique_key WHERE queue_id = ? AND ukey = ? AND job_id = ?

@@ -1,0 +1,44 @@
+/*
+** The claim's steps, for ns_cycle.c: promote, take, lease, read.
+*/
+#ifndef NS_CLAIM_H
+#define NS_CLAIM_H
+
+#include "nightshift.h"
+
+/* A row taken out of ready. */
+typedef struct ns_take {
+  int64_t queue_id, rank, ready_at, id, run;
+} ns_take;
+
+typedef struct ns_takes {
+  ns_take *items;
+  size_t n, cap;
+} ns_takes;
+
+/* Moves what is due from scheduled to ready. '*next_due': µs until the next
+** one, -1: none. Looks at most every 20 ms unless something is due. */
+ns_status ns_promote(ns_db *db, int64_t *next_due, ns_err *err);
+
+/* Takes up to 'limit' ready rows out of 'feeds', in weighted shares. */
+ns_status ns_take_ready(ns_db *db, const ns_feed *feeds, size_t nfeeds,
+                        size_t limit, ns_takes *out, ns_err *err);
+
+/* Writes one lease row for 'takes'; '*lease' gets its id. */
+ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t *lease,
+                        ns_err *err);
+
+/* After the commit: floors and lanes are learnt, sentinels put up, the batch
+** is remembered. */
+ns_status ns_take_done(ns_db *db, const ns_takes *takes, int64_t lease,
+                       ns_err *err);
+
+/* Reads the jobs of a lease that are still ours into 'out'; the others are
+** forgotten. */
+ns_status ns_take_read(ns_db *db, int64_t lease, ns_jobs *out, ns_err *err);
+
+/* "[[id,run],…]" */
+void ns_pair_add(ns_buf *list, int64_t id, int64_t run);
+ns_value ns_pair_end(ns_buf *list);
+
+#endif

@@ -1,0 +1,115 @@
+/*
+** The holder: registering at the first claim, resuming after a reconnect,
+** leaving. The session that did the registering owns the named lock
+** 'nightshift:<database>:<holder>' for as long as it lives.
+*/
+#include "ns_holder.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ns_handle.h"
+
+/* The kernel's id of this boot, so that a pid means something later. */
+static void boot_id(char *out, size_t size) {
+  int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+  ssize_t n = fd >= 0 ? read(fd, out, size - 1) : 0;
+  if (fd >= 0)
+    close(fd);
+  out[n > 0 ? n : 0] = '\0';
+  out[strcspn(out, "\n")] = '\0';
+}
+
+static ns_status take_lock(ns_db *db, ns_err *err) {
+  const ns_value *row;
+  ns_value param = ns_vint(db->holder);
+  ns_status st = ns_run(db, NS_SQL_HOLDER_LOCK, &param, err);
+  return st == NS_OK ? ns_row(db, NS_SQL_HOLDER_LOCK, &row, err) : st;
+}
+
+ns_status ns_register(ns_db *db, bool is_host, ns_err *err) {
+  char host[256] = "";
+  char boot[40];
+  int64_t id;
+  ns_status st;
+  if ((st = ns_ready(db, err)) != NS_OK || db->holder != 0)
+    return st;
+  if ((st = ns_take_ids(db, &id, 1, err)) != NS_OK)
+    return st;
+  gethostname(host, sizeof host - 1);
+  boot_id(boot, sizeof boot);
+  st = ns_run(db, NS_SQL_HOLDER_ADD,
+              (ns_value[]){ns_vint(id), ns_vtext(ns_str(is_host ? "host" : "handle")),
+                           ns_vtext(ns_str(host)), ns_vint(getpid()),
+                           ns_vtext(ns_str(boot)), ns_vtext(ns_str(NS_VERSION))},
+              err);
+  if (st != NS_OK)
+    return st;
+  db->holder = id;
+  db->is_host = is_host;
+  return take_lock(db, err);
+}
+
+int64_t ns_holder_id(const ns_db *db) {
+  return db->holder;
+}
+
+ns_status ns_holder_resume(ns_db *db, ns_err *err) {
+  ns_value param = ns_vint(db->holder);
+  ns_status st = take_lock(db, err);
+  return st == NS_OK ? ns_run(db, NS_SQL_HOLDER_RESUME, &param, err) : st;
+}
+
+ns_status ns_holder_cycle(ns_db *db, int64_t number, ns_err *err) {
+  return ns_run(db, NS_SQL_HOLDER_CYCLE,
+                (ns_value[]){ns_vint(number), ns_vint(db->holder)}, err);
+}
+
+ns_status ns_holder_committed(ns_db *db, int64_t number, bool *yes,
+                              ns_err *err) {
+  const ns_value *row = NULL;
+  ns_value param = ns_vint(db->holder);
+  ns_status st = ns_run(db, NS_SQL_HOLDER_NOW, &param, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_HOLDER_NOW, &row, err);
+  *yes = st == NS_OK && row != NULL && row[0].i >= number;
+  return st;
+}
+
+/* One release verdict per open claim. NULL: none, or out of memory. */
+static ns_verdict *releases(const ns_leases *leases, size_t *n) {
+  ns_verdict *all = NULL;
+  size_t cap = 0;
+  *n = 0;
+  for (size_t i = 0; i < leases->n; i++)
+    for (size_t k = 0; k < leases->items[i].n; k++) {
+      const ns_claimed *c = &leases->items[i].jobs[k];
+      if (c->settled || !ns_grow(&all, &cap, *n + 1, sizeof *all))
+        continue;
+      all[(*n)++] = (ns_verdict){.id = c->id, .run = c->run,
+                                 .lease = leases->items[i].id,
+                                 .kind = NS_RELEASE};
+    }
+  return all;
+}
+
+void ns_holder_leave(ns_db *db) {
+  ns_err err;
+  ns_value param = ns_vint(db->holder);
+  size_t n;
+  ns_verdict *all;
+  bool (*keep)(void *) = db->cfg.keep_trying;
+  if (db->holder == 0)
+    return;
+  db->cfg.keep_trying = NULL; /* closing waits for nobody */
+  all = releases(&db->leases, &n);
+  if (n > 0 && ns_cycle(db, all, n, NULL, 0, 0, NULL, NULL, &err) == NS_OK)
+    ns_ring(db, NULL);
+  free(all);
+  if (db->link != NULL && !ns_link_dead(db->link))
+    ns_run(db, NS_SQL_HOLDER_LEAVE, &param, &err);
+  db->cfg.keep_trying = keep;
+  db->holder = 0;
+}

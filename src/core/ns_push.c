@@ -1,0 +1,407 @@
+/*
+** Pushing: checking, ids, the array-bound inserts, and the replay of a push
+** whose commit was cut off.
+**
+** Invariant: ids are chosen before anything is written, each with a random
+** nonce; so after a cut at COMMIT the jobs can be looked for by (id, nonce),
+** and a repeated insert can only be a duplicate of itself.
+*/
+#include "ns_push.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ns_handle.h"
+#include "ns_queue.h"
+#include "ns_time.h"
+
+#define ID_BLOCK 100
+#define RING_WITHIN (10 * NS_SECOND) /* listeners look again by then anyway */
+
+ns_push ns_push_new(const char *name, const char *payload) {
+  return (ns_push){.name = ns_str(name),
+                   .payload = ns_str(payload),
+                   .queue = NS_NONE,
+                   .unique = NS_NONE,
+                   .priority = NS_PRIORITY,
+                   .max_attempts = NS_MAX_ATTEMPTS,
+                   .max_crashes = NS_MAX_CRASHES,
+                   .max_polls = -1,
+                   .backoff = NS_BACKOFF,
+                   .timeout = NS_TIMEOUT,
+                   .deadline = -1};
+}
+
+/* ------------------------------------------------------------- checking */
+
+/* Characters, not bytes: the server counts them for the key's column. */
+static size_t characters(ns_bytes s) {
+  size_t n = 0;
+  for (size_t i = 0; i < s.n; i++)
+    n += ((unsigned char)s.p[i] & 0xC0) != 0x80;
+  return n;
+}
+
+static ns_status check_range(const char *what, int64_t value, int64_t min,
+                             int64_t max, ns_err *err) {
+  if (value < min || value > max)
+    return ns_fail(err, NS_EINVALID, "%s is %lld; it must be %lld to %lld", what,
+                   (long long)value, (long long)min, (long long)max);
+  return NS_OK;
+}
+
+static ns_status check_numbers(const ns_push *p, ns_err *err) {
+  const int64_t far = INT64_C(3155760000) * NS_SECOND; /* a century */
+  ns_status st;
+  if ((st = check_range("priority", p->priority, 0, 255, err)) != NS_OK ||
+      (st = check_range("max_attempts", p->max_attempts, 1, 1000000, err)) != NS_OK ||
+      (st = check_range("max_crashes", p->max_crashes, 1, 1000000, err)) != NS_OK ||
+      (st = check_range("max_polls", p->max_polls, -1, 1000000000, err)) != NS_OK ||
+      (st = check_range("delay (µs)", p->delay, 0, far, err)) != NS_OK ||
+      (st = check_range("backoff (µs)", p->backoff, 0, far, err)) != NS_OK ||
+      (st = check_range("timeout (µs)", p->timeout, 1, far, err)) != NS_OK)
+    return st;
+  return check_range("deadline (µs)", p->deadline, -1, far, err);
+}
+
+ns_status ns_push_check(const ns_push *p, int64_t max_payload, ns_err *err) {
+  int64_t max = max_payload > 0 ? max_payload : NS_MAX_PAYLOAD;
+  ns_status st = ns_name_check(p->name, "job name", NS_MAX_NAME, err);
+  if (st == NS_OK && p->queue.p != NULL)
+    st = ns_name_check(p->queue, "queue name", NS_MAX_QUEUE, err);
+  if (st == NS_OK && p->unique.p != NULL &&
+      (p->unique.n == 0 || characters(p->unique) > NS_MAX_UNIQUE))
+    st = ns_fail(err, NS_EINVALID,
+                 "the unique key must have 1 to %d characters", NS_MAX_UNIQUE);
+  if (st == NS_OK && p->payload.p == NULL)
+    st = ns_fail(err, NS_EINVALID, "the payload is absent; push null instead");
+  if (st == NS_OK && p->payload.n > (uint64_t)max)
+    st = ns_fail(err, NS_ETOOBIG,
+                 "the payload has %zu bytes of JSON; the limit is %lld "
+                 "(max_payload)",
+                 p->payload.n, (long long)max);
+  return st == NS_OK ? check_numbers(p, err) : st;
+}
+
+/* ------------------------------------------------------------------ ids */
+
+static ns_status take_block(ns_db *db, int64_t blocks, ns_err *err,
+                            int64_t *ids, size_t n) {
+  const ns_value *row;
+  ns_value param = ns_vint(blocks);
+  size_t i = 0;
+  ns_status st = ns_run(db, NS_SQL_HANDLE_IDS, &param, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_HANDLE_IDS, &row, err)) == NS_OK && row != NULL) {
+    int64_t id = row[0].i * ID_BLOCK;
+    int64_t end = id + ID_BLOCK;
+    while (id < end && i < n)
+      ids[i++] = id++;
+    db->next_id = id; /* what the last block has left */
+    db->end_id = end;
+  }
+  return st;
+}
+
+ns_status ns_take_ids(ns_db *db, int64_t *ids, size_t n, ns_err *err) {
+  ns_status st = ns_ready(db, err); /* also drops a parent process's block */
+  while (st == NS_OK && n > 0 && db->next_id < db->end_id) {
+    *ids++ = db->next_id++;
+    n--;
+  }
+  while (st == NS_OK && n > 0) {
+    size_t part = n < 50000 ? n : 50000; /* the server recurses 1000 deep */
+    st = take_block(db, (int64_t)((part + ID_BLOCK - 1) / ID_BLOCK), err, ids,
+                    part);
+    ids += part;
+    n -= part;
+  }
+  return st;
+}
+
+/* ------------------------------------------------------------ inserting */
+
+enum { /* the columns of push_job that are integers, in its order */
+  C_ID, C_QUEUE, C_NAME, C_PAYLOAD, C_PRIORITY, C_RANK, C_ATTEMPTS, C_POLLS,
+  C_CRASHES, C_BACKOFF, C_TIMEOUT, C_DEADLINE, C_DELAY, C_PARENT, C_ROOT,
+  C_UNMET, C_UKEY, C_NONCE, C_COUNT
+};
+
+/* The columns of one batch; integers and texts side by side. */
+typedef struct batch {
+  int64_t *ints;   /* C_COUNT * n */
+  ns_bytes *texts; /* C_COUNT * n */
+  char *nulls;     /* C_COUNT * n */
+  ns_column cols[C_COUNT];
+} batch;
+
+static void batch_free(batch *b) {
+  free(b->ints);
+  free(b->texts);
+  free(b->nulls);
+}
+
+static bool batch_make(batch *b, size_t n) {
+  b->ints = calloc(C_COUNT * n, sizeof *b->ints);
+  b->texts = calloc(C_COUNT * n, sizeof *b->texts);
+  b->nulls = calloc(C_COUNT * n, 1);
+  if (b->ints == NULL || b->texts == NULL || b->nulls == NULL)
+    return false;
+  for (size_t c = 0; c < C_COUNT; c++) {
+    bool text = c == C_NAME || c == C_PAYLOAD || c == C_UKEY;
+    b->cols[c] = (ns_column){text ? NS_TEXT : NS_INT, &b->ints[c * n],
+                             &b->texts[c * n], &b->nulls[c * n]};
+  }
+  return true;
+}
+
+static void batch_row(batch *b, size_t n, size_t i, const ns_insert *row) {
+  const ns_push *p = row->push;
+  int64_t values[C_COUNT] = {
+      [C_ID] = row->id,         [C_QUEUE] = row->queue_id,
+      [C_PRIORITY] = p->priority, [C_RANK] = 255 - p->priority,
+      [C_ATTEMPTS] = p->max_attempts, [C_POLLS] = p->max_polls,
+      [C_CRASHES] = p->max_crashes, [C_BACKOFF] = p->backoff,
+      [C_TIMEOUT] = p->timeout, [C_DEADLINE] = p->deadline,
+      [C_DELAY] = p->delay,     [C_PARENT] = row->parent,
+      [C_ROOT] = row->root,     [C_UNMET] = row->waits,
+      [C_NONCE] = row->nonce};
+  for (size_t c = 0; c < C_COUNT; c++)
+    b->ints[c * n + i] = values[c];
+  b->texts[C_NAME * n + i] = p->name;
+  b->texts[C_PAYLOAD * n + i] = p->payload;
+  b->texts[C_UKEY * n + i] = p->unique;
+  b->nulls[C_POLLS * n + i] = p->max_polls < 0;
+  b->nulls[C_DEADLINE * n + i] = p->deadline < 0;
+  b->nulls[C_PARENT * n + i] = row->parent == 0;
+  b->nulls[C_ROOT * n + i] = row->parent == 0;
+}
+
+static ns_status insert_rows(ns_db *db, const ns_insert *rows, size_t n,
+                             ns_err *err) {
+  batch b = {NULL, NULL, NULL, {{0}}};
+  ns_status st;
+  if (batch_make(&b, n)) {
+    for (size_t i = 0; i < n; i++)
+      batch_row(&b, n, i, &rows[i]);
+    st = ns_bulk(db, NS_SQL_PUSH_JOB, b.cols, n, err);
+  } else
+    st = ns_fail(err, NS_ENOMEM, "out of memory");
+  batch_free(&b);
+  return st;
+}
+
+static ns_status taken(ns_db *db, const ns_insert *row, ns_err *err) {
+  const ns_value *owner = NULL;
+  ns_err none;
+  long long id = 0;
+  ns_bytes key = row->push->unique;
+  if (ns_run(db, NS_SQL_PUSH_UNIQUE_OWNER,
+             (ns_value[]){ns_vint(row->queue_id), ns_vtext(key)}, &none) == NS_OK &&
+      ns_row(db, NS_SQL_PUSH_UNIQUE_OWNER, &owner, &none) == NS_OK &&
+      owner != NULL)
+    id = owner[0].i;
+  return ns_fail(err, NS_EDUPLICATE,
+                 "the unique key '%.*s' is held by job %lld, which has not "
+                 "finished",
+                 (int)(key.n < 100 ? key.n : 100), key.p, id);
+}
+
+/* Rare, so one statement per key. */
+static ns_status insert_keys(ns_db *db, const ns_insert *rows, size_t n,
+                             ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    if (rows[i].push->unique.p == NULL)
+      continue;
+    st = ns_run(db, NS_SQL_PUSH_UNIQUE,
+                (ns_value[]){ns_vint(rows[i].queue_id),
+                             ns_vtext(rows[i].push->unique), ns_vint(rows[i].id)},
+                err);
+    if (st == NS_EDUPLICATE)
+      st = taken(db, &rows[i], err);
+  }
+  return st;
+}
+
+static ns_status insert_ready(ns_db *db, const ns_insert *rows, size_t n,
+                              ns_err *err) {
+  int64_t *ints = malloc(4 * n * sizeof *ints);
+  size_t k = 0;
+  ns_status st;
+  if (ints == NULL)
+    return ns_fail(err, NS_ENOMEM, "out of memory");
+  for (size_t i = 0; i < n; i++)
+    if (!rows[i].waits && rows[i].push->delay == 0) {
+      ints[k] = rows[i].queue_id;
+      ints[n + k] = 255 - rows[i].push->priority;
+      ints[2 * n + k] = (int64_t)k;
+      ints[3 * n + k] = rows[i].id;
+      k++;
+    }
+  st = ns_bulk(db, NS_SQL_PUSH_READY,
+               (ns_column[]){{NS_INT, ints, NULL, NULL},
+                             {NS_INT, ints + n, NULL, NULL},
+                             {NS_INT, ints + 2 * n, NULL, NULL},
+                             {NS_INT, ints + 3 * n, NULL, NULL}},
+               k, err);
+  free(ints);
+  return st;
+}
+
+static ns_status insert_scheduled(ns_db *db, const ns_insert *rows, size_t n,
+                                  ns_err *err) {
+  ns_buf ids = NS_BUF_INIT;
+  ns_status st = NS_OK;
+  for (size_t i = 0; i < n; i++)
+    if (!rows[i].waits && rows[i].push->delay > 0)
+      ns_buf_addf(&ids, "%c%lld", ids.n > 0 ? ',' : '[', (long long)rows[i].id);
+  if (ids.n > 0) {
+    ns_value list;
+    ns_buf_addc(&ids, ']');
+    list = ns_vtext(ns_buf_bytes(&ids));
+    st = ids.oom ? ns_fail(err, NS_ENOMEM, "out of memory")
+                 : ns_run(db, NS_SQL_PUSH_SCHEDULED, &list, err);
+    db->look_at = 0;
+  }
+  ns_buf_free(&ids);
+  return st;
+}
+
+static ns_status insert_edges(ns_db *db, const ns_insert *rows, size_t n,
+                              ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (rows[i].waits)
+      st = ns_bulk(db, NS_SQL_PUSH_EDGE,
+                   (ns_column[]){{NS_INT, &rows[i].parent, NULL, NULL},
+                                 {NS_INT, &rows[i].id, NULL, NULL}},
+                   1, err);
+  return st;
+}
+
+ns_status ns_insert_jobs(ns_db *db, const ns_insert *rows, size_t n,
+                         ns_err *err) {
+  ns_status st;
+  if (n == 0)
+    return NS_OK;
+  if ((st = insert_keys(db, rows, n, err)) != NS_OK ||
+      (st = insert_rows(db, rows, n, err)) != NS_OK ||
+      (st = insert_edges(db, rows, n, err)) != NS_OK ||
+      (st = insert_scheduled(db, rows, n, err)) != NS_OK)
+    return st;
+  return insert_ready(db, rows, n, err);
+}
+
+bool ns_insert_rings(const ns_insert *rows, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (!rows[i].waits && rows[i].push->delay < RING_WITHIN)
+      return true;
+  return false;
+}
+
+/* --------------------------------------------------------------- pushing */
+
+typedef struct work {
+  ns_insert *rows;
+  size_t n;
+} work;
+
+/* Did the try that was cut at its commit happen after all? */
+static ns_status happened(ns_db *db, const ns_insert *row, bool *yes,
+                          ns_err *err) {
+  const ns_value *found = NULL;
+  ns_status st = ns_run(db, NS_SQL_PUSH_REPLAYED,
+                        (ns_value[]){ns_vint(row->id), ns_vint(row->nonce),
+                                     ns_vint(row->id), ns_vint(row->nonce)},
+                        err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_PUSH_REPLAYED, &found, err);
+  *yes = found != NULL;
+  return st;
+}
+
+/* Looks before the inserts and after: the old transaction may still be
+** committing, and its job may even have finished, while we look. */
+static ns_status push_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  work *w = tx->arg;
+  ns_err second;
+  ns_status st = NS_OK;
+  bool yes = false;
+  if (tx->replay)
+    st = happened(db, &w->rows[0], &yes, err);
+  if (st == NS_OK && !yes)
+    st = ns_insert_jobs(db, w->rows, w->n, err);
+  if (tx->replay && !yes && st == NS_EDUPLICATE &&
+      happened(db, &w->rows[0], &yes, &second) == NS_OK && yes)
+    st = NS_OK;
+  tx->done = yes;
+  return st;
+}
+
+static ns_status resolve_queues(ns_db *db, ns_bytes queue, const ns_push *jobs,
+                                work *w, ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < w->n; i++) {
+    ns_bytes name = jobs[i].queue.p != NULL ? jobs[i].queue : queue;
+    st = ns_queue_id(db, name, true, &w->rows[i].queue_id, err);
+  }
+  return st;
+}
+
+static ns_status number(ns_db *db, ns_push *jobs, work *w, ns_err *err) {
+  int64_t *ids = malloc(w->n * sizeof *ids);
+  ns_status st = ids != NULL ? ns_take_ids(db, ids, w->n, err)
+                             : ns_fail(err, NS_ENOMEM, "out of memory");
+  for (size_t i = 0; st == NS_OK && i < w->n; i++) {
+    w->rows[i].push = &jobs[i];
+    w->rows[i].id = jobs[i].id > 0 ? jobs[i].id : ids[i];
+    w->rows[i].nonce = (int64_t)(ns_random() >> 1);
+  }
+  free(ids);
+  return st;
+}
+
+static ns_status check_all(ns_db *db, const ns_push *jobs, size_t n,
+                           ns_err *err) {
+  for (size_t i = 0; i < n; i++) {
+    char where[32];
+    ns_status st = ns_push_check(&jobs[i], db->cfg.max_payload, err);
+    if (st == NS_OK)
+      continue;
+    if (n == 1)
+      return st;
+    snprintf(where, sizeof where, "job %zu of %zu", i + 1, n);
+    return ns_err_context(err, where);
+  }
+  return NS_OK;
+}
+
+ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
+                       ns_err *err) {
+  work w = {NULL, n};
+  ns_tx tx = {push_run, &w, false, false};
+  ns_status st;
+  ns_err_clear(err);
+  if (n == 0)
+    return NS_OK;
+  if ((st = check_all(db, jobs, n, err)) != NS_OK)
+    return st;
+  if ((w.rows = calloc(n, sizeof *w.rows)) == NULL)
+    return ns_fail(err, NS_ENOMEM, "out of memory");
+  if ((st = resolve_queues(db, queue, jobs, &w, err)) == NS_OK &&
+      (st = number(db, jobs, &w, err)) == NS_OK)
+    st = ns_transact(db, &tx, err);
+  if (st == NS_OK) {
+    for (size_t i = 0; i < n; i++)
+      jobs[i].id = w.rows[i].id;
+    db->count.pushed += (int64_t)n;
+    if (ns_insert_rings(w.rows, n)) {
+      db->ring_due = db->ring_due || db->user_tx;
+      if (!db->user_tx)
+        ns_ring(db, NULL);
+    }
+  }
+  free(w.rows);
+  return st;
+}

@@ -1,0 +1,23 @@
+/*
+** Queues, for the other files of the core.
+*/
+#ifndef NS_QUEUE_H
+#define NS_QUEUE_H
+
+#include "nightshift.h"
+
+/* Refuses an empty name, one over 'max' bytes, control characters. 'what' is
+** "queue name" or "job name". Errors: INVALID. */
+ns_status ns_name_check(ns_bytes name, const char *what, size_t max,
+                        ns_err *err);
+
+/* The name of a queue this handle has met; NS_NONE otherwise. Borrowed. */
+ns_bytes ns_queue_name_of(const ns_db *db, int64_t id);
+
+/* Whether a queue is paused at this moment. Errors: GONE. */
+ns_status ns_queue_paused(ns_db *db, int64_t id, bool *paused, ns_err *err);
+
+/* The configuration with the URL filled in; strings borrowed from 'db'. */
+const ns_config *ns_db_config(const ns_db *db, ns_config *room);
+
+#endif

@@ -1,0 +1,131 @@
+/*
+** Migrations. Files of sql/schema are applied in order, each statement on its
+** own (MariaDB's DDL commits by itself), the version is written after the last
+** statement of each file. A named lock lets one process migrate at a time.
+**
+** Invariant: a migration that was cut off is repeated from its file's first
+** statement; "exists already" then counts as done.
+*/
+#include "ns_schema.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns_handle.h"
+
+#define ER_TABLE_EXISTS 1050
+#define ER_SP_EXISTS 1304
+#define ER_NO_SUCH 1146
+#define ER_NO_SUCH_COLUMN 1054
+
+const char *ns_schema_text(size_t i) {
+  for (size_t k = 0; ns_schema_statements[k].version != 0; k++)
+    if (k == i)
+      return ns_schema_statements[k].text;
+  return NULL;
+}
+
+/* The version found; 0 when there are no tables. */
+static ns_status read_version(ns_db *db, int *version, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_status st = ns_run(db, NS_SQL_HANDLE_SCHEMA, NULL, err);
+  *version = 0;
+  if (st == NS_ESCHEMA && err->sqlerr == ER_NO_SUCH) {
+    ns_err_clear(err);
+    return NS_OK;
+  }
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_HANDLE_SCHEMA, &row, err);
+  if (st == NS_OK && row != NULL && row[0].type == NS_TEXT) {
+    char digits[16];
+    snprintf(digits, sizeof digits, "%.*s", (int)(row[0].s.n & 15),
+             row[0].s.p);
+    *version = atoi(digits);
+  }
+  return st;
+}
+
+static ns_status newer(int version, ns_err *err) {
+  return ns_fail(err, NS_ESCHEMA,
+                 "the tables have version %d, newer than the %d of this "
+                 "library; upgrade the library",
+                 version, NS_SCHEMA_VERSION);
+}
+
+ns_status ns_schema_check(ns_db *db, ns_err *err) {
+  int version;
+  ns_status st = read_version(db, &version, err);
+  if (st != NS_OK)
+    return st;
+  if (version == 0)
+    return ns_fail(err, NS_ESCHEMA,
+                   "there are no Nightshift tables in this database; run "
+                   "`nightshift init`");
+  if (version < NS_SCHEMA_VERSION)
+    return ns_fail(err, NS_ESCHEMA,
+                   "the tables have version %d, older than the %d of this "
+                   "library; run `nightshift migrate`",
+                   version, NS_SCHEMA_VERSION);
+  return version > NS_SCHEMA_VERSION ? newer(version, err) : NS_OK;
+}
+
+static bool exists_already(const ns_err *err) {
+  return err->sqlerr == ER_TABLE_EXISTS || err->sqlerr == ER_SP_EXISTS;
+}
+
+static ns_status apply(ns_db *db, const ns_schema_statement *s, ns_err *err) {
+  ns_status st = ns_text(db, s->text, err);
+  if (st != NS_OK && exists_already(err)) {
+    ns_err_clear(err);
+    return NS_OK;
+  }
+  return st == NS_OK ? NS_OK : ns_err_context(err, s->name);
+}
+
+static ns_status write_version(ns_db *db, int version, ns_err *err) {
+  char sql[160];
+  snprintf(sql, sizeof sql,
+           "INSERT INTO nightshift_meta (name, value) VALUES ('schema', '%d') "
+           "ON DUPLICATE KEY UPDATE value = VALUES(value)",
+           version);
+  return ns_text(db, sql, err);
+}
+
+/* All files after 'version', in order. */
+static ns_status apply_all(ns_db *db, int version, ns_err *err) {
+  const ns_schema_statement *s = ns_schema_statements;
+  ns_status st = NS_OK;
+  for (; st == NS_OK && s->version != 0; s++) {
+    if (s->version <= version)
+      continue;
+    st = apply(db, s, err);
+    if (st == NS_OK && s[1].version != s->version)
+      st = write_version(db, s->version, err);
+  }
+  return st;
+}
+
+ns_status ns_migrate(ns_db *db, int *from, ns_err *err) {
+  int version = 0;
+  bool check = !db->cfg.no_schema;
+  ns_status st;
+  ns_err_clear(err);
+  db->cfg.no_schema = true; /* also when this has to reconnect */
+  if ((st = ns_ready(db, err)) == NS_OK)
+    st = ns_text(db, "DO GET_LOCK(CONCAT('nightshift-migrate:', DATABASE()), 30)",
+                 err);
+  if (st == NS_OK)
+    st = read_version(db, &version, err);
+  if (st == NS_OK && version > NS_SCHEMA_VERSION)
+    st = newer(version, err);
+  else if (st == NS_OK)
+    st = apply_all(db, version, err);
+  if (db->link != NULL)
+    ns_text(db, "DO RELEASE_LOCK(CONCAT('nightshift-migrate:', DATABASE()))",
+            NULL);
+  db->cfg.no_schema = !check;
+  if (from != NULL)
+    *from = version;
+  return st;
+}
