@@ -1,0 +1,41 @@
+/*
+** The database handle as Lua sees it: the userdata "nightshift.db", and the
+** three files of verbs on it. Internal to the binding.
+*/
+#ifndef NSL_DB_H
+#define NSL_DB_H
+
+#include <lauxlib.h>
+
+#include "nsl_conv.h"
+
+#define NSL_DB "nightshift.db"
+
+typedef struct nsl_db {
+  ns_db *db;       /* NULL: never opened, or closed */
+  int64_t max_json; /* what a payload may grow to here; the core has the word */
+} nsl_db;
+
+/*
+** The open handle in argument 1; raises for anything else. A verb calls it
+** first, and again after anything that may have let the collector run: a
+** finaliser is free to close the handle. [-0, +0, v]
+*/
+ns_db *nsl_checkdb(lua_State *L);
+
+/* Bytes that a JSON text may have on the handle in argument 1. */
+int64_t nsl_maxjson(lua_State *L);
+
+/* True, or nil, message, code; the number of results. [-0, +(1|3), m] */
+int nsl_result(lua_State *L, ns_status st, const ns_err *err);
+
+extern const luaL_Reg nsl_jobverbs[]; /* nsl_jobs.c */
+extern const luaL_Reg nsl_sqlverbs[]; /* nsl_sql.c */
+
+/* Makes the handle's metatable; part of opening the module. [-0, +0, m] */
+void nsl_opendb(lua_State *L);
+
+/* The Lua function open. */
+int nsl_lib_open(lua_State *L);
+
+#endif

@@ -1,0 +1,95 @@
+/*
+** The module nightshift.core: what needs no database. It is private to
+** lua/nightshift, which adds defaults, units and objects on top.
+*/
+#include <lauxlib.h>
+
+#include "../base/ns_duration.h"
+#include "../base/ns_time.h"
+#include "nsl_conv.h"
+#include "nsl_db.h"
+#include "../core/ns_sql.h"
+
+/***
+Seconds of a monotonic clock with an unknown start, for measuring.
+@function clock
+@treturn number
+*/
+static int lib_clock(lua_State *L) {
+  lua_pushnumber(L, (lua_Number)ns_mono_us() / 1e6);
+  return 1;
+}
+
+/***
+Microseconds of a duration.
+@function duration
+@tparam number|string x seconds, or a text like `"5m"`, `"1h30m"`, `"500ms"`
+@treturn[1] integer
+@treturn[2] nil
+@treturn[2] string message
+@treturn[2] string code `INVALID`
+*/
+static int lib_duration(lua_State *L) {
+  ns_err err;
+  ns_status st;
+  int64_t us = 0;
+  if (lua_type(L, 1) == LUA_TNUMBER)
+    st = ns_duration_seconds(lua_tonumber(L, 1), &us, &err);
+  else if (lua_type(L, 1) == LUA_TSTRING)
+    st = ns_duration_parse(nsl_checkbytes(L, 1), &us, &err);
+  else
+    return luaL_typeerror(L, 1, "number of seconds or string like \"5m\"");
+  if (st != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushinteger(L, us);
+  return 1;
+}
+
+/***
+The statements that create the tables, in order.
+@function schema
+@treturn {{version=integer,name=string,text=string},...}
+*/
+static int lib_schema(lua_State *L) {
+  const ns_schema_statement *s = ns_schema_statements;
+  lua_newtable(L);
+  for (lua_Integer i = 1; s->text != NULL; i++, s++) {
+    lua_createtable(L, 0, 3);
+    nsl_setint(L, "version", s->version);
+    nsl_setbytes(L, "name", ns_str(s->name));
+    nsl_setbytes(L, "text", ns_str(s->text));
+    lua_rawseti(L, -2, i);
+  }
+  return 1;
+}
+
+/***
+The text of a named statement of sql/query.
+@function sql
+@tparam string name
+@treturn string|nil
+*/
+static int lib_sql(lua_State *L) {
+  lua_pushstring(L, ns_sql_text(luaL_checkstring(L, 1)));
+  return 1;
+}
+
+static const luaL_Reg functions[] = {
+    {"open", nsl_lib_open},     {"encode", nsl_lib_encode},
+    {"decode", nsl_lib_decode}, {"array", nsl_lib_array},
+    {"clock", lib_clock},       {"duration", lib_duration},
+    {"schema", lib_schema},     {"sql", lib_sql},
+    {NULL, NULL}};
+
+int luaopen_nightshift_core(lua_State *L) {
+  luaL_checkversion(L);
+  nsl_openboxes(L);
+  nsl_openjson(L);
+  nsl_opendb(L);
+  luaL_newlib(L, functions);
+  lua_pushlightuserdata(L, NULL);
+  lua_setfield(L, -2, "null");
+  lua_pushliteral(L, NS_VERSION);
+  lua_setfield(L, -2, "_VERSION");
+  return 1;
+}
