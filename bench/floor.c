@@ -22,7 +22,7 @@
 
 #include <mysql.h>
 
-#define PAYLOAD 100   /* bytes, quotes included */
+#define PAYLOAD 100 /* bytes, quotes included */
 #define MAX_BATCH 10000
 #define LANE_END "9223372036854775807"
 #define NOW "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
@@ -247,9 +247,13 @@ static void read_jobs(batch *b) {
   int64_t id, created, nonce;
   char payload[PAYLOAD + 1];
   unsigned long length = 0;
-  MYSQL_BIND row[] = {integers(&id), integers(&created), integers(&nonce),
-                      {.buffer_type = MYSQL_TYPE_STRING, .buffer = payload,
-                       .buffer_length = sizeof payload, .length = &length}};
+  MYSQL_BIND row[] = {integers(&id),
+                      integers(&created),
+                      integers(&nonce),
+                      {.buffer_type = MYSQL_TYPE_STRING,
+                       .buffer = payload,
+                       .buffer_length = sizeof payload,
+                       .length = &length}};
   execute(select_jobs, &param, 1);
   if (mysql_stmt_bind_result(select_jobs, row) != 0)
     die("read", mysql_stmt_error(select_jobs));

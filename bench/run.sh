@@ -1,0 +1,60 @@
+#!/bin/sh
+# Starts a MariaDB server of its own for the bench, runs bench/run.lua against
+# it with this script's arguments, and stops it. Called by `make bench`.
+# Everything is under $O/bench and a socket folder in /tmp; no port is opened.
+set -eu
+cd "$(dirname "$0")/.."
+build=$(cd "${O:-build}" && pwd)
+home=$build/bench
+socket_folder=$(mktemp -d)
+server=
+cleanup() {
+  if [ -n "$server" ] && kill "$server" 2>/dev/null; then wait "$server" || :; fi
+  rm -rf "$socket_folder" "$home/data"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+PATH=$PATH:/usr/sbin:/usr/local/sbin
+
+rm -rf "$home/data"
+mkdir -p "$home"
+# The settings the figures are measured with; run.lua prints these lines.
+cat >"$home/settings" <<END
+innodb-buffer-pool-size=1G
+innodb-log-file-size=512M
+innodb-flush-log-at-trx-commit=1
+performance-schema=OFF
+skip-log-bin
+skip-networking
+max-connections=300
+END
+{
+  echo "[mariadbd]"
+  cat "$home/settings"
+  echo "datadir=$home/data"
+  echo "socket=$socket_folder/s.sock"
+  echo "pid-file=$socket_folder/pid"
+  echo "log-error=$home/server.log"
+  [ "$(id -u)" != 0 ] || echo "user=root"
+} >"$home/my.cnf"
+mariadb-install-db --defaults-file="$home/my.cnf" --skip-test-db \
+  --auth-root-authentication-method=socket \
+  --auth-root-socket-user="$(id -un)" >"$home/install.log" 2>&1 ||
+  { cat "$home/install.log" >&2; exit 1; }
+mariadbd --defaults-file="$home/my.cnf" &
+server=$!
+tries=0
+until mariadb-admin --no-defaults -S "$socket_folder/s.sock" -u root ping >/dev/null 2>&1; do
+  tries=$((tries + 1))
+  [ $tries -lt 300 ] || { echo "bench: the server does not start, see $home/server.log" >&2; exit 1; }
+  sleep 0.1
+done
+for name in floor nightshift; do
+  mariadb --no-defaults -S "$socket_folder/s.sock" -u root \
+    -e "CREATE DATABASE $name CHARACTER SET utf8mb4"
+done
+
+here=$(pwd)
+export LUA_PATH="$here/lua/?.lua;$here/lua/?/init.lua;;"
+export LUA_CPATH="$build/?.so;;"
+"${LUA:-lua5.4}" bench/run.lua "$build" "$socket_folder/s.sock" "$@"
