@@ -109,3 +109,85 @@ clean:
 	rm -rf build
 
 -include $(wildcard $(O)/*/*.d)
+
+# ---------------------------------------------------------------- install
+
+# Program, module and Lua files; the SQL is inside. The program finds the Lua
+# files by its own path: ../share/lua/5.4.
+.PHONY: install uninstall
+install: all
+	install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(LIBDIR)/nightshift"
+	install -m 755 $(PROGRAM) "$(DESTDIR)$(BINDIR)/nightshift"
+	install -m 755 $(MODULE) "$(DESTDIR)$(LIBDIR)/nightshift/core.so"
+	cd lua && find nightshift -name '*.lua' \
+	  -exec install -D -m 644 {} "$(DESTDIR)$(LUADIR)/{}" \;
+
+uninstall:
+	rm -f "$(DESTDIR)$(BINDIR)/nightshift"
+	rm -rf "$(DESTDIR)$(LIBDIR)/nightshift" "$(DESTDIR)$(LUADIR)/nightshift"
+
+# ------------------------------------------------------------------- demo
+
+# Packs every sub-folder of DIR; see examples/archive. The build is a make of
+# its own because `deps` may just have installed what the flags ask for.
+DIR ?= /usr/share
+.PHONY: demo
+demo: export DIR := $(DIR)
+demo: deps
+	@$(MAKE) --no-print-directory all
+	@O="$(O)" LUA="$(LUA)" sh examples/archive/demo.sh
+
+# ------------------------------------------------------------------ bench
+
+$(O)/bench/floor: bench/floor.c
+	@mkdir -p $(@D)
+	$(CC) -D_GNU_SOURCE $(MARIADB_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -o $@ $< $(MARIADB_LIBS)
+
+$(O)/bench/verbs: bench/verbs.c $(LIBRARY)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(NS_CFLAGS) $(LDFLAGS) -o $@ $< $(LIBRARY) $(MARIADB_LIBS)
+
+# ARGS="--rounds 5 --scale 0.1 --json FILE"
+.PHONY: bench
+bench: deps
+	@$(MAKE) --no-print-directory all $(O)/bench/floor $(O)/bench/verbs
+	@O="$(O)" LUA="$(LUA)" sh bench/run.sh $(ARGS)
+
+# ------------------------------------------------------------------- help
+
+.PHONY: help
+help:
+	@echo "make [all]       build program and module into $(O)/"
+	@echo "make deps        install the Debian packages that are missing"
+	@echo "make test        run all specs"
+	@echo "make lint        check style and layers"
+	@echo "make ci          lint, and all specs again under asan and valgrind"
+	@echo "make demo        archive the sub-folders of DIR=$(DIR) into build/demo"
+	@echo "make bench       measure, beside bare SQL; ARGS=\"--rounds N --json FILE\""
+	@echo "make install     PREFIX=$(PREFIX); also BINDIR, LUADIR, LIBDIR, DESTDIR"
+	@echo "make format      clang-format over the C files"
+	@echo "make compile_commands.json    for editors"
+	@echo "make clean       remove build/"
+	@echo "Variables: CC=$(CC) O=$(O) DEBUG=1 SAN=address,undefined"
+
+# ------------------------------------------------------- compile_commands
+
+# From what make would run, so that nothing has to be built for it.
+.PHONY: compile_commands.json
+compile_commands.json:
+	@$(MAKE) -Bn --no-print-directory all $(O)/bench/floor $(O)/bench/verbs > $@.plan
+	@$(AWK) -v dir="$(CURDIR)" ' \
+	  / -o [^ ]+ .*\.c( |$$)/ && $$1 == "$(firstword $(CC))" { \
+	    command = $$0; gsub(/[\\"]/, "\\\\&", command); \
+	    file = ""; for (i = 1; i <= NF; i++) if ($$i ~ /\.c$$/) file = $$i; \
+	    printf "%s{\"directory\": \"%s\", \"file\": \"%s\",\n \"command\": \"%s\"}", \
+	      n++ ? ",\n" : "[\n", dir, file, command \
+	  } \
+	  END { print n ? "\n]" : "[]" }' $@.plan > $@
+	@rm -f $@.plan
+
+# ----------------------------------------------------------------- format
+
+.PHONY: format
+format:
+	clang-format -i $(wildcard src/*/*.[ch] bench/*.c spec/*.c spec/*/*.c)
