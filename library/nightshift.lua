@@ -1,0 +1,459 @@
+---@meta nightshift
+-- luacheck: ignore 212 241
+--- The public interface of Nightshift, for editors (LuaCATS). Nothing here
+--- runs. Verbs give a value, or nil, a message and a code; misuse raises.
+---
+--- Durations are seconds, or texts such as "5m", "1h30m", "500ms". Instants
+--- are microseconds since 1970, UTC, by the server's clock.
+
+local nightshift = {}
+
+---@alias nightshift.Duration number|string
+
+---@alias nightshift.Code
+---| "STALE"     # the claim is lost; somebody else settles this job
+---| "GONE"      # the server is unreachable; nothing is known written
+---| "BUSY"      # retries are exhausted; try again later
+---| "DENIED"    # the server refuses this user
+---| "SCHEMA"    # tables missing, or of an older or newer version
+---| "SERVER"    # not a MariaDB 10.6 or later
+---| "INVALID"   # a bad value
+---| "TOO_BIG"   # a value over its size limit
+---| "DUPLICATE" # the unique key is taken
+---| "NOT_FOUND" # no such job or queue
+---| "STATE"     # the verb is not allowed in the job's state
+---| "FULL"      # a limit of the queue is reached
+---| "NOMEM"     # out of memory
+---| "SQL"       # the server refused a statement of the caller
+
+---@alias nightshift.State
+---| "scheduled" # due later
+---| "ready"     # may be claimed
+---| "running"   # claimed
+---| "waiting"   # for another job
+---| "done"      # ended well
+---| "dead"      # given up; `reason` says why
+---| "cancelled" # ended from outside
+
+--- Version of the library.
+---@type string
+nightshift._VERSION = ""
+
+--- JSON null inside payloads, SQL NULL as a parameter. Truthy.
+---@type lightuserdata
+nightshift.null = nil
+
+---@class nightshift.OpenOptions
+---@field url string? mysql:// or mariadb://user:password@host:port/database?option=value
+---@field host string?
+---@field port integer?
+---@field socket string? path of a unix socket
+---@field user string?
+---@field password string?
+---@field database string?
+---@field file string? my.cnf to read instead of the standard ones
+---@field group string? group of my.cnf, read after [client]
+---@field tls "off"|"verify"|"trust"|nil default: verify over TCP
+---@field ca string? PEM file
+---@field cert string? PEM file
+---@field key string? PEM file
+---@field connect_timeout nightshift.Duration? default 3 s
+---@field max_payload integer? bytes of JSON; default 1 MiB
+---@field no_schema boolean? skip the check of the tables' version, for migrate
+
+--- Opens a database handle. Without an address: $NIGHTSHIFT_URL, and without
+--- that the private server of the working directory.
+---@param where string|nightshift.OpenOptions|nil
+---@return nightshift.Db? db
+---@return string? message
+---@return nightshift.Code? code `GONE`, `DENIED`, `SCHEMA`, `SERVER`, `INVALID`
+function nightshift.open(where) end
+
+--- Monotonic seconds with an unknown start, for measuring.
+---@return number
+function nightshift.clock() end
+
+--- Marks a table as a JSON array, so that an empty one becomes `[]`.
+---@generic T: table
+---@param t T
+---@return T
+function nightshift.array(t) end
+
+--- JSON text of a value. Integers are exact.
+---@param value any
+---@param max_bytes integer? refuse a longer text
+---@return string? text
+---@return string? message names the path of the bad value
+---@return nightshift.Code? code `INVALID`, `TOO_BIG`
+function nightshift.encode(value, max_bytes) end
+
+--- Value of a JSON text; null becomes nightshift.null.
+---@param text string
+---@return any value
+---@return string? message
+---@return nightshift.Code? code `INVALID`
+function nightshift.decode(text) end
+
+---@class nightshift.BackgroundDefinition
+---@field start fun(job: nightshift.Job): any starts the operation and returns it
+---@field poll fun(job: nightshift.Job, operation: any): any returns the result, or job:again()
+---@field every nightshift.Duration? pause between polls; default 5 s
+---@field growth number? factor from pause to pause; default 1
+---@field max_every nightshift.Duration? the longest pause; default 1 h
+---@field deadline nightshift.Duration? after this a poll is dead
+---@field max_polls integer? after so many polls it is dead
+
+--- Two handlers in one: the parent starts a slow operation elsewhere, a child
+--- polls it; neither holds a worker in between.
+---@param definition nightshift.BackgroundDefinition
+---@return table handler for a handler file
+function nightshift.background(definition) end
+
+--- A database handle: one connection, for one thread of control at a time.
+--- `local db <close> = …` closes it.
+---@class nightshift.Db
+local Db = {}
+
+--- A handle on a queue, which need not exist yet.
+---@param name string 1 to 64 bytes, no control characters
+---@return nightshift.Queue? queue
+---@return string? message
+---@return nightshift.Code? code `INVALID`
+function Db:queue(name) end
+
+--- All that is known of a job, live or finished.
+---@param id integer
+---@return nightshift.JobInfo? info
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `GONE`
+function Db:job(id) end
+
+---@class nightshift.JobFilter
+---@field state nightshift.State? without: every state, newest first
+---@field queue string?
+---@field name string?
+---@field limit integer? default 50
+
+--- Lists jobs, without their payloads. With a state: next first, or newest
+--- first when finished.
+---@param filter nightshift.JobFilter?
+---@return nightshift.JobRow[]? rows
+---@return string? message
+---@return nightshift.Code? code
+function Db:jobs(filter) end
+
+--- Ends a live job as cancelled; a running one's late verdict is STALE.
+---@param id integer
+---@param opts {reason: string?}?
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `STATE`
+function Db:cancel(id, opts) end
+
+--- Runs a finished job again with fresh budgets.
+---@param id integer
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `STATE`, `DUPLICATE`
+function Db:retry(id) end
+
+--- Makes a scheduled job ready now.
+---@param id integer
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `STATE`
+function Db:run_now(id) end
+
+--- Runs `fn` in one transaction: its pushes and statements commit together
+--- when it returns, and nothing of them when it raises (the error passes on).
+--- Gives what `fn` returned, or true when that was nothing. Does not nest.
+---@param fn fun(tx: nightshift.Transaction): ...
+---@return any ...
+function Db:transaction(fn) end
+
+--- Runs one SQL statement with bound parameters (`?`). Gives rows as tables by
+--- column name, NULL left out; else {affected=, insert_id=}. Integers stay
+--- exact; decimals, dates and unsigned integers above 2^63-1 are strings.
+---@param sql string
+---@param ... nil|boolean|number|string|lightuserdata
+---@return table? rows
+---@return string? message
+---@return nightshift.Code? code `SQL`, `DENIED`, `GONE`, `BUSY`
+function Db:execute(sql, ...) end
+
+--- Counts per queue, holders, and the counters of this handle.
+---@return nightshift.Stats? stats
+---@return string? message
+---@return nightshift.Code? code
+function Db:stats() end
+
+--- Deletes history older than `done` (1 day) and `dead` (30 days, cancelled
+--- jobs too); false keeps that kind.
+---@param opts {done: nightshift.Duration|false|nil, dead: nightshift.Duration|false|nil}?
+---@return integer? deleted
+---@return string? message
+---@return nightshift.Code? code
+function Db:prune(opts) end
+
+--- Creates or upgrades the tables.
+---@return integer? before version found, 0 for none
+---@return integer|string|nil now version now, or the message
+---@return nightshift.Code? code `DENIED`, `SCHEMA`
+function Db:migrate() end
+
+--- Is the server there? Reconnects when needed.
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `GONE`
+function Db:ping() end
+
+--- Gives unsettled claims back and closes the connection. May be repeated.
+function Db:close() end
+
+--- What the function of `db:transaction` gets; ends with it.
+---@class nightshift.Transaction
+local Transaction = {}
+
+---@param name string
+---@return nightshift.Queue? queue its pushes are part of the transaction
+---@return string? message
+---@return nightshift.Code? code
+function Transaction:queue(name) end
+
+---@param sql string
+---@param ... nil|boolean|number|string|lightuserdata
+---@return table? rows
+---@return string? message
+---@return nightshift.Code? code
+function Transaction:execute(sql, ...) end
+
+--- A queue handle; it keeps its database handle alive.
+---@class nightshift.Queue
+---@field name string
+local Queue = {}
+
+---@class nightshift.PushOptions
+---@field delay nightshift.Duration? run it this much later
+---@field priority integer? 0 to 255, higher first; default 100
+---@field unique string? key that at most one live job of the queue has
+---@field max_attempts integer? errors before it is dead; default 10
+---@field max_polls integer? polls before it is dead; default: no limit
+---@field max_crashes integer? worker deaths before it is dead; default 3
+---@field backoff nightshift.Duration? first delay before a retry; default 5 s, doubling
+---@field timeout nightshift.Duration? wall time of one run; default 1 h
+---@field deadline nightshift.Duration? from now; a poll after that is dead
+
+--- Pushes one job; with an id it is durable.
+---@param name string which handler runs it; 1 to 100 bytes, no control characters
+---@param payload any encoded as JSON; nil is null
+---@param opts nightshift.PushOptions?
+---@return integer? id
+---@return string? message
+---@return nightshift.Code? code `INVALID`, `TOO_BIG`, `DUPLICATE`, `GONE`, `BUSY`, `DENIED`
+function Queue:push(name, payload, opts) end
+
+--- Pushes many jobs in one transaction, all or none.
+---@param items {[1]: string, [2]: any, [3]: nightshift.PushOptions?}[]
+---@return integer[]? ids
+---@return string? message
+---@return nightshift.Code? code
+function Queue:push_many(items) end
+
+--- Claims one job; a bare nil when none came within `wait`.
+---@param opts {wait: nightshift.Duration?}?
+---@return nightshift.Job? job
+---@return string? message
+---@return nightshift.Code? code `GONE`, `BUSY`
+function Queue:claim(opts) end
+
+--- Claims up to `n` jobs (1 to 10,000); the list may be empty.
+---@param n integer
+---@param opts {wait: nightshift.Duration?}?
+---@return nightshift.Job[]? jobs
+---@return string? message
+---@return nightshift.Code? code
+function Queue:claim_many(n, opts) end
+
+--- `for job in q:jobs{wait = 5} do … end`: one after the other until none comes
+--- within `wait`. Leaving the loop early gives an unsettled job back.
+---@param opts {wait: nightshift.Duration?}?
+---@return fun(): nightshift.Job?
+function Queue:jobs(opts) end
+
+--- Stops claims from this queue; pushes still work.
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`
+function Queue:pause() end
+
+--- Lets claims go on.
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`
+function Queue:resume() end
+
+---@return nightshift.QueueStats? stats
+---@return string? message
+---@return nightshift.Code? code
+function Queue:stats() end
+
+--- A claimed job. `local job <close> = q:claim()` gives it back when unsettled.
+--- A verb ends it once; a second one says STALE. Inside a handler: `return job:again(30)`.
+---@class nightshift.Job
+---@field id integer
+---@field key string constant per job, for idempotency elsewhere
+---@field run integer grows each time the job comes back; (id, run) is the claim
+---@field queue string
+---@field name string
+---@field payload any nil for null
+---@field state any what the last `again` kept
+---@field attempt integer 1 for the first
+---@field attempts integer failed ones before
+---@field polls integer times it came back by `again`
+---@field crashes integer
+---@field max_attempts integer
+---@field max_polls integer? nil: no limit
+---@field priority integer as it is now
+---@field parent integer?
+---@field root integer?
+---@field created integer
+---@field due integer
+---@field deadline integer?
+---@field timeout integer µs
+local Job = {}
+
+--- Done, with a result.
+---@param result any
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `STALE`, `INVALID`, `TOO_BIG`, `GONE`
+function Job:ack(result) end
+
+--- An error: retried after the backoff, or dead when the attempts are spent.
+---@param err any
+---@param opts {retry_in: nightshift.Duration?}?
+---@return true? ok
+---@return boolean|string|nil dead whether it is dead now, or the message
+---@return nightshift.Code? code
+function Job:fail(err, opts) end
+
+--- Not yet: comes back after a delay, with `state` as `job.state`.
+---@param delay nightshift.Duration|{retry_after: nightshift.Duration?, state: any}|nil
+---@param state any nil keeps the last one
+---@return true? ok
+---@return boolean|string|nil dead
+---@return nightshift.Code? code
+function Job:again(delay, state) end
+
+--- Dead at once.
+---@param reason any
+---@return true? ok
+---@return boolean|string|nil dead
+---@return nightshift.Code? code
+function Job:discard(reason) end
+
+--- Given back untouched: costs no attempt and no priority.
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code
+function Job:release() end
+
+--- Shows life, and says whether the claim still holds.
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `STALE`, `GONE`
+function Job:touch() end
+
+---@param progress number 0 to 1
+---@param text string?
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `STALE`, `GONE`
+function Job:progress(progress, text) end
+
+--- Keeps a line with this attempt; shown when it fails.
+---@param text any
+function Job:log(text) end
+
+--- Has it been cancelled, or lost otherwise, meanwhile?
+---@return boolean
+function Job:cancelled() end
+
+--- A child, written with this run's verdict: claimable once this job is done,
+--- dropped when the run fails.
+---@param name string
+---@param payload any
+---@param opts nightshift.PushOptions|{queue: string?}|nil
+---@return integer? id
+---@return string? message
+---@return nightshift.Code? code `GONE`
+function Job:spawn(name, payload, opts) end
+
+--- The worker's own connection; only inside `nightshift work` and `run`.
+---@return nightshift.Db
+function Job:db() end
+
+---@class nightshift.JobRow a line of db:jobs
+---@field id integer
+---@field queue string
+---@field name string
+---@field state nightshift.State
+---@field priority integer
+---@field run integer
+---@field attempts integer
+---@field max_attempts integer
+---@field polls integer
+---@field crashes integer
+---@field created integer
+---@field due integer? live jobs
+---@field parent integer?
+---@field unmet integer? waiting: for how many jobs
+---@field claimed integer? running: since when
+---@field holder integer? running: by whom
+---@field progress number? running
+---@field status string? running
+---@field finished_at integer?
+---@field reason string? dead, cancelled
+---@field error string? its first 300 characters
+
+---@class nightshift.JobInfo: nightshift.JobRow what db:job gives
+---@field key string
+---@field payload any
+---@field poll_state any what the last `again` kept
+---@field result any
+---@field unique string?
+---@field max_polls integer?
+---@field max_crashes integer
+---@field deadline integer?
+---@field timeout integer µs
+---@field root integer?
+
+---@class nightshift.QueueStats
+---@field name string
+---@field paused boolean
+---@field ready integer
+---@field scheduled integer
+---@field running integer
+---@field waiting integer
+---@field dead integer
+---@field oldest number? seconds the oldest ready job has waited
+---@field next number? seconds until the next job is due
+---@field approximate boolean? a count was too large to be exact
+
+---@class nightshift.Holder
+---@field id integer
+---@field kind "host"|"handle"
+---@field host string
+---@field pid integer
+---@field started integer
+---@field beat integer
+---@field version string
+---@field leases integer batches it holds
+
+---@class nightshift.Stats
+---@field now integer
+---@field queues nightshift.QueueStats[] by name
+---@field holders nightshift.Holder[]
+---@field counters table<string, integer> of this handle
+
+return nightshift

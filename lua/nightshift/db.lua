@@ -1,0 +1,218 @@
+--- The database handle: transactions, SQL, and the verbs on jobs from outside.
+--
+-- One handle is one connection and serves one thread of control at a time. It
+-- wraps the core's handle, which owns everything that must be freed; closing
+-- twice is allowed, using a closed handle raises.
+
+local core = require "nightshift.core"
+local options = require "nightshift.options"
+local queue = require "nightshift.queue"
+local report = require "nightshift.report"
+
+local raise = options.raise
+
+local db = {}
+local methods = {}
+local meta = { __index = methods, __name = "nightshift.db" }
+
+--- A handle on the queue `name`, which need not exist yet.
+---@param name string 1 to 64 bytes, no control characters
+---@return nightshift.Queue|nil
+---@return string? message
+---@return string? code
+function methods:queue(name)
+  if type(name) ~= "string" then raise("queue: the name must be a string, got %s", type(name)) end
+  local ok, message, code = options.name("queue name", name, options.MAX_QUEUE)
+  if not ok then return nil, message, code end
+  return queue.new(self, name)
+end
+
+local function check_id(verb, id)
+  local whole = math.tointeger(id)
+  if type(id) ~= "number" or not whole then
+    raise("%s: the id must be an integer, got %s", verb, tostring(id))
+  end
+  return whole
+end
+
+--- All that is known of a job, live or finished.
+---@param id integer
+---@return nightshift.JobInfo|nil
+---@return string? message
+---@return string? code
+function methods:job(id)
+  local info, message, code = self._handle:info(check_id("job", id))
+  if not info then return nil, message, code end
+  -- outside a handler `state` is where the job is; what a poll keeps is its poll_state
+  info.poll_state, info.state, info.where = info.state, info.where, nil
+  return info
+end
+
+--- Lists jobs: one state in its own order (next first, or newest first when
+-- finished), or every state, newest first.
+---@param filter nightshift.JobFilter?
+---@return nightshift.JobRow[]|nil
+---@return string? message
+---@return string? code
+function methods:jobs(filter)
+  local given, message, code = options.read("jobs", filter, report.FILTER)
+  if not given then return nil, message, code end
+  return report.jobs(self._handle, given)
+end
+
+local CANCEL = { reason = options.typed "string" }
+
+--- Ends a live job; a running one is told, and its late verdict is STALE.
+---@param id integer
+---@param opts {reason: string?}?
+---@return true|nil
+---@return string? message
+---@return string? code
+function methods:cancel(id, opts)
+  local given = options.read("cancel", opts, CANCEL)
+  return self._handle:cancel(check_id("cancel", id), given.reason)
+end
+
+--- Runs a finished job again with fresh budgets.
+---@param id integer
+function methods:retry(id)
+  return self._handle:retry(check_id("retry", id))
+end
+
+--- Makes a scheduled job ready now.
+---@param id integer
+function methods:run_now(id)
+  return self._handle:run_now(check_id("run_now", id))
+end
+
+-- What the function of db:transaction gets: the verbs that take part in it.
+local tx_methods = {}
+local tx_meta = { __index = tx_methods, __name = "nightshift.transaction" }
+
+local function open_tx(tx)
+  if not tx._db then raise("this transaction has ended") end
+  return tx._db
+end
+
+function tx_methods:queue(name)
+  return open_tx(self):queue(name)
+end
+
+function tx_methods:execute(sql, ...)
+  return open_tx(self):execute(sql, ...)
+end
+
+-- Rolls back unless the commit was reached; the error passes with its traceback.
+local guard_meta = {
+  __close = function(guard)
+    guard.tx._db = nil
+    if not guard.committed and guard.handle:is_open() then guard.handle:rollback() end
+  end,
+}
+
+local function commit(guard)
+  guard.tx._db = nil
+  local ok, message, code = guard.handle:commit()
+  guard.committed = ok
+  return ok, message, code
+end
+
+--- Runs `fn` in one transaction: what it pushes and executes commits together
+-- when it returns, and nothing of it when it raises. Gives what `fn` returned,
+-- or true when that was nothing.
+---@param fn fun(tx: nightshift.Transaction): ...
+---@return any ...
+function methods:transaction(fn)
+  if type(fn) ~= "function" then raise("transaction wants a function, got %s", type(fn)) end
+  local handle = self._handle
+  if handle:in_transaction() then raise "transaction: this handle is already in one" end
+  local ok, message, code = handle:begin()
+  if not ok then return nil, message, code end
+  local tx = setmetatable({ _db = self }, tx_meta)
+  local guard <close> = setmetatable({ tx = tx, handle = handle }, guard_meta)
+  local results = table.pack(fn(tx))
+  ok, message, code = commit(guard)
+  if not ok then return nil, message, code end
+  if results.n == 0 then return true end
+  return table.unpack(results, 1, results.n)
+end
+
+--- Runs one SQL statement with bound parameters (`?`). Gives the rows, each a
+-- table by column name with NULL left out, or {affected=, insert_id=}.
+-- Integers stay exact; decimals and dates come as strings.
+---@param sql string
+---@param ... any nil or nightshift.null, boolean, integer, number, string
+---@return table|nil
+---@return string? message
+---@return string? code
+function methods:execute(sql, ...)
+  return self._handle:execute(sql, ...)
+end
+
+--- Counts per queue, the holders, and this handle's own counters.
+---@return nightshift.Stats|nil
+---@return string? message
+---@return string? code
+function methods:stats()
+  return report.stats(self._handle)
+end
+
+local PRUNE = { done = options.duration_or_never, dead = options.duration_or_never }
+
+--- Deletes history that is older: `done` (1 day) of done jobs, `dead` (30
+-- days) of dead and cancelled ones; false keeps that kind.
+---@param opts {done: number|string|false?, dead: number|string|false?}?
+---@return integer|nil deleted
+---@return string? message
+---@return string? code
+function methods:prune(opts)
+  local given, message, code = options.read("prune", opts, PRUNE)
+  if not given then return nil, message, code end
+  return self._handle:prune(given.done or db.KEEP_DONE, given.dead or db.KEEP_DEAD, 0)
+end
+
+-- How long history is kept, microseconds.
+db.KEEP_DONE = 86400 * 1000000
+db.KEEP_DEAD = 30 * 86400 * 1000000
+
+--- Creates or upgrades the tables; gives the version found before (0: none)
+-- and the version now.
+---@return integer|nil before
+---@return integer|string|nil now
+---@return string? code
+function methods:migrate()
+  local before, message, code = self._handle:migrate()
+  if not before then return nil, message, code end
+  local schema = core.schema()
+  return before, schema[#schema].version
+end
+
+--- Is the server there? Reconnects when needed.
+---@return true|nil
+---@return string? message
+---@return string? code
+function methods:ping()
+  local now, message, code = self._handle:now()
+  if not now then return nil, message, code end
+  return true
+end
+
+--- Gives unsettled claims back and ends the connection.
+function methods:close()
+  self._handle:close()
+end
+
+meta.__close = methods.close
+
+function meta.__tostring(self)
+  return "nightshift.db: " .. tostring(self._handle)
+end
+
+--- Wraps a core handle.
+---@param handle userdata
+---@return nightshift.Db
+function db.new(handle)
+  return setmetatable({ _handle = handle, _backend = queue.backend(handle) }, meta)
+end
+
+return db

@@ -1,0 +1,64 @@
+--- Nightshift: durable background jobs on MariaDB.
+--
+-- This file is the public face; the verbs are in db.lua, queue.lua and
+-- job.lua, the typed reference in library/nightshift.lua.
+
+local background = require "nightshift.background"
+local core = require "nightshift.core"
+local db = require "nightshift.db"
+local options = require "nightshift.options"
+
+local nightshift = {
+  _VERSION = core._VERSION,
+  null = core.null,         --- JSON null and SQL NULL inside tables and parameters
+  array = core.array,       --- marks a table as a JSON array, so that {} becomes []
+  clock = core.clock,       --- monotonic seconds, for measuring
+  encode = core.encode,     --- value -> JSON text
+  decode = core.decode,     --- JSON text -> value
+  background = background.define,
+}
+
+local text = options.typed "string"
+local OPEN = {
+  url = text, host = text, user = text, password = text, database = text, socket = text,
+  file = text, group = text, tls = text, ca = text, cert = text, key = text,
+  port = options.integer(1, 65535),
+  connect_timeout = options.duration,
+  max_payload = options.integer(1, 1 << 30),
+  no_schema = options.typed "boolean",
+}
+
+-- Any of these says where the server is.
+local TARGET = { "url", "host", "port", "socket", "user", "password", "database", "file", "group" }
+
+local function names_server(given)
+  for _, key in ipairs(TARGET) do
+    if given[key] ~= nil then return true end
+  end
+  return false
+end
+
+--- Opens a database handle. Without an address: $NIGHTSHIFT_URL, and without
+-- that the private server of the working directory.
+---@param where string|nightshift.OpenOptions|nil a URL or options
+---@return nightshift.Db|nil
+---@return string? message
+---@return string? code
+function nightshift.open(where)
+  if type(where) == "string" then where = { url = where } end
+  if where ~= nil and type(where) ~= "table" then
+    options.raise("open wants a URL or a table of options, got %s", type(where))
+  end
+  local given, message, code = options.read("open", where, OPEN)
+  if not given then return nil, message, code end
+  if not names_server(given) then
+    local url = os.getenv "NIGHTSHIFT_URL"
+    given.url = url ~= "" and url or nil
+  end
+  local handle
+  handle, message, code = core.open(given)
+  if not handle then return nil, message, code end
+  return db.new(handle)
+end
+
+return nightshift

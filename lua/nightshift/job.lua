@@ -1,0 +1,241 @@
+--- The job object: what a claim gives and a handler gets.
+--
+-- A job is a plain table of fields with the verbs of this file as methods. It
+-- knows nothing of connections: a backend carries the verbs out. The embedded
+-- backend (queue.lua) settles at once; the worker's records the verdict for
+-- the host. A job is settled at most once; the second verb says STALE.
+-- A bad value given to `again`, `fail` or `spawn` raises: inside a handler the
+-- raise is the failure's message, while a returned nil would read as "done".
+
+local core = require "nightshift.core"
+local options = require "nightshift.options"
+
+local raise = options.raise
+
+---@class nightshift.Verdict
+---@field kind "ack"|"fail"|"again"|"discard"|"release"
+---@field result any of ack
+---@field error string? of fail and discard
+---@field state any of again
+---@field delay number? seconds; nil: the job's backoff
+---@field children table[]? spawned: {id=, queue=, name=, payload=, options=}
+
+---@class nightshift.Backend what carries the verbs out
+---@field settle fun(job: table, verdict: nightshift.Verdict): ...
+---@field touch fun(job: table): ...
+---@field progress fun(job: table, progress: number, text: string?): ...
+---@field log fun(job: table, text: string): ...
+---@field cancelled fun(job: table): boolean
+---@field take_id fun(job: table): integer?, string?, string?
+---@field db (fun(job: table): table)? only inside a worker
+
+local job = {}
+local methods = {}
+local meta = { __index = methods, __name = "nightshift.job" }
+
+-- Bytes of an error text that are kept.
+local MAX_ERROR = 65536
+
+local function valid_utf8(text)
+  while true do
+    local length, bad = utf8.len(text)
+    if length then return text end
+    text = text:sub(1, bad - 1) .. "?" .. text:sub(bad + 1)
+  end
+end
+
+local function plain_text(value)
+  if value == nil then return "failed without an error value" end
+  if type(value) == "table" and not (getmetatable(value) or {}).__tostring then
+    local text = core.encode(value)
+    if text then return text end
+  end
+  local ok, text = pcall(tostring, value)
+  return ok and text or ("(%s whose __tostring fails)"):format(type(value))
+end
+
+--- Any error value as text that can be stored: valid UTF-8, at most 64 KiB.
+---@param value any
+---@return string
+function job.error_text(value)
+  local text = type(value) == "string" and value or plain_text(value)
+  if #text > MAX_ERROR then
+    text = text:sub(1, MAX_ERROR) .. ("… (%d bytes)"):format(#text)
+  end
+  return valid_utf8(text)
+end
+
+--- Seconds of a duration; raises on a bad one.
+local function seconds(value, what)
+  if value == nil then return nil end
+  local us, message = options.duration(value, what)
+  if not us then raise("%s", message) end
+  return us / 1000000
+end
+
+local function settle(self, verdict)
+  if self._settled then
+    return nil, ("job %d is already settled by %s"):format(self.id, self._settled), "STALE"
+  end
+  verdict.children = self._children
+  local first, second, code = self._backend.settle(self, verdict)
+  if first ~= nil or code == "STALE" then self._settled = verdict.kind end
+  return first, second, code
+end
+
+--- Ends the job as done.
+---@param result any kept with the job's history; nil: none
+function methods:ack(result)
+  return settle(self, { kind = "ack", result = result })
+end
+
+local FAIL = { retry_in = function(value, what) return seconds(value, what) end }
+
+--- Reports an error: the job is retried after its backoff, or dead once its
+-- attempts are spent.
+---@param err any
+---@param opts {retry_in: number|string}?
+function methods:fail(err, opts)
+  local given = options.read("fail", opts, FAIL)
+  return settle(self, { kind = "fail", error = job.error_text(err), delay = given.retry_in })
+end
+
+local AGAIN = {
+  retry_after = function(value, what) return seconds(value, what) end,
+  state = function(value) return value end,
+}
+
+--- "Not yet": the job comes back after a delay, with `state` in `job.state`.
+---@param delay number|string|{retry_after: number|string?, state: any}|nil
+---@param state any nil keeps the last one
+function methods:again(delay, state)
+  if type(delay) == "table" then
+    local given = options.read("again", delay, AGAIN)
+    delay, state = given.retry_after, state == nil and given.state or state
+  else
+    delay = seconds(delay, "again: the delay")
+  end
+  if delay == nil and self._pace then delay = self._pace(self) end
+  return settle(self, { kind = "again", delay = delay, state = state })
+end
+
+--- Gives the job up at once: dead, whatever attempts are left.
+---@param reason any
+function methods:discard(reason)
+  return settle(self, { kind = "discard", error = job.error_text(reason) })
+end
+
+--- Gives the job back untouched: it costs no attempt and no priority.
+function methods:release()
+  return settle(self, { kind = "release" })
+end
+
+--- Shows that the job is alive and says whether the claim still holds.
+function methods:touch()
+  return self._backend.touch(self)
+end
+
+--- Shows how far the job is: 0 to 1, cut to that range, and a short text.
+---@param progress number
+---@param text string?
+function methods:progress(progress, text)
+  if type(progress) ~= "number" or progress ~= progress then
+    raise("progress must be a number from 0 to 1, got %s", tostring(progress))
+  end
+  if text ~= nil and type(text) ~= "string" then
+    raise("progress: the text must be a string, got %s", type(text))
+  end
+  return self._backend.progress(self, math.max(0.0, math.min(1.0, progress)), text)
+end
+
+--- Keeps a line with this attempt; shown when it fails.
+---@param text any
+function methods:log(text)
+  return self._backend.log(self, valid_utf8(tostring(text)))
+end
+
+--- Has the job been cancelled, or lost otherwise, while it runs?
+---@return boolean
+function methods:cancelled()
+  return self._backend.cancelled(self)
+end
+
+local function check_spawn(name, payload, opts)
+  local entry, message = options.entry("spawn", name, payload, opts, options.SPAWN)
+  if not entry then raise("%s", message) end
+  local ok, why = options.name("spawn: the job's name", name, options.MAX_NAME)
+  if ok and entry.queue then
+    ok, why = options.name("spawn: the queue's name", entry.queue, options.MAX_QUEUE)
+  end
+  if ok then ok, why = core.encode(entry.payload, nil, "spawn: payload") end
+  if not ok then raise("%s", why) end
+end
+
+--- Gives this job a child. It is written together with this run's verdict:
+-- claimable once this job is done; dropped when the run fails.
+---@param name string
+---@param payload any
+---@param opts table? as of push, and `queue`
+---@return integer|nil id
+---@return string? message
+---@return string? code
+function methods:spawn(name, payload, opts)
+  if self._settled then raise("spawn: job %d is already settled", self.id) end
+  check_spawn(name, payload, opts)
+  local id, message, code = self._backend.take_id(self)
+  if not id then return nil, message, code end
+  local children = self._children or {}
+  self._children = children
+  children[#children + 1] =
+    { id = id, queue = opts and opts.queue, name = name, payload = payload, options = opts }
+  return id
+end
+
+--- The worker's own connection; only inside `nightshift work`.
+function methods:db()
+  if not self._backend.db then raise("job:db() is for handlers inside a worker") end
+  return self._backend.db(self)
+end
+
+function meta.__tostring(self)
+  return ("nightshift.job: %d %s"):format(self.id, self.name)
+end
+
+--- `local job <close> = q:claim()`: an unsettled job is given back.
+function meta.__close(self)
+  if not self._settled then self:release() end
+end
+
+--- Makes a job of the core's fields; the table itself becomes the job.
+---@param fields table
+---@param backend nightshift.Backend
+---@return nightshift.Job
+function job.new(fields, backend)
+  fields.attempt = fields.attempts + 1
+  fields._backend = backend
+  return setmetatable(fields, meta)
+end
+
+--- Spawned children as entries for the core's push and settle.
+---@param children table[]? of a verdict
+---@param queue string where a child without a queue of its own goes
+---@return table[]? entries
+function job.entries(children, queue)
+  if not children then return nil end
+  local entries = {}
+  for i, child in ipairs(children) do
+    -- checked by spawn already
+    local entry = options.entry("spawn", child.name, child.payload, child.options, options.SPAWN)
+    entry.id, entry.queue = child.id, entry.queue or queue
+    entries[i] = entry
+  end
+  return entries
+end
+
+--- Is the value a job?
+---@param value any
+function job.is(value)
+  return getmetatable(value) == meta
+end
+
+return job

@@ -1,0 +1,226 @@
+--- Checks on what callers hand in: option tables, names, durations.
+--
+-- Pure: plain values in, plain values out, no database. Two kinds of mistake
+-- are kept apart everywhere: a wrong type or an unknown key is a bug in the
+-- caller's program and raises at the caller's line; a bad value came from
+-- outside and gives `nil, message, "INVALID"`.
+
+local core = require "nightshift.core"
+
+local options = {}
+
+-- Source prefix of our own modules, to put the blame on the caller's line.
+local HOME = debug.getinfo(1, "S").source:match "^(@.*)options%.lua$"
+
+--- Level, for `error` in the calling function, of the nearest Lua function
+-- that is not ours; 0 (no position) when there is none or a tail call lost it.
+local function callers_level()
+  local level = 3
+  local info = debug.getinfo(level, "St")
+  while info do
+    local ours = HOME and info.source:sub(1, #HOME) == HOME
+    if info.what ~= "C" and not ours then return level - 1 end
+    if ours and info.istailcall then return 0 end
+    level = level + 1
+    info = debug.getinfo(level, "St")
+  end
+  return 0
+end
+
+--- Raises "nightshift: …" at the line of the caller's own code.
+---@param format string
+---@param ... any values for the format
+function options.raise(format, ...)
+  error("nightshift: " .. format:format(...), callers_level())
+end
+
+local raise = options.raise
+
+--- Number of single edits (insert, delete, replace, swap) from a to b.
+local function distance(a, b)
+  local older, above = nil, {}
+  for j = 0, #b do above[j] = j end
+  for i = 1, #a do
+    local row = { [0] = i }
+    for j = 1, #b do
+      local same = a:byte(i) == b:byte(j)
+      row[j] = math.min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (same and 0 or 1))
+      local swapped = older and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j)
+      if swapped then row[j] = math.min(row[j], older[j - 2] + 1) end
+    end
+    older, above = above, row
+  end
+  return above[#b]
+end
+
+--- The known key that is most like `key`, nil when none is near.
+---@param key string
+---@param known table<string, any>
+---@return string|nil
+function options.nearest(key, known)
+  local best, best_distance
+  for candidate in pairs(known) do
+    local d = distance(key, candidate)
+    if d <= math.max(1, #candidate // 3) and d < #key then
+      if not best or d < best_distance or (d == best_distance and candidate < best) then
+        best, best_distance = candidate, d
+      end
+    end
+  end
+  return best
+end
+
+local function sorted_keys(known)
+  local keys = {}
+  for key in pairs(known) do keys[#keys + 1] = key end
+  table.sort(keys)
+  return keys
+end
+
+local function unknown(verb, key, known)
+  local near = type(key) == "string" and options.nearest(key, known)
+  if near then raise("%s: unknown option '%s'; did you mean '%s'?", verb, key, near) end
+  raise("%s: unknown option '%s'; known: %s", verb, tostring(key),
+    table.concat(sorted_keys(known), ", "))
+end
+
+--- Reads an option table. Each known key has a check that gets the value and
+-- "verb: key" and returns the clean value, or nil and a message.
+---@param verb string shown in messages
+---@param given table|nil
+---@param known table<string, fun(value: any, what: string): any, string?>
+---@return table|nil clean a new table
+---@return string? message
+---@return string? code
+function options.read(verb, given, known)
+  if given == nil then return {} end
+  if type(given) ~= "table" then raise("%s: options must be a table, got %s", verb, type(given)) end
+  local clean = {}
+  for key, value in next, given do
+    local check = known[key]
+    if not check then unknown(verb, key, known) end
+    local good, message = check(value, verb .. ": " .. key)
+    if good == nil then return nil, message, "INVALID" end
+    clean[key] = good
+  end
+  return clean
+end
+
+--- Check: a duration, seconds or "5m"; gives microseconds.
+function options.duration(value, what)
+  local kind = type(value)
+  if kind ~= "number" and kind ~= "string" then
+    raise('%s must be seconds or a text like "5m", got %s', what, kind)
+  end
+  local us, message = core.duration(value)
+  if us then return us end
+  return nil, what .. ": " .. message
+end
+
+--- Check: as duration, or false for "never", which gives -1.
+function options.duration_or_never(value, what)
+  if value == false then return -1 end
+  return options.duration(value, what)
+end
+
+--- Makes a check for a whole number within bounds.
+---@param min integer
+---@param max integer
+function options.integer(min, max)
+  return function(value, what)
+    if type(value) ~= "number" then raise("%s must be a whole number, got %s", what, type(value)) end
+    local whole = math.tointeger(value)
+    if whole and whole >= min and whole <= max then return whole end
+    return nil, ("%s must be a whole number from %d to %d, got %s"):format(what, min, max, value)
+  end
+end
+
+--- Makes a check for a value of one type.
+---@param kind type
+function options.typed(kind)
+  return function(value, what)
+    if type(value) ~= kind then raise("%s must be a %s, got %s", what, kind, type(value)) end
+    return value
+  end
+end
+
+--- Makes a check for one of some words.
+---@param ... string
+function options.one_of(...)
+  local words = { ... }
+  return function(value, what)
+    if type(value) ~= "string" then raise("%s must be a string, got %s", what, type(value)) end
+    for _, word in ipairs(words) do
+      if value == word then return word end
+    end
+    return nil, ("%s must be one of %s, got '%s'"):format(what, table.concat(words, ", "), value)
+  end
+end
+
+--- Is the text a usable name: not empty, within the limit, valid UTF-8, no
+-- control characters?
+---@param what string e.g. "queue name"
+---@param text string
+---@param max integer bytes
+---@return true|nil ok
+---@return string? message
+---@return string? code
+function options.name(what, text, max)
+  if text == "" then return nil, what .. " is empty", "INVALID" end
+  if #text > max then
+    return nil, ("%s has %d bytes, the limit is %d"):format(what, #text, max), "INVALID"
+  end
+  local at = text:find "%c" or text:find "\xC2[\x80-\x9F]"
+  if at then
+    return nil, ("%s has a control character at byte %d"):format(what, at), "INVALID"
+  end
+  local length, bad = utf8.len(text)
+  if not length then
+    return nil, ("%s is not valid UTF-8 at byte %d"):format(what, bad), "INVALID"
+  end
+  return true
+end
+
+-- Limits of names in bytes; the core checks them again.
+options.MAX_QUEUE = 64
+options.MAX_NAME = 100
+
+local COUNT = options.integer(1, 0xFFFFFFFF)
+
+--- What a push may say about a job.
+options.PUSH = {
+  delay = options.duration,
+  priority = options.integer(0, 255),
+  unique = options.typed "string",
+  max_attempts = COUNT,
+  max_polls = COUNT,
+  max_crashes = COUNT,
+  backoff = options.duration,
+  timeout = options.duration,
+  deadline = options.duration,
+}
+
+--- The same for a child, which may go to another queue.
+options.SPAWN = { queue = options.typed "string" }
+for key, check in pairs(options.PUSH) do options.SPAWN[key] = check end
+
+--- One entry for the core's push: options in microseconds, name and payload.
+-- A payload of nil is JSON null. The core checks name and payload.
+---@param verb string shown in messages
+---@param name string
+---@param payload any
+---@param given table|nil
+---@param known table? options.PUSH unless told
+---@return table|nil entry
+---@return string? message
+---@return string? code
+function options.entry(verb, name, payload, given, known)
+  if type(name) ~= "string" then raise("%s: the job's name must be a string, got %s", verb, type(name)) end
+  local entry, message, code = options.read(verb, given, known or options.PUSH)
+  if not entry then return nil, message, code end
+  entry.name = name
+  entry.payload = payload == nil and core.null or payload
+  return entry
+end
+
+return options

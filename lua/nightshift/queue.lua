@@ -1,0 +1,206 @@
+--- A queue handle: push and claim, and the embedded backend of its jobs.
+--
+-- A queue is a name and the database handle it lives in, which it keeps alive.
+-- Jobs claimed here are settled at once, on the same connection.
+
+local core = require "nightshift.core"
+local job = require "nightshift.job"
+local options = require "nightshift.options"
+
+local raise = options.raise
+
+local queue = {}
+local methods = {}
+local meta = { __index = methods, __name = "nightshift.queue" }
+
+-- Lines and bytes of `job:log` that are kept with a failed attempt: the last.
+local LOG_LINES = 100
+local LOG_BYTES = 16384
+
+local function log_text(lines)
+  if not lines then return nil end
+  local text = table.concat(lines, "\n")
+  if #text <= LOG_BYTES then return text end
+  local from = utf8.offset(text, 0, #text - LOG_BYTES + 1)
+  return text:sub(from)
+end
+
+local function microseconds(seconds)
+  return seconds and core.duration(seconds)
+end
+
+--- The verbs of a job that was claimed on a handle of this program.
+---@param handle userdata the core's database handle
+---@return nightshift.Backend
+function queue.backend(handle)
+  local backend = {}
+
+  function backend.settle(claimed, verdict)
+    return handle:settle {
+      id = claimed.id, run = claimed.run, lease = claimed.lease, kind = verdict.kind,
+      result = verdict.result, error = verdict.error, state = verdict.state,
+      delay = microseconds(verdict.delay), log = log_text(claimed._log),
+      children = job.entries(verdict.children, claimed.queue),
+    }
+  end
+
+  function backend.touch(claimed)
+    return handle:touch(claimed.id, claimed.run)
+  end
+
+  function backend.progress(claimed, progress, text)
+    return handle:touch(claimed.id, claimed.run, progress, text)
+  end
+
+  function backend.log(claimed, text)
+    local lines = claimed._log or {}
+    claimed._log = lines
+    lines[#lines + 1] = text
+    if #lines > LOG_LINES then table.remove(lines, 1) end
+    return true
+  end
+
+  function backend.cancelled(claimed)
+    local ok, _, code = handle:touch(claimed.id, claimed.run)
+    return not ok and code == "STALE"
+  end
+
+  function backend.take_id()
+    local ids, message, code = handle:take_ids(1)
+    if not ids then return nil, message, code end
+    return ids[1]
+  end
+
+  return backend
+end
+
+--- Pushes one job; with an id it is durable.
+---@param name string which handler runs it
+---@param payload any encoded as JSON; nil is null
+---@param opts nightshift.PushOptions?
+---@return integer|nil id
+---@return string? message
+---@return string? code
+function methods:push(name, payload, opts)
+  local entry, message, code = options.entry("push", name, payload, opts)
+  if not entry then return nil, message, code end
+  local ids
+  ids, message, code = self._handle:push(self.name, { entry })
+  if not ids then return nil, message, code end
+  return ids[1]
+end
+
+local function item_entry(item, i)
+  if type(item) ~= "table" then
+    raise("push_many: item %d must be {name, payload, options}, got %s", i, type(item))
+  end
+  return options.entry("push_many: item " .. i, item[1], item[2], item[3])
+end
+
+--- Pushes many jobs in one transaction: all or none.
+---@param items table[] each {name, payload, options}
+---@return integer[]|nil ids in the order of the items
+---@return string? message
+---@return string? code
+function methods:push_many(items)
+  if type(items) ~= "table" then raise("push_many wants a list of items, got %s", type(items)) end
+  local entries = {}
+  for i, item in ipairs(items) do
+    local entry, message, code = item_entry(item, i)
+    if not entry then return nil, message, code end
+    entries[i] = entry
+  end
+  if #entries == 0 then return {} end
+  return self._handle:push(self.name, entries)
+end
+
+local CLAIM = { wait = options.duration }
+local LIMIT = options.integer(1, 10000)
+
+local function claim(self, verb, limit, opts)
+  local given, message, code = options.read(verb, opts, CLAIM)
+  if not given then return nil, message, code end
+  local claimed
+  claimed, message, code = self._handle:claim(self.name, limit, given.wait or 0)
+  if not claimed then return nil, message, code end
+  for i = 1, #claimed do job.new(claimed[i], self._backend) end
+  return claimed
+end
+
+--- Claims one job; a bare nil when none came within `wait`.
+---@param opts {wait: number|string?}?
+---@return nightshift.Job|nil
+---@return string? message
+---@return string? code
+function methods:claim(opts)
+  local claimed, message, code = claim(self, "claim", 1, opts)
+  if not claimed then return nil, message, code end
+  return claimed[1]
+end
+
+--- Claims up to `n` jobs; the list may be empty.
+---@param n integer 1 to 10,000
+---@param opts {wait: number|string?}?
+---@return nightshift.Job[]|nil
+---@return string? message
+---@return string? code
+function methods:claim_many(n, opts)
+  local limit, message = LIMIT(n, "claim_many: the number of jobs")
+  if not limit then return nil, message, "INVALID" end
+  return claim(self, "claim_many", limit, opts)
+end
+
+--- `for job in q:jobs{wait = 5} do … end`: claims one after the other until
+-- none comes within `wait`. Leaving the loop early gives an unsettled job
+-- back. A failing claim raises.
+---@param opts {wait: number|string?}?
+function methods:jobs(opts)
+  local current
+  local function next_job()
+    local message, code
+    current, message, code = self:claim(opts)
+    if message then raise("jobs: %s (%s)", message, code) end
+    return current
+  end
+  local function leave()
+    if current and not current._settled then current:release() end
+  end
+  return next_job, nil, nil, setmetatable({}, { __close = leave })
+end
+
+--- Stops claims from this queue; what runs goes on. Pushes still work.
+function methods:pause()
+  return self._handle:pause(self.name, true)
+end
+
+--- Lets claims go on.
+function methods:resume()
+  return self._handle:pause(self.name, false)
+end
+
+--- Counts per state, and how long the oldest ready job has waited.
+---@return nightshift.QueueStats|nil
+---@return string? message
+---@return string? code
+function methods:stats()
+  local all, message, code = self._db:stats()
+  if not all then return nil, message, code end
+  for _, row in ipairs(all.queues) do
+    if row.name == self.name then return row end
+  end
+  return { name = self.name, paused = false, ready = 0, scheduled = 0, running = 0, waiting = 0, dead = 0 }
+end
+
+function meta.__tostring(self)
+  return "nightshift.queue: " .. self.name
+end
+
+--- A handle on the queue `name`; the name has been checked.
+---@param db nightshift.Db
+---@param name string
+---@return nightshift.Queue
+function queue.new(db, name)
+  return setmetatable({ name = name, _db = db, _handle = db._handle, _backend = db._backend }, meta)
+end
+
+return queue
