@@ -1,0 +1,66 @@
+--- The command line: parses arguments, runs one command, gives its exit code.
+--
+-- Results go to stdout, messages to stderr as `nightshift: …`. Exit codes:
+-- 0 fine, 1 failure, 2 usage, 69 database unreachable, 78 configuration.
+
+local argparse = require "argparse"
+local context = require "nightshift.cli.context"
+
+local cli = {}
+
+-- In the order of `nightshift --help`.
+local MODULES = {}
+for i, name in ipairs { "setup", "work", "jobs", "queues", "run" } do
+  MODULES[i] = require("nightshift.cli." .. name)
+end
+
+local function make_parser()
+  local parser = argparse("nightshift", "Durable background jobs for Lua, on MariaDB.")
+    :epilog "Without --url and $NIGHTSHIFT_URL a private server under ./.nightshift is used."
+    :command_target "command"
+    :help_max_width(80)
+  parser:option("--url", "Database: mysql://user:password@host/database. Default: $NIGHTSHIFT_URL.")
+  for _, module in ipairs(MODULES) do module.define(parser) end
+  return parser
+end
+
+local function command_of(name)
+  for _, module in ipairs(MODULES) do
+    if module.commands[name] then return module.commands[name] end
+  end
+end
+
+local function parse(argv)
+  local ok, args = make_parser():pparse(argv)
+  if ok then return args end
+  context.fail(context.USAGE, "%s\nTry `nightshift --help` or `nightshift COMMAND --help`.",
+    args:gsub("\nDid you", ", did you"))
+end
+
+local function run(argv)
+  local args = parse(argv)
+  local exit = command_of(args.command)(args)
+  if not io.stdout:flush() then context.fail(context.FAILURE, "cannot write the output") end
+  return math.type(exit) == "integer" and exit or 0
+end
+
+local function handle_error(err)
+  if context.is_exit(err) then return err end
+  return debug.traceback("internal error: " .. tostring(err), 2)
+end
+
+--- Runs the command line `argv`.
+---@param argv string[]
+---@return integer exit code
+function cli.main(argv)
+  local ok, result = xpcall(run, handle_error, argv)
+  if ok then return result end
+  if not context.is_exit(result) then
+    context.complain("%s", result)
+    return context.FAILURE
+  end
+  context.complain("%s", result.message)
+  return result.exit
+end
+
+return cli

@@ -1,0 +1,234 @@
+--- Commands on jobs: push, jobs, show, retry, cancel, run-now.
+
+local context = require "nightshift.cli.context"
+local core = require "nightshift.core"
+local output = require "nightshift.cli.output"
+local report = require "nightshift.report"
+
+local jobs = { commands = {} }
+local commands = jobs.commands
+
+local STATES = { "scheduled", "ready", "running", "waiting", "done", "dead", "cancelled" }
+local LIVE = { "running", "ready", "scheduled", "waiting" }
+local EVERY = 1 << 31 -- a limit that is none
+
+local function define_push(parser)
+  local push = parser:command("push", "Push one job and print its id.")
+  push:argument("queue", "Queue name.")
+  push:argument("name", "Name of the job: which handler runs it.")
+  push:argument("json", 'Payload, JSON; "-" reads it from stdin.'):default "null"
+  push:option("--delay", 'Run it this much later: seconds, or a text like "5m".')
+  push:option("--priority", "0 to 255, higher first."):convert(context.integer)
+  push:option("--unique", "Key that at most one live job of the queue has.")
+  push:option("--max-attempts", "Errors before it is dead."):convert(context.integer)
+  push:option("--max-polls", "Polls before it is dead."):convert(context.integer)
+  push:option("--max-crashes", "Worker deaths before it is dead."):convert(context.integer)
+  push:option("--backoff", "First delay before a retry.")
+  push:option("--timeout", "Wall time of one run.")
+  push:option("--deadline", "From now; a poll after that is dead.")
+end
+
+local function define_filter(command)
+  command:option("--queue", "Only of this queue.")
+  command:option("--name", "Only of this job name.")
+  command:flag("--yes", "Do it; without this a filter only shows the number.")
+end
+
+local function define_reading(parser)
+  local list = parser:command("jobs", "List jobs.")
+  list:option("--state", "Only in this state."):choices(STATES)
+  list:option("--queue", "Only of this queue.")
+  list:option("--name", "Only of this job name.")
+  list:option("--limit", "At most so many.", "50"):convert(context.integer)
+  list:flag("--json", "Print JSON.")
+  local show = parser:command("show", "Show everything about one job.")
+  show:argument("id", "Job id."):convert(context.id)
+  show:flag("--json", "Print JSON.")
+end
+
+--- Adds the commands to the parser.
+function jobs.define(parser)
+  define_push(parser)
+  define_reading(parser)
+  local retry = parser:command("retry", "Run finished jobs again, with fresh budgets.")
+  retry:argument("id", "Job ids."):args("*"):convert(context.id)
+  retry:option("--state", "All in this state."):choices { "dead", "cancelled", "done" }
+  define_filter(retry)
+  local cancel = parser:command("cancel", "End live jobs.")
+  cancel:argument("id", "Job ids."):args("*"):convert(context.id)
+  cancel:option("--state", "All in this state."):choices(LIVE)
+  cancel:option("--reason", "Kept with the job.")
+  define_filter(cancel)
+  parser:command("run-now", "Make scheduled jobs ready now.")
+    :argument("id", "Job ids."):args("+"):convert(context.id)
+end
+
+local PUSH_KEYS = { "delay", "priority", "unique", "max_attempts", "max_polls", "max_crashes",
+  "backoff", "timeout", "deadline" }
+
+function commands.push(args)
+  local payload = context.json(args.json, "the payload")
+  local given = {}
+  for _, key in ipairs(PUSH_KEYS) do given[key] = args[key] end
+  local db <close> = context.connect(args)
+  local queue = context.must(db:queue(args.queue))
+  print(context.must(queue:push(args.name, payload, given)))
+end
+
+-- When a row's next or last event is, from its state.
+local function when(row, now)
+  local function ago(us) return us and output.span((now - us) / 1000000) or "-" end
+  if row.finished_at then return ago(row.finished_at) .. " ago" end
+  if row.state == "scheduled" then return "in " .. output.span(math.max(0, row.due - now) / 1000000) end
+  if row.state == "running" and row.claimed then return "for " .. ago(row.claimed) end
+  return ago(row.created) .. " old"
+end
+
+local function note(row)
+  if row.progress then
+    return output.one_line(("%d%% %s"):format(row.progress * 100 // 1, row.status or ""), 60)
+  end
+  if row.error then return output.one_line(("%s: %s"):format(row.reason or "error", row.error), 60) end
+  return row.reason or (row.unmet and "for " .. output.count(row.unmet, "job")) or ""
+end
+
+local function job_columns(now)
+  return {
+    output.column("ID", "id", true),
+    output.column("QUEUE", "queue"),
+    output.column("NAME", "name"),
+    output.column("STATE", "state"),
+    output.column("PRIORITY", "priority", true),
+    { title = "FAILED", get = function(row) return row.attempts .. "/" .. row.max_attempts end, right = true },
+    output.column("POLLS", "polls", true),
+    { title = "WHEN", get = function(row) return when(row, now) end },
+    { title = "", get = note },
+  }
+end
+
+function commands.jobs(args)
+  local db <close> = context.connect(args)
+  local rows = context.must(db:jobs {
+    state = args.state, queue = args.queue, name = args.name, limit = args.limit,
+  })
+  if args.json then return output.json_list(rows) end
+  if #rows == 0 then return print "no such jobs" end
+  output.table(job_columns(context.must(db._handle:now())), rows)
+end
+
+local TIMES = { created = true, due = true, deadline = true, finished_at = true }
+local SPANS = { timeout = true, backoff = true }
+local JSONS = { payload = true, result = true, poll_state = true }
+local LINES = { "id", "key", "queue", "name", "state", "reason", "priority", "run", "attempts", "max_attempts",
+  "polls", "max_polls", "crashes", "max_crashes", "unique", "created", "due", "deadline", "timeout", "backoff",
+  "finished_at", "parent", "root", "unmet", "holder", "progress", "status", "payload", "poll_state", "result", "error" }
+
+local function shown(key, value)
+  if TIMES[key] then return output.time(value) end
+  if SPANS[key] then return output.span(value / 1000000) end
+  if JSONS[key] then return output.safe(assert(core.encode(value, math.maxinteger))) end
+  return (output.safe(value):gsub("\n", "\n" .. (" "):rep(14)))
+end
+
+local function show_attempt(attempt)
+  print(("\nrun %d %s at %s"):format(attempt.run, attempt.kind, output.time(attempt.ended)))
+  if attempt.error then print("  " .. output.safe(attempt.error):gsub("\n", "\n  ")) end
+  if attempt.log then print("  log:\n    " .. output.safe(attempt.log):gsub("\n", "\n    ")) end
+end
+
+local function show_text(info)
+  for _, key in ipairs(LINES) do
+    local value = info[key]
+    if value ~= nil then print(("%-13s %s"):format(key, shown(key, value))) end
+  end
+  if #info.waiters > 0 then print(("%-13s %s"):format("waited for by", table.concat(info.waiters, " "))) end
+  for _, attempt in ipairs(info.failures) do show_attempt(attempt) end
+end
+
+function commands.show(args)
+  local db <close> = context.connect(args)
+  local info = context.must(db:job(args.id))
+  info.failures = core.array(context.must(report.attempts(db._handle, args.id)))
+  info.waiters = core.array(context.must(report.waiters(db._handle, args.id, 20)))
+  if args.json then return output.json(info) end
+  show_text(info)
+end
+
+--- Ids that match the filter of `args`, in the given states.
+local function matching(db, args, states)
+  local ids = {}
+  for _, state in ipairs(states) do
+    local rows = context.must(db:jobs { state = state, queue = args.queue, name = args.name, limit = EVERY })
+    for _, row in ipairs(rows) do ids[#ids + 1] = row.id end
+  end
+  return ids
+end
+
+--- The verb on ids named one by one: every failure is told.
+local function each_id(ids, done, verb)
+  local exit = 0
+  for _, id in ipairs(ids) do
+    local ok, message, code = verb(id)
+    if ok then
+      print(("%d %s"):format(id, done))
+    else
+      exit = context.FAILURE
+      context.report_failure(tostring(id), message, code)
+    end
+  end
+  return exit
+end
+
+-- What a job says that meanwhile went on by itself.
+local MOVED_ON = { NOT_FOUND = true, STATE = true }
+
+--- The verb on what a filter found; jobs that have moved on are not failures.
+local function each_match(ids, done, verb)
+  local count, exit = 0, 0
+  for _, id in ipairs(ids) do
+    local ok, message, code = verb(id)
+    if ok then
+      count = count + 1
+    elseif not MOVED_ON[code] then
+      exit = context.FAILURE
+      context.report_failure(tostring(id), message, code)
+    end
+  end
+  print(("%s %s"):format(output.count(count, "job"), done))
+  return exit
+end
+
+local function on_jobs(args, states, done, make_verb)
+  local filter = args.state or args.queue or args.name
+  if (#args.id > 0) == (filter ~= nil) then
+    context.fail(context.USAGE, "give either job ids or a filter (--state, --queue, --name)")
+  end
+  local db <close> = context.connect(args)
+  local verb = make_verb(db)
+  if not filter then return each_id(args.id, done, verb) end
+  local ids = matching(db, args, args.state and { args.state } or states)
+  if #ids == 0 then return print "no such jobs" end
+  if not args.yes then
+    context.fail(context.USAGE, "%s would be %s; add --yes to do it", output.count(#ids, "job"), done)
+  end
+  return each_match(ids, done, verb)
+end
+
+function commands.retry(args)
+  return on_jobs(args, { "dead" }, "retried", function(db)
+    return function(id) return db:retry(id) end
+  end)
+end
+
+function commands.cancel(args)
+  return on_jobs(args, LIVE, "cancelled", function(db)
+    return function(id) return db:cancel(id, { reason = args.reason }) end
+  end)
+end
+
+commands["run-now"] = function(args)
+  local db <close> = context.connect(args)
+  return each_id(args.id, "is ready", function(id) return db:run_now(id) end)
+end
+
+return jobs

@@ -1,0 +1,106 @@
+--- How results look: aligned tables, times, JSON.
+--
+-- Plain text without colour or cursor movement, the same on a terminal and in
+-- a pipe, so NO_COLOR has nothing to switch off. Text that came from jobs is
+-- shown with its control characters escaped.
+
+local core = require "nightshift.core"
+
+local output = {}
+
+local function escape(char)
+  return ("\\x%02x"):format(char:byte())
+end
+
+--- Text of a job for a terminal: newline and tab stay, other controls do not.
+---@param text any
+---@return string
+function output.safe(text)
+  return (tostring(text):gsub("[^%C\n\t]", escape))
+end
+
+--- The first line, cut to `max` characters.
+function output.one_line(text, max)
+  local line = output.safe(text):match "[^\n]*":gsub("\t", " ")
+  local length = utf8.len(line)
+  if not length or length <= max then return line end
+  return line:sub(1, utf8.offset(line, max) - 1) .. "…"
+end
+
+--- An instant in µs as ISO 8601, UTC; "-" when absent.
+function output.time(us)
+  if not us then return "-" end
+  return os.date("!%Y-%m-%dT%H:%M:%S", us // 1000000) .. (".%03dZ"):format(us // 1000 % 1000)
+end
+
+local UNITS = { { 86400, "d" }, { 3600, "h" }, { 60, "m" } }
+
+--- A span of seconds with its two largest units: "3d4h", "2m5s", "0.4s".
+function output.span(seconds)
+  if not seconds then return "-" end
+  if seconds < 10 then return ("%.1fs"):format(seconds) end
+  local rest = math.floor(seconds)
+  for i, unit in ipairs(UNITS) do
+    if rest >= unit[1] then
+      local small = UNITS[i + 1] or { 1, "s" }
+      return ("%d%s%d%s"):format(rest // unit[1], unit[2], rest % unit[1] // small[1], small[2])
+    end
+  end
+  return rest .. "s"
+end
+
+--- One value as a line of JSON.
+function output.json(value)
+  local text = assert(core.encode(value, math.maxinteger))
+  io.write(text, "\n")
+end
+
+--- Rows as a JSON list.
+function output.json_list(rows)
+  output.json(core.array(rows))
+end
+
+local function width(text)
+  return utf8.len(text) or #text
+end
+
+local function pad(text, size, right)
+  local space = (" "):rep(size - width(text))
+  return right and space .. text or text .. space
+end
+
+local function cells_of(columns, row)
+  local cells = {}
+  for i, column in ipairs(columns) do
+    local value = column.get(row)
+    cells[i] = value == nil and "-" or tostring(value)
+  end
+  return cells
+end
+
+--- Writes an aligned table. Columns: {title, get, right = true|nil}.
+function output.table(columns, rows)
+  local lines, sizes = { {} }, {}
+  for i, column in ipairs(columns) do lines[1][i] = column.title end
+  for _, row in ipairs(rows) do lines[#lines + 1] = cells_of(columns, row) end
+  for i = 1, #columns do
+    sizes[i] = 0
+    for _, cells in ipairs(lines) do sizes[i] = math.max(sizes[i], width(cells[i])) end
+  end
+  for _, cells in ipairs(lines) do
+    for i, column in ipairs(columns) do cells[i] = pad(cells[i], sizes[i], column.right) end
+    io.write((table.concat(cells, "  "):gsub(" +$", "")), "\n")
+  end
+end
+
+--- A column that shows a field; numbers stand right.
+function output.column(title, key, right)
+  return { title = title, get = function(row) return row[key] end, right = right }
+end
+
+--- "1 job", "2 jobs".
+function output.count(n, noun)
+  return ("%d %s%s"):format(n, noun, n == 1 and "" or "s")
+end
+
+return output

@@ -1,0 +1,89 @@
+--- Commands on queues: status, pause, resume.
+
+local context = require "nightshift.cli.context"
+local core = require "nightshift.core"
+local output = require "nightshift.cli.output"
+
+local queues = { commands = {} }
+local commands = queues.commands
+
+--- Adds the commands to the parser.
+function queues.define(parser)
+  local status = parser:command("status", "Show queues with their counts, and who holds jobs.")
+  status:flag("--json", "Print JSON.")
+  for name, text in pairs { pause = "Stop claims from queues; pushes still work.", resume = "Let claims go on." } do
+    parser:command(name, text):argument("queue", "Queue name."):args "+"
+  end
+end
+
+local function count_of(state)
+  return function(row)
+    return row.approximate and "~" .. row[state] or row[state]
+  end
+end
+
+local QUEUE_COLUMNS = {
+  output.column("QUEUE", "name"),
+  { title = "READY", get = count_of "ready", right = true },
+  { title = "SCHEDULED", get = count_of "scheduled", right = true },
+  { title = "RUNNING", get = count_of "running", right = true },
+  { title = "WAITING", get = count_of "waiting", right = true },
+  { title = "DEAD", get = count_of "dead", right = true },
+  { title = "OLDEST", get = function(row) return output.span(row.oldest) end, right = true },
+  { title = "NEXT DUE", get = function(row) return output.span(row.next) end, right = true },
+  { title = "", get = function(row) return row.paused and "paused" or "" end },
+}
+
+local function holder_columns(now)
+  local function since(key)
+    return function(row) return output.span((now - row[key]) / 1000000) end
+  end
+  return {
+    output.column("HOLDER", "id", true),
+    output.column("KIND", "kind"),
+    { title = "HOST", get = function(row) return output.one_line(row.host, 40) end },
+    output.column("PID", "pid", true),
+    { title = "UP", get = since "started", right = true },
+    { title = "BEAT", get = since "beat", right = true },
+    output.column("BATCHES", "leases", true),
+    output.column("VERSION", "version"),
+  }
+end
+
+function commands.status(args)
+  local db <close> = context.connect(args)
+  local stats = context.must(db:stats())
+  if args.json then
+    return output.json {
+      now = stats.now, queues = core.array(stats.queues), holders = core.array(stats.holders),
+    }
+  end
+  if #stats.queues == 0 then return print "no queues yet; `nightshift push` makes the first" end
+  output.table(QUEUE_COLUMNS, stats.queues)
+  if #stats.holders == 0 then return print "\nnobody holds jobs" end
+  print()
+  output.table(holder_columns(stats.now), stats.holders)
+end
+
+local function set_paused(paused)
+  return function(args)
+    local db <close> = context.connect(args)
+    local failed = false
+    for _, name in ipairs(args.queue) do
+      local ok, message, code = db:queue(name)
+      if ok then ok, message, code = db._handle:pause(name, paused) end
+      if ok then
+        print(("%s %s"):format(name, paused and "paused" or "resumed"))
+      else
+        failed = true
+        context.report_failure(output.one_line(name, 64), message, code)
+      end
+    end
+    return failed and context.FAILURE or 0
+  end
+end
+
+commands.pause = set_paused(true)
+commands.resume = set_paused(false)
+
+return queues

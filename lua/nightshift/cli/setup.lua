@@ -1,0 +1,120 @@
+--- Commands on the installation: init, migrate, prune, version.
+
+local context = require "nightshift.cli.context"
+local core = require "nightshift.core"
+local nightshift = require "nightshift"
+local options = require "nightshift.options"
+local output = require "nightshift.cli.output"
+local report = require "nightshift.report"
+
+local setup = { commands = {} }
+local commands = setup.commands
+
+--- Adds the commands to the parser.
+function setup.define(parser)
+  local init = parser:command("init", "Create Nightshift's tables in the database.")
+  init:flag("--print", "Print the SQL instead, ready for the mariadb client.")
+  parser:command("migrate", "Upgrade the tables to this version of Nightshift.")
+  local prune = parser:command("prune", "Delete the history of finished jobs.")
+  prune:option("--done", 'Delete done jobs older than this, e.g. "1d"; "never" keeps them.', "1d")
+  prune:option("--dead", 'The same for dead and cancelled jobs.', "30d")
+  prune:flag("--yes", "Do it; without this only the number is shown.")
+  local version = parser:command("version", "Show versions of program, tables and server.")
+  version:flag("--json", "Print JSON.")
+end
+
+local function newest_schema()
+  local schema = core.schema()
+  return schema[#schema].version
+end
+
+local function print_statement(statement)
+  io.write(("\n-- version %d: %s\n"):format(statement.version, statement.name))
+  if statement.text:find(";", 1, true) then
+    io.write("DELIMITER //\n", statement.text, "\n//\nDELIMITER ;\n")
+  else
+    io.write(statement.text, ";\n")
+  end
+end
+
+local function print_schema()
+  io.write(("-- Nightshift %s, tables of version %d.\n"):format(nightshift._VERSION, newest_schema()))
+  io.write "-- For an empty database: nightshift init --print | mariadb DATABASE\n"
+  for _, statement in ipairs(core.schema()) do print_statement(statement) end
+  io.write(("\n-- the version of the tables\nREPLACE INTO nightshift_meta (name, value) VALUES ('schema', '%d');\n")
+    :format(newest_schema()))
+end
+
+local function migrate(args)
+  local handle <close> = context.connect(args, { no_schema = true })
+  local before, now = context.must(handle:migrate())
+  if before == now then
+    print(("the tables are of version %d already"):format(now))
+  elseif before == 0 then
+    print(("created the tables, version %d"):format(now))
+  else
+    print(("upgraded the tables from version %d to %d"):format(before, now))
+  end
+end
+
+function commands.init(args)
+  if args.print then return print_schema() end
+  migrate(args)
+end
+
+commands.migrate = migrate
+
+local function age(text, what)
+  if text == "never" then return -1 end
+  local us, message = options.duration(text, what)
+  if not us then context.fail(context.USAGE, "%s", message) end
+  return us
+end
+
+function commands.prune(args)
+  local keep_done, keep_dead = age(args.done, "--done"), age(args.dead, "--dead")
+  local handle <close> = context.connect(args)
+  local counts = context.must(report.prunable(handle._handle, keep_done, keep_dead))
+  local total = counts.done + counts.dead + counts.cancelled
+  if total == 0 then return print "nothing to delete" end
+  if not args.yes then
+    context.fail(context.USAGE, "%d done, %d dead, %d cancelled jobs would be deleted; add --yes to do it",
+      counts.done, counts.dead, counts.cancelled)
+  end
+  local deleted = context.must(handle._handle:prune(keep_done, keep_dead, 0))
+  print("deleted " .. output.count(deleted, "job"))
+end
+
+--- Fills in what a server says of itself; why it says nothing goes to `error`.
+local function ask_server(args, facts)
+  local handle, message, code = nightshift.open { url = args.url, no_schema = true }
+  if not handle then
+    facts.error, facts.code = message, code
+    return
+  end
+  local core_handle <close> = handle
+  local server = core_handle:execute "@report_server"
+  local schema = core_handle:execute "@report_schema"
+  if server and server[1] then facts.server, facts.database = server[1].version, server[1].db end
+  if schema and schema[1] then facts.tables = math.tointeger(tonumber(schema[1].value)) end
+end
+
+local function server_line(facts)
+  if facts.error then return ("server      not reached: %s (%s)"):format(facts.error, facts.code) end
+  if not facts.server then return "server      not asked: no --url and no $NIGHTSHIFT_URL" end
+  return ("server      %s, database %s, tables of version %s")
+    :format(facts.server, facts.database or "-", facts.tables or "none")
+end
+
+function commands.version(args)
+  local facts = { version = nightshift._VERSION, schema = newest_schema(), lua = _VERSION }
+  local env = os.getenv "NIGHTSHIFT_URL"
+  if args.url or (env and env ~= "") then ask_server(args, facts) end
+  if args.json then return output.json(facts) end
+  print("nightshift  " .. facts.version)
+  print("schema      " .. facts.schema)
+  print("lua         " .. facts.lua)
+  print(server_line(facts))
+end
+
+return setup

@@ -1,0 +1,80 @@
+--- Command work: hands the handler files to the host.
+
+local context = require "nightshift.cli.context"
+local files = require "nightshift.cli.files"
+local options = require "nightshift.options"
+
+local work = { commands = {} }
+
+--- Adds the command to the parser.
+function work.define(parser)
+  local command = parser:command("work", "Run jobs with the handlers of Lua scripts.")
+  command:argument("files", "Handler files, or folders of them."):args "+"
+  command:option("--workers", "Worker processes."):convert(context.integer)
+  command:option("--queues", "Queues with their weights, e.g. mail=3,default; without: every queue.")
+  command:flag("--drain", "Exit when nothing is ready, running or due soon.")
+  command:option("--drain-within", 'What "soon" is, e.g. 0 or "5m".')
+  command:option("--drain-timeout", "How long running jobs may take at the end.")
+  command:option("--log", "Form of the log lines."):choices { "text", "json" }:default "text"
+end
+
+local function parse_feed(text)
+  local name, weight = text:match "^(.*)=(%d+)$"
+  name, weight = name or text, math.tointeger(tonumber(weight or 1))
+  local ok, message = options.name("queue name", name, options.MAX_QUEUE)
+  if not ok then context.fail(context.USAGE, "--queues: %s", message) end
+  if not weight or weight < 1 or weight > 1000 then
+    context.fail(context.USAGE, "--queues: the weight of '%s' must be from 1 to 1000", name)
+  end
+  return { name = name, weight = weight }
+end
+
+--- "a=3,b" as {{name = "a", weight = 3}, {name = "b", weight = 1}}.
+---@param text string|nil
+---@return {name: string, weight: integer}[]|nil
+function work.parse_queues(text)
+  if not text then return nil end
+  local feeds, seen = {}, {}
+  for item in (text .. ","):gmatch "([^,]*)," do
+    local feed = parse_feed(item)
+    if seen[feed.name] then context.fail(context.USAGE, "--queues: '%s' is named twice", feed.name) end
+    seen[feed.name] = true
+    feeds[#feeds + 1] = feed
+  end
+  return feeds
+end
+
+local function microseconds(text, what)
+  if not text then return nil end
+  local us, message = options.duration(text, what)
+  if not us then context.fail(context.USAGE, "%s", message) end
+  return us
+end
+
+local function check_workers(n)
+  if n and (n < 1 or n > 100000) then
+    context.fail(context.USAGE, "--workers must be from 1 to 100000, got %d", n)
+  end
+  return n
+end
+
+function work.commands.work(args)
+  local config = {
+    workers = check_workers(args.workers),
+    queues = work.parse_queues(args.queues),
+    drain = args.drain or args.drain_within ~= nil,
+    drain_within = microseconds(args.drain_within, "--drain-within"),
+    drain_timeout = microseconds(args.drain_timeout, "--drain-timeout"),
+    log = args.log,
+    files = files.expand(args.files),
+  }
+  local env = os.getenv "NIGHTSHIFT_URL"
+  config.url = args.url or (env ~= "" and env or nil)
+  local there, host = pcall(require, "nightshift.host")
+  if not there then
+    context.fail(context.FAILURE, "work needs the program nightshift; this is plain Lua with the module only")
+  end
+  return host.work(config)
+end
+
+return work
