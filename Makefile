@@ -11,9 +11,9 @@ LIBDIR  ?= $(PREFIX)/lib/lua/5.4
 
 # Files by name, a list per layer.
 BASE := ns_err ns_buf ns_time ns_duration ns_log
-CORE := ns_url ns_db ns_stmt ns_schema ns_queue ns_push ns_holder ns_lease \
-        ns_lanes ns_claim ns_settle ns_cycle ns_admin ns_prune ns_listen \
-        ns_private
+CORE := ns_url ns_db ns_handle ns_schema ns_queue ns_push ns_holder ns_lease \
+        ns_lanes ns_claim ns_finish ns_settle ns_cycle ns_admin ns_prune ns_listen \
+        ns_private ns_guard
 LUAC := nsl_module nsl_conv nsl_json nsl_db nsl_jobs nsl_sql
 HOST := nsh_main nsh_config nsh_host nsh_dispatch nsh_zygote nsh_worker \
         nsh_ipc nsh_table

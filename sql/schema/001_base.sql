@@ -230,3 +230,139 @@ CREATE TABLE nightshift_unique_key (
   job_id BIGINT NOT NULL,
   PRIMARY KEY (queue_id, ukey)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_jobs_view
+-- Every job with its state, for people and reports. It reads all hot tables;
+-- counts for dashboards come from elsewhere.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW nightshift_jobs AS
+SELECT j.id, q.name AS queue, j.name, 'ready' AS state, 255 - j.rank AS priority,
+  j.run, j.attempts, j.polls, j.crashes, j.created, j.due, j.parent, j.root,
+  j.unmet, NULL AS holder, NULL AS finished_at, NULL AS reason, NULL AS error,
+  j.payload, NULL AS result
+FROM nightshift_ready r
+JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run
+JOIN nightshift_queue q ON q.id = j.queue_id
+UNION ALL
+SELECT j.id, q.name, j.name, 'scheduled', 255 - j.rank,
+  j.run, j.attempts, j.polls, j.crashes, j.created, j.due, j.parent, j.root,
+  j.unmet, NULL, NULL, NULL, NULL, j.payload, NULL
+FROM nightshift_scheduled s
+JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
+JOIN nightshift_queue q ON q.id = j.queue_id
+UNION ALL
+SELECT j.id, q.name, j.name, 'running', 255 - j.rank,
+  j.run, j.attempts, j.polls, j.crashes, j.created, j.due, j.parent, j.root,
+  j.unmet, l.holder, NULL, NULL, NULL, j.payload, NULL
+FROM nightshift_lease l
+JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+JOIN nightshift_job j ON j.id = c.id AND j.run = c.run
+JOIN nightshift_queue q ON q.id = j.queue_id
+UNION ALL
+SELECT j.id, q.name, j.name, 'waiting', 255 - j.rank,
+  j.run, j.attempts, j.polls, j.crashes, j.created, j.due, j.parent, j.root,
+  j.unmet, NULL, NULL, NULL, NULL, j.payload, NULL
+FROM nightshift_job j
+JOIN nightshift_queue q ON q.id = j.queue_id
+WHERE j.unmet > 0
+UNION ALL
+SELECT f.id, q.name, f.name, f.outcome, f.priority,
+  f.run, f.attempts, f.polls, f.crashes, f.created, f.created, f.parent, f.root,
+  0, f.holder, f.finished_at, f.reason, f.error, f.payload, f.result
+FROM nightshift_finished f
+JOIN nightshift_queue q ON q.id = f.queue_id
+
+-- name: create_push
+-- CALL nightshift_push('mail', 'email.send', '{"to":"a@b"}', '{"delay":30}').
+-- From any language, and from triggers: it returns no rows and leaves the id
+-- in @nightshift_id. Options: delay, priority, unique, max_attempts,
+-- max_crashes, max_polls, backoff, timeout, deadline; seconds are numbers.
+-- Ring after your commit: CALL nightshift_ring().
+CREATE OR REPLACE PROCEDURE nightshift_push(
+  IN p_queue VARCHAR(64) CHARACTER SET utf8mb4,
+  IN p_name VARCHAR(100) CHARACTER SET utf8mb4,
+  IN p_payload MEDIUMTEXT CHARACTER SET utf8mb4,
+  IN p_options MEDIUMTEXT CHARACTER SET utf8mb4)
+  MODIFIES SQL DATA
+BEGIN
+  DECLARE v_queue INT DEFAULT NULL;
+  DECLARE v_id, v_now, v_delay BIGINT;
+  DECLARE v_priority INT;
+  DECLARE v_unique VARCHAR(190) CHARACTER SET utf8mb4;
+  DECLARE v_bad TEXT CHARACTER SET utf8mb4 DEFAULT NULL;
+  DECLARE v_options MEDIUMTEXT CHARACTER SET utf8mb4
+    DEFAULT COALESCE(NULLIF(p_options, ''), '{}');
+  IF p_payload IS NULL OR NOT JSON_VALID(p_payload) THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: the payload is not valid JSON';
+  END IF;
+  IF NOT JSON_VALID(v_options) OR JSON_TYPE(v_options) <> 'OBJECT' THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: the options are not a JSON object';
+  END IF;
+  SELECT GROUP_CONCAT(k.name) INTO v_bad
+  FROM JSON_TABLE(JSON_KEYS(v_options), '$[*]' COLUMNS (name VARCHAR(64) PATH '$')) k
+  WHERE k.name NOT IN ('delay', 'priority', 'unique', 'max_attempts',
+    'max_crashes', 'max_polls', 'backoff', 'timeout', 'deadline');
+  IF v_bad IS NOT NULL THEN
+    SET v_bad = LEFT(CONCAT('nightshift_push: unknown option ', v_bad), 128);
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
+  END IF;
+  SELECT id INTO v_queue FROM nightshift_queue WHERE name = p_queue;
+  IF v_queue IS NULL THEN
+    INSERT IGNORE INTO nightshift_queue (name, created) VALUES (p_queue, {now});
+    SELECT id INTO v_queue FROM nightshift_queue WHERE name = p_queue;
+  END IF;
+  IF v_queue IS NULL THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: the queue name must have 1 to 64 bytes and no control characters';
+  END IF;
+  SET v_id = (NEXT VALUE FOR nightshift_id) * 100;
+  SET v_now = {now};
+  SET v_delay = COALESCE(JSON_VALUE(v_options, '$.delay'), 0) * 1000000;
+  SET v_priority = COALESCE(JSON_VALUE(v_options, '$.priority'), 100);
+  SET v_unique = JSON_VALUE(v_options, '$.unique');
+  IF v_unique IS NOT NULL THEN
+    INSERT INTO nightshift_unique_key (queue_id, ukey, job_id)
+    VALUES (v_queue, v_unique, v_id);
+  END IF;
+  INSERT INTO nightshift_job
+    (id, queue_id, name, payload, priority, rank, max_attempts, max_polls,
+     max_crashes, backoff, timeout, deadline, created, due, ukey, nonce)
+  VALUES (v_id, v_queue, p_name, p_payload, v_priority, 255 - v_priority,
+    COALESCE(JSON_VALUE(v_options, '$.max_attempts'), 10),
+    JSON_VALUE(v_options, '$.max_polls'),
+    COALESCE(JSON_VALUE(v_options, '$.max_crashes'), 3),
+    COALESCE(JSON_VALUE(v_options, '$.backoff'), 5) * 1000000,
+    COALESCE(JSON_VALUE(v_options, '$.timeout'), 3600) * 1000000,
+    v_now + JSON_VALUE(v_options, '$.deadline') * 1000000,
+    v_now, v_now + v_delay, v_unique, FLOOR(RAND() * 9000000000000000000));
+  IF v_delay > 0 THEN
+    INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)
+    VALUES (v_now + v_delay, v_id, v_queue, 255 - v_priority, 1);
+  ELSE
+    INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)
+    VALUES (v_queue, 255 - v_priority, v_now, v_id, 1);
+  END IF;
+  SET @nightshift_id = v_id;
+END
+
+-- name: create_ring
+-- Ends the sleep of one listener of each kind (each set of queues), whoever
+-- owns it. KILL QUERY ID hits exactly the statement that was seen sleeping.
+CREATE OR REPLACE PROCEDURE nightshift_ring()
+  SQL SECURITY DEFINER
+BEGIN
+  DECLARE v_query BIGINT;
+  DECLARE v_done BOOLEAN DEFAULT FALSE;
+  DECLARE sleepers CURSOR FOR
+    SELECT MIN(query_id) FROM information_schema.processlist
+    WHERE db = DATABASE() AND info LIKE 'SELECT /* nightshift-wait %'
+      AND id <> CONNECTION_ID()
+    GROUP BY info;
+  DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_done = TRUE;
+  DECLARE CONTINUE HANDLER FOR 1094, 1095, 1957 BEGIN END;
+  OPEN sleepers;
+  FETCH sleepers INTO v_query;
+  WHILE NOT v_done DO
+    KILL QUERY ID v_query;
+    FETCH sleepers INTO v_query;
+  END WHILE;
+  CLOSE sleepers;
+END

@@ -74,6 +74,16 @@ void ns_buf_addf(ns_buf *b, const char *fmt, ...) {
   va_end(again);
 }
 
+void ns_buf_fill(ns_buf *b, const char *text, const char *mark, ns_bytes by) {
+  const char *at;
+  while ((at = strstr(text, mark)) != NULL) {
+    ns_buf_add(b, text, (size_t)(at - text));
+    ns_buf_add(b, by.p, by.n);
+    text = at + strlen(mark);
+  }
+  ns_buf_adds(b, text);
+}
+
 void ns_buf_reset(ns_buf *b) {
   b->n = 0;
   b->oom = false;

@@ -36,6 +36,9 @@ void ns_buf_adds(ns_buf *b, const char *s);
 void ns_buf_addf(ns_buf *b, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* Adds 'text' with every 'mark' in it replaced by 'by'. */
+void ns_buf_fill(ns_buf *b, const char *text, const char *mark, ns_bytes by);
+
 /* Makes room for 'n' more bytes and returns where they go; NULL: oom. */
 char *ns_buf_room(ns_buf *b, size_t n);
 

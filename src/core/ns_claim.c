@@ -205,15 +205,15 @@ ns_status ns_promote(ns_db *db, int64_t *next_due, ns_err *err) {
 /* The statement with one range per lane in the place of the mark. */
 static ns_status with_lanes(ns_sql sql, size_t nlanes, ns_buf *text,
                             ns_err *err) {
-  const char *from = ns_sql_texts[sql];
-  const char *mark = strstr(from, LANE_MARK);
-  ns_buf_add(text, from, (size_t)(mark - from));
+  ns_buf ranges = NS_BUF_INIT;
   for (size_t i = 0; i < nlanes; i++) {
     if (i > 0)
-      ns_buf_adds(text, " OR ");
-    ns_buf_adds(text, LANE_RANGE);
+      ns_buf_adds(&ranges, " OR ");
+    ns_buf_adds(&ranges, LANE_RANGE);
   }
-  ns_buf_adds(text, mark + strlen(LANE_MARK));
+  ns_buf_fill(text, ns_sql_texts[sql], LANE_MARK, ns_buf_bytes(&ranges));
+  text->oom = text->oom || ranges.oom;
+  ns_buf_free(&ranges);
   return text->oom ? no_memory(err) : NS_OK;
 }
 
@@ -536,7 +536,19 @@ static ns_status forget_missing(ns_db *db, ns_lease *b, const ns_jobs *out,
                  (ns_column[]){{NS_INT, &id, NULL, NULL}}, 1, err);
 }
 
-ns_status ns_take_read(ns_db *db, int64_t lease, ns_jobs *out, ns_err *err) {
+/* The tokens of a lease: in the order they were taken, or else by id. */
+static void list_tokens(const ns_lease *b, const ns_takes *takes, ns_buf *list) {
+  if (takes != NULL)
+    for (size_t i = 0; i < takes->n; i++)
+      ns_pair_add(list, takes->items[i].id, takes->items[i].run);
+  else
+    for (size_t i = 0; i < b->n; i++)
+      if (!b->jobs[i].settled)
+        ns_pair_add(list, b->jobs[i].id, b->jobs[i].run);
+}
+
+ns_status ns_take_read(ns_db *db, int64_t lease, const ns_takes *takes,
+                       ns_jobs *out, ns_err *err) {
   ns_lease *b = lease_of(db, lease);
   ns_buf list = NS_BUF_INIT;
   const ns_value *row = NULL;
@@ -545,8 +557,7 @@ ns_status ns_take_read(ns_db *db, int64_t lease, ns_jobs *out, ns_err *err) {
   ns_status st;
   if (b == NULL)
     return NS_OK;
-  for (size_t i = 0; i < b->n; i++)
-    ns_pair_add(&list, b->jobs[i].id, b->jobs[i].run);
+  list_tokens(b, takes, &list);
   param = ns_pair_end(&list);
   st = list.oom ? no_memory(err) : ns_run(db, NS_SQL_CLAIM_READ, &param, err);
   while (st == NS_OK &&

@@ -33,9 +33,10 @@ ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t *lease,
 ns_status ns_take_done(ns_db *db, const ns_takes *takes, int64_t lease,
                        ns_err *err);
 
-/* Reads the jobs of a lease that are still ours into 'out'; the others are
-** forgotten. */
-ns_status ns_take_read(ns_db *db, int64_t lease, ns_jobs *out, ns_err *err);
+/* Reads the jobs of a lease that are still ours into 'out', in the order of
+** 'takes' (NULL: by id); the others are forgotten. */
+ns_status ns_take_read(ns_db *db, int64_t lease, const ns_takes *takes,
+                       ns_jobs *out, ns_err *err);
 
 /* "[[id,run],…]" */
 void ns_pair_add(ns_buf *list, int64_t id, int64_t run);

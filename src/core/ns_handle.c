@@ -13,8 +13,9 @@
 #include <unistd.h>
 
 #include "ns_holder.h"
-#include "ns_listen.h"
+#include "ns_queue.h"
 #include "ns_schema.h"
+#include "ns_settle.h"
 #include "ns_time.h"
 
 #define TX_TRIES 20 /* of one unit of work, before NS_EBUSY */
@@ -106,7 +107,8 @@ static ns_status connect_once(ns_db *db, ns_err *err) {
 static void disown(ns_db *db) {
   hang_up(db);
   ns_leases_free(&db->leases);
-  db->holder = 0;
+  db->holder = db->unread = 0;
+  db->ntx = 0;
   db->next_id = db->end_id = 0;
   db->user_tx = db->broken_tx = false;
   ns_listener_close(db->waiter);
@@ -217,6 +219,7 @@ void ns_close(ns_db *db) {
   ns_leases_free(&db->leases);
   ns_lanes_free(&db->lanes);
   free(db->queues);
+  free(db->tx_settled);
   ns_url_free(&db->url);
   cfg_free(&db->cfg);
   free(db->private_url);
@@ -405,10 +408,13 @@ ns_status ns_commit(ns_db *db, ns_err *err) {
   }
   st = ns_text(db, "COMMIT", err);
   db->user_tx = false;
-  if (st == NS_OK && db->ring_due) {
-    db->ring_due = false;
-    ns_ring(db, NULL);
+  if (st == NS_OK) {
+    ns_settle_joined(db);
+    if (db->ring_due)
+      ns_ring(db, NULL);
   }
+  db->ntx = 0;
+  db->ring_due = false;
   return st;
 }
 
@@ -418,6 +424,7 @@ void ns_rollback(ns_db *db) {
   if (!ns_is_foreign(db) && db->link != NULL && !ns_link_dead(db->link))
     ns_link_text(db->link, "ROLLBACK", NULL);
   db->user_tx = db->broken_tx = db->ring_due = false;
+  db->ntx = 0;
 }
 
 bool ns_in_transaction(const ns_db *db) {

@@ -53,6 +53,9 @@ struct ns_db {
   int64_t holder;      /* id of our holder row; 0: not registered */
   bool is_host;
   int64_t cycle;       /* number of the last cycle that wrote */
+  int64_t unread;      /* a lease whose jobs could not be read yet; 0: none */
+  ns_verdict *tx_settled; /* verdicts written in the caller's transaction */
+  size_t ntx, captx;
   ns_leases leases;    /* what we hold */
   ns_lanes lanes;      /* where we claim */
   int64_t skew;        /* server's clock minus our monotonic one, µs */

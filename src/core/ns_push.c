@@ -365,7 +365,7 @@ static ns_status number(ns_db *db, ns_push *jobs, work *w, ns_err *err) {
 static ns_status check_all(ns_db *db, const ns_push *jobs, size_t n,
                            ns_err *err) {
   for (size_t i = 0; i < n; i++) {
-    char where[32];
+    char where[64];
     ns_status st = ns_push_check(&jobs[i], db->cfg.max_payload, err);
     if (st == NS_OK)
       continue;

@@ -1,0 +1,85 @@
+-- Verbs from outside. Each locks the job's row first. Sorted by name.
+
+-- name: admin_due_now
+-- Params: job. Key: PRIMARY of job, locked by admin_lock.
+UPDATE nightshift_job SET run = run + 1, due = {now} WHERE id = ?
+
+-- name: admin_finished
+-- Params: job. Key: PRIMARY of finished; locks the row.
+SELECT outcome, run, queue_id, ukey, priority, parent FROM nightshift_finished
+WHERE id = ? FOR UPDATE
+
+-- name: admin_forget
+-- Params: job. Key: PRIMARY of finished, locked by admin_finished.
+DELETE FROM nightshift_finished WHERE id = ?
+
+-- name: admin_info
+-- Params: job. Key: PRIMARY of job; running by PRIMARY; leases are few. No
+-- locks.
+SELECT j.id, j.run, j.queue_id, q.name AS queue, j.name, j.payload, j.state,
+  j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls, j.max_crashes,
+  255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
+  j.timeout, j.nonce, j.ukey, j.unmet, r.progress, r.status,
+  (SELECT MIN(l.holder) FROM nightshift_lease l
+   JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+   WHERE c.id = j.id AND c.run = j.run) AS holder,
+  NULL AS outcome, NULL AS reason, NULL AS error, NULL AS result,
+  NULL AS finished_at, {now} AS now
+FROM nightshift_job j
+JOIN nightshift_queue q ON q.id = j.queue_id
+LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
+WHERE j.id = ?
+
+-- name: admin_info_finished
+-- Params: job. Key: PRIMARY of finished. No locks.
+SELECT f.id, f.run, f.queue_id, q.name AS queue, f.name, f.payload, NULL AS state,
+  f.attempts, f.polls, f.crashes, f.max_attempts, f.max_polls, f.max_crashes,
+  f.priority, f.parent, f.root, f.created, f.created AS due, f.deadline,
+  f.timeout, f.nonce, f.ukey, 0 AS unmet, NULL AS progress, NULL AS status,
+  f.holder, f.outcome, f.reason, f.error, f.result, f.finished_at, {now} AS now
+FROM nightshift_finished f
+JOIN nightshift_queue q ON q.id = f.queue_id
+WHERE f.id = ?
+
+-- name: admin_lock
+-- Params: job. Key: PRIMARY of job; locks the row, waiting for it.
+SELECT j.queue_id, j.rank, j.run, j.unmet, j.due, j.ukey, {now} AS now
+FROM nightshift_job j WHERE j.id = ? FOR UPDATE
+
+-- name: admin_notice
+-- Params: kind, job, run. Key: leases are few. Tells the holder of a claim.
+INSERT IGNORE INTO nightshift_notice (holder, job_id, run, kind, created)
+SELECT l.holder, c.id, c.run, ?, {now}
+FROM nightshift_lease l
+JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+WHERE c.id = ? AND c.run = ?
+
+-- name: admin_retry
+-- Params: job. Key: PRIMARY of finished, locked by admin_finished. Fresh
+-- budgets, the next run.
+INSERT INTO nightshift_job
+  (id, queue_id, name, payload, priority, rank, run, max_attempts, max_polls,
+   max_crashes, backoff, timeout, created, due, parent, root, on_fail, ukey,
+   nonce)
+SELECT id, queue_id, name, payload, priority, 255 - priority, run + 1,
+  max_attempts, max_polls, max_crashes, backoff, timeout, {now}, {now}, parent,
+  root, on_fail, ukey, nonce
+FROM nightshift_finished WHERE id = ?
+
+-- name: admin_unschedule
+-- Params: run_at, job. Key: PRIMARY of scheduled; best effort: a
+-- row that stays is dropped by whoever claims it.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+DELETE FROM nightshift_scheduled WHERE run_at = ? AND job_id = ?
+
+-- name: prune_attempts
+-- Array-bound. Params: job. Key: PRIMARY of attempt.
+DELETE FROM nightshift_attempt WHERE job_id = ?
+
+-- name: prune_finished
+-- Params: outcome, age in microseconds, rows. Key: outcome (outcome,
+-- finished_at), the oldest first; locks what it deletes.
+DELETE FROM nightshift_finished
+WHERE outcome = ? AND finished_at < {now} - ?
+ORDER BY finished_at LIMIT ?
+RETURNING id

@@ -1,0 +1,341 @@
+/*
+** The cycle: settle + promote + claim in one transaction, and the claim and
+** settle of a single handle, which are cycles of one half.
+**
+** Invariant: memory (leases, lanes, verdict statuses) changes only after the
+** commit is known. Each cycle that writes puts its number into the holder's
+** row; after a cut at COMMIT that row says whether it happened.
+*/
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns_claim.h"
+#include "ns_handle.h"
+#include "ns_holder.h"
+#include "ns_queue.h"
+#include "ns_settle.h"
+#include "ns_time.h"
+
+#define BUSY_MAX (10 * NS_SECOND) /* ns_settle tries a locked row this long */
+#define WAKE_FOR (2 * NS_SECOND)  /* an empty wake is looked into this long */
+
+/* One cycle on its way. */
+typedef struct work {
+  ns_verdict *verdicts;
+  size_t nverdicts;
+  const ns_feed *feeds;
+  size_t nfeeds, limit;
+  ns_takes takes;
+  int64_t lease;    /* of takes; 0: nothing was taken */
+  int64_t number;   /* of this cycle */
+  int64_t next_due;
+} work;
+
+static bool wrote(const work *w) {
+  for (size_t i = 0; i < w->nverdicts; i++)
+    if (w->verdicts[i].status == NS_OK)
+      return true;
+  return w->takes.n > 0;
+}
+
+static ns_status claim_half(ns_db *db, work *w, ns_err *err) {
+  ns_status st = ns_promote(db, &w->next_due, err);
+  w->takes.n = 0;
+  w->lease = 0;
+  if (st == NS_OK && w->limit > 0)
+    st = ns_take_ready(db, w->feeds, w->nfeeds, w->limit, &w->takes, err);
+  if (st == NS_OK && w->takes.n > 0)
+    st = ns_take_lease(db, &w->takes, &w->lease, err);
+  return st;
+}
+
+static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  work *w = tx->arg;
+  ns_status st = NS_OK;
+  if (tx->replay && db->holder != 0) {
+    st = ns_holder_committed(db, w->number, &tx->done, err);
+    if (st != NS_OK || tx->done)
+      return st; /* all of it happened; memory has what it did */
+  }
+  st = ns_settle_batch(db, w->verdicts, w->nverdicts, err);
+  if (st == NS_OK && w->limit > 0)
+    st = claim_half(db, w, err);
+  if (st == NS_OK && db->holder != 0 && !db->user_tx && wrote(w))
+    st = ns_holder_cycle(db, w->number, err);
+  return st;
+}
+
+/* Verdicts inside the caller's transaction count when it commits. */
+static ns_status note_settled(ns_db *db, const ns_verdict *v, size_t n,
+                              ns_err *err) {
+  if (!ns_grow(&db->tx_settled, &db->captx, db->ntx + n,
+               sizeof *db->tx_settled))
+    return ns_fail(err, NS_ENOMEM, "out of memory");
+  for (size_t i = 0; i < n; i++)
+    db->tx_settled[db->ntx++] =
+        (ns_verdict){.id = v[i].id, .run = v[i].run, .lease = v[i].lease,
+                     .status = v[i].status};
+  return NS_OK;
+}
+
+static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
+  ns_tx tx = {cycle_run, w, false, false};
+  ns_status st;
+  w->number = ++db->cycle;
+  st = ns_transact(db, &tx, err);
+  if (st != NS_OK)
+    return st;
+  if (db->user_tx)
+    return note_settled(db, w->verdicts, w->nverdicts, err);
+  ns_settle_done(db, w->verdicts, w->nverdicts);
+  if (w->takes.n > 0) {
+    db->count.claimed += (int64_t)w->takes.n;
+    st = ns_take_done(db, &w->takes, w->lease, err);
+  }
+  if (db->ring_due && !db->is_host)
+    ns_ring(db, NULL);
+  db->ring_due = false;
+  return st;
+}
+
+/* ------------------------------------------------------- refused verdicts */
+
+static bool is_refusal(ns_status st) {
+  return st == NS_EINVALID || st == NS_ETOOBIG || st == NS_EDUPLICATE ||
+         st == NS_ESQL || st == NS_ENOTFOUND;
+}
+
+/* One verdict by itself; if the server will not have it, its job fails with
+** the server's words instead. */
+static ns_status settle_alone(ns_db *db, ns_verdict *v, ns_err *err) {
+  work w = {.verdicts = v, .nverdicts = 1};
+  char text[sizeof err->message];
+  ns_status st = run_cycle(db, &w, err);
+  if (!is_refusal(st))
+    return st;
+  snprintf(text, sizeof text, "the verdict was refused: %.400s", err->message);
+  ns_settle_refused(v, text);
+  st = run_cycle(db, &w, err);
+  if (is_refusal(st)) {
+    v->status = st;
+    st = NS_OK;
+  }
+  return st;
+}
+
+/* A batch that holds a bad verdict: each by itself, in order. */
+static ns_status settle_apart(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    st = settle_alone(db, &v[i], err);
+  return st;
+}
+
+/* Results and states over the limit become failures before the server sees
+** them. 'texts' holds one message per verdict. */
+static void check_size(const ns_db *db, ns_verdict *v, char *text, size_t size) {
+  size_t max = (size_t)(db->cfg.max_payload > 0 ? db->cfg.max_payload
+                                                : NS_MAX_PAYLOAD);
+  const char *what = v->result.n > max ? "result" : "state";
+  size_t n = v->result.n > max ? v->result.n : v->state.n;
+  if (n <= max)
+    return;
+  snprintf(text, size,
+           "the %s has %zu bytes of JSON; the limit is %zu (max_payload)", what,
+           n, max);
+  ns_settle_refused(v, text);
+}
+
+#define SIZE_TEXT 128
+
+/* Room for one message per verdict that is too big; NULL when none is. */
+static char *check_sizes(const ns_db *db, ns_verdict *v, size_t n) {
+  char *texts = NULL;
+  size_t max = (size_t)(db->cfg.max_payload > 0 ? db->cfg.max_payload
+                                                : NS_MAX_PAYLOAD);
+  for (size_t i = 0; i < n; i++)
+    if (v[i].result.n > max || v[i].state.n > max) {
+      if (texts == NULL && (texts = calloc(n, SIZE_TEXT)) == NULL)
+        return NULL; /* then the server refuses, or takes, them */
+      check_size(db, &v[i], texts + i * SIZE_TEXT, SIZE_TEXT);
+    }
+  return texts;
+}
+
+/* ---------------------------------------------------------------- verbs */
+
+/* Batches that an earlier call committed but could not read. */
+static ns_status read_unread(ns_db *db, ns_jobs *out, ns_err *err) {
+  ns_status st = NS_OK;
+  if (db->unread != 0 && (st = ns_ready(db, err)) == NS_OK &&
+      (st = ns_take_read(db, db->unread, NULL, out, err)) == NS_OK)
+    db->unread = 0;
+  return st;
+}
+
+static ns_status read_claimed(ns_db *db, const work *w, ns_jobs *out,
+                              ns_err *err) {
+  ns_status st = ns_take_read(db, w->lease, &w->takes, out, err);
+  for (int tries = 0; st == NS_EGONE && tries < 3; tries++)
+    if ((st = ns_ready(db, err)) == NS_OK)
+      st = ns_take_read(db, w->lease, &w->takes, out, err);
+  if (st != NS_OK)
+    db->unread = w->lease;
+  return st;
+}
+
+ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
+                   const ns_feed *feeds, size_t nfeeds, size_t limit,
+                   ns_jobs *out, int64_t *next_due, ns_err *err) {
+  work w = {.verdicts = verdicts, .nverdicts = nverdicts, .feeds = feeds,
+            .nfeeds = nfeeds, .limit = out != NULL ? limit : 0, .next_due = -1};
+  char *texts;
+  ns_status st = NS_OK;
+  ns_err_clear(err);
+  if (w.limit > 0 && db->user_tx)
+    return ns_fail(err, NS_ESTATE,
+                   "claiming inside a transaction is not possible; claim "
+                   "first, then begin");
+  if (w.limit > 0 && db->holder == 0)
+    st = ns_register(db, db->is_host, err);
+  if (st == NS_OK && w.limit > 0)
+    st = read_unread(db, out, err);
+  if (st != NS_OK)
+    return st;
+  texts = check_sizes(db, verdicts, nverdicts);
+  st = run_cycle(db, &w, err);
+  if (is_refusal(st) && nverdicts > 0 && !db->user_tx) {
+    st = settle_apart(db, verdicts, nverdicts, err);
+    w.nverdicts = 0;
+    if (st == NS_OK && w.limit > 0)
+      st = run_cycle(db, &w, err);
+  }
+  if (st == NS_OK && w.takes.n > 0)
+    st = read_claimed(db, &w, out, err);
+  if (next_due != NULL)
+    *next_due = w.next_due;
+  free(w.takes.items);
+  free(texts);
+  return st;
+}
+
+ns_status ns_settle(ns_db *db, ns_verdict *v, ns_err *err) {
+  int64_t give_up = ns_mono_us() + BUSY_MAX;
+  int64_t pause = 2000;
+  size_t max = (size_t)(db->cfg.max_payload > 0 ? db->cfg.max_payload
+                                                : NS_MAX_PAYLOAD);
+  ns_status st;
+  if (v->result.n > max || v->state.n > max)
+    return ns_fail(err, NS_ETOOBIG,
+                   "the %s has %zu bytes of JSON; the limit is %zu "
+                   "(max_payload)",
+                   v->result.n > max ? "result" : "state",
+                   v->result.n > max ? v->result.n : v->state.n, max);
+  do {
+    work w = {.verdicts = v, .nverdicts = 1};
+    ns_err_clear(err);
+    if ((st = run_cycle(db, &w, err)) != NS_OK)
+      return st;
+    if (v->status != NS_EBUSY)
+      break;
+    ns_sleep_us(ns_jitter(pause, 0.5));
+    pause = pause < 100000 ? pause * 2 : pause;
+  } while (ns_mono_us() < give_up);
+  if (v->status == NS_ESTALE)
+    return ns_fail(err, NS_ESTALE,
+                   "the claim of job %lld, run %lld, is lost: it was settled, "
+                   "cancelled or given to somebody else",
+                   (long long)v->id, (long long)v->run);
+  if (v->status == NS_EBUSY)
+    return ns_fail(err, NS_EBUSY,
+                   "another transaction has held the row of job %lld for 10 s",
+                   (long long)v->id);
+  return NS_OK;
+}
+
+ns_status ns_touch(ns_db *db, int64_t id, int64_t run, int64_t worker_pid,
+                   double progress, ns_bytes text, ns_err *err) {
+  ns_value shown[] = {
+      ns_vint(db->holder), worker_pid > 0 ? ns_vint(worker_pid) : ns_vnull,
+      progress >= 0.0 ? (ns_value){.type = NS_REAL, .d = progress} : ns_vnull,
+      ns_vopt(text), ns_vint(id), ns_vint(run)};
+  ns_claimed *c = ns_leases_find_any(&db->leases, id, run);
+  ns_status st = ns_ready(db, err);
+  if (progress > 1.0)
+    return ns_fail(err, NS_EINVALID, "progress is %g; it must be 0 to 1",
+                   progress);
+  if (text.n > 255) { /* bytes; cut at a character */
+    size_t n = 255;
+    while (n > 0 && ((unsigned char)text.p[n] & 0xC0) == 0x80)
+      n--;
+    shown[3].s.n = n;
+  }
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_SETTLE_SHOWN, shown, err);
+  if (st != NS_OK)
+    return st;
+  if (c == NULL || ns_affected(db, NS_SQL_SETTLE_SHOWN) == 0)
+    return ns_fail(err, NS_ESTALE, "the claim of job %lld, run %lld, is lost",
+                   (long long)id, (long long)run);
+  c->shown = true;
+  return NS_OK;
+}
+
+/* --------------------------------------------------------- waiting claims */
+
+static int64_t least(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+/* Sleeps until there is a reason to look again, or 'until'. */
+static ns_status wait_for_work(ns_db *db, int64_t queue_id, bool paused,
+                               int64_t until, int64_t next_due, bool *woke,
+                               ns_err *err) {
+  int64_t wait = least(until - ns_mono_us(), 10 * NS_SECOND);
+  ns_status st = NS_OK;
+  if (next_due >= 0)
+    wait = least(wait, next_due);
+  *woke = false;
+  if (wait <= 0)
+    return NS_OK;
+  if (db->waiter == NULL)
+    st = ns_listener_open(&db->waiter, db, err);
+  if (st == NS_OK)
+    st = ns_listen(db->waiter, &queue_id, paused ? 0 : 1, 0, wait, woke, err);
+  if (st != NS_OK) { /* no second connection to be had: look now and then */
+    ns_sleep_us(least(wait, ns_jitter(200000, 0.5)));
+    *woke = false;
+  }
+  return NS_OK;
+}
+
+ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
+                   ns_jobs *out, ns_err *err) {
+  int64_t until = ns_mono_us() + wait;
+  int64_t woken = 0; /* when a wake first found nothing; 0: not now */
+  int64_t pause = 5000;
+  int64_t next_due;
+  ns_feed feed = {0, 1};
+  ns_status st = ns_queue_id(db, queue, true, &feed.queue_id, err);
+  while (st == NS_OK) {
+    bool paused = false;
+    bool woke = false;
+    next_due = -1;
+    if ((st = ns_ready(db, err)) == NS_OK)
+      st = ns_queue_paused(db, feed.queue_id, &paused, err);
+    if (st == NS_OK && !paused)
+      st = ns_cycle(db, NULL, 0, &feed, 1, limit, out, &next_due, err);
+    if (st != NS_OK || out->n > 0 || ns_mono_us() >= until)
+      break;
+    if (woken != 0 && ns_mono_us() - woken < WAKE_FOR) {
+      ns_sleep_us(least(pause, until - ns_mono_us()));
+      pause *= 4;
+      continue;
+    }
+    st = wait_for_work(db, feed.queue_id, paused, until, next_due, &woke, err);
+    woken = woke ? ns_mono_us() : 0;
+    pause = 5000;
+  }
+  return st;
+}

@@ -1,0 +1,271 @@
+/*
+** Ending jobs. Rows of history come from the job rows on the server, so a
+** payload never travels twice; everything is array-bound, one key per row.
+**
+** Invariant: when a job's row goes, its unique key and the edges that wait for
+** it go in the same transaction, and every dependent is decided.
+*/
+#include "ns_finish.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns_handle.h"
+
+enum { E_OUTCOME, E_REASON, E_RESULT, E_ERROR, E_ATTEMPTS, E_POLLS, E_CRASHES,
+       E_HOLDER, E_ID, E_COUNT };
+
+static ns_status no_memory(ns_err *err) {
+  return ns_fail(err, NS_ENOMEM, "out of memory");
+}
+
+static void end_row(const ns_db *db, const ns_end *e, size_t n, size_t i,
+                    int64_t *ints, ns_bytes *texts, char *nulls) {
+  texts[E_OUTCOME * n + i] = ns_str(e->outcome);
+  texts[E_REASON * n + i] = ns_str(e->reason);
+  texts[E_RESULT * n + i] = e->result;
+  texts[E_ERROR * n + i] = e->error;
+  ints[E_ATTEMPTS * n + i] = e->attempts;
+  ints[E_POLLS * n + i] = e->polls;
+  ints[E_CRASHES * n + i] = e->crashes;
+  ints[E_HOLDER * n + i] = db->holder;
+  ints[E_ID * n + i] = e->id;
+  nulls[E_ATTEMPTS * n + i] = e->attempts < 0;
+  nulls[E_POLLS * n + i] = e->polls < 0;
+  nulls[E_CRASHES * n + i] = e->crashes < 0;
+  nulls[E_HOLDER * n + i] = db->holder == 0;
+}
+
+static ns_status write_history(ns_db *db, const ns_end *ends, size_t n,
+                               ns_err *err) {
+  int64_t *ints = calloc(E_COUNT * n, sizeof *ints);
+  ns_bytes *texts = calloc(E_COUNT * n, sizeof *texts);
+  char *nulls = calloc(E_COUNT * n, 1);
+  ns_column cols[E_COUNT];
+  ns_status st = no_memory(err);
+  if (ints != NULL && texts != NULL && nulls != NULL) {
+    for (size_t i = 0; i < n; i++)
+      end_row(db, &ends[i], n, i, ints, texts, nulls);
+    for (size_t c = 0; c < E_COUNT; c++)
+      cols[c] = (ns_column){c <= E_ERROR ? NS_TEXT : NS_INT, &ints[c * n],
+                            &texts[c * n], &nulls[c * n]};
+    st = ns_bulk(db, NS_SQL_SETTLE_FINISH, cols, n, err);
+  }
+  free(ints);
+  free(texts);
+  free(nulls);
+  return st;
+}
+
+static ns_status free_keys(ns_db *db, const ns_end *ends, size_t n,
+                           ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (ends[i].unique.p != NULL)
+      st = ns_bulk(db, NS_SQL_SETTLE_UNIQUE,
+                   (ns_column[]){{NS_INT, &ends[i].queue_id, NULL, NULL},
+                                 {NS_TEXT, NULL, &ends[i].unique, NULL},
+                                 {NS_INT, &ends[i].id, NULL, NULL}},
+                   1, err);
+  return st;
+}
+
+static ns_status delete_jobs(ns_db *db, const ns_end *ends, size_t n,
+                             ns_err *err) {
+  int64_t *ids = malloc(n * sizeof *ids);
+  ns_status st;
+  if (ids == NULL)
+    return no_memory(err);
+  for (size_t i = 0; i < n; i++)
+    ids[i] = ends[i].id;
+  st = ns_bulk(db, NS_SQL_SETTLE_GONE,
+               (ns_column[]){{NS_INT, ids, NULL, NULL}}, n, err);
+  free(ids);
+  return st;
+}
+
+/* ----------------------------------------------------------- dependents */
+
+/* One edge whose target has ended, with the job that waited. */
+typedef struct dependent {
+  int64_t on, id, queue_id, rank, run, unmet, due, now;
+  bool gone;    /* the waiting job exists no more */
+  bool cancels; /* its on_fail says: cancelled when the target failed */
+  char *key;    /* its unique key, owned; NULL: none */
+  size_t keylen;
+} dependent;
+
+typedef struct dependents {
+  dependent *items;
+  size_t n, cap;
+} dependents;
+
+static void dependents_free(dependents *d) {
+  for (size_t i = 0; i < d->n; i++)
+    free(d->items[i].key);
+  free(d->items);
+  *d = (dependents){0};
+}
+
+enum { D_ON, D_JOB, D_ID, D_QUEUE, D_RANK, D_RUN, D_UNMET, D_DUE, D_ON_FAIL,
+       D_UKEY, D_NOW };
+
+static bool add_dependent(dependents *d, const ns_value *r) {
+  dependent *x;
+  if (!ns_grow(&d->items, &d->cap, d->n + 1, sizeof *d->items))
+    return false;
+  x = &d->items[d->n++];
+  *x = (dependent){.on = r[D_ON].i, .id = r[D_JOB].i,
+                   .gone = r[D_ID].type == NS_NULL, .now = r[D_NOW].i};
+  if (x->gone)
+    return true;
+  x->queue_id = r[D_QUEUE].i;
+  x->rank = r[D_RANK].i;
+  x->run = r[D_RUN].i;
+  x->unmet = r[D_UNMET].i;
+  x->due = r[D_DUE].i;
+  x->cancels = r[D_ON_FAIL].s.n == strlen("cancel");
+  if (r[D_UKEY].type == NS_TEXT) {
+    x->keylen = r[D_UKEY].s.n;
+    if ((x->key = malloc(x->keylen + 1)) == NULL)
+      return false;
+    memcpy(x->key, r[D_UKEY].s.p, x->keylen);
+  }
+  return true;
+}
+
+static ns_status read_dependents(ns_db *db, const ns_end *ends, size_t n,
+                                 dependents *out, ns_err *err) {
+  ns_buf ids = NS_BUF_INIT;
+  const ns_value *row;
+  ns_value param;
+  ns_status st;
+  for (size_t i = 0; i < n; i++)
+    ns_buf_addf(&ids, "%c%lld", i > 0 ? ',' : '[', (long long)ends[i].id);
+  ns_buf_addc(&ids, ']');
+  param = ns_vtext(ns_buf_bytes(&ids));
+  st = ids.oom ? no_memory(err)
+               : ns_run(db, NS_SQL_SETTLE_DEPENDENTS, &param, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_SETTLE_DEPENDENTS, &row, err)) == NS_OK &&
+         row != NULL)
+    if (!add_dependent(out, row))
+      st = no_memory(err);
+  ns_buf_free(&ids);
+  return st;
+}
+
+static int end_by_id(const void *a, const void *b) {
+  int64_t x = ((const ns_end *)a)->id;
+  int64_t y = ((const ns_end *)b)->id;
+  return (x > y) - (x < y);
+}
+
+static bool failed(const ns_end *ends, size_t n, int64_t id) {
+  ns_end key = {.id = id};
+  const ns_end *e = bsearch(&key, ends, n, sizeof key, end_by_id);
+  return e != NULL && strcmp(e->outcome, "done") != 0;
+}
+
+static ns_status cut_edges(ns_db *db, const dependents *d, ns_err *err) {
+  int64_t *cols = malloc(2 * d->n * sizeof *cols);
+  ns_status st;
+  if (cols == NULL)
+    return no_memory(err);
+  for (size_t i = 0; i < d->n; i++) {
+    cols[i] = d->items[i].on;
+    cols[d->n + i] = d->items[i].id;
+  }
+  st = ns_bulk(db, NS_SQL_SETTLE_EDGE,
+               (ns_column[]){{NS_INT, cols, NULL, NULL},
+                             {NS_INT, cols + d->n, NULL, NULL}},
+               d->n, err);
+  free(cols);
+  return st;
+}
+
+/* A job whose last edge is met becomes claimable, or scheduled. */
+static ns_status release(ns_db *db, const dependent *x, ns_err *err) {
+  int64_t now = 0;
+  if (x->due > x->now) {
+    db->look_at = 0;
+    return ns_bulk(db, NS_SQL_SETTLE_SCHEDULED,
+                   (ns_column[]){{NS_INT, &x->due, NULL, NULL},
+                                 {NS_INT, &x->id, NULL, NULL},
+                                 {NS_INT, &x->queue_id, NULL, NULL},
+                                 {NS_INT, &x->rank, NULL, NULL},
+                                 {NS_INT, &x->run, NULL, NULL}},
+                   1, err);
+  }
+  db->ring_due = true;
+  return ns_bulk(db, NS_SQL_CLAIM_READY,
+                 (ns_column[]){{NS_INT, &x->queue_id, NULL, NULL},
+                               {NS_INT, &x->rank, NULL, NULL},
+                               {NS_INT, &now, NULL, NULL},
+                               {NS_INT, &x->id, NULL, NULL},
+                               {NS_INT, &x->run, NULL, NULL}},
+                 1, err);
+}
+
+static ns_status meet(ns_db *db, const dependent *x, int64_t met, ns_err *err) {
+  ns_status st = ns_bulk(db, NS_SQL_SETTLE_MET,
+                         (ns_column[]){{NS_INT, &met, NULL, NULL},
+                                       {NS_INT, &x->id, NULL, NULL}},
+                         1, err);
+  return st == NS_OK && met == x->unmet ? release(db, x, err) : st;
+}
+
+/* Decides each waiting job (its edges stand together in 'd'): met, or
+** cancelled, which goes into 'ends'. */
+static ns_status decide(ns_db *db, const dependents *d, const ns_end *ended,
+                        size_t nended, ns_end *ends, size_t *nends,
+                        ns_err *err) {
+  ns_status st = NS_OK;
+  size_t i = 0;
+  while (st == NS_OK && i < d->n) {
+    const dependent *x = &d->items[i];
+    bool cancel = false;
+    int64_t met = 0;
+    for (; i < d->n && d->items[i].id == x->id; i++, met++)
+      cancel = cancel || (x->cancels && failed(ended, nended, d->items[i].on));
+    if (x->gone)
+      continue;
+    if (!cancel)
+      st = meet(db, x, met, err);
+    else
+      ends[(*nends)++] = (ns_end){
+          .id = x->id, .queue_id = x->queue_id, .outcome = "cancelled",
+          .reason = "dependency", .attempts = -1, .polls = -1, .crashes = -1,
+          .unique = {x->key, x->keylen}};
+  }
+  return st;
+}
+
+static ns_status resolve(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
+  dependents d = {0};
+  ns_end *next = NULL;
+  size_t nnext = 0;
+  ns_status st = read_dependents(db, ends, n, &d, err);
+  if (st == NS_OK && d.n > 0) {
+    next = calloc(d.n, sizeof *next);
+    st = next != NULL ? cut_edges(db, &d, err) : no_memory(err);
+    if (st == NS_OK)
+      st = decide(db, &d, ends, n, next, &nnext, err);
+    if (st == NS_OK && nnext > 0)
+      st = ns_finish(db, next, nnext, err);
+  }
+  free(next);
+  dependents_free(&d);
+  return st;
+}
+
+ns_status ns_finish(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
+  ns_status st;
+  if (n == 0)
+    return NS_OK;
+  if ((st = write_history(db, ends, n, err)) != NS_OK ||
+      (st = free_keys(db, ends, n, err)) != NS_OK ||
+      (st = delete_jobs(db, ends, n, err)) != NS_OK)
+    return st;
+  return resolve(db, ends, n, err);
+}

@@ -1,0 +1,28 @@
+/*
+** Ending jobs: the one way from a live job to a row of history, shared by
+** verdicts, cancelling and the failure of something that was waited for.
+*/
+#ifndef NS_FINISH_H
+#define NS_FINISH_H
+
+#include "nightshift.h"
+
+/* A job that ends on the open transaction, which has locked its row. */
+typedef struct ns_end {
+  int64_t id, queue_id;
+  const char *outcome;  /* "done", "dead", "cancelled" */
+  const char *reason;   /* NULL: none */
+  ns_bytes result, error;
+  int64_t attempts, polls, crashes; /* -1: as the job has them */
+  ns_bytes unique;      /* its key; absent: none */
+} ns_end;
+
+/*
+** Writes history, frees unique keys, deletes the jobs, and resolves whatever
+** waited for them: met edges make dependents claimable, a dead or cancelled
+** job cancels its dependents (or lets them run, as their on_fail says), and so
+** on down the tree. 'ends' are sorted by id. Errors: BUSY, GONE.
+*/
+ns_status ns_finish(ns_db *db, const ns_end *ends, size_t n, ns_err *err);
+
+#endif

@@ -1,0 +1,553 @@
+/*
+** Settling: from verdicts to rows.
+**
+** The batch is sorted by id; settle_lock locks every job whose (id, run) still
+** stands and that nobody else holds; each of those is decided in memory (ended
+** or returned, with which budgets and when), and then everything is written
+** array-bound in the order of the keys.
+**
+** Invariant: a verdict changes rows only while its (id, run) stands, and each
+** return makes run grow, so no token is ever accepted twice.
+*/
+#include "ns_settle.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns_claim.h"
+#include "ns_finish.h"
+#include "ns_handle.h"
+#include "ns_push.h"
+#include "ns_queue.h"
+#include "ns_time.h"
+
+#define MISSING_FIRST NS_SECOND      /* a job without a handler comes back */
+#define MISSING_LONGEST (60 * NS_SECOND)
+
+/* What the server knows of a job, and what becomes of it. */
+typedef struct slot {
+  ns_verdict *v;
+  int64_t queue_id, rank, attempts, polls, crashes, missed, missing_since;
+  int64_t max_attempts, max_polls, max_crashes, backoff, deadline, root, now;
+  char *key;           /* its unique key, owned; NULL: none */
+  size_t keylen;
+  bool locked;
+  bool ends;           /* else it returns at 'due' */
+  const char *outcome, *reason;
+  const char *attempt; /* kind of the attempt row; NULL: none */
+  int64_t due;
+} slot;
+
+static ns_status no_memory(ns_err *err) {
+  return ns_fail(err, NS_ENOMEM, "out of memory");
+}
+
+/* -------------------------------------------------------------- deciding */
+
+static void end(slot *s, const char *outcome, const char *reason) {
+  s->ends = true;
+  s->outcome = outcome;
+  s->reason = reason;
+  s->v->dead = strcmp(outcome, "dead") == 0;
+}
+
+static void come_back(slot *s, int64_t delay) {
+  s->due = s->now + (delay > 0 ? delay : 0);
+}
+
+static void sink(slot *s) {
+  s->rank = s->rank + NS_DECAY > 255 ? 255 : s->rank + NS_DECAY;
+}
+
+/* base × 2^n, at most 'longest'. */
+static int64_t doubled(int64_t base, int64_t n, int64_t longest) {
+  while (n-- > 0 && base < longest)
+    base *= 2;
+  return base < longest ? base : longest;
+}
+
+static void found_handler(slot *s) {
+  s->missed = 0;
+  s->missing_since = 0;
+}
+
+static void decide_fail(slot *s) {
+  int64_t delay = s->v->delay;
+  found_handler(s);
+  s->attempt = "failed";
+  if (delay < 0)
+    delay = ns_jitter(doubled(s->backoff, s->attempts, NS_BACKOFF_MAX), 0.2);
+  if (++s->attempts >= s->max_attempts)
+    end(s, "dead", "failed");
+  sink(s);
+  come_back(s, delay);
+}
+
+static void decide_again(slot *s) {
+  int64_t delay = s->v->delay < 0 ? s->backoff : s->v->delay;
+  found_handler(s);
+  s->polls++;
+  if ((s->deadline != 0 && s->now >= s->deadline) ||
+      (s->max_polls >= 0 && s->polls > s->max_polls))
+    end(s, "dead", "poll deadline");
+  sink(s);
+  come_back(s, delay);
+  if (s->deadline != 0 && s->due > s->deadline)
+    s->due = s->deadline; /* one last look */
+}
+
+static void decide_crash(slot *s) {
+  found_handler(s);
+  s->attempt = "crashed";
+  if (++s->crashes >= s->max_crashes)
+    end(s, "dead", "poison");
+  sink(s);
+  come_back(s, 0);
+}
+
+static void decide_missing(slot *s) {
+  if (s->missed == 0)
+    s->missing_since = s->now;
+  if (s->now - s->missing_since >= NS_MISSING_MAX)
+    end(s, "dead", "no handler");
+  come_back(s, ns_jitter(doubled(MISSING_FIRST, s->missed, MISSING_LONGEST), 0.2));
+  s->missed++;
+}
+
+static void decide(slot *s) {
+  s->v->dead = false;
+  switch (s->v->kind) {
+  case NS_ACK:
+    end(s, "done", NULL);
+    break;
+  case NS_FAIL:
+    decide_fail(s);
+    break;
+  case NS_AGAIN:
+    decide_again(s);
+    break;
+  case NS_DISCARD:
+    end(s, "dead", "discarded");
+    break;
+  case NS_RELEASE:
+    come_back(s, 0);
+    break;
+  case NS_CRASH:
+    decide_crash(s);
+    break;
+  case NS_MISSING:
+    decide_missing(s);
+    break;
+  }
+}
+
+/* --------------------------------------------------------------- locking */
+
+static int by_id(const void *a, const void *b) {
+  int64_t x = ((const slot *)a)->v->id;
+  int64_t y = ((const slot *)b)->v->id;
+  return (x > y) - (x < y);
+}
+
+static slot *find(slot *slots, size_t n, int64_t id) {
+  ns_verdict v = {.id = id};
+  slot *key = &(slot){.v = &v};
+  return bsearch(key, slots, n, sizeof *slots, by_id);
+}
+
+enum { L_ID, L_QUEUE, L_RANK, L_ATTEMPTS, L_POLLS, L_CRASHES, L_MISSED,
+       L_MISSING_SINCE, L_MAX_ATTEMPTS, L_MAX_POLLS, L_MAX_CRASHES, L_BACKOFF,
+       L_DEADLINE, L_ROOT, L_UKEY, L_NOW };
+
+static int64_t or_else(const ns_value *v, int64_t fallback) {
+  return v->type == NS_NULL ? fallback : v->i;
+}
+
+static ns_status fill(slot *s, const ns_value *r, ns_err *err) {
+  s->locked = true;
+  s->v->status = NS_OK;
+  s->queue_id = r[L_QUEUE].i;
+  s->rank = r[L_RANK].i;
+  s->attempts = r[L_ATTEMPTS].i;
+  s->polls = r[L_POLLS].i;
+  s->crashes = r[L_CRASHES].i;
+  s->missed = r[L_MISSED].i;
+  s->missing_since = or_else(&r[L_MISSING_SINCE], 0);
+  s->max_attempts = r[L_MAX_ATTEMPTS].i;
+  s->max_polls = or_else(&r[L_MAX_POLLS], -1);
+  s->max_crashes = r[L_MAX_CRASHES].i;
+  s->backoff = r[L_BACKOFF].i;
+  s->deadline = or_else(&r[L_DEADLINE], 0);
+  s->root = or_else(&r[L_ROOT], 0);
+  s->now = r[L_NOW].i;
+  if (r[L_UKEY].type == NS_NULL)
+    return NS_OK;
+  s->keylen = r[L_UKEY].s.n;
+  if ((s->key = malloc(s->keylen + 1)) == NULL)
+    return no_memory(err);
+  memcpy(s->key, r[L_UKEY].s.p, s->keylen);
+  return NS_OK;
+}
+
+/* The tokens of all slots, or of those that could not be locked. */
+static ns_value tokens(const slot *slots, size_t n, bool unlocked_only,
+                       ns_buf *list) {
+  for (size_t i = 0; i < n; i++)
+    if (!unlocked_only || !slots[i].locked)
+      ns_pair_add(list, slots[i].v->id, slots[i].v->run);
+  return ns_pair_end(list);
+}
+
+/* Of the rows that were not locked, which still stand? Those are BUSY. */
+static ns_status tell_stale(ns_db *db, slot *slots, size_t n, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  ns_value param = tokens(slots, n, true, &list);
+  const ns_value *row;
+  ns_status st = list.oom ? no_memory(err)
+                          : ns_run(db, NS_SQL_SETTLE_STANDS, &param, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_SETTLE_STANDS, &row, err)) == NS_OK &&
+         row != NULL) {
+    slot *s = find(slots, n, row[0].i);
+    if (s != NULL && !s->locked)
+      s->v->status = NS_EBUSY;
+  }
+  ns_buf_free(&list);
+  return st;
+}
+
+static ns_status lock_jobs(ns_db *db, slot *slots, size_t n, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  ns_value param = tokens(slots, n, false, &list);
+  const ns_value *row;
+  size_t locked = 0;
+  ns_status st = list.oom ? no_memory(err)
+                          : ns_run(db, NS_SQL_SETTLE_LOCK, &param, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_SETTLE_LOCK, &row, err)) == NS_OK &&
+         row != NULL) {
+    slot *s = find(slots, n, row[L_ID].i);
+    if (s == NULL || s->locked)
+      continue;
+    st = fill(s, row, err);
+    locked++;
+  }
+  ns_buf_free(&list);
+  return st == NS_OK && locked < n ? tell_stale(db, slots, n, err) : st;
+}
+
+/* --------------------------------------------------------------- writing */
+
+static ns_status write_attempts(ns_db *db, const slot *slots, size_t n,
+                                ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    const slot *s = &slots[i];
+    ns_bytes kind = ns_str(s->attempt);
+    if (!s->locked || s->attempt == NULL)
+      continue;
+    st = ns_bulk(db, NS_SQL_SETTLE_ATTEMPT,
+                 (ns_column[]){{NS_INT, &s->v->id, NULL, NULL},
+                               {NS_INT, &s->v->run, NULL, NULL},
+                               {NS_TEXT, NULL, &kind, NULL},
+                               {NS_INT, &db->holder, NULL, NULL},
+                               {NS_TEXT, NULL, &s->v->error, NULL},
+                               {NS_TEXT, NULL, &s->v->log, NULL}},
+                 1, err);
+  }
+  return st;
+}
+
+static ns_status write_ends(ns_db *db, const slot *slots, size_t n,
+                            ns_err *err) {
+  ns_end *ends = calloc(n, sizeof *ends);
+  size_t k = 0;
+  ns_status st;
+  if (ends == NULL)
+    return no_memory(err);
+  for (size_t i = 0; i < n; i++) {
+    const slot *s = &slots[i];
+    bool done = s->v->kind == NS_ACK;
+    if (!s->locked || !s->ends)
+      continue;
+    ends[k++] = (ns_end){.id = s->v->id, .queue_id = s->queue_id,
+                         .outcome = s->outcome, .reason = s->reason,
+                         .result = done ? s->v->result : NS_NONE,
+                         .error = done ? NS_NONE : s->v->error,
+                         .attempts = s->attempts, .polls = s->polls,
+                         .crashes = s->crashes,
+                         .unique = {s->key, s->keylen}};
+  }
+  st = ns_finish(db, ends, k, err);
+  free(ends);
+  return st;
+}
+
+enum { T_RANK, T_ATTEMPTS, T_POLLS, T_CRASHES, T_MISSED, T_SINCE, T_DUE,
+       T_STATE, T_ID, T_QUEUE, T_RUN, T_OFFSET, T_COUNT };
+
+/* The columns of all jobs that return, as far as 'later' picks them. */
+typedef struct returns {
+  int64_t *ints;   /* T_COUNT * n */
+  ns_bytes *states;
+  char *nulls;
+  size_t n, cap;   /* rows, columns' stride */
+} returns;
+
+static bool returns_make(returns *r, size_t cap) {
+  r->ints = calloc(T_COUNT * cap, sizeof *r->ints);
+  r->states = calloc(cap, sizeof *r->states);
+  r->nulls = calloc(cap, 1);
+  r->n = 0;
+  r->cap = cap;
+  return r->ints != NULL && r->states != NULL && r->nulls != NULL;
+}
+
+static void returns_free(returns *r) {
+  free(r->ints);
+  free(r->states);
+  free(r->nulls);
+}
+
+static void returns_add(returns *r, const slot *s) {
+  int64_t values[T_COUNT] = {
+      [T_RANK] = s->rank, [T_ATTEMPTS] = s->attempts, [T_POLLS] = s->polls,
+      [T_CRASHES] = s->crashes, [T_MISSED] = s->missed,
+      [T_SINCE] = s->missing_since, [T_DUE] = s->due, [T_ID] = s->v->id,
+      [T_QUEUE] = s->queue_id, [T_RUN] = s->v->run + 1,
+      [T_OFFSET] = (int64_t)r->n};
+  for (size_t c = 0; c < T_COUNT; c++)
+    r->ints[c * r->cap + r->n] = values[c];
+  r->states[r->n] = s->v->kind == NS_AGAIN ? s->v->state : NS_NONE;
+  r->nulls[r->n] = s->missed == 0;
+  r->n++;
+}
+
+static ns_column col(const returns *r, size_t c) {
+  return (ns_column){c == T_STATE ? NS_TEXT : NS_INT, &r->ints[c * r->cap],
+                     r->states, c == T_SINCE ? r->nulls : NULL};
+}
+
+static ns_status update_jobs(ns_db *db, const returns *r, ns_err *err) {
+  return ns_bulk(db, NS_SQL_SETTLE_RETURN,
+                 (ns_column[]){col(r, T_RANK), col(r, T_ATTEMPTS),
+                               col(r, T_POLLS), col(r, T_CRASHES),
+                               col(r, T_MISSED), col(r, T_SINCE), col(r, T_DUE),
+                               col(r, T_STATE), col(r, T_ID)},
+                 r->n, err);
+}
+
+static ns_status insert_later(ns_db *db, const returns *r, ns_err *err) {
+  if (r->n > 0)
+    db->look_at = 0;
+  return ns_bulk(db, NS_SQL_SETTLE_SCHEDULED,
+                 (ns_column[]){col(r, T_DUE), col(r, T_ID), col(r, T_QUEUE),
+                               col(r, T_RANK), col(r, T_RUN)},
+                 r->n, err);
+}
+
+static ns_status insert_now(ns_db *db, const returns *r, ns_err *err) {
+  return ns_bulk(db, NS_SQL_CLAIM_READY,
+                 (ns_column[]){col(r, T_QUEUE), col(r, T_RANK),
+                               col(r, T_OFFSET), col(r, T_ID), col(r, T_RUN)},
+                 r->n, err);
+}
+
+static bool returns_then(const slot *s, bool later) {
+  return s->locked && !s->ends && (s->due > s->now) == later;
+}
+
+/* Jobs that return now, or later: their rows change, and where they wait. */
+static ns_status write_returns(ns_db *db, const slot *slots, size_t n,
+                               bool later, ns_err *err) {
+  returns r;
+  size_t k = 0;
+  ns_status st = NS_OK;
+  for (size_t i = 0; i < n; i++)
+    k += returns_then(&slots[i], later);
+  if (k == 0)
+    return NS_OK;
+  if (!returns_make(&r, k))
+    st = no_memory(err);
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (returns_then(&slots[i], later))
+      returns_add(&r, &slots[i]);
+  if (st == NS_OK)
+    st = update_jobs(db, &r, err);
+  if (st == NS_OK)
+    st = later ? insert_later(db, &r, err) : insert_now(db, &r, err);
+  if (st == NS_OK && !later)
+    db->ring_due = true;
+  returns_free(&r);
+  return st;
+}
+
+/* ------------------------------------------------------------- children */
+
+static bool brings_children(const slot *s) {
+  return s->locked && (s->v->kind == NS_ACK || (s->v->kind == NS_AGAIN && !s->ends));
+}
+
+static size_t count_children(const slot *slots, size_t n) {
+  size_t k = 0;
+  for (size_t i = 0; i < n; i++)
+    if (brings_children(&slots[i]))
+      k += slots[i].v->nchildren;
+  return k;
+}
+
+static int insert_by_id(const void *a, const void *b) {
+  int64_t x = ((const ns_insert *)a)->id;
+  int64_t y = ((const ns_insert *)b)->id;
+  return (x > y) - (x < y);
+}
+
+static ns_status child_row(ns_db *db, const slot *s, const ns_push *child,
+                           ns_insert *row, ns_err *err) {
+  ns_status st = ns_push_check(child, db->cfg.max_payload, err);
+  *row = (ns_insert){.push = child, .id = child->id, .queue_id = s->queue_id,
+                     .nonce = (int64_t)(ns_random() >> 1),
+                     .parent = s->v->id,
+                     .root = s->root != 0 ? s->root : s->v->id,
+                     .waits = s->v->kind == NS_AGAIN};
+  if (st == NS_OK && child->id <= 0)
+    st = ns_fail(err, NS_EINVALID, "a spawned child has no id");
+  if (st == NS_OK && child->queue.p != NULL)
+    st = ns_queue_id(db, child->queue, true, &row->queue_id, err);
+  return st;
+}
+
+static ns_status write_children(ns_db *db, const slot *slots, size_t n,
+                                ns_err *err) {
+  size_t total = count_children(slots, n);
+  ns_insert *rows;
+  size_t k = 0;
+  ns_status st = NS_OK;
+  if (total == 0)
+    return NS_OK;
+  if ((rows = calloc(total, sizeof *rows)) == NULL)
+    return no_memory(err);
+  for (size_t i = 0; i < n; i++)
+    for (size_t c = 0; st == NS_OK && brings_children(&slots[i]) &&
+                       c < slots[i].v->nchildren; c++)
+      st = child_row(db, &slots[i], &slots[i].v->children[c], &rows[k++], err);
+  if (st == NS_OK) {
+    qsort(rows, total, sizeof *rows, insert_by_id);
+    st = ns_insert_jobs(db, rows, total, err);
+    db->ring_due = db->ring_due || ns_insert_rings(rows, total);
+  }
+  free(rows);
+  return st;
+}
+
+/* ------------------------------------------------------- leases, running */
+
+static bool is_over(const ns_verdict *v) {
+  return v->status == NS_OK || v->status == NS_ESTALE;
+}
+
+/* Lease rows whose last open claims are all among these verdicts. */
+static ns_status delete_leases(ns_db *db, const slot *slots, size_t n,
+                               ns_err *err) {
+  ns_status st = NS_OK;
+  if (db->user_tx)
+    return NS_OK; /* after the caller's commit */
+  for (size_t i = 0; st == NS_OK && i < db->leases.n; i++) {
+    ns_lease *b = &db->leases.items[i];
+    size_t over = 0;
+    for (size_t k = 0; k < n; k++)
+      over += slots[k].v->lease == b->id && is_over(slots[k].v) &&
+              ns_leases_find(&db->leases, b->id, slots[k].v->id,
+                             slots[k].v->run) != NULL;
+    if (over > 0 && over == b->open)
+      st = ns_bulk(db, NS_SQL_SETTLE_LEASE,
+                   (ns_column[]){{NS_INT, &b->id, NULL, NULL}}, 1, err);
+  }
+  return st;
+}
+
+static ns_status hide_running(ns_db *db, const slot *slots, size_t n,
+                              ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    const ns_verdict *v = slots[i].v;
+    const ns_claimed *c = ns_leases_find(&db->leases, v->lease, v->id, v->run);
+    if (c != NULL && c->shown && is_over(v))
+      st = ns_bulk(db, NS_SQL_SETTLE_HIDDEN,
+                   (ns_column[]){{NS_INT, &v->id, NULL, NULL}}, 1, err);
+  }
+  return st;
+}
+
+static ns_status write_all(ns_db *db, const slot *slots, size_t n, ns_err *err) {
+  ns_status st;
+  if ((st = write_children(db, slots, n, err)) != NS_OK ||
+      (st = write_attempts(db, slots, n, err)) != NS_OK ||
+      (st = write_ends(db, slots, n, err)) != NS_OK ||
+      (st = write_returns(db, slots, n, true, err)) != NS_OK ||
+      (st = write_returns(db, slots, n, false, err)) != NS_OK ||
+      (st = hide_running(db, slots, n, err)) != NS_OK)
+    return st;
+  return delete_leases(db, slots, n, err);
+}
+
+ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
+  slot *slots;
+  ns_status st;
+  if (n == 0)
+    return NS_OK;
+  if ((slots = calloc(n, sizeof *slots)) == NULL)
+    return no_memory(err);
+  for (size_t i = 0; i < n; i++) {
+    slots[i].v = &v[i];
+    v[i].status = NS_ESTALE;
+  }
+  qsort(slots, n, sizeof *slots, by_id);
+  if ((st = lock_jobs(db, slots, n, err)) == NS_OK) {
+    for (size_t i = 0; i < n; i++)
+      if (slots[i].locked)
+        decide(&slots[i]);
+    st = write_all(db, slots, n, err);
+  }
+  for (size_t i = 0; i < n; i++)
+    free(slots[i].key);
+  free(slots);
+  return st;
+}
+
+void ns_settle_done(ns_db *db, const ns_verdict *v, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    if (!is_over(&v[i]))
+      continue;
+    if (v[i].status == NS_OK)
+      db->count.settled++;
+    else
+      db->count.stale++;
+    if (ns_leases_settle(&db->leases, v[i].lease, v[i].id, v[i].run))
+      ns_leases_drop(&db->leases, v[i].lease);
+  }
+}
+
+void ns_settle_joined(ns_db *db) {
+  for (size_t i = 0; i < db->ntx; i++) {
+    const ns_verdict *v = &db->tx_settled[i];
+    ns_err err;
+    db->count.settled += v->status == NS_OK;
+    if (is_over(v) &&
+        ns_leases_settle(&db->leases, v->lease, v->id, v->run)) {
+      ns_bulk(db, NS_SQL_SETTLE_LEASE,
+              (ns_column[]){{NS_INT, &v->lease, NULL, NULL}}, 1, &err);
+      ns_leases_drop(&db->leases, v->lease);
+    }
+  }
+}
+
+void ns_settle_refused(ns_verdict *v, const char *text) {
+  if (v->kind != NS_DISCARD && v->kind != NS_CRASH)
+    v->kind = NS_FAIL;
+  v->error = ns_str(text);
+  v->delay = -1;
+  v->result = v->state = v->log = NS_NONE;
+  v->children = NULL;
+  v->nchildren = 0;
+}
