@@ -55,7 +55,7 @@ SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.name, j.payload, j.state,
   255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
   j.timeout, j.nonce, {now} AS now
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
-JOIN nightshift_job j ON j.id = v.id AND j.run = v.run
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 
 -- name: claim_ready
 -- Array-bound. Params: queue, rank, microseconds from now, job, run. A job

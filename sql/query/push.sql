@@ -35,7 +35,7 @@ SELECT 1 FROM nightshift_finished WHERE id = ? AND nonce = ?
 INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)
 SELECT STRAIGHT_JOIN j.due, j.id, j.queue_id, j.rank, j.run
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
-JOIN nightshift_job j ON j.id = v.id
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 
 -- name: push_unique
 -- Params: queue, key, job. Key: PRIMARY; waits for a push of the same key that

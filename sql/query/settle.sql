@@ -2,7 +2,7 @@
 -- sorted order; only settle_lock takes the locks. Sorted by name.
 
 -- name: settle_attempt
--- Array-bound. Params: job, run, kind, holder, error, log. Key: PRIMARY.
+-- Params: job, run, kind, holder, error, log. Key: PRIMARY.
 INSERT INTO nightshift_attempt (job_id, run, kind, ended, holder, error, log)
 VALUES (?, ?, ?, {now}, ?, ?, ?)
 
@@ -12,8 +12,8 @@ VALUES (?, ?, ?, {now}, ?, ?, ?)
 SELECT STRAIGHT_JOIN e.on_id, e.job_id, j.id, j.queue_id, j.rank, j.run, j.unmet,
   j.due, j.on_fail, j.ukey, {now} AS now
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
-JOIN nightshift_edge e ON e.on_id = v.id
-LEFT JOIN nightshift_job j ON j.id = e.job_id
+JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
+LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id
 ORDER BY e.job_id
 FOR UPDATE
 
@@ -22,19 +22,26 @@ FOR UPDATE
 DELETE FROM nightshift_edge WHERE on_id = ? AND job_id = ?
 
 -- name: settle_finish
--- Array-bound. Params: outcome, reason, result, error, attempts, polls,
--- crashes (NULL: as the job has them), holder, job. Keys: PRIMARY of job (locked by settle_lock) and of
--- finished.
+-- Params: holder, list of objects: i job, o outcome, r reason, x result,
+-- e error, a attempts, p polls, c crashes (absent: as the job has them). Keys:
+-- PRIMARY of job, one row at a time, locked by settle_lock; PRIMARY and outcome
+-- of finished. The payload never leaves the server.
 INSERT INTO nightshift_finished
   (id, queue_id, name, payload, priority, outcome, reason, run, result, error,
    attempts, polls, crashes, lost, max_attempts, max_polls, max_crashes,
    backoff, timeout, deadline, created, finished_at, parent, root, on_fail,
    ukey, nonce, holder)
-SELECT id, queue_id, name, payload, priority, ?, ?, run, ?, ?,
-  COALESCE(?, attempts), COALESCE(?, polls), COALESCE(?, crashes), lost,
-  max_attempts, max_polls, max_crashes, backoff, timeout, deadline, created,
-  {now}, parent, root, on_fail, ukey, nonce, ?
-FROM nightshift_job WHERE id = ?
+SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, v.outcome,
+  v.reason, j.run, v.result, v.error, COALESCE(v.attempts, j.attempts),
+  COALESCE(v.polls, j.polls), COALESCE(v.crashes, j.crashes), j.lost,
+  j.max_attempts, j.max_polls, j.max_crashes, j.backoff, j.timeout, j.deadline,
+  j.created, {now}, j.parent, j.root, j.on_fail, j.ukey, j.nonce, ?
+FROM JSON_TABLE(?, '$[*]' COLUMNS (
+  id BIGINT PATH '$.i', outcome VARCHAR(10) PATH '$.o',
+  reason VARCHAR(40) PATH '$.r', result MEDIUMTEXT PATH '$.x',
+  error MEDIUMTEXT PATH '$.e', attempts INT PATH '$.a', polls INT PATH '$.p',
+  crashes INT PATH '$.c')) v
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 
 -- name: settle_gone
 -- Array-bound. Params: job. Key: PRIMARY, locked by settle_lock.
@@ -55,7 +62,7 @@ SELECT STRAIGHT_JOIN j.id, j.queue_id, j.rank, j.attempts, j.polls, j.crashes,
   j.missed, j.missing_since, j.max_attempts, j.max_polls, j.max_crashes,
   j.backoff, j.deadline, j.root, j.ukey, {now} AS now
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
-JOIN nightshift_job j ON j.id = v.id AND j.run = v.run
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED
 
 -- name: settle_met
@@ -95,7 +102,7 @@ ON DUPLICATE KEY UPDATE touched = VALUES(touched),
 -- only locked from one that is stale.
 SELECT STRAIGHT_JOIN j.id
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
-JOIN nightshift_job j ON j.id = v.id AND j.run = v.run
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 
 -- name: settle_unique
 -- Array-bound. Params: queue, key, job. Key: PRIMARY.

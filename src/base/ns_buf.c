@@ -84,6 +84,67 @@ void ns_buf_fill(ns_buf *b, const char *text, const char *mark, ns_bytes by) {
   ns_buf_adds(b, text);
 }
 
+/* Length of the UTF-8 character at 's', 0 when there is none. */
+static size_t utf8_length(const unsigned char *s, size_t n) {
+  static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000};
+  unsigned char c = s[0];
+  size_t len = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
+  unsigned code;
+  if (len <= 1)
+    return len;
+  if (len > n)
+    return 0;
+  code = c & (0x7Fu >> len);
+  for (size_t i = 1; i < len; i++) {
+    if ((s[i] & 0xC0) != 0x80)
+      return 0;
+    code = code << 6 | (s[i] & 0x3Fu);
+  }
+  if (code < least[len] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
+    return 0;
+  return len;
+}
+
+static void add_char(ns_buf *b, const char *p, size_t len, bool json) {
+  if (len == 0)
+    ns_buf_adds(b, "\xEF\xBF\xBD");
+  else if (json && (*p == '"' || *p == '\\')) {
+    ns_buf_addc(b, '\\');
+    ns_buf_addc(b, *p);
+  } else if (json && len == 1 && (unsigned char)*p < 32)
+    ns_buf_addf(b, "\\u%04x", (unsigned)(unsigned char)*p);
+  else
+    ns_buf_add(b, p, len);
+}
+
+/* Runs of plain characters are added at once. */
+static void add_clean(ns_buf *b, ns_bytes text, bool json) {
+  size_t from = 0;
+  size_t i = 0;
+  while (i < text.n) {
+    unsigned char c = (unsigned char)text.p[i];
+    size_t len = utf8_length((const unsigned char *)text.p + i, text.n - i);
+    bool plain = len > 0 && !(json && (c < 32 || c == '"' || c == '\\'));
+    if (!plain) {
+      ns_buf_add(b, text.p + from, i - from);
+      add_char(b, text.p + i, len, json);
+      from = i + (len > 0 ? len : 1);
+    }
+    i += len > 0 ? len : 1;
+  }
+  ns_buf_add(b, text.p + from, i - from);
+}
+
+void ns_buf_add_json(ns_buf *b, ns_bytes text) {
+  ns_buf_addc(b, '"');
+  add_clean(b, text, true);
+  ns_buf_addc(b, '"');
+}
+
+void ns_buf_add_utf8(ns_buf *b, ns_bytes text) {
+  add_clean(b, text, false);
+}
+
 void ns_buf_reset(ns_buf *b) {
   b->n = 0;
   b->oom = false;

@@ -39,6 +39,13 @@ void ns_buf_addf(ns_buf *b, const char *fmt, ...)
 /* Adds 'text' with every 'mark' in it replaced by 'by'. */
 void ns_buf_fill(ns_buf *b, const char *text, const char *mark, ns_bytes by);
 
+/* Adds 'text' as a JSON string in quotes. Bytes that are not UTF-8 become
+** U+FFFD each, so the result is always valid. */
+void ns_buf_add_json(ns_buf *b, ns_bytes text);
+
+/* Adds 'text' with bytes that are not UTF-8 replaced by U+FFFD. */
+void ns_buf_add_utf8(ns_buf *b, ns_bytes text);
+
 /* Makes room for 'n' more bytes and returns where they go; NULL: oom. */
 char *ns_buf_room(ns_buf *b, size_t n);
 

@@ -1,6 +1,7 @@
 /*
 ** Ending jobs. Rows of history come from the job rows on the server, so a
-** payload never travels twice; everything is array-bound, one key per row.
+** payload never travels twice; results go as one JSON list, everything else is
+** array-bound, one key per row.
 **
 ** Invariant: when a job's row goes, its unique key and the edges that wait for
 ** it go in the same transaction, and every dependent is decided.
@@ -12,48 +13,47 @@
 
 #include "ns_handle.h"
 
-enum { E_OUTCOME, E_REASON, E_RESULT, E_ERROR, E_ATTEMPTS, E_POLLS, E_CRASHES,
-       E_HOLDER, E_ID, E_COUNT };
-
 static ns_status no_memory(ns_err *err) {
   return ns_fail(err, NS_ENOMEM, "out of memory");
 }
 
-static void end_row(const ns_db *db, const ns_end *e, size_t n, size_t i,
-                    int64_t *ints, ns_bytes *texts, char *nulls) {
-  texts[E_OUTCOME * n + i] = ns_str(e->outcome);
-  texts[E_REASON * n + i] = ns_str(e->reason);
-  texts[E_RESULT * n + i] = e->result;
-  texts[E_ERROR * n + i] = e->error;
-  ints[E_ATTEMPTS * n + i] = e->attempts;
-  ints[E_POLLS * n + i] = e->polls;
-  ints[E_CRASHES * n + i] = e->crashes;
-  ints[E_HOLDER * n + i] = db->holder;
-  ints[E_ID * n + i] = e->id;
-  nulls[E_ATTEMPTS * n + i] = e->attempts < 0;
-  nulls[E_POLLS * n + i] = e->polls < 0;
-  nulls[E_CRASHES * n + i] = e->crashes < 0;
-  nulls[E_HOLDER * n + i] = db->holder == 0;
+static void add_text(ns_buf *list, const char *key, ns_bytes text) {
+  if (text.p == NULL)
+    return;
+  ns_buf_addf(list, ",\"%s\":", key);
+  ns_buf_add_json(list, text);
+}
+
+static void add_count(ns_buf *list, const char *key, int64_t n) {
+  if (n >= 0)
+    ns_buf_addf(list, ",\"%s\":%lld", key, (long long)n);
+}
+
+static void add_end(ns_buf *list, const ns_end *e) {
+  ns_buf_addf(list, "%c{\"i\":%lld", list->n > 0 ? ',' : '[', (long long)e->id);
+  add_text(list, "o", ns_str(e->outcome));
+  add_text(list, "r", ns_str(e->reason));
+  add_text(list, "x", e->result);
+  add_text(list, "e", e->error);
+  add_count(list, "a", e->attempts);
+  add_count(list, "p", e->polls);
+  add_count(list, "c", e->crashes);
+  ns_buf_addc(list, '}');
 }
 
 static ns_status write_history(ns_db *db, const ns_end *ends, size_t n,
                                ns_err *err) {
-  int64_t *ints = calloc(E_COUNT * n, sizeof *ints);
-  ns_bytes *texts = calloc(E_COUNT * n, sizeof *texts);
-  char *nulls = calloc(E_COUNT * n, 1);
-  ns_column cols[E_COUNT];
+  ns_buf list = NS_BUF_INIT;
   ns_status st = no_memory(err);
-  if (ints != NULL && texts != NULL && nulls != NULL) {
-    for (size_t i = 0; i < n; i++)
-      end_row(db, &ends[i], n, i, ints, texts, nulls);
-    for (size_t c = 0; c < E_COUNT; c++)
-      cols[c] = (ns_column){c <= E_ERROR ? NS_TEXT : NS_INT, &ints[c * n],
-                            &texts[c * n], &nulls[c * n]};
-    st = ns_bulk(db, NS_SQL_SETTLE_FINISH, cols, n, err);
-  }
-  free(ints);
-  free(texts);
-  free(nulls);
+  for (size_t i = 0; i < n; i++)
+    add_end(&list, &ends[i]);
+  ns_buf_addc(&list, ']');
+  if (!list.oom)
+    st = ns_run(db, NS_SQL_SETTLE_FINISH,
+                (ns_value[]){db->holder != 0 ? ns_vint(db->holder) : ns_vnull,
+                             ns_vtext(ns_buf_bytes(&list))},
+                err);
+  ns_buf_free(&list);
   return st;
 }
 

@@ -238,23 +238,36 @@ static ns_status lock_jobs(ns_db *db, slot *slots, size_t n, ns_err *err) {
 
 /* --------------------------------------------------------------- writing */
 
+/* Errors and logs come from handlers: whatever bytes they are, they must not
+** keep the attempt from being recorded. */
+static ns_status write_attempt(ns_db *db, const slot *s, ns_err *err) {
+  ns_buf error = NS_BUF_INIT;
+  ns_buf log = NS_BUF_INIT;
+  ns_status st;
+  ns_buf_add_utf8(&error, s->v->error);
+  ns_buf_add_utf8(&log, s->v->log);
+  st = error.oom || log.oom
+           ? no_memory(err)
+           : ns_run(db, NS_SQL_SETTLE_ATTEMPT,
+                    (ns_value[]){ns_vint(s->v->id), ns_vint(s->v->run),
+                                 ns_vtext(ns_str(s->attempt)),
+                                 ns_vint(db->holder),
+                                 ns_vtext(ns_buf_bytes(&error)),
+                                 s->v->log.p != NULL
+                                     ? ns_vtext(ns_buf_bytes(&log))
+                                     : ns_vnull},
+                    err);
+  ns_buf_free(&error);
+  ns_buf_free(&log);
+  return st;
+}
+
 static ns_status write_attempts(ns_db *db, const slot *slots, size_t n,
                                 ns_err *err) {
   ns_status st = NS_OK;
-  for (size_t i = 0; st == NS_OK && i < n; i++) {
-    const slot *s = &slots[i];
-    ns_bytes kind = ns_str(s->attempt);
-    if (!s->locked || s->attempt == NULL)
-      continue;
-    st = ns_bulk(db, NS_SQL_SETTLE_ATTEMPT,
-                 (ns_column[]){{NS_INT, &s->v->id, NULL, NULL},
-                               {NS_INT, &s->v->run, NULL, NULL},
-                               {NS_TEXT, NULL, &kind, NULL},
-                               {NS_INT, &db->holder, NULL, NULL},
-                               {NS_TEXT, NULL, &s->v->error, NULL},
-                               {NS_TEXT, NULL, &s->v->log, NULL}},
-                 1, err);
-  }
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (slots[i].locked && slots[i].attempt != NULL)
+      st = write_attempt(db, &slots[i], err);
   return st;
 }
 

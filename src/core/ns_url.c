@@ -12,6 +12,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "../base/ns_duration.h"
+
 static int hexdigit(char c) {
   if (c >= '0' && c <= '9')
     return c - '0';
@@ -134,23 +136,14 @@ static ns_status set_tls(ns_url *u, const char *value, ns_err *err) {
   return NS_OK;
 }
 
-/* Whole seconds, or a number with a unit: 3, 3s, 500ms, 1m. */
 static ns_status set_timeout(ns_url *u, const char *value, ns_err *err) {
-  static const struct {
-    const char *name;
-    int64_t us;
-  } units[] = {{"", 1000000}, {"s", 1000000}, {"ms", 1000}, {"m", 60000000}};
-  const char *unit = value;
-  int64_t n = number(&unit);
-  for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
-    if (n > 0 && strcmp(unit, units[i].name) == 0) {
-      u->connect_timeout = n * units[i].us;
-      return NS_OK;
-    }
-  return ns_fail(err, NS_EINVALID,
-                 "database URL: connect_timeout must be a duration above zero "
-                 "such as 3s or 500ms, got '%.40s'",
-                 value);
+  ns_status st = ns_duration_parse(ns_str(value), &u->connect_timeout, err);
+  if (st != NS_OK)
+    return ns_err_context(err, "database URL: connect_timeout");
+  if (u->connect_timeout <= 0)
+    return ns_fail(err, NS_EINVALID,
+                   "database URL: connect_timeout must be above zero");
+  return NS_OK;
 }
 
 static ns_status set_max_payload(ns_url *u, const char *value, ns_err *err) {
