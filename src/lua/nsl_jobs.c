@@ -259,6 +259,8 @@ static void setjson(lua_State *L, const char *name, ns_bytes text) {
   if (text.p == NULL)
     return;
   if (nsl_decode(L, text, &err) != NS_OK) {
+    if (err.status == NS_ENOMEM) /* says nothing about the text */
+      luaL_error(L, "%s", err.message);
     lua_pushfstring(L, "%s_error", name);
     lua_pushfstring(L, "%s: %s", name, err.message);
     lua_rawset(L, -3);

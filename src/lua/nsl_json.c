@@ -250,7 +250,7 @@ static bool countitems(walk *w, int t, lua_Integer *n) {
 static bool encodearray(walk *w, int t) {
   lua_State *L = w->L;
   frame *f = &w->frames[w->depth - 1];
-  lua_Integer n;
+  lua_Integer n = 0;
   if (!countitems(w, t, &n) || !emit(w, "[", 1))
     return false;
   for (f->i = 1; f->i <= n; f->i++) {

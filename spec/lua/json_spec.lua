@@ -1,0 +1,419 @@
+-- JSON to and from Lua values: exact numbers, arrays that stay arrays, and
+-- errors that name the place.
+
+local core = require "nightshift.core"
+
+local encode, decode, null = core.encode, core.decode, core.null
+
+local function refused(value, message, code)
+  local text, got, got_code = encode(value)
+  assert.is_nil(text)
+  assert.equal(message, got)
+  assert.equal(code or "INVALID", got_code)
+end
+
+local function roundtrip(text)
+  assert.equal(text, encode(decode(text)))
+end
+
+-- [[[…]]] with n levels
+local function nested(n)
+  local t = core.array()
+  for _ = 2, n do t = { t } end
+  return t
+end
+
+describe("a scalar", function()
+  it("is a text of its own", function()
+    assert.equal("null", encode(nil))
+    assert.equal("null", encode(null))
+    assert.equal("true", encode(true))
+    assert.equal("false", encode(false))
+    assert.equal('"x"', encode "x")
+    assert.equal("-5", encode(-5))
+    assert.equal("x", decode '"x"')
+    assert.equal(true, decode " true ")
+    assert.equal(null, decode "null")
+  end)
+
+  it("needs to be given, though nil is a value", function()
+    assert.has_error(function() encode() end)
+  end)
+end)
+
+describe("an integer", function()
+  it("is exact over all 64 bits", function()
+    for _, i in ipairs { 0, 1, -1, 9007199254740993, math.maxinteger, math.mininteger } do
+      assert.equal(tostring(i), encode(i))
+      assert.equal(i, decode(encode(i)))
+      assert.equal("integer", math.type(decode(encode(i))))
+    end
+  end)
+
+  it("beyond 64 bits is refused, with advice", function()
+    for _, text in ipairs { "9223372036854775808", "-9223372036854775809", "[1,99999999999999999999]" } do
+      local value, message, code = decode(text)
+      assert.is_nil(value)
+      assert.equal("INVALID", code)
+      assert.truthy(message:find("strings", 1, true), message)
+    end
+  end)
+end)
+
+describe("a float", function()
+  it("has the fewest digits that read back as the same float", function()
+    assert.equal("0.1", encode(0.1))
+    assert.equal("0.30000000000000004", encode(0.1 + 0.2))
+    assert.equal('[0.1,0.30000000000000004]', encode { 0.1, 0.1 + 0.2 })
+    assert.equal("1e300", encode(1e300))
+  end)
+
+  it("stays a float when its value is integral", function()
+    assert.equal("1.0", encode(1.0))
+    assert.equal("-0.0", encode(-0.0))
+    assert.equal("float", math.type(decode "1.0"))
+    assert.equal("float", math.type(decode "1e5"))
+    assert.equal("float", math.type(decode(encode(2.0 ^ 53))))
+    assert.equal(-math.huge, 1 / decode "-0.0")
+  end)
+
+  it("survives the trip whatever its bits", function()
+    math.randomseed(7)
+    local tried = 0
+    while tried < 20000 do
+      local f = string.unpack("d", string.pack("j", math.random(0)))
+      if f == f and f ~= math.huge and f ~= -math.huge then
+        tried = tried + 1
+        local back = decode(encode(f))
+        assert.equal(f, back)
+        assert.equal("float", math.type(back))
+      end
+    end
+  end)
+
+  it("is written with a point whatever the locale says", function()
+    local old = os.setlocale(nil, "numeric")
+    if not (os.setlocale("de_DE.UTF-8", "numeric") or os.setlocale("de_DE", "numeric")) then
+      pending "no locale with a decimal comma is installed"
+      return
+    end
+    local text, value = encode { 0.5, 0.1 + 0.2 }, decode "0.5"
+    os.setlocale(old, "numeric")
+    assert.equal("[0.5,0.30000000000000004]", text)
+    assert.equal(0.5, value)
+  end)
+
+  it("is refused when JSON has no word for it", function()
+    refused(0 / 0, "payload: cannot encode nan")
+    refused({ a = { 1, 1 / 0 } }, "payload.a[2]: cannot encode inf")
+    refused({ x = -1 / 0 }, "payload.x: cannot encode -inf")
+    assert.is_nil((decode "1e999"))
+    assert.is_nil((decode "NaN"))
+  end)
+end)
+
+describe("a string", function()
+  it("may hold NUL, quotes, control characters and all of Unicode", function()
+    for _, s in ipairs { "", "a\0b", "\"\\/\b\f\n\r\t\127", "h\u{e9}llo \u{20ac}", "\u{10FFFF}", "\u{2028}", ("x"):rep(100000) } do
+      assert.equal(s, decode(encode(s)))
+    end
+    assert.equal('"a\\u0000b"', encode "a\0b")
+    assert.equal('"\u{20ac}"', encode "\u{20ac}")
+    assert.equal("\u{1F600}", decode '"\\ud83d\\ude00"')
+  end)
+
+  it("is refused when it is not UTF-8, with the place", function()
+    for _, s in ipairs { "\xFF", "\xC3", "\xC0\x80", "\xED\xA0\x80", "ok\x80" } do
+      refused({ list = { { s } } },
+        "payload.list[1][1]: a string is not valid UTF-8; encode bytes as base64 or hex")
+    end
+    refused({ a = { ["\xFF"] = 1 } }, "payload.a: a key is not valid UTF-8; encode bytes as base64 or hex")
+    assert.is_nil((decode '"\xFF"'))
+    assert.is_nil((decode '"\\ud800"'))
+  end)
+end)
+
+describe("a table", function()
+  it("with the keys 1 to n is an array", function()
+    assert.equal("[1,2,3]", encode { 1, 2, 3 })
+    assert.equal("[1,2]", encode { [2] = 2, [1] = 1 })
+    assert.equal("[1]", encode { [1.0] = 1 })
+  end)
+
+  it("with string keys is an object", function()
+    assert.equal('{"a":1}', encode { a = 1 })
+    assert.equal('{"":{"1":2}}', encode { [""] = { ["1"] = 2 } })
+    assert.same({ a = 1, b = { c = "x" } }, decode(encode { a = 1, b = { c = "x" } }))
+  end)
+
+  it("that is empty is an object, unless it is marked", function()
+    assert.equal("{}", encode {})
+    assert.equal("[]", encode(core.array()))
+    assert.equal("[]", encode(core.array {}))
+    assert.equal("{}", encode(setmetatable({}, { __jsontype = "object" })))
+    assert.equal("[]", encode(setmetatable({}, { __jsontype = "array" })))
+  end)
+
+  it("keeps its kind over a round trip", function()
+    roundtrip "[]"
+    roundtrip "{}"
+    roundtrip '[[],{},[[]],{"a":[]},[null,null]]'
+    roundtrip '{"1":[]}'
+    local list = decode "[]"
+    list[1] = 5
+    assert.equal("[5]", encode(list))
+  end)
+
+  it("has null where JSON has null", function()
+    local t = decode '{"a":null,"b":[1,null,3]}'
+    assert.equal(null, t.a)
+    assert.equal(3, #t.b)
+    assert.equal(null, t.b[2])
+    assert.equal("[1,null,3]", encode(t.b))
+    assert.equal("null", tostring(null))
+  end)
+
+  it("is refused when it is a list with holes", function()
+    refused({ list = { 1, nil, 3 } },
+      "payload.list: a list with holes: 2 items, the last at 3 (use null for a hole)")
+    refused({ [5] = 1 }, "payload: a list with holes: 1 items, the last at 5 (use null for a hole)")
+    refused({ [math.maxinteger] = 1 },
+      "payload: a list with holes: 1 items, the last at 9223372036854775807 (use null for a hole)")
+    refused({ [0] = 1 }, "payload: a list has keys 1 to n only")
+    refused({ [-1] = 1 }, "payload: a list has keys 1 to n only")
+  end)
+
+  it("is refused when it mixes items and names", function()
+    refused({ x = { 1, a = 2 } }, "payload.x: both list items and named fields in one table")
+    refused(core.array { a = 2 }, "payload: both list items and named fields in one table")
+    refused(setmetatable({ 1 }, { __jsontype = "object" }),
+      "payload: both list items and named fields in one table")
+  end)
+
+  it("is refused when a key is neither", function()
+    refused({ [1.5] = 1 }, "payload: a number as a key; keys are strings, or 1 to n")
+    refused({ a = { [true] = 1 } }, "payload.a: a boolean as a key; keys are strings, or 1 to n")
+    refused({ [{}] = 1 }, "payload: a table as a key; keys are strings, or 1 to n")
+    refused({ ["\0"] = 1 }, "payload: a key with a NUL byte")
+  end)
+
+  it("is read raw", function()
+    local meta = {
+      __index = function() error "called" end,
+      __pairs = function() error "called" end,
+      __len = function() error "called" end,
+      __tostring = function() error "called" end,
+    }
+    assert.equal('{"a":1}', encode(setmetatable({ a = 1 }, meta)))
+    assert.equal("[1,2]", encode(setmetatable({ 1, 2 }, meta)))
+    assert.equal("{}", encode(setmetatable({}, { __jsontype = print })))
+  end)
+
+  it("may appear twice, but not inside itself", function()
+    local shared = { 1 }
+    assert.equal("[[1],[1]]", encode { shared, shared })
+    local t = { a = {} }
+    t.a.b = { t }
+    refused(t, "payload.a.b[1]: cannot encode a table that contains itself")
+  end)
+end)
+
+describe("array", function()
+  it("marks the table it is given and returns it", function()
+    local t = {}
+    assert.equal(t, core.array(t))
+    assert.equal(t, core.array(t))
+    assert.equal("array", getmetatable(t).__jsontype)
+    assert.equal(getmetatable(t), getmetatable(decode "[1]"))
+  end)
+
+  it("leaves a metatable of somebody else alone", function()
+    local t = setmetatable({}, { __index = {} })
+    assert.has_error(function() core.array(t) end)
+    assert.has_error(function() core.array "x" end)
+  end)
+end)
+
+describe("what cannot be encoded", function()
+  it("is named with its path", function()
+    refused({ list = { 1, 2, { x = print } } }, "payload.list[3].x: cannot encode a function")
+    refused({ a = io.stdout }, "payload.a: cannot encode a userdata")
+    refused({ coroutine.create(print) }, "payload[1]: cannot encode a thread")
+    refused(print, "payload: cannot encode a function")
+  end)
+
+  it("is named with the caller's word for the value", function()
+    local _, message = encode({ x = print }, nil, "result")
+    assert.equal("result.x: cannot encode a function", message)
+  end)
+
+  it("shows odd keys in quotes, escaped and cut", function()
+    refused({ ["a key"] = print }, 'payload["a key"]: cannot encode a function')
+    refused({ ["a\n\"\u{e9}"] = print }, 'payload["a\\x0a\\x22\\xc3\\xa9"]: cannot encode a function')
+    refused({ ["1a"] = print }, 'payload["1a"]: cannot encode a function')
+    refused({ [""] = print }, 'payload[""]: cannot encode a function')
+    refused({ [("k"):rep(200)] = print }, 'payload["' .. ("k"):rep(60) .. '..."]: cannot encode a function')
+  end)
+
+  it("keeps the message short however long the path", function()
+    local t = print
+    for _ = 1, 30 do t = { [("name"):rep(15)] = t } end
+    local _, message = encode(t)
+    assert.is_true(#message < 300)
+    assert.truthy(message:find "^payload%.name")
+    assert.truthy(message:find "...", 1, true)
+    assert.truthy(message:find "name: cannot encode a function$")
+  end)
+
+  it("includes what is nested deeper than the server accepts", function()
+    assert.is_string(encode(nested(31)))
+    local _, message, code = encode(nested(32))
+    assert.equal("payload" .. ("[1]"):rep(31) .. ": nested deeper than 31 tables", message)
+    assert.equal("INVALID", code)
+  end)
+end)
+
+describe("the size limit", function()
+  it("lets exactly the limit through", function()
+    assert.equal('"abc"', encode("abc", 5))
+    local text, message, code = encode("abcd", 5)
+    assert.is_nil(text)
+    assert.equal("TOO_BIG", code)
+    assert.truthy(message:find("payload is 6 bytes of JSON, over the limit of 5", 1, true), message)
+    assert.truthy(message:find("max_payload", 1, true), message)
+  end)
+
+  it("names the size of a value somewhat over it, and stops at one far over it", function()
+    local _, message = encode(("x"):rep(2 * 1048576), 1048576)
+    assert.truthy(message:find("is 2097154 bytes", 1, true), message)
+    local t = { "x" }
+    for _ = 1, 29 do t = { t, t } end -- 2^29 leaves
+    local text, far, code = encode(t, 1000)
+    assert.is_nil(text)
+    assert.equal("TOO_BIG", code)
+    assert.truthy(far:find("more than", 1, true), far)
+  end)
+
+  it("must be positive", function()
+    assert.has_error(function() encode(1, 0) end)
+    assert.has_error(function() encode(1, -1) end)
+    assert.has_error(function() encode(1, 1.5) end)
+  end)
+end)
+
+describe("decode", function()
+  it("says where a text is wrong", function()
+    local value, message, code = decode '{"a": [1,\n  2,,]}'
+    assert.is_nil(value)
+    assert.equal("INVALID", code)
+    assert.truthy(message:find("line 2, column 5", 1, true), message)
+  end)
+
+  it("refuses whatever is not one JSON value", function()
+    for _, text in ipairs {
+      "", " ", "[", "]", "[1,]", "{,}", '{"a"}', "{a:1}", "nul", "[1] 2", "'a'", "01", "1.", ".5", "+1", "0x10", "\0",
+      '"a', '"\n"', "//x\n1", '{"a\\u0000":1}', "\xEF\xBB\xBF1",
+    } do
+      local value, message, code = decode(text)
+      assert.is_nil(value, text)
+      assert.equal("INVALID", code)
+      assert.truthy(message:find "^not JSON")
+    end
+  end)
+
+  it("takes white space around and between", function()
+    assert.same({ a = { 1, 2 } }, decode ' \n{ "a" :\t[ 1 , 2 ] }\r\n')
+  end)
+
+  it("keeps the last of two equal keys", function()
+    assert.equal(2, decode('{"a":1,"a":2}').a)
+  end)
+
+  it("reads deeper texts than it would write, up to a limit", function()
+    assert.is_table(decode(("["):rep(2000) .. ("]"):rep(2000)))
+    local value, _, code = decode(("["):rep(100000))
+    assert.is_nil(value)
+    assert.equal("INVALID", code)
+  end)
+
+  it("raises for what is not a string", function()
+    assert.has_error(function() decode() end)
+    assert.has_error(function() decode {} end)
+  end)
+end)
+
+describe("a round trip", function()
+  local function scalar()
+    local kind = math.random(6)
+    if kind == 1 then return math.random(0) end
+    if kind == 2 then return (math.random() - 0.5) * 10.0 ^ math.random(-20, 20) end
+    if kind == 3 then return math.random(2) == 1 end
+    if kind == 4 then return null end
+    if kind == 5 then return utf8.char(math.random(0, 0xD7FF), math.random(0xE000, 0x10FFFF)) end
+    return ("text"):rep(math.random(0, 5))
+  end
+
+  local function value(depth)
+    local kind = depth > 0 and math.random(3) or 1
+    if kind == 1 then return scalar() end
+    local t = kind == 2 and core.array() or {}
+    for i = 1, math.random(0, 5) do
+      t[kind == 2 and i or ("k" .. i)] = value(depth - 1)
+    end
+    return t
+  end
+
+  it("keeps any value", function()
+    math.randomseed(11)
+    for _ = 1, 2000 do
+      local v = value(5)
+      local text = assert(encode(v))
+      assert.same(v, decode(text))
+    end
+  end)
+
+  it("never fails on damaged texts", function()
+    math.randomseed(12)
+    for _ = 1, 5000 do
+      local text = assert(encode(value(3)))
+      local at = math.random(#text)
+      text = text:sub(1, at - 1) .. string.char(math.random(0, 255)) .. text:sub(at + 1)
+      local v, message, code = decode(text)
+      if message then
+        assert.is_nil(v)
+        assert.equal("INVALID", code)
+      else
+        assert.is_string(encode(v))
+      end
+    end
+  end)
+
+  it("agrees with another implementation", function()
+    local ok, dkjson = pcall(require, "dkjson")
+    if not ok then
+      pending "dkjson is not installed"
+      return
+    end
+    math.randomseed(13)
+    for _ = 1, 500 do
+      local text = assert(encode(value(4)))
+      local theirs, _, problem = dkjson.decode(text, 1, null)
+      assert.is_nil(problem)
+      assert.same(theirs, decode(text))
+    end
+  end)
+end)
+
+describe("collecting garbage at every instruction", function()
+  it("changes nothing", function()
+    debug.sethook(function() collectgarbage() end, "", 1)
+    local text = encode { a = { 1, 2.5, "x\u{e9}", null, core.array() } }
+    local back = encode(decode(text))
+    local _, message = encode { a = { print } }
+    local _, where = decode "[1,"
+    debug.sethook()
+    assert.equal(text, back)
+    assert.equal("payload.a[1]: cannot encode a function", message)
+    assert.truthy(where:find("line 1", 1, true))
+  end)
+end)
