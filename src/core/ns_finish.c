@@ -70,17 +70,21 @@ static ns_status free_keys(ns_db *db, const ns_end *ends, size_t n,
   return st;
 }
 
+/* "[id,…]" */
+static ns_value list_ids(const ns_end *ends, size_t n, ns_buf *list) {
+  for (size_t i = 0; i < n; i++)
+    ns_buf_addf(list, "%c%lld", i > 0 ? ',' : '[', (long long)ends[i].id);
+  ns_buf_addc(list, ']');
+  return ns_vtext(ns_buf_bytes(list));
+}
+
 static ns_status delete_jobs(ns_db *db, const ns_end *ends, size_t n,
                              ns_err *err) {
-  int64_t *ids = malloc(n * sizeof *ids);
-  ns_status st;
-  if (ids == NULL)
-    return no_memory(err);
-  for (size_t i = 0; i < n; i++)
-    ids[i] = ends[i].id;
-  st = ns_bulk(db, NS_SQL_SETTLE_GONE,
-               (ns_column[]){{NS_INT, ids, NULL, NULL}}, n, err);
-  free(ids);
+  ns_buf ids = NS_BUF_INIT;
+  ns_value param = list_ids(ends, n, &ids);
+  ns_status st =
+      ids.oom ? no_memory(err) : ns_run(db, NS_SQL_SETTLE_GONE, &param, err);
+  ns_buf_free(&ids);
   return st;
 }
 
@@ -138,14 +142,10 @@ static ns_status read_dependents(ns_db *db, const ns_end *ends, size_t n,
                                  dependents *out, ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
   const ns_value *row;
-  ns_value param;
-  ns_status st;
-  for (size_t i = 0; i < n; i++)
-    ns_buf_addf(&ids, "%c%lld", i > 0 ? ',' : '[', (long long)ends[i].id);
-  ns_buf_addc(&ids, ']');
-  param = ns_vtext(ns_buf_bytes(&ids));
-  st = ids.oom ? no_memory(err)
-               : ns_run(db, NS_SQL_SETTLE_DEPENDENTS, &param, err);
+  ns_value param = list_ids(ends, n, &ids);
+  ns_status st = ids.oom
+                     ? no_memory(err)
+                     : ns_run(db, NS_SQL_SETTLE_DEPENDENTS, &param, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_DEPENDENTS, &row, err)) == NS_OK &&
          row != NULL)
