@@ -103,9 +103,11 @@ static void readint(lua_State *L, const nsl_field *f, const char *what,
                     void *slot) {
   int ok;
   int64_t i = lua_tointegerx(L, -1, &ok);
+  if (!ok && lua_type(L, -1) == LUA_TNUMBER)
+    luaL_error(L, "%sbad option '%s' (%f is no integer)", what, f->name,
+               lua_tonumber(L, -1));
   if (!ok)
-    wrongtype(L, f, what, lua_type(L, -1) == LUA_TNUMBER
-                              ? "number with an integer value" : "integer");
+    wrongtype(L, f, what, "integer");
   memcpy(slot, &i, sizeof i);
 }
 
