@@ -96,9 +96,11 @@ $(O)/host/%.o: src/host/%.c | $(O)/gen/ns_sql_names.h
 $(LIBRARY): $(BASE_O) $(CORE_O)
 	rm -f $@ && ar rcs $@ $^
 
+# nodelete: lua_close must not unload libmariadb, whose globals and thread
+# destructors outlive a Lua state.
 $(MODULE): $(LUAC_O) $(LIBRARY)
 	@mkdir -p $(@D)
-	$(CC) -shared $(LDFLAGS) -o $@ $(LUAC_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS)
+	$(CC) -shared -Wl,-z,nodelete $(LDFLAGS) -o $@ $(LUAC_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS)
 
 $(PROGRAM): $(HOST_O) $(LUAC_O) $(LIBRARY)
 	@mkdir -p $(@D)
