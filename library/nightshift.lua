@@ -207,6 +207,10 @@ function Db:migrate() end
 ---@return nightshift.Code? code `GONE`
 function Db:ping() end
 
+--- Has the handle not been closed?
+---@return boolean
+function Db:is_open() end
+
 --- Gives unsettled claims back and closes the connection. May be repeated.
 function Db:close() end
 

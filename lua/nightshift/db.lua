@@ -197,6 +197,12 @@ function methods:ping()
   return true
 end
 
+--- Has the handle not been closed?
+---@return boolean
+function methods:is_open()
+  return self._handle:is_open()
+end
+
 --- Gives unsettled claims back and ends the connection.
 function methods:close()
   self._handle:close()
@@ -205,7 +211,7 @@ end
 meta.__close = methods.close
 
 function meta.__tostring(self)
-  return "nightshift.db: " .. tostring(self._handle)
+  return tostring(self._handle)
 end
 
 --- Wraps a core handle.

@@ -89,7 +89,7 @@ function methods:ack(result)
   return settle(self, { kind = "ack", result = result })
 end
 
-local FAIL = { retry_in = function(value, what) return seconds(value, what) end }
+local FAIL = { retry_in = seconds }
 
 --- Reports an error: the job is retried after its backoff, or dead once its
 -- attempts are spent.
@@ -101,7 +101,7 @@ function methods:fail(err, opts)
 end
 
 local AGAIN = {
-  retry_after = function(value, what) return seconds(value, what) end,
+  retry_after = seconds,
   state = function(value) return value end,
 }
 

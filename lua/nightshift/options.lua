@@ -14,6 +14,7 @@ local HOME = debug.getinfo(1, "S").source:match "^(@.*)options%.lua$"
 
 --- Level, for `error` in the calling function, of the nearest Lua function
 -- that is not ours; 0 (no position) when there is none or a tail call lost it.
+-- So what may raise is never called as `return f()` in our own code.
 local function callers_level()
   local level = 3
   local info = debug.getinfo(level, "St")
@@ -120,7 +121,8 @@ end
 --- Check: as duration, or false for "never", which gives -1.
 function options.duration_or_never(value, what)
   if value == false then return -1 end
-  return options.duration(value, what)
+  local us, message = options.duration(value, what)
+  return us, message
 end
 
 --- Makes a check for a whole number within bounds.

@@ -90,11 +90,9 @@ function methods:push(name, payload, opts)
   return ids[1]
 end
 
-local function item_entry(item, i)
-  if type(item) ~= "table" then
-    raise("push_many: item %d must be {name, payload, options}, got %s", i, type(item))
-  end
-  return options.entry("push_many: item " .. i, item[1], item[2], item[3])
+local function check_item(item, i)
+  if type(item) == "table" then return end
+  raise("push_many: item %d must be {name, payload, options}, got %s", i, type(item))
 end
 
 --- Pushes many jobs in one transaction: all or none.
@@ -106,7 +104,8 @@ function methods:push_many(items)
   if type(items) ~= "table" then raise("push_many wants a list of items, got %s", type(items)) end
   local entries = {}
   for i, item in ipairs(items) do
-    local entry, message, code = item_entry(item, i)
+    check_item(item, i)
+    local entry, message, code = options.entry("push_many: item " .. i, item[1], item[2], item[3])
     if not entry then return nil, message, code end
     entries[i] = entry
   end
@@ -147,7 +146,8 @@ end
 function methods:claim_many(n, opts)
   local limit, message = LIMIT(n, "claim_many: the number of jobs")
   if not limit then return nil, message, "INVALID" end
-  return claim(self, "claim_many", limit, opts)
+  local claimed, why, code = claim(self, "claim_many", limit, opts)
+  return claimed, why, code
 end
 
 --- `for job in q:jobs{wait = 5} do … end`: claims one after the other until

@@ -5,7 +5,7 @@
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
-local files = require "nightshift.cli.files"
+local handlers = require "nightshift.handlers"
 local job = require "nightshift.job"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
@@ -68,17 +68,12 @@ local function backend(args)
 end
 
 local function find_handler(args)
-  local loaded, handlers = pcall(require, "nightshift.handlers")
-  if not loaded then context.fail(context.FAILURE, "%s", handlers) end
-  local registry, message = handlers.load(files.expand(args.script))
-  if not registry then context.fail(context.CONFIG, "%s", message) end
-  if registry[args.name] then return registry[args.name] end
-  local near = options.nearest(args.name, registry)
-  local known = {}
-  for name in pairs(registry) do known[#known + 1] = name end
-  table.sort(known)
-  context.fail(context.FAILURE, "no handler named '%s'%s; known: %s", args.name,
-    near and (", did you mean '%s'?"):format(near) or "", table.concat(known, ", "))
+  local functions, names = handlers.load(args.script)
+  if not functions then context.fail(context.CONFIG, "%s", names) end
+  if functions[args.name] then return functions[args.name] end
+  local near = options.nearest(args.name, functions)
+  context.fail(context.FAILURE, "%s%s", handlers.unknown(args.name, names),
+    near and ("; did you mean '%s'?"):format(near) or "")
 end
 
 local function as_json(value, what)

@@ -1,7 +1,6 @@
 --- Command work: hands the handler files to the host.
 
 local context = require "nightshift.cli.context"
-local files = require "nightshift.cli.files"
 local options = require "nightshift.options"
 
 local work = { commands = {} }
@@ -52,8 +51,8 @@ local function microseconds(text, what)
 end
 
 local function check_workers(n)
-  if n and (n < 1 or n > 100000) then
-    context.fail(context.USAGE, "--workers must be from 1 to 100000, got %d", n)
+  if n and (n < 1 or n > 20000) then
+    context.fail(context.USAGE, "--workers must be from 1 to 20000, got %d", n)
   end
   return n
 end
@@ -66,7 +65,7 @@ function work.commands.work(args)
     drain_within = microseconds(args.drain_within, "--drain-within"),
     drain_timeout = microseconds(args.drain_timeout, "--drain-timeout"),
     log = args.log,
-    files = files.expand(args.files),
+    files = args.files,
   }
   local env = os.getenv "NIGHTSHIFT_URL"
   config.url = args.url or (env ~= "" and env or nil)
