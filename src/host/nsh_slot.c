@@ -1,0 +1,83 @@
+/*
+** Shared slots. The gate packs two job numbers into one atomic word; all
+** orders are sequentially consistent, which costs nothing beside a job.
+*/
+#include "nsh_slot.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+static uint64_t pack(uint32_t next, uint32_t end) {
+  return (uint64_t)next << 32 | end;
+}
+
+nsh_slot *nsh_slots_map(size_t n) {
+  void *p = mmap(NULL, n * sizeof(nsh_slot), PROT_READ | PROT_WRITE,
+                 MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return p == MAP_FAILED ? NULL : p;
+}
+
+void nsh_slots_unmap(nsh_slot *slots, size_t n) {
+  if (slots != NULL)
+    munmap(slots, n * sizeof(nsh_slot));
+}
+
+void nsh_slot_reset(nsh_slot *s) {
+  atomic_store(&s->gate, 0);
+  atomic_store(&s->started_at, 0);
+  atomic_store(&s->current, 0);
+  atomic_store(&s->sent, 0);
+  atomic_store(&s->lost, 0);
+  atomic_store(&s->unsent, 0);
+}
+
+void nsh_slot_allow(nsh_slot *s, uint32_t end) {
+  uint64_t old = atomic_load(&s->gate);
+  while (!atomic_compare_exchange_weak(&s->gate, &old,
+                                       pack((uint32_t)(old >> 32), end)))
+    ;
+}
+
+uint32_t nsh_slot_recall(nsh_slot *s) {
+  uint64_t old = atomic_load(&s->gate);
+  while (!atomic_compare_exchange_weak(
+      &s->gate, &old, pack((uint32_t)old, (uint32_t)old)))
+    ;
+  return (uint32_t)(old >> 32);
+}
+
+/* Bytes below 'unsent' stay as they are until the outbox is emptied, so a copy
+** between two equal counts is whole. */
+uint32_t nsh_slot_peek(nsh_slot *s, char out[NSH_OUTBOX]) {
+  uint32_t before = atomic_load(&s->sent);
+  uint32_t n = atomic_load(&s->unsent);
+  if (n > NSH_OUTBOX)
+    return 0;
+  memcpy(out, s->out, n);
+  atomic_thread_fence(memory_order_seq_cst);
+  return atomic_load(&s->sent) == before ? n : 0;
+}
+
+void nsh_slot_sent(nsh_slot *s) {
+  atomic_fetch_add(&s->sent, 1);
+  atomic_store(&s->unsent, 0);
+}
+
+bool nsh_slot_started(nsh_slot *s, uint32_t seq) {
+  return nsh_before(seq, (uint32_t)(atomic_load(&s->gate) >> 32));
+}
+
+/* The time is stored first: who sees the job started sees since when. A swap
+** that fails because the host raised 'end' is simply tried again. */
+bool nsh_slot_start(nsh_slot *s, uint32_t seq, int64_t now) {
+  uint64_t old = atomic_load(&s->gate);
+  if ((uint32_t)(old >> 32) == seq) {
+    atomic_store(&s->current, seq);
+    atomic_store(&s->started_at, now);
+  }
+  while ((uint32_t)(old >> 32) == seq)
+    if (atomic_compare_exchange_weak(&s->gate, &old,
+                                     pack(seq + 1, (uint32_t)old)))
+      return true;
+  return false;
+}

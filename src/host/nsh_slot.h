@@ -1,0 +1,67 @@
+/*
+** The memory a worker shares with its host: one slot per worker, mapped
+** before the first fork, so every process of the host has it.
+**
+** Three things pass here without a system call. The gate decides, job by job,
+** whether a job that was sent ahead is started by the worker or taken back by
+** the host: both change it by compare-and-swap, so each job goes to exactly
+** one of them. The outbox holds verdict frames the worker has not sent yet;
+** the host reads it after the worker's death, so no finished job is forgotten.
+** 'lost' tells a running handler that its claim is gone.
+**
+** Invariant: jobs have ascending numbers; those below gate.next were started
+** or taken back; those from gate.next to gate.end may be started.
+*/
+#ifndef NSH_SLOT_H
+#define NSH_SLOT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define NSH_OUTBOX 8160 /* bytes of verdicts that may wait */
+
+typedef struct nsh_slot {
+  _Atomic uint64_t gate;       /* next << 32 | end */
+  _Atomic int64_t started_at;  /* monotonic µs, of the job last started */
+  _Atomic uint32_t current;    /* that job's number */
+  _Atomic uint32_t lost;       /* number of the job whose claim is lost, + 1 */
+  _Atomic uint32_t unsent;     /* bytes in 'out' */
+  _Atomic uint32_t sent;       /* how often the outbox has been emptied */
+  char out[NSH_OUTBOX];
+} nsh_slot;
+
+/* Maps 'n' zeroed slots, shared with all later children. NULL: no memory. */
+nsh_slot *nsh_slots_map(size_t n);
+void nsh_slots_unmap(nsh_slot *slots, size_t n);
+
+/* Host, before a worker is forked: nothing may start, the outbox is empty. */
+void nsh_slot_reset(nsh_slot *s);
+
+/* Host: jobs before number 'end' may be started. */
+void nsh_slot_allow(nsh_slot *s, uint32_t end);
+
+/* Host: what has not been started will not be. Returns the number of the
+** first job taken back; the next job to be sent is gate.end as before. */
+uint32_t nsh_slot_recall(nsh_slot *s);
+
+/* Host: copies the outbox of a living worker; bytes copied. The same frames
+** will come through the socket later. */
+uint32_t nsh_slot_peek(nsh_slot *s, char out[NSH_OUTBOX]);
+
+/* Worker: the outbox has been sent. */
+void nsh_slot_sent(nsh_slot *s);
+
+/* Host: was job 'seq' (not taken back) started? */
+bool nsh_slot_started(nsh_slot *s, uint32_t seq);
+
+/* Worker: true when job 'seq' is its to run; false: it was taken back. */
+bool nsh_slot_start(nsh_slot *s, uint32_t seq, int64_t now);
+
+/* a comes before b; numbers wrap around. */
+static inline bool nsh_before(uint32_t a, uint32_t b) {
+  return (int32_t)(a - b) < 0;
+}
+
+#endif
