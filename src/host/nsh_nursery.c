@@ -1,0 +1,156 @@
+/*
+** Forking and reaping. One loop over two descriptors: the control socket and
+** a signalfd for SIGCHLD. Exits are reported after everything that happened
+** before them, because reports and commands are handled one at a time.
+*/
+#include "nsh_nursery.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* A nursery while it serves. */
+typedef struct home {
+  const nsh_nursery *n;
+  pid_t *pids;  /* by index; 0: no child */
+  int signals;  /* signalfd */
+  pid_t self;
+} home;
+
+/* ------------------------------------------------------- after every fork */
+
+void nsh_child_begin(pid_t parent, const char *name) {
+  sigset_t none;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent)
+    _exit(0); /* it died before we could ask */
+  prctl(PR_SET_NAME, name);
+  for (int sig = 1; sig < NSIG; sig++)
+    signal(sig, SIG_DFL);
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+static void nothing(int sig) {
+  (void)sig;
+}
+
+void nsh_child_deaf(void) {
+  static const int sigs[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1};
+  struct sigaction act = {.sa_handler = nothing, .sa_flags = SA_RESTART};
+  for (size_t i = 0; i < sizeof sigs / sizeof sigs[0]; i++)
+    sigaction(sigs[i], &act, NULL);
+}
+
+/* ---------------------------------------------------------------- reports */
+
+static void tell(home *h, nsh_type type, int64_t a, int64_t b, int64_t c) {
+  char room[64];
+  ns_buf out = {room, 0, sizeof room, false};
+  size_t start = nsh_begin(&out, type);
+  nsh_put_int(&out, a);
+  nsh_put_int(&out, b);
+  nsh_put_int(&out, c);
+  if (nsh_end(&out, start))
+    nsh_ctl_send(h->n->ctl, &out, -1, true);
+}
+
+/* --------------------------------------------------------------- commands */
+
+static void leave_home(home *h) {
+  close(h->n->ctl);
+  close(h->signals);
+}
+
+static void do_fork(home *h, uint32_t index, int fd) {
+  pid_t pid;
+  int why = EINVAL;
+  fflush(NULL); /* or the child would write it once more */
+  pid = index < h->n->max && h->pids[index] == 0 && fd >= 0 ? fork() : -1;
+  if (pid == 0) {
+    nsh_child_begin(h->self, h->n->name);
+    leave_home(h);
+    h->n->child(h->n->arg, index, fd);
+    _exit(0);
+  }
+  if (pid < 0 && fd >= 0 && index < h->n->max)
+    why = errno;
+  if (fd >= 0)
+    close(fd);
+  if (pid > 0)
+    h->pids[index] = pid;
+  tell(h, NSH_FORKED, index, pid > 0 ? pid : 0, pid > 0 ? 0 : why);
+}
+
+static void do_kill(home *h, uint32_t index, int sig) {
+  if (index < h->n->max && h->pids[index] > 0)
+    kill(h->pids[index], sig);
+}
+
+/* One command; false: the host is gone. */
+static bool obey(home *h) {
+  static char bytes[NSH_CTL_MAX];
+  nsh_frame f;
+  int fd;
+  uint32_t index;
+  int got = nsh_ctl_receive(h->n->ctl, bytes, &f, &fd, false);
+  if (got <= 0)
+    return got < 0;
+  index = (uint32_t)nsh_get_int(&f);
+  if (f.type == NSH_FORK)
+    do_fork(h, index, fd);
+  else if (f.type == NSH_KILL)
+    do_kill(h, index, (int)nsh_get_int(&f));
+  return true;
+}
+
+static void reap(home *h) {
+  struct signalfd_siginfo info;
+  int status;
+  pid_t pid;
+  while (read(h->signals, &info, sizeof info) == (ssize_t)sizeof info)
+    ;
+  while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+    for (size_t i = 0; i < h->n->max; i++)
+      if (h->pids[i] == pid) {
+        h->pids[i] = 0;
+        tell(h, NSH_EXITED, (int64_t)i, pid, status);
+      }
+}
+
+static bool settle_in(home *h, const nsh_nursery *n) {
+  sigset_t chld;
+  h->n = n;
+  h->self = getpid();
+  h->pids = calloc(n->max, sizeof *h->pids);
+  sigemptyset(&chld);
+  sigaddset(&chld, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &chld, NULL);
+  h->signals = signalfd(-1, &chld, SFD_CLOEXEC | SFD_NONBLOCK);
+  nsh_child_deaf();
+  return h->pids != NULL && h->signals >= 0;
+}
+
+void nsh_nursery_serve(const nsh_nursery *n) {
+  home h;
+  struct pollfd fds[2];
+  if (!settle_in(&h, n))
+    _exit(1);
+  fds[0] = (struct pollfd){n->ctl, POLLIN, 0};
+  fds[1] = (struct pollfd){h.signals, POLLIN, 0};
+  for (;;) {
+    if (poll(fds, 2, -1) < 0)
+      continue;
+    if (fds[1].revents != 0)
+      reap(&h);
+    if (fds[0].revents != 0 && !obey(&h))
+      _exit(0);
+  }
+}

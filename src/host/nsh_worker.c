@@ -1,0 +1,442 @@
+/*
+** The worker's loop. Frames are read as many at a time as there are; verdicts
+** collect in the shared outbox while more jobs are at hand and each of them is
+** expected to be short, and are sent at once otherwise.
+**
+** There is one worker per process, so its state is static, and buffers that
+** Lua's errors may jump over belong to the process.
+*/
+#include "nsh_worker.h"
+
+#include <errno.h>
+#include <lauxlib.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "ns_time.h"
+#include "nsh_ipc.h"
+#include "nsl.h"
+
+#define READ_ROOM 65536
+#define HOLD_US 300        /* a verdict waits at most this long for others */
+#define ASK_EVERY NS_SECOND /* cancelled() asks the host at most so often */
+#define ERROR_MAX 65600    /* bytes of an error text */
+#define IDS_FIRST 16
+#define IDS_LAST 4096
+
+static struct {
+  lua_State *L;
+  const nsh_config *cfg;
+  nsh_slot *slot;
+  int fd;
+  int begin, run;     /* references */
+  int64_t max_json;
+  ns_buf in;          /* received */
+  size_t at;          /* of the first frame not taken yet */
+  ns_buf text;        /* JSON of a plain result */
+  ns_buf frame;       /* the frame being built */
+  uint32_t seq;       /* of the running job */
+  bool running;       /* a handler is on the stack */
+  int64_t started, ended; /* of the job, monotonic µs */
+  int64_t waiting;    /* since when the outbox has something; 0: empty */
+  int64_t asked;      /* when the running job last asked for its claim */
+  int64_t *ids;       /* for children: next first */
+  size_t nids, atid, capids;
+  size_t block;       /* how many to ask for next time */
+} w;
+
+/* ----------------------------------------------------------------- output */
+
+static void leave(int status) __attribute__((noreturn));
+
+static void leave(int status) {
+  fflush(stdout);
+  _exit(status);
+}
+
+static void send_all(const char *p, size_t n) {
+  while (n > 0) {
+    ssize_t sent = send(w.fd, p, n, MSG_NOSIGNAL);
+    if (sent < 0 && errno != EINTR)
+      leave(0); /* the host is gone */
+    if (sent > 0) {
+      p += sent;
+      n -= (size_t)sent;
+    }
+  }
+}
+
+/* Sends the outbox. Should we die in the middle, the host finds the frames
+** there once more and knows by their numbers which it has. */
+static void flush(void) {
+  uint32_t n = atomic_load(&w.slot->unsent);
+  w.waiting = 0;
+  if (n == 0)
+    return;
+  send_all(w.slot->out, n);
+  nsh_slot_sent(w.slot);
+}
+
+/* A verdict in w.frame: into the outbox, or straight out when it is large. */
+static void post(int64_t now) {
+  uint32_t n = atomic_load(&w.slot->unsent);
+  if (w.frame.n > NSH_OUTBOX - n) {
+    flush();
+    n = 0;
+  }
+  if (w.frame.n > NSH_OUTBOX) {
+    send_all(w.frame.p, w.frame.n);
+    return;
+  }
+  memcpy(w.slot->out + n, w.frame.p, w.frame.n);
+  atomic_store(&w.slot->unsent, n + (uint32_t)w.frame.n);
+  if (w.waiting == 0)
+    w.waiting = now;
+}
+
+/* Any other frame goes out at once, after the verdicts before it. */
+static void post_now(void) {
+  flush();
+  send_all(w.frame.p, w.frame.n);
+}
+
+/* ------------------------------------------------------------------ input */
+
+/* Waits for more bytes; the frames not taken stay at the same 'at'. */
+static void receive(void) {
+  char *room;
+  ssize_t n;
+  if (w.at > 0) {
+    memmove(w.in.p, w.in.p + w.at, w.in.n - w.at);
+    w.in.n -= w.at;
+    w.at = 0;
+  }
+  if (w.in.n == 0 && w.in.cap > 4 * READ_ROOM)
+    ns_buf_free(&w.in); /* a large job is over */
+  if ((room = ns_buf_room(&w.in, READ_ROOM)) == NULL)
+    leave(1);
+  do
+    n = read(w.fd, room, READ_ROOM);
+  while (n < 0 && errno == EINTR);
+  if (n <= 0)
+    leave(0);
+  w.in.n += (size_t)n;
+}
+
+/* Looks at the frame at 'at'; 0: it is not complete. */
+static size_t peek(size_t at, nsh_frame *f) {
+  int64_t n;
+  if (at >= w.in.n)
+    return 0;
+  n = nsh_next(w.in.p + at, w.in.n - at, f);
+  if (n < 0)
+    leave(1);
+  return (size_t)n;
+}
+
+/* ------------------------------------------- what handlers ask of the host */
+
+static int lost(lua_State *L) {
+  lua_pushnil(L);
+  lua_pushliteral(L, "the claim is lost: the job was cancelled or is run "
+                     "elsewhere");
+  lua_pushliteral(L, "STALE");
+  return 3;
+}
+
+/* Raises outside a handler, in a coroutine's finaliser for instance. */
+static void need_job(lua_State *L) {
+  if (!w.running)
+    luaL_error(L, "no job is running");
+}
+
+static bool held(void) {
+  return atomic_load(&w.slot->lost) != w.seq + 1;
+}
+
+static void send_progress(double progress, ns_bytes text) {
+  size_t start;
+  ns_buf_reset(&w.frame);
+  start = nsh_begin(&w.frame, NSH_PROGRESS);
+  nsh_put_int(&w.frame, w.seq);
+  nsh_put_real(&w.frame, progress);
+  nsh_put_bytes(&w.frame, text);
+  if (nsh_end(&w.frame, start))
+    post_now();
+}
+
+/* touch([progress [, text]]): shows a sign of life. True, or nil, message,
+** code when the claim is known to be lost. */
+static int api_touch(lua_State *L) {
+  double progress = luaL_optnumber(L, 1, -1);
+  ns_bytes text = NS_NONE;
+  text.p = luaL_optlstring(L, 2, NULL, &text.n);
+  need_job(L);
+  send_progress(progress, text);
+  w.asked = ns_mono_us();
+  if (!held())
+    return lost(L);
+  lua_pushboolean(L, true);
+  return 1;
+}
+
+/* cancelled(): is the claim known to be lost? Asking makes the host ask. */
+static int api_cancelled(lua_State *L) {
+  int64_t now = ns_mono_us();
+  need_job(L);
+  if (now - w.asked > ASK_EVERY) {
+    send_progress(-1, NS_NONE);
+    w.asked = now;
+  }
+  lua_pushboolean(L, !held());
+  return 1;
+}
+
+/* log(text): one line of the running job. */
+static int api_log(lua_State *L) {
+  ns_bytes text;
+  size_t start;
+  text.p = luaL_checklstring(L, 1, &text.n);
+  need_job(L);
+  ns_buf_reset(&w.frame);
+  start = nsh_begin(&w.frame, NSH_LOG);
+  nsh_put_int(&w.frame, w.seq);
+  nsh_put_bytes(&w.frame, text);
+  if (nsh_end(&w.frame, start))
+    post_now();
+  lua_pushboolean(L, true);
+  return 1;
+}
+
+static void ask_for_ids(void) {
+  size_t start;
+  w.block = w.block == 0 ? IDS_FIRST
+            : w.block < IDS_LAST ? w.block * 2 : IDS_LAST;
+  ns_buf_reset(&w.frame);
+  start = nsh_begin(&w.frame, NSH_WANT_IDS);
+  nsh_put_int(&w.frame, (int64_t)w.block);
+  if (nsh_end(&w.frame, start))
+    post_now();
+}
+
+static void read_ids(nsh_frame *f) {
+  size_t n = (size_t)nsh_get_int(f);
+  w.nids = w.atid = 0;
+  if (f->bad || n > IDS_LAST || !ns_grow(&w.ids, &w.capids, n, sizeof *w.ids))
+    return;
+  for (size_t i = 0; i < n; i++)
+    w.ids[i] = nsh_get_int(f);
+  w.nids = nsh_done(f) ? n : 0;
+}
+
+/* Waits for the answer; the jobs that came before it stay in the buffer. */
+static void await_ids(void) {
+  size_t at = w.at;
+  for (;;) {
+    nsh_frame f;
+    size_t n = peek(at, &f);
+    if (n == 0) {
+      size_t ahead = at - w.at;
+      receive();
+      at = w.at + ahead;
+    } else if (f.type == NSH_IDS) {
+      read_ids(&f);
+      memmove(w.in.p + at, w.in.p + at + n, w.in.n - at - n);
+      w.in.n -= n;
+      return;
+    } else
+      at += n;
+  }
+}
+
+/* take_id(): an id for a child, or nil, message, code. */
+static int api_take_id(lua_State *L) {
+  need_job(L);
+  if (w.atid == w.nids) {
+    ask_for_ids();
+    await_ids();
+  }
+  if (w.atid == w.nids) {
+    lua_pushnil(L);
+    lua_pushliteral(L, "no id for a child: the host is stopping");
+    lua_pushliteral(L, "GONE");
+    return 3;
+  }
+  lua_pushinteger(L, w.ids[w.atid++]);
+  return 1;
+}
+
+void nsh_worker_pushapi(lua_State *L) {
+  static const luaL_Reg api[] = {{"touch", api_touch},
+                                 {"cancelled", api_cancelled},
+                                 {"log", api_log},
+                                 {"take_id", api_take_id},
+                                 {NULL, NULL}};
+  luaL_newlib(L, api);
+}
+
+void nsh_worker_keep(lua_State *L) {
+  w.run = luaL_ref(L, LUA_REGISTRYINDEX);
+  w.begin = luaL_ref(L, LUA_REGISTRYINDEX);
+}
+
+/* ------------------------------------------------------------ running jobs */
+
+static nsh_report ending(ns_kind kind) {
+  return (nsh_report){.seq = w.seq, .kind = kind, .delay = -1,
+                      .micros = w.ended - w.started};
+}
+
+/* The frame of a job's end is built in w.frame; false: it is too large. */
+static bool report(const nsh_report *r, const ns_push *children) {
+  size_t start;
+  ns_buf_reset(&w.frame);
+  start = nsh_begin_report(&w.frame, r);
+  for (size_t i = 0; i < r->nchildren; i++)
+    nsh_put_child(&w.frame, &children[i]);
+  return nsh_end(&w.frame, start);
+}
+
+static void report_failure(ns_bytes error) {
+  nsh_report r = ending(NS_FAIL);
+  r.error = (ns_bytes){error.p, error.n < ERROR_MAX ? error.n : ERROR_MAX};
+  if (!report(&r, NULL))
+    leave(1);
+}
+
+/* The handler simply returned: its result is at index 2. */
+static void report_result(lua_State *L) {
+  nsh_report r = ending(NS_ACK);
+  ns_err err;
+  ns_buf_reset(&w.text);
+  if (!lua_isnil(L, 2)) {
+    if (nsl_encode(L, 2, "result", w.max_json, &w.text, &err) != NS_OK) {
+      report_failure(ns_str(err.message));
+      return;
+    }
+    r.result = ns_buf_bytes(&w.text);
+  }
+  if (!report(&r, NULL))
+    report_failure(ns_str("the result is over 64 MiB"));
+}
+
+/* The verdict table is at index 3. */
+static void report_verdict(lua_State *L) {
+  ns_err err;
+  nsl_verdict *box = nsl_toverdict(L, 3, w.max_json, &err);
+  nsh_report r;
+  if (box == NULL) {
+    report_failure(ns_str(err.message));
+    return;
+  }
+  r = ending(box->verdict.kind);
+  r.delay = box->verdict.delay;
+  r.result = box->verdict.result;
+  r.error = box->verdict.error;
+  r.state = box->verdict.state;
+  r.nchildren = box->verdict.nchildren;
+  if (!report(&r, box->verdict.children))
+    report_failure(ns_str("the verdict with its children is over 64 MiB"));
+  nsl_unbox(box);
+}
+
+/* Protected. Argument: the order. run(job) gives result, verdict. */
+static int run(lua_State *L) {
+  const nsh_order *o = lua_touserdata(L, 1);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, w.run);
+  nsl_pushjob(L, &o->job);
+  w.running = true;
+  lua_call(L, 1, 2); /* stack: order; result; verdict */
+  w.running = false;
+  w.ended = ns_mono_us();
+  if (lua_isnil(L, 3))
+    report_result(L);
+  else
+    report_verdict(L);
+  return 0;
+}
+
+/* What goes wrong here is not the handler's error but around it: memory. */
+static void run_protected(const nsh_order *o) {
+  lua_State *L = w.L;
+  lua_pushcfunction(L, run);
+  lua_pushlightuserdata(L, (void *)(uintptr_t)o);
+  if (lua_pcall(L, 1, 0, 0) != LUA_OK) {
+    const char *text = lua_tostring(L, -1);
+    report_failure(ns_str(text != NULL ? text : "the job could not be run"));
+  }
+  w.running = false;
+  lua_settop(L, 0);
+}
+
+static void do_job(nsh_frame *f) {
+  nsh_order o;
+  int64_t start = ns_mono_us();
+  if (!nsh_get_order(f, &o))
+    leave(1);
+  if (!nsh_slot_start(w.slot, o.seq, start))
+    return; /* taken back */
+  if (w.waiting > 0 && (!o.hold || start - w.waiting > HOLD_US))
+    flush();
+  w.seq = o.seq;
+  w.started = w.ended = start;
+  w.asked = 0;
+  run_protected(&o);
+  fflush(stdout);
+  post(w.ended);
+}
+
+static void do_frame(nsh_frame *f) {
+  if (f->type == NSH_JOB)
+    do_job(f);
+  else if (f->type == NSH_QUIT) {
+    flush();
+    leave(0);
+  }
+}
+
+/* ---------------------------------------------------------------- the life */
+
+/* Only the zygote may end us by SIGTERM; one that is sent to all processes of
+** a service is meant for the host, which then tells us. */
+static void on_term(int sig, siginfo_t *info, void *context) {
+  (void)context;
+  if (info->si_pid != getppid())
+    return;
+  signal(sig, SIG_DFL);
+  raise(sig);
+}
+
+static void set_up(const nsh_worker_setup *s, uint32_t index, int fd) {
+  struct sigaction act = {.sa_flags = SA_SIGINFO | SA_RESTART};
+  act.sa_sigaction = on_term;
+  sigaction(SIGTERM, &act, NULL);
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  w.L = s->L;
+  w.cfg = s->cfg;
+  w.slot = &s->slots[index];
+  w.fd = fd;
+  w.max_json = s->cfg->db.max_payload > 0 ? s->cfg->db.max_payload
+                                          : NS_MAX_PAYLOAD;
+}
+
+void nsh_worker_main(void *arg, uint32_t index, int fd) {
+  set_up(arg, index, fd);
+  lua_rawgeti(w.L, LUA_REGISTRYINDEX, w.begin);
+  if (lua_pcall(w.L, 0, 0, 0) != LUA_OK)
+    leave(1);
+  for (;;) {
+    nsh_frame f;
+    size_t n;
+    while ((n = peek(w.at, &f)) > 0) {
+      w.at += n;
+      do_frame(&f);
+    }
+    flush();
+    receive();
+  }
+}

@@ -1,0 +1,163 @@
+/*
+** Keeper and zygote. Both are nurseries; the zygote has a Lua state with the
+** handlers in it, which its children find in their memory.
+**
+** The keeper leads a session of its own, so that a ^C at the host's terminal
+** reaches the host alone.
+*/
+#include "nsh_zygote.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <lauxlib.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "nsh_lua.h"
+#include "nsh_nursery.h"
+#include "nsh_worker.h"
+
+#define TEXT_MAX 32768 /* bytes of a report to the host */
+
+/* What keeper and zygotes know. */
+typedef struct family {
+  const nsh_config *cfg;
+  nsh_slot *slots;
+} family;
+
+/* ----------------------------------------------------------------- zygote */
+
+/* Loads worker and handlers. Arguments: family. Results: names (a table), or
+** nil and a message. */
+static int load(lua_State *L) {
+  const family *fam = lua_touserdata(L, 1);
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "nightshift.worker");
+  lua_call(L, 1, 1);
+  lua_getfield(L, -1, "prepare");
+  lua_createtable(L, (int)fam->cfg->nfiles, 0);
+  for (size_t i = 0; i < fam->cfg->nfiles; i++) {
+    lua_pushstring(L, fam->cfg->files[i]);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  nsh_worker_pushapi(L);
+  nsh_config_pushdb(L, fam->cfg);
+  lua_call(L, 3, 3); /* names, begin, run; or nil, message */
+  if (lua_isnil(L, -3)) {
+    lua_pop(L, 1);
+    return 2;
+  }
+  nsh_worker_keep(L); /* takes begin and run */
+  return 1;
+}
+
+static void report(int ctl, nsh_type type, int64_t count, const char *text) {
+  ns_buf out = NS_BUF_INIT;
+  size_t start = nsh_begin(&out, type);
+  size_t n = strlen(text);
+  nsh_put_int(&out, count);
+  nsh_put_bytes(&out, (ns_bytes){text, n < TEXT_MAX ? n : TEXT_MAX});
+  if (nsh_end(&out, start))
+    nsh_ctl_send(ctl, &out, -1, true);
+  ns_buf_free(&out);
+}
+
+/* The table of names is on top: counts and lists them. Protected. */
+static int join_names(lua_State *L) {
+  luaL_Buffer b;
+  lua_Integer n = luaL_len(L, 1);
+  luaL_buffinit(L, &b);
+  for (lua_Integer i = 1; i <= n; i++) {
+    if (i > 1)
+      luaL_addstring(&b, ", ");
+    lua_rawgeti(L, 1, i);
+    luaL_addvalue(&b);
+  }
+  luaL_pushresult(&b);
+  return 1;
+}
+
+static const char *message_of(lua_State *L) {
+  return lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1)
+                                        : "the handlers cannot be loaded";
+}
+
+/* True when the handlers are there; the host has been told either way. */
+static bool load_handlers(lua_State *L, family *fam, int ctl) {
+  lua_Integer n;
+  lua_pushcfunction(L, nsh_lua_traceback);
+  lua_pushcfunction(L, load);
+  lua_pushlightuserdata(L, fam);
+  if (lua_pcall(L, 1, LUA_MULTRET, 1) != LUA_OK || lua_isnil(L, 2)) {
+    report(ctl, NSH_LOADERR, 0, message_of(L));
+    return false;
+  }
+  n = (lua_Integer)lua_rawlen(L, 2);
+  lua_pushcfunction(L, join_names);
+  lua_insert(L, 2);
+  if (lua_pcall(L, 1, 1, 0) != LUA_OK) {
+    report(ctl, NSH_LOADERR, 0, message_of(L));
+    return false;
+  }
+  report(ctl, NSH_LOADED, n, lua_tostring(L, -1));
+  lua_settop(L, 0);
+  return true;
+}
+
+/* Workers share this memory as long as nobody writes to it: collect now. */
+static void zygote(void *arg, uint32_t index, int ctl) {
+  family *fam = arg;
+  lua_State *L = nsh_lua_new();
+  nsh_worker_setup setup = {L, fam->cfg, fam->slots};
+  nsh_nursery n = {ctl, fam->cfg->workers, "ns-worker", nsh_worker_main,
+                   &setup};
+  (void)index;
+  nsh_child_deaf();
+  if (L == NULL)
+    report(ctl, NSH_LOADERR, 0, "not enough memory");
+  if (L == NULL || !load_handlers(L, fam, ctl))
+    _exit(1);
+  lua_gc(L, LUA_GCCOLLECT);
+  lua_gc(L, LUA_GCCOLLECT);
+  nsh_nursery_serve(&n);
+}
+
+/* ----------------------------------------------------------------- keeper */
+
+/* Nothing of the host's stays open but output and the control socket. */
+static void close_others(int *ctl) {
+  int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (null >= 0)
+    dup2(null, STDIN_FILENO);
+  if (*ctl != 3 && dup3(*ctl, 3, O_CLOEXEC) == 3)
+    *ctl = 3;
+  if (*ctl == 3)
+    close_range(4, ~0U, 0);
+}
+
+static void keeper(family *fam, int ctl, pid_t host) {
+  nsh_nursery n = {ctl, NSH_ZYGOTES, "ns-zygote", zygote, fam};
+  nsh_child_begin(host, "ns-keeper");
+  setsid();
+  close_others(&n.ctl);
+  nsh_nursery_serve(&n);
+}
+
+ns_status nsh_keeper_start(const nsh_config *cfg, nsh_slot *slots, pid_t *pid,
+                           int *ctl, ns_err *err) {
+  family fam = {cfg, slots};
+  pid_t host = getpid();
+  int pair[2];
+  if (!nsh_ctl_pair(pair))
+    return ns_fail(err, NS_ENOMEM, "socketpair: %s", strerror(errno));
+  *pid = fork();
+  if (*pid == 0)
+    keeper(&fam, pair[1], host);
+  close(pair[1]);
+  *ctl = pair[0];
+  if (*pid > 0)
+    return NS_OK;
+  close(pair[0]);
+  return ns_fail(err, NS_ENOMEM, "fork: %s", strerror(errno));
+}
