@@ -1,0 +1,140 @@
+--- Loading handler files.
+--
+-- A handler file is a Lua chunk that returns a table {name = handler}; a
+-- handler is a function or a `nightshift.background{…}`. Loading checks all of
+-- it before anything runs, and a mistake names its file and, where Lua knows
+-- one, its line. The host's zygote and the command `run` load through here.
+
+local background = require "nightshift.background"
+local job = require "nightshift.job"
+local options = require "nightshift.options"
+
+local handlers = {}
+
+-- What the poll of a background handler is called: it must fit as well.
+local POLL = ":poll"
+
+--- The files of a path: a folder stands for the Lua files in it.
+local function expand(path, files)
+  local ok, host = pcall(require, "nightshift.host")
+  local listed, message
+  if ok then listed, message = host.scan(path) end
+  if message then return message end
+  if not listed then
+    files[#files + 1] = path
+  elseif #listed == 0 then
+    return path .. ": the folder has no Lua files"
+  else
+    table.move(listed, 1, #listed, #files + 1, files)
+  end
+end
+
+--- Where a function was written, if in this very file: "jobs.lua:12".
+local function place(file, handler)
+  local fn = type(handler) == "table" and handler.start or handler
+  local info = type(fn) == "function" and debug.getinfo(fn, "S")
+  if info and info.source == "@" .. file then return file .. ":" .. info.linedefined end
+  return file
+end
+
+--- The last line of a chunk that does something: its return.
+local function last_line(chunk)
+  local last = 1
+  for line in pairs(debug.getinfo(chunk, "L").activelines) do last = math.max(last, line) end
+  return last
+end
+
+local function traceback(err)
+  return debug.traceback(job.error_text(err), 2)
+end
+
+--- Runs one file; its table, or nil and a message.
+local function run_file(file)
+  local chunk, message = loadfile(file, "t")
+  if not chunk then return nil, message end
+  local ok, result = xpcall(chunk, traceback, file)
+  if not ok then
+    local text = result:gsub("\n%s*%[C%]: in function 'xpcall'.*$", "")
+    if not text:find(file, 1, true) then text = file .. ": " .. text end
+    return nil, text
+  end
+  if type(result) == "table" then return result end
+  return nil, ("%s:%d: a handler file must return a table of handlers, this one returns %s"):format(
+    file, last_line(chunk), result == nil and "nothing" or "a " .. type(result))
+end
+
+local function check_name(file, name, handler)
+  if type(name) ~= "string" then
+    return ("%s: a handler's name must be a string, got the %s %s"):format(
+      place(file, handler), type(name), tostring(name))
+  end
+  local limit = options.MAX_NAME - (background.is(handler) and #POLL or 0)
+  local ok, why = options.name("a handler's name", name, limit)
+  if not ok then return place(file, handler) .. ": " .. why end
+end
+
+local function add(set, file, name, handler, shown)
+  local before = set.places[name]
+  if before then
+    return ("%s: handler '%s' is already defined in %s"):format(place(file, shown), name, before)
+  end
+  set.functions[name] = handler
+  set.places[name] = place(file, shown)
+  set.names[#set.names + 1] = name
+end
+
+local function add_handler(set, file, name, handler)
+  local message = check_name(file, name, handler)
+  if message then return message end
+  if type(handler) == "function" then return add(set, file, name, handler, handler) end
+  if not background.is(handler) then
+    return ("%s: handler '%s' is a %s; it must be a function or a nightshift.background{…}"):format(
+      file, name, type(handler))
+  end
+  for part, fn in pairs(background.expand(name, handler)) do
+    message = add(set, file, part, fn, handler)
+    if message then return message end
+  end
+end
+
+--- Handlers in the order of their names, so that messages do not vary.
+local function add_file(set, file)
+  local result, message = run_file(file)
+  if not result then return message end
+  local names = {}
+  for name in pairs(result) do names[#names + 1] = name end
+  table.sort(names, function(a, b) return tostring(a) < tostring(b) end)
+  for _, name in ipairs(names) do
+    message = add_handler(set, file, name, result[name])
+    if message then return message end
+  end
+end
+
+--- Loads handler files.
+---@param paths string[] files, and folders of files
+---@return table<string, fun(job: nightshift.Job): any>|nil functions by name
+---@return string[]|string names in order, or the message
+function handlers.load(paths)
+  local files, set = {}, { functions = {}, places = {}, names = {} }
+  for _, path in ipairs(paths) do
+    local message = expand(path, files)
+    if message then return nil, message end
+  end
+  for _, file in ipairs(files) do
+    local message = add_file(set, file)
+    if message then return nil, message end
+  end
+  table.sort(set.names)
+  return set.functions, set.names
+end
+
+--- What to say about a name that nobody handles.
+---@param name string
+---@param names string[] known ones
+---@return string
+function handlers.unknown(name, names)
+  local known = #names > 0 and table.concat(names, ", ") or "none"
+  return ("no handler named '%s'; known: %s"):format(name, known)
+end
+
+return handlers
