@@ -1,0 +1,139 @@
+/*
+** Keeper and zygotes in the loop: reports become calls of the owner.
+*/
+#include "nsh_brood.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ------------------------------------------------------- reports of zygotes */
+
+static void on_loaded(nsh_zygote *z, nsh_frame *f) {
+  nsh_brood *b = z->brood;
+  int64_t count = nsh_get_int(f);
+  ns_bytes text = nsh_get_bytes(f);
+  if (z->stage != NSH_LOADING || !nsh_done(f))
+    return;
+  z->stage = f->type == NSH_LOADED ? NSH_READY : NSH_LEAVING;
+  if (f->type == NSH_LOADED)
+    b->loaded(b->arg, z, count, text);
+  else
+    b->failed(b->arg, z, text);
+}
+
+/* A zygote that was told to go is let go with its last worker. */
+static void one_less(nsh_zygote *z) {
+  if (z->workers > 0)
+    z->workers--;
+  if (z->workers == 0 && z->stage == NSH_LEAVING)
+    nsh_peer_close(&z->peer);
+}
+
+static void on_worker(nsh_zygote *z, nsh_frame *f) {
+  nsh_brood *b = z->brood;
+  uint32_t index = (uint32_t)nsh_get_int(f);
+  int64_t pid = nsh_get_int(f);
+  int64_t last = nsh_get_int(f);
+  if (!nsh_done(f))
+    return;
+  if (f->type == NSH_FORKED)
+    b->forked(b->arg, z, index, (pid_t)pid, (int)last);
+  else
+    b->exited(b->arg, z, index, (int)last);
+  if (f->type == NSH_EXITED || pid == 0)
+    one_less(z);
+}
+
+static void on_zygote_frame(void *arg, nsh_frame *f) {
+  nsh_zygote *z = arg;
+  if (f->type == NSH_LOADED || f->type == NSH_LOADERR)
+    on_loaded(z, f);
+  else if (f->type == NSH_FORKED || f->type == NSH_EXITED)
+    on_worker(z, f);
+}
+
+/* ------------------------------------------------------ reports of the keeper */
+
+/* The zygote's process is gone: first everything it still said. */
+static void on_death(nsh_zygote *z, int status) {
+  nsh_brood *b = z->brood;
+  bool loading;
+  nsh_peer_read(&z->peer);
+  loading = z->stage == NSH_LOADING;
+  nsh_peer_close(&z->peer);
+  z->stage = NSH_ABSENT;
+  z->workers = 0;
+  if (loading)
+    b->failed(b->arg, z, NS_NONE);
+  b->died(b->arg, z, status);
+}
+
+static void on_keeper_frame(void *arg, nsh_frame *f) {
+  nsh_brood *b = arg;
+  uint32_t index = (uint32_t)nsh_get_int(f);
+  int64_t pid = nsh_get_int(f);
+  int64_t last = nsh_get_int(f);
+  if (!nsh_done(f) || index >= NSH_ZYGOTES ||
+      b->zygotes[index].stage == NSH_ABSENT)
+    return;
+  if (f->type == NSH_EXITED || (f->type == NSH_FORKED && pid == 0))
+    on_death(&b->zygotes[index], (int)last);
+}
+
+static void on_keeper_end(void *arg) {
+  nsh_brood *b = arg;
+  b->keeper_died(b->arg);
+}
+
+/* ------------------------------------------------------------------- verbs */
+
+void nsh_brood_open(nsh_brood *b, uv_loop_t *loop, int ctl) {
+  b->loop = loop;
+  b->keeper = (nsh_peer){.frame = on_keeper_frame, .end = on_keeper_end,
+                         .arg = b};
+  for (uint32_t i = 0; i < NSH_ZYGOTES; i++)
+    b->zygotes[i] = (nsh_zygote){.brood = b, .index = i, .peer = {.ctl = -1}};
+  nsh_peer_open(&b->keeper, loop, ctl);
+}
+
+void nsh_brood_close(nsh_brood *b) {
+  for (uint32_t i = 0; i < NSH_ZYGOTES; i++)
+    nsh_peer_close(&b->zygotes[i].peer);
+  nsh_peer_close(&b->keeper);
+}
+
+nsh_zygote *nsh_brood_load(nsh_brood *b) {
+  nsh_zygote *z = b->zygotes;
+  int pair[2];
+  while (z < b->zygotes + NSH_ZYGOTES && z->stage != NSH_ABSENT)
+    z++;
+  if (z == b->zygotes + NSH_ZYGOTES || !nsh_ctl_pair(pair))
+    return NULL;
+  z->stage = NSH_LOADING;
+  z->workers = 0;
+  z->peer = (nsh_peer){.frame = on_zygote_frame, .arg = z};
+  nsh_peer_open(&z->peer, b->loop, pair[0]);
+  nsh_peer_send(&b->keeper, NSH_FORK, z->index, 0, pair[1]);
+  return z;
+}
+
+void nsh_zygote_fork(nsh_zygote *z, uint32_t index, int fd) {
+  z->workers++;
+  nsh_peer_send(&z->peer, NSH_FORK, index, 0, fd);
+}
+
+void nsh_zygote_kill(nsh_zygote *z, uint32_t index, int sig) {
+  nsh_peer_send(&z->peer, NSH_KILL, index, sig, -1);
+}
+
+void nsh_zygote_retire(nsh_zygote *z) {
+  z->stage = NSH_LEAVING;
+  if (z->workers == 0)
+    nsh_peer_close(&z->peer);
+}
+
+void nsh_zygote_signal(nsh_zygote *z, int sig) {
+  nsh_peer_send(&z->brood->keeper, NSH_KILL, z->index, sig, -1);
+}

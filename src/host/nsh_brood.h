@@ -1,0 +1,62 @@
+/*
+** The host's view of its keeper and zygotes.
+**
+** Invariant: a zygote is reported dead only after every report it sent, so the
+** exits of its workers are known by then (those it could not report died with
+** it).
+*/
+#ifndef NSH_BROOD_H
+#define NSH_BROOD_H
+
+#include <sys/types.h>
+
+#include "nsh_peer.h"
+#include "nsh_zygote.h"
+
+typedef enum nsh_stage {
+  NSH_ABSENT,  /* no such process */
+  NSH_LOADING, /* reads the scripts */
+  NSH_READY,   /* forks workers */
+  NSH_LEAVING  /* told to go, or did not load */
+} nsh_stage;
+
+typedef struct nsh_zygote {
+  struct nsh_brood *brood;
+  nsh_stage stage;
+  uint32_t index;
+  nsh_peer peer;
+  size_t workers; /* forks asked for, less exits and failures */
+} nsh_zygote;
+
+typedef struct nsh_brood {
+  uv_loop_t *loop;
+  nsh_peer keeper;
+  nsh_zygote zygotes[NSH_ZYGOTES];
+  /* What happens; 'arg' is the owner's. */
+  void *arg;
+  void (*loaded)(void *arg, nsh_zygote *z, int64_t count, ns_bytes names);
+  void (*failed)(void *arg, nsh_zygote *z, ns_bytes message);
+  void (*forked)(void *arg, nsh_zygote *z, uint32_t worker, pid_t pid, int why);
+  void (*exited)(void *arg, nsh_zygote *z, uint32_t worker, int status);
+  void (*died)(void *arg, nsh_zygote *z, int status);
+  void (*keeper_died)(void *arg);
+} nsh_brood;
+
+/* Callbacks are set already; 'ctl' is the keeper's socket, handed over. */
+void nsh_brood_open(nsh_brood *b, uv_loop_t *loop, int ctl);
+void nsh_brood_close(nsh_brood *b);
+
+/* A new generation; NULL: too many are alive. It ends in loaded or failed. */
+nsh_zygote *nsh_brood_load(nsh_brood *b);
+
+/* Forks worker 'index' with its socket, which changes hands. */
+void nsh_zygote_fork(nsh_zygote *z, uint32_t index, int fd);
+void nsh_zygote_kill(nsh_zygote *z, uint32_t index, int sig);
+
+/* No new workers from here; the process goes when its last one has gone. */
+void nsh_zygote_retire(nsh_zygote *z);
+
+/* Signals the zygote itself. */
+void nsh_zygote_signal(nsh_zygote *z, int sig);
+
+#endif

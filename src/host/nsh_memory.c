@@ -1,0 +1,21 @@
+/*
+** Memory that is there or the process is not.
+*/
+#include "nsh_memory.h"
+
+#include <stdlib.h>
+
+#include "ns_log.h"
+
+void nsh_must(bool ok) {
+  if (ok)
+    return;
+  ns_log(NS_LOG_ERROR, "host.no_memory", NULL, 0);
+  abort();
+}
+
+void *nsh_alloc(size_t n) {
+  void *p = calloc(1, n > 0 ? n : 1);
+  nsh_must(p != NULL);
+  return p;
+}

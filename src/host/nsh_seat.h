@@ -1,0 +1,111 @@
+/*
+** A seat: the place of one worker process in the host, with the socket to it
+** and the jobs it has been given.
+**
+** Invariants: 'tasks' are in the order they were sent; the first may be
+** running, the others are not. A task leaves by the worker's verdict, by being
+** taken back, or by the worker's death, and each way puts exactly one verdict
+** into the mailbox. The worker's word is taken for how a job ended, never for
+** which job it was: ids come from the task.
+*/
+#ifndef NSH_SEAT_H
+#define NSH_SEAT_H
+
+#include <uv.h>
+
+#include "nsh_brood.h"
+#include "nsh_mail.h"
+#include "nsh_names.h"
+
+typedef enum nsh_phase {
+  NSH_EMPTY,    /* no process */
+  NSH_STARTING, /* asked for */
+  NSH_UP,       /* takes jobs */
+  NSH_DOOMED    /* gets none any more: told to quit, or being killed */
+} nsh_phase;
+
+/* Why a worker is being killed, which decides what its death means. */
+typedef enum nsh_doom {
+  NSH_DOOM_NONE,    /* nobody kills it: its death is a crash */
+  NSH_DOOM_TIMEOUT, /* its job ran too long */
+  NSH_DOOM_STOP     /* the host stops: its job is given back */
+} nsh_doom;
+
+/* A job in a worker's hands. */
+typedef struct nsh_task {
+  uint32_t seq;
+  int64_t id, run, lease, timeout;
+  nsh_name *name;
+} nsh_task;
+
+typedef struct nsh_seat {
+  struct nsh_table *table;
+  uint32_t index;
+  nsh_phase phase;
+  nsh_doom doom;
+  nsh_zygote *zygote;
+  pid_t pid;
+  nsh_slot *slot;
+  int fd;            /* -1: none */
+  uv_poll_t *poll;
+  bool eof;          /* the worker's end is closed */
+  int64_t since;     /* eof or doom: when */
+  bool forced;       /* SIGKILL was sent */
+  ns_buf in;         /* the beginning of a frame */
+  ns_buf out;        /* to be sent from 'out_at' */
+  size_t out_at;
+  nsh_task *tasks;   /* ring of 'cap', a power of two */
+  uint32_t first, n, cap;
+  uint32_t next_seq;
+  /* of the running job */
+  ns_buf log;        /* last lines */
+  bool shown;        /* it has its row in running */
+  bool news;         /* progress that has not been passed on */
+  double progress;
+  char *text;        /* malloc'd; NULL: none */
+  int64_t touched_at;
+  /* in the table's list of seats with room */
+  bool listed;
+  struct nsh_seat *next;
+} nsh_seat;
+
+/* Starts a worker of zygote 'z' here. False: no sockets to be had. */
+bool nsh_seat_fork(nsh_seat *s, nsh_zygote *z);
+
+/* The process is gone: takes what it still said, then frees the seat. What
+** remained of its tasks is left for the caller: nsh_seat_drop. */
+void nsh_seat_bury(nsh_seat *s);
+
+/* Task 'i' of 'n', the oldest first. */
+nsh_task *nsh_seat_task(nsh_seat *s, uint32_t i);
+
+/* Writes a job into the outgoing bytes; false: it is too large to send. */
+bool nsh_seat_give(nsh_seat *s, const ns_job *job, nsh_name *name);
+
+/* Sends what was given. */
+void nsh_seat_flush(nsh_seat *s);
+
+/* Takes back all tasks that have not been started; how many. The mailbox is
+** locked. */
+size_t nsh_seat_recall(nsh_seat *s);
+
+/* The oldest task is over; the state of a running job is forgotten. */
+void nsh_seat_pop(nsh_seat *s);
+
+/* Is the oldest task running? '*since' gets its start. */
+bool nsh_seat_running(nsh_seat *s, int64_t *since);
+
+/* Takes verdicts that the worker has not sent because the job after them, which
+** was expected to be short, still runs. The mailbox is locked. */
+void nsh_seat_peek(nsh_seat *s);
+
+/* Tells the worker to leave after its running job. */
+void nsh_seat_quit(nsh_seat *s);
+
+/* A line of the running job's log, kept for its failure. */
+void nsh_seat_log(nsh_seat *s, ns_bytes line);
+
+/* Frees what an empty seat still has. */
+void nsh_seat_free(nsh_seat *s);
+
+#endif

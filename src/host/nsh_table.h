@@ -1,0 +1,97 @@
+/*
+** The table of workers: hands claimed jobs out, takes verdicts in, replaces
+** workers that died, stops jobs that run too long.
+**
+** Invariant: a job that was delivered by the dispatcher is in the backlog or
+** in exactly one seat, until a verdict for it is in the mailbox.
+*/
+#ifndef NSH_TABLE_H
+#define NSH_TABLE_H
+
+#include "nsh_config.h"
+#include "nsh_seat.h"
+
+/* A worker that waits for ids. */
+typedef struct nsh_wanter {
+  uint32_t seat;
+  pid_t pid; /* of the process that asked */
+  size_t n;
+} nsh_wanter;
+
+/* What has happened since the start. */
+typedef struct nsh_tally {
+  int64_t done, failed, again, crashed, timeouts, forks;
+} nsh_tally;
+
+typedef struct nsh_table {
+  const nsh_config *cfg;
+  nsh_mail *mail;
+  uv_loop_t *loop;
+  nsh_slot *slots;
+  nsh_seat *seats;
+  size_t nseats;
+  nsh_zygote *zygote;   /* new workers come from here; NULL: wait */
+  size_t up;            /* seats in phase UP */
+  size_t busy;          /* tasks in all seats */
+  nsh_seat *room, **room_end; /* seats that may take more */
+  size_t nroom;
+  nsh_load *loads, **loads_end; /* claimed, not handed out yet */
+  size_t backlog;       /* jobs in them */
+  nsh_names names;
+  nsh_pace pace;
+  nsh_storm storm;
+  int64_t fork_at;      /* no fork before */
+  bool quiet;           /* claim nothing, hand nothing out: SIGTSTP */
+  bool closing;         /* for good */
+  nsh_wanter *wanters;  /* first come first served */
+  size_t nwanters, capwanters;
+  nsh_tally tally;
+} nsh_table;
+
+void nsh_table_init(nsh_table *t, const nsh_config *cfg, nsh_mail *mail,
+                    uv_loop_t *loop, nsh_slot *slots);
+void nsh_table_free(nsh_table *t);
+
+/* ---------------------------------------------------------- what happened */
+
+/* New workers come from 'z'; older ones leave after their running job. */
+void nsh_table_generation(nsh_table *t, nsh_zygote *z);
+
+void nsh_table_forked(nsh_table *t, uint32_t index, pid_t pid, int why);
+void nsh_table_exited(nsh_table *t, uint32_t index, int status);
+
+/* A zygote is gone, and so is whoever it had forked. */
+void nsh_table_orphaned(nsh_table *t, nsh_zygote *z);
+
+/* Takes what the dispatcher has put into the mailbox. */
+void nsh_table_collect(nsh_table *t);
+
+/* Of nsh_seat.c: a frame (false: nonsense; mailbox locked), a read that is
+** over, a worker not to be believed any more. */
+bool nsh_table_frame(nsh_seat *s, nsh_frame *f);
+void nsh_table_heard(nsh_seat *s);
+void nsh_table_distrust(nsh_seat *s);
+
+/* ------------------------------------------------------------------ orders */
+
+/* Forks where nobody sits, if it is time. */
+void nsh_table_fill(nsh_table *t);
+
+/* Looks at running jobs: timeouts, signs of life, jobs stuck behind others. */
+void nsh_table_tick(nsh_table *t, int64_t now);
+
+/* µs until the next tick or fork is due; -1: nothing to look after. */
+int64_t nsh_table_next(const nsh_table *t, int64_t now);
+
+/* Claims nothing more and gives back what no worker has started. 'quiet' can
+** be undone, 'closing' cannot. */
+void nsh_table_quiet(nsh_table *t, bool quiet);
+void nsh_table_close(nsh_table *t);
+
+/* Kills all workers; running jobs are given back. */
+void nsh_table_kill(nsh_table *t);
+
+/* One line per busy worker. */
+void nsh_table_dump(nsh_table *t, int64_t now);
+
+#endif
