@@ -1,0 +1,37 @@
+/*
+** Verdicts on their way to the database, with every byte they point to.
+**
+** Invariant: bytes live in chunks that never move, so a verdict stays valid
+** until its batch is cleared, however many are added after it.
+*/
+#ifndef NSH_BATCH_H
+#define NSH_BATCH_H
+
+#include "nightshift.h"
+
+typedef struct nsh_chunk nsh_chunk;
+
+typedef struct nsh_batch {
+  ns_verdict *items;
+  size_t n, cap;
+  nsh_chunk *chunks; /* the newest first */
+} nsh_batch;
+
+#define NSH_BATCH_INIT ((nsh_batch){NULL, 0, 0, NULL})
+
+/* A zeroed verdict at the end, valid until the next one is added. */
+ns_verdict *nsh_batch_add(nsh_batch *b);
+
+/* Copies of bytes, and room for children, that live as long as the batch.
+** Absent bytes stay absent. */
+ns_bytes nsh_batch_keep(nsh_batch *b, ns_bytes s);
+ns_push *nsh_batch_children(nsh_batch *b, size_t n);
+
+/* Appends a deep copy of 'v'. */
+void nsh_batch_copy(nsh_batch *b, const ns_verdict *v);
+
+/* Forgets all verdicts; keeps a little memory for the next ones. */
+void nsh_batch_clear(nsh_batch *b);
+void nsh_batch_free(nsh_batch *b);
+
+#endif

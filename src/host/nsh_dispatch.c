@@ -1,0 +1,511 @@
+/*
+** The dispatcher's thread. One turn: wait for a reason, take the orders out of
+** the mailbox, run a cycle, do the chores, put the results in.
+**
+** When to claim: while claims come back full there is more ("hot"). A claim
+** that came back short arms the listener, which waits in the server. What
+** wakes it may not be visible yet (a trigger rings before its transaction
+** commits), so an empty claim after a wake is repeated after 5, 20, 80, 320
+** and 1280 ms, then the host is silent until the next wake, the next due job
+** or the ping.
+*/
+#include "nsh_dispatch.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns_log.h"
+#include "ns_time.h"
+#include "nsh_listen.h"
+#include "nsh_memory.h"
+
+#define NEVER INT64_MAX
+#define PING (10 * NS_SECOND)
+#define PRUNE (60 * NS_SECOND)
+#define PRUNE_MORE NS_SECOND
+#define RING_GAP (NS_SECOND / 20)
+#define FEEDS_OLD NS_SECOND
+#define RECHECK_FIRST 5000
+#define RECHECK_LAST 1280000
+#define LOCKED_RETRY 5000    /* verdicts whose row somebody else holds */
+#define ERROR_FIRST 50000    /* after a failed cycle, doubling */
+#define ERROR_LAST (5 * NS_SECOND)
+
+struct nsh_dispatch {
+  const nsh_config *cfg;
+  nsh_mail *mail;
+  ns_db *db;
+  nsh_listen *listen;
+  pthread_t thread;
+  bool running;
+  atomic_bool opened; /* from here on a lost server is waited for */
+  atomic_bool lost;   /* it has been lost, and that was logged */
+
+  nsh_batch batch;    /* verdicts of this cycle; kept until it succeeds */
+  nsh_batch later;    /* those whose row was locked */
+  ns_feed *feeds;
+  size_t nfeeds, capfeeds;
+  int64_t newest;     /* greatest queue id seen */
+  int64_t feeds_at;   /* when they were read */
+
+  bool hot;           /* the last claim came back full */
+  int64_t recheck;    /* µs until the next repetition; 0: none */
+  int64_t recheck_at, due_at, ping_at, prune_at, ring_at, later_at;
+  int64_t error_wait, error_at; /* after a failure: nothing before error_at */
+  int64_t due;        /* as the last cycle said; -1: nothing scheduled */
+  int empties;        /* claims in a row that found nothing */
+};
+
+/* What one turn has to do, taken out of the mailbox. */
+typedef struct turn {
+  size_t limit;       /* jobs to claim */
+  bool woken;         /* by the listener or a recheck: an empty claim counts */
+  bool finish;
+  size_t want_ids;
+  nsh_touch *touches;
+  size_t ntouches;
+} turn;
+
+/* ------------------------------------------------------------------ feeds */
+
+static void add_feed(nsh_dispatch *d, int64_t id, int weight) {
+  nsh_must(ns_grow(&d->feeds, &d->capfeeds, d->nfeeds + 1, sizeof *d->feeds));
+  d->feeds[d->nfeeds++] = (ns_feed){id, weight};
+}
+
+/* The weight a queue was given; 0: it is not served. */
+static int weight_of(const nsh_config *cfg, const char *name) {
+  size_t n = strlen(name);
+  for (size_t i = 0; i < cfg->nqueues; i++)
+    if (cfg->queues[i].name.n == n &&
+        memcmp(cfg->queues[i].name.p, name, n) == 0)
+      return cfg->queues[i].weight;
+  return cfg->nqueues > 0 ? 0 : 1;
+}
+
+static ns_status read_feeds(nsh_dispatch *d, ns_err *err) {
+  ns_queue_row *rows;
+  size_t n;
+  ns_status st = ns_queues(d->db, &rows, &n, err);
+  if (st != NS_OK)
+    return st;
+  d->nfeeds = 0;
+  for (size_t i = 0; i < n; i++) {
+    int weight = weight_of(d->cfg, rows[i].name);
+    if (weight > 0 && !rows[i].paused)
+      add_feed(d, rows[i].id, weight);
+    if (rows[i].id > d->newest)
+      d->newest = rows[i].id;
+  }
+  free(rows);
+  d->feeds_at = ns_mono_us();
+  return NS_OK;
+}
+
+/* Queues that were named exist from now on. */
+static ns_status make_queues(nsh_dispatch *d, ns_err *err) {
+  ns_status st = NS_OK;
+  int64_t id;
+  for (size_t i = 0; i < d->cfg->nqueues && st == NS_OK; i++)
+    st = ns_queue_id(d->db, d->cfg->queues[i].name, true, &id, err);
+  return st;
+}
+
+/* --------------------------------------------------------------- waiting */
+
+static int64_t least(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+/* A claim has a reason to find something; the lock is held. */
+static bool may_claim(const nsh_dispatch *d, int64_t now) {
+  return nsh_mail_room(d->mail) > 0 &&
+         (d->hot || d->mail->woken || now >= d->recheck_at ||
+          now >= d->due_at);
+}
+
+static bool has_work(const nsh_dispatch *d, int64_t now) {
+  const nsh_mail *m = d->mail;
+  if (atomic_load(&m->give_up))
+    return true;
+  if (now < d->error_at)
+    return false;
+  return d->batch.n > 0 || m->verdicts.n > 0 || now >= d->later_at ||
+         m->ntouches > 0 || m->want_ids > 0 || now >= d->ping_at ||
+         now >= d->prune_at || may_claim(d, now) ||
+         (m->finish && nsh_mail_quiescent(m));
+}
+
+/* When has_work may change its mind by itself. */
+static int64_t next_time(const nsh_dispatch *d) {
+  int64_t t = least(least(d->later_at, d->ping_at), d->prune_at);
+  if (nsh_mail_room(d->mail) > 0)
+    t = least(t, least(d->recheck_at, d->due_at));
+  return t > d->error_at ? t : d->error_at;
+}
+
+static void wait_until(nsh_mail *m, int64_t when) {
+  struct timespec t = {(time_t)(when / NS_SECOND),
+                       (long)(when % NS_SECOND) * 1000};
+  pthread_cond_timedwait(&m->work, &m->lock, &t);
+}
+
+/* --------------------------------------------------------------- one turn */
+
+static void take_verdicts(nsh_dispatch *d) {
+  nsh_batch empty = d->batch;
+  if (d->batch.n > 0)
+    return; /* a failed cycle is repeated with the same verdicts */
+  d->batch = d->mail->verdicts;
+  d->mail->verdicts = empty;
+  for (size_t i = 0; i < d->later.n; i++)
+    nsh_batch_copy(&d->batch, &d->later.items[i]);
+  nsh_batch_clear(&d->later);
+  d->later_at = NEVER;
+}
+
+static void take_turn(nsh_dispatch *d, turn *t) {
+  nsh_mail *m = d->mail;
+  int64_t now = ns_mono_us();
+  nsh_mail_lock(m);
+  while (!has_work(d, now)) {
+    wait_until(m, next_time(d));
+    now = ns_mono_us();
+  }
+  take_verdicts(d);
+  t->limit = nsh_mail_room(m);
+  t->woken = t->limit > 0 && (m->woken || now >= d->recheck_at);
+  t->finish = m->finish;
+  t->want_ids = m->want_ids;
+  t->touches = m->touches;
+  t->ntouches = m->ntouches;
+  m->want_ids = 0;
+  m->touches = NULL;
+  m->ntouches = m->captouches = 0;
+  m->cycling = true;
+  if (t->limit > 0) {
+    m->woken = false;
+    d->recheck_at = d->due_at = NEVER;
+  }
+  nsh_mail_unlock(m);
+}
+
+/* Logs what a cycle said about one verdict. */
+static void log_verdict(const ns_verdict *v) {
+  ns_field id = ns_fi("id", v->id);
+  if (v->status == NS_ESTALE)
+    ns_log(NS_LOG_WARN, "job.stale", NS_FIELDS(id, ns_fi("run", v->run)));
+  else if (v->status != NS_OK)
+    ns_log(NS_LOG_ERROR, "job.refused",
+           NS_FIELDS(id, ns_fs("code", ns_code(v->status)),
+                     ns_fi("kind", (int64_t)v->kind)));
+  else if (v->dead)
+    ns_log(NS_LOG_WARN, "job.dead", NS_FIELDS(id, ns_fb("reason", v->error)));
+}
+
+/* A verdict the database would not take becomes a failure, and a failure it
+** would not take a release, so that the job does not stay claimed. */
+static bool soften(nsh_batch *b, ns_verdict *v) {
+  char text[64];
+  if (v->kind == NS_RELEASE)
+    return false;
+  v->kind = v->kind == NS_FAIL ? NS_RELEASE : NS_FAIL;
+  snprintf(text, sizeof text, "the verdict was refused: %s",
+           ns_code(v->status));
+  v->error = v->kind == NS_FAIL ? nsh_batch_keep(b, ns_str(text)) : NS_NONE;
+  v->result = v->state = v->log = NS_NONE;
+  v->nchildren = 0;
+  v->delay = -1;
+  return true;
+}
+
+/* Sorts out the verdicts of a cycle that succeeded; how many are settled. */
+static size_t sort_verdicts(nsh_dispatch *d, int64_t now) {
+  size_t settled = 0;
+  for (size_t i = 0; i < d->batch.n; i++) {
+    ns_verdict *v = &d->batch.items[i];
+    log_verdict(v);
+    if (v->status == NS_EBUSY ||
+        (v->status != NS_OK && v->status != NS_ESTALE && soften(&d->batch, v))) {
+      v->status = NS_OK;
+      nsh_batch_copy(&d->later, v);
+      d->later_at = now + LOCKED_RETRY;
+    } else
+      settled++;
+  }
+  nsh_batch_clear(&d->batch);
+  return settled;
+}
+
+/* Tells the listener what to wait for. The lock is held. */
+static void arm(nsh_dispatch *d) {
+  nsh_mail *m = d->mail;
+  nsh_must(ns_grow(&m->queues, &m->capqueues, d->nfeeds, sizeof *m->queues));
+  for (m->nqueues = 0; m->nqueues < d->nfeeds; m->nqueues++)
+    m->queues[m->nqueues] = d->feeds[m->nqueues].queue_id;
+  m->newest = d->cfg->nqueues > 0 ? 0 : d->newest;
+  if (!m->armed) {
+    m->armed = true;
+    pthread_cond_signal(&m->listen);
+  }
+}
+
+/* After a claim of 'n' out of 'limit': when to claim next. The lock is held. */
+static void plan(nsh_dispatch *d, const turn *t, size_t n, int64_t now) {
+  bool again = t->woken || (d->cfg->drain && d->empties == 0);
+  d->hot = n > 0 && n == t->limit;
+  d->empties = n > 0 ? 0 : d->empties + 1;
+  d->due_at = d->due >= 0 ? now + d->due : NEVER;
+  if (n > 0)
+    d->recheck = 0;
+  else if (again)
+    d->recheck = d->recheck == 0 ? RECHECK_FIRST : d->recheck * 4;
+  if (d->recheck > RECHECK_LAST)
+    d->recheck = 0;
+  d->recheck_at = d->recheck > 0 ? now + d->recheck : NEVER;
+  if (!d->hot)
+    arm(d);
+}
+
+static void publish(nsh_dispatch *d, const turn *t, ns_jobs *jobs,
+                    size_t settled, int64_t now) {
+  nsh_mail *m = d->mail;
+  size_t n = jobs->n;
+  nsh_mail_lock(m);
+  m->unsettled -= settled;
+  m->cycling = false;
+  m->counters = ns_count(d->db);
+  if (n > 0)
+    nsh_mail_deliver(m, jobs);
+  if (t->limit > 0)
+    plan(d, t, n, now);
+  m->rested = d->empties >= 2 && m->outstanding == 0 && m->unsettled == 0;
+  m->rest_due = d->due;
+  nsh_mail_unlock(m);
+  m->notify(m->notify_arg);
+}
+
+static void back_off(nsh_dispatch *d, const ns_err *err) {
+  ns_log(NS_LOG_ERROR, "db.error",
+         NS_FIELDS(ns_fs("code", ns_code(err->status)),
+                   ns_fi("number", err->sqlerr),
+                   ns_fs("message", err->message)));
+  d->error_wait = d->error_wait == 0 ? ERROR_FIRST : d->error_wait * 2;
+  d->error_wait = least(d->error_wait, ERROR_LAST);
+  d->error_at = ns_mono_us() + d->error_wait;
+  nsh_mail_lock(d->mail);
+  d->mail->cycling = false;
+  nsh_mail_unlock(d->mail);
+}
+
+/* The server answers: an outage or a row of errors is over. */
+static void recovered(nsh_dispatch *d) {
+  d->error_wait = d->error_at = 0;
+  if (atomic_exchange(&d->lost, false))
+    ns_log(NS_LOG_INFO, "db.back", NULL, 0);
+}
+
+/* Settles and claims; false: nothing is known to be written, try again. */
+static bool cycle(nsh_dispatch *d, turn *t) {
+  ns_err err;
+  ns_jobs jobs = NS_JOBS_INIT;
+  size_t limit = d->nfeeds > 0 ? t->limit : 0;
+  size_t settled;
+  int64_t now;
+  ns_status st = NS_OK;
+  ns_err_clear(&err);
+  if (t->limit > 0 && ns_mono_us() - d->feeds_at > FEEDS_OLD) {
+    st = read_feeds(d, &err);
+    limit = d->nfeeds > 0 ? t->limit : 0;
+  }
+  if (st == NS_OK)
+    st = ns_cycle(d->db, d->batch.items, d->batch.n, d->feeds, d->nfeeds,
+                  limit, limit > 0 ? &jobs : NULL, &d->due, &err);
+  if (st != NS_OK) {
+    ns_jobs_free(&jobs);
+    back_off(d, &err);
+    d->hot = d->hot || t->limit > 0; /* that claim is still to be made */
+    return false;
+  }
+  recovered(d);
+  now = ns_mono_us();
+  d->ping_at = now + PING;
+  settled = sort_verdicts(d, now);
+  publish(d, t, &jobs, settled, now);
+  return true;
+}
+
+/* ----------------------------------------------------------------- chores */
+
+static void write_touches(nsh_dispatch *d, turn *t) {
+  ns_err err;
+  for (size_t i = 0; i < t->ntouches; i++) {
+    nsh_touch *p = &t->touches[i];
+    if (ns_touch(d->db, p->id, p->run, p->pid, p->progress, ns_str(p->text),
+                 &err) == NS_ESTALE) {
+      nsh_mail_lock(d->mail);
+      nsh_mail_lose(d->mail, p);
+      nsh_mail_unlock(d->mail);
+      d->mail->notify(d->mail->notify_arg);
+    }
+    free(p->text);
+  }
+  free(t->touches);
+  t->touches = NULL;
+}
+
+static void take_ids(nsh_dispatch *d, size_t want) {
+  int64_t ids[256];
+  ns_err err;
+  while (want > 0) {
+    size_t n = want < 256 ? want : 256;
+    if (ns_take_ids(d->db, ids, n, &err) != NS_OK)
+      break;
+    nsh_mail_lock(d->mail);
+    nsh_mail_ids(d->mail, ids, n);
+    nsh_mail_unlock(d->mail);
+    want -= n;
+  }
+  nsh_mail_lock(d->mail);
+  d->mail->want_ids += want; /* what could not be had is asked for again */
+  nsh_mail_unlock(d->mail);
+  if (want > 0)
+    back_off(d, &err);
+  d->mail->notify(d->mail->notify_arg);
+}
+
+static void prune(nsh_dispatch *d, int64_t now) {
+  ns_err err;
+  int64_t deleted = 0;
+  if (now < d->prune_at)
+    return;
+  if (ns_prune(d->db, NS_KEEP_DONE, NS_KEEP_DEAD, 1, &deleted, &err) != NS_OK)
+    deleted = 0; /* next time */
+  d->prune_at = now + (deleted > 0 ? PRUNE_MORE : PRUNE);
+}
+
+/* There is more than we can take: somebody idle may have it. */
+static void ring(nsh_dispatch *d, int64_t now) {
+  ns_err err;
+  if (!d->hot || now < d->ring_at)
+    return;
+  ns_ring(d->db, &err);
+  d->ring_at = now + RING_GAP;
+}
+
+static void do_turn(nsh_dispatch *d, turn *t) {
+  int64_t now;
+  if (!cycle(d, t)) {
+    /* orders that were taken out go back in, for the next turn */
+    nsh_mail_lock(d->mail);
+    d->mail->want_ids += t->want_ids;
+    d->mail->woken = d->mail->woken || t->woken;
+    nsh_mail_unlock(d->mail);
+    for (size_t i = 0; i < t->ntouches; i++)
+      free(t->touches[i].text); /* signs of life come again */
+    free(t->touches);
+    return;
+  }
+  if (t->want_ids > 0)
+    take_ids(d, t->want_ids);
+  write_touches(d, t);
+  now = ns_mono_us();
+  ring(d, now);
+  prune(d, now);
+}
+
+/* ------------------------------------------------------------- the thread */
+
+/* True when the host has asked to end and nothing is left to write. */
+static bool may_end(nsh_dispatch *d) {
+  bool end;
+  nsh_mail_lock(d->mail);
+  end = d->mail->finish && nsh_mail_quiescent(d->mail);
+  nsh_mail_unlock(d->mail);
+  return end || atomic_load(&d->mail->give_up);
+}
+
+static void *thread(void *arg) {
+  nsh_dispatch *d = arg;
+  nsh_mail *m = d->mail;
+  turn t;
+  while (!may_end(d)) {
+    take_turn(d, &t);
+    do_turn(d, &t);
+  }
+  nsh_listen_stop(d->listen, d->db);
+  nsh_mail_lock(m);
+  m->clean = nsh_mail_quiescent(m);
+  m->ended = true;
+  nsh_mail_unlock(m);
+  m->notify(m->notify_arg);
+  return NULL;
+}
+
+/* The core asks this between attempts to reconnect; any thread of ours. */
+static bool keep_trying(void *arg) {
+  nsh_dispatch *d = arg;
+  if (!atomic_load(&d->opened) || atomic_load(&d->mail->give_up))
+    return false;
+  if (!atomic_exchange(&d->lost, true))
+    ns_log(NS_LOG_WARN, "db.lost", NULL, 0);
+  return true;
+}
+
+ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
+                            nsh_mail *mail, ns_err *err) {
+  nsh_dispatch *d = nsh_alloc(sizeof *d);
+  ns_config db = cfg->db;
+  ns_status st;
+  *out = NULL;
+  d->cfg = cfg;
+  d->mail = mail;
+  d->hot = true;
+  d->due = -1;
+  d->recheck_at = d->due_at = d->later_at = NEVER;
+  d->prune_at = ns_mono_us() + PRUNE / 10;
+  db.keep_trying = keep_trying;
+  db.keep_trying_arg = d;
+  if ((st = ns_open(&d->db, &db, err)) != NS_OK ||
+      (st = ns_register(d->db, true, err)) != NS_OK ||
+      (st = make_queues(d, err)) != NS_OK ||
+      (st = read_feeds(d, err)) != NS_OK ||
+      (st = nsh_listen_open(&d->listen, d->db, mail, err)) != NS_OK) {
+    nsh_dispatch_close(d);
+    return st;
+  }
+  atomic_store(&d->opened, true);
+  mail->woken = true; /* an empty first claim is repeated */
+  *out = d;
+  return NS_OK;
+}
+
+/* Signals are the loop's business: threads start with all of them blocked. */
+ns_status nsh_dispatch_start(nsh_dispatch *d, ns_err *err) {
+  sigset_t all;
+  sigset_t old;
+  ns_status st;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  st = nsh_listen_start(d->listen, err);
+  if (st == NS_OK && pthread_create(&d->thread, NULL, thread, d) != 0)
+    st = ns_fail(err, NS_ENOMEM, "cannot start the dispatcher's thread");
+  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  d->running = st == NS_OK;
+  return st;
+}
+
+void nsh_dispatch_close(nsh_dispatch *d) {
+  if (d == NULL)
+    return;
+  if (d->running)
+    pthread_join(d->thread, NULL);
+  nsh_listen_close(d->listen);
+  ns_close(d->db);
+  nsh_batch_free(&d->batch);
+  nsh_batch_free(&d->later);
+  free(d->feeds);
+  free(d);
+}

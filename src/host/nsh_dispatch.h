@@ -1,0 +1,35 @@
+/*
+** The dispatcher: the one thread that talks to the database about jobs. It
+** runs cycles (settle what finished, claim what the workers can take) and the
+** chores between them: ids, signs of life, the list of queues, pruning,
+** ringing. A second, small thread listens on a connection of its own while
+** there is nothing to claim.
+**
+** Invariant: only the dispatcher's thread touches its ns_db once it runs, and
+** whatever it shares goes through the mailbox. A verdict leaves it only when
+** the database has answered for it.
+*/
+#ifndef NSH_DISPATCH_H
+#define NSH_DISPATCH_H
+
+#include "nsh_config.h"
+#include "nsh_mail.h"
+
+typedef struct nsh_dispatch nsh_dispatch;
+
+/*
+** Connects, registers the host, makes the queues that were named. Nothing is
+** retried: a server that is not there at the start is an error.
+** Errors: as ns_open.
+*/
+ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
+                            nsh_mail *mail, ns_err *err);
+
+/* Starts both threads, with all signals blocked. */
+ns_status nsh_dispatch_start(nsh_dispatch *d, ns_err *err);
+
+/* After mail->ended: waits for the threads and frees. Before a start it only
+** closes. NULL is allowed. */
+void nsh_dispatch_close(nsh_dispatch *d);
+
+#endif

@@ -1,0 +1,148 @@
+/*
+** The listener thread and the art of ending it: a KILL QUERY may arrive just
+** before the statement it should end, so it is repeated until the thread has
+** said that it is gone.
+*/
+#include "nsh_listen.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns_log.h"
+#include "ns_time.h"
+#include "nsh_memory.h"
+
+#define WAIT (10 * NS_SECOND)
+#define RETRY NS_SECOND       /* after a lost connection */
+#define STOP_STEP 20000
+#define STOP_MAX NS_SECOND
+
+struct nsh_listen {
+  nsh_mail *mail;
+  ns_listener *listener;
+  pthread_t thread;
+  bool running;
+  int64_t *queues; /* copy of the mailbox's */
+  size_t nqueues, cap;
+  int64_t newest;
+};
+
+/* Waits until armed; false: stop. */
+static bool armed(nsh_listen *l) {
+  nsh_mail *m = l->mail;
+  bool go;
+  nsh_mail_lock(m);
+  while (!m->armed && !m->stop_listening)
+    pthread_cond_wait(&m->listen, &m->lock);
+  nsh_must(ns_grow(&l->queues, &l->cap, m->nqueues, sizeof *l->queues));
+  if (m->nqueues > 0)
+    memcpy(l->queues, m->queues, m->nqueues * sizeof *l->queues);
+  l->nqueues = m->nqueues;
+  l->newest = m->newest;
+  go = !m->stop_listening;
+  nsh_mail_unlock(m);
+  return go;
+}
+
+static void wake(nsh_mail *m) {
+  nsh_mail_lock(m);
+  m->armed = false;
+  m->woken = true;
+  pthread_cond_signal(&m->work);
+  nsh_mail_unlock(m);
+}
+
+/* A pause that ends early when the host stops. */
+static void pause_us(nsh_mail *m, int64_t us) {
+  int64_t until = ns_mono_us() + us;
+  struct timespec t = {(time_t)(until / NS_SECOND),
+                       (long)(until % NS_SECOND) * 1000};
+  nsh_mail_lock(m);
+  while (!m->stop_listening && ns_mono_us() < until)
+    pthread_cond_timedwait(&m->listen, &m->lock, &t);
+  nsh_mail_unlock(m);
+}
+
+static void *thread(void *arg) {
+  nsh_listen *l = arg;
+  nsh_mail *m = l->mail;
+  ns_err err;
+  bool woke;
+  while (armed(l)) {
+    if (ns_listen(l->listener, l->queues, l->nqueues, l->newest, WAIT, &woke,
+                  &err) != NS_OK)
+      pause_us(m, RETRY);
+    else if (woke)
+      wake(m);
+  }
+  nsh_mail_lock(m);
+  m->deaf = true;
+  nsh_mail_unlock(m);
+  return NULL;
+}
+
+ns_status nsh_listen_open(nsh_listen **out, const ns_db *db, nsh_mail *mail,
+                          ns_err *err) {
+  nsh_listen *l = nsh_alloc(sizeof *l);
+  ns_status st = ns_listener_open(&l->listener, db, err);
+  *out = l;
+  l->mail = mail;
+  return st;
+}
+
+ns_status nsh_listen_start(nsh_listen *l, ns_err *err) {
+  if (pthread_create(&l->thread, NULL, thread, l) != 0)
+    return ns_fail(err, NS_ENOMEM, "cannot start the listener's thread");
+  l->running = true;
+  return NS_OK;
+}
+
+static void interrupt(nsh_listen *l, ns_db *db) {
+  char sql[64];
+  ns_result result;
+  ns_err err; /* a thread that has just ended is no error */
+  int64_t id = ns_listener_thread(l->listener);
+  if (id == 0)
+    return;
+  snprintf(sql, sizeof sql, "KILL QUERY %" PRId64, id);
+  ns_execute(db, ns_str(sql), NULL, 0, &result, &err);
+}
+
+static bool deaf(nsh_mail *m) {
+  bool yes;
+  nsh_mail_lock(m);
+  yes = m->deaf;
+  nsh_mail_unlock(m);
+  return yes;
+}
+
+void nsh_listen_stop(nsh_listen *l, ns_db *db) {
+  nsh_mail *m = l->mail;
+  int64_t until = ns_mono_us() + STOP_MAX;
+  nsh_mail_lock(m);
+  m->stop_listening = true;
+  pthread_cond_signal(&m->listen);
+  nsh_mail_unlock(m);
+  if (!l->running)
+    return;
+  while (!deaf(m) && ns_mono_us() < until) {
+    interrupt(l, db);
+    ns_sleep_us(STOP_STEP);
+  }
+}
+
+void nsh_listen_close(nsh_listen *l) {
+  if (l == NULL)
+    return;
+  if (l->running && !deaf(l->mail)) {
+    pthread_detach(l->thread);
+    return;
+  }
+  if (l->running)
+    pthread_join(l->thread, NULL);
+  ns_listener_close(l->listener);
+  free(l->queues);
+  free(l);
+}

@@ -1,0 +1,29 @@
+/*
+** The listener thread: waits in the server, on a connection that holds no
+** lock, for a reason to claim.
+**
+** Invariant: it waits only while it is armed, and being woken disarms it, so
+** rows that nobody can take at the moment do not make it spin.
+*/
+#ifndef NSH_LISTEN_H
+#define NSH_LISTEN_H
+
+#include "nsh_mail.h"
+
+typedef struct nsh_listen nsh_listen;
+
+/* Connects. Errors: as ns_open. */
+ns_status nsh_listen_open(nsh_listen **out, const ns_db *db, nsh_mail *mail,
+                          ns_err *err);
+
+ns_status nsh_listen_start(nsh_listen *l, ns_err *err);
+
+/* Makes the thread end, with 'db' to interrupt its wait in the server. Gives
+** up after a second when the server does not help. */
+void nsh_listen_stop(nsh_listen *l, ns_db *db);
+
+/* Frees; a thread that could not be stopped is left alone with its memory.
+** NULL is allowed. */
+void nsh_listen_close(nsh_listen *l);
+
+#endif

@@ -1,0 +1,137 @@
+/*
+** The mailbox. Waiting is by condition variables on the monotonic clock; the
+** loop, which waits in epoll, is woken through 'notify'.
+*/
+#include "nsh_mail.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "nsh_memory.h"
+
+void nsh_load_free(nsh_load *load) {
+  if (load == NULL)
+    return;
+  ns_jobs_free(&load->jobs);
+  free(load);
+}
+
+static void cond_init(pthread_cond_t *c) {
+  pthread_condattr_t attr;
+  pthread_condattr_init(&attr);
+  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+  pthread_cond_init(c, &attr);
+  pthread_condattr_destroy(&attr);
+}
+
+void nsh_mail_init(nsh_mail *m, void (*notify)(void *arg), void *arg) {
+  memset(m, 0, sizeof *m);
+  pthread_mutex_init(&m->lock, NULL);
+  cond_init(&m->work);
+  cond_init(&m->listen);
+  m->notify = notify;
+  m->notify_arg = arg;
+  m->loads_end = &m->loads;
+  m->rest_due = -1;
+}
+
+void nsh_mail_free(nsh_mail *m) {
+  nsh_load *load;
+  while ((load = m->loads) != NULL) {
+    m->loads = load->next;
+    nsh_load_free(load);
+  }
+  for (size_t i = 0; i < m->ntouches; i++)
+    free(m->touches[i].text);
+  nsh_batch_free(&m->verdicts);
+  free(m->touches);
+  free(m->ids);
+  free(m->lost);
+  free(m->queues);
+  pthread_cond_destroy(&m->work);
+  pthread_cond_destroy(&m->listen);
+  pthread_mutex_destroy(&m->lock);
+}
+
+void nsh_mail_lock(nsh_mail *m) {
+  pthread_mutex_lock(&m->lock);
+}
+
+void nsh_mail_unlock(nsh_mail *m) {
+  pthread_mutex_unlock(&m->lock);
+}
+
+/* --------------------------------------------------------------- the loop */
+
+ns_verdict *nsh_mail_verdict(nsh_mail *m, int64_t id, int64_t run,
+                             int64_t lease, ns_kind kind) {
+  ns_verdict *v = nsh_batch_add(&m->verdicts);
+  v->id = id;
+  v->run = run;
+  v->lease = lease;
+  v->kind = kind;
+  m->outstanding--;
+  m->unsettled++;
+  pthread_cond_signal(&m->work);
+  return v;
+}
+
+void nsh_mail_release(nsh_mail *m, int64_t id, int64_t run, int64_t lease) {
+  nsh_mail_verdict(m, id, run, lease, NS_RELEASE);
+}
+
+void nsh_mail_touch(nsh_mail *m, const nsh_touch *t) {
+  nsh_must(ns_grow(&m->touches, &m->captouches, m->ntouches + 1,
+                   sizeof *m->touches));
+  m->touches[m->ntouches++] = *t;
+  pthread_cond_signal(&m->work);
+}
+
+void nsh_mail_want_ids(nsh_mail *m, size_t n) {
+  m->want_ids += n;
+  pthread_cond_signal(&m->work);
+}
+
+void nsh_mail_target(nsh_mail *m, size_t target) {
+  bool more = target > m->target;
+  m->target = target;
+  if (more)
+    pthread_cond_signal(&m->work);
+}
+
+void nsh_mail_finish(nsh_mail *m) {
+  m->target = 0;
+  m->finish = true;
+  pthread_cond_signal(&m->work);
+}
+
+bool nsh_mail_quiescent(const nsh_mail *m) {
+  return m->outstanding == 0 && m->unsettled == 0 && !m->cycling;
+}
+
+/* --------------------------------------------------------- the dispatcher */
+
+size_t nsh_mail_room(const nsh_mail *m) {
+  return m->target > m->outstanding ? m->target - m->outstanding : 0;
+}
+
+void nsh_mail_deliver(nsh_mail *m, ns_jobs *jobs) {
+  nsh_load *load = nsh_alloc(sizeof *load);
+  load->jobs = *jobs;
+  *jobs = NS_JOBS_INIT;
+  m->outstanding += load->jobs.n;
+  *m->loads_end = load;
+  m->loads_end = &load->next;
+}
+
+void nsh_mail_ids(nsh_mail *m, const int64_t *ids, size_t n) {
+  nsh_must(ns_grow(&m->ids, &m->capids, m->nids + n, sizeof *m->ids));
+  memcpy(m->ids + m->nids, ids, n * sizeof *ids);
+  m->nids += n;
+}
+
+void nsh_mail_lose(nsh_mail *m, const nsh_touch *t) {
+  nsh_must(ns_grow(&m->lost, &m->caplost, m->nlost + 1, sizeof *m->lost));
+  m->lost[m->nlost++] = (nsh_lost){t->seat, t->seq};
+}

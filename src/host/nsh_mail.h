@@ -1,0 +1,117 @@
+/*
+** The mailbox between the loop, the dispatcher thread and the listener thread:
+** everything those three share, behind one lock.
+**
+** Invariant: 'outstanding' counts the jobs that were claimed and whose verdict
+** has not been put in; 'unsettled' counts the verdicts put in and not yet
+** written. Every claimed job gets exactly one verdict, whatever became of it,
+** so a host with both at zero and no cycle under way holds nothing.
+*/
+#ifndef NSH_MAIL_H
+#define NSH_MAIL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "nightshift.h"
+#include "nsh_batch.h"
+
+/* Jobs of one claim on their way to the workers. */
+typedef struct nsh_load {
+  ns_jobs jobs;
+  size_t at; /* of the next one to hand out */
+  struct nsh_load *next;
+} nsh_load;
+
+void nsh_load_free(nsh_load *load);
+
+/* A sign of life of a running job, to be written. */
+typedef struct nsh_touch {
+  uint32_t seat, seq; /* whose it is */
+  int64_t id, run, pid;
+  double progress;    /* -1: none */
+  char *text;         /* malloc'd; NULL: none */
+} nsh_touch;
+
+/* A job whose claim turned out to be lost. */
+typedef struct nsh_lost {
+  uint32_t seat, seq;
+} nsh_lost;
+
+typedef struct nsh_mail {
+  pthread_mutex_t lock;
+  pthread_cond_t work;   /* the dispatcher waits here */
+  pthread_cond_t listen; /* the listener waits here */
+  void (*notify)(void *arg); /* wakes the loop; any thread */
+  void *notify_arg;
+
+  /* from the loop to the dispatcher */
+  nsh_batch verdicts;
+  nsh_touch *touches;
+  size_t ntouches, captouches;
+  size_t want_ids;
+  size_t target;      /* jobs the host may hold */
+  bool finish;        /* settle what there is, then end */
+  atomic_bool give_up; /* do not wait for the server any more */
+
+  /* from the dispatcher to the loop */
+  nsh_load *loads, **loads_end;
+  int64_t *ids;
+  size_t nids, capids;
+  nsh_lost *lost;
+  size_t nlost, caplost;
+  bool rested;        /* nothing to claim, twice in a row */
+  int64_t rest_due;   /* then: µs until the next scheduled job, -1: none */
+  bool ended, clean;  /* the thread is done; all was written */
+  ns_counters counters;
+
+  size_t outstanding, unsettled;
+  bool cycling;
+
+  /* between the dispatcher and the listener */
+  bool armed;         /* the listener should wait in the server */
+  bool woken;         /* it has been woken */
+  bool stop_listening, deaf; /* asked to end; has ended */
+  int64_t *queues;    /* what to listen to */
+  size_t nqueues, capqueues;
+  int64_t newest;     /* greatest queue id known; 0: new ones do not matter */
+} nsh_mail;
+
+void nsh_mail_init(nsh_mail *m, void (*notify)(void *arg), void *arg);
+void nsh_mail_free(nsh_mail *m); /* when the threads are gone */
+
+void nsh_mail_lock(nsh_mail *m);
+void nsh_mail_unlock(nsh_mail *m);
+
+/* ------------------------------------------------- the loop; lock is held */
+
+/* A verdict to fill in for a job of the host's; wakes the dispatcher. */
+ns_verdict *nsh_mail_verdict(nsh_mail *m, int64_t id, int64_t run,
+                             int64_t lease, ns_kind kind);
+
+/* Takes a job back that no worker has started. */
+void nsh_mail_release(nsh_mail *m, int64_t id, int64_t run, int64_t lease);
+
+/* 't->text' changes hands. */
+void nsh_mail_touch(nsh_mail *m, const nsh_touch *t);
+
+void nsh_mail_want_ids(nsh_mail *m, size_t n);
+void nsh_mail_target(nsh_mail *m, size_t target);
+
+/* No job will be claimed any more: end once everything is settled. */
+void nsh_mail_finish(nsh_mail *m);
+
+/* True when the host holds no job and owes no verdict. */
+bool nsh_mail_quiescent(const nsh_mail *m);
+
+/* ------------------------------------------- the dispatcher; lock is held */
+
+/* How many jobs may be claimed now. */
+size_t nsh_mail_room(const nsh_mail *m);
+
+/* Hands claimed jobs over; '*jobs' is empty afterwards. */
+void nsh_mail_deliver(nsh_mail *m, ns_jobs *jobs);
+void nsh_mail_ids(nsh_mail *m, const int64_t *ids, size_t n);
+void nsh_mail_lose(nsh_mail *m, const nsh_touch *t);
+
+#endif
