@@ -1,0 +1,46 @@
+/*
+** What `nightshift work` was asked to do.
+**
+** Invariant: every string is borrowed from the Lua table it was read from,
+** which stays on the caller's stack for as long as the host runs (and, by
+** fork, in every child). Nothing here is changed after reading.
+*/
+#ifndef NSH_CONFIG_H
+#define NSH_CONFIG_H
+
+#include <lua.h>
+
+#include "nightshift.h"
+
+#define NSH_WORKERS_MAX 20000
+
+/* A queue to serve; it may not exist yet. */
+typedef struct nsh_feed {
+  ns_bytes name;
+  int weight;
+} nsh_feed;
+
+typedef struct nsh_config {
+  const char **files;    /* handler files and folders */
+  size_t nfiles;
+  size_t workers;        /* default: one per processor */
+  nsh_feed *queues;      /* none: every queue */
+  size_t nqueues;
+  bool drain;            /* end when there is nothing left to do */
+  int64_t drain_within;  /* µs: what is due sooner counts as left to do */
+  int64_t drain_timeout; /* µs a stopping host waits for running handlers */
+  bool json;             /* how log lines look */
+  ns_config db;
+} nsh_config;
+
+/*
+** Reads the table at 'idx' and pushes a userdata that holds the arrays, which
+** must outlive '*cfg'. Raises for an unknown key or a wrong type; errors of
+** value come back as INVALID. [-0, +1, v]
+*/
+ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg, ns_err *err);
+
+/* Pushes the connection as a table of options for nightshift.open; [-0, +1, m] */
+void nsh_config_pushdb(lua_State *L, const nsh_config *cfg);
+
+#endif

@@ -1,0 +1,493 @@
+/*
+** The life of a host.
+**
+** Order of birth: the keeper is forked while this process has no thread, no
+** loop and no connection; then the loop, the first generation of handlers, the
+** database, the threads, the workers. Modes go one way only, from RUNNING to
+** OVER; what each mode waits for is in check().
+*/
+#include "nsh_host.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "ns_log.h"
+#include "ns_time.h"
+#include "nsh_dispatch.h"
+#include "nsh_memory.h"
+#include "nsh_table.h"
+
+#define SETTLE_US (5 * NS_SECOND)  /* for the last verdicts, once stopping */
+#define RELOAD_FIRST 100000        /* after a zygote's death, doubling */
+#define RELOAD_LAST (10 * NS_SECOND)
+#define SPARE_FILES 64             /* descriptors beside those of workers */
+
+typedef enum mode {
+  LOADING,   /* the first handlers are read */
+  RUNNING,
+  DRAINING,  /* claims nothing more, lets handlers finish */
+  STOPPING,  /* workers are being killed */
+  FINISHING, /* everything is settled: the threads end */
+  OVER
+} mode;
+
+typedef struct host {
+  const nsh_config *cfg;
+  uv_loop_t loop;
+  uv_async_t async;
+  uv_timer_t timer;
+  uv_signal_t signals[7];
+  nsh_slot *slots;
+  pid_t keeper;
+  nsh_brood brood;
+  nsh_mail mail;
+  nsh_dispatch *dispatch;
+  nsh_table table;
+  mode mode;
+  int code;               /* exit code */
+  int64_t deadline;       /* of DRAINING, STOPPING, FINISHING */
+  nsh_zygote *loading;    /* the generation being read; NULL: none */
+  bool load_again;        /* HUP came meanwhile */
+  int64_t handlers;
+  int64_t reload_at, reload_wait; /* after a zygote's death; 0: none due */
+  bool ready;             /* host.ready has been logged */
+} host;
+
+static void complain(const char *text, size_t n) {
+  fprintf(stderr, "nightshift: %.*s\n", (int)n, text);
+  fflush(stderr);
+}
+
+/* ------------------------------------------------------------------ stopping */
+
+static void set_mode(host *h, mode m, int64_t patience) {
+  h->mode = m;
+  h->deadline = ns_mono_us() + patience;
+}
+
+static void drain(host *h, const char *why) {
+  ns_log(NS_LOG_INFO, "host.drain", NS_FIELDS(ns_fs("why", why)));
+  set_mode(h, DRAINING, h->cfg->drain_timeout);
+  nsh_table_close(&h->table);
+}
+
+static void stop(host *h, const char *why) {
+  ns_log(NS_LOG_INFO, "host.stop", NS_FIELDS(ns_fs("why", why)));
+  nsh_table_close(&h->table);
+  set_mode(h, STOPPING, SETTLE_US);
+  nsh_table_kill(&h->table);
+}
+
+/* The server does not help: leave what is not written to the rescuers. */
+static void give_up(host *h) {
+  ns_log(NS_LOG_ERROR, "host.give_up", NULL, 0);
+  h->code = NSH_EXIT_FAILURE;
+  set_mode(h, FINISHING, SETTLE_US);
+  atomic_store(&h->mail.give_up, true);
+  nsh_mail_lock(&h->mail);
+  nsh_mail_finish(&h->mail);
+  nsh_mail_unlock(&h->mail);
+}
+
+/* With --drain: is there really nothing left? The mailbox is locked. */
+static bool nothing_left(const host *h) {
+  const nsh_mail *m = &h->mail;
+  return h->cfg->drain && m->rested && nsh_mail_quiescent(m) &&
+         (m->rest_due < 0 || m->rest_due > h->cfg->drain_within);
+}
+
+static void check_running(host *h) {
+  bool done;
+  if (!h->ready && h->table.up == h->table.nseats) {
+    h->ready = true;
+    ns_log(NS_LOG_INFO, "host.ready",
+           NS_FIELDS(ns_fi("pid", getpid()),
+                     ns_fi("workers", (int64_t)h->table.nseats),
+                     ns_fi("handlers", h->handlers)));
+  }
+  nsh_mail_lock(&h->mail);
+  done = nothing_left(h);
+  nsh_mail_unlock(&h->mail);
+  if (done)
+    drain(h, "nothing left to do");
+}
+
+/* All jobs are back and all verdicts written? */
+static void check_quiescent(host *h) {
+  nsh_mail_lock(&h->mail);
+  if (h->table.busy == 0 && nsh_mail_quiescent(&h->mail)) {
+    nsh_mail_finish(&h->mail);
+    set_mode(h, FINISHING, SETTLE_US);
+  }
+  nsh_mail_unlock(&h->mail);
+}
+
+static void check_ended(host *h) {
+  nsh_mail_lock(&h->mail);
+  if (h->mail.ended) {
+    h->mode = OVER;
+    if (!h->mail.clean)
+      h->code = NSH_EXIT_FAILURE;
+    uv_stop(&h->loop);
+  }
+  nsh_mail_unlock(&h->mail);
+}
+
+static void check_deadline(host *h, int64_t now) {
+  if (h->mode < DRAINING || now < h->deadline)
+    return;
+  if (h->mode == DRAINING)
+    stop(h, "drain timeout");
+  else if (h->mode == STOPPING || !atomic_load(&h->mail.give_up))
+    give_up(h);
+  else
+    _exit(NSH_EXIT_FAILURE); /* a thread is stuck in the client library */
+}
+
+static void arm(host *h, int64_t now);
+
+/* After every event: is it time for the next mode? */
+static void check(host *h) {
+  int64_t now = ns_mono_us();
+  if (h->mode == LOADING || h->mode == OVER)
+    return;
+  if (h->mode == RUNNING)
+    check_running(h);
+  if (h->mode == DRAINING || h->mode == STOPPING)
+    check_quiescent(h);
+  check_ended(h);
+  check_deadline(h, now);
+  arm(h, now);
+}
+
+/* ---------------------------------------------------------------- reloading */
+
+static void load(host *h) {
+  if (h->loading != NULL) {
+    h->load_again = true;
+    return;
+  }
+  h->load_again = false;
+  h->reload_at = 0;
+  h->loading = nsh_brood_load(&h->brood);
+  if (h->loading == NULL)
+    ns_log(NS_LOG_ERROR, "reload.refused",
+           NS_FIELDS(ns_fs("why", "too many generations are still alive")));
+}
+
+static void load_later(host *h) {
+  h->reload_wait = h->reload_wait == 0 ? RELOAD_FIRST : h->reload_wait * 2;
+  if (h->reload_wait > RELOAD_LAST)
+    h->reload_wait = RELOAD_LAST;
+  h->reload_at = ns_mono_us() + h->reload_wait;
+}
+
+static void on_loaded(void *arg, nsh_zygote *z, int64_t count,
+                      ns_bytes names) {
+  host *h = arg;
+  nsh_zygote *old = h->table.zygote;
+  h->loading = NULL;
+  h->handlers = count;
+  if (h->mode == LOADING) {
+    h->table.zygote = z;
+    uv_stop(&h->loop);
+    return;
+  }
+  ns_log(NS_LOG_INFO, "reload.done", NS_FIELDS(ns_fi("handlers", count),
+                                               ns_fb("names", names)));
+  nsh_table_generation(&h->table, z);
+  if (old != NULL)
+    nsh_zygote_retire(old);
+  if (h->load_again)
+    load(h);
+  check(h);
+}
+
+/* 'message' is absent when the process died without one. */
+static void on_failed(void *arg, nsh_zygote *z, ns_bytes message) {
+  host *h = arg;
+  (void)z;
+  if (message.p == NULL)
+    message = ns_str("the process that loads the handlers died");
+  h->loading = NULL;
+  if (h->mode == LOADING) {
+    complain(message.p, message.n);
+    h->code = NSH_EXIT_CONFIG;
+    uv_stop(&h->loop);
+    return;
+  }
+  ns_log(NS_LOG_ERROR, "reload.failed", NS_FIELDS(ns_fb("error", message)));
+  if (h->table.zygote == NULL)
+    load_later(h); /* there are no older handlers to go on with */
+  else if (h->load_again)
+    load(h);
+  check(h);
+}
+
+static void on_forked(void *arg, nsh_zygote *z, uint32_t worker, pid_t pid,
+                      int why) {
+  host *h = arg;
+  (void)z;
+  nsh_table_forked(&h->table, worker, pid, why);
+  if (pid > 0)
+    h->reload_wait = 0;
+  check(h);
+}
+
+static void on_exited(void *arg, nsh_zygote *z, uint32_t worker, int status) {
+  host *h = arg;
+  (void)z;
+  nsh_table_exited(&h->table, worker, status);
+  check(h);
+}
+
+static void on_died(void *arg, nsh_zygote *z, int status) {
+  host *h = arg;
+  if (h->mode == LOADING)
+    return;
+  if (z == h->table.zygote) {
+    ns_log(NS_LOG_ERROR, "zygote.died", NS_FIELDS(ns_fi("status", status)));
+    h->table.zygote = NULL;
+    if (h->mode == RUNNING)
+      load_later(h);
+  }
+  nsh_table_orphaned(&h->table, z);
+  check(h);
+}
+
+static void on_keeper_died(void *arg) {
+  host *h = arg;
+  ns_log(NS_LOG_ERROR, "keeper.died", NULL, 0);
+  h->code = NSH_EXIT_FAILURE;
+  if (h->mode == LOADING) {
+    uv_stop(&h->loop);
+    return;
+  }
+  h->table.zygote = NULL;
+  for (size_t i = 0; i < NSH_ZYGOTES; i++)
+    nsh_table_orphaned(&h->table, &h->brood.zygotes[i]);
+  if (h->mode == RUNNING)
+    drain(h, "the keeper died");
+  check(h);
+}
+
+/* --------------------------------------------------------------- loop events */
+
+static void on_timer(uv_timer_t *timer) {
+  host *h = timer->data;
+  int64_t now = ns_mono_us();
+  if (h->reload_at > 0 && now >= h->reload_at)
+    load(h);
+  nsh_table_tick(&h->table, now);
+  check(h);
+}
+
+/* The timer runs only while there is something to look after. */
+static void arm(host *h, int64_t now) {
+  int64_t wait = nsh_table_next(&h->table, now);
+  if (h->reload_at > 0 && (wait < 0 || h->reload_at - now < wait))
+    wait = h->reload_at - now;
+  if (h->mode >= DRAINING && (wait < 0 || h->deadline - now < wait))
+    wait = h->deadline - now;
+  if (wait < 0)
+    uv_timer_stop(&h->timer);
+  else if (!uv_is_active((uv_handle_t *)&h->timer))
+    uv_timer_start(&h->timer, on_timer, (uint64_t)(wait + 999) / 1000, 0);
+}
+
+static void on_async(uv_async_t *async) {
+  host *h = async->data;
+  nsh_table_collect(&h->table);
+  check(h);
+}
+
+/* The dispatcher's bell. */
+static void notify(void *arg) {
+  uv_async_send(arg);
+}
+
+static void dump(host *h) {
+  const nsh_tally *t = &h->table.tally;
+  ns_counters c;
+  int64_t outstanding;
+  int64_t unsettled;
+  nsh_mail_lock(&h->mail);
+  c = h->mail.counters;
+  outstanding = (int64_t)h->mail.outstanding;
+  unsettled = (int64_t)h->mail.unsettled;
+  nsh_mail_unlock(&h->mail);
+  ns_log(NS_LOG_INFO, "dump.host",
+         NS_FIELDS(ns_fi("workers", (int64_t)h->table.up),
+                   ns_fi("outstanding", outstanding),
+                   ns_fi("backlog", (int64_t)h->table.backlog),
+                   ns_fi("unsettled", unsettled), ns_fi("done", t->done),
+                   ns_fi("failed", t->failed), ns_fi("again", t->again),
+                   ns_fi("crashed", t->crashed),
+                   ns_fi("timeouts", t->timeouts), ns_fi("forks", t->forks),
+                   ns_fi("claimed", c.claimed), ns_fi("settled", c.settled),
+                   ns_fi("stale", c.stale), ns_fi("deadlocks", c.deadlocks),
+                   ns_fi("lock_waits", c.lock_waits),
+                   ns_fi("reconnects", c.reconnects)));
+  nsh_table_dump(&h->table, ns_mono_us());
+}
+
+static void quiet(host *h, bool on) {
+  if (h->table.quiet == on || h->mode != RUNNING)
+    return;
+  ns_log(NS_LOG_INFO, on ? "host.quiet" : "host.continue", NULL, 0);
+  nsh_table_quiet(&h->table, on);
+}
+
+static void on_stop_signal(host *h, int sig) {
+  const char *name = sig == SIGTERM ? "SIGTERM" : sig == SIGINT ? "SIGINT"
+                                                                : "SIGQUIT";
+  if (h->mode == RUNNING && sig != SIGQUIT)
+    drain(h, name);
+  else if (h->mode == RUNNING || h->mode == DRAINING)
+    stop(h, name);
+  else if (!atomic_load(&h->mail.give_up))
+    give_up(h);
+}
+
+static void on_signal(uv_signal_t *handle, int sig) {
+  host *h = handle->data;
+  switch (sig) {
+  case SIGHUP:
+    if (h->mode == RUNNING)
+      load(h);
+    break;
+  case SIGUSR1:
+    dump(h);
+    break;
+  case SIGTSTP:
+  case SIGCONT:
+    quiet(h, sig == SIGTSTP);
+    break;
+  default:
+    on_stop_signal(h, sig);
+  }
+  check(h);
+}
+
+/* ------------------------------------------------------------ birth and death */
+
+static void watch_signals(host *h) {
+  static const int sigs[] = {SIGTERM, SIGINT,  SIGQUIT, SIGHUP,
+                             SIGUSR1, SIGTSTP, SIGCONT};
+  for (size_t i = 0; i < sizeof sigs / sizeof sigs[0]; i++) {
+    uv_signal_init(&h->loop, &h->signals[i]);
+    h->signals[i].data = h;
+    uv_signal_start(&h->signals[i], on_signal, sigs[i]);
+  }
+}
+
+/* A socket per worker: as many descriptors as we may have. */
+static ns_status raise_files(const nsh_config *cfg, ns_err *err) {
+  struct rlimit r;
+  if (getrlimit(RLIMIT_NOFILE, &r) != 0)
+    return NS_OK;
+  if (r.rlim_max < cfg->workers + SPARE_FILES)
+    return ns_fail(err, NS_EINVALID,
+                   "%zu workers need %zu open files, the limit is %llu",
+                   cfg->workers, cfg->workers + SPARE_FILES,
+                   (unsigned long long)r.rlim_max);
+  r.rlim_cur = r.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &r);
+  return NS_OK;
+}
+
+static void open_loop(host *h, int keeper) {
+  nsh_must(uv_loop_init(&h->loop) == 0);
+  nsh_must(uv_async_init(&h->loop, &h->async, on_async) == 0);
+  h->async.data = h;
+  uv_timer_init(&h->loop, &h->timer);
+  h->timer.data = h;
+  h->brood = (nsh_brood){.arg = h, .loaded = on_loaded, .failed = on_failed,
+                         .forked = on_forked, .exited = on_exited,
+                         .died = on_died, .keeper_died = on_keeper_died};
+  nsh_mail_init(&h->mail, notify, &h->async);
+  nsh_table_init(&h->table, h->cfg, &h->mail, &h->loop, h->slots);
+  nsh_brood_open(&h->brood, &h->loop, keeper);
+}
+
+static void close_handle(uv_handle_t *handle, void *arg) {
+  (void)arg;
+  if (!uv_is_closing(handle))
+    uv_close(handle, NULL);
+}
+
+/* Closing the keeper's socket ends it, and its end ends everyone below it. */
+static void close_loop(host *h) {
+  nsh_brood_close(&h->brood);
+  nsh_table_free(&h->table);
+  uv_walk(&h->loop, close_handle, NULL);
+  uv_run(&h->loop, UV_RUN_DEFAULT);
+  uv_loop_close(&h->loop);
+  nsh_mail_free(&h->mail);
+  waitpid(h->keeper, NULL, 0);
+}
+
+static ns_status start_dispatch(host *h, ns_err *err) {
+  ns_status st = nsh_dispatch_open(&h->dispatch, h->cfg, &h->mail, err);
+  return st == NS_OK ? nsh_dispatch_start(h->dispatch, err) : st;
+}
+
+/* From the first handlers to the end; h->code is set. */
+static void live(host *h) {
+  ns_err err;
+  load(h);
+  uv_run(&h->loop, UV_RUN_DEFAULT);
+  if (h->code != NSH_EXIT_OK)
+    return;
+  if (start_dispatch(h, &err) != NS_OK) {
+    complain(err.message, strlen(err.message));
+    h->code = err.status == NS_EGONE    ? NSH_EXIT_DATABASE
+              : err.status == NS_ENOMEM ? NSH_EXIT_FAILURE
+                                        : NSH_EXIT_CONFIG;
+    return;
+  }
+  h->mode = RUNNING;
+  watch_signals(h);
+  nsh_table_fill(&h->table);
+  check(h);
+  uv_run(&h->loop, UV_RUN_DEFAULT);
+  ns_log(NS_LOG_INFO, "host.end",
+         NS_FIELDS(ns_fi("code", h->code), ns_fi("done", h->table.tally.done),
+                   ns_fi("failed", h->table.tally.failed),
+                   ns_fi("crashed", h->table.tally.crashed)));
+}
+
+int nsh_host_run(const nsh_config *cfg) {
+  host *h = nsh_alloc(sizeof *h);
+  ns_err err;
+  int keeper;
+  int code;
+  h->cfg = cfg;
+  ns_log_setup(cfg->json, NS_LOG_INFO);
+  signal(SIGPIPE, SIG_IGN);
+  h->slots = nsh_slots_map(cfg->workers);
+  nsh_must(h->slots != NULL);
+  if (nsh_keeper_start(cfg, h->slots, &h->keeper, &keeper, &err) != NS_OK) {
+    complain(err.message, strlen(err.message));
+    return NSH_EXIT_FAILURE;
+  }
+  open_loop(h, keeper);
+  if (raise_files(cfg, &err) == NS_OK)
+    live(h);
+  else {
+    complain(err.message, strlen(err.message));
+    h->code = NSH_EXIT_CONFIG;
+  }
+  nsh_dispatch_close(h->dispatch);
+  code = h->code;
+  close_loop(h);
+  nsh_slots_unmap(h->slots, cfg->workers);
+  free(h);
+  return code;
+}
