@@ -38,6 +38,11 @@ ns_field ns_fs(const char *key, const char *s) {
   return ns_fb(key, ns_str(s));
 }
 
+ns_bytes ns_first_line(ns_bytes s) {
+  const char *end = s.p != NULL ? memchr(s.p, '\n', s.n) : NULL;
+  return end != NULL ? (ns_bytes){s.p, (size_t)(end - s.p)} : s;
+}
+
 /* ------------------------------------------------------------------ UTF-8 */
 
 /* Least code point of a sequence of this length: a shorter form is invalid. */

@@ -63,6 +63,9 @@ size_t ns_log_format(char line[NS_LOG_LINE], bool json, int64_t wall_us,
                      ns_level level, const char *event,
                      const ns_field *fields, size_t n);
 
+/* What comes before the first newline; absent stays absent. */
+ns_bytes ns_first_line(ns_bytes text);
+
 /* Length of the valid UTF-8 sequence that starts at 'p', 0 when there is
 ** none; 'n' > 0 bytes are there. */
 size_t ns_utf8(const char *p, size_t n);

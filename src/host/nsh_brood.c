@@ -104,6 +104,19 @@ void nsh_brood_close(nsh_brood *b) {
   nsh_peer_close(&b->keeper);
 }
 
+size_t nsh_brood_alive(const nsh_brood *b) {
+  size_t n = 0;
+  for (size_t i = 0; i < NSH_ZYGOTES; i++)
+    n += b->zygotes[i].stage != NSH_ABSENT;
+  return n;
+}
+
+void nsh_brood_retire(nsh_brood *b) {
+  for (size_t i = 0; i < NSH_ZYGOTES; i++)
+    if (b->zygotes[i].stage != NSH_ABSENT)
+      nsh_zygote_retire(&b->zygotes[i]);
+}
+
 nsh_zygote *nsh_brood_load(nsh_brood *b) {
   nsh_zygote *z = b->zygotes;
   int pair[2];

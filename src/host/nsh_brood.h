@@ -46,6 +46,12 @@ typedef struct nsh_brood {
 void nsh_brood_open(nsh_brood *b, uv_loop_t *loop, int ctl);
 void nsh_brood_close(nsh_brood *b);
 
+/* How many zygotes there are. */
+size_t nsh_brood_alive(const nsh_brood *b);
+
+/* Retires all of them. */
+void nsh_brood_retire(nsh_brood *b);
+
 /* A new generation; NULL: too many are alive. It ends in loaded or failed. */
 nsh_zygote *nsh_brood_load(nsh_brood *b);
 

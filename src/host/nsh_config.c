@@ -63,7 +63,8 @@ static ns_status check_counts(const asked *a, ns_err *err) {
 
 static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
                             ns_err *err) {
-  asked a = {.workers = sysconf(_SC_NPROCESSORS_ONLN), .drain_within = 60 * INT64_C(1000000),
+  asked a = {.workers = sysconf(_SC_NPROCESSORS_ONLN),
+             .drain_within = 60 * INT64_C(1000000),
              .drain_timeout = 30 * INT64_C(1000000), .log = "text"};
   ns_status st = nsl_readfields(L, idx, fields, WHAT, &a, err);
   if (st != NS_OK || (st = check_counts(&a, err)) != NS_OK)

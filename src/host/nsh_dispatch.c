@@ -202,7 +202,8 @@ static void log_verdict(const ns_verdict *v) {
            NS_FIELDS(id, ns_fs("code", ns_code(v->status)),
                      ns_fi("kind", (int64_t)v->kind)));
   else if (v->dead)
-    ns_log(NS_LOG_WARN, "job.dead", NS_FIELDS(id, ns_fb("reason", v->error)));
+    ns_log(NS_LOG_WARN, "job.dead",
+           NS_FIELDS(id, ns_fb("reason", ns_first_line(v->error))));
 }
 
 /* A verdict the database would not take becomes a failure, and a failure it

@@ -26,6 +26,7 @@
 #define SETTLE_US (5 * NS_SECOND)  /* for the last verdicts, once stopping */
 #define RELOAD_FIRST 100000        /* after a zygote's death, doubling */
 #define RELOAD_LAST (10 * NS_SECOND)
+#define GOODBYE_MS 1000            /* for workers and zygotes to leave */
 #define SPARE_FILES 64             /* descriptors beside those of workers */
 
 typedef enum mode {
@@ -56,6 +57,7 @@ typedef struct host {
   bool load_again;        /* HUP came meanwhile */
   int64_t handlers;
   int64_t reload_at, reload_wait; /* after a zygote's death; 0: none due */
+  bool keeper_gone;
   bool ready;             /* host.ready has been logged */
 } host;
 
@@ -194,6 +196,8 @@ static void on_loaded(void *arg, nsh_zygote *z, int64_t count,
   nsh_zygote *old = h->table.zygote;
   h->loading = NULL;
   h->handlers = count;
+  if (h->mode == OVER)
+    return;
   if (h->mode == LOADING) {
     h->table.zygote = z;
     uv_stop(&h->loop);
@@ -251,7 +255,7 @@ static void on_died(void *arg, nsh_zygote *z, int status) {
   host *h = arg;
   if (h->mode == LOADING)
     return;
-  if (z == h->table.zygote) {
+  if (z == h->table.zygote && h->mode != OVER) {
     ns_log(NS_LOG_ERROR, "zygote.died", NS_FIELDS(ns_fi("status", status)));
     h->table.zygote = NULL;
     if (h->mode == RUNNING)
@@ -263,6 +267,9 @@ static void on_died(void *arg, nsh_zygote *z, int status) {
 
 static void on_keeper_died(void *arg) {
   host *h = arg;
+  h->keeper_gone = true;
+  if (h->mode == OVER)
+    return;
   ns_log(NS_LOG_ERROR, "keeper.died", NULL, 0);
   h->code = NSH_EXIT_FAILURE;
   if (h->mode == LOADING) {
@@ -422,8 +429,25 @@ static void close_handle(uv_handle_t *handle, void *arg) {
     uv_close(handle, NULL);
 }
 
-/* Closing the keeper's socket ends it, and its end ends everyone below it. */
+static void on_impatience(uv_timer_t *timer) {
+  uv_stop(timer->loop);
+}
+
+/* Lets everybody leave in order, so that the caller finds no process left. */
+static void say_goodbye(host *h) {
+  h->mode = OVER;
+  nsh_table_close(&h->table);
+  nsh_table_dismiss(&h->table);
+  nsh_brood_retire(&h->brood);
+  uv_timer_start(&h->timer, on_impatience, GOODBYE_MS, 0);
+  while (nsh_brood_alive(&h->brood) > 0 && !h->keeper_gone &&
+         uv_is_active((uv_handle_t *)&h->timer))
+    uv_run(&h->loop, UV_RUN_ONCE);
+}
+
+/* Closing the keeper's socket ends it, and its end ends who is left below. */
 static void close_loop(host *h) {
+  say_goodbye(h);
   nsh_brood_close(&h->brood);
   nsh_table_free(&h->table);
   uv_walk(&h->loop, close_handle, NULL);

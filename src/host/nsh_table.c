@@ -126,11 +126,6 @@ static void release_backlog(nsh_table *t) {
 
 /* ----------------------------------------------------------- verdicts, logs */
 
-static ns_bytes first_line(ns_bytes text) {
-  const char *end = text.p != NULL ? memchr(text.p, '\n', text.n) : NULL;
-  return end != NULL ? (ns_bytes){text.p, (size_t)(end - text.p)} : text;
-}
-
 static const struct {
   const char *event;
   ns_level level;
@@ -151,7 +146,7 @@ static void log_end(const nsh_seat *s, const nsh_task *task, ns_kind kind,
     ns_log(level, events[kind].event,
            NS_FIELDS(ns_fi("id", task->id), ns_fs("name", task->name->text),
                      ns_fi("ms", micros / 1000), ns_fi("pid", s->pid),
-                     ns_fb("error", first_line(error))));
+                     ns_fb("error", ns_first_line(error))));
 }
 
 static void count(nsh_table *t, ns_kind kind) {
@@ -666,6 +661,12 @@ void nsh_table_kill(nsh_table *t) {
     doom(s, s->doom == NSH_DOOM_NONE ? NSH_DOOM_STOP : s->doom);
     kill_seat(s, SIGKILL);
   }
+}
+
+void nsh_table_dismiss(nsh_table *t) {
+  for (size_t i = 0; i < t->nseats; i++)
+    if (t->seats[i].phase == NSH_UP)
+      leave(&t->seats[i]);
 }
 
 void nsh_table_dump(nsh_table *t, int64_t now) {

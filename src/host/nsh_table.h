@@ -91,6 +91,9 @@ void nsh_table_close(nsh_table *t);
 /* Kills all workers; running jobs are given back. */
 void nsh_table_kill(nsh_table *t);
 
+/* Tells all workers to leave. */
+void nsh_table_dismiss(nsh_table *t);
+
 /* One line per busy worker. */
 void nsh_table_dump(nsh_table *t, int64_t now);
 
