@@ -463,6 +463,15 @@ static bool place_texts(ns_stmt *s) {
   return true;
 }
 
+/* An error took the place of the rows (a KILL QUERY, a time limit). libmariadb
+** leaves the statement "waiting to be stored", and its next use would wait for
+** rows that never come: say that they have all been seen. */
+static ns_status cut_off(ns_link *l, ns_stmt *s, ns_err *err) {
+  ns_status st = refuse_stmt(l, s, err);
+  s->st->state = MYSQL_STMT_FETCH_DONE;
+  return st;
+}
+
 /* Brings the rows to the client and binds the columns. */
 static ns_status store(ns_link *l, ns_stmt *s, ns_err *err) {
   MYSQL_FIELD *fields;
@@ -472,7 +481,7 @@ static ns_status store(ns_link *l, ns_stmt *s, ns_err *err) {
   if (n == 0)
     return NS_OK;
   if (mysql_stmt_store_result(s->st) != 0)
-    return refuse_stmt(l, s, err);
+    return cut_off(l, s, err);
   mysql_free_result(s->meta);
   s->meta = mysql_stmt_result_metadata(s->st);
   if (s->ncols == 0) {
