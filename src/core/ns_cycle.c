@@ -321,11 +321,14 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
   while (st == NS_OK) {
     bool paused = false;
     bool woke = false;
+    int64_t taken = db->count.claimed;
     next_due = -1;
     if ((st = ns_ready(db, err)) == NS_OK)
       st = ns_queue_paused(db, feed.queue_id, &paused, err);
     if (st == NS_OK && !paused)
       st = ns_cycle(db, NULL, 0, &feed, 1, limit, out, &next_due, err);
+    if (st == NS_OK && out->n == 0 && db->count.claimed > taken)
+      continue; /* only rows of jobs that are gone: look behind them */
     if (st != NS_OK || out->n > 0 || ns_mono_us() >= until)
       break;
     if (woken != 0 && ns_mono_us() - woken < WAKE_FOR) {
