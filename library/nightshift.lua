@@ -164,8 +164,9 @@ function Db:retry(id) end
 ---@return nightshift.Code? code `NOT_FOUND`, `STATE`
 function Db:run_now(id) end
 
---- Runs `fn` in one transaction: its pushes and statements commit together
---- when it returns, and nothing of them when it raises (the error passes on).
+--- Runs `fn` in one transaction: its pushes, statements and verdicts of jobs
+--- claimed on this handle commit together when it returns, and nothing of them
+--- when it raises (the error passes on).
 --- Gives what `fn` returned, or true when that was nothing. Does not nest.
 ---@param fn fun(tx: nightshift.Transaction): ...
 ---@return any ...

@@ -102,13 +102,27 @@ function tx_methods:execute(sql, ...)
   return open_tx(self):execute(sql, ...)
 end
 
+local function roll_back(guard)
+  if guard.handle:is_open() then guard.handle:rollback() end
+  for _, job in ipairs(guard.backend.in_transaction) do job._settled = nil end
+end
+
 -- Rolls back unless the commit was reached; the error passes with its traceback.
 local guard_meta = {
   __close = function(guard)
     guard.tx._db = nil
-    if not guard.committed and guard.handle:is_open() then guard.handle:rollback() end
+    if not guard.committed then roll_back(guard) end
+    guard.backend.in_transaction = nil
   end,
 }
+
+local function begin(self)
+  local ok, message, code = self._handle:begin()
+  if not ok then return nil, message, code end
+  self._backend.in_transaction = {}
+  local tx = setmetatable({ _db = self }, tx_meta)
+  return setmetatable({ tx = tx, handle = self._handle, backend = self._backend }, guard_meta)
+end
 
 local function commit(guard)
   guard.tx._db = nil
@@ -117,20 +131,18 @@ local function commit(guard)
   return ok, message, code
 end
 
---- Runs `fn` in one transaction: what it pushes and executes commits together
--- when it returns, and nothing of it when it raises. Gives what `fn` returned,
--- or true when that was nothing.
+--- Runs `fn` in one transaction: what it pushes, executes and settles on this
+-- handle commits together when it returns, and nothing of it when it raises.
+-- Gives what `fn` returned, or true when that was nothing.
 ---@param fn fun(tx: nightshift.Transaction): ...
 ---@return any ...
 function methods:transaction(fn)
   if type(fn) ~= "function" then raise("transaction wants a function, got %s", type(fn)) end
-  local handle = self._handle
-  if handle:in_transaction() then raise "transaction: this handle is already in one" end
-  local ok, message, code = handle:begin()
-  if not ok then return nil, message, code end
-  local tx = setmetatable({ _db = self }, tx_meta)
-  local guard <close> = setmetatable({ tx = tx, handle = handle }, guard_meta)
-  local results = table.pack(fn(tx))
+  if self._handle:in_transaction() then raise "transaction: this handle is already in one" end
+  local guard <close>, message, code = begin(self)
+  if not guard then return nil, message, code end
+  local results = table.pack(fn(guard.tx))
+  local ok
   ok, message, code = commit(guard)
   if not ok then return nil, message, code end
   if results.n == 0 then return true end

@@ -35,7 +35,13 @@ end
 function queue.backend(handle)
   local backend = {}
 
+  -- In a transaction a verdict counts once it commits: db.lua collects the
+  -- jobs here, and opens them again after a rollback.
+  backend.in_transaction = nil
+
   function backend.settle(claimed, verdict)
+    local jobs = backend.in_transaction
+    if jobs then jobs[#jobs + 1] = claimed end
     return handle:settle {
       id = claimed.id, run = claimed.run, lease = claimed.lease, kind = verdict.kind,
       result = verdict.result, error = verdict.error, state = verdict.state,
