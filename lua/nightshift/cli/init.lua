@@ -40,7 +40,8 @@ end
 local function run(argv)
   local args = parse(argv)
   local exit = command_of(args.command)(args)
-  if not io.stdout:flush() then context.fail(context.FAILURE, "cannot write the output") end
+  local written, message = io.stdout:flush()
+  if not written then context.fail(context.FAILURE, "cannot write the output: %s", message) end
   return math.type(exit) == "integer" and exit or 0
 end
 

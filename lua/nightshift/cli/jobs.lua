@@ -72,7 +72,7 @@ function commands.push(args)
   for _, key in ipairs(PUSH_KEYS) do given[key] = args[key] end
   local db <close> = context.connect(args)
   local queue = context.must(db:queue(args.queue))
-  print(context.must(queue:push(args.name, payload, given)))
+  output.line(tostring(context.must(queue:push(args.name, payload, given))))
 end
 
 -- When a row's next or last event is, from its state.
@@ -112,7 +112,7 @@ function commands.jobs(args)
     state = args.state, queue = args.queue, name = args.name, limit = args.limit,
   })
   if args.json then return output.json_list(rows) end
-  if #rows == 0 then return print "no such jobs" end
+  if #rows == 0 then return output.line "no such jobs" end
   output.table(job_columns(context.must(db._handle:now())), rows)
 end
 
@@ -131,17 +131,17 @@ local function shown(key, value)
 end
 
 local function show_attempt(attempt)
-  print(("\nrun %d %s at %s"):format(attempt.run, attempt.kind, output.time(attempt.ended)))
-  if attempt.error then print("  " .. output.safe(attempt.error):gsub("\n", "\n  ")) end
-  if attempt.log then print("  log:\n    " .. output.safe(attempt.log):gsub("\n", "\n    ")) end
+  output.line(("\nrun %d %s at %s"):format(attempt.run, attempt.kind, output.time(attempt.ended)))
+  if attempt.error then output.line("  " .. (output.safe(attempt.error):gsub("\n", "\n  "))) end
+  if attempt.log then output.line("  log:\n    " .. (output.safe(attempt.log):gsub("\n", "\n    "))) end
 end
 
 local function show_text(info)
   for _, key in ipairs(LINES) do
     local value = info[key]
-    if value ~= nil then print(("%-13s %s"):format(key, shown(key, value))) end
+    if value ~= nil then output.line(("%-13s %s"):format(key, shown(key, value))) end
   end
-  if #info.waiters > 0 then print(("%-13s %s"):format("waited for by", table.concat(info.waiters, " "))) end
+  if #info.waiters > 0 then output.line(("%-13s %s"):format("waited for by", table.concat(info.waiters, " "))) end
   for _, attempt in ipairs(info.failures) do show_attempt(attempt) end
 end
 
@@ -170,7 +170,7 @@ local function each_id(ids, done, verb)
   for _, id in ipairs(ids) do
     local ok, message, code = verb(id)
     if ok then
-      print(("%d %s"):format(id, done))
+      output.line(("%d %s"):format(id, done))
     else
       exit = context.FAILURE
       context.report_failure(tostring(id), message, code)
@@ -194,7 +194,7 @@ local function each_match(ids, done, verb)
       context.report_failure(tostring(id), message, code)
     end
   end
-  print(("%s %s"):format(output.count(count, "job"), done))
+  output.line(("%s %s"):format(output.count(count, "job"), done))
   return exit
 end
 
@@ -207,7 +207,7 @@ local function on_jobs(args, states, done, make_verb)
   local verb = make_verb(db)
   if not filter then return each_id(args.id, done, verb) end
   local ids = matching(db, args, args.state and { args.state } or states)
-  if #ids == 0 then return print "no such jobs" end
+  if #ids == 0 then return output.line "no such jobs" end
   if not args.yes then
     context.fail(context.USAGE, "%s would be %s; add --yes to do it", output.count(#ids, "job"), done)
   end

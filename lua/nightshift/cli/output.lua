@@ -4,9 +4,21 @@
 -- a pipe, so NO_COLOR has nothing to switch off. Text that came from jobs is
 -- shown with its control characters escaped.
 
+local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 
 local output = {}
+
+--- Writes to stdout; a full disk or a closed pipe ends the command.
+function output.write(...)
+  local ok, message = io.write(...)
+  if not ok then context.fail(context.FAILURE, "cannot write the output: %s", message) end
+end
+
+--- Writes one line.
+function output.line(text)
+  output.write(text or "", "\n")
+end
 
 local function escape(char)
   return ("\\x%02x"):format(char:byte())
@@ -52,7 +64,7 @@ end
 --- One value as a line of JSON.
 function output.json(value)
   local text = assert(core.encode(value, math.maxinteger))
-  io.write(text, "\n")
+  output.line(text)
 end
 
 --- Rows as a JSON list.
@@ -89,7 +101,7 @@ function output.table(columns, rows)
   end
   for _, cells in ipairs(lines) do
     for i, column in ipairs(columns) do cells[i] = pad(cells[i], sizes[i], column.right) end
-    io.write((table.concat(cells, "  "):gsub(" +$", "")), "\n")
+    output.line((table.concat(cells, "  "):gsub(" +$", "")))
   end
 end
 

@@ -58,10 +58,10 @@ function commands.status(args)
       now = stats.now, queues = core.array(stats.queues), holders = core.array(stats.holders),
     }
   end
-  if #stats.queues == 0 then return print "no queues yet; `nightshift push` makes the first" end
+  if #stats.queues == 0 then return output.line "no queues yet; `nightshift push` makes the first" end
   output.table(QUEUE_COLUMNS, stats.queues)
-  if #stats.holders == 0 then return print "\nnobody holds jobs" end
-  print()
+  if #stats.holders == 0 then return output.line "\nnobody holds jobs" end
+  output.line()
   output.table(holder_columns(stats.now), stats.holders)
 end
 
@@ -73,7 +73,7 @@ local function set_paused(paused)
       local ok, message, code = db:queue(name)
       if ok then ok, message, code = db._handle:pause(name, paused) end
       if ok then
-        print(("%s %s"):format(name, paused and "paused" or "resumed"))
+        output.line(("%s %s"):format(name, paused and "paused" or "resumed"))
       else
         failed = true
         context.report_failure(output.one_line(name, 64), message, code)

@@ -96,10 +96,10 @@ local function verdict_line(verdict)
 end
 
 local function print_verdict(verdict)
-  print(output.safe(verdict_line(verdict)))
+  output.line(output.safe(verdict_line(verdict)))
   if verdict.kind ~= "ack" and verdict.kind ~= "again" then return end
   for _, child in ipairs(verdict.children or {}) do
-    print(("spawn %d %s %s"):format(child.id, child.name, output.safe(as_json(child.payload, "payload"))))
+    output.line(("spawn %d %s %s"):format(child.id, child.name, output.safe(as_json(child.payload, "payload"))))
   end
 end
 

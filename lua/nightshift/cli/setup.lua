@@ -29,19 +29,19 @@ local function newest_schema()
 end
 
 local function print_statement(statement)
-  io.write(("\n-- version %d: %s\n"):format(statement.version, statement.name))
+  output.write(("\n-- version %d: %s\n"):format(statement.version, statement.name))
   if statement.text:find(";", 1, true) then
-    io.write("DELIMITER //\n", statement.text, "\n//\nDELIMITER ;\n")
+    output.write("DELIMITER //\n", statement.text, "\n//\nDELIMITER ;\n")
   else
-    io.write(statement.text, ";\n")
+    output.write(statement.text, ";\n")
   end
 end
 
 local function print_schema()
-  io.write(("-- Nightshift %s, tables of version %d.\n"):format(nightshift._VERSION, newest_schema()))
-  io.write "-- For an empty database: nightshift init --print | mariadb DATABASE\n"
+  output.write(("-- Nightshift %s, tables of version %d.\n"):format(nightshift._VERSION, newest_schema()))
+  output.write "-- For an empty database: nightshift init --print | mariadb DATABASE\n"
   for _, statement in ipairs(core.schema()) do print_statement(statement) end
-  io.write(("\n-- the version of the tables\nREPLACE INTO nightshift_meta (name, value) VALUES ('schema', '%d');\n")
+  output.write(("\n-- the version of the tables\nREPLACE INTO nightshift_meta (name, value) VALUES ('schema', '%d');\n")
     :format(newest_schema()))
 end
 
@@ -49,11 +49,11 @@ local function migrate(args)
   local handle <close> = context.connect(args, { no_schema = true })
   local before, now = context.must(handle:migrate())
   if before == now then
-    print(("the tables are of version %d already"):format(now))
+    output.line(("the tables are of version %d already"):format(now))
   elseif before == 0 then
-    print(("created the tables, version %d"):format(now))
+    output.line(("created the tables, version %d"):format(now))
   else
-    print(("upgraded the tables from version %d to %d"):format(before, now))
+    output.line(("upgraded the tables from version %d to %d"):format(before, now))
   end
 end
 
@@ -76,13 +76,13 @@ function commands.prune(args)
   local handle <close> = context.connect(args)
   local counts = context.must(report.prunable(handle._handle, keep_done, keep_dead))
   local total = counts.done + counts.dead + counts.cancelled
-  if total == 0 then return print "nothing to delete" end
+  if total == 0 then return output.line "nothing to delete" end
   if not args.yes then
     context.fail(context.USAGE, "%d done, %d dead, %d cancelled jobs would be deleted; add --yes to do it",
       counts.done, counts.dead, counts.cancelled)
   end
   local deleted = context.must(handle._handle:prune(keep_done, keep_dead, 0))
-  print("deleted " .. output.count(deleted, "job"))
+  output.line("deleted " .. output.count(deleted, "job"))
 end
 
 --- Fills in what a server says of itself; why it says nothing goes to `error`.
@@ -111,10 +111,10 @@ function commands.version(args)
   local env = os.getenv "NIGHTSHIFT_URL"
   if args.url or (env and env ~= "") then ask_server(args, facts) end
   if args.json then return output.json(facts) end
-  print("nightshift  " .. facts.version)
-  print("schema      " .. facts.schema)
-  print("lua         " .. facts.lua)
-  print(server_line(facts))
+  output.line("nightshift  " .. facts.version)
+  output.line("schema      " .. facts.schema)
+  output.line("lua         " .. facts.lua)
+  output.line(server_line(facts))
 end
 
 return setup
