@@ -32,14 +32,17 @@ end
 
 describe("open", function()
   it("raises for an unknown option and suggests the nearest", function()
-    assert.error_matches(function() nightshift.open { hots = "x" } end, "open: unknown option 'hots'; did you mean 'host'%?")
-    assert.error_matches(function() nightshift.open { zzz = 1 } end, "unknown option 'zzz'; known: ca, cert, connect_timeout")
+    assert.error_matches(function() nightshift.open { hots = "x" } end,
+      "open: unknown option 'hots'; did you mean 'host'%?")
+    assert.error_matches(function() nightshift.open { zzz = 1 } end,
+      "unknown option 'zzz'; known: ca, cert, connect_timeout")
     assert.error_matches(function() nightshift.open { [1] = "x" } end, "unknown option '1'")
   end)
 
   it("raises for a wrong type", function()
     assert.error_matches(function() nightshift.open(5) end, "open wants a URL or a table of options, got number")
-    assert.error_matches(function() nightshift.open { port = "3306" } end, "open: port must be a whole number, got string")
+    assert.error_matches(function() nightshift.open { port = "3306" } end,
+      "open: port must be a whole number, got string")
     assert.error_matches(function() nightshift.open { user = 1 } end, "open: user must be a string, got number")
   end)
 
@@ -364,7 +367,8 @@ describe("push_many", function()
     assert.equal("DUPLICATE", select(3, q:push_many { { "a", 1, { unique = "u" } }, { "a", 1, { unique = "u" } } }))
     message = select(2, q:push_many { { "a", 1 }, { "b", 1, { delay = "x" } } })
     assert.is_truthy(message:find("push_many: item 2: delay", 1, true), message)
-    assert.error_matches(function() q:push_many { { "a" }, { name = "b" } } end, "item 2: the job's name must be a string")
+    assert.error_matches(function() q:push_many { { "a" }, { name = "b" } } end,
+      "item 2: the job's name must be a string")
     assert.error_matches(function() q:push_many { "a" } end, "item 1 must be {name, payload, options}, got string")
     assert.error_matches(function() q:push_many "a" end, "push_many wants a list")
     assert.error_matches(function() q:push_many { { "a", 1, { dealy = 1 } } } end, "did you mean 'delay'")
@@ -544,7 +548,7 @@ describe("q:jobs()", function()
   it("gives an unsettled job back on break and on an error", function()
     local q = fresh_queue()
     local id = q:push("a", 1)
-    for job in q:jobs() do
+    for job in q:jobs() do -- luacheck: ignore 512
       assert.equal(id, job.id)
       break
     end
@@ -559,7 +563,7 @@ describe("q:jobs()", function()
   it("leaves a settled job alone on break", function()
     local q = fresh_queue()
     local id = q:push("a", 1)
-    for job in q:jobs() do
+    for job in q:jobs() do -- luacheck: ignore 512
       job:ack()
       break
     end

@@ -1,0 +1,103 @@
+-- The command line before any database: usage, help, init --print, version.
+
+local nightshift = require "nightshift"
+local proc = require "spec.support.proc"
+local server = require "spec.support.db"
+
+local function run(argv, url)
+  local exit, out, err = proc.nightshift(argv, url)
+  return { exit = exit, out = out, err = err }
+end
+
+describe("usage", function()
+  it("is exit code 2, a line on stderr and nothing on stdout", function()
+    local cases = {
+      { {}, "nightshift: a command is required" },
+      { { "pussh" }, "unknown command 'pussh', did you mean 'push'?" },
+      { { "push" }, "missing argument 'queue'" },
+      { { "push", "q" }, "missing argument 'name'" },
+      { { "push", "q", "n", "1", "extra" }, "too many arguments" },
+      { { "push", "q", "n", "1", "--dealy", "5" }, "unknown option '--dealy', did you mean '--delay'?" },
+      { { "push", "q", "n", "1", "--priority", "high" }, "'high' is not a whole number" },
+      { { "push", "q", "n", "1", "--priority" }, "option '--priority' requires an argument" },
+      { { "push", "q", "n", "{x" }, "the payload: not JSON: line 1, column 2" },
+      { { "push", "q", "n", "" }, "the payload: not JSON" },
+      { { "show", "12x" }, "'12x' is not a job id" },
+      { { "show", "0" }, "'0' is not a job id" },
+      { { "show", "99999999999999999999" }, "is not a job id" },
+      { { "jobs", "--state", "deceased" }, "must be one of 'scheduled', 'ready'" },
+      { { "retry" }, "give either job ids or a filter" },
+      { { "cancel", "5", "--queue", "q" }, "give either job ids or a filter" },
+      { { "run-now" }, "missing argument 'id'" },
+      { { "work" }, "missing argument 'files'" },
+      { { "work", "x.lua", "--workers", "0" }, "--workers must be from 1 to 20000, got 0" },
+      { { "work", "x.lua", "--workers", "many" }, "'many' is not a whole number" },
+      { { "work", "x.lua", "--queues", "a=3,a" }, "--queues: 'a' is named twice" },
+      { { "work", "x.lua", "--queues", "a=0" }, "--queues: the weight of 'a' must be from 1 to 1000" },
+      { { "work", "x.lua", "--queues", "a,,b" }, "--queues: queue name is empty" },
+      { { "work", "x.lua", "--queues", ("q"):rep(65) }, "--queues: queue name has 65 bytes, the limit is 64" },
+      { { "work", "x.lua", "--drain-within", "soon" }, "--drain-within: bad duration 'soon'" },
+      { { "work", "x.lua", "--log", "xml" }, "must be one of 'text', 'json'" },
+      { { "prune", "--done", "x" }, "--done: bad duration 'x'" },
+      { { "run", "name" }, "missing option '--script'" },
+    }
+    for _, case in ipairs(cases) do
+      local result = run(case[1])
+      assert.equal(2, result.exit, table.concat(case[1], " ") .. "\n" .. result.err)
+      assert.is_truthy(result.err:find("^nightshift: "), result.err)
+      assert.is_truthy(result.err:find(case[2], 1, true), result.err)
+      assert.equal("", result.out)
+    end
+  end)
+
+  it("is explained by --help, for all and for each command", function()
+    local result = run({ "--help" })
+    assert.equal(0, result.exit)
+    for _, command in ipairs { "init", "migrate", "work", "push", "run", "status", "jobs", "show", "retry", "cancel",
+      "run-now", "pause", "resume", "prune", "version" } do
+      assert.is_truthy(result.out:find("\n   " .. command:gsub("-", "%%-") .. " "), command)
+      local help = run({ command, "--help" })
+      assert.equal(0, help.exit)
+      assert.is_truthy(help.out:find("^Usage: nightshift " .. command:gsub("-", "%%-")), help.out)
+    end
+  end)
+end)
+
+describe("version", function()
+  it("never fails, with or without a server", function()
+    local result = run({ "version" })
+    assert.equal(0, result.exit)
+    assert.is_truthy(result.out:find "^nightshift +%d+%.%d+")
+    assert.is_truthy(result.out:find("not asked", 1, true))
+    result = run({ "version" }, "mysql://x@localhost/x?unix_socket=/nonexistent")
+    assert.equal(0, result.exit)
+    assert.is_truthy(result.out:find("not reached", 1, true), result.out)
+    assert.is_truthy(result.out:find("GONE", 1, true), result.out)
+    assert.equal(0, run({ "version" }, "nonsense").exit)
+  end)
+
+  it("tells of library, tables and server", function()
+    local url, name = server.fresh()
+    local facts = nightshift.decode(run({ "version", "--json" }, url).out)
+    assert.same({ 1, 1, name }, { facts.schema, facts.tables, facts.database })
+    assert.is_truthy(facts.server:find "MariaDB")
+    assert.is_nil(facts.error)
+  end)
+end)
+
+describe("init --print", function()
+  it("needs no database and names every statement", function()
+    local result = run({ "init", "--print" })
+    assert.equal(0, result.exit)
+    assert.is_truthy(result.out:find("\n-- version 1: create_job\nCREATE TABLE nightshift_job", 1, true))
+  end)
+
+  it("gives tables that the library accepts", function()
+    local url, name = server.empty()
+    server.sql(run({ "init", "--print" }).out, name)
+    local result = run({ "push", "q", "n", "1" }, url)
+    assert.equal("", result.err)
+    assert.equal(0, result.exit)
+    assert.equal("the tables are of version 1 already\n", run({ "migrate" }, url).out)
+  end)
+end)
