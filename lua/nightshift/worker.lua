@@ -128,13 +128,15 @@ end
 ---@param api table C functions: touch, cancelled, log, take_id
 ---@param connection table options for nightshift.open
 ---@return string[]|nil names of the handlers
----@return function|string begin called once in each worker; or the message
+---@return function|string begin called once in each worker, with two random
+-- integers; or the message
 ---@return function? run called per job; returns a result, or nil and a verdict
 function worker.prepare(files, api, connection)
   replace_exit()
   local functions, names = handlers.load(files)
   if not functions then return nil, names end
-  return names, function() math.randomseed() end,
+  -- math.randomseed() by itself would seed all workers of one second alike
+  return names, function(a, b) math.randomseed(a, b) end,
     make_run(functions, names, make_backend(api, connection))
 end
 

@@ -317,7 +317,8 @@ static bool cycle(nsh_dispatch *d, turn *t) {
   int64_t now;
   ns_status st = NS_OK;
   ns_err_clear(&err);
-  if (t->limit > 0 && ns_mono_us() - d->feeds_at > FEEDS_OLD) {
+  if (t->limit > 0 &&
+      (t->woken || ns_mono_us() - d->feeds_at > FEEDS_OLD)) {
     st = read_feeds(d, &err);
     limit = d->nfeeds > 0 ? t->limit : 0;
   }

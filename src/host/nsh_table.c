@@ -134,7 +134,7 @@ static const struct {
     [NS_FAIL] = {"job.failed", NS_LOG_WARN},
     [NS_AGAIN] = {"job.again", NS_LOG_DEBUG},
     [NS_DISCARD] = {"job.discarded", NS_LOG_WARN},
-    [NS_RELEASE] = {"job.released", NS_LOG_INFO},
+    [NS_RELEASE] = {"job.released", NS_LOG_DEBUG},
     [NS_CRASH] = {"job.crashed", NS_LOG_WARN},
     [NS_MISSING] = {"job.no_handler", NS_LOG_WARN},
 };

@@ -427,7 +427,9 @@ static void set_up(const nsh_worker_setup *s, uint32_t index, int fd) {
 void nsh_worker_main(void *arg, uint32_t index, int fd) {
   set_up(arg, index, fd);
   lua_rawgeti(w.L, LUA_REGISTRYINDEX, w.begin);
-  if (lua_pcall(w.L, 0, 0, 0) != LUA_OK)
+  lua_pushinteger(w.L, (lua_Integer)ns_random());
+  lua_pushinteger(w.L, (lua_Integer)ns_random());
+  if (lua_pcall(w.L, 2, 0, 0) != LUA_OK)
     leave(1);
   for (;;) {
     nsh_frame f;

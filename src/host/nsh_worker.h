@@ -24,8 +24,8 @@ typedef struct nsh_worker_setup {
 ** work in a worker, while a handler runs. [-0, +1, m] */
 void nsh_worker_pushapi(lua_State *L);
 
-/* Zygote: keeps the functions begin (called once per worker) and run (called
-** per job). [-2, +0, m] */
+/* Zygote: keeps the functions begin (called once per worker, with two random
+** numbers) and run (called per job). [-2, +0, m] */
 void nsh_worker_keep(lua_State *L);
 
 /* The life of worker 'index', 'fd' its socket; 'arg' an nsh_worker_setup. */

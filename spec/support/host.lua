@@ -1,0 +1,103 @@
+--- Hosts for specs: `nightshift work` on a script given as text.
+--
+--     local h = host.start(url, [[return { hello = function() end }]], { "--workers", "2" })
+--     h:signal "TERM"
+--     assert.equal(0, h:wait())
+
+local proc = require "spec.support.proc"
+
+local host = {}
+
+local function fields(line)
+  local found = {}
+  for key, value in line:gmatch '(%w+)=("?[^%s"]*)' do found[key] = value:gsub('^"', "") end
+  return found
+end
+
+--- Starts a host and waits until its workers are there.
+-- @tparam string url
+-- @tparam string script text of a handler file, or a path that ends in ".lua"
+-- @tparam[opt] table args more arguments
+-- @tparam[opt] table env changes to the environment
+-- @treturn Process with `script`, the path
+function host.start(url, script, args, env)
+  local h = host.spawn(url, script, args, env)
+  h:wait_line("host.ready", 20)
+  return h
+end
+
+--- The same without waiting.
+function host.spawn(url, script, args, env)
+  local path = script:find "%.lua$" and script or fixture.file("jobs.lua", script)
+  local options = { proc.program, "work", path, "--workers", "2", table.unpack(args or {}) }
+  options.env = { NIGHTSHIFT_URL = url or false }
+  for name, value in pairs(env or {}) do options.env[name] = value end
+  local h = proc.start(options)
+  h.script = path
+  return h
+end
+
+--- Runs a host until nothing is left to do; its exit status and its log.
+-- With other arguments --drain has to be among them.
+function host.drain(url, script, args, env)
+  local h = host.spawn(url, script, args or { "--drain-within", "0" }, env)
+  local status = h:wait(60)
+  local _, log = h:text()
+  h:forget()
+  return status, log
+end
+
+--- Fields of the log lines of an event.
+-- @treturn table[]
+function host.events(log, event)
+  local found = {}
+  for line in log:gmatch "[^\n]+" do
+    if line:find("event=" .. event .. " ", 1, true) or line:find("event=" .. event .. "$") then
+      found[#found + 1] = fields(line)
+    end
+  end
+  return found
+end
+
+local function read(path)
+  local file <close> = io.open(path, "rb")
+  return file and file:read "a"
+end
+
+--- The children of a process.
+-- @treturn integer[] process ids
+function host.children(pid)
+  local list = {}
+  for child in (read(("/proc/%d/task/%d/children"):format(pid, pid)) or ""):gmatch "%d+" do
+    list[#list + 1] = math.tointeger(tonumber(child))
+  end
+  return list
+end
+
+--- The process's name, nil when it is gone or a zombie.
+function host.name(pid)
+  local stat = read(("/proc/%d/stat"):format(pid))
+  local name, state = (stat or ""):match "%((.*)%) (%a)"
+  if state ~= "Z" then return name end
+end
+
+--- Everybody below a process, itself left out.
+function host.family(pid, list)
+  list = list or {}
+  for _, child in ipairs(host.children(pid)) do
+    list[#list + 1] = child
+    host.family(child, list)
+  end
+  return list
+end
+
+--- Process ids of the workers, or of "ns-zygote", "ns-keeper", below a host.
+function host.members(pid, name)
+  local list = {}
+  for _, child in ipairs(host.family(pid)) do
+    if host.name(child) == (name or "ns-worker") then list[#list + 1] = child end
+  end
+  return list
+end
+
+return host
