@@ -310,9 +310,6 @@ BEGIN
     INSERT IGNORE INTO nightshift_queue (name, created) VALUES (p_queue, {now});
     SELECT id INTO v_queue FROM nightshift_queue WHERE name = p_queue;
   END IF;
-  IF v_queue IS NULL THEN
-    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: the queue name must have 1 to 64 bytes and no control characters';
-  END IF;
   SET v_id = (NEXT VALUE FOR nightshift_id) * 100;
   SET v_now = {now};
   SET v_delay = COALESCE(JSON_VALUE(v_options, '$.delay'), 0) * 1000000;

@@ -1,0 +1,100 @@
+-- The plans of the hot statements: the index they use, and nothing sorted.
+
+local core = require "nightshift.core"
+local nightshift = require "nightshift"
+local db = require "spec.support.db"
+
+describe("the plan of", function()
+  local url, handle
+
+  setup(function()
+    url = db.fresh()
+    local filled <close> = assert(nightshift.open(url))
+    for queue = 1, 3 do
+      local items = {}
+      for i = 1, 400 do items[i] = { "x", i, { priority = i % 100, delay = i % 2 * 3600 } } end
+      assert(filled:queue("q" .. queue):push_many(items))
+    end
+    local done = {}
+    for i = 1, 500 do done[i] = { "x", i } end
+    assert(filled:queue("done"):push_many(done))
+    for _, job in ipairs(filled:queue("done"):claim_many(500)) do assert(job:ack()) end
+    db.sql("ANALYZE TABLE nightshift_ready, nightshift_job, nightshift_scheduled, nightshift_finished", url:match "/([^/?]+)%?")
+    handle = assert(core.open { url = url })
+  end)
+  teardown(function() handle:close() end)
+
+  local function explain(sql, ...)
+    local rows = assert(handle:execute("EXPLAIN " .. sql:gsub("^SET STATEMENT.-FOR%s+", ""):gsub("RETURNING.*$", ""), ...))
+    local by_table = {}
+    for _, row in ipairs(rows) do by_table[row.table or "-"] = row end
+    return by_table
+  end
+
+  for _, lanes in ipairs { 1, 32, 100 } do
+    for _, name in ipairs { "claim_fast", "claim_skip" } do
+      it(("%s with %d lanes is one range scan in the order of the key"):format(name, lanes), function()
+        local ranges, params = {}, { 1 }
+        for i = 1, lanes do
+          ranges[i] = "(rank = ? AND ready_at >= ? AND ready_at < 9223372036854775807)"
+          params[#params + 1] = 155 + i
+          params[#params + 1] = 0
+        end
+        params[#params + 1] = 10
+        local sql = core.sql(name):gsub("/%*lanes%*/", table.concat(ranges, " OR "))
+        local row = explain(sql, table.unpack(params)).nightshift_ready
+        assert.equal("PRIMARY", row.key)
+        assert.equal("range", row.type)
+        assert.is_nil(row.Extra:find "filesort")
+      end)
+    end
+  end
+
+  for _, name in ipairs { "claim_sweep", "claim_sweep_skip" } do
+    it(name .. " reads the queue in the order of the key", function()
+      local row = explain(core.sql(name), 1, 10).nightshift_ready
+      assert.equal("PRIMARY", row.key)
+      assert.is_nil(row.Extra:find "filesort")
+    end)
+  end
+
+  for _, name in ipairs { "claim_promote", "claim_promote_skip" } do
+    it(name .. " reads the head of scheduled", function()
+      local row = explain(core.sql(name), 0, 10).nightshift_scheduled
+      assert.equal("PRIMARY", row.key)
+      assert.is_nil(row.Extra:find "filesort")
+    end)
+  end
+
+  -- without the forced index a small table is scanned, and waits on locks
+  for name, params in pairs {
+    claim_read = { "[[100,1],[101,1]]" }, settle_lock = { "[[100,1],[101,1]]" },
+    settle_stands = { "[[100,1]]" }, push_scheduled = { "[100,101]" }, settle_gone = { "[100]" },
+    settle_finish = { 1, '[{"i":100,"o":"done"}]' },
+  } do
+    it(name .. " reads jobs one key at a time", function()
+      local row = explain(core.sql(name), table.unpack(params)).j
+      assert.equal("PRIMARY", row.key)
+      assert.equal("eq_ref", row.type)
+    end)
+  end
+
+  it("settle_dependents reads edges by key", function()
+    local plan = explain(core.sql "settle_dependents", "[100]")
+    assert.equal("PRIMARY", plan.e.key)
+    assert.equal("ref", plan.e.type)
+  end)
+
+  it("listen_wait reads up to the first row of each queue", function()
+    local sql = core.sql("listen_wait"):gsub("%(queues%)", "(1,2)")
+    local row = explain(sql, 99, 0).nightshift_ready
+    assert.equal("PRIMARY", row.key)
+    assert.equal("range", row.type)
+  end)
+
+  it("prune_finished reads the oldest of one outcome", function()
+    local row = explain(core.sql "prune_finished", "done", 0, 10).nightshift_finished
+    assert.equal("outcome", row.key)
+    assert.is_nil(row.Extra:find "filesort")
+  end)
+end)
