@@ -218,10 +218,11 @@ for key, check in pairs(options.PUSH) do options.SPAWN[key] = check end
 ---@return string? code
 function options.entry(verb, name, payload, given, known)
   if type(name) ~= "string" then raise("%s: the job's name must be a string, got %s", verb, type(name)) end
+  if payload == nil then payload = core.null end
+  if given == nil then return { name = name, payload = payload } end
   local entry, message, code = options.read(verb, given, known or options.PUSH)
   if not entry then return nil, message, code end
-  entry.name = name
-  entry.payload = payload == nil and core.null or payload
+  entry.name, entry.payload = name, payload
   return entry
 end
 
