@@ -114,7 +114,9 @@ end)
 
 describe("a string", function()
   it("may hold NUL, quotes, control characters and all of Unicode", function()
-    for _, s in ipairs { "", "a\0b", "\"\\/\b\f\n\r\t\127", "h\u{e9}llo \u{20ac}", "\u{10FFFF}", "\u{2028}", ("x"):rep(100000) } do
+    for _, s in ipairs {
+      "", "a\0b", "\"\\/\b\f\n\r\t\127", "h\u{e9}llo \u{20ac}", "\u{10FFFF}", "\u{2028}", ("x"):rep(100000),
+    } do
       assert.equal(s, decode(encode(s)))
     end
     assert.equal('"a\\u0000b"', encode "a\0b")
