@@ -1,0 +1,43 @@
+-- The typed reference for editors names exactly what there is.
+
+local nightshift = require "nightshift"
+local server = require "spec.support.db"
+
+local function documented()
+  local found = {}
+  local file <close> = assert(io.open "library/nightshift.lua")
+  for line in file:lines() do
+    local owner, name = line:match "^function ([%w_]+)[.:]([%w_]+)%("
+    if not owner then owner, name = line:match "^(nightshift)%.([%w_]+) =" end
+    if owner then
+      found[owner] = found[owner] or {}
+      found[owner][name] = true
+    end
+  end
+  return found
+end
+
+local function keys(t)
+  local list = {}
+  for key in pairs(t) do list[#list + 1] = key end
+  table.sort(list)
+  return list
+end
+
+local function methods(object) return getmetatable(object).__index end
+
+describe("library/nightshift.lua", function()
+  it("has every public function and no other", function()
+    local db <close> = assert(nightshift.open((server.fresh())))
+    local queue = db:queue "mail"
+    queue:push("a", 1)
+    local job <close> = queue:claim()
+    local tx
+    db:transaction(function(t) tx = t end)
+    local there = { nightshift = nightshift, Db = methods(db), Queue = methods(queue), Job = methods(job),
+      Transaction = methods(tx) }
+    local said = documented()
+    for owner, functions in pairs(there) do assert.same(keys(functions), keys(said[owner]), owner) end
+    assert.same(keys(there), keys(said))
+  end)
+end)

@@ -1,0 +1,87 @@
+-- Listings and counts read as many rows as they show, not as many as there are.
+
+local nightshift = require "nightshift"
+local report = require "nightshift.report"
+local server = require "spec.support.db"
+
+local db, q
+
+local MANY = 3000
+
+setup(function()
+  db = assert(nightshift.open((server.fresh())))
+  q = db:queue "many"
+  local ready, scheduled = {}, {}
+  for i = 1, MANY do
+    ready[i] = { "a", i }
+    scheduled[i] = { "a", i, { delay = 3600 + i } }
+  end
+  assert(q:push_many(ready))
+  assert(q:push_many(scheduled))
+  local parent = db:queue "parents"
+  parent:push("p", 1)
+  local job = parent:claim()
+  for i = 1, MANY do job:spawn("child", i) end
+  job:again(3600) -- the children wait
+  local dead = db:queue "dead"
+  assert(dead:push_many(ready))
+  for _, claimed in ipairs(dead:claim_many(200)) do claimed:discard "x" end
+  assert(db:execute "ANALYZE TABLE nightshift_job, nightshift_ready, nightshift_scheduled, nightshift_edge")
+end)
+
+teardown(function() db:close() end)
+
+-- Rows the server reads for what `fn` does.
+local function rows_read(fn)
+  assert(db:execute "FLUSH STATUS")
+  fn()
+  local sum = 0
+  for _, row in ipairs(db:execute "SHOW SESSION STATUS LIKE 'Handler_read%'") do
+    sum = sum + tonumber(row.Value)
+  end
+  return sum
+end
+
+describe("a listing of ten jobs", function()
+  for _, state in ipairs { "ready", "scheduled", "waiting", "dead" } do
+    it("reads a few rows of the " .. state .. " ones", function()
+      local n = rows_read(function() assert.equal(10, #db:jobs { state = state, limit = 10 }) end)
+      assert.is_true(n < 200, n .. " rows")
+    end)
+  end
+
+  it("reads a few rows when a queue is named", function()
+    local n = rows_read(function() assert.equal(10, #db:jobs { state = "ready", queue = "many", limit = 10 }) end)
+    assert.is_true(n < 200, n .. " rows")
+  end)
+
+  it("reads a few rows over all states", function()
+    local n = rows_read(function() assert.equal(10, #db:jobs { limit = 10 }) end)
+    assert.is_true(n < 400, n .. " rows")
+  end)
+end)
+
+describe("a job that waits", function()
+  it("is listed once and counted once", function()
+    local rows = db:jobs { state = "waiting", limit = 10000 }
+    assert.equal(MANY, #rows)
+    assert.equal(1, rows[1].unmet)
+    assert.equal(MANY, db:queue("parents"):stats().waiting)
+    local parent = db:jobs({ queue = "parents", state = "scheduled" })[1]
+    assert.equal(5, #report.waiters(db._handle, parent.id, 5))
+  end)
+end)
+
+describe("counts", function()
+  it("look at every job of small tables", function()
+    local stats = q:stats()
+    assert.same({ MANY, MANY, nil }, { stats.ready, stats.scheduled, stats.approximate })
+    db:cancel(db:jobs({ state = "ready", queue = "many", limit = 1 })[1].id)
+    assert.equal(MANY - 1, q:stats().ready)
+  end)
+
+  it("say what a prune would take", function()
+    assert.same({ done = 0, dead = 200, cancelled = 1 }, report.prunable(db._handle, 0, 0))
+    assert.same({ done = 0, dead = 0, cancelled = 0 }, report.prunable(db._handle, -1, -1))
+  end)
+end)
