@@ -16,10 +16,10 @@
 
 typedef struct nsh_pace {
   double micros; /* running mean of a handler's wall time; < 0: unknown */
-  double bytes;  /* the same of a job's size */
+  double bytes;  /* the same of a payload's size */
 } nsh_pace;
 
-#define NSH_PACE_INIT ((nsh_pace){-1, 0})
+#define NSH_PACE_INIT ((nsh_pace){-1, -1})
 
 void nsh_pace_ran(nsh_pace *p, int64_t micros);
 void nsh_pace_claimed(nsh_pace *p, size_t bytes);

@@ -1,0 +1,355 @@
+/*
+** Checks of the host's parts that are pure functions: frames, slots, pacing,
+** batches, names, log lines. Prints one line per group; aborts at the first
+** check that fails.
+*/
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns_log.h"
+#include "ns_time.h"
+#include "nsh_batch.h"
+#include "nsh_ipc.h"
+#include "nsh_names.h"
+#include "nsh_pace.h"
+#include "nsh_slot.h"
+
+#define CHECK(x)                                                              \
+  do                                                                          \
+    if (!(x)) {                                                               \
+      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x);                 \
+      abort();                                                                \
+    }                                                                         \
+  while (0)
+
+#define SAME(a, b) ((a).n == (b).n && memcmp((a).p, (b).p, (a).n) == 0)
+
+/* ---------------------------------------------------------------- frames */
+
+static nsh_order sample_order(void) {
+  nsh_order o = {.seq = 0xFFFFFFF0u, .hold = true};
+  o.job = (ns_job){.id = INT64_MAX, .run = 3, .lease = -1, .nonce = INT64_MIN,
+                   .timeout = 7, .deadline = 8, .max_polls = -1,
+                   .queue = ns_str("q"), .name = ns_str("n"),
+                   .payload = (ns_bytes){"a\0b", 3}, .state = NS_NONE};
+  return o;
+}
+
+static void order_round_trip(void) {
+  ns_buf b = NS_BUF_INIT;
+  nsh_order in = sample_order();
+  nsh_order out = {0};
+  nsh_frame f;
+  CHECK(nsh_put_order(&b, &in));
+  CHECK(nsh_next(b.p, b.n, &f) == (int64_t)b.n && f.type == NSH_JOB);
+  CHECK(nsh_get_order(&f, &out));
+  CHECK(out.seq == in.seq && out.hold && out.job.id == INT64_MAX);
+  CHECK(out.job.nonce == INT64_MIN && out.job.lease == -1);
+  CHECK(out.job.max_polls == -1 && out.job.deadline == 8);
+  CHECK(SAME(out.job.payload, in.job.payload) && out.job.state.p == NULL);
+  ns_buf_free(&b);
+}
+
+static void put_report(ns_buf *b, size_t nchildren) {
+  nsh_report r = {.seq = 5, .kind = NS_AGAIN, .micros = 12, .delay = -1,
+                  .state = ns_str("{}"), .nchildren = nchildren};
+  ns_push child = ns_push_new("child", "[1]");
+  size_t start = nsh_begin_report(b, &r);
+  child.id = 99;
+  child.priority = 7;
+  for (size_t i = 0; i < nchildren; i++)
+    nsh_put_child(b, &child);
+  CHECK(nsh_end(b, start));
+}
+
+static void report_round_trip(void) {
+  ns_buf b = NS_BUF_INIT;
+  nsh_report r;
+  nsh_frame f;
+  ns_push child;
+  put_report(&b, 3);
+  CHECK(nsh_next(b.p, b.n, &f) == (int64_t)b.n);
+  CHECK(nsh_get_report(&f, &r) && r.seq == 5 && r.kind == NS_AGAIN);
+  CHECK(r.nchildren == 3 && r.result.p == NULL && r.state.n == 2);
+  for (size_t i = 0; i < 3; i++) {
+    CHECK(nsh_get_child(&f, &child) && child.id == 99 && child.priority == 7);
+    CHECK(child.max_polls == -1 && child.payload.n == 3);
+  }
+  CHECK(nsh_done(&f));
+  CHECK(!nsh_get_child(&f, &child)); /* there is no fourth */
+  ns_buf_free(&b);
+}
+
+/* Every prefix of a frame asks for more; none reads beyond its end. */
+static void cut_frames(void) {
+  ns_buf b = NS_BUF_INIT;
+  nsh_frame f;
+  put_report(&b, 1);
+  for (size_t n = 0; n < b.n; n++) {
+    char *exact = malloc(n > 0 ? n : 1); /* so that sanitizers see a step over */
+    memcpy(exact, b.p, n);
+    CHECK(nsh_next(exact, n, &f) == 0);
+    free(exact);
+  }
+  ns_buf_free(&b);
+}
+
+static void bad_heads(void) {
+  nsh_frame f;
+  CHECK(nsh_next("\0\0\0\0\1", 5, &f) == -1);           /* no type */
+  CHECK(nsh_next("\377\377\377\377\1", 5, &f) == -1);    /* too long */
+  CHECK(nsh_next("\1\0\0\0\0", 5, &f) == -1);           /* type 0 */
+  CHECK(nsh_next("\1\0\0\0\177", 5, &f) == -1);         /* unknown type */
+}
+
+/* What is read out of bytes that anybody may have written. */
+static void read_anything(const char *p, size_t n) {
+  nsh_frame f;
+  nsh_order o;
+  nsh_report r;
+  ns_push child;
+  nsh_frame again;
+  if (nsh_next(p, n, &f) <= 0)
+    return;
+  again = f;
+  nsh_get_order(&again, &o);
+  again = f;
+  if (nsh_get_report(&again, &r)) {
+    CHECK(r.nchildren <= n);
+    for (size_t i = 0; i < r.nchildren && nsh_get_child(&again, &child); i++)
+      CHECK(child.payload.n <= n);
+  }
+  again = f;
+  nsh_get_real(&again);
+  nsh_get_bytes(&again);
+}
+
+/* Valid frames with random damage. */
+static void damaged_frames(void) {
+  ns_buf b = NS_BUF_INIT;
+  nsh_order o = sample_order();
+  for (int round = 0; round < 200000; round++) {
+    char *exact;
+    ns_buf_reset(&b);
+    if (round & 1)
+      put_report(&b, ns_random() % 3);
+    else
+      CHECK(nsh_put_order(&b, &o));
+    exact = malloc(b.n);
+    memcpy(exact, b.p, b.n);
+    for (uint64_t k = ns_random() % 4; k < 4; k++)
+      exact[ns_random() % b.n] = (char)ns_random();
+    read_anything(exact, b.n);
+    free(exact);
+  }
+  ns_buf_free(&b);
+}
+
+static void too_large(void) {
+  ns_buf b = NS_BUF_INIT;
+  size_t n = (size_t)NSH_FRAME_MAX;
+  char *big = calloc(1, n);
+  nsh_order o = sample_order();
+  ns_buf_adds(&b, "before");
+  o.job.payload = (ns_bytes){big, n};
+  CHECK(!nsh_put_order(&b, &o));
+  CHECK(b.n == 6 && !b.oom); /* as it was, and usable */
+  o.job.payload = ns_str("1");
+  CHECK(nsh_put_order(&b, &o));
+  free(big);
+  ns_buf_free(&b);
+}
+
+static void frames(void) {
+  order_round_trip();
+  report_round_trip();
+  cut_frames();
+  bad_heads();
+  damaged_frames();
+  too_large();
+  puts("frames");
+}
+
+/* ----------------------------------------------------------------- slots */
+
+static void slots(void) {
+  nsh_slot *s = nsh_slots_map(2);
+  static char copy[NSH_OUTBOX];
+  CHECK(s != NULL && sizeof *s == 8192);
+  nsh_slot_reset(s);
+  nsh_slot_allow(s, 3); /* jobs 0, 1, 2 */
+  CHECK(nsh_slot_start(s, 0, 100) && !nsh_slot_start(s, 0, 101));
+  CHECK(nsh_slot_started(s, 0) && !nsh_slot_started(s, 1));
+  CHECK(atomic_load(&s->started_at) == 100);
+  CHECK(nsh_slot_recall(s) == 1);      /* 1 and 2 come back */
+  CHECK(!nsh_slot_start(s, 1, 0) && !nsh_slot_start(s, 2, 0));
+  nsh_slot_allow(s, 4);
+  CHECK(nsh_slot_start(s, 3, 200) && atomic_load(&s->current) == 3);
+  CHECK(nsh_slot_recall(s) == 4);      /* nothing left to take back */
+  memcpy(s->out, "abc", 3);
+  atomic_store(&s->unsent, 3);
+  CHECK(nsh_slot_peek(s, copy) == 3 && memcmp(copy, "abc", 3) == 0);
+  nsh_slot_sent(s);
+  CHECK(nsh_slot_peek(s, copy) == 0);
+  CHECK(nsh_before(0xFFFFFFFFu, 0) && !nsh_before(0, 0xFFFFFFFFu));
+  nsh_slots_unmap(s, 2);
+  puts("slots");
+}
+
+/* ---------------------------------------------------------------- pacing */
+
+static void learn(nsh_pace *p, int64_t micros, int times) {
+  while (times-- > 0)
+    nsh_pace_ran(p, micros);
+}
+
+static void pacing(void) {
+  nsh_pace p = NSH_PACE_INIT;
+  CHECK(nsh_pace_window(&p) == 1 && nsh_pace_target(&p, 8) == 8);
+  learn(&p, 5, 10);
+  CHECK(nsh_pace_window(&p) == 64 && nsh_pace_target(&p, 8) == 8 * 129);
+  CHECK(nsh_pace_brief(&p));
+  learn(&p, INT64_C(3600000000), 1); /* one of an hour is forgotten soon */
+  learn(&p, 5, 600);
+  CHECK(nsh_pace_window(&p) > 16);
+  learn(&p, 2000, 2000);
+  CHECK(nsh_pace_window(&p) == 1 && nsh_pace_target(&p, 8) <= 8 * 3);
+  learn(&p, 1000000, 2000);
+  CHECK(nsh_pace_target(&p, 8) == 8 && !nsh_pace_brief(&p));
+  CHECK(nsh_pace_target(&p, 20000) == 20000);
+  p = NSH_PACE_INIT;
+  learn(&p, 5, 10);
+  nsh_pace_claimed(&p, 1 << 20); /* large payloads: not thousands at once */
+  CHECK(nsh_pace_target(&p, 8) <= 72);
+  puts("pacing");
+}
+
+static void storms(void) {
+  nsh_storm s = {0, 0};
+  int64_t now = 1000;
+  for (int i = 0; i < 5; i++)
+    nsh_storm_crash(&s, now++);
+  CHECK(nsh_storm_delay(&s) == 0);
+  nsh_storm_crash(&s, now++);
+  CHECK(nsh_storm_delay(&s) == 100000);
+  nsh_storm_crash(&s, now++);
+  CHECK(nsh_storm_delay(&s) == 200000);
+  for (int i = 0; i < 2000; i++)
+    nsh_storm_crash(&s, now++);
+  CHECK(nsh_storm_delay(&s) == 10000000);
+  nsh_storm_over(&s);
+  CHECK(nsh_storm_delay(&s) == 0);
+  for (int i = 0; i < 20; i++) /* one every five seconds is no storm */
+    nsh_storm_crash(&s, now += 5000000);
+  CHECK(nsh_storm_delay(&s) == 0);
+  puts("storms");
+}
+
+/* --------------------------------------------------------- batches, names */
+
+static void batches(void) {
+  nsh_batch a = NSH_BATCH_INIT;
+  nsh_batch b = NSH_BATCH_INIT;
+  char *big = calloc(1, 300000);
+  for (int i = 0; i < 1000; i++) {
+    ns_verdict *v = nsh_batch_add(&a);
+    v->id = i;
+    v->error = nsh_batch_keep(&a, (ns_bytes){big, (size_t)(i % 7) * 40000});
+    v->children = nsh_batch_children(&a, 2);
+    v->nchildren = 2;
+    v->children[1].name = nsh_batch_keep(&a, ns_str("x"));
+  }
+  for (size_t i = 0; i < a.n; i++)
+    nsh_batch_copy(&b, &a.items[i]);
+  nsh_batch_free(&a);
+  for (size_t i = 0; i < b.n; i++) {
+    CHECK(b.items[i].id == (int64_t)i && b.items[i].delay == -1);
+    CHECK(b.items[i].error.n == (i % 7) * 40000);
+    CHECK(SAME(b.items[i].children[1].name, ns_str("x")));
+    CHECK(b.items[i].children[0].name.p == NULL);
+  }
+  nsh_batch_clear(&b);
+  CHECK(b.n == 0);
+  nsh_batch_free(&b);
+  free(big);
+  puts("batches");
+}
+
+static void names(void) {
+  nsh_names t = {NULL, 0, 0};
+  char text[32];
+  nsh_name *first = nsh_names_get(&t, ns_str("job0"));
+  for (int i = 0; i < 2000; i++) {
+    snprintf(text, sizeof text, "job%d", i % 1000);
+    CHECK(strcmp(nsh_names_get(&t, ns_str(text))->text, text) == 0);
+  }
+  CHECK(t.n == 1000 && nsh_names_get(&t, ns_str("job0")) == first);
+  nsh_names_free(&t);
+  puts("names");
+}
+
+/* ------------------------------------------------------------- log lines */
+
+static ns_bytes line(char out[NS_LOG_LINE], bool json, const ns_field *f,
+                     size_t n) {
+  size_t len = ns_log_format(out, json, INT64_C(1700000000123456),
+                             NS_LOG_WARN, "an.event", f, n);
+  CHECK(len > 0 && len <= NS_LOG_LINE && out[len - 1] == '\n');
+  CHECK(memchr(out, '\n', len) == out + len - 1); /* one line, whatever */
+  return (ns_bytes){out, len};
+}
+
+#define HEAD "ts=2023-11-14T22:13:20.123Z level=warn event=an.event"
+#define JSON_HEAD                                                             \
+  "{\"ts\":\"2023-11-14T22:13:20.123Z\",\"level\":\"warn\","                  \
+  "\"event\":\"an.event\""
+
+static void log_lines(void) {
+  char out[NS_LOG_LINE];
+  char *big = malloc(100000);
+  ns_bytes got =
+      line(out, false, NS_FIELDS(ns_fi("id", -5), ns_fs("a", "plain"),
+                                 ns_fs("b", "two words"), ns_fs("none", NULL),
+                                 ns_fb("c", (ns_bytes){"q\"\\\n\0\xff\xc3\xbc", 8}),
+                                 ns_fs("d", "")));
+  CHECK(SAME(got, ns_str(HEAD " id=-5 a=plain b=\"two words\" "
+                              "c=\"q\\\"\\\\\\n\\x00\\xff\xc3\xbc\" d=\"\"\n")));
+  got = line(out, true, NS_FIELDS(ns_fi("id", 5),
+                                  ns_fb("c", (ns_bytes){"\t\0\xff\xc3\xbc", 5})));
+  CHECK(SAME(got, ns_str(JSON_HEAD ",\"id\":5,\"c\":\"\\t\\u0000\\ufffd"
+                                   "\xc3\xbc\"}\n")));
+  memset(big, '\n', 100000);
+  for (int json = 0; json < 2; json++) {
+    ns_bytes value = {big, 100000};
+    got = line(out, json, NS_FIELDS(ns_fb("x", value), ns_fb("y", value),
+                                    ns_fi("z", 1)));
+    CHECK(got.n > NS_LOG_LINE - 64);
+    CHECK(!json || memcmp(got.p + got.n - 3, "\"}\n", 3) == 0);
+  }
+  free(big);
+  puts("log lines");
+}
+
+static void utf8(void) {
+  CHECK(ns_utf8("a", 1) == 1 && ns_utf8("\xc3\xbc", 2) == 2);
+  CHECK(ns_utf8("\xe2\x82\xac", 3) == 3 && ns_utf8("\xf0\x9f\x99\x82", 4) == 4);
+  CHECK(ns_utf8("\xc3", 1) == 0 && ns_utf8("\xc3(", 2) == 0);
+  CHECK(ns_utf8("\xc0\x80", 2) == 0 && ns_utf8("\xe0\x80\x80", 3) == 0);
+  CHECK(ns_utf8("\xed\xa0\x80", 3) == 0 && ns_utf8("\xf4\x90\x80\x80", 4) == 0);
+  CHECK(ns_utf8("\x80", 1) == 0 && ns_utf8("\xff", 1) == 0);
+  puts("utf8");
+}
+
+int main(void) {
+  frames();
+  slots();
+  pacing();
+  storms();
+  batches();
+  names();
+  log_lines();
+  utf8();
+  return 0;
+}
