@@ -92,8 +92,8 @@ describe("the plan of", function()
     assert.equal("range", row.type)
   end)
 
-  it("prune_finished reads the oldest of one outcome", function()
-    local row = explain(core.sql "prune_finished", "done", 3600000000, 10).nightshift_finished
+  it("prune_select reads the oldest of one outcome", function()
+    local row = explain(core.sql "prune_select", "done", 3600000000, 10).nightshift_finished
     assert.equal("outcome", row.key)
     assert.is_nil(row.Extra:find "filesort")
   end)

@@ -73,13 +73,20 @@ SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_scheduled WHERE run_at = ? AND job_id = ?
 
 -- name: prune_attempts
--- Array-bound. Params: job. Key: PRIMARY of attempt.
-DELETE FROM nightshift_attempt WHERE job_id = ?
+-- Params: [id,…]. Key: PRIMARY of attempt, by its job.
+DELETE a FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+STRAIGHT_JOIN nightshift_attempt a FORCE INDEX (PRIMARY) ON a.job_id = v.id
 
 -- name: prune_finished
+-- Params: [id,…]. Key: PRIMARY of finished, locked by prune_select.
+DELETE f FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+
+-- name: prune_select
 -- Params: outcome, age in microseconds, rows. Key: outcome (outcome,
--- finished_at), the oldest first; locks what it deletes.
-DELETE FROM nightshift_finished
+-- finished_at), the oldest first; locks what it finds, goes around what others
+-- hold.
+SELECT id FROM nightshift_finished FORCE INDEX (outcome)
 WHERE outcome = ? AND finished_at < {now} - ?
 ORDER BY finished_at LIMIT ?
-RETURNING id
+FOR UPDATE SKIP LOCKED

@@ -2,8 +2,6 @@
 ** Pruning: history that is old enough goes, in small batches, each its own
 ** transaction, so that nobody waits for it.
 */
-#include <stdlib.h>
-
 #include "ns_handle.h"
 
 #define BATCH 1000 /* rows per transaction */
@@ -12,25 +10,35 @@
 typedef struct work {
   const char *outcome;
   int64_t age;
-  int64_t ids[BATCH];
-  size_t n;
+  size_t n; /* rows of the last batch */
 } work;
 
-static ns_status prune_run(ns_db *db, ns_tx *tx, ns_err *err) {
-  work *w = tx->arg;
+/* "[id,…]" of the oldest rows, locked. */
+static ns_status find_old(ns_db *db, work *w, ns_buf *ids, ns_err *err) {
   const ns_value *row;
-  ns_status st = ns_run(db, NS_SQL_PRUNE_FINISHED,
+  ns_status st = ns_run(db, NS_SQL_PRUNE_SELECT,
                         (ns_value[]){ns_vtext(ns_str(w->outcome)),
                                      ns_vint(w->age), ns_vint(BATCH)},
                         err);
   w->n = 0;
-  while (st == NS_OK && w->n < BATCH &&
-         (st = ns_row(db, NS_SQL_PRUNE_FINISHED, &row, err)) == NS_OK &&
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_PRUNE_SELECT, &row, err)) == NS_OK &&
          row != NULL)
-    w->ids[w->n++] = row[0].i;
-  if (st == NS_OK)
-    st = ns_bulk(db, NS_SQL_PRUNE_ATTEMPTS,
-                 (ns_column[]){{NS_INT, w->ids, NULL, NULL}}, w->n, err);
+    ns_buf_addf(ids, "%c%lld", w->n++ > 0 ? ',' : '[', (long long)row[0].i);
+  ns_buf_addc(ids, ']');
+  return st == NS_OK && ids->oom ? ns_fail(err, NS_ENOMEM, "out of memory") : st;
+}
+
+static ns_status prune_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  work *w = tx->arg;
+  ns_buf ids = NS_BUF_INIT;
+  ns_status st = find_old(db, w, &ids, err);
+  if (st == NS_OK && w->n > 0) {
+    ns_value param = ns_vtext(ns_buf_bytes(&ids));
+    if ((st = ns_run(db, NS_SQL_PRUNE_ATTEMPTS, &param, err)) == NS_OK)
+      st = ns_run(db, NS_SQL_PRUNE_FINISHED, &param, err);
+  }
+  ns_buf_free(&ids);
   return st;
 }
 
@@ -59,16 +67,11 @@ ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead,
     int64_t age;
   } kinds[] = {{"done", keep_done}, {"dead", keep_dead}, {"cancelled", keep_dead}};
   size_t left = max_batches;
-  work *w = malloc(sizeof *w);
   ns_status st = NS_OK;
   *deleted = 0;
-  if (w == NULL)
-    return ns_fail(err, NS_ENOMEM, "out of memory");
   for (size_t i = 0; st == NS_OK && i < 3; i++) {
-    w->outcome = kinds[i].outcome;
-    w->age = kinds[i].age;
-    st = prune_outcome(db, w, max_batches > 0 ? &left : NULL, deleted, err);
+    work w = {kinds[i].outcome, kinds[i].age, 0};
+    st = prune_outcome(db, &w, max_batches > 0 ? &left : NULL, deleted, err);
   }
-  free(w);
   return st;
 }
