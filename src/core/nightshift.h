@@ -104,8 +104,9 @@ ns_counters ns_count(const ns_db *db);
 
 /* ---------------------------------------------------------------- schema */
 
-/* Text of migration 'i' (0-based), NULL after the last. */
-const char *ns_schema_text(size_t i);
+/* Text of the i-th statement of the schema (0-based), NULL after the last;
+** '*version' and '*name' get the migration it belongs to and its name. */
+const char *ns_schema_text(size_t i, int *version, const char **name);
 
 /* Creates or upgrades all tables, up to NS_SCHEMA_VERSION. '*from' gets the
 ** version found (0: none). Safe to repeat. Errors: DENIED, SCHEMA (newer). */

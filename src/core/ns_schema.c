@@ -19,11 +19,13 @@
 #define ER_NO_SUCH 1146
 #define ER_NO_SUCH_COLUMN 1054
 
-const char *ns_schema_text(size_t i) {
-  for (size_t k = 0; ns_schema_statements[k].version != 0; k++)
-    if (k == i)
-      return ns_schema_statements[k].text;
-  return NULL;
+const char *ns_schema_text(size_t i, int *version, const char **name) {
+  const ns_schema_statement *s = ns_schema_statements;
+  while (s->version != 0 && i-- > 0)
+    s++;
+  *version = s->version;
+  *name = s->name;
+  return s->text;
 }
 
 /* The version found; 0 when there are no tables. */

@@ -8,7 +8,6 @@
 #include "../base/ns_time.h"
 #include "nsl_conv.h"
 #include "nsl_db.h"
-#include "../core/ns_sql.h"
 
 /***
 Seconds of a monotonic clock with an unknown start, for measuring.
@@ -51,14 +50,16 @@ The statements that create the tables, in order.
 @treturn {{version=integer,name=string,text=string},...}
 */
 static int lib_schema(lua_State *L) {
-  const ns_schema_statement *s = ns_schema_statements;
+  int version;
+  const char *name;
+  const char *text;
   lua_newtable(L);
-  for (lua_Integer i = 1; s->text != NULL; i++, s++) {
+  for (size_t i = 0; (text = ns_schema_text(i, &version, &name)) != NULL; i++) {
     lua_createtable(L, 0, 3);
-    nsl_setint(L, "version", s->version);
-    nsl_setbytes(L, "name", ns_str(s->name));
-    nsl_setbytes(L, "text", ns_str(s->text));
-    lua_rawseti(L, -2, i);
+    nsl_setint(L, "version", version);
+    nsl_setbytes(L, "name", ns_str(name));
+    nsl_setbytes(L, "text", ns_str(text));
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
   }
   return 1;
 }

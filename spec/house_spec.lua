@@ -1,0 +1,98 @@
+-- The house rules that a machine can check: which layer includes what, where
+-- SQL may be written, what the module exports, that every name is documented.
+
+local proc = require "spec.support.proc"
+
+local function lines(command)
+  local list = {}
+  local pipe <close> = assert(io.popen(command))
+  for line in pipe:lines() do list[#list + 1] = line end
+  return list
+end
+
+local function files(pattern) return lines("ls " .. pattern .. " 2>/dev/null") end
+
+local function includes(path)
+  local list = {}
+  for line in io.lines(path) do
+    local name = line:match '^%s*#%s*include%s*[<"]([^>"]+)[>"]'
+    if name then list[#list + 1] = name:match "[^/]+$" end
+  end
+  return list
+end
+
+-- Host files that may speak Lua: the worker's side and the command line.
+local HOST_LUA = { nsh_main = true, nsh_module = true, nsh_lua = true, nsh_zygote = true, nsh_worker = true,
+  nsh_config = true }
+-- Host files that may speak core: the dispatcher, and the shapes it exchanges
+-- with the rest (mail, batches, frames, configuration).
+local HOST_CORE = { nsh_dispatch = true, nsh_listen = true, nsh_mail = true, nsh_batch = true, nsh_ipc = true,
+  nsh_config = true, nsh_module = true }
+
+local function breaks(layer, base, name)
+  if name == "mysql.h" or name == "mysqld_error.h" or name == "errmsg.h" then
+    return not (layer == "core" and base == "ns_db")
+  elseif name == "lua.h" or name == "lauxlib.h" or name == "lualib.h" then
+    return layer == "base" or layer == "core" or (layer == "host" and not HOST_LUA[base])
+  elseif name:match "^nsl_?" then
+    return not (layer == "lua" or (layer == "host" and HOST_LUA[base]))
+  elseif name:match "^nsh_" then
+    return layer ~= "host"
+  elseif name == "nightshift.h" then
+    return layer == "base" or (layer == "host" and not HOST_CORE[base])
+  elseif name == "ns_db.h" or name == "ns_handle.h" or name == "ns_sql.h" then
+    return layer ~= "core"
+  end
+end
+
+describe("the house", function()
+  it("keeps its layers: who includes what", function()
+    local broken = {}
+    for _, layer in ipairs { "base", "core", "lua", "host" } do
+      for _, path in ipairs(files("src/" .. layer .. "/*.[ch]")) do
+        local base = path:match "([^/]+)%.[ch]$"
+        for _, name in ipairs(includes(path)) do
+          if breaks(layer, base, name) then broken[#broken + 1] = path .. " includes " .. name end
+        end
+      end
+    end
+    assert.same({}, broken)
+  end)
+
+  it("has a paragraph on top of each source file", function()
+    local bare = {}
+    for _, path in ipairs(files "src/*/*.[ch] lua/nightshift/*.lua lua/nightshift/*/*.lua sql/*/*.sql spec/c/*.c") do
+      local file <close> = assert(io.open(path))
+      if not (file:read "l" or ""):match "^%s*[-/]" then bare[#bare + 1] = path end
+    end
+    assert.same({}, bare)
+  end)
+
+  it("writes SQL in sql/ only", function()
+    local found = {}
+    for _, path in ipairs(files "src/*/*.c lua/nightshift/*.lua lua/nightshift/*/*.lua") do
+      local number = 0
+      for line in io.lines(path) do
+        number = number + 1
+        local code = line:gsub("^%s*%*%*.*", ""):gsub("^%s*/%*.*", ""):gsub("%-%-.*", "")
+        if code:match '["%[]%s*SELECT%s' or code:match '["%[]%s*UPDATE%s+%w' or code:match '["%[]%s*DELETE%s+FROM' then
+          found[#found + 1] = path .. ":" .. number .. ": " .. line
+        end
+      end
+    end
+    assert.same({}, found)
+  end)
+
+  it("exports one symbol from the module", function()
+    local symbols = lines("nm -D --defined-only " .. proc.build .. "/nightshift/core.so | awk '$2 ~ /[TDBR]/ {print $3}'")
+    local ours = {}
+    for _, symbol in ipairs(symbols) do
+      if not symbol:match "^_" and not symbol:match "^__" then ours[#ours + 1] = symbol end
+    end
+    assert.same({ "luaopen_nightshift_core" }, ours)
+  end)
+
+  it("does not link the module against Lua", function()
+    assert.same({}, lines("ldd " .. proc.build .. "/nightshift/core.so | grep liblua"))
+  end)
+end)
