@@ -102,6 +102,8 @@ function nightshift.decode(text) end
 ---@field max_every nightshift.Duration? the longest pause; default 1 h
 ---@field deadline nightshift.Duration? after this a poll is dead
 ---@field max_polls integer? after so many polls it is dead
+---@field max_attempts integer? of the poll: errors before it is dead
+---@field max_crashes integer? of the poll: workers that die of it before it is dead
 
 --- Two handlers in one: the parent starts a slow operation elsewhere, a child
 --- polls it; neither holds a worker in between.
@@ -443,7 +445,7 @@ function Job:db() end
 ---@field dead integer
 ---@field oldest number? seconds the oldest ready job has waited
 ---@field next number? seconds until the next job is due
----@field approximate boolean? a count was too large to be exact
+---@field approximate table<nightshift.State, true>? counts that were too large to be exact
 
 ---@class nightshift.Holder
 ---@field id integer

@@ -1,9 +1,9 @@
 --- What people look at: listings of jobs and counts of queues, read-only.
 --
 -- The statements are in sql/query/report.sql; this file picks one and shapes
--- its rows. Counts are exact while a table is small; a large one is counted
--- without looking at its jobs, or only in part, and the row then says
--- `approximate`.
+-- its rows. Counts are exact up to some 200,000 rows (0.2 s); a larger table is
+-- counted without looking at its jobs, or only in part, and the count is then
+-- named in `approximate`.
 
 local core = require "nightshift.core"
 local options = require "nightshift.options"
@@ -11,7 +11,7 @@ local options = require "nightshift.options"
 local report = {}
 
 --- Rows up to which counts look at every job.
-local EXACT = 50000
+local EXACT = 200000
 
 --- What db:jobs accepts.
 report.FILTER = {
@@ -109,7 +109,10 @@ local function add_counts(by_id, state, counts, now)
     local row = by_id[count.queue_id]
     if row then
       row[state] = count.n
-      row.approximate = row.approximate or count.approximate
+      if count.approximate then
+        row.approximate = row.approximate or {}
+        row.approximate[state] = true
+      end
       if count.oldest then row.oldest = math.max(0, now - count.oldest) / 1000000 end
       if count.next then row.next = math.max(0, count.next - now) / 1000000 end
     end
