@@ -21,7 +21,8 @@
 #define NSL_JSON_MAX (INT64_C(1) << 30)
 
 /* Opens the module nightshift.core; [-0, +1, m]. */
-__attribute__((visibility("default"))) int luaopen_nightshift_core(lua_State *L);
+__attribute__((visibility("default"))) int
+luaopen_nightshift_core(lua_State *L);
 
 /* ------------------------------------------------------------------ boxes */
 

@@ -1,6 +1,6 @@
 /*
 ** Between Lua values and C: option tables, exact integers, boxes, results.
-** Everything here is internal to the binding; the host uses nsl.h.
+** The binding's own tools; the host reads its configuration with them too.
 */
 #ifndef NSL_CONV_H
 #define NSL_CONV_H

@@ -45,10 +45,8 @@ static const nsl_field entry_fields[] = {
     {"parent", NSL_INT, offsetof(entry, push.parent)},
     {NULL, NSL_ANY, 0}};
 
-/*
-** Bytes move while the batch grows, so until 'settlebytes' a kept view holds
-** its offset plus one in place of a pointer.
-*/
+/* Bytes move while the batch grows, so until 'settlebytes' a kept view holds
+** its offset plus one in place of a pointer. */
 static ns_bytes offsetview(size_t at, size_t n) {
   return (ns_bytes){(const char *)(uintptr_t)(at + 1), n};
 }
@@ -334,7 +332,7 @@ static void pushinfo(lua_State *L, const ns_info *info) {
   nsl_setbytes(L, "status", info->status_text);
 }
 
-/* ------------------------------------------------------- push, claim, settle */
+/* ------------------------------------------------------ push, claim, settle */
 
 static void pushids(lua_State *L, const nsl_batch *b) {
   lua_createtable(L, (int)b->n, 0);

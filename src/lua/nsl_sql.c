@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A whole result. Bytes of a name or value are at p - NULL - 1 in 'bytes'
-** while it grows; see keep and kept. */
+/* A whole result. 'bytes' moves while it grows, so a kept name or text holds
+** its offset plus one in place of a pointer; 'kept' gives the bytes. */
 typedef struct rows {
   size_t ncols, nvalues, cap;
   ns_value *values; /* owned; row by row */
