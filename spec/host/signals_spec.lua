@@ -105,8 +105,10 @@ describe("SIGQUIT", function()
 end)
 
 local function version(n)
-  return ("return { which = function() return %d end, slow = function() print 'started' os.execute 'sleep 1' return %d end }")
-    :format(n, n)
+  return ([[return {
+    which = function() return %d end,
+    slow = function() print "started" os.execute "sleep 1" return %d end,
+  }]]):format(n, n)
 end
 
 local function rewrite(h, text)

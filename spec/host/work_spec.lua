@@ -287,7 +287,8 @@ end)
 describe("--log json", function()
   it("writes one JSON object per line", function()
     q:push("bad", nil, ONCE)
-    local _, log = host.drain(url, [[return { bad = function() error 'a "quoted"\nerror' end }]], { "--log", "json", "--drain" })
+    local _, log = host.drain(url, [[return { bad = function() error 'a "quoted"\nerror' end }]],
+      { "--log", "json", "--drain" })
     local events = {}
     for line in log:gmatch "[^\n]+" do
       local entry = assert(nightshift.decode(line))
