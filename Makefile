@@ -195,3 +195,88 @@ compile_commands.json:
 .PHONY: format
 format:
 	clang-format -i $(wildcard src/*/*.[ch] bench/*.c spec/*.c spec/*/*.c)
+
+# ------------------------------------------------------------------- deps
+
+.PHONY: deps
+deps:
+	@sh .ci/deps
+
+# ------------------------------------------------------------------ tests
+
+# nst.so is what specs need from the system. `run` is a Lua interpreter built
+# with the sanitizers; see spec/c/run.c.
+$(O)/nst.so: spec/c/nst.c
+	@mkdir -p $(@D)
+	$(CC) -D_GNU_SOURCE $(LUA_CFLAGS) $(NS_CFLAGS) -shared $(LDFLAGS) -o $@ $<
+
+$(O)/run: spec/c/run.c
+	@mkdir -p $(@D)
+	$(CC) -D_GNU_SOURCE $(LUA_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -rdynamic -o $@ $< $(LUA_LIBS)
+
+# A proxy that cuts a connection at its commit.
+$(O)/cut: spec/c/cut.c
+	@mkdir -p $(@D)
+	$(CC) -D_GNU_SOURCE $(NS_CFLAGS) $(LDFLAGS) -o $@ $<
+
+.PHONY: tests
+tests: all $(O)/nst.so $(O)/run $(O)/cut
+
+# One line per setting of the suite; $(1): environment, $(2): interpreter.
+SPECS = $(1) NIGHTSHIFT_BUILD="$(O)" O="$(O)" $(2) \
+        "$$(command -v busted)" -o spec/support/ci.lua $(ARGS)
+
+# ARGS=spec/core/push_spec.lua or ARGS='--filter "gives a job" spec'
+.PHONY: test
+test: deps
+	@$(MAKE) --no-print-directory tests
+	@$(call SPECS,LUA=$(LUA),$(LUA))
+
+# The same under AddressSanitizer and UBSan.
+.PHONY: test-asan asan
+test-asan asan: deps
+	@$(MAKE) --no-print-directory O=build/asan SAN=address,undefined tests
+	@$(MAKE) --no-print-directory O=build/asan asan-run
+
+.PHONY: asan-run
+asan-run:
+	@$(call SPECS,LUA="$(CURDIR)/$(O)/run" NIGHTSHIFT_PATIENCE=5 \
+	  ASAN_OPTIONS=detect_stack_use_after_return=1:abort_on_error=1 \
+	  UBSAN_OPTIONS=print_stacktrace=1,$(O)/run)
+
+# valgrind over what runs in this process: base, core, the binding.
+.PHONY: test-valgrind valgrind
+test-valgrind valgrind: ARGS ?= spec/base spec/core spec/lua
+test-valgrind valgrind: deps
+	@$(MAKE) --no-print-directory tests
+	@$(call SPECS,LUA=$(LUA) NIGHTSHIFT_PATIENCE=20,valgrind -q \
+	  --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite \
+	  --child-silent-after-fork=yes --suppressions=spec/c/valgrind.supp $(O)/run)
+
+# ------------------------------------------------------------------- lint
+
+LINT_C := $(wildcard src/*/*.c bench/*.c spec/c/*.c)
+LINT_FLAGS = $(CPPFLAGS) $(MARIADB_CFLAGS) $(LUA_CFLAGS) -std=c11 $(WARN) -Werror
+
+.PHONY: lint
+lint: deps
+	@$(MAKE) --no-print-directory tests
+	@luacheck -q lua spec examples bench library rockspec/*.rockspec .busted
+	@$(call SPECS,,$(LUA)) spec/house_spec.lua
+	@! command -v clang >/dev/null || { echo "clang: all warnings" && \
+	  clang -fsyntax-only $(LINT_FLAGS) $(LINT_C); }
+	@! command -v cppcheck >/dev/null || { echo cppcheck && \
+	  cppcheck -q --std=c11 --inline-suppr --error-exitcode=1 \
+	    --enable=warning,performance,portability \
+	    --suppress=memleak $(CPPFLAGS) src; } # leaks: test-asan finds them
+
+# --------------------------------------------------------------------- ci
+
+# Each prints its own counts; .ci/run adds them up.
+.PHONY: ci
+ci:
+	@sh .ci/deps ci
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory test-asan
+	@$(MAKE) --no-print-directory test-valgrind

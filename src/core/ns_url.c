@@ -7,7 +7,6 @@
 */
 #include "ns_url.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -311,22 +310,6 @@ void ns_url_fill(const ns_url *u, ns_config *cfg) {
     cfg->connect_timeout = u->connect_timeout;
   if (cfg->max_payload == 0)
     cfg->max_payload = u->max_payload;
-}
-
-void ns_url_place(const ns_config *cfg, char *out, size_t size) {
-  const char *host = cfg->host != NULL ? cfg->host : "localhost";
-  const char *user = cfg->user != NULL ? cfg->user : "";
-  const char *database = cfg->database != NULL ? cfg->database : "";
-  char port[16] = "";
-  bool v6 = strchr(host, ':') != NULL;
-  if (cfg->socket != NULL) {
-    host = cfg->socket;
-    v6 = false;
-  } else if (cfg->port != 0)
-    snprintf(port, sizeof port, ":%u", cfg->port);
-  snprintf(out, size, "%s%s%s%s%s%s%s%s", user, *user != '\0' ? "@" : "",
-           v6 ? "[" : "", host, v6 ? "]" : "", port,
-           *database != '\0' ? "/" : "", database);
 }
 
 void ns_url_encode(ns_buf *out, const char *text) {

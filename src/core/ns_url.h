@@ -33,10 +33,6 @@ void ns_url_free(ns_url *u);
 /* Sets those fields of 'cfg' that are absent; they borrow from 'u'. */
 void ns_url_fill(const ns_url *u, ns_config *cfg);
 
-/* Where 'cfg' points to, for messages: user@host:port/database or
-** user@/path/of/socket/database; never the password. Always terminated. */
-void ns_url_place(const ns_config *cfg, char *out, size_t size);
-
 /* Adds 'text' percent-encoded; '/' stays as it is. */
 void ns_url_encode(ns_buf *out, const char *text);
 

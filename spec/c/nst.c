@@ -1,0 +1,374 @@
+/*
+** nst: what the specs need from the system and plain Lua lacks. Processes,
+** waiting for events instead of sleeping, the environment. Test-only: built
+** to build/nst.so, never installed. Times are seconds as floats; failures are
+** nil, message.
+*/
+#include <errno.h>
+#include <fcntl.h>
+#include <lauxlib.h>
+#include <lua.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_ARGS 200
+
+extern char **environ;
+
+__attribute__((visibility("default"))) int luaopen_nst(lua_State *L);
+
+static int fail(lua_State *L, const char *what) {
+  lua_pushnil(L);
+  lua_pushfstring(L, "%s: %s", what, strerror(errno));
+  return 2;
+}
+
+static int done(lua_State *L, int good, const char *what) {
+  if (!good)
+    return fail(L, what);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+/* ----------------------------------------------------------------- spawn */
+
+typedef struct job {
+  const char *args[MAX_ARGS + 1];
+  const char *own_env[MAX_ARGS + 1];
+  const char *const *env; /* own_env, or ours */
+  const char *cwd, *in, *out, *err;
+  int report; /* gets errno when the program cannot be started */
+} job;
+
+/* Strings of the list at 'index'; they live as long as the list. */
+static void strings(lua_State *L, int index, const char **out) {
+  lua_Integer n = luaL_len(L, index);
+  luaL_argcheck(L, n <= MAX_ARGS, 1, "list too long");
+  for (lua_Integer i = 1; i <= n; i++) {
+    luaL_argcheck(L, lua_geti(L, index, i) == LUA_TSTRING, 1,
+                  "a list of strings expected");
+    out[i - 1] = lua_tostring(L, -1);
+    lua_pop(L, 1);
+  }
+  out[n] = NULL;
+}
+
+static const char *option(lua_State *L, const char *name) {
+  const char *value = NULL;
+  if (lua_getfield(L, 1, name) != LUA_TNIL)
+    value = luaL_checkstring(L, -1);
+  lua_pop(L, 1);
+  return value;
+}
+
+static int redirect(const char *path, int flags, int to) {
+  int fd = open(path != NULL ? path : "/dev/null", flags, 0600);
+  return fd >= 0 && dup2(fd, to) == to && (fd == to || close(fd) == 0);
+}
+
+/* In the child. Its own process group, and no life after the runner's. */
+static void run(const job *j, pid_t runner) {
+  int error;
+  int report = fcntl(j->report, F_DUPFD, 10);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, NULL);
+  signal(SIGPIPE, SIG_DFL);
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (dup2(report, 3) == 3 && fcntl(3, F_SETFD, FD_CLOEXEC) == 0 &&
+      close_range(4, ~0u, 0) == 0 && getppid() == runner && redirect(j->in, O_RDONLY, 0) &&
+      redirect(j->out, O_WRONLY | O_CREAT | O_APPEND, 1) &&
+      redirect(j->err, O_WRONLY | O_CREAT | O_APPEND, 2) &&
+      (j->cwd == NULL || chdir(j->cwd) == 0))
+    execvpe(j->args[0], (char *const *)j->args, (char *const *)j->env);
+  error = errno;
+  if (write(3, &error, sizeof error) < 0)
+    _exit(126);
+  _exit(127);
+}
+
+/***
+Starts a program with nothing open but its standard files.
+@function spawn
+@tparam table options the list of program and arguments, and `env` (list of
+"NAME=value"; default: ours), `cwd`, `stdin`, `stdout`, `stderr` (paths)
+@treturn integer process id, also of its process group
+*/
+static int l_spawn(lua_State *L) {
+  job j;
+  int ends[2];
+  int error = 0;
+  pid_t self = getpid();
+  pid_t pid;
+  luaL_checktype(L, 1, LUA_TTABLE);
+  strings(L, 1, j.args);
+  luaL_argcheck(L, j.args[0] != NULL, 1, "no program");
+  j.env = (const char *const *)environ;
+  if (lua_getfield(L, 1, "env") != LUA_TNIL) { /* stays on the stack */
+    strings(L, lua_gettop(L), j.own_env);
+    j.env = j.own_env;
+  }
+  j.cwd = option(L, "cwd");
+  j.in = option(L, "stdin");
+  j.out = option(L, "stdout");
+  j.err = option(L, "stderr");
+  if (pipe2(ends, O_CLOEXEC) != 0)
+    return fail(L, "pipe");
+  j.report = ends[1];
+  if ((pid = fork()) == 0)
+    run(&j, self);
+  close(ends[1]);
+  if (pid > 0 && read(ends[0], &error, sizeof error) > 0) {
+    waitpid(pid, NULL, 0);
+    errno = error;
+    pid = -1;
+  }
+  close(ends[0]);
+  if (pid < 0)
+    return fail(L, j.args[0]);
+  lua_pushinteger(L, pid);
+  return 1;
+}
+
+/***
+Forks. The child runs the function and ends by _exit: 0, or 1 when it raised
+(its message goes to stderr).
+@function fork
+@treturn integer process id
+*/
+static int l_fork(lua_State *L) {
+  pid_t pid;
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  if ((pid = fork()) < 0)
+    return fail(L, "fork");
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    lua_settop(L, 1);
+    if (lua_pcall(L, 0, 0, 0) == LUA_OK)
+      _exit(0);
+    dprintf(2, "%s\n", luaL_tolstring(L, -1, NULL));
+    _exit(1);
+  }
+  lua_pushinteger(L, pid);
+  return 1;
+}
+
+/* --------------------------------------------------------------- signals */
+
+static const struct {
+  const char *name;
+  int number;
+} signals[] = {{"TERM", SIGTERM}, {"KILL", SIGKILL}, {"INT", SIGINT},
+               {"QUIT", SIGQUIT}, {"HUP", SIGHUP},   {"STOP", SIGSTOP},
+               {"CONT", SIGCONT}, {"USR1", SIGUSR1}, {"USR2", SIGUSR2},
+               {"TSTP", SIGTSTP}, {"0", 0}};
+
+/***
+Sends a signal by name; "0" only asks whether the process is there.
+@function kill
+@tparam integer pid negative: a process group
+@tparam string name "TERM", "KILL", …
+*/
+static int l_kill(lua_State *L) {
+  pid_t pid = (pid_t)luaL_checkinteger(L, 1);
+  const char *name = luaL_checkstring(L, 2);
+  for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+    if (strcmp(signals[i].name, name) == 0)
+      return done(L, kill(pid, signals[i].number) == 0, "kill");
+  return luaL_argerror(L, 2, "unknown signal");
+}
+
+/* --------------------------------------------------------------- waiting */
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int l_clock(lua_State *L) {
+  lua_pushnumber(L, now());
+  return 1;
+}
+
+static int l_sleep(lua_State *L) {
+  double end = now() + luaL_checknumber(L, 1);
+  double left;
+  while ((left = end - now()) > 0) {
+    struct timespec t = {(time_t)left,
+                         (long)((left - (double)(time_t)left) * 1e9)};
+    nanosleep(&t, NULL);
+  }
+  return 0;
+}
+
+/***
+A descriptor that is ready when the process has ended. Close it.
+@function pidfd
+*/
+static int l_pidfd(lua_State *L) {
+  long fd = syscall(SYS_pidfd_open, (pid_t)luaL_checkinteger(L, 1), 0);
+  if (fd < 0)
+    return fail(L, "pidfd_open");
+  fcntl((int)fd, F_SETFD, FD_CLOEXEC);
+  lua_pushinteger(L, fd);
+  return 1;
+}
+
+/***
+A descriptor that is ready when one of the files was written to. Close it.
+@function watch
+@tparam string ... paths of files that exist
+*/
+static int l_watch(lua_State *L) {
+  int n = lua_gettop(L);
+  int fd;
+  for (int i = 1; i <= n; i++)
+    luaL_checkstring(L, i);
+  if ((fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) < 0)
+    return fail(L, "inotify");
+  for (int i = 1; i <= n; i++)
+    if (inotify_add_watch(fd, lua_tostring(L, i), IN_MODIFY) < 0) {
+      int error = errno;
+      close(fd);
+      errno = error;
+      return fail(L, lua_tostring(L, i));
+    }
+  lua_pushinteger(L, fd);
+  return 1;
+}
+
+/***
+Waits until a descriptor is ready.
+@function poll
+@tparam number seconds
+@tparam integer ... descriptors of watch and pidfd
+@treturn boolean whether one is; events of watches are consumed
+*/
+static int l_poll(lua_State *L) {
+  struct pollfd fds[8];
+  char events[4096];
+  double end = now() + luaL_checknumber(L, 1);
+  int n = lua_gettop(L) - 1;
+  int ready = 0;
+  luaL_argcheck(L, n <= 8, 1, "too many descriptors");
+  for (int i = 0; i < n; i++)
+    fds[i] = (struct pollfd){(int)luaL_checkinteger(L, i + 2), POLLIN, 0};
+  while (ready == 0) {
+    double left = end - now();
+    ready = poll(fds, (nfds_t)n, left > 0 ? (int)(left * 1e3) + 1 : 0);
+    if ((ready < 0 && errno != EINTR) || (ready == 0 && left <= 0))
+      break;
+    ready = ready < 0 ? 0 : ready;
+  }
+  for (int i = 0; i < n; i++)
+    while (fds[i].revents & POLLIN &&
+           read(fds[i].fd, events, sizeof events) > 0)
+      ;
+  lua_pushboolean(L, ready > 0);
+  return 1;
+}
+
+static int l_close(lua_State *L) {
+  return done(L, close((int)luaL_checkinteger(L, 1)) == 0, "close");
+}
+
+/***
+Takes the end of a child that has ended, without waiting.
+@function reap
+@treturn[1] string "exit" or "signal"
+@treturn[1] integer exit status or signal number
+@treturn[2] nil it still runs
+*/
+static int l_reap(lua_State *L) {
+  int status;
+  pid_t pid = waitpid((pid_t)luaL_checkinteger(L, 1), &status, WNOHANG);
+  if (pid < 0)
+    return fail(L, "waitpid");
+  if (pid == 0)
+    return 0;
+  lua_pushstring(L, WIFEXITED(status) ? "exit" : "signal");
+  lua_pushinteger(L,
+                  WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+  return 2;
+}
+
+/* ------------------------------------------------------------- the rest */
+
+/***
+A new folder that only we may enter.
+@function mkdtemp
+@tparam string prefix
+*/
+static int l_mkdtemp(lua_State *L) {
+  char path[4096];
+  const char *prefix = luaL_checkstring(L, 1);
+  luaL_argcheck(L, strlen(prefix) < sizeof path - 7, 1, "too long");
+  strcpy(path, prefix);
+  strcat(path, "XXXXXX");
+  if (mkdtemp(path) == NULL)
+    return fail(L, path);
+  lua_pushstring(L, path);
+  return 1;
+}
+
+static int l_setenv(lua_State *L) {
+  const char *name = luaL_checkstring(L, 1);
+  const char *value = luaL_optstring(L, 2, NULL);
+  int status = value != NULL ? setenv(name, value, 1) : unsetenv(name);
+  return done(L, status == 0, "setenv");
+}
+
+/***
+The environment as a list of "NAME=value".
+@function environ
+*/
+static int l_environ(lua_State *L) {
+  lua_newtable(L);
+  for (lua_Integer i = 0; environ[i] != NULL; i++) {
+    lua_pushstring(L, environ[i]);
+    lua_seti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+static int l_getcwd(lua_State *L) {
+  char path[4096];
+  if (getcwd(path, sizeof path) == NULL)
+    return fail(L, "getcwd");
+  lua_pushstring(L, path);
+  return 1;
+}
+
+static int l_chdir(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  return done(L, chdir(path) == 0, path);
+}
+
+static int l_ids(lua_State *L) {
+  lua_pushinteger(L, getpid());
+  lua_pushinteger(L, geteuid());
+  return 2;
+}
+
+static const luaL_Reg functions[] = {
+    {"spawn", l_spawn},   {"fork", l_fork},       {"kill", l_kill},
+    {"clock", l_clock},   {"sleep", l_sleep},     {"pidfd", l_pidfd},
+    {"watch", l_watch},   {"poll", l_poll},       {"close", l_close},
+    {"reap", l_reap},     {"mkdtemp", l_mkdtemp}, {"setenv", l_setenv},
+    {"environ", l_environ}, {"getcwd", l_getcwd}, {"chdir", l_chdir},
+    {"ids", l_ids},       {NULL, NULL}};
+
+int luaopen_nst(lua_State *L) {
+  luaL_newlib(L, functions);
+  return 1;
+}

@@ -1,0 +1,89 @@
+-- Loaded once, before all specs. The support modules are loaded here because
+-- busted gives every spec file a fresh package.loaded: what they keep (the
+-- server, the list of processes) has to outlive a file. After each test, what
+-- it left behind is removed.
+
+local busted = require "busted"
+local nst = require "nst"
+local proc = require "spec.support.proc"
+local db = require "spec.support.db"
+
+nst.setenv("NIGHTSHIFT_URL", nil) -- the developer's own database is not for us
+
+--- Waits until a function gives something true.
+-- @tparam function fn
+-- @tparam[opt=10] number timeout seconds; raises when it takes longer
+-- @return what fn gave
+function eventually(fn, timeout)
+  local stop = nst.clock() + proc.limit(timeout or 10)
+  local pause = 0.001
+  while true do
+    local result = table.pack(fn())
+    if result[1] then return table.unpack(result, 1, result.n) end
+    if nst.clock() > stop then error(("not within %g s"):format(timeout or 10), 2) end
+    nst.sleep(pause)
+    pause = math.min(pause * 2, 0.05)
+  end
+end
+
+--- Files and folders, removed like everything else: what a test makes when it
+-- ends, what setup and before_each make at the end of the file.
+fixture = {}
+
+local folders = {}
+local in_test = false
+
+--- A new folder.
+-- @treturn string path
+function fixture.dir()
+  local path = assert(nst.mkdtemp "/tmp/nightshift-spec-")
+  folders[path] = in_test
+  return path
+end
+
+--- A new file, in a folder of its own.
+-- @tparam string name
+-- @tparam string text
+-- @treturn string path
+function fixture.file(name, text)
+  local path = fixture.dir() .. "/" .. name
+  local file <close> = assert(io.open(path, "wb"))
+  assert(file:write(text))
+  return path
+end
+
+local function scope(test)
+  in_test = test
+  proc.in_test, db.in_test = test, test
+end
+
+-- Removes what tests made; what else was made too, when `every`.
+local function clean(every)
+  proc.forget_all(every)
+  db.remove_all(every)
+  for path, of_test in pairs(folders) do
+    if of_test or every then
+      os.execute("rm -rf '" .. path .. "'")
+      folders[path] = nil
+    end
+  end
+end
+
+local function on(event, fn)
+  busted.subscribe(event, function()
+    fn()
+    return nil, true
+  end, { priority = 1 })
+end
+
+on({ "test", "start" }, function() scope(true) end)
+on({ "test", "end" }, function()
+  debug.sethook() -- a test of finalisers that failed would slow the rest down
+  scope(false)
+  clean(false)
+end)
+on({ "file", "end" }, function() clean(true) end)
+on({ "exit" }, function()
+  clean(true)
+  if db.main then db.main:remove() end
+end)

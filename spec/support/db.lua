@@ -1,0 +1,207 @@
+--- MariaDB servers for specs. One server serves the whole run; it starts when
+-- first asked for and dies with the run, however that ends. It has a folder of
+-- its own and only a Unix socket. Specs that stop or kill a server make one of
+-- their own with db.server().
+--
+--     local url = db.fresh()            -- new database with our tables
+--     db.sql("SELECT 1", "mysql")       -- as administrator
+--     local weak = db.user(url, "SELECT") -- URL of a user who may only read
+
+local nst = require "nst"
+local proc = require "spec.support.proc"
+
+local db = {}
+local Server = {}
+Server.__index = Server
+
+local SETTINGS = [[
+[mariadbd]
+socket=%s
+datadir=%s/data
+pid-file=%s/server.pid
+log-error=%s/server.log
+%sskip-networking
+skip-name-resolve
+skip-log-bin
+performance-schema=OFF
+log-warnings=1
+max-connections=1000
+max-allowed-packet=64M
+innodb-flush-log-at-trx-commit=2
+innodb-buffer-pool-size=128M
+innodb-log-file-size=64M
+aria-log-file-size=8M
+aria-pagecache-buffer-size=8M
+key-buffer-size=1M
+]]
+
+local servers = {}
+
+local function quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
+
+local function write(path, text)
+  local file <close> = assert(io.open(path, "wb"))
+  assert(file:write(text))
+end
+
+local function tail(path)
+  local file <close> = io.open(path, "rb")
+  return file and file:read "a":sub(-2000) or ""
+end
+
+local function find(program)
+  for folder in (os.getenv "PATH" .. ":/usr/sbin:/usr/libexec"):gmatch "[^:]+" do
+    local file = io.open(folder .. "/" .. program)
+    if file then
+      file:close()
+      return folder .. "/" .. program
+    end
+  end
+  error(program .. " is not installed: make deps")
+end
+
+-- Folders of runs that were killed.
+local function sweep(parent)
+  for folder in io.popen("ls -d " .. quoted(parent) .. "/server-* 2>/dev/null"):lines() do
+    local pid = folder:match "server%-(%d+)%-"
+    if pid and not nst.kill(tonumber(pid), "0") then os.execute("rm -rf " .. quoted(folder)) end
+  end
+end
+
+--- A server of one's own, running. server:remove() ends it, and so does the
+-- helper, as with processes.
+function db.server()
+  local parent = proc.build .. "/test"
+  assert(os.execute("mkdir -p " .. quoted(parent)))
+  sweep(parent)
+  local pid, euid = nst.ids()
+  local self = setmetatable({ of_test = db.in_test }, Server)
+  self.folder = assert(nst.mkdtemp(("%s/server-%d-"):format(parent, pid)))
+  self.socket_folder = assert(nst.mkdtemp "/tmp/nightshift-spec-")
+  self.socket = self.socket_folder .. "/s.sock"
+  self.settings = self.folder .. "/my.cnf"
+  write(self.settings, SETTINGS:format(self.socket, self.folder, self.folder, self.folder,
+    euid == 0 and "user=root\n" or ""))
+  -- The installation must not see user=root: it would chown parts of the system.
+  local install = self.folder .. "/install.cnf"
+  write(install, SETTINGS:format(self.socket, self.folder, self.folder, self.folder, ""))
+  local status, out, err = proc.run { find "mariadb-install-db", "--defaults-file=" .. install, "--skip-test-db",
+    "--skip-name-resolve", "--auth-root-authentication-method=normal", timeout = 120 }
+  if status ~= 0 then error("mariadb-install-db: " .. out .. err .. tail(self.folder .. "/server.log")) end
+  servers[self] = true
+  self:start()
+  return self
+end
+
+--- Starts it (again) and waits until it answers.
+function Server:start()
+  self.process = proc.start { find "mariadbd", "--defaults-file=" .. self.settings, keep = true }
+  local stop = nst.clock() + proc.limit(60)
+  while not pcall(self.sql, self, "SELECT 1") do
+    if self.process:ended() or nst.clock() > stop then
+      error("mariadbd does not start: " .. tail(self.folder .. "/server.log"), 2)
+    end
+    nst.sleep(0.02)
+  end
+end
+
+--- Ends it cleanly; new connections are refused until start.
+function Server:stop()
+  self.process:signal "TERM"
+  self.process:wait(60)
+  self.process:forget()
+end
+
+--- kill -9.
+function Server:kill()
+  self.process:signal "KILL"
+  self.process:wait(60)
+  self.process:forget()
+end
+
+--- Stops the world: connections stay but nothing answers, until thaw.
+function Server:freeze() assert(self.process:signal "STOP") end
+function Server:thaw() assert(self.process:signal "CONT") end
+
+function Server:remove()
+  servers[self] = nil
+  if self.process then self.process:forget() end
+  os.execute(("rm -rf %s %s"):format(quoted(self.folder), quoted(self.socket_folder)))
+end
+
+--- Runs SQL, one or more statements, as administrator.
+-- @tparam string text
+-- @tparam[opt] string database
+-- @treturn string the rows, columns separated by tabs, without headings
+-- @raise the server's message
+function Server:sql(text, database)
+  local status, out, err = proc.run { find "mariadb", "--no-defaults", "--socket=" .. self.socket, "--user=root",
+    "--batch", "--raw", "--skip-column-names", database or "mysql", stdin = text, timeout = 120 }
+  if status ~= 0 then error(err:gsub("%s+$", ""), 2) end
+  return (out:gsub("\n$", ""))
+end
+
+--- URL of a database on this server.
+function Server:url(database, user, password)
+  return ("mysql://%s%s@localhost/%s?unix_socket=%s")
+    :format(user or "root", password and ":" .. password or "", database, self.socket)
+end
+
+local made = 0
+local function new_name(prefix)
+  made = made + 1
+  return ("%s_%d"):format(prefix, made)
+end
+
+--- A new database without tables.
+-- @treturn string URL
+-- @treturn string its name
+function Server:empty()
+  local name = new_name "spec"
+  self:sql(("CREATE DATABASE %s CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"):format(name))
+  return self:url(name), name
+end
+
+--- A new database with our tables and no rows.
+-- @treturn string URL
+-- @treturn string its name
+function Server:fresh()
+  local url, name = self:empty()
+  local handle = assert(require "nightshift.core".open { url = url, no_schema = true })
+  assert(handle:migrate())
+  handle:close()
+  return url, name
+end
+
+--- A user with few privileges.
+-- @tparam string url of a database
+-- @tparam string privileges as in GRANT, "" for none: "SELECT", "SELECT, INSERT"
+-- @treturn string URL of that database for the user
+-- @treturn string the user's name
+function Server:user(url, privileges)
+  local database = url:match "/([%w_]+)%?"
+  local user, password = new_name "user", "Pass-word_1"
+  self:sql(("CREATE USER %s@localhost IDENTIFIED BY '%s'"):format(user, password))
+  if privileges ~= "" then self:sql(("GRANT %s ON %s.* TO %s@localhost"):format(privileges, database, user)) end
+  return self:url(database, user, password), user
+end
+
+--- The server of the run.
+function db.shared()
+  db.main = db.main or db.server()
+  return db.main
+end
+
+for _, name in ipairs { "sql", "url", "empty", "fresh", "user" } do
+  db[name] = function(...) return db.shared()[name](db.shared(), ...) end
+end
+
+--- Removes the servers that the test made; with `every`, those of setup too.
+-- Never the shared one.
+function db.remove_all(every)
+  for server in pairs(servers) do
+    if server ~= db.main and (server.of_test or every) then server:remove() end
+  end
+end
+
+return db

@@ -1,0 +1,193 @@
+--- Processes for specs: start one, wait for what it prints, signal it, see how
+-- it ended. Output goes to files, so a process never blocks on us. Whatever a
+-- test leaves running is killed when the test ends, what setup and before_each
+-- leave at the end of the file (spec/helper.lua); all die with the run.
+--
+--     local p = proc.start { "build/bin/nightshift", "work", file, env = { NIGHTSHIFT_URL = url } }
+--     p:wait_line "ready"
+--     p:signal "TERM"
+--     assert.equal(0, p:wait())
+
+local nst = require "nst"
+
+local proc = {}
+
+local ROOT = nst.getcwd()
+
+--- The build folder, absolute.
+proc.build = (os.getenv "NIGHTSHIFT_BUILD" or "build"):gsub("^[^/]", ROOT .. "/%0")
+--- The program nightshift of this build.
+proc.program = proc.build .. "/bin/nightshift"
+--- The top of the source tree.
+proc.root = ROOT
+--- A Lua interpreter that can load the modules of this build.
+proc.lua = os.getenv "LUA" or "lua5.4"
+
+local patience = tonumber(os.getenv "NIGHTSHIFT_PATIENCE") or 1
+--- Time limits are multiplied by this under sanitizers and valgrind.
+function proc.limit(seconds) return seconds * patience end
+
+local Process = {}
+Process.__index = Process
+local running = {} -- pid -> Process
+
+local function read(path)
+  local file <close> = assert(io.open(path, "rb"))
+  return file:read "a"
+end
+
+--- Our environment with changes.
+-- @tparam table changes name = value, or false to take a variable away
+-- @treturn table list of "NAME=value"
+local function environment(changes)
+  local list = {}
+  for _, entry in ipairs(nst.environ()) do
+    if changes[entry:match "^[^=]*"] == nil then list[#list + 1] = entry end
+  end
+  for name, value in pairs(changes) do
+    if value then list[#list + 1] = name .. "=" .. tostring(value) end
+  end
+  return list
+end
+
+-- What plain Lua needs to find the modules of this tree.
+local function defaults()
+  return {
+    LUA_PATH = ROOT .. "/lua/?.lua;" .. ROOT .. "/lua/?/init.lua;;",
+    LUA_CPATH = proc.build .. "/?.so;;",
+  }
+end
+
+--- Starts a program.
+-- @tparam table options program and arguments as a list, and `env` (changes to
+-- our environment), `cwd`, `stdin` (text), `keep` (never kill it by itself)
+-- @treturn Process
+function proc.start(options)
+  local self = setmetatable({ folder = assert(nst.mkdtemp "/tmp/nightshift-spec-"), args = options }, Process)
+  local env = defaults()
+  for name, value in pairs(options.env or {}) do env[name] = value end
+  self.out, self.err = self.folder .. "/out", self.folder .. "/err"
+  local input
+  if options.stdin then
+    input = self.folder .. "/in"
+    local file <close> = assert(io.open(input, "wb"))
+    file:write(options.stdin)
+  end
+  for _, path in ipairs { self.out, self.err } do assert(io.open(path, "wb")):close() end
+  local list = { env = environment(env), cwd = options.cwd, stdin = input, stdout = self.out, stderr = self.err }
+  for i, arg in ipairs(options) do list[i] = tostring(arg) end
+  local pid, message = nst.spawn(list)
+  if not pid then
+    os.execute("rm -rf " .. self.folder)
+    error(message, 2)
+  end
+  self.pid, self.of_test, self.keep = pid, proc.in_test, options.keep
+  running[pid] = self
+  return self
+end
+
+--- Runs a program to its end.
+-- @tparam table options as of start, and `timeout`
+-- @treturn integer|string exit status, or "signal N"
+-- @treturn string standard output
+-- @treturn string standard error
+function proc.run(options)
+  local p = proc.start(options)
+  local status = p:wait(options.timeout)
+  local out, err = p:text()
+  p:forget()
+  return status, out, err
+end
+
+--- Runs the program nightshift: `proc.nightshift({"status", "--json"}, url)`.
+-- @treturn integer|string, string, string as run
+function proc.nightshift(args, url, more)
+  local options = { proc.program, table.unpack(args) }
+  for name, value in pairs(more or {}) do options[name] = value end
+  options.env = options.env or {}
+  options.env.NIGHTSHIFT_URL = url or false
+  return proc.run(options)
+end
+
+-- Takes the end if it has come; true when it has.
+function Process:ended()
+  if not self.how then
+    local how, number = nst.reap(self.pid)
+    if how then self.how = how == "exit" and number or ("signal " .. number) end
+  end
+  return self.how ~= nil
+end
+
+--- Waits for the end.
+-- @tparam[opt=30] number timeout seconds; raises when it takes longer
+-- @treturn integer|string exit status, or "signal N"
+function Process:wait(timeout)
+  if self:ended() then return self.how end
+  local fd = nst.pidfd(self.pid)
+  local ready = nst.poll(proc.limit(timeout or 30), fd)
+  nst.close(fd)
+  if not (ready and self:ended()) then
+    error(("%s does not end\n%s"):format(self.args[1], self:transcript()), 2)
+  end
+  return self.how
+end
+
+--- Everything printed so far.
+-- @treturn string standard output
+-- @treturn string standard error
+function Process:text() return read(self.out), read(self.err) end
+
+function Process:transcript()
+  local out, err = self:text()
+  return ("--- its output (%s)\n%s--- its errors\n%s---"):format(self.how or "runs", out, err)
+end
+
+--- Waits until a line matches, in either output.
+-- @tparam string pattern a Lua pattern
+-- @tparam[opt=10] number timeout seconds; raises when it takes longer
+-- @tparam[opt] integer count wait for that many such lines
+-- @treturn string... captures of the (last counted) match, or the line
+function Process:wait_line(pattern, timeout, count)
+  local stop = nst.clock() + proc.limit(timeout or 10)
+  local watch, pidfd = nst.watch(self.out, self.err), nst.pidfd(self.pid)
+  local found
+  repeat
+    local over = self:ended() or nst.clock() >= stop -- before reading: nothing printed is missed
+    local n = 0
+    local out, err = self:text()
+    for line in (out .. err):gmatch "[^\n]*\n" do
+      line = line:sub(1, -2)
+      if line:find(pattern) then
+        n = n + 1
+        if n == (count or 1) then found = table.pack(line:match(pattern)) end
+      end
+    end
+    if not found and not over then nst.poll(stop - nst.clock(), watch, pidfd) end
+  until found or over
+  nst.close(watch)
+  if pidfd then nst.close(pidfd) end
+  if found then return table.unpack(found, 1, found.n) end
+  error(("no line like %q from %s\n%s"):format(pattern, self.args[1], self:transcript()), 2)
+end
+
+--- Sends a signal by name: "TERM", "KILL", "STOP", …
+function Process:signal(name) return nst.kill(self.pid, name) end
+
+--- Kills it with its process group and removes what it printed.
+function Process:forget()
+  if not self:ended() then
+    nst.kill(-self.pid, "KILL")
+    self:wait()
+  end
+  running[self.pid] = nil
+  os.execute("rm -rf " .. self.folder)
+end
+
+--- Ends the processes that the test started; with `every`, others as well.
+function proc.forget_all(every)
+  for _, p in pairs(running) do
+    if not p.keep and (p.of_test or every) then p:forget() end
+  end
+end
+
+return proc
