@@ -105,6 +105,17 @@ static size_t utf8_length(const unsigned char *s, size_t n) {
   return len;
 }
 
+bool ns_utf8_valid(ns_bytes text) {
+  size_t i = 0;
+  while (i < text.n) {
+    size_t len = utf8_length((const unsigned char *)text.p + i, text.n - i);
+    if (len == 0)
+      return false;
+    i += len;
+  }
+  return true;
+}
+
 static void add_char(ns_buf *b, const char *p, size_t len, bool json) {
   if (len == 0)
     ns_buf_adds(b, "\xEF\xBF\xBD");

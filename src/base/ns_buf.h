@@ -46,6 +46,9 @@ void ns_buf_add_json(ns_buf *b, ns_bytes text);
 /* Adds 'text' with bytes that are not UTF-8 replaced by U+FFFD. */
 void ns_buf_add_utf8(ns_buf *b, ns_bytes text);
 
+/* Whether all of it is UTF-8. */
+bool ns_utf8_valid(ns_bytes text);
+
 /* Makes room for 'n' more bytes and returns where they go; NULL: oom. */
 char *ns_buf_room(ns_buf *b, size_t n);
 

@@ -350,14 +350,15 @@ static int richest(ns_db *db, const ns_feed *feeds, const bool *dry,
   return best;
 }
 
-static void give_credit(ns_db *db, const ns_feed *feeds, size_t nfeeds,
-                        size_t limit) {
+/* Shares 'limit' among the feeds that are not dry. */
+static void give_credit(ns_db *db, const ns_feed *feeds, const bool *dry,
+                        size_t nfeeds, size_t limit) {
   int total = 0;
   for (size_t i = 0; i < nfeeds; i++)
-    total += feeds[i].weight;
+    total += dry[i] ? 0 : feeds[i].weight;
   for (size_t i = 0; i < nfeeds; i++) {
     ns_sweep *s = ns_lanes_sweep(&db->lanes, feeds[i].queue_id);
-    if (s != NULL)
+    if (s != NULL && !dry[i])
       s->credit += (double)limit * feeds[i].weight / (total > 0 ? total : 1);
   }
 }
@@ -371,13 +372,16 @@ ns_status ns_take_ready(ns_db *db, const ns_feed *feeds, size_t nfeeds,
   int i;
   if (dry == NULL)
     return no_memory(err);
-  give_credit(db, feeds, nfeeds, limit);
+  give_credit(db, feeds, dry, nfeeds, limit);
   while (st == NS_OK && out->n < limit &&
          (i = richest(db, feeds, dry, nfeeds)) >= 0) {
     ns_sweep *s = ns_lanes_sweep(&db->lanes, feeds[i].queue_id);
     size_t rest = limit - out->n;
-    size_t want = s->credit >= 1.0 ? (size_t)s->credit : 1;
     size_t before = out->n;
+    size_t want;
+    if (s->credit < 1.0) /* what dry queues left is shared out again */
+      give_credit(db, feeds, dry, nfeeds, rest);
+    want = s->credit >= 1.0 ? (size_t)s->credit : 1;
     if (want > rest || nfeeds == 1)
       want = rest;
     st = take_queue(db, feeds[i].queue_id, want, out, err);

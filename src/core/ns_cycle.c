@@ -135,8 +135,7 @@ static ns_status settle_apart(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
 /* Results and states over the limit become failures before the server sees
 ** them. 'texts' holds one message per verdict. */
 static void check_size(const ns_db *db, ns_verdict *v, char *text, size_t size) {
-  size_t max = (size_t)(db->cfg.max_payload > 0 ? db->cfg.max_payload
-                                                : NS_MAX_PAYLOAD);
+  size_t max = db->max_payload;
   const char *what = v->result.n > max ? "result" : "state";
   size_t n = v->result.n > max ? v->result.n : v->state.n;
   if (n <= max)
@@ -152,8 +151,7 @@ static void check_size(const ns_db *db, ns_verdict *v, char *text, size_t size) 
 /* Room for one message per verdict that is too big; NULL when none is. */
 static char *check_sizes(const ns_db *db, ns_verdict *v, size_t n) {
   char *texts = NULL;
-  size_t max = (size_t)(db->cfg.max_payload > 0 ? db->cfg.max_payload
-                                                : NS_MAX_PAYLOAD);
+  size_t max = db->max_payload;
   for (size_t i = 0; i < n; i++)
     if (v[i].result.n > max || v[i].state.n > max) {
       if (texts == NULL && (texts = calloc(n, SIZE_TEXT)) == NULL)
@@ -223,8 +221,7 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
 ns_status ns_settle(ns_db *db, ns_verdict *v, ns_err *err) {
   int64_t give_up = ns_mono_us() + BUSY_MAX;
   int64_t pause = 2000;
-  size_t max = (size_t)(db->cfg.max_payload > 0 ? db->cfg.max_payload
-                                                : NS_MAX_PAYLOAD);
+  size_t max = db->max_payload;
   ns_status st;
   if (v->result.n > max || v->state.n > max)
     return ns_fail(err, NS_ETOOBIG,

@@ -173,6 +173,8 @@ static ns_status open_parsed(ns_db *db, ns_err *err) {
                  "mysql://user@host/DATABASE");
   if (st != NS_OK)
     return st;
+  if (effective(db).max_payload > 0)
+    db->max_payload = (size_t)effective(db).max_payload;
   if (db->private_url != NULL)
     db->cfg.no_schema = true; /* created below */
   st = connect_once(db, err);
@@ -193,6 +195,7 @@ ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err) {
   if (db == NULL)
     return ns_fail(err, NS_ENOMEM, "out of memory");
   db->owner = getpid();
+  db->max_payload = NS_MAX_PAYLOAD;
   if (!cfg_copy(&db->cfg, cfg))
     st = ns_fail(err, NS_ENOMEM, "out of memory");
   if (st == NS_OK && is_unset(cfg))

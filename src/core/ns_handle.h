@@ -36,6 +36,7 @@ typedef struct ns_queue_name {
 struct ns_db {
   ns_config cfg;       /* strings owned: see cfg_copy */
   ns_url url;          /* owns what cfg.url was parsed into */
+  size_t max_payload;  /* bytes of a payload, result or state */
   char *private_url;   /* of the private server; NULL: not ours */
   pid_t owner;         /* the process that opened the link */
   ns_link *link;       /* NULL: never opened, or given up */

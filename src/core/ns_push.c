@@ -70,9 +70,11 @@ ns_status ns_push_check(const ns_push *p, int64_t max_payload, ns_err *err) {
   if (st == NS_OK && p->queue.p != NULL)
     st = ns_name_check(p->queue, "queue name", NS_MAX_QUEUE, err);
   if (st == NS_OK && p->unique.p != NULL &&
-      (p->unique.n == 0 || characters(p->unique) > NS_MAX_UNIQUE))
+      (p->unique.n == 0 || characters(p->unique) > NS_MAX_UNIQUE ||
+       !ns_utf8_valid(p->unique)))
     st = ns_fail(err, NS_EINVALID,
-                 "the unique key must have 1 to %d characters", NS_MAX_UNIQUE);
+                 "the unique key must have 1 to %d characters of UTF-8",
+                 NS_MAX_UNIQUE);
   if (st == NS_OK && p->payload.p == NULL)
     st = ns_fail(err, NS_EINVALID, "the payload is absent; push null instead");
   if (st == NS_OK && p->payload.n > (uint64_t)max)
@@ -366,7 +368,7 @@ static ns_status check_all(ns_db *db, const ns_push *jobs, size_t n,
                            ns_err *err) {
   for (size_t i = 0; i < n; i++) {
     char where[64];
-    ns_status st = ns_push_check(&jobs[i], db->cfg.max_payload, err);
+    ns_status st = ns_push_check(&jobs[i], (int64_t)db->max_payload, err);
     if (st == NS_OK)
       continue;
     if (n == 1)

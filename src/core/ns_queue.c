@@ -24,6 +24,8 @@ ns_status ns_name_check(ns_bytes name, const char *what, size_t max,
                      "the %s has a control character (byte %u at position %zu)",
                      what, c, i + 1);
   }
+  if (!ns_utf8_valid(name))
+    return ns_fail(err, NS_EINVALID, "the %s is not valid UTF-8", what);
   return NS_OK;
 }
 
@@ -104,8 +106,8 @@ ns_status ns_queue_id(ns_db *db, ns_bytes name, bool create, int64_t *id,
       st = find(db, name, id, err);
   }
   if (st == NS_OK && *id == 0)
-    return ns_fail(err, NS_ENOTFOUND, "there is no queue '%.64s'",
-                   (const char *)(name.p));
+    return ns_fail(err, NS_ENOTFOUND, "there is no queue '%.*s'", (int)name.n,
+                   name.p);
   return st;
 }
 

@@ -417,7 +417,7 @@ static int insert_by_id(const void *a, const void *b) {
 
 static ns_status child_row(ns_db *db, const slot *s, const ns_push *child,
                            ns_insert *row, ns_err *err) {
-  ns_status st = ns_push_check(child, db->cfg.max_payload, err);
+  ns_status st = ns_push_check(child, (int64_t)db->max_payload, err);
   *row = (ns_insert){.push = child, .id = child->id, .queue_id = s->queue_id,
                      .nonce = (int64_t)(ns_random() >> 1),
                      .parent = s->v->id,
