@@ -43,6 +43,8 @@ local KNOWN = {
   max_every = positive,
   deadline = positive,
   max_polls = options.integer(1, 0xFFFFFFFF),
+  max_attempts = options.integer(1, 0xFFFFFFFF),
+  max_crashes = options.integer(1, 0xFFFFFFFF),
 }
 
 local function need(def, key)
@@ -81,7 +83,10 @@ function background.pace(def, polls)
 end
 
 local function starter(name, def)
-  local child = { deadline = def.deadline, max_polls = def.max_polls }
+  local child = {
+    deadline = def.deadline, max_polls = def.max_polls,
+    max_attempts = def.max_attempts, max_crashes = def.max_crashes,
+  }
   return function(job)
     local payload = job.payload -- start may put another there
     local operation = def.start(job)
