@@ -1,8 +1,8 @@
 #!/bin/sh
 # Runs the archive demo for `make demo`: pushes a job per sub-folder of $DIR,
 # runs workers until all have ended, and shows the table. Archives and a
-# private database go under build/demo. Exit status: 0 nothing failed, 1
-# something did, 2 no such folder.
+# private database go under $OUT (build/demo). Exit status: 0 nothing failed,
+# 1 something did, 2 no such folder.
 set -u
 cd "$(dirname "$0")/../.." || exit
 here=$(pwd)
@@ -15,7 +15,8 @@ dir=$(realpath -- "${DIR:-/usr/share}" 2>/dev/null)
 unset NIGHTSHIFT_URL
 export LUA_PATH="$here/lua/?.lua;$here/lua/?/init.lua;;"
 export LUA_CPATH="$build/?.so;;"
-mkdir -p build/demo && cd build/demo || exit
+mkdir -p "${OUT:=$here/build/demo}" && cd "$OUT" || exit
+out=$(pwd)
 
 # A demo starts from nothing, and one at a time. The server of an earlier one
 # stops by itself once its last workers are gone.
@@ -24,14 +25,14 @@ flock -n 9 || { echo "demo: another one is running" >&2; exit 1; }
 tries=0
 while [ -e .nightshift/server.pid ] && kill -0 "$(cat .nightshift/server.pid)" 2>/dev/null; do
   tries=$((tries + 1))
-  [ $tries -lt 300 ] || { echo "demo: an earlier one still runs, see build/demo" >&2; exit 1; }
+  [ $tries -lt 300 ] || { echo "demo: an earlier one still runs, see $out" >&2; exit 1; }
   sleep 0.2
 done
 find . -maxdepth 1 -name '*.tar.gz' -delete
 rm -rf .work .nightshift
 
 "$build/bin/nightshift" init >work.log 2>&1 9>&- || { cat work.log >&2; exit 1; }
-"${LUA:-lua5.4}" "$here/examples/archive/push.lua" "$dir" "$here/build/demo" 9>&- &
+"${LUA:-lua5.4}" "$here/examples/archive/push.lua" "$dir" "$out" 9>&- &
 watch=$!
 trap 'kill $watch 2>/dev/null' EXIT
 trap 'exit 130' INT TERM

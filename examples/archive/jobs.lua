@@ -19,23 +19,23 @@ local PACK = [[
 find "$folder" ! -type s -printf '%y %s\n' 2>/dev/null |
   awk '{ n++ } $1 == "f" { b += $2 } END { printf "%.0f %.0f\n", n, b }' >"$work/listed"
 { tar -cf - -C "${folder%/*}/" -- "./${folder##*/}" | gzip -1 >"$work/tar.gz"; } 2>"$work/errors" &&
-  mv -- "$work/tar.gz" "$archive" && : >"$work/done"]]
+  tar -tz <"$work/tar.gz" | wc -l >"$work/packed" && mv -- "$work/tar.gz" "$archive" && : >"$work/done"]]
 
 local CHECK = [[
 flock -n "$work/lock" true || exit 75 # still at it
 [ -e "$work/done" ] && gzip -t <"$archive" || { echo not archived; cat "$work/errors"; exit 1; }
-tar -tz <"$archive" | wc -l && wc -c <"$archive" && cat "$work/listed"
+cat "$work/packed" && wc -c <"$archive" && cat "$work/listed"
 grep -E ': (Cannot |Read error|File removed)' "$work/errors" || true]]
 
--- Runs a script with variables of any bytes; gives what it printed and its code.
+-- Runs a script with variables of any bytes; gives what it printed and its exit code.
 local function shell(script, payload, key)
   local function plain(s) return (s:gsub("%%(%x%x)", function(x) return string.char(tonumber(x, 16)) end)) end
   local set = { folder = plain(payload.folder), archive = plain(payload.archive), PACK = PACK, LC_ALL = "C" }
   set.work = set.archive:gsub("[^/]*$", ".work/" .. key)
   for name, value in pairs(set) do script = ("export %s='%s'\n%s"):format(name, value:gsub("'", "'\\''"), script) end
   local pipe = assert(io.popen(script))
-  local text = pipe:read "a"
-  return text, select(3, pipe:close())
+  local text, _, how, code = pipe:read "a", pipe:close()
+  return text, how == "exit" and code or error "the script was killed" -- the job is tried again
 end
 
 return {
@@ -54,6 +54,6 @@ return {
       return { entries = tonumber(entries), bytes_in = tonumber(bytes), bytes_out = tonumber(size),
         failures = failures, unreadable = errors:sub(1, 100000) }
     end,
-    every = 0.25, growth = 1.5, max_every = 4, deadline = "10m",
+    every = 0.25, growth = 1.5, max_every = 4, deadline = "10m", max_crashes = 100,
   },
 }
