@@ -52,6 +52,13 @@ NS_CFLAGS = -std=c11 $(CFLAGS) $(WARN) $(HARDEN) -fPIC -fvisibility=hidden \
             -pthread -MMD -MP
 LDFLAGS  += $(if $(SAN),-fsanitize=$(SAN)) -Wl,-z,relro,-z,now -pthread
 
+# `make V=1` shows the commands.
+ifdef V
+quiet = $(2)
+else
+quiet = @printf '  %-5s %s\n' $(1) $@; $(2)
+endif
+
 BASE_O := $(BASE:%=$(O)/base/%.o)
 CORE_O := $(CORE:%=$(O)/core/%.o) $(O)/gen/ns_sql.o
 LUAC_O := $(LUAC:%=$(O)/lua/%.o)
@@ -69,44 +76,44 @@ QUERY_SQL  := $(sort $(wildcard sql/query/*.sql))
 
 $(O)/gen/ns_sql_names.h: sql/embed.awk $(QUERY_SQL) $(SCHEMA_SQL)
 	@mkdir -p $(@D)
-	$(AWK) -v part=header -f sql/embed.awk $(SCHEMA_SQL) $(QUERY_SQL) > $@.tmp && mv $@.tmp $@
+	$(call quiet,SQL,$(AWK) -v part=header -f sql/embed.awk $(SCHEMA_SQL) $(QUERY_SQL) > $@.tmp && mv $@.tmp $@)
 
 $(O)/gen/ns_sql.c: sql/embed.awk $(QUERY_SQL) $(SCHEMA_SQL) $(O)/gen/ns_sql_names.h
-	$(AWK) -v part=source -f sql/embed.awk $(SCHEMA_SQL) $(QUERY_SQL) > $@.tmp && mv $@.tmp $@
+	$(call quiet,SQL,$(AWK) -v part=source -f sql/embed.awk $(SCHEMA_SQL) $(QUERY_SQL) > $@.tmp && mv $@.tmp $@)
 
 $(O)/gen/ns_sql.o: $(O)/gen/ns_sql.c
-	$(CC) $(CPPFLAGS) $(NS_CFLAGS) -c -o $@ $<
+	$(call quiet,CC,$(CC) $(CPPFLAGS) $(NS_CFLAGS) -c -o $@ $<)
 
 # Only ns_db.c and ns_stmt.c see mysql.h; only src/lua and the host's Lua
 # parts see lua.h: the include paths say so.
 $(O)/base/%.o: src/base/%.c | $(O)/gen/ns_sql_names.h
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(NS_CFLAGS) -c -o $@ $<
+	$(call quiet,CC,$(CC) $(CPPFLAGS) $(NS_CFLAGS) -c -o $@ $<)
 
 $(O)/core/%.o: src/core/%.c | $(O)/gen/ns_sql_names.h
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(MARIADB_CFLAGS) $(NS_CFLAGS) -c -o $@ $<
+	$(call quiet,CC,$(CC) $(CPPFLAGS) $(MARIADB_CFLAGS) $(NS_CFLAGS) -c -o $@ $<)
 
 $(O)/lua/%.o: src/lua/%.c | $(O)/gen/ns_sql_names.h
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(LUA_CFLAGS) $(NS_CFLAGS) -c -o $@ $<
+	$(call quiet,CC,$(CC) $(CPPFLAGS) $(LUA_CFLAGS) $(NS_CFLAGS) -c -o $@ $<)
 
 $(O)/host/%.o: src/host/%.c | $(O)/gen/ns_sql_names.h
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(LUA_CFLAGS) $(NS_CFLAGS) -c -o $@ $<
+	$(call quiet,CC,$(CC) $(CPPFLAGS) $(LUA_CFLAGS) $(NS_CFLAGS) -c -o $@ $<)
 
 $(LIBRARY): $(BASE_O) $(CORE_O)
-	rm -f $@ && ar rcs $@ $^
+	$(call quiet,AR,rm -f $@ && ar rcs $@ $^)
 
 # nodelete: lua_close must not unload libmariadb, whose globals and thread
 # destructors outlive a Lua state.
 $(MODULE): $(LUAC_O) $(LIBRARY)
 	@mkdir -p $(@D)
-	$(CC) -shared -Wl,-z,nodelete $(LDFLAGS) -o $@ $(LUAC_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS)
+	$(call quiet,LINK,$(CC) -shared -Wl,-z,nodelete $(LDFLAGS) -o $@ $(LUAC_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS))
 
 $(PROGRAM): $(HOST_O) $(LUAC_O) $(LIBRARY)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -rdynamic -o $@ $(HOST_O) $(LUAC_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(LUA_LIBS) -lm
+	$(call quiet,LINK,$(CC) $(LDFLAGS) -rdynamic -o $@ $(HOST_O) $(LUAC_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(LUA_LIBS) -lm)
 
 .PHONY: clean
 clean:
