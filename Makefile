@@ -54,9 +54,11 @@ LDFLAGS  += $(if $(SAN),-fsanitize=$(SAN)) -Wl,-z,relro,-z,now -pthread
 
 # `make V=1` shows the commands.
 ifdef V
-quiet = $(2)
+SAY := @:
+Q :=
 else
-quiet = @printf '  %-5s %s\n' $(1) $@; $(2)
+SAY := @printf '  %-5s %s\n'
+Q := @
 endif
 
 BASE_O := $(BASE:%=$(O)/base/%.o)
@@ -76,44 +78,54 @@ QUERY_SQL  := $(sort $(wildcard sql/query/*.sql))
 
 $(O)/gen/ns_sql_names.h: sql/embed.awk $(QUERY_SQL) $(SCHEMA_SQL)
 	@mkdir -p $(@D)
-	$(call quiet,SQL,$(AWK) -v part=header -f sql/embed.awk $(SCHEMA_SQL) $(QUERY_SQL) > $@.tmp && mv $@.tmp $@)
+	$(SAY) SQL $@
+	$(Q)$(AWK) -v part=header -f sql/embed.awk $(SCHEMA_SQL) $(QUERY_SQL) > $@.tmp && mv $@.tmp $@
 
 $(O)/gen/ns_sql.c: sql/embed.awk $(QUERY_SQL) $(SCHEMA_SQL) $(O)/gen/ns_sql_names.h
-	$(call quiet,SQL,$(AWK) -v part=source -f sql/embed.awk $(SCHEMA_SQL) $(QUERY_SQL) > $@.tmp && mv $@.tmp $@)
+	$(SAY) SQL $@
+	$(Q)$(AWK) -v part=source -f sql/embed.awk $(SCHEMA_SQL) $(QUERY_SQL) > $@.tmp && mv $@.tmp $@
 
 $(O)/gen/ns_sql.o: $(O)/gen/ns_sql.c
-	$(call quiet,CC,$(CC) $(CPPFLAGS) $(NS_CFLAGS) -c -o $@ $<)
+	$(SAY) CC $@
+	$(Q)$(CC) $(CPPFLAGS) $(NS_CFLAGS) -c -o $@ $<
 
 # Only ns_db.c and ns_stmt.c see mysql.h; only src/lua and the host's Lua
 # parts see lua.h: the include paths say so.
 $(O)/base/%.o: src/base/%.c | $(O)/gen/ns_sql_names.h
 	@mkdir -p $(@D)
-	$(call quiet,CC,$(CC) $(CPPFLAGS) $(NS_CFLAGS) -c -o $@ $<)
+	$(SAY) CC $@
+	$(Q)$(CC) $(CPPFLAGS) $(NS_CFLAGS) -c -o $@ $<
 
 $(O)/core/%.o: src/core/%.c | $(O)/gen/ns_sql_names.h
 	@mkdir -p $(@D)
-	$(call quiet,CC,$(CC) $(CPPFLAGS) $(MARIADB_CFLAGS) $(NS_CFLAGS) -c -o $@ $<)
+	$(SAY) CC $@
+	$(Q)$(CC) $(CPPFLAGS) $(MARIADB_CFLAGS) $(NS_CFLAGS) -c -o $@ $<
 
 $(O)/lua/%.o: src/lua/%.c | $(O)/gen/ns_sql_names.h
 	@mkdir -p $(@D)
-	$(call quiet,CC,$(CC) $(CPPFLAGS) $(LUA_CFLAGS) $(NS_CFLAGS) -c -o $@ $<)
+	$(SAY) CC $@
+	$(Q)$(CC) $(CPPFLAGS) $(LUA_CFLAGS) $(NS_CFLAGS) -c -o $@ $<
 
 $(O)/host/%.o: src/host/%.c | $(O)/gen/ns_sql_names.h
 	@mkdir -p $(@D)
-	$(call quiet,CC,$(CC) $(CPPFLAGS) $(LUA_CFLAGS) $(NS_CFLAGS) -c -o $@ $<)
+	$(SAY) CC $@
+	$(Q)$(CC) $(CPPFLAGS) $(LUA_CFLAGS) $(NS_CFLAGS) -c -o $@ $<
 
 $(LIBRARY): $(BASE_O) $(CORE_O)
-	$(call quiet,AR,rm -f $@ && ar rcs $@ $^)
+	$(SAY) AR $@
+	$(Q)rm -f $@ && ar rcs $@ $^
 
 # nodelete: lua_close must not unload libmariadb, whose globals and thread
 # destructors outlive a Lua state.
 $(MODULE): $(LUAC_O) $(LIBRARY)
 	@mkdir -p $(@D)
-	$(call quiet,LINK,$(CC) -shared -Wl,-z,nodelete $(LDFLAGS) -o $@ $(LUAC_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS))
+	$(SAY) LINK $@
+	$(Q)$(CC) -shared -Wl,-z,nodelete $(LDFLAGS) -o $@ $(LUAC_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS)
 
 $(PROGRAM): $(HOST_O) $(LUAC_O) $(LIBRARY)
 	@mkdir -p $(@D)
-	$(call quiet,LINK,$(CC) $(LDFLAGS) -rdynamic -o $@ $(HOST_O) $(LUAC_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(LUA_LIBS) -lm)
+	$(SAY) LINK $@
+	$(Q)$(CC) $(LDFLAGS) -rdynamic -o $@ $(HOST_O) $(LUAC_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(LUA_LIBS) -lm
 
 .PHONY: clean
 clean:
