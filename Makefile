@@ -164,11 +164,11 @@ demo: deps
 
 $(O)/bench/floor: bench/floor.c
 	@mkdir -p $(@D)
-	$(CC) -D_GNU_SOURCE $(MARIADB_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -o $@ $< $(MARIADB_LIBS)
+	$(call quiet,LINK,$(CC) -D_GNU_SOURCE $(MARIADB_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -o $@ $< $(MARIADB_LIBS))
 
 $(O)/bench/verbs: bench/verbs.c $(LIBRARY)
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(NS_CFLAGS) $(LDFLAGS) -o $@ $< $(LIBRARY) $(MARIADB_LIBS)
+	$(call quiet,LINK,$(CC) $(CPPFLAGS) $(NS_CFLAGS) $(LDFLAGS) -o $@ $< $(LIBRARY) $(MARIADB_LIBS))
 
 # ARGS="--rounds 5 --scale 0.1 --json FILE"
 .PHONY: bench
@@ -182,23 +182,25 @@ bench: deps
 help:
 	@echo "make [all]       build program and module into $(O)/"
 	@echo "make deps        install the Debian packages that are missing"
-	@echo "make test        run all specs"
+	@echo "make test        run all specs, or some: ARGS=spec/core/push_spec.lua"
+	@echo "make asan        the same under AddressSanitizer and UBSan"
+	@echo "make valgrind    specs of base, core and binding under valgrind"
 	@echo "make lint        check style and layers"
-	@echo "make ci          lint, and all specs again under asan and valgrind"
+	@echo "make ci          all four"
 	@echo "make demo        archive the sub-folders of DIR=$(DIR) into build/demo"
 	@echo "make bench       measure, beside bare SQL; ARGS=\"--rounds N --json FILE\""
 	@echo "make install     PREFIX=$(PREFIX); also BINDIR, LUADIR, LIBDIR, DESTDIR"
 	@echo "make format      clang-format over the C files"
 	@echo "make compile_commands.json    for editors"
 	@echo "make clean       remove build/"
-	@echo "Variables: CC=$(CC) O=$(O) DEBUG=1 SAN=address,undefined"
+	@echo "Variables: CC=$(CC) O=$(O) V=1 DEBUG=1 SAN=address,undefined"
 
 # ------------------------------------------------------- compile_commands
 
 # From what make would run, so that nothing has to be built for it.
 .PHONY: compile_commands.json
 compile_commands.json:
-	@$(MAKE) -Bn --no-print-directory all $(O)/bench/floor $(O)/bench/verbs > $@.plan
+	@$(MAKE) -Bn V=1 --no-print-directory all $(O)/bench/floor $(O)/bench/verbs > $@.plan
 	@$(AWK) -v dir="$(CURDIR)" ' \
 	  / -o [^ ]+ .*\.c( |$$)/ && $$1 == "$(firstword $(CC))" { \
 	    command = $$0; gsub(/[\\"]/, "\\\\&", command); \
