@@ -209,7 +209,7 @@ static void pacing(void) {
   nsh_pace p = NSH_PACE_INIT;
   CHECK(nsh_pace_window(&p) == 1 && nsh_pace_target(&p, 8) == 8);
   learn(&p, 5, 10);
-  CHECK(nsh_pace_window(&p) == 64 && nsh_pace_target(&p, 8) == 8 * 129);
+  CHECK(nsh_pace_window(&p) == 64 && nsh_pace_target(&p, 8) == 8 * 257);
   CHECK(nsh_pace_brief(&p));
   learn(&p, INT64_C(3600000000), 1); /* one of an hour is forgotten soon */
   learn(&p, 5, 600);

@@ -2,10 +2,12 @@
 ** The program `nightshift`: a Lua state, the command line in Lua, an exit
 ** code.
 */
+#include <fcntl.h>
 #include <lauxlib.h>
 #include <lua.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "nsh_host.h"
 #include "nsh_lua.h"
@@ -46,10 +48,22 @@ static int exit_code(lua_State *L) {
                                                   : NSH_EXIT_FAILURE;
 }
 
+/* Nothing else may get the numbers of the standard streams. */
+static void open_streams(void) {
+  int fd;
+  do
+    fd = open("/dev/null", O_RDWR);
+  while (fd >= 0 && fd <= 2);
+  if (fd > 2)
+    close(fd);
+}
+
 int main(int argc, char **argv) {
   arguments a = {argc, argv};
   int code;
-  lua_State *L = nsh_lua_new();
+  lua_State *L;
+  open_streams();
+  L = nsh_lua_new();
   if (L == NULL) {
     fprintf(stderr, "nightshift: not enough memory\n");
     return NSH_EXIT_FAILURE;

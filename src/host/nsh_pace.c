@@ -6,7 +6,7 @@
 
 #define CAP_US 100000.0   /* a sample counts at most this much */
 #define AHEAD_US 4000.0   /* work claimed ahead, per worker: a few cycles */
-#define AHEAD_MAX 128.0
+#define AHEAD_MAX 256.0
 #define NO_AHEAD_US 50000.0 /* longer handlers: nothing is claimed ahead */
 #define SEND_US 1000.0    /* work sent ahead to one worker */
 #define WINDOW_MAX 64.0
