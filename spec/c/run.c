@@ -1,5 +1,6 @@
 /*
-** A Lua interpreter for specs under sanitizers and valgrind: `run FILE ARG…`.
+** A Lua interpreter for specs under sanitizers and valgrind: `run FILE ARG…`,
+** `run - ARG…` for standard input, `run -e TEXT ARG…`.
 ** Stock Lua will not do: the sanitizer's runtime must come first in a
 ** program, and putting it there with LD_PRELOAD would put it into every
 ** program a spec starts as well.
@@ -8,29 +9,42 @@
 #include <lua.h>
 #include <lualib.h>
 #include <stdio.h>
+#include <string.h>
 
 static int traceback(lua_State *L) {
   luaL_traceback(L, L, luaL_tolstring(L, 1, NULL), 1);
   return 1;
 }
 
+/* Pushes the function to run; '*first' is the index of its first argument. */
+static int load(lua_State *L, int argc, char **argv, int *first) {
+  const char *name = argc > 1 ? argv[1] : "-";
+  *first = argc > 1 ? 2 : 1;
+  if (strcmp(name, "-e") == 0 && argc > 2) {
+    *first = 3;
+    return luaL_loadstring(L, argv[2]);
+  }
+  return luaL_loadfile(L, strcmp(name, "-") == 0 ? NULL : name);
+}
+
 int main(int argc, char **argv) {
   lua_State *L = luaL_newstate();
   int status = 1;
-  if (L == NULL || argc < 2)
+  int first;
+  if (L == NULL)
     return 1;
   luaL_openlibs(L);
-  lua_createtable(L, argc, 2);
-  for (int i = 0; i < argc; i++) {
-    lua_pushstring(L, argv[i]);
-    lua_seti(L, -2, i - 1);
-  }
-  lua_setglobal(L, "arg");
   lua_pushcfunction(L, traceback);
-  if (luaL_loadfile(L, argv[1]) == LUA_OK) {
-    for (int i = 2; i < argc; i++)
+  if (load(L, argc, argv, &first) == LUA_OK) {
+    lua_createtable(L, argc, first);
+    for (int i = 0; i < argc; i++) { /* arg[0] is the script */
       lua_pushstring(L, argv[i]);
-    status = lua_pcall(L, argc - 2, 0, 1) != LUA_OK;
+      lua_seti(L, -2, i - first + 1);
+    }
+    lua_setglobal(L, "arg");
+    for (int i = first; i < argc; i++)
+      lua_pushstring(L, argv[i]);
+    status = lua_pcall(L, argc - first, 0, 1) != LUA_OK;
   }
   if (status != 0)
     fprintf(stderr, "%s\n", lua_tostring(L, -1));
