@@ -3,7 +3,7 @@
 --   lua5.4 handle.lua URL push JOBS BATCH    q:push_many
 --   lua5.4 handle.lua URL single JOBS        q:push
 --   lua5.4 handle.lua URL ack JOBS           q:claim, job:ack: one by one
---   lua5.4 handle.lua URL fill JOBS          pushes and measures nothing
+--   lua5.4 handle.lua URL fill JOBS          pushes only, prints nothing
 local nightshift = require "nightshift"
 
 local url, what, jobs, batch = arg[1], arg[2], tonumber(arg[3]), tonumber(arg[4] or 1)
@@ -32,6 +32,7 @@ local function ack_singly()
 end
 
 if what == "ack" or what == "fill" then push_all(1000) end
+if what == "fill" then return end
 local start = nightshift.clock()
 if what == "push" then push_all(batch) elseif what == "single" then push_singly() end
 if what == "ack" then ack_singly() end

@@ -39,9 +39,8 @@ end
 
 local function floor(...) return rate("%s/bench/floor '%s' floor %s", build, socket, table.concat({ ... }, " ")) end
 local function verbs(...) return rate("%s/bench/verbs '%s' %s", build, OURS, table.concat({ ... }, " ")) end
-local function handle(...)
-  return rate("%s bench/handle.lua '%s' %s", arg[-1] or "lua5.4", OURS, table.concat({ ... }, " "))
-end
+local LUA = arg[-1] or "lua5.4"
+local function handle(...) return rate("%s bench/handle.lua '%s' %s", LUA, OURS, table.concat({ ... }, " ")) end
 
 -- The server's time of the first lease; asks until there is one.
 local function first_claim(db)
@@ -55,7 +54,7 @@ end
 
 -- The whole program: 8 workers, from the first claim to the last verdict.
 local function work(jobs)
-  handle("fill", jobs)
+  output_of(("%s bench/handle.lua '%s' fill %d"):format(LUA, OURS, jobs))
   local db <close> = assert(nightshift.open(OURS))
   local command = "NIGHTSHIFT_URL='%s' %s/bin/nightshift work bench/noop.lua --workers 8 --drain >%s/work.log 2>&1"
   local host = assert(io.popen(command:format(OURS, build, build .. "/bench")))
@@ -74,8 +73,8 @@ end
 
 -- What is measured: a title, the floor, and ours.
 local QUESTIONS = {}
-local function question(title, floor_side, our_side)
-  QUESTIONS[#QUESTIONS + 1] = { title = title, floor = floor_side, ours = our_side }
+local function question(title, floor_side, our_side, of_floor)
+  QUESTIONS[#QUESTIONS + 1] = { title = title, floor = floor_side, ours = our_side, of_floor = of_floor }
 end
 
 local many, few = jobs(100000, 1000), jobs(4000)
@@ -97,8 +96,8 @@ question("work, 8 workers, beside claim + ack, batch 1000", function() return fl
   function() return work(many) end)
 for _, batch in ipairs { 1, 10, 100, 1000 } do
   local n = jobs(math.min(4000 * batch, 100000), batch)
-  question(("the floor itself: batch %d, history, beside none"):format(batch),
-    function() return floor("claim", n, batch, 0) end, function() return floor("claim", n, batch, 1) end)
+  question(("claim + ack, batch %d"):format(batch), function() return floor("claim", n, batch, 0) end,
+    function() return floor("claim", n, batch, 1) end, true)
 end
 
 local function median(list)
@@ -159,14 +158,22 @@ local m, v = report.machine, report.versions
 printf("Machine: %d × %s, %d MB, %s. Load at the start: %s.", m.processors, m.processor, m.memory_mb, m.system, m.load)
 printf("Nightshift %s %s, %s, MariaDB %s.", v.nightshift, v.commit, v.lua, v.server)
 printf("Server: %s.", report.settings:gsub("%s+$", ""):gsub("\n", ", "))
-printf("Payload 100 bytes; jobs per second, medians of %d rounds; with history unless it says none.\n", rounds)
-print "| question | floor | ours | ratio |\n|---|---:|---:|---:|"
-for _, q in ipairs(QUESTIONS) do
-  local row = { question = q.title, floor = median(q.rates.floor), ours = median(q.rates.ours),
-    ratio = median(q.ratios), rates = q.rates }
-  table.insert(report.results, row)
-  printf("| %s | %.0f | %.0f | %.2f |", row.question, row.floor, row.ours, row.ratio)
+printf("Payload 100 bytes; jobs per second, medians of %d rounds; history is on.", rounds)
+
+local function print_table(header, of_floor)
+  print(header .. "\n|---|---:|---:|---:|")
+  for _, q in ipairs(QUESTIONS) do
+    if q.of_floor == of_floor then
+      local row = { question = q.title, of_floor = of_floor, floor = median(q.rates.floor),
+        ours = median(q.rates.ours), ratio = median(q.ratios), rates = q.rates }
+      table.insert(report.results, row)
+      printf("| %s | %.0f | %.0f | %.2f |", row.question, row.floor, row.ours, row.ratio)
+    end
+  end
 end
+
+print_table("\n| | floor | ours | ratio |", nil)
+print_table("\n| the floor itself | without history | with history | ratio |", true)
 if json_file then
   local file = assert(io.open(json_file, "w"))
   file:write(assert(nightshift.encode(report)), "\n")

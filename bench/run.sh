@@ -41,18 +41,17 @@ mariadb-install-db --defaults-file="$home/my.cnf" --skip-test-db \
   --auth-root-authentication-method=socket \
   --auth-root-socket-user="$(id -un)" >"$home/install.log" 2>&1 ||
   { cat "$home/install.log" >&2; exit 1; }
-mariadbd --defaults-file="$home/my.cnf" &
+mariadbd --defaults-file="$home/my.cnf" 2>>"$home/server.log" &
 server=$!
+client() { mariadb --no-defaults -S "$socket_folder/s.sock" -u "$(id -un)" "$@"; }
 tries=0
-until mariadb-admin --no-defaults -S "$socket_folder/s.sock" -u root ping >/dev/null 2>&1; do
+until client -e "DO 1" 2>/dev/null; do
   tries=$((tries + 1))
   [ $tries -lt 300 ] || { echo "bench: the server does not start, see $home/server.log" >&2; exit 1; }
   sleep 0.1
 done
-for name in floor nightshift; do
-  mariadb --no-defaults -S "$socket_folder/s.sock" -u root \
-    -e "CREATE DATABASE $name CHARACTER SET utf8mb4"
-done
+client -e "CREATE DATABASE floor CHARACTER SET utf8mb4;
+  CREATE DATABASE nightshift CHARACTER SET utf8mb4"
 
 here=$(pwd)
 export LUA_PATH="$here/lua/?.lua;$here/lua/?/init.lua;;"
