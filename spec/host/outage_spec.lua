@@ -62,8 +62,18 @@ describe("a host that is to stop while the server is away", function()
     h:wait_line "host.give_up"
   end)
 
+  it("ends at once when it has nothing to tell it", function()
+    local h = host.start(url, SCRIPT)
+    server:kill()
+    h:wait_line("db.lost", 20)
+    h:signal "TERM"
+    assert.equal(0, h:wait(8))
+  end)
+
   it("ends at the third asking", function()
     local h = host.start(url, SCRIPT)
+    push "slow"
+    h:wait_line "^started"
     server:kill()
     h:wait_line("db.lost", 20)
     h:signal "TERM"

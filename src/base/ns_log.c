@@ -137,7 +137,8 @@ static void add_field(line *l, bool json, const ns_field *f) {
   if (!f->number && f->s.p == NULL)
     return;
   if (json)
-    fits = adds(l, l->n > 1 ? ",\"" : "\"") && adds(l, f->key) && adds(l, "\":");
+    fits = adds(l, l->n > 1 ? ",\"" : "\"") && adds(l, f->key) &&
+           adds(l, "\":");
   else
     fits = adds(l, l->n > 0 ? " " : "") && adds(l, f->key) && adds(l, "=");
   if (fits && f->number) {

@@ -54,7 +54,7 @@ static void on_zygote_frame(void *arg, nsh_frame *f) {
     on_worker(z, f);
 }
 
-/* ------------------------------------------------------ reports of the keeper */
+/* ----------------------------------------------------- reports of the keeper */
 
 /* The zygote's process is gone: first everything it still said. */
 static void on_death(nsh_zygote *z, int status) {

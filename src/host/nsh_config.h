@@ -40,7 +40,7 @@ typedef struct nsh_config {
 */
 ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg, ns_err *err);
 
-/* Pushes the connection as a table of options for nightshift.open; [-0, +1, m] */
+/* Pushes the connection as options for nightshift.open; [-0, +1, m] */
 void nsh_config_pushdb(lua_State *L, const nsh_config *cfg);
 
 #endif

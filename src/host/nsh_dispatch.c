@@ -41,7 +41,6 @@ struct nsh_dispatch {
   pthread_t thread;
   bool running;
   atomic_bool opened; /* from here on a lost server is waited for */
-  atomic_bool lost;   /* it has been lost, and that was logged */
 
   nsh_batch batch;    /* verdicts of this cycle; kept until it succeeds */
   nsh_batch later;    /* those whose row was locked */
@@ -139,11 +138,11 @@ static bool has_work(const nsh_dispatch *d, int64_t now) {
 }
 
 /* When has_work may change its mind by itself. */
-static int64_t next_time(const nsh_dispatch *d) {
+static int64_t next_time(const nsh_dispatch *d, int64_t now) {
   int64_t t = least(least(d->later_at, d->ping_at), d->prune_at);
   if (nsh_mail_room(d->mail) > 0)
     t = least(t, least(d->recheck_at, d->due_at));
-  return t > d->error_at ? t : d->error_at;
+  return now < d->error_at ? d->error_at : t;
 }
 
 static void wait_until(nsh_mail *m, int64_t when) {
@@ -171,7 +170,7 @@ static void take_turn(nsh_dispatch *d, turn *t) {
   int64_t now = ns_mono_us();
   nsh_mail_lock(m);
   while (!has_work(d, now)) {
-    wait_until(m, next_time(d));
+    wait_until(m, next_time(d, now));
     now = ns_mono_us();
   }
   take_verdicts(d);
@@ -222,14 +221,15 @@ static bool soften(nsh_batch *b, ns_verdict *v) {
   return true;
 }
 
-/* Sorts out the verdicts of a cycle that succeeded; how many are settled. */
+/* Sorts out the verdicts of a cycle that succeeded; how many are done with. */
 static size_t sort_verdicts(nsh_dispatch *d, int64_t now) {
   size_t settled = 0;
   for (size_t i = 0; i < d->batch.n; i++) {
     ns_verdict *v = &d->batch.items[i];
     log_verdict(v);
-    if (v->status == NS_EBUSY ||
-        (v->status != NS_OK && v->status != NS_ESTALE && soften(&d->batch, v))) {
+    bool refused = v->status != NS_OK && v->status != NS_ESTALE &&
+                   v->status != NS_EBUSY;
+    if (v->status == NS_EBUSY || (refused && soften(&d->batch, v))) {
       v->status = NS_OK;
       nsh_batch_copy(&d->later, v);
       d->later_at = now + LOCKED_RETRY;
@@ -304,7 +304,7 @@ static void back_off(nsh_dispatch *d, const ns_err *err) {
 /* The server answers: an outage or a row of errors is over. */
 static void recovered(nsh_dispatch *d) {
   d->error_wait = d->error_at = 0;
-  if (atomic_exchange(&d->lost, false))
+  if (atomic_exchange(&d->mail->away, false))
     ns_log(NS_LOG_INFO, "db.back", NULL, 0);
 }
 
@@ -451,7 +451,7 @@ static bool keep_trying(void *arg) {
   nsh_dispatch *d = arg;
   if (!atomic_load(&d->opened) || atomic_load(&d->mail->give_up))
     return false;
-  if (!atomic_exchange(&d->lost, true))
+  if (!atomic_exchange(&d->mail->away, true))
     ns_log(NS_LOG_WARN, "db.lost", NULL, 0);
   return true;
 }

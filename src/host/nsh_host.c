@@ -66,7 +66,7 @@ static void complain(const char *text, size_t n) {
   fflush(stderr);
 }
 
-/* ------------------------------------------------------------------ stopping */
+/* ----------------------------------------------------------------- stopping */
 
 static void set_mode(host *h, mode m, int64_t patience) {
   h->mode = m;
@@ -120,14 +120,20 @@ static void check_running(host *h) {
     drain(h, "nothing left to do");
 }
 
-/* All jobs are back and all verdicts written? */
+/* All jobs are back and all verdicts written? A server that is away need not
+** be waited for when there is nothing to tell it. */
 static void check_quiescent(host *h) {
-  nsh_mail_lock(&h->mail);
-  if (h->table.busy == 0 && nsh_mail_quiescent(&h->mail)) {
-    nsh_mail_finish(&h->mail);
+  nsh_mail *m = &h->mail;
+  bool away = atomic_load(&m->away);
+  nsh_mail_lock(m);
+  if (h->table.busy == 0 && m->outstanding == 0 && m->unsettled == 0 &&
+      (away || !m->cycling)) {
+    if (away)
+      atomic_store(&m->give_up, true);
+    nsh_mail_finish(m);
     set_mode(h, FINISHING, SETTLE_US);
   }
-  nsh_mail_unlock(&h->mail);
+  nsh_mail_unlock(m);
 }
 
 static void check_ended(host *h) {
@@ -284,7 +290,7 @@ static void on_keeper_died(void *arg) {
   check(h);
 }
 
-/* --------------------------------------------------------------- loop events */
+/* -------------------------------------------------------------- loop events */
 
 static void on_timer(uv_timer_t *timer) {
   host *h = timer->data;
@@ -382,7 +388,7 @@ static void on_signal(uv_signal_t *handle, int sig) {
   check(h);
 }
 
-/* ------------------------------------------------------------ birth and death */
+/* ---------------------------------------------------------- birth and death */
 
 static void watch_signals(host *h) {
   static const int sigs[] = {SIGTERM, SIGINT,  SIGQUIT, SIGHUP,

@@ -132,7 +132,7 @@ bool nsh_done(const nsh_frame *f) {
   return !f->bad && f->p == f->end;
 }
 
-/* -------------------------------------------------- structs by their offsets */
+/* ------------------------------------------------- structs by their offsets */
 
 #define JOB(field) offsetof(ns_job, field)
 static const size_t job_ints[] = {

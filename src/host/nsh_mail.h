@@ -53,6 +53,7 @@ typedef struct nsh_mail {
   size_t target;      /* jobs the host may hold */
   bool finish;        /* settle what there is, then end */
   atomic_bool give_up; /* do not wait for the server any more */
+  atomic_bool away;    /* the server is being waited for */
 
   /* from the dispatcher to the loop */
   nsh_load *loads, **loads_end;

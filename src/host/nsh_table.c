@@ -153,7 +153,8 @@ static void count(nsh_table *t, ns_kind kind) {
   t->tally.done += kind == NS_ACK;
   t->tally.again += kind == NS_AGAIN;
   t->tally.crashed += kind == NS_CRASH;
-  t->tally.failed += kind == NS_FAIL || kind == NS_DISCARD || kind == NS_MISSING;
+  t->tally.failed +=
+      kind == NS_FAIL || kind == NS_DISCARD || kind == NS_MISSING;
 }
 
 /* The oldest task of 's' is over. The verdict to fill in further is returned;
