@@ -164,11 +164,13 @@ demo: deps
 
 $(O)/bench/floor: bench/floor.c
 	@mkdir -p $(@D)
-	$(call quiet,LINK,$(CC) -D_GNU_SOURCE $(MARIADB_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -o $@ $< $(MARIADB_LIBS))
+	$(SAY) LINK $@
+	$(Q)$(CC) -D_GNU_SOURCE $(MARIADB_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -o $@ $< $(MARIADB_LIBS)
 
 $(O)/bench/verbs: bench/verbs.c $(LIBRARY)
 	@mkdir -p $(@D)
-	$(call quiet,LINK,$(CC) $(CPPFLAGS) $(NS_CFLAGS) $(LDFLAGS) -o $@ $< $(LIBRARY) $(MARIADB_LIBS))
+	$(SAY) LINK $@
+	$(Q)$(CC) $(CPPFLAGS) $(NS_CFLAGS) $(LDFLAGS) -o $@ $< $(LIBRARY) $(MARIADB_LIBS)
 
 # ARGS="--rounds 5 --scale 0.1 --json FILE"
 .PHONY: bench
