@@ -74,6 +74,13 @@ static int redirect(const char *path, int flags, int to) {
   return fd >= 0 && dup2(fd, to) == to && (fd == to || close(fd) == 0);
 }
 
+/* valgrind does not know close_range. */
+static void close_from(int first) {
+  if (close_range((unsigned)first, ~0u, 0) != 0)
+    for (int fd = first; fd < 1024; fd++)
+      close(fd);
+}
+
 /* In the child. Its own process group, and no life after the runner's. */
 static void run(const job *j, pid_t runner) {
   int error;
@@ -84,8 +91,10 @@ static void run(const job *j, pid_t runner) {
   signal(SIGPIPE, SIG_DFL);
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (dup2(report, 3) == 3 && fcntl(3, F_SETFD, FD_CLOEXEC) == 0 &&
-      close_range(4, ~0u, 0) == 0 && getppid() == runner && redirect(j->in, O_RDONLY, 0) &&
+  dup2(report, 3);
+  fcntl(3, F_SETFD, FD_CLOEXEC);
+  close_from(4);
+  if (getppid() == runner && redirect(j->in, O_RDONLY, 0) &&
       redirect(j->out, O_WRONLY | O_CREAT | O_APPEND, 1) &&
       redirect(j->err, O_WRONLY | O_CREAT | O_APPEND, 2) &&
       (j->cwd == NULL || chdir(j->cwd) == 0))

@@ -118,16 +118,25 @@ function Process:ended()
   return self.how ~= nil
 end
 
+local has_pidfd = true
+
+-- Waits for one of the descriptors and the end of the process. Where pidfds
+-- are missing (valgrind), only a moment.
+local function wait_event(self, seconds, ...)
+  local pidfd = has_pidfd and nst.pidfd(self.pid)
+  has_pidfd = pidfd and true or false
+  nst.poll(pidfd and seconds or math.min(seconds, 0.02), pidfd or -1, ...)
+  if pidfd then nst.close(pidfd) end
+end
+
 --- Waits for the end.
 -- @tparam[opt=30] number timeout seconds; raises when it takes longer
 -- @treturn integer|string exit status, or "signal N"
 function Process:wait(timeout)
-  if self:ended() then return self.how end
-  local fd = nst.pidfd(self.pid)
-  local ready = nst.poll(proc.limit(timeout or 30), fd)
-  nst.close(fd)
-  if not (ready and self:ended()) then
-    error(("%s does not end\n%s"):format(self.args[1], self:transcript()), 2)
+  local stop = nst.clock() + proc.limit(timeout or 30)
+  while not self:ended() do
+    if nst.clock() >= stop then error(("%s does not end\n%s"):format(self.args[1], self:transcript()), 2) end
+    wait_event(self, stop - nst.clock())
   end
   return self.how
 end
@@ -149,7 +158,7 @@ end
 -- @treturn string... captures of the (last counted) match, or the line
 function Process:wait_line(pattern, timeout, count)
   local stop = nst.clock() + proc.limit(timeout or 10)
-  local watch, pidfd = nst.watch(self.out, self.err), nst.pidfd(self.pid)
+  local watch = nst.watch(self.out, self.err)
   local found
   repeat
     local over = self:ended() or nst.clock() >= stop -- before reading: nothing printed is missed
@@ -162,10 +171,9 @@ function Process:wait_line(pattern, timeout, count)
         if n == (count or 1) then found = table.pack(line:match(pattern)) end
       end
     end
-    if not found and not over then nst.poll(stop - nst.clock(), watch, pidfd) end
+    if not found and not over then wait_event(self, stop - nst.clock(), watch) end
   until found or over
   nst.close(watch)
-  if pidfd then nst.close(pidfd) end
   if found then return table.unpack(found, 1, found.n) end
   error(("no line like %q from %s\n%s"):format(pattern, self.args[1], self:transcript()), 2)
 end
