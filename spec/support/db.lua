@@ -14,13 +14,16 @@ local db = {}
 local Server = {}
 Server.__index = Server
 
+-- A tmpdir of its own, because a server that starts wipes the temporary
+-- tables it finds there, whosever they are.
 local SETTINGS = [[
 [mariadbd]
-socket=%s
-datadir=%s/data
-pid-file=%s/server.pid
-log-error=%s/server.log
-%sskip-networking
+socket=SOCKET
+datadir=FOLDER/data
+pid-file=FOLDER/server.pid
+log-error=FOLDER/server.log
+tmpdir=FOLDER/tmp
+skip-networking
 skip-name-resolve
 skip-log-bin
 performance-schema=OFF
@@ -80,11 +83,12 @@ function db.server()
   self.socket_folder = assert(nst.mkdtemp "/tmp/nightshift-spec-")
   self.socket = self.socket_folder .. "/s.sock"
   self.settings = self.folder .. "/my.cnf"
-  write(self.settings, SETTINGS:format(self.socket, self.folder, self.folder, self.folder,
-    euid == 0 and "user=root\n" or ""))
+  assert(os.execute("mkdir " .. quoted(self.folder .. "/tmp")))
+  local settings = SETTINGS:gsub("%u%u%u%u%u%u", { SOCKET = self.socket, FOLDER = self.folder })
+  write(self.settings, settings .. (euid == 0 and "user=root\n" or ""))
   -- The installation must not see user=root: it would chown parts of the system.
   local install = self.folder .. "/install.cnf"
-  write(install, SETTINGS:format(self.socket, self.folder, self.folder, self.folder, ""))
+  write(install, settings)
   local status, out, err = proc.run { find "mariadb-install-db", "--defaults-file=" .. install, "--skip-test-db",
     "--skip-name-resolve", "--auth-root-authentication-method=normal", timeout = 120 }
   if status ~= 0 then error("mariadb-install-db: " .. out .. err .. tail(self.folder .. "/server.log")) end

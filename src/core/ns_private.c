@@ -180,17 +180,22 @@ static ns_status find_real(place *p, const char *dir, ns_err *err) {
 
 /* ---------------------------------------------------------- settings */
 
+/* A server that starts wipes the temporary tables in its tmpdir, whosever
+** they are: so it needs one of its own. */
 static bool write_settings(const place *p) {
   ns_buf text = NS_BUF_INIT;
   bool good;
+  if (mkdirat(p->home, "tmp", 0700) != 0 && errno != EEXIST)
+    return false;
   ns_buf_addf(&text,
               "# Written at each start. `mariadb --defaults-file=THIS` opens "
               "a prompt.\n"
               "[client]\nsocket=%s/s.sock\nuser=%s\n"
               "[mariadb-client]\ndatabase=nightshift\n"
               "[mariadbd]\nsocket=%s/s.sock\ndatadir=%s/data\n"
-              "pid-file=%s/server.pid\nlog-error=%s/server.log\n",
-              p->base, p->user, p->base, p->base, p->base, p->base);
+              "pid-file=%s/server.pid\nlog-error=%s/server.log\n"
+              "tmpdir=%s/tmp\n",
+              p->base, p->user, p->base, p->base, p->base, p->base, p->base);
   ns_buf_adds(&text, "skip-networking\nskip-name-resolve\nskip-log-bin\n"
                      "performance-schema=OFF\nevent-scheduler=OFF\nlog-warnings=1\n"
                      "character-set-server=utf8mb4\n"
