@@ -10,7 +10,7 @@ socket_folder=$(mktemp -d)
 server=
 cleanup() {
   if [ -n "$server" ] && kill "$server" 2>/dev/null; then wait "$server" || :; fi
-  rm -rf "$socket_folder" "$home/data"
+  rm -rf "$socket_folder" "$home/data" "$home/tmp"
 }
 trap cleanup EXIT
 trap 'exit 130' INT TERM
@@ -18,6 +18,9 @@ PATH=$PATH:/usr/sbin:/usr/local/sbin
 
 rm -rf "$home/data"
 mkdir -p "$home"
+# A tmpdir of its own: a server that starts wipes the temporary tables in its
+# tmpdir, whosever they are.
+mkdir -p "$home/tmp"
 # The settings the figures are measured with; run.lua prints these lines.
 cat >"$home/settings" <<END
 innodb-buffer-pool-size=1G
@@ -32,6 +35,7 @@ END
   echo "[mariadbd]"
   cat "$home/settings"
   echo "datadir=$home/data"
+  echo "tmpdir=$home/tmp"
   echo "socket=$socket_folder/s.sock"
   echo "pid-file=$socket_folder/pid"
   echo "log-error=$home/server.log"
