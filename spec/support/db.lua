@@ -90,7 +90,7 @@ function db.server()
   local install = self.folder .. "/install.cnf"
   write(install, settings)
   local status, out, err = proc.run { find "mariadb-install-db", "--defaults-file=" .. install, "--skip-test-db",
-    "--skip-name-resolve", "--auth-root-authentication-method=normal", timeout = 120 }
+    "--skip-name-resolve", "--force", "--auth-root-authentication-method=normal", timeout = 120 }
   if status ~= 0 then error("mariadb-install-db: " .. out .. err .. tail(self.folder .. "/server.log")) end
   servers[self] = true
   self:start()

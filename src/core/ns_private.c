@@ -536,6 +536,7 @@ static ns_status make_commands(const place *p, plan *t, ns_err *err) {
   *install++ = t->datadir;
   *install++ = "--skip-test-db";
   *install++ = "--skip-name-resolve";
+  *install++ = "--force"; /* even if this host has no name */
   if (p->by_socket) {
     *install++ = "--auth-root-authentication-method=socket";
     *install = t->owner;
