@@ -231,22 +231,26 @@ deps:
 # with the sanitizers; see spec/c/run.c.
 $(O)/nst.so: spec/c/nst.c
 	@mkdir -p $(@D)
-	$(CC) -D_GNU_SOURCE $(LUA_CFLAGS) $(NS_CFLAGS) -shared $(LDFLAGS) -o $@ $<
+	$(SAY) LINK $@
+	$(Q)$(CC) -D_GNU_SOURCE $(LUA_CFLAGS) $(NS_CFLAGS) -shared $(LDFLAGS) -o $@ $<
 
 $(O)/run: spec/c/run.c
 	@mkdir -p $(@D)
-	$(CC) -D_GNU_SOURCE $(LUA_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -rdynamic -o $@ $< $(LUA_LIBS)
+	$(SAY) LINK $@
+	$(Q)$(CC) -D_GNU_SOURCE $(LUA_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -rdynamic -o $@ $< $(LUA_LIBS)
 
 # A proxy that cuts a connection at its commit.
 $(O)/cut: spec/c/cut.c
 	@mkdir -p $(@D)
-	$(CC) -D_GNU_SOURCE $(NS_CFLAGS) $(LDFLAGS) -o $@ $<
+	$(SAY) LINK $@
+	$(Q)$(CC) -D_GNU_SOURCE $(NS_CFLAGS) $(LDFLAGS) -o $@ $<
 
 .PHONY: tests
 tests: all $(O)/nst.so $(O)/run $(O)/cut
 
-# One line per setting of the suite; $(1): environment, $(2): interpreter.
-SPECS = $(1) NIGHTSHIFT_BUILD="$(O)" O="$(O)" $(2) \
+# A run of the suite; $(1): environment, $(2): interpreter. Specs that call
+# make must not see this one's flags.
+SPECS = env -u MAKEFLAGS -u MFLAGS $(1) NIGHTSHIFT_BUILD="$(O)" O="$(O)" $(2) \
         "$$(command -v busted)" -o spec/support/ci.lua $(ARGS)
 
 # ARGS=spec/core/push_spec.lua or ARGS='--filter "gives a job" spec'
@@ -255,15 +259,16 @@ test: deps
 	@$(MAKE) --no-print-directory tests
 	@$(call SPECS,LUA=$(LUA),$(LUA))
 
-# The same under AddressSanitizer and UBSan.
+# The same under AddressSanitizer and UBSan. Specs that build know by SAN.
+SANITIZERS := address,undefined
 .PHONY: test-asan asan
 test-asan asan: deps
-	@$(MAKE) --no-print-directory O=build/asan SAN=address,undefined tests
+	@$(MAKE) --no-print-directory O=build/asan SAN=$(SANITIZERS) tests
 	@$(MAKE) --no-print-directory O=build/asan asan-run
 
 .PHONY: asan-run
 asan-run:
-	@$(call SPECS,LUA="$(CURDIR)/$(O)/run" NIGHTSHIFT_PATIENCE=5 \
+	@$(call SPECS,LUA="$(CURDIR)/$(O)/run" NIGHTSHIFT_PATIENCE=5 SAN=$(SANITIZERS) \
 	  ASAN_OPTIONS=detect_stack_use_after_return=1:abort_on_error=1 \
 	  UBSAN_OPTIONS=print_stacktrace=1,$(O)/run)
 
