@@ -283,13 +283,13 @@ test-valgrind valgrind: deps
 
 # ------------------------------------------------------------------- lint
 
-LINT_C := $(wildcard src/*/*.c bench/*.c spec/c/*.c)
+LINT_C := $(wildcard src/*/*.c bench/*.c spec/*/*.c)
 LINT_FLAGS = $(CPPFLAGS) $(MARIADB_CFLAGS) $(LUA_CFLAGS) -std=c11 $(WARN) -Werror
 
 .PHONY: lint
 lint: deps
 	@$(MAKE) --no-print-directory tests
-	@luacheck -q lua spec examples bench library rockspec/*.rockspec .busted
+	@luacheck -q --no-color lua spec examples bench library rockspec/*.rockspec .busted
 	@$(call SPECS,,$(LUA)) spec/house_spec.lua
 	@! command -v clang >/dev/null || { echo "clang: all warnings" && \
 	  clang -fsyntax-only $(LINT_FLAGS) $(LINT_C); }
