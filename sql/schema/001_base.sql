@@ -127,6 +127,17 @@ CREATE TABLE nightshift_lease (
   CONSTRAINT lease_jobs_json CHECK (JSON_VALID(jobs))
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
 
+-- name: create_listener
+-- A listener that is about to sleep, or sleeps: the connection to ring. Kind
+-- tells which queues it waits for. In memory on purpose: thread ids mean
+-- nothing after a restart, and it is empty then; it costs no disk; a caller's
+-- open transaction holds no row of it.
+CREATE TABLE nightshift_listener (
+  thread BIGINT NOT NULL PRIMARY KEY,
+  kind CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  KEY kind (kind, thread) USING BTREE
+) ENGINE=MEMORY
+
 -- name: create_holder
 -- Whoever holds claims: a host process or an embedded handle. cycle numbers
 -- its transactions, so that after a cut at COMMIT it knows which half it is in.
@@ -276,6 +287,7 @@ JOIN nightshift_queue q ON q.id = f.queue_id
 -- From any language, and from triggers: it returns no rows and leaves the id
 -- in @nightshift_id. Options: delay, priority, unique, max_attempts,
 -- max_crashes, max_polls, backoff, timeout, deadline; seconds are numbers.
+-- What a call that fails has written is taken back, in autocommit too.
 -- Ring after your commit: CALL nightshift_ring().
 CREATE OR REPLACE PROCEDURE nightshift_push(
   IN p_queue VARCHAR(64) CHARACTER SET utf8mb4,
@@ -285,8 +297,9 @@ CREATE OR REPLACE PROCEDURE nightshift_push(
   MODIFIES SQL DATA
 BEGIN
   DECLARE v_queue INT DEFAULT NULL;
-  DECLARE v_id, v_now, v_delay BIGINT;
-  DECLARE v_priority INT;
+  DECLARE v_id, v_now BIGINT;
+  DECLARE v_delay, v_deadline, v_backoff, v_timeout DOUBLE;
+  DECLARE v_priority, v_attempts, v_crashes, v_polls DOUBLE;
   DECLARE v_unique VARCHAR(190) CHARACTER SET utf8mb4;
   DECLARE v_bad TEXT CHARACTER SET utf8mb4 DEFAULT NULL;
   DECLARE v_options MEDIUMTEXT CHARACTER SET utf8mb4
@@ -305,61 +318,114 @@ BEGIN
     SET v_bad = LEFT(CONCAT('nightshift_push: unknown option ', v_bad), 128);
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
   END IF;
+  SELECT GROUP_CONCAT(k.name) INTO v_bad
+  FROM JSON_TABLE(JSON_KEYS(v_options), '$[*]' COLUMNS (name VARCHAR(64) PATH '$')) k
+  WHERE JSON_TYPE(JSON_EXTRACT(v_options, CONCAT('$.', k.name)))
+    NOT IN ('INTEGER', 'DOUBLE', 'NULL', IF(k.name = 'unique', 'STRING', ''));
+  IF v_bad IS NOT NULL THEN
+    SET v_bad = CONCAT('nightshift_push: wrong type: ', v_bad);
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
+  END IF;
+  SET v_delay = COALESCE(JSON_VALUE(v_options, '$.delay'), 0);
+  SET v_deadline = JSON_VALUE(v_options, '$.deadline');
+  SET v_backoff = COALESCE(JSON_VALUE(v_options, '$.backoff'), 5);
+  SET v_timeout = COALESCE(JSON_VALUE(v_options, '$.timeout'), 3600);
+  SET v_priority = COALESCE(JSON_VALUE(v_options, '$.priority'), 100);
+  SET v_attempts = COALESCE(JSON_VALUE(v_options, '$.max_attempts'), 10);
+  SET v_crashes = COALESCE(JSON_VALUE(v_options, '$.max_crashes'), 3);
+  SET v_polls = NULLIF(JSON_VALUE(v_options, '$.max_polls'), -1);
+  SET v_unique = JSON_VALUE(v_options, '$.unique');
+  SET v_bad = CONCAT_WS(',',
+    IF(v_delay BETWEEN 0 AND 3155760000, NULL, 'delay'),
+    IF(v_deadline IS NULL OR v_deadline BETWEEN 0 AND 3155760000, NULL, 'deadline'),
+    IF(v_backoff BETWEEN 0 AND 3155760000, NULL, 'backoff'),
+    IF(v_timeout BETWEEN 0.000001 AND 3155760000, NULL, 'timeout'),
+    IF(v_priority BETWEEN 0 AND 255 AND v_priority = FLOOR(v_priority), NULL, 'priority'),
+    IF(v_attempts BETWEEN 1 AND 1000000, NULL, 'max_attempts'),
+    IF(v_crashes BETWEEN 1 AND 1000000, NULL, 'max_crashes'),
+    IF(v_polls IS NULL OR v_polls BETWEEN 0 AND 1000000000, NULL, 'max_polls'),
+    IF(v_unique IS NULL OR CHAR_LENGTH(v_unique) > 0, NULL, 'unique'));
+  IF v_bad <> '' THEN
+    SET v_bad = CONCAT('nightshift_push: out of range: ', v_bad);
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
+  END IF;
   SELECT id INTO v_queue FROM nightshift_queue WHERE name = p_queue;
   IF v_queue IS NULL THEN
     INSERT IGNORE INTO nightshift_queue (name, created) VALUES (p_queue, {now});
-    SELECT id INTO v_queue FROM nightshift_queue WHERE name = p_queue;
+    SELECT id INTO v_queue FROM nightshift_queue WHERE name = p_queue
+    LOCK IN SHARE MODE;
   END IF;
   SET v_id = (NEXT VALUE FOR nightshift_id) * 100;
   SET v_now = {now};
-  SET v_delay = COALESCE(JSON_VALUE(v_options, '$.delay'), 0) * 1000000;
-  SET v_priority = COALESCE(JSON_VALUE(v_options, '$.priority'), 100);
-  SET v_unique = JSON_VALUE(v_options, '$.unique');
-  IF v_unique IS NOT NULL THEN
-    INSERT INTO nightshift_unique_key (queue_id, ukey, job_id)
-    VALUES (v_queue, v_unique, v_id);
-  END IF;
-  INSERT INTO nightshift_job
-    (id, queue_id, name, payload, priority, rank, max_attempts, max_polls,
-     max_crashes, backoff, timeout, deadline, created, due, ukey, nonce)
-  VALUES (v_id, v_queue, p_name, p_payload, v_priority, 255 - v_priority,
-    COALESCE(JSON_VALUE(v_options, '$.max_attempts'), 10),
-    JSON_VALUE(v_options, '$.max_polls'),
-    COALESCE(JSON_VALUE(v_options, '$.max_crashes'), 3),
-    COALESCE(JSON_VALUE(v_options, '$.backoff'), 5) * 1000000,
-    COALESCE(JSON_VALUE(v_options, '$.timeout'), 3600) * 1000000,
-    v_now + JSON_VALUE(v_options, '$.deadline') * 1000000,
-    v_now, v_now + v_delay, v_unique, FLOOR(RAND() * 9000000000000000000));
-  IF v_delay > 0 THEN
-    INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)
-    VALUES (v_now + v_delay, v_id, v_queue, 255 - v_priority, 1);
-  ELSE
-    INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)
-    VALUES (v_queue, 255 - v_priority, v_now, v_id, 1);
-  END IF;
+  BEGIN
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
+      DELETE FROM nightshift_unique_key
+      WHERE queue_id = v_queue AND ukey = v_unique AND job_id = v_id;
+      DELETE FROM nightshift_job WHERE id = v_id;
+      RESIGNAL;
+    END;
+    IF v_unique IS NOT NULL THEN
+      INSERT INTO nightshift_unique_key (queue_id, ukey, job_id)
+      VALUES (v_queue, v_unique, v_id);
+    END IF;
+    INSERT INTO nightshift_job
+      (id, queue_id, name, payload, priority, rank, max_attempts, max_polls,
+       max_crashes, backoff, timeout, deadline, created, due, ukey, nonce)
+    VALUES (v_id, v_queue, p_name, p_payload, v_priority, 255 - v_priority,
+      v_attempts, v_polls, v_crashes, v_backoff * 1000000,
+      v_timeout * 1000000, v_now + CAST(v_deadline * 1000000 AS SIGNED), v_now,
+      v_now + CAST(v_delay * 1000000 AS SIGNED), v_unique,
+      FLOOR(RAND() * 9000000000000000000));
+    IF CAST(v_delay * 1000000 AS SIGNED) > 0 THEN
+      INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)
+      VALUES (v_now + CAST(v_delay * 1000000 AS SIGNED), v_id, v_queue,
+        255 - v_priority, 1);
+    ELSE
+      INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)
+      VALUES (v_queue, 255 - v_priority, v_now, v_id, 1);
+    END IF;
+  END;
   SET @nightshift_id = v_id;
 END
 
 -- name: create_ring
--- Ends the sleep of one listener of each kind (each set of queues), whoever
--- owns it. KILL QUERY ID hits exactly the statement that was seen sleeping.
+-- Ends the sleep of two listeners of each kind (each set of queues), whoever
+-- owns them: the oldest and the newest, because one of them may belong to a
+-- process that was killed and whose connection the server has not missed yet.
+-- Those whose connection is gone (error 1094) are struck out, and the next are
+-- rung.
 CREATE OR REPLACE PROCEDURE nightshift_ring()
-  SQL SECURITY DEFINER
+  SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
-  DECLARE v_query BIGINT;
-  DECLARE v_done BOOLEAN DEFAULT FALSE;
-  DECLARE sleepers CURSOR FOR
-    SELECT MIN(query_id) FROM information_schema.processlist
-    WHERE db = DATABASE() AND info LIKE 'SELECT /* nightshift-wait %'
-      AND id <> CONNECTION_ID()
-    GROUP BY info;
-  DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_done = TRUE;
-  DECLARE CONTINUE HANDLER FOR 1094, 1095, 1957 BEGIN END;
-  OPEN sleepers;
-  FETCH sleepers INTO v_query;
-  WHILE NOT v_done DO
-    KILL QUERY ID v_query;
-    FETCH sleepers INTO v_query;
-  END WHILE;
-  CLOSE sleepers;
+  DECLARE v_kind CHAR(32) CHARACTER SET ascii DEFAULT '';
+  DECLARE v_next CHAR(32) CHARACTER SET ascii;
+  DECLARE v_old, v_new BIGINT;
+  DECLARE v_gone BOOLEAN;
+  DECLARE CONTINUE HANDLER FOR 1094 SET v_gone = TRUE;
+  DECLARE CONTINUE HANDLER FOR 1095 BEGIN END;
+  ring: LOOP
+    SET v_next = NULL;
+    SELECT kind INTO v_next FROM nightshift_listener
+    WHERE kind > v_kind ORDER BY kind LIMIT 1;
+    IF v_next IS NULL THEN
+      LEAVE ring;
+    END IF;
+    SET v_kind = v_next;
+    REPEAT
+      SET v_gone = FALSE;
+      SELECT MIN(thread), MAX(thread) INTO v_old, v_new
+      FROM nightshift_listener WHERE kind = v_kind;
+      IF v_old IS NOT NULL THEN
+        KILL QUERY v_old;
+        IF v_gone THEN
+          DELETE FROM nightshift_listener WHERE thread = v_old;
+        ELSEIF v_new <> v_old THEN
+          KILL QUERY v_new;
+          IF v_gone THEN
+            DELETE FROM nightshift_listener WHERE thread = v_new;
+          END IF;
+        END IF;
+      END IF;
+    UNTIL NOT v_gone END REPEAT;
+  END LOOP;
 END

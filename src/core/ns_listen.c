@@ -2,11 +2,11 @@
 ** Waiting for work without polling, and ringing those who wait.
 **
 ** A listener sleeps in one statement on a connection of its own that owns no
-** lock and no transaction. The statement looks first and sleeps then, so a
-** row that was committed before it is seen, and a ring that comes later ends
-** the sleep: error 1317, sleep value 1 and value 2 all mean "wake". Its
-** marker, a comment `nightshift-wait …`, names the queues it waits for; a ring ends
-** one statement of each kind, by query id, so it can never hit another query.
+** lock and no transaction. It enters itself in nightshift_listener, looks, and
+** sleeps: a row that was committed before the look is seen, and whoever commits
+** later finds the entry and ends the sleep with KILL QUERY. So no wake-up is
+** lost. Error 1317, sleep value 1 and value 2 all mean "wake". The connection
+** runs nothing but these statements, so a ring can never hit anything else.
 */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -24,18 +24,30 @@
 struct ns_listener {
   ns_config cfg;   /* strings borrowed from the ns_db */
   ns_link *link;   /* NULL: not connected */
+  ns_stmt *in, *out; /* enter, and leave, the list of those to ring */
   ns_stmt *stmt;   /* of 'text' */
   ns_buf text;     /* the statement as prepared */
+  ns_buf queues;   /* the list in it */
   pid_t owner;
   _Atomic int64_t thread; /* the server's id, read by other threads */
 };
 
+static ns_status prepare_named(ns_listener *l, ns_stmt **out, ns_sql sql,
+                               ns_err *err) {
+  const char *text = ns_sql_texts[sql];
+  return ns_link_prepare(l->link, out, text, strlen(text), err);
+}
+
 static ns_status connect_listener(ns_listener *l, ns_err *err) {
   ns_status st = ns_link_open(&l->link, &l->cfg, err);
-  l->stmt = NULL;
+  l->stmt = l->in = l->out = NULL;
   ns_buf_reset(&l->text);
   if (st == NS_OK)
     l->thread = ns_link_thread(l->link);
+  if (st == NS_OK)
+    st = prepare_named(l, &l->in, NS_SQL_LISTEN_IN, err);
+  if (st == NS_OK)
+    st = prepare_named(l, &l->out, NS_SQL_LISTEN_OUT, err);
   return st;
 }
 
@@ -43,7 +55,7 @@ static void disconnect(ns_listener *l) {
   l->thread = 0;
   ns_link_close(l->link, l->owner != getpid());
   l->link = NULL;
-  l->stmt = NULL;
+  l->stmt = l->in = l->out = NULL;
 }
 
 ns_status ns_listener_open(ns_listener **out, const ns_db *db, ns_err *err) {
@@ -68,6 +80,7 @@ void ns_listener_close(ns_listener *l) {
     return;
   disconnect(l);
   ns_buf_free(&l->text);
+  ns_buf_free(&l->queues);
   free(l);
 }
 
@@ -75,17 +88,16 @@ int64_t ns_listener_thread(const ns_listener *l) {
   return l->thread;
 }
 
-/* The statement for these queues: ids are numbers that we print ourselves,
-** because the marker has to show them in the process list. */
-static void write_text(const int64_t *ids, size_t n, ns_buf *text) {
-  ns_buf list = NS_BUF_INIT;
+/* The statement for these queues: ids are numbers that we print ourselves. */
+static void write_text(ns_listener *l, const int64_t *ids, size_t n,
+                       ns_buf *text) {
+  ns_buf_reset(&l->queues);
   for (size_t i = 0; i < n; i++)
-    ns_buf_addf(&list, "%c%lld", i > 0 ? ',' : '(', (long long)ids[i]);
-  ns_buf_addc(&list, ')');
+    ns_buf_addf(&l->queues, "%c%lld", i > 0 ? ',' : '(', (long long)ids[i]);
+  ns_buf_addc(&l->queues, ')');
   ns_buf_fill(text, ns_sql_texts[n > 0 ? NS_SQL_LISTEN_WAIT : NS_SQL_LISTEN_REST],
-              QUEUES_MARK, ns_buf_bytes(&list));
-  text->oom = text->oom || list.oom;
-  ns_buf_free(&list);
+              QUEUES_MARK, ns_buf_bytes(&l->queues));
+  text->oom = text->oom || l->queues.oom;
 }
 
 /* Prepares the statement unless it is the one of the last call. */
@@ -93,7 +105,7 @@ static ns_status prepare_wait(ns_listener *l, const int64_t *ids, size_t n,
                               ns_err *err) {
   ns_buf text = NS_BUF_INIT;
   ns_status st = NS_OK;
-  write_text(ids, n, &text);
+  write_text(l, ids, n, &text);
   if (text.oom)
     st = ns_fail(err, NS_ENOMEM, "out of memory");
   else if (l->stmt == NULL || text.n != l->text.n ||
@@ -108,7 +120,16 @@ static ns_status prepare_wait(ns_listener *l, const int64_t *ids, size_t n,
   return st;
 }
 
-/* Sleeps in the server. A wake is a ring, or something that is there. */
+/* A ring that comes while we run something is a wake, not an error. */
+static ns_status woken(ns_status st, bool *woke, ns_err *err) {
+  if (st == NS_OK || err->sqlerr != ER_QUERY_INTERRUPTED)
+    return st;
+  *woke = true;
+  ns_err_clear(err);
+  return NS_OK;
+}
+
+/* Looks, and sleeps in the server. A wake is a ring, or what was there. */
 static ns_status sleep_there(ns_listener *l, int64_t newest, int64_t wait,
                              bool *woke, ns_err *err) {
   ns_value params[] = {ns_vint(newest > 0 ? newest : INT32_MAX),
@@ -117,11 +138,19 @@ static ns_status sleep_there(ns_listener *l, int64_t newest, int64_t wait,
   ns_status st = ns_stmt_run(l->link, l->stmt, params, err);
   if (st == NS_OK)
     st = ns_stmt_fetch(l->link, l->stmt, &row, err);
-  if (st != NS_OK && err->sqlerr == ER_QUERY_INTERRUPTED) {
+  if (st == NS_OK && row != NULL && row[0].i != 0)
     *woke = true;
-    return NS_OK;
-  }
-  *woke = st == NS_OK && row != NULL && row[0].i != 0;
+  return woken(st, woke, err);
+}
+
+static ns_status sleep_listed(ns_listener *l, int64_t newest, int64_t wait,
+                              bool *woke, ns_err *err) {
+  ns_value queues = ns_vtext(ns_buf_bytes(&l->queues));
+  ns_status st = woken(ns_stmt_run(l->link, l->in, &queues, err), woke, err);
+  if (st == NS_OK && !*woke)
+    st = sleep_there(l, newest, wait, woke, err);
+  if (st == NS_OK)
+    st = woken(ns_stmt_run(l->link, l->out, NULL, err), woke, err);
   return st;
 }
 
@@ -141,7 +170,7 @@ ns_status ns_listen(ns_listener *l, const int64_t *queue_ids, size_t n,
   }
   if (st == NS_OK)
     st = prepare_wait(l, queue_ids, n, err);
-  return st == NS_OK && wait > 0 ? sleep_there(l, newest, wait, woke, err) : st;
+  return st == NS_OK && wait > 0 ? sleep_listed(l, newest, wait, woke, err) : st;
 }
 
 ns_status ns_ring(ns_db *db, ns_err *err) {
