@@ -157,7 +157,7 @@ DIR ?= /usr/share
 .PHONY: demo
 demo: export DIR := $(DIR)
 demo: deps
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) $(if $(V),,-s) --no-print-directory all
 	@O="$(O)" LUA="$(LUA)" sh examples/archive/demo.sh
 
 # ------------------------------------------------------------------ bench
@@ -175,7 +175,7 @@ $(O)/bench/verbs: bench/verbs.c $(LIBRARY)
 # ARGS="--rounds 5 --scale 0.1 --json FILE"
 .PHONY: bench
 bench: deps
-	@$(MAKE) --no-print-directory all $(O)/bench/floor $(O)/bench/verbs
+	@$(MAKE) $(if $(V),,-s) --no-print-directory all $(O)/bench/floor $(O)/bench/verbs
 	@O="$(O)" LUA="$(LUA)" sh bench/run.sh $(ARGS)
 
 # ------------------------------------------------------------------- help
@@ -189,7 +189,7 @@ help:
 	@echo "make valgrind    specs of base, core and binding under valgrind"
 	@echo "make lint        check style and layers"
 	@echo "make ci          all four"
-	@echo "make demo        archive the sub-folders of DIR=$(DIR) into build/demo"
+	@echo "make demo        archive the sub-folders of DIR=/usr/share into build/demo"
 	@echo "make bench       measure, beside bare SQL; ARGS=\"--rounds N --json FILE\""
 	@echo "make install     PREFIX=$(PREFIX); also BINDIR, LUADIR, LIBDIR, DESTDIR"
 	@echo "make format      clang-format over the C files"
