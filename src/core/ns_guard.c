@@ -80,8 +80,8 @@ static void set_title(const char *title) {
   close(fd);
   prctl(PR_SET_NAME, "nightshift-db");
   text[n > 0 ? n : 0] = '\0';
-  if ((uintptr_t)args != stat_field(text, 48)) /* 48, 49: start and end */
-    return;                                    /* somebody moved it */
+  if (args == NULL || (uintptr_t)args != stat_field(text, 48))
+    return; /* somebody moved it; 48 and 49 are its start and end */
   room = stat_field(text, 49) - (uintptr_t)args;
   memset(args, 0, room);
   if (room > 0)
