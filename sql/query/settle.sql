@@ -60,8 +60,8 @@ DELETE FROM nightshift_lease WHERE id = ?
 -- name: settle_lock
 -- Params: [[id,run],…]. Key: PRIMARY of job, one row at a time; locks them.
 -- A missing row is stale, or held by somebody else.
-SELECT STRAIGHT_JOIN j.id, j.queue_id, j.rank, j.attempts, j.polls, j.crashes,
-  j.missed, j.missing_since, j.max_attempts, j.max_polls, j.max_crashes,
+SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.rank, j.attempts, j.polls,
+  j.crashes, j.missed, j.missing_since, j.max_attempts, j.max_polls, j.max_crashes,
   j.backoff, j.deadline, j.root, j.ukey, {now} AS now
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
@@ -102,7 +102,7 @@ ON DUPLICATE KEY UPDATE touched = VALUES(touched),
 -- name: settle_stands
 -- Params: [[id,run],…]. Key: PRIMARY of job; no locks. Tells a row that is
 -- only locked from one that is stale.
-SELECT STRAIGHT_JOIN j.id
+SELECT STRAIGHT_JOIN j.id, j.run
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 

@@ -93,7 +93,7 @@ static ns_status delete_jobs(ns_db *db, const ns_end *ends, size_t n,
 /* One edge whose target has ended, with the job that waited. */
 typedef struct dependent {
   int64_t on, id, queue_id, rank, run, unmet, due, now;
-  bool gone;    /* the waiting job exists no more */
+  bool gone;    /* nobody waits: cancelled, perhaps retried since */
   bool cancels; /* its on_fail says: cancelled when the target failed */
   char *key;    /* its unique key, owned; NULL: none */
   size_t keylen;
@@ -120,7 +120,8 @@ static bool add_dependent(dependents *d, const ns_value *r) {
     return false;
   x = &d->items[d->n++];
   *x = (dependent){.on = r[D_ON].i, .id = r[D_JOB].i,
-                   .gone = r[D_ID].type == NS_NULL, .now = r[D_NOW].i};
+                   .gone = r[D_ID].type == NS_NULL || r[D_UNMET].i == 0,
+                   .now = r[D_NOW].i};
   if (x->gone)
     return true;
   x->queue_id = r[D_QUEUE].i;

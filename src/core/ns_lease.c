@@ -1,6 +1,7 @@
 /*
 ** Memory of claimed batches. Few batches are open at a time; inside one, jobs
-** are found by binary search.
+** are found by binary search. A batch may hold several runs of one job: rows of old
+** runs stay in ready until a claim meets them.
 */
 #include "ns_lease.h"
 
@@ -16,10 +17,11 @@ void ns_leases_free(ns_leases *l) {
   *l = (ns_leases){0};
 }
 
-static int by_id(const void *a, const void *b) {
-  int64_t x = ((const ns_claimed *)a)->id;
-  int64_t y = ((const ns_claimed *)b)->id;
-  return (x > y) - (x < y);
+static int by_token(const void *a, const void *b) {
+  const ns_claimed *x = a;
+  const ns_claimed *y = b;
+  return x->id != y->id ? (x->id > y->id) - (x->id < y->id)
+                        : (x->run > y->run) - (x->run < y->run);
 }
 
 bool ns_leases_add(ns_leases *l, int64_t id, const ns_claimed *jobs, size_t n) {
@@ -30,7 +32,7 @@ bool ns_leases_add(ns_leases *l, int64_t id, const ns_claimed *jobs, size_t n) {
     return false;
   }
   memcpy(copy, jobs, n * sizeof *copy);
-  qsort(copy, n, sizeof *copy, by_id);
+  qsort(copy, n, sizeof *copy, by_token);
   l->items[l->n++] = (ns_lease){id, copy, n, n};
   return true;
 }
@@ -45,8 +47,8 @@ static ns_lease *batch(ns_leases *l, int64_t lease) {
 static ns_claimed *find_in(ns_lease *b, int64_t id, int64_t run) {
   ns_claimed key = {id, run, false, false};
   ns_claimed *c =
-      b != NULL ? bsearch(&key, b->jobs, b->n, sizeof key, by_id) : NULL;
-  return c != NULL && c->run == run && !c->settled ? c : NULL;
+      b != NULL ? bsearch(&key, b->jobs, b->n, sizeof key, by_token) : NULL;
+  return c != NULL && !c->settled ? c : NULL;
 }
 
 ns_claimed *ns_leases_find(ns_leases *l, int64_t lease, int64_t id,

@@ -17,7 +17,7 @@ typedef struct ns_claimed {
 
 typedef struct ns_lease {
   int64_t id;
-  ns_claimed *jobs; /* sorted by id */
+  ns_claimed *jobs; /* sorted by (id, run); old runs may be among them */
   size_t n, open;   /* how many, how many unsettled */
 } ns_lease;
 

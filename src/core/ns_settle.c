@@ -1,7 +1,7 @@
 /*
 ** Settling: from verdicts to rows.
 **
-** The batch is sorted by id; settle_lock locks every job whose (id, run) still
+** The batch is sorted by (id, run); settle_lock locks every job whose (id, run) still
 ** stands and that nobody else holds; each of those is decided in memory (ended
 ** or returned, with which budgets and when), and then everything is written
 ** array-bound in the order of the keys.
@@ -143,19 +143,22 @@ static void decide(slot *s) {
 
 /* --------------------------------------------------------------- locking */
 
-static int by_id(const void *a, const void *b) {
-  int64_t x = ((const slot *)a)->v->id;
-  int64_t y = ((const slot *)b)->v->id;
-  return (x > y) - (x < y);
+/* A batch may bring verdicts on several runs of one job: cancelled and retried
+** while the first still ran. */
+static int by_token(const void *a, const void *b) {
+  const ns_verdict *x = ((const slot *)a)->v;
+  const ns_verdict *y = ((const slot *)b)->v;
+  return x->id != y->id ? (x->id > y->id) - (x->id < y->id)
+                        : (x->run > y->run) - (x->run < y->run);
 }
 
-static slot *find(slot *slots, size_t n, int64_t id) {
-  ns_verdict v = {.id = id};
+static slot *find(slot *slots, size_t n, int64_t id, int64_t run) {
+  ns_verdict v = {.id = id, .run = run};
   slot *key = &(slot){.v = &v};
-  return bsearch(key, slots, n, sizeof *slots, by_id);
+  return bsearch(key, slots, n, sizeof *slots, by_token);
 }
 
-enum { L_ID, L_QUEUE, L_RANK, L_ATTEMPTS, L_POLLS, L_CRASHES, L_MISSED,
+enum { L_ID, L_RUN, L_QUEUE, L_RANK, L_ATTEMPTS, L_POLLS, L_CRASHES, L_MISSED,
        L_MISSING_SINCE, L_MAX_ATTEMPTS, L_MAX_POLLS, L_MAX_CRASHES, L_BACKOFF,
        L_DEADLINE, L_ROOT, L_UKEY, L_NOW };
 
@@ -208,7 +211,7 @@ static ns_status tell_stale(ns_db *db, slot *slots, size_t n, ns_err *err) {
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_STANDS, &row, err)) == NS_OK &&
          row != NULL) {
-    slot *s = find(slots, n, row[0].i);
+    slot *s = find(slots, n, row[0].i, row[1].i);
     if (s != NULL && !s->locked)
       s->v->status = NS_EBUSY;
   }
@@ -226,7 +229,7 @@ static ns_status lock_jobs(ns_db *db, slot *slots, size_t n, ns_err *err) {
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_LOCK, &row, err)) == NS_OK &&
          row != NULL) {
-    slot *s = find(slots, n, row[L_ID].i);
+    slot *s = find(slots, n, row[L_ID].i, row[L_RUN].i);
     if (s == NULL || s->locked)
       continue;
     st = fill(s, row, err);
@@ -515,7 +518,7 @@ ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
     slots[i].v = &v[i];
     v[i].status = NS_ESTALE;
   }
-  qsort(slots, n, sizeof *slots, by_id);
+  qsort(slots, n, sizeof *slots, by_token);
   if ((st = lock_jobs(db, slots, n, err)) == NS_OK) {
     for (size_t i = 0; i < n; i++)
       if (slots[i].locked)
