@@ -77,6 +77,11 @@ WHERE queue_id = ? AND (/*lanes*/)
 ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
 FOR UPDATE SKIP LOCKED
 
+-- name: claim_stands
+-- Params: lease. Key: PRIMARY. A row: the claim that was cut at its commit
+-- did happen.
+SELECT 1 FROM nightshift_lease WHERE id = ?
+
 -- name: claim_sweep
 -- Params: queue, limit. Key: PRIMARY, the whole queue from its start: finds
 -- new lanes and late commits.

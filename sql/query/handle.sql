@@ -12,8 +12,9 @@ SELECT NEXT VALUE FOR nightshift_id FROM n
 SELECT value FROM nightshift_meta WHERE name = 'schema'
 
 -- name: holder_add
--- Params: id, kind, host, pid, boot id, version. Key: PRIMARY.
-INSERT INTO nightshift_holder
+-- Params: id, kind, host, pid, boot id, version. Key: PRIMARY. May be run
+-- twice.
+INSERT IGNORE INTO nightshift_holder
   (id, kind, host, pid, boot_id, connection, started, beat, version)
 VALUES (?, ?, ?, ?, ?, CONNECTION_ID(), {now}, {now}, ?)
 
@@ -61,5 +62,6 @@ UPDATE nightshift_queue SET paused = ? WHERE name = ?
 SELECT paused FROM nightshift_queue WHERE id = ?
 
 -- name: server_now
--- The clock, and whether a lock wait ends the whole transaction here.
-SELECT {now}, @@innodb_rollback_on_timeout
+-- The clock, whether a lock wait ends the whole transaction here, and the
+-- longest packet that is taken.
+SELECT {now}, @@innodb_rollback_on_timeout, @@max_allowed_packet

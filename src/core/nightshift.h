@@ -82,7 +82,8 @@ typedef struct ns_config {
 */
 ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err);
 
-/* Gives claims back if the server is there, and frees. NULL is allowed. */
+/* Gives claims back if the server is there, waiting up to 3 s for rows that
+** others hold, and frees. NULL is allowed. */
 void ns_close(ns_db *db);
 
 /*

@@ -190,8 +190,9 @@ static ns_status lock_past(ns_db *db, int64_t id, past *p, ns_err *err) {
 /* Best effort: what cannot be had at once stays, and is stale. */
 static void unschedule(ns_db *db, int64_t id, int64_t due) {
   ns_err none;
-  ns_run(db, NS_SQL_ADMIN_UNSCHEDULE,
-         (ns_value[]){ns_vint(due), ns_vint(id)}, &none);
+  if (!db->lanes.never_fast)
+    ns_run(db, NS_SQL_ADMIN_UNSCHEDULE,
+           (ns_value[]){ns_vint(due), ns_vint(id)}, &none);
 }
 
 /* One verb on one job. */

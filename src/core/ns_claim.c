@@ -191,10 +191,12 @@ ns_status ns_promote(ns_db *db, int64_t *next_due, ns_err *err) {
     return st;
   if (*next_due == 0 && (st = promote_batch(db, &n, err)) == NS_OK)
     st = next_scheduled(db, next_due, err);
+  if (*next_due == 0 && n < PROMOTE_AT_ONCE) /* somebody holds what is due */
+    *next_due = n > 0 ? LOOK_EVERY / 10 : LOOK_EVERY;
   db->due_at = *next_due < 0 ? 0 : now + *next_due;
   db->look_at = now + LOOK_EVERY;
-  if (*next_due >= 0 && db->due_at < db->look_at && n < PROMOTE_AT_ONCE)
-    db->look_at = *next_due > 0 ? db->due_at : now + LOOK_EVERY / 10;
+  if (*next_due >= 0 && db->due_at < db->look_at)
+    db->look_at = db->due_at;
   if (n == PROMOTE_AT_ONCE)
     db->look_at = now;
   return st;
@@ -429,20 +431,50 @@ static void put_sentinels(ns_db *db) {
   }
 }
 
-ns_status ns_take_done(ns_db *db, const ns_takes *takes, int64_t lease,
-                       ns_err *err) {
+static bool hold(ns_db *db, const ns_takes *takes, int64_t lease) {
   ns_claimed *claims = malloc((takes->n + 1) * sizeof *claims);
   bool ok = claims != NULL;
-  for (size_t i = 0; ok && i < takes->n; i++) {
-    const ns_take *t = &takes->items[i];
-    claims[i] = (ns_claimed){t->id, t->run, false, false};
-    ok = ns_lanes_saw(&db->lanes, t->queue_id, t->rank, t->ready_at);
-  }
+  for (size_t i = 0; ok && i < takes->n; i++)
+    claims[i] =
+        (ns_claimed){takes->items[i].id, takes->items[i].run, false, false};
   ok = ok && ns_leases_add(&db->leases, lease, claims, takes->n);
   free(claims);
+  return ok;
+}
+
+ns_status ns_take_done(ns_db *db, const ns_takes *takes, int64_t lease,
+                       ns_err *err) {
+  bool ok = hold(db, takes, lease);
+  for (size_t i = 0; ok && i < takes->n; i++) {
+    const ns_take *t = &takes->items[i];
+    ok = ns_lanes_saw(&db->lanes, t->queue_id, t->rank, t->ready_at);
+  }
   if (ok)
     put_sentinels(db);
   return ok ? NS_OK : no_memory(err);
+}
+
+void ns_take_doubt(ns_db *db, const ns_takes *takes, int64_t lease) {
+  if (db->doubt != 0)
+    ns_leases_drop(&db->leases, db->doubt);
+  db->doubt = hold(db, takes, lease) ? lease : 0;
+}
+
+ns_status ns_take_resolve(ns_db *db, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_value param = ns_vint(db->doubt);
+  ns_status st = NS_OK;
+  if (db->doubt == 0 || (st = ns_ready(db, err)) != NS_OK)
+    return st; /* connected: the session that was cut is over */
+  if ((st = ns_run(db, NS_SQL_CLAIM_STANDS, &param, err)) != NS_OK ||
+      (st = ns_row(db, NS_SQL_CLAIM_STANDS, &row, err)) != NS_OK)
+    return st;
+  if (row != NULL)
+    db->unread = db->doubt;
+  else
+    ns_leases_drop(&db->leases, db->doubt);
+  db->doubt = 0;
+  return NS_OK;
 }
 
 /* A block of memory that a job's bytes live in. */
@@ -526,7 +558,8 @@ static ns_status forget_missing(ns_db *db, ns_lease *b, const ns_jobs *out,
     return NS_OK;
   for (size_t i = 0; i < b->n; i++) {
     size_t k = first;
-    while (k < out->n && out->items[k].id != b->jobs[i].id)
+    while (k < out->n && (out->items[k].id != b->jobs[i].id ||
+                          out->items[k].run != b->jobs[i].run))
       k++;
     if (k == out->n && !b->jobs[i].settled) {
       b->jobs[i].settled = true;

@@ -33,6 +33,12 @@ ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t *lease,
 ns_status ns_take_done(ns_db *db, const ns_takes *takes, int64_t lease,
                        ns_err *err);
 
+/* A cut commit whose fate could not be learnt: its batch is kept in doubt, and
+** ns_take_resolve looks whether its lease exists: then it is 'unread', else it
+** is forgotten. Errors: GONE, BUSY. */
+void ns_take_doubt(ns_db *db, const ns_takes *takes, int64_t lease);
+ns_status ns_take_resolve(ns_db *db, ns_err *err);
+
 /* Reads the jobs of a lease that are still ours into 'out', in the order of
 ** 'takes' (NULL: by id); the others are forgotten. */
 ns_status ns_take_read(ns_db *db, int64_t lease, const ns_takes *takes,

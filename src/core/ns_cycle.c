@@ -4,7 +4,8 @@
 **
 ** Invariant: memory (leases, lanes, verdict statuses) changes only after the
 ** commit is known. Each cycle that writes puts its number into the holder's
-** row; after a cut at COMMIT that row says whether it happened.
+** row; after a cut at COMMIT that row says whether it happened. When it cannot
+** be asked, the claims stay in doubt until the next cycle looks for the lease.
 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,8 +85,11 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   ns_status st;
   w->number = ++db->cycle;
   st = ns_transact(db, &tx, err);
-  if (st != NS_OK)
+  if (st != NS_OK) {
+    if (tx.replay && w->lease != 0)
+      ns_take_doubt(db, &w->takes, w->lease);
     return st;
+  }
   if (db->user_tx)
     return note_settled(db, w->verdicts, w->nverdicts, err);
   ns_settle_done(db, w->verdicts, w->nverdicts);
@@ -161,14 +165,38 @@ static char *check_sizes(const ns_db *db, ns_verdict *v, size_t n) {
   return texts;
 }
 
+/* A message in place of the caller's words lives no longer than the call: a
+** verdict that comes again is the caller's again. */
+static void give_back(ns_verdict *v, const ns_verdict *given, size_t n,
+                      bool settled) {
+  for (size_t i = 0; i < n; i++) {
+    ns_verdict now = v[i];
+    if (now.error.p == given[i].error.p)
+      continue;
+    v[i].error = ns_str("the verdict was refused; its attempt says why");
+    if (settled && now.status == NS_OK)
+      continue;
+    v[i] = given[i];
+    v[i].status = now.status;
+    v[i].dead = now.dead;
+  }
+}
+
 /* ---------------------------------------------------------------- verbs */
 
-/* Batches that an earlier call committed but could not read. */
-static ns_status read_unread(ns_db *db, ns_jobs *out, ns_err *err) {
-  ns_status st = NS_OK;
-  if (db->unread != 0 && (st = ns_ready(db, err)) == NS_OK &&
-      (st = ns_take_read(db, db->unread, NULL, out, err)) == NS_OK)
-    db->unread = 0;
+/* The batch that an earlier call committed but could not read. It takes the
+** place of a claim. */
+static ns_status read_unread(ns_db *db, work *w, ns_jobs *out, ns_err *err) {
+  size_t before = out->n;
+  ns_status st = ns_take_resolve(db, err);
+  if (st != NS_OK || db->unread == 0)
+    return st;
+  if ((st = ns_ready(db, err)) == NS_OK)
+    st = ns_take_read(db, db->unread, NULL, out, err);
+  if (out->n > before) {
+    w->limit = 0;
+    w->next_due = 0; /* claim at once */
+  }
   return st;
 }
 
@@ -183,38 +211,65 @@ static ns_status read_claimed(ns_db *db, const work *w, ns_jobs *out,
   return st;
 }
 
+/* Settles and claims; what cannot be settled together is settled apart. */
+static ns_status settle_and_claim(ns_db *db, work *w, ns_err *err) {
+  ns_status st = run_cycle(db, w, err);
+  if (!is_refusal(st) || w->nverdicts == 0 || db->user_tx)
+    return st;
+  st = settle_apart(db, w->verdicts, w->nverdicts, err);
+  w->nverdicts = 0;
+  return st == NS_OK && w->limit > 0 ? run_cycle(db, w, err) : st;
+}
+
+/* The verdicts' half of a call: what is too big is replaced, and all of it
+** comes back as it was given. */
+static ns_status with_verdicts(ns_db *db, work *w, ns_err *err) {
+  ns_verdict *v = w->verdicts;
+  size_t n = w->nverdicts;
+  ns_verdict *given;
+  char *texts;
+  ns_status st;
+  if (n == 0)
+    return run_cycle(db, w, err);
+  if ((given = malloc(n * sizeof *given)) == NULL)
+    return ns_fail(err, NS_ENOMEM, "out of memory");
+  memcpy(given, v, n * sizeof *given);
+  texts = check_sizes(db, v, n);
+  st = settle_and_claim(db, w, err);
+  give_back(v, given, n, st == NS_OK);
+  free(texts);
+  free(given);
+  return st;
+}
+
 ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
                    const ns_feed *feeds, size_t nfeeds, size_t limit,
                    ns_jobs *out, int64_t *next_due, ns_err *err) {
   work w = {.verdicts = verdicts, .nverdicts = nverdicts, .feeds = feeds,
             .nfeeds = nfeeds, .limit = out != NULL ? limit : 0, .next_due = -1};
-  char *texts;
+  int64_t unread = 0;
   ns_status st = NS_OK;
   ns_err_clear(err);
-  if (w.limit > 0 && db->user_tx)
+  if (w.limit > 0 && ns_in_transaction(db))
     return ns_fail(err, NS_ESTATE,
                    "claiming inside a transaction is not possible; claim "
                    "first, then begin");
   if (w.limit > 0 && db->holder == 0)
     st = ns_register(db, db->is_host, err);
-  if (st == NS_OK && w.limit > 0)
-    st = read_unread(db, out, err);
+  if (st == NS_OK && w.limit > 0) {
+    st = read_unread(db, &w, out, err);
+    unread = db->unread;
+  }
   if (st != NS_OK)
     return st;
-  texts = check_sizes(db, verdicts, nverdicts);
-  st = run_cycle(db, &w, err);
-  if (is_refusal(st) && nverdicts > 0 && !db->user_tx) {
-    st = settle_apart(db, verdicts, nverdicts, err);
-    w.nverdicts = 0;
-    if (st == NS_OK && w.limit > 0)
-      st = run_cycle(db, &w, err);
-  }
+  st = with_verdicts(db, &w, err);
+  if (st == NS_OK && unread != 0)
+    db->unread = 0; /* a call that fails keeps it: the caller drops 'out' */
   if (st == NS_OK && w.takes.n > 0)
     st = read_claimed(db, &w, out, err);
   if (next_due != NULL)
     *next_due = w.next_due;
   free(w.takes.items);
-  free(texts);
   return st;
 }
 

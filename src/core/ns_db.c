@@ -20,10 +20,12 @@
 #include "ns_time.h"
 
 #define MIN_SERVER 100600 /* MariaDB 10.6 */
+#define VALUE_BYTES 18    /* a parameter on the wire, beside its text */
 
 struct ns_link {
   MYSQL *my;
   bool dead;
+  size_t max_packet; /* the server hangs up on a longer one; 0: not known */
   ns_stmt *stmts; /* all that were prepared, in a list */
 };
 
@@ -49,10 +51,16 @@ typedef struct ns_meaning {
   ns_status status;
 } ns_meaning;
 
-/* Everything else is NS_ESQL. 1213, 1205 and 1020 are NS_EBUSY and retried. */
+/* Everything else is NS_ESQL. Of NS_EBUSY 1213, 1205 and 1020 are retried. */
 static const ns_meaning meanings[] = {
     {ER_LOCK_DEADLOCK, NS_EBUSY},        {ER_LOCK_WAIT_TIMEOUT, NS_EBUSY},
     {ER_CHECKREAD, NS_EBUSY},            {CR_SERVER_GONE_ERROR, NS_EGONE},
+    /* the server's trouble, not the statement's: it may well work later */
+    {ER_QUERY_INTERRUPTED, NS_EBUSY},    {ER_STATEMENT_TIMEOUT, NS_EBUSY},
+    {ER_DISK_FULL, NS_EBUSY},            {ER_RECORD_FILE_FULL, NS_EBUSY},
+    {ER_LOCK_TABLE_FULL, NS_EBUSY},      {ER_OUTOFMEMORY, NS_EBUSY},
+    {ER_OUT_OF_RESOURCES, NS_EBUSY},     {ER_ERROR_DURING_COMMIT, NS_EBUSY},
+    {ER_GET_ERRNO, NS_EBUSY},
     {CR_SERVER_LOST, NS_EGONE},          {CR_SERVER_LOST_EXTENDED, NS_EGONE},
     {CR_CONNECTION_ERROR, NS_EGONE},     {CR_CONN_HOST_ERROR, NS_EGONE},
     {CR_UNKNOWN_HOST, NS_EGONE},         {CR_IPSOCK_ERROR, NS_EGONE},
@@ -281,6 +289,10 @@ int64_t ns_link_thread(const ns_link *l) {
   return (int64_t)mysql_thread_id(l->my);
 }
 
+void ns_link_limit(ns_link *l, int64_t max_packet) {
+  l->max_packet = max_packet > 0 ? (size_t)max_packet : 0;
+}
+
 unsigned ns_link_version(const ns_link *l) {
   return (unsigned)mysql_get_server_version(l->my);
 }
@@ -407,6 +419,20 @@ static void bind_value(MYSQL_BIND *b, const ns_value *v) {
   }
 }
 
+/* A packet over the limit costs the connection, and would cost the next one
+** too when it is sent again: it is refused here. */
+static bool fits(const ns_link *l, size_t texts, size_t nvalues) {
+  return l->max_packet == 0 ||
+         texts + VALUE_BYTES * nvalues + 1024 <= l->max_packet;
+}
+
+static ns_status too_big(const ns_link *l, ns_err *err) {
+  return ns_fail(err, NS_ETOOBIG,
+                 "the statement is over the %zu bytes that the server takes "
+                 "(max_allowed_packet)",
+                 l->max_packet);
+}
+
 static ns_status bind_params(ns_link *l, ns_stmt *s, MYSQL_BIND *binds,
                              ns_err *err) {
   return s->nparams == 0 || mysql_stmt_bind_param(s->st, binds) == 0
@@ -486,8 +512,10 @@ static ns_status store(ns_link *l, ns_stmt *s, ns_err *err) {
   s->meta = mysql_stmt_result_metadata(s->st);
   if (s->ncols == 0) {
     s->ncols = n;
-    if (!make_columns(s))
+    if (!make_columns(s)) {
+      free_columns(s);
       return no_memory(err);
+    }
   }
   if (s->meta == NULL)
     return no_memory(err);
@@ -524,8 +552,13 @@ ns_status ns_stmt_run(ns_link *l, ns_stmt *s, const ns_value *params,
   MYSQL_BIND *binds = few;
   ns_status st;
   unsigned one = 0;
+  size_t texts = 0;
   if (l->dead)
     return gone(err);
+  for (size_t i = 0; i < s->nparams; i++)
+    texts += params[i].type == NS_TEXT ? params[i].s.n : 0;
+  if (!fits(l, texts, s->nparams))
+    return too_big(l, err);
   mysql_stmt_free_result(s->st);
   if (s->nparams > sizeof few / sizeof few[0] &&
       (binds = calloc(s->nparams, sizeof *binds)) == NULL)
@@ -566,49 +599,75 @@ static bool bulk_make(bulk *b, size_t ncols, size_t nrows) {
          b->indicators != NULL;
 }
 
-static void bulk_column(bulk *b, size_t c, const ns_column *col, size_t nrows) {
+static void bulk_column(bulk *b, size_t c, const ns_column *col, size_t from,
+                        size_t nrows) {
   MYSQL_BIND *bind = &b->binds[c];
   char *indicator = &b->indicators[c * nrows];
   bind->u.indicator = indicator;
   if (col->type == NS_INT) {
     bind->buffer_type = MYSQL_TYPE_LONGLONG;
-    bind->buffer = (void *)(uintptr_t)col->ints;
+    bind->buffer = (void *)(uintptr_t)(col->ints + from);
   } else {
     bind->buffer_type = MYSQL_TYPE_STRING;
     bind->buffer = &b->pointers[c * nrows];
     bind->length = &b->lengths[c * nrows];
   }
   for (size_t i = 0; i < nrows; i++) {
-    bool null = col->null != NULL && col->null[i] != 0;
+    bool null = col->null != NULL && col->null[from + i] != 0;
     if (col->type == NS_TEXT) {
-      null = null || col->texts[i].p == NULL;
-      b->pointers[c * nrows + i] = col->texts[i].p;
-      b->lengths[c * nrows + i] = (unsigned long)col->texts[i].n;
+      ns_bytes text = col->texts[from + i];
+      null = null || text.p == NULL;
+      b->pointers[c * nrows + i] = text.p;
+      b->lengths[c * nrows + i] = (unsigned long)text.n;
     }
     indicator[i] = null ? STMT_INDICATOR_NULL : STMT_INDICATOR_NONE;
   }
 }
 
-ns_status ns_stmt_bulk(ns_link *l, ns_stmt *s, const ns_column *cols,
-                       size_t nrows, ns_err *err) {
+/* How many rows from 'from' on go into one packet; 0: not even one. */
+static size_t rows_that_fit(const ns_link *l, const ns_stmt *s,
+                            const ns_column *cols, size_t from, size_t nrows) {
+  size_t texts = 0;
+  for (size_t i = from; i < nrows; i++) {
+    for (size_t c = 0; c < s->nparams; c++)
+      texts += cols[c].type == NS_TEXT && cols[c].texts[i].p != NULL
+                   ? cols[c].texts[i].n
+                   : 0;
+    if (!fits(l, texts, s->nparams * (i + 1 - from)))
+      return i - from;
+  }
+  return nrows - from;
+}
+
+static ns_status bulk_part(ns_link *l, ns_stmt *s, const ns_column *cols,
+                           size_t from, size_t nrows, ns_err *err) {
   bulk b = {NULL, NULL, NULL, NULL};
   unsigned size = (unsigned)nrows;
   ns_status st = NS_OK;
-  if (l->dead)
-    return gone(err);
-  if (nrows == 0)
-    return NS_OK;
   mysql_stmt_free_result(s->st);
   if (!bulk_make(&b, s->nparams, nrows))
     st = no_memory(err);
   if (st == NS_OK) {
     for (size_t c = 0; c < s->nparams; c++)
-      bulk_column(&b, c, &cols[c], nrows);
+      bulk_column(&b, c, &cols[c], from, nrows);
     mysql_stmt_attr_set(s->st, STMT_ATTR_ARRAY_SIZE, &size);
     if ((st = bind_params(l, s, b.binds, err)) == NS_OK)
       st = execute(l, s, err);
   }
   bulk_free(&b);
+  return st;
+}
+
+ns_status ns_stmt_bulk(ns_link *l, ns_stmt *s, const ns_column *cols,
+                       size_t nrows, ns_err *err) {
+  ns_status st = NS_OK;
+  size_t n;
+  if (l->dead)
+    return gone(err);
+  for (size_t from = 0; st == NS_OK && from < nrows; from += n)
+    st = (n = rows_that_fit(l, s, cols, from, nrows)) > 0
+             ? bulk_part(l, s, cols, from, n, err)
+             : too_big(l, err);
   return st;
 }
 

@@ -26,6 +26,9 @@ bool ns_link_dead(const ns_link *l);
 int64_t ns_link_thread(const ns_link *l); /* the server's id of it */
 unsigned ns_link_version(const ns_link *l); /* e.g. 101106 */
 
+/* The server's max_allowed_packet: what is longer is TOO_BIG before it is sent. */
+void ns_link_limit(ns_link *l, int64_t max_packet);
+
 /* Runs plain text that returns no rows of interest (they are dropped). */
 ns_status ns_link_text(ns_link *l, const char *sql, ns_err *err);
 
@@ -48,7 +51,8 @@ typedef struct ns_column {
   const char *null;         /* NULL, or per row: non-zero is SQL NULL */
 } ns_column;
 
-/* Executes once per row in one round trip. Fails or succeeds as a whole. */
+/* Executes once per row, in as few round trips as the server's limit on packets
+** allows: one, as a rule. Inside a transaction it fails or succeeds as a whole. */
 ns_status ns_stmt_bulk(ns_link *l, ns_stmt *s, const ns_column *cols,
                        size_t nrows, ns_err *err);
 

@@ -92,12 +92,14 @@ static ns_status connect_once(ns_db *db, ns_err *err) {
   int64_t now;
   if (st != NS_OK)
     return st;
+  db->connecting = true;
   db->owner = getpid();
   db->current = NULL;
   if ((st = ns_server_now(db, &now, err)) == NS_OK && !db->cfg.no_schema)
     st = ns_schema_check(db, err);
   if (st == NS_OK && db->holder != 0)
     st = ns_holder_resume(db, err);
+  db->connecting = false;
   if (st != NS_OK)
     hang_up(db);
   return st;
@@ -107,7 +109,7 @@ static ns_status connect_once(ns_db *db, ns_err *err) {
 static void disown(ns_db *db) {
   hang_up(db);
   ns_leases_free(&db->leases);
-  db->holder = db->unread = 0;
+  db->holder = db->unread = db->doubt = 0;
   db->ntx = 0;
   db->next_id = db->end_id = 0;
   db->user_tx = db->broken_tx = false;
@@ -213,9 +215,10 @@ ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err) {
 void ns_close(ns_db *db) {
   if (db == NULL)
     return;
-  if (!ns_is_foreign(db) && db->link != NULL && !ns_link_dead(db->link)) {
+  if (!ns_is_foreign(db)) {
     ns_rollback(db);
-    ns_holder_leave(db);
+    if (db->leases.n > 0 || (db->link != NULL && !ns_link_dead(db->link)))
+      ns_holder_leave(db);
   }
   hang_up(db);
   ns_listener_close(db->waiter);
@@ -242,9 +245,20 @@ static ns_status prepared(ns_db *db, ns_sql sql, ns_err *err) {
   return ns_link_prepare(db->link, &db->stmts[sql], text, strlen(text), err);
 }
 
-ns_status ns_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err) {
+static ns_status run(ns_db *db, ns_sql sql, const ns_value *params,
+                     ns_err *err) {
   ns_status st = prepared(db, sql, err);
   return st == NS_OK ? ns_stmt_run(db->link, db->stmts[sql], params, err) : st;
+}
+
+/* A connection may have been lost long ago, when the handle was idle: that
+** shows at the next statement. */
+ns_status ns_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err) {
+  ns_status st = run(db, sql, params, err);
+  if (st != NS_EGONE || db->in_tx || db->user_tx || db->connecting ||
+      (st = ns_ready(db, err)) != NS_OK)
+    return st;
+  return run(db, sql, params, err);
 }
 
 ns_status ns_bulk(ns_db *db, ns_sql sql, const ns_column *cols, size_t nrows,
@@ -343,12 +357,17 @@ static ns_status try_once(ns_db *db, ns_tx *tx, bool *cut, ns_err *err) {
   return st;
 }
 
-/* In the caller's transaction: join it, and notice if the server ends it. */
+/* In the caller's transaction: join it. What fails leaves nothing behind for
+** the caller to commit; when the server has ended the whole transaction, the
+** savepoint is gone with it. */
 static ns_status join(ns_db *db, ns_tx *tx, ns_err *err) {
-  ns_status st = ns_ready(db, err);
-  if (st == NS_OK)
-    st = tx->run(db, tx, err);
-  if (err->sqlerr == 1213 || err->sqlerr == 1020)
+  ns_status st;
+  if ((st = ns_ready(db, err)) != NS_OK ||
+      (st = ns_text(db, "SAVEPOINT nightshift", err)) != NS_OK)
+    return st;
+  st = tx->run(db, tx, err);
+  if (st != NS_OK &&
+      ns_text(db, "ROLLBACK TO SAVEPOINT nightshift", NULL) != NS_OK)
     db->broken_tx = true;
   return st;
 }
@@ -358,14 +377,16 @@ ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err) {
   int lost = 0;
   ns_status st = NS_OK;
   tx->replay = tx->done = false;
-  if (db->user_tx)
+  if (ns_in_transaction(db))
     return join(db, tx, err);
   for (int tries = 0; tries < TX_TRIES;) {
     bool cut = false;
     ns_err_clear(err);
-    if ((st = ns_ready(db, err)) != NS_OK)
+    /* BUSY: the session that was cut is still at its commit */
+    if ((st = ns_ready(db, err)) == NS_OK)
+      st = try_once(db, tx, &cut, err);
+    else if (st != NS_EBUSY)
       return st;
-    st = try_once(db, tx, &cut, err);
     if (st == NS_EGONE && (db->cfg.keep_trying != NULL || lost++ < 2)) {
       tx->replay = tx->replay || cut;
       if (!ns_link_dead(db->link)) /* read-only: wait for it to end */
@@ -387,11 +408,14 @@ ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err) {
 
 ns_status ns_begin(ns_db *db, ns_err *err) {
   ns_status st;
-  if (db->user_tx)
+  if (ns_in_transaction(db))
     return ns_fail(err, NS_ESTATE,
                    "a transaction is open already; they do not nest");
-  if ((st = ns_ready(db, err)) != NS_OK ||
-      (st = ns_text(db, "START TRANSACTION", err)) != NS_OK)
+  if ((st = ns_ready(db, err)) == NS_OK)
+    st = ns_text(db, "START TRANSACTION", err);
+  if (st == NS_EGONE && (st = ns_ready(db, err)) == NS_OK) /* as in ns_run */
+    st = ns_text(db, "START TRANSACTION", err);
+  if (st != NS_OK)
     return st;
   db->user_tx = true;
   db->broken_tx = false;
@@ -431,7 +455,7 @@ void ns_rollback(ns_db *db) {
 }
 
 bool ns_in_transaction(const ns_db *db) {
-  return db->user_tx;
+  return db->user_tx && !ns_is_foreign(db);
 }
 
 /* ------------------------------------------------------------- the clock */
@@ -459,6 +483,7 @@ ns_status ns_server_now(ns_db *db, int64_t *now, ns_err *err) {
     *now = row[0].i;
     ns_saw_now(db, *now);
     db->lanes.never_fast = row[1].type == NS_INT && row[1].i != 0;
+    ns_link_limit(db->link, row[2].i);
   }
   return st;
 }
@@ -496,6 +521,12 @@ static ns_status resolve(ns_bytes *sql, ns_err *err) {
   return NS_OK;
 }
 
+/* The server has rolled back more than the statement. */
+static bool ends_transaction(const ns_db *db, const ns_err *err) {
+  return err->sqlerr == 1213 || err->sqlerr == 1020 ||
+         (err->sqlerr == 1205 && db->lanes.never_fast);
+}
+
 static ns_status execute(ns_db *db, ns_bytes sql, const ns_value *params,
                          size_t nparams, ns_err *err) {
   ns_stmt *s;
@@ -518,7 +549,7 @@ ns_status ns_execute(ns_db *db, ns_bytes sql, const ns_value *params,
   if ((st = resolve(&sql, err)) != NS_OK || (st = ns_ready(db, err)) != NS_OK)
     return st;
   st = execute(db, sql, params, nparams, err);
-  if (db->user_tx && (err->sqlerr == 1213 || err->sqlerr == 1020))
+  if (db->user_tx && ends_transaction(db, err))
     db->broken_tx = true;
   if (st != NS_OK) {
     db->current = NULL;

@@ -44,6 +44,7 @@ struct ns_db {
   ns_text_stmt texts[NS_TEXTS];
   ns_stmt *current;    /* what ns_fetch reads from; borrowed */
   uint64_t clock;      /* counts uses of texts */
+  bool connecting;     /* the link is new and not ours to use yet */
   bool in_tx;          /* a transaction of the core is open */
   bool user_tx;        /* a transaction of the caller is open */
   bool broken_tx;      /* the server rolled the caller's back */
@@ -55,6 +56,7 @@ struct ns_db {
   bool is_host;
   int64_t cycle;       /* number of the last cycle that wrote */
   int64_t unread;      /* a lease whose jobs could not be read yet; 0: none */
+  int64_t doubt;       /* a lease that may not have been committed; 0: none */
   ns_verdict *tx_settled; /* verdicts written in the caller's transaction */
   size_t ntx, captx;
   ns_leases leases;    /* what we hold */
@@ -76,7 +78,8 @@ struct ns_db {
 /* Connects if need be. Inside a transaction of ours it never reconnects. */
 ns_status ns_ready(ns_db *db, ns_err *err);
 
-/* Runs a named statement with its parameters. */
+/* Runs a named statement with its parameters; outside a transaction once more
+** when the connection is lost, so all that run there may be run twice. */
 ns_status ns_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
 
 /* Runs it once per row in one round trip. */

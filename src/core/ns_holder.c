@@ -10,7 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ns_claim.h"
 #include "ns_handle.h"
+#include "ns_time.h"
+
+#define LEAVE_MAX (3 * NS_SECOND) /* a close waits this long for locked rows */
 
 /* The kernel's id of this boot, so that a pid means something later. */
 static void boot_id(char *out, size_t size) {
@@ -95,20 +99,37 @@ static ns_verdict *releases(const ns_leases *leases, size_t *n) {
   return all;
 }
 
+/* Gives everything back, trying again while somebody holds rows of it. False:
+** some is still ours. */
+static bool release_all(ns_db *db, ns_err *err) {
+  int64_t give_up = ns_mono_us() + LEAVE_MAX;
+  ns_status st = ns_take_resolve(db, err);
+  bool gave = false;
+  size_t n = 1;
+  while (st == NS_OK) {
+    ns_verdict *all = releases(&db->leases, &n);
+    if (n > 0)
+      st = ns_cycle(db, all, n, NULL, 0, 0, NULL, NULL, err);
+    free(all);
+    gave = gave || n > 0;
+    if (n == 0 || ns_mono_us() > give_up)
+      break;
+    if (db->leases.n > 0)
+      ns_sleep_us(ns_jitter(20000, 0.5));
+  }
+  if (gave && st == NS_OK)
+    ns_ring(db, NULL);
+  return st == NS_OK && n == 0;
+}
+
 void ns_holder_leave(ns_db *db) {
   ns_err err;
   ns_value param = ns_vint(db->holder);
-  size_t n;
-  ns_verdict *all;
   bool (*keep)(void *) = db->cfg.keep_trying;
   if (db->holder == 0)
     return;
-  db->cfg.keep_trying = NULL; /* closing waits for nobody */
-  all = releases(&db->leases, &n);
-  if (n > 0 && ns_cycle(db, all, n, NULL, 0, 0, NULL, NULL, &err) == NS_OK)
-    ns_ring(db, NULL);
-  free(all);
-  if (db->link != NULL && !ns_link_dead(db->link))
+  db->cfg.keep_trying = NULL; /* closing waits for no server */
+  if (release_all(db, &err) && db->link != NULL && !ns_link_dead(db->link))
     ns_run(db, NS_SQL_HOLDER_LEAVE, &param, &err);
   db->cfg.keep_trying = keep;
   db->holder = 0;

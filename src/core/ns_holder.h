@@ -9,7 +9,8 @@
 /* After a reconnect: takes the lock again and says where we are now. */
 ns_status ns_holder_resume(ns_db *db, ns_err *err);
 
-/* Gives all claims back and removes the row; best effort, for closing. */
+/* Gives all claims back and removes the row; best effort, for closing. The row
+** stays as long as a claim names it. */
 void ns_holder_leave(ns_db *db);
 
 /* Writes the number of this cycle, inside its transaction. */
