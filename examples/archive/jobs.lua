@@ -18,7 +18,7 @@ done; exit 75]]
 local PACK = [[
 find "$folder" ! -type s -printf '%y %s\n' 2>/dev/null |
   awk '{ n++ } $1 == "f" { b += $2 } END { printf "%.0f %.0f\n", n, b }' >"$work/listed"
-{ tar -cf - -C "${folder%/*}/" -- "./${folder##*/}" | gzip -1 >"$work/tar.gz"; } 2>"$work/errors" &&
+{ tar -cf - --no-unquote -C "${folder%/*}/" -- "./${folder##*/}" | gzip -1 >"$work/tar.gz"; } 2>"$work/errors" &&
   tar -tz <"$work/tar.gz" | wc -l >"$work/packed" && mv -- "$work/tar.gz" "$archive" && : >"$work/done"]]
 
 local CHECK = [[

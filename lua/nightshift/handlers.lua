@@ -51,7 +51,10 @@ end
 --- Runs one file; its table, or nil and a message.
 local function run_file(file)
   local chunk, message = loadfile(file, "t")
-  if not chunk then return nil, message end
+  if not chunk then
+    if not message:find(file, 1, true) then message = file .. ": " .. message end
+    return nil, message
+  end
   local ok, result = xpcall(chunk, traceback, file)
   if not ok then
     local text = result:gsub("\n%s*%[C%]: in function 'xpcall'.*$", "")

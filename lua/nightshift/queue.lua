@@ -122,14 +122,22 @@ end
 local CLAIM = { wait = options.duration }
 local LIMIT = options.integer(1, 10000)
 
+-- A payload or state that Lua cannot hold exactly (pushed from SQL) fails its
+-- job, as it does in a worker, rather than come as something else.
 local function claim(self, verb, limit, opts)
   local given, message, code = options.read(verb, opts, CLAIM)
   if not given then return nil, message, code end
   local claimed
   claimed, message, code = self._handle:claim(self.name, limit, given.wait or 0)
   if not claimed then return nil, message, code end
-  for i = 1, #claimed do job.new(claimed[i], self._backend) end
-  return claimed
+  local usable = {}
+  for i = 1, #claimed do
+    local made = job.new(claimed[i], self._backend)
+    local broken = made.payload_error or made.state_error
+    if broken then made:fail(broken) else usable[#usable + 1] = made end
+  end
+  if #usable == 0 and #claimed > 0 then return claim(self, verb, limit, opts) end
+  return usable
 end
 
 --- Claims one job; a bare nil when none came within `wait`.

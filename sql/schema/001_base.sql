@@ -307,6 +307,9 @@ BEGIN
   IF p_payload IS NULL OR NOT JSON_VALID(p_payload) THEN
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: the payload is not valid JSON';
   END IF;
+  IF LENGTH(p_payload) > COALESCE(@nightshift_max_payload, 1048576) THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: the payload is over 1 MiB; SET @nightshift_max_payload to allow more bytes';
+  END IF;
   IF NOT JSON_VALID(v_options) OR JSON_TYPE(v_options) <> 'OBJECT' THEN
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: the options are not a JSON object';
   END IF;

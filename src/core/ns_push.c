@@ -193,7 +193,10 @@ static ns_status insert_rows(ns_db *db, const ns_insert *rows, size_t n,
   return st;
 }
 
-static ns_status taken(ns_db *db, const ns_insert *row, ns_err *err) {
+/* 'row' met its unique key: held by a live job, or by an earlier row of the
+** same push, of which 'first' is the first. */
+static ns_status taken(ns_db *db, const ns_insert *first, const ns_insert *row,
+                       ns_err *err) {
   const ns_value *owner = NULL;
   ns_err none;
   long long id = 0;
@@ -203,6 +206,11 @@ static ns_status taken(ns_db *db, const ns_insert *row, ns_err *err) {
       ns_row(db, NS_SQL_PUSH_UNIQUE_OWNER, &owner, &none) == NS_OK &&
       owner != NULL)
     id = owner[0].i;
+  for (; first < row; first++)
+    if (first->id == id)
+      return ns_fail(err, NS_EDUPLICATE,
+                     "the unique key '%.*s' stands twice in one push",
+                     (int)(key.n < 100 ? key.n : 100), key.p);
   return ns_fail(err, NS_EDUPLICATE,
                  "the unique key '%.*s' is held by job %lld, which has not "
                  "finished",
@@ -221,7 +229,7 @@ static ns_status insert_keys(ns_db *db, const ns_insert *rows, size_t n,
                              ns_vtext(rows[i].push->unique), ns_vint(rows[i].id)},
                 err);
     if (st == NS_EDUPLICATE)
-      st = taken(db, &rows[i], err);
+      st = taken(db, rows, &rows[i], err);
   }
   return st;
 }

@@ -10,6 +10,13 @@
 
 #include "ns_handle.h"
 
+/* ASCII control characters, and U+0080 to U+009F, which are C2 80 to C2 9F. */
+static bool is_control(ns_bytes name, size_t i) {
+  unsigned char c = (unsigned char)name.p[i];
+  unsigned char next = i + 1 < name.n ? (unsigned char)name.p[i + 1] : 0;
+  return c < 32 || c == 127 || (c == 0xC2 && next < 0xA0);
+}
+
 ns_status ns_name_check(ns_bytes name, const char *what, size_t max,
                         ns_err *err) {
   if (name.p == NULL || name.n == 0)
@@ -17,13 +24,10 @@ ns_status ns_name_check(ns_bytes name, const char *what, size_t max,
   if (name.n > max)
     return ns_fail(err, NS_EINVALID, "the %s has %zu bytes; the limit is %zu",
                    what, name.n, max);
-  for (size_t i = 0; i < name.n; i++) {
-    unsigned char c = (unsigned char)name.p[i];
-    if (c < 32 || c == 127)
+  for (size_t i = 0; i < name.n; i++)
+    if (is_control(name, i))
       return ns_fail(err, NS_EINVALID,
-                     "the %s has a control character (byte %u at position %zu)",
-                     what, c, i + 1);
-  }
+                     "the %s has a control character at byte %zu", what, i + 1);
   if (!ns_utf8_valid(name))
     return ns_fail(err, NS_EINVALID, "the %s is not valid UTF-8", what);
   return NS_OK;

@@ -114,7 +114,10 @@ function run.commands.run(args)
   local handler = find_handler(args)
   local runner = backend(args)
   local made = job.new(made_up(args), runner)
+  local exit = os.exit
+  function os.exit() error("os.exit called by the handler", 2) end -- luacheck: ignore 122
   local ok, result = xpcall(handler, traceback, made)
+  os.exit = exit -- luacheck: ignore 122
   if runner.opened then runner.opened:close() end
   if not ok then context.fail(context.FAILURE, "%s raised: %s", args.name, output.safe(result)) end
   local verdict = runner.verdict or { kind = "ack", result = result, children = made._children }

@@ -18,7 +18,7 @@ function work.define(parser)
 end
 
 local function parse_feed(text)
-  local name, weight = text:match "^(.*)=(%d+)$"
+  local name, weight = text:match "^(.*)=([^=]*)$"
   name, weight = name or text, math.tointeger(tonumber(weight or 1))
   local ok, message = options.name("queue name", name, options.MAX_QUEUE)
   if not ok then context.fail(context.USAGE, "--queues: %s", message) end
