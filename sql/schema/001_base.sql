@@ -206,7 +206,6 @@ CREATE TABLE nightshift_finished (
   timeout BIGINT NOT NULL,
   deadline BIGINT NULL,
   created BIGINT NOT NULL,
-  claimed BIGINT NULL,
   finished_at BIGINT NOT NULL,
   parent BIGINT NULL,
   root BIGINT NULL,

@@ -242,6 +242,10 @@ ns_status ns_touch(ns_db *db, int64_t id, int64_t run, int64_t worker_pid,
 /* The handle's holder id, registered when it first claims; 0 before. */
 int64_t ns_holder_id(const ns_db *db);
 
+/* Whether this user may run every statement that a holder needs; asks the
+** server by preparing them. Errors: DENIED, with the server's words. */
+ns_status ns_probe(ns_db *db, ns_err *err);
+
 /* Registers now, as a "host" or a "handle". */
 ns_status ns_register(ns_db *db, bool is_host, ns_err *err);
 

@@ -253,6 +253,17 @@ static ns_status run(ns_db *db, ns_sql sql, const ns_value *params,
 
 /* A connection may have been lost long ago, when the handle was idle: that
 ** shows at the next statement. */
+/* Statements with a part that is put in later are left out: others need the
+** same privileges. */
+ns_status ns_probe(ns_db *db, ns_err *err) {
+  ns_status st = ns_ready(db, err);
+  for (size_t i = 0; st == NS_OK && i < NS_SQL_COUNT; i++)
+    if (strstr(ns_sql_texts[i], "/*lanes*/") == NULL &&
+        strstr(ns_sql_texts[i], "(queues)") == NULL)
+      st = prepared(db, (ns_sql)i, err);
+  return st;
+}
+
 ns_status ns_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err) {
   ns_status st = run(db, sql, params, err);
   if (st != NS_EGONE || db->in_tx || db->user_tx || db->connecting ||

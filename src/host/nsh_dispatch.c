@@ -471,6 +471,7 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
   db.keep_trying = keep_trying;
   db.keep_trying_arg = d;
   if ((st = ns_open(&d->db, &db, err)) != NS_OK ||
+      (st = ns_probe(d->db, err)) != NS_OK ||
       (st = ns_register(d->db, true, err)) != NS_OK ||
       (st = make_queues(d, err)) != NS_OK ||
       (st = read_feeds(d, err)) != NS_OK ||
