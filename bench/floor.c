@@ -203,9 +203,9 @@ static void prepare_claim(size_t size) {
   insert_finished = prepare(
       "INSERT INTO nightshift_finished (id, queue_id, name, payload, priority,"
       " outcome, run, attempts, polls, crashes, lost, max_attempts,"
-      " max_crashes, backoff, timeout, created, claimed, finished_at, on_fail,"
+      " max_crashes, backoff, timeout, created, finished_at, on_fail,"
       " nonce, holder) VALUES (?, 1, 'noop', ?, 100, 'done', 1, 0, 0, 0, 0,"
-      " 10, 3, 5000000, 3600000000, ?, ?, " NOW ", 'cancel', ?, 1)");
+      " 10, 3, 5000000, 3600000000, ?, " NOW ", 'cancel', ?, 1)");
   delete_job = prepare("DELETE FROM nightshift_job WHERE id = ? AND run = ?");
   delete_lease = prepare("DELETE FROM nightshift_lease WHERE id = ?");
 }
@@ -272,8 +272,7 @@ static void read_jobs(batch *b) {
 
 static void settle(batch *b, bool history) {
   MYSQL_BIND done[] = {integers(b->id), strings(b->payload, b->length, b->n),
-                       integers(b->created), integers(b->created),
-                       integers(b->nonce)};
+                       integers(b->created), integers(b->nonce)};
   MYSQL_BIND token[] = {integers(b->id), integers(b->run)};
   MYSQL_BIND lease = integers(&b->lease);
   if (history)
