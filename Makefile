@@ -279,7 +279,7 @@ test-valgrind valgrind: deps
 	@$(MAKE) --no-print-directory tests
 	@$(call SPECS,LUA=$(LUA) NIGHTSHIFT_PATIENCE=20,valgrind -q \
 	  --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite \
-	  --child-silent-after-fork=yes --suppressions=spec/c/valgrind.supp $(O)/run)
+	  --child-silent-after-fork=yes $(O)/run)
 
 # ------------------------------------------------------------------- lint
 
