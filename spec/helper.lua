@@ -36,7 +36,7 @@ local in_test = false
 --- A new folder.
 -- @treturn string path
 function fixture.dir()
-  local path = assert(nst.mkdtemp "/tmp/nightshift-spec-")
+  local path = proc.folder()
   folders[path] = in_test
   return path
 end
@@ -86,4 +86,5 @@ on({ "file", "end" }, function() clean(true) end)
 on({ "exit" }, function()
   clean(true)
   if db.main then db.main:remove() end
+  proc.clean()
 end)

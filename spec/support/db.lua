@@ -80,7 +80,7 @@ function db.server()
   local pid, euid = nst.ids()
   local self = setmetatable({ of_test = db.in_test }, Server)
   self.folder = assert(nst.mkdtemp(("%s/server-%d-"):format(parent, pid)))
-  self.socket_folder = assert(nst.mkdtemp "/tmp/nightshift-spec-")
+  self.socket_folder = proc.folder()
   self.socket = self.socket_folder .. "/s.sock"
   self.settings = self.folder .. "/my.cnf"
   assert(os.execute("mkdir " .. quoted(self.folder .. "/tmp")))

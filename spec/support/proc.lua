@@ -27,6 +27,23 @@ local patience = tonumber(os.getenv "NIGHTSHIFT_PATIENCE") or 1
 --- Time limits are multiplied by this under sanitizers and valgrind.
 function proc.limit(seconds) return seconds * patience end
 
+-- Folders of runs that were killed.
+for folder in io.popen("ls -d /tmp/nightshift-spec-* 2>/dev/null"):lines() do
+  local pid = folder:match "spec%-(%d+)%-"
+  if pid and not nst.kill(tonumber(pid), "0") then os.execute("rm -rf " .. folder) end
+end
+
+-- All temporary folders of this run; others may pass through it.
+local temporary = assert(nst.mkdtemp(("/tmp/nightshift-spec-%d-"):format((nst.ids()))))
+os.execute("chmod 711 " .. temporary)
+
+--- A new folder that only we may enter.
+-- @treturn string path
+function proc.folder() return assert(nst.mkdtemp(temporary .. "/")) end
+
+--- The end of the run.
+function proc.clean() os.execute("rm -rf " .. temporary) end
+
 local Process = {}
 Process.__index = Process
 local running = {} -- pid -> Process
@@ -63,7 +80,7 @@ end
 -- our environment), `cwd`, `stdin` (text), `keep` (never kill it by itself)
 -- @treturn Process
 function proc.start(options)
-  local self = setmetatable({ folder = assert(nst.mkdtemp "/tmp/nightshift-spec-"), args = options }, Process)
+  local self = setmetatable({ folder = proc.folder(), args = options }, Process)
   local env = defaults()
   for name, value in pairs(options.env or {}) do env[name] = value end
   self.out, self.err = self.folder .. "/out", self.folder .. "/err"
