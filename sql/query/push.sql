@@ -29,6 +29,11 @@ SELECT 1 FROM nightshift_job WHERE id = ? AND nonce = ?
 UNION ALL
 SELECT 1 FROM nightshift_finished WHERE id = ? AND nonce = ?
 
+-- name: push_replayed_end
+-- Params: id, nonce. Key: PRIMARY of finished. A row: it did, and its job has
+-- ended between the look and the repeated insert.
+SELECT 1 FROM nightshift_finished WHERE id = ? AND nonce = ?
+
 -- name: push_scheduled
 -- Params: [id,…]. Keys: PRIMARY of job, one row at a time; run_at is exactly
 -- the job's due.

@@ -317,36 +317,44 @@ typedef struct work {
   size_t n;
 } work;
 
-/* Did the try that was cut at its commit happen after all? */
-static ns_status happened(ns_db *db, const ns_insert *row, bool *yes,
-                          ns_err *err) {
+/* Is there a row for this id and nonce? 'sql' says where to look. */
+static ns_status look(ns_db *db, ns_sql sql, const ns_insert *row, bool *yes,
+                      ns_err *err) {
   const ns_value *found = NULL;
-  ns_status st = ns_run(db, NS_SQL_PUSH_REPLAYED,
+  ns_status st = ns_run(db, sql,
                         (ns_value[]){ns_vint(row->id), ns_vint(row->nonce),
                                      ns_vint(row->id), ns_vint(row->nonce)},
                         err);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_PUSH_REPLAYED, &found, err);
+    st = ns_row(db, sql, &found, err);
   *yes = found != NULL;
   return st;
 }
 
-/* Looks before the inserts and after: the old transaction may still be
-** committing, and its job may even have finished, while we look. */
+/*
+** The try that was cut at its commit may have happened, may still be
+** committing, and its job may even end while we look. So: look; insert, which
+** waits for the old transaction and is a duplicate if its job lives; look into
+** the history once more, where a job that ended in between must be by now.
+*/
+static ns_status replay(ns_db *db, work *w, bool *yes, ns_err *err) {
+  ns_err second;
+  ns_status st = look(db, NS_SQL_PUSH_REPLAYED, w->rows, yes, err);
+  if (st != NS_OK || *yes)
+    return st;
+  st = ns_insert_jobs(db, w->rows, w->n, err);
+  if (st == NS_OK)
+    st = look(db, NS_SQL_PUSH_REPLAYED_END, w->rows, yes, err);
+  else if (st == NS_EDUPLICATE &&
+           look(db, NS_SQL_PUSH_REPLAYED, w->rows, yes, &second) == NS_OK && *yes)
+    st = NS_OK;
+  return st;
+}
+
 static ns_status push_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
-  ns_err second;
-  ns_status st = NS_OK;
-  bool yes = false;
-  if (tx->replay)
-    st = happened(db, &w->rows[0], &yes, err);
-  if (st == NS_OK && !yes)
-    st = ns_insert_jobs(db, w->rows, w->n, err);
-  if (tx->replay && !yes && st == NS_EDUPLICATE &&
-      happened(db, &w->rows[0], &yes, &second) == NS_OK && yes)
-    st = NS_OK;
-  tx->done = yes;
-  return st;
+  return tx->replay ? replay(db, w, &tx->done, err)
+                    : ns_insert_jobs(db, w->rows, w->n, err);
 }
 
 static ns_status resolve_queues(ns_db *db, ns_bytes queue, const ns_push *jobs,
