@@ -1,6 +1,6 @@
 /*
-** Claiming: promotion of due jobs, the range claim over the known lanes, the
-** sweep, sentinels, leases, payloads.
+** Claiming: the range claim over the known lanes, the sweep, fair shares between
+** queues, sentinels, leases.
 **
 ** Invariant: nothing here waits for a row lock. The fast path deletes with a
 ** lock wait of zero; when it meets a row that somebody holds it gives way, for
@@ -14,20 +14,16 @@
 #include <string.h>
 
 #include "ns_handle.h"
+#include "ns_paths.h"
 #include "ns_queue.h"
 #include "ns_time.h"
 
 #define LANE_MARK "/*lanes*/"
 #define LANE_RANGE                                                            \
   "(rank = ? AND ready_at >= ? AND ready_at < 9223372036854775807)"
-#define LOOK_EVERY INT64_C(20000)      /* µs between looks at scheduled */
-#define PROMOTE_AT_ONCE 1000           /* rows per cycle */
-#define PENALTY_MAX 64                 /* cycles on the slow path */
 #define SWEEP_SHARE 20                 /* 1/20 of the time: 5 % */
 #define SWEEP_CHEAP INT64_C(2000)      /* µs: sweep whenever nothing is found */
 #define LATE_COMMIT (5 * NS_SECOND)    /* floors of empty lanes trail by this */
-
-#define ER_LOCK_WAIT 1205
 
 static ns_status no_memory(ns_err *err) {
   return ns_fail(err, NS_ENOMEM, "out of memory");
@@ -41,165 +37,6 @@ void ns_pair_add(ns_buf *list, int64_t id, int64_t run) {
 ns_value ns_pair_end(ns_buf *list) {
   ns_buf_adds(list, list->n > 0 ? "]" : "[]");
   return ns_vtext(ns_buf_bytes(list));
-}
-
-/* -------------------------------------------------- fast path, slow path */
-
-/* A statement in its two forms, run on whichever path is open. */
-typedef struct ns_paths {
-  ns_stmt *fast, *skip;
-} ns_paths;
-
-static bool collided(ns_db *db, const ns_err *err) {
-  if (err->sqlerr != ER_LOCK_WAIT)
-    return false;
-  db->lanes.penalty = db->lanes.penalty * 2 + 1;
-  if (db->lanes.penalty > PENALTY_MAX)
-    db->lanes.penalty = PENALTY_MAX;
-  db->lanes.backoff = db->lanes.penalty;
-  return true;
-}
-
-/* True while the fast path is worth a try in this cycle. */
-static bool fast_open(ns_db *db) {
-  if (db->lanes.never_fast)
-    return false;
-  if (db->lanes.backoff == 0)
-    return true;
-  db->lanes.backoff--;
-  return false;
-}
-
-static ns_status prepare_paths(ns_db *db, ns_paths *p, ns_bytes fast,
-                               ns_bytes skip, bool want_fast, ns_err *err) {
-  p->fast = p->skip = NULL;
-  return want_fast ? ns_prepared(db, &p->fast, fast, err)
-                   : ns_prepared(db, &p->skip, skip, err);
-}
-
-/* Runs the open form. '*slow' says that the rows are locked, not deleted. */
-static ns_status run_paths(ns_db *db, ns_bytes fast, ns_bytes skip,
-                           const ns_value *params, ns_stmt **ran, bool *slow,
-                           ns_err *err) {
-  ns_paths p;
-  bool try_fast = fast_open(db);
-  ns_status st = prepare_paths(db, &p, fast, skip, try_fast, err);
-  *slow = !try_fast;
-  if (st == NS_OK && try_fast) {
-    *ran = p.fast;
-    st = ns_stmt_run(db->link, p.fast, params, err);
-    if (st == NS_OK && db->lanes.penalty > 0)
-      db->lanes.penalty--;
-    if (st != NS_EBUSY || !collided(db, err))
-      return st;
-    *slow = true;
-    st = ns_prepared(db, &p.skip, skip, err);
-  }
-  if (st == NS_OK) {
-    *ran = p.skip;
-    st = ns_stmt_run(db->link, p.skip, params, err);
-  }
-  return st;
-}
-
-/* ------------------------------------------------------------- promotion */
-
-/* A due row: run_at, job, queue, rank, run. */
-enum { P_RUN_AT, P_JOB, P_QUEUE, P_RANK, P_RUN, P_OFFSET, P_COUNT };
-
-static ns_status collect_due(ns_db *db, ns_stmt *s, int64_t *cols, size_t *n,
-                             ns_err *err) {
-  const ns_value *row;
-  ns_status st;
-  *n = 0;
-  while ((st = ns_stmt_fetch(db->link, s, &row, err)) == NS_OK && row != NULL &&
-         *n < PROMOTE_AT_ONCE) {
-    for (size_t c = 0; c < P_OFFSET; c++)
-      cols[c * PROMOTE_AT_ONCE + *n] = row[c].i;
-    cols[P_OFFSET * PROMOTE_AT_ONCE + *n] = (int64_t)*n;
-    ++*n;
-  }
-  return st;
-}
-
-static ns_column int_column(const int64_t *cols, size_t c) {
-  return (ns_column){NS_INT, cols + c * PROMOTE_AT_ONCE, NULL, NULL};
-}
-
-static ns_status move_due(ns_db *db, const int64_t *cols, size_t n, bool slow,
-                          ns_err *err) {
-  ns_status st = NS_OK;
-  if (slow)
-    st = ns_bulk(db, NS_SQL_CLAIM_PROMOTE_DROP,
-                 (ns_column[]){int_column(cols, P_RUN_AT),
-                               int_column(cols, P_JOB)},
-                 n, err);
-  if (st == NS_OK)
-    st = ns_bulk(db, NS_SQL_CLAIM_READY,
-                 (ns_column[]){int_column(cols, P_QUEUE),
-                               int_column(cols, P_RANK),
-                               int_column(cols, P_OFFSET),
-                               int_column(cols, P_JOB),
-                               int_column(cols, P_RUN)},
-                 n, err);
-  return st;
-}
-
-static ns_status promote_batch(ns_db *db, size_t *n, ns_err *err) {
-  int64_t *cols = malloc(P_COUNT * PROMOTE_AT_ONCE * sizeof *cols);
-  ns_value params[] = {ns_vint(0), ns_vint(PROMOTE_AT_ONCE)};
-  ns_stmt *s = NULL;
-  bool slow;
-  ns_status st = NS_OK;
-  *n = 0;
-  if (cols == NULL)
-    return no_memory(err);
-  st = run_paths(db, ns_str(ns_sql_texts[NS_SQL_CLAIM_PROMOTE]),
-                 ns_str(ns_sql_texts[NS_SQL_CLAIM_PROMOTE_SKIP]), params, &s,
-                 &slow, err);
-  if (st == NS_OK)
-    st = collect_due(db, s, cols, n, err);
-  if (st == NS_OK)
-    st = move_due(db, cols, *n, slow, err);
-  free(cols);
-  return st;
-}
-
-/* When the first scheduled job is due, relative to now; -1: none. */
-static ns_status next_scheduled(ns_db *db, int64_t *in, ns_err *err) {
-  const ns_value *row = NULL;
-  ns_status st = ns_run(db, NS_SQL_CLAIM_PROMOTE_NEXT, NULL, err);
-  *in = -1;
-  if (st == NS_OK)
-    st = ns_row(db, NS_SQL_CLAIM_PROMOTE_NEXT, &row, err);
-  if (st == NS_OK && row != NULL) {
-    ns_saw_now(db, row[1].i);
-    *in = row[0].i > row[1].i ? row[0].i - row[1].i : 0;
-  }
-  return st;
-}
-
-ns_status ns_promote(ns_db *db, int64_t *next_due, ns_err *err) {
-  size_t n = 0;
-  int64_t now = ns_mono_us();
-  ns_status st;
-  if (now < db->look_at) {
-    *next_due = db->due_at == 0 ? -1 : db->due_at > now ? db->due_at - now : 0;
-    return NS_OK;
-  }
-  if ((st = next_scheduled(db, next_due, err)) != NS_OK)
-    return st;
-  if (*next_due == 0 && (st = promote_batch(db, &n, err)) == NS_OK)
-    st = next_scheduled(db, next_due, err);
-  if (*next_due == 0 && n < PROMOTE_AT_ONCE) /* somebody holds what is due */
-    *next_due = n > 0 ? LOOK_EVERY / 10 : LOOK_EVERY;
-  db->due_at = *next_due < 0 ? 0 : now + *next_due;
-  db->look_at = now + LOOK_EVERY;
-  if (*next_due >= 0 && db->due_at < db->look_at)
-    db->look_at = db->due_at;
-  if (n == PROMOTE_AT_ONCE)
-    db->look_at = now;
-  return st;
 }
 
 /* ---------------------------------------------------------------- taking */
@@ -261,7 +98,7 @@ static ns_status take_rows(ns_db *db, ns_bytes fast, ns_bytes skip,
   size_t before = out->n;
   ns_stmt *s = NULL;
   bool slow;
-  ns_status st = run_paths(db, fast, skip, params, &s, &slow, err);
+  ns_status st = ns_paths_run(db, fast, skip, params, &s, &slow, err);
   if (st == NS_OK)
     st = collect(db, s, queue_id, out, err);
   if (st == NS_OK && slow)
@@ -475,135 +312,4 @@ ns_status ns_take_resolve(ns_db *db, ns_err *err) {
     ns_leases_drop(&db->leases, db->doubt);
   db->doubt = 0;
   return NS_OK;
-}
-
-/* A block of memory that a job's bytes live in. */
-typedef struct block {
-  struct block *next;
-  char bytes[];
-} block;
-
-void ns_jobs_free(ns_jobs *jobs) {
-  block *b = jobs->memory;
-  while (b != NULL) {
-    block *next = b->next;
-    free(b);
-    b = next;
-  }
-  free(jobs->items);
-  *jobs = NS_JOBS_INIT;
-}
-
-static ns_bytes keep(char **at, const ns_value *v) {
-  ns_bytes kept = {*at, v->s.n};
-  if (v->type != NS_TEXT)
-    return NS_NONE;
-  memcpy(*at, v->s.p, v->s.n);
-  *at += v->s.n;
-  return kept;
-}
-
-static int64_t or_else(const ns_value *v, int64_t fallback) {
-  return v->type == NS_NULL ? fallback : v->i;
-}
-
-/* Columns of claim_read. */
-enum {
-  R_ID, R_RUN, R_QUEUE, R_NAME, R_PAYLOAD, R_STATE, R_ATTEMPTS, R_POLLS,
-  R_CRASHES, R_MAX_ATTEMPTS, R_MAX_POLLS, R_PRIORITY, R_PARENT, R_ROOT,
-  R_CREATED, R_DUE, R_DEADLINE, R_TIMEOUT, R_NONCE, R_NOW
-};
-
-static bool add_job(ns_db *db, int64_t lease, const ns_value *r, ns_jobs *out) {
-  size_t state = r[R_STATE].type == NS_TEXT ? r[R_STATE].s.n : 0;
-  block *b = malloc(sizeof *b + r[R_NAME].s.n + r[R_PAYLOAD].s.n + state + 1);
-  char *at;
-  if (b == NULL ||
-      !ns_grow(&out->items, &out->cap, out->n + 1, sizeof *out->items)) {
-    free(b);
-    return false;
-  }
-  b->next = out->memory;
-  out->memory = b;
-  at = b->bytes;
-  out->items[out->n++] = (ns_job){
-      .id = r[R_ID].i, .run = r[R_RUN].i, .lease = lease,
-      .queue_id = r[R_QUEUE].i,
-      .queue = ns_queue_name_of(db, r[R_QUEUE].i),
-      .name = keep(&at, &r[R_NAME]), .payload = keep(&at, &r[R_PAYLOAD]),
-      .state = keep(&at, &r[R_STATE]),
-      .attempts = r[R_ATTEMPTS].i, .polls = r[R_POLLS].i,
-      .crashes = r[R_CRASHES].i, .max_attempts = r[R_MAX_ATTEMPTS].i,
-      .max_polls = or_else(&r[R_MAX_POLLS], -1), .priority = r[R_PRIORITY].i,
-      .parent = or_else(&r[R_PARENT], 0), .root = or_else(&r[R_ROOT], 0),
-      .created = r[R_CREATED].i, .due = r[R_DUE].i,
-      .deadline = or_else(&r[R_DEADLINE], 0), .timeout = r[R_TIMEOUT].i,
-      .nonce = r[R_NONCE].i};
-  return true;
-}
-
-static ns_lease *lease_of(ns_db *db, int64_t lease) {
-  for (size_t i = 0; i < db->leases.n; i++)
-    if (db->leases.items[i].id == lease)
-      return &db->leases.items[i];
-  return NULL;
-}
-
-/* Claims of this lease that the read did not bring are not ours any more. */
-static ns_status forget_missing(ns_db *db, ns_lease *b, const ns_jobs *out,
-                                size_t first, ns_err *err) {
-  int64_t id = b->id;
-  size_t found = out->n - first;
-  if (found == b->n)
-    return NS_OK;
-  for (size_t i = 0; i < b->n; i++) {
-    size_t k = first;
-    while (k < out->n && (out->items[k].id != b->jobs[i].id ||
-                          out->items[k].run != b->jobs[i].run))
-      k++;
-    if (k == out->n && !b->jobs[i].settled) {
-      b->jobs[i].settled = true;
-      b->open--;
-    }
-  }
-  if (b->open > 0)
-    return NS_OK;
-  ns_leases_drop(&db->leases, id);
-  return ns_bulk(db, NS_SQL_SETTLE_LEASE,
-                 (ns_column[]){{NS_INT, &id, NULL, NULL}}, 1, err);
-}
-
-/* The tokens of a lease: in the order they were taken, or else by id. */
-static void list_tokens(const ns_lease *b, const ns_takes *takes, ns_buf *list) {
-  if (takes != NULL)
-    for (size_t i = 0; i < takes->n; i++)
-      ns_pair_add(list, takes->items[i].id, takes->items[i].run);
-  else
-    for (size_t i = 0; i < b->n; i++)
-      if (!b->jobs[i].settled)
-        ns_pair_add(list, b->jobs[i].id, b->jobs[i].run);
-}
-
-ns_status ns_take_read(ns_db *db, int64_t lease, const ns_takes *takes,
-                       ns_jobs *out, ns_err *err) {
-  ns_lease *b = lease_of(db, lease);
-  ns_buf list = NS_BUF_INIT;
-  const ns_value *row = NULL;
-  ns_value param;
-  size_t first = out->n;
-  ns_status st;
-  if (b == NULL)
-    return NS_OK;
-  list_tokens(b, takes, &list);
-  param = ns_pair_end(&list);
-  st = list.oom ? no_memory(err) : ns_run(db, NS_SQL_CLAIM_READ, &param, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_CLAIM_READ, &row, err)) == NS_OK && row != NULL) {
-    if (out->n == first)
-      ns_saw_now(db, row[R_NOW].i);
-    if (!add_job(db, lease, row, out))
-      st = no_memory(err);
-  }
-  ns_buf_free(&list);
-  return st == NS_OK ? forget_missing(db, b, out, first, err) : st;
 }

@@ -1,0 +1,147 @@
+/*
+** Reading claimed jobs: payloads and all, after the claim's commit.
+**
+** Invariant: a claim that the read does not bring was cancelled or moved in
+** between; it is forgotten, and its lease with it when that was its last one.
+*/
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns_claim.h"
+#include "ns_handle.h"
+#include "ns_queue.h"
+
+static ns_status no_memory(ns_err *err) {
+  return ns_fail(err, NS_ENOMEM, "out of memory");
+}
+
+/* A block of memory that a job's bytes live in. */
+typedef struct block {
+  struct block *next;
+  char bytes[];
+} block;
+
+void ns_jobs_free(ns_jobs *jobs) {
+  block *b = jobs->memory;
+  while (b != NULL) {
+    block *next = b->next;
+    free(b);
+    b = next;
+  }
+  free(jobs->items);
+  *jobs = NS_JOBS_INIT;
+}
+
+static ns_bytes keep(char **at, const ns_value *v) {
+  ns_bytes kept = {*at, v->s.n};
+  if (v->type != NS_TEXT)
+    return NS_NONE;
+  memcpy(*at, v->s.p, v->s.n);
+  *at += v->s.n;
+  return kept;
+}
+
+static int64_t or_else(const ns_value *v, int64_t fallback) {
+  return v->type == NS_NULL ? fallback : v->i;
+}
+
+/* Columns of claim_read. */
+enum {
+  R_ID, R_RUN, R_QUEUE, R_NAME, R_PAYLOAD, R_STATE, R_ATTEMPTS, R_POLLS,
+  R_CRASHES, R_MAX_ATTEMPTS, R_MAX_POLLS, R_PRIORITY, R_PARENT, R_ROOT,
+  R_CREATED, R_DUE, R_DEADLINE, R_TIMEOUT, R_NONCE, R_NOW
+};
+
+static bool add_job(ns_db *db, int64_t lease, const ns_value *r, ns_jobs *out) {
+  size_t state = r[R_STATE].type == NS_TEXT ? r[R_STATE].s.n : 0;
+  block *b = malloc(sizeof *b + r[R_NAME].s.n + r[R_PAYLOAD].s.n + state + 1);
+  char *at;
+  if (b == NULL ||
+      !ns_grow(&out->items, &out->cap, out->n + 1, sizeof *out->items)) {
+    free(b);
+    return false;
+  }
+  b->next = out->memory;
+  out->memory = b;
+  at = b->bytes;
+  out->items[out->n++] = (ns_job){
+      .id = r[R_ID].i, .run = r[R_RUN].i, .lease = lease,
+      .queue_id = r[R_QUEUE].i,
+      .queue = ns_queue_name_of(db, r[R_QUEUE].i),
+      .name = keep(&at, &r[R_NAME]), .payload = keep(&at, &r[R_PAYLOAD]),
+      .state = keep(&at, &r[R_STATE]),
+      .attempts = r[R_ATTEMPTS].i, .polls = r[R_POLLS].i,
+      .crashes = r[R_CRASHES].i, .max_attempts = r[R_MAX_ATTEMPTS].i,
+      .max_polls = or_else(&r[R_MAX_POLLS], -1), .priority = r[R_PRIORITY].i,
+      .parent = or_else(&r[R_PARENT], 0), .root = or_else(&r[R_ROOT], 0),
+      .created = r[R_CREATED].i, .due = r[R_DUE].i,
+      .deadline = or_else(&r[R_DEADLINE], 0), .timeout = r[R_TIMEOUT].i,
+      .nonce = r[R_NONCE].i};
+  return true;
+}
+
+static ns_lease *lease_of(ns_db *db, int64_t lease) {
+  for (size_t i = 0; i < db->leases.n; i++)
+    if (db->leases.items[i].id == lease)
+      return &db->leases.items[i];
+  return NULL;
+}
+
+/* Claims of this lease that the read did not bring are not ours any more. */
+static ns_status forget_missing(ns_db *db, ns_lease *b, const ns_jobs *out,
+                                size_t first, ns_err *err) {
+  int64_t id = b->id;
+  size_t found = out->n - first;
+  if (found == b->n)
+    return NS_OK;
+  for (size_t i = 0; i < b->n; i++) {
+    size_t k = first;
+    while (k < out->n && (out->items[k].id != b->jobs[i].id ||
+                          out->items[k].run != b->jobs[i].run))
+      k++;
+    if (k == out->n && !b->jobs[i].settled) {
+      b->jobs[i].settled = true;
+      b->open--;
+    }
+  }
+  if (b->open > 0)
+    return NS_OK;
+  ns_leases_drop(&db->leases, id);
+  return ns_bulk(db, NS_SQL_SETTLE_LEASE,
+                 (ns_column[]){{NS_INT, &id, NULL, NULL}}, 1, err);
+}
+
+/* The tokens of a lease: in the order they were taken, or else by id. */
+static void list_tokens(const ns_lease *b, const ns_takes *takes, ns_buf *list) {
+  if (takes != NULL)
+    for (size_t i = 0; i < takes->n; i++)
+      ns_pair_add(list, takes->items[i].id, takes->items[i].run);
+  else
+    for (size_t i = 0; i < b->n; i++)
+      if (!b->jobs[i].settled)
+        ns_pair_add(list, b->jobs[i].id, b->jobs[i].run);
+}
+
+ns_status ns_take_read(ns_db *db, int64_t lease, const ns_takes *takes,
+                       ns_jobs *out, ns_err *err) {
+  ns_lease *b = lease_of(db, lease);
+  ns_buf list = NS_BUF_INIT;
+  const ns_value *row = NULL;
+  ns_value param;
+  size_t first = out->n;
+  ns_status st;
+  if (b == NULL)
+    return NS_OK;
+  list_tokens(b, takes, &list);
+  param = ns_pair_end(&list);
+  st = list.oom ? no_memory(err) : ns_run(db, NS_SQL_CLAIM_READ, &param, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_CLAIM_READ, &row, err)) == NS_OK && row != NULL) {
+    if (out->n == first)
+      ns_saw_now(db, row[R_NOW].i);
+    if (!add_job(db, lease, row, out))
+      st = no_memory(err);
+  }
+  ns_buf_free(&list);
+  return st == NS_OK ? forget_missing(db, b, out, first, err) : st;
+}
