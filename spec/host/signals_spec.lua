@@ -15,8 +15,10 @@ end)
 
 after_each(function() handle:close() end)
 
+-- "started" comes from the shell: a fork that has not become one yet still
+-- bears the worker's name.
 local SLEEP = [[return {
-  sleep = function(job) print "started" os.execute("sleep " .. job.payload) return "slept" end,
+  sleep = function(job) os.execute("echo started; sleep " .. job.payload) return "slept" end,
   quick = function() return "quick" end,
 }]]
 
