@@ -84,7 +84,8 @@ describe("the house", function()
   end)
 
   it("exports one symbol from the module", function()
-    local symbols = lines("nm -D --defined-only " .. proc.build .. "/nightshift/core.so | awk '$2 ~ /[TDBR]/ {print $3}'")
+    local symbols = lines("nm -D --defined-only " .. proc.build .. "/nightshift/core.so |" ..
+      "awk '$2 ~ /[TDBR]/ {print $3}'")
     local ours = {}
     for _, symbol in ipairs(symbols) do
       if not symbol:match "^_" and not symbol:match "^__" then ours[#ours + 1] = symbol end

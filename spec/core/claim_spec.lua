@@ -68,7 +68,8 @@ describe("a claim", function()
     assert(q:push_many { { "a", 1 }, { "b", 2 }, { "c", 3 } })
     local other <close> = assert(core.open { url = url })
     assert(other:begin())
-    assert(other:execute "SELECT * FROM nightshift_ready WHERE queue_id = 1 AND rank = 155 ORDER BY ready_at LIMIT 1 FOR UPDATE")
+    assert(other:execute [[SELECT * FROM nightshift_ready WHERE queue_id = 1 AND rank = 155
+      ORDER BY ready_at LIMIT 1 FOR UPDATE]])
     local started = nightshift.clock()
     assert.same({ "b", "c" }, names(q:claim_many(10)))
     assert.is_true(nightshift.clock() - started < 1)
@@ -79,7 +80,8 @@ describe("a claim", function()
   it("drops rows whose job is gone or has another run", function()
     local id = assert(q:push("a", 1))
     db.sql(([[INSERT INTO nightshift_ready SELECT queue_id, rank, 1, id, 77 FROM nightshift_job WHERE id = %d;
-      INSERT INTO nightshift_ready SELECT queue_id, rank, 2, id + 1, 1 FROM nightshift_job WHERE id = %d]]):format(id, id),
+      INSERT INTO nightshift_ready SELECT queue_id, rank, 2, id + 1, 1 FROM nightshift_job WHERE id = %d]])
+      :format(id, id),
       database(url))
     local job = assert(q:claim())
     assert.equal(id, job.id)

@@ -19,13 +19,15 @@ describe("the plan of", function()
     for i = 1, 500 do done[i] = { "x", i } end
     assert(filled:queue("done"):push_many(done))
     for _, job in ipairs(filled:queue("done"):claim_many(500)) do assert(job:ack()) end
-    db.sql("ANALYZE TABLE nightshift_ready, nightshift_job, nightshift_scheduled, nightshift_finished", url:match "/([^/?]+)%?")
+    db.sql("ANALYZE TABLE nightshift_ready, nightshift_job, nightshift_scheduled, nightshift_finished",
+      url:match "/([^/?]+)%?")
     handle = assert(core.open { url = url })
   end)
   teardown(function() handle:close() end)
 
   local function explain(sql, ...)
-    local rows = assert(handle:execute("EXPLAIN " .. sql:gsub("^SET STATEMENT.-FOR%s+", ""):gsub("RETURNING.*$", ""), ...))
+    sql = sql:gsub("^SET STATEMENT.-FOR%s+", ""):gsub("RETURNING.*$", "")
+    local rows = assert(handle:execute("EXPLAIN " .. sql, ...))
     local by_table = {}
     for _, row in ipairs(rows) do by_table[row.table or "-"] = row end
     return by_table

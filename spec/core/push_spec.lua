@@ -146,8 +146,8 @@ describe("nightshift_push", function()
     local name = url:match "/([^/?]+)%?"
     db.sql([[CREATE TABLE customer (id INT PRIMARY KEY, mail VARCHAR(100));
       CREATE TRIGGER welcome AFTER INSERT ON customer FOR EACH ROW
-        CALL nightshift_push('mail', 'welcome', JSON_OBJECT('to', NEW.mail), '{"priority": 120, "unique": "w1"}')]], name)
-    local handle <close> = assert(nightshift.open(url))
+        CALL nightshift_push('mail', 'welcome', JSON_OBJECT('to', NEW.mail),
+          '{"priority": 120, "unique": "w1"}')]], name)
     local waiting = proc.start { proc.lua, "-e", ([[
       local db = require "nightshift".open(%q)
       local q = db:queue "mail"

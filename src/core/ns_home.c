@@ -73,9 +73,6 @@ static ns_status open_folder(ns_home *h, const char *dir, ns_err *err) {
                    "private server: %s belongs to user %ld, and only that "
                    "user can use it (this is user %ld)",
                    h->shown, (long)st.st_uid, (long)geteuid());
-  if (!ns_home_has(h, ".gitignore") &&
-      !ns_home_write(h, ".gitignore", ns_str("*\n")))
-    return ns_home_fail(h, "write in", err);
   return NS_OK;
 }
 
@@ -207,7 +204,7 @@ static bool make_link(ns_home *h, const char *under) {
   return symlink(h->real, h->base) == 0;
 }
 
-ns_status ns_home_find_base(ns_home *h, ns_err *err) {
+static ns_status find_base(ns_home *h, ns_err *err) {
   const char *runtime = getenv("XDG_RUNTIME_DIR");
   if (is_plain(h->real)) {
     memcpy(h->base, h->real, strlen(h->real) + 1);
@@ -222,6 +219,13 @@ ns_status ns_home_find_base(ns_home *h, ns_err *err) {
                  "has unusual characters, and a short link to it in /tmp "
                  "cannot be made: %s",
                  h->shown, NS_HOME_BASE, strerror(errno));
+}
+
+ns_status ns_home_prepare(ns_home *h, ns_err *err) {
+  if (!ns_home_has(h, ".gitignore") &&
+      !ns_home_write(h, ".gitignore", ns_str("*\n")))
+    return ns_home_fail(h, "write in", err);
+  return find_base(h, err);
 }
 
 /* --------------------------------------------------------------- log, URL */

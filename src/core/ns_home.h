@@ -31,8 +31,9 @@ typedef struct ns_home {
 ns_status ns_home_open(ns_home *h, const char *dir, ns_err *err);
 void ns_home_close(ns_home *h);
 
-/* Finds or makes 'base'. With start.lock held. Errors: DENIED. */
-ns_status ns_home_find_base(ns_home *h, ns_err *err);
+/* Hides the folder from git and finds or makes 'base'. With start.lock held.
+** Errors: DENIED, GONE. */
+ns_status ns_home_prepare(ns_home *h, ns_err *err);
 
 /* Writes my.cnf. With start.lock held. Errors: DENIED, GONE. */
 ns_status ns_home_settings(const ns_home *h, ns_err *err);
@@ -43,7 +44,7 @@ ns_status ns_home_url(const ns_home *h, char **url, ns_err *err);
 /* Fails with errno: "private server: cannot WHAT HOME: …". */
 ns_status ns_home_fail(const ns_home *h, const char *what, ns_err *err);
 
-/* Replaces a file as a whole; false: errno says why. */
+/* Replaces a file as a whole; false: errno says why. With start.lock held. */
 bool ns_home_write(const ns_home *h, const char *name, ns_bytes text);
 
 /* Reads at most size - 1 bytes from 'at'; terminated, "" on failure. */

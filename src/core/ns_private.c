@@ -222,7 +222,7 @@ static ns_status enter(ns_home *h, ns_err *err) {
   if (!shared && !lock_within(users, LOCK_SH, PATIENCE))
     st = ns_fail(err, NS_EGONE, "private server: the one in %s does not end",
                  h->shown);
-  if (st == NS_OK && (st = ns_home_find_base(h, err)) == NS_OK)
+  if (st == NS_OK && (st = ns_home_prepare(h, err)) == NS_OK)
     st = start_or_join(h, err);
   if (st == NS_OK && !shared)
     keep_share(users);

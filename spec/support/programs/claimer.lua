@@ -10,7 +10,7 @@ io.write "ready\n"
 io.flush()
 io.read() -- the start
 while true do
-  local job, message, code = q:claim()
+  local job, message = q:claim()
   if not job then
     assert(not message, message)
     break
