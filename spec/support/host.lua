@@ -37,10 +37,11 @@ function host.spawn(url, script, args, env)
   return h
 end
 
---- Runs a host until nothing is left to do; its exit status and its log.
+--- Runs a host until nothing is left to do; its exit status and its log. Half a
+-- second ahead counts, so that jobs that come back at once are not left behind.
 -- With other arguments --drain has to be among them.
 function host.drain(url, script, args, env)
-  local h = host.spawn(url, script, args or { "--drain-within", "0" }, env)
+  local h = host.spawn(url, script, args or { "--drain-within", "500ms" }, env)
   local status = h:wait(60)
   local _, log = h:text()
   h:forget()

@@ -22,7 +22,7 @@
 #define LANE_RANGE                                                            \
   "(rank = ? AND ready_at >= ? AND ready_at < 9223372036854775807)"
 #define SWEEP_SHARE 20                 /* 1/20 of the time: 5 % */
-#define SWEEP_CHEAP INT64_C(2000)      /* µs: sweep whenever nothing is found */
+#define SWEEP_CHEAP INT64_C(20000)     /* µs: sweep whenever nothing is found */
 #define LATE_COMMIT (5 * NS_SECOND)    /* floors of empty lanes trail by this */
 
 static ns_status no_memory(ns_err *err) {

@@ -55,6 +55,11 @@ static ns_status move_due(ns_db *db, const int64_t *cols, size_t n, bool slow,
                                int_column(cols, P_JOB),
                                int_column(cols, P_RUN)},
                  n, err);
+  /* a returned job may open a lane of its own: no need to sweep for it */
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (!ns_lanes_saw(&db->lanes, cols[P_QUEUE * PROMOTE_AT_ONCE + i],
+                      cols[P_RANK * PROMOTE_AT_ONCE + i], 0))
+      st = no_memory(err);
   return st;
 }
 
