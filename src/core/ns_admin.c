@@ -23,10 +23,6 @@ enum {
   I_RESULT, I_FINISHED_AT, I_NOW, I_COUNT
 };
 
-static int64_t or_else(const ns_value *v, int64_t fallback) {
-  return v->type == NS_NULL ? fallback : v->i;
-}
-
 void ns_info_free(ns_info *info) {
   ns_buf_free(&info->bytes);
   *info = NS_INFO_INIT;
@@ -67,19 +63,19 @@ static void keep_numbers(ns_info *info, const ns_value *r) {
   j->polls = r[I_POLLS].i;
   j->crashes = r[I_CRASHES].i;
   j->max_attempts = r[I_MAX_ATTEMPTS].i;
-  j->max_polls = or_else(&r[I_MAX_POLLS], -1);
+  j->max_polls = ns_int_or(&r[I_MAX_POLLS], -1);
   info->max_crashes = r[I_MAX_CRASHES].i;
   j->priority = r[I_PRIORITY].i;
-  j->parent = or_else(&r[I_PARENT], 0);
-  j->root = or_else(&r[I_ROOT], 0);
+  j->parent = ns_int_or(&r[I_PARENT], 0);
+  j->root = ns_int_or(&r[I_ROOT], 0);
   j->created = r[I_CREATED].i;
   j->due = r[I_DUE].i;
-  j->deadline = or_else(&r[I_DEADLINE], 0);
+  j->deadline = ns_int_or(&r[I_DEADLINE], 0);
   j->timeout = r[I_TIMEOUT].i;
   j->nonce = r[I_NONCE].i;
   info->unmet = r[I_UNMET].i;
-  info->holder = or_else(&r[I_HOLDER], 0);
-  info->finished_at = or_else(&r[I_FINISHED_AT], 0);
+  info->holder = ns_int_or(&r[I_HOLDER], 0);
+  info->finished_at = ns_int_or(&r[I_FINISHED_AT], 0);
   info->progress = r[I_PROGRESS].type == NS_REAL ? r[I_PROGRESS].d : -1.0;
 }
 

@@ -75,6 +75,11 @@ struct ns_db {
 #define ns_vnull ((ns_value){.type = NS_NULL})
 #define ns_vopt(x) ((x).p != NULL ? ns_vtext(x) : ns_vnull)
 
+/* An integer column, or what stands for its NULL. */
+static inline int64_t ns_int_or(const ns_value *v, int64_t fallback) {
+  return v->type == NS_NULL ? fallback : v->i;
+}
+
 /* Connects if need be. Inside a transaction of ours it never reconnects. */
 ns_status ns_ready(ns_db *db, ns_err *err);
 

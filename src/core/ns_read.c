@@ -41,10 +41,6 @@ static ns_bytes keep(char **at, const ns_value *v) {
   return kept;
 }
 
-static int64_t or_else(const ns_value *v, int64_t fallback) {
-  return v->type == NS_NULL ? fallback : v->i;
-}
-
 /* Columns of claim_read. */
 enum {
   R_ID, R_RUN, R_QUEUE, R_NAME, R_PAYLOAD, R_STATE, R_ATTEMPTS, R_POLLS,
@@ -72,10 +68,10 @@ static bool add_job(ns_db *db, int64_t lease, const ns_value *r, ns_jobs *out) {
       .state = keep(&at, &r[R_STATE]),
       .attempts = r[R_ATTEMPTS].i, .polls = r[R_POLLS].i,
       .crashes = r[R_CRASHES].i, .max_attempts = r[R_MAX_ATTEMPTS].i,
-      .max_polls = or_else(&r[R_MAX_POLLS], -1), .priority = r[R_PRIORITY].i,
-      .parent = or_else(&r[R_PARENT], 0), .root = or_else(&r[R_ROOT], 0),
+      .max_polls = ns_int_or(&r[R_MAX_POLLS], -1), .priority = r[R_PRIORITY].i,
+      .parent = ns_int_or(&r[R_PARENT], 0), .root = ns_int_or(&r[R_ROOT], 0),
       .created = r[R_CREATED].i, .due = r[R_DUE].i,
-      .deadline = or_else(&r[R_DEADLINE], 0), .timeout = r[R_TIMEOUT].i,
+      .deadline = ns_int_or(&r[R_DEADLINE], 0), .timeout = r[R_TIMEOUT].i,
       .nonce = r[R_NONCE].i};
   return true;
 }

@@ -162,10 +162,6 @@ enum { L_ID, L_RUN, L_QUEUE, L_RANK, L_ATTEMPTS, L_POLLS, L_CRASHES, L_MISSED,
        L_MISSING_SINCE, L_MAX_ATTEMPTS, L_MAX_POLLS, L_MAX_CRASHES, L_BACKOFF,
        L_DEADLINE, L_ROOT, L_UKEY, L_NOW };
 
-static int64_t or_else(const ns_value *v, int64_t fallback) {
-  return v->type == NS_NULL ? fallback : v->i;
-}
-
 static ns_status fill(slot *s, const ns_value *r, ns_err *err) {
   s->locked = true;
   s->v->status = NS_OK;
@@ -175,13 +171,13 @@ static ns_status fill(slot *s, const ns_value *r, ns_err *err) {
   s->polls = r[L_POLLS].i;
   s->crashes = r[L_CRASHES].i;
   s->missed = r[L_MISSED].i;
-  s->missing_since = or_else(&r[L_MISSING_SINCE], 0);
+  s->missing_since = ns_int_or(&r[L_MISSING_SINCE], 0);
   s->max_attempts = r[L_MAX_ATTEMPTS].i;
-  s->max_polls = or_else(&r[L_MAX_POLLS], -1);
+  s->max_polls = ns_int_or(&r[L_MAX_POLLS], -1);
   s->max_crashes = r[L_MAX_CRASHES].i;
   s->backoff = r[L_BACKOFF].i;
-  s->deadline = or_else(&r[L_DEADLINE], 0);
-  s->root = or_else(&r[L_ROOT], 0);
+  s->deadline = ns_int_or(&r[L_DEADLINE], 0);
+  s->root = ns_int_or(&r[L_ROOT], 0);
   s->now = r[L_NOW].i;
   if (r[L_UKEY].type == NS_NULL)
     return NS_OK;
