@@ -198,6 +198,14 @@ function Db:stats() end
 ---@return nightshift.Code? code
 function Db:prune(opts) end
 
+--- Looks at all other holders and gives back what dead ones held. Living hosts
+--- and waiting handles do it by themselves; this is for where none may live.
+---@param opts {wait: nightshift.Duration?}? how long it may take to be sure; 2 s
+---@return { holders: integer, jobs: integer, poison: integer }|nil found
+---@return string? message
+---@return nightshift.Code? code
+function Db:rescue(opts) end
+
 --- Creates or upgrades the tables.
 ---@return integer? before version found, 0 for none
 ---@return integer|string|nil now version now, or the message
@@ -266,8 +274,9 @@ function Queue:push(name, payload, opts) end
 ---@return nightshift.Code? code
 function Queue:push_many(items) end
 
---- Claims one job; a bare nil when none came within `wait`.
----@param opts {wait: nightshift.Duration?}?
+--- Claims one job; a bare nil when none came within `wait`. With `lease` it is
+--- given back so long after the claim or its last `job:touch`.
+---@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?}?
 ---@return nightshift.Job? job
 ---@return string? message
 ---@return nightshift.Code? code `GONE`, `BUSY`
@@ -275,7 +284,7 @@ function Queue:claim(opts) end
 
 --- Claims up to `n` jobs (1 to 10,000); the list may be empty.
 ---@param n integer
----@param opts {wait: nightshift.Duration?}?
+---@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?}?
 ---@return nightshift.Job[]? jobs
 ---@return string? message
 ---@return nightshift.Code? code

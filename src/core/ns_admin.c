@@ -197,6 +197,7 @@ typedef struct work {
   ns_bytes reason;
   live now;
   past then;
+  bool noticed; /* its holder is to be told */
 } work;
 
 static ns_status run_verb(ns_db *db, work *w,
@@ -249,15 +250,29 @@ static ns_status cancel_run(ns_db *db, ns_tx *tx, ns_err *err) {
               (ns_value[]){ns_vtext(ns_str("cancelled")), ns_vint(w->id),
                            ns_vint(w->now.run)},
               err);
+  w->noticed = st == NS_OK && ns_affected(db, NS_SQL_ADMIN_NOTICE) > 0;
   if (st == NS_OK)
     st = ns_bulk(db, NS_SQL_SETTLE_HIDDEN,
                  (ns_column[]){{NS_INT, &w->id, NULL, NULL}}, 1, err);
   return st == NS_OK ? ns_finish(db, &end, 1, err) : st;
 }
 
+/* Best effort: a host that is not woken reads its notices within 10 s. */
+static void nudge_holder(ns_db *db, int64_t id) {
+  const ns_value *row = NULL;
+  ns_value param = ns_vint(id);
+  ns_err none;
+  if (ns_run(db, NS_SQL_ADMIN_NOTIFIED, &param, &none) == NS_OK &&
+      ns_row(db, NS_SQL_ADMIN_NOTIFIED, &row, &none) == NS_OK && row != NULL)
+    ns_run(db, NS_SQL_LISTEN_NUDGE, (ns_value[]){row[0], ns_vint(0)}, &none);
+}
+
 ns_status ns_cancel(ns_db *db, int64_t id, ns_bytes reason, ns_err *err) {
   work w = {.id = id, .reason = reason};
-  return run_verb(db, &w, cancel_run, err);
+  ns_status st = run_verb(db, &w, cancel_run, err);
+  if (st == NS_OK && w.noticed && !db->user_tx)
+    nudge_holder(db, id);
+  return st;
 }
 
 /* ----------------------------------------------------------------- retry */

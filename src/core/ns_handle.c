@@ -187,6 +187,17 @@ static ns_status open_parsed(ns_db *db, ns_err *err) {
   return st;
 }
 
+/* Whoever died before us, and nobody has seen it: best effort. */
+static void look_once(ns_db *db) {
+  ns_rescued sum;
+  ns_err err;
+  int64_t again_in;
+  if (db->cfg.no_schema)
+    return;
+  ns_look(db, &again_in, &sum, &err);
+  db->peers_at = ns_mono_us() + again_in;
+}
+
 ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err) {
   ns_err none;
   ns_db *db = calloc(1, sizeof *db);
@@ -208,6 +219,7 @@ ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err) {
     ns_close(db);
     return st;
   }
+  look_once(db);
   *out = db;
   return NS_OK;
 }
@@ -224,6 +236,7 @@ void ns_close(ns_db *db) {
   ns_listener_close(db->waiter);
   ns_leases_free(&db->leases);
   ns_lanes_free(&db->lanes);
+  free(db->suspects.items);
   free(db->queues);
   free(db->tx_settled);
   ns_url_free(&db->url);

@@ -12,12 +12,16 @@
 #include <sys/types.h>
 
 #include "nightshift.h"
+#include "ns_claim.h"
 #include "ns_lanes.h"
 #include "ns_lease.h"
+#include "ns_rescue.h"
 #include "ns_db.h"
 #include "ns_sql.h"
 #include "ns_url.h"
 
+#define NS_LOCK_WAIT 1205 /* the server's numbers: a lock wait that took too long, */
+#define NS_RUN_AGAIN 1020 /* a row that has changed meanwhile */
 #define NS_TEXTS 64 /* statements prepared from free text, kept per link */
 
 typedef struct ns_text_stmt {
@@ -54,6 +58,11 @@ struct ns_db {
   int64_t next_id, end_id; /* rest of the id block of this process */
   int64_t holder;      /* id of our holder row; 0: not registered */
   bool is_host;
+  bool no_locks;       /* named locks do not serve here */
+  int64_t blamed;      /* the dead holder whose claims are being settled; 0 */
+  ns_suspects suspects; /* what earlier looks have seen */
+  int64_t peers_at;    /* monotonic: an embedded handle's next look */
+  int64_t span;        /* of the claim under way: see ns_lease */
   int64_t cycle;       /* number of the last cycle that wrote */
   int64_t unread;      /* a lease whose jobs could not be read yet; 0: none */
   int64_t doubt;       /* a lease that may not have been committed; 0: none */
@@ -61,6 +70,7 @@ struct ns_db {
   size_t ntx, captx;
   ns_leases leases;    /* what we hold */
   ns_lanes lanes;      /* where we claim */
+  ns_take alone; /* a job to be claimed by itself next; id 0: none */
   int64_t skew;        /* server's clock minus our monotonic one, µs */
   int64_t look_at;     /* monotonic: when to look at scheduled again */
   int64_t due_at;      /* monotonic: when its first row is due; 0: none */
@@ -121,6 +131,11 @@ typedef struct ns_tx {
 } ns_tx;
 
 ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err);
+
+/* Who held the claims that are being settled; 0: nobody. */
+static inline int64_t ns_claimant(const ns_db *db) {
+  return db->blamed != 0 ? db->blamed : db->holder;
+}
 
 /* Server time now, estimated from the last answer that carried it. */
 int64_t ns_now(const ns_db *db);

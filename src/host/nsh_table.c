@@ -355,12 +355,27 @@ static void take_loads(nsh_table *t) {
     release_backlog(t);
 }
 
+/* A running job whose claim somebody has ended. One that has not been started is
+** refused when its verdict comes. */
+static void lose(nsh_table *t, const ns_token *token) {
+  for (size_t i = 0; i < t->nseats; i++) {
+    nsh_seat *s = &t->seats[i];
+    nsh_task *task = s->n > 0 ? nsh_seat_task(s, 0) : NULL;
+    if (s->fd >= 0 && task != NULL && task->id == token->id &&
+        task->run == token->run)
+      atomic_store(&s->slot->lost, task->seq + 1);
+  }
+}
+
 static void take_lost(nsh_table *t) {
   nsh_mail *m = t->mail;
   for (size_t i = 0; i < m->nlost; i++)
     if (t->seats[m->lost[i].seat].fd >= 0)
       atomic_store(&t->seats[m->lost[i].seat].slot->lost, m->lost[i].seq + 1);
   m->nlost = 0;
+  for (size_t i = 0; i < m->nrevoked; i++)
+    lose(t, &m->revoked[i]);
+  m->nrevoked = 0;
 }
 
 void nsh_table_collect(nsh_table *t) {

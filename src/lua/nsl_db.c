@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ns_time.h"
+
 /* ---------------------------------------------------------- open and close */
 
 /* What open reads; the port is narrowed afterwards. */
@@ -326,6 +328,36 @@ static int db_prune(lua_State *L) {
 }
 
 /***
+Looks at all other holders and gives back what dead ones held.
+@function db:look
+@tparam[opt=0] integer patience µs: looks again as long as the grace of somebody
+who seems dead ends within it
+@treturn {holders=integer,jobs=integer,poison=integer}
+*/
+static int db_look(lua_State *L) {
+  ns_err err;
+  ns_rescued all = {0};
+  ns_rescued sum;
+  int64_t again_in = 0;
+  ns_db *db = nsl_checkdb(L);
+  int64_t until = ns_mono_us() + luaL_optinteger(L, 2, 0);
+  do {
+    if (again_in > 0)
+      ns_sleep_us(again_in);
+    if (ns_look(db, &again_in, &sum, &err) != NS_OK)
+      return nsl_fail(L, &err);
+    all.holders += sum.holders;
+    all.jobs += sum.jobs;
+    all.poison += sum.poison;
+  } while (sum.suspects > 0 && ns_mono_us() + again_in <= until);
+  lua_createtable(L, 0, 3);
+  nsl_setint(L, "holders", all.holders);
+  nsl_setint(L, "jobs", all.jobs);
+  nsl_setint(L, "poison", all.poison);
+  return 1;
+}
+
+/***
 Wakes an idle listener.
 @function db:ring
 @return true, or nil, message, code
@@ -379,6 +411,7 @@ static const luaL_Reg verbs[] = {{"begin", db_begin},
                                  {"counters", db_counters},
                                  {"in_transaction", db_in_transaction},
                                  {"is_open", db_is_open},
+                                 {"look", db_look},
                                  {"migrate", db_migrate},
                                  {"now", db_now},
                                  {"pause", db_pause},
