@@ -295,7 +295,7 @@ static ns_status retry_key(ns_db *db, work *w, ns_err *err) {
 
 static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
-  int64_t rank, run, zero = 0;
+  int64_t rank, run;
   ns_value id = ns_vint(w->id);
   ns_status st = lock_past(db, w->id, &w->then, err);
   if (st == NS_OK && w->then.outcome[0] == '\0') {
@@ -315,13 +315,7 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
   rank = 255 - w->then.priority;
   run = w->then.run + 1;
   db->ring_due = true;
-  return ns_bulk(db, NS_SQL_CLAIM_READY,
-                 (ns_column[]){{NS_INT, &w->then.queue_id, NULL, NULL},
-                               {NS_INT, &rank, NULL, NULL},
-                               {NS_INT, &zero, NULL, NULL},
-                               {NS_INT, &w->id, NULL, NULL},
-                               {NS_INT, &run, NULL, NULL}},
-                 1, err);
+  return ns_promote_one(db, w->then.queue_id, rank, w->id, run, err);
 }
 
 ns_status ns_retry(ns_db *db, int64_t id, ns_err *err) {
@@ -333,7 +327,7 @@ ns_status ns_retry(ns_db *db, int64_t id, ns_err *err) {
 
 static ns_status run_now_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
-  int64_t run, zero = 0;
+  int64_t run;
   ns_value id = ns_vint(w->id);
   ns_status st = lock_live(db, w->id, &w->now, err);
   if (st != NS_OK)
@@ -357,13 +351,7 @@ static ns_status run_now_run(ns_db *db, ns_tx *tx, ns_err *err) {
     return st;
   run = w->now.run + 1;
   db->ring_due = true;
-  return ns_bulk(db, NS_SQL_CLAIM_READY,
-                 (ns_column[]){{NS_INT, &w->now.queue_id, NULL, NULL},
-                               {NS_INT, &w->now.rank, NULL, NULL},
-                               {NS_INT, &zero, NULL, NULL},
-                               {NS_INT, &w->id, NULL, NULL},
-                               {NS_INT, &run, NULL, NULL}},
-                 1, err);
+  return ns_promote_one(db, w->now.queue_id, w->now.rank, w->id, run, err);
 }
 
 ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err) {

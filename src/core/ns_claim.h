@@ -21,6 +21,10 @@ typedef struct ns_takes {
 ** one, -1: none. Looks at most every 20 ms unless something is due. */
 ns_status ns_promote(ns_db *db, int64_t *next_due, ns_err *err);
 
+/* Makes one job ready now. */
+ns_status ns_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_t id,
+                         int64_t run, ns_err *err);
+
 /* Takes up to 'limit' ready rows out of 'feeds', in weighted shares. */
 ns_status ns_take_ready(ns_db *db, const ns_feed *feeds, size_t nfeeds,
                         size_t limit, ns_takes *out, ns_err *err);

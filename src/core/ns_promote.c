@@ -17,6 +17,19 @@ static ns_status no_memory(ns_err *err) {
   return ns_fail(err, NS_ENOMEM, "out of memory");
 }
 
+ns_status ns_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_t id,
+                         int64_t run, ns_err *err) {
+  const int64_t zero = 0; /* now; and not alone */
+  return ns_bulk(db, NS_SQL_CLAIM_READY,
+                 (ns_column[]){{NS_INT, &queue_id, NULL, NULL},
+                               {NS_INT, &rank, NULL, NULL},
+                               {NS_INT, &zero, NULL, NULL},
+                               {NS_INT, &id, NULL, NULL},
+                               {NS_INT, &run, NULL, NULL},
+                               {NS_INT, &zero, NULL, NULL}},
+                 1, err);
+}
+
 /* A due row: run_at, job, queue, rank, run. */
 enum { P_RUN_AT, P_JOB, P_QUEUE, P_RANK, P_RUN, P_OFFSET, P_ALONE, P_COUNT };
 
