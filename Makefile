@@ -240,14 +240,14 @@ $(O)/run: spec/c/run.c
 	$(SAY) LINK $@
 	$(Q)$(CC) -D_GNU_SOURCE $(LUA_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -rdynamic -o $@ $< $(LUA_LIBS)
 
-# A proxy that cuts a connection at its commit.
-$(O)/cut: spec/c/cut.c
+# A proxy that breaks connections in chosen ways.
+$(O)/proxy: spec/c/proxy.c
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
 	$(Q)$(CC) -D_GNU_SOURCE $(NS_CFLAGS) $(LDFLAGS) -o $@ $<
 
 .PHONY: tests
-tests: all $(O)/nst.so $(O)/run $(O)/cut
+tests: all $(O)/nst.so $(O)/run $(O)/proxy
 
 # A run of the suite; $(1): environment, $(2): interpreter. Specs that call
 # make must not see this one's flags.
