@@ -85,7 +85,15 @@ describe("a connection that is cut", function()
     assert(q:claim()):ack()
     serial = 0
   end)
+  -- Leaves nothing for the next try.
+  local function clean()
+    for _, table in ipairs { "job", "ready", "scheduled", "edge", "lease", "unique_key", "finished", "attempt" } do
+      assert(direct:execute("DELETE FROM nightshift_" .. table .. (table == "ready" and " WHERE job_id > 0" or "")))
+    end
+  end
+
   before_each(function() through = proxy.start(db.shared()) end)
+  after_each(function() clean() end)
   teardown(function() direct:close() end)
 
   local function is(state, name, id)
@@ -96,15 +104,9 @@ describe("a connection that is cut", function()
     return true
   end
 
-  -- Leaves nothing for the next try.
-  local function clean()
-    for _, table in ipairs { "job", "ready", "scheduled", "edge", "lease", "unique_key", "finished", "attempt" } do
-      assert(direct:execute("DELETE FROM nightshift_" .. table .. (table == "ready" and " WHERE job_id > 0" or "")))
-    end
-  end
-
-  -- One try on a connection of its own; 'arm' breaks it. Returns what was told.
-  local function try(case, arm)
+  -- One try on a connection of its own; 'arm' breaks it. Returns whether it did,
+  -- what was told, and the packets of a trace.
+  local function try(case, arm, tracing)
     serial = serial + 1
     local name = ("try-%06d"):format(serial)
     local pushed = case.prepare and { id = assert(q:push(name, 1)) }
@@ -117,6 +119,7 @@ describe("a connection that is cut", function()
     local id = job and job.id or 0
     arm()
     local first, message, code = case.verb(its, job, name)
+    local packets = tracing and through:packets()
     local fired = through:tell "fired" == "yes"
     if first then
       assert(is(case.yes, name, id))
@@ -129,11 +132,11 @@ describe("a connection that is cut", function()
       assert(is(case.yes, name, id))
       if case.verb == verbs.claim.verb then assert.is_nil(its:claim()) end
     end
-    return fired, first
+    return fired, first, packets
   end
 
   -- Where to cut: every byte, or the interesting ones.
-  local function places(packets)
+  local function places(packets, case)
     local last = packets[#packets].at
     local set, list = {}, {}
     local commit, statement, reply
@@ -144,7 +147,7 @@ describe("a connection that is cut", function()
       if packet.who == "c" and not commit then statement = i end
       if packet.who == "s" and commit and not reply then reply = packet.at end
     end
-    local from = statement > 1 and packets[statement - 1].at or 0
+    local from = case.again and packets[commit - 1].at or packets[statement - 1].at
     for at = 0, last do
       local inside = at >= from and at <= reply
       if ALL or set[at] or inside then list[#list + 1] = { at = at, inside = inside } end
@@ -153,10 +156,9 @@ describe("a connection that is cut", function()
   end
 
   local function trace(case)
-    try(case, function() through:tell "trace" end)
-    local packets = through:packets()
+    local _, _, packets = try(case, function() through:tell "trace" end, true)
     clean()
-    return places(packets)
+    return places(packets, case)
   end
 
   for name, case in pairs(verbs) do

@@ -15,7 +15,7 @@
 #include "nsh_memory.h"
 
 #define WAIT (10 * NS_SECOND)
-#define RETRY NS_SECOND       /* after a lost connection */
+#define RETRY NS_SECOND       /* after a lost connection, on average */
 #define STOP_STEP 20000
 #define STOP_MAX NS_SECOND
 
@@ -73,7 +73,7 @@ static void *thread(void *arg) {
   while (armed(l)) {
     if (ns_listen(l->listener, l->queues, l->nqueues, l->newest, WAIT, &woke,
                   &err) != NS_OK)
-      pause_us(m, RETRY);
+      pause_us(m, ns_jitter(RETRY, 1.0)); /* not all hosts at once */
     else if (woke)
       wake(m);
   }
