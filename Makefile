@@ -189,6 +189,7 @@ help:
 	@echo "make test        run all specs, or some: ARGS=spec/core/push_spec.lua"
 	@echo "make asan        the same under AddressSanitizer and UBSan"
 	@echo "make valgrind    specs of base, core and binding under valgrind"
+	@echo "make test-cut-all    connections cut at every byte of every verb"
 	@echo "make lint        check style and layers"
 	@echo "make ci          all four"
 	@echo "make demo        archive the sub-folders of DIR=/usr/share into build/demo"
@@ -241,14 +242,14 @@ $(O)/run: spec/c/run.c
 	$(SAY) LINK $@
 	$(Q)$(CC) -D_GNU_SOURCE $(LUA_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -rdynamic -o $@ $< $(LUA_LIBS)
 
-# A proxy that cuts a connection at its commit.
-$(O)/cut: spec/c/cut.c
+# A proxy that breaks connections in chosen ways.
+$(O)/proxy: spec/c/proxy.c
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
 	$(Q)$(CC) -D_GNU_SOURCE $(NS_CFLAGS) $(LDFLAGS) -o $@ $<
 
 .PHONY: tests
-tests: all $(O)/nst.so $(O)/run $(O)/cut
+tests: all $(O)/nst.so $(O)/run $(O)/proxy
 
 # A run of the suite; $(1): environment, $(2): interpreter. Specs that call
 # make must not see this one's flags.
@@ -282,6 +283,13 @@ test-valgrind valgrind: deps
 	@$(call SPECS,LUA=$(LUA) NIGHTSHIFT_PATIENCE=20,valgrind -q \
 	  --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite \
 	  --child-silent-after-fork=yes $(O)/run)
+
+# Connections cut at every single byte of every verb; some minutes.
+.PHONY: test-cut-all
+test-cut-all: ARGS = spec/core/ambiguity_spec.lua
+test-cut-all: deps
+	@$(MAKE) --no-print-directory tests
+	@$(call SPECS,LUA=$(LUA) NIGHTSHIFT_CUT=all,$(LUA))
 
 # ------------------------------------------------------------------- lint
 

@@ -24,6 +24,7 @@ local OPEN = {
   file = text, group = text, tls = text, ca = text, cert = text, key = text,
   port = options.integer(1, 65535),
   connect_timeout = options.duration,
+  read_timeout = options.duration,
   max_payload = options.integer(1, 1 << 30),
   no_schema = options.typed "boolean",
 }

@@ -90,6 +90,10 @@ UPDATE nightshift_queue SET paused = ? WHERE name = ?
 SELECT paused FROM nightshift_queue WHERE id = ?
 
 -- name: server_now
--- The clock, whether a lock wait ends the whole transaction here, and the
--- longest packet that is taken.
-SELECT {now}, @@innodb_rollback_on_timeout, @@max_allowed_packet
+-- The clock, whether a lock wait ends the whole transaction here, the longest
+-- packet that is taken, and a number for this server since its start: ids of
+-- sessions mean something only together with it. About 0.4 ms.
+SELECT {now}, @@innodb_rollback_on_timeout, @@max_allowed_packet,
+  (SELECT CRC32(CONCAT_WS(' ', @@hostname, @@port, @@socket,
+                          UNIX_TIMESTAMP() - VARIABLE_VALUE))
+   FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'UPTIME')

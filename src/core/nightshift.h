@@ -65,6 +65,9 @@ typedef struct ns_config {
   const char *tls;      /* "off", "verify" (default over TCP), "trust" */
   const char *ca, *cert, *key; /* PEM files */
   int64_t connect_timeout; /* µs; default 3 s */
+  int64_t read_timeout; /* µs the server may let us wait for a reply before it
+                        ** counts as lost; default: for ever, for a
+                        ** host_session 20 s */
   int64_t max_payload;  /* bytes; default NS_MAX_PAYLOAD */
   bool no_schema;       /* skip the version check: for init and migrate */
   bool host_session;    /* wait_timeout=30: the caller pings every 10 s */
@@ -139,7 +142,9 @@ ns_push ns_push_new(const char *name, const char *payload);
 ** Pushes 'n' jobs into 'queue' (created when new) in one transaction, all or
 ** none; ids are written into 'jobs'. Inside a transaction of the caller it
 ** joins that one. When the connection is cut at the commit the push is
-** repeated without a second job. Rings a listener after the commit.
+** repeated without a second job; when that ends in GONE, the caller may repeat
+** it within a minute, on the same handle and with the same content, to the same
+** end. Rings a listener after the commit.
 ** Errors: GONE, BUSY, INVALID, TOO_BIG, DUPLICATE, DENIED.
 */
 ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
@@ -235,6 +240,7 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
                    int64_t lease, ns_jobs *out, ns_err *err);
 
 /* Settles one verdict, retrying while its row is locked (at most 10 s).
+** After GONE the same verdict may be settled again: OK when it was written.
 ** Errors: STALE, GONE, BUSY, TOO_BIG. */
 ns_status ns_settle(ns_db *db, ns_verdict *verdict, ns_err *err);
 

@@ -5,7 +5,10 @@
 ** Invariant: memory (leases, lanes, verdict statuses) changes only after the
 ** commit is known. Each cycle that writes puts its number into the holder's
 ** row; after a cut at COMMIT that row says whether it happened. When it cannot
-** be asked, the claims stay in doubt until the next cycle looks for the lease.
+** be asked, the claims stay in doubt until the next cycle looks for the lease,
+** and the verdicts until the next cycle, before it writes anything, has read
+** the number: a verdict that was written is OK when its caller comes with it
+** again, not STALE.
 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,16 +94,75 @@ static ns_status note_settled(ns_db *db, const ns_verdict *v, size_t n,
   return NS_OK;
 }
 
+/* -------------------------------------------------------- verdicts in doubt */
+
+/* Remembers what was to be written; out of memory: then a repeat is STALE. */
+static void doubt_verdicts(ns_db *db, const work *w) {
+  ns_settle_doubt *d = &db->settling;
+  d->holder = db->holder;
+  d->cycle = w->number;
+  for (size_t i = 0; i < w->nverdicts; i++) {
+    const ns_verdict *v = &w->verdicts[i];
+    if (v->status == NS_OK &&
+        ns_grow(&d->items, &d->cap, d->n + 1, sizeof *d->items))
+      d->items[d->n++] =
+          (ns_verdict){.id = v->id, .run = v->run, .lease = v->lease,
+                       .kind = v->kind, .status = NS_OK, .dead = v->dead};
+  }
+}
+
+/* Asks whether the cycle in doubt was written. No other can have been since. */
+static ns_status resolve_verdicts(ns_db *db, ns_err *err) {
+  ns_settle_doubt *d = &db->settling;
+  ns_value param = ns_vint(d->holder);
+  const ns_value *row = NULL;
+  ns_status st;
+  if (d->written == d->n)
+    return NS_OK;
+  if ((st = ns_ready(db, err)) != NS_OK ||
+      (st = ns_run(db, NS_SQL_HOLDER_NOW, &param, err)) != NS_OK ||
+      (st = ns_row(db, NS_SQL_HOLDER_NOW, &row, err)) != NS_OK)
+    return st;
+  if (row == NULL || row[0].i < d->cycle)
+    d->n = d->written;
+  for (; d->written < d->n; d->written++) {
+    const ns_verdict *v = &d->items[d->written];
+    if (ns_leases_settle(&db->leases, v->lease, v->id, v->run))
+      ns_leases_drop(&db->leases, v->lease);
+  }
+  return NS_OK;
+}
+
+/* A verdict that comes again and was written the first time. */
+static void own_up(ns_db *db, ns_verdict *v) {
+  ns_settle_doubt *d = &db->settling;
+  for (size_t i = 0; v->status == NS_ESTALE && i < d->written; i++) {
+    const ns_verdict *w = &d->items[i];
+    if (w->id != v->id || w->run != v->run || w->kind != v->kind)
+      continue;
+    v->status = NS_OK;
+    v->dead = w->dead;
+    d->items[i] = d->items[--d->written];
+    d->n--;
+  }
+}
+
 static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   ns_tx tx = {cycle_run, w, false, false};
-  ns_status st;
+  ns_status st = resolve_verdicts(db, err);
+  if (st != NS_OK)
+    return st;
   w->number = ++db->cycle;
   st = ns_transact(db, &tx, err);
   if (st != NS_OK) {
+    if (tx.replay)
+      doubt_verdicts(db, w);
     if (tx.replay && w->lease != 0)
       ns_take_doubt(db, &w->takes, w->lease, w->span);
     return st;
   }
+  for (size_t i = 0; i < w->nverdicts; i++)
+    own_up(db, &w->verdicts[i]);
   if (db->user_tx)
     return note_settled(db, w->verdicts, w->nverdicts, err);
   ns_settle_done(db, w->verdicts, w->nverdicts);

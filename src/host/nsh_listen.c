@@ -15,7 +15,7 @@
 #include "nsh_memory.h"
 
 #define WAIT (10 * NS_SECOND)
-#define RETRY NS_SECOND       /* after a lost connection */
+#define RETRY NS_SECOND       /* after a lost connection, on average */
 #define STOP_STEP 20000
 #define TOLD_STEP 50000
 #define STOP_MAX NS_SECOND
@@ -80,7 +80,7 @@ static void *thread(void *arg) {
   while (armed(l)) {
     if (ns_listen(l->listener, l->queues, l->nqueues, l->newest, l->holder,
                   WAIT, &why, &err) != NS_OK)
-      pause_us(m, RETRY);
+      pause_us(m, ns_jitter(RETRY, 1.0)); /* not all hosts at once */
     else if (why != 0)
       wake(m, why);
     if (why != 0 && !(why & NS_WOKE_WORK))

@@ -39,6 +39,7 @@ static const nsl_field open_fields[] = {
     TEXT_OPTION(cert),
     TEXT_OPTION(key),
     {"connect_timeout", NSL_INT, offsetof(opening, cfg.connect_timeout)},
+    {"read_timeout", NSL_INT, offsetof(opening, cfg.read_timeout)},
     {"max_payload", NSL_INT, offsetof(opening, cfg.max_payload)},
     {"no_schema", NSL_BOOL, offsetof(opening, cfg.no_schema)},
     {NULL, NSL_ANY, 0}};
@@ -50,9 +51,12 @@ static ns_status readopening(lua_State *L, opening *o, ns_err *err) {
   if (o->port < 0 || o->port > 65535)
     return ns_fail(err, NS_EINVALID, "open: port must be 1 to 65535, got %lld",
                    (long long)o->port);
-  if (o->cfg.connect_timeout < 0 || o->cfg.max_payload < 0)
+  if (o->cfg.connect_timeout < 0 || o->cfg.read_timeout < 0 ||
+      o->cfg.max_payload < 0)
     return ns_fail(err, NS_EINVALID, "open: %s must not be negative",
-                   o->cfg.max_payload < 0 ? "max_payload" : "connect_timeout");
+                   o->cfg.max_payload < 0    ? "max_payload"
+                   : o->cfg.read_timeout < 0 ? "read_timeout"
+                                             : "connect_timeout");
   o->cfg.port = (unsigned)o->port;
   return NS_OK;
 }
@@ -71,8 +75,8 @@ Opens a database handle. Without any option: the private server of the working
 directory.
 @function open
 @tparam[opt] table options url, host, user, password, database, socket, port,
-file, group, tls, ca, cert, key, connect_timeout (µs), max_payload (bytes),
-no_schema (boolean: skip the check of the tables)
+file, group, tls, ca, cert, key, connect_timeout (µs), read_timeout (µs; none: it
+waits for ever), max_payload (bytes), no_schema (boolean: skip the check of the tables)
 @treturn[1] nightshift.db
 @treturn[2] nil
 @treturn[2] string message
