@@ -201,9 +201,10 @@ describe("kill -9 of the seed", function()
     gone { seed }
     done(q:push "noop")
     local id = q:push "child"
-    sleeper(h)
+    local pid = sleeper(h)
     nst.kill(keeper, "KILL")
     assert.equal(1, h:wait())
+    gone { pid }
     assert.equal("ready", handle:job(id).state)
   end)
 end)

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "nsh_memory.h"
+#include "nsh_sweep.h"
 
 /* ------------------------------------------------------- reports of zygotes */
 
@@ -84,12 +85,17 @@ static void on_keeper_frame(void *arg, nsh_frame *f) {
     on_death(&b->zygotes[index], (int)last);
 }
 
-/* Without a seed nobody can tell when a keeper's processes are gone; it is
-** the end of all of them. */
+/* Without a seed there is nobody else to clear up, and no other keeper. */
+static void lose_keeper(nsh_brood *b) {
+  if (b->keeper_pid > 0)
+    nsh_sweep(b->keeper_pid, NULL, 0);
+  b->keeper_died(b->arg, false);
+}
+
 static void on_keeper_end(void *arg) {
   nsh_brood *b = arg;
   if (b->seed.gone)
-    b->keeper_died(b->arg, false);
+    lose_keeper(b);
 }
 
 /* ------------------------------------------------------- reports of the seed */
@@ -121,16 +127,17 @@ static void on_seed_frame(void *arg, nsh_frame *f) {
   nsh_get_int(f);
   if (!nsh_done(f))
     return;
+  b->keeper_pid = f->type == NSH_FORKED ? (pid_t)pid : 0;
   if (f->type == NSH_EXITED)
     replace_keeper(b);
   else if (f->type == NSH_FORKED && pid == 0)
-    b->keeper_died(b->arg, false);
+    lose_keeper(b);
 }
 
 static void on_seed_end(void *arg) {
   nsh_brood *b = arg;
   if (b->keeper.gone)
-    b->keeper_died(b->arg, false);
+    lose_keeper(b);
 }
 
 /* ------------------------------------------------------------------- verbs */

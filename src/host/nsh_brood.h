@@ -33,6 +33,7 @@ typedef struct nsh_brood {
   uv_loop_t *loop;
   nsh_peer seed;
   nsh_peer keeper;
+  pid_t keeper_pid; /* also the number of its session; 0: not known */
   nsh_zygote zygotes[NSH_ZYGOTES];
   /* What happens; 'arg' is the owner's. */
   void *arg;

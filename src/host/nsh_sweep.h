@@ -17,8 +17,8 @@
 ** (0: none), and who descends from one of those or is in the process group of
 ** one that does. Returns when nobody else is left alive (at the latest after 5 s, for
 ** the sake of one that hangs in the kernel); zombies are their parents'.
-** The session must not be able to vanish meanwhile: its leader is the caller
-** or has not been reaped.
+** The session's number should still be taken: its leader is the caller, or has
+** not been reaped, or only just.
 */
 void nsh_sweep(pid_t session, const pid_t *spared, size_t n);
 
