@@ -20,8 +20,8 @@
 #include "ns_log.h"
 #include "ns_time.h"
 #include "nsh_dispatch.h"
+#include "nsh_life.h"
 #include "nsh_memory.h"
-#include "nsh_table.h"
 
 #define SETTLE_US (5 * NS_SECOND)  /* for the last verdicts, once stopping */
 #define RELOAD_FIRST 100000        /* after a zygote's death, doubling */
@@ -211,7 +211,7 @@ static void on_loaded(void *arg, nsh_zygote *z, int64_t count,
   }
   ns_log(NS_LOG_INFO, "reload.done", NS_FIELDS(ns_fi("handlers", count),
                                                ns_fb("names", names)));
-  nsh_table_generation(&h->table, z);
+  nsh_life_generation(&h->table, z);
   if (old != NULL)
     nsh_zygote_retire(old);
   if (h->load_again)
@@ -244,7 +244,7 @@ static void on_forked(void *arg, nsh_zygote *z, uint32_t worker, pid_t pid,
                       int why) {
   host *h = arg;
   (void)z;
-  nsh_table_forked(&h->table, worker, pid, why);
+  nsh_life_forked(&h->table, worker, pid, why);
   if (pid > 0)
     h->reload_wait = 0;
   check(h);
@@ -253,7 +253,7 @@ static void on_forked(void *arg, nsh_zygote *z, uint32_t worker, pid_t pid,
 static void on_exited(void *arg, nsh_zygote *z, uint32_t worker, int status) {
   host *h = arg;
   (void)z;
-  nsh_table_exited(&h->table, worker, status);
+  nsh_life_exited(&h->table, worker, status);
   check(h);
 }
 
@@ -267,7 +267,7 @@ static void on_died(void *arg, nsh_zygote *z, int status) {
     if (h->mode == RUNNING)
       load_later(h);
   }
-  nsh_table_orphaned(&h->table, z);
+  nsh_life_orphaned(&h->table, z);
   check(h);
 }
 
@@ -288,7 +288,7 @@ static void on_keeper_died(void *arg, bool replaced) {
   }
   h->table.zygote = NULL;
   for (size_t i = 0; i < NSH_ZYGOTES; i++)
-    nsh_table_orphaned(&h->table, &h->brood.zygotes[i]);
+    nsh_life_orphaned(&h->table, &h->brood.zygotes[i]);
   if (h->mode == RUNNING)
     drain(h, "the keeper died");
   check(h);
@@ -488,7 +488,7 @@ static void live(host *h) {
   }
   h->mode = RUNNING;
   watch_signals(h);
-  nsh_table_fill(&h->table);
+  nsh_life_fill(&h->table);
   check(h);
   uv_run(&h->loop, UV_RUN_DEFAULT);
   ns_log(NS_LOG_INFO, "host.end",

@@ -19,6 +19,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "nsh_halt.h"
 #include "nsh_lua.h"
 #include "nsh_nursery.h"
 #include "nsh_sweep.h"
@@ -38,6 +39,7 @@ typedef struct family {
 ** nil and a message. */
 static int load(lua_State *L) {
   const family *fam = lua_touserdata(L, 1);
+  nsh_halt_install(L); /* before a script can keep the old functions */
   lua_getglobal(L, "require");
   lua_pushliteral(L, "nightshift.worker");
   lua_call(L, 1, 1);
