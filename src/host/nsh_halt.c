@@ -117,10 +117,9 @@ static int go(lua_State *L, lua_State *co, int n) {
 
 /* resume(co, ...) */
 static int co_resume(lua_State *L) {
-  lua_State *co = lua_tothread(L, 1);
   int got;
-  luaL_argexpected(L, co != NULL, 1, "coroutine");
-  got = go(L, co, lua_gettop(L) - 1);
+  luaL_checktype(L, 1, LUA_TTHREAD);
+  got = go(L, lua_tothread(L, 1), lua_gettop(L) - 1);
   lua_pushboolean(L, got >= 0);
   lua_insert(L, got >= 0 ? -got - 1 : -2);
   return got >= 0 ? got + 1 : 2;
