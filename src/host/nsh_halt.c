@@ -82,10 +82,13 @@ static void on_signal(int sig) {
 
 /* ------------------------------------------------------------- coroutines */
 
-/* 'L' runs from here on. */
+/* 'L' runs from here on. Setting a hook starts its count anew, so that is done
+** only to shorten it: two coroutines that resume each other would never come
+** to the end of it. */
 static void enter(lua_State *L) {
   h.now = L;
-  if (h.hooked)
+  if (h.hooked &&
+      (lua_gethook(L) != on_count || lua_gethookcount(L) > h.patience))
     lua_sethook(L, on_count, LUA_MASKCOUNT, h.patience);
 }
 
