@@ -1,5 +1,5 @@
 /*
-** Keeper and zygotes in the loop: reports become calls of the owner.
+** Seed, keeper and zygotes in the loop: reports become calls of the owner.
 */
 #include "nsh_brood.h"
 
@@ -7,6 +7,9 @@
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "nsh_memory.h"
+#include "nsh_sweep.h"
 
 /* ------------------------------------------------------- reports of zygotes */
 
@@ -82,26 +85,77 @@ static void on_keeper_frame(void *arg, nsh_frame *f) {
     on_death(&b->zygotes[index], (int)last);
 }
 
+/* Without a seed there is nobody else to clear up, and no other keeper. */
+static void lose_keeper(nsh_brood *b) {
+  if (b->keeper_pid > 0)
+    nsh_sweep(b->keeper_pid, NULL, 0);
+  b->keeper_died(b->arg, false);
+}
+
 static void on_keeper_end(void *arg) {
   nsh_brood *b = arg;
-  b->keeper_died(b->arg);
+  if (b->seed.gone)
+    lose_keeper(b);
+}
+
+/* ------------------------------------------------------- reports of the seed */
+
+static void call_keeper(nsh_brood *b) {
+  int pair[2];
+  nsh_must(nsh_ctl_pair(pair));
+  b->keeper = (nsh_peer){.frame = on_keeper_frame, .end = on_keeper_end,
+                         .arg = b};
+  nsh_peer_open(&b->keeper, b->loop, pair[0]);
+  nsh_peer_send(&b->seed, NSH_FORK, 0, 0, pair[1]);
+}
+
+/* Its whole session is dead by now. */
+static void replace_keeper(nsh_brood *b) {
+  nsh_peer_read(&b->keeper);
+  nsh_peer_close(&b->keeper);
+  call_keeper(b);
+  b->keeper_died(b->arg, true);
+  for (size_t i = 0; i < NSH_ZYGOTES; i++)
+    if (b->zygotes[i].stage != NSH_ABSENT)
+      on_death(&b->zygotes[i], -1);
+}
+
+static void on_seed_frame(void *arg, nsh_frame *f) {
+  nsh_brood *b = arg;
+  nsh_get_int(f); /* index: there is one */
+  int64_t pid = nsh_get_int(f);
+  nsh_get_int(f);
+  if (!nsh_done(f))
+    return;
+  b->keeper_pid = f->type == NSH_FORKED ? (pid_t)pid : 0;
+  if (f->type == NSH_EXITED)
+    replace_keeper(b);
+  else if (f->type == NSH_FORKED && pid == 0)
+    lose_keeper(b);
+}
+
+static void on_seed_end(void *arg) {
+  nsh_brood *b = arg;
+  if (b->keeper.gone)
+    lose_keeper(b);
 }
 
 /* ------------------------------------------------------------------- verbs */
 
 void nsh_brood_open(nsh_brood *b, uv_loop_t *loop, int ctl) {
   b->loop = loop;
-  b->keeper = (nsh_peer){.frame = on_keeper_frame, .end = on_keeper_end,
-                         .arg = b};
+  b->seed = (nsh_peer){.frame = on_seed_frame, .end = on_seed_end, .arg = b};
   for (uint32_t i = 0; i < NSH_ZYGOTES; i++)
     b->zygotes[i] = (nsh_zygote){.brood = b, .index = i, .peer = {.ctl = -1}};
-  nsh_peer_open(&b->keeper, loop, ctl);
+  nsh_peer_open(&b->seed, loop, ctl);
+  call_keeper(b);
 }
 
 void nsh_brood_close(nsh_brood *b) {
   for (uint32_t i = 0; i < NSH_ZYGOTES; i++)
     nsh_peer_close(&b->zygotes[i].peer);
   nsh_peer_close(&b->keeper);
+  nsh_peer_close(&b->seed);
 }
 
 size_t nsh_brood_alive(const nsh_brood *b) {

@@ -1,9 +1,10 @@
 /*
-** The host's view of its keeper and zygotes.
+** The host's view of its seed, keeper and zygotes.
 **
 ** Invariant: a zygote is reported dead only after every report it sent, so the
 ** exits of its workers are known by then (those it could not report died with
-** it).
+** it), and after all its workers are dead. A keeper that dies is replaced and
+** its zygotes are reported dead, unless the seed died before it.
 */
 #ifndef NSH_BROOD_H
 #define NSH_BROOD_H
@@ -30,7 +31,9 @@ typedef struct nsh_zygote {
 
 typedef struct nsh_brood {
   uv_loop_t *loop;
+  nsh_peer seed;
   nsh_peer keeper;
+  pid_t keeper_pid; /* also the number of its session; 0: not known */
   nsh_zygote zygotes[NSH_ZYGOTES];
   /* What happens; 'arg' is the owner's. */
   void *arg;
@@ -39,10 +42,10 @@ typedef struct nsh_brood {
   void (*forked)(void *arg, nsh_zygote *z, uint32_t worker, pid_t pid, int why);
   void (*exited)(void *arg, nsh_zygote *z, uint32_t worker, int status);
   void (*died)(void *arg, nsh_zygote *z, int status);
-  void (*keeper_died)(void *arg);
+  void (*keeper_died)(void *arg, bool replaced); /* false: no more workers */
 } nsh_brood;
 
-/* Callbacks are set already; 'ctl' is the keeper's socket, handed over. */
+/* Callbacks are set already; 'ctl' is the seed's socket, handed over. */
 void nsh_brood_open(nsh_brood *b, uv_loop_t *loop, int ctl);
 void nsh_brood_close(nsh_brood *b);
 

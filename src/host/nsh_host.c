@@ -1,7 +1,7 @@
 /*
 ** The life of a host.
 **
-** Order of birth: the keeper is forked while this process has no thread, no
+** Order of birth: the seed is forked while this process has no thread, no
 ** loop and no connection; then the loop, the first generation of handlers, the
 ** database, the threads, the workers. Modes go one way only, from RUNNING to
 ** OVER; what each mode waits for is in check().
@@ -20,8 +20,8 @@
 #include "ns_log.h"
 #include "ns_time.h"
 #include "nsh_dispatch.h"
+#include "nsh_life.h"
 #include "nsh_memory.h"
-#include "nsh_table.h"
 
 #define SETTLE_US (5 * NS_SECOND)  /* for the last verdicts, once stopping */
 #define RELOAD_FIRST 100000        /* after a zygote's death, doubling */
@@ -45,7 +45,7 @@ typedef struct host {
   uv_timer_t timer;
   uv_signal_t signals[7];
   nsh_slot *slots;
-  pid_t keeper;
+  pid_t seed;
   nsh_brood brood;
   nsh_mail mail;
   nsh_dispatch *dispatch;
@@ -211,7 +211,7 @@ static void on_loaded(void *arg, nsh_zygote *z, int64_t count,
   }
   ns_log(NS_LOG_INFO, "reload.done", NS_FIELDS(ns_fi("handlers", count),
                                                ns_fb("names", names)));
-  nsh_table_generation(&h->table, z);
+  nsh_life_generation(&h->table, z);
   if (old != NULL)
     nsh_zygote_retire(old);
   if (h->load_again)
@@ -244,7 +244,7 @@ static void on_forked(void *arg, nsh_zygote *z, uint32_t worker, pid_t pid,
                       int why) {
   host *h = arg;
   (void)z;
-  nsh_table_forked(&h->table, worker, pid, why);
+  nsh_life_forked(&h->table, worker, pid, why);
   if (pid > 0)
     h->reload_wait = 0;
   check(h);
@@ -253,7 +253,7 @@ static void on_forked(void *arg, nsh_zygote *z, uint32_t worker, pid_t pid,
 static void on_exited(void *arg, nsh_zygote *z, uint32_t worker, int status) {
   host *h = arg;
   (void)z;
-  nsh_table_exited(&h->table, worker, status);
+  nsh_life_exited(&h->table, worker, status);
   check(h);
 }
 
@@ -267,16 +267,20 @@ static void on_died(void *arg, nsh_zygote *z, int status) {
     if (h->mode == RUNNING)
       load_later(h);
   }
-  nsh_table_orphaned(&h->table, z);
+  nsh_life_orphaned(&h->table, z);
   check(h);
 }
 
-static void on_keeper_died(void *arg) {
+/* A keeper that is replaced costs no more than its zygotes. */
+static void on_keeper_died(void *arg, bool replaced) {
   host *h = arg;
+  if (h->mode != OVER)
+    ns_log(NS_LOG_ERROR, "keeper.died", NULL, 0);
+  if (replaced)
+    return;
   h->keeper_gone = true;
   if (h->mode == OVER)
     return;
-  ns_log(NS_LOG_ERROR, "keeper.died", NULL, 0);
   h->code = NSH_EXIT_FAILURE;
   if (h->mode == LOADING) {
     uv_stop(&h->loop);
@@ -284,7 +288,7 @@ static void on_keeper_died(void *arg) {
   }
   h->table.zygote = NULL;
   for (size_t i = 0; i < NSH_ZYGOTES; i++)
-    nsh_table_orphaned(&h->table, &h->brood.zygotes[i]);
+    nsh_life_orphaned(&h->table, &h->brood.zygotes[i]);
   if (h->mode == RUNNING)
     drain(h, "the keeper died");
   check(h);
@@ -415,7 +419,7 @@ static ns_status raise_files(const nsh_config *cfg, ns_err *err) {
   return NS_OK;
 }
 
-static void open_loop(host *h, int keeper) {
+static void open_loop(host *h, int seed) {
   nsh_must(uv_loop_init(&h->loop) == 0);
   nsh_must(uv_async_init(&h->loop, &h->async, on_async) == 0);
   h->async.data = h;
@@ -426,7 +430,7 @@ static void open_loop(host *h, int keeper) {
                          .died = on_died, .keeper_died = on_keeper_died};
   nsh_mail_init(&h->mail, notify, &h->async);
   nsh_table_init(&h->table, h->cfg, &h->mail, &h->loop, h->slots);
-  nsh_brood_open(&h->brood, &h->loop, keeper);
+  nsh_brood_open(&h->brood, &h->loop, seed);
 }
 
 static void close_handle(uv_handle_t *handle, void *arg) {
@@ -451,7 +455,7 @@ static void say_goodbye(host *h) {
     uv_run(&h->loop, UV_RUN_ONCE);
 }
 
-/* Closing the keeper's socket ends it, and its end ends who is left below. */
+/* Closing their sockets ends seed and keeper, and whoever is left below. */
 static void close_loop(host *h) {
   say_goodbye(h);
   nsh_brood_close(&h->brood);
@@ -460,7 +464,7 @@ static void close_loop(host *h) {
   uv_run(&h->loop, UV_RUN_DEFAULT);
   uv_loop_close(&h->loop);
   nsh_mail_free(&h->mail);
-  waitpid(h->keeper, NULL, 0);
+  waitpid(h->seed, NULL, 0);
 }
 
 static ns_status start_dispatch(host *h, ns_err *err) {
@@ -484,7 +488,7 @@ static void live(host *h) {
   }
   h->mode = RUNNING;
   watch_signals(h);
-  nsh_table_fill(&h->table);
+  nsh_life_fill(&h->table);
   check(h);
   uv_run(&h->loop, UV_RUN_DEFAULT);
   ns_log(NS_LOG_INFO, "host.end",
@@ -496,18 +500,18 @@ static void live(host *h) {
 int nsh_host_run(const nsh_config *cfg) {
   host *h = nsh_alloc(sizeof *h);
   ns_err err;
-  int keeper;
+  int seed;
   int code;
   h->cfg = cfg;
   ns_log_setup(cfg->json, NS_LOG_INFO);
   signal(SIGPIPE, SIG_IGN);
   h->slots = nsh_slots_map(cfg->workers);
   nsh_must(h->slots != NULL);
-  if (nsh_keeper_start(cfg, h->slots, &h->keeper, &keeper, &err) != NS_OK) {
+  if (nsh_seed_start(cfg, h->slots, &h->seed, &seed, &err) != NS_OK) {
     complain(err.message, strlen(err.message));
     return NSH_EXIT_FAILURE;
   }
-  open_loop(h, keeper);
+  open_loop(h, seed);
   if (raise_files(cfg, &err) == NS_OK)
     live(h);
   else {

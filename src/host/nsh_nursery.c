@@ -28,8 +28,8 @@ typedef struct home {
 
 void nsh_child_begin(pid_t parent, const char *name) {
   sigset_t none;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent)
+  if (parent != 0 &&
+      (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent))
     _exit(0); /* it died before we could ask */
   prctl(PR_SET_NAME, name);
   for (int sig = 1; sig < NSIG; sig++)
@@ -75,7 +75,11 @@ static void do_fork(home *h, uint32_t index, int fd) {
   fflush(NULL); /* or the child would write it once more */
   pid = index < h->n->max && h->pids[index] == 0 && fd >= 0 ? fork() : -1;
   if (pid == 0) {
-    nsh_child_begin(h->self, h->n->name);
+    if (h->n->bound)
+      setpgid(0, 0);
+    else
+      setsid();
+    nsh_child_begin(h->n->bound ? h->self : 0, h->n->name);
     leave_home(h);
     h->n->child(h->n->arg, index, fd);
     _exit(0);
@@ -84,6 +88,8 @@ static void do_fork(home *h, uint32_t index, int fd) {
     why = errno;
   if (fd >= 0)
     close(fd);
+  if (pid > 0 && h->n->bound)
+    setpgid(pid, pid); /* whoever comes first: the group exists from now on */
   if (pid > 0)
     h->pids[index] = pid;
   tell(h, NSH_FORKED, index, pid > 0 ? pid : 0, pid > 0 ? 0 : why);
@@ -111,18 +117,48 @@ static bool obey(home *h) {
   return true;
 }
 
+/* Clears up after child 'index', which is dead, and takes its status. */
+static int bury(home *h, size_t index) {
+  pid_t dead = h->pids[index];
+  int status = 0;
+  h->pids[index] = 0;
+  h->n->clear(dead, h->pids, h->n->max);
+  while (waitpid(dead, &status, 0) < 0 && errno == EINTR)
+    ;
+  return status;
+}
+
+static void child_died(home *h, pid_t pid) {
+  size_t i = 0;
+  while (i < h->n->max && h->pids[i] != pid)
+    i++;
+  if (i == h->n->max)
+    waitpid(pid, NULL, 0); /* somebody's orphan */
+  else
+    tell(h, NSH_EXITED, (int64_t)i, pid, bury(h, i));
+}
+
+/* A dead child is looked at before it is reaped: until then its number, which
+** is also that of its group, belongs to nobody else. */
 static void reap(home *h) {
   struct signalfd_siginfo info;
-  int status;
-  pid_t pid;
+  siginfo_t dead = {0};
   while (read(h->signals, &info, sizeof info) == (ssize_t)sizeof info)
     ;
-  while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
-    for (size_t i = 0; i < h->n->max; i++)
-      if (h->pids[i] == pid) {
-        h->pids[i] = 0;
-        tell(h, NSH_EXITED, (int64_t)i, pid, status);
-      }
+  while (waitid(P_ALL, 0, &dead, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         dead.si_pid > 0) {
+    child_died(h, dead.si_pid);
+    dead.si_pid = 0;
+  }
+}
+
+/* The host is gone. */
+static void end_children(home *h) {
+  for (size_t i = 0; i < h->n->max; i++)
+    if (h->pids[i] > 0) {
+      kill(h->pids[i], SIGKILL);
+      bury(h, i);
+    }
 }
 
 static bool settle_in(home *h, const nsh_nursery *n) {
@@ -150,7 +186,9 @@ void nsh_nursery_serve(const nsh_nursery *n) {
       continue;
     if (fds[1].revents != 0)
       reap(&h);
-    if (fds[0].revents != 0 && !obey(&h))
+    if (fds[0].revents != 0 && !obey(&h)) {
+      end_children(&h);
       _exit(0);
+    }
   }
 }

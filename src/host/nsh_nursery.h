@@ -1,11 +1,11 @@
 /*
 ** A process that forks children on command, reaps them and passes signals on
-** to them. The keeper and the zygotes are such processes.
+** to them. The seed, the keepers and the zygotes are such processes.
 **
 ** Invariants: a child is named by its index, never by its process id, and a
 ** signal goes only to a child that has not been reaped, so it can never hit a
-** stranger. No process outlives its parent: each asks the kernel to be killed
-** with it, and looks whether it was already too late.
+** stranger. What a dead child leaves behind is cleared away before its end is
+** reported, so whoever is told of it may use what the child used.
 */
 #ifndef NSH_NURSERY_H
 #define NSH_NURSERY_H
@@ -21,14 +21,22 @@ typedef struct nsh_nursery {
   /* The life of a child; does not return. 'fd' came with the command. */
   void (*child)(void *arg, uint32_t index, int fd);
   void *arg;
+  /* Children lead a process group and die with us, by the kernel's hand;
+  ** otherwise they lead a session and do not. */
+  bool bound;
+  /* A child is dead and not reaped yet: kills what it leaves behind. 'others'
+  ** are the living children, with gaps of 0. */
+  void (*clear)(pid_t dead, const pid_t *others, size_t n);
 } nsh_nursery;
 
-/* Obeys commands until the host closes the socket; does not return. */
+/* Obeys commands until the host closes the socket, then ends all children;
+** does not return. */
 void nsh_nursery_serve(const nsh_nursery *n) __attribute__((noreturn));
 
 /*
-** What every process of the host does after its fork: dies with 'parent', has
-** default signal dispositions and no blocked signals, and the name 'name'.
+** What every process of the host does after its fork: has default signal
+** dispositions, no blocked signals, and the name 'name'. It is killed when
+** 'parent' dies; 0: it is not.
 */
 void nsh_child_begin(pid_t parent, const char *name);
 

@@ -1,6 +1,6 @@
 /*
 ** One worker as its host sees it: socket, tasks, the state of the running job.
-** What frames mean is the table's business (nsh_table_frame).
+** What frames mean: nsh_intake.c.
 */
 #include "nsh_seat.h"
 
@@ -11,8 +11,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "nsh_intake.h"
+#include "nsh_life.h"
 #include "nsh_memory.h"
-#include "nsh_table.h"
 
 #define READ_ROOM ((size_t)256 << 10)
 #define KEEP_ROOM ((size_t)64 << 10) /* larger idle buffers are freed */
@@ -107,8 +108,8 @@ static size_t take_frames(nsh_seat *s, const char *p, size_t n) {
     int64_t size = nsh_next(p + at, n - at, &f);
     if (size == 0)
       break;
-    if (size < 0 || !nsh_table_frame(s, &f)) {
-      nsh_table_distrust(s);
+    if (size < 0 || !nsh_intake_frame(s, &f)) {
+      nsh_life_distrust(s);
       return n;
     }
     at += (size_t)size;
@@ -187,10 +188,12 @@ bool nsh_seat_fork(nsh_seat *s, nsh_zygote *z) {
     return false;
   nsh_slot_reset(s->slot);
   s->phase = NSH_STARTING;
-  s->doom = NSH_DOOM_NONE;
   s->zygote = z;
   s->fd = pair[0];
   s->eof = s->forced = false;
+  s->eof_at = 0;
+  s->rung = NSH_CALM;
+  s->why = NSH_WHY_NONE;
   s->next_seq = 0;
   s->progress = -1;
   s->poll = nsh_alloc(sizeof *s->poll);

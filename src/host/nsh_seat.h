@@ -16,6 +16,7 @@
 #include "nsh_brood.h"
 #include "nsh_mail.h"
 #include "nsh_names.h"
+#include "nsh_slot.h"
 
 typedef enum nsh_phase {
   NSH_EMPTY,    /* no process */
@@ -24,12 +25,14 @@ typedef enum nsh_phase {
   NSH_DOOMED    /* gets none any more: told to quit, or being killed */
 } nsh_phase;
 
-/* Why a worker is being killed, which decides what its death means. */
-typedef enum nsh_doom {
-  NSH_DOOM_NONE,    /* nobody kills it: its death is a crash */
-  NSH_DOOM_TIMEOUT, /* its job ran too long */
-  NSH_DOOM_STOP     /* the host stops: its job is given back */
-} nsh_doom;
+/* How far the stopping of the running job has come: nsh_ladder.h. */
+typedef enum nsh_rung {
+  NSH_CALM,   /* nobody wants it to stop */
+  NSH_TOLD,   /* job:cancelled() is true */
+  NSH_HALTED, /* its Lua code is being stopped */
+  NSH_TERMED, /* SIGTERM was sent */
+  NSH_KILLED  /* SIGKILL was sent */
+} nsh_rung;
 
 /* A job in a worker's hands. */
 typedef struct nsh_task {
@@ -42,15 +45,18 @@ typedef struct nsh_seat {
   struct nsh_table *table;
   uint32_t index;
   nsh_phase phase;
-  nsh_doom doom;
   nsh_zygote *zygote;
   pid_t pid;
   nsh_slot *slot;
   int fd;            /* -1: none */
   uv_poll_t *poll;
   bool eof;          /* the worker's end is closed */
-  int64_t since;     /* eof or doom: when */
+  int64_t eof_at;    /* when that was seen; 0: not yet */
   bool forced;       /* SIGKILL was sent */
+  nsh_rung rung;     /* of the running job */
+  nsh_why why;       /* it is to stop */
+  int64_t step;      /* µs this rung is given */
+  int64_t next_at;   /* when the next one is due */
   ns_buf in;         /* the beginning of a frame */
   ns_buf out;        /* to be sent from 'out_at' */
   size_t out_at;

@@ -28,6 +28,7 @@ void nsh_slot_reset(nsh_slot *s) {
   atomic_store(&s->current, 0);
   atomic_store(&s->sent, 0);
   atomic_store(&s->lost, 0);
+  atomic_store(&s->told, 0);
   atomic_store(&s->unsent, 0);
 }
 
@@ -56,6 +57,16 @@ uint32_t nsh_slot_peek(nsh_slot *s, char out[NSH_OUTBOX]) {
   memcpy(out, s->out, n);
   atomic_thread_fence(memory_order_seq_cst);
   return atomic_load(&s->sent) == before ? n : 0;
+}
+
+void nsh_slot_tell(nsh_slot *s, uint32_t seq, nsh_why why) {
+  atomic_store(&s->why, why);
+  atomic_store(&s->told, seq + 1);
+}
+
+nsh_why nsh_slot_told(nsh_slot *s, uint32_t seq) {
+  return atomic_load(&s->told) == seq + 1 ? (nsh_why)atomic_load(&s->why)
+                                          : NSH_WHY_NONE;
 }
 
 void nsh_slot_sent(nsh_slot *s) {

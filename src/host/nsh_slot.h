@@ -7,7 +7,8 @@
 ** the host: both change it by compare-and-swap, so each job goes to exactly
 ** one of them. The outbox holds verdict frames the worker has not sent yet;
 ** the host reads it after the worker's death, so no finished job is forgotten.
-** 'lost' tells a running handler that its claim is gone.
+** 'told' and 'lost' tell a running handler that it is to stop and that its
+** claim is gone.
 **
 ** Invariant: jobs have ascending numbers; those below gate.next were started
 ** or taken back; those from gate.next to gate.end may be started.
@@ -15,18 +16,30 @@
 #ifndef NSH_SLOT_H
 #define NSH_SLOT_H
 
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#define NSH_OUTBOX 8160 /* bytes of verdicts that may wait */
+#define NSH_OUTBOX 8152 /* bytes of verdicts that may wait */
+#define NSH_HALT_SIGNAL SIGUSR2 /* from zygote to worker: nsh_halt.h */
+
+/* Why a job is to stop. */
+typedef enum nsh_why {
+  NSH_WHY_NONE,
+  NSH_WHY_TIMEOUT, /* it runs too long: it fails */
+  NSH_WHY_LOST,    /* its claim is gone: nobody wants to know how it ends */
+  NSH_WHY_STOP     /* the host stops: it is given back */
+} nsh_why;
 
 typedef struct nsh_slot {
   _Atomic uint64_t gate;       /* next << 32 | end */
   _Atomic int64_t started_at;  /* monotonic µs, of the job last started */
   _Atomic uint32_t current;    /* that job's number */
   _Atomic uint32_t lost;       /* number of the job whose claim is lost, + 1 */
+  _Atomic uint32_t told;       /* number of the job that is to stop, + 1 */
+  _Atomic uint32_t why;        /* nsh_why; stored before 'told' */
   _Atomic uint32_t unsent;     /* bytes in 'out' */
   _Atomic uint32_t sent;       /* how often the outbox has been emptied */
   char out[NSH_OUTBOX];
@@ -49,6 +62,12 @@ uint32_t nsh_slot_recall(nsh_slot *s);
 /* Host: copies the outbox of a living worker; bytes copied. The same frames
 ** will come through the socket later. */
 uint32_t nsh_slot_peek(nsh_slot *s, char out[NSH_OUTBOX]);
+
+/* Host: job 'seq' is to stop. */
+void nsh_slot_tell(nsh_slot *s, uint32_t seq, nsh_why why);
+
+/* Worker: why job 'seq' is to stop; NONE: it may go on. */
+nsh_why nsh_slot_told(nsh_slot *s, uint32_t seq);
 
 /* Worker: the outbox has been sent. */
 void nsh_slot_sent(nsh_slot *s);

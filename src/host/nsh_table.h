@@ -1,6 +1,7 @@
 /*
-** The table of workers: hands claimed jobs out, takes verdicts in, replaces
-** workers that died, stops jobs that run too long.
+** The table of workers: hands claimed jobs out and looks after them while they
+** run. Its other parts: nsh_seat (one worker), nsh_intake (what workers say),
+** nsh_life (their births and deaths), nsh_ladder (stopping a job).
 **
 ** Invariant: a job that was delivered by the dispatcher is in the backlog or
 ** in exactly one seat, until a verdict for it is in the mailbox.
@@ -54,28 +55,24 @@ void nsh_table_free(nsh_table *t);
 
 /* ---------------------------------------------------------- what happened */
 
-/* New workers come from 'z'; older ones leave after their running job. */
-void nsh_table_generation(nsh_table *t, nsh_zygote *z);
-
-void nsh_table_forked(nsh_table *t, uint32_t index, pid_t pid, int why);
-void nsh_table_exited(nsh_table *t, uint32_t index, int status);
-
-/* A zygote is gone, and so is whoever it had forked. */
-void nsh_table_orphaned(nsh_table *t, nsh_zygote *z);
-
 /* Takes what the dispatcher has put into the mailbox. */
 void nsh_table_collect(nsh_table *t);
 
-/* Of nsh_seat.c: a frame (false: nonsense; mailbox locked), a read that is
-** over, a worker not to be believed any more. */
-bool nsh_table_frame(nsh_seat *s, nsh_frame *f);
+/* The host was given up for dead and all its claims are gone. What has not
+** been started is dropped (its release will be STALE), running handlers are
+** told and stopped. */
+void nsh_table_lose_all(nsh_table *t);
+
+/* Of nsh_seat.c: a read that is over. */
 void nsh_table_heard(nsh_seat *s);
-void nsh_table_distrust(nsh_seat *s);
+
+/* Of the table's other parts: a seat may have room, the number of workers has
+** changed, jobs may be handed out. */
+void nsh_table_list(nsh_seat *s, bool front);
+void nsh_table_retarget(nsh_table *t);
+void nsh_table_hand_out(nsh_table *t);
 
 /* ------------------------------------------------------------------ orders */
-
-/* Forks where nobody sits, if it is time. */
-void nsh_table_fill(nsh_table *t);
 
 /* Looks at running jobs: timeouts, signs of life, jobs stuck behind others. */
 void nsh_table_tick(nsh_table *t, int64_t now);
@@ -88,7 +85,8 @@ int64_t nsh_table_next(const nsh_table *t, int64_t now);
 void nsh_table_quiet(nsh_table *t, bool quiet);
 void nsh_table_close(nsh_table *t);
 
-/* Kills all workers; running jobs are given back. */
+/* Stops all workers, idle ones at once, running jobs by the ladder's short
+** steps; they are given back. */
 void nsh_table_kill(nsh_table *t);
 
 /* Tells all workers to leave. */

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "ns_time.h"
+#include "nsh_halt.h"
 #include "nsh_ipc.h"
 #include "nsl.h"
 
@@ -184,7 +185,8 @@ static int api_touch(lua_State *L) {
   return 1;
 }
 
-/* cancelled(): is the claim known to be lost? Asking makes the host ask. */
+/* cancelled(): is the job to stop, or its claim known to be lost? Asking makes
+** the host ask. */
 static int api_cancelled(lua_State *L) {
   int64_t now = ns_mono_us();
   need_job(L);
@@ -192,7 +194,8 @@ static int api_cancelled(lua_State *L) {
     send_progress(-1, NS_NONE);
     w.asked = now;
   }
-  lua_pushboolean(L, !held());
+  lua_pushboolean(L, !held() ||
+                         nsh_slot_told(w.slot, w.seq) != NSH_WHY_NONE);
   return 1;
 }
 
@@ -344,6 +347,15 @@ static void report_verdict(lua_State *L) {
   nsl_unbox(box);
 }
 
+/* The handler was stopped; what it said meanwhile does not count. */
+static void report_stopped(nsh_why why) {
+  nsh_report r = ending(NS_RELEASE);
+  if (why == NSH_WHY_TIMEOUT)
+    report_failure(nsh_halt_text());
+  else if (!report(&r, NULL))
+    leave(1);
+}
+
 /* Protected. Argument: the order. run(job) gives result, verdict. */
 static int run(lua_State *L) {
   const nsh_order *o = lua_touserdata(L, 1);
@@ -353,6 +365,8 @@ static int run(lua_State *L) {
   lua_call(L, 1, 2); /* stack: order; result; verdict */
   w.running = false;
   w.ended = ns_mono_us();
+  if (nsh_halt_end() != NSH_WHY_NONE)
+    return 0;
   if (lua_isnil(L, 3))
     report_result(L);
   else
@@ -363,9 +377,16 @@ static int run(lua_State *L) {
 /* What goes wrong here is not the handler's error but around it: memory. */
 static void run_protected(const nsh_order *o) {
   lua_State *L = w.L;
+  bool ok;
+  nsh_why why;
   lua_pushcfunction(L, run);
   lua_pushlightuserdata(L, (void *)(uintptr_t)o);
-  if (lua_pcall(L, 1, 0, 0) != LUA_OK) {
+  nsh_halt_begin(o->seq, o->job.timeout);
+  ok = lua_pcall(L, 1, 0, 0) == LUA_OK;
+  why = nsh_halt_end();
+  if (why != NSH_WHY_NONE)
+    report_stopped(why);
+  else if (!ok) {
     const char *text = lua_tostring(L, -1);
     report_failure(ns_str(text != NULL ? text : "the job could not be run"));
   }
@@ -415,6 +436,7 @@ static void set_up(const nsh_worker_setup *s, uint32_t index, int fd) {
   struct sigaction act = {.sa_flags = SA_SIGINFO | SA_RESTART};
   act.sa_sigaction = on_term;
   sigaction(SIGTERM, &act, NULL);
+  nsh_halt_listen(s->L, &s->slots[index]);
   setvbuf(stdout, NULL, _IOLBF, 0);
   w.L = s->L;
   w.cfg = s->cfg;

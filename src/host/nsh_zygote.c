@@ -1,26 +1,33 @@
 /*
-** Keeper and zygote. Both are nurseries; the zygote has a Lua state with the
-** handlers in it, which its children find in their memory.
+** Seed, keeper and zygote. All are nurseries; the zygote has a Lua state with
+** the handlers in it, which its children find in their memory.
 **
 ** The keeper leads a session of its own, so that a ^C at the host's terminal
-** reaches the host alone.
+** reaches the host alone and what handlers leave behind can be told from all
+** other processes. Seed and keeper adopt orphans (subreaper). Seed and keeper
+** see the host's death by the end of their sockets, zygotes and workers are
+** bound to their parents.
 */
 #include "nsh_zygote.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <lauxlib.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
+#include "nsh_halt.h"
 #include "nsh_lua.h"
 #include "nsh_nursery.h"
+#include "nsh_sweep.h"
 #include "nsh_worker.h"
 
 #define TEXT_MAX 32768 /* bytes of a report to the host */
 
-/* What keeper and zygotes know. */
+/* What all of them know. */
 typedef struct family {
   const nsh_config *cfg;
   nsh_slot *slots;
@@ -32,6 +39,7 @@ typedef struct family {
 ** nil and a message. */
 static int load(lua_State *L) {
   const family *fam = lua_touserdata(L, 1);
+  nsh_halt_install(L); /* before a script can keep the old functions */
   lua_getglobal(L, "require");
   lua_pushliteral(L, "nightshift.worker");
   lua_call(L, 1, 1);
@@ -105,13 +113,21 @@ static bool load_handlers(lua_State *L, family *fam, int ctl) {
   return true;
 }
 
+/* What a worker started goes with it, unless it left its process group. */
+static void clear_worker(pid_t dead, const pid_t *others, size_t n) {
+  (void)others;
+  (void)n;
+  kill(-dead, SIGKILL);
+}
+
 /* Workers share this memory as long as nobody writes to it: collect now. */
 static void zygote(void *arg, uint32_t index, int ctl) {
   family *fam = arg;
   lua_State *L = nsh_lua_new();
   nsh_worker_setup setup = {L, fam->cfg, fam->slots};
-  nsh_nursery n = {ctl, fam->cfg->workers, "ns-worker", nsh_worker_main,
-                   &setup};
+  nsh_nursery n = {.ctl = ctl, .max = fam->cfg->workers, .name = "ns-worker",
+                   .child = nsh_worker_main, .arg = &setup, .bound = true,
+                   .clear = clear_worker};
   (void)index;
   nsh_child_deaf();
   if (L == NULL)
@@ -125,6 +141,30 @@ static void zygote(void *arg, uint32_t index, int ctl) {
 
 /* ----------------------------------------------------------------- keeper */
 
+/* Its workers are dead or dying; what they started came to us, or will. */
+static void clear_zygote(pid_t dead, const pid_t *others, size_t n) {
+  kill(-dead, SIGKILL);
+  nsh_sweep(getpid(), others, n);
+}
+
+static void keeper(void *arg, uint32_t index, int ctl) {
+  nsh_nursery n = {.ctl = ctl, .max = NSH_ZYGOTES, .name = "ns-zygote",
+                   .child = zygote, .arg = arg, .bound = true,
+                   .clear = clear_zygote};
+  (void)index;
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  nsh_nursery_serve(&n);
+}
+
+/* ------------------------------------------------------------------- seed */
+
+/* The session keeps the keeper's number. */
+static void clear_keeper(pid_t dead, const pid_t *others, size_t n) {
+  (void)others;
+  (void)n;
+  nsh_sweep(dead, NULL, 0);
+}
+
 /* Nothing of the host's stays open but output and the control socket. */
 static void close_others(int *ctl) {
   int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -136,24 +176,25 @@ static void close_others(int *ctl) {
     close_range(4, ~0U, 0);
 }
 
-static void keeper(family *fam, int ctl, pid_t host) {
-  nsh_nursery n = {ctl, NSH_ZYGOTES, "ns-zygote", zygote, fam};
-  nsh_child_begin(host, "ns-keeper");
+static void seed(family *fam, int ctl) {
+  nsh_nursery n = {.ctl = ctl, .max = 1, .name = "ns-keeper",
+                   .child = keeper, .arg = fam, .clear = clear_keeper};
+  nsh_child_begin(0, "ns-seed");
   setsid();
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
   close_others(&n.ctl);
   nsh_nursery_serve(&n);
 }
 
-ns_status nsh_keeper_start(const nsh_config *cfg, nsh_slot *slots, pid_t *pid,
-                           int *ctl, ns_err *err) {
+ns_status nsh_seed_start(const nsh_config *cfg, nsh_slot *slots, pid_t *pid,
+                         int *ctl, ns_err *err) {
   family fam = {cfg, slots};
-  pid_t host = getpid();
   int pair[2];
   if (!nsh_ctl_pair(pair))
     return ns_fail(err, NS_ENOMEM, "socketpair: %s", strerror(errno));
   *pid = fork();
   if (*pid == 0)
-    keeper(&fam, pair[1], host);
+    seed(&fam, pair[1]);
   close(pair[1]);
   *ctl = pair[0];
   if (*pid > 0)

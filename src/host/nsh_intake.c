@@ -1,0 +1,231 @@
+/*
+** Frames of workers: what each means for the table. Wherever a frame is read,
+** the mailbox is locked.
+*/
+#include "nsh_intake.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns_log.h"
+#include "ns_time.h"
+#include "nsh_ladder.h"
+#include "nsh_memory.h"
+#include "nsh_table.h"
+
+#define SHOW_US NS_SECOND   /* a job this old gets a row in running */
+#define TOUCH_GAP NS_SECOND /* signs of life: at most so often per job */
+#define IDS_MAX 4096        /* a worker may ask for at once */
+
+/* ----------------------------------------------------------- verdicts, logs */
+
+static const struct {
+  const char *event;
+  ns_level level;
+} events[] = {
+    [NS_ACK] = {"job.done", NS_LOG_DEBUG},
+    [NS_FAIL] = {"job.failed", NS_LOG_WARN},
+    [NS_AGAIN] = {"job.again", NS_LOG_DEBUG},
+    [NS_DISCARD] = {"job.discarded", NS_LOG_WARN},
+    [NS_RELEASE] = {"job.released", NS_LOG_DEBUG},
+    [NS_CRASH] = {"job.crashed", NS_LOG_WARN},
+    [NS_MISSING] = {"job.no_handler", NS_LOG_WARN},
+};
+
+static void log_end(const nsh_seat *s, const nsh_task *task, ns_kind kind,
+                    int64_t micros, ns_bytes error) {
+  ns_level level = events[kind].level;
+  if (ns_log_on(level))
+    ns_log(level, events[kind].event,
+           NS_FIELDS(ns_fi("id", task->id), ns_fs("name", task->name->text),
+                     ns_fi("ms", micros / 1000), ns_fi("pid", s->pid),
+                     ns_fb("error", ns_first_line(error))));
+}
+
+static void count(nsh_table *t, ns_kind kind) {
+  t->tally.done += kind == NS_ACK;
+  t->tally.again += kind == NS_AGAIN;
+  t->tally.crashed += kind == NS_CRASH;
+  t->tally.failed +=
+      kind == NS_FAIL || kind == NS_DISCARD || kind == NS_MISSING;
+}
+
+ns_verdict *nsh_intake_end(nsh_seat *s, ns_kind kind, int64_t micros,
+                           ns_bytes error) {
+  nsh_table *t = s->table;
+  nsh_task *task = nsh_seat_task(s, 0);
+  nsh_batch *batch = &t->mail->verdicts;
+  ns_verdict *v =
+      nsh_mail_verdict(t->mail, task->id, task->run, task->lease, kind);
+  log_end(s, task, kind, micros, error);
+  count(t, kind);
+  v->error = nsh_batch_keep(batch, error);
+  if (s->log.n > 0 && (kind == NS_FAIL || kind == NS_CRASH ||
+                       kind == NS_DISCARD))
+    v->log = nsh_batch_keep(batch, ns_buf_bytes(&s->log));
+  nsh_ladder_leave(s);
+  nsh_seat_pop(s);
+  t->busy--;
+  return v;
+}
+
+/* Reads the children behind a report; false: malformed. */
+static bool read_children(nsh_batch *batch, nsh_frame *f, size_t n,
+                          ns_verdict *v) {
+  v->children = nsh_batch_children(batch, n);
+  v->nchildren = n;
+  for (size_t i = 0; i < n; i++) {
+    ns_push *c = &v->children[i];
+    if (!nsh_get_child(f, c))
+      return false;
+    c->name = nsh_batch_keep(batch, c->name);
+    c->payload = nsh_batch_keep(batch, c->payload);
+    c->queue = nsh_batch_keep(batch, c->queue);
+    c->unique = nsh_batch_keep(batch, c->unique);
+  }
+  return nsh_done(f);
+}
+
+/* A report that was met before is skipped: the outbox may repeat some. */
+static bool on_verdict(nsh_seat *s, nsh_frame *f) {
+  nsh_table *t = s->table;
+  nsh_report r;
+  nsh_task *task;
+  nsh_name *name;
+  ns_verdict *v;
+  if (!nsh_get_report(f, &r))
+    return false;
+  if (s->n == 0 || nsh_before(r.seq, nsh_seat_task(s, 0)->seq))
+    return nsh_before(r.seq, s->next_seq);
+  task = nsh_seat_task(s, 0);
+  if (r.seq != task->seq)
+    return false;
+  name = task->name;
+  nsh_pace_ran(&name->pace, r.micros);
+  nsh_pace_ran(&t->pace, r.micros);
+  nsh_storm_over(&t->storm);
+  v = nsh_intake_end(s, r.kind, r.micros, r.error);
+  v->delay = r.delay;
+  v->result = nsh_batch_keep(&t->mail->verdicts, r.result);
+  v->state = nsh_batch_keep(&t->mail->verdicts, r.state);
+  if (read_children(&t->mail->verdicts, f, r.nchildren, v))
+    return true;
+  v->kind = NS_CRASH;
+  v->error = ns_str("the worker's report was malformed");
+  v->nchildren = 0;
+  return false;
+}
+
+/* ----------------------------------------------------- signs of life, ids */
+
+void nsh_intake_touch(nsh_seat *s, int64_t now) {
+  nsh_task *task = nsh_seat_task(s, 0);
+  nsh_touch p = {s->index, task->seq, task->id, task->run,
+                 s->pid,   s->progress, s->text};
+  s->text = NULL;
+  s->news = false;
+  s->shown = true;
+  s->touched_at = now;
+  nsh_mail_touch(s->table->mail, &p);
+}
+
+bool nsh_intake_due(const nsh_seat *s, int64_t since, int64_t now) {
+  return (!s->shown && now - since > SHOW_US) ||
+         (s->news && now - s->touched_at >= TOUCH_GAP);
+}
+
+static bool on_progress(nsh_seat *s, nsh_frame *f) {
+  uint32_t seq = (uint32_t)nsh_get_int(f);
+  double progress = nsh_get_real(f);
+  ns_bytes text = nsh_get_bytes(f);
+  int64_t now = ns_mono_us();
+  if (!nsh_done(f) || !(progress >= -1 && progress <= 1))
+    return false;
+  if (s->n == 0 || nsh_seat_task(s, 0)->seq != seq)
+    return true;
+  if (progress >= 0)
+    s->progress = progress;
+  if (text.p != NULL) {
+    free(s->text);
+    s->text = nsh_alloc(text.n + 1);
+    memcpy(s->text, text.p, text.n);
+  }
+  s->news = true;
+  if (now - s->touched_at >= TOUCH_GAP)
+    nsh_intake_touch(s, now);
+  return true;
+}
+
+static bool on_log(nsh_seat *s, nsh_frame *f) {
+  uint32_t seq = (uint32_t)nsh_get_int(f);
+  ns_bytes text = nsh_get_bytes(f);
+  nsh_task *task;
+  if (!nsh_done(f) || text.p == NULL)
+    return false;
+  if (s->n == 0 || (task = nsh_seat_task(s, 0))->seq != seq)
+    return true;
+  nsh_seat_log(s, text);
+  ns_log(NS_LOG_INFO, "job.log",
+         NS_FIELDS(ns_fi("id", task->id), ns_fs("name", task->name->text),
+                   ns_fb("text", text)));
+  return true;
+}
+
+static bool on_want_ids(nsh_seat *s, nsh_frame *f) {
+  nsh_table *t = s->table;
+  int64_t n = nsh_get_int(f);
+  if (!nsh_done(f) || n < 1 || n > IDS_MAX)
+    return false;
+  nsh_must(ns_grow(&t->wanters, &t->capwanters, t->nwanters + 1,
+                   sizeof *t->wanters));
+  t->wanters[t->nwanters++] = (nsh_wanter){s->index, s->pid, (size_t)n};
+  nsh_mail_want_ids(t->mail, (size_t)n);
+  return true;
+}
+
+bool nsh_intake_frame(nsh_seat *s, nsh_frame *f) {
+  switch (f->type) {
+  case NSH_VERDICT:
+    return on_verdict(s, f);
+  case NSH_PROGRESS:
+    return on_progress(s, f);
+  case NSH_LOG:
+    return on_log(s, f);
+  case NSH_WANT_IDS:
+    return on_want_ids(s, f);
+  default:
+    return false;
+  }
+}
+
+static void send_ids(nsh_seat *s, const int64_t *ids, size_t n) {
+  size_t start = nsh_begin(&s->out, NSH_IDS);
+  nsh_put_int(&s->out, (int64_t)n);
+  for (size_t i = 0; i < n; i++)
+    nsh_put_int(&s->out, ids[i]);
+  nsh_must(nsh_end(&s->out, start));
+}
+
+void nsh_intake_serve_ids(nsh_table *t) {
+  nsh_mail *m = t->mail;
+  size_t used = 0;
+  size_t served = 0;
+  for (; served < t->nwanters; served++) {
+    nsh_wanter *w = &t->wanters[served];
+    nsh_seat *s = &t->seats[w->seat];
+    if (m->nids - used < w->n)
+      break;
+    if (s->fd >= 0 && s->pid == w->pid) {
+      send_ids(s, m->ids + used, w->n);
+      nsh_seat_flush(s);
+    }
+    used += w->n; /* those of a dead worker are lost; there are more */
+  }
+  m->nids -= used;
+  if (m->nids > 0)
+    memmove(m->ids, m->ids + used, m->nids * sizeof *m->ids);
+  t->nwanters -= served;
+  if (t->nwanters > 0)
+    memmove(t->wanters, t->wanters + served,
+            t->nwanters * sizeof *t->wanters);
+}

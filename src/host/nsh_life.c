@@ -1,0 +1,189 @@
+/*
+** Birth and death of workers. What a death means for the running job depends
+** on who wanted it.
+*/
+#include "nsh_life.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "ns_log.h"
+#include "ns_time.h"
+#include "nsh_intake.h"
+#include "nsh_ladder.h"
+#include "nsh_table.h"
+
+#define FORK_RETRY NS_SECOND
+
+void nsh_life_doom(nsh_seat *s) {
+  nsh_table *t = s->table;
+  if (s->phase == NSH_UP)
+    t->up--;
+  s->phase = NSH_DOOMED;
+  nsh_mail_lock(t->mail);
+  t->busy -= nsh_seat_recall(s);
+  nsh_mail_unlock(t->mail);
+  nsh_table_retarget(t);
+}
+
+void nsh_life_kill(nsh_seat *s, int sig) {
+  s->forced = s->forced || sig == SIGKILL;
+  nsh_zygote_kill(s->zygote, s->index, sig);
+}
+
+void nsh_life_distrust(nsh_seat *s) {
+  ns_log(NS_LOG_ERROR, "worker.nonsense", NS_FIELDS(ns_fi("pid", s->pid)));
+  if (s->phase == NSH_UP)
+    s->table->up--;
+  s->phase = NSH_DOOMED;
+  if (s->pid > 0)
+    nsh_life_kill(s, SIGKILL);
+}
+
+void nsh_life_leave(nsh_seat *s) {
+  nsh_life_doom(s);
+  nsh_seat_quit(s);
+}
+
+void nsh_life_generation(nsh_table *t, nsh_zygote *z) {
+  t->zygote = z;
+  for (size_t i = 0; i < t->nseats; i++)
+    if (t->seats[i].phase == NSH_UP && t->seats[i].zygote != z)
+      nsh_life_leave(&t->seats[i]);
+  nsh_life_fill(t);
+}
+
+void nsh_life_fill(nsh_table *t) {
+  int64_t now = ns_mono_us();
+  if (t->zygote == NULL || t->closing || now < t->fork_at)
+    return;
+  for (size_t i = 0; i < t->nseats; i++)
+    if (t->seats[i].phase == NSH_EMPTY &&
+        !nsh_seat_fork(&t->seats[i], t->zygote)) {
+      ns_log(NS_LOG_ERROR, "worker.no_socket", NULL, 0);
+      t->fork_at = now + FORK_RETRY;
+      return;
+    }
+}
+
+/* The worker exists; one of a generation that is over leaves at once. */
+void nsh_life_forked(nsh_table *t, uint32_t index, pid_t pid, int why) {
+  nsh_seat *s;
+  if (index >= t->nseats || t->seats[index].phase == NSH_EMPTY)
+    return;
+  s = &t->seats[index];
+  if (pid == 0) {
+    ns_log(NS_LOG_ERROR, "worker.no_fork", NS_FIELDS(ns_fs("error",
+                                                           strerror(why))));
+    nsh_seat_bury(s);
+    s->phase = NSH_EMPTY;
+    t->fork_at = ns_mono_us() + FORK_RETRY;
+    return;
+  }
+  s->pid = pid;
+  t->tally.forks++;
+  if (s->phase != NSH_STARTING)
+    return;
+  s->phase = NSH_UP;
+  t->up++;
+  if (s->zygote != t->zygote)
+    nsh_life_leave(s);
+  nsh_table_list(s, true);
+  nsh_table_retarget(t);
+  nsh_table_hand_out(t);
+}
+
+/* "killed by signal 9 (Killed)", "exited with status 3" */
+static void describe(char out[96], int status) {
+  if (status < 0)
+    snprintf(out, 96, "lost together with the process that forked it");
+  else if (WIFSIGNALED(status))
+    snprintf(out, 96, "killed by signal %d (%s)", WTERMSIG(status),
+             strsignal(WTERMSIG(status)));
+  else
+    snprintf(out, 96, "exited with status %d", WEXITSTATUS(status));
+}
+
+/* The verdict of the job that was running when its worker died: by our hand or
+** by its own fault. */
+static void end_running(nsh_seat *s, int64_t since, int status) {
+  char how[96];
+  char text[160];
+  nsh_task *task = nsh_seat_task(s, 0);
+  int64_t micros = ns_mono_us() - since;
+  nsh_why why = nsh_ladder_killed(s) ? s->why : NSH_WHY_NONE;
+  describe(how, status);
+  snprintf(text, sizeof text, "worker %s", how);
+  if (why == NSH_WHY_TIMEOUT) {
+    snprintf(text, sizeof text, "timeout after %g s",
+             (double)task->timeout / 1e6);
+    nsh_intake_end(s, NS_FAIL, micros, ns_str(text));
+  } else if (why == NSH_WHY_NONE)
+    nsh_intake_end(s, NS_CRASH, micros, ns_str(text));
+  else
+    nsh_intake_end(s, NS_RELEASE, micros, NS_NONE);
+}
+
+/* What becomes of the tasks of a worker that is gone. */
+static void end_tasks(nsh_seat *s, int status) {
+  int64_t since;
+  nsh_mail_lock(s->table->mail);
+  if (nsh_seat_running(s, &since))
+    end_running(s, since, status);
+  while (s->n > 0)
+    nsh_intake_end(s, NS_RELEASE, 0, NS_NONE);
+  nsh_mail_unlock(s->table->mail);
+}
+
+/* A death nobody ordered; many of them in a row slow the forking down. */
+static void mourn(nsh_seat *s, int status) {
+  nsh_table *t = s->table;
+  int64_t now = ns_mono_us();
+  int64_t delay;
+  char how[96];
+  describe(how, status);
+  ns_log(NS_LOG_WARN, "worker.died",
+         NS_FIELDS(ns_fi("pid", s->pid), ns_fs("how", how)));
+  nsh_storm_crash(&t->storm, now);
+  delay = nsh_storm_delay(&t->storm);
+  if (delay > 0) {
+    ns_log(NS_LOG_ERROR, "worker.crash_loop",
+           NS_FIELDS(ns_fi("crashes", t->storm.crashes),
+                     ns_fi("wait_ms", delay / 1000)));
+    t->fork_at = now + delay;
+  }
+}
+
+static void bury(nsh_seat *s, int status) {
+  nsh_table *t = s->table;
+  bool expected = s->phase == NSH_DOOMED;
+  nsh_seat_bury(s);
+  end_tasks(s, status);
+  if (!expected && !t->closing)
+    mourn(s, status);
+  if (s->phase == NSH_UP)
+    t->up--;
+  s->phase = NSH_EMPTY;
+  s->pid = 0;
+  nsh_table_retarget(t);
+}
+
+void nsh_life_exited(nsh_table *t, uint32_t index, int status) {
+  if (index >= t->nseats || t->seats[index].phase == NSH_EMPTY)
+    return;
+  bury(&t->seats[index], status);
+  nsh_life_fill(t);
+  nsh_table_hand_out(t);
+}
+
+void nsh_life_orphaned(nsh_table *t, nsh_zygote *z) {
+  for (size_t i = 0; i < t->nseats; i++)
+    if (t->seats[i].phase != NSH_EMPTY && t->seats[i].zygote == z) {
+      if (t->seats[i].phase == NSH_UP)
+        t->up--;
+      t->seats[i].phase = NSH_DOOMED; /* one death is logged, not all */
+      bury(&t->seats[i], -1);
+    }
+}
