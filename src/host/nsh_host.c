@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "ns_log.h"
+#include "ns_region.h"
 #include "ns_time.h"
 #include "nsh_dispatch.h"
 #include "nsh_memory.h"
@@ -503,6 +504,10 @@ int nsh_host_run(const nsh_config *cfg) {
   signal(SIGPIPE, SIG_IGN);
   h->slots = nsh_slots_map(cfg->workers);
   nsh_must(h->slots != NULL);
+  if (ns_region_open(cfg->shared, &err) != NS_OK) {
+    complain(err.message, strlen(err.message));
+    return err.status == NS_EINVALID ? NSH_EXIT_USAGE : NSH_EXIT_FAILURE;
+  }
   if (nsh_keeper_start(cfg, h->slots, &h->keeper, &keeper, &err) != NS_OK) {
     complain(err.message, strlen(err.message));
     return NSH_EXIT_FAILURE;
