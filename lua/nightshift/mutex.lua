@@ -13,7 +13,7 @@ local options = require "nightshift.options"
 local mutex = {}
 
 local Lock = {}
-local held = {} -- the locks that this Lua state has locked
+local era = 0 -- what was locked in an earlier one has been given back
 
 local DEFAULT_TIMEOUT = 30000000 -- µs
 
@@ -36,17 +36,21 @@ function Lock:lock(timeout)
   end
   local unit, message, code = core.lock(self._name, self._units, wait)
   if unit then
-    self._unit, held[self] = unit, true
+    self._unit, self._era = unit, era
     return self
   end
   if code == "STATE" then options.raise("%s: %s", describe(self), message) end
   return nil, describe(self) .. ": " .. message, code
 end
 
+local function is_locked(lock)
+  return lock._unit and lock._era == era
+end
+
 local function release(lock)
-  local unit = lock._unit
-  lock._unit, held[lock] = nil, nil
-  return core.unlock(lock._name, lock._units, unit)
+  local ok, message, code = core.unlock(lock._name, lock._units, lock._unit)
+  if code ~= "BUSY" then lock._unit = false end
+  return ok, message, code
 end
 
 --- Gives the unit back. Raises when this object does not hold one.
@@ -54,20 +58,20 @@ end
 ---@return string? message
 ---@return string? code `BUSY`
 function Lock:unlock()
-  if not self._unit then options.raise("unlock: the %s is not locked by this object", describe(self)) end
+  if not is_locked(self) then options.raise("%s: unlock: this object does not hold it", describe(self)) end
   local ok, message, code = release(self)
-  if code == "STATE" then options.raise("unlock: %s: %s", describe(self), message) end
+  if code == "STATE" then options.raise("%s: unlock: %s", describe(self), message) end
   return ok, message, code
 end
 
 local metatable = { __index = Lock, __name = "nightshift.lock" }
 
 function metatable.__close(lock)
-  if lock._unit then release(lock) end
+  if is_locked(lock) then release(lock) end
 end
 
 function metatable.__tostring(lock)
-  return ("nightshift.%s (%s)"):format(describe(lock), lock._unit and "held" or "not held")
+  return ("nightshift.%s (%s)"):format(describe(lock), is_locked(lock) and "held" or "not held")
 end
 
 --- Runs a function while a unit is held; gives what it returns, and passes its
@@ -90,7 +94,7 @@ local function make(verb, name, units, opts)
   if type(name) ~= "string" then options.raise("%s: the name must be a string, got %s", verb, type(name)) end
   local given, message = options.read(verb, opts, KNOWN)
   return setmetatable({
-    _name = name, _units = units, _refused = message,
+    _name = name, _units = units, _refused = message, _unit = false, _era = 0,
     _timeout = given and given.timeout or DEFAULT_TIMEOUT,
   }, metatable)
 end
@@ -121,11 +125,8 @@ end
 
 --- Gives back whatever this process still holds: what a job leaves behind.
 function mutex.release_all()
-  local lock = next(held)
-  while lock do
-    release(lock)
-    lock = next(held)
-  end
+  era = era + 1
+  core.unlock_all()
 end
 
 return mutex

@@ -22,6 +22,7 @@
 #define TABLE (size_t)(4u << 20) /* bytes; more than 20,000 units held at once */
 #define LOOK_EVERY 10000         /* µs */
 #define LOOK_LATEST 500000
+#define UNHEARD 100 /* then those who were counted as waiting are dead */
 
 typedef struct member {
   ns_latch alive;   /* held as long as its thread lives */
@@ -34,10 +35,12 @@ typedef struct member {
 ** to another name's sleeper costs the rest of a LOOK_EVERY. */
 typedef struct bell {
   _Atomic uint32_t rings;
-  uint32_t waiting; /* about: the dead are not subtracted */
+  uint32_t waiting; /* about: the dead are not subtracted until they show */
+  _Atomic uint32_t unheard; /* rings in a row that woke nobody */
 } bell;
 
 struct ns_locks {
+  uint64_t id;       /* random: another table may come to the same address */
   ns_latch latch;
   ns_dict *held;     /* key: see make_key; an int: see owner */
   uint32_t nmembers; /* how many entries of 'members' were ever used */
@@ -47,9 +50,10 @@ struct ns_locks {
 
 /* This thread, if it has joined; a forked child has not. */
 static _Thread_local struct {
-  const ns_locks *table;
+  uint64_t table; /* its id */
   pid_t pid;
   uint32_t index, life;
+  size_t holding; /* units */
 } me;
 
 static size_t table_at(void) {
@@ -64,6 +68,7 @@ ns_locks *ns_locks_make(void *memory) {
   ns_locks *t = memory;
   if (!ns_latch_init(&t->latch))
     return NULL;
+  t->id = ns_random() | 1u;
   t->held = ns_dict_make((char *)memory + table_at(), TABLE, false);
   return t;
 }
@@ -83,17 +88,22 @@ static bool take_place(ns_locks *t, uint32_t i) {
     return false;
   m->life++;
   m->pid = getpid();
-  me.table = t;
+  me.table = t->id;
   me.pid = m->pid;
   me.index = i;
   me.life = m->life;
+  me.holding = 0;
   return true;
+}
+
+static bool joined(const ns_locks *t) {
+  return me.table == t->id && me.pid == getpid();
 }
 
 /* Places of the dead are found by chance, which keeps the used ones together;
 ** 'nmembers' grows only when that fails. Under the latch. */
 static bool join(ns_locks *t) {
-  if (me.table == t && me.pid == getpid())
+  if (joined(t))
     return true;
   for (int i = 0; i < 8 && t->nmembers > 0; i++)
     if (take_place(t, (uint32_t)(ns_random() % t->nmembers)))
@@ -133,9 +143,10 @@ static bool is_alive(ns_locks *t, int64_t who) {
 
 /* ---------------------------------------------------------------------- units */
 
+#define PREFIX 3 /* bytes of a key before the name */
+
 typedef struct unit_key {
-  char bytes[NS_MUTEX_NAME_MAX + 3];
-  size_t n;
+  char bytes[NS_MUTEX_NAME_MAX + PREFIX];
 } unit_key;
 
 /* 'm' or 's', the unit's number, the name. */
@@ -144,12 +155,12 @@ static ns_bytes make_key(unit_key *k, ns_bytes name, unsigned units,
   k->bytes[0] = units == 0 ? 'm' : 's';
   k->bytes[1] = (char)(unit & 0xFF);
   k->bytes[2] = (char)(unit >> 8);
-  memcpy(k->bytes + 3, name.p, name.n);
-  return (ns_bytes){k->bytes, name.n + 3};
+  memcpy(k->bytes + PREFIX, name.p, name.n);
+  return (ns_bytes){k->bytes, name.n + PREFIX};
 }
 
-static bell *bell_of(ns_locks *t, ns_bytes name, unsigned units) {
-  uint32_t h = 2166136261u ^ (units == 0);
+static bell *bell_of(ns_locks *t, ns_bytes name) {
+  uint32_t h = 2166136261u;
   for (size_t i = 0; i < name.n; i++)
     h = (h ^ (unsigned char)name.p[i]) * 16777619u;
   return &t->bells[(h ^ h >> 15) % BELLS];
@@ -205,9 +216,11 @@ static ns_status try_lock(ns_locks *t, attempt *a, ns_err *err) {
     else
       a->holder = member_of(t, who)->pid;
   }
-  a->taken = found;
-  return found ? write_down(t, make_key(&k, a->name, a->units, a->unit), err)
-               : NS_OK;
+  if (!found)
+    return NS_OK;
+  a->taken = true;
+  me.holding++; /* first, so that unlock_all never overlooks it */
+  return write_down(t, make_key(&k, a->name, a->units, a->unit), err);
 }
 
 /* -------------------------------------------------------------------- waiting */
@@ -223,10 +236,24 @@ static void sleep_on(bell *b, const attempt *a, int64_t left) {
   syscall(SYS_futex, &b->rings, FUTEX_WAIT, a->rings, &t, NULL, 0);
 }
 
-/* Wakes one who waits. When there is none, those who were counted are dead. */
+/* Has somebody to be woken? Counts the ring. Under the latch. */
+static bool announce(bell *b) {
+  if (atomic_load(&b->unheard) > UNHEARD) {
+    b->waiting = 0;
+    atomic_store(&b->unheard, 0);
+  }
+  if (b->waiting == 0)
+    return false;
+  atomic_fetch_add(&b->rings, 1);
+  return true;
+}
+
+/* Wakes one who waits; those who are about to sleep see that it has rung. */
 static void ring(bell *b) {
   if (syscall(SYS_futex, &b->rings, FUTEX_WAKE, 1, NULL, NULL, 0) == 0)
-    b->waiting = 0;
+    atomic_fetch_add(&b->unheard, 1);
+  else
+    atomic_store(&b->unheard, 0);
 }
 
 /* Looks once; who is to sleep now is counted as waiting until he looks again. */
@@ -269,7 +296,7 @@ ns_status ns_mutex_lock(ns_locks *t, ns_bytes name, unsigned units,
                         int64_t timeout, unsigned *unit, ns_err *err) {
   attempt a = {.name = name, .units = units};
   int64_t until = ns_mono_us() + timeout;
-  bell *b = bell_of(t, name, units);
+  bell *b = bell_of(t, name);
   ns_status st = check(name, units, err);
   while (st == NS_OK && !a.taken && !a.last) {
     int64_t left = until - ns_mono_us();
@@ -285,33 +312,57 @@ ns_status ns_mutex_lock(ns_locks *t, ns_bytes name, unsigned units,
 }
 
 /* Strikes a unit out if it is ours. Under the latch. */
-static bool take_out(ns_locks *t, ns_bytes name, unsigned units,
-                     unsigned unit) {
-  unit_key k;
-  ns_at at = ns_dict_find(t->held, make_key(&k, name, units, unit), 0);
-  bool ours = me.table == t && me.pid == getpid() && at != 0 &&
-              ns_dict_read(t->held, at).i == myself();
-  if (ours)
-    ns_dict_remove(t->held, at);
-  return ours;
+static bool strike_out(ns_locks *t, ns_at at) {
+  if (at == 0 || ns_dict_read(t->held, at).i != myself())
+    return false;
+  ns_dict_remove(t->held, at);
+  me.holding--;
+  return true;
 }
 
 ns_status ns_mutex_unlock(ns_locks *t, ns_bytes name, unsigned units,
                           unsigned unit, ns_err *err) {
-  bell *b = bell_of(t, name, units);
+  bell *b = bell_of(t, name);
+  unit_key k;
   bool ours;
-  bool sleepers;
+  bool heard;
   ns_status st = check(name, units, err);
-  if (st != NS_OK ||
-      (st = ns_latch_take(&t->latch, repair, t->held, err)) != NS_OK)
+  if (st == NS_OK)
+    st = ns_latch_take(&t->latch, repair, t->held, err);
+  if (st != NS_OK)
     return st;
-  ours = take_out(t, name, units, unit);
-  sleepers = ours && b->waiting > 0;
-  if (sleepers)
-    atomic_fetch_add(&b->rings, 1);
+  ours = joined(t) &&
+         strike_out(t, ns_dict_find(t->held, make_key(&k, name, units, unit),
+                                    0));
+  heard = ours && announce(b);
   ns_latch_drop(&t->latch);
-  if (sleepers)
+  if (heard)
     ring(b);
-  return ours ? NS_OK
-              : ns_fail(err, NS_ESTATE, "not held by this process");
+  return ours ? NS_OK : ns_fail(err, NS_ESTATE, "not held by this process");
+}
+
+/* Sleepers that are not rung for, because memory is short, look by
+** themselves. */
+static void release(ns_dict *d, ns_at at, void *arg) {
+  ns_locks *t = arg;
+  ns_buf key = NS_BUF_INIT;
+  ns_dict_add_key(d, at, &key);
+  if (strike_out(t, at) && key.n > PREFIX) {
+    bell *b = bell_of(t, (ns_bytes){key.p + PREFIX, key.n - PREFIX});
+    if (announce(b))
+      ring(b);
+  }
+  ns_buf_free(&key);
+}
+
+ns_status ns_mutex_unlock_all(ns_locks *t, ns_err *err) {
+  ns_status st;
+  if (!joined(t) || me.holding == 0)
+    return NS_OK;
+  if ((st = ns_latch_take(&t->latch, repair, t->held, err)) != NS_OK)
+    return st;
+  ns_dict_each(t->held, 0, release, t);
+  me.holding = 0;
+  ns_latch_drop(&t->latch);
+  return NS_OK;
 }

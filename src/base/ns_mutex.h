@@ -44,4 +44,8 @@ ns_status ns_mutex_lock(ns_locks *t, ns_bytes name, unsigned units,
 ns_status ns_mutex_unlock(ns_locks *t, ns_bytes name, unsigned units,
                           unsigned unit, ns_err *err);
 
+/* Gives back whatever this thread holds. Nothing held costs nothing.
+** Errors: BUSY. */
+ns_status ns_mutex_unlock_all(ns_locks *t, ns_err *err);
+
 #endif

@@ -74,6 +74,7 @@ static const luaL_Reg functions[] = {
     {"clock", lib_clock},       {"duration", lib_duration},
     {"schema", lib_schema},     {"sql", lib_sql},
     {"lock", nsl_lib_lock},     {"unlock", nsl_lib_unlock},
+    {"unlock_all", nsl_lib_unlock_all},
     {NULL, NULL}};
 
 int luaopen_nightshift_core(lua_State *L) {

@@ -423,6 +423,23 @@ int nsl_lib_unlock(lua_State *L) {
   return pushdone(L, st, true, &err);
 }
 
+/***
+Gives back whatever this process holds.
+@function unlock_all
+@treturn[1] boolean true
+@treturn[2] nil
+@treturn[2] string message
+@treturn[2] string code `BUSY`
+*/
+int nsl_lib_unlock_all(lua_State *L) {
+  ns_region *r = ns_region_get(NULL);
+  ns_err err;
+  ns_status st = NS_OK;
+  if (r != NULL)
+    st = ns_mutex_unlock_all(r->locks, &err);
+  return pushdone(L, st, true, &err);
+}
+
 static const luaL_Reg verbs[] = {
     {"open", shared_open},     {"get", shared_get}, {"set", shared_set},
     {"add", shared_add},       {"incr", shared_incr}, {"cas", shared_cas},
