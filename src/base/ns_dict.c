@@ -421,7 +421,7 @@ static bool mark(ns_dict *d, uint32_t i) {
 }
 
 static bool marked(const ns_dict *d, uint32_t i) {
-  return d->marks[i >> 3] >> (i & 7u) & 1u;
+  return ((unsigned)d->marks[i >> 3] >> (i & 7u) & 1u) != 0;
 }
 
 static size_t mark_chain(ns_dict *d, uint32_t head) {

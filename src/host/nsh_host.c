@@ -495,19 +495,20 @@ static void live(host *h) {
 }
 
 int nsh_host_run(const nsh_config *cfg) {
-  host *h = nsh_alloc(sizeof *h);
+  host *h;
   ns_err err;
   int keeper;
   int code;
+  if (ns_region_open(cfg->shared, &err) != NS_OK) { /* before the first fork */
+    complain(err.message, strlen(err.message));
+    return err.status == NS_EINVALID ? NSH_EXIT_USAGE : NSH_EXIT_FAILURE;
+  }
+  h = nsh_alloc(sizeof *h);
   h->cfg = cfg;
   ns_log_setup(cfg->json, NS_LOG_INFO);
   signal(SIGPIPE, SIG_IGN);
   h->slots = nsh_slots_map(cfg->workers);
   nsh_must(h->slots != NULL);
-  if (ns_region_open(cfg->shared, &err) != NS_OK) {
-    complain(err.message, strlen(err.message));
-    return err.status == NS_EINVALID ? NSH_EXIT_USAGE : NSH_EXIT_FAILURE;
-  }
   if (nsh_keeper_start(cfg, h->slots, &h->keeper, &keeper, &err) != NS_OK) {
     complain(err.message, strlen(err.message));
     return NSH_EXIT_FAILURE;
