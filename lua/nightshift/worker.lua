@@ -8,6 +8,7 @@
 local core = require "nightshift.core"
 local handlers = require "nightshift.handlers"
 local job = require "nightshift.job"
+local mutex = require "nightshift.mutex"
 
 local worker = {}
 
@@ -118,6 +119,7 @@ local function make_run(functions, names, backend)
     current, verdict, exited = job.new(fields, backend), nil, false
     local this = current
     local result, v = outcome(this, xpcall(handler, traceback, this))
+    mutex.release_all()
     current, this._settled = nil, this._settled or "its return"
     return result, v
   end

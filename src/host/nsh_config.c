@@ -16,7 +16,7 @@
 typedef struct asked {
   int64_t workers, drain_within, drain_timeout;
   bool drain;
-  const char *log, *url;
+  const char *log, *url, *shared;
 } asked;
 
 static const nsl_field fields[] = {
@@ -29,6 +29,7 @@ static const nsl_field fields[] = {
     {"log", NSL_CSTR, offsetof(asked, log)},
     {"url", NSL_CSTR, offsetof(asked, url)},
     {"connection", NSL_TABLE, 0},
+    {"shared", NSL_CSTR, offsetof(asked, shared)},
     {NULL, NSL_ANY, 0}};
 
 typedef struct connection {
@@ -76,6 +77,7 @@ static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
   cfg->drain_timeout = a.drain_timeout;
   cfg->json = strcmp(a.log, "json") == 0;
   cfg->db.url = a.url;
+  cfg->shared = a.shared;
   return NS_OK;
 }
 

@@ -156,7 +156,7 @@ static void lose(nsh_seat *s) {
 
 /* The claim of a running job has been ended by somebody. One that has not been
 ** started is refused when its verdict comes. */
-static void revoke(nsh_table *t, const ns_token *token) {
+static void lose_job(nsh_table *t, const ns_token *token) {
   for (size_t i = 0; i < t->nseats; i++) {
     nsh_seat *s = &t->seats[i];
     nsh_task *task = s->n > 0 ? nsh_seat_task(s, 0) : NULL;
@@ -174,7 +174,7 @@ static void take_lost(nsh_table *t) {
   }
   m->nlost = 0;
   for (size_t i = 0; i < m->nrevoked; i++)
-    revoke(t, &m->revoked[i]);
+    lose_job(t, &m->revoked[i]);
   m->nrevoked = 0;
 }
 

@@ -14,6 +14,7 @@ function work.define(parser)
   command:flag("--drain", "Exit when nothing is ready, running or due soon.")
   command:option("--drain-within", 'What "soon" is, e.g. 0 or "5m".')
   command:option("--drain-timeout", "How long running jobs may take at the end.")
+  command:option("--shared", 'Size of nightshift.shared, e.g. 1M or "16M,evict".')
   command:option("--log", "Form of the log lines."):choices { "text", "json" }:default "text"
 end
 
@@ -64,6 +65,7 @@ function work.commands.work(args)
     drain = args.drain or args.drain_within ~= nil,
     drain_within = microseconds(args.drain_within, "--drain-within"),
     drain_timeout = microseconds(args.drain_timeout, "--drain-timeout"),
+    shared = args.shared,
     log = args.log,
     files = args.files,
   }
