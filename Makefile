@@ -282,6 +282,34 @@ test-valgrind valgrind: deps
 	  --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite \
 	  --child-silent-after-fork=yes $(O)/run)
 
+# ---------------------------------------------------------------- fuzzing
+
+# Every target of spec/fuzz for an equal share of SECONDS. The seeds are in
+# spec/fuzz/corpus; an input that breaks something stays in build/fuzz.
+FUZZ := ipc url duration json options
+FUZZ_WRAP := ns_open ns_close ns_push_jobs ns_settle ns_take_ids
+SECONDS ?= 60
+FUZZ_FLAGS := CC=clang O=build/fuzz SAN=fuzzer-no-link,address,undefined
+
+.PHONY: fuzz
+fuzz: deps
+	@$(MAKE) --no-print-directory $(FUZZ_FLAGS) fuzzers
+	@O=build/fuzz sh spec/fuzz/run.sh $(SECONDS) $(FUZZ)
+
+.PHONY: fuzzers
+fuzzers: $(FUZZ:%=$(O)/fuzz-%)
+
+FUZZ_LINK = $(CC) $(CPPFLAGS) $(NS_CFLAGS) $(LDFLAGS) -fsanitize=fuzzer
+
+$(O)/fuzz-json $(O)/fuzz-options: $(O)/fuzz-%: spec/fuzz/lua.c spec/fuzz/fuzz.h $(LUAC_O) $(LIBRARY)
+	$(SAY) LINK $@
+	$(Q)$(FUZZ_LINK) $(LUA_CFLAGS) -DSCRIPT='"spec/fuzz/$*.lua"' $(FUZZ_WRAP:%=-Wl,--wrap=%) \
+	  -o $@ $< $(LUAC_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS) $(LUA_LIBS) -lm
+
+$(O)/fuzz-%: spec/fuzz/%.c spec/fuzz/fuzz.h $(O)/host/nsh_ipc.o $(LIBRARY)
+	$(SAY) LINK $@
+	$(Q)$(FUZZ_LINK) -o $@ $< $(O)/host/nsh_ipc.o $(LIBRARY) $(MARIADB_LIBS)
+
 # ------------------------------------------------------------------- lint
 
 LINT_C := $(wildcard src/*/*.c bench/*.c spec/*/*.c)

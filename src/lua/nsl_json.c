@@ -14,6 +14,8 @@
 */
 #include "nsl_conv.h"
 
+#include "../base/ns_log.h"
+
 #include <inttypes.h>
 #include <jansson.h>
 #include <lauxlib.h>
@@ -437,7 +439,21 @@ static void pushvalue(lua_State *L, json_t *j) {
   }
 }
 
-static ns_status badjson(const json_error_t *e, ns_err *err) {
+/* jansson quotes the text it could not read: keep that on one line of UTF-8. */
+static void clean(char *s) {
+  size_t n = strlen(s);
+  size_t len;
+  for (; n > 0; s += len, n -= len) {
+    len = ns_utf8(s, n);
+    if (len == 0 || (len == 1 && ((unsigned char)*s < ' ' || *s == 0x7f))) {
+      *s = '?';
+      len = 1;
+    }
+  }
+}
+
+static ns_status badjson(json_error_t *e, ns_err *err) {
+  clean(e->text);
   if (json_error_code(e) == json_error_out_of_memory)
     return ns_fail(err, NS_ENOMEM, "decoding JSON: out of memory");
   if (json_error_code(e) == json_error_numeric_overflow)
