@@ -98,7 +98,7 @@ static void keep_secret(const char *text) {
   ns_buf b = NS_BUF_INIT;
   ns_url u;
   ns_err err;
-  if (at == NULL)
+  if (at == NULL || strstr(text, SECRET) != NULL)
     return;
   ns_buf_adds(&b, "mysql://user:");
   ns_buf_add(&b, text, (size_t)(at - text) / 2);
