@@ -237,6 +237,17 @@ ns_status ns_take_ready(ns_db *db, const ns_feed *feeds, size_t nfeeds,
 
 /* --------------------------------------------------- leases and payloads */
 
+static bool hold(ns_db *db, const ns_takes *takes, int64_t lease) {
+  ns_claimed *claims = malloc((takes->n + 1) * sizeof *claims);
+  bool ok = claims != NULL;
+  for (size_t i = 0; ok && i < takes->n; i++)
+    claims[i] =
+        (ns_claimed){takes->items[i].id, takes->items[i].run, false, false};
+  ok = ok && ns_leases_add(&db->leases, lease, claims, takes->n);
+  free(claims);
+  return ok;
+}
+
 ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t *lease,
                         ns_err *err) {
   ns_buf list = NS_BUF_INIT;
@@ -250,7 +261,7 @@ ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t *lease,
     st = ns_run(db, NS_SQL_CLAIM_LEASE,
                 (ns_value[]){ns_vint(*lease), ns_vint(db->holder), jobs}, err);
   ns_buf_free(&list);
-  return st;
+  return st == NS_OK && !hold(db, takes, *lease) ? no_memory(err) : st;
 }
 
 /* Lanes without a sentinel get one, best effort: it only saves time. */
@@ -268,33 +279,23 @@ static void put_sentinels(ns_db *db) {
   }
 }
 
-static bool hold(ns_db *db, const ns_takes *takes, int64_t lease) {
-  ns_claimed *claims = malloc((takes->n + 1) * sizeof *claims);
-  bool ok = claims != NULL;
-  for (size_t i = 0; ok && i < takes->n; i++)
-    claims[i] =
-        (ns_claimed){takes->items[i].id, takes->items[i].run, false, false};
-  ok = ok && ns_leases_add(&db->leases, lease, claims, takes->n);
-  free(claims);
-  return ok;
-}
-
-ns_status ns_take_done(ns_db *db, const ns_takes *takes, int64_t lease,
-                       ns_err *err) {
-  bool ok = hold(db, takes, lease);
-  for (size_t i = 0; ok && i < takes->n; i++) {
+/* A lane that there is no memory for is left to the sweep. */
+void ns_take_done(ns_db *db, const ns_takes *takes) {
+  for (size_t i = 0; i < takes->n; i++) {
     const ns_take *t = &takes->items[i];
-    ok = ns_lanes_saw(&db->lanes, t->queue_id, t->rank, t->ready_at);
+    ns_lanes_saw(&db->lanes, t->queue_id, t->rank, t->ready_at);
   }
-  if (ok)
-    put_sentinels(db);
-  return ok ? NS_OK : no_memory(err);
+  put_sentinels(db);
 }
 
-void ns_take_doubt(ns_db *db, const ns_takes *takes, int64_t lease) {
+void ns_take_undo(ns_db *db, int64_t lease) {
+  ns_leases_drop(&db->leases, lease);
+}
+
+void ns_take_doubt(ns_db *db, int64_t lease) {
   if (db->doubt != 0)
     ns_leases_drop(&db->leases, db->doubt);
-  db->doubt = hold(db, takes, lease) ? lease : 0;
+  db->doubt = lease;
 }
 
 ns_status ns_take_resolve(ns_db *db, ns_err *err) {

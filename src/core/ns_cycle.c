@@ -2,8 +2,9 @@
 ** The cycle: settle + promote + claim in one transaction, and the claim and
 ** settle of a single handle, which are cycles of one half.
 **
-** Invariant: memory (leases, lanes, verdict statuses) changes only after the
-** commit is known. Each cycle that writes puts its number into the holder's
+** Invariant: memory (lanes, verdict statuses, settled claims) changes only after
+** the commit is known; a claim's lease is remembered before, while it can still
+** be refused, and forgotten again when its transaction fails. Each cycle that writes puts its number into the holder's
 ** row; after a cut at COMMIT that row says whether it happened. When it cannot
 ** be asked, the claims stay in doubt until the next cycle looks for the lease.
 */
@@ -42,6 +43,7 @@ static bool wrote(const work *w) {
 
 static ns_status claim_half(ns_db *db, work *w, ns_err *err) {
   ns_status st = ns_promote(db, &w->next_due, err);
+  ns_take_undo(db, w->lease); /* of an earlier try */
   w->takes.n = 0;
   w->lease = 0;
   if (st == NS_OK && w->limit > 0)
@@ -68,34 +70,43 @@ static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
 }
 
 /* Verdicts inside the caller's transaction count when it commits. */
-static ns_status note_settled(ns_db *db, const ns_verdict *v, size_t n,
-                              ns_err *err) {
-  if (!ns_grow(&db->tx_settled, &db->captx, db->ntx + n,
-               sizeof *db->tx_settled))
-    return ns_fail(err, NS_ENOMEM, "out of memory");
+static void note_settled(ns_db *db, const ns_verdict *v, size_t n) {
   for (size_t i = 0; i < n; i++)
     db->tx_settled[db->ntx++] =
         (ns_verdict){.id = v[i].id, .run = v[i].run, .lease = v[i].lease,
                      .status = v[i].status};
-  return NS_OK;
+}
+
+/* Room for that is made before anything is written. */
+static ns_status make_notes(ns_db *db, size_t n, ns_err *err) {
+  return !db->user_tx || ns_grow(&db->tx_settled, &db->captx, db->ntx + n,
+                                 sizeof *db->tx_settled)
+             ? NS_OK
+             : ns_fail(err, NS_ENOMEM, "out of memory");
 }
 
 static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   ns_tx tx = {cycle_run, w, false, false};
-  ns_status st;
+  ns_status st = make_notes(db, w->nverdicts, err);
+  if (st != NS_OK)
+    return st;
   w->number = ++db->cycle;
   st = ns_transact(db, &tx, err);
   if (st != NS_OK) {
     if (tx.replay && w->lease != 0)
-      ns_take_doubt(db, &w->takes, w->lease);
+      ns_take_doubt(db, w->lease);
+    else
+      ns_take_undo(db, w->lease);
     return st;
   }
-  if (db->user_tx)
-    return note_settled(db, w->verdicts, w->nverdicts, err);
+  if (db->user_tx) {
+    note_settled(db, w->verdicts, w->nverdicts);
+    return NS_OK;
+  }
   ns_settle_done(db, w->verdicts, w->nverdicts);
   if (w->takes.n > 0) {
     db->count.claimed += (int64_t)w->takes.n;
-    st = ns_take_done(db, &w->takes, w->lease, err);
+    ns_take_done(db, &w->takes);
   }
   if (db->ring_due && !db->is_host)
     ns_ring(db, NULL);
