@@ -244,6 +244,13 @@ $(O)/run: spec/c/run.c
 	$(SAY) LINK $@
 	$(Q)$(CC) -D_GNU_SOURCE $(LUA_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -rdynamic -o $@ $< $(LUA_LIBS)
 
+# The same with memory that runs out on demand, and the module linked in.
+HEAP_WRAP := malloc calloc realloc strdup free mysql_init mysql_stmt_init luaL_newstate
+$(O)/heap: spec/c/run.c spec/c/heap.c $(LUAC_O) $(LIBRARY)
+	$(SAY) LINK $@
+	$(Q)$(CC) $(CPPFLAGS) $(LUA_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) $(HEAP_WRAP:%=-Wl,--wrap=%) -rdynamic \
+	  -o $@ $^ $(MARIADB_LIBS) $(JANSSON_LIBS) $(LUA_LIBS) -lm
+
 # A proxy that breaks connections in chosen ways.
 $(O)/proxy: spec/c/proxy.c
 	@mkdir -p $(@D)
@@ -277,6 +284,53 @@ asan-run:
 	  ASAN_OPTIONS=detect_stack_use_after_return=1:abort_on_error=1 \
 	  UBSAN_OPTIONS=print_stacktrace=1,$(O)/run)
 
+# Memory that runs out at every single allocation of every function of the
+# module, under AddressSanitizer.
+.PHONY: test-oom oom-run
+test-oom: deps
+	@$(MAKE) --no-print-directory O=build/asan SAN=$(SANITIZERS) tests build/asan/heap
+	@$(MAKE) --no-print-directory O=build/asan oom-run
+
+oom-run: ARGS ?= spec/oom/sweep.lua
+oom-run:
+	@$(call SPECS,LUA="$(CURDIR)/$(O)/run" NIGHTSHIFT_PATIENCE=5 \
+	  ASAN_OPTIONS=detect_stack_use_after_return=1:abort_on_error=1:allocator_may_return_null=1 \
+	  UBSAN_OPTIONS=print_stacktrace=1,$(O)/heap)
+
+# A full collection at every STRIDEth allocation inside the module's functions,
+# and at every STRIDEth way in or out. Specs whose work is done by other
+# processes have nothing to gain. (`make test-oom` collects at every single
+# allocation once.)
+STRIDE ?= 97
+GC_SPECS := spec/base spec/lua $(filter-out %/concurrency_spec.lua \
+  %/private_spec.lua %/ambiguity_spec.lua,$(wildcard spec/core/*_spec.lua))
+.PHONY: test-gc gc-run
+test-gc: deps
+	@$(MAKE) --no-print-directory O=build/asan SAN=$(SANITIZERS) tests build/asan/heap
+	@$(MAKE) --no-print-directory O=build/asan gc-run
+
+gc-run: ARGS ?= $(GC_SPECS)
+gc-run:
+	@$(call SPECS,LUA="$(CURDIR)/$(O)/run" NIGHTSHIFT_PATIENCE=5 SAN=$(SANITIZERS) \
+	  NIGHTSHIFT_COLLECT=$(STRIDE) \
+	  ASAN_OPTIONS=detect_stack_use_after_return=1:abort_on_error=1 \
+	  UBSAN_OPTIONS=print_stacktrace=1,$(O)/heap)
+
+# The host's specs under ThreadSanitizer. A report does not stop whoever made
+# it; any that is left in the end is a failure.
+.PHONY: test-tsan tsan-run
+test-tsan: deps
+	@$(MAKE) --no-print-directory O=build/tsan SAN=thread tests
+	@$(MAKE) --no-print-directory O=build/tsan tsan-run
+
+tsan-run: ARGS ?= spec/host
+tsan-run:
+	@rm -f $(O)/report.*
+	@$(call SPECS,LUA="$(CURDIR)/$(O)/run" NIGHTSHIFT_PATIENCE=5 SAN=thread \
+	  TSAN_OPTIONS="suppressions=$(CURDIR)/spec/c/tsan.supp log_path=$(CURDIR)/$(O)/report \
+	  second_deadlock_stack=1",$(O)/run)
+	@! cat $(O)/report.* 2>/dev/null
+
 # valgrind over what runs in this process: base, core, the binding.
 .PHONY: test-valgrind valgrind
 test-valgrind valgrind: ARGS ?= spec/base spec/core spec/lua
@@ -292,6 +346,34 @@ test-cut-all: ARGS = spec/core/ambiguity_spec.lua
 test-cut-all: deps
 	@$(MAKE) --no-print-directory tests
 	@$(call SPECS,LUA=$(LUA) NIGHTSHIFT_CUT=all,$(LUA))
+
+# ---------------------------------------------------------------- fuzzing
+
+# Every target of spec/fuzz for an equal share of SECONDS. The seeds are in
+# spec/fuzz/corpus; an input that breaks something stays in build/fuzz.
+FUZZ := ipc url duration json options
+FUZZ_WRAP := ns_open ns_close ns_push_jobs ns_settle ns_take_ids
+SECONDS ?= 60
+FUZZ_FLAGS := CC=clang O=build/fuzz SAN=fuzzer-no-link,address,undefined
+
+.PHONY: fuzz
+fuzz: deps
+	@$(MAKE) --no-print-directory $(FUZZ_FLAGS) fuzzers
+	@O=build/fuzz sh spec/fuzz/run.sh $(SECONDS) $(FUZZ)
+
+.PHONY: fuzzers
+fuzzers: $(FUZZ:%=$(O)/fuzz-%)
+
+FUZZ_LINK = $(CC) $(CPPFLAGS) $(NS_CFLAGS) $(LDFLAGS) -fsanitize=fuzzer
+
+$(O)/fuzz-json $(O)/fuzz-options: $(O)/fuzz-%: spec/fuzz/lua.c spec/fuzz/fuzz.h $(LUAC_O) $(LIBRARY)
+	$(SAY) LINK $@
+	$(Q)$(FUZZ_LINK) $(LUA_CFLAGS) -DSCRIPT='"spec/fuzz/$*.lua"' $(FUZZ_WRAP:%=-Wl,--wrap=%) \
+	  -o $@ $< $(LUAC_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS) $(LUA_LIBS) -lm
+
+$(O)/fuzz-%: spec/fuzz/%.c spec/fuzz/fuzz.h $(O)/host/nsh_ipc.o $(LIBRARY)
+	$(SAY) LINK $@
+	$(Q)$(FUZZ_LINK) -o $@ $< $(O)/host/nsh_ipc.o $(LIBRARY) $(MARIADB_LIBS)
 
 # ------------------------------------------------------------------- lint
 

@@ -2,8 +2,9 @@
 ** The cycle: settle + promote + claim in one transaction, and the claim and
 ** settle of a single handle, which are cycles of one half.
 **
-** Invariant: memory (leases, lanes, verdict statuses) changes only after the
-** commit is known. Each cycle that writes puts its number into the holder's
+** Invariant: memory (lanes, verdict statuses, settled claims) changes only after
+** the commit is known; a claim's lease is remembered before, while it can still
+** be refused, and forgotten again when its transaction fails. Each cycle that writes puts its number into the holder's
 ** row; after a cut at COMMIT that row says whether it happened. When it cannot
 ** be asked, the claims stay in doubt until the next cycle looks for the lease,
 ** and the verdicts until the next cycle, before it writes anything, has read
@@ -46,6 +47,7 @@ static bool wrote(const work *w) {
 
 static ns_status claim_half(ns_db *db, work *w, ns_err *err) {
   ns_status st = ns_promote(db, &w->next_due, err);
+  ns_take_undo(db, w->lease); /* of an earlier try */
   w->takes.n = 0;
   w->lease = 0;
   if (st == NS_OK)
@@ -82,16 +84,19 @@ static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
 }
 
 /* Verdicts inside the caller's transaction count when it commits. */
-static ns_status note_settled(ns_db *db, const ns_verdict *v, size_t n,
-                              ns_err *err) {
-  if (!ns_grow(&db->tx_settled, &db->captx, db->ntx + n,
-               sizeof *db->tx_settled))
-    return ns_fail(err, NS_ENOMEM, "out of memory");
+static void note_settled(ns_db *db, const ns_verdict *v, size_t n) {
   for (size_t i = 0; i < n; i++)
     db->tx_settled[db->ntx++] =
         (ns_verdict){.id = v[i].id, .run = v[i].run, .lease = v[i].lease,
                      .status = v[i].status};
-  return NS_OK;
+}
+
+/* Room for that is made before anything is written. */
+static ns_status make_notes(ns_db *db, size_t n, ns_err *err) {
+  return !db->user_tx || ns_grow(&db->tx_settled, &db->captx, db->ntx + n,
+                                 sizeof *db->tx_settled)
+             ? NS_OK
+             : ns_fail(err, NS_ENOMEM, "out of memory");
 }
 
 /* -------------------------------------------------------- verdicts in doubt */
@@ -150,6 +155,8 @@ static void own_up(ns_db *db, ns_verdict *v) {
 static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   ns_tx tx = {cycle_run, w, false, false};
   ns_status st = resolve_verdicts(db, err);
+  if (st == NS_OK)
+    st = make_notes(db, w->nverdicts, err);
   if (st != NS_OK)
     return st;
   w->number = ++db->cycle;
@@ -158,17 +165,21 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
     if (tx.replay)
       doubt_verdicts(db, w);
     if (tx.replay && w->lease != 0)
-      ns_take_doubt(db, &w->takes, w->lease, w->span);
+      ns_take_doubt(db, w->lease);
+    else
+      ns_take_undo(db, w->lease);
     return st;
   }
   for (size_t i = 0; i < w->nverdicts; i++)
     own_up(db, &w->verdicts[i]);
-  if (db->user_tx)
-    return note_settled(db, w->verdicts, w->nverdicts, err);
+  if (db->user_tx) {
+    note_settled(db, w->verdicts, w->nverdicts);
+    return NS_OK;
+  }
   ns_settle_done(db, w->verdicts, w->nverdicts);
   if (w->takes.n > 0) {
     db->count.claimed += (int64_t)w->takes.n;
-    st = ns_take_done(db, &w->takes, w->lease, w->span, err);
+    ns_take_done(db, &w->takes);
   }
   if (db->ring_due && !db->is_host)
     ns_ring(db, NULL);
