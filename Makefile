@@ -18,7 +18,7 @@ CORE := ns_url ns_db ns_handle ns_schema ns_queue ns_push ns_holder ns_peers \
         ns_private ns_home ns_plan ns_guard
 LUAC := nsl_module nsl_conv nsl_json nsl_db nsl_jobs nsl_sql
 HOST := nsh_main nsh_module nsh_lua nsh_config nsh_host nsh_table nsh_seat \
-        nsh_names nsh_pace nsh_slot nsh_brood nsh_peer nsh_ctl nsh_ipc \
+        nsh_names nsh_pace nsh_secrets nsh_slot nsh_brood nsh_peer nsh_ctl nsh_ipc \
         nsh_dispatch nsh_listen nsh_mail nsh_batch nsh_memory \
         nsh_zygote nsh_nursery nsh_worker
 

@@ -30,6 +30,7 @@ typedef struct nsh_config {
   int64_t drain_within;  /* µs: what is due sooner counts as left to do */
   int64_t drain_timeout; /* µs a stopping host waits for running handlers */
   bool json;             /* how log lines look */
+  bool keep_env;         /* workers keep what nsh_secrets_drop would take */
   ns_config db;
 } nsh_config;
 
