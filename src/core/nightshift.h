@@ -78,7 +78,9 @@ typedef struct ns_config {
 
 /*
 ** Opens '*out' (set to NULL on failure). No url and no other field set: the
-** private server of the working directory is created and started.
+** private server of the working directory is created and started. The first
+** open takes LIBMYSQL_PLUGINS, MARIADB_PLUGIN_DIR, MYSQL_HOME and MARIADB_HOME
+** out of the environment; $MYSQL_PWD is never read.
 ** Errors: GONE, DENIED, SCHEMA, SERVER, INVALID (bad url).
 */
 ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err);
