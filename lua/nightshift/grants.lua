@@ -20,9 +20,9 @@ local ROLES = {
     name = "pusher",
     does = "pushes by nightshift.open(…):queue(…):push(…); reads no payload, claims nothing",
     tables = {
-      { "nightshift_finished", "SELECT (id, nonce)" },
+      { "nightshift_finished", "SELECT(id, nonce)" },
       { "nightshift_id", "SELECT, INSERT" },
-      { "nightshift_job", "SELECT (id, queue_id, rank, run, due, nonce), INSERT" },
+      { "nightshift_job", "SELECT(id, queue_id, rank, run, due, nonce), INSERT" },
       { "nightshift_meta", "SELECT" },
       { "nightshift_queue", "SELECT, INSERT" },
       { "nightshift_ready", "INSERT" },
@@ -37,7 +37,7 @@ local ROLES = {
     tables = {
       { "nightshift_attempt", "INSERT" },
       { "nightshift_edge", "SELECT, INSERT, DELETE" },
-      { "nightshift_finished", "SELECT (id, nonce), INSERT" },
+      { "nightshift_finished", "SELECT(id, nonce), INSERT" },
       { "nightshift_holder", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_id", "SELECT, INSERT" },
       { "nightshift_job", "SELECT, INSERT, UPDATE, DELETE" },

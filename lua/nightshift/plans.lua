@@ -39,7 +39,7 @@ plans.hot = {
   { "settle_finish", 1, '[{"i":100,"o":"done"}]' },
   { "settle_dependents", "[100]" },
   { "push_scheduled", "[100,101]" },
-  { "listen_wait", 99, 0 },
+  { "listen_wait", 99, 0, "[0]", 0, 0, "[]" },
   { "prune_select", "done", 3600000000, 10 },
 }
 
