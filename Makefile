@@ -15,18 +15,21 @@ BASE := ns_err ns_buf ns_time ns_duration ns_log ns_latch ns_dict ns_shared \
 CORE := ns_url ns_db ns_handle ns_schema ns_queue ns_push ns_holder ns_peers \
         ns_rescue ns_lease \
         ns_lanes ns_paths ns_promote ns_claim ns_read ns_finish ns_settle \
-        ns_cycle ns_admin ns_prune ns_listen \
+        ns_cycle ns_admin ns_prune ns_listen ns_doctor \
         ns_private ns_home ns_plan ns_guard
 LUAC := nsl_module nsl_conv nsl_json nsl_db nsl_jobs nsl_sql nsl_shared
 HOST := nsh_main nsh_module nsh_lua nsh_config nsh_host nsh_table nsh_seat \
-        nsh_intake nsh_life nsh_ladder \
+        nsh_intake nsh_life nsh_ladder nsh_secrets \
         nsh_names nsh_pace nsh_slot nsh_brood nsh_peer nsh_ctl nsh_ipc \
         nsh_dispatch nsh_listen nsh_mail nsh_batch nsh_memory \
         nsh_zygote nsh_nursery nsh_sweep nsh_worker nsh_halt
 
 WARN   := -Wall -Wextra -Wshadow -Wformat=2 -Wstrict-prototypes \
           -Wmissing-prototypes -Wconversion -Wvla -Werror=format-security
-HARDEN := -D_FORTIFY_SOURCE=2 -fstack-protector-strong
+# -fcf-protection is x86's; where another compiler sets FORTIFY itself, ours counts.
+HARDEN := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -fstack-protector-strong \
+          -fstack-clash-protection \
+          $(if $(filter x86_64% i686%,$(shell $(CC) -dumpmachine 2>/dev/null)),-fcf-protection=full)
 PKG    := $(shell command -v pkg-config 2>/dev/null || echo false)
 MARIADB_CFLAGS ?= $(shell $(PKG) --cflags libmariadb 2>/dev/null)
 MARIADB_LIBS   ?= $(shell $(PKG) --libs libmariadb 2>/dev/null)
@@ -40,7 +43,7 @@ UV_LIBS        ?= $(shell $(PKG) --libs libuv 2>/dev/null)
 # O=build/asan make SAN=address,undefined
 ifdef DEBUG
 OPT := -Og -g3 -DNS_DEBUG -fno-omit-frame-pointer
-HARDEN := -fstack-protector-strong
+HARDEN := -fstack-protector-strong -fstack-clash-protection
 else
 OPT := -O2 -g
 endif
@@ -52,9 +55,10 @@ endif
 
 CPPFLAGS += -D_GNU_SOURCE -I$(O)/gen -Isrc/base -Isrc/core -Isrc/lua -Isrc/host
 CFLAGS   ?= $(OPT)
-NS_CFLAGS = -std=c11 $(CFLAGS) $(WARN) $(HARDEN) -fPIC -fvisibility=hidden \
+PIC      := -fPIC
+NS_CFLAGS = -std=c11 $(CFLAGS) $(WARN) $(HARDEN) $(PIC) -fvisibility=hidden \
             -pthread -MMD -MP
-LDFLAGS  += $(if $(SAN),-fsanitize=$(SAN)) -Wl,-z,relro,-z,now -pthread
+LDFLAGS  += $(if $(SAN),-fsanitize=$(SAN)) -Wl,-z,relro,-z,now,-z,noexecstack -pthread
 
 # `make V=1` shows the commands.
 ifdef V
@@ -110,6 +114,8 @@ $(O)/lua/%.o: src/lua/%.c | $(O)/gen/ns_sql_names.h
 	$(SAY) CC $@
 	$(Q)$(CC) $(CPPFLAGS) $(LUA_CFLAGS) $(NS_CFLAGS) -c -o $@ $<
 
+# Only the program has these: position independent, but no library.
+$(HOST_O): PIC := -fPIE
 $(O)/host/%.o: src/host/%.c | $(O)/gen/ns_sql_names.h
 	@mkdir -p $(@D)
 	$(SAY) CC $@
@@ -129,7 +135,7 @@ $(MODULE): $(LUAC_O) $(LIBRARY)
 $(PROGRAM): $(HOST_O) $(LUAC_O) $(LIBRARY)
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
-	$(Q)$(CC) $(LDFLAGS) -rdynamic -o $@ $(HOST_O) $(LUAC_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(LUA_LIBS) -lm
+	$(Q)$(CC) $(LDFLAGS) -pie -rdynamic -o $@ $(HOST_O) $(LUAC_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(LUA_LIBS) -lm
 
 .PHONY: clean
 clean:

@@ -5,6 +5,7 @@
 -- kind become text, and `os.exit` ends the job, not the process. A verdict is
 -- recorded when its verb is called and sent when the handler has returned.
 
+local address = require "nightshift.address"
 local core = require "nightshift.core"
 local handlers = require "nightshift.handlers"
 local job = require "nightshift.job"
@@ -135,6 +136,7 @@ end
 ---@return function? run called per job; returns a result, or nil and a verdict
 function worker.prepare(files, api, connection)
   replace_exit()
+  address.serve(connection)
   local functions, names = handlers.load(files)
   if not functions then return nil, names end
   -- math.randomseed() by itself would seed all workers of one second alike

@@ -81,7 +81,9 @@ typedef struct ns_config {
 
 /*
 ** Opens '*out' (set to NULL on failure). No url and no other field set: the
-** private server of the working directory is created and started.
+** private server of the working directory is created and started. The first
+** open takes LIBMYSQL_PLUGINS, MARIADB_PLUGIN_DIR, MYSQL_HOME and MARIADB_HOME
+** out of the environment; $MYSQL_PWD is never read.
 ** Errors: GONE, DENIED, SCHEMA, SERVER, INVALID (bad url).
 */
 ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err);
@@ -256,6 +258,9 @@ int64_t ns_holder_id(const ns_db *db);
 ** server by preparing them. Errors: DENIED, with the server's words. */
 ns_status ns_probe(ns_db *db, ns_err *err);
 
+/* The same for one statement of sql/query. Errors: NOT_FOUND, DENIED. */
+ns_status ns_may(ns_db *db, const char *name, ns_err *err);
+
 /* Registers now, as a "host" or a "handle". */
 ns_status ns_register(ns_db *db, bool is_host, ns_err *err);
 
@@ -375,6 +380,11 @@ int64_t ns_listener_thread(const ns_listener *l);
 /* Wakes one idle listener of each kind. Errors: GONE. */
 ns_status ns_ring(ns_db *db, ns_err *err);
 
+/* Lets a listener sleep and rings it: '*took' gets the µs from the ring to its
+** wake, -1 when it slept through two seconds of rings. Errors: as ns_listen
+** and ns_ring. */
+ns_status ns_ring_try(ns_db *db, int64_t *took, ns_err *err);
+
 /* ----------------------------------------------- the caller's own SQL */
 
 /* Transactions nest as savepoints never: begin inside begin is STATE. */
@@ -413,6 +423,9 @@ ns_status ns_fetch(ns_db *db, const ns_value **row, ns_err *err);
 
 /* Text of a named statement of sql/query, NULL when there is none. */
 const char *ns_sql_text(const char *name);
+
+/* The i-th name of them (0-based, sorted within a file), NULL after the last. */
+const char *ns_sql_name(size_t i);
 
 /* Microseconds since 1970, UTC, by the server. */
 ns_status ns_server_now(ns_db *db, int64_t *now, ns_err *err);

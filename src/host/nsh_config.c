@@ -15,7 +15,7 @@
 /* What the plain options are read into, before they are checked. */
 typedef struct asked {
   int64_t workers, drain_within, drain_timeout;
-  bool drain;
+  bool drain, keep_env;
   const char *log, *url, *shared;
 } asked;
 
@@ -26,6 +26,7 @@ static const nsl_field fields[] = {
     {"drain", NSL_BOOL, offsetof(asked, drain)},
     {"drain_within", NSL_INT, offsetof(asked, drain_within)},
     {"drain_timeout", NSL_INT, offsetof(asked, drain_timeout)},
+    {"keep_env", NSL_BOOL, offsetof(asked, keep_env)},
     {"log", NSL_CSTR, offsetof(asked, log)},
     {"url", NSL_CSTR, offsetof(asked, url)},
     {"connection", NSL_TABLE, 0},
@@ -76,6 +77,7 @@ static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
   cfg->drain_within = a.drain_within;
   cfg->drain_timeout = a.drain_timeout;
   cfg->json = strcmp(a.log, "json") == 0;
+  cfg->keep_env = a.keep_env;
   cfg->db.url = a.url;
   cfg->shared = a.shared;
   return NS_OK;

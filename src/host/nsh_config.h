@@ -31,6 +31,7 @@ typedef struct nsh_config {
   int64_t drain_timeout; /* µs a stopping host waits for running handlers */
   bool json;             /* how log lines look */
   const char *shared;    /* size of the shared dict; NULL: see ns_region_open */
+  bool keep_env;         /* workers keep what nsh_secrets_drop would take */
   ns_config db;
 } nsh_config;
 

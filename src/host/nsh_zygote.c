@@ -23,6 +23,7 @@
 #include "nsh_lua.h"
 #include "nsh_nursery.h"
 #include "nsh_sweep.h"
+#include "nsh_secrets.h"
 #include "nsh_worker.h"
 
 #define TEXT_MAX 32768 /* bytes of a report to the host */
@@ -130,6 +131,8 @@ static void zygote(void *arg, uint32_t index, int ctl) {
                    .clear = clear_worker};
   (void)index;
   nsh_child_deaf();
+  if (!fam->cfg->keep_env)
+    nsh_secrets_drop();
   if (L == NULL)
     report(ctl, NSH_LOADERR, 0, "not enough memory");
   if (L == NULL || !load_handlers(L, fam, ctl))

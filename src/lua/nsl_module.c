@@ -68,6 +68,21 @@ static int lib_sql(lua_State *L) {
   return 1;
 }
 
+/***
+The names of all statements of sql/query.
+@function statements
+@treturn {string,...}
+*/
+static int lib_statements(lua_State *L) {
+  const char *name;
+  lua_newtable(L);
+  for (size_t i = 0; (name = ns_sql_name(i)) != NULL; i++) {
+    lua_pushstring(L, name);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  return 1;
+}
+
 static const luaL_Reg functions[] = {
     {"open", nsl_lib_open},     {"encode", nsl_lib_encode},
     {"decode", nsl_lib_decode}, {"array", nsl_lib_array},
@@ -75,6 +90,7 @@ static const luaL_Reg functions[] = {
     {"schema", lib_schema},     {"sql", lib_sql},
     {"lock", nsl_lib_lock},     {"unlock", nsl_lib_unlock},
     {"unlock_all", nsl_lib_unlock_all},
+    {"statements", lib_statements},
     {NULL, NULL}};
 
 int luaopen_nightshift_core(lua_State *L) {

@@ -1,5 +1,6 @@
 --- Command work: hands the handler files to the host.
 
+local address = require "nightshift.address"
 local context = require "nightshift.cli.context"
 local options = require "nightshift.options"
 
@@ -15,6 +16,7 @@ function work.define(parser)
   command:option("--drain-within", 'What "soon" is, e.g. 0 or "5m".')
   command:option("--drain-timeout", "How long running jobs may take at the end.")
   command:option("--shared", 'Size of nightshift.shared, e.g. 1M or "16M,evict".')
+  command:flag("--keep-env", "Leave $NIGHTSHIFT_URL and $MYSQL_PWD to workers and what they start.")
   command:option("--log", "Form of the log lines."):choices { "text", "json" }:default "text"
 end
 
@@ -66,11 +68,11 @@ function work.commands.work(args)
     drain_within = microseconds(args.drain_within, "--drain-within"),
     drain_timeout = microseconds(args.drain_timeout, "--drain-timeout"),
     shared = args.shared,
+    keep_env = args.keep_env,
     log = args.log,
     files = args.files,
   }
-  local env = os.getenv "NIGHTSHIFT_URL"
-  config.url = args.url or (env ~= "" and env or nil)
+  config.url = args.url or (address.default() or {}).url
   local there, host = pcall(require, "nightshift.host")
   if not there then
     context.fail(context.FAILURE, "work needs the program nightshift; this is plain Lua with the module only")
