@@ -20,6 +20,19 @@ static int lib_clock(lua_State *L) {
 }
 
 /***
+Sleeps about so long: half as long to half as long again, and less when a signal
+arrives.
+@function nap
+@tparam number seconds
+*/
+static int lib_nap(lua_State *L) {
+  lua_Number seconds = luaL_checknumber(L, 1);
+  luaL_argcheck(L, seconds >= 0 && seconds <= 60, 1, "0 to 60 expected");
+  ns_sleep_us(ns_jitter((int64_t)(seconds * 1e6), 0.5));
+  return 0;
+}
+
+/***
 Microseconds of a duration.
 @function duration
 @tparam number|string x seconds, or a text like `"5m"`, `"1h30m"`, `"500ms"`
@@ -72,7 +85,8 @@ static const luaL_Reg functions[] = {
     {"open", nsl_lib_open},     {"encode", nsl_lib_encode},
     {"decode", nsl_lib_decode}, {"array", nsl_lib_array},
     {"clock", lib_clock},       {"duration", lib_duration},
-    {"schema", lib_schema},     {"sql", lib_sql},
+    {"nap", lib_nap},           {"schema", lib_schema},
+    {"sql", lib_sql},
     {"lock", nsl_lib_lock},     {"unlock", nsl_lib_unlock},
     {"unlock_all", nsl_lib_unlock_all},
     {NULL, NULL}};

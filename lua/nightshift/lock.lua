@@ -1,0 +1,143 @@
+--- Locks and semaphores across hosts: db:lock and db:semaphore.
+--
+-- An object stands for one slot at a time. The core takes and gives slots and
+-- never waits; waiting is done here, in naps that grow from 5 to 250 ms, so a
+-- handler that is told to stop meanwhile hears it. Whoever holds a slot when
+-- its job's run ends, or its program, has given it back: see ns_slot.c.
+-- Everything that is wrong with the arguments raises, because the object is
+-- called on the spot: db:lock "report" (fn).
+
+local core = require "nightshift.core"
+local options = require "nightshift.options"
+
+local raise = options.raise
+
+local lock = {}
+local methods = {}
+local meta = { __index = methods, __name = "nightshift.lock" }
+
+local TIMEOUT = 30 -- seconds, unless told
+local FIRST_NAP, LONGEST_NAP = 0.005, 0.25
+local MAX_NAME = 190 -- characters
+local MAX_SLOTS = 10000
+
+local SLOTS = options.integer(1, MAX_SLOTS)
+
+--- Seconds of a duration; raises for a bad one.
+local function seconds(value, what)
+  local us, message = options.duration(value, what)
+  if not us then raise("%s", message) end
+  return us / 1000000
+end
+
+local function check_name(kind, name)
+  if type(name) ~= "string" then raise("%s: the name must be a string, got %s", kind, type(name)) end
+  local ok, message = options.name(kind .. ": the name", name, MAX_NAME * 4)
+  if not ok then raise("%s", message) end
+  if utf8.len(name) > MAX_NAME then
+    raise("%s: the name has %d characters, the limit is %d", kind, utf8.len(name), MAX_NAME)
+  end
+end
+
+local function check_slots(n)
+  local ok, message = SLOTS(n, "semaphore: the number of slots")
+  if not ok then raise("%s", message) end
+  return ok
+end
+
+local KNOWN = { timeout = function(value, what) return seconds(value, what) end }
+
+--- Takes a slot, or tries for so many seconds.
+local function take(self, timeout)
+  local stop, nap = core.clock() + timeout, FIRST_NAP
+  while true do
+    local token, message, code = self._handle:slot_acquire(self.name, self._n)
+    if token or code ~= "BUSY" then return token, message, code end
+    local left = stop - core.clock()
+    if left <= 0 then
+      return nil, ("%s '%s': not free within %g s: %s"):format(self._kind, self.name, timeout, message), "BUSY"
+    end
+    core.nap(math.min(nap, left))
+    nap = math.min(nap * 2, LONGEST_NAP)
+  end
+end
+
+--- Does this object hold a slot, as far as its program knows?
+---@return boolean
+function methods:is_held()
+  return self._token ~= nil and self._db:is_open() and self._handle:slot_holds(self._token)
+end
+
+--- Takes a slot, waiting for one up to `timeout`: 0 tries once. Gives the
+-- object itself, so `local held <close> = assert(l:acquire())` works.
+---@param timeout number|string? seconds, or "5m"; the object's own unless told
+---@return nightshift.Lock|nil
+---@return string? message
+---@return string? code
+function methods:acquire(timeout)
+  local patience = timeout == nil and self._timeout or seconds(timeout, "acquire: the timeout")
+  if self:is_held() then
+    raise("%s '%s' is held by this very object; release it first, or make another one", self._kind, self.name)
+  end
+  local token, message, code = take(self, patience)
+  if not token then return nil, message, code end
+  self._token = token
+  return self
+end
+
+--- Gives the slot back. STALE: it had been lost, so others may have been in.
+---@return true|nil
+---@return string? message
+---@return string? code
+function methods:release()
+  local token = self._token
+  if not token then raise("%s '%s' is not held by this object", self._kind, self.name) end
+  self._token = nil
+  return self._handle:slot_release(token)
+end
+
+-- What is still held goes back, whoever asks and however often; a handle that
+-- was closed has given everything back itself.
+local function let_go(self)
+  if self._token and self._db:is_open() then self:release() end
+end
+
+meta.__close = let_go
+meta.__gc = let_go
+
+-- Gives back on every way out; an error passes with its traceback.
+local guard_meta = { __close = function(guard) let_go(guard.held) end }
+
+--- Runs `fn` while a slot is held and gives what it returned.
+---@param fn fun(...): ...
+---@param ... any for fn
+---@return any ...
+function meta:__call(fn, ...)
+  if type(fn) ~= "function" then raise("%s '%s' wants a function, got %s", self._kind, self.name, type(fn)) end
+  local ok, message, code = self:acquire()
+  if not ok then return nil, message, code end
+  local guard <close> = setmetatable({ held = self }, guard_meta) -- luacheck: ignore 211
+  return fn(...)
+end
+
+function meta:__tostring()
+  return ("nightshift.%s: %s"):format(self._kind, self.name)
+end
+
+--- Makes a lock or a semaphore.
+---@param db nightshift.Db
+---@param kind "lock"|"semaphore"
+---@param name string
+---@param n integer how many slots there are
+---@param opts {timeout: number|string?}?
+---@return nightshift.Lock
+function lock.new(db, kind, name, n, opts)
+  check_name(kind, name)
+  local given = options.read(kind, opts, KNOWN)
+  return setmetatable({
+    name = name, _kind = kind, _n = check_slots(n), _db = db, _handle = db._handle,
+    _timeout = given.timeout or TIMEOUT,
+  }, meta)
+end
+
+return lock
