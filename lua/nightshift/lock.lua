@@ -1,8 +1,8 @@
 --- Locks and semaphores across hosts: db:lock and db:semaphore.
 --
 -- An object stands for one slot at a time. The core takes and gives slots and
--- never waits; waiting is done here, in naps that grow from 5 to 250 ms, so a
--- handler that is told to stop meanwhile hears it. Whoever holds a slot when
+-- never waits; waiting is done here, in naps of 5 to 250 ms, so a handler that is
+-- told to stop meanwhile hears it. Whoever holds a slot when
 -- its job's run ends, or its program, has given it back: see ns_slot.c.
 -- Everything that is wrong with the arguments raises, because the object is
 -- called on the spot: db:lock "report" (fn).
@@ -17,7 +17,6 @@ local methods = {}
 local meta = { __index = methods, __name = "nightshift.lock" }
 
 local TIMEOUT = 30 -- seconds, unless told
-local FIRST_NAP, LONGEST_NAP = 0.005, 0.25
 local MAX_NAME = 190 -- characters
 local MAX_SLOTS = 10000
 
@@ -47,19 +46,34 @@ end
 
 local KNOWN = { timeout = function(value, what) return seconds(value, what) end }
 
+-- Gives up the place in line, however a wait ends.
+local line_meta = {
+  __close = function(line)
+    if line.handle:is_open() then line.handle:slot_give_up(line.name) end
+  end,
+}
+
+--- Tries for so many seconds, after a first try.
+local function wait(self, start, timeout, again_in)
+  local line <close> = setmetatable({ handle = self._handle, name = self.name }, line_meta)
+  while true do
+    local left = start + timeout - core.clock()
+    core.sleep(math.max(0, math.min(again_in / 1000000, left)))
+    local waited = math.floor((core.clock() - start) * 1000000)
+    local token, message, code
+    token, message, code, again_in = line.handle:slot_acquire(self.name, self._n, math.max(1, waited))
+    if token or code ~= "BUSY" or left <= 0 then return token, message, code end
+  end
+end
+
 --- Takes a slot, or tries for so many seconds.
 local function take(self, timeout)
-  local stop, nap = core.clock() + timeout, FIRST_NAP
-  while true do
-    local token, message, code = self._handle:slot_acquire(self.name, self._n)
-    if token or code ~= "BUSY" then return token, message, code end
-    local left = stop - core.clock()
-    if left <= 0 then
-      return nil, ("%s '%s': not free within %g s: %s"):format(self._kind, self.name, timeout, message), "BUSY"
-    end
-    core.nap(math.min(nap, left))
-    nap = math.min(nap * 2, LONGEST_NAP)
-  end
+  local start = core.clock()
+  local token, message, code, again_in = self._handle:slot_acquire(self.name, self._n, timeout > 0 and 0 or -1)
+  if code == "BUSY" and timeout > 0 then token, message, code = wait(self, start, timeout, again_in) end
+  if code ~= "BUSY" then return token, message, code end
+  if timeout > 0 then message = ("waited %g s: %s"):format(timeout, message) end
+  return nil, ("%s '%s': %s"):format(self._kind, self.name, message), code
 end
 
 --- Does this object hold a slot, as far as its program knows?

@@ -13,18 +13,29 @@ WHERE j.id IS NULL AND h.id IS NULL
 LIMIT ?
 
 -- name: slot_look
--- Params: job, run, holder, name, n. The first row (slot 0) is about ourselves,
--- the others are the taken ones among the slots 1 to n; gone says that the owner
--- is. Key: PRIMARY, a range of the name; PRIMARY of job and holder. No locks.
+-- Params: job, run, holder, name, name, n. The first row (slot 0) is about
+-- ourselves and says whether somebody else is next in line; the others are the
+-- taken ones among the slots 1 to n; gone says that the owner is. Key: PRIMARY,
+-- a range of the name; PRIMARY of job and holder. No locks.
 SELECT 0 AS slot, 0 AS token,
   NOT EXISTS(SELECT 1 FROM nightshift_job WHERE id = ? AND run = ?) AND
-  NOT EXISTS(SELECT 1 FROM nightshift_holder WHERE id = ? AND dead IS NULL) AS gone
+  NOT EXISTS(SELECT 1 FROM nightshift_holder WHERE id = ? AND dead IS NULL) AS gone,
+  COALESCE(IS_USED_LOCK(CONCAT('nightshift-next:', MD5(CONCAT(DATABASE(), '/', ?))))
+    <> CONNECTION_ID(), 0) AS queued
 UNION ALL
-SELECT s.slot, s.token, j.id IS NULL AND h.id IS NULL
+SELECT s.slot, s.token, j.id IS NULL AND h.id IS NULL, 0
 FROM nightshift_slot s
 LEFT JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
 LEFT JOIN nightshift_holder h ON h.id = s.holder AND h.dead IS NULL
 WHERE s.name = ? AND s.slot <= ?
+
+-- name: slot_next
+-- Params: name. The named lock that says "this session is next in line".
+SELECT GET_LOCK(CONCAT('nightshift-next:', MD5(CONCAT(DATABASE(), '/', ?))), 0)
+
+-- name: slot_next_done
+-- Params: name.
+DO RELEASE_LOCK(CONCAT('nightshift-next:', MD5(CONCAT(DATABASE(), '/', ?))))
 
 -- name: slot_release
 -- Params: name, slot, token. Key: PRIMARY. May be run twice. Array-bound, too.

@@ -348,15 +348,20 @@ ns_status ns_queue_id(ns_db *db, ns_bytes name, bool create, int64_t *id,
 
 /*
 ** Takes one of the slots 1..n of 'name' (a lock: n 1) if one is free; never
-** waits. '*token' stands for it from now on. Its owner is the running job (see
+** waits. Who wants to wait calls again after '*again_in' µs, with 'waited', the
+** µs since the first call, and calls ns_slot_give_up in the end if it got none;
+** who does not says -1. '*token' stands for the slot from now on. Its owner is the running job (see
 ** ns_slot_owner), else the holder of this handle, which is registered when it
 ** is new. A slot is free when nobody has it or its owner is gone, so one that
 ** is not given back ends with its job's run, or with its holder.
 ** Errors: BUSY (none is free), STALE (our own claim is lost), STATE (inside a
 ** transaction of the caller), INVALID, GONE.
 */
-ns_status ns_slot_acquire(ns_db *db, ns_bytes name, int64_t n, int64_t *token,
-                          ns_err *err);
+ns_status ns_slot_acquire(ns_db *db, ns_bytes name, int64_t n, int64_t waited,
+                          int64_t *token, int64_t *again_in, ns_err *err);
+
+/* Leaves the line of those who wait for 'name'; nothing happens without one. */
+void ns_slot_give_up(ns_db *db, ns_bytes name);
 
 /* Gives it back; inside a transaction, when that ends. When it fails because of
 ** the server, it is given back with the next connection or the next verb on

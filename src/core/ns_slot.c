@@ -10,6 +10,12 @@
 ** slot that is given back later, never one that nobody knows of.
 **
 ** No statement here holds one row while it waits for another.
+**
+** Fairness: one of those who wait owns a named lock, is next in line and looks
+** often. Who has just come goes behind him, so whoever gives a slot back and
+** wants it again at once does not shut all others out. It is politeness only:
+** who has waited long enough takes what is free, because the next in line may be
+** a process that was stopped.
 */
 #include "ns_slot.h"
 
@@ -23,6 +29,9 @@
 #include "ns_time.h"
 
 #define RACES 3   /* somebody was faster: so many looks before BUSY */
+#define POLITE (2 * NS_SECOND) /* so long the next in line goes first */
+#define NAP INT64_C(5000)      /* between the looks of who is next */
+#define LONG_NAP INT64_C(250000) /* between those of others, at most */
 #define PRUNE 500 /* rows of one prune */
 
 /* --------------------------------------------------------------- memory */
@@ -46,6 +55,7 @@ static ns_slots *own_slots(ns_db *db) {
   if (s->process != getpid()) {
     forget_all(s);
     s->job = s->run = 0;
+    s->next = false;
     s->process = getpid();
   }
   return s;
@@ -143,6 +153,7 @@ static bool can_write(const ns_db *db) {
 void ns_slots_flush(ns_db *db) {
   ns_slots *s = own_slots(db);
   ns_err none;
+  s->next = s->next && !db->connecting; /* the named lock went with the link */
   for (size_t i = s->n; i-- > 0 && can_write(db);)
     if (i < s->n && s->items[i].dropped)
       give_back(db, &s->items[i], &none);
@@ -173,11 +184,43 @@ ns_status ns_slot_release(ns_db *db, int64_t token, ns_err *err) {
   return give_back(db, h, err);
 }
 
+/* ------------------------------------------------------------------- waiting */
+
+/* Tries to be next in line; a session that is may ask again and again. */
+static ns_status step_forward(ns_db *db, ns_bytes name, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_value param = ns_vtext(name);
+  ns_status st = NS_OK;
+  if (!db->slots.next && (st = ns_run(db, NS_SQL_SLOT_NEXT, &param, err)) == NS_OK)
+    st = ns_row(db, NS_SQL_SLOT_NEXT, &row, err);
+  if (row != NULL)
+    db->slots.next = row[0].type == NS_INT && row[0].i == 1;
+  return st;
+}
+
+void ns_slot_give_up(ns_db *db, ns_bytes name) {
+  ns_value param = ns_vtext(name);
+  ns_err none;
+  if (own_slots(db)->next && can_write(db))
+    ns_run(db, NS_SQL_SLOT_NEXT_DONE, &param, &none);
+  db->slots.next = false;
+}
+
+/* The pause before the next look: it grows by half with each, and is short for
+** who is next. */
+static int64_t nap(const ns_db *db, int64_t waited) {
+  int64_t us = NAP + (waited > 0 ? waited / 2 : 0);
+  if (db->slots.next)
+    us = NAP;
+  return ns_jitter(us < LONG_NAP ? us : LONG_NAP, 0.5);
+}
+
 /* -------------------------------------------------------------------- taking */
 
 /* What a look at the slots of a name has found. */
 typedef struct view {
   bool gone;      /* our own owner is */
+  bool queued;    /* somebody else is next in line */
   int64_t slot;   /* a free one, by chance; 0: none */
   int64_t token;  /* of the abandoned row that is in it; 0: there is no row */
 } view;
@@ -203,9 +246,10 @@ static ns_status read_view(ns_db *db, view *v, char *taken, ns_err *err) {
   while ((st = ns_row(db, NS_SQL_SLOT_LOOK, &row, err)) == NS_OK && row != NULL) {
     bool gone = row[2].i != 0;
     taken[row[0].i] = true;
-    if (row[0].i == 0)
+    if (row[0].i == 0) {
       v->gone = gone;
-    else if (gone && chosen(++found)) {
+      v->queued = row[3].i != 0;
+    } else if (gone && chosen(++found)) {
       v->slot = row[0].i;
       v->token = row[1].i;
     }
@@ -218,13 +262,13 @@ static ns_status look(ns_db *db, const ns_held *want, int64_t n, view *v,
                       ns_err *err) {
   char *taken = calloc((size_t)n + 1, 1);
   ns_status st;
-  *v = (view){false, 0, 0};
+  *v = (view){.slot = 0};
   if (taken == NULL)
     return ns_fail(err, NS_ENOMEM, "out of memory");
   st = ns_run(db, NS_SQL_SLOT_LOOK,
               (ns_value[]){ns_vint(want->job), ns_vint(want->run),
                            ns_vint(want->holder), ns_vtext(want->name),
-                           ns_vint(n)},
+                           ns_vtext(want->name), ns_vint(n)},
               err);
   if (st == NS_OK)
     st = read_view(db, v, taken, err);
@@ -298,17 +342,21 @@ static ns_status owner_gone(const ns_held *want, ns_err *err) {
 
 /* One look and, when there is a free slot, one write. '*raced': somebody was
 ** faster, and another look may find another slot. */
-static ns_status attempt(ns_db *db, ns_held *want, int64_t n, bool *raced,
-                         ns_err *err) {
+static ns_status attempt(ns_db *db, ns_held *want, int64_t n, int64_t waited,
+                         bool *raced, ns_err *err) {
   view v;
   ns_status st;
   *raced = false;
   ns_slots_flush(db);
-  if ((st = set_owner(db, want, err)) != NS_OK ||
-      (st = look(db, want, n, &v, err)) != NS_OK)
+  if ((st = set_owner(db, want, err)) == NS_OK && waited > 0)
+    st = step_forward(db, want->name, err);
+  if (st != NS_OK || (st = look(db, want, n, &v, err)) != NS_OK)
     return st;
   if (v.gone)
     return owner_gone(want, err);
+  if (v.slot != 0 && v.queued && waited >= 0 && waited < POLITE)
+    return ns_fail(err, NS_EBUSY, "others have waited longer for '%.*s'",
+                   (int)want->name.n, want->name.p);
   if (v.slot == 0)
     return ns_fail(err, NS_EBUSY, "all %lld slots of '%.*s' are taken",
                    (long long)n, (int)want->name.n, want->name.p);
@@ -334,12 +382,12 @@ static ns_status check(ns_bytes name, int64_t n, ns_err *err) {
   return st;
 }
 
-ns_status ns_slot_acquire(ns_db *db, ns_bytes name, int64_t n, int64_t *token,
-                          ns_err *err) {
+ns_status ns_slot_acquire(ns_db *db, ns_bytes name, int64_t n, int64_t waited,
+                          int64_t *token, int64_t *again_in, ns_err *err) {
   ns_held want = {.name = name};
   bool raced = true;
   ns_status st = check(name, n, err);
-  *token = 0;
+  *token = *again_in = 0;
   if (st == NS_OK && ns_in_transaction(db))
     st = ns_fail(err, NS_ESTATE,
                  "a slot cannot be taken inside a transaction, which nobody "
@@ -347,12 +395,15 @@ ns_status ns_slot_acquire(ns_db *db, ns_bytes name, int64_t n, int64_t *token,
   if (st != NS_OK || (st = ns_ready(db, err)) != NS_OK)
     return st;
   for (int tries = 0; raced && tries < RACES; tries++)
-    st = attempt(db, &want, n, &raced, err);
+    st = attempt(db, &want, n, waited, &raced, err);
+  *again_in = nap(db, waited);
   if (raced)
     return ns_fail(err, NS_EBUSY, "others were faster at the slots of '%.*s'",
                    (int)name.n, name.p);
-  if (st == NS_OK)
+  if (st == NS_OK) {
     *token = want.token;
+    ns_slot_give_up(db, name);
+  }
   return st;
 }
 

@@ -20,15 +20,14 @@ static int lib_clock(lua_State *L) {
 }
 
 /***
-Sleeps about so long: half as long to half as long again, and less when a signal
-arrives.
-@function nap
-@tparam number seconds
+Sleeps; less when a signal arrives.
+@function sleep
+@tparam number seconds up to a day
 */
-static int lib_nap(lua_State *L) {
+static int lib_sleep(lua_State *L) {
   lua_Number seconds = luaL_checknumber(L, 1);
-  luaL_argcheck(L, seconds >= 0 && seconds <= 60, 1, "0 to 60 expected");
-  ns_sleep_us(ns_jitter((int64_t)(seconds * 1e6), 0.5));
+  luaL_argcheck(L, seconds >= 0 && seconds <= 86400, 1, "0 to 86400 expected");
+  ns_sleep_us((int64_t)(seconds * 1e6));
   return 0;
 }
 
@@ -85,7 +84,7 @@ static const luaL_Reg functions[] = {
     {"open", nsl_lib_open},     {"encode", nsl_lib_encode},
     {"decode", nsl_lib_decode}, {"array", nsl_lib_array},
     {"clock", lib_clock},       {"duration", lib_duration},
-    {"nap", lib_nap},           {"schema", lib_schema},
+    {"schema", lib_schema},     {"sleep", lib_sleep},
     {"sql", lib_sql},
     {"lock", nsl_lib_lock},     {"unlock", nsl_lib_unlock},
     {"unlock_all", nsl_lib_unlock_all},

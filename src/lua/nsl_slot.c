@@ -10,18 +10,36 @@ Takes a free slot of a name; never waits.
 @function db:slot_acquire
 @tparam string name up to 190 characters
 @tparam integer n how many slots there are, 1 to 10,000
+@tparam[opt=-1] integer waited µs since the first try; -1: will not wait
 @return token, or nil, message, code `BUSY`, `STALE`, `STATE`, `INVALID`, `GONE`
+@treturn integer with a code: µs until another try pays
 */
 static int db_slot_acquire(lua_State *L) {
   ns_err err;
   int64_t token;
+  int64_t again_in;
   ns_db *db = nsl_checkdb(L);
   ns_bytes name = nsl_checkbytes(L, 2);
   lua_Integer n = luaL_checkinteger(L, 3);
-  if (ns_slot_acquire(db, name, n, &token, &err) != NS_OK)
-    return nsl_fail(L, &err);
+  lua_Integer waited = luaL_optinteger(L, 4, -1);
+  if (ns_slot_acquire(db, name, n, waited, &token, &again_in, &err) != NS_OK) {
+    nsl_fail(L, &err);
+    lua_pushinteger(L, again_in);
+    return 4;
+  }
   lua_pushinteger(L, token);
   return 1;
+}
+
+/***
+Ends a wait that has come to nothing.
+@function db:slot_give_up
+@tparam string name
+*/
+static int db_slot_give_up(lua_State *L) {
+  ns_db *db = nsl_checkdb(L);
+  ns_slot_give_up(db, nsl_checkbytes(L, 2));
+  return 0;
 }
 
 /***
@@ -63,6 +81,7 @@ static int db_slot_owner(lua_State *L) {
 }
 
 const luaL_Reg nsl_slotverbs[] = {{"slot_acquire", db_slot_acquire},
+                                  {"slot_give_up", db_slot_give_up},
                                   {"slot_holds", db_slot_holds},
                                   {"slot_owner", db_slot_owner},
                                   {"slot_release", db_slot_release},
