@@ -372,7 +372,8 @@ function Db:close() end
 
 --- A lock or a semaphore; holds one slot at a time. Call it with a function, or
 --- `local held <close> = assert(l:acquire())`. What is still held goes back when
---- the object is collected, the handle closed, the program or the job over.
+--- the job's run is over; outside a handler, when the handle is closed or
+--- collected, or the program ends, however it ends.
 ---@class nightshift.Lock
 ---@field name string
 ---@overload fun(fn: fun(...): ..., ...): ... what fn returned; or nil, message, `BUSY`

@@ -44,7 +44,7 @@ local function check_slots(n)
   return ok
 end
 
-local KNOWN = { timeout = function(value, what) return seconds(value, what) end }
+local KNOWN = { timeout = function(value, what) return (seconds(value, what)) end }
 
 -- Gives up the place in line, however a wait ends.
 local line_meta = {
@@ -110,14 +110,14 @@ function methods:release()
   return self._handle:slot_release(token)
 end
 
--- What is still held goes back, whoever asks and however often; a handle that
--- was closed has given everything back itself.
+-- What is still held goes back; a handle that was closed has given everything
+-- back itself. The collector does not do it: a lock whose object was dropped by
+-- mistake had better be held too long than not at all.
 local function let_go(self)
   if self._token and self._db:is_open() then self:release() end
 end
 
 meta.__close = let_go
-meta.__gc = let_go
 
 -- Gives back on every way out; an error passes with its traceback.
 local guard_meta = { __close = function(guard) let_go(guard.held) end }

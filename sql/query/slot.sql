@@ -20,7 +20,7 @@ LIMIT ?
 SELECT 0 AS slot, 0 AS token,
   NOT EXISTS(SELECT 1 FROM nightshift_job WHERE id = ? AND run = ?) AND
   NOT EXISTS(SELECT 1 FROM nightshift_holder WHERE id = ? AND dead IS NULL) AS gone,
-  COALESCE(IS_USED_LOCK(CONCAT('nightshift-next:', MD5(CONCAT(DATABASE(), '/', ?))))
+  COALESCE(IS_USED_LOCK(CONCAT('nightshift-next:', MD5(DATABASE()), MD5(?)))
     <> CONNECTION_ID(), 0) AS queued
 UNION ALL
 SELECT s.slot, s.token, j.id IS NULL AND h.id IS NULL, 0
@@ -31,11 +31,11 @@ WHERE s.name = ? AND s.slot <= ?
 
 -- name: slot_next
 -- Params: name. The named lock that says "this session is next in line".
-SELECT GET_LOCK(CONCAT('nightshift-next:', MD5(CONCAT(DATABASE(), '/', ?))), 0)
+SELECT GET_LOCK(CONCAT('nightshift-next:', MD5(DATABASE()), MD5(?)), 0)
 
 -- name: slot_next_done
 -- Params: name.
-DO RELEASE_LOCK(CONCAT('nightshift-next:', MD5(CONCAT(DATABASE(), '/', ?))))
+DO RELEASE_LOCK(CONCAT('nightshift-next:', MD5(DATABASE()), MD5(?)))
 
 -- name: slot_release
 -- Params: name, slot, token. Key: PRIMARY. May be run twice. Array-bound, too.
