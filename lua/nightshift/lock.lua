@@ -135,7 +135,7 @@ function meta:__call(fn, ...)
 end
 
 function meta:__tostring()
-  return ("nightshift.%s: %s"):format(self._kind, self.name)
+  return ("nightshift.%s '%s' (%s)"):format(self._kind, self.name, self:is_held() and "held" or "not held")
 end
 
 --- Makes a lock or a semaphore.
