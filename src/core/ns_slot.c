@@ -109,6 +109,12 @@ void ns_slot_owner(ns_db *db, int64_t job, int64_t run) {
 
 /* -------------------------------------------------------------- giving back */
 
+static ns_status lost(ns_err *err) {
+  return ns_fail(err, NS_ESTALE,
+                 "this slot is not held any more: its owner was taken for dead, "
+                 "or its job has ended");
+}
+
 /* Deletes the row of '*h'. STALE when it is not ours any more. */
 static ns_status delete_row(ns_db *db, const ns_held *h, ns_err *err) {
   int64_t links = db->count.reconnects;
@@ -117,12 +123,9 @@ static ns_status delete_row(ns_db *db, const ns_held *h, ns_err *err) {
                                      ns_vint(h->token)},
                         err);
   if (st != NS_OK || ns_affected(db, NS_SQL_SLOT_RELEASE) > 0 ||
-      links != db->count.reconnects) /* cut off, and perhaps done before */
+      (links != db->count.reconnects && is_ours(db, h))) /* done before the cut */
     return st;
-  return ns_fail(err, NS_ESTALE,
-                 "slot %lld of '%.*s' is not ours any more: its owner was "
-                 "taken for dead, or its job was cancelled",
-                 (long long)h->slot, (int)h->name.n, h->name.p);
+  return lost(err);
 }
 
 static bool is_done(ns_status st) {
@@ -168,20 +171,16 @@ void ns_slots_leave(ns_db *db) {
 }
 
 ns_status ns_slot_release(ns_db *db, int64_t token, ns_err *err) {
+  bool later = ns_in_transaction(db); /* nobody comes in before the commit */
+  ns_status st = later ? NS_OK : ns_ready(db, err);
   ns_held *h = find(own_slots(db), token);
-  ns_err_clear(err);
   if (h == NULL || h->dropped || !is_ours(db, h)) {
     if (h != NULL && !h->dropped)
       forget(&db->slots, h);
-    return ns_fail(err, NS_ESTALE,
-                   "this slot is not held any more: its owner was taken for "
-                   "dead, or its job has ended");
+    return lost(err);
   }
-  if (ns_in_transaction(db)) {
-    h->dropped = true; /* others must not come in before the commit */
-    return NS_OK;
-  }
-  return give_back(db, h, err);
+  h->dropped = true;
+  return later || st != NS_OK ? st : give_back(db, h, err);
 }
 
 /* ------------------------------------------------------------------- waiting */
@@ -348,7 +347,9 @@ static ns_status attempt(ns_db *db, ns_held *want, int64_t n, int64_t waited,
   ns_status st;
   *raced = false;
   ns_slots_flush(db);
-  if ((st = set_owner(db, want, err)) == NS_OK && waited > 0)
+  if ((st = ns_ready(db, err)) == NS_OK)
+    st = set_owner(db, want, err);
+  if (st == NS_OK && waited > 0)
     st = step_forward(db, want->name, err);
   if (st != NS_OK || (st = look(db, want, n, &v, err)) != NS_OK)
     return st;
@@ -392,7 +393,7 @@ ns_status ns_slot_acquire(ns_db *db, ns_bytes name, int64_t n, int64_t waited,
     st = ns_fail(err, NS_ESTATE,
                  "a slot cannot be taken inside a transaction, which nobody "
                  "sees yet; take it first, then begin");
-  if (st != NS_OK || (st = ns_ready(db, err)) != NS_OK)
+  if (st != NS_OK)
     return st;
   for (int tries = 0; raced && tries < RACES; tries++)
     st = attempt(db, &want, n, waited, &raced, err);
