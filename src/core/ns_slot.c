@@ -5,7 +5,8 @@
 ** stands: a job that runs, by (id, run), or a holder that lives. Neither comes
 ** back once it is gone, so a row that was seen to be abandoned may be taken
 ** over whenever its token is still the same, and a crash gives its slots back
-** without anybody's doing. Whatever has been taken is in memory before its row
+** without anybody's doing. A holder whose connection is gone is not dead yet: the
+** rescue decides (ns_rescue.c), and who waits for its slot asks it to look. Whatever has been taken is in memory before its row
 ** is written and until its row is deleted: an answer that got lost leaves a
 ** slot that is given back later, never one that nobody knows of.
 **
@@ -24,8 +25,8 @@
 #include <unistd.h>
 
 #include "ns_handle.h"
-#include "ns_holder.h"
 #include "ns_queue.h"
+#include "ns_rescue.h"
 #include "ns_time.h"
 
 #define RACES 3   /* somebody was faster: so many looks before BUSY */
@@ -55,7 +56,7 @@ static ns_slots *own_slots(ns_db *db) {
   if (s->process != getpid()) {
     forget_all(s);
     s->job = s->run = 0;
-    s->next = false;
+    s->next = s->suspect = false;
     s->process = getpid();
   }
   return s;
@@ -220,6 +221,7 @@ static int64_t nap(const ns_db *db, int64_t waited) {
 typedef struct view {
   bool gone;      /* our own owner is */
   bool queued;    /* somebody else is next in line */
+  bool suspect;   /* the connection of a holder of one is gone */
   int64_t slot;   /* a free one, by chance; 0: none */
   int64_t token;  /* of the abandoned row that is in it; 0: there is no row */
 } view;
@@ -245,6 +247,7 @@ static ns_status read_view(ns_db *db, view *v, char *taken, ns_err *err) {
   while ((st = ns_row(db, NS_SQL_SLOT_LOOK, &row, err)) == NS_OK && row != NULL) {
     bool gone = row[2].i != 0;
     taken[row[0].i] = true;
+    v->suspect = v->suspect || row[4].i != 0;
     if (row[0].i == 0) {
       v->gone = gone;
       v->queued = row[3].i != 0;
@@ -327,16 +330,27 @@ static ns_status set_owner(ns_db *db, ns_held *want, ns_err *err) {
   return st;
 }
 
-static ns_status owner_gone(const ns_held *want, ns_err *err) {
+/* Our own owner is gone. A holder starts anew, '*raced' with a new id. */
+static ns_status owner_gone(ns_db *db, const ns_held *want, bool *raced,
+                            ns_err *err) {
+  ns_status st;
   if (want->job != 0)
     return ns_fail(err, NS_ESTALE,
                    "job %lld, run %lld, does not stand any more: it was "
                    "cancelled, or its host was taken for dead",
                    (long long)want->job, (long long)want->run);
-  return ns_fail(err, NS_ESTALE,
-                 "holder %lld was taken for dead, and its claims and slots were "
-                 "given to others",
-                 (long long)want->holder);
+  st = ns_beat(db, err);
+  *raced = st == NS_OK;
+  return st;
+}
+
+/* All are taken. Those who wait look after the dead, too: at once when one of
+** them may have what we wait for, and has not been looked at yet. */
+static void look_after(ns_db *db, bool suspect) {
+  if (suspect && !db->slots.suspect)
+    db->peers_at = 0;
+  db->slots.suspect = suspect;
+  ns_look_around(db);
 }
 
 /* One look and, when there is a free slot, one write. '*raced': somebody was
@@ -354,7 +368,9 @@ static ns_status attempt(ns_db *db, ns_held *want, int64_t n, int64_t waited,
   if (st != NS_OK || (st = look(db, want, n, &v, err)) != NS_OK)
     return st;
   if (v.gone)
-    return owner_gone(want, err);
+    return owner_gone(db, want, raced, err);
+  if (v.slot == 0 && waited > 0)
+    look_after(db, v.suspect);
   if (v.slot != 0 && v.queued && waited >= 0 && waited < POLITE)
     return ns_fail(err, NS_EBUSY, "others have waited longer for '%.*s'",
                    (int)want->name.n, want->name.p);

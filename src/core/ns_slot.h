@@ -24,6 +24,7 @@ typedef struct ns_slots {
   size_t n, cap;
   int64_t job, run; /* the running job, which owns what is taken; job 0: none */
   bool next;        /* we may own the named lock of who is next in line */
+  bool suspect;     /* a holder of what we wait for may be dead; has been told */
   pid_t process;    /* a forked child has no slots */
 } ns_slots;
 
