@@ -202,10 +202,14 @@ describe("what a handle holds", function()
     assert.same({ "report" }, names(b))
   end)
 
-  it("is free when the handle's holder is not known any more", function()
-    assert(a:lock("report"):acquire())
+  it("is free when the handle's holder is not known any more, and the handle goes on as another", function()
+    local l = assert(a:lock("report"):acquire())
+    local holder = a:slots()[1].holder
     lab.sql(("DELETE FROM %s.nightshift_holder"):format(lab.database))
-    assert(b:lock("report"):acquire(0))
+    assert(assert(b:lock("report"):acquire(0)):release())
+    assert(a:lock("report"):acquire(0))
+    assert.is_false(l:is_held())
+    assert.is_true(a:slots()[1].holder > holder)
   end)
 
   it("is none of a forked child's business", function()
@@ -271,22 +275,69 @@ describe("what a handle holds", function()
   end)
 end)
 
-describe("a server that is away", function()
-  it("gets what was given back meanwhile when it is there again", function()
+describe("a server that was away", function()
+  it("lets nobody in where somebody is, and gets what was given back meanwhile", function()
     local own = server.server()
     local url, name = own:fresh()
-    local db = assert(nightshift.open(url))
-    local l = assert(db:lock("report"):acquire())
+    local inside, gone = assert(nightshift.open(url)), assert(nightshift.open(url))
+    local held, released = assert(inside:lock("kept"):acquire()), assert(gone:lock("given"):acquire())
     own:kill()
-    assert.equal("GONE", code_of(l:release()))
-    assert.is_false(l:is_held())
-    assert.equal("GONE", code_of(l:acquire(5)))
+    assert.equal("GONE", code_of(released:release()))
+    assert.is_false(released:is_held())
+    assert.equal("GONE", code_of(released:acquire(5)))
     own:start()
+    local other <close> = assert(nightshift.open(url))
+    assert.equal("BUSY", code_of(other:lock("kept"):acquire(1.5))) -- no connection holds it, but a living handle
+    assert.is_true((held:release()))
     assert.equal("1", own:sql("SELECT COUNT(*) FROM nightshift_slot", name))
-    assert(db:ping())
+    assert(gone:ping())
     assert.equal("0", own:sql("SELECT COUNT(*) FROM nightshift_slot", name))
-    assert(l:acquire(0))
-    db:close()
+    assert(released:acquire(0))
+    inside:close()
+    gone:close()
+  end)
+end)
+
+describe("twenty programs", function()
+  -- Reads a number in a file and writes it back plus one: whoever comes in
+  -- between shows. usage: URL FOLDER ROUNDS, and the round in which to die
+  local PROGRAM = [[
+    local core = require "nightshift.core"
+    local db = assert(require "nightshift".open(arg[1]))
+    local folder, rounds, last = arg[2], tonumber(arg[3]), tonumber(arg[4])
+    local lock = db:lock("sum", { timeout = "2m" })
+    local function add(round)
+      local file = io.open(folder .. "/sum")
+      local sum = file and file:read "n" or 0
+      if round == last then os.execute("kill -9 " .. (io.open "/proc/self/stat":read "a"):match "^%d+") end
+      core.sleep(0.001)
+      local out = assert(io.open(folder .. "/new", "w"))
+      out:write(sum + 1)
+      out:close()
+      os.rename(folder .. "/new", folder .. "/sum")
+      local seen = io.open(folder .. "/seen", "ab")
+      seen:write(sum, "\n")
+      seen:close()
+      return true
+    end
+    for round = 1, rounds do assert(lock(add, round)) end
+    db:close()]]
+
+  it("that ask for one lock, some of which are killed inside, come in one at a time, without an error", function()
+    local folder, program = fixture.dir(), fixture.file("adder.lua", PROGRAM)
+    local before = lab.sql "SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'"
+    local programs = {}
+    for i = 1, 20 do
+      programs[i] = proc.start { proc.lua, program, lab.url(), folder, 12, i % 4 == 0 and i // 4 or 0 }
+    end
+    for i, p in ipairs(programs) do assert.equal(i % 4 == 0 and "signal 9" or 0, p:wait(120), p:transcript()) end
+    local seen = {}
+    for line in io.lines(folder .. "/seen") do seen[#seen + 1] = tonumber(line) end
+    assert.equal(15 * 12 + 0 + 1 + 2 + 3 + 4, #seen)
+    table.sort(seen)
+    for i, sum in ipairs(seen) do assert.equal(i - 1, sum) end
+    assert.same({}, a:slots())
+    assert.equal(before, lab.sql "SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'")
   end)
 end)
 
