@@ -41,6 +41,12 @@ local function make_backend(api, connection)
   local backend = {}
   local db
 
+  --- Locks and semaphores belong to the job that runs, until its verdict.
+  function backend.own_slots()
+    if not (db and db:is_open()) then return end
+    if current then db._handle:slot_owner(current.id, current.run) else db._handle:slot_owner() end
+  end
+
   function backend.settle(settled, v)
     if settled ~= current then return gone() end
     verdict = v
@@ -74,6 +80,7 @@ local function make_backend(api, connection)
   function backend.db()
     if not (db and db:is_open()) then
       db = assert(require "nightshift".open(connection))
+      backend.own_slots()
     end
     return db
   end
@@ -118,10 +125,12 @@ local function make_run(functions, names, backend)
     local broken = fields.payload_error or fields.state_error
     if broken then return nil, failure(fields, broken) end
     current, verdict, exited = job.new(fields, backend), nil, false
+    backend.own_slots()
     local this = current
     local result, v = outcome(this, xpcall(handler, traceback, this))
     mutex.release_all()
     current, this._settled = nil, this._settled or "its return"
+    backend.own_slots()
     return result, v
   end
 end

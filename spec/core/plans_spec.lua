@@ -6,11 +6,11 @@ local plans = require "nightshift.plans"
 local db = require "spec.support.db"
 
 describe("the plan of", function()
-  local url, handle
+  local url, handle, filled
 
   setup(function()
     url = db.fresh()
-    local filled <close> = assert(nightshift.open(url))
+    filled = assert(nightshift.open(url))
     for queue = 1, 3 do
       local items = {}
       for i = 1, 400 do items[i] = { "x", i, { priority = i % 100, delay = i % 2 * 3600 } } end
@@ -20,11 +20,15 @@ describe("the plan of", function()
     for i = 1, 500 do done[i] = { "x", i } end
     assert(filled:queue("done"):push_many(done))
     for _, job in ipairs(filled:queue("done"):claim_many(500)) do assert(job:ack()) end
-    db.sql("ANALYZE TABLE nightshift_ready, nightshift_job, nightshift_scheduled, nightshift_finished",
+    for i = 1, 200 do filled:semaphore("s" .. i % 4, 100):acquire(0) end
+    db.sql("ANALYZE TABLE nightshift_ready, nightshift_job, nightshift_scheduled, nightshift_finished, nightshift_slot",
       url:match "/([^/?]+)%?")
     handle = assert(core.open { url = url })
   end)
-  teardown(function() handle:close() end)
+  teardown(function()
+    handle:close()
+    filled:close()
+  end)
 
   local function explain(question, ...)
     local rows = assert(handle:execute(question, ...))
@@ -85,6 +89,23 @@ describe("the plan of", function()
     assert.equal("PRIMARY", row.key)
     assert.equal("range", row.type)
   end)
+
+  it("slot_look reads the slots of one name, and their owners by key", function()
+    local plan = explain(core.sql "slot_look", 1, 1, 0, "s1", "s1", 20)
+    assert.same({ "PRIMARY", "PRIMARY", "PRIMARY" }, { plan.s.key, plan.j.key, plan.h.key })
+    assert.same({ "range", "eq_ref", "eq_ref" }, { plan.s.type, plan.j.type, plan.h.type })
+    assert.is_true(tonumber(plan.s.rows) <= 25, plan.s.rows .. " rows")
+  end)
+
+  for name, params in pairs {
+    slot_release = { "s1", 7, 1 }, slot_take_over = { 1, 1, 1, nightshift.null, "s1", 7, 1 },
+  } do
+    it(name .. " reads one slot", function()
+      local row = explain(core.sql(name), table.unpack(params)).nightshift_slot
+      assert.equal("PRIMARY", row.key)
+      assert.equal(1, tonumber(row.rows))
+    end)
+  end
 
   it("prune_select reads the oldest of one outcome", function()
     local row = explain(plans.question "prune_select", "done", 3600000000, 10).nightshift_finished

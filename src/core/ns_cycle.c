@@ -455,19 +455,6 @@ static ns_status wait_for_work(ns_db *db, int64_t queue_id, bool paused,
   return NS_OK;
 }
 
-/* Looks after other holders, when it is time. One that may not do so, or finds
-** the server away, leaves it to others. */
-static void look_around(ns_db *db) {
-  int64_t now = ns_mono_us();
-  int64_t again_in;
-  ns_rescued sum;
-  ns_err err;
-  if (now < db->peers_at || db->is_host)
-    return;
-  ns_look(db, &again_in, &sum, &err);
-  db->peers_at = ns_mono_us() + (again_in > 0 ? again_in : 1);
-}
-
 /* One cycle that only claims. */
 static ns_status claim_once(ns_db *db, const ns_feed *feed, size_t limit,
                             int64_t lease, ns_jobs *out, int64_t *next_due,
@@ -491,7 +478,7 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
     bool paused = false;
     bool woke = false;
     int64_t taken = db->count.claimed;
-    look_around(db);
+    ns_look_around(db);
     next_due = -1;
     if ((st = ns_ready(db, err)) == NS_OK)
       st = ns_queue_paused(db, feed.queue_id, &paused, err);

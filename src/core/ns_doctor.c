@@ -12,7 +12,7 @@
 
 typedef struct sleeper {
   ns_listener *listener;
-  bool woke;
+  unsigned woke;
   ns_status st;
   ns_err err;
   int64_t until;    /* when it woke, monotonic µs */
@@ -21,7 +21,7 @@ typedef struct sleeper {
 
 static void *sleep_once(void *arg) {
   sleeper *s = arg;
-  s->st = ns_listen(s->listener, NULL, 0, 0, TRY_MAX, &s->woke, &s->err);
+  s->st = ns_listen(s->listener, NULL, 0, 0, 0, TRY_MAX, &s->woke, &s->err);
   s->until = ns_mono_us();
   atomic_store(&s->done, true);
   return NULL;
@@ -42,7 +42,7 @@ static ns_status ring_until(ns_db *db, sleeper *s, int64_t *rang, ns_err *err) {
 }
 
 ns_status ns_ring_try(ns_db *db, int64_t *took, ns_err *err) {
-  sleeper s = {.woke = false};
+  sleeper s = {.woke = 0};
   pthread_t thread;
   int64_t rang = 0;
   ns_status st = ns_listener_open(&s.listener, db, err);

@@ -140,6 +140,8 @@ static ns_status connect_once(ns_db *db, ns_err *err) {
     st = ns_schema_check(db, err);
   if (st == NS_OK && db->holder != 0)
     st = ns_holder_resume(db, err);
+  if (st == NS_OK)
+    ns_slots_flush(db);
   db->connecting = false;
   if (st != NS_OK) {
     lose(db);
@@ -302,6 +304,7 @@ void ns_close(ns_db *db) {
   db->private_url = NULL;
   if (!ns_is_foreign(db)) {
     ns_rollback(db);
+    ns_slots_leave(db);
     if (db->leases.n > 0 || (db->link != NULL && !ns_link_dead(db->link)))
       ns_holder_leave(db);
   }
@@ -567,6 +570,7 @@ ns_status ns_commit(ns_db *db, ns_err *err) {
   }
   db->ntx = 0;
   db->ring_due = false;
+  ns_slots_flush(db);
   return st;
 }
 
@@ -577,6 +581,7 @@ void ns_rollback(ns_db *db) {
     ns_link_text(db->link, "ROLLBACK", NULL);
   db->user_tx = db->broken_tx = db->ring_due = false;
   db->ntx = 0;
+  ns_slots_flush(db);
 }
 
 bool ns_in_transaction(const ns_db *db) {

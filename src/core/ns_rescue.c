@@ -355,3 +355,13 @@ ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
   db->ring_due = false;
   return st;
 }
+
+void ns_look_around(ns_db *db) {
+  int64_t again_in;
+  ns_rescued sum;
+  ns_err err;
+  if (ns_mono_us() < db->peers_at || db->is_host)
+    return;
+  ns_look(db, &again_in, &sum, &err);
+  db->peers_at = ns_mono_us() + (again_in > 0 ? again_in : 1);
+}

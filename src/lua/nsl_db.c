@@ -466,6 +466,7 @@ void nsl_opendb(lua_State *L) {
   lua_newtable(L);
   luaL_setfuncs(L, verbs, 0);
   luaL_setfuncs(L, nsl_jobverbs, 0);
+  luaL_setfuncs(L, nsl_slotverbs, 0);
   luaL_setfuncs(L, nsl_sqlverbs, 0);
   lua_setfield(L, -2, "__index");
   lua_pop(L, 1);
