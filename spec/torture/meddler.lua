@@ -37,7 +37,7 @@ local function result(ok, code) return ok and "ok" or code or "NONE" end
 local verbs = {}
 
 function verbs.cancel()
-  local id = ids[#ids - math.random(0, math.min(20, #ids - 1))]
+  local id = ids[#ids - math.random(0, math.min(10, #ids - 1))]
   note("cancel", id, "intend")
   local ok, _, code = db:cancel(id)
   note("cancel", id, result(ok, code))
@@ -90,5 +90,5 @@ while not stopping() do
   db = db or nightshift.open(url)
   learn()
   if db and #ids > 0 then verbs[NAMES[math.random(#NAMES)]]() end
-  nst.sleep(math.random() * 0.3)
+  nst.sleep(math.random() * 0.1)
 end
