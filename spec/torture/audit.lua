@@ -57,6 +57,8 @@ local function read_runs(folder, bad)
     elseif w[1] == "spawn" then
       table.insert(slot(run, "children"), math.tointeger(w[5]))
       children[math.tointeger(w[5])] = { parent = id, run = number, tag = w[6] }
+    elseif w[1] == "lease" then
+      run.lease = true
     elseif w[1] == "answer" then
       run.answer = w[6]
     elseif w[1] == "bad" then
@@ -135,10 +137,16 @@ function Audit:ends(id)
   return ends
 end
 
---- Was there a fault that could touch `to` between two moments?
-function Audit:fault(to, from, till)
+-- Longest from a fault to a start of a claim that was lost by it: a host that
+-- was stopped has sent jobs ahead, a program works on a list.
+local LATE = 60
+
+--- Was there a fault that could touch `to` between a run's start and the next?
+-- The next may have come first: who lost the claim did not know yet.
+function Audit:fault(to, from, next_at)
+  if next_at < from then from, next_at = next_at - LATE, from end
   for _, fault in ipairs(self.faults[to] or {}) do
-    if fault.at >= from - 1 and fault.at <= till then return true end
+    if fault.at >= from - 1 and fault.at <= next_at then return true end
   end
 end
 
@@ -291,6 +299,7 @@ function Audit:reason(id, number, run, ends, next_at)
   if run.verdict == "release" then return "released" end
   if run.verdict == "again" and self:again_taken(id, number, ends) then return "again" end
   if run.who:match "^program" and (run.plan == "crash" or run.plan == "exit") then return "program ended as planned" end
+  if run.lease then return "its lease ran out" end
   if self:fault(run.pid, run.at, next_at) then return "fault of its worker" end
   if self:fault(run.who, run.at, next_at) then return "fault of its host" end
   if self:fault("server", run.at, next_at) then return "fault of the server" end

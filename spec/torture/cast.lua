@@ -20,7 +20,7 @@ end
 -- everybody's environment, by which orphans are found)
 local function cast(options)
   local self = setmetatable(options, Cast)
-  self.members, self.made, self.findings, self.ended = {}, 0, {}, {}
+  self.members, self.made, self.findings, self.tally = {}, 0, {}, {}
   self.note = journal.writer(self.folder, "faults")
   assert(shell("mkdir -p %s", self.folder .. "/tmp"))
   return self
@@ -91,13 +91,18 @@ function Cast:any(kind)
   return list[1] and list[math.random(#list)]
 end
 
--- A host may refuse to start while the server is away; whoever was killed or
--- told to stop may end as that wants; claimers end by their jobs.
+-- A host may refuse to start while the server is away, and end with 1 when it
+-- cannot write its verdicts; whoever was killed or told to stop ends as that
+-- wants; claimers end by their jobs.
 local function explained(self, member, how)
-  if member.expected and (member.expected == true or member.expected == how) then return true end
-  if member.kind == "claimer" then return how == "signal 9" or how == "signal 11" or how == 3 or (how == 0 and self.over) end
-  if member.kind ~= "host" then return how == 0 and self.over end
-  return how == 69 and (self.server_fault or -100) > member.since - 10
+  local away = self.server_fault or -math.huge
+  if member.expected == true or member.expected == how then return true end
+  if member.kind == "claimer" then
+    return how == "signal 9" or how == "signal 11" or how == 3 or (how == 0 and self.over)
+  elseif member.kind ~= "host" then
+    return how == 0 and self.over
+  end
+  return how == 69 and away > member.since - 10 or how == 1 and member.asked and away > member.asked - 10
 end
 
 local function keep_output(self, member)
@@ -112,7 +117,7 @@ local function tally(self, member)
   local dumps = host.events(log, "dump.host")
   local last = dumps[#dumps] or {}
   for _, name in ipairs { "claimed", "settled", "stale", "deadlocks", "lock_waits", "reconnects" } do
-    self.ended[name] = (self.ended[name] or 0) + (tonumber(last[name]) or 0)
+    self.tally[name] = (self.tally[name] or 0) + (tonumber(last[name]) or 0)
   end
 end
 
@@ -139,6 +144,16 @@ function Cast:tend()
       if not self.over or member.kind == "host" and not self.leaving then self:start(member.kind, member.place) end
     end
   end
+end
+
+--- Hosts that have started: before that a signal like USR1 ends them.
+function Cast:ready_hosts()
+  local list = {}
+  for _, member in ipairs(self:all "host") do
+    member.ready = member.ready or select(2, member.process:text()):find "event=host.ready" ~= nil
+    if member.ready then list[#list + 1] = member end
+  end
+  return list
 end
 
 --- Waits until all of a kind have ended; kills them, a finding, when they do not.

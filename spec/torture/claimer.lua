@@ -3,7 +3,8 @@
 -- its jobs tell it. usage: claimer.lua URL SEED, with the environment of
 -- outcomes.lua. Ends when the file `stop` is in the folder.
 --
---   answer TIME ID RUN VERDICT ok|CODE        in `runs`: what the verb said
+--   lease  TIME ID RUN SECONDS                in `runs`: a claim that runs out
+--   answer TIME ID RUN VERDICT ok|CODE        what the verb said
 
 local nightshift = require "nightshift"
 local nst = require "nst"
@@ -82,12 +83,19 @@ local function work(job)
   if ok then ack(job, result) else job:fail(result) end
 end
 
+-- Some claims run out: with many jobs, or one that takes long, before its end.
 local function claim(q)
+  local options = { wait = 0.5, lease = math.random(5) == 1 and math.random(2) or nil }
+  local jobs, job, message
   if math.random(2) == 1 then
-    local job, message = q:claim { wait = 0.5 }
-    return { job }, message
+    job, message = q:claim(options)
+    jobs = { job }
+  else
+    jobs, message = q:claim_many(math.random(20), options)
   end
-  local jobs, message = q:claim_many(math.random(20), { wait = 0.5 })
+  for _, claimed in ipairs(options.lease and jobs or {}) do
+    outcomes.note("lease", claimed.id, claimed.run, options.lease)
+  end
   return jobs or {}, message
 end
 

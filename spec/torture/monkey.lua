@@ -59,7 +59,7 @@ local function ask_host(cast, first, second)
   local member = cast:any "host"
   if not member or member.expected then return end
   cast:fault("host-" .. first, member.name)
-  member.expected = 0
+  member.expected, member.asked = 0, nst.clock()
   member.process:signal(first)
   if second then cast:later(math.random(), function() member.process:signal(second) end) end
   cast:later(60, function()
@@ -99,11 +99,12 @@ fault("all workers killed", 2, "worker", kill_all_workers)
 fault("zygote killed", 3, "worker", function(cast) below(cast, "ns-zygote", "KILL") end)
 fault("keeper killed", 2, "host", function(cast) below(cast, "ns-keeper", "KILL") end)
 fault("scripts read again", 2, "worker", function(cast)
-  local member = cast:any "host"
-  if member then member.process:signal "HUP" end
+  local list = cast:ready_hosts()
+  if #list > 0 then list[math.random(#list)].process:signal "HUP" end
 end)
 fault("host quiet for a while", 2, "worker", function(cast)
-  local member = cast:any "host"
+  local list = cast:ready_hosts()
+  local member = list[math.random(math.max(1, #list))]
   if not member then return end
   member.process:signal "TSTP"
   cast:later(math.random() * 3, function() member.process:signal "CONT" end)

@@ -59,7 +59,8 @@ local function run_due(every)
   end
 end
 
-local function open() return assert(nightshift.open(url)) end
+-- As administrator: the monkey cuts the sessions of the others.
+local function open() return assert(nightshift.open(server:url(database))) end
 
 local function counts()
   local ok, rows = pcall(function()
@@ -73,7 +74,7 @@ local function counts()
 end
 
 local function progress(what)
-  for _, member in ipairs(cast:all "host") do member.process:signal "USR1" end
+  for _, member in ipairs(cast:ready_hosts()) do member.process:signal "USR1" end
   local c = counts()
   if not c then return say("%5.0f s  %s: the server does not answer", nst.clock() - begun, what) end
   say("%5.0f s  %s: %d finished, %d live (%d ready, %d scheduled), %d leases; %d faults", nst.clock() - begun, what,
@@ -127,7 +128,7 @@ local function calm_down()
   progress "drained"
   cast.leaving = true
   for _, member in ipairs(cast:all "host") do
-    member.expected = 0
+    member.expected, member.asked = 0, nst.clock()
     member.process:signal "TERM"
   end
   cast:dismiss("host", 60)
@@ -146,7 +147,7 @@ local function report(result)
   table.sort(names)
   for _, name in ipairs(names) do say("  %8d  %s", result.counts[name], name) end
   names = {}
-  for name, n in pairs(cast.ended) do names[#names + 1] = ("%s %d"):format(name, n) end
+  for name, n in pairs(cast.tally) do names[#names + 1] = ("%s %d"):format(name, n) end
   table.sort(names)
   say("hosts, by their last dumps: %s", table.concat(names, ", "))
   say("programs, at their ends:")
