@@ -120,8 +120,8 @@ local function two_hosts() pair = { a = new_host "a", b = new_host "b" } end
 measure("host killed (`kill -9`)", "its jobs start on another host; `lost` + 1", rounds, two_hosts,
   function() return lose_host("KILL", 20) end)
 
-measure("host stopped for long (SIGSTOP)", "the same; when it comes back its late verdicts are `STALE`", few, two_hosts,
-  function() return lose_host("STOP", 60) end)
+measure("host stopped for long (SIGSTOP)", "the same; when it comes back its late verdicts are `STALE`", few,
+  two_hosts, function() return lose_host("STOP", 60) end)
 
 local function holder()
   local id = assert(handle:queue("q"):push "hold")
@@ -184,8 +184,8 @@ local function lose_server(how)
   return math.max(first.at - since, 0)
 end
 
-measure("server killed (`kill -9`)", "jobs that run go on, verdicts are kept; from the first connection the server takes"
-  .. " to the next job", rounds, function() new_host "a" end, function() return lose_server "kill" end)
+measure("server killed (`kill -9`)", "jobs that run go on, verdicts are kept; from the server's return to the next job",
+  rounds, function() new_host "a" end, function() return lose_server "kill" end)
 
 measure("server restarted", "the same", rounds, function() new_host "a" end, function() return lose_server "stop" end)
 
@@ -218,8 +218,8 @@ local function cut_off()
   return took
 end
 
-measure("network cut (no reset: packets vanish)", "the host's jobs start on another; it stops its own when it is back", few,
-  function() end, cut_off)
+measure("network cut (no reset: packets vanish)", "the host's jobs start on another; it stops its own when it is back",
+  few, function() end, cut_off)
 
 -- ------------------------------------------------------------------ report
 
@@ -270,7 +270,6 @@ io.write(text)
 server:remove()
 os.execute("rm -rf '" .. folder .. "'")
 proc.clean()
-if readme and readme ~= "" then
-  if good then write_into(readme, text) else io.stderr:write("recovery: not everything was measured; ", readme, " is as it was\n") end
-end
+if good and readme and readme ~= "" then write_into(readme, text) end
+if not good then io.stderr:write "recovery: not everything was measured; no file was changed\n" end
 os.exit(good and 0 or 1, true)

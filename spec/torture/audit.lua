@@ -308,7 +308,9 @@ end
 function Audit:check_run(id, number, run, ends, next_at)
   self:count "executions"
   if run.starts > 1 then self:found("twice", "run %d of job %d started %d times", number, id, run.starts) end
-  if (run.finishes or 0) > 1 then self:found("twice", "run %d of job %d finished %d times", number, id, run.finishes) end
+  if (run.finishes or 0) > 1 then
+    self:found("twice", "run %d of job %d finished %d times", number, id, run.finishes)
+  end
   if run.verdict == "ack" and (self.attempts[id] or {})[number] == "failed" and
     not self:fault(run.pid, run.at, next_at) and not self:fault(run.who, run.at, next_at) then
     self:found("effect", "run %d of job %d said ack, and is written down as failed", number, id)
@@ -319,9 +321,9 @@ function Audit:check_run(id, number, run, ends, next_at)
   end
   local why = self:reason(id, number, run, ends, next_at)
   if why == nil then
-    self:found("unexplained", "run %d of job %d (%s, planned %s, said %s) was not the end, and no fault explains that%s",
-      number, id, run.who, run.plan, run.verdict or "nothing",
-      (self.attempts[id] or {})[number] and ": written down as " .. self.attempts[id][number] or "")
+    local kind = (self.attempts[id] or {})[number]
+    self:found("unexplained", "run %d of job %d (%s, planned %s, said %s) was not the end, and no fault explains it%s",
+      number, id, run.who, run.plan, run.verdict or "nothing", kind and ": written down as " .. kind or "")
   elseif why ~= "ended" then
     self:count("again: " .. why)
   end
@@ -346,10 +348,9 @@ end
 -- -------------------------------------------------------------- the rest
 
 function Audit:check_effects(db)
-  local rows = {}
-  for _, row in ipairs(assert(db:execute "SELECT job_id, run, COUNT(*) AS n FROM torture_effect GROUP BY job_id, run")) do
+  local all = assert(db:execute "SELECT job_id, run, COUNT(*) AS n FROM torture_effect GROUP BY job_id, run")
+  for _, row in ipairs(all) do
     self:count "acks with a row"
-    slot(rows, row.job_id)[row.run] = true
     if row.n > 1 then
       self:found("double effect", "run %d of job %d wrote its row %d times", row.run, row.job_id, row.n)
     elseif self:ends(row.job_id)[row.run] ~= "done" then
@@ -367,7 +368,7 @@ function Audit:check_born()
   end
 end
 
-local EMPTY = { "job", "scheduled", "edge", "lease", "running", "unique_key", "notice", "slot" }
+local EMPTY = { "job", "scheduled", "edge", "lease", "expiry", "running", "unique_key", "notice", "slot" }
 
 --- Tables that are empty when all is done, and holders that nobody missed.
 function Audit:check_leftovers(db)
@@ -375,7 +376,8 @@ function Audit:check_leftovers(db)
   for _, row in ipairs(assert(db:execute [[SELECT table_name AS name FROM information_schema.tables
     WHERE table_schema = DATABASE()]])) do tables[row.name] = true end
   for _, name in ipairs(EMPTY) do
-    local n = tables["nightshift_" .. name] and assert(db:execute("SELECT COUNT(*) AS n FROM nightshift_" .. name))[1].n
+    local full = "nightshift_" .. name
+    local n = tables[full] and assert(db:execute("SELECT COUNT(*) AS n FROM " .. full))[1].n
     if n and n > 0 then self:found("left over", "%d rows in nightshift_%s", n, name) end
   end
   local n = assert(db:execute "SELECT COUNT(*) AS n FROM nightshift_ready WHERE job_id > 0")[1].n

@@ -91,7 +91,9 @@ local function cut(cast, n)
   for _, statement in ipairs(text) do pcall(cast.server.sql, cast.server, statement) end
 end
 
-local function fault(name, weight, group, run) faults[#faults + 1] = { name = name, weight = weight, group = group, run = run } end
+local function fault(name, weight, group, run)
+  faults[#faults + 1] = { name = name, weight = weight, group = group, run = run }
+end
 
 fault("worker killed", 30, "worker", function(cast) below(cast, "ns-worker", "KILL") end)
 fault("worker stopped", 2, "worker", function(cast) below(cast, "ns-worker", "STOP") end)
@@ -114,7 +116,9 @@ fault("host told twice", 2, "drain", function(cast) ask_host(cast, "TERM", "TERM
 fault("host stopped at once", 2, "drain", function(cast) ask_host(cast, "QUIT") end)
 fault("host killed", 8, "host", function(cast) kill_member(cast, "host", "KILL") end)
 fault("host frozen for a moment", 4, "freeze", function(cast) stop_member(cast, "host", math.random() * 4) end)
-fault("host frozen until it is given up", 1, "host", function(cast) stop_member(cast, "host", 35 + math.random() * 10) end)
+fault("host frozen until it is given up", 1, "host", function(cast)
+  stop_member(cast, "host", 35 + math.random() * 10)
+end)
 fault("pusher killed", 4, "program", function(cast) kill_member(cast, "pusher", "KILL") end)
 fault("meddler killed", 1, "program", function(cast) kill_member(cast, "meddler", "KILL") end)
 fault("claimer killed", 4, "host", function(cast) kill_member(cast, "claimer", "KILL") end)

@@ -133,7 +133,8 @@ function run.long(job)
 end
 
 function run.crash(job)
-  os.execute(("kill -%s %d"):format(outcomes.pick(2, job.payload.tag, job.run, "signal") == 0 and "KILL" or "SEGV", pid))
+  local signal = outcomes.pick(2, job.payload.tag, job.run, "signal") == 0 and "KILL" or "SEGV"
+  os.execute(("kill -%s %d"):format(signal, pid))
   nst.sleep(5)
 end
 

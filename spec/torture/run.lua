@@ -136,7 +136,9 @@ end
 
 local function look_around()
   for _, stray in ipairs(cast:strays()) do cast:found("orphan", "process %s", stray) end
-  for file in io.popen(("ls -A '%s/tmp'"):format(folder)):lines() do cast:found("left over", "temporary file %s", file) end
+  for file in io.popen(("ls -A '%s/tmp'"):format(folder)):lines() do
+    cast:found("left over", "temporary file %s", file)
+  end
   local sessions = server:sql "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'torture'"
   if sessions ~= "0" then cast:found("left over", "%s sessions in the server", sessions) end
 end
