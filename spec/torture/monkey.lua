@@ -17,10 +17,26 @@ local function kill_member(cast, kind, signal)
   return member
 end
 
+local function parent(pid)
+  local file <close> = io.open(("/proc/%d/stat"):format(pid), "rb")
+  return file and tonumber(file:read("a"):match "%) %a (%d+)")
+end
+
+-- Process ids below a host. What a worker has forked is called ns-worker too,
+-- until it becomes the program it is for; that is not meant.
+local function members(member, name)
+  local list = {}
+  for _, pid in ipairs(member and host.members(member.pid, name) or {}) do
+    local above = parent(pid)
+    if above and host.name(above) ~= name then list[#list + 1] = pid end
+  end
+  return list
+end
+
 -- A process below a host.
 local function below(cast, name, signal)
   local member = cast:any "host"
-  local list = member and host.members(member.pid, name) or {}
+  local list = members(member, name)
   local pid = list[math.random(math.max(#list, 1))]
   if not pid then return end
   if name == "ns-worker" then
@@ -34,7 +50,7 @@ end
 
 local function kill_all_workers(cast)
   local member = cast:any "host"
-  for _, pid in ipairs(member and host.members(member.pid) or {}) do
+  for _, pid in ipairs(members(member, "ns-worker")) do
     cast:fault("worker-KILL", pid)
     nst.kill(pid, "KILL")
   end
