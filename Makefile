@@ -188,6 +188,26 @@ bench: deps
 	@$(MAKE) $(if $(V),,-s) --no-print-directory all $(O)/bench/floor $(O)/bench/verbs
 	@O="$(O)" LUA="$(LUA)" sh bench/run.sh $(ARGS)
 
+# ---------------------------------------------------------------- torture
+
+# Breaks everything for SECONDS, then audits what is left; see
+# spec/torture/run.lua. make torture SECONDS=3600 SEED=7 HOSTS=4 WORKERS=16
+# FAULTS="worker server" takes only some of the faults.
+SECONDS ?= 120
+HARNESS = O="$(O)" NIGHTSHIFT_BUILD="$(O)" LUA=$(LUA) LUA_PATH="./?.lua;./lua/?.lua;./lua/?/init.lua;;" \
+          LUA_CPATH="$(abspath $(O))/?.so;;" $(LUA)
+.PHONY: torture
+torture: deps
+	@$(MAKE) --no-print-directory tests
+	@$(HARNESS) spec/torture/run.lua "$(SECONDS)" "$(SEED)" "$(FAULTS)" "$(HOSTS)" "$(WORKERS)"
+
+# Measures how long each fault is felt and writes the table into the README.
+ROUNDS ?= 20
+.PHONY: recovery
+recovery: deps
+	@$(MAKE) --no-print-directory tests
+	@$(HARNESS) bench/recovery.lua "$(ROUNDS)" README.md
+
 # ------------------------------------------------------------------- help
 
 .PHONY: help
@@ -202,6 +222,8 @@ help:
 	@echo "make ci          all four"
 	@echo "make demo        archive the sub-folders of DIR=/usr/share into build/demo"
 	@echo "make bench       measure, beside bare SQL; ARGS=\"--rounds N --json FILE\""
+	@echo "make torture     break everything for SECONDS=120, then audit; SEED=n"
+	@echo "make recovery    measure what faults cost; writes the README's table"
 	@echo "make install     PREFIX=$(PREFIX); also BINDIR, LUADIR, LIBDIR, DESTDIR"
 	@echo "make format      clang-format over the C files"
 	@echo "make compile_commands.json    for editors"
