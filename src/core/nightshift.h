@@ -101,6 +101,10 @@ bool ns_is_foreign(const ns_db *db);
 /* Round trip to the server; reconnects if needed. Errors: GONE. */
 ns_status ns_ping(ns_db *db, ns_err *err);
 
+/* Has the server ended the connection? Looks at the socket only; the next verb
+** reconnects. */
+bool ns_hung_up(ns_db *db);
+
 /* Counters of this handle since it was opened. */
 typedef struct ns_counters {
   int64_t deadlocks, lock_waits, changed; /* 1213, 1205, 1020: all retried */

@@ -217,6 +217,13 @@ bool ns_is_foreign(const ns_db *db) {
   return db->owner != getpid();
 }
 
+bool ns_hung_up(ns_db *db) {
+  if (ns_is_foreign(db) || db->link == NULL)
+    return true;
+  ns_link_look(db->link);
+  return ns_link_dead(db->link);
+}
+
 ns_status ns_ready(ns_db *db, ns_err *err) {
   if (ns_is_foreign(db))
     disown(db);
