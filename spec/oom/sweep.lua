@@ -176,7 +176,11 @@ local calls = {
     run = function() return core.lock("name", 2, 0) end,
     check = function() core.unlock_all() end,
   },
-  ["lock, held already"] = { arrange = holding, run = function() return core.lock("name", 2, 0) end, bad = "STATE" },
+  ["lock, held already"] = {
+    arrange = holding,
+    run = function() return core.lock("name", 2, 0) end,
+    bad = "STATE",
+  },
   unlock = { arrange = holding, run = function(_, unit) return core.unlock("name", 2, unit) end },
   unlock_all = {
     arrange = holding,
