@@ -9,11 +9,14 @@ local core = require "nightshift.core"
 local heap = require "heap"
 local server = require "spec.support.db"
 
+local shared = core.shared
 local url, watch
 
 setup(function()
   url = server.fresh()
   watch = assert(core.open { url = url })
+  shared:set("text", ("x"):rep(2000))
+  shared:get "text" -- its scratch buffer stays
 end)
 
 local function ask(sql, ...)
@@ -112,6 +115,29 @@ local function settles(fields)
   }
 end
 
+-- A verb of nightshift.shared, which leaves the key as it was or as it sets it.
+local function shares(before, verb, ...)
+  local args = table.pack(...)
+  return {
+    arrange = function()
+      shared:delete "key"
+      if before ~= nil then assert(shared:set("key", before)) end
+    end,
+    run = function() return shared[verb](shared, table.unpack(args, 1, args.n)) end,
+    check = function(_, outcome)
+      local now = shared:get "key"
+      if outcome ~= "done" then return end
+      if verb == "set" or verb == "add" then assert.same(args[2], now) end
+      if verb == "cas" then assert.same(args[3], now) end
+    end,
+  }
+end
+
+local function holding()
+  core.unlock_all()
+  return assert(core.lock("name", 2, 0))
+end
+
 -- name of the function [detail] -> how to arrange, run and check a call
 local calls = {
   array = { run = function() return core.array() end },
@@ -132,6 +158,35 @@ local calls = {
     end,
   },
   ["open, bad URL"] = { run = function() return core.open { url = "mysql://h:x/" } end, bad = "INVALID" },
+
+  ["shared:open"] = { run = function() return shared:open "1M" end, bad = "STATE" },
+  ["shared:get"] = { run = function() return shared:get "text" end },
+  ["shared:get, a table"] = shares({ 1, { x = "\u{e9}" } }, "get", "key"),
+  ["shared:set"] = shares(nil, "set", "key", "value", "5m"),
+  ["shared:set, a table"] = shares(1, "set", "key", { list = { 1, 2.5, "\u{e9}" } }),
+  ["shared:set, bad"] = { run = function() return shared:set("key", { print }) end, bad = "INVALID" },
+  ["shared:add"] = shares(nil, "add", "key", { 1 }),
+  ["shared:incr"] = shares(5, "incr", "key", 2),
+  ["shared:cas"] = shares("old", "cas", "key", "old", { 2 }),
+  ["shared:delete"] = shares(1, "delete", "key"),
+  ["shared:ttl"] = shares(1, "ttl", "key"),
+  ["shared:keys"] = shares(1, "keys", ""),
+  lock = {
+    arrange = function() core.unlock_all() end,
+    run = function() return core.lock("name", 2, 0) end,
+    check = function() core.unlock_all() end,
+  },
+  ["lock, held already"] = {
+    arrange = holding,
+    run = function() return core.lock("name", 2, 0) end,
+    bad = "STATE",
+  },
+  unlock = { arrange = holding, run = function(_, unit) return core.unlock("name", 2, unit) end },
+  unlock_all = {
+    arrange = holding,
+    run = function() return core.unlock_all() end,
+    check = function() assert.equal("STATE", select(3, core.unlock("name", 2, 0))) end,
+  },
 
   begin = { run = function(h) return h:begin() end },
   commit = { arrange = begun(push), run = function(h) return h:commit() end },
@@ -329,6 +384,9 @@ describe("a sweep of failing allocations", function()
       end
     end
     look(core)
+    for verb in pairs(shared) do
+      if not calls["shared:" .. verb] then missing[#missing + 1] = "shared:" .. verb end
+    end
     look(getmetatable(watch).__index)
     for name, value in pairs(getmetatable(watch)) do
       if type(value) == "function" and not calls[name] then missing[#missing + 1] = name end
