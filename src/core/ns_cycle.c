@@ -59,8 +59,6 @@ static ns_status claim_half(ns_db *db, work *w, ns_err *err) {
   }
   if (st == NS_OK && w->takes.n > 0)
     st = ns_take_lease(db, &w->takes, w->span, &w->lease, err);
-  if (ns_take_alone_next(db))
-    w->next_due = 0;
   return st;
 }
 
@@ -353,7 +351,7 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
   if (st == NS_OK && w.takes.n > 0)
     st = read_claimed(db, &w, out, err);
   if (next_due != NULL)
-    *next_due = w.next_due;
+    *next_due = ns_take_alone_next(db) ? 0 : w.next_due;
   free(w.takes.items);
   return st;
 }

@@ -275,6 +275,7 @@ static void look_once(ns_db *db) {
   if (db->cfg.no_schema)
     return;
   ns_look(db, &again_in, &sum, &err);
+  db->rescued = sum; /* the first who asks is told */
   db->peers_at = ns_mono_us() + again_in;
 }
 

@@ -91,6 +91,7 @@ struct ns_db {
   bool is_host;
   bool no_locks;       /* named locks do not serve here */
   int64_t blamed;      /* the dead holder whose claims are being settled; 0 */
+  ns_rescued rescued;  /* by the look at opening, not told yet */
   ns_suspects suspects; /* what earlier looks have seen */
   int64_t peers_at;    /* monotonic: an embedded handle's next look */
   int64_t span;        /* of the claim under way: see ns_lease */

@@ -337,10 +337,10 @@ static ns_status look_at_leases(ns_db *db, int64_t *again_in, ns_rescued *sum,
 
 ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
   ns_value keep = ns_vint(KEEP_DEAD);
-  ns_rescued none = {0};
   ns_status st;
   *again_in = LOOK_EVERY;
-  *sum = none;
+  *sum = db->rescued;
+  db->rescued = (ns_rescued){0};
   ns_err_clear(err);
   if (ns_in_transaction(db))
     return ns_fail(err, NS_ESTATE, "a rescue cannot run inside a transaction");
