@@ -175,9 +175,13 @@ static void frames(void) {
 /* ----------------------------------------------------------------- slots */
 
 static void slots(void) {
-  nsh_slot *s = nsh_slots_map(2);
+  nsh_slots *all = nsh_slots_map(2);
+  nsh_slot *s = &all->slot[1];
   static char copy[NSH_OUTBOX];
-  CHECK(s != NULL && sizeof *s == 8192);
+  CHECK(all != NULL && sizeof *s == 8192);
+  CHECK(nsh_slots_valid(all, INT64_MAX)); /* until it is set */
+  nsh_slots_fresh(all, 1000);
+  CHECK(nsh_slots_valid(all, 1000) && !nsh_slots_valid(all, 1001));
   nsh_slot_reset(s);
   nsh_slot_allow(s, 3); /* jobs 0, 1, 2 */
   CHECK(nsh_slot_start(s, 0, 100) && !nsh_slot_start(s, 0, 101));
@@ -194,7 +198,11 @@ static void slots(void) {
   nsh_slot_sent(s);
   CHECK(nsh_slot_peek(s, copy) == 0);
   CHECK(nsh_before(0xFFFFFFFFu, 0) && !nsh_before(0, 0xFFFFFFFFu));
-  nsh_slots_unmap(s, 2);
+  CHECK(nsh_slot_told(s, 3) == NSH_WHY_NONE);
+  nsh_slot_tell(s, 3, NSH_WHY_LOST);
+  CHECK(nsh_slot_told(s, 3) == NSH_WHY_LOST);
+  CHECK(nsh_slot_told(s, 4) == NSH_WHY_NONE);
+  nsh_slots_unmap(all, 2);
   puts("slots");
 }
 

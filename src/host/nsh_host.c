@@ -44,7 +44,7 @@ typedef struct host {
   uv_async_t async;
   uv_timer_t timer;
   uv_signal_t signals[7];
-  nsh_slot *slots;
+  nsh_slots *slots;
   pid_t seed;
   nsh_brood brood;
   nsh_mail mail;

@@ -99,6 +99,8 @@ void nsh_table_retarget(nsh_table *t) {
 void nsh_table_hand_out(nsh_table *t) {
   uint32_t window = nsh_pace_window(&t->pace);
   nsh_seat *s;
+  if (t->backlog > 0 && !nsh_slots_valid(t->slots, ns_mono_us()))
+    return; /* the backlog may be others' by now */
   while (t->backlog > 0 && !t->quiet && t->nroom > 0) {
     size_t share = (t->backlog + t->nroom - 1) / t->nroom;
     s = unlist(t);
@@ -223,10 +225,11 @@ void nsh_table_tick(nsh_table *t, int64_t now) {
       hurry(s, now);
   }
   nsh_life_fill(t);
+  nsh_table_hand_out(t);
 }
 
 int64_t nsh_table_next(const nsh_table *t, int64_t now) {
-  if (t->busy > 0)
+  if (t->busy + t->backlog > 0)
     return t->nseats <= FINE_SEATS ? TICK_FINE : TICK_COARSE;
   if (t->closing || t->up == t->nseats)
     return t->closing ? TICK_COARSE : -1;
@@ -311,7 +314,7 @@ void nsh_table_dump(nsh_table *t, int64_t now) {
 }
 
 void nsh_table_init(nsh_table *t, const nsh_config *cfg, nsh_mail *mail,
-                    uv_loop_t *loop, nsh_slot *slots) {
+                    uv_loop_t *loop, nsh_slots *slots) {
   memset(t, 0, sizeof *t);
   t->cfg = cfg;
   t->mail = mail;
@@ -325,7 +328,7 @@ void nsh_table_init(nsh_table *t, const nsh_config *cfg, nsh_mail *mail,
   for (size_t i = 0; i < t->nseats; i++) {
     t->seats[i].table = t;
     t->seats[i].index = (uint32_t)i;
-    t->seats[i].slot = &slots[i];
+    t->seats[i].slot = &slots->slot[i];
     t->seats[i].fd = -1;
   }
 }

@@ -28,7 +28,7 @@ typedef struct nsh_table {
   const nsh_config *cfg;
   nsh_mail *mail;
   uv_loop_t *loop;
-  nsh_slot *slots;
+  nsh_slots *slots;
   nsh_seat *seats;
   size_t nseats;
   nsh_zygote *zygote;   /* new workers come from here; NULL: wait */
@@ -50,7 +50,7 @@ typedef struct nsh_table {
 } nsh_table;
 
 void nsh_table_init(nsh_table *t, const nsh_config *cfg, nsh_mail *mail,
-                    uv_loop_t *loop, nsh_slot *slots);
+                    uv_loop_t *loop, nsh_slots *slots);
 void nsh_table_free(nsh_table *t);
 
 /* ---------------------------------------------------------- what happened */

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <lauxlib.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,7 @@
 #define READ_ROOM 65536
 #define HOLD_US 300        /* a verdict waits at most this long for others */
 #define ASK_EVERY NS_SECOND /* cancelled() asks the host at most so often */
+#define FRESH_MS 50        /* between looks whether the host is back in touch */
 #define ERROR_MAX 65600    /* bytes of an error text */
 #define IDS_FIRST 16
 #define IDS_LAST 4096
@@ -32,6 +34,7 @@
 static struct {
   lua_State *L;
   const nsh_config *cfg;
+  nsh_slots *slots;
   nsh_slot *slot;
   int fd;
   int begin, run;     /* references */
@@ -394,11 +397,27 @@ static void run_protected(const nsh_order *o) {
   lua_settop(L, 0);
 }
 
+/* The host has lost touch with the database: its claims may be others' by now.
+** Waits until it is back, or has taken job 'seq' back; the time then. */
+static int64_t wait_fresh(uint32_t seq) {
+  struct pollfd host = {w.fd, POLLRDHUP, 0};
+  int64_t now;
+  flush();
+  do {
+    if (poll(&host, 1, FRESH_MS) > 0)
+      leave(0); /* the host is gone */
+    now = ns_mono_us();
+  } while (!nsh_slots_valid(w.slots, now) && !nsh_slot_started(w.slot, seq));
+  return now;
+}
+
 static void do_job(nsh_frame *f) {
   nsh_order o;
   int64_t start = ns_mono_us();
   if (!nsh_get_order(f, &o))
     leave(1);
+  if (!nsh_slots_valid(w.slots, start))
+    start = wait_fresh(o.seq);
   if (!nsh_slot_start(w.slot, o.seq, start))
     return; /* taken back */
   if (w.waiting > 0 && (!o.hold || start - w.waiting > HOLD_US))
@@ -436,11 +455,12 @@ static void set_up(const nsh_worker_setup *s, uint32_t index, int fd) {
   struct sigaction act = {.sa_flags = SA_SIGINFO | SA_RESTART};
   act.sa_sigaction = on_term;
   sigaction(SIGTERM, &act, NULL);
-  nsh_halt_listen(s->L, &s->slots[index]);
+  nsh_halt_listen(s->L, &s->slots->slot[index]);
   setvbuf(stdout, NULL, _IOLBF, 0);
   w.L = s->L;
   w.cfg = s->cfg;
-  w.slot = &s->slots[index];
+  w.slots = s->slots;
+  w.slot = &s->slots->slot[index];
   w.fd = fd;
   w.max_json = s->cfg->db.max_payload > 0 ? s->cfg->db.max_payload
                                           : NS_MAX_PAYLOAD;

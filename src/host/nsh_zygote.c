@@ -30,7 +30,7 @@
 /* What all of them know. */
 typedef struct family {
   const nsh_config *cfg;
-  nsh_slot *slots;
+  nsh_slots *slots;
 } family;
 
 /* ----------------------------------------------------------------- zygote */
@@ -186,7 +186,7 @@ static void seed(family *fam, int ctl) {
   nsh_nursery_serve(&n);
 }
 
-ns_status nsh_seed_start(const nsh_config *cfg, nsh_slot *slots, pid_t *pid,
+ns_status nsh_seed_start(const nsh_config *cfg, nsh_slots *slots, pid_t *pid,
                          int *ctl, ns_err *err) {
   family fam = {cfg, slots};
   int pair[2];
