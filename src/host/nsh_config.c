@@ -14,7 +14,7 @@
 
 /* What the plain options are read into, before they are checked. */
 typedef struct asked {
-  int64_t workers, drain_within, drain_timeout;
+  int64_t workers, drain_within, drain_timeout, memory;
   bool drain;
   const char *log, *url;
 } asked;
@@ -26,6 +26,7 @@ static const nsl_field fields[] = {
     {"drain", NSL_BOOL, offsetof(asked, drain)},
     {"drain_within", NSL_INT, offsetof(asked, drain_within)},
     {"drain_timeout", NSL_INT, offsetof(asked, drain_timeout)},
+    {"memory", NSL_INT, offsetof(asked, memory)},
     {"log", NSL_CSTR, offsetof(asked, log)},
     {"url", NSL_CSTR, offsetof(asked, url)},
     {"connection", NSL_TABLE, 0},
@@ -55,6 +56,8 @@ static ns_status check_counts(const asked *a, ns_err *err) {
   if (a->drain_within < 0 || a->drain_timeout < 0)
     return ns_fail(err, NS_EINVALID, WHAT "%s must not be negative",
                    a->drain_within < 0 ? "drain_within" : "drain_timeout");
+  if (a->memory < 0)
+    return ns_fail(err, NS_EINVALID, WHAT "memory must not be negative");
   if (strcmp(a->log, "text") != 0 && strcmp(a->log, "json") != 0)
     return ns_fail(err, NS_EINVALID, WHAT "log must be text or json, got '%s'",
                    a->log);
@@ -73,6 +76,7 @@ static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
   cfg->drain = a.drain;
   cfg->drain_within = a.drain_within;
   cfg->drain_timeout = a.drain_timeout;
+  cfg->memory = a.memory;
   cfg->json = strcmp(a.log, "json") == 0;
   cfg->db.url = a.url;
   return NS_OK;

@@ -51,7 +51,8 @@ static int load(lua_State *L) {
   }
   nsh_worker_pushapi(L);
   nsh_config_pushdb(L, fam->cfg);
-  lua_call(L, 3, 3); /* names, begin, run; or nil, message */
+  lua_pushinteger(L, fam->cfg->memory);
+  lua_call(L, 4, 3); /* names, begin, run; or nil, message */
   if (lua_isnil(L, -3)) {
     lua_pop(L, 1);
     return 2;
