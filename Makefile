@@ -10,12 +10,14 @@ LUADIR  ?= $(PREFIX)/share/lua/5.4
 LIBDIR  ?= $(PREFIX)/lib/lua/5.4
 
 # Files by name, a list per layer.
-BASE := ns_err ns_buf ns_time ns_duration ns_log
-CORE := ns_url ns_db ns_handle ns_schema ns_queue ns_push ns_holder ns_lease \
+BASE := ns_err ns_buf ns_time ns_duration ns_log ns_latch ns_dict ns_shared \
+        ns_mutex ns_region
+CORE := ns_url ns_db ns_handle ns_schema ns_queue ns_push ns_holder ns_peers \
+        ns_rescue ns_lease \
         ns_lanes ns_paths ns_promote ns_claim ns_read ns_finish ns_settle \
         ns_cycle ns_admin ns_prune ns_listen \
         ns_private ns_home ns_plan ns_guard
-LUAC := nsl_module nsl_conv nsl_json nsl_db nsl_jobs nsl_sql
+LUAC := nsl_module nsl_conv nsl_json nsl_db nsl_jobs nsl_sql nsl_shared
 HOST := nsh_main nsh_module nsh_lua nsh_config nsh_host nsh_table nsh_seat \
         nsh_intake nsh_life nsh_ladder \
         nsh_names nsh_pace nsh_slot nsh_brood nsh_peer nsh_ctl nsh_ipc \
@@ -190,6 +192,7 @@ help:
 	@echo "make test        run all specs, or some: ARGS=spec/core/push_spec.lua"
 	@echo "make asan        the same under AddressSanitizer and UBSan"
 	@echo "make valgrind    specs of base, core and binding under valgrind"
+	@echo "make test-cut-all    connections cut at every byte of every verb"
 	@echo "make lint        check style and layers"
 	@echo "make ci          all four"
 	@echo "make demo        archive the sub-folders of DIR=/usr/share into build/demo"
@@ -242,14 +245,14 @@ $(O)/run: spec/c/run.c
 	$(SAY) LINK $@
 	$(Q)$(CC) -D_GNU_SOURCE $(LUA_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -rdynamic -o $@ $< $(LUA_LIBS)
 
-# A proxy that cuts a connection at its commit.
-$(O)/cut: spec/c/cut.c
+# A proxy that breaks connections in chosen ways.
+$(O)/proxy: spec/c/proxy.c
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
 	$(Q)$(CC) -D_GNU_SOURCE $(NS_CFLAGS) $(LDFLAGS) -o $@ $<
 
 .PHONY: tests
-tests: all $(O)/nst.so $(O)/run $(O)/cut
+tests: all $(O)/nst.so $(O)/run $(O)/proxy
 
 # A run of the suite; $(1): environment, $(2): interpreter. Specs that call
 # make must not see this one's flags.
@@ -283,6 +286,13 @@ test-valgrind valgrind: deps
 	@$(call SPECS,LUA=$(LUA) NIGHTSHIFT_PATIENCE=20,valgrind -q \
 	  --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite \
 	  --child-silent-after-fork=yes $(O)/run)
+
+# Connections cut at every single byte of every verb; some minutes.
+.PHONY: test-cut-all
+test-cut-all: ARGS = spec/core/ambiguity_spec.lua
+test-cut-all: deps
+	@$(MAKE) --no-print-directory tests
+	@$(call SPECS,LUA=$(LUA) NIGHTSHIFT_CUT=all,$(LUA))
 
 # ------------------------------------------------------------------- lint
 

@@ -111,6 +111,125 @@ function nightshift.decode(text) end
 ---@return table handler for a handler file
 function nightshift.background(definition) end
 
+--- What the processes of one host share: its workers, or in plain Lua a process
+--- and the children it forks after the first use. Lost when all have ended.
+--- Keys are 1 to 255 bytes. Each verb happens whole or not at all, also when
+--- its process is killed.
+---@class nightshift.Shared
+local Shared = {}
+
+---@type nightshift.Shared
+nightshift.shared = nil
+
+---@alias nightshift.SharedValue string|number|boolean|table
+
+--- Makes the memory before its first use, in plain Lua: "4M", or "4M,evict" to
+--- give the least recently used away when it is full. Default:
+--- $NIGHTSHIFT_SHARED, or 1M. In a host `nightshift work --shared` has done it.
+---@param size string? from 64K to 64G
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `STATE` when it is there already, `INVALID`
+function Shared:open(size) end
+
+--- The value of a key, a bare nil when there is none. A table is a copy.
+---@param key string
+---@return nightshift.SharedValue? value
+---@return string? message
+---@return nightshift.Code? code `INVALID`, `BUSY`
+function Shared:get(key) end
+
+--- Sets the value of a key. Tables are kept as JSON.
+---@param key string
+---@param value nightshift.SharedValue
+---@param ttl nightshift.Duration? default: it stays
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `FULL`, `TOO_BIG`, `INVALID`, `BUSY`
+function Shared:set(key, value, ttl) end
+
+--- Sets the value of a key that has none.
+---@param key string
+---@param value nightshift.SharedValue
+---@param ttl nightshift.Duration?
+---@return boolean? added false: the key has a value, which stays
+---@return string? message
+---@return nightshift.Code? code as of set
+function Shared:add(key, value, ttl) end
+
+--- Adds to a number. Keeps the ttl.
+---@param key string
+---@param by number? default 1
+---@param init number? what a key without a value starts from; default 0
+---@return number? sum
+---@return string? message
+---@return nightshift.Code? code `INVALID` for no number or an overflow, `FULL`
+function Shared:incr(key, by, init) end
+
+--- Sets the value if it equals `old`; nil stands for no value. Keeps the ttl.
+---@param key string
+---@param old string|number|boolean|nil
+---@param new nightshift.SharedValue?
+---@return boolean? swapped
+---@return string? message
+---@return nightshift.Code? code as of set
+function Shared:cas(key, old, new) end
+
+---@param key string
+---@return boolean? deleted false: there was nothing
+---@return string? message
+---@return nightshift.Code? code
+function Shared:delete(key) end
+
+--- Seconds until a key expires, math.huge for never, nil for no such key.
+---@param key string
+---@return number? seconds
+---@return string? message
+---@return nightshift.Code? code
+function Shared:ttl(key) end
+
+--- The keys, or those with a prefix, in no order.
+---@param prefix string?
+---@return string[]? keys
+---@return string? message
+---@return nightshift.Code? code
+function Shared:keys(prefix) end
+
+--- A mutex or semaphore of this host. Called with a function it runs that while
+--- it holds a unit, and gives its results, or nil, message, `BUSY`:
+--- `nightshift.mutex "account" (function() … end)`.
+---@class nightshift.Lock
+---@overload fun(fn: fun(...): ..., ...): ...
+local Lock = {}
+
+--- Waits for a unit and takes it: `local held <close> = assert(lock:lock(5))`.
+--- Raises when this process has one already.
+---@param timeout nightshift.Duration? default: the lock's own, 30 s
+---@return nightshift.Lock? lock itself
+---@return string? message says who holds it
+---@return nightshift.Code? code `BUSY`, `INVALID`, `FULL`
+function Lock:lock(timeout) end
+
+--- Gives the unit back; raises when this object does not hold one.
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `BUSY`
+function Lock:unlock() end
+
+--- One holder at a time among the processes of this host. What a job leaves
+--- locked is given back at its end, and what a process held when it dies.
+---@param name string 1 to 100 bytes; need not be declared
+---@param opts {timeout: nightshift.Duration?}?
+---@return nightshift.Lock
+function nightshift.mutex(name, opts) end
+
+--- At most `n` holders. All who use a name say the same `n`.
+---@param name string
+---@param n integer 1 to 1000
+---@param opts {timeout: nightshift.Duration?}?
+---@return nightshift.Lock
+function nightshift.semaphore(name, n, opts) end
+
 --- A database handle: one connection, for one thread of control at a time.
 --- `local db <close> = …` closes it.
 ---@class nightshift.Db
@@ -198,6 +317,14 @@ function Db:stats() end
 ---@return nightshift.Code? code
 function Db:prune(opts) end
 
+--- Looks at all other holders and gives back what dead ones held. Living hosts
+--- and waiting handles do it by themselves; this is for where none may live.
+---@param opts {wait: nightshift.Duration?}? how long it may take to be sure; 2 s
+---@return { holders: integer, jobs: integer, poison: integer }|nil found
+---@return string? message
+---@return nightshift.Code? code
+function Db:rescue(opts) end
+
 --- Creates or upgrades the tables.
 ---@return integer? before version found, 0 for none
 ---@return integer|string|nil now version now, or the message
@@ -266,8 +393,9 @@ function Queue:push(name, payload, opts) end
 ---@return nightshift.Code? code
 function Queue:push_many(items) end
 
---- Claims one job; a bare nil when none came within `wait`.
----@param opts {wait: nightshift.Duration?}?
+--- Claims one job; a bare nil when none came within `wait`. With `lease` it is
+--- given back so long after the claim or its last `job:touch`.
+---@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?}?
 ---@return nightshift.Job? job
 ---@return string? message
 ---@return nightshift.Code? code `GONE`, `BUSY`
@@ -275,7 +403,7 @@ function Queue:claim(opts) end
 
 --- Claims up to `n` jobs (1 to 10,000); the list may be empty.
 ---@param n integer
----@param opts {wait: nightshift.Duration?}?
+---@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?}?
 ---@return nightshift.Job[]? jobs
 ---@return string? message
 ---@return nightshift.Code? code

@@ -183,6 +183,21 @@ function methods:prune(opts)
   return self._handle:prune(given.done or db.KEEP_DONE, given.dead or db.KEEP_DEAD, 0)
 end
 
+local RESCUE = { wait = options.duration }
+
+--- Looks at all other holders and gives back what dead ones held; `wait` (2 s)
+-- is how long it may take to be sure of them. Living hosts and waiting handles
+-- do this by themselves.
+---@param opts {wait: number|string?}?
+---@return {holders: integer, jobs: integer, poison: integer}|nil
+---@return string? message
+---@return string? code
+function methods:rescue(opts)
+  local given, message, code = options.read("rescue", opts, RESCUE)
+  if not given then return nil, message, code end
+  return self._handle:look(given.wait or 2000000)
+end
+
 -- How long history is kept, microseconds.
 db.KEEP_DONE = 86400 * 1000000
 db.KEEP_DEAD = 30 * 86400 * 1000000

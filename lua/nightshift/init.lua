@@ -6,6 +6,7 @@
 local background = require "nightshift.background"
 local core = require "nightshift.core"
 local db = require "nightshift.db"
+local mutex = require "nightshift.mutex"
 local options = require "nightshift.options"
 
 local nightshift = {
@@ -16,6 +17,9 @@ local nightshift = {
   encode = core.encode,     --- value -> JSON text
   decode = core.decode,     --- JSON text -> value
   background = background.define,
+  shared = core.shared,     --- a dict that all workers of a host share
+  mutex = mutex.new,        --- one holder at a time on this host
+  semaphore = mutex.semaphore, --- at most n of them
 }
 
 local text = options.typed "string"
@@ -24,6 +28,7 @@ local OPEN = {
   file = text, group = text, tls = text, ca = text, cert = text, key = text,
   port = options.integer(1, 65535),
   connect_timeout = options.duration,
+  read_timeout = options.duration,
   max_payload = options.integer(1, 1 << 30),
   no_schema = options.typed "boolean",
 }

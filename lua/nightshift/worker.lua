@@ -10,6 +10,7 @@
 local core = require "nightshift.core"
 local handlers = require "nightshift.handlers"
 local job = require "nightshift.job"
+local mutex = require "nightshift.mutex"
 
 local worker = {}
 
@@ -158,6 +159,7 @@ local function make_run(set, api, backend, standard)
     local limit = memory[fields.name]
     if limit then api.quota(limit) end
     local result, v = outcome(this, xpcall(handler, traceback, this))
+    mutex.release_all()
     current, this._settled = nil, this._settled or "its return"
     -- looked at when something went wrong: damage that hurts nobody may stay
     return result, v, v and v.kind == "fail" and not is_intact(standard)

@@ -79,8 +79,8 @@ describe("a claim", function()
 
   it("drops rows whose job is gone or has another run", function()
     local id = assert(q:push("a", 1))
-    db.sql(([[INSERT INTO nightshift_ready SELECT queue_id, rank, 1, id, 77 FROM nightshift_job WHERE id = %d;
-      INSERT INTO nightshift_ready SELECT queue_id, rank, 2, id + 1, 1 FROM nightshift_job WHERE id = %d]])
+    db.sql(([[INSERT INTO nightshift_ready SELECT queue_id, rank, 1, id, 77, 0 FROM nightshift_job WHERE id = %d;
+      INSERT INTO nightshift_ready SELECT queue_id, rank, 2, id + 1, 1, 0 FROM nightshift_job WHERE id = %d]])
       :format(id, id),
       database(url))
     local job = assert(q:claim())

@@ -89,7 +89,7 @@ describe("the plan of", function()
 
   it("listen_wait reads up to the first row of each queue", function()
     local sql = core.sql("listen_wait"):gsub("%(queues%)", "(1,2)")
-    local row = explain(sql, 99, 0).nightshift_ready
+    local row = explain(sql, 99, 0, "[0]", 0, 0, "[]").nightshift_ready
     assert.equal("PRIMARY", row.key)
     assert.equal("range", row.type)
   end)

@@ -3,12 +3,14 @@
 local nightshift = require "nightshift"
 local db = require "spec.support.db"
 local proc = require "spec.support.proc"
+local proxy = require "spec.support.proxy"
 
-local function proxied(when, nth)
-  local listen = fixture.dir() .. "/cut.sock"
-  local p = proc.start { proc.build .. "/cut", listen, db.shared().socket, when, tostring(nth) }
-  p:wait_line "listening"
-  return p, listen
+-- A handle whose nth commit from now on is cut.
+local function cutting(url, when, nth)
+  local p = proxy.start(db.shared())
+  local handle = assert(nightshift.open(p:url(url)))
+  p:tell(("commit %s %d"):format(when, nth))
+  return handle, p
 end
 
 describe("a push", function()
@@ -22,10 +24,9 @@ describe("a push", function()
     it("whose connection is cut " .. when .. " its commit is repeated without a second job", function()
       local through <close> = assert(nightshift.open(url)) -- its queue exists, so that the first COMMIT is the push's
       through:queue("mail"):push("first", {})
-      local cut, listen = proxied(when, 1)
-      local cutting <close> = assert(nightshift.open((url:gsub("unix_socket=[^&]*", "unix_socket=" .. listen))))
-      local id = assert(cutting:queue("mail"):push("second", { n = 1 }))
-      cut:wait_line "cut"
+      local handle <close>, p = cutting(url, when, 1)
+      local id = assert(handle:queue("mail"):push("second", { n = 1 }))
+      assert.equal("yes", p:tell "fired")
       assert.equal("second", assert(through:job(id)).name)
       assert.equal(2, count "nightshift_job")
       assert.equal(2, count "nightshift_ready WHERE job_id > 0")
@@ -33,18 +34,17 @@ describe("a push", function()
   end
 
   it("whose cut commit happened, and whose job is done by then, is not pushed again", function()
-    local cut, listen = proxied("after", 1)
     local host <close> = assert(nightshift.open(url))
     host:queue "mail"
     assert(host:queue("mail"):push("warm-up", {}))
     assert(host:queue("mail"):claim()):ack()
-    local cutting <close> = assert(nightshift.open((url:gsub("unix_socket=[^&]*", "unix_socket=" .. listen))))
+    local handle <close>, p = cutting(url, "after", 1)
     local worker = proc.start { proc.lua, "-e", ([[
       local db = require "nightshift".open(%q)
       local job = db:queue "mail":claim{ wait = 20 }
       job:ack() print "acked"]]):format(url) }
-    local id = assert(cutting:queue("mail"):push("only", {}))
-    cut:wait_line "cut"
+    local id = assert(handle:queue("mail"):push("only", {}))
+    assert.equal("yes", p:tell "fired")
     worker:wait_line "acked"
     eventually(function() return host:job(id).state == "done" end)
     assert.equal(0, count "nightshift_job")

@@ -3,28 +3,28 @@
 
 local nightshift = require "nightshift"
 local db = require "spec.support.db"
-local proc = require "spec.support.proc"
+local proxy = require "spec.support.proxy"
 
 describe("a claim that is cut at its commit while the server cannot be reached", function()
-  local url, name, path, handle
+  local url, name, handle
 
   before_each(function()
     url, name = db.fresh()
     local setup <close> = assert(nightshift.open(url))
     assert(setup:queue("q"):push("job", 1))
-    path = fixture.dir() .. "/cut.sock"
   end)
   after_each(function() handle:close() end)
 
   local function cut_off(when)
-    local cut = proc.start { proc.build .. "/cut", path, db.shared().socket, when, "1" }
-    cut:wait_line "listening"
-    handle = assert(nightshift.open((url:gsub("unix_socket=[^&]*", "unix_socket=" .. path))))
-    assert(os.remove(path))
+    local p = proxy.start(db.shared())
+    handle = assert(nightshift.open(p:url(url)))
+    p:tell("commit " .. when .. " 1")
+    p:tell "lasting"
     local none, _, code = handle:queue("q"):claim()
     assert.is_nil(none)
     assert.equal("GONE", code)
-    assert(os.execute(("ln -s '%s' '%s'"):format(db.shared().socket, path)))
+    assert.equal("yes", p:tell "fired")
+    p:tell "admit"
   end
 
   for _, when in ipairs { "before", "after" } do

@@ -47,12 +47,18 @@ SELECT j.queue_id, j.rank, j.run, j.unmet, j.due, j.ukey, {now} AS now
 FROM nightshift_job j WHERE j.id = ? FOR UPDATE
 
 -- name: admin_notice
--- Params: kind, job, run. Key: leases are few. Tells the holder of a claim.
+-- Params: kind, job, run. Key: leases are few. Tells the host that holds a
+-- claim; other holders learn it from their next touch.
 INSERT IGNORE INTO nightshift_notice (holder, job_id, run, kind, created)
 SELECT l.holder, c.id, c.run, ?, {now}
 FROM nightshift_lease l
 JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+JOIN nightshift_holder h ON h.id = l.holder AND h.kind = 'host'
 WHERE c.id = ? AND c.run = ?
+
+-- name: admin_notified
+-- Params: job. Key: none, all notices: they are few and soon read.
+SELECT holder FROM nightshift_notice WHERE job_id = ?
 
 -- name: admin_retry
 -- Params: job. Key: PRIMARY of finished, locked by admin_finished. Fresh

@@ -3,11 +3,29 @@
 -- goes, one `(rank = ? AND ready_at >= ? AND ready_at < {end})` per
 -- known lane; ns_claim.c puts it in. Sorted by name.
 
+-- name: claim_alone
+-- Params: queue, rank, ready_at, job. Key: PRIMARY, one row; 1205 at once when
+-- somebody holds it.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+DELETE FROM nightshift_ready
+WHERE queue_id = ? AND rank = ? AND ready_at = ? AND job_id = ?
+RETURNING rank, ready_at, job_id, run, alone
+
+-- name: claim_back
+-- Params: queue, rank, ready_at, job, run. Puts back a row that this
+-- transaction took and that has to be claimed alone. Key: PRIMARY.
+INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run, alone)
+VALUES (?, ?, ?, ?, ?, TRUE)
+
 -- name: claim_drop
 -- Array-bound. Params: queue, rank, ready_at, job. Key: PRIMARY, one row that
 -- this transaction has locked.
 DELETE FROM nightshift_ready
 WHERE queue_id = ? AND rank = ? AND ready_at = ? AND job_id = ?
+
+-- name: claim_expiry
+-- Params: lease, microseconds from now. Key: PRIMARY of expiry.
+INSERT INTO nightshift_expiry (lease, expires) VALUES (?, {now} + ?)
 
 -- name: claim_fast
 -- Params: queue, rank and floor per lane, limit. Key: PRIMARY, a range per
@@ -17,7 +35,7 @@ SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_ready
 WHERE queue_id = ? AND (/*lanes*/)
 ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
-RETURNING rank, ready_at, job_id, run
+RETURNING rank, ready_at, job_id, run, alone
 
 -- name: claim_lease
 -- Params: id, holder, [[id,run],…]. Key: PRIMARY.
@@ -58,10 +76,10 @@ FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH 
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 
 -- name: claim_ready
--- Array-bound. Params: queue, rank, microseconds from now, job, run. A job
--- enters ready now. Key: PRIMARY.
-INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)
-VALUES (?, ?, {now} + ?, ?, ?)
+-- Array-bound. Params: queue, rank, microseconds from now, job, run, alone. A
+-- job enters ready now. Key: PRIMARY.
+INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run, alone)
+VALUES (?, ?, {now} + ?, ?, ?, ?)
 
 -- name: claim_sentinel
 -- Array-bound. Params: queue, rank. Run on its own. Key: PRIMARY, the last row
@@ -72,7 +90,7 @@ VALUES (?, ?, {end}, 0, 0)
 -- name: claim_skip
 -- Params: queue, rank and floor per lane, limit. As claim_fast, around what
 -- others hold; the rows are then dropped by key.
-SELECT rank, ready_at, job_id, run FROM nightshift_ready
+SELECT rank, ready_at, job_id, run, alone FROM nightshift_ready
 WHERE queue_id = ? AND (/*lanes*/)
 ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
 FOR UPDATE SKIP LOCKED
@@ -89,11 +107,11 @@ SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_ready
 WHERE queue_id = ? AND ready_at < {end}
 ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
-RETURNING rank, ready_at, job_id, run
+RETURNING rank, ready_at, job_id, run, alone
 
 -- name: claim_sweep_skip
 -- Params: queue, limit. As claim_sweep, around what others hold.
-SELECT rank, ready_at, job_id, run FROM nightshift_ready
+SELECT rank, ready_at, job_id, run, alone FROM nightshift_ready
 WHERE queue_id = ? AND ready_at < {end}
 ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
 FOR UPDATE SKIP LOCKED

@@ -1,31 +1,63 @@
 -- Waiting and ringing. Sorted by name.
 
 -- name: listen_in
--- Params: the queues. From now on a ring reaches this connection.
-REPLACE INTO nightshift_listener (thread, kind) VALUES (CONNECTION_ID(), MD5(?))
+-- Params: the queues, holder or 0. From now on a ring reaches this connection.
+REPLACE INTO nightshift_listener (thread, kind, holder)
+VALUES (CONNECTION_ID(), MD5(?), ?)
+
+-- name: listen_nudge
+-- Params: holder, whether the one before it is meant.
+CALL nightshift_nudge(?, ?)
 
 -- name: listen_out
 DELETE FROM nightshift_listener WHERE thread = CONNECTION_ID()
 
+-- name: listen_release
+-- Params: holder. A wait that ended with this lock in hand gives it back.
+DO RELEASE_LOCK(CONCAT('nightshift:', DATABASE(), ':', ?))
+
 -- name: listen_rest
--- Params: newest known queue, seconds. Waits for a ring only: every queue is
--- paused, or there is none. Key: PRIMARY of queue.
-SELECT /* nightshift-wait - */ IF(EXISTS(SELECT 1 FROM nightshift_queue
-  WHERE id > ? LOCK IN SHARE MODE SKIP LOCKED), 2, SLEEP(?))
+-- As listen_wait, when every queue is paused or there is none.
+SELECT /* nightshift-wait - */ CASE
+  WHEN EXISTS(SELECT 1 FROM nightshift_queue WHERE id > ?
+    LOCK IN SHARE MODE SKIP LOCKED) THEN 2
+  WHEN EXISTS(SELECT 1 FROM nightshift_notice WHERE holder = ?
+    LOCK IN SHARE MODE SKIP LOCKED) THEN 4
+  ELSE COALESCE((SELECT 3
+    FROM JSON_TABLE(?, '$[*]' COLUMNS (seconds DOUBLE PATH '$')) slice
+    WHERE IF(? = 0, SLEEP(slice.seconds),
+        GET_LOCK(CONCAT('nightshift:', DATABASE(), ':', ?), slice.seconds))
+      OR EXISTS(SELECT 1 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) h
+        WHERE IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id)))
+    LIMIT 1), 0) END
 
 -- name: listen_ring
 -- Ends the sleep of one listener of each kind.
 CALL nightshift_ring()
 
 -- name: listen_wait
--- Params: newest known queue, seconds. The list of queue ids goes where the
--- two marks (queues) are: into a comment for people who read the process list,
--- and into the range.
--- Key: PRIMARY of ready, up to the first live row of each queue. The locking
--- read takes no read view, so the sleep does not hold up purge, and it skips
--- rows that are being pushed or claimed.
-SELECT /* nightshift-wait (queues) */ IF(EXISTS(SELECT 1 FROM nightshift_ready
-    WHERE queue_id IN (queues) AND ready_at < {end}
-    LOCK IN SHARE MODE SKIP LOCKED)
-  OR EXISTS(SELECT 1 FROM nightshift_queue WHERE id > ?
-    LOCK IN SHARE MODE SKIP LOCKED), 2, SLEEP(?))
+-- Params: newest known queue, our holder, slices of the wait ([seconds,…]), the
+-- neighbour (0: none), the neighbour again, other holders ([id,…]). 2: something
+-- is ready or a queue is new; 4: a notice; 3: a holder's lock is free (then the
+-- neighbour's may be ours now); 0: time is up.
+-- The list of queue ids goes where the two marks (queues) are: into a comment
+-- for people who read the process list, and into the range. Key: PRIMARY of
+-- ready, up to the first live row of each queue. The locking reads take no read
+-- view, so the sleep does not hold up purge, and skip rows that are being
+-- pushed or claimed. The wait goes on slice by slice: the neighbour's death ends
+-- it at once, another's with the slice.
+SELECT /* nightshift-wait (queues) */ CASE
+  WHEN EXISTS(SELECT 1 FROM nightshift_ready
+      WHERE queue_id IN (queues) AND ready_at < {end}
+      LOCK IN SHARE MODE SKIP LOCKED)
+    OR EXISTS(SELECT 1 FROM nightshift_queue WHERE id > ?
+      LOCK IN SHARE MODE SKIP LOCKED) THEN 2
+  WHEN EXISTS(SELECT 1 FROM nightshift_notice WHERE holder = ?
+    LOCK IN SHARE MODE SKIP LOCKED) THEN 4
+  ELSE COALESCE((SELECT 3
+    FROM JSON_TABLE(?, '$[*]' COLUMNS (seconds DOUBLE PATH '$')) slice
+    WHERE IF(? = 0, SLEEP(slice.seconds),
+        GET_LOCK(CONCAT('nightshift:', DATABASE(), ':', ?), slice.seconds))
+      OR EXISTS(SELECT 1 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) h
+        WHERE IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id)))
+    LIMIT 1), 0) END

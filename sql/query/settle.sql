@@ -21,6 +21,10 @@ FOR UPDATE
 -- Array-bound. Params: on, job. Key: PRIMARY.
 DELETE FROM nightshift_edge WHERE on_id = ? AND job_id = ?
 
+-- name: settle_expiry
+-- Array-bound. Params: lease. Key: PRIMARY of expiry.
+DELETE FROM nightshift_expiry WHERE lease = ?
+
 -- name: settle_finish
 -- Params: holder, list of objects: i job, o outcome, r reason, x result,
 -- e error, a attempts, p polls, c crashes (absent: as the job has them). Keys:
@@ -61,7 +65,7 @@ DELETE FROM nightshift_lease WHERE id = ?
 -- Params: [[id,run],…]. Key: PRIMARY of job, one row at a time; locks them.
 -- A missing row is stale, or held by somebody else.
 SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.rank, j.attempts, j.polls,
-  j.crashes, j.missed, j.missing_since, j.max_attempts, j.max_polls, j.max_crashes,
+  j.crashes, j.lost, j.missed, j.missing_since, j.max_attempts, j.max_polls, j.max_crashes,
   j.backoff, j.deadline, j.root, j.ukey, {now} AS now
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
@@ -72,12 +76,16 @@ FOR UPDATE SKIP LOCKED
 -- locked by settle_dependents.
 UPDATE nightshift_job SET unmet = unmet - ? WHERE id = ?
 
+-- name: settle_renew
+-- Params: microseconds from now, lease. Key: PRIMARY of expiry.
+UPDATE nightshift_expiry SET expires = {now} + ? WHERE lease = ?
+
 -- name: settle_return
--- Array-bound. Params: rank, attempts, polls, crashes, missed, missing since,
+-- Array-bound. Params: rank, attempts, polls, crashes, lost, missed, missing since,
 -- due, state (NULL keeps it), job. The run grows: every token out there is
 -- stale from now on. Key: PRIMARY, locked by settle_lock.
 UPDATE nightshift_job SET run = run + 1, rank = ?, attempts = ?, polls = ?,
-  crashes = ?, missed = ?, missing_since = ?, due = ?, state = COALESCE(?, state)
+  crashes = ?, lost = ?, missed = ?, missing_since = ?, due = ?, state = COALESCE(?, state)
 WHERE id = ?
 
 -- name: settle_scheduled

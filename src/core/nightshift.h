@@ -32,7 +32,7 @@
 #include "../base/ns_err.h"
 
 #define NS_VERSION "0.1.0"
-#define NS_SCHEMA_VERSION 1
+#define NS_SCHEMA_VERSION 2
 
 /* Limits and defaults; the one place they are written. */
 #define NS_MAX_QUEUE 64              /* bytes of a queue name */
@@ -43,6 +43,7 @@
 #define NS_DECAY 8                   /* priority lost per unfinished return */
 #define NS_MAX_ATTEMPTS 10
 #define NS_MAX_CRASHES 3
+#define NS_LOST_TOGETHER 2            /* losses before a job is claimed alone */
 #define NS_BACKOFF INT64_C(5000000)          /* first retry delay */
 #define NS_BACKOFF_MAX INT64_C(3600000000)   /* the longest one */
 #define NS_TIMEOUT INT64_C(3600000000)       /* wall time of one run */
@@ -64,6 +65,9 @@ typedef struct ns_config {
   const char *tls;      /* "off", "verify" (default over TCP), "trust" */
   const char *ca, *cert, *key; /* PEM files */
   int64_t connect_timeout; /* µs; default 3 s */
+  int64_t read_timeout; /* µs the server may let us wait for a reply before it
+                        ** counts as lost; default: for ever, for a
+                        ** host_session 20 s */
   int64_t max_payload;  /* bytes; default NS_MAX_PAYLOAD */
   bool no_schema;       /* skip the version check: for init and migrate */
   bool host_session;    /* wait_timeout=30: the caller pings every 10 s */
@@ -138,7 +142,9 @@ ns_push ns_push_new(const char *name, const char *payload);
 ** Pushes 'n' jobs into 'queue' (created when new) in one transaction, all or
 ** none; ids are written into 'jobs'. Inside a transaction of the caller it
 ** joins that one. When the connection is cut at the commit the push is
-** repeated without a second job. Rings a listener after the commit.
+** repeated without a second job; when that ends in GONE, the caller may repeat
+** it within a minute, on the same handle and with the same content, to the same
+** end. Rings a listener after the commit.
 ** Errors: GONE, BUSY, INVALID, TOO_BIG, DUPLICATE, DENIED.
 */
 ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
@@ -186,7 +192,8 @@ typedef enum ns_kind {
   NS_DISCARD,  /* dead at once; error holds the reason */
   NS_RELEASE,  /* given back untouched: no budget, no priority lost */
   NS_CRASH,    /* the worker died: retried at once, or dead as poison */
-  NS_MISSING   /* no handler of this name here; error lists the known ones */
+  NS_MISSING,  /* no handler of this name here; error lists the known ones */
+  NS_LOST      /* its holder died; said by the rescue only */
 } ns_kind;
 
 /* How one claim ends. The caller owns all bytes during the call. */
@@ -226,16 +233,19 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
                    ns_jobs *out, int64_t *next_due, ns_err *err);
 
 /* Claims up to 'limit' jobs of one queue, waiting up to 'wait' µs for the
-** first; out->n == 0: none. Errors: GONE, BUSY, NOT_FOUND never. */
+** first; out->n == 0: none. 'lease' µs (0: none) after the claim or the last
+** ns_touch of one of its jobs they are given back, for callers that may hang.
+** Errors: GONE, BUSY, NOT_FOUND never. */
 ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
-                   ns_jobs *out, ns_err *err);
+                   int64_t lease, ns_jobs *out, ns_err *err);
 
 /* Settles one verdict, retrying while its row is locked (at most 10 s).
+** After GONE the same verdict may be settled again: OK when it was written.
 ** Errors: STALE, GONE, BUSY, TOO_BIG. */
 ns_status ns_settle(ns_db *db, ns_verdict *verdict, ns_err *err);
 
-/* What a running job shows: progress 0..1 or -1, a text or absent. Also says
-** whether the claim still holds. Errors: STALE, GONE. */
+/* What a running job shows: progress 0..1 or -1, a text or absent. Also renews
+** its lease, and says whether the claim still holds. Errors: STALE, GONE. */
 ns_status ns_touch(ns_db *db, int64_t id, int64_t run, int64_t worker_pid,
                    double progress, ns_bytes text, ns_err *err);
 
@@ -248,6 +258,36 @@ ns_status ns_probe(ns_db *db, ns_err *err);
 
 /* Registers now, as a "host" or a "handle". */
 ns_status ns_register(ns_db *db, bool is_host, ns_err *err);
+
+/* Says "I live", for a host at least every 10 s. A holder that finds itself
+** declared dead has lost all its claims and has a new id from then on, here and
+** in every cycle and reconnect: compare ns_holder_id. Errors: GONE. */
+ns_status ns_beat(ns_db *db, ns_err *err);
+
+/* A claim of ours that somebody has ended: cancelled. */
+typedef struct ns_token {
+  int64_t id, run;
+} ns_token;
+
+/* Takes what has been written to us since; '*tokens' is malloc'd, the caller
+** frees it. Errors: GONE, NOMEM. */
+ns_status ns_notices(ns_db *db, ns_token **tokens, size_t *n, ns_err *err);
+
+/* ---------------------------------------------------------------- rescue */
+
+typedef struct ns_rescued {
+  int64_t holders; /* found dead by this look */
+  int64_t jobs;    /* given back */
+  int64_t poison;  /* of these: dead now, having killed too many holders */
+  int64_t suspects; /* holders that may be dead; another look will tell */
+} ns_rescued;
+
+/*
+** Looks at all other holders and gives back what dead ones held, and what was
+** claimed with a lease that has run out. '*again_in': µs until another look
+** may find more, at most 10 s. Errors: GONE, BUSY, STATE (in a transaction).
+*/
+ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err);
 
 /* --------------------------------------------------- verbs from outside */
 
@@ -310,15 +350,23 @@ typedef struct ns_listener ns_listener;
 ns_status ns_listener_open(ns_listener **out, const ns_db *db, ns_err *err);
 void ns_listener_close(ns_listener *l);
 
+/* Why a wait ended, added up; 0: time is up. */
+enum {
+  NS_WOKE_WORK = 1,  /* something may be claimable */
+  NS_WOKE_NOTICE = 2, /* a notice for the holder */
+  NS_WOKE_GONE = 4   /* a holder may have died: ns_look */
+};
+
 /*
 ** Waits in the server until a row is ready in one of 'queue_ids', a queue
-** with an id above 'newest' appears (0: no matter), a ring, or 'max_wait' µs
-** have passed (cut to 10 s).
-** '*woke' says whether there is a reason to claim. Blocking; the only thread
-** that may touch 'l' meanwhile is none. Errors: GONE (reconnects next call).
+** with an id above 'newest' appears (0: no matter), a notice for 'holder' or
+** the death of another one (0: neither matters), a ring, or 'max_wait' µs have
+** passed (cut to 10 s). Blocking; the only thread that may touch 'l' meanwhile
+** is none. Errors: GONE (reconnects next call).
 */
 ns_status ns_listen(ns_listener *l, const int64_t *queue_ids, size_t n,
-                    int64_t newest, int64_t max_wait, bool *woke, ns_err *err);
+                    int64_t newest, int64_t holder, int64_t max_wait,
+                    unsigned *woke, ns_err *err);
 
 /* Wakes the listener from another thread or process: its server thread id,
 ** for a KILL QUERY on any other connection; 0 while not connected. */

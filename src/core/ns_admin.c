@@ -197,6 +197,7 @@ typedef struct work {
   ns_bytes reason;
   live now;
   past then;
+  bool noticed; /* its holder is to be told */
 } work;
 
 static ns_status run_verb(ns_db *db, work *w,
@@ -249,15 +250,29 @@ static ns_status cancel_run(ns_db *db, ns_tx *tx, ns_err *err) {
               (ns_value[]){ns_vtext(ns_str("cancelled")), ns_vint(w->id),
                            ns_vint(w->now.run)},
               err);
+  w->noticed = st == NS_OK && ns_affected(db, NS_SQL_ADMIN_NOTICE) > 0;
   if (st == NS_OK)
     st = ns_bulk(db, NS_SQL_SETTLE_HIDDEN,
                  (ns_column[]){{NS_INT, &w->id, NULL, NULL}}, 1, err);
   return st == NS_OK ? ns_finish(db, &end, 1, err) : st;
 }
 
+/* Best effort: a host that is not woken reads its notices within 10 s. */
+static void nudge_holder(ns_db *db, int64_t id) {
+  const ns_value *row = NULL;
+  ns_value param = ns_vint(id);
+  ns_err none;
+  if (ns_run(db, NS_SQL_ADMIN_NOTIFIED, &param, &none) == NS_OK &&
+      ns_row(db, NS_SQL_ADMIN_NOTIFIED, &row, &none) == NS_OK && row != NULL)
+    ns_run(db, NS_SQL_LISTEN_NUDGE, (ns_value[]){row[0], ns_vint(0)}, &none);
+}
+
 ns_status ns_cancel(ns_db *db, int64_t id, ns_bytes reason, ns_err *err) {
   work w = {.id = id, .reason = reason};
-  return run_verb(db, &w, cancel_run, err);
+  ns_status st = run_verb(db, &w, cancel_run, err);
+  if (st == NS_OK && w.noticed && !db->user_tx)
+    nudge_holder(db, id);
+  return st;
 }
 
 /* ----------------------------------------------------------------- retry */
@@ -280,7 +295,7 @@ static ns_status retry_key(ns_db *db, work *w, ns_err *err) {
 
 static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
-  int64_t rank, run, zero = 0;
+  int64_t rank, run;
   ns_value id = ns_vint(w->id);
   ns_status st = lock_past(db, w->id, &w->then, err);
   if (st == NS_OK && w->then.outcome[0] == '\0') {
@@ -300,13 +315,7 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
   rank = 255 - w->then.priority;
   run = w->then.run + 1;
   db->ring_due = true;
-  return ns_bulk(db, NS_SQL_CLAIM_READY,
-                 (ns_column[]){{NS_INT, &w->then.queue_id, NULL, NULL},
-                               {NS_INT, &rank, NULL, NULL},
-                               {NS_INT, &zero, NULL, NULL},
-                               {NS_INT, &w->id, NULL, NULL},
-                               {NS_INT, &run, NULL, NULL}},
-                 1, err);
+  return ns_promote_one(db, w->then.queue_id, rank, w->id, run, err);
 }
 
 ns_status ns_retry(ns_db *db, int64_t id, ns_err *err) {
@@ -318,7 +327,7 @@ ns_status ns_retry(ns_db *db, int64_t id, ns_err *err) {
 
 static ns_status run_now_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
-  int64_t run, zero = 0;
+  int64_t run;
   ns_value id = ns_vint(w->id);
   ns_status st = lock_live(db, w->id, &w->now, err);
   if (st != NS_OK)
@@ -342,13 +351,7 @@ static ns_status run_now_run(ns_db *db, ns_tx *tx, ns_err *err) {
     return st;
   run = w->now.run + 1;
   db->ring_due = true;
-  return ns_bulk(db, NS_SQL_CLAIM_READY,
-                 (ns_column[]){{NS_INT, &w->now.queue_id, NULL, NULL},
-                               {NS_INT, &w->now.rank, NULL, NULL},
-                               {NS_INT, &zero, NULL, NULL},
-                               {NS_INT, &w->id, NULL, NULL},
-                               {NS_INT, &run, NULL, NULL}},
-                 1, err);
+  return ns_promote_one(db, w->now.queue_id, w->now.rank, w->id, run, err);
 }
 
 ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err) {

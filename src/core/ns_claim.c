@@ -64,7 +64,8 @@ static ns_status collect(ns_db *db, ns_stmt *s, int64_t queue_id, ns_takes *out,
     if (!ns_grow(&out->items, &out->cap, out->n + 1, sizeof *out->items))
       return no_memory(err);
     out->items[out->n++] =
-        (ns_take){queue_id, row[0].i, row[1].i, row[2].i, row[3].i};
+        (ns_take){queue_id, row[0].i, row[1].i, row[2].i, row[3].i,
+                  row[4].i != 0};
   }
   return st;
 }
@@ -235,10 +236,73 @@ ns_status ns_take_ready(ns_db *db, const ns_feed *feeds, size_t nfeeds,
   return st;
 }
 
+/* ------------------------------------------------------------ jobs alone */
+
+static ns_status put_back(ns_db *db, const ns_take *t, ns_err *err) {
+  return ns_run(db, NS_SQL_CLAIM_BACK,
+                (ns_value[]){ns_vint(t->queue_id), ns_vint(t->rank),
+                             ns_vint(t->ready_at), ns_vint(t->id),
+                             ns_vint(t->run)},
+                err);
+}
+
+/* A single one stays, unless another is held already. */
+ns_status ns_take_apart(ns_db *db, ns_takes *takes, ns_err *err) {
+  size_t kept = 0;
+  ns_status st = NS_OK;
+  if (takes->n == 1 && !ns_leases_alone(&db->leases))
+    return NS_OK;
+  for (size_t i = 0; st == NS_OK && i < takes->n; i++) {
+    const ns_take *t = &takes->items[i];
+    if (!t->alone) {
+      takes->items[kept++] = *t;
+      continue;
+    }
+    if (db->alone.id == 0)
+      db->alone = *t;
+    st = put_back(db, t, err);
+  }
+  takes->n = kept;
+  return st;
+}
+
+static bool is_fed(const ns_feed *feeds, size_t n, int64_t queue_id) {
+  for (size_t i = 0; i < n; i++)
+    if (feeds[i].queue_id == queue_id)
+      return true;
+  return false;
+}
+
+bool ns_take_alone_next(const ns_db *db) {
+  return db->alone.id != 0 && !ns_leases_alone(&db->leases);
+}
+
+/* The row may be gone or held: then somebody else has it. */
+ns_status ns_take_alone(ns_db *db, const ns_feed *feeds, size_t nfeeds,
+                        ns_takes *takes, ns_err *err) {
+  const ns_take t = db->alone;
+  ns_status st;
+  if (!ns_take_alone_next(db) || !is_fed(feeds, nfeeds, t.queue_id))
+    return NS_OK;
+  db->alone.id = 0;
+  st = ns_run(db, NS_SQL_CLAIM_ALONE,
+              (ns_value[]){ns_vint(t.queue_id), ns_vint(t.rank),
+                           ns_vint(t.ready_at), ns_vint(t.id)},
+              err);
+  if (st == NS_EBUSY && err->sqlerr == NS_LOCK_WAIT &&
+      !db->lanes.never_fast) {
+    ns_err_clear(err);
+    return NS_OK;
+  }
+  return st == NS_OK
+             ? collect(db, db->stmts[NS_SQL_CLAIM_ALONE], t.queue_id, takes, err)
+             : st;
+}
+
 /* --------------------------------------------------- leases and payloads */
 
-ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t *lease,
-                        ns_err *err) {
+ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t span,
+                        int64_t *lease, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   ns_value jobs;
   ns_status st;
@@ -249,6 +313,9 @@ ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t *lease,
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_CLAIM_LEASE,
                 (ns_value[]){ns_vint(*lease), ns_vint(db->holder), jobs}, err);
+  if (st == NS_OK && span > 0)
+    st = ns_run(db, NS_SQL_CLAIM_EXPIRY,
+                (ns_value[]){ns_vint(*lease), ns_vint(span)}, err);
   ns_buf_free(&list);
   return st;
 }
@@ -268,20 +335,26 @@ static void put_sentinels(ns_db *db) {
   }
 }
 
-static bool hold(ns_db *db, const ns_takes *takes, int64_t lease) {
+static bool hold(ns_db *db, const ns_takes *takes, int64_t lease,
+                 int64_t span) {
   ns_claimed *claims = malloc((takes->n + 1) * sizeof *claims);
   bool ok = claims != NULL;
   for (size_t i = 0; ok && i < takes->n; i++)
     claims[i] =
         (ns_claimed){takes->items[i].id, takes->items[i].run, false, false};
   ok = ok && ns_leases_add(&db->leases, lease, claims, takes->n);
+  if (ok) {
+    ns_lease *b = ns_leases_batch(&db->leases, lease);
+    b->span = span;
+    b->alone = takes->n == 1 && takes->items[0].alone;
+  }
   free(claims);
   return ok;
 }
 
 ns_status ns_take_done(ns_db *db, const ns_takes *takes, int64_t lease,
-                       ns_err *err) {
-  bool ok = hold(db, takes, lease);
+                       int64_t span, ns_err *err) {
+  bool ok = hold(db, takes, lease, span);
   for (size_t i = 0; ok && i < takes->n; i++) {
     const ns_take *t = &takes->items[i];
     ok = ns_lanes_saw(&db->lanes, t->queue_id, t->rank, t->ready_at);
@@ -291,10 +364,11 @@ ns_status ns_take_done(ns_db *db, const ns_takes *takes, int64_t lease,
   return ok ? NS_OK : no_memory(err);
 }
 
-void ns_take_doubt(ns_db *db, const ns_takes *takes, int64_t lease) {
+void ns_take_doubt(ns_db *db, const ns_takes *takes, int64_t lease,
+                   int64_t span) {
   if (db->doubt != 0)
     ns_leases_drop(&db->leases, db->doubt);
-  db->doubt = hold(db, takes, lease) ? lease : 0;
+  db->doubt = hold(db, takes, lease, span) ? lease : 0;
 }
 
 ns_status ns_take_resolve(ns_db *db, ns_err *err) {

@@ -9,6 +9,7 @@
 /* A row taken out of ready. */
 typedef struct ns_take {
   int64_t queue_id, rank, ready_at, id, run;
+  bool alone; /* it was lost with its holder before: nothing beside it */
 } ns_take;
 
 typedef struct ns_takes {
@@ -20,23 +21,42 @@ typedef struct ns_takes {
 ** one, -1: none. Looks at most every 20 ms unless something is due. */
 ns_status ns_promote(ns_db *db, int64_t *next_due, ns_err *err);
 
+/* Makes one job ready now. */
+ns_status ns_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_t id,
+                         int64_t run, ns_err *err);
+
 /* Takes up to 'limit' ready rows out of 'feeds', in weighted shares. */
 ns_status ns_take_ready(ns_db *db, const ns_feed *feeds, size_t nfeeds,
                         size_t limit, ns_takes *out, ns_err *err);
 
-/* Writes one lease row for 'takes'; '*lease' gets its id. */
-ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t *lease,
-                        ns_err *err);
+/*
+** Jobs to be claimed alone leave 'takes' and are put back; the first of them is
+** remembered in db->alone, and the next ns_take_alone takes it, when the handle
+** holds no other such job. So a job that kills its holders takes no other
+** suspect with it.
+*/
+ns_status ns_take_apart(ns_db *db, ns_takes *takes, ns_err *err);
+ns_status ns_take_alone(ns_db *db, const ns_feed *feeds, size_t nfeeds,
+                        ns_takes *takes, ns_err *err);
+
+/* Is there one that the next claim takes alone? */
+bool ns_take_alone_next(const ns_db *db);
+
+/* Writes one lease row for 'takes'; '*lease' gets its id. It lasts 'span' µs
+** untouched, 0: as long as its holder. */
+ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t span,
+                        int64_t *lease, ns_err *err);
 
 /* After the commit: floors and lanes are learnt, sentinels put up, the batch
 ** is remembered. */
 ns_status ns_take_done(ns_db *db, const ns_takes *takes, int64_t lease,
-                       ns_err *err);
+                       int64_t span, ns_err *err);
 
 /* A cut commit whose fate could not be learnt: its batch is kept in doubt, and
 ** ns_take_resolve looks whether its lease exists: then it is 'unread', else it
 ** is forgotten. Errors: GONE, BUSY. */
-void ns_take_doubt(ns_db *db, const ns_takes *takes, int64_t lease);
+void ns_take_doubt(ns_db *db, const ns_takes *takes, int64_t lease,
+                   int64_t span);
 ns_status ns_take_resolve(ns_db *db, ns_err *err);
 
 /* Reads the jobs of a lease that are still ours into 'out', in the order of

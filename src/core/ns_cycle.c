@@ -5,7 +5,10 @@
 ** Invariant: memory (leases, lanes, verdict statuses) changes only after the
 ** commit is known. Each cycle that writes puts its number into the holder's
 ** row; after a cut at COMMIT that row says whether it happened. When it cannot
-** be asked, the claims stay in doubt until the next cycle looks for the lease.
+** be asked, the claims stay in doubt until the next cycle looks for the lease,
+** and the verdicts until the next cycle, before it writes anything, has read
+** the number: a verdict that was written is OK when its caller comes with it
+** again, not STALE.
 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +32,7 @@ typedef struct work {
   size_t nfeeds, limit;
   ns_takes takes;
   int64_t lease;    /* of takes; 0: nothing was taken */
+  int64_t span;     /* µs that lease lasts untouched; 0: as its holder */
   int64_t number;   /* of this cycle */
   int64_t next_due;
 } work;
@@ -44,22 +48,32 @@ static ns_status claim_half(ns_db *db, work *w, ns_err *err) {
   ns_status st = ns_promote(db, &w->next_due, err);
   w->takes.n = 0;
   w->lease = 0;
-  if (st == NS_OK && w->limit > 0)
+  if (st == NS_OK)
+    st = ns_take_alone(db, w->feeds, w->nfeeds, &w->takes, err);
+  if (st == NS_OK && w->takes.n == 0) {
     st = ns_take_ready(db, w->feeds, w->nfeeds, w->limit, &w->takes, err);
+    if (st == NS_OK)
+      st = ns_take_apart(db, &w->takes, err);
+  }
   if (st == NS_OK && w->takes.n > 0)
-    st = ns_take_lease(db, &w->takes, &w->lease, err);
+    st = ns_take_lease(db, &w->takes, w->span, &w->lease, err);
+  if (ns_take_alone_next(db))
+    w->next_due = 0;
   return st;
 }
 
 static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
   ns_status st = NS_OK;
-  if (tx->replay && db->holder != 0) {
+  if (db->holder == 0 && w->limit > 0)
+    st = ns_register(db, db->is_host, err); /* declared dead in an earlier try */
+  else if (tx->replay && db->holder != 0) {
     st = ns_holder_committed(db, w->number, &tx->done, err);
     if (st != NS_OK || tx->done)
       return st; /* all of it happened; memory has what it did */
   }
-  st = ns_settle_batch(db, w->verdicts, w->nverdicts, err);
+  if (st == NS_OK)
+    st = ns_settle_batch(db, w->verdicts, w->nverdicts, err);
   if (st == NS_OK && w->limit > 0)
     st = claim_half(db, w, err);
   if (st == NS_OK && db->holder != 0 && !db->user_tx && wrote(w))
@@ -80,22 +94,81 @@ static ns_status note_settled(ns_db *db, const ns_verdict *v, size_t n,
   return NS_OK;
 }
 
+/* -------------------------------------------------------- verdicts in doubt */
+
+/* Remembers what was to be written; out of memory: then a repeat is STALE. */
+static void doubt_verdicts(ns_db *db, const work *w) {
+  ns_settle_doubt *d = &db->settling;
+  d->holder = db->holder;
+  d->cycle = w->number;
+  for (size_t i = 0; i < w->nverdicts; i++) {
+    const ns_verdict *v = &w->verdicts[i];
+    if (v->status == NS_OK &&
+        ns_grow(&d->items, &d->cap, d->n + 1, sizeof *d->items))
+      d->items[d->n++] =
+          (ns_verdict){.id = v->id, .run = v->run, .lease = v->lease,
+                       .kind = v->kind, .status = NS_OK, .dead = v->dead};
+  }
+}
+
+/* Asks whether the cycle in doubt was written. No other can have been since. */
+static ns_status resolve_verdicts(ns_db *db, ns_err *err) {
+  ns_settle_doubt *d = &db->settling;
+  ns_value param = ns_vint(d->holder);
+  const ns_value *row = NULL;
+  ns_status st;
+  if (d->written == d->n)
+    return NS_OK;
+  if ((st = ns_ready(db, err)) != NS_OK ||
+      (st = ns_run(db, NS_SQL_HOLDER_NOW, &param, err)) != NS_OK ||
+      (st = ns_row(db, NS_SQL_HOLDER_NOW, &row, err)) != NS_OK)
+    return st;
+  if (row == NULL || row[0].i < d->cycle)
+    d->n = d->written;
+  for (; d->written < d->n; d->written++) {
+    const ns_verdict *v = &d->items[d->written];
+    if (ns_leases_settle(&db->leases, v->lease, v->id, v->run))
+      ns_leases_drop(&db->leases, v->lease);
+  }
+  return NS_OK;
+}
+
+/* A verdict that comes again and was written the first time. */
+static void own_up(ns_db *db, ns_verdict *v) {
+  ns_settle_doubt *d = &db->settling;
+  for (size_t i = 0; v->status == NS_ESTALE && i < d->written; i++) {
+    const ns_verdict *w = &d->items[i];
+    if (w->id != v->id || w->run != v->run || w->kind != v->kind)
+      continue;
+    v->status = NS_OK;
+    v->dead = w->dead;
+    d->items[i] = d->items[--d->written];
+    d->n--;
+  }
+}
+
 static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   ns_tx tx = {cycle_run, w, false, false};
-  ns_status st;
+  ns_status st = resolve_verdicts(db, err);
+  if (st != NS_OK)
+    return st;
   w->number = ++db->cycle;
   st = ns_transact(db, &tx, err);
   if (st != NS_OK) {
+    if (tx.replay)
+      doubt_verdicts(db, w);
     if (tx.replay && w->lease != 0)
-      ns_take_doubt(db, &w->takes, w->lease);
+      ns_take_doubt(db, &w->takes, w->lease, w->span);
     return st;
   }
+  for (size_t i = 0; i < w->nverdicts; i++)
+    own_up(db, &w->verdicts[i]);
   if (db->user_tx)
     return note_settled(db, w->verdicts, w->nverdicts, err);
   ns_settle_done(db, w->verdicts, w->nverdicts);
   if (w->takes.n > 0) {
     db->count.claimed += (int64_t)w->takes.n;
-    st = ns_take_done(db, &w->takes, w->lease, err);
+    st = ns_take_done(db, &w->takes, w->lease, w->span, err);
   }
   if (db->ring_due && !db->is_host)
     ns_ring(db, NULL);
@@ -246,7 +319,8 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
                    const ns_feed *feeds, size_t nfeeds, size_t limit,
                    ns_jobs *out, int64_t *next_due, ns_err *err) {
   work w = {.verdicts = verdicts, .nverdicts = nverdicts, .feeds = feeds,
-            .nfeeds = nfeeds, .limit = out != NULL ? limit : 0, .next_due = -1};
+            .nfeeds = nfeeds, .limit = out != NULL ? limit : 0,
+            .span = db->span, .next_due = -1};
   int64_t unread = 0;
   ns_status st = NS_OK;
   ns_err_clear(err);
@@ -312,7 +386,8 @@ ns_status ns_touch(ns_db *db, int64_t id, int64_t run, int64_t worker_pid,
       ns_vint(db->holder), worker_pid > 0 ? ns_vint(worker_pid) : ns_vnull,
       progress >= 0.0 ? (ns_value){.type = NS_REAL, .d = progress} : ns_vnull,
       ns_vopt(text), ns_vint(id), ns_vint(run)};
-  ns_claimed *c = ns_leases_find_any(&db->leases, id, run);
+  ns_lease *batch = NULL;
+  ns_claimed *c = ns_leases_find_any(&db->leases, id, run, &batch);
   ns_status st = ns_ready(db, err);
   if (progress > 1.0)
     return ns_fail(err, NS_EINVALID, "progress is %g; it must be 0 to 1",
@@ -331,7 +406,10 @@ ns_status ns_touch(ns_db *db, int64_t id, int64_t run, int64_t worker_pid,
     return ns_fail(err, NS_ESTALE, "the claim of job %lld, run %lld, is lost",
                    (long long)id, (long long)run);
   c->shown = true;
-  return NS_OK;
+  return batch->span == 0
+             ? NS_OK
+             : ns_run(db, NS_SQL_SETTLE_RENEW,
+                      (ns_value[]){ns_vint(batch->span), ns_vint(batch->id)}, err);
 }
 
 /* --------------------------------------------------------- waiting claims */
@@ -344,7 +422,9 @@ static int64_t least(int64_t a, int64_t b) {
 static ns_status wait_for_work(ns_db *db, int64_t queue_id, bool paused,
                                int64_t until, int64_t next_due, bool *woke,
                                ns_err *err) {
-  int64_t wait = least(until - ns_mono_us(), 10 * NS_SECOND);
+  int64_t now = ns_mono_us();
+  int64_t wait = least(until - now, db->peers_at - now);
+  unsigned why = 0;
   ns_status st = NS_OK;
   if (next_due >= 0)
     wait = least(wait, next_due);
@@ -354,16 +434,42 @@ static ns_status wait_for_work(ns_db *db, int64_t queue_id, bool paused,
   if (db->waiter == NULL)
     st = ns_listener_open(&db->waiter, db, err);
   if (st == NS_OK)
-    st = ns_listen(db->waiter, &queue_id, paused ? 0 : 1, 0, wait, woke, err);
-  if (st != NS_OK) { /* no second connection to be had: look now and then */
+    st = ns_listen(db->waiter, &queue_id, paused ? 0 : 1, 0, db->holder, wait,
+                   &why, err);
+  if (st != NS_OK) /* no second connection to be had: look now and then */
     ns_sleep_us(least(wait, ns_jitter(200000, 0.5)));
-    *woke = false;
-  }
+  *woke = st == NS_OK && (why & NS_WOKE_WORK) != 0;
+  if (why & NS_WOKE_GONE)
+    db->peers_at = 0;
   return NS_OK;
 }
 
+/* Looks after other holders, when it is time. One that may not do so, or finds
+** the server away, leaves it to others. */
+static void look_around(ns_db *db) {
+  int64_t now = ns_mono_us();
+  int64_t again_in;
+  ns_rescued sum;
+  ns_err err;
+  if (now < db->peers_at || db->is_host)
+    return;
+  ns_look(db, &again_in, &sum, &err);
+  db->peers_at = ns_mono_us() + (again_in > 0 ? again_in : 1);
+}
+
+/* One cycle that only claims. */
+static ns_status claim_once(ns_db *db, const ns_feed *feed, size_t limit,
+                            int64_t lease, ns_jobs *out, int64_t *next_due,
+                            ns_err *err) {
+  ns_status st;
+  db->span = lease;
+  st = ns_cycle(db, NULL, 0, feed, 1, limit, out, next_due, err);
+  db->span = 0;
+  return st;
+}
+
 ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
-                   ns_jobs *out, ns_err *err) {
+                   int64_t lease, ns_jobs *out, ns_err *err) {
   int64_t until = ns_mono_us() + wait;
   int64_t woken = 0; /* when a wake first found nothing; 0: not now */
   int64_t pause = 5000;
@@ -374,13 +480,15 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
     bool paused = false;
     bool woke = false;
     int64_t taken = db->count.claimed;
+    look_around(db);
     next_due = -1;
     if ((st = ns_ready(db, err)) == NS_OK)
       st = ns_queue_paused(db, feed.queue_id, &paused, err);
     if (st == NS_OK && !paused)
-      st = ns_cycle(db, NULL, 0, &feed, 1, limit, out, &next_due, err);
-    if (st == NS_OK && out->n == 0 && db->count.claimed > taken)
-      continue; /* only rows of jobs that are gone: look behind them */
+      st = claim_once(db, &feed, limit, lease, out, &next_due, err);
+    if (st == NS_OK && out->n == 0 &&
+        (db->count.claimed > taken || ns_take_alone_next(db)))
+      continue; /* rows of jobs that are gone, or one to be taken alone */
     if (st != NS_OK || out->n > 0 || ns_mono_us() >= until)
       break;
     if (woken != 0 && ns_mono_us() - woken < WAKE_FOR) {

@@ -12,15 +12,31 @@
 #include <mysqld_error.h>
 #include <errmsg.h>
 
+#include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "ns_time.h"
 
 #define MIN_SERVER 100600 /* MariaDB 10.6 */
 #define VALUE_BYTES 18    /* a parameter on the wire, beside its text */
+#define HOST_READ (20 * NS_SECOND) /* read_timeout of a host */
+/* A machine that vanishes is noticed by its silence, in seconds. */
+#define PROBE_AFTER 15
+#define PROBE_EVERY 5
+#define PROBES 3
+#define SILENCE_MAX 30
+
+#ifndef POLLRDHUP
+#define POLLRDHUP 0
+#endif
 
 struct ns_link {
   MYSQL *my;
@@ -132,6 +148,14 @@ static bool is_loopback(const char *host) {
          strcmp(host, "::1") == 0 || strncmp(host, "127.", 4) == 0;
 }
 
+/* The library's own words for a file that is missing do not name it. */
+static ns_status check_file(const char *path, const char *what, ns_err *err) {
+  if (path == NULL || access(path, R_OK) == 0)
+    return NS_OK;
+  return ns_fail(err, NS_EINVALID, "cannot read the %s '%.200s': %s", what, path,
+                 strerror(errno));
+}
+
 /* TLS: verified by default to other machines, off on this one. */
 static ns_status set_tls(MYSQL *my, const ns_config *cfg, ns_err *err) {
   const char *tls = cfg->tls;
@@ -150,22 +174,49 @@ static ns_status set_tls(MYSQL *my, const ns_config *cfg, ns_err *err) {
     return ns_fail(err, NS_EINVALID,
                    "tls must be \"off\", \"verify\" or \"trust\", not \"%.20s\"",
                    tls);
+  if (check_file(cfg->ca, "ca file", err) != NS_OK ||
+      check_file(cfg->cert, "cert file", err) != NS_OK ||
+      check_file(cfg->key, "key file", err) != NS_OK)
+    return NS_EINVALID;
   mysql_ssl_set(my, cfg->key, cfg->cert, cfg->ca, NULL, NULL);
   mysql_optionsv(my, MYSQL_OPT_SSL_ENFORCE, &on);
   mysql_optionsv(my, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify);
   return NS_OK;
 }
 
+/* The library counts whole seconds. */
+static unsigned seconds(int64_t us) {
+  return (unsigned)((us + NS_SECOND - 1) / NS_SECOND);
+}
+
+/* How long a reply may take; 0: for ever. */
+static unsigned read_seconds(const ns_config *cfg) {
+  return cfg->read_timeout > 0 ? seconds(cfg->read_timeout)
+         : cfg->host_session   ? seconds(HOST_READ)
+                               : 0;
+}
+
+static void set_timeouts(MYSQL *my, const ns_config *cfg) {
+  unsigned connecting =
+      seconds(cfg->connect_timeout > 0 ? cfg->connect_timeout : 3 * NS_SECOND);
+  unsigned reading = read_seconds(cfg);
+  mysql_optionsv(my, MYSQL_OPT_CONNECT_TIMEOUT, &connecting);
+  if (reading == 0)
+    return;
+  mysql_optionsv(my, MYSQL_OPT_READ_TIMEOUT, &reading);
+  mysql_optionsv(my, MYSQL_OPT_WRITE_TIMEOUT, &reading);
+}
+
 static ns_status set_options(MYSQL *my, const ns_config *cfg, ns_err *err) {
-  int64_t timeout = cfg->connect_timeout > 0 ? cfg->connect_timeout : 3 * NS_SECOND;
-  unsigned seconds = (unsigned)((timeout + NS_SECOND - 1) / NS_SECOND);
   unsigned no_files = 0;
+  if (check_file(cfg->file, "file", err) != NS_OK)
+    return NS_EINVALID;
   if (cfg->file != NULL)
     mysql_optionsv(my, MYSQL_READ_DEFAULT_FILE, cfg->file);
   if (cfg->group != NULL)
     mysql_optionsv(my, MYSQL_READ_DEFAULT_GROUP, cfg->group);
   mysql_optionsv(my, MYSQL_SET_CHARSET_NAME, "utf8mb4");
-  mysql_optionsv(my, MYSQL_OPT_CONNECT_TIMEOUT, &seconds);
+  set_timeouts(my, cfg);
   mysql_optionsv(my, MYSQL_OPT_LOCAL_INFILE, &no_files);
   mysql_optionsv(my, MYSQL_OPT_CONNECT_ATTR_ADD, "program_name", "nightshift");
   return set_tls(my, cfg, err);
@@ -194,27 +245,50 @@ static ns_status check_tls(MYSQL *my, const ns_config *cfg, ns_err *err) {
   return NS_OK;
 }
 
-static const char *session_text(const ns_config *cfg) {
-  return cfg->host_session
-             ? "SET SESSION sql_mode='STRICT_TRANS_TABLES,"
-               "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION',"
-               "time_zone='+00:00',autocommit=1,innodb_lock_wait_timeout=3,"
-               "lock_wait_timeout=60,wait_timeout=30"
-             : "SET SESSION sql_mode='STRICT_TRANS_TABLES,"
-               "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION',"
-               "time_zone='+00:00',autocommit=1,innodb_lock_wait_timeout=3,"
-               "lock_wait_timeout=60";
+/* A wait for a lock ends before the wait for its reply does. */
+static void session_text(char *text, size_t size, const ns_config *cfg) {
+  unsigned reading = read_seconds(cfg);
+  unsigned wait = reading > 0 && reading < 80 ? reading * 3 / 4 : 60;
+  wait = wait > 0 ? wait : 1;
+  snprintf(text, size,
+           "SET SESSION sql_mode='STRICT_TRANS_TABLES,"
+           "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION',"
+           "time_zone='+00:00',autocommit=1,innodb_lock_wait_timeout=%u,"
+           "lock_wait_timeout=%u%s",
+           wait < 3 ? wait : 3, wait,
+           cfg->host_session ? ",wait_timeout=30" : "");
+}
+
+/* Programs that are executed do not get the socket. When the server's machine
+** is gone without a word the kernel finds out; a unix socket refuses these
+** options, and does not need them. */
+static void set_socket(int fd) {
+  int on = 1;
+  int after = PROBE_AFTER;
+  int every = PROBE_EVERY;
+  int probes = PROBES;
+  if (fd < 0)
+    return;
+  fcntl(fd, F_SETFD, FD_CLOEXEC);
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &after, sizeof after);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof every);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+#ifdef TCP_USER_TIMEOUT
+  unsigned silence = SILENCE_MAX * 1000;
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silence, sizeof silence);
+#endif
 }
 
 static ns_status set_session(ns_link *l, const ns_config *cfg, ns_err *err) {
-  int fd = (int)mysql_get_socket(l->my);
+  char text[256];
   ns_status st;
-  if (fd >= 0)
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
+  set_socket((int)mysql_get_socket(l->my));
+  session_text(text, sizeof text, cfg);
   if ((st = check_server(l->my, err)) != NS_OK ||
       (st = check_tls(l->my, cfg, err)) != NS_OK)
     return st;
-  st = ns_link_text(l, session_text(cfg), err);
+  st = ns_link_text(l, text, err);
   if (st == NS_OK)
     st = ns_link_text(
         l, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", err);
@@ -283,6 +357,13 @@ void ns_link_close(ns_link *l, bool foreign) {
 
 bool ns_link_dead(const ns_link *l) {
   return l->dead;
+}
+
+void ns_link_look(ns_link *l) {
+  struct pollfd fd = {.fd = (int)mysql_get_socket(l->my), .events = POLLRDHUP};
+  if (!l->dead && poll(&fd, 1, 0) > 0 &&
+      (fd.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0)
+    l->dead = true;
 }
 
 int64_t ns_link_thread(const ns_link *l) {

@@ -23,6 +23,11 @@ ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err);
 void ns_link_close(ns_link *l, bool foreign);
 
 bool ns_link_dead(const ns_link *l);
+
+/* Asks the kernel whether the server has closed the connection while nothing
+** was under way; then the link is dead. Costs no round trip. */
+void ns_link_look(ns_link *l);
+
 int64_t ns_link_thread(const ns_link *l); /* the server's id of it */
 unsigned ns_link_version(const ns_link *l); /* e.g. 101106 */
 

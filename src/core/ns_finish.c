@@ -50,7 +50,8 @@ static ns_status write_history(ns_db *db, const ns_end *ends, size_t n,
   ns_buf_addc(&list, ']');
   if (!list.oom)
     st = ns_run(db, NS_SQL_SETTLE_FINISH,
-                (ns_value[]){db->holder != 0 ? ns_vint(db->holder) : ns_vnull,
+                (ns_value[]){ns_claimant(db) != 0 ? ns_vint(ns_claimant(db))
+                                                  : ns_vnull,
                              ns_vtext(ns_buf_bytes(&list))},
                 err);
   ns_buf_free(&list);
@@ -187,7 +188,6 @@ static ns_status cut_edges(ns_db *db, const dependents *d, ns_err *err) {
 
 /* A job whose last edge is met becomes claimable, or scheduled. */
 static ns_status release(ns_db *db, const dependent *x, ns_err *err) {
-  int64_t now = 0;
   if (x->due > x->now) {
     db->look_at = 0;
     return ns_bulk(db, NS_SQL_SETTLE_SCHEDULED,
@@ -199,13 +199,7 @@ static ns_status release(ns_db *db, const dependent *x, ns_err *err) {
                    1, err);
   }
   db->ring_due = true;
-  return ns_bulk(db, NS_SQL_CLAIM_READY,
-                 (ns_column[]){{NS_INT, &x->queue_id, NULL, NULL},
-                               {NS_INT, &x->rank, NULL, NULL},
-                               {NS_INT, &now, NULL, NULL},
-                               {NS_INT, &x->id, NULL, NULL},
-                               {NS_INT, &x->run, NULL, NULL}},
-                 1, err);
+  return ns_promote_one(db, x->queue_id, x->rank, x->id, x->run, err);
 }
 
 static ns_status meet(ns_db *db, const dependent *x, int64_t met, ns_err *err) {

@@ -8,6 +8,7 @@
 */
 #include "ns_handle.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,6 +20,10 @@
 #include "ns_time.h"
 
 #define TX_TRIES 20 /* of one unit of work, before NS_EBUSY */
+#define RETRY_FIRST 50000            /* µs between attempts to connect, at most; */
+#define RETRY_LONGEST (3 * NS_SECOND) /* doubling up to this */
+#define END_STEP 2000                /* µs between looks whether a session ended */
+#define END_MAX (2 * NS_SECOND)
 
 /* -------------------------------------------------------------- config */
 
@@ -80,10 +85,44 @@ static void hang_up(ns_db *db) {
   forget_statements(db);
   ns_link_close(db->link, ns_is_foreign(db));
   db->link = NULL;
+  db->life = 0;
   db->in_tx = false;
   if (db->user_tx)
     db->broken_tx = true;
   ns_lanes_drop_floors(&db->lanes);
+}
+
+/* Notes the session of the link, which is lost for us. */
+static void lose(ns_db *db) {
+  if (db->link == NULL || db->life == 0 || ns_is_foreign(db))
+    return;
+  if (db->nlost == NS_GHOSTS)
+    memmove(db->lost, db->lost + 1, --db->nlost * sizeof *db->lost);
+  db->lost[db->nlost++] = (ns_session){ns_link_thread(db->link), db->life};
+}
+
+/* Ends a session and waits until it is gone. Usually it is already; then, or
+** when the server will not do it, this returns at once. */
+static ns_status end_session(ns_db *db, int64_t thread) {
+  int64_t give_up = ns_mono_us() + END_MAX;
+  char sql[40];
+  ns_err err;
+  ns_status st;
+  snprintf(sql, sizeof sql, "KILL %lld", (long long)thread);
+  while ((st = ns_text(db, sql, &err)) == NS_OK && ns_mono_us() < give_up)
+    ns_sleep_us(END_STEP);
+  return st;
+}
+
+/* A network that stops tells the server nothing: sessions that we have lost
+** may live on there, with their locks and an open transaction. They are ended
+** before anything is repeated, so that by then it is settled what they did. */
+static void end_lost(ns_db *db) {
+  for (; db->nlost > 0; db->nlost--) {
+    const ns_session *s = &db->lost[db->nlost - 1];
+    if (s->life == db->life && end_session(db, s->thread) == NS_EGONE)
+      return;
+  }
 }
 
 static ns_status connect_once(ns_db *db, ns_err *err) {
@@ -95,13 +134,17 @@ static ns_status connect_once(ns_db *db, ns_err *err) {
   db->connecting = true;
   db->owner = getpid();
   db->current = NULL;
-  if ((st = ns_server_now(db, &now, err)) == NS_OK && !db->cfg.no_schema)
+  if ((st = ns_server_now(db, &now, err)) == NS_OK)
+    end_lost(db);
+  if (st == NS_OK && !db->cfg.no_schema)
     st = ns_schema_check(db, err);
   if (st == NS_OK && db->holder != 0)
     st = ns_holder_resume(db, err);
   db->connecting = false;
-  if (st != NS_OK)
+  if (st != NS_OK) {
+    lose(db);
     hang_up(db);
+  }
   return st;
 }
 
@@ -110,7 +153,8 @@ static void disown(ns_db *db) {
   hang_up(db);
   ns_leases_free(&db->leases);
   db->holder = db->unread = db->doubt = 0;
-  db->ntx = 0;
+  db->settling.n = db->settling.written = db->pushing.n = 0;
+  db->ntx = db->nlost = 0;
   db->next_id = db->end_id = 0;
   db->user_tx = db->broken_tx = false;
   ns_listener_close(db->waiter);
@@ -118,19 +162,52 @@ static void disown(ns_db *db) {
   db->owner = getpid();
 }
 
+/* Starts or joins the private server, whose URL becomes ours. The folder is
+** that of the open, wherever the process has gone since. */
+static ns_status use_private(ns_db *db, ns_err *err) {
+  char *url;
+  ns_status st = ns_private_start(db->private_dir, &url, err);
+  if (st != NS_OK)
+    return st;
+  free(db->private_url);
+  free((char *)(uintptr_t)db->cfg.url);
+  db->private_url = url;
+  db->cfg.url = strdup(url);
+  if (db->private_dir == NULL)
+    db->private_dir = getcwd(NULL, 0);
+  if (db->cfg.url == NULL || db->private_dir == NULL)
+    return ns_fail(err, NS_ENOMEM, "out of memory");
+  ns_url_free(&db->url);
+  return ns_url_parse(db->cfg.url, &db->url, err);
+}
+
+/* Any moment between now and 'most' (full jitter): whoever lost the server
+** together with us must not come back together with us. */
+static void pause_up_to(int64_t *most) {
+  ns_sleep_us(ns_jitter(*most / 2, 1.0));
+  *most = *most * 2 < RETRY_LONGEST ? *most * 2 : RETRY_LONGEST;
+}
+
+/* The private server has gone with its guardian, say: it is started again. */
+static ns_status connect_anyhow(ns_db *db, ns_err *err) {
+  ns_status st = connect_once(db, err);
+  if (st != NS_EGONE || db->private_url == NULL)
+    return st;
+  st = use_private(db, err);
+  return st == NS_OK ? connect_once(db, err) : st;
+}
+
 /* Connects, trying as long as the configuration says. */
 static ns_status reconnect(ns_db *db, ns_err *err) {
-  int64_t pause = 50000;
+  int64_t pause = RETRY_FIRST;
   ns_status st;
+  lose(db);
   hang_up(db);
   db->count.reconnects++;
-  while ((st = connect_once(db, err)) == NS_EGONE &&
+  while ((st = connect_anyhow(db, err)) == NS_EGONE &&
          db->cfg.keep_trying != NULL &&
-         db->cfg.keep_trying(db->cfg.keep_trying_arg)) {
-    ns_sleep_us(ns_jitter(pause, 0.5));
-    if (pause < 2 * NS_SECOND)
-      pause *= 2;
-  }
+         db->cfg.keep_trying(db->cfg.keep_trying_arg))
+    pause_up_to(&pause);
   return st;
 }
 
@@ -141,6 +218,8 @@ bool ns_is_foreign(const ns_db *db) {
 ns_status ns_ready(ns_db *db, ns_err *err) {
   if (ns_is_foreign(db))
     disown(db);
+  if (db->link != NULL && !db->in_tx)
+    ns_link_look(db->link);
   if (db->user_tx && (db->broken_tx || ns_link_dead(db->link)))
     return ns_fail(err, NS_EGONE,
                    "the transaction is lost with its connection; roll back "
@@ -154,19 +233,11 @@ ns_status ns_ready(ns_db *db, ns_err *err) {
 
 /* --------------------------------------------------------- open, close */
 
-/* The private server's URL becomes ours, and its schema is kept current. */
-static ns_status use_private(ns_db *db, ns_err *err) {
-  ns_status st = ns_private_start(NULL, &db->private_url, err);
-  if (st == NS_OK && (db->cfg.url = strdup(db->private_url)) == NULL)
-    st = ns_fail(err, NS_ENOMEM, "out of memory");
-  return st;
-}
-
 static ns_status open_parsed(ns_db *db, ns_err *err) {
   ns_status st = NS_OK;
   bool checked = !db->cfg.no_schema;
   int from;
-  if (db->cfg.url != NULL)
+  if (db->cfg.url != NULL && db->private_url == NULL)
     st = ns_url_parse(db->cfg.url, &db->url, err);
   if (st == NS_OK && effective(db).database == NULL && db->cfg.group == NULL &&
       db->cfg.file == NULL)
@@ -185,6 +256,17 @@ static ns_status open_parsed(ns_db *db, ns_err *err) {
     db->cfg.no_schema = false;
   }
   return st;
+}
+
+/* Whoever died before us, and nobody has seen it: best effort. */
+static void look_once(ns_db *db) {
+  ns_rescued sum;
+  ns_err err;
+  int64_t again_in;
+  if (db->cfg.no_schema)
+    return;
+  ns_look(db, &again_in, &sum, &err);
+  db->peers_at = ns_mono_us() + again_in;
 }
 
 ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err) {
@@ -208,6 +290,7 @@ ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err) {
     ns_close(db);
     return st;
   }
+  look_once(db);
   *out = db;
   return NS_OK;
 }
@@ -215,6 +298,8 @@ ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err) {
 void ns_close(ns_db *db) {
   if (db == NULL)
     return;
+  free(db->private_url); /* it is not started again for this */
+  db->private_url = NULL;
   if (!ns_is_foreign(db)) {
     ns_rollback(db);
     if (db->leases.n > 0 || (db->link != NULL && !ns_link_dead(db->link)))
@@ -224,11 +309,15 @@ void ns_close(ns_db *db) {
   ns_listener_close(db->waiter);
   ns_leases_free(&db->leases);
   ns_lanes_free(&db->lanes);
+  free(db->suspects.items);
   free(db->queues);
   free(db->tx_settled);
+  free(db->settling.items);
+  free(db->pushing.tokens);
+  ns_buf_free(&db->pushing.content);
   ns_url_free(&db->url);
   cfg_free(&db->cfg);
-  free(db->private_url);
+  free(db->private_dir);
   free(db);
 }
 
@@ -251,8 +340,6 @@ static ns_status run(ns_db *db, ns_sql sql, const ns_value *params,
   return st == NS_OK ? ns_stmt_run(db->link, db->stmts[sql], params, err) : st;
 }
 
-/* A connection may have been lost long ago, when the handle was idle: that
-** shows at the next statement. */
 /* Statements with a part that is put in later are left out: others need the
 ** same privileges. */
 ns_status ns_probe(ns_db *db, ns_err *err) {
@@ -264,6 +351,7 @@ ns_status ns_probe(ns_db *db, ns_err *err) {
   return st;
 }
 
+/* A connection may be lost between the look at its socket and the statement. */
 ns_status ns_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err) {
   ns_status st = run(db, sql, params, err);
   if (st != NS_EGONE || db->in_tx || db->user_tx || db->connecting ||
@@ -385,9 +473,10 @@ static ns_status join(ns_db *db, ns_tx *tx, ns_err *err) {
 
 ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err) {
   int64_t pause = 1000;
+  int64_t rest = RETRY_FIRST;
   int lost = 0;
   ns_status st = NS_OK;
-  tx->replay = tx->done = false;
+  tx->done = false;
   if (ns_in_transaction(db))
     return join(db, tx, err);
   for (int tries = 0; tries < TX_TRIES;) {
@@ -401,7 +490,7 @@ ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err) {
     if (st == NS_EGONE && (db->cfg.keep_trying != NULL || lost++ < 2)) {
       tx->replay = tx->replay || cut;
       if (!ns_link_dead(db->link)) /* read-only: wait for it to end */
-        ns_sleep_us(ns_jitter(100000, 0.5));
+        pause_up_to(&rest);
       if (db->cfg.keep_trying == NULL ||
           db->cfg.keep_trying(db->cfg.keep_trying_arg))
         continue;
@@ -495,6 +584,7 @@ ns_status ns_server_now(ns_db *db, int64_t *now, ns_err *err) {
     ns_saw_now(db, *now);
     db->lanes.never_fast = row[1].type == NS_INT && row[1].i != 0;
     ns_link_limit(db->link, row[2].i);
+    db->life = ns_int_or(&row[3], 0);
   }
   return st;
 }

@@ -12,12 +12,16 @@
 #include <sys/types.h>
 
 #include "nightshift.h"
+#include "ns_claim.h"
 #include "ns_lanes.h"
 #include "ns_lease.h"
+#include "ns_rescue.h"
 #include "ns_db.h"
 #include "ns_sql.h"
 #include "ns_url.h"
 
+#define NS_LOCK_WAIT 1205 /* the server's numbers: a lock wait that took too long, */
+#define NS_RUN_AGAIN 1020 /* a row that has changed meanwhile */
 #define NS_TEXTS 64 /* statements prepared from free text, kept per link */
 
 typedef struct ns_text_stmt {
@@ -33,13 +37,43 @@ typedef struct ns_queue_name {
   size_t n;
 } ns_queue_name;
 
+/* A push that said GONE after a cut at its commit: it may have happened. When
+** the caller repeats it, it keeps its ids and nonces, and so stays one push. */
+typedef struct ns_push_doubt {
+  ns_buf content;      /* all that was asked, for recognising it */
+  int64_t *tokens;     /* id, nonce, id, nonce, … */
+  size_t n;            /* jobs; 0: nothing is in doubt */
+  int64_t until;       /* monotonic: a repeat counts as one until then */
+} ns_push_doubt;
+
+/* Verdicts of a cycle that was cut at its commit and could not be asked about. */
+typedef struct ns_settle_doubt {
+  ns_verdict *items;   /* tokens and statuses only; no bytes */
+  size_t n, cap;
+  size_t written;      /* the first ones are known to be written; their caller,
+                       ** who was told GONE, will ask again */
+  int64_t holder, cycle; /* whose cycle the others were in */
+} ns_settle_doubt;
+
+#define NS_GHOSTS 8 /* sessions to end after a reconnect; the oldest give way */
+
+/* A session that we have lost, and that the server may still have. */
+typedef struct ns_session {
+  int64_t thread; /* the server's id of it */
+  int64_t life;   /* of the server that gave the id */
+} ns_session;
+
 struct ns_db {
   ns_config cfg;       /* strings owned: see cfg_copy */
   ns_url url;          /* owns what cfg.url was parsed into */
   size_t max_payload;  /* bytes of a payload, result or state */
   char *private_url;   /* of the private server; NULL: not ours */
+  char *private_dir;   /* where it is, absolute */
   pid_t owner;         /* the process that opened the link */
   ns_link *link;       /* NULL: never opened, or given up */
+  int64_t life;        /* which start of which server it leads to; 0: not asked */
+  ns_session lost[NS_GHOSTS];
+  size_t nlost;
   ns_stmt *stmts[NS_SQL_COUNT];
   ns_text_stmt texts[NS_TEXTS];
   ns_stmt *current;    /* what ns_fetch reads from; borrowed */
@@ -54,13 +88,21 @@ struct ns_db {
   int64_t next_id, end_id; /* rest of the id block of this process */
   int64_t holder;      /* id of our holder row; 0: not registered */
   bool is_host;
+  bool no_locks;       /* named locks do not serve here */
+  int64_t blamed;      /* the dead holder whose claims are being settled; 0 */
+  ns_suspects suspects; /* what earlier looks have seen */
+  int64_t peers_at;    /* monotonic: an embedded handle's next look */
+  int64_t span;        /* of the claim under way: see ns_lease */
   int64_t cycle;       /* number of the last cycle that wrote */
   int64_t unread;      /* a lease whose jobs could not be read yet; 0: none */
   int64_t doubt;       /* a lease that may not have been committed; 0: none */
+  ns_settle_doubt settling; /* verdicts of which the same is true */
+  ns_push_doubt pushing;    /* and a push */
   ns_verdict *tx_settled; /* verdicts written in the caller's transaction */
   size_t ntx, captx;
   ns_leases leases;    /* what we hold */
   ns_lanes lanes;      /* where we claim */
+  ns_take alone; /* a job to be claimed by itself next; id 0: none */
   int64_t skew;        /* server's clock minus our monotonic one, µs */
   int64_t look_at;     /* monotonic: when to look at scheduled again */
   int64_t due_at;      /* monotonic: when its first row is due; 0: none */
@@ -80,7 +122,8 @@ static inline int64_t ns_int_or(const ns_value *v, int64_t fallback) {
   return v->type == NS_NULL ? fallback : v->i;
 }
 
-/* Connects if need be. Inside a transaction of ours it never reconnects. */
+/* Connects if need be, also when the server has hung up while we were idle.
+** Inside a transaction of ours it never reconnects. */
 ns_status ns_ready(ns_db *db, ns_err *err);
 
 /* Runs a named statement with its parameters; outside a transaction once more
@@ -109,8 +152,10 @@ ns_status ns_text(ns_db *db, const char *sql, ns_err *err);
 ** A unit of work that can be run again. 'run' does it on an open
 ** transaction; ns_transact begins, commits, and repeats it after 1213, 1205,
 ** 1020 (with jitter) and after a lost connection. 'replay' is true when an
-** earlier try was cut at its COMMIT, whose fate only 'run' can find out; it
-** sets 'done' when that commit turns out to have happened. Inside a
+** earlier try was cut at its COMMIT, whose fate only 'run' can find out (the
+** session that was cut is over by then); it sets 'done' when that commit turns
+** out to have happened. It may be true from the start: the earlier try was an
+** earlier call. Inside a
 ** transaction of the caller 'run' simply joins it, once.
 */
 typedef struct ns_tx {
@@ -121,6 +166,11 @@ typedef struct ns_tx {
 } ns_tx;
 
 ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err);
+
+/* Who held the claims that are being settled; 0: nobody. */
+static inline int64_t ns_claimant(const ns_db *db) {
+  return db->blamed != 0 ? db->blamed : db->holder;
+}
 
 /* Server time now, estimated from the last answer that carried it. */
 int64_t ns_now(const ns_db *db);

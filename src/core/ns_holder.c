@@ -5,37 +5,53 @@
 */
 #include "ns_holder.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "ns_claim.h"
 #include "ns_handle.h"
+#include "ns_peers.h"
 #include "ns_time.h"
 
 #define LEAVE_MAX (3 * NS_SECOND) /* a close waits this long for locked rows */
+#define LOCK_WAIT 2               /* seconds */
 
-/* The kernel's id of this boot, so that a pid means something later. */
-static void boot_id(char *out, size_t size) {
-  int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-  ssize_t n = fd >= 0 ? read(fd, out, size - 1) : 0;
-  if (fd >= 0)
-    close(fd);
-  out[n > 0 ? n : 0] = '\0';
-  out[strcspn(out, "\n")] = '\0';
-}
-
+/* Where named locks serve, ours is to be had, if not at once: a rescuer or a
+** listener may look at it, or the server has not missed our last session. */
 static ns_status take_lock(ns_db *db, ns_err *err) {
-  const ns_value *row;
-  ns_value param = ns_vint(db->holder);
-  ns_status st = ns_run(db, NS_SQL_HOLDER_LOCK, &param, err);
-  return st == NS_OK ? ns_row(db, NS_SQL_HOLDER_LOCK, &row, err) : st;
+  const ns_value *row = NULL;
+  ns_status st = ns_run(db, NS_SQL_HOLDER_LOCKS, NULL, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_HOLDER_LOCKS, &row, err);
+  if (st != NS_OK || row == NULL)
+    return st;
+  db->no_locks = row[0].i == 0;
+  if (db->no_locks)
+    return NS_OK;
+  st = ns_run(db, NS_SQL_HOLDER_LOCK,
+              (ns_value[]){ns_vint(db->holder), ns_vint(LOCK_WAIT)}, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_HOLDER_LOCK, &row, err);
+  if (st == NS_OK && (row == NULL || row[0].type == NS_NULL || row[0].i != 1))
+    st = ns_fail(err, NS_EGONE,
+                 "the named lock of holder %lld is held by another session; "
+                 "the server has not missed the last one yet",
+                 (long long)db->holder);
+  return st;
 }
 
+/* Watchers learn that there is one more; who does not is told by time. */
+static void tell_neighbour(ns_db *db) {
+  ns_err err;
+  ns_run(db, NS_SQL_LISTEN_NUDGE,
+         (ns_value[]){ns_vint(db->holder), ns_vint(1)}, &err);
+}
+
+/* Inside a transaction of ours the row appears with its commit. */
 ns_status ns_register(ns_db *db, bool is_host, ns_err *err) {
   char host[256] = "";
-  char boot[40];
+  char place[NS_PLACE];
   int64_t id;
   ns_status st;
   if ((st = ns_ready(db, err)) != NS_OK || db->holder != 0)
@@ -43,32 +59,93 @@ ns_status ns_register(ns_db *db, bool is_host, ns_err *err) {
   if ((st = ns_take_ids(db, &id, 1, err)) != NS_OK)
     return st;
   gethostname(host, sizeof host - 1);
-  boot_id(boot, sizeof boot);
+  ns_place(place);
   st = ns_run(db, NS_SQL_HOLDER_ADD,
               (ns_value[]){ns_vint(id), ns_vtext(ns_str(is_host ? "host" : "handle")),
                            ns_vtext(ns_str(host)), ns_vint(getpid()),
-                           ns_vtext(ns_str(boot)), ns_vtext(ns_str(NS_VERSION))},
+                           ns_vtext(ns_str(place)), ns_vtext(ns_str(NS_VERSION))},
               err);
   if (st != NS_OK)
     return st;
   db->holder = id;
   db->is_host = is_host;
-  return take_lock(db, err);
+  if ((st = take_lock(db, err)) == NS_OK && !db->in_tx)
+    tell_neighbour(db);
+  return st;
 }
 
 int64_t ns_holder_id(const ns_db *db) {
   return db->holder;
 }
 
+void ns_holder_lost(ns_db *db) {
+  ns_leases_free(&db->leases);
+  db->holder = db->unread = db->doubt = 0;
+  db->alone.id = 0;
+}
+
 ns_status ns_holder_resume(ns_db *db, ns_err *err) {
   ns_value param = ns_vint(db->holder);
   ns_status st = take_lock(db, err);
-  return st == NS_OK ? ns_run(db, NS_SQL_HOLDER_RESUME, &param, err) : st;
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_HOLDER_RESUME, &param, err);
+  if (st != NS_OK || ns_affected(db, NS_SQL_HOLDER_RESUME) > 0)
+    return st;
+  ns_run(db, NS_SQL_HOLDER_UNLOCK, &param, err);
+  ns_holder_lost(db);
+  return ns_register(db, db->is_host, err);
+}
+
+ns_status ns_beat(ns_db *db, ns_err *err) {
+  ns_value param = ns_vint(db->holder);
+  ns_status st = ns_ready(db, err);
+  if (st != NS_OK || db->holder == 0)
+    return st;
+  if ((st = ns_run(db, NS_SQL_HOLDER_BEAT, &param, err)) != NS_OK ||
+      ns_affected(db, NS_SQL_HOLDER_BEAT) > 0)
+    return st;
+  ns_run(db, NS_SQL_HOLDER_UNLOCK, &param, err);
+  ns_holder_lost(db);
+  return ns_register(db, db->is_host, err);
+}
+
+/* Another run of the cycle, for a holder that has no claims any more. */
+static ns_status declared_dead(ns_db *db, ns_err *err) {
+  ns_value param = ns_vint(db->holder);
+  ns_status st = ns_fail(err, NS_EBUSY,
+                         "holder %lld was declared dead and its claims were "
+                         "given to others",
+                         (long long)db->holder);
+  ns_err none;
+  ns_run(db, NS_SQL_HOLDER_UNLOCK, &param, &none);
+  ns_holder_lost(db);
+  err->sqlerr = NS_RUN_AGAIN;
+  return st;
 }
 
 ns_status ns_holder_cycle(ns_db *db, int64_t number, ns_err *err) {
-  return ns_run(db, NS_SQL_HOLDER_CYCLE,
-                (ns_value[]){ns_vint(number), ns_vint(db->holder)}, err);
+  ns_status st = ns_run(db, NS_SQL_HOLDER_CYCLE,
+                        (ns_value[]){ns_vint(number), ns_vint(db->holder)}, err);
+  if (st == NS_OK && ns_affected(db, NS_SQL_HOLDER_CYCLE) == 0)
+    return declared_dead(db, err);
+  return st;
+}
+
+ns_status ns_notices(ns_db *db, ns_token **tokens, size_t *n, ns_err *err) {
+  const ns_value *row;
+  size_t cap = 0;
+  ns_value holder = ns_vint(db->holder);
+  ns_status st = ns_run(db, NS_SQL_HOLDER_NOTICES, &holder, err);
+  *tokens = NULL;
+  *n = 0;
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_HOLDER_NOTICES, &row, err)) == NS_OK &&
+         row != NULL) {
+    if (!ns_grow(tokens, &cap, *n + 1, sizeof **tokens))
+      return ns_fail(err, NS_ENOMEM, "out of memory");
+    (*tokens)[(*n)++] = (ns_token){row[0].i, row[1].i};
+  }
+  return st;
 }
 
 ns_status ns_holder_committed(ns_db *db, int64_t number, bool *yes,
@@ -122,15 +199,21 @@ static bool release_all(ns_db *db, ns_err *err) {
   return st == NS_OK && n == 0;
 }
 
-void ns_holder_leave(ns_db *db) {
+static void leave_table(ns_db *db) {
   ns_err err;
   ns_value param = ns_vint(db->holder);
+  if (ns_run(db, NS_SQL_HOLDER_LEAVE, &param, &err) == NS_OK)
+    ns_run(db, NS_SQL_RESCUE_NOTICES, &param, &err);
+}
+
+void ns_holder_leave(ns_db *db) {
+  ns_err err;
   bool (*keep)(void *) = db->cfg.keep_trying;
   if (db->holder == 0)
     return;
   db->cfg.keep_trying = NULL; /* closing waits for no server */
   if (release_all(db, &err) && db->link != NULL && !ns_link_dead(db->link))
-    ns_run(db, NS_SQL_HOLDER_LEAVE, &param, &err);
+    leave_table(db);
   db->cfg.keep_trying = keep;
   db->holder = 0;
 }

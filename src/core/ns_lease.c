@@ -33,11 +33,11 @@ bool ns_leases_add(ns_leases *l, int64_t id, const ns_claimed *jobs, size_t n) {
   }
   memcpy(copy, jobs, n * sizeof *copy);
   qsort(copy, n, sizeof *copy, by_token);
-  l->items[l->n++] = (ns_lease){id, copy, n, n};
+  l->items[l->n++] = (ns_lease){.id = id, .jobs = copy, .n = n, .open = n};
   return true;
 }
 
-static ns_lease *batch(ns_leases *l, int64_t lease) {
+ns_lease *ns_leases_batch(ns_leases *l, int64_t lease) {
   for (size_t i = 0; i < l->n; i++)
     if (l->items[i].id == lease)
       return &l->items[i];
@@ -53,20 +53,30 @@ static ns_claimed *find_in(ns_lease *b, int64_t id, int64_t run) {
 
 ns_claimed *ns_leases_find(ns_leases *l, int64_t lease, int64_t id,
                            int64_t run) {
-  return find_in(batch(l, lease), id, run);
+  return find_in(ns_leases_batch(l, lease), id, run);
 }
 
-ns_claimed *ns_leases_find_any(ns_leases *l, int64_t id, int64_t run) {
+ns_claimed *ns_leases_find_any(ns_leases *l, int64_t id, int64_t run,
+                               ns_lease **batch) {
   for (size_t i = 0; i < l->n; i++) {
     ns_claimed *c = find_in(&l->items[i], id, run);
+    if (c != NULL && batch != NULL)
+      *batch = &l->items[i];
     if (c != NULL)
       return c;
   }
   return NULL;
 }
 
+bool ns_leases_alone(const ns_leases *l) {
+  for (size_t i = 0; i < l->n; i++)
+    if (l->items[i].alone)
+      return true;
+  return false;
+}
+
 bool ns_leases_settle(ns_leases *l, int64_t lease, int64_t id, int64_t run) {
-  ns_lease *b = batch(l, lease);
+  ns_lease *b = ns_leases_batch(l, lease);
   ns_claimed *c = find_in(b, id, run);
   if (c == NULL)
     return false;
@@ -75,7 +85,7 @@ bool ns_leases_settle(ns_leases *l, int64_t lease, int64_t id, int64_t run) {
 }
 
 void ns_leases_drop(ns_leases *l, int64_t lease) {
-  ns_lease *b = batch(l, lease);
+  ns_lease *b = ns_leases_batch(l, lease);
   if (b == NULL)
     return;
   free(b->jobs);

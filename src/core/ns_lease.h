@@ -19,6 +19,8 @@ typedef struct ns_lease {
   int64_t id;
   ns_claimed *jobs; /* sorted by (id, run); old runs may be among them */
   size_t n, open;   /* how many, how many unsettled */
+  int64_t span;     /* µs it lasts untouched; 0: as long as its holder */
+  bool alone;       /* its one job was lost with holders before */
 } ns_lease;
 
 typedef struct ns_leases {
@@ -31,11 +33,18 @@ void ns_leases_free(ns_leases *l);
 /* Adds a batch; copies 'jobs'. False: out of memory. */
 bool ns_leases_add(ns_leases *l, int64_t id, const ns_claimed *jobs, size_t n);
 
+/* A batch by its id; NULL when there is none. */
+ns_lease *ns_leases_batch(ns_leases *l, int64_t lease);
+
+/* Is a job held that has to be claimed alone? */
+bool ns_leases_alone(const ns_leases *l);
+
 /* An unsettled claim of a batch; NULL when there is none. */
 ns_claimed *ns_leases_find(ns_leases *l, int64_t lease, int64_t id, int64_t run);
 
-/* The same in whichever batch. */
-ns_claimed *ns_leases_find_any(ns_leases *l, int64_t id, int64_t run);
+/* The same in whichever batch, which '*batch' (may be NULL) gets. */
+ns_claimed *ns_leases_find_any(ns_leases *l, int64_t id, int64_t run,
+                               ns_lease **batch);
 
 /* Marks a claim settled. True when it was its batch's last one: then the
 ** caller deletes the row and calls ns_leases_drop. */

@@ -7,6 +7,10 @@
 ** later finds the entry and ends the sleep with KILL QUERY. So no wake-up is
 ** lost. Error 1317, sleep value 1 and value 2 all mean "wake". The connection
 ** runs nothing but these statements, so a ring can never hit anything else.
+**
+** While it sleeps it watches other holders: the sleep is a wait for the
+** neighbour's named lock, and looks now and then whether those of some others
+** are free. Whoever is found dead is told of once; what follows is ns_rescue's.
 */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -14,10 +18,12 @@
 #include <unistd.h>
 
 #include "ns_handle.h"
+#include "ns_peers.h"
 #include "ns_queue.h"
 #include "ns_time.h"
 
 #define LONGEST (10 * NS_SECOND)
+#define SLICE (NS_SECOND / 4) /* how late another holder's death is seen */
 #define ER_QUERY_INTERRUPTED 1317
 #define QUEUES_MARK "(queues)"
 
@@ -25,9 +31,16 @@ struct ns_listener {
   ns_config cfg;   /* strings borrowed from the ns_db */
   ns_link *link;   /* NULL: not connected */
   ns_stmt *in, *out; /* enter, and leave, the list of those to ring */
+  ns_stmt *list, *unlock; /* the holders; giving a lock back */
   ns_stmt *stmt;   /* of 'text' */
   ns_buf text;     /* the statement as prepared */
   ns_buf queues;   /* the list in it */
+  bool is_host, no_locks; /* as the ns_db said */
+  int64_t neighbour; /* whose lock the wait asks for; 0: nobody's */
+  ns_buf watched;  /* other holders: "[id,…]" */
+  ns_buf slices;   /* of the wait: "[seconds,…]" */
+  int64_t *told;   /* holders with a free lock that were told of */
+  size_t ntold, captold;
   pid_t owner;
   _Atomic int64_t thread; /* the server's id, read by other threads */
 };
@@ -38,9 +51,13 @@ static ns_status prepare_named(ns_listener *l, ns_stmt **out, ns_sql sql,
   return ns_link_prepare(l->link, out, text, strlen(text), err);
 }
 
+static void forget_statements(ns_listener *l) {
+  l->stmt = l->in = l->out = l->list = l->unlock = NULL;
+}
+
 static ns_status connect_listener(ns_listener *l, ns_err *err) {
   ns_status st = ns_link_open(&l->link, &l->cfg, err);
-  l->stmt = l->in = l->out = NULL;
+  forget_statements(l);
   ns_buf_reset(&l->text);
   if (st == NS_OK)
     l->thread = ns_link_thread(l->link);
@@ -48,6 +65,10 @@ static ns_status connect_listener(ns_listener *l, ns_err *err) {
     st = prepare_named(l, &l->in, NS_SQL_LISTEN_IN, err);
   if (st == NS_OK)
     st = prepare_named(l, &l->out, NS_SQL_LISTEN_OUT, err);
+  if (st == NS_OK)
+    st = prepare_named(l, &l->list, NS_SQL_RESCUE_HOLDERS, err);
+  if (st == NS_OK)
+    st = prepare_named(l, &l->unlock, NS_SQL_LISTEN_RELEASE, err);
   return st;
 }
 
@@ -55,7 +76,7 @@ static void disconnect(ns_listener *l) {
   l->thread = 0;
   ns_link_close(l->link, l->owner != getpid());
   l->link = NULL;
-  l->stmt = l->in = l->out = NULL;
+  forget_statements(l);
 }
 
 ns_status ns_listener_open(ns_listener **out, const ns_db *db, ns_err *err) {
@@ -65,7 +86,13 @@ ns_status ns_listener_open(ns_listener **out, const ns_db *db, ns_err *err) {
   if (l == NULL)
     return ns_fail(err, NS_ENOMEM, "out of memory");
   ns_db_config(db, &l->cfg);
+  if (l->cfg.host_session || l->cfg.read_timeout > 0) /* longer than the sleep */
+    l->cfg.read_timeout = l->cfg.read_timeout > 2 * LONGEST
+                              ? l->cfg.read_timeout
+                              : 2 * LONGEST;
   l->cfg.host_session = false;
+  l->is_host = db->is_host;
+  l->no_locks = db->no_locks;
   l->owner = getpid();
   if ((st = connect_listener(l, err)) != NS_OK) {
     ns_listener_close(l);
@@ -81,6 +108,9 @@ void ns_listener_close(ns_listener *l) {
   disconnect(l);
   ns_buf_free(&l->text);
   ns_buf_free(&l->queues);
+  ns_buf_free(&l->watched);
+  ns_buf_free(&l->slices);
+  free(l->told);
   free(l);
 }
 
@@ -120,45 +150,134 @@ static ns_status prepare_wait(ns_listener *l, const int64_t *ids, size_t n,
   return st;
 }
 
+/* -------------------------------------------------------------- watching */
+
+static bool was_told(const ns_listener *l, int64_t id) {
+  for (size_t i = 0; i < l->ntold; i++)
+    if (l->told[i] == id)
+      return true;
+  return false;
+}
+
+/* Holders whose lock is free: '*news' says whether one of them is new. */
+static bool tell(ns_listener *l, const ns_peers *peers, int64_t me, bool *news) {
+  size_t n = 0;
+  int64_t *free_ones = NULL;
+  size_t cap = 0;
+  for (size_t i = 0; i < peers->n; i++) {
+    const ns_peer *p = &peers->items[i];
+    if (!p->free || p->id == me)
+      continue;
+    if (!ns_grow(&free_ones, &cap, n + 1, sizeof *free_ones))
+      return false;
+    free_ones[n++] = p->id;
+    *news = *news || !was_told(l, p->id);
+  }
+  free(l->told);
+  l->told = free_ones;
+  l->ntold = n;
+  l->captold = cap;
+  return true;
+}
+
+/* Reads who is there, and decides whom to watch. */
+static ns_status look_around(ns_listener *l, int64_t me, unsigned *woke,
+                             ns_err *err) {
+  ns_value locks = ns_vint(!l->no_locks);
+  ns_peers peers = {0};
+  const ns_value *row;
+  bool news = false;
+  bool ok = true;
+  ns_status st = NS_OK;
+  l->neighbour = 0;
+  ns_buf_reset(&l->watched);
+  ns_buf_adds(&l->watched, "[]");
+  if (me == 0 || l->no_locks)
+    return NS_OK;
+  st = ns_stmt_run(l->link, l->list, &locks, err);
+  while (st == NS_OK && ok &&
+         (st = ns_stmt_fetch(l->link, l->list, &row, err)) == NS_OK && row != NULL)
+    ok = ns_peers_add(&peers, row);
+  ok = ok && tell(l, &peers, me, &news);
+  if (st == NS_OK && ok)
+    l->neighbour = ns_peers_watched(&peers, me, l->is_host, &l->watched);
+  ns_peers_free(&peers);
+  if (news)
+    *woke |= NS_WOKE_GONE;
+  return st == NS_OK && (!ok || l->watched.oom)
+             ? ns_fail(err, NS_ENOMEM, "out of memory")
+             : st;
+}
+
+/* The wait in slices; one alone when nobody is to be watched but the
+** neighbour. */
+static void cut_wait(ns_listener *l, int64_t wait) {
+  int64_t slice = l->watched.n > 2 ? SLICE : wait;
+  ns_buf_reset(&l->slices);
+  for (; wait > 0; wait -= slice)
+    ns_buf_addf(&l->slices, "%c%.6f", l->slices.n > 0 ? ',' : '[',
+                (double)(wait < slice ? wait : slice) / (double)NS_SECOND);
+  ns_buf_addc(&l->slices, ']');
+}
+
+/* --------------------------------------------------------------- waiting */
+
 /* A ring that comes while we run something is a wake, not an error. */
-static ns_status woken(ns_status st, bool *woke, ns_err *err) {
+static ns_status woken(ns_status st, unsigned *woke, ns_err *err) {
   if (st == NS_OK || err->sqlerr != ER_QUERY_INTERRUPTED)
     return st;
-  *woke = true;
+  *woke |= NS_WOKE_WORK | NS_WOKE_NOTICE;
   ns_err_clear(err);
   return NS_OK;
 }
 
+/* The neighbour's lock may be ours now, whatever ended the wait. */
+static ns_status unlock_neighbour(ns_listener *l, unsigned *woke, ns_err *err) {
+  ns_value id = ns_vint(l->neighbour);
+  return woken(ns_stmt_run(l->link, l->unlock, &id, err), woke, err);
+}
+
 /* Looks, and sleeps in the server. A wake is a ring, or what was there. */
-static ns_status sleep_there(ns_listener *l, int64_t newest, int64_t wait,
-                             bool *woke, ns_err *err) {
+static ns_status sleep_there(ns_listener *l, int64_t newest, int64_t holder,
+                             unsigned *woke, ns_err *err) {
+  static const unsigned why[] = {0, NS_WOKE_WORK, NS_WOKE_WORK, NS_WOKE_GONE,
+                                 NS_WOKE_NOTICE};
   ns_value params[] = {ns_vint(newest > 0 ? newest : INT32_MAX),
-                       {.type = NS_REAL, .d = (double)wait / (double)NS_SECOND}};
+                       ns_vint(holder), ns_vtext(ns_buf_bytes(&l->slices)),
+                       ns_vint(l->neighbour), ns_vint(l->neighbour),
+                       ns_vtext(ns_buf_bytes(&l->watched))};
   const ns_value *row = NULL;
   ns_status st = ns_stmt_run(l->link, l->stmt, params, err);
   if (st == NS_OK)
     st = ns_stmt_fetch(l->link, l->stmt, &row, err);
-  if (st == NS_OK && row != NULL && row[0].i != 0)
-    *woke = true;
-  return woken(st, woke, err);
+  if (st == NS_OK && row != NULL && row[0].i > 0 && row[0].i <= 4)
+    *woke |= why[row[0].i];
+  st = woken(st, woke, err);
+  return st == NS_OK && l->neighbour != 0 ? unlock_neighbour(l, woke, err) : st;
 }
 
-static ns_status sleep_listed(ns_listener *l, int64_t newest, int64_t wait,
-                              bool *woke, ns_err *err) {
-  ns_value queues = ns_vtext(ns_buf_bytes(&l->queues));
-  ns_status st = woken(ns_stmt_run(l->link, l->in, &queues, err), woke, err);
-  if (st == NS_OK && !*woke)
-    st = sleep_there(l, newest, wait, woke, err);
+static ns_status sleep_listed(ns_listener *l, int64_t newest, int64_t holder,
+                              int64_t wait, unsigned *woke, ns_err *err) {
+  ns_value in[] = {ns_vtext(ns_buf_bytes(&l->queues)), ns_vint(holder)};
+  ns_status st = woken(ns_stmt_run(l->link, l->in, in, err), woke, err);
+  if (st == NS_OK && *woke == 0)
+    st = woken(look_around(l, holder, woke, err), woke, err);
+  cut_wait(l, wait);
+  if (st == NS_OK && l->slices.oom)
+    st = ns_fail(err, NS_ENOMEM, "out of memory");
+  if (st == NS_OK && *woke == 0)
+    st = sleep_there(l, newest, holder, woke, err);
   if (st == NS_OK)
     st = woken(ns_stmt_run(l->link, l->out, NULL, err), woke, err);
   return st;
 }
 
 ns_status ns_listen(ns_listener *l, const int64_t *queue_ids, size_t n,
-                    int64_t newest, int64_t max_wait, bool *woke, ns_err *err) {
+                    int64_t newest, int64_t holder, int64_t max_wait,
+                    unsigned *woke, ns_err *err) {
   int64_t wait = max_wait < LONGEST ? max_wait : LONGEST;
   ns_status st = NS_OK;
-  *woke = false;
+  *woke = 0;
   ns_err_clear(err);
   if (l->owner != getpid()) {
     disconnect(l);
@@ -170,8 +289,11 @@ ns_status ns_listen(ns_listener *l, const int64_t *queue_ids, size_t n,
   }
   if (st == NS_OK)
     st = prepare_wait(l, queue_ids, n, err);
-  return st == NS_OK && wait > 0 ? sleep_listed(l, newest, wait, woke, err) : st;
+  return st == NS_OK && wait > 0 ? sleep_listed(l, newest, holder, wait, woke, err)
+                                 : st;
 }
+
+/* --------------------------------------------------------------- ringing */
 
 ns_status ns_ring(ns_db *db, ns_err *err) {
   ns_err none;

@@ -17,8 +17,21 @@ static ns_status no_memory(ns_err *err) {
   return ns_fail(err, NS_ENOMEM, "out of memory");
 }
 
+ns_status ns_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_t id,
+                         int64_t run, ns_err *err) {
+  const int64_t zero = 0; /* now; and not alone */
+  return ns_bulk(db, NS_SQL_CLAIM_READY,
+                 (ns_column[]){{NS_INT, &queue_id, NULL, NULL},
+                               {NS_INT, &rank, NULL, NULL},
+                               {NS_INT, &zero, NULL, NULL},
+                               {NS_INT, &id, NULL, NULL},
+                               {NS_INT, &run, NULL, NULL},
+                               {NS_INT, &zero, NULL, NULL}},
+                 1, err);
+}
+
 /* A due row: run_at, job, queue, rank, run. */
-enum { P_RUN_AT, P_JOB, P_QUEUE, P_RANK, P_RUN, P_OFFSET, P_COUNT };
+enum { P_RUN_AT, P_JOB, P_QUEUE, P_RANK, P_RUN, P_OFFSET, P_ALONE, P_COUNT };
 
 static ns_status collect_due(ns_db *db, ns_stmt *s, int64_t *cols, size_t *n,
                              ns_err *err) {
@@ -30,6 +43,7 @@ static ns_status collect_due(ns_db *db, ns_stmt *s, int64_t *cols, size_t *n,
     for (size_t c = 0; c < P_OFFSET; c++)
       cols[c * PROMOTE_AT_ONCE + *n] = row[c].i;
     cols[P_OFFSET * PROMOTE_AT_ONCE + *n] = (int64_t)*n;
+    cols[P_ALONE * PROMOTE_AT_ONCE + *n] = 0; /* those never wait here */
     ++*n;
   }
   return st;
@@ -53,7 +67,8 @@ static ns_status move_due(ns_db *db, const int64_t *cols, size_t n, bool slow,
                                int_column(cols, P_RANK),
                                int_column(cols, P_OFFSET),
                                int_column(cols, P_JOB),
-                               int_column(cols, P_RUN)},
+                               int_column(cols, P_RUN),
+                               int_column(cols, P_ALONE)},
                  n, err);
   /* a returned job may open a lane of its own: no need to sweep for it */
   for (size_t i = 0; st == NS_OK && i < n; i++)

@@ -4,18 +4,22 @@
 **
 ** Invariant: ids are chosen before anything is written, each with a random
 ** nonce; so after a cut at COMMIT the jobs can be looked for by (id, nonce),
-** and a repeated insert can only be a duplicate of itself.
+** and a repeated insert can only be a duplicate of itself. When the server
+** cannot be asked any more the call fails with GONE, and the handle remembers
+** what was pushed: the same push, made again, keeps its ids and nonces.
 */
 #include "ns_push.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ns_handle.h"
 #include "ns_queue.h"
 #include "ns_time.h"
 
 #define ID_BLOCK 100
+#define REPEAT_WITHIN (60 * NS_SECOND) /* of GONE: then it is the same push */
 #define RING_WITHIN (10 * NS_SECOND) /* listeners look again by then anyway */
 
 ns_push ns_push_new(const char *name, const char *payload) {
@@ -310,7 +314,7 @@ bool ns_insert_rings(const ns_insert *rows, size_t n) {
   return false;
 }
 
-/* --------------------------------------------------------------- pushing */
+/* --------------------------------------------------------------- replaying */
 
 typedef struct work {
   ns_insert *rows;
@@ -367,7 +371,75 @@ static ns_status resolve_queues(ns_db *db, ns_bytes queue, const ns_push *jobs,
   return st;
 }
 
-static ns_status number(ns_db *db, ns_push *jobs, work *w, ns_err *err) {
+/* ---------------------------------------------------------------- in doubt */
+
+static void put_text(ns_buf *to, ns_bytes s) {
+  ns_buf_addf(to, "%d %zu ", s.p != NULL, s.n);
+  if (s.p != NULL)
+    ns_buf_add(to, s.p, s.n);
+}
+
+/* All that a push asks for, in bytes that differ when anything does. */
+static void put_content(ns_buf *to, ns_bytes queue, const ns_push *jobs,
+                        size_t n) {
+  ns_buf_reset(to);
+  for (size_t i = 0; i < n; i++) {
+    const ns_push *p = &jobs[i];
+    put_text(to, p->queue.p != NULL ? p->queue : queue);
+    put_text(to, p->name);
+    put_text(to, p->payload);
+    put_text(to, p->unique);
+    ns_buf_addf(to, "%lld %lld %d %lld %lld %lld %lld %lld %lld %lld ",
+                (long long)p->id, (long long)p->delay, p->priority,
+                (long long)p->max_attempts, (long long)p->max_crashes,
+                (long long)p->max_polls, (long long)p->backoff,
+                (long long)p->timeout, (long long)p->deadline,
+                (long long)p->parent);
+  }
+}
+
+/* Is this the push that is in doubt, made again? */
+static bool is_repeat(ns_db *db, ns_bytes queue, const ns_push *jobs, size_t n) {
+  const ns_push_doubt *d = &db->pushing;
+  ns_buf content = NS_BUF_INIT;
+  bool same;
+  if (d->n != n || ns_mono_us() > d->until)
+    return false;
+  put_content(&content, queue, jobs, n);
+  same = !content.oom && content.n == d->content.n &&
+         memcmp(content.p, d->content.p, content.n) == 0;
+  ns_buf_free(&content);
+  return same;
+}
+
+/* Out of memory: then a repeat is a new push. */
+static void doubt(ns_db *db, ns_bytes queue, const ns_push *jobs,
+                  const work *w) {
+  ns_push_doubt *d = &db->pushing;
+  int64_t *tokens = malloc(2 * w->n * sizeof *tokens);
+  put_content(&d->content, queue, jobs, w->n);
+  for (size_t i = 0; tokens != NULL && i < w->n; i++) {
+    tokens[2 * i] = w->rows[i].id;
+    tokens[2 * i + 1] = w->rows[i].nonce;
+  }
+  free(d->tokens);
+  d->tokens = tokens;
+  d->n = tokens != NULL && !d->content.oom ? w->n : 0;
+  d->until = ns_mono_us() + REPEAT_WITHIN;
+}
+
+/* The ids and nonces of the push in doubt. */
+static void number_again(const ns_push_doubt *d, const ns_push *jobs, work *w) {
+  for (size_t i = 0; i < w->n; i++) {
+    w->rows[i].push = &jobs[i];
+    w->rows[i].id = d->tokens[2 * i];
+    w->rows[i].nonce = d->tokens[2 * i + 1];
+  }
+}
+
+/* ----------------------------------------------------------------- pushing */
+
+static ns_status number(ns_db *db, const ns_push *jobs, work *w, ns_err *err) {
   int64_t *ids = malloc(w->n * sizeof *ids);
   ns_status st = ids != NULL ? ns_take_ids(db, ids, w->n, err)
                              : ns_fail(err, NS_ENOMEM, "out of memory");
@@ -395,10 +467,23 @@ static ns_status check_all(ns_db *db, const ns_push *jobs, size_t n,
   return NS_OK;
 }
 
+static void pushed(ns_db *db, ns_push *jobs, const work *w) {
+  for (size_t i = 0; i < w->n; i++)
+    jobs[i].id = w->rows[i].id;
+  db->count.pushed += (int64_t)w->n;
+  if (!ns_insert_rings(w->rows, w->n))
+    return;
+  if (db->user_tx)
+    db->ring_due = true;
+  else
+    ns_ring(db, NULL);
+}
+
 ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
                        ns_err *err) {
   work w = {NULL, n};
   ns_tx tx = {push_run, &w, false, false};
+  bool repeat;
   ns_status st;
   ns_err_clear(err);
   if (n == 0)
@@ -407,19 +492,18 @@ ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
     return st;
   if ((w.rows = calloc(n, sizeof *w.rows)) == NULL)
     return ns_fail(err, NS_ENOMEM, "out of memory");
-  if ((st = resolve_queues(db, queue, jobs, &w, err)) == NS_OK &&
-      (st = number(db, jobs, &w, err)) == NS_OK)
+  if ((tx.replay = repeat = is_repeat(db, queue, jobs, n)))
+    number_again(&db->pushing, jobs, &w);
+  else
+    st = number(db, jobs, &w, err);
+  if (st == NS_OK && (st = resolve_queues(db, queue, jobs, &w, err)) == NS_OK)
     st = ns_transact(db, &tx, err);
-  if (st == NS_OK) {
-    for (size_t i = 0; i < n; i++)
-      jobs[i].id = w.rows[i].id;
-    db->count.pushed += (int64_t)n;
-    if (ns_insert_rings(w.rows, n)) {
-      db->ring_due = db->ring_due || db->user_tx;
-      if (!db->user_tx)
-        ns_ring(db, NULL);
-    }
-  }
+  if (st == NS_EGONE && tx.replay)
+    doubt(db, queue, jobs, &w);
+  else if (repeat)
+    db->pushing.n = 0; /* decided, whichever way */
+  if (st == NS_OK)
+    pushed(db, jobs, &w);
   free(w.rows);
   return st;
 }

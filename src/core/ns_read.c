@@ -10,6 +10,7 @@
 #include "ns_claim.h"
 #include "ns_handle.h"
 #include "ns_queue.h"
+#include "ns_settle.h"
 
 static ns_status no_memory(ns_err *err) {
   return ns_fail(err, NS_ENOMEM, "out of memory");
@@ -76,18 +77,12 @@ static bool add_job(ns_db *db, int64_t lease, const ns_value *r, ns_jobs *out) {
   return true;
 }
 
-static ns_lease *lease_of(ns_db *db, int64_t lease) {
-  for (size_t i = 0; i < db->leases.n; i++)
-    if (db->leases.items[i].id == lease)
-      return &db->leases.items[i];
-  return NULL;
-}
-
 /* Claims of this lease that the read did not bring are not ours any more. */
 static ns_status forget_missing(ns_db *db, ns_lease *b, const ns_jobs *out,
                                 size_t first, ns_err *err) {
   int64_t id = b->id;
   size_t found = out->n - first;
+  ns_status st;
   if (found == b->n)
     return NS_OK;
   for (size_t i = 0; i < b->n; i++) {
@@ -102,9 +97,9 @@ static ns_status forget_missing(ns_db *db, ns_lease *b, const ns_jobs *out,
   }
   if (b->open > 0)
     return NS_OK;
+  st = ns_settle_lease(db, b, err);
   ns_leases_drop(&db->leases, id);
-  return ns_bulk(db, NS_SQL_SETTLE_LEASE,
-                 (ns_column[]){{NS_INT, &id, NULL, NULL}}, 1, err);
+  return st;
 }
 
 /* The tokens of a lease: in the order they were taken, or else by id. */
@@ -120,7 +115,7 @@ static void list_tokens(const ns_lease *b, const ns_takes *takes, ns_buf *list) 
 
 ns_status ns_take_read(ns_db *db, int64_t lease, const ns_takes *takes,
                        ns_jobs *out, ns_err *err) {
-  ns_lease *b = lease_of(db, lease);
+  ns_lease *b = ns_leases_batch(&db->leases, lease);
   ns_buf list = NS_BUF_INIT;
   const ns_value *row = NULL;
   ns_value param;

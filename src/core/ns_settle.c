@@ -27,7 +27,7 @@
 /* What the server knows of a job, and what becomes of it. */
 typedef struct slot {
   ns_verdict *v;
-  int64_t queue_id, rank, attempts, polls, crashes, missed, missing_since;
+  int64_t queue_id, rank, attempts, polls, crashes, lost, missed, missing_since;
   int64_t max_attempts, max_polls, max_crashes, backoff, deadline, root, now;
   char *key;           /* its unique key, owned; NULL: none */
   size_t keylen;
@@ -66,9 +66,11 @@ static int64_t doubled(int64_t base, int64_t n, int64_t longest) {
   return base < longest ? base : longest;
 }
 
+/* Its handler was found, and the holder came out of it alive. */
 static void found_handler(slot *s) {
   s->missed = 0;
   s->missing_since = 0;
+  s->lost = 0;
 }
 
 static void decide_fail(slot *s) {
@@ -105,6 +107,19 @@ static void decide_crash(slot *s) {
   come_back(s, 0);
 }
 
+/* The holder died with it. Twice that says nothing of the job; then it is
+** claimed alone, and the next holder that dies with it is its crash. */
+static void decide_lost(slot *s) {
+  bool alone = s->lost >= NS_LOST_TOGETHER;
+  s->attempt = "lost";
+  s->lost++;
+  if (alone && ++s->crashes >= s->max_crashes)
+    end(s, "dead", "poison");
+  if (alone)
+    sink(s);
+  come_back(s, 0);
+}
+
 static void decide_missing(slot *s) {
   if (s->missed == 0)
     s->missing_since = s->now;
@@ -138,6 +153,9 @@ static void decide(slot *s) {
   case NS_MISSING:
     decide_missing(s);
     break;
+  case NS_LOST:
+    decide_lost(s);
+    break;
   }
 }
 
@@ -158,8 +176,8 @@ static slot *find(slot *slots, size_t n, int64_t id, int64_t run) {
   return bsearch(key, slots, n, sizeof *slots, by_token);
 }
 
-enum { L_ID, L_RUN, L_QUEUE, L_RANK, L_ATTEMPTS, L_POLLS, L_CRASHES, L_MISSED,
-       L_MISSING_SINCE, L_MAX_ATTEMPTS, L_MAX_POLLS, L_MAX_CRASHES, L_BACKOFF,
+enum { L_ID, L_RUN, L_QUEUE, L_RANK, L_ATTEMPTS, L_POLLS, L_CRASHES, L_LOST,
+       L_MISSED, L_MISSING_SINCE, L_MAX_ATTEMPTS, L_MAX_POLLS, L_MAX_CRASHES, L_BACKOFF,
        L_DEADLINE, L_ROOT, L_UKEY, L_NOW };
 
 static ns_status fill(slot *s, const ns_value *r, ns_err *err) {
@@ -170,6 +188,7 @@ static ns_status fill(slot *s, const ns_value *r, ns_err *err) {
   s->attempts = r[L_ATTEMPTS].i;
   s->polls = r[L_POLLS].i;
   s->crashes = r[L_CRASHES].i;
+  s->lost = r[L_LOST].i;
   s->missed = r[L_MISSED].i;
   s->missing_since = ns_int_or(&r[L_MISSING_SINCE], 0);
   s->max_attempts = r[L_MAX_ATTEMPTS].i;
@@ -250,8 +269,10 @@ static ns_status write_attempt(ns_db *db, const slot *s, ns_err *err) {
            : ns_run(db, NS_SQL_SETTLE_ATTEMPT,
                     (ns_value[]){ns_vint(s->v->id), ns_vint(s->v->run),
                                  ns_vtext(ns_str(s->attempt)),
-                                 ns_vint(db->holder),
-                                 ns_vtext(ns_buf_bytes(&error)),
+                                 ns_vint(ns_claimant(db)),
+                                 s->v->error.p != NULL
+                                     ? ns_vtext(ns_buf_bytes(&error))
+                                     : ns_vnull,
                                  s->v->log.p != NULL
                                      ? ns_vtext(ns_buf_bytes(&log))
                                      : ns_vnull},
@@ -295,8 +316,8 @@ static ns_status write_ends(ns_db *db, const slot *slots, size_t n,
   return st;
 }
 
-enum { T_RANK, T_ATTEMPTS, T_POLLS, T_CRASHES, T_MISSED, T_SINCE, T_DUE,
-       T_STATE, T_ID, T_QUEUE, T_RUN, T_OFFSET, T_COUNT };
+enum { T_RANK, T_ATTEMPTS, T_POLLS, T_CRASHES, T_LOST, T_MISSED, T_SINCE, T_DUE,
+       T_STATE, T_ID, T_QUEUE, T_RUN, T_OFFSET, T_ALONE, T_COUNT };
 
 /* The columns of all jobs that return, as far as 'later' picks them. */
 typedef struct returns {
@@ -324,8 +345,8 @@ static void returns_free(returns *r) {
 static void returns_add(returns *r, const slot *s) {
   int64_t values[T_COUNT] = {
       [T_RANK] = s->rank, [T_ATTEMPTS] = s->attempts, [T_POLLS] = s->polls,
-      [T_CRASHES] = s->crashes, [T_MISSED] = s->missed,
-      [T_SINCE] = s->missing_since, [T_DUE] = s->due, [T_ID] = s->v->id,
+      [T_CRASHES] = s->crashes, [T_LOST] = s->lost, [T_MISSED] = s->missed,
+      [T_ALONE] = s->lost >= NS_LOST_TOGETHER, [T_SINCE] = s->missing_since, [T_DUE] = s->due, [T_ID] = s->v->id,
       [T_QUEUE] = s->queue_id, [T_RUN] = s->v->run + 1,
       [T_OFFSET] = (int64_t)r->n};
   for (size_t c = 0; c < T_COUNT; c++)
@@ -344,7 +365,7 @@ static ns_status update_jobs(ns_db *db, const returns *r, ns_err *err) {
   return ns_bulk(db, NS_SQL_SETTLE_RETURN,
                  (ns_column[]){col(r, T_RANK), col(r, T_ATTEMPTS),
                                col(r, T_POLLS), col(r, T_CRASHES),
-                               col(r, T_MISSED), col(r, T_SINCE), col(r, T_DUE),
+                               col(r, T_LOST), col(r, T_MISSED), col(r, T_SINCE), col(r, T_DUE),
                                col(r, T_STATE), col(r, T_ID)},
                  r->n, err);
 }
@@ -361,7 +382,8 @@ static ns_status insert_later(ns_db *db, const returns *r, ns_err *err) {
 static ns_status insert_now(ns_db *db, const returns *r, ns_err *err) {
   return ns_bulk(db, NS_SQL_CLAIM_READY,
                  (ns_column[]){col(r, T_QUEUE), col(r, T_RANK),
-                               col(r, T_OFFSET), col(r, T_ID), col(r, T_RUN)},
+                               col(r, T_OFFSET), col(r, T_ID), col(r, T_RUN),
+                               col(r, T_ALONE)},
                  r->n, err);
 }
 
@@ -458,6 +480,13 @@ static bool is_over(const ns_verdict *v) {
   return v->status == NS_OK || v->status == NS_ESTALE;
 }
 
+ns_status ns_settle_lease(ns_db *db, const ns_lease *b, ns_err *err) {
+  ns_column id = {NS_INT, &b->id, NULL, NULL};
+  ns_status st = ns_bulk(db, NS_SQL_SETTLE_LEASE, &id, 1, err);
+  return st == NS_OK && b->span > 0 ? ns_bulk(db, NS_SQL_SETTLE_EXPIRY, &id, 1, err)
+                                    : st;
+}
+
 /* Lease rows whose last open claims are all among these verdicts. */
 static ns_status delete_leases(ns_db *db, const slot *slots, size_t n,
                                ns_err *err) {
@@ -472,8 +501,7 @@ static ns_status delete_leases(ns_db *db, const slot *slots, size_t n,
               ns_leases_find(&db->leases, b->id, slots[k].v->id,
                              slots[k].v->run) != NULL;
     if (over > 0 && over == b->open)
-      st = ns_bulk(db, NS_SQL_SETTLE_LEASE,
-                   (ns_column[]){{NS_INT, &b->id, NULL, NULL}}, 1, err);
+      st = ns_settle_lease(db, b, err);
   }
   return st;
 }
@@ -547,8 +575,7 @@ void ns_settle_joined(ns_db *db) {
     db->count.settled += v->status == NS_OK;
     if (is_over(v) &&
         ns_leases_settle(&db->leases, v->lease, v->id, v->run)) {
-      ns_bulk(db, NS_SQL_SETTLE_LEASE,
-              (ns_column[]){{NS_INT, &v->lease, NULL, NULL}}, 1, &err);
+      ns_settle_lease(db, ns_leases_batch(&db->leases, v->lease), &err);
       ns_leases_drop(&db->leases, v->lease);
     }
   }

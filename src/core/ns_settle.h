@@ -5,6 +5,7 @@
 #define NS_SETTLE_H
 
 #include "nightshift.h"
+#include "ns_lease.h"
 
 /* Writes the verdicts and their children; each gets its status: OK, STALE, or
 ** BUSY when somebody holds its row. Errors: what makes the whole batch fail. */
@@ -20,5 +21,8 @@ void ns_settle_joined(ns_db *db);
 /* Turns a verdict that the server refuses into a failure of its job. 'text'
 ** must outlive the verdict. */
 void ns_settle_refused(ns_verdict *v, const char *text);
+
+/* Deletes the row of a batch of ours. */
+ns_status ns_settle_lease(ns_db *db, const ns_lease *b, ns_err *err);
 
 #endif

@@ -7,6 +7,7 @@
 */
 #include "ns_url.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -135,14 +136,22 @@ static ns_status set_tls(ns_url *u, const char *value, ns_err *err) {
   return NS_OK;
 }
 
-static ns_status set_timeout(ns_url *u, const char *value, ns_err *err) {
-  ns_status st = ns_duration_parse(ns_str(value), &u->connect_timeout, err);
-  if (st != NS_OK)
-    return ns_err_context(err, "database URL: connect_timeout");
-  if (u->connect_timeout <= 0)
-    return ns_fail(err, NS_EINVALID,
-                   "database URL: connect_timeout must be above zero");
-  return NS_OK;
+static ns_status set_timeout(int64_t *field, const char *name,
+                             const char *value, ns_err *err) {
+  char where[48];
+  snprintf(where, sizeof where, "database URL: %s", name);
+  if (ns_duration_parse(ns_str(value), field, err) != NS_OK)
+    return ns_err_context(err, where);
+  return *field > 0 ? NS_OK
+                    : ns_fail(err, NS_EINVALID, "%s must be above zero", where);
+}
+
+static ns_status set_connect_timeout(ns_url *u, const char *value, ns_err *err) {
+  return set_timeout(&u->connect_timeout, "connect_timeout", value, err);
+}
+
+static ns_status set_read_timeout(ns_url *u, const char *value, ns_err *err) {
+  return set_timeout(&u->read_timeout, "read_timeout", value, err);
 }
 
 static ns_status set_max_payload(ns_url *u, const char *value, ns_err *err) {
@@ -165,11 +174,12 @@ static const struct param {
 } params[] = {
     {"ca", offsetof(ns_url, ca), NULL},
     {"cert", offsetof(ns_url, cert), NULL},
-    {"connect_timeout", 0, set_timeout},
+    {"connect_timeout", 0, set_connect_timeout},
     {"file", offsetof(ns_url, file), NULL},
     {"group", offsetof(ns_url, group), NULL},
     {"key", offsetof(ns_url, key), NULL},
     {"max_payload", 0, set_max_payload},
+    {"read_timeout", 0, set_read_timeout},
     {"tls", 0, set_tls},
     {"unix_socket", offsetof(ns_url, socket), NULL},
 };
@@ -181,8 +191,8 @@ static ns_status unknown_key(const char *key, ns_err *err) {
                            "0123456789_-") == strlen(key);
   return ns_fail(err, NS_EINVALID,
                  "database URL: unknown key%s%s%s; the keys are ca, cert, "
-                 "connect_timeout, file, group, key, max_payload, tls and "
-                 "unix_socket",
+                 "connect_timeout, file, group, key, max_payload, "
+                 "read_timeout, tls and unix_socket",
                  plain ? " '" : "", plain ? key : "", plain ? "'" : "");
 }
 
@@ -308,6 +318,8 @@ void ns_url_fill(const ns_url *u, ns_config *cfg) {
     cfg->port = u->port;
   if (cfg->connect_timeout == 0)
     cfg->connect_timeout = u->connect_timeout;
+  if (cfg->read_timeout == 0)
+    cfg->read_timeout = u->read_timeout;
   if (cfg->max_payload == 0)
     cfg->max_payload = u->max_payload;
 }

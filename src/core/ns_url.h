@@ -4,7 +4,7 @@
 ** Parsing is a pure function of the bytes of the URL. Parts may be empty or
 ** percent-encoded; an IPv6 host stands in [brackets]; the keys of the query
 ** are those of ns_config (unix_socket, tls, ca, cert, key, connect_timeout,
-** max_payload, file, group), each at most once. No message of a failed parse
+** read_timeout, max_payload, file, group), each at most once. No message of a failed parse
 ** shows any part that could belong to the password.
 */
 #ifndef NS_URL_H
@@ -19,6 +19,7 @@ typedef struct ns_url {
   const char *file, *group, *tls, *ca, *cert, *key;
   unsigned port;           /* 0: absent */
   int64_t connect_timeout; /* µs; 0: absent */
+  int64_t read_timeout;    /* likewise */
   int64_t max_payload;     /* bytes; 0: absent */
 } ns_url;
 

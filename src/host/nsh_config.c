@@ -16,7 +16,7 @@
 typedef struct asked {
   int64_t workers, drain_within, drain_timeout, memory;
   bool drain;
-  const char *log, *url;
+  const char *log, *url, *shared;
 } asked;
 
 static const nsl_field fields[] = {
@@ -30,6 +30,7 @@ static const nsl_field fields[] = {
     {"log", NSL_CSTR, offsetof(asked, log)},
     {"url", NSL_CSTR, offsetof(asked, url)},
     {"connection", NSL_TABLE, 0},
+    {"shared", NSL_CSTR, offsetof(asked, shared)},
     {NULL, NSL_ANY, 0}};
 
 typedef struct connection {
@@ -44,6 +45,7 @@ static const nsl_field connection_fields[] = {
     TEXT(tls),   TEXT(ca),   TEXT(cert), TEXT(key),
     {"port", NSL_INT, offsetof(connection, port)},
     {"connect_timeout", NSL_INT, offsetof(connection, db.connect_timeout)},
+    {"read_timeout", NSL_INT, offsetof(connection, db.read_timeout)},
     {"max_payload", NSL_INT, offsetof(connection, db.max_payload)},
     {NULL, NSL_ANY, 0}};
 
@@ -79,6 +81,7 @@ static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
   cfg->memory = a.memory;
   cfg->json = strcmp(a.log, "json") == 0;
   cfg->db.url = a.url;
+  cfg->shared = a.shared;
   return NS_OK;
 }
 
@@ -92,7 +95,7 @@ static ns_status read_connection(lua_State *L, int idx, nsh_config *cfg,
   if (st != NS_OK)
     return st;
   if (c.port < 0 || c.port > 65535 || c.db.connect_timeout < 0 ||
-      c.db.max_payload < 0)
+      c.db.read_timeout < 0 || c.db.max_payload < 0)
     return ns_fail(err, NS_EINVALID,
                    WHAT "connection: a number is out of its range");
   c.db.port = (unsigned)c.port;
@@ -195,6 +198,13 @@ static void set_text(lua_State *L, const char *name, const char *s) {
     nsl_setbytes(L, name, ns_str(s));
 }
 
+static void set_seconds(lua_State *L, const char *name, int64_t us) {
+  if (us <= 0)
+    return;
+  lua_pushnumber(L, (lua_Number)us / 1e6);
+  lua_setfield(L, -2, name);
+}
+
 void nsh_config_pushdb(lua_State *L, const nsh_config *cfg) {
   const nsl_field *f = connection_fields;
   connection c = {.db = cfg->db};
@@ -208,8 +218,6 @@ void nsh_config_pushdb(lua_State *L, const nsh_config *cfg) {
     nsl_setint(L, "port", cfg->db.port);
   if (cfg->db.max_payload > 0)
     nsl_setint(L, "max_payload", cfg->db.max_payload);
-  if (cfg->db.connect_timeout > 0) {
-    lua_pushnumber(L, (lua_Number)cfg->db.connect_timeout / 1e6);
-    lua_setfield(L, -2, "connect_timeout");
-  }
+  set_seconds(L, "connect_timeout", cfg->db.connect_timeout);
+  set_seconds(L, "read_timeout", cfg->db.read_timeout);
 }

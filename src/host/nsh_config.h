@@ -31,6 +31,7 @@ typedef struct nsh_config {
   int64_t drain_timeout; /* µs a stopping host waits for running handlers */
   int64_t memory;        /* bytes a job may use; 0: no limit */
   bool json;             /* how log lines look */
+  const char *shared;    /* size of the shared dict; NULL: see ns_region_open */
   ns_config db;
 } nsh_config;
 

@@ -22,7 +22,8 @@
 #include "nsh_memory.h"
 
 #define NEVER INT64_MAX
-#define PING (10 * NS_SECOND)
+#define BEAT (10 * NS_SECOND)
+#define LOOK_BUSY (NS_SECOND / 2) /* at other holders, while nobody listens */
 #define PRUNE (60 * NS_SECOND)
 #define PRUNE_MORE NS_SECOND
 #define RING_GAP (NS_SECOND / 20)
@@ -51,10 +52,11 @@ struct nsh_dispatch {
 
   bool hot;           /* the last claim came back full */
   int64_t recheck;    /* µs until the next repetition; 0: none */
-  int64_t recheck_at, due_at, ping_at, prune_at, ring_at, later_at;
+  int64_t recheck_at, due_at, beat_at, look_at, prune_at, ring_at, later_at;
   int64_t error_wait, error_at; /* after a failure: nothing before error_at */
   int64_t due;        /* as the last cycle said; -1: nothing scheduled */
   int empties;        /* claims in a row that found nothing */
+  int64_t holder;     /* who we are; changes when we were declared dead */
 };
 
 /* What one turn has to do, taken out of the mailbox. */
@@ -62,6 +64,8 @@ typedef struct turn {
   size_t limit;       /* jobs to claim */
   bool woken;         /* by the listener or a recheck: an empty claim counts */
   bool finish;
+  bool notices;       /* somebody has written to us */
+  bool gone;          /* a holder may have died */
   size_t want_ids;
   nsh_touch *touches;
   size_t ntouches;
@@ -132,14 +136,15 @@ static bool has_work(const nsh_dispatch *d, int64_t now) {
   if (now < d->error_at)
     return false;
   return d->batch.n > 0 || m->verdicts.n > 0 || now >= d->later_at ||
-         m->ntouches > 0 || m->want_ids > 0 || now >= d->ping_at ||
-         now >= d->prune_at || may_claim(d, now) ||
+         m->ntouches > 0 || m->want_ids > 0 || m->notices || m->gone ||
+         now >= d->beat_at || now >= d->look_at || now >= d->prune_at || may_claim(d, now) ||
          (m->finish && nsh_mail_quiescent(m));
 }
 
 /* When has_work may change its mind by itself. */
 static int64_t next_time(const nsh_dispatch *d, int64_t now) {
-  int64_t t = least(least(d->later_at, d->ping_at), d->prune_at);
+  int64_t t = least(least(d->later_at, d->beat_at),
+                    least(d->look_at, d->prune_at));
   if (nsh_mail_room(d->mail) > 0)
     t = least(t, least(d->recheck_at, d->due_at));
   return now < d->error_at ? d->error_at : t;
@@ -177,6 +182,9 @@ static void take_turn(nsh_dispatch *d, turn *t) {
   t->limit = nsh_mail_room(m);
   t->woken = t->limit > 0 && (m->woken || now >= d->recheck_at);
   t->finish = m->finish;
+  t->notices = m->notices;
+  t->gone = m->gone;
+  m->notices = m->gone = false;
   t->want_ids = m->want_ids;
   t->touches = m->touches;
   t->ntouches = m->ntouches;
@@ -247,6 +255,7 @@ static void arm(nsh_dispatch *d) {
   for (m->nqueues = 0; m->nqueues < d->nfeeds; m->nqueues++)
     m->queues[m->nqueues] = d->feeds[m->nqueues].queue_id;
   m->newest = d->cfg->nqueues > 0 ? 0 : d->newest;
+  m->holder = d->holder;
   if (!m->armed) {
     m->armed = true;
     pthread_cond_signal(&m->listen);
@@ -333,7 +342,6 @@ static bool cycle(nsh_dispatch *d, turn *t) {
   }
   recovered(d);
   now = ns_mono_us();
-  d->ping_at = now + PING;
   settled = sort_verdicts(d, now);
   publish(d, t, &jobs, settled, now);
   return true;
@@ -397,23 +405,97 @@ static void ring(nsh_dispatch *d, int64_t now) {
   d->ring_at = now + RING_GAP;
 }
 
+/* Claims that somebody has ended go to the loop, which stops their handlers. */
+static void read_notices(nsh_dispatch *d, turn *t) {
+  ns_token *tokens;
+  ns_err err;
+  size_t n;
+  if (!t->notices)
+    return;
+  t->notices = ns_notices(d->db, &tokens, &n, &err) != NS_OK;
+  if (n > 0) {
+    nsh_mail_lock(d->mail);
+    for (size_t i = 0; i < n; i++)
+      nsh_mail_revoke(d->mail, &tokens[i]);
+    nsh_mail_unlock(d->mail);
+    d->mail->notify(d->mail->notify_arg);
+  }
+  free(tokens);
+}
+
+/* Gives back what dead holders held. While the listener waits in the server it
+** says when one dies; otherwise we look ourselves. */
+static void look_around(nsh_dispatch *d, turn *t, int64_t now) {
+  ns_rescued sum;
+  ns_err err;
+  int64_t again_in;
+  bool armed;
+  if (now < d->look_at && !t->gone)
+    return;
+  t->gone = ns_look(d->db, &again_in, &sum, &err) != NS_OK;
+  if (sum.holders > 0 || sum.jobs > 0)
+    ns_log(NS_LOG_WARN, "rescue",
+           NS_FIELDS(ns_fi("holders", sum.holders), ns_fi("jobs", sum.jobs),
+                     ns_fi("poison", sum.poison)));
+  nsh_mail_lock(d->mail);
+  armed = d->mail->armed;
+  d->mail->woken = d->mail->woken || sum.jobs > 0;
+  nsh_mail_unlock(d->mail);
+  d->look_at = ns_mono_us() + (armed ? again_in : least(again_in, LOOK_BUSY));
+}
+
+/* "We live": with each cycle that writes, and at least so often. */
+static void beat(nsh_dispatch *d, int64_t now) {
+  ns_err err;
+  if (now < d->beat_at)
+    return;
+  if (ns_beat(d->db, &err) == NS_OK)
+    d->beat_at = now + BEAT;
+  else
+    back_off(d, &err);
+}
+
+/* Who was declared dead has lost every claim. */
+static void check_holder(nsh_dispatch *d) {
+  int64_t holder = ns_holder_id(d->db);
+  if (holder == d->holder)
+    return;
+  ns_log(NS_LOG_ERROR, "holder.lost",
+         NS_FIELDS(ns_fi("was", d->holder), ns_fi("is", holder)));
+  d->holder = holder;
+  nsh_mail_lock(d->mail);
+  d->mail->lost_all = true;
+  nsh_mail_unlock(d->mail);
+  d->mail->notify(d->mail->notify_arg);
+}
+
+/* Orders that were taken out go back in, for the next turn. */
+static void put_back(nsh_dispatch *d, turn *t) {
+  nsh_mail_lock(d->mail);
+  d->mail->want_ids += t->want_ids;
+  d->mail->woken = d->mail->woken || t->woken;
+  d->mail->notices = d->mail->notices || t->notices;
+  d->mail->gone = d->mail->gone || t->gone;
+  nsh_mail_unlock(d->mail);
+  for (size_t i = 0; i < t->ntouches; i++)
+    free(t->touches[i].text); /* signs of life come again */
+  free(t->touches);
+}
+
 static void do_turn(nsh_dispatch *d, turn *t) {
   int64_t now;
   if (!cycle(d, t)) {
-    /* orders that were taken out go back in, for the next turn */
-    nsh_mail_lock(d->mail);
-    d->mail->want_ids += t->want_ids;
-    d->mail->woken = d->mail->woken || t->woken;
-    nsh_mail_unlock(d->mail);
-    for (size_t i = 0; i < t->ntouches; i++)
-      free(t->touches[i].text); /* signs of life come again */
-    free(t->touches);
+    put_back(d, t);
     return;
   }
   if (t->want_ids > 0)
     take_ids(d, t->want_ids);
   write_touches(d, t);
   now = ns_mono_us();
+  beat(d, now);
+  check_holder(d);
+  read_notices(d, t);
+  look_around(d, t, now);
   ring(d, now);
   prune(d, now);
 }
@@ -480,6 +562,7 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
     return st;
   }
   atomic_store(&d->opened, true);
+  d->holder = ns_holder_id(d->db);
   mail->woken = true; /* an empty first claim is repeated */
   *out = d;
   return NS_OK;

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "ns_log.h"
+#include "ns_region.h"
 #include "ns_time.h"
 #include "nsh_dispatch.h"
 #include "nsh_life.h"
@@ -498,10 +499,15 @@ static void live(host *h) {
 }
 
 int nsh_host_run(const nsh_config *cfg) {
-  host *h = nsh_alloc(sizeof *h);
+  host *h;
   ns_err err;
   int seed;
   int code;
+  if (ns_region_open(cfg->shared, &err) != NS_OK) { /* before the first fork */
+    complain(err.message, strlen(err.message));
+    return err.status == NS_EINVALID ? NSH_EXIT_USAGE : NSH_EXIT_FAILURE;
+  }
+  h = nsh_alloc(sizeof *h);
   h->cfg = cfg;
   ns_log_setup(cfg->json, NS_LOG_INFO);
   signal(SIGPIPE, SIG_IGN);

@@ -15,8 +15,9 @@
 #include "nsh_memory.h"
 
 #define WAIT (10 * NS_SECOND)
-#define RETRY NS_SECOND       /* after a lost connection */
+#define RETRY NS_SECOND       /* after a lost connection, on average */
 #define STOP_STEP 20000
+#define TOLD_STEP 50000
 #define STOP_MAX NS_SECOND
 
 struct nsh_listen {
@@ -26,7 +27,7 @@ struct nsh_listen {
   bool running;
   int64_t *queues; /* copy of the mailbox's */
   size_t nqueues, cap;
-  int64_t newest;
+  int64_t newest, holder;
 };
 
 /* Waits until armed; false: stop. */
@@ -41,15 +42,21 @@ static bool armed(nsh_listen *l) {
     memcpy(l->queues, m->queues, m->nqueues * sizeof *l->queues);
   l->nqueues = m->nqueues;
   l->newest = m->newest;
+  l->holder = m->holder;
   go = !m->stop_listening;
   nsh_mail_unlock(m);
   return go;
 }
 
-static void wake(nsh_mail *m) {
+/* 'why': NS_WOKE_… . Only for work the listener rests until it is armed. */
+static void wake(nsh_mail *m, unsigned why) {
   nsh_mail_lock(m);
-  m->armed = false;
-  m->woken = true;
+  if (why & NS_WOKE_WORK) {
+    m->armed = false;
+    m->woken = true;
+  }
+  m->notices = m->notices || (why & NS_WOKE_NOTICE);
+  m->gone = m->gone || (why & NS_WOKE_GONE);
   pthread_cond_signal(&m->work);
   nsh_mail_unlock(m);
 }
@@ -69,13 +76,15 @@ static void *thread(void *arg) {
   nsh_listen *l = arg;
   nsh_mail *m = l->mail;
   ns_err err;
-  bool woke;
+  unsigned why;
   while (armed(l)) {
-    if (ns_listen(l->listener, l->queues, l->nqueues, l->newest, WAIT, &woke,
-                  &err) != NS_OK)
-      pause_us(m, RETRY);
-    else if (woke)
-      wake(m);
+    if (ns_listen(l->listener, l->queues, l->nqueues, l->newest, l->holder,
+                  WAIT, &why, &err) != NS_OK)
+      pause_us(m, ns_jitter(RETRY, 1.0)); /* not all hosts at once */
+    else if (why != 0)
+      wake(m, why);
+    if (why != 0 && !(why & NS_WOKE_WORK))
+      pause_us(m, TOLD_STEP); /* until it has been seen to */
   }
   nsh_mail_lock(m);
   m->deaf = true;

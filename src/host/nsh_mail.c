@@ -48,6 +48,7 @@ void nsh_mail_free(nsh_mail *m) {
   free(m->touches);
   free(m->ids);
   free(m->lost);
+  free(m->revoked);
   free(m->queues);
   pthread_cond_destroy(&m->work);
   pthread_cond_destroy(&m->listen);
@@ -134,4 +135,9 @@ void nsh_mail_ids(nsh_mail *m, const int64_t *ids, size_t n) {
 void nsh_mail_lose(nsh_mail *m, const nsh_touch *t) {
   nsh_must(ns_grow(&m->lost, &m->caplost, m->nlost + 1, sizeof *m->lost));
   m->lost[m->nlost++] = (nsh_lost){t->seat, t->seq};
+}
+
+void nsh_mail_revoke(nsh_mail *m, const ns_token *t) {
+  nsh_must(ns_grow(&m->revoked, &m->caprevoked, m->nrevoked + 1, sizeof *m->revoked));
+  m->revoked[m->nrevoked++] = *t;
 }

@@ -54,6 +54,8 @@ typedef struct nsh_mail {
   bool finish;        /* settle what there is, then end */
   atomic_bool give_up; /* do not wait for the server any more */
   atomic_bool away;    /* the server is being waited for */
+  bool notices;       /* the listener saw a notice, ... */
+  bool gone;          /* ... or the death of a holder */
 
   /* from the dispatcher to the loop */
   nsh_load *loads, **loads_end;
@@ -61,6 +63,9 @@ typedef struct nsh_mail {
   size_t nids, capids;
   nsh_lost *lost;
   size_t nlost, caplost;
+  ns_token *revoked;  /* claims that somebody has ended */
+  size_t nrevoked, caprevoked;
+  bool lost_all;      /* we were declared dead: no claim is ours any more */
   bool rested;        /* nothing to claim, twice in a row */
   int64_t rest_due;   /* then: µs until the next scheduled job, -1: none */
   bool ended, clean;  /* the thread is done; all was written */
@@ -76,6 +81,7 @@ typedef struct nsh_mail {
   int64_t *queues;    /* what to listen to */
   size_t nqueues, capqueues;
   int64_t newest;     /* greatest queue id known; 0: new ones do not matter */
+  int64_t holder;     /* who we are */
 } nsh_mail;
 
 void nsh_mail_init(nsh_mail *m, void (*notify)(void *arg), void *arg);
@@ -114,5 +120,6 @@ size_t nsh_mail_room(const nsh_mail *m);
 void nsh_mail_deliver(nsh_mail *m, ns_jobs *jobs);
 void nsh_mail_ids(nsh_mail *m, const int64_t *ids, size_t n);
 void nsh_mail_lose(nsh_mail *m, const nsh_touch *t);
+void nsh_mail_revoke(nsh_mail *m, const ns_token *t);
 
 #endif

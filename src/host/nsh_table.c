@@ -156,6 +156,17 @@ static void lose(nsh_seat *s) {
   nsh_ladder_start(s, NSH_WHY_LOST, NSH_STEP);
 }
 
+/* The claim of a running job has been ended by somebody. One that has not been
+** started is refused when its verdict comes. */
+static void lose_job(nsh_table *t, const ns_token *token) {
+  for (size_t i = 0; i < t->nseats; i++) {
+    nsh_seat *s = &t->seats[i];
+    nsh_task *task = s->n > 0 ? nsh_seat_task(s, 0) : NULL;
+    if (task != NULL && task->id == token->id && task->run == token->run)
+      lose(s);
+  }
+}
+
 static void take_lost(nsh_table *t) {
   nsh_mail *m = t->mail;
   for (size_t i = 0; i < m->nlost; i++) {
@@ -164,14 +175,22 @@ static void take_lost(nsh_table *t) {
       lose(s);
   }
   m->nlost = 0;
+  for (size_t i = 0; i < m->nrevoked; i++)
+    lose_job(t, &m->revoked[i]);
+  m->nrevoked = 0;
 }
 
 void nsh_table_collect(nsh_table *t) {
+  bool all;
   nsh_mail_lock(t->mail);
   take_loads(t);
   take_lost(t);
+  all = t->mail->lost_all;
+  t->mail->lost_all = false;
   nsh_intake_serve_ids(t);
   nsh_mail_unlock(t->mail);
+  if (all)
+    nsh_table_lose_all(t);
   nsh_table_hand_out(t);
 }
 

@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "../base/ns_duration.h"
+
 #define NSL_BOX "nightshift.box"
 
 /* ------------------------------------------------------------------ boxes */
@@ -190,6 +192,14 @@ ns_bytes nsl_checkbytes(lua_State *L, int arg) {
 
 ns_bytes nsl_optbytes(lua_State *L, int arg) {
   return lua_isnoneornil(L, arg) ? NS_NONE : nsl_checkbytes(L, arg);
+}
+
+ns_status nsl_toduration(lua_State *L, int arg, int64_t *us, ns_err *err) {
+  if (lua_type(L, arg) == LUA_TNUMBER)
+    return ns_duration_seconds(lua_tonumber(L, arg), us, err);
+  if (lua_type(L, arg) != LUA_TSTRING)
+    luaL_typeerror(L, arg, "number of seconds or string like \"5m\"");
+  return ns_duration_parse(nsl_checkbytes(L, arg), us, err);
 }
 
 /* ----------------------------------------------------------------- pushes */

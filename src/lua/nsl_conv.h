@@ -49,6 +49,10 @@ ns_bytes nsl_checkbytes(lua_State *L, int arg);
 /* The same; absent for none, nil. [-0, +0, v] */
 ns_bytes nsl_optbytes(lua_State *L, int arg);
 
+/* Argument 'arg' as microseconds: seconds, or a text like "5m". Raises for
+** other types. [-0, +0, v] Errors: INVALID. */
+ns_status nsl_toduration(lua_State *L, int arg, int64_t *us, ns_err *err);
+
 /* Makes the box metatable; part of opening the module. [-0, +0, m] */
 void nsl_openboxes(lua_State *L);
 

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ns_time.h"
+
 /* ---------------------------------------------------------- open and close */
 
 /* What open reads; the port is narrowed afterwards. */
@@ -37,6 +39,7 @@ static const nsl_field open_fields[] = {
     TEXT_OPTION(cert),
     TEXT_OPTION(key),
     {"connect_timeout", NSL_INT, offsetof(opening, cfg.connect_timeout)},
+    {"read_timeout", NSL_INT, offsetof(opening, cfg.read_timeout)},
     {"max_payload", NSL_INT, offsetof(opening, cfg.max_payload)},
     {"no_schema", NSL_BOOL, offsetof(opening, cfg.no_schema)},
     {NULL, NSL_ANY, 0}};
@@ -48,9 +51,12 @@ static ns_status readopening(lua_State *L, opening *o, ns_err *err) {
   if (o->port < 0 || o->port > 65535)
     return ns_fail(err, NS_EINVALID, "open: port must be 1 to 65535, got %lld",
                    (long long)o->port);
-  if (o->cfg.connect_timeout < 0 || o->cfg.max_payload < 0)
+  if (o->cfg.connect_timeout < 0 || o->cfg.read_timeout < 0 ||
+      o->cfg.max_payload < 0)
     return ns_fail(err, NS_EINVALID, "open: %s must not be negative",
-                   o->cfg.max_payload < 0 ? "max_payload" : "connect_timeout");
+                   o->cfg.max_payload < 0    ? "max_payload"
+                   : o->cfg.read_timeout < 0 ? "read_timeout"
+                                             : "connect_timeout");
   o->cfg.port = (unsigned)o->port;
   return NS_OK;
 }
@@ -69,8 +75,8 @@ Opens a database handle. Without any option: the private server of the working
 directory.
 @function open
 @tparam[opt] table options url, host, user, password, database, socket, port,
-file, group, tls, ca, cert, key, connect_timeout (µs), max_payload (bytes),
-no_schema (boolean: skip the check of the tables)
+file, group, tls, ca, cert, key, connect_timeout (µs), read_timeout (µs; none: it
+waits for ever), max_payload (bytes), no_schema (boolean: skip the check of the tables)
 @treturn[1] nightshift.db
 @treturn[2] nil
 @treturn[2] string message
@@ -326,6 +332,36 @@ static int db_prune(lua_State *L) {
 }
 
 /***
+Looks at all other holders and gives back what dead ones held.
+@function db:look
+@tparam[opt=0] integer patience µs: looks again as long as the grace of somebody
+who seems dead ends within it
+@treturn {holders=integer,jobs=integer,poison=integer}
+*/
+static int db_look(lua_State *L) {
+  ns_err err;
+  ns_rescued all = {0};
+  ns_rescued sum;
+  int64_t again_in = 0;
+  ns_db *db = nsl_checkdb(L);
+  int64_t until = ns_mono_us() + luaL_optinteger(L, 2, 0);
+  do {
+    if (again_in > 0)
+      ns_sleep_us(again_in);
+    if (ns_look(db, &again_in, &sum, &err) != NS_OK)
+      return nsl_fail(L, &err);
+    all.holders += sum.holders;
+    all.jobs += sum.jobs;
+    all.poison += sum.poison;
+  } while (sum.suspects > 0 && ns_mono_us() + again_in <= until);
+  lua_createtable(L, 0, 3);
+  nsl_setint(L, "holders", all.holders);
+  nsl_setint(L, "jobs", all.jobs);
+  nsl_setint(L, "poison", all.poison);
+  return 1;
+}
+
+/***
 Wakes an idle listener.
 @function db:ring
 @return true, or nil, message, code
@@ -379,6 +415,7 @@ static const luaL_Reg verbs[] = {{"begin", db_begin},
                                  {"counters", db_counters},
                                  {"in_transaction", db_in_transaction},
                                  {"is_open", db_is_open},
+                                 {"look", db_look},
                                  {"migrate", db_migrate},
                                  {"now", db_now},
                                  {"pause", db_pause},

@@ -400,14 +400,16 @@ static int db_claim(lua_State *L) {
   ns_jobs *jobs;
   lua_Integer limit = luaL_optinteger(L, 3, 1);
   lua_Integer wait = luaL_optinteger(L, 4, 0);
+  lua_Integer lease = luaL_optinteger(L, 5, 0);
   nsl_checkdb(L);
   queue = nsl_checkbytes(L, 2);
   luaL_argcheck(L, limit >= 1 && limit <= MAX_CLAIM, 3,
                 "1 to 100000 expected");
   luaL_argcheck(L, wait >= 0, 4, "must not be negative");
+  luaL_argcheck(L, lease >= 0, 5, "must not be negative");
   jobs = nsl_box(L, sizeof *jobs, free_jobs);
-  if (ns_claim(nsl_checkdb(L), queue, (size_t)limit, wait, jobs, &err) !=
-      NS_OK) {
+  if (ns_claim(nsl_checkdb(L), queue, (size_t)limit, wait, lease, jobs,
+               &err) != NS_OK) {
     nsl_unbox(jobs);
     return nsl_fail(L, &err);
   }

@@ -4,10 +4,10 @@
 */
 #include <lauxlib.h>
 
-#include "../base/ns_duration.h"
 #include "../base/ns_time.h"
 #include "nsl_conv.h"
 #include "nsl_db.h"
+#include "nsl_shared.h"
 
 /***
 Seconds of a monotonic clock with an unknown start, for measuring.
@@ -30,15 +30,8 @@ Microseconds of a duration.
 */
 static int lib_duration(lua_State *L) {
   ns_err err;
-  ns_status st;
-  int64_t us = 0;
-  if (lua_type(L, 1) == LUA_TNUMBER)
-    st = ns_duration_seconds(lua_tonumber(L, 1), &us, &err);
-  else if (lua_type(L, 1) == LUA_TSTRING)
-    st = ns_duration_parse(nsl_checkbytes(L, 1), &us, &err);
-  else
-    return luaL_typeerror(L, 1, "number of seconds or string like \"5m\"");
-  if (st != NS_OK)
+  int64_t us;
+  if (nsl_toduration(L, 1, &us, &err) != NS_OK)
     return nsl_fail(L, &err);
   lua_pushinteger(L, us);
   return 1;
@@ -80,6 +73,8 @@ static const luaL_Reg functions[] = {
     {"decode", nsl_lib_decode}, {"array", nsl_lib_array},
     {"clock", lib_clock},       {"duration", lib_duration},
     {"schema", lib_schema},     {"sql", lib_sql},
+    {"lock", nsl_lib_lock},     {"unlock", nsl_lib_unlock},
+    {"unlock_all", nsl_lib_unlock_all},
     {NULL, NULL}};
 
 int luaopen_nightshift_core(lua_State *L) {
@@ -90,6 +85,8 @@ int luaopen_nightshift_core(lua_State *L) {
   luaL_newlib(L, functions);
   lua_pushlightuserdata(L, NULL);
   lua_setfield(L, -2, "null");
+  nsl_pushshared(L);
+  lua_setfield(L, -2, "shared");
   lua_pushliteral(L, NS_VERSION);
   lua_setfield(L, -2, "_VERSION");
   return 1;

@@ -1,7 +1,8 @@
---- Commands on queues: status, pause, resume.
+--- Commands on queues and holders: status, pause, resume, rescue.
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
+local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 
 local queues = { commands = {} }
@@ -14,6 +15,10 @@ function queues.define(parser)
   for name, text in pairs { pause = "Stop claims from queues; pushes still work.", resume = "Let claims go on." } do
     parser:command(name, text):argument("queue", "Queue name."):args "+"
   end
+  local rescue = parser:command("rescue", "Give back the jobs of hosts and programs that died. "
+    .. "Living hosts do it by themselves; this is for cron where none may live.")
+  rescue:option("--wait", "How long to take to be sure of their death.", "2s")
+  rescue:flag("--json", "Print JSON.")
 end
 
 local function count_of(state)
@@ -81,6 +86,15 @@ local function set_paused(paused)
     end
     return failed and context.FAILURE or 0
   end
+end
+
+function commands.rescue(args)
+  local wait, message = options.duration(args.wait, "--wait")
+  if not wait then context.fail(context.USAGE, "%s", message) end
+  local db <close> = context.connect(args)
+  local found = context.must(db._handle:look(wait))
+  if args.json then return output.json(found) end
+  output.line(("%d jobs of %d dead holders given back"):format(found.jobs, found.holders))
 end
 
 commands.pause = set_paused(true)

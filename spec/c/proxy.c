@@ -1,0 +1,381 @@
+/*
+** A proxy between the clients of a spec and their server, which breaks
+** connections in exactly chosen ways.
+**
+** usage: proxy LISTEN TARGET FIFO
+**   LISTEN  path of a unix socket to make, or "tcp": a port of 127.0.0.1
+**   TARGET  path of the server's unix socket
+**   FIFO    commands are lines in FIFO.in; each is answered by one in FIFO.out
+** Prints "listening", with the port, when it is ready. The commands:
+**   cut N          when N more bytes have passed, whichever way and on whichever
+**                  connection, that connection is closed on both sides
+**   commit before N | commit after N
+**                  the Nth COMMIT is not passed on | its reply is not
+**   lasting        the next cut goes on: new connections are refused
+**   fired          "yes" when the cut has happened; disarms, and ends "lasting"
+**   trace | report forgets | tells the packets that passed: c or s (who sent it;
+**                  C: a COMMIT) and how many bytes had passed at its end
+**   freeze | strand   all connections | those there are now stand still: open,
+**                  but nothing passes, until "thaw"
+**   delay MS       each reply comes that much later
+**   close          closes all connections
+**   refuse | admit new connections are closed at once | are served again
+**   accepts        how many connections came since the last time, and how many
+**                  of them within the busiest second
+** One thread, one loop: when a command is answered it is in force.
+*/
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PAIRS 256
+#define EDGES 4096
+#define TIMES 65536
+
+/* Where one direction of a connection is inside its packets. */
+typedef struct framing {
+  unsigned char start[11]; /* header, command, and room for "COMMIT" */
+  size_t have;             /* bytes of the packet so far */
+} framing;
+
+typedef struct pair {
+  int client, server; /* -1: free */
+  bool doomed;        /* its COMMIT is on the way: drop the reply */
+  bool frozen;
+  long long held;     /* a reply waits until then, ms; 0: none */
+  framing up, down;
+} pair;
+
+typedef struct edge {
+  char who;
+  long long at;
+} edge;
+
+static pair pairs[PAIRS];
+static const char *target;
+static long long passed, limit = -1; /* bytes; -1: no cut is armed */
+static int commits;                  /* which COMMIT to cut; 0: none */
+static bool cut_after, fired, lasting, refusing, freezing;
+static long long delay;
+static edge edges[EDGES];
+static size_t nedges;
+static long long times[TIMES]; /* ms of each accept */
+static size_t ntimes;
+
+static long long now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (long long)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* ------------------------------------------------------------ connections */
+
+static int unix_socket(const char *path, struct sockaddr_un *a) {
+  memset(a, 0, sizeof *a);
+  a->sun_family = AF_UNIX;
+  snprintf(a->sun_path, sizeof a->sun_path, "%s", path);
+  return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+}
+
+static int listen_unix(const char *path) {
+  struct sockaddr_un a;
+  int fd = unix_socket(path, &a);
+  if (bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 512))
+    return -1;
+  puts("listening");
+  return fd;
+}
+
+static int listen_tcp(void) {
+  struct sockaddr_in a = {.sin_family = AF_INET,
+                          .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t size = sizeof a;
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (bind(fd, (struct sockaddr *)&a, size) || listen(fd, 512) ||
+      getsockname(fd, (struct sockaddr *)&a, &size))
+    return -1;
+  printf("listening %d\n", ntohs(a.sin_port));
+  return fd;
+}
+
+static void hang_up(pair *p) {
+  close(p->client);
+  close(p->server);
+  p->client = p->server = -1;
+}
+
+static void admit(int listener) {
+  struct sockaddr_un a;
+  int client = accept(listener, NULL, NULL);
+  int server;
+  pair *p = pairs;
+  if (ntimes < TIMES)
+    times[ntimes++] = now_ms();
+  while (p < pairs + PAIRS && p->client >= 0)
+    p++;
+  server = unix_socket(target, &a);
+  if (refusing || p == pairs + PAIRS ||
+      connect(server, (struct sockaddr *)&a, sizeof a)) {
+    close(client);
+    close(server);
+    return;
+  }
+  *p = (pair){.client = client, .server = server, .frozen = freezing};
+}
+
+/* ------------------------------------------------------------------ bytes */
+
+static void fire(pair *p) {
+  hang_up(p);
+  limit = -1;
+  commits = 0;
+  fired = true;
+  refusing = refusing || lasting;
+}
+
+/* A COM_QUERY packet that says exactly COMMIT. */
+static bool is_commit(const unsigned char *b, size_t n) {
+  return n == 11 && b[0] == 7 && b[4] == 3 && memcmp(b + 5, "COMMIT", 6) == 0;
+}
+
+/* Follows the packets of one direction, noting where each ends. */
+static void follow(framing *f, char who, const unsigned char *b, size_t n) {
+  long long start = passed - (long long)n;
+  for (size_t i = 0; i < n; i++) {
+    size_t size;
+    if (f->have < sizeof f->start)
+      f->start[f->have] = b[i];
+    f->have++;
+    if (f->have < 4)
+      continue;
+    size = 4 + (f->start[0] | (size_t)f->start[1] << 8 |
+                (size_t)f->start[2] << 16);
+    if (f->have < size)
+      continue;
+    if (who == 'c' && is_commit(f->start, f->have))
+      who = 'C';
+    if (nedges < EDGES)
+      edges[nedges++] = (edge){who, start + (long long)i + 1};
+    f->have = 0;
+  }
+}
+
+/* Passes on what may pass; false: the connection is over. */
+static bool pass(pair *p, char who, const unsigned char *b, size_t n) {
+  int to = who == 'c' ? p->server : p->client;
+  bool cut = limit >= 0 && passed + (long long)n >= limit;
+  if (cut)
+    n = (size_t)(limit - passed);
+  for (size_t sent = 0; sent < n;) {
+    ssize_t k = write(to, b + sent, n - sent);
+    if (k <= 0)
+      return false;
+    sent += (size_t)k;
+  }
+  passed += (long long)n;
+  follow(who == 'c' ? &p->up : &p->down, who, b, n);
+  if (cut)
+    fire(p);
+  return true;
+}
+
+static void from_client(pair *p) {
+  static unsigned char b[65536];
+  ssize_t n = read(p->client, b, sizeof b);
+  if (n <= 0) {
+    hang_up(p);
+    return;
+  }
+  if (commits > 0 && is_commit(b, (size_t)n) && --commits == 0) {
+    p->doomed = cut_after;
+    if (!cut_after) {
+      fire(p);
+      return;
+    }
+  }
+  if (!pass(p, 'c', b, (size_t)n))
+    hang_up(p);
+}
+
+static void from_server(pair *p) {
+  static unsigned char b[65536];
+  ssize_t n;
+  if (delay > 0 && p->held == 0) {
+    p->held = now_ms() + delay;
+    return;
+  }
+  p->held = 0;
+  n = read(p->server, b, sizeof b);
+  if (n > 0 && p->doomed)
+    fire(p);
+  else if (n <= 0 || !pass(p, 's', b, (size_t)n))
+    hang_up(p);
+}
+
+/* --------------------------------------------------------------- commands */
+
+static void each_pair(bool close_it, bool frozen) {
+  for (pair *p = pairs; p < pairs + PAIRS; p++)
+    if (p->client >= 0) {
+      p->frozen = frozen;
+      if (close_it)
+        hang_up(p);
+    }
+}
+
+static void report(FILE *out) {
+  for (size_t i = 0; i < nedges; i++)
+    fprintf(out, "%c%lld ", edges[i].who, edges[i].at);
+  fputc('\n', out);
+}
+
+static void accepts(FILE *out) {
+  size_t most = 0;
+  for (size_t i = 0, first = 0; i < ntimes; i++) {
+    while (times[i] - times[first] >= 1000)
+      first++;
+    if (i + 1 - first > most)
+      most = i + 1 - first;
+  }
+  fprintf(out, "%zu %zu\n", ntimes, most);
+  ntimes = 0;
+}
+
+static void tell_fired(FILE *out) {
+  fprintf(out, "%s\n", fired ? "yes" : "no");
+  fired = lasting = false;
+  limit = -1;
+  commits = 0;
+}
+
+/* Commands without a number. Returns false for one it does not know. */
+static bool do_word(const char *word) {
+  if (strcmp(word, "lasting") == 0)
+    lasting = true;
+  else if (strcmp(word, "trace") == 0)
+    passed = 0, nedges = 0;
+  else if (strcmp(word, "freeze") == 0)
+    freezing = true, each_pair(false, true);
+  else if (strcmp(word, "strand") == 0)
+    each_pair(false, true);
+  else if (strcmp(word, "thaw") == 0)
+    freezing = false, each_pair(false, false);
+  else if (strcmp(word, "close") == 0)
+    each_pair(true, false);
+  else if (strcmp(word, "refuse") == 0)
+    refusing = true;
+  else if (strcmp(word, "admit") == 0)
+    refusing = false;
+  else
+    return false;
+  return true;
+}
+
+static void command(const char *line, FILE *out) {
+  long long n;
+  char word[16] = "";
+  bool known = true;
+  sscanf(line, "%15s", word);
+  if (strcmp(word, "report") == 0)
+    report(out);
+  else if (strcmp(word, "accepts") == 0)
+    accepts(out);
+  else if (strcmp(word, "fired") == 0)
+    tell_fired(out);
+  else {
+    if (sscanf(line, "cut %lld", &n) == 1)
+      passed = 0, fired = false, limit = n;
+    else if (sscanf(line, "delay %lld", &n) == 1)
+      delay = n;
+    else if (sscanf(line, "commit %15s %lld", word, &n) == 2)
+      fired = false, commits = (int)n, cut_after = strcmp(word, "after") == 0;
+    else
+      known = do_word(word);
+    fputs(known ? "ok\n" : "unknown\n", out);
+  }
+  fflush(out);
+}
+
+/* ------------------------------------------------------------------- loop */
+
+/* What to wait for on one side; -1 is left out by poll. */
+static int wanted(const pair *p, int fd, bool server, long long now, int *wait) {
+  if (fd < 0 || p->frozen)
+    return -1;
+  if (!server || p->held <= now)
+    return fd;
+  if (*wait < 0 || p->held - now < *wait)
+    *wait = (int)(p->held - now);
+  return -1;
+}
+
+static void turn(int listener, FILE *in, FILE *out) {
+  static struct pollfd fds[2 + 2 * PAIRS];
+  char line[80];
+  int wait = -1;
+  long long now = now_ms();
+  fds[0] = (struct pollfd){freezing ? -1 : listener, POLLIN, 0};
+  fds[1] = (struct pollfd){fileno(in), POLLIN, 0};
+  for (int i = 0; i < PAIRS; i++) {
+    pair *p = &pairs[i];
+    fds[2 + 2 * i] =
+        (struct pollfd){wanted(p, p->client, false, now, &wait), POLLIN, 0};
+    fds[3 + 2 * i] =
+        (struct pollfd){wanted(p, p->server, true, now, &wait), POLLIN, 0};
+  }
+  if (poll(fds, 2 + 2 * PAIRS, wait) < 0)
+    return;
+  for (int i = 0; i < PAIRS; i++) {
+    if (fds[2 + 2 * i].revents && pairs[i].client >= 0)
+      from_client(&pairs[i]);
+    if (fds[3 + 2 * i].revents && pairs[i].server >= 0)
+      from_server(&pairs[i]);
+  }
+  if (fds[0].revents)
+    admit(listener);
+  if (fds[1].revents && fgets(line, sizeof line, in) != NULL)
+    command(line, out);
+}
+
+/* Our own writing end keeps the commands from ending when a spec closes its. */
+static FILE *fifo(const char *prefix, const char *end, const char *mode) {
+  char path[256];
+  int fd;
+  snprintf(path, sizeof path, "%s.%s", prefix, end);
+  fd = open(path, O_RDWR | O_CLOEXEC);
+  return fd >= 0 ? fdopen(fd, mode) : NULL;
+}
+
+int main(int argc, char **argv) {
+  int listener;
+  FILE *in;
+  FILE *out;
+  if (argc != 4) {
+    fputs("usage: proxy LISTEN|tcp TARGET FIFO\n", stderr);
+    return 2;
+  }
+  signal(SIGPIPE, SIG_IGN);
+  for (int i = 0; i < PAIRS; i++)
+    pairs[i].client = pairs[i].server = -1;
+  target = argv[2];
+  in = fifo(argv[3], "in", "r");
+  out = fifo(argv[3], "out", "w");
+  listener = strcmp(argv[1], "tcp") == 0 ? listen_tcp() : listen_unix(argv[1]);
+  if (in == NULL || out == NULL || listener < 0) {
+    perror("proxy");
+    return 1;
+  }
+  setvbuf(in, NULL, _IONBF, 0);
+  fflush(stdout);
+  for (;;)
+    turn(listener, in, out);
+}

@@ -1,0 +1,290 @@
+-- Jobs of programs that die: they come back to whoever lives.
+
+local core = require "nightshift.core"
+local db = require "spec.support.db"
+local nightshift = require "nightshift"
+local proc = require "spec.support.proc"
+
+describe("liveness:", function()
+  local url
+
+  before_each(function() url = db.fresh() end)
+
+  local function database() return url:match "/([^/?]+)%?" end
+  local function sql(text) return db.sql(text, database()) end
+
+  -- A program that claims `n` jobs, says so and hangs.
+  local function claimer(n, options, env)
+    local p = proc.start { proc.lua, "-e", ([[
+      local nightshift = require "nightshift"
+      local db = assert(nightshift.open(%q))
+      local jobs = assert(db:queue "q":claim_many(%d, %s))
+      io.stdout:write("holds ", #jobs, "\n"):flush()
+      io.read()
+      os.execute "sleep 60"]]):format(url, n, options or "nil"), stdin = "x\n", env = env }
+    p:wait_line "holds"
+    return p
+  end
+
+  local function holders() return tonumber(sql "SELECT COUNT(*) FROM nightshift_holder WHERE dead IS NULL") end
+
+  -- Makes the process ids of the holders mean nothing here: as if they ran on
+  -- another machine.
+  local function elsewhere() sql "UPDATE nightshift_holder SET boot_id = 'elsewhere'" end
+
+  -- The server has been up for longer than the grace after a start.
+  local function aged_server()
+    eventually(function()
+      return tonumber(sql [[SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS
+        WHERE VARIABLE_NAME = 'UPTIME']]) >= 15
+    end, 20)
+  end
+
+  it("a program killed with -9 loses its jobs to a handle that waits, at once on one machine", function()
+    local handle <close> = assert(nightshift.open(url))
+    local q = handle:queue "q"
+    assert(q:push_many { { "a", 1 }, { "b", 2 }, { "c", 3 } })
+    local p = claimer(2)
+    assert.equal("c", assert(q:claim()).name)
+    p:signal "KILL"
+    local started = nightshift.clock()
+    local job = assert(q:claim { wait = 20 })
+    assert.is_true(nightshift.clock() - started < proc.limit(2))
+    assert.equal("a", job.name)
+    assert.equal(2, job.run)
+    assert.equal(1, job.attempt)
+    assert.equal("b", assert(q:claim()).name)
+  end)
+
+  it("a program on another machine is waited for until its grace is over", function()
+    aged_server()
+    local handle <close> = assert(nightshift.open(url))
+    local q = handle:queue "q"
+    assert(q:push("a", 1))
+    local p = claimer(1)
+    assert.is_nil(q:claim())
+    elsewhere()
+    p:signal "KILL"
+    local started = nightshift.clock()
+    assert.equal("a", assert(q:claim { wait = 20 }).name)
+    local took = nightshift.clock() - started
+    assert.is_true(took >= 0.9 and took < proc.limit(2.5), took)
+  end)
+
+  it("a program killed with -9 loses its jobs at the next connect when nobody lived", function()
+    local handle = assert(nightshift.open(url))
+    local id = assert(handle:queue "q":push("a", 1))
+    handle:close()
+    local p = claimer(1)
+    p:signal "KILL"
+    eventually(function()
+      local next_one <close> = assert(nightshift.open(url))
+      return assert(next_one:job(id)).state == "ready"
+    end)
+  end)
+
+  it("the command rescue gives jobs back, and says how many", function()
+    aged_server()
+    local handle = assert(nightshift.open(url))
+    assert(handle:queue "q":push_many { { "a", 1 }, { "b", 2 } })
+    handle:close()
+    local p = claimer(2)
+    elsewhere()
+    p:signal "KILL"
+    local status, out = proc.nightshift({ "rescue", "--wait", "5s" }, url)
+    assert.equal(0, status)
+    assert.equal("2 jobs of 1 dead holders given back\n", out)
+    assert.equal("2", sql "SELECT COUNT(*) FROM nightshift_ready WHERE job_id > 0")
+    assert.equal("0", sql "SELECT COUNT(*) FROM nightshift_lease")
+    assert.equal("lost\nlost", sql "SELECT kind FROM nightshift_attempt")
+  end)
+
+  it("fifty programs that die at once are rescued together", function()
+    local handle <close> = assert(nightshift.open(url))
+    local q = handle:queue "q"
+    local items, programs = {}, {}
+    for i = 1, 51 do items[i] = { "a", i } end
+    assert(q:push_many(items))
+    for i = 1, 50 do programs[i] = claimer(1) end
+    assert(q:claim())
+    assert.equal(51, holders())
+    for _, p in ipairs(programs) do p:signal "KILL" end
+    local started = nightshift.clock()
+    local seen = 0
+    while seen < 50 do
+      seen = seen + #assert(q:claim_many(50, { wait = 20 }))
+    end
+    assert.is_true(nightshift.clock() - started < proc.limit(5))
+    assert.equal(1, holders())
+  end)
+
+  it("a handle that is closed or collected gives its jobs back at once", function()
+    local handle <close> = assert(nightshift.open(url))
+    local q = handle:queue "q"
+    assert(q:push("a", 1))
+    for _, drop in ipairs { "close", "collect" } do
+      local other = assert(nightshift.open(url))
+      assert.equal("a", assert(other:queue "q":claim { wait = 5 }).name)
+      assert.is_nil(q:claim())
+      if drop == "close" then other:close() end
+      other = nil -- luacheck: ignore
+      collectgarbage()
+      collectgarbage()
+      local job = assert(q:claim())
+      assert(job:release())
+    end
+  end)
+
+  it("a stopped program keeps its jobs as long as its connection lives", function()
+    local handle <close> = assert(nightshift.open(url))
+    local q = handle:queue "q"
+    assert(q:push("a", 1))
+    local p = claimer(1)
+    p:signal "STOP"
+    assert.is_nil(q:claim { wait = 2 })
+    p:signal "CONT"
+  end)
+
+  it("a claim with a lease ends when nobody touches it", function()
+    local handle <close> = assert(nightshift.open(url))
+    local q = handle:queue "q"
+    assert(q:push("a", 1))
+    local hung <close> = assert(nightshift.open(url))
+    local job = assert(hung:queue "q":claim { lease = 1.5 })
+    assert.is_nil(q:claim { wait = 1 })
+    assert.is_true(job:touch())
+    assert.is_nil(q:claim { wait = 1 })
+    local again = assert(q:claim { wait = 20 })
+    assert.equal(2, again.run)
+    local ok, _, code = job:ack()
+    assert.is_nil(ok)
+    assert.equal("STALE", code)
+    assert(again:ack())
+    assert.equal("0", sql "SELECT COUNT(*) FROM nightshift_lease")
+    assert.equal("0", sql "SELECT COUNT(*) FROM nightshift_expiry")
+  end)
+
+  it("a lease that was settled in time leaves nothing behind", function()
+    local handle <close> = assert(nightshift.open(url))
+    assert(handle:queue "q":push("a", 1))
+    assert(assert(handle:queue "q":claim { lease = 60 }):ack())
+    assert.equal("0", sql "SELECT COUNT(*) FROM nightshift_expiry")
+  end)
+
+  it("a holder that was declared dead finds out and goes on under a new name", function()
+    local handle <close> = assert(nightshift.open(url))
+    local q = handle:queue "q"
+    assert(q:push_many { { "a", 1 }, { "b", 2 } })
+    local job = assert(q:claim_many(2))[1]
+    sql "UPDATE nightshift_holder SET dead = 1"
+    local other <close> = assert(nightshift.open(url))
+    assert(other:rescue { wait = 0 })
+    local next_one = assert(q:claim())
+    assert.equal(job.id, next_one.id)
+    assert.equal(2, next_one.run)
+    assert.equal("STALE", select(3, job:ack()))
+    assert(next_one:ack())
+    assert.equal(1, holders())
+  end)
+
+  it("a holder whose row is gone finds out when it reconnects", function()
+    local handle = assert(core.open { url = url })
+    assert(handle:push("q", { { name = "a", payload = 1 } }))
+    local job = assert(handle:claim("q"))[1]
+    local thread = sql "SELECT connection FROM nightshift_holder"
+    sql "DELETE FROM nightshift_holder"
+    sql("KILL " .. thread)
+    local again = assert(handle:claim("q"))
+    assert.equal(0, #again) -- its own claim is nobody's now: an orphan
+    assert(handle:look())
+    assert.equal(job.id, assert(handle:claim("q"))[1].id)
+    handle:close()
+  end)
+
+  it("a job lost twice is claimed alone, and lost then is a crash", function()
+    local handle <close> = assert(nightshift.open(url))
+    local q = handle:queue "q"
+    local ids = assert(q:push_many {
+      { "killer", 1, { max_crashes = 2 } }, { "innocent", 2, { max_crashes = 1 } }, { "other", 3, { max_crashes = 1 } },
+    })
+    local function die(n, expect)
+      local p = claimer(n)
+      assert.equal("holds " .. expect, p:text():match "holds %d")
+      p:signal "KILL"
+      eventually(function() return handle:rescue { wait = 0 } and sql "SELECT COUNT(*) FROM nightshift_lease" == "0" end)
+    end
+    die(10, 3)
+    die(10, 3)
+    assert.equal("1\n1\n1", sql "SELECT alone FROM nightshift_ready WHERE job_id > 0")
+    die(10, 1) -- the killer, alone: first crash
+    assert.equal("3", sql("SELECT lost FROM nightshift_job WHERE id = " .. ids[1]))
+    assert.equal("1", sql("SELECT crashes FROM nightshift_job WHERE id = " .. ids[1]))
+    -- it has sunk: the innocent come first now, one by one, and live
+    for _, name in ipairs { "innocent", "other" } do
+      local jobs = assert(q:claim_many(10))
+      assert.equal(1, #jobs)
+      assert.equal(name, jobs[1].name)
+      assert.is_nil(q:claim())
+      assert(jobs[1]:ack())
+    end
+    die(10, 1)
+    local dead = assert(handle:job(ids[1]))
+    assert.equal("dead", dead.state)
+    assert.equal("poison", dead.reason)
+    assert.equal("0", sql "SELECT COUNT(*) FROM nightshift_ready WHERE job_id > 0")
+  end)
+
+  it("a job that was lost and then came back alive is like any other", function()
+    local handle <close> = assert(nightshift.open(url))
+    local q = handle:queue "q"
+    local id = assert(q:push("a", 1))
+    sql("UPDATE nightshift_job SET lost = 2")
+    sql("UPDATE nightshift_ready SET alone = TRUE WHERE job_id > 0")
+    local job = assert(q:claim())
+    assert(job:again(0))
+    assert.equal("0", sql("SELECT lost FROM nightshift_job WHERE id = " .. id))
+    eventually(function() return q:claim() end)
+  end)
+
+  it("where named locks do not serve, a program gone from this machine is still found", function()
+    sql "INSERT INTO nightshift_meta VALUES ('named_locks', 'off')"
+    local handle <close> = assert(nightshift.open(url))
+    local q = handle:queue "q"
+    assert(q:push("a", 1))
+    local p = claimer(1)
+    assert.is_nil(q:claim { wait = 1 })
+    p:signal "KILL"
+    eventually(function() return assert(handle:rescue { wait = 0 }).jobs == 1 end)
+  end)
+
+  it("a host whose beat stands still is dead, whoever owns its lock", function()
+    local handle <close> = assert(nightshift.open(url))
+    local q = handle:queue "q"
+    assert(q:push("a", 1))
+    local p = claimer(1)
+    elsewhere()
+    sql "UPDATE nightshift_holder SET kind = 'host', beat = beat - 20000000"
+    assert.equal(0, assert(handle:rescue { wait = 0 }).jobs)
+    local started = nightshift.clock()
+    local found = assert(handle:rescue { wait = 30 })
+    assert.equal(1, found.jobs)
+    local took = nightshift.clock() - started
+    assert.is_true(took > 9 and took < proc.limit(16), took)
+    p:signal "KILL"
+  end)
+
+  it("a rescue goes around a job that somebody's transaction holds, and comes back for it", function()
+    local handle <close> = assert(nightshift.open(url))
+    local ids = assert(handle:queue "q":push_many { { "a", 1 }, { "b", 2 } })
+    local p = claimer(2)
+    local other <close> = assert(core.open { url = url })
+    assert(other:begin())
+    assert(other:execute("SELECT 1 FROM nightshift_job WHERE id = ? FOR UPDATE", ids[1]))
+    p:signal "KILL"
+    eventually(function() return assert(handle:rescue { wait = 0 }).jobs == 1 end)
+    assert.equal("1", sql "SELECT COUNT(*) FROM nightshift_lease")
+    other:rollback()
+    assert.equal(1, assert(handle:rescue { wait = 0 }).jobs)
+    assert.equal("0", sql "SELECT COUNT(*) FROM nightshift_lease")
+  end)
+end)

@@ -1,0 +1,368 @@
+/*
+** Named locks. The table is a dict, name and unit -> member, under a latch.
+** Who finds no free unit sleeps on a bell, a futex that unlock rings. Nobody
+** rings when a holder dies, so sleepers look again now and then: together
+** about every LOOK_EVERY, however many they are.
+*/
+#include "ns_mutex.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "ns_dict.h"
+#include "ns_latch.h"
+#include "ns_time.h"
+
+#define MEMBERS 32768u           /* processes or threads that use locks */
+#define BELLS 4096u
+#define TABLE (size_t)(4u << 20) /* bytes; more than 20,000 units held at once */
+#define LOOK_EVERY 10000         /* µs */
+#define LOOK_LATEST 500000
+#define UNHEARD 100 /* then those who were counted as waiting are dead */
+
+typedef struct member {
+  ns_latch alive;   /* held as long as its thread lives */
+  bool made;        /* the latch has been initialised */
+  uint32_t life;    /* grows with each new thread */
+  pid_t pid;        /* for messages */
+} member;
+
+/* Names share bells by their hash. A wrong ring costs a look, a ring that went
+** to another name's sleeper costs the rest of a LOOK_EVERY. */
+typedef struct bell {
+  _Atomic uint32_t rings;
+  uint32_t waiting; /* about: the dead are not subtracted until they show */
+  _Atomic uint32_t unheard; /* rings in a row that woke nobody */
+} bell;
+
+struct ns_locks {
+  uint64_t id;       /* random: another table may come to the same address */
+  ns_latch latch;
+  ns_dict *held;     /* key: see make_key; an int: see owner */
+  uint32_t nmembers; /* how many entries of 'members' were ever used */
+  bell bells[BELLS];
+  member members[MEMBERS];
+};
+
+/* This thread, if it has joined; a forked child has not. */
+static _Thread_local struct {
+  uint64_t table; /* its id */
+  pid_t pid;
+  uint32_t index, life;
+  size_t holding; /* units */
+} me;
+
+static size_t table_at(void) {
+  return (sizeof(ns_locks) + 4095) & ~(size_t)4095;
+}
+
+size_t ns_locks_size(void) {
+  return table_at() + TABLE;
+}
+
+ns_locks *ns_locks_make(void *memory) {
+  ns_locks *t = memory;
+  if (!ns_latch_init(&t->latch))
+    return NULL;
+  t->id = ns_random() | 1u;
+  t->held = ns_dict_make((char *)memory + table_at(), TABLE, false);
+  return t;
+}
+
+static void repair(void *arg) {
+  ns_dict_repair(arg);
+}
+
+/* -------------------------------------------------------------------- members */
+
+/* Takes a member's place if nobody living has it. */
+static bool take_place(ns_locks *t, uint32_t i) {
+  member *m = &t->members[i];
+  if (!m->made)
+    m->made = ns_latch_init(&m->alive);
+  if (!m->made || !ns_latch_try(&m->alive))
+    return false;
+  m->life++;
+  m->pid = getpid();
+  me.table = t->id;
+  me.pid = m->pid;
+  me.index = i;
+  me.life = m->life;
+  me.holding = 0;
+  return true;
+}
+
+static bool joined(const ns_locks *t) {
+  return me.table == t->id && me.pid == getpid();
+}
+
+/* Places of the dead are found by chance, which keeps the used ones together;
+** 'nmembers' grows only when that fails. Under the latch. */
+static bool join(ns_locks *t) {
+  if (joined(t))
+    return true;
+  for (int i = 0; i < 8 && t->nmembers > 0; i++)
+    if (take_place(t, (uint32_t)(ns_random() % t->nmembers)))
+      return true;
+  while (t->nmembers < MEMBERS)
+    if (take_place(t, t->nmembers++))
+      return true;
+  for (uint32_t i = 0; i < MEMBERS; i++)
+    if (take_place(t, i))
+      return true;
+  return false;
+}
+
+/* A member as the value of a unit. */
+static int64_t owner(uint32_t index, uint32_t life) {
+  return (int64_t)index << 32 | (int64_t)life;
+}
+
+static int64_t myself(void) {
+  return owner(me.index, me.life);
+}
+
+static member *member_of(ns_locks *t, int64_t who) {
+  return &t->members[(uint64_t)who >> 32];
+}
+
+/* Under the latch, so nobody else is trying the same. */
+static bool is_alive(ns_locks *t, int64_t who) {
+  member *m = member_of(t, who);
+  if (m->life != (uint32_t)who)
+    return false;
+  if (!ns_latch_try(&m->alive))
+    return true;
+  ns_latch_drop(&m->alive);
+  return false;
+}
+
+/* ---------------------------------------------------------------------- units */
+
+#define PREFIX 3 /* bytes of a key before the name */
+
+typedef struct unit_key {
+  char bytes[NS_MUTEX_NAME_MAX + PREFIX];
+} unit_key;
+
+/* 'm' or 's', the unit's number, the name. */
+static ns_bytes make_key(unit_key *k, ns_bytes name, unsigned units,
+                         unsigned unit) {
+  k->bytes[0] = units == 0 ? 'm' : 's';
+  k->bytes[1] = (char)(unit & 0xFF);
+  k->bytes[2] = (char)(unit >> 8);
+  memcpy(k->bytes + PREFIX, name.p, name.n);
+  return (ns_bytes){k->bytes, name.n + PREFIX};
+}
+
+static bell *bell_of(ns_locks *t, ns_bytes name) {
+  uint32_t h = 2166136261u;
+  for (size_t i = 0; i < name.n; i++)
+    h = (h ^ (unsigned char)name.p[i]) * 16777619u;
+  return &t->bells[(h ^ h >> 15) % BELLS];
+}
+
+/* Strikes out a unit of a dead member. */
+static void forget_dead(ns_dict *d, ns_at at, void *arg) {
+  if (!is_alive(arg, ns_dict_read(d, at).i))
+    ns_dict_remove(d, at);
+}
+
+/* Writes a unit down as ours. */
+static ns_status write_down(ns_locks *t, ns_bytes key, ns_err *err) {
+  ns_item item = {.type = NS_ITEM_INT, .i = myself()};
+  if (ns_dict_put(t->held, key, &item, 0) == NS_OK)
+    return NS_OK;
+  ns_dict_each(t->held, 0, forget_dead, t);
+  if (ns_dict_put(t->held, key, &item, 0) == NS_OK)
+    return NS_OK;
+  return ns_fail(err, NS_EFULL, "too many mutexes and semaphores are held at "
+                                "once on this host");
+}
+
+/* What somebody wants, and how far he is. */
+typedef struct attempt {
+  ns_bytes name;
+  unsigned units; /* 0: a mutex */
+  unsigned unit;
+  bool taken;       /* 'unit' is his */
+  pid_t holder;     /* not taken: one who has a unit */
+  bool last;        /* he will not sleep after this look */
+  bool counted;     /* he is counted in the bell's 'waiting' */
+  uint32_t rings, waiting; /* of the bell, when he looked */
+} attempt;
+
+/* Takes a unit if there is one. Under the latch. */
+static ns_status try_lock(ns_locks *t, attempt *a, ns_err *err) {
+  unit_key k;
+  unsigned n = a->units == 0 ? 1 : a->units;
+  bool found = false;
+  for (unsigned i = 0; i < n; i++) {
+    ns_at at = ns_dict_find(t->held, make_key(&k, a->name, a->units, i), 0);
+    int64_t who = at != 0 ? ns_dict_read(t->held, at).i : 0;
+    if (at != 0 && who == myself())
+      return ns_fail(err, NS_ESTATE,
+                     "held by this process already, which would wait for "
+                     "itself");
+    if (found)
+      continue;
+    found = at == 0 || !is_alive(t, who);
+    if (found)
+      a->unit = i;
+    else
+      a->holder = member_of(t, who)->pid;
+  }
+  if (!found)
+    return NS_OK;
+  a->taken = true;
+  me.holding++; /* first, so that unlock_all never overlooks it */
+  return write_down(t, make_key(&k, a->name, a->units, a->unit), err);
+}
+
+/* -------------------------------------------------------------------- waiting */
+
+/* Until the bell rings once more, for a while at most. */
+static void sleep_on(bell *b, const attempt *a, int64_t left) {
+  int64_t us = ns_jitter((int64_t)a->waiting * LOOK_EVERY, 0.5);
+  struct timespec t;
+  us = us < LOOK_LATEST ? us : LOOK_LATEST;
+  us = us < left ? us : left;
+  t.tv_sec = (time_t)(us / NS_SECOND);
+  t.tv_nsec = (long)(us % NS_SECOND) * 1000;
+  syscall(SYS_futex, &b->rings, FUTEX_WAIT, a->rings, &t, NULL, 0);
+}
+
+/* Has somebody to be woken? Counts the ring. Under the latch. */
+static bool announce(bell *b) {
+  if (atomic_load(&b->unheard) > UNHEARD) {
+    b->waiting = 0;
+    atomic_store(&b->unheard, 0);
+  }
+  if (b->waiting == 0)
+    return false;
+  atomic_fetch_add(&b->rings, 1);
+  return true;
+}
+
+/* Wakes one who waits; those who are about to sleep see that it has rung. */
+static void ring(bell *b) {
+  if (syscall(SYS_futex, &b->rings, FUTEX_WAKE, 1, NULL, NULL, 0) == 0)
+    atomic_fetch_add(&b->unheard, 1);
+  else
+    atomic_store(&b->unheard, 0);
+}
+
+/* Looks once; who is to sleep now is counted as waiting until he looks again. */
+static ns_status look(ns_locks *t, attempt *a, bell *b, ns_err *err) {
+  ns_status st = ns_latch_take(&t->latch, repair, t->held, err);
+  if (st != NS_OK)
+    return st;
+  if (a->counted && b->waiting > 0)
+    b->waiting--;
+  if (join(t))
+    st = try_lock(t, a, err);
+  else
+    st = ns_fail(err, NS_EFULL, "more than %u processes use locks", MEMBERS);
+  a->counted = st == NS_OK && !a->taken && !a->last;
+  if (a->counted)
+    a->waiting = ++b->waiting;
+  a->rings = atomic_load(&b->rings);
+  ns_latch_drop(&t->latch);
+  return st;
+}
+
+static ns_status check(ns_bytes name, unsigned units, ns_err *err) {
+  if (name.n < 1 || name.n > NS_MUTEX_NAME_MAX)
+    return ns_fail(err, NS_EINVALID,
+                   "a name has 1 to %d bytes, this one has %zu",
+                   NS_MUTEX_NAME_MAX, name.n);
+  if (units > NS_MUTEX_UNITS_MAX)
+    return ns_fail(err, NS_EINVALID, "a semaphore has 1 to %d units, not %u",
+                   NS_MUTEX_UNITS_MAX, units);
+  return NS_OK;
+}
+
+static ns_status not_free(const attempt *a, int64_t timeout, ns_err *err) {
+  return ns_fail(err, NS_EBUSY,
+                 "not free within %g s; process %d holds it",
+                 (double)timeout / 1e6, (int)a->holder);
+}
+
+ns_status ns_mutex_lock(ns_locks *t, ns_bytes name, unsigned units,
+                        int64_t timeout, unsigned *unit, ns_err *err) {
+  attempt a = {.name = name, .units = units};
+  int64_t until = ns_mono_us() + timeout;
+  bell *b = bell_of(t, name);
+  ns_status st = check(name, units, err);
+  while (st == NS_OK && !a.taken && !a.last) {
+    int64_t left = until - ns_mono_us();
+    a.last = left <= 0;
+    st = look(t, &a, b, err);
+    if (a.counted)
+      sleep_on(b, &a, left);
+  }
+  if (st == NS_OK && !a.taken)
+    return not_free(&a, timeout, err);
+  *unit = a.unit;
+  return st;
+}
+
+/* Strikes a unit out if it is ours. Under the latch. */
+static bool strike_out(ns_locks *t, ns_at at) {
+  if (at == 0 || ns_dict_read(t->held, at).i != myself())
+    return false;
+  ns_dict_remove(t->held, at);
+  me.holding--;
+  return true;
+}
+
+ns_status ns_mutex_unlock(ns_locks *t, ns_bytes name, unsigned units,
+                          unsigned unit, ns_err *err) {
+  bell *b = bell_of(t, name);
+  unit_key k;
+  bool ours;
+  bool heard;
+  ns_status st = check(name, units, err);
+  if (st == NS_OK)
+    st = ns_latch_take(&t->latch, repair, t->held, err);
+  if (st != NS_OK)
+    return st;
+  ours = joined(t) &&
+         strike_out(t, ns_dict_find(t->held, make_key(&k, name, units, unit),
+                                    0));
+  heard = ours && announce(b);
+  ns_latch_drop(&t->latch);
+  if (heard)
+    ring(b);
+  return ours ? NS_OK : ns_fail(err, NS_ESTATE, "not held by this process");
+}
+
+/* Sleepers that are not rung for, because memory is short, look by
+** themselves. */
+static void release(ns_dict *d, ns_at at, void *arg) {
+  ns_locks *t = arg;
+  ns_buf key = NS_BUF_INIT;
+  ns_dict_add_key(d, at, &key);
+  if (strike_out(t, at) && key.n > PREFIX) {
+    bell *b = bell_of(t, (ns_bytes){key.p + PREFIX, key.n - PREFIX});
+    if (announce(b))
+      ring(b);
+  }
+  ns_buf_free(&key);
+}
+
+ns_status ns_mutex_unlock_all(ns_locks *t, ns_err *err) {
+  ns_status st;
+  if (!joined(t) || me.holding == 0)
+    return NS_OK;
+  if ((st = ns_latch_take(&t->latch, repair, t->held, err)) != NS_OK)
+    return st;
+  ns_dict_each(t->held, 0, release, t);
+  me.holding = 0;
+  ns_latch_drop(&t->latch);
+  return NS_OK;
+}

@@ -1,0 +1,237 @@
+/*
+** nightshift.shared without Lua.
+*/
+#include "ns_shared.h"
+
+#include <string.h>
+
+#include "ns_time.h"
+
+bool ns_shared_init(ns_shared *s, void *memory, size_t size, bool evict) {
+  s->dict = ns_dict_make(memory, size, evict);
+  s->size = size;
+  return ns_latch_init(&s->latch);
+}
+
+static void repair(void *arg) {
+  ns_dict_repair(arg);
+}
+
+/* Checks the key and takes the latch. */
+static ns_status enter(ns_shared *s, ns_bytes key, ns_err *err) {
+  if (key.n < 1 || key.n > NS_DICT_KEY_MAX)
+    return ns_fail(err, NS_EINVALID,
+                   "a key has 1 to %d bytes, this one has %zu",
+                   NS_DICT_KEY_MAX, key.n);
+  return ns_latch_take(&s->latch, repair, s->dict, err);
+}
+
+/* Drops the latch; the status of the verb. */
+static ns_status leave(ns_shared *s, ns_status st, size_t bytes, ns_err *err) {
+  ns_latch_drop(&s->latch);
+  if (st == NS_EFULL)
+    return ns_fail(err, st,
+                   "nightshift.shared is full (%zu bytes): delete keys, let "
+                   "them expire, or ask for more (nightshift work --shared, "
+                   "NIGHTSHIFT_SHARED)", s->size);
+  if (st == NS_ETOOBIG)
+    return ns_fail(err, st,
+                   "a value of %zu bytes does not fit into nightshift.shared, "
+                   "which has %zu in all (nightshift work --shared, "
+                   "NIGHTSHIFT_SHARED)", bytes, s->size);
+  return st;
+}
+
+static bool is_number(const ns_item *v) {
+  return v->type == NS_ITEM_INT || v->type == NS_ITEM_REAL;
+}
+
+static double real_of(const ns_item *v) {
+  return v->type == NS_ITEM_INT ? (double)v->i : v->d;
+}
+
+/* ---------------------------------------------------------------------- verbs */
+
+ns_status ns_shared_get(ns_shared *s, ns_bytes key, ns_item *item,
+                        ns_buf *bytes, ns_err *err) {
+  size_t start = bytes->n;
+  ns_at at;
+  ns_status st = enter(s, key, err);
+  *item = (ns_item){.type = NS_ITEM_NONE};
+  if (st != NS_OK)
+    return st;
+  if ((at = ns_dict_find(s->dict, key, ns_mono_us())) != 0) {
+    *item = ns_dict_read(s->dict, at);
+    ns_dict_add_bytes(s->dict, at, bytes);
+  }
+  ns_latch_drop(&s->latch);
+  if (bytes->oom)
+    return ns_fail(err, NS_ENOMEM, "a value of %zu bytes: out of memory",
+                   item->s.n);
+  item->s.p = ns_buf_bytes(bytes).p + start;
+  return NS_OK;
+}
+
+ns_status ns_shared_set(ns_shared *s, ns_bytes key, const ns_item *item,
+                        bool absent, bool *done, ns_err *err) {
+  int64_t now = ns_mono_us();
+  ns_status st = enter(s, key, err);
+  bool free;
+  if (st != NS_OK)
+    return st;
+  free = !absent || ns_dict_find(s->dict, key, now) == 0;
+  if (free)
+    st = ns_dict_put(s->dict, key, item, now);
+  if (done != NULL)
+    *done = free;
+  return leave(s, st, item->s.n, err);
+}
+
+/* The sum of two numbers. */
+static ns_status add(const ns_item *a, const ns_item *b, ns_item *sum,
+                     ns_err *err) {
+  if (!is_number(a))
+    return ns_fail(err, NS_EINVALID,
+                   "incr adds to numbers, and the key has a %s",
+                   a->type == NS_ITEM_BYTES  ? "string"
+                   : a->type == NS_ITEM_BOOL ? "boolean"
+                                             : "table");
+  sum->type = NS_ITEM_INT;
+  if (a->type == NS_ITEM_INT && b->type == NS_ITEM_INT) {
+    if (__builtin_add_overflow(a->i, b->i, &sum->i))
+      return ns_fail(err, NS_EINVALID,
+                     "incr: the sum is beyond 64 bits; the key keeps its "
+                     "value");
+    return NS_OK;
+  }
+  sum->type = NS_ITEM_REAL;
+  sum->d = real_of(a) + real_of(b);
+  return NS_OK;
+}
+
+ns_status ns_shared_incr(ns_shared *s, ns_bytes key, const ns_item *by,
+                         const ns_item *init, ns_item *sum, ns_err *err) {
+  int64_t now = ns_mono_us();
+  ns_item old = *init;
+  ns_at at;
+  ns_status st = enter(s, key, err);
+  if (st != NS_OK)
+    return st;
+  if ((at = ns_dict_find(s->dict, key, now)) != 0)
+    old = ns_dict_read(s->dict, at);
+  *sum = (ns_item){.expires = old.expires};
+  if ((st = add(&old, by, sum, err)) == NS_OK)
+    st = ns_dict_put(s->dict, key, sum, now);
+  return leave(s, st, 0, err);
+}
+
+/* As Lua's == does it: an int and a float are compared exactly. */
+static bool same_number(const ns_item *a, const ns_item *b) {
+  if (a->type == b->type)
+    return a->type == NS_ITEM_INT ? a->i == b->i : a->d == b->d;
+  if (a->type == NS_ITEM_REAL)
+    return same_number(b, a);
+  return b->d >= -0x1p63 && b->d < 0x1p63 && (double)(int64_t)b->d == b->d &&
+         (int64_t)b->d == a->i;
+}
+
+/* Is 'was' the value of the entry, 0 for none? */
+static bool is_value(ns_dict *d, ns_at at, const ns_item *was) {
+  ns_item v = {.type = NS_ITEM_NONE};
+  if (at != 0)
+    v = ns_dict_read(d, at);
+  if (is_number(&v) && is_number(was))
+    return same_number(&v, was);
+  if (v.type != was->type || v.type == NS_ITEM_JSON)
+    return false;
+  if (v.type == NS_ITEM_BYTES)
+    return ns_dict_holds(d, at, was->s);
+  return v.type == NS_ITEM_NONE || v.i == was->i;
+}
+
+ns_status ns_shared_cas(ns_shared *s, ns_bytes key, const ns_item *was,
+                        const ns_item *now, bool *done, ns_err *err) {
+  int64_t t = ns_mono_us();
+  ns_item item = *now;
+  ns_at at;
+  ns_status st = enter(s, key, err);
+  if (st != NS_OK)
+    return st;
+  at = ns_dict_find(s->dict, key, t);
+  *done = is_value(s->dict, at, was);
+  if (*done && now->type == NS_ITEM_NONE) {
+    if (at != 0)
+      ns_dict_remove(s->dict, at);
+  } else if (*done) {
+    item.expires = at != 0 ? ns_dict_read(s->dict, at).expires : 0;
+    st = ns_dict_put(s->dict, key, &item, t);
+  }
+  return leave(s, st, now->s.n, err);
+}
+
+ns_status ns_shared_delete(ns_shared *s, ns_bytes key, bool *done,
+                           ns_err *err) {
+  ns_at at;
+  ns_status st = enter(s, key, err);
+  if (st != NS_OK)
+    return st;
+  at = ns_dict_find(s->dict, key, ns_mono_us());
+  *done = at != 0;
+  if (at != 0)
+    ns_dict_remove(s->dict, at);
+  ns_latch_drop(&s->latch);
+  return NS_OK;
+}
+
+ns_status ns_shared_ttl(ns_shared *s, ns_bytes key, int64_t *us, bool *there,
+                        ns_err *err) {
+  int64_t now = ns_mono_us();
+  ns_at at;
+  ns_status st = enter(s, key, err);
+  if (st != NS_OK)
+    return st;
+  *us = -1;
+  *there = (at = ns_dict_find(s->dict, key, now)) != 0;
+  if (*there) {
+    int64_t expires = ns_dict_read(s->dict, at).expires;
+    *us = expires == 0 ? -1 : expires - now;
+  }
+  ns_latch_drop(&s->latch);
+  return NS_OK;
+}
+
+/* ----------------------------------------------------------------------- keys */
+
+typedef struct listing {
+  ns_bytes prefix;
+  ns_buf *out;
+} listing;
+
+/* Adds the key, and takes it back if it begins otherwise. */
+static void list_key(ns_dict *d, ns_at at, void *arg) {
+  const listing *l = arg;
+  size_t start = l->out->n;
+  size_t n;
+  ns_buf_addc(l->out, '\0');
+  ns_dict_add_key(d, at, l->out);
+  if (l->out->oom)
+    return;
+  n = l->out->n - start - 1;
+  l->out->p[start] = (char)n;
+  if (n < l->prefix.n ||
+      memcmp(l->out->p + start + 1, l->prefix.p, l->prefix.n) != 0)
+    l->out->n = start;
+}
+
+ns_status ns_shared_keys(ns_shared *s, ns_bytes prefix, ns_buf *out,
+                         ns_err *err) {
+  listing l = {prefix, out};
+  ns_status st = ns_latch_take(&s->latch, repair, s->dict, err);
+  if (st != NS_OK)
+    return st;
+  ns_dict_each(s->dict, ns_mono_us(), list_key, &l);
+  ns_latch_drop(&s->latch);
+  if (out->oom)
+    return ns_fail(err, NS_ENOMEM, "the list of keys: out of memory");
+  return NS_OK;
+}

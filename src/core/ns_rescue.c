@@ -1,0 +1,357 @@
+/*
+** The rescue: finding holders that died and giving back what they held.
+**
+** A holder is dead when its process is gone from this machine; or when its
+** named lock has been free for the grace, time enough for a living one whose
+** connection broke to come back; or, for a host, when its beat has stood still.
+** A living holder that is declared dead by mistake loses its claims but
+** harms nobody: every verdict is fenced by (id, run), and it finds out with its
+** next cycle or reconnect.
+**
+** Invariant: each lease is given back in one transaction that settles its jobs
+** and deletes it. So whatever ends the rescuer, the next look goes on.
+*/
+#include "ns_rescue.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ns_claim.h"
+#include "ns_handle.h"
+#include "ns_peers.h"
+#include "ns_settle.h"
+#include "ns_time.h"
+
+#define GRACE NS_SECOND
+#define GRACE_STARTED (15 * NS_SECOND) /* after a start all are reconnecting */
+#define BEAT_MAX (30 * NS_SECOND)
+#define BEAT_SEEN (12 * NS_SECOND)     /* longer than between two beats */
+#define LOOK_EVERY (10 * NS_SECOND)
+#define KEEP_DEAD (24 * 3600 * NS_SECOND)
+
+static ns_status no_memory(ns_err *err) {
+  return ns_fail(err, NS_ENOMEM, "out of memory");
+}
+
+static void no_later(int64_t *t, int64_t than) {
+  if (than < *t)
+    *t = than > 0 ? than : 0;
+}
+
+/* ------------------------------------------------------------- one lease */
+
+/* A lease on its way back. */
+typedef struct work {
+  int64_t lease;
+  ns_verdict *verdicts;
+  size_t n, cap;
+  bool whole;     /* nothing of it was held by somebody else */
+  char error[64]; /* of the attempts, and of poison */
+} work;
+
+static ns_status read_tokens(ns_db *db, work *w, ns_err *err) {
+  const ns_value *row;
+  ns_value param = ns_vint(w->lease);
+  ns_status st = ns_run(db, NS_SQL_RESCUE_TOKENS, &param, err);
+  w->n = 0;
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_RESCUE_TOKENS, &row, err)) == NS_OK &&
+         row != NULL) {
+    if (!ns_grow(&w->verdicts, &w->cap, w->n + 1, sizeof *w->verdicts))
+      return no_memory(err);
+    w->verdicts[w->n++] = (ns_verdict){.id = row[0].i, .run = row[1].i,
+                                       .kind = NS_LOST,
+                                       .error = ns_str(w->error)};
+  }
+  return st;
+}
+
+static ns_status drop_lease(ns_db *db, int64_t lease, ns_err *err) {
+  ns_column id = {NS_INT, &lease, NULL, NULL};
+  ns_status st = ns_bulk(db, NS_SQL_SETTLE_LEASE, &id, 1, err);
+  return st == NS_OK ? ns_bulk(db, NS_SQL_SETTLE_EXPIRY, &id, 1, err) : st;
+}
+
+static ns_status give_back_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  work *w = tx->arg;
+  ns_status st = read_tokens(db, w, err);
+  if (st == NS_OK)
+    st = ns_settle_batch(db, w->verdicts, w->n, err);
+  w->whole = true;
+  for (size_t i = 0; st == NS_OK && i < w->n; i++) {
+    const ns_verdict *v = &w->verdicts[i];
+    w->whole = w->whole && v->status != NS_EBUSY;
+    if (v->status == NS_OK)
+      st = ns_bulk(db, NS_SQL_SETTLE_HIDDEN,
+                   (ns_column[]){{NS_INT, &v->id, NULL, NULL}}, 1, err);
+  }
+  return st == NS_OK && w->whole ? drop_lease(db, w->lease, err) : st;
+}
+
+/* Gives back what a lease of 'holder' still holds. '*whole' is false when
+** somebody's transaction has rows of it: another look goes on. */
+static ns_status give_back(ns_db *db, int64_t holder, int64_t lease,
+                           ns_rescued *sum, bool *whole, ns_err *err) {
+  work w = {.lease = lease};
+  ns_tx tx = {give_back_run, &w, false, false};
+  ns_status st;
+  snprintf(w.error, sizeof w.error, "holder %lld died with it",
+           (long long)holder);
+  db->blamed = holder;
+  st = ns_transact(db, &tx, err);
+  db->blamed = 0;
+  for (size_t i = 0; st == NS_OK && i < w.n; i++) {
+    sum->jobs += w.verdicts[i].status == NS_OK;
+    sum->poison += w.verdicts[i].status == NS_OK && w.verdicts[i].dead;
+  }
+  *whole = st == NS_OK && w.whole;
+  free(w.verdicts);
+  return st;
+}
+
+/* ------------------------------------------------------------ one holder */
+
+static ns_status list_leases(ns_db *db, int64_t holder, int64_t *ids, size_t *n,
+                             ns_err *err) {
+  const ns_value *row;
+  ns_value param = ns_vint(holder);
+  ns_status st = ns_run(db, NS_SQL_RESCUE_LEASES, &param, err);
+  *n = 0;
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_RESCUE_LEASES, &row, err)) == NS_OK &&
+         row != NULL && *n < 100)
+    ids[(*n)++] = row[0].i;
+  return st;
+}
+
+/* All leases of a dead holder. '*whole': none is left. */
+static ns_status empty_hands(ns_db *db, int64_t holder, ns_rescued *sum,
+                             bool *whole, ns_err *err) {
+  int64_t ids[100];
+  size_t n = 1;
+  ns_status st = NS_OK;
+  *whole = true;
+  while (st == NS_OK && n > 0 && *whole) {
+    st = list_leases(db, holder, ids, &n, err);
+    for (size_t i = 0; st == NS_OK && i < n; i++) {
+      bool all;
+      st = give_back(db, holder, ids[i], sum, &all, err);
+      *whole = *whole && all;
+    }
+  }
+  return st;
+}
+
+/* The named lock, at once. '*got' is true where locks do not serve. */
+static ns_status grab(ns_db *db, int64_t holder, bool *got, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_status st;
+  *got = true;
+  if (db->no_locks)
+    return NS_OK;
+  st = ns_run(db, NS_SQL_HOLDER_LOCK,
+              (ns_value[]){ns_vint(holder), ns_vint(0)}, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_HOLDER_LOCK, &row, err);
+  *got = st == NS_OK && row != NULL && row[0].type == NS_INT && row[0].i == 1;
+  return st;
+}
+
+static ns_status declare(ns_db *db, const ns_peer *p, bool *dead, ns_err *err) {
+  ns_status st = ns_run(db, NS_SQL_RESCUE_DEAD,
+                        (ns_value[]){ns_vint(p->id), ns_vint(p->beat)}, err);
+  *dead = st == NS_OK && ns_affected(db, NS_SQL_RESCUE_DEAD) > 0;
+  return st;
+}
+
+static ns_status bury(ns_db *db, const ns_peer *p, ns_rescued *sum, bool *whole,
+                      ns_err *err) {
+  ns_value id = ns_vint(p->id);
+  bool dead;
+  ns_status st = declare(db, p, &dead, err);
+  *whole = true;
+  if (st != NS_OK || !dead)
+    return st;
+  sum->holders += !p->dead;
+  st = empty_hands(db, p->id, sum, whole, err);
+  return st == NS_OK ? ns_run(db, NS_SQL_RESCUE_NOTICES, &id, err) : st;
+}
+
+/* Rescues a holder that is taken for dead; one that owns its lock after all is
+** not, unless only its beat has told. */
+static ns_status rescue(ns_db *db, const ns_peer *p, ns_rescued *sum,
+                        bool *whole, ns_err *err) {
+  ns_value id = ns_vint(p->id);
+  bool got = false;
+  ns_status st = grab(db, p->id, &got, err);
+  *whole = true;
+  if (st != NS_OK || (!got && p->free))
+    return st;
+  st = bury(db, p, sum, whole, err);
+  if (got && !db->no_locks) {
+    ns_err none;
+    ns_run(db, NS_SQL_HOLDER_UNLOCK, &id, &none);
+  }
+  return st;
+}
+
+/* -------------------------------------------------------------- suspicion */
+
+static ns_suspect *remembered(const ns_suspects *s, int64_t id) {
+  for (size_t i = 0; i < s->n; i++)
+    if (s->items[i].id == id)
+      return &s->items[i];
+  return NULL;
+}
+
+/* What is known now, with what was known before. False: out of memory. */
+static bool remember(ns_suspects *s, const ns_peers *peers, int64_t now) {
+  ns_suspects next = {0};
+  if (!ns_grow(&next.items, &next.cap, peers->n + 1, sizeof *next.items))
+    return false;
+  for (size_t i = 0; i < peers->n; i++) {
+    const ns_peer *p = &peers->items[i];
+    const ns_suspect *old = remembered(s, p->id);
+    bool still = old != NULL && old->beat == p->beat;
+    next.items[next.n++] = (ns_suspect){
+        p->id, p->beat, still ? old->beat_since : now,
+        !p->free                                   ? 0
+        : old != NULL && old->free_since != 0 ? old->free_since
+                                                   : now};
+  }
+  free(s->items);
+  *s = next;
+  return true;
+}
+
+static ns_status uptime(ns_db *db, int64_t *up, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_status st = ns_run(db, NS_SQL_HANDLE_UPTIME, NULL, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_HANDLE_UPTIME, &row, err);
+  *up = st == NS_OK && row != NULL ? row[0].i * NS_SECOND : 0;
+  return st;
+}
+
+/* µs until 'p' counts as dead; INT64_MAX: it lives. */
+static ns_status dead_in(ns_db *db, const ns_peer *p, int64_t now, int64_t *in,
+                         ns_err *err) {
+  const ns_suspect *s = remembered(&db->suspects, p->id);
+  ns_status st = NS_OK;
+  int64_t up;
+  *in = INT64_MAX;
+  if (p->dead || (p->gone && (p->free || db->no_locks)))
+    *in = 0;
+  else if (s->free_since != 0) {
+    *in = s->free_since + GRACE - now;
+    if ((st = uptime(db, &up, err)) == NS_OK && up < GRACE_STARTED &&
+        GRACE_STARTED - up > *in)
+      *in = GRACE_STARTED - up;
+  } else if (p->is_host && p->silent > BEAT_MAX / 2) {
+    int64_t watched = s->beat_since + BEAT_SEEN - now;
+    *in = BEAT_MAX - p->silent > watched ? BEAT_MAX - p->silent : watched;
+  }
+  return st;
+}
+
+/* ------------------------------------------------------------------ looks */
+
+static ns_status list_peers(ns_db *db, ns_peers *peers, ns_err *err) {
+  const ns_value *row;
+  ns_value locks = ns_vint(!db->no_locks);
+  ns_status st = ns_run(db, NS_SQL_RESCUE_HOLDERS, &locks, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_RESCUE_HOLDERS, &row, err)) == NS_OK &&
+         row != NULL)
+    if (row[0].i != db->holder && !ns_peers_add(peers, row))
+      st = no_memory(err);
+  return st;
+}
+
+static ns_status look_at_holders(ns_db *db, int64_t *again_in, ns_rescued *sum,
+                                 ns_err *err) {
+  ns_peers peers = {0};
+  int64_t now = ns_mono_us();
+  ns_status st = list_peers(db, &peers, err);
+  if (st == NS_OK && !remember(&db->suspects, &peers, now))
+    st = no_memory(err);
+  for (size_t i = 0; st == NS_OK && i < peers.n; i++) {
+    bool whole = true;
+    int64_t in;
+    st = dead_in(db, &peers.items[i], now, &in, err);
+    if (st == NS_OK && in <= 0)
+      st = rescue(db, &peers.items[i], sum, &whole, err);
+    else
+      no_later(again_in, in);
+    if (!whole)
+      no_later(again_in, GRACE);
+    sum->suspects += !whole || (in > 0 && in < INT64_MAX);
+  }
+  ns_peers_free(&peers);
+  return st;
+}
+
+/* A lease and its holder, from a listing that is read to its end before
+** anything else is run. */
+typedef struct found {
+  int64_t lease, holder;
+} found;
+
+/* Leases that nobody touched in time, and those of unknown holders. */
+static ns_status list_leftovers(ns_db *db, found *list, size_t max, size_t *n,
+                                int64_t *again_in, ns_err *err) {
+  const ns_value *row;
+  ns_status st = ns_run(db, NS_SQL_RESCUE_EXPIRED, NULL, err);
+  *n = 0;
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_RESCUE_EXPIRED, &row, err)) == NS_OK &&
+         row != NULL) {
+    if (row[2].i > 0)
+      no_later(again_in, row[2].i);
+    else if (*n < max)
+      list[(*n)++] = (found){row[0].i, ns_int_or(&row[1], 0)};
+  }
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_RESCUE_ORPHANS, NULL, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_RESCUE_ORPHANS, &row, err)) == NS_OK &&
+         row != NULL)
+    if (*n < max)
+      list[(*n)++] = (found){row[0].i, row[1].i};
+  return st;
+}
+
+static ns_status look_at_leases(ns_db *db, int64_t *again_in, ns_rescued *sum,
+                                ns_err *err) {
+  found list[200];
+  size_t n;
+  ns_status st = list_leftovers(db, list, 200, &n, again_in, err);
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    bool whole;
+    st = give_back(db, list[i].holder, list[i].lease, sum, &whole, err);
+    if (!whole)
+      no_later(again_in, GRACE);
+  }
+  return st;
+}
+
+ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
+  ns_value keep = ns_vint(KEEP_DEAD);
+  ns_rescued none = {0};
+  ns_status st;
+  *again_in = LOOK_EVERY;
+  *sum = none;
+  ns_err_clear(err);
+  if (ns_in_transaction(db))
+    return ns_fail(err, NS_ESTATE, "a rescue cannot run inside a transaction");
+  if ((st = ns_ready(db, err)) == NS_OK)
+    st = look_at_holders(db, again_in, sum, err);
+  if (st == NS_OK)
+    st = look_at_leases(db, again_in, sum, err);
+  if (sum->holders > 0)
+    ns_run(db, NS_SQL_RESCUE_BURY, &keep, err);
+  if (sum->jobs > 0)
+    ns_ring(db, NULL);
+  db->ring_due = false;
+  return st;
+}
