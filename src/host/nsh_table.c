@@ -180,17 +180,26 @@ static void take_lost(nsh_table *t) {
   m->nrevoked = 0;
 }
 
+/* We were given up for dead. What has not been started is dropped: its release
+** will be STALE. The mailbox is locked. */
+static void lose_all(nsh_table *t) {
+  release_backlog(t);
+  for (size_t i = 0; i < t->nseats; i++)
+    if (t->seats[i].n > 0) {
+      t->busy -= nsh_seat_recall(&t->seats[i]);
+      lose(&t->seats[i]);
+    }
+  t->mail->lost_all = false;
+}
+
 void nsh_table_collect(nsh_table *t) {
-  bool all;
   nsh_mail_lock(t->mail);
   take_loads(t);
   take_lost(t);
-  all = t->mail->lost_all;
-  t->mail->lost_all = false;
+  if (t->mail->lost_all)
+    lose_all(t);
   nsh_intake_serve_ids(t);
   nsh_mail_unlock(t->mail);
-  if (all)
-    nsh_table_lose_all(t);
   nsh_table_hand_out(t);
 }
 
@@ -296,18 +305,6 @@ void nsh_table_kill(nsh_table *t) {
   for (size_t i = 0; i < t->nseats; i++)
     if (t->seats[i].phase != NSH_EMPTY)
       stop(&t->seats[i]);
-}
-
-void nsh_table_lose_all(nsh_table *t) {
-  nsh_mail_lock(t->mail);
-  take_loads(t);
-  release_backlog(t);
-  for (size_t i = 0; i < t->nseats; i++)
-    if (t->seats[i].n > 0) {
-      t->busy -= nsh_seat_recall(&t->seats[i]);
-      lose(&t->seats[i]);
-    }
-  nsh_mail_unlock(t->mail);
 }
 
 void nsh_table_dismiss(nsh_table *t) {

@@ -58,11 +58,6 @@ void nsh_table_free(nsh_table *t);
 /* Takes what the dispatcher has put into the mailbox. */
 void nsh_table_collect(nsh_table *t);
 
-/* The host was given up for dead and all its claims are gone. What has not
-** been started is dropped (its release will be STALE), running handlers are
-** told and stopped. */
-void nsh_table_lose_all(nsh_table *t);
-
 /* Of nsh_seat.c: a read that is over. */
 void nsh_table_heard(nsh_seat *s);
 
