@@ -285,6 +285,45 @@ static void batches(void) {
   puts("batches");
 }
 
+/* How many files without a name are mapped. */
+static int files_mapped(void) {
+  FILE *f = fopen("/proc/self/maps", "r");
+  char text[4096];
+  int n = 0;
+  while (f != NULL && fgets(text, sizeof text, f) != NULL)
+    n += strstr(text, "/tmp/") != NULL && strstr(text, "(deleted)") != NULL;
+  if (f != NULL)
+    fclose(f);
+  return n;
+}
+
+static void spilling(void) {
+  nsh_batch b = NSH_BATCH_INIT;
+  char *big = malloc(300000);
+  ns_bytes kept[20];
+  unsetenv("TMPDIR");
+  for (size_t i = 0; i < 20; i++) {
+    memset(big, (int)('a' + i), 300000);
+    kept[i] = nsh_batch_spill(&b, (ns_bytes){big, i * 15000});
+    CHECK(nsh_batch_keep(&b, ns_str("between")).n == 7);
+  }
+  CHECK(files_mapped() == 15); /* those over 64 KiB */
+  for (size_t i = 0; i < 20; i++) {
+    memset(big, (int)('a' + i), 300000);
+    CHECK(SAME(kept[i], ((ns_bytes){big, i * 15000})));
+    CHECK(kept[i].p[kept[i].n] == '\0');
+  }
+  nsh_batch_clear(&b);
+  CHECK(files_mapped() == 0);
+  CHECK(nsh_batch_spill(&b, NS_NONE).p == NULL);
+  setenv("TMPDIR", "/nowhere", 1);
+  CHECK(nsh_batch_spill(&b, (ns_bytes){big, 100000}).n == 100000);
+  CHECK(files_mapped() == 0);
+  nsh_batch_free(&b);
+  free(big);
+  puts("spilling");
+}
+
 static void names(void) {
   nsh_names t = {NULL, 0, 0};
   char text[32];
@@ -356,6 +395,7 @@ int main(void) {
   pacing();
   storms();
   batches();
+  spilling();
   names();
   log_lines();
   utf8();

@@ -108,7 +108,9 @@ static bool on_verdict(nsh_seat *s, nsh_frame *f) {
   if (r.leaves)
     nsh_life_resigned(s);
   v->delay = r.delay;
-  v->result = nsh_batch_keep(&t->mail->verdicts, r.result);
+  v->result = atomic_load(&t->mail->away)
+                  ? nsh_batch_spill(&t->mail->verdicts, r.result)
+                  : nsh_batch_keep(&t->mail->verdicts, r.result);
   v->state = nsh_batch_keep(&t->mail->verdicts, r.state);
   if (read_children(&t->mail->verdicts, f, r.nchildren, v))
     return true;
