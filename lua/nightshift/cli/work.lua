@@ -15,6 +15,7 @@ function work.define(parser)
   command:option("--drain-within", 'What "soon" is, e.g. 0 or "5m".')
   command:option("--drain-timeout", "How long running jobs may take at the end.")
   command:option("--memory", "What a job may use in Lua, e.g. 64M; without: no limit."):argname "SIZE"
+  command:option("--user", "Whom the workers run as, when the host is root."):argname "NAME"
   command:option("--shared", 'Size of nightshift.shared, e.g. 1M or "16M,evict".')
   command:option("--log", "Form of the log lines."):choices { "text", "json" }:default "text"
 end
@@ -74,6 +75,7 @@ function work.commands.work(args)
     drain_within = microseconds(args.drain_within, "--drain-within"),
     drain_timeout = microseconds(args.drain_timeout, "--drain-timeout"),
     memory = bytes(args.memory),
+    user = args.user,
     shared = args.shared,
     log = args.log,
     files = args.files,
