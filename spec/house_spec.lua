@@ -23,7 +23,7 @@ end
 
 -- Host files that may speak Lua: the worker's side and the command line.
 local HOST_LUA = { nsh_main = true, nsh_module = true, nsh_lua = true, nsh_zygote = true, nsh_worker = true,
-  nsh_config = true, nsh_halt = true }
+  nsh_config = true, nsh_halt = true, nsh_quota = true }
 -- Host files that may speak core: the dispatcher, and the shapes it exchanges
 -- with the rest (mail, batches, frames, configuration).
 local HOST_CORE = { nsh_dispatch = true, nsh_listen = true, nsh_mail = true, nsh_batch = true, nsh_ipc = true,

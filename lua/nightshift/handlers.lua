@@ -1,7 +1,8 @@
 --- Loading handler files.
 --
 -- A handler file is a Lua chunk that returns a table {name = handler}; a
--- handler is a function or a `nightshift.background{…}`. Loading checks all of
+-- handler is a function, a function with a limit, {run = function, memory =
+-- "64M"}, or a `nightshift.background{…}`. Loading checks all of
 -- it before anything runs, and a mistake names its file and, where Lua knows
 -- one, its line. The host's zygote and the command `run` load through here.
 
@@ -31,7 +32,7 @@ end
 
 --- Where a function was written, if in this very file: "jobs.lua:12".
 local function place(file, handler)
-  local fn = type(handler) == "table" and handler.start or handler
+  local fn = type(handler) == "table" and (handler.start or handler.run) or handler
   local info = type(fn) == "function" and debug.getinfo(fn, "S")
   if info and info.source == "@" .. file then return file .. ":" .. info.linedefined end
   return file
@@ -86,14 +87,38 @@ local function add(set, file, name, handler, shown)
   set.names[#set.names + 1] = name
 end
 
+--- What is wrong with {run = function, memory = size}; nil and the bytes
+-- when nothing is.
+local function check_limited(handler)
+  for key in pairs(handler) do
+    if key ~= "run" and key ~= "memory" then
+      return ("unknown field '%s'; known: memory, run"):format(tostring(key))
+    end
+  end
+  if type(handler.run) ~= "function" then
+    return ("'run' must be a function, got %s"):format(handler.run == nil and "nothing" or type(handler.run))
+  end
+  if handler.memory == nil then return nil end
+  local bytes, message = options.size(handler.memory, "memory")
+  return message, bytes
+end
+
+local function add_limited(set, file, name, handler)
+  local wrong, bytes = check_limited(handler)
+  if wrong then return ("%s: handler '%s': %s"):format(place(file, handler), name, wrong) end
+  set.memory[name] = bytes
+  return add(set, file, name, handler.run, handler)
+end
+
 local function add_handler(set, file, name, handler)
   local message = check_name(file, name, handler)
   if message then return message end
   if type(handler) == "function" then return add(set, file, name, handler, handler) end
-  if not background.is(handler) then
+  if type(handler) ~= "table" then
     return ("%s: handler '%s' is a %s; it must be a function or a nightshift.background{…}"):format(
       file, name, type(handler))
   end
+  if not background.is(handler) then return add_limited(set, file, name, handler) end
   for part, fn in pairs(background.expand(name, handler)) do
     message = add(set, file, part, fn, handler)
     if message then return message end
@@ -117,8 +142,9 @@ end
 ---@param paths string[] files, and folders of files
 ---@return table<string, fun(job: nightshift.Job): any>|nil functions by name
 ---@return string[]|string names in order, or the message
+---@return table<string, integer>? memory bytes by name, where a handler has a limit
 function handlers.load(paths)
-  local files, set = {}, { functions = {}, places = {}, names = {} }
+  local files, set = {}, { functions = {}, places = {}, names = {}, memory = {} }
   for _, path in ipairs(paths) do
     local message = expand(path, files)
     if message then return nil, message end
@@ -128,7 +154,7 @@ function handlers.load(paths)
     if message then return nil, message end
   end
   table.sort(set.names)
-  return set.functions, set.names
+  return set.functions, set.names, set.memory
 end
 
 --- What to say about a name that nobody handles.

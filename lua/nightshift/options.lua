@@ -125,6 +125,20 @@ function options.duration_or_never(value, what)
   return us, message
 end
 
+local UNITS = { [""] = 1, K = 1 << 10, M = 1 << 20, G = 1 << 30 }
+
+--- Check: a number of bytes, or a text like "64M"; at least 64 KiB.
+function options.size(value, what)
+  local digits, unit = tostring(value):upper():match "^(%d+)([KMG]?)$"
+  local n = math.tointeger(tonumber(digits))
+  if not n or n > (1 << 50) // UNITS[unit] then
+    return nil, ('%s must be bytes or a text like "64M" (K, M, G), got %s'):format(what, tostring(value))
+  end
+  n = n * UNITS[unit]
+  if n >= UNITS.K * 64 then return n end
+  return nil, ("%s must be at least 64K, got %s"):format(what, value)
+end
+
 --- Makes a check for a whole number within bounds.
 ---@param min integer
 ---@param max integer

@@ -3,7 +3,9 @@
 --
 -- Nothing a handler does may end the worker or go unnoticed: errors of any
 -- kind become text, and `os.exit` ends the job, not the process. A verdict is
--- recorded when its verb is called and sent when the handler has returned.
+-- recorded when its verb is called and sent when the handler has returned. A
+-- worker whose standard library a handler has damaged is replaced, and what is
+-- needed to find that out is kept in locals.
 
 local address = require "nightshift.address"
 local core = require "nightshift.core"
@@ -12,6 +14,9 @@ local job = require "nightshift.job"
 local mutex = require "nightshift.mutex"
 
 local worker = {}
+
+local debug_traceback, getmetatable, match, next, xpcall =
+  debug.traceback, getmetatable, string.match, next, xpcall
 
 local current      -- the running job
 local verdict      -- what it recorded
@@ -25,8 +30,8 @@ end
 
 --- Traceback of a handler, without the lines of what called it.
 local function traceback(err)
-  local text = debug.traceback(job.error_text(err), 2)
-  return text:match "^(.*)\n%s*%[C%]: in function 'xpcall'" or text
+  local text = debug_traceback(job.error_text(err), 2)
+  return match(text, "^(.*)\n%s*%[C%]: in function 'xpcall'") or text
 end
 
 local function replace_exit()
@@ -114,11 +119,44 @@ local function outcome(ended, ok, value)
   return nil, finished(ended, { kind = "ack", result = value, children = ended._children })
 end
 
-local function make_run(functions, names, backend)
+local LIBRARIES = { "_G", "coroutine", "debug", "io", "math", "os", "package", "string", "table", "utf8" }
+
+--- The standard library as it is now: {library = {name = value}}.
+local function library()
+  local now = { [getmetatable ""] = { __index = string } }
+  for _, name in ipairs(LIBRARIES) do
+    local copy = {}
+    for key, value in next, package.loaded[name] do copy[key] = value end
+    now[package.loaded[name]] = copy
+  end
+  return now
+end
+
+--- Forgets what has changed: handler files may do what they like while they
+-- are loaded. Names they added are theirs to change later.
+local function accept(standard)
+  for place, values in next, standard do
+    for key in next, values do values[key] = place[key] end
+  end
+end
+
+local function is_intact(standard)
+  for place, values in next, standard do
+    for key, value in next, values do
+      if place[key] ~= value then return false end
+    end
+  end
+  return true
+end
+
+--- What the C side calls per job: result, verdict, and whether this worker had
+-- better be replaced.
+local function make_run(set, api, backend, standard)
+  local functions, memory = set.functions, set.memory
   return function(fields)
     local handler = functions[fields.name]
     if not handler then
-      local v = failure(fields, handlers.unknown(fields.name, names))
+      local v = failure(fields, handlers.unknown(fields.name, set.names))
       v.kind = "missing"
       return nil, v
     end
@@ -127,30 +165,38 @@ local function make_run(functions, names, backend)
     current, verdict, exited = job.new(fields, backend), nil, false
     backend.own_slots()
     local this = current
+    local limit = memory[fields.name]
+    if limit then api.quota(limit) end
     local result, v = outcome(this, xpcall(handler, traceback, this))
     mutex.release_all()
     current, this._settled = nil, this._settled or "its return"
     backend.own_slots()
-    return result, v
+    -- looked at when something went wrong: damage that hurts nobody may stay
+    return result, v, v and v.kind == "fail" and not is_intact(standard)
   end
 end
 
 --- Loads the handlers and makes what the C side calls.
 ---@param files string[] handler files and folders
----@param api table C functions: touch, cancelled, log, take_id
+---@param api table C functions: touch, cancelled, log, take_id, quota
 ---@param connection table options for nightshift.open
+---@param memory integer bytes for jobs whose handler says nothing; 0: no limit
 ---@return string[]|nil names of the handlers
 ---@return function|string begin called once in each worker, with two random
 -- integers; or the message
----@return function? run called per job; returns a result, or nil and a verdict
-function worker.prepare(files, api, connection)
+---@return function? run called per job; returns a result, or nil and a verdict,
+-- and whether the worker is to be replaced
+function worker.prepare(files, api, connection, memory)
   replace_exit()
   address.serve(connection)
-  local functions, names = handlers.load(files)
+  local standard = library()
+  local functions, names, limits = handlers.load(files)
   if not functions then return nil, names end
+  accept(standard)
+  for _, name in ipairs(memory > 0 and names or {}) do limits[name] = limits[name] or memory end
   -- math.randomseed() by itself would seed all workers of one second alike
   return names, function(a, b) math.randomseed(a, b) end,
-    make_run(functions, names, make_backend(api, connection))
+    make_run({ functions = functions, names = names, memory = limits }, api, make_backend(api, connection), standard)
 end
 
 return worker

@@ -51,6 +51,35 @@ for _, how in ipairs { "stop", "kill" } do
   end)
 end
 
+describe("a large result while the server is away", function()
+  it("waits in a file without a name, and arrives", function()
+    local folder = fixture.dir()
+    local h = host.start(url, [[return { big = function(job)
+      print "started"
+      os.execute "sleep 1"
+      return ("%d"):format(job.id):rep(100000):sub(1, 300000)
+    end }]], { "--workers", "2" }, { TMPDIR = folder })
+    local ids = { push "big", push "big" }
+    h:wait_line("^started", 10, 2)
+    server:stop()
+    h:wait_line "db.lost"
+    local function spilled()
+      local maps <close> = io.open(("/proc/%d/maps"):format(h.pid))
+      return select(2, maps:read "a":gsub(folder:gsub("%p", "%%%0") .. "/[^\n]*%(deleted%)", ""))
+    end
+    eventually(function() return spilled() == 2 end)
+    server:start()
+    for _, id in ipairs(ids) do
+      eventually(function() return state(id) == "done" end, 20)
+      local expected = tostring(id):rep(100000):sub(1, 300000)
+      assert.is_true(with(function(handle) return handle:job(id).result end) == expected)
+    end
+    eventually(function() return spilled() == 0 end)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+end)
+
 describe("a host that is to stop while the server is away", function()
   it("tries until its drain timeout, then ends with 1", function()
     local h = host.start(url, SCRIPT, { "--drain-timeout", "500ms" })

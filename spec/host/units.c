@@ -175,9 +175,13 @@ static void frames(void) {
 /* ----------------------------------------------------------------- slots */
 
 static void slots(void) {
-  nsh_slot *s = nsh_slots_map(2);
+  nsh_slots *all = nsh_slots_map(2);
+  nsh_slot *s = &all->slot[1];
   static char copy[NSH_OUTBOX];
-  CHECK(s != NULL && sizeof *s == 8192);
+  CHECK(all != NULL && sizeof *s == 8192);
+  CHECK(nsh_slots_valid(all, INT64_MAX)); /* until it is set */
+  nsh_slots_fresh(all, 1000);
+  CHECK(nsh_slots_valid(all, 1000) && !nsh_slots_valid(all, 1001));
   nsh_slot_reset(s);
   nsh_slot_allow(s, 3); /* jobs 0, 1, 2 */
   CHECK(nsh_slot_start(s, 0, 100) && !nsh_slot_start(s, 0, 101));
@@ -194,7 +198,11 @@ static void slots(void) {
   nsh_slot_sent(s);
   CHECK(nsh_slot_peek(s, copy) == 0);
   CHECK(nsh_before(0xFFFFFFFFu, 0) && !nsh_before(0, 0xFFFFFFFFu));
-  nsh_slots_unmap(s, 2);
+  CHECK(nsh_slot_told(s, 3) == NSH_WHY_NONE);
+  nsh_slot_tell(s, 3, NSH_WHY_LOST);
+  CHECK(nsh_slot_told(s, 3) == NSH_WHY_LOST);
+  CHECK(nsh_slot_told(s, 4) == NSH_WHY_NONE);
+  nsh_slots_unmap(all, 2);
   puts("slots");
 }
 
@@ -277,6 +285,45 @@ static void batches(void) {
   puts("batches");
 }
 
+/* How many files without a name are mapped. */
+static int files_mapped(void) {
+  FILE *f = fopen("/proc/self/maps", "r");
+  char text[4096];
+  int n = 0;
+  while (f != NULL && fgets(text, sizeof text, f) != NULL)
+    n += strstr(text, "/tmp/") != NULL && strstr(text, "(deleted)") != NULL;
+  if (f != NULL)
+    fclose(f);
+  return n;
+}
+
+static void spilling(void) {
+  nsh_batch b = NSH_BATCH_INIT;
+  char *big = malloc(300000);
+  ns_bytes kept[20];
+  unsetenv("TMPDIR");
+  for (size_t i = 0; i < 20; i++) {
+    memset(big, (int)('a' + i), 300000);
+    kept[i] = nsh_batch_spill(&b, (ns_bytes){big, i * 15000});
+    CHECK(nsh_batch_keep(&b, ns_str("between")).n == 7);
+  }
+  CHECK(files_mapped() == 15); /* those over 64 KiB */
+  for (size_t i = 0; i < 20; i++) {
+    memset(big, (int)('a' + i), 300000);
+    CHECK(SAME(kept[i], ((ns_bytes){big, i * 15000})));
+    CHECK(kept[i].p[kept[i].n] == '\0');
+  }
+  nsh_batch_clear(&b);
+  CHECK(files_mapped() == 0);
+  CHECK(nsh_batch_spill(&b, NS_NONE).p == NULL);
+  setenv("TMPDIR", "/nowhere", 1);
+  CHECK(nsh_batch_spill(&b, (ns_bytes){big, 100000}).n == 100000);
+  CHECK(files_mapped() == 0);
+  nsh_batch_free(&b);
+  free(big);
+  puts("spilling");
+}
+
 static void names(void) {
   nsh_names t = {NULL, 0, 0};
   char text[32];
@@ -348,6 +395,7 @@ int main(void) {
   pacing();
   storms();
   batches();
+  spilling();
   names();
   log_lines();
   utf8();

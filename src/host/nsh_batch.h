@@ -2,7 +2,8 @@
 ** Verdicts on their way to the database, with every byte they point to.
 **
 ** Invariant: bytes live in chunks that never move, so a verdict stays valid
-** until its batch is cleared, however many are added after it.
+** until its batch is cleared, however many are added after it. A chunk may be a
+** file that has no name: its pages need not stay in memory.
 */
 #ifndef NSH_BATCH_H
 #define NSH_BATCH_H
@@ -22,9 +23,13 @@ typedef struct nsh_batch {
 /* A zeroed verdict at the end, valid until the next one is added. */
 ns_verdict *nsh_batch_add(nsh_batch *b);
 
-/* Copies of bytes, and room for children, that live as long as the batch.
-** Absent bytes stay absent. */
+/* Copies of bytes that live as long as the batch. Absent bytes stay absent. */
 ns_bytes nsh_batch_keep(nsh_batch *b, ns_bytes s);
+/* The same for bytes that may have to wait long: over 64 KiB they go into a
+** file without a name in $TMPDIR or /tmp, or into memory when that fails. */
+ns_bytes nsh_batch_spill(nsh_batch *b, ns_bytes s);
+
+/* Room for children, zeroed; lives as long as the batch. */
 ns_push *nsh_batch_children(nsh_batch *b, size_t n);
 
 /* Appends a deep copy of 'v'. */

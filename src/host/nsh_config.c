@@ -5,6 +5,7 @@
 #include "nsh_config.h"
 
 #include <lauxlib.h>
+#include <pwd.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,9 +15,9 @@
 
 /* What the plain options are read into, before they are checked. */
 typedef struct asked {
-  int64_t workers, drain_within, drain_timeout;
+  int64_t workers, drain_within, drain_timeout, memory;
   bool drain, keep_env;
-  const char *log, *url, *shared;
+  const char *log, *url, *user, *shared;
 } asked;
 
 static const nsl_field fields[] = {
@@ -27,6 +28,8 @@ static const nsl_field fields[] = {
     {"drain_within", NSL_INT, offsetof(asked, drain_within)},
     {"drain_timeout", NSL_INT, offsetof(asked, drain_timeout)},
     {"keep_env", NSL_BOOL, offsetof(asked, keep_env)},
+    {"user", NSL_CSTR, offsetof(asked, user)},
+    {"memory", NSL_INT, offsetof(asked, memory)},
     {"log", NSL_CSTR, offsetof(asked, log)},
     {"url", NSL_CSTR, offsetof(asked, url)},
     {"connection", NSL_TABLE, 0},
@@ -58,9 +61,22 @@ static ns_status check_counts(const asked *a, ns_err *err) {
   if (a->drain_within < 0 || a->drain_timeout < 0)
     return ns_fail(err, NS_EINVALID, WHAT "%s must not be negative",
                    a->drain_within < 0 ? "drain_within" : "drain_timeout");
+  if (a->memory < 0)
+    return ns_fail(err, NS_EINVALID, WHAT "memory must not be negative");
   if (strcmp(a->log, "text") != 0 && strcmp(a->log, "json") != 0)
     return ns_fail(err, NS_EINVALID, WHAT "log must be text or json, got '%s'",
                    a->log);
+  return NS_OK;
+}
+
+static ns_status check_user(const char *user, ns_err *err) {
+  if (user == NULL)
+    return NS_OK;
+  if (geteuid() != 0)
+    return ns_fail(err, NS_EINVALID,
+                   WHAT "only root can run workers as another user");
+  if (getpwnam(user) == NULL)
+    return ns_fail(err, NS_EINVALID, WHAT "there is no user '%s'", user);
   return NS_OK;
 }
 
@@ -70,12 +86,15 @@ static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
              .drain_within = 60 * INT64_C(1000000),
              .drain_timeout = 30 * INT64_C(1000000), .log = "text"};
   ns_status st = nsl_readfields(L, idx, fields, WHAT, &a, err);
-  if (st != NS_OK || (st = check_counts(&a, err)) != NS_OK)
+  if (st != NS_OK || (st = check_counts(&a, err)) != NS_OK ||
+      (st = check_user(a.user, err)) != NS_OK)
     return st;
   cfg->workers = (size_t)a.workers;
   cfg->drain = a.drain;
   cfg->drain_within = a.drain_within;
   cfg->drain_timeout = a.drain_timeout;
+  cfg->user = a.user;
+  cfg->memory = a.memory;
   cfg->json = strcmp(a.log, "json") == 0;
   cfg->keep_env = a.keep_env;
   cfg->db.url = a.url;

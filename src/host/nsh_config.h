@@ -29,6 +29,8 @@ typedef struct nsh_config {
   bool drain;            /* end when there is nothing left to do */
   int64_t drain_within;  /* µs: what is due sooner counts as left to do */
   int64_t drain_timeout; /* µs a stopping host waits for running handlers */
+  const char *user;      /* of zygotes and workers; NULL: the host's own */
+  int64_t memory;        /* bytes a job may use; 0: no limit */
   bool json;             /* how log lines look */
   const char *shared;    /* size of the shared dict; NULL: see ns_region_open */
   bool keep_env;         /* workers keep what nsh_secrets_drop would take */

@@ -24,6 +24,8 @@
 #define NEVER INT64_MAX
 #define BEAT (10 * NS_SECOND)
 #define HOLD_LOOK (NS_SECOND / 4) /* at the connection, while jobs run */
+#define BEAT_SOON (NS_SECOND / 20) /* while lost claims are being dropped */
+#define CLAIMS_HOLD (25 * NS_SECOND) /* after a beat: others wait for 30 s */
 #define LOOK_BUSY (NS_SECOND / 2) /* at other holders, while nobody listens */
 #define PRUNE (60 * NS_SECOND)
 #define PRUNE_MORE NS_SECOND
@@ -38,6 +40,7 @@
 struct nsh_dispatch {
   const nsh_config *cfg;
   nsh_mail *mail;
+  nsh_slots *slots;   /* told how long claims hold */
   ns_db *db;
   nsh_listen *listen;
   pthread_t thread;
@@ -449,15 +452,28 @@ static void look_around(nsh_dispatch *d, turn *t, int64_t now) {
   d->look_at = ns_mono_us() + (armed ? again_in : least(again_in, LOOK_BUSY));
 }
 
-/* "We live": with each cycle that writes, and at least so often. */
+/* Is every claim that loop and workers know of the present holder's? */
+static bool claims_are_ours(nsh_dispatch *d) {
+  bool lost;
+  nsh_mail_lock(d->mail);
+  lost = d->mail->lost_all;
+  nsh_mail_unlock(d->mail);
+  return !lost && ns_holder_id(d->db) == d->holder;
+}
+
+/* "We live": with each cycle that writes, and at least so often. Nobody gives
+** our claims to others for a while then. */
 static void beat(nsh_dispatch *d, int64_t now) {
   ns_err err;
   if (now < d->beat_at)
     return;
-  if (ns_beat(d->db, &err) == NS_OK)
-    d->beat_at = now + BEAT;
-  else
+  if (ns_beat(d->db, &err) != NS_OK)
     back_off(d, &err);
+  else if (claims_are_ours(d)) {
+    d->beat_at = now + BEAT;
+    nsh_slots_fresh(d->slots, now + CLAIMS_HOLD);
+  } else
+    d->beat_at = now + BEAT_SOON;
 }
 
 /* Who was declared dead has lost every claim. */
@@ -544,13 +560,14 @@ static bool keep_trying(void *arg) {
 }
 
 ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
-                            nsh_mail *mail, ns_err *err) {
+                            nsh_mail *mail, nsh_slots *slots, ns_err *err) {
   nsh_dispatch *d = nsh_alloc(sizeof *d);
   ns_config db = cfg->db;
   ns_status st;
   *out = NULL;
   d->cfg = cfg;
   d->mail = mail;
+  d->slots = slots;
   d->hot = true;
   d->due = -1;
   d->recheck_at = d->due_at = d->later_at = NEVER;

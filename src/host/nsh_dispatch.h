@@ -14,6 +14,7 @@
 
 #include "nsh_config.h"
 #include "nsh_mail.h"
+#include "nsh_slot.h"
 
 typedef struct nsh_dispatch nsh_dispatch;
 
@@ -23,7 +24,7 @@ typedef struct nsh_dispatch nsh_dispatch;
 ** Errors: as ns_open.
 */
 ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
-                            nsh_mail *mail, ns_err *err);
+                            nsh_mail *mail, nsh_slots *slots, ns_err *err);
 
 /* Starts both threads, with all signals blocked. */
 ns_status nsh_dispatch_start(nsh_dispatch *d, ns_err *err);

@@ -45,7 +45,7 @@ typedef struct host {
   uv_async_t async;
   uv_timer_t timer;
   uv_signal_t signals[7];
-  nsh_slot *slots;
+  nsh_slots *slots;
   pid_t seed;
   nsh_brood brood;
   nsh_mail mail;
@@ -469,7 +469,8 @@ static void close_loop(host *h) {
 }
 
 static ns_status start_dispatch(host *h, ns_err *err) {
-  ns_status st = nsh_dispatch_open(&h->dispatch, h->cfg, &h->mail, err);
+  ns_status st =
+      nsh_dispatch_open(&h->dispatch, h->cfg, &h->mail, h->slots, err);
   return st == NS_OK ? nsh_dispatch_start(h->dispatch, err) : st;
 }
 

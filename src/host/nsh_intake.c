@@ -10,8 +10,8 @@
 #include "ns_log.h"
 #include "ns_time.h"
 #include "nsh_ladder.h"
+#include "nsh_life.h"
 #include "nsh_memory.h"
-#include "nsh_table.h"
 
 #define SHOW_US NS_SECOND   /* a job this old gets a row in running */
 #define TOUCH_GAP NS_SECOND /* signs of life: at most so often per job */
@@ -105,8 +105,12 @@ static bool on_verdict(nsh_seat *s, nsh_frame *f) {
   nsh_pace_ran(&t->pace, r.micros);
   nsh_storm_over(&t->storm);
   v = nsh_intake_end(s, r.kind, r.micros, r.error);
+  if (r.leaves)
+    nsh_life_resigned(s);
   v->delay = r.delay;
-  v->result = nsh_batch_keep(&t->mail->verdicts, r.result);
+  v->result = atomic_load(&t->mail->away)
+                  ? nsh_batch_spill(&t->mail->verdicts, r.result)
+                  : nsh_batch_keep(&t->mail->verdicts, r.result);
   v->state = nsh_batch_keep(&t->mail->verdicts, r.state);
   if (read_children(&t->mail->verdicts, f, r.nchildren, v))
     return true;

@@ -17,15 +17,18 @@
 
 #define FORK_RETRY NS_SECOND
 
-void nsh_life_doom(nsh_seat *s) {
-  nsh_table *t = s->table;
+void nsh_life_resigned(nsh_seat *s) {
   if (s->phase == NSH_UP)
-    t->up--;
+    s->table->up--;
   s->phase = NSH_DOOMED;
-  nsh_mail_lock(t->mail);
-  t->busy -= nsh_seat_recall(s);
-  nsh_mail_unlock(t->mail);
-  nsh_table_retarget(t);
+  s->table->busy -= nsh_seat_recall(s);
+}
+
+void nsh_life_doom(nsh_seat *s) {
+  nsh_mail_lock(s->table->mail);
+  nsh_life_resigned(s);
+  nsh_mail_unlock(s->table->mail);
+  nsh_table_retarget(s->table);
 }
 
 void nsh_life_kill(nsh_seat *s, int sig) {

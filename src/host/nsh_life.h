@@ -21,6 +21,9 @@ void nsh_life_exited(nsh_table *t, uint32_t index, int status);
 /* A zygote is gone, and so is whoever it had forked. */
 void nsh_life_orphaned(nsh_table *t, nsh_zygote *z);
 
+/* Of nsh_intake.c: the worker is about to exit. The mailbox is locked. */
+void nsh_life_resigned(nsh_seat *s);
+
 /* Of nsh_seat.c: a worker that is not to be believed any more. */
 void nsh_life_distrust(nsh_seat *s);
 

@@ -11,15 +11,28 @@ static uint64_t pack(uint32_t next, uint32_t end) {
   return (uint64_t)next << 32 | end;
 }
 
-nsh_slot *nsh_slots_map(size_t n) {
-  void *p = mmap(NULL, n * sizeof(nsh_slot), PROT_READ | PROT_WRITE,
+static size_t bytes(size_t n) {
+  return sizeof(nsh_slots) + n * sizeof(nsh_slot);
+}
+
+nsh_slots *nsh_slots_map(size_t n) {
+  void *p = mmap(NULL, bytes(n), PROT_READ | PROT_WRITE,
                  MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return p == MAP_FAILED ? NULL : p;
 }
 
-void nsh_slots_unmap(nsh_slot *slots, size_t n) {
+void nsh_slots_unmap(nsh_slots *slots, size_t n) {
   if (slots != NULL)
-    munmap(slots, n * sizeof(nsh_slot));
+    munmap(slots, bytes(n));
+}
+
+void nsh_slots_fresh(nsh_slots *slots, int64_t until) {
+  atomic_store(&slots->valid_until, until);
+}
+
+bool nsh_slots_valid(const nsh_slots *slots, int64_t now) {
+  int64_t until = atomic_load(&slots->valid_until);
+  return until == 0 || now <= until;
 }
 
 void nsh_slot_reset(nsh_slot *s) {

@@ -17,6 +17,7 @@
 #define NSH_SLOT_H
 
 #include <signal.h>
+#include <stdalign.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,9 +46,24 @@ typedef struct nsh_slot {
   char out[NSH_OUTBOX];
 } nsh_slot;
 
+/* All slots of a host. */
+typedef struct nsh_slots {
+  /* Monotonic µs. After that instant nothing may be started: the host has not
+  ** heard from the database for so long that others may have been given its
+  ** jobs. 0: no such limit. */
+  _Atomic int64_t valid_until;
+  alignas(4096) nsh_slot slot[];
+} nsh_slots;
+
 /* Maps 'n' zeroed slots, shared with all later children. NULL: no memory. */
-nsh_slot *nsh_slots_map(size_t n);
-void nsh_slots_unmap(nsh_slot *slots, size_t n);
+nsh_slots *nsh_slots_map(size_t n);
+void nsh_slots_unmap(nsh_slots *slots, size_t n);
+
+/* Host, any thread: claims hold at least until then. */
+void nsh_slots_fresh(nsh_slots *slots, int64_t until);
+
+/* Either side: may jobs be started? */
+bool nsh_slots_valid(const nsh_slots *slots, int64_t now);
 
 /* Host, before a worker is forked: nothing may start, the outbox is empty. */
 void nsh_slot_reset(nsh_slot *s);

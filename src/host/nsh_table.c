@@ -99,6 +99,8 @@ void nsh_table_retarget(nsh_table *t) {
 void nsh_table_hand_out(nsh_table *t) {
   uint32_t window = nsh_pace_window(&t->pace);
   nsh_seat *s;
+  if (t->backlog > 0 && !nsh_slots_valid(t->slots, ns_mono_us()))
+    return; /* the backlog may be others' by now */
   while (t->backlog > 0 && !t->quiet && t->nroom > 0) {
     size_t share = (t->backlog + t->nroom - 1) / t->nroom;
     s = unlist(t);
@@ -178,17 +180,26 @@ static void take_lost(nsh_table *t) {
   m->nrevoked = 0;
 }
 
+/* We were given up for dead. What has not been started is dropped: its release
+** will be STALE. The mailbox is locked. */
+static void lose_all(nsh_table *t) {
+  release_backlog(t);
+  for (size_t i = 0; i < t->nseats; i++)
+    if (t->seats[i].n > 0) {
+      t->busy -= nsh_seat_recall(&t->seats[i]);
+      lose(&t->seats[i]);
+    }
+  t->mail->lost_all = false;
+}
+
 void nsh_table_collect(nsh_table *t) {
-  bool all;
   nsh_mail_lock(t->mail);
   take_loads(t);
   take_lost(t);
-  all = t->mail->lost_all;
-  t->mail->lost_all = false;
+  if (t->mail->lost_all)
+    lose_all(t);
   nsh_intake_serve_ids(t);
   nsh_mail_unlock(t->mail);
-  if (all)
-    nsh_table_lose_all(t);
   nsh_table_hand_out(t);
 }
 
@@ -242,10 +253,11 @@ void nsh_table_tick(nsh_table *t, int64_t now) {
       hurry(s, now);
   }
   nsh_life_fill(t);
+  nsh_table_hand_out(t);
 }
 
 int64_t nsh_table_next(const nsh_table *t, int64_t now) {
-  if (t->busy > 0)
+  if (t->busy + t->backlog > 0)
     return t->nseats <= FINE_SEATS ? TICK_FINE : TICK_COARSE;
   if (t->closing || t->up == t->nseats)
     return t->closing ? TICK_COARSE : -1;
@@ -295,18 +307,6 @@ void nsh_table_kill(nsh_table *t) {
       stop(&t->seats[i]);
 }
 
-void nsh_table_lose_all(nsh_table *t) {
-  nsh_mail_lock(t->mail);
-  take_loads(t);
-  release_backlog(t);
-  for (size_t i = 0; i < t->nseats; i++)
-    if (t->seats[i].n > 0) {
-      t->busy -= nsh_seat_recall(&t->seats[i]);
-      lose(&t->seats[i]);
-    }
-  nsh_mail_unlock(t->mail);
-}
-
 void nsh_table_dismiss(nsh_table *t) {
   for (size_t i = 0; i < t->nseats; i++)
     if (t->seats[i].phase == NSH_UP)
@@ -330,7 +330,7 @@ void nsh_table_dump(nsh_table *t, int64_t now) {
 }
 
 void nsh_table_init(nsh_table *t, const nsh_config *cfg, nsh_mail *mail,
-                    uv_loop_t *loop, nsh_slot *slots) {
+                    uv_loop_t *loop, nsh_slots *slots) {
   memset(t, 0, sizeof *t);
   t->cfg = cfg;
   t->mail = mail;
@@ -344,7 +344,7 @@ void nsh_table_init(nsh_table *t, const nsh_config *cfg, nsh_mail *mail,
   for (size_t i = 0; i < t->nseats; i++) {
     t->seats[i].table = t;
     t->seats[i].index = (uint32_t)i;
-    t->seats[i].slot = &slots[i];
+    t->seats[i].slot = &slots->slot[i];
     t->seats[i].fd = -1;
   }
 }

@@ -28,7 +28,7 @@ typedef struct nsh_table {
   const nsh_config *cfg;
   nsh_mail *mail;
   uv_loop_t *loop;
-  nsh_slot *slots;
+  nsh_slots *slots;
   nsh_seat *seats;
   size_t nseats;
   nsh_zygote *zygote;   /* new workers come from here; NULL: wait */
@@ -50,18 +50,13 @@ typedef struct nsh_table {
 } nsh_table;
 
 void nsh_table_init(nsh_table *t, const nsh_config *cfg, nsh_mail *mail,
-                    uv_loop_t *loop, nsh_slot *slots);
+                    uv_loop_t *loop, nsh_slots *slots);
 void nsh_table_free(nsh_table *t);
 
 /* ---------------------------------------------------------- what happened */
 
 /* Takes what the dispatcher has put into the mailbox. */
 void nsh_table_collect(nsh_table *t);
-
-/* The host was given up for dead and all its claims are gone. What has not
-** been started is dropped (its release will be STALE), running handlers are
-** told and stopped. */
-void nsh_table_lose_all(nsh_table *t);
 
 /* Of nsh_seat.c: a read that is over. */
 void nsh_table_heard(nsh_seat *s);

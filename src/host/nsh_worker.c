@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <lauxlib.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,11 +21,13 @@
 #include "ns_time.h"
 #include "nsh_halt.h"
 #include "nsh_ipc.h"
+#include "nsh_quota.h"
 #include "nsl.h"
 
 #define READ_ROOM 65536
 #define HOLD_US 300        /* a verdict waits at most this long for others */
 #define ASK_EVERY NS_SECOND /* cancelled() asks the host at most so often */
+#define FRESH_MS 50        /* between looks whether the host is back in touch */
 #define ERROR_MAX 65600    /* bytes of an error text */
 #define IDS_FIRST 16
 #define IDS_LAST 4096
@@ -32,6 +35,7 @@
 static struct {
   lua_State *L;
   const nsh_config *cfg;
+  nsh_slots *slots;
   nsh_slot *slot;
   int fd;
   int begin, run;     /* references */
@@ -42,6 +46,8 @@ static struct {
   ns_buf frame;       /* the frame being built */
   uint32_t seq;       /* of the running job */
   bool running;       /* a handler is on the stack */
+  bool over;          /* it was over its quota */
+  bool spent;         /* this state is not to be trusted with another job */
   int64_t started, ended; /* of the job, monotonic µs */
   int64_t waiting;    /* since when the outbox has something; 0: empty */
   int64_t asked;      /* when the running job last asked for its claim */
@@ -273,11 +279,18 @@ static int api_take_id(lua_State *L) {
   return 1;
 }
 
+/* quota(bytes): what the running job may use. */
+static int api_quota(lua_State *L) {
+  nsh_quota_begin(w.L, luaL_checkinteger(L, 1));
+  return 0;
+}
+
 void nsh_worker_pushapi(lua_State *L) {
   static const luaL_Reg api[] = {{"touch", api_touch},
                                  {"cancelled", api_cancelled},
                                  {"log", api_log},
                                  {"take_id", api_take_id},
+                                 {"quota", api_quota},
                                  {NULL, NULL}};
   luaL_newlib(L, api);
 }
@@ -291,7 +304,7 @@ void nsh_worker_keep(lua_State *L) {
 
 static nsh_report ending(ns_kind kind) {
   return (nsh_report){.seq = w.seq, .kind = kind, .delay = -1,
-                      .micros = w.ended - w.started};
+                      .micros = w.ended - w.started, .leaves = w.spent};
 }
 
 /* The frame of a job's end is built in w.frame; false: it is too large. */
@@ -356,17 +369,19 @@ static void report_stopped(nsh_why why) {
     leave(1);
 }
 
-/* Protected. Argument: the order. run(job) gives result, verdict. */
+/* Protected. Argument: the order. run(job) gives result, verdict, spent. */
 static int run(lua_State *L) {
   const nsh_order *o = lua_touserdata(L, 1);
   lua_rawgeti(L, LUA_REGISTRYINDEX, w.run);
   nsl_pushjob(L, &o->job);
   w.running = true;
-  lua_call(L, 1, 2); /* stack: order; result; verdict */
+  lua_call(L, 1, 3); /* stack: order; result; verdict; spent */
   w.running = false;
   w.ended = ns_mono_us();
-  if (nsh_halt_end() != NSH_WHY_NONE)
-    return 0;
+  w.spent = lua_toboolean(L, 4);
+  w.over = nsh_quota_end(L);
+  if (w.over || nsh_halt_end() != NSH_WHY_NONE)
+    return 0; /* what the handler said does not count */
   if (lua_isnil(L, 3))
     report_result(L);
   else
@@ -374,17 +389,24 @@ static int run(lua_State *L) {
   return 0;
 }
 
-/* What goes wrong here is not the handler's error but around it: memory. */
+/* Ends the job with one report, whatever happened. An error that arrives here
+** is not the handler's but in what surrounds it: memory is short, or a handler
+** has broken what our own code needs. Such a worker is replaced. */
 static void run_protected(const nsh_order *o) {
   lua_State *L = w.L;
   bool ok;
   nsh_why why;
+  w.over = w.spent = false;
   lua_pushcfunction(L, run);
   lua_pushlightuserdata(L, (void *)(uintptr_t)o);
   nsh_halt_begin(o->seq, o->job.timeout);
   ok = lua_pcall(L, 1, 0, 0) == LUA_OK;
   why = nsh_halt_end();
-  if (why != NSH_WHY_NONE)
+  w.over = nsh_quota_end(L) || w.over;
+  w.spent = w.spent || w.over || !ok;
+  if (w.over)
+    report_failure(nsh_quota_text());
+  else if (why != NSH_WHY_NONE)
     report_stopped(why);
   else if (!ok) {
     const char *text = lua_tostring(L, -1);
@@ -394,11 +416,27 @@ static void run_protected(const nsh_order *o) {
   lua_settop(L, 0);
 }
 
+/* The host has lost touch with the database: its claims may be others' by now.
+** Waits until it is back, or has taken job 'seq' back; the time then. */
+static int64_t wait_fresh(uint32_t seq) {
+  struct pollfd host = {w.fd, POLLRDHUP, 0};
+  int64_t now;
+  flush();
+  do {
+    if (poll(&host, 1, FRESH_MS) > 0)
+      leave(0); /* the host is gone */
+    now = ns_mono_us();
+  } while (!nsh_slots_valid(w.slots, now) && !nsh_slot_started(w.slot, seq));
+  return now;
+}
+
 static void do_job(nsh_frame *f) {
   nsh_order o;
   int64_t start = ns_mono_us();
   if (!nsh_get_order(f, &o))
     leave(1);
+  if (!nsh_slots_valid(w.slots, start))
+    start = wait_fresh(o.seq);
   if (!nsh_slot_start(w.slot, o.seq, start))
     return; /* taken back */
   if (w.waiting > 0 && (!o.hold || start - w.waiting > HOLD_US))
@@ -409,6 +447,10 @@ static void do_job(nsh_frame *f) {
   run_protected(&o);
   fflush(stdout);
   post(w.ended);
+  if (w.spent) {
+    flush();
+    leave(0);
+  }
 }
 
 static void do_frame(nsh_frame *f) {
@@ -436,11 +478,12 @@ static void set_up(const nsh_worker_setup *s, uint32_t index, int fd) {
   struct sigaction act = {.sa_flags = SA_SIGINFO | SA_RESTART};
   act.sa_sigaction = on_term;
   sigaction(SIGTERM, &act, NULL);
-  nsh_halt_listen(s->L, &s->slots[index]);
+  nsh_halt_listen(s->L, &s->slots->slot[index]);
   setvbuf(stdout, NULL, _IOLBF, 0);
   w.L = s->L;
   w.cfg = s->cfg;
-  w.slot = &s->slots[index];
+  w.slots = s->slots;
+  w.slot = &s->slots->slot[index];
   w.fd = fd;
   w.max_json = s->cfg->db.max_payload > 0 ? s->cfg->db.max_payload
                                           : NS_MAX_PAYLOAD;

@@ -17,7 +17,7 @@
 typedef struct nsh_worker_setup {
   lua_State *L;
   const nsh_config *cfg;
-  nsh_slot *slots;
+  nsh_slots *slots;
 } nsh_worker_setup;
 
 /* Zygote: pushes the table of C functions that nightshift.worker uses. They

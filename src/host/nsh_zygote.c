@@ -19,6 +19,8 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "ns_log.h"
+#include "nsh_confine.h"
 #include "nsh_halt.h"
 #include "nsh_lua.h"
 #include "nsh_nursery.h"
@@ -31,7 +33,7 @@
 /* What all of them know. */
 typedef struct family {
   const nsh_config *cfg;
-  nsh_slot *slots;
+  nsh_slots *slots;
 } family;
 
 /* ----------------------------------------------------------------- zygote */
@@ -52,7 +54,8 @@ static int load(lua_State *L) {
   }
   nsh_worker_pushapi(L);
   nsh_config_pushdb(L, fam->cfg);
-  lua_call(L, 3, 3); /* names, begin, run; or nil, message */
+  lua_pushinteger(L, fam->cfg->memory);
+  lua_call(L, 4, 3); /* names, begin, run; or nil, message */
   if (lua_isnil(L, -3)) {
     lua_pop(L, 1);
     return 2;
@@ -129,13 +132,19 @@ static void zygote(void *arg, uint32_t index, int ctl) {
   nsh_nursery n = {.ctl = ctl, .max = fam->cfg->workers, .name = "ns-worker",
                    .child = nsh_worker_main, .arg = &setup, .bound = true,
                    .clear = clear_worker};
+  bool loaded = false;
+  ns_err err;
   (void)index;
   nsh_child_deaf();
   if (!fam->cfg->keep_env)
     nsh_secrets_drop();
-  if (L == NULL)
+  if (nsh_confine(fam->cfg, &err) != NS_OK)
+    report(ctl, NSH_LOADERR, 0, err.message);
+  else if (L == NULL)
     report(ctl, NSH_LOADERR, 0, "not enough memory");
-  if (L == NULL || !load_handlers(L, fam, ctl))
+  else
+    loaded = load_handlers(L, fam, ctl);
+  if (!loaded)
     _exit(1);
   lua_gc(L, LUA_GCCOLLECT);
   lua_gc(L, LUA_GCCOLLECT);
@@ -189,10 +198,14 @@ static void seed(family *fam, int ctl) {
   nsh_nursery_serve(&n);
 }
 
-ns_status nsh_seed_start(const nsh_config *cfg, nsh_slot *slots, pid_t *pid,
+ns_status nsh_seed_start(const nsh_config *cfg, nsh_slots *slots, pid_t *pid,
                          int *ctl, ns_err *err) {
   family fam = {cfg, slots};
   int pair[2];
+  if (geteuid() == 0 && cfg->user == NULL)
+    ns_log(NS_LOG_WARN, "host.root",
+           NS_FIELDS(ns_fs("advice", "handlers run as root; --user NAME makes "
+                                     "them run as somebody else")));
   if (!nsh_ctl_pair(pair))
     return ns_fail(err, NS_ENOMEM, "socketpair: %s", strerror(errno));
   *pid = fork();

@@ -22,7 +22,7 @@
 #define NSH_ZYGOTES 32 /* generations that may exist at the same time */
 
 /* Forks the seed; '*ctl' is the host's socket to it. Errors: NOMEM. */
-ns_status nsh_seed_start(const nsh_config *cfg, nsh_slot *slots, pid_t *pid,
+ns_status nsh_seed_start(const nsh_config *cfg, nsh_slots *slots, pid_t *pid,
                          int *ctl, ns_err *err);
 
 #endif

@@ -15,6 +15,8 @@ function work.define(parser)
   command:flag("--drain", "Exit when nothing is ready, running or due soon.")
   command:option("--drain-within", 'What "soon" is, e.g. 0 or "5m".')
   command:option("--drain-timeout", "How long running jobs may take at the end.")
+  command:option("--memory", "What a job may use in Lua, e.g. 64M; without: no limit."):argname "SIZE"
+  command:option("--user", "Whom the workers run as, when the host is root."):argname "NAME"
   command:option("--shared", 'Size of nightshift.shared, e.g. 1M or "16M,evict".')
   command:flag("--keep-env", "Leave $NIGHTSHIFT_URL and $MYSQL_PWD to workers and what they start.")
   command:option("--log", "Form of the log lines."):choices { "text", "json" }:default "text"
@@ -60,6 +62,13 @@ local function check_workers(n)
   return n
 end
 
+local function bytes(text)
+  if not text then return nil end
+  local n, message = options.size(text, "--memory")
+  if not n then context.fail(context.USAGE, "%s", message) end
+  return n
+end
+
 function work.commands.work(args)
   local config = {
     workers = check_workers(args.workers),
@@ -67,6 +76,8 @@ function work.commands.work(args)
     drain = args.drain or args.drain_within ~= nil,
     drain_within = microseconds(args.drain_within, "--drain-within"),
     drain_timeout = microseconds(args.drain_timeout, "--drain-timeout"),
+    memory = bytes(args.memory),
+    user = args.user,
     shared = args.shared,
     keep_env = args.keep_env,
     log = args.log,

@@ -1,0 +1,24 @@
+/*
+** The memory a job may use, in a worker: what the Lua state may grow while the
+** job runs and, as a back-stop for C code, what the process may have.
+**
+** Invariant: without a quota the allocator is Lua's own. Memory that came from
+** either may be given back to the other.
+*/
+#ifndef NSH_QUOTA_H
+#define NSH_QUOTA_H
+
+#include <lua.h>
+
+#include "ns_buf.h"
+
+/* From now on the state may grow by 'bytes'. [-0, +0, -] */
+void nsh_quota_begin(lua_State *L, int64_t bytes);
+
+/* Lifts it. True: it was hit since it began. Safe to repeat. [-0, +0, -] */
+bool nsh_quota_end(lua_State *L);
+
+/* "memory limit of 64 MiB" */
+ns_bytes nsh_quota_text(void);
+
+#endif
