@@ -146,7 +146,9 @@ local calls = {
   ["decode, bad"] = { run = function() return core.decode "[1,2" end, bad = "INVALID" },
   duration = { run = function() return core.duration "1h30m" end },
   ["duration, bad"] = { run = function() return core.duration "x" end, bad = "INVALID" },
-  encode = { run = function() return core.encode { a = { 1, 2.5, core.null, ("x"):rep(600) }, ["\u{e9}"] = "\n" } end },
+  encode = {
+    run = function() return core.encode { a = { 1, 2.5, core.null, ("x"):rep(600) }, ["\u{e9}"] = "\n" } end,
+  },
   ["encode, bad"] = { run = function() return core.encode { a = { b = print } } end, bad = "INVALID" },
   schema = { run = function() return core.schema() end },
   sql = { run = function() return core.sql "claim_read" end },
@@ -209,7 +211,10 @@ local calls = {
   __tostring = { run = function(h) return tostring(h) end },
 
   push = pushes { entry() },
-  ["push, many"] = pushes { entry(), entry { delay = 1e9 }, entry { unique = "u", delay = 1e9 }, entry { queue = "q2" } },
+  ["push, many"] = pushes {
+    entry(), entry { delay = 1e9 }, entry { unique = "u", delay = 1e9 }, entry { queue = "q2" },
+  },
+  ["push, later"] = pushes { entry { delay = 1e9 } },
   ["push, in a transaction"] = {
     arrange = begun(),
     run = function(h) return h:push("q", { entry() }) end,
