@@ -142,7 +142,13 @@ end
 local calls = {
   array = { run = function() return core.array() end },
   clock = { run = function() return core.clock() end },
-  decode = { run = function() return core.decode [[{"a":[1,2.5,null,{"b":"\u00e9"}],"c":[],"d":{},"e":-1}]] end },
+  decode = {
+    run = function() return core.decode [[{"a":[1,2.5,null,{"b":"\u00e9"}],"c":[],"d":{},"e":-1}]] end,
+    check = function(_, _, _, value)
+      local same = { a = { 1, 2.5, core.null, { b = "\u{e9}" } }, c = {}, d = {}, e = -1 }
+      if value then assert.same(same, value) end
+    end,
+  },
   ["decode, bad"] = { run = function() return core.decode "[1,2" end, bad = "INVALID" },
   duration = { run = function() return core.duration "1h30m" end },
   ["duration, bad"] = { run = function() return core.duration "x" end, bad = "INVALID" },
@@ -355,7 +361,7 @@ local function attempt(call, which, nth, forever)
   if survived or (which == "lua" and not forever) then -- Lua collects and tries again
     assert.equal(call.bad and "refused" or "done", outcome, tostring(got[3]) .. " " .. tostring(got[4]))
   end
-  if call.check then call.check(ctx, outcome, h) end
+  if call.check then call.check(ctx, outcome, h, outcome == "done" and got[3]) end
   check_handle(call, h)
   return survived
 end
@@ -407,6 +413,25 @@ describe("a sweep of failing allocations", function()
       assert.equal(not failed, opened)
     until not failed
     assert.is_true(nth > 10)
+  end)
+
+  describe("and a collector that never rests:", function()
+    for _, name in ipairs(names) do
+      it(name, function()
+        local call = calls[name]
+        wipe()
+        local h <close> = open()
+        local ctx = call.arrange and call.arrange(h)
+        heap.collect(1)
+        local got = table.pack(pcall(call.run, h, ctx))
+        heap.rest()
+        local outcome = outcome_of(call, 0, table.unpack(got, 1, 4))
+        assert.equal(call.bad and "refused" or "done", outcome)
+        if call.check then call.check(ctx, outcome, h, outcome == "done" and got[2]) end
+        check_handle(call, h)
+        assert_legal(call)
+      end)
+    end
   end)
 
   for _, way in ipairs { { "lua", false }, { "lua", true }, { "c", false }, { "c", true } } do
