@@ -219,8 +219,12 @@ help:
 	@echo "make asan        the same under AddressSanitizer and UBSan"
 	@echo "make valgrind    specs of base, core and binding under valgrind"
 	@echo "make test-cut-all    connections cut at every byte of every verb"
+	@echo "make fuzz        SECONDS=60: frames, URLs, durations, JSON, options, an equal share each"
+	@echo "make test-oom    memory that runs out at every allocation of the module"
+	@echo "make test-gc     specs of base, core and binding while the collector runs all the time"
+	@echo "make test-tsan   the host's specs under ThreadSanitizer"
 	@echo "make lint        check style and layers"
-	@echo "make ci          all four"
+	@echo "make ci          all of these, in slices: .ci/run says how long each may take"
 	@echo "make demo        archive the sub-folders of DIR=/usr/share into build/demo"
 	@echo "make bench       measure, beside bare SQL; ARGS=\"--rounds N --json FILE\""
 	@echo "make torture     break everything for SECONDS=120, then audit; SEED=n"
@@ -350,7 +354,7 @@ gc-run:
 	  UBSAN_OPTIONS=print_stacktrace=1,$(O)/heap)
 
 # The host's specs under ThreadSanitizer. A report does not stop whoever made
-# it; any that is left in the end is a failure.
+# it; any that is left in the end is a failure. No suppressions are needed.
 .PHONY: test-tsan tsan-run
 test-tsan: deps
 	@$(MAKE) --no-print-directory O=build/tsan SAN=thread tests
@@ -360,8 +364,7 @@ tsan-run: ARGS ?= spec/host
 tsan-run:
 	@rm -f $(O)/report.*
 	@$(call SPECS,LUA="$(CURDIR)/$(O)/run" NIGHTSHIFT_PATIENCE=5 SAN=thread \
-	  TSAN_OPTIONS="suppressions=$(CURDIR)/spec/c/tsan.supp log_path=$(CURDIR)/$(O)/report \
-	  second_deadlock_stack=1",$(O)/run)
+	  TSAN_OPTIONS="log_path=$(CURDIR)/$(O)/report second_deadlock_stack=1",$(O)/run)
 	@! cat $(O)/report.* 2>/dev/null
 
 # valgrind over what runs in this process: base, core, the binding.
@@ -427,11 +430,7 @@ lint: deps
 
 # --------------------------------------------------------------------- ci
 
-# Each prints its own counts; .ci/run adds them up.
+# .ci/run has the list of stages and the time that each may take.
 .PHONY: ci
 ci:
-	@sh .ci/deps ci
-	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory test
-	@$(MAKE) --no-print-directory test-asan
-	@$(MAKE) --no-print-directory test-valgrind
+	@env -u MAKEFLAGS -u MFLAGS .ci/run

@@ -56,15 +56,8 @@ end
 local collect = function() end
 local stride = math.tointeger(os.getenv "NIGHTSHIFT_COLLECT")
 if stride then
-  local core = require "nightshift.core"
-  local meta = debug.getregistry()["nightshift.db"]
-  local functions = {}
-  for _, list in ipairs { core, meta, meta.__index, debug.getregistry()["nightshift.box"] } do
-    for _, value in pairs(list) do
-      if type(value) == "function" then functions[value] = true end
-    end
-  end
-  collect = function() require "heap".collect(functions, stride) end
+  local heap = require "heap"
+  collect = function() heap.collect(stride) end
 end
 
 local function scope(test)

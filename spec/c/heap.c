@@ -9,10 +9,13 @@
 ** allocations of the C heap. Invariant: nothing fails outside heap.call, and
 ** 'live' counts the blocks of the C heap that have not been freed.
 **
-** Lua answers an allocation that fails with a full collection and tries again.
-** So an allocator that fails every first try, while a function of the module
-** runs, makes it collect at each allocation: whatever the function uses without
-** an anchor is gone then, and AddressSanitizer sees the use.
+** A collector that never rests finds what the module uses without an anchor:
+** it is gone then, and AddressSanitizer sees the use. Inside the module's
+** functions, which a hook tells apart, Lua is made to collect in two ways. It
+** answers an allocation that fails with a collection and tries again, so the
+** allocator fails at first tries; that hits every allocation but runs no
+** finaliser. And a pause of zero makes every check of the collector's a whole
+** cycle, finalisers included.
 */
 #include <jansson.h>
 #include <lauxlib.h>
@@ -33,10 +36,11 @@ typedef struct gate {
 static gate lua_heap, c_heap;
 static lua_Integer live;
 
-/* While 'inside' a watched function every 'stride'th allocation collects. */
+/* While 'inside' a function of the module every 'stride'th allocation
+** collects, and all of every 'stride'th call is 'hurried'. */
 static struct stress {
-  bool inside, again;
-  unsigned stride, count;
+  bool inside, again, hurried;
+  unsigned stride, count, calls;
 } stress;
 
 static bool fails(gate *g) {
@@ -205,39 +209,87 @@ static int l_open(lua_State *L) {
 
 static const char watched; /* its address: the registry's key of a set */
 
-/* Also collects on the way in and out, where finalisers may run. */
+/* Adds the functions in the table on top to the set at index 1; pops it. */
+static void watch(lua_State *L) {
+  lua_pushnil(L);
+  while (lua_next(L, -2)) {
+    if (lua_iscfunction(L, -1)) {
+      lua_pushboolean(L, 1);
+      lua_rawset(L, 1); /* set[function] = true */
+    } else
+      lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+}
+
+/* A set of all functions of the module on the stack, and nothing else. */
+static void watch_module(lua_State *L) {
+  lua_settop(L, 0);
+  lua_newtable(L);
+  luaL_requiref(L, "nightshift.core", luaopen_nightshift_core, 0);
+  watch(L);
+  luaL_getmetatable(L, "nightshift.box");
+  watch(L);
+  luaL_getmetatable(L, "nightshift.db");
+  lua_getfield(L, -1, "__index");
+  watch(L);
+  watch(L);
+}
+
+/* Cycle after cycle, as fast as memory is asked for, or as it was before. */
+static void hurry(lua_State *L, bool on) {
+  static int pause, stepmul;
+  if (on && !stress.hurried) {
+    pause = lua_gc(L, LUA_GCSETPAUSE, 0);
+    stepmul = lua_gc(L, LUA_GCSETSTEPMUL, 1000);
+    lua_gc(L, LUA_GCINC, 0, 0, 40);
+    lua_gc(L, LUA_GCCOLLECT); /* the next cycle is due at once */
+  } else if (!on && stress.hurried) {
+    lua_gc(L, LUA_GCINC, pause, stepmul, 13);
+  }
+  stress.hurried = on;
+}
+
 static void hook(lua_State *L, lua_Debug *ar) {
   lua_getinfo(L, "f", ar);
   lua_rawgetp(L, LUA_REGISTRYINDEX, &watched);
   lua_insert(L, -2);
-  lua_rawget(L, -2);
-  stress.inside = lua_toboolean(L, -1) && ar->event != LUA_HOOKRET;
-  if (lua_toboolean(L, -1) && ++stress.count % stress.stride == 0)
-    lua_gc(L, LUA_GCCOLLECT);
+  stress.inside = lua_rawget(L, -2) != LUA_TNIL && ar->event != LUA_HOOKRET;
   lua_pop(L, 2);
+  hurry(L, stress.inside && ++stress.calls % stress.stride == 0);
 }
 
 /***
-Makes the collector run inside some functions from now on, until the hook of
-this coroutine is changed.
+Makes the collector run inside the functions of the module from now on, until
+the hook of this coroutine is changed.
 @function collect
-@tparam table functions a set: function = true
-@tparam integer stride at every allocation: 1; at every second: 2; …
+@tparam integer stride in every call and at every allocation: 1; every second: 2
 */
 static int l_collect(lua_State *L) {
-  lua_Integer stride = luaL_checkinteger(L, 2);
-  luaL_checktype(L, 1, LUA_TTABLE);
-  luaL_argcheck(L, stride > 0 && stride < 1000000, 2, "out of range");
-  lua_settop(L, 1);
+  lua_Integer stride = luaL_checkinteger(L, 1);
+  luaL_argcheck(L, stride > 0 && stride < 1000000, 1, "out of range");
+  watch_module(L);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &watched);
-  stress = (struct stress){.stride = (unsigned)stride, .count = stress.count};
+  stress.stride = (unsigned)stride;
   lua_sethook(L, hook, LUA_MASKCALL | LUA_MASKRET, 0);
+  return 0;
+}
+
+/***
+Ends that.
+@function rest
+*/
+static int l_rest(lua_State *L) {
+  lua_sethook(L, NULL, 0, 0);
+  stress.inside = false;
+  hurry(L, false);
   return 0;
 }
 
 static const luaL_Reg functions[] = {{"call", l_call},
                                      {"collect", l_collect},
                                      {"live", l_live},
+                                     {"rest", l_rest},
                                      {"open", l_open},
                                      {NULL, NULL}};
 

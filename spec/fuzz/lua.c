@@ -18,6 +18,10 @@
 #include "ns_push.h"
 #include "ns_url.h"
 
+#ifndef SCRIPT
+#define SCRIPT "spec/fuzz/json.lua"
+#endif
+
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 
 /* ------------------------------------------------------- the dummy database */
@@ -112,6 +116,10 @@ static void must(int status) {
   fprintf(stderr, "%s\n", lua_tostring(L, -1));
   abort();
 }
+
+#ifndef SCRIPT
+#define SCRIPT "spec/fuzz/json.lua"
+#endif
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
   (void)argc;

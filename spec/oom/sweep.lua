@@ -142,11 +142,19 @@ end
 local calls = {
   array = { run = function() return core.array() end },
   clock = { run = function() return core.clock() end },
-  decode = { run = function() return core.decode [[{"a":[1,2.5,null,{"b":"\u00e9"}],"c":[],"d":{},"e":-1}]] end },
+  decode = {
+    run = function() return core.decode [[{"a":[1,2.5,null,{"b":"\u00e9"}],"c":[],"d":{},"e":-1}]] end,
+    check = function(_, _, _, value)
+      local same = { a = { 1, 2.5, core.null, { b = "\u{e9}" } }, c = {}, d = {}, e = -1 }
+      if value then assert.same(same, value) end
+    end,
+  },
   ["decode, bad"] = { run = function() return core.decode "[1,2" end, bad = "INVALID" },
   duration = { run = function() return core.duration "1h30m" end },
   ["duration, bad"] = { run = function() return core.duration "x" end, bad = "INVALID" },
-  encode = { run = function() return core.encode { a = { 1, 2.5, core.null, ("x"):rep(600) }, ["\u{e9}"] = "\n" } end },
+  encode = {
+    run = function() return core.encode { a = { 1, 2.5, core.null, ("x"):rep(600) }, ["\u{e9}"] = "\n" } end,
+  },
   ["encode, bad"] = { run = function() return core.encode { a = { b = print } } end, bad = "INVALID" },
   schema = { run = function() return core.schema() end },
   sql = { run = function() return core.sql "claim_read" end },
@@ -209,7 +217,10 @@ local calls = {
   __tostring = { run = function(h) return tostring(h) end },
 
   push = pushes { entry() },
-  ["push, many"] = pushes { entry(), entry { delay = 1e9 }, entry { unique = "u", delay = 1e9 }, entry { queue = "q2" } },
+  ["push, many"] = pushes {
+    entry(), entry { delay = 1e9 }, entry { unique = "u", delay = 1e9 }, entry { queue = "q2" },
+  },
+  ["push, later"] = pushes { entry { delay = 1e9 } },
   ["push, in a transaction"] = {
     arrange = begun(),
     run = function(h) return h:push("q", { entry() }) end,
@@ -350,7 +361,7 @@ local function attempt(call, which, nth, forever)
   if survived or (which == "lua" and not forever) then -- Lua collects and tries again
     assert.equal(call.bad and "refused" or "done", outcome, tostring(got[3]) .. " " .. tostring(got[4]))
   end
-  if call.check then call.check(ctx, outcome, h) end
+  if call.check then call.check(ctx, outcome, h, outcome == "done" and got[3]) end
   check_handle(call, h)
   return survived
 end
@@ -402,6 +413,25 @@ describe("a sweep of failing allocations", function()
       assert.equal(not failed, opened)
     until not failed
     assert.is_true(nth > 10)
+  end)
+
+  describe("and a collector that never rests:", function()
+    for _, name in ipairs(names) do
+      it(name, function()
+        local call = calls[name]
+        wipe()
+        local h <close> = open()
+        local ctx = call.arrange and call.arrange(h)
+        heap.collect(1)
+        local got = table.pack(pcall(call.run, h, ctx))
+        heap.rest()
+        local outcome = outcome_of(call, 0, table.unpack(got, 1, 4))
+        assert.equal(call.bad and "refused" or "done", outcome)
+        if call.check then call.check(ctx, outcome, h, outcome == "done" and got[2]) end
+        check_handle(call, h)
+        assert_legal(call)
+      end)
+    end
   end)
 
   for _, way in ipairs { { "lua", false }, { "lua", true }, { "c", false }, { "c", true } } do
