@@ -232,8 +232,9 @@ describe("a host in the middle of its work", function()
   it("goes on when each reply takes half a second", function()
     local p = proxy.start(server)
     local h = start(p:url(url))
+    midway()
     p:tell "delay 500"
-    nst.sleep(3)
+    nst.sleep(1)
     local before = count "finished"
     eventually(function() return count "finished" > before end, 30)
     p:tell "delay 0"
@@ -276,7 +277,7 @@ describe("a host in the middle of its work", function()
 end)
 
 describe("many hosts that lose their server together", function()
-  local HOSTS = 12
+  local HOSTS = 20
 
   it("are all back within seconds, and do not come at once", function()
     local p = proxy.start(server)
