@@ -58,6 +58,7 @@ nightshift.null = nil
 ---@field cert string? PEM file
 ---@field key string? PEM file
 ---@field connect_timeout nightshift.Duration? default 3 s
+---@field read_timeout nightshift.Duration? how long a reply may take; default for ever
 ---@field max_payload integer? bytes of JSON; default 1 MiB
 ---@field no_schema boolean? skip the check of the tables' version, for migrate
 

@@ -195,6 +195,30 @@ describe("the private server", function()
     p:forget()
   end)
 
+  it("is started again by a handle that has it open, wherever its process has gone", function()
+    assert(os.execute("mkfifo " .. dir .. "/go"))
+    local program = [[
+      local nst = require "nst"
+      local db = assert(require "nightshift".open())
+      local q = db:queue "mail"
+      assert(q:push("a", 1))
+      nst.chdir "/"
+      print "open"
+      io.stdout:flush()
+      io.open("GO"):read "a"
+      assert(q:push("b", 2))
+      print(#db:jobs{ queue = "mail" } .. " jobs")
+    ]]
+    local p = script(dir, (program:gsub("GO", dir .. "/go")))
+    p:wait_line("^open", 60)
+    local pid = server_pid(dir)
+    assert(nst.kill(guardian(dir), "KILL"))
+    eventually(function() return not lives(pid) end)
+    write(dir .. "/go", "")
+    p:wait_line("^2 jobs", 60)
+    assert.equal(0, p:wait())
+  end)
+
   it("keeps what was written when everything is killed", function()
     local p = script(dir, [[
       local nst = require "nst"

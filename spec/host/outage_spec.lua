@@ -4,12 +4,16 @@ local db = require "spec.support.db"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local nst = require "nst"
+local proc = require "spec.support.proc"
+local proxy = require "spec.support.proxy"
 
 local server, url
 
-before_each(function()
-  server = db.server()
-  url = server:fresh()
+setup(function() server = db.server() end)
+before_each(function() url = server:fresh() end)
+after_each(function() -- a test that failed may have left it in any state
+  if not pcall(server.sql, server, "SELECT 1") then server:start() end
+  server:sql "SET GLOBAL read_only = 0, GLOBAL max_connections = 1000"
 end)
 
 local SCRIPT = [[return {
@@ -111,5 +115,243 @@ describe("a host that is to stop while the server is away", function()
     h:wait_line "host.stop"
     h:signal "TERM"
     assert.equal(1, h:wait(20))
+  end)
+end)
+
+-- Many small jobs; each handler says in a file that it ran.
+local NOTES = [[return {
+  note = function(job)
+    local file = assert(io.open(%q, "a"))
+    file:write(job.id, "\n")
+    file:close()
+    os.execute "sleep 0.01"
+    return { id = job.id }
+  end,
+  slow = function() print "started" os.execute "sleep 1" return "slept" end,
+}]]
+local JOBS = 150
+local GRANTS = "SELECT, INSERT, UPDATE, DELETE, EXECUTE" -- no administrator: read_only and max_connections hold
+
+describe("a host in the middle of its work", function()
+  local name, notes, ids
+
+  before_each(function()
+    name = url:match "/([^/?]+)%?"
+    notes = fixture.file("notes", "")
+    ids = with(function(handle)
+      local items = {}
+      for i = 1, JOBS do items[i] = { "note", i } end
+      return assert(handle:queue("q"):push_many(items))
+    end)
+  end)
+
+  local function start(where, args) return host.start(where, NOTES:format(notes), args) end
+
+  local function count(what) return tonumber((server:sql("SELECT COUNT(*) FROM nightshift_" .. what, name))) end
+
+  -- Some are done and some are not.
+  local function midway(done) eventually(function() return count "finished" >= (done or 20) end, 20) end
+
+  -- Every job ended, once, and its handler ran once; then the host ends.
+  local function assert_all_done(h)
+    eventually(function() return count "job" == 0 end, 60)
+    h:signal "TERM"
+    assert.equal(0, h:wait(40), h:transcript())
+    assert.equal(#ids, count "finished WHERE outcome = 'done'")
+    assert.equal(0, count "lease")
+    assert.equal(0, count "attempt")
+    local ran = {}
+    for id in io.lines(notes) do ran[id] = (ran[id] or 0) + 1 end
+    for _, id in ipairs(ids) do assert.equal(1, ran[tostring(id)], "job " .. id) end
+  end
+
+  local function kill_sessions(user)
+    for id in server:sql("SELECT id FROM information_schema.processlist WHERE user = '" .. user .. "'"):gmatch "%d+" do
+      pcall(server.sql, server, "KILL " .. id)
+    end
+  end
+
+  for _, how in ipairs { "stop", "kill" } do
+    it("loses nothing and runs nothing twice when the server goes (" .. how .. ") and comes back", function()
+      local h = start(url)
+      for time = 1, 2 do
+        midway(time * 20)
+        server[how](server)
+        h:wait_line("db.lost", 20, time)
+        server:start()
+        h:wait_line("db.back", 20, time)
+      end
+      assert_all_done(h)
+    end)
+  end
+
+  it("loses nothing when its connections are killed again and again", function()
+    local where, user = server:user(url, GRANTS)
+    local h = start(where)
+    for _ = 1, 10 do
+      kill_sessions(user)
+      nst.sleep(0.1)
+    end
+    assert_all_done(h)
+  end)
+
+  it("waits while the server takes no more connections", function()
+    local where, user = server:user(url, GRANTS)
+    local h = start(where)
+    midway()
+    server:sql "SET GLOBAL max_connections = 10"
+    local others = {}
+    local hog = server:user(url, "SELECT")
+    repeat
+      kill_sessions(user)
+      others[#others + 1] = nightshift.open(hog)
+    until server:sql("SELECT COUNT(*) FROM information_schema.processlist WHERE user = '" .. user .. "'") == "0"
+      and not nightshift.open(hog)
+    local none, message, code = nightshift.open(hog)
+    assert.same({ nil, "GONE" }, { none, code })
+    assert.is_truthy(message:find("Too many connections", 1, true), message)
+    h:wait_line("db.lost", 20)
+    nst.sleep(1)
+    for _, other in ipairs(others) do other:close() end
+    h:wait_line("db.back", 20)
+    assert_all_done(h)
+  end)
+
+  it("waits while the server is read-only, and spends no attempt on it", function()
+    local where = server:user(url, GRANTS)
+    local h = start(where)
+    midway()
+    server:sql "SET GLOBAL read_only = 1"
+    h:wait_line("db.lost", 20)
+    local handle <close> = assert(nightshift.open(where))
+    local none, message, code = handle:queue("q"):push "note"
+    assert.same({ nil, "GONE" }, { none, code })
+    assert.is_truthy(message:find("read-only", 1, true), message)
+    nst.sleep(1)
+    server:sql "SET GLOBAL read_only = 0"
+    h:wait_line("db.back", 20)
+    assert_all_done(h)
+  end)
+
+  it("waits while nothing passes, and goes on where it was", function()
+    local p = proxy.start(server)
+    local h = start(p:url(url) .. "&read_timeout=1s&connect_timeout=1s")
+    midway()
+    p:tell "freeze"
+    h:wait_line("db.lost", 20)
+    nst.sleep(1)
+    p:tell "thaw"
+    h:wait_line("db.back", 20)
+    assert_all_done(h)
+  end)
+
+  it("leaves connections that went silent, and ends their sessions", function()
+    local p = proxy.start(server)
+    local where, user = server:user(url, GRANTS)
+    local h = start(p:url(where) .. "&read_timeout=1s&connect_timeout=1s")
+    midway()
+    p:tell "strand"
+    assert_all_done(h)
+    p:tell "thaw"
+    eventually(function()
+      return server:sql("SELECT COUNT(*) FROM information_schema.processlist WHERE user = '" .. user .. "'") == "0"
+    end)
+  end)
+
+  it("goes on when each reply takes half a second", function()
+    local p = proxy.start(server)
+    local h = start(p:url(url))
+    midway()
+    p:tell "delay 500"
+    nst.sleep(1)
+    local before = count "finished"
+    eventually(function() return count "finished" > before end, 30)
+    p:tell "delay 0"
+    assert_all_done(h)
+  end)
+
+  it("waits for room when the disk is full, and loses nothing", function()
+    local folder = fixture.dir() .. "/disk"
+    if not os.execute(("mkdir %s && mount -t tmpfs -o size=400m none %s 2>/dev/null"):format(folder, folder)) then
+      pending "no tmpfs can be mounted here"
+      return
+    end
+    local usual = server
+    finally(function()
+      server:remove()
+      server = usual
+      os.execute("umount " .. folder)
+    end)
+    server = db.server(nil, nil, folder)
+    url = server:fresh()
+    name = url:match "/([^/?]+)%?"
+    local h = start(url)
+    os.execute(("head -c 1G /dev/zero > %s/filler 2>/dev/null"):format(folder))
+    local handle <close> = assert(nightshift.open(url))
+    ids = {}
+    local none, code
+    repeat -- into the room that the tables still have
+      local id
+      id, none, code = handle:queue("q"):push("note", ("x"):rep(100000))
+      ids[#ids + 1] = id
+    until not id
+    assert.is_truthy(code == "BUSY" or code == "GONE", none)
+    assert(os.remove(folder .. "/filler"))
+    if server.process:ended() then
+      server.process:forget()
+      server:start()
+    end
+    assert_all_done(h)
+  end)
+end)
+
+describe("many hosts that lose their server together", function()
+  local HOSTS = 20
+
+  it("are all back within seconds, and do not come at once", function()
+    local p = proxy.start(server)
+    local hosts = {}
+    for i = 1, HOSTS do hosts[i] = host.spawn(p:url(url), SCRIPT, { "--workers", "1" }) end
+    for _, h in ipairs(hosts) do h:wait_line("host.ready", 60) end
+    server:kill()
+    for _, h in ipairs(hosts) do h:wait_line("db.lost", 20) end
+    nst.sleep(3)
+    p:tell "accepts"
+    server:start()
+    local started = nst.clock()
+    for _, h in ipairs(hosts) do h:wait_line("db.back", 20) end
+    local took = nst.clock() - started
+    local _, busiest = p:tell("accepts"):match "(%d+) (%d+)"
+    assert.is_true(took < proc.limit(10), took .. " s")
+    assert.is_true(tonumber(busiest) <= 5 * HOSTS, busiest .. " connections within a second")
+    for _, h in ipairs(hosts) do h:signal "TERM" end
+    for _, h in ipairs(hosts) do assert.equal(0, h:wait(30)) end
+  end)
+end)
+
+describe("a handle", function()
+  it("says GONE and why while the server is away, keeps its claims, and works when it is back", function()
+    local handle <close> = assert(nightshift.open(url))
+    local q = handle:queue "q"
+    assert(q:push_many { { "a", 1 }, { "b", 2 } })
+    local jobs = q:claim_many(2)
+    assert(jobs[1]:ack())
+    server:kill()
+    for verb, call in pairs {
+      push = function() return q:push("c", 3) end,
+      claim = function() return q:claim() end,
+      ack = function() return jobs[2]:ack() end,
+      touch = function() return jobs[2]:touch() end,
+      execute = function() return handle:execute "SELECT 1" end,
+      transaction = function() return handle:transaction(function() return true end) end,
+    } do
+      local none, message, code = call()
+      assert.same({ nil, "GONE" }, { none, code }, verb)
+      assert.is_truthy(message:find("cannot connect", 1, true), verb .. ": " .. message)
+    end
+    server:start()
+    assert(jobs[2]:ack())
+    assert(q:push("c", 3))
+    assert.equal("c", assert(q:claim()).name)
   end)
 end)

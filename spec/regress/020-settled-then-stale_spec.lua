@@ -47,6 +47,16 @@ describe("a verdict that is cut at its commit while the server cannot be reached
     end)
   end
 
+  it("is asked of the holder that wrote it, though it was declared dead since", function()
+    local job = assert(handle:queue("q"):claim())
+    gone("after", function() return job:ack() end)
+    db.sql("UPDATE nightshift_holder SET dead = beat", name)
+    assert.is_true(assert(job:ack()))
+    assert(handle:queue("q"):push("next", 2))
+    assert.is_true((assert(handle:queue("q"):claim()):ack()))
+    assert.equal("2", db.sql("SELECT COUNT(*) FROM nightshift_finished WHERE outcome = 'done'", name))
+  end)
+
   it("is lost when another one was written", function()
     local job = assert(handle:queue("q"):claim())
     gone("after", function() return job:ack() end)

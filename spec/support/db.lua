@@ -75,8 +75,9 @@ end
 -- helper, as with processes.
 -- @tparam[opt] string more lines for its settings; FOLDER is its folder
 -- @tparam[opt] table files name = text, put into its folder before it starts
-function db.server(more, files)
-  local parent = proc.build .. "/test"
+-- @tparam[opt] string parent an existing folder to make its own in
+function db.server(more, files, parent)
+  parent = parent or proc.build .. "/test"
   assert(os.execute("mkdir -p " .. quoted(parent)))
   sweep(parent)
   local pid, euid = nst.ids()

@@ -35,6 +35,7 @@ typedef struct work {
   int64_t lease;    /* of takes; 0: nothing was taken */
   int64_t span;     /* µs that lease lasts untouched; 0: as its holder */
   int64_t number;   /* of this cycle */
+  int64_t holder;   /* who tried it last: a later one may be registered since */
   int64_t next_due;
 } work;
 
@@ -65,13 +66,14 @@ static ns_status claim_half(ns_db *db, work *w, ns_err *err) {
 static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
   ns_status st = NS_OK;
-  if (db->holder == 0 && w->limit > 0)
-    st = ns_register(db, db->is_host, err); /* declared dead in an earlier try */
-  else if (tx->replay && db->holder != 0) {
-    st = ns_holder_committed(db, w->number, &tx->done, err);
+  if (tx->replay && w->holder != 0) {
+    st = ns_holder_committed(db, w->holder, w->number, &tx->done, err);
     if (st != NS_OK || tx->done)
       return st; /* all of it happened; memory has what it did */
   }
+  if (db->holder == 0 && w->limit > 0) /* declared dead in an earlier try */
+    st = ns_register(db, db->is_host, err);
+  w->holder = db->holder;
   if (st == NS_OK)
     st = ns_settle_batch(db, w->verdicts, w->nverdicts, err);
   if (st == NS_OK && w->limit > 0)
@@ -102,7 +104,7 @@ static ns_status make_notes(ns_db *db, size_t n, ns_err *err) {
 /* Remembers what was to be written; out of memory: then a repeat is STALE. */
 static void doubt_verdicts(ns_db *db, const work *w) {
   ns_settle_doubt *d = &db->settling;
-  d->holder = db->holder;
+  d->holder = w->holder;
   d->cycle = w->number;
   for (size_t i = 0; i < w->nverdicts; i++) {
     const ns_verdict *v = &w->verdicts[i];
@@ -117,16 +119,14 @@ static void doubt_verdicts(ns_db *db, const work *w) {
 /* Asks whether the cycle in doubt was written. No other can have been since. */
 static ns_status resolve_verdicts(ns_db *db, ns_err *err) {
   ns_settle_doubt *d = &db->settling;
-  ns_value param = ns_vint(d->holder);
-  const ns_value *row = NULL;
+  bool yes;
   ns_status st;
   if (d->written == d->n)
     return NS_OK;
   if ((st = ns_ready(db, err)) != NS_OK ||
-      (st = ns_run(db, NS_SQL_HOLDER_NOW, &param, err)) != NS_OK ||
-      (st = ns_row(db, NS_SQL_HOLDER_NOW, &row, err)) != NS_OK)
+      (st = ns_holder_committed(db, d->holder, d->cycle, &yes, err)) != NS_OK)
     return st;
-  if (row == NULL || row[0].i < d->cycle)
+  if (!yes)
     d->n = d->written;
   for (; d->written < d->n; d->written++) {
     const ns_verdict *v = &d->items[d->written];
@@ -168,6 +168,8 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
       ns_take_undo(db, w->lease);
     return st;
   }
+  if (w->holder != db->holder)
+    w->takes.n = 0; /* written, but declared dead since: they are others' */
   for (size_t i = 0; i < w->nverdicts; i++)
     own_up(db, &w->verdicts[i]);
   if (db->user_tx) {

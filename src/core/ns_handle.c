@@ -116,11 +116,14 @@ static ns_status end_session(ns_db *db, int64_t thread) {
 
 /* A network that stops tells the server nothing: sessions that we have lost
 ** may live on there, with their locks and an open transaction. They are ended
-** before anything is repeated, so that by then it is settled what they did. */
+** before anything is repeated, so that by then it is settled what they did.
+** An id above our new one is of an earlier start, within the same second. */
 static void end_lost(ns_db *db) {
+  int64_t newest = ns_link_thread(db->link);
   for (; db->nlost > 0; db->nlost--) {
     const ns_session *s = &db->lost[db->nlost - 1];
-    if (s->life == db->life && end_session(db, s->thread) == NS_EGONE)
+    if (s->life == db->life && s->thread < newest &&
+        end_session(db, s->thread) == NS_EGONE)
       return;
   }
 }
@@ -164,23 +167,29 @@ static void disown(ns_db *db) {
   db->owner = getpid();
 }
 
-/* Starts or joins the private server, whose URL becomes ours. The folder is
-** that of the open, wherever the process has gone since. */
+/* Starts or joins the private server, whose URL becomes ours; started again,
+** it has the same one, which listeners have borrowed. The folder is that of the
+** open, wherever the process has gone since. */
 static ns_status use_private(ns_db *db, ns_err *err) {
   char *url;
+  bool again = db->private_url != NULL;
   ns_status st = ns_private_start(db->private_dir, &url, err);
   if (st != NS_OK)
     return st;
-  free(db->private_url);
-  free((char *)(uintptr_t)db->cfg.url);
+  if (again) {
+    if (strcmp(url, db->private_url) != 0)
+      st = ns_fail(err, NS_EGONE,
+                   "the private server has moved to another socket; open it "
+                   "again");
+    free(url);
+    return st;
+  }
   db->private_url = url;
   db->cfg.url = strdup(url);
-  if (db->private_dir == NULL)
-    db->private_dir = getcwd(NULL, 0);
-  if (db->cfg.url == NULL || db->private_dir == NULL)
-    return ns_fail(err, NS_ENOMEM, "out of memory");
-  ns_url_free(&db->url);
-  return ns_url_parse(db->cfg.url, &db->url, err);
+  db->private_dir = getcwd(NULL, 0);
+  return db->cfg.url != NULL && db->private_dir != NULL
+             ? NS_OK
+             : ns_fail(err, NS_ENOMEM, "out of memory");
 }
 
 /* Any moment between now and 'most' (full jitter): whoever lost the server
@@ -205,6 +214,7 @@ static ns_status reconnect(ns_db *db, ns_err *err) {
   ns_status st;
   lose(db);
   hang_up(db);
+  db->suspects.n = 0; /* silence may have been ours: others are watched anew */
   db->count.reconnects++;
   while ((st = connect_anyhow(db, err)) == NS_EGONE &&
          db->cfg.keep_trying != NULL &&
@@ -235,7 +245,7 @@ ns_status ns_ready(ns_db *db, ns_err *err) {
                    "and run it again");
   if (db->link != NULL && !ns_link_dead(db->link))
     return NS_OK;
-  if (db->in_tx)
+  if (db->in_tx || db->connecting)
     return ns_fail(err, NS_EGONE, "the connection to the server is lost");
   return reconnect(db, err);
 }
@@ -246,7 +256,7 @@ static ns_status open_parsed(ns_db *db, ns_err *err) {
   ns_status st = NS_OK;
   bool checked = !db->cfg.no_schema;
   int from;
-  if (db->cfg.url != NULL && db->private_url == NULL)
+  if (db->cfg.url != NULL)
     st = ns_url_parse(db->cfg.url, &db->url, err);
   if (st == NS_OK && effective(db).database == NULL && db->cfg.group == NULL &&
       db->cfg.file == NULL)

@@ -153,10 +153,10 @@ ns_status ns_notices(ns_db *db, ns_token **tokens, size_t *n, ns_err *err) {
   return st;
 }
 
-ns_status ns_holder_committed(ns_db *db, int64_t number, bool *yes,
-                              ns_err *err) {
+ns_status ns_holder_committed(ns_db *db, int64_t holder, int64_t number,
+                              bool *yes, ns_err *err) {
   const ns_value *row = NULL;
-  ns_value param = ns_vint(db->holder);
+  ns_value param = ns_vint(holder);
   ns_status st = ns_run(db, NS_SQL_HOLDER_NOW, &param, err);
   if (st == NS_OK)
     st = ns_row(db, NS_SQL_HOLDER_NOW, &row, err);

@@ -21,7 +21,9 @@ void ns_holder_leave(ns_db *db);
 ** itself declared dead says BUSY, to be run again without its claims. */
 ns_status ns_holder_cycle(ns_db *db, int64_t number, ns_err *err);
 
-/* Whether the cycle of this number was committed. */
-ns_status ns_holder_committed(ns_db *db, int64_t number, bool *yes, ns_err *err);
+/* Whether a holder's cycle of this number was committed. The holder may be one
+** that this handle was before it was declared dead. */
+ns_status ns_holder_committed(ns_db *db, int64_t holder, int64_t number,
+                              bool *yes, ns_err *err);
 
 #endif
