@@ -37,6 +37,7 @@ local ROLES = {
     tables = {
       { "nightshift_attempt", "INSERT" },
       { "nightshift_edge", "SELECT, INSERT, DELETE" },
+      { "nightshift_expiry", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_finished", "SELECT(id, nonce), INSERT" },
       { "nightshift_holder", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_id", "SELECT, INSERT" },
@@ -44,13 +45,14 @@ local ROLES = {
       { "nightshift_lease", "SELECT, INSERT, DELETE" },
       { "nightshift_listener", "SELECT, INSERT, DELETE" },
       { "nightshift_meta", "SELECT" },
+      { "nightshift_notice", "SELECT, DELETE" },
       { "nightshift_queue", "SELECT, INSERT" },
       { "nightshift_ready", "SELECT, INSERT, DELETE" },
       { "nightshift_running", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_scheduled", "SELECT, INSERT, DELETE" },
       { "nightshift_unique_key", "SELECT, INSERT, DELETE" },
     },
-    routines = { "nightshift_ring" },
+    routines = { "nightshift_nudge", "nightshift_ring" },
   },
   {
     name = "dashboard",
