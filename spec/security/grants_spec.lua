@@ -70,6 +70,7 @@ function verbs.worker(place)
   assert(job:touch())
   assert(job:release())
   assert(assert(q:claim { lease = 60 }):ack())
+  assert.equal(1, (h:lock "worker" (function() return 1 end)))
   assert.equal(0, (proc.nightshift({ "rescue", "--wait", "0" }, place.url)))
   assert.is_nil(q:claim { wait = 0.01 })
 end

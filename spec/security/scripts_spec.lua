@@ -80,7 +80,8 @@ describe("a name that looks like a path", function()
   it("with a NUL, a control character or bad UTF-8 is refused before anything is written", function()
     local open <close> = assert(nightshift.open((db.fresh())))
     local q = open:queue "q"
-    for _, name in ipairs { "a\0b", "a\0", "\0", "a\nb", "a\27[31m", "a\127", "\xff\xfe", "\xc0\xaf", "\xed\xa0\x80" } do
+    for _, name in ipairs { "a\0b", "a\0", "\0", "a\nb", "a\27[31m", "a\127", "\xff\xfe", "\xc0\xaf",
+      "\xed\xa0\x80" } do
       assert.equal("INVALID", select(3, q:push(name, 1)), name)
       assert.equal("INVALID", select(3, open:queue(name)), name)
     end
