@@ -158,8 +158,8 @@ local function lacks(seen, role, callable)
     if role.runs(name) then
       local ok, message, code = seen.handle:may(name)
       if not ok and code == "DENIED" then
-        local what, table_name = message:match "^([%u, ]+) command denied .- for table .-`?([%w_]+)`? %(%d+%)$"
-        add(what and ("%s on %s"):format(what, table_name) or message)
+        local what, object = message:match "^([%u, ]+) command denied .- table .-([%w_]+)[`'] %(%d+%)$"
+        add(what and ("%s on %s"):format(what, object) or message)
       end
     end
   end
@@ -380,6 +380,18 @@ check("holders", function(seen)
     "nightshift rescue; a living host does it by itself within seconds"
 end)
 
+-- What to do when there is no connection, by code.
+local ADVICE = {
+  GONE = "start the server, or mend host, port or socket in the URL",
+  DENIED = "mend user, password or tls in the URL, or the grants",
+  SCHEMA = "create the database, then run nightshift init",
+  SERVER = "connect to a MariaDB of 10.6 or later",
+}
+
+local function refused(message, code)
+  return { name = "server", level = "fail", found = message, advice = ADVICE[code] or "mend the URL" }
+end
+
 --- Examines one database. Gives a list of {name, level, found, advice}, and
 -- the code that cut it short, if any did.
 ---@param open fun(): table|nil, string?, string? opens a core handle
@@ -388,7 +400,7 @@ end)
 function checks.run(open)
   local handle <close>, message, code = open()
   if not handle then
-    return { { name = "server", level = "fail", found = message, advice = "see the message" } }, code
+    return { refused(message, code) }, code
   end
   local findings = {}
   local ok, err = pcall(function()
@@ -401,7 +413,7 @@ function checks.run(open)
   end)
   if ok then return findings end
   if type(err) ~= "table" then error(err, 0) end
-  findings[#findings + 1] = { name = "server", level = "fail", found = err.message, advice = "try again" }
+  findings[#findings + 1] = refused(err.message, err.code)
   return findings, err.code
 end
 

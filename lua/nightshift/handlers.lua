@@ -53,6 +53,10 @@ end
 local function run_file(file)
   local chunk, message = loadfile(file, "t")
   if not chunk then
+    -- nothing checks compiled code: a broken one can crash Lua
+    if message:find("binary chunk", 1, true) then
+      return nil, file .. ": this is compiled Lua; handlers are loaded as text only: give their source"
+    end
     if not message:find(file, 1, true) then message = file .. ": " .. message end
     return nil, message
   end

@@ -91,7 +91,7 @@ describe("the plan of", function()
   end)
 
   it("slot_look reads the slots of one name, and their owners by key", function()
-    local plan = explain(core.sql "slot_look", 1, 1, 0, "s1", "s1", 20)
+    local plan = explain(plans.question "slot_look", 1, 1, 0, "s1", "s1", 20)
     assert.same({ "PRIMARY", "PRIMARY", "PRIMARY" }, { plan.s.key, plan.j.key, plan.h.key })
     assert.same({ "range", "eq_ref", "eq_ref" }, { plan.s.type, plan.j.type, plan.h.type })
     assert.is_true(tonumber(plan.s.rows) <= 25, plan.s.rows .. " rows")
@@ -101,7 +101,7 @@ describe("the plan of", function()
     slot_release = { "s1", 7, 1 }, slot_take_over = { 1, 1, 1, nightshift.null, "s1", 7, 1 },
   } do
     it(name .. " reads one slot", function()
-      local row = explain(core.sql(name), table.unpack(params)).nightshift_slot
+      local row = explain(plans.question(name), table.unpack(params)).nightshift_slot
       assert.equal("PRIMARY", row.key)
       assert.equal(1, tonumber(row.rows))
     end)

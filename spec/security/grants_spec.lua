@@ -57,6 +57,8 @@ local HANDLERS = [[return {
 
 function verbs.worker(place)
   local h <close> = assert(nightshift.open(place.url))
+  assert(h._handle:ring()) -- first: without these two all goes on, only later
+  assert(h._handle:execute("@listen_nudge", 0, 0))
   local q = assert(h:queue "mail")
   assert(q:push("plain", 1, { unique = "w" }))
   for _, name in ipairs { "poll", "fails", "gone", "parent" } do assert(q:push(name, 1, { max_attempts = 1 })) end
@@ -67,9 +69,10 @@ function verbs.worker(place)
   local job = assert(q:claim())
   assert(job:touch())
   assert(job:release())
-  assert(assert(q:claim()):ack())
+  assert(assert(q:claim { lease = 60 }):ack())
+  assert.equal(1, (h:lock "worker" (function() return 1 end)))
+  assert.equal(0, (proc.nightshift({ "rescue", "--wait", "0" }, place.url)))
   assert.is_nil(q:claim { wait = 0.01 })
-  assert(h._handle:ring())
 end
 
 function verbs.dashboard(place)
