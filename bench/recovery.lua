@@ -11,6 +11,7 @@ local nst = require "nst"
 local db = require "spec.support.db"
 local host = require "spec.support.host"
 local proc = require "spec.support.proc"
+local proxy = require "spec.support.proxy"
 
 local rounds = assert(math.tointeger(tonumber(arg[1])), "usage: recovery.lua ROUNDS [README]")
 local readme = arg[2]
@@ -20,7 +21,6 @@ local JOBS = proc.root .. "/bench/recovery_jobs.lua"
 local few = math.min(rounds, 3)
 
 local server = db.server()
-local folder = proc.folder()
 local url, handle, file -- of the measurement that runs
 
 -- ------------------------------------------------------------------- tools
@@ -204,17 +204,15 @@ measure("every session killed by the server", "the host connects again; the next
 
 -- Its connections stay, and nothing passes.
 local function cut_off()
-  local socket = proc.folder() .. "/p.sock"
-  local proxy = proc.start { proc.build .. "/cut", socket, server.socket, "after", "1000000000" }
-  proxy:wait_line "listening"
-  local h = new_host("a", 2, (url:gsub("unix_socket=.*", "unix_socket=" .. socket)))
+  local way = proxy.start(server, "tcp")
+  local h = new_host("a", 2, way:url(url))
   local id = assert(handle:queue("q"):push "hold")
   first_start(id)
   local other = new_host "b"
   local since = nst.clock()
-  proxy:signal "STOP"
+  way:tell "freeze"
   local took = again_after(id, since, 60)
-  for _, p in ipairs { h, other, proxy } do p:forget() end
+  for _, p in ipairs { h, other, way.process } do p:forget() end
   return took
 end
 
@@ -268,7 +266,6 @@ end
 local text = table_of(results)
 io.write(text)
 server:remove()
-os.execute("rm -rf '" .. folder .. "'")
 proc.clean()
 if good and readme and readme ~= "" then write_into(readme, text) end
 if not good then io.stderr:write "recovery: not everything was measured; no file was changed\n" end

@@ -1,7 +1,6 @@
 --- Handlers of the recovery bench. Each start is a line in $RECOVERY_FILE: the
--- monotonic time, the job, its run, the worker. `hold` stays the first time and
--- returns when it runs again; `stay` the same with a job that was not killed
--- with its worker.
+-- monotonic time, the job, its run, the worker, the host. `hold` stays in its
+-- first run and returns in the next; `note` returns at once.
 
 local nightshift = require "nightshift"
 local nst = require "nst"

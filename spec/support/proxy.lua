@@ -17,7 +17,7 @@ Proxy.__index = Proxy
 -- @tparam Server server of spec/support/db.lua
 -- @tparam[opt] string kind "tcp": it listens on a port, else on a unix socket
 function proxy.start(server, kind)
-  local self = setmetatable({ folder = fixture.dir() }, Proxy)
+  local self = setmetatable({ folder = proc.folder() }, Proxy)
   local fifo = self.folder .. "/fifo"
   assert(os.execute(("mkfifo %s.in %s.out"):format(fifo, fifo)))
   self.socket = self.folder .. "/p.sock"

@@ -17,7 +17,8 @@ local function shell(format, ...)
 end
 
 --- @tparam table options server, url, folder, seed, workers, mark (a text in
--- everybody's environment, by which orphans are found)
+-- everybody's environment, by which orphans are found), way (the proxy that the
+-- members of place 1 reach the server by)
 local function cast(options)
   local self = setmetatable(options, Cast)
   self.members, self.made, self.findings, self.tally = {}, 0, {}, {}
@@ -38,9 +39,11 @@ function Cast:fault(how, ...)
   self.note("fault", how, ...)
 end
 
-function Cast:environment(name)
+local function url_of(self, place) return place == 1 and self.way:url(self.url) or self.url end
+
+function Cast:environment(name, place)
   return {
-    NIGHTSHIFT_URL = self.url, TORTURE_FOLDER = self.folder, TORTURE_SEED = self.seed, TORTURE_WHO = name,
+    NIGHTSHIFT_URL = url_of(self, place), TORTURE_FOLDER = self.folder, TORTURE_SEED = self.seed, TORTURE_WHO = name,
     TORTURE_MARK = self.mark, TORTURE_FAULTS = self.groups, TMPDIR = self.folder .. "/tmp",
     LUA_PATH = ("%s/?.lua;%s/lua/?.lua;%s/lua/?/init.lua;;"):format(proc.root, proc.root, proc.root),
   }
@@ -51,8 +54,9 @@ local FEEDS = { false, "a=3,b=1,c=1", "a=1,b=3,c=2" }
 local function arguments(self, kind, place, name)
   local seed = self.seed + self.made
   local program = proc.root .. "/spec/torture/" .. kind .. ".lua"
-  if kind == "claimer" then return { proc.lua, program, self.url, seed } end
-  if kind == "pusher" then return { proc.lua, program, self.url, seed, self.folder, name } end
+  local url = url_of(self, place)
+  if kind == "claimer" then return { proc.lua, program, url, seed } end
+  if kind == "pusher" then return { proc.lua, program, url, seed, self.folder, name } end
   if kind == "meddler" then return { proc.lua, program, self.url, seed, self.folder } end
   local args = { proc.program, "work", proc.root .. "/spec/torture/jobs.lua", "--workers", self.workers,
     "--drain-timeout", "3s" }
@@ -68,7 +72,7 @@ function Cast:start(kind, place)
   self.made = self.made + 1
   local name = ("%s%d"):format(kind == "host" and "host" or "program", self.made)
   local options = arguments(self, kind, place, name)
-  options.env = self:environment(name)
+  options.env = self:environment(name, place)
   local member = { kind = kind, place = place, name = name, process = proc.start(options), since = nst.clock() }
   member.pid = member.process.pid
   table.insert(self.members, member)
@@ -95,13 +99,14 @@ end
 -- cannot write its verdicts; whoever was killed or told to stop ends as that
 -- wants; claimers end by their jobs.
 local function explained(self, member, how)
-  local away = self.server_fault or -math.huge
+  local away = math.max(self.server_fault or -math.huge, member.place == 1 and self.network_fault or -math.huge)
   if member.expected == true or member.expected == how then return true end
   if member.kind == "claimer" then
     return how == "signal 9" or how == "signal 11" or how == 3 or (how == 0 and self.over)
   elseif member.kind ~= "host" then
     return how == 0 and self.over
   end
+  if member.asked and how == "signal 15" then return select(2, member.process:text()) == "" end -- it was connecting
   return how == 69 and away > member.since - 10 or how == 1 and member.asked and away > member.asked - 10
 end
 

@@ -67,7 +67,7 @@ local function stop_member(cast, kind, seconds)
     cast:fault(kind .. "-CONT", member.name, member.pid)
     member.process:signal "CONT"
     member.stopped = nil
-  end)
+  end, true)
 end
 
 -- TERM, and TERM again or QUIT when it says so; it ends with 0.
@@ -94,6 +94,29 @@ local function server(cast, how, away)
   if how == "freeze" then cast.server:thaw() else cast.server:start() end
   cast.server_fault = nst.clock()
   cast:fault("server-back", "server")
+end
+
+-- The members of place 1 lose the server: nothing passes, or all their
+-- connections close.
+local function network(cast, how, seconds)
+  if cast.cut_off then return end
+  local function note(what)
+    cast.network_fault = nst.clock()
+    local names = {}
+    for _, member in ipairs(cast.members) do
+      if member.place == 1 then names[#names + 1] = member.name end
+    end
+    cast:fault(what, table.unpack(names))
+  end
+  note("network-" .. how)
+  cast.way:tell(how)
+  if how == "close" then return end
+  cast.cut_off = true
+  cast:later(seconds, function()
+    note "network-thaw"
+    cast.way:tell "thaw"
+    cast.cut_off = false
+  end, true)
 end
 
 -- Sessions are cut by the server: one, or all of them.
@@ -125,7 +148,7 @@ fault("host quiet for a while", 2, "worker", function(cast)
   local member = list[math.random(math.max(1, #list))]
   if not member then return end
   member.process:signal "TSTP"
-  cast:later(math.random() * 3, function() member.process:signal "CONT" end)
+  cast:later(math.random() * 3, function() member.process:signal "CONT" end, true)
 end)
 fault("host drained", 5, "drain", function(cast) ask_host(cast, "TERM") end)
 fault("host told twice", 2, "drain", function(cast) ask_host(cast, "TERM", "TERM") end)
@@ -143,6 +166,12 @@ fault("claimer frozen for a moment", 2, "freeze", function(cast) stop_member(cas
 fault("server killed", 2, "server", function(cast) server(cast, "kill", math.random() * 2) end)
 fault("server restarted", 1, "server", function(cast) server(cast, "stop", math.random() * 3) end)
 fault("server frozen", 2, "server", function(cast) server(cast, "freeze", math.random() * 3) end)
+fault("network frozen for a moment", 3, "freeze", function(cast) network(cast, "freeze", math.random() * 5) end)
+fault("network cut until the host is given up", 1, "host", function(cast)
+  network(cast, "freeze", 35 + math.random() * 10)
+end)
+fault("connections stranded", 1, "freeze", function(cast) network(cast, "strand", math.random() * 10) end)
+fault("connections closed", 2, "freeze", function(cast) network(cast, "close") end)
 fault("session cut", 6, "server", function(cast) cut(cast, 1) end)
 fault("all sessions cut", 1, "server", function(cast) cut(cast, 1000) end)
 

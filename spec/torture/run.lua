@@ -13,8 +13,10 @@ local nightshift = require "nightshift"
 local audit = require "spec.torture.audit"
 local cast_of = require "spec.torture.cast"
 local db = require "spec.support.db"
+local journal = require "spec.torture.journal"
 local monkey = require "spec.torture.monkey"
 local proc = require "spec.support.proc"
+local proxy = require "spec.support.proxy"
 
 local seconds = assert(tonumber(arg[1]), "usage: run.lua SECONDS SEED FAULTS HOSTS WORKERS")
 local seed = math.tointeger(tonumber(arg[2])) or os.time() % 100000
@@ -46,16 +48,18 @@ end
 
 local cast = cast_of {
   server = server, url = url, folder = folder, seed = seed, workers = workers, groups = groups,
+  way = proxy.start(server, "tcp"),
   mark = ("%d-%d"):format(seed, (nst.ids())),
 }
 
--- Things to be done at a moment.
+-- Things to be done at a moment; those that undo a fault are done at the end in
+-- any case.
 local due = {}
-function cast.later(_, wait, fn) table.insert(due, { at = nst.clock() + wait, fn = fn }) end
+function cast.later(_, wait, fn, undoes) table.insert(due, { at = nst.clock() + wait, fn = fn, undoes = undoes }) end
 
-local function run_due(every)
+local function run_due(over)
   for i = #due, 1, -1 do
-    if every or due[i].at <= nst.clock() then table.remove(due, i).fn() end
+    if due[i].at <= nst.clock() or over and due[i].undoes then table.remove(due, i).fn() end
   end
 end
 
@@ -143,17 +147,27 @@ local function look_around()
   if sessions ~= "0" then cast:found("left over", "%s sessions in the server", sessions) end
 end
 
+local function sums(tally)
+  local list = {}
+  for name, n in pairs(tally) do list[#list + 1] = ("%s %d"):format(name, n) end
+  table.sort(list)
+  return table.concat(list, ", ")
+end
+
 local function report(result)
   local names = {}
   for name in pairs(result.counts) do names[#names + 1] = name end
   table.sort(names)
   for _, name in ipairs(names) do say("  %8d  %s", result.counts[name], name) end
-  names = {}
-  for name, n in pairs(cast.tally) do names[#names + 1] = ("%s %d"):format(name, n) end
-  table.sort(names)
-  say("hosts, by their last dumps: %s", table.concat(names, ", "))
-  say("programs, at their ends:")
-  os.execute(("cut -d' ' -f1,3- '%s/counters' 2>/dev/null | sed 's/^/  /'"):format(folder))
+  say("hosts, by their last dumps: %s", sums(cast.tally))
+  local tally = {}
+  for words in journal.lines(folder, "counters") do
+    for i = 3, #words do
+      local name, n = words[i]:match "^(.*)=(%d+)$"
+      tally[name] = (tally[name] or 0) + tonumber(n)
+    end
+  end
+  say("programs that ended in their own time: %s", sums(tally))
 end
 
 -- Text lines, a few of each kind.
@@ -178,7 +192,7 @@ end
 
 say("torture: seed %d, %g s, faults: %s; %d hosts of %d workers; journals in %s", seed, seconds, groups, hosts, workers,
   folder)
-for kind, n in pairs { host = hosts, claimer = 2, pusher = 2, meddler = 1 } do
+for kind, n in pairs { host = hosts, claimer = 4, pusher = 2, meddler = 1 } do
   for place = 1, n do cast:start(kind, place) end
 end
 torment()
