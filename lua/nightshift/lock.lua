@@ -85,7 +85,7 @@ end
 --- Takes a slot, waiting for one up to `timeout`: 0 tries once. Gives the
 -- object itself, so `local held <close> = assert(l:acquire())` works.
 ---@param timeout number|string? seconds, or "5m"; the object's own unless told
----@return nightshift.Lock|nil
+---@return nightshift.DbLock|nil
 ---@return string? message
 ---@return string? code
 function methods:acquire(timeout)
@@ -144,7 +144,7 @@ end
 ---@param name string
 ---@param n integer how many slots there are
 ---@param opts {timeout: number|string?}?
----@return nightshift.Lock
+---@return nightshift.DbLock
 function lock.new(db, kind, name, n, opts)
   check_name(kind, name)
   local given = options.read(kind, opts, KNOWN)
