@@ -299,8 +299,13 @@ static ns_status write_row(ns_db *db, const ns_held *h, int64_t old_token,
   return st;
 }
 
-/* Takes slot want->slot. When the connection was lost in between, our row may
-** be there although this fails: it is deleted before the next look. */
+/* The server has said so: ours was not written. */
+static bool faster(ns_status st, const ns_err *err) {
+  return st == NS_EDUPLICATE || (st == NS_EBUSY && ns_link_retryable(err));
+}
+
+/* Takes slot want->slot. When it fails for any other reason than that somebody
+** was faster, our row may be there: it is deleted before the next look. */
 static ns_status take(ns_db *db, const ns_held *want, int64_t old_token,
                       ns_err *err) {
   ns_slots *s = &db->slots;
@@ -312,10 +317,10 @@ static ns_status take(ns_db *db, const ns_held *want, int64_t old_token,
   st = write_row(db, want, old_token, err);
   if ((mine = find(s, want->token)) == NULL || (st == NS_OK && is_ours(db, mine)))
     return st;
-  if (st == NS_OK || st == NS_EGONE || links != db->count.reconnects)
-    mine->dropped = true;
-  else
+  if (links == db->count.reconnects && faster(st, err))
     forget(s, mine);
+  else
+    mine->dropped = true;
   return st == NS_OK ? ns_fail(err, NS_EDUPLICATE, "our holder has changed") : st;
 }
 
@@ -380,7 +385,7 @@ static ns_status attempt(ns_db *db, ns_held *want, int64_t n, int64_t waited,
   want->slot = v.slot;
   want->token = (int64_t)(ns_random() >> 2) + 1;
   st = take(db, want, v.token, err);
-  *raced = st == NS_EDUPLICATE || (st == NS_EBUSY && ns_link_retryable(err));
+  *raced = st != NS_OK && faster(st, err);
   return st;
 }
 
