@@ -32,6 +32,7 @@
 #define RACES 3   /* somebody was faster: so many looks before BUSY */
 #define POLITE (2 * NS_SECOND) /* so long the next in line goes first */
 #define NAP INT64_C(5000)      /* between the looks of who is next */
+#define LOOK_EVERY NS_SECOND   /* at other holders, by who is next */
 #define LONG_NAP INT64_C(250000) /* between those of others, at most */
 #define PRUNE 500 /* rows of one prune */
 
@@ -350,11 +351,16 @@ static ns_status owner_gone(ns_db *db, const ns_held *want, bool *raced,
 }
 
 /* All are taken. Those who wait look after the dead, too: at once when one of
-** them may have what we wait for, and has not been looked at yet. */
+** them may have what we wait for and has not been looked at yet; and who is next
+** does so every second, because a job does not tell whose it is. */
 static void look_after(ns_db *db, bool suspect) {
-  if (suspect && !db->slots.suspect)
+  ns_slots *s = &db->slots;
+  int64_t now = ns_mono_us();
+  if ((suspect && !s->suspect) || (s->next && now >= s->look_at)) {
     db->peers_at = 0;
-  db->slots.suspect = suspect;
+    s->look_at = now + LOOK_EVERY;
+  }
+  s->suspect = suspect;
   ns_look_around(db);
 }
 
