@@ -304,7 +304,7 @@ function Db:transaction(fn) end
 ---@return nightshift.Code? code `SQL`, `DENIED`, `GONE`, `BUSY`
 function Db:execute(sql, ...) end
 
----@class nightshift.LockOptions
+---@class nightshift.DbLockOptions
 ---@field timeout nightshift.Duration? how long to wait; default 30 s, 0 tries once
 
 --- A lock for all hosts: `db:lock("report")(fn)` runs `fn` while nobody else
@@ -312,16 +312,16 @@ function Db:execute(sql, ...) end
 --- handler, `job:db():lock(…)`, it belongs to the job; elsewhere to this handle.
 --- Bad arguments raise.
 ---@param name string 1 to 190 characters, no control characters
----@param opts nightshift.LockOptions?
----@return nightshift.Lock
+---@param opts nightshift.DbLockOptions?
+---@return nightshift.DbLock
 function Db:lock(name, opts) end
 
 --- The same for at most `n` at a time. How many there are is what the one who
 --- asks says: he takes one of the slots 1 to `n`.
 ---@param name string
 ---@param n integer 1 to 10,000
----@param opts nightshift.LockOptions?
----@return nightshift.Lock
+---@param opts nightshift.DbLockOptions?
+---@return nightshift.DbLock
 function Db:semaphore(name, n, opts) end
 
 --- Who holds locks and semaphores.
@@ -375,27 +375,27 @@ function Db:close() end
 --- `local held <close> = assert(l:acquire())`. What is still held goes back when
 --- the job's run is over; outside a handler, when the handle is closed or
 --- collected, or the program ends, however it ends.
----@class nightshift.Lock
+---@class nightshift.DbLock
 ---@field name string
 ---@overload fun(fn: fun(...): ..., ...): ... what fn returned; or nil, message, `BUSY`
-local Lock = {}
+local DbLock = {}
 
 --- Takes a slot. Raises when this object holds one. Not inside a transaction.
 ---@param timeout nightshift.Duration? 0 tries once; default: the object's
----@return nightshift.Lock? held
+---@return nightshift.DbLock? held
 ---@return string? message
 ---@return nightshift.Code? code `BUSY`, `STALE` the job's claim is lost, `STATE`, `GONE`
-function Lock:acquire(timeout) end
+function DbLock:acquire(timeout) end
 
 --- Gives the slot back. Raises when this object holds none.
 ---@return true? ok
 ---@return string? message
 ---@return nightshift.Code? code `STALE` it was lost before; `GONE` it follows when the server is back
-function Lock:release() end
+function DbLock:release() end
 
 --- Does this object hold a slot, as far as its program knows?
 ---@return boolean
-function Lock:is_held() end
+function DbLock:is_held() end
 
 --- What the function of `db:transaction` gets; ends with it.
 ---@class nightshift.Transaction

@@ -165,7 +165,7 @@ end
 --- A lock of all hosts: `db:lock("report")(fn)`. See lock.lua.
 ---@param name string 1 to 190 characters, no control characters
 ---@param opts {timeout: number|string?}?
----@return nightshift.Lock
+---@return nightshift.DbLock
 function methods:lock(name, opts)
   return (lock.new(self, "lock", name, 1, opts))
 end
@@ -174,7 +174,7 @@ end
 ---@param name string it shares its slots with a lock of the same name
 ---@param n integer 1 to 10,000
 ---@param opts {timeout: number|string?}?
----@return nightshift.Lock
+---@return nightshift.DbLock
 function methods:semaphore(name, n, opts)
   return (lock.new(self, "semaphore", name, n, opts))
 end

@@ -79,13 +79,13 @@ end
 --- Does this object hold a slot, as far as its program knows?
 ---@return boolean
 function methods:is_held()
-  return self._token ~= nil and self._db:is_open() and self._handle:slot_holds(self._token)
+  return self._token and self._db:is_open() and self._handle:slot_holds(self._token)
 end
 
 --- Takes a slot, waiting for one up to `timeout`: 0 tries once. Gives the
 -- object itself, so `local held <close> = assert(l:acquire())` works.
 ---@param timeout number|string? seconds, or "5m"; the object's own unless told
----@return nightshift.Lock|nil
+---@return nightshift.DbLock|nil
 ---@return string? message
 ---@return string? code
 function methods:acquire(timeout)
@@ -106,7 +106,7 @@ end
 function methods:release()
   local token = self._token
   if not token then raise("%s '%s' is not held by this object", self._kind, self.name) end
-  self._token = nil
+  self._token = false
   return self._handle:slot_release(token)
 end
 
@@ -120,7 +120,7 @@ end
 meta.__close = let_go
 
 -- Gives back on every way out; an error passes with its traceback.
-local guard_meta = { __close = function(guard) let_go(guard.held) end }
+local guard_meta = { __close = function(guard) if guard.held then let_go(guard.held) end end }
 
 --- Runs `fn` while a slot is held and gives what it returned.
 ---@param fn fun(...): ...
@@ -128,9 +128,10 @@ local guard_meta = { __close = function(guard) let_go(guard.held) end }
 ---@return any ...
 function meta:__call(fn, ...)
   if type(fn) ~= "function" then raise("%s '%s' wants a function, got %s", self._kind, self.name, type(fn)) end
+  local guard <close> = setmetatable({ held = false }, guard_meta) -- before: memory may end after
   local ok, message, code = self:acquire()
   if not ok then return nil, message, code end
-  local guard <close> = setmetatable({ held = self }, guard_meta) -- luacheck: ignore 211
+  guard.held = self
   return fn(...)
 end
 
@@ -144,13 +145,13 @@ end
 ---@param name string
 ---@param n integer how many slots there are
 ---@param opts {timeout: number|string?}?
----@return nightshift.Lock
+---@return nightshift.DbLock
 function lock.new(db, kind, name, n, opts)
   check_name(kind, name)
   local given = options.read(kind, opts, KNOWN)
   return setmetatable({
     name = name, _kind = kind, _n = check_slots(n), _db = db, _handle = db._handle,
-    _timeout = given.timeout or TIMEOUT,
+    _timeout = given.timeout or TIMEOUT, _token = false,
   }, meta)
 end
 

@@ -4,6 +4,7 @@
 local db = require "spec.support.db"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
+local proc = require "spec.support.proc"
 
 local url, handle, q, folder
 
@@ -158,6 +159,15 @@ describe("what a job holds", function()
     assert(handle:lock("kept")(function() return true end))
     h:signal "TERM"
     assert.equal(0, h:wait())
+  end)
+
+  it("is free for whoever waits when its host was killed", function()
+    local h = work()
+    local id = q:push("keep", "long")
+    h:wait_line("^keeps " .. id)
+    h:signal "KILL"
+    assert(handle:lock("kept"):acquire(proc.limit(8))) -- nobody else is there to notice
+    assert.equal(2, handle:job(id).run)
   end)
 
   it("is free at once when it is cancelled", function()

@@ -280,6 +280,9 @@ describe("a server that was away", function()
     local url, name = own:fresh()
     local inside, gone = assert(nightshift.open(url)), assert(nightshift.open(url))
     local held, released = assert(inside:lock("kept"):acquire()), assert(gone:lock("given"):acquire())
+    eventually(function() -- servers that start within two seconds of each other look like one
+      return tonumber(own:sql("SHOW GLOBAL STATUS LIKE 'Uptime'"):match "%d+") >= 3
+    end)
     own:kill()
     assert.equal("GONE", code_of(released:release()))
     assert.is_false(released:is_held())
@@ -335,6 +338,7 @@ describe("twenty programs", function()
     assert.equal(15 * 12 + 0 + 1 + 2 + 3 + 4, #seen)
     table.sort(seen)
     for i, sum in ipairs(seen) do assert.equal(i - 1, sum) end
+    assert(assert(a:lock("sum"):acquire(proc.limit(10))):release()) -- of one that was killed last of all
     assert.same({}, a:slots())
     assert.equal(before, lab.sql "SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'")
   end)

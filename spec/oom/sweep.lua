@@ -31,10 +31,11 @@ local function assert_legal(call, forever)
   local row = assert(watch:execute [[SELECT (SELECT COUNT(*) FROM nightshift_holder) AS holders,
     (SELECT COUNT(*) FROM nightshift_lease l
       WHERE NOT EXISTS (SELECT 1 FROM nightshift_holder h WHERE h.id = l.holder)) AS orphans,
+    (SELECT COUNT(*) FROM nightshift_slot s JOIN nightshift_holder h ON h.id = s.holder) AS slots,
     (SELECT COUNT(*) FROM nightshift_job j
       WHERE (SELECT COUNT(*) FROM nightshift_jobs v WHERE v.id = j.id) <> 1) AS lost]])[1]
-  if call.closes or forever then row.holders = 0 end
-  assert.same({ holders = 0, orphans = 0, lost = 0 }, row)
+  if call.closes or forever then row.holders, row.slots = 0, 0 end
+  assert.same({ holders = 0, orphans = 0, slots = 0, lost = 0 }, row)
 end
 
 -- Who holds a lease owns the lock that says that its session lives.
@@ -45,7 +46,7 @@ end
 
 local function wipe()
   for _, name in ipairs { "job", "ready", "scheduled", "edge", "lease", "holder", "running", "finished", "attempt",
-    "unique_key" } do
+    "unique_key", "slot" } do
     assert(watch:execute("DELETE FROM nightshift_" .. name))
   end
 end
@@ -133,10 +134,24 @@ local function shares(before, verb, ...)
   }
 end
 
+-- A slot is taken if the call says so, and nobody has it if it says no.
+local function takes(slots, waited)
+  return {
+    run = function(h) return h:slot_acquire("x", slots, waited) end,
+    check = function(_, outcome, h)
+      assert(h:slot_acquire("other", 1))
+      local n = ask "SELECT COUNT(*) AS n FROM nightshift_slot WHERE name = 'x'"
+      if outcome ~= "raised" then assert.equal(outcome == "done" and 1 or 0, n) end
+    end,
+  }
+end
+
 local function holding()
   core.unlock_all()
   return assert(core.lock("name", 2, 0))
 end
+
+local function taken(h) return assert(h:slot_acquire("x", 1)) end
 
 -- name of the function [detail] -> how to arrange, run and check a call
 local calls = {
@@ -274,6 +289,40 @@ local calls = {
   run_now = {
     arrange = function(h) return push(h, { delay = 1e9 }) end,
     run = function(h, id) return h:run_now(id) end,
+  },
+
+  slot_acquire = takes(3),
+  ["slot_acquire, in line"] = takes(1, 1),
+  ["slot_acquire, none free"] = {
+    arrange = taken,
+    run = function(h) return h:slot_acquire("x", 1, 1) end,
+    bad = "BUSY",
+  },
+  slot_release = { arrange = taken, run = function(h, token) return h:slot_release(token) end },
+  ["slot_release, in a transaction"] = {
+    arrange = begun(taken),
+    run = function(h, token) return h:slot_release(token) end,
+  },
+  slot_holds = { arrange = taken, run = function(h, token) return h:slot_holds(token) end },
+  slot_owner = {
+    arrange = taken,
+    run = function(h)
+      h:slot_owner(1, 1)
+      h:slot_owner()
+      return true
+    end,
+  },
+  slot_give_up = {
+    run = function(h)
+      h:slot_give_up "x"
+      return true
+    end,
+  },
+  sleep = {
+    run = function()
+      core.sleep(0)
+      return true
+    end,
   },
 
   execute = {

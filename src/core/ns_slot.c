@@ -32,6 +32,7 @@
 #define RACES 3   /* somebody was faster: so many looks before BUSY */
 #define POLITE (2 * NS_SECOND) /* so long the next in line goes first */
 #define NAP INT64_C(5000)      /* between the looks of who is next */
+#define LOOK_EVERY NS_SECOND   /* at other holders, by who is next */
 #define LONG_NAP INT64_C(250000) /* between those of others, at most */
 #define PRUNE 500 /* rows of one prune */
 
@@ -299,8 +300,13 @@ static ns_status write_row(ns_db *db, const ns_held *h, int64_t old_token,
   return st;
 }
 
-/* Takes slot want->slot. When the connection was lost in between, our row may
-** be there although this fails: it is deleted before the next look. */
+/* The server has said so: ours was not written. */
+static bool faster(ns_status st, const ns_err *err) {
+  return st == NS_EDUPLICATE || (st == NS_EBUSY && ns_link_retryable(err));
+}
+
+/* Takes slot want->slot. When it fails for any other reason than that somebody
+** was faster, our row may be there: it is deleted before the next look. */
 static ns_status take(ns_db *db, const ns_held *want, int64_t old_token,
                       ns_err *err) {
   ns_slots *s = &db->slots;
@@ -312,10 +318,10 @@ static ns_status take(ns_db *db, const ns_held *want, int64_t old_token,
   st = write_row(db, want, old_token, err);
   if ((mine = find(s, want->token)) == NULL || (st == NS_OK && is_ours(db, mine)))
     return st;
-  if (st == NS_OK || st == NS_EGONE || links != db->count.reconnects)
-    mine->dropped = true;
-  else
+  if (links == db->count.reconnects && faster(st, err))
     forget(s, mine);
+  else
+    mine->dropped = true;
   return st == NS_OK ? ns_fail(err, NS_EDUPLICATE, "our holder has changed") : st;
 }
 
@@ -345,11 +351,16 @@ static ns_status owner_gone(ns_db *db, const ns_held *want, bool *raced,
 }
 
 /* All are taken. Those who wait look after the dead, too: at once when one of
-** them may have what we wait for, and has not been looked at yet. */
+** them may have what we wait for and has not been looked at yet; and who is next
+** does so every second, because a job does not tell whose it is. */
 static void look_after(ns_db *db, bool suspect) {
-  if (suspect && !db->slots.suspect)
+  ns_slots *s = &db->slots;
+  int64_t now = ns_mono_us();
+  if ((suspect && !s->suspect) || (s->next && now >= s->look_at)) {
     db->peers_at = 0;
-  db->slots.suspect = suspect;
+    s->look_at = now + LOOK_EVERY;
+  }
+  s->suspect = suspect;
   ns_look_around(db);
 }
 
@@ -380,7 +391,7 @@ static ns_status attempt(ns_db *db, ns_held *want, int64_t n, int64_t waited,
   want->slot = v.slot;
   want->token = (int64_t)(ns_random() >> 2) + 1;
   st = take(db, want, v.token, err);
-  *raced = st == NS_EDUPLICATE || (st == NS_EBUSY && ns_link_retryable(err));
+  *raced = st != NS_OK && faster(st, err);
   return st;
 }
 

@@ -24,7 +24,8 @@ typedef struct ns_slots {
   size_t n, cap;
   int64_t job, run; /* the running job, which owns what is taken; job 0: none */
   bool next;        /* we may own the named lock of who is next in line */
-  bool suspect;     /* a holder of what we wait for may be dead; has been told */
+  bool suspect;     /* who has what we wait for may be dead, and was looked at */
+  int64_t look_at;  /* monotonic: look at other holders again */
   pid_t process;    /* a forked child has no slots */
 } ns_slots;
 
