@@ -211,7 +211,9 @@ describe("liveness:", function()
       local p = claimer(n)
       assert.equal("holds " .. expect, p:text():match "holds %d")
       p:signal "KILL"
-      eventually(function() return handle:rescue { wait = 0 } and sql "SELECT COUNT(*) FROM nightshift_lease" == "0" end)
+      eventually(function()
+        return handle:rescue { wait = 0 } and sql "SELECT COUNT(*) FROM nightshift_lease" == "0"
+      end)
     end
     die(10, 3)
     die(10, 3)

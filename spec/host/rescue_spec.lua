@@ -77,7 +77,7 @@ describe("a host that", function()
     assert.equal("0", sql "SELECT COUNT(*) FROM nightshift_lease")
   end)
 
-  it("is stopped is given up with its connection; when it goes on its verdict is refused and its handler is told", function()
+  it("is stopped is given up with its connection; later its verdict is refused and its handler told", function()
     local first, second, id = pair()
     first:signal "STOP"
     for _, thread in ipairs(connections(first)) do sql("KILL " .. thread) end -- as the server does after 30 s

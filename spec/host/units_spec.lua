@@ -10,7 +10,9 @@ it("the host's pure parts hold", function()
   assert.equal(0, status, out .. err)
   status, out, err = proc.run { program, timeout = 120 }
   assert.equal(0, status, out .. err)
-  for _, group in ipairs { "frames", "slots", "pacing", "storms", "batches", "spilling", "names", "log lines", "utf8" } do
+  for _, group in ipairs {
+    "frames", "slots", "pacing", "storms", "batches", "spilling", "names", "log lines", "utf8",
+  } do
     assert.matches(group .. "\n", out, 1, true)
   end
 end)
