@@ -31,10 +31,12 @@ local function assert_legal(call, forever)
   local row = assert(watch:execute [[SELECT (SELECT COUNT(*) FROM nightshift_holder) AS holders,
     (SELECT COUNT(*) FROM nightshift_lease l
       WHERE NOT EXISTS (SELECT 1 FROM nightshift_holder h WHERE h.id = l.holder)) AS orphans,
+    (SELECT COUNT(*) FROM nightshift_slot s
+      WHERE NOT EXISTS (SELECT 1 FROM nightshift_holder h WHERE h.id = s.holder)) AS slots,
     (SELECT COUNT(*) FROM nightshift_job j
       WHERE (SELECT COUNT(*) FROM nightshift_jobs v WHERE v.id = j.id) <> 1) AS lost]])[1]
   if call.closes or forever then row.holders = 0 end
-  assert.same({ holders = 0, orphans = 0, lost = 0 }, row)
+  assert.same({ holders = 0, orphans = 0, slots = 0, lost = 0 }, row)
 end
 
 -- Who holds a lease owns the lock that says that its session lives.
@@ -45,7 +47,7 @@ end
 
 local function wipe()
   for _, name in ipairs { "job", "ready", "scheduled", "edge", "lease", "holder", "running", "finished", "attempt",
-    "unique_key" } do
+    "unique_key", "slot" } do
     assert(watch:execute("DELETE FROM nightshift_" .. name))
   end
 end
@@ -77,6 +79,20 @@ local function finished(h)
   local verdict = claimed { kind = "ack" }(h)
   assert(h:settle(verdict))
   return verdict.id
+end
+
+-- A handle that holds a job, whose process and session are gone.
+local function dead()
+  local other = open()
+  push(other)
+  assert(other:claim("q", 1))
+  local thread = ask "SELECT IS_USED_LOCK(CONCAT('nightshift:', DATABASE(), ':', id)) AS n FROM nightshift_holder"
+  assert(watch:execute "UPDATE nightshift_holder SET pid = 4194305")
+  assert(watch:execute("KILL " .. thread))
+  eventually(function()
+    return ask [[SELECT IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', id)) AS n FROM nightshift_holder]] == 1
+  end)
+  return other
 end
 
 local function begun(arrange)
@@ -157,6 +173,8 @@ local calls = {
   },
   ["encode, bad"] = { run = function() return core.encode { a = { b = print } } end, bad = "INVALID" },
   schema = { run = function() return core.schema() end },
+  sleep = { run = function() return core.sleep(0) or true end },
+  statements = { run = function() return core.statements() end },
   sql = { run = function() return core.sql "claim_read" end },
   open = {
     run = function()
@@ -205,6 +223,17 @@ local calls = {
   now = { run = function(h) return h:now() end },
   migrate = { run = function(h) return h:migrate() end },
   ring = { run = function(h) return h:ring() end },
+  ring_try = { run = function(h) return h:ring_try() end },
+  look = { run = function(h) return h:look() end },
+  ["look, at the dead"] = {
+    arrange = dead,
+    run = function(h) return h:look() end,
+    check = function(other, outcome, _, sum)
+      if outcome == "done" then assert.equal(1, sum.jobs) end
+      other:close()
+    end,
+  },
+  may = { run = function(h) return h:may "claim_read" end },
   prune = { run = function(h) return h:prune(0, 0) end, arrange = finished },
   queues = { run = function(h) return h:queues() end },
   queue_id = { run = function(h) return h:queue_id "q" end },
@@ -215,6 +244,29 @@ local calls = {
   pause = { run = function(h) return h:pause("q", false) end },
   take_ids = { run = function(h) return h:take_ids(150) end },
   __tostring = { run = function(h) return tostring(h) end },
+
+  slot_acquire = {
+    run = function(h) return h:slot_acquire("s", 2, 0) end,
+    check = function(_, outcome)
+      local taken = ask "SELECT COUNT(*) AS n FROM nightshift_slot"
+      if outcome ~= "raised" then assert.equal(outcome == "done" and 1 or 0, taken) end
+    end,
+  },
+  ["slot_acquire, in a transaction"] = {
+    arrange = begun(),
+    run = function(h) return h:slot_acquire("s", 2, 0) end,
+    bad = "STATE",
+  },
+  slot_release = {
+    arrange = function(h) return assert(h:slot_acquire("s", 2, 0)) end,
+    run = function(h, token) return h:slot_release(token) end,
+  },
+  slot_holds = {
+    arrange = function(h) return assert(h:slot_acquire("s", 2, 0)) end,
+    run = function(h, token) return h:slot_holds(token) end,
+  },
+  slot_owner = { run = function(h) return h:slot_owner() or true end },
+  slot_give_up = { run = function(h) return h:slot_give_up "s" or true end },
 
   push = pushes { entry() },
   ["push, many"] = pushes {
