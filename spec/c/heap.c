@@ -209,11 +209,14 @@ static int l_open(lua_State *L) {
 
 static const char watched; /* its address: the registry's key of a set */
 
-/* Adds the functions in the table on top to the set at index 1; pops it. */
-static void watch(lua_State *L) {
+/* Adds the C functions in the table on top, and in tables in it, to the set at
+** index 1; pops it. */
+static void watch(lua_State *L, int depth) {
   lua_pushnil(L);
   while (lua_next(L, -2)) {
-    if (lua_iscfunction(L, -1)) {
+    if (lua_istable(L, -1) && depth > 0)
+      watch(L, depth - 1);
+    else if (lua_iscfunction(L, -1)) {
       lua_pushboolean(L, 1);
       lua_rawset(L, 1); /* set[function] = true */
     } else
@@ -222,18 +225,20 @@ static void watch(lua_State *L) {
   lua_pop(L, 1);
 }
 
-/* A set of all functions of the module on the stack, and nothing else. */
+/* A set of all functions of the module on the stack, and nothing else: of the
+** module's table and of its metatables. */
 static void watch_module(lua_State *L) {
   lua_settop(L, 0);
   lua_newtable(L);
   luaL_requiref(L, "nightshift.core", luaopen_nightshift_core, 0);
-  watch(L);
-  luaL_getmetatable(L, "nightshift.box");
-  watch(L);
-  luaL_getmetatable(L, "nightshift.db");
-  lua_getfield(L, -1, "__index");
-  watch(L);
-  watch(L);
+  watch(L, 1);
+  lua_pushnil(L);
+  while (lua_next(L, LUA_REGISTRYINDEX))
+    if (lua_type(L, -2) == LUA_TSTRING && lua_istable(L, -1) &&
+        strncmp(lua_tostring(L, -2), "nightshift.", 11) == 0)
+      watch(L, 1);
+    else
+      lua_pop(L, 1);
 }
 
 /* Cycle after cycle, as fast as memory is asked for, or as it was before. */

@@ -80,6 +80,20 @@ local function finished(h)
   return verdict.id
 end
 
+-- A handle that holds a job, whose process and session are gone.
+local function dead()
+  local other = open()
+  push(other)
+  assert(other:claim("q", 1))
+  local thread = ask "SELECT IS_USED_LOCK(CONCAT('nightshift:', DATABASE(), ':', id)) AS n FROM nightshift_holder"
+  assert(watch:execute "UPDATE nightshift_holder SET pid = 4194305")
+  assert(watch:execute("KILL " .. thread))
+  eventually(function()
+    return ask [[SELECT IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', id)) AS n FROM nightshift_holder]] == 1
+  end)
+  return other
+end
+
 local function begun(arrange)
   return function(h)
     local ctx = arrange and arrange(h)
@@ -172,6 +186,8 @@ local calls = {
   },
   ["encode, bad"] = { run = function() return core.encode { a = { b = print } } end, bad = "INVALID" },
   schema = { run = function() return core.schema() end },
+  sleep = { run = function() return core.sleep(0) or true end },
+  statements = { run = function() return core.statements() end },
   sql = { run = function() return core.sql "claim_read" end },
   open = {
     run = function()
@@ -220,6 +236,17 @@ local calls = {
   now = { run = function(h) return h:now() end },
   migrate = { run = function(h) return h:migrate() end },
   ring = { run = function(h) return h:ring() end },
+  ring_try = { run = function(h) return h:ring_try() end },
+  look = { run = function(h) return h:look() end },
+  ["look, at the dead"] = {
+    arrange = dead,
+    run = function(h) return h:look() end,
+    check = function(other, outcome, _, sum)
+      if outcome == "done" then assert.equal(1, sum.jobs) end
+      other:close()
+    end,
+  },
+  may = { run = function(h) return h:may "claim_read" end },
   prune = { run = function(h) return h:prune(0, 0) end, arrange = finished },
   queues = { run = function(h) return h:queues() end },
   queue_id = { run = function(h) return h:queue_id "q" end },

@@ -5,6 +5,8 @@
 */
 #include "nsl_conv.h"
 
+#include "../base/ns_duration.h"
+
 #include <lauxlib.h>
 #include <stddef.h>
 #include <string.h>
@@ -200,6 +202,12 @@ ns_status nsl_toduration(lua_State *L, int arg, int64_t *us, ns_err *err) {
   if (lua_type(L, arg) != LUA_TSTRING)
     luaL_typeerror(L, arg, "number of seconds or string like \"5m\"");
   return ns_duration_parse(nsl_checkbytes(L, arg), us, err);
+}
+
+int64_t nsl_optmicros(lua_State *L, int arg) {
+  lua_Integer us = luaL_optinteger(L, arg, 0);
+  luaL_argcheck(L, us >= 0, arg, "must not be negative");
+  return us < NS_DURATION_MAX ? us : NS_DURATION_MAX;
 }
 
 /* ----------------------------------------------------------------- pushes */

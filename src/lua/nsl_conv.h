@@ -49,6 +49,10 @@ ns_bytes nsl_checkbytes(lua_State *L, int arg);
 /* The same; absent for none, nil. [-0, +0, v] */
 ns_bytes nsl_optbytes(lua_State *L, int arg);
 
+/* µs from argument 'arg', 0 for none, nil. More than the longest duration is
+** cut to that, so that an instant plus it is an instant. [-0, +0, v] */
+int64_t nsl_optmicros(lua_State *L, int arg);
+
 /* Argument 'arg' as microseconds: seconds, or a text like "5m". Raises for
 ** other types. [-0, +0, v] Errors: INVALID. */
 ns_status nsl_toduration(lua_State *L, int arg, int64_t *us, ns_err *err);

@@ -344,7 +344,7 @@ static int db_look(lua_State *L) {
   ns_rescued sum;
   int64_t again_in = 0;
   ns_db *db = nsl_checkdb(L);
-  int64_t until = ns_mono_us() + luaL_optinteger(L, 2, 0);
+  int64_t until = ns_mono_us() + nsl_optmicros(L, 2);
   do {
     if (again_in > 0)
       ns_sleep_us(again_in);

@@ -399,14 +399,12 @@ static int db_claim(lua_State *L) {
   ns_bytes queue;
   ns_jobs *jobs;
   lua_Integer limit = luaL_optinteger(L, 3, 1);
-  lua_Integer wait = luaL_optinteger(L, 4, 0);
-  lua_Integer lease = luaL_optinteger(L, 5, 0);
+  int64_t wait = nsl_optmicros(L, 4);
+  int64_t lease = nsl_optmicros(L, 5);
   nsl_checkdb(L);
   queue = nsl_checkbytes(L, 2);
   luaL_argcheck(L, limit >= 1 && limit <= MAX_CLAIM, 3,
                 "1 to 100000 expected");
-  luaL_argcheck(L, wait >= 0, 4, "must not be negative");
-  luaL_argcheck(L, lease >= 0, 5, "must not be negative");
   jobs = nsl_box(L, sizeof *jobs, free_jobs);
   if (ns_claim(nsl_checkdb(L), queue, (size_t)limit, wait, lease, jobs,
                &err) != NS_OK) {
