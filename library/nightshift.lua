@@ -303,6 +303,32 @@ function Db:transaction(fn) end
 ---@return nightshift.Code? code `SQL`, `DENIED`, `GONE`, `BUSY`
 function Db:execute(sql, ...) end
 
+---@class nightshift.LockOptions
+---@field timeout nightshift.Duration? how long to wait; default 30 s, 0 tries once
+
+--- A lock for all hosts: `db:lock("report")(fn)` runs `fn` while nobody else
+--- holds the lock, and gives it back when `fn` returns or raises. Inside a
+--- handler, `job:db():lock(…)`, it belongs to the job; elsewhere to this handle.
+--- Bad arguments raise.
+---@param name string 1 to 190 characters, no control characters
+---@param opts nightshift.LockOptions?
+---@return nightshift.Lock
+function Db:lock(name, opts) end
+
+--- The same for at most `n` at a time. How many there are is what the one who
+--- asks says: he takes one of the slots 1 to `n`.
+---@param name string
+---@param n integer 1 to 10,000
+---@param opts nightshift.LockOptions?
+---@return nightshift.Lock
+function Db:semaphore(name, n, opts) end
+
+--- Who holds locks and semaphores.
+---@return nightshift.Slot[]? slots
+---@return string? message
+---@return nightshift.Code? code
+function Db:slots() end
+
 --- Counts per queue, holders, and the counters of this handle.
 ---@return nightshift.Stats? stats
 ---@return string? message
@@ -343,6 +369,32 @@ function Db:is_open() end
 
 --- Gives unsettled claims back and closes the connection. May be repeated.
 function Db:close() end
+
+--- A lock or a semaphore; holds one slot at a time. Call it with a function, or
+--- `local held <close> = assert(l:acquire())`. What is still held goes back when
+--- the job's run is over; outside a handler, when the handle is closed or
+--- collected, or the program ends, however it ends.
+---@class nightshift.Lock
+---@field name string
+---@overload fun(fn: fun(...): ..., ...): ... what fn returned; or nil, message, `BUSY`
+local Lock = {}
+
+--- Takes a slot. Raises when this object holds one. Not inside a transaction.
+---@param timeout nightshift.Duration? 0 tries once; default: the object's
+---@return nightshift.Lock? held
+---@return string? message
+---@return nightshift.Code? code `BUSY`, `STALE` the job's claim is lost, `STATE`, `GONE`
+function Lock:acquire(timeout) end
+
+--- Gives the slot back. Raises when this object holds none.
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `STALE` it was lost before; `GONE` it follows when the server is back
+function Lock:release() end
+
+--- Does this object hold a slot, as far as its program knows?
+---@return boolean
+function Lock:is_held() end
 
 --- What the function of `db:transaction` gets; ends with it.
 ---@class nightshift.Transaction
@@ -584,6 +636,14 @@ function Job:db() end
 ---@field beat integer
 ---@field version string
 ---@field leases integer batches it holds
+
+---@class nightshift.Slot
+---@field name string
+---@field slot integer
+---@field job integer? the job that has it
+---@field run integer? and its run
+---@field holder integer? or the holder that has it
+---@field since integer
 
 ---@class nightshift.Stats
 ---@field now integer

@@ -52,6 +52,21 @@ function fixture.file(name, text)
   return path
 end
 
+-- Under `make test-gc` the collector runs inside every function of the module.
+local collect = function() end
+local stride = math.tointeger(os.getenv "NIGHTSHIFT_COLLECT")
+if stride then
+  local core = require "nightshift.core"
+  local meta = debug.getregistry()["nightshift.db"]
+  local functions = {}
+  for _, list in ipairs { core, meta, meta.__index, debug.getregistry()["nightshift.box"] } do
+    for _, value in pairs(list) do
+      if type(value) == "function" then functions[value] = true end
+    end
+  end
+  collect = function() require "heap".collect(functions, stride) end
+end
+
 local function scope(test)
   in_test = test
   proc.in_test, db.in_test = test, test
@@ -76,7 +91,10 @@ local function on(event, fn)
   end, { priority = 1 })
 end
 
-on({ "test", "start" }, function() scope(true) end)
+on({ "test", "start" }, function()
+  scope(true)
+  collect()
+end)
 on({ "test", "end" }, function()
   debug.sethook() -- a test of finalisers that failed would slow the rest down
   scope(false)

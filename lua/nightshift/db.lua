@@ -5,6 +5,7 @@
 -- twice is allowed, using a closed handle raises.
 
 local core = require "nightshift.core"
+local lock = require "nightshift.lock"
 local options = require "nightshift.options"
 local queue = require "nightshift.queue"
 local report = require "nightshift.report"
@@ -159,6 +160,31 @@ end
 ---@return string? code
 function methods:execute(sql, ...)
   return self._handle:execute(sql, ...)
+end
+
+--- A lock of all hosts: `db:lock("report")(fn)`. See lock.lua.
+---@param name string 1 to 190 characters, no control characters
+---@param opts {timeout: number|string?}?
+---@return nightshift.Lock
+function methods:lock(name, opts)
+  return (lock.new(self, "lock", name, 1, opts))
+end
+
+--- A semaphore of all hosts: at most `n` at a time.
+---@param name string it shares its slots with a lock of the same name
+---@param n integer 1 to 10,000
+---@param opts {timeout: number|string?}?
+---@return nightshift.Lock
+function methods:semaphore(name, n, opts)
+  return (lock.new(self, "semaphore", name, n, opts))
+end
+
+--- The slots of locks and semaphores that are held, and by whom.
+---@return nightshift.Slot[]|nil
+---@return string? message
+---@return string? code
+function methods:slots()
+  return report.slots(self._handle)
 end
 
 --- Counts per queue, the holders, and this handle's own counters.

@@ -3,6 +3,7 @@
 -- This file is the public face; the verbs are in db.lua, queue.lua and
 -- job.lua, the typed reference in library/nightshift.lua.
 
+local address = require "nightshift.address"
 local background = require "nightshift.background"
 local core = require "nightshift.core"
 local db = require "nightshift.db"
@@ -43,8 +44,19 @@ local function names_server(given)
   return false
 end
 
---- Opens a database handle. Without an address: $NIGHTSHIFT_URL, and without
--- that the private server of the working directory.
+--- The options, with the default address when they name no server.
+local function with_address(given)
+  local default = not names_server(given) and address.default()
+  if not default then return given end
+  local all = {}
+  for key, value in pairs(default) do all[key] = value end
+  for key, value in next, given do all[key] = value end
+  return all
+end
+
+--- Opens a database handle. Without an address: $NIGHTSHIFT_URL (in a worker:
+-- the database its host serves), and without that the private server of the
+-- working directory.
 ---@param where string|nightshift.OpenOptions|nil a URL or options
 ---@return nightshift.Db|nil
 ---@return string? message
@@ -54,12 +66,8 @@ function nightshift.open(where)
   if where ~= nil and type(where) ~= "table" then
     options.raise("open wants a URL or a table of options, got %s", type(where))
   end
-  local given, message, code = options.read("open", where, OPEN)
+  local given, message, code = options.read("open", with_address(where or {}), OPEN)
   if not given then return nil, message, code end
-  if not names_server(given) then
-    local url = os.getenv "NIGHTSHIFT_URL"
-    given.url = url ~= "" and url or nil
-  end
   local handle
   handle, message, code = core.open(given)
   if not handle then return nil, message, code end

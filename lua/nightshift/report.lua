@@ -148,6 +148,11 @@ function report.stats(handle)
   return { now = now, queues = queues, holders = holders, counters = handle:counters() }
 end
 
+--- Slots that are held, by name.
+function report.slots(handle)
+  return handle:execute "@report_slots"
+end
+
 --- Failed attempts of a job, oldest first.
 function report.attempts(handle, id)
   return handle:execute("@report_attempts", id)

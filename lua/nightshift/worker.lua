@@ -7,6 +7,7 @@
 -- worker whose standard library a handler has damaged is replaced, and what is
 -- needed to find that out is kept in locals.
 
+local address = require "nightshift.address"
 local core = require "nightshift.core"
 local handlers = require "nightshift.handlers"
 local job = require "nightshift.job"
@@ -45,6 +46,12 @@ local function make_backend(api, connection)
   local backend = {}
   local db
 
+  --- Locks and semaphores belong to the job that runs, until its verdict.
+  function backend.own_slots()
+    if not (db and db:is_open()) then return end
+    if current then db._handle:slot_owner(current.id, current.run) else db._handle:slot_owner() end
+  end
+
   function backend.settle(settled, v)
     if settled ~= current then return gone() end
     verdict = v
@@ -78,6 +85,7 @@ local function make_backend(api, connection)
   function backend.db()
     if not (db and db:is_open()) then
       db = assert(require "nightshift".open(connection))
+      backend.own_slots()
     end
     return db
   end
@@ -155,12 +163,14 @@ local function make_run(set, api, backend, standard)
     local broken = fields.payload_error or fields.state_error
     if broken then return nil, failure(fields, broken) end
     current, verdict, exited = job.new(fields, backend), nil, false
+    backend.own_slots()
     local this = current
     local limit = memory[fields.name]
     if limit then api.quota(limit) end
     local result, v = outcome(this, xpcall(handler, traceback, this))
     mutex.release_all()
     current, this._settled = nil, this._settled or "its return"
+    backend.own_slots()
     -- looked at when something went wrong: damage that hurts nobody may stay
     return result, v, v and v.kind == "fail" and not is_intact(standard)
   end
@@ -179,6 +189,7 @@ end
 function worker.prepare(files, api, connection, memory)
   replace_exit()
   local standard = library()
+  address.serve(connection)
   local functions, names, limits = handlers.load(files)
   if not functions then return nil, names end
   accept(standard)

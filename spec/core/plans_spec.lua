@@ -2,14 +2,15 @@
 
 local core = require "nightshift.core"
 local nightshift = require "nightshift"
+local plans = require "nightshift.plans"
 local db = require "spec.support.db"
 
 describe("the plan of", function()
-  local url, handle
+  local url, handle, filled
 
   setup(function()
     url = db.fresh()
-    local filled <close> = assert(nightshift.open(url))
+    filled = assert(nightshift.open(url))
     for queue = 1, 3 do
       local items = {}
       for i = 1, 400 do items[i] = { "x", i, { priority = i % 100, delay = i % 2 * 3600 } } end
@@ -19,15 +20,18 @@ describe("the plan of", function()
     for i = 1, 500 do done[i] = { "x", i } end
     assert(filled:queue("done"):push_many(done))
     for _, job in ipairs(filled:queue("done"):claim_many(500)) do assert(job:ack()) end
-    db.sql("ANALYZE TABLE nightshift_ready, nightshift_job, nightshift_scheduled, nightshift_finished",
+    for i = 1, 200 do filled:semaphore("s" .. i % 4, 100):acquire(0) end
+    db.sql("ANALYZE TABLE nightshift_ready, nightshift_job, nightshift_scheduled, nightshift_finished, nightshift_slot",
       url:match "/([^/?]+)%?")
     handle = assert(core.open { url = url })
   end)
-  teardown(function() handle:close() end)
+  teardown(function()
+    handle:close()
+    filled:close()
+  end)
 
-  local function explain(sql, ...)
-    sql = sql:gsub("^SET STATEMENT.-FOR%s+", ""):gsub("RETURNING.*$", "")
-    local rows = assert(handle:execute("EXPLAIN " .. sql, ...))
+  local function explain(question, ...)
+    local rows = assert(handle:execute(question, ...))
     local by_table = {}
     for _, row in ipairs(rows) do by_table[row.table or "-"] = row end
     return by_table
@@ -36,15 +40,8 @@ describe("the plan of", function()
   for _, lanes in ipairs { 1, 32, 100 } do
     for _, name in ipairs { "claim_fast", "claim_skip" } do
       it(("%s with %d lanes is one range scan in the order of the key"):format(name, lanes), function()
-        local ranges, params = {}, { 1 }
-        for i = 1, lanes do
-          ranges[i] = "(rank = ? AND ready_at >= ? AND ready_at < 9223372036854775807)"
-          params[#params + 1] = 155 + i
-          params[#params + 1] = 0
-        end
-        params[#params + 1] = 10
-        local sql = core.sql(name):gsub("/%*lanes%*/", table.concat(ranges, " OR "))
-        local row = explain(sql, table.unpack(params)).nightshift_ready
+        local ranges, params = plans.lanes(lanes)
+        local row = explain(plans.question(name, ranges), table.unpack(params)).nightshift_ready
         assert.equal("PRIMARY", row.key)
         assert.equal("range", row.type)
         assert.is_nil(row.Extra:find "filesort")
@@ -54,7 +51,7 @@ describe("the plan of", function()
 
   for _, name in ipairs { "claim_sweep", "claim_sweep_skip" } do
     it(name .. " reads the queue in the order of the key", function()
-      local row = explain(core.sql(name), 1, 10).nightshift_ready
+      local row = explain(plans.question(name), 1, 10).nightshift_ready
       assert.equal("PRIMARY", row.key)
       assert.is_nil(row.Extra:find "filesort")
     end)
@@ -62,7 +59,7 @@ describe("the plan of", function()
 
   for _, name in ipairs { "claim_promote", "claim_promote_skip" } do
     it(name .. " reads the head of scheduled", function()
-      local row = explain(core.sql(name), 0, 10).nightshift_scheduled
+      local row = explain(plans.question(name), 0, 10).nightshift_scheduled
       assert.equal("PRIMARY", row.key)
       assert.is_nil(row.Extra:find "filesort")
     end)
@@ -75,27 +72,43 @@ describe("the plan of", function()
     settle_finish = { 1, '[{"i":100,"o":"done"}]' },
   } do
     it(name .. " reads jobs one key at a time", function()
-      local row = explain(core.sql(name), table.unpack(params)).j
+      local row = explain(plans.question(name), table.unpack(params)).j
       assert.equal("PRIMARY", row.key)
       assert.equal("eq_ref", row.type)
     end)
   end
 
   it("settle_dependents reads edges by key", function()
-    local plan = explain(core.sql "settle_dependents", "[100]")
+    local plan = explain(plans.question "settle_dependents", "[100]")
     assert.equal("PRIMARY", plan.e.key)
     assert.equal("ref", plan.e.type)
   end)
 
   it("listen_wait reads up to the first row of each queue", function()
-    local sql = core.sql("listen_wait"):gsub("%(queues%)", "(1,2)")
-    local row = explain(sql, 99, 0, "[0]", 0, 0, "[]").nightshift_ready
+    local row = explain(plans.question "listen_wait", 99, 0, "[0]", 0, 0, "[]").nightshift_ready
     assert.equal("PRIMARY", row.key)
     assert.equal("range", row.type)
   end)
 
+  it("slot_look reads the slots of one name, and their owners by key", function()
+    local plan = explain(core.sql "slot_look", 1, 1, 0, "s1", "s1", 20)
+    assert.same({ "PRIMARY", "PRIMARY", "PRIMARY" }, { plan.s.key, plan.j.key, plan.h.key })
+    assert.same({ "range", "eq_ref", "eq_ref" }, { plan.s.type, plan.j.type, plan.h.type })
+    assert.is_true(tonumber(plan.s.rows) <= 25, plan.s.rows .. " rows")
+  end)
+
+  for name, params in pairs {
+    slot_release = { "s1", 7, 1 }, slot_take_over = { 1, 1, 1, nightshift.null, "s1", 7, 1 },
+  } do
+    it(name .. " reads one slot", function()
+      local row = explain(core.sql(name), table.unpack(params)).nightshift_slot
+      assert.equal("PRIMARY", row.key)
+      assert.equal(1, tonumber(row.rows))
+    end)
+  end
+
   it("prune_select reads the oldest of one outcome", function()
-    local row = explain(core.sql "prune_select", "done", 3600000000, 10).nightshift_finished
+    local row = explain(plans.question "prune_select", "done", 3600000000, 10).nightshift_finished
     assert.equal("outcome", row.key)
     assert.is_nil(row.Extra:find "filesort")
   end)

@@ -35,7 +35,8 @@ describe("library/nightshift.lua", function()
     local tx
     db:transaction(function(t) tx = t end)
     local there = { nightshift = nightshift, Db = methods(db), Queue = methods(queue), Job = methods(job),
-      Transaction = methods(tx), Shared = nightshift.shared, Lock = methods(nightshift.mutex "m") }
+      Transaction = methods(tx), Shared = nightshift.shared, Lock = methods(nightshift.mutex "m"),
+      DbLock = methods(db:lock "l") }
     local said = documented()
     for owner, functions in pairs(there) do assert.same(keys(functions), keys(said[owner]), owner) end
     assert.same(keys(there), keys(said))

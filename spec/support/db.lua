@@ -73,7 +73,9 @@ end
 
 --- A server of one's own, running. server:remove() ends it, and so does the
 -- helper, as with processes.
-function db.server()
+-- @tparam[opt] string more lines for its settings; FOLDER is its folder
+-- @tparam[opt] table files name = text, put into its folder before it starts
+function db.server(more, files)
   local parent = proc.build .. "/test"
   assert(os.execute("mkdir -p " .. quoted(parent)))
   sweep(parent)
@@ -84,7 +86,8 @@ function db.server()
   self.socket = self.socket_folder .. "/s.sock"
   self.settings = self.folder .. "/my.cnf"
   assert(os.execute("mkdir " .. quoted(self.folder .. "/tmp")))
-  local settings = SETTINGS:gsub("%u%u%u%u%u%u", { SOCKET = self.socket, FOLDER = self.folder })
+  for name, text in pairs(files or {}) do write(self.folder .. "/" .. name, text) end
+  local settings = (SETTINGS .. (more or "")):gsub("%u%u%u%u%u%u", { SOCKET = self.socket, FOLDER = self.folder })
   write(self.settings, settings .. (euid == 0 and "user=root\n" or ""))
   -- The installation must not see user=root: it would chown parts of the system.
   local install = self.folder .. "/install.cnf"

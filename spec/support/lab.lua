@@ -21,6 +21,9 @@ function lab.try_open(options)
   return require "nightshift".open(all)
 end
 
+--- Its URL, for other programs.
+function lab.url() return db.url(lab.database) end
+
 function lab.open(options) return assert(lab.try_open(options)) end
 
 --- Runs SQL as administrator, outside any database.

@@ -60,6 +60,10 @@ WHERE c.id = ? AND c.run = ?
 -- Params: job. Key: none, all notices: they are few and soon read.
 SELECT holder FROM nightshift_notice WHERE job_id = ?
 
+-- name: admin_pause
+-- Params: paused, name. Key: name; no job is locked.
+UPDATE nightshift_queue SET paused = ? WHERE name = ?
+
 -- name: admin_retry
 -- Params: job. Key: PRIMARY of finished, locked by admin_finished. Fresh
 -- budgets, the next run.

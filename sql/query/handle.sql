@@ -81,10 +81,6 @@ SELECT id, paused FROM nightshift_queue WHERE name = ?
 -- Key: PRIMARY, all rows: there are few queues.
 SELECT id, name, paused FROM nightshift_queue ORDER BY id
 
--- name: queue_pause
--- Params: paused, name. Key: name.
-UPDATE nightshift_queue SET paused = ? WHERE name = ?
-
 -- name: queue_paused
 -- Params: id. Key: PRIMARY.
 SELECT paused FROM nightshift_queue WHERE id = ?

@@ -148,6 +148,17 @@ SELECT value FROM nightshift_meta WHERE name = 'schema'
 -- Which server and database this is. Locks: none.
 SELECT VERSION() AS version, DATABASE() AS db
 
+-- name: report_slots
+-- Slots that are held; rows whose owner is gone are free ones and left out.
+-- Params: none. Index: slot PRIMARY (all; they are few), job and holder
+-- PRIMARY. Locks: none.
+SELECT s.name, s.slot, s.job_id AS job, s.run, s.holder, s.since
+FROM nightshift_slot s
+LEFT JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
+LEFT JOIN nightshift_holder h ON h.id = s.holder AND h.dead IS NULL
+WHERE j.id IS NOT NULL OR h.id IS NOT NULL
+ORDER BY s.name, s.slot
+
 -- name: report_stats_dead
 -- Dead jobs per queue among the newest ones.
 -- Params: how many are looked at. Index: finished outcome, backwards, and one

@@ -7,6 +7,8 @@
 
 #include "ns_time.h"
 
+#define TWO_TO_63 9223372036854775808.0
+
 bool ns_shared_init(ns_shared *s, void *memory, size_t size, bool evict) {
   s->dict = ns_dict_make(memory, size, evict);
   s->size = size;
@@ -131,8 +133,8 @@ static bool same_number(const ns_item *a, const ns_item *b) {
     return a->type == NS_ITEM_INT ? a->i == b->i : a->d == b->d;
   if (a->type == NS_ITEM_REAL)
     return same_number(b, a);
-  return b->d >= -0x1p63 && b->d < 0x1p63 && (double)(int64_t)b->d == b->d &&
-         (int64_t)b->d == a->i;
+  return b->d >= -TWO_TO_63 && b->d < TWO_TO_63 &&
+         (double)(int64_t)b->d == b->d && (int64_t)b->d == a->i;
 }
 
 /* Is 'was' the value of the entry, 0 for none? */

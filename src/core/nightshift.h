@@ -32,7 +32,7 @@
 #include "../base/ns_err.h"
 
 #define NS_VERSION "0.1.0"
-#define NS_SCHEMA_VERSION 2
+#define NS_SCHEMA_VERSION 3
 
 /* Limits and defaults; the one place they are written. */
 #define NS_MAX_QUEUE 64              /* bytes of a queue name */
@@ -81,7 +81,9 @@ typedef struct ns_config {
 
 /*
 ** Opens '*out' (set to NULL on failure). No url and no other field set: the
-** private server of the working directory is created and started.
+** private server of the working directory is created and started. The first
+** open takes LIBMYSQL_PLUGINS, MARIADB_PLUGIN_DIR, MYSQL_HOME and MARIADB_HOME
+** out of the environment; $MYSQL_PWD is never read.
 ** Errors: GONE, DENIED, SCHEMA, SERVER, INVALID (bad url).
 */
 ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err);
@@ -98,6 +100,10 @@ bool ns_is_foreign(const ns_db *db);
 
 /* Round trip to the server; reconnects if needed. Errors: GONE. */
 ns_status ns_ping(ns_db *db, ns_err *err);
+
+/* Has the server ended the connection? Looks at the socket only; the next verb
+** reconnects. */
+bool ns_hung_up(ns_db *db);
 
 /* Counters of this handle since it was opened. */
 typedef struct ns_counters {
@@ -256,6 +262,9 @@ int64_t ns_holder_id(const ns_db *db);
 ** server by preparing them. Errors: DENIED, with the server's words. */
 ns_status ns_probe(ns_db *db, ns_err *err);
 
+/* The same for one statement of sql/query. Errors: NOT_FOUND, DENIED. */
+ns_status ns_may(ns_db *db, const char *name, ns_err *err);
+
 /* Registers now, as a "host" or a "handle". */
 ns_status ns_register(ns_db *db, bool is_host, ns_err *err);
 
@@ -322,8 +331,8 @@ ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err);
 /* Stops or restarts claiming from a queue. Errors: NOT_FOUND. */
 ns_status ns_pause(ns_db *db, ns_bytes queue, bool paused, ns_err *err);
 
-/* Deletes history older than this in small batches; '*deleted' counts.
-** A negative age keeps that kind. 'max_batches' 0: until nothing is left. */
+/* Deletes history older than this in small batches; '*deleted' counts. Slots
+** whose owner is gone are deleted, too. A negative age keeps that kind. 'max_batches' 0: until nothing is left. */
 ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead,
                    size_t max_batches, int64_t *deleted, ns_err *err);
 
@@ -340,6 +349,40 @@ ns_status ns_queues(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err);
 /* The id of a queue, created when 'create'. Errors: INVALID, NOT_FOUND. */
 ns_status ns_queue_id(ns_db *db, ns_bytes name, bool create, int64_t *id,
                       ns_err *err);
+
+/* ------------------------------------------- locks and semaphores across hosts */
+
+#define NS_MAX_SLOT_NAME 190 /* characters */
+#define NS_MAX_SLOTS 10000   /* of one name */
+
+/*
+** Takes one of the slots 1..n of 'name' (a lock: n 1) if one is free; never
+** waits. Who wants to wait calls again after '*again_in' µs, with 'waited', the
+** µs since the first call, and calls ns_slot_give_up in the end if it got none;
+** who does not says -1. '*token' stands for the slot from now on. Its owner is the running job (see
+** ns_slot_owner), else the holder of this handle, which is registered when it
+** is new. A slot is free when nobody has it or its owner is gone, so one that
+** is not given back ends with its job's run, or with its holder.
+** Errors: BUSY (none is free), STALE (our own claim is lost), STATE (inside a
+** transaction of the caller), INVALID, GONE.
+*/
+ns_status ns_slot_acquire(ns_db *db, ns_bytes name, int64_t n, int64_t waited,
+                          int64_t *token, int64_t *again_in, ns_err *err);
+
+/* Leaves the line of those who wait for 'name'; nothing happens without one. */
+void ns_slot_give_up(ns_db *db, ns_bytes name);
+
+/* Gives it back; inside a transaction, when that ends. When it fails because of
+** the server, it is given back with the next connection or the next verb on
+** slots. Errors: STALE (it was lost before), GONE, BUSY. */
+ns_status ns_slot_release(ns_db *db, int64_t token, ns_err *err);
+
+/* Whether it is held, as far as this handle knows; asks no server. */
+bool ns_slot_holds(const ns_db *db, int64_t token);
+
+/* What is taken from now on belongs to this run of a job; job 0: to the holder
+** again. Slots of an earlier job are forgotten: its verdict frees them. */
+void ns_slot_owner(ns_db *db, int64_t job, int64_t run);
 
 /* -------------------------------------------------------- waiting, ringing */
 
@@ -374,6 +417,11 @@ int64_t ns_listener_thread(const ns_listener *l);
 
 /* Wakes one idle listener of each kind. Errors: GONE. */
 ns_status ns_ring(ns_db *db, ns_err *err);
+
+/* Lets a listener sleep and rings it: '*took' gets the µs from the ring to its
+** wake, -1 when it slept through two seconds of rings. Errors: as ns_listen
+** and ns_ring. */
+ns_status ns_ring_try(ns_db *db, int64_t *took, ns_err *err);
 
 /* ----------------------------------------------- the caller's own SQL */
 
@@ -413,6 +461,9 @@ ns_status ns_fetch(ns_db *db, const ns_value **row, ns_err *err);
 
 /* Text of a named statement of sql/query, NULL when there is none. */
 const char *ns_sql_text(const char *name);
+
+/* The i-th name of them (0-based, sorted within a file), NULL after the last. */
+const char *ns_sql_name(size_t i);
 
 /* Microseconds since 1970, UTC, by the server. */
 ns_status ns_server_now(ns_db *db, int64_t *now, ns_err *err);

@@ -301,40 +301,7 @@ ns_status ns_take_alone(ns_db *db, const ns_feed *feeds, size_t nfeeds,
 
 /* --------------------------------------------------- leases and payloads */
 
-ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t span,
-                        int64_t *lease, ns_err *err) {
-  ns_buf list = NS_BUF_INIT;
-  ns_value jobs;
-  ns_status st;
-  for (size_t i = 0; i < takes->n; i++)
-    ns_pair_add(&list, takes->items[i].id, takes->items[i].run);
-  jobs = ns_pair_end(&list);
-  st = list.oom ? no_memory(err) : ns_take_ids(db, lease, 1, err);
-  if (st == NS_OK)
-    st = ns_run(db, NS_SQL_CLAIM_LEASE,
-                (ns_value[]){ns_vint(*lease), ns_vint(db->holder), jobs}, err);
-  if (st == NS_OK && span > 0)
-    st = ns_run(db, NS_SQL_CLAIM_EXPIRY,
-                (ns_value[]){ns_vint(*lease), ns_vint(span)}, err);
-  ns_buf_free(&list);
-  return st;
-}
-
-/* Lanes without a sentinel get one, best effort: it only saves time. */
-static void put_sentinels(ns_db *db) {
-  for (size_t i = 0; i < db->lanes.n; i++) {
-    ns_lane *lane = &db->lanes.items[i];
-    ns_err err;
-    if (lane->sentinel)
-      continue;
-    lane->sentinel =
-        ns_bulk(db, NS_SQL_CLAIM_SENTINEL,
-                (ns_column[]){{NS_INT, &lane->queue_id, NULL, NULL},
-                              {NS_INT, &lane->rank, NULL, NULL}},
-                1, &err) == NS_OK;
-  }
-}
-
+/* Before the commit: what cannot be remembered is not claimed. */
 static bool hold(ns_db *db, const ns_takes *takes, int64_t lease,
                  int64_t span) {
   ns_claimed *claims = malloc((takes->n + 1) * sizeof *claims);
@@ -352,23 +319,57 @@ static bool hold(ns_db *db, const ns_takes *takes, int64_t lease,
   return ok;
 }
 
-ns_status ns_take_done(ns_db *db, const ns_takes *takes, int64_t lease,
-                       int64_t span, ns_err *err) {
-  bool ok = hold(db, takes, lease, span);
-  for (size_t i = 0; ok && i < takes->n; i++) {
-    const ns_take *t = &takes->items[i];
-    ok = ns_lanes_saw(&db->lanes, t->queue_id, t->rank, t->ready_at);
-  }
-  if (ok)
-    put_sentinels(db);
-  return ok ? NS_OK : no_memory(err);
+ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t span,
+                        int64_t *lease, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  ns_value jobs;
+  ns_status st;
+  for (size_t i = 0; i < takes->n; i++)
+    ns_pair_add(&list, takes->items[i].id, takes->items[i].run);
+  jobs = ns_pair_end(&list);
+  st = list.oom ? no_memory(err) : ns_take_ids(db, lease, 1, err);
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_CLAIM_LEASE,
+                (ns_value[]){ns_vint(*lease), ns_vint(db->holder), jobs}, err);
+  if (st == NS_OK && span > 0)
+    st = ns_run(db, NS_SQL_CLAIM_EXPIRY,
+                (ns_value[]){ns_vint(*lease), ns_vint(span)}, err);
+  ns_buf_free(&list);
+  return st == NS_OK && !hold(db, takes, *lease, span) ? no_memory(err) : st;
 }
 
-void ns_take_doubt(ns_db *db, const ns_takes *takes, int64_t lease,
-                   int64_t span) {
+/* Lanes without a sentinel get one, best effort: it only saves time. */
+static void put_sentinels(ns_db *db) {
+  for (size_t i = 0; i < db->lanes.n; i++) {
+    ns_lane *lane = &db->lanes.items[i];
+    ns_err err;
+    if (lane->sentinel)
+      continue;
+    lane->sentinel =
+        ns_bulk(db, NS_SQL_CLAIM_SENTINEL,
+                (ns_column[]){{NS_INT, &lane->queue_id, NULL, NULL},
+                              {NS_INT, &lane->rank, NULL, NULL}},
+                1, &err) == NS_OK;
+  }
+}
+
+/* A lane that there is no memory for is left to the sweep. */
+void ns_take_done(ns_db *db, const ns_takes *takes) {
+  for (size_t i = 0; i < takes->n; i++) {
+    const ns_take *t = &takes->items[i];
+    ns_lanes_saw(&db->lanes, t->queue_id, t->rank, t->ready_at);
+  }
+  put_sentinels(db);
+}
+
+void ns_take_undo(ns_db *db, int64_t lease) {
+  ns_leases_drop(&db->leases, lease);
+}
+
+void ns_take_doubt(ns_db *db, int64_t lease) {
   if (db->doubt != 0)
     ns_leases_drop(&db->leases, db->doubt);
-  db->doubt = hold(db, takes, lease, span) ? lease : 0;
+  db->doubt = lease;
 }
 
 ns_status ns_take_resolve(ns_db *db, ns_err *err) {

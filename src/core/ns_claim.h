@@ -42,21 +42,21 @@ ns_status ns_take_alone(ns_db *db, const ns_feed *feeds, size_t nfeeds,
 /* Is there one that the next claim takes alone? */
 bool ns_take_alone_next(const ns_db *db);
 
-/* Writes one lease row for 'takes'; '*lease' gets its id. It lasts 'span' µs
-** untouched, 0: as long as its holder. */
+/* Writes one lease row for 'takes' and remembers the batch; '*lease' gets its
+** id. It lasts 'span' µs untouched, 0: as long as its holder. ns_take_undo forgets
+** it, when the transaction fails; 0 is allowed. */
 ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t span,
                         int64_t *lease, ns_err *err);
 
-/* After the commit: floors and lanes are learnt, sentinels put up, the batch
-** is remembered. */
-ns_status ns_take_done(ns_db *db, const ns_takes *takes, int64_t lease,
-                       int64_t span, ns_err *err);
+void ns_take_undo(ns_db *db, int64_t lease);
+
+/* After the commit: floors and lanes are learnt, sentinels put up. */
+void ns_take_done(ns_db *db, const ns_takes *takes);
 
 /* A cut commit whose fate could not be learnt: its batch is kept in doubt, and
 ** ns_take_resolve looks whether its lease exists: then it is 'unread', else it
 ** is forgotten. Errors: GONE, BUSY. */
-void ns_take_doubt(ns_db *db, const ns_takes *takes, int64_t lease,
-                   int64_t span);
+void ns_take_doubt(ns_db *db, int64_t lease);
 ns_status ns_take_resolve(ns_db *db, ns_err *err);
 
 /* Reads the jobs of a lease that are still ours into 'out', in the order of

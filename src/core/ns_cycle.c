@@ -2,8 +2,9 @@
 ** The cycle: settle + promote + claim in one transaction, and the claim and
 ** settle of a single handle, which are cycles of one half.
 **
-** Invariant: memory (leases, lanes, verdict statuses) changes only after the
-** commit is known. Each cycle that writes puts its number into the holder's
+** Invariant: memory (lanes, verdict statuses, settled claims) changes only after
+** the commit is known; a claim's lease is remembered before, while it can still
+** be refused, and forgotten again when its transaction fails. Each cycle that writes puts its number into the holder's
 ** row; after a cut at COMMIT that row says whether it happened. When it cannot
 ** be asked, the claims stay in doubt until the next cycle looks for the lease,
 ** and the verdicts until the next cycle, before it writes anything, has read
@@ -46,6 +47,7 @@ static bool wrote(const work *w) {
 
 static ns_status claim_half(ns_db *db, work *w, ns_err *err) {
   ns_status st = ns_promote(db, &w->next_due, err);
+  ns_take_undo(db, w->lease); /* of an earlier try */
   w->takes.n = 0;
   w->lease = 0;
   if (st == NS_OK)
@@ -57,8 +59,6 @@ static ns_status claim_half(ns_db *db, work *w, ns_err *err) {
   }
   if (st == NS_OK && w->takes.n > 0)
     st = ns_take_lease(db, &w->takes, w->span, &w->lease, err);
-  if (ns_take_alone_next(db))
-    w->next_due = 0;
   return st;
 }
 
@@ -82,16 +82,19 @@ static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
 }
 
 /* Verdicts inside the caller's transaction count when it commits. */
-static ns_status note_settled(ns_db *db, const ns_verdict *v, size_t n,
-                              ns_err *err) {
-  if (!ns_grow(&db->tx_settled, &db->captx, db->ntx + n,
-               sizeof *db->tx_settled))
-    return ns_fail(err, NS_ENOMEM, "out of memory");
+static void note_settled(ns_db *db, const ns_verdict *v, size_t n) {
   for (size_t i = 0; i < n; i++)
     db->tx_settled[db->ntx++] =
         (ns_verdict){.id = v[i].id, .run = v[i].run, .lease = v[i].lease,
                      .status = v[i].status};
-  return NS_OK;
+}
+
+/* Room for that is made before anything is written. */
+static ns_status make_notes(ns_db *db, size_t n, ns_err *err) {
+  return !db->user_tx || ns_grow(&db->tx_settled, &db->captx, db->ntx + n,
+                                 sizeof *db->tx_settled)
+             ? NS_OK
+             : ns_fail(err, NS_ENOMEM, "out of memory");
 }
 
 /* -------------------------------------------------------- verdicts in doubt */
@@ -150,6 +153,8 @@ static void own_up(ns_db *db, ns_verdict *v) {
 static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   ns_tx tx = {cycle_run, w, false, false};
   ns_status st = resolve_verdicts(db, err);
+  if (st == NS_OK)
+    st = make_notes(db, w->nverdicts, err);
   if (st != NS_OK)
     return st;
   w->number = ++db->cycle;
@@ -158,17 +163,21 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
     if (tx.replay)
       doubt_verdicts(db, w);
     if (tx.replay && w->lease != 0)
-      ns_take_doubt(db, &w->takes, w->lease, w->span);
+      ns_take_doubt(db, w->lease);
+    else
+      ns_take_undo(db, w->lease);
     return st;
   }
   for (size_t i = 0; i < w->nverdicts; i++)
     own_up(db, &w->verdicts[i]);
-  if (db->user_tx)
-    return note_settled(db, w->verdicts, w->nverdicts, err);
+  if (db->user_tx) {
+    note_settled(db, w->verdicts, w->nverdicts);
+    return NS_OK;
+  }
   ns_settle_done(db, w->verdicts, w->nverdicts);
   if (w->takes.n > 0) {
     db->count.claimed += (int64_t)w->takes.n;
-    st = ns_take_done(db, &w->takes, w->lease, w->span, err);
+    ns_take_done(db, &w->takes);
   }
   if (db->ring_due && !db->is_host)
     ns_ring(db, NULL);
@@ -342,7 +351,7 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
   if (st == NS_OK && w.takes.n > 0)
     st = read_claimed(db, &w, out, err);
   if (next_due != NULL)
-    *next_due = w.next_due;
+    *next_due = ns_take_alone_next(db) ? 0 : w.next_due;
   free(w.takes.items);
   return st;
 }
@@ -444,19 +453,6 @@ static ns_status wait_for_work(ns_db *db, int64_t queue_id, bool paused,
   return NS_OK;
 }
 
-/* Looks after other holders, when it is time. One that may not do so, or finds
-** the server away, leaves it to others. */
-static void look_around(ns_db *db) {
-  int64_t now = ns_mono_us();
-  int64_t again_in;
-  ns_rescued sum;
-  ns_err err;
-  if (now < db->peers_at || db->is_host)
-    return;
-  ns_look(db, &again_in, &sum, &err);
-  db->peers_at = ns_mono_us() + (again_in > 0 ? again_in : 1);
-}
-
 /* One cycle that only claims. */
 static ns_status claim_once(ns_db *db, const ns_feed *feed, size_t limit,
                             int64_t lease, ns_jobs *out, int64_t *next_due,
@@ -480,7 +476,7 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
     bool paused = false;
     bool woke = false;
     int64_t taken = db->count.claimed;
-    look_around(db);
+    ns_look_around(db);
     next_due = -1;
     if ((st = ns_ready(db, err)) == NS_OK)
       st = ns_queue_paused(db, feed.queue_id, &paused, err);

@@ -18,6 +18,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -143,6 +144,18 @@ static ns_status no_memory(ns_err *err) {
 
 /* ---------------------------------------------------------- connecting */
 
+/* libmariadb would load plugins and option files from wherever these say. It
+** may do so at any connect, so they are gone for good; once, before its own
+** initialisation. $MYSQL_PWD stays for others: set_options makes it idle. */
+static void forget_environment(void) {
+  static const char *const names[] = {"LIBMYSQL_PLUGINS", "MARIADB_PLUGIN_DIR",
+                                      "MYSQL_HOME", "MARIADB_HOME"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+    unsetenv(names[i]);
+}
+
+static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
+
 static bool is_loopback(const char *host) {
   return host == NULL || host[0] == '\0' || strcmp(host, "localhost") == 0 ||
          strcmp(host, "::1") == 0 || strncmp(host, "127.", 4) == 0;
@@ -157,15 +170,18 @@ static ns_status check_file(const char *path, const char *what, ns_err *err) {
 }
 
 /* TLS: verified by default to other machines, off on this one. */
+static const char *tls_mode(const ns_config *cfg) {
+  bool local = cfg->socket != NULL || is_loopback(cfg->host);
+  bool asked = cfg->ca != NULL || cfg->cert != NULL || cfg->key != NULL;
+  if (cfg->tls != NULL)
+    return cfg->tls;
+  return local && !asked ? "off" : "verify";
+}
+
 static ns_status set_tls(MYSQL *my, const ns_config *cfg, ns_err *err) {
-  const char *tls = cfg->tls;
+  const char *tls = tls_mode(cfg);
   my_bool on = 1;
   my_bool verify = 1;
-  if (tls == NULL) {
-    bool local = cfg->socket != NULL || is_loopback(cfg->host);
-    bool asked = cfg->ca != NULL || cfg->cert != NULL || cfg->key != NULL;
-    tls = local && !asked ? "off" : "verify";
-  }
   if (strcmp(tls, "off") == 0)
     return NS_OK;
   if (strcmp(tls, "trust") == 0)
@@ -211,6 +227,7 @@ static ns_status set_options(MYSQL *my, const ns_config *cfg, ns_err *err) {
   unsigned no_files = 0;
   if (check_file(cfg->file, "file", err) != NS_OK)
     return NS_EINVALID;
+  mysql_optionsv(my, MARIADB_OPT_PASSWORD, ""); /* else $MYSQL_PWD; a file's wins */
   if (cfg->file != NULL)
     mysql_optionsv(my, MYSQL_READ_DEFAULT_FILE, cfg->file);
   if (cfg->group != NULL)
@@ -232,12 +249,27 @@ static ns_status check_server(MYSQL *my, ns_err *err) {
   return NS_OK;
 }
 
+/* Is the other end on this machine? */
+static bool is_local(MYSQL *my) {
+  struct sockaddr_storage peer = {0};
+  socklen_t n = sizeof peer;
+  const struct sockaddr_in *v4 = (const struct sockaddr_in *)(const void *)&peer;
+  const struct sockaddr_in6 *v6 =
+      (const struct sockaddr_in6 *)(const void *)&peer;
+  if (getpeername((int)mysql_get_socket(my), (struct sockaddr *)&peer, &n) != 0)
+    return false;
+  if (peer.ss_family == AF_INET)
+    return ntohl(v4->sin_addr.s_addr) >> 24 == 127;
+  return peer.ss_family == AF_UNIX ||
+         (peer.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr));
+}
+
 /* A TLS session that was asked for must be there: libmariadb's "enforce"
-** falls back to plain text when the server offers none. */
+** falls back to plain text when the server offers none. Without a word about
+** TLS it is wanted to other machines, also to one that only a file names. */
 static ns_status check_tls(MYSQL *my, const ns_config *cfg, ns_err *err) {
-  bool wanted = cfg->tls != NULL ? strcmp(cfg->tls, "off") != 0
-                                 : cfg->ca != NULL || (cfg->socket == NULL &&
-                                                       !is_loopback(cfg->host));
+  bool wanted = strcmp(tls_mode(cfg), "off") != 0 ||
+                (cfg->tls == NULL && !is_local(my));
   if (wanted && mysql_get_ssl_cipher(my) == NULL)
     return ns_fail(err, NS_EDENIED,
                    "the server offers no TLS; set it up, or say tls=off to "
@@ -319,6 +351,7 @@ ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
   const char *host = cfg->socket != NULL ? NULL : cfg->host;
   ns_status st;
   *out = NULL;
+  pthread_once(&environment_once, forget_environment);
   if (l == NULL || (l->my = mysql_init(NULL)) == NULL) {
     free(l);
     return no_memory(err);

@@ -140,6 +140,8 @@ static ns_status connect_once(ns_db *db, ns_err *err) {
     st = ns_schema_check(db, err);
   if (st == NS_OK && db->holder != 0)
     st = ns_holder_resume(db, err);
+  if (st == NS_OK)
+    ns_slots_flush(db);
   db->connecting = false;
   if (st != NS_OK) {
     lose(db);
@@ -215,6 +217,13 @@ bool ns_is_foreign(const ns_db *db) {
   return db->owner != getpid();
 }
 
+bool ns_hung_up(ns_db *db) {
+  if (ns_is_foreign(db) || db->link == NULL)
+    return true;
+  ns_link_look(db->link);
+  return ns_link_dead(db->link);
+}
+
 ns_status ns_ready(ns_db *db, ns_err *err) {
   if (ns_is_foreign(db))
     disown(db);
@@ -266,6 +275,7 @@ static void look_once(ns_db *db) {
   if (db->cfg.no_schema)
     return;
   ns_look(db, &again_in, &sum, &err);
+  db->rescued = sum; /* the first who asks is told */
   db->peers_at = ns_mono_us() + again_in;
 }
 
@@ -302,6 +312,7 @@ void ns_close(ns_db *db) {
   db->private_url = NULL;
   if (!ns_is_foreign(db)) {
     ns_rollback(db);
+    ns_slots_leave(db);
     if (db->leases.n > 0 || (db->link != NULL && !ns_link_dead(db->link)))
       ns_holder_leave(db);
   }
@@ -342,13 +353,38 @@ static ns_status run(ns_db *db, ns_sql sql, const ns_value *params,
 
 /* Statements with a part that is put in later are left out: others need the
 ** same privileges. */
+static ns_status probe(ns_db *db, ns_sql sql, ns_err *err) {
+  if (strstr(ns_sql_texts[sql], "/*lanes*/") != NULL ||
+      strstr(ns_sql_texts[sql], "(queues)") != NULL)
+    return NS_OK;
+  return prepared(db, sql, err);
+}
+
+/* Verbs from outside and what people look at need more, or something else. */
+static bool is_of_holders(const char *name) {
+  static const char *const others[] = {"admin_", "doctor_", "prune_", "report_"};
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+    if (strncmp(name, others[i], strlen(others[i])) == 0)
+      return false;
+  return true;
+}
+
 ns_status ns_probe(ns_db *db, ns_err *err) {
   ns_status st = ns_ready(db, err);
   for (size_t i = 0; st == NS_OK && i < NS_SQL_COUNT; i++)
-    if (strstr(ns_sql_texts[i], "/*lanes*/") == NULL &&
-        strstr(ns_sql_texts[i], "(queues)") == NULL)
-      st = prepared(db, (ns_sql)i, err);
+    if (is_of_holders(ns_sql_names[i]))
+      st = probe(db, (ns_sql)i, err);
   return st;
+}
+
+ns_status ns_may(ns_db *db, const char *name, ns_err *err) {
+  ns_status st = ns_ready(db, err);
+  size_t i = 0;
+  while (i < NS_SQL_COUNT && strcmp(ns_sql_names[i], name) != 0)
+    i++;
+  if (i == NS_SQL_COUNT)
+    return ns_fail(err, NS_ENOTFOUND, "no statement is named '%.60s'", name);
+  return st == NS_OK ? probe(db, (ns_sql)i, err) : st;
 }
 
 /* A connection may be lost between the look at its socket and the statement. */
@@ -542,6 +578,7 @@ ns_status ns_commit(ns_db *db, ns_err *err) {
   }
   db->ntx = 0;
   db->ring_due = false;
+  ns_slots_flush(db);
   return st;
 }
 
@@ -552,6 +589,7 @@ void ns_rollback(ns_db *db) {
     ns_link_text(db->link, "ROLLBACK", NULL);
   db->user_tx = db->broken_tx = db->ring_due = false;
   db->ntx = 0;
+  ns_slots_flush(db);
 }
 
 bool ns_in_transaction(const ns_db *db) {
@@ -604,6 +642,10 @@ const char *ns_sql_text(const char *name) {
     if (strcmp(ns_sql_names[i], name) == 0)
       return ns_sql_texts[i];
   return NULL;
+}
+
+const char *ns_sql_name(size_t i) {
+  return i < NS_SQL_COUNT ? ns_sql_names[i] : NULL;
 }
 
 /* "@name" stands for a statement of sql/query. */

@@ -17,6 +17,7 @@
 #include "ns_lease.h"
 #include "ns_rescue.h"
 #include "ns_db.h"
+#include "ns_slot.h"
 #include "ns_sql.h"
 #include "ns_url.h"
 
@@ -90,6 +91,7 @@ struct ns_db {
   bool is_host;
   bool no_locks;       /* named locks do not serve here */
   int64_t blamed;      /* the dead holder whose claims are being settled; 0 */
+  ns_rescued rescued;  /* by the look at opening, not told yet */
   ns_suspects suspects; /* what earlier looks have seen */
   int64_t peers_at;    /* monotonic: an embedded handle's next look */
   int64_t span;        /* of the claim under way: see ns_lease */
@@ -103,6 +105,7 @@ struct ns_db {
   ns_leases leases;    /* what we hold */
   ns_lanes lanes;      /* where we claim */
   ns_take alone; /* a job to be claimed by itself next; id 0: none */
+  ns_slots slots;      /* of locks and semaphores */
   int64_t skew;        /* server's clock minus our monotonic one, µs */
   int64_t look_at;     /* monotonic: when to look at scheduled again */
   int64_t due_at;      /* monotonic: when its first row is due; 0: none */

@@ -69,7 +69,12 @@ ns_status ns_register(ns_db *db, bool is_host, ns_err *err) {
     return st;
   db->holder = id;
   db->is_host = is_host;
-  if ((st = take_lock(db, err)) == NS_OK && !db->in_tx)
+  if ((st = take_lock(db, err)) != NS_OK) { /* nobody may hold without it */
+    ns_err none;
+    ns_value param = ns_vint(id);
+    ns_run(db, NS_SQL_HOLDER_LEAVE, &param, &none);
+    db->holder = 0;
+  } else if (!db->in_tx)
     tell_neighbour(db);
   return st;
 }
@@ -159,21 +164,26 @@ ns_status ns_holder_committed(ns_db *db, int64_t number, bool *yes,
   return st;
 }
 
-/* One release verdict per open claim. NULL: none, or out of memory. */
-static ns_verdict *releases(const ns_leases *leases, size_t *n) {
+/* One release verdict per open claim; false: there was no memory for some. */
+static bool releases(const ns_leases *leases, ns_verdict **out, size_t *n) {
   ns_verdict *all = NULL;
   size_t cap = 0;
+  bool whole = true;
   *n = 0;
   for (size_t i = 0; i < leases->n; i++)
     for (size_t k = 0; k < leases->items[i].n; k++) {
       const ns_claimed *c = &leases->items[i].jobs[k];
-      if (c->settled || !ns_grow(&all, &cap, *n + 1, sizeof *all))
+      if (c->settled)
+        continue;
+      whole = whole && ns_grow(&all, &cap, *n + 1, sizeof *all);
+      if (!whole)
         continue;
       all[(*n)++] = (ns_verdict){.id = c->id, .run = c->run,
                                  .lease = leases->items[i].id,
                                  .kind = NS_RELEASE};
     }
-  return all;
+  *out = all;
+  return whole;
 }
 
 /* Gives everything back, trying again while somebody holds rows of it. False:
@@ -184,9 +194,12 @@ static bool release_all(ns_db *db, ns_err *err) {
   bool gave = false;
   size_t n = 1;
   while (st == NS_OK) {
-    ns_verdict *all = releases(&db->leases, &n);
+    ns_verdict *all;
+    bool whole = releases(&db->leases, &all, &n);
     if (n > 0)
       st = ns_cycle(db, all, n, NULL, 0, 0, NULL, NULL, err);
+    else if (!whole)
+      st = ns_fail(err, NS_ENOMEM, "out of memory");
     free(all);
     gave = gave || n > 0;
     if (n == 0 || ns_mono_us() > give_up)

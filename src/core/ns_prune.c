@@ -1,8 +1,9 @@
 /*
 ** Pruning: history that is old enough goes, in small batches, each its own
-** transaction, so that nobody waits for it.
+** transaction, so that nobody waits for it. Slots of the dead go, too.
 */
 #include "ns_handle.h"
+#include "ns_slot.h"
 
 #define BATCH 1000 /* rows per transaction */
 
@@ -73,5 +74,5 @@ ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead,
     work w = {kinds[i].outcome, kinds[i].age, 0};
     st = prune_outcome(db, &w, max_batches > 0 ? &left : NULL, deleted, err);
   }
-  return st;
+  return st == NS_OK ? ns_slots_prune(db, err) : st;
 }

@@ -270,7 +270,7 @@ static ns_status insert_scheduled(ns_db *db, const ns_insert *rows, size_t n,
   for (size_t i = 0; i < n; i++)
     if (!rows[i].waits && rows[i].push->delay > 0)
       ns_buf_addf(&ids, "%c%lld", ids.n > 0 ? ',' : '[', (long long)rows[i].id);
-  if (ids.n > 0) {
+  if (ids.n > 0 || ids.oom) {
     ns_value list;
     ns_buf_addc(&ids, ']');
     list = ns_vtext(ns_buf_bytes(&ids));

@@ -121,7 +121,7 @@ ns_status ns_pause(ns_db *db, ns_bytes queue, bool paused, ns_err *err) {
   if (st == NS_OK)
     st = ns_ready(db, err);
   if (st == NS_OK)
-    st = ns_run(db, NS_SQL_QUEUE_PAUSE,
+    st = ns_run(db, NS_SQL_ADMIN_PAUSE,
                 (ns_value[]){ns_vint(paused), ns_vtext(queue)}, err);
   if (st == NS_OK)
     ns_ring(db, NULL);

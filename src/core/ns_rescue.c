@@ -337,10 +337,10 @@ static ns_status look_at_leases(ns_db *db, int64_t *again_in, ns_rescued *sum,
 
 ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
   ns_value keep = ns_vint(KEEP_DEAD);
-  ns_rescued none = {0};
   ns_status st;
   *again_in = LOOK_EVERY;
-  *sum = none;
+  *sum = db->rescued;
+  db->rescued = (ns_rescued){0};
   ns_err_clear(err);
   if (ns_in_transaction(db))
     return ns_fail(err, NS_ESTATE, "a rescue cannot run inside a transaction");
@@ -354,4 +354,14 @@ ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
     ns_ring(db, NULL);
   db->ring_due = false;
   return st;
+}
+
+void ns_look_around(ns_db *db) {
+  int64_t again_in;
+  ns_rescued sum;
+  ns_err err;
+  if (ns_mono_us() < db->peers_at || db->is_host)
+    return;
+  ns_look(db, &again_in, &sum, &err);
+  db->peers_at = ns_mono_us() + (again_in > 0 ? again_in : 1);
 }

@@ -4,8 +4,7 @@
 #ifndef NS_RESCUE_H
 #define NS_RESCUE_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "nightshift.h"
 
 /* What earlier looks have seen of a holder; instants are monotonic µs. */
 typedef struct ns_suspect {
@@ -18,5 +17,9 @@ typedef struct ns_suspects {
   ns_suspect *items;
   size_t n, cap;
 } ns_suspects;
+
+/* For handles that wait: looks after other holders, when it is time. One that
+** may not do so, or finds the server away, leaves it to others. */
+void ns_look_around(ns_db *db);
 
 #endif

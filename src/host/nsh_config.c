@@ -16,7 +16,7 @@
 /* What the plain options are read into, before they are checked. */
 typedef struct asked {
   int64_t workers, drain_within, drain_timeout, memory;
-  bool drain;
+  bool drain, keep_env;
   const char *log, *url, *user, *shared;
 } asked;
 
@@ -29,6 +29,7 @@ static const nsl_field fields[] = {
     {"drain_timeout", NSL_INT, offsetof(asked, drain_timeout)},
     {"user", NSL_CSTR, offsetof(asked, user)},
     {"memory", NSL_INT, offsetof(asked, memory)},
+    {"keep_env", NSL_BOOL, offsetof(asked, keep_env)},
     {"log", NSL_CSTR, offsetof(asked, log)},
     {"url", NSL_CSTR, offsetof(asked, url)},
     {"connection", NSL_TABLE, 0},
@@ -95,6 +96,7 @@ static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
   cfg->user = a.user;
   cfg->memory = a.memory;
   cfg->json = strcmp(a.log, "json") == 0;
+  cfg->keep_env = a.keep_env;
   cfg->db.url = a.url;
   cfg->shared = a.shared;
   return NS_OK;

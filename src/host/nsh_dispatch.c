@@ -25,6 +25,7 @@
 #define BEAT (10 * NS_SECOND)
 #define BEAT_SOON (NS_SECOND / 20) /* while lost claims are being dropped */
 #define CLAIMS_HOLD (25 * NS_SECOND) /* after a beat: others wait for 30 s */
+#define HOLD_LOOK (NS_SECOND / 4) /* at the connection, while jobs run */
 #define LOOK_BUSY (NS_SECOND / 2) /* at other holders, while nobody listens */
 #define PRUNE (60 * NS_SECOND)
 #define PRUNE_MORE NS_SECOND
@@ -178,8 +179,12 @@ static void take_turn(nsh_dispatch *d, turn *t) {
   int64_t now = ns_mono_us();
   nsh_mail_lock(m);
   while (!has_work(d, now)) {
-    wait_until(m, next_time(d, now));
+    int64_t next = next_time(d, now);
+    bool holds = m->outstanding > 0;
+    wait_until(m, holds ? least(next, now + HOLD_LOOK) : next);
     now = ns_mono_us();
+    if (holds && ns_hung_up(d->db)) /* come back before others think us dead */
+      d->beat_at = now;
   }
   take_verdicts(d);
   t->limit = nsh_mail_room(m);

@@ -369,7 +369,7 @@ static void on_stop_signal(host *h, int sig) {
     drain(h, name);
   else if (h->mode == RUNNING || h->mode == DRAINING)
     stop(h, name);
-  else if (!atomic_load(&h->mail.give_up))
+  else if (h->mode == STOPPING)
     give_up(h);
 }
 

@@ -11,6 +11,7 @@
 
 #include "nsh_host.h"
 #include "nsh_lua.h"
+#include "nsh_secrets.h"
 
 typedef struct arguments {
   int n;
@@ -63,7 +64,7 @@ int main(int argc, char **argv) {
   int code;
   lua_State *L;
   open_streams();
-  L = nsh_lua_new();
+  L = nsh_secrets_hide(argc, argv) ? nsh_lua_new() : NULL;
   if (L == NULL) {
     fprintf(stderr, "nightshift: not enough memory\n");
     return NSH_EXIT_FAILURE;

@@ -25,6 +25,7 @@
 #include "nsh_lua.h"
 #include "nsh_nursery.h"
 #include "nsh_sweep.h"
+#include "nsh_secrets.h"
 #include "nsh_worker.h"
 
 #define TEXT_MAX 32768 /* bytes of a report to the host */
@@ -135,6 +136,8 @@ static void zygote(void *arg, uint32_t index, int ctl) {
   ns_err err;
   (void)index;
   nsh_child_deaf();
+  if (!fam->cfg->keep_env)
+    nsh_secrets_drop();
   if (nsh_confine(fam->cfg, &err) != NS_OK)
     report(ctl, NSH_LOADERR, 0, err.message);
   else if (L == NULL)

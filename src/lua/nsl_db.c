@@ -372,6 +372,18 @@ static int db_ring(lua_State *L) {
 }
 
 /***
+Whether this user may run a statement of sql/query; it is prepared only.
+@function db:may
+@tparam string name
+@return true, or nil, message, code `DENIED`, `NOT_FOUND`
+*/
+static int db_may(lua_State *L) {
+  ns_err err;
+  ns_db *db = nsl_checkdb(L);
+  return nsl_result(L, ns_may(db, luaL_checkstring(L, 2), &err), &err);
+}
+
+/***
 Microseconds since 1970, UTC, by the server's clock.
 @function db:now
 @return integer, or nil, message, code
@@ -382,6 +394,20 @@ static int db_now(lua_State *L) {
   if (ns_server_now(nsl_checkdb(L), &now, &err) != NS_OK)
     return nsl_fail(L, &err);
   lua_pushinteger(L, now);
+  return 1;
+}
+
+/***
+Lets a listener sleep and rings it.
+@function db:ring_try
+@return µs from the ring to the wake, -1 when it slept on, or nil, message, code
+*/
+static int db_ring_try(lua_State *L) {
+  ns_err err;
+  int64_t took;
+  if (ns_ring_try(nsl_checkdb(L), &took, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushinteger(L, took);
   return 1;
 }
 
@@ -416,6 +442,7 @@ static const luaL_Reg verbs[] = {{"begin", db_begin},
                                  {"in_transaction", db_in_transaction},
                                  {"is_open", db_is_open},
                                  {"look", db_look},
+                                 {"may", db_may},
                                  {"migrate", db_migrate},
                                  {"now", db_now},
                                  {"pause", db_pause},
@@ -423,6 +450,7 @@ static const luaL_Reg verbs[] = {{"begin", db_begin},
                                  {"queue_id", db_queue_id},
                                  {"queues", db_queues},
                                  {"ring", db_ring},
+                                 {"ring_try", db_ring_try},
                                  {"rollback", db_rollback},
                                  {"take_ids", db_take_ids},
                                  {NULL, NULL}};
@@ -438,6 +466,7 @@ void nsl_opendb(lua_State *L) {
   lua_newtable(L);
   luaL_setfuncs(L, verbs, 0);
   luaL_setfuncs(L, nsl_jobverbs, 0);
+  luaL_setfuncs(L, nsl_slotverbs, 0);
   luaL_setfuncs(L, nsl_sqlverbs, 0);
   lua_setfield(L, -2, "__index");
   lua_pop(L, 1);

@@ -1,6 +1,6 @@
 /*
 ** The database handle as Lua sees it: the userdata "nightshift.db", and the
-** three files of verbs on it. Internal to the binding.
+** four files of verbs on it. Internal to the binding.
 */
 #ifndef NSL_DB_H
 #define NSL_DB_H
@@ -30,6 +30,7 @@ int64_t nsl_maxjson(lua_State *L);
 int nsl_result(lua_State *L, ns_status st, const ns_err *err);
 
 extern const luaL_Reg nsl_jobverbs[]; /* nsl_jobs.c */
+extern const luaL_Reg nsl_slotverbs[]; /* nsl_slot.c */
 extern const luaL_Reg nsl_sqlverbs[]; /* nsl_sql.c */
 
 /* Makes the handle's metatable; part of opening the module. [-0, +0, m] */

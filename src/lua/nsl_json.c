@@ -14,6 +14,8 @@
 */
 #include "nsl_conv.h"
 
+#include "../base/ns_log.h"
+
 #include <inttypes.h>
 #include <jansson.h>
 #include <lauxlib.h>
@@ -192,13 +194,11 @@ static bool emitstring(walk *w, const char *s, size_t n, const char *kind) {
   json_t *j;
   if (isplain(s, n))
     return emit(w, "\"", 1) && emit(w, s, n) && emit(w, "\"", 1);
-  if ((j = json_stringn(s, n)) == NULL) {
-    if ((j = json_stringn_nocheck(s, n)) == NULL)
-      return nomemory(w);
-    json_decref(j);
+  if (!ns_utf8_valid((ns_bytes){s, n}))
     return refuse(w, "%s is not valid UTF-8; encode bytes as base64 or hex",
                   kind);
-  }
+  if ((j = json_stringn_nocheck(s, n)) == NULL)
+    return nomemory(w);
   return emitjson(w, j, 0);
 }
 
@@ -437,7 +437,21 @@ static void pushvalue(lua_State *L, json_t *j) {
   }
 }
 
-static ns_status badjson(const json_error_t *e, ns_err *err) {
+/* jansson quotes the text it could not read: keep that on one line of UTF-8. */
+static void clean(char *s) {
+  size_t n = strlen(s);
+  size_t len;
+  for (; n > 0; s += len, n -= len) {
+    len = ns_utf8(s, n);
+    if (len == 0 || (len == 1 && ((unsigned char)*s < ' ' || *s == 0x7f))) {
+      *s = '?';
+      len = 1;
+    }
+  }
+}
+
+static ns_status badjson(json_error_t *e, ns_err *err) {
+  clean(e->text);
   if (json_error_code(e) == json_error_out_of_memory)
     return ns_fail(err, NS_ENOMEM, "decoding JSON: out of memory");
   if (json_error_code(e) == json_error_numeric_overflow)
@@ -449,13 +463,29 @@ static ns_status badjson(const json_error_t *e, ns_err *err) {
                  e->column, e->text);
 }
 
+/* Where memory is short jansson mostly calls the text invalid. So that a good
+** payload is never condemned, a bad one is read once more when there is room
+** for a copy of it. */
+static json_t *load(ns_bytes text, json_error_t *e) {
+  const size_t flags = JSON_DECODE_ANY | JSON_ALLOW_NUL;
+  json_t *j = json_loadb(text.p, text.n, flags, e);
+  void *room;
+  if (j != NULL || json_error_code(e) == json_error_out_of_memory)
+    return j;
+  if ((room = malloc(text.n + sizeof *e)) == NULL) {
+    e->text[sizeof e->text - 1] = (char)json_error_out_of_memory;
+    return NULL;
+  }
+  free(room);
+  return json_loadb(text.p, text.n, flags, e);
+}
+
 ns_status nsl_decode(lua_State *L, ns_bytes text, ns_err *err) {
   json_error_t e;
   json_t **root;
   luaL_checkstack(L, 4, NULL);
   root = nsl_box(L, sizeof *root, free_json);
-  *root = json_loadb(text.p, text.n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
-  if (*root == NULL) {
+  if ((*root = load(text, &e)) == NULL) {
     lua_pop(L, 1);
     return badjson(&e, err);
   }

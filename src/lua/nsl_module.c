@@ -20,6 +20,18 @@ static int lib_clock(lua_State *L) {
 }
 
 /***
+Sleeps; less when a signal arrives.
+@function sleep
+@tparam number seconds up to a day
+*/
+static int lib_sleep(lua_State *L) {
+  lua_Number seconds = luaL_checknumber(L, 1);
+  luaL_argcheck(L, seconds >= 0 && seconds <= 86400, 1, "0 to 86400 expected");
+  ns_sleep_us((int64_t)(seconds * 1e6));
+  return 0;
+}
+
+/***
 Microseconds of a duration.
 @function duration
 @tparam number|string x seconds, or a text like `"5m"`, `"1h30m"`, `"500ms"`
@@ -68,13 +80,30 @@ static int lib_sql(lua_State *L) {
   return 1;
 }
 
+/***
+The names of all statements of sql/query.
+@function statements
+@treturn {string,...}
+*/
+static int lib_statements(lua_State *L) {
+  const char *name;
+  lua_newtable(L);
+  for (size_t i = 0; (name = ns_sql_name(i)) != NULL; i++) {
+    lua_pushstring(L, name);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  return 1;
+}
+
 static const luaL_Reg functions[] = {
     {"open", nsl_lib_open},     {"encode", nsl_lib_encode},
     {"decode", nsl_lib_decode}, {"array", nsl_lib_array},
     {"clock", lib_clock},       {"duration", lib_duration},
-    {"schema", lib_schema},     {"sql", lib_sql},
+    {"schema", lib_schema},     {"sleep", lib_sleep},
+    {"sql", lib_sql},
     {"lock", nsl_lib_lock},     {"unlock", nsl_lib_unlock},
     {"unlock_all", nsl_lib_unlock_all},
+    {"statements", lib_statements},
     {NULL, NULL}};
 
 int luaopen_nightshift_core(lua_State *L) {

@@ -10,7 +10,7 @@ local commands = queues.commands
 
 --- Adds the commands to the parser.
 function queues.define(parser)
-  local status = parser:command("status", "Show queues with their counts, and who holds jobs.")
+  local status = parser:command("status", "Show queues with their counts, and who holds jobs and locks.")
   status:flag("--json", "Print JSON.")
   for name, text in pairs { pause = "Stop claims from queues; pushes still work.", resume = "Let claims go on." } do
     parser:command(name, text):argument("queue", "Queue name."):args "+"
@@ -55,19 +55,40 @@ local function holder_columns(now)
   }
 end
 
-function commands.status(args)
-  local db <close> = context.connect(args)
-  local stats = context.must(db:stats())
-  if args.json then
-    return output.json {
-      now = stats.now, queues = core.array(stats.queues), holders = core.array(stats.holders),
-    }
-  end
+local function slot_columns(now)
+  return {
+    { title = "LOCK", get = function(row) return output.one_line(row.name, 60) end },
+    output.column("SLOT", "slot", true),
+    { title = "HELD BY", get = function(row)
+      return row.job and ("job %d run %d"):format(row.job, row.run) or ("holder %d"):format(row.holder)
+    end },
+    { title = "FOR", get = function(row) return output.span(math.max(0, now - row.since) / 1000000) end, right = true },
+  }
+end
+
+local function show_queues(stats)
   if #stats.queues == 0 then return output.line "no queues yet; `nightshift push` makes the first" end
   output.table(QUEUE_COLUMNS, stats.queues)
   if #stats.holders == 0 then return output.line "\nnobody holds jobs" end
   output.line()
   output.table(holder_columns(stats.now), stats.holders)
+end
+
+function commands.status(args)
+  local db <close> = context.connect(args)
+  local stats = context.must(db:stats())
+  local slots = context.must(db:slots())
+  if args.json then
+    return output.json {
+      now = stats.now, queues = core.array(stats.queues), holders = core.array(stats.holders),
+      slots = core.array(slots),
+    }
+  end
+  show_queues(stats)
+  if #slots > 0 then
+    output.line()
+    output.table(slot_columns(stats.now), slots)
+  end
 end
 
 local function set_paused(paused)

@@ -1,5 +1,6 @@
 --- Commands on the installation: init, migrate, prune, version.
 
+local address = require "nightshift.address"
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local nightshift = require "nightshift"
@@ -108,8 +109,7 @@ end
 
 function commands.version(args)
   local facts = { version = nightshift._VERSION, schema = newest_schema(), lua = _VERSION }
-  local env = os.getenv "NIGHTSHIFT_URL"
-  if args.url or (env and env ~= "") then ask_server(args, facts) end
+  if args.url or address.default() then ask_server(args, facts) end
   if args.json then return output.json(facts) end
   output.line("nightshift  " .. facts.version)
   output.line("schema      " .. facts.schema)

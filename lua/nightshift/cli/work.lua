@@ -1,5 +1,6 @@
 --- Command work: hands the handler files to the host.
 
+local address = require "nightshift.address"
 local context = require "nightshift.cli.context"
 local options = require "nightshift.options"
 
@@ -17,6 +18,7 @@ function work.define(parser)
   command:option("--memory", "What a job may use in Lua, e.g. 64M; without: no limit."):argname "SIZE"
   command:option("--user", "Whom the workers run as, when the host is root."):argname "NAME"
   command:option("--shared", 'Size of nightshift.shared, e.g. 1M or "16M,evict".')
+  command:flag("--keep-env", "Leave $NIGHTSHIFT_URL and $MYSQL_PWD to workers and what they start.")
   command:option("--log", "Form of the log lines."):choices { "text", "json" }:default "text"
 end
 
@@ -77,11 +79,11 @@ function work.commands.work(args)
     memory = bytes(args.memory),
     user = args.user,
     shared = args.shared,
+    keep_env = args.keep_env,
     log = args.log,
     files = args.files,
   }
-  local env = os.getenv "NIGHTSHIFT_URL"
-  config.url = args.url or (env ~= "" and env or nil)
+  config.url = args.url or (address.default() or {}).url
   local there, host = pcall(require, "nightshift.host")
   if not there then
     context.fail(context.FAILURE, "work needs the program nightshift; this is plain Lua with the module only")

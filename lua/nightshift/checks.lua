@@ -1,0 +1,408 @@
+--- The checks of `nightshift doctor`, in the order in which they are printed.
+--
+-- A check looks at one thing and returns "ok", "warn" or "fail", what it found,
+-- and, unless all is well, what to do. It changes nothing in the database and
+-- never shows a password, a payload or another session's query.
+
+local core = require "nightshift.core"
+local grants = require "nightshift.grants"
+local plans = require "nightshift.plans"
+
+local checks = {}
+local list = {}
+
+local function check(name, run) list[#list + 1] = { name = name, run = run } end
+
+--- Rows of a statement, or nil: this user may not ask, or the server knows no
+-- such thing. Other trouble ends the examination.
+local function ask(seen, statement, ...)
+  local rows, message, code = seen.handle:execute("@" .. statement, ...)
+  if rows or code == "DENIED" or code == "SQL" or code == "SCHEMA" then return rows, message end
+  error({ message = message, code = code }, 0)
+end
+
+local function pairs_of(rows)
+  local found = {}
+  for _, row in ipairs(rows or {}) do found[row.Variable_name:lower()] = row.Value end
+  return found
+end
+
+--- What several checks look at.
+local function look(handle)
+  local seen = { handle = handle }
+  seen.server = ask(seen, "doctor_server")[1]
+  seen.global = pairs_of(ask(seen, "doctor_variables"))
+  seen.session = pairs_of(ask(seen, "doctor_variables_session"))
+  seen.status = pairs_of(ask(seen, "doctor_status"))
+  return seen
+end
+
+local function number(text) return tonumber(text) or 0 end
+local function is_on(text) return text == "ON" or text == "1" end
+local function seconds(us) return ("%.1f s"):format(us / 1000000) end
+
+check("server", function(seen)
+  local s = seen.server
+  return "ok", ("%s (%s) on %s, up %d s; database %s as %s"):format(s.version, s.comment, s.host,
+    number(seen.status.uptime), s.db or "-", s.account)
+end)
+
+check("connection", function(seen)
+  local times = {}
+  for i = 1, 7 do
+    local before = core.clock()
+    ask(seen, "doctor_free_lock", "nightshift-doctor")
+    times[i] = (core.clock() - before) * 1000
+  end
+  table.sort(times)
+  local cipher = seen.status.ssl_cipher or ""
+  local found = ("a round trip takes %.2f ms, %s"):format(times[4], cipher == "" and "no TLS" or "TLS by " .. cipher)
+  if times[4] < 20 then return "ok", found end
+  return "warn", found, "a claim and a verdict take some round trips each: run hosts near the server"
+end)
+
+check("clock", function(seen)
+  local before = os.time()
+  local now = assert(seen.handle:now()) // 1000000
+  local after = os.time()
+  local off = math.max(before - now - 1, now - after - 1, 0)
+  if off < 2 then return "ok", "server and this machine agree" end
+  return "warn", ("the server's clock is %d s %s this machine's"):format(off, now > after and "ahead of" or "behind"),
+    "jobs are due by the server's clock alone: let NTP set both"
+end)
+
+check("isolation", function(seen)
+  local level = seen.session.transaction_isolation or seen.session.tx_isolation or "unknown"
+  if level == "READ-COMMITTED" then return "ok", level end
+  return "fail", level .. " although READ-COMMITTED was asked for",
+    "something between here and the server changes sessions: connect without it"
+end)
+
+check("durability", function(seen)
+  local flush, sync = seen.global.innodb_flush_log_at_trx_commit, seen.global.sync_binlog
+  local binlog = is_on(seen.global.log_bin)
+  local found = ("innodb_flush_log_at_trx_commit=%s%s"):format(flush, binlog and ", sync_binlog=" .. sync or "")
+  if flush == "0" then
+    return "warn", found .. ": a crash of the server loses up to a second of pushes and verdicts that had returned",
+      "SET GLOBAL innodb_flush_log_at_trx_commit=1, and in my.cnf"
+  elseif flush ~= "1" then
+    return "warn", found .. ": a crash of the machine loses up to a second of pushes and verdicts that had returned",
+      "SET GLOBAL innodb_flush_log_at_trx_commit=1, and in my.cnf"
+  elseif binlog and sync ~= "1" then
+    return "warn", found .. ": after a crash of the machine replicas lack what was committed last",
+      "SET GLOBAL sync_binlog=1, and in my.cnf"
+  end
+  return "ok", found
+end)
+
+check("binlog", function(seen)
+  if not is_on(seen.global.log_bin) then return "ok", "no binary log" end
+  local format = seen.global.binlog_format
+  if format ~= "STATEMENT" then return "ok", "binlog_format=" .. format end
+  return "fail", "binlog_format=STATEMENT refuses every write of READ COMMITTED (error 1665)",
+    "SET GLOBAL binlog_format=ROW (or MIXED), and in my.cnf"
+end)
+
+check("writable", function(seen)
+  if is_on(seen.global.read_only) or is_on(seen.global.innodb_read_only) then
+    return "fail", "the server is read-only", "connect to the primary, or SET GLOBAL read_only=0"
+  end
+  return "ok", "read_only=OFF"
+end)
+
+local function newest_schema()
+  local schema = core.schema()
+  return schema[#schema].version
+end
+
+check("schema", function(seen)
+  local rows, message = ask(seen, "handle_schema")
+  local version = rows and rows[1] and math.tointeger(tonumber(rows[1].value))
+  local ours = newest_schema()
+  seen.tables = version == ours
+  if not rows and message:find("(1142)", 1, true) then
+    return "fail", message, "grant what the user needs: nightshift doctor --grants"
+  elseif not version then
+    return "fail", "there are no Nightshift tables in this database", "nightshift init"
+  elseif version < ours then
+    return "fail", ("version %d, older than the %d of this program"):format(version, ours), "nightshift migrate"
+  elseif version > ours then
+    return "fail", ("version %d, newer than the %d of this program"):format(version, ours), "upgrade this program"
+  end
+  return "ok", "version " .. version
+end)
+
+local NOT_LOOKED_AT = "not looked at: the tables are not as they should be"
+
+check("tables", function(seen)
+  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
+  local wrong = {}
+  for _, row in ipairs(ask(seen, "doctor_tables") or {}) do
+    local expected = row.name == "nightshift_listener" and "MEMORY" or "InnoDB"
+    if row.engine ~= expected then wrong[#wrong + 1] = ("%s is %s"):format(row.name, row.engine) end
+  end
+  if #wrong == 0 then return "ok", "InnoDB, and the list of listeners in memory" end
+  return "fail", table.concat(wrong, ", "), "ALTER TABLE … ENGINE=InnoDB (MEMORY for nightshift_listener)"
+end)
+
+--- What a role lacks, in words: a list without repetitions.
+local function lacks(seen, role, callable)
+  local missing, known = {}, {}
+  local function add(text)
+    if not known[text] then
+      known[text] = true
+      missing[#missing + 1] = text
+    end
+  end
+  for _, name in ipairs(core.statements()) do
+    if role.runs(name) then
+      local ok, message, code = seen.handle:may(name)
+      if not ok and code == "DENIED" then
+        local what, table_name = message:match "^([%u, ]+) command denied .- for table .-`?([%w_]+)`? %(%d+%)$"
+        add(what and ("%s on %s"):format(what, table_name) or message)
+      end
+    end
+  end
+  for _, routine in ipairs(role.routines) do
+    if not callable[routine] then add("EXECUTE on " .. routine) end
+  end
+  return missing
+end
+
+check("grants", function(seen)
+  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
+  local callable, able, unable = {}, {}, {}
+  for _, row in ipairs(ask(seen, "doctor_routines") or {}) do callable[row.name] = row end
+  seen.callable = callable
+  for _, name in ipairs(grants.names) do
+    local missing = lacks(seen, grants[name], callable)
+    if #missing == 0 then
+      able[#able + 1] = name
+    else
+      local more = #missing > 2 and (" and %d more"):format(#missing - 2) or ""
+      unable[#unable + 1] = ("%s lacks %s%s"):format(name, table.concat(missing, ", ", 1, math.min(2, #missing)), more)
+    end
+  end
+  local found = ("%s: enough for %s"):format(seen.server.account, #able > 0 and table.concat(able, ", ") or "nothing")
+  if #unable > 0 then found = found .. "; " .. table.concat(unable, "; ") end
+  if #able > 0 then return "ok", found end
+  return "fail", found, "nightshift doctor --grants shows what to grant"
+end)
+
+local function quoted(account)
+  local name, host = account:match "^(.*)@([^@]*)$"
+  return ("'%s'@'%s'"):format(name, host)
+end
+
+--- May this account end queries of other users? nil: we may not see that.
+local function may_kill(seen, account)
+  local rows = ask(seen, "doctor_user_privileges", quoted(account)) or {}
+  for _, row in ipairs(rows) do
+    if row.privilege == "SUPER" or row.privilege == "CONNECTION ADMIN" then return true end
+  end
+  if #rows > 0 then return false end
+end
+
+local function judge_ring(seen, definer, took)
+  local found = ("a ring ended a listener's sleep after %.1f ms"):format(took / 1000)
+  if definer ~= seen.server.account then return "ok", ("%s, by the rights of %s"):format(found, definer) end
+  if may_kill(seen, definer) == false then
+    return "warn", ("%s; but %s may not end the sleep of other users' listeners: their jobs wait up to 10 s"):format(
+      found, definer), ("GRANT CONNECTION ADMIN ON *.* TO %s"):format(quoted(definer))
+  end
+  return "ok", found
+end
+
+check("ring", function(seen)
+  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
+  local ring = seen.callable.nightshift_ring
+  if not ring then
+    return "warn", "this user may not call nightshift_ring: nobody wakes for its pushes, they wait up to 10 s",
+      "GRANT EXECUTE ON PROCEDURE nightshift_ring; nothing to do for one who only reads"
+  end
+  local listens = seen.handle:may "listen_in"
+  local took, message, code
+  if listens then
+    took, message, code = seen.handle:ring_try()
+  else
+    took, message, code = seen.handle:ring()
+  end
+  if not took and message:find("(1449)", 1, true) then
+    return "fail", ("nightshift_ring belongs to %s, and there is no such user any more"):format(ring.definer),
+      "create that user again with CONNECTION ADMIN, or have the procedures made anew by one who stays"
+  elseif not took then
+    return "fail", ("%s (%s)"):format(message, code), "call nightshift_ring by hand and see"
+  elseif not listens then
+    return "ok", "nightshift_ring may be called; whether it wakes anybody only a worker's account can try"
+  elseif took < 0 then
+    return "fail", ("a listener slept through two seconds of rings: %s may not end its sleep"):format(ring.definer),
+      ("GRANT CONNECTION ADMIN ON *.* TO %s"):format(quoted(ring.definer))
+  end
+  return judge_ring(seen, ring.definer, took)
+end)
+
+check("locks", function(seen)
+  if is_on(seen.global.wsrep_on) then
+    return "warn", "Galera: named locks are of one node only, and a claim may fail at its commit",
+      "let all hosts connect to the same node; dead hosts are found by their beat, after 30 s"
+  end
+  local name = ("nightshift-doctor:%s"):format(seen.server.thread)
+  local got = ask(seen, "doctor_take_lock", name)
+  local other <close> = assert(seen.open())
+  local free = other:execute("@doctor_free_lock", name)
+  local thread = ask(seen, "doctor_server")[1].thread
+  if thread ~= seen.server.thread then
+    return "fail", "statements of one connection run in different sessions: a proxy shares them out",
+      "connect without the proxy, or have it keep one session per connection"
+  elseif got and got[1].got == 1 and free and free[1].free == 0 then
+    return "ok", "a named lock is held, and seen by others"
+  end
+  return "fail", "a named lock is not seen by other sessions: a dead host is found by its beat only, after 30 s",
+    "connect without a proxy in between"
+end)
+
+--- Tables whose every row must never be read by a hot statement.
+local BIG = { nightshift_job = true, nightshift_ready = true, nightshift_scheduled = true, nightshift_finished = true }
+local FEW = 1000 -- rows that may well be scanned
+
+--- What is wrong with a plan: nil, or the table that is read whole.
+local function scanned(rows)
+  for _, row in ipairs(rows) do
+    local name = row.table or ""
+    local real = ({ j = "nightshift_job", f = "nightshift_finished" })[name] or name
+    local whole = row.type == "ALL" or (row.Extra or ""):find "filesort"
+    if BIG[real] and whole and number(row.rows) > FEW then return real end
+  end
+end
+
+check("plans", function(seen)
+  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
+  local bad, asked = {}, 0
+  for _, hot in ipairs(plans.hot) do
+    local rows = seen.handle:execute(plans.question(hot[1]), table.unpack(hot, 2))
+    if rows then
+      asked = asked + 1
+      local name = scanned(rows)
+      if name then bad[#bad + 1] = ("%s reads all of %s"):format(hot[1], name) end
+    end
+  end
+  if #bad > 0 then
+    return "warn", table.concat(bad, ", "), "ANALYZE TABLE nightshift_job, nightshift_ready, nightshift_scheduled, "
+      .. "nightshift_finished; if it stays, report it with the EXPLAIN"
+  elseif asked == 0 then
+    return "ok", "not looked at: this user may run none of the hot statements"
+  end
+  return "ok", ("%d of %d hot statements looked at, each reads by key"):format(asked, #plans.hot)
+end)
+
+check("timeouts", function(seen)
+  local g, wrong, todo = seen.global, {}, {}
+  local function complain(what, advice)
+    wrong[#wrong + 1], todo[#todo + 1] = what, advice
+  end
+  if number(g.wait_timeout) < 60 then
+    complain("wait_timeout=" .. g.wait_timeout .. ": a program that holds claims and is quiet loses them",
+      "wait_timeout of some hours")
+  end
+  if number(g.max_statement_time) > 0 and number(g.max_statement_time) < 15 then
+    complain("max_statement_time=" .. g.max_statement_time .. ": it cuts listeners' sleeps of 10 s",
+      "max_statement_time=0, or for these users above 15")
+  end
+  if is_on(g.innodb_rollback_on_timeout) then
+    complain("innodb_rollback_on_timeout=ON: claims take their slower path", "innodb_rollback_on_timeout=OFF")
+  end
+  if number(g.max_allowed_packet) < 4 << 20 then
+    complain("max_allowed_packet=" .. g.max_allowed_packet .. ": large payloads and batches are refused",
+      "max_allowed_packet=16M")
+  end
+  if #wrong > 0 then return "warn", table.concat(wrong, "; "), table.concat(todo, "; ") end
+  return "ok", ("innodb_lock_wait_timeout=%s here, wait_timeout=%s, max_allowed_packet=%s"):format(
+    seen.session.innodb_lock_wait_timeout, g.wait_timeout, g.max_allowed_packet)
+end)
+
+check("connections", function(seen)
+  local limit, used, most = number(seen.global.max_connections), number(seen.status.threads_connected),
+    number(seen.status.max_used_connections)
+  local found = ("%d of %d in use, %d at most so far"):format(used, limit, most)
+  if used > 0.8 * limit or most >= limit then
+    return "warn", found, "raise max_connections: a host needs three, a handler that opens the database one more each"
+  end
+  return "ok", found
+end)
+
+check("tmpdir", function(seen)
+  local folder = seen.global.tmpdir
+  if folder == "/tmp" or folder == "/var/tmp" then
+    return "warn", folder .. " may be another server's too: one that starts there wipes the temporary tables it finds, "
+      .. "and crashes the one that uses them", "if several servers run on that machine, give each a tmpdir of its own"
+  end
+  return "ok", folder
+end)
+
+local OLD = 60 -- seconds of an open transaction that are worth a word
+
+check("transactions", function(seen)
+  local history = number(seen.status.innodb_history_list_length)
+  local rows = ask(seen, "doctor_transactions", OLD)
+  if not rows then
+    return history > 1000000 and "warn" or "ok",
+      ("%d changes wait for purge; open transactions are not shown without PROCESS"):format(history),
+      history > 1000000 and "look for old transactions as an administrator" or nil
+  end
+  local oldest = rows[1]
+  if not oldest then return "ok", ("none is older than %d s; %d changes wait for purge"):format(OLD, history) end
+  return "warn", ("session %d of %s has had a transaction open for %d s (%s): deleted rows of the whole server pile up")
+    :format(oldest.thread, oldest.user or "?", oldest.age, oldest.command or "?"),
+    ("end it, or KILL %d"):format(oldest.thread)
+end)
+
+local SILENT = 30 * 1000000 -- µs without a beat after which a host is dead
+
+check("holders", function(seen)
+  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
+  local rows = ask(seen, "doctor_holders")
+  local orphans = ask(seen, "doctor_orphans")
+  if not rows then return "ok", "not looked at: this user may not read them" end
+  local living, stale = 0, {}
+  for _, h in ipairs(rows) do
+    local silent = h.kind == "host" and h.silent > SILENT
+    if h.leases > 0 and (h.dead or h.gone == 1 or silent) then
+      stale[#stale + 1] = ("%s %d (pid %d on %s, last seen %s ago) holds %d batches"):format(h.kind, h.id, h.pid,
+        h.host, seconds(h.silent), h.leases)
+    elseif not h.dead and h.gone == 0 then
+      living = living + 1
+    end
+  end
+  local lost = orphans and orphans[1] and orphans[1].n or 0
+  if lost > 0 then stale[#stale + 1] = ("%d batches are held by nobody known"):format(lost) end
+  if #stale == 0 then return "ok", ("%d hold claims or may, none of them dead"):format(living) end
+  return "warn", "running jobs of the dead: " .. table.concat(stale, "; "),
+    "nightshift rescue; a living host does it by itself within seconds"
+end)
+
+--- Examines one database. Gives a list of {name, level, found, advice}, and
+-- the code that cut it short, if any did.
+---@param open fun(): table|nil, string?, string? opens a core handle
+---@return table[] findings
+---@return string? code
+function checks.run(open)
+  local handle <close>, message, code = open()
+  if not handle then
+    return { { name = "server", level = "fail", found = message, advice = "see the message" } }, code
+  end
+  local findings = {}
+  local ok, err = pcall(function()
+    local seen = look(handle)
+    seen.open = open
+    for _, item in ipairs(list) do
+      local level, found, advice = item.run(seen)
+      findings[#findings + 1] = { name = item.name, level = level, found = found, advice = advice }
+    end
+  end)
+  if ok then return findings end
+  if type(err) ~= "table" then error(err, 0) end
+  findings[#findings + 1] = { name = "server", level = "fail", found = err.message, advice = "try again" }
+  return findings, err.code
+end
+
+return checks

@@ -1,0 +1,136 @@
+--- What a database user needs for what it does: the least that works.
+--
+-- One table: a role, the statements of sql/query that it runs, and what they
+-- ask of the server. spec/security/grants_spec.lua gives users exactly this
+-- and shows that each of it is needed; who changes a statement changes this.
+
+local grants = {}
+
+--- A role: `name`, `does` (for people), `tables` {name, privileges}, `routines`,
+-- `runs` (tells whether a statement of sql/query is one of its own).
+local ROLES = {
+  {
+    name = "caller",
+    does = "pushes from SQL, in any language: CALL nightshift_push(…), then nightshift_ring(); sees nothing",
+    tables = {},
+    routines = { "nightshift_push", "nightshift_ring" },
+    runs = function() return false end,
+  },
+  {
+    name = "pusher",
+    does = "pushes by nightshift.open(…):queue(…):push(…); reads no payload, claims nothing",
+    tables = {
+      { "nightshift_finished", "SELECT(id, nonce)" },
+      { "nightshift_id", "SELECT, INSERT" },
+      { "nightshift_job", "SELECT(id, queue_id, rank, run, due, nonce), INSERT" },
+      { "nightshift_meta", "SELECT" },
+      { "nightshift_queue", "SELECT, INSERT" },
+      { "nightshift_ready", "INSERT" },
+      { "nightshift_scheduled", "INSERT" },
+      { "nightshift_unique_key", "SELECT, INSERT" },
+    },
+    routines = { "nightshift_ring" },
+  },
+  {
+    name = "worker",
+    does = "nightshift work, and programs that claim: pushes, claims, settles",
+    tables = {
+      { "nightshift_attempt", "INSERT" },
+      { "nightshift_edge", "SELECT, INSERT, DELETE" },
+      { "nightshift_finished", "SELECT(id, nonce), INSERT" },
+      { "nightshift_holder", "SELECT, INSERT, UPDATE, DELETE" },
+      { "nightshift_id", "SELECT, INSERT" },
+      { "nightshift_job", "SELECT, INSERT, UPDATE, DELETE" },
+      { "nightshift_lease", "SELECT, INSERT, DELETE" },
+      { "nightshift_listener", "SELECT, INSERT, DELETE" },
+      { "nightshift_meta", "SELECT" },
+      { "nightshift_queue", "SELECT, INSERT" },
+      { "nightshift_ready", "SELECT, INSERT, DELETE" },
+      { "nightshift_running", "SELECT, INSERT, UPDATE, DELETE" },
+      { "nightshift_scheduled", "SELECT, INSERT, DELETE" },
+      { "nightshift_unique_key", "SELECT, INSERT, DELETE" },
+    },
+    routines = { "nightshift_ring" },
+  },
+  {
+    name = "dashboard",
+    does = "status, jobs, show and the view nightshift_jobs; writes nothing",
+    tables = {
+      { "nightshift_attempt", "SELECT" },
+      { "nightshift_edge", "SELECT" },
+      { "nightshift_finished", "SELECT" },
+      { "nightshift_holder", "SELECT" },
+      { "nightshift_job", "SELECT" },
+      { "nightshift_jobs", "SELECT" },
+      { "nightshift_lease", "SELECT" },
+      { "nightshift_meta", "SELECT" },
+      { "nightshift_queue", "SELECT" },
+      { "nightshift_ready", "SELECT" },
+      { "nightshift_running", "SELECT" },
+      { "nightshift_scheduled", "SELECT" },
+    },
+    routines = {},
+  },
+}
+
+local function set(names)
+  local found = {}
+  for name in names:gmatch "%S+" do found[name] = true end
+  return found
+end
+
+local PUSHER = set "handle_ids handle_schema listen_ring queue_add queue_find server_now"
+local DASHBOARD = set "admin_info admin_info_finished handle_schema queue_find queue_list server_now"
+-- Nobody's here: verbs from outside and this doctor's own.
+local OTHERS = { "^admin_", "^doctor_", "^prune_", "^report_" }
+
+local RUNS = {
+  pusher = function(name) return PUSHER[name] or (name:find "^push_" and name ~= "push_edge") end,
+  dashboard = function(name) return DASHBOARD[name] or name:find "^report_" end,
+  worker = function(name)
+    for _, pattern in ipairs(OTHERS) do
+      if name:find(pattern) then return false end
+    end
+    return true
+  end,
+}
+
+for _, role in ipairs(ROLES) do
+  role.runs = role.runs or RUNS[role.name]
+  grants[role.name] = role
+end
+
+--- The names of the roles, for messages and choices.
+grants.names = { "caller", "pusher", "worker", "dashboard" }
+
+--- An account as SQL writes it, or nil and a message. Quotes and backslashes
+-- are refused: how they are written depends on the session's sql_mode.
+---@param text string NAME or NAME@HOST
+---@return string|nil
+---@return string? message
+function grants.account(text)
+  local name, host = text:match "^(.*)@([^@]*)$"
+  name, host = name or text, host or "%"
+  if name == "" or host == "" or text:find "['`\"\\%c]" then
+    return nil, ("'%s' is not a user: NAME or NAME@HOST, without quotes and backslashes"):format(text)
+  end
+  return ("'%s'@'%s'"):format(name, host)
+end
+
+--- The statements that give `account` the privileges of a role, for the client's
+-- current database.
+---@param role string one of grants.names
+---@param account string from grants.account
+---@return string[]
+function grants.statements(role, account)
+  local list = {}
+  for _, item in ipairs(grants[role].tables) do
+    list[#list + 1] = ("GRANT %s ON %s TO %s"):format(item[2], item[1], account)
+  end
+  for _, routine in ipairs(grants[role].routines) do
+    list[#list + 1] = ("GRANT EXECUTE ON PROCEDURE %s TO %s"):format(routine, account)
+  end
+  return list
+end
+
+return grants

@@ -1,0 +1,57 @@
+--- The statements whose plans decide how fast the queue is, with values to ask
+-- the server for the plan by. A plan may depend on the rows there are: a check
+-- of an almost empty table says little.
+
+local core = require "nightshift.core"
+
+local plans = {}
+
+--- The condition of a claim over so many lanes, and its parameters: queue 1.
+---@param lanes integer
+---@return string
+---@return table
+function plans.lanes(lanes)
+  local ranges, params = {}, { 1 }
+  for i = 1, lanes do
+    ranges[i] = "(rank = ? AND ready_at >= ? AND ready_at < 9223372036854775807)"
+    params[#params + 1] = 155 + i % 100
+    params[#params + 1] = 0
+  end
+  params[#params + 1] = 10
+  return table.concat(ranges, " OR "), params
+end
+
+local RANGES, LANE_PARAMS = plans.lanes(2)
+
+--- Each: statement and parameters.
+plans.hot = {
+  { "claim_fast", table.unpack(LANE_PARAMS) },
+  { "claim_skip", table.unpack(LANE_PARAMS) },
+  { "claim_sweep", 1, 10 },
+  { "claim_sweep_skip", 1, 10 },
+  { "claim_promote", 0, 10 },
+  { "claim_promote_skip", 0, 10 },
+  { "claim_promote_next" },
+  { "claim_read", "[[100,1],[101,1]]" },
+  { "settle_lock", "[[100,1],[101,1]]" },
+  { "settle_stands", "[[100,1]]" },
+  { "settle_gone", "[100]" },
+  { "settle_finish", 1, '[{"i":100,"o":"done"}]' },
+  { "settle_dependents", "[100]" },
+  { "push_scheduled", "[100,101]" },
+  { "listen_wait", 99, 0, "[0]", 0, 0, "[]" },
+  { "prune_select", "done", 3600000000, 10 },
+}
+
+--- A statement of sql/query as EXPLAIN takes it: marks filled in, what EXPLAIN
+-- does not know left out.
+---@param name string
+---@param ranges string? the condition of a claim; default: two lanes
+---@return string
+function plans.question(name, ranges)
+  local fill = (ranges or RANGES):gsub("%%", "%%%%")
+  return "EXPLAIN " .. core.sql(name):gsub("^SET STATEMENT.-FOR%s+", ""):gsub("RETURNING.*$", "")
+    :gsub("/%*lanes%*/", fill):gsub("/%* nightshift%-wait.-%*/", ""):gsub("%(queues%)", "(1,2)")
+end
+
+return plans

@@ -1,0 +1,118 @@
+--- Fuzzes what programs hand in: the options of open and push, verdicts, both
+-- through lua/nightshift and straight to the core.
+--
+-- A call gives a value, or nil with a message and a code, or raises a message
+-- that speaks about the caller's mistake. An error that the interpreter found
+-- inside our own code ("attempt to index …") is a bug.
+
+local core = require "nightshift.core"
+local job = require "nightshift.job"
+local nightshift = require "nightshift"
+local queue = require "nightshift.queue"
+local values = require "spec.fuzz.values"
+
+local OPEN = { "url", "host", "user", "password", "database", "socket", "port", "file", "group", "tls", "ca", "cert",
+  "key", "connect_timeout", "max_payload", "no_schema" }
+local PUSH = { "delay", "priority", "unique", "max_attempts", "max_polls", "max_crashes", "backoff", "timeout",
+  "deadline", "queue", "retry_in" }
+local ENTRY = { "name", "payload", "id", "parent", table.unpack(PUSH) }
+local VERDICT = { "id", "run", "lease", "kind", "result", "error", "state", "delay", "log", "children" }
+
+local BACKGROUND = { "start", "poll", "every", "growth", "max_every", "deadline", "max_polls", "max_attempts" }
+
+local CODES = { INVALID = true, TOO_BIG = true, STALE = true }
+
+-- What the interpreter says about code that did not look first.
+local BUGS = { "attempt to %l+ a", "attempt to %l+ %l+ a", "attempt to compare", "attempt to perform", "has no integer",
+  "table index is", "invalid key to", "stack overflow", "invalid value %(", "C stack" }
+
+local function judge(what, ok, ...)
+  local first, message, code = ...
+  if ok and (first ~= nil or select("#", ...) == 0) then return ... end
+  if ok then
+    if type(message) == "string" and #message > 0 and CODES[code] then return ... end
+    error(("%s gave nil, %s, %s"):format(what, message, code))
+  end
+  if type(first) ~= "string" then error(what .. " raised a " .. type(first)) end
+  for _, bug in ipairs(BUGS) do
+    if first:find(bug) then error(what .. " raised: " .. first) end
+  end
+end
+
+local function try(what, fn, ...) return judge(what, pcall(fn, ...)) end
+
+local plain = assert(core.open { host = "h", database = "d" })
+local db = assert(nightshift.open { host = "h", database = "d" })
+local backend = queue.backend(plain)
+
+local function claimed()
+  return job.new({ id = 1, run = 1, lease = 1, queue = "q", name = "n", attempts = 0 }, backend)
+end
+
+local function verb(object, name, ...) return try(name, object[name], object, ...) end
+
+local function items(r)
+  local list = {}
+  for i = 1, r:byte() % 4 do list[i] = { r:value(), r:value(), r:value(0, PUSH) or r:table(0, PUSH) } end
+  return list
+end
+
+local function entries(r)
+  local list = {}
+  for i = 1, r:byte() % 4 do
+    list[i] = r:table(0, ENTRY)
+    list[i].name = list[i].name or r:text()
+  end
+  return list
+end
+
+local function verdict(r)
+  local v = r:table(0, VERDICT)
+  if r:byte() > 40 then
+    v.id, v.run = 1, 1
+    v.kind = r:pick { "ack", "fail", "again", "discard", "release", "crash", "missing" }
+    v.children = entries(r)
+  end
+  return v
+end
+
+local ways = {
+  function(r) try("open", nightshift.open, r:table(0, OPEN)) end,
+  function(r) try("open", nightshift.open, r:value()) end,
+  function(r)
+    local handle = try("core.open", core.open, r:table(0, OPEN))
+    if handle then handle:close() end
+  end,
+  function(r)
+    local q = verb(db, "queue", r:value())
+    if q then verb(q, "push", r:value(), r:value(), r:table(0, PUSH)) end
+  end,
+  function(r) verb(db:queue "q", "push", "n", r:value(), r:table(0, PUSH)) end,
+  function(r) verb(db:queue "q", "push_many", items(r)) end,
+  function(r) verb(db:queue "q", "push_many", r:value()) end,
+  function(r) verb(plain, "push", r:text(), entries(r)) end,
+  function(r) verb(plain, "push", r:value(), r:value(0, ENTRY)) end,
+  function(r) verb(plain, "settle", verdict(r)) end,
+  function(r) verb(plain, "settle", r:value(0, VERDICT)) end,
+  function(r) verb(claimed(), "ack", r:value()) end,
+  function(r) verb(claimed(), "fail", r:value(), r:table(0, PUSH)) end,
+  function(r) verb(claimed(), "again", r:value(), r:value()) end,
+  function(r) verb(claimed(), "discard", r:value()) end,
+  function(r)
+    local j = claimed()
+    verb(j, "spawn", r:value() or r:text(), r:value(), r:table(0, PUSH))
+    verb(j, "ack", r:value())
+  end,
+  function(r)
+    local j = claimed()
+    verb(j, "log", r:value())
+    verb(j, "fail", r:value(), r:value(0, PUSH))
+  end,
+  function(r) try("duration", core.duration, r:value()) end,
+  function(r) try("background", nightshift.background, r:table(0, BACKGROUND)) end,
+}
+
+return function(data)
+  local reader = values.reader(data)
+  reader:pick(ways)(reader)
+end

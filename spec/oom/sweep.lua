@@ -1,0 +1,419 @@
+-- Memory that runs out, at every allocation of every function of the module in
+-- turn. Each way to call a function runs with its first, second, third …
+-- allocation failing until none fails any more: in Lua's heap and in the C
+-- heap, once or from there on. Whatever fails: an error about memory or nil,
+-- message, NOMEM; no crash; nothing leaked; a handle that still works; and a
+-- database that is as after the call or as before it. Run by `make test-oom`.
+
+local core = require "nightshift.core"
+local heap = require "heap"
+local server = require "spec.support.db"
+
+local shared = core.shared
+local url, watch
+
+setup(function()
+  url = server.fresh()
+  watch = assert(core.open { url = url })
+  shared:set("text", ("x"):rep(2000))
+  shared:get "text" -- its scratch buffer stays
+end)
+
+local function ask(sql, ...)
+  local rows = assert(watch:execute(sql, ...))
+  return rows[1] and rows[1].n
+end
+
+-- Every live job is in exactly one place, and what is leased has a holder. A
+-- closed handle holds nothing and is no holder. One that had no memory to give
+-- back what it held, or to leave, still is: others find it dead.
+local function assert_legal(call, forever)
+  local row = assert(watch:execute [[SELECT (SELECT COUNT(*) FROM nightshift_holder) AS holders,
+    (SELECT COUNT(*) FROM nightshift_lease l
+      WHERE NOT EXISTS (SELECT 1 FROM nightshift_holder h WHERE h.id = l.holder)) AS orphans,
+    (SELECT COUNT(*) FROM nightshift_job j
+      WHERE (SELECT COUNT(*) FROM nightshift_jobs v WHERE v.id = j.id) <> 1) AS lost]])[1]
+  if call.closes or forever then row.holders = 0 end
+  assert.same({ holders = 0, orphans = 0, lost = 0 }, row)
+end
+
+-- Who holds a lease owns the lock that says that its session lives.
+local function assert_alive()
+  assert.equal(0, ask [[SELECT COUNT(*) AS n FROM nightshift_lease
+    WHERE IS_USED_LOCK(CONCAT('nightshift:', DATABASE(), ':', holder)) IS NULL]])
+end
+
+local function wipe()
+  for _, name in ipairs { "job", "ready", "scheduled", "edge", "lease", "holder", "running", "finished", "attempt",
+    "unique_key" } do
+    assert(watch:execute("DELETE FROM nightshift_" .. name))
+  end
+end
+
+local function open() return assert(core.open { url = url }) end
+
+local function entry(fields)
+  local job = { name = "n", payload = { to = "a@example.com", list = { 1, 2.5, "\u{e9}" } } }
+  for key, value in pairs(fields or {}) do job[key] = value end
+  return job
+end
+
+local function push(h, fields) return assert(h:push("q", { entry(fields) }))[1] end
+
+-- A claimed job, as a verdict of some kind on it.
+local function claimed(fields)
+  return function(h)
+    local id = push(h, { priority = 200 })
+    local job = assert(h:claim("q", 1))[1]
+    assert.equal(id, job.id)
+    local verdict = { id = id, run = job.run, lease = job.lease }
+    for key, value in pairs(fields) do verdict[key] = value end
+    if verdict.children then verdict.children = { entry { id = assert(h:take_ids(1))[1] } } end
+    return verdict
+  end
+end
+
+local function finished(h)
+  local verdict = claimed { kind = "ack" }(h)
+  assert(h:settle(verdict))
+  return verdict.id
+end
+
+local function begun(arrange)
+  return function(h)
+    local ctx = arrange and arrange(h)
+    assert(h:begin())
+    return ctx
+  end
+end
+
+local function settle(h, verdict) return h:settle(verdict) end
+
+-- All or none of the pushed jobs are there, and none without an id returned.
+local function pushes(jobs)
+  return {
+    arrange = function() return { before = ask "SELECT COUNT(*) AS n FROM nightshift_job" } end,
+    run = function(h) return h:push("q", jobs) end,
+    check = function(ctx, outcome)
+      local more = ask "SELECT COUNT(*) AS n FROM nightshift_job" - ctx.before
+      if outcome == "done" then return assert.equal(#jobs, more) end
+      assert.is_true(more == 0 or more == #jobs and outcome == "raised", outcome .. " with " .. more .. " jobs")
+    end,
+  }
+end
+
+-- A verdict whose call says it was written is written, and the other way round.
+local function settles(fields)
+  return {
+    arrange = claimed(fields),
+    run = settle,
+    check = function(verdict, outcome)
+      local same = ask("SELECT COUNT(*) AS n FROM nightshift_lease WHERE JSON_CONTAINS(jobs, ?)",
+        ("[[%d,%d]]"):format(verdict.id, verdict.run))
+      if outcome ~= "raised" then assert.equal(outcome == "done" and 0 or 1, same) end
+    end,
+  }
+end
+
+-- A verb of nightshift.shared, which leaves the key as it was or as it sets it.
+local function shares(before, verb, ...)
+  local args = table.pack(...)
+  return {
+    arrange = function()
+      shared:delete "key"
+      if before ~= nil then assert(shared:set("key", before)) end
+    end,
+    run = function() return shared[verb](shared, table.unpack(args, 1, args.n)) end,
+    check = function(_, outcome)
+      local now = shared:get "key"
+      if outcome ~= "done" then return end
+      if verb == "set" or verb == "add" then assert.same(args[2], now) end
+      if verb == "cas" then assert.same(args[3], now) end
+    end,
+  }
+end
+
+local function holding()
+  core.unlock_all()
+  return assert(core.lock("name", 2, 0))
+end
+
+-- name of the function [detail] -> how to arrange, run and check a call
+local calls = {
+  array = { run = function() return core.array() end },
+  clock = { run = function() return core.clock() end },
+  decode = { run = function() return core.decode [[{"a":[1,2.5,null,{"b":"\u00e9"}],"c":[],"d":{},"e":-1}]] end },
+  ["decode, bad"] = { run = function() return core.decode "[1,2" end, bad = "INVALID" },
+  duration = { run = function() return core.duration "1h30m" end },
+  ["duration, bad"] = { run = function() return core.duration "x" end, bad = "INVALID" },
+  encode = { run = function() return core.encode { a = { 1, 2.5, core.null, ("x"):rep(600) }, ["\u{e9}"] = "\n" } end },
+  ["encode, bad"] = { run = function() return core.encode { a = { b = print } } end, bad = "INVALID" },
+  schema = { run = function() return core.schema() end },
+  sql = { run = function() return core.sql "claim_read" end },
+  open = {
+    run = function()
+      local handle, message, code = core.open { url = url, max_payload = 1000 }
+      if handle then handle:close() end
+      return handle and true, message, code
+    end,
+  },
+  ["open, bad URL"] = { run = function() return core.open { url = "mysql://h:x/" } end, bad = "INVALID" },
+
+  ["shared:open"] = { run = function() return shared:open "1M" end, bad = "STATE" },
+  ["shared:get"] = { run = function() return shared:get "text" end },
+  ["shared:get, a table"] = shares({ 1, { x = "\u{e9}" } }, "get", "key"),
+  ["shared:set"] = shares(nil, "set", "key", "value", "5m"),
+  ["shared:set, a table"] = shares(1, "set", "key", { list = { 1, 2.5, "\u{e9}" } }),
+  ["shared:set, bad"] = { run = function() return shared:set("key", { print }) end, bad = "INVALID" },
+  ["shared:add"] = shares(nil, "add", "key", { 1 }),
+  ["shared:incr"] = shares(5, "incr", "key", 2),
+  ["shared:cas"] = shares("old", "cas", "key", "old", { 2 }),
+  ["shared:delete"] = shares(1, "delete", "key"),
+  ["shared:ttl"] = shares(1, "ttl", "key"),
+  ["shared:keys"] = shares(1, "keys", ""),
+  lock = {
+    arrange = function() core.unlock_all() end,
+    run = function() return core.lock("name", 2, 0) end,
+    check = function() core.unlock_all() end,
+  },
+  ["lock, held already"] = {
+    arrange = holding,
+    run = function() return core.lock("name", 2, 0) end,
+    bad = "STATE",
+  },
+  unlock = { arrange = holding, run = function(_, unit) return core.unlock("name", 2, unit) end },
+  unlock_all = {
+    arrange = holding,
+    run = function() return core.unlock_all() end,
+    check = function() assert.equal("STATE", select(3, core.unlock("name", 2, 0))) end,
+  },
+
+  begin = { run = function(h) return h:begin() end },
+  commit = { arrange = begun(push), run = function(h) return h:commit() end },
+  rollback = { arrange = begun(push), run = function(h) return h:rollback() end },
+  in_transaction = { run = function(h) return h:in_transaction() or true end },
+  is_open = { run = function(h) return h:is_open() end },
+  counters = { run = function(h) return h:counters() end },
+  now = { run = function(h) return h:now() end },
+  migrate = { run = function(h) return h:migrate() end },
+  ring = { run = function(h) return h:ring() end },
+  prune = { run = function(h) return h:prune(0, 0) end, arrange = finished },
+  queues = { run = function(h) return h:queues() end },
+  queue_id = { run = function(h) return h:queue_id "q" end },
+  ["queue_id, new"] = {
+    arrange = function() return "new" .. math.random(math.maxinteger) end,
+    run = function(h, name) return h:queue_id(name, true) end,
+  },
+  pause = { run = function(h) return h:pause("q", false) end },
+  take_ids = { run = function(h) return h:take_ids(150) end },
+  __tostring = { run = function(h) return tostring(h) end },
+
+  push = pushes { entry() },
+  ["push, many"] = pushes { entry(), entry { delay = 1e9 }, entry { unique = "u", delay = 1e9 }, entry { queue = "q2" } },
+  ["push, in a transaction"] = {
+    arrange = begun(),
+    run = function(h) return h:push("q", { entry() }) end,
+    check = function(_, _, h) h:rollback() end,
+  },
+  claim = { arrange = push, run = function(h) return h:claim("q", 3) end },
+  ["claim, several"] = {
+    arrange = function(h)
+      push(h, { priority = 1 })
+      push(h, { priority = 2 })
+    end,
+    run = function(h) return h:claim("q", 50) end,
+  },
+  ["claim, of a new holder that waits"] = { run = function(h) return h:claim("empty", 1, 2000) end },
+  touch = {
+    arrange = claimed { kind = "ack" },
+    run = function(h, verdict) return h:touch(verdict.id, verdict.run, 0.5, "half") end,
+  },
+  settle = settles { kind = "ack", result = { 1, 2, { x = "\u{e9}" } } },
+  ["settle, with a child"] = settles { kind = "ack", children = true },
+  ["settle, fail"] = settles { kind = "fail", error = "no", log = "line", delay = 1e9 },
+  ["settle, again with a child"] = settles { kind = "again", state = { n = 1 }, delay = 1e9, children = true },
+  ["settle, discard"] = settles { kind = "discard", error = "no" },
+  ["settle, release"] = settles { kind = "release" },
+  ["settle, crash"] = settles { kind = "crash", error = "killed" },
+  ["settle, missing"] = settles { kind = "missing", error = "known: none" },
+  ["settle, in a transaction"] = {
+    arrange = begun(claimed { kind = "ack", result = 1 }),
+    run = settle,
+    check = function(verdict, outcome, h)
+      assert(h:commit())
+      local ended = ask("SELECT COUNT(*) AS n FROM nightshift_finished WHERE id = ?", verdict.id)
+      if outcome ~= "raised" then assert.equal(outcome == "done" and 1 or 0, ended) end
+    end,
+  },
+  info = { arrange = push, run = function(h, id) return h:info(id) end },
+  ["info, finished"] = { arrange = finished, run = function(h, id) return h:info(id) end },
+  cancel = {
+    arrange = function(h) return push(h, { unique = "c", delay = 1e9 }) end,
+    run = function(h, id) return h:cancel(id, "why not") end,
+  },
+  ["cancel, with a dependent"] = {
+    arrange = function(h)
+      local id = push(h, { delay = 1e9 })
+      push(h, { parent = id })
+      return id
+    end,
+    run = function(h, id) return h:cancel(id) end,
+  },
+  retry = { arrange = finished, run = function(h, id) return h:retry(id) end },
+  run_now = {
+    arrange = function(h) return push(h, { delay = 1e9 }) end,
+    run = function(h, id) return h:run_now(id) end,
+  },
+
+  execute = {
+    run = function(h)
+      return h:execute("SELECT ? AS a, ? AS b, ? AS c, ? AS d, 18446744073709551615 AS e", 1, 2.5, ("x"):rep(300), nil)
+    end,
+  },
+  ["execute, several rows"] = {
+    run = function(h) return h:execute "SELECT seq, REPEAT('y', 40) AS t FROM seq_1_to_40" end,
+  },
+  ["execute, by name"] = { run = function(h) return h:execute "@server_now" end },
+  ["execute, CALL"] = { run = function(h) return h:execute "CALL nightshift_ring()" end },
+  ["execute, bad SQL"] = { run = function(h) return h:execute "SELEC" end, bad = "SQL" },
+  ["execute, many parameters"] = {
+    run = function(h) return h:execute("SELECT " .. ("?,"):rep(40) .. "1 AS one", table.unpack({}, 1, 40)) end,
+  },
+  ["execute, in a transaction"] = {
+    arrange = begun(),
+    run = function(h) return h:execute("INSERT INTO nightshift_meta (name, value) VALUES ('oom', ?)", "1") end,
+    check = function(_, _, h) h:rollback() end,
+  },
+
+  close = {
+    arrange = function(h)
+      push(h)
+      assert(h:claim("q", 100))
+    end,
+    run = function(h)
+      h:close()
+      return true
+    end,
+    closes = true,
+  },
+  __gc = {
+    arrange = function(h)
+      push(h)
+      assert(h:claim("q", 100))
+    end,
+    run = function(h)
+      getmetatable(h).__gc(h)
+      return true
+    end,
+    closes = true,
+  },
+}
+calls.__close = calls.close
+
+local names = {}
+for name in pairs(calls) do names[#names + 1] = name end
+table.sort(names)
+
+-- What one call with one failure came to: "done", "refused" or "raised".
+local function outcome_of(call, count, ok, first, message, code)
+  local text = ("%s, %s, %s"):format(first, message, code)
+  if not ok then
+    assert.is_true(type(first) == "string" and first:find "memory" ~= nil, text)
+    return "raised"
+  elseif first ~= nil then
+    return "done"
+  elseif code ~= call.bad then
+    assert.equal("NOMEM", code, text)
+  end
+  assert.is_true(count > 0 or call.bad ~= nil)
+  return "refused"
+end
+
+local function check_handle(call, h)
+  if call.closes then return assert.is_false(h:is_open()) end
+  assert.is_true(h:is_open())
+  if h:in_transaction() then h:rollback() end
+  push(h)
+  assert.equal("n", assert(h:claim("q", 1))[1].name)
+  assert_alive()
+  h:close()
+end
+
+-- One attempt; true when nothing failed any more.
+local function attempt(call, which, nth, forever)
+  wipe()
+  local h <close> = open()
+  local ctx = call.arrange and call.arrange(h)
+  local got = table.pack(heap.call(which, nth, forever, call.run, h, ctx))
+  local survived = got[1] < nth
+  local outcome = outcome_of(call, table.unpack(got, 1, 5))
+  if survived or (which == "lua" and not forever) then -- Lua collects and tries again
+    assert.equal(call.bad and "refused" or "done", outcome, tostring(got[3]) .. " " .. tostring(got[4]))
+  end
+  if call.check then call.check(ctx, outcome, h) end
+  check_handle(call, h)
+  return survived
+end
+
+local function sweep(call, which, forever)
+  local nth = 0
+  repeat
+    nth = nth + 1
+    local ok, survived = xpcall(attempt, debug.traceback, call, which, nth, forever)
+    if not ok then error(("allocation %d: %s"):format(nth, survived), 0) end
+    local legal, why = pcall(assert_legal, call, forever)
+    if not legal then error(("allocation %d: %s"):format(nth, tostring(why)), 0) end
+  until survived
+end
+
+-- Everything that C code holds for handles that are gone has been freed.
+local function blocks()
+  watch:close() -- it keeps the statements it has seen
+  watch = open()
+  collectgarbage()
+  collectgarbage()
+  return heap.live()
+end
+
+describe("a sweep of failing allocations", function()
+  it("has a call for every function of the module", function()
+    local missing = {}
+    local function look(list)
+      for name, value in pairs(list) do
+        if type(value) == "function" and not calls[name] then missing[#missing + 1] = name end
+      end
+    end
+    look(core)
+    for verb in pairs(shared) do
+      if not calls["shared:" .. verb] then missing[#missing + 1] = "shared:" .. verb end
+    end
+    look(getmetatable(watch).__index)
+    for name, value in pairs(getmetatable(watch)) do
+      if type(value) == "function" and not calls[name] then missing[#missing + 1] = name end
+    end
+    assert.same({}, missing)
+  end)
+
+  it("opens the module", function()
+    local nth = 0
+    repeat
+      nth = nth + 1
+      local failed, opened = heap.open(nth)
+      assert.equal(not failed, opened)
+    until not failed
+    assert.is_true(nth > 10)
+  end)
+
+  for _, way in ipairs { { "lua", false }, { "lua", true }, { "c", false }, { "c", true } } do
+    local which, forever = way[1], way[2]
+    describe(("of the %s heap, %s:"):format(which, forever and "from then on" or "once"), function()
+      for _, name in ipairs(names) do
+        it(name, function()
+          local before = blocks()
+          sweep(calls[name], which, forever)
+          assert.equal(before, blocks(), "blocks of C memory")
+        end)
+      end
+    end)
+  end
+end)

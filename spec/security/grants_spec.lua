@@ -1,0 +1,261 @@
+-- The grants that `nightshift doctor --grants` prints: enough for each role's
+-- verbs, for nothing else, and each of them needed.
+
+local core = require "nightshift.core"
+local db = require "spec.support.db"
+local grants = require "nightshift.grants"
+local host = require "spec.support.host"
+local nightshift = require "nightshift"
+local proc = require "spec.support.proc"
+
+local function printed(role, account)
+  local status, out, err = proc.nightshift { "doctor", "--grants", role, "--user", account }
+  assert.equal(0, status, err)
+  return out
+end
+
+--- A new database and a user of it with what the doctor prints for a role.
+local function installed(role)
+  local root, name = db.fresh()
+  local url, user = db.user(root, "")
+  db.sql(printed(role, user .. "@localhost"), name)
+  return { root = root, name = name, url = url, user = user }
+end
+
+local function denied(value, message, code)
+  assert.is_nil(value)
+  assert.equal("DENIED", code, message)
+end
+
+local verbs = {} -- role -> function(place) that does all it may do
+
+function verbs.caller(place)
+  local h <close> = assert(core.open { url = place.url, no_schema = true })
+  assert(h:execute("CALL nightshift_push('mail', 'email.send', '{}', '{\"unique\":\"a\",\"delay\":1}')"))
+  assert(h:execute("CALL nightshift_ring()"))
+end
+
+function verbs.pusher(place)
+  local h <close> = assert(nightshift.open(place.url))
+  local q = assert(h:queue "mail")
+  assert(q:push("email.send", { to = "a" }, { unique = "a" }))
+  assert.equal("DUPLICATE", select(3, q:push("email.send", { to = "a" }, { unique = "a" })))
+  assert(q:push_many { { "a", 1, { delay = 60 } }, { "b", 2, { priority = 3 } } })
+  assert(h:transaction(function(tx) assert(tx:queue("new"):push("c", 3)) end))
+  assert(h._handle:ring())
+end
+
+-- Jobs of every ending, and a host that works them.
+local HANDLERS = [[return {
+  plain = function(job) job:progress(0.5, "half"); job:spawn("child", 1); return 1 end,
+  child = function() end,
+  poll = function(job) if job.polls == 0 then return job:again(0, { n = 1 }) end end,
+  fails = function() error "no" end,
+  gone = function(job) return job:discard "no" end,
+  parent = function(job) if job.polls == 0 then job:spawn("child", 1); return job:again(0) end end,
+}]]
+
+function verbs.worker(place)
+  local h <close> = assert(nightshift.open(place.url))
+  local q = assert(h:queue "mail")
+  assert(q:push("plain", 1, { unique = "w" }))
+  for _, name in ipairs { "poll", "fails", "gone", "parent" } do assert(q:push(name, 1, { max_attempts = 1 })) end
+  local status, log = host.drain(place.url, HANDLERS)
+  assert.equal(0, status, log)
+  assert.is_nil(log:find("denied", 1, true), log)
+  assert(q:push("mine", 1))
+  local job = assert(q:claim())
+  assert(job:touch())
+  assert(job:release())
+  assert(assert(q:claim()):ack())
+  assert.is_nil(q:claim { wait = 0.01 })
+  assert(h._handle:ring())
+end
+
+function verbs.dashboard(place)
+  local h <close> = assert(nightshift.open(place.url))
+  assert(h:stats())
+  for _, state in ipairs { false, "scheduled", "ready", "running", "waiting", "done", "dead", "cancelled" } do
+    assert(h:jobs { state = state or nil })
+  end
+  for _, row in ipairs(assert(h:jobs())) do assert.equal("table", type(assert(h:job(row.id)).payload)) end
+  assert(h:execute "SELECT * FROM nightshift_jobs")
+  assert.equal(0, (proc.nightshift({ "status" }, place.url)))
+  for _, row in ipairs(assert(h:jobs())) do
+    assert.equal(0, (proc.nightshift({ "show", tostring(row.id) }, place.url)))
+  end
+end
+
+local function read_denied(h, ...)
+  for _, sql in ipairs { ... } do denied(h:execute(sql)) end
+end
+
+local forbidden = {} -- role -> function(place) that tries what it may not do
+
+function forbidden.caller(place)
+  local h <close> = assert(core.open { url = place.url, no_schema = true })
+  read_denied(h, "SELECT id FROM nightshift_job", "SELECT id FROM nightshift_queue", "SELECT 1 FROM nightshift_jobs",
+    "INSERT INTO nightshift_queue (name, created) VALUES ('x', 1)", "SELECT 1 FROM spec_secret")
+  denied(nightshift.open(place.url))
+end
+
+function forbidden.pusher(place)
+  local h <close> = assert(nightshift.open(place.url))
+  read_denied(h, "SELECT payload FROM nightshift_job", "SELECT * FROM nightshift_job",
+    "SELECT payload FROM nightshift_finished", "SELECT result FROM nightshift_finished",
+    "SELECT 1 FROM nightshift_ready", "SELECT 1 FROM nightshift_jobs", "SELECT 1 FROM spec_secret",
+    "DELETE FROM nightshift_ready", "UPDATE nightshift_job SET payload = '2'", "DROP TABLE nightshift_job",
+    "CALL nightshift_push('a', 'b', '1', '{}')")
+  local id = assert(h:queue("mail"):push("a", { secret = true }))
+  denied(h:queue("mail"):claim())
+  denied(h:job(id))
+  denied(h:jobs())
+  denied(h:cancel(id))
+  denied(h:run_now(id))
+  denied(h:prune())
+  denied(h._handle:pause("mail", true))
+end
+
+function forbidden.worker(place)
+  local h <close> = assert(nightshift.open(place.url))
+  read_denied(h, "SELECT 1 FROM spec_secret", "DROP TABLE nightshift_job", "ALTER TABLE nightshift_job ADD x INT",
+    "CREATE TABLE x (x INT)", "TRUNCATE nightshift_job", "SELECT error FROM nightshift_attempt",
+    "SELECT result FROM nightshift_finished", "DELETE FROM nightshift_finished",
+    "UPDATE nightshift_meta SET value = '0'", "UPDATE nightshift_queue SET paused = TRUE",
+    "SELECT 1 FROM nightshift_jobs", "CALL nightshift_push('a', 'b', '1', '{}')")
+  denied(h:prune())
+  denied(h._handle:pause("mail", true))
+end
+
+function forbidden.dashboard(place)
+  local h <close> = assert(nightshift.open(place.url))
+  read_denied(h, "SELECT 1 FROM spec_secret", "INSERT INTO nightshift_queue (name, created) VALUES ('x', 1)",
+    "DELETE FROM nightshift_finished", "UPDATE nightshift_job SET payload = '2'",
+    "DELETE FROM nightshift_lease", "CALL nightshift_push('a', 'b', '1', '{}')")
+  local id = assert(h:jobs())[1].id
+  denied(h:queue("mail"):push("a", 1))
+  denied(h:queue("mail"):claim())
+  denied(h:cancel(id))
+  denied(h:prune { done = 0, dead = 0 })
+  denied(h._handle:pause("mail", true))
+  denied(h._handle:ring())
+end
+
+--- Something for those who look: a job of each kind, with a failure.
+local function fill(place)
+  local h <close> = assert(nightshift.open(place.root))
+  local q = h:queue "mail"
+  assert(q:push_many { { "a", { n = 1 } }, { "b", { n = 2 }, { delay = 60 } }, { "c", { n = 3 } } })
+  assert(assert(q:claim()):fail "no")
+  assert(assert(q:claim()):ack())
+  assert(q:push("d", { n = 4 }))
+  db.sql("CREATE TABLE spec_secret (x INT)", place.name)
+end
+
+--- Each privilege of a role by itself: {revoke, grant}, statements.
+local function single(role, account)
+  local list = {}
+  for _, item in ipairs(grants[role].tables) do
+    for privilege, columns in (item[2] .. ","):gmatch " ?(%u+) ?(%b())," do
+      for column in columns:gmatch "[%w_]+" do
+        list[#list + 1] = { ("%s (%s) ON %s"):format(privilege, column, item[1]) }
+      end
+    end
+    local rest = (", " .. item[2]):gsub(", %u+ %b()", "")
+    for privilege in rest:gmatch "%u+" do list[#list + 1] = { ("%s ON %s"):format(privilege, item[1]) } end
+  end
+  for _, routine in ipairs(grants[role].routines) do list[#list + 1] = { "EXECUTE ON PROCEDURE " .. routine } end
+  for i, item in ipairs(list) do
+    list[i] = { what = item[1], revoke = ("REVOKE %s FROM %s"):format(item[1], account),
+      grant = ("GRANT %s TO %s"):format(item[1], account) }
+  end
+  return list
+end
+
+--- May the user still prepare every statement of the role?
+local function complete(place, role)
+  local h = core.open { url = place.url }
+  if not h then return false end
+  local whole = true
+  for _, name in ipairs(core.statements()) do
+    if grants[role].runs(name) and select(3, h:may(name)) == "DENIED" then whole = false end
+  end
+  h:close()
+  return whole
+end
+
+for _, role in ipairs(grants.names) do
+  describe("the grants of a " .. role, function()
+    it("are enough for all it does", function()
+      local place = installed(role)
+      fill(place)
+      if role ~= "caller" then assert.is_true(complete(place, role)) end
+      verbs[role](place)
+    end)
+
+    it("are enough for nothing else", function()
+      local place = installed(role)
+      fill(place)
+      forbidden[role](place)
+    end)
+
+    it("are all needed", function()
+      local place = installed(role)
+      fill(place)
+      local idle = {}
+      for _, item in ipairs(single(role, place.user .. "@localhost")) do
+        db.sql(item.revoke, place.name)
+        local whole = role == "caller" or complete(place, role)
+        if whole and pcall(verbs[role], place) then idle[#idle + 1] = item.what end
+        db.sql(item.grant, place.name)
+      end
+      assert.same({}, idle)
+    end)
+  end)
+end
+
+describe("doctor --grants", function()
+  it("prints every role for users of its own, and needs no server", function()
+    local status, out = proc.nightshift({ "doctor", "--grants" }, "mysql://u@127.0.0.1:1/x")
+    assert.equal(0, status)
+    for _, role in ipairs(grants.names) do
+      assert.is_truthy(out:find(("TO 'nightshift_%s'@'%%';"):format(role), 1, true), out)
+    end
+  end)
+
+  it("takes a user with and without a host, and refuses what would need quoting", function()
+    assert.is_truthy(printed("pusher", "app@10.0.0.%"):find("TO 'app'@'10.0.0.%';", 1, true))
+    assert.is_truthy(printed("pusher", "app"):find("TO 'app'@'%';", 1, true))
+    assert.is_truthy(printed("pusher", "a@b@c"):find("TO 'a@b'@'c';", 1, true))
+    for _, bad in ipairs { "a'b", "a\\b", "a`b", "@h", "a@", "", "a\nb" } do
+      local status, out, err = proc.nightshift { "doctor", "--grants", "pusher", "--user", bad }
+      assert.equal(2, status, out)
+      assert.is_truthy(err:find("is not a user", 1, true), err)
+    end
+  end)
+end)
+
+describe("users of different rights", function()
+  it("wake each other: a caller's ring ends a worker's sleep", function()
+    local place = installed "worker"
+    local caller, name = db.user(place.root, "")
+    db.sql(printed("caller", name .. "@localhost"), place.name)
+    local path = fixture.file("claim.lua", [[
+      local h = assert(require "nightshift".open(arg[1]))
+      print "waits"
+      io.stdout:flush()
+      local before = require "nightshift".clock()
+      local job = assert(h:queue("mail"):claim { wait = 60 })
+      print("got " .. job.name, require "nightshift".clock() - before < 8)
+      job:ack()
+      h:close()
+    ]])
+    local p = proc.start { proc.lua, path, place.url }
+    p:wait_line "waits"
+    eventually(function() return db.sql("SELECT COUNT(*) FROM nightshift_listener", place.name) == "1" end)
+    local h <close> = assert(core.open { url = caller, no_schema = true })
+    assert(h:execute("CALL nightshift_push('mail', 'now', '1', NULL)"))
+    assert(h:execute("CALL nightshift_ring()"))
+    assert.equal("got now	true", (p:wait_line "^got.*"))
+  end)
+end)

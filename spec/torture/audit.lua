@@ -1,0 +1,419 @@
+--- The audit after a torture: does the history in the database agree with what
+-- the programs wrote down while everything was breaking? Reads the journals of
+-- a folder and the tables, and gives a list of findings; none means that every
+-- promise held. What it cannot know it does not judge: a push without an
+-- answer may have happened or not, but whole.
+--
+--     local audit = require "spec.torture.audit"
+--     local report = audit.run(db, folder)
+--     report.findings      -- {{kind =, text =}, …}
+--     report.counts        -- what was looked at
+
+local journal = require "spec.torture.journal"
+
+local audit = {}
+
+-- ------------------------------------------------------------------ reading
+
+local function slot(t, key)
+  local value = t[key]
+  if not value then
+    value = {}
+    t[key] = value
+  end
+  return value
+end
+
+--- `pushes` as tag -> {n =, how =, answer =, ids =}.
+local function read_pushes(folder)
+  local pushes = {}
+  for w in journal.lines(folder, "pushes") do
+    local kind, tag = w[1], w[3]
+    if kind == "intend" then
+      pushes[tag] = { how = w[4], n = tonumber(w[5]) }
+    else
+      pushes[tag].answer = kind
+      if kind == "acked" then
+        pushes[tag].ids = {}
+        for id in w[4]:gmatch "%d+" do table.insert(pushes[tag].ids, math.tointeger(id)) end
+      end
+    end
+  end
+  return pushes
+end
+
+--- `runs` as id -> {[run] = what happened in it}.
+local function read_runs(folder, bad)
+  local jobs, children = {}, {}
+  for w in journal.lines(folder, "runs") do
+    local id, number = math.tointeger(w[3]), math.tointeger(w[4])
+    local run = slot(slot(jobs, id), number)
+    if w[1] == "start" then
+      run.starts = (run.starts or 0) + 1
+      run.at, run.pid, run.who, run.last, run.plan = w[2], w[5], w[6], tonumber(w[7]), w[8]
+    elseif w[1] == "finish" then
+      run.finishes = (run.finishes or 0) + 1
+      run.verdict, run.finished_at = w[6], w[2]
+    elseif w[1] == "spawn" then
+      table.insert(slot(run, "children"), math.tointeger(w[5]))
+      children[math.tointeger(w[5])] = { parent = id, run = number, tag = w[6] }
+    elseif w[1] == "lease" then
+      run.lease = true
+    elseif w[1] == "answer" then
+      run.answer = w[6]
+    elseif w[1] == "bad" then
+      bad(id, number, w[5])
+    end
+  end
+  return jobs, children
+end
+
+--- `verbs` as id -> {cancels =, retries = {{run =, outcome =, how =}, …}}.
+local function read_verbs(folder)
+  local verbs = {}
+  for w in journal.lines(folder, "verbs") do
+    local id = math.tointeger(w[3])
+    if w[1] == "cancel" then
+      table.insert(slot(slot(verbs, id), "cancels"), { at = w[2], how = w[4] })
+    elseif w[1] == "retry" then
+      table.insert(slot(slot(verbs, id), "retries"),
+        { at = w[2], run = math.tointeger(w[4]), outcome = w[5], how = w[6] })
+    end
+  end
+  return verbs
+end
+
+--- `faults` as what -> {{at =, to =}, …}: a process id, the name of a program,
+-- or "server".
+local function read_faults(folder)
+  local faults = {}
+  for w in journal.lines(folder, "faults") do
+    for i = 4, #w do table.insert(slot(faults, w[i]), { at = w[2], how = w[3] }) end
+  end
+  return faults
+end
+
+local function each(db, sql, take)
+  local last = 0
+  repeat
+    local rows = assert(db:execute(sql, last))
+    for _, row in ipairs(rows) do take(row) end
+    last = #rows > 0 and rows[#rows].id
+  until not last
+end
+
+local function read_history(db)
+  local history, attempts = {}, {}
+  each(db, [[SELECT id, outcome, reason, run, parent, JSON_VALUE(payload, '$.tag') AS tag
+    FROM nightshift_finished WHERE id > ? ORDER BY id LIMIT 5000]],
+    function(row) history[row.id] = row end)
+  local live = {}
+  each(db, "SELECT id FROM nightshift_job WHERE id > ? ORDER BY id LIMIT 5000", function(row) live[row.id] = true end)
+  each(db, [[SELECT job_id AS id, GROUP_CONCAT(run, ':', kind) AS list FROM nightshift_attempt
+    WHERE job_id > ? GROUP BY job_id ORDER BY job_id LIMIT 5000]], function(row)
+    for run, kind in row.list:gmatch "(%d+):(%a+)" do slot(attempts, row.id)[math.tointeger(run)] = kind end
+  end)
+  return history, attempts, live
+end
+
+-- -------------------------------------------------------------------- tools
+
+local Audit = {}
+Audit.__index = Audit
+
+function Audit:found(kind, format, ...)
+  table.insert(self.findings, { kind = kind, text = format:format(...) })
+end
+
+function Audit:count(name, n) self.counts[name] = (self.counts[name] or 0) + (n or 1) end
+
+--- The ends that were accepted for a job: run -> outcome. A retry takes the
+-- row away, so the end it undid is known from the journal.
+function Audit:ends(id)
+  local ends = {}
+  for _, retry in ipairs((self.verbs[id] or {}).retries or {}) do ends[retry.run] = retry.outcome end
+  local row = self.history[id]
+  if row then ends[row.run] = row.outcome end
+  return ends
+end
+
+-- Longest from a fault to a start of a claim that was lost by it: a host that
+-- was stopped has sent jobs ahead, a program works on a list.
+local LATE = 60
+
+--- Was there a fault that could touch `to` between a run's start and the next?
+-- The next may have come first: who lost the claim did not know yet.
+function Audit:fault(to, from, next_at)
+  if next_at < from then from, next_at = next_at - LATE, from end
+  for _, fault in ipairs(self.faults[to] or {}) do
+    if fault.at >= from - 1 and fault.at <= next_at then return true end
+  end
+end
+
+-- ------------------------------------------------------------------- pushes
+
+function Audit:check_push(tag, push, there)
+  local n = 0
+  for i = 1, push.n do
+    local ids = there[tag .. "." .. i] or {}
+    if #ids > 1 then self:found("doubled", "push %s item %d: jobs %s", tag, i, table.concat(ids, ", ")) end
+    if #ids > 0 then n = n + 1 end
+    local id = push.ids and push.ids[i]
+    if id and self.live[id] then
+      n = n + 1
+      self:found("unfinished", "push %s item %d: job %d has not ended", tag, i, id)
+    elseif id and ids[1] ~= id then
+      self:found("lost", "push %s item %d was acknowledged as job %d; the history has %s", tag, i, id, ids[1] or "none")
+    end
+  end
+  if n > 0 and (push.answer == "refused" or push.answer == "rolled") then
+    self:found("ghost", "push %s was %s, yet %d of %d jobs exist", tag, push.answer, n, push.n)
+  elseif n > 0 and n < push.n then
+    self:found("half", "push %s (%s): %d of %d jobs exist", tag, push.answer or "no answer", n, push.n)
+  end
+  local row = self.notes[tag] and 1 or 0
+  if push.how == "transaction" or push.how == "slow" or push.how == "rolled" then
+    if row ~= (n > 0 and 1 or 0) then
+      self:found("half", "transaction %s: %d rows of its own and %d jobs", tag, row, n)
+    end
+  end
+  self:count("pushes " .. (push.answer or "unanswered"))
+end
+
+function Audit:check_pushes()
+  local there = {}
+  for id, row in pairs(self.history) do
+    if row.parent == nil then
+      table.insert(slot(there, row.tag or "?"), id)
+      if not self.pushes[(row.tag or "?"):match "^(.*)%.%d+$"] then
+        self:found("unknown", "job %d has tag %s, which nobody pushed", id, row.tag or "none")
+      end
+    end
+  end
+  for tag, push in pairs(self.pushes) do self:check_push(tag, push, there) end
+end
+
+-- --------------------------------------------------------------------- ends
+
+local ENDING = { failed = "fail", discarded = "discard", ["poll deadline"] = "again" }
+
+--- Does how the job ended agree with what its last run wrote?
+function Audit:check_end(id, row)
+  local run = (self.runs[id] or {})[row.run] or {}
+  self:count(row.outcome)
+  if row.outcome == "done" and run.verdict ~= "ack" then
+    self:found("effect", "job %d is done with run %d, which %s", id, row.run,
+      run.verdict and "said " .. run.verdict or run.starts and "never finished" or "never started")
+  elseif row.outcome == "dead" then
+    local said = ENDING[row.reason]
+    if said and run.verdict and run.verdict ~= said then
+      self:found("effect", "job %d is dead (%s) with run %d, which said %s", id, row.reason, row.run, run.verdict)
+    elseif not run.starts and row.reason ~= "poison" then
+      self:found("effect", "job %d is dead (%s) with run %d, which never started", id, row.reason, row.run)
+    end
+  elseif row.outcome == "cancelled" then
+    self:check_cancelled(id, row)
+  end
+  for number, later in pairs(self.runs[id] or {}) do
+    if number > row.run and later.starts then
+      self:found("after", "job %d ended with run %d, and run %d started", id, row.run, number)
+    end
+  end
+end
+
+function Audit:check_cancelled(id, row)
+  local verbs = self.verbs[id] or {}
+  if verbs.cancels then return end
+  local parent = row.parent and self:ends(row.parent)
+  for _, outcome in pairs(parent or {}) do
+    if outcome ~= "done" then return end
+  end
+  self:found("cancelled", "job %d is cancelled, and nobody asked", id)
+end
+
+--- A cancel that was acknowledged holds, unless somebody retried.
+function Audit:check_verbs(id, verbs)
+  local row = self.history[id]
+  local accepted
+  for _, cancel in ipairs(verbs.cancels or {}) do
+    if cancel.how == "ok" then accepted = cancel.at end
+  end
+  for _, retry in ipairs(verbs.retries or {}) do
+    if accepted and retry.at >= accepted - 1 and retry.how ~= "intend" then accepted = nil end
+    if retry.how == "ok" and row and row.run <= retry.run then
+      self:found("verb", "the retry of job %d at run %d was acknowledged, and it ended with run %d", id, retry.run,
+        row.run)
+    end
+  end
+  if accepted and row and row.outcome ~= "cancelled" then
+    self:found("verb", "the cancel of job %d was acknowledged, and it is %s", id, row.outcome)
+  end
+end
+
+-- --------------------------------------------------------------------- runs
+
+local function sorted(runs)
+  local numbers = {}
+  for number in pairs(runs) do numbers[#numbers + 1] = number end
+  table.sort(numbers)
+  return numbers
+end
+
+--- Was the `again` of a run accepted? The next run's state tells: true, false,
+-- or nil when there was none, or a retry in between.
+function Audit:again_taken(id, number, ends)
+  local nearest
+  for later, run in pairs(self.runs[id]) do
+    if later > number and run.starts and (not nearest or later < nearest) then nearest = later end
+  end
+  for ended in pairs(ends) do
+    if ended >= number and (not nearest or ended < nearest) then return nil end
+  end
+  return nearest and self.runs[id][nearest].last == number
+end
+
+--- Children exist exactly when the verdict that carried them was accepted.
+function Audit:check_children(id, number, run, ends)
+  local n = 0
+  for _, child in ipairs(run.children or {}) do
+    if self.history[child] or self.live[child] then n = n + 1 end
+  end
+  local taken
+  if run.verdict == "ack" then taken = ends[number] == "done"
+  elseif run.verdict == "again" then taken = self:again_taken(id, number, ends)
+  else taken = false end
+  local all = #(run.children or {})
+  if (taken == true and n < all) or (taken == false and n > 0) or (taken == nil and n > 0 and n < all) then
+    self:found("children", "run %d of job %d said %s, which was %s; %d of its %d children exist", number, id,
+      run.verdict or "nothing", taken and "accepted" or taken == false and "not accepted" or "perhaps accepted", n, all)
+  end
+end
+
+--- Why did the job run again after this run? nil: nobody knows.
+function Audit:reason(id, number, run, ends, next_at)
+  local kind = (self.attempts[id] or {})[number]
+  if ends[number] then return "ended" end
+  if kind == "failed" and run.verdict == "fail" then return "failed" end
+  if kind == "failed" and not run.verdict and run.plan == "hang" then return "timeout" end
+  if kind == "crashed" and run.plan == "crash" then return "crashed as planned" end
+  if run.verdict == "release" then return "released" end
+  if run.verdict == "again" and self:again_taken(id, number, ends) then return "again" end
+  if run.who:match "^program" and (run.plan == "crash" or run.plan == "exit") then return "program ended as planned" end
+  if run.lease then return "its lease ran out" end
+  if self:fault(run.pid, run.at, next_at) then return "fault of its worker" end
+  if self:fault(run.who, run.at, next_at) then return "fault of its host" end
+  if self:fault("server", run.at, next_at) then return "fault of the server" end
+end
+
+function Audit:check_run(id, number, run, ends, next_at)
+  self:count "executions"
+  if run.starts > 1 then self:found("twice", "run %d of job %d started %d times", number, id, run.starts) end
+  if (run.finishes or 0) > 1 then
+    self:found("twice", "run %d of job %d finished %d times", number, id, run.finishes)
+  end
+  if run.verdict == "ack" and (self.attempts[id] or {})[number] == "failed" and
+    not self:fault(run.pid, run.at, next_at) and not self:fault(run.who, run.at, next_at) then
+    self:found("effect", "run %d of job %d said ack, and is written down as failed", number, id)
+  end
+  if run.answer == "ok" and run.verdict == "ack" and ends[number] ~= "done" then
+    self:found("lost ack", "the ack of run %d of job %d was answered with true, and it is %s", number, id,
+      ends[number] or "not its end")
+  end
+  local why = self:reason(id, number, run, ends, next_at)
+  if why == nil then
+    local kind = (self.attempts[id] or {})[number]
+    self:found("unexplained", "run %d of job %d (%s, planned %s, said %s) was not the end, and no fault explains it%s",
+      number, id, run.who, run.plan, run.verdict or "nothing", kind and ": written down as " .. kind or "")
+  elseif why ~= "ended" then
+    self:count("again: " .. why)
+  end
+end
+
+function Audit:check_runs()
+  for id, runs in pairs(self.runs) do
+    local ends = self:ends(id)
+    if not self.history[id] and not self.live[id] then
+      self:found("lost", "job %d ran and is not in the history", id)
+    end
+    local numbers = sorted(runs)
+    for i, number in ipairs(numbers) do
+      local run = runs[number]
+      local following = runs[numbers[i + 1]]
+      if run.starts then self:check_run(id, number, run, ends, following and following.at or math.huge) end
+      if run.children then self:check_children(id, number, run, ends) end
+    end
+  end
+end
+
+-- -------------------------------------------------------------- the rest
+
+function Audit:check_effects(db)
+  local all = assert(db:execute "SELECT job_id, run, COUNT(*) AS n FROM torture_effect GROUP BY job_id, run")
+  for _, row in ipairs(all) do
+    self:count "acks with a row"
+    if row.n > 1 then
+      self:found("double effect", "run %d of job %d wrote its row %d times", row.run, row.job_id, row.n)
+    elseif self:ends(row.job_id)[row.run] ~= "done" then
+      self:found("double effect", "run %d of job %d wrote its row, and its ack was not accepted", row.run, row.job_id)
+    end
+  end
+end
+
+function Audit:check_born()
+  for id, row in pairs(self.history) do
+    local child = self.children[id]
+    if row.parent and not (child and child.parent == row.parent) then
+      self:found("unknown", "job %d is a child of %d, which never spawned it", id, row.parent)
+    end
+  end
+end
+
+local EMPTY = { "job", "scheduled", "edge", "lease", "expiry", "running", "unique_key", "notice", "slot" }
+
+--- Tables that are empty when all is done, and holders that nobody missed.
+function Audit:check_leftovers(db)
+  local tables = {}
+  for _, row in ipairs(assert(db:execute [[SELECT table_name AS name FROM information_schema.tables
+    WHERE table_schema = DATABASE()]])) do tables[row.name] = true end
+  for _, name in ipairs(EMPTY) do
+    local full = "nightshift_" .. name
+    local n = tables[full] and assert(db:execute("SELECT COUNT(*) AS n FROM " .. full))[1].n
+    if n and n > 0 then self:found("left over", "%d rows in nightshift_%s", n, name) end
+  end
+  local n = assert(db:execute "SELECT COUNT(*) AS n FROM nightshift_ready WHERE job_id > 0")[1].n
+  if n > 0 then self:found("left over", "%d rows in nightshift_ready", n) end
+  for _, row in ipairs(assert(db:execute "SELECT id, kind, pid FROM nightshift_holder WHERE dead IS NULL")) do
+    self:found("left over", "holder %d (%s, process %d) is gone and not marked dead", row.id, row.kind, row.pid)
+  end
+end
+
+--- Audits a database and the journals of a folder.
+-- @tparam Database db
+-- @tparam string folder
+-- @treturn table {findings =, counts =}
+function audit.run(db, folder)
+  local self = setmetatable({ findings = {}, counts = {} }, Audit)
+  self.pushes, self.verbs, self.faults = read_pushes(folder), read_verbs(folder), read_faults(folder)
+  self.runs, self.children = read_runs(folder, function(id, number, text)
+    self:found("state", "run %d of job %d: %s", number, id, text)
+  end)
+  self.history, self.attempts, self.live = read_history(db)
+  self.notes = {}
+  for _, row in ipairs(assert(db:execute "SELECT tag FROM torture_note")) do self.notes[row.tag] = true end
+  self:check_pushes()
+  for id, row in pairs(self.history) do self:check_end(id, row) end
+  for id, verbs in pairs(self.verbs) do self:check_verbs(id, verbs) end
+  self:check_runs()
+  self:check_effects(db)
+  self:check_born()
+  self:check_leftovers(db)
+  return { findings = self.findings, counts = self.counts }
+end
+
+--- The tables of the programs' own rows.
+function audit.prepare(db)
+  assert(db:execute "CREATE TABLE torture_note (tag VARCHAR(100) NOT NULL PRIMARY KEY)")
+  assert(db:execute "CREATE TABLE torture_effect (job_id BIGINT NOT NULL, run INT NOT NULL, KEY (job_id, run))")
+end
+
+return audit

@@ -1,0 +1,192 @@
+--- Everybody who takes part in a torture: the server, hosts, claimers, pushers,
+-- the meddler. Keeps them running: who ends is started again under a new name,
+-- and an end that nobody asked for is a finding.
+
+local nst = require "nst"
+local host = require "spec.support.host"
+local journal = require "spec.torture.journal"
+local proc = require "spec.support.proc"
+
+local Cast = {}
+Cast.__index = Cast
+
+local function shell(format, ...)
+  local words = table.pack(...)
+  for i = 1, words.n do words[i] = "'" .. tostring(words[i]) .. "'" end
+  return os.execute(format:format(table.unpack(words, 1, words.n)))
+end
+
+--- @tparam table options server, url, folder, seed, workers, mark (a text in
+-- everybody's environment, by which orphans are found)
+local function cast(options)
+  local self = setmetatable(options, Cast)
+  self.members, self.made, self.findings, self.tally = {}, 0, {}, {}
+  self.note = journal.writer(self.folder, "faults")
+  assert(shell("mkdir -p %s", self.folder .. "/tmp"))
+  return self
+end
+
+function Cast:found(kind, format, ...)
+  table.insert(self.findings, { kind = kind, text = format:format(...) })
+end
+
+--- A fault is written down before it happens.
+-- @tparam string how
+-- @tparam string|integer ... whom it touches: process ids, names, "server"
+function Cast:fault(how, ...)
+  self.count = (self.count or 0) + 1
+  self.note("fault", how, ...)
+end
+
+function Cast:environment(name)
+  return {
+    NIGHTSHIFT_URL = self.url, TORTURE_FOLDER = self.folder, TORTURE_SEED = self.seed, TORTURE_WHO = name,
+    TORTURE_MARK = self.mark, TORTURE_FAULTS = self.groups, TMPDIR = self.folder .. "/tmp",
+    LUA_PATH = ("%s/?.lua;%s/lua/?.lua;%s/lua/?/init.lua;;"):format(proc.root, proc.root, proc.root),
+  }
+end
+
+local FEEDS = { false, "a=3,b=1,c=1", "a=1,b=3,c=2" }
+
+local function arguments(self, kind, place, name)
+  local seed = self.seed + self.made
+  local program = proc.root .. "/spec/torture/" .. kind .. ".lua"
+  if kind == "claimer" then return { proc.lua, program, self.url, seed } end
+  if kind == "pusher" then return { proc.lua, program, self.url, seed, self.folder, name } end
+  if kind == "meddler" then return { proc.lua, program, self.url, seed, self.folder } end
+  local args = { proc.program, "work", proc.root .. "/spec/torture/jobs.lua", "--workers", self.workers,
+    "--drain-timeout", "3s" }
+  local feed = FEEDS[(place - 1) % #FEEDS + 1]
+  if feed then table.move({ "--queues", feed }, 1, 2, #args + 1, args) end
+  return args
+end
+
+--- Starts a member.
+-- @tparam string kind "host", "claimer", "pusher", "meddler"
+-- @tparam integer place its number among its kind
+function Cast:start(kind, place)
+  self.made = self.made + 1
+  local name = ("%s%d"):format(kind == "host" and "host" or "program", self.made)
+  local options = arguments(self, kind, place, name)
+  options.env = self:environment(name)
+  local member = { kind = kind, place = place, name = name, process = proc.start(options), since = nst.clock() }
+  member.pid = member.process.pid
+  table.insert(self.members, member)
+  self.note("start", kind, name, member.pid)
+  return member
+end
+
+--- Members of a kind that run.
+function Cast:all(kind)
+  local list = {}
+  for _, member in ipairs(self.members) do
+    if member.kind == kind then list[#list + 1] = member end
+  end
+  return list
+end
+
+--- One of them; nil: there is none.
+function Cast:any(kind)
+  local list = self:all(kind)
+  return list[1] and list[math.random(#list)]
+end
+
+-- A host may refuse to start while the server is away, and end with 1 when it
+-- cannot write its verdicts; whoever was killed or told to stop ends as that
+-- wants; claimers end by their jobs.
+local function explained(self, member, how)
+  local away = self.server_fault or -math.huge
+  if member.expected == true or member.expected == how then return true end
+  if member.kind == "claimer" then
+    return how == "signal 9" or how == "signal 11" or how == 3 or (how == 0 and self.over)
+  elseif member.kind ~= "host" then
+    return how == 0 and self.over
+  end
+  return how == 69 and away > member.since - 10 or how == 1 and member.asked and away > member.asked - 10
+end
+
+local function keep_output(self, member)
+  for _, which in ipairs { "out", "err" } do
+    shell("cp %s %s", member.process[which], ("%s/%s.%s"):format(self.folder, member.name, which))
+  end
+end
+
+-- The counters of its last dump.
+local function tally(self, member)
+  local _, log = member.process:text()
+  local dumps = host.events(log, "dump.host")
+  local last = dumps[#dumps] or {}
+  for _, name in ipairs { "claimed", "settled", "stale", "deadlocks", "lock_waits", "reconnects" } do
+    self.tally[name] = (self.tally[name] or 0) + (tonumber(last[name]) or 0)
+  end
+end
+
+local function bury(self, member)
+  local how = member.process.how
+  if not explained(self, member, how) then
+    local _, err = member.process:text()
+    self:found("exit", "%s (%s, process %d) ended with %s: %s", member.name, member.kind, member.pid, how,
+      err:sub(-300):gsub("%s+$", ""))
+  end
+  if member.kind == "host" then tally(self, member) end
+  keep_output(self, member)
+  self.note("end", how == 0 and "well" or "otherwise", member.name)
+  member.process:forget()
+end
+
+--- Takes the dead away and starts others for them, unless it is over.
+function Cast:tend()
+  for i = #self.members, 1, -1 do
+    local member = self.members[i]
+    if member.process:ended() then
+      table.remove(self.members, i)
+      bury(self, member)
+      if not self.over or member.kind == "host" and not self.leaving then self:start(member.kind, member.place) end
+    end
+  end
+end
+
+--- Hosts that have started: before that a signal like USR1 ends them.
+function Cast:ready_hosts()
+  local list = {}
+  for _, member in ipairs(self:all "host") do
+    member.ready = member.ready or select(2, member.process:text()):find "event=host.ready" ~= nil
+    if member.ready then list[#list + 1] = member end
+  end
+  return list
+end
+
+--- Waits until all of a kind have ended; kills them, a finding, when they do not.
+function Cast:dismiss(kind, seconds)
+  local stop = nst.clock() + seconds
+  while #self:all(kind) > 0 and nst.clock() < stop do
+    nst.sleep(0.05)
+    self:tend()
+  end
+  for _, member in ipairs(self:all(kind)) do
+    self:found("stuck", "%s (%s, process %d) did not end within %d s", member.name, kind, member.pid, seconds)
+    member.expected = true
+    member.process:signal "KILL"
+    member.process:wait()
+  end
+  self:tend()
+end
+
+--- Processes of ours that live: those whose environment has the mark.
+-- @treturn table list of "pid name"
+function Cast:strays()
+  local list = {}
+  for entry in io.popen "ls /proc":lines() do
+    local file = entry:match "^%d+$" and io.open("/proc/" .. entry .. "/environ", "rb")
+    if file then
+      local text = file:read "a" or ""
+      file:close()
+      if text:find("TORTURE_MARK=" .. self.mark, 1, true) and host.name(tonumber(entry)) then
+        list[#list + 1] = entry .. " " .. host.name(tonumber(entry))
+      end
+    end
+  end
+  return list
+end
+
+return cast

@@ -1,0 +1,173 @@
+--- What a job does when it runs, and the lines it leaves in `runs`. Shared by
+-- the handlers (jobs.lua) and the embedded claimers (claimer.lua). What happens
+-- follows from the seed, the job's tag and its run, nothing else.
+--
+--   start  TIME ID RUN PID WHO LAST OUTCOME   LAST: the last run that said again, as the state has it; 0: none
+--   spawn  TIME ID RUN CHILD TAG
+--   finish TIME ID RUN PID VERDICT            just before the verdict is given
+--   bad    TIME ID RUN text                   something the job saw and must not see
+
+local nst = require "nst"
+local journal = require "spec.torture.journal"
+
+local outcomes = {}
+
+local FOLDER = assert(os.getenv "TORTURE_FOLDER")
+local SEED = assert(os.getenv "TORTURE_SEED")
+local WHO = assert(os.getenv "TORTURE_WHO")
+
+-- Outcomes and their weights.
+local MENU = {
+  { "ack", 56 }, { "raise", 8 }, { "again", 9 }, { "spawn", 8 }, { "spawn_again", 3 }, { "spawn_raise", 2 },
+  { "discard", 2 }, { "release", 2 }, { "long", 5 }, { "crash", 2 }, { "exit", 1 }, { "hang", 1 }, { "big", 1 },
+}
+local total = 0
+for _, item in ipairs(MENU) do total = total + item[2] end
+
+-- FNV-1a, so that neighbours differ.
+local function hash(text)
+  local h = 0xcbf29ce484222325
+  for i = 1, #text do h = (h ~ text:byte(i)) * 0x100000001b3 end
+  return h
+end
+
+--- A number from 0 to n - 1 that follows from the seed and the words.
+function outcomes.pick(n, ...)
+  local h = hash(table.concat({ SEED, ... }, "/"))
+  return ((h ~ (h >> 29)) & 0x7fffffffffffffff) % n
+end
+
+local function plan(job)
+  local at = outcomes.pick(total, job.payload.tag, job.run)
+  for _, item in ipairs(MENU) do
+    at = at - item[2]
+    if at < 0 then return item[1] end
+  end
+end
+
+local writer, owner, pid
+
+-- Opened in the process that runs the job, not in the one that loads scripts.
+local function note(...)
+  local now = nst.ids()
+  if owner ~= now then writer, owner, pid = journal.writer(FOLDER, "runs"), now, now end
+  writer(...)
+end
+
+--- This process.
+function outcomes.pid() return pid end
+
+local function check(job)
+  local state = job.state or { polls = 0, last = 0 }
+  if state.polls ~= job.polls then
+    note("bad", job.id, job.run, ("state-of-poll-%s-but-the-job-is-at-%s"):format(state.polls, job.polls))
+  end
+  return state
+end
+
+local function finish(job, verdict) note("finish", job.id, job.run, pid, verdict) end
+
+local function spawn(job)
+  local tag = job.payload.tag
+  for i = 1, select(2, tag:gsub("%.c", "")) < 2 and 1 + job.id % 3 or 0 do
+    local name = ("%s.c%d-%d"):format(tag, job.run, i)
+    local options = { backoff = 0.2, max_attempts = 3, timeout = 3, queue = i == 3 and "c" or nil }
+    local id = job:spawn(job.name, { tag = name }, options)
+    if id then note("spawn", job.id, job.run, id, name) end
+  end
+end
+
+local function again(job, state)
+  finish(job, "again")
+  return job:again(outcomes.pick(400, job.payload.tag, job.run, "delay") / 1000,
+    { polls = state.polls + 1, last = job.run })
+end
+
+local run = {}
+
+function run.ack(job)
+  finish(job, "ack")
+  return { run = job.run }
+end
+
+function run.raise(job)
+  finish(job, "fail")
+  error "as planned"
+end
+
+run.again = again
+
+function run.spawn(job)
+  spawn(job)
+  return run.ack(job)
+end
+
+function run.spawn_again(job, state)
+  spawn(job)
+  return again(job, state)
+end
+
+function run.spawn_raise(job)
+  spawn(job)
+  return run.raise(job)
+end
+
+function run.discard(job)
+  finish(job, "discard")
+  return job:discard "as planned"
+end
+
+function run.release(job)
+  finish(job, "release")
+  return job:release()
+end
+
+function run.long(job)
+  local rest = outcomes.pick(1500, job.payload.tag, job.run, "long") / 1000
+  while rest > 0 and not job:cancelled() do
+    job:progress(0.5, "long")
+    nst.sleep(math.min(rest, 0.25))
+    rest = rest - 0.25
+  end
+  return run.ack(job)
+end
+
+function run.crash(job)
+  local signal = outcomes.pick(2, job.payload.tag, job.run, "signal") == 0 and "KILL" or "SEGV"
+  os.execute(("kill -%s %d"):format(signal, pid))
+  nst.sleep(5)
+end
+
+function run.exit(job)
+  finish(job, "fail")
+  os.exit(3)
+end
+
+function run.hang(job)
+  if outcomes.pick(2, job.payload.tag, job.run, "hang") == 0 then
+    nst.sleep(60)
+  else
+    os.execute "sleep 60"
+  end
+end
+
+function run.big(job)
+  finish(job, "ack")
+  return { text = ("x"):rep(100000) }
+end
+
+--- Runs a job.
+-- @tparam Job job with a payload {tag =}
+-- @tparam[opt] table instead outcomes of the caller's own, by name
+-- @return what a handler returns
+function outcomes.run(job, instead)
+  local what = plan(job)
+  pid = nst.ids()
+  local state = job.state or {}
+  note("start", job.id, job.run, pid, WHO, state.last or 0, what)
+  return ((instead or {})[what] or run[what])(job, check(job))
+end
+
+outcomes.note, outcomes.finish = note, finish
+
+return outcomes

@@ -1,0 +1,198 @@
+--- make torture SECONDS=120 [SEED=n] [FAULTS="worker server …"]
+--
+-- Several hosts, programs that claim, programs that push, somebody who meddles,
+-- on a server of their own; everything is killed, frozen and restarted at
+-- random for SECONDS. Then the faults stop, the jobs drain, and the audit says
+-- whether every promise held. All choices follow from SEED. Exit status 1 when
+-- anything was found; journals, logs and the server's data are kept then.
+--
+-- FAULTS limits the faults to groups of monkey.lua.
+
+local nst = require "nst"
+local nightshift = require "nightshift"
+local audit = require "spec.torture.audit"
+local cast_of = require "spec.torture.cast"
+local db = require "spec.support.db"
+local monkey = require "spec.torture.monkey"
+local proc = require "spec.support.proc"
+
+local seconds = assert(tonumber(arg[1]), "usage: run.lua SECONDS SEED FAULTS HOSTS WORKERS")
+local seed = math.tointeger(tonumber(arg[2])) or os.time() % 100000
+local groups = arg[3] ~= "" and arg[3] or "all"
+local hosts, workers = tonumber(arg[4]) or 3, tonumber(arg[5]) or 4
+
+-- Longest that the rest may take once the faults have stopped: a grace after a
+-- restart of the server, a host that was cut off, some backoffs, some polls.
+local DRAIN_LIMIT = 150
+
+math.randomseed(seed)
+local folder = ("%s/torture/%d"):format(proc.build, seed)
+os.execute(("rm -rf '%s' && mkdir -p '%s'"):format(folder, folder))
+
+local function say(format, ...)
+  io.write(format:format(...), "\n")
+  io.flush()
+end
+
+local begun = nst.clock()
+local server = db.server()
+local _, database = server:fresh()
+server:sql(("CREATE USER torture@localhost; GRANT ALL ON %s.* TO torture@localhost"):format(database))
+local url = server:url(database, "torture")
+do
+  local first <close> = assert(nightshift.open(url))
+  audit.prepare(first)
+end
+
+local cast = cast_of {
+  server = server, url = url, folder = folder, seed = seed, workers = workers, groups = groups,
+  mark = ("%d-%d"):format(seed, (nst.ids())),
+}
+
+-- Things to be done at a moment.
+local due = {}
+function cast.later(_, wait, fn) table.insert(due, { at = nst.clock() + wait, fn = fn }) end
+
+local function run_due(every)
+  for i = #due, 1, -1 do
+    if every or due[i].at <= nst.clock() then table.remove(due, i).fn() end
+  end
+end
+
+-- As administrator: the monkey cuts the sessions of the others.
+local function open() return assert(nightshift.open(server:url(database))) end
+
+local function counts()
+  local ok, rows = pcall(function()
+    local handle <close> = open()
+    return assert(handle:execute [[SELECT (SELECT COUNT(*) FROM nightshift_finished) AS finished,
+      (SELECT COUNT(*) FROM nightshift_job) AS live, (SELECT COUNT(*) FROM nightshift_ready WHERE job_id > 0) AS ready,
+      (SELECT COUNT(*) FROM nightshift_scheduled) AS scheduled, (SELECT COUNT(*) FROM nightshift_edge) AS edges,
+      (SELECT COUNT(*) FROM nightshift_lease) AS leases, (SELECT COUNT(*) FROM nightshift_notice) AS notices]])
+  end)
+  return ok and rows[1] or nil
+end
+
+local function progress(what)
+  for _, member in ipairs(cast:ready_hosts()) do member.process:signal "USR1" end
+  local c = counts()
+  if not c then return say("%5.0f s  %s: the server does not answer", nst.clock() - begun, what) end
+  say("%5.0f s  %s: %d finished, %d live (%d ready, %d scheduled), %d leases; %d faults", nst.clock() - begun, what,
+    c.finished, c.live, c.ready, c.scheduled, c.leases, cast.count or 0)
+end
+
+local function torment()
+  local strike = monkey.new(cast, groups)
+  local stop, next_say, next_fault = begun + seconds, begun + 10, begun + 1
+  while nst.clock() < stop do
+    nst.sleep(0.05)
+    run_due()
+    cast:tend()
+    if nst.clock() > next_fault then
+      strike()
+      next_fault = nst.clock() + math.random()
+    end
+    if nst.clock() > next_say then
+      progress "torture"
+      next_say = next_say + 10
+    end
+  end
+end
+
+local function resume()
+  local handle <close> = open()
+  for _, name in ipairs { "a", "b", "c" } do handle:queue(name):resume() end
+end
+
+local function drained()
+  local c = counts()
+  return c and c.live + c.ready + c.scheduled + c.edges + c.leases + c.notices == 0
+end
+
+-- Everybody but the hosts leaves; the hosts finish what is left.
+local function calm_down()
+  run_due(true)
+  cast.over = true
+  assert(io.open(folder .. "/stop", "w")):close()
+  for _, kind in ipairs { "pusher", "meddler", "claimer" } do cast:dismiss(kind, 30) end
+  resume()
+  local stop, next_say = nst.clock() + DRAIN_LIMIT, nst.clock() + 10
+  while not drained() and nst.clock() < stop do
+    nst.sleep(0.2)
+    cast:tend()
+    if nst.clock() > next_say then
+      progress "drain"
+      next_say = next_say + 10
+    end
+  end
+  progress "drained"
+  cast.leaving = true
+  for _, member in ipairs(cast:all "host") do
+    member.expected, member.asked = 0, nst.clock()
+    member.process:signal "TERM"
+  end
+  cast:dismiss("host", 60)
+end
+
+local function look_around()
+  for _, stray in ipairs(cast:strays()) do cast:found("orphan", "process %s", stray) end
+  for file in io.popen(("ls -A '%s/tmp'"):format(folder)):lines() do
+    cast:found("left over", "temporary file %s", file)
+  end
+  local sessions = server:sql "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'torture'"
+  if sessions ~= "0" then cast:found("left over", "%s sessions in the server", sessions) end
+end
+
+local function report(result)
+  local names = {}
+  for name in pairs(result.counts) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do say("  %8d  %s", result.counts[name], name) end
+  names = {}
+  for name, n in pairs(cast.tally) do names[#names + 1] = ("%s %d"):format(name, n) end
+  table.sort(names)
+  say("hosts, by their last dumps: %s", table.concat(names, ", "))
+  say("programs, at their ends:")
+  os.execute(("cut -d' ' -f1,3- '%s/counters' 2>/dev/null | sed 's/^/  /'"):format(folder))
+end
+
+-- Text lines, a few of each kind.
+local function tell(findings)
+  local shown = {}
+  for _, finding in ipairs(findings) do
+    shown[finding.kind] = (shown[finding.kind] or 0) + 1
+    if shown[finding.kind] <= 10 then say("FOUND %s: %s", finding.kind, finding.text) end
+  end
+  for kind, n in pairs(shown) do
+    if n > 10 then say("FOUND %s: %d in all", kind, n) end
+  end
+end
+
+local function keep()
+  server:stop()
+  os.execute(("cp -a '%s' '%s/server'"):format(server.folder, folder))
+  say("torture: kept in %s: journals, logs, and the server's data; look at the tables with", folder)
+  say("  mariadbd --no-defaults --datadir=%s/server/data --socket=/tmp/torture.sock --skip-networking &", folder)
+  say("  mariadb -S /tmp/torture.sock %s", database)
+end
+
+say("torture: seed %d, %g s, faults: %s; %d hosts of %d workers; journals in %s", seed, seconds, groups, hosts, workers,
+  folder)
+for kind, n in pairs { host = hosts, claimer = 2, pusher = 2, meddler = 1 } do
+  for place = 1, n do cast:start(kind, place) end
+end
+torment()
+calm_down()
+look_around()
+local last = open()
+local result = audit.run(last, folder)
+last:close()
+table.move(cast.findings, 1, #cast.findings, #result.findings + 1, result.findings)
+report(result)
+tell(result.findings)
+local good = #result.findings == 0
+if not good then keep() end
+server:remove()
+proc.clean()
+say("torture: seed %d: %s", seed, good and "nothing found" or #result.findings .. " findings")
+os.exit(good and 0 or 1, true)

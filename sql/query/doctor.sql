@@ -1,0 +1,75 @@
+-- What `nightshift doctor` asks. Reads only, takes no row lock, and is run by
+-- hand: none of this is part of a verb. Sorted by name.
+
+-- name: doctor_free_lock
+-- Params: name. 1: free, 0: taken.
+SELECT IS_FREE_LOCK(?) AS free
+
+-- name: doctor_holders
+-- Every holder with what tells whether it lives. Index: small table; lease by
+-- holder.
+SELECT h.id, h.kind, h.host, h.pid, h.dead, {now} - h.beat AS silent,
+  IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id)) AS gone,
+  (SELECT COUNT(*) FROM nightshift_lease l WHERE l.holder = h.id) AS leases
+FROM nightshift_holder h
+ORDER BY h.id
+
+-- name: doctor_orphans
+-- Claimed batches whose holder is not known. Index: PRIMARY of holder.
+SELECT COUNT(*) AS n FROM nightshift_lease l
+LEFT JOIN nightshift_holder h ON h.id = l.holder
+WHERE h.id IS NULL
+
+-- name: doctor_routines
+-- Shows those that this user may call.
+SELECT routine_name AS name, definer, security_type AS security
+FROM information_schema.routines
+WHERE routine_schema = DATABASE() AND routine_name LIKE 'nightshift%'
+
+-- name: doctor_server
+SELECT VERSION() AS version, @@version_comment AS comment, DATABASE() AS db,
+  CURRENT_USER() AS account, CONNECTION_ID() AS thread, @@hostname AS host
+
+-- name: doctor_status
+SHOW SESSION STATUS WHERE Variable_name IN ('Innodb_history_list_length',
+  'Max_used_connections', 'Ssl_cipher', 'Threads_connected', 'Uptime')
+
+-- name: doctor_tables
+-- Shows those that this user may do anything with.
+SELECT table_name AS name, engine FROM information_schema.tables
+WHERE table_schema = DATABASE() AND table_name LIKE 'nightshift%'
+  AND table_type = 'BASE TABLE'
+
+-- name: doctor_take_lock
+-- Params: name. Given back when the connection ends.
+SELECT GET_LOCK(?, 0) AS got
+
+-- name: doctor_transactions
+-- Params: seconds. The oldest open transactions of the server; needs PROCESS.
+-- innodb_trx shows the time of the server's own zone. No query texts: they may
+-- hold what a log must not.
+SELECT t.trx_mysql_thread_id AS thread, p.user, p.db, p.command,
+  TIMESTAMPDIFF(SECOND, t.trx_started,
+    CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) AS age
+FROM information_schema.innodb_trx t
+LEFT JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
+HAVING age >= ?
+ORDER BY age DESC LIMIT 3
+
+-- name: doctor_user_privileges
+-- Params: account as 'name'@'host'. Shows our own, and all with SELECT on mysql.
+SELECT privilege_type AS privilege FROM information_schema.user_privileges
+WHERE grantee = ?
+
+-- name: doctor_variables
+-- Those of the server, as new sessions start with them.
+SHOW GLOBAL VARIABLES WHERE Variable_name IN ('binlog_format',
+  'idle_transaction_timeout', 'innodb_flush_log_at_trx_commit',
+  'innodb_read_only', 'innodb_rollback_on_timeout', 'log_bin',
+  'max_allowed_packet', 'max_connections', 'max_statement_time', 'read_only',
+  'sync_binlog', 'tmpdir', 'wait_timeout', 'wsrep_on')
+
+-- name: doctor_variables_session
+-- Those of this session, which Nightshift has set up.
+SHOW SESSION VARIABLES WHERE Variable_name IN ('innodb_lock_wait_timeout',
+  'sql_mode', 'time_zone', 'transaction_isolation', 'tx_isolation')

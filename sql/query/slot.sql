@@ -1,0 +1,60 @@
+-- Slots of locks and semaphores. Each statement runs on its own and writes one
+-- row at most, by its key; one that takes a slot waits for no row lock. So
+-- there is nothing to deadlock. Sorted by name.
+
+-- name: slot_gone
+-- Params: limit. Slots whose owner is gone. Key: none, all slots; PRIMARY of job
+-- and holder. No locks.
+SELECT s.name, s.slot, s.token
+FROM nightshift_slot s
+LEFT JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
+LEFT JOIN nightshift_holder h ON h.id = s.holder AND h.dead IS NULL
+WHERE j.id IS NULL AND h.id IS NULL
+LIMIT ?
+
+-- name: slot_look
+-- Params: job, run, holder, name, name, n. The first row (slot 0) is about
+-- ourselves and says whether somebody else is next in line; the others are the
+-- taken ones among the slots 1 to n; gone says that the owner is, suspect that
+-- the named lock of its holder is free. Key: PRIMARY, a range of the name;
+-- PRIMARY of job and holder. No locks.
+SELECT 0 AS slot, 0 AS token,
+  NOT EXISTS(SELECT 1 FROM nightshift_job WHERE id = ? AND run = ?) AND
+  NOT EXISTS(SELECT 1 FROM nightshift_holder WHERE id = ? AND dead IS NULL) AS gone,
+  COALESCE(IS_USED_LOCK(CONCAT('nightshift-next:', MD5(DATABASE()), MD5(?)))
+    <> CONNECTION_ID(), 0) AS queued,
+  0 AS suspect
+UNION ALL
+SELECT s.slot, s.token, j.id IS NULL AND h.id IS NULL, 0,
+  h.id IS NOT NULL AND IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id))
+FROM nightshift_slot s
+LEFT JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
+LEFT JOIN nightshift_holder h ON h.id = s.holder AND h.dead IS NULL
+WHERE s.name = ? AND s.slot <= ?
+
+-- name: slot_next
+-- Params: name. The named lock that says "this session is next in line".
+SELECT GET_LOCK(CONCAT('nightshift-next:', MD5(DATABASE()), MD5(?)), 0)
+
+-- name: slot_next_done
+-- Params: name.
+DO RELEASE_LOCK(CONCAT('nightshift-next:', MD5(DATABASE()), MD5(?)))
+
+-- name: slot_release
+-- Params: name, slot, token. Key: PRIMARY. May be run twice. Array-bound, too.
+DELETE FROM nightshift_slot WHERE name = ? AND slot = ? AND token = ?
+
+-- name: slot_take
+-- Params: token, job, run, holder, name, slot. Key: PRIMARY; 1062 or 1205 at
+-- once when somebody else was faster.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+INSERT INTO nightshift_slot (token, job_id, run, holder, name, slot, since)
+VALUES (?, ?, ?, ?, ?, ?, {now})
+
+-- name: slot_take_over
+-- Params: token, job, run, holder, name, slot, old token. Key: PRIMARY; 1205 at
+-- once when somebody else is at it, no row when he was faster.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+UPDATE nightshift_slot
+SET token = ?, job_id = ?, run = ?, holder = ?, since = {now}
+WHERE name = ? AND slot = ? AND token = ?
