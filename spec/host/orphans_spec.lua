@@ -25,6 +25,13 @@ local function shell(text)
     if job.crashes == 0 then os.execute(text) end
   end
 end
+local function once(text) -- there is a file then
+  return function(job)
+    if io.open(job.payload) then return end
+    io.open(job.payload, "w"):close()
+    os.execute(text)
+  end
+end
 local SLEEP = "sh -c 'echo sleeper $$; exec sleep 300'"
 return {
   child = shell(SLEEP .. "; true"),
@@ -37,21 +44,8 @@ return {
   daemon = shell("setsid " .. SLEEP .. " & wait"),
   left = shell(SLEEP .. " >&2 &"),
   files = shell("setsid sh -c 'ls -l /proc/self/fd >&2; echo listed $$; exec sleep 300' & wait"),
-  parent = function(job)
-    if job.crashes > 0 then return end
-    print "started"
-    os.execute("kill -9 $(ps -o ppid= -p $PPID); sleep 300")
-  end,
-  grandparent = function(job)
-    if job.crashes > 0 then return end
-    print "started"
-    os.execute("kill -9 $(ps -o ppid= -p $(ps -o ppid= -p $PPID)); sleep 300")
-  end,
-  ancestor = function(job)
-    if job.crashes > 0 then return end
-    print "started"
-    os.execute("p=$PPID; for i in 1 2 3; do p=$(ps -o ppid= -p $p); done; kill -9 $p; sleep 300")
-  end,
+  parent = once "kill -9 $(ps -o ppid= -p $PPID); sleep 300",
+  grandparent = once "kill -9 $(ps -o ppid= -p $(ps -o ppid= -p $PPID)); sleep 300",
   noop = function() end,
 }]=]
 
@@ -160,35 +154,44 @@ describe("kill -9 of the host", function()
 end)
 
 describe("a job that kills its zygote", function()
-  it("costs a crash; its processes are gone and the host goes on", function()
+  it("ends the processes of all its workers; the host goes on and blames nobody for sure", function()
     local h = host.start(url, SCRIPT, { "--workers", "3" })
-    q:push "orphan"
-    q:push "grouped"
+    local others = { q:push "orphan", q:push "grouped" }
     local pids = { sleeper(h), (sleeper(h, 2)) }
-    local id = q:push("parent")
+    local id = q:push("parent", fixture.dir() .. "/once")
     h:wait_line "zygote.died"
     gone(pids)
     done(id)
-    assert.equal(1, handle:job(id).crashes)
+    for _, other in ipairs { id, table.unpack(others) } do
+      local row = handle:execute("SELECT kind, error FROM nightshift_attempt WHERE job_id = ?", other)[1]
+      assert.same({ "lost", "worker lost together with the process that forked it" }, { row.kind, row.error })
+      assert.equal(0, handle:job(other).crashes)
+    end
     done(q:push "noop")
+    stop(h, "QUIT")
+  end)
+
+  it("is blamed when it was the only one that ran", function()
+    local h = host.start(url, SCRIPT)
+    local id = q:push("parent", fixture.dir() .. "/once")
+    done(id)
+    assert.equal(1, handle:job(id).crashes)
     stop(h)
   end)
 end)
 
 describe("a job that kills its keeper", function()
-  it("costs a crash; its processes are gone and the host goes on", function()
+  it("ends the processes of all its workers and the host goes on", function()
     local h = host.start(url, SCRIPT)
     q:push "grouped"
     local pid = sleeper(h)
     local keeper = host.members(h.pid, "ns-keeper")[1]
-    local id = q:push "grandparent"
+    q:push("grandparent", fixture.dir() .. "/once")
     h:wait_line "keeper.died"
     gone { pid, keeper }
-    done(id)
-    assert.equal(1, handle:job(id).crashes)
     done(q:push "noop")
     assert.equal(1, #host.members(h.pid, "ns-keeper"))
-    stop(h)
+    stop(h, "QUIT")
   end)
 end)
 

@@ -199,7 +199,7 @@ typedef enum ns_kind {
   NS_RELEASE,  /* given back untouched: no budget, no priority lost */
   NS_CRASH,    /* the worker died: retried at once, or dead as poison */
   NS_MISSING,  /* no handler of this name here; error lists the known ones */
-  NS_LOST      /* its holder died; said by the rescue only */
+  NS_LOST      /* its holder died, or its worker by another job's fault */
 } ns_kind;
 
 /* How one claim ends. The caller owns all bytes during the call. */

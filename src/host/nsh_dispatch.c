@@ -299,6 +299,8 @@ static void publish(nsh_dispatch *d, const turn *t, ns_jobs *jobs,
     nsh_mail_deliver(m, jobs);
   if (t->limit > 0)
     plan(d, t, n, now);
+  else if (settled > 0)
+    d->hot = true; /* no worker was up: what came back waits for the next */
   m->rested = d->empties >= 2 && m->outstanding == 0 && m->unsettled == 0;
   m->rest_due = d->due;
   nsh_mail_unlock(m);

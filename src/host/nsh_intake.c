@@ -30,6 +30,7 @@ static const struct {
     [NS_RELEASE] = {"job.released", NS_LOG_DEBUG},
     [NS_CRASH] = {"job.crashed", NS_LOG_WARN},
     [NS_MISSING] = {"job.no_handler", NS_LOG_WARN},
+    [NS_LOST] = {"job.lost", NS_LOG_WARN},
 };
 
 static void log_end(const nsh_seat *s, const nsh_task *task, ns_kind kind,
@@ -61,7 +62,7 @@ ns_verdict *nsh_intake_end(nsh_seat *s, ns_kind kind, int64_t micros,
   count(t, kind);
   v->error = nsh_batch_keep(batch, error);
   if (s->log.n > 0 && (kind == NS_FAIL || kind == NS_CRASH ||
-                       kind == NS_DISCARD))
+                       kind == NS_LOST || kind == NS_DISCARD))
     v->log = nsh_batch_keep(batch, ns_buf_bytes(&s->log));
   nsh_ladder_leave(s);
   nsh_seat_pop(s);

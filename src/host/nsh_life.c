@@ -16,6 +16,9 @@
 #include "nsh_table.h"
 
 #define FORK_RETRY NS_SECOND
+/* Statuses of workers that died with their zygote. */
+#define OWN_FAULT (-1)       /* one job was running: it did it */
+#define SOMEBODYS_FAULT (-2) /* one of several did */
 
 void nsh_life_resigned(nsh_seat *s) {
   if (s->phase == NSH_UP)
@@ -109,8 +112,8 @@ static void describe(char out[96], int status) {
     snprintf(out, 96, "exited with status %d", WEXITSTATUS(status));
 }
 
-/* The verdict of the job that was running when its worker died: by our hand or
-** by its own fault. */
+/* The verdict of the job that was running when its worker died: by our hand, by
+** its own fault, or by that of another ('status' SOMEBODYS_FAULT). */
 static void end_running(nsh_seat *s, int64_t since, int status) {
   char how[96];
   char text[160];
@@ -124,7 +127,8 @@ static void end_running(nsh_seat *s, int64_t since, int status) {
              (double)task->timeout / 1e6);
     nsh_intake_end(s, NS_FAIL, micros, ns_str(text));
   } else if (why == NSH_WHY_NONE)
-    nsh_intake_end(s, NS_CRASH, micros, ns_str(text));
+    nsh_intake_end(s, status == SOMEBODYS_FAULT ? NS_LOST : NS_CRASH, micros,
+                   ns_str(text));
   else
     nsh_intake_end(s, NS_RELEASE, micros, NS_NONE);
 }
@@ -182,11 +186,16 @@ void nsh_life_exited(nsh_table *t, uint32_t index, int status) {
 }
 
 void nsh_life_orphaned(nsh_table *t, nsh_zygote *z) {
+  size_t running = 0;
+  int64_t since;
+  for (size_t i = 0; i < t->nseats; i++)
+    running += t->seats[i].phase != NSH_EMPTY && t->seats[i].zygote == z &&
+               nsh_seat_running(&t->seats[i], &since);
   for (size_t i = 0; i < t->nseats; i++)
     if (t->seats[i].phase != NSH_EMPTY && t->seats[i].zygote == z) {
       if (t->seats[i].phase == NSH_UP)
         t->up--;
       t->seats[i].phase = NSH_DOOMED; /* one death is logged, not all */
-      bury(&t->seats[i], -1);
+      bury(&t->seats[i], running > 1 ? SOMEBODYS_FAULT : OWN_FAULT);
     }
 }

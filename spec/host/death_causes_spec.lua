@@ -1,0 +1,145 @@
+-- Ways for a worker to die, and what the job's history says of each.
+
+local db = require "spec.support.db"
+local host = require "spec.support.host"
+local nightshift = require "nightshift"
+local nst = require "nst"
+local proc = require "spec.support.proc"
+
+local url, handle, q, cpath
+
+before_each(function()
+  url = db.fresh()
+  handle = assert(nightshift.open(url))
+  q = handle:queue "q"
+end)
+
+after_each(function() handle:close() end)
+
+local MODULE = [[
+#include <lua.h>
+#include <lauxlib.h>
+#include <signal.h>
+#include <stdlib.h>
+static volatile int depth;
+static int segv(lua_State *L) { *(volatile int *)8 = 1; return 0; }
+static int deep(int n) { volatile char a[4096]; a[0] = (char)n; return n < 0 ? 0 : deep(n + 1) + a[0]; }
+static int overflow(lua_State *L) { lua_pushinteger(L, deep(depth)); return 1; }
+static int aborts(lua_State *L) { abort(); return 0; }
+static int exits(lua_State *L) { exit((int)luaL_checkinteger(L, 1)); return 0; }
+int luaopen_fault(lua_State *L) {
+  static const luaL_Reg all[] = {{"segv", segv}, {"overflow", overflow}, {"abort", aborts}, {"exit", exits},
+                                 {NULL, NULL}};
+  luaL_newlib(L, all);
+  return 1;
+}]]
+
+setup(function()
+  local source = fixture.file("fault.c", MODULE)
+  local folder = source:match "^(.*)/"
+  local flags = io.popen "pkg-config --cflags lua5.4":read "l"
+  assert(os.execute(("%s -w -O0 -shared -fPIC %s -o %s/fault.so %s"):format(os.getenv "CC" or "cc", flags, folder,
+    source)))
+  cpath = folder .. "/?.so;;"
+end)
+
+-- `long` is an innocent in the next seat; `kin` kills an ancestor of its shell.
+local SCRIPT = [[
+local fault = require "fault"
+local function worker() return (io.open "/proc/self/stat":read "a"):match "^%d+" end
+local function kill(signal) return function() os.execute("kill -" .. signal .. " " .. worker()) end end
+local deaths = {
+  sigkill = kill(9), sigbus = kill(7), segv = fault.segv, overflow = fault.overflow, abort = fault.abort,
+  exit3 = function() fault.exit(3) end, exit0 = function() fault.exit(0) end,
+}
+local handlers = {
+  noop = function() end,
+  kin = function(job)
+    local up = "p=$PPID; for i in $(seq %d); do p=$(ps -o ppid= -p $p); done; kill -9 $p; sleep 60"
+    os.execute(up:format(job.payload))
+  end,
+  long = function() print "started" os.execute "sleep 2" return "undisturbed" end,
+}
+for name, die in pairs(deaths) do
+  handlers[name] = function(job)
+    if job.crashes > 0 and job.payload ~= "always" then return job.crashes end
+    job:log "last words"
+    job:log(name)
+    die()
+  end
+end
+return handlers]]
+
+local function start(args) return host.start(url, SCRIPT, args, { LUA_CPATH = proc.build .. "/?.so;" .. cpath }) end
+
+local function stop(h)
+  h:signal "TERM"
+  assert.equal(0, h:wait())
+end
+
+local signal = os.getenv "SAN" and "killed by signal %d+" or nil -- a sanitizer aborts where others fault
+
+local causes = {
+  sigkill = "killed by signal 9 %(Killed%)",
+  sigbus = signal or "killed by signal 7 %(Bus error%)",
+  segv = signal or "killed by signal 11 %(Segmentation fault%)",
+  overflow = signal or "killed by signal 11 %(Segmentation fault%)",
+  abort = "killed by signal 6 %(Aborted%)",
+  exit3 = "exited with status 3",
+  exit0 = "exited with status 0",
+}
+
+describe("a worker that dies of its job", function()
+  it("is replaced at once; the job runs again and its history has the cause and the last lines", function()
+    local h = start { "--workers", "4" }
+    local long = q:push "long"
+    h:wait_line "^started"
+    for name, cause in pairs(causes) do
+      local from = nst.clock()
+      local id = q:push(name)
+      local job = eventually(function()
+        local job = handle:job(id)
+        return job.state == "done" and job
+      end)
+      assert.is_true(nst.clock() - from < proc.limit(5), name)
+      assert.same({ 1, 1, 0 }, { job.result, job.crashes, job.attempts }, name)
+      local rows = handle:execute("SELECT error, log FROM nightshift_attempt WHERE job_id = ?", id)
+      assert.equal(1, #rows, name)
+      assert.matches("^worker " .. cause .. "$", rows[1].error)
+      assert.equal("last words\n" .. name .. "\n", rows[1].log)
+    end
+    assert.equal("undisturbed", eventually(function() return handle:job(long).result end))
+    assert.equal(0, handle:job(long).crashes)
+    eventually(function() return #host.members(h.pid) == 4 end)
+    stop(h)
+  end)
+
+  it("over and over makes the job dead as poison with every attempt, while others run on", function()
+    local h = start()
+    local bad = q:push("segv", "always")
+    eventually(function() return handle:job(bad).state == "dead" end)
+    local row = handle:execute("SELECT reason, crashes FROM nightshift_finished WHERE id = ?", bad)[1]
+    assert.same({ "poison", 3 }, { row.reason, row.crashes })
+    assert.equal(3, #handle:execute("SELECT run FROM nightshift_attempt WHERE job_id = ?", bad))
+    local id = q:push "noop"
+    eventually(function() return handle:job(id).state == "done" end)
+    stop(h)
+  end)
+end)
+
+for up, who in ipairs { "zygote", "keeper", "seed" } do
+  describe("a job that kills its " .. who .. " whenever it runs", function()
+    it(up < 3 and "is poison; the host lives on" or "does not end the host", function()
+      local h = start()
+      local id = q:push("kin", up, up < 3 and { max_crashes = 2 } or { timeout = 1, max_attempts = 1 })
+      eventually(function() return handle:job(id).state == "dead" end, 30)
+      if up < 3 then
+        local row = handle:execute("SELECT reason, crashes FROM nightshift_finished WHERE id = ?", id)[1]
+        assert.same({ "poison", 2 }, { row.reason, row.crashes })
+      end
+      id = q:push "noop"
+      eventually(function() return handle:job(id).state == "done" end)
+      stop(h)
+    end)
+  end)
+end
