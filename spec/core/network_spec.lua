@@ -133,6 +133,23 @@ describe("the caller's own SQL", function()
     assert.equal("1", db.sql("SELECT COUNT(*) FROM nightshift_meta WHERE name = 'x'", name))
   end)
 
+  it("says GONE when its transaction is cut at the commit, and all or nothing of it stands", function()
+    for when, there in pairs { before = "0", after = "1" } do
+      local p = proxy.start(db.shared())
+      local cut <close> = assert(nightshift.open(p:url(url)))
+      assert(cut:queue(when))
+      local none, _, code = cut:transaction(function(tx)
+        assert(tx:queue(when):push("job"))
+        assert(tx:execute("INSERT INTO nightshift_meta VALUES (?, 'x')", when))
+        p:tell("commit " .. when .. " 1")
+        return true
+      end)
+      assert.same({ nil, "GONE" }, { none, code })
+      assert.equal(there, db.sql("SELECT COUNT(*) FROM nightshift_meta WHERE name = '" .. when .. "'", name))
+      assert.equal(there == "1", cut:queue(when):claim() ~= nil)
+    end
+  end)
+
   it("does not go on in another session when its transaction is lost", function()
     local none, message, code = handle:transaction(function(tx)
       assert(tx:execute "INSERT INTO nightshift_meta VALUES ('x', 'y')")

@@ -208,13 +208,24 @@ static ns_status connect_anyhow(ns_db *db, ns_err *err) {
   return st == NS_OK ? connect_once(db, err) : st;
 }
 
+/* The silence of others may have been our own, or everybody's: nobody is
+** declared dead for what was seen before. */
+static void watch_anew(ns_db *db) {
+  int64_t now = ns_mono_us();
+  for (size_t i = 0; i < db->suspects.n; i++) {
+    ns_suspect *s = &db->suspects.items[i];
+    s->beat_since = now;
+    s->free_since = s->free_since != 0 ? now : 0;
+  }
+}
+
 /* Connects, trying as long as the configuration says. */
 static ns_status reconnect(ns_db *db, ns_err *err) {
   int64_t pause = RETRY_FIRST;
   ns_status st;
   lose(db);
   hang_up(db);
-  db->suspects.n = 0; /* silence may have been ours: others are watched anew */
+  watch_anew(db);
   db->count.reconnects++;
   while ((st = connect_anyhow(db, err)) == NS_EGONE &&
          db->cfg.keep_trying != NULL &&
@@ -403,7 +414,9 @@ ns_status ns_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err) {
   if (st != NS_EGONE || db->in_tx || db->user_tx || db->connecting ||
       (st = ns_ready(db, err)) != NS_OK)
     return st;
-  return run(db, sql, params, err);
+  if ((st = run(db, sql, params, err)) == NS_EGONE) /* read-only: for others too */
+    watch_anew(db);
+  return st;
 }
 
 ns_status ns_bulk(ns_db *db, ns_sql sql, const ns_column *cols, size_t nrows,

@@ -86,10 +86,8 @@ ns_status ns_listener_open(ns_listener **out, const ns_db *db, ns_err *err) {
   if (l == NULL)
     return ns_fail(err, NS_ENOMEM, "out of memory");
   ns_db_config(db, &l->cfg);
-  if (l->cfg.host_session || l->cfg.read_timeout > 0) /* longer than the sleep */
-    l->cfg.read_timeout = l->cfg.read_timeout > 2 * LONGEST
-                              ? l->cfg.read_timeout
-                              : 2 * LONGEST;
+  if (l->cfg.read_timeout < 2 * LONGEST) /* only silence lasts longer */
+    l->cfg.read_timeout = 2 * LONGEST;
   l->cfg.host_session = false;
   l->is_host = db->is_host;
   l->no_locks = db->no_locks;
