@@ -220,7 +220,7 @@ check("ring", function(seen)
     return "warn", "this user may not call nightshift_ring: nobody wakes for its pushes, they wait up to 10 s",
       "GRANT EXECUTE ON PROCEDURE nightshift_ring; nothing to do for one who only reads"
   end
-  local listens = seen.handle:may "listen_in"
+  local listens = seen.callable.nightshift_listen
   local took, message, code
   if listens then
     took, message, code = seen.handle:ring_try()
