@@ -220,7 +220,7 @@ check("ring", function(seen)
     return "warn", "this user may not call nightshift_ring: nobody wakes for its pushes, they wait up to 10 s",
       "GRANT EXECUTE ON PROCEDURE nightshift_ring; nothing to do for one who only reads"
   end
-  local listens = seen.handle:may "listen_in"
+  local listens = seen.callable.nightshift_listen
   local took, message, code
   if listens then
     took, message, code = seen.handle:ring_try()
@@ -241,8 +241,18 @@ check("ring", function(seen)
   return judge_ring(seen, ring.definer, took)
 end)
 
+--- Has somebody written into meta that named locks do not serve here?
+local function switched_off(seen)
+  local rows = seen.tables and ask(seen, "holder_locks")
+  return rows and select(2, next(rows[1])) == 0
+end
+
 check("locks", function(seen)
-  if is_on(seen.global.wsrep_on) then
+  seen.no_locks = is_on(seen.global.wsrep_on) or switched_off(seen)
+  if seen.no_locks and not is_on(seen.global.wsrep_on) then
+    return "warn", "named locks are switched off (nightshift_meta, named_locks)",
+      "if they do serve here, take that row out: a dead host is then found at once, not after 30 s"
+  elseif seen.no_locks then
     return "warn", "Galera: named locks are of one node only, and a claim may fail at its commit",
       "let all hosts connect to the same node; dead hosts are found by their beat, after 30 s"
   end
@@ -366,10 +376,11 @@ check("holders", function(seen)
   local living, stale = 0, {}
   for _, h in ipairs(rows) do
     local silent = h.kind == "host" and h.silent > SILENT
-    if h.leases > 0 and (h.dead or h.gone == 1 or silent) then
+    local gone = not seen.no_locks and h.gone == 1
+    if h.leases > 0 and (h.dead or gone or silent) then
       stale[#stale + 1] = ("%s %d (pid %d on %s, last seen %s ago) holds %d batches"):format(h.kind, h.id, h.pid,
         h.host, seconds(h.silent), h.leases)
-    elseif not h.dead and h.gone == 0 then
+    elseif not h.dead and not gone then
       living = living + 1
     end
   end

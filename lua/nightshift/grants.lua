@@ -43,7 +43,6 @@ local ROLES = {
       { "nightshift_id", "SELECT, INSERT" },
       { "nightshift_job", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_lease", "SELECT, INSERT, DELETE" },
-      { "nightshift_listener", "SELECT, INSERT, DELETE" },
       { "nightshift_meta", "SELECT" },
       { "nightshift_notice", "SELECT, DELETE" },
       { "nightshift_queue", "SELECT, INSERT" },
@@ -53,7 +52,7 @@ local ROLES = {
       { "nightshift_slot", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_unique_key", "SELECT, INSERT, DELETE" },
     },
-    routines = { "nightshift_nudge", "nightshift_ring" },
+    routines = { "nightshift_listen", "nightshift_nudge", "nightshift_ring" },
   },
   {
     name = "dashboard",

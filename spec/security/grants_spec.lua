@@ -59,6 +59,7 @@ function verbs.worker(place)
   local h <close> = assert(nightshift.open(place.url))
   assert(h._handle:ring()) -- first: without these two all goes on, only later
   assert(h._handle:execute("@listen_nudge", 0, 0))
+  assert(h._handle:execute("@listen_out"))
   local q = assert(h:queue "mail")
   assert(q:push("plain", 1, { unique = "w" }))
   for _, name in ipairs { "poll", "fails", "gone", "parent" } do assert(q:push(name, 1, { max_attempts = 1 })) end
@@ -239,6 +240,27 @@ describe("doctor --grants", function()
 end)
 
 describe("users of different rights", function()
+  it("cannot have each other's queries ended", function()
+    local place = installed "worker"
+    local h <close> = assert(nightshift.open(place.url))
+    read_denied(h, "INSERT INTO nightshift_listener (thread, kind) VALUES (1, 'x')",
+      "UPDATE nightshift_listener SET thread = 1", "DELETE FROM nightshift_listener")
+    assert(h:execute("@listen_in", "[1]", 5))
+    local thread = h:execute("SELECT CONNECTION_ID() AS id")[1].id
+    assert.equal(("%d\t5"):format(thread), db.sql("SELECT thread, holder FROM nightshift_listener", place.name))
+    assert(h:execute "@listen_out")
+    assert.equal("", db.sql("SELECT thread FROM nightshift_listener", place.name))
+  end)
+
+  it("may wait for jobs even when they may not be rung", function()
+    local place = installed "worker"
+    db.sql(("REVOKE EXECUTE ON PROCEDURE nightshift_listen FROM %s@localhost"):format(place.user), place.name)
+    local h <close> = assert(nightshift.open(place.url))
+    local before = nightshift.clock()
+    local none, message = h:queue("mail"):claim { wait = 0.3 }
+    assert.same({ nil, nil, true }, { none, message, nightshift.clock() - before > 0.25 })
+  end)
+
   it("wake each other: a caller's ring ends a worker's sleep", function()
     local place = installed "worker"
     local caller, name = db.user(place.root, "")

@@ -2,15 +2,14 @@
 
 -- name: listen_in
 -- Params: the queues, holder or 0. From now on a ring reaches this connection.
-REPLACE INTO nightshift_listener (thread, kind, holder)
-VALUES (CONNECTION_ID(), MD5(?), ?)
+CALL nightshift_listen(?, ?)
 
 -- name: listen_nudge
 -- Params: holder, whether the one before it is meant.
 CALL nightshift_nudge(?, ?)
 
 -- name: listen_out
-DELETE FROM nightshift_listener WHERE thread = CONNECTION_ID()
+CALL nightshift_listen(NULL, 0)
 
 -- name: listen_release
 -- Params: holder. A wait that ended with this lock in hand gives it back.
