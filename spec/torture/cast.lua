@@ -99,6 +99,7 @@ end
 -- cannot write its verdicts; whoever was killed or told to stop ends as that
 -- wants; claimers end by their jobs.
 local function explained(self, member, how)
+  if member.place == 1 and self.cut_off then self.network_fault = nst.clock() end
   local away = math.max(self.server_fault or -math.huge, member.place == 1 and self.network_fault or -math.huge)
   if member.expected == true or member.expected == how then return true end
   if member.kind == "claimer" then

@@ -64,6 +64,7 @@ local function stop_member(cast, kind, seconds)
   cast:fault(kind .. "-STOP", member.name, member.pid)
   member.process:signal "STOP"
   cast:later(seconds, function()
+    if member.process:ended() then return end
     cast:fault(kind .. "-CONT", member.name, member.pid)
     member.process:signal "CONT"
     member.stopped = nil
@@ -77,7 +78,9 @@ local function ask_host(cast, first, second)
   cast:fault("host-" .. first, member.name)
   member.expected, member.asked = 0, nst.clock()
   member.process:signal(first)
-  if second then cast:later(math.random(), function() member.process:signal(second) end) end
+  cast:later(math.random(), function()
+    if second and not member.process:ended() then member.process:signal(second) end
+  end)
   cast:later(60, function()
     if member.process:ended() or member.stopped then return end
     cast:found("stuck", "%s did not end within 60 s of %s", member.name, first)
@@ -148,7 +151,9 @@ fault("host quiet for a while", 2, "worker", function(cast)
   local member = list[math.random(math.max(1, #list))]
   if not member then return end
   member.process:signal "TSTP"
-  cast:later(math.random() * 3, function() member.process:signal "CONT" end, true)
+  cast:later(math.random() * 3, function()
+    if not member.process:ended() then member.process:signal "CONT" end
+  end, true)
 end)
 fault("host drained", 5, "drain", function(cast) ask_host(cast, "TERM") end)
 fault("host told twice", 2, "drain", function(cast) ask_host(cast, "TERM", "TERM") end)

@@ -207,9 +207,12 @@ static void take_turn(nsh_dispatch *d, turn *t) {
   nsh_mail_unlock(m);
 }
 
-/* Logs what a cycle said about one verdict. */
+/* Logs what a cycle said about one verdict. One whose row somebody else holds
+** (BUSY) is written a little later, and no news. */
 static void log_verdict(const ns_verdict *v) {
   ns_field id = ns_fi("id", v->id);
+  if (v->status == NS_EBUSY)
+    return;
   if (v->status == NS_ESTALE)
     ns_log(NS_LOG_WARN, "job.stale", NS_FIELDS(id, ns_fi("run", v->run)));
   else if (v->status != NS_OK)

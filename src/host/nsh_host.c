@@ -395,13 +395,14 @@ static void on_signal(uv_signal_t *handle, int sig) {
 
 /* ---------------------------------------------------------- birth and death */
 
+static const int signals_heard[] = {SIGTERM, SIGINT,  SIGQUIT, SIGHUP,
+                                    SIGUSR1, SIGTSTP, SIGCONT};
+
 static void watch_signals(host *h) {
-  static const int sigs[] = {SIGTERM, SIGINT,  SIGQUIT, SIGHUP,
-                             SIGUSR1, SIGTSTP, SIGCONT};
-  for (size_t i = 0; i < sizeof sigs / sizeof sigs[0]; i++) {
+  for (size_t i = 0; i < sizeof signals_heard / sizeof signals_heard[0]; i++) {
     uv_signal_init(&h->loop, &h->signals[i]);
     h->signals[i].data = h;
-    uv_signal_start(&h->signals[i], on_signal, sigs[i]);
+    uv_signal_start(&h->signals[i], on_signal, signals_heard[i]);
   }
 }
 
@@ -456,9 +457,20 @@ static void say_goodbye(host *h) {
     uv_run(&h->loop, UV_RUN_ONCE);
 }
 
+/* From here on nobody listens to signals; one that comes now must not end us in
+** its default way, with a status that is not ours. */
+static void hold_signals(void) {
+  sigset_t held;
+  sigemptyset(&held);
+  for (size_t i = 0; i < sizeof signals_heard / sizeof signals_heard[0]; i++)
+    sigaddset(&held, signals_heard[i]);
+  pthread_sigmask(SIG_BLOCK, &held, NULL);
+}
+
 /* Closing their sockets ends seed and keeper, and whoever is left below. */
 static void close_loop(host *h) {
   say_goodbye(h);
+  hold_signals();
   nsh_brood_close(&h->brood);
   nsh_table_free(&h->table);
   uv_walk(&h->loop, close_handle, NULL);

@@ -195,6 +195,7 @@ bool nsh_seat_fork(nsh_seat *s, nsh_zygote *z) {
   s->rung = NSH_CALM;
   s->why = NSH_WHY_NONE;
   s->next_seq = 0;
+  s->idle_at = 0;
   s->progress = -1;
   s->poll = nsh_alloc(sizeof *s->poll);
   nsh_must(uv_poll_init(s->table->loop, s->poll, s->fd) == 0);

@@ -21,6 +21,7 @@
 
 #define STUCK_US 20000          /* a job behind one this old is taken back */
 #define EOF_US NS_SECOND        /* a worker that only closed its socket */
+#define DEAF_US (10 * NS_SECOND) /* a worker that does not start what it has */
 #define TICK_FINE 20000         /* period while somebody works */
 #define TICK_COARSE 100000      /* with many workers */
 #define FINE_SEATS 256
@@ -242,6 +243,28 @@ static void look(nsh_seat *s, int64_t now) {
   nsh_mail_unlock(t->mail);
 }
 
+/* Has an idle worker been given a job and not started it for long? It is
+** stopped or stuck, and no timeout of a job would ever end that. */
+static bool deaf(nsh_seat *s, int64_t now) {
+  int64_t since;
+  if (s->phase != NSH_UP || s->n == 0 || nsh_seat_running(s, &since)) {
+    s->idle_at = 0;
+    return false;
+  }
+  if (s->idle_at == 0 || s->idle_seq != nsh_seat_task(s, 0)->seq) {
+    s->idle_seq = nsh_seat_task(s, 0)->seq;
+    s->idle_at = now;
+  }
+  return now - s->idle_at > DEAF_US;
+}
+
+/* Its jobs were not started: they go back, and nothing is blamed. */
+static void replace(nsh_seat *s) {
+  ns_log(NS_LOG_WARN, "worker.deaf", NS_FIELDS(ns_fi("pid", s->pid)));
+  nsh_life_doom(s);
+  nsh_life_kill(s, SIGKILL);
+}
+
 void nsh_table_tick(nsh_table *t, int64_t now) {
   for (size_t i = 0; i < t->nseats; i++) {
     nsh_seat *s = &t->seats[i];
@@ -251,6 +274,8 @@ void nsh_table_tick(nsh_table *t, int64_t now) {
       nsh_ladder_climb(s, now);
     if (s->eof)
       hurry(s, now);
+    if (deaf(s, now))
+      replace(s);
   }
   nsh_life_fill(t);
   nsh_table_hand_out(t);
