@@ -186,7 +186,6 @@ local calls = {
   },
   ["encode, bad"] = { run = function() return core.encode { a = { b = print } } end, bad = "INVALID" },
   schema = { run = function() return core.schema() end },
-  sleep = { run = function() return core.sleep(0) or true end },
   statements = { run = function() return core.statements() end },
   sql = { run = function() return core.sql "claim_read" end },
   open = {

@@ -19,7 +19,8 @@ local WHO = assert(os.getenv "TORTURE_WHO")
 -- Outcomes and their weights.
 local MENU = {
   { "ack", 56 }, { "raise", 8 }, { "again", 9 }, { "spawn", 8 }, { "spawn_again", 3 }, { "spawn_raise", 2 },
-  { "discard", 2 }, { "release", 2 }, { "long", 5 }, { "crash", 2 }, { "exit", 1 }, { "hang", 1 }, { "big", 1 }, { "slot", 8 },
+  { "discard", 2 }, { "release", 2 }, { "long", 5 }, { "crash", 2 }, { "exit", 1 }, { "hang", 1 }, { "big", 1 },
+  { "slot", 8 },
 }
 local total = 0
 for _, item in ipairs(MENU) do total = total + item[2] end
