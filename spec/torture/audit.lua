@@ -295,7 +295,7 @@ function Audit:reason(id, number, run, ends, next_at)
   if ends[number] then return "ended" end
   if kind == "failed" and run.verdict == "fail" then return "failed" end
   if kind == "failed" and not run.verdict and run.plan == "hang" then return "timeout" end
-  if kind == "crashed" and run.plan == "crash" then return "crashed as planned" end
+  if kind == "crashed" and (run.plan == "crash" or run.plan == "slot_crash") then return "crashed as planned" end
   if run.verdict == "release" then return "released" end
   if run.verdict == "again" and self:again_taken(id, number, ends) then return "again" end
   if run.who:match "^program" and (run.plan == "crash" or run.plan == "exit") then return "program ended as planned" end
