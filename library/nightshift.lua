@@ -53,7 +53,7 @@ nightshift.null = nil
 ---@field database string?
 ---@field file string? my.cnf to read instead of the standard ones
 ---@field group string? group of my.cnf, read after [client]
----@field tls "off"|"verify"|"trust"|nil default: verify over TCP
+---@field tls "off"|"verify"|"trust"|nil default: verify to other machines, off to this one
 ---@field ca string? PEM file
 ---@field cert string? PEM file
 ---@field key string? PEM file

@@ -62,7 +62,7 @@ typedef struct ns_config {
   unsigned port;
   const char *file;     /* my.cnf to read instead of the standard ones */
   const char *group;    /* my.cnf group; read after [client] */
-  const char *tls;      /* "off", "verify" (default over TCP), "trust" */
+  const char *tls;      /* "off", "verify" (default to other machines), "trust" */
   const char *ca, *cert, *key; /* PEM files */
   int64_t connect_timeout; /* µs; default 3 s */
   int64_t read_timeout; /* µs the server may let us wait for a reply before it
