@@ -134,15 +134,48 @@ end)
 
 local NOT_LOOKED_AT = "not looked at: the tables are not as they should be"
 
+--- What the schema makes: name = its engine; false for what has none.
+local function expected_tables()
+  local expected = {}
+  for _, statement in ipairs(core.schema()) do
+    local what, name = statement.text:gsub("IF NOT EXISTS ", ""):match "^CREATE[%u ]- (%u+) (nightshift_[%l_]+)"
+    if what and what ~= "PROCEDURE" then
+      expected[name] = what == "TABLE" and (name == "nightshift_listener" and "MEMORY" or "InnoDB")
+    end
+  end
+  return expected
+end
+
+--- Those that are not there for sure: no list of the server shows things to
+-- whom they are none of his business, but a statement says which it is.
+local function missing_tables(seen, expected, shown)
+  local missing, list = {}, {}
+  for _, name in ipairs(core.statements()) do
+    local ok, message, code = seen.handle:may(name)
+    local gone = not ok and code == "SCHEMA" and message:match "[.`'](nightshift_[%l_]+)"
+    if gone and expected[gone] ~= nil and not shown[gone] then missing[gone] = true end
+  end
+  for name in pairs(missing) do list[#list + 1] = name .. " is not there" end
+  table.sort(list)
+  return list
+end
+
 check("tables", function(seen)
   if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
-  local wrong = {}
+  local expected, shown, wrong = expected_tables(), {}, {}
   for _, row in ipairs(ask(seen, "doctor_tables") or {}) do
-    local expected = row.name == "nightshift_listener" and "MEMORY" or "InnoDB"
-    if row.engine ~= expected then wrong[#wrong + 1] = ("%s is %s"):format(row.name, row.engine) end
+    local engine = expected[row.name]
+    shown[row.name] = true
+    if engine and row.engine ~= engine then wrong[#wrong + 1] = ("%s is %s"):format(row.name, row.engine) end
   end
-  if #wrong == 0 then return "ok", "InnoDB, and the list of listeners in memory" end
-  return "fail", table.concat(wrong, ", "), "ALTER TABLE … ENGINE=InnoDB (MEMORY for nightshift_listener)"
+  local missing = missing_tables(seen, expected, shown)
+  if #missing > 0 then
+    return "fail", table.concat(missing, ", "),
+      "bring it back from a backup; its statement is in nightshift init --print"
+  elseif #wrong > 0 then
+    return "fail", table.concat(wrong, ", "), "ALTER TABLE … ENGINE=InnoDB (MEMORY for nightshift_listener)"
+  end
+  return "ok", "InnoDB, and the list of listeners in memory"
 end)
 
 --- What a role lacks, in words: a list without repetitions.

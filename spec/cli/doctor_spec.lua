@@ -106,6 +106,26 @@ describe("nightshift doctor", function()
     expect((examine(url)).schema, "fail", "newer", "upgrade this program")
   end)
 
+  it("names what of the schema is not there", function()
+    for _, gone in ipairs { "TABLE nightshift_slot", "TABLE nightshift_listener", "TABLE nightshift_expiry",
+      "VIEW nightshift_jobs", "SEQUENCE nightshift_id" } do
+      local _, thing = gone:match "^(%u+) (%S+)$"
+      local place, database = server:fresh()
+      local worker, user = server:user(place, "")
+      local _, text = proc.nightshift { "doctor", "--grants", "worker", "--user", user .. "@localhost" }
+      server:sql(text, database)
+      server:sql("DROP " .. gone, database)
+      local found, exit = examine(place)
+      assert.equal(1, exit)
+      expect(found.tables, "fail", thing .. " is not there", "backup", "nightshift init --print")
+      -- whoever may not look says nothing of what he cannot see
+      found = examine(worker)
+      local hidden = thing == "nightshift_listener" or thing == "nightshift_jobs"
+      expect(found.tables, hidden and "ok" or "fail", hidden and "" or thing .. " is not there")
+      assert.is_nil(found.tables.found:find("nightshift_attempt", 1, true))
+    end
+  end)
+
   it("sees a table of another engine", function()
     server:sql("ALTER TABLE nightshift_notice ENGINE=MyISAM", name)
     expect((examine(url)).tables, "fail", "nightshift_notice is MyISAM")

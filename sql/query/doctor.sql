@@ -14,6 +14,14 @@ SELECT h.id, h.kind, h.host, h.pid, h.dead, {now} - h.beat AS silent,
 FROM nightshift_holder h
 ORDER BY h.id
 
+-- name: doctor_jobs
+-- Is the view there, and all that it reads? Never run, only prepared.
+SELECT id FROM nightshift_jobs LIMIT 0
+
+-- name: doctor_listeners
+-- Is the list there? Never run, only prepared: all else goes by its procedures.
+SELECT thread FROM nightshift_listener LIMIT 0
+
 -- name: doctor_orphans
 -- Claimed batches whose holder is not known. Index: PRIMARY of holder.
 SELECT COUNT(*) AS n FROM nightshift_lease l
@@ -38,7 +46,6 @@ SHOW SESSION STATUS WHERE Variable_name IN ('Innodb_history_list_length',
 -- Shows those that this user may do anything with.
 SELECT table_name AS name, engine FROM information_schema.tables
 WHERE table_schema = DATABASE() AND table_name LIKE 'nightshift%'
-  AND table_type = 'BASE TABLE'
 
 -- name: doctor_take_lock
 -- Params: name. Given back when the connection ends.
