@@ -115,12 +115,25 @@ local function newest_schema()
   return schema[#schema].version
 end
 
+--- The procedures that this account is shown, by name.
+local function routines(seen)
+  if not seen.routines then
+    seen.routines = {}
+    for _, row in ipairs(ask(seen, "doctor_routines") or {}) do seen.routines[row.name] = row end
+  end
+  return seen.routines
+end
+
+local CALLS_ONLY = "not looked at: this account may only call the procedures"
+
 check("schema", function(seen)
   local rows, message = ask(seen, "handle_schema")
   local version = rows and rows[1] and math.tointeger(tonumber(rows[1].value))
   local ours = newest_schema()
   seen.tables = version == ours
   if not rows and message:find("(1142)", 1, true) then
+    seen.calls_only = next(routines(seen)) ~= nil
+    if seen.calls_only then return "ok", CALLS_ONLY end
     return "fail", message, "grant what the user needs: nightshift doctor --grants"
   elseif not version then
     return "fail", "there are no Nightshift tables in this database", "nightshift init"
@@ -149,18 +162,19 @@ end
 --- Those that are not there for sure: no list of the server shows things to
 -- whom they are none of his business, but a statement says which it is.
 local function missing_tables(seen, expected, shown)
-  local missing, list = {}, {}
+  local missing, names = {}, {}
   for _, name in ipairs(core.statements()) do
     local ok, message, code = seen.handle:may(name)
     local gone = not ok and code == "SCHEMA" and message:match "[.`'](nightshift_[%l_]+)"
     if gone and expected[gone] ~= nil and not shown[gone] then missing[gone] = true end
   end
-  for name in pairs(missing) do list[#list + 1] = name .. " is not there" end
-  table.sort(list)
-  return list
+  for name in pairs(missing) do names[#names + 1] = name .. " is not there" end
+  table.sort(names)
+  return names
 end
 
 check("tables", function(seen)
+  if seen.calls_only then return "ok", CALLS_ONLY end
   if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
   local expected, shown, wrong = expected_tables(), {}, {}
   for _, row in ipairs(ask(seen, "doctor_tables") or {}) do
@@ -203,10 +217,8 @@ local function lacks(seen, role, callable)
 end
 
 check("grants", function(seen)
-  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
-  local callable, able, unable = {}, {}, {}
-  for _, row in ipairs(ask(seen, "doctor_routines") or {}) do callable[row.name] = row end
-  seen.callable = callable
+  if not seen.tables and not seen.calls_only then return "warn", NOT_LOOKED_AT, "see schema" end
+  local callable, able, unable = routines(seen), {}, {}
   for _, name in ipairs(grants.names) do
     local missing = lacks(seen, grants[name], callable)
     if #missing == 0 then
@@ -247,13 +259,14 @@ local function judge_ring(seen, definer, took)
 end
 
 check("ring", function(seen)
-  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
-  local ring = seen.callable.nightshift_ring
+  if not seen.tables and not seen.calls_only then return "warn", NOT_LOOKED_AT, "see schema" end
+  local callable = routines(seen)
+  local ring = callable.nightshift_ring
   if not ring then
     return "warn", "this user may not call nightshift_ring: nobody wakes for its pushes, they wait up to 10 s",
       "GRANT EXECUTE ON PROCEDURE nightshift_ring; nothing to do for one who only reads"
   end
-  local listens = seen.callable.nightshift_listen
+  local listens = callable.nightshift_listen
   local took, message, code
   if listens then
     took, message, code = seen.handle:ring_try()
@@ -319,6 +332,7 @@ local function scanned(rows)
 end
 
 check("plans", function(seen)
+  if seen.calls_only then return "ok", CALLS_ONLY end
   if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
   local bad, asked = {}, 0
   for _, hot in ipairs(plans.hot) do
@@ -402,6 +416,7 @@ end)
 local SILENT = 30 * 1000000 -- µs without a beat after which a host is dead
 
 check("holders", function(seen)
+  if seen.calls_only then return "ok", CALLS_ONLY end
   if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
   local rows = ask(seen, "doctor_holders")
   local orphans = ask(seen, "doctor_orphans")

@@ -95,7 +95,8 @@ local function ask_server(args, facts)
   end
   local core_handle <close> = handle
   local server = core_handle:execute "@report_server"
-  local schema = core_handle:execute "@report_schema"
+  local schema, _, why = core_handle:execute "@report_schema"
+  facts.tables_code = why == "DENIED" and why or nil
   if server and server[1] then facts.server, facts.database = server[1].version, server[1].db end
   if schema and schema[1] then facts.tables = math.tointeger(tonumber(schema[1].value)) end
 end
@@ -103,8 +104,9 @@ end
 local function server_line(facts)
   if facts.error then return ("server      not reached: %s (%s)"):format(facts.error, facts.code) end
   if not facts.server then return "server      not asked: no --url and no $NIGHTSHIFT_URL" end
-  return ("server      %s, database %s, tables of version %s")
-    :format(facts.server, facts.database or "-", facts.tables or "none")
+  local tables = facts.tables_code and "this user may not look at the version of the tables"
+    or "tables of version " .. (facts.tables or "none")
+  return ("server      %s, database %s, %s"):format(facts.server, facts.database or "-", tables)
 end
 
 function commands.version(args)
