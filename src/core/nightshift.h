@@ -32,7 +32,7 @@
 #include "../base/ns_err.h"
 
 #define NS_VERSION "0.1.0"
-#define NS_SCHEMA_VERSION 4
+#define NS_SCHEMA_VERSION 5
 
 /* Limits and defaults; the one place they are written. */
 #define NS_MAX_QUEUE 64              /* bytes of a queue name */
@@ -43,6 +43,7 @@
 #define NS_DECAY 8                   /* priority lost per unfinished return */
 #define NS_MAX_ATTEMPTS 10
 #define NS_MAX_CRASHES 3
+#define NS_MAX_RUN INT64_C(4000000000) /* with the next return a job is dead */
 #define NS_LOST_TOGETHER 2            /* losses before a job is claimed alone */
 #define NS_BACKOFF INT64_C(5000000)          /* first retry delay */
 #define NS_BACKOFF_MAX INT64_C(3600000000)   /* the longest one */

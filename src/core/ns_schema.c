@@ -17,6 +17,7 @@
 #define ER_TABLE_EXISTS 1050
 #define ER_SP_EXISTS 1304
 #define ER_NO_SUCH 1146
+#define ER_CONSTRAINT_FAILED 4025
 #define ER_NO_SUCH_COLUMN 1054
 
 const char *ns_schema_text(size_t i, int *version, const char **name) {
@@ -76,8 +77,24 @@ static bool exists_already(const ns_err *err) {
   return err->sqlerr == ER_TABLE_EXISTS || err->sqlerr == ER_SP_EXISTS;
 }
 
+/* A constraint is refused for the sake of a row: which one? */
+static void name_row(ns_db *db, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_value most = ns_vint(NS_MAX_RUN);
+  ns_err none;
+  if (ns_run(db, NS_SQL_ADMIN_OVER_BOUND, &most, &none) == NS_OK &&
+      ns_row(db, NS_SQL_ADMIN_OVER_BOUND, &row, &none) == NS_OK && row != NULL)
+    ns_fail(err, NS_ESCHEMA,
+            "job %lld has run %lld, which somebody wrote by hand; the limit is "
+            "%lld. Cancel it with the program of before, or delete its row; "
+            "then migrate",
+            (long long)row[0].i, (long long)row[1].i, (long long)NS_MAX_RUN);
+}
+
 static ns_status apply(ns_db *db, const ns_schema_statement *s, ns_err *err) {
   ns_status st = ns_text(db, s->text, err);
+  if (st != NS_OK && err->sqlerr == ER_CONSTRAINT_FAILED)
+    name_row(db, err);
   if (st != NS_OK && exists_already(err)) {
     ns_err_clear(err);
     return NS_OK;
