@@ -352,10 +352,10 @@ function Db:prune(opts) end
 ---@return nightshift.Code? code
 function Db:rescue(opts) end
 
---- Creates or upgrades the tables.
+--- Creates or upgrades the tables, and makes procedures and view anew.
 ---@return integer? before version found, 0 for none
 ---@return integer|string|nil now version now, or the message
----@return nightshift.Code? code `DENIED`, `SCHEMA`
+---@return nightshift.Code? code `DENIED`, `SCHEMA`, `BUSY`
 function Db:migrate() end
 
 --- Is the server there? Reconnects when needed.

@@ -183,13 +183,53 @@ check("tables", function(seen)
     if engine and row.engine ~= engine then wrong[#wrong + 1] = ("%s is %s"):format(row.name, row.engine) end
   end
   local missing = missing_tables(seen, expected, shown)
-  if #missing > 0 then
+  if #missing == 1 and missing[1] == "nightshift_jobs is not there" then
+    return "fail", missing[1], "nightshift migrate makes the view anew"
+  elseif #missing > 0 then
     return "fail", table.concat(missing, ", "),
       "bring it back from a backup; its statement is in nightshift init --print"
   elseif #wrong > 0 then
     return "fail", table.concat(wrong, ", "), "ALTER TABLE … ENGINE=InnoDB (MEMORY for nightshift_listener)"
   end
   return "ok", "InnoDB, and the list of listeners in memory"
+end)
+
+local PROCEDURES = { "listen", "nudge", "push", "ring" }
+
+--- Calls each procedure to no effect. `absent`: those that are not there, as far
+-- as the server tells; `orphaned`: those whose definer is gone.
+local function call_all(seen)
+  local absent, orphaned, there = {}, {}, 0
+  for _, short in ipairs(PROCEDURES) do
+    local name = "nightshift_" .. short
+    local _, message = ask(seen, "doctor_call_" .. short)
+    local number_of = message and message:match "%((%d+)%)$"
+    if number_of == "1305" then
+      absent[#absent + 1] = name
+      absent[name] = true
+    elseif number_of == "1449" then
+      orphaned[#orphaned + 1] = name
+    elseif number_of ~= "1370" then
+      there = there + 1
+    end
+  end
+  return absent, orphaned, there
+end
+
+check("procedures", function(seen)
+  seen.absent = {}
+  if not seen.tables and not seen.calls_only then return "warn", NOT_LOOKED_AT, "see schema" end
+  local absent, orphaned, there = call_all(seen)
+  seen.absent = absent
+  if #absent > 0 then
+    return "fail", table.concat(absent, ", ") .. " not there", "nightshift migrate makes procedures anew"
+  elseif #orphaned > 0 then
+    local definer = (routines(seen)[orphaned[1]] or {}).definer or "their definer"
+    return "fail", ("%s belong to %s, and there is no such user any more"):format(
+      table.concat(orphaned, ", "), definer),
+      "nightshift migrate, by an account that stays and has CONNECTION ADMIN: it makes procedures anew"
+  end
+  return "ok", ("%d of %d may be called"):format(there, #PROCEDURES)
 end)
 
 --- What a role lacks, in words: a list without repetitions.
@@ -211,7 +251,7 @@ local function lacks(seen, role, callable)
     end
   end
   for _, routine in ipairs(role.routines) do
-    if not callable[routine] then add("EXECUTE on " .. routine) end
+    if not callable[routine] then add((seen.absent[routine] and "" or "EXECUTE on ") .. routine) end
   end
   return missing
 end
@@ -262,7 +302,9 @@ check("ring", function(seen)
   if not seen.tables and not seen.calls_only then return "warn", NOT_LOOKED_AT, "see schema" end
   local callable = routines(seen)
   local ring = callable.nightshift_ring
-  if not ring then
+  if seen.absent.nightshift_ring then
+    return "warn", "nightshift_ring is not there: nobody wakes for a push, jobs wait up to 10 s", "see procedures"
+  elseif not ring then
     return "warn", "this user may not call nightshift_ring: nobody wakes for its pushes, they wait up to 10 s",
       "GRANT EXECUTE ON PROCEDURE nightshift_ring; nothing to do for one who only reads"
   end
@@ -275,7 +317,7 @@ check("ring", function(seen)
   end
   if not took and message:find("(1449)", 1, true) then
     return "fail", ("nightshift_ring belongs to %s, and there is no such user any more"):format(ring.definer),
-      "create that user again with CONNECTION ADMIN, or have the procedures made anew by one who stays"
+      "nightshift migrate, by an account that stays and has CONNECTION ADMIN: it makes procedures anew"
   elseif not took then
     return "fail", ("%s (%s)"):format(message, code), "call nightshift_ring by hand and see"
   elseif not listens then

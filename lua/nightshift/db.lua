@@ -228,8 +228,8 @@ end
 db.KEEP_DONE = 86400 * 1000000
 db.KEEP_DEAD = 30 * 86400 * 1000000
 
---- Creates or upgrades the tables; gives the version found before (0: none)
--- and the version now.
+--- Creates or upgrades the tables and makes procedures and view anew; gives the
+-- version found before (0: none) and the version now.
 ---@return integer|nil before
 ---@return integer|string|nil now
 ---@return string? code

@@ -56,7 +56,8 @@ describe("nightshift doctor", function()
       names[#names + 1] = check
     end
     assert.same({ "server", "connection", "clock", "isolation", "durability", "binlog", "writable", "schema", "tables",
-      "grants", "ring", "locks", "plans", "timeouts", "connections", "tmpdir", "transactions", "holders" }, names)
+      "procedures", "grants", "ring", "locks", "plans", "timeouts", "connections", "tmpdir", "transactions", "holders" },
+      names)
   end)
 
   it("exits 69 when the server is away, and 1 when it does not let us in", function()
@@ -117,7 +118,8 @@ describe("nightshift doctor", function()
       server:sql("DROP " .. gone, database)
       local found, exit = examine(place)
       assert.equal(1, exit)
-      expect(found.tables, "fail", thing .. " is not there", "backup", "nightshift init --print")
+      expect(found.tables, "fail", thing .. " is not there",
+        thing == "nightshift_jobs" and "nightshift migrate" or "nightshift init --print")
       -- whoever may not look says nothing of what he cannot see
       found = examine(worker)
       local hidden = thing == "nightshift_listener" or thing == "nightshift_jobs"

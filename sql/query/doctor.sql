@@ -1,6 +1,20 @@
 -- What `nightshift doctor` asks. Reads only, takes no row lock, and is run by
 -- hand: none of this is part of a verb. Sorted by name.
 
+-- name: doctor_call_listen
+-- These four calls write nothing and wake a listener at most; their error tells
+-- whether the procedure is there, and its definer, and whether we may.
+CALL nightshift_listen(NULL, 0)
+
+-- name: doctor_call_nudge
+CALL nightshift_nudge(-1, FALSE)
+
+-- name: doctor_call_push
+CALL nightshift_push(NULL, NULL, NULL, NULL)
+
+-- name: doctor_call_ring
+CALL nightshift_ring()
+
 -- name: doctor_free_lock
 -- Params: name. 1: free, 0: taken.
 SELECT IS_FREE_LOCK(?) AS free

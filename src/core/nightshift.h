@@ -120,8 +120,10 @@ ns_counters ns_count(const ns_db *db);
 ** '*version' and '*name' get the migration it belongs to and its name. */
 const char *ns_schema_text(size_t i, int *version, const char **name);
 
-/* Creates or upgrades all tables, up to NS_SCHEMA_VERSION. '*from' gets the
-** version found (0: none). Safe to repeat. Errors: DENIED, SCHEMA (newer). */
+/* Creates or upgrades all tables, up to NS_SCHEMA_VERSION, and makes procedures
+** and views anew, by the rights of this user. '*from' gets the version found
+** (0: none). Safe to repeat, also while jobs flow. Errors: DENIED, SCHEMA
+** (newer), BUSY (somebody has been inside a procedure for ten seconds). */
 ns_status ns_migrate(ns_db *db, int *from, ns_err *err);
 
 /* ------------------------------------------------------------------ push */

@@ -282,7 +282,7 @@ static ns_status open_parsed(ns_db *db, ns_err *err) {
     db->cfg.no_schema = true; /* created below */
   st = connect_once(db, err);
   if (st == NS_OK && db->private_url != NULL && checked) {
-    st = ns_migrate(db, &from, err);
+    st = ns_schema_raise(db, false, &from, err);
     db->cfg.no_schema = false;
   }
   return st;

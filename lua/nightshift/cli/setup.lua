@@ -15,7 +15,7 @@ local commands = setup.commands
 function setup.define(parser)
   local init = parser:command("init", "Create Nightshift's tables in the database.")
   init:flag("--print", "Print the SQL instead, ready for the mariadb client.")
-  parser:command("migrate", "Upgrade the tables to this version of Nightshift.")
+  parser:command("migrate", "Upgrade the tables to this version of Nightshift, and make the procedures anew.")
   local prune = parser:command("prune", "Delete the history of finished jobs.")
   prune:option("--done", 'Delete done jobs older than this, e.g. "1d"; "never" keeps them.', "1d")
   prune:option("--dead", 'The same for dead and cancelled jobs.', "30d")
@@ -50,11 +50,11 @@ local function migrate(args)
   local handle <close> = context.connect(args, { no_schema = true })
   local before, now = context.must(handle:migrate())
   if before == now then
-    output.line(("the tables are of version %d already"):format(now))
+    output.line(("the tables are of version %d already; procedures and view were made anew"):format(now))
   elseif before == 0 then
     output.line(("created the tables, version %d"):format(now))
   else
-    output.line(("upgraded the tables from version %d to %d"):format(before, now))
+    output.line(("upgraded the tables from version %d to %d; procedures and view were made anew"):format(before, now))
   end
 end
 
