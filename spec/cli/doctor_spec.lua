@@ -56,8 +56,8 @@ describe("nightshift doctor", function()
       names[#names + 1] = check
     end
     assert.same({ "server", "connection", "clock", "isolation", "durability", "binlog", "writable", "schema", "tables",
-      "procedures", "grants", "ring", "locks", "plans", "timeouts", "connections", "tmpdir", "transactions", "holders" },
-      names)
+      "procedures", "grants", "ring", "locks", "plans", "timeouts", "connections", "tmpdir", "transactions",
+      "holders" }, names)
   end)
 
   it("exits 69 when the server is away, and 1 when it does not let us in", function()
