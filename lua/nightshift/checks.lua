@@ -194,6 +194,29 @@ check("tables", function(seen)
   return "ok", "InnoDB, and the list of listeners in memory"
 end)
 
+local LAST_BLOCK = math.maxinteger // 100 -- ids come in blocks of 100
+local FAR_BLOCK = 1000000000000000 -- a thousand blocks a second for 30,000 years
+
+--- The statement that takes the sequence back, behind what is in use.
+local function restart(seen)
+  local most = FAR_BLOCK * 100
+  local rows = ask(seen, "doctor_ids_used", most, most, most, most)
+  local block = rows and tostring(rows[1].block + 1000) or "N, above the highest id of jobs, leases and holders / 100"
+  return ("find out who called SETVAL, then as an administrator: ALTER SEQUENCE nightshift_id RESTART %s"):format(block)
+end
+
+check("ids", function(seen)
+  local rows = seen.tables and ask(seen, "doctor_ids")
+  if not rows then return "ok", "not looked at: this user may not read the sequence" end
+  local block = rows[1].next
+  local found = ("block %d of %d"):format(block, LAST_BLOCK)
+  if block < FAR_BLOCK then return "ok", found end
+  if block < LAST_BLOCK then
+    return "warn", found .. ": no use comes this far, somebody has set the sequence", restart(seen)
+  end
+  return "fail", found .. ": there are no more ids, every push fails", restart(seen)
+end)
+
 local PROCEDURES = { "listen", "nudge", "push", "ring" }
 
 --- Calls each procedure to no effect. `absent`: those that are not there, as far

@@ -56,7 +56,7 @@ describe("nightshift doctor", function()
       names[#names + 1] = check
     end
     assert.same({ "server", "connection", "clock", "isolation", "durability", "binlog", "writable", "schema", "tables",
-      "procedures", "grants", "ring", "locks", "plans", "timeouts", "connections", "tmpdir", "transactions",
+      "ids", "procedures", "grants", "ring", "locks", "plans", "timeouts", "connections", "tmpdir", "transactions",
       "holders" }, names)
   end)
 

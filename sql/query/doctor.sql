@@ -28,6 +28,19 @@ SELECT h.id, h.kind, h.host, h.pid, h.dead, {now} - h.beat AS silent,
 FROM nightshift_holder h
 ORDER BY h.id
 
+-- name: doctor_ids
+-- How far the sequence of blocks of ids is.
+SELECT next_not_cached_value AS next FROM nightshift_id
+
+-- name: doctor_ids_used
+-- Params: a limit, four times. The highest block in use below it. Index: PRIMARY
+-- of each, its last row.
+SELECT GREATEST(
+  COALESCE((SELECT MAX(id) FROM nightshift_job WHERE id < ?), 0),
+  COALESCE((SELECT MAX(id) FROM nightshift_finished WHERE id < ?), 0),
+  COALESCE((SELECT MAX(id) FROM nightshift_lease WHERE id < ?), 0),
+  COALESCE((SELECT MAX(id) FROM nightshift_holder WHERE id < ?), 0)) DIV 100 AS block
+
 -- name: doctor_jobs
 -- Is the view there, and all that it reads? Never run, only prepared.
 SELECT id FROM nightshift_jobs LIMIT 0

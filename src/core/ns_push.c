@@ -99,8 +99,15 @@ static ns_status take_block(ns_db *db, int64_t blocks, ns_err *err,
   ns_status st = ns_run(db, NS_SQL_HANDLE_IDS, &param, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_HANDLE_IDS, &row, err)) == NS_OK && row != NULL) {
-    int64_t id = row[0].i * ID_BLOCK;
-    int64_t end = id + ID_BLOCK;
+    int64_t id;
+    int64_t end;
+    if (row[0].i < 0 || row[0].i >= INT64_MAX / ID_BLOCK)
+      return ns_fail(err, NS_ESQL,
+                     "the sequence nightshift_id has been set to %lld, and ids "
+                     "have run out; nightshift doctor says what to do",
+                     (long long)row[0].i);
+    id = row[0].i * ID_BLOCK;
+    end = id + ID_BLOCK;
     while (id < end && i < n)
       ids[i++] = id++;
     db->next_id = id; /* what the last block has left */
