@@ -13,11 +13,17 @@ local list = {}
 
 local function check(name, run) list[#list + 1] = { name = name, run = run } end
 
+local function is_read_only(message)
+  return message:find("(1290)", 1, true) ~= nil
+end
+
 --- Rows of a statement, or nil: this user may not ask, or the server knows no
--- such thing. Other trouble ends the examination.
+-- such thing, or takes no writing. Other trouble ends the examination.
 local function ask(seen, statement, ...)
   local rows, message, code = seen.handle:execute("@" .. statement, ...)
-  if rows or code == "DENIED" or code == "SQL" or code == "SCHEMA" then return rows, message end
+  if rows or code == "DENIED" or code == "SQL" or code == "SCHEMA" or is_read_only(message) then
+    return rows, message
+  end
   error({ message = message, code = code }, 0)
 end
 
@@ -341,6 +347,8 @@ check("ring", function(seen)
   if not took and message:find("(1449)", 1, true) then
     return "fail", ("nightshift_ring belongs to %s, and there is no such user any more"):format(ring.definer),
       "nightshift migrate, by an account that stays and has CONNECTION ADMIN: it makes procedures anew"
+  elseif not took and is_read_only(message) then
+    return "fail", "not tried, the server is read-only: who listens there cannot enter the list", "see writable"
   elseif not took then
     return "fail", ("%s (%s)"):format(message, code), "call nightshift_ring by hand and see"
   elseif not listens then
@@ -447,7 +455,7 @@ check("connections", function(seen)
     number(seen.status.max_used_connections)
   local found = ("%d of %d in use, %d at most so far"):format(used, limit, most)
   if used > 0.8 * limit or most >= limit then
-    return "warn", found, "raise max_connections: a host needs three, a handler that opens the database one more each"
+    return "warn", found, "raise max_connections: a host needs two, a handler that opens the database one more each"
   end
   return "ok", found
 end)

@@ -31,7 +31,8 @@ end
 local function check_id(verb, id)
   local whole = math.tointeger(id)
   if type(id) ~= "number" or not whole then
-    raise("%s: the id must be an integer, got %s", verb, tostring(id))
+    local got = type(id) == "string" and ("the string %q"):format(id) or tostring(id)
+    raise("%s: the id must be an integer, got %s", verb, got)
   end
   return whole
 end

@@ -87,6 +87,22 @@ describe("nightshift doctor", function()
     with("read_only", "1", function(found) expect(found.writable, "fail", "read-only") end)
   end)
 
+  it("says of a read-only server that it is, and looks at the rest", function()
+    local empty = server:empty()
+    local maker = server:user(empty, "ALL") -- an administrator's procedures write all the same
+    local made <close> = assert(core.open { url = maker, no_schema = true })
+    assert(made:migrate())
+    server:sql "SET GLOBAL read_only=1"
+    local ok, found, exit = pcall(examine, maker)
+    server:sql "SET GLOBAL read_only=0"
+    assert(ok, found)
+    assert.equal(1, exit)
+    expect(found.writable, "fail", "read-only")
+    expect(found.ring, "fail", "the server is read-only", "see writable")
+    expect(found.procedures, "ok", "4 of 4")
+    assert.is_truthy(found.holders)
+  end)
+
   it("sees limits that are too tight", function()
     with("wait_timeout", "20", function(found) expect(found.timeouts, "warn", "wait_timeout=20") end)
     with("max_statement_time", "5", function(found) expect(found.timeouts, "warn", "max_statement_time") end)

@@ -377,8 +377,7 @@ static ns_status refuse_connect(ns_link *l, const ns_config *cfg, ns_err *err) {
     ns_err_context(err, "access denied");
   else if (st != NS_ESCHEMA) /* whatever the reason: it cannot be reached */
     ns_fail(err, NS_EGONE, "cannot connect: %s (%u)", mysql_error(l->my), sqlerr);
-  if (err != NULL)
-    err->sqlerr = sqlerr;
+  err->sqlerr = sqlerr;
   return err->status;
 }
 
