@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "nsh_confine.h"
 #include "nsh_host.h"
 #include "nsh_lua.h"
 #include "nsh_secrets.h"
@@ -63,6 +64,7 @@ int main(int argc, char **argv) {
   arguments a = {argc, argv};
   int code;
   lua_State *L;
+  nsh_no_core();
   open_streams();
   L = nsh_secrets_hide(argc, argv) ? nsh_lua_new() : NULL;
   if (L == NULL) {
