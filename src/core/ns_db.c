@@ -206,6 +206,10 @@ static const char *host_of(const MYSQL *my, const ns_config *cfg) {
   return cfg->host != NULL && cfg->host[0] != '\0' ? cfg->host : my->options.host;
 }
 
+static const char *database_of(const MYSQL *my, const ns_config *cfg) {
+  return cfg->database != NULL ? cfg->database : my->options.db;
+}
+
 /* TLS: verified by default to other machines, off on this one. */
 static const char *tls_mode(const MYSQL *my, const ns_config *cfg) {
   bool asked = cfg->ca != NULL || cfg->cert != NULL || cfg->key != NULL;
@@ -274,6 +278,10 @@ static ns_status set_options(MYSQL *my, const ns_config *cfg, ns_err *err) {
   set_timeouts(my, cfg); /* a file's win */
   if ((st = read_files(my, cfg, err)) != NS_OK)
     return st;
+  if (database_of(my, cfg) == NULL)
+    return ns_fail(err, NS_EINVALID,
+                   "no database is named; add it to the URL: "
+                   "mysql://user@host/DATABASE");
   mysql_optionsv(my, MYSQL_SET_CHARSET_NAME, "utf8mb4");
   mysql_optionsv(my, MYSQL_OPT_LOCAL_INFILE, &no_files);
   mysql_optionsv(my, MYSQL_OPT_CONNECT_ATTR_ADD, "program_name", "nightshift");
@@ -372,7 +380,7 @@ static ns_status refuse_connect(ns_link *l, const ns_config *cfg, ns_err *err) {
     ns_fail(err, NS_ESCHEMA,
             "the database '%.64s' does not exist; create it, then run "
             "`nightshift init`",
-            cfg->database);
+            database_of(l->my, cfg));
   else if (st == NS_EDENIED)
     ns_err_context(err, "access denied");
   else if (st != NS_ESCHEMA) /* whatever the reason: it cannot be reached */
@@ -393,7 +401,8 @@ ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
   st = set_options(l->my, cfg, err);
   if (st == NS_OK &&
       mysql_real_connect(l->my, host_of(l->my, cfg), cfg->user, cfg->password,
-                         cfg->database, cfg->port, cfg->socket, 0) == NULL)
+                         database_of(l->my, cfg), cfg->port, cfg->socket,
+                         CLIENT_REMEMBER_OPTIONS) == NULL)
     st = refuse_connect(l, cfg, err);
   if (st == NS_OK)
     st = set_session(l, cfg, err);

@@ -269,11 +269,6 @@ static ns_status open_parsed(ns_db *db, ns_err *err) {
   int from;
   if (db->cfg.url != NULL)
     st = ns_url_parse(db->cfg.url, &db->url, err);
-  if (st == NS_OK && effective(db).database == NULL && db->cfg.group == NULL &&
-      db->cfg.file == NULL)
-    st = ns_fail(err, NS_EINVALID,
-                 "no database is named; add it to the URL: "
-                 "mysql://user@host/DATABASE");
   if (st != NS_OK)
     return st;
   if (effective(db).max_payload > 0)
