@@ -93,19 +93,20 @@ describe("a handler's error", function()
 end)
 
 describe("os.exit in a handler", function()
-  it("fails the job and keeps the worker", function()
-    q:push("exit", nil, ONCE)
-    q:push("caught", nil, ONCE)
-    local job, log = work_one([[
-      return {
-        exit = function() os.exit(0) end,
-        caught = function() pcall(os.exit, 0) return "went on" end,
-        last = function() return 1 end,
-      }]], "last")
-    assert.equal("done", job.state)
-    assert.equal(2, #host.events(log, "job.failed"))
-    assert.matches("os.exit called by the handler", log)
-    assert.equal(0, #host.events(log, "worker.died"))
+  it("ends the worker; what it has written is there", function()
+    local path = fixture.dir() .. "/written"
+    local job, log = work_one(([[return { exit = function(job)
+      if job.crashes == 1 then return "again" end
+      kept = io.open(%q, "w")
+      kept:write "all of it"
+      pcall(os.exit, false)
+    end }]]):format(path), "exit")
+    assert.same({ "done", "again", 0 }, { job.state, job.result, job.attempts })
+    assert.equal("all of it", io.open(path):read "a")
+    assert.equal(1, #host.events(log, "worker.died"))
+    local row = handle:execute("SELECT error, log FROM nightshift_attempt WHERE job_id = ?", job.id)[1]
+    assert.equal("worker exited with status 1", row.error)
+    assert.matches("os.exit called\nstack traceback:.*jobs.lua:5", row.log)
   end)
 end)
 

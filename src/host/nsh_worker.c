@@ -285,12 +285,20 @@ static int api_quota(lua_State *L) {
   return 0;
 }
 
+/* exit(status): what the handler wrote is not lost. */
+static int api_exit(lua_State *L) {
+  int status = (int)luaL_checkinteger(L, 1);
+  fflush(NULL);
+  leave(status);
+}
+
 void nsh_worker_pushapi(lua_State *L) {
   static const luaL_Reg api[] = {{"touch", api_touch},
                                  {"cancelled", api_cancelled},
                                  {"log", api_log},
                                  {"take_id", api_take_id},
                                  {"quota", api_quota},
+                                 {"exit", api_exit},
                                  {NULL, NULL}};
   luaL_newlib(L, api);
 }
