@@ -9,7 +9,9 @@
 ** next cycle or reconnect.
 **
 ** Invariant: each lease is given back in one transaction that settles its jobs
-** and deletes it. So whatever ends the rescuer, the next look goes on.
+** and deletes it. So whatever ends the rescuer, the next look goes on. A job
+** that the server refuses to give back keeps its lease, and nobody else waiting:
+** the look tells of it in the end.
 */
 #include "ns_rescue.h"
 
@@ -38,6 +40,23 @@ static void no_later(int64_t *t, int64_t than) {
     *t = than > 0 ? than : 0;
 }
 
+/* What a look has come to so far. */
+typedef struct look {
+  ns_rescued sum;
+  int64_t again_in; /* µs */
+  ns_err trouble;   /* the first that did not end it */
+} look;
+
+/* Trouble with one lease or holder does not keep the others waiting. */
+static ns_status note(look *k, ns_status st, ns_err *err) {
+  if (st == NS_OK || st == NS_EGONE || st == NS_ENOMEM)
+    return st;
+  if (k->trouble.status == NS_OK)
+    k->trouble = *err;
+  ns_err_clear(err);
+  return NS_OK;
+}
+
 /* ------------------------------------------------------------- one lease */
 
 /* A lease on its way back. */
@@ -45,7 +64,8 @@ typedef struct work {
   int64_t lease;
   ns_verdict *verdicts;
   size_t n, cap;
-  bool whole;     /* nothing of it was held by somebody else */
+  size_t from, to; /* the verdicts of this transaction */
+  bool whole;      /* nothing of it was held by somebody else */
   char error[64]; /* of the attempts, and of poison */
 } work;
 
@@ -72,39 +92,73 @@ static ns_status drop_lease(ns_db *db, int64_t lease, ns_err *err) {
   return st == NS_OK ? ns_bulk(db, NS_SQL_SETTLE_EXPIRY, &id, 1, err) : st;
 }
 
-static ns_status give_back_run(ns_db *db, ns_tx *tx, ns_err *err) {
+static ns_status settle_some(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
-  ns_status st = read_tokens(db, w, err);
-  if (st == NS_OK)
-    st = ns_settle_batch(db, w->verdicts, w->n, err);
-  w->whole = true;
-  for (size_t i = 0; st == NS_OK && i < w->n; i++) {
+  ns_status st = ns_settle_batch(db, &w->verdicts[w->from], w->to - w->from, err);
+  for (size_t i = w->from; st == NS_OK && i < w->to; i++) {
     const ns_verdict *v = &w->verdicts[i];
     w->whole = w->whole && v->status != NS_EBUSY;
     if (v->status == NS_OK)
       st = ns_bulk(db, NS_SQL_SETTLE_HIDDEN,
                    (ns_column[]){{NS_INT, &v->id, NULL, NULL}}, 1, err);
   }
+  return st;
+}
+
+static ns_status settle_all(ns_db *db, ns_tx *tx, ns_err *err) {
+  work *w = tx->arg;
+  ns_status st = read_tokens(db, w, err);
+  w->whole = true;
+  w->from = 0;
+  w->to = w->n;
+  if (st == NS_OK)
+    st = settle_some(db, tx, err);
   return st == NS_OK && w->whole ? drop_lease(db, w->lease, err) : st;
 }
 
+static void count(const work *w, ns_rescued *sum) {
+  for (size_t i = w->from; i < w->to; i++) {
+    bool back = w->verdicts[i].status == NS_OK;
+    sum->jobs += back;
+    sum->poison += back && w->verdicts[i].dead;
+  }
+}
+
+/* The server refuses the jobs together: those it does not refuse alone. The
+** lease stays; what is left of it is dropped by a later look. */
+static ns_status give_back_each(ns_db *db, work *w, look *k, ns_err *err) {
+  ns_tx tx = {settle_some, w, false, false};
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < w->n; i++) {
+    w->from = i;
+    w->to = i + 1;
+    st = ns_transact(db, &tx, err);
+    if (st == NS_OK)
+      count(w, &k->sum);
+    st = note(k, st, err);
+  }
+  return st;
+}
+
 /* Gives back what a lease of 'holder' still holds. '*whole' is false when
-** somebody's transaction has rows of it: another look goes on. */
-static ns_status give_back(ns_db *db, int64_t holder, int64_t lease,
-                           ns_rescued *sum, bool *whole, ns_err *err) {
+** something is left of it: another look goes on. */
+static ns_status give_back(ns_db *db, int64_t holder, int64_t lease, look *k,
+                           bool *whole, ns_err *err) {
   work w = {.lease = lease};
-  ns_tx tx = {give_back_run, &w, false, false};
+  ns_tx tx = {settle_all, &w, false, false};
   ns_status st;
   snprintf(w.error, sizeof w.error, "holder %lld died with it",
            (long long)holder);
   db->blamed = holder;
   st = ns_transact(db, &tx, err);
-  db->blamed = 0;
-  for (size_t i = 0; st == NS_OK && i < w.n; i++) {
-    sum->jobs += w.verdicts[i].status == NS_OK;
-    sum->poison += w.verdicts[i].status == NS_OK && w.verdicts[i].dead;
-  }
   *whole = st == NS_OK && w.whole;
+  if (st == NS_OK)
+    count(&w, &k->sum);
+  if (st == NS_OK && !w.whole)
+    no_later(&k->again_in, GRACE);
+  if (note(k, st, err) == NS_OK && st != NS_OK)
+    st = give_back_each(db, &w, k, err);
+  db->blamed = 0;
   free(w.verdicts);
   return st;
 }
@@ -125,8 +179,8 @@ static ns_status list_leases(ns_db *db, int64_t holder, int64_t *ids, size_t *n,
 }
 
 /* All leases of a dead holder. '*whole': none is left. */
-static ns_status empty_hands(ns_db *db, int64_t holder, ns_rescued *sum,
-                             bool *whole, ns_err *err) {
+static ns_status empty_hands(ns_db *db, int64_t holder, look *k, bool *whole,
+                             ns_err *err) {
   int64_t ids[100];
   size_t n = 1;
   ns_status st = NS_OK;
@@ -135,7 +189,7 @@ static ns_status empty_hands(ns_db *db, int64_t holder, ns_rescued *sum,
     st = list_leases(db, holder, ids, &n, err);
     for (size_t i = 0; st == NS_OK && i < n; i++) {
       bool all;
-      st = give_back(db, holder, ids[i], sum, &all, err);
+      st = give_back(db, holder, ids[i], k, &all, err);
       *whole = *whole && all;
     }
   }
@@ -164,30 +218,28 @@ static ns_status declare(ns_db *db, const ns_peer *p, bool *dead, ns_err *err) {
   return st;
 }
 
-static ns_status bury(ns_db *db, const ns_peer *p, ns_rescued *sum, bool *whole,
-                      ns_err *err) {
+static ns_status bury(ns_db *db, const ns_peer *p, look *k, ns_err *err) {
   ns_value id = ns_vint(p->id);
   bool dead;
+  bool whole;
   ns_status st = declare(db, p, &dead, err);
-  *whole = true;
   if (st != NS_OK || !dead)
     return st;
-  sum->holders += !p->dead;
-  st = empty_hands(db, p->id, sum, whole, err);
+  k->sum.holders += !p->dead;
+  st = empty_hands(db, p->id, k, &whole, err);
+  k->sum.suspects += !whole;
   return st == NS_OK ? ns_run(db, NS_SQL_RESCUE_NOTICES, &id, err) : st;
 }
 
 /* Rescues a holder that is taken for dead; one that owns its lock after all is
 ** not, unless only its beat has told. */
-static ns_status rescue(ns_db *db, const ns_peer *p, ns_rescued *sum,
-                        bool *whole, ns_err *err) {
+static ns_status rescue(ns_db *db, const ns_peer *p, look *k, ns_err *err) {
   ns_value id = ns_vint(p->id);
   bool got = false;
   ns_status st = grab(db, p->id, &got, err);
-  *whole = true;
   if (st != NS_OK || (!got && p->free))
     return st;
-  st = bury(db, p, sum, whole, err);
+  st = bury(db, p, k, err);
   if (got && !db->no_locks) {
     ns_err none;
     ns_run(db, NS_SQL_HOLDER_UNLOCK, &id, &none);
@@ -268,24 +320,20 @@ static ns_status list_peers(ns_db *db, ns_peers *peers, ns_err *err) {
   return st;
 }
 
-static ns_status look_at_holders(ns_db *db, int64_t *again_in, ns_rescued *sum,
-                                 ns_err *err) {
+static ns_status look_at_holders(ns_db *db, look *k, ns_err *err) {
   ns_peers peers = {0};
   int64_t now = ns_mono_us();
   ns_status st = list_peers(db, &peers, err);
   if (st == NS_OK && !remember(&db->suspects, &peers, now))
     st = no_memory(err);
   for (size_t i = 0; st == NS_OK && i < peers.n; i++) {
-    bool whole = true;
     int64_t in;
     st = dead_in(db, &peers.items[i], now, &in, err);
     if (st == NS_OK && in <= 0)
-      st = rescue(db, &peers.items[i], sum, &whole, err);
+      st = note(k, rescue(db, &peers.items[i], k, err), err);
     else
-      no_later(again_in, in);
-    if (!whole)
-      no_later(again_in, GRACE);
-    sum->suspects += !whole || (in > 0 && in < INT64_MAX);
+      no_later(&k->again_in, in);
+    k->sum.suspects += in > 0 && in < INT64_MAX;
   }
   ns_peers_free(&peers);
   return st;
@@ -321,38 +369,46 @@ static ns_status list_leftovers(ns_db *db, found *list, size_t max, size_t *n,
   return st;
 }
 
-static ns_status look_at_leases(ns_db *db, int64_t *again_in, ns_rescued *sum,
-                                ns_err *err) {
+static ns_status look_at_leases(ns_db *db, look *k, ns_err *err) {
   found list[200];
   size_t n;
-  ns_status st = list_leftovers(db, list, 200, &n, again_in, err);
+  ns_status st = list_leftovers(db, list, 200, &n, &k->again_in, err);
   for (size_t i = 0; st == NS_OK && i < n; i++) {
     bool whole;
-    st = give_back(db, list[i].holder, list[i].lease, sum, &whole, err);
-    if (!whole)
-      no_later(again_in, GRACE);
+    st = give_back(db, list[i].holder, list[i].lease, k, &whole, err);
   }
   return st;
 }
 
-ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
+static ns_status look_at_all(ns_db *db, look *k, ns_err *err) {
   ns_value keep = ns_vint(KEEP_DEAD);
-  ns_status st;
-  *again_in = LOOK_EVERY;
-  *sum = db->rescued;
-  db->rescued = (ns_rescued){0};
-  ns_err_clear(err);
-  if (ns_in_transaction(db))
-    return ns_fail(err, NS_ESTATE, "a rescue cannot run inside a transaction");
-  if ((st = ns_ready(db, err)) == NS_OK)
-    st = look_at_holders(db, again_in, sum, err);
+  ns_status st = ns_ready(db, err);
   if (st == NS_OK)
-    st = look_at_leases(db, again_in, sum, err);
-  if (sum->holders > 0)
-    ns_run(db, NS_SQL_RESCUE_BURY, &keep, err);
-  if (sum->jobs > 0)
+    st = look_at_holders(db, k, err);
+  if (st == NS_OK)
+    st = look_at_leases(db, k, err);
+  if (st == NS_OK && k->sum.holders > 0)
+    st = note(k, ns_run(db, NS_SQL_RESCUE_BURY, &keep, err), err);
+  if (k->sum.jobs > 0)
     ns_ring(db, NULL);
   db->ring_due = false;
+  return st;
+}
+
+ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
+  look k = {.sum = db->rescued, .again_in = LOOK_EVERY};
+  ns_status st;
+  db->rescued = (ns_rescued){0};
+  ns_err_clear(err);
+  st = ns_in_transaction(db)
+           ? ns_fail(err, NS_ESTATE, "a rescue cannot run inside a transaction")
+           : look_at_all(db, &k, err);
+  *sum = k.sum;
+  *again_in = k.again_in;
+  if (st == NS_OK && k.trouble.status != NS_OK) {
+    *err = k.trouble;
+    st = k.trouble.status;
+  }
   return st;
 }
 
