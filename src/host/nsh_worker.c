@@ -474,10 +474,17 @@ static void on_term(int sig, siginfo_t *info, void *context) {
   raise(sig);
 }
 
+/* Writing to nobody is an error of the handler's, not its end. SIG_IGN would be
+** inherited by the programs it starts; a handler is not. */
+static void on_pipe(int sig) {
+  (void)sig;
+}
+
 static void set_up(const nsh_worker_setup *s, uint32_t index, int fd) {
   struct sigaction act = {.sa_flags = SA_SIGINFO | SA_RESTART};
   act.sa_sigaction = on_term;
   sigaction(SIGTERM, &act, NULL);
+  signal(SIGPIPE, on_pipe);
   nsh_halt_listen(s->L, &s->slots->slot[index]);
   setvbuf(stdout, NULL, _IOLBF, 0);
   w.L = s->L;
