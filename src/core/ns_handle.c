@@ -245,6 +245,11 @@ bool ns_hung_up(ns_db *db) {
   return ns_link_dead(db->link);
 }
 
+void ns_renew(ns_db *db) {
+  if (!ns_is_foreign(db) && !ns_in_transaction(db))
+    hang_up(db);
+}
+
 ns_status ns_ready(ns_db *db, ns_err *err) {
   if (ns_is_foreign(db))
     disown(db);
