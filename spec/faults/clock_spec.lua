@@ -1,6 +1,7 @@
 -- Clocks that jump: the server's, which is the only one that counts, and a
 -- host's, which does not.
 
+local clock = require "spec.support.clock"
 local db = require "spec.support.db"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
@@ -8,17 +9,6 @@ local nst = require "nst"
 local proc = require "spec.support.proc"
 
 local DAY = 86400
-
--- A file that says how far a clock is off, and the environment that shows it.
-local function clock()
-  local path = fixture.file("clock", ("i8"):pack(0))
-  local self = { env = { LD_PRELOAD = proc.build .. "/meddle.so", MEDDLE_CLOCK = path } }
-  function self.off(seconds)
-    local file <close> = assert(io.open(path, "r+b"))
-    file:write(("i8"):pack(seconds))
-  end
-  return self
-end
 
 local SCRIPT = [[return {
   when = function(job) return job:db():execute("SELECT UNIX_TIMESTAMP() AS t")[1].t end,
@@ -30,10 +20,8 @@ describe("the server's clock", function()
   local its, server, url, handle, q
 
   setup(function()
-    its = clock()
-    for name, value in pairs(its.env) do nst.setenv(name, value) end
-    server = db.server()
-    for name in pairs(its.env) do nst.setenv(name, nil) end
+    its = clock.new()
+    server = its.shown(db.server)
   end)
   before_each(function()
     its.off(0)
@@ -112,28 +100,13 @@ describe("the server's clock", function()
     assert.equal("done", handle:job(id).state)
     assert.equal("STALE", select(3, job:ack()))
   end)
-
-  it("jumps back behind the server's start: whoever dies elsewhere is found as ever", function()
-    assert(q:push "a")
-    local p = proc.start { proc.lua, "-e", ([[
-      local db = require "nightshift".open(%q)
-      local job = db:queue "q":claim()
-      print("holds " .. job.id)
-      io.flush()
-      os.execute "sleep 60"]]):format(url) }
-    p:wait_line "^holds"
-    sql "UPDATE nightshift_holder SET boot_id = 'elsewhere'"
-    its.off(-DAY)
-    p:signal "KILL"
-    assert.equal("a", assert(q:claim { wait = 10 }).name)
-  end)
 end)
 
 describe("a host's clock", function()
   if os.getenv "SAN" then return pending "sanitizers want to be loaded first" end
 
   it("may be off and jump: jobs are due by the server's, and nobody is taken for dead", function()
-    local its = clock()
+    local its = clock.new()
     local url, name = db.fresh()
     local handle <close> = assert(nightshift.open(url))
     local q = handle:queue "q"
