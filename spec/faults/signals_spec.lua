@@ -83,6 +83,41 @@ describe("SIGTERM five times", function()
   end)
 end)
 
+describe("a deployment under load", function()
+  it("of five hosts, one after the other, loses nothing and runs nothing twice", function()
+    local handle <close> = assert(nightshift.open(url))
+    local q = handle:queue "q"
+    local ran = fixture.file("ran", "")
+    local script = ([[return { note = function(job)
+      local file <close> = io.open(%q, "a")
+      file:write(job.id, "\n")
+      os.execute "sleep 0.002"
+    end }]]):format(ran)
+    local items, ids = {}, {}
+    for i = 1, 100 do items[i] = { "note", i } end
+    local function push() table.move(assert(q:push_many(items)), 1, #items, #ids + 1, ids) end
+    push()
+    local old = host.start(url, script)
+    for i = 1, 5 do
+      push()
+      local new = host.start(url, script)
+      push()
+      eventually(function() return tonumber((sql "SELECT COUNT(*) FROM nightshift_finished")) > i * 20 end, 20)
+      old:signal "TERM"
+      assert.equal(0, old:wait())
+      old = new
+    end
+    eventually(function() return sql "SELECT COUNT(*) FROM nightshift_job" == "0" end, 30)
+    old:signal "TERM"
+    assert.equal(0, old:wait())
+    local seen = {}
+    for id in io.lines(ran) do seen[id] = (seen[id] or 0) + 1 end
+    for _, id in ipairs(ids) do assert.equal(1, seen[tostring(id)], id) end
+    assert.equal(tostring(#ids), (sql "SELECT COUNT(*) FROM nightshift_finished WHERE outcome = 'done'"))
+    assert.equal("0", sql "SELECT COUNT(*) FROM nightshift_attempt")
+  end)
+end)
+
 describe("a signal in every other system call", function()
   it("makes no verb of a program fail", function()
     local status, out, err = proc.run { proc.lua, "-e", ([[
