@@ -216,15 +216,15 @@ help:
 	@echo "make [all]       build program and module into $(O)/"
 	@echo "make deps        install the Debian packages that are missing"
 	@echo "make test        run all specs, or some: ARGS=spec/core/push_spec.lua"
-	@echo "make asan        the same under AddressSanitizer and UBSan"
-	@echo "make valgrind    specs of base, core and binding under valgrind"
+	@echo "make test-asan   the same under AddressSanitizer and UBSan"
+	@echo "make test-valgrind   specs of base, core and binding under valgrind"
 	@echo "make test-cut-all    connections cut at every byte of every verb"
 	@echo "make fuzz        SECONDS=60: frames, URLs, durations, JSON, options, an equal share each"
 	@echo "make test-oom    memory that runs out at every allocation of the module"
 	@echo "make test-gc     specs of base, core and binding while the collector runs all the time"
 	@echo "make test-tsan   the host's specs under ThreadSanitizer"
 	@echo "make lint        check style and layers"
-	@echo "make ci          all of these, in slices: .ci/run says how long each may take"
+	@echo "make ci          all of these, in slices: .ci/stages says how long each may take"
 	@echo "make demo        archive the sub-folders of DIR=/usr/share into build/demo"
 	@echo "make bench       measure, beside bare SQL; ARGS=\"--rounds N --json FILE\""
 	@echo "make torture     break everything for SECONDS=120, then audit; SEED=n"
@@ -437,7 +437,7 @@ lint: deps
 
 # --------------------------------------------------------------------- ci
 
-# .ci/run has the list of stages and the time that each may take.
+# .ci/stages has the list of stages and the time that each may take.
 .PHONY: ci
 ci:
-	@env -u MAKEFLAGS -u MFLAGS .ci/run
+	@env -u MAKEFLAGS -u MFLAGS .ci/stages

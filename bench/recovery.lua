@@ -17,8 +17,8 @@ local rounds = assert(math.tointeger(tonumber(arg[1])), "usage: recovery.lua ROU
 local readme = arg[2]
 local JOBS = proc.root .. "/bench/recovery_jobs.lua"
 
--- What takes half a minute each time is measured less often.
-local few = math.min(rounds, 3)
+-- What takes half a minute each time is measured in several places at once.
+local AT_ONCE = 5
 
 local server = db.server()
 local url, handle, file -- of the measurement that runs
@@ -83,7 +83,7 @@ local measures = {}
 -- @tparam string seen
 -- @tparam integer n rounds
 -- @tparam function make called once, after the database was made
--- @tparam function round gives one time
+-- @tparam function round gives one time, or several
 local function measure(fault, seen, n, make, round)
   measures[#measures + 1] = { fault = fault, seen = seen, n = n, make = make, round = round }
 end
@@ -101,27 +101,56 @@ measure("worker killed (`kill -9`, crash in C)", "the job starts in another work
 local pair -- hosts by name
 
 -- One host of the two dies with a running job; a new one takes its place.
-local function lose_host(signal, limit)
+local function lose_host()
   local id = assert(handle:queue("q"):push "hold")
   local first = first_start(id)
   local since = nst.clock()
   local lost = pair[first.host]
-  lost:signal(signal)
-  local took = again_after(id, since, limit)
-  if signal == "STOP" then lost:signal "CONT" end
   lost:signal "KILL"
+  local took = again_after(id, since, 20)
   lost:forget()
   pair[first.host] = new_host(first.host)
   return took
 end
 
-local function two_hosts() pair = { a = new_host "a", b = new_host "b" } end
+measure("host killed (`kill -9`)", "its jobs start on another host; `lost` + 1", rounds,
+  function() pair = { a = new_host "a", b = new_host "b" } end, lose_host)
 
-measure("host killed (`kill -9`)", "its jobs start on another host; `lost` + 1", rounds, two_hosts,
-  function() return lose_host("KILL", 20) end)
+-- Hosts with a running job each fall silent, at moments of their own, while
+-- another host is there. `start` gives a host, how to silence it, and how to
+-- undo that.
+local function silence(start)
+  local lost, times = {}, {}
+  for i = 1, AT_ONCE do
+    local victim = start("v" .. i)
+    victim.id = assert(handle:queue("q"):push "hold")
+    first_start(victim.id)
+    lost[i] = victim
+  end
+  local other = new_host("b", AT_ONCE)
+  for _, victim in ipairs(lost) do
+    nst.sleep(0.3)
+    victim.since = nst.clock()
+    victim.silence()
+  end
+  for i, victim in ipairs(lost) do times[i] = again_after(victim.id, victim.since, 60) end
+  for _, victim in ipairs(lost) do
+    victim.undo()
+    victim.host:signal "KILL"
+    victim.host:forget()
+  end
+  other:forget()
+  return times
+end
 
-measure("host stopped for long (SIGSTOP)", "the same; when it comes back its late verdicts are `STALE`", few,
-  two_hosts, function() return lose_host("STOP", 60) end)
+measure("host stopped for long (SIGSTOP)", "the same; when it comes back its late verdicts are `STALE`", rounds,
+  function() end,
+  function()
+    return silence(function(name)
+      local h = new_host(name, 1)
+      return { host = h, silence = function() h:signal "STOP" end, undo = function() h:signal "CONT" end }
+    end)
+  end)
 
 local function holder()
   local id = assert(handle:queue("q"):push "hold")
@@ -202,38 +231,40 @@ measure("every session killed by the server", "the host connects again; the next
     return wait_for("start", 30, function() return start_of(id, 1) end).at - since
   end)
 
--- Its connections stay, and nothing passes.
-local function cut_off()
-  local way = proxy.start(server, "tcp")
-  local h = new_host("a", 2, way:url(url))
-  local id = assert(handle:queue("q"):push "hold")
-  first_start(id)
-  local other = new_host "b"
-  local since = nst.clock()
-  way:tell "freeze"
-  local took = again_after(id, since, 60)
-  for _, p in ipairs { h, other, way.process } do p:forget() end
-  return took
-end
-
+-- The host's connections stay, and nothing passes.
 measure("network cut (no reset: packets vanish)", "the host's jobs start on another; it stops its own when it is back",
-  few, function() end, cut_off)
+  rounds, function() end,
+  function()
+    return silence(function(name)
+      local way = proxy.start(server, "tcp")
+      return {
+        host = new_host(name, 1, way:url(url)),
+        silence = function() way:tell "freeze" end,
+        undo = function() way.process:forget() end,
+      }
+    end)
+  end)
 
 -- ------------------------------------------------------------------ report
 
+local function times_of(m)
+  m.make()
+  local times = {}
+  while #times < m.n do
+    local got = m.round()
+    if type(got) ~= "table" then got = { got } end
+    table.move(got, 1, #got, #times + 1, times)
+  end
+  return times
+end
+
 local function run(m)
   fresh()
-  local ok, problem = pcall(m.make)
-  local times = {}
-  for i = 1, ok and m.n or 0 do
-    ok, problem = pcall(m.round)
-    if not ok then break end
-    times[i] = problem
-  end
+  local ok, times = pcall(times_of, m)
   proc.forget_all(true)
   handle:close()
   os.remove(file)
-  io.stderr:write(m.fault, ": ", ok and ("%d rounds"):format(#times) or "not measured: " .. tostring(problem), "\n")
+  io.stderr:write(m.fault, ": ", ok and ("%d times"):format(#times) or "not measured: " .. tostring(times), "\n")
   return ok and times
 end
 
@@ -241,8 +272,8 @@ local function table_of(results)
   local lines = { "| what happens | what you see | median | worst |", "|---|---|---|---|" }
   for _, r in ipairs(results) do
     local middle = median(r.times)
-    lines[#lines + 1] = ("| %s | %s%s | %s | %s |"):format(r.fault, r.seen,
-      #r.times < rounds and (" (%d rounds)"):format(#r.times) or "", time_text(middle), time_text(r.times[#r.times]))
+    lines[#lines + 1] = ("| %s | %s | %s | %s |"):format(r.fault, r.seen, time_text(middle),
+      time_text(r.times[#r.times]))
   end
   return table.concat(lines, "\n") .. "\n"
 end

@@ -77,7 +77,7 @@ local function stop(h)
   assert.equal(0, h:wait())
 end
 
-local signal = os.getenv "SAN" and "killed by signal %d+" or nil -- a sanitizer aborts where others fault
+local signal = os.getenv "SAN" and "killed by signal %d+ %b()" or nil -- a sanitizer aborts where others fault
 
 local causes = {
   sigkill = "killed by signal 9 %(Killed%)",

@@ -17,6 +17,13 @@ after_each(function() handle:close() end)
 
 local ONCE = { max_attempts = 1 }
 
+-- A sanitizer's own memory counts as the process's, and what is freed stays
+-- its for a while.
+local function plain()
+  if not os.getenv "SAN" then return true end
+  pending "needs a build without sanitizers"
+end
+
 local SCRIPT = [[
 local function hoard(n)
   local kept = {}
@@ -69,6 +76,7 @@ describe("--memory", function()
   end)
 
   it("counts what is kept, not what is collected", function()
+    if not plain() then return end
     local job, h = run("litter", nil, LIMIT)
     assert.same({ "done", "collected" }, { job.state, job.result })
     stop(h)
@@ -95,6 +103,7 @@ describe("--memory", function()
   end)
 
   it("limits C code as well, more generously", function()
+    if not plain() then return end
     local job, h = run("limit", nil, LIMIT)
     assert.is_true(tonumber(job.result) > 80 * 1024 and tonumber(job.result) < 300 * 1024, job.result)
     stop(h)

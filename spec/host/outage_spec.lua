@@ -69,7 +69,7 @@ describe("a large result while the server is away", function()
     h:wait_line "db.lost"
     local function spilled()
       local maps <close> = io.open(("/proc/%d/maps"):format(h.pid))
-      return select(2, maps:read "a":gsub(folder:gsub("%p", "%%%0") .. "/[^\n]*%(deleted%)", ""))
+      return select(2, maps:read "a":gsub(" rw%-s [^\n]*" .. folder:gsub("%p", "%%%0") .. "/[^\n]*%(deleted%)", ""))
     end
     eventually(function() return spilled() == 2 end)
     server:start()

@@ -90,7 +90,7 @@ describe("handlers that cannot be loaded end the host with 78:", function()
 
   it("bytecode", function()
     local path = script(string.dump(load "return {}"))
-    refuses(78, "attempt to load a binary chunk", { path })
+    refuses(78, "compiled Lua; handlers are loaded as text only", { path })
   end)
 end)
 

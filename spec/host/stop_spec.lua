@@ -16,6 +16,12 @@ after_each(function() handle:close() end)
 
 local ONCE = { timeout = 0.2, max_attempts = 1 }
 
+-- ThreadSanitizer keeps signals back until the program calls the system.
+local function signals_arrive()
+  if os.getenv "SAN" ~= "thread" then return true end
+  pending "not under ThreadSanitizer: a loop gets no signals"
+end
+
 -- Runs one job that has a timeout until it has ended; the job, the log and
 -- whether the worker lived on.
 local function work(body)
@@ -70,6 +76,7 @@ describe("a job over its timeout is stopped with the place it was at:", function
 
   for name, case in pairs(halted) do
     it(name, function()
+      if not signals_arrive() then return end
       local job = jobs[name]
       assert.equal("dead", job.state)
       assert.same({ 0, 1 }, { job.crashes, job.attempts })
@@ -77,11 +84,15 @@ describe("a job over its timeout is stopped with the place it was at:", function
     end)
   end
 
-  it("no worker is killed", function() assert.is_nil(log:find "killed by signal", log) end)
+  it("no worker is killed", function()
+    if not signals_arrive() then return end
+    assert.is_nil(log:find "killed by signal", log)
+  end)
 end)
 
 describe("after a loop was stopped", function()
   it("the worker works on, with nothing left of the hook", function()
+    if not signals_arrive() then return end
     local script = [[
       kept = coroutine.wrap(function() while true do coroutine.yield() for _ = 1, 1e9 do end end end)
       kept()
@@ -117,6 +128,7 @@ describe("a handler over its timeout", function()
   end)
 
   it("has time to clean up", function()
+    if not signals_arrive() then return end
     local path = fixture.dir() .. "/cleaned"
     local job = work(([[
       local file <close> = setmetatable({}, { __close = function() os.execute "echo yes >%s" end })
@@ -126,6 +138,7 @@ describe("a handler over its timeout", function()
   end)
 
   it("cannot end well any more once it was stopped", function()
+    if not signals_arrive() then return end
     local job = work "pcall(spin) return 'fine'"
     assert.matches("^timeout after 0.2 s at .-jobs.lua:1\n", job.error)
   end)

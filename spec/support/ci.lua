@@ -1,8 +1,8 @@
 -- Output of busted for people and for CI: the plain dots, a line per slow
--- test, and as the last line "N passed, N failed, N skipped". Nothing run is a
+-- test and per slow file, and as the last line "N passed, N failed, N skipped". Nothing run is a
 -- failure.
 
-local SLOW = 5 -- seconds
+local SLOW, SLOW_FILE = 5, 10 -- seconds
 
 return function(options)
   local busted = require "busted"
@@ -12,6 +12,13 @@ return function(options)
   busted.subscribe({ "test", "end" }, function(test)
     if test.duration and test.duration > SLOW then
       slow[#slow + 1] = ("%6.1f s  %s"):format(test.duration, handler.getFullName(test))
+    end
+    return nil, true
+  end)
+
+  busted.subscribe({ "file", "end" }, function(file)
+    if file.duration and file.duration > SLOW_FILE then
+      slow[#slow + 1] = ("%6.1f s  %s"):format(file.duration, file.name)
     end
     return nil, true
   end)

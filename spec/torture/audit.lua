@@ -295,7 +295,7 @@ function Audit:reason(id, number, run, ends, next_at)
   if ends[number] then return "ended" end
   if kind == "failed" and run.verdict == "fail" then return "failed" end
   if kind == "failed" and not run.verdict and run.plan == "hang" then return "timeout" end
-  if kind == "crashed" and run.plan == "crash" then return "crashed as planned" end
+  if kind == "crashed" and (run.plan == "crash" or run.plan == "slot_crash") then return "crashed as planned" end
   if run.verdict == "release" then return "released" end
   if run.verdict == "again" and self:again_taken(id, number, ends) then return "again" end
   if run.who:match "^program" and (run.plan == "crash" or run.plan == "exit") then return "program ended as planned" end
@@ -380,8 +380,8 @@ function Audit:check_leftovers(db)
     local n = tables[full] and assert(db:execute("SELECT COUNT(*) AS n FROM " .. full))[1].n
     if n and n > 0 then self:found("left over", "%d rows in nightshift_%s", n, name) end
   end
-  for _, slot in ipairs(assert(db:slots())) do -- rows of owners that are gone may stay
-    self:found("left over", "slot %d of '%s' is held", slot.slot, slot.name)
+  for _, held in ipairs(assert(db:slots())) do -- rows of owners that are gone may stay
+    self:found("left over", "slot %d of '%s' is held", held.slot, held.name)
   end
   local n = assert(db:execute "SELECT COUNT(*) AS n FROM nightshift_ready WHERE job_id > 0")[1].n
   if n > 0 then self:found("left over", "%d rows in nightshift_ready", n) end

@@ -19,7 +19,8 @@ local WHO = assert(os.getenv "TORTURE_WHO")
 -- Outcomes and their weights.
 local MENU = {
   { "ack", 56 }, { "raise", 8 }, { "again", 9 }, { "spawn", 8 }, { "spawn_again", 3 }, { "spawn_raise", 2 },
-  { "discard", 2 }, { "release", 2 }, { "long", 5 }, { "crash", 2 }, { "exit", 1 }, { "hang", 1 }, { "big", 1 }, { "slot", 8 },
+  { "discard", 2 }, { "release", 2 }, { "long", 5 }, { "crash", 2 }, { "exit", 1 }, { "hang", 1 }, { "big", 1 },
+  { "slot", 7 }, { "slot_crash", 1 },
 }
 local total = 0
 for _, item in ipairs(MENU) do total = total + item[2] end
@@ -159,19 +160,24 @@ end
 -- What a semaphore may say when everything breaks.
 local EXPECTED = { BUSY = true, STALE = true, GONE = true }
 
--- In a slot of a semaphore; one in ten dies there. Claimers that are programs
--- of their own have no job:db().
-function run.slot(job)
+-- In a slot of a semaphore. Claimers that are programs of their own have no
+-- job:db().
+local function in_slot(job, inside)
   local opened, db = pcall(job.db, job)
   if not opened then return run.ack(job) end
   local ok, message, code = db:semaphore("torture", 3, { timeout = 1 })(function()
-    if outcomes.pick(10, job.payload.tag, job.run, "slot") == 0 then run.crash(job) end
-    nst.sleep(outcomes.pick(20, job.payload.tag, job.run, "inside") / 1000)
+    inside(job)
     return true
   end)
   if not ok and not EXPECTED[code] then note("bad", job.id, job.run, "slot-" .. message:gsub("%s", "-")) end
   return run.ack(job)
 end
+
+function run.slot(job)
+  return in_slot(job, function() nst.sleep(outcomes.pick(20, job.payload.tag, job.run, "inside") / 1000) end)
+end
+
+function run.slot_crash(job) return in_slot(job, run.crash) end
 
 --- Runs a job.
 -- @tparam Job job with a payload {tag =}
