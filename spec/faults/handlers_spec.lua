@@ -163,6 +163,38 @@ describe("a flood of a handler", function()
   end)
 end)
 
+describe("a C module that takes memory without end", function()
+  if os.getenv "SAN" then return pending "sanitizers have an allocator of their own" end
+
+  local MODULE = [[
+  #include <lua.h>
+  #include <stdlib.h>
+  #include <string.h>
+  static int hog(lua_State *L) {
+    int n = 0;
+    for (char *p; n < 2000 && (p = malloc(1 << 20)) != NULL; n++) memset(p, 1, 1 << 20);
+    lua_pushinteger(L, n);
+    return 1;
+  }
+  int luaopen_hog(lua_State *L) { lua_pushcfunction(L, hog); return 1; }]]
+
+  it("gets none beyond the limit; its worker goes on", function()
+    local source = fixture.file("hog.c", MODULE)
+    local folder = source:match "^(.*)/"
+    local flags = io.popen "pkg-config --cflags lua5.4":read "l"
+    assert(os.execute(("%s -w -shared -fPIC %s -o %s/hog.so %s"):format(os.getenv "CC" or "cc", flags, folder, source)))
+    local h = host.start(url, [[return {
+      hog = function() return require "hog"() end,
+      noop = function() return "ran" end,
+    }]], { "--workers", "1", "--memory", "8M" }, { LUA_CPATH = proc.build .. "/?.so;" .. folder .. "/?.so;;" })
+    local job = ended(q:push("hog", nil, ONCE))
+    assert.same({ "done", 0 }, { job.state, job.crashes }, job.error)
+    assert.is_true(job.result < 300, job.result)
+    assert.equal("ran", ended(q:push("noop", nil, ONCE)).result)
+    stop(h)
+  end)
+end)
+
 describe("a handler that opens files without end", function()
   local SCRIPT = [[
     local function open(keep)
