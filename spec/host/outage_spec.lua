@@ -82,6 +82,24 @@ describe("a large result while the server is away", function()
     h:signal "TERM"
     assert.equal(0, h:wait())
   end)
+
+  it("arrives as well when there is no room for a file", function()
+    local h = host.start(url, [[return { big = function(job)
+      print "started"
+      os.execute "sleep 0.5"
+      return ("y"):rep(300000)
+    end }]], { "--workers", "1" }, { TMPDIR = "/nowhere" })
+    local id = push "big"
+    h:wait_line "^started"
+    server:stop()
+    h:wait_line "db.lost"
+    nst.sleep(0.5)
+    server:start()
+    eventually(function() return state(id) == "done" end, 20)
+    assert.is_true(with(function(handle) return handle:job(id).result end) == ("y"):rep(300000))
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
 end)
 
 describe("a host that is to stop while the server is away", function()

@@ -276,6 +276,7 @@ static bool remember(ns_suspects *s, const ns_peers *peers, int64_t now) {
   return true;
 }
 
+/* Below zero when the server's clock was set back behind its start. */
 static ns_status uptime(ns_db *db, int64_t *up, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st = ns_run(db, NS_SQL_HANDLE_UPTIME, NULL, err);
@@ -296,8 +297,8 @@ static ns_status dead_in(ns_db *db, const ns_peer *p, int64_t now, int64_t *in,
     *in = 0;
   else if (s->free_since != 0) {
     *in = s->free_since + GRACE - now;
-    if ((st = uptime(db, &up, err)) == NS_OK && up < GRACE_STARTED &&
-        GRACE_STARTED - up > *in)
+    if ((st = uptime(db, &up, err)) == NS_OK && up >= 0 &&
+        up < GRACE_STARTED && GRACE_STARTED - up > *in)
       *in = GRACE_STARTED - up;
   } else if (p->is_host && p->silent > BEAT_MAX / 2) {
     int64_t watched = s->beat_since + BEAT_SEEN - now;

@@ -318,6 +318,8 @@ static void back_off(nsh_dispatch *d, const ns_err *err) {
   d->error_wait = d->error_wait == 0 ? ERROR_FIRST : d->error_wait * 2;
   d->error_wait = least(d->error_wait, ERROR_LAST);
   d->error_at = ns_mono_us() + d->error_wait;
+  if (err->status == NS_EDENIED) /* so that a right granted since counts */
+    ns_renew(d->db);
   nsh_mail_lock(d->mail);
   d->mail->cycling = false;
   nsh_mail_unlock(d->mail);
