@@ -103,6 +103,8 @@ struct ns_db {
   ns_verdict *tx_settled; /* verdicts written in the caller's transaction */
   size_t ntx, captx;
   ns_leases leases;    /* what we hold */
+  ns_token *wronged;   /* what we lost while we lived, to be absolved */
+  size_t nwronged, capwronged;
   ns_lanes lanes;      /* where we claim */
   ns_take alone; /* a job to be claimed by itself next; id 0: none */
   ns_slots slots;      /* of locks and semaphores */
