@@ -110,6 +110,7 @@ struct ns_db {
   ns_slots slots;      /* of locks and semaphores */
   int64_t skew;        /* server's clock minus our monotonic one, µs */
   int64_t look_at;     /* monotonic: when to look at scheduled again */
+  int64_t stir_at;     /* monotonic: when to ask again which queues have work */
   int64_t due_at;      /* monotonic: when its first row is due; 0: none */
   ns_listener *waiter; /* second connection of an embedded waiting claim */
   ns_counters count;
