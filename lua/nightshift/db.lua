@@ -68,7 +68,7 @@ function methods:jobs(filter)
   return report.jobs(handle, given)
 end
 
-local CANCEL = { reason = options.typed "string" }
+local CANCEL = { reason = options.text }
 
 --- Ends a live job; a running one is told, and its late verdict is STALE.
 ---@param id integer
@@ -78,8 +78,10 @@ local CANCEL = { reason = options.typed "string" }
 ---@return string? code
 function methods:cancel(id, opts)
   local handle = live(self, "cancel")
-  local given = options.read("cancel", opts, CANCEL)
-  return handle:cancel(check_id("cancel", id), given.reason)
+  local whole = check_id("cancel", id)
+  local given, message, code = options.read("cancel", opts, CANCEL)
+  if not given then return nil, message, code end
+  return handle:cancel(whole, given.reason)
 end
 
 --- Runs a finished job again with fresh budgets.

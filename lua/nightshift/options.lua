@@ -192,6 +192,14 @@ function options.typed(kind)
   end
 end
 
+--- Check: text of any length that the database can keep.
+function options.text(value, what)
+  if type(value) ~= "string" then raise("%s must be a string, got %s", what, type(value)) end
+  local length, bad = utf8.len(value)
+  if length then return value end
+  return nil, ("%s is not valid UTF-8 at byte %d"):format(what, bad)
+end
+
 --- Makes a check for one of some words.
 ---@param ... string
 function options.one_of(...)

@@ -909,6 +909,8 @@ describe("verbs from outside", function()
     assert.error_matches(function() db:cancel "1" end, "cancel: the id must be an integer, got a string")
     assert.error_matches(function() db:job(1.5) end, "job: the id must be an integer, got 1.5")
     assert.error_matches(function() db:cancel(id, { raeson = "x" }) end, "did you mean 'reason'")
+    assert.same({ nil, "cancel: reason is not valid UTF-8 at byte 2", "INVALID" },
+      { db:cancel(id, { reason = "a\xff" }) })
   end)
 
   it("retry a finished job with fresh budgets", function()
