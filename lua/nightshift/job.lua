@@ -230,7 +230,7 @@ end
 function methods:db()
   own(self, "db")
   if not self._backend.db then raise("job:db() is for handlers inside a worker") end
-  return self._backend.db(self)
+  return (self._backend.db(self))
 end
 
 function meta.__tostring(self)
