@@ -89,9 +89,10 @@ end
 local function settle(self, verdict)
   if self._settled then return stale(self) end
   verdict.children = self._children
-  local first, second, code = self._backend.settle(self, verdict)
-  if first ~= nil or code == "STALE" then self._settled = verdict.kind end
-  return first, second, code
+  local settled, message, code = self._backend.settle(self, verdict)
+  if settled or code == "STALE" then self._settled = verdict.kind end
+  if settled then return true end
+  return nil, message, code
 end
 
 --- Ends the job as done.
