@@ -86,13 +86,16 @@ local function stale(self)
   return nil, ("job %d is already settled by %s"):format(self.id, self._settled), "STALE"
 end
 
+-- Of these it is known whether the job is dead then; the others say so.
+local ENDS = { ack = true, discard = true, release = true }
+
 local function settle(self, verdict)
   if self._settled then return stale(self) end
   verdict.children = self._children
-  local settled, message, code = self._backend.settle(self, verdict)
+  local settled, more, code = self._backend.settle(self, verdict)
   if settled or code == "STALE" then self._settled = verdict.kind end
-  if settled then return true end
-  return nil, message, code
+  if settled and ENDS[verdict.kind] then return true end
+  return settled, more, code
 end
 
 --- Ends the job as done.
@@ -108,6 +111,7 @@ local FAIL = { retry_in = seconds }
 -- attempts are spent.
 ---@param err any
 ---@param opts {retry_in: number|string}?
+---@return true?, boolean|string?, string? the second: whether the job is dead now
 function methods:fail(err, opts)
   own(self, "fail")
   local given = options.read("fail", opts, FAIL)
