@@ -290,8 +290,15 @@ $(O)/proxy: spec/c/proxy.c
 	$(SAY) LINK $@
 	$(Q)$(CC) -D_GNU_SOURCE $(NS_CFLAGS) $(LDFLAGS) -o $@ $<
 
+# Clock and signals of a process, from inside. It is loaded into programs that
+# have no sanitizers, so it has none; its signals come until the very end.
+$(O)/meddle.so: spec/c/meddle.c
+	@mkdir -p $(@D)
+	$(SAY) LINK $@
+	$(Q)$(CC) -D_GNU_SOURCE -std=c11 -O2 $(WARN) -fPIC -shared -pthread -Wl,-z,nodelete -o $@ $< -ldl
+
 .PHONY: tests
-tests: all $(O)/nst.so $(O)/run $(O)/proxy
+tests: all $(O)/nst.so $(O)/run $(O)/proxy $(O)/meddle.so
 
 # A run of the suite; $(1): environment, $(2): interpreter. Specs that call
 # make must not see this one's flags.

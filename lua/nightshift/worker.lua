@@ -1,8 +1,8 @@
 --- What a worker process does with a job: find the handler, run it, tell how
 -- it ended. The C side (the program's worker loop) calls `run` once per job.
 --
--- Nothing a handler does may end the worker or go unnoticed: errors of any
--- kind become text, and `os.exit` ends the job, not the process. A verdict is
+-- Nothing a handler does goes unnoticed: errors of any kind become text, and
+-- `os.exit` ends the worker, whose death counts against the job. A verdict is
 -- recorded when its verb is called and sent when the handler has returned. A
 -- worker whose standard library a handler has damaged is replaced, and what is
 -- needed to find that out is kept in locals.
@@ -12,6 +12,7 @@ local core = require "nightshift.core"
 local handlers = require "nightshift.handlers"
 local job = require "nightshift.job"
 local mutex = require "nightshift.mutex"
+local options = require "nightshift.options"
 
 local worker = {}
 
@@ -20,7 +21,6 @@ local debug_traceback, getmetatable, match, next, xpcall =
 
 local current      -- the running job
 local verdict      -- what it recorded
-local exited       -- it called os.exit
 
 local STALE = "the job has ended"
 
@@ -34,10 +34,18 @@ local function traceback(err)
   return match(text, "^(.*)\n%s*%[C%]: in function 'xpcall'") or text
 end
 
-local function replace_exit()
-  function os.exit() -- luacheck: ignore 122
-    exited = true
-    error(current and "os.exit called by the handler" or "os.exit called", 2)
+local function exit_status(code)
+  if code == nil or code == true then return 0 end
+  return code and assert(math.tointeger(code), "os.exit: the status must be a boolean or an integer") or 1
+end
+
+--- The real one would run what the host left behind at its fork.
+local function replace_exit(api)
+  function os.exit(code) -- luacheck: ignore 122
+    if not current then error("os.exit called", 2) end
+    local status = exit_status(code)
+    api.log(debug_traceback("os.exit called", 2))
+    api.exit(status)
   end
 end
 
@@ -83,10 +91,11 @@ local function make_backend(api, connection)
   end
 
   function backend.db()
-    if not (db and db:is_open()) then
-      db = assert(require "nightshift".open(connection))
-      backend.own_slots()
-    end
+    if db and db:is_open() then return db end
+    local opened, message, code = require "nightshift".open(connection)
+    if not opened then options.raise("job:db: %s (%s)", message, code) end
+    db = opened
+    backend.own_slots()
     return db
   end
 
@@ -109,10 +118,6 @@ end
 
 --- How the run of a handler ended: a plain result, or nil and a verdict.
 local function outcome(ended, ok, value)
-  if exited then
-    exited = false
-    return nil, failure(ended, ok and "os.exit called by the handler" or value)
-  end
   if not ok then return nil, failure(ended, value) end
   if verdict then return nil, finished(ended, verdict) end
   if not ended._children then return value end
@@ -162,7 +167,7 @@ local function make_run(set, api, backend, standard)
     end
     local broken = fields.payload_error or fields.state_error
     if broken then return nil, failure(fields, broken) end
-    current, verdict, exited = job.new(fields, backend), nil, false
+    current, verdict = job.new(fields, backend), nil
     backend.own_slots()
     local this = current
     local limit = memory[fields.name]
@@ -178,7 +183,7 @@ end
 
 --- Loads the handlers and makes what the C side calls.
 ---@param files string[] handler files and folders
----@param api table C functions: touch, cancelled, log, take_id, quota
+---@param api table C functions: touch, cancelled, log, take_id, quota, exit
 ---@param connection table options for nightshift.open
 ---@param memory integer bytes for jobs whose handler says nothing; 0: no limit
 ---@return string[]|nil names of the handlers
@@ -187,7 +192,7 @@ end
 ---@return function? run called per job; returns a result, or nil and a verdict,
 -- and whether the worker is to be replaced
 function worker.prepare(files, api, connection, memory)
-  replace_exit()
+  replace_exit(api)
   address.serve(connection)
   local standard = library()
   local functions, names, limits = handlers.load(files)

@@ -51,6 +51,7 @@ local function kill(signal) return function() os.execute("kill -" .. signal .. "
 local deaths = {
   sigkill = kill(9), sigbus = kill(7), segv = fault.segv, overflow = fault.overflow, abort = fault.abort,
   exit3 = function() fault.exit(3) end, exit0 = function() fault.exit(0) end,
+  os_exit = function() os.exit(4, true) end,
 }
 local handlers = {
   noop = function() end,
@@ -87,6 +88,7 @@ local causes = {
   abort = "killed by signal 6 %(Aborted%)",
   exit3 = "exited with status 3",
   exit0 = "exited with status 0",
+  os_exit = "exited with status 4",
 }
 
 describe("a worker that dies of its job", function()
@@ -106,7 +108,7 @@ describe("a worker that dies of its job", function()
       local rows = handle:execute("SELECT error, log FROM nightshift_attempt WHERE job_id = ?", id)
       assert.equal(1, #rows, name)
       assert.matches("^worker " .. cause .. "$", rows[1].error)
-      assert.equal("last words\n" .. name .. "\n", rows[1].log)
+      assert.equal("last words\n" .. name .. "\n", (rows[1].log:gsub("os.exit called.*", "")))
     end
     assert.equal("undisturbed", eventually(function() return handle:job(long).result end))
     assert.equal(0, handle:job(long).crashes)

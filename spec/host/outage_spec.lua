@@ -82,6 +82,24 @@ describe("a large result while the server is away", function()
     h:signal "TERM"
     assert.equal(0, h:wait())
   end)
+
+  it("arrives as well when there is no room for a file", function()
+    local h = host.start(url, [[return { big = function(job)
+      print "started"
+      os.execute "sleep 0.5"
+      return ("y"):rep(300000)
+    end }]], { "--workers", "1" }, { TMPDIR = "/nowhere" })
+    local id = push "big"
+    h:wait_line "^started"
+    server:stop()
+    h:wait_line "db.lost"
+    nst.sleep(0.5)
+    server:start()
+    eventually(function() return state(id) == "done" end, 20)
+    assert.is_true(with(function(handle) return handle:job(id).result end) == ("y"):rep(300000))
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
 end)
 
 describe("a host that is to stop while the server is away", function()
@@ -306,7 +324,7 @@ describe("a host in the middle of its work", function()
 end)
 
 describe("many hosts that lose their server together", function()
-  local HOSTS = 20
+  local HOSTS = 50
 
   it("are all back within seconds, and do not come at once", function()
     local p = proxy.start(server)
@@ -314,7 +332,7 @@ describe("many hosts that lose their server together", function()
     for i = 1, HOSTS do hosts[i] = host.spawn(p:url(url), SCRIPT, { "--workers", "1" }) end
     for _, h in ipairs(hosts) do h:wait_line("host.ready", 60) end
     server:kill()
-    for _, h in ipairs(hosts) do h:wait_line("db.lost", 20) end
+    for _, h in ipairs(hosts) do h:wait_line("db.lost", 30) end
     nst.sleep(3)
     p:tell "accepts"
     server:start()

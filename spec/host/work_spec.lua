@@ -93,19 +93,20 @@ describe("a handler's error", function()
 end)
 
 describe("os.exit in a handler", function()
-  it("fails the job and keeps the worker", function()
-    q:push("exit", nil, ONCE)
-    q:push("caught", nil, ONCE)
-    local job, log = work_one([[
-      return {
-        exit = function() os.exit(0) end,
-        caught = function() pcall(os.exit, 0) return "went on" end,
-        last = function() return 1 end,
-      }]], "last")
-    assert.equal("done", job.state)
-    assert.equal(2, #host.events(log, "job.failed"))
-    assert.matches("os.exit called by the handler", log)
-    assert.equal(0, #host.events(log, "worker.died"))
+  it("ends the worker; what it has written is there", function()
+    local path = fixture.dir() .. "/written"
+    local job, log = work_one(([[return { exit = function(job)
+      if job.crashes == 1 then return "again" end
+      kept = io.open(%q, "w")
+      kept:write "all of it"
+      pcall(os.exit, false)
+    end }]]):format(path), "exit")
+    assert.same({ "done", "again", 0 }, { job.state, job.result, job.attempts })
+    assert.equal("all of it", io.open(path):read "a")
+    assert.equal(1, #host.events(log, "worker.died"))
+    local row = handle:execute("SELECT error, log FROM nightshift_attempt WHERE job_id = ?", job.id)[1]
+    assert.equal("worker exited with status 1", row.error)
+    assert.matches("os.exit called\nstack traceback:.*jobs.lua:5", row.log)
   end)
 end)
 
@@ -239,6 +240,16 @@ describe("a running job", function()
       return job:db():execute("SELECT 6 * 7 AS n")[1].n
     end }]], "ask")
     assert.equal(42, job.result)
+  end)
+
+  it("is told at its own line that it cannot have one", function()
+    local job = work_one([[
+require "nightshift".open = function() return nil, "no way in", "GONE" end
+return { ask = function(job)
+  local db = job:db()
+  return db ~= nil
+end }]], "ask")
+    assert.matches("^[^\n]*jobs%.lua:3: nightshift: job:db: no way in %(GONE%)\n", job.error)
   end)
 
   it("has random numbers that no other worker has", function()

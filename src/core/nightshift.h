@@ -106,6 +106,12 @@ ns_status ns_ping(ns_db *db, ns_err *err);
 ** reconnects. */
 bool ns_hung_up(ns_db *db);
 
+/*
+** Ends the connection, outside a transaction; the next verb makes another. The
+** server looks up most rights when a connection is made, and not again.
+*/
+void ns_renew(ns_db *db);
+
 /* Counters of this handle since it was opened. */
 typedef struct ns_counters {
   int64_t deadlocks, lock_waits, changed; /* 1213, 1205, 1020: all retried */

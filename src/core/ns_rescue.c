@@ -6,10 +6,12 @@
 ** connection broke to come back; or, for a host, when its beat has stood still.
 ** A living holder that is declared dead by mistake loses its claims but
 ** harms nobody: every verdict is fenced by (id, run), and it finds out with its
-** next cycle or reconnect.
+** next cycle or reconnect. It then takes the blame from the jobs it has lost.
 **
 ** Invariant: each lease is given back in one transaction that settles its jobs
-** and deletes it. So whatever ends the rescuer, the next look goes on.
+** and deletes it. So whatever ends the rescuer, the next look goes on. A job
+** that the server refuses to give back keeps its lease, and nobody else waiting:
+** the look tells of it in the end.
 */
 #include "ns_rescue.h"
 
@@ -23,6 +25,7 @@
 #include "ns_time.h"
 
 #define GRACE NS_SECOND
+#define GRACE_ALIVE (30 * NS_SECOND)   /* its process is there: it may come back */
 #define GRACE_STARTED (15 * NS_SECOND) /* after a start all are reconnecting */
 #define BEAT_MAX (30 * NS_SECOND)
 #define BEAT_SEEN (12 * NS_SECOND)     /* longer than between two beats */
@@ -38,14 +41,38 @@ static void no_later(int64_t *t, int64_t than) {
     *t = than > 0 ? than : 0;
 }
 
+/* What a look has come to so far. */
+typedef struct look {
+  ns_rescued sum;
+  int64_t again_in; /* µs */
+  ns_err trouble;   /* the first that did not end it */
+} look;
+
+/* Trouble with one lease or holder does not keep the others waiting. */
+static ns_status note(look *k, ns_status st, ns_err *err) {
+  if (st == NS_OK || st == NS_EGONE || st == NS_ENOMEM)
+    return st;
+  if (k->trouble.status == NS_OK)
+    k->trouble = *err;
+  ns_err_clear(err);
+  return NS_OK;
+}
+
 /* ------------------------------------------------------------- one lease */
+
+/* A lease to give back. */
+typedef struct found {
+  int64_t lease, holder;
+  bool died; /* the holder's process is known to be no more */
+} found;
 
 /* A lease on its way back. */
 typedef struct work {
   int64_t lease;
   ns_verdict *verdicts;
   size_t n, cap;
-  bool whole;     /* nothing of it was held by somebody else */
+  size_t from, to; /* the verdicts of this transaction */
+  bool whole;      /* nothing of it was held by somebody else */
   char error[64]; /* of the attempts, and of poison */
 } work;
 
@@ -72,39 +99,74 @@ static ns_status drop_lease(ns_db *db, int64_t lease, ns_err *err) {
   return st == NS_OK ? ns_bulk(db, NS_SQL_SETTLE_EXPIRY, &id, 1, err) : st;
 }
 
-static ns_status give_back_run(ns_db *db, ns_tx *tx, ns_err *err) {
+static ns_status settle_some(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
-  ns_status st = read_tokens(db, w, err);
-  if (st == NS_OK)
-    st = ns_settle_batch(db, w->verdicts, w->n, err);
-  w->whole = true;
-  for (size_t i = 0; st == NS_OK && i < w->n; i++) {
+  ns_status st = ns_settle_batch(db, &w->verdicts[w->from], w->to - w->from, err);
+  for (size_t i = w->from; st == NS_OK && i < w->to; i++) {
     const ns_verdict *v = &w->verdicts[i];
     w->whole = w->whole && v->status != NS_EBUSY;
     if (v->status == NS_OK)
       st = ns_bulk(db, NS_SQL_SETTLE_HIDDEN,
                    (ns_column[]){{NS_INT, &v->id, NULL, NULL}}, 1, err);
   }
+  return st;
+}
+
+static ns_status settle_all(ns_db *db, ns_tx *tx, ns_err *err) {
+  work *w = tx->arg;
+  ns_status st = read_tokens(db, w, err);
+  w->whole = true;
+  w->from = 0;
+  w->to = w->n;
+  if (st == NS_OK)
+    st = settle_some(db, tx, err);
   return st == NS_OK && w->whole ? drop_lease(db, w->lease, err) : st;
 }
 
-/* Gives back what a lease of 'holder' still holds. '*whole' is false when
-** somebody's transaction has rows of it: another look goes on. */
-static ns_status give_back(ns_db *db, int64_t holder, int64_t lease,
-                           ns_rescued *sum, bool *whole, ns_err *err) {
-  work w = {.lease = lease};
-  ns_tx tx = {give_back_run, &w, false, false};
-  ns_status st;
-  snprintf(w.error, sizeof w.error, "holder %lld died with it",
-           (long long)holder);
-  db->blamed = holder;
-  st = ns_transact(db, &tx, err);
-  db->blamed = 0;
-  for (size_t i = 0; st == NS_OK && i < w.n; i++) {
-    sum->jobs += w.verdicts[i].status == NS_OK;
-    sum->poison += w.verdicts[i].status == NS_OK && w.verdicts[i].dead;
+static void count(const work *w, ns_rescued *sum) {
+  for (size_t i = w->from; i < w->to; i++) {
+    bool back = w->verdicts[i].status == NS_OK;
+    sum->jobs += back;
+    sum->poison += back && w->verdicts[i].dead;
   }
+}
+
+/* The server refuses the jobs together: those it does not refuse alone. The
+** lease stays; what is left of it is dropped by a later look. */
+static ns_status give_back_each(ns_db *db, work *w, look *k, ns_err *err) {
+  ns_tx tx = {settle_some, w, false, false};
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < w->n; i++) {
+    w->from = i;
+    w->to = i + 1;
+    st = ns_transact(db, &tx, err);
+    if (st == NS_OK)
+      count(w, &k->sum);
+    st = note(k, st, err);
+  }
+  return st;
+}
+
+/* Gives back what a lease still holds. '*whole' is false when
+** something is left of it: another look goes on. */
+static ns_status give_back(ns_db *db, found f, look *k, bool *whole,
+                           ns_err *err) {
+  work w = {.lease = f.lease};
+  ns_tx tx = {settle_all, &w, false, false};
+  ns_status st;
+  snprintf(w.error, sizeof w.error,
+           f.died ? "holder %lld died with it" : "holder %lld was lost with it",
+           (long long)f.holder);
+  db->blamed = f.holder;
+  st = ns_transact(db, &tx, err);
   *whole = st == NS_OK && w.whole;
+  if (st == NS_OK)
+    count(&w, &k->sum);
+  if (st == NS_OK && !w.whole)
+    no_later(&k->again_in, GRACE);
+  if (note(k, st, err) == NS_OK && st != NS_OK)
+    st = give_back_each(db, &w, k, err);
+  db->blamed = 0;
   free(w.verdicts);
   return st;
 }
@@ -125,17 +187,17 @@ static ns_status list_leases(ns_db *db, int64_t holder, int64_t *ids, size_t *n,
 }
 
 /* All leases of a dead holder. '*whole': none is left. */
-static ns_status empty_hands(ns_db *db, int64_t holder, ns_rescued *sum,
-                             bool *whole, ns_err *err) {
+static ns_status empty_hands(ns_db *db, const ns_peer *p, look *k, bool *whole,
+                             ns_err *err) {
   int64_t ids[100];
   size_t n = 1;
   ns_status st = NS_OK;
   *whole = true;
   while (st == NS_OK && n > 0 && *whole) {
-    st = list_leases(db, holder, ids, &n, err);
+    st = list_leases(db, p->id, ids, &n, err);
     for (size_t i = 0; st == NS_OK && i < n; i++) {
       bool all;
-      st = give_back(db, holder, ids[i], sum, &all, err);
+      st = give_back(db, (found){ids[i], p->id, p->gone}, k, &all, err);
       *whole = *whole && all;
     }
   }
@@ -164,30 +226,28 @@ static ns_status declare(ns_db *db, const ns_peer *p, bool *dead, ns_err *err) {
   return st;
 }
 
-static ns_status bury(ns_db *db, const ns_peer *p, ns_rescued *sum, bool *whole,
-                      ns_err *err) {
+static ns_status bury(ns_db *db, const ns_peer *p, look *k, ns_err *err) {
   ns_value id = ns_vint(p->id);
   bool dead;
+  bool whole;
   ns_status st = declare(db, p, &dead, err);
-  *whole = true;
   if (st != NS_OK || !dead)
     return st;
-  sum->holders += !p->dead;
-  st = empty_hands(db, p->id, sum, whole, err);
+  k->sum.holders += !p->dead;
+  st = empty_hands(db, p, k, &whole, err);
+  k->sum.suspects += !whole;
   return st == NS_OK ? ns_run(db, NS_SQL_RESCUE_NOTICES, &id, err) : st;
 }
 
 /* Rescues a holder that is taken for dead; one that owns its lock after all is
 ** not, unless only its beat has told. */
-static ns_status rescue(ns_db *db, const ns_peer *p, ns_rescued *sum,
-                        bool *whole, ns_err *err) {
+static ns_status rescue(ns_db *db, const ns_peer *p, look *k, ns_err *err) {
   ns_value id = ns_vint(p->id);
   bool got = false;
   ns_status st = grab(db, p->id, &got, err);
-  *whole = true;
   if (st != NS_OK || (!got && p->free))
     return st;
-  st = bury(db, p, sum, whole, err);
+  st = bury(db, p, k, err);
   if (got && !db->no_locks) {
     ns_err none;
     ns_run(db, NS_SQL_HOLDER_UNLOCK, &id, &none);
@@ -224,6 +284,7 @@ static bool remember(ns_suspects *s, const ns_peers *peers, int64_t now) {
   return true;
 }
 
+/* Below zero when the server's clock was set back behind its start. */
 static ns_status uptime(ns_db *db, int64_t *up, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st = ns_run(db, NS_SQL_HANDLE_UPTIME, NULL, err);
@@ -233,24 +294,40 @@ static ns_status uptime(ns_db *db, int64_t *up, ns_err *err) {
   return st;
 }
 
+/* Its lock has been free for the grace: longer for one whose process is seen to
+** live, and after a start of the server, when all are coming back. */
+static ns_status dead_by_lock(ns_db *db, const ns_peer *p, const ns_suspect *s,
+                              int64_t now, int64_t *in, ns_err *err) {
+  int64_t up;
+  ns_status st;
+  *in = INT64_MAX;
+  if (s->free_since == 0)
+    return NS_OK;
+  *in = s->free_since + (p->alive ? GRACE_ALIVE : GRACE) - now;
+  if ((st = uptime(db, &up, err)) == NS_OK && up >= 0 && up < GRACE_STARTED &&
+      GRACE_STARTED - up > *in)
+    *in = GRACE_STARTED - up;
+  return st;
+}
+
+/* Its beat has stood still by the server's clock, and by ours. */
+static int64_t dead_by_beat(const ns_peer *p, const ns_suspect *s, int64_t now) {
+  int64_t watched = s->beat_since + BEAT_SEEN - now;
+  if (!p->is_host || p->silent <= BEAT_MAX / 2)
+    return INT64_MAX;
+  return BEAT_MAX - p->silent > watched ? BEAT_MAX - p->silent : watched;
+}
+
 /* µs until 'p' counts as dead; INT64_MAX: it lives. */
 static ns_status dead_in(ns_db *db, const ns_peer *p, int64_t now, int64_t *in,
                          ns_err *err) {
   const ns_suspect *s = remembered(&db->suspects, p->id);
-  ns_status st = NS_OK;
-  int64_t up;
-  *in = INT64_MAX;
+  ns_status st;
+  *in = 0;
   if (p->dead || (p->gone && (p->free || db->no_locks)))
-    *in = 0;
-  else if (s->free_since != 0) {
-    *in = s->free_since + GRACE - now;
-    if ((st = uptime(db, &up, err)) == NS_OK && up < GRACE_STARTED &&
-        GRACE_STARTED - up > *in)
-      *in = GRACE_STARTED - up;
-  } else if (p->is_host && p->silent > BEAT_MAX / 2) {
-    int64_t watched = s->beat_since + BEAT_SEEN - now;
-    *in = BEAT_MAX - p->silent > watched ? BEAT_MAX - p->silent : watched;
-  }
+    return NS_OK;
+  st = dead_by_lock(db, p, s, now, in, err);
+  no_later(in, dead_by_beat(p, s, now));
   return st;
 }
 
@@ -268,36 +345,27 @@ static ns_status list_peers(ns_db *db, ns_peers *peers, ns_err *err) {
   return st;
 }
 
-static ns_status look_at_holders(ns_db *db, int64_t *again_in, ns_rescued *sum,
-                                 ns_err *err) {
+static ns_status look_at_holders(ns_db *db, look *k, ns_err *err) {
   ns_peers peers = {0};
   int64_t now = ns_mono_us();
   ns_status st = list_peers(db, &peers, err);
   if (st == NS_OK && !remember(&db->suspects, &peers, now))
     st = no_memory(err);
   for (size_t i = 0; st == NS_OK && i < peers.n; i++) {
-    bool whole = true;
     int64_t in;
     st = dead_in(db, &peers.items[i], now, &in, err);
     if (st == NS_OK && in <= 0)
-      st = rescue(db, &peers.items[i], sum, &whole, err);
+      st = note(k, rescue(db, &peers.items[i], k, err), err);
     else
-      no_later(again_in, in);
-    if (!whole)
-      no_later(again_in, GRACE);
-    sum->suspects += !whole || (in > 0 && in < INT64_MAX);
+      no_later(&k->again_in, in);
+    k->sum.suspects += in > 0 && in < INT64_MAX;
   }
   ns_peers_free(&peers);
   return st;
 }
 
-/* A lease and its holder, from a listing that is read to its end before
-** anything else is run. */
-typedef struct found {
-  int64_t lease, holder;
-} found;
-
-/* Leases that nobody touched in time, and those of unknown holders. */
+/* Leases that nobody touched in time, and those of unknown holders; the
+** listings are read to their end before anything else is run. */
 static ns_status list_leftovers(ns_db *db, found *list, size_t max, size_t *n,
                                 int64_t *again_in, ns_err *err) {
   const ns_value *row;
@@ -309,7 +377,7 @@ static ns_status list_leftovers(ns_db *db, found *list, size_t max, size_t *n,
     if (row[2].i > 0)
       no_later(again_in, row[2].i);
     else if (*n < max)
-      list[(*n)++] = (found){row[0].i, ns_int_or(&row[1], 0)};
+      list[(*n)++] = (found){row[0].i, ns_int_or(&row[1], 0), false};
   }
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_RESCUE_ORPHANS, NULL, err);
@@ -317,42 +385,50 @@ static ns_status list_leftovers(ns_db *db, found *list, size_t max, size_t *n,
          (st = ns_row(db, NS_SQL_RESCUE_ORPHANS, &row, err)) == NS_OK &&
          row != NULL)
     if (*n < max)
-      list[(*n)++] = (found){row[0].i, row[1].i};
+      list[(*n)++] = (found){row[0].i, row[1].i, false};
   return st;
 }
 
-static ns_status look_at_leases(ns_db *db, int64_t *again_in, ns_rescued *sum,
-                                ns_err *err) {
+static ns_status look_at_leases(ns_db *db, look *k, ns_err *err) {
   found list[200];
   size_t n;
-  ns_status st = list_leftovers(db, list, 200, &n, again_in, err);
+  ns_status st = list_leftovers(db, list, 200, &n, &k->again_in, err);
   for (size_t i = 0; st == NS_OK && i < n; i++) {
     bool whole;
-    st = give_back(db, list[i].holder, list[i].lease, sum, &whole, err);
-    if (!whole)
-      no_later(again_in, GRACE);
+    st = give_back(db, list[i], k, &whole, err);
   }
   return st;
 }
 
-ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
+static ns_status look_at_all(ns_db *db, look *k, ns_err *err) {
   ns_value keep = ns_vint(KEEP_DEAD);
-  ns_status st;
-  *again_in = LOOK_EVERY;
-  *sum = db->rescued;
-  db->rescued = (ns_rescued){0};
-  ns_err_clear(err);
-  if (ns_in_transaction(db))
-    return ns_fail(err, NS_ESTATE, "a rescue cannot run inside a transaction");
-  if ((st = ns_ready(db, err)) == NS_OK)
-    st = look_at_holders(db, again_in, sum, err);
+  ns_status st = ns_ready(db, err);
   if (st == NS_OK)
-    st = look_at_leases(db, again_in, sum, err);
-  if (sum->holders > 0)
-    ns_run(db, NS_SQL_RESCUE_BURY, &keep, err);
-  if (sum->jobs > 0)
+    st = look_at_holders(db, k, err);
+  if (st == NS_OK)
+    st = look_at_leases(db, k, err);
+  if (st == NS_OK && k->sum.holders > 0)
+    st = note(k, ns_run(db, NS_SQL_RESCUE_BURY, &keep, err), err);
+  if (k->sum.jobs > 0)
     ns_ring(db, NULL);
   db->ring_due = false;
+  return st;
+}
+
+ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
+  look k = {.sum = db->rescued, .again_in = LOOK_EVERY};
+  ns_status st;
+  db->rescued = (ns_rescued){0};
+  ns_err_clear(err);
+  st = ns_in_transaction(db)
+           ? ns_fail(err, NS_ESTATE, "a rescue cannot run inside a transaction")
+           : look_at_all(db, &k, err);
+  *sum = k.sum;
+  *again_in = k.again_in;
+  if (st == NS_OK && k.trouble.status != NS_OK) {
+    *err = k.trouble;
+    st = k.trouble.status;
+  }
   return st;
 }
 
@@ -364,4 +440,13 @@ void ns_look_around(ns_db *db) {
     return;
   ns_look(db, &again_in, &sum, &err);
   db->peers_at = ns_mono_us() + (again_in > 0 ? again_in : 1);
+}
+
+void ns_look_when_due(ns_db *db) {
+  const ns_value *row = NULL;
+  ns_err err;
+  if (ns_run(db, NS_SQL_RESCUE_NEXT, NULL, &err) == NS_OK &&
+      ns_row(db, NS_SQL_RESCUE_NEXT, &row, &err) == NS_OK && row != NULL &&
+      row[0].type == NS_INT)
+    no_later(&db->peers_at, ns_mono_us() + row[0].i);
 }

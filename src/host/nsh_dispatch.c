@@ -318,6 +318,8 @@ static void back_off(nsh_dispatch *d, const ns_err *err) {
   d->error_wait = d->error_wait == 0 ? ERROR_FIRST : d->error_wait * 2;
   d->error_wait = least(d->error_wait, ERROR_LAST);
   d->error_at = ns_mono_us() + d->error_wait;
+  if (err->status == NS_EDENIED) /* so that a right granted since counts */
+    ns_renew(d->db);
   nsh_mail_lock(d->mail);
   d->mail->cycling = false;
   nsh_mail_unlock(d->mail);
@@ -441,11 +443,17 @@ static void read_notices(nsh_dispatch *d, turn *t) {
 static void look_around(nsh_dispatch *d, turn *t, int64_t now) {
   ns_rescued sum;
   ns_err err;
+  ns_status st;
   int64_t again_in;
   bool armed;
   if (now < d->look_at && !t->gone)
     return;
-  t->gone = ns_look(d->db, &again_in, &sum, &err) != NS_OK;
+  st = ns_look(d->db, &again_in, &sum, &err);
+  t->gone = st == NS_EGONE;
+  if (st != NS_OK && st != NS_EGONE)
+    ns_log(NS_LOG_ERROR, "rescue.failed",
+           NS_FIELDS(ns_fs("code", ns_code(st)),
+                     ns_fs("error", err.message)));
   if (sum.holders > 0 || sum.jobs > 0)
     ns_log(NS_LOG_WARN, "rescue",
            NS_FIELDS(ns_fi("holders", sum.holders), ns_fi("jobs", sum.jobs),

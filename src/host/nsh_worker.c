@@ -9,12 +9,14 @@
 #include "nsh_worker.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <lauxlib.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -29,6 +31,7 @@
 #define ASK_EVERY NS_SECOND /* cancelled() asks the host at most so often */
 #define FRESH_MS 50        /* between looks whether the host is back in touch */
 #define ERROR_MAX 65600    /* bytes of an error text */
+#define SPARE_FILES 8      /* descriptors a job needs to have a chance */
 #define IDS_FIRST 16
 #define IDS_LAST 4096
 
@@ -285,12 +288,20 @@ static int api_quota(lua_State *L) {
   return 0;
 }
 
+/* exit(status): what the handler wrote is not lost. */
+static int api_exit(lua_State *L) {
+  int status = (int)luaL_checkinteger(L, 1);
+  fflush(NULL);
+  leave(status);
+}
+
 void nsh_worker_pushapi(lua_State *L) {
   static const luaL_Reg api[] = {{"touch", api_touch},
                                  {"cancelled", api_cancelled},
                                  {"log", api_log},
                                  {"take_id", api_take_id},
                                  {"quota", api_quota},
+                                 {"exit", api_exit},
                                  {NULL, NULL}};
   luaL_newlib(L, api);
 }
@@ -369,6 +380,17 @@ static void report_stopped(nsh_why why) {
     leave(1);
 }
 
+/* Has a job left so many files open that the next ones would have none? */
+static bool files_left(void) {
+  struct rlimit r;
+  int fd = fcntl(w.fd, F_DUPFD_CLOEXEC, 0);
+  if (fd < 0)
+    return errno != EMFILE;
+  close(fd);
+  return getrlimit(RLIMIT_NOFILE, &r) != 0 ||
+         (rlim_t)fd + SPARE_FILES < r.rlim_cur;
+}
+
 /* Protected. Argument: the order. run(job) gives result, verdict, spent. */
 static int run(lua_State *L) {
   const nsh_order *o = lua_touserdata(L, 1);
@@ -378,7 +400,7 @@ static int run(lua_State *L) {
   lua_call(L, 1, 3); /* stack: order; result; verdict; spent */
   w.running = false;
   w.ended = ns_mono_us();
-  w.spent = lua_toboolean(L, 4);
+  w.spent = lua_toboolean(L, 4) || (!lua_isnil(L, 3) && !files_left());
   w.over = nsh_quota_end(L);
   if (w.over || nsh_halt_end() != NSH_WHY_NONE)
     return 0; /* what the handler said does not count */
@@ -474,10 +496,17 @@ static void on_term(int sig, siginfo_t *info, void *context) {
   raise(sig);
 }
 
+/* Writing to nobody is an error of the handler's, not its end. SIG_IGN would be
+** inherited by the programs it starts; a handler is not. */
+static void on_pipe(int sig) {
+  (void)sig;
+}
+
 static void set_up(const nsh_worker_setup *s, uint32_t index, int fd) {
   struct sigaction act = {.sa_flags = SA_SIGINFO | SA_RESTART};
   act.sa_sigaction = on_term;
   sigaction(SIGTERM, &act, NULL);
+  signal(SIGPIPE, on_pipe);
   nsh_halt_listen(s->L, &s->slots->slot[index]);
   setvbuf(stdout, NULL, _IOLBF, 0);
   w.L = s->L;

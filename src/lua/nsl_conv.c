@@ -9,9 +9,7 @@
 
 #include <lauxlib.h>
 #include <stddef.h>
-#include <string.h>
 
-#include "../base/ns_duration.h"
 
 #define NSL_BOX "nightshift.box"
 

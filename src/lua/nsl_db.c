@@ -332,6 +332,16 @@ static int db_prune(lua_State *L) {
   return 1;
 }
 
+/* What did come back is not to be missed. */
+static int look_failed(lua_State *L, const ns_rescued *all, ns_err *err) {
+  char text[64];
+  snprintf(text, sizeof text, "%lld jobs came back, others did not",
+           (long long)all->jobs);
+  if (all->jobs > 0)
+    ns_err_context(err, text);
+  return nsl_fail(L, err);
+}
+
 /***
 Looks at all other holders and gives back what dead ones held.
 @function db:look
@@ -341,6 +351,7 @@ who seems dead ends within it
 */
 static int db_look(lua_State *L) {
   ns_err err;
+  ns_status st;
   ns_rescued all = {0};
   ns_rescued sum;
   int64_t again_in = 0;
@@ -349,11 +360,12 @@ static int db_look(lua_State *L) {
   do {
     if (again_in > 0)
       ns_sleep_us(again_in);
-    if (ns_look(db, &again_in, &sum, &err) != NS_OK)
-      return nsl_fail(L, &err);
+    st = ns_look(db, &again_in, &sum, &err);
     all.holders += sum.holders;
     all.jobs += sum.jobs;
     all.poison += sum.poison;
+    if (st != NS_OK)
+      return look_failed(L, &all, &err);
   } while (sum.suspects > 0 && ns_mono_us() + again_in <= until);
   lua_createtable(L, 0, 3);
   nsl_setint(L, "holders", all.holders);

@@ -67,9 +67,7 @@ commands.migrate = migrate
 
 local function age(text, what)
   if text == "never" then return -1 end
-  local us, message = options.duration(text, what)
-  if not us then context.fail(context.USAGE, "%s", message) end
-  return us
+  return context.checked(options.duration, text, what)
 end
 
 function commands.prune(args)

@@ -1,0 +1,213 @@
+-- Deadlocks, lock waits and locked tables, in every verb and in a host: real
+-- ones, made by another session that holds what is wanted.
+
+local db = require "spec.support.db"
+local host = require "spec.support.host"
+local nightshift = require "nightshift"
+local proc = require "spec.support.proc"
+
+local PROGRAMS = proc.root .. "/spec/support/programs/"
+
+-- Each table that some verb writes, and when its trigger comes.
+local TRIGGERS = { job = "INSERT", lease = "INSERT", finished = "INSERT", attempt = "INSERT", running = "INSERT",
+  ready = "INSERT", unique_key = "INSERT", queue = "UPDATE" }
+
+local function tangle(name)
+  local sql = { [[CREATE TABLE tangle (id INT PRIMARY KEY, n INT NOT NULL); CREATE TABLE junk (n INT PRIMARY KEY);
+    INSERT INTO tangle VALUES (1, 0), (2, 0);]] }
+  for on, event in pairs(TRIGGERS) do
+    sql[#sql + 1] = ([[CREATE TRIGGER tangle_%s BEFORE %s ON nightshift_%s FOR EACH ROW BEGIN
+      UPDATE tangle SET n = n + 1 WHERE id = 2; UPDATE tangle SET n = n + 1 WHERE id = 1; END//]]):format(on, event, on)
+  end
+  db.sql(sql[1] .. "\nDELIMITER //\n" .. table.concat(sql, "\n", 2), name)
+end
+
+local function saboteur(url, how)
+  local p = proc.start { proc.lua, PROGRAMS .. "saboteur.lua", url, how }
+  p:wait_line "^armed"
+  return p
+end
+
+-- What stands before the verb, the verb itself, and the outcome it leads to.
+local function claimed(q)
+  assert(q:push "job")
+  return assert(q:claim())
+end
+local verbs = {
+  push = { nil, function(q) return q:push("job", 1, { unique = "k" }) end, "ready" },
+  push_many = { nil, function(q) return q:push_many { { "job", 1 }, { "job", 2 } } end },
+  claim = { function(q) return assert(q:push "job") end, function(q) return q:claim() end, "running" },
+  ack = { claimed, function(_, job) return job:ack "result" end, "done" },
+  fail = { claimed, function(_, job) return job:fail "no" end, "scheduled" },
+  discard = { claimed, function(_, job) return job:discard "no" end, "dead" },
+  ["ack with a child"] = { claimed, function(_, job)
+    if not job._children then job:spawn "child" end
+    return job:ack()
+  end, "done" },
+  ["again with a child"] = { claimed, function(_, job)
+    if not job._children then job:spawn "child" end
+    return job:again(60)
+  end, "scheduled" },
+  release = { claimed, function(_, job) return job:release() end, "ready" },
+  run_now = { function(q) return assert(q:push("job", 1, { delay = 60 })) end,
+    function(q, id) return q._db:run_now(id) end, "ready" },
+  cancel = { function(q) return assert(q:push "job") end, function(q, id) return q._db:cancel(id) end, "cancelled" },
+  retry = { function(q)
+    local job = claimed(q)
+    assert(job:discard "no")
+    return job.id
+  end, function(q, id) return q._db:retry(id) end, "ready" },
+}
+-- One statement by itself is not run again: it says BUSY, and may be repeated.
+local once = {
+  progress = { claimed, function(_, job) return job:progress(0.5) end, "running" },
+  pause = { claimed, function(q) return q:pause() end, "running" },
+  ["a transaction"] = { claimed, function(q, job)
+    return q._db:transaction(function(tx)
+      local id, message, code = tx:queue("q"):push "job"
+      if not id then return nil, message, code end
+      return job:ack()
+    end)
+  end, "done" },
+}
+
+for how, counter in pairs { deadlock = "deadlocks", wait = "lock_waits" } do
+  describe(("a lock that another session holds (%s)"):format(how), function()
+    local url, handle, q
+
+    before_each(function()
+      local name
+      url, name = db.fresh()
+      handle = assert(nightshift.open(url .. "&read_timeout=2s")) -- waits for a lock one second
+      q = handle:queue "q"
+      q._db = handle
+      assert(q:push "warm-up")
+      assert(q:claim()):ack()
+      tangle(name)
+    end)
+    after_each(function() handle:close() end)
+
+    local function state(before) return handle:job(type(before) == "table" and before.id or before).state end
+
+    for verb, case in pairs(verbs) do
+      it("is met by " .. verb .. ", which is run again unseen", function()
+        local before = case[1] and case[1](q)
+        local other = saboteur(url, how)
+        local result, message = case[2](q, before)
+        assert.is_truthy(result, message)
+        other:wait_line "^sprung"
+        assert.equal(1, handle:stats().counters[counter])
+        if case[3] then assert.equal(case[3], state(before or result)) end
+      end)
+    end
+
+    for verb, case in pairs(once) do
+      it("is met by " .. verb .. ", which says BUSY and can be given again", function()
+        local before = case[1](q)
+        local other = saboteur(url, how)
+        local none, _, code = case[2](q, before)
+        assert.same({ nil, "BUSY" }, { none, code })
+        other:wait_line "^sprung"
+        assert.is_truthy(case[2](q, before))
+        assert.equal(case[3], state(before))
+      end)
+    end
+
+    it("is met by a host, which neither loses a job nor runs one twice", function()
+      local ran = fixture.file("ran", "")
+      local other = saboteur(url, how)
+      local script = ([[return { note = function(job)
+        local file <close> = io.open(%q, "a")
+        file:write(job.id, "\n")
+      end }]]):format(ran)
+      local pusher = proc.start { proc.lua, "-e", ([[
+        local q = require "nightshift".open(%q):queue "q"
+        local items = {}
+        for i = 1, 50 do items[i] = { "note", i } end
+        assert(q:push_many(items))]]):format(url .. "&read_timeout=2s") } -- the first to meet it
+      other:wait_line "^sprung"
+      assert.equal(0, pusher:wait())
+      other = saboteur(url, how)
+      local h = host.start(url, script)
+      other:wait_line "^sprung"
+      local function noted() return #handle:execute "SELECT id FROM nightshift_finished WHERE name = 'note'" end
+      eventually(function() return noted() == 50 end, 20)
+      h:signal "TERM"
+      assert.equal(0, h:wait())
+      local seen = 0
+      for _ in io.lines(ran) do seen = seen + 1 end
+      assert.equal(50, seen)
+      assert.equal(0, #handle:execute "SELECT id FROM nightshift_lease")
+    end)
+  end)
+end
+
+-- A session that holds whole tables until two others wait for them.
+local HOLDS = {
+  ["LOCK TABLES"] = { "LOCK TABLES nightshift_job WRITE, nightshift_lease WRITE", nil, "UNLOCK TABLES" },
+  ["an ALTER TABLE behind an open transaction"] = { "START TRANSACTION; SELECT COUNT(*) FROM nightshift_job",
+    "ALTER TABLE nightshift_job COMMENT 'altered'", "COMMIT" },
+}
+
+describe("a table that somebody has locked", function()
+  for what, case in pairs(HOLDS) do
+    it("is waited for by handles and hosts: " .. what, function()
+      local url, name = db.fresh()
+      local handle <close> = assert(nightshift.open(url))
+      local q = handle:queue "q"
+      local h = host.start(url, [[return { hold = function() print "holds" os.execute "sleep 0.5" return "held" end }]])
+      local id = q:push "hold"
+      h:wait_line "^holds"
+      local holder = proc.start { proc.lua, "-e", ([[
+        local nst = require "nst"
+        local watch = require "nightshift".open(%q)
+        local core = require "nightshift.core"
+        local db = core.open { url = %q }
+        local function run(text) for s in (text .. ";"):gmatch "(.-); *" do assert(db:execute(s)) end end
+        run(%q)
+        print "locked"
+        io.flush()
+        repeat
+          nst.sleep(0.02)
+          local n = watch:execute("SELECT COUNT(*) AS n FROM information_schema.PROCESSLIST " ..
+            "WHERE db = DATABASE() AND state LIKE 'Waiting for table%%'")[1].n
+        until n >= %d
+        run(%q)
+        print "free"]]):format(url, url, case[1], case[2] and 3 or 2, case[3]) }
+      holder:wait_line "^locked"
+      local alter = case[2] and proc.start { proc.lua, "-e", ([[
+        assert(require "nightshift.core".open { url = %q }:execute(%q))]]):format(url, case[2]) }
+      if alter then
+        eventually(function()
+          return db.sql("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE db = '" .. name ..
+            "' AND info LIKE 'ALTER%' AND state LIKE 'Waiting for table%'") == "1"
+        end)
+      end
+      local job = assert(q:push("hold"))
+      assert.is_truthy(job)
+      holder:wait_line "^free"
+      for _, one in ipairs { id, job } do
+        eventually(function() return handle:job(one).state == "done" end, 20)
+        assert.same({ "held", 1 }, { handle:job(one).result, handle:job(one).run })
+      end
+      if alter then assert.equal(0, alter:wait()) end
+      h:signal "TERM"
+      assert.equal(0, h:wait())
+    end)
+  end
+
+  it("for longer than the wait for it is BUSY, and the handle is good afterwards", function()
+    local url = db.fresh()
+    local handle <close> = assert(nightshift.open(url .. "&read_timeout=2s"))
+    local q = handle:queue "q"
+    assert(q:push "first")
+    local holder <close> = assert(nightshift.open(url))
+    assert(holder:execute "LOCK TABLES nightshift_running WRITE")
+    local job = assert(q:claim())
+    local none, _, code = job:progress(0.5)
+    assert.same({ nil, "BUSY" }, { none, code })
+    assert(holder:execute "UNLOCK TABLES")
+    assert(job:progress(0.5))
+    assert(job:ack())
+  end)
+end)
