@@ -9,6 +9,7 @@
 
 #include <lauxlib.h>
 #include <stddef.h>
+#include <string.h>
 
 
 #define NSL_BOX "nightshift.box"
