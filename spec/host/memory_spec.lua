@@ -42,6 +42,25 @@ return {
   wide = { run = function(job) hoard(job.payload) return "fits" end, memory = "1G" },
   pid = function() return (io.open "/proc/self/stat":read "a"):match "^%d+" end,
   limit = function() return io.popen "ulimit -d":read "l" end,
+  rep = function(job) return #("x"):rep(job.payload) end,
+  concat = function(job)
+    local t, s = {}, ("x"):rep(20000)
+    for i = 1, 2000 do t[i] = s end
+    return #table.concat(t)
+  end,
+  gsub = function() return #(("x"):rep(2^20 // 1):gsub("x", ("y"):rep(1000))) end,
+  read = function() return #io.open "/dev/zero":read(2^30 // 1) end,
+  read_all = function() return #io.popen "head -c 100000000 /dev/zero":read "a" end,
+  copes = function()
+    local kept = ("x"):rep(3 * 2^20 // 1)
+    assert(not pcall(string.rep, "x", 6 * 2^20))
+    return "without it " .. #kept
+  end,
+  speaks = function()
+    local kept = ("x"):rep(3 * 2^20 // 1)
+    assert(not pcall(string.rep, "x", 6 * 2^20))
+    error("something else " .. #kept)
+  end,
 }]]
 
 local function run(name, payload, args)
@@ -72,6 +91,31 @@ describe("--memory", function()
   it("is noticed although the handler catches the error", function()
     local job, h = run("forgives", 100000, LIMIT)
     assert.same({ "dead", "memory limit of 8 MiB" }, { job.state, job.error })
+    stop(h)
+  end)
+
+  it("counts what a function of the library asks for in one piece", function()
+    local h = host.start(url, SCRIPT, { "--workers", "1", table.unpack(LIMIT) })
+    local last
+    for _, name in ipairs { "rep", "concat", "gsub", "read", "read_all" } do
+      local id, pid = q:push(name, 5 * 2^20, ONCE), q:push "pid"
+      eventually(function() return handle:job(id).state:match "^d" end)
+      assert.same({ "dead", 0, "memory limit of 8 MiB" }, { handle:job(id).state, handle:job(id).crashes,
+        handle:job(id).error }, name)
+      pid = eventually(function() return handle:job(pid).result end)
+      assert.not_equal(last, pid, name)
+      last = pid
+    end
+    assert.is_nil(h:transcript():find "worker.died", h:transcript())
+    stop(h)
+  end)
+
+  it("leaves a job alone that can do without", function()
+    local job, h = run("copes", nil, LIMIT)
+    assert.same({ "done", "without it 3145728" }, { job.state, job.result })
+    local id = q:push("speaks", nil, ONCE)
+    eventually(function() return handle:job(id).state == "dead" end)
+    assert.matches("something else", handle:job(id).error)
     stop(h)
   end)
 

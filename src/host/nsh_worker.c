@@ -360,6 +360,11 @@ static void report_verdict(lua_State *L) {
     report_failure(ns_str(err.message));
     return;
   }
+  if (box->verdict.kind == NS_FAIL && nsh_quota_blamed(box->verdict.error)) {
+    nsl_unbox(box);
+    w.over = true; /* reported as such */
+    return;
+  }
   r = ending(box->verdict.kind);
   r.delay = box->verdict.delay;
   r.result = box->verdict.result;
@@ -416,24 +421,25 @@ static int run(lua_State *L) {
 ** has broken what our own code needs. Such a worker is replaced. */
 static void run_protected(const nsh_order *o) {
   lua_State *L = w.L;
+  const char *error;
   bool ok;
   nsh_why why;
   w.over = w.spent = false;
+  nsh_quota_forget();
   lua_pushcfunction(L, run);
   lua_pushlightuserdata(L, (void *)(uintptr_t)o);
   nsh_halt_begin(o->seq, o->job.timeout);
   ok = lua_pcall(L, 1, 0, 0) == LUA_OK;
   why = nsh_halt_end();
-  w.over = nsh_quota_end(L) || w.over;
+  error = ok ? NULL : lua_tostring(L, -1);
+  w.over = nsh_quota_end(L) || w.over || nsh_quota_blamed(ns_str(error));
   w.spent = w.spent || w.over || !ok;
   if (w.over)
     report_failure(nsh_quota_text());
   else if (why != NSH_WHY_NONE)
     report_stopped(why);
-  else if (!ok) {
-    const char *text = lua_tostring(L, -1);
-    report_failure(ns_str(text != NULL ? text : "the job could not be run"));
-  }
+  else if (!ok)
+    report_failure(ns_str(error != NULL ? error : "the job could not be run"));
   w.running = false;
   lua_settop(L, 0);
 }
