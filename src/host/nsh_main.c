@@ -7,6 +7,7 @@
 #include <lua.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "nsh_host.h"
@@ -64,6 +65,8 @@ int main(int argc, char **argv) {
   int code;
   lua_State *L;
   open_streams();
+  if (argc > 1 && strcmp(argv[1], "work") == 0)
+    nsh_host_hold();
   L = nsh_secrets_hide(argc, argv) ? nsh_lua_new() : NULL;
   if (L == NULL) {
     fprintf(stderr, "nightshift: not enough memory\n");
