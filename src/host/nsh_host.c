@@ -23,6 +23,7 @@
 #include "nsh_dispatch.h"
 #include "nsh_life.h"
 #include "nsh_memory.h"
+#include "nsh_sweep.h"
 
 #define SETTLE_US (5 * NS_SECOND)  /* for the last verdicts, once stopping */
 #define RELOAD_FIRST 100000        /* after a zygote's death, doubling */
@@ -30,6 +31,7 @@
 #define LOOK_MS 1000               /* at the loading of handlers */
 #define SLOW_S 5                   /* loading takes long */
 #define SLOW_AGAIN_S 60
+#define SEED_US (6 * NS_SECOND)    /* for it to clear up and end */
 #define GOODBYE_MS 1000            /* for workers and zygotes to leave */
 #define SPARE_FILES 64             /* descriptors beside those of workers */
 
@@ -486,7 +488,8 @@ static void open_loop(host *h, int seed) {
   h->look.data = h;
   h->brood = (nsh_brood){.arg = h, .loaded = on_loaded, .failed = on_failed,
                          .forked = on_forked, .exited = on_exited,
-                         .died = on_died, .keeper_died = on_keeper_died};
+                         .died = on_died, .keeper_died = on_keeper_died,
+                         .seed_pid = h->seed};
   nsh_mail_init(&h->mail, notify, &h->async);
   nsh_table_init(&h->table, h->cfg, &h->mail, &h->loop, h->slots);
   nsh_brood_open(&h->brood, &h->loop, seed);
@@ -521,6 +524,25 @@ static void hold_signals(void) {
   mask_signals(SIG_BLOCK, 0, HEARD);
 }
 
+/* The seed ends by itself when its socket is closed, unless it is stopped or
+** stuck: then its work is ours. */
+static void await_seed(host *h) {
+  int64_t end = ns_mono_us() + SEED_US;
+  int64_t pause = 200;
+  pid_t got;
+  while ((got = waitpid(h->seed, NULL, WNOHANG)) == 0 && ns_mono_us() < end) {
+    ns_sleep_us(pause);
+    pause = pause < 20000 ? pause * 2 : pause;
+  }
+  if (got != 0)
+    return;
+  ns_log(NS_LOG_ERROR, "seed.silent", NULL, 0);
+  if (h->brood.keeper_pid > 0)
+    nsh_sweep(h->brood.keeper_pid, NULL, 0);
+  kill(h->seed, SIGKILL);
+  waitpid(h->seed, NULL, 0);
+}
+
 /* Closing their sockets ends seed and keeper, and whoever is left below. */
 static void close_loop(host *h) {
   say_goodbye(h);
@@ -531,7 +553,7 @@ static void close_loop(host *h) {
   uv_run(&h->loop, UV_RUN_DEFAULT);
   uv_loop_close(&h->loop);
   nsh_mail_free(&h->mail);
-  waitpid(h->seed, NULL, 0);
+  await_seed(h);
 }
 
 static ns_status start_dispatch(host *h, ns_err *err) {

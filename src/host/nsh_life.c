@@ -196,6 +196,7 @@ void nsh_life_orphaned(nsh_table *t, nsh_zygote *z) {
       if (t->seats[i].phase == NSH_UP)
         t->up--;
       t->seats[i].phase = NSH_DOOMED; /* one death is logged, not all */
-      bury(&t->seats[i], running > 1 ? SOMEBODYS_FAULT : OWN_FAULT);
+      bury(&t->seats[i], running > 1 || z->condemned ? SOMEBODYS_FAULT
+                                                     : OWN_FAULT);
     }
 }
