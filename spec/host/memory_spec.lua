@@ -3,6 +3,7 @@
 local db = require "spec.support.db"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
+local nst = require "nst"
 local proc = require "spec.support.proc"
 
 local url, handle, q
@@ -37,6 +38,9 @@ return {
     return { ok, tostring(message) }
   end,
   litter = function() for i = 1, 1e6 do local _ = ("x"):rep(200) .. i end return "collected" end,
+  insists = function() while true do pcall(hoard, 100000) end end,
+  loops = function() pcall(hoard, 100000) while true do end end,
+  sleeps = function() pcall(hoard, 100000) os.execute "sleep 60" end,
   leak = function(job) leaked = hoard(job.payload) return "kept" end,
   own = { run = function(job) hoard(job.payload) return "fits" end, memory = "256K" },
   wide = { run = function(job) hoard(job.payload) return "fits" end, memory = "1G" },
@@ -92,6 +96,17 @@ describe("--memory", function()
     local job, h = run("forgives", 100000, LIMIT)
     assert.same({ "dead", "memory limit of 8 MiB" }, { job.state, job.error })
     stop(h)
+  end)
+
+  it("stops a handler that catches the error and goes on", function()
+    for _, name in ipairs { "insists", "loops", "sleeps" } do
+      local start = nst.clock()
+      local job, h = run(name, nil, LIMIT)
+      assert.same({ "dead", 0, "memory limit of 8 MiB" }, { job.state, job.crashes, job.error })
+      assert.is_true(nst.clock() - start < proc.limit(8), name)
+      assert.matches("job.stop .*memory limit", h:transcript())
+      stop(h)
+    end
   end)
 
   it("counts what a function of the library asks for in one piece", function()

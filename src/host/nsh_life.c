@@ -112,23 +112,38 @@ static void describe(char out[96], int status) {
     snprintf(out, 96, "exited with status %d", WEXITSTATUS(status));
 }
 
+/* How a job failed that was killed to stop it: in its worker's words, if it
+** found any. */
+static ns_bytes failure_text(nsh_seat *s, char out[160]) {
+  const nsh_task *task = nsh_seat_task(s, 0);
+  ns_bytes said = nsh_slot_said(s->slot, task->seq);
+  if (said.p != NULL)
+    return said;
+  if (s->why == NSH_WHY_MEMORY)
+    return ns_str("memory limit");
+  snprintf(out, 160, "timeout after %g s", (double)task->timeout / 1e6);
+  return ns_str(out);
+}
+
+/* How a job crashed. */
+static ns_bytes crash_text(int status, char out[160]) {
+  char how[96];
+  describe(how, status);
+  snprintf(out, 160, "worker %s", how);
+  return ns_str(out);
+}
+
 /* The verdict of the job that was running when its worker died: by our hand, by
 ** its own fault, or by that of another ('status' SOMEBODYS_FAULT). */
 static void end_running(nsh_seat *s, int64_t since, int status) {
-  char how[96];
   char text[160];
-  nsh_task *task = nsh_seat_task(s, 0);
   int64_t micros = ns_mono_us() - since;
   nsh_why why = nsh_ladder_killed(s) ? s->why : NSH_WHY_NONE;
-  describe(how, status);
-  snprintf(text, sizeof text, "worker %s", how);
-  if (why == NSH_WHY_TIMEOUT) {
-    snprintf(text, sizeof text, "timeout after %g s",
-             (double)task->timeout / 1e6);
-    nsh_intake_end(s, NS_FAIL, micros, ns_str(text));
-  } else if (why == NSH_WHY_NONE)
+  if (why == NSH_WHY_TIMEOUT || why == NSH_WHY_MEMORY)
+    nsh_intake_end(s, NS_FAIL, micros, failure_text(s, text));
+  else if (why == NSH_WHY_NONE)
     nsh_intake_end(s, status == SOMEBODYS_FAULT ? NS_LOST : NS_CRASH, micros,
-                   ns_str(text));
+                   crash_text(status, text));
   else
     nsh_intake_end(s, NS_RELEASE, micros, NS_NONE);
 }

@@ -30,6 +30,8 @@ static struct {
   int64_t base;         /* data of the process beside its Lua state; 0: ? */
   struct rlimit before;
   char text[64];
+  nsh_slot *slot;
+  uint32_t seq;
 } q;
 
 static bool repeated(const void *p, size_t old, size_t size) {
@@ -37,7 +39,11 @@ static bool repeated(const void *p, size_t old, size_t size) {
 }
 
 static void *refuse(void *p, size_t old, size_t size, int64_t more) {
-  q.over = q.over || repeated(p, old, size) || more > q.limit;
+  if (!q.over && (repeated(p, old, size) || more > q.limit)) {
+    q.over = true;
+    nsh_slot_say(q.slot, q.seq, q.text);
+    atomic_store(&q.slot->over, q.seq + 1);
+  }
   q.refused = true;
   q.p = p;
   q.old = old;
@@ -92,7 +98,8 @@ void nsh_quota_forget(void) {
   q.over = q.denied = q.refused = false;
 }
 
-void nsh_quota_begin(lua_State *L, int64_t bytes) {
+void nsh_quota_begin(lua_State *L, int64_t bytes, nsh_slot *slot,
+                     uint32_t seq) {
   const char *unit = bytes % (1 << 20) == 0 ? "MiB"
                      : bytes % 1024 == 0    ? "KiB"
                                             : "bytes";
@@ -103,6 +110,8 @@ void nsh_quota_begin(lua_State *L, int64_t bytes) {
            unit);
   q.grown = 0;
   q.limit = bytes;
+  q.slot = slot;
+  q.seq = seq;
   nsh_quota_forget();
   q.on = true;
   q.alloc = lua_getallocf(L, &q.ud);

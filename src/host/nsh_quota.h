@@ -11,9 +11,11 @@
 #include <lua.h>
 
 #include "ns_buf.h"
+#include "nsh_slot.h"
 
-/* From now on the state may grow by 'bytes'. [-0, +0, -] */
-void nsh_quota_begin(lua_State *L, int64_t bytes);
+/* From now on, in job 'seq', the state may grow by 'bytes'. When it is over,
+** 'slot' says so at once, for the handler may go on. [-0, +0, -] */
+void nsh_quota_begin(lua_State *L, int64_t bytes, nsh_slot *slot, uint32_t seq);
 
 /* A new job begins, with a quota or without. */
 void nsh_quota_forget(void);

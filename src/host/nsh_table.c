@@ -269,6 +269,8 @@ static void look(nsh_seat *s, int64_t now) {
     timeout = nsh_seat_task(s, 0)->timeout;
     if (timeout > 0 && now - since > timeout)
       nsh_ladder_start(s, NSH_WHY_TIMEOUT, NSH_STEP);
+    if (atomic_load(&s->slot->over) == nsh_seat_task(s, 0)->seq + 1)
+      nsh_ladder_start(s, NSH_WHY_MEMORY, NSH_STEP);
     if (s->n > 1 && now - since > STUCK_US)
       t->busy -= nsh_seat_recall(s);
     if (nsh_intake_due(s, since, now))

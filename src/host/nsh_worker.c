@@ -293,7 +293,7 @@ static int api_take_id(lua_State *L) {
 
 /* quota(bytes): what the running job may use. */
 static int api_quota(lua_State *L) {
-  nsh_quota_begin(w.L, luaL_checkinteger(L, 1));
+  nsh_quota_begin(w.L, luaL_checkinteger(L, 1), w.slot, w.seq);
   return 0;
 }
 
