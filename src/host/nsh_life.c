@@ -44,6 +44,7 @@ void nsh_life_distrust(nsh_seat *s) {
   if (s->phase == NSH_UP)
     s->table->up--;
   s->phase = NSH_DOOMED;
+  s->blame = "what it wrote into its socket made no sense";
   if (s->pid > 0)
     nsh_life_kill(s, SIGKILL);
 }
@@ -126,10 +127,14 @@ static ns_bytes failure_text(nsh_seat *s, char out[160]) {
 }
 
 /* How a job crashed. */
-static ns_bytes crash_text(int status, char out[160]) {
+static ns_bytes crash_text(const nsh_seat *s, int status, char out[160]) {
   char how[96];
   describe(how, status);
-  snprintf(out, 160, "worker %s", how);
+  if (s->blame != NULL && status >= 0 && WIFSIGNALED(status) &&
+      WTERMSIG(status) == SIGKILL)
+    snprintf(out, 160, "worker killed by the host: %s", s->blame);
+  else
+    snprintf(out, 160, "worker %s", how);
   return ns_str(out);
 }
 
@@ -143,7 +148,7 @@ static void end_running(nsh_seat *s, int64_t since, int status) {
     nsh_intake_end(s, NS_FAIL, micros, failure_text(s, text));
   else if (why == NSH_WHY_NONE)
     nsh_intake_end(s, status == SOMEBODYS_FAULT ? NS_LOST : NS_CRASH, micros,
-                   crash_text(status, text));
+                   crash_text(s, status, text));
   else
     nsh_intake_end(s, NS_RELEASE, micros, NS_NONE);
 }

@@ -253,8 +253,10 @@ void nsh_table_heard(nsh_seat *s) {
 
 /* A worker that closed its socket and does not go. */
 static void hurry(nsh_seat *s, int64_t now) {
-  if (!s->forced && s->pid > 0 && now - s->eof_at > EOF_US)
-    nsh_life_kill(s, SIGKILL);
+  if (s->forced || s->pid == 0 || now - s->eof_at <= EOF_US)
+    return;
+  s->blame = "it closed its socket";
+  nsh_life_kill(s, SIGKILL);
 }
 
 static void look(nsh_seat *s, int64_t now) {
