@@ -41,7 +41,7 @@ static void on_loaded(nsh_zygote *z, nsh_frame *f) {
   if (f->type == NSH_LOADED)
     b->loaded(b->arg, z, count, text);
   else
-    b->failed(b->arg, z, text);
+    b->failed(b->arg, z, text, 0);
 }
 
 /* A zygote that was told to go is let go with its last worker. */
@@ -87,7 +87,7 @@ static void on_death(nsh_zygote *z, int status) {
   z->stage = NSH_ABSENT;
   z->workers = 0;
   if (loading)
-    b->failed(b->arg, z, NS_NONE);
+    b->failed(b->arg, z, NS_NONE, status);
   b->died(b->arg, z, status);
 }
 

@@ -43,7 +43,8 @@ typedef struct nsh_brood {
   /* What happens; 'arg' is the owner's. */
   void *arg;
   void (*loaded)(void *arg, nsh_zygote *z, int64_t count, ns_bytes names);
-  void (*failed)(void *arg, nsh_zygote *z, ns_bytes message);
+  /* Without a message it died of 'status'; negative: with its keeper. */
+  void (*failed)(void *arg, nsh_zygote *z, ns_bytes message, int status);
   void (*forked)(void *arg, nsh_zygote *z, uint32_t worker, pid_t pid, int why);
   void (*exited)(void *arg, nsh_zygote *z, uint32_t worker, int status);
   void (*died)(void *arg, nsh_zygote *z, int status);

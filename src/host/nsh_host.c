@@ -256,16 +256,22 @@ static void on_loaded(void *arg, nsh_zygote *z, int64_t count,
 }
 
 /* 'message' is absent when the process died without one. */
-static void on_failed(void *arg, nsh_zygote *z, ns_bytes message) {
+static void on_failed(void *arg, nsh_zygote *z, ns_bytes message, int status) {
   host *h = arg;
+  char how[96];
+  char text[160];
   (void)z;
   loading_over(h);
   if (h->dropped) {
     load(h);
     return;
   }
-  if (message.p == NULL)
-    message = ns_str("the process that loads the handlers died");
+  if (message.p == NULL) {
+    nsh_life_describe(how, status);
+    snprintf(text, sizeof text, "the process that loads the handlers died: %s",
+             how);
+    message = ns_str(text);
+  }
   if (h->mode == LOADING) {
     complain(message.p, message.n);
     h->code = NSH_EXIT_CONFIG;

@@ -102,8 +102,7 @@ void nsh_life_forked(nsh_table *t, uint32_t index, pid_t pid, int why) {
   nsh_table_hand_out(t);
 }
 
-/* "killed by signal 9 (Killed)", "exited with status 3" */
-static void describe(char out[96], int status) {
+void nsh_life_describe(char out[96], int status) {
   if (status < 0)
     snprintf(out, 96, "lost together with the process that forked it");
   else if (WIFSIGNALED(status))
@@ -129,7 +128,7 @@ static ns_bytes failure_text(nsh_seat *s, char out[160]) {
 /* How a job crashed. */
 static ns_bytes crash_text(const nsh_seat *s, int status, char out[160]) {
   char how[96];
-  describe(how, status);
+  nsh_life_describe(how, status);
   if (s->blame != NULL && status >= 0 && WIFSIGNALED(status) &&
       WTERMSIG(status) == SIGKILL)
     snprintf(out, 160, "worker killed by the host: %s", s->blame);
@@ -170,7 +169,7 @@ static void mourn(nsh_seat *s, int status) {
   int64_t now = ns_mono_us();
   int64_t delay;
   char how[96];
-  describe(how, status);
+  nsh_life_describe(how, status);
   ns_log(NS_LOG_WARN, "worker.died",
          NS_FIELDS(ns_fi("pid", s->pid), ns_fs("how", how)));
   nsh_storm_crash(&t->storm, now);
