@@ -49,7 +49,7 @@ describe("while all workers of a host wait to be forked", function()
     local h = start "8"
     push("bad", "die", 1500, { max_crashes = 1 })
     h:wait_line("worker.crash_loop .*wait_ms=10000", 20)
-    eventually(function() return #handle:execute "SELECT id FROM nightshift_lease" == 0 end, 4)
+    eventually(function() return #handle:execute "SELECT id FROM nightshift_lease" == 0 end, 8)
     stop(h)
   end)
 end)
