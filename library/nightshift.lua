@@ -53,7 +53,7 @@ nightshift.null = nil
 ---@field database string?
 ---@field file string? my.cnf to read instead of the standard ones
 ---@field group string? group of my.cnf, read after [client]
----@field tls "off"|"verify"|"trust"|nil default: verify over TCP
+---@field tls "off"|"verify"|"trust"|nil default: verify to other machines, off to this one
 ---@field ca string? PEM file
 ---@field cert string? PEM file
 ---@field key string? PEM file
@@ -352,10 +352,10 @@ function Db:prune(opts) end
 ---@return nightshift.Code? code
 function Db:rescue(opts) end
 
---- Creates or upgrades the tables.
+--- Creates or upgrades the tables, and makes procedures and view anew.
 ---@return integer? before version found, 0 for none
 ---@return integer|string|nil now version now, or the message
----@return nightshift.Code? code `DENIED`, `SCHEMA`
+---@return nightshift.Code? code `DENIED`, `SCHEMA`, `BUSY`
 function Db:migrate() end
 
 --- Is the server there? Reconnects when needed.
@@ -422,8 +422,8 @@ local Queue = {}
 ---@class nightshift.PushOptions
 ---@field delay nightshift.Duration? run it this much later
 ---@field priority integer? 0 to 255, higher first; default 100
----@field unique string? key that at most one live job of the queue has
----@field max_attempts integer? errors before it is dead; default 10
+---@field unique string? key that at most one live job of the queue has; any text of 1 to 190 characters
+---@field max_attempts integer? errors before it is dead; default 10, at most a million
 ---@field max_polls integer? polls before it is dead; default: no limit
 ---@field max_crashes integer? worker deaths before it is dead; default 3
 ---@field backoff nightshift.Duration? first delay before a retry; default 5 s, doubling
@@ -439,7 +439,8 @@ local Queue = {}
 ---@return nightshift.Code? code `INVALID`, `TOO_BIG`, `DUPLICATE`, `GONE`, `BUSY`, `DENIED`
 function Queue:push(name, payload, opts) end
 
---- Pushes many jobs in one transaction, all or none.
+--- Pushes many jobs in one transaction, all or none. A list with holes or
+--- other keys raises.
 ---@param items {[1]: string, [2]: any, [3]: nightshift.PushOptions?}[]
 ---@return integer[]? ids
 ---@return string? message
@@ -546,12 +547,13 @@ function Job:discard(reason) end
 ---@return nightshift.Code? code
 function Job:release() end
 
---- Shows life, and says whether the claim still holds.
+--- Shows life, and says whether the claim still holds: not after a verdict.
 ---@return true? ok
 ---@return string? message
 ---@return nightshift.Code? code `STALE`, `GONE`
 function Job:touch() end
 
+--- Shows how far the job is; a number that is not from 0 to 1 raises.
 ---@param progress number 0 to 1
 ---@param text string?
 ---@return true? ok
@@ -559,7 +561,8 @@ function Job:touch() end
 ---@return nightshift.Code? code `STALE`, `GONE`
 function Job:progress(progress, text) end
 
---- Keeps a line with this attempt; shown when it fails.
+--- Keeps a line with this attempt; shown when it fails or its worker dies.
+--- What is printed or written to stderr goes to the output of the host.
 ---@param text any
 function Job:log(text) end
 

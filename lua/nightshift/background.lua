@@ -42,9 +42,9 @@ local KNOWN = {
   growth = growth,
   max_every = positive,
   deadline = positive,
-  max_polls = options.integer(1, 0xFFFFFFFF),
-  max_attempts = options.integer(1, 0xFFFFFFFF),
-  max_crashes = options.integer(1, 0xFFFFFFFF),
+  max_polls = options.POLLS,
+  max_attempts = options.COUNT,
+  max_crashes = options.COUNT,
 }
 
 local function need(def, key)

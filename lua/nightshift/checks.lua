@@ -13,11 +13,17 @@ local list = {}
 
 local function check(name, run) list[#list + 1] = { name = name, run = run } end
 
+local function is_read_only(message)
+  return message:find("(1290)", 1, true) ~= nil
+end
+
 --- Rows of a statement, or nil: this user may not ask, or the server knows no
--- such thing. Other trouble ends the examination.
+-- such thing, or takes no writing. Other trouble ends the examination.
 local function ask(seen, statement, ...)
   local rows, message, code = seen.handle:execute("@" .. statement, ...)
-  if rows or code == "DENIED" or code == "SQL" or code == "SCHEMA" then return rows, message end
+  if rows or code == "DENIED" or code == "SQL" or code == "SCHEMA" or is_read_only(message) then
+    return rows, message
+  end
   error({ message = message, code = code }, 0)
 end
 
@@ -115,12 +121,25 @@ local function newest_schema()
   return schema[#schema].version
 end
 
+--- The procedures that this account is shown, by name.
+local function routines(seen)
+  if not seen.routines then
+    seen.routines = {}
+    for _, row in ipairs(ask(seen, "doctor_routines") or {}) do seen.routines[row.name] = row end
+  end
+  return seen.routines
+end
+
+local CALLS_ONLY = "not looked at: this account may only call the procedures"
+
 check("schema", function(seen)
   local rows, message = ask(seen, "handle_schema")
   local version = rows and rows[1] and math.tointeger(tonumber(rows[1].value))
   local ours = newest_schema()
   seen.tables = version == ours
   if not rows and message:find("(1142)", 1, true) then
+    seen.calls_only = next(routines(seen)) ~= nil
+    if seen.calls_only then return "ok", CALLS_ONLY end
     return "fail", message, "grant what the user needs: nightshift doctor --grants"
   elseif not version then
     return "fail", "there are no Nightshift tables in this database", "nightshift init"
@@ -134,15 +153,112 @@ end)
 
 local NOT_LOOKED_AT = "not looked at: the tables are not as they should be"
 
-check("tables", function(seen)
-  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
-  local wrong = {}
-  for _, row in ipairs(ask(seen, "doctor_tables") or {}) do
-    local expected = row.name == "nightshift_listener" and "MEMORY" or "InnoDB"
-    if row.engine ~= expected then wrong[#wrong + 1] = ("%s is %s"):format(row.name, row.engine) end
+--- What the schema makes: name = its engine; false for what has none.
+local function expected_tables()
+  local expected = {}
+  for _, statement in ipairs(core.schema()) do
+    local what, name = statement.text:gsub("IF NOT EXISTS ", ""):match "^CREATE[%u ]- (%u+) (nightshift_[%l_]+)"
+    if what and what ~= "PROCEDURE" then
+      expected[name] = what == "TABLE" and (name == "nightshift_listener" and "MEMORY" or "InnoDB")
+    end
   end
-  if #wrong == 0 then return "ok", "InnoDB, and the list of listeners in memory" end
-  return "fail", table.concat(wrong, ", "), "ALTER TABLE … ENGINE=InnoDB (MEMORY for nightshift_listener)"
+  return expected
+end
+
+--- Those that are not there for sure: no list of the server shows things to
+-- whom they are none of his business, but a statement says which it is.
+local function missing_tables(seen, expected, shown)
+  local missing, names = {}, {}
+  for _, name in ipairs(core.statements()) do
+    local ok, message, code = seen.handle:may(name)
+    local gone = not ok and code == "SCHEMA" and message:match "[.`'](nightshift_[%l_]+)"
+    if gone and expected[gone] ~= nil and not shown[gone] then missing[gone] = true end
+  end
+  for name in pairs(missing) do names[#names + 1] = name .. " is not there" end
+  table.sort(names)
+  return names
+end
+
+check("tables", function(seen)
+  if seen.calls_only then return "ok", CALLS_ONLY end
+  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
+  local expected, shown, wrong = expected_tables(), {}, {}
+  for _, row in ipairs(ask(seen, "doctor_tables") or {}) do
+    local engine = expected[row.name]
+    shown[row.name] = true
+    if engine and row.engine ~= engine then wrong[#wrong + 1] = ("%s is %s"):format(row.name, row.engine) end
+  end
+  local missing = missing_tables(seen, expected, shown)
+  if #missing == 1 and missing[1] == "nightshift_jobs is not there" then
+    return "fail", missing[1], "nightshift migrate makes the view anew"
+  elseif #missing > 0 then
+    return "fail", table.concat(missing, ", "),
+      "bring it back from a backup; its statement is in nightshift init --print"
+  elseif #wrong > 0 then
+    return "fail", table.concat(wrong, ", "), "ALTER TABLE … ENGINE=InnoDB (MEMORY for nightshift_listener)"
+  end
+  return "ok", "InnoDB, and the list of listeners in memory"
+end)
+
+local LAST_BLOCK = math.maxinteger // 100 -- ids come in blocks of 100
+local FAR_BLOCK = 1000000000000000 -- a thousand blocks a second for 30,000 years
+
+--- The statement that takes the sequence back, behind what is in use.
+local function restart(seen)
+  local most = FAR_BLOCK * 100
+  local rows = ask(seen, "doctor_ids_used", most, most, most, most)
+  local block = rows and tostring(rows[1].block + 1000) or "N, above the highest id of jobs, leases and holders / 100"
+  return ("find out who called SETVAL, then as an administrator: ALTER SEQUENCE nightshift_id RESTART %s"):format(block)
+end
+
+check("ids", function(seen)
+  local rows = seen.tables and ask(seen, "doctor_ids")
+  if not rows then return "ok", "not looked at: this user may not read the sequence" end
+  local block = rows[1].next
+  local found = ("block %d of %d"):format(block, LAST_BLOCK)
+  if block < FAR_BLOCK then return "ok", found end
+  if block < LAST_BLOCK then
+    return "warn", found .. ": no use comes this far, somebody has set the sequence", restart(seen)
+  end
+  return "fail", found .. ": there are no more ids, every push fails", restart(seen)
+end)
+
+local PROCEDURES = { "listen", "nudge", "push", "ring" }
+
+--- Calls each procedure to no effect. `absent`: those that are not there, as far
+-- as the server tells; `orphaned`: those whose definer is gone.
+local function call_all(seen)
+  local absent, orphaned, there = {}, {}, 0
+  for _, short in ipairs(PROCEDURES) do
+    local name = "nightshift_" .. short
+    local _, message = ask(seen, "doctor_call_" .. short)
+    local number_of = message and message:match "%((%d+)%)$"
+    if number_of == "1305" then
+      absent[#absent + 1] = name
+      absent[name] = true
+    elseif number_of == "1449" then
+      orphaned[#orphaned + 1] = name
+    elseif number_of ~= "1370" then
+      there = there + 1
+    end
+  end
+  return absent, orphaned, there
+end
+
+check("procedures", function(seen)
+  seen.absent = {}
+  if not seen.tables and not seen.calls_only then return "warn", NOT_LOOKED_AT, "see schema" end
+  local absent, orphaned, there = call_all(seen)
+  seen.absent = absent
+  if #absent > 0 then
+    return "fail", table.concat(absent, ", ") .. " not there", "nightshift migrate makes procedures anew"
+  elseif #orphaned > 0 then
+    local definer = (routines(seen)[orphaned[1]] or {}).definer or "their definer"
+    return "fail", ("%s belong to %s, and there is no such user any more"):format(
+      table.concat(orphaned, ", "), definer),
+      "nightshift migrate, by an account that stays and has CONNECTION ADMIN: it makes procedures anew"
+  end
+  return "ok", ("%d of %d may be called"):format(there, #PROCEDURES)
 end)
 
 --- What a role lacks, in words: a list without repetitions.
@@ -164,16 +280,14 @@ local function lacks(seen, role, callable)
     end
   end
   for _, routine in ipairs(role.routines) do
-    if not callable[routine] then add("EXECUTE on " .. routine) end
+    if not callable[routine] then add((seen.absent[routine] and "" or "EXECUTE on ") .. routine) end
   end
   return missing
 end
 
 check("grants", function(seen)
-  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
-  local callable, able, unable = {}, {}, {}
-  for _, row in ipairs(ask(seen, "doctor_routines") or {}) do callable[row.name] = row end
-  seen.callable = callable
+  if not seen.tables and not seen.calls_only then return "warn", NOT_LOOKED_AT, "see schema" end
+  local callable, able, unable = routines(seen), {}, {}
   for _, name in ipairs(grants.names) do
     local missing = lacks(seen, grants[name], callable)
     if #missing == 0 then
@@ -214,13 +328,16 @@ local function judge_ring(seen, definer, took)
 end
 
 check("ring", function(seen)
-  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
-  local ring = seen.callable.nightshift_ring
-  if not ring then
+  if not seen.tables and not seen.calls_only then return "warn", NOT_LOOKED_AT, "see schema" end
+  local callable = routines(seen)
+  local ring = callable.nightshift_ring
+  if seen.absent.nightshift_ring then
+    return "warn", "nightshift_ring is not there: nobody wakes for a push, jobs wait up to 10 s", "see procedures"
+  elseif not ring then
     return "warn", "this user may not call nightshift_ring: nobody wakes for its pushes, they wait up to 10 s",
       "GRANT EXECUTE ON PROCEDURE nightshift_ring; nothing to do for one who only reads"
   end
-  local listens = seen.callable.nightshift_listen
+  local listens = callable.nightshift_listen
   local took, message, code
   if listens then
     took, message, code = seen.handle:ring_try()
@@ -229,7 +346,9 @@ check("ring", function(seen)
   end
   if not took and message:find("(1449)", 1, true) then
     return "fail", ("nightshift_ring belongs to %s, and there is no such user any more"):format(ring.definer),
-      "create that user again with CONNECTION ADMIN, or have the procedures made anew by one who stays"
+      "nightshift migrate, by an account that stays and has CONNECTION ADMIN: it makes procedures anew"
+  elseif not took and is_read_only(message) then
+    return "fail", "not tried, the server is read-only: who listens there cannot enter the list", "see writable"
   elseif not took then
     return "fail", ("%s (%s)"):format(message, code), "call nightshift_ring by hand and see"
   elseif not listens then
@@ -286,6 +405,7 @@ local function scanned(rows)
 end
 
 check("plans", function(seen)
+  if seen.calls_only then return "ok", CALLS_ONLY end
   if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
   local bad, asked = {}, 0
   for _, hot in ipairs(plans.hot) do
@@ -335,7 +455,7 @@ check("connections", function(seen)
     number(seen.status.max_used_connections)
   local found = ("%d of %d in use, %d at most so far"):format(used, limit, most)
   if used > 0.8 * limit or most >= limit then
-    return "warn", found, "raise max_connections: a host needs three, a handler that opens the database one more each"
+    return "warn", found, "raise max_connections: a host needs two, a handler that opens the database one more each"
   end
   return "ok", found
 end)
@@ -369,6 +489,7 @@ end)
 local SILENT = 30 * 1000000 -- µs without a beat after which a host is dead
 
 check("holders", function(seen)
+  if seen.calls_only then return "ok", CALLS_ONLY end
   if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
   local rows = ask(seen, "doctor_holders")
   local orphans = ask(seen, "doctor_orphans")

@@ -16,12 +16,19 @@ local db = {}
 local methods = {}
 local meta = { __index = methods, __name = "nightshift.db" }
 
+--- The core's handle, for a verb that was called with a colon on an open one.
+local function live(self, verb)
+  options.own(self, meta, "db", verb)
+  return (options.live(self._handle, verb))
+end
+
 --- A handle on the queue `name`, which need not exist yet.
 ---@param name string 1 to 64 bytes, no control characters
 ---@return nightshift.Queue|nil
 ---@return string? message
 ---@return string? code
 function methods:queue(name)
+  live(self, "queue")
   if type(name) ~= "string" then raise("queue: the name must be a string, got %s", type(name)) end
   local ok, message, code = options.name("queue name", name, options.MAX_QUEUE)
   if not ok then return nil, message, code end
@@ -30,10 +37,9 @@ end
 
 local function check_id(verb, id)
   local whole = math.tointeger(id)
-  if type(id) ~= "number" or not whole then
-    raise("%s: the id must be an integer, got %s", verb, tostring(id))
-  end
-  return whole
+  if type(id) == "number" and whole then return whole end
+  if type(id) == "number" then raise("%s: the id must be an integer, got %s", verb, id) end
+  raise("%s: the id must be an integer, got a %s", verb, type(id))
 end
 
 --- All that is known of a job, live or finished.
@@ -42,7 +48,7 @@ end
 ---@return string? message
 ---@return string? code
 function methods:job(id)
-  local info, message, code = self._handle:info(check_id("job", id))
+  local info, message, code = live(self, "job"):info(check_id("job", id))
   if not info then return nil, message, code end
   -- outside a handler `state` is where the job is; what a poll keeps is its poll_state
   info.poll_state, info.state, info.where = info.state, info.where, nil
@@ -56,12 +62,13 @@ end
 ---@return string? message
 ---@return string? code
 function methods:jobs(filter)
+  local handle = live(self, "jobs")
   local given, message, code = options.read("jobs", filter, report.FILTER)
   if not given then return nil, message, code end
-  return report.jobs(self._handle, given)
+  return report.jobs(handle, given)
 end
 
-local CANCEL = { reason = options.typed "string" }
+local CANCEL = { reason = options.text }
 
 --- Ends a live job; a running one is told, and its late verdict is STALE.
 ---@param id integer
@@ -70,37 +77,43 @@ local CANCEL = { reason = options.typed "string" }
 ---@return string? message
 ---@return string? code
 function methods:cancel(id, opts)
-  local given = options.read("cancel", opts, CANCEL)
-  return self._handle:cancel(check_id("cancel", id), given.reason)
+  local handle = live(self, "cancel")
+  local whole = check_id("cancel", id)
+  local given, message, code = options.read("cancel", opts, CANCEL)
+  if not given then return nil, message, code end
+  return handle:cancel(whole, given.reason)
 end
 
 --- Runs a finished job again with fresh budgets.
 ---@param id integer
 function methods:retry(id)
-  return self._handle:retry(check_id("retry", id))
+  return live(self, "retry"):retry(check_id("retry", id))
 end
 
 --- Makes a scheduled job ready now.
 ---@param id integer
 function methods:run_now(id)
-  return self._handle:run_now(check_id("run_now", id))
+  return live(self, "run_now"):run_now(check_id("run_now", id))
 end
 
 -- What the function of db:transaction gets: the verbs that take part in it.
 local tx_methods = {}
 local tx_meta = { __index = tx_methods, __name = "nightshift.transaction" }
 
-local function open_tx(tx)
+local function open_tx(tx, verb)
+  options.own(tx, tx_meta, "tx", verb)
   if not tx._db then raise("this transaction has ended") end
   return tx._db
 end
 
 function tx_methods:queue(name)
-  return open_tx(self):queue(name)
+  local q, message, code = open_tx(self, "queue"):queue(name)
+  return q, message, code
 end
 
 function tx_methods:execute(sql, ...)
-  return open_tx(self):execute(sql, ...)
+  local rows, message, code = open_tx(self, "execute"):execute(sql, ...)
+  return rows, message, code
 end
 
 local function roll_back(guard)
@@ -138,8 +151,9 @@ end
 ---@param fn fun(tx: nightshift.Transaction): ...
 ---@return any ...
 function methods:transaction(fn)
+  local handle = live(self, "transaction")
   if type(fn) ~= "function" then raise("transaction wants a function, got %s", type(fn)) end
-  if self._handle:in_transaction() then raise "transaction: this handle is already in one" end
+  if handle:in_transaction() then raise "transaction: this handle is already in one" end
   local guard <close>, message, code = begin(self)
   if not guard then return nil, message, code end
   local results = table.pack(fn(guard.tx))
@@ -148,6 +162,17 @@ function methods:transaction(fn)
   if not ok then return nil, message, code end
   if results.n == 0 then return true end
   return table.unpack(results, 1, results.n)
+end
+
+local PARAMETER = { ["nil"] = true, boolean = true, number = true, string = true }
+
+local function check_parameters(...)
+  for i = 1, select("#", ...) do
+    local value = select(i, ...)
+    if not PARAMETER[type(value)] and value ~= core.null then
+      raise("execute: parameter %d must be nil, a boolean, a number or a string, got a %s", i, type(value))
+    end
+  end
 end
 
 --- Runs one SQL statement with bound parameters (`?`). Gives the rows, each a
@@ -159,7 +184,10 @@ end
 ---@return string? message
 ---@return string? code
 function methods:execute(sql, ...)
-  return self._handle:execute(sql, ...)
+  local handle = live(self, "execute")
+  if type(sql) ~= "string" then raise("execute: the statement must be a string, got %s", type(sql)) end
+  check_parameters(...)
+  return handle:execute(sql, ...)
 end
 
 --- A lock of all hosts: `db:lock("report")(fn)`. See lock.lua.
@@ -167,6 +195,7 @@ end
 ---@param opts {timeout: number|string?}?
 ---@return nightshift.DbLock
 function methods:lock(name, opts)
+  live(self, "lock")
   return (lock.new(self, "lock", name, 1, opts))
 end
 
@@ -176,6 +205,7 @@ end
 ---@param opts {timeout: number|string?}?
 ---@return nightshift.DbLock
 function methods:semaphore(name, n, opts)
+  live(self, "semaphore")
   return (lock.new(self, "semaphore", name, n, opts))
 end
 
@@ -184,7 +214,7 @@ end
 ---@return string? message
 ---@return string? code
 function methods:slots()
-  return report.slots(self._handle)
+  return report.slots(live(self, "slots"))
 end
 
 --- Counts per queue, the holders, and this handle's own counters.
@@ -192,7 +222,7 @@ end
 ---@return string? message
 ---@return string? code
 function methods:stats()
-  return report.stats(self._handle)
+  return report.stats(live(self, "stats"))
 end
 
 local PRUNE = { done = options.duration_or_never, dead = options.duration_or_never }
@@ -204,9 +234,10 @@ local PRUNE = { done = options.duration_or_never, dead = options.duration_or_nev
 ---@return string? message
 ---@return string? code
 function methods:prune(opts)
+  local handle = live(self, "prune")
   local given, message, code = options.read("prune", opts, PRUNE)
   if not given then return nil, message, code end
-  return self._handle:prune(given.done or db.KEEP_DONE, given.dead or db.KEEP_DEAD, 0)
+  return handle:prune(given.done or db.KEEP_DONE, given.dead or db.KEEP_DEAD, 0)
 end
 
 local RESCUE = { wait = options.duration }
@@ -219,22 +250,23 @@ local RESCUE = { wait = options.duration }
 ---@return string? message
 ---@return string? code
 function methods:rescue(opts)
+  local handle = live(self, "rescue")
   local given, message, code = options.read("rescue", opts, RESCUE)
   if not given then return nil, message, code end
-  return self._handle:look(given.wait or 2000000)
+  return handle:look(given.wait or 2000000)
 end
 
 -- How long history is kept, microseconds.
 db.KEEP_DONE = 86400 * 1000000
 db.KEEP_DEAD = 30 * 86400 * 1000000
 
---- Creates or upgrades the tables; gives the version found before (0: none)
--- and the version now.
+--- Creates or upgrades the tables and makes procedures and view anew; gives the
+-- version found before (0: none) and the version now.
 ---@return integer|nil before
 ---@return integer|string|nil now
 ---@return string? code
 function methods:migrate()
-  local before, message, code = self._handle:migrate()
+  local before, message, code = live(self, "migrate"):migrate()
   if not before then return nil, message, code end
   local schema = core.schema()
   return before, schema[#schema].version
@@ -245,7 +277,7 @@ end
 ---@return string? message
 ---@return string? code
 function methods:ping()
-  local now, message, code = self._handle:now()
+  local now, message, code = live(self, "ping"):now()
   if not now then return nil, message, code end
   return true
 end
@@ -253,11 +285,13 @@ end
 --- Has the handle not been closed?
 ---@return boolean
 function methods:is_open()
+  options.own(self, meta, "db", "is_open")
   return self._handle:is_open()
 end
 
 --- Gives unsettled claims back and ends the connection.
 function methods:close()
+  options.own(self, meta, "db", "close")
   self._handle:close()
 end
 

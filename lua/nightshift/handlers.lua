@@ -7,6 +7,7 @@
 -- one, its line. The host's zygote and the command `run` load through here.
 
 local background = require "nightshift.background"
+local core = require "nightshift.core"
 local job = require "nightshift.job"
 local options = require "nightshift.options"
 
@@ -135,6 +136,7 @@ local function add_file(set, file)
   if not result then return message end
   local names = {}
   for name in pairs(result) do names[#names + 1] = name end
+  if #names == 0 then core.warn("handlers.none", file, "the file returns a table without handlers") end
   table.sort(names, function(a, b) return tostring(a) < tostring(b) end)
   for _, name in ipairs(names) do
     message = add_handler(set, file, name, result[name])

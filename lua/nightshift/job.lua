@@ -27,6 +27,8 @@ local raise = options.raise
 ---@field log fun(job: table, text: string): ...
 ---@field cancelled fun(job: table): boolean
 ---@field take_id fun(job: table): integer?, string?, string?
+---@field is_open (fun(): boolean)? only of a handle, which may be closed
+---@field live fun(verb: string)? the same; raises when it is
 ---@field db (fun(job: table): table)? only inside a worker
 
 local job = {}
@@ -73,19 +75,33 @@ local function seconds(value, what)
   return us / 1000000
 end
 
+-- Called by each verb itself: behind a tail call nobody would know the
+-- caller's line any more.
+local function own(self, verb)
+  options.own(self, meta, "job", verb)
+  if self._backend.live then self._backend.live(verb) end
+end
+
+local function stale(self)
+  return nil, ("job %d is already settled by %s"):format(self.id, self._settled), "STALE"
+end
+
+-- Of these it is known whether the job is dead then; the others say so.
+local ENDS = { ack = true, discard = true, release = true }
+
 local function settle(self, verdict)
-  if self._settled then
-    return nil, ("job %d is already settled by %s"):format(self.id, self._settled), "STALE"
-  end
+  if self._settled then return stale(self) end
   verdict.children = self._children
-  local first, second, code = self._backend.settle(self, verdict)
-  if first ~= nil or code == "STALE" then self._settled = verdict.kind end
-  return first, second, code
+  local settled, more, code = self._backend.settle(self, verdict)
+  if settled or code == "STALE" then self._settled = verdict.kind end
+  if settled and ENDS[verdict.kind] then return true end
+  return settled, more, code
 end
 
 --- Ends the job as done.
 ---@param result any kept with the job's history; nil: none
 function methods:ack(result)
+  own(self, "ack")
   return settle(self, { kind = "ack", result = result })
 end
 
@@ -95,7 +111,9 @@ local FAIL = { retry_in = seconds }
 -- attempts are spent.
 ---@param err any
 ---@param opts {retry_in: number|string}?
+---@return true?, boolean|string?, string? the second: whether the job is dead now
 function methods:fail(err, opts)
+  own(self, "fail")
   local given = options.read("fail", opts, FAIL)
   return settle(self, { kind = "fail", error = job.error_text(err), delay = given.retry_in })
 end
@@ -109,6 +127,7 @@ local AGAIN = {
 ---@param delay number|string|{retry_after: number|string?, state: any}|nil
 ---@param state any nil keeps the last one
 function methods:again(delay, state)
+  own(self, "again")
   if type(delay) == "table" then
     local given = options.read("again", delay, AGAIN)
     delay, state = given.retry_after, state == nil and given.state or state
@@ -122,41 +141,60 @@ end
 --- Gives the job up at once: dead, whatever attempts are left.
 ---@param reason any
 function methods:discard(reason)
+  own(self, "discard")
   return settle(self, { kind = "discard", error = job.error_text(reason) })
 end
 
 --- Gives the job back untouched: it costs no attempt and no priority.
 function methods:release()
+  own(self, "release")
   return settle(self, { kind = "release" })
 end
 
 --- Shows that the job is alive and says whether the claim still holds.
 function methods:touch()
+  own(self, "touch")
+  if self._settled then return stale(self) end
   return self._backend.touch(self)
 end
 
---- Shows how far the job is: 0 to 1, cut to that range, and a short text.
+-- How far from 0 to 1 a sum of floats may be and still mean it.
+local ROUNDED = 1e-6
+
+local function check_progress(progress)
+  if type(progress) ~= "number" then
+    raise("progress must be a number from 0 to 1, got a %s", type(progress))
+  end
+  if not (progress >= -ROUNDED and progress <= 1 + ROUNDED) then
+    raise("progress must be a number from 0 to 1, got %s", progress)
+  end
+  return math.max(0.0, math.min(1.0, progress))
+end
+
+--- Shows how far the job is, 0 to 1, and a short text.
 ---@param progress number
 ---@param text string?
 function methods:progress(progress, text)
-  if type(progress) ~= "number" or progress ~= progress then
-    raise("progress must be a number from 0 to 1, got %s", tostring(progress))
-  end
+  own(self, "progress")
+  progress = check_progress(progress)
   if text ~= nil and type(text) ~= "string" then
     raise("progress: the text must be a string, got %s", type(text))
   end
-  return self._backend.progress(self, math.max(0.0, math.min(1.0, progress)), text)
+  if self._settled then return stale(self) end
+  return self._backend.progress(self, progress, text)
 end
 
 --- Keeps a line with this attempt; shown when it fails.
 ---@param text any
 function methods:log(text)
+  own(self, "log")
   return self._backend.log(self, valid_utf8(tostring(text)))
 end
 
 --- Has the job been cancelled, or lost otherwise, while it runs?
 ---@return boolean
 function methods:cancelled()
+  own(self, "cancelled")
   return self._backend.cancelled(self)
 end
 
@@ -179,7 +217,9 @@ end
 ---@return integer|nil id
 ---@return string? message
 ---@return string? code
-function methods:spawn(name, payload, opts)
+function methods:spawn(name, payload, opts, extra)
+  own(self, "spawn")
+  options.no_more("spawn", "name, payload and options", extra)
   if self._settled then raise("spawn: job %d is already settled", self.id) end
   check_spawn(name, payload, opts)
   local id, message, code = self._backend.take_id(self)
@@ -193,18 +233,25 @@ end
 
 --- The worker's own connection; only inside `nightshift work`.
 function methods:db()
+  own(self, "db")
   if not self._backend.db then raise("job:db() is for handlers inside a worker") end
-  return self._backend.db(self)
+  return (self._backend.db(self))
 end
 
 function meta.__tostring(self)
   return ("nightshift.job: %d %s"):format(self.id, self.name)
 end
 
---- `local job <close> = q:claim()`: an unsettled job is given back.
-function meta.__close(self)
-  if not self._settled then self:release() end
+--- Gives an unsettled job back; nothing is left to give when its handle is
+-- closed.
+---@param self nightshift.Job
+function job.let_go(self)
+  local is_open = self._backend.is_open
+  if not self._settled and not (is_open and not is_open()) then self:release() end
 end
+
+--- `local job <close> = q:claim()`
+meta.__close = job.let_go
 
 --- Makes a job of the core's fields; the table itself becomes the job.
 ---@param fields table

@@ -76,9 +76,14 @@ local function take(self, timeout)
   return nil, ("%s '%s': %s"):format(self._kind, self.name, message), code
 end
 
+local function own(self, verb)
+  options.own(self, meta, "lock", verb)
+end
+
 --- Does this object hold a slot, as far as its program knows?
 ---@return boolean
 function methods:is_held()
+  own(self, "is_held")
   return self._token and self._db:is_open() and self._handle:slot_holds(self._token)
 end
 
@@ -89,6 +94,8 @@ end
 ---@return string? message
 ---@return string? code
 function methods:acquire(timeout)
+  own(self, "acquire")
+  options.live(self._handle, "acquire")
   local patience = timeout == nil and self._timeout or seconds(timeout, "acquire: the timeout")
   if self:is_held() then
     raise("%s '%s' is held by this very object; release it first, or make another one", self._kind, self.name)
@@ -104,8 +111,10 @@ end
 ---@return string? message
 ---@return string? code
 function methods:release()
+  own(self, "release")
   local token = self._token
   if not token then raise("%s '%s' is not held by this object", self._kind, self.name) end
+  options.live(self._handle, "release")
   self._token = false
   return self._handle:slot_release(token)
 end

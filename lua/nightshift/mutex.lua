@@ -13,6 +13,7 @@ local options = require "nightshift.options"
 local mutex = {}
 
 local Lock = {}
+local metatable = { __index = Lock, __name = "nightshift.lock" }
 local era = 0 -- what was locked in an earlier one has been given back
 
 local DEFAULT_TIMEOUT = 30000000 -- µs
@@ -27,6 +28,7 @@ end
 ---@return string? message
 ---@return string? code `BUSY` when none became free in time, `INVALID`, `FULL`
 function Lock:lock(timeout)
+  options.own(self, metatable, "mutex", "lock")
   if self._refused then return nil, self._refused, "INVALID" end
   local wait = self._timeout
   if timeout ~= nil then
@@ -58,13 +60,12 @@ end
 ---@return string? message
 ---@return string? code `BUSY`
 function Lock:unlock()
+  options.own(self, metatable, "mutex", "unlock")
   if not is_locked(self) then options.raise("%s: unlock: this object does not hold it", describe(self)) end
   local ok, message, code = release(self)
   if code == "STATE" then options.raise("%s: unlock: %s", describe(self), message) end
   return ok, message, code
 end
-
-local metatable = { __index = Lock, __name = "nightshift.lock" }
 
 function metatable.__close(lock)
   if is_locked(lock) then release(lock) end

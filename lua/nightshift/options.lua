@@ -37,6 +37,34 @@ end
 
 local raise = options.raise
 
+--- Raises unless a method got its object, as `job.ack()` does not.
+---@param object any
+---@param meta table of such objects
+---@param noun string what people call one: "job"
+---@param verb string
+function options.own(object, meta, noun, verb)
+  if getmetatable(object) == meta then return end
+  raise("%s.%s: write it with a colon, %s:%s(…); its first argument was %s", noun, verb, noun, verb,
+    object == nil and "nil" or "a " .. type(object))
+end
+
+--- Raises when the handle is closed: the core would, too, but blame our line.
+---@param handle userdata the core's
+---@param verb string
+---@return userdata handle
+function options.live(handle, verb)
+  if handle:is_open() then return handle end
+  raise("%s: a closed database handle cannot be used", verb)
+end
+
+--- Raises for an argument behind the last one: Lua would drop it in silence.
+---@param verb string
+---@param takes string what the verb takes
+---@param extra any
+function options.no_more(verb, takes, extra)
+  if extra ~= nil then raise("%s takes %s; it got a %s behind them", verb, takes, type(extra)) end
+end
+
 --- Number of single edits (insert, delete, replace, swap) from a to b.
 local function distance(a, b)
   local older, above = nil, {}
@@ -126,13 +154,17 @@ function options.duration_or_never(value, what)
 end
 
 local UNITS = { [""] = 1, K = 1 << 10, M = 1 << 20, G = 1 << 30 }
+local MAX_SIZE = 1 << 50
 
 --- Check: a number of bytes, or a text like "64M"; at least 64 KiB.
 function options.size(value, what)
   local digits, unit = tostring(value):upper():match "^(%d+)([KMG]?)$"
-  local n = math.tointeger(tonumber(digits))
-  if not n or n > (1 << 50) // UNITS[unit] then
+  if not digits then
     return nil, ('%s must be bytes or a text like "64M" (K, M, G), got %s'):format(what, tostring(value))
+  end
+  local n = math.tointeger(tonumber(digits))
+  if not n or n > MAX_SIZE // UNITS[unit] then
+    return nil, ("%s is too large: at most %dG, got %s"):format(what, MAX_SIZE // UNITS.G, value)
   end
   n = n * UNITS[unit]
   if n >= UNITS.K * 64 then return n end
@@ -158,6 +190,14 @@ function options.typed(kind)
     if type(value) ~= kind then raise("%s must be a %s, got %s", what, kind, type(value)) end
     return value
   end
+end
+
+--- Check: text of any length that the database can keep.
+function options.text(value, what)
+  if type(value) ~= "string" then raise("%s must be a string, got %s", what, type(value)) end
+  local length, bad = utf8.len(value)
+  if length then return value end
+  return nil, ("%s is not valid UTF-8 at byte %d"):format(what, bad)
 end
 
 --- Makes a check for one of some words.
@@ -201,19 +241,46 @@ end
 options.MAX_QUEUE = 64
 options.MAX_NAME = 100
 
-local COUNT = options.integer(1, 0xFFFFFFFF)
+local MAX_UNIQUE = 190 -- characters
+local CENTURY = 3155760000 -- seconds; no duration of a job is longer
 
---- What a push may say about a job.
+--- Check: a key, which unlike a name may be any text: it is compared byte by
+-- byte, and shown escaped.
+local function unique(value, what)
+  if type(value) ~= "string" then raise("%s must be a string, got %s", what, type(value)) end
+  if value == "" then return nil, ("%s is empty; it must have 1 to %d characters"):format(what, MAX_UNIQUE) end
+  local length, bad = utf8.len(value)
+  if not length then return nil, ("%s is not valid UTF-8 at byte %d"):format(what, bad) end
+  if length <= MAX_UNIQUE then return value end
+  return nil, ("%s has %d characters, the limit is %d"):format(what, length, MAX_UNIQUE)
+end
+
+--- Makes a check for a duration of a job, at least so many µs long.
+local function span(least)
+  return function(value, what)
+    local us, message = options.duration(value, what)
+    if not us then return nil, message end
+    if us < least then return nil, ("%s must be at least a microsecond, got %s"):format(what, value) end
+    if us <= CENTURY * 1000000 then return us end
+    return nil, ("%s must be at most %d s (100 years), got %s"):format(what, CENTURY, value)
+  end
+end
+
+-- How often something may happen to a job before it is dead.
+options.COUNT = options.integer(1, 1000000)
+options.POLLS = options.integer(1, 1000000000)
+
+--- What a push may say about a job; the core checks it again.
 options.PUSH = {
-  delay = options.duration,
+  delay = span(0),
   priority = options.integer(0, 255),
-  unique = options.typed "string",
-  max_attempts = COUNT,
-  max_polls = COUNT,
-  max_crashes = COUNT,
-  backoff = options.duration,
-  timeout = options.duration,
-  deadline = options.duration,
+  unique = unique,
+  max_attempts = options.COUNT,
+  max_polls = options.POLLS,
+  max_crashes = options.COUNT,
+  backoff = span(0),
+  timeout = span(1),
+  deadline = span(0),
 }
 
 --- The same for a child, which may go to another queue.

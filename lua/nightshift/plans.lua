@@ -27,6 +27,7 @@ local RANGES, LANE_PARAMS = plans.lanes(2)
 plans.hot = {
   { "claim_fast", table.unpack(LANE_PARAMS) },
   { "claim_skip", table.unpack(LANE_PARAMS) },
+  { "claim_stirring", "[1,2]" },
   { "claim_sweep", 1, 10 },
   { "claim_sweep_skip", 1, 10 },
   { "claim_promote", 0, 10 },

@@ -77,7 +77,21 @@ function queue.backend(handle)
     return ids[1]
   end
 
+  function backend.is_open()
+    return handle:is_open()
+  end
+
+  function backend.live(verb)
+    options.live(handle, verb)
+  end
+
   return backend
+end
+
+--- The core's handle, for a verb that was called with a colon on an open one.
+local function live(self, verb)
+  options.own(self, meta, "q", verb)
+  return (options.live(self._handle, verb))
 end
 
 --- Pushes one job; with an id it is durable.
@@ -87,18 +101,48 @@ end
 ---@return integer|nil id
 ---@return string? message
 ---@return string? code
-function methods:push(name, payload, opts)
+function methods:push(name, payload, opts, extra)
+  local handle = live(self, "push")
+  options.no_more("push", "name, payload and options", extra)
   local entry, message, code = options.entry("push", name, payload, opts)
   if not entry then return nil, message, code end
   local ids
-  ids, message, code = self._handle:push(self.name, { entry })
+  ids, message, code = handle:push(self.name, { entry })
   if not ids then return nil, message, code end
   return ids[1]
 end
 
+local function shown_key(key)
+  if math.type(key) == "integer" then return tostring(key) end
+  return type(key) == "string" and ("'%s'"):format(key) or "(a " .. type(key) .. ")"
+end
+
+--- The length of a list without holes; raises for anything else, because what
+-- is not between 1 and #items would be left out in silence.
+local function length(items)
+  if type(items) ~= "table" then raise("push_many wants a list of items, got %s", type(items)) end
+  local count, last = 0, 0
+  for key in next, items do
+    if math.type(key) ~= "integer" or key < 1 then
+      raise("push_many wants a list of items; this one has the key %s", shown_key(key))
+    end
+    count, last = count + 1, math.max(last, key)
+  end
+  if count == last then return count end
+  local hole = 1
+  while rawget(items, hole) ~= nil do hole = hole + 1 end
+  raise("push_many: item %d is nil, but there is an item %d; a list has no holes", hole, last)
+end
+
 local function check_item(item, i)
-  if type(item) == "table" then return end
-  raise("push_many: item %d must be {name, payload, options}, got %s", i, type(item))
+  if type(item) ~= "table" then
+    raise("push_many: item %d must be {name, payload, options}, got %s", i, type(item))
+  end
+  for key in next, item do
+    if key ~= 1 and key ~= 2 and key ~= 3 then
+      raise("push_many: item %d must be {name, payload, options}; it has the key %s", i, shown_key(key))
+    end
+  end
 end
 
 --- Pushes many jobs in one transaction: all or none.
@@ -107,16 +151,17 @@ end
 ---@return string? message
 ---@return string? code
 function methods:push_many(items)
-  if type(items) ~= "table" then raise("push_many wants a list of items, got %s", type(items)) end
+  local handle = live(self, "push_many")
   local entries = {}
-  for i, item in ipairs(items) do
+  for i = 1, length(items) do
+    local item = rawget(items, i)
     check_item(item, i)
     local entry, message, code = options.entry("push_many: item " .. i, item[1], item[2], item[3])
     if not entry then return nil, message, code end
     entries[i] = entry
   end
   if #entries == 0 then return {} end
-  return self._handle:push(self.name, entries)
+  return handle:push(self.name, entries)
 end
 
 local CLAIM = { wait = options.duration, lease = options.duration }
@@ -125,10 +170,11 @@ local LIMIT = options.integer(1, 10000)
 -- A payload or state that Lua cannot hold exactly (pushed from SQL) fails its
 -- job, as it does in a worker, rather than come as something else.
 local function claim(self, verb, limit, opts)
+  local handle = live(self, verb)
   local given, message, code = options.read(verb, opts, CLAIM)
   if not given then return nil, message, code end
   local claimed
-  claimed, message, code = self._handle:claim(self.name, limit, given.wait or 0, given.lease or 0)
+  claimed, message, code = handle:claim(self.name, limit, given.wait or 0, given.lease or 0)
   if not claimed then return nil, message, code end
   local usable = {}
   for i = 1, #claimed do
@@ -159,6 +205,7 @@ end
 ---@return string? message
 ---@return string? code
 function methods:claim_many(n, opts)
+  live(self, "claim_many")
   local limit, message = LIMIT(n, "claim_many: the number of jobs")
   if not limit then return nil, message, "INVALID" end
   local claimed, why, code = claim(self, "claim_many", limit, opts)
@@ -170,6 +217,7 @@ end
 -- back. A failing claim raises.
 ---@param opts {wait: number|string?, lease: number|string?}?
 function methods:jobs(opts)
+  live(self, "jobs")
   local current
   local function next_job()
     local message, code
@@ -178,19 +226,19 @@ function methods:jobs(opts)
     return current
   end
   local function leave()
-    if current and not current._settled then current:release() end
+    if current then job.let_go(current) end
   end
   return next_job, nil, nil, setmetatable({}, { __close = leave })
 end
 
 --- Stops claims from this queue; what runs goes on. Pushes still work.
 function methods:pause()
-  return self._handle:pause(self.name, true)
+  return live(self, "pause"):pause(self.name, true)
 end
 
 --- Lets claims go on.
 function methods:resume()
-  return self._handle:pause(self.name, false)
+  return live(self, "resume"):pause(self.name, false)
 end
 
 --- Counts per state, and how long the oldest ready job has waited.
@@ -198,6 +246,7 @@ end
 ---@return string? message
 ---@return string? code
 function methods:stats()
+  live(self, "stats")
   local all, message, code = self._db:stats()
   if not all then return nil, message, code end
   for _, row in ipairs(all.queues) do

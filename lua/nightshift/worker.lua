@@ -12,6 +12,7 @@ local core = require "nightshift.core"
 local handlers = require "nightshift.handlers"
 local job = require "nightshift.job"
 local mutex = require "nightshift.mutex"
+local options = require "nightshift.options"
 
 local worker = {}
 
@@ -90,10 +91,11 @@ local function make_backend(api, connection)
   end
 
   function backend.db()
-    if not (db and db:is_open()) then
-      db = assert(require "nightshift".open(connection))
-      backend.own_slots()
-    end
+    if db and db:is_open() then return db end
+    local opened, message, code = require "nightshift".open(connection)
+    if not opened then options.raise("job:db: %s (%s)", message, code) end
+    db = opened
+    backend.own_slots()
     return db
   end
 

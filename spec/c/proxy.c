@@ -3,7 +3,8 @@
 ** connections in exactly chosen ways.
 **
 ** usage: proxy LISTEN TARGET FIFO
-**   LISTEN  path of a unix socket to make, or "tcp": a port of 127.0.0.1
+**   LISTEN  path of a unix socket to make, or "tcp": a port of 127.0.0.1, or
+**           "tcp:ADDRESS": of that one
 **   TARGET  path of the server's unix socket
 **   FIFO    commands are lines in FIFO.in; each is answered by one in FIFO.out
 ** Prints "listening", with the port, when it is ready. The commands:
@@ -24,6 +25,7 @@
 **                  of them within the busiest second
 ** One thread, one loop: when a command is answered it is in force.
 */
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -95,9 +97,9 @@ static int listen_unix(const char *path) {
   return fd;
 }
 
-static int listen_tcp(void) {
+static int listen_tcp(const char *address) {
   struct sockaddr_in a = {.sin_family = AF_INET,
-                          .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+                          .sin_addr.s_addr = inet_addr(address)};
   socklen_t size = sizeof a;
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (bind(fd, (struct sockaddr *)&a, size) || listen(fd, 512) ||
@@ -369,7 +371,9 @@ int main(int argc, char **argv) {
   target = argv[2];
   in = fifo(argv[3], "in", "r");
   out = fifo(argv[3], "out", "w");
-  listener = strcmp(argv[1], "tcp") == 0 ? listen_tcp() : listen_unix(argv[1]);
+  listener = strcmp(argv[1], "tcp") == 0       ? listen_tcp("127.0.0.1")
+             : strncmp(argv[1], "tcp:", 4) == 0 ? listen_tcp(argv[1] + 4)
+                                                : listen_unix(argv[1]);
   if (in == NULL || out == NULL || listener < 0) {
     perror("proxy");
     return 1;

@@ -56,7 +56,8 @@ describe("nightshift doctor", function()
       names[#names + 1] = check
     end
     assert.same({ "server", "connection", "clock", "isolation", "durability", "binlog", "writable", "schema", "tables",
-      "grants", "ring", "locks", "plans", "timeouts", "connections", "tmpdir", "transactions", "holders" }, names)
+      "ids", "procedures", "grants", "ring", "locks", "plans", "timeouts", "connections", "tmpdir", "transactions",
+      "holders" }, names)
   end)
 
   it("exits 69 when the server is away, and 1 when it does not let us in", function()
@@ -86,6 +87,22 @@ describe("nightshift doctor", function()
     with("read_only", "1", function(found) expect(found.writable, "fail", "read-only") end)
   end)
 
+  it("says of a read-only server that it is, and looks at the rest", function()
+    local empty = server:empty()
+    local maker = server:user(empty, "ALL") -- an administrator's procedures write all the same
+    local made <close> = assert(core.open { url = maker, no_schema = true })
+    assert(made:migrate())
+    server:sql "SET GLOBAL read_only=1"
+    local ok, found, exit = pcall(examine, maker)
+    server:sql "SET GLOBAL read_only=0"
+    assert(ok, found)
+    assert.equal(1, exit)
+    expect(found.writable, "fail", "read-only")
+    expect(found.ring, "fail", "the server is read-only", "see writable")
+    expect(found.procedures, "ok", "4 of 4")
+    assert.is_truthy(found.holders)
+  end)
+
   it("sees limits that are too tight", function()
     with("wait_timeout", "20", function(found) expect(found.timeouts, "warn", "wait_timeout=20") end)
     with("max_statement_time", "5", function(found) expect(found.timeouts, "warn", "max_statement_time") end)
@@ -104,6 +121,27 @@ describe("nightshift doctor", function()
     expect((examine(url)).schema, "fail", "older", "nightshift migrate")
     server:sql("UPDATE nightshift_meta SET value = '99' WHERE name = 'schema'", name)
     expect((examine(url)).schema, "fail", "newer", "upgrade this program")
+  end)
+
+  it("names what of the schema is not there", function()
+    for _, gone in ipairs { "TABLE nightshift_slot", "TABLE nightshift_listener", "TABLE nightshift_expiry",
+      "VIEW nightshift_jobs", "SEQUENCE nightshift_id" } do
+      local _, thing = gone:match "^(%u+) (%S+)$"
+      local place, database = server:fresh()
+      local worker, user = server:user(place, "")
+      local _, text = proc.nightshift { "doctor", "--grants", "worker", "--user", user .. "@localhost" }
+      server:sql(text, database)
+      server:sql("DROP " .. gone, database)
+      local found, exit = examine(place)
+      assert.equal(1, exit)
+      expect(found.tables, "fail", thing .. " is not there",
+        thing == "nightshift_jobs" and "nightshift migrate" or "nightshift init --print")
+      -- whoever may not look says nothing of what he cannot see
+      found = examine(worker)
+      local hidden = thing == "nightshift_listener" or thing == "nightshift_jobs"
+      expect(found.tables, hidden and "ok" or "fail", hidden and "" or thing .. " is not there")
+      assert.is_nil(found.tables.found:find("nightshift_attempt", 1, true))
+    end
   end)
 
   it("sees a table of another engine", function()
@@ -133,6 +171,24 @@ describe("nightshift doctor", function()
     expect((examine(nobody)).schema, "fail", "SELECT command denied", "doctor --grants")
     local reader = server:user(url, "CREATE TEMPORARY TABLES")
     assert.is_truthy((examine(reader)).schema.level == "fail")
+  end)
+
+  it("is content with an account that may only call the procedures", function()
+    local reach, user = server:user(url, "")
+    local _, text = proc.nightshift { "doctor", "--grants", "caller", "--user", user .. "@localhost" }
+    server:sql(text, name)
+    local found, exit = examine(reach)
+    assert.equal(0, exit)
+    expect(found.schema, "ok", "may only call the procedures")
+    expect(found.tables, "ok", "may only call the procedures")
+    expect(found.grants, "ok", "enough for caller", "pusher lacks SELECT")
+    expect(found.ring, "ok")
+    expect(found.holders, "ok", "not looked at")
+    -- one of the two procedures is not enough
+    server:sql(("REVOKE EXECUTE ON PROCEDURE nightshift_push FROM %s@localhost"):format(user), name)
+    found, exit = examine(reach)
+    assert.equal(1, exit)
+    expect(found.grants, "fail", "caller lacks EXECUTE on nightshift_push", "doctor --grants")
   end)
 
   it("tries whether a ring arrives: its definer gone, or too weak", function()

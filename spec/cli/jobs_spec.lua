@@ -39,6 +39,17 @@ local function fails(exit, argv, ...)
 end
 
 describe("push", function()
+  it("takes a negative number as a payload, not for an option", function()
+    local name = fresh_name()
+    for _, payload in ipairs { "-5", "-0.5", "-1e3" } do ok { "push", name, "n", payload } end
+    ok { "push", "-7", "-8", "--unique", "-9", "--priority=5" }
+    local claimed = db:queue(name):claim_many(5)
+    assert.same({ -5, -0.5, -1000.0 }, { claimed[1].payload, claimed[2].payload, claimed[3].payload })
+    claimed[4] = db:queue "-7":claim()
+    assert.same({ "-8", 5, "-9" }, { claimed[4].name, claimed[4].priority, db:job(claimed[4].id).unique })
+    for _, job in ipairs(claimed) do job:ack() end
+  end)
+
   it("prints the id of a durable job", function()
     local name = fresh_name()
     local id = tonumber(ok { "push", name, "email.send", '{"to":"a@example.com","n":4611686018427387904,"list":[]}' })
@@ -72,20 +83,20 @@ describe("push", function()
     fails(1, { "push", name, "a", "1", "--unique", "k" }, "(DUPLICATE)", tostring(id))
   end)
 
-  it("refuses bad names, values and payloads with exit 1, before anything is written", function()
+  it("refuses bad names and values with exit 2, a payload over the limit with 1, before anything is written", function()
     local name = fresh_name()
     local cases = {
-      { { "push", "", "a" }, "queue name is empty", "(INVALID)" },
-      { { "push", ("q"):rep(65), "a" }, "queue name has 65 bytes", "(INVALID)" },
-      { { "push", "a\n", "a" }, "control character", "(INVALID)" },
-      { { "push", name, "" }, "name is empty", "(INVALID)" },
-      { { "push", name, ("n"):rep(101) }, "100", "(INVALID)" },
-      { { "push", name, "a\27[31m" }, "control character", "(INVALID)" },
-      { { "push", name, "a", "1", "--priority", "256" }, "priority", "(INVALID)" },
-      { { "push", name, "a", "1", "--delay", "5x" }, "delay: bad duration '5x'", "(INVALID)" },
-      { { "push", name, "a", "1", "--max-attempts", "0" }, "max_attempts", "(INVALID)" },
+      { { "push", "", "a" }, "queue name is empty" },
+      { { "push", ("q"):rep(65), "a" }, "queue name has 65 bytes" },
+      { { "push", "a\n", "a" }, "control character" },
+      { { "push", name, "" }, "name is empty" },
+      { { "push", name, ("n"):rep(101) }, "100" },
+      { { "push", name, "a\27[31m" }, "control character" },
+      { { "push", name, "a", "1", "--priority", "256" }, "priority" },
+      { { "push", name, "a", "1", "--delay", "5x" }, "delay: bad duration '5x'" },
+      { { "push", name, "a", "1", "--max-attempts", "0" }, "--max-attempts must be" },
     }
-    for _, case in ipairs(cases) do fails(1, table.unpack(case)) end
+    for _, case in ipairs(cases) do fails(2, table.unpack(case)) end
     local big = run({ "push", name, "a", "-" }, '"' .. ("x"):rep(2 << 20) .. '"')
     assert.equal(1, big.exit)
     assert.is_truthy(big.err:find("over the limit of 1048576", 1, true), big.err)
@@ -107,7 +118,7 @@ describe("jobs and show", function()
     assert.equal("[]\n", ok { "jobs", "--queue", "no such queue", "--json" })
     assert.equal("no such jobs\n", ok { "jobs", "--queue", "no such queue" })
     assert.equal(1, #nightshift.decode(ok { "jobs", "--limit", "1", "--json" }))
-    fails(1, { "jobs", "--limit", "0" }, "limit")
+    fails(2, { "jobs", "--limit", "0" }, "limit")
   end)
 
   it("show one job with everything, and its failed attempts", function()

@@ -164,6 +164,23 @@ describe("liveness:", function()
     assert.equal("0", sql "SELECT COUNT(*) FROM nightshift_expiry")
   end)
 
+  it("a handle that waits learns of a lease that is taken meanwhile, and when it ends", function()
+    local handle <close> = assert(nightshift.open(url))
+    assert(handle:queue "q":push("a", 1))
+    local waiting = proc.start { proc.lua, "-e", ([[
+      local db = assert(require "nightshift".open(%q))
+      assert(db:queue "other":push("b", 1))
+      assert(db:queue "other":claim()) -- a holder
+      io.stdout:write("waits\n"):flush()
+      io.stdout:write("got ", assert(db:queue "q":claim { wait = 9 }).run, "\n"):flush()]]):format(url) }
+    local job = assert(handle:queue "q":claim { lease = 1.5 })
+    local started = nightshift.clock()
+    assert.equal("2", waiting:wait_line "^got (%d)")
+    local took = nightshift.clock() - started
+    assert.is_true(took >= 1.4 and took < proc.limit(3), took)
+    assert.equal("STALE", select(3, job:ack()))
+  end)
+
   it("a lease that was settled in time leaves nothing behind", function()
     local handle <close> = assert(nightshift.open(url))
     assert(handle:queue "q":push("a", 1))
@@ -185,6 +202,50 @@ describe("liveness:", function()
     assert.equal("STALE", select(3, job:ack()))
     assert(next_one:ack())
     assert.equal(1, holders())
+  end)
+
+  -- Ends the connections of all who hold something.
+  local function cut()
+    for thread in sql "SELECT connection FROM nightshift_holder WHERE dead IS NULL":gmatch "%d+" do
+      pcall(sql, "KILL " .. thread)
+    end
+  end
+
+  it("a living program whose connection is ended keeps its jobs", function()
+    local handle <close> = assert(nightshift.open(url))
+    local other <close> = assert(core.open { url = url })
+    assert(handle:queue "q":push("a", 1))
+    local job = assert(handle:queue "q":claim())
+    cut()
+    assert.same({ holders = 0, jobs = 0, poison = 0 }, assert(other:look(2000000)))
+    assert.is_true(job:ack())
+  end)
+
+  it("a stopped one whose connection is ended does not", function()
+    aged_server()
+    local handle <close> = assert(nightshift.open(url))
+    assert(handle:queue "q":push("a", 1))
+    local p = claimer(1)
+    p:signal "STOP"
+    cut()
+    assert.equal(2, assert(handle:queue "q":claim { wait = 9 }).run)
+    p:signal "CONT"
+  end)
+
+  it("a holder that loses touch again and again takes the blame from its job", function()
+    aged_server()
+    local handle <close> = assert(core.open { url = url })
+    local other <close> = assert(core.open { url = url })
+    local id = assert(handle:push("q", { { name = "a", max_crashes = 1 } }))[1]
+    for run = 1, 6 do
+      assert.equal(run, assert(handle:claim("q"))[1].run)
+      elsewhere() -- where nobody sees its process
+      cut()
+      assert.equal(1, assert(other:look(3000000)).jobs)
+      assert.equal("1", sql("SELECT lost FROM nightshift_job WHERE id = " .. id))
+      assert(handle:claim "none") -- comes back
+      assert.equal("0 0", (sql("SELECT CONCAT(lost, ' ', crashes) FROM nightshift_job WHERE id = " .. id)))
+    end
   end)
 
   it("a holder whose row is gone finds out when it reconnects", function()

@@ -57,6 +57,13 @@ describe("the plan of", function()
     end)
   end
 
+  it("claim_stirring looks at each queue by itself", function()
+    local row = explain(plans.question "claim_stirring", "[1,2]").r
+    assert.equal("PRIMARY", row.key)
+    assert.equal("DEPENDENT SUBQUERY", row.select_type)
+    assert.equal("ref", row.type)
+  end)
+
   for _, name in ipairs { "claim_promote", "claim_promote_skip" } do
     it(name .. " reads the head of scheduled", function()
       local row = explain(plans.question(name), 0, 10).nightshift_scheduled

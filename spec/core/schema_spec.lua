@@ -50,6 +50,7 @@ describe("the schema", function()
       "UPDATE nightshift_job SET attempts = max_attempts",
       "UPDATE nightshift_job SET crashes = max_crashes",
       "UPDATE nightshift_job SET run = 0",
+      "UPDATE nightshift_job SET run = 4000000001",
       "UPDATE nightshift_job SET name = ''",
       "UPDATE nightshift_job SET name = 'a\nb'",
       "UPDATE nightshift_job SET parent = id, root = id",

@@ -324,7 +324,7 @@ describe("a host in the middle of its work", function()
 end)
 
 describe("many hosts that lose their server together", function()
-  local HOSTS = 20
+  local HOSTS = 50
 
   it("are all back within seconds, and do not come at once", function()
     local p = proxy.start(server)
@@ -332,7 +332,7 @@ describe("many hosts that lose their server together", function()
     for i = 1, HOSTS do hosts[i] = host.spawn(p:url(url), SCRIPT, { "--workers", "1" }) end
     for _, h in ipairs(hosts) do h:wait_line("host.ready", 60) end
     server:kill()
-    for _, h in ipairs(hosts) do h:wait_line("db.lost", 20) end
+    for _, h in ipairs(hosts) do h:wait_line("db.lost", 30) end
     nst.sleep(3)
     p:tell "accepts"
     server:start()

@@ -140,12 +140,41 @@ describe("bad arguments", function()
   end)
 end)
 
+describe("a handler file without handlers", function()
+  it("is named in a warning, and the others are served", function()
+    local folder = proc.folder()
+    for name, text in pairs { empty = "return {}", jobs = "return { a = function() end }" } do
+      local file <close> = assert(io.open(folder .. "/" .. name .. ".lua", "w"))
+      file:write(text)
+    end
+    proc.run { "chmod", "-R", "go+rX", folder }
+    local h = host.spawn(url, folder .. "/empty.lua", { folder .. "/jobs.lua" })
+    h:wait_line("host.ready", 20)
+    local log = select(2, h:text())
+    local told = host.events(log, "handlers.none")
+    assert.equal(1, #told)
+    assert.same({ "warn", folder .. "/empty.lua" }, { told[1].level, told[1].file })
+    assert.equal("1", host.events(log, "host.ready")[1].handlers)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+
+  it("is told of in JSON when the log is", function()
+    local path = script "return {}"
+    local h = host.spawn(url, path, { "--log", "json" })
+    h:wait_line("host.ready", 20)
+    assert.matches('"event":"handlers.none","file":"' .. path .. '"', select(2, h:text()), 1, true)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+end)
+
 it("the host says when it is ready, with its pid", function()
   local h = host.start(url, "return { a = function() end }", { "--workers", "3" })
   local ready = host.events(select(2, h:text()), "host.ready")[1]
   assert.equal(tostring(h.pid), ready.pid)
   assert.equal("3", ready.workers)
-  assert.equal(3, #host.members(h.pid))
+  eventually(function() return #host.members(h.pid) == 3 end)
   h:signal "TERM"
   assert.equal(0, h:wait())
 end)

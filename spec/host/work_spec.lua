@@ -242,6 +242,16 @@ describe("a running job", function()
     assert.equal(42, job.result)
   end)
 
+  it("is told at its own line that it cannot have one", function()
+    local job = work_one([[
+require "nightshift".open = function() return nil, "no way in", "GONE" end
+return { ask = function(job)
+  local db = job:db()
+  return db ~= nil
+end }]], "ask")
+    assert.matches("^[^\n]*jobs%.lua:3: nightshift: job:db: no way in %(GONE%)\n", job.error)
+  end)
+
   it("has random numbers that no other worker has", function()
     for _ = 1, 8 do q:push "random" end
     host.drain(url, [[return { random = function() os.execute "sleep 0.1" return math.random(0) end }]],

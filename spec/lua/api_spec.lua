@@ -163,6 +163,68 @@ describe("a database handle", function()
     assert.is_truthy(tostring(other):find "closed")
   end)
 
+  it("raises for every verb when it is closed, with the caller's position", function()
+    local other = open()
+    local q = other:queue "closed"
+    q:push("a", 1)
+    local job, lock = q:claim(), other:lock "closed"
+    other:close()
+    local verbs = {
+      queue = function() other:queue "x" end, job = function() other:job(1) end, jobs = function() other:jobs() end,
+      cancel = function() other:cancel(1) end, retry = function() other:retry(1) end,
+      run_now = function() other:run_now(1) end, transaction = function() other:transaction(print) end,
+      execute = function() other:execute "SELECT 1" end, lock = function() other:lock "x" end,
+      semaphore = function() other:semaphore("x", 2) end, slots = function() other:slots() end,
+      stats = function() other:stats() end, prune = function() other:prune() end,
+      rescue = function() other:rescue() end, migrate = function() other:migrate() end,
+      ping = function() other:ping() end, push = function() q:push("a", 1) end,
+      push_many = function() q:push_many {} end, claim = function() q:claim() end,
+      claim_many = function() q:claim_many(5) end, ["jobs "] = function() q:jobs() end,
+      pause = function() q:pause() end, resume = function() q:resume() end, ["stats "] = function() q:stats() end,
+      ack = function() job:ack() end, fail = function() job:fail "x" end, again = function() job:again(1) end,
+      discard = function() job:discard "x" end, release = function() job:release() end,
+      touch = function() job:touch() end, progress = function() job:progress(0.5) end,
+      cancelled = function() job:cancelled() end, spawn = function() job:spawn "x" end,
+      acquire = function() lock:acquire() end,
+    }
+    for verb, call in pairs(verbs) do
+      local ok, message = pcall(call)
+      assert.is_false(ok, verb)
+      assert.is_truthy(message:find("^spec/lua/api_spec%.lua:%d+: nightshift: " .. verb:match "%S+"
+        .. ": a closed database handle cannot be used$"), message)
+    end
+    assert.is_false(lock:is_held())
+    local left <close> = job -- was given back by the close
+    assert.equal("ready", db:job(left.id).state)
+    db:cancel(left.id)
+  end)
+
+  it("says that its verbs want a colon, to the caller", function()
+    local q = fresh_queue()
+    q:push("a", 1)
+    local job <close> = q:claim()
+    local lock, mutex = db:lock "colon", nightshift.mutex "colon"
+    local calls = {
+      ["db.queue: write it with a colon, db:queue(…); its first argument was a string"] =
+        function() db.queue "x" end,
+      ["db.close: write it with a colon"] = function() db.close() end,
+      ["q.push: write it with a colon, q:push(…); its first argument was a string"] = function() q.push "a" end,
+      ["q.claim: write it with a colon, q:claim(…); its first argument was nil"] = function() q.claim() end,
+      ["job.ack: write it with a colon, job:ack(…); its first argument was nil"] = function() job.ack() end,
+      ["job.progress: write it with a colon"] = function() job.progress(0.5) end,
+      ["job.spawn: write it with a colon"] = function() job.spawn "x" end,
+      ["lock.acquire: write it with a colon"] = function() lock.acquire() end,
+      ["mutex.lock: write it with a colon"] = function() mutex.lock(5) end,
+      ["tx.queue: write it with a colon"] = function() db:transaction(function(tx) tx.queue "x" end) end,
+    }
+    for expected, call in pairs(calls) do
+      local ok, message = pcall(call)
+      assert.is_false(ok, expected)
+      assert.is_truthy(message:find("^spec/lua/api_spec%.lua:%d+: nightshift: "), message)
+      assert.is_truthy(message:find(expected, 1, true), message)
+    end
+  end)
+
   it("is closed by <close>", function()
     local kept
     do
@@ -254,6 +316,21 @@ describe("push", function()
     q:claim():ack()
   end)
 
+  it("takes any text as a unique key, byte by byte, and shows it without control characters", function()
+    local q = fresh_queue()
+    local keys = { "a", "a\0", "a\0b", "a ", "A", "ä\n\27[31m", ("ж"):rep(190) }
+    for _, key in ipairs(keys) do
+      local id = assert(q:push("a", 1, { unique = key }))
+      assert.equal(key, db:job(id).unique)
+      local none, message, code = q:push("a", 1, { unique = key })
+      assert.same({ nil, "DUPLICATE" }, { none, code })
+      assert.is_nil(message:find "%c")
+      assert.is_truthy(utf8.len(message), message)
+      assert.is_truthy(message:find(("is held by job %d"):format(id), 1, true), message)
+    end
+    for job in q:jobs() do job:ack() end
+  end)
+
   it("refuses a bad name, before anything is written", function()
     local q = fresh_queue()
     for _, name in ipairs { "", ("n"):rep(101), "a\0b", "a\27[31m", "a\xff" } do
@@ -262,6 +339,8 @@ describe("push", function()
       assert.is_truthy(message:find "name", message)
     end
     assert.error_matches(function() q:push(nil, 1) end, "push: the job's name must be a string, got nil")
+    assert.error_matches(function() q:push("a", 1, {}, 4) end,
+      "push takes name, payload and options; it got a number behind them")
     assert.same({}, db:jobs { queue = q.name })
     q:push(("n"):rep(100))
     q:claim():ack()
@@ -332,8 +411,14 @@ describe("push", function()
       { { priority = 256 }, "priority must be a whole number from 0 to 255, got 256" },
       { { priority = -1 }, "priority" }, { { priority = 1.5 }, "priority" },
       { { max_attempts = 0 }, "max_attempts" }, { { max_crashes = 0 }, "max_crashes" },
-      { { max_polls = 0 }, "max_polls" }, { { timeout = 0 }, "timeout" },
-      { { unique = "" }, "unique" }, { { unique = ("u"):rep(191) }, "unique" }, { { unique = "a\xff" }, "unique" },
+      { { max_attempts = 1000001 }, "max_attempts must be a whole number from 1 to 1000000, got 1000001" },
+      { { max_polls = 0 }, "max_polls" },
+      { { timeout = 0 }, "push: timeout must be at least a microsecond, got 0" },
+      { { timeout = "0s" }, "push: timeout must be at least a microsecond, got 0s" },
+      { { delay = "36526d" }, "push: delay must be at most 3155760000 s (100 years), got 36526d" },
+      { { unique = "" }, "push: unique is empty; it must have 1 to 190 characters" },
+      { { unique = ("ä"):rep(191) }, "push: unique has 191 characters, the limit is 190" },
+      { { unique = "a\xff" }, "push: unique is not valid UTF-8 at byte 2" },
     }
     for _, case in ipairs(cases) do
       local none, message, code = q:push("a", 1, case[1])
@@ -369,10 +454,25 @@ describe("push_many", function()
     assert.equal("DUPLICATE", select(3, q:push_many { { "a", 1, { unique = "u" } }, { "a", 1, { unique = "u" } } }))
     message = select(2, q:push_many { { "a", 1 }, { "b", 1, { delay = "x" } } })
     assert.is_truthy(message:find("push_many: item 2: delay", 1, true), message)
-    assert.error_matches(function() q:push_many { { "a" }, { name = "b" } } end,
+    assert.error_matches(function() q:push_many { { "a" }, { nil, "b" } } end,
       "item 2: the job's name must be a string")
     assert.error_matches(function() q:push_many { "a" } end, "item 1 must be {name, payload, options}, got string")
     assert.error_matches(function() q:push_many "a" end, "push_many wants a list")
+    local bad = {
+      { { { "a", 1 }, nil, { "a", 2 } }, "item 2 is nil, but there is an item 3; a list has no holes" },
+      { { [2] = { "a", 1 } }, "item 1 is nil, but there is an item 2" },
+      { { x = { "a" } }, "push_many wants a list of items; this one has the key 'x'" },
+      { { { "a" }, [0] = { "a" } }, "this one has the key 0" },
+      { { { "a" }, [1.5] = { "a" } }, "this one has the key (a number)" },
+      { { { "a", 1, {}, 4 } }, "item 1 must be {name, payload, options}; it has the key 4" },
+      { { { "a", 1 }, { "a", 1, delay = 5 } }, "item 2 must be {name, payload, options}; it has the key 'delay'" },
+    }
+    for _, case in ipairs(bad) do
+      local ok, why = pcall(q.push_many, q, case[1])
+      assert.is_false(ok)
+      assert.is_truthy(why:find(case[2], 1, true), why)
+      assert.is_truthy(why:find("api_spec.lua:", 1, true), why)
+    end
     assert.error_matches(function() q:push_many { { "a", 1, { dealy = 1 } } } end, "did you mean 'delay'")
     assert.same({}, db:jobs { queue = q.name })
   end)
@@ -703,7 +803,10 @@ describe("execute", function()
     local none, message, code = db:execute "SELEC 1"
     assert.same({ nil, "SQL" }, { none, code })
     assert.is_truthy(message:find "1064")
-    assert.error_matches(function() db:execute("SELECT ?", {}) end, "table")
+    assert.matches("api_spec.lua:%d+: nightshift: execute: parameter 2 must be nil, a boolean, .*, got a table$",
+      select(2, pcall(function() db:execute("SELECT ?, ?", 1, {}) end)))
+    assert.matches("api_spec.lua:%d+: nightshift: execute: the statement must be a string, got nil",
+      select(2, pcall(function() db:execute() end)))
   end)
 end)
 
@@ -803,8 +906,11 @@ describe("verbs from outside", function()
     assert.equal("STALE", select(3, job:ack()))
     assert.equal("STATE", select(3, db:cancel(id)))
     assert.equal("NOT_FOUND", select(3, db:cancel(1 << 60)))
-    assert.error_matches(function() db:cancel "x" end, "cancel: the id must be an integer, got x")
+    assert.error_matches(function() db:cancel "1" end, "cancel: the id must be an integer, got a string")
+    assert.error_matches(function() db:job(1.5) end, "job: the id must be an integer, got 1.5")
     assert.error_matches(function() db:cancel(id, { raeson = "x" }) end, "did you mean 'reason'")
+    assert.same({ nil, "cancel: reason is not valid UTF-8 at byte 2", "INVALID" },
+      { db:cancel(id, { reason = "a\xff" }) })
   end)
 
   it("retry a finished job with fresh budgets", function()

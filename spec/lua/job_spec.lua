@@ -77,6 +77,15 @@ describe("a job", function()
     assert.equal(1, #seen.verdicts)
   end)
 
+  it("is not shown alive once it is settled", function()
+    local j, seen = new()
+    j:again(30)
+    assert.same({ nil, "job 7 is already settled by again", "STALE" }, { j:touch() })
+    assert.same({ nil, "job 7 is already settled by again", "STALE" }, { j:progress(0.5) })
+    assert.is_nil(seen.progress)
+    assert.error_matches(function() j:progress(2) end, "from 0 to 1")
+  end)
+
   it("may be settled again after a verdict that was not written", function()
     local j, seen = new { nil, "payload too big", "TOO_BIG" }
     assert.is_nil(j:ack(("x"):rep(10)))
@@ -108,15 +117,18 @@ describe("a job", function()
     assert.equal(1, #seen.verdicts)
   end)
 
-  it("cuts progress to 0..1 and refuses what is no number", function()
+  it("takes progress from 0 to 1, forgives a rounding error and refuses the rest", function()
     local j, seen = new()
     j:progress(1.0000001, "last page")
     assert.equal(1.0, seen.progress)
     assert.equal("last page", seen.text)
-    j:progress(-3)
+    j:progress(-1e-9)
     assert.equal(0.0, seen.progress)
-    assert.error_matches(function() j:progress "half" end, "progress must be a number from 0 to 1, got half")
-    assert.error_matches(function() j:progress(0 / 0) end, "progress must be a number")
+    for given, shown in pairs { [5] = "5", [-1] = "%-1", [2] = "2", [1.01] = "1.01", [math.huge] = "inf" } do
+      assert.error_matches(function() j:progress(given) end, "progress must be a number from 0 to 1, got " .. shown)
+    end
+    assert.error_matches(function() j:progress "half" end, "progress must be a number from 0 to 1, got a string")
+    assert.error_matches(function() j:progress(0 / 0) end, "progress must be a number from 0 to 1, got %-?nan")
     assert.error_matches(function() j:progress(0.5, {}) end, "progress: the text must be a string, got table")
   end)
 
@@ -150,6 +162,9 @@ describe("a bad value in a job's verb", function()
       { function(j) j:spawn("a", print) end, "spawn: payload: cannot encode a function" },
       { function(j) j:spawn("a", 1, { queue = "x\n" }) end, "the queue's name has a control character" },
       { function(j) j:spawn("a", 1, { priority = 256 }) end, "spawn: priority must be a whole number from 0 to 255" },
+      { function(j) j:spawn("a", 1, { timeout = 0 }) end, "spawn: timeout must be at least a microsecond, got 0" },
+      { function(j) j:spawn("a", 1, { unique = "" }) end, "spawn: unique is empty" },
+      { function(j) j:spawn("a", 1, {}, 2) end, "spawn takes name, payload and options; it got a number" },
       { function(j) j:spawn("a", 1, { dealy = 1 }) end, "spawn: unknown option 'dealy'; did you mean 'delay'" },
     }
     for _, case in ipairs(cases) do

@@ -164,6 +164,12 @@ end
 
 local function taken(h) return assert(h:slot_acquire("x", 1)) end
 
+-- Somebody else's: a job has it.
+local function foreign(h)
+  assert(watch:execute([[INSERT INTO nightshift_slot (token, job_id, run, name, slot, since)
+    VALUES (1, ?, 1, 'x', 1, 1)]], push(h)))
+end
+
 -- name of the function [detail] -> how to arrange, run and check a call
 local calls = {
   array = { run = function() return core.array() end },
@@ -316,9 +322,14 @@ local calls = {
   slot_acquire = takes(3),
   ["slot_acquire, in line"] = takes(1, 1),
   ["slot_acquire, none free"] = {
-    arrange = taken,
+    arrange = foreign,
     run = function(h) return h:slot_acquire("x", 1, 1) end,
     bad = "BUSY",
+  },
+  ["slot_acquire, none but our own"] = {
+    arrange = taken,
+    run = function(h) return h:slot_acquire("x", 1, 1) end,
+    bad = "STATE",
   },
   slot_release = { arrange = taken, run = function(h, token) return h:slot_release(token) end },
   ["slot_release, in a transaction"] = {

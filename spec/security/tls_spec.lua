@@ -3,7 +3,9 @@
 
 local nightshift = require "nightshift"
 local db = require "spec.support.db"
+local nst = require "nst"
 local proc = require "spec.support.proc"
+local proxy = require "spec.support.proxy"
 
 local function openssl(folder, ...)
   local status, _, err = proc.run { "openssl", cwd = folder, ... }
@@ -123,9 +125,81 @@ ssl-key=FOLDER/key.pem
   it("is wanted to another machine that only an option file names", function()
     if not outer then return pending "this machine is on no network" end
     local file = fixture.file("my.cnf", ("[client]\nhost=%s\nport=%d\nuser=u\npassword=hunter2\n"):format(outer, port))
-    refused("TLS", nightshift.open { file = file, database = name })
+    refused("certificate", nightshift.open { file = file, database = name })
+    local trusted <close> = assert(nightshift.open { file = file, database = name, tls = "trust" })
+    assert.is_truthy(cipher(trusted):find "^TLS_")
     local plain <close> = assert(nightshift.open { file = file, database = name, tls = "off" })
     assert.equal("", cipher(plain))
+  end)
+
+  it("takes the authority that an option file names, but no leave to skip the check", function()
+    local lines = ("[client]\nhost=127.0.0.1\nport=%d\nuser=u\npassword=hunter2\n"):format(port)
+    local file = fixture.file("ca.cnf", lines .. "ssl-ca=" .. folder .. "/ca.pem\n")
+    local verified <close> = assert(nightshift.open { file = file, database = name, tls = "verify" })
+    assert.is_truthy(cipher(verified):find "^TLS_")
+    file = fixture.file("lax.cnf", lines .. "ssl-verify-server-cert=0\n")
+    refused("certificate", nightshift.open { file = file, database = name, tls = "verify" })
+  end)
+
+  it("is wanted to a name or number that only looks like this machine", function()
+    local plain = proxy.start(db.shared(), "tcp")
+    plain:tell "trace"
+    refused("offers no TLS", open { host = "127.1", port = math.tointeger(tonumber(plain.port)) })
+    assert.is_nil(plain:tell("report"):find "[cC]")
+    local handle = nightshift.open { url = plain:url(db.fresh()):gsub("%?tls=off", "") }
+    assert.is_truthy(handle)
+    handle:close()
+  end)
+
+  -- The same machine, seen from a network where it has another address.
+  local ADDRESS = "192.0.2.9"
+  local ELSEWHERE = "ip link set lo up && ip addr add " .. ADDRESS .. "/32 dev lo &&"
+
+  local function other_network()
+    local _, euid = nst.ids()
+    return euid == 0 and os.execute("unshare -n sh -c '" .. ELSEWHERE .. " true' 2>/dev/null")
+      and os.execute "nsenter --version >/dev/null 2>&1"
+  end
+
+  it("sends nothing to another machine without TLS, whoever names it", function()
+    if not other_network() then return pending "only root can make a network to try this in" end
+    local url, database = db.fresh()
+    local far = proxy.start(db.shared(), "tcp:" .. ADDRESS, "unshare -n sh -c '" .. ELSEWHERE .. ' exec "$@"\' sh')
+    local function open_there(query)
+      far:tell "trace"
+      local exit, _, err = proc.run { "nsenter", "-n", "-t", far.process.pid, proc.program, "status", "--url",
+        "mysql:///" .. database .. "?" .. query }
+      local sent = far:tell("report"):find "[cC]"
+      return exit, err, sent
+    end
+    local to = ("host=%s\nport=%s\nuser=root\n"):format(ADDRESS, far.port)
+    local file = fixture.file("far.cnf", "[client]\n" .. to .. "[odd]\nport=" .. far.port .. "\n")
+    local connection = fixture.file("odd.cnf",
+      ("[client]\nconnection=host=%s;port=%s;user=root\n"):format(ADDRESS, far.port))
+    for _, query in ipairs { "file=" .. file, "file=" .. file .. "&group=odd", "file=" .. connection } do
+      local exit, err, sent = open_there(query)
+      assert.equal(78, exit, err)
+      assert.is_truthy(err:find("offers no TLS", 1, true), err)
+      assert.is_nil(sent)
+    end
+    local exit, err, sent = open_there("file=" .. file .. "&tls=off")
+    assert.equal(0, exit, err)
+    assert.is_truthy(sent)
+    -- a socket is of this machine, whatever host a file names
+    local socket = url:match "unix_socket=([^&]*)"
+    exit, err, sent = open_there("file=" .. file .. "&unix_socket=" .. socket)
+    assert.equal(0, exit, err)
+    assert.is_nil(sent)
+  end)
+
+  it("is off to this machine when only an option file names it", function()
+    for _, host in ipairs { "127.0.0.1", "localhost", "127.9.9.9" } do
+      local plain = proxy.start(db.shared(), "tcp:" .. (host == "localhost" and "127.0.0.1" or host))
+      local _, database = db.fresh()
+      local lines = ("[client]\nhost=%s\nport=%s\nuser=root\nprotocol=1\n"):format(host, plain.port)
+      local handle <close> = assert(nightshift.open { file = fixture.file("my.cnf", lines), database = database })
+      assert.equal("", cipher(handle))
+    end
   end)
 
   it("is used by the listener as well", function()

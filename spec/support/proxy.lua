@@ -15,13 +15,16 @@ Proxy.__index = Proxy
 
 --- Starts one.
 -- @tparam Server server of spec/support/db.lua
--- @tparam[opt] string kind "tcp": it listens on a port, else on a unix socket
-function proxy.start(server, kind)
+-- @tparam[opt] string kind "tcp": it listens on a port, "tcp:ADDRESS": of that
+-- address, else on a unix socket
+-- @tparam[opt] string before words of the shell before its name
+function proxy.start(server, kind, before)
   local self = setmetatable({ folder = proc.folder() }, Proxy)
   local fifo = self.folder .. "/fifo"
   assert(os.execute(("mkfifo %s.in %s.out"):format(fifo, fifo)))
   self.socket = self.folder .. "/p.sock"
-  self.process = proc.start { proc.build .. "/proxy", kind or self.socket, server.socket, fifo }
+  self.process = proc.start { "sh", "-c", "exec " .. (before or "") .. ' "$@"', "sh", proc.build .. "/proxy",
+    kind or self.socket, server.socket, fifo }
   self.port = self.process:wait_line "^listening *(%d*)"
   self.commands, self.answers = assert(io.open(fifo .. ".in", "w")), assert(io.open(fifo .. ".out", "r"))
   self.commands:setvbuf "no"

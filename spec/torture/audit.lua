@@ -289,13 +289,16 @@ function Audit:check_children(id, number, run, ends)
   end
 end
 
+-- Plans that end the worker.
+local FATAL = { crash = true, slot_crash = true, exit = true }
+
 --- Why did the job run again after this run? nil: nobody knows.
 function Audit:reason(id, number, run, ends, next_at)
   local kind = (self.attempts[id] or {})[number]
   if ends[number] then return "ended" end
   if kind == "failed" and run.verdict == "fail" then return "failed" end
   if kind == "failed" and not run.verdict and run.plan == "hang" then return "timeout" end
-  if kind == "crashed" and (run.plan == "crash" or run.plan == "slot_crash") then return "crashed as planned" end
+  if kind == "crashed" and FATAL[run.plan] then return "crashed as planned" end
   if run.verdict == "release" then return "released" end
   if run.verdict == "again" and self:again_taken(id, number, ends) then return "again" end
   if run.who:match "^program" and (run.plan == "crash" or run.plan == "exit") then return "program ended as planned" end

@@ -44,7 +44,7 @@ local function below(cast, name, signal)
   else
     cast:fault(name .. "-" .. signal, pid, member.name)
   end
-  if name == "ns-keeper" then member.expected = 1 end
+  if name == "ns-keeper" then member.expected = member.asked and true or 1 end
   nst.kill(pid, signal)
 end
 

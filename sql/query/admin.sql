@@ -60,6 +60,11 @@ WHERE c.id = ? AND c.run = ?
 -- Params: job. Key: none, all notices: they are few and soon read.
 SELECT holder FROM nightshift_notice WHERE job_id = ?
 
+-- name: admin_over_bound
+-- Params: the highest run. Key: none, all live jobs; asked when a migration was
+-- refused.
+SELECT id, run FROM nightshift_job WHERE run > ? LIMIT 1
+
 -- name: admin_pause
 -- Params: paused, name. Key: name; no job is locked.
 UPDATE nightshift_queue SET paused = ? WHERE name = ?

@@ -100,6 +100,15 @@ FOR UPDATE SKIP LOCKED
 -- did happen.
 SELECT 1 FROM nightshift_lease WHERE id = ?
 
+-- name: claim_stirring
+-- Params: [queue,…]. Places in the list, from 0, of queues that have a row to be
+-- claimed. Key: PRIMARY of ready, per queue up to its first row that is no
+-- sentinel: EXISTS would be turned into a scan of the whole table. No locks.
+SELECT v.place - 1
+FROM JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, id INT PATH '$')) v
+WHERE (SELECT 1 FROM nightshift_ready r FORCE INDEX (PRIMARY)
+  WHERE r.queue_id = v.id AND r.ready_at < {end} LIMIT 1) = 1
+
 -- name: claim_sweep
 -- Params: queue, limit. Key: PRIMARY, the whole queue from its start: finds
 -- new lanes and late commits.

@@ -1,6 +1,20 @@
 -- What `nightshift doctor` asks. Reads only, takes no row lock, and is run by
 -- hand: none of this is part of a verb. Sorted by name.
 
+-- name: doctor_call_listen
+-- These four calls write nothing and wake a listener at most; their error tells
+-- whether the procedure is there, and its definer, and whether we may.
+CALL nightshift_listen(NULL, 0)
+
+-- name: doctor_call_nudge
+CALL nightshift_nudge(-1, FALSE)
+
+-- name: doctor_call_push
+CALL nightshift_push(NULL, NULL, NULL, NULL)
+
+-- name: doctor_call_ring
+CALL nightshift_ring()
+
 -- name: doctor_free_lock
 -- Params: name. 1: free, 0: taken.
 SELECT IS_FREE_LOCK(?) AS free
@@ -13,6 +27,27 @@ SELECT h.id, h.kind, h.host, h.pid, h.dead, {now} - h.beat AS silent,
   (SELECT COUNT(*) FROM nightshift_lease l WHERE l.holder = h.id) AS leases
 FROM nightshift_holder h
 ORDER BY h.id
+
+-- name: doctor_ids
+-- How far the sequence of blocks of ids is.
+SELECT next_not_cached_value AS next FROM nightshift_id
+
+-- name: doctor_ids_used
+-- Params: a limit, four times. The highest block in use below it. Index: PRIMARY
+-- of each, its last row.
+SELECT GREATEST(
+  COALESCE((SELECT MAX(id) FROM nightshift_job WHERE id < ?), 0),
+  COALESCE((SELECT MAX(id) FROM nightshift_finished WHERE id < ?), 0),
+  COALESCE((SELECT MAX(id) FROM nightshift_lease WHERE id < ?), 0),
+  COALESCE((SELECT MAX(id) FROM nightshift_holder WHERE id < ?), 0)) DIV 100 AS block
+
+-- name: doctor_jobs
+-- Is the view there, and all that it reads? Never run, only prepared.
+SELECT id FROM nightshift_jobs LIMIT 0
+
+-- name: doctor_listeners
+-- Is the list there? Never run, only prepared: all else goes by its procedures.
+SELECT thread FROM nightshift_listener LIMIT 0
 
 -- name: doctor_orphans
 -- Claimed batches whose holder is not known. Index: PRIMARY of holder.
@@ -38,7 +73,6 @@ SHOW SESSION STATUS WHERE Variable_name IN ('Innodb_history_list_length',
 -- Shows those that this user may do anything with.
 SELECT table_name AS name, engine FROM information_schema.tables
 WHERE table_schema = DATABASE() AND table_name LIKE 'nightshift%'
-  AND table_type = 'BASE TABLE'
 
 -- name: doctor_take_lock
 -- Params: name. Given back when the connection ends.

@@ -16,6 +16,15 @@ SELECT value FROM nightshift_meta WHERE name = 'schema'
 SELECT CAST(VARIABLE_VALUE AS UNSIGNED) FROM information_schema.GLOBAL_STATUS
 WHERE VARIABLE_NAME = 'UPTIME'
 
+-- name: holder_absolve
+-- Params: job, run. Key: PRIMARY of job; waits for nobody. The run was lost to a
+-- holder that lives: the job did not kill it. Above NS_LOST_TOGETHER the loss was
+-- counted as a crash.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+UPDATE nightshift_job
+SET crashes = crashes - (lost > 2 AND crashes > 0), lost = lost - 1
+WHERE id = ? AND run > ? AND lost > 0
+
 -- name: holder_add
 -- Params: id, kind, host, pid, boot id, version. Key: PRIMARY. May be run
 -- twice.

@@ -21,7 +21,7 @@ ORDER BY e.lease
 -- Params: whether named locks serve. Key: PRIMARY, all holders that live, or
 -- died and still have something: they are few. No locks.
 SELECT h.id, h.kind = 'host' AS host, h.pid, h.boot_id, h.dead IS NOT NULL AS dead,
-  h.beat, {now} - h.beat AS silent,
+  h.beat, {now} - h.beat AS silent, {now} - h.started AS age,
   ? AND IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id)) AS free
 FROM nightshift_holder h
 WHERE h.dead IS NULL
@@ -31,6 +31,11 @@ ORDER BY h.id
 -- name: rescue_leases
 -- Params: holder. Key: holder. No locks.
 SELECT id FROM nightshift_lease WHERE holder = ? ORDER BY id LIMIT 100
+
+-- name: rescue_next
+-- Key: none, all of expiry: few leases have one. No locks. µs until the next
+-- lease ends; NULL: none will.
+SELECT MIN(expires) - {now} FROM nightshift_expiry
 
 -- name: rescue_notices
 -- Params: holder. Key: PRIMARY, a range.

@@ -43,8 +43,8 @@ SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, v.outcome,
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
   id BIGINT PATH '$.i', outcome VARCHAR(10) PATH '$.o',
   reason VARCHAR(40) PATH '$.r', result MEDIUMTEXT PATH '$.x',
-  error MEDIUMTEXT PATH '$.e', attempts INT PATH '$.a', polls INT PATH '$.p',
-  crashes INT PATH '$.c')) v
+  error MEDIUMTEXT PATH '$.e', attempts INT UNSIGNED PATH '$.a',
+  polls INT UNSIGNED PATH '$.p', crashes INT UNSIGNED PATH '$.c')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 
 -- name: settle_gone

@@ -16,17 +16,18 @@ LIMIT ?
 -- Params: job, run, holder, name, name, n. The first row (slot 0) is about
 -- ourselves and says whether somebody else is next in line; the others are the
 -- taken ones among the slots 1 to n; gone says that the owner is, suspect that
--- the named lock of its holder is free. Key: PRIMARY, a range of the name;
--- PRIMARY of job and holder. No locks.
+-- the named lock of its holder is free. Then who has it: a job, or a process of a
+-- machine. Key: PRIMARY, a range of the name; PRIMARY of job and holder. No locks.
 SELECT 0 AS slot, 0 AS token,
   NOT EXISTS(SELECT 1 FROM nightshift_job WHERE id = ? AND run = ?) AND
   NOT EXISTS(SELECT 1 FROM nightshift_holder WHERE id = ? AND dead IS NULL) AS gone,
   COALESCE(IS_USED_LOCK(CONCAT('nightshift-next:', MD5(DATABASE()), MD5(?)))
     <> CONNECTION_ID(), 0) AS queued,
-  0 AS suspect
+  0 AS suspect, NULL AS job, NULL AS pid, NULL AS host
 UNION ALL
 SELECT s.slot, s.token, j.id IS NULL AND h.id IS NULL, 0,
-  h.id IS NOT NULL AND IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id))
+  h.id IS NOT NULL AND IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id)),
+  j.id, h.pid, h.host
 FROM nightshift_slot s
 LEFT JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
 LEFT JOIN nightshift_holder h ON h.id = s.holder AND h.dead IS NULL

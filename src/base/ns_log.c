@@ -87,6 +87,23 @@ static bool adds(line *l, const char *s) {
   return add(l, s, strlen(s));
 }
 
+/* The character of 'len' bytes at 'p'. */
+static uint32_t rune(const char *p, size_t len) {
+  static const unsigned char lead[] = {0, 0x7F, 0x1F, 0x0F, 0x07};
+  uint32_t code = (unsigned char)p[0] & lead[len];
+  for (size_t i = 1; i < len; i++)
+    code = code << 6 | ((unsigned char)p[i] & 0x3FU);
+  return code;
+}
+
+/* What a terminal obeys, or shows nothing of: C1 controls, marks of direction,
+** separators, characters without width. */
+static bool hidden(uint32_t c) {
+  return (c >= 0x80 && c < 0xA0) || c == 0x61C || (c >= 0x200B && c <= 0x200F) ||
+         (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) ||
+         c == 0xFEFF;
+}
+
 /* One character or byte of 'p' inside quotes; '*used' bytes are consumed. */
 static bool escaped(line *l, bool json, const char *p, size_t n,
                     size_t *used) {
@@ -95,10 +112,15 @@ static bool escaped(line *l, bool json, const char *p, size_t n,
   const char *special = *p != '\0' ? strchr(from, *p) : NULL;
   unsigned char c = (unsigned char)*p;
   size_t len = ns_utf8(p, n);
-  char code[8];
+  char code[16];
   *used = len > 0 ? len : 1;
   if (special != NULL)
     return adds(l, to[special - from]);
+  if (len > 1 && hidden(rune(p, len))) {
+    snprintf(code, sizeof code, json ? "\\u%04x" : "\\u{%x}",
+             (unsigned)rune(p, len));
+    return adds(l, code);
+  }
   if (len > 0 && c >= 0x20 && c != 0x7F)
     return add(l, p, len);
   if (len == 0 && json)

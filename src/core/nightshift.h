@@ -32,7 +32,7 @@
 #include "../base/ns_err.h"
 
 #define NS_VERSION "0.1.0"
-#define NS_SCHEMA_VERSION 4
+#define NS_SCHEMA_VERSION 5
 
 /* Limits and defaults; the one place they are written. */
 #define NS_MAX_QUEUE 64              /* bytes of a queue name */
@@ -43,6 +43,7 @@
 #define NS_DECAY 8                   /* priority lost per unfinished return */
 #define NS_MAX_ATTEMPTS 10
 #define NS_MAX_CRASHES 3
+#define NS_MAX_RUN INT64_C(4000000000) /* with the next return a job is dead */
 #define NS_LOST_TOGETHER 2            /* losses before a job is claimed alone */
 #define NS_BACKOFF INT64_C(5000000)          /* first retry delay */
 #define NS_BACKOFF_MAX INT64_C(3600000000)   /* the longest one */
@@ -62,7 +63,7 @@ typedef struct ns_config {
   unsigned port;
   const char *file;     /* my.cnf to read instead of the standard ones */
   const char *group;    /* my.cnf group; read after [client] */
-  const char *tls;      /* "off", "verify" (default over TCP), "trust" */
+  const char *tls;      /* "off", "verify" (default to other machines), "trust" */
   const char *ca, *cert, *key; /* PEM files */
   int64_t connect_timeout; /* µs; default 3 s */
   int64_t read_timeout; /* µs the server may let us wait for a reply before it
@@ -125,8 +126,10 @@ ns_counters ns_count(const ns_db *db);
 ** '*version' and '*name' get the migration it belongs to and its name. */
 const char *ns_schema_text(size_t i, int *version, const char **name);
 
-/* Creates or upgrades all tables, up to NS_SCHEMA_VERSION. '*from' gets the
-** version found (0: none). Safe to repeat. Errors: DENIED, SCHEMA (newer). */
+/* Creates or upgrades all tables, up to NS_SCHEMA_VERSION, and makes procedures
+** and views anew, by the rights of this user. '*from' gets the version found
+** (0: none). Safe to repeat, also while jobs flow. Errors: DENIED, SCHEMA
+** (newer), BUSY (somebody has been inside a procedure for ten seconds). */
 ns_status ns_migrate(ns_db *db, int *from, ns_err *err);
 
 /* ------------------------------------------------------------------ push */

@@ -24,6 +24,8 @@
 #define SWEEP_SHARE 20                 /* 1/20 of the time: 5 % */
 #define SWEEP_CHEAP INT64_C(20000)     /* µs: sweep whenever nothing is found */
 #define LATE_COMMIT (5 * NS_SECOND)    /* floors of empty lanes trail by this */
+#define MANY 8                         /* queues to be asked one by one */
+#define STIR_CHEAP INT64_C(20000)      /* µs: ask for the busy ones each time */
 
 static ns_status no_memory(ns_err *err) {
   return ns_fail(err, NS_ENOMEM, "out of memory");
@@ -179,8 +181,9 @@ static int richest(ns_db *db, const ns_feed *feeds, const bool *dry,
   int best = -1;
   double most = 0.0;
   for (size_t i = 0; i < nfeeds; i++) {
-    const ns_sweep *s = ns_lanes_sweep(&db->lanes, feeds[i].queue_id);
-    if (s == NULL || dry[i])
+    const ns_sweep *s =
+        dry[i] ? NULL : ns_lanes_sweep(&db->lanes, feeds[i].queue_id);
+    if (s == NULL)
       continue;
     if (best < 0 || s->credit > most) {
       best = (int)i;
@@ -203,6 +206,43 @@ static void give_credit(ns_db *db, const ns_feed *feeds, const bool *dry,
   }
 }
 
+static ns_value list_feeds(const ns_feed *feeds, size_t n, ns_buf *list) {
+  for (size_t i = 0; i < n; i++)
+    ns_buf_addf(list, "%c%lld", i > 0 ? ',' : '[', (long long)feeds[i].queue_id);
+  ns_buf_addc(list, ']');
+  return ns_vtext(ns_buf_bytes(list));
+}
+
+static ns_status read_stirring(ns_db *db, const ns_feed *feeds, size_t n,
+                               bool *dry, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  ns_value param = list_feeds(feeds, n, &list);
+  const ns_value *row;
+  ns_status st = list.oom ? no_memory(err)
+                          : ns_run(db, NS_SQL_CLAIM_STIRRING, &param, err);
+  memset(dry, true, n);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_CLAIM_STIRRING, &row, err)) == NS_OK &&
+         row != NULL)
+    dry[row[0].i] = false;
+  ns_buf_free(&list);
+  return st;
+}
+
+/* Of many queues most have nothing: one statement tells, unless it has become
+** dear, because it reads deleted rows that floors would spare. */
+static ns_status leave_out_empty(ns_db *db, const ns_feed *feeds, size_t n,
+                                 bool *dry, ns_err *err) {
+  int64_t start = ns_mono_us();
+  ns_status st;
+  if (n <= MANY || start < db->stir_at)
+    return NS_OK;
+  st = read_stirring(db, feeds, n, dry, err);
+  if (ns_mono_us() - start > STIR_CHEAP)
+    db->stir_at = start + (ns_mono_us() - start) * SWEEP_SHARE;
+  return st;
+}
+
 /* Deficit round robin: who has most credit takes up to it; a queue that runs
 ** dry loses what it has saved; the rest goes round again. */
 ns_status ns_take_ready(ns_db *db, const ns_feed *feeds, size_t nfeeds,
@@ -212,6 +252,7 @@ ns_status ns_take_ready(ns_db *db, const ns_feed *feeds, size_t nfeeds,
   int i;
   if (dry == NULL)
     return no_memory(err);
+  st = leave_out_empty(db, feeds, nfeeds, dry, err);
   give_credit(db, feeds, dry, nfeeds, limit);
   while (st == NS_OK && out->n < limit &&
          (i = richest(db, feeds, dry, nfeeds)) >= 0) {

@@ -352,6 +352,8 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
     db->unread = 0; /* a call that fails keeps it: the caller drops 'out' */
   if (st == NS_OK && w.takes.n > 0)
     st = read_claimed(db, &w, out, err);
+  if (st == NS_OK && !ns_in_transaction(db))
+    ns_holder_absolve(db);
   if (next_due != NULL)
     *next_due = ns_take_alone_next(db) ? 0 : w.next_due;
   free(w.takes.items);
@@ -434,9 +436,11 @@ static ns_status wait_for_work(ns_db *db, int64_t queue_id, bool paused,
                                int64_t until, int64_t next_due, bool *woke,
                                ns_err *err) {
   int64_t now = ns_mono_us();
-  int64_t wait = least(until - now, db->peers_at - now);
+  int64_t wait;
   unsigned why = 0;
   ns_status st = NS_OK;
+  ns_look_when_due(db);
+  wait = least(until - now, db->peers_at - now);
   if (next_due >= 0)
     wait = least(wait, next_due);
   *woke = false;
@@ -463,6 +467,8 @@ static ns_status claim_once(ns_db *db, const ns_feed *feed, size_t limit,
   db->span = lease;
   st = ns_cycle(db, NULL, 0, feed, 1, limit, out, next_due, err);
   db->span = 0;
+  if (st == NS_OK && lease > 0 && out->n > 0)
+    ns_ring(db, NULL); /* whoever sleeps learns when it ends */
   return st;
 }
 

@@ -12,6 +12,7 @@
 #include <mysqld_error.h>
 #include <errmsg.h>
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -34,6 +35,9 @@
 #define PROBE_EVERY 5
 #define PROBES 3
 #define SILENCE_MAX 30
+/* Where nobody answers. */
+#define NO_PORT 1
+#define NO_SOCKET "/dev/null/none"
 
 #ifndef POLLRDHUP
 #define POLLRDHUP 0
@@ -156,9 +160,16 @@ static void forget_environment(void) {
 
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
 
+/* An address of this machine, or nobody named one. A name is not looked up:
+** what it stands for is not ours to say. */
 static bool is_loopback(const char *host) {
-  return host == NULL || host[0] == '\0' || strcmp(host, "localhost") == 0 ||
-         strcmp(host, "::1") == 0 || strncmp(host, "127.", 4) == 0;
+  struct in_addr v4;
+  struct in6_addr v6;
+  if (host == NULL || host[0] == '\0' || strcmp(host, "localhost") == 0)
+    return true;
+  if (inet_pton(AF_INET, host, &v4) == 1)
+    return ntohl(v4.s_addr) >> 24 == 127;
+  return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
 /* The library's own words for a file that is missing do not name it. */
@@ -169,17 +180,52 @@ static ns_status check_file(const char *path, const char *what, ns_err *err) {
                  strerror(errno));
 }
 
+/* The library reads option files as the first step of connecting, and keeps
+** what they say when that fails. So the first try is one that cannot get
+** anywhere, with no name and no password: after it we know whom the files name,
+** and what is set from here on stands above them. */
+static ns_status read_files(MYSQL *my, const ns_config *cfg, ns_err *err) {
+  if (check_file(cfg->file, "file", err) != NS_OK)
+    return NS_EINVALID;
+  if (cfg->file != NULL)
+    mysql_optionsv(my, MYSQL_READ_DEFAULT_FILE, cfg->file);
+  if (cfg->group != NULL)
+    mysql_optionsv(my, MYSQL_READ_DEFAULT_GROUP, cfg->group);
+  if ((cfg->file != NULL || cfg->group != NULL) &&
+      mysql_real_connect(my, "localhost", "", "", NULL, NO_PORT, NO_SOCKET,
+                         CLIENT_REMEMBER_OPTIONS) != NULL)
+    return ns_fail(err, NS_EGONE, "port %d of this machine is a database", NO_PORT);
+  return NS_OK;
+}
+
+/* Whom we connect to; NULL: this machine. A socket is of this one, whatever
+** host a file names. */
+static const char *host_of(const MYSQL *my, const ns_config *cfg) {
+  if (cfg->socket != NULL)
+    return "localhost";
+  return cfg->host != NULL && cfg->host[0] != '\0' ? cfg->host : my->options.host;
+}
+
+static const char *database_of(const MYSQL *my, const ns_config *cfg) {
+  return cfg->database != NULL ? cfg->database : my->options.db;
+}
+
 /* TLS: verified by default to other machines, off on this one. */
-static const char *tls_mode(const ns_config *cfg) {
-  bool local = cfg->socket != NULL || is_loopback(cfg->host);
+static const char *tls_mode(const MYSQL *my, const ns_config *cfg) {
   bool asked = cfg->ca != NULL || cfg->cert != NULL || cfg->key != NULL;
   if (cfg->tls != NULL)
     return cfg->tls;
-  return local && !asked ? "off" : "verify";
+  return is_loopback(host_of(my, cfg)) && !asked ? "off" : "verify";
+}
+
+/* What the URL does not say stays as a file has it. */
+static void set_path(MYSQL *my, enum mysql_option option, const char *path) {
+  if (path != NULL)
+    mysql_optionsv(my, option, path);
 }
 
 static ns_status set_tls(MYSQL *my, const ns_config *cfg, ns_err *err) {
-  const char *tls = tls_mode(cfg);
+  const char *tls = tls_mode(my, cfg);
   my_bool on = 1;
   my_bool verify = 1;
   if (strcmp(tls, "off") == 0)
@@ -194,7 +240,9 @@ static ns_status set_tls(MYSQL *my, const ns_config *cfg, ns_err *err) {
       check_file(cfg->cert, "cert file", err) != NS_OK ||
       check_file(cfg->key, "key file", err) != NS_OK)
     return NS_EINVALID;
-  mysql_ssl_set(my, cfg->key, cfg->cert, cfg->ca, NULL, NULL);
+  set_path(my, MYSQL_OPT_SSL_KEY, cfg->key);
+  set_path(my, MYSQL_OPT_SSL_CERT, cfg->cert);
+  set_path(my, MYSQL_OPT_SSL_CA, cfg->ca);
   mysql_optionsv(my, MYSQL_OPT_SSL_ENFORCE, &on);
   mysql_optionsv(my, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify);
   return NS_OK;
@@ -225,15 +273,16 @@ static void set_timeouts(MYSQL *my, const ns_config *cfg) {
 
 static ns_status set_options(MYSQL *my, const ns_config *cfg, ns_err *err) {
   unsigned no_files = 0;
-  if (check_file(cfg->file, "file", err) != NS_OK)
-    return NS_EINVALID;
+  ns_status st;
   mysql_optionsv(my, MARIADB_OPT_PASSWORD, ""); /* else $MYSQL_PWD; a file's wins */
-  if (cfg->file != NULL)
-    mysql_optionsv(my, MYSQL_READ_DEFAULT_FILE, cfg->file);
-  if (cfg->group != NULL)
-    mysql_optionsv(my, MYSQL_READ_DEFAULT_GROUP, cfg->group);
+  set_timeouts(my, cfg); /* a file's win */
+  if ((st = read_files(my, cfg, err)) != NS_OK)
+    return st;
+  if (database_of(my, cfg) == NULL)
+    return ns_fail(err, NS_EINVALID,
+                   "no database is named; add it to the URL: "
+                   "mysql://user@host/DATABASE");
   mysql_optionsv(my, MYSQL_SET_CHARSET_NAME, "utf8mb4");
-  set_timeouts(my, cfg);
   mysql_optionsv(my, MYSQL_OPT_LOCAL_INFILE, &no_files);
   mysql_optionsv(my, MYSQL_OPT_CONNECT_ATTR_ADD, "program_name", "nightshift");
   return set_tls(my, cfg, err);
@@ -249,32 +298,18 @@ static ns_status check_server(MYSQL *my, ns_err *err) {
   return NS_OK;
 }
 
-/* Is the other end on this machine? */
-static bool is_local(MYSQL *my) {
-  struct sockaddr_storage peer = {0};
-  socklen_t n = sizeof peer;
-  const struct sockaddr_in *v4 = (const struct sockaddr_in *)(const void *)&peer;
-  const struct sockaddr_in6 *v6 =
-      (const struct sockaddr_in6 *)(const void *)&peer;
-  if (getpeername((int)mysql_get_socket(my), (struct sockaddr *)&peer, &n) != 0)
-    return false;
-  if (peer.ss_family == AF_INET)
-    return ntohl(v4->sin_addr.s_addr) >> 24 == 127;
-  return peer.ss_family == AF_UNIX ||
-         (peer.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr));
+static ns_status no_tls(ns_err *err) {
+  return ns_fail(err, NS_EDENIED,
+                 "the server offers no TLS; set it up, or say tls=off to send "
+                 "everything in plain text");
 }
 
-/* A TLS session that was asked for must be there: libmariadb's "enforce"
-** falls back to plain text when the server offers none. Without a word about
-** TLS it is wanted to other machines, also to one that only a file names. */
+/* A TLS session that was asked for must be there. With "verify" the library
+** sees to it before it sends anything; with "trust" it falls back to plain text
+** when the server offers none. */
 static ns_status check_tls(MYSQL *my, const ns_config *cfg, ns_err *err) {
-  bool wanted = strcmp(tls_mode(cfg), "off") != 0 ||
-                (cfg->tls == NULL && !is_local(my));
-  if (wanted && mysql_get_ssl_cipher(my) == NULL)
-    return ns_fail(err, NS_EDENIED,
-                   "the server offers no TLS; set it up, or say tls=off to "
-                   "send everything in plain text");
-  return NS_OK;
+  bool wanted = strcmp(tls_mode(my, cfg), "off") != 0;
+  return wanted && mysql_get_ssl_cipher(my) == NULL ? no_tls(err) : NS_OK;
 }
 
 /* A wait for a lock ends before the wait for its reply does. */
@@ -327,28 +362,35 @@ static ns_status set_session(ns_link *l, const ns_config *cfg, ns_err *err) {
   return st;
 }
 
+/* The session that verify asked for did not come about. */
+static ns_status refuse_tls(const ns_link *l, ns_err *err) {
+  if ((l->my->server_capabilities & CLIENT_SSL) == 0)
+    return no_tls(err);
+  return ns_fail(err, NS_EDENIED, "%s (%d)", mysql_error(l->my),
+                 CR_SSL_CONNECTION_ERROR);
+}
+
 /* Says what to do where the server's words alone do not. */
 static ns_status refuse_connect(ns_link *l, const ns_config *cfg, ns_err *err) {
   unsigned sqlerr = mysql_errno(l->my);
   ns_status st = refuse(l, sqlerr, mysql_error(l->my), err);
-  if (sqlerr == ER_BAD_DB_ERROR)
+  if (sqlerr == CR_SSL_CONNECTION_ERROR)
+    refuse_tls(l, err);
+  else if (sqlerr == ER_BAD_DB_ERROR)
     ns_fail(err, NS_ESCHEMA,
             "the database '%.64s' does not exist; create it, then run "
             "`nightshift init`",
-            cfg->database);
-  else if (st != NS_EDENIED && st != NS_ESCHEMA) {
-    /* connecting failed for whatever reason: the server cannot be reached */
+            database_of(l->my, cfg));
+  else if (st == NS_EDENIED)
+    ns_err_context(err, "access denied");
+  else if (st != NS_ESCHEMA) /* whatever the reason: it cannot be reached */
     ns_fail(err, NS_EGONE, "cannot connect: %s (%u)", mysql_error(l->my), sqlerr);
-    st = NS_EGONE;
-  }
-  if (err != NULL)
-    err->sqlerr = sqlerr;
-  return st == NS_EDENIED ? ns_err_context(err, "access denied") : err->status;
+  err->sqlerr = sqlerr;
+  return err->status;
 }
 
 ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
   ns_link *l = calloc(1, sizeof *l);
-  const char *host = cfg->socket != NULL ? NULL : cfg->host;
   ns_status st;
   *out = NULL;
   pthread_once(&environment_once, forget_environment);
@@ -358,8 +400,9 @@ ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
   }
   st = set_options(l->my, cfg, err);
   if (st == NS_OK &&
-      mysql_real_connect(l->my, host, cfg->user, cfg->password, cfg->database,
-                         cfg->port, cfg->socket, 0) == NULL)
+      mysql_real_connect(l->my, host_of(l->my, cfg), cfg->user, cfg->password,
+                         database_of(l->my, cfg), cfg->port, cfg->socket,
+                         CLIENT_REMEMBER_OPTIONS) == NULL)
     st = refuse_connect(l, cfg, err);
   if (st == NS_OK)
     st = set_session(l, cfg, err);

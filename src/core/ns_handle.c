@@ -22,6 +22,8 @@
 #define TX_TRIES 20 /* of one unit of work, before NS_EBUSY */
 #define RETRY_FIRST 50000            /* µs between attempts to connect, at most; */
 #define RETRY_LONGEST (3 * NS_SECOND) /* doubling up to this */
+#define RETRY_SOON 150000            /* and at first, while others still wait */
+#define RETRY_SOON_FOR (2 * NS_SECOND) /* for us to come back, up to this */
 #define END_STEP 2000                /* µs between looks whether a session ended */
 #define END_MAX (2 * NS_SECOND)
 
@@ -159,7 +161,7 @@ static void disown(ns_db *db) {
   ns_leases_free(&db->leases);
   db->holder = db->unread = db->doubt = 0;
   db->settling.n = db->settling.written = db->pushing.n = 0;
-  db->ntx = db->nlost = 0;
+  db->ntx = db->nlost = db->nwronged = 0;
   db->next_id = db->end_id = 0;
   db->user_tx = db->broken_tx = false;
   ns_listener_close(db->waiter);
@@ -194,9 +196,9 @@ static ns_status use_private(ns_db *db, ns_err *err) {
 
 /* Any moment between now and 'most' (full jitter): whoever lost the server
 ** together with us must not come back together with us. */
-static void pause_up_to(int64_t *most) {
+static void pause_up_to(int64_t *most, int64_t longest) {
   ns_sleep_us(ns_jitter(*most / 2, 1.0));
-  *most = *most * 2 < RETRY_LONGEST ? *most * 2 : RETRY_LONGEST;
+  *most = *most * 2 < longest ? *most * 2 : longest;
 }
 
 /* The private server has gone with its guardian, say: it is started again. */
@@ -222,6 +224,7 @@ static void watch_anew(ns_db *db) {
 /* Connects, trying as long as the configuration says. */
 static ns_status reconnect(ns_db *db, ns_err *err) {
   int64_t pause = RETRY_FIRST;
+  int64_t soon = ns_mono_us() + RETRY_SOON_FOR;
   ns_status st;
   lose(db);
   hang_up(db);
@@ -230,7 +233,7 @@ static ns_status reconnect(ns_db *db, ns_err *err) {
   while ((st = connect_anyhow(db, err)) == NS_EGONE &&
          db->cfg.keep_trying != NULL &&
          db->cfg.keep_trying(db->cfg.keep_trying_arg))
-    pause_up_to(&pause);
+    pause_up_to(&pause, ns_mono_us() < soon ? RETRY_SOON : RETRY_LONGEST);
   return st;
 }
 
@@ -274,11 +277,6 @@ static ns_status open_parsed(ns_db *db, ns_err *err) {
   int from;
   if (db->cfg.url != NULL)
     st = ns_url_parse(db->cfg.url, &db->url, err);
-  if (st == NS_OK && effective(db).database == NULL && db->cfg.group == NULL &&
-      db->cfg.file == NULL)
-    st = ns_fail(err, NS_EINVALID,
-                 "no database is named; add it to the URL: "
-                 "mysql://user@host/DATABASE");
   if (st != NS_OK)
     return st;
   if (effective(db).max_payload > 0)
@@ -287,7 +285,7 @@ static ns_status open_parsed(ns_db *db, ns_err *err) {
     db->cfg.no_schema = true; /* created below */
   st = connect_once(db, err);
   if (st == NS_OK && db->private_url != NULL && checked) {
-    st = ns_migrate(db, &from, err);
+    st = ns_schema_raise(db, false, &from, err);
     db->cfg.no_schema = false;
   }
   return st;
@@ -346,6 +344,7 @@ void ns_close(ns_db *db) {
   ns_listener_close(db->waiter);
   ns_leases_free(&db->leases);
   ns_lanes_free(&db->lanes);
+  free(db->wronged);
   free(db->suspects.items);
   free(db->queues);
   free(db->tx_settled);
@@ -568,7 +567,7 @@ ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err) {
     if (st == NS_EGONE && (db->cfg.keep_trying != NULL || lost++ < 2)) {
       tx->replay = tx->replay || cut;
       if (!ns_link_dead(db->link)) /* read-only: wait for it to end */
-        pause_up_to(&rest);
+        pause_up_to(&rest, RETRY_LONGEST);
       if (db->cfg.keep_trying == NULL ||
           db->cfg.keep_trying(db->cfg.keep_trying_arg))
         continue;

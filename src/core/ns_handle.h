@@ -103,11 +103,14 @@ struct ns_db {
   ns_verdict *tx_settled; /* verdicts written in the caller's transaction */
   size_t ntx, captx;
   ns_leases leases;    /* what we hold */
+  ns_token *wronged;   /* what we lost while we lived, to be absolved */
+  size_t nwronged, capwronged;
   ns_lanes lanes;      /* where we claim */
   ns_take alone; /* a job to be claimed by itself next; id 0: none */
   ns_slots slots;      /* of locks and semaphores */
   int64_t skew;        /* server's clock minus our monotonic one, µs */
   int64_t look_at;     /* monotonic: when to look at scheduled again */
+  int64_t stir_at;     /* monotonic: when to ask again which queues have work */
   int64_t due_at;      /* monotonic: when its first row is due; 0: none */
   ns_listener *waiter; /* second connection of an embedded waiting claim */
   ns_counters count;

@@ -83,10 +83,43 @@ int64_t ns_holder_id(const ns_db *db) {
   return db->holder;
 }
 
+/* Without memory for it a job keeps the blame. */
+static void remember_wronged(ns_db *db) {
+  for (size_t i = 0; i < db->leases.n; i++)
+    for (size_t k = 0; k < db->leases.items[i].n; k++) {
+      const ns_claimed *c = &db->leases.items[i].jobs[k];
+      if (!c->settled && ns_grow(&db->wronged, &db->capwronged,
+                                 db->nwronged + 1, sizeof *db->wronged))
+        db->wronged[db->nwronged++] = (ns_token){c->id, c->run};
+    }
+}
+
+void ns_holder_absolve(ns_db *db) {
+  ns_err err;
+  for (size_t i = 0; i < db->nwronged; i++)
+    ns_run(db, NS_SQL_HOLDER_ABSOLVE,
+           (ns_value[]){ns_vint(db->wronged[i].id),
+                        ns_vint(db->wronged[i].run)},
+           &err);
+  db->nwronged = 0;
+}
+
 void ns_holder_lost(ns_db *db) {
+  remember_wronged(db);
   ns_leases_free(&db->leases);
   db->holder = db->unread = db->doubt = 0;
   db->alone.id = 0;
+}
+
+/* Somebody has declared us dead. */
+static ns_status start_anew(ns_db *db, ns_err *err) {
+  ns_value param = ns_vint(db->holder);
+  ns_status st;
+  ns_run(db, NS_SQL_HOLDER_UNLOCK, &param, err);
+  ns_holder_lost(db);
+  if ((st = ns_register(db, db->is_host, err)) == NS_OK)
+    ns_holder_absolve(db);
+  return st;
 }
 
 ns_status ns_holder_resume(ns_db *db, ns_err *err) {
@@ -96,9 +129,7 @@ ns_status ns_holder_resume(ns_db *db, ns_err *err) {
     st = ns_run(db, NS_SQL_HOLDER_RESUME, &param, err);
   if (st != NS_OK || ns_affected(db, NS_SQL_HOLDER_RESUME) > 0)
     return st;
-  ns_run(db, NS_SQL_HOLDER_UNLOCK, &param, err);
-  ns_holder_lost(db);
-  return ns_register(db, db->is_host, err);
+  return start_anew(db, err);
 }
 
 ns_status ns_beat(ns_db *db, ns_err *err) {
@@ -109,9 +140,7 @@ ns_status ns_beat(ns_db *db, ns_err *err) {
   if ((st = ns_run(db, NS_SQL_HOLDER_BEAT, &param, err)) != NS_OK ||
       ns_affected(db, NS_SQL_HOLDER_BEAT) > 0)
     return st;
-  ns_run(db, NS_SQL_HOLDER_UNLOCK, &param, err);
-  ns_holder_lost(db);
-  return ns_register(db, db->is_host, err);
+  return start_anew(db, err);
 }
 
 /* Another run of the cycle, for a holder that has no claims any more. */

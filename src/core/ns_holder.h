@@ -13,6 +13,10 @@ ns_status ns_holder_resume(ns_db *db, ns_err *err);
 /* We were declared dead: no claim is ours any more, nor the id. */
 void ns_holder_lost(ns_db *db);
 
+/* We live, so none of the jobs that we lost has killed us: they lose the blame,
+** best effort. Outside transactions; costs nothing when nothing was lost. */
+void ns_holder_absolve(ns_db *db);
+
 /* Gives all claims back and removes the row; best effort, for closing. The row
 ** stays as long as a claim names it. */
 void ns_holder_leave(ns_db *db);

@@ -73,11 +73,21 @@ void ns_lanes_empty(ns_lanes *l, int64_t queue_id, int64_t floor) {
 }
 
 ns_sweep *ns_lanes_sweep(ns_lanes *l, int64_t queue_id) {
-  for (size_t i = 0; i < l->nsweeps; i++)
-    if (l->sweeps[i].queue_id == queue_id)
-      return &l->sweeps[i];
+  size_t first = 0;
+  size_t end = l->nsweeps;
+  while (first < end) {
+    size_t middle = first + (end - first) / 2;
+    if (l->sweeps[middle].queue_id < queue_id)
+      first = middle + 1;
+    else
+      end = middle;
+  }
+  if (first < l->nsweeps && l->sweeps[first].queue_id == queue_id)
+    return &l->sweeps[first];
   if (!ns_grow(&l->sweeps, &l->capsweeps, l->nsweeps + 1, sizeof *l->sweeps))
     return NULL;
-  l->sweeps[l->nsweeps] = (ns_sweep){queue_id, 0, 0, 0.0};
-  return &l->sweeps[l->nsweeps++];
+  memmove(&l->sweeps[first + 1], &l->sweeps[first],
+          (l->nsweeps++ - first) * sizeof *l->sweeps);
+  l->sweeps[first] = (ns_sweep){queue_id, 0, 0, 0.0};
+  return &l->sweeps[first];
 }

@@ -24,6 +24,7 @@
 
 #define LONGEST (10 * NS_SECOND)
 #define SLICE (NS_SECOND / 4) /* how late another holder's death is seen */
+#define ER_NO_PROCEDURE 1305
 #define ER_QUERY_INTERRUPTED 1317
 #define QUEUES_MARK "(queues)"
 
@@ -254,10 +255,10 @@ static ns_status sleep_there(ns_listener *l, int64_t newest, int64_t holder,
   return st == NS_OK && l->neighbour != 0 ? unlock_neighbour(l, woke, err) : st;
 }
 
-/* Who may not be rung (the procedure's definer is gone, no EXECUTE) sleeps all
-** the same: a look every ten seconds is better than none. */
+/* Who cannot be rung (no EXECUTE, the procedure or its definer is gone) sleeps
+** all the same: a look every ten seconds is better than none. */
 static ns_status unless_refused(ns_status st, ns_err *err) {
-  if (st != NS_ESQL && st != NS_EDENIED)
+  if (st != NS_ESQL && st != NS_EDENIED && err->sqlerr != ER_NO_PROCEDURE)
     return st;
   ns_err_clear(err);
   return NS_OK;
@@ -275,9 +276,10 @@ static ns_status sleep_listed(ns_listener *l, int64_t newest, int64_t holder,
     st = ns_fail(err, NS_ENOMEM, "out of memory");
   if (st == NS_OK && *woke == 0)
     st = sleep_there(l, newest, holder, woke, err);
-  if (st == NS_OK)
-    st = woken(ns_stmt_run(l->link, l->out, NULL, err), woke, err);
-  return unless_refused(st, err);
+  if (st == NS_OK) /* an error of the sleep is the caller's to slow down for */
+    st = unless_refused(woken(ns_stmt_run(l->link, l->out, NULL, err), woke, err),
+                        err);
+  return st;
 }
 
 ns_status ns_listen(ns_listener *l, const int64_t *queue_ids, size_t n,

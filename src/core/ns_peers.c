@@ -9,11 +9,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "ns_time.h"
 
 #define WATCHED_MIN 16 /* a death must not hide behind holders that sleep */
 
-enum { P_ID, P_HOST, P_PID, P_PLACE, P_DEAD, P_BEAT, P_SILENT, P_FREE };
+#define YOUNGER (2 * NS_SECOND) /* than its row: another process */
+
+enum { P_ID, P_HOST, P_PID, P_PLACE, P_DEAD, P_BEAT, P_SILENT, P_AGE, P_FREE };
 
 void ns_place(char out[NS_PLACE]) {
   char boot[40] = "";
@@ -28,42 +33,63 @@ void ns_place(char out[NS_PLACE]) {
   snprintf(out, NS_PLACE, "%.36s %.23s", boot, space);
 }
 
-/* Dead, and not waited for yet by its parent. */
-static bool is_zombie(pid_t pid) {
+/* "pid (name) S ppid …" of a process; "" when there is none to be read. */
+static void read_stat(pid_t pid, char *text, size_t size) {
   char path[40];
-  char text[256];
-  const char *state;
   ssize_t n;
   int fd;
+  text[0] = '\0';
   snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
   if ((fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)
-    return false;
-  n = read(fd, text, sizeof text - 1);
+    return;
+  n = read(fd, text, size - 1);
   close(fd);
   text[n > 0 ? n : 0] = '\0';
-  state = strrchr(text, ')'); /* "pid (name) S …" */
-  return state != NULL && (strncmp(state, ") Z", 3) == 0 ||
-                           strncmp(state, ") X", 3) == 0);
 }
 
-/* Where we cannot know, it counts as there. */
-static bool process_gone(const ns_value *row) {
+/* µs since the process was started; -1: not known. 'state' is where the text
+** of its state begins, the third field; the start is the 22nd. */
+static int64_t process_age(const char *state) {
+  struct timespec up;
+  unsigned long long ticks;
+  const char *p = state;
+  for (int field = 3; p != NULL && field < 22; field++)
+    if ((p = strchr(p, ' ')) != NULL)
+      p++;
+  if (p == NULL || sscanf(p, "%llu", &ticks) != 1 ||
+      clock_gettime(CLOCK_BOOTTIME, &up) != 0)
+    return -1;
+  return up.tv_sec * NS_SECOND + up.tv_nsec / 1000 -
+         (int64_t)(ticks * NS_SECOND / (unsigned long long)sysconf(_SC_CLK_TCK));
+}
+
+/* Looks for its process, where that is to be seen. A zombie is gone, though its
+** parent has not waited for it yet. */
+static void look_here(ns_peer *p, const ns_value *row) {
   char here[NS_PLACE];
+  char text[512];
   ns_bytes place = row[P_PLACE].s;
   pid_t pid = (pid_t)row[P_PID].i;
+  const char *state;
   ns_place(here);
   if (place.n != strlen(here) || memcmp(place.p, here, place.n) != 0)
-    return false;
-  return kill(pid, 0) != 0 ? errno == ESRCH : is_zombie(pid);
+    return;
+  read_stat(pid, text, sizeof text);
+  state = strrchr(text, ')'); /* the name may hold anything */
+  p->gone = state == NULL ? kill(pid, 0) != 0 && errno == ESRCH
+                          : strchr("ZX", state[2]) != NULL;
+  p->alive = state != NULL && !p->gone && strchr("Tt", state[2]) == NULL &&
+             process_age(state + 2) + YOUNGER >= row[P_AGE].i;
 }
 
 bool ns_peers_add(ns_peers *p, const ns_value *row) {
   if (!ns_grow(&p->items, &p->cap, p->n + 1, sizeof *p->items))
     return false;
-  p->items[p->n++] = (ns_peer){
+  p->items[p->n] = (ns_peer){
       .id = row[P_ID].i, .beat = row[P_BEAT].i, .silent = row[P_SILENT].i,
       .is_host = row[P_HOST].i != 0, .dead = row[P_DEAD].i != 0,
-      .free = row[P_FREE].i != 0, .gone = process_gone(row)};
+      .free = row[P_FREE].i != 0};
+  look_here(&p->items[p->n++], row);
   return true;
 }
 

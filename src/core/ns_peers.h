@@ -16,6 +16,7 @@ typedef struct ns_peer {
   bool dead;      /* somebody has declared it so */
   bool free;      /* nobody owns its named lock */
   bool gone;      /* it ran on this machine and its process is no more */
+  bool alive;     /* its process is seen on this machine, and not stopped */
 } ns_peer;
 
 typedef struct ns_peers {

@@ -46,6 +46,17 @@ static size_t characters(ns_bytes s) {
   return n;
 }
 
+/* Unlike a name a key may be any text: nobody shows it as it is. */
+static ns_status check_key(ns_bytes key, ns_err *err) {
+  if (!ns_utf8_valid(key))
+    return ns_fail(err, NS_EINVALID, "the unique key is not valid UTF-8");
+  if (key.n > 0 && characters(key) <= NS_MAX_UNIQUE)
+    return NS_OK;
+  return ns_fail(err, NS_EINVALID,
+                 "the unique key has %zu characters; it must have 1 to %d",
+                 characters(key), NS_MAX_UNIQUE);
+}
+
 static ns_status check_range(const char *what, int64_t value, int64_t min,
                              int64_t max, ns_err *err) {
   if (value < min || value > max)
@@ -73,12 +84,8 @@ ns_status ns_push_check(const ns_push *p, int64_t max_payload, ns_err *err) {
   ns_status st = ns_name_check(p->name, "job name", NS_MAX_NAME, err);
   if (st == NS_OK && p->queue.p != NULL)
     st = ns_name_check(p->queue, "queue name", NS_MAX_QUEUE, err);
-  if (st == NS_OK && p->unique.p != NULL &&
-      (p->unique.n == 0 || characters(p->unique) > NS_MAX_UNIQUE ||
-       !ns_utf8_valid(p->unique)))
-    st = ns_fail(err, NS_EINVALID,
-                 "the unique key must have 1 to %d characters of UTF-8",
-                 NS_MAX_UNIQUE);
+  if (st == NS_OK && p->unique.p != NULL)
+    st = check_key(p->unique, err);
   if (st == NS_OK && p->payload.p == NULL)
     st = ns_fail(err, NS_EINVALID, "the payload is absent; push null instead");
   if (st == NS_OK && p->payload.n > (uint64_t)max)
@@ -99,8 +106,15 @@ static ns_status take_block(ns_db *db, int64_t blocks, ns_err *err,
   ns_status st = ns_run(db, NS_SQL_HANDLE_IDS, &param, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_HANDLE_IDS, &row, err)) == NS_OK && row != NULL) {
-    int64_t id = row[0].i * ID_BLOCK;
-    int64_t end = id + ID_BLOCK;
+    int64_t id;
+    int64_t end;
+    if (row[0].i < 0 || row[0].i >= INT64_MAX / ID_BLOCK)
+      return ns_fail(err, NS_ESQL,
+                     "the sequence nightshift_id has been set to %lld, and ids "
+                     "have run out; nightshift doctor says what to do",
+                     (long long)row[0].i);
+    id = row[0].i * ID_BLOCK;
+    end = id + ID_BLOCK;
     while (id < end && i < n)
       ids[i++] = id++;
     db->next_id = id; /* what the last block has left */
@@ -197,6 +211,26 @@ static ns_status insert_rows(ns_db *db, const ns_insert *rows, size_t n,
   return st;
 }
 
+#define SHOWN_KEY 100 /* bytes */
+
+/* The beginning of a key, whole characters, for a message. */
+static void show_key(char out[SHOWN_KEY + 1], ns_bytes key) {
+  size_t n = key.n < SHOWN_KEY ? key.n : SHOWN_KEY;
+  while (n > 0 && n < key.n && ((unsigned char)key.p[n] & 0xC0) == 0x80)
+    n--;
+  for (size_t i = 0; i < n; i++) {
+    unsigned char c = (unsigned char)key.p[i];
+    out[i] = key.p[i];
+    if (c < 32 || c == 127)
+      out[i] = '?';
+    else if (c == 0xC2 && i + 1 < n && (unsigned char)key.p[i + 1] < 0xA0) {
+      out[i] = out[i + 1] = '?'; /* U+0080 to U+009F */
+      i++;
+    }
+  }
+  out[n] = '\0';
+}
+
 /* 'row' met its unique key: held by a live job, or by an earlier row of the
 ** same push, of which 'first' is the first. */
 static ns_status taken(ns_db *db, const ns_insert *first, const ns_insert *row,
@@ -205,6 +239,8 @@ static ns_status taken(ns_db *db, const ns_insert *first, const ns_insert *row,
   ns_err none;
   long long id = 0;
   ns_bytes key = row->push->unique;
+  char shown[SHOWN_KEY + 1];
+  show_key(shown, key);
   if (ns_run(db, NS_SQL_PUSH_UNIQUE_OWNER,
              (ns_value[]){ns_vint(row->queue_id), ns_vtext(key)}, &none) == NS_OK &&
       ns_row(db, NS_SQL_PUSH_UNIQUE_OWNER, &owner, &none) == NS_OK &&
@@ -213,12 +249,11 @@ static ns_status taken(ns_db *db, const ns_insert *first, const ns_insert *row,
   for (; first < row; first++)
     if (first->id == id)
       return ns_fail(err, NS_EDUPLICATE,
-                     "the unique key '%.*s' stands twice in one push",
-                     (int)(key.n < 100 ? key.n : 100), key.p);
+                     "the unique key '%s' stands twice in one push", shown);
   return ns_fail(err, NS_EDUPLICATE,
-                 "the unique key '%.*s' is held by job %lld, which has not "
+                 "the unique key '%s' is held by job %lld, which has not "
                  "finished",
-                 (int)(key.n < 100 ? key.n : 100), key.p, id);
+                 shown, id);
 }
 
 /* Rare, so one statement per key. */

@@ -6,7 +6,7 @@
 ** connection broke to come back; or, for a host, when its beat has stood still.
 ** A living holder that is declared dead by mistake loses its claims but
 ** harms nobody: every verdict is fenced by (id, run), and it finds out with its
-** next cycle or reconnect.
+** next cycle or reconnect. It then takes the blame from the jobs it has lost.
 **
 ** Invariant: each lease is given back in one transaction that settles its jobs
 ** and deletes it. So whatever ends the rescuer, the next look goes on. A job
@@ -25,6 +25,7 @@
 #include "ns_time.h"
 
 #define GRACE NS_SECOND
+#define GRACE_ALIVE (30 * NS_SECOND)   /* its process is there: it may come back */
 #define GRACE_STARTED (15 * NS_SECOND) /* after a start all are reconnecting */
 #define BEAT_MAX (30 * NS_SECOND)
 #define BEAT_SEEN (12 * NS_SECOND)     /* longer than between two beats */
@@ -58,6 +59,12 @@ static ns_status note(look *k, ns_status st, ns_err *err) {
 }
 
 /* ------------------------------------------------------------- one lease */
+
+/* A lease to give back. */
+typedef struct found {
+  int64_t lease, holder;
+  bool died; /* the holder's process is known to be no more */
+} found;
 
 /* A lease on its way back. */
 typedef struct work {
@@ -140,16 +147,17 @@ static ns_status give_back_each(ns_db *db, work *w, look *k, ns_err *err) {
   return st;
 }
 
-/* Gives back what a lease of 'holder' still holds. '*whole' is false when
+/* Gives back what a lease still holds. '*whole' is false when
 ** something is left of it: another look goes on. */
-static ns_status give_back(ns_db *db, int64_t holder, int64_t lease, look *k,
-                           bool *whole, ns_err *err) {
-  work w = {.lease = lease};
+static ns_status give_back(ns_db *db, found f, look *k, bool *whole,
+                           ns_err *err) {
+  work w = {.lease = f.lease};
   ns_tx tx = {settle_all, &w, false, false};
   ns_status st;
-  snprintf(w.error, sizeof w.error, "holder %lld died with it",
-           (long long)holder);
-  db->blamed = holder;
+  snprintf(w.error, sizeof w.error,
+           f.died ? "holder %lld died with it" : "holder %lld was lost with it",
+           (long long)f.holder);
+  db->blamed = f.holder;
   st = ns_transact(db, &tx, err);
   *whole = st == NS_OK && w.whole;
   if (st == NS_OK)
@@ -179,17 +187,17 @@ static ns_status list_leases(ns_db *db, int64_t holder, int64_t *ids, size_t *n,
 }
 
 /* All leases of a dead holder. '*whole': none is left. */
-static ns_status empty_hands(ns_db *db, int64_t holder, look *k, bool *whole,
+static ns_status empty_hands(ns_db *db, const ns_peer *p, look *k, bool *whole,
                              ns_err *err) {
   int64_t ids[100];
   size_t n = 1;
   ns_status st = NS_OK;
   *whole = true;
   while (st == NS_OK && n > 0 && *whole) {
-    st = list_leases(db, holder, ids, &n, err);
+    st = list_leases(db, p->id, ids, &n, err);
     for (size_t i = 0; st == NS_OK && i < n; i++) {
       bool all;
-      st = give_back(db, holder, ids[i], k, &all, err);
+      st = give_back(db, (found){ids[i], p->id, p->gone}, k, &all, err);
       *whole = *whole && all;
     }
   }
@@ -226,7 +234,7 @@ static ns_status bury(ns_db *db, const ns_peer *p, look *k, ns_err *err) {
   if (st != NS_OK || !dead)
     return st;
   k->sum.holders += !p->dead;
-  st = empty_hands(db, p->id, k, &whole, err);
+  st = empty_hands(db, p, k, &whole, err);
   k->sum.suspects += !whole;
   return st == NS_OK ? ns_run(db, NS_SQL_RESCUE_NOTICES, &id, err) : st;
 }
@@ -286,24 +294,40 @@ static ns_status uptime(ns_db *db, int64_t *up, ns_err *err) {
   return st;
 }
 
+/* Its lock has been free for the grace: longer for one whose process is seen to
+** live, and after a start of the server, when all are coming back. */
+static ns_status dead_by_lock(ns_db *db, const ns_peer *p, const ns_suspect *s,
+                              int64_t now, int64_t *in, ns_err *err) {
+  int64_t up;
+  ns_status st;
+  *in = INT64_MAX;
+  if (s->free_since == 0)
+    return NS_OK;
+  *in = s->free_since + (p->alive ? GRACE_ALIVE : GRACE) - now;
+  if ((st = uptime(db, &up, err)) == NS_OK && up >= 0 && up < GRACE_STARTED &&
+      GRACE_STARTED - up > *in)
+    *in = GRACE_STARTED - up;
+  return st;
+}
+
+/* Its beat has stood still by the server's clock, and by ours. */
+static int64_t dead_by_beat(const ns_peer *p, const ns_suspect *s, int64_t now) {
+  int64_t watched = s->beat_since + BEAT_SEEN - now;
+  if (!p->is_host || p->silent <= BEAT_MAX / 2)
+    return INT64_MAX;
+  return BEAT_MAX - p->silent > watched ? BEAT_MAX - p->silent : watched;
+}
+
 /* µs until 'p' counts as dead; INT64_MAX: it lives. */
 static ns_status dead_in(ns_db *db, const ns_peer *p, int64_t now, int64_t *in,
                          ns_err *err) {
   const ns_suspect *s = remembered(&db->suspects, p->id);
-  ns_status st = NS_OK;
-  int64_t up;
-  *in = INT64_MAX;
+  ns_status st;
+  *in = 0;
   if (p->dead || (p->gone && (p->free || db->no_locks)))
-    *in = 0;
-  else if (s->free_since != 0) {
-    *in = s->free_since + GRACE - now;
-    if ((st = uptime(db, &up, err)) == NS_OK && up >= 0 &&
-        up < GRACE_STARTED && GRACE_STARTED - up > *in)
-      *in = GRACE_STARTED - up;
-  } else if (p->is_host && p->silent > BEAT_MAX / 2) {
-    int64_t watched = s->beat_since + BEAT_SEEN - now;
-    *in = BEAT_MAX - p->silent > watched ? BEAT_MAX - p->silent : watched;
-  }
+    return NS_OK;
+  st = dead_by_lock(db, p, s, now, in, err);
+  no_later(in, dead_by_beat(p, s, now));
   return st;
 }
 
@@ -340,13 +364,8 @@ static ns_status look_at_holders(ns_db *db, look *k, ns_err *err) {
   return st;
 }
 
-/* A lease and its holder, from a listing that is read to its end before
-** anything else is run. */
-typedef struct found {
-  int64_t lease, holder;
-} found;
-
-/* Leases that nobody touched in time, and those of unknown holders. */
+/* Leases that nobody touched in time, and those of unknown holders; the
+** listings are read to their end before anything else is run. */
 static ns_status list_leftovers(ns_db *db, found *list, size_t max, size_t *n,
                                 int64_t *again_in, ns_err *err) {
   const ns_value *row;
@@ -358,7 +377,7 @@ static ns_status list_leftovers(ns_db *db, found *list, size_t max, size_t *n,
     if (row[2].i > 0)
       no_later(again_in, row[2].i);
     else if (*n < max)
-      list[(*n)++] = (found){row[0].i, ns_int_or(&row[1], 0)};
+      list[(*n)++] = (found){row[0].i, ns_int_or(&row[1], 0), false};
   }
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_RESCUE_ORPHANS, NULL, err);
@@ -366,7 +385,7 @@ static ns_status list_leftovers(ns_db *db, found *list, size_t max, size_t *n,
          (st = ns_row(db, NS_SQL_RESCUE_ORPHANS, &row, err)) == NS_OK &&
          row != NULL)
     if (*n < max)
-      list[(*n)++] = (found){row[0].i, row[1].i};
+      list[(*n)++] = (found){row[0].i, row[1].i, false};
   return st;
 }
 
@@ -376,7 +395,7 @@ static ns_status look_at_leases(ns_db *db, look *k, ns_err *err) {
   ns_status st = list_leftovers(db, list, 200, &n, &k->again_in, err);
   for (size_t i = 0; st == NS_OK && i < n; i++) {
     bool whole;
-    st = give_back(db, list[i].holder, list[i].lease, k, &whole, err);
+    st = give_back(db, list[i], k, &whole, err);
   }
   return st;
 }
@@ -421,4 +440,13 @@ void ns_look_around(ns_db *db) {
     return;
   ns_look(db, &again_in, &sum, &err);
   db->peers_at = ns_mono_us() + (again_in > 0 ? again_in : 1);
+}
+
+void ns_look_when_due(ns_db *db) {
+  const ns_value *row = NULL;
+  ns_err err;
+  if (ns_run(db, NS_SQL_RESCUE_NEXT, NULL, &err) == NS_OK &&
+      ns_row(db, NS_SQL_RESCUE_NEXT, &row, &err) == NS_OK && row != NULL &&
+      row[0].type == NS_INT)
+    no_later(&db->peers_at, ns_mono_us() + row[0].i);
 }

@@ -22,4 +22,7 @@ typedef struct ns_suspects {
 ** may not do so, or finds the server away, leaves it to others. */
 void ns_look_around(ns_db *db);
 
+/* Has the next look come when the next lease ends, if that is earlier. */
+void ns_look_when_due(ns_db *db);
+
 #endif

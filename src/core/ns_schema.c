@@ -5,6 +5,9 @@
 **
 ** Invariant: a migration that was cut off is repeated from its file's first
 ** statement; "exists already" then counts as done.
+**
+** Procedures and views hold no rows, so every migration makes them anew: one
+** that was dropped, or belongs to a user who is gone, comes back.
 */
 #include "ns_schema.h"
 
@@ -17,6 +20,8 @@
 #define ER_TABLE_EXISTS 1050
 #define ER_SP_EXISTS 1304
 #define ER_NO_SUCH 1146
+#define ER_CONSTRAINT_FAILED 4025
+#define REPLACE_TRIES 10 /* of a second each */
 #define ER_NO_SUCH_COLUMN 1054
 
 const char *ns_schema_text(size_t i, int *version, const char **name) {
@@ -76,8 +81,24 @@ static bool exists_already(const ns_err *err) {
   return err->sqlerr == ER_TABLE_EXISTS || err->sqlerr == ER_SP_EXISTS;
 }
 
+/* A constraint is refused for the sake of a row: which one? */
+static void name_row(ns_db *db, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_value most = ns_vint(NS_MAX_RUN);
+  ns_err none;
+  if (ns_run(db, NS_SQL_ADMIN_OVER_BOUND, &most, &none) == NS_OK &&
+      ns_row(db, NS_SQL_ADMIN_OVER_BOUND, &row, &none) == NS_OK && row != NULL)
+    ns_fail(err, NS_ESCHEMA,
+            "job %lld has run %lld, which somebody wrote by hand; the limit is "
+            "%lld. Cancel it with the program of before, or delete its row; "
+            "then migrate",
+            (long long)row[0].i, (long long)row[1].i, (long long)NS_MAX_RUN);
+}
+
 static ns_status apply(ns_db *db, const ns_schema_statement *s, ns_err *err) {
   ns_status st = ns_text(db, s->text, err);
+  if (st != NS_OK && err->sqlerr == ER_CONSTRAINT_FAILED)
+    name_row(db, err);
   if (st != NS_OK && exists_already(err)) {
     ns_err_clear(err);
     return NS_OK;
@@ -108,25 +129,81 @@ static ns_status apply_all(ns_db *db, int version, ns_err *err) {
   return st;
 }
 
-ns_status ns_migrate(ns_db *db, int *from, ns_err *err) {
-  int version = 0;
+/* What a statement makes in place of the old one; absent: a table, whose rows
+** stay. */
+static ns_bytes replaces(const ns_schema_statement *s) {
+  const char *name = strstr(s->text, "nightshift_");
+  if (name == NULL || strncmp(s->text, "CREATE OR REPLACE ", 18) != 0)
+    return NS_NONE;
+  return (ns_bytes){name, strspn(name, "abcdefghijklmnopqrstuvwxyz_")};
+}
+
+static bool is_newest(const ns_schema_statement *s) {
+  ns_bytes name = replaces(s);
+  for (const ns_schema_statement *t = s + 1; t->version != 0; t++) {
+    ns_bytes other = replaces(t);
+    if (other.p != NULL && other.n == name.n &&
+        memcmp(other.p, name.p, name.n) == 0)
+      return false;
+  }
+  return name.p != NULL;
+}
+
+/* Whoever is inside a procedure or has read the view is waited for, and others
+** wait behind us: so each try is short. */
+static ns_status replace(ns_db *db, const ns_schema_statement *s, ns_err *err) {
+  ns_buf sql = NS_BUF_INIT;
+  ns_status st = NS_EBUSY;
+  ns_buf_adds(&sql, "SET STATEMENT lock_wait_timeout=1 FOR ");
+  ns_buf_adds(&sql, s->text);
+  ns_buf_add(&sql, "", 1);
+  if (sql.oom)
+    st = ns_fail(err, NS_ENOMEM, "out of memory");
+  for (int tries = 0; st == NS_EBUSY && tries < REPLACE_TRIES; tries++)
+    st = ns_text(db, sql.p, err);
+  ns_buf_free(&sql);
+  return st == NS_OK ? NS_OK : ns_err_context(err, s->name);
+}
+
+static ns_status replace_all(ns_db *db, ns_err *err) {
+  ns_status st = NS_OK;
+  for (const ns_schema_statement *s = ns_schema_statements;
+       st == NS_OK && s->version != 0; s++)
+    if (is_newest(s))
+      st = replace(db, s, err);
+  return st;
+}
+
+static ns_status upgrade(ns_db *db, bool anew, int *from, ns_err *err) {
+  ns_status st = read_version(db, from, err);
+  if (st == NS_OK && *from > NS_SCHEMA_VERSION)
+    return newer(*from, err);
+  if (st == NS_OK)
+    st = apply_all(db, *from, err);
+  return st == NS_OK && anew && *from > 0 ? replace_all(db, err) : st;
+}
+
+ns_status ns_schema_raise(ns_db *db, bool anew, int *from, ns_err *err) {
   bool check = !db->cfg.no_schema;
   ns_status st;
+  *from = 0;
   ns_err_clear(err);
   db->cfg.no_schema = true; /* also when this has to reconnect */
   if ((st = ns_ready(db, err)) == NS_OK)
     st = ns_text(db, "DO GET_LOCK(CONCAT('nightshift-migrate:', DATABASE()), 30)",
                  err);
   if (st == NS_OK)
-    st = read_version(db, &version, err);
-  if (st == NS_OK && version > NS_SCHEMA_VERSION)
-    st = newer(version, err);
-  else if (st == NS_OK)
-    st = apply_all(db, version, err);
+    st = upgrade(db, anew, from, err);
   if (db->link != NULL)
     ns_text(db, "DO RELEASE_LOCK(CONCAT('nightshift-migrate:', DATABASE()))",
             NULL);
   db->cfg.no_schema = !check;
+  return st;
+}
+
+ns_status ns_migrate(ns_db *db, int *from, ns_err *err) {
+  int version;
+  ns_status st = ns_schema_raise(db, true, &version, err);
   if (from != NULL)
     *from = version;
   return st;

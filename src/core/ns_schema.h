@@ -10,4 +10,8 @@
 ** with what to do. Errors: SCHEMA, GONE, DENIED. */
 ns_status ns_schema_check(ns_db *db, ns_err *err);
 
+/* ns_migrate; with 'anew' it makes procedures and views anew, too, when there
+** were tables before. Errors: as ns_migrate. */
+ns_status ns_schema_raise(ns_db *db, bool anew, int *from, ns_err *err);
+
 #endif

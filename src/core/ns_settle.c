@@ -23,6 +23,9 @@
 
 #define MISSING_FIRST NS_SECOND      /* a job without a handler comes back */
 #define MISSING_LONGEST (60 * NS_SECOND)
+/* A row that somebody wrote by hand may hold whatever fits the columns. */
+#define COUNT_MAX INT64_C(4294967295) /* INT UNSIGNED */
+#define DELAY_MAX (INT64_C(3155760000) * NS_SECOND) /* as of a push */
 
 /* What the server knows of a job, and what becomes of it. */
 typedef struct slot {
@@ -52,7 +55,14 @@ static void end(slot *s, const char *outcome, const char *reason) {
 }
 
 static void come_back(slot *s, int64_t delay) {
+  if (delay > DELAY_MAX)
+    delay = DELAY_MAX;
   s->due = s->now + (delay > 0 ? delay : 0);
+}
+
+static void count(int64_t *n) {
+  if (*n < COUNT_MAX)
+    ++*n;
 }
 
 static void sink(slot *s) {
@@ -87,10 +97,10 @@ static void decide_fail(slot *s) {
 
 static void decide_again(slot *s) {
   int64_t delay = s->v->delay < 0 ? s->backoff : s->v->delay;
+  bool last = s->max_polls >= 0 && s->polls >= s->max_polls;
   found_handler(s);
-  s->polls++;
-  if ((s->deadline != 0 && s->now >= s->deadline) ||
-      (s->max_polls >= 0 && s->polls > s->max_polls))
+  count(&s->polls);
+  if (last || (s->deadline != 0 && s->now >= s->deadline))
     end(s, "dead", "poll deadline");
   sink(s);
   come_back(s, delay);
@@ -112,7 +122,7 @@ static void decide_crash(slot *s) {
 static void decide_lost(slot *s) {
   bool alone = s->lost >= NS_LOST_TOGETHER;
   s->attempt = "lost";
-  s->lost++;
+  count(&s->lost);
   if (alone && ++s->crashes >= s->max_crashes)
     end(s, "dead", "poison");
   if (alone)
@@ -123,10 +133,10 @@ static void decide_lost(slot *s) {
 static void decide_missing(slot *s) {
   if (s->missed == 0)
     s->missing_since = s->now;
-  if (s->now - s->missing_since >= NS_MISSING_MAX)
+  if (s->missing_since <= s->now - NS_MISSING_MAX)
     end(s, "dead", "no handler");
   come_back(s, ns_jitter(doubled(MISSING_FIRST, s->missed, MISSING_LONGEST), 0.2));
-  s->missed++;
+  count(&s->missed);
 }
 
 static void decide(slot *s) {
@@ -157,6 +167,8 @@ static void decide(slot *s) {
     decide_lost(s);
     break;
   }
+  if (!s->ends && s->v->run >= NS_MAX_RUN)
+    end(s, "dead", "too many runs");
 }
 
 /* --------------------------------------------------------------- locking */

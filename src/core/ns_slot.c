@@ -20,6 +20,7 @@
 */
 #include "ns_slot.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -225,6 +226,9 @@ typedef struct view {
   bool suspect;   /* the connection of a holder of one is gone */
   int64_t slot;   /* a free one, by chance; 0: none */
   int64_t token;  /* of the abandoned row that is in it; 0: there is no row */
+  int64_t mine;   /* how many we hold ourselves */
+  int64_t job, pid; /* who has one of them: a job, or else a process */
+  char host[64];
 } view;
 
 /* The i-th of a number of candidates takes the place of the others with a
@@ -241,6 +245,17 @@ static void pick_empty(view *v, const char *taken, int64_t n) {
       v->slot = i;
 }
 
+/* A row about a slot that somebody has. */
+static void see_owner(ns_db *db, view *v, const ns_value *row) {
+  const ns_held *h = find(&db->slots, row[1].i);
+  v->mine += h != NULL && !h->dropped && is_ours(db, h);
+  v->job = ns_int_or(&row[5], 0);
+  v->pid = ns_int_or(&row[6], 0);
+  v->host[0] = '\0';
+  if (row[7].type == NS_TEXT)
+    snprintf(v->host, sizeof v->host, "%.*s", (int)row[7].s.n, row[7].s.p);
+}
+
 static ns_status read_view(ns_db *db, view *v, char *taken, ns_err *err) {
   const ns_value *row;
   int64_t found = 0;
@@ -255,6 +270,8 @@ static ns_status read_view(ns_db *db, view *v, char *taken, ns_err *err) {
     } else if (gone && chosen(++found)) {
       v->slot = row[0].i;
       v->token = row[1].i;
+    } else if (!gone) {
+      see_owner(db, v, row);
     }
   }
   return st;
@@ -364,6 +381,28 @@ static void look_after(ns_db *db, bool suspect) {
   ns_look_around(db);
 }
 
+/* None is free. Who would wait for nobody but himself is told so. */
+static ns_status taken(const ns_held *want, const view *v, int64_t n,
+                       bool waits, ns_err *err) {
+  char what[NS_MAX_SLOT_NAME * 4 + 40];
+  bool ours = waits && v->mine == n;
+  if (n == 1)
+    snprintf(what, sizeof what, "'%.*s' is", (int)want->name.n, want->name.p);
+  else
+    snprintf(what, sizeof what, "all %lld slots of '%.*s' are", (long long)n,
+             (int)want->name.n, want->name.p);
+  if (ours)
+    return ns_fail(err, NS_ESTATE,
+                   "%s held by this %s already, which would wait for itself",
+                   what, want->job != 0 ? "job" : "handle");
+  if (n == 1 && v->job != 0)
+    return ns_fail(err, NS_EBUSY, "%s held by job %lld", what, (long long)v->job);
+  if (n == 1 && v->pid != 0)
+    return ns_fail(err, NS_EBUSY, "%s held by process %lld on %s", what,
+                   (long long)v->pid, v->host);
+  return ns_fail(err, NS_EBUSY, "%s taken", what);
+}
+
 /* One look and, when there is a free slot, one write. '*raced': somebody was
 ** faster, and another look may find another slot. */
 static ns_status attempt(ns_db *db, ns_held *want, int64_t n, int64_t waited,
@@ -386,8 +425,7 @@ static ns_status attempt(ns_db *db, ns_held *want, int64_t n, int64_t waited,
     return ns_fail(err, NS_EBUSY, "others have waited longer for '%.*s'",
                    (int)want->name.n, want->name.p);
   if (v.slot == 0)
-    return ns_fail(err, NS_EBUSY, "all %lld slots of '%.*s' are taken",
-                   (long long)n, (int)want->name.n, want->name.p);
+    return taken(want, &v, n, waited >= 0, err);
   want->slot = v.slot;
   want->token = (int64_t)(ns_random() >> 2) + 1;
   st = take(db, want, v.token, err);

@@ -47,9 +47,15 @@ static ns_status become(const char *user, ns_err *err) {
   return NS_OK;
 }
 
-ns_status nsh_confine(const nsh_config *cfg, ns_err *err) {
-  struct rlimit none = {0, 0};
+/* One byte is too little for a file. For a program that core_pattern pipes to
+** the limit says nothing, except that the kernel takes 1 for its own sign to
+** dump nothing. */
+void nsh_no_core(void) {
+  struct rlimit none = {1, 1};
   setrlimit(RLIMIT_CORE, &none);
+}
+
+ns_status nsh_confine(const nsh_config *cfg, ns_err *err) {
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   offer_ourselves();
   return cfg->user != NULL ? become(cfg->user, err) : NS_OK;

@@ -1,11 +1,15 @@
 /*
-** What a zygote and its workers may not do: gain rights, dump core, outlive the
-** host when memory is short, and, when the host is root, be root.
+** What a zygote and its workers may not do: gain rights, outlive the host when
+** memory is short, and, when the host is root, be root. Nobody dumps core.
 */
 #ifndef NSH_CONFINE_H
 #define NSH_CONFINE_H
 
 #include "nsh_config.h"
+
+/* From here on this process and all it starts leave no core: the URL with its
+** password is in memory. */
+void nsh_no_core(void);
 
 /* Confines this process and all it will start. Errors: DENIED (the user of the
 ** configuration cannot be taken on). */

@@ -572,6 +572,36 @@ static bool keep_trying(void *arg) {
   return true;
 }
 
+/* Without these procedures all goes on, only nobody hears of a push at once. */
+static void say_unrung(ns_db *db) {
+  static const char *const calls[] = {"listen", "nudge", "ring"};
+  char which[80] = "";
+  ns_err why;
+  bool denied = true;
+  for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+    char sql[32];
+    ns_result result;
+    ns_err err;
+    size_t n = strlen(which);
+    snprintf(sql, sizeof sql, "@doctor_call_%s", calls[i]);
+    if (ns_execute(db, ns_str(sql), NULL, 0, &result, &err) == NS_OK ||
+        err.status == NS_EGONE || err.status == NS_EBUSY)
+      continue;
+    denied = denied && err.status == NS_EDENIED;
+    snprintf(which + n, sizeof which - n, "%snightshift_%s", n > 0 ? ", " : "",
+             calls[i]);
+    why = err;
+  }
+  if (which[0] != '\0')
+    ns_log(NS_LOG_WARN, "host.unrung",
+           NS_FIELDS(ns_fs("call", which), ns_fs("error", why.message),
+                     ns_fs("advice",
+                           denied ? "jobs wait up to 10 s; grant EXECUTE: "
+                                    "nightshift doctor --grants worker"
+                                  : "jobs wait up to 10 s; nightshift migrate "
+                                    "makes procedures anew")));
+}
+
 ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
                             nsh_mail *mail, nsh_slots *slots, ns_err *err) {
   nsh_dispatch *d = nsh_alloc(sizeof *d);
@@ -596,6 +626,7 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
     nsh_dispatch_close(d);
     return st;
   }
+  say_unrung(d->db);
   atomic_store(&d->opened, true);
   d->holder = ns_holder_id(d->db);
   mail->woken = true; /* an empty first claim is repeated */

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "nsh_confine.h"
 #include "nsh_host.h"
 #include "nsh_lua.h"
 #include "nsh_secrets.h"
@@ -64,6 +65,7 @@ int main(int argc, char **argv) {
   arguments a = {argc, argv};
   int code;
   lua_State *L;
+  nsh_no_core();
   open_streams();
   if (argc > 1 && strcmp(argv[1], "work") == 0)
     nsh_host_hold();

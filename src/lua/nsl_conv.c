@@ -11,7 +11,6 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "../base/ns_duration.h"
 
 #define NSL_BOX "nightshift.box"
 

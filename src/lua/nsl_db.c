@@ -296,7 +296,8 @@ static int db_take_ids(lua_State *L) {
 }
 
 /***
-Creates or upgrades the tables. Safe to repeat.
+Creates or upgrades the tables, and makes procedures and view anew. Safe to
+repeat.
 @function db:migrate
 @return the version found before (0: none), or nil, message, code
 */

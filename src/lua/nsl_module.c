@@ -4,6 +4,7 @@
 */
 #include <lauxlib.h>
 
+#include "../base/ns_log.h"
 #include "../base/ns_time.h"
 #include "nsl_conv.h"
 #include "nsl_db.h"
@@ -47,6 +48,20 @@ static int lib_duration(lua_State *L) {
     return nsl_fail(L, &err);
   lua_pushinteger(L, us);
   return 1;
+}
+
+/***
+Writes a warning about a file to the log, which is stderr.
+@function warn
+@tparam string event
+@tparam string file
+@tparam string advice
+*/
+static int lib_warn(lua_State *L) {
+  ns_log(NS_LOG_WARN, luaL_checkstring(L, 1),
+         NS_FIELDS(ns_fs("file", luaL_checkstring(L, 2)),
+                   ns_fs("advice", luaL_checkstring(L, 3))));
+  return 0;
 }
 
 /***
@@ -104,6 +119,7 @@ static const luaL_Reg functions[] = {
     {"lock", nsl_lib_lock},     {"unlock", nsl_lib_unlock},
     {"unlock_all", nsl_lib_unlock_all},
     {"statements", lib_statements},
+    {"warn", lib_warn},
     {NULL, NULL}};
 
 int luaopen_nightshift_core(lua_State *L) {

@@ -4,6 +4,7 @@
 -- function turns into one line on stderr and an exit code.
 
 local nightshift = require "nightshift"
+local options = require "nightshift.options"
 
 local context = {}
 
@@ -14,6 +15,7 @@ context.UNREACHABLE = 69
 context.CONFIG = 78
 
 local EXIT_OF = {
+  INVALID = context.USAGE,
   GONE = context.UNREACHABLE,
   DENIED = context.CONFIG,
   SCHEMA = context.CONFIG,
@@ -86,8 +88,53 @@ function context.json(text, what)
   return value
 end
 
+--- Ends the command when a check of options.lua refuses a value.
+---@param check fun(value: any, what: string): any, string?
+---@param value any
+---@param what string the option as people write it
+---@return any clean
+function context.checked(check, value, what)
+  local clean, message = check(value, what)
+  if clean == nil then context.fail(context.USAGE, "%s", message) end
+  return clean
+end
+
+--- The same for a name.
+---@param what string
+---@param text string
+---@param max integer bytes
+function context.check_name(what, text, max)
+  local ok, message = options.name(what, text, max)
+  if not ok then context.fail(context.USAGE, "%s", message) end
+end
+
+-- A negative number looks like an option to argparse, so it travels behind a
+-- NUL, which no argument can hold.
+local MARK = "\0"
+
+--- The arguments as argparse may see them.
+---@param argv string[]
+---@return string[]
+function context.mark_numbers(argv)
+  local marked = {}
+  for i, text in ipairs(argv) do marked[i] = text:find "^%-%.?%d" and MARK .. text or text end
+  return marked
+end
+
+--- What argparse made of them, without the marks.
+---@generic T
+---@param value T
+---@return T
+function context.unmarked(value)
+  if type(value) == "string" then return (value:gsub(MARK, "")) end
+  if type(value) ~= "table" then return value end
+  for key, inner in pairs(value) do value[key] = context.unmarked(inner) end
+  return value
+end
+
 --- Converter for argparse: a whole number.
 function context.integer(text)
+  text = context.unmarked(text)
   local whole = text:match "^%-?%d+$" and math.tointeger(tonumber(text))
   if whole then return whole end
   return nil, ("'%s' is not a whole number"):format(text)
@@ -97,7 +144,7 @@ end
 function context.id(text)
   local id = context.integer(text)
   if id and id > 0 then return id end
-  return nil, ("'%s' is not a job id"):format(text)
+  return nil, ("'%s' is not a job id"):format(context.unmarked(text))
 end
 
 return context

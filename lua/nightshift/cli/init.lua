@@ -31,7 +31,8 @@ local function command_of(name)
 end
 
 local function parse(argv)
-  local ok, args = make_parser():pparse(argv)
+  local ok, args = make_parser():pparse(context.mark_numbers(argv))
+  args = context.unmarked(args)
   if ok then return args end
   context.fail(context.USAGE, "%s\nTry `nightshift --help` or `nightshift COMMAND --help`.",
     args:gsub("\nDid you", ", did you"))

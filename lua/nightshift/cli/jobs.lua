@@ -2,6 +2,7 @@
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
+local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local report = require "nightshift.report"
 
@@ -66,10 +67,21 @@ end
 local PUSH_KEYS = { "delay", "priority", "unique", "max_attempts", "max_polls", "max_crashes",
   "backoff", "timeout", "deadline" }
 
-function commands.push(args)
-  local payload = context.json(args.json, "the payload")
+--- The options of a push; wrong ones are told before a server is asked.
+local function push_options(args)
   local given = {}
-  for _, key in ipairs(PUSH_KEYS) do given[key] = args[key] end
+  for _, key in ipairs(PUSH_KEYS) do
+    given[key] = args[key]
+    if args[key] then context.checked(options.PUSH[key], args[key], "--" .. key:gsub("_", "-")) end
+  end
+  return given
+end
+
+function commands.push(args)
+  context.check_name("queue name", args.queue, options.MAX_QUEUE)
+  context.check_name("job name", args.name, options.MAX_NAME)
+  local given = push_options(args)
+  local payload = context.json(args.json, "the payload")
   local db <close> = context.connect(args)
   local queue = context.must(db:queue(args.queue))
   output.line(tostring(context.must(queue:push(args.name, payload, given))))
@@ -107,6 +119,7 @@ local function job_columns(now)
 end
 
 function commands.jobs(args)
+  context.checked(report.FILTER.limit, args.limit, "--limit")
   local db <close> = context.connect(args)
   local rows = context.must(db:jobs {
     state = args.state, queue = args.queue, name = args.name, limit = args.limit,
@@ -224,6 +237,7 @@ function commands.retry(args)
 end
 
 function commands.cancel(args)
+  if args.reason then context.checked(options.text, args.reason, "--reason") end
   return on_jobs(args, LIVE, "cancelled", function(db)
     return function(id) return db:cancel(id, { reason = args.reason }) end
   end)

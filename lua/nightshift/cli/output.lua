@@ -24,11 +24,26 @@ local function escape(char)
   return ("\\x%02x"):format(char:byte())
 end
 
---- Text of a job for a terminal: newline and tab stay, other controls do not.
+local function escape_rune(char)
+  return ("\\u{%x}"):format(utf8.codepoint(char))
+end
+
+-- What a terminal obeys or swallows although it is text: C1 controls, marks that
+-- turn the direction, separators, tags, and characters without width.
+local HIDDEN = {
+  "\xC2[\x80-\x9F]", "\xD8\x9C", "\xE2\x80[\x8B-\x8F\xA8-\xAE]", "\xE2\x81[\xA0-\xAF]", "\xEF\xBB\xBF",
+  "\xF3\xA0[\x80\x81][\x80-\xBF]",
+}
+
+--- Text of a job for a terminal: newline and tab stay, other controls do not, nor
+-- do characters that nobody sees.
 ---@param text any
 ---@return string
 function output.safe(text)
-  return (tostring(text):gsub("[^%C\n\t]", escape))
+  local safe = tostring(text):gsub("[^%C\n\t]", escape)
+  if not safe:find "[\x80-\xFF]" then return safe end
+  for _, pattern in ipairs(HIDDEN) do safe = safe:gsub(pattern, escape_rune) end
+  return safe
 end
 
 --- The first line, cut to `max` characters.
@@ -85,7 +100,7 @@ local function cells_of(columns, row)
   local cells = {}
   for i, column in ipairs(columns) do
     local value = column.get(row)
-    cells[i] = value == nil and "-" or tostring(value)
+    cells[i] = value == nil and "-" or output.safe(value)
   end
   return cells
 end

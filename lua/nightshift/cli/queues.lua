@@ -93,11 +93,11 @@ end
 
 local function set_paused(paused)
   return function(args)
+    for _, name in ipairs(args.queue) do context.check_name("queue name", name, options.MAX_QUEUE) end
     local db <close> = context.connect(args)
     local failed = false
     for _, name in ipairs(args.queue) do
-      local ok, message, code = db:queue(name)
-      if ok then ok, message, code = db._handle:pause(name, paused) end
+      local ok, message, code = db._handle:pause(name, paused)
       if ok then
         output.line(("%s %s"):format(name, paused and "paused" or "resumed"))
       else
@@ -110,8 +110,7 @@ local function set_paused(paused)
 end
 
 function commands.rescue(args)
-  local wait, message = options.duration(args.wait, "--wait")
-  if not wait then context.fail(context.USAGE, "%s", message) end
+  local wait = context.checked(options.duration, args.wait, "--wait")
   local db <close> = context.connect(args)
   local found = context.must(db._handle:look(wait))
   if args.json then return output.json(found) end

@@ -14,7 +14,8 @@ local run = { commands = {} }
 
 --- Adds the command to the parser.
 function run.define(parser)
-  local command = parser:command("run", "Run one handler inline and print its verdict; no queue is touched.")
+  local command = parser:command("run", "Run one handler inline and print its verdict; no queue is touched. "
+    .. "It runs in this process: timeout and memory limits of the handler are not applied.")
   command:argument("name", "Name of the job.")
   command:argument("json", 'Payload, JSON; "-" reads it from stdin.'):default "null"
   command:option("--script", "Handler file, or folder of them."):count("+"):argname "FILE"
@@ -23,8 +24,12 @@ function run.define(parser)
   command:option("--attempt", "Which attempt this is.", "1"):convert(context.integer)
 end
 
+local POLLS, ATTEMPT = options.integer(0, 1000000000), options.integer(1, 1000000)
+
 --- Fields of a job that never was in a queue.
 local function made_up(args)
+  context.checked(POLLS, args.polls, "--polls")
+  context.checked(ATTEMPT, args.attempt, "--attempt")
   local payload = context.json(args.json, "the payload")
   if payload == core.null then payload = nil end
   return {
@@ -111,9 +116,9 @@ local function traceback(err)
 end
 
 function run.commands.run(args)
-  local handler = find_handler(args)
   local runner = backend(args)
   local made = job.new(made_up(args), runner)
+  local handler = find_handler(args)
   local exit = os.exit
   function os.exit() error("os.exit called by the handler", 2) end -- luacheck: ignore 122
   local ok, result = xpcall(handler, traceback, made)

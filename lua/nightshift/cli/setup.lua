@@ -15,7 +15,7 @@ local commands = setup.commands
 function setup.define(parser)
   local init = parser:command("init", "Create Nightshift's tables in the database.")
   init:flag("--print", "Print the SQL instead, ready for the mariadb client.")
-  parser:command("migrate", "Upgrade the tables to this version of Nightshift.")
+  parser:command("migrate", "Upgrade the tables to this version of Nightshift, and make the procedures anew.")
   local prune = parser:command("prune", "Delete the history of finished jobs.")
   prune:option("--done", 'Delete done jobs older than this, e.g. "1d"; "never" keeps them.', "1d")
   prune:option("--dead", 'The same for dead and cancelled jobs.', "30d")
@@ -50,11 +50,11 @@ local function migrate(args)
   local handle <close> = context.connect(args, { no_schema = true })
   local before, now = context.must(handle:migrate())
   if before == now then
-    output.line(("the tables are of version %d already"):format(now))
+    output.line(("the tables are of version %d already; procedures and view were made anew"):format(now))
   elseif before == 0 then
     output.line(("created the tables, version %d"):format(now))
   else
-    output.line(("upgraded the tables from version %d to %d"):format(before, now))
+    output.line(("upgraded the tables from version %d to %d; procedures and view were made anew"):format(before, now))
   end
 end
 
@@ -67,9 +67,7 @@ commands.migrate = migrate
 
 local function age(text, what)
   if text == "never" then return -1 end
-  local us, message = options.duration(text, what)
-  if not us then context.fail(context.USAGE, "%s", message) end
-  return us
+  return context.checked(options.duration, text, what)
 end
 
 function commands.prune(args)
@@ -95,7 +93,8 @@ local function ask_server(args, facts)
   end
   local core_handle <close> = handle
   local server = core_handle:execute "@report_server"
-  local schema = core_handle:execute "@report_schema"
+  local schema, _, why = core_handle:execute "@report_schema"
+  facts.tables_code = why == "DENIED" and why or nil
   if server and server[1] then facts.server, facts.database = server[1].version, server[1].db end
   if schema and schema[1] then facts.tables = math.tointeger(tonumber(schema[1].value)) end
 end
@@ -103,8 +102,9 @@ end
 local function server_line(facts)
   if facts.error then return ("server      not reached: %s (%s)"):format(facts.error, facts.code) end
   if not facts.server then return "server      not asked: no --url and no $NIGHTSHIFT_URL" end
-  return ("server      %s, database %s, tables of version %s")
-    :format(facts.server, facts.database or "-", facts.tables or "none")
+  local tables = facts.tables_code and "this user may not look at the version of the tables"
+    or "tables of version " .. (facts.tables or "none")
+  return ("server      %s, database %s, %s"):format(facts.server, facts.database or "-", tables)
 end
 
 function commands.version(args)

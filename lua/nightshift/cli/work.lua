@@ -24,13 +24,13 @@ end
 
 local function parse_feed(text)
   local name, weight = text:match "^(.*)=([^=]*)$"
-  name, weight = name or text, math.tointeger(tonumber(weight or 1))
-  local ok, message = options.name("queue name", name, options.MAX_QUEUE)
-  if not ok then context.fail(context.USAGE, "--queues: %s", message) end
-  if not weight or weight < 1 or weight > 1000 then
-    context.fail(context.USAGE, "--queues: the weight of '%s' must be from 1 to 1000", name)
+  name, weight = name or text, weight or "1"
+  context.check_name("--queues: queue name", name, options.MAX_QUEUE)
+  local number = math.tointeger(tonumber(weight))
+  if not number or number < 1 or number > 1000 then
+    context.fail(context.USAGE, "--queues: the weight of '%s' must be from 1 to 1000, got '%s'", name, weight)
   end
-  return { name = name, weight = weight }
+  return { name = name, weight = number }
 end
 
 --- "a=3,b" as {{name = "a", weight = 3}, {name = "b", weight = 1}}.
@@ -49,10 +49,7 @@ function work.parse_queues(text)
 end
 
 local function microseconds(text, what)
-  if not text then return nil end
-  local us, message = options.duration(text, what)
-  if not us then context.fail(context.USAGE, "%s", message) end
-  return us
+  return text and context.checked(options.duration, text, what)
 end
 
 local function check_workers(n)
@@ -63,10 +60,7 @@ local function check_workers(n)
 end
 
 local function bytes(text)
-  if not text then return nil end
-  local n, message = options.size(text, "--memory")
-  if not n then context.fail(context.USAGE, "%s", message) end
-  return n
+  return text and context.checked(options.size, text, "--memory")
 end
 
 function work.commands.work(args)
