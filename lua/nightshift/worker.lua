@@ -16,8 +16,8 @@ local options = require "nightshift.options"
 
 local worker = {}
 
-local debug_traceback, getmetatable, match, next, xpcall =
-  debug.traceback, getmetatable, string.match, next, xpcall
+local debug_traceback, getmetatable, match, next, pcall, xpcall =
+  debug.traceback, getmetatable, string.match, next, pcall, xpcall
 
 local current      -- the running job
 local verdict      -- what it recorded
@@ -44,7 +44,7 @@ local function replace_exit(api)
   function os.exit(code) -- luacheck: ignore 122
     if not current then error("os.exit called", 2) end
     local status = exit_status(code)
-    api.log(debug_traceback("os.exit called", 2))
+    pcall(api.log, debug_traceback("os.exit called", 2)) -- a forked child may not log
     api.exit(status)
   end
 end

@@ -140,6 +140,15 @@ describe("jobs and show", function()
     assert.equal("half way", info.failures[1].log)
     fails(1, { "show", tostring(1 << 60) }, "(NOT_FOUND)")
   end)
+
+  it("show the log of an attempt without an empty line at its end", function()
+    local q = db:queue(fresh_name())
+    local id = q:push("email.send", nil, { max_attempts = 1 })
+    local job = q:claim()
+    job:log "one\ntwo\n" -- as a host keeps it, with the end of the last line
+    job:fail "no"
+    assert.matches("  log:\n    one\n    two\n$", (ok { "show", tostring(id) }))
+  end)
 end)
 
 describe("retry, cancel and run-now", function()

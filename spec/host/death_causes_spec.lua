@@ -21,14 +21,26 @@ local MODULE = [[
 #include <lauxlib.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 static volatile int depth;
 static int segv(lua_State *L) { *(volatile int *)8 = 1; return 0; }
 static int deep(int n) { volatile char a[4096]; a[0] = (char)n; return n < 0 ? 0 : deep(n + 1) + a[0]; }
 static int overflow(lua_State *L) { lua_pushinteger(L, deep(depth)); return 1; }
 static int aborts(lua_State *L) { abort(); return 0; }
 static int exits(lua_State *L) { exit((int)luaL_checkinteger(L, 1)); return 0; }
+static int babbles(lua_State *L) {
+  for (int fd = 3; fd < 64; fd++) if (write(fd, "\377\1\7nonsense", 11) < 0) continue;
+  sleep(20);
+  return 0;
+}
+static int hangs_up(lua_State *L) {
+  for (int fd = 3; fd < 64; fd++) close(fd);
+  sleep(20);
+  return 0;
+}
 int luaopen_fault(lua_State *L) {
   static const luaL_Reg all[] = {{"segv", segv}, {"overflow", overflow}, {"abort", aborts}, {"exit", exits},
+                                 {"babble", babbles}, {"hang_up", hangs_up},
                                  {NULL, NULL}};
   luaL_newlib(L, all);
   return 1;
@@ -52,6 +64,7 @@ local deaths = {
   sigkill = kill(9), sigbus = kill(7), segv = fault.segv, overflow = fault.overflow, abort = fault.abort,
   exit3 = function() fault.exit(3) end, exit0 = function() fault.exit(0) end,
   os_exit = function() os.exit(4, true) end,
+  babbles = fault.babble, hangs_up = fault.hang_up,
 }
 local handlers = {
   noop = function() end,
@@ -89,6 +102,8 @@ local causes = {
   exit3 = "exited with status 3",
   exit0 = "exited with status 0",
   os_exit = "exited with status 4",
+  babbles = "killed by the host: what it wrote into its socket made no sense",
+  hangs_up = "killed by the host: it closed its socket",
 }
 
 describe("a worker that dies of its job", function()

@@ -3,6 +3,7 @@
 local db = require "spec.support.db"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
+local nst = require "nst"
 local proc = require "spec.support.proc"
 
 local url, handle, q
@@ -37,11 +38,33 @@ return {
     return { ok, tostring(message) }
   end,
   litter = function() for i = 1, 1e6 do local _ = ("x"):rep(200) .. i end return "collected" end,
+  insists = function() while true do pcall(hoard, 100000) end end,
+  loops = function() pcall(hoard, 100000) while true do end end,
+  sleeps = function() pcall(hoard, 100000) os.execute "sleep 60" end,
   leak = function(job) leaked = hoard(job.payload) return "kept" end,
   own = { run = function(job) hoard(job.payload) return "fits" end, memory = "256K" },
   wide = { run = function(job) hoard(job.payload) return "fits" end, memory = "1G" },
   pid = function() return (io.open "/proc/self/stat":read "a"):match "^%d+" end,
   limit = function() return io.popen "ulimit -d":read "l" end,
+  rep = function(job) return #("x"):rep(job.payload) end,
+  concat = function(job)
+    local t, s = {}, ("x"):rep(20000)
+    for i = 1, 2000 do t[i] = s end
+    return #table.concat(t)
+  end,
+  gsub = function() return #(("x"):rep(2^20 // 1):gsub("x", ("y"):rep(1000))) end,
+  read = function() return #io.open "/dev/zero":read(2^30 // 1) end,
+  read_all = function() return #io.popen "head -c 100000000 /dev/zero":read "a" end,
+  copes = function()
+    local kept = ("x"):rep(3 * 2^20 // 1)
+    assert(not pcall(string.rep, "x", 6 * 2^20))
+    return "without it " .. #kept
+  end,
+  speaks = function()
+    local kept = ("x"):rep(3 * 2^20 // 1)
+    assert(not pcall(string.rep, "x", 6 * 2^20))
+    error("something else " .. #kept)
+  end,
 }]]
 
 local function run(name, payload, args)
@@ -72,6 +95,43 @@ describe("--memory", function()
   it("is noticed although the handler catches the error", function()
     local job, h = run("forgives", 100000, LIMIT)
     assert.same({ "dead", "memory limit of 8 MiB" }, { job.state, job.error })
+    stop(h)
+  end)
+
+  it("stops a handler that catches the error and goes on", function()
+    if not plain() then return end
+    for _, name in ipairs { "insists", "loops", "sleeps" } do
+      local start = nst.clock()
+      local job, h = run(name, nil, LIMIT)
+      assert.same({ "dead", 0, "memory limit of 8 MiB" }, { job.state, job.crashes, job.error })
+      assert.is_true(nst.clock() - start < proc.limit(8), name)
+      assert.matches("job.stop .*memory limit", h:transcript())
+      stop(h)
+    end
+  end)
+
+  it("counts what a function of the library asks for in one piece", function()
+    local h = host.start(url, SCRIPT, { "--workers", "1", table.unpack(LIMIT) })
+    local last
+    for _, name in ipairs { "rep", "concat", "gsub", "read", "read_all" } do
+      local id, pid = q:push(name, 5 * 2^20, ONCE), q:push "pid"
+      eventually(function() return handle:job(id).state:match "^d" end)
+      assert.same({ "dead", 0, "memory limit of 8 MiB" }, { handle:job(id).state, handle:job(id).crashes,
+        handle:job(id).error }, name)
+      pid = eventually(function() return handle:job(pid).result end)
+      assert.not_equal(last, pid, name)
+      last = pid
+    end
+    assert.is_nil(h:transcript():find "worker.died", h:transcript())
+    stop(h)
+  end)
+
+  it("leaves a job alone that can do without", function()
+    local job, h = run("copes", nil, LIMIT)
+    assert.same({ "done", "without it 3145728" }, { job.state, job.result })
+    local id = q:push("speaks", nil, ONCE)
+    eventually(function() return handle:job(id).state == "dead" end)
+    assert.matches("something else", handle:job(id).error)
     stop(h)
   end)
 

@@ -85,7 +85,7 @@ describe("handlers that cannot be loaded end the host with 78:", function()
 
   it("a file that kills the process that loads it", function()
     local path = script [[os.execute "kill -9 $PPID" os.execute "sleep 1"]]
-    refuses(78, "the process that loads the handlers died", { path })
+    refuses(78, "the process that loads the handlers died: killed by signal 9 (Killed)", { path })
   end)
 
   it("bytecode", function()

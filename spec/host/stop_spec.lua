@@ -137,6 +137,16 @@ describe("a handler over its timeout", function()
     assert.equal("yes", io.open(path):read "l")
   end)
 
+  it("that hides from that is stopped all the same, and the place is known", function()
+    if not signals_arrive() then return end
+    for _, body in ipairs { "xpcall(spin, function() while true do end end)", "while true do pcall(debug.sethook) end",
+      "pcall(spin) debug.sethook() os.execute 'sleep 20'" } do
+      local job = work(body)
+      assert.same({ "dead", 0 }, { job.state, job.crashes })
+      assert.matches("^timeout after 0.2 s at [^\n]*:%d+\n", job.error, 1, false, body)
+    end
+  end)
+
   it("cannot end well any more once it was stopped", function()
     if not signals_arrive() then return end
     local job = work "pcall(spin) return 'fine'"

@@ -8,8 +8,26 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ns_log.h"
+#include "ns_time.h"
 #include "nsh_memory.h"
 #include "nsh_sweep.h"
+
+#define WATCH_MS 500
+#define ZYGOTE_SILENT (4 * NS_SECOND)
+#define SILENT (12 * NS_SECOND) /* seed, keeper: they sweep up to 5 s */
+
+static void on_watch(uv_timer_t *timer);
+
+/* A command that will be answered. */
+static void ask(nsh_brood *b, nsh_peer *p, nsh_type type, uint32_t index,
+                int64_t arg, int fd) {
+  nsh_peer_send(p, type, index, arg, fd);
+  if (uv_is_active((uv_handle_t *)&b->watch))
+    return;
+  b->watched = ns_mono_us();
+  uv_timer_start(&b->watch, on_watch, WATCH_MS, WATCH_MS);
+}
 
 /* ------------------------------------------------------- reports of zygotes */
 
@@ -23,7 +41,7 @@ static void on_loaded(nsh_zygote *z, nsh_frame *f) {
   if (f->type == NSH_LOADED)
     b->loaded(b->arg, z, count, text);
   else
-    b->failed(b->arg, z, text);
+    b->failed(b->arg, z, text, 0);
 }
 
 /* A zygote that was told to go is let go with its last worker. */
@@ -69,7 +87,7 @@ static void on_death(nsh_zygote *z, int status) {
   z->stage = NSH_ABSENT;
   z->workers = 0;
   if (loading)
-    b->failed(b->arg, z, NS_NONE);
+    b->failed(b->arg, z, NS_NONE, status);
   b->died(b->arg, z, status);
 }
 
@@ -106,7 +124,7 @@ static void call_keeper(nsh_brood *b) {
   b->keeper = (nsh_peer){.frame = on_keeper_frame, .end = on_keeper_end,
                          .arg = b};
   nsh_peer_open(&b->keeper, b->loop, pair[0]);
-  nsh_peer_send(&b->seed, NSH_FORK, 0, 0, pair[1]);
+  ask(b, &b->seed, NSH_FORK, 0, 0, pair[1]);
 }
 
 /* Its whole session is dead by now. */
@@ -140,10 +158,73 @@ static void on_seed_end(void *arg) {
     lose_keeper(b);
 }
 
+/* ----------------------------------------------------------------- silence */
+
+/* Whoever is stopped or stuck hears no SIGTERM; its workers die with it. */
+static void end_zygote(nsh_zygote *z) {
+  ns_log(NS_LOG_ERROR, "zygote.silent", NULL, 0);
+  z->condemned = true;
+  z->peer.silence = 0;
+  nsh_zygote_signal(z, SIGKILL);
+}
+
+static void end_keeper(nsh_brood *b) {
+  ns_log(NS_LOG_ERROR, "keeper.silent", NULL, 0);
+  for (size_t i = 0; i < NSH_ZYGOTES; i++)
+    b->zygotes[i].condemned = true;
+  b->keeper.silence = 0;
+  ask(b, &b->seed, NSH_KILL, 0, SIGKILL, -1);
+}
+
+/* Nobody is above it but the host: all of them go. */
+static void end_seed(nsh_brood *b) {
+  ns_log(NS_LOG_ERROR, "seed.silent", NULL, 0);
+  if (b->keeper_pid > 0)
+    nsh_sweep(b->keeper_pid, NULL, 0);
+  kill(b->seed_pid, SIGKILL);
+}
+
+/* 'micros' more have passed: is 'p' silent for longer than 'most'? What it said
+** meanwhile is read first; time that we slept through ourselves, stopped like
+** them, counts as one look. */
+static bool silent(nsh_peer *p, int64_t micros, int64_t most) {
+  const int64_t look = WATCH_MS * INT64_C(1000);
+  nsh_peer_read(p);
+  if (!nsh_peer_owes(p))
+    return false;
+  p->silence += micros < 2 * look ? micros : look;
+  return p->silence > most;
+}
+
+static bool anybody_owes(const nsh_brood *b) {
+  bool owes = nsh_peer_owes(&b->keeper) || nsh_peer_owes(&b->seed);
+  for (size_t i = 0; i < NSH_ZYGOTES; i++)
+    owes = owes || nsh_peer_owes(&b->zygotes[i].peer);
+  return owes;
+}
+
+static void on_watch(uv_timer_t *timer) {
+  nsh_brood *b = timer->data;
+  int64_t now = ns_mono_us();
+  int64_t micros = now - b->watched;
+  b->watched = now;
+  for (size_t i = 0; i < NSH_ZYGOTES; i++)
+    if (silent(&b->zygotes[i].peer, micros, ZYGOTE_SILENT))
+      end_zygote(&b->zygotes[i]);
+  if (silent(&b->keeper, micros, SILENT))
+    end_keeper(b);
+  if (silent(&b->seed, micros, SILENT))
+    end_seed(b);
+  if (!anybody_owes(b))
+    uv_timer_stop(&b->watch);
+}
+
 /* ------------------------------------------------------------------- verbs */
 
 void nsh_brood_open(nsh_brood *b, uv_loop_t *loop, int ctl) {
   b->loop = loop;
+  uv_timer_init(loop, &b->watch);
+  b->watch.data = b;
   b->seed = (nsh_peer){.frame = on_seed_frame, .end = on_seed_end, .arg = b};
   for (uint32_t i = 0; i < NSH_ZYGOTES; i++)
     b->zygotes[i] = (nsh_zygote){.brood = b, .index = i, .peer = {.ctl = -1}};
@@ -180,19 +261,20 @@ nsh_zygote *nsh_brood_load(nsh_brood *b) {
     return NULL;
   z->stage = NSH_LOADING;
   z->workers = 0;
+  z->condemned = false;
   z->peer = (nsh_peer){.frame = on_zygote_frame, .arg = z};
   nsh_peer_open(&z->peer, b->loop, pair[0]);
-  nsh_peer_send(&b->keeper, NSH_FORK, z->index, 0, pair[1]);
+  ask(b, &b->keeper, NSH_FORK, z->index, 0, pair[1]);
   return z;
 }
 
 void nsh_zygote_fork(nsh_zygote *z, uint32_t index, int fd) {
   z->workers++;
-  nsh_peer_send(&z->peer, NSH_FORK, index, 0, fd);
+  ask(z->brood, &z->peer, NSH_FORK, index, 0, fd);
 }
 
 void nsh_zygote_kill(nsh_zygote *z, uint32_t index, int sig) {
-  nsh_peer_send(&z->peer, NSH_KILL, index, sig, -1);
+  ask(z->brood, &z->peer, NSH_KILL, index, sig, -1);
 }
 
 void nsh_zygote_retire(nsh_zygote *z) {
@@ -202,5 +284,5 @@ void nsh_zygote_retire(nsh_zygote *z) {
 }
 
 void nsh_zygote_signal(nsh_zygote *z, int sig) {
-  nsh_peer_send(&z->brood->keeper, NSH_KILL, z->index, sig, -1);
+  ask(z->brood, &z->brood->keeper, NSH_KILL, z->index, sig, -1);
 }

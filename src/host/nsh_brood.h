@@ -4,7 +4,8 @@
 ** Invariant: a zygote is reported dead only after every report it sent, so the
 ** exits of its workers are known by then (those it could not report died with
 ** it), and after all its workers are dead. A keeper that dies is replaced and
-** its zygotes are reported dead, unless the seed died before it.
+** its zygotes are reported dead, unless the seed died before it. One of them
+** that owes an answer for some seconds is killed, so it counts as dead.
 */
 #ifndef NSH_BROOD_H
 #define NSH_BROOD_H
@@ -27,10 +28,14 @@ typedef struct nsh_zygote {
   uint32_t index;
   nsh_peer peer;
   size_t workers; /* forks asked for, less exits and failures */
+  bool condemned; /* killed for its silence: no job did it */
 } nsh_zygote;
 
 typedef struct nsh_brood {
   uv_loop_t *loop;
+  uv_timer_t watch; /* runs while an answer is owed */
+  int64_t watched;  /* µs, when it last ran */
+  pid_t seed_pid;
   nsh_peer seed;
   nsh_peer keeper;
   pid_t keeper_pid; /* also the number of its session; 0: not known */
@@ -38,14 +43,15 @@ typedef struct nsh_brood {
   /* What happens; 'arg' is the owner's. */
   void *arg;
   void (*loaded)(void *arg, nsh_zygote *z, int64_t count, ns_bytes names);
-  void (*failed)(void *arg, nsh_zygote *z, ns_bytes message);
+  /* Without a message it died of 'status'; negative: with its keeper. */
+  void (*failed)(void *arg, nsh_zygote *z, ns_bytes message, int status);
   void (*forked)(void *arg, nsh_zygote *z, uint32_t worker, pid_t pid, int why);
   void (*exited)(void *arg, nsh_zygote *z, uint32_t worker, int status);
   void (*died)(void *arg, nsh_zygote *z, int status);
   void (*keeper_died)(void *arg, bool replaced); /* false: no more workers */
 } nsh_brood;
 
-/* Callbacks are set already; 'ctl' is the seed's socket, handed over. */
+/* Callbacks and seed_pid are set already; 'ctl' is the seed's socket, handed over. */
 void nsh_brood_open(nsh_brood *b, uv_loop_t *loop, int ctl);
 void nsh_brood_close(nsh_brood *b);
 

@@ -29,9 +29,19 @@ static struct {
 
 /* ------------------------------------------------------------------- hook */
 
+/* The host has the text as well, should this worker not live to report it. */
+static void publish(void) {
+  if (!ns_utf8_valid(ns_str(h.text)))
+    for (char *p = h.text; *p != '\0'; p++)
+      *p = (unsigned char)*p < 0x80 ? *p : '?';
+  if (h.why == NSH_WHY_TIMEOUT)
+    nsh_slot_say(h.slot, h.seq, h.text);
+}
+
 static void describe(lua_State *L, lua_Debug *ar) {
   static const char *const reasons[] = {[NSH_WHY_LOST] = "the claim is lost:",
-                                        [NSH_WHY_STOP] = "the host stops:"};
+                                        [NSH_WHY_STOP] = "the host stops:",
+                                        [NSH_WHY_MEMORY] = "memory limit:"};
   char reason[64];
   const char *trace;
   const char *ours;
@@ -44,15 +54,14 @@ static void describe(lua_State *L, lua_Debug *ar) {
     snprintf(reason, sizeof reason, "%s stopped", reasons[h.why]);
   n = (size_t)snprintf(h.text, TEXT_MAX, "%s at %s:%d\n", reason,
                        ar->short_src, ar->currentline);
+  publish(); /* the rest may fail, or the worker be killed in it */
   luaL_traceback(L, L, NULL, 0);
   trace = lua_tostring(L, -1);
   ours = strstr(trace, "\n\t[C]: in function 'xpcall'");
   snprintf(h.text + n, TEXT_MAX - n, "%.*s",
            ours != NULL ? (int)(ours - trace) : (int)strlen(trace), trace);
   lua_pop(L, 1);
-  if (!ns_utf8_valid(ns_str(h.text)))
-    for (char *p = h.text; *p != '\0'; p++)
-      *p = (unsigned char)*p < 0x80 ? *p : '?';
+  publish();
 }
 
 static void on_count(lua_State *L, lua_Debug *ar) {
@@ -177,6 +186,19 @@ static int co_close(lua_State *L) {
   return status == LUA_OK ? lua_gettop(L) : lua_error(L);
 }
 
+/* debug.sethook(...): the library's own, the first upvalue, which cannot remove
+** the hook of a handler that is being stopped. */
+static int debug_sethook(lua_State *L) {
+  if (!h.hooked) {
+    lua_pushvalue(L, lua_upvalueindex(1));
+    lua_insert(L, 1);
+    lua_call(L, lua_gettop(L) - 1, 0);
+  }
+  if (h.hooked && lua_gethook(h.now) != on_count) /* asked in the middle */
+    lua_sethook(h.now, on_count, LUA_MASKCOUNT, 1);
+  return 0;
+}
+
 /* ------------------------------------------------------------------- verbs */
 
 void nsh_halt_install(lua_State *L) {
@@ -188,6 +210,11 @@ void nsh_halt_install(lua_State *L) {
   lua_getfield(L, -1, "close");
   lua_pushcclosure(L, co_close, 1);
   lua_setfield(L, -2, "close");
+  lua_pop(L, 1);
+  lua_getglobal(L, LUA_DBLIBNAME);
+  lua_getfield(L, -1, "sethook");
+  lua_pushcclosure(L, debug_sethook, 1);
+  lua_setfield(L, -2, "sethook");
   lua_pop(L, 1);
   h.main = h.now = L;
 }

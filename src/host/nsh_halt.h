@@ -20,7 +20,8 @@
 #include "ns_buf.h"
 #include "nsh_slot.h"
 
-/* Zygote: replaces functions of the library coroutine. [-0, +0, m] */
+/* Zygote: replaces functions of the library coroutine, and debug.sethook.
+** [-0, +0, m] */
 void nsh_halt_install(lua_State *L);
 
 /* Worker: from now on the signal is heard. */

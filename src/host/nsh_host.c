@@ -23,10 +23,15 @@
 #include "nsh_dispatch.h"
 #include "nsh_life.h"
 #include "nsh_memory.h"
+#include "nsh_sweep.h"
 
 #define SETTLE_US (5 * NS_SECOND)  /* for the last verdicts, once stopping */
 #define RELOAD_FIRST 100000        /* after a zygote's death, doubling */
 #define RELOAD_LAST (10 * NS_SECOND)
+#define LOOK_MS 1000               /* at the loading of handlers */
+#define SLOW_S 5                   /* loading takes long */
+#define SLOW_AGAIN_S 60
+#define SEED_US (6 * NS_SECOND)    /* for it to clear up and end */
 #define GOODBYE_MS 1000            /* for workers and zygotes to leave */
 #define SPARE_FILES 64             /* descriptors beside those of workers */
 
@@ -44,7 +49,8 @@ typedef struct host {
   uv_loop_t loop;
   uv_async_t async;
   uv_timer_t timer;
-  uv_signal_t signals[7];
+  uv_timer_t look;        /* runs while handlers are being read */
+  uv_signal_t signals[7]; /* in the order of signals_heard */
   nsh_slots *slots;
   pid_t seed;
   nsh_brood brood;
@@ -55,7 +61,9 @@ typedef struct host {
   int code;               /* exit code */
   int64_t deadline;       /* of DRAINING, STOPPING, FINISHING */
   nsh_zygote *loading;    /* the generation being read; NULL: none */
+  int64_t loading_since;
   bool load_again;        /* HUP came meanwhile */
+  bool dropped;           /* 'loading' was killed, to begin anew */
   int64_t handlers;
   int64_t reload_at, reload_wait; /* after a zygote's death; 0: none due */
   bool keeper_gone;
@@ -177,17 +185,39 @@ static void check(host *h) {
 
 /* ---------------------------------------------------------------- reloading */
 
+/* What is being read when HUP comes may be old, and may never end. It has a
+** second, so that many HUPs in a row do not keep each other from being obeyed. */
+static void on_look(uv_timer_t *timer) {
+  host *h = timer->data;
+  int64_t seconds = (ns_mono_us() - h->loading_since) / NS_SECOND;
+  if (h->load_again) {
+    ns_log(NS_LOG_WARN, "load.restart", NS_FIELDS(ns_fi("seconds", seconds)));
+    h->dropped = true;
+    nsh_zygote_signal(h->loading, SIGKILL);
+  } else if (seconds == SLOW_S || (seconds > 0 && seconds % SLOW_AGAIN_S == 0))
+    ns_log(NS_LOG_WARN, "load.slow", NS_FIELDS(ns_fi("seconds", seconds)));
+}
+
 static void load(host *h) {
   if (h->loading != NULL) {
     h->load_again = true;
     return;
   }
-  h->load_again = false;
+  h->load_again = h->dropped = false;
   h->reload_at = 0;
   h->loading = nsh_brood_load(&h->brood);
-  if (h->loading == NULL)
+  h->loading_since = ns_mono_us();
+  if (h->loading != NULL)
+    uv_timer_start(&h->look, on_look, LOOK_MS, LOOK_MS);
+  else
     ns_log(NS_LOG_ERROR, "reload.refused",
            NS_FIELDS(ns_fs("why", "too many generations are still alive")));
+}
+
+/* It ended in some way. */
+static void loading_over(host *h) {
+  h->loading = NULL;
+  uv_timer_stop(&h->look);
 }
 
 static void load_later(host *h) {
@@ -201,13 +231,18 @@ static void on_loaded(void *arg, nsh_zygote *z, int64_t count,
                       ns_bytes names) {
   host *h = arg;
   nsh_zygote *old = h->table.zygote;
-  h->loading = NULL;
-  h->handlers = count;
+  loading_over(h);
   if (h->mode == OVER)
     return;
+  if (h->dropped) { /* it is about to die */
+    nsh_zygote_retire(z);
+    load(h);
+    return;
+  }
+  h->handlers = count;
   if (h->mode == LOADING) {
     h->table.zygote = z;
-    uv_stop(&h->loop);
+    uv_stop(&h->loop); /* a HUP that came meanwhile is obeyed by live() */
     return;
   }
   ns_log(NS_LOG_INFO, "reload.done", NS_FIELDS(ns_fi("handlers", count),
@@ -221,12 +256,22 @@ static void on_loaded(void *arg, nsh_zygote *z, int64_t count,
 }
 
 /* 'message' is absent when the process died without one. */
-static void on_failed(void *arg, nsh_zygote *z, ns_bytes message) {
+static void on_failed(void *arg, nsh_zygote *z, ns_bytes message, int status) {
   host *h = arg;
+  char how[96];
+  char text[160];
   (void)z;
-  if (message.p == NULL)
-    message = ns_str("the process that loads the handlers died");
-  h->loading = NULL;
+  loading_over(h);
+  if (h->dropped) {
+    load(h);
+    return;
+  }
+  if (message.p == NULL) {
+    nsh_life_describe(how, status);
+    snprintf(text, sizeof text, "the process that loads the handlers died: %s",
+             how);
+    message = ns_str(text);
+  }
   if (h->mode == LOADING) {
     complain(message.p, message.n);
     h->code = NSH_EXIT_CONFIG;
@@ -377,7 +422,7 @@ static void on_signal(uv_signal_t *handle, int sig) {
   host *h = handle->data;
   switch (sig) {
   case SIGHUP:
-    if (h->mode == RUNNING)
+    if (h->mode <= RUNNING)
       load(h);
     break;
   case SIGUSR1:
@@ -395,15 +440,33 @@ static void on_signal(uv_signal_t *handle, int sig) {
 
 /* ---------------------------------------------------------- birth and death */
 
-static const int signals_heard[] = {SIGTERM, SIGINT,  SIGQUIT, SIGHUP,
-                                    SIGUSR1, SIGTSTP, SIGCONT};
+/* The first EARLY of them are heard from the beginning; the others end a host
+** that has no jobs yet, as they end any program. */
+static const int signals_heard[] = {SIGHUP,  SIGUSR1, SIGTERM, SIGINT,
+                                    SIGQUIT, SIGTSTP, SIGCONT};
+#define EARLY 2
+#define HEARD (sizeof signals_heard / sizeof signals_heard[0])
 
-static void watch_signals(host *h) {
-  for (size_t i = 0; i < sizeof signals_heard / sizeof signals_heard[0]; i++) {
+/* Numbers 'from' to 'end' of the signals heard. */
+static void mask_signals(int how, size_t from, size_t end) {
+  sigset_t some;
+  sigemptyset(&some);
+  for (size_t i = from; i < end; i++)
+    sigaddset(&some, signals_heard[i]);
+  pthread_sigmask(how, &some, NULL);
+}
+
+void nsh_host_hold(void) {
+  mask_signals(SIG_BLOCK, 0, EARLY);
+}
+
+static void watch_signals(host *h, size_t from, size_t end) {
+  for (size_t i = from; i < end; i++) {
     uv_signal_init(&h->loop, &h->signals[i]);
     h->signals[i].data = h;
     uv_signal_start(&h->signals[i], on_signal, signals_heard[i]);
   }
+  mask_signals(SIG_UNBLOCK, from, end);
 }
 
 /* A socket per worker: as many descriptors as we may have. */
@@ -427,12 +490,16 @@ static void open_loop(host *h, int seed) {
   h->async.data = h;
   uv_timer_init(&h->loop, &h->timer);
   h->timer.data = h;
+  uv_timer_init(&h->loop, &h->look);
+  h->look.data = h;
   h->brood = (nsh_brood){.arg = h, .loaded = on_loaded, .failed = on_failed,
                          .forked = on_forked, .exited = on_exited,
-                         .died = on_died, .keeper_died = on_keeper_died};
+                         .died = on_died, .keeper_died = on_keeper_died,
+                         .seed_pid = h->seed};
   nsh_mail_init(&h->mail, notify, &h->async);
   nsh_table_init(&h->table, h->cfg, &h->mail, &h->loop, h->slots);
   nsh_brood_open(&h->brood, &h->loop, seed);
+  watch_signals(h, 0, EARLY);
 }
 
 static void close_handle(uv_handle_t *handle, void *arg) {
@@ -460,11 +527,26 @@ static void say_goodbye(host *h) {
 /* From here on nobody listens to signals; one that comes now must not end us in
 ** its default way, with a status that is not ours. */
 static void hold_signals(void) {
-  sigset_t held;
-  sigemptyset(&held);
-  for (size_t i = 0; i < sizeof signals_heard / sizeof signals_heard[0]; i++)
-    sigaddset(&held, signals_heard[i]);
-  pthread_sigmask(SIG_BLOCK, &held, NULL);
+  mask_signals(SIG_BLOCK, 0, HEARD);
+}
+
+/* The seed ends by itself when its socket is closed, unless it is stopped or
+** stuck: then its work is ours. */
+static void await_seed(host *h) {
+  int64_t end = ns_mono_us() + SEED_US;
+  int64_t pause = 200;
+  pid_t got;
+  while ((got = waitpid(h->seed, NULL, WNOHANG)) == 0 && ns_mono_us() < end) {
+    ns_sleep_us(pause);
+    pause = pause < 20000 ? pause * 2 : pause;
+  }
+  if (got != 0)
+    return;
+  ns_log(NS_LOG_ERROR, "seed.silent", NULL, 0);
+  if (h->brood.keeper_pid > 0)
+    nsh_sweep(h->brood.keeper_pid, NULL, 0);
+  kill(h->seed, SIGKILL);
+  waitpid(h->seed, NULL, 0);
 }
 
 /* Closing their sockets ends seed and keeper, and whoever is left below. */
@@ -477,7 +559,7 @@ static void close_loop(host *h) {
   uv_run(&h->loop, UV_RUN_DEFAULT);
   uv_loop_close(&h->loop);
   nsh_mail_free(&h->mail);
-  waitpid(h->seed, NULL, 0);
+  await_seed(h);
 }
 
 static ns_status start_dispatch(host *h, ns_err *err) {
@@ -501,7 +583,9 @@ static void live(host *h) {
     return;
   }
   h->mode = RUNNING;
-  watch_signals(h);
+  watch_signals(h, EARLY, HEARD);
+  if (h->load_again)
+    load(h);
   nsh_life_fill(&h->table);
   check(h);
   uv_run(&h->loop, UV_RUN_DEFAULT);

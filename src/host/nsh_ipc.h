@@ -39,6 +39,7 @@ typedef enum nsh_type {
   NSH_LOADERR,  /* they are not: a message */
   NSH_FORKED,   /* a child runs, or could not be started */
   NSH_EXITED,   /* a child has ended */
+  NSH_HEARD,    /* NSH_KILL was obeyed */
   NSH_TYPES
 } nsh_type;
 

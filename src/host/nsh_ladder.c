@@ -13,7 +13,7 @@
 static void log_start(const nsh_seat *s, const nsh_task *task) {
   static const char *const reasons[] = {
       [NSH_WHY_TIMEOUT] = "timeout", [NSH_WHY_LOST] = "the claim is lost",
-      [NSH_WHY_STOP] = "the host stops"};
+      [NSH_WHY_STOP] = "the host stops", [NSH_WHY_MEMORY] = "memory limit"};
   ns_log(NS_LOG_WARN, s->why == NSH_WHY_TIMEOUT ? "job.timeout" : "job.stop",
          NS_FIELDS(ns_fi("id", task->id), ns_fs("name", task->name->text),
                    ns_fi("pid", s->pid), ns_fs("why", reasons[s->why])));

@@ -44,6 +44,7 @@ void nsh_life_distrust(nsh_seat *s) {
   if (s->phase == NSH_UP)
     s->table->up--;
   s->phase = NSH_DOOMED;
+  s->blame = "what it wrote into its socket made no sense";
   if (s->pid > 0)
     nsh_life_kill(s, SIGKILL);
 }
@@ -101,8 +102,7 @@ void nsh_life_forked(nsh_table *t, uint32_t index, pid_t pid, int why) {
   nsh_table_hand_out(t);
 }
 
-/* "killed by signal 9 (Killed)", "exited with status 3" */
-static void describe(char out[96], int status) {
+void nsh_life_describe(char out[96], int status) {
   if (status < 0)
     snprintf(out, 96, "lost together with the process that forked it");
   else if (WIFSIGNALED(status))
@@ -112,23 +112,42 @@ static void describe(char out[96], int status) {
     snprintf(out, 96, "exited with status %d", WEXITSTATUS(status));
 }
 
+/* How a job failed that was killed to stop it: in its worker's words, if it
+** found any. */
+static ns_bytes failure_text(nsh_seat *s, char out[160]) {
+  const nsh_task *task = nsh_seat_task(s, 0);
+  ns_bytes said = nsh_slot_said(s->slot, task->seq);
+  if (said.p != NULL)
+    return said;
+  if (s->why == NSH_WHY_MEMORY)
+    return ns_str("memory limit");
+  snprintf(out, 160, "timeout after %g s", (double)task->timeout / 1e6);
+  return ns_str(out);
+}
+
+/* How a job crashed. */
+static ns_bytes crash_text(const nsh_seat *s, int status, char out[160]) {
+  char how[96];
+  nsh_life_describe(how, status);
+  if (s->blame != NULL && status >= 0 && WIFSIGNALED(status) &&
+      WTERMSIG(status) == SIGKILL)
+    snprintf(out, 160, "worker killed by the host: %s", s->blame);
+  else
+    snprintf(out, 160, "worker %s", how);
+  return ns_str(out);
+}
+
 /* The verdict of the job that was running when its worker died: by our hand, by
 ** its own fault, or by that of another ('status' SOMEBODYS_FAULT). */
 static void end_running(nsh_seat *s, int64_t since, int status) {
-  char how[96];
   char text[160];
-  nsh_task *task = nsh_seat_task(s, 0);
   int64_t micros = ns_mono_us() - since;
   nsh_why why = nsh_ladder_killed(s) ? s->why : NSH_WHY_NONE;
-  describe(how, status);
-  snprintf(text, sizeof text, "worker %s", how);
-  if (why == NSH_WHY_TIMEOUT) {
-    snprintf(text, sizeof text, "timeout after %g s",
-             (double)task->timeout / 1e6);
-    nsh_intake_end(s, NS_FAIL, micros, ns_str(text));
-  } else if (why == NSH_WHY_NONE)
+  if (why == NSH_WHY_TIMEOUT || why == NSH_WHY_MEMORY)
+    nsh_intake_end(s, NS_FAIL, micros, failure_text(s, text));
+  else if (why == NSH_WHY_NONE)
     nsh_intake_end(s, status == SOMEBODYS_FAULT ? NS_LOST : NS_CRASH, micros,
-                   ns_str(text));
+                   crash_text(s, status, text));
   else
     nsh_intake_end(s, NS_RELEASE, micros, NS_NONE);
 }
@@ -150,7 +169,7 @@ static void mourn(nsh_seat *s, int status) {
   int64_t now = ns_mono_us();
   int64_t delay;
   char how[96];
-  describe(how, status);
+  nsh_life_describe(how, status);
   ns_log(NS_LOG_WARN, "worker.died",
          NS_FIELDS(ns_fi("pid", s->pid), ns_fs("how", how)));
   nsh_storm_crash(&t->storm, now);
@@ -196,6 +215,7 @@ void nsh_life_orphaned(nsh_table *t, nsh_zygote *z) {
       if (t->seats[i].phase == NSH_UP)
         t->up--;
       t->seats[i].phase = NSH_DOOMED; /* one death is logged, not all */
-      bury(&t->seats[i], running > 1 ? SOMEBODYS_FAULT : OWN_FAULT);
+      bury(&t->seats[i], running > 1 || z->condemned ? SOMEBODYS_FAULT
+                                                     : OWN_FAULT);
     }
 }

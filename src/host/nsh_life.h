@@ -27,6 +27,10 @@ void nsh_life_resigned(nsh_seat *s);
 /* Of nsh_seat.c: a worker that is not to be believed any more. */
 void nsh_life_distrust(nsh_seat *s);
 
+/* "killed by signal 9 (Killed)", "exited with status 3"; of a status as wait
+** gives it, or negative: it died with its parent. */
+void nsh_life_describe(char out[96], int status);
+
 /* ------------------------------------------------------------------ orders */
 
 /* Forks where nobody sits, if it is time. */

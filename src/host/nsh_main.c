@@ -7,6 +7,7 @@
 #include <lua.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "nsh_confine.h"
@@ -66,6 +67,8 @@ int main(int argc, char **argv) {
   lua_State *L;
   nsh_no_core();
   open_streams();
+  if (argc > 1 && strcmp(argv[1], "work") == 0)
+    nsh_host_hold();
   L = nsh_secrets_hide(argc, argv) ? nsh_lua_new() : NULL;
   if (L == NULL) {
     fprintf(stderr, "nightshift: not enough memory\n");

@@ -98,6 +98,7 @@ static void do_fork(home *h, uint32_t index, int fd) {
 static void do_kill(home *h, uint32_t index, int sig) {
   if (index < h->n->max && h->pids[index] > 0)
     kill(h->pids[index], sig);
+  tell(h, NSH_HEARD, index, 0, 0);
 }
 
 /* One command; false: the host is gone. */

@@ -1,6 +1,7 @@
 /*
 ** A process that forks children on command, reaps them and passes signals on
-** to them. The seed, the keepers and the zygotes are such processes.
+** to them. The seed, the keepers and the zygotes are such processes. Each
+** command is answered with one report, so that a silence can be told.
 **
 ** Invariants: a child is named by its index, never by its process id, and a
 ** signal goes only to a child that has not been reaped, so it can never hit a

@@ -50,6 +50,9 @@ void nsh_peer_read(nsh_peer *p) {
          (got = nsh_ctl_receive(p->ctl, bytes, &f, &fd, false)) > 0) {
     if (fd >= 0)
       close(fd); /* nobody sends us one */
+    p->silence = 0;
+    if (p->asked > 0 && (f.type == NSH_FORKED || f.type == NSH_HEARD))
+      p->asked--;
     p->frame(p->arg, &f);
   }
   if (p->ctl < 0 || p->gone || got < 0)
@@ -85,9 +88,15 @@ void nsh_peer_send(nsh_peer *p, nsh_type type, uint32_t index, int64_t arg,
     return;
   }
   nsh_must(ns_grow(&p->queue, &p->cap, p->n + 1, sizeof *p->queue));
+  if (p->asked++ == 0)
+    p->silence = 0;
   p->queue[p->n++] = (nsh_command){type, index, arg, fd};
   if (p->n == 1)
     flush(p);
+}
+
+bool nsh_peer_owes(const nsh_peer *p) {
+  return p->ctl >= 0 && !p->gone && p->asked > 0;
 }
 
 void nsh_peer_close(nsh_peer *p) {

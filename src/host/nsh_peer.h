@@ -24,6 +24,8 @@ typedef struct nsh_peer {
   nsh_command *queue;
   size_t n, cap;
   bool gone;       /* the end was seen */
+  size_t asked;    /* commands that were not answered yet */
+  int64_t silence; /* µs of waiting since the last frame; its owner counts */
   void (*frame)(void *arg, nsh_frame *f);
   void (*end)(void *arg); /* once, when the peer is gone; may be NULL */
   void *arg;
@@ -38,6 +40,9 @@ void nsh_peer_send(nsh_peer *p, nsh_type type, uint32_t index, int64_t arg,
 
 /* Reads what there is, now; the callbacks run. */
 void nsh_peer_read(nsh_peer *p);
+
+/* Does the peer owe an answer? */
+bool nsh_peer_owes(const nsh_peer *p);
 
 /* Closes; safe to repeat, and inside a callback. */
 void nsh_peer_close(nsh_peer *p);

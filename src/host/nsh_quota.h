@@ -11,12 +11,21 @@
 #include <lua.h>
 
 #include "ns_buf.h"
+#include "nsh_slot.h"
 
-/* From now on the state may grow by 'bytes'. [-0, +0, -] */
-void nsh_quota_begin(lua_State *L, int64_t bytes);
+/* From now on, in job 'seq', the state may grow by 'bytes'. When it is over,
+** 'slot' says so at once, for the handler may go on. [-0, +0, -] */
+void nsh_quota_begin(lua_State *L, int64_t bytes, nsh_slot *slot, uint32_t seq);
+
+/* A new job begins, with a quota or without. */
+void nsh_quota_forget(void);
 
 /* Lifts it. True: it was hit since it began. Safe to repeat. [-0, +0, -] */
 bool nsh_quota_end(lua_State *L);
+
+/* Did the job, whose quota may be lifted already, fail of a refusal, when
+** 'error' is how it failed? */
+bool nsh_quota_blamed(ns_bytes error);
 
 /* "memory limit of 64 MiB" */
 ns_bytes nsh_quota_text(void);

@@ -192,6 +192,7 @@ bool nsh_seat_fork(nsh_seat *s, nsh_zygote *z) {
   s->fd = pair[0];
   s->eof = s->forced = false;
   s->eof_at = 0;
+  s->blame = NULL;
   s->rung = NSH_CALM;
   s->why = NSH_WHY_NONE;
   s->next_seq = 0;

@@ -53,6 +53,7 @@ typedef struct nsh_seat {
   bool eof;          /* the worker's end is closed */
   int64_t eof_at;    /* when that was seen; 0: not yet */
   bool forced;       /* SIGKILL was sent */
+  const char *blame; /* why, if that was the worker's fault; static */
   nsh_rung rung;     /* of the running job */
   nsh_why why;       /* it is to stop */
   int64_t step;      /* µs this rung is given */

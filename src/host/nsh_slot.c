@@ -42,6 +42,8 @@ void nsh_slot_reset(nsh_slot *s) {
   atomic_store(&s->sent, 0);
   atomic_store(&s->lost, 0);
   atomic_store(&s->told, 0);
+  atomic_store(&s->over, 0);
+  atomic_store(&s->said, 0);
   atomic_store(&s->unsent, 0);
 }
 
@@ -80,6 +82,23 @@ void nsh_slot_tell(nsh_slot *s, uint32_t seq, nsh_why why) {
 nsh_why nsh_slot_told(nsh_slot *s, uint32_t seq) {
   return atomic_load(&s->told) == seq + 1 ? (nsh_why)atomic_load(&s->why)
                                           : NSH_WHY_NONE;
+}
+
+void nsh_slot_say(nsh_slot *s, uint32_t seq, const char *text) {
+  size_t n = strnlen(text, NSH_SAID - 1);
+  atomic_store(&s->said, 0);
+  memcpy(s->text, text, n);
+  s->text[n] = '\0';
+  atomic_store(&s->said, seq + 1);
+}
+
+/* The memory was a handler's to write to: nothing about it is taken for sure. */
+ns_bytes nsh_slot_said(nsh_slot *s, uint32_t seq) {
+  ns_bytes text = {s->text, strnlen(s->text, NSH_SAID)};
+  if (atomic_load(&s->said) != seq + 1 || text.n == NSH_SAID ||
+      !ns_utf8_valid(text))
+    return NS_NONE;
+  return text;
 }
 
 void nsh_slot_sent(nsh_slot *s) {

@@ -8,7 +8,8 @@
 ** one of them. The outbox holds verdict frames the worker has not sent yet;
 ** the host reads it after the worker's death, so no finished job is forgotten.
 ** 'told' and 'lost' tell a running handler that it is to stop and that its
-** claim is gone.
+** claim is gone. 'text' says how the running job fails, should its worker have
+** to be killed before it can report that itself.
 **
 ** Invariant: jobs have ascending numbers; those below gate.next were started
 ** or taken back; those from gate.next to gate.end may be started.
@@ -23,7 +24,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define NSH_OUTBOX 8152 /* bytes of verdicts that may wait */
+#include "ns_buf.h"
+
+#define NSH_OUTBOX 8144 /* bytes of verdicts that may wait */
+#define NSH_SAID 4096   /* bytes of a text, with its zero */
 #define NSH_HALT_SIGNAL SIGUSR2 /* from zygote to worker: nsh_halt.h */
 
 /* Why a job is to stop. */
@@ -31,7 +35,8 @@ typedef enum nsh_why {
   NSH_WHY_NONE,
   NSH_WHY_TIMEOUT, /* it runs too long: it fails */
   NSH_WHY_LOST,    /* its claim is gone: nobody wants to know how it ends */
-  NSH_WHY_STOP     /* the host stops: it is given back */
+  NSH_WHY_STOP,    /* the host stops: it is given back */
+  NSH_WHY_MEMORY   /* it is over its memory limit and goes on: it fails */
 } nsh_why;
 
 typedef struct nsh_slot {
@@ -43,7 +48,10 @@ typedef struct nsh_slot {
   _Atomic uint32_t why;        /* nsh_why; stored before 'told' */
   _Atomic uint32_t unsent;     /* bytes in 'out' */
   _Atomic uint32_t sent;       /* how often the outbox has been emptied */
+  _Atomic uint32_t over;       /* number of the job over its memory limit, + 1 */
+  _Atomic uint32_t said;       /* number of the job that 'text' is about, + 1 */
   char out[NSH_OUTBOX];
+  char text[NSH_SAID];         /* UTF-8 */
 } nsh_slot;
 
 /* All slots of a host. */
@@ -84,6 +92,13 @@ void nsh_slot_tell(nsh_slot *s, uint32_t seq, nsh_why why);
 
 /* Worker: why job 'seq' is to stop; NONE: it may go on. */
 nsh_why nsh_slot_told(nsh_slot *s, uint32_t seq);
+
+/* Worker: how job 'seq' fails if it has to be killed. */
+void nsh_slot_say(nsh_slot *s, uint32_t seq, const char *text);
+
+/* Host, after the worker's death: what it said of job 'seq'; absent: nothing.
+** Borrowed until the slot is used again. */
+ns_bytes nsh_slot_said(nsh_slot *s, uint32_t seq);
 
 /* Worker: the outbox has been sent. */
 void nsh_slot_sent(nsh_slot *s);

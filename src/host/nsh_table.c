@@ -22,6 +22,7 @@
 #define STUCK_US 20000          /* a job behind one this old is taken back */
 #define EOF_US NS_SECOND        /* a worker that only closed its socket */
 #define DEAF_US (10 * NS_SECOND) /* a worker that does not start what it has */
+#define MOMENT_US (NS_SECOND / 2) /* the backlog waits so long for a worker */
 #define TICK_FINE 20000         /* period while somebody works */
 #define TICK_COARSE 100000      /* with many workers */
 #define FINE_SEATS 256
@@ -57,6 +58,17 @@ static nsh_seat *unlist(nsh_table *t) {
 }
 
 /* ------------------------------------------------------------- handing out */
+
+/* Workers die one after the other: something that was claimed kills them. */
+static bool storming(const nsh_table *t) {
+  return nsh_storm_delay(&t->storm) > 0;
+}
+
+/* How many jobs a seat may have. In a storm nothing is sent behind a job that
+** may kill its worker. */
+static uint32_t window(const nsh_table *t) {
+  return storming(t) ? 1 : nsh_pace_window(&t->pace);
+}
 
 /* The mailbox is locked. */
 static void set_target(nsh_table *t) {
@@ -98,20 +110,20 @@ void nsh_table_retarget(nsh_table *t) {
 
 /* Jobs are spread evenly: first one share for each seat with room. */
 void nsh_table_hand_out(nsh_table *t) {
-  uint32_t window = nsh_pace_window(&t->pace);
+  uint32_t most = window(t);
   nsh_seat *s;
   if (t->backlog > 0 && !nsh_slots_valid(t->slots, ns_mono_us()))
     return; /* the backlog may be others' by now */
   while (t->backlog > 0 && !t->quiet && t->nroom > 0) {
     size_t share = (t->backlog + t->nroom - 1) / t->nroom;
     s = unlist(t);
-    if (s->phase != NSH_UP || s->rung != NSH_CALM || s->n >= window)
+    if (s->phase != NSH_UP || s->rung != NSH_CALM || s->n >= most)
       continue; /* listed again when it is heard of */
-    while (share-- > 0 && s->n < window && t->backlog > 0)
+    while (share-- > 0 && s->n < most && t->backlog > 0)
       give(t, s);
     nsh_slot_allow(s->slot, s->next_seq);
     nsh_seat_flush(s);
-    if (s->n < window)
+    if (s->n < most)
       nsh_table_list(s, false);
   }
 }
@@ -131,10 +143,32 @@ static void release_backlog(nsh_table *t) {
 
 /* --------------------------------------------------------- from the mailbox */
 
+/* Claimed jobs come queue by queue, oldest first, so those that kill workers
+** may stand together before all others, and would take every worker that is
+** forked. In a storm a load is shuffled, and what has crashed before goes to
+** its end: the first job that is done ends the storm. */
+static void mix(ns_jobs *jobs) {
+  size_t clean = 0;
+  for (size_t i = jobs->n; i > 1; i--) {
+    size_t k = (size_t)(ns_random() % i);
+    ns_job job = jobs->items[i - 1];
+    jobs->items[i - 1] = jobs->items[k];
+    jobs->items[k] = job;
+  }
+  for (size_t i = 0; i < jobs->n; i++)
+    if (jobs->items[i].crashes == 0) {
+      ns_job job = jobs->items[clean];
+      jobs->items[clean++] = jobs->items[i];
+      jobs->items[i] = job;
+    }
+}
+
 static void take_loads(nsh_table *t) {
   nsh_mail *m = t->mail;
   for (nsh_load *load = m->loads; load != NULL; load = load->next) {
     t->backlog += load->jobs.n;
+    if (storming(t))
+      mix(&load->jobs);
     for (size_t i = 0; i < load->jobs.n; i++)
       nsh_pace_claimed(&t->pace, load->jobs.items[i].payload.n);
   }
@@ -209,7 +243,7 @@ void nsh_table_heard(nsh_seat *s) {
   nsh_table *t = s->table;
   if (s->eof && s->eof_at == 0)
     s->eof_at = ns_mono_us();
-  if (s->phase == NSH_UP && s->n * 2 <= nsh_pace_window(&t->pace))
+  if (s->phase == NSH_UP && s->n * 2 <= window(t))
     nsh_table_list(s, s->n == 0);
   nsh_table_retarget(t);
   nsh_table_hand_out(t);
@@ -219,8 +253,10 @@ void nsh_table_heard(nsh_seat *s) {
 
 /* A worker that closed its socket and does not go. */
 static void hurry(nsh_seat *s, int64_t now) {
-  if (!s->forced && s->pid > 0 && now - s->eof_at > EOF_US)
-    nsh_life_kill(s, SIGKILL);
+  if (s->forced || s->pid == 0 || now - s->eof_at <= EOF_US)
+    return;
+  s->blame = "it closed its socket";
+  nsh_life_kill(s, SIGKILL);
 }
 
 static void look(nsh_seat *s, int64_t now) {
@@ -235,6 +271,8 @@ static void look(nsh_seat *s, int64_t now) {
     timeout = nsh_seat_task(s, 0)->timeout;
     if (timeout > 0 && now - since > timeout)
       nsh_ladder_start(s, NSH_WHY_TIMEOUT, NSH_STEP);
+    if (atomic_load(&s->slot->over) == nsh_seat_task(s, 0)->seq + 1)
+      nsh_ladder_start(s, NSH_WHY_MEMORY, NSH_STEP);
     if (s->n > 1 && now - since > STUCK_US)
       t->busy -= nsh_seat_recall(s);
     if (nsh_intake_due(s, since, now))
@@ -265,6 +303,18 @@ static void replace(nsh_seat *s) {
   nsh_life_kill(s, SIGKILL);
 }
 
+/* Nobody is there to start the backlog, and nobody will be for a moment: others
+** may have it. */
+static bool stranded(nsh_table *t, int64_t now) {
+  if (t->up > 0 || t->backlog == 0) {
+    t->down_at = 0;
+    return false;
+  }
+  if (t->down_at == 0)
+    t->down_at = now;
+  return t->fork_at - now > MOMENT_US || now - t->down_at > MOMENT_US;
+}
+
 void nsh_table_tick(nsh_table *t, int64_t now) {
   for (size_t i = 0; i < t->nseats; i++) {
     nsh_seat *s = &t->seats[i];
@@ -276,6 +326,11 @@ void nsh_table_tick(nsh_table *t, int64_t now) {
       hurry(s, now);
     if (deaf(s, now))
       replace(s);
+  }
+  if (stranded(t, now)) {
+    nsh_mail_lock(t->mail);
+    release_backlog(t);
+    nsh_mail_unlock(t->mail);
   }
   nsh_life_fill(t);
   nsh_table_hand_out(t);

@@ -42,6 +42,7 @@ typedef struct nsh_table {
   nsh_pace pace;
   nsh_storm storm;
   int64_t fork_at;      /* no fork before */
+  int64_t down_at;      /* no worker is up for the backlog since; 0: not so */
   bool quiet;           /* claim nothing, hand nothing out: SIGTSTP */
   bool closing;         /* for good */
   nsh_wanter *wanters;  /* first come first served */

@@ -41,6 +41,7 @@ static struct {
   nsh_slots *slots;
   nsh_slot *slot;
   int fd;
+  pid_t pid;          /* a handler may fork: its child is not the worker */
   int begin, run;     /* references */
   int64_t max_json;
   ns_buf in;          /* received */
@@ -66,6 +67,12 @@ static void leave(int status) __attribute__((noreturn));
 static void leave(int status) {
   fflush(stdout);
   _exit(status);
+}
+
+/* A child that a handler forked has our socket and our memory, and no say in
+** how the job ends. */
+static bool forked(void) {
+  return getpid() != w.pid;
 }
 
 static void send_all(const char *p, size_t n) {
@@ -162,6 +169,8 @@ static int lost(lua_State *L) {
 static void need_job(lua_State *L) {
   if (!w.running)
     luaL_error(L, "no job is running");
+  if (forked())
+    luaL_error(L, "a forked child cannot speak for the job");
 }
 
 static bool held(void) {
@@ -284,7 +293,7 @@ static int api_take_id(lua_State *L) {
 
 /* quota(bytes): what the running job may use. */
 static int api_quota(lua_State *L) {
-  nsh_quota_begin(w.L, luaL_checkinteger(L, 1));
+  nsh_quota_begin(w.L, luaL_checkinteger(L, 1), w.slot, w.seq);
   return 0;
 }
 
@@ -360,6 +369,11 @@ static void report_verdict(lua_State *L) {
     report_failure(ns_str(err.message));
     return;
   }
+  if (box->verdict.kind == NS_FAIL && nsh_quota_blamed(box->verdict.error)) {
+    nsl_unbox(box);
+    w.over = true; /* reported as such */
+    return;
+  }
   r = ending(box->verdict.kind);
   r.delay = box->verdict.delay;
   r.result = box->verdict.result;
@@ -398,6 +412,8 @@ static int run(lua_State *L) {
   nsl_pushjob(L, &o->job);
   w.running = true;
   lua_call(L, 1, 3); /* stack: order; result; verdict; spent */
+  if (forked())
+    leave(lua_isnil(L, 3) ? 0 : 1);
   w.running = false;
   w.ended = ns_mono_us();
   w.spent = lua_toboolean(L, 4) || (!lua_isnil(L, 3) && !files_left());
@@ -416,24 +432,27 @@ static int run(lua_State *L) {
 ** has broken what our own code needs. Such a worker is replaced. */
 static void run_protected(const nsh_order *o) {
   lua_State *L = w.L;
+  const char *error;
   bool ok;
   nsh_why why;
   w.over = w.spent = false;
+  nsh_quota_forget();
   lua_pushcfunction(L, run);
   lua_pushlightuserdata(L, (void *)(uintptr_t)o);
   nsh_halt_begin(o->seq, o->job.timeout);
   ok = lua_pcall(L, 1, 0, 0) == LUA_OK;
+  if (forked())
+    leave(1);
   why = nsh_halt_end();
-  w.over = nsh_quota_end(L) || w.over;
+  error = ok ? NULL : lua_tostring(L, -1);
+  w.over = nsh_quota_end(L) || w.over || nsh_quota_blamed(ns_str(error));
   w.spent = w.spent || w.over || !ok;
   if (w.over)
     report_failure(nsh_quota_text());
   else if (why != NSH_WHY_NONE)
     report_stopped(why);
-  else if (!ok) {
-    const char *text = lua_tostring(L, -1);
-    report_failure(ns_str(text != NULL ? text : "the job could not be run"));
-  }
+  else if (!ok)
+    report_failure(ns_str(error != NULL ? error : "the job could not be run"));
   w.running = false;
   lua_settop(L, 0);
 }
@@ -514,6 +533,7 @@ static void set_up(const nsh_worker_setup *s, uint32_t index, int fd) {
   w.slots = s->slots;
   w.slot = &s->slots->slot[index];
   w.fd = fd;
+  w.pid = getpid();
   w.max_json = s->cfg->db.max_payload > 0 ? s->cfg->db.max_payload
                                           : NS_MAX_PAYLOAD;
 }

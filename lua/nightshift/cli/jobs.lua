@@ -146,7 +146,10 @@ end
 local function show_attempt(attempt)
   output.line(("\nrun %d %s at %s"):format(attempt.run, attempt.kind, output.time(attempt.ended)))
   if attempt.error then output.line("  " .. (output.safe(attempt.error):gsub("\n", "\n  "))) end
-  if attempt.log then output.line("  log:\n    " .. (output.safe(attempt.log):gsub("\n", "\n    "))) end
+  if attempt.log then
+    local log = output.safe(attempt.log):gsub("\n$", "") -- each of its lines ends with one
+    output.line("  log:\n    " .. (log:gsub("\n", "\n    ")))
+  end
 end
 
 local function show_text(info)
