@@ -253,11 +253,13 @@ static unsigned seconds(int64_t us) {
   return (unsigned)((us + NS_SECOND - 1) / NS_SECOND);
 }
 
-/* How long a reply may take; 0: for ever. */
+/* How long a reply may take; 0: for ever. A wait for a lock, which is a second at
+** least, has to end before. */
 static unsigned read_seconds(const ns_config *cfg) {
-  return cfg->read_timeout > 0 ? seconds(cfg->read_timeout)
-         : cfg->host_session   ? seconds(HOST_READ)
-                               : 0;
+  unsigned asked = seconds(cfg->read_timeout);
+  if (cfg->read_timeout <= 0)
+    return cfg->host_session ? seconds(HOST_READ) : 0;
+  return asked < 2 ? 2 : asked;
 }
 
 static void set_timeouts(MYSQL *my, const ns_config *cfg) {
