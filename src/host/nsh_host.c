@@ -354,14 +354,17 @@ static void on_timer(uv_timer_t *timer) {
 /* The timer runs only while there is something to look after. */
 static void arm(host *h, int64_t now) {
   int64_t wait = nsh_table_next(&h->table, now);
+  uint64_t ms;
   if (h->reload_at > 0 && (wait < 0 || h->reload_at - now < wait))
     wait = h->reload_at - now;
   if (h->mode >= DRAINING && (wait < 0 || h->deadline - now < wait))
     wait = h->deadline - now;
+  ms = wait > 0 ? (uint64_t)(wait + 999) / 1000 : 0;
   if (wait < 0)
     uv_timer_stop(&h->timer);
-  else if (!uv_is_active((uv_handle_t *)&h->timer))
-    uv_timer_start(&h->timer, on_timer, (uint64_t)(wait + 999) / 1000, 0);
+  else if (!uv_is_active((uv_handle_t *)&h->timer) ||
+           uv_timer_get_due_in(&h->timer) > ms) /* a load came meanwhile */
+    uv_timer_start(&h->timer, on_timer, ms, 0);
 }
 
 static void on_async(uv_async_t *async) {
