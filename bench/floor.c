@@ -320,7 +320,8 @@ static void empty_tables(void) {
     snprintf(sql, sizeof sql, "TRUNCATE nightshift_%s", tables[i]);
     query(sql);
   }
-  query("INSERT INTO nightshift_ready VALUES (1, 155, " LANE_END ", 0, 0)");
+  query("INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)"
+        " VALUES (1, 155, " LANE_END ", 0, 0)");
 }
 
 static void connect_to(const char *socket, const char *database) {
