@@ -77,11 +77,19 @@ static void *thread(void *arg) {
   nsh_mail *m = l->mail;
   ns_err err;
   unsigned why;
+  bool failed = false; /* the last time */
   while (armed(l)) {
     if (ns_listen(l->listener, l->queues, l->nqueues, l->newest, l->holder,
-                  WAIT, &why, &err) != NS_OK)
-      pause_us(m, ns_jitter(RETRY, 1.0)); /* not all hosts at once */
-    else if (why != 0)
+                  WAIT, &why, &err) != NS_OK) {
+      wake(m, NS_WOKE_WORK); /* the dispatcher looks what there is, and for the
+                             ** server, and arms us again when it is back */
+      if (failed)
+        pause_us(m, ns_jitter(RETRY, 1.0)); /* not all hosts at once */
+      failed = true;
+      continue;
+    }
+    failed = false;
+    if (why != 0)
       wake(m, why);
     if (why != 0 && !(why & NS_WOKE_WORK))
       pause_us(m, TOLD_STEP); /* until it has been seen to */
