@@ -74,7 +74,7 @@ typedef struct ns_config {
   bool host_session;    /* wait_timeout=30: the caller pings every 10 s */
   /* A holder that must not give up asks this between attempts to reconnect;
   ** NULL: one reconnect, then NS_EGONE. */
-  bool (*keep_trying)(void *arg);
+  bool (*keep_trying)(void *arg, const ns_err *why);
   void *keep_trying_arg;
 } ns_config;
 

@@ -232,7 +232,7 @@ static ns_status reconnect(ns_db *db, ns_err *err) {
   db->count.reconnects++;
   while ((st = connect_anyhow(db, err)) == NS_EGONE &&
          db->cfg.keep_trying != NULL &&
-         db->cfg.keep_trying(db->cfg.keep_trying_arg))
+         db->cfg.keep_trying(db->cfg.keep_trying_arg, err))
     pause_up_to(&pause, ns_mono_us() < soon ? RETRY_SOON : RETRY_LONGEST);
   return st;
 }
@@ -569,7 +569,7 @@ ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err) {
       if (!ns_link_dead(db->link)) /* read-only: wait for it to end */
         pause_up_to(&rest, RETRY_LONGEST);
       if (db->cfg.keep_trying == NULL ||
-          db->cfg.keep_trying(db->cfg.keep_trying_arg))
+          db->cfg.keep_trying(db->cfg.keep_trying_arg, err))
         continue;
     }
     if (st != NS_EBUSY || !ns_link_retryable(err))

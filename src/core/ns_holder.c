@@ -250,7 +250,7 @@ static void leave_table(ns_db *db) {
 
 void ns_holder_leave(ns_db *db) {
   ns_err err;
-  bool (*keep)(void *) = db->cfg.keep_trying;
+  bool (*keep)(void *, const ns_err *) = db->cfg.keep_trying;
   if (db->holder == 0)
     return;
   db->cfg.keep_trying = NULL; /* closing waits for no server */

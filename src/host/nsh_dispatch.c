@@ -563,12 +563,12 @@ static void *thread(void *arg) {
 }
 
 /* The core asks this between attempts to reconnect; any thread of ours. */
-static bool keep_trying(void *arg) {
+static bool keep_trying(void *arg, const ns_err *why) {
   nsh_dispatch *d = arg;
   if (!atomic_load(&d->opened) || atomic_load(&d->mail->give_up))
     return false;
   if (!atomic_exchange(&d->mail->away, true))
-    ns_log(NS_LOG_WARN, "db.lost", NULL, 0);
+    ns_log(NS_LOG_WARN, "db.lost", NS_FIELDS(ns_fs("why", why->message)));
   return true;
 }
 
