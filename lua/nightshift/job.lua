@@ -13,7 +13,7 @@ local options = require "nightshift.options"
 local raise = options.raise
 
 ---@class nightshift.Verdict
----@field kind "ack"|"fail"|"again"|"discard"|"release"
+---@field kind "ack"|"fail"|"again"|"discard"|"release"|"wait"
 ---@field result any of ack
 ---@field error string? of fail and discard
 ---@field state any of again
@@ -136,6 +136,19 @@ function methods:again(delay, state)
   end
   if delay == nil and self._pace then delay = self._pace(self) end
   return settle(self, { kind = "again", delay = delay, state = state })
+end
+
+local WAIT = { on_fail = options.one_of("fail", "continue"), state = function(value) return value end }
+
+--- Parks the job, without a worker, until all its children have ended; then it
+-- runs again, with `job.phase` one higher and `job:results()`. When a child
+-- fails it is dead (reason "child failed"), unless `on_fail` is "continue".
+-- Children of this run may be claimed at once.
+---@param opts {on_fail: string?, state: any}?
+function methods:wait(opts)
+  own(self, "wait")
+  local given = options.read("wait", opts, WAIT)
+  return settle(self, { kind = "wait", go_on = given.on_fail == "continue" and 1 or 0, state = given.state })
 end
 
 --- Gives the job up at once: dead, whatever attempts are left.

@@ -10,7 +10,7 @@ VALUES (?, ?, ?, {now}, ?, ?, ?)
 -- Params: [id,…] of jobs that have ended. Key: PRIMARY of edge by on_id, then
 -- PRIMARY of job; locks the dependents' job rows.
 SELECT STRAIGHT_JOIN e.on_id, e.job_id, j.id, j.queue_id, j.rank, j.run, j.unmet,
-  j.due, j.on_fail, j.ukey, {now} AS now
+  j.due, j.on_fail, j.ukey, {now} AS now, j.waits
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
 JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
 LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id
@@ -73,8 +73,16 @@ FOR UPDATE SKIP LOCKED
 
 -- name: settle_met
 -- Array-bound. Params: how many edges were met, job. Key: PRIMARY of job,
--- locked by settle_dependents.
-UPDATE nightshift_job SET unmet = unmet - ? WHERE id = ?
+-- locked by settle_dependents. Who waits for nobody any more is not parked.
+UPDATE nightshift_job SET unmet = unmet - ?, waits = IF(unmet = 0, NULL, waits)
+WHERE id = ?
+
+-- name: settle_parked
+-- Params: what a failed child means, how many live, state (NULL keeps it), job.
+-- Key: PRIMARY, locked by settle_lock.
+UPDATE nightshift_job SET run = run + 1, phase = phase + 1, lost = 0, missed = 0,
+  missing_since = NULL, waits = ?, unmet = ?, state = COALESCE(?, state)
+WHERE id = ?
 
 -- name: settle_renew
 -- Params: microseconds from now, lease. Key: PRIMARY of expiry.

@@ -32,7 +32,7 @@
 #include "../base/ns_err.h"
 
 #define NS_VERSION "0.1.0"
-#define NS_SCHEMA_VERSION 5
+#define NS_SCHEMA_VERSION 6
 
 /* Limits and defaults; the one place they are written. */
 #define NS_MAX_QUEUE 64              /* bytes of a queue name */
@@ -147,7 +147,10 @@ typedef struct ns_push {
   int64_t timeout;   /* µs of wall time per run */
   int64_t deadline;  /* µs from now after which a poll is dead; -1: none */
   ns_bytes unique;   /* key that at most one live job of the queue has */
-  int64_t parent;    /* 0: none */
+  int64_t parent;    /* a live job; 0: none */
+  ns_bytes after;    /* "[id,…]" of jobs to wait for; absent: none */
+  int64_t on_fail_run; /* when one of them fails: 1: run all the same, 0: be
+                       ** cancelled */
 } ns_push;
 
 /* A push with every default; 'name' and 'payload' are borrowed. */
@@ -184,6 +187,7 @@ typedef struct ns_job {
   int64_t max_attempts, max_polls;  /* max_polls -1: unlimited */
   int64_t priority;        /* as it is now, after decay */
   int64_t parent, root;    /* 0: none */
+  int64_t phase;           /* how often it was parked to wait for its children */
   int64_t created, due;
   int64_t deadline;        /* 0: none */
   int64_t timeout;         /* µs */
@@ -206,6 +210,7 @@ typedef enum ns_kind {
   NS_AGAIN,    /* not yet; come back after delay, with state */
   NS_DISCARD,  /* dead at once; error holds the reason */
   NS_RELEASE,  /* given back untouched: no budget, no priority lost */
+  NS_WAIT,     /* parked until its children have ended, then run again */
   NS_CRASH,    /* the worker died: retried at once, or dead as poison */
   NS_MISSING,  /* no handler of this name here; error lists the known ones */
   NS_LOST      /* its holder died, or its worker by another job's fault */
@@ -220,7 +225,8 @@ typedef struct ns_verdict {
   ns_bytes state;    /* AGAIN: JSON text; absent keeps the last one */
   ns_bytes log;      /* last log lines, kept with a failed attempt */
   int64_t delay;     /* FAIL, AGAIN: µs; -1: the job's backoff */
-  ns_push *children; /* ACK: claimable now; AGAIN: wait for the parent's
+  int64_t go_on;     /* WAIT: when a child fails: 1: run all the same, 0: dead */
+  ns_push *children; /* ACK, WAIT: claimable now; AGAIN: wait for the parent's
                      ** done; otherwise dropped. ids already taken */
   size_t nchildren;
   ns_status status;  /* out: NS_OK, NS_ESTALE, or why this one was refused */

@@ -8,6 +8,7 @@
 */
 #include "ns_finish.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -95,7 +96,10 @@ static ns_status delete_jobs(ns_db *db, const ns_end *ends, size_t n,
 typedef struct dependent {
   int64_t on, id, queue_id, rank, run, unmet, due, now;
   bool gone;    /* nobody waits: cancelled, perhaps retried since */
-  bool cancels; /* its on_fail says: cancelled when the target failed */
+  bool cancels; /* cancelled when the target failed, or, as it waits for it as
+                ** its child, dead */
+  bool parked;
+  char error[64];
   char *key;    /* its unique key, owned; NULL: none */
   size_t keylen;
 } dependent;
@@ -113,7 +117,7 @@ static void dependents_free(dependents *d) {
 }
 
 enum { D_ON, D_JOB, D_ID, D_QUEUE, D_RANK, D_RUN, D_UNMET, D_DUE, D_ON_FAIL,
-       D_UKEY, D_NOW };
+       D_UKEY, D_NOW, D_WAITS };
 
 static bool add_dependent(dependents *d, const ns_value *r) {
   dependent *x;
@@ -130,7 +134,9 @@ static bool add_dependent(dependents *d, const ns_value *r) {
   x->run = r[D_RUN].i;
   x->unmet = r[D_UNMET].i;
   x->due = r[D_DUE].i;
-  x->cancels = r[D_ON_FAIL].s.n == strlen("cancel");
+  x->parked = r[D_WAITS].type == NS_TEXT;
+  x->cancels = x->parked ? r[D_WAITS].s.n == strlen("fail")
+                         : r[D_ON_FAIL].s.n == strlen("cancel");
   if (r[D_UKEY].type == NS_TEXT) {
     x->keylen = r[D_UKEY].s.n;
     if ((x->key = malloc(x->keylen + 1)) == NULL)
@@ -210,6 +216,18 @@ static ns_status meet(ns_db *db, const dependent *x, int64_t met, ns_err *err) {
   return st == NS_OK && met == x->unmet ? release(db, x, err) : st;
 }
 
+/* The end of a job that waited for one that failed. */
+static ns_end end_of(dependent *x, int64_t culprit) {
+  snprintf(x->error, sizeof x->error, x->parked ? "its child, job %lld, failed"
+                                                : "job %lld, which it waited for, failed",
+           (long long)culprit);
+  return (ns_end){.id = x->id, .queue_id = x->queue_id,
+                  .outcome = x->parked ? "dead" : "cancelled",
+                  .reason = x->parked ? "child failed" : "dependency",
+                  .error = ns_str(x->error), .attempts = -1, .polls = -1,
+                  .crashes = -1, .unique = {x->key, x->keylen}};
+}
+
 /* Decides each waiting job (its edges stand together in 'd'): met, or
 ** cancelled, which goes into 'ends'. */
 static ns_status decide(ns_db *db, const dependents *d, const ns_end *ended,
@@ -218,20 +236,16 @@ static ns_status decide(ns_db *db, const dependents *d, const ns_end *ended,
   ns_status st = NS_OK;
   size_t i = 0;
   while (st == NS_OK && i < d->n) {
-    const dependent *x = &d->items[i];
-    bool cancel = false;
+    dependent *x = &d->items[i];
+    int64_t culprit = 0;
     int64_t met = 0;
     for (; i < d->n && d->items[i].id == x->id; i++, met++)
-      cancel = cancel || (x->cancels && failed(ended, nended, d->items[i].on));
-    if (x->gone)
-      continue;
-    if (!cancel)
+      if (x->cancels && failed(ended, nended, d->items[i].on))
+        culprit = d->items[i].on;
+    if (!x->gone && culprit == 0)
       st = meet(db, x, met, err);
-    else
-      ends[(*nends)++] = (ns_end){
-          .id = x->id, .queue_id = x->queue_id, .outcome = "cancelled",
-          .reason = "dependency", .attempts = -1, .polls = -1, .crashes = -1,
-          .unique = {x->key, x->keylen}};
+    else if (!x->gone)
+      ends[(*nends)++] = end_of(x, culprit);
   }
   return st;
 }

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ns_edge.h"
+#include "ns_finish.h"
 #include "ns_handle.h"
 #include "ns_queue.h"
 #include "ns_time.h"
@@ -144,7 +146,7 @@ ns_status ns_take_ids(ns_db *db, int64_t *ids, size_t n, ns_err *err) {
 enum { /* the columns of push_job that are integers, in its order */
   C_ID, C_QUEUE, C_NAME, C_PAYLOAD, C_PRIORITY, C_RANK, C_ATTEMPTS, C_POLLS,
   C_CRASHES, C_BACKOFF, C_TIMEOUT, C_DEADLINE, C_DELAY, C_PARENT, C_ROOT,
-  C_UNMET, C_UKEY, C_NONCE, C_COUNT
+  C_UNMET, C_ON_FAIL, C_UKEY, C_NONCE, C_COUNT
 };
 
 /* The columns of one batch; integers and texts side by side. */
@@ -184,7 +186,8 @@ static void batch_row(batch *b, size_t n, size_t i, const ns_insert *row) {
       [C_CRASHES] = p->max_crashes, [C_BACKOFF] = p->backoff,
       [C_TIMEOUT] = p->timeout, [C_DEADLINE] = p->deadline,
       [C_DELAY] = p->delay,     [C_PARENT] = row->parent,
-      [C_ROOT] = row->root,     [C_UNMET] = row->waits,
+      [C_ROOT] = row->root,     [C_UNMET] = row->unmet,
+      [C_ON_FAIL] = p->on_fail_run ? 2 : 1, /* of the ENUM */
       [C_NONCE] = row->nonce};
   for (size_t c = 0; c < C_COUNT; c++)
     b->ints[c * n + i] = values[c];
@@ -273,6 +276,11 @@ static ns_status insert_keys(ns_db *db, const ns_insert *rows, size_t n,
   return st;
 }
 
+/* Nothing keeps it from being claimed, sooner or later. */
+static bool is_free(const ns_insert *row) {
+  return row->unmet == 0 && row->doomed == 0;
+}
+
 static ns_status insert_ready(ns_db *db, const ns_insert *rows, size_t n,
                               ns_err *err) {
   int64_t *ints = malloc(4 * n * sizeof *ints);
@@ -281,7 +289,7 @@ static ns_status insert_ready(ns_db *db, const ns_insert *rows, size_t n,
   if (ints == NULL)
     return ns_fail(err, NS_ENOMEM, "out of memory");
   for (size_t i = 0; i < n; i++)
-    if (!rows[i].waits && rows[i].push->delay == 0) {
+    if (is_free(&rows[i]) && rows[i].push->delay == 0) {
       ints[k] = rows[i].queue_id;
       ints[n + k] = 255 - rows[i].push->priority;
       ints[2 * n + k] = (int64_t)k;
@@ -303,7 +311,7 @@ static ns_status insert_scheduled(ns_db *db, const ns_insert *rows, size_t n,
   ns_buf ids = NS_BUF_INIT;
   ns_status st = NS_OK;
   for (size_t i = 0; i < n; i++)
-    if (!rows[i].waits && rows[i].push->delay > 0)
+    if (is_free(&rows[i]) && rows[i].push->delay > 0)
       ns_buf_addf(&ids, "%c%lld", ids.n > 0 ? ',' : '[', (long long)rows[i].id);
   if (ids.n > 0 || ids.oom) {
     ns_value list;
@@ -317,34 +325,73 @@ static ns_status insert_scheduled(ns_db *db, const ns_insert *rows, size_t n,
   return st;
 }
 
-static ns_status insert_edges(ns_db *db, const ns_insert *rows, size_t n,
-                              ns_err *err) {
-  ns_status st = NS_OK;
-  for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (rows[i].waits)
-      st = ns_bulk(db, NS_SQL_PUSH_EDGE,
-                   (ns_column[]){{NS_INT, &rows[i].parent, NULL, NULL},
-                                 {NS_INT, &rows[i].id, NULL, NULL}},
-                   1, err);
+static ns_status insert_children(ns_db *db, const ns_insert *rows, size_t n,
+                                 ns_err *err) {
+  int64_t *ints = NULL;
+  size_t k = 0;
+  ns_status st;
+  for (size_t i = 0; i < n; i++)
+    k += rows[i].parent != 0;
+  if (k == 0)
+    return NS_OK;
+  if ((ints = malloc(2 * k * sizeof *ints)) == NULL)
+    return ns_fail(err, NS_ENOMEM, "out of memory");
+  for (size_t i = 0, at = 0; i < n; i++)
+    if (rows[i].parent != 0) {
+      ints[at] = rows[i].parent;
+      ints[k + at++] = rows[i].id;
+    }
+  st = ns_bulk(db, NS_SQL_PUSH_CHILD,
+               (ns_column[]){{NS_INT, ints, NULL, NULL},
+                             {NS_INT, ints + k, NULL, NULL}},
+               k, err);
+  free(ints);
   return st;
 }
 
-ns_status ns_insert_jobs(ns_db *db, const ns_insert *rows, size_t n,
-                         ns_err *err) {
+/* What was to wait for a job that has failed ends at once. */
+static ns_status end_doomed(ns_db *db, const ns_insert *rows, size_t n,
+                            ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (rows[i].doomed != 0)
+      st = ns_finish(db,
+                     &(ns_end){.id = rows[i].id, .queue_id = rows[i].queue_id,
+                               .outcome = "cancelled", .reason = "dependency",
+                               .attempts = -1, .polls = -1, .crashes = -1,
+                               .unique = rows[i].push->unique},
+                     1, err);
+  return st;
+}
+
+static ns_status insert_found(ns_db *db, const ns_insert *rows, size_t n,
+                              const ns_edges *edges, ns_err *err) {
+  ns_status st;
+  if ((st = insert_keys(db, rows, n, err)) != NS_OK ||
+      (st = insert_rows(db, rows, n, err)) != NS_OK ||
+      (st = insert_children(db, rows, n, err)) != NS_OK ||
+      (st = ns_edges_write(db, edges, err)) != NS_OK ||
+      (st = insert_scheduled(db, rows, n, err)) != NS_OK ||
+      (st = insert_ready(db, rows, n, err)) != NS_OK)
+    return st;
+  return end_doomed(db, rows, n, err);
+}
+
+ns_status ns_insert_jobs(ns_db *db, ns_insert *rows, size_t n, ns_err *err) {
+  ns_edges edges = {0};
   ns_status st;
   if (n == 0)
     return NS_OK;
-  if ((st = insert_keys(db, rows, n, err)) != NS_OK ||
-      (st = insert_rows(db, rows, n, err)) != NS_OK ||
-      (st = insert_edges(db, rows, n, err)) != NS_OK ||
-      (st = insert_scheduled(db, rows, n, err)) != NS_OK)
-    return st;
-  return insert_ready(db, rows, n, err);
+  st = ns_edges_find(db, rows, n, &edges, err);
+  if (st == NS_OK)
+    st = insert_found(db, rows, n, &edges, err);
+  ns_edges_free(&edges);
+  return st;
 }
 
 bool ns_insert_rings(const ns_insert *rows, size_t n) {
   for (size_t i = 0; i < n; i++)
-    if (!rows[i].waits && rows[i].push->delay < RING_WITHIN)
+    if (is_free(&rows[i]) && rows[i].push->delay < RING_WITHIN)
       return true;
   return false;
 }
@@ -430,6 +477,8 @@ static void put_content(ns_buf *to, ns_bytes queue, const ns_push *jobs,
                 (long long)p->max_polls, (long long)p->backoff,
                 (long long)p->timeout, (long long)p->deadline,
                 (long long)p->parent);
+    put_text(to, p->after);
+    ns_buf_addf(to, "%lld ", (long long)p->on_fail_run);
   }
 }
 

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "ns_claim.h"
+#include "ns_edge.h"
 #include "ns_finish.h"
 #include "ns_handle.h"
 #include "ns_push.h"
@@ -35,7 +36,8 @@ typedef struct slot {
   char *key;           /* its unique key, owned; NULL: none */
   size_t keylen;
   bool locked;
-  bool ends;           /* else it returns at 'due' */
+  bool ends;           /* else it returns at 'due', or: */
+  bool parks;          /* it waits for its children */
   const char *outcome, *reason;
   const char *attempt; /* kind of the attempt row; NULL: none */
   int64_t due;
@@ -156,6 +158,10 @@ static void decide(slot *s) {
     break;
   case NS_RELEASE:
     come_back(s, 0);
+    break;
+  case NS_WAIT:
+    found_handler(s);
+    s->parks = true;
     break;
   case NS_CRASH:
     decide_crash(s);
@@ -400,7 +406,7 @@ static ns_status insert_now(ns_db *db, const returns *r, ns_err *err) {
 }
 
 static bool returns_then(const slot *s, bool later) {
-  return s->locked && !s->ends && (s->due > s->now) == later;
+  return s->locked && !s->ends && !s->parks && (s->due > s->now) == later;
 }
 
 /* Jobs that return now, or later: their rows change, and where they wait. */
@@ -431,7 +437,8 @@ static ns_status write_returns(ns_db *db, const slot *slots, size_t n,
 /* ------------------------------------------------------------- children */
 
 static bool brings_children(const slot *s) {
-  return s->locked && (s->v->kind == NS_ACK || (s->v->kind == NS_AGAIN && !s->ends));
+  return s->locked && (s->v->kind == NS_ACK || s->v->kind == NS_WAIT ||
+                       (s->v->kind == NS_AGAIN && !s->ends));
 }
 
 static size_t count_children(const slot *slots, size_t n) {
@@ -486,6 +493,53 @@ static ns_status write_children(ns_db *db, const slot *slots, size_t n,
   return st;
 }
 
+/* --------------------------------------------------------------- parking */
+
+/* A parent whose child somebody is ending comes with the next cycle: nothing is
+** written of it now. */
+static ns_status lock_broods(ns_db *db, slot *slots, size_t n, ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    bool all = true;
+    if (!slots[i].locked || !slots[i].parks)
+      continue;
+    st = ns_brood_lock(db, slots[i].v->id, &all, err);
+    if (st == NS_OK && !all) {
+      slots[i].locked = false;
+      slots[i].v->status = NS_EBUSY;
+    }
+  }
+  return st;
+}
+
+/* One whose children have all ended is not parked but claimable. */
+static ns_status park(ns_db *db, const slot *s, ns_err *err) {
+  int64_t live;
+  ns_status st = ns_brood_wait(db, s->v->id, &live, err);
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_SETTLE_PARKED,
+                (ns_value[]){live == 0       ? ns_vnull
+                             : s->v->go_on ? ns_vtext(ns_str("continue"))
+                                             : ns_vtext(ns_str("fail")),
+                             ns_vint(live),
+                             s->v->state.p != NULL ? ns_vtext(s->v->state)
+                                                   : ns_vnull,
+                             ns_vint(s->v->id)},
+                err);
+  if (st != NS_OK || live > 0)
+    return st;
+  db->ring_due = true;
+  return ns_promote_one(db, s->queue_id, s->rank, s->v->id, s->v->run + 1, err);
+}
+
+static ns_status park_all(ns_db *db, const slot *slots, size_t n, ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (slots[i].locked && slots[i].parks)
+      st = park(db, &slots[i], err);
+  return st;
+}
+
 /* ------------------------------------------------------- leases, running */
 
 static bool is_over(const ns_verdict *v) {
@@ -534,6 +588,7 @@ static ns_status hide_running(ns_db *db, const slot *slots, size_t n,
 static ns_status write_all(ns_db *db, const slot *slots, size_t n, ns_err *err) {
   ns_status st;
   if ((st = write_children(db, slots, n, err)) != NS_OK ||
+      (st = park_all(db, slots, n, err)) != NS_OK ||
       (st = write_attempts(db, slots, n, err)) != NS_OK ||
       (st = write_ends(db, slots, n, err)) != NS_OK ||
       (st = write_returns(db, slots, n, true, err)) != NS_OK ||
@@ -559,7 +614,8 @@ ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
     for (size_t i = 0; i < n; i++)
       if (slots[i].locked)
         decide(&slots[i]);
-    st = write_all(db, slots, n, err);
+    if ((st = lock_broods(db, slots, n, err)) == NS_OK)
+      st = write_all(db, slots, n, err);
   }
   for (size_t i = 0; i < n; i++)
     free(slots[i].key);

@@ -116,6 +116,7 @@ static void copy_child(nsh_batch *b, ns_push *to, const ns_push *from) {
   to->payload = nsh_batch_keep(b, from->payload);
   to->queue = nsh_batch_keep(b, from->queue);
   to->unique = nsh_batch_keep(b, from->unique);
+  to->after = nsh_batch_keep(b, from->after);
 }
 
 void nsh_batch_copy(nsh_batch *b, const ns_verdict *from) {

@@ -28,6 +28,7 @@ static const struct {
     [NS_AGAIN] = {"job.again", NS_LOG_DEBUG},
     [NS_DISCARD] = {"job.discarded", NS_LOG_WARN},
     [NS_RELEASE] = {"job.released", NS_LOG_DEBUG},
+    [NS_WAIT] = {"job.waits", NS_LOG_DEBUG},
     [NS_CRASH] = {"job.crashed", NS_LOG_WARN},
     [NS_MISSING] = {"job.no_handler", NS_LOG_WARN},
     [NS_LOST] = {"job.lost", NS_LOG_WARN},
@@ -109,6 +110,7 @@ static bool on_verdict(nsh_seat *s, nsh_frame *f) {
   if (r.leaves)
     nsh_life_resigned(s);
   v->delay = r.delay;
+  v->go_on = r.go_on;
   v->result = atomic_load(&t->mail->away)
                   ? nsh_batch_spill(&t->mail->verdicts, r.result)
                   : nsh_batch_keep(&t->mail->verdicts, r.result);

@@ -376,6 +376,7 @@ static void report_verdict(lua_State *L) {
   }
   r = ending(box->verdict.kind);
   r.delay = box->verdict.delay;
+  r.go_on = box->verdict.go_on;
   r.result = box->verdict.result;
   r.error = box->verdict.error;
   r.state = box->verdict.state;

@@ -43,6 +43,8 @@ static const nsl_field entry_fields[] = {
     {"deadline", NSL_INT, offsetof(entry, push.deadline)},
     {"unique", NSL_BYTES, offsetof(entry, push.unique)},
     {"parent", NSL_INT, offsetof(entry, push.parent)},
+    {"after", NSL_BYTES, offsetof(entry, push.after)},
+    {"on_fail_run", NSL_INT, offsetof(entry, push.on_fail_run)},
     {NULL, NSL_ANY, 0}};
 
 /* Bytes move while the batch grows, so until 'settlebytes' a kept view holds
@@ -96,6 +98,7 @@ static ns_status readentry(lua_State *L, nsl_batch *b, const char *what,
   keep(b, &e.push.name);
   keep(b, &e.push.queue);
   keep(b, &e.push.unique);
+  keep(b, &e.push.after);
   nsl_rawfield(L, -1, "payload");
   snprintf(path, sizeof path, "%spayload", what);
   if ((st = keepjson(L, b, path, max, &e.push.payload, err)) != NS_OK)
@@ -130,6 +133,7 @@ static ns_status settlebytes(nsl_batch *b, ns_err *err) {
     point(b, &b->jobs[i].name);
     point(b, &b->jobs[i].queue);
     point(b, &b->jobs[i].unique);
+    point(b, &b->jobs[i].after);
     point(b, &b->jobs[i].payload);
   }
   return NS_OK;
@@ -158,6 +162,7 @@ static const nsl_field verdict_fields[] = {
     {"error", NSL_BYTES, offsetof(ending, v.error)},
     {"state", NSL_ANY, 0},
     {"delay", NSL_INT, offsetof(ending, v.delay)},
+    {"go_on", NSL_INT, offsetof(ending, v.go_on)},
     {"log", NSL_BYTES, offsetof(ending, v.log)},
     {"children", NSL_TABLE, 0},
     {NULL, NSL_ANY, 0}};
@@ -168,7 +173,7 @@ static const struct {
 } kinds[] = {{"ack", NS_ACK},         {"fail", NS_FAIL},
              {"again", NS_AGAIN},     {"discard", NS_DISCARD},
              {"release", NS_RELEASE}, {"crash", NS_CRASH},
-             {"missing", NS_MISSING}};
+             {"missing", NS_MISSING}, {"wait", NS_WAIT}};
 
 static ns_kind findkind(lua_State *L, ns_bytes s) {
   for (size_t i = 0; s.p != NULL && i < sizeof kinds / sizeof kinds[0]; i++)
@@ -176,7 +181,7 @@ static ns_kind findkind(lua_State *L, ns_bytes s) {
       return kinds[i].kind;
   return (ns_kind)luaL_error(L,
                              "verdict: bad 'kind' %s (known: ack, fail, again, "
-                             "discard, release, crash, missing)",
+                             "discard, release, wait, crash, missing)",
                              s.p != NULL ? s.p : "(absent)");
 }
 
@@ -301,6 +306,7 @@ static void setjob(lua_State *L, const ns_job *job) {
   nsl_setint(L, "priority", job->priority);
   setpositive(L, "parent", job->parent);
   setpositive(L, "root", job->root);
+  nsl_setint(L, "phase", job->phase);
   nsl_setint(L, "created", job->created);
   nsl_setint(L, "due", job->due);
   setpositive(L, "deadline", job->deadline);
@@ -424,8 +430,8 @@ static int db_claim(lua_State *L) {
 Ends a claim.
 @function db:settle
 @tparam table verdict id, run, lease, kind (`ack`, `fail`, `again`, `discard`,
-`release`, `crash`, `missing`), result, error, state, delay (µs; nil: the job's
-backoff), log, children (entries as of push, with ids)
+`release`, `wait`, `crash`, `missing`), result, error, state, delay (µs; nil: the
+job's backoff), go_on (`wait`: 1: run again whatever became of the children), log, children (entries as of push, with ids)
 @treturn[1] boolean true
 @treturn[1] boolean whether the job is dead now
 @treturn[2] nil

@@ -1,0 +1,29 @@
+-- Statements about who waits for whom. Sorted by name.
+
+-- name: edge_brood
+-- Params: parent. Keys: PRIMARY of child, a range, and of job, row by row; they
+-- are locked by edge_brood_lock or our own. The parent waits for those that live.
+INSERT INTO nightshift_edge (on_id, job_id)
+SELECT STRAIGHT_JOIN j.id, c.parent FROM nightshift_child c
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id WHERE c.parent = ?
+
+-- name: edge_brood_ended
+-- Params: parent. Keys: PRIMARY of child, a range, and of finished.
+SELECT COUNT(*), COUNT(f.id) FROM nightshift_child c
+LEFT JOIN nightshift_finished f ON f.id = c.id WHERE c.parent = ?
+
+-- name: edge_brood_lock
+-- Params: parent. Keys: PRIMARY of child, a range, and of job, row by row.
+-- Shared locks on the children that live, around those that somebody is ending.
+SELECT STRAIGHT_JOIN j.id FROM nightshift_child c
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id WHERE c.parent = ?
+LOCK IN SHARE MODE SKIP LOCKED
+
+-- name: edge_ended
+-- Params: job. Key: PRIMARY of finished. Whether it failed; no row: unknown.
+SELECT outcome <> 'done' FROM nightshift_finished WHERE id = ?
+
+-- name: edge_lock
+-- Params: job. Key: PRIMARY; a shared lock on its row, which waits for whoever
+-- is ending it.
+SELECT id, root FROM nightshift_job WHERE id = ? LOCK IN SHARE MODE

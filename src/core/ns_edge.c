@@ -1,0 +1,223 @@
+/*
+** Finding what new jobs wait for.
+**
+** Invariant: an edge is written only while its target's row is locked by us, or
+** is our own; so whoever ends the target later sees the edge, and whoever ended
+** it before left a row of history that we see.
+*/
+#include "ns_edge.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns_handle.h"
+
+static ns_status no_memory(ns_err *err) {
+  return ns_fail(err, NS_ENOMEM, "out of memory");
+}
+
+/* A row and one of the jobs it waits for. */
+typedef struct wish {
+  int64_t on;
+  size_t row;
+} wish;
+
+typedef struct wishes {
+  wish *items;
+  size_t n, cap;
+} wishes;
+
+static bool add_wish(wishes *w, int64_t on, size_t row) {
+  if (!ns_grow(&w->items, &w->cap, w->n + 1, sizeof *w->items))
+    return false;
+  w->items[w->n++] = (wish){on, row};
+  return true;
+}
+
+static int by_target(const void *a, const void *b) {
+  const wish *x = a;
+  const wish *y = b;
+  return x->on != y->on ? (x->on > y->on) - (x->on < y->on)
+                        : (x->row > y->row) - (x->row < y->row);
+}
+
+/* The ids in "[1,2,…]", as the binding writes them. */
+static ns_status read_after(wishes *w, ns_bytes list, size_t row, ns_err *err) {
+  const char *p = list.p;
+  const char *end = list.p + list.n;
+  while (p < end && *p != ']') {
+    int64_t id = 0;
+    p++; /* [ or , */
+    for (; p < end && *p >= '0' && *p <= '9' && id < INT64_MAX / 10 - 1; p++)
+      id = id * 10 + (*p - '0');
+    if (id == 0 || p == end || (*p != ',' && *p != ']'))
+      return ns_fail(err, NS_EINVALID, "'after' must be a list of job ids");
+    if (!add_wish(w, id, row))
+      return no_memory(err);
+  }
+  return NS_OK;
+}
+
+static ns_status collect(const ns_insert *rows, size_t n, wishes *w,
+                         ns_err *err) {
+  ns_status st = NS_OK;
+  size_t kept = 0;
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    if (rows[i].waits && !add_wish(w, rows[i].parent, i))
+      st = no_memory(err);
+    if (st == NS_OK && rows[i].push->after.p != NULL)
+      st = read_after(w, rows[i].push->after, i, err);
+  }
+  if (w->n > 1)
+    qsort(w->items, w->n, sizeof *w->items, by_target);
+  for (size_t i = 0; i < w->n; i++) /* named twice is named */
+    if (kept == 0 || by_target(&w->items[kept - 1], &w->items[i]) != 0)
+      w->items[kept++] = w->items[i];
+  w->n = kept;
+  return st;
+}
+
+static int row_by_id(const void *key, const void *row) {
+  int64_t id = *(const int64_t *)key;
+  int64_t other = ((const ns_insert *)row)->id;
+  return (id > other) - (id < other);
+}
+
+static bool is_new(const ns_insert *rows, size_t n, int64_t id) {
+  return bsearch(&id, rows, n, sizeof *rows, row_by_id) != NULL;
+}
+
+/* One by one in ascending order: each is locked, or its end is known. */
+static ns_status look_at(ns_db *db, int64_t id, bool *live, bool *failed,
+                         ns_err *err) {
+  ns_value param = ns_vint(id);
+  const ns_value *row = NULL;
+  ns_status st = ns_run(db, NS_SQL_EDGE_LOCK, &param, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_EDGE_LOCK, &row, err);
+  *live = row != NULL;
+  *failed = false;
+  if (st != NS_OK || *live)
+    return st;
+  if ((st = ns_run(db, NS_SQL_EDGE_ENDED, &param, err)) == NS_OK)
+    st = ns_row(db, NS_SQL_EDGE_ENDED, &row, err);
+  if (st == NS_OK && row == NULL)
+    return ns_fail(err, NS_ENOTFOUND,
+                   "job %lld, which another is to wait for, is unknown",
+                   (long long)id);
+  *failed = st == NS_OK && row[0].i != 0;
+  return st;
+}
+
+static bool add_edge(ns_edges *e, int64_t on, int64_t job) {
+  if (!ns_grow(&e->on, &e->cap, e->n + 1, sizeof *e->on) ||
+      !ns_grow(&e->job, &e->capjob, e->n + 1, sizeof *e->job))
+    return false;
+  e->on[e->n] = on;
+  e->job[e->n++] = job;
+  return true;
+}
+
+/* The parent that a push names has to live, or to be pushed with it. */
+static ns_status find_parent(ns_db *db, ns_insert *rows, size_t n,
+                             ns_insert *row, ns_err *err) {
+  const ns_push *p = row->push;
+  const ns_insert *with = bsearch(&p->parent, rows, n, sizeof *rows, row_by_id);
+  ns_value param = ns_vint(p->parent);
+  const ns_value *found = NULL;
+  ns_status st = NS_OK;
+  row->parent = row->root = p->parent;
+  if (with != NULL)
+    return NS_OK;
+  if ((st = ns_run(db, NS_SQL_EDGE_LOCK, &param, err)) == NS_OK)
+    st = ns_row(db, NS_SQL_EDGE_LOCK, &found, err);
+  if (st == NS_OK && found == NULL)
+    return ns_fail(err, NS_ENOTFOUND, "the parent, job %lld, is no live job",
+                   (long long)p->parent);
+  if (st == NS_OK)
+    row->root = ns_int_or(&found[1], p->parent);
+  return st;
+}
+
+/* Rows whose parents are pushed with them get the root of those. */
+static ns_status find_parents(ns_db *db, ns_insert *rows, size_t n,
+                              ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (rows[i].parent == 0 && rows[i].push->parent != 0)
+      st = find_parent(db, rows, n, &rows[i], err);
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    const ns_insert *up = &rows[i];
+    for (size_t steps = 0; up != NULL && up->parent != 0 && steps < n; steps++) {
+      rows[i].root = up->root;
+      up = bsearch(&up->parent, rows, n, sizeof *rows, row_by_id);
+    }
+  }
+  return st;
+}
+
+ns_status ns_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edges,
+                        ns_err *err) {
+  wishes w = {0};
+  ns_status st = find_parents(db, rows, n, err);
+  bool live = false;
+  bool failed = false;
+  if (st == NS_OK)
+    st = collect(rows, n, &w, err);
+  for (size_t i = 0; st == NS_OK && i < w.n; i++) {
+    const wish *x = &w.items[i];
+    ns_insert *row = &rows[x->row];
+    if (i == 0 || w.items[i - 1].on != x->on) {
+      live = is_new(rows, n, x->on);
+      failed = false;
+      if (!live)
+        st = look_at(db, x->on, &live, &failed, err);
+    }
+    if (st == NS_OK && live) {
+      row->unmet++;
+      st = add_edge(edges, x->on, row->id) ? NS_OK : no_memory(err);
+    } else if (st == NS_OK && failed && !row->push->on_fail_run)
+      row->doomed = x->on;
+  }
+  free(w.items);
+  return st;
+}
+
+ns_status ns_edges_write(ns_db *db, const ns_edges *edges, ns_err *err) {
+  return ns_bulk(db, NS_SQL_PUSH_EDGE,
+                 (ns_column[]){{NS_INT, edges->on, NULL, NULL},
+                               {NS_INT, edges->job, NULL, NULL}},
+                 edges->n, err);
+}
+
+void ns_edges_free(ns_edges *edges) {
+  free(edges->on);
+  free(edges->job);
+  *edges = (ns_edges){0};
+}
+
+/* ------------------------------------------------------- a parent that waits */
+
+ns_status ns_brood_lock(ns_db *db, int64_t parent, bool *all, ns_err *err) {
+  ns_value param = ns_vint(parent);
+  const ns_value *row = NULL;
+  int64_t locked = 0;
+  ns_status st = ns_run(db, NS_SQL_EDGE_BROOD_LOCK, &param, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_EDGE_BROOD_LOCK, &row, err)) == NS_OK &&
+         row != NULL)
+    locked++;
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_EDGE_BROOD_ENDED, &param, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_EDGE_BROOD_ENDED, &row, err);
+  *all = st == NS_OK && row != NULL && locked + row[1].i >= row[0].i;
+  return st;
+}
+
+ns_status ns_brood_wait(ns_db *db, int64_t parent, int64_t *n, ns_err *err) {
+  ns_value param = ns_vint(parent);
+  ns_status st = ns_run(db, NS_SQL_EDGE_BROOD, &param, err);
+  *n = st == NS_OK ? ns_affected(db, NS_SQL_EDGE_BROOD) : 0;
+  return st;
+}

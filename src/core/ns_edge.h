@@ -1,0 +1,34 @@
+/*
+** Edges: "this job waits for that one".
+*/
+#ifndef NS_EDGE_H
+#define NS_EDGE_H
+
+#include "ns_push.h"
+
+/*
+** What the rows of an insert wait for: locks the jobs they name, so that none
+** of them ends unseen before our commit, and fills in 'unmet' and 'doomed'. A
+** name of a row in the same insert counts as a live job. '*edges' gets what
+** ns_edges_write takes; ns_edges_free afterwards in any case.
+** Errors: NOT_FOUND (a job that is named is unknown), INVALID, BUSY, GONE.
+*/
+typedef struct ns_edges {
+  int64_t *on, *job; /* of each edge */
+  size_t n, cap, capjob;
+} ns_edges;
+
+ns_status ns_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edges,
+                        ns_err *err);
+ns_status ns_edges_write(ns_db *db, const ns_edges *edges, ns_err *err);
+void ns_edges_free(ns_edges *edges);
+
+/* Locks the live children of a job that is about to wait for them. '*all' is
+** false when somebody is ending one of them: to be tried again. */
+ns_status ns_brood_lock(ns_db *db, int64_t parent, bool *all, ns_err *err);
+
+/* Has the parent wait for its live children, which are locked or new; '*n':
+** how many there are. */
+ns_status ns_brood_wait(ns_db *db, int64_t parent, int64_t *n, ns_err *err);
+
+#endif
