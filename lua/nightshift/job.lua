@@ -9,6 +9,7 @@
 
 local core = require "nightshift.core"
 local options = require "nightshift.options"
+local results = require "nightshift.results"
 
 local raise = options.raise
 
@@ -30,10 +31,20 @@ local raise = options.raise
 ---@field is_open (fun(): boolean)? only of a handle, which may be closed
 ---@field live fun(verb: string)? the same; raises when it is
 ---@field db (fun(job: table): table)? only inside a worker
+---@field ask fun(statement: string, ...): table?, string? runs a statement of ours
 
 local job = {}
 local methods = {}
-local meta = { __index = methods, __name = "nightshift.job" }
+local meta = { __name = "nightshift.job" }
+
+-- `results` is made when it is first asked for.
+function meta.__index(self, key)
+  local value = methods[key]
+  if value ~= nil or key ~= "results" then return value end
+  value = results.of(self.id, self._backend.ask)
+  rawset(self, "results", value)
+  return value
+end
 
 -- Bytes of an error text that are kept.
 local MAX_ERROR = 65536

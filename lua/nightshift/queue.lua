@@ -39,6 +39,8 @@ function queue.backend(handle)
   -- jobs here, and opens them again after a rollback.
   backend.in_transaction = nil
 
+  function backend.ask(...) return handle:execute(...) end
+
   function backend.settle(claimed, verdict)
     local jobs = backend.in_transaction
     if jobs then jobs[#jobs + 1] = claimed end

@@ -99,6 +99,9 @@ local function make_backend(api, connection)
     return db
   end
 
+  --- What a job asks of the database goes over its own connection.
+  function backend.ask(...) return backend.db()._handle:execute(...) end
+
   return backend
 end
 

@@ -59,6 +59,32 @@ describe("a push after others", function()
   end)
 end)
 
+describe("job.results", function()
+  it("has all children in the order of spawning, with their ends", function()
+    assert(q:push "parent")
+    local job = q:claim()
+    for i = 1, 1200 do assert(job:spawn("kid", i)) end
+    assert(job:wait { on_fail = "continue" })
+    for _, kid in ipairs(q:claim_many(1200)) do
+      if kid.payload == 700 then assert(kid:discard "not this") else assert(kid:ack { kid.payload }) end
+    end
+    job = assert(q:claim())
+    assert.equal(1200, #job.results)
+    local n = 0
+    for i, child in ipairs(job.results) do
+      n = n + 1
+      if i == 700 then
+        assert.same({ "dead", "discarded", "not this" }, { child.outcome, child.reason, child.error })
+      else
+        assert.same({ "done", { i }, "kid" }, { child.outcome, child.result, child.name })
+      end
+    end
+    assert.equal(1200, n)
+    assert.equal(5, job.results[5].result[1])
+    assert.is_nil(job.results[1201])
+  end)
+end)
+
 describe("job:wait", function()
   it("parks the parent until its children have ended", function()
     local parent = assert(q:push "parent")
@@ -129,11 +155,13 @@ describe("job:wait", function()
           for _, n in ipairs(job.payload) do job:spawn("double", n) end
           return job:wait()
         end
-        return "all"
+        local sum = 0
+        for _, child in ipairs(job.results) do sum = sum + child.result end
+        return { #job.results, sum }
       end,
       double = function(job) return job.payload * 2 end,
     }]])
     assert.equal(0, status, log)
-    assert.same({ "done", "all" }, { handle:job(id).state, handle:job(id).result })
+    assert.same({ "done", { 3, 12 } }, { handle:job(id).state, handle:job(id).result })
   end)
 end)

@@ -19,6 +19,10 @@ SELECT STRAIGHT_JOIN j.id FROM nightshift_child c
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id WHERE c.parent = ?
 LOCK IN SHARE MODE SKIP LOCKED
 
+-- name: edge_count
+-- Params: parent. Key: PRIMARY of child, a range.
+SELECT COUNT(*) AS n FROM nightshift_child WHERE parent = ?
+
 -- name: edge_ended
 -- Params: job. Key: PRIMARY of finished. Whether it failed; no row: unknown.
 SELECT outcome <> 'done' FROM nightshift_finished WHERE id = ?
@@ -27,3 +31,12 @@ SELECT outcome <> 'done' FROM nightshift_finished WHERE id = ?
 -- Params: job. Key: PRIMARY; a shared lock on its row, which waits for whoever
 -- is ending it.
 SELECT id, root FROM nightshift_job WHERE id = ? LOCK IN SHARE MODE
+
+-- name: edge_results
+-- Params: parent, limit, offset. Keys: PRIMARY of child, a range, and of finished
+-- and job. What became of the children, in the order of spawning.
+SELECT c.id, COALESCE(f.name, j.name) AS name, f.outcome, f.result, f.reason, f.error
+FROM (SELECT id FROM nightshift_child WHERE parent = ? ORDER BY id LIMIT ? OFFSET ?) c
+LEFT JOIN nightshift_finished f ON f.id = c.id
+LEFT JOIN nightshift_job j ON j.id = c.id
+ORDER BY c.id
