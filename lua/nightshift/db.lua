@@ -5,6 +5,7 @@
 -- twice is allowed, using a closed handle raises.
 
 local core = require "nightshift.core"
+local flow = require "nightshift.flow"
 local lock = require "nightshift.lock"
 local options = require "nightshift.options"
 local queue = require "nightshift.queue"
@@ -223,6 +224,15 @@ end
 ---@return string? code
 function methods:stats()
   return report.stats(live(self, "stats"))
+end
+
+--- Pushes a tree of jobs in one transaction: see flow.lua.
+---@param root table name, payload, queue, children, as, after, and options of push
+---@return integer|nil id of the root
+---@return table|string|nil ids in the shape of the flow, or the message
+---@return string? code
+function methods:flow(root)
+  return flow.push(live(self, "flow"), root)
 end
 
 local PRUNE = { done = options.duration_or_never, dead = options.duration_or_never }

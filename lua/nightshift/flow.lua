@@ -1,0 +1,139 @@
+--- Flows: many jobs that wait for each other, pushed as one.
+--
+--     db:flow{ name = "report", children = {
+--       { name = "fetch", payload = {1}, as = "first" },
+--       { name = "fetch", payload = {2}, after = { "first" } },
+--     } }
+--
+-- A node is a job that runs when its children have ended; a child may say
+-- `after` which other nodes, by the names they are given with `as`, it waits for
+-- as well. The graph is checked before anything is written: unknown names, names
+-- that stand twice, and circles are refused. Ids are taken first, so that all of
+-- it goes into one transaction.
+
+local options = require "nightshift.options"
+
+local raise = options.raise
+
+local flow = {}
+
+-- Keys of a node beside the options of a push.
+local NODE = { name = true, payload = true, queue = true, children = true, as = true, after = true }
+
+local function label_of(node) return node.as and ("'%s'"):format(node.as) or ("'%s'"):format(node.name) end
+
+local function check_node(node, where)
+  if type(node) ~= "table" then raise("flow: %s must be a table, got %s", where, type(node)) end
+  if type(node.name) ~= "string" then
+    raise("flow: %s: the job's name must be a string, got %s", where, type(node.name))
+  end
+  if node.as ~= nil and type(node.as) ~= "string" then
+    raise("flow: %s: 'as' must be a string, got %s", where, type(node.as))
+  end
+  for _, key in ipairs { "children", "after" } do
+    if node[key] ~= nil and type(node[key]) ~= "table" then
+      raise("flow: %s: '%s' must be a list, got %s", where, key, type(node[key]))
+    end
+  end
+end
+
+--- All nodes, a parent before its children: {node, parent, waits = {…}}.
+local function collect(node, parent, where, list, names)
+  check_node(node, where)
+  local item = { node = node, parent = parent, waits = {}, label = label_of(node) }
+  list[#list + 1] = item
+  if node.as then
+    if names[node.as] then raise("flow: the name '%s' stands twice", node.as) end
+    names[node.as] = item
+  end
+  for i, child in ipairs(node.children or {}) do
+    item.waits[#item.waits + 1] = collect(child, item, ("%s, child %d"):format(where, i), list, names)
+  end
+  return item
+end
+
+local function resolve(item, names)
+  for _, name in ipairs(item.node.after or {}) do
+    if math.type(name) == "integer" then
+      item.others = item.others or {}
+      table.insert(item.others, name)
+    elseif names[name] then
+      item.waits[#item.waits + 1] = names[name]
+    else
+      raise("flow: %s is to run after '%s', and there is no node of that name", item.label, tostring(name))
+    end
+  end
+end
+
+--- Raises when `item` waits for itself, with the way around.
+local function follow(item, path)
+  if item.seen == "done" then return end
+  path[#path + 1] = item.label
+  if item.seen == "now" then
+    raise("flow: nothing could ever start: %s", table.concat(path, " waits for "))
+  end
+  item.seen = "now"
+  for _, other in ipairs(item.waits) do follow(other, path) end
+  item.seen = "done"
+  path[#path] = nil
+end
+
+local function settings(node)
+  local given = {}
+  for key, value in next, node do
+    if not NODE[key] then given[key] = value end
+  end
+  return given
+end
+
+--- The entry of a node for the core's push.
+local function entry_of(item)
+  local given = settings(item.node)
+  local after = {}
+  for _, other in ipairs(item.waits) do after[#after + 1] = other.id end
+  for _, id in ipairs(item.others or {}) do after[#after + 1] = id end
+  if #after > 0 then given.after = after end
+  local entry, message, code = options.entry("flow: " .. item.label, item.node.name, item.node.payload, given)
+  if not entry then return nil, message, code end
+  entry.id, entry.queue, entry.parent = item.id, item.node.queue, item.parent and item.parent.id
+  return entry
+end
+
+--- The ids in the shape of what was given: {id =, children = {…}}.
+local function shape(item)
+  local ids = { id = item.id }
+  for i = 1, #(item.node.children or {}) do
+    ids.children = ids.children or {}
+    ids.children[i] = shape(item.waits[i])
+  end
+  return ids
+end
+
+--- Pushes a flow; gives the id of its root, and all ids in the shape of the flow.
+---@param handle table the core's
+---@param root table
+---@return integer|nil id
+---@return table|string|nil ids or the message
+---@return string? code
+function flow.push(handle, root)
+  local list, names = {}, {}
+  local first = collect(root, nil, "the flow", list, names)
+  for _, item in ipairs(list) do resolve(item, names) end
+  for _, item in ipairs(list) do follow(item, {}) end
+  local queue = root.queue or "default"
+  local ids, message, code = handle:take_ids(#list)
+  if not ids then return nil, message, code end
+  table.sort(ids)
+  local entries = {}
+  for i, item in ipairs(list) do item.id = ids[i] end
+  for i, item in ipairs(list) do
+    entries[i], message, code = entry_of(item)
+    if not entries[i] then return nil, message, code end
+    entries[i].queue = entries[i].queue or queue
+  end
+  ids, message, code = handle:push(queue, entries)
+  if not ids then return nil, message, code end
+  return first.id, shape(first)
+end
+
+return flow
