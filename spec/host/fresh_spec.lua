@@ -14,7 +14,7 @@ local function cut(job)
   for line in io.lines "/proc/self/maps" do
     local from, to = line:match "^(%x+)%-(%x+) rw%-s 0+ 00:%x+ %d+ +/dev/zero"
     from, to = tonumber(from or "0", 16), tonumber(to or "0", 16)
-    if to - from == 4096 + 8192 then start = from end -- of one worker
+    if to - from == 4 * 4096 then start = from end -- of one worker
   end
   local memory <close> = assert(io.open("/proc/self/mem", "r+b"))
   memory:seek("set", start)

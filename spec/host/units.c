@@ -178,7 +178,7 @@ static void slots(void) {
   nsh_slots *all = nsh_slots_map(2);
   nsh_slot *s = &all->slot[1];
   static char copy[NSH_OUTBOX];
-  CHECK(all != NULL && sizeof *s == 8192);
+  CHECK(all != NULL && sizeof *s % 4096 == 0);
   CHECK(nsh_slots_valid(all, INT64_MAX)); /* until it is set */
   nsh_slots_fresh(all, 1000);
   CHECK(nsh_slots_valid(all, 1000) && !nsh_slots_valid(all, 1001));

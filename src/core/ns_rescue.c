@@ -26,6 +26,7 @@
 
 #define GRACE NS_SECOND
 #define GRACE_ALIVE (30 * NS_SECOND)   /* its process is there: it may come back */
+#define MISSED (NS_SECOND / 2)         /* gone: the server will see it soon */
 #define GRACE_STARTED (15 * NS_SECOND) /* after a start all are reconnecting */
 #define BEAT_MAX (30 * NS_SECOND)
 #define BEAT_SEEN (12 * NS_SECOND)     /* longer than between two beats */
@@ -323,8 +324,8 @@ static ns_status dead_in(ns_db *db, const ns_peer *p, int64_t now, int64_t *in,
                          ns_err *err) {
   const ns_suspect *s = remembered(&db->suspects, p->id);
   ns_status st;
-  *in = 0;
-  if (p->dead || (p->gone && (p->free || db->no_locks)))
+  *in = p->gone && !p->dead && !p->free && !db->no_locks ? MISSED : 0;
+  if (p->dead || p->gone)
     return NS_OK;
   st = dead_by_lock(db, p, s, now, in, err);
   no_later(in, dead_by_beat(p, s, now));
