@@ -226,6 +226,20 @@ function methods:stats()
   return report.stats(live(self, "stats"))
 end
 
+--- Sends a value to a job that waits for a signal, or will.
+---@param id integer
+---@param value any encoded as JSON
+---@param name string? nil: whatever it waits for
+---@return true|nil
+---@return string? message
+---@return string? code
+function methods:signal(id, value, name)
+  local handle = live(self, "signal")
+  local text, message, code = core.encode(value == nil and core.null or value, nil, "signal: the value")
+  if not text then return nil, message, code end
+  return handle:signal(id, text, name)
+end
+
 --- Pushes a tree of jobs in one transaction: see flow.lua.
 ---@param root table name, payload, queue, children, as, after, and options of push
 ---@return integer|nil id of the root

@@ -37,12 +37,26 @@ local job = {}
 local methods = {}
 local meta = { __name = "nightshift.job" }
 
--- `results` is made when it is first asked for.
+-- Fields that are read when they are first asked for.
+local lazy = {}
+
+function lazy.results(self) return results.of(self.id, self._backend.ask) end
+
+--- What was sent to a job that has waited for a signal.
+function lazy.signal(self)
+  if not self.awaits then return nil end
+  local rows, message = self._backend.ask("@signal_find", self.id, self.awaits)
+  if not rows then raise("job.signal: %s", message) end
+  local value = rows[1] and core.decode(rows[1].value)
+  return value ~= core.null and value or nil
+end
+
 function meta.__index(self, key)
   local value = methods[key]
-  if value ~= nil or key ~= "results" then return value end
-  value = results.of(self.id, self._backend.ask)
-  rawset(self, "results", value)
+  if value == nil and lazy[key] then
+    value = lazy[key](self)
+    rawset(self, key, value)
+  end
   return value
 end
 
@@ -149,16 +163,30 @@ function methods:again(delay, state)
   return settle(self, { kind = "again", delay = delay, state = state })
 end
 
-local WAIT = { on_fail = options.one_of("fail", "continue"), state = function(value) return value end }
+local WAIT = {
+  on_fail = options.one_of("fail", "continue"), signal = options.typed "string", deadline = seconds,
+  state = function(value) return value end,
+}
 
 --- Parks the job, without a worker, until all its children have ended; then it
 -- runs again, with `job.phase` one higher and `job:results()`. When a child
 -- fails it is dead (reason "child failed"), unless `on_fail` is "continue".
 -- Children of this run may be claimed at once.
----@param opts {on_fail: string?, state: any}?
+--
+-- With `signal` it is parked until `db:signal(id, value)` says so, or until the
+-- deadline: then it runs again, with `job.signal`, nil when nothing came.
+---@param opts {on_fail: string?, signal: string?, deadline: number|string?, state: any}?
 function methods:wait(opts)
   own(self, "wait")
   local given = options.read("wait", opts, WAIT)
+  if given.signal then
+    if given.on_fail then raise "wait: 'on_fail' is for children; this waits for a signal" end
+    local ok, why = options.name("wait: the signal's name", given.signal, options.MAX_NAME)
+    if not ok then raise("%s", why) end
+    return settle(self, { kind = "wait", signal = given.signal, delay = given.deadline, state = given.state })
+  elseif given.deadline then
+    raise "wait: 'deadline' is for a signal"
+  end
   return settle(self, { kind = "wait", go_on = given.on_fail == "continue" and 1 or 0, state = given.state })
 end
 

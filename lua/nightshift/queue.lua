@@ -47,7 +47,7 @@ function queue.backend(handle)
     return handle:settle {
       id = claimed.id, run = claimed.run, lease = claimed.lease, kind = verdict.kind,
       result = verdict.result, error = verdict.error, state = verdict.state,
-      delay = microseconds(verdict.delay), go_on = verdict.go_on, log = log_text(claimed._log),
+      delay = microseconds(verdict.delay), go_on = verdict.go_on, signal = verdict.signal, log = log_text(claimed._log),
       children = job.entries(verdict.children, claimed.queue),
     }
   end

@@ -114,7 +114,7 @@ local function finished(fields, v)
   return {
     id = fields.id, run = fields.run, lease = fields.lease, kind = v.kind,
     result = v.result, error = v.error, state = v.state,
-    delay = v.delay and core.duration(v.delay), go_on = v.go_on,
+    delay = v.delay and core.duration(v.delay), go_on = v.go_on, signal = v.signal,
     children = job.entries(v.children, fields.queue),
   }
 end

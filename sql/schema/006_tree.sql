@@ -15,3 +15,50 @@ CREATE TABLE IF NOT EXISTS nightshift_child (
   PRIMARY KEY (parent, id),
   CONSTRAINT child_other CHECK (parent <> id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: job_awaits
+-- The name of the signal that job:wait{signal = …} waits, or has waited, for.
+-- While it waits the job is scheduled for its deadline, or for the far future.
+ALTER TABLE nightshift_job
+  ADD COLUMN IF NOT EXISTS awaits VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NULL
+
+-- name: create_signal
+-- What was sent to a job; name '' is whatever it waits for. It may come before
+-- the wait. Taken back with the verdict of the run that has seen it.
+CREATE TABLE IF NOT EXISTS nightshift_signal (
+  job_id BIGINT NOT NULL,
+  name VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,
+  value MEDIUMTEXT NOT NULL,
+  sent BIGINT NOT NULL,
+  PRIMARY KEY (job_id, name),
+  CONSTRAINT signal_value_json CHECK (JSON_VALID(value))
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_signal_call
+-- CALL nightshift_signal(12, '{"ok":true}', 'approved'); NULL or '' as the name:
+-- whatever the job waits for. From any language, and from triggers. The value
+-- is written before the job's row is looked at, and whoever parks the job locks
+-- that row before it looks for a value: so one of the two finds the other, in
+-- autocommit too. Ring after your commit: CALL nightshift_ring().
+CREATE OR REPLACE PROCEDURE nightshift_signal(
+  IN p_job BIGINT, IN p_value MEDIUMTEXT CHARACTER SET utf8mb4,
+  IN p_name VARCHAR(100) CHARACTER SET utf8mb4)
+  MODIFIES SQL DATA
+BEGIN
+  DECLARE v_due BIGINT DEFAULT NULL;
+  DECLARE v_awaits VARCHAR(100) CHARACTER SET utf8mb4 DEFAULT NULL;
+  IF p_value IS NULL OR NOT JSON_VALID(p_value) THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_signal: the value is not valid JSON';
+  END IF;
+  IF NOT EXISTS(SELECT 1 FROM nightshift_job WHERE id = p_job) THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_signal: no such live job';
+  END IF;
+  REPLACE INTO nightshift_signal (job_id, name, value, sent)
+  VALUES (p_job, COALESCE(p_name, ''), p_value, {now});
+  SELECT due, awaits INTO v_due, v_awaits FROM nightshift_job
+  WHERE id = p_job FOR UPDATE;
+  IF v_awaits IS NOT NULL AND COALESCE(p_name, '') IN ('', v_awaits) THEN
+    UPDATE nightshift_scheduled SET run_at = {now}
+    WHERE run_at = v_due AND job_id = p_job;
+  END IF;
+END

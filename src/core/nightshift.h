@@ -35,6 +35,7 @@
 #define NS_SCHEMA_VERSION 6
 
 /* Limits and defaults; the one place they are written. */
+#define NS_MAX_SIGNAL 100   /* characters of its name */
 #define NS_MAX_QUEUE 64              /* bytes of a queue name */
 #define NS_MAX_NAME 100              /* bytes of a job name */
 #define NS_MAX_UNIQUE 190            /* characters of a unique key */
@@ -183,6 +184,7 @@ typedef struct ns_job {
   int64_t queue_id;
   ns_bytes queue, name, payload;
   ns_bytes state;          /* of the last again; absent at first */
+  ns_bytes awaits;         /* the signal it has waited for; absent: none */
   int64_t attempts, polls, crashes; /* before this run */
   int64_t max_attempts, max_polls;  /* max_polls -1: unlimited */
   int64_t priority;        /* as it is now, after decay */
@@ -225,6 +227,8 @@ typedef struct ns_verdict {
   ns_bytes state;    /* AGAIN: JSON text; absent keeps the last one */
   ns_bytes log;      /* last log lines, kept with a failed attempt */
   int64_t delay;     /* FAIL, AGAIN: µs; -1: the job's backoff */
+  ns_bytes signal;   /* WAIT: for this signal, with 'delay' as the deadline (-1:
+                     ** none); absent: for the children */
   int64_t go_on;     /* WAIT: when a child fails: 1: run all the same, 0: dead */
   ns_push *children; /* ACK, WAIT: claimable now; AGAIN: wait for the parent's
                      ** done; otherwise dropped. ids already taken */
@@ -342,6 +346,11 @@ ns_status ns_retry(ns_db *db, int64_t id, ns_err *err);
 
 /* A scheduled job becomes ready now. Errors: NOT_FOUND, STATE. */
 ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err);
+
+/* Sends a value to a job that waits for the signal 'name' (absent: for any), or
+** will. Errors: NOT_FOUND, INVALID, TOO_BIG. */
+ns_status ns_signal(ns_db *db, int64_t id, ns_bytes value, ns_bytes name,
+                    ns_err *err);
 
 /* Stops or restarts claiming from a queue. Errors: NOT_FOUND. */
 ns_status ns_pause(ns_db *db, ns_bytes queue, bool paused, ns_err *err);

@@ -46,12 +46,14 @@ static ns_bytes keep(char **at, const ns_value *v) {
 enum {
   R_ID, R_RUN, R_QUEUE, R_NAME, R_PAYLOAD, R_STATE, R_ATTEMPTS, R_POLLS,
   R_CRASHES, R_MAX_ATTEMPTS, R_MAX_POLLS, R_PRIORITY, R_PARENT, R_ROOT,
-  R_CREATED, R_DUE, R_DEADLINE, R_TIMEOUT, R_NONCE, R_NOW, R_PHASE
+  R_CREATED, R_DUE, R_DEADLINE, R_TIMEOUT, R_NONCE, R_NOW, R_PHASE,
+  R_AWAITS
 };
 
 static bool add_job(ns_db *db, int64_t lease, const ns_value *r, ns_jobs *out) {
-  size_t state = r[R_STATE].type == NS_TEXT ? r[R_STATE].s.n : 0;
-  block *b = malloc(sizeof *b + r[R_NAME].s.n + r[R_PAYLOAD].s.n + state + 1);
+  size_t more = (r[R_STATE].type == NS_TEXT ? r[R_STATE].s.n : 0) +
+                (r[R_AWAITS].type == NS_TEXT ? r[R_AWAITS].s.n : 0);
+  block *b = malloc(sizeof *b + r[R_NAME].s.n + r[R_PAYLOAD].s.n + more + 1);
   char *at;
   if (b == NULL ||
       !ns_grow(&out->items, &out->cap, out->n + 1, sizeof *out->items)) {
@@ -66,7 +68,7 @@ static bool add_job(ns_db *db, int64_t lease, const ns_value *r, ns_jobs *out) {
       .queue_id = r[R_QUEUE].i,
       .queue = ns_queue_name_of(db, r[R_QUEUE].i),
       .name = keep(&at, &r[R_NAME]), .payload = keep(&at, &r[R_PAYLOAD]),
-      .state = keep(&at, &r[R_STATE]),
+      .state = keep(&at, &r[R_STATE]), .awaits = keep(&at, &r[R_AWAITS]),
       .attempts = r[R_ATTEMPTS].i, .polls = r[R_POLLS].i,
       .crashes = r[R_CRASHES].i, .max_attempts = r[R_MAX_ATTEMPTS].i,
       .max_polls = ns_int_or(&r[R_MAX_POLLS], -1), .priority = r[R_PRIORITY].i,

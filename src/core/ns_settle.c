@@ -35,6 +35,8 @@ typedef struct slot {
   int64_t max_attempts, max_polls, max_crashes, backoff, deadline, root, now;
   char *key;           /* its unique key, owned; NULL: none */
   size_t keylen;
+  char *awaits;        /* the signal it has waited for, owned; NULL: none */
+  size_t awaitslen;
   bool locked;
   bool ends;           /* else it returns at 'due', or: */
   bool parks;          /* it waits for its children */
@@ -196,7 +198,17 @@ static slot *find(slot *slots, size_t n, int64_t id, int64_t run) {
 
 enum { L_ID, L_RUN, L_QUEUE, L_RANK, L_ATTEMPTS, L_POLLS, L_CRASHES, L_LOST,
        L_MISSED, L_MISSING_SINCE, L_MAX_ATTEMPTS, L_MAX_POLLS, L_MAX_CRASHES, L_BACKOFF,
-       L_DEADLINE, L_ROOT, L_UKEY, L_NOW };
+       L_DEADLINE, L_ROOT, L_UKEY, L_NOW, L_AWAITS };
+
+/* NULL for NULL. False: out of memory. */
+static bool copy(const ns_value *v, char **out, size_t *n) {
+  if (v->type != NS_TEXT)
+    return true;
+  *n = v->s.n;
+  if ((*out = malloc(*n + 1)) != NULL)
+    memcpy(*out, v->s.p, *n);
+  return *out != NULL;
+}
 
 static ns_status fill(slot *s, const ns_value *r, ns_err *err) {
   s->locked = true;
@@ -216,13 +228,10 @@ static ns_status fill(slot *s, const ns_value *r, ns_err *err) {
   s->deadline = ns_int_or(&r[L_DEADLINE], 0);
   s->root = ns_int_or(&r[L_ROOT], 0);
   s->now = r[L_NOW].i;
-  if (r[L_UKEY].type == NS_NULL)
-    return NS_OK;
-  s->keylen = r[L_UKEY].s.n;
-  if ((s->key = malloc(s->keylen + 1)) == NULL)
-    return no_memory(err);
-  memcpy(s->key, r[L_UKEY].s.p, s->keylen);
-  return NS_OK;
+  return copy(&r[L_UKEY], &s->key, &s->keylen) &&
+                 copy(&r[L_AWAITS], &s->awaits, &s->awaitslen)
+             ? NS_OK
+             : no_memory(err);
 }
 
 /* The tokens of all slots, or of those that could not be locked. */
@@ -501,7 +510,7 @@ static ns_status lock_broods(ns_db *db, slot *slots, size_t n, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++) {
     bool all = true;
-    if (!slots[i].locked || !slots[i].parks)
+    if (!slots[i].locked || !slots[i].parks || slots[i].v->signal.p != NULL)
       continue;
     st = ns_brood_lock(db, slots[i].v->id, &all, err);
     if (st == NS_OK && !all) {
@@ -532,11 +541,58 @@ static ns_status park(ns_db *db, const slot *s, ns_err *err) {
   return ns_promote_one(db, s->queue_id, s->rank, s->v->id, s->v->run + 1, err);
 }
 
+#define FAR_OFF (INT64_C(3155760000) * NS_SECOND) /* a century */
+
+/* What was sent before we look is found here; whoever sends later waits for our
+** lock on the job's row, and then finds it scheduled. */
+static ns_status park_for_signal(ns_db *db, const slot *s, ns_err *err) {
+  const ns_verdict *v = s->v;
+  const ns_value *row = NULL;
+  ns_buf id = NS_BUF_INIT;
+  ns_status st = ns_run(db, NS_SQL_SIGNAL_FIND,
+                        (ns_value[]){ns_vint(v->id), ns_vtext(v->signal)}, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_SIGNAL_FIND, &row, err);
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_SIGNAL_PARK,
+                (ns_value[]){ns_vtext(v->signal),
+                             ns_vint(row != NULL      ? 0
+                                     : v->delay >= 0 ? v->delay
+                                                      : FAR_OFF),
+                             v->state.p != NULL ? ns_vtext(v->state) : ns_vnull,
+                             ns_vint(v->id)},
+                err);
+  ns_buf_addf(&id, "[%lld]", (long long)v->id);
+  if (st == NS_OK) {
+    ns_value list = ns_vtext(ns_buf_bytes(&id));
+    st = id.oom ? no_memory(err) : ns_run(db, NS_SQL_PUSH_SCHEDULED, &list, err);
+    db->look_at = 0;
+  }
+  ns_buf_free(&id);
+  return st;
+}
+
+/* A run that has seen its signal, and went on, needs it no more. */
+static ns_status forget_signals(ns_db *db, const slot *slots, size_t n,
+                                ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    const slot *s = &slots[i];
+    ns_bytes name = {s->awaits, s->awaitslen};
+    if (s->locked && s->awaits != NULL &&
+        (s->ends || s->parks || s->v->kind == NS_AGAIN))
+      st = ns_run(db, NS_SQL_SIGNAL_FORGET,
+                  (ns_value[]){ns_vint(s->v->id), ns_vtext(name)}, err);
+  }
+  return st;
+}
+
 static ns_status park_all(ns_db *db, const slot *slots, size_t n, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++)
     if (slots[i].locked && slots[i].parks)
-      st = park(db, &slots[i], err);
+      st = slots[i].v->signal.p != NULL ? park_for_signal(db, &slots[i], err)
+                                        : park(db, &slots[i], err);
   return st;
 }
 
@@ -588,6 +644,7 @@ static ns_status hide_running(ns_db *db, const slot *slots, size_t n,
 static ns_status write_all(ns_db *db, const slot *slots, size_t n, ns_err *err) {
   ns_status st;
   if ((st = write_children(db, slots, n, err)) != NS_OK ||
+      (st = forget_signals(db, slots, n, err)) != NS_OK ||
       (st = park_all(db, slots, n, err)) != NS_OK ||
       (st = write_attempts(db, slots, n, err)) != NS_OK ||
       (st = write_ends(db, slots, n, err)) != NS_OK ||
@@ -617,8 +674,10 @@ ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
     if ((st = lock_broods(db, slots, n, err)) == NS_OK)
       st = write_all(db, slots, n, err);
   }
-  for (size_t i = 0; i < n; i++)
+  for (size_t i = 0; i < n; i++) {
     free(slots[i].key);
+    free(slots[i].awaits);
+  }
   free(slots);
   return st;
 }

@@ -125,6 +125,7 @@ void nsh_batch_copy(nsh_batch *b, const ns_verdict *from) {
   to->result = nsh_batch_keep(b, from->result);
   to->error = nsh_batch_keep(b, from->error);
   to->state = nsh_batch_keep(b, from->state);
+  to->signal = nsh_batch_keep(b, from->signal);
   to->log = nsh_batch_keep(b, from->log);
   to->children = nsh_batch_children(b, from->nchildren);
   for (size_t i = 0; i < from->nchildren; i++)

@@ -115,6 +115,7 @@ static bool on_verdict(nsh_seat *s, nsh_frame *f) {
                   ? nsh_batch_spill(&t->mail->verdicts, r.result)
                   : nsh_batch_keep(&t->mail->verdicts, r.result);
   v->state = nsh_batch_keep(&t->mail->verdicts, r.state);
+  v->signal = nsh_batch_keep(&t->mail->verdicts, r.signal);
   if (read_children(&t->mail->verdicts, f, r.nchildren, v))
     return true;
   v->kind = NS_CRASH;

@@ -143,7 +143,7 @@ static const size_t job_ints[] = {
     JOB(nonce),        JOB(phase),
 };
 static const size_t job_bytes[] = {JOB(queue), JOB(name), JOB(payload),
-                                   JOB(state)};
+                                   JOB(state), JOB(awaits)};
 
 #define PUSH(field) offsetof(ns_push, field)
 static const size_t push_ints[] = {
@@ -217,6 +217,7 @@ size_t nsh_begin_report(ns_buf *b, const nsh_report *r) {
   nsh_put_bytes(b, r->result);
   nsh_put_bytes(b, r->error);
   nsh_put_bytes(b, r->state);
+  nsh_put_bytes(b, r->signal);
   nsh_put_int(b, r->leaves);
   nsh_put_int(b, (int64_t)r->nchildren);
   return start;
@@ -239,6 +240,7 @@ bool nsh_get_report(nsh_frame *f, nsh_report *r) {
   r->result = nsh_get_bytes(f);
   r->error = nsh_get_bytes(f);
   r->state = nsh_get_bytes(f);
+  r->signal = nsh_get_bytes(f);
   r->leaves = nsh_get_int(f) != 0;
   nchildren = nsh_get_int(f);
   if (kind < NS_ACK || kind > NS_MISSING || nchildren < 0 ||

@@ -163,6 +163,7 @@ static const nsl_field verdict_fields[] = {
     {"state", NSL_ANY, 0},
     {"delay", NSL_INT, offsetof(ending, v.delay)},
     {"go_on", NSL_INT, offsetof(ending, v.go_on)},
+    {"signal", NSL_BYTES, offsetof(ending, v.signal)},
     {"log", NSL_BYTES, offsetof(ending, v.log)},
     {"children", NSL_TABLE, 0},
     {NULL, NSL_ANY, 0}};
@@ -220,6 +221,7 @@ static ns_status readhead(lua_State *L, int idx, nsl_verdict *out,
   e.v.kind = findkind(L, e.kind);
   keep(&out->batch, &e.v.error);
   keep(&out->batch, &e.v.log);
+  keep(&out->batch, &e.v.signal);
   out->verdict = e.v;
   return NS_OK;
 }
@@ -246,6 +248,7 @@ nsl_verdict *nsl_toverdict(lua_State *L, int idx, int64_t max, ns_err *err) {
     return NULL;
   point(b, &v->error);
   point(b, &v->log);
+  point(b, &v->signal);
   point(b, &v->result);
   point(b, &v->state);
   v->children = b->jobs;
@@ -307,6 +310,7 @@ static void setjob(lua_State *L, const ns_job *job) {
   setpositive(L, "parent", job->parent);
   setpositive(L, "root", job->root);
   nsl_setint(L, "phase", job->phase);
+  nsl_setbytes(L, "awaits", job->awaits);
   nsl_setint(L, "created", job->created);
   nsl_setint(L, "due", job->due);
   setpositive(L, "deadline", job->deadline);

@@ -1,0 +1,26 @@
+-- Statements about signals to jobs. Sorted by name.
+
+-- name: signal_call
+-- Params: job, value, name. See the procedure.
+CALL nightshift_signal(?, ?, ?)
+
+-- name: signal_find
+-- Params: job, name. Key: PRIMARY of signal. What was sent under this name, or
+-- without one.
+SELECT name, value FROM nightshift_signal
+WHERE job_id = ? AND name IN ('', ?) ORDER BY name DESC LIMIT 1
+
+-- name: signal_forget
+-- Params: job, name. Key: PRIMARY of signal.
+DELETE FROM nightshift_signal WHERE job_id = ? AND name IN ('', ?)
+
+-- name: signal_live
+-- Params: job. Key: PRIMARY of job. No locks.
+SELECT 1 FROM nightshift_job WHERE id = ?
+
+-- name: signal_park
+-- Params: name, µs until the deadline, state (NULL keeps it), job. Key: PRIMARY of
+-- job, locked by settle_lock.
+UPDATE nightshift_job SET run = run + 1, phase = phase + 1, lost = 0, missed = 0,
+  missing_since = NULL, awaits = ?, due = {now} + ?, state = COALESCE(?, state)
+WHERE id = ?
