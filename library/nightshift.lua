@@ -324,6 +324,31 @@ function Db:lock(name, opts) end
 ---@return nightshift.DbLock
 function Db:semaphore(name, n, opts) end
 
+--- Sends a value to a job that waits for a signal, or will. From SQL:
+--- `CALL nightshift_signal(id, '"json"', 'name')`, then `CALL nightshift_ring()`.
+---@param id integer
+---@param value any encoded as JSON
+---@param name string? nil: whatever it waits for
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `INVALID`, `TOO_BIG`
+function Db:signal(id, value, name) end
+
+---@class nightshift.FlowNode: nightshift.PushOptions
+---@field name string
+---@field payload any
+---@field queue string? "default", or that of the root
+---@field children nightshift.FlowNode[]? the node runs when they have ended
+---@field as string? a name for `after`
+---@field after (string|integer)[]? nodes by their names, or ids of other jobs
+
+--- Pushes a tree of jobs in one transaction. Unknown names and circles raise.
+---@param root nightshift.FlowNode
+---@return integer? id of the root
+---@return table|string|nil ids {id =, children = {…}}, or the message
+---@return nightshift.Code? code
+function Db:flow(root) end
+
 --- Who holds locks and semaphores.
 ---@return nightshift.Slot[]? slots
 ---@return string? message
@@ -429,6 +454,9 @@ local Queue = {}
 ---@field backoff nightshift.Duration? first delay before a retry; default 5 s, doubling
 ---@field timeout nightshift.Duration? wall time of one run; default 1 h
 ---@field deadline nightshift.Duration? from now; a poll after that is dead
+---@field after integer[]? ids of jobs to wait for
+---@field on_fail "cancel"|"run"|nil when one of them fails: be cancelled (default), or run all the same
+---@field parent integer? a live job whose child this is
 
 --- Pushes one job; with an id it is durable.
 ---@param name string which handler runs it; 1 to 100 bytes, no control characters
@@ -505,11 +533,23 @@ function Queue:stats() end
 ---@field priority integer as it is now
 ---@field parent integer?
 ---@field root integer?
+---@field phase integer how often `wait` has parked it
+---@field results nightshift.Result[] what became of its children, in the order of spawning
+---@field awaits string? the signal it has waited for
+---@field signal any what was sent; nil: nothing came before the deadline
 ---@field created integer
 ---@field due integer
 ---@field deadline integer?
 ---@field timeout integer µs
 local Job = {}
+
+---@class nightshift.Result
+---@field id integer
+---@field name string
+---@field outcome "done"|"dead"|"cancelled"|nil nil while it lives
+---@field result any
+---@field reason string?
+---@field error string?
 
 --- Done, with a result.
 ---@param result any
@@ -525,6 +565,15 @@ function Job:ack(result) end
 ---@return boolean|string|nil dead whether it is dead now, or the message
 ---@return nightshift.Code? code
 function Job:fail(err, opts) end
+
+--- Parks the job until its children have ended, or until a signal comes; then it
+--- runs again, with `phase` one higher. A child that fails ends it as dead, unless
+--- `on_fail` is "continue".
+---@param opts {on_fail: "fail"|"continue"|nil, signal: string?, deadline: nightshift.Duration?, state: any}?
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code
+function Job:wait(opts) end
 
 --- Not yet: comes back after a delay, with `state` as `job.state`.
 ---@param delay nightshift.Duration|{retry_after: nightshift.Duration?, state: any}|nil
