@@ -35,7 +35,7 @@ local raise = options.raise
 
 local job = {}
 local methods = {}
-local meta = { __name = "nightshift.job" }
+local meta = { __name = "nightshift.job", methods = methods }
 
 -- Fields that are read when they are first asked for.
 local lazy = {}
