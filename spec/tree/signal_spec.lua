@@ -24,6 +24,7 @@ describe("a job that waits for a signal", function()
   it("runs when it comes, with its value", function()
     local id = parked { signal = "approved" }
     assert.is_nil(q:claim())
+    assert.equal("waiting", handle:job(id).state)
     assert(handle:signal(id, { by = "me" }, "approved"))
     local job = assert(q:claim())
     assert.same({ id, 1, 1, { by = "me" } }, { job.id, job.phase, job.attempt, job.signal })

@@ -24,7 +24,7 @@ SELECT j.id, j.run, j.queue_id, q.name AS queue, j.name, j.payload, j.state,
    JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
    WHERE c.id = j.id AND c.run = j.run) AS holder,
   NULL AS outcome, NULL AS reason, NULL AS error, NULL AS result,
-  NULL AS finished_at, {now} AS now
+  NULL AS finished_at, {now} AS now, j.awaits, j.phase
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
@@ -36,7 +36,8 @@ SELECT f.id, f.run, f.queue_id, q.name AS queue, f.name, f.payload, NULL AS stat
   f.attempts, f.polls, f.crashes, f.max_attempts, f.max_polls, f.max_crashes,
   f.priority, f.parent, f.root, f.created, f.created AS due, f.deadline,
   f.timeout, f.nonce, f.ukey, 0 AS unmet, NULL AS progress, NULL AS status,
-  f.holder, f.outcome, f.reason, f.error, f.result, f.finished_at, {now} AS now
+  f.holder, f.outcome, f.reason, f.error, f.result, f.finished_at, {now} AS now,
+  NULL AS awaits, 0 AS phase
 FROM nightshift_finished f
 JOIN nightshift_queue q ON q.id = f.queue_id
 WHERE f.id = ?

@@ -20,7 +20,7 @@ enum {
   I_POLLS, I_CRASHES, I_MAX_ATTEMPTS, I_MAX_POLLS, I_MAX_CRASHES, I_PRIORITY,
   I_PARENT, I_ROOT, I_CREATED, I_DUE, I_DEADLINE, I_TIMEOUT, I_NONCE, I_UKEY,
   I_UNMET, I_PROGRESS, I_STATUS, I_HOLDER, I_OUTCOME, I_REASON, I_ERROR,
-  I_RESULT, I_FINISHED_AT, I_NOW, I_COUNT
+  I_RESULT, I_FINISHED_AT, I_NOW, I_AWAITS, I_PHASE, I_COUNT
 };
 
 void ns_info_free(ns_info *info) {
@@ -33,7 +33,7 @@ static bool keep_texts(ns_info *info, const ns_value *r) {
   ns_bytes *const to[I_COUNT] = {
       [I_QUEUE] = &info->job.queue, [I_NAME] = &info->job.name,
       [I_PAYLOAD] = &info->job.payload, [I_STATE] = &info->job.state,
-      [I_UKEY] = &info->unique, [I_STATUS] = &info->status_text,
+      [I_AWAITS] = &info->job.awaits, [I_UKEY] = &info->unique, [I_STATUS] = &info->status_text,
       [I_OUTCOME] = &info->where, [I_REASON] = &info->reason,
       [I_ERROR] = &info->error, [I_RESULT] = &info->result};
   size_t total = 0;
@@ -73,6 +73,7 @@ static void keep_numbers(ns_info *info, const ns_value *r) {
   j->deadline = ns_int_or(&r[I_DEADLINE], 0);
   j->timeout = r[I_TIMEOUT].i;
   j->nonce = r[I_NONCE].i;
+  j->phase = r[I_PHASE].i;
   info->unmet = r[I_UNMET].i;
   info->holder = ns_int_or(&r[I_HOLDER], 0);
   info->finished_at = ns_int_or(&r[I_FINISHED_AT], 0);
@@ -85,7 +86,9 @@ static const char *where_is(const ns_value *r) {
     return "waiting";
   if (r[I_HOLDER].type != NS_NULL)
     return "running";
-  return r[I_DUE].i > r[I_NOW].i ? "scheduled" : "ready";
+  if (r[I_DUE].i <= r[I_NOW].i)
+    return "ready";
+  return r[I_AWAITS].type == NS_TEXT ? "waiting" : "scheduled";
 }
 
 /* Looks in one table; '*found' says whether it was there. */
