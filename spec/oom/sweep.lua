@@ -357,6 +357,12 @@ local calls = {
       return true
     end,
   },
+  warn = {
+    run = function()
+      core.warn("sweep", "no file", "nothing is to be done")
+      return true
+    end,
+  },
 
   execute = {
     run = function(h)
