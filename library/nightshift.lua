@@ -324,6 +324,14 @@ function Db:lock(name, opts) end
 ---@return nightshift.DbLock
 function Db:semaphore(name, n, opts) end
 
+--- Gives a live job another priority; a ready one is the last of its new lane.
+---@param id integer
+---@param priority integer 0 to 255
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `STATE`, `INVALID`
+function Db:reprioritise(id, priority) end
+
 --- Sends a value to a job that waits for a signal, or will. From SQL:
 --- `CALL nightshift_signal(id, '"json"', 'name')`, then `CALL nightshift_ring()`.
 ---@param id integer

@@ -226,6 +226,18 @@ function methods:stats()
   return report.stats(live(self, "stats"))
 end
 
+--- Gives a live job another priority; one that is ready is the last of those who
+-- have it.
+---@param id integer
+---@param priority integer 0 to 255
+---@return true|nil
+---@return string? message
+---@return string? code
+function methods:reprioritise(id, priority)
+  local handle = live(self, "reprioritise")
+  return handle:reprioritise(check_id("reprioritise", id), priority)
+end
+
 --- Sends a value to a job that waits for a signal, or will.
 ---@param id integer
 ---@param value any encoded as JSON

@@ -70,6 +70,10 @@ SELECT id, run FROM nightshift_job WHERE run > ? LIMIT 1
 -- Params: paused, name. Key: name; no job is locked.
 UPDATE nightshift_queue SET paused = ? WHERE name = ?
 
+-- name: admin_rank
+-- Params: runs more, rank, job. Key: PRIMARY of job, locked by admin_lock.
+UPDATE nightshift_job SET run = run + ?, rank = ? WHERE id = ?
+
 -- name: admin_retry
 -- Params: job. Key: PRIMARY of finished, locked by admin_finished. Fresh
 -- budgets, the next run.

@@ -344,6 +344,10 @@ ns_status ns_cancel(ns_db *db, int64_t id, ns_bytes reason, ns_err *err);
 ** (still live), DUPLICATE (its unique key is taken). */
 ns_status ns_retry(ns_db *db, int64_t id, ns_err *err);
 
+/* A live job gets another priority, 0 to 255; in its new lane it is the last. One
+** that runs keeps its worker. Errors: NOT_FOUND, STATE (finished), INVALID. */
+ns_status ns_reprioritise(ns_db *db, int64_t id, int64_t priority, ns_err *err);
+
 /* A scheduled job becomes ready now. Errors: NOT_FOUND, STATE. */
 ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err);
 

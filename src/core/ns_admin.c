@@ -197,6 +197,7 @@ static void unschedule(ns_db *db, int64_t id, int64_t due) {
 /* One verb on one job. */
 typedef struct work {
   int64_t id;
+  int64_t rank; /* its new one */
   ns_bytes reason;
   live now;
   past then;
@@ -328,6 +329,15 @@ ns_status ns_retry(ns_db *db, int64_t id, ns_err *err) {
 
 /* --------------------------------------------------------------- run now */
 
+/* No live row: STATE or NOT_FOUND. */
+static ns_status ended_or_unknown(ns_db *db, work *w, ns_err *err) {
+  ns_status st = lock_past(db, w->id, &w->then, err);
+  if (st != NS_OK || w->then.outcome[0] == '\0')
+    return st == NS_OK ? not_found(w->id, err) : st;
+  return ns_fail(err, NS_ESTATE, "job %lld has finished already: %s",
+                 (long long)w->id, w->then.outcome);
+}
+
 static ns_status run_now_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
   int64_t run;
@@ -335,13 +345,8 @@ static ns_status run_now_run(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_status st = lock_live(db, w->id, &w->now, err);
   if (st != NS_OK)
     return st;
-  if (!w->now.found) {
-    st = lock_past(db, w->id, &w->then, err);
-    if (st != NS_OK || w->then.outcome[0] == '\0')
-      return st == NS_OK ? not_found(w->id, err) : st;
-    return ns_fail(err, NS_ESTATE, "job %lld has finished already: %s",
-                   (long long)w->id, w->then.outcome);
-  }
+  if (!w->now.found)
+    return ended_or_unknown(db, w, err);
   if (w->now.unmet > 0 || w->now.due <= w->now.now)
     return tx->replay ? NS_OK
                       : ns_fail(err, NS_ESTATE,
@@ -360,4 +365,63 @@ static ns_status run_now_run(ns_db *db, ns_tx *tx, ns_err *err) {
 ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err) {
   work w = {.id = id};
   return run_verb(db, &w, run_now_run, err);
+}
+
+/* ----------------------------------------------------------- reprioritise */
+
+/* Is its claim of this run in a lease? */
+static ns_status is_held(ns_db *db, int64_t id, bool *yes, ns_err *err) {
+  ns_info info = NS_INFO_INIT;
+  bool found;
+  ns_status st = look(db, NS_SQL_ADMIN_INFO, id, &info, &found, err);
+  *yes = found && info.holder != 0;
+  ns_info_free(&info);
+  return st;
+}
+
+/* Where it waits, under its next run; the row of this run is stale. */
+static ns_status queue_again(ns_db *db, const work *w, int64_t rank,
+                             ns_err *err) {
+  int64_t run = w->now.run + 1;
+  if (w->now.due <= w->now.now) {
+    db->ring_due = true;
+    return ns_promote_one(db, w->now.queue_id, rank, w->id, run, err);
+  }
+  unschedule(db, w->id, w->now.due);
+  return ns_bulk(db, NS_SQL_SETTLE_SCHEDULED,
+                 (ns_column[]){{NS_INT, &w->now.due, NULL, NULL},
+                               {NS_INT, &w->id, NULL, NULL},
+                               {NS_INT, &w->now.queue_id, NULL, NULL},
+                               {NS_INT, &rank, NULL, NULL},
+                               {NS_INT, &run, NULL, NULL}},
+                 1, err);
+}
+
+static ns_status reprioritise_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  work *w = tx->arg;
+  int64_t rank = w->rank;
+  bool held = false;
+  bool moves;
+  ns_status st = lock_live(db, w->id, &w->now, err);
+  if (st != NS_OK)
+    return st;
+  if (!w->now.found)
+    return ended_or_unknown(db, w, err);
+  if (w->now.rank == rank)
+    return NS_OK;
+  if (w->now.unmet == 0)
+    st = is_held(db, w->id, &held, err);
+  moves = w->now.unmet == 0 && !held;
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_ADMIN_RANK,
+                (ns_value[]){ns_vint(moves), ns_vint(rank), ns_vint(w->id)}, err);
+  return st == NS_OK && moves ? queue_again(db, w, rank, err) : st;
+}
+
+ns_status ns_reprioritise(ns_db *db, int64_t id, int64_t priority, ns_err *err) {
+  work w = {.id = id, .rank = 255 - priority};
+  if (priority < 0 || priority > 255)
+    return ns_fail(err, NS_EINVALID, "the priority must be 0 to 255, got %lld",
+                   (long long)priority);
+  return run_verb(db, &w, reprioritise_run, err);
 }

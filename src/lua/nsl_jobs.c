@@ -552,7 +552,23 @@ static int db_run_now(lua_State *L) {
   return nsl_result(L, ns_run_now(db, luaL_checkinteger(L, 2), &err), &err);
 }
 
+/***
+Gives a live job another priority.
+@function db:reprioritise
+@tparam integer id
+@tparam integer priority
+@return true, or nil, message, code
+*/
+static int db_reprioritise(lua_State *L) {
+  ns_err err;
+  ns_db *db = nsl_checkdb(L);
+  int64_t id = luaL_checkinteger(L, 2);
+  int64_t priority = luaL_checkinteger(L, 3);
+  return nsl_result(L, ns_reprioritise(db, id, priority, &err), &err);
+}
+
 const luaL_Reg nsl_jobverbs[] = {
     {"cancel", db_cancel}, {"claim", db_claim},   {"info", db_info},
     {"push", db_push},     {"retry", db_retry},   {"run_now", db_run_now},
+    {"reprioritise", db_reprioritise},
     {"settle", db_settle}, {"touch", db_touch},   {NULL, NULL}};
