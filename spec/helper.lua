@@ -52,6 +52,19 @@ function fixture.file(name, text)
   return path
 end
 
+--- A C module, compiled without the optimiser: what it breaks it is to break.
+-- @tparam string name
+-- @tparam string source
+-- @treturn string a LUA_CPATH that has it
+function fixture.module(name, source)
+  local path = fixture.file(name .. ".c", source)
+  local folder = path:match "^(.*)/"
+  local flags = io.popen "pkg-config --cflags lua5.4":read "l"
+  assert(os.execute(("%s -w -O0 -shared -fPIC %s -o %s/%s.so %s"):format(os.getenv "CC" or "cc", flags, folder, name,
+    path)))
+  return folder .. "/?.so;;"
+end
+
 -- Under `make test-gc` the collector runs inside every function of the module.
 local collect = function() end
 local stride = math.tointeger(os.getenv "NIGHTSHIFT_COLLECT")

@@ -179,14 +179,11 @@ describe("a C module that takes memory without end", function()
   int luaopen_hog(lua_State *L) { lua_pushcfunction(L, hog); return 1; }]]
 
   it("gets none beyond the limit; its worker goes on", function()
-    local source = fixture.file("hog.c", MODULE)
-    local folder = source:match "^(.*)/"
-    local flags = io.popen "pkg-config --cflags lua5.4":read "l"
-    assert(os.execute(("%s -w -shared -fPIC %s -o %s/hog.so %s"):format(os.getenv "CC" or "cc", flags, folder, source)))
+    local cpath = fixture.module("hog", MODULE)
     local h = host.start(url, [[return {
       hog = function() return require "hog"() end,
       noop = function() return "ran" end,
-    }]], { "--workers", "1", "--memory", "8M" }, { LUA_CPATH = proc.build .. "/?.so;" .. folder .. "/?.so;;" })
+    }]], { "--workers", "1", "--memory", "8M" }, { LUA_CPATH = proc.build .. "/?.so;" .. cpath })
     local job = ended(q:push("hog", nil, ONCE))
     assert.same({ "done", 0 }, { job.state, job.crashes }, job.error)
     assert.is_true(job.result < 300, job.result)

@@ -46,14 +46,7 @@ int luaopen_fault(lua_State *L) {
   return 1;
 }]]
 
-setup(function()
-  local source = fixture.file("fault.c", MODULE)
-  local folder = source:match "^(.*)/"
-  local flags = io.popen "pkg-config --cflags lua5.4":read "l"
-  assert(os.execute(("%s -w -O0 -shared -fPIC %s -o %s/fault.so %s"):format(os.getenv "CC" or "cc", flags, folder,
-    source)))
-  cpath = folder .. "/?.so;;"
-end)
+setup(function() cpath = fixture.module("fault", MODULE) end)
 
 -- `long` is an innocent in the next seat; `kin` kills an ancestor of its shell.
 local SCRIPT = [[

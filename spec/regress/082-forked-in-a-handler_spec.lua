@@ -34,14 +34,7 @@ int luaopen_forking(lua_State *L) {
   return 1;
 }]]
 
-setup(function()
-  local source = fixture.file("forking.c", MODULE)
-  local folder = source:match "^(.*)/"
-  local flags = io.popen "pkg-config --cflags lua5.4":read "l"
-  assert(os.execute(("%s -w -shared -fPIC %s -o %s/forking.so %s"):format(os.getenv "CC" or "cc", flags, folder,
-    source)))
-  cpath = folder .. "/?.so;;"
-end)
+setup(function() cpath = fixture.module("forking", MODULE) end)
 
 local SCRIPT = [[
 local forking = require "forking"

@@ -65,13 +65,11 @@ static int64_t process_age(const char *state) {
 
 /* Looks for its process, where that is to be seen. A zombie is gone, though its
 ** parent has not waited for it yet. */
-static void look_here(ns_peer *p, const ns_value *row) {
-  char here[NS_PLACE];
+static void look_here(ns_peer *p, const char *here, const ns_value *row) {
   char text[512];
   ns_bytes place = row[P_PLACE].s;
   pid_t pid = (pid_t)row[P_PID].i;
   const char *state;
-  ns_place(here);
   if (place.n != strlen(here) || memcmp(place.p, here, place.n) != 0)
     return;
   read_stat(pid, text, sizeof text);
@@ -89,7 +87,9 @@ bool ns_peers_add(ns_peers *p, const ns_value *row) {
       .id = row[P_ID].i, .beat = row[P_BEAT].i, .silent = row[P_SILENT].i,
       .is_host = row[P_HOST].i != 0, .dead = row[P_DEAD].i != 0,
       .free = row[P_FREE].i != 0};
-  look_here(&p->items[p->n++], row);
+  if (p->here[0] == '\0')
+    ns_place(p->here);
+  look_here(&p->items[p->n++], p->here, row);
   return true;
 }
 

@@ -19,12 +19,13 @@ typedef struct ns_peer {
   bool alive;     /* its process is seen on this machine, and not stopped */
 } ns_peer;
 
+#define NS_PLACE 64 /* bytes of a place */
+
 typedef struct ns_peers {
   ns_peer *items; /* sorted by id */
   size_t n, cap;
+  char here[NS_PLACE]; /* our own place, once asked for */
 } ns_peers;
-
-#define NS_PLACE 64 /* bytes of a place */
 
 /* This boot of this machine and its space of process ids: within one place a
 ** process id means one process. */
