@@ -62,3 +62,25 @@ BEGIN
     WHERE run_at = v_due AND job_id = p_job;
   END IF;
 END
+
+-- name: job_decay
+-- decay: priority lost with each return that is no end. paused: the job whose
+-- pause, of itself and all below it, holds this one; unmet counts that as one.
+ALTER TABLE nightshift_job
+  ADD COLUMN IF NOT EXISTS decay TINYINT UNSIGNED NOT NULL DEFAULT 8,
+  ADD COLUMN IF NOT EXISTS paused BIGINT NULL
+
+-- name: finished_decay
+ALTER TABLE nightshift_finished
+  ADD COLUMN IF NOT EXISTS decay TINYINT UNSIGNED NOT NULL DEFAULT 8
+
+-- name: create_served
+-- What a live host can run, for people who ask why a job does not: written when
+-- it starts and when it reloads its scripts, deleted with the holder's row.
+-- queues: ["mail",…], NULL: all. handlers: ["mail.send",…].
+CREATE TABLE IF NOT EXISTS nightshift_served (
+  holder BIGINT NOT NULL PRIMARY KEY,
+  workers INT UNSIGNED NOT NULL,
+  queues MEDIUMTEXT NULL,
+  handlers MEDIUMTEXT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
