@@ -7,10 +7,19 @@ INSERT INTO nightshift_edge (on_id, job_id)
 SELECT STRAIGHT_JOIN j.id, c.parent FROM nightshift_child c
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id WHERE c.parent = ?
 
--- name: edge_brood_ended
--- Params: parent. Keys: PRIMARY of child, a range, and of finished.
-SELECT COUNT(*), COUNT(f.id) FROM nightshift_child c
-LEFT JOIN nightshift_finished f ON f.id = c.id WHERE c.parent = ?
+-- name: edge_brood_failed
+-- Params: parent, lease of its run. Keys: PRIMARY of child, a range, and of
+-- finished. A child that has failed since that run was claimed.
+SELECT MIN(f.id) FROM nightshift_child c
+JOIN nightshift_finished f ON f.id = c.id
+WHERE c.parent = ? AND f.outcome <> 'done'
+  AND f.finished_at >= (SELECT claimed FROM nightshift_lease WHERE id = ?)
+
+-- name: edge_brood_live
+-- Params: parent. Keys: PRIMARY of child, a range, and of job. No locks: those
+-- that somebody is ending count.
+SELECT STRAIGHT_JOIN COUNT(*) FROM nightshift_child c
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id WHERE c.parent = ?
 
 -- name: edge_brood_lock
 -- Params: parent. Keys: PRIMARY of child, a range, and of job, row by row.
@@ -18,6 +27,17 @@ LEFT JOIN nightshift_finished f ON f.id = c.id WHERE c.parent = ?
 SELECT STRAIGHT_JOIN j.id FROM nightshift_child c
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id WHERE c.parent = ?
 LOCK IN SHARE MODE SKIP LOCKED
+
+-- name: edge_circle
+-- Params: parent, parent. Keys: PRIMARY of edge, of child and of job. A live
+-- child that waits for what waits for its parent.
+WITH RECURSIVE up (id) AS (
+  SELECT job_id FROM nightshift_edge WHERE on_id = ?
+  UNION
+  SELECT e.job_id FROM up JOIN nightshift_edge e ON e.on_id = up.id)
+SELECT MIN(up.id) FROM up
+JOIN nightshift_child c ON c.parent = ? AND c.id = up.id
+JOIN nightshift_job j ON j.id = up.id
 
 -- name: edge_count
 -- Params: parent. Key: PRIMARY of child, a range.
@@ -27,10 +47,50 @@ SELECT COUNT(*) AS n FROM nightshift_child WHERE parent = ?
 -- Params: job. Key: PRIMARY of finished. Whether it failed; no row: unknown.
 SELECT outcome <> 'done' FROM nightshift_finished WHERE id = ?
 
+-- name: edge_forget
+-- Params: job. Key: job of edge. What a job that had ended waited for.
+DELETE FROM nightshift_edge WHERE job_id = ?
+
+-- name: edge_freed
+-- Params: parent, parent. Key: PRIMARY of edge by on_id, then of job. The
+-- parent's children that wait for it; locks them, around those that somebody
+-- holds.
+SELECT STRAIGHT_JOIN j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, {now} AS now
+FROM nightshift_edge e
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id
+WHERE e.on_id = ? AND j.parent = ?
+FOR UPDATE SKIP LOCKED
+
+-- name: edge_freed_cut
+-- Array-bound. Params: parent, job. Key: PRIMARY.
+DELETE FROM nightshift_edge WHERE on_id = ? AND job_id = ?
+
 -- name: edge_lock
 -- Params: job. Key: PRIMARY; a shared lock on its row, which waits for whoever
 -- is ending it.
-SELECT id, root FROM nightshift_job WHERE id = ? LOCK IN SHARE MODE
+SELECT id FROM nightshift_job WHERE id = ? LOCK IN SHARE MODE
+
+-- name: edge_lock_free
+-- Params: job. Key: PRIMARY; the same lock, if nobody holds the row.
+SELECT id FROM nightshift_job WHERE id = ? LOCK IN SHARE MODE SKIP LOCKED
+
+-- name: edge_more
+-- Array-bound. Params: how many more it waits for, job. Key: PRIMARY of job,
+-- locked.
+UPDATE nightshift_job SET unmet = unmet + ? WHERE id = ?
+
+-- name: edge_on
+-- Params: parent, parent. Key: PRIMARY of edge by on_id, then of job; no locks.
+-- How many wait for the parent, and how many of its children are among them.
+SELECT STRAIGHT_JOIN COUNT(*), COUNT(IF(j.parent = ?, 1, NULL))
+FROM nightshift_edge e
+LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id
+WHERE e.on_id = ?
+
+-- name: edge_parent
+-- Params: job. Key: PRIMARY; locks its row: one more child, for which it waits
+-- if it waits for its children.
+SELECT root, waits FROM nightshift_job WHERE id = ? FOR UPDATE
 
 -- name: edge_results
 -- Params: parent, limit, offset. Keys: PRIMARY of child, a range, and of finished
@@ -40,3 +100,7 @@ FROM (SELECT id FROM nightshift_child WHERE parent = ? ORDER BY id LIMIT ? OFFSE
 LEFT JOIN nightshift_finished f ON f.id = c.id
 LEFT JOIN nightshift_job j ON j.id = c.id
 ORDER BY c.id
+
+-- name: edge_there
+-- Params: job. Key: PRIMARY; no locks.
+SELECT id FROM nightshift_job WHERE id = ?

@@ -57,6 +57,16 @@ STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 -- Array-bound. Params: job. Key: PRIMARY of running.
 DELETE FROM nightshift_running WHERE job_id = ?
 
+-- name: settle_keys
+-- Params: [[n,queue,key],…]. Key: PRIMARY of unique_key, one row at a time; locks
+-- them, around those that somebody holds: whoever was refused a key.
+SELECT STRAIGHT_JOIN v.n
+FROM JSON_TABLE(?, '$[*]' COLUMNS (n BIGINT PATH '$[0]', queue INT PATH '$[1]',
+  ukey VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin PATH '$[2]')) v
+JOIN nightshift_unique_key u FORCE INDEX (PRIMARY)
+  ON u.queue_id = v.queue AND u.ukey = v.ukey
+FOR UPDATE SKIP LOCKED
+
 -- name: settle_lease
 -- Array-bound. Params: lease. Key: PRIMARY.
 DELETE FROM nightshift_lease WHERE id = ?

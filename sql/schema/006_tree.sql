@@ -84,3 +84,7 @@ CREATE TABLE IF NOT EXISTS nightshift_served (
   queues MEDIUMTEXT NULL,
   handlers MEDIUMTEXT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: edge_job
+-- What a job waits for: a job that is retried forgets it.
+ALTER TABLE nightshift_edge ADD INDEX IF NOT EXISTS job (job_id)

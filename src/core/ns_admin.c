@@ -312,6 +312,7 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
                                 (long long)w->id);
   }
   if (st == NS_OK && (st = retry_key(db, w, err)) == NS_OK &&
+      (st = ns_run(db, NS_SQL_EDGE_FORGET, &id, err)) == NS_OK &&
       (st = ns_run(db, NS_SQL_ADMIN_RETRY, &id, err)) == NS_OK)
     st = ns_run(db, NS_SQL_ADMIN_FORGET, &id, err);
   if (st != NS_OK)

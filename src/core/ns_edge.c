@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ns_claim.h"
 #include "ns_handle.h"
 
 static ns_status no_memory(ns_err *err) {
@@ -87,25 +88,53 @@ static bool is_new(const ns_insert *rows, size_t n, int64_t id) {
   return bsearch(&id, rows, n, sizeof *rows, row_by_id) != NULL;
 }
 
-/* One by one in ascending order: each is locked, or its end is known. */
-static ns_status look_at(ns_db *db, int64_t id, bool *live, bool *failed,
-                         ns_err *err) {
+/* Runs a statement about one job; '*row': its row, NULL: none. */
+static ns_status ask(ns_db *db, ns_sql sql, int64_t id, const ns_value **row,
+                     ns_err *err) {
   ns_value param = ns_vint(id);
-  const ns_value *row = NULL;
-  ns_status st = ns_run(db, NS_SQL_EDGE_LOCK, &param, err);
-  if (st == NS_OK)
-    st = ns_row(db, NS_SQL_EDGE_LOCK, &row, err);
-  *live = row != NULL;
-  *failed = false;
-  if (st != NS_OK || *live)
+  ns_status st = ns_run(db, sql, &param, err);
+  *row = NULL;
+  return st == NS_OK ? ns_row(db, sql, row, err) : st;
+}
+
+/* A job that is named. */
+typedef struct target {
+  bool live, failed;
+  bool held; /* by somebody; nothing else is known of it */
+} target;
+
+/* Locked, or held when nobody is to be waited for, or its end is known. */
+static ns_status look_once(ns_db *db, int64_t id, bool nowait, target *t,
+                           bool *found, ns_err *err) {
+  const ns_value *row;
+  ns_status st =
+      ask(db, nowait ? NS_SQL_EDGE_LOCK_FREE : NS_SQL_EDGE_LOCK, id, &row, err);
+  *t = (target){.live = row != NULL};
+  if (st == NS_OK && row == NULL && nowait) {
+    st = ask(db, NS_SQL_EDGE_THERE, id, &row, err);
+    t->held = row != NULL;
+  }
+  *found = row != NULL;
+  if (st != NS_OK || *found)
     return st;
-  if ((st = ns_run(db, NS_SQL_EDGE_ENDED, &param, err)) == NS_OK)
-    st = ns_row(db, NS_SQL_EDGE_ENDED, &row, err);
-  if (st == NS_OK && row == NULL)
+  st = ask(db, NS_SQL_EDGE_ENDED, id, &row, err);
+  *found = row != NULL;
+  t->failed = st == NS_OK && *found && row[0].i != 0;
+  return st;
+}
+
+/* One by one in ascending order. One that is in neither table may have been
+** retried while we looked. */
+static ns_status look_at(ns_db *db, int64_t id, bool nowait, target *t,
+                         ns_err *err) {
+  bool found = false;
+  ns_status st = look_once(db, id, nowait, t, &found, err);
+  if (st == NS_OK && !found)
+    st = look_once(db, id, nowait, t, &found, err);
+  if (st == NS_OK && !found)
     return ns_fail(err, NS_ENOTFOUND,
                    "job %lld, which another is to wait for, is unknown",
                    (long long)id);
-  *failed = st == NS_OK && row[0].i != 0;
   return st;
 }
 
@@ -123,19 +152,19 @@ static ns_status find_parent(ns_db *db, ns_insert *rows, size_t n,
                              ns_insert *row, ns_err *err) {
   const ns_push *p = row->push;
   const ns_insert *with = bsearch(&p->parent, rows, n, sizeof *rows, row_by_id);
-  ns_value param = ns_vint(p->parent);
   const ns_value *found = NULL;
-  ns_status st = NS_OK;
+  ns_status st;
   row->parent = row->root = p->parent;
   if (with != NULL)
     return NS_OK;
-  if ((st = ns_run(db, NS_SQL_EDGE_LOCK, &param, err)) == NS_OK)
-    st = ns_row(db, NS_SQL_EDGE_LOCK, &found, err);
+  st = ask(db, NS_SQL_EDGE_PARENT, p->parent, &found, err);
   if (st == NS_OK && found == NULL)
     return ns_fail(err, NS_ENOTFOUND, "the parent, job %lld, is no live job",
                    (long long)p->parent);
-  if (st == NS_OK)
-    row->root = ns_int_or(&found[1], p->parent);
+  if (st == NS_OK) {
+    row->root = ns_int_or(&found[0], p->parent);
+    row->joins = found[1].type == NS_TEXT;
+  }
   return st;
 }
 
@@ -156,29 +185,40 @@ static ns_status find_parents(ns_db *db, ns_insert *rows, size_t n,
   return st;
 }
 
+static ns_status add_wait(const wish *x, ns_insert *row, const target *t,
+                          ns_edges *edges, ns_err *err) {
+  if (t->held)
+    edges->held = x->row + 1;
+  else if (row->joins && x->on == row->parent)
+    return NS_OK; /* who waits for it: it is not to wait for that one */
+  else if (t->live) {
+    row->unmet++;
+    return add_edge(edges, x->on, row->id) ? NS_OK : no_memory(err);
+  } else if (t->failed && !row->push->on_fail_run)
+    row->doomed = x->on;
+  return NS_OK;
+}
+
 ns_status ns_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edges,
                         ns_err *err) {
   wishes w = {0};
+  target t = {0};
   ns_status st = find_parents(db, rows, n, err);
-  bool live = false;
-  bool failed = false;
   if (st == NS_OK)
     st = collect(rows, n, &w, err);
-  for (size_t i = 0; st == NS_OK && i < w.n; i++) {
+  for (size_t i = 0; st == NS_OK && edges->held == 0 && i < w.n; i++) {
     const wish *x = &w.items[i];
-    ns_insert *row = &rows[x->row];
     if (i == 0 || w.items[i - 1].on != x->on) {
-      live = is_new(rows, n, x->on);
-      failed = false;
-      if (!live)
-        st = look_at(db, x->on, &live, &failed, err);
+      t = (target){.live = is_new(rows, n, x->on)};
+      if (!t.live)
+        st = look_at(db, x->on, edges->nowait, &t, err);
     }
-    if (st == NS_OK && live) {
-      row->unmet++;
-      st = add_edge(edges, x->on, row->id) ? NS_OK : no_memory(err);
-    } else if (st == NS_OK && failed && !row->push->on_fail_run)
-      row->doomed = x->on;
+    if (st == NS_OK)
+      st = add_wait(x, &rows[x->row], &t, edges, err);
   }
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (rows[i].joins && !add_edge(edges, rows[i].id, rows[i].parent))
+      st = no_memory(err);
   free(w.items);
   return st;
 }
@@ -198,26 +238,155 @@ void ns_edges_free(ns_edges *edges) {
 
 /* ------------------------------------------------------- a parent that waits */
 
+static ns_status more(ns_db *db, int64_t by, int64_t job, ns_err *err) {
+  return ns_bulk(db, NS_SQL_EDGE_MORE,
+                 (ns_column[]){{NS_INT, &by, NULL, NULL},
+                               {NS_INT, &job, NULL, NULL}},
+                 1, err);
+}
+
+/* A statement about a parent that gives one row. */
+static ns_status ask_parent(ns_db *db, ns_sql sql, int64_t parent,
+                            int64_t second, const ns_value **row, ns_err *err) {
+  ns_status st =
+      ns_run(db, sql, (ns_value[]){ns_vint(parent), ns_vint(second)}, err);
+  *row = NULL;
+  return st == NS_OK ? ns_row(db, sql, row, err) : st;
+}
+
+/* None of its children may wait for what waits for it. */
+static ns_status refuse_circle(ns_db *db, int64_t parent, ns_err *err) {
+  const ns_value *row;
+  ns_status st = ask_parent(db, NS_SQL_EDGE_CIRCLE, parent, parent, &row, err);
+  if (st == NS_OK && row != NULL && row[0].type != NS_NULL)
+    return ns_fail(err, NS_EINVALID,
+                   "job %lld would wait for itself: its child, job %lld, waits "
+                   "for a job that waits for it",
+                   (long long)parent, (long long)row[0].i);
+  return st;
+}
+
+ns_status ns_edges_join(ns_db *db, const ns_insert *rows, size_t n,
+                        ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    if (!rows[i].joins)
+      continue;
+    st = more(db, 1, rows[i].parent, err);
+    if (st == NS_OK && rows[i].unmet > 0)
+      st = refuse_circle(db, rows[i].parent, err);
+  }
+  return st;
+}
+
+/* How many wait for the parent, and how many of them are its children. */
+static ns_status who_waits(ns_db *db, int64_t parent, int64_t *n,
+                           int64_t *children, ns_err *err) {
+  const ns_value *row;
+  ns_status st = ask_parent(db, NS_SQL_EDGE_ON, parent, parent, &row, err);
+  *n = st == NS_OK && row != NULL ? row[0].i : 0;
+  *children = st == NS_OK && row != NULL ? row[1].i : 0;
+  return st;
+}
+
+/* Rows of a statement with a parent's id as its only, or both, parameters. */
+static ns_status count_rows(ns_db *db, ns_sql sql, int64_t parent, int64_t *n,
+                            ns_err *err) {
+  const ns_value *row;
+  ns_status st = ask_parent(db, sql, parent, parent, &row, err);
+  for (*n = 0; st == NS_OK && row != NULL; ++*n)
+    st = ns_row(db, sql, &row, err);
+  return st;
+}
+
 ns_status ns_brood_lock(ns_db *db, int64_t parent, bool *all, ns_err *err) {
-  ns_value param = ns_vint(parent);
-  const ns_value *row = NULL;
+  const ns_value *row;
+  int64_t waiting, children;
   int64_t locked = 0;
-  ns_status st = ns_run(db, NS_SQL_EDGE_BROOD_LOCK, &param, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_EDGE_BROOD_LOCK, &row, err)) == NS_OK &&
-         row != NULL)
-    locked++;
+  ns_status st = who_waits(db, parent, &waiting, &children, err);
+  if (st == NS_OK && children > 0)
+    st = count_rows(db, NS_SQL_EDGE_FREED, parent, &locked, err);
+  *all = locked == children;
+  if (st != NS_OK || !*all)
+    return st;
+  st = count_rows(db, NS_SQL_EDGE_BROOD_LOCK, parent, &locked, err);
   if (st == NS_OK)
-    st = ns_run(db, NS_SQL_EDGE_BROOD_ENDED, &param, err);
+    st = ask(db, NS_SQL_EDGE_BROOD_LIVE, parent, &row, err);
+  *all = st == NS_OK && row != NULL && row[0].i == locked;
+  return st;
+}
+
+ns_status ns_brood_failed(ns_db *db, int64_t parent, int64_t lease,
+                          int64_t *child, ns_err *err) {
+  const ns_value *row;
+  ns_status st =
+      ask_parent(db, NS_SQL_EDGE_BROOD_FAILED, parent, lease, &row, err);
+  *child = st == NS_OK && row != NULL ? ns_int_or(&row[0], 0) : 0;
+  return st;
+}
+
+/* A child that waited for its parent. */
+typedef struct freed {
+  int64_t id, queue_id, rank, run, unmet, due, now;
+} freed;
+
+static ns_status read_freed(ns_db *db, int64_t parent, freed *list, size_t cap,
+                            size_t *n, ns_err *err) {
+  const ns_value *r;
+  ns_status st = ask_parent(db, NS_SQL_EDGE_FREED, parent, parent, &r, err);
+  for (*n = 0; st == NS_OK && r != NULL && *n < cap; ++*n) {
+    list[*n] = (freed){r[0].i, r[1].i, r[2].i, r[3].i, r[4].i, r[5].i, r[6].i};
+    st = ns_row(db, NS_SQL_EDGE_FREED, &r, err);
+  }
+  return st;
+}
+
+static ns_status set_free(ns_db *db, int64_t parent, const freed *f,
+                          ns_err *err) {
+  ns_status st = ns_bulk(db, NS_SQL_EDGE_FREED_CUT,
+                         (ns_column[]){{NS_INT, &parent, NULL, NULL},
+                                       {NS_INT, &f->id, NULL, NULL}},
+                         1, err);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_EDGE_BROOD_ENDED, &row, err);
-  *all = st == NS_OK && row != NULL && locked + row[1].i >= row[0].i;
+    st = more(db, -1, f->id, err);
+  if (st != NS_OK || f->unmet > 1)
+    return st;
+  db->ring_due = true;
+  if (f->due <= f->now)
+    return ns_promote_one(db, f->queue_id, f->rank, f->id, f->run, err);
+  db->look_at = 0;
+  return ns_bulk(db, NS_SQL_SETTLE_SCHEDULED,
+                 (ns_column[]){{NS_INT, &f->due, NULL, NULL},
+                               {NS_INT, &f->id, NULL, NULL},
+                               {NS_INT, &f->queue_id, NULL, NULL},
+                               {NS_INT, &f->rank, NULL, NULL},
+                               {NS_INT, &f->run, NULL, NULL}},
+                 1, err);
+}
+
+static ns_status free_children(ns_db *db, int64_t parent, int64_t children,
+                               ns_err *err) {
+  freed *list = malloc((size_t)children * sizeof *list);
+  size_t n = 0;
+  ns_status st =
+      list == NULL ? no_memory(err)
+                   : read_freed(db, parent, list, (size_t)children, &n, err);
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    st = set_free(db, parent, &list[i], err);
+  free(list);
   return st;
 }
 
 ns_status ns_brood_wait(ns_db *db, int64_t parent, int64_t *n, ns_err *err) {
   ns_value param = ns_vint(parent);
-  ns_status st = ns_run(db, NS_SQL_EDGE_BROOD, &param, err);
-  *n = st == NS_OK ? ns_affected(db, NS_SQL_EDGE_BROOD) : 0;
+  int64_t waiting, children;
+  ns_status st = who_waits(db, parent, &waiting, &children, err);
+  *n = 0;
+  if (st == NS_OK && children > 0)
+    st = free_children(db, parent, children, err);
+  if (st == NS_OK && waiting > children)
+    st = refuse_circle(db, parent, err);
+  if (st == NS_OK && (st = ns_run(db, NS_SQL_EDGE_BROOD, &param, err)) == NS_OK)
+    *n = ns_affected(db, NS_SQL_EDGE_BROOD);
   return st;
 }

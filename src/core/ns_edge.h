@@ -16,6 +16,8 @@
 typedef struct ns_edges {
   int64_t *on, *job; /* of each edge */
   size_t n, cap, capjob;
+  bool nowait;       /* in: do not wait for who holds a row */
+  size_t held;       /* then: 1 + the index of a row whose target is held; 0 */
 } ns_edges;
 
 ns_status ns_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edges,
@@ -23,12 +25,22 @@ ns_status ns_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edges,
 ns_status ns_edges_write(ns_db *db, const ns_edges *edges, ns_err *err);
 void ns_edges_free(ns_edges *edges);
 
+/* Parents that are parked wait for the children that 'rows' bring, too. After
+** ns_edges_write. Errors: INVALID (such a child waits for its parent), … */
+ns_status ns_edges_join(ns_db *db, const ns_insert *rows, size_t n, ns_err *err);
+
 /* Locks the live children of a job that is about to wait for them. '*all' is
 ** false when somebody is ending one of them: to be tried again. */
 ns_status ns_brood_lock(ns_db *db, int64_t parent, bool *all, ns_err *err);
 
+/* A child that has failed since the parent's run, which is of 'lease', was
+** claimed; 0: none. */
+ns_status ns_brood_failed(ns_db *db, int64_t parent, int64_t lease,
+                          int64_t *child, ns_err *err);
+
 /* Has the parent wait for its live children, which are locked or new; '*n':
-** how many there are. */
+** how many there are. Those that waited for it wait for it no longer.
+** Errors: INVALID (one waits for something that waits for the parent), … */
 ns_status ns_brood_wait(ns_db *db, int64_t parent, int64_t *n, ns_err *err);
 
 #endif

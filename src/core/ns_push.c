@@ -353,14 +353,19 @@ static ns_status insert_children(ns_db *db, const ns_insert *rows, size_t n,
 static ns_status end_doomed(ns_db *db, const ns_insert *rows, size_t n,
                             ns_err *err) {
   ns_status st = NS_OK;
-  for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (rows[i].doomed != 0)
-      st = ns_finish(db,
-                     &(ns_end){.id = rows[i].id, .queue_id = rows[i].queue_id,
-                               .outcome = "cancelled", .reason = "dependency",
-                               .attempts = -1, .polls = -1, .crashes = -1,
-                               .unique = rows[i].push->unique},
-                     1, err);
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    char why[64];
+    if (rows[i].doomed == 0)
+      continue;
+    snprintf(why, sizeof why, "job %lld, which it waited for, failed",
+             (long long)rows[i].doomed);
+    st = ns_finish(db,
+                   &(ns_end){.id = rows[i].id, .queue_id = rows[i].queue_id,
+                             .outcome = "cancelled", .reason = "dependency",
+                             .error = ns_str(why), .attempts = -1, .polls = -1,
+                             .crashes = -1, .unique = rows[i].push->unique},
+                   1, err);
+  }
   return st;
 }
 
@@ -371,19 +376,23 @@ static ns_status insert_found(ns_db *db, const ns_insert *rows, size_t n,
       (st = insert_rows(db, rows, n, err)) != NS_OK ||
       (st = insert_children(db, rows, n, err)) != NS_OK ||
       (st = ns_edges_write(db, edges, err)) != NS_OK ||
+      (st = ns_edges_join(db, rows, n, err)) != NS_OK ||
       (st = insert_scheduled(db, rows, n, err)) != NS_OK ||
       (st = insert_ready(db, rows, n, err)) != NS_OK)
     return st;
   return end_doomed(db, rows, n, err);
 }
 
-ns_status ns_insert_jobs(ns_db *db, ns_insert *rows, size_t n, ns_err *err) {
-  ns_edges edges = {0};
+ns_status ns_insert_jobs(ns_db *db, ns_insert *rows, size_t n, size_t *held,
+                         ns_err *err) {
+  ns_edges edges = {.nowait = held != NULL};
   ns_status st;
   if (n == 0)
     return NS_OK;
   st = ns_edges_find(db, rows, n, &edges, err);
-  if (st == NS_OK)
+  if (held != NULL)
+    *held = edges.held;
+  if (st == NS_OK && edges.held == 0)
     st = insert_found(db, rows, n, &edges, err);
   ns_edges_free(&edges);
   return st;
@@ -428,7 +437,7 @@ static ns_status replay(ns_db *db, work *w, bool *yes, ns_err *err) {
   ns_status st = look(db, NS_SQL_PUSH_REPLAYED, w->rows, yes, err);
   if (st != NS_OK || *yes)
     return st;
-  st = ns_insert_jobs(db, w->rows, w->n, err);
+  st = ns_insert_jobs(db, w->rows, w->n, NULL, err);
   if (st == NS_OK)
     st = look(db, NS_SQL_PUSH_REPLAYED_END, w->rows, yes, err);
   else if (st == NS_EDUPLICATE &&
@@ -440,7 +449,7 @@ static ns_status replay(ns_db *db, work *w, bool *yes, ns_err *err) {
 static ns_status push_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
   return tx->replay ? replay(db, w, &tx->done, err)
-                    : ns_insert_jobs(db, w->rows, w->n, err);
+                    : ns_insert_jobs(db, w->rows, w->n, NULL, err);
 }
 
 static ns_status resolve_queues(ns_db *db, ns_bytes queue, const ns_push *jobs,

@@ -12,14 +12,19 @@ typedef struct ns_insert {
   int64_t id, queue_id, nonce;
   int64_t parent, root; /* 0: none */
   bool waits;          /* for 'parent' to be done */
+  bool joins;          /* 'parent' is parked, and waits for it, too; by
+                       ** ns_edges_find */
   int64_t unmet;       /* jobs it waits for: not claimable; by ns_edges_find */
   int64_t doomed;      /* one of them has failed: it is cancelled; 0: none */
 } ns_insert;
 
 /* Writes jobs, their keys and edges, and their ready or scheduled rows, on the
-** open transaction. 'rows' are in the order of their ids.
+** open transaction. 'rows' are in the order of their ids. With 'held' (NULL:
+** wait) nobody's lock on a job that they wait for is waited for: then nothing
+** is written and '*held' is 1 + the index of a row for which it would be (0).
 ** Errors: DUPLICATE, INVALID, TOO_BIG, BUSY, GONE. */
-ns_status ns_insert_jobs(ns_db *db, ns_insert *rows, size_t n, ns_err *err);
+ns_status ns_insert_jobs(ns_db *db, ns_insert *rows, size_t n, size_t *held,
+                         ns_err *err);
 
 /* True when one of them may start within the next 10 s: worth a ring. */
 bool ns_insert_rings(const ns_insert *rows, size_t n);

@@ -11,6 +11,7 @@
 */
 #include "ns_settle.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +36,7 @@ typedef struct slot {
   int64_t max_attempts, max_polls, max_crashes, backoff, deadline, root, now;
   char *key;           /* its unique key, owned; NULL: none */
   size_t keylen;
+  bool keyless;        /* it has a key, whose row is not locked */
   char *awaits;        /* the signal it has waited for, owned; NULL: none */
   size_t awaitslen;
   bool locked;
@@ -42,6 +44,7 @@ typedef struct slot {
   bool parks;          /* it waits for its children */
   const char *outcome, *reason;
   const char *attempt; /* kind of the attempt row; NULL: none */
+  char why[64];        /* the error of an end that is not the holder's; empty */
   int64_t due;
 } slot;
 
@@ -53,6 +56,7 @@ static ns_status no_memory(ns_err *err) {
 
 static void end(slot *s, const char *outcome, const char *reason) {
   s->ends = true;
+  s->parks = false;
   s->outcome = outcome;
   s->reason = reason;
   s->v->dead = strcmp(outcome, "dead") == 0;
@@ -281,6 +285,60 @@ static ns_status lock_jobs(ns_db *db, slot *slots, size_t n, ns_err *err) {
   return st == NS_OK && locked < n ? tell_stale(db, slots, n, err) : st;
 }
 
+static void put_off(slot *s) {
+  s->locked = false;
+  s->v->status = NS_EBUSY;
+}
+
+/* A job that ends, or that its children's failure may end, has a key. */
+static bool frees_key(const slot *s) {
+  return s->locked && (s->ends || s->parks) && s->key != NULL;
+}
+
+/* Is the key the job's own, and only held by somebody else? */
+static ns_status is_held(ns_db *db, const slot *s, bool *yes, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_bytes key = {s->key, s->keylen};
+  ns_status st = ns_run(db, NS_SQL_PUSH_UNIQUE_OWNER,
+                        (ns_value[]){ns_vint(s->queue_id), ns_vtext(key)}, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_PUSH_UNIQUE_OWNER, &row, err);
+  *yes = row != NULL && row[0].i == s->v->id;
+  return st;
+}
+
+/* The unique keys of jobs that end: one that somebody holds puts its job off. */
+static ns_status lock_keys(ns_db *db, slot *slots, size_t n, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  const ns_value *row;
+  ns_status st = NS_OK;
+  for (size_t i = 0; i < n; i++)
+    if (frees_key(&slots[i])) {
+      ns_buf_addf(&list, "%c[%zu,%lld,", list.n > 0 ? ',' : '[', i,
+                  (long long)slots[i].queue_id);
+      ns_buf_add_json(&list, (ns_bytes){slots[i].key, slots[i].keylen});
+      ns_buf_addc(&list, ']');
+      slots[i].keyless = true;
+    }
+  ns_buf_addc(&list, ']');
+  if (list.oom || list.n > 1) {
+    ns_value param = ns_vtext(ns_buf_bytes(&list));
+    st = list.oom ? no_memory(err) : ns_run(db, NS_SQL_SETTLE_KEYS, &param, err);
+    while (st == NS_OK &&
+           (st = ns_row(db, NS_SQL_SETTLE_KEYS, &row, err)) == NS_OK && row != NULL)
+      slots[row[0].i].keyless = false;
+  }
+  ns_buf_free(&list);
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    bool held = false;
+    if (slots[i].keyless)
+      st = is_held(db, &slots[i], &held, err);
+    if (held)
+      put_off(&slots[i]);
+  }
+  return st;
+}
+
 /* --------------------------------------------------------------- writing */
 
 /* Errors and logs come from handlers: whatever bytes they are, they must not
@@ -333,7 +391,9 @@ static ns_status write_ends(ns_db *db, const slot *slots, size_t n,
     ends[k++] = (ns_end){.id = s->v->id, .queue_id = s->queue_id,
                          .outcome = s->outcome, .reason = s->reason,
                          .result = done ? s->v->result : NS_NONE,
-                         .error = done ? NS_NONE : s->v->error,
+                         .error = done          ? NS_NONE
+                                  : s->why[0] != '\0' ? ns_str(s->why)
+                                                      : s->v->error,
                          .attempts = s->attempts, .polls = s->polls,
                          .crashes = s->crashes,
                          .unique = {s->key, s->keylen}};
@@ -446,7 +506,8 @@ static ns_status write_returns(ns_db *db, const slot *slots, size_t n,
 /* ------------------------------------------------------------- children */
 
 static bool brings_children(const slot *s) {
-  return s->locked && (s->v->kind == NS_ACK || s->v->kind == NS_WAIT ||
+  return s->locked && (s->v->kind == NS_ACK ||
+                       (s->v->kind == NS_WAIT && !s->ends) ||
                        (s->v->kind == NS_AGAIN && !s->ends));
 }
 
@@ -479,25 +540,49 @@ static ns_status child_row(ns_db *db, const slot *s, const ns_push *child,
   return st;
 }
 
-static ns_status write_children(ns_db *db, const slot *slots, size_t n,
-                                ns_err *err) {
-  size_t total = count_children(slots, n);
-  ns_insert *rows;
+/* One whose child is to wait for a job that somebody holds comes with the next
+** cycle. */
+static void put_off_parent(slot *slots, size_t n, int64_t id) {
+  for (size_t i = 0; i < n; i++)
+    if (slots[i].locked && slots[i].v->id == id)
+      put_off(&slots[i]);
+}
+
+/* '*held': a row for which a lock would have to be waited for; 0: all is
+** written. */
+static ns_status try_children(ns_db *db, slot *slots, size_t n, ns_insert *rows,
+                              size_t total, size_t *held, ns_err *err) {
   size_t k = 0;
+  ns_status st = NS_OK;
+  *held = 0;
+  for (size_t i = 0; i < n; i++)
+    for (size_t c = 0; st == NS_OK && brings_children(&slots[i]) &&
+                       c < slots[i].v->nchildren; c++)
+      st = child_row(db, &slots[i], &slots[i].v->children[c], &rows[k++], err);
+  if (st != NS_OK)
+    return st;
+  qsort(rows, total, sizeof *rows, insert_by_id);
+  st = ns_insert_jobs(db, rows, total, held, err);
+  if (*held != 0)
+    put_off_parent(slots, n, rows[*held - 1].parent);
+  else if (st == NS_OK)
+    db->ring_due = db->ring_due || ns_insert_rings(rows, total);
+  return st;
+}
+
+static ns_status write_children(ns_db *db, slot *slots, size_t n, ns_err *err) {
+  size_t total = count_children(slots, n);
+  size_t held = 0;
+  ns_insert *rows;
   ns_status st = NS_OK;
   if (total == 0)
     return NS_OK;
   if ((rows = calloc(total, sizeof *rows)) == NULL)
     return no_memory(err);
-  for (size_t i = 0; i < n; i++)
-    for (size_t c = 0; st == NS_OK && brings_children(&slots[i]) &&
-                       c < slots[i].v->nchildren; c++)
-      st = child_row(db, &slots[i], &slots[i].v->children[c], &rows[k++], err);
-  if (st == NS_OK) {
-    qsort(rows, total, sizeof *rows, insert_by_id);
-    st = ns_insert_jobs(db, rows, total, err);
-    db->ring_due = db->ring_due || ns_insert_rings(rows, total);
-  }
+  do {
+    total = count_children(slots, n);
+    st = try_children(db, slots, n, rows, total, &held, err);
+  } while (st == NS_OK && held != 0);
   free(rows);
   return st;
 }
@@ -513,18 +598,32 @@ static ns_status lock_broods(ns_db *db, slot *slots, size_t n, ns_err *err) {
     if (!slots[i].locked || !slots[i].parks || slots[i].v->signal.p != NULL)
       continue;
     st = ns_brood_lock(db, slots[i].v->id, &all, err);
-    if (st == NS_OK && !all) {
-      slots[i].locked = false;
-      slots[i].v->status = NS_EBUSY;
-    }
+    if (st == NS_OK && !all)
+      put_off(&slots[i]);
   }
   return st;
 }
 
+/* A child that failed while this run went on, or as it was spawned after one
+** that had failed, counts as one that fails later. */
+static ns_status fail_with_child(ns_db *db, slot *s, ns_err *err) {
+  int64_t child = 0;
+  ns_status st = s->v->go_on ? NS_OK
+                             : ns_brood_failed(db, s->v->id, s->v->lease, &child, err);
+  if (child == 0)
+    return st;
+  snprintf(s->why, sizeof s->why, "its child, job %lld, failed", (long long)child);
+  end(s, "dead", "child failed");
+  return st;
+}
+
 /* One whose children have all ended is not parked but claimable. */
-static ns_status park(ns_db *db, const slot *s, ns_err *err) {
-  int64_t live;
-  ns_status st = ns_brood_wait(db, s->v->id, &live, err);
+static ns_status park(ns_db *db, slot *s, ns_err *err) {
+  int64_t live = 0;
+  ns_status st = fail_with_child(db, s, err);
+  if (st != NS_OK || s->ends)
+    return st;
+  st = ns_brood_wait(db, s->v->id, &live, err);
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_SETTLE_PARKED,
                 (ns_value[]){live == 0       ? ns_vnull
@@ -587,7 +686,7 @@ static ns_status forget_signals(ns_db *db, const slot *slots, size_t n,
   return st;
 }
 
-static ns_status park_all(ns_db *db, const slot *slots, size_t n, ns_err *err) {
+static ns_status park_all(ns_db *db, slot *slots, size_t n, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++)
     if (slots[i].locked && slots[i].parks)
@@ -641,7 +740,7 @@ static ns_status hide_running(ns_db *db, const slot *slots, size_t n,
   return st;
 }
 
-static ns_status write_all(ns_db *db, const slot *slots, size_t n, ns_err *err) {
+static ns_status write_all(ns_db *db, slot *slots, size_t n, ns_err *err) {
   ns_status st;
   if ((st = write_children(db, slots, n, err)) != NS_OK ||
       (st = forget_signals(db, slots, n, err)) != NS_OK ||
@@ -671,7 +770,8 @@ ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
     for (size_t i = 0; i < n; i++)
       if (slots[i].locked)
         decide(&slots[i]);
-    if ((st = lock_broods(db, slots, n, err)) == NS_OK)
+    if ((st = lock_keys(db, slots, n, err)) == NS_OK &&
+        (st = lock_broods(db, slots, n, err)) == NS_OK)
       st = write_all(db, slots, n, err);
   }
   for (size_t i = 0; i < n; i++) {

@@ -1,0 +1,76 @@
+-- A child that was spawned after a job that had failed was cancelled as it was
+-- written, and its parent, which was to be dead when a child fails, ran again. So
+-- it did when a child that it had pushed failed faster than its own verdict came.
+
+local nightshift = require "nightshift"
+local db = require "spec.support.db"
+
+describe("a child that fails before its parent waits", function()
+  local handle, q
+
+  before_each(function()
+    handle = assert(nightshift.open((db.fresh())))
+    q = handle:queue "q"
+  end)
+  after_each(function() handle:close() end)
+
+  local function failed()
+    local id = assert(q:push "bad")
+    assert(q:claim():discard "bad")
+    return id
+  end
+
+  for policy, expected in pairs { fail = "dead", continue = "ready" } do
+    it(("counts as one that fails later (%s): as it is spawned"):format(policy), function()
+      local bad = failed()
+      local parent = assert(q:push "parent")
+      local job = q:claim()
+      local child = job:spawn("child", 1, { after = { bad } })
+      assert(job:wait { on_fail = policy })
+      local info = handle:job(child)
+      assert.same({ "cancelled", "dependency", ("job %d, which it waited for, failed"):format(bad) },
+        { info.state, info.reason, info.error })
+      info = handle:job(parent)
+      assert.equal(expected, info.state)
+      if policy == "fail" then
+        assert.same({ "child failed", ("its child, job %d, failed"):format(child) }, { info.reason, info.error })
+      end
+    end)
+
+    it(("counts as one that fails later (%s): pushed by its parent"):format(policy), function()
+      local parent = assert(q:push "parent")
+      local job = q:claim()
+      assert(q:push("child", nil, { parent = parent }))
+      assert(q:claim():discard "bad")
+      assert(job:wait { on_fail = policy })
+      assert.equal(expected, handle:job(parent).state)
+    end)
+  end
+
+  it("and was seen by an earlier run does not count again", function()
+    local parent = assert(q:push "parent")
+    local job = q:claim()
+    job:spawn("child", 1)
+    assert(job:wait { on_fail = "continue" })
+    assert(q:claim():discard "bad")
+    job = q:claim()
+    job:spawn("child", 2)
+    assert(job:wait())
+    assert(q:claim():ack())
+    assert.equal(parent, q:claim().id)
+  end)
+
+  it("and belongs to a run before a retry does not count again", function()
+    local parent = assert(q:push "parent")
+    local job = q:claim()
+    job:spawn("child", 1)
+    assert(job:wait())
+    assert(q:claim():discard "bad")
+    assert(handle:retry(parent))
+    job = q:claim()
+    job:spawn("child", 2)
+    assert(job:wait())
+    assert(q:claim():ack())
+    assert.equal(parent, q:claim().id)
+  end)
+end)
