@@ -1,11 +1,17 @@
 -- Random graphs of jobs with random ends: every job finishes, none starts before
--- what it waits for, and what is cancelled had a reason.
+-- what it waits for, and what is cancelled had a reason. With two hosts, of which
+-- everything is killed at random, too, and the server: make test-dags SECONDS=600.
+-- SEED=n repeats what a failure names.
 
+local dags = require "spec.support.dags"
 local db = require "spec.support.db"
+local host = require "spec.support.host"
 local nightshift = require "nightshift"
+local nst = require "nst"
 
 local GRAPHS, JOBS = 12, 60
-local seed = math.tointeger(os.getenv "SEED") or os.time()
+local seed = math.tointeger(tonumber(os.getenv "SEED" or "")) or os.time() % 100000
+local seconds = tonumber(os.getenv "DAG_SECONDS" or "")
 
 local function pick(n) return math.random(n) end
 
@@ -109,4 +115,133 @@ describe("a random graph of jobs", function()
     end
     for _, handle in ipairs(handles) do handle:close() end
   end)
+end)
+
+-- ------------------------------------------------------------- under kills
+
+-- A server, two hosts on it, and what can be done to them.
+local World = {}
+World.__index = World
+
+local function world(server)
+  local self = setmetatable({ server = server, hosts = {} }, World)
+  self.url = server:fresh()
+  self.log = fixture.file("log", "")
+  for i = 1, 2 do self:start(i) end
+  self.handle = assert(nightshift.open(self.url))
+  return self
+end
+
+function World:start(i)
+  self.hosts[i] = host.start(self.url, dags.HANDLERS, { "--workers", "3" }, { DAG_LOG = self.log })
+end
+
+local STRIKES = {}
+
+function STRIKES.worker(self)
+  local workers = host.members(self.hosts[math.random(2)].pid)
+  if #workers > 0 then nst.kill(workers[math.random(#workers)], "KILL") end
+end
+
+function STRIKES.host(self)
+  local i = math.random(2)
+  self.hosts[i]:signal "KILL"
+  self.hosts[i]:wait()
+  self.hosts[i]:forget()
+  self:start(i)
+end
+
+function STRIKES.server(self)
+  self.server:kill()
+  nst.sleep(math.random() * 0.5)
+  self.server:start()
+end
+
+function World:left()
+  local rows = self.handle:execute "SELECT COUNT(*) AS n FROM nightshift_job"
+  return rows and rows[1].n or math.huge
+end
+
+-- What a stuck graph looks like.
+function World:describe()
+  local list = {}
+  for _, job in ipairs(self.handle:jobs { limit = 20 } or {}) do
+    list[#list + 1] = ("%d %s %s"):format(job.id, job.state, job.payload.tag)
+  end
+  return table.concat(list, "; ")
+end
+
+-- One graph to its end; `strikes` is a list of names, each struck at a random moment.
+function World:run(n, strikes, patience)
+  local graph = dags.make(n)
+  dags.push(self.handle, graph)
+  for _, name in ipairs(strikes) do
+    local stop = nst.clock() + math.random() * 0.8
+    while nst.clock() < stop and self:left() > 0 do nst.sleep(0.02) end
+    if self:left() == 0 then break end
+    STRIKES[name](self)
+  end
+  local ok = pcall(eventually, function() return self:left() == 0 end, patience)
+  assert(ok, ok or "left: " .. self:describe())
+  eventually(function() -- the last leases go with the next cycle
+    return assert(self.handle:execute "SELECT COUNT(*) AS n FROM nightshift_lease")[1].n == 0
+  end)
+  return dags.check(self.handle, graph, self.log)
+end
+
+function World:close()
+  self.handle:close()
+  for _, h in ipairs(self.hosts) do
+    h:signal "TERM"
+    assert.equal(0, h:wait(60))
+    h:forget()
+  end
+end
+
+local function one(server, s, n, strikes, patience)
+  math.randomseed(s)
+  local w = world(server)
+  local ok, why = pcall(w.run, w, n, strikes, patience)
+  if not ok then
+    local tag = tostring(why):match "job (%S+)"
+    os.execute(("grep ' %s ' %s; cp %s /tmp/w/prop-log"):format(tag, w.log, w.log))
+    print(server:sql(("select * from nightshift_finished where payload like '%%\"tag\":\"%s\"%%'"):format(tag), w.url:match "/([%w_]+)%?"))
+    for _,h in ipairs(w.hosts) do local _, e = h:text() print(e) end
+    print(server:sql("select 'ATT', job_id, run, kind, error from nightshift_attempt", w.url:match "/([%w_]+)%?"))
+    print(tostring(why))
+  end
+  if not ok then error(("SEED=%d: %s"):format(s, why), 0) end
+  w:close()
+  return why
+end
+
+local function pick_strikes(kinds, n)
+  local list = {}
+  for i = 1, n do list[i] = kinds[math.random(#kinds)] end
+  return list
+end
+
+describe("a random graph of jobs on two hosts", function()
+  it("ends as it has to, though workers and hosts are killed", function()
+    one(db.shared(), seed, 250, { "worker", "host", "worker", "worker", "host", "worker" }, 40)
+  end)
+
+  it("ends as it has to, though the server is killed", function()
+    one(db.server(), seed + 1, 150, { "worker", "server", "worker" }, 60)
+  end)
+
+  if seconds then
+    it("ends as it has to, time and again", function()
+      local server = db.server()
+      local stop, n, jobs, s = nst.clock() + seconds, 0, 0, seed
+      while nst.clock() < stop do
+        math.randomseed(s)
+        local kinds = { "worker", "worker", "worker", "worker", "host", "host", "server" }
+        jobs = jobs + one(server, s, math.random(500), pick_strikes(kinds, math.random(0, 12)), 120)
+        n, s = n + 1, s + 1
+        io.write(("%d graphs, %d jobs, seed %d\n"):format(n, jobs, s - 1))
+        io.flush()
+      end
+    end)
+  end
 end)

@@ -88,3 +88,11 @@ CREATE TABLE IF NOT EXISTS nightshift_served (
 -- name: edge_job
 -- What a job waits for: a job that is retried forgets it.
 ALTER TABLE nightshift_edge ADD INDEX IF NOT EXISTS job (job_id)
+
+-- name: create_met
+-- Ended jobs whose dependents were not all told, because somebody held one of
+-- them or they go too deep: the next holder that looks tells them.
+CREATE TABLE IF NOT EXISTS nightshift_met (
+  on_id BIGINT NOT NULL PRIMARY KEY,
+  failed BOOL NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin

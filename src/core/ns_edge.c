@@ -52,7 +52,9 @@ static ns_status read_after(wishes *w, ns_bytes list, size_t row, ns_err *err) {
     for (; p < end && *p >= '0' && *p <= '9' && id < INT64_MAX / 10 - 1; p++)
       id = id * 10 + (*p - '0');
     if (id == 0 || p == end || (*p != ',' && *p != ']'))
-      return ns_fail(err, NS_EINVALID, "'after' must be a list of job ids");
+      return ns_fail(err, NS_EINVALID,
+                     "'after' must be a list of job ids, got %.*s",
+                     list.n < 40 ? (int)list.n : 40, list.p);
     if (!add_wish(w, id, row))
       return no_memory(err);
   }

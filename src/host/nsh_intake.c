@@ -84,6 +84,7 @@ static bool read_children(nsh_batch *batch, nsh_frame *f, size_t n,
     c->payload = nsh_batch_keep(batch, c->payload);
     c->queue = nsh_batch_keep(batch, c->queue);
     c->unique = nsh_batch_keep(batch, c->unique);
+    c->after = nsh_batch_keep(batch, c->after);
   }
   return nsh_done(f);
 }
