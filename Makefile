@@ -202,6 +202,14 @@ torture: deps
 	@$(MAKE) --no-print-directory tests
 	@$(HARNESS) spec/torture/run.lua "$(SECONDS)" "$(SEED)" "$(FAULTS)" "$(HOSTS)" "$(WORKERS)"
 
+# Random graphs of jobs on two hosts, one after the other for SECONDS, while
+# everything is killed; see spec/tree/dag_spec.lua. SEED=n begins with that one.
+.PHONY: test-dags
+test-dags: ARGS = --filter "time and again" spec/tree/dag_spec.lua
+test-dags: deps
+	@$(MAKE) --no-print-directory tests
+	@$(call SPECS,LUA=$(LUA) DAG_SECONDS="$(SECONDS)" SEED="$(SEED)",$(LUA))
+
 # Measures how long each fault is felt and writes the table into the README.
 ROUNDS ?= 20
 .PHONY: recovery

@@ -3,22 +3,30 @@
 
 local nightshift = require "nightshift"
 local db = require "spec.support.db"
+local proc = require "spec.support.proc"
 
-describe("a chain of 20,000 jobs", function()
-  it("is cancelled when its first fails", function()
-    local handle <close> = assert(nightshift.open((db.fresh())))
-    local q = handle:queue "q"
-    local first = assert(q:push "first")
-    local last = first
-    handle:transaction(function(tx)
-      for _ = 1, 20000 do last = assert(tx:queue "q":push("next", nil, { after = { last } })) end
+local LENGTH = 3000
+
+local FAIL = [[
+local nightshift = require "nightshift"
+local db = assert(nightshift.open(arg[1]))
+assert(assert(db:queue "q":claim()):discard "no")
+while db:job(tonumber(arg[2])).state == "waiting" do db:queue "q":claim() end
+db:close()]]
+
+describe("a long chain of jobs", function()
+  it("is cancelled when its first fails, by a program with a small stack", function()
+    local url = db.fresh()
+    local handle <close> = assert(nightshift.open(url))
+    local last = assert(handle:queue "q":push "first")
+    assert(handle:transaction(function(tx)
+      for _ = 1, LENGTH do last = assert(tx:queue "q":push("next", nil, { after = { last } })) end
       return true
-    end)
-    assert(q:claim():discard "no")
-    eventually(function()
-      q:claim() -- whoever looks goes on with what is left
-      return handle:job(last).state == "cancelled"
-    end, 60)
+    end))
+    local status, _, err = proc.run { "sh", "-c", 'ulimit -s 512; exec "$@"', "sh", proc.lua,
+      fixture.file("fail.lua", FAIL), url, last, timeout = 60 }
+    assert.equal(0, status, err)
+    assert.equal("cancelled", handle:job(last).state)
     assert.matches("^job %d+, which it waited for, failed$", handle:job(last).error)
   end)
 end)

@@ -202,14 +202,6 @@ local function one(server, s, n, strikes, patience)
   math.randomseed(s)
   local w = world(server)
   local ok, why = pcall(w.run, w, n, strikes, patience)
-  if not ok then
-    local tag = tostring(why):match "job (%S+)"
-    os.execute(("grep ' %s ' %s; cp %s /tmp/w/prop-log"):format(tag, w.log, w.log))
-    print(server:sql(("select * from nightshift_finished where payload like '%%\"tag\":\"%s\"%%'"):format(tag), w.url:match "/([%w_]+)%?"))
-    for _,h in ipairs(w.hosts) do local _, e = h:text() print(e) end
-    print(server:sql("select 'ATT', job_id, run, kind, error from nightshift_attempt", w.url:match "/([%w_]+)%?"))
-    print(tostring(why))
-  end
   if not ok then error(("SEED=%d: %s"):format(s, why), 0) end
   w:close()
   return why
