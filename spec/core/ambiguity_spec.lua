@@ -109,7 +109,8 @@ describe("a connection that is cut", function()
   end)
   -- Leaves nothing for the next try.
   local function clean()
-    for _, table in ipairs { "job", "ready", "scheduled", "edge", "child", "lease", "unique_key", "finished", "attempt" } do
+    local tables = { "job", "ready", "scheduled", "edge", "child", "lease", "unique_key", "finished", "attempt" }
+    for _, table in ipairs(tables) do
       assert(direct:execute("DELETE FROM nightshift_" .. table .. (table == "ready" and " WHERE job_id > 0" or "")))
     end
   end

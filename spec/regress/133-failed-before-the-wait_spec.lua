@@ -4,12 +4,14 @@
 
 local nightshift = require "nightshift"
 local db = require "spec.support.db"
+local host = require "spec.support.host"
 
 describe("a child that fails before its parent waits", function()
-  local handle, q
+  local url, handle, q
 
   before_each(function()
-    handle = assert(nightshift.open((db.fresh())))
+    url = db.fresh()
+    handle = assert(nightshift.open(url))
     q = handle:queue "q"
   end)
   after_each(function() handle:close() end)
@@ -46,6 +48,22 @@ describe("a child that fails before its parent waits", function()
       assert.equal(expected, handle:job(parent).state)
     end)
   end
+
+  it("counts on a host, too", function()
+    local bad = failed()
+    local parents = {}
+    for i, policy in ipairs { "fail", "continue" } do
+      parents[i] = assert(q:push("parent", { after = bad, policy = policy }))
+    end
+    local status, log = host.drain(url, [[return { parent = function(job)
+      if job.phase > 0 then return #job.results end
+      job:spawn("child", 1, { after = { job.payload.after } })
+      return job:wait { on_fail = job.payload.policy }
+    end }]])
+    assert.equal(0, status, log)
+    assert.same({ "dead", "child failed" }, { handle:job(parents[1]).state, handle:job(parents[1]).reason })
+    assert.same({ "done", 1 }, { handle:job(parents[2]).state, handle:job(parents[2]).result })
+  end)
 
   it("and was seen by an earlier run does not count again", function()
     local parent = assert(q:push "parent")

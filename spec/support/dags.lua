@@ -202,7 +202,9 @@ local function check_row(n, row)
   end
   if n.outcome ~= "cancelled" then
     -- each verdict counted once; one that reads results fails while the server is away
-    if n.plan ~= "wait" and row.attempts ~= (ATTEMPTS[n.plan] or 0) then wrong("job %s (%s) has %d attempts", n.tag, n.plan, row.attempts) end
+    if n.plan ~= "wait" and row.attempts ~= (ATTEMPTS[n.plan] or 0) then
+      wrong("job %s (%s) has %d attempts", n.tag, n.plan, row.attempts)
+    end
     if row.polls ~= (n.polls or 0) then wrong("job %s has polled %d times", n.tag, row.polls) end
   end
 end

@@ -302,7 +302,7 @@ static ns_status count_rows(ns_db *db, ns_sql sql, int64_t parent, int64_t *n,
 }
 
 ns_status ns_brood_lock(ns_db *db, int64_t parent, bool *all, ns_err *err) {
-  const ns_value *row;
+  const ns_value *row = NULL;
   int64_t waiting, children;
   int64_t locked = 0;
   ns_status st = who_waits(db, parent, &waiting, &children, err);
