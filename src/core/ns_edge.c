@@ -201,11 +201,23 @@ static ns_status add_wait(const wish *x, ns_insert *row, const target *t,
   return NS_OK;
 }
 
+/* What an earlier try found, whose transaction was rolled back, may be no more. */
+static void forget_found(ns_insert *rows, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    rows[i].unmet = rows[i].doomed = 0;
+    rows[i].joins = false;
+    if (rows[i].push->parent != 0)
+      rows[i].parent = rows[i].root = 0;
+  }
+}
+
 ns_status ns_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edges,
                         ns_err *err) {
   wishes w = {0};
   target t = {0};
-  ns_status st = find_parents(db, rows, n, err);
+  ns_status st;
+  forget_found(rows, n);
+  st = find_parents(db, rows, n, err);
   if (st == NS_OK)
     st = collect(rows, n, &w, err);
   for (size_t i = 0; st == NS_OK && edges->held == 0 && i < w.n; i++) {
