@@ -117,7 +117,7 @@ local look
 
 -- What is worth following among several: the least likely to move by itself.
 local WEIGHT = { paused = 5, waits = 5, waits_children = 5, waits_signal = 5, no_handler = 4, no_host = 4, lost = 4,
-  queue_paused = 4, quiet = 3, scheduled = 2, retry = 2, poll = 2, busy = 1 }
+  queue_paused = 4, quiet = 3, scheduled = 2, retry = 2, poll = 2, busy = 1, finished = -1 }
 
 local STATE = { running = "running", lost = "running", paused = "waiting", waits = "waiting",
   waits_children = "waiting", waits_signal = "waiting", scheduled = "scheduled", retry = "scheduled",
@@ -152,6 +152,9 @@ local function names_of(fact, n)
   return ("%s and %d more"):format(named(first), n - 1)
 end
 
+-- What a job waits for is over, and it was not told yet: somebody held its row.
+local TOLD = ": all over; the next host that looks around lets it go on"
+
 local function others_of(row) return row.unmet - (row.paused and 1 or 0) end
 
 local function waits_children(handle, row, depth, seen)
@@ -164,7 +167,9 @@ local function waits_children(handle, row, depth, seen)
     for i, child in ipairs(ask(handle, "children", row.id, CHILDREN, SHOWN)) do ids[i] = child.id end
   end
   follow(handle, fact, ids, depth + 1, seen)
-  if total < COUNTED then
+  if #ids == 0 and depth < DEPTH and total <= CHILDREN then
+    fact.says = "waits for its children" .. TOLD
+  elseif total < COUNTED then
     fact.says = ("waits for its children: %d of %d have ended"):format(fact.done, total)
   else
     fact.done, fact.total = nil, nil
@@ -183,6 +188,9 @@ local function waits(handle, row, depth, seen)
   end
   follow(handle, fact, ids, depth + 1, seen)
   fact.says = "waits for " .. names_of(fact, left)
+  if fact.cause and fact.cause.kind == "finished" and #ids == left then
+    fact.says, fact.cause = fact.says .. TOLD, nil
+  end
   return fact
 end
 

@@ -141,6 +141,26 @@ describe("why, of a job that waits,", function()
     says(ids[2], "waits", "#" .. ids[1])
   end)
 
+  it("says that they have all ended, when nobody has told it", function()
+    local a = assert(q:push "a")
+    local b = assert(q:push("b", nil, { after = { a } }))
+    local parent = assert(q:push("parent", nil, { priority = 200 }))
+    local job = assert(q:claim())
+    local kid = assert(job:spawn "kid")
+    assert(job:wait())
+    assert(q:claim_many(2)[2])
+    assert(handle:cancel(a))
+    assert(handle:cancel(kid))
+    db.sql(([[DELETE FROM nightshift_finished WHERE id IN (%d, %d);
+      INSERT INTO nightshift_job (id, queue_id, name, payload, priority, rank, max_attempts, max_crashes, backoff,
+        timeout, created, due, unmet, nonce, waits)
+      VALUES (%d, 1, 'b', '1', 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, NULL), (%d, 1, 'p', '1', 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 'fail');
+      INSERT INTO nightshift_edge VALUES (%d, %d), (%d, %d)]]):format(b, parent, b, parent, a, b, kid, parent), name)
+    assert.equal(("#%d 'b' waits for #%d 'a': all over; the next host that looks around lets it go on"):format(b, a),
+      (why(b)))
+    says(parent, "waits_children", "all over")
+  end)
+
   it("is not led around in a circle", function()
     local a = assert(q:push "a")
     local b = assert(q:push("b", nil, { after = { a } }))
