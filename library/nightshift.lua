@@ -724,6 +724,8 @@ function Job:db() end
 ---@field since integer? the same: since when
 ---@field progress number? running, 0 to 1
 ---@field status string? running
+---@field lock string? limit: the lock or semaphore it waits for
+---@field held_by {id: integer?, name: string?, host: string?, pid: integer?, since: integer}[]? limit: job or program
 ---@field by integer? paused: the job whose pause it is
 ---@field left integer? waits, waits_children: jobs it waits for; paused: besides
 ---@field total integer? waits_children: all its children
@@ -754,6 +756,7 @@ function Job:db() end
 ---| "finished"
 ---| "running"
 ---| "lost" # by a holder that is gone
+---| "limit" # it runs, and waits for a lock or semaphore
 ---| "paused" # it, or a job above it
 ---| "waits" # for other jobs
 ---| "waits_children"

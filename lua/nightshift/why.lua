@@ -18,6 +18,7 @@ local SHOWN = 3 -- jobs waited for that are looked at
 local CHILDREN = 10000 -- looked at for the first that lives
 local COUNTED = 100000 -- children
 local EDGES = 20000 -- looked at to either side of the job
+local SLOTS = 100 -- of a lock, whose holders are named
 local AHEAD = 1000 -- rows of the queue that are counted
 local SILENT = 30000000 -- µs; a host beats every 10 s
 local WAITS_LONG = 1500000 -- µs; a job shows itself when it has run for a second
@@ -87,6 +88,26 @@ local function progress_of(claim)
   return says
 end
 
+local function named(brief)
+  return brief.name and ("#%d '%s'"):format(brief.id, brief.name) or ("#%d"):format(brief.id)
+end
+
+--- A job that has waited for a slot for a second shows it: see lock.lua.
+local function limited(handle, fact, claim)
+  local what, lock = (claim.status or ""):match "^waits for the (%a+) '(.*)'$"
+  if what ~= "lock" and what ~= "semaphore" then return false end
+  local holders = {}
+  fact.kind, fact.lock, fact.held_by = "limit", lock, {}
+  for i, slot in ipairs(ask(handle, "slots", lock, SLOTS)) do
+    fact.held_by[i] = { id = slot.id, name = slot.name, host = slot.host, pid = slot.pid, since = slot.since }
+    holders[i] = slot.id and named(slot) or place(slot)
+  end
+  fact.says = ("has been running for %s on %s, and waits for the %s '%s'"):format(
+    seconds(claim.now - fact.since), place(claim), what, lock)
+  if #holders > 0 then fact.says = ("%s, held by %s"):format(fact.says, some(holders, 3)) end
+  return true
+end
+
 local function running(handle, row)
   local claim = ask(handle, "claim", row.id, row.lease)[1]
   if not claim then return MOVED end
@@ -105,7 +126,7 @@ local function running(handle, row)
     fact.kind, fact.workers = "busy", claim.workers
     fact.says = ("was taken %s ago by %s, and waits there for one of its %s, which are all busy"):format(
       took, place(claim), count(claim.workers, "worker"))
-  else
+  elseif not limited(handle, fact, claim) then
     fact.says = ("has been running for %s on %s%s"):format(seconds(claim.now - since), place(claim), progress_of(claim))
   end
   return fact
@@ -117,9 +138,9 @@ local look
 
 -- What is worth following among several: the least likely to move by itself.
 local WEIGHT = { paused = 5, waits = 5, waits_children = 5, waits_signal = 5, no_handler = 4, no_host = 4, lost = 4,
-  queue_paused = 4, quiet = 3, scheduled = 2, retry = 2, poll = 2, busy = 1, finished = -1 }
+  queue_paused = 4, quiet = 3, scheduled = 2, retry = 2, poll = 2, busy = 1, limit = 1, finished = -1 }
 
-local STATE = { running = "running", lost = "running", paused = "waiting", waits = "waiting",
+local STATE = { running = "running", lost = "running", limit = "running", paused = "waiting", waits = "waiting",
   waits_children = "waiting", waits_signal = "waiting", scheduled = "scheduled", retry = "scheduled",
   poll = "scheduled" }
 
@@ -138,10 +159,6 @@ local function follow(handle, fact, ids, depth, seen)
       fact.on[#fact.on + 1] = brief
     end
   end
-end
-
-local function named(brief)
-  return brief.name and ("#%d '%s'"):format(brief.id, brief.name) or ("#%d"):format(brief.id)
 end
 
 --- "#12 'fetch' and 3 more"; who is followed comes first.
@@ -201,7 +218,9 @@ local function paused(handle, row)
     local by = ask(handle, "job", row.paused)[1]
     fact.says = ("is paused with %s, above it"):format(named { id = row.paused, name = by and by.name })
   end
-  if fact.left > 0 then fact.says = ("%s, and waits for %s besides"):format(fact.says, count(fact.left, "other job")) end
+  if fact.left > 0 then
+    fact.says = ("%s, and waits for %s besides"):format(fact.says, count(fact.left, "other job"))
+  end
   return fact
 end
 
@@ -268,23 +287,28 @@ local function has(list, name)
   return false
 end
 
+--- Sorts a host by what it can do for the job.
+local function add_host(found, h, row)
+  h.queues = h.queues and core.decode(h.queues)
+  h.handlers = core.decode(h.handlers)
+  table.insert(found.all, h)
+  if h.queues and not has(h.queues, row.queue) then return end
+  table.insert(found.serve, h)
+  -- a null: there are more than it has told
+  if not has(h.handlers, row.name) and not has(h.handlers, core.null) then return end
+  table.insert(found.know, h)
+  if h.workers > 0 then table.insert(found.take, h) end
+end
+
 --- Those who live: what the hosts can do for this job, and how many programs.
 local function hosts_for(handle, row)
-  local found = { all = {}, serve = {}, know = {}, take = {}, programs = 0, names = {} }
+  local found = { all = {}, serve = {}, know = {}, take = {}, programs = 0 }
   for _, h in ipairs(ask(handle, "hosts")) do
-    if is_gone(handle, h) then -- whoever looks next marks it dead
-    elseif h.kind ~= "host" then
-      found.programs = found.programs + 1
-    elseif h.handlers then
-      h.queues = h.queues and core.decode(h.queues)
-      h.handlers = core.decode(h.handlers)
-      found.all[#found.all + 1] = h
-      if not h.queues or has(h.queues, row.queue) then
-        found.serve[#found.serve + 1] = h
-        -- a null: there are more than it has told
-        local knows = has(h.handlers, row.name) or has(h.handlers, core.null)
-        if knows then found.know[#found.know + 1] = h end
-        if knows and h.workers > 0 then found.take[#found.take + 1] = h end
+    if not is_gone(handle, h) then -- who is will be marked dead by the next look
+      if h.kind ~= "host" then
+        found.programs = found.programs + 1
+      elseif h.handlers then
+        add_host(found, h, row)
       end
     end
   end
@@ -361,7 +385,7 @@ end
 
 local function ready(handle, row)
   if row.queue_paused ~= 0 then
-    return { kind = "queue_paused", queue = row.queue, says = ("is ready, but its queue '%s' is paused"):format(row.queue) }
+    return { kind = "queue_paused", says = ("is ready, but its queue '%s' is paused"):format(row.queue) }
   end
   local found = hosts_for(handle, row)
   if #found.serve == 0 then return no_host(row, found) end
@@ -370,7 +394,7 @@ local function ready(handle, row)
     local places = {}
     for i, h in ipairs(found.know) do places[i] = place(h) end
     return { kind = "quiet", hosts = #places,
-      says = ("is ready, but the hosts for it take no jobs now, being quiet or about to end: %s"):format(some(places, 3)) }
+      says = "is ready, but the hosts for it take no jobs now, being quiet or about to end: " .. some(places, 3) }
   end
   local ahead, more = ahead_of(handle, row)
   local workers, held = capacity(found.take)
@@ -428,7 +452,9 @@ end
 
 local function answer(handle, id)
   local fact = look(handle, id, 1, {})
-  if not fact then return { message = ("there is no job %d, live or in the history"):format(id), code = "NOT_FOUND" } end
+  if not fact then
+    return { message = ("there is no job %d, live or in the history"):format(id), code = "NOT_FOUND" }
+  end
   return { text = sentence(fact), fact = fact }
 end
 

@@ -126,6 +126,7 @@ describe("the plan of", function()
     { "claim", { "l", "const" }, { "x", "eq_ref" }, 100, 100 },
     { "hosts", { "s", "eq_ref" }, { "j", "eq_ref" } },
     { "job", { "j", "const" }, 100 },
+    { "slots", { "s", "ref" }, { "j", "eq_ref" }, { "h", "eq_ref" }, "s1", 100 },
     { "targets", { "nightshift_edge", "const range" }, 50, 100, 100, 20000, 100, 3, 100, 20000, 100, 3, 3 },
   }
   for _, case in ipairs(WHY) do

@@ -87,10 +87,10 @@ describe("why, of a job that somebody has,", function()
   end)
 
   it("says that it waits there for a worker", function()
-    local first, second = assert(q:push "nap"), nil
+    local first = assert(q:push "nap")
     local h = host.start(url, SLEEPS, { "--workers", "1" })
     eventually(function() return handle:execute("SELECT 1 FROM nightshift_running")[1] end)
-    second = assert(q:push "other")
+    local second = assert(q:push "other")
     local fact = eventually(function()
       local _, f = why(second)
       return f.kind == "busy" and f
@@ -109,6 +109,31 @@ describe("why, of a job that somebody has,", function()
     eventually_says(id, "lost", "which is gone; whatever host lives gives it back")
     assert(handle:rescue())
     says(id, "no_host")
+  end)
+end)
+
+describe("why, of a job that waits for a lock,", function()
+  local LOCKS = [[return {
+    locks = function(job)
+      job:progress(0.1, "before")
+      local held <close> = assert(job:db():lock("report"):acquire(600))
+      job:log "got it"
+      while not job:cancelled() do os.execute "sleep 0.05" end
+    end }]]
+
+  it("says who has it, and what it said before when it has it", function()
+    local held = assert(handle:lock("report"):acquire())
+    local id = assert(q:push "locks")
+    local h = host.start(url, LOCKS)
+    local fact = eventually_says(id, "limit", "and waits for the lock 'report', held by ")
+    assert.same({ "report", 1 }, { fact.lock, #fact.held_by })
+    assert.is_truthy(fact.held_by[1].pid)
+    assert(held:release())
+    eventually_says(id, "running", "10% done: before")
+    local next_one = assert(q:push "locks")
+    fact = eventually_says(next_one, "limit", ("held by #%d 'locks'"):format(id))
+    assert.equal(id, fact.held_by[1].id)
+    end_host(h)
   end)
 end)
 
@@ -154,7 +179,8 @@ describe("why, of a job that waits,", function()
     db.sql(([[DELETE FROM nightshift_finished WHERE id IN (%d, %d);
       INSERT INTO nightshift_job (id, queue_id, name, payload, priority, rank, max_attempts, max_crashes, backoff,
         timeout, created, due, unmet, nonce, waits)
-      VALUES (%d, 1, 'b', '1', 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, NULL), (%d, 1, 'p', '1', 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 'fail');
+      VALUES (%d, 1, 'b', '1', 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, NULL),
+        (%d, 1, 'p', '1', 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 'fail');
       INSERT INTO nightshift_edge VALUES (%d, %d), (%d, %d)]]):format(b, parent, b, parent, a, b, kid, parent), name)
     assert.equal(("#%d 'b' waits for #%d 'a': all over; the next host that looks around lets it go on"):format(b, a),
       (why(b)))
@@ -195,7 +221,8 @@ describe("why, of a job that waits,", function()
   it("says whose pause holds it", function()
     local root = assert(q:push "root")
     local kid = assert(q:push("kid", nil, { parent = root }))
-    db.sql(("UPDATE nightshift_job SET paused = %d, unmet = unmet + 1; DELETE FROM nightshift_ready"):format(root), name)
+    db.sql(("UPDATE nightshift_job SET paused = %d, unmet = unmet + 1; DELETE FROM nightshift_ready"):format(root),
+      name)
     assert.equal(("#%d 'root' is paused"):format(root), (why(root)))
     local fact = says(kid, "paused", ("is paused with #%d 'root', above it"):format(root))
     assert.equal(root, fact.by)
@@ -224,7 +251,7 @@ describe("why, of a job that is due later,", function()
     local id = assert(q:push("a", nil, { max_polls = 9, deadline = "1d" }))
     assert(q:claim():fail("once", { retry_in = 0 }))
     for i = 1, 2 do assert(assert(q:claim { wait = 5 }):again(i == 1 and 0 or 50)) end
-    local fact = says(id, "poll", 'polled again in 4', 'said "not yet" 2 times of at most 9', "its deadline is in 23h59m")
+    local fact = says(id, "poll", "polled again in 4", '"not yet" 2 times of at most 9', "its deadline is in 23h59m")
     assert.same({ 2, 9 }, { fact.polls, fact.max_polls })
   end)
 end)
@@ -255,7 +282,8 @@ describe("why, of a job that is ready,", function()
   it("says that nobody knows its handler", function()
     local id = assert(q:push "nobody")
     local h = host.start(url, SLEEPS)
-    local fact = eventually_says(id, "no_handler", "no handler 'nobody' (known now: nap, other, steps); it is dead in 9m")
+    local fact = eventually_says(id, "no_handler",
+      "no handler 'nobody' (known now: nap, other, steps); it is dead in 9m")
     assert.same({ "nap", "other", "steps" }, fact.known)
     h:signal "TSTP"
     h:wait_line "host.quiet"

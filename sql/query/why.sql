@@ -78,15 +78,15 @@ WHERE h.dead IS NULL
 ORDER BY h.id
 
 -- name: report_why_job
--- A live job; lease: the claim of its present run. Params: job id. Index: job and
--- queue PRIMARY; all leases, they are few. Locks: none.
+-- A live job; lease: the claim of its present run (no MIN: see admin_info). Params:
+-- job id. Index: job and queue PRIMARY; all leases, they are few. Locks: none.
 SELECT j.id, j.name, j.queue_id, q.name AS queue, q.paused AS queue_paused, j.run,
   j.attempts, j.polls, j.crashes, j.lost, j.missed, j.missing_since,
   j.max_attempts, j.max_polls, j.due, j.deadline, j.unmet, j.waits, j.awaits,
   j.parent, j.paused, {now} AS now,
-  (SELECT MIN(l.id) FROM nightshift_lease l
+  (SELECT l.id FROM nightshift_lease l
    JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
-   WHERE c.id = j.id AND c.run = j.run) AS lease
+   WHERE c.id = j.id AND c.run = j.run LIMIT 1) AS lease
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
 WHERE j.id = ?
@@ -97,6 +97,17 @@ SELECT NOT EXISTS(SELECT 1 FROM nightshift_meta
     WHERE name = 'named_locks' AND value = 'off')
   AND NOT EXISTS(SELECT 1 FROM information_schema.GLOBAL_STATUS
     WHERE VARIABLE_NAME = 'WSREP_CONNECTED' AND VARIABLE_VALUE = 'ON') AS serve
+
+-- name: report_why_slots
+-- Who has the slots of a lock or semaphore; rows of owners that are gone are free
+-- ones. Params: name, limit. Index: slot PRIMARY, a range; job and holder PRIMARY.
+-- Locks: none.
+SELECT s.slot, j.id, j.name, h.host, h.pid, s.since
+FROM nightshift_slot s
+LEFT JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
+LEFT JOIN nightshift_holder h ON h.id = s.holder AND h.dead IS NULL
+WHERE s.name = ? AND (j.id IS NOT NULL OR h.id IS NOT NULL)
+ORDER BY s.slot LIMIT ?
 
 -- name: report_why_targets
 -- Jobs that a job waits for: its parent, and what is found among so many edges to
