@@ -726,7 +726,7 @@ function Job:db() end
 ---@field status string? running
 ---@field lock string? limit: the lock or semaphore it waits for
 ---@field held_by {id: integer?, name: string?, host: string?, pid: integer?, since: integer}[]? limit: job or program
----@field by integer? paused: the job whose pause it is
+---@field by integer? paused: the job whose pause it is; running: the same, later
 ---@field left integer? waits, waits_children: jobs it waits for; paused: besides
 ---@field total integer? waits_children: all its children
 ---@field done integer? waits_children: those that have ended

@@ -129,6 +129,7 @@ local function running(handle, row)
   elseif not limited(handle, fact, claim) then
     fact.says = ("has been running for %s on %s%s"):format(seconds(claim.now - since), place(claim), progress_of(claim))
   end
+  if row.paused then fact.by, fact.says = row.paused, fact.says .. "; it is paused when it comes back" end
   return fact
 end
 
@@ -172,7 +173,7 @@ end
 -- What a job waits for is over, and it was not told yet: somebody held its row.
 local TOLD = ": all over; the next host that looks around lets it go on"
 
-local function others_of(row) return row.unmet - (row.paused and 1 or 0) end
+local function others_of(row) return math.max(0, row.unmet - (row.paused and 1 or 0)) end
 
 local function waits_children(handle, row, depth, seen)
   local left = others_of(row)
@@ -302,13 +303,15 @@ end
 
 --- Those who live: what the hosts can do for this job, and how many programs.
 local function hosts_for(handle, row)
-  local found = { all = {}, serve = {}, know = {}, take = {}, programs = 0 }
+  local found = { all = {}, serve = {}, know = {}, take = {}, programs = 0, mute = 0 }
   for _, h in ipairs(ask(handle, "hosts")) do
     if not is_gone(handle, h) then -- who is will be marked dead by the next look
       if h.kind ~= "host" then
         found.programs = found.programs + 1
       elseif h.handlers then
         add_host(found, h, row)
+      else
+        found.mute = found.mute + 1 -- it has just started, or may not write it
       end
     end
   end
@@ -351,10 +354,13 @@ local function serves_what(h)
 end
 
 local function no_host(row, found)
-  local fact = { kind = "no_host", queue = row.queue, hosts = #found.all, programs = found.programs }
+  local fact = { kind = "no_host", queue = row.queue, hosts = #found.all + found.mute, programs = found.programs }
   local served = {}
   for i, h in ipairs(found.all) do served[i] = serves_what(h) end
-  if #served == 0 then
+  if #served == 0 and found.mute > 0 then
+    fact.says = ("is ready; %s, and did not tell what for"):format(found.mute == 1 and "a host is there" or
+      ("%d hosts are there"):format(found.mute))
+  elseif #served == 0 then
     fact.says = "is ready, but there is no live host"
   else
     fact.says = ("is ready, but no live host serves its queue '%s'; %s"):format(row.queue, some(served, 3))

@@ -75,6 +75,8 @@ describe("why, of a job that somebody has,", function()
     local job = assert(q:claim())
     local fact = says(id, "running", "has been running for 0.", "(pid ")
     assert.equal(handle:execute("SELECT id FROM nightshift_holder")[1].id, fact.holder)
+    db.sql("UPDATE nightshift_job SET paused = id", name)
+    assert.equal(id, says(id, "running", "; it is paused when it comes back").by)
     assert(job:ack())
   end)
 
@@ -275,6 +277,8 @@ describe("why, of a job that is ready,", function()
     fact = eventually_says(id, "no_host", "no live host serves its queue 'q'; ")
     assert.matches("serves mail, web", (why(id)))
     assert.equal(1, fact.hosts)
+    db.sql("DELETE FROM nightshift_served", name)
+    says(id, "no_host", "a host is there, and did not tell what for")
     end_host(h)
     says(id, "no_host", "there is no live host")
   end)
@@ -354,7 +358,7 @@ describe("what a host can run", function()
     file:write [[return { b = function() end, c = function() end }]]
     file:close()
     h:signal "HUP"
-    h:wait_line "reload.done"
+    assert.matches('handlers=2 names="b, c"', (h:wait_line ".*reload.done.*"))
     eventually(function() return served():find('["b","c"]', 1, true) end)
     h:signal "TERM"
     assert.equal(0, h:wait())
