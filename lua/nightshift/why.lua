@@ -175,6 +175,18 @@ local TOLD = ": all over; the next host that looks around lets it go on"
 
 local function others_of(row) return math.max(0, row.unmet - (row.paused and 1 or 0)) end
 
+local function ids_of(rows)
+  local ids = {}
+  for i, row in ipairs(rows) do ids[i] = row.id end
+  return ids
+end
+
+--- Ids of jobs it waits for, as far as they are found among the edges.
+local function targets_of(handle, row, limit)
+  local id = row.id
+  return ids_of(ask(handle, "targets", row.parent or core.null, id, id, EDGES, id, limit, id, EDGES, id, limit, limit))
+end
+
 local function waits_children(handle, row, depth, seen)
   local left = others_of(row)
   local total = ask(handle, "brood", row.id, COUNTED)[1].n
@@ -182,7 +194,8 @@ local function waits_children(handle, row, depth, seen)
     on_fail = row.waits }
   local ids = {}
   if depth < DEPTH then
-    for i, child in ipairs(ask(handle, "children", row.id, CHILDREN, SHOWN)) do ids[i] = child.id end
+    ids = ids_of(ask(handle, "children", row.id, CHILDREN, SHOWN))
+    if #ids == 0 and total > CHILDREN then ids = targets_of(handle, row, SHOWN) end
   end
   follow(handle, fact, ids, depth + 1, seen)
   if #ids == 0 and depth < DEPTH and total <= CHILDREN then
@@ -199,11 +212,7 @@ end
 local function waits(handle, row, depth, seen)
   local left = others_of(row)
   local fact, ids = { kind = "waits", left = left }, {}
-  if depth < DEPTH then
-    local id, limit = row.id, math.min(left, SHOWN)
-    local found = ask(handle, "targets", row.parent or core.null, id, id, EDGES, id, limit, id, EDGES, id, limit, limit)
-    for i, target in ipairs(found) do ids[i] = target.id end
-  end
+  if depth < DEPTH then ids = targets_of(handle, row, math.min(left, SHOWN)) end
   follow(handle, fact, ids, depth + 1, seen)
   fact.says = "waits for " .. names_of(fact, left)
   if fact.cause and fact.cause.kind == "finished" and #ids == left then
