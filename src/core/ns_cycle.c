@@ -170,6 +170,7 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   w->number = ++db->cycle;
   w->tells = db->met_due && db->is_host;
   st = ns_transact(db, &tx, err);
+  ns_finish_late(db, false); /* a cycle that failed must not keep others' ends */
   db->met_due = db->met_due || (st != NS_OK && w->tells);
   if (st != NS_OK) {
     if (tx.replay)
