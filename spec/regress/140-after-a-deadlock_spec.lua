@@ -26,7 +26,8 @@ describe("a push after others", function()
       assert(tx:execute("SELECT id FROM nightshift_job WHERE id = ? FOR UPDATE", b))
       p = proc.start { proc.lua, fixture.file("push.lua", PUSH), url, a, b }
       eventually(function()
-        return tonumber((db.sql "SELECT COUNT(*) FROM information_schema.innodb_lock_waits")) > 0
+        return db.sql [[SELECT COUNT(*) FROM information_schema.processlist
+          WHERE time_ms > 50 AND info LIKE 'SELECT id FROM nightshift_job%SHARE MODE']] ~= "0"
       end)
       assert(tx:execute("SELECT id FROM nightshift_job WHERE id = ? FOR UPDATE", a))
       return true
