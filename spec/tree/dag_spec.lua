@@ -198,6 +198,44 @@ function World:close()
   end
 end
 
+-- What others may do to jobs meanwhile. What it comes to is another matter.
+local MEDDLING = {
+  function(self, id) return self.handle:cancel(id) end,
+  function(self, id) return self.handle:retry(id) end,
+  function(self, id) return self.handle:reprioritise(id, math.random(0, 255)) end,
+  function(self, id) return self.handle:run_now(id) end,
+  function(self, id)
+    pcall(self.handle.transaction, self.handle, function(tx)
+      tx:execute("SELECT id FROM nightshift_job WHERE id = ? FOR UPDATE", id)
+      nst.sleep(math.random() * 0.2)
+      self.handle:cancel(id)
+      if math.random(2) == 1 then error "rolled back" end
+      return true
+    end)
+  end,
+  function(self, id) return self.handle:queue "q":push("node", { tag = "x", plan = "done", takes = 0, after = {} },
+    { parent = id }) end,
+}
+
+-- Does that for some seconds, and says which of the jobs are left behind.
+function World:meddle(n, seconds_of_it)
+  local graph = dags.make(n)
+  dags.push(self.handle, graph)
+  local stop = nst.clock() + seconds_of_it
+  while nst.clock() < stop do
+    local from = math.random(3) == 1 and "finished" or "job"
+    local rows = assert(self.handle:execute(("SELECT id FROM nightshift_%s ORDER BY RAND() LIMIT 1"):format(from)))
+    if rows[1] then MEDDLING[math.random(#MEDDLING)](self, rows[1].id) end
+  end
+  local ok = pcall(eventually, function() return self:left() == 0 end, 40)
+  assert(ok, ok or "left: " .. self:describe())
+  for _, left in ipairs { "edge", "met", "lease", "signal", "unique_key" } do
+    eventually(function()
+      return assert(self.handle:execute("SELECT COUNT(*) AS n FROM nightshift_" .. left))[1].n == 0
+    end, 20)
+  end
+end
+
 local function one(server, s, n, strikes, patience)
   math.randomseed(s)
   local w = world(server)
@@ -220,6 +258,14 @@ describe("a random graph of jobs on two hosts", function()
 
   it("ends as it has to, though the server is killed", function()
     one(db.server(), seed + 1, 150, { "worker", "server", "worker" }, 60)
+  end)
+
+  it("ends, whatever is cancelled, retried, held and added meanwhile", function()
+    math.randomseed(seed + 2)
+    local w = world(db.shared())
+    local ok, why = pcall(w.meddle, w, 300, 4)
+    if not ok then error(("SEED=%d: %s"):format(seed, why), 0) end
+    w:close()
   end)
 
   if seconds then
