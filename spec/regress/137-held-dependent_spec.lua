@@ -17,10 +17,10 @@ local HANDLERS = [[return {
 }]]
 
 describe("an open transaction", function()
-  local url, handle, other, q, h
+  local url, name, handle, other, q, h
 
   before_each(function()
-    url = db.fresh()
+    url, name = db.fresh()
     handle, other = assert(nightshift.open(url)), assert(nightshift.open(url))
     q = handle:queue "q"
   end)
@@ -74,4 +74,25 @@ describe("an open transaction", function()
   held("cancelled", function(id) return other:cancel(id) end)
   held("reprioritised", function(id) return other:reprioritise(id, 7) end)
   held("signalled", function(id) return other:signal(id, 1) end)
+
+  it("outlives the host that found a parent held: the other one goes on", function()
+    local parent = assert(q:push "parent")
+    local job = q:claim()
+    job:spawn("child", 1, { queue = "slow", delay = 3600 })
+    assert(job:wait())
+    h = host.start(url, HANDLERS, { "--queues", "slow" })
+    local second = host.start(url, HANDLERS, { "--queues", "q" })
+    assert(other:transaction(function(tx)
+      assert(tx:execute("SELECT id FROM nightshift_job WHERE id = ? FOR UPDATE", parent))
+      for _, child in ipairs(handle:jobs { queue = "slow" }) do assert(handle:run_now(child.id)) end
+      eventually(function() return db.sql("SELECT COUNT(*) FROM nightshift_met", name) ~= "0" end)
+      h:signal "KILL"
+      h:wait()
+      return true
+    end))
+    eventually(function() return handle:job(parent).state == "done" end, 20)
+    assert.equal("0", (db.sql("SELECT COUNT(*) FROM nightshift_met", name)))
+    second:signal "TERM"
+    assert.equal(0, second:wait())
+  end)
 end)
