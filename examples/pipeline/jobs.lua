@@ -86,11 +86,25 @@ local function exists(path)
   return file ~= nil
 end
 
--- The first child that failed, in words; nil: none. When somebody has retried
--- the job there are older ones, from before this split, which do not count.
-local function failure(job)
+-- Parks the job until its children from the first to the last have ended.
+local function wait(job, first, last)
+  return job:wait { on_fail = "continue", state = { first = first, last = last } }
+end
+
+-- What became of them. Those of earlier phases, and of before somebody retried
+-- the job, are in job.results as well.
+local function children(job)
+  local list = {}
   for _, child in ipairs(job.results) do
-    if child.id >= job.state.split and child.outcome ~= "done" then
+    if child.id >= job.state.first and child.id <= job.state.last then list[#list + 1] = child end
+  end
+  return list
+end
+
+-- The first that failed, in words; nil: none.
+local function failure(list)
+  for _, child in ipairs(list) do
+    if child.outcome ~= "done" then
       return ("%s (job %d): %s"):format(child.name, child.id, child.error or child.reason)
     end
   end
@@ -104,12 +118,12 @@ local function split(job, film)
   assert(os.execute(fill("mkdir -p $work", film)))
   film.what = "splitting"
   local id = job:spawn("film.split", film, STURDY)
-  return job:wait { on_fail = "continue", state = { split = id } }
+  return wait(job, id, id)
 end
 
 -- A job per piece, one that waits for them all, and one that waits for that.
-local function encode(job, film)
-  local n = math.tointeger(tonumber(job.results[#job.results].result))
+local function encode(job, film, done)
+  local n = math.tointeger(tonumber(done[1].result))
   local pieces = {}
   for i = 1, n do
     local piece = { work = film.work, part = ("%05d"):format(i - 1), what = ("piece %d of %d"):format(i, n) }
@@ -117,27 +131,28 @@ local function encode(job, film)
   end
   film.what = "joining"
   local joined = job:spawn("film.join", film, { after = pieces, max_crashes = 100 })
-  job:spawn("film.check", film, { after = { joined }, max_crashes = 100 })
-  return job:wait { on_fail = "continue", state = { split = job.state.split, pieces = n } }
+  local checked = job:spawn("film.check", film, { after = { joined }, max_crashes = 100 })
+  return wait(job, pieces[1], checked)
 end
 
 -- The whole result gets its name, in one step.
-local function publish(job, film)
-  local joined = job.results[#job.results - 1].result
+local function publish(_, film, done)
+  local joined = done[#done - 1].result
   assert(os.rename(film.work .. "/joined", film.out) or exists(film.out)) -- published before our worker died
   assert(os.execute(fill("rm -rf $work", film)))
-  return { pieces = job.state.pieces, sha256 = joined:match "%x+" }
+  return { pieces = #done - 2, sha256 = joined:match "%x+" }
 end
 
-local PHASES = { [0] = split, encode, publish } -- by how often it has waited
+local PHASES = { [0] = split, encode, publish } -- by how often the job has waited
 
 return {
   -- payload: {file = path, out = path, size = bytes of a piece}
   ["film.publish"] = function(job)
     local film = job.payload
     film.work = film.out .. ".work-" .. job.key
-    local failed = job.phase > 0 and failure(job)
-    if not failed then return PHASES[job.phase](job, film) end
+    local done = job.phase > 0 and children(job) or {}
+    local failed = failure(done)
+    if not failed then return PHASES[job.phase](job, film, done) end
     assert(os.execute(fill("rm -rf $work", film)))
     return job:discard(failed)
   end,

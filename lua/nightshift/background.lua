@@ -86,10 +86,13 @@ function background.pace(def, polls)
   return math.min(def.every * def.growth ^ polls, def.max_every)
 end
 
---- The end of the poll that a parked parent has waited for; nil: of none.
-local function last_poll(name, job)
-  local last = job.phase > 0 and job.results[#job.results]
-  return last and last.name == name .. ":poll" and last or nil
+--- What became of the poll that a parked parent has waited for, by its id in
+-- the parent's state: a retried parent has older ones. nil: it waited for none.
+local function ended_poll(name, job)
+  local id = job.phase > 0 and type(job.state) == "table" and job.state[name .. ":poll"]
+  for _, child in ipairs(id and job.results or {}) do
+    if child.id == id then return child end
+  end
 end
 
 local function end_like(job, poll)
@@ -103,13 +106,13 @@ local function starter(name, def)
     max_attempts = def.max_attempts, max_crashes = def.max_crashes,
   }
   return function(job)
-    local poll = def.wait and last_poll(name, job)
+    local poll = def.wait and ended_poll(name, job)
     if poll then return end_like(job, poll) end
     local payload = job.payload -- start may put another there
     local operation = def.start(job)
     if job._settled then return operation end -- start gave a verdict itself
-    job:spawn(name .. ":poll", { payload = payload, operation = operation }, child)
-    if def.wait then return job:wait { on_fail = "continue" } end
+    local id = job:spawn(name .. ":poll", { payload = payload, operation = operation }, child)
+    if def.wait then return job:wait { on_fail = "continue", state = { [name .. ":poll"] = id } } end
     return operation
   end
 end
