@@ -135,12 +135,13 @@ local function encode(job, film, done)
   return wait(job, pieces[1], checked)
 end
 
--- The whole result gets its name, in one step.
+-- The whole result gets its name, in one step. When it is not there any more, a
+-- worker has done that already, and died.
 local function publish(_, film, done)
-  local joined = done[#done - 1].result
-  assert(os.rename(film.work .. "/joined", film.out) or exists(film.out)) -- published before our worker died
+  local joined = film.work .. "/joined"
+  if exists(joined) then assert(os.rename(joined, film.out)) end
   assert(os.execute(fill("rm -rf $work", film)))
-  return { pieces = #done - 2, sha256 = joined:match "%x+" }
+  return { pieces = #done - 2, sha256 = done[#done - 1].result:match "%x+" }
 end
 
 local PHASES = { [0] = split, encode, publish } -- by how often the job has waited

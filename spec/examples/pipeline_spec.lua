@@ -208,7 +208,10 @@ local function kill_one_of(list)
 end
 
 -- Kills workers, some of them in the middle of something, and two hosts, which
--- are replaced, until the job has ended.
+-- are replaced. It stops some time, as a job that is killed every second cannot
+-- do what takes ten.
+local VICTIMS = 60
+
 local function fire(id, hosts)
   local killed = { worker = 0, busy = 0, host = 0 }
   local stop = nst.clock() + proc.limit(PATIENCE)
@@ -216,7 +219,9 @@ local function fire(id, hosts)
   while not has_ended(id) do
     local now, which = nst.clock(), math.random(2)
     local all, busy = workers(hosts[which])
-    if math.random(4) == 1 and kill_one_of(busy) then
+    if killed.worker + killed.busy >= VICTIMS then
+      nst.sleep(0.05)
+    elseif math.random(4) == 1 and kill_one_of(busy) then
       killed.busy = killed.busy + 1
     elseif now > next_worker and kill_one_of(all) then
       killed.worker, next_worker = killed.worker + 1, now + math.random() / 3
