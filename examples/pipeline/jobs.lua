@@ -117,7 +117,7 @@ local function split(job, film)
   if not size or size == 0 then return job:discard("nothing to read in " .. film.file) end
   assert(os.execute(fill("mkdir -p $work", film)))
   film.what = "splitting"
-  local id = job:spawn("film.split", film, STURDY)
+  local id = assert(job:spawn("film.split", film, STURDY))
   return wait(job, id, id)
 end
 
@@ -127,11 +127,11 @@ local function encode(job, film, done)
   local pieces = {}
   for i = 1, n do
     local piece = { work = film.work, part = ("%05d"):format(i - 1), what = ("piece %d of %d"):format(i, n) }
-    pieces[i] = job:spawn("film.encode", piece, STURDY)
+    pieces[i] = assert(job:spawn("film.encode", piece, STURDY))
   end
   film.what = "joining"
-  local joined = job:spawn("film.join", film, { after = pieces, max_crashes = 100 })
-  local checked = job:spawn("film.check", film, { after = { joined }, max_crashes = 100 })
+  local joined = assert(job:spawn("film.join", film, { after = pieces, max_crashes = 100 }))
+  local checked = assert(job:spawn("film.check", film, { after = { joined }, max_crashes = 100 }))
   return wait(job, pieces[1], checked)
 end
 

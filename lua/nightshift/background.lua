@@ -111,7 +111,7 @@ local function starter(name, def)
     local payload = job.payload -- start may put another there
     local operation = def.start(job)
     if job._settled then return operation end -- start gave a verdict itself
-    local id = job:spawn(name .. ":poll", { payload = payload, operation = operation }, child)
+    local id = assert(job:spawn(name .. ":poll", { payload = payload, operation = operation }, child))
     if def.wait then return job:wait { on_fail = "continue", state = { [name .. ":poll"] = id } } end
     return operation
   end
