@@ -24,9 +24,9 @@ end
 
 -- Asks the encoder, which starts the command if it has not; gives "running",
 -- "busy" and for how many seconds, "finished" and its output, or "failed" and why.
-local function ask_encoder(operation, command)
-  local pipe = assert(io.popen(fill("sh $encoder $name $command",
-    { encoder = HERE .. "encoder", name = operation, command = command })))
+local function ask_encoder(operation, try, command)
+  local pipe = assert(io.popen(fill("sh $encoder $operation $try $command",
+    { encoder = HERE .. "encoder", operation = operation, try = try, command = command })))
   local answer = pipe:read "a"
   assert(pipe:close())
   return answer:match "^(%l+)%s*(.-)%s*$"
@@ -34,18 +34,18 @@ end
 
 -- A job that runs a command outside and ends as it ends. The operation has the
 -- key of the job as its name, so it is found again, not started again, when a
--- worker dies and the job is repeated. Only a poll that has failed and is tried
--- again makes a new one.
+-- worker dies and the job is repeated. When it has failed, the poll fails with
+-- it, and its next attempt is another try.
 local function outside(command)
   return nightshift.background {
     start = function(job)
       local operation = job.payload.work .. "/" .. job.key
-      local said, text = ask_encoder(operation .. ".1", fill(command, job.payload))
+      local said, text = ask_encoder(operation, 1, fill(command, job.payload))
       if said == "busy" then return job:again { retry_after = text } end
       return operation
     end,
     poll = function(job, operation)
-      local said, text = ask_encoder(operation .. "." .. job.attempt, fill(command, job.payload))
+      local said, text = ask_encoder(operation, job.attempt, fill(command, job.payload))
       if said == "finished" then return text end
       if said == "failed" then
         return job:fail(job.payload.what .. ": " .. (text ~= "" and text or "it was killed"), { retry_in = "1s" })
