@@ -18,7 +18,8 @@ local PUSH = { "delay", "priority", "unique", "max_attempts", "max_polls", "max_
 local ENTRY = { "name", "payload", "id", "parent", table.unpack(PUSH) }
 local VERDICT = { "id", "run", "lease", "kind", "result", "error", "state", "delay", "log", "children" }
 
-local BACKGROUND = { "start", "poll", "every", "growth", "max_every", "deadline", "max_polls", "max_attempts" }
+local BACKGROUND = { "start", "poll", "every", "growth", "max_every", "deadline", "max_polls", "max_attempts",
+  "wait" }
 
 local CODES = { INVALID = true, TOO_BIG = true, STALE = true }
 
