@@ -184,6 +184,8 @@ ns_status ns_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edges,
 }
 
 ns_status ns_edges_write(ns_db *db, const ns_edges *edges, ns_err *err) {
+  if (edges->n == 0) /* who pushes plain jobs needs no right to write edges */
+    return NS_OK;
   return ns_bulk(db, NS_SQL_PUSH_EDGE,
                  (ns_column[]){{NS_INT, edges->on, NULL, NULL},
                                {NS_INT, edges->job, NULL, NULL}},
