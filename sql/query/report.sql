@@ -69,7 +69,8 @@ SELECT j.id, q.name AS queue, j.name, 'waiting' AS state,
        j.created, j.due, j.parent, j.awaits
 FROM (SELECT job_id, run FROM nightshift_scheduled
       ORDER BY run_at DESC, job_id DESC LIMIT ?) s
-STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run AND j.waits = 'signal'
+STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
+  AND j.waits = 'signal' AND j.due > {now}
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
 WHERE (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?)
 ORDER BY j.id LIMIT ?
@@ -130,7 +131,7 @@ FROM nightshift_scheduled s
 STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
 STRAIGHT_JOIN nightshift_queue q ON q.id = s.queue_id
 WHERE (? IS NULL OR s.queue_id = ?) AND (? IS NULL OR j.name = ?)
-  AND NOT j.waits <=> 'signal'
+  AND NOT (j.waits <=> 'signal' AND j.due > {now})
 ORDER BY s.run_at, s.job_id LIMIT ?
 
 -- name: report_jobs_waiting
@@ -183,7 +184,7 @@ ORDER BY s.name, s.slot
 -- Jobs parked for a signal, per queue, among the last ones of scheduled.
 -- Params: how many are looked at. Index: scheduled PRIMARY, backwards; job
 -- PRIMARY. Locks: none.
-SELECT j.queue_id, COUNT(IF(j.waits = 'signal', 1, NULL)) AS n, COUNT(*) AS looked
+SELECT j.queue_id, COUNT(IF(j.waits = 'signal' AND j.due > {now}, 1, NULL)) AS n, COUNT(*) AS looked
 FROM (SELECT job_id, run FROM nightshift_scheduled
       ORDER BY run_at DESC, job_id DESC LIMIT ?) s
 STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
@@ -230,7 +231,7 @@ GROUP BY j.queue_id
 SELECT s.queue_id, COUNT(*) AS n, MIN(s.run_at) AS next
 FROM nightshift_scheduled s
 STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
-  AND NOT j.waits <=> 'signal'
+  AND NOT (j.waits <=> 'signal' AND j.due > {now})
 GROUP BY s.queue_id
 
 -- name: report_stats_scheduled_rows

@@ -101,10 +101,10 @@ FROM nightshift_ready r
 JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run
 JOIN nightshift_queue q ON q.id = j.queue_id
 UNION ALL
-SELECT j.id, q.name, j.name, IF(j.waits = 'signal', 'waiting', 'scheduled'),
+SELECT j.id, q.name, j.name, IF(j.waits = 'signal' AND j.due > {now}, 'waiting', 'scheduled'),
   255 - j.rank, j.run, j.attempts, j.polls, j.crashes, j.created, j.due,
   j.parent, j.root, j.unmet, NULL, NULL, NULL, NULL, j.payload, NULL, j.phase,
-  IF(j.waits = 'signal', j.awaits, NULL)
+  IF(j.waits = 'signal' AND j.due > {now}, j.awaits, NULL)
 FROM nightshift_scheduled s
 JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
 JOIN nightshift_queue q ON q.id = j.queue_id
