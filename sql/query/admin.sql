@@ -86,6 +86,13 @@ SELECT id, queue_id, name, payload, priority, 255 - priority, run + 1,
   root, on_fail, ukey, nonce
 FROM nightshift_finished WHERE id = ?
 
+-- name: admin_schedule
+-- Params: run_at, job, queue, rank, run. Key: PRIMARY of scheduled, behind the
+-- job's row; the row of an earlier run, if it is there, becomes this one's.
+INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)
+VALUES (?, ?, ?, ?, ?)
+ON DUPLICATE KEY UPDATE rank = VALUES(rank), run = VALUES(run)
+
 -- name: admin_unschedule
 -- Params: run_at, job. Key: PRIMARY of scheduled; best effort: a
 -- row that stays is dropped by whoever claims it.
