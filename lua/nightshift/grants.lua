@@ -48,6 +48,7 @@ local ROLES = {
       { "nightshift_id", "SELECT, INSERT" },
       { "nightshift_job", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_lease", "SELECT, INSERT, DELETE" },
+      { "nightshift_met", "SELECT, INSERT, DELETE" },
       { "nightshift_meta", "SELECT" },
       { "nightshift_notice", "SELECT, DELETE" },
       { "nightshift_queue", "SELECT, INSERT" },

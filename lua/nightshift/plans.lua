@@ -38,7 +38,9 @@ plans.hot = {
   { "settle_stands", "[[100,1]]" },
   { "settle_gone", "[100]" },
   { "settle_finish", 1, '[{"i":100,"o":"done"}]' },
-  { "settle_dependents", "[100]" },
+  { "depend_edges", "[100]" },
+  { "depend_lock", "[100]" },
+  { "depend_cut", 100, 101 },
   { "edge_brood", 100 },
   { "edge_brood_ended", 100 },
   { "edge_brood_lock", 100 },
@@ -49,7 +51,8 @@ plans.hot = {
   { "signal_find", 100, "go" },
   { "push_scheduled", "[100,101]" },
   { "listen_wait", 99, 0, "[0]", 0, 0, "[]" },
-  { "prune_select", "done", 3600000000, 10 },
+  { "prune_kin", "[100]" },
+  { "prune_select", 3600000000, "done", 0, 0, 0, 3600000000, 10 },
 }
 
 --- A statement of sql/query as EXPLAIN takes it: marks filled in, what EXPLAIN

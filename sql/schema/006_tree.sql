@@ -88,6 +88,14 @@ CREATE TABLE IF NOT EXISTS nightshift_served (
   handlers MEDIUMTEXT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
 
+-- name: create_met
+-- Ended jobs whose dependents were not all told, because somebody held one of
+-- them or they go too deep: the next holder that looks tells them.
+CREATE TABLE IF NOT EXISTS nightshift_met (
+  on_id BIGINT NOT NULL PRIMARY KEY,
+  failed BOOL NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
 -- name: tree_jobs_view
 -- Every job with its state, for people and reports. It reads all hot tables;
 -- counts for dashboards come from elsewhere. Who is parked for a signal waits,
@@ -139,12 +147,12 @@ JOIN nightshift_queue q ON q.id = f.queue_id
 -- What a call that fails has written is taken back, in autocommit too.
 -- Ring after your commit: CALL nightshift_ring().
 --
--- What the job waits for is looked at twice. The first look takes shared locks,
--- in the order of ids; in a transaction they hold, and all is said. In
--- autocommit they are gone with their statement: so the job is inserted with
--- one more unmet than it has edges, then its edges, and then each target is
--- looked at again. Whoever ends it later sees the edge; whoever has ended it
--- left history, and if our edge is still there, it was not seen.
+-- What the job waits for is looked at twice. The first look refuses what nobody
+-- knows before anything is written; in a transaction its shared locks hold. In
+-- autocommit they are gone with their statement: so the job goes in with one
+-- more unmet than it has targets, and each edge is written by a statement that
+-- locks its target. Whoever ends it later sees the edge and finds the job; one
+-- that gives no edge has left history.
 CREATE OR REPLACE PROCEDURE nightshift_push(
   IN p_queue VARCHAR(64) CHARACTER SET utf8mb4,
   IN p_name VARCHAR(100) CHARACTER SET utf8mb4,
@@ -261,9 +269,8 @@ BEGIN
           SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
         END IF;
         SET v_doomed = v_doomed OR (v_failed AND v_fails);
-      ELSE
-        SET v_unmet = v_unmet + 1;
       END IF;
+      SET v_unmet = v_unmet + 1;
       SET v_over = FALSE;
       FETCH targets INTO v_on;
     END WHILE;
@@ -294,25 +301,21 @@ BEGIN
       v_timeout * 1000000, v_now + CAST(v_deadline * 1000000 AS SIGNED), v_now,
       v_now + CAST(v_delay * 1000000 AS SIGNED), v_unique,
       FLOOR(RAND() * 9000000000000000000), v_decay, v_parent, v_root,
-      v_on_fail, v_unmet + (v_unmet > 0 OR v_doomed));
+      v_on_fail, v_unmet + (v_unmet > 0));
     IF v_parent IS NOT NULL THEN
       INSERT INTO nightshift_child (parent, id) VALUES (v_parent, v_id);
     END IF;
     IF v_unmet > 0 AND NOT v_doomed THEN
-      INSERT INTO nightshift_edge (on_id, job_id)
-      SELECT STRAIGHT_JOIN DISTINCT j.id, v_id
-      FROM JSON_TABLE(v_after, '$[*]' COLUMNS (id BIGINT PATH '$')) t
-      JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = t.id;
-      SET v_met = v_unmet + 1 - ROW_COUNT(), v_over = FALSE;
+      SET v_met = 1, v_over = FALSE;
       OPEN targets;
       FETCH targets INTO v_on;
       WHILE NOT v_over DO
-        SET v_found = NULL;
-        SELECT id INTO v_found FROM nightshift_job WHERE id = v_on LOCK IN SHARE MODE;
-        IF v_found IS NULL THEN
-          DELETE FROM nightshift_edge WHERE on_id = v_on AND job_id = v_id;
-          SET v_met = v_met + ROW_COUNT(), v_failed = FALSE;
-          SELECT outcome <> 'done' INTO v_failed FROM nightshift_finished WHERE id = v_on LOCK IN SHARE MODE;
+        INSERT INTO nightshift_edge (on_id, job_id)
+        SELECT id, v_id FROM nightshift_job WHERE id = v_on LOCK IN SHARE MODE;
+        IF ROW_COUNT() = 0 THEN
+          SET v_met = v_met + 1, v_failed = FALSE;
+          SELECT outcome <> 'done' INTO v_failed FROM nightshift_finished
+          WHERE id = v_on LOCK IN SHARE MODE;
           SET v_doomed = v_doomed OR (v_failed AND v_fails);
         END IF;
         SET v_over = FALSE;
