@@ -132,7 +132,7 @@ local ways = {
   function(r) verb(db, "flow", r:value(0, NODE)) end,
   function(r) verb(db, "signal", r:value(), r:value(), r:value()) end,
   function(r) verb(db, "reprioritise", r:value(), r:value()) end,
-  function(r) verb(plain, "signal", r:value(), r:value(), r:value()) end,
+  function(r) verb(plain, "signal", 1, r:text(), r:value()) end,
   function(r) try("duration", core.duration, r:value()) end,
   function(r) try("background", nightshift.background, r:table(0, BACKGROUND)) end,
 }

@@ -47,7 +47,7 @@ local function assert_alive()
 end
 
 local function wipe()
-  for _, name in ipairs { "job", "ready", "scheduled", "edge", "child", "signal", "lease", "holder", "running", "finished", "attempt",
+  for _, name in ipairs { "job", "ready", "scheduled", "edge", "child", "signal", "met", "lease", "holder", "running", "finished", "attempt",
     "unique_key", "slot" } do
     assert(watch:execute("DELETE FROM nightshift_" .. name))
   end
@@ -284,6 +284,16 @@ local calls = {
   },
   may = { run = function(h) return h:may "claim_read" end },
   prune = { run = function(h) return h:prune(0, 0) end, arrange = finished },
+  prune_tree = { arrange = finished, run = function(h, id) return h:prune_tree(id) end },
+  ["prune_tree, with children"] = {
+    arrange = function(h)
+      assert(h:settle(last_child(h)))
+      local parent = assert(h:claim("q", 1))[1]
+      assert(h:settle { id = parent.id, run = parent.run, lease = parent.lease, kind = "ack" })
+      return parent.id
+    end,
+    run = function(h, id) return h:prune_tree(id) end,
+  },
   queues = { run = function(h) return h:queues() end },
   queue_id = { run = function(h) return h:queue_id "q" end },
   ["queue_id, new"] = {
