@@ -402,7 +402,7 @@ function Audit:check_born()
   end
 end
 
-local EMPTY = { "job", "scheduled", "edge", "signal", "lease", "expiry", "running", "unique_key", "notice" }
+local EMPTY = { "job", "scheduled", "edge", "met", "signal", "lease", "expiry", "running", "unique_key", "notice" }
 
 --- Tables that are empty when all is done, and holders that nobody missed.
 function Audit:check_leftovers(db)
@@ -450,15 +450,17 @@ function audit.run(db, folder)
   return { findings = self.findings, counts = self.counts }
 end
 
---- At any moment: who waits has as many edges as it says, to jobs that live.
--- One consistent look; `found` gets a kind and a text.
+--- At any moment: who waits has as many edges as it says, to jobs that live or
+-- that are written down as ended. One consistent look; `found` gets a kind and a text.
 function audit.waiting(db, found)
-  local rows = db:execute [[SELECT j.id, j.unmet, COUNT(e.on_id) AS edges, COUNT(e.on_id) - COUNT(t.id) AS gone
+  local rows = db:execute [[SELECT j.id, j.unmet, j.paused IS NOT NULL AS held, COUNT(e.on_id) AS edges,
+      SUM(e.on_id IS NOT NULL AND t.id IS NULL AND m.on_id IS NULL) AS gone
     FROM nightshift_job j
     LEFT JOIN (SELECT on_id, job_id FROM nightshift_edge) e ON e.job_id = j.id
     LEFT JOIN nightshift_job t ON t.id = e.on_id
+    LEFT JOIN nightshift_met m ON m.on_id = e.on_id
     GROUP BY j.id, j.unmet, j.paused
-    HAVING j.unmet <> edges + (j.paused IS NOT NULL) OR gone > 0 LIMIT 20]]
+    HAVING unmet <> edges + held OR gone > 0 LIMIT 20]]
   for _, row in ipairs(rows or {}) do
     found("waiting", ("job %d waits for %d jobs and has %d edges, %d of them to jobs that are gone"):format(row.id,
       row.unmet, row.edges, row.gone))
