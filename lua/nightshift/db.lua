@@ -237,7 +237,8 @@ function methods:reprioritise(id, priority)
   local handle = live(self, "reprioritise")
   local whole, rank = check_id("reprioritise", id), math.tointeger(priority)
   if type(priority) ~= "number" or not rank then
-    raise("reprioritise: the priority must be an integer, got %s", type(priority) == "number" and priority or type(priority))
+    raise("reprioritise: the priority must be an integer, got %s", rank == nil and type(priority) == "number"
+      and priority or type(priority))
   end
   return handle:reprioritise(whole, rank)
 end

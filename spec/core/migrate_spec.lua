@@ -31,8 +31,8 @@ local LEFT = [==[
   INSERT INTO nightshift_holder (id, kind, host, pid, boot_id, connection, started, beat, version)
   VALUES (900, 'handle', 'h', 1, 'b', 1, 1, 1, '0.1.0');
   INSERT INTO nightshift_lease (id, holder, claimed, jobs) VALUES (901, 900, 1, '[[105,1]]');
-  INSERT INTO nightshift_finished (id, queue_id, name, payload, priority, outcome, reason, run, attempts, polls, crashes,
-    lost, max_attempts, max_crashes, backoff, timeout, created, finished_at, on_fail, nonce)
+  INSERT INTO nightshift_finished (id, queue_id, name, payload, priority, outcome, reason, run, attempts, polls,
+    crashes, lost, max_attempts, max_crashes, backoff, timeout, created, finished_at, on_fail, nonce)
   VALUES (100, 1, 'old', '0', 100, 'dead', 'failed', 3, 3, 0, 0, 0, 3, 3, 1, 1, 1, 2, 'cancel', 9);
   ALTER SEQUENCE nightshift_id RESTART 1000]==]
 

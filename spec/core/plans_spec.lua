@@ -32,7 +32,8 @@ describe("the plan of", function()
     for _, job in ipairs(filled:queue("below"):claim_many(600)) do assert(job:ack()) end
     parent = ids[40]
     for i = 1, 300 do assert(filled:signal(parent, i, "s" .. i)) end
-    db.sql("ANALYZE TABLE nightshift_child, nightshift_edge, nightshift_signal, nightshift_ready, nightshift_job, nightshift_scheduled, nightshift_finished, nightshift_slot",
+    db.sql([[ANALYZE TABLE nightshift_child, nightshift_edge, nightshift_signal, nightshift_ready, nightshift_job,
+      nightshift_scheduled, nightshift_finished, nightshift_slot]],
       url:match "/([^/?]+)%?")
     handle = assert(core.open { url = url })
   end)

@@ -16,7 +16,8 @@ local OPEN = { "url", "host", "user", "password", "database", "socket", "port", 
 local PUSH = { "delay", "priority", "unique", "max_attempts", "max_polls", "max_crashes", "backoff", "timeout",
   "deadline", "queue", "retry_in", "after", "on_fail", "parent" }
 local ENTRY = { "name", "payload", "id", "on_fail_run", table.unpack(PUSH) }
-local VERDICT = { "id", "run", "lease", "kind", "result", "error", "state", "delay", "log", "children", "go_on", "signal" }
+local VERDICT = { "id", "run", "lease", "kind", "result", "error", "state", "delay", "log", "children", "go_on",
+  "signal" }
 local WAIT = { "on_fail", "signal", "deadline", "state" }
 local NODE = { "name", "payload", "queue", "as", "after", "children", table.unpack(PUSH) }
 

@@ -1,5 +1,6 @@
 -- db:signal and db:reprioritise handed what they got to the core: its words for a
--- wrong argument spoke of a line inside Nightshift. Found by the fuzzer.
+-- wrong argument spoke of a line inside Nightshift; so did job:wait for a policy
+-- that there is not. Found by the fuzzer.
 
 local nightshift = require "nightshift"
 local db = require "spec.support.db"
@@ -24,6 +25,15 @@ describe("a wrong argument is the caller's, in words:", function()
       assert.is_truthy(message:find("148-signal-to-half-a-job_spec.lua:", 1, true), message)
     end)
   end
+
+  it("a policy of wait that there is not", function()
+    assert(handle:queue("wait"):push("a", 1))
+    local job = assert(handle:queue("wait"):claim())
+    local ok, message = pcall(job.wait, job, { on_fail = "ignore" })
+    assert.is_false(ok)
+    assert.is_truthy(message:find("wait: on_fail must be", 1, true), message)
+    assert(job:release())
+  end)
 
   it("a priority out of range is INVALID", function()
     local id = assert(handle:queue("q"):push("a", 1))

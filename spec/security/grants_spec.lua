@@ -33,7 +33,8 @@ function verbs.caller(place)
   local h <close> = assert(core.open { url = place.url, no_schema = true })
   assert(h:execute("CALL nightshift_push('mail', 'email.send', '{}', '{\"unique\":\"a\",\"delay\":1}')"))
   local id = assert(h:execute "SELECT @nightshift_id AS id")[1].id
-  assert(h:execute("CALL nightshift_push('mail', 'email.send', '{}', ?)", ('{"after":[%d],"parent":%d}'):format(id, id)))
+  assert(h:execute("CALL nightshift_push('mail', 'email.send', '{}', ?)",
+    ('{"after":[%d],"parent":%d}'):format(id, id)))
   assert(h:execute("CALL nightshift_signal(?, 'true', 'approved')", id))
   assert(h:execute("CALL nightshift_ring()"))
 end

@@ -252,11 +252,13 @@ function Audit:check_order(id, row)
   local target = row.after and self.history[row.after]
   local runs = target and self.runs[row.after]
   local last = runs and runs[target.run]
-  if not (last and last.finished_at) or target.outcome ~= "done" or (self.verbs[row.after] or {}).retries then return end
+  local retried = (self.verbs[row.after] or {}).retries
+  if not (last and last.finished_at) or target.outcome ~= "done" or retried then return end
   self:count "waited for another"
   for number, run in pairs(self.runs[id] or {}) do
     if run.starts and run.at < last.finished_at then
-      self:found("order", "run %d of job %d started before job %d, which it waits for, had ended", number, id, row.after)
+      self:found("order", "run %d of job %d started before the end of job %d, which it waits for", number, id,
+        row.after)
     end
   end
 end
@@ -330,8 +332,10 @@ function Audit:reason(id, number, run, ends, next_at)
   if kind == "failed" and not run.verdict and run.plan == "hang" then return "timeout" end
   if kind == "crashed" and FATAL[run.plan] then return "crashed as planned" end
   if run.verdict == "release" then return "released" end
-  if run.verdict == "again" and self:again_taken(id, number, ends) then return "again" end
-  if run.verdict == "wait" and (ends[number + 1] or self:again_taken(id, number, ends)) then return "waited" end
+  -- it came back, and then ended before it ran again, or ran with what this run had kept
+  local back = ends[number + 1] or self:again_taken(id, number, ends)
+  if run.verdict == "again" and back then return "again" end
+  if run.verdict == "wait" and back then return "waited" end
   if run.who:match "^program" and FATAL[run.plan] then return "program ended as planned" end
   if run.lease then return "its lease ran out" end
   if self:fault(run.pid, run.at, next_at) then return "fault of its worker" end

@@ -34,9 +34,9 @@ local function item(tag, i) return { "work", { tag = tag .. "." .. i }, options(
 local known
 
 local function after(tag)
-  local name, payload, opts = table.unpack(item(tag, 1))
+  local _, payload, opts = table.unpack(item(tag, 1))
   payload.after, opts.after, opts.on_fail = known, known and { known }, some(1, 0.5) and "run" or nil
-  local id, _, code = db:queue(queues[math.random(3)]):push(name, payload, opts)
+  local id, _, code = db:queue(queues[math.random(3)]):push("work", payload, opts)
   return id and { id }, code
 end
 

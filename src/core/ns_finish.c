@@ -126,5 +126,8 @@ ns_status ns_finish(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
   if ((st = end_jobs(db, ends, n, err)) != NS_OK)
     return st;
   st = ns_depend_resolve(db, ends, n, &next, err);
-  return st == NS_OK ? ns_finish_from(db, &next, err) : st;
+  if (st == NS_OK)
+    return ns_finish_from(db, &next, err);
+  ns_fallen_free(&next);
+  return st;
 }

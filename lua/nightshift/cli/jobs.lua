@@ -157,7 +157,9 @@ end
 local function show_text(info)
   for _, key in ipairs(LINES) do
     local value = info[key]
-    if value ~= nil and not (key == "phase" and value == 0) then output.line(("%-13s %s"):format(key, shown(key, value))) end
+    if value ~= nil and not (key == "phase" and value == 0) then
+      output.line(("%-13s %s"):format(key, shown(key, value)))
+    end
   end
   if #info.waiters > 0 then output.line(("%-13s %s"):format("waited for by", table.concat(info.waiters, " "))) end
   for _, attempt in ipairs(info.failures) do show_attempt(attempt) end
