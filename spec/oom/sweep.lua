@@ -47,9 +47,8 @@ local function assert_alive()
 end
 
 local function wipe()
-  for _, name in ipairs { "job", "ready", "scheduled", "edge", "child", "signal", "met", "lease",
-    "holder", "running", "finished", "attempt",
-    "unique_key", "slot" } do
+  for _, name in ipairs { "job", "ready", "scheduled", "edge", "child", "signal", "met", "lease", "holder", "running",
+    "finished", "attempt", "unique_key", "slot", "served" } do
     assert(watch:execute("DELETE FROM nightshift_" .. name))
   end
 end
