@@ -668,6 +668,7 @@ function Job:db() end
 ---@field due integer? live jobs
 ---@field parent integer?
 ---@field unmet integer? waiting: for how many jobs
+---@field awaits string? waiting: for this signal
 ---@field claimed integer? running: since when
 ---@field holder integer? running: by whom
 ---@field progress number? running
