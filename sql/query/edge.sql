@@ -10,8 +10,8 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id WHERE c.parent = ?
 -- name: edge_brood_failed
 -- Params: parent, lease of its run. Keys: PRIMARY of child, a range, and of
 -- finished. A child that has failed since that run was claimed.
-SELECT MIN(f.id) FROM nightshift_child c
-JOIN nightshift_finished f ON f.id = c.id
+SELECT STRAIGHT_JOIN MIN(f.id) FROM nightshift_child c
+JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = c.id
 WHERE c.parent = ? AND f.outcome <> 'done'
   AND f.finished_at >= (SELECT claimed FROM nightshift_lease WHERE id = ?)
 
@@ -29,15 +29,15 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id WHERE c.parent = ?
 LOCK IN SHARE MODE SKIP LOCKED
 
 -- name: edge_circle
--- Params: parent, parent. Keys: PRIMARY of edge, of child and of job. A live
--- child that waits for what waits for its parent.
+-- Params: parent, parent. Keys: PRIMARY of edge, and of job. A live child that
+-- waits for what waits for its parent.
 WITH RECURSIVE up (id) AS (
   SELECT job_id FROM nightshift_edge WHERE on_id = ?
   UNION
-  SELECT e.job_id FROM up JOIN nightshift_edge e ON e.on_id = up.id)
-SELECT MIN(up.id) FROM up
-JOIN nightshift_child c ON c.parent = ? AND c.id = up.id
-JOIN nightshift_job j ON j.id = up.id
+  SELECT STRAIGHT_JOIN e.job_id FROM up
+  JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = up.id)
+SELECT STRAIGHT_JOIN MIN(up.id) FROM up
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = up.id AND j.parent = ?
 
 -- name: edge_count
 -- Params: parent. Key: PRIMARY of child, a range.
@@ -51,19 +51,23 @@ SELECT outcome <> 'done' FROM nightshift_finished WHERE id = ?
 -- Params: job. Key: job of edge. What a job that had ended waited for.
 DELETE FROM nightshift_edge WHERE job_id = ?
 
--- name: edge_freed
--- Params: parent, parent. Key: PRIMARY of edge by on_id, then of job. The
--- parent's children that wait for it; locks them, around those that somebody
+-- name: edge_held
+-- Params: parent. Keys: PRIMARY of edge, a range, of child and of job. The
+-- children that wait for their parent; locks them, around those that somebody
 -- holds.
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, {now} AS now
 FROM nightshift_edge e
+JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = e.on_id AND c.id = e.job_id
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id
-WHERE e.on_id = ? AND j.parent = ?
+WHERE e.on_id = ? ORDER BY e.job_id
 FOR UPDATE SKIP LOCKED
 
--- name: edge_freed_cut
--- Array-bound. Params: parent, job. Key: PRIMARY.
-DELETE FROM nightshift_edge WHERE on_id = ? AND job_id = ?
+-- name: edge_held_count
+-- Params: parent. Keys: PRIMARY of edge, a range, of child and of job. No locks.
+SELECT COUNT(*) FROM nightshift_edge e
+STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = e.on_id AND c.id = e.job_id
+STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id
+WHERE e.on_id = ?
 
 -- name: edge_lock
 -- Params: job. Key: PRIMARY; a shared lock on its row, which waits for whoever
@@ -80,17 +84,13 @@ SELECT id FROM nightshift_job WHERE id = ? LOCK IN SHARE MODE SKIP LOCKED
 UPDATE nightshift_job SET unmet = unmet + ? WHERE id = ?
 
 -- name: edge_on
--- Params: parent, parent. Key: PRIMARY of edge by on_id, then of job; no locks.
--- How many wait for the parent, and how many of its children are among them.
-SELECT STRAIGHT_JOIN COUNT(*), COUNT(IF(j.parent = ?, 1, NULL))
-FROM nightshift_edge e
-LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id
-WHERE e.on_id = ?
+-- Params: parent. Key: PRIMARY of edge by on_id. Does anybody wait for it?
+SELECT 1 FROM nightshift_edge WHERE on_id = ? LIMIT 1
 
 -- name: edge_parent
 -- Params: job. Key: PRIMARY; locks its row: one more child, for which it waits
 -- if it waits for its children.
-SELECT root, waits FROM nightshift_job WHERE id = ? FOR UPDATE
+SELECT root, NULLIF(waits, 'signal') FROM nightshift_job WHERE id = ? FOR UPDATE
 
 -- name: edge_results
 -- Params: parent, limit, offset. Keys: PRIMARY of child, a range, and of finished

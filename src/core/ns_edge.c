@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ns_claim.h"
+#include "ns_depend.h"
 #include "ns_handle.h"
 
 static ns_status no_memory(ns_err *err) {
@@ -238,6 +238,8 @@ ns_status ns_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edges,
 }
 
 ns_status ns_edges_write(ns_db *db, const ns_edges *edges, ns_err *err) {
+  if (edges->n == 0) /* who pushes plain jobs needs no right to write edges */
+    return NS_OK;
   return ns_bulk(db, NS_SQL_PUSH_EDGE,
                  (ns_column[]){{NS_INT, edges->on, NULL, NULL},
                                {NS_INT, edges->job, NULL, NULL}},
@@ -293,37 +295,80 @@ ns_status ns_edges_join(ns_db *db, const ns_insert *rows, size_t n,
   return st;
 }
 
-/* How many wait for the parent, and how many of them are its children. */
-static ns_status who_waits(ns_db *db, int64_t parent, int64_t *n,
-                           int64_t *children, ns_err *err) {
-  const ns_value *row;
-  ns_status st = ask_parent(db, NS_SQL_EDGE_ON, parent, parent, &row, err);
-  *n = st == NS_OK && row != NULL ? row[0].i : 0;
-  *children = st == NS_OK && row != NULL ? row[1].i : 0;
+enum { H_ID, H_QUEUE, H_RANK, H_RUN, H_UNMET, H_DUE, H_NOW, H_COUNT };
+
+typedef struct held {
+  int64_t (*rows)[H_COUNT];
+  size_t n, cap;
+} held;
+
+/* The children that wait for their parent, as far as they could be locked. */
+static ns_status find_held(ns_db *db, int64_t parent, held *h, ns_err *err) {
+  ns_value param = ns_vint(parent);
+  const ns_value *row = NULL;
+  ns_status st = ns_run(db, NS_SQL_EDGE_HELD, &param, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_EDGE_HELD, &row, err)) == NS_OK && row != NULL) {
+    if (!ns_grow(&h->rows, &h->cap, h->n + 1, sizeof *h->rows))
+      return no_memory(err);
+    for (size_t i = 0; i < H_COUNT; i++)
+      h->rows[h->n][i] = row[i].i;
+    h->n++;
+  }
   return st;
 }
 
-/* Rows of a statement with a parent's id as its only, or both, parameters. */
-static ns_status count_rows(ns_db *db, ns_sql sql, int64_t parent, int64_t *n,
+static ns_status let_one_go(ns_db *db, int64_t parent, const int64_t *r,
                             ns_err *err) {
-  const ns_value *row;
-  ns_status st = ask_parent(db, sql, parent, parent, &row, err);
-  for (*n = 0; st == NS_OK && row != NULL; ++*n)
-    st = ns_row(db, sql, &row, err);
+  int64_t one = 1;
+  ns_status st = ns_bulk(db, NS_SQL_DEPEND_CUT_ONE,
+                         (ns_column[]){{NS_INT, &parent, NULL, NULL},
+                                       {NS_INT, &r[H_ID], NULL, NULL}},
+                         1, err);
+  if (st == NS_OK)
+    st = ns_bulk(db, NS_SQL_DEPEND_MET,
+                 (ns_column[]){{NS_INT, &one, NULL, NULL},
+                               {NS_INT, &r[H_ID], NULL, NULL}},
+                 1, err);
+  if (st != NS_OK || r[H_UNMET] > 1)
+    return st;
+  return ns_depend_release(db, r[H_QUEUE], r[H_RANK], r[H_ID], r[H_RUN],
+                           r[H_DUE] > r[H_NOW] ? r[H_DUE] : 0, err);
+}
+
+ns_status ns_brood_let_go(ns_db *db, int64_t parent, ns_err *err) {
+  held h = {0};
+  ns_status st = find_held(db, parent, &h, err);
+  for (size_t i = 0; st == NS_OK && i < h.n; i++)
+    st = let_one_go(db, parent, h.rows[i], err);
+  free(h.rows);
+  return st;
+}
+
+/* '*all': none of them is held by somebody else. */
+static ns_status lock_held(ns_db *db, int64_t parent, bool *all, ns_err *err) {
+  ns_value param = ns_vint(parent);
+  const ns_value *row = NULL;
+  held h = {0};
+  ns_status st = find_held(db, parent, &h, err);
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_EDGE_HELD_COUNT, &param, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_EDGE_HELD_COUNT, &row, err);
+  *all = st == NS_OK && row != NULL && row[0].i <= (int64_t)h.n;
+  free(h.rows);
   return st;
 }
 
 ns_status ns_brood_lock(ns_db *db, int64_t parent, bool *all, ns_err *err) {
   const ns_value *row = NULL;
-  int64_t waiting, children;
   int64_t locked = 0;
-  ns_status st = who_waits(db, parent, &waiting, &children, err);
-  if (st == NS_OK && children > 0)
-    st = count_rows(db, NS_SQL_EDGE_FREED, parent, &locked, err);
-  *all = locked == children;
+  ns_status st = lock_held(db, parent, all, err);
   if (st != NS_OK || !*all)
     return st;
-  st = count_rows(db, NS_SQL_EDGE_BROOD_LOCK, parent, &locked, err);
+  st = ask(db, NS_SQL_EDGE_BROOD_LOCK, parent, &row, err);
+  for (; st == NS_OK && row != NULL; locked++)
+    st = ns_row(db, NS_SQL_EDGE_BROOD_LOCK, &row, err);
   if (st == NS_OK)
     st = ask(db, NS_SQL_EDGE_BROOD_LIVE, parent, &row, err);
   *all = st == NS_OK && row != NULL && row[0].i == locked;
@@ -339,66 +384,12 @@ ns_status ns_brood_failed(ns_db *db, int64_t parent, int64_t lease,
   return st;
 }
 
-/* A child that waited for its parent. */
-typedef struct freed {
-  int64_t id, queue_id, rank, run, unmet, due, now;
-} freed;
-
-static ns_status read_freed(ns_db *db, int64_t parent, freed *list, size_t cap,
-                            size_t *n, ns_err *err) {
-  const ns_value *r;
-  ns_status st = ask_parent(db, NS_SQL_EDGE_FREED, parent, parent, &r, err);
-  for (*n = 0; st == NS_OK && r != NULL && *n < cap; ++*n) {
-    list[*n] = (freed){r[0].i, r[1].i, r[2].i, r[3].i, r[4].i, r[5].i, r[6].i};
-    st = ns_row(db, NS_SQL_EDGE_FREED, &r, err);
-  }
-  return st;
-}
-
-static ns_status set_free(ns_db *db, int64_t parent, const freed *f,
-                          ns_err *err) {
-  ns_status st = ns_bulk(db, NS_SQL_EDGE_FREED_CUT,
-                         (ns_column[]){{NS_INT, &parent, NULL, NULL},
-                                       {NS_INT, &f->id, NULL, NULL}},
-                         1, err);
-  if (st == NS_OK)
-    st = more(db, -1, f->id, err);
-  if (st != NS_OK || f->unmet > 1)
-    return st;
-  db->ring_due = true;
-  if (f->due <= f->now)
-    return ns_promote_one(db, f->queue_id, f->rank, f->id, f->run, err);
-  db->look_at = 0;
-  return ns_bulk(db, NS_SQL_SETTLE_SCHEDULED,
-                 (ns_column[]){{NS_INT, &f->due, NULL, NULL},
-                               {NS_INT, &f->id, NULL, NULL},
-                               {NS_INT, &f->queue_id, NULL, NULL},
-                               {NS_INT, &f->rank, NULL, NULL},
-                               {NS_INT, &f->run, NULL, NULL}},
-                 1, err);
-}
-
-static ns_status free_children(ns_db *db, int64_t parent, int64_t children,
-                               ns_err *err) {
-  freed *list = malloc((size_t)children * sizeof *list);
-  size_t n = 0;
-  ns_status st =
-      list == NULL ? no_memory(err)
-                   : read_freed(db, parent, list, (size_t)children, &n, err);
-  for (size_t i = 0; st == NS_OK && i < n; i++)
-    st = set_free(db, parent, &list[i], err);
-  free(list);
-  return st;
-}
-
 ns_status ns_brood_wait(ns_db *db, int64_t parent, int64_t *n, ns_err *err) {
   ns_value param = ns_vint(parent);
-  int64_t waiting, children;
-  ns_status st = who_waits(db, parent, &waiting, &children, err);
+  const ns_value *row;
+  ns_status st = ask(db, NS_SQL_EDGE_ON, parent, &row, err);
   *n = 0;
-  if (st == NS_OK && children > 0)
-    st = free_children(db, parent, children, err);
-  if (st == NS_OK && waiting > children)
+  if (st == NS_OK && row != NULL)
     st = refuse_circle(db, parent, err);
   if (st == NS_OK && (st = ns_run(db, NS_SQL_EDGE_BROOD, &param, err)) == NS_OK)
     *n = ns_affected(db, NS_SQL_EDGE_BROOD);

@@ -30,7 +30,8 @@ void ns_edges_free(ns_edges *edges);
 ns_status ns_edges_join(ns_db *db, const ns_insert *rows, size_t n, ns_err *err);
 
 /* Locks the live children of a job that is about to wait for them. '*all' is
-** false when somebody is ending one of them: to be tried again. */
+** false when somebody is ending one of them, or holds one that is to be let go:
+** to be tried again. */
 ns_status ns_brood_lock(ns_db *db, int64_t parent, bool *all, ns_err *err);
 
 /* A child that has failed since the parent's run, which is of 'lease', was
@@ -38,9 +39,13 @@ ns_status ns_brood_lock(ns_db *db, int64_t parent, bool *all, ns_err *err);
 ns_status ns_brood_failed(ns_db *db, int64_t parent, int64_t lease,
                           int64_t *child, ns_err *err);
 
+/* Lets go the children, locked, that wait for their parent's end: those of runs
+** that said "again". They and the parent would wait for each other for ever. */
+ns_status ns_brood_let_go(ns_db *db, int64_t parent, ns_err *err);
+
 /* Has the parent wait for its live children, which are locked or new; '*n':
-** how many there are. Those that waited for it wait for it no longer.
-** Errors: INVALID (one waits for something that waits for the parent), … */
+** how many there are. After ns_brood_let_go. Errors: INVALID (one waits for
+** something that waits for the parent), … */
 ns_status ns_brood_wait(ns_db *db, int64_t parent, int64_t *n, ns_err *err);
 
 #endif

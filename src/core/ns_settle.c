@@ -623,7 +623,8 @@ static ns_status park(ns_db *db, slot *s, ns_err *err) {
   ns_status st = fail_with_child(db, s, err);
   if (st != NS_OK || s->ends)
     return st;
-  st = ns_brood_wait(db, s->v->id, &live, err);
+  if ((st = ns_brood_let_go(db, s->v->id, err)) == NS_OK)
+    st = ns_brood_wait(db, s->v->id, &live, err);
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_SETTLE_PARKED,
                 (ns_value[]){live == 0       ? ns_vnull
