@@ -236,6 +236,7 @@ help:
 	@echo "make demo        archive the sub-folders of DIR=/usr/share into build/demo"
 	@echo "make bench       measure, beside bare SQL; ARGS=\"--rounds N --json FILE\""
 	@echo "make torture     break everything for SECONDS=120, then audit; SEED=n"
+	@echo "make test-dags   random graphs of jobs under kills for SECONDS; SEED=n"
 	@echo "make recovery    measure what faults cost; writes the README's table"
 	@echo "make install     PREFIX=$(PREFIX); also BINDIR, LUADIR, LIBDIR, DESTDIR"
 	@echo "make format      clang-format over the C files"

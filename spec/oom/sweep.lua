@@ -149,6 +149,27 @@ local function waits(more)
   return call
 end
 
+-- The same for a child of a parked parent, which then waits for it, too.
+local function joins()
+  local jobs = {}
+  local call = pushes(jobs)
+  local count = call.arrange
+  call.arrange = function(h)
+    jobs[1] = entry { parent = family(h), after = ("[%d]"):format(push(h)) }
+    return count(h)
+  end
+  return call
+end
+
+-- A claimed job, one of whose children has failed since.
+local function bereft(h)
+  local verdict = claimed { kind = "wait" }(h)
+  assert(h:push("q", { entry { parent = verdict.id, priority = 250 } }))
+  local child = assert(h:claim("q", 1))[1]
+  assert(h:settle { id = child.id, run = child.run, lease = child.lease, kind = "discard" })
+  return verdict
+end
+
 -- A verdict whose call says it was written is written, and the other way round.
 local function settles(fields)
   return {
@@ -357,6 +378,8 @@ local calls = {
   ["settle, discard"] = settles { kind = "discard", error = "no" },
   ["settle, release"] = settles { kind = "release" },
   ["settle, wait with a child"] = settles { kind = "wait", children = true, state = { n = 1 } },
+  ["push, below a parked parent"] = joins(),
+  ["settle, wait for one that has failed"] = { arrange = bereft, run = settle },
   ["settle, wait for nobody"] = settles { kind = "wait" },
   ["settle, wait for a signal"] = settles { kind = "wait", signal = "go", delay = 1e9 },
   ["settle, wait for a signal that has come"] = {
