@@ -455,6 +455,7 @@ local Queue = {}
 ---@class nightshift.PushOptions
 ---@field delay nightshift.Duration? run it this much later
 ---@field priority integer? 0 to 255, higher first; default 100
+---@field decay integer? 0 to 255: priority it loses with each failure, crash or `again`, down to 0; default 8
 ---@field unique string? key that at most one live job of the queue has; any text of 1 to 190 characters
 ---@field max_attempts integer? errors before it is dead; default 10, at most a million
 ---@field max_polls integer? polls before it is dead; default: no limit
@@ -672,6 +673,7 @@ function Job:db() end
 ---@field unique string?
 ---@field max_polls integer?
 ---@field max_crashes integer
+---@field decay integer
 ---@field deadline integer?
 ---@field timeout integer µs
 ---@field root integer?

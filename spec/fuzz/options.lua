@@ -13,7 +13,7 @@ local values = require "spec.fuzz.values"
 
 local OPEN = { "url", "host", "user", "password", "database", "socket", "port", "file", "group", "tls", "ca", "cert",
   "key", "connect_timeout", "max_payload", "no_schema" }
-local PUSH = { "delay", "priority", "unique", "max_attempts", "max_polls", "max_crashes", "backoff", "timeout",
+local PUSH = { "delay", "priority", "decay", "unique", "max_attempts", "max_polls", "max_crashes", "backoff", "timeout",
   "deadline", "queue", "retry_in" }
 local ENTRY = { "name", "payload", "id", "parent", table.unpack(PUSH) }
 local VERDICT = { "id", "run", "lease", "kind", "result", "error", "state", "delay", "log", "children" }

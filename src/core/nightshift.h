@@ -41,7 +41,7 @@
 #define NS_MAX_UNIQUE 190            /* characters of a unique key */
 #define NS_MAX_PAYLOAD 1048576       /* bytes of payload, result or state */
 #define NS_PRIORITY 100              /* 0..255, higher first */
-#define NS_DECAY 8                   /* priority lost per unfinished return */
+#define NS_DECAY 8                   /* priority lost per unfinished return, 0..255 */
 #define NS_MAX_ATTEMPTS 10
 #define NS_MAX_CRASHES 3
 #define NS_MAX_RUN INT64_C(4000000000) /* with the next return a job is dead */
@@ -142,6 +142,7 @@ typedef struct ns_push {
   ns_bytes queue;    /* absent: the queue of the call */
   int64_t delay;     /* µs from now */
   int priority;      /* 0..255 */
+  int64_t decay;     /* 0..255 of it lost with each unfinished return */
   int64_t max_attempts, max_crashes;
   int64_t max_polls; /* -1: unlimited */
   int64_t backoff;   /* µs, first retry delay */
@@ -324,7 +325,7 @@ typedef struct ns_info {
   ns_bytes where;      /* scheduled ready running waiting done dead cancelled */
   ns_bytes reason, error, result, unique;
   int64_t finished_at, unmet, holder;
-  int64_t max_crashes;
+  int64_t max_crashes, decay;
   double progress;     /* -1: none */
   ns_bytes status_text;
   ns_buf bytes;

@@ -20,7 +20,7 @@ enum {
   I_POLLS, I_CRASHES, I_MAX_ATTEMPTS, I_MAX_POLLS, I_MAX_CRASHES, I_PRIORITY,
   I_PARENT, I_ROOT, I_CREATED, I_DUE, I_DEADLINE, I_TIMEOUT, I_NONCE, I_UKEY,
   I_UNMET, I_PROGRESS, I_STATUS, I_HOLDER, I_OUTCOME, I_REASON, I_ERROR,
-  I_RESULT, I_FINISHED_AT, I_NOW, I_AWAITS, I_PHASE, I_COUNT
+  I_RESULT, I_FINISHED_AT, I_NOW, I_AWAITS, I_PHASE, I_DECAY, I_COUNT
 };
 
 void ns_info_free(ns_info *info) {
@@ -65,6 +65,7 @@ static void keep_numbers(ns_info *info, const ns_value *r) {
   j->max_attempts = r[I_MAX_ATTEMPTS].i;
   j->max_polls = ns_int_or(&r[I_MAX_POLLS], -1);
   info->max_crashes = r[I_MAX_CRASHES].i;
+  info->decay = r[I_DECAY].i;
   j->priority = r[I_PRIORITY].i;
   j->parent = ns_int_or(&r[I_PARENT], 0);
   j->root = ns_int_or(&r[I_ROOT], 0);

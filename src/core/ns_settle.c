@@ -33,6 +33,7 @@ typedef struct slot {
   ns_verdict *v;
   int64_t queue_id, rank, attempts, polls, crashes, lost, missed, missing_since;
   int64_t max_attempts, max_polls, max_crashes, backoff, deadline, root, now;
+  int64_t decay;       /* of its priority, with each return that sinks it */
   char *key;           /* its unique key, owned; NULL: none */
   size_t keylen;
   char *awaits;        /* the signal it has waited for, owned; NULL: none */
@@ -69,8 +70,9 @@ static void count(int64_t *n) {
     ++*n;
 }
 
+/* Priority 0, rank 255, is the bottom. */
 static void sink(slot *s) {
-  s->rank = s->rank + NS_DECAY > 255 ? 255 : s->rank + NS_DECAY;
+  s->rank = s->rank + s->decay > 255 ? 255 : s->rank + s->decay;
 }
 
 /* base × 2^n, at most 'longest'. */
@@ -198,7 +200,7 @@ static slot *find(slot *slots, size_t n, int64_t id, int64_t run) {
 
 enum { L_ID, L_RUN, L_QUEUE, L_RANK, L_ATTEMPTS, L_POLLS, L_CRASHES, L_LOST,
        L_MISSED, L_MISSING_SINCE, L_MAX_ATTEMPTS, L_MAX_POLLS, L_MAX_CRASHES, L_BACKOFF,
-       L_DEADLINE, L_ROOT, L_UKEY, L_NOW, L_AWAITS };
+       L_DEADLINE, L_ROOT, L_UKEY, L_NOW, L_AWAITS, L_DECAY };
 
 /* NULL for NULL. False: out of memory. */
 static bool copy(const ns_value *v, char **out, size_t *n) {
@@ -228,6 +230,7 @@ static ns_status fill(slot *s, const ns_value *r, ns_err *err) {
   s->deadline = ns_int_or(&r[L_DEADLINE], 0);
   s->root = ns_int_or(&r[L_ROOT], 0);
   s->now = r[L_NOW].i;
+  s->decay = r[L_DECAY].i;
   return copy(&r[L_UKEY], &s->key, &s->keylen) &&
                  copy(&r[L_AWAITS], &s->awaits, &s->awaitslen)
              ? NS_OK

@@ -35,6 +35,7 @@ static const nsl_field entry_fields[] = {
     {"id", NSL_INT, offsetof(entry, push.id)},
     {"delay", NSL_INT, offsetof(entry, push.delay)},
     {"priority", NSL_INT, offsetof(entry, priority)},
+    {"decay", NSL_INT, offsetof(entry, push.decay)},
     {"max_attempts", NSL_INT, offsetof(entry, push.max_attempts)},
     {"max_crashes", NSL_INT, offsetof(entry, push.max_crashes)},
     {"max_polls", NSL_INT, offsetof(entry, push.max_polls)},
@@ -335,6 +336,7 @@ static void pushinfo(lua_State *L, const ns_info *info) {
   nsl_setint(L, "unmet", info->unmet);
   setpositive(L, "holder", info->holder);
   nsl_setint(L, "max_crashes", info->max_crashes);
+  nsl_setint(L, "decay", info->decay);
   if (info->progress >= 0) {
     lua_pushnumber(L, info->progress);
     lua_setfield(L, -2, "progress");

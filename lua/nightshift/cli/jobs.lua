@@ -20,6 +20,7 @@ local function define_push(parser)
   push:argument("json", 'Payload, JSON; "-" reads it from stdin.'):default "null"
   push:option("--delay", 'Run it this much later: seconds, or a text like "5m".')
   push:option("--priority", "0 to 255, higher first."):convert(context.integer)
+  push:option("--decay", "Priority it loses with each return that is no end, 0 to 255."):convert(context.integer)
   push:option("--unique", "Key that at most one live job of the queue has.")
   push:option("--max-attempts", "Errors before it is dead."):convert(context.integer)
   push:option("--max-polls", "Polls before it is dead."):convert(context.integer)
@@ -64,7 +65,7 @@ function jobs.define(parser)
     :argument("id", "Job ids."):args("+"):convert(context.id)
 end
 
-local PUSH_KEYS = { "delay", "priority", "unique", "max_attempts", "max_polls", "max_crashes",
+local PUSH_KEYS = { "delay", "priority", "decay", "unique", "max_attempts", "max_polls", "max_crashes",
   "backoff", "timeout", "deadline" }
 
 --- The options of a push; wrong ones are told before a server is asked.
@@ -132,7 +133,7 @@ end
 local TIMES = { created = true, due = true, deadline = true, finished_at = true }
 local SPANS = { timeout = true, backoff = true }
 local JSONS = { payload = true, result = true, poll_state = true }
-local LINES = { "id", "key", "queue", "name", "state", "reason", "priority", "run", "attempts", "max_attempts",
+local LINES = { "id", "key", "queue", "name", "state", "reason", "priority", "decay", "run", "attempts", "max_attempts",
   "polls", "max_polls", "crashes", "max_crashes", "unique", "created", "due", "deadline", "timeout", "backoff",
   "finished_at", "parent", "root", "unmet", "holder", "progress", "status", "payload", "poll_state", "result", "error" }
 
