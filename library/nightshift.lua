@@ -485,8 +485,9 @@ function Queue:push(name, payload, opts) end
 function Queue:push_many(items) end
 
 --- Claims one job; a bare nil when none came within `wait`. With `lease` it is
---- given back so long after the claim or its last `job:touch`.
----@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?}?
+--- given back so long after the claim or its last `job:touch`. With `strict` the
+--- highest priority always comes first, and lower ones may starve.
+---@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?, strict: boolean?}?
 ---@return nightshift.Job? job
 ---@return string? message
 ---@return nightshift.Code? code `GONE`, `BUSY`
@@ -494,7 +495,7 @@ function Queue:claim(opts) end
 
 --- Claims up to `n` jobs (1 to 10,000); the list may be empty.
 ---@param n integer
----@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?}?
+---@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?, strict: boolean?}?
 ---@return nightshift.Job[]? jobs
 ---@return string? message
 ---@return nightshift.Code? code
@@ -502,7 +503,7 @@ function Queue:claim_many(n, opts) end
 
 --- `for job in q:jobs{wait = 5} do … end`: one after the other until none comes
 --- within `wait`. Leaving the loop early gives an unsettled job back.
----@param opts {wait: nightshift.Duration?}?
+---@param opts {wait: nightshift.Duration?, strict: boolean?}?
 ---@return fun(): nightshift.Job?
 function Queue:jobs(opts) end
 

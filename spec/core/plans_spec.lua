@@ -57,6 +57,15 @@ describe("the plan of", function()
     end)
   end
 
+  for name, params in pairs { claim_above = { 1, 200 }, claim_head = { 1, 200, 0 } } do
+    it(name .. " reads one row by the key", function()
+      local row = explain(plans.question(name), table.unpack(params)).nightshift_ready
+      assert.equal("PRIMARY", row.key)
+      assert.equal("range", row.type)
+      assert.is_nil(row.Extra:find "filesort")
+    end)
+  end
+
   it("claim_stirring looks at each queue by itself", function()
     local row = explain(plans.question "claim_stirring", "[1,2]").r
     assert.equal("PRIMARY", row.key)

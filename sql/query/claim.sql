@@ -3,6 +3,14 @@
 -- goes, one `(rank = ? AND ready_at >= ? AND ready_at < {end})` per
 -- known lane; ns_claim.c puts it in. Sorted by name.
 
+-- name: claim_above
+-- Params: queue, rank. The lane before this one: its last row, which is its
+-- sentinel or a row that nobody has claimed yet; so no deleted rows are read.
+-- Key: PRIMARY, backwards, one row; no locks. In brackets, as ns_aging.c makes
+-- one statement of several.
+(SELECT rank FROM nightshift_ready WHERE queue_id = ? AND rank < ?
+ ORDER BY queue_id DESC, rank DESC, ready_at DESC, job_id DESC LIMIT 1)
+
 -- name: claim_alone
 -- Params: queue, rank, ready_at, job. Key: PRIMARY, one row; 1205 at once when
 -- somebody holds it.
@@ -36,6 +44,13 @@ DELETE FROM nightshift_ready
 WHERE queue_id = ? AND (/*lanes*/)
 ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
 RETURNING rank, ready_at, job_id, run, alone
+
+-- name: claim_head
+-- Params: queue, rank, floor. The oldest row of a lane. Key: PRIMARY, one row; no
+-- locks. In brackets, as ns_aging.c makes one statement of several.
+(SELECT rank, ready_at FROM nightshift_ready
+ WHERE queue_id = ? AND rank = ? AND ready_at >= ? AND ready_at < {end}
+ ORDER BY queue_id, rank, ready_at, job_id LIMIT 1)
 
 -- name: claim_lease
 -- Params: id, holder, [[id,run],…]. Key: PRIMARY.

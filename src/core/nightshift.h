@@ -242,7 +242,17 @@ typedef struct ns_verdict {
 typedef struct ns_feed {
   int64_t queue_id;
   int weight; /* share of the claims when all have work; >= 1 */
+  size_t reserve; /* places of the limit that only jobs of this queue may take;
+                  ** they do not count in the shares */
 } ns_feed;
+
+/*
+** How this handle claims from now on. Strict: by priority only, and from each
+** feed in the order of the list, whatever that does to those behind. Otherwise
+** (at first) in weighted shares, and every 32nd job of a queue, or one in ten
+** seconds, is the oldest of a lower priority.
+*/
+void ns_claim_strictly(ns_db *db, bool strict);
 
 /*
 ** One cycle = one transaction: settles 'verdicts' (each gets its status),

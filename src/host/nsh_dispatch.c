@@ -79,7 +79,7 @@ typedef struct turn {
 
 static void add_feed(nsh_dispatch *d, int64_t id, int weight) {
   nsh_must(ns_grow(&d->feeds, &d->capfeeds, d->nfeeds + 1, sizeof *d->feeds));
-  d->feeds[d->nfeeds++] = (ns_feed){id, weight};
+  d->feeds[d->nfeeds++] = (ns_feed){.queue_id = id, .weight = weight};
 }
 
 /* The weight a queue was given; 0: it is not served. */

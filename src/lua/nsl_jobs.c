@@ -398,6 +398,8 @@ Claims jobs of one queue.
 @tparam string queue
 @tparam[opt=1] integer limit
 @tparam[opt=0] integer wait µs to wait for the first job
+@tparam[opt=0] integer lease µs that the claim lasts untouched; 0: as the handle
+@tparam[opt=false] boolean strict by priority only: no aging
 @treturn[1] {table,...} jobs: id, run, lease, queue, name, payload, state,
 attempts, polls, crashes, max_attempts, max_polls, priority, parent, root,
 created, due, deadline, timeout, key; `payload_error` in place of a payload
@@ -415,6 +417,7 @@ static int db_claim(lua_State *L) {
   int64_t lease = nsl_optmicros(L, 5);
   nsl_checkdb(L);
   queue = nsl_checkbytes(L, 2);
+  ns_claim_strictly(nsl_checkdb(L), lua_toboolean(L, 6));
   luaL_argcheck(L, limit >= 1 && limit <= MAX_CLAIM, 3,
                 "1 to 100000 expected");
   jobs = nsl_box(L, sizeof *jobs, free_jobs);
