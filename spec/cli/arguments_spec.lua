@@ -17,7 +17,7 @@ describe("usage", function()
       { { "push" }, "missing argument 'queue'" },
       { { "push", "q" }, "missing argument 'name'" },
       { { "push", "q", "n", "1", "extra" }, "too many arguments" },
-      { { "push", "q", "n", "1", "--dealy", "5" }, "unknown option '--dealy', did you mean '--delay'?" },
+      { { "push", "q", "n", "1", "--delayy", "5" }, "unknown option '--delayy', did you mean '--delay'?" },
       { { "push", "q", "n", "1", "--priority", "high" }, "'high' is not a whole number" },
       { { "push", "q", "n", "1", "--priority" }, "option '--priority' requires an argument" },
       { { "push", "q", "n", "{x" }, "the payload: not JSON: line 1, column 2" },
