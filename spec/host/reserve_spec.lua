@@ -47,7 +47,9 @@ end
 -- Slow jobs that a worker has begun.
 local function running(queue)
   local n = 0
-  for _, row in ipairs(assert(handle:jobs { state = "running", queue = queue })) do n = n + (row.progress and 1 or 0) end
+  for _, row in ipairs(assert(handle:jobs { state = "running", queue = queue })) do
+    if row.progress then n = n + 1 end
+  end
   return n
 end
 

@@ -61,7 +61,7 @@ struct nsh_dispatch {
   int64_t feeds_at;   /* when they were read */
 
   bool hot[NSH_POOLS_MAX]; /* when this pool has room, a claim may find more */
-  bool more;          /* the last claim came back full */
+  bool more;          /* others may find what we cannot take */
   bool narrow;        /* the listener was armed without pool 0's queues */
   int64_t widen_at;   /* it waits for too little: when to wake it */
   int64_t recheck;    /* µs until the next repetition; 0: none */
@@ -375,6 +375,8 @@ static void publish(nsh_dispatch *d, const turn *t, ns_jobs *jobs,
     plan(d, t, got, n, now);
   else if (settled > 0)
     heat(d); /* no worker was up: what came back waits for the next */
+  if (settled > 0 && t->room.open == 0)
+    d->more = true; /* what came back, or was spawned */
   m->rested = d->empties >= 2 && m->outstanding == 0 && m->unsettled == 0;
   m->rest_due = d->due;
   nsh_mail_unlock(m);
