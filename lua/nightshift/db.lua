@@ -10,6 +10,7 @@ local lock = require "nightshift.lock"
 local options = require "nightshift.options"
 local queue = require "nightshift.queue"
 local report = require "nightshift.report"
+local why = require "nightshift.why"
 
 local raise = options.raise
 
@@ -54,6 +55,18 @@ function methods:job(id)
   -- outside a handler `state` is where the job is; what a poll keeps is its poll_state
   info.poll_state, info.state, info.where = info.state, info.where, nil
   return info
+end
+
+--- Why a job is not running: one sentence, and a table with the facts: `kind`
+-- and what goes with it. See why.lua.
+---@param id integer
+---@return string|nil
+---@return nightshift.Why|string
+---@return string? code
+function methods:why(id)
+  local handle = live(self, "why")
+  local text, fact, code = why.of(handle, check_id("why", id))
+  return text, fact, code
 end
 
 --- Lists jobs: one state in its own order (next first, or newest first when
@@ -261,11 +274,16 @@ function methods:flow(root)
   return flow.push(live(self, "flow"), root)
 end
 
-local PRUNE = { done = options.duration_or_never, dead = options.duration_or_never }
+local PRUNE = {
+  done = options.duration_or_never, dead = options.duration_or_never,
+  tree = options.integer(1, math.maxinteger),
+}
 
 --- Deletes history that is older: `done` (1 day) of done jobs, `dead` (30
--- days) of dead and cancelled ones; false keeps that kind.
----@param opts {done: number|string|false?, dead: number|string|false?}?
+-- days) of dead and cancelled ones; false keeps that kind. A tree of jobs goes as
+-- a whole, when all of it has finished and is old enough. `tree`: that of one job
+-- and all below it instead, however old.
+---@param opts {done: number|string|false?, dead: number|string|false?, tree: integer?}?
 ---@return integer|nil deleted
 ---@return string? message
 ---@return string? code
@@ -273,6 +291,8 @@ function methods:prune(opts)
   local handle = live(self, "prune")
   local given, message, code = options.read("prune", opts, PRUNE)
   if not given then return nil, message, code end
+  if given.tree and (given.done or given.dead) then options.raise "prune: 'tree' goes without 'done' and 'dead'" end
+  if given.tree then return handle:prune_tree(given.tree) end
   return handle:prune(given.done or db.KEEP_DONE, given.dead or db.KEEP_DEAD, 0)
 end
 

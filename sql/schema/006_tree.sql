@@ -77,12 +77,22 @@ ALTER TABLE nightshift_finished
 -- name: create_served
 -- What a live host can run, for people who ask why a job does not: written when
 -- it starts and when it reloads its scripts, deleted with the holder's row.
--- queues: ["mail",…], NULL: all. handlers: ["mail.send",…].
+-- workers: how many take jobs, 0 while it is quiet or about to end.
+-- queues: ["mail",…], NULL: all. handlers: ["mail.send",…]; a null at the end:
+-- and more.
 CREATE TABLE IF NOT EXISTS nightshift_served (
   holder BIGINT NOT NULL PRIMARY KEY,
   workers INT UNSIGNED NOT NULL,
   queues MEDIUMTEXT NULL,
   handlers MEDIUMTEXT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_met
+-- Ended jobs whose dependents were not all told, because somebody held one of
+-- them or they go too deep: the next holder that looks tells them.
+CREATE TABLE IF NOT EXISTS nightshift_met (
+  on_id BIGINT NOT NULL PRIMARY KEY,
+  failed BOOL NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
 
 -- name: create_push_decay

@@ -8,6 +8,8 @@
 */
 #include "ns_handle.h"
 
+#include "ns_depend.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -348,6 +350,7 @@ void ns_close(ns_db *db) {
   free(db->suspects.items);
   free(db->queues);
   free(db->tx_settled);
+  free(db->late.items);
   free(db->settling.items);
   free(db->pushing.tokens);
   ns_buf_free(&db->pushing.content);
@@ -620,6 +623,8 @@ ns_status ns_commit(ns_db *db, ns_err *err) {
   db->ntx = 0;
   db->ring_due = false;
   ns_slots_flush(db);
+  if (st == NS_OK)
+    ns_depend_rest(db);
   return st;
 }
 
