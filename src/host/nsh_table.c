@@ -158,8 +158,9 @@ void nsh_table_hand_out(nsh_table *t) {
   if (t->quiet ||
       (t->backlog > 0 && !nsh_slots_valid(t->slots, ns_mono_us())))
     return; /* the backlog may be others' by now */
-  for (size_t i = t->npools; i-- > 0;)
+  for (size_t i = 1; i < t->npools; i++)
     hand_out(t, i);
+  hand_out(t, 0);
 }
 
 /* Gives a line of the backlog back. The mailbox is locked. */
