@@ -25,7 +25,8 @@ SELECT j.id, j.run, j.queue_id, q.name AS queue, j.name, j.payload, j.state,
    JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
    WHERE c.id = j.id AND c.run = j.run LIMIT 1) AS holder,
   NULL AS outcome, NULL AS reason, NULL AS error, NULL AS result,
-  NULL AS finished_at, {now} AS now, j.awaits, j.phase, j.decay
+  NULL AS finished_at, {now} AS now, IF(j.waits = 'signal', j.awaits, NULL) AS awaits, j.phase,
+  j.decay
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
@@ -87,6 +88,13 @@ SELECT id, queue_id, name, payload, priority, 255 - priority, run + 1,
   max_attempts, max_polls, max_crashes, backoff, timeout, {now}, {now}, parent,
   root, on_fail, ukey, nonce, decay
 FROM nightshift_finished WHERE id = ?
+
+-- name: admin_schedule
+-- Params: run_at, job, queue, rank, run. Key: PRIMARY of scheduled, behind the
+-- job's row; the row of an earlier run, if it is there, becomes this one's.
+INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)
+VALUES (?, ?, ?, ?, ?)
+ON DUPLICATE KEY UPDATE rank = VALUES(rank), run = VALUES(run)
 
 -- name: admin_unmet
 -- Params: job. Key: PRIMARY of met; waits for who resolves it. Those who wait
