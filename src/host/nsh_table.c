@@ -95,8 +95,8 @@ void nsh_table_retarget(nsh_table *t) {
 }
 
 /* Jobs that seats of a pool may be given. */
-static size_t on_offer(const nsh_table *t, size_t pool) {
-  return pool > 0 ? t->pools[pool].backlog.n : t->backlog;
+static size_t on_offer(const nsh_table *t, const nsh_pool *p) {
+  return p == t->pools ? t->backlog : p->backlog.n;
 }
 
 /* Whose line has the next job for a seat of a pool. Those who may take any take
@@ -139,12 +139,12 @@ static void hand_out(nsh_table *t, size_t pool) {
   nsh_pool *p = &t->pools[pool];
   uint32_t most = window(t, pool);
   nsh_seat *s;
-  while (on_offer(t, pool) > 0 && p->nroom > 0) {
-    size_t share = (on_offer(t, pool) + p->nroom - 1) / p->nroom;
+  while (on_offer(t, p) > 0 && p->nroom > 0) {
+    size_t share = (on_offer(t, p) + p->nroom - 1) / p->nroom;
     s = unlist(p);
     if (s->phase != NSH_UP || s->rung != NSH_CALM || s->n >= most)
       continue; /* listed again when it is heard of */
-    while (share-- > 0 && s->n < most && on_offer(t, pool) > 0)
+    while (share-- > 0 && s->n < most && on_offer(t, p) > 0)
       give(t, s, next_line(t, pool));
     nsh_slot_allow(s->slot, s->next_seq);
     nsh_seat_flush(s);
