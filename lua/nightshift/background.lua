@@ -10,7 +10,7 @@
 -- When it is not ready by the deadline, or after max_polls, the poll is dead; or
 -- on_timeout says what then.
 
-local job = require "nightshift.job"
+local error_text = require "nightshift.job".error_text
 local options = require "nightshift.options"
 
 local raise = options.raise
@@ -161,10 +161,10 @@ end
 --- Ends the poll as dead, poll deadline, with an error.
 local function dead(polling, err)
   polling._settled = "again"
-  return polling._backend.settle(polling, { kind = "again", error = job.error_text(err) })
+  return polling._backend.settle(polling, { kind = "again", error = error_text(err) })
 end
 
-local function traceback(err) return debug.traceback(job.error_text(err), 2) end
+local function traceback(err) return debug.traceback(error_text(err), 2) end
 
 --- The end of a poll that is not ready in time. What on_timeout returns is its
 -- result; `again`, `fail` and a raise mean that it is dead.

@@ -125,8 +125,6 @@ end
 
 local FAIL = { retry_in = seconds }
 
-local FAIL = { retry_in = seconds }
-
 --- Reports an error: the job is retried after its backoff, or dead once its
 -- attempts are spent.
 ---@param err any
