@@ -105,3 +105,11 @@ CREATE TABLE IF NOT EXISTS nightshift_served (
   queues MEDIUMTEXT NULL,
   handlers MEDIUMTEXT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_met
+-- Ended jobs whose dependents were not all told, because somebody held one of
+-- them or they go too deep: the next holder that looks tells them.
+CREATE TABLE IF NOT EXISTS nightshift_met (
+  on_id BIGINT NOT NULL PRIMARY KEY,
+  failed BOOL NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin

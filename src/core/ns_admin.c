@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ns_finish.h"
+#include "ns_depend.h"
 #include "ns_handle.h"
 
 /* ----------------------------------------------------------------- info */
@@ -215,6 +215,7 @@ static ns_status run_verb(ns_db *db, work *w,
     if (db->ring_due)
       ns_ring(db, NULL);
     db->ring_due = false;
+    ns_depend_rest(db);
   }
   return st;
 }
@@ -312,6 +313,7 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
                                 (long long)w->id);
   }
   if (st == NS_OK && (st = retry_key(db, w, err)) == NS_OK &&
+      (st = ns_run(db, NS_SQL_ADMIN_UNMET, &id, err)) == NS_OK &&
       (st = ns_run(db, NS_SQL_ADMIN_RETRY, &id, err)) == NS_OK)
     st = ns_run(db, NS_SQL_ADMIN_FORGET, &id, err);
   if (st != NS_OK)
