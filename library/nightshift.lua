@@ -452,6 +452,15 @@ function Transaction:queue(name) end
 ---@return nightshift.Code? code
 function Transaction:execute(sql, ...) end
 
+--- As db:signal; heard when the transaction commits.
+---@param id integer
+---@param value any
+---@param name string?
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `INVALID`, `TOO_BIG`
+function Transaction:signal(id, value, name) end
+
 --- A queue handle; it keeps its database handle alive.
 ---@class nightshift.Queue
 ---@field name string

@@ -199,6 +199,14 @@ describe("a job that waits for a signal", function()
     assert(q:claim():wait { signal = "b" })
     assert.is_nil(q:claim())
   end)
+
+  it("leaves nothing behind once its history is pruned", function()
+    local id = parked { signal = "a" }
+    assert(handle:signal(id, 1, "b"))
+    assert(handle:cancel(id))
+    assert(handle:prune { dead = 0 })
+    assert.equal("0", (db.sql("SELECT COUNT(*) FROM nightshift_signal", name)))
+  end)
 end)
 
 describe("what comes while a job parks", function()

@@ -24,7 +24,7 @@ SELECT j.id, j.run, j.queue_id, q.name AS queue, j.name, j.payload, j.state,
    JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
    WHERE c.id = j.id AND c.run = j.run) AS holder,
   NULL AS outcome, NULL AS reason, NULL AS error, NULL AS result,
-  NULL AS finished_at, {now} AS now, j.awaits, j.phase
+  NULL AS finished_at, {now} AS now, IF(j.waits = 'signal', j.awaits, NULL) AS awaits, j.phase
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
@@ -79,11 +79,11 @@ UPDATE nightshift_job SET run = run + ?, rank = ? WHERE id = ?
 -- budgets, the next run.
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, run, max_attempts, max_polls,
-   max_crashes, backoff, timeout, created, due, parent, root, on_fail, ukey,
-   nonce)
+   max_crashes, backoff, timeout, deadline, created, due, parent, root, on_fail,
+   ukey, nonce)
 SELECT id, queue_id, name, payload, priority, 255 - priority, run + 1,
-  max_attempts, max_polls, max_crashes, backoff, timeout, {now}, {now}, parent,
-  root, on_fail, ukey, nonce
+  max_attempts, max_polls, max_crashes, backoff, timeout,
+  {now} + deadline - created, {now}, {now}, parent, root, on_fail, ukey, nonce
 FROM nightshift_finished WHERE id = ?
 
 -- name: admin_unmet

@@ -72,14 +72,14 @@ FOR UPDATE SKIP LOCKED
 SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.name, j.payload, j.state,
   j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls,
   255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
-  j.timeout, j.nonce, {now} AS now, j.phase, COALESCE(j.awaits, j.heard) AS awaits,
+  j.timeout, j.nonce, {now} AS now, j.phase, j.awaits,
   COALESCE(s.value, u.value) AS heard, COALESCE(s.sent, u.sent) AS sent
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 LEFT JOIN nightshift_signal s FORCE INDEX (PRIMARY)
-  ON s.job_id = j.id AND s.name = COALESCE(j.awaits, j.heard)
+  ON s.job_id = j.id AND s.name = j.awaits
 LEFT JOIN nightshift_signal u FORCE INDEX (PRIMARY)
-  ON u.job_id = j.id AND u.name = IF(COALESCE(j.awaits, j.heard) IS NULL, NULL, '')
+  ON u.job_id = j.id AND u.name = IF(j.awaits IS NULL, NULL, '')
 
 -- name: claim_ready
 -- Array-bound. Params: queue, rank, microseconds from now, job, run, alone. A

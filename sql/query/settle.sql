@@ -60,7 +60,7 @@ FOR UPDATE SKIP LOCKED
 -- Params: what a failed child means, how many live, state (NULL keeps it), job.
 -- Key: PRIMARY, locked by settle_lock.
 UPDATE nightshift_job SET run = run + 1, phase = phase + 1, lost = 0, missed = 0,
-  missing_since = NULL, awaits = NULL, heard = NULL, waits = ?, unmet = ?, state = COALESCE(?, state)
+  missing_since = NULL, awaits = NULL, waits = ?, unmet = ?, state = COALESCE(?, state)
 WHERE id = ?
 
 -- name: settle_renew
@@ -70,11 +70,11 @@ UPDATE nightshift_expiry SET expires = {now} + ? WHERE lease = ?
 -- name: settle_return
 -- Array-bound. Params: rank, attempts, polls, crashes, lost, missed, missing since,
 -- due, state (NULL keeps it), whether the next run is to be given the same signal,
--- job. The run grows: every token out there is stale from now on. Key: PRIMARY,
--- locked by settle_lock.
+-- job. The run grows: every token out there is stale from now on; nor is the
+-- job parked. Key: PRIMARY, locked by settle_lock.
 UPDATE nightshift_job SET run = run + 1, rank = ?, attempts = ?, polls = ?,
-  crashes = ?, lost = ?, missed = ?, missing_since = ?, due = ?, state = COALESCE(?, state),
-  heard = IF(?, COALESCE(awaits, heard), NULL), awaits = NULL
+  crashes = ?, lost = ?, missed = ?, missing_since = ?, due = ?, waits = NULL,
+  state = COALESCE(?, state), awaits = IF(?, awaits, NULL)
 WHERE id = ?
 
 -- name: settle_scheduled

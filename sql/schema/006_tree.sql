@@ -2,10 +2,11 @@
 
 -- name: job_tree
 -- phase counts how often job:wait has parked the job; waits is there while it
--- is parked, and says what a failed child means.
+-- is parked: for its children, and then says what a failed one means, or for a
+-- signal, and then stays until the run after it has returned.
 ALTER TABLE nightshift_job
   ADD COLUMN IF NOT EXISTS phase INT UNSIGNED NOT NULL DEFAULT 0,
-  ADD COLUMN IF NOT EXISTS waits ENUM('fail','continue') NULL
+  ADD COLUMN IF NOT EXISTS waits ENUM('fail','continue','signal') NULL
 
 -- name: create_child
 -- A child of a job, live or ended; ids ascend in the order of spawning.
@@ -17,13 +18,11 @@ CREATE TABLE IF NOT EXISTS nightshift_child (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
 
 -- name: job_awaits
--- awaits: the name of the signal that job:wait{signal = …} waits for, until the
--- run after the wait has ended. While it waits the job is scheduled for its
--- deadline, or for the far future. heard: the same once that run has failed, so
--- that the next one is given the signal, too; a job in backoff waits for none.
+-- The name of the signal that job:wait{signal = …} waits, or has waited, for.
+-- While it waits the job is scheduled for its deadline, or for the far future; a
+-- run after that is given the signal, and the next one when that one fails.
 ALTER TABLE nightshift_job
-  ADD COLUMN IF NOT EXISTS awaits VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NULL,
-  ADD COLUMN IF NOT EXISTS heard VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NULL
+  ADD COLUMN IF NOT EXISTS awaits VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NULL
 
 -- name: create_signal
 -- What was sent to a job; name '' is whatever it waits for. It may come before
@@ -52,6 +51,7 @@ CREATE OR REPLACE PROCEDURE nightshift_signal(
 BEGIN
   DECLARE v_id, v_due, v_queue, v_rank, v_run BIGINT DEFAULT NULL;
   DECLARE v_awaits VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin DEFAULT NULL;
+  DECLARE v_now BIGINT DEFAULT {now};
   DECLARE v_name VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
     DEFAULT COALESCE(p_name, '');
   IF p_value IS NULL OR NOT JSON_VALID(p_value) THEN
@@ -65,17 +65,17 @@ BEGIN
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_signal: no such live job';
   END IF;
   REPLACE INTO nightshift_signal (job_id, name, value, sent)
-  VALUES (p_job, v_name, p_value, {now});
+  VALUES (p_job, v_name, p_value, v_now);
   SET v_id = NULL;
-  SELECT id, due, queue_id, rank, run, awaits
+  SELECT id, due, queue_id, rank, run, IF(waits = 'signal', awaits, NULL)
   INTO v_id, v_due, v_queue, v_rank, v_run, v_awaits
   FROM nightshift_job WHERE id = p_job FOR UPDATE;
   IF v_id IS NULL THEN
     DELETE FROM nightshift_signal WHERE job_id = p_job;
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_signal: no such live job';
   END IF;
-  IF v_awaits IS NOT NULL AND v_name IN ('', v_awaits) AND v_due > {now} THEN
-    UPDATE nightshift_job SET due = {now} WHERE id = p_job;
+  IF v_awaits IS NOT NULL AND v_name IN ('', v_awaits) AND v_due > v_now THEN
+    UPDATE nightshift_job SET due = v_now WHERE id = p_job;
     DELETE FROM nightshift_scheduled WHERE run_at = v_due AND job_id = p_job;
     IF ROW_COUNT() = 1 THEN
       INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)
