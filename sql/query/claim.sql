@@ -55,8 +55,9 @@ RETURNING run_at, job_id, queue_id, rank, run
 DELETE FROM nightshift_scheduled WHERE run_at = ? AND job_id = ?
 
 -- name: claim_promote_next
--- Key: PRIMARY, the first row.
-SELECT run_at, {now} FROM nightshift_scheduled ORDER BY run_at, job_id LIMIT 1
+-- Params: from. Key: PRIMARY, the first row from there.
+SELECT run_at, {now} FROM nightshift_scheduled WHERE run_at >= ?
+ORDER BY run_at, job_id LIMIT 1
 
 -- name: claim_promote_skip
 -- Params: from, limit. As claim_promote, around what others hold.
