@@ -176,7 +176,7 @@ describe("a bad value in a job's verb", function()
       { function(j) j:again { retry_after = {} } end, "retry_after must be the text of a header, got a table" },
       { function(j) j:again { retry_after = "5", date = 5 } end, "date must be the text of a header" },
       { function(j) j:again { delay = "5x" } end, "again: delay: bad duration '5x'" },
-      { function(j) j:again { after = 3 } end, "again: unknown option 'after'; known: date, delay, retry_after, state" },
+      { function(j) j:again { after = 3 } end, "unknown option 'after'; known: date, delay, retry_after, state" },
       { function(j) j:fail("x", { retry_on = 5 }) end, "fail: unknown option 'retry_on'; did you mean 'retry_in'" },
       { function(j) j:fail("x", 5) end, "fail: options must be a table, got number" },
       { function(j) j:spawn(nil) end, "spawn: the job's name must be a string, got nil" },

@@ -24,11 +24,13 @@ local function ended(id, timeout)
   end, timeout)
 end
 
---- The poll of a background job, when it has ended.
-local function poll_of(id)
-  local child = eventually(function() return handle:execute("SELECT id FROM nightshift_child WHERE parent = ?", id)[1] end)
-  return ended(child.id, 20)
+local function child_of(id)
+  local sql = "SELECT id FROM nightshift_child WHERE parent = ?"
+  return eventually(function() return handle:execute(sql, id)[1] end).id
 end
+
+--- The poll of a background job, when it has ended.
+local function poll_of(id) return ended(child_of(id), 20) end
 
 local function counts(info) return { info.state, info.reason, info.attempts, info.polls, info.crashes } end
 
@@ -57,11 +59,10 @@ describe("a poll's budgets", function()
   local function walk(letters, max_polls)
     -- an attempt's backoff is seconds: whatever is scheduled is run at once
     local h = host.start(url, LETTERS:format(max_polls or 100))
-    local id = assert(q:push("slow", letters))
-    local child = eventually(function() return handle:execute("SELECT id FROM nightshift_child WHERE parent = ?", id)[1] end)
+    local child = child_of(assert(q:push("slow", letters)))
     local info = eventually(function()
-      local now = handle:job(child.id)
-      if now.state == "scheduled" and now.due - now.created > 1000000 then handle:run_now(child.id) end
+      local now = handle:job(child)
+      if now.state == "scheduled" and now.due - now.created > 1000000 then handle:run_now(child) end
       return (now.state == "done" or now.state == "dead") and now
     end, 30)
     stop(h)

@@ -296,7 +296,8 @@ describe("a job of a host that waits for a signal", function()
     local trace = fixture.dir() .. "/trace"
     local h = host.start(there, WAITER)
     local sender = assert(nightshift.open(there))
-    local before, after = assert(sender:queue("q"):push("job", trace)), assert(sender:queue("q"):push("job", trace .. 2))
+    local there_q = sender:queue "q"
+    local before, after = assert(there_q:push("job", trace)), assert(there_q:push("job", trace .. 2))
     awaits(sender, before)
     awaits(sender, after)
     h:signal "STOP" -- so that it does not hear of the second

@@ -51,7 +51,7 @@ CREATE OR REPLACE PROCEDURE nightshift_signal(
 BEGIN
   DECLARE v_id, v_due, v_queue, v_rank, v_run BIGINT DEFAULT NULL;
   DECLARE v_awaits VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin DEFAULT NULL;
-  DECLARE v_now BIGINT DEFAULT {now};
+  DECLARE v_now BIGINT;
   DECLARE v_name VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
     DEFAULT COALESCE(p_name, '');
   IF p_value IS NULL OR NOT JSON_VALID(p_value) THEN
@@ -64,8 +64,9 @@ BEGIN
   IF v_id IS NULL THEN
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_signal: no such live job';
   END IF;
-  REPLACE INTO nightshift_signal (job_id, name, value, sent)
-  VALUES (p_job, v_name, p_value, v_now);
+  INSERT INTO nightshift_signal (job_id, name, value, sent)
+  VALUES (p_job, v_name, p_value, {now})
+  ON DUPLICATE KEY UPDATE value = VALUES(value), sent = GREATEST(VALUES(sent), sent + 1);
   SET v_id = NULL;
   SELECT id, due, queue_id, rank, run, IF(waits = 'signal', awaits, NULL)
   INTO v_id, v_due, v_queue, v_rank, v_run, v_awaits
@@ -74,12 +75,13 @@ BEGIN
     DELETE FROM nightshift_signal WHERE job_id = p_job;
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_signal: no such live job';
   END IF;
+  SET v_now = {now};
   IF v_awaits IS NOT NULL AND v_name IN ('', v_awaits) AND v_due > v_now THEN
     UPDATE nightshift_job SET due = v_now WHERE id = p_job;
     DELETE FROM nightshift_scheduled WHERE run_at = v_due AND job_id = p_job;
     IF ROW_COUNT() = 1 THEN
       INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)
-      VALUES (v_queue, v_rank, {now}, p_job, v_run);
+      VALUES (v_queue, v_rank, v_now, p_job, v_run);
     END IF;
   END IF;
 END
