@@ -10,6 +10,7 @@ local lock = require "nightshift.lock"
 local options = require "nightshift.options"
 local queue = require "nightshift.queue"
 local report = require "nightshift.report"
+local why = require "nightshift.why"
 
 local raise = options.raise
 
@@ -54,6 +55,18 @@ function methods:job(id)
   -- outside a handler `state` is where the job is; what a poll keeps is its poll_state
   info.poll_state, info.state, info.where = info.state, info.where, nil
   return info
+end
+
+--- Why a job is not running: one sentence, and a table with the facts: `kind`
+-- and what goes with it. See why.lua.
+---@param id integer
+---@return string|nil
+---@return nightshift.Why|string
+---@return string? code
+function methods:why(id)
+  local handle = live(self, "why")
+  local text, fact, code = why.of(handle, check_id("why", id))
+  return text, fact, code
 end
 
 --- Lists jobs: one state in its own order (next first, or newest first when

@@ -49,6 +49,7 @@ local ROLES = {
       { "nightshift_ready", "SELECT, INSERT, DELETE" },
       { "nightshift_running", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_scheduled", "SELECT, INSERT, DELETE" },
+      { "nightshift_served", "SELECT, INSERT, DELETE" },
       { "nightshift_slot", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_unique_key", "SELECT, INSERT, DELETE" },
     },
@@ -56,9 +57,10 @@ local ROLES = {
   },
   {
     name = "dashboard",
-    does = "status, jobs, show and the view nightshift_jobs; writes nothing",
+    does = "status, jobs, show, why and the view nightshift_jobs; writes nothing",
     tables = {
       { "nightshift_attempt", "SELECT" },
+      { "nightshift_child", "SELECT" },
       { "nightshift_edge", "SELECT" },
       { "nightshift_finished", "SELECT" },
       { "nightshift_holder", "SELECT" },
@@ -70,6 +72,7 @@ local ROLES = {
       { "nightshift_ready", "SELECT" },
       { "nightshift_running", "SELECT" },
       { "nightshift_scheduled", "SELECT" },
+      { "nightshift_served", "SELECT" },
       { "nightshift_slot", "SELECT" },
     },
     routines = {},

@@ -117,6 +117,45 @@ describe("the plan of", function()
     end)
   end
 
+  -- what db:why asks finds everything by key, or in a stretch of a key
+  local WHY = {
+    { "ahead", { "nightshift_ready", "ref" }, { "j", "eq_ref" }, 1, 1001 },
+    { "attempt", { "nightshift_attempt", "ref" }, 100 },
+    { "brood", { "nightshift_child", "ref" }, 100, 100000 },
+    { "children", { "nightshift_child", "ref" }, { "j", "eq_ref" }, 100, 10000, 3 },
+    { "claim", { "l", "const" }, { "x", "eq_ref" }, 100, 100 },
+    { "hosts", { "s", "eq_ref" }, { "j", "eq_ref" } },
+    { "job", { "j", "const" }, 100 },
+    { "slots", { "s", "ref" }, { "j", "eq_ref" }, { "h", "eq_ref" }, "s1", 100 },
+    { "targets", { "nightshift_edge", "const range" }, 50, 100, 100, 20000, 100, 3, 100, 20000, 100, 3, 3 },
+  }
+  for _, case in ipairs(WHY) do
+    it("report_why_" .. case[1] .. " goes by key", function()
+      local params, wanted = {}, {}
+      for i = 2, #case do
+        if type(case[i]) == "table" then wanted[case[i][1]] = case[i][2] else params[#params + 1] = case[i] end
+      end
+      db.sql([=[INSERT IGNORE INTO nightshift_edge SELECT seq, seq + 1 FROM seq_1_to_5000;
+        INSERT IGNORE INTO nightshift_child SELECT seq DIV 50 + 1, seq + 10000 FROM seq_1_to_5000;
+        INSERT IGNORE INTO nightshift_attempt (job_id, run, kind, ended) SELECT seq, 1, 'failed', 1 FROM seq_1_to_500;
+        INSERT IGNORE INTO nightshift_lease VALUES (100, 1, 1, '[[100,1]]'), (101, 1, 1, '[]');
+        INSERT IGNORE INTO nightshift_holder VALUES (1, 'host', 'h', 1, '', 1, 1, 1, 1, NULL, ''),
+          (2, 'host', 'h', 1, '', 1, 1, 1, 1, NULL, '');
+        INSERT IGNORE INTO nightshift_served VALUES (1, 1, NULL, '[]'), (2, 1, NULL, '[]'), (3, 1, NULL, '[]');
+        ANALYZE TABLE nightshift_edge, nightshift_child, nightshift_attempt]=], url:match "/([^/?]+)%?")
+      local rows, seen = assert(handle:execute(plans.question("report_why_" .. case[1]), table.unpack(params))), {}
+      for _, row in ipairs(rows) do
+        if wanted[row.table] then
+          seen[row.table] = true
+          assert.equal("PRIMARY", row.key, row.table)
+          assert.is_truthy(wanted[row.table]:find(row.type, 1, true), row.table .. ": " .. row.type)
+          assert.is_nil((row.Extra or ""):find "filesort", row.table)
+        end
+      end
+      for name in pairs(wanted) do assert.is_true(seen[name], name) end
+    end)
+  end
+
   it("prune_select reads the oldest of one outcome", function()
     local row = explain(plans.question "prune_select", 3600000000, "done", 0, 0, 0, 3600000000, 10).f
     assert.equal("outcome", row.key)

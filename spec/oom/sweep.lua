@@ -48,7 +48,7 @@ end
 
 local function wipe()
   for _, name in ipairs { "job", "ready", "scheduled", "edge", "lease", "holder", "running", "finished", "attempt",
-    "unique_key", "slot" } do
+    "unique_key", "slot", "served" } do
     assert(watch:execute("DELETE FROM nightshift_" .. name))
   end
 end

@@ -87,6 +87,7 @@ function verbs.dashboard(place)
   assert.equal(0, (proc.nightshift({ "status" }, place.url)))
   for _, row in ipairs(assert(h:jobs())) do
     assert.equal(0, (proc.nightshift({ "show", tostring(row.id) }, place.url)))
+    assert.equal(0, (proc.nightshift({ "why", tostring(row.id) }, place.url)))
   end
 end
 

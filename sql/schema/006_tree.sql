@@ -100,7 +100,9 @@ ALTER TABLE nightshift_finished
 -- name: create_served
 -- What a live host can run, for people who ask why a job does not: written when
 -- it starts and when it reloads its scripts, deleted with the holder's row.
--- queues: ["mail",…], NULL: all. handlers: ["mail.send",…].
+-- workers: how many take jobs, 0 while it is quiet or about to end.
+-- queues: ["mail",…], NULL: all. handlers: ["mail.send",…]; a null at the end:
+-- and more.
 CREATE TABLE IF NOT EXISTS nightshift_served (
   holder BIGINT NOT NULL PRIMARY KEY,
   workers INT UNSIGNED NOT NULL,

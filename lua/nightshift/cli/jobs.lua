@@ -1,4 +1,4 @@
---- Commands on jobs: push, jobs, show, retry, cancel, run-now, signal.
+--- Commands on jobs: push, jobs, show, why, retry, cancel, run-now, signal.
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
@@ -45,6 +45,9 @@ local function define_reading(parser)
   local show = parser:command("show", "Show everything about one job.")
   show:argument("id", "Job id."):convert(context.id)
   show:flag("--json", "Print JSON.")
+  local why = parser:command("why", "Say why a job is not running.")
+  why:argument("id", "Job id."):convert(context.id)
+  why:flag("--json", "Print JSON.")
 end
 
 --- Adds the commands to the parser.
@@ -172,6 +175,14 @@ function commands.show(args)
   info.waiters = core.array(context.must(report.waiters(db._handle, args.id, 20)))
   if args.json then return output.json(info) end
   show_text(info)
+end
+
+function commands.why(args)
+  local db <close> = context.connect(args)
+  local text, fact = context.must(db:why(args.id))
+  if not args.json then return output.line(output.safe(text)) end
+  fact.text = text
+  output.json(fact)
 end
 
 --- Ids that match the filter of `args`, in the given states.
