@@ -108,6 +108,7 @@ function nightshift.decode(text) end
 ---@field max_polls integer? after so many polls it is dead
 ---@field max_attempts integer? of the poll: errors before it is dead
 ---@field max_crashes integer? of the poll: workers that die of it before it is dead
+---@field wait boolean? the job ends as its poll ends, with its result; else it is done once started
 
 --- Two handlers in one: the parent starts a slow operation elsewhere, a child
 --- polls it; neither holds a worker in between.
@@ -686,6 +687,7 @@ function Job:db() end
 ---@field due integer? live jobs
 ---@field parent integer?
 ---@field unmet integer? waiting: for how many jobs
+---@field awaits string? waiting: for this signal
 ---@field claimed integer? running: since when
 ---@field holder integer? running: by whom
 ---@field progress number? running

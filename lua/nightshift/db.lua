@@ -253,7 +253,12 @@ end
 ---@return string? code
 function methods:reprioritise(id, priority)
   local handle = live(self, "reprioritise")
-  return handle:reprioritise(check_id("reprioritise", id), priority)
+  local whole, rank = check_id("reprioritise", id), math.tointeger(priority)
+  if type(priority) ~= "number" or not rank then
+    raise("reprioritise: the priority must be an integer, got %s", rank == nil and type(priority) == "number"
+      and priority or type(priority))
+  end
+  return handle:reprioritise(whole, rank)
 end
 
 --- Sends a value to a job that waits for a signal, or will.
@@ -265,9 +270,11 @@ end
 ---@return string? code
 function methods:signal(id, value, name)
   local handle = live(self, "signal")
+  local whole = check_id("signal", id)
+  if name ~= nil and type(name) ~= "string" then raise("signal: the name must be a string, got %s", type(name)) end
   local text, message, code = core.encode(value == nil and core.null or value, nil, "signal: the value")
   if not text then return nil, message, code end
-  return handle:signal(id, text, name)
+  return handle:signal(whole, text, name)
 end
 
 --- Pushes a tree of jobs in one transaction: see flow.lua.

@@ -33,7 +33,7 @@ local raise = options.raise
 ---@field is_open (fun(): boolean)? only of a handle, which may be closed
 ---@field live fun(verb: string)? the same; raises when it is
 ---@field db (fun(job: table): table)? only inside a worker
----@field ask fun(statement: string, ...): table?, string? runs a statement of ours
+---@field ask fun(statement: string, ...): table?, string? runs a statement of sql/query
 
 local job = {}
 local methods = {}
@@ -207,7 +207,8 @@ local WAIT = {
 ---@param opts {on_fail: string?, signal: string?, deadline: number|string?, state: any}?
 function methods:wait(opts)
   own(self, "wait")
-  local given = options.read("wait", opts, WAIT)
+  local given, message = options.read("wait", opts, WAIT)
+  if not given then raise("%s", message) end -- a handler that returned nil would be done
   if given.signal then
     if given.on_fail then raise "wait: 'on_fail' is for children; this waits for a signal" end
     local ok, why = options.name("wait: the signal's name", given.signal, options.MAX_NAME)

@@ -107,7 +107,7 @@ local function make_backend(api, connection)
   end
 
   --- What a job asks of the database goes over its own connection.
-  function backend.ask(...) return backend.db()._handle:execute(...) end
+  function backend.ask(statement, ...) return backend.db()._handle:execute("@" .. statement, ...) end
 
   return backend
 end

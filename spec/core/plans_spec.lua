@@ -6,7 +6,7 @@ local plans = require "nightshift.plans"
 local db = require "spec.support.db"
 
 describe("the plan of", function()
-  local url, handle, filled
+  local url, handle, filled, parent
 
   setup(function()
     url = db.fresh()
@@ -21,7 +21,19 @@ describe("the plan of", function()
     assert(filled:queue("done"):push_many(done))
     for _, job in ipairs(filled:queue("done"):claim_many(500)) do assert(job:ack()) end
     for i = 1, 200 do filled:semaphore("s" .. i % 4, 100):acquire(0) end
-    db.sql("ANALYZE TABLE nightshift_ready, nightshift_job, nightshift_scheduled, nightshift_finished, nightshift_slot",
+    local ids = {}
+    for i = 1, 40 do ids[i] = assert(filled:queue("tops"):push("top", i)) end
+    for i, top in ipairs(ids) do
+      local below = {}
+      for j = 1, 60 do below[j] = { "below", j, { parent = top, after = { ids[i % #ids + 1] } } } end
+      assert(filled:queue("below"):push_many(below))
+    end
+    for _, job in ipairs(filled:queue("tops"):claim_many(20)) do assert(job:ack()) end
+    for _, job in ipairs(filled:queue("below"):claim_many(600)) do assert(job:ack()) end
+    parent = ids[40]
+    for i = 1, 300 do assert(filled:signal(parent, i, "s" .. i)) end
+    db.sql([[ANALYZE TABLE nightshift_child, nightshift_edge, nightshift_signal, nightshift_ready, nightshift_job,
+      nightshift_scheduled, nightshift_finished, nightshift_slot]],
       url:match "/([^/?]+)%?")
     handle = assert(core.open { url = url })
   end)
@@ -93,6 +105,50 @@ describe("the plan of", function()
     local cut = explain(plans.question "depend_cut", 100, 101).nightshift_edge
     assert.equal("PRIMARY range", cut.key .. " " .. cut.type)
   end)
+
+  for _, name in ipairs { "edge_brood", "edge_brood_lock" } do
+    it(name .. " reads the children of one parent, and their jobs by key", function()
+      local plan = explain(plans.question(name), parent)
+      assert.same({ "PRIMARY", "PRIMARY" }, { plan.c.key, plan.j.key })
+      assert.same({ "ref", "eq_ref" }, { plan.c.type, plan.j.type })
+      assert.is_true(tonumber(plan.c.rows) <= 100, plan.c.rows .. " rows")
+    end)
+  end
+
+  it("edge_brood_ended reads the children of one parent, and history by key", function()
+    local plan = explain(plans.question "edge_brood_ended", parent)
+    assert.same({ "PRIMARY", "PRIMARY" }, { plan.c.key, plan.f.key })
+    assert.same({ "ref", "eq_ref" }, { plan.c.type, plan.f.type })
+  end)
+
+  it("edge_results reads a page of children in their order, and each by key", function()
+    local plan = explain(plans.question "edge_results", parent, 50, 10)
+    local page = plan.nightshift_child
+    assert.same({ "PRIMARY", "ref" }, { page.key, page.type })
+    assert.is_nil(page.Extra:find "filesort")
+    assert.same({ "eq_ref", "eq_ref" }, { plan.f.type, plan.j.type })
+  end)
+
+  it("edge_count counts in the key", function()
+    local row = explain(plans.question "edge_count", parent).nightshift_child
+    assert.same({ "PRIMARY", "ref" }, { row.key, row.type })
+  end)
+
+  for name, place in pairs { edge_lock = "nightshift_job", edge_ended = "nightshift_finished" } do
+    it(name .. " reads one row", function()
+      local id = assert(filled:execute(("SELECT MIN(id) AS id FROM %s"):format(place)))[1].id
+      local row = explain(plans.question(name), id)[place]
+      assert.same({ "PRIMARY", "const" }, { row.key, row.type })
+    end)
+  end
+
+  for _, name in ipairs { "signal_find", "signal_forget" } do
+    it(name .. " reads two values at most", function()
+      local row = explain(plans.question(name), parent, "s7").nightshift_signal
+      assert.same({ "PRIMARY", "range" }, { row.key, row.type })
+      assert.is_true(tonumber(row.rows) <= 2, row.rows .. " rows")
+    end)
+  end
 
   it("listen_wait reads up to the first row of each queue", function()
     local row = explain(plans.question "listen_wait", 99, 0, "[0]", 0, 0, "[]").nightshift_ready

@@ -87,6 +87,13 @@ SELECT id, queue_id, name, payload, priority, 255 - priority, run + 1,
   {now} + deadline - created, {now}, {now}, parent, root, on_fail, ukey, nonce
 FROM nightshift_finished WHERE id = ?
 
+-- name: admin_schedule
+-- Params: run_at, job, queue, rank, run. Key: PRIMARY of scheduled, behind the
+-- job's row; the row of an earlier run, if it is there, becomes this one's.
+INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)
+VALUES (?, ?, ?, ?, ?)
+ON DUPLICATE KEY UPDATE rank = VALUES(rank), run = VALUES(run)
+
 -- name: admin_unmet
 -- Params: job. Key: PRIMARY of met; waits for who resolves it. Those who wait
 -- for the job and were not told yet wait for its next end.

@@ -108,6 +108,7 @@ local function note(row)
     return output.one_line(("%d%% %s"):format(row.progress * 100 // 1, row.status or ""), 60)
   end
   if row.error then return output.one_line(("%s: %s"):format(row.reason or "error", row.error), 60) end
+  if row.awaits then return output.one_line("for the signal " .. row.awaits, 60) end
   return row.reason or (row.unmet and "for " .. output.count(row.unmet, "job")) or ""
 end
 
@@ -141,7 +142,8 @@ local SPANS = { timeout = true, backoff = true }
 local JSONS = { payload = true, result = true, poll_state = true }
 local LINES = { "id", "key", "queue", "name", "state", "reason", "priority", "run", "attempts", "max_attempts",
   "polls", "max_polls", "crashes", "max_crashes", "unique", "created", "due", "deadline", "timeout", "backoff",
-  "finished_at", "parent", "root", "unmet", "holder", "progress", "status", "payload", "poll_state", "result", "error" }
+  "finished_at", "parent", "root", "phase", "unmet", "awaits", "holder", "progress",
+  "status", "payload", "poll_state", "result", "error" }
 
 local function shown(key, value)
   if TIMES[key] then return output.time(value) end
@@ -162,7 +164,9 @@ end
 local function show_text(info)
   for _, key in ipairs(LINES) do
     local value = info[key]
-    if value ~= nil then output.line(("%-13s %s"):format(key, shown(key, value))) end
+    if value ~= nil and not (key == "phase" and value == 0) then
+      output.line(("%-13s %s"):format(key, shown(key, value)))
+    end
   end
   if #info.waiters > 0 then output.line(("%-13s %s"):format("waited for by", table.concat(info.waiters, " "))) end
   for _, attempt in ipairs(info.failures) do show_attempt(attempt) end
