@@ -34,7 +34,7 @@ plans.hot = {
   { "claim_sweep_skip", 1, 10 },
   { "claim_promote", 0, 10 },
   { "claim_promote_skip", 0, 10 },
-  { "claim_promote_next" },
+  { "claim_promote_next", 0 },
   { "claim_read", "[[100,1],[101,1]]" },
   { "settle_lock", "[[100,1],[101,1]]" },
   { "settle_stands", "[[100,1]]" },

@@ -181,7 +181,7 @@ local function claim(self, verb, limit, opts)
   local usable = {}
   for i = 1, #claimed do
     local made = job.new(claimed[i], self._backend)
-    local broken = made.payload_error or made.state_error
+    local broken = made.payload_error or made.state_error or made.signal_error
     if broken then made:fail(broken) else usable[#usable + 1] = made end
   end
   if #usable == 0 and #claimed > 0 then return claim(self, verb, limit, opts) end

@@ -82,11 +82,12 @@ UPDATE nightshift_job SET run = run + ?, rank = ?, priority = 255 - rank WHERE i
 -- budgets, the next run.
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, run, max_attempts, max_polls,
-   max_crashes, backoff, timeout, created, due, parent, root, on_fail, ukey,
-   nonce, decay)
+   max_crashes, backoff, timeout, deadline, created, due, parent, root, on_fail,
+   ukey, nonce, decay)
 SELECT id, queue_id, name, payload, priority, 255 - priority, run + 1,
-  max_attempts, max_polls, max_crashes, backoff, timeout, {now}, {now}, parent,
-  root, on_fail, ukey, nonce, decay
+  max_attempts, max_polls, max_crashes, backoff, timeout,
+  {now} + deadline - created, {now}, {now}, parent, root, on_fail, ukey, nonce,
+  decay
 FROM nightshift_finished WHERE id = ?
 
 -- name: admin_schedule

@@ -70,8 +70,9 @@ RETURNING run_at, job_id, queue_id, rank, run
 DELETE FROM nightshift_scheduled WHERE run_at = ? AND job_id = ?
 
 -- name: claim_promote_next
--- Key: PRIMARY, the first row.
-SELECT run_at, {now} FROM nightshift_scheduled ORDER BY run_at, job_id LIMIT 1
+-- Params: from. Key: PRIMARY, the first row from there.
+SELECT run_at, {now} FROM nightshift_scheduled WHERE run_at >= ?
+ORDER BY run_at, job_id LIMIT 1
 
 -- name: claim_promote_skip
 -- Params: from, limit. As claim_promote, around what others hold.
@@ -82,13 +83,19 @@ FOR UPDATE SKIP LOCKED
 
 -- name: claim_read
 -- Params: [[id,run],…]. Key: PRIMARY of job, one row at a time in the order of
--- the list; no locks. A row that is missing here was cancelled or moved.
+-- the list; no locks. A row that is missing here was cancelled or moved. Who has
+-- waited for a signal gets it: PRIMARY of signal, by the name and by none.
 SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.name, j.payload, j.state,
   j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls,
   255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
-  j.timeout, j.nonce, {now} AS now, j.phase, j.awaits
+  j.timeout, j.nonce, {now} AS now, j.phase, j.awaits,
+  COALESCE(s.value, u.value) AS heard, COALESCE(s.sent, u.sent) AS sent
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
+LEFT JOIN nightshift_signal s FORCE INDEX (PRIMARY)
+  ON s.job_id = j.id AND s.name = j.awaits
+LEFT JOIN nightshift_signal u FORCE INDEX (PRIMARY)
+  ON u.job_id = j.id AND u.name = IF(j.awaits IS NULL, NULL, '')
 
 -- name: claim_ready
 -- Array-bound. Params: queue, rank, microseconds from now, job, run, alone. A

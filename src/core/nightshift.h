@@ -187,6 +187,7 @@ typedef struct ns_job {
   ns_bytes queue, name, payload;
   ns_bytes state;          /* of the last again; absent at first */
   ns_bytes awaits;         /* the signal it has waited for; absent: none */
+  ns_bytes signal;         /* JSON that was sent; absent: nothing came */
   int64_t attempts, polls, crashes; /* before this run */
   int64_t max_attempts, max_polls;  /* max_polls -1: unlimited */
   int64_t priority;        /* as it is now, after decay */
@@ -225,13 +226,14 @@ typedef struct ns_verdict {
   int64_t id, run, lease;
   ns_kind kind;
   ns_bytes result;   /* ACK: JSON text or absent */
-  ns_bytes error;    /* FAIL, DISCARD, CRASH, MISSING */
+  ns_bytes error;    /* FAIL, DISCARD, CRASH, MISSING; AGAIN that is the end */
   ns_bytes state;    /* AGAIN: JSON text; absent keeps the last one */
   ns_bytes log;      /* last log lines, kept with a failed attempt */
   int64_t delay;     /* FAIL, AGAIN: µs; -1: the job's backoff */
   ns_bytes signal;   /* WAIT: for this signal, with 'delay' as the deadline (-1:
                      ** none); absent: for the children */
-  int64_t go_on;     /* WAIT: when a child fails: 1: run all the same, 0: dead */
+  int64_t go_on;     /* WAIT: when a child fails: 1: run all the same, 0: dead;
+                     ** AGAIN, after the deadline: 1: run once more, 0: dead */
   ns_push *children; /* ACK, WAIT: claimable now; AGAIN: wait for the parent's
                      ** done; otherwise dropped. ids already taken */
   size_t nchildren;

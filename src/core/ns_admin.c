@@ -303,6 +303,7 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
   int64_t rank, run;
   ns_value id = ns_vint(w->id);
+  const ns_value all_signals[] = {id, ns_vint(0), ns_vint(1)};
   ns_status st = lock_past(db, w->id, &w->then, err);
   if (st == NS_OK && w->then.outcome[0] == '\0') {
     if ((st = lock_live(db, w->id, &w->now, err)) != NS_OK || !w->now.found)
@@ -315,6 +316,7 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
   }
   if (st == NS_OK && (st = retry_key(db, w, err)) == NS_OK &&
       (st = ns_run(db, NS_SQL_ADMIN_UNMET, &id, err)) == NS_OK &&
+      (st = ns_run(db, NS_SQL_SIGNAL_FORGET, all_signals, err)) == NS_OK &&
       (st = ns_run(db, NS_SQL_ADMIN_RETRY, &id, err)) == NS_OK)
     st = ns_run(db, NS_SQL_ADMIN_FORGET, &id, err);
   if (st != NS_OK)

@@ -428,7 +428,7 @@ static bool hold(ns_db *db, const ns_takes *takes, int64_t lease,
   bool ok = claims != NULL;
   for (size_t i = 0; ok && i < takes->n; i++)
     claims[i] =
-        (ns_claimed){takes->items[i].id, takes->items[i].run, false, false};
+        (ns_claimed){.id = takes->items[i].id, .run = takes->items[i].run};
   ok = ok && ns_leases_add(&db->leases, lease, claims, takes->n);
   if (ok) {
     ns_lease *b = ns_leases_batch(&db->leases, lease);

@@ -130,6 +130,8 @@ struct ns_db {
   ns_past_row pruned_to[3]; /* where pruning goes on, per outcome */
   int64_t swept_to;    /* the edge where the sweep goes on */
   int64_t due_at;      /* monotonic: when its first row is due; 0: none */
+  int64_t due_floor;   /* run_at up to which it was promoted; 0: not known */
+  int64_t due_sweep;   /* monotonic: when to look at it from its start again */
   ns_listener *waiter; /* second connection of an embedded waiting claim */
   ns_counters count;
 };

@@ -143,7 +143,7 @@ static const size_t job_ints[] = {
     JOB(nonce),        JOB(phase),
 };
 static const size_t job_bytes[] = {JOB(queue), JOB(name), JOB(payload),
-                                   JOB(state), JOB(awaits)};
+                                   JOB(state), JOB(awaits), JOB(signal)};
 
 #define PUSH(field) offsetof(ns_push, field)
 static const size_t push_ints[] = {

@@ -1,4 +1,4 @@
---- Commands on jobs: push, jobs, show, why, retry, cancel, run-now.
+--- Commands on jobs: push, jobs, show, why, retry, cancel, run-now, signal.
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
@@ -66,6 +66,10 @@ function jobs.define(parser)
   define_filter(cancel)
   parser:command("run-now", "Make scheduled jobs ready now.")
     :argument("id", "Job ids."):args("+"):convert(context.id)
+  local signal = parser:command("signal", "Send a value to a job that waits for a signal, or will.")
+  signal:argument("id", "Job id."):convert(context.id)
+  signal:argument("json", 'The value, JSON; "-" reads it from stdin.'):default "null"
+  signal:option("--name", "Of the signal; without it: whichever the job waits for.")
 end
 
 local PUSH_KEYS = { "delay", "priority", "decay", "unique", "max_attempts", "max_polls", "max_crashes",
@@ -262,6 +266,14 @@ end
 commands["run-now"] = function(args)
   local db <close> = context.connect(args)
   return each_id(args.id, "is ready", function(id) return db:run_now(id) end)
+end
+
+function commands.signal(args)
+  if args.name then context.check_name("signal name", args.name, options.MAX_NAME) end
+  local value = context.json(args.json, "the value")
+  local db <close> = context.connect(args)
+  context.must(db:signal(args.id, value, args.name))
+  output.line(args.id .. " is told")
 end
 
 return jobs
