@@ -11,13 +11,13 @@ INSERT INTO nightshift_edge (on_id, job_id) VALUES (?, ?)
 -- name: push_job
 -- Array-bound. Params: id, queue, name, payload, priority, rank, max_attempts,
 -- max_polls, max_crashes, backoff, timeout, deadline from now, delay, parent,
--- root, unmet, on_fail, unique key, nonce. Key: PRIMARY, appended at its end.
+-- root, unmet, on_fail, unique key, nonce, decay. Key: PRIMARY, appended at its end.
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, max_attempts, max_polls,
    max_crashes, backoff, timeout, deadline, created, due, parent, root, unmet,
-   on_fail, ukey, nonce)
+   on_fail, ukey, nonce, decay)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now} + ?, {now}, {now} + ?, ?, ?, ?,
-        ?, ?, ?)
+        ?, ?, ?, ?)
 
 -- name: push_ready
 -- Array-bound. Params: queue, rank, microseconds from now, job. Row i of a
