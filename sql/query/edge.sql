@@ -30,7 +30,8 @@ SELECT outcome <> 'done' FROM nightshift_finished WHERE id = ?
 -- name: edge_lock
 -- Params: job. Key: PRIMARY; a shared lock on its row, which waits for whoever
 -- is ending it.
-SELECT id, root FROM nightshift_job WHERE id = ? LOCK IN SHARE MODE
+SELECT id, root, paused, deadline FROM nightshift_job WHERE id = ?
+LOCK IN SHARE MODE
 
 -- name: edge_results
 -- Params: parent, limit, offset. Keys: PRIMARY of child, a range, and of finished

@@ -28,8 +28,8 @@ ORDER BY h.id
 -- for the finished ones; limit. Index: job and finished PRIMARY, backwards.
 -- Locks: none.
 (SELECT n.id, q.name AS queue, n.name,
-        CASE WHEN n.unmet > 0 THEN 'waiting'
-             WHEN c.id IS NOT NULL THEN 'running'
+        CASE WHEN c.id IS NOT NULL THEN 'running'
+             WHEN n.unmet > 0 THEN 'waiting'
              WHEN n.due > {now} THEN 'scheduled'
              ELSE 'ready' END AS state,
         n.priority, n.run, n.attempts, n.polls, n.crashes, n.max_attempts,

@@ -20,7 +20,7 @@ enum {
   I_POLLS, I_CRASHES, I_MAX_ATTEMPTS, I_MAX_POLLS, I_MAX_CRASHES, I_PRIORITY,
   I_PARENT, I_ROOT, I_CREATED, I_DUE, I_DEADLINE, I_TIMEOUT, I_NONCE, I_UKEY,
   I_UNMET, I_PROGRESS, I_STATUS, I_HOLDER, I_OUTCOME, I_REASON, I_ERROR,
-  I_RESULT, I_FINISHED_AT, I_NOW, I_AWAITS, I_PHASE, I_COUNT
+  I_RESULT, I_FINISHED_AT, I_NOW, I_AWAITS, I_PHASE, I_PAUSED, I_COUNT
 };
 
 void ns_info_free(ns_info *info) {
@@ -75,6 +75,7 @@ static void keep_numbers(ns_info *info, const ns_value *r) {
   j->nonce = r[I_NONCE].i;
   j->phase = r[I_PHASE].i;
   info->unmet = r[I_UNMET].i;
+  info->paused = ns_int_or(&r[I_PAUSED], 0);
   info->holder = ns_int_or(&r[I_HOLDER], 0);
   info->finished_at = ns_int_or(&r[I_FINISHED_AT], 0);
   info->progress = r[I_PROGRESS].type == NS_REAL ? r[I_PROGRESS].d : -1.0;
@@ -82,10 +83,10 @@ static void keep_numbers(ns_info *info, const ns_value *r) {
 
 /* The state of a live job follows from where it is. */
 static const char *where_is(const ns_value *r) {
+  if (r[I_HOLDER].type != NS_NULL) /* perhaps paused, too */
+    return "running";
   if (r[I_UNMET].i > 0)
     return "waiting";
-  if (r[I_HOLDER].type != NS_NULL)
-    return "running";
   if (r[I_DUE].i <= r[I_NOW].i)
     return "ready";
   return r[I_AWAITS].type == NS_TEXT ? "waiting" : "scheduled";
@@ -312,6 +313,7 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
                                 (long long)w->id);
   }
   if (st == NS_OK && (st = retry_key(db, w, err)) == NS_OK &&
+      (st = ns_run(db, NS_SQL_ADMIN_TREE_UNLINK, (ns_value[]){id, id}, err)) == NS_OK &&
       (st = ns_run(db, NS_SQL_ADMIN_RETRY, &id, err)) == NS_OK)
     st = ns_run(db, NS_SQL_ADMIN_FORGET, &id, err);
   if (st != NS_OK)

@@ -348,6 +348,7 @@ void ns_close(ns_db *db) {
   free(db->suspects.items);
   free(db->queues);
   free(db->tx_settled);
+  free(db->expired);
   free(db->settling.items);
   free(db->pushing.tokens);
   ns_buf_free(&db->pushing.content);

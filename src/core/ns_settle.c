@@ -32,7 +32,7 @@
 typedef struct slot {
   ns_verdict *v;
   int64_t queue_id, rank, attempts, polls, crashes, lost, missed, missing_since;
-  int64_t max_attempts, max_polls, max_crashes, backoff, deadline, root, now;
+  int64_t max_attempts, max_polls, max_crashes, backoff, deadline, root, paused, now;
   char *key;           /* its unique key, owned; NULL: none */
   size_t keylen;
   char *awaits;        /* the signal it has waited for, owned; NULL: none */
@@ -97,6 +97,8 @@ static void decide_fail(slot *s) {
     end(s, "dead", "failed");
   sink(s);
   come_back(s, delay);
+  if (!s->ends && s->deadline != 0 && s->due > s->deadline)
+    end(s, "dead", "deadline");
 }
 
 static void decide_again(slot *s) {
@@ -158,6 +160,9 @@ static void decide(slot *s) {
   case NS_DISCARD:
     end(s, "dead", "discarded");
     break;
+  case NS_EXPIRE:
+    end(s, "dead", "deadline");
+    break;
   case NS_RELEASE:
     come_back(s, 0);
     break;
@@ -198,7 +203,7 @@ static slot *find(slot *slots, size_t n, int64_t id, int64_t run) {
 
 enum { L_ID, L_RUN, L_QUEUE, L_RANK, L_ATTEMPTS, L_POLLS, L_CRASHES, L_LOST,
        L_MISSED, L_MISSING_SINCE, L_MAX_ATTEMPTS, L_MAX_POLLS, L_MAX_CRASHES, L_BACKOFF,
-       L_DEADLINE, L_ROOT, L_UKEY, L_NOW, L_AWAITS };
+       L_DEADLINE, L_ROOT, L_UKEY, L_NOW, L_AWAITS, L_PAUSED };
 
 /* NULL for NULL. False: out of memory. */
 static bool copy(const ns_value *v, char **out, size_t *n) {
@@ -227,6 +232,7 @@ static ns_status fill(slot *s, const ns_value *r, ns_err *err) {
   s->backoff = r[L_BACKOFF].i;
   s->deadline = ns_int_or(&r[L_DEADLINE], 0);
   s->root = ns_int_or(&r[L_ROOT], 0);
+  s->paused = ns_int_or(&r[L_PAUSED], 0);
   s->now = r[L_NOW].i;
   return copy(&r[L_UKEY], &s->key, &s->keylen) &&
                  copy(&r[L_AWAITS], &s->awaits, &s->awaitslen)
@@ -414,31 +420,40 @@ static ns_status insert_now(ns_db *db, const returns *r, ns_err *err) {
                  r->n, err);
 }
 
-static bool returns_then(const slot *s, bool later) {
-  return s->locked && !s->ends && !s->parks && (s->due > s->now) == later;
+/* Where a job that returns waits. One that is paused gets no row: whoever
+** resumes it writes that. */
+typedef enum place { LATER, AT_ONCE, NOWHERE, PLACES } place;
+
+static bool returns_to(const slot *s, place p) {
+  place its = s->paused != 0      ? NOWHERE
+              : s->due > s->now ? LATER
+                                  : AT_ONCE;
+  return s->locked && !s->ends && !s->parks && its == p;
 }
 
-/* Jobs that return now, or later: their rows change, and where they wait. */
-static ns_status write_returns(ns_db *db, const slot *slots, size_t n,
-                               bool later, ns_err *err) {
+/* Jobs that return to 'p': their rows change, and where they wait. */
+static ns_status write_returns(ns_db *db, const slot *slots, size_t n, place p,
+                               ns_err *err) {
   returns r;
   size_t k = 0;
   ns_status st = NS_OK;
   for (size_t i = 0; i < n; i++)
-    k += returns_then(&slots[i], later);
+    k += returns_to(&slots[i], p);
   if (k == 0)
     return NS_OK;
   if (!returns_make(&r, k))
     st = no_memory(err);
   for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (returns_then(&slots[i], later))
+    if (returns_to(&slots[i], p))
       returns_add(&r, &slots[i]);
   if (st == NS_OK)
     st = update_jobs(db, &r, err);
-  if (st == NS_OK)
-    st = later ? insert_later(db, &r, err) : insert_now(db, &r, err);
-  if (st == NS_OK && !later)
+  if (st == NS_OK && p == LATER)
+    st = insert_later(db, &r, err);
+  if (st == NS_OK && p == AT_ONCE) {
+    st = insert_now(db, &r, err);
     db->ring_due = true;
+  }
   returns_free(&r);
   return st;
 }
@@ -471,7 +486,9 @@ static ns_status child_row(ns_db *db, const slot *s, const ns_push *child,
                      .nonce = (int64_t)(ns_random() >> 1),
                      .parent = s->v->id,
                      .root = s->root != 0 ? s->root : s->v->id,
-                     .waits = s->v->kind == NS_AGAIN};
+                     .waits = s->v->kind == NS_AGAIN, .child = true,
+                     .paused = s->paused, .deadline = s->deadline,
+                     .deadline_in = -1};
   if (st == NS_OK && child->id <= 0)
     st = ns_fail(err, NS_EINVALID, "a spawned child has no id");
   if (st == NS_OK && child->queue.p != NULL)
@@ -525,23 +542,31 @@ static ns_status lock_broods(ns_db *db, slot *slots, size_t n, ns_err *err) {
 static ns_status park(ns_db *db, const slot *s, ns_err *err) {
   int64_t live;
   ns_status st = ns_brood_wait(db, s->v->id, &live, err);
+  int64_t unmet = live + (s->paused != 0);
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_SETTLE_PARKED,
                 (ns_value[]){live == 0       ? ns_vnull
                              : s->v->go_on ? ns_vtext(ns_str("continue"))
                                              : ns_vtext(ns_str("fail")),
-                             ns_vint(live),
+                             ns_vint(unmet),
                              s->v->state.p != NULL ? ns_vtext(s->v->state)
                                                    : ns_vnull,
                              ns_vint(s->v->id)},
                 err);
-  if (st != NS_OK || live > 0)
+  if (st != NS_OK || unmet > 0)
     return st;
   db->ring_due = true;
   return ns_promote_one(db, s->queue_id, s->rank, s->v->id, s->v->run + 1, err);
 }
 
 #define FAR_OFF (INT64_C(3155760000) * NS_SECOND) /* a century */
+
+/* How long it waits at most, µs: not beyond its own deadline. */
+static int64_t patience(const slot *s) {
+  int64_t span = s->v->delay >= 0 ? s->v->delay : FAR_OFF;
+  int64_t rest = s->deadline > s->now ? s->deadline - s->now : 0;
+  return s->deadline != 0 && rest < span ? rest : span;
+}
 
 /* What was sent before we look is found here; whoever sends later waits for our
 ** lock on the job's row, and then finds it scheduled. */
@@ -556,14 +581,12 @@ static ns_status park_for_signal(ns_db *db, const slot *s, ns_err *err) {
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_SIGNAL_PARK,
                 (ns_value[]){ns_vtext(v->signal),
-                             ns_vint(row != NULL      ? 0
-                                     : v->delay >= 0 ? v->delay
-                                                      : FAR_OFF),
+                             ns_vint(row != NULL ? 0 : patience(s)),
                              v->state.p != NULL ? ns_vtext(v->state) : ns_vnull,
                              ns_vint(v->id)},
                 err);
   ns_buf_addf(&id, "[%lld]", (long long)v->id);
-  if (st == NS_OK) {
+  if (st == NS_OK && s->paused == 0) {
     ns_value list = ns_vtext(ns_buf_bytes(&id));
     st = id.oom ? no_memory(err) : ns_run(db, NS_SQL_PUSH_SCHEDULED, &list, err);
     db->look_at = 0;
@@ -648,9 +671,11 @@ static ns_status write_all(ns_db *db, const slot *slots, size_t n, ns_err *err) 
       (st = park_all(db, slots, n, err)) != NS_OK ||
       (st = write_attempts(db, slots, n, err)) != NS_OK ||
       (st = write_ends(db, slots, n, err)) != NS_OK ||
-      (st = write_returns(db, slots, n, true, err)) != NS_OK ||
-      (st = write_returns(db, slots, n, false, err)) != NS_OK ||
       (st = hide_running(db, slots, n, err)) != NS_OK)
+    return st;
+  for (place p = LATER; st == NS_OK && p < PLACES; p++)
+    st = write_returns(db, slots, n, p, err);
+  if (st != NS_OK)
     return st;
   return delete_leases(db, slots, n, err);
 }

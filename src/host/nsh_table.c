@@ -191,15 +191,68 @@ static void lose(nsh_seat *s) {
   nsh_ladder_start(s, NSH_WHY_LOST, NSH_STEP);
 }
 
-/* The claim of a running job has been ended by somebody. One that has not been
-** started is refused when its verdict comes. */
-static void lose_job(nsh_table *t, const ns_token *token) {
-  for (size_t i = 0; i < t->nseats; i++) {
-    nsh_seat *s = &t->seats[i];
-    nsh_task *task = s->n > 0 ? nsh_seat_task(s, 0) : NULL;
-    if (task != NULL && task->id == token->id && task->run == token->run)
-      lose(s);
+/* Is it in the hands of 's'? '*at': its place there. */
+static bool has_task(nsh_seat *s, const ns_token *token, uint32_t *at) {
+  for (*at = 0; *at < s->n; ++*at) {
+    const nsh_task *task = nsh_seat_task(s, *at);
+    if (task->id == token->id && task->run == token->run)
+      return true;
   }
+  return false;
+}
+
+/* One that waits behind a running job is taken back, with its neighbours, whose
+** release costs them nothing. */
+static void lose_task(nsh_table *t, nsh_seat *s, uint32_t at) {
+  int64_t since;
+  if (at == 0 && nsh_seat_running(s, &since)) {
+    lose(s);
+    return;
+  }
+  t->busy -= nsh_seat_recall(s);
+  if (s->n == 0 && s->phase == NSH_UP)
+    nsh_table_list(s, true); /* nothing would be heard of it */
+}
+
+/* It leaves the backlog: its release is STALE. The mailbox is locked. */
+static bool lose_waiting(nsh_table *t, nsh_load *load, const ns_token *token) {
+  for (size_t i = load->at; i < load->jobs.n; i++) {
+    ns_job *job = &load->jobs.items[i];
+    if (job->id != token->id || job->run != token->run)
+      continue;
+    nsh_mail_release(t->mail, job->id, job->run, job->lease);
+    memmove(job, job + 1, (load->jobs.n - i - 1) * sizeof *job);
+    load->jobs.n--;
+    t->backlog--;
+    return true;
+  }
+  return false;
+}
+
+/* Loads that have nothing left. */
+static void drop_empty(nsh_table *t) {
+  nsh_load **at = &t->loads;
+  while (*at != NULL) {
+    nsh_load *load = *at;
+    if (load->at < load->jobs.n) {
+      at = &load->next;
+      continue;
+    }
+    *at = load->next;
+    nsh_load_free(load);
+  }
+  t->loads_end = at;
+}
+
+/* The claim of a job has been ended by somebody: it is stopped, or not started. */
+static void lose_job(nsh_table *t, const ns_token *token) {
+  uint32_t at;
+  for (nsh_load *load = t->loads; load != NULL; load = load->next)
+    if (lose_waiting(t, load, token))
+      return;
+  for (size_t i = 0; i < t->nseats; i++)
+    if (has_task(&t->seats[i], token, &at))
+      lose_task(t, &t->seats[i], at);
 }
 
 static void take_lost(nsh_table *t) {
@@ -212,6 +265,8 @@ static void take_lost(nsh_table *t) {
   m->nlost = 0;
   for (size_t i = 0; i < m->nrevoked; i++)
     lose_job(t, &m->revoked[i]);
+  if (m->nrevoked > 0)
+    drop_empty(t);
   m->nrevoked = 0;
 }
 
