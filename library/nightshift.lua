@@ -422,8 +422,10 @@ function Db:slots() end
 function Db:stats() end
 
 --- Deletes history older than `done` (1 day) and `dead` (30 days, cancelled
---- jobs too); false keeps that kind.
----@param opts {done: nightshift.Duration|false|nil, dead: nightshift.Duration|false|nil}?
+--- jobs too); false keeps that kind. A tree of jobs goes as a whole, when all of
+--- it has finished and is old enough; `tree`: that of one job and all below it,
+--- however old.
+---@param opts {done: nightshift.Duration|false|nil, dead: nightshift.Duration|false|nil, tree: integer?}?
 ---@return integer? deleted
 ---@return string? message
 ---@return nightshift.Code? code

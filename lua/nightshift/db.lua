@@ -334,11 +334,16 @@ function methods:flow(root)
   return flow.push(live(self, "flow"), root)
 end
 
-local PRUNE = { done = options.duration_or_never, dead = options.duration_or_never }
+local PRUNE = {
+  done = options.duration_or_never, dead = options.duration_or_never,
+  tree = options.integer(1, math.maxinteger),
+}
 
 --- Deletes history that is older: `done` (1 day) of done jobs, `dead` (30
--- days) of dead and cancelled ones; false keeps that kind.
----@param opts {done: number|string|false?, dead: number|string|false?}?
+-- days) of dead and cancelled ones; false keeps that kind. A tree of jobs goes as
+-- a whole, when all of it has finished and is old enough. `tree`: that of one job
+-- and all below it instead, however old.
+---@param opts {done: number|string|false?, dead: number|string|false?, tree: integer?}?
 ---@return integer|nil deleted
 ---@return string? message
 ---@return string? code
@@ -346,6 +351,8 @@ function methods:prune(opts)
   local handle = live(self, "prune")
   local given, message, code = options.read("prune", opts, PRUNE)
   if not given then return nil, message, code end
+  if given.tree and (given.done or given.dead) then options.raise "prune: 'tree' goes without 'done' and 'dead'" end
+  if given.tree then return handle:prune_tree(given.tree) end
   return handle:prune(given.done or db.KEEP_DONE, given.dead or db.KEEP_DEAD, 0)
 end
 

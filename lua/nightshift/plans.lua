@@ -38,10 +38,13 @@ plans.hot = {
   { "settle_stands", "[[100,1]]" },
   { "settle_gone", "[100]" },
   { "settle_finish", 1, '[{"i":100,"o":"done"}]' },
-  { "settle_dependents", "[100]" },
+  { "depend_edges", "[100]" },
+  { "depend_lock", "[100]" },
+  { "depend_cut", 100, 101 },
   { "push_scheduled", "[100,101]" },
   { "listen_wait", 99, 0, "[0]", 0, 0, "[]" },
-  { "prune_select", "done", 3600000000, 10 },
+  { "prune_kin", "[100]" },
+  { "prune_select", 3600000000, "done", 0, 0, 0, 3600000000, 10 },
 }
 
 --- A statement of sql/query as EXPLAIN takes it: marks filled in, what EXPLAIN

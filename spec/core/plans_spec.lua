@@ -85,10 +85,13 @@ describe("the plan of", function()
     end)
   end
 
-  it("settle_dependents reads edges by key", function()
-    local plan = explain(plans.question "settle_dependents", "[100]")
-    assert.equal("PRIMARY", plan.e.key)
-    assert.equal("ref", plan.e.type)
+  it("dependents are found and told by key", function()
+    local edges = explain(plans.question "depend_edges", "[100]").e
+    assert.equal("PRIMARY ref", edges.key .. " " .. edges.type)
+    local jobs = explain(plans.question "depend_lock", "[100]").j
+    assert.equal("PRIMARY eq_ref", jobs.key .. " " .. jobs.type)
+    local cut = explain(plans.question "depend_cut", 100, 101).nightshift_edge
+    assert.equal("PRIMARY range", cut.key .. " " .. cut.type)
   end)
 
   it("listen_wait reads up to the first row of each queue", function()
@@ -115,7 +118,7 @@ describe("the plan of", function()
   end
 
   it("prune_select reads the oldest of one outcome", function()
-    local row = explain(plans.question "prune_select", "done", 3600000000, 10).nightshift_finished
+    local row = explain(plans.question "prune_select", 3600000000, "done", 0, 0, 0, 3600000000, 10).f
     assert.equal("outcome", row.key)
     assert.is_nil(row.Extra:find "filesort")
   end)

@@ -86,27 +86,13 @@ SELECT id, queue_id, name, payload, priority, 255 - priority, run + 1,
   root, on_fail, ukey, nonce, after_ids
 FROM nightshift_finished WHERE id = ?
 
+-- name: admin_unmet
+-- Params: job. Key: PRIMARY of met; waits for who resolves it. Those who wait
+-- for the job and were not told yet wait for its next end.
+DELETE FROM nightshift_met WHERE on_id = ?
+
 -- name: admin_unschedule
 -- Params: run_at, job. Key: PRIMARY of scheduled; best effort: a
 -- row that stays is dropped by whoever claims it.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_scheduled WHERE run_at = ? AND job_id = ?
-
--- name: prune_attempts
--- Params: [id,…]. Key: PRIMARY of attempt, by its job.
-DELETE a FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
-STRAIGHT_JOIN nightshift_attempt a FORCE INDEX (PRIMARY) ON a.job_id = v.id
-
--- name: prune_finished
--- Params: [id,…]. Key: PRIMARY of finished, locked by prune_select.
-DELETE f FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
-STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
-
--- name: prune_select
--- Params: outcome, age in microseconds, rows. Key: outcome (outcome,
--- finished_at), the oldest first; locks what it finds, goes around what others
--- hold.
-SELECT id FROM nightshift_finished FORCE INDEX (outcome)
-WHERE outcome = ? AND finished_at < {now} - ?
-ORDER BY finished_at LIMIT ?
-FOR UPDATE SKIP LOCKED

@@ -6,21 +6,6 @@
 INSERT INTO nightshift_attempt (job_id, run, kind, ended, holder, error, log)
 VALUES (?, ?, ?, {now}, ?, ?, ?)
 
--- name: settle_dependents
--- Params: [id,…] of jobs that have ended. Key: PRIMARY of edge by on_id, then
--- PRIMARY of job; locks the dependents' job rows.
-SELECT STRAIGHT_JOIN e.on_id, e.job_id, j.id, j.queue_id, j.rank, j.run, j.unmet,
-  j.due, j.on_fail, j.ukey, {now} AS now, j.waits
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
-JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
-LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id
-ORDER BY e.job_id
-FOR UPDATE
-
--- name: settle_edge
--- Array-bound. Params: on, job. Key: PRIMARY.
-DELETE FROM nightshift_edge WHERE on_id = ? AND job_id = ?
-
 -- name: settle_expiry
 -- Array-bound. Params: lease. Key: PRIMARY of expiry.
 DELETE FROM nightshift_expiry WHERE lease = ?
@@ -75,12 +60,6 @@ SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.rank, j.attempts, j.polls,
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED
-
--- name: settle_met
--- Array-bound. Params: how many edges were met, job. Key: PRIMARY of job,
--- locked by settle_dependents. Who waits for nobody any more is not parked.
-UPDATE nightshift_job SET unmet = unmet - ?, waits = IF(unmet = 0, NULL, waits)
-WHERE id = ?
 
 -- name: settle_parked
 -- Params: what a failed child means, how many live, state (NULL keeps it), job.

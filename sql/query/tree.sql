@@ -77,6 +77,15 @@ JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 WHERE f.outcome <> 'done'
 FOR UPDATE
 
+-- name: admin_tree_pause
+-- Params: job. Key: PRIMARY.
+INSERT IGNORE INTO nightshift_pause (id, since) VALUES (?, {now})
+
+-- name: admin_tree_resume
+-- Params: [id,…]. Key: PRIMARY of pause.
+DELETE p FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+STRAIGHT_JOIN nightshift_pause p FORCE INDEX (PRIMARY) ON p.id = v.id
+
 -- name: admin_tree_retry
 -- Params: who holds them, [id,…]. Key: PRIMARY of finished, locked by
 -- admin_tree_past. Fresh budgets, the next run; what had been parked is parked, and
@@ -100,16 +109,24 @@ VALUES (?, ?, ?, ?, ?)
 ON DUPLICATE KEY UPDATE rank = VALUES(rank), run = VALUES(run)
 
 -- name: admin_tree_unlink
--- Params: job, job. Keys: PRIMARY of finished, child and edge. Edges that have
--- outlived a job which is to run again without waiting.
+-- Params: [id,…] of jobs that failed, twice. Keys: PRIMARY of finished, child and
+-- edge. Edges that have outlived a job which is to run again.
 DELETE e FROM (
-  SELECT f.id AS job_id, a.id AS on_id FROM nightshift_finished f
-  JOIN JSON_TABLE(COALESCE(f.after_ids, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) a
-  WHERE f.id = ?
+  SELECT f.id AS job_id, a.id AS on_id
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+  STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+  STRAIGHT_JOIN JSON_TABLE(COALESCE(f.after_ids, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) a
   UNION
-  SELECT c.parent, c.id FROM nightshift_child c WHERE c.parent = ?) w
+  SELECT c.parent, c.id
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+  STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id) w
 STRAIGHT_JOIN nightshift_edge e FORCE INDEX (PRIMARY)
   ON e.on_id = w.on_id AND e.job_id = w.job_id
+
+-- name: admin_tree_unmet
+-- Params: [id,…]. Key: PRIMARY of met. As admin_unmet.
+DELETE m FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+STRAIGHT_JOIN nightshift_met m FORCE INDEX (PRIMARY) ON m.on_id = v.id
 
 -- name: admin_tree_unschedule
 -- Array-bound. Params: run_at, job. Key: PRIMARY of scheduled.
@@ -199,8 +216,10 @@ LEFT JOIN (SELECT DISTINCT t.id, t.run FROM nightshift_lease l,
 GROUP BY state
 
 -- name: report_tree_up
--- Params: job, job. Keys: PRIMARY of job and finished. A job's parent, whether it
--- lives, and whose pause holds it. Locks: none.
+-- Params: job, job. Keys: PRIMARY of job, finished and pause. A job's parent,
+-- whether that is all there is to know about pauses above, and whose pause holds
+-- the job, or held it when it ended. Locks: none.
 SELECT parent, TRUE, paused FROM nightshift_job WHERE id = ?
 UNION ALL
-SELECT parent, FALSE, NULL FROM nightshift_finished WHERE id = ?
+SELECT f.parent, p.id IS NOT NULL, p.id FROM nightshift_finished f
+LEFT JOIN nightshift_pause p ON p.id = f.id WHERE f.id = ?

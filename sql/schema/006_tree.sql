@@ -87,6 +87,14 @@ CREATE TABLE IF NOT EXISTS nightshift_served (
   handlers MEDIUMTEXT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
 
+-- name: create_met
+-- Ended jobs whose dependents were not all told, because somebody held one of
+-- them or they go too deep: the next holder that looks tells them.
+CREATE TABLE IF NOT EXISTS nightshift_met (
+  on_id BIGINT NOT NULL PRIMARY KEY,
+  failed BOOL NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
 -- name: job_after
 -- after_ids: "[id,…]" of the jobs it was pushed to wait for, met or not. It goes
 -- into history with what a parked job has to have when it is to wait again:
@@ -100,6 +108,13 @@ ALTER TABLE nightshift_finished
   ADD COLUMN IF NOT EXISTS phase INT UNSIGNED NOT NULL DEFAULT 0,
   ADD COLUMN IF NOT EXISTS waits ENUM('fail','continue') NULL,
   ADD COLUMN IF NOT EXISTS state MEDIUMTEXT NULL
+
+-- name: create_pause
+-- Jobs whose pause, of themselves and all below, is on; job.paused has their ids.
+CREATE TABLE IF NOT EXISTS nightshift_pause (
+  id BIGINT NOT NULL PRIMARY KEY,
+  since BIGINT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
 
 -- name: create_jobs_view_again
 -- As before, but a paused job that still runs is running, not waiting.

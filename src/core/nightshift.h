@@ -52,6 +52,7 @@
 #define NS_MISSING_MAX INT64_C(600000000)    /* life without a handler */
 #define NS_KEEP_DONE INT64_C(86400000000)    /* history of done jobs */
 #define NS_KEEP_DEAD INT64_C(2592000000000)  /* dead and cancelled ones */
+#define NS_KEEP_TREE INT64_C(7776000000000)  /* those of a tree that does not end */
 
 typedef struct ns_db ns_db;
 
@@ -276,6 +277,10 @@ ns_status ns_settle(ns_db *db, ns_verdict *verdict, ns_err *err);
 ns_status ns_touch(ns_db *db, int64_t id, int64_t run, int64_t worker_pid,
                    double progress, ns_bytes text, ns_err *err);
 
+/* Whether jobs that wait for ended ones have still to be told, since somebody
+** held them: the next ns_cycle does, even with nothing else to do. */
+bool ns_unfinished(const ns_db *db);
+
 /* The handle's holder id, registered when it first claims; 0 before. */
 int64_t ns_holder_id(const ns_db *db);
 
@@ -395,10 +400,16 @@ ns_status ns_signal(ns_db *db, int64_t id, ns_bytes value, ns_bytes name,
 /* Stops or restarts claiming from a queue. Errors: NOT_FOUND. */
 ns_status ns_pause(ns_db *db, ns_bytes queue, bool paused, ns_err *err);
 
-/* Deletes history older than this in small batches; '*deleted' counts. Slots
-** whose owner is gone are deleted, too. A negative age keeps that kind. 'max_batches' 0: until nothing is left. */
+/* Deletes history older than this in small batches; '*deleted' counts. A tree
+** goes as a whole, once all of it has ended and is old enough. Slots whose owner
+** is gone are deleted, too. A negative age keeps that kind. 'max_batches' 0:
+** until nothing is left; else the next call goes on where this one stopped. */
 ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead,
                    size_t max_batches, int64_t *deleted, ns_err *err);
+
+/* Deletes the history of a job and of all below it. Errors: STATE (some of it
+** has not finished). */
+ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err);
 
 /* A queue as a holder sees it. */
 typedef struct ns_queue_row {

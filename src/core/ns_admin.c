@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ns_finish.h"
+#include "ns_depend.h"
 #include "ns_handle.h"
 
 /* ----------------------------------------------------------------- info */
@@ -216,6 +216,7 @@ static ns_status run_verb(ns_db *db, work *w,
     if (db->ring_due)
       ns_ring(db, NULL);
     db->ring_due = false;
+    ns_depend_rest(db);
   }
   return st;
 }
@@ -301,7 +302,9 @@ static ns_status retry_key(ns_db *db, work *w, ns_err *err) {
 static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
   int64_t rank, run;
+  char text[32];
   ns_value id = ns_vint(w->id);
+  ns_value list;
   ns_status st = lock_past(db, w->id, &w->then, err);
   if (st == NS_OK && w->then.outcome[0] == '\0') {
     if ((st = lock_live(db, w->id, &w->now, err)) != NS_OK || !w->now.found)
@@ -312,8 +315,12 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
                                 "are retried",
                                 (long long)w->id);
   }
+  snprintf(text, sizeof text, "[%lld]", (long long)w->id);
+  list = ns_vtext(ns_str(text));
   if (st == NS_OK && (st = retry_key(db, w, err)) == NS_OK &&
-      (st = ns_run(db, NS_SQL_ADMIN_TREE_UNLINK, (ns_value[]){id, id}, err)) == NS_OK &&
+      (st = ns_run(db, NS_SQL_ADMIN_UNMET, &id, err)) == NS_OK &&
+      (st = ns_run(db, NS_SQL_ADMIN_TREE_UNLINK, (ns_value[]){list, list},
+                   err)) == NS_OK &&
       (st = ns_run(db, NS_SQL_ADMIN_RETRY, &id, err)) == NS_OK)
     st = ns_run(db, NS_SQL_ADMIN_FORGET, &id, err);
   if (st != NS_OK)

@@ -103,8 +103,13 @@ static ns_status revive(ns_db *db, ns_tree *t, const pasts *p, ns_err *err) {
   ns_buf_addc(&t->list, ']');
   list = ns_vtext(ns_buf_bytes(&t->list));
   st = t->list.oom ? no_memory(err)
-                   : ns_run(db, NS_SQL_ADMIN_TREE_RETRY,
-                            (ns_value[]){ns_vint(-t->id), list}, err);
+                   : ns_run(db, NS_SQL_ADMIN_TREE_UNLINK,
+                            (ns_value[]){list, list}, err);
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_ADMIN_TREE_UNMET, &list, err);
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_ADMIN_TREE_RETRY, (ns_value[]){ns_vint(-t->id), list},
+                err);
   return st == NS_OK ? ns_run(db, NS_SQL_ADMIN_TREE_FORGET, &list, err) : st;
 }
 

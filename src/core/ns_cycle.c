@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "ns_claim.h"
+#include "ns_depend.h"
 #include "ns_handle.h"
 #include "ns_holder.h"
 #include "ns_queue.h"
@@ -34,6 +35,7 @@ typedef struct work {
   ns_takes takes;
   int64_t lease;    /* of takes; 0: nothing was taken */
   int64_t span;     /* µs that lease lasts untouched; 0: as its holder */
+  bool tells;       /* what earlier cycles have left in nightshift_met */
   int64_t number;   /* of this cycle */
   int64_t holder;   /* who tried it last: a later one may be registered since */
   int64_t next_due;
@@ -76,6 +78,8 @@ static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
   w->holder = db->holder;
   if (st == NS_OK)
     st = ns_settle_batch(db, w->verdicts, w->nverdicts, err);
+  if (st == NS_OK && w->tells)
+    st = ns_depend_tell(db, err);
   if (st == NS_OK && w->limit > 0)
     st = claim_half(db, w, err);
   if (st == NS_OK && db->holder != 0 && !db->user_tx && wrote(w))
@@ -158,7 +162,9 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   if (st != NS_OK)
     return st;
   w->number = ++db->cycle;
+  w->tells = db->met_due && db->is_host;
   st = ns_transact(db, &tx, err);
+  db->met_due = db->met_due || (st != NS_OK && w->tells);
   if (st != NS_OK) {
     if (tx.replay)
       doubt_verdicts(db, w);
@@ -427,6 +433,7 @@ ns_status ns_settle(ns_db *db, ns_verdict *v, ns_err *err) {
     ns_err_clear(err);
     if ((st = run_cycle(db, &w, err)) != NS_OK)
       return st;
+    ns_depend_rest(db);
     if (v->status != NS_EBUSY)
       break;
     ns_sleep_us(ns_jitter(pause, 0.5));

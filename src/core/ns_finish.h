@@ -25,4 +25,9 @@ typedef struct ns_end {
 */
 ns_status ns_finish(ns_db *db, const ns_end *ends, size_t n, ns_err *err);
 
+struct ns_fallen;
+
+/* Ends these, and whatever falls with them; frees them. */
+ns_status ns_finish_from(ns_db *db, struct ns_fallen *level, ns_err *err);
+
 #endif

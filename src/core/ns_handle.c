@@ -8,6 +8,8 @@
 */
 #include "ns_handle.h"
 
+#include "ns_depend.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -621,6 +623,8 @@ ns_status ns_commit(ns_db *db, ns_err *err) {
   db->ntx = 0;
   db->ring_due = false;
   ns_slots_flush(db);
+  if (st == NS_OK)
+    ns_depend_rest(db);
   return st;
 }
 

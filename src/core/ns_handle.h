@@ -64,6 +64,11 @@ typedef struct ns_session {
   int64_t life;   /* of the server that gave the id */
 } ns_session;
 
+/* A row of history in the order of its ends. */
+typedef struct ns_past_row {
+  int64_t finished_at, id;
+} ns_past_row;
+
 struct ns_db {
   ns_config cfg;       /* strings owned: see cfg_copy */
   ns_url url;          /* owns what cfg.url was parsed into */
@@ -114,6 +119,9 @@ struct ns_db {
   int64_t skew;        /* server's clock minus our monotonic one, µs */
   int64_t look_at;     /* monotonic: when to look at scheduled again */
   int64_t stir_at;     /* monotonic: when to ask again which queues have work */
+  bool met_due;        /* nightshift_met has something for us */
+  ns_past_row pruned_to[3]; /* where pruning goes on, per outcome */
+  int64_t swept_to;    /* the edge where the sweep goes on */
   int64_t due_at;      /* monotonic: when its first row is due; 0: none */
   ns_listener *waiter; /* second connection of an embedded waiting claim */
   ns_counters count;

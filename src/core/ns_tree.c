@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "ns_claim.h"
-#include "ns_finish.h"
+#include "ns_depend.h"
 
 static ns_status no_memory(ns_err *err) {
   return ns_fail(err, NS_ENOMEM, "out of memory");
@@ -86,6 +86,7 @@ static void tell(ns_db *db, ns_tree *t) {
   if (db->ring_due)
     ns_ring(db, NULL);
   db->ring_due = false;
+  ns_depend_rest(db);
   for (size_t i = 0; i < t->nholders; i++)
     ns_run(db, NS_SQL_LISTEN_NUDGE,
            (ns_value[]){ns_vint(t->holders[i]), ns_vint(0)}, &none);
@@ -378,13 +379,43 @@ static ns_status step_small(ns_db *db, ns_tree *t, small verb, ns_err *err) {
     return step_small(db, tx->arg, verb, err);                         \
   }
 
-STEP(step_pause, pause_one)
 STEP(step_rank, rank_one)
 STEP(step_now, run_one_now)
 STEP(step_limit, limit_one)
 
 ns_status ns_tree_release(ns_db *db, ns_tx *tx, ns_err *err) {
   return step_small(db, tx->arg, resume_one, err);
+}
+
+static ns_status step_pause(ns_db *db, ns_tx *tx, ns_err *err) {
+  ns_tree *t = tx->arg;
+  int64_t changed = t->changed;
+  ns_value id = ns_vint(t->id);
+  ns_status st = step_small(db, t, pause_one, err);
+  return st == NS_OK && changed == 0 && t->changed > 0
+             ? ns_run(db, NS_SQL_ADMIN_TREE_PAUSE, &id, err)
+             : st;
+}
+
+/* The batch's own pauses are over: nothing is left that they could hold. */
+static ns_status forget_pauses(ns_db *db, ns_tree *t, ns_err *err) {
+  ns_value param;
+  ns_status st = ns_tree_ids(t, &param, err);
+  return st == NS_OK ? ns_run(db, NS_SQL_ADMIN_TREE_RESUME, &param, err) : st;
+}
+
+static ns_status end_pause(ns_db *db, ns_tx *tx, ns_err *err) {
+  return forget_pauses(db, tx->arg, err);
+}
+
+/* Before the walk: what is spawned below a finished top meanwhile is nobody's. */
+static ns_status resume(ns_db *db, ns_tree *t, ns_err *err) {
+  ns_tx tx = {end_pause, t, false, false};
+  ns_status st;
+  t->ids = &t->id;
+  t->nids = 1;
+  st = ns_transact(db, &tx, err);
+  return st == NS_OK ? ns_tree_walk(db, t, ns_tree_release, err) : st;
 }
 
 /* ------------------------------------------------------------------- cancel */
@@ -465,7 +496,9 @@ static ns_status step_cancel(ns_db *db, ns_tx *tx, ns_err *err) {
     return st;
   if ((st = notify(db, t, err)) != NS_OK ||
       (st = hide_running(db, t, err)) != NS_OK ||
-      (st = hide(db, t, err)) != NS_OK || (st = end_nodes(db, t, err)) != NS_OK)
+      (st = hide(db, t, err)) != NS_OK ||
+      (st = forget_pauses(db, t, err)) != NS_OK ||
+      (st = end_nodes(db, t, err)) != NS_OK)
     return st;
   t->live += (int64_t)t->nnodes;
   t->changed += (int64_t)t->nnodes;
@@ -474,8 +507,9 @@ static ns_status step_cancel(ns_db *db, ns_tx *tx, ns_err *err) {
 
 /* -------------------------------------------------------------------- asking */
 
-/* A job's parent (0: none), whether it lives, and whose pause holds it. */
-static ns_status look_up(ns_db *db, int64_t id, int64_t *parent, bool *live,
+/* A job's parent (0: none), whether no pause above it matters, and whose pause
+** holds it. */
+static ns_status look_up(ns_db *db, int64_t id, int64_t *parent, bool *sure,
                          int64_t *paused, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st = ns_ready(db, err);
@@ -490,23 +524,23 @@ static ns_status look_up(ns_db *db, int64_t id, int64_t *parent, bool *live,
   if (st != NS_OK)
     return st;
   *parent = ns_int_or(&row[0], 0);
-  *live = row[1].i != 0;
+  *sure = row[1].i != 0;
   *paused = ns_int_or(&row[2], 0);
   return NS_OK;
 }
 
-/* Whose pause, other than its own, holds the tree: the nearest live job above
-** tells. '*paused': what holds its top itself. */
+/* Whose pause, other than its own, holds the tree: the nearest job above that lives
+** or has its own pause on tells. '*paused': what holds its top itself. */
 static ns_status look_outside(ns_db *db, ns_tree *t, int64_t *paused,
                               ns_err *err) {
   int64_t up = 0;
-  bool live = false;
-  ns_status st = look_up(db, t->id, &up, &live, paused, err);
+  bool sure = false;
+  ns_status st = look_up(db, t->id, &up, &sure, paused, err);
   t->outer = 0;
-  live = false;
-  while (st == NS_OK && up != 0 && !live) {
+  sure = false;
+  while (st == NS_OK && up != 0 && !sure) {
     ns_err none;
-    if (look_up(db, up, &up, &live, &t->outer, &none) != NS_OK)
+    if (look_up(db, up, &up, &sure, &t->outer, &none) != NS_OK)
       break; /* pruned */
   }
   return st;
@@ -532,7 +566,9 @@ static ns_status run_verb(ns_db *db, ns_tree *t, ns_verb verb, ns_err *err) {
     return st;
   if (verb == NS_TREE_RETRY)
     return ns_tree_retry(db, t, err);
-  if ((st = ns_tree_walk(db, t, steps[verb], err)) != NS_OK)
+  st = verb == NS_TREE_RESUME ? resume(db, t, err)
+                              : ns_tree_walk(db, t, steps[verb], err);
+  if (st != NS_OK)
     return st;
   if (verb == NS_TREE_RESUME && t->changed == 0)
     return refuse_resume(t, paused, err);
@@ -563,8 +599,8 @@ ns_status ns_deadline(ns_db *db, int64_t id, int64_t deadline, ns_err *err) {
   ns_tx tx = {step_limit, &t, false, false};
   int64_t up;
   int64_t paused;
-  bool live = false;
-  ns_status st = look_up(db, id, &up, &live, &paused, err);
+  bool sure;
+  ns_status st = look_up(db, id, &up, &sure, &paused, err);
   if (st == NS_OK)
     st = ns_transact(db, &tx, err);
   if (st == NS_OK) {
@@ -616,11 +652,11 @@ ns_status ns_tree_progress(ns_db *db, int64_t id, ns_progress *p, ns_err *err) {
   found f = {0};
   int64_t up;
   int64_t paused;
-  bool live;
+  bool sure;
   ns_status st;
   *p = (ns_progress){0};
   ns_err_clear(err);
-  if ((st = look_up(db, id, &up, &live, &paused, err)) == NS_OK)
+  if ((st = look_up(db, id, &up, &sure, &paused, err)) == NS_OK)
     st = add_found(&f, id) ? NS_OK : no_memory(err);
   while (st == NS_OK && f.at < f.n) {
     t.ids = f.ids + f.at;

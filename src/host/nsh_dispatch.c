@@ -358,6 +358,8 @@ static bool cycle(nsh_dispatch *d, turn *t) {
   recovered(d);
   now = ns_mono_us();
   settled = sort_verdicts(d, now);
+  if (ns_unfinished(d->db))
+    d->later_at = now + LOCKED_RETRY;
   publish(d, t, &jobs, settled, now);
   return true;
 }

@@ -332,6 +332,22 @@ static int db_prune(lua_State *L) {
   return 1;
 }
 
+/***
+Deletes the history of a finished job and of all below it.
+@function db:prune_tree
+@tparam integer id
+@return rows deleted, or nil, message, code
+*/
+static int db_prune_tree(lua_State *L) {
+  ns_err err;
+  int64_t deleted = 0;
+  ns_db *db = nsl_checkdb(L);
+  if (ns_prune_tree(db, luaL_checkinteger(L, 2), &deleted, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushinteger(L, deleted);
+  return 1;
+}
+
 /* What did come back is not to be missed. */
 static int look_failed(lua_State *L, const ns_rescued *all, ns_err *err) {
   char text[64];
@@ -477,6 +493,7 @@ static const luaL_Reg verbs[] = {{"begin", db_begin},
                                  {"now", db_now},
                                  {"pause", db_pause},
                                  {"prune", db_prune},
+                                 {"prune_tree", db_prune_tree},
                                  {"queue_id", db_queue_id},
                                  {"queues", db_queues},
                                  {"ring", db_ring},
