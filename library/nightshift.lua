@@ -276,7 +276,7 @@ function Db:cancel(id, opts) end
 --- Nothing of a job and all below it starts until it is resumed; what is spawned
 --- or pushed below it later is paused, too. What runs runs on.
 ---@param id integer
----@return integer? jobs that were not paused before
+---@return integer? jobs that it holds now and did not before
 ---@return string? message
 ---@return nightshift.Code? code `NOT_FOUND`, `STATE`
 function Db:pause(id) end

@@ -97,7 +97,7 @@ end
 
 --- Nothing of a job and all below it starts until it is resumed. What runs runs on.
 ---@param id integer
----@return integer|nil jobs that were not paused before
+---@return integer|nil jobs that it holds now and did not before
 ---@return string? message
 ---@return string? code
 function methods:pause(id)

@@ -80,8 +80,8 @@ local function counted(handle, exact, rough)
 end
 
 --- Runs a count that looks at the first EXACT rows only.
-local function capped(handle, statement, more)
-  local rows, message, code = handle:execute(statement, EXACT, more and EXACT)
+local function capped(handle, statement, ...)
+  local rows, message, code = handle:execute(statement, EXACT, ...)
   if not rows then return nil, message, code end
   local total = 0
   for _, row in ipairs(rows) do total = total + row.n end
@@ -95,7 +95,7 @@ local COUNTS = {
   ready = function(h) return counted(h, "@report_stats_ready", "@report_stats_ready_rows") end,
   scheduled = function(h) return counted(h, "@report_stats_scheduled", "@report_stats_scheduled_rows") end,
   running = function(h) return h:execute "@report_stats_running" end,
-  waiting = function(h) return capped(h, "@report_stats_waiting", true) end,
+  waiting = function(h) return capped(h, "@report_stats_waiting", EXACT) end,
   dead = function(h) return capped(h, "@report_stats_dead") end,
 }
 

@@ -11,6 +11,7 @@
 
 #include "ns_depend.h"
 #include "ns_handle.h"
+#include "ns_tree.h"
 
 /* ----------------------------------------------------------------- info */
 
@@ -203,6 +204,7 @@ typedef struct work {
   live now;
   past then;
   bool noticed; /* its holder is to be told */
+  bool moved;   /* its ready row, and a claim that takes it, is stale */
 } work;
 
 static ns_status run_verb(ns_db *db, work *w,
@@ -222,6 +224,17 @@ static ns_status run_verb(ns_db *db, work *w,
 }
 
 /* ---------------------------------------------------------------- cancel */
+
+/* No lease of its run was seen: one that is there by now is of somebody who may
+** have read the job before our commit. */
+static void tell_claimer(ns_db *db, const work *w) {
+  char token[64];
+  if (db->user_tx || !w->now.found)
+    return;
+  snprintf(token, sizeof token, "[[%lld,%lld]]", (long long)w->id,
+           (long long)w->now.run);
+  ns_tree_tell(db, ns_str(token));
+}
 
 /* No live row: finished already, or never there. After a cut at the commit
 ** "cancelled" is our own doing. */
@@ -278,6 +291,8 @@ ns_status ns_cancel(ns_db *db, int64_t id, ns_bytes reason, ns_err *err) {
   ns_status st = run_verb(db, &w, cancel_run, err);
   if (st == NS_OK && w.noticed && !db->user_tx)
     nudge_holder(db, id);
+  else if (st == NS_OK)
+    tell_claimer(db, &w);
   return st;
 }
 
@@ -420,7 +435,7 @@ static ns_status reprioritise_run(ns_db *db, ns_tx *tx, ns_err *err) {
     return NS_OK;
   if (w->now.unmet == 0)
     st = is_held(db, w->id, &held, err);
-  moves = w->now.unmet == 0 && !held;
+  moves = w->moved = w->now.unmet == 0 && !held;
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_ADMIN_RANK,
                 (ns_value[]){ns_vint(moves), ns_vint(rank), ns_vint(w->id)}, err);
@@ -429,8 +444,12 @@ static ns_status reprioritise_run(ns_db *db, ns_tx *tx, ns_err *err) {
 
 ns_status ns_reprioritise(ns_db *db, int64_t id, int64_t priority, ns_err *err) {
   work w = {.id = id, .rank = 255 - priority};
+  ns_status st;
   if (priority < 0 || priority > 255)
     return ns_fail(err, NS_EINVALID, "the priority must be 0 to 255, got %lld",
                    (long long)priority);
-  return run_verb(db, &w, reprioritise_run, err);
+  st = run_verb(db, &w, reprioritise_run, err);
+  if (st == NS_OK && w.moved)
+    tell_claimer(db, &w);
+  return st;
 }

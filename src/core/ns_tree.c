@@ -78,11 +78,42 @@ static void drop_nodes(ns_tree *t) {
   t->nnodes = 0;
 }
 
+void ns_tree_tell(ns_db *db, ns_bytes tokens) {
+  ns_value params[] = {ns_vtext(ns_str("cancelled")), ns_vtext(tokens)};
+  const ns_value *row = NULL;
+  ns_err none;
+  int64_t holder = 0;
+  if (ns_run(db, NS_SQL_ADMIN_TREE_HELD, &params[1], &none) != NS_OK ||
+      ns_row(db, NS_SQL_ADMIN_TREE_HELD, &row, &none) != NS_OK || row == NULL ||
+      ns_run(db, NS_SQL_ADMIN_TREE_NOTICE, params, &none) != NS_OK)
+    return;
+  while (row != NULL) {
+    if (row[1].i != holder)
+      ns_run(db, NS_SQL_LISTEN_NUDGE, (ns_value[]){row[1], ns_vint(0)}, &none);
+    holder = row[1].i;
+    if (ns_row(db, NS_SQL_ADMIN_TREE_HELD, &row, &none) != NS_OK)
+      return;
+  }
+}
+
+static void tell_claimers(ns_db *db, ns_tree *t) {
+  ns_buf_reset(&t->list);
+  for (size_t i = 0; i < t->nnodes; i++)
+    if (t->nodes[i].revoked)
+      ns_pair_add(&t->list, t->nodes[i].id, t->nodes[i].was_run);
+  if (t->list.n == 0)
+    return;
+  ns_pair_end(&t->list);
+  if (!t->list.oom)
+    ns_tree_tell(db, ns_buf_bytes(&t->list));
+}
+
 /* Best effort: hosts read their notices every ten seconds in any case. */
 static void tell(ns_db *db, ns_tree *t) {
   ns_err none;
   if (db->user_tx)
     return;
+  tell_claimers(db, t);
   if (db->ring_due)
     ns_ring(db, NULL);
   db->ring_due = false;
@@ -104,11 +135,11 @@ ns_status ns_tree_walk(ns_db *db, ns_tree *t,
     t->nids = f.n - f.at < NS_TREE_BATCH ? f.n - f.at : NS_TREE_BATCH;
     qsort(f.ids + f.at, t->nids, sizeof *f.ids, by_id);
     st = step != NULL ? ns_transact(db, &tx, err) : NS_OK;
-    drop_nodes(t);
-    if (st == NS_OK) {
+    if (st == NS_OK)
       tell(db, t);
+    drop_nodes(t);
+    if (st == NS_OK)
       st = look_below(db, t, &f, err);
-    }
   }
   free(f.ids);
   return st;
@@ -135,7 +166,7 @@ static bool add_node(ns_tree *t, const ns_value *r) {
                  .run = r[N_RUN].i, .unmet = r[N_UNMET].i, .due = r[N_DUE].i,
                  .lost = r[N_LOST].i, .paused = ns_int_or(&r[N_PAUSED], 0),
                  .deadline = ns_int_or(&r[N_DEADLINE], 0),
-                 .was_due = r[N_DUE].i, .now = r[N_NOW].i,
+                 .was_due = r[N_DUE].i, .was_run = r[N_RUN].i, .now = r[N_NOW].i,
                  .awaits = r[N_AWAITS].i != 0, .waits = r[N_WAITS].i != 0};
   if (r[N_UKEY].type != NS_TEXT)
     return true;
@@ -303,7 +334,7 @@ static void move(ns_node *x) {
   x->changed = true;
   if (!is_free(x))
     return;
-  x->moves = true;
+  x->moves = x->revoked = true;
   x->run++;
 }
 
@@ -452,7 +483,8 @@ static ns_status notify(ns_db *db, ns_tree *t, ns_err *err) {
 /* Jobs that show themselves as running, and scheduled rows, go. */
 static ns_status hide(ns_db *db, ns_tree *t, ns_err *err) {
   for (size_t i = 0; i < t->nnodes; i++)
-    t->nodes[i].moves = t->nodes[i].unmet++ == 0 && t->nodes[i].holder == 0;
+    t->nodes[i].moves = t->nodes[i].revoked =
+        t->nodes[i].unmet++ == 0 && t->nodes[i].holder == 0;
   return ns_tree_write(db, t, err);
 }
 

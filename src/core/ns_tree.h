@@ -16,10 +16,11 @@ typedef struct ns_node {
   int64_t paused;   /* by whose pause it is held, 0: none; negative: a retry of
                     ** that tree is under way */
   int64_t deadline; /* 0: none */
-  int64_t was_due, now;
+  int64_t was_due, was_run, now;
   int64_t holder;   /* who runs it; 0: nobody */
   bool awaits;      /* waits, or has waited, for a signal */
   bool waits;       /* parked until its children have ended */
+  bool revoked;     /* a claim of 'was_run', if there is one, is over */
   bool changed;
   bool moves;       /* has to get another row in ready or scheduled, or, when it is
                     ** not free, to lose its own */
@@ -50,7 +51,7 @@ typedef struct ns_tree {
 ns_status ns_tree_walk(ns_db *db, ns_tree *t,
                        ns_status (*step)(ns_db *, ns_tx *, ns_err *), ns_err *err);
 
-/* Locks the live jobs of the batch; NULL 'held': nobody asks who runs them. */
+/* Locks the live jobs of the batch; 'held': also finds out who runs them. */
 ns_status ns_tree_lock(ns_db *db, ns_tree *t, bool held, ns_err *err);
 
 /* Writes the jobs that have changed, and where they wait. */
@@ -61,6 +62,13 @@ ns_status ns_tree_ids(ns_tree *t, ns_value *param, ns_err *err);
 
 /* The step that gives back what the pause of 't->id' holds. */
 ns_status ns_tree_release(ns_db *db, ns_tx *tx, ns_err *err);
+
+/*
+** After the commit that ended "[[id,run],…]", of which no lease was seen: whoever
+** has claimed one of them meanwhile may have read it before that commit, and is
+** told. Its lease is there by now. Best effort.
+*/
+void ns_tree_tell(ns_db *db, ns_bytes tokens);
 
 /* The verb "retry". */
 ns_status ns_tree_retry(ns_db *db, ns_tree *t, ns_err *err);
