@@ -59,6 +59,7 @@ local ROLES = {
     does = "status, jobs, show and the view nightshift_jobs; writes nothing",
     tables = {
       { "nightshift_attempt", "SELECT" },
+      { "nightshift_child", "SELECT" },
       { "nightshift_edge", "SELECT" },
       { "nightshift_finished", "SELECT" },
       { "nightshift_holder", "SELECT" },
@@ -66,6 +67,7 @@ local ROLES = {
       { "nightshift_jobs", "SELECT" },
       { "nightshift_lease", "SELECT" },
       { "nightshift_meta", "SELECT" },
+      { "nightshift_pause", "SELECT" },
       { "nightshift_queue", "SELECT" },
       { "nightshift_ready", "SELECT" },
       { "nightshift_running", "SELECT" },

@@ -259,14 +259,13 @@ describe("pauses at random", function()
       nst.sleep(math.random() * 0.02)
     end
     -- all of it still: what runs comes back, and then nothing starts
-    local still = 0
     for _, top in ipairs(tops) do
       local n = handle:pause(top)
       if n then paused[#paused + 1] = top end
     end
     eventually(function() return #handle:jobs { state = "running" } == 0 end)
     local function count() return tonumber((db.sql("SELECT COUNT(*) FROM seen", name))) end
-    still = count()
+    local still = count()
     local before = handle:stats().queues[1]
     assert.same({ 0, 0 }, { before.ready, before.running })
     nst.sleep(0.3)

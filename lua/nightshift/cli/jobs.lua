@@ -141,7 +141,8 @@ local SPANS = { timeout = true, backoff = true }
 local JSONS = { payload = true, result = true, poll_state = true }
 local LINES = { "id", "key", "queue", "name", "state", "reason", "priority", "run", "attempts", "max_attempts",
   "polls", "max_polls", "crashes", "max_crashes", "unique", "created", "due", "deadline", "timeout", "backoff",
-  "finished_at", "parent", "root", "unmet", "paused", "holder", "progress", "status", "payload", "poll_state", "result", "error" }
+  "finished_at", "parent", "root", "unmet", "paused", "holder", "progress", "status", "payload", "poll_state", "result",
+  "error" }
 
 local function shown(key, value)
   if TIMES[key] then return output.time(value) end
