@@ -28,7 +28,7 @@ SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, v.outcome,
   j.created, {now}, j.parent, j.root, j.on_fail, j.ukey, j.nonce,
   IF(v.outcome = 'done', NULL, j.after_ids),
   IF(v.outcome = 'done' OR j.awaits IS NOT NULL, 0, j.phase),
-  IF(v.outcome = 'done', NULL, j.waits),
+  IF(v.outcome <> 'done' AND j.waits IN ('fail', 'continue'), j.waits, NULL),
   IF(v.outcome = 'done' OR j.awaits IS NOT NULL OR j.phase = 0, NULL, j.state), ?
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
   id BIGINT PATH '$.i', outcome VARCHAR(10) PATH '$.o',

@@ -5,12 +5,14 @@
 
 -- name: admin_tree_after
 -- Params: [id,…] of jobs that are locked. Keys: PRIMARY of job twice. Which live
--- jobs each was pushed to wait for; locks those.
+-- jobs each was pushed to wait for, apart from a parent that waits for it; locks
+-- those.
 SELECT STRAIGHT_JOIN j.id, t.id
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 JOIN JSON_TABLE(COALESCE(j.after_ids, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) a
 JOIN nightshift_job t FORCE INDEX (PRIMARY) ON t.id = a.id
+WHERE t.id <> COALESCE(j.parent, 0) OR t.waits IS NULL
 FOR UPDATE
 
 -- name: admin_tree_brood
@@ -43,16 +45,18 @@ JOIN (SELECT DISTINCT t.id, t.run FROM
 
 -- name: admin_tree_job
 -- Array-bound. Params: run, rank, due, unmet, paused, deadline, job. Key: PRIMARY
--- of job, locked by admin_tree_lock. Who waits for nothing any more is not parked.
+-- of job, locked by admin_tree_lock. Who waits for no child any more is
+-- not parked.
 UPDATE nightshift_job SET run = ?, rank = ?, due = ?, unmet = ?, paused = ?,
-  deadline = ?, waits = IF(unmet = 0, NULL, waits)
+  deadline = ?, waits = IF(unmet = 0 AND waits IN ('fail', 'continue'), NULL, waits)
 WHERE id = ?
 
 -- name: admin_tree_lock
 -- Params: [id,…] in ascending order. Key: PRIMARY of job, one row at a time; locks
 -- them, waiting.
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, j.lost,
-  j.paused, j.deadline, j.awaits IS NOT NULL, j.waits IS NOT NULL, j.ukey, {now}
+  j.paused, j.deadline, j.awaits IS NOT NULL,
+  COALESCE(j.waits IN ('fail', 'continue'), FALSE), j.ukey, {now}
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 FOR UPDATE
