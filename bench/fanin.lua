@@ -32,7 +32,8 @@ local function push_siblings()
 end
 
 local function start_host()
-  local command = "NIGHTSHIFT_URL='%s' %s/bin/nightshift work bench/noop.lua --workers %d >>%s/bench/work.log 2>&1 & echo $!"
+  local command = "NIGHTSHIFT_URL='%s' %s/bin/nightshift work bench/noop.lua --workers %d"
+    .. " >>%s/bench/work.log 2>&1 & echo $!"
   local pipe = assert(io.popen(command:format(url, build, WORKERS, build)))
   return assert(pipe:read "n")
 end

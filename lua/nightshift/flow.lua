@@ -65,14 +65,21 @@ local function resolve(item, names)
   end
 end
 
---- Raises when `item` waits for itself, with the way around.
+--- Raises for nodes that wait for each other, with the way around.
+local function refuse_circle(item, path)
+  local labels, first = { item.label }, #path
+  while path[first] ~= item do first = first - 1 end
+  for i = first + 1, #path do labels[#labels + 1] = path[i].label end
+  labels[#labels + 1] = item.label
+  raise("flow: nothing could ever start: %s", table.concat(labels, " waits for "))
+end
+
+--- Follows what `item` waits for; `path` is how it was come to.
 local function follow(item, path)
   if item.seen == "done" then return end
-  path[#path + 1] = item.label
-  if item.seen == "now" then
-    raise("flow: nothing could ever start: %s", table.concat(path, " waits for "))
-  end
+  if item.seen == "now" then refuse_circle(item, path) end
   item.seen = "now"
+  path[#path + 1] = item
   for _, other in ipairs(item.waits) do follow(other, path) end
   item.seen = "done"
   path[#path] = nil
@@ -110,6 +117,20 @@ local function shape(item)
   return ids
 end
 
+local IDS = 10000 -- that are taken at once
+
+--- As many ids, ascending.
+local function take_ids(handle, n)
+  local ids = {}
+  while #ids < n do
+    local some, message, code = handle:take_ids(math.min(n - #ids, IDS))
+    if not some then return nil, message, code end
+    table.move(some, 1, #some, #ids + 1, ids)
+  end
+  table.sort(ids)
+  return ids
+end
+
 --- Pushes a flow; gives the id of its root, and all ids in the shape of the flow.
 ---@param handle table the core's
 ---@param root table
@@ -122,9 +143,8 @@ function flow.push(handle, root)
   for _, item in ipairs(list) do resolve(item, names) end
   for _, item in ipairs(list) do follow(item, {}) end
   local queue = root.queue or "default"
-  local ids, message, code = handle:take_ids(#list)
+  local ids, message, code = take_ids(handle, #list)
   if not ids then return nil, message, code end
-  table.sort(ids)
   local entries = {}
   for i, item in ipairs(list) do item.id = ids[i] end
   for i, item in ipairs(list) do

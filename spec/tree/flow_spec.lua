@@ -49,6 +49,14 @@ describe("a flow", function()
     assert.equal(0, #handle:jobs())
   end)
 
+  it("may have more jobs than ids are taken at a time", function()
+    local children = {}
+    for i = 1, 10500 do children[i] = { name = "leaf", payload = i } end
+    local root, ids = assert(handle:flow { name = "root", queue = "wide", children = children })
+    assert.equal(10500, #ids.children)
+    assert.equal(10500, handle:execute("SELECT COUNT(*) AS n FROM nightshift_edge WHERE job_id = ?", root)[1].n)
+  end)
+
   it("names what is wrong", function()
     assert.error_matches(function() handle:flow { name = "a", children = { { name = 5 } } } end,
       "the flow, child 1: the job's name must be a string, got number")

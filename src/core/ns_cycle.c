@@ -17,6 +17,7 @@
 
 #include "ns_claim.h"
 #include "ns_depend.h"
+#include "ns_finish.h"
 #include "ns_handle.h"
 #include "ns_holder.h"
 #include "ns_queue.h"
@@ -24,6 +25,7 @@
 #include "ns_time.h"
 
 #define BUSY_MAX (10 * NS_SECOND) /* ns_settle tries a locked row this long */
+#define MANY 16 /* verdicts: then what they release may wait for the next cycle */
 #define WAKE_FOR (2 * NS_SECOND)  /* an empty wake is looked into this long */
 
 /* One cycle on its way. */
@@ -35,6 +37,7 @@ typedef struct work {
   ns_takes takes;
   int64_t lease;    /* of takes; 0: nothing was taken */
   int64_t span;     /* µs that lease lasts untouched; 0: as its holder */
+  bool released;    /* jobs that the claim came too early for */
   bool tells;       /* what earlier cycles have left in nightshift_met */
   int64_t number;   /* of this cycle */
   int64_t holder;   /* who tried it last: a later one may be registered since */
@@ -76,12 +79,15 @@ static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
   if (db->holder == 0 && w->limit > 0) /* declared dead in an earlier try */
     st = ns_register(db, db->is_host, err);
   w->holder = db->holder;
+  ns_finish_late(db, w->limit > 0 && w->nverdicts >= MANY);
   if (st == NS_OK)
     st = ns_settle_batch(db, w->verdicts, w->nverdicts, err);
-  if (st == NS_OK && w->tells)
-    st = ns_depend_tell(db, err);
   if (st == NS_OK && w->limit > 0)
     st = claim_half(db, w, err);
+  if (st == NS_OK)
+    st = ns_finish_tell(db, err);
+  if (st == NS_OK && w->tells)
+    st = ns_depend_tell(db, err);
   if (st == NS_OK && db->holder != 0 && !db->user_tx && wrote(w))
     st = ns_holder_cycle(db, w->number, err);
   return st;
@@ -189,6 +195,7 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   }
   if (db->ring_due && !db->is_host)
     ns_ring(db, NULL);
+  w->released = db->ring_due && w->nverdicts >= MANY;
   db->ring_due = false;
   return st;
 }
@@ -412,7 +419,8 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
   if (st == NS_OK && !ns_in_transaction(db))
     ns_holder_absolve(db);
   if (next_due != NULL)
-    *next_due = late || ns_take_alone_next(db) ? 0 : w.next_due;
+    *next_due =
+        late || ns_take_alone_next(db) || w.released ? 0 : w.next_due;
   free(w.takes.items);
   return st;
 }

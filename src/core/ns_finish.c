@@ -118,13 +118,43 @@ ns_status ns_finish_from(ns_db *db, struct ns_fallen *level, ns_err *err) {
   return st;
 }
 
-ns_status ns_finish(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
+static ns_status tell(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
   ns_fallen next = {0};
+  ns_status st = ns_depend_resolve(db, ends, n, &next, err);
+  if (st == NS_OK)
+    return ns_finish_from(db, &next, err);
+  ns_fallen_free(&next);
+  return st;
+}
+
+/* Ids and outcomes only: the bytes are the caller's. */
+static ns_status remember(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
+  ns_ended *late = &db->late;
+  if (!ns_grow(&late->items, &late->cap, late->n + n, sizeof *late->items))
+    return no_memory(err);
+  for (size_t i = 0; i < n; i++)
+    late->items[late->n++] = (ns_end){.id = ends[i].id, .outcome = ends[i].outcome};
+  return NS_OK;
+}
+
+ns_status ns_finish(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
   ns_status st;
   if (n == 0)
     return NS_OK;
   if ((st = end_jobs(db, ends, n, err)) != NS_OK)
     return st;
-  st = ns_depend_resolve(db, ends, n, &next, err);
-  return st == NS_OK ? ns_finish_from(db, &next, err) : st;
+  return db->late.on ? remember(db, ends, n, err) : tell(db, ends, n, err);
+}
+
+void ns_finish_late(ns_db *db, bool on) {
+  db->late.on = on;
+  db->late.n = 0;
+}
+
+ns_status ns_finish_tell(ns_db *db, ns_err *err) {
+  ns_status st = NS_OK;
+  if (db->late.n > 0)
+    st = tell(db, db->late.items, db->late.n, err);
+  ns_finish_late(db, false);
+  return st;
 }

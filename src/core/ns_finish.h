@@ -25,6 +25,14 @@ typedef struct ns_end {
 */
 ns_status ns_finish(ns_db *db, const ns_end *ends, size_t n, ns_err *err);
 
+/*
+** A transaction with much else to do tells the dependents last, so that it holds
+** their rows, which may be those of other hosts' jobs too, no longer than it must:
+** from ns_finish_late(db, true) on ns_finish only remembers whom to tell.
+*/
+void ns_finish_late(ns_db *db, bool on);
+ns_status ns_finish_tell(ns_db *db, ns_err *err);
+
 struct ns_fallen;
 
 /* Ends these, and whatever falls with them; frees them. */

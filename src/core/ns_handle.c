@@ -351,6 +351,7 @@ void ns_close(ns_db *db) {
   free(db->queues);
   free(db->tx_settled);
   free(db->expired);
+  free(db->late.items);
   free(db->settling.items);
   free(db->pushing.tokens);
   ns_buf_free(&db->pushing.content);

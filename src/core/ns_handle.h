@@ -13,6 +13,7 @@
 
 #include "nightshift.h"
 #include "ns_claim.h"
+#include "ns_finish.h"
 #include "ns_lanes.h"
 #include "ns_lease.h"
 #include "ns_rescue.h"
@@ -63,6 +64,13 @@ typedef struct ns_session {
   int64_t thread; /* the server's id of it */
   int64_t life;   /* of the server that gave the id */
 } ns_session;
+
+/* Jobs that have ended on the open transaction, and are to be told of last. */
+typedef struct ns_ended {
+  ns_end *items; /* ids and outcomes */
+  size_t n, cap;
+  bool on;
+} ns_ended;
 
 /* A row of history in the order of its ends. */
 typedef struct ns_past_row {
@@ -119,6 +127,7 @@ struct ns_db {
   int64_t skew;        /* server's clock minus our monotonic one, µs */
   int64_t look_at;     /* monotonic: when to look at scheduled again */
   int64_t stir_at;     /* monotonic: when to ask again which queues have work */
+  ns_ended late;
   bool met_due;        /* nightshift_met has something for us */
   ns_past_row pruned_to[3]; /* where pruning goes on, per outcome */
   int64_t swept_to;    /* the edge where the sweep goes on */

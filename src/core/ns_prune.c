@@ -155,7 +155,7 @@ static ns_status walk(ns_db *db, int64_t root, const ages *keep, ids *tree,
 ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err) {
   ages none = {0, 0};
   ids tree = {0};
-  fate f;
+  fate f = GOES;
   ns_status st;
   *deleted = 0;
   ns_err_clear(err);

@@ -76,7 +76,8 @@ local function prune_tree(args)
   local handle <close> = context.connect(args)
   context.must(handle:job(args.tree))
   if not args.yes then
-    context.fail(context.USAGE, "the history of job %d and of all below it would be deleted; add --yes to do it", args.tree)
+    context.fail(context.USAGE, "the history of job %d and of all below it would be deleted; add --yes to do it",
+      args.tree)
   end
   output.line("deleted " .. output.count(context.must(handle:prune { tree = args.tree }), "job"))
 end
