@@ -110,7 +110,6 @@ static void tell_claimers(ns_db *db, ns_tree *t) {
 
 /* Best effort: hosts read their notices every ten seconds in any case. */
 static void tell(ns_db *db, ns_tree *t) {
-  ns_err none;
   if (db->user_tx)
     return;
   tell_claimers(db, t);
@@ -118,10 +117,6 @@ static void tell(ns_db *db, ns_tree *t) {
     ns_ring(db, NULL);
   db->ring_due = false;
   ns_depend_rest(db);
-  for (size_t i = 0; i < t->nholders; i++)
-    ns_run(db, NS_SQL_LISTEN_NUDGE,
-           (ns_value[]){ns_vint(t->holders[i]), ns_vint(0)}, &none);
-  t->nholders = 0;
 }
 
 ns_status ns_tree_walk(ns_db *db, ns_tree *t,
@@ -148,7 +143,6 @@ ns_status ns_tree_walk(ns_db *db, ns_tree *t,
 static void tree_free(ns_tree *t) {
   drop_nodes(t);
   free(t->nodes);
-  free(t->holders);
   ns_buf_free(&t->list);
 }
 
@@ -451,28 +445,13 @@ static ns_status resume(ns_db *db, ns_tree *t, ns_err *err) {
 
 /* ------------------------------------------------------------------- cancel */
 
-/* Which hosts are to be woken when the batch is committed. */
-static ns_status note_holders(ns_tree *t, ns_err *err) {
-  for (size_t i = 0; i < t->nnodes; i++) {
-    int64_t holder = t->nodes[i].holder;
-    size_t k = 0;
-    while (k < t->nholders && t->holders[k] != holder)
-      k++;
-    if (holder == 0 || k < t->nholders)
-      continue;
-    if (!ns_grow(&t->holders, &t->capholders, t->nholders + 1,
-                 sizeof *t->holders))
-      return no_memory(err);
-    t->holders[t->nholders++] = holder;
-  }
-  return NS_OK;
-}
-
+/* Who runs them is told after the commit, all at once with those who have claimed
+** them meanwhile: a worker that is told is free for the next. In a transaction of
+** the caller nothing of ours comes after the commit. */
 static ns_status notify(ns_db *db, ns_tree *t, ns_err *err) {
   ns_value list;
-  ns_status st = note_holders(t, err);
-  if (st != NS_OK || t->nholders == 0)
-    return st;
+  if (!db->user_tx)
+    return NS_OK;
   list = pairs(t, true);
   return t->list.oom
              ? no_memory(err)
@@ -482,9 +461,10 @@ static ns_status notify(ns_db *db, ns_tree *t, ns_err *err) {
 
 /* Jobs that show themselves as running, and scheduled rows, go. */
 static ns_status hide(ns_db *db, ns_tree *t, ns_err *err) {
-  for (size_t i = 0; i < t->nnodes; i++)
-    t->nodes[i].moves = t->nodes[i].revoked =
-        t->nodes[i].unmet++ == 0 && t->nodes[i].holder == 0;
+  for (size_t i = 0; i < t->nnodes; i++) {
+    t->nodes[i].moves = t->nodes[i].unmet++ == 0 && t->nodes[i].holder == 0;
+    t->nodes[i].revoked = true;
+  }
   return ns_tree_write(db, t, err);
 }
 
@@ -523,7 +503,6 @@ static ns_status hide_running(ns_db *db, const ns_tree *t, ns_err *err) {
 static ns_status step_cancel(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_tree *t = tx->arg;
   ns_status st = ns_tree_lock(db, t, true, err);
-  t->nholders = 0;
   if (st != NS_OK || t->nnodes == 0)
     return st;
   if ((st = notify(db, t, err)) != NS_OK ||

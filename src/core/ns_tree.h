@@ -39,8 +39,6 @@ typedef struct ns_tree {
   size_t nids;
   ns_node *nodes;
   size_t nnodes, capnodes;
-  int64_t *holders; /* to be nudged */
-  size_t nholders, capholders;
   ns_buf list;      /* scratch */
   bool was_paused;  /* retry: by somebody else, before */
   int64_t taken;    /* retry: its unique key is another's; 0: none */
@@ -64,9 +62,10 @@ ns_status ns_tree_ids(ns_tree *t, ns_value *param, ns_err *err);
 ns_status ns_tree_release(ns_db *db, ns_tx *tx, ns_err *err);
 
 /*
-** After the commit that ended "[[id,run],…]", of which no lease was seen: whoever
-** has claimed one of them meanwhile may have read it before that commit, and is
-** told. Its lease is there by now. Best effort.
+** After the commit that ended the claims "[[id,run],…]", if there are any: tells
+** who has them. Also who has claimed one while its row was locked, and may have
+** read it before that commit: its lease is there by now. Best effort: a host
+** learns it from the job's next touch, too.
 */
 void ns_tree_tell(ns_db *db, ns_bytes tokens);
 
