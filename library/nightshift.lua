@@ -726,6 +726,7 @@ function Job:db() end
 ---@field unique string?
 ---@field max_polls integer?
 ---@field max_crashes integer
+---@field paused integer? by the pause of which job
 ---@field deadline integer?
 ---@field timeout integer µs
 ---@field root integer?

@@ -215,6 +215,35 @@ describe("pause", function()
   end)
 end)
 
+describe("a host", function()
+  it("gives back what it has claimed and not begun", function()
+    local folder = fixture.dir()
+    local h = host.start(url, ([[return {
+      slow = function(job)
+        io.open("%s/" .. job.id, "w"):close()
+        while not io.open "%s/go" do os.execute "sleep 0.02" end
+      end,
+      parent = function(job)
+        if job.phase > 0 then return end
+        for i = 1, 100 do job:spawn "slow" end
+        return job:wait()
+      end,
+    }]]):format(folder, folder))
+    local parent = assert(q:push "parent")
+    local function begun() return io.popen("ls " .. folder .. " | grep -vc go"):read "n" end
+    eventually(function() return begun() == 2 end)
+    assert.equal(101, handle:pause(parent))
+    eventually(function() return handle:progress(parent).running == 2 end)
+    io.open(folder .. "/go", "w"):close()
+    eventually(function() return handle:progress(parent).done == 2 end)
+    assert.same({ 2, 0 }, { begun(), handle:progress(parent).running })
+    assert.equal(99, handle:resume(parent))
+    eventually(function() return state(parent) == "done" end, 20)
+    h:signal "TERM"
+    assert.equal(0, h:wait(20))
+  end)
+end)
+
 -- A tree that fans out twice, run by two hosts while parts of it are paused and
 -- resumed at random.
 describe("pauses at random", function()

@@ -62,8 +62,9 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 FOR UPDATE
 
 -- name: admin_tree_notice
--- Params: kind, [[id,run],…]. Key: leases are few. As admin_notice, of many jobs.
-INSERT IGNORE INTO nightshift_notice (holder, job_id, run, kind, created)
+-- Params: kind, [[id,run],…]. Key: leases are few. As admin_notice, of many jobs;
+-- takes the place of what has not been read yet.
+INSERT INTO nightshift_notice (holder, job_id, run, kind, created)
 SELECT c.holder, c.id, c.run, ?, {now}
 FROM (SELECT DISTINCT t.id, t.run, l.holder FROM nightshift_lease l
       JOIN nightshift_holder h ON h.id = l.holder AND h.kind = 'host',
@@ -71,6 +72,7 @@ FROM (SELECT DISTINCT t.id, t.run, l.holder FROM nightshift_lease l
 JOIN (SELECT DISTINCT t.id, t.run FROM
       JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) v
   ON v.id = c.id AND v.run = c.run
+ON DUPLICATE KEY UPDATE run = VALUES(run), kind = VALUES(kind)
 
 -- name: admin_tree_past
 -- Params: [id,…]. Key: PRIMARY of finished, one row at a time; locks those that

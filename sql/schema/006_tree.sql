@@ -116,6 +116,10 @@ CREATE TABLE IF NOT EXISTS nightshift_pause (
   since BIGINT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
 
+-- name: notice_paused
+-- paused: what has not been begun is to be given back.
+ALTER TABLE nightshift_notice MODIFY kind ENUM('cancelled','paused') NOT NULL
+
 -- name: create_jobs_view_again
 -- As before, but a paused job that still runs is running, not waiting.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW nightshift_jobs AS

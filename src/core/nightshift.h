@@ -299,9 +299,11 @@ ns_status ns_register(ns_db *db, bool is_host, ns_err *err);
 ** in every cycle and reconnect: compare ns_holder_id. Errors: GONE. */
 ns_status ns_beat(ns_db *db, ns_err *err);
 
-/* A claim of ours that somebody has ended: cancelled. */
+/* A claim of ours that somebody has ended: cancelled; or paused: it stands, but is
+** to be given back if the job has not been begun. */
 typedef struct ns_token {
   int64_t id, run;
+  bool paused;
 } ns_token;
 
 /* Takes what has been written to us since; '*tokens' is malloc'd, the caller

@@ -233,7 +233,7 @@ static void tell_claimer(ns_db *db, const work *w) {
     return;
   snprintf(token, sizeof token, "[[%lld,%lld]]", (long long)w->id,
            (long long)w->now.run);
-  ns_tree_tell(db, ns_str(token));
+  ns_tree_tell(db, "cancelled", ns_str(token));
 }
 
 /* No live row: finished already, or never there. After a cut at the commit

@@ -78,8 +78,8 @@ static void drop_nodes(ns_tree *t) {
   t->nnodes = 0;
 }
 
-void ns_tree_tell(ns_db *db, ns_bytes tokens) {
-  ns_value params[] = {ns_vtext(ns_str("cancelled")), ns_vtext(tokens)};
+void ns_tree_tell(ns_db *db, const char *kind, ns_bytes tokens) {
+  ns_value params[] = {ns_vtext(ns_str(kind)), ns_vtext(tokens)};
   const ns_value *row = NULL;
   ns_err none;
   int64_t holder = 0;
@@ -96,23 +96,33 @@ void ns_tree_tell(ns_db *db, ns_bytes tokens) {
   }
 }
 
-static void tell_claimers(ns_db *db, ns_tree *t) {
+static bool is_revoked(const ns_node *x) {
+  return x->revoked;
+}
+
+static bool is_suspended(const ns_node *x) {
+  return x->suspended;
+}
+
+static void tell_claimers(ns_db *db, ns_tree *t, const char *kind,
+                          bool (*picks)(const ns_node *)) {
   ns_buf_reset(&t->list);
   for (size_t i = 0; i < t->nnodes; i++)
-    if (t->nodes[i].revoked)
+    if (picks(&t->nodes[i]))
       ns_pair_add(&t->list, t->nodes[i].id, t->nodes[i].was_run);
   if (t->list.n == 0)
     return;
   ns_pair_end(&t->list);
   if (!t->list.oom)
-    ns_tree_tell(db, ns_buf_bytes(&t->list));
+    ns_tree_tell(db, kind, ns_buf_bytes(&t->list));
 }
 
 /* Best effort: hosts read their notices every ten seconds in any case. */
 static void tell(ns_db *db, ns_tree *t) {
   if (db->user_tx)
     return;
-  tell_claimers(db, t);
+  tell_claimers(db, t, "cancelled", is_revoked);
+  tell_claimers(db, t, "paused", is_suspended);
   if (db->ring_due)
     ns_ring(db, NULL);
   db->ring_due = false;
@@ -334,6 +344,7 @@ static void move(ns_node *x) {
 
 static void pause_one(const ns_tree *t, ns_node *x) {
   if (x->paused == 0) {
+    x->suspended = x->holder != 0;
     move(x);
     x->unmet++;
   } else if (t->outer == 0 || x->paused != t->outer)

@@ -21,6 +21,7 @@ typedef struct ns_node {
   bool awaits;      /* waits, or has waited, for a signal */
   bool waits;       /* parked until its children have ended */
   bool revoked;     /* a claim of 'was_run', if there is one, is over */
+  bool suspended;   /* a claim of it stands, and is not to be begun */
   bool changed;
   bool moves;       /* has to get another row in ready or scheduled, or, when it is
                     ** not free, to lose its own */
@@ -62,12 +63,12 @@ ns_status ns_tree_ids(ns_tree *t, ns_value *param, ns_err *err);
 ns_status ns_tree_release(ns_db *db, ns_tx *tx, ns_err *err);
 
 /*
-** After the commit that ended the claims "[[id,run],…]", if there are any: tells
-** who has them. Also who has claimed one while its row was locked, and may have
+** After the commit that ended the claims "[[id,run],…]", or paused their jobs: tells
+** who has them, if anybody has. Also who has claimed one while its row was locked, and may have
 ** read it before that commit: its lease is there by now. Best effort: a host
 ** learns it from the job's next touch, too.
 */
-void ns_tree_tell(ns_db *db, ns_bytes tokens);
+void ns_tree_tell(ns_db *db, const char *kind, ns_bytes tokens);
 
 /* The verb "retry". */
 ns_status ns_tree_retry(ns_db *db, ns_tree *t, ns_err *err);

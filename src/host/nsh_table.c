@@ -202,11 +202,12 @@ static bool has_task(nsh_seat *s, const ns_token *token, uint32_t *at) {
 }
 
 /* One that waits behind a running job is taken back, with its neighbours, whose
-** release costs them nothing. */
-static void lose_task(nsh_table *t, nsh_seat *s, uint32_t at) {
+** release costs them nothing. One that is paused and runs runs on. */
+static void lose_task(nsh_table *t, nsh_seat *s, uint32_t at, bool paused) {
   int64_t since;
   if (at == 0 && nsh_seat_running(s, &since)) {
-    lose(s);
+    if (!paused)
+      lose(s);
     return;
   }
   t->busy -= nsh_seat_recall(s);
@@ -214,7 +215,8 @@ static void lose_task(nsh_table *t, nsh_seat *s, uint32_t at) {
     nsh_table_list(s, true); /* nothing would be heard of it */
 }
 
-/* It leaves the backlog: its release is STALE. The mailbox is locked. */
+/* It leaves the backlog: its release is STALE, or, when it is paused, holds it. The
+** mailbox is locked. */
 static bool lose_waiting(nsh_table *t, nsh_load *load, const ns_token *token) {
   for (size_t i = load->at; i < load->jobs.n; i++) {
     ns_job *job = &load->jobs.items[i];
@@ -244,7 +246,8 @@ static void drop_empty(nsh_table *t) {
   t->loads_end = at;
 }
 
-/* The claim of a job has been ended by somebody: it is stopped, or not started. */
+/* The claim of a job has been ended by somebody: it is stopped, or not started. Or
+** the job has been paused. */
 static void lose_job(nsh_table *t, const ns_token *token) {
   uint32_t at;
   for (nsh_load *load = t->loads; load != NULL; load = load->next)
@@ -252,7 +255,7 @@ static void lose_job(nsh_table *t, const ns_token *token) {
       return;
   for (size_t i = 0; i < t->nseats; i++)
     if (has_task(&t->seats[i], token, &at))
-      lose_task(t, &t->seats[i], at);
+      lose_task(t, &t->seats[i], at, token->paused);
 }
 
 static void take_lost(nsh_table *t) {
