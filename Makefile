@@ -21,7 +21,7 @@ LUAC := nsl_module nsl_conv nsl_json nsl_db nsl_jobs nsl_slot nsl_sql nsl_shared
 HOST := nsh_main nsh_module nsh_lua nsh_config nsh_host nsh_table nsh_seat \
         nsh_intake nsh_life nsh_ladder nsh_secrets \
         nsh_names nsh_pace nsh_slot nsh_brood nsh_peer nsh_ctl nsh_ipc \
-        nsh_dispatch nsh_listen nsh_mail nsh_batch nsh_memory \
+        nsh_dispatch nsh_listen nsh_mail nsh_batch nsh_memory nsh_served \
         nsh_zygote nsh_nursery nsh_sweep nsh_worker nsh_halt \
         nsh_quota nsh_confine
 
@@ -395,7 +395,7 @@ test-cut-all: deps
 # Every target of spec/fuzz for an equal share of SECONDS. The seeds are in
 # spec/fuzz/corpus; an input that breaks something stays in build/fuzz.
 FUZZ := ipc url duration json options
-FUZZ_WRAP := ns_open ns_close ns_push_jobs ns_settle ns_take_ids
+FUZZ_WRAP := ns_open ns_close ns_push_jobs ns_settle ns_take_ids ns_signal ns_reprioritise
 SECONDS ?= 60
 FUZZ_FLAGS := CC=clang O=build/fuzz SAN=fuzzer-no-link,address,undefined
 

@@ -105,6 +105,7 @@ function nightshift.decode(text) end
 ---@field max_polls integer? after so many polls it is dead
 ---@field max_attempts integer? of the poll: errors before it is dead
 ---@field max_crashes integer? of the poll: workers that die of it before it is dead
+---@field wait boolean? the job ends as its poll ends, with its result; else it is done once started
 
 --- Two handlers in one: the parent starts a slow operation elsewhere, a child
 --- polls it; neither holds a worker in between.
@@ -249,6 +250,15 @@ function Db:queue(name) end
 ---@return string? message
 ---@return nightshift.Code? code `NOT_FOUND`, `GONE`
 function Db:job(id) end
+
+--- Why a job is not running, in one sentence: how it ended, who has it, whose
+--- pause holds it, whom it waits for (and why that one does not run), when it is
+--- due, or why nobody takes it. The table has the facts.
+---@param id integer
+---@return string? sentence "#14 'join' waits for #12 'fetch' and 3 more; #12 'fetch' is scheduled, due in 3m59s"
+---@return nightshift.Why|string fact or the message
+---@return nightshift.Code? code `NOT_FOUND`, `GONE`
+function Db:why(id) end
 
 ---@class nightshift.JobFilter
 ---@field state nightshift.State? without: every state, newest first
@@ -710,6 +720,7 @@ function Job:db() end
 ---@field due integer? live jobs
 ---@field parent integer?
 ---@field unmet integer? waiting: for how many jobs, a pause counted as one
+---@field awaits string? waiting: for this signal
 ---@field claimed integer? running: since when
 ---@field holder integer? running: by whom
 ---@field progress number? running
@@ -752,6 +763,68 @@ function Job:db() end
 ---@field beat integer
 ---@field version string
 ---@field leases integer batches it holds
+
+---@class nightshift.Why what db:why knows; instants are µs by the server's clock
+---@field kind nightshift.WhyKind
+---@field id integer
+---@field name string
+---@field queue string
+---@field outcome "done"|"dead"|"cancelled"|nil finished
+---@field reason string? finished
+---@field error string? finished, retry: what the history keeps, cut
+---@field finished_at integer? finished
+---@field holder integer? running, busy, lost: who has it
+---@field host string? the same: his machine
+---@field pid integer? the same: his process
+---@field since integer? the same: since when
+---@field progress number? running, 0 to 1
+---@field status string? running
+---@field lock string? limit: the lock or semaphore it waits for
+---@field held_by {id: integer?, name: string?, host: string?, pid: integer?, since: integer}[]? limit: job or program
+---@field by integer? paused: the job whose pause it is; running: the same, later
+---@field left integer? waits, waits_children: jobs it waits for; paused: besides
+---@field total integer? waits_children: all its children
+---@field done integer? waits_children: those that have ended
+---@field on {id: integer, name: string?, state: nightshift.State?}[]? waits, waits_children: the first three
+---@field cause nightshift.Why? waits, waits_children: the one that tells most
+---@field signal string? waits_signal
+---@field deadline integer? waits_signal: when it runs without; poll
+---@field due integer? scheduled, retry, poll, no_handler
+---@field attempt integer? retry: which one is next
+---@field max_attempts integer? retry
+---@field polls integer? poll
+---@field max_polls integer? poll
+---@field queue_paused true? scheduled, retry, poll, waits_signal: its queue is
+---@field hosts integer? no_host: live ones, of other queues; quiet: those that could
+---@field programs integer? no_host: live programs that claim by themselves
+---@field handler string? no_handler
+---@field known string[]? no_handler: what the hosts of its queue have
+---@field missed integer? no_handler: hosts that had none
+---@field dead_at integer? no_handler: it ends then
+---@field workers integer? busy, ready: of all hosts that could run it
+---@field free integer? busy, ready
+---@field ahead integer? busy, ready: jobs before it in its queue; nil: it has just left
+---@field ahead_at_least true? there are even more
+---@field alone true? busy, ready: its holders died with it, so it is claimed alone
+
+---@alias nightshift.WhyKind
+---| "finished"
+---| "running"
+---| "lost" # by a holder that is gone
+---| "limit" # it runs, and waits for a lock or semaphore
+---| "paused" # it, or a job above it
+---| "waits" # for other jobs
+---| "waits_children"
+---| "waits_signal"
+---| "scheduled"
+---| "retry"
+---| "poll"
+---| "queue_paused"
+---| "no_host" # none that lives serves its queue
+---| "no_handler" # none of those that do has one
+---| "quiet" # those that do take no jobs now
+---| "busy" # no worker is free
+---| "ready" # it is about to start
 
 ---@class nightshift.Slot
 ---@field name string

@@ -5,6 +5,9 @@
 -- done with the operation as its result; its child polls, goes back to the
 -- queue while the answer is "not yet", and ends with the operation's result.
 -- Neither occupies a worker in between.
+--
+-- With `wait` the parent is parked until its child has ended and then ends the
+-- same way, so that whoever waits for it waits for the operation.
 
 local options = require "nightshift.options"
 
@@ -45,6 +48,7 @@ local KNOWN = {
   max_polls = options.POLLS,
   max_attempts = options.COUNT,
   max_crashes = options.COUNT,
+  wait = options.typed "boolean",
 }
 
 local function need(def, key)
@@ -82,16 +86,33 @@ function background.pace(def, polls)
   return math.min(def.every * def.growth ^ polls, def.max_every)
 end
 
+--- What became of the poll that a parked parent has waited for, by its id in
+-- the parent's state: a retried parent has older ones. nil: it waited for none.
+local function ended_poll(name, job)
+  local id = job.phase > 0 and type(job.state) == "table" and job.state[name .. ":poll"]
+  for _, child in ipairs(id and job.results or {}) do
+    if child.id == id then return child end
+  end
+end
+
+local function end_like(job, poll)
+  if poll.outcome == "done" then return poll.result end
+  return job:discard(poll.error or poll.reason)
+end
+
 local function starter(name, def)
   local child = {
     deadline = def.deadline, max_polls = def.max_polls,
     max_attempts = def.max_attempts, max_crashes = def.max_crashes,
   }
   return function(job)
+    local poll = def.wait and ended_poll(name, job)
+    if poll then return end_like(job, poll) end
     local payload = job.payload -- start may put another there
     local operation = def.start(job)
     if job._settled then return operation end -- start gave a verdict itself
-    job:spawn(name .. ":poll", { payload = payload, operation = operation }, child)
+    local id = assert(job:spawn(name .. ":poll", { payload = payload, operation = operation }, child))
+    if def.wait then return job:wait { on_fail = "continue", state = { [name .. ":poll"] = id } } end
     return operation
   end
 end

@@ -10,6 +10,7 @@ local lock = require "nightshift.lock"
 local options = require "nightshift.options"
 local queue = require "nightshift.queue"
 local report = require "nightshift.report"
+local why = require "nightshift.why"
 
 local raise = options.raise
 
@@ -54,6 +55,18 @@ function methods:job(id)
   -- outside a handler `state` is where the job is; what a poll keeps is its poll_state
   info.poll_state, info.state, info.where = info.state, info.where, nil
   return info
+end
+
+--- Why a job is not running: one sentence, and a table with the facts: `kind`
+-- and what goes with it. See why.lua.
+---@param id integer
+---@return string|nil
+---@return nightshift.Why|string
+---@return string? code
+function methods:why(id)
+  local handle = live(self, "why")
+  local text, fact, code = why.of(handle, check_id("why", id))
+  return text, fact, code
 end
 
 --- Lists jobs: one state in its own order (next first, or newest first when
@@ -307,8 +320,13 @@ end
 function methods:reprioritise(id, priority, opts)
   local handle, whole, given = of_tree(self, "reprioritise", id, opts)
   if not handle then return nil, whole, given end
-  if given.tree then return handle:tree("priority", whole, priority) end
-  return handle:reprioritise(whole, priority)
+  local rank = math.tointeger(priority)
+  if type(priority) ~= "number" or not rank then
+    raise("reprioritise: the priority must be an integer, got %s", rank == nil and type(priority) == "number"
+      and priority or type(priority))
+  end
+  if given.tree then return handle:tree("priority", whole, rank) end
+  return handle:reprioritise(whole, rank)
 end
 
 --- Sends a value to a job that waits for a signal, or will.
@@ -320,9 +338,11 @@ end
 ---@return string? code
 function methods:signal(id, value, name)
   local handle = live(self, "signal")
+  local whole = check_id("signal", id)
+  if name ~= nil and type(name) ~= "string" then raise("signal: the name must be a string, got %s", type(name)) end
   local text, message, code = core.encode(value == nil and core.null or value, nil, "signal: the value")
   if not text then return nil, message, code end
-  return handle:signal(id, text, name)
+  return handle:signal(whole, text, name)
 end
 
 --- Pushes a tree of jobs in one transaction: see flow.lua.

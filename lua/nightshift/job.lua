@@ -31,7 +31,7 @@ local raise = options.raise
 ---@field is_open (fun(): boolean)? only of a handle, which may be closed
 ---@field live fun(verb: string)? the same; raises when it is
 ---@field db (fun(job: table): table)? only inside a worker
----@field ask fun(statement: string, ...): table?, string? runs a statement of ours
+---@field ask fun(statement: string, ...): table?, string? runs a statement of sql/query
 
 local job = {}
 local methods = {}
@@ -45,7 +45,7 @@ function lazy.results(self) return results.of(self.id, self._backend.ask) end
 --- What was sent to a job that has waited for a signal.
 function lazy.signal(self)
   if not self.awaits then return nil end
-  local rows, message = self._backend.ask("@signal_find", self.id, self.awaits)
+  local rows, message = self._backend.ask("signal_find", self.id, self.awaits)
   if not rows then raise("job.signal: %s", message) end
   local value = rows[1] and core.decode(rows[1].value)
   return value ~= core.null and value or nil
@@ -178,7 +178,8 @@ local WAIT = {
 ---@param opts {on_fail: string?, signal: string?, deadline: number|string?, state: any}?
 function methods:wait(opts)
   own(self, "wait")
-  local given = options.read("wait", opts, WAIT)
+  local given, message = options.read("wait", opts, WAIT)
+  if not given then raise("%s", message) end -- a handler that returned nil would be done
   if given.signal then
     if given.on_fail then raise "wait: 'on_fail' is for children; this waits for a signal" end
     local ok, why = options.name("wait: the signal's name", given.signal, options.MAX_NAME)

@@ -39,7 +39,7 @@ function queue.backend(handle)
   -- jobs here, and opens them again after a rollback.
   backend.in_transaction = nil
 
-  function backend.ask(...) return handle:execute(...) end
+  function backend.ask(statement, ...) return handle:execute("@" .. statement, ...) end
 
   function backend.settle(claimed, verdict)
     local jobs = backend.in_transaction

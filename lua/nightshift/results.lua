@@ -30,14 +30,14 @@ end
 local function turn_to(pages, i)
   local first = (i - 1) // PAGE * PAGE
   if pages.first == first then return end
-  local rows, message = pages.ask("@edge_results", pages.parent, PAGE, first)
+  local rows, message = pages.ask("edge_results", pages.parent, PAGE, first)
   if not rows then error("job.results: " .. message, 0) end
   pages.first, pages.rows = first, rows
 end
 
 local function count(pages)
   if not pages.n then
-    local rows, message = pages.ask("@edge_count", pages.parent)
+    local rows, message = pages.ask("edge_count", pages.parent)
     if not rows then error("job.results: " .. message, 0) end
     pages.n = rows[1].n
   end

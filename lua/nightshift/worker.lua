@@ -73,6 +73,7 @@ local function make_backend(api, connection)
 
   function backend.progress(touched, progress, text)
     if touched ~= current then return gone() end
+    touched._shown = text or touched._shown
     return api.touch(progress, text)
   end
 
@@ -90,17 +91,23 @@ local function make_backend(api, connection)
     return api.take_id()
   end
 
+  --- While the job waits for a lock, its status says so; nil: it did.
+  local function show_wait(text)
+    if current then pcall(api.touch, nil, text or current._shown or "") end -- a forked child may not
+  end
+
   function backend.db()
     if db and db:is_open() then return db end
     local opened, message, code = require "nightshift".open(connection)
     if not opened then options.raise("job:db: %s (%s)", message, code) end
     db = opened
+    db._show_wait = show_wait
     backend.own_slots()
     return db
   end
 
   --- What a job asks of the database goes over its own connection.
-  function backend.ask(...) return backend.db()._handle:execute(...) end
+  function backend.ask(statement, ...) return backend.db()._handle:execute("@" .. statement, ...) end
 
   return backend
 end

@@ -47,8 +47,8 @@ local function assert_alive()
 end
 
 local function wipe()
-  for _, name in ipairs { "job", "ready", "scheduled", "edge", "lease", "holder", "running", "finished", "attempt",
-    "unique_key", "slot", "child", "pause" } do
+  for _, name in ipairs { "job", "ready", "scheduled", "edge", "child", "signal", "met", "lease", "holder", "running",
+    "finished", "attempt", "unique_key", "slot", "served", "pause" } do
     assert(watch:execute("DELETE FROM nightshift_" .. name))
   end
 end
@@ -80,6 +80,26 @@ local function finished(h)
   local verdict = claimed { kind = "ack" }(h)
   assert(h:settle(verdict))
   return verdict.id
+end
+
+-- A parked parent with two children that live, and one that has ended.
+local function family(h)
+  local verdict = claimed { kind = "wait" }(h)
+  verdict.children = {}
+  for i, id in ipairs(assert(h:take_ids(3))) do verdict.children[i] = entry { id = id, priority = 250 } end
+  assert(h:settle(verdict))
+  local child = assert(h:claim("q", 1))[1]
+  assert(h:settle { id = child.id, run = child.run, lease = child.lease, kind = "ack", result = { 1 } })
+  return verdict.id
+end
+
+-- The last of a parked parent's children, claimed.
+local function last_child(h)
+  local verdict = claimed { kind = "wait", children = true }(h)
+  assert(h:settle(verdict))
+  local child = assert(h:claim("q", 1))[1]
+  assert.equal(verdict.children[1].id, child.id)
+  return { id = child.id, run = child.run, lease = child.lease, kind = "ack" }
 end
 
 -- A job that is held by somebody whose process and session are gone.
@@ -133,6 +153,21 @@ local function pushes(jobs)
       assert.is_true(more == 0 or more == #jobs and outcome == "raised", outcome .. " with " .. more .. " jobs")
     end,
   }
+end
+
+-- The same for jobs that wait for others: two that live and one that is done.
+local function waits(more)
+  local jobs = {}
+  local call = pushes(jobs)
+  local count = call.arrange
+  call.arrange = function(h)
+    local done = finished(h)
+    local one, other = push(h), push(h)
+    jobs[1] = entry { after = ("[%d,%d,%d]"):format(other, one, done), parent = one }
+    jobs[2] = more and entry { after = ("[%d]"):format(done), on_fail_run = 1 }
+    return count(h)
+  end
+  return call
 end
 
 -- A verdict whose call says it was written is written, and the other way round.
@@ -270,6 +305,16 @@ local calls = {
   },
   may = { run = function(h) return h:may "claim_read" end },
   prune = { run = function(h) return h:prune(0, 0) end, arrange = finished },
+  prune_tree = { arrange = finished, run = function(h, id) return h:prune_tree(id) end },
+  ["prune_tree, with children"] = {
+    arrange = function(h)
+      assert(h:settle(last_child(h)))
+      local parent = assert(h:claim("q", 1))[1]
+      assert(h:settle { id = parent.id, run = parent.run, lease = parent.lease, kind = "ack" })
+      return parent.id
+    end,
+    run = function(h, id) return h:prune_tree(id) end,
+  },
   queues = { run = function(h) return h:queues() end },
   queue_id = { run = function(h) return h:queue_id "q" end },
   ["queue_id, new"] = {
@@ -285,6 +330,29 @@ local calls = {
     entry(), entry { delay = 1e9 }, entry { unique = "u", delay = 1e9 }, entry { queue = "q2" },
   },
   ["push, later"] = pushes { entry { delay = 1e9 } },
+  ["push, after others"] = waits(),
+  ["push, after others and free"] = waits(true),
+  ["push, of a whole flow"] = pushes {
+    entry { id = 991, after = "[992,993]" }, entry { id = 992, parent = 991 },
+    entry { id = 993, parent = 991, after = "[992]" },
+  },
+  ["push, after one that failed"] = {
+    arrange = function(h)
+      local id = push(h)
+      assert(h:cancel(id))
+      return id
+    end,
+    run = function(h, id) return h:push("q", { entry { after = ("[%d]"):format(id), unique = "doomed" } }) end,
+    check = function(id, outcome)
+      local ended = ask("SELECT COUNT(*) AS n FROM nightshift_finished WHERE id <> ? AND reason = 'dependency'", id)
+      if outcome ~= "raised" then assert.equal(outcome == "done" and 1 or 0, ended) end
+      assert.equal(0, ask "SELECT COUNT(*) AS n FROM nightshift_unique_key")
+    end,
+  },
+  ["push, after one nobody knows"] = {
+    run = function(h) return h:push("q", { entry { after = "[4711]" } }) end,
+    bad = "NOT_FOUND",
+  },
   ["push, in a transaction"] = {
     arrange = begun(),
     run = function(h) return h:push("q", { entry() }) end,
@@ -309,6 +377,40 @@ local calls = {
   ["settle, again with a child"] = settles { kind = "again", state = { n = 1 }, delay = 1e9, children = true },
   ["settle, discard"] = settles { kind = "discard", error = "no" },
   ["settle, release"] = settles { kind = "release" },
+  ["settle, wait with a child"] = settles { kind = "wait", children = true, state = { n = 1 } },
+  ["settle, wait for nobody"] = settles { kind = "wait" },
+  ["settle, wait for a signal"] = settles { kind = "wait", signal = "go", delay = 1e9 },
+  ["settle, wait for a signal that has come"] = {
+    arrange = function(h)
+      local verdict = claimed { kind = "wait", signal = "go" }(h)
+      assert(h:signal(verdict.id, "1", "go"))
+      return verdict
+    end,
+    run = settle,
+  },
+  ["settle, of a run with a signal"] = {
+    arrange = function(h)
+      local verdict = claimed { kind = "wait", signal = "go" }(h)
+      assert(h:signal(verdict.id, "1"))
+      assert(h:settle(verdict))
+      local job = assert(h:claim("q", 1))[1]
+      return { id = job.id, run = job.run, lease = job.lease, kind = "ack" }
+    end,
+    run = settle,
+    check = function(verdict, outcome)
+      local n = ask("SELECT COUNT(*) AS n FROM nightshift_signal WHERE job_id = ?", verdict.id)
+      if outcome ~= "raised" then assert.equal(outcome == "done" and 0 or 1, n) end
+    end,
+  },
+  ["settle, of the last child"] = { arrange = last_child, run = settle },
+  ["settle, of a child that fails"] = {
+    arrange = function(h)
+      local verdict = last_child(h)
+      verdict.kind, verdict.error = "discard", "no"
+      return verdict
+    end,
+    run = settle,
+  },
   ["settle, crash"] = settles { kind = "crash", error = "killed" },
   ["settle, missing"] = settles { kind = "missing", error = "known: none" },
   ["settle, in a transaction"] = {
@@ -333,6 +435,41 @@ local calls = {
       return id
     end,
     run = function(h, id) return h:cancel(id) end,
+  },
+  ["cancel, of a child that is waited for"] = {
+    arrange = function(h)
+      local id = family(h)
+      return ask("SELECT MAX(id) AS n FROM nightshift_child WHERE parent = ?", id)
+    end,
+    run = function(h, id) return h:cancel(id) end,
+  },
+  signal = { arrange = push, run = function(h, id) return h:signal(id, "[1]", "go") end },
+  ["signal, to one that waits"] = {
+    arrange = function(h)
+      local verdict = claimed { kind = "wait", signal = "go" }(h)
+      assert(h:settle(verdict))
+      return verdict.id
+    end,
+    run = function(h, id) return h:signal(id, "[1]") end,
+  },
+  reprioritise = {
+    arrange = push,
+    run = function(h, id) return h:reprioritise(id, 7) end,
+    check = function(id, outcome)
+      local rank = ask("SELECT rank AS n FROM nightshift_job WHERE id = ?", id)
+      if outcome ~= "raised" then assert.equal(outcome == "done" and 248 or 155, rank) end
+    end,
+  },
+  ["reprioritise, due later"] = {
+    arrange = function(h) return push(h, { delay = 1e9 }) end,
+    run = function(h, id) return h:reprioritise(id, 7) end,
+  },
+  ["execute, results"] = {
+    arrange = family,
+    run = function(h, id) return h:execute("@edge_results", id, 500, 0) end,
+    check = function(_, _, _, rows)
+      if rows then assert.equal(3, #rows) end
+    end,
   },
   retry = { arrange = finished, run = function(h, id) return h:retry(id) end },
   run_now = {

@@ -15,16 +15,18 @@ DELETE FROM nightshift_finished WHERE id = ?
 
 -- name: admin_info
 -- Params: job. Key: PRIMARY of job; running by PRIMARY; leases are few. No
--- locks.
+-- locks. Not MIN(l.holder): the server (10.11.19) then gives the least holder of
+-- all leases, as soon as one has the job.
 SELECT j.id, j.run, j.queue_id, q.name AS queue, j.name, j.payload, j.state,
   j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls, j.max_crashes,
   255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
   j.timeout, j.nonce, j.ukey, j.unmet, r.progress, r.status,
-  (SELECT MIN(l.holder) FROM nightshift_lease l
+  (SELECT l.holder FROM nightshift_lease l
    JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
-   WHERE c.id = j.id AND c.run = j.run) AS holder,
+   WHERE c.id = j.id AND c.run = j.run LIMIT 1) AS holder,
   NULL AS outcome, NULL AS reason, NULL AS error, NULL AS result,
-  NULL AS finished_at, {now} AS now, j.awaits, j.phase, j.paused
+  NULL AS finished_at, {now} AS now, IF(j.waits = 'signal', j.awaits, NULL) AS awaits,
+  j.phase, j.paused
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
@@ -85,6 +87,13 @@ SELECT id, queue_id, name, payload, priority, 255 - priority, run + 1,
   max_attempts, max_polls, max_crashes, backoff, timeout, {now}, {now}, parent,
   root, on_fail, ukey, nonce, after_ids
 FROM nightshift_finished WHERE id = ?
+
+-- name: admin_schedule
+-- Params: run_at, job, queue, rank, run. Key: PRIMARY of scheduled, behind the
+-- job's row; the row of an earlier run, if it is there, becomes this one's.
+INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)
+VALUES (?, ?, ?, ?, ?)
+ON DUPLICATE KEY UPDATE rank = VALUES(rank), run = VALUES(run)
 
 -- name: admin_unmet
 -- Params: job. Key: PRIMARY of met; waits for who resolves it. Those who wait

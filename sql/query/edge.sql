@@ -27,6 +27,24 @@ SELECT COUNT(*) AS n FROM nightshift_child WHERE parent = ?
 -- Params: job. Key: PRIMARY of finished. Whether it failed; no row: unknown.
 SELECT outcome <> 'done' FROM nightshift_finished WHERE id = ?
 
+-- name: edge_held
+-- Params: parent. Keys: PRIMARY of edge, a range, of child and of job. The
+-- children that wait for their parent; locks them, around those that somebody
+-- holds.
+SELECT STRAIGHT_JOIN j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, {now} AS now
+FROM nightshift_edge e
+JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = e.on_id AND c.id = e.job_id
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id
+WHERE e.on_id = ? ORDER BY e.job_id
+FOR UPDATE SKIP LOCKED
+
+-- name: edge_held_count
+-- Params: parent. Keys: PRIMARY of edge, a range, of child and of job. No locks.
+SELECT COUNT(*) FROM nightshift_edge e
+STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = e.on_id AND c.id = e.job_id
+STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id
+WHERE e.on_id = ?
+
 -- name: edge_lock
 -- Params: job. Key: PRIMARY; a shared lock on its row, which waits for whoever
 -- is ending it.

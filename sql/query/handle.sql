@@ -43,8 +43,10 @@ UPDATE nightshift_holder SET cycle = ?, beat = {now}
 WHERE id = ? AND dead IS NULL
 
 -- name: holder_leave
--- Params: holder. Key: PRIMARY.
-DELETE FROM nightshift_holder WHERE id = ?
+-- Params: holder. Key: PRIMARY of both.
+DELETE h, s FROM nightshift_holder h
+LEFT JOIN nightshift_served s ON s.holder = h.id
+WHERE h.id = ?
 
 -- name: holder_lock
 -- Params: holder, seconds to wait. The named lock that says "this session
@@ -73,6 +75,11 @@ SELECT cycle FROM nightshift_holder WHERE id = ?
 -- Params: holder. Key: PRIMARY. No row: we were declared dead meanwhile.
 UPDATE nightshift_holder SET connection = CONNECTION_ID(), beat = {now}
 WHERE id = ? AND dead IS NULL
+
+-- name: holder_serves
+-- Params: holder, workers that take jobs, ["queue",…] or NULL: all, ["handler",…].
+-- Key: PRIMARY; locks our own row only. What a host can run, for report_why_hosts.
+REPLACE INTO nightshift_served (holder, workers, queues, handlers) VALUES (?, ?, ?, ?)
 
 -- name: holder_unlock
 -- Params: holder.

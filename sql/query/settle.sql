@@ -75,9 +75,10 @@ UPDATE nightshift_expiry SET expires = {now} + ? WHERE lease = ?
 -- name: settle_return
 -- Array-bound. Params: rank, attempts, polls, crashes, lost, missed, missing since,
 -- due, state (NULL keeps it), job. The run grows: every token out there is
--- stale from now on. Key: PRIMARY, locked by settle_lock.
+-- stale from now on; nor is the job parked. Key: PRIMARY, locked by settle_lock.
 UPDATE nightshift_job SET run = run + 1, rank = ?, attempts = ?, polls = ?,
-  crashes = ?, lost = ?, missed = ?, missing_since = ?, due = ?, state = COALESCE(?, state)
+  crashes = ?, lost = ?, missed = ?, missing_since = ?, due = ?, waits = NULL,
+  state = COALESCE(?, state)
 WHERE id = ?
 
 -- name: settle_scheduled

@@ -22,5 +22,5 @@ SELECT 1 FROM nightshift_job WHERE id = ?
 -- Params: name, µs until the deadline, state (NULL keeps it), job. Key: PRIMARY of
 -- job, locked by settle_lock.
 UPDATE nightshift_job SET run = run + 1, phase = phase + 1, lost = 0, missed = 0,
-  missing_since = NULL, awaits = ?, due = {now} + ?, state = COALESCE(?, state)
+  missing_since = NULL, waits = 'signal', awaits = ?, due = {now} + ?, state = COALESCE(?, state)
 WHERE id = ?

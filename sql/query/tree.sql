@@ -55,7 +55,7 @@ WHERE id = ?
 -- Params: [id,…] in ascending order. Key: PRIMARY of job, one row at a time; locks
 -- them, waiting.
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, j.lost,
-  j.paused, j.deadline, j.awaits IS NOT NULL,
+  j.paused, j.deadline, COALESCE(j.waits = 'signal', FALSE),
   COALESCE(j.waits IN ('fail', 'continue'), FALSE), j.ukey, {now}
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
@@ -150,7 +150,7 @@ JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 SELECT v.id, COALESCE(j.name, f.name) AS name,
   CASE WHEN j.id IS NULL THEN f.outcome
        WHEN c.id IS NOT NULL THEN 'running'
-       WHEN j.unmet > 0 OR j.awaits IS NOT NULL AND j.due > {now} THEN 'waiting'
+       WHEN j.unmet > 0 OR j.waits = 'signal' AND j.due > {now} THEN 'waiting'
        WHEN j.due > {now} THEN 'scheduled'
        ELSE 'ready' END AS state,
   j.paused, r.progress, r.status, f.reason,
@@ -171,7 +171,7 @@ WHERE j.id IS NOT NULL OR f.id IS NOT NULL
 -- job and finished. How many children come after it, by state. Locks: none.
 SELECT CASE WHEN j.id IS NULL THEN COALESCE(f.outcome, 'gone')
             WHEN c.id IS NOT NULL THEN 'running'
-            WHEN j.unmet > 0 OR j.awaits IS NOT NULL AND j.due > {now} THEN 'waiting'
+            WHEN j.unmet > 0 OR j.waits = 'signal' AND j.due > {now} THEN 'waiting'
             WHEN j.due > {now} THEN 'scheduled'
             ELSE 'ready' END AS state, COUNT(*) AS n
 FROM nightshift_child v
@@ -189,7 +189,7 @@ GROUP BY state
 SELECT v.id, COALESCE(j.name, f.name) AS name,
   CASE WHEN j.id IS NULL THEN COALESCE(f.outcome, 'gone')
        WHEN c.id IS NOT NULL THEN 'running'
-       WHEN j.unmet > 0 OR j.awaits IS NOT NULL AND j.due > {now} THEN 'waiting'
+       WHEN j.unmet > 0 OR j.waits = 'signal' AND j.due > {now} THEN 'waiting'
        WHEN j.due > {now} THEN 'scheduled'
        ELSE 'ready' END AS state,
   j.paused, r.progress, r.status, f.reason,
@@ -210,7 +210,7 @@ ORDER BY v.id
 -- which state. Locks: none.
 SELECT CASE WHEN j.id IS NULL THEN COALESCE(f.outcome, 'gone')
             WHEN c.id IS NOT NULL THEN 'running'
-            WHEN j.unmet > 0 OR j.awaits IS NOT NULL AND j.due > {now} THEN 'waiting'
+            WHEN j.unmet > 0 OR j.waits = 'signal' AND j.due > {now} THEN 'waiting'
             WHEN j.due > {now} THEN 'scheduled'
             ELSE 'ready' END AS state, COUNT(*)
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v

@@ -299,6 +299,12 @@ ns_status ns_register(ns_db *db, bool is_host, ns_err *err);
 ** in every cycle and reconnect: compare ns_holder_id. Errors: GONE. */
 ns_status ns_beat(ns_db *db, ns_err *err);
 
+/* What this host can run, for whoever asks why a job does not: 'workers' that
+** take jobs, 0: it takes none now; 'queues' ["name",…] or absent: all; 'handlers'
+** ["name",…]. Nothing happens without a holder. Errors: GONE, BUSY. */
+ns_status ns_serves(ns_db *db, int64_t workers, ns_bytes queues,
+                    ns_bytes handlers, ns_err *err);
+
 /* A claim of ours that somebody has ended: cancelled; or paused: it stands, but is
 ** to be given back if the job has not been begun. */
 typedef struct ns_token {

@@ -411,14 +411,11 @@ static ns_status queue_again(ns_db *db, const work *w, int64_t rank,
     db->ring_due = true;
     return ns_promote_one(db, w->now.queue_id, rank, w->id, run, err);
   }
-  unschedule(db, w->id, w->now.due);
-  return ns_bulk(db, NS_SQL_SETTLE_SCHEDULED,
-                 (ns_column[]){{NS_INT, &w->now.due, NULL, NULL},
-                               {NS_INT, &w->id, NULL, NULL},
-                               {NS_INT, &w->now.queue_id, NULL, NULL},
-                               {NS_INT, &rank, NULL, NULL},
-                               {NS_INT, &run, NULL, NULL}},
-                 1, err);
+  return ns_run(db, NS_SQL_ADMIN_SCHEDULE,
+                (ns_value[]){ns_vint(w->now.due), ns_vint(w->id),
+                             ns_vint(w->now.queue_id), ns_vint(rank),
+                             ns_vint(run)},
+                err);
 }
 
 static ns_status reprioritise_run(ns_db *db, ns_tx *tx, ns_err *err) {

@@ -280,19 +280,25 @@ static ns_status cut_edges(ns_db *db, const work *w, ns_err *err) {
 }
 
 /* A job whose last edge is met becomes claimable, or scheduled. */
-static ns_status release(ns_db *db, const ns_waiter *x, ns_err *err) {
-  if (x->due > x->now) {
+ns_status ns_depend_release(ns_db *db, int64_t queue_id, int64_t rank,
+                            int64_t id, int64_t run, int64_t due, ns_err *err) {
+  if (due > 0) {
     db->look_at = 0;
     return ns_bulk(db, NS_SQL_SETTLE_SCHEDULED,
-                   (ns_column[]){{NS_INT, &x->due, NULL, NULL},
-                                 {NS_INT, &x->id, NULL, NULL},
-                                 {NS_INT, &x->queue_id, NULL, NULL},
-                                 {NS_INT, &x->rank, NULL, NULL},
-                                 {NS_INT, &x->run, NULL, NULL}},
+                   (ns_column[]){{NS_INT, &due, NULL, NULL},
+                                 {NS_INT, &id, NULL, NULL},
+                                 {NS_INT, &queue_id, NULL, NULL},
+                                 {NS_INT, &rank, NULL, NULL},
+                                 {NS_INT, &run, NULL, NULL}},
                    1, err);
   }
   db->ring_due = true;
-  return ns_promote_one(db, x->queue_id, x->rank, x->id, x->run, err);
+  return ns_promote_one(db, queue_id, rank, id, run, err);
+}
+
+static ns_status release(ns_db *db, const ns_waiter *x, ns_err *err) {
+  return ns_depend_release(db, x->queue_id, x->rank, x->id, x->run,
+                           x->due > x->now ? x->due : 0, err);
 }
 
 static ns_status meet(ns_db *db, const ns_waiter *x, int64_t met, ns_err *err) {

@@ -39,6 +39,11 @@ ns_status ns_depend_tell(ns_db *db, ns_err *err);
 ** BUSY, NOMEM. */
 ns_status ns_depend_look(ns_db *db, ns_err *err);
 
+/* Makes a locked job that waits for nobody any more claimable; due: µs, 0: now.
+** Errors: GONE. */
+ns_status ns_depend_release(ns_db *db, int64_t queue_id, int64_t rank,
+                            int64_t id, int64_t run, int64_t due, ns_err *err);
+
 /* What a handle's own verb has left: tries for an eighth of a second, then it is
 ** others'. Best effort. */
 void ns_depend_rest(ns_db *db);

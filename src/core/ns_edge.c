@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ns_depend.h"
 #include "ns_handle.h"
 
 static ns_status no_memory(ns_err *err) {
@@ -212,6 +213,8 @@ ns_status ns_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edges,
 }
 
 ns_status ns_edges_write(ns_db *db, const ns_edges *edges, ns_err *err) {
+  if (edges->n == 0) /* who pushes plain jobs needs no right to write edges */
+    return NS_OK;
   return ns_bulk(db, NS_SQL_PUSH_EDGE,
                  (ns_column[]){{NS_INT, edges->on, NULL, NULL},
                                {NS_INT, edges->job, NULL, NULL}},
@@ -226,11 +229,79 @@ void ns_edges_free(ns_edges *edges) {
 
 /* ------------------------------------------------------- a parent that waits */
 
+enum { H_ID, H_QUEUE, H_RANK, H_RUN, H_UNMET, H_DUE, H_NOW, H_COUNT };
+
+typedef struct held {
+  int64_t (*rows)[H_COUNT];
+  size_t n, cap;
+} held;
+
+/* The children that wait for their parent, as far as they could be locked. */
+static ns_status find_held(ns_db *db, int64_t parent, held *h, ns_err *err) {
+  ns_value param = ns_vint(parent);
+  const ns_value *row = NULL;
+  ns_status st = ns_run(db, NS_SQL_EDGE_HELD, &param, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_EDGE_HELD, &row, err)) == NS_OK && row != NULL) {
+    if (!ns_grow(&h->rows, &h->cap, h->n + 1, sizeof *h->rows))
+      return no_memory(err);
+    for (size_t i = 0; i < H_COUNT; i++)
+      h->rows[h->n][i] = row[i].i;
+    h->n++;
+  }
+  return st;
+}
+
+static ns_status let_one_go(ns_db *db, int64_t parent, const int64_t *r,
+                            ns_err *err) {
+  int64_t one = 1;
+  ns_status st = ns_bulk(db, NS_SQL_DEPEND_CUT_ONE,
+                         (ns_column[]){{NS_INT, &parent, NULL, NULL},
+                                       {NS_INT, &r[H_ID], NULL, NULL}},
+                         1, err);
+  if (st == NS_OK)
+    st = ns_bulk(db, NS_SQL_DEPEND_MET,
+                 (ns_column[]){{NS_INT, &one, NULL, NULL},
+                               {NS_INT, &r[H_ID], NULL, NULL}},
+                 1, err);
+  if (st != NS_OK || r[H_UNMET] > 1)
+    return st;
+  return ns_depend_release(db, r[H_QUEUE], r[H_RANK], r[H_ID], r[H_RUN],
+                           r[H_DUE] > r[H_NOW] ? r[H_DUE] : 0, err);
+}
+
+ns_status ns_brood_let_go(ns_db *db, int64_t parent, ns_err *err) {
+  held h = {0};
+  ns_status st = find_held(db, parent, &h, err);
+  for (size_t i = 0; st == NS_OK && i < h.n; i++)
+    st = let_one_go(db, parent, h.rows[i], err);
+  free(h.rows);
+  return st;
+}
+
+/* '*all': none of them is held by somebody else. */
+static ns_status lock_held(ns_db *db, int64_t parent, bool *all, ns_err *err) {
+  ns_value param = ns_vint(parent);
+  const ns_value *row = NULL;
+  held h = {0};
+  ns_status st = find_held(db, parent, &h, err);
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_EDGE_HELD_COUNT, &param, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_EDGE_HELD_COUNT, &row, err);
+  *all = st == NS_OK && row != NULL && row[0].i <= (int64_t)h.n;
+  free(h.rows);
+  return st;
+}
+
 ns_status ns_brood_lock(ns_db *db, int64_t parent, bool *all, ns_err *err) {
   ns_value param = ns_vint(parent);
   const ns_value *row = NULL;
   int64_t locked = 0;
-  ns_status st = ns_run(db, NS_SQL_EDGE_BROOD_LOCK, &param, err);
+  ns_status st = lock_held(db, parent, all, err);
+  if (st != NS_OK || !*all)
+    return st;
+  st = ns_run(db, NS_SQL_EDGE_BROOD_LOCK, &param, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_EDGE_BROOD_LOCK, &row, err)) == NS_OK &&
          row != NULL)

@@ -24,8 +24,13 @@ ns_status ns_edges_write(ns_db *db, const ns_edges *edges, ns_err *err);
 void ns_edges_free(ns_edges *edges);
 
 /* Locks the live children of a job that is about to wait for them. '*all' is
-** false when somebody is ending one of them: to be tried again. */
+** false when somebody is ending one of them, or holds one that is to be let go:
+** to be tried again. */
 ns_status ns_brood_lock(ns_db *db, int64_t parent, bool *all, ns_err *err);
+
+/* Lets go the children, locked, that wait for their parent's end: those of runs
+** that said "again". They and the parent would wait for each other for ever. */
+ns_status ns_brood_let_go(ns_db *db, int64_t parent, ns_err *err);
 
 /* Has the parent wait for its live children, which are locked or new; '*n':
 ** how many there are. */

@@ -143,6 +143,18 @@ ns_status ns_beat(ns_db *db, ns_err *err) {
   return start_anew(db, err);
 }
 
+ns_status ns_serves(ns_db *db, int64_t workers, ns_bytes queues,
+                    ns_bytes handlers, ns_err *err) {
+  ns_status st = ns_ready(db, err);
+  if (st != NS_OK || db->holder == 0)
+    return st;
+  return ns_run(db, NS_SQL_HOLDER_SERVES,
+                (ns_value[]){ns_vint(db->holder), ns_vint(workers),
+                             queues.p != NULL ? ns_vtext(queues) : ns_vnull,
+                             ns_vtext(handlers)},
+                err);
+}
+
 /* Another run of the cycle, for a holder that has no claims any more. */
 static ns_status declared_dead(ns_db *db, ns_err *err) {
   ns_value param = ns_vint(db->holder);

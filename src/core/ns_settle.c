@@ -540,9 +540,12 @@ static ns_status lock_broods(ns_db *db, slot *slots, size_t n, ns_err *err) {
 
 /* One whose children have all ended is not parked but claimable. */
 static ns_status park(ns_db *db, const slot *s, ns_err *err) {
-  int64_t live;
-  ns_status st = ns_brood_wait(db, s->v->id, &live, err);
-  int64_t unmet = live + (s->paused != 0);
+  int64_t live = 0;
+  int64_t unmet;
+  ns_status st = ns_brood_let_go(db, s->v->id, err);
+  if (st == NS_OK)
+    st = ns_brood_wait(db, s->v->id, &live, err);
+  unmet = live + (s->paused != 0);
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_SETTLE_PARKED,
                 (ns_value[]){live == 0       ? ns_vnull

@@ -18,7 +18,7 @@ typedef struct ns_node {
   int64_t deadline; /* 0: none */
   int64_t was_due, was_run, now;
   int64_t holder;   /* who runs it; 0: nobody */
-  bool awaits;      /* waits, or has waited, for a signal */
+  bool awaits;      /* is, or was last, parked for a signal */
   bool waits;       /* parked until its children have ended */
   bool revoked;     /* a claim of 'was_run', if there is one, is over */
   bool suspended;   /* a claim of it stands, and is not to be begun */

@@ -63,6 +63,9 @@ struct nsh_dispatch {
   int64_t due;        /* as the last cycle said; -1: nothing scheduled */
   int empties;        /* claims in a row that found nothing */
   int64_t holder;     /* who we are; changes when we were declared dead */
+  char *handlers;     /* what the host can run, JSON, owned, ... */
+  size_t taking;      /* ... and how many workers take jobs: from the mailbox */
+  int64_t serves_at;  /* when that is to be written; NEVER: it stands */
 };
 
 /* What one turn has to do, taken out of the mailbox. */
@@ -148,6 +151,7 @@ static bool has_work(const nsh_dispatch *d, int64_t now) {
     return false;
   return d->batch.n > 0 || m->verdicts.n > 0 || now >= d->later_at ||
          m->ntouches > 0 || m->want_ids > 0 || m->notices || m->gone ||
+         m->serves || now >= d->serves_at ||
          now >= d->beat_at || now >= d->look_at || now >= d->prune_at || may_claim(d, now) ||
          (may_be_told(d) && now >= d->told_at) ||
          (m->finish && nsh_mail_quiescent(m));
@@ -156,7 +160,7 @@ static bool has_work(const nsh_dispatch *d, int64_t now) {
 /* When has_work may change its mind by itself. */
 static int64_t next_time(const nsh_dispatch *d, int64_t now) {
   int64_t t = least(least(d->later_at, d->beat_at),
-                    least(d->look_at, d->prune_at));
+                    least(least(d->look_at, d->prune_at), d->serves_at));
   if (nsh_mail_room(d->mail) > 0)
     t = least(t, least(d->recheck_at, d->due_at));
   if (may_be_told(d))
@@ -184,6 +188,17 @@ static void take_verdicts(nsh_dispatch *d) {
   d->later_at = NEVER;
 }
 
+static void take_served(nsh_dispatch *d) {
+  nsh_mail *m = d->mail;
+  if (!m->serves)
+    return;
+  m->serves = false;
+  free(d->handlers);
+  nsh_must((d->handlers = strdup(m->handlers)) != NULL);
+  d->taking = m->taking;
+  d->serves_at = 0;
+}
+
 static void take_turn(nsh_dispatch *d, turn *t) {
   nsh_mail *m = d->mail;
   int64_t now = ns_mono_us();
@@ -197,6 +212,7 @@ static void take_turn(nsh_dispatch *d, turn *t) {
       d->beat_at = now;
   }
   take_verdicts(d);
+  take_served(d);
   t->limit = nsh_mail_room(m);
   t->woken = t->limit > 0 && (m->woken || now >= d->recheck_at);
   t->finish = m->finish;
@@ -505,6 +521,34 @@ static void beat(nsh_dispatch *d, int64_t now) {
     d->beat_at = now + BEAT_SOON;
 }
 
+/* ["name",…] of the queues that were asked for. */
+static void list_queues(const nsh_config *cfg, ns_buf *list) {
+  for (size_t i = 0; i < cfg->nqueues; i++) {
+    ns_buf_addc(list, i > 0 ? ',' : '[');
+    ns_buf_add_json(list, cfg->queues[i].name);
+  }
+  ns_buf_addc(list, ']');
+  nsh_must(!list->oom);
+}
+
+/* Tells what we can run; nobody but people depends on it. */
+static void write_served(nsh_dispatch *d, int64_t now) {
+  ns_buf queues = NS_BUF_INIT;
+  ns_status st;
+  ns_err err;
+  if (now < d->serves_at)
+    return;
+  list_queues(d->cfg, &queues);
+  st = ns_serves(d->db, (int64_t)d->taking,
+                 d->cfg->nqueues > 0 ? ns_buf_bytes(&queues) : NS_NONE,
+                 ns_str(d->handlers), &err);
+  ns_buf_free(&queues);
+  d->serves_at = st == NS_OK ? NEVER : now + BEAT;
+  if (st != NS_OK)
+    ns_log(NS_LOG_WARN, "served.failed", NS_FIELDS(ns_fs("code", ns_code(st)),
+                                                  ns_fs("error", err.message)));
+}
+
 /* Who was declared dead has lost every claim. */
 static void check_holder(nsh_dispatch *d) {
   int64_t holder = ns_holder_id(d->db);
@@ -513,6 +557,7 @@ static void check_holder(nsh_dispatch *d) {
   ns_log(NS_LOG_ERROR, "holder.lost",
          NS_FIELDS(ns_fi("was", d->holder), ns_fi("is", holder)));
   d->holder = holder;
+  d->serves_at = 0;
   nsh_mail_lock(d->mail);
   d->mail->lost_all = true;
   nsh_mail_unlock(d->mail);
@@ -544,6 +589,7 @@ static void do_turn(nsh_dispatch *d, turn *t) {
   now = ns_mono_us();
   beat(d, now);
   check_holder(d);
+  write_served(d, now);
   read_notices(d, t);
   look_around(d, t, now);
   ring(d, now);
@@ -629,7 +675,7 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
   d->slots = slots;
   d->hot = true;
   d->due = -1;
-  d->recheck_at = d->due_at = d->later_at = NEVER;
+  d->recheck_at = d->due_at = d->later_at = d->serves_at = NEVER;
   d->prune_at = ns_mono_us() + PRUNE / 10;
   db.keep_trying = keep_trying;
   db.keep_trying_arg = d;
@@ -675,5 +721,6 @@ void nsh_dispatch_close(nsh_dispatch *d) {
   nsh_batch_free(&d->batch);
   nsh_batch_free(&d->later);
   free(d->feeds);
+  free(d->handlers);
   free(d);
 }

@@ -77,13 +77,9 @@ static bool read_children(nsh_batch *batch, nsh_frame *f, size_t n,
   v->children = nsh_batch_children(batch, n);
   v->nchildren = n;
   for (size_t i = 0; i < n; i++) {
-    ns_push *c = &v->children[i];
-    if (!nsh_get_child(f, c))
+    if (!nsh_get_child(f, &v->children[i]))
       return false;
-    c->name = nsh_batch_keep(batch, c->name);
-    c->payload = nsh_batch_keep(batch, c->payload);
-    c->queue = nsh_batch_keep(batch, c->queue);
-    c->unique = nsh_batch_keep(batch, c->unique);
+    nsh_batch_keep_child(batch, &v->children[i]);
   }
   return nsh_done(f);
 }

@@ -50,6 +50,7 @@ void nsh_mail_free(nsh_mail *m) {
   free(m->lost);
   free(m->revoked);
   free(m->queues);
+  free(m->handlers);
   pthread_cond_destroy(&m->work);
   pthread_cond_destroy(&m->listen);
   pthread_mutex_destroy(&m->lock);
@@ -99,6 +100,16 @@ void nsh_mail_target(nsh_mail *m, size_t target) {
   m->target = target;
   if (more)
     pthread_cond_signal(&m->work);
+}
+
+void nsh_mail_serves(nsh_mail *m, char *handlers, size_t taking) {
+  if (handlers != NULL) {
+    free(m->handlers);
+    m->handlers = handlers;
+  }
+  m->taking = taking;
+  m->serves = true;
+  pthread_cond_signal(&m->work);
 }
 
 void nsh_mail_finish(nsh_mail *m) {

@@ -51,6 +51,9 @@ typedef struct nsh_mail {
   size_t ntouches, captouches;
   size_t want_ids;
   size_t target;      /* jobs the host may hold */
+  char *handlers;     /* what the scripts handle, JSON; malloc'd */
+  size_t taking;      /* workers that take jobs */
+  bool serves;        /* one of these two has changed */
   bool finish;        /* settle what there is, then end */
   atomic_bool give_up; /* do not wait for the server any more */
   atomic_bool away;    /* the server is being waited for */
@@ -104,6 +107,10 @@ void nsh_mail_touch(nsh_mail *m, const nsh_touch *t);
 
 void nsh_mail_want_ids(nsh_mail *m, size_t n);
 void nsh_mail_target(nsh_mail *m, size_t target);
+
+/* What the host can run has changed: 'handlers' (malloc'd, changes hands; NULL:
+** as before), 'taking' workers. */
+void nsh_mail_serves(nsh_mail *m, char *handlers, size_t taking);
 
 /* No job will be claimed any more: end once everything is settled. */
 void nsh_mail_finish(nsh_mail *m);

@@ -1,5 +1,5 @@
---- Commands on jobs: push, jobs, show, retry, cancel, run-now. See tree.lua for what
--- they do to all below a job.
+--- Commands on jobs: push, jobs, show, why, retry, cancel, run-now. See tree.lua for
+-- what they do to all below a job.
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
@@ -49,6 +49,9 @@ local function define_reading(parser)
   show:flag("--tree", "Draw it with all below it.")
   show:option("--children", "With --tree: how many children of a job are shown.", "10"):convert(context.integer)
   show:flag("--json", "Print JSON.")
+  local why = parser:command("why", "Say why a job is not running.")
+  why:argument("id", "Job id."):convert(context.id)
+  why:flag("--json", "Print JSON.")
 end
 
 --- Adds the commands to the parser.
@@ -108,6 +111,7 @@ local function note(row)
     return output.one_line(("%d%% %s"):format(row.progress * 100 // 1, row.status or ""), 60)
   end
   if row.error then return output.one_line(("%s: %s"):format(row.reason or "error", row.error), 60) end
+  if row.awaits then return output.one_line("for the signal " .. row.awaits, 60) end
   return row.reason or (row.unmet and "for " .. output.count(row.unmet, "job")) or ""
 end
 
@@ -141,8 +145,8 @@ local SPANS = { timeout = true, backoff = true }
 local JSONS = { payload = true, result = true, poll_state = true }
 local LINES = { "id", "key", "queue", "name", "state", "reason", "priority", "run", "attempts", "max_attempts",
   "polls", "max_polls", "crashes", "max_crashes", "unique", "created", "due", "deadline", "timeout", "backoff",
-  "finished_at", "parent", "root", "unmet", "paused", "holder", "progress", "status", "payload", "poll_state", "result",
-  "error" }
+  "finished_at", "parent", "root", "phase", "unmet", "awaits", "paused", "holder", "progress",
+  "status", "payload", "poll_state", "result", "error" }
 
 local function shown(key, value)
   if TIMES[key] then return output.time(value) end
@@ -163,7 +167,9 @@ end
 local function show_text(info)
   for _, key in ipairs(LINES) do
     local value = info[key]
-    if value ~= nil then output.line(("%-13s %s"):format(key, shown(key, value))) end
+    if value ~= nil and not (key == "phase" and value == 0) then
+      output.line(("%-13s %s"):format(key, shown(key, value)))
+    end
   end
   if info.tree.total > 1 then output.line(("%-13s %s"):format("tree", tree.progress(info.tree))) end
   if #info.waiters > 0 then output.line(("%-13s %s"):format("waited for by", table.concat(info.waiters, " "))) end
@@ -179,6 +185,14 @@ function commands.show(args)
   info.waiters = core.array(context.must(report.waiters(db._handle, args.id, 20)))
   if args.json then return output.json(info) end
   show_text(info)
+end
+
+function commands.why(args)
+  local db <close> = context.connect(args)
+  local text, fact = context.must(db:why(args.id))
+  if not args.json then return output.line(output.safe(text)) end
+  fact.text = text
+  output.json(fact)
 end
 
 --- Ids that match the filter of `args`, in the given states.
