@@ -112,7 +112,7 @@ local function dead(h)
 end
 
 -- A job with two below it, one of them failed; its id.
-local function family(h)
+local function kin(h)
   local id = push(h, { delay = 1e9 })
   push(h, { parent = id, delay = 1e9, unique = "kid" })
   local kid = push(h, { parent = id, delay = 1e9 })
@@ -120,11 +120,11 @@ local function family(h)
   return id
 end
 
--- A verb on that family.
+-- A verb on those.
 local function on_tree(verb, n, text, arrange)
   return {
     arrange = function(h)
-      local id = family(h)
+      local id = kin(h)
       if arrange then arrange(h, id) end
       return id
     end,
@@ -485,7 +485,7 @@ local calls = {
     arrange = function(h) return push(h, { deadline = 0, priority = 255 }) end,
     run = function(h) return h:claim("q", 50) end,
   },
-  progress = { arrange = family, run = function(h, id) return h:progress(id) end },
+  progress = { arrange = kin, run = function(h, id) return h:progress(id) end },
   tree = on_tree("cancel", 0, "why not"),
   ["tree, pause"] = on_tree "pause",
   ["tree, resume"] = on_tree("resume", 0, nil, function(h, id) assert(h:tree("pause", id)) end),
