@@ -109,6 +109,24 @@ describe("pause", function()
     assert.equal("done", state(parent))
   end)
 
+  it("and a deadline reach what SQL pushes below", function()
+    local parent, kids = family(1)
+    assert(handle:deadline(parent, 60))
+    handle:pause(parent)
+    local both = { ('{"parent":%d}'):format(parent), ('{"parent":%d,"after":[%d]}'):format(parent, kids[1]) }
+    for i, options in ipairs(both) do
+      db.sql(("CALL nightshift_push('q', 'sql', '%d', '%s')"):format(i, options), name)
+    end
+    assert.is_nil(q:claim())
+    local pushed = handle:execute("SELECT id, paused, deadline FROM nightshift_job WHERE name = 'sql' ORDER BY id")
+    local limit = handle:job(parent).deadline
+    for _, row in ipairs(pushed) do assert.same({ parent, limit }, { row.paused, row.deadline }) end
+    assert.equal(4, handle:resume(parent))
+    assert.same({ "ready", "waiting" }, { state(pushed[1].id), state(pushed[2].id) })
+    assert(job_of(kids[1]):ack())
+    assert.equal("ready", state(pushed[2].id))
+  end)
+
   it("of a child that was paused by itself outlives that of its parent", function()
     local parent, kids = family(2)
     local deep = assert(q:push("deep", nil, { parent = kids[1] }))
