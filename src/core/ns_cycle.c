@@ -557,8 +557,9 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
     if (st == NS_OK && !paused)
       st = claim_once(db, &feed, limit, lease, out, &next_due, err);
     if (st == NS_OK && out->n == 0 &&
-        (db->count.claimed > taken || ns_take_alone_next(db)))
-      continue; /* rows of jobs that are gone, or one to be taken alone */
+        (db->count.claimed > taken || ns_take_alone_next(db) || next_due == 0))
+      continue; /* rows of jobs that are gone or too late, or one to be taken
+                ** alone */
     if (st != NS_OK || out->n > 0 || ns_mono_us() >= until)
       break;
     if (woken != 0 && ns_mono_us() - woken < WAKE_FOR) {
