@@ -98,10 +98,13 @@ function nightshift.decode(text) end
 ---@class nightshift.BackgroundDefinition
 ---@field start fun(job: nightshift.Job): any starts the operation and returns it
 ---@field poll fun(job: nightshift.Job, operation: any): any returns the result, or job:again()
+---@field on_timeout (fun(job: nightshift.Job, operation: any): any)? called in place of the last "not yet"; what it
+--- returns is the result; `again`, `fail` and a raise mean dead, *poll deadline*
 ---@field every nightshift.Duration? pause between polls; default 5 s
 ---@field growth number? factor from pause to pause; default 1
 ---@field max_every nightshift.Duration? the longest pause; default 1 h
----@field deadline nightshift.Duration? after this a poll is dead
+---@field jitter number? 0 to 1: a pause is up to this part of itself shorter or longer; default 0.1
+---@field deadline nightshift.Duration? after this a poll is dead; it has one last look then
 ---@field max_polls integer? after so many polls it is dead
 ---@field max_attempts integer? of the poll: errors before it is dead
 ---@field max_crashes integer? of the poll: workers that die of it before it is dead
@@ -511,6 +514,15 @@ function Transaction:queue(name) end
 ---@return nightshift.Code? code
 function Transaction:execute(sql, ...) end
 
+--- As db:signal; heard when the transaction commits.
+---@param id integer
+---@param value any
+---@param name string?
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `INVALID`, `TOO_BIG`
+function Transaction:signal(id, value, name) end
+
 --- A queue handle; it keeps its database handle alive.
 ---@class nightshift.Queue
 ---@field name string
@@ -519,6 +531,7 @@ local Queue = {}
 ---@class nightshift.PushOptions
 ---@field delay nightshift.Duration? run it this much later
 ---@field priority integer? 0 to 255, higher first; default 100
+---@field decay integer? 0 to 255: priority it loses with each failure, crash or `again`, down to 0; default 8
 ---@field unique string? key that at most one live job of the queue has; any text of 1 to 190 characters
 ---@field max_attempts integer? errors before it is dead; default 10, at most a million
 ---@field max_polls integer? polls before it is dead; default: no limit
@@ -548,8 +561,9 @@ function Queue:push(name, payload, opts) end
 function Queue:push_many(items) end
 
 --- Claims one job; a bare nil when none came within `wait`. With `lease` it is
---- given back so long after the claim or its last `job:touch`.
----@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?}?
+--- given back so long after the claim or its last `job:touch`. With `strict` the
+--- highest priority always comes first, and lower ones may starve.
+---@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?, strict: boolean?}?
 ---@return nightshift.Job? job
 ---@return string? message
 ---@return nightshift.Code? code `GONE`, `BUSY`
@@ -557,7 +571,7 @@ function Queue:claim(opts) end
 
 --- Claims up to `n` jobs (1 to 10,000); the list may be empty.
 ---@param n integer
----@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?}?
+---@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?, strict: boolean?}?
 ---@return nightshift.Job[]? jobs
 ---@return string? message
 ---@return nightshift.Code? code
@@ -565,7 +579,7 @@ function Queue:claim_many(n, opts) end
 
 --- `for job in q:jobs{wait = 5} do … end`: one after the other until none comes
 --- within `wait`. Leaving the loop early gives an unsettled job back.
----@param opts {wait: nightshift.Duration?}?
+---@param opts {wait: nightshift.Duration?, strict: boolean?}?
 ---@return fun(): nightshift.Job?
 function Queue:jobs(opts) end
 
@@ -608,7 +622,7 @@ function Queue:stats() end
 ---@field phase integer how often `wait` has parked it
 ---@field results nightshift.Result[] what became of its children, in the order of spawning
 ---@field awaits string? the signal it has waited for
----@field signal any what was sent; nil: nothing came before the deadline
+---@field signal any what was sent, nightshift.null for null; nil: nothing came before the deadline
 ---@field created integer
 ---@field due integer
 ---@field deadline integer?
@@ -647,8 +661,15 @@ function Job:fail(err, opts) end
 ---@return nightshift.Code? code
 function Job:wait(opts) end
 
+---@class nightshift.AgainOptions
+---@field delay nightshift.Duration? when `retry_after` says nothing; nil: the pace of the poll, or the job's backoff
+---@field retry_after string|number|nil a response's Retry-After: seconds or a date of HTTP. What is neither counts as
+--- absent; what is less than a second, or over, means a second
+---@field date string? the Date of the same response, which a date is compared with; nil: this machine's clock
+---@field state any nil keeps the last one
+
 --- Not yet: comes back after a delay, with `state` as `job.state`.
----@param delay nightshift.Duration|{retry_after: nightshift.Duration?, state: any}|nil
+---@param delay nightshift.Duration|nightshift.AgainOptions|nil
 ---@param state any nil keeps the last one
 ---@return true? ok
 ---@return boolean|string|nil dead
@@ -738,6 +759,7 @@ function Job:db() end
 ---@field max_polls integer?
 ---@field max_crashes integer
 ---@field paused integer? by the pause of which job
+---@field decay integer
 ---@field deadline integer?
 ---@field timeout integer µs
 ---@field root integer?

@@ -199,6 +199,11 @@ function tx_methods:execute(sql, ...)
   return rows, message, code
 end
 
+function tx_methods:signal(id, value, name)
+  local ok, message, code = open_tx(self, "signal"):signal(id, value, name)
+  return ok, message, code
+end
+
 local function roll_back(guard)
   if guard.handle:is_open() then guard.handle:rollback() end
   for _, job in ipairs(guard.backend.in_transaction) do job._settled = nil end

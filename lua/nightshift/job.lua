@@ -8,6 +8,7 @@
 -- raise is the failure's message, while a returned nil would read as "done".
 
 local core = require "nightshift.core"
+local http_date = require "nightshift.http_date"
 local options = require "nightshift.options"
 local results = require "nightshift.results"
 
@@ -16,9 +17,10 @@ local raise = options.raise
 ---@class nightshift.Verdict
 ---@field kind "ack"|"fail"|"again"|"discard"|"release"|"wait"
 ---@field result any of ack
----@field error string? of fail and discard
+---@field error string? of fail and discard; of again, kept when that is the end
 ---@field state any of again
 ---@field delay number? seconds; nil: the job's backoff
+---@field go_on integer? of wait: 1: whatever a child does; of again: 1: past the deadline, too
 ---@field children table[]? spawned: {id=, queue=, name=, payload=, options=}
 
 ---@class nightshift.Backend what carries the verbs out
@@ -41,15 +43,6 @@ local meta = { __name = "nightshift.job", methods = methods }
 local lazy = {}
 
 function lazy.results(self) return results.of(self.id, self._backend.ask) end
-
---- What was sent to a job that has waited for a signal.
-function lazy.signal(self)
-  if not self.awaits then return nil end
-  local rows, message = self._backend.ask("signal_find", self.id, self.awaits)
-  if not rows then raise("job.signal: %s", message) end
-  local value = rows[1] and core.decode(rows[1].value)
-  return value ~= core.null and value or nil
-end
 
 function meta.__index(self, key)
   local value = methods[key]
@@ -140,27 +133,63 @@ local FAIL = { retry_in = seconds }
 function methods:fail(err, opts)
   own(self, "fail")
   local given = options.read("fail", opts, FAIL)
+  if self._ends and not self._settled then return self:_ends(err) end
   return settle(self, { kind = "fail", error = job.error_text(err), delay = given.retry_in })
 end
 
-local AGAIN = {
-  retry_after = seconds,
-  state = function(value) return value end,
-}
+-- A Retry-After that is over, or nearly, means this many seconds: "come back"
+-- is no wish to be asked without a pause.
+local SOONEST = 1
+local LATEST = 3155760000 -- a century; no delay is longer
+
+--- Seconds that a response's headers ask for; nil when they say nothing usable.
+local function asked(retry_after, date)
+  local delay = retry_after
+  if type(retry_after) == "string" then delay = http_date.delay(retry_after, date) end
+  if not delay or delay ~= delay then return nil end
+  return math.max(SOONEST, math.min(delay, LATEST))
+end
+
+local function any(value) return value end
+
+--- Check: a header's value; JSON's null is as none.
+local function header(value, what)
+  if value == core.null or type(value) == "string" then return value end
+  raise("%s must be the text of a header, got a %s", what, type(value))
+end
+
+local function header_or_number(value, what)
+  if type(value) == "number" then return value end
+  return (header(value, what))
+end
+
+local AGAIN = { delay = seconds, retry_after = header_or_number, date = header, state = any }
+
+local function known(value) return value ~= core.null and value or nil end
+
+local function read_again(delay, state)
+  if type(delay) ~= "table" then return { delay = seconds(delay, "again: the delay"), state = state } end
+  local given = options.read("again", delay, AGAIN)
+  if state ~= nil then given.state = state end
+  given.retry_after = asked(known(given.retry_after), known(given.date))
+  return given
+end
 
 --- "Not yet": the job comes back after a delay, with `state` in `job.state`.
----@param delay number|string|{retry_after: number|string?, state: any}|nil
+-- `retry_after` is the Retry-After of a response, seconds or a date, and `date`
+-- its Date; when it says something it goes before `delay`, and what is over
+-- means a second.
+---@param delay number|string|nightshift.AgainOptions|nil
 ---@param state any nil keeps the last one
 function methods:again(delay, state)
   own(self, "again")
-  if type(delay) == "table" then
-    local given = options.read("again", delay, AGAIN)
-    delay, state = given.retry_after, state == nil and given.state or state
-  else
-    delay = seconds(delay, "again: the delay")
-  end
-  if delay == nil and self._pace then delay = self._pace(self) end
-  return settle(self, { kind = "again", delay = delay, state = state })
+  local given = read_again(delay, state)
+  if self._settled then return stale(self) end
+  local pace = self._pace
+  if pace and pace:not_yet(self) then return true end
+  local pause = given.retry_after or given.delay
+  if pace then pause = pace:pause(self, given.delay, given.retry_after) end
+  return settle(self, { kind = "again", delay = pause, state = given.state, go_on = pace and pace.go_on })
 end
 
 local WAIT = {

@@ -291,6 +291,7 @@ options.PUSH = {
   parent = options.integer(1, math.maxinteger),
   delay = span(0),
   priority = options.integer(0, 255),
+  decay = options.integer(0, 255),
   unique = unique,
   max_attempts = options.COUNT,
   max_polls = options.POLLS,

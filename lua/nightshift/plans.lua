@@ -25,14 +25,16 @@ local RANGES, LANE_PARAMS = plans.lanes(2)
 
 --- Each: statement and parameters.
 plans.hot = {
+  { "claim_above", 1, 255 },
   { "claim_fast", table.unpack(LANE_PARAMS) },
   { "claim_skip", table.unpack(LANE_PARAMS) },
+  { "claim_head", 1, 155, 0 },
   { "claim_stirring", "[1,2]" },
   { "claim_sweep", 1, 10 },
   { "claim_sweep_skip", 1, 10 },
   { "claim_promote", 0, 10 },
   { "claim_promote_skip", 0, 10 },
-  { "claim_promote_next" },
+  { "claim_promote_next", 0 },
   { "claim_read", "[[100,1],[101,1]]" },
   { "settle_lock", "[[100,1],[101,1]]" },
   { "settle_stands", "[[100,1]]" },

@@ -175,7 +175,7 @@ local function make_run(set, api, backend, standard)
       v.kind = "missing"
       return nil, v
     end
-    local broken = fields.payload_error or fields.state_error
+    local broken = fields.payload_error or fields.state_error or fields.signal_error
     if broken then return nil, failure(fields, broken) end
     current, verdict = job.new(fields, backend), nil
     backend.own_slots()

@@ -69,6 +69,15 @@ describe("the plan of", function()
     end)
   end
 
+  for name, params in pairs { claim_above = { 1, 200 }, claim_head = { 1, 200, 0 } } do
+    it(name .. " reads one row by the key", function()
+      local row = explain(plans.question(name), table.unpack(params)).nightshift_ready
+      assert.equal("PRIMARY", row.key)
+      assert.equal("range", row.type)
+      assert.is_nil(row.Extra:find "filesort")
+    end)
+  end
+
   it("claim_stirring looks at each queue by itself", function()
     local row = explain(plans.question "claim_stirring", "[1,2]").r
     assert.equal("PRIMARY", row.key)
@@ -192,13 +201,17 @@ describe("the plan of", function()
     end)
   end
 
-  for _, name in ipairs { "signal_find", "signal_forget" } do
-    it(name .. " reads two values at most", function()
-      local row = explain(plans.question(name), parent, "s7").nightshift_signal
-      assert.same({ "PRIMARY", "range" }, { row.key, row.type })
-      assert.is_true(tonumber(row.rows) <= 2, row.rows .. " rows")
-    end)
-  end
+  it("signal_find reads two values at most", function()
+    local row = explain(plans.question "signal_find", parent, "s7").nightshift_signal
+    assert.same({ "PRIMARY", "range" }, { row.key, row.type })
+    assert.is_true(tonumber(row.rows) <= 2, row.rows .. " rows")
+  end)
+
+  it("signal_forget reads the values of one job", function()
+    local row = explain(plans.question "signal_forget", parent, 1, 0).nightshift_signal
+    assert.equal("PRIMARY", row.key)
+    assert.is_truthy(row.type == "ref" or row.type == "range", row.type)
+  end)
 
   it("listen_wait reads up to the first row of each queue", function()
     local row = explain(plans.question "listen_wait", 99, 0, "[0]", 0, 0, "[]").nightshift_ready

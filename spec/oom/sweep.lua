@@ -359,6 +359,16 @@ local calls = {
     check = function(_, _, h) h:rollback() end,
   },
   claim = { arrange = push, run = function(h) return h:claim("q", 3) end },
+  ["claim, strictly"] = { arrange = push, run = function(h) return h:claim("q", 3, 0, 0, true) end },
+  ["claim, aged"] = {
+    arrange = function(h)
+      local entries = { entry { priority = 0 } }
+      for i = 1, 40 do entries[i + 1] = entry() end
+      assert(h:push("q", entries))
+      for _ = 1, 8 do assert(h:claim("q", 4)) end
+    end,
+    run = function(h) return h:claim("q", 1) end,
+  },
   ["claim, several"] = {
     arrange = function(h)
       push(h, { priority = 1 })

@@ -54,3 +54,64 @@ describe("reprioritise", function()
     assert.equal("NOT_FOUND", select(3, handle:reprioritise(4711, 1)))
   end)
 end)
+
+describe("decay", function()
+  local function priority(id) return handle:job(id).priority end
+
+  it("takes 8 of the priority with each failure, crash or poll, and ends at 0", function()
+    local id = assert(q:push("a", nil, { priority = 20, max_attempts = 20 }))
+    for _, expected in ipairs { 12, 4, 0, 0 } do
+      assert(q:claim { wait = 5 }:fail("no", { retry_in = 0 }))
+      assert.equal(expected, priority(id))
+    end
+    assert(handle:reprioritise(id, 100))
+    assert(q:claim():again(0))
+    assert.equal(92, priority(id))
+    assert(q:claim():release())
+    assert.equal(92, priority(id), "what is given back untouched stays where it was")
+  end)
+
+  it("is what the push says: 0 never sinks, 255 sinks at once", function()
+    local stays = assert(q:push("a", nil, { decay = 0, priority = 255 }))
+    local falls = assert(q:push("b", nil, { decay = 255, priority = 254 }))
+    for _ = 1, 3 do assert(q:claim():again(0)) end
+    assert.equal(255, priority(stays))
+    assert(q:claim():ack())
+    assert(q:claim():fail("no", { retry_in = 0 }))
+    assert.equal(0, priority(falls))
+    assert(q:claim():fail("no", { retry_in = 0 }))
+    assert.equal(0, priority(falls))
+  end)
+
+  it("outlives the end and the retry of a job, as its priority does", function()
+    local id = assert(q:push("a", nil, { decay = 3, priority = 9 }))
+    assert(handle:reprioritise(id, 50))
+    assert(q:claim():discard "no")
+    assert.same({ 3, 50 }, { handle:job(id).decay, priority(id) })
+    assert(handle:retry(id))
+    assert(q:claim():again(0))
+    assert.same({ 3, 47 }, { handle:job(id).decay, priority(id) })
+  end)
+
+  it("goes with children, and through the procedure", function()
+    assert(q:push "parent")
+    local job = assert(q:claim())
+    local child = assert(job:spawn("child", nil, { decay = 1 }))
+    assert(job:ack())
+    assert.equal(1, handle:job(child).decay)
+    assert(handle:execute "CALL nightshift_push('p', 'n', '1', '{\"decay\": 0}')")
+    assert(handle:execute "CALL nightshift_push('p', 'n', '1', NULL)")
+    local p = handle:queue "p"
+    for _ = 1, 3 do assert(p:claim():again(0)) end
+    assert.same({ 100, 92 }, { p:claim().priority, p:claim().priority })
+  end)
+
+  it("refuses what is no decay", function()
+    for _, bad in ipairs { -1, 256, 1.5 } do
+      assert.equal("INVALID", select(3, q:push("a", nil, { decay = bad })))
+    end
+    local ok, message = handle:execute "CALL nightshift_push('q', 'n', '1', '{\"decay\": 256}')"
+    assert.is_nil(ok)
+    assert.matches("out of range: decay", message)
+  end)
+end)

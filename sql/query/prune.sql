@@ -45,3 +45,8 @@ SELECT v.id, j.id IS NOT NULL, f.outcome = 'done', {now} - f.finished_at
 FROM (SELECT ? AS id) v
 LEFT JOIN nightshift_job j ON j.id = v.id
 LEFT JOIN nightshift_finished f ON f.id = v.id
+
+-- name: prune_signals
+-- Params: [id,…]. Key: PRIMARY of signal, by its job. What nobody waited for.
+DELETE s FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+STRAIGHT_JOIN nightshift_signal s FORCE INDEX (PRIMARY) ON s.job_id = v.id

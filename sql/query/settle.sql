@@ -20,7 +20,7 @@ INSERT INTO nightshift_finished
   (id, queue_id, name, payload, priority, outcome, reason, run, result, error,
    attempts, polls, crashes, lost, max_attempts, max_polls, max_crashes,
    backoff, timeout, deadline, created, finished_at, parent, root, on_fail,
-   ukey, nonce, after_ids, phase, waits, state, holder)
+   ukey, nonce, after_ids, phase, waits, state, holder, decay)
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, v.outcome,
   v.reason, j.run, v.result, v.error, COALESCE(v.attempts, j.attempts),
   COALESCE(v.polls, j.polls), COALESCE(v.crashes, j.crashes), j.lost,
@@ -29,7 +29,8 @@ SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, v.outcome,
   IF(v.outcome = 'done', NULL, j.after_ids),
   IF(v.outcome = 'done' OR j.awaits IS NOT NULL, 0, j.phase),
   IF(v.outcome <> 'done' AND j.waits IN ('fail', 'continue'), j.waits, NULL),
-  IF(v.outcome = 'done' OR j.awaits IS NOT NULL OR j.phase = 0, NULL, j.state), ?
+  IF(v.outcome = 'done' OR j.awaits IS NOT NULL OR j.phase = 0, NULL, j.state), ?,
+  j.decay
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
   id BIGINT PATH '$.i', outcome VARCHAR(10) PATH '$.o',
   reason VARCHAR(40) PATH '$.r', result MEDIUMTEXT PATH '$.x',
@@ -56,7 +57,7 @@ DELETE FROM nightshift_lease WHERE id = ?
 -- A missing row is stale, or held by somebody else.
 SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.rank, j.attempts, j.polls,
   j.crashes, j.lost, j.missed, j.missing_since, j.max_attempts, j.max_polls, j.max_crashes,
-  j.backoff, j.deadline, j.root, j.ukey, {now} AS now, j.awaits, j.paused
+  j.backoff, j.deadline, j.root, j.ukey, {now} AS now, j.decay, j.paused
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED
@@ -74,11 +75,12 @@ UPDATE nightshift_expiry SET expires = {now} + ? WHERE lease = ?
 
 -- name: settle_return
 -- Array-bound. Params: rank, attempts, polls, crashes, lost, missed, missing since,
--- due, state (NULL keeps it), job. The run grows: every token out there is
--- stale from now on; nor is the job parked. Key: PRIMARY, locked by settle_lock.
+-- due, state (NULL keeps it), whether the next run is to be given the same signal,
+-- job. The run grows: every token out there is stale from now on; nor is the
+-- job parked. Key: PRIMARY, locked by settle_lock.
 UPDATE nightshift_job SET run = run + 1, rank = ?, attempts = ?, polls = ?,
   crashes = ?, lost = ?, missed = ?, missing_since = ?, due = ?, waits = NULL,
-  state = COALESCE(?, state)
+  state = COALESCE(?, state), awaits = IF(?, awaits, NULL)
 WHERE id = ?
 
 -- name: settle_scheduled

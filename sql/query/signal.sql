@@ -7,16 +7,21 @@ CALL nightshift_signal(?, ?, ?)
 -- name: signal_find
 -- Params: job, name. Key: PRIMARY of signal. What was sent under this name, or
 -- without one.
-SELECT name, value FROM nightshift_signal
-WHERE job_id = ? AND name IN ('', ?) ORDER BY name DESC LIMIT 1
+SELECT 1 FROM nightshift_signal WHERE job_id = ? AND name IN ('', ?) LIMIT 1
 
 -- name: signal_forget
--- Params: job, name. Key: PRIMARY of signal.
-DELETE FROM nightshift_signal WHERE job_id = ? AND name IN ('', ?)
+-- Params: job, when what it was given was sent, whether the rest goes, too. Key:
+-- PRIMARY of signal, by its job. What came later stays.
+DELETE FROM nightshift_signal WHERE job_id = ? AND (sent = ? OR ?)
+
+-- name: signal_limit
+-- Params: bytes. What a value may have in this session; the procedure's own limit
+-- is 1 MiB.
+SET @nightshift_max_payload = ?
 
 -- name: signal_live
--- Params: job. Key: PRIMARY of job. No locks.
-SELECT 1 FROM nightshift_job WHERE id = ?
+-- Params: job. Key: PRIMARY of job; locks the row, waiting for it.
+SELECT 1 FROM nightshift_job WHERE id = ? FOR UPDATE
 
 -- name: signal_park
 -- Params: name, µs until the deadline, state (NULL keeps it), job. Key: PRIMARY of

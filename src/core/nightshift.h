@@ -41,7 +41,7 @@
 #define NS_MAX_UNIQUE 190            /* characters of a unique key */
 #define NS_MAX_PAYLOAD 1048576       /* bytes of payload, result or state */
 #define NS_PRIORITY 100              /* 0..255, higher first */
-#define NS_DECAY 8                   /* priority lost per unfinished return */
+#define NS_DECAY 8                   /* priority lost per unfinished return, 0..255 */
 #define NS_MAX_ATTEMPTS 10
 #define NS_MAX_CRASHES 3
 #define NS_MAX_RUN INT64_C(4000000000) /* with the next return a job is dead */
@@ -143,6 +143,7 @@ typedef struct ns_push {
   ns_bytes queue;    /* absent: the queue of the call */
   int64_t delay;     /* µs from now */
   int priority;      /* 0..255 */
+  int64_t decay;     /* 0..255 of it lost with each unfinished return */
   int64_t max_attempts, max_crashes;
   int64_t max_polls; /* -1: unlimited */
   int64_t backoff;   /* µs, first retry delay */
@@ -187,6 +188,7 @@ typedef struct ns_job {
   ns_bytes queue, name, payload;
   ns_bytes state;          /* of the last again; absent at first */
   ns_bytes awaits;         /* the signal it has waited for; absent: none */
+  ns_bytes signal;         /* JSON that was sent; absent: nothing came */
   int64_t attempts, polls, crashes; /* before this run */
   int64_t max_attempts, max_polls;  /* max_polls -1: unlimited */
   int64_t priority;        /* as it is now, after decay */
@@ -226,13 +228,14 @@ typedef struct ns_verdict {
   int64_t id, run, lease;
   ns_kind kind;
   ns_bytes result;   /* ACK: JSON text or absent */
-  ns_bytes error;    /* FAIL, DISCARD, CRASH, MISSING */
+  ns_bytes error;    /* FAIL, DISCARD, CRASH, MISSING; AGAIN that is the end */
   ns_bytes state;    /* AGAIN: JSON text; absent keeps the last one */
   ns_bytes log;      /* last log lines, kept with a failed attempt */
   int64_t delay;     /* FAIL, AGAIN: µs; -1: the job's backoff */
   ns_bytes signal;   /* WAIT: for this signal, with 'delay' as the deadline (-1:
                      ** none); absent: for the children */
-  int64_t go_on;     /* WAIT: when a child fails: 1: run all the same, 0: dead */
+  int64_t go_on;     /* WAIT: when a child fails: 1: run all the same, 0: dead;
+                     ** AGAIN, after the deadline: 1: run once more, 0: dead */
   ns_push *children; /* ACK, WAIT: claimable now; AGAIN: wait for the parent's
                      ** done; otherwise dropped. ids already taken */
   size_t nchildren;
@@ -244,7 +247,17 @@ typedef struct ns_verdict {
 typedef struct ns_feed {
   int64_t queue_id;
   int weight; /* share of the claims when all have work; >= 1 */
+  size_t reserve; /* places of the limit that only jobs of this queue may take;
+                  ** they do not count in the shares */
 } ns_feed;
+
+/*
+** How this handle claims from now on. Strict: by priority only, and from each
+** feed in the order of the list, whatever that does to those behind. Otherwise
+** (at first) in weighted shares, and every 32nd job of a queue, or one in ten
+** seconds, is the oldest of a lower priority.
+*/
+void ns_claim_strictly(ns_db *db, bool strict);
 
 /*
 ** One cycle = one transaction: settles 'verdicts' (each gets its status),
@@ -340,7 +353,7 @@ typedef struct ns_info {
   ns_bytes reason, error, result, unique;
   int64_t finished_at, unmet, holder;
   int64_t paused; /* by the pause of which job; 0: it is not */
-  int64_t max_crashes;
+  int64_t max_crashes, decay;
   double progress;     /* -1: none */
   ns_bytes status_text;
   ns_buf bytes;

@@ -21,7 +21,7 @@ enum {
   I_POLLS, I_CRASHES, I_MAX_ATTEMPTS, I_MAX_POLLS, I_MAX_CRASHES, I_PRIORITY,
   I_PARENT, I_ROOT, I_CREATED, I_DUE, I_DEADLINE, I_TIMEOUT, I_NONCE, I_UKEY,
   I_UNMET, I_PROGRESS, I_STATUS, I_HOLDER, I_OUTCOME, I_REASON, I_ERROR,
-  I_RESULT, I_FINISHED_AT, I_NOW, I_AWAITS, I_PHASE, I_PAUSED, I_COUNT
+  I_RESULT, I_FINISHED_AT, I_NOW, I_AWAITS, I_PHASE, I_DECAY, I_PAUSED, I_COUNT
 };
 
 void ns_info_free(ns_info *info) {
@@ -66,6 +66,7 @@ static void keep_numbers(ns_info *info, const ns_value *r) {
   j->max_attempts = r[I_MAX_ATTEMPTS].i;
   j->max_polls = ns_int_or(&r[I_MAX_POLLS], -1);
   info->max_crashes = r[I_MAX_CRASHES].i;
+  info->decay = r[I_DECAY].i;
   j->priority = r[I_PRIORITY].i;
   j->parent = ns_int_or(&r[I_PARENT], 0);
   j->root = ns_int_or(&r[I_ROOT], 0);
@@ -320,6 +321,7 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
   char text[32];
   ns_value id = ns_vint(w->id);
   ns_value list;
+  const ns_value all_signals[] = {id, ns_vint(0), ns_vint(1)};
   ns_status st = lock_past(db, w->id, &w->then, err);
   if (st == NS_OK && w->then.outcome[0] == '\0') {
     if ((st = lock_live(db, w->id, &w->now, err)) != NS_OK || !w->now.found)
@@ -334,6 +336,7 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
   list = ns_vtext(ns_str(text));
   if (st == NS_OK && (st = retry_key(db, w, err)) == NS_OK &&
       (st = ns_run(db, NS_SQL_ADMIN_UNMET, &id, err)) == NS_OK &&
+      (st = ns_run(db, NS_SQL_SIGNAL_FORGET, all_signals, err)) == NS_OK &&
       (st = ns_run(db, NS_SQL_ADMIN_TREE_UNLINK, (ns_value[]){list, list},
                    err)) == NS_OK &&
       (st = ns_run(db, NS_SQL_ADMIN_RETRY, &id, err)) == NS_OK)

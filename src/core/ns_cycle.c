@@ -57,7 +57,7 @@ static ns_status claim_half(ns_db *db, work *w, ns_err *err) {
   w->takes.n = 0;
   w->lease = 0;
   if (st == NS_OK)
-    st = ns_take_alone(db, w->feeds, w->nfeeds, &w->takes, err);
+    st = ns_take_alone(db, w->feeds, w->nfeeds, w->limit, &w->takes, err);
   if (st == NS_OK && w->takes.n == 0) {
     st = ns_take_ready(db, w->feeds, w->nfeeds, w->limit, &w->takes, err);
     if (st == NS_OK)
@@ -419,8 +419,10 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
   if (st == NS_OK && !ns_in_transaction(db))
     ns_holder_absolve(db);
   if (next_due != NULL)
-    *next_due =
-        late || ns_take_alone_next(db) || w.released ? 0 : w.next_due;
+    *next_due = late || w.released ||
+                        ns_take_alone_next(db, feeds, nfeeds, w.limit)
+                    ? 0
+                    : w.next_due;
   free(w.takes.items);
   return st;
 }
@@ -538,13 +540,17 @@ static ns_status claim_once(ns_db *db, const ns_feed *feed, size_t limit,
   return st;
 }
 
+void ns_claim_strictly(ns_db *db, bool strict) {
+  db->strict = strict;
+}
+
 ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
                    int64_t lease, ns_jobs *out, ns_err *err) {
   int64_t until = ns_mono_us() + wait;
   int64_t woken = 0; /* when a wake first found nothing; 0: not now */
   int64_t pause = 5000;
   int64_t next_due;
-  ns_feed feed = {0, 1};
+  ns_feed feed = {.weight = 1};
   ns_status st = ns_queue_id(db, queue, true, &feed.queue_id, err);
   while (st == NS_OK) {
     bool paused = false;
@@ -557,7 +563,8 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
     if (st == NS_OK && !paused)
       st = claim_once(db, &feed, limit, lease, out, &next_due, err);
     if (st == NS_OK && out->n == 0 &&
-        (db->count.claimed > taken || ns_take_alone_next(db) || next_due == 0))
+        (db->count.claimed > taken || next_due == 0 ||
+         ns_take_alone_next(db, &feed, 1, limit)))
       continue; /* rows of jobs that are gone or too late, or one to be taken
                 ** alone */
     if (st != NS_OK || out->n > 0 || ns_mono_us() >= until)

@@ -85,6 +85,11 @@ static void forget_statements(ns_db *db) {
   db->current = NULL;
 }
 
+static void drop_floors(ns_db *db) {
+  ns_lanes_drop_floors(&db->lanes);
+  db->due_floor = 0;
+}
+
 static void hang_up(ns_db *db) {
   forget_statements(db);
   ns_link_close(db->link, ns_is_foreign(db));
@@ -93,7 +98,7 @@ static void hang_up(ns_db *db) {
   db->in_tx = false;
   if (db->user_tx)
     db->broken_tx = true;
-  ns_lanes_drop_floors(&db->lanes);
+  drop_floors(db);
 }
 
 /* Notes the session of the link, which is lost for us. */
@@ -652,7 +657,7 @@ int64_t ns_now(const ns_db *db) {
 void ns_saw_now(ns_db *db, int64_t now) {
   int64_t skew = now - ns_mono_us();
   if (db->skew - skew > NS_SECOND) /* the server's clock stepped back */
-    ns_lanes_drop_floors(&db->lanes);
+    drop_floors(db);
   db->skew = skew;
 }
 

@@ -102,6 +102,7 @@ struct ns_db {
   int64_t next_id, end_id; /* rest of the id block of this process */
   int64_t holder;      /* id of our holder row; 0: not registered */
   bool is_host;
+  bool strict;         /* claims in true order only: no aging */
   bool no_locks;       /* named locks do not serve here */
   int64_t blamed;      /* the dead holder whose claims are being settled; 0 */
   ns_rescued rescued;  /* by the look at opening, not told yet */
@@ -132,6 +133,8 @@ struct ns_db {
   ns_past_row pruned_to[3]; /* where pruning goes on, per outcome */
   int64_t swept_to;    /* the edge where the sweep goes on */
   int64_t due_at;      /* monotonic: when its first row is due; 0: none */
+  int64_t due_floor;   /* run_at up to which it was promoted; 0: not known */
+  int64_t due_sweep;   /* monotonic: when to look at it from its start again */
   ns_listener *waiter; /* second connection of an embedded waiting claim */
   ns_counters count;
 };

@@ -30,6 +30,7 @@ ns_push ns_push_new(const char *name, const char *payload) {
                    .queue = NS_NONE,
                    .unique = NS_NONE,
                    .priority = NS_PRIORITY,
+                   .decay = NS_DECAY,
                    .max_attempts = NS_MAX_ATTEMPTS,
                    .max_crashes = NS_MAX_CRASHES,
                    .max_polls = -1,
@@ -71,6 +72,7 @@ static ns_status check_numbers(const ns_push *p, ns_err *err) {
   const int64_t far = INT64_C(3155760000) * NS_SECOND; /* a century */
   ns_status st;
   if ((st = check_range("priority", p->priority, 0, 255, err)) != NS_OK ||
+      (st = check_range("decay", p->decay, 0, 255, err)) != NS_OK ||
       (st = check_range("max_attempts", p->max_attempts, 1, 1000000, err)) != NS_OK ||
       (st = check_range("max_crashes", p->max_crashes, 1, 1000000, err)) != NS_OK ||
       (st = check_range("max_polls", p->max_polls, -1, 1000000000, err)) != NS_OK ||
@@ -146,7 +148,7 @@ ns_status ns_take_ids(ns_db *db, int64_t *ids, size_t n, ns_err *err) {
 enum { /* the columns of push_job that are integers, in its order */
   C_ID, C_QUEUE, C_NAME, C_PAYLOAD, C_PRIORITY, C_RANK, C_ATTEMPTS, C_POLLS,
   C_CRASHES, C_BACKOFF, C_TIMEOUT, C_DEADLINE, C_INHERITED, C_DELAY, C_PARENT,
-  C_ROOT, C_UNMET, C_ON_FAIL, C_UKEY, C_NONCE, C_PAUSED, C_AFTER, C_COUNT
+  C_ROOT, C_UNMET, C_ON_FAIL, C_UKEY, C_NONCE, C_DECAY, C_PAUSED, C_AFTER, C_COUNT
 };
 
 /* The columns of one batch; integers and texts side by side. */
@@ -216,7 +218,7 @@ static void batch_row(batch *b, size_t n, size_t i, const ns_insert *row) {
       [C_DELAY] = p->delay,     [C_PARENT] = row->parent,
       [C_ROOT] = row->root,     [C_UNMET] = row->unmet,
       [C_ON_FAIL] = p->on_fail_run ? 2 : 1, /* of the ENUM */
-      [C_NONCE] = row->nonce};
+      [C_NONCE] = row->nonce,   [C_DECAY] = p->decay};
   for (size_t c = 0; c < C_COUNT; c++)
     b->ints[c * n + i] = values[c];
   b->texts[C_NAME * n + i] = p->name;
@@ -502,8 +504,9 @@ static void put_content(ns_buf *to, ns_bytes queue, const ns_push *jobs,
     put_text(to, p->name);
     put_text(to, p->payload);
     put_text(to, p->unique);
-    ns_buf_addf(to, "%lld %lld %d %lld %lld %lld %lld %lld %lld %lld ",
+    ns_buf_addf(to, "%lld %lld %d %lld %lld %lld %lld %lld %lld %lld %lld ",
                 (long long)p->id, (long long)p->delay, p->priority,
+                (long long)p->decay,
                 (long long)p->max_attempts, (long long)p->max_crashes,
                 (long long)p->max_polls, (long long)p->backoff,
                 (long long)p->timeout, (long long)p->deadline,

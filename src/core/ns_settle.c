@@ -33,10 +33,9 @@ typedef struct slot {
   ns_verdict *v;
   int64_t queue_id, rank, attempts, polls, crashes, lost, missed, missing_since;
   int64_t max_attempts, max_polls, max_crashes, backoff, deadline, root, paused, now;
+  int64_t decay;       /* of its priority, with each return that sinks it */
   char *key;           /* its unique key, owned; NULL: none */
   size_t keylen;
-  char *awaits;        /* the signal it has waited for, owned; NULL: none */
-  size_t awaitslen;
   bool locked;
   bool ends;           /* else it returns at 'due', or: */
   bool parks;          /* it waits for its children */
@@ -53,6 +52,7 @@ static ns_status no_memory(ns_err *err) {
 
 static void end(slot *s, const char *outcome, const char *reason) {
   s->ends = true;
+  s->parks = false;
   s->outcome = outcome;
   s->reason = reason;
   s->v->dead = strcmp(outcome, "dead") == 0;
@@ -69,8 +69,9 @@ static void count(int64_t *n) {
     ++*n;
 }
 
+/* Priority 0, rank 255, is the bottom. */
 static void sink(slot *s) {
-  s->rank = s->rank + NS_DECAY > 255 ? 255 : s->rank + NS_DECAY;
+  s->rank = s->rank + s->decay > 255 ? 255 : s->rank + s->decay;
 }
 
 /* base × 2^n, at most 'longest'. */
@@ -101,12 +102,15 @@ static void decide_fail(slot *s) {
     end(s, "dead", "deadline");
 }
 
+/* Who wants to go on past the deadline gets one more run, which is due then, and
+** sees by that that it is the last. */
 static void decide_again(slot *s) {
   int64_t delay = s->v->delay < 0 ? s->backoff : s->v->delay;
   bool last = s->max_polls >= 0 && s->polls >= s->max_polls;
+  bool late = s->deadline != 0 && s->now >= s->deadline;
   found_handler(s);
   count(&s->polls);
-  if (last || (s->deadline != 0 && s->now >= s->deadline))
+  if (last || (late && s->v->go_on == 0))
     end(s, "dead", "poll deadline");
   sink(s);
   come_back(s, delay);
@@ -203,7 +207,7 @@ static slot *find(slot *slots, size_t n, int64_t id, int64_t run) {
 
 enum { L_ID, L_RUN, L_QUEUE, L_RANK, L_ATTEMPTS, L_POLLS, L_CRASHES, L_LOST,
        L_MISSED, L_MISSING_SINCE, L_MAX_ATTEMPTS, L_MAX_POLLS, L_MAX_CRASHES, L_BACKOFF,
-       L_DEADLINE, L_ROOT, L_UKEY, L_NOW, L_AWAITS, L_PAUSED };
+       L_DEADLINE, L_ROOT, L_UKEY, L_NOW, L_DECAY, L_PAUSED };
 
 /* NULL for NULL. False: out of memory. */
 static bool copy(const ns_value *v, char **out, size_t *n) {
@@ -234,10 +238,8 @@ static ns_status fill(slot *s, const ns_value *r, ns_err *err) {
   s->root = ns_int_or(&r[L_ROOT], 0);
   s->paused = ns_int_or(&r[L_PAUSED], 0);
   s->now = r[L_NOW].i;
-  return copy(&r[L_UKEY], &s->key, &s->keylen) &&
-                 copy(&r[L_AWAITS], &s->awaits, &s->awaitslen)
-             ? NS_OK
-             : no_memory(err);
+  s->decay = r[L_DECAY].i;
+  return copy(&r[L_UKEY], &s->key, &s->keylen) ? NS_OK : no_memory(err);
 }
 
 /* The tokens of all slots, or of those that could not be locked. */
@@ -350,7 +352,7 @@ static ns_status write_ends(ns_db *db, const slot *slots, size_t n,
 }
 
 enum { T_RANK, T_ATTEMPTS, T_POLLS, T_CRASHES, T_LOST, T_MISSED, T_SINCE, T_DUE,
-       T_STATE, T_ID, T_QUEUE, T_RUN, T_OFFSET, T_ALONE, T_COUNT };
+       T_STATE, T_HEARS, T_ID, T_QUEUE, T_RUN, T_OFFSET, T_ALONE, T_COUNT };
 
 /* The columns of all jobs that return, as far as 'later' picks them. */
 typedef struct returns {
@@ -380,6 +382,7 @@ static void returns_add(returns *r, const slot *s) {
       [T_RANK] = s->rank, [T_ATTEMPTS] = s->attempts, [T_POLLS] = s->polls,
       [T_CRASHES] = s->crashes, [T_LOST] = s->lost, [T_MISSED] = s->missed,
       [T_ALONE] = s->lost >= NS_LOST_TOGETHER, [T_SINCE] = s->missing_since, [T_DUE] = s->due, [T_ID] = s->v->id,
+      [T_HEARS] = s->v->kind != NS_AGAIN,
       [T_QUEUE] = s->queue_id, [T_RUN] = s->v->run + 1,
       [T_OFFSET] = (int64_t)r->n};
   for (size_t c = 0; c < T_COUNT; c++)
@@ -399,7 +402,7 @@ static ns_status update_jobs(ns_db *db, const returns *r, ns_err *err) {
                  (ns_column[]){col(r, T_RANK), col(r, T_ATTEMPTS),
                                col(r, T_POLLS), col(r, T_CRASHES),
                                col(r, T_LOST), col(r, T_MISSED), col(r, T_SINCE), col(r, T_DUE),
-                               col(r, T_STATE), col(r, T_ID)},
+                               col(r, T_STATE), col(r, T_HEARS), col(r, T_ID)},
                  r->n, err);
 }
 
@@ -562,11 +565,29 @@ static ns_status park(ns_db *db, const slot *s, ns_err *err) {
   return ns_promote_one(db, s->queue_id, s->rank, s->v->id, s->v->run + 1, err);
 }
 
-#define FAR_OFF (INT64_C(3155760000) * NS_SECOND) /* a century */
+static bool went_on(const slot *s) {
+  return s->ends || s->parks || s->v->kind == NS_AGAIN;
+}
+
+static int64_t parked_for(const ns_verdict *v) {
+  return v->delay < 0 || v->delay > DELAY_MAX ? DELAY_MAX : v->delay;
+}
+
+static ns_status schedule(ns_db *db, int64_t id, ns_err *err) {
+  ns_buf ids = NS_BUF_INIT;
+  ns_value list;
+  ns_status st;
+  ns_buf_addf(&ids, "[%lld]", (long long)id);
+  list = ns_vtext(ns_buf_bytes(&ids));
+  st = ids.oom ? no_memory(err) : ns_run(db, NS_SQL_PUSH_SCHEDULED, &list, err);
+  ns_buf_free(&ids);
+  db->look_at = 0;
+  return st;
+}
 
 /* How long it waits at most, µs: not beyond its own deadline. */
 static int64_t patience(const slot *s) {
-  int64_t span = s->v->delay >= 0 ? s->v->delay : FAR_OFF;
+  int64_t span = parked_for(s->v);
   int64_t rest = s->deadline > s->now ? s->deadline - s->now : 0;
   return s->deadline != 0 && rest < span ? rest : span;
 }
@@ -576,39 +597,40 @@ static int64_t patience(const slot *s) {
 static ns_status park_for_signal(ns_db *db, const slot *s, ns_err *err) {
   const ns_verdict *v = s->v;
   const ns_value *row = NULL;
-  ns_buf id = NS_BUF_INIT;
+  bool sent = false;
   ns_status st = ns_run(db, NS_SQL_SIGNAL_FIND,
                         (ns_value[]){ns_vint(v->id), ns_vtext(v->signal)}, err);
   if (st == NS_OK)
     st = ns_row(db, NS_SQL_SIGNAL_FIND, &row, err);
+  sent = st == NS_OK && row != NULL;
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_SIGNAL_PARK,
-                (ns_value[]){ns_vtext(v->signal),
-                             ns_vint(row != NULL ? 0 : patience(s)),
+                (ns_value[]){ns_vtext(v->signal), ns_vint(sent ? 0 : patience(s)),
                              v->state.p != NULL ? ns_vtext(v->state) : ns_vnull,
                              ns_vint(v->id)},
                 err);
-  ns_buf_addf(&id, "[%lld]", (long long)v->id);
-  if (st == NS_OK && s->paused == 0) {
-    ns_value list = ns_vtext(ns_buf_bytes(&id));
-    st = id.oom ? no_memory(err) : ns_run(db, NS_SQL_PUSH_SCHEDULED, &list, err);
-    db->look_at = 0;
-  }
-  ns_buf_free(&id);
-  return st;
+  if (st != NS_OK || s->paused != 0)
+    return st;
+  if (!sent)
+    return schedule(db, v->id, err);
+  db->ring_due = true;
+  return ns_promote_one(db, s->queue_id, s->rank, v->id, v->run + 1, err);
 }
 
-/* A run that has seen its signal, and went on, needs it no more. */
+/* A run that was given a signal, and went on, needs it no more; who has ended
+** needs none. */
 static ns_status forget_signals(ns_db *db, const slot *slots, size_t n,
                                 ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++) {
     const slot *s = &slots[i];
-    ns_bytes name = {s->awaits, s->awaitslen};
-    if (s->locked && s->awaits != NULL &&
-        (s->ends || s->parks || s->v->kind == NS_AGAIN))
+    const ns_claimed *c =
+        ns_leases_find(&db->leases, s->v->lease, s->v->id, s->v->run);
+    if (s->locked && c != NULL && c->heard != 0 && went_on(s))
       st = ns_run(db, NS_SQL_SIGNAL_FORGET,
-                  (ns_value[]){ns_vint(s->v->id), ns_vtext(name)}, err);
+                  (ns_value[]){ns_vint(s->v->id), ns_vint(c->heard),
+                               ns_vint(s->ends)},
+                  err);
   }
   return st;
 }
@@ -702,10 +724,8 @@ ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
     if ((st = lock_broods(db, slots, n, err)) == NS_OK)
       st = write_all(db, slots, n, err);
   }
-  for (size_t i = 0; i < n; i++) {
+  for (size_t i = 0; i < n; i++)
     free(slots[i].key);
-    free(slots[i].awaits);
-  }
   free(slots);
   return st;
 }

@@ -4,6 +4,8 @@
 #include "ns_handle.h"
 #include "ns_queue.h"
 
+#define USUAL_MAX (1 << 20) /* bytes that the procedure takes unless told */
+
 static ns_status check_name(ns_bytes name, ns_err *err) {
   return name.p == NULL || name.n == 0
              ? NS_OK
@@ -29,7 +31,10 @@ typedef struct work {
 
 static ns_status send(ns_db *db, ns_tx *tx, ns_err *err) {
   const work *w = tx->arg;
+  ns_value limit = ns_vint((int64_t)db->max_payload);
   ns_status st = check_live(db, w->id, err);
+  if (st == NS_OK && w->value.n > USUAL_MAX)
+    st = ns_run(db, NS_SQL_SIGNAL_LIMIT, &limit, err);
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_SIGNAL_CALL,
                 (ns_value[]){ns_vint(w->id), ns_vtext(w->value),

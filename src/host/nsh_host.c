@@ -526,7 +526,7 @@ static void open_loop(host *h, int seed) {
                          .forked = on_forked, .exited = on_exited,
                          .died = on_died, .keeper_died = on_keeper_died,
                          .seed_pid = h->seed};
-  nsh_mail_init(&h->mail, notify, &h->async);
+  nsh_mail_init(&h->mail, h->cfg->nreserves + 1, notify, &h->async);
   nsh_table_init(&h->table, h->cfg, &h->mail, &h->loop, h->slots);
   nsh_brood_open(&h->brood, &h->loop, seed);
   watch_signals(h, 0, EARLY);

@@ -58,7 +58,8 @@ ns_verdict *nsh_intake_end(nsh_seat *s, ns_kind kind, int64_t micros,
   nsh_task *task = nsh_seat_task(s, 0);
   nsh_batch *batch = &t->mail->verdicts;
   ns_verdict *v =
-      nsh_mail_verdict(t->mail, task->id, task->run, task->lease, kind);
+      nsh_mail_verdict(t->mail, nsh_seat_held(s), task->id, task->run,
+                       task->lease, kind);
   log_end(s, task, kind, micros, error);
   count(t, kind);
   v->error = nsh_batch_keep(batch, error);
@@ -100,7 +101,7 @@ static bool on_verdict(nsh_seat *s, nsh_frame *f) {
     return false;
   name = task->name;
   nsh_pace_ran(&name->pace, r.micros);
-  nsh_pace_ran(&t->pace, r.micros);
+  nsh_pace_ran(&t->pools[s->pool].pace, r.micros);
   nsh_storm_over(&t->storm);
   v = nsh_intake_end(s, r.kind, r.micros, r.error);
   if (r.leaves)

@@ -143,13 +143,13 @@ static const size_t job_ints[] = {
     JOB(nonce),        JOB(phase),
 };
 static const size_t job_bytes[] = {JOB(queue), JOB(name), JOB(payload),
-                                   JOB(state), JOB(awaits)};
+                                   JOB(state), JOB(awaits), JOB(signal)};
 
 #define PUSH(field) offsetof(ns_push, field)
 static const size_t push_ints[] = {
     PUSH(id),        PUSH(delay),   PUSH(max_attempts), PUSH(max_crashes),
     PUSH(max_polls), PUSH(backoff), PUSH(timeout),      PUSH(deadline),
-    PUSH(parent),    PUSH(on_fail_run),
+    PUSH(parent),    PUSH(on_fail_run), PUSH(decay),
 };
 static const size_t push_bytes[] = {PUSH(name), PUSH(payload), PUSH(queue),
                                     PUSH(unique), PUSH(after)};

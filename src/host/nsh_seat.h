@@ -44,6 +44,7 @@ typedef struct nsh_task {
 typedef struct nsh_seat {
   struct nsh_table *table;
   uint32_t index;
+  size_t pool;       /* of nsh_config; what it may be given */
   nsh_phase phase;
   nsh_zygote *zygote;
   pid_t pid;
@@ -87,6 +88,9 @@ void nsh_seat_bury(nsh_seat *s);
 
 /* Task 'i' of 'n', the oldest first. */
 nsh_task *nsh_seat_task(nsh_seat *s, uint32_t i);
+
+/* The count of what workers of its pool have; the mailbox is locked. */
+size_t *nsh_seat_held(const nsh_seat *s);
 
 /* Writes a job into the outgoing bytes; false: it is too large to send. */
 bool nsh_seat_give(nsh_seat *s, const ns_job *job, nsh_name *name);

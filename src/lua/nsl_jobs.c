@@ -35,6 +35,7 @@ static const nsl_field entry_fields[] = {
     {"id", NSL_INT, offsetof(entry, push.id)},
     {"delay", NSL_INT, offsetof(entry, push.delay)},
     {"priority", NSL_INT, offsetof(entry, priority)},
+    {"decay", NSL_INT, offsetof(entry, push.decay)},
     {"max_attempts", NSL_INT, offsetof(entry, push.max_attempts)},
     {"max_crashes", NSL_INT, offsetof(entry, push.max_crashes)},
     {"max_polls", NSL_INT, offsetof(entry, push.max_polls)},
@@ -258,9 +259,9 @@ nsl_verdict *nsl_toverdict(lua_State *L, int idx, int64_t max, ns_err *err) {
 
 /* ------------------------------------------------------------ pushing jobs */
 
-/* Decodes into t[name]; absent and null leave it nil. A text that is not JSON
-** becomes t[name .. "_error"] = why. */
-static void setjson(lua_State *L, const char *name, ns_bytes text) {
+/* Decodes into t[name]; absent leaves it nil, and null does, unless that means
+** something. A text that is not JSON becomes t[name .. "_error"] = why. */
+static void setjson(lua_State *L, const char *name, ns_bytes text, bool nulls) {
   ns_err err;
   if (text.p == NULL)
     return;
@@ -270,7 +271,7 @@ static void setjson(lua_State *L, const char *name, ns_bytes text) {
     lua_pushfstring(L, "%s_error", name);
     lua_pushfstring(L, "%s: %s", name, err.message);
     lua_rawset(L, -3);
-  } else if (lua_islightuserdata(L, -1))
+  } else if (lua_islightuserdata(L, -1) && !nulls)
     lua_pop(L, 1);
   else
     lua_setfield(L, -2, name);
@@ -298,8 +299,8 @@ static void setjob(lua_State *L, const ns_job *job) {
   nsl_setint(L, "lease", job->lease);
   nsl_setbytes(L, "queue", job->queue);
   nsl_setbytes(L, "name", job->name);
-  setjson(L, "payload", job->payload);
-  setjson(L, "state", job->state);
+  setjson(L, "payload", job->payload, false);
+  setjson(L, "state", job->state, false);
   nsl_setint(L, "attempts", job->attempts);
   nsl_setint(L, "polls", job->polls);
   nsl_setint(L, "crashes", job->crashes);
@@ -311,6 +312,7 @@ static void setjob(lua_State *L, const ns_job *job) {
   setpositive(L, "root", job->root);
   nsl_setint(L, "phase", job->phase);
   nsl_setbytes(L, "awaits", job->awaits);
+  setjson(L, "signal", job->signal, true);
   nsl_setint(L, "created", job->created);
   nsl_setint(L, "due", job->due);
   setpositive(L, "deadline", job->deadline);
@@ -329,7 +331,7 @@ static void pushinfo(lua_State *L, const ns_info *info) {
   nsl_setbytes(L, "where", info->where);
   nsl_setbytes(L, "reason", info->reason);
   nsl_setbytes(L, "error", info->error);
-  setjson(L, "result", info->result);
+  setjson(L, "result", info->result, false);
   nsl_setbytes(L, "unique", info->unique);
   setpositive(L, "finished_at", info->finished_at);
   nsl_setint(L, "unmet", info->unmet);
@@ -337,6 +339,7 @@ static void pushinfo(lua_State *L, const ns_info *info) {
     nsl_setint(L, "paused", info->paused);
   setpositive(L, "holder", info->holder);
   nsl_setint(L, "max_crashes", info->max_crashes);
+  nsl_setint(L, "decay", info->decay);
   if (info->progress >= 0) {
     lua_pushnumber(L, info->progress);
     lua_setfield(L, -2, "progress");
@@ -398,6 +401,8 @@ Claims jobs of one queue.
 @tparam string queue
 @tparam[opt=1] integer limit
 @tparam[opt=0] integer wait µs to wait for the first job
+@tparam[opt=0] integer lease µs that the claim lasts untouched; 0: as the handle
+@tparam[opt=false] boolean strict by priority only: no aging
 @treturn[1] {table,...} jobs: id, run, lease, queue, name, payload, state,
 attempts, polls, crashes, max_attempts, max_polls, priority, parent, root,
 created, due, deadline, timeout, key; `payload_error` in place of a payload
@@ -415,6 +420,7 @@ static int db_claim(lua_State *L) {
   int64_t lease = nsl_optmicros(L, 5);
   nsl_checkdb(L);
   queue = nsl_checkbytes(L, 2);
+  ns_claim_strictly(nsl_checkdb(L), lua_toboolean(L, 6));
   luaL_argcheck(L, limit >= 1 && limit <= MAX_CLAIM, 3,
                 "1 to 100000 expected");
   jobs = nsl_box(L, sizeof *jobs, free_jobs);
@@ -437,7 +443,7 @@ Ends a claim.
 @function db:settle
 @tparam table verdict id, run, lease, kind (`ack`, `fail`, `again`, `discard`,
 `release`, `wait`, `crash`, `missing`), result, error, state, delay (µs; nil: the
-job's backoff), go_on (`wait`: 1: run again whatever became of the children), log, children (entries as of push, with ids)
+job's backoff), go_on (`wait`: 1: run again whatever became of the children; `again`: 1: once more past the deadline), log, children (entries as of push, with ids)
 @treturn[1] boolean true
 @treturn[1] boolean whether the job is dead now
 @treturn[2] nil

@@ -1,5 +1,5 @@
---- Commands on jobs: push, jobs, show, why, retry, cancel, run-now. See tree.lua for
--- what they do to all below a job.
+--- Commands on jobs: push, jobs, show, why, retry, cancel, run-now, signal. See
+-- tree.lua for what they do to all below a job.
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
@@ -22,6 +22,7 @@ local function define_push(parser)
   push:argument("json", 'Payload, JSON; "-" reads it from stdin.'):default "null"
   push:option("--delay", 'Run it this much later: seconds, or a text like "5m".')
   push:option("--priority", "0 to 255, higher first."):convert(context.integer)
+  push:option("--decay", "Priority it loses with each return that is no end, 0 to 255."):convert(context.integer)
   push:option("--unique", "Key that at most one live job of the queue has.")
   push:option("--max-attempts", "Errors before it is dead."):convert(context.integer)
   push:option("--max-polls", "Polls before it is dead."):convert(context.integer)
@@ -72,9 +73,13 @@ function jobs.define(parser)
   local run_now = parser:command("run-now", "Make scheduled jobs ready now.")
   run_now:argument("id", "Job ids."):args("+"):convert(context.id)
   tree.define_flag(run_now)
+  local signal = parser:command("signal", "Send a value to a job that waits for a signal, or will.")
+  signal:argument("id", "Job id."):convert(context.id)
+  signal:argument("json", 'The value, JSON; "-" reads it from stdin.'):default "null"
+  signal:option("--name", "Of the signal; without it: whichever the job waits for.")
 end
 
-local PUSH_KEYS = { "delay", "priority", "unique", "max_attempts", "max_polls", "max_crashes",
+local PUSH_KEYS = { "delay", "priority", "decay", "unique", "max_attempts", "max_polls", "max_crashes",
   "backoff", "timeout", "deadline" }
 
 --- The options of a push; wrong ones are told before a server is asked.
@@ -143,7 +148,7 @@ end
 local TIMES = { created = true, due = true, deadline = true, finished_at = true }
 local SPANS = { timeout = true, backoff = true }
 local JSONS = { payload = true, result = true, poll_state = true }
-local LINES = { "id", "key", "queue", "name", "state", "reason", "priority", "run", "attempts", "max_attempts",
+local LINES = { "id", "key", "queue", "name", "state", "reason", "priority", "decay", "run", "attempts", "max_attempts",
   "polls", "max_polls", "crashes", "max_crashes", "unique", "created", "due", "deadline", "timeout", "backoff",
   "finished_at", "parent", "root", "phase", "unmet", "awaits", "paused", "holder", "progress",
   "status", "payload", "poll_state", "result", "error" }
@@ -276,6 +281,14 @@ commands["run-now"] = function(args)
     return tree.each(db, args.id, "ready", true, function(id) return db:run_now(id, { tree = true }) end)
   end
   return each_id(args.id, "is ready", function(id) return db:run_now(id) end)
+end
+
+function commands.signal(args)
+  if args.name then context.check_name("signal name", args.name, options.MAX_NAME) end
+  local value = context.json(args.json, "the value")
+  local db <close> = context.connect(args)
+  context.must(db:signal(args.id, value, args.name))
+  output.line(args.id .. " is told")
 end
 
 return jobs
