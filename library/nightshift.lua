@@ -277,27 +277,77 @@ function Db:why(id) end
 ---@return nightshift.Code? code
 function Db:jobs(filter) end
 
---- Ends a live job as cancelled; a running one's late verdict is STALE.
+--- Ends a live job as cancelled; a running one is told, stopped when it does not
+--- listen, and its late verdict is STALE. `tree`: with all below it.
 ---@param id integer
----@param opts {reason: string?}?
----@return true? ok
+---@param opts {reason: string?, tree: boolean?}?
+---@return true|integer|nil ok how many jobs, with `tree`
 ---@return string? message
 ---@return nightshift.Code? code `NOT_FOUND`, `STATE`
 function Db:cancel(id, opts) end
 
---- Runs a finished job again with fresh budgets.
+--- Nothing of a job and all below it starts until it is resumed; what is spawned
+--- or pushed below it later is paused, too. What runs runs on.
 ---@param id integer
----@return true? ok
----@return string? message
----@return nightshift.Code? code `NOT_FOUND`, `STATE`, `DUPLICATE`
-function Db:retry(id) end
-
---- Makes a scheduled job ready now.
----@param id integer
----@return true? ok
+---@return integer? jobs that it holds now and did not before
 ---@return string? message
 ---@return nightshift.Code? code `NOT_FOUND`, `STATE`
-function Db:run_now(id) end
+function Db:pause(id) end
+
+--- Ends what `pause` of the same id began. What was paused by itself stays so.
+---@param id integer
+---@return integer? jobs
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `STATE`
+function Db:resume(id) end
+
+--- Runs a finished job again with fresh budgets. `tree`: all at or below it that
+--- failed or were cancelled, each waiting for what it waited for before; what is
+--- done stays done.
+---@param id integer
+---@param opts {tree: boolean?}?
+---@return true|integer|nil ok how many jobs, with `tree`
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `STATE`, `DUPLICATE`
+function Db:retry(id, opts) end
+
+--- Makes a scheduled job ready now. `tree`: all at or below it, apart from those
+--- that wait for a signal.
+---@param id integer
+---@param opts {tree: boolean?}?
+---@return true|integer|nil ok how many jobs, with `tree`
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `STATE`
+function Db:run_now(id, opts) end
+
+--- A live job is not started any more after this, from now: it ends dead, reason
+--- `deadline`. One that polls has its last look then. What it spawns later without
+--- a deadline of its own inherits it. false: no limit. `tree`: all below it, too.
+---@param id integer
+---@param deadline nightshift.Duration|false
+---@param opts {tree: boolean?}?
+---@return true|integer|nil ok how many jobs, with `tree`
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `STATE`, `INVALID`
+function Db:deadline(id, deadline, opts) end
+
+---@class nightshift.Progress
+---@field done integer
+---@field dead integer
+---@field cancelled integer
+---@field running integer
+---@field waiting integer
+---@field scheduled integer
+---@field ready integer
+---@field total integer
+
+--- How many of a job and all below it are in which state. What was pruned is not
+--- counted.
+---@param id integer
+---@return nightshift.Progress? counts
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`
+function Db:progress(id) end
 
 --- Runs `fn` in one transaction: its pushes, statements and verdicts of jobs
 --- claimed on this handle commit together when it returns, and nothing of them
@@ -338,12 +388,14 @@ function Db:lock(name, opts) end
 function Db:semaphore(name, n, opts) end
 
 --- Gives a live job another priority; a ready one is the last of its new lane.
+--- `tree`: all below it as well.
 ---@param id integer
 ---@param priority integer 0 to 255
----@return true? ok
+---@param opts {tree: boolean?}?
+---@return true|integer|nil ok how many jobs, with `tree`
 ---@return string? message
 ---@return nightshift.Code? code `NOT_FOUND`, `STATE`, `INVALID`
-function Db:reprioritise(id, priority) end
+function Db:reprioritise(id, priority, opts) end
 
 --- Sends a value to a job that waits for a signal, or will. From SQL:
 --- `CALL nightshift_signal(id, '"json"', 'name')`, then `CALL nightshift_ring()`.
@@ -688,7 +740,7 @@ function Job:db() end
 ---@field created integer
 ---@field due integer? live jobs
 ---@field parent integer?
----@field unmet integer? waiting: for how many jobs
+---@field unmet integer? waiting: for how many jobs, a pause counted as one
 ---@field awaits string? waiting: for this signal
 ---@field claimed integer? running: since when
 ---@field holder integer? running: by whom
@@ -706,6 +758,7 @@ function Job:db() end
 ---@field unique string?
 ---@field max_polls integer?
 ---@field max_crashes integer
+---@field paused integer? by the pause of which job
 ---@field decay integer
 ---@field deadline integer?
 ---@field timeout integer µs

@@ -82,32 +82,101 @@ function methods:jobs(filter)
   return report.jobs(handle, given)
 end
 
-local CANCEL = { reason = options.text }
+local CANCEL = { reason = options.text, tree = options.typed "boolean" }
+local TREE = { tree = options.typed "boolean" }
 
---- Ends a live job; a running one is told, and its late verdict is STALE.
+--- Handle, id and options of a verb that `tree = true` does to all below as well.
+local function of_tree(self, verb, id, opts, known)
+  local handle = live(self, verb)
+  local whole = check_id(verb, id)
+  local given, message, code = options.read(verb, opts, known or TREE)
+  if not given then return nil, message, code end
+  return handle, whole, given
+end
+
+--- Ends a live job; a running one is told, stopped when it does not listen, and
+-- its late verdict is STALE. `tree`: with all below it; gives how many.
 ---@param id integer
----@param opts {reason: string?}?
----@return true|nil
+---@param opts {reason: string?, tree: boolean?}?
+---@return true|integer|nil
 ---@return string? message
 ---@return string? code
 function methods:cancel(id, opts)
-  local handle = live(self, "cancel")
-  local whole = check_id("cancel", id)
-  local given, message, code = options.read("cancel", opts, CANCEL)
-  if not given then return nil, message, code end
+  local handle, whole, given = of_tree(self, "cancel", id, opts, CANCEL)
+  if not handle then return nil, whole, given end
+  if given.tree then return handle:tree("cancel", whole, 0, given.reason) end
   return handle:cancel(whole, given.reason)
 end
 
---- Runs a finished job again with fresh budgets.
+--- Nothing of a job and all below it starts until it is resumed. What runs runs on.
 ---@param id integer
-function methods:retry(id)
-  return live(self, "retry"):retry(check_id("retry", id))
+---@return integer|nil jobs that it holds now and did not before
+---@return string? message
+---@return string? code
+function methods:pause(id)
+  return live(self, "pause"):tree("pause", check_id("pause", id))
 end
 
---- Makes a scheduled job ready now.
+--- Ends what `pause` of the same id began; what was paused by itself stays so.
 ---@param id integer
-function methods:run_now(id)
-  return live(self, "run_now"):run_now(check_id("run_now", id))
+---@return integer|nil jobs
+---@return string? message
+---@return string? code
+function methods:resume(id)
+  return live(self, "resume"):tree("resume", check_id("resume", id))
+end
+
+--- Runs a finished job again with fresh budgets. `tree`: all at or below it that
+-- failed, each waiting for what it waited for before; gives how many.
+---@param id integer
+---@param opts {tree: boolean?}?
+---@return true|integer|nil
+---@return string? message
+---@return string? code
+function methods:retry(id, opts)
+  local handle, whole, given = of_tree(self, "retry", id, opts)
+  if not handle then return nil, whole, given end
+  if given.tree then return handle:tree("retry", whole) end
+  return handle:retry(whole)
+end
+
+--- Makes a scheduled job ready now. `tree`: all at or below it; gives how many.
+---@param id integer
+---@param opts {tree: boolean?}?
+---@return true|integer|nil
+---@return string? message
+---@return string? code
+function methods:run_now(id, opts)
+  local handle, whole, given = of_tree(self, "run_now", id, opts)
+  if not handle then return nil, whole, given end
+  if given.tree then return handle:tree("run_now", whole) end
+  return handle:run_now(whole)
+end
+
+--- A live job is not started any more after this, from now; false: no limit. What
+-- it spawns later inherits it. `tree`: all below it as well; gives how many.
+---@param id integer
+---@param deadline number|string|false
+---@param opts {tree: boolean?}?
+---@return true|integer|nil
+---@return string? message
+---@return string? code
+function methods:deadline(id, deadline, opts)
+  local handle, whole, given = of_tree(self, "deadline", id, opts)
+  if not handle then return nil, whole, given end
+  local us, message = options.duration_or_never(deadline, "deadline: the time")
+  if not us then return nil, message, "INVALID" end
+  if given.tree then return handle:tree("deadline", whole, us) end
+  return handle:deadline(whole, us)
+end
+
+--- How many of a job and all below it are in which state, and `total`.
+---@param id integer
+---@return table|nil
+---@return string? message
+---@return string? code
+function methods:progress(id)
+  return live(self, "progress"):progress(check_id("progress", id))
 end
 
 -- What the function of db:transaction gets: the verbs that take part in it.
@@ -246,18 +315,22 @@ end
 
 --- Gives a live job another priority; one that is ready is the last of those who
 -- have it.
+-- `tree`: all below it as well; gives how many.
 ---@param id integer
 ---@param priority integer 0 to 255
----@return true|nil
+---@param opts {tree: boolean?}?
+---@return true|integer|nil
 ---@return string? message
 ---@return string? code
-function methods:reprioritise(id, priority)
-  local handle = live(self, "reprioritise")
-  local whole, rank = check_id("reprioritise", id), math.tointeger(priority)
+function methods:reprioritise(id, priority, opts)
+  local handle, whole, given = of_tree(self, "reprioritise", id, opts)
+  if not handle then return nil, whole, given end
+  local rank = math.tointeger(priority)
   if type(priority) ~= "number" or not rank then
     raise("reprioritise: the priority must be an integer, got %s", rank == nil and type(priority) == "number"
       and priority or type(priority))
   end
+  if given.tree then return handle:tree("priority", whole, rank) end
   return handle:reprioritise(whole, rank)
 end
 

@@ -102,7 +102,8 @@ local function entry_of(item)
   if #after > 0 then given.after = after end
   local entry, message, code = options.entry("flow: " .. item.label, item.node.name, item.node.payload, given)
   if not entry then return nil, message, code end
-  entry.id, entry.queue, entry.parent = item.id, item.node.queue, item.parent and item.parent.id
+  entry.id, entry.queue = item.id, item.node.queue
+  entry.parent = item.parent and item.parent.id or entry.parent
   return entry
 end
 

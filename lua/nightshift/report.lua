@@ -39,7 +39,8 @@ end
 
 -- First those that wait for other jobs, then those that wait for a signal.
 function listings.waiting(handle, queue, name, limit)
-  local rows, message, code = handle:execute("@report_jobs_waiting", queue, queue, name, name, limit)
+  local rows, message, code = handle:execute("@report_jobs_waiting", queue, queue, name, name, limit,
+    queue, queue, name, name, limit, limit)
   if not rows or #rows >= limit then return rows, message, code end
   local more
   more, message, code =
@@ -86,8 +87,8 @@ local function counted(handle, exact, rough)
 end
 
 --- Runs a count that looks at the first EXACT rows only.
-local function capped(handle, statement)
-  local rows, message, code = handle:execute(statement, EXACT)
+local function capped(handle, statement, ...)
+  local rows, message, code = handle:execute(statement, EXACT, ...)
   if not rows then return nil, message, code end
   local total = 0
   for _, row in ipairs(rows) do total = total + row.n end
@@ -99,7 +100,7 @@ end
 
 --- Those that wait for jobs and those that wait for signals.
 local function waiting(handle)
-  local rows, message, code = capped(handle, "@report_stats_waiting")
+  local rows, message, code = capped(handle, "@report_stats_waiting", EXACT)
   if not rows then return nil, message, code end
   local more
   more, message, code = handle:execute("@report_stats_awaiting", EXACT)

@@ -115,6 +115,56 @@ describe("the plan of", function()
     assert.equal("PRIMARY range", cut.key .. " " .. cut.type)
   end)
 
+  for name, found in pairs {
+    report_tree_below = { "c", { "[100,101]" } }, admin_tree_brood = { "c", { "[100]" } },
+    report_tree_rest = { "v", { 100, 0 } },
+  } do
+    it(name .. " reads children by their parent", function()
+      local row = explain(plans.question(name), table.unpack(found[2]))[found[1]]
+      assert.equal("PRIMARY", row.key)
+      assert.is_true(row.type == "ref" or row.type == "range", row.type)
+    end)
+  end
+
+  for name, params in pairs {
+    admin_tree_lock = { "[100,101]" }, report_tree_states = { "[100,101]" },
+    admin_tree_after = { "[100,101]" },
+  } do
+    it(name .. " reads jobs one key at a time", function()
+      local row = explain(plans.question(name), table.unpack(params)).j
+      assert.equal("PRIMARY", row.key)
+      assert.equal("eq_ref", row.type)
+    end)
+  end
+
+  for name, params in pairs { admin_tree_past = { "[100]" }, admin_tree_retry = { -1, "[100]" } } do
+    it(name .. " reads history one key at a time", function()
+      local row = explain(plans.question(name), table.unpack(params)).f
+      assert.equal("PRIMARY", row.key)
+      assert.equal("eq_ref", row.type)
+    end)
+  end
+
+  it("admin_tree_unlink finds edges by key", function()
+    local row = explain(plans.question "admin_tree_unlink", "[100]", "[100]").e
+    assert.equal("PRIMARY", row.key)
+    assert.equal("eq_ref", row.type)
+  end)
+
+  for name, params in pairs {
+    report_jobs_waiting = { nightshift.null, nightshift.null, nightshift.null, nightshift.null, 10,
+      nightshift.null, nightshift.null, nightshift.null, nightshift.null, 10, 10 },
+    report_stats_waiting = { 10, 10 },
+  } do
+    it(name .. " reads no jobs for pauses while there are none", function()
+      local impossible = 0
+      for _, row in ipairs(assert(handle:execute("EXPLAIN " .. core.sql(name), table.unpack(params)))) do
+        if (row.Extra or ""):find "Impossible WHERE" then impossible = impossible + 1 end
+      end
+      assert.equal(1, impossible)
+    end)
+  end
+
   for _, name in ipairs { "edge_brood", "edge_brood_live", "edge_brood_lock" } do
     it(name .. " reads the children of one parent, and their jobs by key", function()
       local plan = explain(plans.question(name), parent)

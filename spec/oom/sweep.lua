@@ -48,7 +48,7 @@ end
 
 local function wipe()
   for _, name in ipairs { "job", "ready", "scheduled", "edge", "child", "signal", "met", "lease", "holder", "running",
-    "finished", "attempt", "unique_key", "slot", "served" } do
+    "finished", "attempt", "unique_key", "slot", "served", "pause" } do
     assert(watch:execute("DELETE FROM nightshift_" .. name))
   end
 end
@@ -109,6 +109,27 @@ local function dead(h)
     (id, kind, host, pid, boot_id, connection, started, beat, version)
     SELECT ?, kind, host, 4194305, boot_id, 0, started, beat, version FROM nightshift_holder]], GHOST))
   assert(watch:execute("UPDATE nightshift_lease SET holder = ?", GHOST))
+end
+
+-- A job with two below it, one of them failed; its id.
+local function kin(h)
+  local id = push(h, { delay = 1e9 })
+  push(h, { parent = id, delay = 1e9, unique = "kid" })
+  local kid = push(h, { parent = id, delay = 1e9 })
+  assert(h:cancel(kid))
+  return id
+end
+
+-- A verb on those.
+local function on_tree(verb, n, text, arrange)
+  return {
+    arrange = function(h)
+      local id = kin(h)
+      if arrange then arrange(h, id) end
+      return id
+    end,
+    run = function(h, id) return h:tree(verb, id, n, text) end,
+  }
 end
 
 local function begun(arrange)
@@ -488,6 +509,23 @@ local calls = {
     arrange = function(h) return push(h, { delay = 1e9 }) end,
     run = function(h, id) return h:run_now(id) end,
   },
+
+  deadline = {
+    arrange = function(h) return push(h, { delay = 1e9 }) end,
+    run = function(h, id) return h:deadline(id, 1000000) end,
+  },
+  ["claim, of what is too late"] = {
+    arrange = function(h) return push(h, { deadline = 0, priority = 255 }) end,
+    run = function(h) return h:claim("q", 50) end,
+  },
+  progress = { arrange = kin, run = function(h, id) return h:progress(id) end },
+  tree = on_tree("cancel", 0, "why not"),
+  ["tree, pause"] = on_tree "pause",
+  ["tree, resume"] = on_tree("resume", 0, nil, function(h, id) assert(h:tree("pause", id)) end),
+  ["tree, priority"] = on_tree("priority", 7),
+  ["tree, run_now"] = on_tree "run_now",
+  ["tree, deadline"] = on_tree("deadline", 1000000),
+  ["tree, retry"] = on_tree("retry", 0, nil, function(h, id) assert(h:tree("cancel", id)) end),
 
   slot_acquire = takes(3),
   ["slot_acquire, in line"] = takes(1, 1),

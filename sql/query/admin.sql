@@ -26,7 +26,7 @@ SELECT j.id, j.run, j.queue_id, q.name AS queue, j.name, j.payload, j.state,
    WHERE c.id = j.id AND c.run = j.run LIMIT 1) AS holder,
   NULL AS outcome, NULL AS reason, NULL AS error, NULL AS result,
   NULL AS finished_at, {now} AS now, IF(j.waits = 'signal', j.awaits, NULL) AS awaits, j.phase,
-  j.decay
+  j.decay, j.paused
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
@@ -39,7 +39,7 @@ SELECT f.id, f.run, f.queue_id, q.name AS queue, f.name, f.payload, NULL AS stat
   f.priority, f.parent, f.root, f.created, f.created AS due, f.deadline,
   f.timeout, f.nonce, f.ukey, 0 AS unmet, NULL AS progress, NULL AS status,
   f.holder, f.outcome, f.reason, f.error, f.result, f.finished_at, {now} AS now,
-  NULL AS awaits, 0 AS phase, f.decay
+  NULL AS awaits, 0 AS phase, f.decay, NULL AS paused
 FROM nightshift_finished f
 JOIN nightshift_queue q ON q.id = f.queue_id
 WHERE f.id = ?
@@ -83,11 +83,11 @@ UPDATE nightshift_job SET run = run + ?, rank = ?, priority = 255 - rank WHERE i
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, run, max_attempts, max_polls,
    max_crashes, backoff, timeout, deadline, created, due, parent, root, on_fail,
-   ukey, nonce, decay)
+   ukey, nonce, decay, after_ids)
 SELECT id, queue_id, name, payload, priority, 255 - priority, run + 1,
   max_attempts, max_polls, max_crashes, backoff, timeout,
   {now} + deadline - created, {now}, {now}, parent, root, on_fail, ukey, nonce,
-  decay
+  decay, after_ids
 FROM nightshift_finished WHERE id = ?
 
 -- name: admin_schedule

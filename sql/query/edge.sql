@@ -90,7 +90,8 @@ SELECT 1 FROM nightshift_edge WHERE on_id = ? LIMIT 1
 -- name: edge_parent
 -- Params: job. Key: PRIMARY; locks its row: one more child, for which it waits
 -- if it waits for its children.
-SELECT root, NULLIF(waits, 'signal') FROM nightshift_job WHERE id = ? FOR UPDATE
+SELECT root, NULLIF(waits, 'signal'), paused, deadline FROM nightshift_job
+WHERE id = ? FOR UPDATE
 
 -- name: edge_results
 -- Params: parent, limit, offset. Keys: PRIMARY of child, a range, and of finished

@@ -28,8 +28,8 @@ ORDER BY h.id
 -- for the finished ones; limit. Index: job and finished PRIMARY, backwards.
 -- Locks: none.
 (SELECT n.id, q.name AS queue, n.name,
-        CASE WHEN n.unmet > 0 THEN 'waiting'
-             WHEN c.id IS NOT NULL THEN 'running'
+        CASE WHEN c.id IS NOT NULL THEN 'running'
+             WHEN n.unmet > 0 THEN 'waiting'
              WHEN n.due <= {now} THEN 'ready'
              WHEN n.waits = 'signal' THEN 'waiting'
              ELSE 'scheduled' END AS state,
@@ -136,20 +136,30 @@ ORDER BY s.run_at, s.job_id LIMIT ?
 
 -- name: report_jobs_waiting
 -- Jobs that wait for other jobs, each once. The inner query stops as soon as it
--- has found enough different jobs.
--- Params: queue id or NULL twice, name or NULL twice, limit.
+-- has found enough different jobs. While pauses are on it reads all live jobs for
+-- those that wait for nothing else.
+-- Params: queue id or NULL twice, name or NULL twice, limit; the same again.
 -- Index: edge PRIMARY; job PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'waiting' AS state,
        j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts,
        j.created, j.due, j.parent, j.unmet
-FROM (SELECT DISTINCT e.job_id
-      FROM nightshift_edge e
-      STRAIGHT_JOIN nightshift_job w ON w.id = e.job_id AND w.unmet > 0
-      WHERE (? IS NULL OR w.queue_id = ?) AND (? IS NULL OR w.name = ?)
-      LIMIT ?) e
+FROM ((SELECT DISTINCT e.job_id
+       FROM nightshift_edge e
+       STRAIGHT_JOIN nightshift_job w ON w.id = e.job_id AND w.unmet > 0
+       WHERE (? IS NULL OR w.queue_id = ?) AND (? IS NULL OR w.name = ?)
+       LIMIT ?)
+      UNION
+      (SELECT w.id FROM nightshift_job w
+       WHERE w.paused IS NOT NULL AND (SELECT COUNT(*) FROM nightshift_pause) > 0
+         AND NOT EXISTS (SELECT 1 FROM nightshift_lease l
+           JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (
+             id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+           WHERE c.id = w.id AND c.run = w.run)
+         AND (? IS NULL OR w.queue_id = ?) AND (? IS NULL OR w.name = ?)
+       LIMIT ?)) e
 STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
-ORDER BY j.id
+ORDER BY j.id LIMIT ?
 
 -- name: report_prunable
 -- How much history of each outcome a prune would delete.
@@ -244,9 +254,14 @@ GROUP BY queue_id
 
 -- name: report_stats_waiting
 -- Jobs that wait for other jobs, per queue, among the first found.
--- Params: how many are looked at. Index: edge PRIMARY, job PRIMARY. Locks: none.
+-- Params: how many are looked at, twice. Index: edge PRIMARY, job PRIMARY; all of
+-- job while pauses are on. Locks: none.
 SELECT j.queue_id, COUNT(*) AS n
-FROM (SELECT DISTINCT job_id FROM nightshift_edge LIMIT ?) e
+FROM ((SELECT DISTINCT job_id FROM nightshift_edge LIMIT ?)
+      UNION
+      (SELECT id FROM nightshift_job
+       WHERE paused IS NOT NULL AND (SELECT COUNT(*) FROM nightshift_pause) > 0
+       LIMIT ?)) e
 STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id AND j.unmet > 0
 GROUP BY j.queue_id
 

@@ -14,17 +14,22 @@ DELETE FROM nightshift_expiry WHERE lease = ?
 -- Params: holder, list of objects: i job, o outcome, r reason, x result,
 -- e error, a attempts, p polls, c crashes (absent: as the job has them). Keys:
 -- PRIMARY of job, one row at a time, locked by settle_lock; PRIMARY and outcome
--- of finished. The payload never leaves the server.
+-- of finished. The payload never leaves the server. What failed keeps what it
+-- waited for, to wait for it again when its tree is retried.
 INSERT INTO nightshift_finished
   (id, queue_id, name, payload, priority, outcome, reason, run, result, error,
    attempts, polls, crashes, lost, max_attempts, max_polls, max_crashes,
    backoff, timeout, deadline, created, finished_at, parent, root, on_fail,
-   ukey, nonce, holder, decay)
+   ukey, nonce, after_ids, phase, waits, state, holder, decay)
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, v.outcome,
   v.reason, j.run, v.result, v.error, COALESCE(v.attempts, j.attempts),
   COALESCE(v.polls, j.polls), COALESCE(v.crashes, j.crashes), j.lost,
   j.max_attempts, j.max_polls, j.max_crashes, j.backoff, j.timeout, j.deadline,
-  j.created, {now}, j.parent, j.root, j.on_fail, j.ukey, j.nonce, ?,
+  j.created, {now}, j.parent, j.root, j.on_fail, j.ukey, j.nonce,
+  IF(v.outcome = 'done', NULL, j.after_ids),
+  IF(v.outcome = 'done' OR j.awaits IS NOT NULL, 0, j.phase),
+  IF(v.outcome <> 'done' AND j.waits IN ('fail', 'continue'), j.waits, NULL),
+  IF(v.outcome = 'done' OR j.awaits IS NOT NULL OR j.phase = 0, NULL, j.state), ?,
   j.decay
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
   id BIGINT PATH '$.i', outcome VARCHAR(10) PATH '$.o',
@@ -62,7 +67,7 @@ DELETE FROM nightshift_lease WHERE id = ?
 -- A missing row is stale, or held by somebody else.
 SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.rank, j.attempts, j.polls,
   j.crashes, j.lost, j.missed, j.missing_since, j.max_attempts, j.max_polls, j.max_crashes,
-  j.backoff, j.deadline, j.root, j.ukey, {now} AS now, j.decay
+  j.backoff, j.deadline, j.root, j.ukey, {now} AS now, j.decay, j.paused
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED

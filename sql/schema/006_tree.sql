@@ -122,10 +122,36 @@ CREATE TABLE IF NOT EXISTS nightshift_met (
   failed BOOL NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
 
+-- name: job_after
+-- after_ids: "[id,…]" of the jobs it was pushed to wait for, met or not. It goes
+-- into history with what a parked job has to have when it is to wait again:
+-- phase, waits and state.
+ALTER TABLE nightshift_job
+  ADD COLUMN IF NOT EXISTS after_ids MEDIUMTEXT NULL
+
+-- name: finished_after
+ALTER TABLE nightshift_finished
+  ADD COLUMN IF NOT EXISTS after_ids MEDIUMTEXT NULL,
+  ADD COLUMN IF NOT EXISTS phase INT UNSIGNED NOT NULL DEFAULT 0,
+  ADD COLUMN IF NOT EXISTS waits ENUM('fail','continue') NULL,
+  ADD COLUMN IF NOT EXISTS state MEDIUMTEXT NULL
+
+-- name: create_pause
+-- Jobs whose pause, of themselves and all below, is on; job.paused has their ids.
+CREATE TABLE IF NOT EXISTS nightshift_pause (
+  id BIGINT NOT NULL PRIMARY KEY,
+  since BIGINT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: notice_paused
+-- paused: what has not been begun is to be given back.
+ALTER TABLE nightshift_notice MODIFY kind ENUM('cancelled','paused') NOT NULL
+
 -- name: tree_jobs_view
 -- Every job with its state, for people and reports. It reads all hot tables;
 -- counts for dashboards come from elsewhere. Who is parked for a signal waits,
--- though it is scheduled for its deadline.
+-- though it is scheduled for its deadline; what is paused and still runs is
+-- running.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW nightshift_jobs AS
 SELECT j.id, q.name AS queue, j.name, 'ready' AS state, 255 - j.rank AS priority,
   j.run, j.attempts, j.polls, j.crashes, j.created, j.due, j.parent, j.root,
@@ -156,7 +182,10 @@ SELECT j.id, q.name, j.name, 'waiting', 255 - j.rank,
   j.unmet, NULL, NULL, NULL, NULL, j.payload, NULL, j.phase, NULL
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
-WHERE j.unmet > 0
+WHERE j.unmet > 0 AND (j.paused IS NULL OR NOT EXISTS (
+  SELECT 1 FROM nightshift_lease l
+  JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+  WHERE c.id = j.id AND c.run = j.run))
 UNION ALL
 SELECT f.id, q.name, f.name, f.outcome, f.priority,
   f.run, f.attempts, f.polls, f.crashes, f.created, f.created, f.parent, f.root,
@@ -190,7 +219,7 @@ BEGIN
   DECLARE v_id, v_now BIGINT;
   DECLARE v_delay, v_deadline, v_backoff, v_timeout DOUBLE;
   DECLARE v_priority, v_decay, v_attempts, v_crashes, v_polls DOUBLE;
-  DECLARE v_parent, v_root, v_on, v_found BIGINT DEFAULT NULL;
+  DECLARE v_parent, v_root, v_on, v_found, v_paused, v_inherited BIGINT DEFAULT NULL;
   DECLARE v_unmet, v_met INT DEFAULT 0;
   DECLARE v_fails, v_failed, v_doomed, v_over BOOLEAN DEFAULT FALSE;
   DECLARE v_after MEDIUMTEXT CHARACTER SET utf8mb4;
@@ -271,7 +300,8 @@ BEGIN
   SET v_id = (NEXT VALUE FOR nightshift_id) * 100;
   SET v_now = {now};
   IF v_parent IS NOT NULL THEN
-    SELECT id, COALESCE(root, id) INTO v_found, v_root FROM nightshift_job
+    SELECT id, COALESCE(root, id), paused, deadline
+    INTO v_found, v_root, v_paused, v_inherited FROM nightshift_job
     WHERE id = v_parent LOCK IN SHARE MODE;
     IF v_root IS NULL THEN
       SET v_bad = CONCAT('nightshift_push: the parent, job ', v_parent, ', is no live job');
@@ -321,13 +351,15 @@ BEGIN
     INSERT INTO nightshift_job
       (id, queue_id, name, payload, priority, rank, max_attempts, max_polls,
        max_crashes, backoff, timeout, deadline, created, due, ukey, nonce,
-       decay, parent, root, on_fail, unmet)
+       decay, parent, root, on_fail, paused, after_ids, unmet)
     VALUES (v_id, v_queue, p_name, p_payload, v_priority, 255 - v_priority,
       v_attempts, v_polls, v_crashes, v_backoff * 1000000,
-      v_timeout * 1000000, v_now + CAST(v_deadline * 1000000 AS SIGNED), v_now,
+      v_timeout * 1000000,
+      COALESCE(v_now + CAST(v_deadline * 1000000 AS SIGNED), v_inherited), v_now,
       v_now + CAST(v_delay * 1000000 AS SIGNED), v_unique,
       FLOOR(RAND() * 9000000000000000000), v_decay, v_parent, v_root,
-      v_on_fail, v_unmet + (v_unmet > 0));
+      v_on_fail, v_paused, v_after,
+      v_unmet + (v_unmet > 0) + (v_paused IS NOT NULL));
     IF v_parent IS NOT NULL THEN
       INSERT INTO nightshift_child (parent, id) VALUES (v_parent, v_id);
     END IF;
@@ -369,7 +401,7 @@ BEGIN
       WHERE id = v_id AND unmet > v_met;
       SET v_unmet = ROW_COUNT();
     END IF;
-    IF v_doomed OR v_unmet > 0 THEN
+    IF v_doomed OR v_unmet > 0 OR v_paused IS NOT NULL THEN
       SET v_found = NULL;
     ELSEIF CAST(v_delay * 1000000 AS SIGNED) > 0 THEN
       INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)

@@ -148,7 +148,8 @@ typedef struct ns_push {
   int64_t max_polls; /* -1: unlimited */
   int64_t backoff;   /* µs, first retry delay */
   int64_t timeout;   /* µs of wall time per run */
-  int64_t deadline;  /* µs from now after which a poll is dead; -1: none */
+  int64_t deadline;  /* µs from now after which it is not started any more, and a
+                     ** poll is dead; -1: its parent's, or none */
   ns_bytes unique;   /* key that at most one live job of the queue has */
   int64_t parent;    /* a live job; 0: none */
   ns_bytes after;    /* "[id,…]" of jobs to wait for; absent: none */
@@ -214,6 +215,7 @@ typedef enum ns_kind {
   NS_FAIL,     /* error; retried after a backoff, or dead */
   NS_AGAIN,    /* not yet; come back after delay, with state */
   NS_DISCARD,  /* dead at once; error holds the reason */
+  NS_EXPIRE,   /* the same for one whose deadline passed before it was started */
   NS_RELEASE,  /* given back untouched: no budget, no priority lost */
   NS_WAIT,     /* parked until its children have ended, then run again */
   NS_CRASH,    /* the worker died: retried at once, or dead as poison */
@@ -316,9 +318,11 @@ ns_status ns_beat(ns_db *db, ns_err *err);
 ns_status ns_serves(ns_db *db, int64_t workers, ns_bytes queues,
                     ns_bytes handlers, ns_err *err);
 
-/* A claim of ours that somebody has ended: cancelled. */
+/* A claim of ours that somebody has ended: cancelled; or paused: it stands, but is
+** to be given back if the job has not been begun. */
 typedef struct ns_token {
   int64_t id, run;
+  bool paused;
 } ns_token;
 
 /* Takes what has been written to us since; '*tokens' is malloc'd, the caller
@@ -348,6 +352,7 @@ typedef struct ns_info {
   ns_bytes where;      /* scheduled ready running waiting done dead cancelled */
   ns_bytes reason, error, result, unique;
   int64_t finished_at, unmet, holder;
+  int64_t paused; /* by the pause of which job; 0: it is not */
   int64_t max_crashes, decay;
   double progress;     /* -1: none */
   ns_bytes status_text;
@@ -374,6 +379,39 @@ ns_status ns_reprioritise(ns_db *db, int64_t id, int64_t priority, ns_err *err);
 
 /* A scheduled job becomes ready now. Errors: NOT_FOUND, STATE. */
 ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err);
+
+/* A live job is not started after this, µs from now (-1: no limit any more); one
+** that polls has its last look then. Errors: NOT_FOUND, STATE. */
+ns_status ns_deadline(ns_db *db, int64_t id, int64_t deadline, ns_err *err);
+
+/* What can be done to a job and all below it, live or not itself. */
+typedef enum ns_verb {
+  NS_TREE_CANCEL,   /* 'text': the reason; absent: none */
+  NS_TREE_PAUSE,    /* nothing of it starts; what runs runs on, and is held when
+                    ** it comes back */
+  NS_TREE_RESUME,
+  NS_TREE_PRIORITY, /* 'n' */
+  NS_TREE_RUN_NOW,  /* what is scheduled; what waits for a signal waits on */
+  NS_TREE_DEADLINE, /* 'n' µs from now; -1: none any more */
+  NS_TREE_RETRY     /* what failed, and waits for what it waited for */
+} ns_verb;
+
+/* Works through the tree from its top, some hundred jobs a transaction: when it
+** fails in between it may be made again. '*changed' counts jobs.
+** Errors: NOT_FOUND, STATE (nothing there to do it to), INVALID, DUPLICATE (retry:
+** all but the job that is named run again), GONE, BUSY. */
+ns_status ns_tree_do(ns_db *db, ns_verb verb, int64_t id, int64_t n,
+                     ns_bytes text, int64_t *changed, ns_err *err);
+
+/* How many jobs of a tree are in which state; those that were pruned are not
+** known any more. */
+typedef struct ns_progress {
+  int64_t done, dead, cancelled, running, waiting, scheduled, ready, total;
+} ns_progress;
+
+/* Errors: NOT_FOUND, GONE. */
+ns_status ns_tree_progress(ns_db *db, int64_t id, ns_progress *progress,
+                           ns_err *err);
 
 /* Sends a value to a job that waits for the signal 'name' (absent: for any), or
 ** will. Errors: NOT_FOUND, INVALID, TOO_BIG. */

@@ -11,6 +11,7 @@
 
 #include "ns_depend.h"
 #include "ns_handle.h"
+#include "ns_tree.h"
 
 /* ----------------------------------------------------------------- info */
 
@@ -20,7 +21,7 @@ enum {
   I_POLLS, I_CRASHES, I_MAX_ATTEMPTS, I_MAX_POLLS, I_MAX_CRASHES, I_PRIORITY,
   I_PARENT, I_ROOT, I_CREATED, I_DUE, I_DEADLINE, I_TIMEOUT, I_NONCE, I_UKEY,
   I_UNMET, I_PROGRESS, I_STATUS, I_HOLDER, I_OUTCOME, I_REASON, I_ERROR,
-  I_RESULT, I_FINISHED_AT, I_NOW, I_AWAITS, I_PHASE, I_DECAY, I_COUNT
+  I_RESULT, I_FINISHED_AT, I_NOW, I_AWAITS, I_PHASE, I_DECAY, I_PAUSED, I_COUNT
 };
 
 void ns_info_free(ns_info *info) {
@@ -76,6 +77,7 @@ static void keep_numbers(ns_info *info, const ns_value *r) {
   j->nonce = r[I_NONCE].i;
   j->phase = r[I_PHASE].i;
   info->unmet = r[I_UNMET].i;
+  info->paused = ns_int_or(&r[I_PAUSED], 0);
   info->holder = ns_int_or(&r[I_HOLDER], 0);
   info->finished_at = ns_int_or(&r[I_FINISHED_AT], 0);
   info->progress = r[I_PROGRESS].type == NS_REAL ? r[I_PROGRESS].d : -1.0;
@@ -83,10 +85,10 @@ static void keep_numbers(ns_info *info, const ns_value *r) {
 
 /* The state of a live job follows from where it is. */
 static const char *where_is(const ns_value *r) {
+  if (r[I_HOLDER].type != NS_NULL) /* perhaps paused, too */
+    return "running";
   if (r[I_UNMET].i > 0)
     return "waiting";
-  if (r[I_HOLDER].type != NS_NULL)
-    return "running";
   if (r[I_DUE].i <= r[I_NOW].i)
     return "ready";
   return r[I_AWAITS].type == NS_TEXT ? "waiting" : "scheduled";
@@ -203,6 +205,7 @@ typedef struct work {
   live now;
   past then;
   bool noticed; /* its holder is to be told */
+  bool moved;   /* its ready row, and a claim that takes it, is stale */
 } work;
 
 static ns_status run_verb(ns_db *db, work *w,
@@ -222,6 +225,17 @@ static ns_status run_verb(ns_db *db, work *w,
 }
 
 /* ---------------------------------------------------------------- cancel */
+
+/* No lease of its run was seen: one that is there by now is of somebody who may
+** have read the job before our commit. */
+static void tell_claimer(ns_db *db, const work *w) {
+  char token[64];
+  if (db->user_tx || !w->now.found)
+    return;
+  snprintf(token, sizeof token, "[[%lld,%lld]]", (long long)w->id,
+           (long long)w->now.run);
+  ns_tree_tell(db, "cancelled", ns_str(token));
+}
 
 /* No live row: finished already, or never there. After a cut at the commit
 ** "cancelled" is our own doing. */
@@ -278,6 +292,8 @@ ns_status ns_cancel(ns_db *db, int64_t id, ns_bytes reason, ns_err *err) {
   ns_status st = run_verb(db, &w, cancel_run, err);
   if (st == NS_OK && w.noticed && !db->user_tx)
     nudge_holder(db, id);
+  else if (st == NS_OK)
+    tell_claimer(db, &w);
   return st;
 }
 
@@ -302,7 +318,9 @@ static ns_status retry_key(ns_db *db, work *w, ns_err *err) {
 static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
   int64_t rank, run;
+  char text[32];
   ns_value id = ns_vint(w->id);
+  ns_value list;
   const ns_value all_signals[] = {id, ns_vint(0), ns_vint(1)};
   ns_status st = lock_past(db, w->id, &w->then, err);
   if (st == NS_OK && w->then.outcome[0] == '\0') {
@@ -314,10 +332,14 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
                                 "are retried",
                                 (long long)w->id);
   }
+  snprintf(text, sizeof text, "[%lld]", (long long)w->id);
+  list = ns_vtext(ns_str(text));
   if (st == NS_OK && (st = retry_key(db, w, err)) == NS_OK &&
       (st = ns_run(db, NS_SQL_EDGE_FORGET, &id, err)) == NS_OK &&
       (st = ns_run(db, NS_SQL_ADMIN_UNMET, &id, err)) == NS_OK &&
       (st = ns_run(db, NS_SQL_SIGNAL_FORGET, all_signals, err)) == NS_OK &&
+      (st = ns_run(db, NS_SQL_ADMIN_TREE_UNLINK, (ns_value[]){list, list},
+                   err)) == NS_OK &&
       (st = ns_run(db, NS_SQL_ADMIN_RETRY, &id, err)) == NS_OK)
     st = ns_run(db, NS_SQL_ADMIN_FORGET, &id, err);
   if (st != NS_OK)
@@ -414,7 +436,7 @@ static ns_status reprioritise_run(ns_db *db, ns_tx *tx, ns_err *err) {
     return NS_OK;
   if (w->now.unmet == 0)
     st = is_held(db, w->id, &held, err);
-  moves = w->now.unmet == 0 && !held;
+  moves = w->moved = w->now.unmet == 0 && !held;
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_ADMIN_RANK,
                 (ns_value[]){ns_vint(moves), ns_vint(rank), ns_vint(w->id)}, err);
@@ -423,8 +445,12 @@ static ns_status reprioritise_run(ns_db *db, ns_tx *tx, ns_err *err) {
 
 ns_status ns_reprioritise(ns_db *db, int64_t id, int64_t priority, ns_err *err) {
   work w = {.id = id, .rank = 255 - priority};
+  ns_status st;
   if (priority < 0 || priority > 255)
     return ns_fail(err, NS_EINVALID, "the priority must be 0 to 255, got %lld",
                    (long long)priority);
-  return run_verb(db, &w, reprioritise_run, err);
+  st = run_verb(db, &w, reprioritise_run, err);
+  if (st == NS_OK && w.moved)
+    tell_claimer(db, &w);
+  return st;
 }

@@ -340,6 +340,52 @@ static ns_status with_verdicts(ns_db *db, work *w, ns_err *err) {
   return st;
 }
 
+/* After its deadline a job is not started any more; one that polls, or has been
+** parked, has its last look. */
+static bool is_expired(const ns_job *j, int64_t now) {
+  return j->deadline != 0 && now >= j->deadline && j->polls == 0 && j->phase == 0;
+}
+
+/* Claims that are over, or in memory's way, are not kept. */
+static void keep_unsettled(ns_db *db) {
+  size_t kept = 0;
+  for (size_t i = 0; i < db->nexpired; i++)
+    if (db->expired[i].status == NS_EBUSY)
+      db->expired[kept++] = db->expired[i];
+  db->nexpired = kept;
+}
+
+/* Best effort: what cannot be ended now is ended with the next claim, or goes
+** back when the handle is closed. */
+static void end_expired(ns_db *db) {
+  work w = {.verdicts = db->expired, .nverdicts = db->nexpired};
+  ns_err none;
+  if (db->nexpired > 0 && run_cycle(db, &w, &none) == NS_OK)
+    keep_unsettled(db);
+}
+
+/* Takes jobs that are too late out of those that were claimed from 'first' on. */
+static bool drop_expired(ns_db *db, ns_jobs *out, size_t first) {
+  int64_t now = ns_now(db);
+  size_t kept = first;
+  for (size_t i = first; i < out->n; i++) {
+    const ns_job j = out->items[i];
+    if (is_expired(&j, now) &&
+        ns_grow(&db->expired, &db->capexpired, db->nexpired + 1,
+                sizeof *db->expired))
+      db->expired[db->nexpired++] = (ns_verdict){
+          .id = j.id, .run = j.run, .lease = j.lease, .kind = NS_EXPIRE,
+          .error = ns_str("its deadline had passed before it was started")};
+    else
+      out->items[kept++] = j;
+  }
+  if (kept == out->n)
+    return false;
+  out->n = kept;
+  end_expired(db);
+  return true;
+}
+
 ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
                    const ns_feed *feeds, size_t nfeeds, size_t limit,
                    ns_jobs *out, int64_t *next_due, ns_err *err) {
@@ -347,6 +393,8 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
             .nfeeds = nfeeds, .limit = out != NULL ? limit : 0,
             .span = db->span, .next_due = -1};
   int64_t unread = 0;
+  size_t before = out != NULL ? out->n : 0;
+  bool late = false;
   ns_status st = NS_OK;
   ns_err_clear(err);
   if (w.limit > 0 && ns_in_transaction(db))
@@ -356,6 +404,7 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
   if (w.limit > 0 && db->holder == 0)
     st = ns_register(db, db->is_host, err);
   if (st == NS_OK && w.limit > 0) {
+    end_expired(db);
     st = read_unread(db, &w, out, err);
     unread = db->unread;
   }
@@ -366,10 +415,13 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
     db->unread = 0; /* a call that fails keeps it: the caller drops 'out' */
   if (st == NS_OK && w.takes.n > 0)
     st = read_claimed(db, &w, out, err);
+  if (st == NS_OK && out != NULL)
+    late = drop_expired(db, out, before);
   if (st == NS_OK && !ns_in_transaction(db))
     ns_holder_absolve(db);
   if (next_due != NULL)
-    *next_due = ns_take_alone_next(db, feeds, nfeeds, w.limit) || w.released
+    *next_due = late || w.released ||
+                        ns_take_alone_next(db, feeds, nfeeds, w.limit)
                     ? 0
                     : w.next_due;
   free(w.takes.items);
@@ -512,8 +564,10 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
     if (st == NS_OK && !paused)
       st = claim_once(db, &feed, limit, lease, out, &next_due, err);
     if (st == NS_OK && out->n == 0 &&
-        (db->count.claimed > taken || ns_take_alone_next(db, &feed, 1, limit)))
-      continue; /* rows of jobs that are gone, or one to be taken alone */
+        (db->count.claimed > taken || next_due == 0 ||
+         ns_take_alone_next(db, &feed, 1, limit)))
+      continue; /* rows of jobs that are gone or too late, or one to be taken
+                ** alone */
     if (st != NS_OK || out->n > 0 || ns_mono_us() >= until)
       break;
     if (woken != 0 && ns_mono_us() - woken < WAKE_FOR) {

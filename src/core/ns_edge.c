@@ -163,26 +163,53 @@ static ns_status find_parent(ns_db *db, ns_insert *rows, size_t n,
   if (st == NS_OK && found == NULL)
     return ns_fail(err, NS_ENOTFOUND, "the parent, job %lld, is no live job",
                    (long long)p->parent);
-  if (st == NS_OK) {
-    row->root = ns_int_or(&found[0], p->parent);
-    row->joins = found[1].type == NS_TEXT;
-  }
-  return st;
+  if (st != NS_OK)
+    return st;
+  row->root = ns_int_or(&found[0], p->parent);
+  row->joins = found[1].type == NS_TEXT;
+  row->paused = ns_int_or(&found[2], 0);
+  row->deadline = ns_int_or(&found[3], 0);
+  return NS_OK;
 }
 
-/* Rows whose parents are pushed with them get the root of those. */
+/* What a row has from one above it that is pushed with it. */
+static void inherit(ns_insert *row, const ns_insert *up) {
+  row->root = up->root;
+  if (row->paused == 0)
+    row->paused = up->paused;
+  if (row->deadline_in < 0)
+    row->deadline_in = up->push->deadline;
+  if (row->deadline == 0)
+    row->deadline = up->deadline;
+}
+
+/* As before an earlier try of the same transaction. */
+static void start_over(ns_insert *row) {
+  row->unmet = row->doomed = 0;
+  if (row->child)
+    return;
+  row->paused = row->deadline = 0;
+  row->deadline_in = -1;
+}
+
+/* Rows whose parents are pushed with them have the root of those. */
 static ns_status find_parents(ns_db *db, ns_insert *rows, size_t n,
                               ns_err *err) {
   ns_status st = NS_OK;
+  for (size_t i = 0; i < n; i++)
+    start_over(&rows[i]);
   for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (rows[i].parent == 0 && rows[i].push->parent != 0)
+    if (rows[i].push->parent != 0 && !rows[i].child)
       st = find_parent(db, rows, n, &rows[i], err);
   for (size_t i = 0; st == NS_OK && i < n; i++) {
     const ns_insert *up = &rows[i];
     for (size_t steps = 0; up != NULL && up->parent != 0 && steps < n; steps++) {
-      rows[i].root = up->root;
+      inherit(&rows[i], up);
       up = bsearch(&up->parent, rows, n, sizeof *rows, row_by_id);
     }
+    if (up != NULL && up != &rows[i] && rows[i].deadline_in < 0)
+      rows[i].deadline_in = up->push->deadline;
+    rows[i].unmet = rows[i].paused != 0;
   }
   return st;
 }

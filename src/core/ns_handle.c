@@ -355,6 +355,7 @@ void ns_close(ns_db *db) {
   free(db->suspects.items);
   free(db->queues);
   free(db->tx_settled);
+  free(db->expired);
   free(db->late.items);
   free(db->settling.items);
   free(db->pushing.tokens);

@@ -114,6 +114,9 @@ struct ns_db {
   int64_t doubt;       /* a lease that may not have been committed; 0: none */
   ns_settle_doubt settling; /* verdicts of which the same is true */
   ns_push_doubt pushing;    /* and a push */
+  ns_verdict *expired; /* claims whose jobs are too late to be started, and that
+                       ** could not be ended yet */
+  size_t nexpired, capexpired;
   ns_verdict *tx_settled; /* verdicts written in the caller's transaction */
   size_t ntx, captx;
   ns_leases leases;    /* what we hold */

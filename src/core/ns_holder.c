@@ -90,7 +90,7 @@ static void remember_wronged(ns_db *db) {
       const ns_claimed *c = &db->leases.items[i].jobs[k];
       if (!c->settled && ns_grow(&db->wronged, &db->capwronged,
                                  db->nwronged + 1, sizeof *db->wronged))
-        db->wronged[db->nwronged++] = (ns_token){c->id, c->run};
+        db->wronged[db->nwronged++] = (ns_token){c->id, c->run, false};
     }
 }
 
@@ -189,7 +189,7 @@ ns_status ns_notices(ns_db *db, ns_token **tokens, size_t *n, ns_err *err) {
          row != NULL) {
     if (!ns_grow(tokens, &cap, *n + 1, sizeof **tokens))
       return ns_fail(err, NS_ENOMEM, "out of memory");
-    (*tokens)[(*n)++] = (ns_token){row[0].i, row[1].i};
+    (*tokens)[(*n)++] = (ns_token){row[0].i, row[1].i, row[2].i != 0};
   }
   return st;
 }

@@ -147,8 +147,8 @@ ns_status ns_take_ids(ns_db *db, int64_t *ids, size_t n, ns_err *err) {
 
 enum { /* the columns of push_job that are integers, in its order */
   C_ID, C_QUEUE, C_NAME, C_PAYLOAD, C_PRIORITY, C_RANK, C_ATTEMPTS, C_POLLS,
-  C_CRASHES, C_BACKOFF, C_TIMEOUT, C_DEADLINE, C_DELAY, C_PARENT, C_ROOT,
-  C_UNMET, C_ON_FAIL, C_UKEY, C_NONCE, C_DECAY, C_COUNT
+  C_CRASHES, C_BACKOFF, C_TIMEOUT, C_DEADLINE, C_INHERITED, C_DELAY, C_PARENT,
+  C_ROOT, C_UNMET, C_ON_FAIL, C_UKEY, C_NONCE, C_DECAY, C_PAUSED, C_AFTER, C_COUNT
 };
 
 /* The columns of one batch; integers and texts side by side. */
@@ -156,6 +156,7 @@ typedef struct batch {
   int64_t *ints;   /* C_COUNT * n */
   ns_bytes *texts; /* C_COUNT * n */
   char *nulls;     /* C_COUNT * n */
+  ns_buf after;    /* lists that are made here */
   ns_column cols[C_COUNT];
 } batch;
 
@@ -163,20 +164,45 @@ static void batch_free(batch *b) {
   free(b->ints);
   free(b->texts);
   free(b->nulls);
+  ns_buf_free(&b->after);
 }
 
-static bool batch_make(batch *b, size_t n) {
+/* Room for "[parent,…" of whoever waits for its parent's done. */
+static bool make_after(batch *b, const ns_insert *rows, size_t n) {
+  size_t total = 1;
+  for (size_t i = 0; i < n; i++)
+    if (rows[i].waits)
+      total += rows[i].push->after.n + 24;
+  return ns_buf_room(&b->after, total) != NULL;
+}
+
+static bool batch_make(batch *b, const ns_insert *rows, size_t n) {
   b->ints = calloc(C_COUNT * n, sizeof *b->ints);
   b->texts = calloc(C_COUNT * n, sizeof *b->texts);
   b->nulls = calloc(C_COUNT * n, 1);
-  if (b->ints == NULL || b->texts == NULL || b->nulls == NULL)
+  if (b->ints == NULL || b->texts == NULL || b->nulls == NULL ||
+      !make_after(b, rows, n))
     return false;
   for (size_t c = 0; c < C_COUNT; c++) {
-    bool text = c == C_NAME || c == C_PAYLOAD || c == C_UKEY;
+    bool text = c == C_NAME || c == C_PAYLOAD || c == C_UKEY || c == C_AFTER;
     b->cols[c] = (ns_column){text ? NS_TEXT : NS_INT, &b->ints[c * n],
                              &b->texts[c * n], &b->nulls[c * n]};
   }
   return true;
+}
+
+/* What it is to wait for, as it will be told again when its tree is retried. */
+static ns_bytes after_of(batch *b, const ns_insert *row) {
+  ns_bytes given = row->push->after;
+  size_t start = b->after.n;
+  if (!row->waits)
+    return given;
+  ns_buf_addf(&b->after, "[%lld", (long long)row->parent);
+  if (given.n > 2)
+    ns_buf_addf(&b->after, ",%.*s", (int)given.n - 1, given.p + 1);
+  else
+    ns_buf_addc(&b->after, ']');
+  return (ns_bytes){b->after.p + start, b->after.n - start};
 }
 
 static void batch_row(batch *b, size_t n, size_t i, const ns_insert *row) {
@@ -186,7 +212,9 @@ static void batch_row(batch *b, size_t n, size_t i, const ns_insert *row) {
       [C_PRIORITY] = p->priority, [C_RANK] = 255 - p->priority,
       [C_ATTEMPTS] = p->max_attempts, [C_POLLS] = p->max_polls,
       [C_CRASHES] = p->max_crashes, [C_BACKOFF] = p->backoff,
-      [C_TIMEOUT] = p->timeout, [C_DEADLINE] = p->deadline,
+      [C_TIMEOUT] = p->timeout,
+      [C_DEADLINE] = p->deadline >= 0 ? p->deadline : row->deadline_in,
+      [C_INHERITED] = row->deadline, [C_PAUSED] = row->paused,
       [C_DELAY] = p->delay,     [C_PARENT] = row->parent,
       [C_ROOT] = row->root,     [C_UNMET] = row->unmet,
       [C_ON_FAIL] = p->on_fail_run ? 2 : 1, /* of the ENUM */
@@ -196,17 +224,20 @@ static void batch_row(batch *b, size_t n, size_t i, const ns_insert *row) {
   b->texts[C_NAME * n + i] = p->name;
   b->texts[C_PAYLOAD * n + i] = p->payload;
   b->texts[C_UKEY * n + i] = p->unique;
+  b->texts[C_AFTER * n + i] = after_of(b, row);
   b->nulls[C_POLLS * n + i] = p->max_polls < 0;
-  b->nulls[C_DEADLINE * n + i] = p->deadline < 0;
+  b->nulls[C_DEADLINE * n + i] = values[C_DEADLINE] < 0;
+  b->nulls[C_INHERITED * n + i] = row->deadline == 0;
+  b->nulls[C_PAUSED * n + i] = row->paused == 0;
   b->nulls[C_PARENT * n + i] = row->parent == 0;
   b->nulls[C_ROOT * n + i] = row->parent == 0;
 }
 
 static ns_status insert_rows(ns_db *db, const ns_insert *rows, size_t n,
                              ns_err *err) {
-  batch b = {NULL, NULL, NULL, {{0}}};
+  batch b = {0};
   ns_status st;
-  if (batch_make(&b, n)) {
+  if (batch_make(&b, rows, n)) {
     for (size_t i = 0; i < n; i++)
       batch_row(&b, n, i, &rows[i]);
     st = ns_bulk(db, NS_SQL_PUSH_JOB, b.cols, n, err);

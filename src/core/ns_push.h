@@ -14,7 +14,13 @@ typedef struct ns_insert {
   bool waits;          /* for 'parent' to be done */
   bool joins;          /* 'parent' is parked, and waits for it, too; by
                        ** ns_edges_find */
-  int64_t unmet;       /* jobs it waits for: not claimable; by ns_edges_find */
+  bool child;          /* of a job that settles: its parent, and what it has from
+                       ** that, is known */
+  int64_t paused;      /* by whose pause its parent is held, and so is it; 0: none */
+  int64_t deadline;    /* its parent's, if it has none of its own; 0: none */
+  int64_t deadline_in; /* the same of one that is pushed with it; -1: none */
+  int64_t unmet;       /* jobs it waits for, and a pause: not claimable; by
+                       ** ns_edges_find */
   int64_t doomed;      /* one of them has failed: it is cancelled; 0: none */
 } ns_insert;
 

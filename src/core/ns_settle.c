@@ -33,7 +33,7 @@
 typedef struct slot {
   ns_verdict *v;
   int64_t queue_id, rank, attempts, polls, crashes, lost, missed, missing_since;
-  int64_t max_attempts, max_polls, max_crashes, backoff, deadline, root, now;
+  int64_t max_attempts, max_polls, max_crashes, backoff, deadline, root, paused, now;
   int64_t decay;       /* of its priority, with each return that sinks it */
   char *key;           /* its unique key, owned; NULL: none */
   size_t keylen;
@@ -101,6 +101,8 @@ static void decide_fail(slot *s) {
     end(s, "dead", "failed");
   sink(s);
   come_back(s, delay);
+  if (!s->ends && s->deadline != 0 && s->due > s->deadline)
+    end(s, "dead", "deadline");
 }
 
 /* Who wants to go on past the deadline gets one more run, which is due then, and
@@ -165,6 +167,9 @@ static void decide(slot *s) {
   case NS_DISCARD:
     end(s, "dead", "discarded");
     break;
+  case NS_EXPIRE:
+    end(s, "dead", "deadline");
+    break;
   case NS_RELEASE:
     come_back(s, 0);
     break;
@@ -205,7 +210,7 @@ static slot *find(slot *slots, size_t n, int64_t id, int64_t run) {
 
 enum { L_ID, L_RUN, L_QUEUE, L_RANK, L_ATTEMPTS, L_POLLS, L_CRASHES, L_LOST,
        L_MISSED, L_MISSING_SINCE, L_MAX_ATTEMPTS, L_MAX_POLLS, L_MAX_CRASHES, L_BACKOFF,
-       L_DEADLINE, L_ROOT, L_UKEY, L_NOW, L_DECAY };
+       L_DEADLINE, L_ROOT, L_UKEY, L_NOW, L_DECAY, L_PAUSED };
 
 /* NULL for NULL. False: out of memory. */
 static bool copy(const ns_value *v, char **out, size_t *n) {
@@ -234,6 +239,7 @@ static ns_status fill(slot *s, const ns_value *r, ns_err *err) {
   s->backoff = r[L_BACKOFF].i;
   s->deadline = ns_int_or(&r[L_DEADLINE], 0);
   s->root = ns_int_or(&r[L_ROOT], 0);
+  s->paused = ns_int_or(&r[L_PAUSED], 0);
   s->now = r[L_NOW].i;
   s->decay = r[L_DECAY].i;
   return copy(&r[L_UKEY], &s->key, &s->keylen) ? NS_OK : no_memory(err);
@@ -476,31 +482,40 @@ static ns_status insert_now(ns_db *db, const returns *r, ns_err *err) {
                  r->n, err);
 }
 
-static bool returns_then(const slot *s, bool later) {
-  return s->locked && !s->ends && !s->parks && (s->due > s->now) == later;
+/* Where a job that returns waits. One that is paused gets no row: whoever
+** resumes it writes that. */
+typedef enum place { LATER, AT_ONCE, NOWHERE, PLACES } place;
+
+static bool returns_to(const slot *s, place p) {
+  place its = s->paused != 0      ? NOWHERE
+              : s->due > s->now ? LATER
+                                  : AT_ONCE;
+  return s->locked && !s->ends && !s->parks && its == p;
 }
 
-/* Jobs that return now, or later: their rows change, and where they wait. */
-static ns_status write_returns(ns_db *db, const slot *slots, size_t n,
-                               bool later, ns_err *err) {
+/* Jobs that return to 'p': their rows change, and where they wait. */
+static ns_status write_returns(ns_db *db, const slot *slots, size_t n, place p,
+                               ns_err *err) {
   returns r;
   size_t k = 0;
   ns_status st = NS_OK;
   for (size_t i = 0; i < n; i++)
-    k += returns_then(&slots[i], later);
+    k += returns_to(&slots[i], p);
   if (k == 0)
     return NS_OK;
   if (!returns_make(&r, k))
     st = no_memory(err);
   for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (returns_then(&slots[i], later))
+    if (returns_to(&slots[i], p))
       returns_add(&r, &slots[i]);
   if (st == NS_OK)
     st = update_jobs(db, &r, err);
-  if (st == NS_OK)
-    st = later ? insert_later(db, &r, err) : insert_now(db, &r, err);
-  if (st == NS_OK && !later)
+  if (st == NS_OK && p == LATER)
+    st = insert_later(db, &r, err);
+  if (st == NS_OK && p == AT_ONCE) {
+    st = insert_now(db, &r, err);
     db->ring_due = true;
+  }
   returns_free(&r);
   return st;
 }
@@ -534,7 +549,9 @@ static ns_status child_row(ns_db *db, const slot *s, const ns_push *child,
                      .nonce = (int64_t)(ns_random() >> 1),
                      .parent = s->v->id,
                      .root = s->root != 0 ? s->root : s->v->id,
-                     .waits = s->v->kind == NS_AGAIN};
+                     .waits = s->v->kind == NS_AGAIN, .child = true,
+                     .paused = s->paused, .deadline = s->deadline,
+                     .deadline_in = -1};
   if (st == NS_OK && child->id <= 0)
     st = ns_fail(err, NS_EINVALID, "a spawned child has no id");
   if (st == NS_OK && child->queue.p != NULL)
@@ -622,22 +639,24 @@ static ns_status fail_with_child(ns_db *db, slot *s, ns_err *err) {
 /* One whose children have all ended is not parked but claimable. */
 static ns_status park(ns_db *db, slot *s, ns_err *err) {
   int64_t live = 0;
+  int64_t unmet;
   ns_status st = fail_with_child(db, s, err);
   if (st != NS_OK || s->ends)
     return st;
   if ((st = ns_brood_let_go(db, s->v->id, err)) == NS_OK)
     st = ns_brood_wait(db, s->v->id, &live, err);
+  unmet = live + (s->paused != 0);
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_SETTLE_PARKED,
                 (ns_value[]){live == 0       ? ns_vnull
                              : s->v->go_on ? ns_vtext(ns_str("continue"))
                                              : ns_vtext(ns_str("fail")),
-                             ns_vint(live),
+                             ns_vint(unmet),
                              s->v->state.p != NULL ? ns_vtext(s->v->state)
                                                    : ns_vnull,
                              ns_vint(s->v->id)},
                 err);
-  if (st != NS_OK || live > 0)
+  if (st != NS_OK || unmet > 0)
     return st;
   db->ring_due = true;
   return ns_promote_one(db, s->queue_id, s->rank, s->v->id, s->v->run + 1, err);
@@ -663,6 +682,13 @@ static ns_status schedule(ns_db *db, int64_t id, ns_err *err) {
   return st;
 }
 
+/* How long it waits at most, µs: not beyond its own deadline. */
+static int64_t patience(const slot *s) {
+  int64_t span = parked_for(s->v);
+  int64_t rest = s->deadline > s->now ? s->deadline - s->now : 0;
+  return s->deadline != 0 && rest < span ? rest : span;
+}
+
 /* What was sent before we look is found here; whoever sends later waits for our
 ** lock on the job's row, and then finds it scheduled. */
 static ns_status park_for_signal(ns_db *db, const slot *s, ns_err *err) {
@@ -676,12 +702,14 @@ static ns_status park_for_signal(ns_db *db, const slot *s, ns_err *err) {
   sent = st == NS_OK && row != NULL;
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_SIGNAL_PARK,
-                (ns_value[]){ns_vtext(v->signal), ns_vint(sent ? 0 : parked_for(v)),
+                (ns_value[]){ns_vtext(v->signal), ns_vint(sent ? 0 : patience(s)),
                              v->state.p != NULL ? ns_vtext(v->state) : ns_vnull,
                              ns_vint(v->id)},
                 err);
-  if (st != NS_OK || !sent)
-    return st == NS_OK ? schedule(db, v->id, err) : st;
+  if (st != NS_OK || s->paused != 0)
+    return st;
+  if (!sent)
+    return schedule(db, v->id, err);
   db->ring_due = true;
   return ns_promote_one(db, s->queue_id, s->rank, v->id, v->run + 1, err);
 }
@@ -765,9 +793,11 @@ static ns_status write_all(ns_db *db, slot *slots, size_t n, ns_err *err) {
       (st = park_all(db, slots, n, err)) != NS_OK ||
       (st = write_attempts(db, slots, n, err)) != NS_OK ||
       (st = write_ends(db, slots, n, err)) != NS_OK ||
-      (st = write_returns(db, slots, n, true, err)) != NS_OK ||
-      (st = write_returns(db, slots, n, false, err)) != NS_OK ||
       (st = hide_running(db, slots, n, err)) != NS_OK)
+    return st;
+  for (place p = LATER; st == NS_OK && p < PLACES; p++)
+    st = write_returns(db, slots, n, p, err);
+  if (st != NS_OK)
     return st;
   return delete_leases(db, slots, n, err);
 }

@@ -36,6 +36,27 @@ void nsh_backlog_pop(nsh_backlog *b) {
     nsh_load_free(load);
 }
 
+static nsh_waiting *at(const nsh_backlog *b, size_t i) {
+  return &b->items[(b->first + i) & (b->cap - 1)];
+}
+
+bool nsh_backlog_remove(nsh_backlog *b, int64_t id, int64_t run,
+                        int64_t *lease) {
+  size_t i = 0;
+  nsh_load *load;
+  while (i < b->n && (at(b, i)->job->id != id || at(b, i)->job->run != run))
+    i++;
+  if (i == b->n)
+    return false;
+  load = at(b, i)->load;
+  *lease = at(b, i)->job->lease;
+  for (b->n--; i < b->n; i++)
+    *at(b, i) = *at(b, i + 1);
+  if (--load->left == 0)
+    nsh_load_free(load);
+  return true;
+}
+
 void nsh_backlog_free(nsh_backlog *b) {
   while (b->n > 0)
     nsh_backlog_pop(b);

@@ -30,6 +30,10 @@ const nsh_waiting *nsh_backlog_first(const nsh_backlog *b);
 /* The first leaves; its job is gone then, too. */
 void nsh_backlog_pop(nsh_backlog *b);
 
+/* A claim that waits in the line leaves it, wherever it stands; '*lease' gets
+** that of its batch. False: it is not there. */
+bool nsh_backlog_remove(nsh_backlog *b, int64_t id, int64_t run, int64_t *lease);
+
 void nsh_backlog_free(nsh_backlog *b);
 
 #endif

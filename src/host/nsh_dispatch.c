@@ -31,6 +31,7 @@
 #define BEAT_SOON (NS_SECOND / 20) /* while lost claims are being dropped */
 #define CLAIMS_HOLD (25 * NS_SECOND) /* after a beat: others wait for 30 s */
 #define LOOK_BUSY (NS_SECOND / 2) /* at other holders, while nobody listens */
+#define TOLD_BUSY (NS_SECOND / 10) /* at notices, the same */
 #define PRUNE (60 * NS_SECOND)
 #define PRUNE_MORE NS_SECOND
 #define RING_GAP (NS_SECOND / 20)
@@ -65,7 +66,8 @@ struct nsh_dispatch {
   bool narrow;        /* the listener was armed without pool 0's queues */
   int64_t widen_at;   /* it waits for too little: when to wake it */
   int64_t recheck;    /* µs until the next repetition; 0: none */
-  int64_t recheck_at, due_at, beat_at, look_at, prune_at, ring_at, later_at;
+  int64_t recheck_at, due_at, beat_at, look_at, prune_at, ring_at, later_at,
+      told_at;
   int64_t error_wait, error_at; /* after a failure: nothing before error_at */
   int64_t due;        /* as the last cycle said; -1: nothing scheduled */
   int empties;        /* claims in a row that found nothing */
@@ -158,6 +160,11 @@ static bool may_claim(const nsh_dispatch *d, int64_t now) {
                                   now >= d->due_at));
 }
 
+/* Nobody listens, and jobs that we hold may have been cancelled; the lock is held. */
+static bool may_be_told(const nsh_dispatch *d) {
+  return d->mail->outstanding > 0 && !d->mail->armed;
+}
+
 static bool has_work(const nsh_dispatch *d, int64_t now) {
   const nsh_mail *m = d->mail;
   if (atomic_load(&m->give_up))
@@ -169,6 +176,7 @@ static bool has_work(const nsh_dispatch *d, int64_t now) {
          m->serves || now >= d->serves_at ||
          now >= d->beat_at || now >= d->look_at || now >= d->prune_at ||
          now >= d->widen_at || may_claim(d, now) ||
+         (may_be_told(d) && now >= d->told_at) ||
          (m->finish && nsh_mail_quiescent(m));
 }
 
@@ -178,6 +186,8 @@ static int64_t next_time(const nsh_dispatch *d, int64_t now) {
                     least(least(d->look_at, d->prune_at), d->serves_at));
   if (nsh_mail_room(d->mail).all > 0)
     t = least(t, least(d->recheck_at, d->due_at));
+  if (may_be_told(d))
+    t = least(t, d->told_at);
   return now < d->error_at ? d->error_at : t;
 }
 
@@ -231,6 +241,10 @@ static void take_turn(nsh_dispatch *d, turn *t) {
   t->woken = t->limit > 0 && (m->woken || now >= d->recheck_at);
   t->finish = m->finish;
   t->notices = m->notices;
+  if (may_be_told(d) && now >= d->told_at) {
+    t->notices = true;
+    d->told_at = now + TOLD_BUSY;
+  }
   t->gone = m->gone;
   m->notices = m->gone = false;
   t->want_ids = m->want_ids;

@@ -236,15 +236,53 @@ static void lose(nsh_seat *s) {
   nsh_ladder_start(s, NSH_WHY_LOST, NSH_STEP);
 }
 
-/* The claim of a running job has been ended by somebody. One that has not been
-** started is refused when its verdict comes. */
-static void lose_job(nsh_table *t, const ns_token *token) {
-  for (size_t i = 0; i < t->nseats; i++) {
-    nsh_seat *s = &t->seats[i];
-    nsh_task *task = s->n > 0 ? nsh_seat_task(s, 0) : NULL;
-    if (task != NULL && task->id == token->id && task->run == token->run)
-      lose(s);
+/* Is it in the hands of 's'? '*at': its place there. */
+static bool has_task(nsh_seat *s, const ns_token *token, uint32_t *at) {
+  for (*at = 0; *at < s->n; ++*at) {
+    const nsh_task *task = nsh_seat_task(s, *at);
+    if (task->id == token->id && task->run == token->run)
+      return true;
   }
+  return false;
+}
+
+/* One that waits behind a running job is taken back, with its neighbours, whose
+** release costs them nothing. One that is paused and runs runs on. */
+static void lose_task(nsh_table *t, nsh_seat *s, uint32_t at, bool paused) {
+  int64_t since;
+  if (at == 0 && nsh_seat_running(s, &since)) {
+    if (!paused)
+      lose(s);
+    return;
+  }
+  t->busy -= nsh_seat_recall(s);
+  if (s->n == 0 && s->phase == NSH_UP)
+    nsh_table_list(s, true); /* nothing would be heard of it */
+}
+
+/* It leaves the backlog: its release is STALE, or, when it is paused, holds it. The
+** mailbox is locked. */
+static bool lose_waiting(nsh_table *t, const ns_token *token) {
+  int64_t lease;
+  for (size_t i = 0; i < t->npools; i++)
+    if (nsh_backlog_remove(&t->pools[i].backlog, token->id, token->run, &lease)) {
+      nsh_mail_release(t->mail, &t->mail->pools[i].waiting, token->id,
+                       token->run, lease);
+      t->backlog--;
+      return true;
+    }
+  return false;
+}
+
+/* The claim of a job has been ended by somebody: it is stopped, or not started. Or
+** the job has been paused. */
+static void lose_job(nsh_table *t, const ns_token *token) {
+  uint32_t at;
+  if (lose_waiting(t, token))
+    return;
+  for (size_t i = 0; i < t->nseats; i++)
+    if (has_task(&t->seats[i], token, &at))
+      lose_task(t, &t->seats[i], at, token->paused);
 }
 
 static void take_lost(nsh_table *t) {

@@ -335,6 +335,8 @@ static void pushinfo(lua_State *L, const ns_info *info) {
   nsl_setbytes(L, "unique", info->unique);
   setpositive(L, "finished_at", info->finished_at);
   nsl_setint(L, "unmet", info->unmet);
+  if (info->paused != 0)
+    nsl_setint(L, "paused", info->paused);
   setpositive(L, "holder", info->holder);
   nsl_setint(L, "max_crashes", info->max_crashes);
   nsl_setint(L, "decay", info->decay);
@@ -573,8 +575,81 @@ static int db_reprioritise(lua_State *L) {
   return nsl_result(L, ns_reprioritise(db, id, priority, &err), &err);
 }
 
+/***
+When a live job is not started any more.
+@function db:deadline
+@tparam integer id
+@tparam integer deadline µs from now; -1: none any more
+@return true, or nil, message, code
+*/
+static int db_deadline(lua_State *L) {
+  ns_err err;
+  ns_db *db = nsl_checkdb(L);
+  int64_t id = luaL_checkinteger(L, 2);
+  int64_t deadline = luaL_checkinteger(L, 3);
+  return nsl_result(L, ns_deadline(db, id, deadline, &err), &err);
+}
+
+/***
+Does something to a job and all below it.
+@function db:tree
+@tparam string verb `cancel`, `pause`, `resume`, `priority`, `run_now`, `deadline`,
+`retry`
+@tparam integer id
+@tparam[opt=0] integer n the priority, or the deadline (µs from now; -1: none)
+@tparam[opt] string text why it is cancelled
+@return how many jobs were changed, or nil, message, code `NOT_FOUND`, `STATE`,
+`DUPLICATE`
+*/
+static int db_tree(lua_State *L) {
+  static const char *const names[] = {
+      [NS_TREE_CANCEL] = "cancel", [NS_TREE_PAUSE] = "pause",
+      [NS_TREE_RESUME] = "resume", [NS_TREE_PRIORITY] = "priority",
+      [NS_TREE_RUN_NOW] = "run_now", [NS_TREE_DEADLINE] = "deadline",
+      [NS_TREE_RETRY] = "retry", NULL};
+  ns_err err;
+  int64_t changed = 0;
+  ns_db *db = nsl_checkdb(L);
+  ns_verb verb = (ns_verb)luaL_checkoption(L, 2, NULL, names);
+  int64_t id = luaL_checkinteger(L, 3);
+  int64_t n = luaL_optinteger(L, 4, 0);
+  ns_bytes text = nsl_optbytes(L, 5);
+  if (ns_tree_do(db, verb, id, n, text, &changed, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushinteger(L, changed);
+  return 1;
+}
+
+/***
+How many of a job and all below it are in which state.
+@function db:progress
+@tparam integer id
+@treturn[1] table done, dead, cancelled, running, waiting, scheduled, ready, total
+@treturn[2] nil
+@treturn[2] string message
+@treturn[2] string code `NOT_FOUND`
+*/
+static int db_progress(lua_State *L) {
+  ns_err err;
+  ns_progress p;
+  ns_db *db = nsl_checkdb(L);
+  if (ns_tree_progress(db, luaL_checkinteger(L, 2), &p, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_createtable(L, 0, 8);
+  nsl_setint(L, "done", p.done);
+  nsl_setint(L, "dead", p.dead);
+  nsl_setint(L, "cancelled", p.cancelled);
+  nsl_setint(L, "running", p.running);
+  nsl_setint(L, "waiting", p.waiting);
+  nsl_setint(L, "scheduled", p.scheduled);
+  nsl_setint(L, "ready", p.ready);
+  nsl_setint(L, "total", p.total);
+  return 1;
+}
+
 const luaL_Reg nsl_jobverbs[] = {
     {"cancel", db_cancel}, {"claim", db_claim},   {"info", db_info},
     {"push", db_push},     {"retry", db_retry},   {"run_now", db_run_now},
-    {"reprioritise", db_reprioritise},
+    {"deadline", db_deadline}, {"progress", db_progress},
+    {"reprioritise", db_reprioritise}, {"tree", db_tree},
     {"settle", db_settle}, {"touch", db_touch},   {NULL, NULL}};

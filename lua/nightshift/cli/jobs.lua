@@ -1,10 +1,12 @@
---- Commands on jobs: push, jobs, show, why, retry, cancel, run-now, signal.
+--- Commands on jobs: push, jobs, show, why, retry, cancel, run-now, signal. See
+-- tree.lua for what they do to all below a job.
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local report = require "nightshift.report"
+local tree = require "nightshift.cli.tree"
 
 local jobs = { commands = {} }
 local commands = jobs.commands
@@ -27,7 +29,7 @@ local function define_push(parser)
   push:option("--max-crashes", "Worker deaths before it is dead."):convert(context.integer)
   push:option("--backoff", "First delay before a retry.")
   push:option("--timeout", "Wall time of one run.")
-  push:option("--deadline", "From now; a poll after that is dead.")
+  push:option("--deadline", "From now; after that it is not started, and a poll is dead.")
 end
 
 local function define_filter(command)
@@ -45,6 +47,8 @@ local function define_reading(parser)
   list:flag("--json", "Print JSON.")
   local show = parser:command("show", "Show everything about one job.")
   show:argument("id", "Job id."):convert(context.id)
+  show:flag("--tree", "Draw it with all below it.")
+  show:option("--children", "With --tree: how many children of a job are shown.", "10"):convert(context.integer)
   show:flag("--json", "Print JSON.")
   local why = parser:command("why", "Say why a job is not running.")
   why:argument("id", "Job id."):convert(context.id)
@@ -59,13 +63,16 @@ function jobs.define(parser)
   retry:argument("id", "Job ids."):args("*"):convert(context.id)
   retry:option("--state", "All in this state."):choices { "dead", "cancelled", "done" }
   define_filter(retry)
+  tree.define_flag(retry)
   local cancel = parser:command("cancel", "End live jobs.")
   cancel:argument("id", "Job ids."):args("*"):convert(context.id)
   cancel:option("--state", "All in this state."):choices(LIVE)
   cancel:option("--reason", "Kept with the job.")
   define_filter(cancel)
-  parser:command("run-now", "Make scheduled jobs ready now.")
-    :argument("id", "Job ids."):args("+"):convert(context.id)
+  tree.define_flag(cancel)
+  local run_now = parser:command("run-now", "Make scheduled jobs ready now.")
+  run_now:argument("id", "Job ids."):args("+"):convert(context.id)
+  tree.define_flag(run_now)
   local signal = parser:command("signal", "Send a value to a job that waits for a signal, or will.")
   signal:argument("id", "Job id."):convert(context.id)
   signal:argument("json", 'The value, JSON; "-" reads it from stdin.'):default "null"
@@ -143,7 +150,7 @@ local SPANS = { timeout = true, backoff = true }
 local JSONS = { payload = true, result = true, poll_state = true }
 local LINES = { "id", "key", "queue", "name", "state", "reason", "priority", "decay", "run", "attempts", "max_attempts",
   "polls", "max_polls", "crashes", "max_crashes", "unique", "created", "due", "deadline", "timeout", "backoff",
-  "finished_at", "parent", "root", "phase", "unmet", "awaits", "holder", "progress",
+  "finished_at", "parent", "root", "phase", "unmet", "awaits", "paused", "holder", "progress",
   "status", "payload", "poll_state", "result", "error" }
 
 local function shown(key, value)
@@ -169,13 +176,16 @@ local function show_text(info)
       output.line(("%-13s %s"):format(key, shown(key, value)))
     end
   end
+  if info.tree.total > 1 then output.line(("%-13s %s"):format("tree", tree.progress(info.tree))) end
   if #info.waiters > 0 then output.line(("%-13s %s"):format("waited for by", table.concat(info.waiters, " "))) end
   for _, attempt in ipairs(info.failures) do show_attempt(attempt) end
 end
 
 function commands.show(args)
   local db <close> = context.connect(args)
+  if args.tree then return tree.show(db, args) end
   local info = context.must(db:job(args.id))
+  info.tree = context.must(db:progress(args.id))
   info.failures = core.array(context.must(report.attempts(db._handle, args.id)))
   info.waiters = core.array(context.must(report.waiters(db._handle, args.id, 20)))
   if args.json then return output.json(info) end
@@ -239,8 +249,10 @@ local function on_jobs(args, states, done, make_verb)
   if (#args.id > 0) == (filter ~= nil) then
     context.fail(context.USAGE, "give either job ids or a filter (--state, --queue, --name)")
   end
+  if filter and args.tree then context.fail(context.USAGE, "--tree wants job ids, not a filter") end
   local db <close> = context.connect(args)
   local verb = make_verb(db)
+  if args.tree then return tree.each(db, args.id, done, args.yes, verb) end
   if not filter then return each_id(args.id, done, verb) end
   local ids = matching(db, args, args.state and { args.state } or states)
   if #ids == 0 then return output.line "no such jobs" end
@@ -252,19 +264,22 @@ end
 
 function commands.retry(args)
   return on_jobs(args, { "dead" }, "retried", function(db)
-    return function(id) return db:retry(id) end
+    return function(id) return db:retry(id, { tree = args.tree }) end
   end)
 end
 
 function commands.cancel(args)
   if args.reason then context.checked(options.text, args.reason, "--reason") end
   return on_jobs(args, LIVE, "cancelled", function(db)
-    return function(id) return db:cancel(id, { reason = args.reason }) end
+    return function(id) return db:cancel(id, { reason = args.reason, tree = args.tree }) end
   end)
 end
 
 commands["run-now"] = function(args)
   local db <close> = context.connect(args)
+  if args.tree then
+    return tree.each(db, args.id, "ready", true, function(id) return db:run_now(id, { tree = true }) end)
+  end
   return each_id(args.id, "is ready", function(id) return db:run_now(id) end)
 end
 
