@@ -23,6 +23,8 @@ local background = {}
 local EVERY = 5        -- seconds between polls when none is given
 local MAX_EVERY = 3600 -- the longest pause when none is given
 local JITTER = 0.1
+-- What is meant to poll has its last look after its deadline, so it has a limit.
+local MAX_POLLS = 1000000000
 
 --- A duration in seconds, since `job:again` takes seconds.
 local function seconds(value, what)
@@ -156,7 +158,7 @@ end
 
 local function starter(name, def)
   local child = {
-    deadline = def.deadline, max_polls = def.max_polls,
+    deadline = def.deadline, max_polls = def.max_polls or MAX_POLLS,
     max_attempts = def.max_attempts, max_crashes = def.max_crashes,
   }
   return function(job)

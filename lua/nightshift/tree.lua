@@ -12,9 +12,9 @@ local function node_of(row)
   }
 end
 
---- How many children come after the last one that was read, by state.
-local function count_rest(handle, id, last)
-  local rows, message, code = handle:execute("@report_tree_rest", id, last)
+--- How many children come after the first ones, which were read, by state.
+local function count_rest(handle, id, first)
+  local rows, message, code = handle:execute("@report_tree_rest", id, first)
   if not rows then return nil, message, code end
   local counts
   for _, row in ipairs(rows) do
@@ -40,7 +40,7 @@ local function add_children(handle, node, limit, depth)
   node.children = children
   if #rows < limit then return true end
   local rest
-  rest, message, code = count_rest(handle, node.id, rows[#rows].id)
+  rest, message, code = count_rest(handle, node.id, #rows)
   if rest == nil then return nil, message, code end
   node.more = rest or nil
   return true

@@ -43,7 +43,7 @@ local ENDS = {
     state = "dead", reason = "poll deadline",
   },
   ["polled too long"] = {
-    options = { deadline = 0.000001 }, verdict = function(job) return job:again(0) end,
+    options = { deadline = 0.000001, max_polls = 1000 }, verdict = function(job) return job:again(0) end,
     state = "dead", reason = "poll deadline",
   },
   poison = { lost = true, options = { max_crashes = 1 }, state = "dead", reason = "poison" },

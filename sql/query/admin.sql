@@ -79,15 +79,15 @@ UPDATE nightshift_job SET run = run + ?, rank = ?, priority = 255 - rank WHERE i
 
 -- name: admin_retry
 -- Params: job. Key: PRIMARY of finished, locked by admin_finished. Fresh
--- budgets, the next run.
+-- budgets, the next run; its children so far are of an earlier life.
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, run, max_attempts, max_polls,
    max_crashes, backoff, timeout, deadline, created, due, parent, root, on_fail,
-   ukey, nonce, decay, after_ids)
+   ukey, nonce, decay, after_ids, since)
 SELECT id, queue_id, name, payload, priority, 255 - priority, run + 1,
   max_attempts, max_polls, max_crashes, backoff, timeout,
   {now} + deadline - created, {now}, {now}, parent, root, on_fail, ukey, nonce,
-  decay, after_ids
+  decay, after_ids, (run + 1) * 1048576
 FROM nightshift_finished WHERE id = ?
 
 -- name: admin_schedule

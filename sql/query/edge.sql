@@ -5,7 +5,8 @@
 -- are locked by edge_brood_lock or our own. The parent waits for those that live.
 INSERT INTO nightshift_edge (on_id, job_id)
 SELECT STRAIGHT_JOIN j.id, c.parent FROM nightshift_child c
-JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id WHERE c.parent = ?
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id
+WHERE c.parent = ?
 
 -- name: edge_brood_failed
 -- Params: parent, lease of its run. Keys: PRIMARY of child, a range, and of
@@ -19,13 +20,15 @@ WHERE c.parent = ? AND f.outcome <> 'done'
 -- Params: parent. Keys: PRIMARY of child, a range, and of job. No locks: those
 -- that somebody is ending count.
 SELECT STRAIGHT_JOIN COUNT(*) FROM nightshift_child c
-JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id WHERE c.parent = ?
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id
+WHERE c.parent = ?
 
 -- name: edge_brood_lock
 -- Params: parent. Keys: PRIMARY of child, a range, and of job, row by row.
 -- Shared locks on the children that live, around those that somebody is ending.
 SELECT STRAIGHT_JOIN j.id FROM nightshift_child c
-JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id WHERE c.parent = ?
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id
+WHERE c.parent = ?
 LOCK IN SHARE MODE SKIP LOCKED
 
 -- name: edge_circle
@@ -40,33 +43,30 @@ SELECT STRAIGHT_JOIN MIN(up.id) FROM up
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = up.id AND j.parent = ?
 
 -- name: edge_count
--- Params: parent. Key: PRIMARY of child, a range.
-SELECT COUNT(*) AS n FROM nightshift_child WHERE parent = ?
+-- Params: parent. Keys: as edge_results.
+SELECT COUNT(*) AS n FROM nightshift_job p
+STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = p.id
+LEFT JOIN nightshift_finished o
+  ON c.seq < p.since AND o.id = c.id AND o.finished_at < p.created
+WHERE p.id = ? AND o.id IS NULL
 
 -- name: edge_ended
 -- Params: job. Key: PRIMARY of finished. Whether it failed; no row: unknown.
 SELECT outcome <> 'done' FROM nightshift_finished WHERE id = ?
 
--- name: edge_forget
--- Params: job. Key: job of edge. What a job that had ended waited for.
-DELETE FROM nightshift_edge WHERE job_id = ?
-
 -- name: edge_held
--- Params: parent. Keys: PRIMARY of edge, a range, of child and of job. The
--- children that wait for their parent; locks them, around those that somebody
--- holds.
+-- Params: parent. Keys: PRIMARY of edge, a range, and of job. The children that
+-- wait for their parent; locks them, around those that somebody holds.
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, {now} AS now
 FROM nightshift_edge e
-JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = e.on_id AND c.id = e.job_id
-JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id AND j.parent = e.on_id
 WHERE e.on_id = ? ORDER BY e.job_id
 FOR UPDATE SKIP LOCKED
 
 -- name: edge_held_count
--- Params: parent. Keys: PRIMARY of edge, a range, of child and of job. No locks.
+-- Params: parent. Keys: PRIMARY of edge, a range, and of job. No locks.
 SELECT COUNT(*) FROM nightshift_edge e
-STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = e.on_id AND c.id = e.job_id
-STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id
+STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id AND j.parent = e.on_id
 WHERE e.on_id = ?
 
 -- name: edge_lock
@@ -90,17 +90,22 @@ SELECT 1 FROM nightshift_edge WHERE on_id = ? LIMIT 1
 -- name: edge_parent
 -- Params: job. Key: PRIMARY; locks its row: one more child, for which it waits
 -- if it waits for its children.
-SELECT root, NULLIF(waits, 'signal'), paused, deadline FROM nightshift_job
+SELECT root, NULLIF(waits, 'signal'), paused, deadline, run FROM nightshift_job
 WHERE id = ? FOR UPDATE
 
 -- name: edge_results
--- Params: parent, limit, offset. Keys: PRIMARY of child, a range, and of finished
--- and job. What became of the children, in the order of spawning.
-SELECT c.id, COALESCE(f.name, j.name) AS name, f.outcome, f.result, f.reason, f.error
-FROM (SELECT id FROM nightshift_child WHERE parent = ? ORDER BY id LIMIT ? OFFSET ?) c
-LEFT JOIN nightshift_finished f ON f.id = c.id
-LEFT JOIN nightshift_job j ON j.id = c.id
-ORDER BY c.id
+-- Params: parent, limit, offset. Keys: PRIMARY of job, of child, a range, and of
+-- finished and job. What became of the children, in the order of spawning; without
+-- those that had ended before their parent was retried.
+SELECT v.id, COALESCE(f.name, j.name) AS name, f.outcome, f.result, f.reason, f.error
+FROM (SELECT c.seq, c.id FROM nightshift_job p
+  STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = p.id
+  LEFT JOIN nightshift_finished o
+    ON c.seq < p.since AND o.id = c.id AND o.finished_at < p.created
+  WHERE p.id = ? AND o.id IS NULL ORDER BY c.seq, c.id LIMIT ? OFFSET ?) v
+LEFT JOIN nightshift_finished f ON f.id = v.id
+LEFT JOIN nightshift_job j ON j.id = v.id
+ORDER BY v.seq, v.id
 
 -- name: edge_there
 -- Params: job. Key: PRIMARY; no locks.

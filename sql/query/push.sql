@@ -1,8 +1,8 @@
 -- Statements of a push. Sorted by name.
 
 -- name: push_child
--- Array-bound. Params: parent, job. Key: PRIMARY.
-INSERT INTO nightshift_child (parent, id) VALUES (?, ?)
+-- Array-bound. Params: parent, seq, job. Key: PRIMARY.
+INSERT INTO nightshift_child (parent, seq, id) VALUES (?, ?, ?)
 
 -- name: push_edge
 -- Array-bound. Params: on, job. Key: PRIMARY.

@@ -99,11 +99,11 @@ STRAIGHT_JOIN nightshift_pause p FORCE INDEX (PRIMARY) ON p.id = v.id
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, run, max_attempts, max_polls,
    max_crashes, backoff, timeout, deadline, created, due, parent, root, on_fail,
-   ukey, nonce, decay, after_ids, phase, waits, state, paused, unmet)
+   ukey, nonce, decay, after_ids, phase, waits, state, since, paused, unmet)
 SELECT STRAIGHT_JOIN f.id, f.queue_id, f.name, f.payload, f.priority,
   255 - f.priority, f.run + 1, f.max_attempts, f.max_polls, f.max_crashes,
   f.backoff, f.timeout, {now} + f.deadline - f.created, {now}, {now}, f.parent, f.root, f.on_fail, f.ukey,
-  f.nonce, f.decay, f.after_ids, f.phase, f.waits, f.state, ?, 1
+  f.nonce, f.decay, f.after_ids, f.phase, f.waits, f.state, f.since, ?, 1
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
 JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 
@@ -115,8 +115,9 @@ VALUES (?, ?, ?, ?, ?)
 ON DUPLICATE KEY UPDATE rank = VALUES(rank), run = VALUES(run)
 
 -- name: admin_tree_unlink
--- Params: [id,…] of jobs that failed, twice. Keys: PRIMARY of finished, child and
--- edge. Edges that have outlived a job which is to run again.
+-- Params: [id,…] of jobs that failed, three times. Keys: PRIMARY of finished, child
+-- and edge. Edges that have outlived a job which is to run again: to what it was
+-- pushed to wait for, to its children, to its parent.
 DELETE e FROM (
   SELECT f.id AS job_id, a.id AS on_id
   FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
@@ -125,7 +126,11 @@ DELETE e FROM (
   UNION
   SELECT c.parent, c.id
   FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
-  STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id) w
+  STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
+  UNION
+  SELECT f.id, f.parent
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+  STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id) w
 STRAIGHT_JOIN nightshift_edge e FORCE INDEX (PRIMARY)
   ON e.on_id = w.on_id AND e.job_id = w.job_id
 
@@ -167,20 +172,20 @@ LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
 WHERE j.id IS NOT NULL OR f.id IS NOT NULL
 
 -- name: report_tree_rest
--- Params: parent, the last child that is shown. Key: PRIMARY of child, a range; of
--- job and finished. How many children come after it, by state. Locks: none.
+-- Params: parent, how many children are shown. Key: PRIMARY of child, a range; of
+-- job and finished. How many come after those, by state. Locks: none.
 SELECT CASE WHEN j.id IS NULL THEN COALESCE(f.outcome, 'gone')
             WHEN c.id IS NOT NULL THEN 'running'
             WHEN j.unmet > 0 OR j.waits = 'signal' AND j.due > {now} THEN 'waiting'
             WHEN j.due > {now} THEN 'scheduled'
             ELSE 'ready' END AS state, COUNT(*) AS n
-FROM nightshift_child v
+FROM (SELECT id FROM nightshift_child WHERE parent = ?
+      ORDER BY seq, id LIMIT 9223372036854775807 OFFSET ?) v
 LEFT JOIN nightshift_job j ON j.id = v.id
 LEFT JOIN nightshift_finished f ON f.id = v.id
 LEFT JOIN (SELECT DISTINCT t.id, t.run FROM nightshift_lease l,
            JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) c
   ON c.id = j.id AND c.run = j.run
-WHERE v.parent = ? AND v.id > ?
 GROUP BY state
 
 -- name: report_tree_rows
@@ -196,14 +201,14 @@ SELECT v.id, COALESCE(j.name, f.name) AS name,
   COALESCE(LEFT(f.error, 300), (SELECT LEFT(a.error, 300) FROM nightshift_attempt a
     WHERE a.job_id = v.id ORDER BY a.run DESC LIMIT 1)) AS error,
   (SELECT 1 FROM nightshift_child x WHERE x.parent = v.id LIMIT 1) AS inner_node
-FROM (SELECT id FROM nightshift_child WHERE parent = ? ORDER BY id LIMIT ?) v
+FROM (SELECT seq, id FROM nightshift_child WHERE parent = ? ORDER BY seq, id LIMIT ?) v
 LEFT JOIN nightshift_job j ON j.id = v.id
 LEFT JOIN nightshift_finished f ON f.id = v.id
 LEFT JOIN (SELECT DISTINCT t.id, t.run FROM nightshift_lease l,
            JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) c
   ON c.id = j.id AND c.run = j.run
 LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
-ORDER BY v.id
+ORDER BY v.seq, v.id
 
 -- name: report_tree_states
 -- Params: [id,…]. Keys: PRIMARY of job and finished. How many of these jobs are in

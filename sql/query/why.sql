@@ -31,9 +31,9 @@ SELECT COUNT(*) AS n FROM (SELECT 1 FROM nightshift_child WHERE parent = ? LIMIT
 -- The first children that live. Params: job id, the most children to look at,
 -- limit. Index: child PRIMARY, a range; job PRIMARY. Locks: none.
 SELECT j.id
-FROM (SELECT id FROM nightshift_child WHERE parent = ? ORDER BY id LIMIT ?) c
+FROM (SELECT seq, id FROM nightshift_child WHERE parent = ? ORDER BY seq, id LIMIT ?) c
 STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id
-ORDER BY c.id LIMIT ?
+ORDER BY c.seq, c.id LIMIT ?
 
 -- name: report_why_claim
 -- Who has a claim, and what the job shows of itself. shown: how many jobs of the

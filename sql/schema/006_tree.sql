@@ -9,11 +9,13 @@ ALTER TABLE nightshift_job
   ADD COLUMN IF NOT EXISTS waits ENUM('fail','continue','signal') NULL
 
 -- name: create_child
--- A child of a job, live or ended; ids ascend in the order of spawning.
+-- A child of a job, live or ended. seq is the order of spawning: the parent's run
+-- times 1048576, and its place among those of that run.
 CREATE TABLE IF NOT EXISTS nightshift_child (
   parent BIGINT NOT NULL,
+  seq BIGINT NOT NULL,
   id BIGINT NOT NULL,
-  PRIMARY KEY (parent, id),
+  PRIMARY KEY (parent, seq, id),
   CONSTRAINT child_other CHECK (parent <> id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
 
@@ -86,6 +88,14 @@ BEGIN
   END IF;
 END
 
+-- name: job_since
+-- since: children with a lower seq are of an earlier life, before a retry; those
+-- that had ended by then are not among its results.
+ALTER TABLE nightshift_job ADD COLUMN IF NOT EXISTS since BIGINT NOT NULL DEFAULT 0
+
+-- name: finished_since
+ALTER TABLE nightshift_finished ADD COLUMN IF NOT EXISTS since BIGINT NOT NULL DEFAULT 0
+
 -- name: job_decay
 -- decay: priority lost with each return that is no end. paused: the job whose
 -- pause, of itself and all below it, holds this one; unmet counts that as one.
@@ -109,10 +119,6 @@ CREATE TABLE IF NOT EXISTS nightshift_served (
   queues MEDIUMTEXT NULL,
   handlers MEDIUMTEXT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
-
--- name: edge_job
--- What a job waits for: a job that is retried forgets it.
-ALTER TABLE nightshift_edge ADD INDEX IF NOT EXISTS job (job_id)
 
 -- name: create_met
 -- Ended jobs whose dependents were not all told, because somebody held one of
@@ -219,7 +225,7 @@ BEGIN
   DECLARE v_id, v_now BIGINT;
   DECLARE v_delay, v_deadline, v_backoff, v_timeout DOUBLE;
   DECLARE v_priority, v_decay, v_attempts, v_crashes, v_polls DOUBLE;
-  DECLARE v_parent, v_root, v_on, v_found, v_paused, v_inherited BIGINT DEFAULT NULL;
+  DECLARE v_parent, v_root, v_on, v_found, v_paused, v_inherited, v_seq BIGINT DEFAULT NULL;
   DECLARE v_unmet, v_met INT DEFAULT 0;
   DECLARE v_fails, v_failed, v_doomed, v_over BOOLEAN DEFAULT FALSE;
   DECLARE v_after MEDIUMTEXT CHARACTER SET utf8mb4;
@@ -300,8 +306,8 @@ BEGIN
   SET v_id = (NEXT VALUE FOR nightshift_id) * 100;
   SET v_now = {now};
   IF v_parent IS NOT NULL THEN
-    SELECT id, COALESCE(root, id), paused, deadline
-    INTO v_found, v_root, v_paused, v_inherited FROM nightshift_job
+    SELECT id, COALESCE(root, id), paused, deadline, run * 1048576 + 1048575
+    INTO v_found, v_root, v_paused, v_inherited, v_seq FROM nightshift_job
     WHERE id = v_parent LOCK IN SHARE MODE;
     IF v_root IS NULL THEN
       SET v_bad = CONCAT('nightshift_push: the parent, job ', v_parent, ', is no live job');
@@ -338,7 +344,7 @@ BEGIN
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
       DELETE e FROM JSON_TABLE(COALESCE(v_after, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) t
       STRAIGHT_JOIN nightshift_edge e ON e.on_id = t.id AND e.job_id = v_id;
-      DELETE FROM nightshift_child WHERE parent = v_parent AND id = v_id;
+      DELETE FROM nightshift_child WHERE parent = v_parent AND seq = v_seq AND id = v_id;
       DELETE FROM nightshift_unique_key
       WHERE queue_id = v_queue AND ukey = v_unique AND job_id = v_id;
       DELETE FROM nightshift_job WHERE id = v_id;
@@ -361,7 +367,7 @@ BEGIN
       v_on_fail, v_paused, v_after,
       v_unmet + (v_unmet > 0) + (v_paused IS NOT NULL));
     IF v_parent IS NOT NULL THEN
-      INSERT INTO nightshift_child (parent, id) VALUES (v_parent, v_id);
+      INSERT INTO nightshift_child (parent, seq, id) VALUES (v_parent, v_seq, v_id);
     END IF;
     IF v_unmet > 0 AND NOT v_doomed THEN
       SET v_met = 1, v_over = FALSE;

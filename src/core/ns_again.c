@@ -104,7 +104,7 @@ static ns_status revive(ns_db *db, ns_tree *t, const pasts *p, ns_err *err) {
   list = ns_vtext(ns_buf_bytes(&t->list));
   st = t->list.oom ? no_memory(err)
                    : ns_run(db, NS_SQL_ADMIN_TREE_UNLINK,
-                            (ns_value[]){list, list}, err);
+                            (ns_value[]){list, list, list}, err);
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_ADMIN_TREE_UNMET, &list, err);
   if (st == NS_OK)

@@ -340,10 +340,11 @@ static ns_status with_verdicts(ns_db *db, work *w, ns_err *err) {
   return st;
 }
 
-/* After its deadline a job is not started any more; one that polls, or has been
-** parked, has its last look. */
+/* After its deadline a job is not started any more; one that polls, is meant to
+** (max_polls), or has been parked, has its last look. */
 static bool is_expired(const ns_job *j, int64_t now) {
-  return j->deadline != 0 && now >= j->deadline && j->polls == 0 && j->phase == 0;
+  return j->deadline != 0 && now >= j->deadline && j->polls == 0 &&
+         j->phase == 0 && j->max_polls < 0;
 }
 
 /* Claims that are over, or in memory's way, are not kept. */

@@ -167,6 +167,7 @@ static ns_status find_parent(ns_db *db, ns_insert *rows, size_t n,
     return st;
   row->root = ns_int_or(&found[0], p->parent);
   row->joins = found[1].type == NS_TEXT;
+  row->seq = ns_seq(found[4].i, NS_SEQ_RUN); /* behind what that run spawns */
   row->paused = ns_int_or(&found[2], 0);
   row->deadline = ns_int_or(&found[3], 0);
   return NS_OK;

@@ -367,16 +367,18 @@ static ns_status insert_children(ns_db *db, const ns_insert *rows, size_t n,
     k += rows[i].parent != 0;
   if (k == 0)
     return NS_OK;
-  if ((ints = malloc(2 * k * sizeof *ints)) == NULL)
+  if ((ints = malloc(3 * k * sizeof *ints)) == NULL)
     return ns_fail(err, NS_ENOMEM, "out of memory");
   for (size_t i = 0, at = 0; i < n; i++)
     if (rows[i].parent != 0) {
       ints[at] = rows[i].parent;
-      ints[k + at++] = rows[i].id;
+      ints[k + at] = rows[i].seq;
+      ints[2 * k + at++] = rows[i].id;
     }
   st = ns_bulk(db, NS_SQL_PUSH_CHILD,
                (ns_column[]){{NS_INT, ints, NULL, NULL},
-                             {NS_INT, ints + k, NULL, NULL}},
+                             {NS_INT, ints + k, NULL, NULL},
+                             {NS_INT, ints + 2 * k, NULL, NULL}},
                k, err);
   free(ints);
   return st;

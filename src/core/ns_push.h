@@ -11,6 +11,7 @@ typedef struct ns_insert {
   const ns_push *push; /* borrowed */
   int64_t id, queue_id, nonce;
   int64_t parent, root; /* 0: none */
+  int64_t seq;         /* its place among the children of 'parent' */
   bool waits;          /* for 'parent' to be done */
   bool joins;          /* 'parent' is parked, and waits for it, too; by
                        ** ns_edges_find */
@@ -23,6 +24,13 @@ typedef struct ns_insert {
                        ** ns_edges_find */
   int64_t doomed;      /* one of them has failed: it is cancelled; 0: none */
 } ns_insert;
+
+/* The place of the i-th child that a parent brings with the verdict of a run. */
+#define NS_SEQ_RUN INT64_C(1048576)
+static inline int64_t ns_seq(int64_t run, size_t i) {
+  return run * NS_SEQ_RUN +
+         (i < NS_SEQ_RUN - 1 ? (int64_t)i : NS_SEQ_RUN - 1);
+}
 
 /* Writes jobs, their keys and edges, and their ready or scheduled rows, on the
 ** open transaction. 'rows' are in the order of their ids. With 'held' (NULL:

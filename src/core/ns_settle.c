@@ -542,12 +542,13 @@ static int insert_by_id(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-static ns_status child_row(ns_db *db, const slot *s, const ns_push *child,
+static ns_status child_row(ns_db *db, const slot *s, size_t c,
                            ns_insert *row, ns_err *err) {
+  const ns_push *child = &s->v->children[c];
   ns_status st = ns_push_check(child, (int64_t)db->max_payload, err);
   *row = (ns_insert){.push = child, .id = child->id, .queue_id = s->queue_id,
                      .nonce = (int64_t)(ns_random() >> 1),
-                     .parent = s->v->id,
+                     .parent = s->v->id, .seq = ns_seq(s->v->run, c),
                      .root = s->root != 0 ? s->root : s->v->id,
                      .waits = s->v->kind == NS_AGAIN, .child = true,
                      .paused = s->paused, .deadline = s->deadline,
@@ -577,7 +578,7 @@ static ns_status try_children(ns_db *db, slot *slots, size_t n, ns_insert *rows,
   for (size_t i = 0; i < n; i++)
     for (size_t c = 0; st == NS_OK && brings_children(&slots[i]) &&
                        c < slots[i].v->nchildren; c++)
-      st = child_row(db, &slots[i], &slots[i].v->children[c], &rows[k++], err);
+      st = child_row(db, &slots[i], c, &rows[k++], err);
   if (st != NS_OK)
     return st;
   qsort(rows, total, sizeof *rows, insert_by_id);
