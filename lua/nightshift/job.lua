@@ -107,8 +107,14 @@ end
 -- Of these it is known whether the job is dead then; the others say so.
 local ENDS = { ack = true, discard = true, release = true }
 
+-- Verdicts that write the children.
+local BRINGS = { ack = true, again = true, wait = true }
+
 local function settle(self, verdict)
   if self._settled then return stale(self) end
+  if self._unspawned and BRINGS[verdict.kind] then
+    return nil, self._unspawned, self._unspawned_code
+  end
   verdict.children = self._children
   local settled, more, code = self._backend.settle(self, verdict)
   if settled or code == "STALE" then self._settled = verdict.kind end
@@ -305,7 +311,11 @@ function methods:spawn(name, payload, opts, extra)
   if self._settled then raise("spawn: job %d is already settled", self.id) end
   check_spawn(name, payload, opts)
   local id, message, code = self._backend.take_id(self)
-  if not id then return nil, message, code end
+  if not id then
+    -- a run that has lost a child must not end as if it had it
+    self._unspawned, self._unspawned_code = "a child was not spawned: " .. message, code
+    return nil, message, code
+  end
   local children = self._children or {}
   self._children = children
   children[#children + 1] =

@@ -130,6 +130,7 @@ end
 local function outcome(ended, ok, value)
   if not ok then return nil, failure(ended, value) end
   if verdict then return nil, finished(ended, verdict) end
+  if ended._unspawned then return nil, failure(ended, ended._unspawned) end
   if not ended._children then return value end
   return nil, finished(ended, { kind = "ack", result = value, children = ended._children })
 end
