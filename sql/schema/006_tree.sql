@@ -117,12 +117,13 @@ ALTER TABLE nightshift_finished
 -- it starts and when it reloads its scripts, deleted with the holder's row.
 -- workers: how many take jobs, 0 while it is quiet or about to end.
 -- queues: ["mail",…], NULL: all. handlers: ["mail.send",…]; a null at the end:
--- and more.
+-- and more. reserves: [["mail",2],…], of the workers those for one queue; NULL: none.
 CREATE TABLE IF NOT EXISTS nightshift_served (
   holder BIGINT NOT NULL PRIMARY KEY,
   workers INT UNSIGNED NOT NULL,
   queues MEDIUMTEXT NULL,
-  handlers MEDIUMTEXT NOT NULL
+  handlers MEDIUMTEXT NOT NULL,
+  reserves TEXT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
 
 -- name: create_met
