@@ -208,8 +208,11 @@ int ns_end_by_id(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
+/* Children that fell as they were spawned have come before their elders. */
 ns_status ns_finish_tell(ns_db *db, ns_err *err) {
   ns_status st = NS_OK;
+  if (db->late.n > 1)
+    qsort(db->late.items, db->late.n, sizeof *db->late.items, ns_end_by_id);
   if (db->late.n > 0)
     st = tell(db, db->late.items, db->late.n, err);
   ns_finish_late(db, false);
