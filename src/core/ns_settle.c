@@ -37,7 +37,6 @@ typedef struct slot {
   int64_t decay;       /* of its priority, with each return that sinks it */
   char *key;           /* its unique key, owned; NULL: none */
   size_t keylen;
-  bool keyless;        /* it has a key, whose row is not locked */
   bool locked;
   bool ends;           /* else it returns at 'due', or: */
   bool parks;          /* it waits for its children */
@@ -302,47 +301,22 @@ static bool frees_key(const slot *s) {
   return s->locked && (s->ends || s->parks) && s->key != NULL;
 }
 
-/* Is the key the job's own, and only held by somebody else? */
-static ns_status is_held(ns_db *db, const slot *s, bool *yes, ns_err *err) {
-  const ns_value *row = NULL;
-  ns_bytes key = {s->key, s->keylen};
-  ns_status st = ns_run(db, NS_SQL_PUSH_UNIQUE_OWNER,
-                        (ns_value[]){ns_vint(s->queue_id), ns_vtext(key)}, err);
-  if (st == NS_OK)
-    st = ns_row(db, NS_SQL_PUSH_UNIQUE_OWNER, &row, err);
-  *yes = row != NULL && row[0].i == s->v->id;
-  return st;
-}
-
 /* The unique keys of jobs that end: one that somebody holds puts its job off. */
 static ns_status lock_keys(ns_db *db, slot *slots, size_t n, ns_err *err) {
-  ns_buf list = NS_BUF_INIT;
-  const ns_value *row;
-  ns_status st = NS_OK;
-  for (size_t i = 0; i < n; i++)
-    if (frees_key(&slots[i])) {
-      ns_buf_addf(&list, "%c[%zu,%lld,", list.n > 0 ? ',' : '[', i,
-                  (long long)slots[i].queue_id);
-      ns_buf_add_json(&list, (ns_bytes){slots[i].key, slots[i].keylen});
-      ns_buf_addc(&list, ']');
-      slots[i].keyless = true;
-    }
-  ns_buf_addc(&list, ']');
-  if (list.oom || list.n > 1) {
-    ns_value param = ns_vtext(ns_buf_bytes(&list));
-    st = list.oom ? no_memory(err) : ns_run(db, NS_SQL_SETTLE_KEYS, &param, err);
-    while (st == NS_OK &&
-           (st = ns_row(db, NS_SQL_SETTLE_KEYS, &row, err)) == NS_OK && row != NULL)
-      slots[row[0].i].keyless = false;
-  }
-  ns_buf_free(&list);
-  for (size_t i = 0; st == NS_OK && i < n; i++) {
-    bool held = false;
-    if (slots[i].keyless)
-      st = is_held(db, &slots[i], &held, err);
-    if (held)
+  ns_end *ends = calloc(n, sizeof *ends);
+  bool *held = calloc(n, sizeof *held);
+  ns_status st = ends == NULL || held == NULL ? no_memory(err) : NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (frees_key(&slots[i]))
+      ends[i] = (ns_end){.id = slots[i].v->id, .queue_id = slots[i].queue_id,
+                         .unique = {slots[i].key, slots[i].keylen}};
+  if (st == NS_OK)
+    st = ns_finish_keys(db, ends, n, held, err);
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (held[i])
       put_off(&slots[i]);
-  }
+  free(held);
+  free(ends);
   return st;
 }
 
