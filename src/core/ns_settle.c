@@ -91,6 +91,16 @@ static void found_handler(slot *s) {
   s->lost = 0;
 }
 
+/* Its backoff ends behind its deadline: what polls has its last look all the
+** same, at the deadline. */
+static void too_late(slot *s) {
+  bool polls = s->max_polls >= 0;
+  if (polls && s->now < s->deadline)
+    s->due = s->deadline;
+  else
+    end(s, "dead", polls ? "poll deadline" : "deadline");
+}
+
 static void decide_fail(slot *s) {
   int64_t delay = s->v->delay;
   found_handler(s);
@@ -102,7 +112,7 @@ static void decide_fail(slot *s) {
   sink(s);
   come_back(s, delay);
   if (!s->ends && s->deadline != 0 && s->due > s->deadline)
-    end(s, "dead", "deadline");
+    too_late(s);
 }
 
 /* Who wants to go on past the deadline gets one more run, which is due then, and
