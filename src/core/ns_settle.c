@@ -701,8 +701,9 @@ static int64_t patience(const slot *s) {
 }
 
 /* What was sent before we look is found here; whoever sends later waits for our
-** lock on the job's row, and then finds it scheduled. */
-static ns_status park_for_signal(ns_db *db, const slot *s, ns_err *err) {
+** lock on the job's row, and then finds it scheduled. Who has had a run after the
+** deadline, and finds nothing, would be run again at once, for ever. */
+static ns_status park_for_signal(ns_db *db, slot *s, ns_err *err) {
   const ns_verdict *v = s->v;
   const ns_value *row = NULL;
   bool sent = false;
@@ -711,6 +712,11 @@ static ns_status park_for_signal(ns_db *db, const slot *s, ns_err *err) {
   if (st == NS_OK)
     st = ns_row(db, NS_SQL_SIGNAL_FIND, &row, err);
   sent = st == NS_OK && row != NULL;
+  if (st == NS_OK && !sent && s->deadline != 0 && s->now >= s->deadline) {
+    snprintf(s->why, sizeof s->why, "its deadline had passed as it waited");
+    end(s, "dead", "deadline");
+    return NS_OK;
+  }
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_SIGNAL_PARK,
                 (ns_value[]){ns_vtext(v->signal), ns_vint(sent ? 0 : patience(s)),
