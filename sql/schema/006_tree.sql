@@ -103,6 +103,11 @@ ALTER TABLE nightshift_job
   ADD COLUMN IF NOT EXISTS decay TINYINT UNSIGNED NOT NULL DEFAULT 8,
   ADD COLUMN IF NOT EXISTS paused BIGINT NULL
 
+-- name: job_wish
+-- When it would be due, had its deadline not brought that forward; of interest only
+-- while it is due at its deadline, for who gives it another.
+ALTER TABLE nightshift_job ADD COLUMN IF NOT EXISTS wish BIGINT NULL
+
 -- name: finished_decay
 ALTER TABLE nightshift_finished
   ADD COLUMN IF NOT EXISTS decay TINYINT UNSIGNED NOT NULL DEFAULT 8

@@ -667,19 +667,14 @@ static ns_status schedule(ns_db *db, int64_t id, ns_err *err) {
   return st;
 }
 
-/* How long it waits at most, µs: not beyond its own deadline. */
-static int64_t patience(const slot *s) {
-  int64_t span = parked_for(s->v);
-  int64_t rest = s->deadline > s->now ? s->deadline - s->now : 0;
-  return s->deadline != 0 && rest < span ? rest : span;
-}
-
 /* What was sent before we look is found here; whoever sends later waits for our
 ** lock on the job's row, and then finds it scheduled. Who has had a run after the
 ** deadline, and finds nothing, would be run again at once, for ever. */
 static ns_status park_for_signal(ns_db *db, slot *s, ns_err *err) {
   const ns_verdict *v = s->v;
   const ns_value *row = NULL;
+  int64_t wish = parked_for(v);
+  int64_t span;
   bool sent = false;
   ns_status st = ns_run(db, NS_SQL_SIGNAL_FIND,
                         (ns_value[]){ns_vint(v->id), ns_vtext(v->signal)}, err);
@@ -691,9 +686,11 @@ static ns_status park_for_signal(ns_db *db, slot *s, ns_err *err) {
     end(s, "dead", "deadline");
     return NS_OK;
   }
+  span = sent ? 0 : wish;
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_SIGNAL_PARK,
-                (ns_value[]){ns_vtext(v->signal), ns_vint(sent ? 0 : patience(s)),
+                (ns_value[]){ns_vtext(v->signal), ns_vint(span),
+                             ns_vint(span), ns_vint(wish),
                              v->state.p != NULL ? ns_vtext(v->state) : ns_vnull,
                              ns_vint(v->id)},
                 err);

@@ -20,6 +20,7 @@
 #include "nsh_memory.h"
 
 #define STUCK_US 20000          /* a job behind one this old is taken back */
+#define LONG_US 100000          /* nothing is claimed ahead for its worker */
 #define EOF_US NS_SECOND        /* a worker that only closed its socket */
 #define DEAF_US (10 * NS_SECOND) /* a worker that does not start what it has */
 #define MOMENT_US (NS_SECOND / 2) /* the backlog waits so long for a worker */
@@ -84,7 +85,9 @@ static void set_targets(nsh_table *t) {
   for (size_t i = 0; i < t->npools; i++) {
     const nsh_pool *p = &t->pools[i];
     bool none = t->closing || t->quiet || p->up == 0;
-    nsh_mail_target(t->mail, i, none ? 0 : nsh_pace_target(&p->pace, p->up));
+    size_t late = p->late < p->up ? p->late : p->up;
+    nsh_mail_target(t->mail, i,
+                    none ? 0 : late + nsh_pace_target(&p->pace, p->up - late));
   }
 }
 
@@ -142,7 +145,8 @@ static void hand_out(nsh_table *t, size_t pool) {
   while (on_offer(t, p) > 0 && p->nroom > 0) {
     size_t share = (on_offer(t, p) + p->nroom - 1) / p->nroom;
     s = unlist(p);
-    if (s->phase != NSH_UP || s->rung != NSH_CALM || s->n >= most)
+    if (s->phase != NSH_UP || s->rung != NSH_CALM || s->n >= most ||
+        (s->stuck && s->n > 0))
       continue; /* listed again when it is heard of */
     while (share-- > 0 && s->n < most && on_offer(t, p) > 0)
       give(t, s, next_line(t, pool));
@@ -356,8 +360,10 @@ static void look(nsh_seat *s, int64_t now) {
       nsh_ladder_start(s, NSH_WHY_TIMEOUT, NSH_STEP);
     if (atomic_load(&s->slot->over) == nsh_seat_task(s, 0)->seq + 1)
       nsh_ladder_start(s, NSH_WHY_MEMORY, NSH_STEP);
-    if (s->n > 1 && now - since > STUCK_US)
+    s->stuck = now - since > STUCK_US;
+    if (s->n > 1 && s->stuck)
       t->busy -= nsh_seat_recall(s);
+    pool_of(s)->late += now - since > LONG_US;
     if (nsh_intake_due(s, since, now))
       nsh_intake_touch(s, now);
   }
@@ -407,7 +413,18 @@ static bool stranded(nsh_table *t, int64_t now) {
   return t->fork_at - now > MOMENT_US || now - t->down_at > MOMENT_US;
 }
 
+/* Has every worker that takes jobs of a line a long one? What was claimed ahead
+** for them may then as well run elsewhere. */
+static bool overtaken(const nsh_table *t, size_t line) {
+  const nsh_pool *p = &t->pools[line];
+  return p->backlog.n > 0 && p->late >= p->up &&
+         t->pools[0].late >= t->pools[0].up;
+}
+
 void nsh_table_tick(nsh_table *t, int64_t now) {
+  bool strand;
+  for (size_t i = 0; i < t->npools; i++)
+    t->pools[i].late = 0;
   for (size_t i = 0; i < t->nseats; i++) {
     nsh_seat *s = &t->seats[i];
     if (s->n > 0)
@@ -419,13 +436,13 @@ void nsh_table_tick(nsh_table *t, int64_t now) {
     if (deaf(s, now))
       replace(s);
   }
-  if (stranded(t, now)) {
-    nsh_mail_lock(t->mail);
-    for (size_t i = 0; i < t->npools; i++)
-      if (unattended(t, i))
-        release_line(t, i);
-    nsh_mail_unlock(t->mail);
-  }
+  strand = stranded(t, now);
+  nsh_mail_lock(t->mail);
+  set_targets(t);
+  for (size_t i = 0; i < t->npools; i++)
+    if (unattended(t, i) ? strand : overtaken(t, i))
+      release_line(t, i);
+  nsh_mail_unlock(t->mail);
   nsh_life_fill(t);
   nsh_table_hand_out(t);
 }
