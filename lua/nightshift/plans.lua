@@ -42,7 +42,7 @@ plans.hot = {
   { "settle_finish", 1, '[{"i":100,"o":"done"}]' },
   { "depend_edges", "[100]" },
   { "depend_lock", "[100]" },
-  { "depend_cut", 100, 101 },
+  { "depend_cut", 100, 101, 10 },
   { "edge_brood", 100 },
   { "edge_brood_failed", 100, 1 },
   { "edge_brood_live", 100 },

@@ -111,7 +111,7 @@ describe("the plan of", function()
     assert.equal("PRIMARY ref", edges.key .. " " .. edges.type)
     local jobs = explain(plans.question "depend_lock", "[100]").j
     assert.equal("PRIMARY eq_ref", jobs.key .. " " .. jobs.type)
-    local cut = explain(plans.question "depend_cut", 100, 101).nightshift_edge
+    local cut = explain(plans.question "depend_cut", 100, 101, 10).nightshift_edge
     assert.equal("PRIMARY range", cut.key .. " " .. cut.type)
   end)
 

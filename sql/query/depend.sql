@@ -6,10 +6,12 @@
 SELECT 1 FROM nightshift_met LIMIT 1
 
 -- name: depend_cut
--- Array-bound. Params: first target, last target. Key: PRIMARY of edge, a range in
--- which every target has ended. Siblings have ids in a row: five times as fast as
--- one key at a time.
+-- Array-bound. Params: first target, last target, how many edges they have. Key:
+-- PRIMARY of edge, a range in which every target has ended. Siblings have ids in a
+-- row: five times as fast as one key at a time. The limit keeps it from the edge
+-- behind the range, which may be one of a push that is not committed.
 DELETE FROM nightshift_edge WHERE on_id BETWEEN ? AND ?
+ORDER BY on_id, job_id LIMIT ?
 
 -- name: depend_cut_one
 -- Array-bound. Params: target, job. Key: PRIMARY of edge.

@@ -93,6 +93,12 @@ static ns_waiter *find(const work *w, int64_t id) {
   return low < w->n && w->waiters[low].id == id ? &w->waiters[low] : NULL;
 }
 
+static bool failed(const work *w, int64_t id) {
+  ns_end key = {.id = id};
+  const ns_end *e = bsearch(&key, w->ended, w->nended, sizeof key, ns_end_by_id);
+  return e != NULL && strcmp(e->outcome, "done") != 0;
+}
+
 /* --------------------------------------------------------------- reading */
 
 static ns_status read_edges(ns_db *db, work *w, ns_err *err) {
@@ -188,13 +194,29 @@ static ns_status lock_waiters(ns_db *db, work *w, ns_err *err) {
   return st == NS_OK && locked < w->n ? tell_gone(db, w, err) : st;
 }
 
-/* -------------------------------------------------------------- deciding */
-
-static int end_by_id(const void *a, const void *b) {
-  int64_t x = ((const ns_end *)a)->id;
-  int64_t y = ((const ns_end *)b)->id;
-  return (x > y) - (x < y);
+/* One that is to fall, and whose unique key somebody holds, is as good as held
+** itself. */
+static ns_status lock_keys(ns_db *db, work *w, ns_err *err) {
+  ns_end *ends = calloc(w->n, sizeof *ends);
+  bool *held = calloc(w->n, sizeof *held);
+  ns_status st = ends == NULL || held == NULL ? no_memory(err) : NS_OK;
+  for (size_t i = 0; st == NS_OK && i < w->edges.n; i++) {
+    const ns_waiter *x = find(w, w->edges.items[i].job);
+    if (x->locked && !x->gone && x->cancels && failed(w, w->edges.items[i].on))
+      ends[x - w->waiters] = (ns_end){.id = x->id, .queue_id = x->queue_id,
+                                      .unique = {x->key, x->keylen}};
+  }
+  if (st == NS_OK)
+    st = ns_finish_keys(db, ends, w->n, held, err);
+  for (size_t i = 0; st == NS_OK && i < w->n; i++)
+    if (held[i])
+      w->waiters[i].locked = false;
+  free(held);
+  free(ends);
+  return st;
 }
+
+/* -------------------------------------------------------------- deciding */
 
 /* Somebody holds it: its edges stay. */
 static bool is_held(const work *w, size_t i) {
@@ -207,57 +229,71 @@ enum { NONE, GO, STAY };
 
 static size_t place(const work *w, int64_t on) {
   ns_end key = {.id = on};
-  const ns_end *e = bsearch(&key, w->ended, w->nended, sizeof key, end_by_id);
+  const ns_end *e = bsearch(&key, w->ended, w->nended, sizeof key, ns_end_by_id);
   return (size_t)(e - w->ended);
 }
 
+typedef struct mark {
+  int fate;
+  int64_t edges;
+} mark;
+
 /* One mark per target; NULL: out of memory. */
-static char *mark_targets(const work *w) {
-  char *marks = calloc(w->nended, 1);
+static mark *mark_targets(const work *w) {
+  mark *marks = calloc(w->nended, sizeof *marks);
   for (size_t i = 0; marks != NULL && i < w->edges.n; i++) {
-    char *mark = &marks[place(w, w->edges.items[i].on)];
+    mark *m = &marks[place(w, w->edges.items[i].on)];
+    m->edges++;
     if (is_held(w, i))
-      *mark = STAY;
-    else if (*mark == NONE)
-      *mark = GO;
+      m->fate = STAY;
+    else if (m->fate == NONE)
+      m->fate = GO;
   }
   return marks;
 }
 
 /* Targets in a row that all go, from 'i' on; the index behind them. */
-static size_t row_of(const work *w, const char *marks, size_t i) {
+static size_t row_of(const work *w, const mark *marks, size_t i) {
   size_t end = i + 1;
-  while (end < w->nended && marks[end] == GO &&
+  while (end < w->nended && marks[end].fate == GO &&
          w->ended[end].id == w->ended[end - 1].id + 1)
     end++;
   return end;
 }
 
-static ns_status cut_rows(ns_db *db, const work *w, const char *marks,
-                          int64_t *first, int64_t *last, ns_err *err) {
+/* 'cols': room for three columns. */
+static ns_status cut_rows(ns_db *db, const work *w, const mark *marks,
+                          int64_t *cols, ns_err *err) {
+  int64_t *first = cols;
+  int64_t *last = first + w->nended;
+  int64_t *counts = last + w->nended;
   size_t n = 0;
   for (size_t i = 0; i < w->nended;) {
     size_t end = row_of(w, marks, i);
-    if (marks[i] == GO) {
-      first[n] = w->ended[i].id;
-      last[n++] = w->ended[end - 1].id;
-      i = end;
-    } else
+    if (marks[i].fate != GO) {
       i++;
+      continue;
+    }
+    first[n] = w->ended[i].id;
+    last[n] = w->ended[end - 1].id;
+    for (counts[n] = 0; i < end; i++)
+      counts[n] += marks[i].edges;
+    n++;
   }
   return ns_bulk(db, NS_SQL_DEPEND_CUT,
                  (ns_column[]){{NS_INT, first, NULL, NULL},
-                               {NS_INT, last, NULL, NULL}},
+                               {NS_INT, last, NULL, NULL},
+                               {NS_INT, counts, NULL, NULL}},
                  n, err);
 }
 
 /* Of targets that stay, the edges to jobs that are told. */
-static ns_status cut_singly(ns_db *db, const work *w, const char *marks,
+static ns_status cut_singly(ns_db *db, const work *w, const mark *marks,
                             ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < w->edges.n; i++) {
     const edge *e = &w->edges.items[i];
-    if (marks[place(w, e->on)] == STAY && !is_held(w, i))
+    if (marks[place(w, e->on)].fate == STAY && !is_held(w, i))
       st = ns_bulk(db, NS_SQL_DEPEND_CUT_ONE,
                    (ns_column[]){{NS_INT, &e->on, NULL, NULL},
                                  {NS_INT, &e->job, NULL, NULL}},
@@ -267,14 +303,14 @@ static ns_status cut_singly(ns_db *db, const work *w, const char *marks,
 }
 
 static ns_status cut_edges(ns_db *db, const work *w, ns_err *err) {
-  char *marks = mark_targets(w);
-  int64_t *bounds = malloc(2 * w->nended * sizeof *bounds);
-  ns_status st = marks == NULL || bounds == NULL ? no_memory(err) : NS_OK;
+  mark *marks = mark_targets(w);
+  int64_t *cols = malloc(3 * w->nended * sizeof *cols);
+  ns_status st = marks == NULL || cols == NULL ? no_memory(err) : NS_OK;
   if (st == NS_OK)
-    st = cut_rows(db, w, marks, bounds, bounds + w->nended, err);
+    st = cut_rows(db, w, marks, cols, err);
   if (st == NS_OK)
     st = cut_singly(db, w, marks, err);
-  free(bounds);
+  free(cols);
   free(marks);
   return st;
 }
@@ -307,12 +343,6 @@ static ns_status meet(ns_db *db, const ns_waiter *x, int64_t met, ns_err *err) {
                                        {NS_INT, &x->id, NULL, NULL}},
                          1, err);
   return st == NS_OK && met == x->unmet ? release(db, x, err) : st;
-}
-
-static bool failed(const work *w, int64_t id) {
-  ns_end key = {.id = id};
-  const ns_end *e = bsearch(&key, w->ended, w->nended, sizeof key, end_by_id);
-  return e != NULL && strcmp(e->outcome, "done") != 0;
 }
 
 /* The end of a job that waited for one that failed. */
@@ -367,6 +397,8 @@ static ns_status resolve(ns_db *db, work *w, ns_fallen *next, ns_err *err) {
   if (st == NS_OK)
     st = lock_waiters(db, w, err);
   next->nwaiters = w->n;
+  if (st == NS_OK)
+    st = lock_keys(db, w, err);
   if (st == NS_OK && (next->ends = calloc(w->n, sizeof *next->ends)) == NULL)
     st = no_memory(err);
   if (st == NS_OK)
@@ -439,7 +471,7 @@ static ns_status forget(ns_db *db, const work *w, look *l, ns_err *err) {
   for (size_t i = 0; i < w->edges.n; i++)
     if (is_held(w, i)) {
       ns_end key = {.id = w->edges.items[i].on};
-      const ns_end *e = bsearch(&key, l->ends, l->n, sizeof key, end_by_id);
+      const ns_end *e = bsearch(&key, l->ends, l->n, sizeof key, ns_end_by_id);
       l->held = stays[e - l->ends] = true;
     }
   for (size_t i = 0; i < l->n; i++)

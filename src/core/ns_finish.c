@@ -61,6 +61,57 @@ static ns_status write_history(ns_db *db, const ns_end *ends, size_t n,
   return st;
 }
 
+/* Is the key the job's own, and only held by somebody else? */
+static ns_status is_held(ns_db *db, const ns_end *e, bool *yes, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_status st =
+      ns_run(db, NS_SQL_PUSH_UNIQUE_OWNER,
+             (ns_value[]){ns_vint(e->queue_id), ns_vtext(e->unique)}, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_PUSH_UNIQUE_OWNER, &row, err);
+  *yes = row != NULL && row[0].i == e->id;
+  return st;
+}
+
+/* 'missing' is true for those with a key, and becomes false for those whose
+** key's row could be locked. */
+static ns_status lock_keys(ns_db *db, const ns_end *ends, size_t n,
+                           bool *missing, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  const ns_value *row;
+  ns_value param;
+  ns_status st;
+  for (size_t i = 0; i < n; i++)
+    if (missing[i]) {
+      ns_buf_addf(&list, "%c[%zu,%lld,", list.n > 0 ? ',' : '[', i,
+                  (long long)ends[i].queue_id);
+      ns_buf_add_json(&list, ends[i].unique);
+      ns_buf_addc(&list, ']');
+    }
+  ns_buf_addc(&list, ']');
+  param = ns_vtext(ns_buf_bytes(&list));
+  st = list.oom ? no_memory(err) : ns_run(db, NS_SQL_SETTLE_KEYS, &param, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_SETTLE_KEYS, &row, err)) == NS_OK && row != NULL)
+    missing[row[0].i] = false;
+  ns_buf_free(&list);
+  return st;
+}
+
+ns_status ns_finish_keys(ns_db *db, const ns_end *ends, size_t n, bool *held,
+                         ns_err *err) {
+  bool any = false;
+  ns_status st = NS_OK;
+  for (size_t i = 0; i < n; i++)
+    any = (held[i] = ends[i].unique.p != NULL) || any;
+  if (any)
+    st = lock_keys(db, ends, n, held, err);
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (held[i])
+      st = is_held(db, &ends[i], &held[i], err);
+  return st;
+}
+
 static ns_status free_keys(ns_db *db, const ns_end *ends, size_t n,
                            ns_err *err) {
   ns_status st = NS_OK;
@@ -151,8 +202,17 @@ void ns_finish_late(ns_db *db, bool on) {
   db->late.n = 0;
 }
 
+int ns_end_by_id(const void *a, const void *b) {
+  int64_t x = ((const ns_end *)a)->id;
+  int64_t y = ((const ns_end *)b)->id;
+  return (x > y) - (x < y);
+}
+
+/* Children that fell as they were spawned have come before their elders. */
 ns_status ns_finish_tell(ns_db *db, ns_err *err) {
   ns_status st = NS_OK;
+  if (db->late.n > 1)
+    qsort(db->late.items, db->late.n, sizeof *db->late.items, ns_end_by_id);
   if (db->late.n > 0)
     st = tell(db, db->late.items, db->late.n, err);
   ns_finish_late(db, false);

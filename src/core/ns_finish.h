@@ -17,6 +17,14 @@ typedef struct ns_end {
   ns_bytes unique;      /* its key; absent: none */
 } ns_end;
 
+int ns_end_by_id(const void *a, const void *b); /* for qsort and bsearch */
+
+/* Locks the unique keys of jobs that are about to end. 'held' has room for 'n':
+** which keys somebody else holds, so that ending their jobs would wait for him.
+** Waits for nobody. Errors: GONE, NOMEM. */
+ns_status ns_finish_keys(ns_db *db, const ns_end *ends, size_t n, bool *held,
+                         ns_err *err);
+
 /*
 ** Writes history, frees unique keys, deletes the jobs, and resolves whatever
 ** waited for them: met edges make dependents claimable, a dead or cancelled

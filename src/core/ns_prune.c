@@ -68,6 +68,8 @@ static ns_status delete_run(ns_db *db, ns_tx *tx, ns_err *err) {
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_PRUNE_CHILDREN, &param, err);
   if (st == NS_OK)
+    st = ns_run(db, NS_SQL_PRUNE_PAUSES, &param, err);
+  if (st == NS_OK)
     st = ns_run(db, NS_SQL_PRUNE_SIGNALS, &param, err);
   ns_buf_free(&text);
   return st;

@@ -37,7 +37,6 @@ typedef struct slot {
   int64_t decay;       /* of its priority, with each return that sinks it */
   char *key;           /* its unique key, owned; NULL: none */
   size_t keylen;
-  bool keyless;        /* it has a key, whose row is not locked */
   bool locked;
   bool ends;           /* else it returns at 'due', or: */
   bool parks;          /* it waits for its children */
@@ -91,6 +90,16 @@ static void found_handler(slot *s) {
   s->lost = 0;
 }
 
+/* Its backoff ends behind its deadline: what polls has its last look all the
+** same, at the deadline. */
+static void too_late(slot *s) {
+  bool polls = s->max_polls >= 0;
+  if (polls && s->now < s->deadline)
+    s->due = s->deadline;
+  else
+    end(s, "dead", polls ? "poll deadline" : "deadline");
+}
+
 static void decide_fail(slot *s) {
   int64_t delay = s->v->delay;
   found_handler(s);
@@ -102,7 +111,7 @@ static void decide_fail(slot *s) {
   sink(s);
   come_back(s, delay);
   if (!s->ends && s->deadline != 0 && s->due > s->deadline)
-    end(s, "dead", "deadline");
+    too_late(s);
 }
 
 /* Who wants to go on past the deadline gets one more run, which is due then, and
@@ -302,47 +311,22 @@ static bool frees_key(const slot *s) {
   return s->locked && (s->ends || s->parks) && s->key != NULL;
 }
 
-/* Is the key the job's own, and only held by somebody else? */
-static ns_status is_held(ns_db *db, const slot *s, bool *yes, ns_err *err) {
-  const ns_value *row = NULL;
-  ns_bytes key = {s->key, s->keylen};
-  ns_status st = ns_run(db, NS_SQL_PUSH_UNIQUE_OWNER,
-                        (ns_value[]){ns_vint(s->queue_id), ns_vtext(key)}, err);
-  if (st == NS_OK)
-    st = ns_row(db, NS_SQL_PUSH_UNIQUE_OWNER, &row, err);
-  *yes = row != NULL && row[0].i == s->v->id;
-  return st;
-}
-
 /* The unique keys of jobs that end: one that somebody holds puts its job off. */
 static ns_status lock_keys(ns_db *db, slot *slots, size_t n, ns_err *err) {
-  ns_buf list = NS_BUF_INIT;
-  const ns_value *row;
-  ns_status st = NS_OK;
-  for (size_t i = 0; i < n; i++)
-    if (frees_key(&slots[i])) {
-      ns_buf_addf(&list, "%c[%zu,%lld,", list.n > 0 ? ',' : '[', i,
-                  (long long)slots[i].queue_id);
-      ns_buf_add_json(&list, (ns_bytes){slots[i].key, slots[i].keylen});
-      ns_buf_addc(&list, ']');
-      slots[i].keyless = true;
-    }
-  ns_buf_addc(&list, ']');
-  if (list.oom || list.n > 1) {
-    ns_value param = ns_vtext(ns_buf_bytes(&list));
-    st = list.oom ? no_memory(err) : ns_run(db, NS_SQL_SETTLE_KEYS, &param, err);
-    while (st == NS_OK &&
-           (st = ns_row(db, NS_SQL_SETTLE_KEYS, &row, err)) == NS_OK && row != NULL)
-      slots[row[0].i].keyless = false;
-  }
-  ns_buf_free(&list);
-  for (size_t i = 0; st == NS_OK && i < n; i++) {
-    bool held = false;
-    if (slots[i].keyless)
-      st = is_held(db, &slots[i], &held, err);
-    if (held)
+  ns_end *ends = calloc(n, sizeof *ends);
+  bool *held = calloc(n, sizeof *held);
+  ns_status st = ends == NULL || held == NULL ? no_memory(err) : NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (frees_key(&slots[i]))
+      ends[i] = (ns_end){.id = slots[i].v->id, .queue_id = slots[i].queue_id,
+                         .unique = {slots[i].key, slots[i].keylen}};
+  if (st == NS_OK)
+    st = ns_finish_keys(db, ends, n, held, err);
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (held[i])
       put_off(&slots[i]);
-  }
+  free(held);
+  free(ends);
   return st;
 }
 
@@ -684,8 +668,9 @@ static ns_status schedule(ns_db *db, int64_t id, ns_err *err) {
 }
 
 /* What was sent before we look is found here; whoever sends later waits for our
-** lock on the job's row, and then finds it scheduled. */
-static ns_status park_for_signal(ns_db *db, const slot *s, ns_err *err) {
+** lock on the job's row, and then finds it scheduled. Who has had a run after the
+** deadline, and finds nothing, would be run again at once, for ever. */
+static ns_status park_for_signal(ns_db *db, slot *s, ns_err *err) {
   const ns_verdict *v = s->v;
   const ns_value *row = NULL;
   int64_t wish = parked_for(v);
@@ -696,6 +681,11 @@ static ns_status park_for_signal(ns_db *db, const slot *s, ns_err *err) {
   if (st == NS_OK)
     st = ns_row(db, NS_SQL_SIGNAL_FIND, &row, err);
   sent = st == NS_OK && row != NULL;
+  if (st == NS_OK && !sent && s->deadline != 0 && s->now >= s->deadline) {
+    snprintf(s->why, sizeof s->why, "its deadline had passed as it waited");
+    end(s, "dead", "deadline");
+    return NS_OK;
+  }
   span = sent ? 0 : wish;
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_SIGNAL_PARK,

@@ -476,6 +476,7 @@ static bool cycle(nsh_dispatch *d, turn *t) {
   if (ns_unfinished(d->db))
     d->later_at = now + LOCKED_RETRY;
   publish(d, t, &jobs, settled, now);
+  ns_jobs_free(&jobs); /* they may all have been too late to be started */
   return true;
 }
 
