@@ -457,6 +457,14 @@ local function examine(handle, row, depth, seen)
   return ready(handle, row)
 end
 
+--- Adds that it is too late for the job: whoever claims it ends it.
+local function add_deadline(fact, row)
+  if not row.deadline or row.deadline > row.now or row.polls > 0 or row.phase > 0 or row.max_polls then return end
+  fact.deadline = row.deadline
+  fact.says = ("%s, but will not be started, for its deadline passed %s ago"):format(fact.says,
+    seconds(row.now - row.deadline))
+end
+
 --- The facts about a job; nil when nobody knows it.
 function look(handle, id, depth, seen)
   seen[id] = true
@@ -470,7 +478,10 @@ function look(handle, id, depth, seen)
       if not fact and #ask(handle, "job", id) > 0 then fact = MOVED end -- retried meanwhile
     end
     if fact ~= MOVED then
-      if row then fact.id, fact.name, fact.queue = row.id, row.name, row.queue end
+      if row then
+        fact.id, fact.name, fact.queue = row.id, row.name, row.queue
+        if not row.lease then add_deadline(fact, row) end
+      end
       return fact
     end
   end

@@ -95,7 +95,7 @@ ORDER BY h.id
 SELECT j.id, j.name, j.queue_id, q.name AS queue, q.paused AS queue_paused, j.run,
   j.attempts, j.polls, j.crashes, j.lost, j.missed, j.missing_since,
   j.max_attempts, j.max_polls, j.due, j.deadline, j.unmet, j.waits, j.awaits,
-  j.parent, j.paused, {now} AS now,
+  j.parent, j.paused, j.phase, {now} AS now,
   (SELECT l.id FROM nightshift_lease l
    JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
    WHERE c.id = j.id AND c.run = j.run LIMIT 1) AS lease
