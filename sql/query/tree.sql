@@ -135,6 +135,26 @@ DELETE e FROM (
 STRAIGHT_JOIN nightshift_edge e FORCE INDEX (PRIMARY)
   ON e.on_id = w.on_id AND e.job_id = w.job_id
 
+-- name: admin_tree_unlinked
+-- Params: as admin_tree_unlink, before it. Keys: the same, and PRIMARY of job; shared
+-- locks on the live jobs that those edges lead to: who ends one deletes its edges,
+-- and is not to wait for ours.
+SELECT STRAIGHT_JOIN j.id FROM (
+  SELECT a.id AS on_id
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+  STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+  STRAIGHT_JOIN JSON_TABLE(COALESCE(f.after_ids, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) a
+  UNION
+  SELECT c.id
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+  STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
+  UNION
+  SELECT f.parent
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+  STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id) w
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = w.on_id
+LOCK IN SHARE MODE
+
 -- name: admin_tree_unmet
 -- Params: [id,…]. Key: PRIMARY of met. As admin_unmet.
 DELETE m FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v

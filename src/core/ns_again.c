@@ -92,6 +92,17 @@ static ns_status take_keys(ns_db *db, ns_tree *t, pasts *p, ns_err *err) {
   return st;
 }
 
+ns_status ns_tree_unlink(ns_db *db, ns_value list, ns_err *err) {
+  const ns_value params[] = {list, list, list};
+  const ns_value *row = NULL;
+  ns_status st = ns_run(db, NS_SQL_ADMIN_TREE_UNLINKED, params, err);
+  do {
+    if (st == NS_OK)
+      st = ns_row(db, NS_SQL_ADMIN_TREE_UNLINKED, &row, err);
+  } while (st == NS_OK && row != NULL);
+  return st == NS_OK ? ns_run(db, NS_SQL_ADMIN_TREE_UNLINK, params, err) : st;
+}
+
 static ns_status revive(ns_db *db, ns_tree *t, const pasts *p, ns_err *err) {
   ns_value list;
   ns_status st;
@@ -102,9 +113,7 @@ static ns_status revive(ns_db *db, ns_tree *t, const pasts *p, ns_err *err) {
     ns_buf_addf(&t->list, "%c%lld", i > 0 ? ',' : '[', (long long)p->items[i].id);
   ns_buf_addc(&t->list, ']');
   list = ns_vtext(ns_buf_bytes(&t->list));
-  st = t->list.oom ? no_memory(err)
-                   : ns_run(db, NS_SQL_ADMIN_TREE_UNLINK,
-                            (ns_value[]){list, list, list}, err);
+  st = t->list.oom ? no_memory(err) : ns_tree_unlink(db, list, err);
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_ADMIN_TREE_UNMET, &list, err);
   if (st == NS_OK)

@@ -13,9 +13,11 @@
 #include "ns_depend.h"
 #include "ns_handle.h"
 #include "ns_slot.h"
+#include "ns_time.h"
 
 #define BATCH 1000    /* rows per transaction */
 #define BARREN 20     /* batches of which nothing may go, per one that counts */
+#define AT_A_TIME (NS_SECOND / 10) /* for trees, beside a host's jobs */
 #define WALK 200000   /* jobs of a tree that are looked at, at most */
 #define LEVELS 1000   /* and how deep */
 
@@ -138,14 +140,15 @@ static ns_status read_level(ns_db *db, const ages *keep, ids *tree, size_t from,
   return st;
 }
 
-/* All jobs of a tree, level by level, and what is to become of them. */
+/* All jobs of a tree, level by level, behind those that 'tree' has, and what is to
+** become of them. One that does not go is not added. */
 static ns_status walk(ns_db *db, int64_t root, const ages *keep, ids *tree,
                       fate *f, ns_err *err) {
   ns_value param = ns_vint(root);
-  size_t from = 0;
+  size_t start = tree->n;
+  size_t from = start;
   ns_status st = ns_run(db, NS_SQL_PRUNE_SELF, &param, err);
   *f = GOES;
-  tree->n = 0;
   if (st == NS_OK)
     st = read_kin(db, NS_SQL_PRUNE_SELF, keep, tree, f, err);
   for (int level = 0; st == NS_OK && *f == GOES && from < tree->n; level++) {
@@ -155,6 +158,8 @@ static ns_status walk(ns_db *db, int64_t root, const ages *keep, ids *tree,
     if (level == LEVELS)
       *f = ENDLESS;
   }
+  if (*f != GOES)
+    tree->n = start;
   return st;
 }
 
@@ -202,26 +207,38 @@ ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err) {
 
 /* ----------------------------------------------------------------- batches */
 
+/* A tree that some of a batch belong to. */
+typedef struct top {
+  int64_t root;
+  ns_past_row before; /* the row in front of the first that does */
+} top;
+
 /* One outcome's pass: its oldest rows, those behind 'at' at a time. */
 typedef struct pass {
   const char *outcome;
   int64_t age;
+  bool bounded; /* somebody's jobs wait meanwhile */
+  bool cut;     /* the rest of the batch is for another time */
   ns_past_row at;
-  size_t n;   /* rows of the last batch */
-  ids alone;  /* they go by themselves */
-  ids roots;  /* of trees that some belong to */
+  size_t n;     /* rows of the last batch */
+  ids alone;    /* they go by themselves */
+  top *tops;
+  size_t ntops, captops;
 } pass;
 
 static bool add_row(pass *p, const ns_value *row) {
-  ids *roots = &p->roots;
+  ns_past_row before = p->at;
   p->n++;
   p->at = (ns_past_row){row[1].i, row[0].i};
   if (row[2].type == NS_NULL)
     return add(&p->alone, row[0].i);
-  for (size_t i = 0; i < roots->n; i++)
-    if (roots->items[i] == row[2].i)
+  for (size_t i = 0; i < p->ntops; i++)
+    if (p->tops[i].root == row[2].i)
       return true;
-  return add(roots, row[2].i);
+  if (!ns_grow(&p->tops, &p->captops, p->ntops + 1, sizeof *p->tops))
+    return false;
+  p->tops[p->ntops++] = (top){row[2].i, before};
+  return true;
 }
 
 static ns_status batch_run(ns_db *db, ns_tx *tx, ns_err *err) {
@@ -235,7 +252,7 @@ static ns_status batch_run(ns_db *db, ns_tx *tx, ns_err *err) {
                                      ns_vint(p->at.id), ns_vint(p->age),
                                      ns_vint(BATCH)},
                         err);
-  p->n = p->alone.n = p->roots.n = 0;
+  p->n = p->alone.n = p->ntops = 0;
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_PRUNE_SELECT, &row, err)) == NS_OK &&
          row != NULL)
@@ -249,21 +266,42 @@ static ns_status batch_run(ns_db *db, ns_tx *tx, ns_err *err) {
   return st;
 }
 
+/* The trees of a batch, several a transaction. Who is bounded goes on with the
+** rest another time. */
+static ns_status prune_trees(ns_db *db, pass *p, const ages *keep,
+                             int64_t *deleted, ns_err *err) {
+  int64_t until = ns_mono_us() + AT_A_TIME;
+  ids going = {0};
+  ns_status st = NS_OK;
+  p->cut = false;
+  for (size_t i = 0; st == NS_OK && i < p->ntops; i++) {
+    fate f;
+    if (p->bounded && (going.n >= BATCH || ns_mono_us() > until)) {
+      p->at = p->tops[i].before;
+      p->n = BATCH;
+      p->cut = true;
+      break;
+    }
+    st = walk(db, p->tops[i].root, keep, &going, &f, err);
+    if (st == NS_OK && !p->bounded && going.n >= BATCH) {
+      st = delete_all(db, &going, deleted, err);
+      going.n = 0;
+    }
+  }
+  if (st == NS_OK)
+    st = delete_all(db, &going, deleted, err);
+  free(going.items);
+  return st;
+}
+
 static ns_status prune_batch(ns_db *db, pass *p, const ages *keep,
                              int64_t *deleted, ns_err *err) {
   ns_tx tx = {batch_run, p, false, false};
-  ids tree = {0};
   ns_status st = ns_transact(db, &tx, err);
-  if (st == NS_OK)
-    *deleted += (int64_t)p->alone.n;
-  for (size_t i = 0; st == NS_OK && i < p->roots.n; i++) {
-    fate f;
-    st = walk(db, p->roots.items[i], keep, &tree, &f, err);
-    if (st == NS_OK && f == GOES)
-      st = delete_all(db, &tree, deleted, err);
-  }
-  free(tree.items);
-  return st;
+  if (st != NS_OK)
+    return st;
+  *deleted += (int64_t)p->alone.n;
+  return prune_trees(db, p, keep, deleted, err);
 }
 
 /* '*left' batches may still be spent (NULL: any number); then '*at' is where
@@ -279,9 +317,10 @@ static ns_status prune_outcome(ns_db *db, pass *p, const ages *keep, size_t *lef
     int64_t before = *deleted;
     if (left != NULL && *left == 0)
       return NS_OK;
+    p->bounded = left != NULL;
     st = prune_batch(db, p, keep, deleted, err);
     *at = p->n == BATCH ? p->at : (ns_past_row){0, 0};
-    if (left != NULL && (*deleted > before || ++barren % BARREN == 0))
+    if (left != NULL && (*deleted > before || p->cut || ++barren % BARREN == 0))
       --*left;
   } while (st == NS_OK && p->n == BATCH);
   return st;
@@ -300,7 +339,7 @@ ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead,
     st = prune_outcome(db, &p, &keep, max_batches > 0 ? &left : NULL,
                        max_batches > 0 ? &db->pruned_to[i] : &start, deleted, err);
     free(p.alone.items);
-    free(p.roots.items);
+    free(p.tops);
   }
   if (st == NS_OK)
     st = ns_depend_sweep(db, err);

@@ -71,6 +71,10 @@ ns_status ns_tree_release(ns_db *db, ns_tx *tx, ns_err *err);
 */
 void ns_tree_tell(ns_db *db, const char *kind, ns_bytes tokens);
 
+/* Deletes the edges that have outlived jobs, '[id,…]', which are to run again. Until
+** the end of the transaction the live jobs at their other ends do not end. */
+ns_status ns_tree_unlink(ns_db *db, ns_value list, ns_err *err);
+
 /* The verb "retry". */
 ns_status ns_tree_retry(ns_db *db, ns_tree *t, ns_err *err);
 
