@@ -4,7 +4,7 @@
 local db = require "spec.support.db"
 local nightshift = require "nightshift"
 
-local TURN = 32 -- rows in true order for one that is aged
+local TURN = 16 -- rows in true order for one that is aged
 
 local handle, q, url
 
@@ -45,13 +45,13 @@ end
 local function one() return { q:claim() } end
 
 describe("aging", function()
-  it("starts a job at the bottom within 32 claims", function()
+  it("starts a job at the bottom within 16 claims", function()
     pushed(200, 200)
     local low = assert(q:push("low", nil, { priority = 0 }))
     assert.is_true(claims_until({ [low] = true }, one) <= TURN + 1)
   end)
 
-  it("costs one claim in 32, oldest first", function()
+  it("costs one claim in 16, oldest first", function()
     local low = pushed(20, 0)
     pushed(400, 200)
     local came = {}

@@ -219,7 +219,8 @@ JOIN nightshift_queue q ON q.id = f.queue_id
 -- autocommit they are gone with their statement: so the job goes in with one
 -- more unmet than it has targets, and each edge is written by a statement that
 -- locks its target. Whoever ends it later sees the edge and finds the job; one
--- that gives no edge has left history.
+-- that gives no edge has left history. The history is asked first, without a lock:
+-- in REPEATABLE READ a lock on a job that is not there holds up all pushes beside it.
 CREATE OR REPLACE PROCEDURE nightshift_push(
   IN p_queue VARCHAR(64) CHARACTER SET utf8mb4,
   IN p_name VARCHAR(100) CHARACTER SET utf8mb4,
@@ -328,7 +329,13 @@ BEGIN
     FETCH targets INTO v_on;
     WHILE NOT v_over DO
       SET v_found = NULL, v_failed = NULL;
-      SELECT id INTO v_found FROM nightshift_job WHERE id = v_on LOCK IN SHARE MODE;
+      IF EXISTS(SELECT 1 FROM nightshift_finished WHERE id = v_on) THEN
+        SELECT outcome <> 'done' INTO v_failed FROM nightshift_finished
+        WHERE id = v_on LOCK IN SHARE MODE;
+      END IF;
+      IF v_failed IS NULL THEN
+        SELECT id INTO v_found FROM nightshift_job WHERE id = v_on LOCK IN SHARE MODE;
+      END IF;
       IF v_found IS NULL THEN
         SELECT outcome <> 'done' INTO v_failed FROM nightshift_finished
         WHERE id = v_on LOCK IN SHARE MODE;
@@ -380,10 +387,18 @@ BEGIN
       OPEN targets;
       FETCH targets INTO v_on;
       WHILE NOT v_over DO
-        INSERT INTO nightshift_edge (on_id, job_id)
-        SELECT id, v_id FROM nightshift_job WHERE id = v_on LOCK IN SHARE MODE;
-        IF ROW_COUNT() = 0 THEN
-          SET v_met = v_met + 1, v_failed = FALSE;
+        SET v_found = NULL, v_failed = NULL;
+        IF EXISTS(SELECT 1 FROM nightshift_finished WHERE id = v_on) THEN
+          SELECT outcome <> 'done' INTO v_failed FROM nightshift_finished
+          WHERE id = v_on LOCK IN SHARE MODE;
+        END IF;
+        IF v_failed IS NULL THEN
+          INSERT INTO nightshift_edge (on_id, job_id)
+          SELECT id, v_id FROM nightshift_job WHERE id = v_on LOCK IN SHARE MODE;
+          SET v_found = NULLIF(ROW_COUNT(), 0);
+        END IF;
+        IF v_found IS NULL THEN
+          SET v_met = v_met + 1, v_failed = COALESCE(v_failed, FALSE);
           SELECT outcome <> 'done' INTO v_failed FROM nightshift_finished
           WHERE id = v_on LOCK IN SHARE MODE;
           SET v_doomed = v_doomed OR (v_failed AND v_fails);

@@ -1,13 +1,13 @@
 /*
 ** Aging. While a queue has more than is claimed, rows of high lanes would keep
-** those of lower lanes waiting for ever. So every 32nd row is the oldest of a
+** those of lower lanes waiting for ever. So every 16th row is the oldest of a
 ** lower lane: one turn for the lowest lane that has any, the next for all of
 ** them in rotation, from the lowest up. No row is moved.
 **
 ** Invariant: a turn reads one row per lane, by key, and nothing of the lanes
 ** that are served anyway: neither a long backlog there nor its deleted rows cost
 ** anything. Turns are counted in rows and claims, so what they cost stays a
-** fixed small part of the claims; and one is due every ten seconds, for
+** fixed small part of the claims; and one is due every five seconds, for
 ** claimers that take a row now and then. Lanes that nobody has told us of, and
 ** rows below a floor, are looked for once a second, or as rarely as keeps that
 ** below 2 % of the time.
@@ -17,10 +17,10 @@
 #include "ns_handle.h"
 #include "ns_time.h"
 
-#define EVERY 32                  /* rows in true order for one that is aged */
+#define EVERY 16                  /* rows in true order for one that is aged */
 #define CLAIMS 8                  /* ... and at least so many claims, and one */
                                   /* more per lane that was looked at */
-#define AT_LEAST (10 * NS_SECOND) /* a turn is due after this, if few rows pass */
+#define AT_LEAST (5 * NS_SECOND)  /* a turn is due after this, if few rows pass */
 #define DEEP NS_SECOND            /* lanes are looked for at most so often */
 #define DEEP_SHARE 50             /* ... and for 1/50 of the time: 2 % */
 #define RANKS 256
