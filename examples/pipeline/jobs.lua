@@ -91,8 +91,7 @@ local function wait(job, first, last)
   return job:wait { on_fail = "continue", state = { first = first, last = last } }
 end
 
--- What became of them. Those of earlier phases, and of before somebody retried
--- the job, are in job.results as well.
+-- What became of them. Those of earlier phases are in job.results as well.
 local function children(job)
   local list = {}
   for _, child in ipairs(job.results) do

@@ -131,11 +131,15 @@ function pace:pause(polling, delay, retry_after)
   return delay or usual * (1 + def.jitter * (2 * math.random() - 1))
 end
 
---- Is this "not yet" the last one, that on_timeout is called instead of? A run
--- that is due at the deadline, or later, is the last look.
+--- Is this run, due at the deadline or later, the last look?
+local function is_late(polling)
+  return polling.deadline ~= nil and polling.due >= polling.deadline
+end
+
+--- Is this "not yet" the last one, that on_timeout is called instead of?
 function pace:not_yet(polling)
   if not self.def.on_timeout then return false end
-  local late = polling.deadline and polling.due >= polling.deadline
+  local late = is_late(polling)
   local spent = polling.max_polls and polling.polls >= polling.max_polls
   if not late and not spent then return false end
   polling._settled, self.over = "again", true
@@ -199,14 +203,32 @@ local function time_out(def, polling, operation)
   return dead(polling, result)
 end
 
+--- The last look, which on_timeout comes behind: an error there is no answer
+-- either, and is logged. Who is being stopped ends by the error that says so.
+local function last_look(polling, operation, own)
+  function polling:_ends(err)
+    self:log(error_text(err))
+    self._settled, own.over = "fail", true
+    return true
+  end
+  local ok, result = xpcall(own.def.poll, traceback, polling, operation)
+  if ok then return result end
+  if polling:cancelled() or (polling._settled and not own.over) then error(result, 0) end
+  if not own.over then polling:fail(result) end
+end
+
 local function poller(def)
   return function(polling)
     local payload, operation = unwrap(polling)
     local own = setmetatable({ def = def, go_on = def.on_timeout and 1 or nil }, pace)
     polling.payload, polling._pace = payload, own
-    local result = def.poll(polling, operation)
+    if not def.on_timeout or not is_late(polling) then
+      own.result = def.poll(polling, operation)
+    else
+      own.result = last_look(polling, operation, own)
+    end
     if own.over then return time_out(def, polling, operation) end
-    return result
+    return own.result
   end
 end
 

@@ -355,8 +355,10 @@ end
 ---@return integer|nil id of the root
 ---@return table|string|nil ids in the shape of the flow, or the message
 ---@return string? code
-function methods:flow(root)
-  return flow.push(live(self, "flow"), root)
+function methods:flow(root, extra)
+  local handle = live(self, "flow")
+  options.no_more("flow", "a tree of jobs", extra)
+  return flow.push(handle, root)
 end
 
 local PRUNE = {

@@ -22,32 +22,68 @@ local NODE = { name = true, payload = true, queue = true, children = true, as = 
 
 local function label_of(node) return node.as and ("'%s'"):format(node.as) or ("'%s'"):format(node.name) end
 
-local function check_node(node, where)
-  if type(node) ~= "table" then raise("flow: %s must be a table, got %s", where, type(node)) end
-  if type(node.name) ~= "string" then
-    raise("flow: %s: the job's name must be a string, got %s", where, type(node.name))
+--- Where a node stands, in words.
+local function place_of(parent, i)
+  local numbers = {}
+  while parent do
+    table.insert(numbers, 1, ("child %d"):format(i))
+    parent, i = parent.parent, parent.i
   end
-  if node.as ~= nil and type(node.as) ~= "string" then
-    raise("flow: %s: 'as' must be a string, got %s", where, type(node.as))
+  table.insert(numbers, 1, "the flow")
+  return table.concat(numbers, ", ")
+end
+
+local function check_list(list, key, parent, i)
+  if list == nil then return end
+  if type(list) ~= "table" then
+    raise("flow: %s: '%s' must be a list, got %s", place_of(parent, i), key, type(list))
   end
-  for _, key in ipairs { "children", "after" } do
-    if node[key] ~= nil and type(node[key]) ~= "table" then
-      raise("flow: %s: '%s' must be a list, got %s", where, key, type(node[key]))
-    end
+  local hole = options.hole(list)
+  if hole then
+    raise("flow: %s: '%s' must be a list without holes; item %d is nil", place_of(parent, i), key, hole)
   end
 end
 
---- All nodes, a parent before its children: {node, parent, waits = {…}}.
-local function collect(node, parent, where, list, names)
-  check_node(node, where)
-  local item = { node = node, parent = parent, waits = {}, label = label_of(node) }
+local function check_node(node, parent, i)
+  if type(node) ~= "table" then raise("flow: %s must be a table, got %s", place_of(parent, i), type(node)) end
+  if type(node.name) ~= "string" then
+    raise("flow: %s: the job's name must be a string, got %s", place_of(parent, i), type(node.name))
+  end
+  if node.as ~= nil and type(node.as) ~= "string" then
+    raise("flow: %s: 'as' must be a string, got %s", place_of(parent, i), type(node.as))
+  end
+  if parent and node.parent ~= nil then
+    raise("flow: %s: its parent is the node above it; 'parent' is for the flow", place_of(parent, i))
+  end
+  check_list(node.children, "children", parent, i)
+  check_list(node.after, "after", parent, i)
+end
+
+--- Raises for a table that stands below itself, with the way around, or twice.
+local function refuse_again(node, parent)
+  local labels = { label_of(node) }
+  local up = parent
+  while up and up.node ~= node do
+    table.insert(labels, 1, up.label)
+    up = up.parent
+  end
+  if up then raise("flow: nothing could ever start: %s waits for %s", up.label, table.concat(labels, " waits for ")) end
+  raise("flow: the node %s stands twice; say 'as' in one place, and 'after' in the other", label_of(node))
+end
+
+--- All nodes, a parent before its children: {node, parent, i, waits = {…}}.
+local function collect(node, parent, i, list, names)
+  check_node(node, parent, i)
+  if names[node] then refuse_again(node, parent) end
+  local item = { node = node, parent = parent, i = i, waits = {}, label = label_of(node) }
   list[#list + 1] = item
+  names[node] = item
   if node.as then
     if names[node.as] then raise("flow: the name '%s' stands twice", node.as) end
     names[node.as] = item
   end
-  for i, child in ipairs(node.children or {}) do
-    item.waits[#item.waits + 1] = collect(child, item, ("%s, child %d"):format(where, i), list, names)
+  for k, child in ipairs(node.children or {}) do
+    item.waits[#item.waits + 1] = collect(child, item, k, list, names)
   end
   return item
 end
@@ -57,7 +93,7 @@ local function resolve(item, names)
     if math.type(name) == "integer" then
       item.others = item.others or {}
       table.insert(item.others, name)
-    elseif names[name] then
+    elseif type(name) == "string" and names[name] then
       item.waits[#item.waits + 1] = names[name]
     else
       raise("flow: %s is to run after '%s', and there is no node of that name", item.label, tostring(name))
@@ -138,8 +174,8 @@ end
 ---@return table|string|nil ids or the message
 ---@return string? code
 function flow.push(handle, root)
-  local list, names = {}, {}
-  local first = collect(root, nil, "the flow", list, names)
+  local list, names = {}, {} -- names: item by 'as', and by node
+  local first = collect(root, nil, nil, list, names)
   for _, item in ipairs(list) do resolve(item, names) end
   for _, item in ipairs(list) do follow(item, {}) end
   local queue = root.queue or "default"

@@ -27,7 +27,8 @@ local ROLES = {
       { "nightshift_finished", "SELECT(id, nonce, outcome)" },
       { "nightshift_id", "SELECT, INSERT" },
       { "nightshift_job",
-        "SELECT(id, queue_id, rank, run, due, nonce, parent, root, unmet, waits, paused, deadline), INSERT, UPDATE(unmet)" },
+        "SELECT(id, queue_id, rank, run, due, nonce, parent, root, unmet, waits, paused, deadline), INSERT,"
+          .. " UPDATE(unmet)" },
       { "nightshift_meta", "SELECT" },
       { "nightshift_queue", "SELECT, INSERT" },
       { "nightshift_ready", "INSERT" },

@@ -65,6 +65,18 @@ function options.no_more(verb, takes, extra)
   if extra ~= nil then raise("%s takes %s; it got a %s behind them", verb, takes, type(extra)) end
 end
 
+--- The first place of a list that is nil though there is more in the table:
+-- what is behind a hole would be left out in silence.
+---@param list table
+---@return integer|nil
+function options.hole(list)
+  local n = 0
+  for _ in next, list do n = n + 1 end
+  for i = 1, n do
+    if rawget(list, i) == nil then return i end
+  end
+end
+
 --- Number of single edits (insert, delete, replace, swap) from a to b.
 local function distance(a, b)
   local older, above = nil, {}
@@ -274,7 +286,9 @@ local MAX_AFTER = 100000
 
 --- The ids of jobs to wait for, as the core takes them.
 local function after(value, what)
-  if type(value) ~= "table" or #value == 0 then return nil, what .. " must be a list of job ids" end
+  if type(value) ~= "table" or next(value) == nil then return nil, what .. " must be a list of job ids" end
+  local hole = options.hole(value)
+  if hole then raise("%s must be a list without holes; item %d is nil", what, hole) end
   if #value > MAX_AFTER then return nil, ("%s has %d ids, the limit is %d"):format(what, #value, MAX_AFTER) end
   for i, id in ipairs(value) do
     if math.type(id) ~= "integer" or id < 1 then

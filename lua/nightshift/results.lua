@@ -26,13 +26,26 @@ local function child(row)
     error = row.error }
 end
 
---- Reads the page with item i; raises with the database's words.
-local function turn_to(pages, i)
-  local first = (i - 1) // PAGE * PAGE
-  if pages.first == first then return end
-  local rows, message = pages.ask("edge_results", pages.parent, PAGE, first)
+local function read(pages, first)
+  local size = pages.size
+  local rows, message = pages.ask("edge_results", pages.parent, size, first)
   if not rows then error("job.results: " .. message, 0) end
   pages.first, pages.rows = first, rows
+  -- Cut short: the database is not to look at many large results for a few.
+  pages.size = math.min(PAGE, math.max(2 * #rows, 8))
+end
+
+local function has(pages, i)
+  return pages.rows and i > pages.first and i <= pages.first + #pages.rows
+end
+
+--- Reads a page with item i; raises with the database's words. One of large
+-- results is shorter: then the next begins behind it.
+local function turn_to(pages, i)
+  if has(pages, i) then return end
+  local follows = pages.rows and i == pages.first + #pages.rows + 1
+  read(pages, follows and i - 1 or (i - 1) // PAGE * PAGE)
+  if not has(pages, i) and pages.first < i - 1 then read(pages, i - 1) end
 end
 
 local function count(pages)
@@ -48,7 +61,7 @@ end
 ---@param ask fun(statement: string, ...): table?, string? runs a statement
 ---@return nightshift.Result[]
 function results.of(parent, ask)
-  local pages = { parent = parent, ask = ask }
+  local pages = { parent = parent, ask = ask, size = PAGE }
   return setmetatable({}, {
     __len = function() return count(pages) end,
     __index = function(_, i)

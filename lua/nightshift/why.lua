@@ -392,9 +392,28 @@ local function ahead_of(handle, row)
   if #rows > AHEAD then return live, true end
 end
 
-local function capacity(hosts)
+--- A host's workers that take jobs of a queue, and how many of those are busy. Jobs
+-- that have more than is reserved for their queue are with the other workers.
+local function workers_for(handle, h, queue)
+  if not h.reserves then return h.workers, math.min(h.held, h.workers) end
+  local held, open, others, own, mine = {}, h.workers, 0, 0, 0
+  for _, row in ipairs(ask(handle, "held", h.id)) do held[row.queue] = row.n end
+  for _, reserve in ipairs(core.decode(h.reserves)) do
+    local name, n = reserve[1], reserve[2]
+    local has_n = held[name] or 0
+    held[name], open = math.max(0, has_n - n), open - n
+    if name == queue then own, mine = n, math.min(has_n, n) end
+  end
+  for _, n in pairs(held) do others = others + n end
+  return open + own, math.min(others, open) + mine
+end
+
+local function capacity(handle, hosts, queue)
   local workers, held = 0, 0
-  for _, h in ipairs(hosts) do workers, held = workers + h.workers, held + math.min(h.held, h.workers) end
+  for _, h in ipairs(hosts) do
+    local n, busy = workers_for(handle, h, queue)
+    workers, held = workers + n, held + busy
+  end
   return workers, held
 end
 
@@ -412,7 +431,7 @@ local function ready(handle, row)
       says = "is ready, but the hosts for it take no jobs now, being quiet or about to end: " .. some(places, 3) }
   end
   local ahead, more = ahead_of(handle, row)
-  local workers, held = capacity(found.take)
+  local workers, held = capacity(handle, found.take, row.queue)
   local fact = { kind = held >= workers and "busy" or "ready", workers = workers, free = workers - held,
     ahead = ahead, ahead_at_least = more or nil, alone = row.lost >= LOST_TOGETHER or nil }
   local line = not ahead and "" or ahead == 0 and "it comes next"
@@ -438,6 +457,14 @@ local function examine(handle, row, depth, seen)
   return ready(handle, row)
 end
 
+--- Adds that it is too late for the job: whoever claims it ends it.
+local function add_deadline(fact, row)
+  if not row.deadline or row.deadline > row.now or row.polls > 0 or row.phase > 0 or row.max_polls then return end
+  fact.deadline = row.deadline
+  fact.says = ("%s, but will not be started, for its deadline passed %s ago"):format(fact.says,
+    seconds(row.now - row.deadline))
+end
+
 --- The facts about a job; nil when nobody knows it.
 function look(handle, id, depth, seen)
   seen[id] = true
@@ -451,7 +478,10 @@ function look(handle, id, depth, seen)
       if not fact and #ask(handle, "job", id) > 0 then fact = MOVED end -- retried meanwhile
     end
     if fact ~= MOVED then
-      if row then fact.id, fact.name, fact.queue = row.id, row.name, row.queue end
+      if row then
+        fact.id, fact.name, fact.queue = row.id, row.name, row.queue
+        if not row.lease then add_deadline(fact, row) end
+      end
       return fact
     end
   end

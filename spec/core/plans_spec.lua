@@ -268,7 +268,8 @@ describe("the plan of", function()
         INSERT IGNORE INTO nightshift_lease VALUES (100, 1, 1, '[[100,1]]'), (101, 1, 1, '[]');
         INSERT IGNORE INTO nightshift_holder VALUES (1, 'host', 'h', 1, '', 1, 1, 1, 1, NULL, ''),
           (2, 'host', 'h', 1, '', 1, 1, 1, 1, NULL, '');
-        INSERT IGNORE INTO nightshift_served VALUES (1, 1, NULL, '[]'), (2, 1, NULL, '[]'), (3, 1, NULL, '[]');
+        INSERT IGNORE INTO nightshift_served VALUES (1, 1, NULL, '[]', NULL), (2, 1, NULL, '[]', NULL),
+          (3, 1, NULL, '[]', NULL);
         ANALYZE TABLE nightshift_edge, nightshift_child, nightshift_attempt]=], url:match "/([^/?]+)%?")
       local rows, seen = assert(handle:execute(plans.question("report_why_" .. case[1]), table.unpack(params))), {}
       for _, row in ipairs(rows) do

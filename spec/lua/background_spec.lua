@@ -267,7 +267,21 @@ describe("on_timeout", function()
     def.poll = function() return "ready" end
     assert.equal("ready", (run(def, late)))
     def.poll = function(j) return j:fail "no" end
-    assert.equal("fail", run(def, late).kind)
+    assert.equal("fail", run(def, early).kind)
+    assert.equal("fail", run(def, spent).kind)
+  end)
+
+  it("is called when the look at the deadline fails", function()
+    local logged
+    for _, poll in ipairs {
+      function() error "503" end, function(j) return j:fail "503" end, function(j) j:fail "503" error "503" end,
+    } do
+      local result, verdicts = run({ deadline = 50, poll = poll, on_timeout = function(_, op) return op end },
+        { due = late.due, deadline = late.deadline, log = function(_, text) logged = text end,
+          cancelled = function() return false end })
+      assert.same({ { pid = 9 }, {} }, { result, verdicts })
+      assert.matches("503", logged)
+    end
   end)
 
   it("may give a verdict of its own", function()

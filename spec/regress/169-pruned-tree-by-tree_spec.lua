@@ -16,12 +16,11 @@ describe("the history of many small trees", function()
     local tops = assert(q:push_many(jobs))
     for i, id in ipairs(tops) do jobs[i] = { "child", nil, { parent = id, priority = 50 } } end
     assert(q:push_many(jobs))
-    db.sql([[INSERT INTO nightshift_finished (id, queue_id, name, payload, priority, outcome, run, attempts,
-        polls, crashes, lost, max_attempts, max_crashes, backoff, timeout, created, finished_at,
-        parent, root, on_fail, nonce)
+    db.sql([[INSERT INTO nightshift_finished (id, queue_id, name, payload, priority, outcome, run, attempts, polls,
+        crashes, lost, max_attempts, max_crashes, backoff, timeout, created, finished_at, parent, root, on_fail, nonce)
       SELECT id, queue_id, name, payload, priority, 'done', run, 0, 0, 0, 0, 1, 1, 1, 1, created,
-        created - 2 * 86400000000 + id, parent, root, on_fail, nonce FROM nightshift_job;
-      DELETE FROM nightshift_job; DELETE FROM nightshift_ready]], name)
+        created - 2 * 86400000000 + id, parent, root, on_fail, nonce
+      FROM nightshift_job; DELETE FROM nightshift_job; DELETE FROM nightshift_ready]], name)
     local h <close> = assert(core.open { url = url })
     local total, calls = 0, 0
     repeat

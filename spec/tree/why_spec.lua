@@ -3,6 +3,7 @@
 local db = require "spec.support.db"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
+local nst = require "nst"
 
 local url, name, handle, q
 
@@ -269,6 +270,20 @@ describe("why, of a job that is due later,", function()
 end)
 
 describe("why, of a job that is ready,", function()
+  it("says that its deadline has passed, and nobody has seen it", function()
+    local first = assert(q:push("a", nil, { delay = 60 }))
+    local second = assert(q:push("b", nil, { after = { first }, deadline = 0.1 }))
+    local third = assert(q:push("c", nil, { deadline = 0.1 }))
+    says(third, "no_host", "is ready, but there is no live host")
+    nst.sleep(0.2)
+    says(second, "waits", ("waits for #%d 'a', but will not be started, for its deadline passed 0."):format(first),
+      ("s ago; #%d 'a' is scheduled"):format(first))
+    local fact = says(third, "no_host", "no live host, but will not be started, for its deadline passed")
+    assert.equal("integer", math.type(fact.deadline))
+    assert.is_nil(q:claim())
+    says(third, "finished", "dead (deadline)")
+  end)
+
   it("says that its queue is paused", function()
     local id = assert(q:push "nap")
     assert(q:pause())

@@ -46,7 +46,7 @@ WHERE f.id = ?
 
 -- name: admin_lock
 -- Params: job. Key: PRIMARY of job; locks the row, waiting for it.
-SELECT j.queue_id, j.rank, j.run, j.unmet, j.due, j.ukey, {now} AS now
+SELECT j.queue_id, j.rank, j.run, j.unmet, j.due, j.ukey, {now} AS now, j.paused
 FROM nightshift_job j WHERE j.id = ? FOR UPDATE
 
 -- name: admin_notice

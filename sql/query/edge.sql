@@ -96,15 +96,19 @@ WHERE id = ? FOR UPDATE
 -- name: edge_results
 -- Params: parent, limit, offset. Keys: PRIMARY of job, of child, a range, and of
 -- finished and job. What became of the children, in the order of spawning; without
--- those that had ended before their parent was retried.
+-- those that had ended before their parent was retried. Stops at 4 MiB of results.
 SELECT v.id, COALESCE(f.name, j.name) AS name, f.outcome, f.result, f.reason, f.error
-FROM (SELECT c.seq, c.id FROM nightshift_job p
-  STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = p.id
-  LEFT JOIN nightshift_finished o
-    ON c.seq < p.since AND o.id = c.id AND o.finished_at < p.created
-  WHERE p.id = ? AND o.id IS NULL ORDER BY c.seq, c.id LIMIT ? OFFSET ?) v
+FROM (SELECT w.seq, w.id, w.bytes, SUM(w.bytes) OVER (ORDER BY w.seq, w.id) AS upto
+  FROM (SELECT u.seq, u.id, COALESCE(LENGTH(e.result), 0) + COALESCE(LENGTH(e.error), 0) AS bytes
+    FROM (SELECT c.seq, c.id FROM nightshift_job p
+      STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = p.id
+      LEFT JOIN nightshift_finished o
+        ON c.seq < p.since AND o.id = c.id AND o.finished_at < p.created
+      WHERE p.id = ? AND o.id IS NULL ORDER BY c.seq, c.id LIMIT ? OFFSET ?) u
+    LEFT JOIN nightshift_finished e ON e.id = u.id) w) v
 LEFT JOIN nightshift_finished f ON f.id = v.id
 LEFT JOIN nightshift_job j ON j.id = v.id
+WHERE v.upto - v.bytes < 4194304
 ORDER BY v.seq, v.id
 
 -- name: edge_there

@@ -77,9 +77,11 @@ UPDATE nightshift_holder SET connection = CONNECTION_ID(), beat = {now}
 WHERE id = ? AND dead IS NULL
 
 -- name: holder_serves
--- Params: holder, workers that take jobs, ["queue",…] or NULL: all, ["handler",…].
+-- Params: holder, workers that take jobs, ["queue",…] or NULL: all, ["handler",…],
+-- [["queue",workers],…] or NULL: none are reserved.
 -- Key: PRIMARY; locks our own row only. What a host can run, for report_why_hosts.
-REPLACE INTO nightshift_served (holder, workers, queues, handlers) VALUES (?, ?, ?, ?)
+REPLACE INTO nightshift_served (holder, workers, queues, handlers, reserves)
+VALUES (?, ?, ?, ?, ?)
 
 -- name: holder_unlock
 -- Params: holder.

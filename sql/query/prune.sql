@@ -24,6 +24,19 @@ JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 LEFT JOIN nightshift_job j ON j.id = c.id
 LEFT JOIN nightshift_finished f ON f.id = c.id
 
+-- name: prune_pauses
+-- Params: [id,…]. Key: PRIMARY of pause. A pause of a job that is forgotten holds
+-- nobody.
+DELETE p FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+STRAIGHT_JOIN nightshift_pause p FORCE INDEX (PRIMARY) ON p.id = v.id
+
+-- name: prune_root
+-- Params: job, job. Keys: PRIMARY of job and of finished. No locks. The top of its
+-- tree; NULL: itself.
+SELECT root FROM nightshift_job WHERE id = ?
+UNION ALL
+SELECT root FROM nightshift_finished WHERE id = ?
+
 -- name: prune_select
 -- Params: age that outlives its tree, outcome, finished_at twice and id to begin
 -- behind, age, rows. Key: outcome (outcome, finished_at, id), the oldest first; locks

@@ -89,7 +89,7 @@ UPDATE nightshift_expiry SET expires = {now} + ? WHERE lease = ?
 -- job. The run grows: every token out there is stale from now on; nor is the
 -- job parked. Key: PRIMARY, locked by settle_lock.
 UPDATE nightshift_job SET run = run + 1, rank = ?, attempts = ?, polls = ?,
-  crashes = ?, lost = ?, missed = ?, missing_since = ?, due = ?, waits = NULL,
+  crashes = ?, lost = ?, missed = ?, missing_since = ?, due = ?, wish = NULL, waits = NULL,
   state = COALESCE(?, state), awaits = IF(?, awaits, NULL)
 WHERE id = ?
 

@@ -24,8 +24,11 @@ SET @nightshift_max_payload = ?
 SELECT 1 FROM nightshift_job WHERE id = ? FOR UPDATE
 
 -- name: signal_park
--- Params: name, µs until the deadline, state (NULL keeps it), job. Key: PRIMARY of
--- job, locked by settle_lock.
+-- Params: name, µs that it waits, twice, µs that it would wait if nothing was sent,
+-- state (NULL keeps it), job. Not beyond its own deadline. Key: PRIMARY of job,
+-- locked by settle_lock.
 UPDATE nightshift_job SET run = run + 1, phase = phase + 1, lost = 0, missed = 0,
-  missing_since = NULL, waits = 'signal', awaits = ?, due = {now} + ?, state = COALESCE(?, state)
+  missing_since = NULL, waits = 'signal', awaits = ?,
+  due = LEAST({now} + ?, COALESCE(GREATEST(deadline, {now}), {now} + ?)), wish = {now} + ?,
+  state = COALESCE(?, state)
 WHERE id = ?

@@ -44,11 +44,11 @@ JOIN (SELECT DISTINCT t.id, t.run FROM
   ON v.id = c.id AND v.run = c.run
 
 -- name: admin_tree_job
--- Array-bound. Params: run, rank, due, unmet, paused, deadline, job. Key: PRIMARY
--- of job, locked by admin_tree_lock. Who waits for no child any more is
+-- Array-bound. Params: run, rank, due, unmet, paused, deadline, wish, job. Key:
+-- PRIMARY of job, locked by admin_tree_lock. Who waits for no child any more is
 -- not parked.
 UPDATE nightshift_job SET run = ?, rank = ?, due = ?, unmet = ?, paused = ?,
-  deadline = ?, waits = IF(unmet = 0 AND waits IN ('fail', 'continue'), NULL, waits)
+  deadline = ?, wish = ?, waits = IF(unmet = 0 AND waits IN ('fail', 'continue'), NULL, waits)
 WHERE id = ?
 
 -- name: admin_tree_lock
@@ -56,7 +56,8 @@ WHERE id = ?
 -- them, waiting.
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, j.lost,
   j.paused, j.deadline, COALESCE(j.waits = 'signal', FALSE),
-  COALESCE(j.waits IN ('fail', 'continue'), FALSE), j.ukey, {now}
+  COALESCE(j.waits IN ('fail', 'continue'), FALSE), j.ukey, {now},
+  COALESCE(IF(j.due = j.deadline, j.wish, NULL), j.due)
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 FOR UPDATE

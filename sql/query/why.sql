@@ -61,11 +61,23 @@ FROM nightshift_finished f
 JOIN nightshift_queue q ON q.id = f.queue_id
 WHERE f.id = ?
 
+-- name: report_why_held
+-- How many jobs of which queue a holder has. Params: holder. Index: key holder of
+-- lease, job and queue PRIMARY. Locks: none.
+SELECT q.name AS queue, COUNT(*) AS n
+FROM nightshift_lease l
+STRAIGHT_JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (
+  id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id AND j.run = c.run
+STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
+WHERE l.holder = ?
+GROUP BY q.name
+
 -- name: report_why_hosts
 -- Who lives, with what he can run and how many jobs he holds. Params: none.
 -- Index: all holders, they are few; PRIMARY of served, key holder of lease, job
 -- PRIMARY. Locks: none.
-SELECT h.id, h.kind, h.host, h.pid, s.workers, s.queues, s.handlers, {now} - h.beat AS silent,
+SELECT h.id, h.kind, h.host, h.pid, s.workers, s.queues, s.handlers, s.reserves, {now} - h.beat AS silent,
   IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id)) AS free,
   (SELECT COUNT(*) FROM nightshift_lease l
    STRAIGHT_JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (
@@ -83,7 +95,7 @@ ORDER BY h.id
 SELECT j.id, j.name, j.queue_id, q.name AS queue, q.paused AS queue_paused, j.run,
   j.attempts, j.polls, j.crashes, j.lost, j.missed, j.missing_since,
   j.max_attempts, j.max_polls, j.due, j.deadline, j.unmet, j.waits, j.awaits,
-  j.parent, j.paused, {now} AS now,
+  j.parent, j.paused, j.phase, {now} AS now,
   (SELECT l.id FROM nightshift_lease l
    JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
    WHERE c.id = j.id AND c.run = j.run LIMIT 1) AS lease

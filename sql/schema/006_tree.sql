@@ -103,6 +103,11 @@ ALTER TABLE nightshift_job
   ADD COLUMN IF NOT EXISTS decay TINYINT UNSIGNED NOT NULL DEFAULT 8,
   ADD COLUMN IF NOT EXISTS paused BIGINT NULL
 
+-- name: job_wish
+-- When it would be due, had its deadline not brought that forward; of interest only
+-- while it is due at its deadline, for who gives it another.
+ALTER TABLE nightshift_job ADD COLUMN IF NOT EXISTS wish BIGINT NULL
+
 -- name: finished_decay
 ALTER TABLE nightshift_finished
   ADD COLUMN IF NOT EXISTS decay TINYINT UNSIGNED NOT NULL DEFAULT 8
@@ -112,12 +117,13 @@ ALTER TABLE nightshift_finished
 -- it starts and when it reloads its scripts, deleted with the holder's row.
 -- workers: how many take jobs, 0 while it is quiet or about to end.
 -- queues: ["mail",…], NULL: all. handlers: ["mail.send",…]; a null at the end:
--- and more.
+-- and more. reserves: [["mail",2],…], of the workers those for one queue; NULL: none.
 CREATE TABLE IF NOT EXISTS nightshift_served (
   holder BIGINT NOT NULL PRIMARY KEY,
   workers INT UNSIGNED NOT NULL,
   queues MEDIUMTEXT NULL,
-  handlers MEDIUMTEXT NOT NULL
+  handlers MEDIUMTEXT NOT NULL,
+  reserves TEXT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
 
 -- name: create_met

@@ -314,9 +314,9 @@ ns_status ns_beat(ns_db *db, ns_err *err);
 
 /* What this host can run, for whoever asks why a job does not: 'workers' that
 ** take jobs, 0: it takes none now; 'queues' ["name",…] or absent: all; 'handlers'
-** ["name",…]. Nothing happens without a holder. Errors: GONE, BUSY. */
+** ["name",…]; 'reserves' [["queue",workers],…] or absent: none. Nothing happens without a holder. Errors: GONE, BUSY. */
 ns_status ns_serves(ns_db *db, int64_t workers, ns_bytes queues,
-                    ns_bytes handlers, ns_err *err);
+                    ns_bytes handlers, ns_bytes reserves, ns_err *err);
 
 /* A claim of ours that somebody has ended: cancelled; or paused: it stands, but is
 ** to be given back if the job has not been begun. */

@@ -138,6 +138,7 @@ ns_status ns_job_info(ns_db *db, int64_t id, ns_info *info, ns_err *err) {
 /* A live job's row, locked. */
 typedef struct live {
   bool found;
+  bool paused;
   int64_t queue_id, rank, run, unmet, due, now;
   ns_buf key; /* its unique key; empty: none */
 } live;
@@ -160,6 +161,7 @@ static ns_status lock_live(ns_db *db, int64_t id, live *l, ns_err *err) {
   if (r[5].type == NS_TEXT)
     ns_buf_add(&l->key, r[5].s.p, r[5].s.n);
   l->now = r[6].i;
+  l->paused = r[7].type != NS_NULL;
   return l->key.oom ? ns_fail(err, NS_ENOMEM, "out of memory") : NS_OK;
 }
 
@@ -378,8 +380,9 @@ static ns_status run_now_run(ns_db *db, ns_tx *tx, ns_err *err) {
                       : ns_fail(err, NS_ESTATE,
                                 "job %lld is not scheduled: it is %s",
                                 (long long)w->id,
-                                w->now.unmet > 0 ? "waiting for other jobs"
-                                                 : "ready or running");
+                                w->now.paused      ? "paused"
+                                : w->now.unmet > 0 ? "waiting for other jobs"
+                                                   : "ready or running");
   unschedule(db, w->id, w->now.due);
   if ((st = ns_run(db, NS_SQL_ADMIN_DUE_NOW, &id, err)) != NS_OK)
     return st;

@@ -184,6 +184,13 @@ static void inherit(ns_insert *row, const ns_insert *up) {
     row->deadline = up->deadline;
 }
 
+/* The same from one that has it from all above. */
+static void inherit_all(ns_insert *row, const ns_insert *up) {
+  inherit(row, up);
+  if (row->deadline_in < 0)
+    row->deadline_in = up->deadline_in;
+}
+
 /* As before an earlier try of the same transaction. */
 static void start_over(ns_insert *row) {
   row->unmet = row->doomed = 0;
@@ -205,6 +212,11 @@ static ns_status find_parents(ns_db *db, ns_insert *rows, size_t n,
   for (size_t i = 0; st == NS_OK && i < n; i++) {
     const ns_insert *up = &rows[i];
     for (size_t steps = 0; up != NULL && up->parent != 0 && steps < n; steps++) {
+      if (up < &rows[i]) { /* as all parents in a flow: a deep one takes no longer */
+        inherit_all(&rows[i], up);
+        up = NULL;
+        break;
+      }
       inherit(&rows[i], up);
       up = bsearch(&up->parent, rows, n, sizeof *rows, row_by_id);
     }

@@ -144,14 +144,15 @@ ns_status ns_beat(ns_db *db, ns_err *err) {
 }
 
 ns_status ns_serves(ns_db *db, int64_t workers, ns_bytes queues,
-                    ns_bytes handlers, ns_err *err) {
+                    ns_bytes handlers, ns_bytes reserves, ns_err *err) {
   ns_status st = ns_ready(db, err);
   if (st != NS_OK || db->holder == 0)
     return st;
   return ns_run(db, NS_SQL_HOLDER_SERVES,
                 (ns_value[]){ns_vint(db->holder), ns_vint(workers),
                              queues.p != NULL ? ns_vtext(queues) : ns_vnull,
-                             ns_vtext(handlers)},
+                             ns_vtext(handlers),
+                             reserves.p != NULL ? ns_vtext(reserves) : ns_vnull},
                 err);
 }
 

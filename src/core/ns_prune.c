@@ -55,18 +55,22 @@ typedef struct ages {
 typedef struct batch {
   const int64_t *items;
   size_t n;
+  int64_t deleted; /* of these: what the history had */
 } batch;
 
 static ns_status delete_run(ns_db *db, ns_tx *tx, ns_err *err) {
-  const batch *b = tx->arg;
+  batch *b = tx->arg;
   ns_buf text = NS_BUF_INIT;
   ns_value param = as_json(b->items, b->n, &text);
   ns_status st = text.oom ? no_memory(err)
                           : ns_run(db, NS_SQL_PRUNE_ATTEMPTS, &param, err);
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_PRUNE_FINISHED, &param, err);
+  b->deleted = st == NS_OK ? ns_affected(db, NS_SQL_PRUNE_FINISHED) : 0;
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_PRUNE_CHILDREN, &param, err);
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_PRUNE_PAUSES, &param, err);
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_PRUNE_SIGNALS, &param, err);
   ns_buf_free(&text);
@@ -83,7 +87,7 @@ static ns_status delete_all(ns_db *db, const ids *list, int64_t *deleted,
     left -= b.n;
     b.items = list->items + left;
     if ((st = ns_transact(db, &tx, err)) == NS_OK)
-      *deleted += (int64_t)b.n;
+      *deleted += b.deleted;
   }
   return st;
 }
@@ -159,14 +163,33 @@ static ns_status walk(ns_db *db, int64_t root, const ages *keep, ids *tree,
   return st;
 }
 
+static ns_status find_root(ns_db *db, int64_t id, int64_t *root, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_value params[] = {ns_vint(id), ns_vint(id)};
+  ns_status st = ns_run(db, NS_SQL_PRUNE_ROOT, params, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_PRUNE_ROOT, &row, err);
+  if (st == NS_OK && row == NULL)
+    return ns_fail(err, NS_ENOTFOUND,
+                   "there is no job %lld, live or in the history", (long long)id);
+  if (st == NS_OK)
+    *root = ns_int_or(&row[0], id);
+  return st;
+}
+
+/* Who lives anywhere in the tree may want the results of what is below it. */
 ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err) {
   ages none = {0, 0};
   ids tree = {0};
   fate f = GOES;
+  int64_t root = id;
   ns_status st;
   *deleted = 0;
   ns_err_clear(err);
-  if ((st = ns_ready(db, err)) == NS_OK)
+  if ((st = ns_ready(db, err)) == NS_OK &&
+      (st = find_root(db, id, &root, err)) == NS_OK)
+    st = walk(db, root, &none, &tree, &f, err);
+  if (st == NS_OK && f == GOES && root != id)
     st = walk(db, id, &none, &tree, &f, err);
   if (st == NS_OK && f == LIVES)
     st = ns_fail(err, NS_ESTATE,
@@ -236,7 +259,7 @@ static ns_status batch_run(ns_db *db, ns_tx *tx, ns_err *err) {
     if (!add_row(p, row))
       st = no_memory(err);
   if (st == NS_OK && p->alone.n > 0) {
-    batch b = {p->alone.items, p->alone.n};
+    batch b = {p->alone.items, p->alone.n, 0};
     ns_tx here = {delete_run, &b, false, false};
     st = delete_run(db, &here, err);
   }

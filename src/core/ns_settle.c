@@ -90,6 +90,16 @@ static void found_handler(slot *s) {
   s->lost = 0;
 }
 
+/* Its backoff ends behind its deadline: what polls has its last look all the
+** same, at the deadline. */
+static void too_late(slot *s) {
+  bool polls = s->max_polls >= 0;
+  if (polls && s->now < s->deadline)
+    s->due = s->deadline;
+  else
+    end(s, "dead", polls ? "poll deadline" : "deadline");
+}
+
 static void decide_fail(slot *s) {
   int64_t delay = s->v->delay;
   found_handler(s);
@@ -101,7 +111,7 @@ static void decide_fail(slot *s) {
   sink(s);
   come_back(s, delay);
   if (!s->ends && s->deadline != 0 && s->due > s->deadline)
-    end(s, "dead", "deadline");
+    too_late(s);
 }
 
 /* Who wants to go on past the deadline gets one more run, which is due then, and
@@ -657,27 +667,30 @@ static ns_status schedule(ns_db *db, int64_t id, ns_err *err) {
   return st;
 }
 
-/* How long it waits at most, µs: not beyond its own deadline. */
-static int64_t patience(const slot *s) {
-  int64_t span = parked_for(s->v);
-  int64_t rest = s->deadline > s->now ? s->deadline - s->now : 0;
-  return s->deadline != 0 && rest < span ? rest : span;
-}
-
 /* What was sent before we look is found here; whoever sends later waits for our
-** lock on the job's row, and then finds it scheduled. */
-static ns_status park_for_signal(ns_db *db, const slot *s, ns_err *err) {
+** lock on the job's row, and then finds it scheduled. Who has had a run after the
+** deadline, and finds nothing, would be run again at once, for ever. */
+static ns_status park_for_signal(ns_db *db, slot *s, ns_err *err) {
   const ns_verdict *v = s->v;
   const ns_value *row = NULL;
+  int64_t wish = parked_for(v);
+  int64_t span;
   bool sent = false;
   ns_status st = ns_run(db, NS_SQL_SIGNAL_FIND,
                         (ns_value[]){ns_vint(v->id), ns_vtext(v->signal)}, err);
   if (st == NS_OK)
     st = ns_row(db, NS_SQL_SIGNAL_FIND, &row, err);
   sent = st == NS_OK && row != NULL;
+  if (st == NS_OK && !sent && s->deadline != 0 && s->now >= s->deadline) {
+    snprintf(s->why, sizeof s->why, "its deadline had passed as it waited");
+    end(s, "dead", "deadline");
+    return NS_OK;
+  }
+  span = sent ? 0 : wish;
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_SIGNAL_PARK,
-                (ns_value[]){ns_vtext(v->signal), ns_vint(sent ? 0 : patience(s)),
+                (ns_value[]){ns_vtext(v->signal), ns_vint(span),
+                             ns_vint(span), ns_vint(wish),
                              v->state.p != NULL ? ns_vtext(v->state) : ns_vnull,
                              ns_vint(v->id)},
                 err);

@@ -16,6 +16,7 @@ typedef struct ns_node {
   int64_t paused;   /* by whose pause it is held, 0: none; negative: a retry of
                     ** that tree is under way */
   int64_t deadline; /* 0: none */
+  int64_t wish;     /* when it would be due without one */
   int64_t was_due, was_run, now;
   int64_t holder;   /* who runs it; 0: nobody */
   bool awaits;      /* is, or was last, parked for a signal */

@@ -619,18 +619,33 @@ static void list_queues(const nsh_config *cfg, ns_buf *list) {
   nsh_must(!list->oom);
 }
 
+/* [["name",workers],…] of those that are reserved. */
+static void list_reserves(const nsh_config *cfg, ns_buf *list) {
+  for (size_t i = 0; i < cfg->nreserves; i++) {
+    ns_buf_adds(list, i > 0 ? ",[" : "[[");
+    ns_buf_add_json(list, cfg->reserves[i].name);
+    ns_buf_addf(list, ",%zu]", cfg->reserves[i].workers);
+  }
+  ns_buf_addc(list, ']');
+  nsh_must(!list->oom);
+}
+
 /* Tells what we can run; nobody but people depends on it. */
 static void write_served(nsh_dispatch *d, int64_t now) {
   ns_buf queues = NS_BUF_INIT;
+  ns_buf reserves = NS_BUF_INIT;
   ns_status st;
   ns_err err;
   if (now < d->serves_at)
     return;
   list_queues(d->cfg, &queues);
+  list_reserves(d->cfg, &reserves);
   st = ns_serves(d->db, (int64_t)d->taking,
                  d->cfg->nqueues > 0 ? ns_buf_bytes(&queues) : NS_NONE,
-                 ns_str(d->handlers), &err);
+                 ns_str(d->handlers),
+                 d->cfg->nreserves > 0 ? ns_buf_bytes(&reserves) : NS_NONE, &err);
   ns_buf_free(&queues);
+  ns_buf_free(&reserves);
   d->serves_at = st == NS_OK ? NEVER : now + BEAT;
   if (st != NS_OK)
     ns_log(NS_LOG_WARN, "served.failed", NS_FIELDS(ns_fs("code", ns_code(st)),

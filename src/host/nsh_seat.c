@@ -45,7 +45,7 @@ void nsh_seat_pop(nsh_seat *s) {
   ns_buf_reset(&s->log);
   free(s->text);
   s->text = NULL;
-  s->shown = s->news = false;
+  s->shown = s->news = s->stuck = false;
   s->progress = -1;
   s->touched_at = 0;
 }

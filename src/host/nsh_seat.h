@@ -68,6 +68,7 @@ typedef struct nsh_seat {
   uint32_t idle_seq; /* the first task, while the worker does not start it */
   int64_t idle_at;   /* when that was first seen; 0: it is not so */
   /* of the running job */
+  bool stuck;        /* it takes long: nothing is sent behind it */
   ns_buf log;        /* last lines */
   bool shown;        /* it has its row in running */
   bool news;         /* progress that has not been passed on */

@@ -20,6 +20,7 @@
 #include "nsh_memory.h"
 
 #define STUCK_US 20000          /* a job behind one this old is taken back */
+#define LONG_US 100000          /* nothing is claimed ahead for its worker */
 #define EOF_US NS_SECOND        /* a worker that only closed its socket */
 #define DEAF_US (10 * NS_SECOND) /* a worker that does not start what it has */
 #define MOMENT_US (NS_SECOND / 2) /* the backlog waits so long for a worker */
@@ -84,7 +85,9 @@ static void set_targets(nsh_table *t) {
   for (size_t i = 0; i < t->npools; i++) {
     const nsh_pool *p = &t->pools[i];
     bool none = t->closing || t->quiet || p->up == 0;
-    nsh_mail_target(t->mail, i, none ? 0 : nsh_pace_target(&p->pace, p->up));
+    size_t late = p->late < p->up ? p->late : p->up;
+    nsh_mail_target(t->mail, i,
+                    none ? 0 : late + nsh_pace_target(&p->pace, p->up - late));
   }
 }
 
@@ -142,7 +145,8 @@ static void hand_out(nsh_table *t, size_t pool) {
   while (on_offer(t, p) > 0 && p->nroom > 0) {
     size_t share = (on_offer(t, p) + p->nroom - 1) / p->nroom;
     s = unlist(p);
-    if (s->phase != NSH_UP || s->rung != NSH_CALM || s->n >= most)
+    if (s->phase != NSH_UP || s->rung != NSH_CALM || s->n >= most ||
+        (s->stuck && s->n > 0))
       continue; /* listed again when it is heard of */
     while (share-- > 0 && s->n < most && on_offer(t, p) > 0)
       give(t, s, next_line(t, pool));
@@ -184,75 +188,34 @@ static void release_backlog(nsh_table *t) {
 
 /* Claimed jobs come queue by queue, oldest first, so those that kill workers
 ** may stand together before all others, and would take every worker that is
-** forked. In a storm a load is shuffled: the first job that is done ends the
-** storm. */
+** forked. In a storm, and for a minute after one, a load is shuffled, and what has
+** crashed before goes to its end: the first job that is done ends the storm. */
 static void mix(ns_jobs *jobs) {
+  size_t clean = 0;
   for (size_t i = jobs->n; i > 1; i--) {
     size_t k = (size_t)(ns_random() % i);
     ns_job job = jobs->items[i - 1];
     jobs->items[i - 1] = jobs->items[k];
     jobs->items[k] = job;
   }
-}
-
-/* Jobs of one queue that stand together in a load. */
-typedef struct run {
-  size_t first, n, taken;
-} run;
-
-#define RUNS 16
-
-/* 0: more than RUNS. */
-static size_t find_runs(const ns_jobs *jobs, run *runs) {
-  size_t n = 0;
-  for (size_t i = 0; i < jobs->n; i++) {
-    if (i == 0 || jobs->items[i].queue_id != jobs->items[i - 1].queue_id) {
-      if (n == RUNS)
-        return 0;
-      runs[n++] = (run){.first = i};
+  for (size_t i = 0; i < jobs->n; i++)
+    if (jobs->items[i].crashes == 0) {
+      ns_job job = jobs->items[clean];
+      jobs->items[clean++] = jobs->items[i];
+      jobs->items[i] = job;
     }
-    runs[n - 1].n++;
-  }
-  return n;
 }
 
-/* The next job's place, of the run of which least has been taken. */
-static size_t next_of(run *runs, size_t n) {
-  run *best = runs;
-  for (size_t i = 1; i < n; i++)
-    if ((2 * runs[i].taken + 1) * best->n < (2 * best->taken + 1) * runs[i].n)
-      best = &runs[i];
-  return best->first + best->taken++;
-}
-
-/* A job joins its line. */
-static void line_up(nsh_table *t, nsh_load *load, const ns_job *job) {
-  nsh_pool *p = &t->pools[nsh_config_pool(t->cfg, job->queue)];
-  nsh_pace_claimed(&p->pace, job->payload.n);
-  nsh_backlog_add(&p->backlog, &(nsh_waiting){job, load, t->arrivals++});
-  t->backlog++;
-}
-
-/* What has killed a worker stands behind all else that came with it. */
-static bool comes_last(const nsh_table *t, const ns_job *job) {
-  return job->crashes > 0 && (!t->cfg->strict || storming(t));
-}
-
-/* The last job to leave its line frees the load. Queues take turns, so that what
-** one has does not stand behind all that was claimed of another. */
+/* Each job joins its line; the last one to leave frees the load. */
 static void take_load(nsh_table *t, nsh_load *load) {
-  const ns_jobs *jobs = &load->jobs;
-  bool mixed = storming(t);
-  if (mixed)
+  if (nsh_storm_wary(&t->storm, ns_mono_us()))
     mix(&load->jobs);
-  for (int last = 0; last < 2; last++) {
-    run runs[RUNS];
-    size_t nruns = mixed || t->cfg->strict ? 0 : find_runs(jobs, runs);
-    for (size_t i = 0; i < jobs->n; i++) {
-      const ns_job *job = &jobs->items[nruns > 1 ? next_of(runs, nruns) : i];
-      if (comes_last(t, job) == last)
-        line_up(t, load, job);
-    }
+  t->backlog += load->jobs.n;
+  for (size_t i = 0; i < load->jobs.n; i++) {
+    const ns_job *job = &load->jobs.items[i];
+    nsh_pool *p = &t->pools[nsh_config_pool(t->cfg, job->queue)];
+    nsh_pace_claimed(&p->pace, job->payload.n);
+    nsh_backlog_add(&p->backlog, &(nsh_waiting){job, load, t->arrivals++});
   }
 }
 
@@ -397,8 +360,10 @@ static void look(nsh_seat *s, int64_t now) {
       nsh_ladder_start(s, NSH_WHY_TIMEOUT, NSH_STEP);
     if (atomic_load(&s->slot->over) == nsh_seat_task(s, 0)->seq + 1)
       nsh_ladder_start(s, NSH_WHY_MEMORY, NSH_STEP);
-    if (s->n > 1 && now - since > STUCK_US)
+    s->stuck = now - since > STUCK_US;
+    if (s->n > 1 && s->stuck)
       t->busy -= nsh_seat_recall(s);
+    pool_of(s)->late += now - since > LONG_US;
     if (nsh_intake_due(s, since, now))
       nsh_intake_touch(s, now);
   }
@@ -448,7 +413,18 @@ static bool stranded(nsh_table *t, int64_t now) {
   return t->fork_at - now > MOMENT_US || now - t->down_at > MOMENT_US;
 }
 
+/* Has every worker that takes jobs of a line a long one? What was claimed ahead
+** for them may then as well run elsewhere. */
+static bool overtaken(const nsh_table *t, size_t line) {
+  const nsh_pool *p = &t->pools[line];
+  return p->backlog.n > 0 && p->late >= p->up &&
+         t->pools[0].late >= t->pools[0].up;
+}
+
 void nsh_table_tick(nsh_table *t, int64_t now) {
+  bool strand;
+  for (size_t i = 0; i < t->npools; i++)
+    t->pools[i].late = 0;
   for (size_t i = 0; i < t->nseats; i++) {
     nsh_seat *s = &t->seats[i];
     if (s->n > 0)
@@ -460,13 +436,13 @@ void nsh_table_tick(nsh_table *t, int64_t now) {
     if (deaf(s, now))
       replace(s);
   }
-  if (stranded(t, now)) {
-    nsh_mail_lock(t->mail);
-    for (size_t i = 0; i < t->npools; i++)
-      if (unattended(t, i))
-        release_line(t, i);
-    nsh_mail_unlock(t->mail);
-  }
+  strand = stranded(t, now);
+  nsh_mail_lock(t->mail);
+  set_targets(t);
+  for (size_t i = 0; i < t->npools; i++)
+    if (unattended(t, i) ? strand : overtaken(t, i))
+      release_line(t, i);
+  nsh_mail_unlock(t->mail);
   nsh_life_fill(t);
   nsh_table_hand_out(t);
 }

@@ -30,6 +30,7 @@ typedef struct nsh_pool {
   nsh_seat *room, **room_end; /* seats that may take more */
   size_t nroom;
   size_t up;            /* seats in phase UP */
+  size_t late;          /* of these: with a long job, at the last tick */
   nsh_backlog backlog;  /* claimed jobs of its queue; pool 0: of all others */
   nsh_pace pace;
 } nsh_pool;

@@ -35,7 +35,7 @@ end
 local function define_filter(command)
   command:option("--queue", "Only of this queue.")
   command:option("--name", "Only of this job name.")
-  command:flag("--yes", "Do it; without this a filter only shows the number.")
+  command:flag("--yes", "Do it; without this a filter, or --tree, only shows the number.")
 end
 
 local function define_reading(parser)
