@@ -55,7 +55,7 @@ describe("aging", function()
     local low = pushed(20, 0)
     pushed(400, 200)
     local came = {}
-    for n = 1, 330 do
+    for n = 1, 170 do
       local job = assert(q:claim())
       if job.priority == 0 then came[#came + 1] = { n, job.id } end
       assert(job:ack())

@@ -188,76 +188,46 @@ static void release_backlog(nsh_table *t) {
 
 /* Claimed jobs come queue by queue, oldest first, so those that kill workers
 ** may stand together before all others, and would take every worker that is
+<<<<<<< HEAD
 ** forked. In a storm, and for a minute after one, a load is shuffled: the first
 ** job that is done ends the storm. */
+=======
+** forked. In a storm, and for a minute after one, a load is shuffled, and what has
+** crashed before goes to its end: the first job that is done ends the storm. */
+>>>>>>> p3-b4
 static void mix(ns_jobs *jobs) {
+  size_t clean = 0;
   for (size_t i = jobs->n; i > 1; i--) {
     size_t k = (size_t)(ns_random() % i);
     ns_job job = jobs->items[i - 1];
     jobs->items[i - 1] = jobs->items[k];
     jobs->items[k] = job;
   }
-}
-
-/* Jobs of one queue that stand together in a load. */
-typedef struct run {
-  size_t first, n, taken;
-} run;
-
-#define RUNS 16
-
-/* 0: more than RUNS. */
-static size_t find_runs(const ns_jobs *jobs, run *runs) {
-  size_t n = 0;
-  for (size_t i = 0; i < jobs->n; i++) {
-    if (i == 0 || jobs->items[i].queue_id != jobs->items[i - 1].queue_id) {
-      if (n == RUNS)
-        return 0;
-      runs[n++] = (run){.first = i};
+  for (size_t i = 0; i < jobs->n; i++)
+    if (jobs->items[i].crashes == 0) {
+      ns_job job = jobs->items[clean];
+      jobs->items[clean++] = jobs->items[i];
+      jobs->items[i] = job;
     }
-    runs[n - 1].n++;
-  }
-  return n;
 }
 
-/* The next job's place, of the run of which least has been taken. */
-static size_t next_of(run *runs, size_t n) {
-  run *best = runs;
-  for (size_t i = 1; i < n; i++)
-    if ((2 * runs[i].taken + 1) * best->n < (2 * best->taken + 1) * runs[i].n)
-      best = &runs[i];
-  return best->first + best->taken++;
-}
-
-/* A job joins its line. */
-static void line_up(nsh_table *t, nsh_load *load, const ns_job *job) {
-  nsh_pool *p = &t->pools[nsh_config_pool(t->cfg, job->queue)];
-  nsh_pace_claimed(&p->pace, job->payload.n);
-  nsh_backlog_add(&p->backlog, &(nsh_waiting){job, load, t->arrivals++});
-  t->backlog++;
-}
-
-/* What has killed a worker stands behind all else that came with it. */
-static bool comes_last(const nsh_table *t, const ns_job *job) {
-  return job->crashes > 0 && (!t->cfg->strict || storming(t));
-}
-
-/* The last job to leave its line frees the load. Queues take turns, so that what
-** one has does not stand behind all that was claimed of another. */
+/* Each job joins its line; the last one to leave frees the load. */
 static void take_load(nsh_table *t, nsh_load *load) {
+<<<<<<< HEAD
   const ns_jobs *jobs = &load->jobs;
   bool mixed = t->cfg->strict ? storming(t)
                               : nsh_storm_wary(&t->storm, ns_mono_us());
   if (mixed)
+=======
+  if (nsh_storm_wary(&t->storm, ns_mono_us()))
+>>>>>>> p3-b4
     mix(&load->jobs);
-  for (int last = 0; last < 2; last++) {
-    run runs[RUNS];
-    size_t nruns = mixed || t->cfg->strict ? 0 : find_runs(jobs, runs);
-    for (size_t i = 0; i < jobs->n; i++) {
-      const ns_job *job = &jobs->items[nruns > 1 ? next_of(runs, nruns) : i];
-      if (comes_last(t, job) == last)
-        line_up(t, load, job);
-    }
+  t->backlog += load->jobs.n;
+  for (size_t i = 0; i < load->jobs.n; i++) {
+    const ns_job *job = &load->jobs.items[i];
+    nsh_pool *p = &t->pools[nsh_config_pool(t->cfg, job->queue)];
+    nsh_pace_claimed(&p->pace, job->payload.n);
+    nsh_backlog_add(&p->backlog, &(nsh_waiting){job, load, t->arrivals++});
   }
 }
 
