@@ -188,13 +188,8 @@ static void release_backlog(nsh_table *t) {
 
 /* Claimed jobs come queue by queue, oldest first, so those that kill workers
 ** may stand together before all others, and would take every worker that is
-<<<<<<< HEAD
-** forked. In a storm, and for a minute after one, a load is shuffled: the first
-** job that is done ends the storm. */
-=======
 ** forked. In a storm, and for a minute after one, a load is shuffled, and what has
 ** crashed before goes to its end: the first job that is done ends the storm. */
->>>>>>> p3-b4
 static void mix(ns_jobs *jobs) {
   size_t clean = 0;
   for (size_t i = jobs->n; i > 1; i--) {
@@ -213,14 +208,7 @@ static void mix(ns_jobs *jobs) {
 
 /* Each job joins its line; the last one to leave frees the load. */
 static void take_load(nsh_table *t, nsh_load *load) {
-<<<<<<< HEAD
-  const ns_jobs *jobs = &load->jobs;
-  bool mixed = t->cfg->strict ? storming(t)
-                              : nsh_storm_wary(&t->storm, ns_mono_us());
-  if (mixed)
-=======
   if (nsh_storm_wary(&t->storm, ns_mono_us()))
->>>>>>> p3-b4
     mix(&load->jobs);
   t->backlog += load->jobs.n;
   for (size_t i = 0; i < load->jobs.n; i++) {
