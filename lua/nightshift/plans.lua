@@ -44,7 +44,7 @@ plans.hot = {
   { "depend_edges", "[100]" },
   { "depend_lock", "[100]" },
   { "depend_there", "[100]" },
-  { "depend_left", 1000 },
+  { "depend_left", 0, 1000 },
   { "depend_cut", 100, 101, 10 },
   { "edge_brood", 100 },
   { "edge_brood_failed", 100, 1 },

@@ -87,6 +87,34 @@ describe("a job that waits, while somebody's transaction holds its row", functio
   end)
 end)
 
+describe("more ended jobs than are looked at together", function()
+  setup(lab.fresh)
+
+  it("do not hide others behind one whose row is held", function()
+    local database <close> = lab.open()
+    local other <close> = lab.open()
+    local q = assert(database:queue "many")
+    local items = {}
+    for i = 1, 1200 do items[i] = { "piece" } end
+    local held = assert(q:push("held", nil, { after = assert(q:push_many(items)) }))
+    local free = assert(q:push("free", nil, { after = { assert(q:push "piece") } }))
+    assert(other._handle:begin())
+    assert(other:execute("SELECT id FROM nightshift_job WHERE id IN (?, ?) FOR UPDATE", held, free))
+    local jobs = assert(q:claim_many(1201))
+    assert(database:transaction(function()
+      for _, job in ipairs(jobs) do assert(job:ack()) end
+      return true
+    end))
+    assert.equal(1201, database:execute "SELECT COUNT(*) AS n FROM nightshift_met"[1].n)
+    other._handle:rollback()
+    assert(other._handle:begin())
+    assert(other:execute("SELECT id FROM nightshift_job WHERE id = ? FOR UPDATE", held))
+    assert.equal(free, assert(q:claim { wait = 5 }).id)
+    other._handle:rollback()
+    assert.equal(held, assert(q:claim { wait = 5 }).id)
+  end)
+end)
+
 describe("a long chain of jobs that wait for each other", function()
   setup(lab.fresh)
 

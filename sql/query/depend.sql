@@ -44,9 +44,10 @@ FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
 JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
 
 -- name: depend_left
--- Params: rows. Key: PRIMARY of met; locks what it finds, around what others
--- are resolving.
-SELECT on_id, failed FROM nightshift_met ORDER BY on_id LIMIT ? FOR UPDATE SKIP LOCKED
+-- Params: target to begin behind, rows. Key: PRIMARY of met; locks what it finds,
+-- around what others are resolving.
+SELECT on_id, failed FROM nightshift_met FORCE INDEX (PRIMARY)
+WHERE on_id > ? ORDER BY on_id LIMIT ? FOR UPDATE SKIP LOCKED
 
 -- name: depend_lock
 -- Params: [id,…] of jobs that wait. Key: PRIMARY of job, one row at a time;

@@ -450,8 +450,8 @@ typedef struct look {
 
 static ns_status read_left(ns_db *db, look *l, ns_err *err) {
   const ns_value *row;
-  ns_value limit = ns_vint(AT_ONCE);
-  ns_status st = ns_run(db, NS_SQL_DEPEND_LEFT, &limit, err);
+  ns_status st = ns_run(db, NS_SQL_DEPEND_LEFT,
+                        (ns_value[]){ns_vint(db->met_to), ns_vint(AT_ONCE)}, err);
   l->n = 0;
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_DEPEND_LEFT, &row, err)) == NS_OK &&
@@ -504,7 +504,9 @@ ns_status ns_depend_tell(ns_db *db, ns_err *err) {
   db->met_due = false;
   if (st == NS_OK)
     st = look_run(db, &l, err);
-  db->met_due = db->met_due || st != NS_OK || l.held || l.n == AT_ONCE;
+  db->met_due = db->met_due || st != NS_OK || l.held || l.n == AT_ONCE ||
+                db->met_to != 0; /* those before it have been held */
+  db->met_to = st == NS_OK && l.n == AT_ONCE ? l.ends[l.n - 1].id : 0;
   free(l.ends);
   return st;
 }

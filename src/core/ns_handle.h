@@ -130,6 +130,7 @@ struct ns_db {
   int64_t stir_at;     /* monotonic: when to ask again which queues have work */
   ns_ended late;
   bool met_due;        /* nightshift_met has something for us */
+  int64_t met_to;      /* the target in it where the next look begins */
   ns_past_row pruned_to[3]; /* where pruning goes on, per outcome */
   int64_t swept_to;    /* the edge where the sweep goes on */
   int64_t due_at;      /* monotonic: when its first row is due; 0: none */

@@ -39,6 +39,7 @@
 #define RECHECK_FIRST 5000
 #define RECHECK_LAST 1280000
 #define LOCKED_RETRY 5000    /* verdicts whose row somebody else holds */
+#define HELD_RETRY 10000     /* dependents of which that is true */
 #define WIDEN 20000          /* a listener that should wait for more is woken */
 #define ERROR_FIRST 50000    /* after a failed cycle, doubling */
 #define ERROR_LAST (5 * NS_SECOND)
@@ -473,8 +474,8 @@ static bool cycle(nsh_dispatch *d, turn *t) {
   recovered(d);
   now = ns_mono_us();
   settled = sort_verdicts(d, now);
-  if (ns_unfinished(d->db))
-    d->later_at = now + LOCKED_RETRY;
+  if (ns_unfinished(d->db) && now + HELD_RETRY < d->later_at)
+    d->later_at = now + HELD_RETRY;
   publish(d, t, &jobs, settled, now);
   ns_jobs_free(&jobs); /* they may all have been too late to be started */
   return true;
