@@ -12,16 +12,16 @@ LIBDIR  ?= $(PREFIX)/lib/lua/5.4
 # Files by name, a list per layer.
 BASE := ns_err ns_buf ns_time ns_duration ns_log ns_latch ns_dict ns_shared \
         ns_mutex ns_region
-CORE := ns_url ns_db ns_handle ns_schema ns_queue ns_push ns_holder ns_peers \
+CORE := ns_url ns_db ns_handle ns_schema ns_queue ns_edge ns_push ns_holder ns_peers \
         ns_rescue ns_lease \
-        ns_lanes ns_paths ns_promote ns_claim ns_read ns_finish ns_settle \
-        ns_cycle ns_admin ns_prune ns_slot ns_listen ns_doctor \
+        ns_lanes ns_paths ns_promote ns_aging ns_claim ns_read ns_depend ns_finish ns_settle \
+        ns_cycle ns_admin ns_tree ns_again ns_signal ns_prune ns_slot ns_listen ns_doctor \
         ns_private ns_home ns_plan ns_guard
 LUAC := nsl_module nsl_conv nsl_json nsl_db nsl_jobs nsl_slot nsl_sql nsl_shared
 HOST := nsh_main nsh_module nsh_lua nsh_config nsh_host nsh_table nsh_seat \
         nsh_intake nsh_life nsh_ladder nsh_secrets \
         nsh_names nsh_pace nsh_slot nsh_brood nsh_peer nsh_ctl nsh_ipc \
-        nsh_dispatch nsh_listen nsh_mail nsh_batch nsh_memory \
+        nsh_dispatch nsh_listen nsh_mail nsh_backlog nsh_batch nsh_memory nsh_served \
         nsh_zygote nsh_nursery nsh_sweep nsh_worker nsh_halt \
         nsh_quota nsh_confine
 
@@ -202,6 +202,14 @@ torture: deps
 	@$(MAKE) --no-print-directory tests
 	@$(HARNESS) spec/torture/run.lua "$(SECONDS)" "$(SEED)" "$(FAULTS)" "$(HOSTS)" "$(WORKERS)"
 
+# Random graphs of jobs on two hosts, one after the other for SECONDS, while
+# everything is killed; see spec/tree/dag_spec.lua. SEED=n begins with that one.
+.PHONY: test-dags
+test-dags: ARGS = --filter "time and again" spec/tree/dag_spec.lua
+test-dags: deps
+	@$(MAKE) --no-print-directory tests
+	@$(call SPECS,LUA=$(LUA) DAG_SECONDS="$(SECONDS)" SEED="$(SEED)",$(LUA))
+
 # Measures how long each fault is felt and writes the table into the README.
 ROUNDS ?= 20
 .PHONY: recovery
@@ -228,6 +236,7 @@ help:
 	@echo "make demo        archive the sub-folders of DIR=/usr/share into build/demo"
 	@echo "make bench       measure, beside bare SQL; ARGS=\"--rounds N --json FILE\""
 	@echo "make torture     break everything for SECONDS=120, then audit; SEED=n"
+	@echo "make test-dags   random graphs of jobs under kills for SECONDS; SEED=n"
 	@echo "make recovery    measure what faults cost; writes the README's table"
 	@echo "make install     PREFIX=$(PREFIX); also BINDIR, LUADIR, LIBDIR, DESTDIR"
 	@echo "make format      clang-format over the C files"
@@ -395,7 +404,7 @@ test-cut-all: deps
 # Every target of spec/fuzz for an equal share of SECONDS. The seeds are in
 # spec/fuzz/corpus; an input that breaks something stays in build/fuzz.
 FUZZ := ipc url duration json options
-FUZZ_WRAP := ns_open ns_close ns_push_jobs ns_settle ns_take_ids
+FUZZ_WRAP := ns_open ns_close ns_push_jobs ns_settle ns_take_ids ns_signal ns_reprioritise
 SECONDS ?= 60
 FUZZ_FLAGS := CC=clang O=build/fuzz SAN=fuzzer-no-link,address,undefined
 

@@ -52,6 +52,8 @@ local function first_claim(db)
   error("bench: the host claims nothing, see " .. build .. "/bench/work.log", 0)
 end
 
+local function fanin(what, n) return rate("%s bench/fanin.lua '%s' %s %s %d", LUA, OURS, build, what, n) end
+
 -- The whole program: 8 workers, from the first claim to the last verdict.
 local function work(jobs)
   output_of(("%s bench/handle.lua '%s' fill %d"):format(LUA, OURS, jobs))
@@ -94,6 +96,9 @@ question("claim + ack, one by one, Lua", function() return floor("claim", few, 1
   function() return handle("ack", few) end)
 question("work, 8 workers, beside claim + ack, batch 1000", function() return floor("claim", many, 1000, 1) end,
   function() return work(many) end)
+local siblings = jobs(10000)
+question(("%d siblings and their parent, two hosts, beside unrelated jobs"):format(siblings),
+  function() return fanin("unrelated", siblings) end, function() return fanin("siblings", siblings) end)
 for _, batch in ipairs { 1, 10, 100, 1000 } do
   local n = jobs(math.min(4000 * batch, 100000), batch)
   question(("claim + ack, batch %d"):format(batch), function() return floor("claim", n, batch, 0) end,

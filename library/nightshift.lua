@@ -98,13 +98,17 @@ function nightshift.decode(text) end
 ---@class nightshift.BackgroundDefinition
 ---@field start fun(job: nightshift.Job): any starts the operation and returns it
 ---@field poll fun(job: nightshift.Job, operation: any): any returns the result, or job:again()
+---@field on_timeout (fun(job: nightshift.Job, operation: any): any)? called in place of the last "not yet"; what it
+--- returns is the result; `again`, `fail` and a raise mean dead, *poll deadline*
 ---@field every nightshift.Duration? pause between polls; default 5 s
 ---@field growth number? factor from pause to pause; default 1
 ---@field max_every nightshift.Duration? the longest pause; default 1 h
----@field deadline nightshift.Duration? after this a poll is dead
+---@field jitter number? 0 to 1: a pause is up to this part of itself shorter or longer; default 0.1
+---@field deadline nightshift.Duration? after this a poll is dead; it has one last look then
 ---@field max_polls integer? after so many polls it is dead
 ---@field max_attempts integer? of the poll: errors before it is dead
 ---@field max_crashes integer? of the poll: workers that die of it before it is dead
+---@field wait boolean? the job ends as its poll ends, with its result; else it is done once started
 
 --- Two handlers in one: the parent starts a slow operation elsewhere, a child
 --- polls it; neither holds a worker in between.
@@ -250,6 +254,15 @@ function Db:queue(name) end
 ---@return nightshift.Code? code `NOT_FOUND`, `GONE`
 function Db:job(id) end
 
+--- Why a job is not running, in one sentence: how it ended, who has it, whose
+--- pause holds it, whom it waits for (and why that one does not run), when it is
+--- due, or why nobody takes it. The table has the facts.
+---@param id integer
+---@return string? sentence "#14 'join' waits for #12 'fetch' and 3 more; #12 'fetch' is scheduled, due in 3m59s"
+---@return nightshift.Why|string fact or the message
+---@return nightshift.Code? code `NOT_FOUND`, `GONE`
+function Db:why(id) end
+
 ---@class nightshift.JobFilter
 ---@field state nightshift.State? without: every state, newest first
 ---@field queue string?
@@ -264,27 +277,77 @@ function Db:job(id) end
 ---@return nightshift.Code? code
 function Db:jobs(filter) end
 
---- Ends a live job as cancelled; a running one's late verdict is STALE.
+--- Ends a live job as cancelled; a running one is told, stopped when it does not
+--- listen, and its late verdict is STALE. `tree`: with all below it.
 ---@param id integer
----@param opts {reason: string?}?
----@return true? ok
+---@param opts {reason: string?, tree: boolean?}?
+---@return true|integer|nil ok how many jobs, with `tree`
 ---@return string? message
 ---@return nightshift.Code? code `NOT_FOUND`, `STATE`
 function Db:cancel(id, opts) end
 
---- Runs a finished job again with fresh budgets.
+--- Nothing of a job and all below it starts until it is resumed; what is spawned
+--- or pushed below it later is paused, too. What runs runs on.
 ---@param id integer
----@return true? ok
----@return string? message
----@return nightshift.Code? code `NOT_FOUND`, `STATE`, `DUPLICATE`
-function Db:retry(id) end
-
---- Makes a scheduled job ready now.
----@param id integer
----@return true? ok
+---@return integer? jobs that it holds now and did not before
 ---@return string? message
 ---@return nightshift.Code? code `NOT_FOUND`, `STATE`
-function Db:run_now(id) end
+function Db:pause(id) end
+
+--- Ends what `pause` of the same id began. What was paused by itself stays so.
+---@param id integer
+---@return integer? jobs
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `STATE`
+function Db:resume(id) end
+
+--- Runs a finished job again with fresh budgets. `tree`: all at or below it that
+--- failed or were cancelled, each waiting for what it waited for before; what is
+--- done stays done.
+---@param id integer
+---@param opts {tree: boolean?}?
+---@return true|integer|nil ok how many jobs, with `tree`
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `STATE`, `DUPLICATE`
+function Db:retry(id, opts) end
+
+--- Makes a scheduled job ready now. `tree`: all at or below it, apart from those
+--- that wait for a signal.
+---@param id integer
+---@param opts {tree: boolean?}?
+---@return true|integer|nil ok how many jobs, with `tree`
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `STATE`
+function Db:run_now(id, opts) end
+
+--- A live job is not started any more after this, from now: it ends dead, reason
+--- `deadline`. One that polls has its last look then. What it spawns later without
+--- a deadline of its own inherits it. false: no limit. `tree`: all below it, too.
+---@param id integer
+---@param deadline nightshift.Duration|false
+---@param opts {tree: boolean?}?
+---@return true|integer|nil ok how many jobs, with `tree`
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `STATE`, `INVALID`
+function Db:deadline(id, deadline, opts) end
+
+---@class nightshift.Progress
+---@field done integer
+---@field dead integer
+---@field cancelled integer
+---@field running integer
+---@field waiting integer
+---@field scheduled integer
+---@field ready integer
+---@field total integer
+
+--- How many of a job and all below it are in which state. What was pruned is not
+--- counted.
+---@param id integer
+---@return nightshift.Progress? counts
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`
+function Db:progress(id) end
 
 --- Runs `fn` in one transaction: its pushes, statements and verdicts of jobs
 --- claimed on this handle commit together when it returns, and nothing of them
@@ -324,6 +387,41 @@ function Db:lock(name, opts) end
 ---@return nightshift.DbLock
 function Db:semaphore(name, n, opts) end
 
+--- Gives a live job another priority; a ready one is the last of its new lane.
+--- `tree`: all below it as well.
+---@param id integer
+---@param priority integer 0 to 255
+---@param opts {tree: boolean?}?
+---@return true|integer|nil ok how many jobs, with `tree`
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `STATE`, `INVALID`
+function Db:reprioritise(id, priority, opts) end
+
+--- Sends a value to a job that waits for a signal, or will. From SQL:
+--- `CALL nightshift_signal(id, '"json"', 'name')`, then `CALL nightshift_ring()`.
+---@param id integer
+---@param value any encoded as JSON
+---@param name string? nil: whatever it waits for
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `INVALID`, `TOO_BIG`
+function Db:signal(id, value, name) end
+
+---@class nightshift.FlowNode: nightshift.PushOptions
+---@field name string
+---@field payload any
+---@field queue string? "default", or that of the root
+---@field children nightshift.FlowNode[]? the node runs when they have ended
+---@field as string? a name for `after`
+---@field after (string|integer)[]? nodes by their names, or ids of other jobs
+
+--- Pushes a tree of jobs in one transaction. Unknown names and circles raise.
+---@param root nightshift.FlowNode
+---@return integer? id of the root
+---@return table|string|nil ids {id =, children = {…}}, or the message
+---@return nightshift.Code? code
+function Db:flow(root) end
+
 --- Who holds locks and semaphores.
 ---@return nightshift.Slot[]? slots
 ---@return string? message
@@ -337,8 +435,10 @@ function Db:slots() end
 function Db:stats() end
 
 --- Deletes history older than `done` (1 day) and `dead` (30 days, cancelled
---- jobs too); false keeps that kind.
----@param opts {done: nightshift.Duration|false|nil, dead: nightshift.Duration|false|nil}?
+--- jobs too); false keeps that kind. A tree of jobs goes as a whole, when all of
+--- it has finished and is old enough; `tree`: that of one job and all below it,
+--- however old.
+---@param opts {done: nightshift.Duration|false|nil, dead: nightshift.Duration|false|nil, tree: integer?}?
 ---@return integer? deleted
 ---@return string? message
 ---@return nightshift.Code? code
@@ -414,6 +514,15 @@ function Transaction:queue(name) end
 ---@return nightshift.Code? code
 function Transaction:execute(sql, ...) end
 
+--- As db:signal; heard when the transaction commits.
+---@param id integer
+---@param value any
+---@param name string?
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`, `INVALID`, `TOO_BIG`
+function Transaction:signal(id, value, name) end
+
 --- A queue handle; it keeps its database handle alive.
 ---@class nightshift.Queue
 ---@field name string
@@ -422,6 +531,7 @@ local Queue = {}
 ---@class nightshift.PushOptions
 ---@field delay nightshift.Duration? run it this much later
 ---@field priority integer? 0 to 255, higher first; default 100
+---@field decay integer? 0 to 255: priority it loses with each failure, crash or `again`, down to 0; default 8
 ---@field unique string? key that at most one live job of the queue has; any text of 1 to 190 characters
 ---@field max_attempts integer? errors before it is dead; default 10, at most a million
 ---@field max_polls integer? polls before it is dead; default: no limit
@@ -429,6 +539,9 @@ local Queue = {}
 ---@field backoff nightshift.Duration? first delay before a retry; default 5 s, doubling
 ---@field timeout nightshift.Duration? wall time of one run; default 1 h
 ---@field deadline nightshift.Duration? from now; a poll after that is dead
+---@field after integer[]? ids of jobs to wait for
+---@field on_fail "cancel"|"run"|nil when one of them fails: be cancelled (default), or run all the same
+---@field parent integer? a live job whose child this is
 
 --- Pushes one job; with an id it is durable.
 ---@param name string which handler runs it; 1 to 100 bytes, no control characters
@@ -448,8 +561,9 @@ function Queue:push(name, payload, opts) end
 function Queue:push_many(items) end
 
 --- Claims one job; a bare nil when none came within `wait`. With `lease` it is
---- given back so long after the claim or its last `job:touch`.
----@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?}?
+--- given back so long after the claim or its last `job:touch`. With `strict` the
+--- highest priority always comes first, and lower ones may starve.
+---@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?, strict: boolean?}?
 ---@return nightshift.Job? job
 ---@return string? message
 ---@return nightshift.Code? code `GONE`, `BUSY`
@@ -457,7 +571,7 @@ function Queue:claim(opts) end
 
 --- Claims up to `n` jobs (1 to 10,000); the list may be empty.
 ---@param n integer
----@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?}?
+---@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?, strict: boolean?}?
 ---@return nightshift.Job[]? jobs
 ---@return string? message
 ---@return nightshift.Code? code
@@ -465,7 +579,7 @@ function Queue:claim_many(n, opts) end
 
 --- `for job in q:jobs{wait = 5} do … end`: one after the other until none comes
 --- within `wait`. Leaving the loop early gives an unsettled job back.
----@param opts {wait: nightshift.Duration?}?
+---@param opts {wait: nightshift.Duration?, strict: boolean?}?
 ---@return fun(): nightshift.Job?
 function Queue:jobs(opts) end
 
@@ -505,11 +619,23 @@ function Queue:stats() end
 ---@field priority integer as it is now
 ---@field parent integer?
 ---@field root integer?
+---@field phase integer how often `wait` has parked it
+---@field results nightshift.Result[] what became of its children, in the order of spawning
+---@field awaits string? the signal it has waited for
+---@field signal any what was sent, nightshift.null for null; nil: nothing came before the deadline
 ---@field created integer
 ---@field due integer
 ---@field deadline integer?
 ---@field timeout integer µs
 local Job = {}
+
+---@class nightshift.Result
+---@field id integer
+---@field name string
+---@field outcome "done"|"dead"|"cancelled"|nil nil while it lives
+---@field result any
+---@field reason string?
+---@field error string?
 
 --- Done, with a result.
 ---@param result any
@@ -526,8 +652,24 @@ function Job:ack(result) end
 ---@return nightshift.Code? code
 function Job:fail(err, opts) end
 
+--- Parks the job until its children have ended, or until a signal comes; then it
+--- runs again, with `phase` one higher. A child that fails ends it as dead, unless
+--- `on_fail` is "continue".
+---@param opts {on_fail: "fail"|"continue"|nil, signal: string?, deadline: nightshift.Duration?, state: any}?
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code
+function Job:wait(opts) end
+
+---@class nightshift.AgainOptions
+---@field delay nightshift.Duration? when `retry_after` says nothing; nil: the pace of the poll, or the job's backoff
+---@field retry_after string|number|nil a response's Retry-After: seconds or a date of HTTP. What is neither counts as
+--- absent; what is less than a second, or over, means a second
+---@field date string? the Date of the same response, which a date is compared with; nil: this machine's clock
+---@field state any nil keeps the last one
+
 --- Not yet: comes back after a delay, with `state` as `job.state`.
----@param delay nightshift.Duration|{retry_after: nightshift.Duration?, state: any}|nil
+---@param delay nightshift.Duration|nightshift.AgainOptions|nil
 ---@param state any nil keeps the last one
 ---@return true? ok
 ---@return boolean|string|nil dead
@@ -598,7 +740,8 @@ function Job:db() end
 ---@field created integer
 ---@field due integer? live jobs
 ---@field parent integer?
----@field unmet integer? waiting: for how many jobs
+---@field unmet integer? waiting: for how many jobs, a pause counted as one
+---@field awaits string? waiting: for this signal
 ---@field claimed integer? running: since when
 ---@field holder integer? running: by whom
 ---@field progress number? running
@@ -615,6 +758,8 @@ function Job:db() end
 ---@field unique string?
 ---@field max_polls integer?
 ---@field max_crashes integer
+---@field paused integer? by the pause of which job
+---@field decay integer
 ---@field deadline integer?
 ---@field timeout integer µs
 ---@field root integer?
@@ -640,6 +785,68 @@ function Job:db() end
 ---@field beat integer
 ---@field version string
 ---@field leases integer batches it holds
+
+---@class nightshift.Why what db:why knows; instants are µs by the server's clock
+---@field kind nightshift.WhyKind
+---@field id integer
+---@field name string
+---@field queue string
+---@field outcome "done"|"dead"|"cancelled"|nil finished
+---@field reason string? finished
+---@field error string? finished, retry: what the history keeps, cut
+---@field finished_at integer? finished
+---@field holder integer? running, busy, lost: who has it
+---@field host string? the same: his machine
+---@field pid integer? the same: his process
+---@field since integer? the same: since when
+---@field progress number? running, 0 to 1
+---@field status string? running
+---@field lock string? limit: the lock or semaphore it waits for
+---@field held_by {id: integer?, name: string?, host: string?, pid: integer?, since: integer}[]? limit: job or program
+---@field by integer? paused: the job whose pause it is; running: the same, later
+---@field left integer? waits, waits_children: jobs it waits for; paused: besides
+---@field total integer? waits_children: all its children
+---@field done integer? waits_children: those that have ended
+---@field on {id: integer, name: string?, state: nightshift.State?}[]? waits, waits_children: the first three
+---@field cause nightshift.Why? waits, waits_children: the one that tells most
+---@field signal string? waits_signal
+---@field deadline integer? waits_signal: when it runs without; poll
+---@field due integer? scheduled, retry, poll, no_handler
+---@field attempt integer? retry: which one is next
+---@field max_attempts integer? retry
+---@field polls integer? poll
+---@field max_polls integer? poll
+---@field queue_paused true? scheduled, retry, poll, waits_signal: its queue is
+---@field hosts integer? no_host: live ones, of other queues; quiet: those that could
+---@field programs integer? no_host: live programs that claim by themselves
+---@field handler string? no_handler
+---@field known string[]? no_handler: what the hosts of its queue have
+---@field missed integer? no_handler: hosts that had none
+---@field dead_at integer? no_handler: it ends then
+---@field workers integer? busy, ready: of all hosts that could run it
+---@field free integer? busy, ready
+---@field ahead integer? busy, ready: jobs before it in its queue; nil: it has just left
+---@field ahead_at_least true? there are even more
+---@field alone true? busy, ready: its holders died with it, so it is claimed alone
+
+---@alias nightshift.WhyKind
+---| "finished"
+---| "running"
+---| "lost" # by a holder that is gone
+---| "limit" # it runs, and waits for a lock or semaphore
+---| "paused" # it, or a job above it
+---| "waits" # for other jobs
+---| "waits_children"
+---| "waits_signal"
+---| "scheduled"
+---| "retry"
+---| "poll"
+---| "queue_paused"
+---| "no_host" # none that lives serves its queue
+---| "no_handler" # none of those that do has one
+---| "quiet" # those that do take no jobs now
+---| "busy" # no worker is free
+---| "ready" # it is about to start
 
 ---@class nightshift.Slot
 ---@field name string

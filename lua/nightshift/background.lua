@@ -4,16 +4,27 @@
 -- A definition becomes two handlers. The parent starts the operation and is
 -- done with the operation as its result; its child polls, goes back to the
 -- queue while the answer is "not yet", and ends with the operation's result.
--- Neither occupies a worker in between.
+-- Neither occupies a worker in between. The child is written with the parent's
+-- verdict, so that the operation is kept before the first poll.
+--
+-- When it is not ready by the deadline, or after max_polls, the poll is dead; or
+-- on_timeout says what then.
+--
+-- With `wait` the parent is parked until its child has ended and then ends the
+-- same way, so that whoever waits for it waits for the operation.
 
+local error_text = require "nightshift.job".error_text
 local options = require "nightshift.options"
 
 local raise = options.raise
 
 local background = {}
 
--- The longest pause between polls when none is given; seconds.
-local MAX_EVERY = 3600
+local EVERY = 5        -- seconds between polls when none is given
+local MAX_EVERY = 3600 -- the longest pause when none is given
+local JITTER = 0.1
+-- What is meant to poll has its last look after its deadline, so it has a limit.
+local MAX_POLLS = 1000000000
 
 --- A duration in seconds, since `job:again` takes seconds.
 local function seconds(value, what)
@@ -29,26 +40,44 @@ local function positive(value, what)
   return nil, what .. " must be more than zero"
 end
 
-local function growth(value, what)
-  if type(value) ~= "number" then raise("%s must be a number, got %s", what, type(value)) end
-  if value >= 1 and value < math.huge then return value end
-  return nil, ("%s must be at least 1, got %s"):format(what, value)
+--- Makes a check for a number within bounds.
+local function number(bounds, is_good)
+  return function(value, what)
+    if type(value) ~= "number" then raise("%s must be a number, got %s", what, type(value)) end
+    if is_good(value) then return value end
+    return nil, ("%s must be %s, got %s"):format(what, bounds, value)
+  end
 end
 
 local KNOWN = {
   start = options.typed "function",
   poll = options.typed "function",
+  on_timeout = options.typed "function",
   every = positive,
-  growth = growth,
+  growth = number("at least 1", function(n) return n >= 1 and n < math.huge end),
   max_every = positive,
+  jitter = number("from 0 to 1", function(n) return n >= 0 and n <= 1 end),
   deadline = positive,
   max_polls = options.POLLS,
   max_attempts = options.COUNT,
   max_crashes = options.COUNT,
+  wait = options.typed "boolean",
 }
 
 local function need(def, key)
   if def[key] == nil then raise("background: '%s' is missing; it must be a function", key) end
+end
+
+--- Values that are good by themselves and not together.
+local function check_together(def)
+  for _, key in ipairs { "max_every", "deadline" } do
+    if def.every and def[key] and def[key] < def.every then
+      raise("background: %s (%g s) is shorter than every (%g s)", key, def[key], def.every)
+    end
+  end
+  if def.on_timeout and not def.deadline and not def.max_polls then
+    raise "background: 'on_timeout' needs a deadline or max_polls"
+  end
 end
 
 --- Checks a definition and marks it; a mistake raises and names the bad key.
@@ -60,8 +89,10 @@ function background.define(def)
   if not clean then raise("%s", message) end
   need(clean, "start")
   need(clean, "poll")
-  clean.every = clean.every or 5
+  check_together(clean)
+  clean.every = clean.every or math.min(EVERY, clean.max_every or EVERY, clean.deadline or EVERY)
   clean.growth = clean.growth or 1
+  clean.jitter = clean.jitter or JITTER
   clean.max_every = clean.max_every or math.max(MAX_EVERY, clean.every)
   clean.__nightshift_background = true
   return clean
@@ -74,7 +105,7 @@ function background.is(value)
   return type(value) == "table" and rawget(value, "__nightshift_background") == true
 end
 
---- Seconds until the next poll after `polls` earlier ones.
+--- Seconds until the next poll after `polls` earlier ones, before jitter.
 ---@param def table marked
 ---@param polls integer
 ---@return number
@@ -82,16 +113,66 @@ function background.pace(def, polls)
   return math.min(def.every * def.growth ^ polls, def.max_every)
 end
 
+-- What `job:again` asks in a poll: see job.lua.
+local pace = {}
+pace.__index = pace
+
+--- Seconds until the next poll. Polls that began together shall not stay so: the
+-- pace is up to `jitter` of itself shorter or longer; what a server has asked for
+-- is never cut short; a delay the poll names is kept to.
+function pace:pause(polling, delay, retry_after)
+  local def = self.def
+  local usual = background.pace(def, polling.polls)
+  if retry_after then
+    -- a second is the least it can mean, and too long for who polls faster
+    local least = retry_after > 1 and retry_after or math.min(1, usual)
+    return least * (1 + def.jitter * math.random())
+  end
+  return delay or usual * (1 + def.jitter * (2 * math.random() - 1))
+end
+
+--- Is this run, due at the deadline or later, the last look?
+local function is_late(polling)
+  return polling.deadline ~= nil and polling.due >= polling.deadline
+end
+
+--- Is this "not yet" the last one, that on_timeout is called instead of?
+function pace:not_yet(polling)
+  if not self.def.on_timeout then return false end
+  local late = is_late(polling)
+  local spent = polling.max_polls and polling.polls >= polling.max_polls
+  if not late and not spent then return false end
+  polling._settled, self.over = "again", true
+  return true
+end
+
+--- What became of the poll that a parked parent has waited for, by its id in
+-- the parent's state: a retried parent has older ones. nil: it waited for none.
+local function ended_poll(name, job)
+  local id = job.phase > 0 and type(job.state) == "table" and job.state[name .. ":poll"]
+  for _, child in ipairs(id and job.results or {}) do
+    if child.id == id then return child end
+  end
+end
+
+local function end_like(job, poll)
+  if poll.outcome == "done" then return poll.result end
+  return job:discard(poll.error or poll.reason)
+end
+
 local function starter(name, def)
   local child = {
-    deadline = def.deadline, max_polls = def.max_polls,
+    deadline = def.deadline, max_polls = def.max_polls or MAX_POLLS,
     max_attempts = def.max_attempts, max_crashes = def.max_crashes,
   }
   return function(job)
+    local poll = def.wait and ended_poll(name, job)
+    if poll then return end_like(job, poll) end
     local payload = job.payload -- start may put another there
     local operation = def.start(job)
     if job._settled then return operation end -- start gave a verdict itself
-    job:spawn(name .. ":poll", { payload = payload, operation = operation }, child)
+    local id = assert(job:spawn(name .. ":poll", { payload = payload, operation = operation }, child))
+    if def.wait then return job:wait { on_fail = "continue", state = { [name .. ":poll"] = id } } end
     return operation
   end
 end
@@ -104,12 +185,50 @@ local function unwrap(job)
   return wrapped.payload, wrapped.operation
 end
 
+--- Ends the poll as dead, poll deadline, with an error.
+local function dead(polling, err)
+  polling._settled = "again"
+  return polling._backend.settle(polling, { kind = "again", error = error_text(err) })
+end
+
+local function traceback(err) return debug.traceback(error_text(err), 2) end
+
+--- The end of a poll that is not ready in time. What on_timeout returns is its
+-- result; `again`, `fail` and a raise mean that it is dead.
+local function time_out(def, polling, operation)
+  polling._settled, polling._children, polling._pace = nil, nil, nil
+  polling._ends = dead
+  local ok, result = xpcall(def.on_timeout, traceback, polling, operation)
+  if ok then return result end
+  return dead(polling, result)
+end
+
+--- The last look, which on_timeout comes behind: an error there is no answer
+-- either, and is logged. Who is being stopped ends by the error that says so.
+local function last_look(polling, operation, own)
+  function polling:_ends(err)
+    self:log(error_text(err))
+    self._settled, own.over = "fail", true
+    return true
+  end
+  local ok, result = xpcall(own.def.poll, traceback, polling, operation)
+  if ok then return result end
+  if polling:cancelled() or (polling._settled and not own.over) then error(result, 0) end
+  if not own.over then polling:fail(result) end
+end
+
 local function poller(def)
-  local function pace(job) return background.pace(def, job.polls) end
-  return function(job)
-    local payload, operation = unwrap(job)
-    job.payload, job._pace = payload, pace
-    return def.poll(job, operation)
+  return function(polling)
+    local payload, operation = unwrap(polling)
+    local own = setmetatable({ def = def, go_on = def.on_timeout and 1 or nil }, pace)
+    polling.payload, polling._pace = payload, own
+    if not def.on_timeout or not is_late(polling) then
+      own.result = def.poll(polling, operation)
+    else
+      own.result = last_look(polling, operation, own)
+    end
+    if own.over then return time_out(def, polling, operation) end
+    return own.result
   end
 end
 

@@ -223,7 +223,7 @@ check("ids", function(seen)
   return "fail", found .. ": there are no more ids, every push fails", restart(seen)
 end)
 
-local PROCEDURES = { "listen", "nudge", "push", "ring" }
+local PROCEDURES = { "listen", "nudge", "push", "ring", "signal" }
 
 --- Calls each procedure to no effect. `absent`: those that are not there, as far
 -- as the server tells; `orphaned`: those whose definer is gone.

@@ -5,10 +5,12 @@
 -- twice is allowed, using a closed handle raises.
 
 local core = require "nightshift.core"
+local flow = require "nightshift.flow"
 local lock = require "nightshift.lock"
 local options = require "nightshift.options"
 local queue = require "nightshift.queue"
 local report = require "nightshift.report"
+local why = require "nightshift.why"
 
 local raise = options.raise
 
@@ -55,6 +57,18 @@ function methods:job(id)
   return info
 end
 
+--- Why a job is not running: one sentence, and a table with the facts: `kind`
+-- and what goes with it. See why.lua.
+---@param id integer
+---@return string|nil
+---@return nightshift.Why|string
+---@return string? code
+function methods:why(id)
+  local handle = live(self, "why")
+  local text, fact, code = why.of(handle, check_id("why", id))
+  return text, fact, code
+end
+
 --- Lists jobs: one state in its own order (next first, or newest first when
 -- finished), or every state, newest first.
 ---@param filter nightshift.JobFilter?
@@ -68,32 +82,101 @@ function methods:jobs(filter)
   return report.jobs(handle, given)
 end
 
-local CANCEL = { reason = options.text }
+local CANCEL = { reason = options.text, tree = options.typed "boolean" }
+local TREE = { tree = options.typed "boolean" }
 
---- Ends a live job; a running one is told, and its late verdict is STALE.
+--- Handle, id and options of a verb that `tree = true` does to all below as well.
+local function of_tree(self, verb, id, opts, known)
+  local handle = live(self, verb)
+  local whole = check_id(verb, id)
+  local given, message, code = options.read(verb, opts, known or TREE)
+  if not given then return nil, message, code end
+  return handle, whole, given
+end
+
+--- Ends a live job; a running one is told, stopped when it does not listen, and
+-- its late verdict is STALE. `tree`: with all below it; gives how many.
 ---@param id integer
----@param opts {reason: string?}?
----@return true|nil
+---@param opts {reason: string?, tree: boolean?}?
+---@return true|integer|nil
 ---@return string? message
 ---@return string? code
 function methods:cancel(id, opts)
-  local handle = live(self, "cancel")
-  local whole = check_id("cancel", id)
-  local given, message, code = options.read("cancel", opts, CANCEL)
-  if not given then return nil, message, code end
+  local handle, whole, given = of_tree(self, "cancel", id, opts, CANCEL)
+  if not handle then return nil, whole, given end
+  if given.tree then return handle:tree("cancel", whole, 0, given.reason) end
   return handle:cancel(whole, given.reason)
 end
 
---- Runs a finished job again with fresh budgets.
+--- Nothing of a job and all below it starts until it is resumed. What runs runs on.
 ---@param id integer
-function methods:retry(id)
-  return live(self, "retry"):retry(check_id("retry", id))
+---@return integer|nil jobs that it holds now and did not before
+---@return string? message
+---@return string? code
+function methods:pause(id)
+  return live(self, "pause"):tree("pause", check_id("pause", id))
 end
 
---- Makes a scheduled job ready now.
+--- Ends what `pause` of the same id began; what was paused by itself stays so.
 ---@param id integer
-function methods:run_now(id)
-  return live(self, "run_now"):run_now(check_id("run_now", id))
+---@return integer|nil jobs
+---@return string? message
+---@return string? code
+function methods:resume(id)
+  return live(self, "resume"):tree("resume", check_id("resume", id))
+end
+
+--- Runs a finished job again with fresh budgets. `tree`: all at or below it that
+-- failed, each waiting for what it waited for before; gives how many.
+---@param id integer
+---@param opts {tree: boolean?}?
+---@return true|integer|nil
+---@return string? message
+---@return string? code
+function methods:retry(id, opts)
+  local handle, whole, given = of_tree(self, "retry", id, opts)
+  if not handle then return nil, whole, given end
+  if given.tree then return handle:tree("retry", whole) end
+  return handle:retry(whole)
+end
+
+--- Makes a scheduled job ready now. `tree`: all at or below it; gives how many.
+---@param id integer
+---@param opts {tree: boolean?}?
+---@return true|integer|nil
+---@return string? message
+---@return string? code
+function methods:run_now(id, opts)
+  local handle, whole, given = of_tree(self, "run_now", id, opts)
+  if not handle then return nil, whole, given end
+  if given.tree then return handle:tree("run_now", whole) end
+  return handle:run_now(whole)
+end
+
+--- A live job is not started any more after this, from now; false: no limit. What
+-- it spawns later inherits it. `tree`: all below it as well; gives how many.
+---@param id integer
+---@param deadline number|string|false
+---@param opts {tree: boolean?}?
+---@return true|integer|nil
+---@return string? message
+---@return string? code
+function methods:deadline(id, deadline, opts)
+  local handle, whole, given = of_tree(self, "deadline", id, opts)
+  if not handle then return nil, whole, given end
+  local us, message = options.duration_or_never(deadline, "deadline: the time")
+  if not us then return nil, message, "INVALID" end
+  if given.tree then return handle:tree("deadline", whole, us) end
+  return handle:deadline(whole, us)
+end
+
+--- How many of a job and all below it are in which state, and `total`.
+---@param id integer
+---@return table|nil
+---@return string? message
+---@return string? code
+function methods:progress(id)
+  return live(self, "progress"):progress(check_id("progress", id))
 end
 
 -- What the function of db:transaction gets: the verbs that take part in it.
@@ -114,6 +197,11 @@ end
 function tx_methods:execute(sql, ...)
   local rows, message, code = open_tx(self, "execute"):execute(sql, ...)
   return rows, message, code
+end
+
+function tx_methods:signal(id, value, name)
+  local ok, message, code = open_tx(self, "signal"):signal(id, value, name)
+  return ok, message, code
 end
 
 local function roll_back(guard)
@@ -225,11 +313,64 @@ function methods:stats()
   return report.stats(live(self, "stats"))
 end
 
-local PRUNE = { done = options.duration_or_never, dead = options.duration_or_never }
+--- Gives a live job another priority; one that is ready is the last of those who
+-- have it.
+-- `tree`: all below it as well; gives how many.
+---@param id integer
+---@param priority integer 0 to 255
+---@param opts {tree: boolean?}?
+---@return true|integer|nil
+---@return string? message
+---@return string? code
+function methods:reprioritise(id, priority, opts)
+  local handle, whole, given = of_tree(self, "reprioritise", id, opts)
+  if not handle then return nil, whole, given end
+  local rank = math.tointeger(priority)
+  if type(priority) ~= "number" or not rank then
+    raise("reprioritise: the priority must be an integer, got %s", rank == nil and type(priority) == "number"
+      and priority or type(priority))
+  end
+  if given.tree then return handle:tree("priority", whole, rank) end
+  return handle:reprioritise(whole, rank)
+end
+
+--- Sends a value to a job that waits for a signal, or will.
+---@param id integer
+---@param value any encoded as JSON
+---@param name string? nil: whatever it waits for
+---@return true|nil
+---@return string? message
+---@return string? code
+function methods:signal(id, value, name)
+  local handle = live(self, "signal")
+  local whole = check_id("signal", id)
+  if name ~= nil and type(name) ~= "string" then raise("signal: the name must be a string, got %s", type(name)) end
+  local text, message, code = core.encode(value == nil and core.null or value, nil, "signal: the value")
+  if not text then return nil, message, code end
+  return handle:signal(whole, text, name)
+end
+
+--- Pushes a tree of jobs in one transaction: see flow.lua.
+---@param root table name, payload, queue, children, as, after, and options of push
+---@return integer|nil id of the root
+---@return table|string|nil ids in the shape of the flow, or the message
+---@return string? code
+function methods:flow(root, extra)
+  local handle = live(self, "flow")
+  options.no_more("flow", "a tree of jobs", extra)
+  return flow.push(handle, root)
+end
+
+local PRUNE = {
+  done = options.duration_or_never, dead = options.duration_or_never,
+  tree = options.integer(1, math.maxinteger),
+}
 
 --- Deletes history that is older: `done` (1 day) of done jobs, `dead` (30
--- days) of dead and cancelled ones; false keeps that kind.
----@param opts {done: number|string|false?, dead: number|string|false?}?
+-- days) of dead and cancelled ones; false keeps that kind. A tree of jobs goes as
+-- a whole, when all of it has finished and is old enough. `tree`: that of one job
+-- and all below it instead, however old.
+---@param opts {done: number|string|false?, dead: number|string|false?, tree: integer?}?
 ---@return integer|nil deleted
 ---@return string? message
 ---@return string? code
@@ -237,6 +378,8 @@ function methods:prune(opts)
   local handle = live(self, "prune")
   local given, message, code = options.read("prune", opts, PRUNE)
   if not given then return nil, message, code end
+  if given.tree and (given.done or given.dead) then options.raise "prune: 'tree' goes without 'done' and 'dead'" end
+  if given.tree then return handle:prune_tree(given.tree) end
   return handle:prune(given.done or db.KEEP_DONE, given.dead or db.KEEP_DEAD, 0)
 end
 

@@ -11,54 +11,65 @@ local grants = {}
 local ROLES = {
   {
     name = "caller",
-    does = "pushes from SQL, in any language: CALL nightshift_push(…), then nightshift_ring(); sees nothing",
+    does = "pushes and sends signals from SQL, in any language: CALL nightshift_push(…) or nightshift_signal(…),"
+      .. " then nightshift_ring(); sees nothing",
     tables = {},
-    routines = { "nightshift_push", "nightshift_ring" },
+    routines = { "nightshift_push", "nightshift_ring", "nightshift_signal" },
     runs = function() return false end,
   },
   {
     name = "pusher",
-    does = "pushes by nightshift.open(…):queue(…):push(…); reads no payload, claims nothing",
+    does = "pushes by nightshift.open(…):queue(…):push(…), also what waits for others, and sends signals; reads no"
+      .. " payload, claims nothing, ends nothing: so a push after a job that has failed already is refused",
     tables = {
-      { "nightshift_finished", "SELECT(id, nonce)" },
+      { "nightshift_child", "INSERT" },
+      { "nightshift_edge", "SELECT, INSERT" },
+      { "nightshift_finished", "SELECT(id, nonce, outcome)" },
       { "nightshift_id", "SELECT, INSERT" },
-      { "nightshift_job", "SELECT(id, queue_id, rank, run, due, nonce), INSERT" },
+      { "nightshift_job",
+        "SELECT(id, queue_id, rank, run, due, nonce, parent, root, unmet, waits, paused, deadline), INSERT,"
+          .. " UPDATE(unmet)" },
       { "nightshift_meta", "SELECT" },
       { "nightshift_queue", "SELECT, INSERT" },
       { "nightshift_ready", "INSERT" },
       { "nightshift_scheduled", "INSERT" },
       { "nightshift_unique_key", "SELECT, INSERT" },
     },
-    routines = { "nightshift_ring" },
+    routines = { "nightshift_ring", "nightshift_signal" },
   },
   {
     name = "worker",
     does = "nightshift work, and programs that claim: pushes, claims, settles",
     tables = {
       { "nightshift_attempt", "INSERT" },
+      { "nightshift_child", "SELECT, INSERT" },
       { "nightshift_edge", "SELECT, INSERT, DELETE" },
       { "nightshift_expiry", "SELECT, INSERT, UPDATE, DELETE" },
-      { "nightshift_finished", "SELECT(id, nonce), INSERT" },
+      { "nightshift_finished", "SELECT(id, name, nonce, outcome, reason, result, error, finished_at), INSERT" },
       { "nightshift_holder", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_id", "SELECT, INSERT" },
       { "nightshift_job", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_lease", "SELECT, INSERT, DELETE" },
+      { "nightshift_met", "SELECT, INSERT, DELETE" },
       { "nightshift_meta", "SELECT" },
       { "nightshift_notice", "SELECT, DELETE" },
       { "nightshift_queue", "SELECT, INSERT" },
       { "nightshift_ready", "SELECT, INSERT, DELETE" },
       { "nightshift_running", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_scheduled", "SELECT, INSERT, DELETE" },
+      { "nightshift_served", "SELECT, INSERT, DELETE" },
+      { "nightshift_signal", "SELECT, DELETE" },
       { "nightshift_slot", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_unique_key", "SELECT, INSERT, DELETE" },
     },
-    routines = { "nightshift_listen", "nightshift_nudge", "nightshift_ring" },
+    routines = { "nightshift_listen", "nightshift_nudge", "nightshift_ring", "nightshift_signal" },
   },
   {
     name = "dashboard",
-    does = "status, jobs, show and the view nightshift_jobs; writes nothing",
+    does = "status, jobs, show, why and the view nightshift_jobs; writes nothing",
     tables = {
       { "nightshift_attempt", "SELECT" },
+      { "nightshift_child", "SELECT" },
       { "nightshift_edge", "SELECT" },
       { "nightshift_finished", "SELECT" },
       { "nightshift_holder", "SELECT" },
@@ -66,10 +77,12 @@ local ROLES = {
       { "nightshift_jobs", "SELECT" },
       { "nightshift_lease", "SELECT" },
       { "nightshift_meta", "SELECT" },
+      { "nightshift_pause", "SELECT" },
       { "nightshift_queue", "SELECT" },
       { "nightshift_ready", "SELECT" },
       { "nightshift_running", "SELECT" },
       { "nightshift_scheduled", "SELECT" },
+      { "nightshift_served", "SELECT" },
       { "nightshift_slot", "SELECT" },
     },
     routines = {},
@@ -82,13 +95,14 @@ local function set(names)
   return found
 end
 
-local PUSHER = set "handle_ids handle_schema listen_ring queue_add queue_find server_now"
+local PUSHER = set [[edge_circle edge_ended edge_lock edge_more edge_parent handle_ids handle_schema listen_ring
+  queue_add queue_find server_now signal_call signal_limit signal_live]]
 local DASHBOARD = set "admin_info admin_info_finished handle_schema queue_find queue_list server_now"
 -- Nobody's here: verbs from outside and this doctor's own.
 local OTHERS = { "^admin_", "^doctor_", "^prune_", "^report_" }
 
 local RUNS = {
-  pusher = function(name) return PUSHER[name] or (name:find "^push_" and name ~= "push_edge") end,
+  pusher = function(name) return PUSHER[name] or name:find "^push_" end,
   dashboard = function(name) return DASHBOARD[name] or name:find "^report_" end,
   worker = function(name)
     for _, pattern in ipairs(OTHERS) do

@@ -8,16 +8,19 @@
 -- raise is the failure's message, while a returned nil would read as "done".
 
 local core = require "nightshift.core"
+local http_date = require "nightshift.http_date"
 local options = require "nightshift.options"
+local results = require "nightshift.results"
 
 local raise = options.raise
 
 ---@class nightshift.Verdict
----@field kind "ack"|"fail"|"again"|"discard"|"release"
+---@field kind "ack"|"fail"|"again"|"discard"|"release"|"wait"
 ---@field result any of ack
----@field error string? of fail and discard
+---@field error string? of fail and discard; of again, kept when that is the end
 ---@field state any of again
 ---@field delay number? seconds; nil: the job's backoff
+---@field go_on integer? of wait: 1: whatever a child does; of again: 1: past the deadline, too
 ---@field children table[]? spawned: {id=, queue=, name=, payload=, options=}
 
 ---@class nightshift.Backend what carries the verbs out
@@ -30,10 +33,25 @@ local raise = options.raise
 ---@field is_open (fun(): boolean)? only of a handle, which may be closed
 ---@field live fun(verb: string)? the same; raises when it is
 ---@field db (fun(job: table): table)? only inside a worker
+---@field ask fun(statement: string, ...): table?, string? runs a statement of sql/query
 
 local job = {}
 local methods = {}
-local meta = { __index = methods, __name = "nightshift.job" }
+local meta = { __name = "nightshift.job", methods = methods }
+
+-- Fields that are read when they are first asked for.
+local lazy = {}
+
+function lazy.results(self) return results.of(self.id, self._backend.ask) end
+
+function meta.__index(self, key)
+  local value = methods[key]
+  if value == nil and lazy[key] then
+    value = lazy[key](self)
+    rawset(self, key, value)
+  end
+  return value
+end
 
 -- Bytes of an error text that are kept.
 local MAX_ERROR = 65536
@@ -89,8 +107,14 @@ end
 -- Of these it is known whether the job is dead then; the others say so.
 local ENDS = { ack = true, discard = true, release = true }
 
+-- Verdicts that write the children.
+local BRINGS = { ack = true, again = true, wait = true }
+
 local function settle(self, verdict)
   if self._settled then return stale(self) end
+  if self._unspawned and BRINGS[verdict.kind] then
+    return nil, self._unspawned, self._unspawned_code
+  end
   verdict.children = self._children
   local settled, more, code = self._backend.settle(self, verdict)
   if settled or code == "STALE" then self._settled = verdict.kind end
@@ -115,27 +139,91 @@ local FAIL = { retry_in = seconds }
 function methods:fail(err, opts)
   own(self, "fail")
   local given = options.read("fail", opts, FAIL)
+  if self._ends and not self._settled then return self:_ends(err) end
   return settle(self, { kind = "fail", error = job.error_text(err), delay = given.retry_in })
 end
 
-local AGAIN = {
-  retry_after = seconds,
-  state = function(value) return value end,
-}
+-- A Retry-After that is over, or nearly, means this many seconds: "come back"
+-- is no wish to be asked without a pause.
+local SOONEST = 1
+local LATEST = 3155760000 -- a century; no delay is longer
+
+--- Seconds that a response's headers ask for; nil when they say nothing usable.
+local function asked(retry_after, date)
+  local delay = retry_after
+  if type(retry_after) == "string" then delay = http_date.delay(retry_after, date) end
+  if not delay or delay ~= delay then return nil end
+  return math.max(SOONEST, math.min(delay, LATEST))
+end
+
+local function any(value) return value end
+
+--- Check: a header's value; JSON's null is as none.
+local function header(value, what)
+  if value == core.null or type(value) == "string" then return value end
+  raise("%s must be the text of a header, got a %s", what, type(value))
+end
+
+local function header_or_number(value, what)
+  if type(value) == "number" then return value end
+  return (header(value, what))
+end
+
+local AGAIN = { delay = seconds, retry_after = header_or_number, date = header, state = any }
+
+local function known(value) return value ~= core.null and value or nil end
+
+local function read_again(delay, state)
+  if type(delay) ~= "table" then return { delay = seconds(delay, "again: the delay"), state = state } end
+  local given = options.read("again", delay, AGAIN)
+  if state ~= nil then given.state = state end
+  given.retry_after = asked(known(given.retry_after), known(given.date))
+  return given
+end
 
 --- "Not yet": the job comes back after a delay, with `state` in `job.state`.
----@param delay number|string|{retry_after: number|string?, state: any}|nil
+-- `retry_after` is the Retry-After of a response, seconds or a date, and `date`
+-- its Date; when it says something it goes before `delay`, and what is over
+-- means a second.
+---@param delay number|string|nightshift.AgainOptions|nil
 ---@param state any nil keeps the last one
 function methods:again(delay, state)
   own(self, "again")
-  if type(delay) == "table" then
-    local given = options.read("again", delay, AGAIN)
-    delay, state = given.retry_after, state == nil and given.state or state
-  else
-    delay = seconds(delay, "again: the delay")
+  local given = read_again(delay, state)
+  if self._settled then return stale(self) end
+  local pace = self._pace
+  if pace and pace:not_yet(self) then return true end
+  local pause = given.retry_after or given.delay
+  if pace then pause = pace:pause(self, given.delay, given.retry_after) end
+  return settle(self, { kind = "again", delay = pause, state = given.state, go_on = pace and pace.go_on })
+end
+
+local WAIT = {
+  on_fail = options.one_of("fail", "continue"), signal = options.typed "string", deadline = seconds,
+  state = function(value) return value end,
+}
+
+--- Parks the job, without a worker, until all its children have ended; then it
+-- runs again, with `job.phase` one higher and `job:results()`. When a child
+-- fails it is dead (reason "child failed"), unless `on_fail` is "continue".
+-- Children of this run may be claimed at once.
+--
+-- With `signal` it is parked until `db:signal(id, value)` says so, or until the
+-- deadline: then it runs again, with `job.signal`, nil when nothing came.
+---@param opts {on_fail: string?, signal: string?, deadline: number|string?, state: any}?
+function methods:wait(opts)
+  own(self, "wait")
+  local given, message = options.read("wait", opts, WAIT)
+  if not given then raise("%s", message) end -- a handler that returned nil would be done
+  if given.signal then
+    if given.on_fail then raise "wait: 'on_fail' is for children; this waits for a signal" end
+    local ok, why = options.name("wait: the signal's name", given.signal, options.MAX_NAME)
+    if not ok then raise("%s", why) end
+    return settle(self, { kind = "wait", signal = given.signal, delay = given.deadline, state = given.state })
+  elseif given.deadline then
+    raise "wait: 'deadline' is for a signal"
   end
-  if delay == nil and self._pace then delay = self._pace(self) end
-  return settle(self, { kind = "again", delay = delay, state = state })
+  return settle(self, { kind = "wait", go_on = given.on_fail == "continue" and 1 or 0, state = given.state })
 end
 
 --- Gives the job up at once: dead, whatever attempts are left.
@@ -223,7 +311,11 @@ function methods:spawn(name, payload, opts, extra)
   if self._settled then raise("spawn: job %d is already settled", self.id) end
   check_spawn(name, payload, opts)
   local id, message, code = self._backend.take_id(self)
-  if not id then return nil, message, code end
+  if not id then
+    -- a run that has lost a child must not end as if it had it
+    self._unspawned, self._unspawned_code = "a child was not spawned: " .. message, code
+    return nil, message, code
+  end
   local children = self._children or {}
   self._children = children
   children[#children + 1] =

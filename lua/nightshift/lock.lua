@@ -46,16 +46,20 @@ end
 
 local KNOWN = { timeout = function(value, what) return (seconds(value, what)) end }
 
+local SHOWN_AFTER = 1 -- seconds of waiting, after which the job says for what
+
 -- Gives up the place in line, however a wait ends.
 local line_meta = {
   __close = function(line)
+    if line.shown then line.show(nil) end
     if line.handle:is_open() then line.handle:slot_give_up(line.name) end
   end,
 }
 
 --- Tries for so many seconds, after a first try.
 local function wait(self, start, timeout, again_in)
-  local line <close> = setmetatable({ handle = self._handle, name = self.name }, line_meta)
+  local line <close> =
+    setmetatable({ handle = self._handle, name = self.name, show = self._db._show_wait }, line_meta)
   while true do
     local left = start + timeout - core.clock()
     core.sleep(math.max(0, math.min(again_in / 1000000, left)))
@@ -63,6 +67,10 @@ local function wait(self, start, timeout, again_in)
     local token, message, code
     token, message, code, again_in = line.handle:slot_acquire(self.name, self._n, math.max(1, waited))
     if token or code ~= "BUSY" or left <= 0 then return token, message, code end
+    if line.show and not line.shown and waited > SHOWN_AFTER * 1000000 then
+      line.shown = true
+      line.show(("waits for the %s '%s'"):format(self._kind, self.name)) -- read by why.lua
+    end
   end
 end
 

@@ -65,6 +65,18 @@ function options.no_more(verb, takes, extra)
   if extra ~= nil then raise("%s takes %s; it got a %s behind them", verb, takes, type(extra)) end
 end
 
+--- The first place of a list that is nil though there is more in the table:
+-- what is behind a hole would be left out in silence.
+---@param list table
+---@return integer|nil
+function options.hole(list)
+  local n = 0
+  for _ in next, list do n = n + 1 end
+  for i = 1, n do
+    if rawget(list, i) == nil then return i end
+  end
+end
+
 --- Number of single edits (insert, delete, replace, swap) from a to b.
 local function distance(a, b)
   local older, above = nil, {}
@@ -270,10 +282,30 @@ end
 options.COUNT = options.integer(1, 1000000)
 options.POLLS = options.integer(1, 1000000000)
 
+local MAX_AFTER = 100000
+
+--- The ids of jobs to wait for, as the core takes them.
+local function after(value, what)
+  if type(value) ~= "table" or next(value) == nil then return nil, what .. " must be a list of job ids" end
+  local hole = options.hole(value)
+  if hole then raise("%s must be a list without holes; item %d is nil", what, hole) end
+  if #value > MAX_AFTER then return nil, ("%s has %d ids, the limit is %d"):format(what, #value, MAX_AFTER) end
+  for i, id in ipairs(value) do
+    if math.type(id) ~= "integer" or id < 1 then
+      return nil, ("%s: item %d must be a job's id, got %s"):format(what, i, tostring(id))
+    end
+  end
+  return "[" .. table.concat(value, ",") .. "]"
+end
+
 --- What a push may say about a job; the core checks it again.
 options.PUSH = {
+  after = after,
+  on_fail = options.one_of("cancel", "run"),
+  parent = options.integer(1, math.maxinteger),
   delay = span(0),
   priority = options.integer(0, 255),
+  decay = options.integer(0, 255),
   unique = unique,
   max_attempts = options.COUNT,
   max_polls = options.POLLS,
@@ -283,9 +315,10 @@ options.PUSH = {
   deadline = span(0),
 }
 
---- The same for a child, which may go to another queue.
+--- The same for a child, which may go to another queue, and has its parent.
 options.SPAWN = { queue = options.typed "string" }
 for key, check in pairs(options.PUSH) do options.SPAWN[key] = check end
+options.SPAWN.parent = nil
 
 --- One entry for the core's push: options in microseconds, name and payload.
 -- A payload of nil is JSON null. The core checks name and payload.
@@ -304,6 +337,7 @@ function options.entry(verb, name, payload, given, known)
   local entry, message, code = options.read(verb, given, known or options.PUSH)
   if not entry then return nil, message, code end
   entry.name, entry.payload = name, payload
+  entry.on_fail_run, entry.on_fail = entry.on_fail == "run" and 1 or nil, nil
   return entry
 end
 

@@ -39,13 +39,15 @@ function queue.backend(handle)
   -- jobs here, and opens them again after a rollback.
   backend.in_transaction = nil
 
+  function backend.ask(statement, ...) return handle:execute("@" .. statement, ...) end
+
   function backend.settle(claimed, verdict)
     local jobs = backend.in_transaction
     if jobs then jobs[#jobs + 1] = claimed end
     return handle:settle {
       id = claimed.id, run = claimed.run, lease = claimed.lease, kind = verdict.kind,
       result = verdict.result, error = verdict.error, state = verdict.state,
-      delay = microseconds(verdict.delay), log = log_text(claimed._log),
+      delay = microseconds(verdict.delay), go_on = verdict.go_on, signal = verdict.signal, log = log_text(claimed._log),
       children = job.entries(verdict.children, claimed.queue),
     }
   end
@@ -164,7 +166,7 @@ function methods:push_many(items)
   return handle:push(self.name, entries)
 end
 
-local CLAIM = { wait = options.duration, lease = options.duration }
+local CLAIM = { wait = options.duration, lease = options.duration, strict = options.typed "boolean" }
 local LIMIT = options.integer(1, 10000)
 
 -- A payload or state that Lua cannot hold exactly (pushed from SQL) fails its
@@ -174,12 +176,12 @@ local function claim(self, verb, limit, opts)
   local given, message, code = options.read(verb, opts, CLAIM)
   if not given then return nil, message, code end
   local claimed
-  claimed, message, code = handle:claim(self.name, limit, given.wait or 0, given.lease or 0)
+  claimed, message, code = handle:claim(self.name, limit, given.wait or 0, given.lease or 0, given.strict)
   if not claimed then return nil, message, code end
   local usable = {}
   for i = 1, #claimed do
     local made = job.new(claimed[i], self._backend)
-    local broken = made.payload_error or made.state_error
+    local broken = made.payload_error or made.state_error or made.signal_error
     if broken then made:fail(broken) else usable[#usable + 1] = made end
   end
   if #usable == 0 and #claimed > 0 then return claim(self, verb, limit, opts) end
@@ -187,8 +189,9 @@ local function claim(self, verb, limit, opts)
 end
 
 --- Claims one job; a bare nil when none came within `wait`. With `lease` it is
--- given back so long after the claim or its last `job:touch`.
----@param opts {wait: number|string?, lease: number|string?}?
+-- given back so long after the claim or its last `job:touch`. With `strict` the
+-- highest priority always comes first, and lower ones may starve.
+---@param opts {wait: number|string?, lease: number|string?, strict: boolean?}?
 ---@return nightshift.Job|nil
 ---@return string? message
 ---@return string? code
@@ -200,7 +203,7 @@ end
 
 --- Claims up to `n` jobs; the list may be empty.
 ---@param n integer 1 to 10,000
----@param opts {wait: number|string?, lease: number|string?}?
+---@param opts {wait: number|string?, lease: number|string?, strict: boolean?}?
 ---@return nightshift.Job[]|nil
 ---@return string? message
 ---@return string? code
@@ -215,7 +218,7 @@ end
 --- `for job in q:jobs{wait = 5} do … end`: claims one after the other until
 -- none comes within `wait`. Leaving the loop early gives an unsettled job
 -- back. A failing claim raises.
----@param opts {wait: number|string?, lease: number|string?}?
+---@param opts {wait: number|string?, lease: number|string?, strict: boolean?}?
 function methods:jobs(opts)
   live(self, "jobs")
   local current

@@ -31,10 +31,22 @@ function listings.ready(handle, queue, name, limit)
   return handle:execute("@report_jobs_ready", first, behind, name, name, limit)
 end
 
-for _, state in ipairs { "scheduled", "running", "waiting" } do
+for _, state in ipairs { "scheduled", "running" } do
   listings[state] = function(handle, queue, name, limit)
     return handle:execute("@report_jobs_" .. state, queue, queue, name, name, limit)
   end
+end
+
+-- First those that wait for other jobs, then those that wait for a signal.
+function listings.waiting(handle, queue, name, limit)
+  local rows, message, code = handle:execute("@report_jobs_waiting", queue, queue, name, name, limit,
+    queue, queue, name, name, limit, limit)
+  if not rows or #rows >= limit then return rows, message, code end
+  local more
+  more, message, code =
+    handle:execute("@report_jobs_awaiting", EXACT, queue, queue, name, name, limit - #rows)
+  if not more then return nil, message, code end
+  return table.move(more, 1, #more, #rows + 1, rows)
 end
 
 for _, outcome in ipairs { "done", "dead", "cancelled" } do
@@ -75,8 +87,8 @@ local function counted(handle, exact, rough)
 end
 
 --- Runs a count that looks at the first EXACT rows only.
-local function capped(handle, statement)
-  local rows, message, code = handle:execute(statement, EXACT)
+local function capped(handle, statement, ...)
+  local rows, message, code = handle:execute(statement, EXACT, ...)
   if not rows then return nil, message, code end
   local total = 0
   for _, row in ipairs(rows) do total = total + row.n end
@@ -86,11 +98,27 @@ local function capped(handle, statement)
   return rows
 end
 
+--- Those that wait for jobs and those that wait for signals.
+local function waiting(handle)
+  local rows, message, code = capped(handle, "@report_stats_waiting", EXACT)
+  if not rows then return nil, message, code end
+  local more
+  more, message, code = handle:execute("@report_stats_awaiting", EXACT)
+  if not more then return nil, message, code end
+  local looked = 0
+  for _, row in ipairs(more) do looked = looked + row.looked end
+  for _, row in ipairs(more) do
+    row.approximate = looked >= EXACT or nil
+    rows[#rows + 1] = row
+  end
+  return rows
+end
+
 local COUNTS = {
   ready = function(h) return counted(h, "@report_stats_ready", "@report_stats_ready_rows") end,
   scheduled = function(h) return counted(h, "@report_stats_scheduled", "@report_stats_scheduled_rows") end,
   running = function(h) return h:execute "@report_stats_running" end,
-  waiting = function(h) return capped(h, "@report_stats_waiting") end,
+  waiting = waiting,
   dead = function(h) return capped(h, "@report_stats_dead") end,
 }
 
@@ -108,7 +136,7 @@ local function add_counts(by_id, state, counts, now)
   for _, count in ipairs(counts) do
     local row = by_id[count.queue_id]
     if row then
-      row[state] = count.n
+      row[state] = row[state] + count.n
       if count.approximate then
         row.approximate = row.approximate or {}
         row.approximate[state] = true

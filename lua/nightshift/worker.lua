@@ -73,6 +73,7 @@ local function make_backend(api, connection)
 
   function backend.progress(touched, progress, text)
     if touched ~= current then return gone() end
+    touched._shown = text or touched._shown
     return api.touch(progress, text)
   end
 
@@ -90,14 +91,23 @@ local function make_backend(api, connection)
     return api.take_id()
   end
 
+  --- While the job waits for a lock, its status says so; nil: it did.
+  local function show_wait(text)
+    if current then pcall(api.touch, nil, text or current._shown or "") end -- a forked child may not
+  end
+
   function backend.db()
     if db and db:is_open() then return db end
     local opened, message, code = require "nightshift".open(connection)
     if not opened then options.raise("job:db: %s (%s)", message, code) end
     db = opened
+    db._show_wait = show_wait
     backend.own_slots()
     return db
   end
+
+  --- What a job asks of the database goes over its own connection.
+  function backend.ask(statement, ...) return backend.db()._handle:execute("@" .. statement, ...) end
 
   return backend
 end
@@ -111,7 +121,7 @@ local function finished(fields, v)
   return {
     id = fields.id, run = fields.run, lease = fields.lease, kind = v.kind,
     result = v.result, error = v.error, state = v.state,
-    delay = v.delay and core.duration(v.delay),
+    delay = v.delay and core.duration(v.delay), go_on = v.go_on, signal = v.signal,
     children = job.entries(v.children, fields.queue),
   }
 end
@@ -120,6 +130,7 @@ end
 local function outcome(ended, ok, value)
   if not ok then return nil, failure(ended, value) end
   if verdict then return nil, finished(ended, verdict) end
+  if ended._unspawned then return nil, failure(ended, ended._unspawned) end
   if not ended._children then return value end
   return nil, finished(ended, { kind = "ack", result = value, children = ended._children })
 end
@@ -165,7 +176,7 @@ local function make_run(set, api, backend, standard)
       v.kind = "missing"
       return nil, v
     end
-    local broken = fields.payload_error or fields.state_error
+    local broken = fields.payload_error or fields.state_error or fields.signal_error
     if broken then return nil, failure(fields, broken) end
     current, verdict = job.new(fields, backend), nil
     backend.own_slots()

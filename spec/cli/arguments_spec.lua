@@ -17,7 +17,7 @@ describe("usage", function()
       { { "push" }, "missing argument 'queue'" },
       { { "push", "q" }, "missing argument 'name'" },
       { { "push", "q", "n", "1", "extra" }, "too many arguments" },
-      { { "push", "q", "n", "1", "--dealy", "5" }, "unknown option '--dealy', did you mean '--delay'?" },
+      { { "push", "q", "n", "1", "--delayy", "5" }, "unknown option '--delayy', did you mean '--delay'?" },
       { { "push", "q", "n", "1", "--priority", "high" }, "'high' is not a whole number" },
       { { "push", "q", "n", "1", "--priority" }, "option '--priority' requires an argument" },
       { { "push", "q", "n", "{x" }, "the payload: not JSON: line 1, column 2" },
@@ -51,6 +51,9 @@ describe("usage", function()
       { { "retry" }, "give either job ids or a filter" },
       { { "cancel", "5", "--queue", "q" }, "give either job ids or a filter" },
       { { "run-now" }, "missing argument 'id'" },
+      { { "signal", "x", "1" }, "'x' is not a job id" },
+      { { "signal", "1", "{" }, "the value: " },
+      { { "signal", "1", "1", "--name", "" }, "signal name is empty" },
       { { "work" }, "missing argument 'files'" },
       { { "work", "x.lua", "--workers", "0" }, "--workers must be from 1 to 20000, got 0" },
       { { "work", "x.lua", "--workers", "-1" }, "--workers must be from 1 to 20000, got -1" },
@@ -92,7 +95,7 @@ describe("usage", function()
     local result = run({ "--help" })
     assert.equal(0, result.exit)
     for _, command in ipairs { "init", "migrate", "work", "push", "run", "status", "jobs", "show", "retry", "cancel",
-      "run-now", "pause", "resume", "prune", "version" } do
+      "run-now", "signal", "pause", "resume", "prune", "version" } do
       assert.is_truthy(result.out:find("\n   " .. command:gsub("-", "%%-") .. " "), command)
       local help = run({ command, "--help" })
       assert.equal(0, help.exit)

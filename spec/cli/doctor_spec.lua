@@ -99,7 +99,7 @@ describe("nightshift doctor", function()
     assert.equal(1, exit)
     expect(found.writable, "fail", "read-only")
     expect(found.ring, "fail", "the server is read-only", "see writable")
-    expect(found.procedures, "ok", "4 of 4")
+    expect(found.procedures, "ok", "5 of 5")
     assert.is_truthy(found.holders)
   end)
 

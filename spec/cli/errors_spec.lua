@@ -9,8 +9,9 @@ local function run(argv, url)
   return { exit = exit, out = out, err = err }
 end
 
-local READ = { { "status" }, { "jobs" }, { "show", "1" }, { "push", "q", "n", "1" }, { "retry", "1" },
-  { "cancel", "1" }, { "run-now", "1" }, { "pause", "q" }, { "resume", "q" }, { "prune" }, { "migrate" }, { "init" } }
+local READ = { { "status" }, { "jobs" }, { "show", "1" }, { "why", "1" }, { "push", "q", "n", "1" }, { "retry", "1" },
+  { "cancel", "1" }, { "run-now", "1" }, { "signal", "1", "1" }, { "pause", "q" }, { "resume", "q" }, { "prune" },
+  { "migrate" }, { "init" } }
 
 local function expect(result, exit, ...)
   assert.equal(exit, result.exit, result.err .. result.out)

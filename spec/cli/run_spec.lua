@@ -31,7 +31,7 @@ return {
       if job.polls < 2 then return job:again() end
       return { pid = op.pid, from = job.payload }
     end,
-    every = 5, growth = 2,
+    every = 5, growth = 2, jitter = 0,
   },
 }
 ]]

@@ -69,6 +69,25 @@ local verbs = {
     end,
     no = { live = 1, leases = 1 }, yes = { live = 1, children = 1, edges = 1, later = 1 },
   },
+  ["wait with a child"] = {
+    prepare = function(q) return assert(q:claim()) end,
+    verb = function(_, job)
+      job._children = nil
+      job:spawn("child", 1)
+      return job:wait()
+    end,
+    no = { live = 1, leases = 1 }, yes = { live = 1, children = 1 },
+  },
+  ["ack of the last child"] = {
+    prepare = function(q)
+      local parent = assert(q:claim())
+      parent:spawn("child", 1)
+      assert(parent:wait())
+      return assert(q:claim())
+    end,
+    verb = function(_, job) return job:ack "last" end,
+    no = { live = 1, leases = 1, edges = 1 }, yes = { live = 1, ready = 1, past = 1 },
+  },
   cancel = {
     prepare = function(_, pushed) return pushed end,
     verb = function(q, job) return q.db:cancel(job.id) end,
@@ -90,7 +109,8 @@ describe("a connection that is cut", function()
   end)
   -- Leaves nothing for the next try.
   local function clean()
-    for _, table in ipairs { "job", "ready", "scheduled", "edge", "lease", "unique_key", "finished", "attempt" } do
+    local tables = { "job", "ready", "scheduled", "edge", "child", "lease", "unique_key", "finished", "attempt" }
+    for _, table in ipairs(tables) do
       assert(direct:execute("DELETE FROM nightshift_" .. table .. (table == "ready" and " WHERE job_id > 0" or "")))
     end
   end

@@ -6,7 +6,7 @@ local plans = require "nightshift.plans"
 local db = require "spec.support.db"
 
 describe("the plan of", function()
-  local url, handle, filled
+  local url, handle, filled, parent
 
   setup(function()
     url = db.fresh()
@@ -21,7 +21,19 @@ describe("the plan of", function()
     assert(filled:queue("done"):push_many(done))
     for _, job in ipairs(filled:queue("done"):claim_many(500)) do assert(job:ack()) end
     for i = 1, 200 do filled:semaphore("s" .. i % 4, 100):acquire(0) end
-    db.sql("ANALYZE TABLE nightshift_ready, nightshift_job, nightshift_scheduled, nightshift_finished, nightshift_slot",
+    local ids = {}
+    for i = 1, 40 do ids[i] = assert(filled:queue("tops"):push("top", i)) end
+    for i, top in ipairs(ids) do
+      local below = {}
+      for j = 1, 60 do below[j] = { "below", j, { parent = top, after = { ids[i % #ids + 1] } } } end
+      assert(filled:queue("below"):push_many(below))
+    end
+    for _, job in ipairs(filled:queue("tops"):claim_many(20)) do assert(job:ack()) end
+    for _, job in ipairs(filled:queue("below"):claim_many(600)) do assert(job:ack()) end
+    parent = ids[40]
+    for i = 1, 300 do assert(filled:signal(parent, i, "s" .. i)) end
+    db.sql([[ANALYZE TABLE nightshift_child, nightshift_edge, nightshift_signal, nightshift_ready, nightshift_job,
+      nightshift_scheduled, nightshift_finished, nightshift_slot]],
       url:match "/([^/?]+)%?")
     handle = assert(core.open { url = url })
   end)
@@ -57,6 +69,15 @@ describe("the plan of", function()
     end)
   end
 
+  for name, params in pairs { claim_above = { 1, 200 }, claim_head = { 1, 200, 0 } } do
+    it(name .. " reads one row by the key", function()
+      local row = explain(plans.question(name), table.unpack(params)).nightshift_ready
+      assert.equal("PRIMARY", row.key)
+      assert.equal("range", row.type)
+      assert.is_nil(row.Extra:find "filesort")
+    end)
+  end
+
   it("claim_stirring looks at each queue by itself", function()
     local row = explain(plans.question "claim_stirring", "[1,2]").r
     assert.equal("PRIMARY", row.key)
@@ -85,10 +106,119 @@ describe("the plan of", function()
     end)
   end
 
-  it("settle_dependents reads edges by key", function()
-    local plan = explain(plans.question "settle_dependents", "[100]")
-    assert.equal("PRIMARY", plan.e.key)
-    assert.equal("ref", plan.e.type)
+  it("dependents are found and told by key", function()
+    local edges = explain(plans.question "depend_edges", "[100]").e
+    assert.equal("PRIMARY ref", edges.key .. " " .. edges.type)
+    local jobs = explain(plans.question "depend_lock", "[100]").j
+    assert.equal("PRIMARY eq_ref", jobs.key .. " " .. jobs.type)
+    local cut = explain(plans.question "depend_cut", 100, 101, 10).nightshift_edge
+    assert.equal("PRIMARY range", cut.key .. " " .. cut.type)
+  end)
+
+  for name, found in pairs {
+    report_tree_below = { "c", { "[100,101]" } }, admin_tree_brood = { "c", { "[100]" } },
+    report_tree_rest = { "nightshift_child", { 100, 0 } },
+  } do
+    it(name .. " reads children by their parent", function()
+      local row = explain(plans.question(name), table.unpack(found[2]))[found[1]]
+      assert.equal("PRIMARY", row.key)
+      assert.is_true(row.type == "ref" or row.type == "range", row.type)
+    end)
+  end
+
+  for name, params in pairs {
+    admin_tree_lock = { "[100,101]" }, report_tree_states = { "[100,101]" },
+    admin_tree_after = { "[100,101]" },
+  } do
+    it(name .. " reads jobs one key at a time", function()
+      local row = explain(plans.question(name), table.unpack(params)).j
+      assert.equal("PRIMARY", row.key)
+      assert.equal("eq_ref", row.type)
+    end)
+  end
+
+  for name, params in pairs { admin_tree_past = { "[100]" }, admin_tree_retry = { -1, "[100]" } } do
+    it(name .. " reads history one key at a time", function()
+      local row = explain(plans.question(name), table.unpack(params)).f
+      assert.equal("PRIMARY", row.key)
+      assert.equal("eq_ref", row.type)
+    end)
+  end
+
+  it("admin_tree_unlink finds edges by key", function()
+    local row = explain(plans.question "admin_tree_unlink", "[100]", "[100]", "[100]").e
+    assert.equal("PRIMARY", row.key)
+    assert.equal("eq_ref", row.type)
+  end)
+
+  for name, params in pairs {
+    report_jobs_waiting = { nightshift.null, nightshift.null, nightshift.null, nightshift.null, 10,
+      nightshift.null, nightshift.null, nightshift.null, nightshift.null, 10, 10 },
+    report_stats_waiting = { 10, 10 },
+  } do
+    it(name .. " reads no jobs for pauses while there are none", function()
+      local impossible = 0
+      for _, row in ipairs(assert(handle:execute("EXPLAIN " .. core.sql(name), table.unpack(params)))) do
+        if (row.Extra or ""):find "Impossible WHERE" then impossible = impossible + 1 end
+      end
+      assert.equal(1, impossible)
+    end)
+  end
+
+  for _, name in ipairs { "edge_brood", "edge_brood_live", "edge_brood_lock" } do
+    it(name .. " reads the children of one parent, and their jobs by key", function()
+      local plan = explain(plans.question(name), parent)
+      assert.same({ "PRIMARY", "PRIMARY" }, { plan.c.key, plan.j.key })
+      assert.same({ "ref", "eq_ref" }, { plan.c.type, plan.j.type })
+      assert.is_true(tonumber(plan.c.rows) <= 100, plan.c.rows .. " rows")
+    end)
+  end
+
+  it("edge_brood_failed reads the children of one parent, and history by key", function()
+    assert(filled:execute "REPLACE INTO nightshift_lease (id, holder, claimed, jobs) VALUES (77, 77, 1, '[]')")
+    local plan = explain(plans.question "edge_brood_failed", parent, 77)
+    assert.same({ "PRIMARY", "PRIMARY" }, { plan.c.key, plan.f.key })
+    assert.same({ "ref", "eq_ref" }, { plan.c.type, plan.f.type })
+  end)
+
+  it("edge_circle goes from edge to edge by key", function()
+    local plan = explain(plans.question "edge_circle", parent, parent)
+    assert.same({ "PRIMARY", "PRIMARY" }, { plan.nightshift_edge.key, plan.e.key })
+    assert.same({ "ref", "ref" }, { plan.nightshift_edge.type, plan.e.type })
+    assert.same({ "PRIMARY", "eq_ref" }, { plan.j.key, plan.j.type })
+  end)
+
+  it("edge_results reads a page of children in their order, and each by key", function()
+    local plan = explain(plans.question "edge_results", parent, 50, 10)
+    local page = plan.c
+    assert.same({ "PRIMARY", "ref" }, { page.key, page.type })
+    assert.is_nil(page.Extra:find "filesort")
+    assert.same({ "eq_ref", "eq_ref", "eq_ref" }, { plan.o.type, plan.f.type, plan.j.type })
+  end)
+
+  it("edge_count counts in the key", function()
+    local row = explain(plans.question "edge_count", parent).c
+    assert.same({ "PRIMARY", "ref" }, { row.key, row.type })
+  end)
+
+  for name, place in pairs { edge_lock = "nightshift_job", edge_ended = "nightshift_finished" } do
+    it(name .. " reads one row", function()
+      local id = assert(filled:execute(("SELECT MIN(id) AS id FROM %s"):format(place)))[1].id
+      local row = explain(plans.question(name), id)[place]
+      assert.same({ "PRIMARY", "const" }, { row.key, row.type })
+    end)
+  end
+
+  it("signal_find reads two values at most", function()
+    local row = explain(plans.question "signal_find", parent, "s7").nightshift_signal
+    assert.same({ "PRIMARY", "range" }, { row.key, row.type })
+    assert.is_true(tonumber(row.rows) <= 2, row.rows .. " rows")
+  end)
+
+  it("signal_forget reads the values of one job", function()
+    local row = explain(plans.question "signal_forget", parent, 1, 0).nightshift_signal
+    assert.equal("PRIMARY", row.key)
+    assert.is_truthy(row.type == "ref" or row.type == "range", row.type)
   end)
 
   it("listen_wait reads up to the first row of each queue", function()
@@ -114,8 +244,48 @@ describe("the plan of", function()
     end)
   end
 
+  -- what db:why asks finds everything by key, or in a stretch of a key
+  local WHY = {
+    { "ahead", { "nightshift_ready", "ref" }, { "j", "eq_ref" }, 1, 1001 },
+    { "attempt", { "nightshift_attempt", "ref" }, 100 },
+    { "brood", { "nightshift_child", "ref" }, 100, 100000 },
+    { "children", { "nightshift_child", "ref" }, { "j", "eq_ref" }, 100, 10000, 3 },
+    { "claim", { "l", "const" }, { "x", "eq_ref" }, 100, 100 },
+    { "hosts", { "s", "eq_ref" }, { "j", "eq_ref" } },
+    { "job", { "j", "const" }, 100 },
+    { "slots", { "s", "ref" }, { "j", "eq_ref" }, { "h", "eq_ref" }, "s1", 100 },
+    { "targets", { "nightshift_edge", "const range" }, 50, 100, 100, 20000, 100, 3, 100, 20000, 100, 3, 3 },
+  }
+  for _, case in ipairs(WHY) do
+    it("report_why_" .. case[1] .. " goes by key", function()
+      local params, wanted = {}, {}
+      for i = 2, #case do
+        if type(case[i]) == "table" then wanted[case[i][1]] = case[i][2] else params[#params + 1] = case[i] end
+      end
+      db.sql([=[INSERT IGNORE INTO nightshift_edge SELECT seq, seq + 1 FROM seq_1_to_5000;
+        INSERT IGNORE INTO nightshift_child SELECT seq DIV 50 + 1, 0, seq + 10000 FROM seq_1_to_5000;
+        INSERT IGNORE INTO nightshift_attempt (job_id, run, kind, ended) SELECT seq, 1, 'failed', 1 FROM seq_1_to_500;
+        INSERT IGNORE INTO nightshift_lease VALUES (100, 1, 1, '[[100,1]]'), (101, 1, 1, '[]');
+        INSERT IGNORE INTO nightshift_holder VALUES (1, 'host', 'h', 1, '', 1, 1, 1, 1, NULL, ''),
+          (2, 'host', 'h', 1, '', 1, 1, 1, 1, NULL, '');
+        INSERT IGNORE INTO nightshift_served VALUES (1, 1, NULL, '[]', NULL), (2, 1, NULL, '[]', NULL),
+          (3, 1, NULL, '[]', NULL);
+        ANALYZE TABLE nightshift_edge, nightshift_child, nightshift_attempt]=], url:match "/([^/?]+)%?")
+      local rows, seen = assert(handle:execute(plans.question("report_why_" .. case[1]), table.unpack(params))), {}
+      for _, row in ipairs(rows) do
+        if wanted[row.table] then
+          seen[row.table] = true
+          assert.equal("PRIMARY", row.key, row.table)
+          assert.is_truthy(wanted[row.table]:find(row.type, 1, true), row.table .. ": " .. row.type)
+          assert.is_nil((row.Extra or ""):find "filesort", row.table)
+        end
+      end
+      for name in pairs(wanted) do assert.is_true(seen[name], name) end
+    end)
+  end
+
   it("prune_select reads the oldest of one outcome", function()
-    local row = explain(plans.question "prune_select", "done", 3600000000, 10).nightshift_finished
+    local row = explain(plans.question "prune_select", 3600000000, "done", 0, 0, 0, 3600000000, 10).f
     assert.equal("outcome", row.key)
     assert.is_nil(row.Extra:find "filesort")
   end)

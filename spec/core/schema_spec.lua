@@ -63,6 +63,8 @@ describe("the schema", function()
       "INSERT INTO nightshift_ready VALUES (1, 1, 9223372036854775807, 5, 1, 0)",
       "INSERT INTO nightshift_scheduled VALUES (1, 0, 1, 1, 1)",
       "INSERT INTO nightshift_edge VALUES (1, 1)",
+      "INSERT INTO nightshift_child VALUES (1, 0, 1)",
+      "INSERT INTO nightshift_signal VALUES (1, 'a', '[', 1)",
       "INSERT INTO nightshift_lease VALUES (1, 1, 1, '[')",
       "INSERT INTO nightshift_queue (name, created) VALUES ('', 1)",
       "INSERT INTO nightshift_queue (name, created) VALUES ('a\tb', 1)",

@@ -38,6 +38,7 @@ static void order(nsh_frame f) {
   within(o.job.queue, from, f.end);
   within(o.job.payload, from, f.end);
   within(o.job.state, from, f.end);
+  within(o.job.awaits, from, f.end);
   if (whole) { /* written twice, it is the same twice */
     nsh_order copy = {0};
     FUZZ_CHECK(nsh_put_order(&b, &o));
@@ -45,6 +46,8 @@ static void order(nsh_frame f) {
     FUZZ_CHECK(nsh_get_order(&f, &copy) && nsh_put_order(&again, &copy));
     FUZZ_CHECK(same(ns_buf_bytes(&b), ns_buf_bytes(&again)));
     FUZZ_CHECK(same(o.job.payload, copy.job.payload));
+    FUZZ_CHECK(same(o.job.awaits, copy.job.awaits));
+    FUZZ_CHECK(o.job.phase == copy.job.phase);
   }
   ns_buf_free(&b);
   ns_buf_free(&again);
@@ -61,6 +64,7 @@ static bool copy_report(nsh_frame *f, ns_buf *out) {
   within(r.result, from, f->end);
   within(r.error, from, f->end);
   within(r.state, from, f->end);
+  within(r.signal, from, f->end);
   start = nsh_begin_report(out, &r);
   for (size_t i = 0; i < r.nchildren; i++) {
     if (!nsh_get_child(f, &child))
@@ -69,6 +73,7 @@ static bool copy_report(nsh_frame *f, ns_buf *out) {
     within(child.payload, from, f->end);
     within(child.queue, from, f->end);
     within(child.unique, from, f->end);
+    within(child.after, from, f->end);
     nsh_put_child(out, &child);
   }
   return nsh_done(f) && nsh_end(out, start);

@@ -32,6 +32,10 @@ ns_status __wrap_ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs,
                               size_t n, ns_err *err);
 ns_status __wrap_ns_settle(ns_db *db, ns_verdict *v, ns_err *err);
 ns_status __wrap_ns_take_ids(ns_db *db, int64_t *ids, size_t n, ns_err *err);
+ns_status __wrap_ns_signal(ns_db *db, int64_t id, ns_bytes value,
+                           ns_bytes name, ns_err *err);
+ns_status __wrap_ns_reprioritise(ns_db *db, int64_t id, int64_t priority,
+                                 ns_err *err);
 
 static volatile size_t sum; /* keeps the reads below */
 
@@ -70,6 +74,7 @@ static ns_status check(const ns_push *jobs, size_t n, ns_err *err) {
     touch(jobs[i].queue);
     touch(jobs[i].unique);
     touch(jobs[i].payload);
+    touch(jobs[i].after);
     st = ns_push_check(&jobs[i], 0, err);
   }
   return st;
@@ -91,6 +96,7 @@ ns_status __wrap_ns_settle(ns_db *db, ns_verdict *v, ns_err *err) {
   touch(v->error);
   touch(v->state);
   touch(v->log);
+  touch(v->signal);
   return check(v->children, v->nchildren, err);
 }
 
@@ -98,6 +104,22 @@ ns_status __wrap_ns_take_ids(ns_db *db, int64_t *ids, size_t n, ns_err *err) {
   FUZZ_CHECK(db != NULL && err != NULL);
   for (size_t i = 0; i < n; i++)
     ids[i] = (int64_t)i + 1;
+  return NS_OK;
+}
+
+ns_status __wrap_ns_signal(ns_db *db, int64_t id, ns_bytes value,
+                           ns_bytes name, ns_err *err) {
+  FUZZ_CHECK(db != NULL && err != NULL);
+  sum += (size_t)id;
+  touch(value);
+  touch(name);
+  return NS_OK;
+}
+
+ns_status __wrap_ns_reprioritise(ns_db *db, int64_t id, int64_t priority,
+                                 ns_err *err) {
+  FUZZ_CHECK(db != NULL && err != NULL);
+  sum += (size_t)(id ^ priority);
   return NS_OK;
 }
 

@@ -13,12 +13,16 @@ local values = require "spec.fuzz.values"
 
 local OPEN = { "url", "host", "user", "password", "database", "socket", "port", "file", "group", "tls", "ca", "cert",
   "key", "connect_timeout", "max_payload", "no_schema" }
-local PUSH = { "delay", "priority", "unique", "max_attempts", "max_polls", "max_crashes", "backoff", "timeout",
-  "deadline", "queue", "retry_in" }
-local ENTRY = { "name", "payload", "id", "parent", table.unpack(PUSH) }
-local VERDICT = { "id", "run", "lease", "kind", "result", "error", "state", "delay", "log", "children" }
+local PUSH = { "delay", "priority", "decay", "unique", "max_attempts", "max_polls", "max_crashes", "backoff",
+  "timeout", "deadline", "queue", "retry_in", "after", "on_fail", "parent" }
+local ENTRY = { "name", "payload", "id", "on_fail_run", table.unpack(PUSH) }
+local VERDICT = { "id", "run", "lease", "kind", "result", "error", "state", "delay", "log", "children", "go_on",
+  "signal" }
+local WAIT = { "on_fail", "signal", "deadline", "state" }
+local NODE = { "name", "payload", "queue", "as", "after", "children", table.unpack(PUSH) }
 
-local BACKGROUND = { "start", "poll", "every", "growth", "max_every", "deadline", "max_polls", "max_attempts" }
+local BACKGROUND = { "start", "poll", "every", "growth", "max_every", "deadline", "max_polls", "max_attempts",
+  "wait" }
 
 local CODES = { INVALID = true, TOO_BIG = true, STALE = true }
 
@@ -70,10 +74,22 @@ local function verdict(r)
   local v = r:table(0, VERDICT)
   if r:byte() > 40 then
     v.id, v.run = 1, 1
-    v.kind = r:pick { "ack", "fail", "again", "discard", "release", "crash", "missing" }
+    v.kind = r:pick { "ack", "fail", "again", "discard", "release", "wait", "crash", "missing" }
     v.children = entries(r)
   end
   return v
+end
+
+local function nodes(r, depth)
+  local node = r:table(0, NODE)
+  if r:byte() > 20 then node.name = r:pick { "a", "b", "c" } end
+  if r:byte() > 60 then node.as = r:pick { "one", "two", "three", "four" } end
+  if r:byte() > 120 then node.after = { r:pick { "one", "two", "three", "four", 7 } } end
+  for i = 1, depth < 4 and r:byte() % 4 or 0 do
+    if type(node.children) ~= "table" then node.children = {} end
+    node.children[i] = nodes(r, depth + 1)
+  end
+  return node
 end
 
 local ways = {
@@ -108,6 +124,17 @@ local ways = {
     verb(j, "log", r:value())
     verb(j, "fail", r:value(), r:value(0, PUSH))
   end,
+  function(r) verb(claimed(), "wait", r:value(0, WAIT)) end,
+  function(r)
+    local j = claimed()
+    verb(j, "spawn", "n", r:value(), r:table(0, PUSH))
+    verb(j, "wait", r:table(0, WAIT))
+  end,
+  function(r) verb(db, "flow", nodes(r, 0)) end,
+  function(r) verb(db, "flow", r:value(0, NODE)) end,
+  function(r) verb(db, "signal", r:value(), r:value(), r:value()) end,
+  function(r) verb(db, "reprioritise", r:value(), r:value()) end,
+  function(r) verb(plain, "signal", 1, r:text(), r:value()) end,
   function(r) try("duration", core.duration, r:value()) end,
   function(r) try("background", nightshift.background, r:table(0, BACKGROUND)) end,
 }

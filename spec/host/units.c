@@ -235,7 +235,7 @@ static void pacing(void) {
 }
 
 static void storms(void) {
-  nsh_storm s = {0, 0};
+  nsh_storm s = {0, 0, 0};
   int64_t now = 1000;
   for (int i = 0; i < 5; i++)
     nsh_storm_crash(&s, now++);

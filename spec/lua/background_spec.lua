@@ -46,6 +46,12 @@ describe("a background definition", function()
     assert.equal(9, def.max_polls)
   end)
 
+  it("polls no slower than its deadline and its longest pause want, unless told", function()
+    assert.equal(2, define { deadline = 2 }.every)
+    assert.equal(3, define { max_every = 3, deadline = "1h" }.every)
+    assert.equal(0.1, define().jitter)
+  end)
+
   it("does not keep the caller's table", function()
     local given = { start = nothing, poll = nothing }
     nightshift.background(given)
@@ -65,6 +71,14 @@ describe("a background definition", function()
       { { start = nothing, poll = nothing, growth = math.huge }, "growth must be at least 1" },
       { { start = nothing, poll = nothing, growth = "2" }, "growth must be a number, got string" },
       { { start = nothing, poll = nothing, max_every = -1 }, "max_every" },
+      { { start = nothing, poll = nothing, every = 9, max_every = 8 }, "max_every (8 s) is shorter than every (9 s)" },
+      { { start = nothing, poll = nothing, every = 6, deadline = 3 }, "deadline (3 s) is shorter than every (6 s)" },
+      { { start = nothing, poll = nothing, jitter = 1.5 }, "jitter must be from 0 to 1, got 1.5" },
+      { { start = nothing, poll = nothing, jitter = -0.1 }, "jitter must be from 0 to 1, got -0.1" },
+      { { start = nothing, poll = nothing, jitter = 0 / 0 }, "jitter must be from 0 to 1" },
+      { { start = nothing, poll = nothing, jitter = "10%" }, "jitter must be a number, got string" },
+      { { start = nothing, poll = nothing, on_timeout = nothing }, "'on_timeout' needs a deadline or max_polls" },
+      { { start = nothing, poll = nothing, on_timeout = 5, deadline = 9 }, "on_timeout must be a function" },
       { { start = nothing, poll = nothing, deadline = 0 }, "deadline must be more than zero" },
       { { start = nothing, poll = nothing, max_polls = 0 }, "max_polls must be a whole number from 1" },
       { { start = nothing, poll = nothing, max_polls = 1.5 }, "max_polls must be a whole number" },
@@ -149,7 +163,7 @@ describe("the polling handler", function()
   end)
 
   it("comes back at its pace when `again` names no delay", function()
-    local def = define { poll = function(j) return j:again() end, every = 2, growth = 2, max_every = 60 }
+    local def = define { poll = function(j) return j:again() end, every = 2, growth = 2, max_every = 60, jitter = 0 }
     local poll = background.expand("v", def)["v:poll"]
     for polls, delay in pairs { [0] = 2, 4, 8, 16, 32, 60 } do
       assert.equal(delay, poll(new_job("v:poll", wrapped, polls)).delay)
@@ -164,15 +178,142 @@ describe("the polling handler", function()
   end)
 
   it("keeps the pace with a state alone", function()
-    local def = define { poll = function(j) return j:again(nil, { page = 3 }) end, every = 7 }
+    local def = define { poll = function(j) return j:again(nil, { page = 3 }) end, every = 7, jitter = 0 }
     local verdict = background.expand("v", def)["v:poll"](new_job("v:poll", wrapped))
     assert.equal(7, verdict.delay)
     assert.same({ page = 3 }, verdict.state)
+  end)
+
+  it("spreads its pauses by the jitter, evenly to both sides", function()
+    local def = define { poll = function(j) return j:again() end, every = 10, jitter = 0.2 }
+    local poll = background.expand("v", def)["v:poll"]
+    local least, most, sum = math.huge, 0, 0
+    for _ = 1, 2000 do
+      local delay = poll(new_job("v:poll", wrapped)).delay
+      least, most, sum = math.min(least, delay), math.max(most, delay), sum + delay
+    end
+    assert.is_true(least >= 8 and least < 8.2 and most <= 12 and most > 11.8)
+    assert.is_true(math.abs(sum / 2000 - 10) < 0.2)
+  end)
+
+  --- What a poll gets for a Retry-After: the least and most of many.
+  local function asked(options, retry_after, date)
+    local def = define(options)
+    function def.poll(j) return j:again { retry_after = retry_after, date = date } end
+    local poll = background.expand("v", def)["v:poll"]
+    local least, most = math.huge, 0
+    for _ = 1, 300 do
+      local delay = poll(new_job("v:poll", wrapped)).delay
+      least, most = math.min(least, delay), math.max(most, delay)
+    end
+    return least, most
+  end
+
+  it("comes back when a server has asked for it, never sooner, a little later", function()
+    local least, most = asked({ every = 5, jitter = 0.5 }, "120")
+    assert.is_true(least >= 120 and least < 125 and most <= 180 and most > 170)
+    least, most = asked({ every = 5, jitter = 0 }, "Fri, 31 Dec 1999 23:59:59 GMT", "Fri, 31 Dec 1999 23:59:29 GMT")
+    assert.same({ 30, 30 }, { least, most })
+  end)
+
+  it("keeps its pace when a server's wish is unreadable, and does not hurry when it is over", function()
+    assert.same({ 5.0, 5.0 }, { asked({ jitter = 0 }, "soon") })
+    assert.same({ 5.0, 5.0 }, { asked({ jitter = 0 }, nil) })
+    assert.same({ 1, 1 }, { asked({ jitter = 0 }, "0") })
+    assert.same({ 1, 1 }, { asked({ jitter = 0 }, "-30") })
+    assert.same({ 1, 1 }, { asked({ jitter = 0 }, "Sun, 06 Nov 1994 08:49:37 GMT") })
+    assert.same({ 0.25, 0.25 }, { asked({ jitter = 0, every = 0.25 }, "0") })
   end)
 
   it("says what is wrong with a payload that no start made", function()
     local poll = background.expand("v", define())["v:poll"]
     assert.error_matches(function() poll(new_job("v:poll", 5)) end,
       "v:poll: the payload of a poll is {payload = …, operation = …}")
+  end)
+end)
+
+describe("on_timeout", function()
+  local wrapped = { payload = { n = 4 }, operation = { pid = 9 } }
+  local SECOND = 1000000
+
+  --- A run of a poll: what the handler returned, its verdicts.
+  local function run(def, fields)
+    def.poll = def.poll or function(j) return j:again() end
+    local j, verdicts = new_job("v:poll", wrapped, fields.polls)
+    for key, value in pairs(fields) do j[key] = value end
+    return background.expand("v", define(def))["v:poll"](j), verdicts
+  end
+
+  local late = { due = 50 * SECOND, deadline = 50 * SECOND }
+  local spent = { due = 1, polls = 3, max_polls = 3 }
+
+  it("is called in place of the last not yet, with the operation", function()
+    for _, fields in ipairs { late, spent } do
+      local seen
+      local result, verdicts = run({ deadline = 50, on_timeout = function(j, op)
+        seen = { j.payload, op }
+        return "partly"
+      end }, fields)
+      assert.same({ { n = 4 }, { pid = 9 } }, seen)
+      assert.equal("partly", result)
+      assert.same({}, verdicts)
+    end
+  end)
+
+  it("is not called before, nor when the poll has another answer", function()
+    local def = { deadline = 50, max_polls = 3, every = 1, jitter = 0, on_timeout = function() error "called" end }
+    local early = { due = 49 * SECOND, deadline = 50 * SECOND, polls = 2, max_polls = 3 }
+    assert.same({ kind = "again", delay = 1, go_on = 1 }, (run(def, early)))
+    def.poll = function() return "ready" end
+    assert.equal("ready", (run(def, late)))
+    def.poll = function(j) return j:fail "no" end
+    assert.equal("fail", run(def, early).kind)
+    assert.equal("fail", run(def, spent).kind)
+  end)
+
+  it("is called when the look at the deadline fails", function()
+    local logged
+    for _, poll in ipairs {
+      function() error "503" end, function(j) return j:fail "503" end, function(j) j:fail "503" error "503" end,
+    } do
+      local result, verdicts = run({ deadline = 50, poll = poll, on_timeout = function(_, op) return op end },
+        { due = late.due, deadline = late.deadline, log = function(_, text) logged = text end,
+          cancelled = function() return false end })
+      assert.same({ { pid = 9 }, {} }, { result, verdicts })
+      assert.matches("503", logged)
+    end
+  end)
+
+  it("may give a verdict of its own", function()
+    for verb, kind in pairs { discard = "discard", ack = "ack", release = "release", wait = "wait" } do
+      local _, verdicts = run({ deadline = 50, on_timeout = function(j) return j[verb](j) end }, late)
+      assert.same({ kind }, { verdicts[1].kind, verdicts[2] and verdicts[2].kind })
+    end
+  end)
+
+  it("ends the poll as dead when it raises, fails or says not yet", function()
+    local cases = {
+      { function() error "no luck" end, "no luck" },
+      { function(j) return j:fail "no luck" end, "^no luck$" },
+      { function(j) j:fail "no luck" j:ack() end, "^no luck$" },
+    }
+    for _, case in ipairs(cases) do
+      local _, verdicts = run({ deadline = 50, on_timeout = case[1] }, late)
+      assert.equal(1, #verdicts)
+      assert.equal("again", verdicts[1].kind)
+      assert.is_nil(verdicts[1].go_on)
+      assert.is_truthy(verdicts[1].error:find(case[2]), verdicts[1].error)
+    end
+    local _, verdicts = run({ deadline = 50, on_timeout = function(j) return j:again(30) end }, late)
+    assert.same({ { kind = "again", delay = 30 } }, verdicts)
+  end)
+
+  it("leaves out what the poll had spawned", function()
+    local spawned
+    run({ deadline = 50, poll = function(j)
+      j:spawn("child", 1)
+      return j:again()
+    end, on_timeout = function(j) spawned = j._children or "none" end }, late)
+    assert.equal("none", spawned)
   end)
 end)

@@ -56,6 +56,7 @@ describe("a job", function()
       { "again", { 30, { page = 2 } }, { kind = "again", delay = 30.0, state = { page = 2 } } },
       { "again", { "2m" }, { kind = "again", delay = 120.0 } },
       { "again", { { retry_after = 1.5, state = 4 } }, { kind = "again", delay = 1.5, state = 4 } },
+      { "again", { { delay = "2m", state = false } }, { kind = "again", delay = 120.0, state = false } },
       { "again", {}, { kind = "again" } },
       { "discard", { "no such user" }, { kind = "discard", error = "no such user" } },
       { "release", {}, { kind = "release" } },
@@ -64,6 +65,26 @@ describe("a job", function()
       local j, seen = new()
       assert.is_true(j[case[1]](j, table.unpack(case[2])))
       assert.same({ case[3] }, seen.verdicts)
+    end
+  end)
+
+  it("comes back when a response's Retry-After says, and by its delay when that says nothing", function()
+    local null = nightshift.null
+    local date = "Sun, 06 Nov 1994 08:49:37 GMT"
+    local cases = {
+      { { retry_after = "120", delay = 5, state = 1 }, 120 },
+      { { retry_after = 120, delay = 5, state = 1 }, 120 },
+      { { retry_after = "Sun, 06 Nov 1994 08:50:37 GMT", date = date }, 60 },
+      { { retry_after = "soon", delay = 5 }, 5 }, { { retry_after = null, date = null, delay = 5 }, 5 },
+      { { retry_after = "" }, nil }, { { retry_after = 0 / 0 }, nil },
+      { { retry_after = "0", delay = 5 }, 1 }, { { retry_after = "-7" }, 1 }, { { retry_after = -math.huge }, 1 },
+      { { retry_after = date, delay = 5 }, 1 },
+      { { retry_after = ("9"):rep(400) }, 3155760000 }, { { retry_after = math.huge }, 3155760000 },
+    }
+    for i, case in ipairs(cases) do
+      local j, seen = new()
+      j:again(case[1])
+      assert.same({ kind = "again", delay = case[2], state = case[1].state }, seen.verdicts[1], i)
     end
   end)
 
@@ -152,7 +173,10 @@ describe("a bad value in a job's verb", function()
       { function(j) j:again(-1) end, "again: the delay" },
       { function(j) j:again(0 / 0) end, "again: the delay" },
       { function(j) j:again(print) end, "again: the delay must be seconds or a text" },
-      { function(j) j:again { after = 3 } end, "again: unknown option 'after'; known: retry_after, state" },
+      { function(j) j:again { retry_after = {} } end, "retry_after must be the text of a header, got a table" },
+      { function(j) j:again { retry_after = "5", date = 5 } end, "date must be the text of a header" },
+      { function(j) j:again { delay = "5x" } end, "again: delay: bad duration '5x'" },
+      { function(j) j:again { after = 3 } end, "unknown option 'after'; known: date, delay, retry_after, state" },
       { function(j) j:fail("x", { retry_on = 5 }) end, "fail: unknown option 'retry_on'; did you mean 'retry_in'" },
       { function(j) j:fail("x", 5) end, "fail: options must be a table, got number" },
       { function(j) j:spawn(nil) end, "spawn: the job's name must be a string, got nil" },

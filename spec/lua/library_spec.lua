@@ -24,7 +24,10 @@ local function keys(t)
   return list
 end
 
-local function methods(object) return getmetatable(object).__index end
+local function methods(object)
+  local meta = getmetatable(object)
+  return meta.methods or meta.__index
+end
 
 describe("library/nightshift.lua", function()
   it("has every public function and no other", function()

@@ -72,6 +72,57 @@ describe("a job that waits", function()
   end)
 end)
 
+describe("a job parked for a signal", function()
+  local id, other, place
+
+  setup(function()
+    place = db:queue "approvals"
+    id = assert(place:push("form", 1))
+    assert(place:claim():wait { signal = "approved" })
+    other = assert(place:push("form", 2))
+    assert(place:claim():wait { signal = "approved", deadline = "1h" })
+    assert(place:push("later", 3, { delay = 60 }))
+  end)
+
+  local function ids(filter)
+    filter.queue = "approvals"
+    local found = {}
+    for i, row in ipairs(assert(db:jobs(filter))) do found[i] = row.id end
+    return found
+  end
+
+  it("is waiting, not scheduled, in every listing", function()
+    assert.same({ id, other }, ids { state = "waiting" })
+    assert.equal(1, #ids { state = "scheduled" })
+    assert.equal("later", db:jobs({ queue = "approvals", state = "scheduled" })[1].name)
+    for _, row in ipairs(db:jobs { queue = "approvals" }) do
+      assert.equal(row.name == "form" and "waiting" or "scheduled", row.state)
+      assert.equal(row.name == "form" and "approved" or nil, row.awaits)
+    end
+    for _, row in ipairs(db:execute "SELECT id, name, state, awaits FROM nightshift_jobs WHERE queue = 'approvals'") do
+      assert.equal(db:job(row.id).state, row.state)
+      assert.equal(row.name == "form" and "approved" or nil, row.awaits)
+    end
+  end)
+
+  it("says what it waits for", function()
+    assert.equal("approved", db:jobs({ queue = "approvals", state = "waiting" })[1].awaits)
+    assert.equal("approved", db:job(id).awaits)
+  end)
+
+  it("is counted with those that wait", function()
+    local stats = place:stats()
+    assert.same({ 2, 1, 0 }, { stats.waiting, stats.scheduled, stats.ready })
+  end)
+
+  it("is ready with its signal", function()
+    assert(db:signal(other, true))
+    assert.equal("ready", db:job(other).state)
+    assert.same({ id }, ids { state = "waiting" })
+    assert.equal(1, #ids { state = "scheduled" })
+  end)
+end)
+
 describe("counts", function()
   it("look at every job of small tables", function()
     local stats = q:stats()

@@ -47,8 +47,8 @@ local function assert_alive()
 end
 
 local function wipe()
-  for _, name in ipairs { "job", "ready", "scheduled", "edge", "lease", "holder", "running", "finished", "attempt",
-    "unique_key", "slot" } do
+  for _, name in ipairs { "job", "ready", "scheduled", "edge", "child", "signal", "met", "lease", "holder", "running",
+    "finished", "attempt", "unique_key", "slot", "served", "pause" } do
     assert(watch:execute("DELETE FROM nightshift_" .. name))
   end
 end
@@ -82,6 +82,26 @@ local function finished(h)
   return verdict.id
 end
 
+-- A parked parent with two children that live, and one that has ended.
+local function family(h)
+  local verdict = claimed { kind = "wait" }(h)
+  verdict.children = {}
+  for i, id in ipairs(assert(h:take_ids(3))) do verdict.children[i] = entry { id = id, priority = 250 } end
+  assert(h:settle(verdict))
+  local child = assert(h:claim("q", 1))[1]
+  assert(h:settle { id = child.id, run = child.run, lease = child.lease, kind = "ack", result = { 1 } })
+  return verdict.id
+end
+
+-- The last of a parked parent's children, claimed.
+local function last_child(h)
+  local verdict = claimed { kind = "wait", children = true }(h)
+  assert(h:settle(verdict))
+  local child = assert(h:claim("q", 1))[1]
+  assert.equal(verdict.children[1].id, child.id)
+  return { id = child.id, run = child.run, lease = child.lease, kind = "ack" }
+end
+
 -- A job that is held by somebody whose process and session are gone.
 local function dead(h)
   claimed { kind = "ack" }(h)
@@ -89,6 +109,27 @@ local function dead(h)
     (id, kind, host, pid, boot_id, connection, started, beat, version)
     SELECT ?, kind, host, 4194305, boot_id, 0, started, beat, version FROM nightshift_holder]], GHOST))
   assert(watch:execute("UPDATE nightshift_lease SET holder = ?", GHOST))
+end
+
+-- A job with two below it, one of them failed; its id.
+local function kin(h)
+  local id = push(h, { delay = 1e9 })
+  push(h, { parent = id, delay = 1e9, unique = "kid" })
+  local kid = push(h, { parent = id, delay = 1e9 })
+  assert(h:cancel(kid))
+  return id
+end
+
+-- A verb on those.
+local function on_tree(verb, n, text, arrange)
+  return {
+    arrange = function(h)
+      local id = kin(h)
+      if arrange then arrange(h, id) end
+      return id
+    end,
+    run = function(h, id) return h:tree(verb, id, n, text) end,
+  }
 end
 
 local function begun(arrange)
@@ -112,6 +153,42 @@ local function pushes(jobs)
       assert.is_true(more == 0 or more == #jobs and outcome == "raised", outcome .. " with " .. more .. " jobs")
     end,
   }
+end
+
+-- The same for jobs that wait for others: two that live and one that is done.
+local function waits(more)
+  local jobs = {}
+  local call = pushes(jobs)
+  local count = call.arrange
+  call.arrange = function(h)
+    local done = finished(h)
+    local one, other = push(h), push(h)
+    jobs[1] = entry { after = ("[%d,%d,%d]"):format(other, one, done), parent = one }
+    jobs[2] = more and entry { after = ("[%d]"):format(done), on_fail_run = 1 }
+    return count(h)
+  end
+  return call
+end
+
+-- The same for a child of a parked parent, which then waits for it, too.
+local function joins()
+  local jobs = {}
+  local call = pushes(jobs)
+  local count = call.arrange
+  call.arrange = function(h)
+    jobs[1] = entry { parent = family(h), after = ("[%d]"):format(push(h)) }
+    return count(h)
+  end
+  return call
+end
+
+-- A claimed job, one of whose children has failed since.
+local function bereft(h)
+  local verdict = claimed { kind = "wait" }(h)
+  assert(h:push("q", { entry { parent = verdict.id, priority = 250 } }))
+  local child = assert(h:claim("q", 1))[1]
+  assert(h:settle { id = child.id, run = child.run, lease = child.lease, kind = "discard" })
+  return verdict
 end
 
 -- A verdict whose call says it was written is written, and the other way round.
@@ -249,6 +326,16 @@ local calls = {
   },
   may = { run = function(h) return h:may "claim_read" end },
   prune = { run = function(h) return h:prune(0, 0) end, arrange = finished },
+  prune_tree = { arrange = finished, run = function(h, id) return h:prune_tree(id) end },
+  ["prune_tree, with children"] = {
+    arrange = function(h)
+      assert(h:settle(last_child(h)))
+      local parent = assert(h:claim("q", 1))[1]
+      assert(h:settle { id = parent.id, run = parent.run, lease = parent.lease, kind = "ack" })
+      return parent.id
+    end,
+    run = function(h, id) return h:prune_tree(id) end,
+  },
   queues = { run = function(h) return h:queues() end },
   queue_id = { run = function(h) return h:queue_id "q" end },
   ["queue_id, new"] = {
@@ -264,12 +351,45 @@ local calls = {
     entry(), entry { delay = 1e9 }, entry { unique = "u", delay = 1e9 }, entry { queue = "q2" },
   },
   ["push, later"] = pushes { entry { delay = 1e9 } },
+  ["push, after others"] = waits(),
+  ["push, after others and free"] = waits(true),
+  ["push, of a whole flow"] = pushes {
+    entry { id = 991, after = "[992,993]" }, entry { id = 992, parent = 991 },
+    entry { id = 993, parent = 991, after = "[992]" },
+  },
+  ["push, after one that failed"] = {
+    arrange = function(h)
+      local id = push(h)
+      assert(h:cancel(id))
+      return id
+    end,
+    run = function(h, id) return h:push("q", { entry { after = ("[%d]"):format(id), unique = "doomed" } }) end,
+    check = function(id, outcome)
+      local ended = ask("SELECT COUNT(*) AS n FROM nightshift_finished WHERE id <> ? AND reason = 'dependency'", id)
+      if outcome ~= "raised" then assert.equal(outcome == "done" and 1 or 0, ended) end
+      assert.equal(0, ask "SELECT COUNT(*) AS n FROM nightshift_unique_key")
+    end,
+  },
+  ["push, after one nobody knows"] = {
+    run = function(h) return h:push("q", { entry { after = "[4711]" } }) end,
+    bad = "NOT_FOUND",
+  },
   ["push, in a transaction"] = {
     arrange = begun(),
     run = function(h) return h:push("q", { entry() }) end,
     check = function(_, _, h) h:rollback() end,
   },
   claim = { arrange = push, run = function(h) return h:claim("q", 3) end },
+  ["claim, strictly"] = { arrange = push, run = function(h) return h:claim("q", 3, 0, 0, true) end },
+  ["claim, aged"] = {
+    arrange = function(h)
+      local entries = { entry { priority = 0 } }
+      for i = 1, 40 do entries[i + 1] = entry() end
+      assert(h:push("q", entries))
+      for _ = 1, 8 do assert(h:claim("q", 4)) end
+    end,
+    run = function(h) return h:claim("q", 1) end,
+  },
   ["claim, several"] = {
     arrange = function(h)
       push(h, { priority = 1 })
@@ -288,6 +408,42 @@ local calls = {
   ["settle, again with a child"] = settles { kind = "again", state = { n = 1 }, delay = 1e9, children = true },
   ["settle, discard"] = settles { kind = "discard", error = "no" },
   ["settle, release"] = settles { kind = "release" },
+  ["settle, wait with a child"] = settles { kind = "wait", children = true, state = { n = 1 } },
+  ["push, below a parked parent"] = joins(),
+  ["settle, wait for one that has failed"] = { arrange = bereft, run = settle },
+  ["settle, wait for nobody"] = settles { kind = "wait" },
+  ["settle, wait for a signal"] = settles { kind = "wait", signal = "go", delay = 1e9 },
+  ["settle, wait for a signal that has come"] = {
+    arrange = function(h)
+      local verdict = claimed { kind = "wait", signal = "go" }(h)
+      assert(h:signal(verdict.id, "1", "go"))
+      return verdict
+    end,
+    run = settle,
+  },
+  ["settle, of a run with a signal"] = {
+    arrange = function(h)
+      local verdict = claimed { kind = "wait", signal = "go" }(h)
+      assert(h:signal(verdict.id, "1"))
+      assert(h:settle(verdict))
+      local job = assert(h:claim("q", 1))[1]
+      return { id = job.id, run = job.run, lease = job.lease, kind = "ack" }
+    end,
+    run = settle,
+    check = function(verdict, outcome)
+      local n = ask("SELECT COUNT(*) AS n FROM nightshift_signal WHERE job_id = ?", verdict.id)
+      if outcome ~= "raised" then assert.equal(outcome == "done" and 0 or 1, n) end
+    end,
+  },
+  ["settle, of the last child"] = { arrange = last_child, run = settle },
+  ["settle, of a child that fails"] = {
+    arrange = function(h)
+      local verdict = last_child(h)
+      verdict.kind, verdict.error = "discard", "no"
+      return verdict
+    end,
+    run = settle,
+  },
   ["settle, crash"] = settles { kind = "crash", error = "killed" },
   ["settle, missing"] = settles { kind = "missing", error = "known: none" },
   ["settle, in a transaction"] = {
@@ -313,11 +469,63 @@ local calls = {
     end,
     run = function(h, id) return h:cancel(id) end,
   },
+  ["cancel, of a child that is waited for"] = {
+    arrange = function(h)
+      local id = family(h)
+      return ask("SELECT MAX(id) AS n FROM nightshift_child WHERE parent = ?", id)
+    end,
+    run = function(h, id) return h:cancel(id) end,
+  },
+  signal = { arrange = push, run = function(h, id) return h:signal(id, "[1]", "go") end },
+  ["signal, to one that waits"] = {
+    arrange = function(h)
+      local verdict = claimed { kind = "wait", signal = "go" }(h)
+      assert(h:settle(verdict))
+      return verdict.id
+    end,
+    run = function(h, id) return h:signal(id, "[1]") end,
+  },
+  reprioritise = {
+    arrange = push,
+    run = function(h, id) return h:reprioritise(id, 7) end,
+    check = function(id, outcome)
+      local rank = ask("SELECT rank AS n FROM nightshift_job WHERE id = ?", id)
+      if outcome ~= "raised" then assert.equal(outcome == "done" and 248 or 155, rank) end
+    end,
+  },
+  ["reprioritise, due later"] = {
+    arrange = function(h) return push(h, { delay = 1e9 }) end,
+    run = function(h, id) return h:reprioritise(id, 7) end,
+  },
+  ["execute, results"] = {
+    arrange = family,
+    run = function(h, id) return h:execute("@edge_results", id, 500, 0) end,
+    check = function(_, _, _, rows)
+      if rows then assert.equal(3, #rows) end
+    end,
+  },
   retry = { arrange = finished, run = function(h, id) return h:retry(id) end },
   run_now = {
     arrange = function(h) return push(h, { delay = 1e9 }) end,
     run = function(h, id) return h:run_now(id) end,
   },
+
+  deadline = {
+    arrange = function(h) return push(h, { delay = 1e9 }) end,
+    run = function(h, id) return h:deadline(id, 1000000) end,
+  },
+  ["claim, of what is too late"] = {
+    arrange = function(h) return push(h, { deadline = 0, priority = 255 }) end,
+    run = function(h) return h:claim("q", 50) end,
+  },
+  progress = { arrange = kin, run = function(h, id) return h:progress(id) end },
+  tree = on_tree("cancel", 0, "why not"),
+  ["tree, pause"] = on_tree "pause",
+  ["tree, resume"] = on_tree("resume", 0, nil, function(h, id) assert(h:tree("pause", id)) end),
+  ["tree, priority"] = on_tree("priority", 7),
+  ["tree, run_now"] = on_tree "run_now",
+  ["tree, deadline"] = on_tree("deadline", 1000000),
+  ["tree, retry"] = on_tree("retry", 0, nil, function(h, id) assert(h:tree("cancel", id)) end),
 
   slot_acquire = takes(3),
   ["slot_acquire, in line"] = takes(1, 1),

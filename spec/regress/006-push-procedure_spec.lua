@@ -45,11 +45,11 @@ describe("nightshift_push", function()
   end
 
   it("takes every option", function()
-    db.sql([[CALL nightshift_push('q', 'n', '1', '{"delay": 0.25, "priority": 0, "unique": 7, "max_attempts": 2,
-      "max_crashes": 1, "max_polls": -1, "backoff": 0.5, "timeout": 1.5, "deadline": 60}')]], name)
-    local row = db.sql([[SELECT due - created, priority, rank, ukey, max_attempts, max_crashes, max_polls, backoff,
-      timeout, deadline - created FROM nightshift_job]], name)
-    assert.equal("250000 0 255 7 2 1 NULL 500000 1500000 60000000", (row:gsub("\t", " ")))
+    db.sql([[CALL nightshift_push('q', 'n', '1', '{"delay": 0.25, "priority": 0, "decay": 255, "unique": 7,
+      "max_attempts": 2, "max_crashes": 1, "max_polls": -1, "backoff": 0.5, "timeout": 1.5, "deadline": 60}')]], name)
+    local row = db.sql([[SELECT due - created, priority, rank, decay, ukey, max_attempts, max_crashes, max_polls,
+      backoff, timeout, deadline - created FROM nightshift_job]], name)
+    assert.equal("250000 0 255 255 7 2 1 NULL 500000 1500000 60000000", (row:gsub("\t", " ")))
   end)
 
   it("finds a queue that is newer than the view of its transaction", function()

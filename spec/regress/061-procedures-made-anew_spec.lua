@@ -7,7 +7,8 @@ local nightshift = require "nightshift"
 local db = require "spec.support.db"
 local proc = require "spec.support.proc"
 
-local PROCEDURES = { "nightshift_listen", "nightshift_nudge", "nightshift_push", "nightshift_ring" }
+local PROCEDURES = { "nightshift_listen", "nightshift_nudge", "nightshift_push", "nightshift_ring",
+  "nightshift_signal" }
 
 describe("migrate, with tables that are current", function()
   local url, name
@@ -36,7 +37,7 @@ describe("migrate, with tables that are current", function()
       assert.same({ 0, "" }, { exit, err })
       assert.matches("^the tables are of version %d+ already; procedures and view were made anew\n$", out)
       local found = doctor(url)
-      expect(found.procedures, "ok", "4")
+      expect(found.procedures, "ok", "5")
       expect(found.tables, "ok", "")
       expect(found.ring, "ok", "ended a listener's sleep")
     end)
@@ -55,7 +56,7 @@ describe("migrate, with tables that are current", function()
     expect(found.procedures, "fail", definer .. "@localhost", "nightshift migrate")
     assert.equal(0, (proc.nightshift({ "migrate" }, empty)))
     found = doctor(worker)
-    expect(found.procedures, "ok", "3")
+    expect(found.procedures, "ok", "4")
     expect(found.ring, "ok", "ended a listener's sleep", nil)
     expect(found.grants, "ok", "worker")
   end)

@@ -32,6 +32,10 @@ local verbs = {} -- role -> function(place) that does all it may do
 function verbs.caller(place)
   local h <close> = assert(core.open { url = place.url, no_schema = true })
   assert(h:execute("CALL nightshift_push('mail', 'email.send', '{}', '{\"unique\":\"a\",\"delay\":1}')"))
+  local id = assert(h:execute "SELECT @nightshift_id AS id")[1].id
+  assert(h:execute("CALL nightshift_push('mail', 'email.send', '{}', ?)",
+    ('{"after":[%d],"parent":%d}'):format(id, id)))
+  assert(h:execute("CALL nightshift_signal(?, 'true', 'approved')", id))
   assert(h:execute("CALL nightshift_ring()"))
 end
 
@@ -42,6 +46,12 @@ function verbs.pusher(place)
   assert.equal("DUPLICATE", select(3, q:push("email.send", { to = "a" }, { unique = "a" })))
   assert(q:push_many { { "a", 1, { delay = 60 } }, { "b", 2, { priority = 3 } } })
   assert(h:transaction(function(tx) assert(tx:queue("new"):push("c", 3)) end))
+  local id = assert(q:push("a", 1))
+  assert(q:push("after", 1, { after = { id }, parent = id }))
+  assert(q:push("after", 1, { after = { place.done } }))
+  assert(q:push("late", 1, { after = { id }, parent = place.parked }))
+  assert(h:flow { name = "all", children = { { name = "a", as = "a" }, { name = "b", after = { "a" } } } })
+  assert(h:signal(id, { yes = true }, "approved"))
   assert(h._handle:ring())
 end
 
@@ -53,6 +63,11 @@ local HANDLERS = [[return {
   fails = function() error "no" end,
   gone = function(job) return job:discard "no" end,
   parent = function(job) if job.polls == 0 then job:spawn("child", 1); return job:again(0) end end,
+  waits = function(job)
+    if job.phase == 0 then job:spawn("child", 1); return job:wait { on_fail = "continue" } end
+    if job.phase == 1 then assert(job.results[1].outcome == "done"); return job:wait { signal = "go" } end
+    return job.signal
+  end,
 }]]
 
 function verbs.worker(place)
@@ -63,9 +78,13 @@ function verbs.worker(place)
   local q = assert(h:queue "mail")
   assert(q:push("plain", 1, { unique = "w" }))
   for _, name in ipairs { "poll", "fails", "gone", "parent" } do assert(q:push(name, 1, { max_attempts = 1 })) end
+  local waits = assert(q:push("waits", 1, { max_attempts = 1 }))
+  assert(h:signal(waits, "gone", "go"))
   local status, log = host.drain(place.url, HANDLERS)
   assert.equal(0, status, log)
   assert.is_nil(log:find("denied", 1, true), log)
+  assert.equal("gone", db.sql("SELECT JSON_VALUE(CONCAT('[', result, ']'), '$[0]') FROM nightshift_finished WHERE id = "
+    .. waits, place.name))
   assert(q:push("mine", 1))
   local job = assert(q:claim())
   assert(job:touch())
@@ -87,6 +106,7 @@ function verbs.dashboard(place)
   assert.equal(0, (proc.nightshift({ "status" }, place.url)))
   for _, row in ipairs(assert(h:jobs())) do
     assert.equal(0, (proc.nightshift({ "show", tostring(row.id) }, place.url)))
+    assert.equal(0, (proc.nightshift({ "why", tostring(row.id) }, place.url)))
   end
 end
 
@@ -111,6 +131,9 @@ function forbidden.pusher(place)
     "DELETE FROM nightshift_ready", "UPDATE nightshift_job SET payload = '2'", "DROP TABLE nightshift_job",
     "CALL nightshift_push('a', 'b', '1', '{}')")
   local id = assert(h:queue("mail"):push("a", { secret = true }))
+  denied(h:queue("mail"):push("b", 1, { after = { place.dead } })) -- would have to end at once
+  denied(h:reprioritise(id, 1))
+  read_denied(h, "SELECT value FROM nightshift_signal", "DELETE FROM nightshift_edge", "SELECT 1 FROM nightshift_child")
   denied(h:queue("mail"):claim())
   denied(h:job(id))
   denied(h:jobs())
@@ -124,7 +147,7 @@ function forbidden.worker(place)
   local h <close> = assert(nightshift.open(place.url))
   read_denied(h, "SELECT 1 FROM spec_secret", "DROP TABLE nightshift_job", "ALTER TABLE nightshift_job ADD x INT",
     "CREATE TABLE x (x INT)", "TRUNCATE nightshift_job", "SELECT error FROM nightshift_attempt",
-    "SELECT result FROM nightshift_finished", "DELETE FROM nightshift_finished",
+    "SELECT payload FROM nightshift_finished", "DELETE FROM nightshift_finished",
     "UPDATE nightshift_meta SET value = '0'", "UPDATE nightshift_queue SET paused = TRUE",
     "SELECT 1 FROM nightshift_jobs", "CALL nightshift_push('a', 'b', '1', '{}')")
   denied(h:prune())
@@ -135,7 +158,8 @@ function forbidden.dashboard(place)
   local h <close> = assert(nightshift.open(place.url))
   read_denied(h, "SELECT 1 FROM spec_secret", "INSERT INTO nightshift_queue (name, created) VALUES ('x', 1)",
     "DELETE FROM nightshift_finished", "UPDATE nightshift_job SET payload = '2'",
-    "DELETE FROM nightshift_lease", "CALL nightshift_push('a', 'b', '1', '{}')")
+    "DELETE FROM nightshift_lease", "CALL nightshift_push('a', 'b', '1', '{}')",
+    "CALL nightshift_signal(1, '1', 'a')")
   local id = assert(h:jobs())[1].id
   denied(h:queue("mail"):push("a", 1))
   denied(h:queue("mail"):claim())
@@ -151,7 +175,16 @@ local function fill(place)
   local q = h:queue "mail"
   assert(q:push_many { { "a", { n = 1 } }, { "b", { n = 2 }, { delay = 60 } }, { "c", { n = 3 } } })
   assert(assert(q:claim()):fail "no")
-  assert(assert(q:claim()):ack())
+  local done = assert(q:claim())
+  assert(done:ack())
+  place.done = done.id
+  place.dead = assert(q:push("dead", { n = 5 }))
+  assert(h:cancel(place.dead))
+  local parked = h:queue "parked"
+  place.parked = assert(parked:push("parked", { n = 7 }))
+  local parent = assert(parked:claim())
+  parent:spawn("child", { n = 6 })
+  assert(parent:wait())
   assert(q:push("d", { n = 4 }))
   db.sql("CREATE TABLE spec_secret (x INT)", place.name)
 end

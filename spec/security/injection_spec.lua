@@ -60,7 +60,8 @@ describe("SQL", function()
       for argument in read(path):gmatch ":execute%s*(%b())" do
         local first = argument:match "^%(%s*([^,]-)%s*[,)]"
         local fine = first:find '^"@[%l_]+"$' or first:find '^"@" %.%. statement$' -- a name
-          or first == '"@report_jobs_" .. state' or first == "sql" -- one of three, and db:execute itself
+          or first == '"@report_jobs_" .. state' or first == '"@report_why_" .. statement' -- one of some
+          or first == "sql" -- db:execute itself
           or first == "statement" or first == "exact" or first == "rough" -- of report.lua, names
           or first:find "^plans%.question%(" -- an EXPLAIN
         if not fine then found[#found + 1] = path .. ": execute" .. argument end

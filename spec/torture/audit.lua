@@ -104,7 +104,8 @@ end
 
 local function read_history(db)
   local history, attempts = {}, {}
-  each(db, [[SELECT id, outcome, reason, run, parent, JSON_VALUE(payload, '$.tag') AS tag
+  each(db, [[SELECT id, outcome, reason, run, parent, JSON_VALUE(payload, '$.tag') AS tag,
+    CAST(JSON_VALUE(payload, '$.after') AS SIGNED) AS after
     FROM nightshift_finished WHERE id > ? ORDER BY id LIMIT 5000]],
     function(row) history[row.id] = row end)
   local live = {}
@@ -208,6 +209,8 @@ function Audit:check_end(id, row)
     local said = ENDING[row.reason]
     if said and run.verdict and run.verdict ~= said then
       self:found("effect", "job %d is dead (%s) with run %d, which said %s", id, row.reason, row.run, run.verdict)
+    elseif row.reason == "child failed" then
+      self:check_child_failed(id, row)
     elseif not run.starts and row.reason ~= "poison" then
       self:found("effect", "job %d is dead (%s) with run %d, which never started", id, row.reason, row.run)
     end
@@ -221,14 +224,43 @@ function Audit:check_end(id, row)
   end
 end
 
+--- Did a job ever end otherwise than done?
+function Audit:has_failed(id)
+  for _, outcome in pairs(id and self:ends(id) or {}) do
+    if outcome ~= "done" then return true end
+  end
+end
+
+--- Dead for the sake of a child: it waited, and one of its children did fail.
+function Audit:check_child_failed(id, row)
+  local before = (self.runs[id] or {})[row.run - 1] or {}
+  for child, born in pairs(self.children) do
+    if born.parent == id and self:has_failed(child) and before.verdict == "wait" then return end
+  end
+  self:found("effect", "job %d is dead (child failed) with run %d, and no child of it has failed", id, row.run)
+end
+
 function Audit:check_cancelled(id, row)
   local verbs = self.verbs[id] or {}
-  if verbs.cancels then return end
-  local parent = row.parent and self:ends(row.parent)
-  for _, outcome in pairs(parent or {}) do
-    if outcome ~= "done" then return end
-  end
+  if verbs.cancels or self:has_failed(row.parent) or self:has_failed(row.after) then return end
   self:found("cancelled", "job %d is cancelled, and nobody asked", id)
+end
+
+--- Nobody runs before what it waits for has ended: who was done, and never
+-- tried again, was so before.
+function Audit:check_order(id, row)
+  local target = row.after and self.history[row.after]
+  local runs = target and self.runs[row.after]
+  local last = runs and runs[target.run]
+  local retried = (self.verbs[row.after] or {}).retries
+  if not (last and last.finished_at) or target.outcome ~= "done" or retried then return end
+  self:count "waited for another"
+  for number, run in pairs(self.runs[id] or {}) do
+    if run.starts and run.at < last.finished_at then
+      self:found("order", "run %d of job %d started before the end of job %d, which it waits for", number, id,
+        row.after)
+    end
+  end
 end
 
 --- A cancel that was acknowledged holds, unless somebody retried.
@@ -280,7 +312,7 @@ function Audit:check_children(id, number, run, ends)
   end
   local taken
   if run.verdict == "ack" then taken = ends[number] == "done"
-  elseif run.verdict == "again" then taken = self:again_taken(id, number, ends)
+  elseif run.verdict == "again" or run.verdict == "wait" then taken = self:again_taken(id, number, ends)
   else taken = false end
   local all = #(run.children or {})
   if (taken == true and n < all) or (taken == false and n > 0) or (taken == nil and n > 0 and n < all) then
@@ -290,7 +322,7 @@ function Audit:check_children(id, number, run, ends)
 end
 
 -- Plans that end the worker.
-local FATAL = { crash = true, slot_crash = true, exit = true }
+local FATAL = { crash = true, slot_crash = true, wait_crash = true, exit = true }
 
 --- Why did the job run again after this run? nil: nobody knows.
 function Audit:reason(id, number, run, ends, next_at)
@@ -300,8 +332,11 @@ function Audit:reason(id, number, run, ends, next_at)
   if kind == "failed" and not run.verdict and run.plan == "hang" then return "timeout" end
   if kind == "crashed" and FATAL[run.plan] then return "crashed as planned" end
   if run.verdict == "release" then return "released" end
-  if run.verdict == "again" and self:again_taken(id, number, ends) then return "again" end
-  if run.who:match "^program" and (run.plan == "crash" or run.plan == "exit") then return "program ended as planned" end
+  -- it came back, and then ended before it ran again, or ran with what this run had kept
+  local back = ends[number + 1] or self:again_taken(id, number, ends)
+  if run.verdict == "again" and back then return "again" end
+  if run.verdict == "wait" and back then return "waited" end
+  if run.who:match "^program" and FATAL[run.plan] then return "program ended as planned" end
   if run.lease then return "its lease ran out" end
   if self:fault(run.pid, run.at, next_at) then return "fault of its worker" end
   if self:fault(run.who, run.at, next_at) then return "fault of its host" end
@@ -371,7 +406,7 @@ function Audit:check_born()
   end
 end
 
-local EMPTY = { "job", "scheduled", "edge", "lease", "expiry", "running", "unique_key", "notice" }
+local EMPTY = { "job", "scheduled", "edge", "met", "signal", "lease", "expiry", "running", "unique_key", "notice" }
 
 --- Tables that are empty when all is done, and holders that nobody missed.
 function Audit:check_leftovers(db)
@@ -407,13 +442,33 @@ function audit.run(db, folder)
   self.notes = {}
   for _, row in ipairs(assert(db:execute "SELECT tag FROM torture_note")) do self.notes[row.tag] = true end
   self:check_pushes()
-  for id, row in pairs(self.history) do self:check_end(id, row) end
+  for id, row in pairs(self.history) do
+    self:check_end(id, row)
+    self:check_order(id, row)
+  end
   for id, verbs in pairs(self.verbs) do self:check_verbs(id, verbs) end
   self:check_runs()
   self:check_effects(db)
   self:check_born()
   self:check_leftovers(db)
   return { findings = self.findings, counts = self.counts }
+end
+
+--- At any moment: who waits has as many edges as it says, to jobs that live or
+-- that are written down as ended. One consistent look; `found` gets a kind and a text.
+function audit.waiting(db, found)
+  local rows = db:execute [[SELECT j.id, j.unmet, j.paused IS NOT NULL AS held, COUNT(e.on_id) AS edges,
+      SUM(e.on_id IS NOT NULL AND t.id IS NULL AND m.on_id IS NULL) AS gone
+    FROM nightshift_job j
+    LEFT JOIN (SELECT on_id, job_id FROM nightshift_edge) e ON e.job_id = j.id
+    LEFT JOIN nightshift_job t ON t.id = e.on_id
+    LEFT JOIN nightshift_met m ON m.on_id = e.on_id
+    GROUP BY j.id, j.unmet, j.paused
+    HAVING unmet <> edges + held OR gone > 0 LIMIT 20]]
+  for _, row in ipairs(rows or {}) do
+    found("waiting", ("job %d waits for %d jobs and has %d edges, %d of them to jobs that are gone"):format(row.id,
+      row.unmet, row.edges, row.gone))
+  end
 end
 
 --- The tables of the programs' own rows.

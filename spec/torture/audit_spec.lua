@@ -177,9 +177,12 @@ describe("the audit", function()
     finish(job, "fail")
     assert(job:fail("as planned", { retry_in = 0 }))
     ack(run())
-    sql([[INSERT INTO nightshift_finished SELECT 99900, queue_id, name, '{"tag":"p2.1.1.c1-1"}', priority,
+    sql([[INSERT INTO nightshift_finished (id, queue_id, name, payload, priority, outcome, reason, run, result,
+      error, attempts, polls, crashes, lost, max_attempts, max_polls, max_crashes, backoff, timeout, deadline, created,
+      finished_at, parent, root, on_fail, ukey, nonce, holder, decay)
+      SELECT 99900, queue_id, name, '{"tag":"p2.1.1.c1-1"}', priority,
       'cancelled', NULL, run, NULL, NULL, attempts, polls, crashes, lost, max_attempts, max_polls, max_crashes, backoff,
-      timeout, deadline, created, finished_at, id, id, on_fail, ukey, nonce, holder
+      timeout, deadline, created, finished_at, id, id, on_fail, ukey, nonce, holder, decay
       FROM nightshift_finished WHERE id = ?]], job.id)
     write.verbs("cancel", 99900, "ok")
   end, "children")

@@ -45,8 +45,8 @@ end
 
 -- The verbs tell what came of them.
 local function listen(job)
-  local methods = getmetatable(job).__index
-  for _, verb in ipairs { "again", "discard", "release", "fail" } do
+  local methods = getmetatable(job).methods
+  for _, verb in ipairs { "again", "discard", "release", "fail", "wait" } do
     job[verb] = function(self, ...)
       local ok, _, code = methods[verb](self, ...)
       self.answered = true
@@ -74,7 +74,9 @@ local INSTEAD = {
 
 -- A program that dies is a dead holder: only where those are asked for.
 local faults = os.getenv "TORTURE_FAULTS"
-if not (faults == "all" or faults:find "host") then INSTEAD.crash, INSTEAD.exit = INSTEAD.hang, INSTEAD.hang end
+if not (faults == "all" or faults:find "host") then
+  INSTEAD.crash, INSTEAD.wait_crash, INSTEAD.exit = INSTEAD.hang, INSTEAD.hang, INSTEAD.hang
+end
 
 local function work(job)
   listen(job)

@@ -3,7 +3,7 @@
 -- follows from the seed, the job's tag and its run, nothing else.
 --
 --   start  TIME ID RUN PID WHO LAST OUTCOME   LAST: the last run that said again, as the state has it; 0: none
---   spawn  TIME ID RUN CHILD TAG
+--   spawn  TIME ID RUN CHILD TAG AFTER        AFTER: the job that the child waits for as well; 0: none
 --   finish TIME ID RUN PID VERDICT            just before the verdict is given
 --   bad    TIME ID RUN text                   something the job saw and must not see
 
@@ -20,7 +20,7 @@ local WHO = assert(os.getenv "TORTURE_WHO")
 local MENU = {
   { "ack", 56 }, { "raise", 8 }, { "again", 9 }, { "spawn", 8 }, { "spawn_again", 3 }, { "spawn_raise", 2 },
   { "discard", 2 }, { "release", 2 }, { "long", 5 }, { "crash", 2 }, { "exit", 1 }, { "hang", 1 }, { "big", 1 },
-  { "slot", 7 }, { "slot_crash", 1 },
+  { "slot", 7 }, { "slot_crash", 1 }, { "wait", 8 }, { "wait_crash", 1 },
 }
 local total = 0
 for _, item in ipairs(MENU) do total = total + item[2] end
@@ -68,13 +68,17 @@ end
 
 local function finish(job, verdict) note("finish", job.id, job.run, pid, verdict) end
 
+-- Some children wait for the one before them.
 local function spawn(job)
-  local tag = job.payload.tag
+  local tag, before = job.payload.tag, nil
   for i = 1, select(2, tag:gsub("%.c", "")) < 2 and 1 + job.id % 3 or 0 do
     local name = ("%s.c%d-%d"):format(tag, job.run, i)
-    local options = { backoff = 0.2, max_attempts = 3, timeout = 3, queue = i == 3 and "c" or nil }
-    local id = job:spawn(job.name, { tag = name }, options)
-    if id then note("spawn", job.id, job.run, id, name) end
+    local after = before and outcomes.pick(2, name, "after") == 0 and before or nil
+    local options = { backoff = 0.2, max_attempts = 3, timeout = 3, queue = i == 3 and "c" or nil,
+      after = after and { after }, on_fail = outcomes.pick(2, name, "on_fail") == 0 and "run" or nil }
+    local id = job:spawn(job.name, { tag = name, after = after }, options)
+    if id then note("spawn", job.id, job.run, id, name, after or 0) end
+    before = id
   end
 end
 
@@ -111,6 +115,30 @@ end
 function run.spawn_raise(job)
   spawn(job)
   return run.raise(job)
+end
+
+-- What a job sees of its children when they let it go on: all have ended.
+-- Claimers and hosts may be cut off from the server just then.
+local function look(job)
+  local ok, live = pcall(function()
+    local n = 0
+    for _, child in ipairs(job.results) do n = n + (child.outcome and 0 or 1) end
+    return n
+  end)
+  if ok and live > 0 then note("bad", job.id, job.run, ("runs-on-while-%d-children-live"):format(live)) end
+end
+
+function run.wait(job, state)
+  if job.phase >= 2 then return run.ack(job) end
+  spawn(job)
+  finish(job, "wait")
+  return job:wait { on_fail = outcomes.pick(3, job.payload.tag, job.run, "wait") == 0 and "fail" or "continue",
+    state = { polls = state.polls, last = job.run, waits = true } }
+end
+
+function run.wait_crash(job)
+  if job.phase < 2 then spawn(job) end
+  return run.crash(job)
 end
 
 function run.discard(job)
@@ -185,6 +213,7 @@ function outcomes.run(job, instead)
   pid = nst.ids()
   local state = job.state or {}
   note("start", job.id, job.run, pid, WHO, state.last or 0, what)
+  if state.waits and state.last == job.run - 1 then look(job) end
   return ((instead or {})[what] or run[what])(job, check(job))
 end
 

@@ -30,6 +30,16 @@ end
 
 local function item(tag, i) return { "work", { tag = tag .. "." .. i }, options() } end
 
+-- The last job that certainly exists, which others are made to wait for.
+local known
+
+local function after(tag)
+  local _, payload, opts = table.unpack(item(tag, 1))
+  payload.after, opts.after, opts.on_fail = known, known and { known }, some(1, 0.5) and "run" or nil
+  local id, _, code = db:queue(queues[math.random(3)]):push("work", payload, opts)
+  return id and { id }, code
+end
+
 local function one(tag)
   local job = item(tag, 1)
   local id, _, code = db:queue(queues[math.random(3)]):push(table.unpack(job))
@@ -61,6 +71,23 @@ local function transaction(tag, n, how)
   return ran and ok and ids, code or why
 end
 
+-- In a transaction: by itself the call is several.
+local function sql_after(tag)
+  local payload = assert(nightshift.encode { tag = tag .. ".1", after = known })
+  local id, code
+  local ran, ok, _, why = pcall(db.transaction, db, function(tx)
+    local opts = options()
+    opts.max_polls, opts.after, opts.on_fail = nil, known and { known }, some(1, 0.5) and "run" or nil
+    local called, _, refused = tx:execute("CALL nightshift_push(?, ?, ?, ?)", queues[math.random(3)], "work", payload,
+      (assert(nightshift.encode(opts))))
+    local rows = called and tx:execute "SELECT @nightshift_id AS id"
+    id, code = rows and rows[1].id, refused
+    if not id then error "refused" end
+    return true
+  end)
+  return ran and ok and { id }, code or why
+end
+
 -- One statement of its own, committed by itself.
 local function sql(tag)
   local payload = assert(nightshift.encode { tag = tag .. ".1" })
@@ -78,10 +105,11 @@ end
 local HOW = {
   { "one", 10, function(tag) return one(tag) end }, { "bulk", 2, bulk }, { "transaction", 3, transaction },
   { "slow", 1, transaction }, { "rolled", 1, transaction }, { "sql", 2, sql },
+  { "after", 4, after }, { "sql_after", 2, sql_after },
 }
 
 local function choose()
-  local at = math.random(19)
+  local at = math.random(25)
   for _, how in ipairs(HOW) do
     at = at - how[2]
     if at <= 0 then return how end
@@ -97,7 +125,9 @@ local function push()
   local tag = ("%s.%d"):format(name, number)
   note("intend", tag, how[1], n)
   local ids, code = how[3](tag, n, how[1])
-  if ids then note("acked", tag, table.concat(ids, ","))
+  if ids then
+    known = ids[#ids]
+    note("acked", tag, table.concat(ids, ","))
   elseif code == "ROLLED" then note("rolled", tag)
   else note(DOUBT[code] and "doubt" or "refused", tag, code or "NONE") end
   return code

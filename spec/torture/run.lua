@@ -85,6 +85,15 @@ local function progress(what)
     c.finished, c.live, c.ready, c.scheduled, c.leases, cast.count or 0)
 end
 
+-- One consistent look at who waits for whom; a server that does not answer now
+-- is asked again.
+local function look_at_waiting()
+  local ok, handle = pcall(open)
+  if not ok then return end
+  local place <close> = handle
+  pcall(audit.waiting, place, function(...) cast:found(...) end)
+end
+
 local function torment()
   local strike = monkey.new(cast, groups)
   local stop, next_say, next_fault = begun + seconds, begun + 10, begun + 1
@@ -98,6 +107,7 @@ local function torment()
     end
     if nst.clock() > next_say then
       progress "torture"
+      look_at_waiting()
       next_say = next_say + 10
     end
   end
@@ -126,6 +136,7 @@ local function calm_down()
     cast:tend()
     if nst.clock() > next_say then
       progress "drain"
+      look_at_waiting()
       next_say = next_say + 10
     end
   end

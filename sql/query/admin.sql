@@ -15,16 +15,18 @@ DELETE FROM nightshift_finished WHERE id = ?
 
 -- name: admin_info
 -- Params: job. Key: PRIMARY of job; running by PRIMARY; leases are few. No
--- locks.
+-- locks. Not MIN(l.holder): the server (10.11.19) then gives the least holder of
+-- all leases, as soon as one has the job.
 SELECT j.id, j.run, j.queue_id, q.name AS queue, j.name, j.payload, j.state,
   j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls, j.max_crashes,
   255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
   j.timeout, j.nonce, j.ukey, j.unmet, r.progress, r.status,
-  (SELECT MIN(l.holder) FROM nightshift_lease l
+  (SELECT l.holder FROM nightshift_lease l
    JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
-   WHERE c.id = j.id AND c.run = j.run) AS holder,
+   WHERE c.id = j.id AND c.run = j.run LIMIT 1) AS holder,
   NULL AS outcome, NULL AS reason, NULL AS error, NULL AS result,
-  NULL AS finished_at, {now} AS now
+  NULL AS finished_at, {now} AS now, IF(j.waits = 'signal', j.awaits, NULL) AS awaits, j.phase,
+  j.decay, j.paused
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
@@ -36,14 +38,15 @@ SELECT f.id, f.run, f.queue_id, q.name AS queue, f.name, f.payload, NULL AS stat
   f.attempts, f.polls, f.crashes, f.max_attempts, f.max_polls, f.max_crashes,
   f.priority, f.parent, f.root, f.created, f.created AS due, f.deadline,
   f.timeout, f.nonce, f.ukey, 0 AS unmet, NULL AS progress, NULL AS status,
-  f.holder, f.outcome, f.reason, f.error, f.result, f.finished_at, {now} AS now
+  f.holder, f.outcome, f.reason, f.error, f.result, f.finished_at, {now} AS now,
+  NULL AS awaits, 0 AS phase, f.decay, NULL AS paused
 FROM nightshift_finished f
 JOIN nightshift_queue q ON q.id = f.queue_id
 WHERE f.id = ?
 
 -- name: admin_lock
 -- Params: job. Key: PRIMARY of job; locks the row, waiting for it.
-SELECT j.queue_id, j.rank, j.run, j.unmet, j.due, j.ukey, {now} AS now
+SELECT j.queue_id, j.rank, j.run, j.unmet, j.due, j.ukey, {now} AS now, j.paused
 FROM nightshift_job j WHERE j.id = ? FOR UPDATE
 
 -- name: admin_notice
@@ -69,39 +72,38 @@ SELECT id, run FROM nightshift_job WHERE run > ? LIMIT 1
 -- Params: paused, name. Key: name; no job is locked.
 UPDATE nightshift_queue SET paused = ? WHERE name = ?
 
+-- name: admin_rank
+-- Params: runs more, rank, job. Key: PRIMARY of job, locked by admin_lock. The
+-- history, and who runs it again, have the new priority too.
+UPDATE nightshift_job SET run = run + ?, rank = ?, priority = 255 - rank WHERE id = ?
+
 -- name: admin_retry
 -- Params: job. Key: PRIMARY of finished, locked by admin_finished. Fresh
--- budgets, the next run.
+-- budgets, the next run; its children so far are of an earlier life.
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, run, max_attempts, max_polls,
-   max_crashes, backoff, timeout, created, due, parent, root, on_fail, ukey,
-   nonce)
+   max_crashes, backoff, timeout, deadline, created, due, parent, root, on_fail,
+   ukey, nonce, decay, after_ids, since)
 SELECT id, queue_id, name, payload, priority, 255 - priority, run + 1,
-  max_attempts, max_polls, max_crashes, backoff, timeout, {now}, {now}, parent,
-  root, on_fail, ukey, nonce
+  max_attempts, max_polls, max_crashes, backoff, timeout,
+  {now} + deadline - created, {now}, {now}, parent, root, on_fail, ukey, nonce,
+  decay, after_ids, (run + 1) * 1048576
 FROM nightshift_finished WHERE id = ?
+
+-- name: admin_schedule
+-- Params: run_at, job, queue, rank, run. Key: PRIMARY of scheduled, behind the
+-- job's row; the row of an earlier run, if it is there, becomes this one's.
+INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)
+VALUES (?, ?, ?, ?, ?)
+ON DUPLICATE KEY UPDATE rank = VALUES(rank), run = VALUES(run)
+
+-- name: admin_unmet
+-- Params: job. Key: PRIMARY of met; waits for who resolves it. Those who wait
+-- for the job and were not told yet wait for its next end.
+DELETE FROM nightshift_met WHERE on_id = ?
 
 -- name: admin_unschedule
 -- Params: run_at, job. Key: PRIMARY of scheduled; best effort: a
 -- row that stays is dropped by whoever claims it.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_scheduled WHERE run_at = ? AND job_id = ?
-
--- name: prune_attempts
--- Params: [id,…]. Key: PRIMARY of attempt, by its job.
-DELETE a FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
-STRAIGHT_JOIN nightshift_attempt a FORCE INDEX (PRIMARY) ON a.job_id = v.id
-
--- name: prune_finished
--- Params: [id,…]. Key: PRIMARY of finished, locked by prune_select.
-DELETE f FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
-STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
-
--- name: prune_select
--- Params: outcome, age in microseconds, rows. Key: outcome (outcome,
--- finished_at), the oldest first; locks what it finds, goes around what others
--- hold.
-SELECT id FROM nightshift_finished FORCE INDEX (outcome)
-WHERE outcome = ? AND finished_at < {now} - ?
-ORDER BY finished_at LIMIT ?
-FOR UPDATE SKIP LOCKED

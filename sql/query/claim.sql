@@ -3,6 +3,14 @@
 -- goes, one `(rank = ? AND ready_at >= ? AND ready_at < {end})` per
 -- known lane; ns_claim.c puts it in. Sorted by name.
 
+-- name: claim_above
+-- Params: queue, rank. The lane before this one: its last row, which is its
+-- sentinel or a row that nobody has claimed yet; so no deleted rows are read.
+-- Key: PRIMARY, backwards, one row; no locks. In brackets, as ns_aging.c makes
+-- one statement of several.
+(SELECT rank FROM nightshift_ready WHERE queue_id = ? AND rank < ?
+ ORDER BY queue_id DESC, rank DESC, ready_at DESC, job_id DESC LIMIT 1)
+
 -- name: claim_alone
 -- Params: queue, rank, ready_at, job. Key: PRIMARY, one row; 1205 at once when
 -- somebody holds it.
@@ -37,6 +45,13 @@ WHERE queue_id = ? AND (/*lanes*/)
 ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
 RETURNING rank, ready_at, job_id, run, alone
 
+-- name: claim_head
+-- Params: queue, rank, floor. The oldest row of a lane. Key: PRIMARY, one row; no
+-- locks. In brackets, as ns_aging.c makes one statement of several.
+(SELECT rank, ready_at FROM nightshift_ready
+ WHERE queue_id = ? AND rank = ? AND ready_at >= ? AND ready_at < {end}
+ ORDER BY queue_id, rank, ready_at, job_id LIMIT 1)
+
 -- name: claim_lease
 -- Params: id, holder, [[id,run],…]. Key: PRIMARY.
 INSERT INTO nightshift_lease (id, holder, claimed, jobs) VALUES (?, ?, {now}, ?)
@@ -55,8 +70,9 @@ RETURNING run_at, job_id, queue_id, rank, run
 DELETE FROM nightshift_scheduled WHERE run_at = ? AND job_id = ?
 
 -- name: claim_promote_next
--- Key: PRIMARY, the first row.
-SELECT run_at, {now} FROM nightshift_scheduled ORDER BY run_at, job_id LIMIT 1
+-- Params: from. Key: PRIMARY, the first row from there.
+SELECT run_at, {now} FROM nightshift_scheduled WHERE run_at >= ?
+ORDER BY run_at, job_id LIMIT 1
 
 -- name: claim_promote_skip
 -- Params: from, limit. As claim_promote, around what others hold.
@@ -67,13 +83,19 @@ FOR UPDATE SKIP LOCKED
 
 -- name: claim_read
 -- Params: [[id,run],…]. Key: PRIMARY of job, one row at a time in the order of
--- the list; no locks. A row that is missing here was cancelled or moved.
+-- the list; no locks. A row that is missing here was cancelled or moved. Who has
+-- waited for a signal gets it: PRIMARY of signal, by the name and by none.
 SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.name, j.payload, j.state,
   j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls,
   255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
-  j.timeout, j.nonce, {now} AS now
+  j.timeout, j.nonce, {now} AS now, j.phase, j.awaits,
+  COALESCE(s.value, u.value) AS heard, COALESCE(s.sent, u.sent) AS sent
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
+LEFT JOIN nightshift_signal s FORCE INDEX (PRIMARY)
+  ON s.job_id = j.id AND s.name = j.awaits
+LEFT JOIN nightshift_signal u FORCE INDEX (PRIMARY)
+  ON u.job_id = j.id AND u.name = IF(j.awaits IS NULL, NULL, '')
 
 -- name: claim_ready
 -- Array-bound. Params: queue, rank, microseconds from now, job, run, alone. A

@@ -2,7 +2,7 @@
 -- hand: none of this is part of a verb. Sorted by name.
 
 -- name: doctor_call_listen
--- These four calls write nothing and wake a listener at most; their error tells
+-- These five calls write nothing and wake a listener at most; their error tells
 -- whether the procedure is there, and its definer, and whether we may.
 CALL nightshift_listen(NULL, 0)
 
@@ -14,6 +14,9 @@ CALL nightshift_push(NULL, NULL, NULL, NULL)
 
 -- name: doctor_call_ring
 CALL nightshift_ring()
+
+-- name: doctor_call_signal
+CALL nightshift_signal(NULL, NULL, NULL)
 
 -- name: doctor_free_lock
 -- Params: name. 1: free, 0: taken.

@@ -43,8 +43,10 @@ UPDATE nightshift_holder SET cycle = ?, beat = {now}
 WHERE id = ? AND dead IS NULL
 
 -- name: holder_leave
--- Params: holder. Key: PRIMARY.
-DELETE FROM nightshift_holder WHERE id = ?
+-- Params: holder. Key: PRIMARY of both.
+DELETE h, s FROM nightshift_holder h
+LEFT JOIN nightshift_served s ON s.holder = h.id
+WHERE h.id = ?
 
 -- name: holder_lock
 -- Params: holder, seconds to wait. The named lock that says "this session
@@ -61,7 +63,8 @@ SELECT NOT EXISTS(SELECT 1 FROM nightshift_meta
 
 -- name: holder_notices
 -- Params: holder. Key: PRIMARY, a range. Takes them.
-DELETE FROM nightshift_notice WHERE holder = ? RETURNING job_id, run
+DELETE FROM nightshift_notice WHERE holder = ?
+RETURNING job_id, run, kind = 'paused'
 
 -- name: holder_now
 -- Params: holder. Key: PRIMARY; reads the number of the last cycle that was
@@ -72,6 +75,13 @@ SELECT cycle FROM nightshift_holder WHERE id = ?
 -- Params: holder. Key: PRIMARY. No row: we were declared dead meanwhile.
 UPDATE nightshift_holder SET connection = CONNECTION_ID(), beat = {now}
 WHERE id = ? AND dead IS NULL
+
+-- name: holder_serves
+-- Params: holder, workers that take jobs, ["queue",…] or NULL: all, ["handler",…],
+-- [["queue",workers],…] or NULL: none are reserved.
+-- Key: PRIMARY; locks our own row only. What a host can run, for report_why_hosts.
+REPLACE INTO nightshift_served (holder, workers, queues, handlers, reserves)
+VALUES (?, ?, ?, ?, ?)
 
 -- name: holder_unlock
 -- Params: holder.

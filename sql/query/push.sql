@@ -1,19 +1,24 @@
 -- Statements of a push. Sorted by name.
 
+-- name: push_child
+-- Array-bound. Params: parent, seq, job. Key: PRIMARY.
+INSERT INTO nightshift_child (parent, seq, id) VALUES (?, ?, ?)
+
 -- name: push_edge
 -- Array-bound. Params: on, job. Key: PRIMARY.
 INSERT INTO nightshift_edge (on_id, job_id) VALUES (?, ?)
 
 -- name: push_job
 -- Array-bound. Params: id, queue, name, payload, priority, rank, max_attempts,
--- max_polls, max_crashes, backoff, timeout, deadline from now, delay, parent,
--- root, unmet, unique key, nonce. Key: PRIMARY, appended at its end.
+-- max_polls, max_crashes, backoff, timeout, deadline from now, or else its
+-- parent's, delay, parent, root, unmet, on_fail, unique key, nonce, decay, paused
+-- with its parent, ids it was to wait for. Key: PRIMARY, appended at its end.
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, max_attempts, max_polls,
    max_crashes, backoff, timeout, deadline, created, due, parent, root, unmet,
-   ukey, nonce)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now} + ?, {now}, {now} + ?, ?, ?, ?,
-        ?, ?)
+   on_fail, ukey, nonce, decay, paused, after_ids)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, COALESCE({now} + ?, ?), {now},
+        {now} + ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: push_ready
 -- Array-bound. Params: queue, rank, microseconds from now, job. Row i of a

@@ -28,14 +28,17 @@ ORDER BY h.id
 -- for the finished ones; limit. Index: job and finished PRIMARY, backwards.
 -- Locks: none.
 (SELECT n.id, q.name AS queue, n.name,
-        CASE WHEN n.unmet > 0 THEN 'waiting'
-             WHEN c.id IS NOT NULL THEN 'running'
-             WHEN n.due > {now} THEN 'scheduled'
-             ELSE 'ready' END AS state,
+        CASE WHEN c.id IS NOT NULL THEN 'running'
+             WHEN n.unmet > 0 THEN 'waiting'
+             WHEN n.due <= {now} THEN 'ready'
+             WHEN n.waits = 'signal' THEN 'waiting'
+             ELSE 'scheduled' END AS state,
         n.priority, n.run, n.attempts, n.polls, n.crashes, n.max_attempts,
-        n.created, n.due, n.parent, NULL AS finished_at, NULL AS reason, NULL AS error
+        n.created, n.due, n.parent, NULL AS finished_at, NULL AS reason, NULL AS error,
+        NULLIF(n.unmet, 0) AS unmet,
+        IF(n.waits = 'signal' AND n.due > {now}, n.awaits, NULL) AS awaits
  FROM (SELECT id, queue_id, name, unmet, due, priority, run, attempts, polls,
-              crashes, max_attempts, created, parent
+              crashes, max_attempts, created, parent, waits, awaits
        FROM nightshift_job
        WHERE (? IS NULL OR queue_id = ?) AND (? IS NULL OR name = ?)
        ORDER BY id DESC LIMIT ?) n
@@ -48,12 +51,29 @@ ORDER BY h.id
 UNION ALL
 (SELECT f.id, q.name, f.name, f.outcome,
         f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
-        f.created, NULL, f.parent, f.finished_at, f.reason, LEFT(f.error, 300)
+        f.created, NULL, f.parent, f.finished_at, f.reason, LEFT(f.error, 300),
+        NULL, NULL
  FROM nightshift_finished f
  JOIN nightshift_queue q ON q.id = f.queue_id
  WHERE (? IS NULL OR f.queue_id = ?) AND (? IS NULL OR f.name = ?)
  ORDER BY f.id DESC LIMIT ?)
 ORDER BY id DESC LIMIT ?
+
+-- name: report_jobs_awaiting
+-- Jobs parked for a signal, among the last ones of scheduled: there are those
+-- without a deadline. Nothing but their jobs tells them from others.
+-- Params: how many are looked at, queue id or NULL twice, name or NULL twice,
+-- limit. Index: scheduled PRIMARY, backwards; job PRIMARY. Locks: none.
+SELECT j.id, q.name AS queue, j.name, 'waiting' AS state,
+       j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts,
+       j.created, j.due, j.parent, j.awaits
+FROM (SELECT job_id, run FROM nightshift_scheduled
+      ORDER BY run_at DESC, job_id DESC LIMIT ?) s
+STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
+  AND j.waits = 'signal' AND j.due > {now}
+STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
+WHERE (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?)
+ORDER BY j.id LIMIT ?
 
 -- name: report_jobs_finished
 -- Finished jobs of one outcome, newest first.
@@ -101,7 +121,7 @@ WHERE (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?)
 ORDER BY l.claimed, j.id LIMIT ?
 
 -- name: report_jobs_scheduled
--- Jobs due later, next first.
+-- Jobs due later, next first; without those that are parked for a signal.
 -- Params: queue id or NULL twice, name or NULL twice, limit.
 -- Index: scheduled PRIMARY (run_at, job_id); job PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'scheduled' AS state,
@@ -111,24 +131,35 @@ FROM nightshift_scheduled s
 STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
 STRAIGHT_JOIN nightshift_queue q ON q.id = s.queue_id
 WHERE (? IS NULL OR s.queue_id = ?) AND (? IS NULL OR j.name = ?)
+  AND NOT (j.waits <=> 'signal' AND j.due > {now})
 ORDER BY s.run_at, s.job_id LIMIT ?
 
 -- name: report_jobs_waiting
--- Jobs that wait for others, each once. The inner query stops as soon as it
--- has found enough different jobs.
--- Params: queue id or NULL twice, name or NULL twice, limit.
+-- Jobs that wait for other jobs, each once. The inner query stops as soon as it
+-- has found enough different jobs. While pauses are on it reads all live jobs for
+-- those that wait for nothing else.
+-- Params: queue id or NULL twice, name or NULL twice, limit; the same again.
 -- Index: edge PRIMARY; job PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'waiting' AS state,
        j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts,
        j.created, j.due, j.parent, j.unmet
-FROM (SELECT DISTINCT e.job_id
-      FROM nightshift_edge e
-      STRAIGHT_JOIN nightshift_job w ON w.id = e.job_id AND w.unmet > 0
-      WHERE (? IS NULL OR w.queue_id = ?) AND (? IS NULL OR w.name = ?)
-      LIMIT ?) e
+FROM ((SELECT DISTINCT e.job_id
+       FROM nightshift_edge e
+       STRAIGHT_JOIN nightshift_job w ON w.id = e.job_id AND w.unmet > 0
+       WHERE (? IS NULL OR w.queue_id = ?) AND (? IS NULL OR w.name = ?)
+       LIMIT ?)
+      UNION
+      (SELECT w.id FROM nightshift_job w
+       WHERE w.paused IS NOT NULL AND (SELECT COUNT(*) FROM nightshift_pause) > 0
+         AND NOT EXISTS (SELECT 1 FROM nightshift_lease l
+           JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (
+             id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+           WHERE c.id = w.id AND c.run = w.run)
+         AND (? IS NULL OR w.queue_id = ?) AND (? IS NULL OR w.name = ?)
+       LIMIT ?)) e
 STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
-ORDER BY j.id
+ORDER BY j.id LIMIT ?
 
 -- name: report_prunable
 -- How much history of each outcome a prune would delete.
@@ -158,6 +189,16 @@ LEFT JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
 LEFT JOIN nightshift_holder h ON h.id = s.holder AND h.dead IS NULL
 WHERE j.id IS NOT NULL OR h.id IS NOT NULL
 ORDER BY s.name, s.slot
+
+-- name: report_stats_awaiting
+-- Jobs parked for a signal, per queue, among the last ones of scheduled.
+-- Params: how many are looked at. Index: scheduled PRIMARY, backwards; job
+-- PRIMARY. Locks: none.
+SELECT j.queue_id, COUNT(IF(j.waits = 'signal' AND j.due > {now}, 1, NULL)) AS n, COUNT(*) AS looked
+FROM (SELECT job_id, run FROM nightshift_scheduled
+      ORDER BY run_at DESC, job_id DESC LIMIT ?) s
+STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
+GROUP BY j.queue_id
 
 -- name: report_stats_dead
 -- Dead jobs per queue among the newest ones.
@@ -194,25 +235,33 @@ STRAIGHT_JOIN nightshift_job j ON j.id = c.id AND j.run = c.run
 GROUP BY j.queue_id
 
 -- name: report_stats_scheduled
--- Jobs due later per queue, exactly, and when the next is due.
+-- Jobs due later per queue, exactly, and when the next is due; without those
+-- that are parked for a signal.
 -- Index: scheduled PRIMARY, all of it; job PRIMARY for each row. Locks: none.
 SELECT s.queue_id, COUNT(*) AS n, MIN(s.run_at) AS next
 FROM nightshift_scheduled s
 STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
+  AND NOT (j.waits <=> 'signal' AND j.due > {now})
 GROUP BY s.queue_id
 
 -- name: report_stats_scheduled_rows
--- As report_stats_scheduled without looking at the jobs.
+-- As report_stats_scheduled without looking at the jobs: those parked for a
+-- signal are counted too.
 -- Index: scheduled PRIMARY, all of it. Locks: none.
 SELECT queue_id, COUNT(*) AS n, MIN(run_at) AS next
 FROM nightshift_scheduled
 GROUP BY queue_id
 
 -- name: report_stats_waiting
--- Jobs that wait for others, per queue, among the first found.
--- Params: how many are looked at. Index: edge PRIMARY, job PRIMARY. Locks: none.
+-- Jobs that wait for other jobs, per queue, among the first found.
+-- Params: how many are looked at, twice. Index: edge PRIMARY, job PRIMARY; all of
+-- job while pauses are on. Locks: none.
 SELECT j.queue_id, COUNT(*) AS n
-FROM (SELECT DISTINCT job_id FROM nightshift_edge LIMIT ?) e
+FROM ((SELECT DISTINCT job_id FROM nightshift_edge LIMIT ?)
+      UNION
+      (SELECT id FROM nightshift_job
+       WHERE paused IS NOT NULL AND (SELECT COUNT(*) FROM nightshift_pause) > 0
+       LIMIT ?)) e
 STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id AND j.unmet > 0
 GROUP BY j.queue_id
 

@@ -2,9 +2,11 @@
 -- by name.
 
 -- name: rescue_bury
--- Params: microseconds. Key: none, all holders: they are few. Rows of the long
--- dead go; whoever had them registers anew.
-DELETE FROM nightshift_holder WHERE dead < {now} - ?
+-- Params: microseconds. Key: none, all holders: they are few; PRIMARY of served.
+-- Rows of the long dead go; whoever had them registers anew.
+DELETE h, s FROM nightshift_holder h
+LEFT JOIN nightshift_served s ON s.holder = h.id
+WHERE h.dead < {now} - ?
 
 -- name: rescue_dead
 -- Params: holder, its beat as it was seen. Key: PRIMARY. No row: it came back.

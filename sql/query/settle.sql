@@ -6,21 +6,6 @@
 INSERT INTO nightshift_attempt (job_id, run, kind, ended, holder, error, log)
 VALUES (?, ?, ?, {now}, ?, ?, ?)
 
--- name: settle_dependents
--- Params: [id,…] of jobs that have ended. Key: PRIMARY of edge by on_id, then
--- PRIMARY of job; locks the dependents' job rows.
-SELECT STRAIGHT_JOIN e.on_id, e.job_id, j.id, j.queue_id, j.rank, j.run, j.unmet,
-  j.due, j.on_fail, j.ukey, {now} AS now
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
-JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
-LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id
-ORDER BY e.job_id
-FOR UPDATE
-
--- name: settle_edge
--- Array-bound. Params: on, job. Key: PRIMARY.
-DELETE FROM nightshift_edge WHERE on_id = ? AND job_id = ?
-
 -- name: settle_expiry
 -- Array-bound. Params: lease. Key: PRIMARY of expiry.
 DELETE FROM nightshift_expiry WHERE lease = ?
@@ -29,17 +14,23 @@ DELETE FROM nightshift_expiry WHERE lease = ?
 -- Params: holder, list of objects: i job, o outcome, r reason, x result,
 -- e error, a attempts, p polls, c crashes (absent: as the job has them). Keys:
 -- PRIMARY of job, one row at a time, locked by settle_lock; PRIMARY and outcome
--- of finished. The payload never leaves the server.
+-- of finished. The payload never leaves the server. What failed keeps what it
+-- waited for, to wait for it again when its tree is retried.
 INSERT INTO nightshift_finished
   (id, queue_id, name, payload, priority, outcome, reason, run, result, error,
    attempts, polls, crashes, lost, max_attempts, max_polls, max_crashes,
    backoff, timeout, deadline, created, finished_at, parent, root, on_fail,
-   ukey, nonce, holder)
+   ukey, nonce, after_ids, phase, waits, state, holder, decay, since)
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, v.outcome,
   v.reason, j.run, v.result, v.error, COALESCE(v.attempts, j.attempts),
   COALESCE(v.polls, j.polls), COALESCE(v.crashes, j.crashes), j.lost,
   j.max_attempts, j.max_polls, j.max_crashes, j.backoff, j.timeout, j.deadline,
-  j.created, {now}, j.parent, j.root, j.on_fail, j.ukey, j.nonce, ?
+  j.created, {now}, j.parent, j.root, j.on_fail, j.ukey, j.nonce,
+  IF(v.outcome = 'done', NULL, j.after_ids),
+  IF(v.outcome = 'done' OR j.awaits IS NOT NULL, 0, j.phase),
+  IF(v.outcome <> 'done' AND j.waits IN ('fail', 'continue'), j.waits, NULL),
+  IF(v.outcome = 'done' OR j.awaits IS NOT NULL OR j.phase = 0, NULL, j.state), ?,
+  j.decay, j.since
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
   id BIGINT PATH '$.i', outcome VARCHAR(10) PATH '$.o',
   reason VARCHAR(40) PATH '$.r', result MEDIUMTEXT PATH '$.x',
@@ -57,6 +48,16 @@ STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 -- Array-bound. Params: job. Key: PRIMARY of running.
 DELETE FROM nightshift_running WHERE job_id = ?
 
+-- name: settle_keys
+-- Params: [[n,queue,key],…]. Key: PRIMARY of unique_key, one row at a time; locks
+-- them, around those that somebody holds: whoever was refused a key.
+SELECT STRAIGHT_JOIN v.n
+FROM JSON_TABLE(?, '$[*]' COLUMNS (n BIGINT PATH '$[0]', queue INT PATH '$[1]',
+  ukey VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin PATH '$[2]')) v
+JOIN nightshift_unique_key u FORCE INDEX (PRIMARY)
+  ON u.queue_id = v.queue AND u.ukey = v.ukey
+FOR UPDATE SKIP LOCKED
+
 -- name: settle_lease
 -- Array-bound. Params: lease. Key: PRIMARY.
 DELETE FROM nightshift_lease WHERE id = ?
@@ -66,15 +67,17 @@ DELETE FROM nightshift_lease WHERE id = ?
 -- A missing row is stale, or held by somebody else.
 SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.rank, j.attempts, j.polls,
   j.crashes, j.lost, j.missed, j.missing_since, j.max_attempts, j.max_polls, j.max_crashes,
-  j.backoff, j.deadline, j.root, j.ukey, {now} AS now
+  j.backoff, j.deadline, j.root, j.ukey, {now} AS now, j.decay, j.paused
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED
 
--- name: settle_met
--- Array-bound. Params: how many edges were met, job. Key: PRIMARY of job,
--- locked by settle_dependents.
-UPDATE nightshift_job SET unmet = unmet - ? WHERE id = ?
+-- name: settle_parked
+-- Params: what a failed child means, how many live, state (NULL keeps it), job.
+-- Key: PRIMARY, locked by settle_lock.
+UPDATE nightshift_job SET run = run + 1, phase = phase + 1, lost = 0, missed = 0,
+  missing_since = NULL, awaits = NULL, waits = ?, unmet = ?, state = COALESCE(?, state)
+WHERE id = ?
 
 -- name: settle_renew
 -- Params: microseconds from now, lease. Key: PRIMARY of expiry.
@@ -82,10 +85,12 @@ UPDATE nightshift_expiry SET expires = {now} + ? WHERE lease = ?
 
 -- name: settle_return
 -- Array-bound. Params: rank, attempts, polls, crashes, lost, missed, missing since,
--- due, state (NULL keeps it), job. The run grows: every token out there is
--- stale from now on. Key: PRIMARY, locked by settle_lock.
+-- due, state (NULL keeps it), whether the next run is to be given the same signal,
+-- job. The run grows: every token out there is stale from now on; nor is the
+-- job parked. Key: PRIMARY, locked by settle_lock.
 UPDATE nightshift_job SET run = run + 1, rank = ?, attempts = ?, polls = ?,
-  crashes = ?, lost = ?, missed = ?, missing_since = ?, due = ?, state = COALESCE(?, state)
+  crashes = ?, lost = ?, missed = ?, missing_since = ?, due = ?, wish = NULL, waits = NULL,
+  state = COALESCE(?, state), awaits = IF(?, awaits, NULL)
 WHERE id = ?
 
 -- name: settle_scheduled

@@ -32,15 +32,16 @@
 #include "../base/ns_err.h"
 
 #define NS_VERSION "0.1.0"
-#define NS_SCHEMA_VERSION 5
+#define NS_SCHEMA_VERSION 6
 
 /* Limits and defaults; the one place they are written. */
+#define NS_MAX_SIGNAL 100   /* characters of its name */
 #define NS_MAX_QUEUE 64              /* bytes of a queue name */
 #define NS_MAX_NAME 100              /* bytes of a job name */
 #define NS_MAX_UNIQUE 190            /* characters of a unique key */
 #define NS_MAX_PAYLOAD 1048576       /* bytes of payload, result or state */
 #define NS_PRIORITY 100              /* 0..255, higher first */
-#define NS_DECAY 8                   /* priority lost per unfinished return */
+#define NS_DECAY 8                   /* priority lost per unfinished return, 0..255 */
 #define NS_MAX_ATTEMPTS 10
 #define NS_MAX_CRASHES 3
 #define NS_MAX_RUN INT64_C(4000000000) /* with the next return a job is dead */
@@ -51,6 +52,7 @@
 #define NS_MISSING_MAX INT64_C(600000000)    /* life without a handler */
 #define NS_KEEP_DONE INT64_C(86400000000)    /* history of done jobs */
 #define NS_KEEP_DEAD INT64_C(2592000000000)  /* dead and cancelled ones */
+#define NS_KEEP_TREE INT64_C(7776000000000)  /* those of a tree that does not end */
 
 typedef struct ns_db ns_db;
 
@@ -141,13 +143,18 @@ typedef struct ns_push {
   ns_bytes queue;    /* absent: the queue of the call */
   int64_t delay;     /* µs from now */
   int priority;      /* 0..255 */
+  int64_t decay;     /* 0..255 of it lost with each unfinished return */
   int64_t max_attempts, max_crashes;
   int64_t max_polls; /* -1: unlimited */
   int64_t backoff;   /* µs, first retry delay */
   int64_t timeout;   /* µs of wall time per run */
-  int64_t deadline;  /* µs from now after which a poll is dead; -1: none */
+  int64_t deadline;  /* µs from now after which it is not started any more, and a
+                     ** poll is dead; -1: its parent's, or none */
   ns_bytes unique;   /* key that at most one live job of the queue has */
-  int64_t parent;    /* 0: none */
+  int64_t parent;    /* a live job; 0: none */
+  ns_bytes after;    /* "[id,…]" of jobs to wait for; absent: none */
+  int64_t on_fail_run; /* when one of them fails: 1: run all the same, 0: be
+                       ** cancelled */
 } ns_push;
 
 /* A push with every default; 'name' and 'payload' are borrowed. */
@@ -180,10 +187,13 @@ typedef struct ns_job {
   int64_t queue_id;
   ns_bytes queue, name, payload;
   ns_bytes state;          /* of the last again; absent at first */
+  ns_bytes awaits;         /* the signal it has waited for; absent: none */
+  ns_bytes signal;         /* JSON that was sent; absent: nothing came */
   int64_t attempts, polls, crashes; /* before this run */
   int64_t max_attempts, max_polls;  /* max_polls -1: unlimited */
   int64_t priority;        /* as it is now, after decay */
   int64_t parent, root;    /* 0: none */
+  int64_t phase;           /* how often it was parked to wait for its children */
   int64_t created, due;
   int64_t deadline;        /* 0: none */
   int64_t timeout;         /* µs */
@@ -205,7 +215,9 @@ typedef enum ns_kind {
   NS_FAIL,     /* error; retried after a backoff, or dead */
   NS_AGAIN,    /* not yet; come back after delay, with state */
   NS_DISCARD,  /* dead at once; error holds the reason */
+  NS_EXPIRE,   /* the same for one whose deadline passed before it was started */
   NS_RELEASE,  /* given back untouched: no budget, no priority lost */
+  NS_WAIT,     /* parked until its children have ended, then run again */
   NS_CRASH,    /* the worker died: retried at once, or dead as poison */
   NS_MISSING,  /* no handler of this name here; error lists the known ones */
   NS_LOST      /* its holder died, or its worker by another job's fault */
@@ -216,11 +228,15 @@ typedef struct ns_verdict {
   int64_t id, run, lease;
   ns_kind kind;
   ns_bytes result;   /* ACK: JSON text or absent */
-  ns_bytes error;    /* FAIL, DISCARD, CRASH, MISSING */
+  ns_bytes error;    /* FAIL, DISCARD, CRASH, MISSING; AGAIN that is the end */
   ns_bytes state;    /* AGAIN: JSON text; absent keeps the last one */
   ns_bytes log;      /* last log lines, kept with a failed attempt */
   int64_t delay;     /* FAIL, AGAIN: µs; -1: the job's backoff */
-  ns_push *children; /* ACK: claimable now; AGAIN: wait for the parent's
+  ns_bytes signal;   /* WAIT: for this signal, with 'delay' as the deadline (-1:
+                     ** none); absent: for the children */
+  int64_t go_on;     /* WAIT: when a child fails: 1: run all the same, 0: dead;
+                     ** AGAIN, after the deadline: 1: run once more, 0: dead */
+  ns_push *children; /* ACK, WAIT: claimable now; AGAIN: wait for the parent's
                      ** done; otherwise dropped. ids already taken */
   size_t nchildren;
   ns_status status;  /* out: NS_OK, NS_ESTALE, or why this one was refused */
@@ -231,7 +247,17 @@ typedef struct ns_verdict {
 typedef struct ns_feed {
   int64_t queue_id;
   int weight; /* share of the claims when all have work; >= 1 */
+  size_t reserve; /* places of the limit that only jobs of this queue may take;
+                  ** they do not count in the shares */
 } ns_feed;
+
+/*
+** How this handle claims from now on. Strict: by priority only, and from each
+** feed in the order of the list, whatever that does to those behind. Otherwise
+** (at first) in weighted shares, and every 32nd job of a queue, or one in ten
+** seconds, is the oldest of a lower priority.
+*/
+void ns_claim_strictly(ns_db *db, bool strict);
 
 /*
 ** One cycle = one transaction: settles 'verdicts' (each gets its status),
@@ -264,6 +290,10 @@ ns_status ns_settle(ns_db *db, ns_verdict *verdict, ns_err *err);
 ns_status ns_touch(ns_db *db, int64_t id, int64_t run, int64_t worker_pid,
                    double progress, ns_bytes text, ns_err *err);
 
+/* Whether jobs that wait for ended ones have still to be told, since somebody
+** held them: the next ns_cycle does, even with nothing else to do. */
+bool ns_unfinished(const ns_db *db);
+
 /* The handle's holder id, registered when it first claims; 0 before. */
 int64_t ns_holder_id(const ns_db *db);
 
@@ -282,9 +312,17 @@ ns_status ns_register(ns_db *db, bool is_host, ns_err *err);
 ** in every cycle and reconnect: compare ns_holder_id. Errors: GONE. */
 ns_status ns_beat(ns_db *db, ns_err *err);
 
-/* A claim of ours that somebody has ended: cancelled. */
+/* What this host can run, for whoever asks why a job does not: 'workers' that
+** take jobs, 0: it takes none now; 'queues' ["name",…] or absent: all; 'handlers'
+** ["name",…]; 'reserves' [["queue",workers],…] or absent: none. Nothing happens without a holder. Errors: GONE, BUSY. */
+ns_status ns_serves(ns_db *db, int64_t workers, ns_bytes queues,
+                    ns_bytes handlers, ns_bytes reserves, ns_err *err);
+
+/* A claim of ours that somebody has ended: cancelled; or paused: it stands, but is
+** to be given back if the job has not been begun. */
 typedef struct ns_token {
   int64_t id, run;
+  bool paused;
 } ns_token;
 
 /* Takes what has been written to us since; '*tokens' is malloc'd, the caller
@@ -314,7 +352,8 @@ typedef struct ns_info {
   ns_bytes where;      /* scheduled ready running waiting done dead cancelled */
   ns_bytes reason, error, result, unique;
   int64_t finished_at, unmet, holder;
-  int64_t max_crashes;
+  int64_t paused; /* by the pause of which job; 0: it is not */
+  int64_t max_crashes, decay;
   double progress;     /* -1: none */
   ns_bytes status_text;
   ns_buf bytes;
@@ -334,16 +373,64 @@ ns_status ns_cancel(ns_db *db, int64_t id, ns_bytes reason, ns_err *err);
 ** (still live), DUPLICATE (its unique key is taken). */
 ns_status ns_retry(ns_db *db, int64_t id, ns_err *err);
 
+/* A live job gets another priority, 0 to 255; in its new lane it is the last. One
+** that runs keeps its worker. Errors: NOT_FOUND, STATE (finished), INVALID. */
+ns_status ns_reprioritise(ns_db *db, int64_t id, int64_t priority, ns_err *err);
+
 /* A scheduled job becomes ready now. Errors: NOT_FOUND, STATE. */
 ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err);
+
+/* A live job is not started after this, µs from now (-1: no limit any more); one
+** that polls has its last look then. Errors: NOT_FOUND, STATE. */
+ns_status ns_deadline(ns_db *db, int64_t id, int64_t deadline, ns_err *err);
+
+/* What can be done to a job and all below it, live or not itself. */
+typedef enum ns_verb {
+  NS_TREE_CANCEL,   /* 'text': the reason; absent: none */
+  NS_TREE_PAUSE,    /* nothing of it starts; what runs runs on, and is held when
+                    ** it comes back */
+  NS_TREE_RESUME,
+  NS_TREE_PRIORITY, /* 'n' */
+  NS_TREE_RUN_NOW,  /* what is scheduled; what waits for a signal waits on */
+  NS_TREE_DEADLINE, /* 'n' µs from now; -1: none any more */
+  NS_TREE_RETRY     /* what failed, and waits for what it waited for */
+} ns_verb;
+
+/* Works through the tree from its top, some hundred jobs a transaction: when it
+** fails in between it may be made again. '*changed' counts jobs.
+** Errors: NOT_FOUND, STATE (nothing there to do it to), INVALID, DUPLICATE (retry:
+** all but the job that is named run again), GONE, BUSY. */
+ns_status ns_tree_do(ns_db *db, ns_verb verb, int64_t id, int64_t n,
+                     ns_bytes text, int64_t *changed, ns_err *err);
+
+/* How many jobs of a tree are in which state; those that were pruned are not
+** known any more. */
+typedef struct ns_progress {
+  int64_t done, dead, cancelled, running, waiting, scheduled, ready, total;
+} ns_progress;
+
+/* Errors: NOT_FOUND, GONE. */
+ns_status ns_tree_progress(ns_db *db, int64_t id, ns_progress *progress,
+                           ns_err *err);
+
+/* Sends a value to a job that waits for the signal 'name' (absent: for any), or
+** will. Errors: NOT_FOUND, INVALID, TOO_BIG. */
+ns_status ns_signal(ns_db *db, int64_t id, ns_bytes value, ns_bytes name,
+                    ns_err *err);
 
 /* Stops or restarts claiming from a queue. Errors: NOT_FOUND. */
 ns_status ns_pause(ns_db *db, ns_bytes queue, bool paused, ns_err *err);
 
-/* Deletes history older than this in small batches; '*deleted' counts. Slots
-** whose owner is gone are deleted, too. A negative age keeps that kind. 'max_batches' 0: until nothing is left. */
+/* Deletes history older than this in small batches; '*deleted' counts. A tree
+** goes as a whole, once all of it has ended and is old enough. Slots whose owner
+** is gone are deleted, too. A negative age keeps that kind. 'max_batches' 0:
+** until nothing is left; else the next call goes on where this one stopped. */
 ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead,
                    size_t max_batches, int64_t *deleted, ns_err *err);
+
+/* Deletes the history of a job and of all below it. Errors: STATE (some of it
+** has not finished). */
+ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err);
 
 /* A queue as a holder sees it. */
 typedef struct ns_queue_row {

@@ -9,8 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ns_finish.h"
+#include "ns_depend.h"
 #include "ns_handle.h"
+#include "ns_tree.h"
 
 /* ----------------------------------------------------------------- info */
 
@@ -20,7 +21,7 @@ enum {
   I_POLLS, I_CRASHES, I_MAX_ATTEMPTS, I_MAX_POLLS, I_MAX_CRASHES, I_PRIORITY,
   I_PARENT, I_ROOT, I_CREATED, I_DUE, I_DEADLINE, I_TIMEOUT, I_NONCE, I_UKEY,
   I_UNMET, I_PROGRESS, I_STATUS, I_HOLDER, I_OUTCOME, I_REASON, I_ERROR,
-  I_RESULT, I_FINISHED_AT, I_NOW, I_COUNT
+  I_RESULT, I_FINISHED_AT, I_NOW, I_AWAITS, I_PHASE, I_DECAY, I_PAUSED, I_COUNT
 };
 
 void ns_info_free(ns_info *info) {
@@ -33,7 +34,7 @@ static bool keep_texts(ns_info *info, const ns_value *r) {
   ns_bytes *const to[I_COUNT] = {
       [I_QUEUE] = &info->job.queue, [I_NAME] = &info->job.name,
       [I_PAYLOAD] = &info->job.payload, [I_STATE] = &info->job.state,
-      [I_UKEY] = &info->unique, [I_STATUS] = &info->status_text,
+      [I_AWAITS] = &info->job.awaits, [I_UKEY] = &info->unique, [I_STATUS] = &info->status_text,
       [I_OUTCOME] = &info->where, [I_REASON] = &info->reason,
       [I_ERROR] = &info->error, [I_RESULT] = &info->result};
   size_t total = 0;
@@ -65,6 +66,7 @@ static void keep_numbers(ns_info *info, const ns_value *r) {
   j->max_attempts = r[I_MAX_ATTEMPTS].i;
   j->max_polls = ns_int_or(&r[I_MAX_POLLS], -1);
   info->max_crashes = r[I_MAX_CRASHES].i;
+  info->decay = r[I_DECAY].i;
   j->priority = r[I_PRIORITY].i;
   j->parent = ns_int_or(&r[I_PARENT], 0);
   j->root = ns_int_or(&r[I_ROOT], 0);
@@ -73,7 +75,9 @@ static void keep_numbers(ns_info *info, const ns_value *r) {
   j->deadline = ns_int_or(&r[I_DEADLINE], 0);
   j->timeout = r[I_TIMEOUT].i;
   j->nonce = r[I_NONCE].i;
+  j->phase = r[I_PHASE].i;
   info->unmet = r[I_UNMET].i;
+  info->paused = ns_int_or(&r[I_PAUSED], 0);
   info->holder = ns_int_or(&r[I_HOLDER], 0);
   info->finished_at = ns_int_or(&r[I_FINISHED_AT], 0);
   info->progress = r[I_PROGRESS].type == NS_REAL ? r[I_PROGRESS].d : -1.0;
@@ -81,11 +85,13 @@ static void keep_numbers(ns_info *info, const ns_value *r) {
 
 /* The state of a live job follows from where it is. */
 static const char *where_is(const ns_value *r) {
+  if (r[I_HOLDER].type != NS_NULL) /* perhaps paused, too */
+    return "running";
   if (r[I_UNMET].i > 0)
     return "waiting";
-  if (r[I_HOLDER].type != NS_NULL)
-    return "running";
-  return r[I_DUE].i > r[I_NOW].i ? "scheduled" : "ready";
+  if (r[I_DUE].i <= r[I_NOW].i)
+    return "ready";
+  return r[I_AWAITS].type == NS_TEXT ? "waiting" : "scheduled";
 }
 
 /* Looks in one table; '*found' says whether it was there. */
@@ -132,6 +138,7 @@ ns_status ns_job_info(ns_db *db, int64_t id, ns_info *info, ns_err *err) {
 /* A live job's row, locked. */
 typedef struct live {
   bool found;
+  bool paused;
   int64_t queue_id, rank, run, unmet, due, now;
   ns_buf key; /* its unique key; empty: none */
 } live;
@@ -154,6 +161,7 @@ static ns_status lock_live(ns_db *db, int64_t id, live *l, ns_err *err) {
   if (r[5].type == NS_TEXT)
     ns_buf_add(&l->key, r[5].s.p, r[5].s.n);
   l->now = r[6].i;
+  l->paused = r[7].type != NS_NULL;
   return l->key.oom ? ns_fail(err, NS_ENOMEM, "out of memory") : NS_OK;
 }
 
@@ -194,10 +202,12 @@ static void unschedule(ns_db *db, int64_t id, int64_t due) {
 /* One verb on one job. */
 typedef struct work {
   int64_t id;
+  int64_t rank; /* its new one */
   ns_bytes reason;
   live now;
   past then;
   bool noticed; /* its holder is to be told */
+  bool moved;   /* its ready row, and a claim that takes it, is stale */
 } work;
 
 static ns_status run_verb(ns_db *db, work *w,
@@ -211,11 +221,23 @@ static ns_status run_verb(ns_db *db, work *w,
     if (db->ring_due)
       ns_ring(db, NULL);
     db->ring_due = false;
+    ns_depend_rest(db);
   }
   return st;
 }
 
 /* ---------------------------------------------------------------- cancel */
+
+/* No lease of its run was seen: one that is there by now is of somebody who may
+** have read the job before our commit. */
+static void tell_claimer(ns_db *db, const work *w) {
+  char token[64];
+  if (db->user_tx || !w->now.found)
+    return;
+  snprintf(token, sizeof token, "[[%lld,%lld]]", (long long)w->id,
+           (long long)w->now.run);
+  ns_tree_tell(db, "cancelled", ns_str(token));
+}
 
 /* No live row: finished already, or never there. After a cut at the commit
 ** "cancelled" is our own doing. */
@@ -272,6 +294,8 @@ ns_status ns_cancel(ns_db *db, int64_t id, ns_bytes reason, ns_err *err) {
   ns_status st = run_verb(db, &w, cancel_run, err);
   if (st == NS_OK && w.noticed && !db->user_tx)
     nudge_holder(db, id);
+  else if (st == NS_OK)
+    tell_claimer(db, &w);
   return st;
 }
 
@@ -296,7 +320,10 @@ static ns_status retry_key(ns_db *db, work *w, ns_err *err) {
 static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
   int64_t rank, run;
+  char text[32];
   ns_value id = ns_vint(w->id);
+  ns_value list;
+  const ns_value all_signals[] = {id, ns_vint(0), ns_vint(1)};
   ns_status st = lock_past(db, w->id, &w->then, err);
   if (st == NS_OK && w->then.outcome[0] == '\0') {
     if ((st = lock_live(db, w->id, &w->now, err)) != NS_OK || !w->now.found)
@@ -307,7 +334,12 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
                                 "are retried",
                                 (long long)w->id);
   }
+  snprintf(text, sizeof text, "[%lld]", (long long)w->id);
+  list = ns_vtext(ns_str(text));
   if (st == NS_OK && (st = retry_key(db, w, err)) == NS_OK &&
+      (st = ns_run(db, NS_SQL_ADMIN_UNMET, &id, err)) == NS_OK &&
+      (st = ns_run(db, NS_SQL_SIGNAL_FORGET, all_signals, err)) == NS_OK &&
+      (st = ns_tree_unlink(db, list, err)) == NS_OK &&
       (st = ns_run(db, NS_SQL_ADMIN_RETRY, &id, err)) == NS_OK)
     st = ns_run(db, NS_SQL_ADMIN_FORGET, &id, err);
   if (st != NS_OK)
@@ -325,6 +357,15 @@ ns_status ns_retry(ns_db *db, int64_t id, ns_err *err) {
 
 /* --------------------------------------------------------------- run now */
 
+/* No live row: STATE or NOT_FOUND. */
+static ns_status ended_or_unknown(ns_db *db, work *w, ns_err *err) {
+  ns_status st = lock_past(db, w->id, &w->then, err);
+  if (st != NS_OK || w->then.outcome[0] == '\0')
+    return st == NS_OK ? not_found(w->id, err) : st;
+  return ns_fail(err, NS_ESTATE, "job %lld has finished already: %s",
+                 (long long)w->id, w->then.outcome);
+}
+
 static ns_status run_now_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
   int64_t run;
@@ -332,20 +373,16 @@ static ns_status run_now_run(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_status st = lock_live(db, w->id, &w->now, err);
   if (st != NS_OK)
     return st;
-  if (!w->now.found) {
-    st = lock_past(db, w->id, &w->then, err);
-    if (st != NS_OK || w->then.outcome[0] == '\0')
-      return st == NS_OK ? not_found(w->id, err) : st;
-    return ns_fail(err, NS_ESTATE, "job %lld has finished already: %s",
-                   (long long)w->id, w->then.outcome);
-  }
+  if (!w->now.found)
+    return ended_or_unknown(db, w, err);
   if (w->now.unmet > 0 || w->now.due <= w->now.now)
     return tx->replay ? NS_OK
                       : ns_fail(err, NS_ESTATE,
                                 "job %lld is not scheduled: it is %s",
                                 (long long)w->id,
-                                w->now.unmet > 0 ? "waiting for other jobs"
-                                                 : "ready or running");
+                                w->now.paused      ? "paused"
+                                : w->now.unmet > 0 ? "waiting for other jobs"
+                                                   : "ready or running");
   unschedule(db, w->id, w->now.due);
   if ((st = ns_run(db, NS_SQL_ADMIN_DUE_NOW, &id, err)) != NS_OK)
     return st;
@@ -357,4 +394,64 @@ static ns_status run_now_run(ns_db *db, ns_tx *tx, ns_err *err) {
 ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err) {
   work w = {.id = id};
   return run_verb(db, &w, run_now_run, err);
+}
+
+/* ----------------------------------------------------------- reprioritise */
+
+/* Is its claim of this run in a lease? */
+static ns_status is_held(ns_db *db, int64_t id, bool *yes, ns_err *err) {
+  ns_info info = NS_INFO_INIT;
+  bool found;
+  ns_status st = look(db, NS_SQL_ADMIN_INFO, id, &info, &found, err);
+  *yes = found && info.holder != 0;
+  ns_info_free(&info);
+  return st;
+}
+
+/* Where it waits, under its next run; the row of this run is stale. */
+static ns_status queue_again(ns_db *db, const work *w, int64_t rank,
+                             ns_err *err) {
+  int64_t run = w->now.run + 1;
+  if (w->now.due <= w->now.now) {
+    db->ring_due = true;
+    return ns_promote_one(db, w->now.queue_id, rank, w->id, run, err);
+  }
+  return ns_run(db, NS_SQL_ADMIN_SCHEDULE,
+                (ns_value[]){ns_vint(w->now.due), ns_vint(w->id),
+                             ns_vint(w->now.queue_id), ns_vint(rank),
+                             ns_vint(run)},
+                err);
+}
+
+static ns_status reprioritise_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  work *w = tx->arg;
+  int64_t rank = w->rank;
+  bool held = false;
+  bool moves;
+  ns_status st = lock_live(db, w->id, &w->now, err);
+  if (st != NS_OK)
+    return st;
+  if (!w->now.found)
+    return ended_or_unknown(db, w, err);
+  if (w->now.rank == rank)
+    return NS_OK;
+  if (w->now.unmet == 0)
+    st = is_held(db, w->id, &held, err);
+  moves = w->moved = w->now.unmet == 0 && !held;
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_ADMIN_RANK,
+                (ns_value[]){ns_vint(moves), ns_vint(rank), ns_vint(w->id)}, err);
+  return st == NS_OK && moves ? queue_again(db, w, rank, err) : st;
+}
+
+ns_status ns_reprioritise(ns_db *db, int64_t id, int64_t priority, ns_err *err) {
+  work w = {.id = id, .rank = 255 - priority};
+  ns_status st;
+  if (priority < 0 || priority > 255)
+    return ns_fail(err, NS_EINVALID, "the priority must be 0 to 255, got %lld",
+                   (long long)priority);
+  st = run_verb(db, &w, reprioritise_run, err);
+  if (st == NS_OK && w.moved)
+    tell_claimer(db, &w);
+  return st;
 }

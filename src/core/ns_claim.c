@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ns_aging.h"
 #include "ns_handle.h"
 #include "ns_paths.h"
 #include "ns_queue.h"
@@ -109,33 +110,43 @@ static ns_status take_rows(ns_db *db, ns_bytes fast, ns_bytes skip,
   return st;
 }
 
-/* From the known lanes, each above its floor. */
-static ns_status take_lanes(ns_db *db, int64_t queue_id, size_t want,
-                            ns_takes *out, ns_err *err) {
+/* From lanes of one queue, each from its floor on. */
+static ns_status take_from(ns_db *db, const ns_lane *lanes, size_t n,
+                           size_t want, ns_takes *out, ns_err *err) {
   ns_value params[2 * NS_LANES_MAX + 2];
   ns_buf fast = NS_BUF_INIT;
   ns_buf skip = NS_BUF_INIT;
-  size_t first;
-  size_t n = ns_lanes_of(&db->lanes, queue_id, &first);
   size_t k = 0;
   ns_status st;
-  if (n == 0)
-    return NS_OK;
-  if (n > NS_LANES_MAX)
-    n = NS_LANES_MAX; /* the rest is for the sweep */
-  params[k++] = ns_vint(queue_id);
-  for (size_t i = first; i < first + n; i++) {
-    params[k++] = ns_vint(db->lanes.items[i].rank);
-    params[k++] = ns_vint(db->lanes.items[i].floor);
+  params[k++] = ns_vint(lanes->queue_id);
+  for (size_t i = 0; i < n; i++) {
+    params[k++] = ns_vint(lanes[i].rank);
+    params[k++] = ns_vint(lanes[i].floor);
   }
   params[k] = ns_vint((int64_t)want);
   if ((st = with_lanes(NS_SQL_CLAIM_FAST, n, &fast, err)) == NS_OK &&
       (st = with_lanes(NS_SQL_CLAIM_SKIP, n, &skip, err)) == NS_OK)
     st = take_rows(db, ns_buf_bytes(&fast), ns_buf_bytes(&skip), params,
-                   queue_id, out, err);
+                   lanes->queue_id, out, err);
   ns_buf_free(&fast);
   ns_buf_free(&skip);
   return st;
+}
+
+ns_status ns_take_lane(ns_db *db, const ns_lane *lane, size_t want,
+                       ns_takes *out, ns_err *err) {
+  return take_from(db, lane, 1, want, out, err);
+}
+
+/* From the known lanes, each above its floor. */
+static ns_status take_lanes(ns_db *db, int64_t queue_id, size_t want,
+                            ns_takes *out, ns_err *err) {
+  size_t first;
+  size_t n = ns_lanes_of(&db->lanes, queue_id, &first);
+  if (n > NS_LANES_MAX)
+    n = NS_LANES_MAX; /* the rest is for the sweep */
+  return n == 0 ? NS_OK
+                : take_from(db, &db->lanes.items[first], n, want, out, err);
 }
 
 /* From the whole queue, in its true order; finds what floors hide. */
@@ -155,22 +166,41 @@ static ns_status sweep(ns_db *db, ns_sweep *s, size_t want, ns_takes *out,
   return st;
 }
 
+/* In true order. A sweep that comes back short has seen the whole queue. */
+static ns_status take_in_order(ns_db *db, ns_sweep *s, size_t want,
+                               ns_takes *out, ns_err *err) {
+  size_t before = out->n;
+  bool sweeps = ns_mono_us() >= s->next;
+  ns_status st = NS_OK;
+  if (!sweeps) {
+    st = take_lanes(db, s->queue_id, want, out, err);
+    if (st == NS_OK && out->n == before) {
+      ns_lanes_empty(&db->lanes, s->queue_id, ns_now(db) - LATE_COMMIT);
+      sweeps = !db->is_host || s->cost < SWEEP_CHEAP;
+    }
+  }
+  if (st == NS_OK && sweeps)
+    st = sweep(db, s, want, out, err);
+  if (st != NS_OK)
+    return st;
+  if (sweeps && out->n - before < want)
+    ns_aging_rest(s);
+  else if (out->n > before)
+    ns_aging_passed(s, out->n - before, out->items[out->n - 1].rank);
+  return NS_OK;
+}
+
 static ns_status take_queue(ns_db *db, int64_t queue_id, size_t want,
                             ns_takes *out, ns_err *err) {
   size_t before = out->n;
   ns_sweep *s = ns_lanes_sweep(&db->lanes, queue_id);
-  ns_status st;
+  ns_status st = NS_OK;
   if (s == NULL)
     return no_memory(err);
-  if (ns_mono_us() >= s->next)
-    return sweep(db, s, want, out, err);
-  st = take_lanes(db, queue_id, want, out, err);
-  if (st != NS_OK || out->n > before)
-    return st;
-  ns_lanes_empty(&db->lanes, queue_id, ns_now(db) - LATE_COMMIT);
-  if (!db->is_host || s->cost < SWEEP_CHEAP)
-    st = sweep(db, s, want, out, err);
-  return st;
+  if (ns_aging_due(db, s))
+    st = ns_aging_take(db, s, want, out, err);
+  want -= out->n - before;
+  return st == NS_OK && want > 0 ? take_in_order(db, s, want, out, err) : st;
 }
 
 /* ------------------------------------------------------- weighted shares */
@@ -243,17 +273,39 @@ static ns_status leave_out_empty(ns_db *db, const ns_feed *feeds, size_t n,
   return st;
 }
 
+/* The places that are one queue's own. What is left of 'limit' is for all. */
+static ns_status take_reserved(ns_db *db, const ns_feed *feeds, size_t nfeeds,
+                               bool *dry, ns_takes *out, ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < nfeeds; i++) {
+    size_t before = out->n;
+    if (dry[i] || feeds[i].reserve == 0)
+      continue;
+    st = take_queue(db, feeds[i].queue_id, feeds[i].reserve, out, err);
+    dry[i] = out->n - before < feeds[i].reserve;
+  }
+  return st;
+}
+
+/* One feed after the other. */
+static ns_status take_strictly(ns_db *db, const ns_feed *feeds, size_t nfeeds,
+                               size_t limit, const bool *dry, ns_takes *out,
+                               ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < nfeeds && out->n < limit; i++)
+    if (!dry[i])
+      st = take_queue(db, feeds[i].queue_id, limit - out->n, out, err);
+  return st;
+}
+
 /* Deficit round robin: who has most credit takes up to it; a queue that runs
 ** dry loses what it has saved; the rest goes round again. */
-ns_status ns_take_ready(ns_db *db, const ns_feed *feeds, size_t nfeeds,
-                        size_t limit, ns_takes *out, ns_err *err) {
-  bool *dry = calloc(nfeeds + 1, sizeof *dry);
+static ns_status take_shares(ns_db *db, const ns_feed *feeds, size_t nfeeds,
+                             size_t limit, bool *dry, ns_takes *out,
+                             ns_err *err) {
   ns_status st = NS_OK;
   int i;
-  if (dry == NULL)
-    return no_memory(err);
-  st = leave_out_empty(db, feeds, nfeeds, dry, err);
-  give_credit(db, feeds, dry, nfeeds, limit);
+  give_credit(db, feeds, dry, nfeeds, limit - out->n);
   while (st == NS_OK && out->n < limit &&
          (i = richest(db, feeds, dry, nfeeds)) >= 0) {
     ns_sweep *s = ns_lanes_sweep(&db->lanes, feeds[i].queue_id);
@@ -273,6 +325,29 @@ ns_status ns_take_ready(ns_db *db, const ns_feed *feeds, size_t nfeeds,
       s->credit = s->credit < 0.0 ? s->credit : 0.0;
     }
   }
+  return st;
+}
+
+/* Places that nobody may take but queues that have too few jobs stay empty. */
+static size_t open_places(const ns_feed *feeds, size_t nfeeds, size_t limit) {
+  for (size_t i = 0; i < nfeeds; i++)
+    limit -= feeds[i].reserve < limit ? feeds[i].reserve : limit;
+  return limit;
+}
+
+ns_status ns_take_ready(ns_db *db, const ns_feed *feeds, size_t nfeeds,
+                        size_t limit, ns_takes *out, ns_err *err) {
+  bool *dry = calloc(nfeeds + 1, sizeof *dry);
+  size_t open = open_places(feeds, nfeeds, limit);
+  ns_status st;
+  if (dry == NULL)
+    return no_memory(err);
+  if ((st = leave_out_empty(db, feeds, nfeeds, dry, err)) == NS_OK)
+    st = take_reserved(db, feeds, nfeeds, dry, out, err);
+  limit = out->n + open;
+  if (st == NS_OK && open > 0)
+    st = db->strict ? take_strictly(db, feeds, nfeeds, limit, dry, out, err)
+                    : take_shares(db, feeds, nfeeds, limit, dry, out, err);
   free(dry);
   return st;
 }
@@ -307,23 +382,27 @@ ns_status ns_take_apart(ns_db *db, ns_takes *takes, ns_err *err) {
   return st;
 }
 
-static bool is_fed(const ns_feed *feeds, size_t n, int64_t queue_id) {
+/* Is there a place for a job of this queue? */
+static bool is_fed(const ns_feed *feeds, size_t n, size_t limit,
+                   int64_t queue_id) {
   for (size_t i = 0; i < n; i++)
     if (feeds[i].queue_id == queue_id)
-      return true;
+      return feeds[i].reserve > 0 || open_places(feeds, n, limit) > 0;
   return false;
 }
 
-bool ns_take_alone_next(const ns_db *db) {
-  return db->alone.id != 0 && !ns_leases_alone(&db->leases);
+bool ns_take_alone_next(const ns_db *db, const ns_feed *feeds, size_t nfeeds,
+                        size_t limit) {
+  return db->alone.id != 0 && !ns_leases_alone(&db->leases) &&
+         is_fed(feeds, nfeeds, limit, db->alone.queue_id);
 }
 
 /* The row may be gone or held: then somebody else has it. */
 ns_status ns_take_alone(ns_db *db, const ns_feed *feeds, size_t nfeeds,
-                        ns_takes *takes, ns_err *err) {
+                        size_t limit, ns_takes *takes, ns_err *err) {
   const ns_take t = db->alone;
   ns_status st;
-  if (!ns_take_alone_next(db) || !is_fed(feeds, nfeeds, t.queue_id))
+  if (!ns_take_alone_next(db, feeds, nfeeds, limit))
     return NS_OK;
   db->alone.id = 0;
   st = ns_run(db, NS_SQL_CLAIM_ALONE,
@@ -349,7 +428,7 @@ static bool hold(ns_db *db, const ns_takes *takes, int64_t lease,
   bool ok = claims != NULL;
   for (size_t i = 0; ok && i < takes->n; i++)
     claims[i] =
-        (ns_claimed){takes->items[i].id, takes->items[i].run, false, false};
+        (ns_claimed){.id = takes->items[i].id, .run = takes->items[i].run};
   ok = ok && ns_leases_add(&db->leases, lease, claims, takes->n);
   if (ok) {
     ns_lease *b = ns_leases_batch(&db->leases, lease);

@@ -5,6 +5,7 @@
 #define NS_CLAIM_H
 
 #include "nightshift.h"
+#include "ns_lanes.h"
 
 /* A row taken out of ready. */
 typedef struct ns_take {
@@ -25,9 +26,14 @@ ns_status ns_promote(ns_db *db, int64_t *next_due, ns_err *err);
 ns_status ns_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_t id,
                          int64_t run, ns_err *err);
 
-/* Takes up to 'limit' ready rows out of 'feeds', in weighted shares. */
+/* Takes up to 'limit' ready rows out of 'feeds': reserved places first, then in
+** weighted shares, or strictly. */
 ns_status ns_take_ready(ns_db *db, const ns_feed *feeds, size_t nfeeds,
                         size_t limit, ns_takes *out, ns_err *err);
+
+/* Takes up to 'want' rows of one lane, from its floor on. */
+ns_status ns_take_lane(ns_db *db, const ns_lane *lane, size_t want,
+                       ns_takes *out, ns_err *err);
 
 /*
 ** Jobs to be claimed alone leave 'takes' and are put back; the first of them is
@@ -37,10 +43,11 @@ ns_status ns_take_ready(ns_db *db, const ns_feed *feeds, size_t nfeeds,
 */
 ns_status ns_take_apart(ns_db *db, ns_takes *takes, ns_err *err);
 ns_status ns_take_alone(ns_db *db, const ns_feed *feeds, size_t nfeeds,
-                        ns_takes *takes, ns_err *err);
+                        size_t limit, ns_takes *takes, ns_err *err);
 
-/* Is there one that the next claim takes alone? */
-bool ns_take_alone_next(const ns_db *db);
+/* Is there one that a claim of these takes alone? */
+bool ns_take_alone_next(const ns_db *db, const ns_feed *feeds, size_t nfeeds,
+                        size_t limit);
 
 /* Writes one lease row for 'takes' and remembers the batch; '*lease' gets its
 ** id. It lasts 'span' µs untouched, 0: as long as its holder. ns_take_undo forgets

@@ -16,6 +16,8 @@
 #include <string.h>
 
 #include "ns_claim.h"
+#include "ns_depend.h"
+#include "ns_finish.h"
 #include "ns_handle.h"
 #include "ns_holder.h"
 #include "ns_queue.h"
@@ -23,6 +25,7 @@
 #include "ns_time.h"
 
 #define BUSY_MAX (10 * NS_SECOND) /* ns_settle tries a locked row this long */
+#define MANY 16 /* verdicts: then what they release may wait for the next cycle */
 #define WAKE_FOR (2 * NS_SECOND)  /* an empty wake is looked into this long */
 
 /* One cycle on its way. */
@@ -34,6 +37,8 @@ typedef struct work {
   ns_takes takes;
   int64_t lease;    /* of takes; 0: nothing was taken */
   int64_t span;     /* µs that lease lasts untouched; 0: as its holder */
+  bool released;    /* jobs that the claim came too early for */
+  bool tells;       /* what earlier cycles have left in nightshift_met */
   int64_t number;   /* of this cycle */
   int64_t holder;   /* who tried it last: a later one may be registered since */
   int64_t next_due;
@@ -52,7 +57,7 @@ static ns_status claim_half(ns_db *db, work *w, ns_err *err) {
   w->takes.n = 0;
   w->lease = 0;
   if (st == NS_OK)
-    st = ns_take_alone(db, w->feeds, w->nfeeds, &w->takes, err);
+    st = ns_take_alone(db, w->feeds, w->nfeeds, w->limit, &w->takes, err);
   if (st == NS_OK && w->takes.n == 0) {
     st = ns_take_ready(db, w->feeds, w->nfeeds, w->limit, &w->takes, err);
     if (st == NS_OK)
@@ -74,10 +79,15 @@ static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
   if (db->holder == 0 && w->limit > 0) /* declared dead in an earlier try */
     st = ns_register(db, db->is_host, err);
   w->holder = db->holder;
+  ns_finish_late(db, w->limit > 0 && w->nverdicts >= MANY);
   if (st == NS_OK)
     st = ns_settle_batch(db, w->verdicts, w->nverdicts, err);
   if (st == NS_OK && w->limit > 0)
     st = claim_half(db, w, err);
+  if (st == NS_OK)
+    st = ns_finish_tell(db, err);
+  if (st == NS_OK && w->tells)
+    st = ns_depend_tell(db, err);
   if (st == NS_OK && db->holder != 0 && !db->user_tx && wrote(w))
     st = ns_holder_cycle(db, w->number, err);
   return st;
@@ -158,7 +168,10 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   if (st != NS_OK)
     return st;
   w->number = ++db->cycle;
+  w->tells = db->met_due && db->is_host;
   st = ns_transact(db, &tx, err);
+  ns_finish_late(db, false); /* a cycle that failed must not keep others' ends */
+  db->met_due = db->met_due || (st != NS_OK && w->tells);
   if (st != NS_OK) {
     if (tx.replay)
       doubt_verdicts(db, w);
@@ -183,6 +196,7 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   }
   if (db->ring_due && !db->is_host)
     ns_ring(db, NULL);
+  w->released = db->ring_due && w->nverdicts >= MANY;
   db->ring_due = false;
   return st;
 }
@@ -326,6 +340,53 @@ static ns_status with_verdicts(ns_db *db, work *w, ns_err *err) {
   return st;
 }
 
+/* After its deadline a job is not started any more; one that polls, is meant to
+** (max_polls), or has been parked, has its last look. */
+static bool is_expired(const ns_job *j, int64_t now) {
+  return j->deadline != 0 && now >= j->deadline && j->polls == 0 &&
+         j->phase == 0 && j->max_polls < 0;
+}
+
+/* Claims that are over, or in memory's way, are not kept. */
+static void keep_unsettled(ns_db *db) {
+  size_t kept = 0;
+  for (size_t i = 0; i < db->nexpired; i++)
+    if (db->expired[i].status == NS_EBUSY)
+      db->expired[kept++] = db->expired[i];
+  db->nexpired = kept;
+}
+
+/* Best effort: what cannot be ended now is ended with the next claim, or goes
+** back when the handle is closed. */
+static void end_expired(ns_db *db) {
+  work w = {.verdicts = db->expired, .nverdicts = db->nexpired};
+  ns_err none;
+  if (db->nexpired > 0 && run_cycle(db, &w, &none) == NS_OK)
+    keep_unsettled(db);
+}
+
+/* Takes jobs that are too late out of those that were claimed from 'first' on. */
+static bool drop_expired(ns_db *db, ns_jobs *out, size_t first) {
+  int64_t now = ns_now(db);
+  size_t kept = first;
+  for (size_t i = first; i < out->n; i++) {
+    const ns_job j = out->items[i];
+    if (is_expired(&j, now) &&
+        ns_grow(&db->expired, &db->capexpired, db->nexpired + 1,
+                sizeof *db->expired))
+      db->expired[db->nexpired++] = (ns_verdict){
+          .id = j.id, .run = j.run, .lease = j.lease, .kind = NS_EXPIRE,
+          .error = ns_str("its deadline had passed before it was started")};
+    else
+      out->items[kept++] = j;
+  }
+  if (kept == out->n)
+    return false;
+  out->n = kept;
+  end_expired(db);
+  return true;
+}
+
 ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
                    const ns_feed *feeds, size_t nfeeds, size_t limit,
                    ns_jobs *out, int64_t *next_due, ns_err *err) {
@@ -333,6 +394,8 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
             .nfeeds = nfeeds, .limit = out != NULL ? limit : 0,
             .span = db->span, .next_due = -1};
   int64_t unread = 0;
+  size_t before = out != NULL ? out->n : 0;
+  bool late = false;
   ns_status st = NS_OK;
   ns_err_clear(err);
   if (w.limit > 0 && ns_in_transaction(db))
@@ -342,6 +405,7 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
   if (w.limit > 0 && db->holder == 0)
     st = ns_register(db, db->is_host, err);
   if (st == NS_OK && w.limit > 0) {
+    end_expired(db);
     st = read_unread(db, &w, out, err);
     unread = db->unread;
   }
@@ -352,10 +416,15 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
     db->unread = 0; /* a call that fails keeps it: the caller drops 'out' */
   if (st == NS_OK && w.takes.n > 0)
     st = read_claimed(db, &w, out, err);
+  if (st == NS_OK && out != NULL)
+    late = drop_expired(db, out, before);
   if (st == NS_OK && !ns_in_transaction(db))
     ns_holder_absolve(db);
   if (next_due != NULL)
-    *next_due = ns_take_alone_next(db) ? 0 : w.next_due;
+    *next_due = late || w.released ||
+                        ns_take_alone_next(db, feeds, nfeeds, w.limit)
+                    ? 0
+                    : w.next_due;
   free(w.takes.items);
   return st;
 }
@@ -376,6 +445,7 @@ ns_status ns_settle(ns_db *db, ns_verdict *v, ns_err *err) {
     ns_err_clear(err);
     if ((st = run_cycle(db, &w, err)) != NS_OK)
       return st;
+    ns_depend_rest(db);
     if (v->status != NS_EBUSY)
       break;
     ns_sleep_us(ns_jitter(pause, 0.5));
@@ -472,13 +542,17 @@ static ns_status claim_once(ns_db *db, const ns_feed *feed, size_t limit,
   return st;
 }
 
+void ns_claim_strictly(ns_db *db, bool strict) {
+  db->strict = strict;
+}
+
 ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
                    int64_t lease, ns_jobs *out, ns_err *err) {
   int64_t until = ns_mono_us() + wait;
   int64_t woken = 0; /* when a wake first found nothing; 0: not now */
   int64_t pause = 5000;
   int64_t next_due;
-  ns_feed feed = {0, 1};
+  ns_feed feed = {.weight = 1};
   ns_status st = ns_queue_id(db, queue, true, &feed.queue_id, err);
   while (st == NS_OK) {
     bool paused = false;
@@ -491,8 +565,10 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
     if (st == NS_OK && !paused)
       st = claim_once(db, &feed, limit, lease, out, &next_due, err);
     if (st == NS_OK && out->n == 0 &&
-        (db->count.claimed > taken || ns_take_alone_next(db)))
-      continue; /* rows of jobs that are gone, or one to be taken alone */
+        (db->count.claimed > taken || next_due == 0 ||
+         ns_take_alone_next(db, &feed, 1, limit)))
+      continue; /* rows of jobs that are gone or too late, or one to be taken
+                ** alone */
     if (st != NS_OK || out->n > 0 || ns_mono_us() >= until)
       break;
     if (woken != 0 && ns_mono_us() - woken < WAKE_FOR) {

@@ -3,15 +3,18 @@
 ** payload never travels twice; results go as one JSON list, everything else is
 ** array-bound, one key per row.
 **
-** Invariant: when a job's row goes, its unique key and the edges that wait for
-** it go in the same transaction, and every dependent is decided.
+** Invariant: when a job's row goes, its unique key goes in the same transaction,
+** and every dependent is decided, or its target noted down in nightshift_met.
 */
 #include "ns_finish.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "ns_depend.h"
 #include "ns_handle.h"
+
+#define DEEP 32 /* levels of a tree that fall in one transaction */
 
 static ns_status no_memory(ns_err *err) {
   return ns_fail(err, NS_ENOMEM, "out of memory");
@@ -58,6 +61,57 @@ static ns_status write_history(ns_db *db, const ns_end *ends, size_t n,
   return st;
 }
 
+/* Is the key the job's own, and only held by somebody else? */
+static ns_status is_held(ns_db *db, const ns_end *e, bool *yes, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_status st =
+      ns_run(db, NS_SQL_PUSH_UNIQUE_OWNER,
+             (ns_value[]){ns_vint(e->queue_id), ns_vtext(e->unique)}, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_PUSH_UNIQUE_OWNER, &row, err);
+  *yes = row != NULL && row[0].i == e->id;
+  return st;
+}
+
+/* 'missing' is true for those with a key, and becomes false for those whose
+** key's row could be locked. */
+static ns_status lock_keys(ns_db *db, const ns_end *ends, size_t n,
+                           bool *missing, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  const ns_value *row;
+  ns_value param;
+  ns_status st;
+  for (size_t i = 0; i < n; i++)
+    if (missing[i]) {
+      ns_buf_addf(&list, "%c[%zu,%lld,", list.n > 0 ? ',' : '[', i,
+                  (long long)ends[i].queue_id);
+      ns_buf_add_json(&list, ends[i].unique);
+      ns_buf_addc(&list, ']');
+    }
+  ns_buf_addc(&list, ']');
+  param = ns_vtext(ns_buf_bytes(&list));
+  st = list.oom ? no_memory(err) : ns_run(db, NS_SQL_SETTLE_KEYS, &param, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_SETTLE_KEYS, &row, err)) == NS_OK && row != NULL)
+    missing[row[0].i] = false;
+  ns_buf_free(&list);
+  return st;
+}
+
+ns_status ns_finish_keys(ns_db *db, const ns_end *ends, size_t n, bool *held,
+                         ns_err *err) {
+  bool any = false;
+  ns_status st = NS_OK;
+  for (size_t i = 0; i < n; i++)
+    any = (held[i] = ends[i].unique.p != NULL) || any;
+  if (any)
+    st = lock_keys(db, ends, n, held, err);
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (held[i])
+      st = is_held(db, &ends[i], &held[i], err);
+  return st;
+}
+
 static ns_status free_keys(ns_db *db, const ns_end *ends, size_t n,
                            ns_err *err) {
   ns_status st = NS_OK;
@@ -89,178 +143,78 @@ static ns_status delete_jobs(ns_db *db, const ns_end *ends, size_t n,
   return st;
 }
 
-/* ----------------------------------------------------------- dependents */
-
-/* One edge whose target has ended, with the job that waited. */
-typedef struct dependent {
-  int64_t on, id, queue_id, rank, run, unmet, due, now;
-  bool gone;    /* nobody waits: cancelled, perhaps retried since */
-  bool cancels; /* its on_fail says: cancelled when the target failed */
-  char *key;    /* its unique key, owned; NULL: none */
-  size_t keylen;
-} dependent;
-
-typedef struct dependents {
-  dependent *items;
-  size_t n, cap;
-} dependents;
-
-static void dependents_free(dependents *d) {
-  for (size_t i = 0; i < d->n; i++)
-    free(d->items[i].key);
-  free(d->items);
-  *d = (dependents){0};
-}
-
-enum { D_ON, D_JOB, D_ID, D_QUEUE, D_RANK, D_RUN, D_UNMET, D_DUE, D_ON_FAIL,
-       D_UKEY, D_NOW };
-
-static bool add_dependent(dependents *d, const ns_value *r) {
-  dependent *x;
-  if (!ns_grow(&d->items, &d->cap, d->n + 1, sizeof *d->items))
-    return false;
-  x = &d->items[d->n++];
-  *x = (dependent){.on = r[D_ON].i, .id = r[D_JOB].i,
-                   .gone = r[D_ID].type == NS_NULL || r[D_UNMET].i == 0,
-                   .now = r[D_NOW].i};
-  if (x->gone)
-    return true;
-  x->queue_id = r[D_QUEUE].i;
-  x->rank = r[D_RANK].i;
-  x->run = r[D_RUN].i;
-  x->unmet = r[D_UNMET].i;
-  x->due = r[D_DUE].i;
-  x->cancels = r[D_ON_FAIL].s.n == strlen("cancel");
-  if (r[D_UKEY].type == NS_TEXT) {
-    x->keylen = r[D_UKEY].s.n;
-    if ((x->key = malloc(x->keylen + 1)) == NULL)
-      return false;
-    memcpy(x->key, r[D_UKEY].s.p, x->keylen);
-  }
-  return true;
-}
-
-static ns_status read_dependents(ns_db *db, const ns_end *ends, size_t n,
-                                 dependents *out, ns_err *err) {
-  ns_buf ids = NS_BUF_INIT;
-  const ns_value *row;
-  ns_value param = list_ids(ends, n, &ids);
-  ns_status st = ids.oom
-                     ? no_memory(err)
-                     : ns_run(db, NS_SQL_SETTLE_DEPENDENTS, &param, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_SETTLE_DEPENDENTS, &row, err)) == NS_OK &&
-         row != NULL)
-    if (!add_dependent(out, row))
-      st = no_memory(err);
-  ns_buf_free(&ids);
-  return st;
-}
-
-static int end_by_id(const void *a, const void *b) {
-  int64_t x = ((const ns_end *)a)->id;
-  int64_t y = ((const ns_end *)b)->id;
-  return (x > y) - (x < y);
-}
-
-static bool failed(const ns_end *ends, size_t n, int64_t id) {
-  ns_end key = {.id = id};
-  const ns_end *e = bsearch(&key, ends, n, sizeof key, end_by_id);
-  return e != NULL && strcmp(e->outcome, "done") != 0;
-}
-
-static ns_status cut_edges(ns_db *db, const dependents *d, ns_err *err) {
-  int64_t *cols = malloc(2 * d->n * sizeof *cols);
+static ns_status end_jobs(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
   ns_status st;
-  if (cols == NULL)
-    return no_memory(err);
-  for (size_t i = 0; i < d->n; i++) {
-    cols[i] = d->items[i].on;
-    cols[d->n + i] = d->items[i].id;
-  }
-  st = ns_bulk(db, NS_SQL_SETTLE_EDGE,
-               (ns_column[]){{NS_INT, cols, NULL, NULL},
-                             {NS_INT, cols + d->n, NULL, NULL}},
-               d->n, err);
-  free(cols);
-  return st;
+  if ((st = write_history(db, ends, n, err)) != NS_OK ||
+      (st = free_keys(db, ends, n, err)) != NS_OK)
+    return st;
+  return delete_jobs(db, ends, n, err);
 }
 
-/* A job whose last edge is met becomes claimable, or scheduled. */
-static ns_status release(ns_db *db, const dependent *x, ns_err *err) {
-  if (x->due > x->now) {
-    db->look_at = 0;
-    return ns_bulk(db, NS_SQL_SETTLE_SCHEDULED,
-                   (ns_column[]){{NS_INT, &x->due, NULL, NULL},
-                                 {NS_INT, &x->id, NULL, NULL},
-                                 {NS_INT, &x->queue_id, NULL, NULL},
-                                 {NS_INT, &x->rank, NULL, NULL},
-                                 {NS_INT, &x->run, NULL, NULL}},
-                   1, err);
-  }
-  db->ring_due = true;
-  return ns_promote_one(db, x->queue_id, x->rank, x->id, x->run, err);
-}
-
-static ns_status meet(ns_db *db, const dependent *x, int64_t met, ns_err *err) {
-  ns_status st = ns_bulk(db, NS_SQL_SETTLE_MET,
-                         (ns_column[]){{NS_INT, &met, NULL, NULL},
-                                       {NS_INT, &x->id, NULL, NULL}},
-                         1, err);
-  return st == NS_OK && met == x->unmet ? release(db, x, err) : st;
-}
-
-/* Decides each waiting job (its edges stand together in 'd'): met, or
-** cancelled, which goes into 'ends'. */
-static ns_status decide(ns_db *db, const dependents *d, const ns_end *ended,
-                        size_t nended, ns_end *ends, size_t *nends,
-                        ns_err *err) {
+/* Jobs that fall with others are the next level; very deep trees are left to be
+** felled in pieces, each its own transaction. */
+ns_status ns_finish_from(ns_db *db, struct ns_fallen *level, ns_err *err) {
   ns_status st = NS_OK;
-  size_t i = 0;
-  while (st == NS_OK && i < d->n) {
-    const dependent *x = &d->items[i];
-    bool cancel = false;
-    int64_t met = 0;
-    for (; i < d->n && d->items[i].id == x->id; i++, met++)
-      cancel = cancel || (x->cancels && failed(ended, nended, d->items[i].on));
-    if (x->gone)
-      continue;
-    if (!cancel)
-      st = meet(db, x, met, err);
-    else
-      ends[(*nends)++] = (ns_end){
-          .id = x->id, .queue_id = x->queue_id, .outcome = "cancelled",
-          .reason = "dependency", .attempts = -1, .polls = -1, .crashes = -1,
-          .unique = {x->key, x->keylen}};
+  for (int depth = 0; st == NS_OK && level->n > 0; depth++) {
+    ns_fallen next = {0};
+    st = end_jobs(db, level->ends, level->n, err);
+    if (st == NS_OK && depth < DEEP)
+      st = ns_depend_resolve(db, level->ends, level->n, &next, err);
+    else if (st == NS_OK)
+      st = ns_depend_later(db, level->ends, level->n, err);
+    ns_fallen_free(level);
+    *level = next;
   }
+  ns_fallen_free(level);
   return st;
 }
 
-static ns_status resolve(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
-  dependents d = {0};
-  ns_end *next = NULL;
-  size_t nnext = 0;
-  ns_status st = read_dependents(db, ends, n, &d, err);
-  if (st == NS_OK && d.n > 0) {
-    next = calloc(d.n, sizeof *next);
-    st = next != NULL ? cut_edges(db, &d, err) : no_memory(err);
-    if (st == NS_OK)
-      st = decide(db, &d, ends, n, next, &nnext, err);
-    if (st == NS_OK && nnext > 0)
-      st = ns_finish(db, next, nnext, err);
-  }
-  free(next);
-  dependents_free(&d);
+static ns_status tell(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
+  ns_fallen next = {0};
+  ns_status st = ns_depend_resolve(db, ends, n, &next, err);
+  if (st == NS_OK)
+    return ns_finish_from(db, &next, err);
+  ns_fallen_free(&next);
   return st;
+}
+
+/* Ids and outcomes only: the bytes are the caller's. */
+static ns_status remember(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
+  ns_ended *late = &db->late;
+  if (!ns_grow(&late->items, &late->cap, late->n + n, sizeof *late->items))
+    return no_memory(err);
+  for (size_t i = 0; i < n; i++)
+    late->items[late->n++] = (ns_end){.id = ends[i].id, .outcome = ends[i].outcome};
+  return NS_OK;
 }
 
 ns_status ns_finish(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
   ns_status st;
   if (n == 0)
     return NS_OK;
-  if ((st = write_history(db, ends, n, err)) != NS_OK ||
-      (st = free_keys(db, ends, n, err)) != NS_OK ||
-      (st = delete_jobs(db, ends, n, err)) != NS_OK)
+  if ((st = end_jobs(db, ends, n, err)) != NS_OK)
     return st;
-  return resolve(db, ends, n, err);
+  return db->late.on ? remember(db, ends, n, err) : tell(db, ends, n, err);
+}
+
+void ns_finish_late(ns_db *db, bool on) {
+  db->late.on = on;
+  db->late.n = 0;
+}
+
+int ns_end_by_id(const void *a, const void *b) {
+  int64_t x = ((const ns_end *)a)->id;
+  int64_t y = ((const ns_end *)b)->id;
+  return (x > y) - (x < y);
+}
+
+/* Children that fell as they were spawned have come before their elders. */
+ns_status ns_finish_tell(ns_db *db, ns_err *err) {
+  ns_status st = NS_OK;
+  if (db->late.n > 1)
+    qsort(db->late.items, db->late.n, sizeof *db->late.items, ns_end_by_id);
+  if (db->late.n > 0)
+    st = tell(db, db->late.items, db->late.n, err);
+  ns_finish_late(db, false);
+  return st;
 }

@@ -17,6 +17,14 @@ typedef struct ns_end {
   ns_bytes unique;      /* its key; absent: none */
 } ns_end;
 
+int ns_end_by_id(const void *a, const void *b); /* for qsort and bsearch */
+
+/* Locks the unique keys of jobs that are about to end. 'held' has room for 'n':
+** which keys somebody else holds, so that ending their jobs would wait for him.
+** Waits for nobody. Errors: GONE, NOMEM. */
+ns_status ns_finish_keys(ns_db *db, const ns_end *ends, size_t n, bool *held,
+                         ns_err *err);
+
 /*
 ** Writes history, frees unique keys, deletes the jobs, and resolves whatever
 ** waited for them: met edges make dependents claimable, a dead or cancelled
@@ -24,5 +32,18 @@ typedef struct ns_end {
 ** on down the tree. 'ends' are sorted by id. Errors: BUSY, GONE.
 */
 ns_status ns_finish(ns_db *db, const ns_end *ends, size_t n, ns_err *err);
+
+/*
+** A transaction with much else to do tells the dependents last, so that it holds
+** their rows, which may be those of other hosts' jobs too, no longer than it must:
+** from ns_finish_late(db, true) on ns_finish only remembers whom to tell.
+*/
+void ns_finish_late(ns_db *db, bool on);
+ns_status ns_finish_tell(ns_db *db, ns_err *err);
+
+struct ns_fallen;
+
+/* Ends these, and whatever falls with them; frees them. */
+ns_status ns_finish_from(ns_db *db, struct ns_fallen *level, ns_err *err);
 
 #endif

@@ -8,6 +8,8 @@
 */
 #include "ns_handle.h"
 
+#include "ns_depend.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +85,11 @@ static void forget_statements(ns_db *db) {
   db->current = NULL;
 }
 
+static void drop_floors(ns_db *db) {
+  ns_lanes_drop_floors(&db->lanes);
+  db->due_floor = 0;
+}
+
 static void hang_up(ns_db *db) {
   forget_statements(db);
   ns_link_close(db->link, ns_is_foreign(db));
@@ -91,7 +98,7 @@ static void hang_up(ns_db *db) {
   db->in_tx = false;
   if (db->user_tx)
     db->broken_tx = true;
-  ns_lanes_drop_floors(&db->lanes);
+  drop_floors(db);
 }
 
 /* Notes the session of the link, which is lost for us. */
@@ -348,6 +355,8 @@ void ns_close(ns_db *db) {
   free(db->suspects.items);
   free(db->queues);
   free(db->tx_settled);
+  free(db->expired);
+  free(db->late.items);
   free(db->settling.items);
   free(db->pushing.tokens);
   ns_buf_free(&db->pushing.content);
@@ -620,6 +629,8 @@ ns_status ns_commit(ns_db *db, ns_err *err) {
   db->ntx = 0;
   db->ring_due = false;
   ns_slots_flush(db);
+  if (st == NS_OK)
+    ns_depend_rest(db);
   return st;
 }
 
@@ -646,7 +657,7 @@ int64_t ns_now(const ns_db *db) {
 void ns_saw_now(ns_db *db, int64_t now) {
   int64_t skew = now - ns_mono_us();
   if (db->skew - skew > NS_SECOND) /* the server's clock stepped back */
-    ns_lanes_drop_floors(&db->lanes);
+    drop_floors(db);
   db->skew = skew;
 }
 

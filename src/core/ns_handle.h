@@ -13,6 +13,7 @@
 
 #include "nightshift.h"
 #include "ns_claim.h"
+#include "ns_finish.h"
 #include "ns_lanes.h"
 #include "ns_lease.h"
 #include "ns_rescue.h"
@@ -64,6 +65,18 @@ typedef struct ns_session {
   int64_t life;   /* of the server that gave the id */
 } ns_session;
 
+/* Jobs that have ended on the open transaction, and are to be told of last. */
+typedef struct ns_ended {
+  ns_end *items; /* ids and outcomes */
+  size_t n, cap;
+  bool on;
+} ns_ended;
+
+/* A row of history in the order of its ends. */
+typedef struct ns_past_row {
+  int64_t finished_at, id;
+} ns_past_row;
+
 struct ns_db {
   ns_config cfg;       /* strings owned: see cfg_copy */
   ns_url url;          /* owns what cfg.url was parsed into */
@@ -89,6 +102,7 @@ struct ns_db {
   int64_t next_id, end_id; /* rest of the id block of this process */
   int64_t holder;      /* id of our holder row; 0: not registered */
   bool is_host;
+  bool strict;         /* claims in true order only: no aging */
   bool no_locks;       /* named locks do not serve here */
   int64_t blamed;      /* the dead holder whose claims are being settled; 0 */
   ns_rescued rescued;  /* by the look at opening, not told yet */
@@ -100,6 +114,9 @@ struct ns_db {
   int64_t doubt;       /* a lease that may not have been committed; 0: none */
   ns_settle_doubt settling; /* verdicts of which the same is true */
   ns_push_doubt pushing;    /* and a push */
+  ns_verdict *expired; /* claims whose jobs are too late to be started, and that
+                       ** could not be ended yet */
+  size_t nexpired, capexpired;
   ns_verdict *tx_settled; /* verdicts written in the caller's transaction */
   size_t ntx, captx;
   ns_leases leases;    /* what we hold */
@@ -111,7 +128,14 @@ struct ns_db {
   int64_t skew;        /* server's clock minus our monotonic one, µs */
   int64_t look_at;     /* monotonic: when to look at scheduled again */
   int64_t stir_at;     /* monotonic: when to ask again which queues have work */
+  ns_ended late;
+  bool met_due;        /* nightshift_met has something for us */
+  int64_t met_to;      /* the target in it where the next look begins */
+  ns_past_row pruned_to[3]; /* where pruning goes on, per outcome */
+  int64_t swept_to;    /* the edge where the sweep goes on */
   int64_t due_at;      /* monotonic: when its first row is due; 0: none */
+  int64_t due_floor;   /* run_at up to which it was promoted; 0: not known */
+  int64_t due_sweep;   /* monotonic: when to look at it from its start again */
   ns_listener *waiter; /* second connection of an embedded waiting claim */
   ns_counters count;
 };

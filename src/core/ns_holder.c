@@ -90,7 +90,7 @@ static void remember_wronged(ns_db *db) {
       const ns_claimed *c = &db->leases.items[i].jobs[k];
       if (!c->settled && ns_grow(&db->wronged, &db->capwronged,
                                  db->nwronged + 1, sizeof *db->wronged))
-        db->wronged[db->nwronged++] = (ns_token){c->id, c->run};
+        db->wronged[db->nwronged++] = (ns_token){c->id, c->run, false};
     }
 }
 
@@ -143,6 +143,19 @@ ns_status ns_beat(ns_db *db, ns_err *err) {
   return start_anew(db, err);
 }
 
+ns_status ns_serves(ns_db *db, int64_t workers, ns_bytes queues,
+                    ns_bytes handlers, ns_bytes reserves, ns_err *err) {
+  ns_status st = ns_ready(db, err);
+  if (st != NS_OK || db->holder == 0)
+    return st;
+  return ns_run(db, NS_SQL_HOLDER_SERVES,
+                (ns_value[]){ns_vint(db->holder), ns_vint(workers),
+                             queues.p != NULL ? ns_vtext(queues) : ns_vnull,
+                             ns_vtext(handlers),
+                             reserves.p != NULL ? ns_vtext(reserves) : ns_vnull},
+                err);
+}
+
 /* Another run of the cycle, for a holder that has no claims any more. */
 static ns_status declared_dead(ns_db *db, ns_err *err) {
   ns_value param = ns_vint(db->holder);
@@ -177,7 +190,7 @@ ns_status ns_notices(ns_db *db, ns_token **tokens, size_t *n, ns_err *err) {
          row != NULL) {
     if (!ns_grow(tokens, &cap, *n + 1, sizeof **tokens))
       return ns_fail(err, NS_ENOMEM, "out of memory");
-    (*tokens)[(*n)++] = (ns_token){row[0].i, row[1].i};
+    (*tokens)[(*n)++] = (ns_token){row[0].i, row[1].i, row[2].i != 0};
   }
   return st;
 }

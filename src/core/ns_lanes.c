@@ -19,7 +19,7 @@ void ns_lanes_drop_floors(ns_lanes *l) {
   for (size_t i = 0; i < l->n; i++)
     l->items[i].floor = 0;
   for (size_t i = 0; i < l->nsweeps; i++)
-    l->sweeps[i].next = 0;
+    l->sweeps[i].next = l->sweeps[i].deep_at = 0;
 }
 
 size_t ns_lanes_of(const ns_lanes *l, int64_t queue_id, size_t *first) {
@@ -88,6 +88,6 @@ ns_sweep *ns_lanes_sweep(ns_lanes *l, int64_t queue_id) {
     return NULL;
   memmove(&l->sweeps[first + 1], &l->sweeps[first],
           (l->nsweeps++ - first) * sizeof *l->sweeps);
-  l->sweeps[first] = (ns_sweep){queue_id, 0, 0, 0.0};
+  l->sweeps[first] = (ns_sweep){.queue_id = queue_id};
   return &l->sweeps[first];
 }

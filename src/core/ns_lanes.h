@@ -31,6 +31,15 @@ typedef struct ns_sweep {
   int64_t next;     /* monotonic µs: when the next sweep is affordable */
   int64_t cost;     /* µs that the last one took */
   double credit;    /* jobs this queue may still take in its fair share */
+  /* for aging, see ns_aging.c */
+  int64_t passed;   /* rows taken in true order since the last turn */
+  int64_t claims;   /* by how many claims; 0: nothing lies below */
+  int64_t rank;     /* of the last of them */
+  int64_t below;    /* lower lanes that had rows at the last turn */
+  int64_t turn_at;  /* monotonic µs: when the next turn is due in any case */
+  int64_t deep_at;  /* ... when to look for unknown lanes and hidden rows */
+  int64_t cursor;   /* rank that the rotation has come to */
+  unsigned turns;
 } ns_sweep;
 
 typedef struct ns_lanes {

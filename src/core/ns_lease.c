@@ -45,7 +45,7 @@ ns_lease *ns_leases_batch(ns_leases *l, int64_t lease) {
 }
 
 static ns_claimed *find_in(ns_lease *b, int64_t id, int64_t run) {
-  ns_claimed key = {id, run, false, false};
+  ns_claimed key = {.id = id, .run = run};
   ns_claimed *c =
       b != NULL ? bsearch(&key, b->jobs, b->n, sizeof key, by_token) : NULL;
   return c != NULL && !c->settled ? c : NULL;

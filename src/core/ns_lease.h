@@ -13,6 +13,7 @@ typedef struct ns_claimed {
   int64_t id, run;
   bool settled;
   bool shown; /* has a row in running */
+  int64_t heard; /* when the signal it was given was sent; 0: none */
 } ns_claimed;
 
 typedef struct ns_lease {

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ns_edge.h"
+#include "ns_finish.h"
 #include "ns_handle.h"
 #include "ns_queue.h"
 #include "ns_time.h"
@@ -28,6 +30,7 @@ ns_push ns_push_new(const char *name, const char *payload) {
                    .queue = NS_NONE,
                    .unique = NS_NONE,
                    .priority = NS_PRIORITY,
+                   .decay = NS_DECAY,
                    .max_attempts = NS_MAX_ATTEMPTS,
                    .max_crashes = NS_MAX_CRASHES,
                    .max_polls = -1,
@@ -69,6 +72,7 @@ static ns_status check_numbers(const ns_push *p, ns_err *err) {
   const int64_t far = INT64_C(3155760000) * NS_SECOND; /* a century */
   ns_status st;
   if ((st = check_range("priority", p->priority, 0, 255, err)) != NS_OK ||
+      (st = check_range("decay", p->decay, 0, 255, err)) != NS_OK ||
       (st = check_range("max_attempts", p->max_attempts, 1, 1000000, err)) != NS_OK ||
       (st = check_range("max_crashes", p->max_crashes, 1, 1000000, err)) != NS_OK ||
       (st = check_range("max_polls", p->max_polls, -1, 1000000000, err)) != NS_OK ||
@@ -143,8 +147,8 @@ ns_status ns_take_ids(ns_db *db, int64_t *ids, size_t n, ns_err *err) {
 
 enum { /* the columns of push_job that are integers, in its order */
   C_ID, C_QUEUE, C_NAME, C_PAYLOAD, C_PRIORITY, C_RANK, C_ATTEMPTS, C_POLLS,
-  C_CRASHES, C_BACKOFF, C_TIMEOUT, C_DEADLINE, C_DELAY, C_PARENT, C_ROOT,
-  C_UNMET, C_UKEY, C_NONCE, C_COUNT
+  C_CRASHES, C_BACKOFF, C_TIMEOUT, C_DEADLINE, C_INHERITED, C_DELAY, C_PARENT,
+  C_ROOT, C_UNMET, C_ON_FAIL, C_UKEY, C_NONCE, C_DECAY, C_PAUSED, C_AFTER, C_COUNT
 };
 
 /* The columns of one batch; integers and texts side by side. */
@@ -152,6 +156,7 @@ typedef struct batch {
   int64_t *ints;   /* C_COUNT * n */
   ns_bytes *texts; /* C_COUNT * n */
   char *nulls;     /* C_COUNT * n */
+  ns_buf after;    /* lists that are made here */
   ns_column cols[C_COUNT];
 } batch;
 
@@ -159,20 +164,45 @@ static void batch_free(batch *b) {
   free(b->ints);
   free(b->texts);
   free(b->nulls);
+  ns_buf_free(&b->after);
 }
 
-static bool batch_make(batch *b, size_t n) {
+/* Room for "[parent,…" of whoever waits for its parent's done. */
+static bool make_after(batch *b, const ns_insert *rows, size_t n) {
+  size_t total = 1;
+  for (size_t i = 0; i < n; i++)
+    if (rows[i].waits)
+      total += rows[i].push->after.n + 24;
+  return ns_buf_room(&b->after, total) != NULL;
+}
+
+static bool batch_make(batch *b, const ns_insert *rows, size_t n) {
   b->ints = calloc(C_COUNT * n, sizeof *b->ints);
   b->texts = calloc(C_COUNT * n, sizeof *b->texts);
   b->nulls = calloc(C_COUNT * n, 1);
-  if (b->ints == NULL || b->texts == NULL || b->nulls == NULL)
+  if (b->ints == NULL || b->texts == NULL || b->nulls == NULL ||
+      !make_after(b, rows, n))
     return false;
   for (size_t c = 0; c < C_COUNT; c++) {
-    bool text = c == C_NAME || c == C_PAYLOAD || c == C_UKEY;
+    bool text = c == C_NAME || c == C_PAYLOAD || c == C_UKEY || c == C_AFTER;
     b->cols[c] = (ns_column){text ? NS_TEXT : NS_INT, &b->ints[c * n],
                              &b->texts[c * n], &b->nulls[c * n]};
   }
   return true;
+}
+
+/* What it is to wait for, as it will be told again when its tree is retried. */
+static ns_bytes after_of(batch *b, const ns_insert *row) {
+  ns_bytes given = row->push->after;
+  size_t start = b->after.n;
+  if (!row->waits)
+    return given;
+  ns_buf_addf(&b->after, "[%lld", (long long)row->parent);
+  if (given.n > 2)
+    ns_buf_addf(&b->after, ",%.*s", (int)given.n - 1, given.p + 1);
+  else
+    ns_buf_addc(&b->after, ']');
+  return (ns_bytes){b->after.p + start, b->after.n - start};
 }
 
 static void batch_row(batch *b, size_t n, size_t i, const ns_insert *row) {
@@ -182,26 +212,32 @@ static void batch_row(batch *b, size_t n, size_t i, const ns_insert *row) {
       [C_PRIORITY] = p->priority, [C_RANK] = 255 - p->priority,
       [C_ATTEMPTS] = p->max_attempts, [C_POLLS] = p->max_polls,
       [C_CRASHES] = p->max_crashes, [C_BACKOFF] = p->backoff,
-      [C_TIMEOUT] = p->timeout, [C_DEADLINE] = p->deadline,
+      [C_TIMEOUT] = p->timeout,
+      [C_DEADLINE] = p->deadline >= 0 ? p->deadline : row->deadline_in,
+      [C_INHERITED] = row->deadline, [C_PAUSED] = row->paused,
       [C_DELAY] = p->delay,     [C_PARENT] = row->parent,
-      [C_ROOT] = row->root,     [C_UNMET] = row->waits,
-      [C_NONCE] = row->nonce};
+      [C_ROOT] = row->root,     [C_UNMET] = row->unmet,
+      [C_ON_FAIL] = p->on_fail_run ? 2 : 1, /* of the ENUM */
+      [C_NONCE] = row->nonce,   [C_DECAY] = p->decay};
   for (size_t c = 0; c < C_COUNT; c++)
     b->ints[c * n + i] = values[c];
   b->texts[C_NAME * n + i] = p->name;
   b->texts[C_PAYLOAD * n + i] = p->payload;
   b->texts[C_UKEY * n + i] = p->unique;
+  b->texts[C_AFTER * n + i] = after_of(b, row);
   b->nulls[C_POLLS * n + i] = p->max_polls < 0;
-  b->nulls[C_DEADLINE * n + i] = p->deadline < 0;
+  b->nulls[C_DEADLINE * n + i] = values[C_DEADLINE] < 0;
+  b->nulls[C_INHERITED * n + i] = row->deadline == 0;
+  b->nulls[C_PAUSED * n + i] = row->paused == 0;
   b->nulls[C_PARENT * n + i] = row->parent == 0;
   b->nulls[C_ROOT * n + i] = row->parent == 0;
 }
 
 static ns_status insert_rows(ns_db *db, const ns_insert *rows, size_t n,
                              ns_err *err) {
-  batch b = {NULL, NULL, NULL, {{0}}};
+  batch b = {0};
   ns_status st;
-  if (batch_make(&b, n)) {
+  if (batch_make(&b, rows, n)) {
     for (size_t i = 0; i < n; i++)
       batch_row(&b, n, i, &rows[i]);
     st = ns_bulk(db, NS_SQL_PUSH_JOB, b.cols, n, err);
@@ -273,6 +309,11 @@ static ns_status insert_keys(ns_db *db, const ns_insert *rows, size_t n,
   return st;
 }
 
+/* Nothing keeps it from being claimed, sooner or later. */
+static bool is_free(const ns_insert *row) {
+  return row->unmet == 0 && row->doomed == 0;
+}
+
 static ns_status insert_ready(ns_db *db, const ns_insert *rows, size_t n,
                               ns_err *err) {
   int64_t *ints = malloc(4 * n * sizeof *ints);
@@ -281,7 +322,7 @@ static ns_status insert_ready(ns_db *db, const ns_insert *rows, size_t n,
   if (ints == NULL)
     return ns_fail(err, NS_ENOMEM, "out of memory");
   for (size_t i = 0; i < n; i++)
-    if (!rows[i].waits && rows[i].push->delay == 0) {
+    if (is_free(&rows[i]) && rows[i].push->delay == 0) {
       ints[k] = rows[i].queue_id;
       ints[n + k] = 255 - rows[i].push->priority;
       ints[2 * n + k] = (int64_t)k;
@@ -303,7 +344,7 @@ static ns_status insert_scheduled(ns_db *db, const ns_insert *rows, size_t n,
   ns_buf ids = NS_BUF_INIT;
   ns_status st = NS_OK;
   for (size_t i = 0; i < n; i++)
-    if (!rows[i].waits && rows[i].push->delay > 0)
+    if (is_free(&rows[i]) && rows[i].push->delay > 0)
       ns_buf_addf(&ids, "%c%lld", ids.n > 0 ? ',' : '[', (long long)rows[i].id);
   if (ids.n > 0 || ids.oom) {
     ns_value list;
@@ -317,34 +358,84 @@ static ns_status insert_scheduled(ns_db *db, const ns_insert *rows, size_t n,
   return st;
 }
 
-static ns_status insert_edges(ns_db *db, const ns_insert *rows, size_t n,
-                              ns_err *err) {
-  ns_status st = NS_OK;
-  for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (rows[i].waits)
-      st = ns_bulk(db, NS_SQL_PUSH_EDGE,
-                   (ns_column[]){{NS_INT, &rows[i].parent, NULL, NULL},
-                                 {NS_INT, &rows[i].id, NULL, NULL}},
-                   1, err);
+static ns_status insert_children(ns_db *db, const ns_insert *rows, size_t n,
+                                 ns_err *err) {
+  int64_t *ints = NULL;
+  size_t k = 0;
+  ns_status st;
+  for (size_t i = 0; i < n; i++)
+    k += rows[i].parent != 0;
+  if (k == 0)
+    return NS_OK;
+  if ((ints = malloc(3 * k * sizeof *ints)) == NULL)
+    return ns_fail(err, NS_ENOMEM, "out of memory");
+  for (size_t i = 0, at = 0; i < n; i++)
+    if (rows[i].parent != 0) {
+      ints[at] = rows[i].parent;
+      ints[k + at] = rows[i].seq;
+      ints[2 * k + at++] = rows[i].id;
+    }
+  st = ns_bulk(db, NS_SQL_PUSH_CHILD,
+               (ns_column[]){{NS_INT, ints, NULL, NULL},
+                             {NS_INT, ints + k, NULL, NULL},
+                             {NS_INT, ints + 2 * k, NULL, NULL}},
+               k, err);
+  free(ints);
   return st;
 }
 
-ns_status ns_insert_jobs(ns_db *db, const ns_insert *rows, size_t n,
+/* What was to wait for a job that has failed ends at once. */
+static ns_status end_doomed(ns_db *db, const ns_insert *rows, size_t n,
+                            ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    char why[64];
+    if (rows[i].doomed == 0)
+      continue;
+    snprintf(why, sizeof why, "job %lld, which it waited for, failed",
+             (long long)rows[i].doomed);
+    st = ns_finish(db,
+                   &(ns_end){.id = rows[i].id, .queue_id = rows[i].queue_id,
+                             .outcome = "cancelled", .reason = "dependency",
+                             .error = ns_str(why), .attempts = -1, .polls = -1,
+                             .crashes = -1, .unique = rows[i].push->unique},
+                   1, err);
+  }
+  return st;
+}
+
+static ns_status insert_found(ns_db *db, const ns_insert *rows, size_t n,
+                              const ns_edges *edges, ns_err *err) {
+  ns_status st;
+  if ((st = insert_keys(db, rows, n, err)) != NS_OK ||
+      (st = insert_rows(db, rows, n, err)) != NS_OK ||
+      (st = insert_children(db, rows, n, err)) != NS_OK ||
+      (st = ns_edges_write(db, edges, err)) != NS_OK ||
+      (st = ns_edges_join(db, rows, n, err)) != NS_OK ||
+      (st = insert_scheduled(db, rows, n, err)) != NS_OK ||
+      (st = insert_ready(db, rows, n, err)) != NS_OK)
+    return st;
+  return end_doomed(db, rows, n, err);
+}
+
+ns_status ns_insert_jobs(ns_db *db, ns_insert *rows, size_t n, size_t *held,
                          ns_err *err) {
+  ns_edges edges = {.nowait = held != NULL};
   ns_status st;
   if (n == 0)
     return NS_OK;
-  if ((st = insert_keys(db, rows, n, err)) != NS_OK ||
-      (st = insert_rows(db, rows, n, err)) != NS_OK ||
-      (st = insert_edges(db, rows, n, err)) != NS_OK ||
-      (st = insert_scheduled(db, rows, n, err)) != NS_OK)
-    return st;
-  return insert_ready(db, rows, n, err);
+  st = ns_edges_find(db, rows, n, &edges, err);
+  if (held != NULL)
+    *held = edges.held;
+  if (st == NS_OK && edges.held == 0)
+    st = insert_found(db, rows, n, &edges, err);
+  ns_edges_free(&edges);
+  return st;
 }
 
 bool ns_insert_rings(const ns_insert *rows, size_t n) {
   for (size_t i = 0; i < n; i++)
-    if (!rows[i].waits && rows[i].push->delay < RING_WITHIN)
+    if (is_free(&rows[i]) && rows[i].push->delay < RING_WITHIN)
       return true;
   return false;
 }
@@ -381,7 +472,7 @@ static ns_status replay(ns_db *db, work *w, bool *yes, ns_err *err) {
   ns_status st = look(db, NS_SQL_PUSH_REPLAYED, w->rows, yes, err);
   if (st != NS_OK || *yes)
     return st;
-  st = ns_insert_jobs(db, w->rows, w->n, err);
+  st = ns_insert_jobs(db, w->rows, w->n, NULL, err);
   if (st == NS_OK)
     st = look(db, NS_SQL_PUSH_REPLAYED_END, w->rows, yes, err);
   else if (st == NS_EDUPLICATE &&
@@ -393,7 +484,7 @@ static ns_status replay(ns_db *db, work *w, bool *yes, ns_err *err) {
 static ns_status push_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
   return tx->replay ? replay(db, w, &tx->done, err)
-                    : ns_insert_jobs(db, w->rows, w->n, err);
+                    : ns_insert_jobs(db, w->rows, w->n, NULL, err);
 }
 
 static ns_status resolve_queues(ns_db *db, ns_bytes queue, const ns_push *jobs,
@@ -424,12 +515,15 @@ static void put_content(ns_buf *to, ns_bytes queue, const ns_push *jobs,
     put_text(to, p->name);
     put_text(to, p->payload);
     put_text(to, p->unique);
-    ns_buf_addf(to, "%lld %lld %d %lld %lld %lld %lld %lld %lld %lld ",
+    ns_buf_addf(to, "%lld %lld %d %lld %lld %lld %lld %lld %lld %lld %lld ",
                 (long long)p->id, (long long)p->delay, p->priority,
+                (long long)p->decay,
                 (long long)p->max_attempts, (long long)p->max_crashes,
                 (long long)p->max_polls, (long long)p->backoff,
                 (long long)p->timeout, (long long)p->deadline,
                 (long long)p->parent);
+    put_text(to, p->after);
+    ns_buf_addf(to, "%lld ", (long long)p->on_fail_run);
   }
 }
 

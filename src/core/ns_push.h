@@ -11,13 +11,33 @@ typedef struct ns_insert {
   const ns_push *push; /* borrowed */
   int64_t id, queue_id, nonce;
   int64_t parent, root; /* 0: none */
-  bool waits;          /* for 'parent' to be done: an edge, not claimable */
+  int64_t seq;         /* its place among the children of 'parent' */
+  bool waits;          /* for 'parent' to be done */
+  bool joins;          /* 'parent' is parked, and waits for it, too; by
+                       ** ns_edges_find */
+  bool child;          /* of a job that settles: its parent, and what it has from
+                       ** that, is known */
+  int64_t paused;      /* by whose pause its parent is held, and so is it; 0: none */
+  int64_t deadline;    /* its parent's, if it has none of its own; 0: none */
+  int64_t deadline_in; /* the same of one that is pushed with it; -1: none */
+  int64_t unmet;       /* jobs it waits for, and a pause: not claimable; by
+                       ** ns_edges_find */
+  int64_t doomed;      /* one of them has failed: it is cancelled; 0: none */
 } ns_insert;
 
+/* The place of the i-th child that a parent brings with the verdict of a run. */
+#define NS_SEQ_RUN INT64_C(1048576)
+static inline int64_t ns_seq(int64_t run, size_t i) {
+  return run * NS_SEQ_RUN +
+         (i < NS_SEQ_RUN - 1 ? (int64_t)i : NS_SEQ_RUN - 1);
+}
+
 /* Writes jobs, their keys and edges, and their ready or scheduled rows, on the
-** open transaction. 'rows' are in the order of their ids.
+** open transaction. 'rows' are in the order of their ids. With 'held' (NULL:
+** wait) nobody's lock on a job that they wait for is waited for: then nothing
+** is written and '*held' is 1 + the index of a row for which it would be (0).
 ** Errors: DUPLICATE, INVALID, TOO_BIG, BUSY, GONE. */
-ns_status ns_insert_jobs(ns_db *db, const ns_insert *rows, size_t n,
+ns_status ns_insert_jobs(ns_db *db, ns_insert *rows, size_t n, size_t *held,
                          ns_err *err);
 
 /* True when one of them may start within the next 10 s: worth a ring. */

@@ -46,12 +46,17 @@ static ns_bytes keep(char **at, const ns_value *v) {
 enum {
   R_ID, R_RUN, R_QUEUE, R_NAME, R_PAYLOAD, R_STATE, R_ATTEMPTS, R_POLLS,
   R_CRASHES, R_MAX_ATTEMPTS, R_MAX_POLLS, R_PRIORITY, R_PARENT, R_ROOT,
-  R_CREATED, R_DUE, R_DEADLINE, R_TIMEOUT, R_NONCE, R_NOW
+  R_CREATED, R_DUE, R_DEADLINE, R_TIMEOUT, R_NONCE, R_NOW, R_PHASE,
+  R_AWAITS, R_SIGNAL, R_SENT
 };
 
+static size_t length(const ns_value *v) {
+  return v->type == NS_TEXT ? v->s.n : 0;
+}
+
 static bool add_job(ns_db *db, int64_t lease, const ns_value *r, ns_jobs *out) {
-  size_t state = r[R_STATE].type == NS_TEXT ? r[R_STATE].s.n : 0;
-  block *b = malloc(sizeof *b + r[R_NAME].s.n + r[R_PAYLOAD].s.n + state + 1);
+  size_t more = length(&r[R_STATE]) + length(&r[R_AWAITS]) + length(&r[R_SIGNAL]);
+  block *b = malloc(sizeof *b + r[R_NAME].s.n + r[R_PAYLOAD].s.n + more + 1);
   char *at;
   if (b == NULL ||
       !ns_grow(&out->items, &out->cap, out->n + 1, sizeof *out->items)) {
@@ -66,15 +71,23 @@ static bool add_job(ns_db *db, int64_t lease, const ns_value *r, ns_jobs *out) {
       .queue_id = r[R_QUEUE].i,
       .queue = ns_queue_name_of(db, r[R_QUEUE].i),
       .name = keep(&at, &r[R_NAME]), .payload = keep(&at, &r[R_PAYLOAD]),
-      .state = keep(&at, &r[R_STATE]),
+      .state = keep(&at, &r[R_STATE]), .awaits = keep(&at, &r[R_AWAITS]),
+      .signal = keep(&at, &r[R_SIGNAL]),
       .attempts = r[R_ATTEMPTS].i, .polls = r[R_POLLS].i,
       .crashes = r[R_CRASHES].i, .max_attempts = r[R_MAX_ATTEMPTS].i,
       .max_polls = ns_int_or(&r[R_MAX_POLLS], -1), .priority = r[R_PRIORITY].i,
       .parent = ns_int_or(&r[R_PARENT], 0), .root = ns_int_or(&r[R_ROOT], 0),
       .created = r[R_CREATED].i, .due = r[R_DUE].i,
       .deadline = ns_int_or(&r[R_DEADLINE], 0), .timeout = r[R_TIMEOUT].i,
-      .nonce = r[R_NONCE].i};
+      .nonce = r[R_NONCE].i, .phase = r[R_PHASE].i};
   return true;
+}
+
+/* Its verdict takes back exactly this one: another may come meanwhile. */
+static void note_signal(ns_db *db, int64_t lease, const ns_value *r) {
+  ns_claimed *c = ns_leases_find(&db->leases, lease, r[R_ID].i, r[R_RUN].i);
+  if (c != NULL)
+    c->heard = ns_int_or(&r[R_SENT], 0);
 }
 
 /* Claims of this lease that the read did not bring are not ours any more. */
@@ -130,6 +143,7 @@ ns_status ns_take_read(ns_db *db, int64_t lease, const ns_takes *takes,
          (st = ns_row(db, NS_SQL_CLAIM_READ, &row, err)) == NS_OK && row != NULL) {
     if (out->n == first)
       ns_saw_now(db, row[R_NOW].i);
+    note_signal(db, lease, row);
     if (!add_job(db, lease, row, out))
       st = no_memory(err);
   }

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 
 #include "ns_claim.h"
+#include "ns_depend.h"
 #include "ns_handle.h"
 #include "ns_peers.h"
 #include "ns_settle.h"
@@ -31,6 +32,7 @@
 #define BEAT_MAX (30 * NS_SECOND)
 #define BEAT_SEEN (12 * NS_SECOND)     /* longer than between two beats */
 #define LOOK_EVERY (10 * NS_SECOND)
+#define LOOK_SOON (NS_SECOND / 10) /* while dependents are left to be told */
 #define KEEP_DEAD (24 * 3600 * NS_SECOND)
 
 static ns_status no_memory(ns_err *err) {
@@ -424,8 +426,10 @@ ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
   st = ns_in_transaction(db)
            ? ns_fail(err, NS_ESTATE, "a rescue cannot run inside a transaction")
            : look_at_all(db, &k, err);
+  if (st == NS_OK)
+    st = ns_depend_look(db, err);
   *sum = k.sum;
-  *again_in = k.again_in;
+  *again_in = db->met_due && k.again_in > LOOK_SOON ? LOOK_SOON : k.again_in;
   if (st == NS_OK && k.trouble.status != NS_OK) {
     *err = k.trouble;
     st = k.trouble.status;

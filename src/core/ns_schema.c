@@ -8,6 +8,9 @@
 **
 ** Procedures and views hold no rows, so every migration makes them anew: one
 ** that was dropped, or belongs to a user who is gone, comes back.
+**
+** Whoever uses a table, is inside a procedure or has read the view is waited
+** for, and others wait behind us: so each try of each statement is short.
 */
 #include "ns_schema.h"
 
@@ -21,7 +24,7 @@
 #define ER_SP_EXISTS 1304
 #define ER_NO_SUCH 1146
 #define ER_CONSTRAINT_FAILED 4025
-#define REPLACE_TRIES 10 /* of a second each */
+#define TRIES 10 /* of a second each */
 #define ER_NO_SUCH_COLUMN 1054
 
 const char *ns_schema_text(size_t i, int *version, const char **name) {
@@ -95,8 +98,23 @@ static void name_row(ns_db *db, ns_err *err) {
             (long long)row[0].i, (long long)row[1].i, (long long)NS_MAX_RUN);
 }
 
+static ns_status run_statement(ns_db *db, const ns_schema_statement *s,
+                               ns_err *err) {
+  ns_buf sql = NS_BUF_INIT;
+  ns_status st = NS_EBUSY;
+  ns_buf_adds(&sql, "SET STATEMENT lock_wait_timeout=1 FOR ");
+  ns_buf_adds(&sql, s->text);
+  ns_buf_add(&sql, "", 1);
+  if (sql.oom)
+    st = ns_fail(err, NS_ENOMEM, "out of memory");
+  for (int tries = 0; st == NS_EBUSY && tries < TRIES; tries++)
+    st = ns_text(db, sql.p, err);
+  ns_buf_free(&sql);
+  return st;
+}
+
 static ns_status apply(ns_db *db, const ns_schema_statement *s, ns_err *err) {
-  ns_status st = ns_text(db, s->text, err);
+  ns_status st = run_statement(db, s, err);
   if (st != NS_OK && err->sqlerr == ER_CONSTRAINT_FAILED)
     name_row(db, err);
   if (st != NS_OK && exists_already(err)) {
@@ -149,19 +167,8 @@ static bool is_newest(const ns_schema_statement *s) {
   return name.p != NULL;
 }
 
-/* Whoever is inside a procedure or has read the view is waited for, and others
-** wait behind us: so each try is short. */
 static ns_status replace(ns_db *db, const ns_schema_statement *s, ns_err *err) {
-  ns_buf sql = NS_BUF_INIT;
-  ns_status st = NS_EBUSY;
-  ns_buf_adds(&sql, "SET STATEMENT lock_wait_timeout=1 FOR ");
-  ns_buf_adds(&sql, s->text);
-  ns_buf_add(&sql, "", 1);
-  if (sql.oom)
-    st = ns_fail(err, NS_ENOMEM, "out of memory");
-  for (int tries = 0; st == NS_EBUSY && tries < REPLACE_TRIES; tries++)
-    st = ns_text(db, sql.p, err);
-  ns_buf_free(&sql);
+  ns_status st = run_statement(db, s, err);
   return st == NS_OK ? NS_OK : ns_err_context(err, s->name);
 }
 

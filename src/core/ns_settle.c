@@ -11,10 +11,12 @@
 */
 #include "ns_settle.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ns_claim.h"
+#include "ns_edge.h"
 #include "ns_finish.h"
 #include "ns_handle.h"
 #include "ns_push.h"
@@ -31,13 +33,16 @@
 typedef struct slot {
   ns_verdict *v;
   int64_t queue_id, rank, attempts, polls, crashes, lost, missed, missing_since;
-  int64_t max_attempts, max_polls, max_crashes, backoff, deadline, root, now;
+  int64_t max_attempts, max_polls, max_crashes, backoff, deadline, root, paused, now;
+  int64_t decay;       /* of its priority, with each return that sinks it */
   char *key;           /* its unique key, owned; NULL: none */
   size_t keylen;
   bool locked;
-  bool ends;           /* else it returns at 'due' */
+  bool ends;           /* else it returns at 'due', or: */
+  bool parks;          /* it waits for its children */
   const char *outcome, *reason;
   const char *attempt; /* kind of the attempt row; NULL: none */
+  char why[64];        /* the error of an end that is not the holder's; empty */
   int64_t due;
 } slot;
 
@@ -49,6 +54,7 @@ static ns_status no_memory(ns_err *err) {
 
 static void end(slot *s, const char *outcome, const char *reason) {
   s->ends = true;
+  s->parks = false;
   s->outcome = outcome;
   s->reason = reason;
   s->v->dead = strcmp(outcome, "dead") == 0;
@@ -65,8 +71,9 @@ static void count(int64_t *n) {
     ++*n;
 }
 
+/* Priority 0, rank 255, is the bottom. */
 static void sink(slot *s) {
-  s->rank = s->rank + NS_DECAY > 255 ? 255 : s->rank + NS_DECAY;
+  s->rank = s->rank + s->decay > 255 ? 255 : s->rank + s->decay;
 }
 
 /* base × 2^n, at most 'longest'. */
@@ -83,6 +90,16 @@ static void found_handler(slot *s) {
   s->lost = 0;
 }
 
+/* Its backoff ends behind its deadline: what polls has its last look all the
+** same, at the deadline. */
+static void too_late(slot *s) {
+  bool polls = s->max_polls >= 0;
+  if (polls && s->now < s->deadline)
+    s->due = s->deadline;
+  else
+    end(s, "dead", polls ? "poll deadline" : "deadline");
+}
+
 static void decide_fail(slot *s) {
   int64_t delay = s->v->delay;
   found_handler(s);
@@ -93,14 +110,19 @@ static void decide_fail(slot *s) {
     end(s, "dead", "failed");
   sink(s);
   come_back(s, delay);
+  if (!s->ends && s->deadline != 0 && s->due > s->deadline)
+    too_late(s);
 }
 
+/* Who wants to go on past the deadline gets one more run, which is due then, and
+** sees by that that it is the last. */
 static void decide_again(slot *s) {
   int64_t delay = s->v->delay < 0 ? s->backoff : s->v->delay;
   bool last = s->max_polls >= 0 && s->polls >= s->max_polls;
+  bool late = s->deadline != 0 && s->now >= s->deadline;
   found_handler(s);
   count(&s->polls);
-  if (last || (s->deadline != 0 && s->now >= s->deadline))
+  if (last || (late && s->v->go_on == 0))
     end(s, "dead", "poll deadline");
   sink(s);
   come_back(s, delay);
@@ -154,8 +176,15 @@ static void decide(slot *s) {
   case NS_DISCARD:
     end(s, "dead", "discarded");
     break;
+  case NS_EXPIRE:
+    end(s, "dead", "deadline");
+    break;
   case NS_RELEASE:
     come_back(s, 0);
+    break;
+  case NS_WAIT:
+    found_handler(s);
+    s->parks = true;
     break;
   case NS_CRASH:
     decide_crash(s);
@@ -190,7 +219,17 @@ static slot *find(slot *slots, size_t n, int64_t id, int64_t run) {
 
 enum { L_ID, L_RUN, L_QUEUE, L_RANK, L_ATTEMPTS, L_POLLS, L_CRASHES, L_LOST,
        L_MISSED, L_MISSING_SINCE, L_MAX_ATTEMPTS, L_MAX_POLLS, L_MAX_CRASHES, L_BACKOFF,
-       L_DEADLINE, L_ROOT, L_UKEY, L_NOW };
+       L_DEADLINE, L_ROOT, L_UKEY, L_NOW, L_DECAY, L_PAUSED };
+
+/* NULL for NULL. False: out of memory. */
+static bool copy(const ns_value *v, char **out, size_t *n) {
+  if (v->type != NS_TEXT)
+    return true;
+  *n = v->s.n;
+  if ((*out = malloc(*n + 1)) != NULL)
+    memcpy(*out, v->s.p, *n);
+  return *out != NULL;
+}
 
 static ns_status fill(slot *s, const ns_value *r, ns_err *err) {
   s->locked = true;
@@ -209,14 +248,10 @@ static ns_status fill(slot *s, const ns_value *r, ns_err *err) {
   s->backoff = r[L_BACKOFF].i;
   s->deadline = ns_int_or(&r[L_DEADLINE], 0);
   s->root = ns_int_or(&r[L_ROOT], 0);
+  s->paused = ns_int_or(&r[L_PAUSED], 0);
   s->now = r[L_NOW].i;
-  if (r[L_UKEY].type == NS_NULL)
-    return NS_OK;
-  s->keylen = r[L_UKEY].s.n;
-  if ((s->key = malloc(s->keylen + 1)) == NULL)
-    return no_memory(err);
-  memcpy(s->key, r[L_UKEY].s.p, s->keylen);
-  return NS_OK;
+  s->decay = r[L_DECAY].i;
+  return copy(&r[L_UKEY], &s->key, &s->keylen) ? NS_OK : no_memory(err);
 }
 
 /* The tokens of all slots, or of those that could not be locked. */
@@ -264,6 +299,35 @@ static ns_status lock_jobs(ns_db *db, slot *slots, size_t n, ns_err *err) {
   }
   ns_buf_free(&list);
   return st == NS_OK && locked < n ? tell_stale(db, slots, n, err) : st;
+}
+
+static void put_off(slot *s) {
+  s->locked = false;
+  s->v->status = NS_EBUSY;
+}
+
+/* A job that ends, or that its children's failure may end, has a key. */
+static bool frees_key(const slot *s) {
+  return s->locked && (s->ends || s->parks) && s->key != NULL;
+}
+
+/* The unique keys of jobs that end: one that somebody holds puts its job off. */
+static ns_status lock_keys(ns_db *db, slot *slots, size_t n, ns_err *err) {
+  ns_end *ends = calloc(n, sizeof *ends);
+  bool *held = calloc(n, sizeof *held);
+  ns_status st = ends == NULL || held == NULL ? no_memory(err) : NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (frees_key(&slots[i]))
+      ends[i] = (ns_end){.id = slots[i].v->id, .queue_id = slots[i].queue_id,
+                         .unique = {slots[i].key, slots[i].keylen}};
+  if (st == NS_OK)
+    st = ns_finish_keys(db, ends, n, held, err);
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (held[i])
+      put_off(&slots[i]);
+  free(held);
+  free(ends);
+  return st;
 }
 
 /* --------------------------------------------------------------- writing */
@@ -318,7 +382,9 @@ static ns_status write_ends(ns_db *db, const slot *slots, size_t n,
     ends[k++] = (ns_end){.id = s->v->id, .queue_id = s->queue_id,
                          .outcome = s->outcome, .reason = s->reason,
                          .result = done ? s->v->result : NS_NONE,
-                         .error = done ? NS_NONE : s->v->error,
+                         .error = done          ? NS_NONE
+                                  : s->why[0] != '\0' ? ns_str(s->why)
+                                                      : s->v->error,
                          .attempts = s->attempts, .polls = s->polls,
                          .crashes = s->crashes,
                          .unique = {s->key, s->keylen}};
@@ -329,7 +395,7 @@ static ns_status write_ends(ns_db *db, const slot *slots, size_t n,
 }
 
 enum { T_RANK, T_ATTEMPTS, T_POLLS, T_CRASHES, T_LOST, T_MISSED, T_SINCE, T_DUE,
-       T_STATE, T_ID, T_QUEUE, T_RUN, T_OFFSET, T_ALONE, T_COUNT };
+       T_STATE, T_HEARS, T_ID, T_QUEUE, T_RUN, T_OFFSET, T_ALONE, T_COUNT };
 
 /* The columns of all jobs that return, as far as 'later' picks them. */
 typedef struct returns {
@@ -359,6 +425,7 @@ static void returns_add(returns *r, const slot *s) {
       [T_RANK] = s->rank, [T_ATTEMPTS] = s->attempts, [T_POLLS] = s->polls,
       [T_CRASHES] = s->crashes, [T_LOST] = s->lost, [T_MISSED] = s->missed,
       [T_ALONE] = s->lost >= NS_LOST_TOGETHER, [T_SINCE] = s->missing_since, [T_DUE] = s->due, [T_ID] = s->v->id,
+      [T_HEARS] = s->v->kind != NS_AGAIN,
       [T_QUEUE] = s->queue_id, [T_RUN] = s->v->run + 1,
       [T_OFFSET] = (int64_t)r->n};
   for (size_t c = 0; c < T_COUNT; c++)
@@ -378,7 +445,7 @@ static ns_status update_jobs(ns_db *db, const returns *r, ns_err *err) {
                  (ns_column[]){col(r, T_RANK), col(r, T_ATTEMPTS),
                                col(r, T_POLLS), col(r, T_CRASHES),
                                col(r, T_LOST), col(r, T_MISSED), col(r, T_SINCE), col(r, T_DUE),
-                               col(r, T_STATE), col(r, T_ID)},
+                               col(r, T_STATE), col(r, T_HEARS), col(r, T_ID)},
                  r->n, err);
 }
 
@@ -399,31 +466,40 @@ static ns_status insert_now(ns_db *db, const returns *r, ns_err *err) {
                  r->n, err);
 }
 
-static bool returns_then(const slot *s, bool later) {
-  return s->locked && !s->ends && (s->due > s->now) == later;
+/* Where a job that returns waits. One that is paused gets no row: whoever
+** resumes it writes that. */
+typedef enum place { LATER, AT_ONCE, NOWHERE, PLACES } place;
+
+static bool returns_to(const slot *s, place p) {
+  place its = s->paused != 0      ? NOWHERE
+              : s->due > s->now ? LATER
+                                  : AT_ONCE;
+  return s->locked && !s->ends && !s->parks && its == p;
 }
 
-/* Jobs that return now, or later: their rows change, and where they wait. */
-static ns_status write_returns(ns_db *db, const slot *slots, size_t n,
-                               bool later, ns_err *err) {
+/* Jobs that return to 'p': their rows change, and where they wait. */
+static ns_status write_returns(ns_db *db, const slot *slots, size_t n, place p,
+                               ns_err *err) {
   returns r;
   size_t k = 0;
   ns_status st = NS_OK;
   for (size_t i = 0; i < n; i++)
-    k += returns_then(&slots[i], later);
+    k += returns_to(&slots[i], p);
   if (k == 0)
     return NS_OK;
   if (!returns_make(&r, k))
     st = no_memory(err);
   for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (returns_then(&slots[i], later))
+    if (returns_to(&slots[i], p))
       returns_add(&r, &slots[i]);
   if (st == NS_OK)
     st = update_jobs(db, &r, err);
-  if (st == NS_OK)
-    st = later ? insert_later(db, &r, err) : insert_now(db, &r, err);
-  if (st == NS_OK && !later)
+  if (st == NS_OK && p == LATER)
+    st = insert_later(db, &r, err);
+  if (st == NS_OK && p == AT_ONCE) {
+    st = insert_now(db, &r, err);
     db->ring_due = true;
+  }
   returns_free(&r);
   return st;
 }
@@ -431,7 +507,9 @@ static ns_status write_returns(ns_db *db, const slot *slots, size_t n,
 /* ------------------------------------------------------------- children */
 
 static bool brings_children(const slot *s) {
-  return s->locked && (s->v->kind == NS_ACK || (s->v->kind == NS_AGAIN && !s->ends));
+  return s->locked && (s->v->kind == NS_ACK ||
+                       (s->v->kind == NS_WAIT && !s->ends) ||
+                       (s->v->kind == NS_AGAIN && !s->ends));
 }
 
 static size_t count_children(const slot *slots, size_t n) {
@@ -448,14 +526,17 @@ static int insert_by_id(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-static ns_status child_row(ns_db *db, const slot *s, const ns_push *child,
+static ns_status child_row(ns_db *db, const slot *s, size_t c,
                            ns_insert *row, ns_err *err) {
+  const ns_push *child = &s->v->children[c];
   ns_status st = ns_push_check(child, (int64_t)db->max_payload, err);
   *row = (ns_insert){.push = child, .id = child->id, .queue_id = s->queue_id,
                      .nonce = (int64_t)(ns_random() >> 1),
-                     .parent = s->v->id,
+                     .parent = s->v->id, .seq = ns_seq(s->v->run, c),
                      .root = s->root != 0 ? s->root : s->v->id,
-                     .waits = s->v->kind == NS_AGAIN};
+                     .waits = s->v->kind == NS_AGAIN, .child = true,
+                     .paused = s->paused, .deadline = s->deadline,
+                     .deadline_in = -1};
   if (st == NS_OK && child->id <= 0)
     st = ns_fail(err, NS_EINVALID, "a spawned child has no id");
   if (st == NS_OK && child->queue.p != NULL)
@@ -463,26 +544,188 @@ static ns_status child_row(ns_db *db, const slot *s, const ns_push *child,
   return st;
 }
 
-static ns_status write_children(ns_db *db, const slot *slots, size_t n,
-                                ns_err *err) {
-  size_t total = count_children(slots, n);
-  ns_insert *rows;
+/* One whose child is to wait for a job that somebody holds comes with the next
+** cycle. */
+static void put_off_parent(slot *slots, size_t n, int64_t id) {
+  for (size_t i = 0; i < n; i++)
+    if (slots[i].locked && slots[i].v->id == id)
+      put_off(&slots[i]);
+}
+
+/* '*held': a row for which a lock would have to be waited for; 0: all is
+** written. */
+static ns_status try_children(ns_db *db, slot *slots, size_t n, ns_insert *rows,
+                              size_t total, size_t *held, ns_err *err) {
   size_t k = 0;
+  ns_status st = NS_OK;
+  *held = 0;
+  for (size_t i = 0; i < n; i++)
+    for (size_t c = 0; st == NS_OK && brings_children(&slots[i]) &&
+                       c < slots[i].v->nchildren; c++)
+      st = child_row(db, &slots[i], c, &rows[k++], err);
+  if (st != NS_OK)
+    return st;
+  qsort(rows, total, sizeof *rows, insert_by_id);
+  st = ns_insert_jobs(db, rows, total, held, err);
+  if (*held != 0)
+    put_off_parent(slots, n, rows[*held - 1].parent);
+  else if (st == NS_OK)
+    db->ring_due = db->ring_due || ns_insert_rings(rows, total);
+  return st;
+}
+
+static ns_status write_children(ns_db *db, slot *slots, size_t n, ns_err *err) {
+  size_t total = count_children(slots, n);
+  size_t held = 0;
+  ns_insert *rows;
   ns_status st = NS_OK;
   if (total == 0)
     return NS_OK;
   if ((rows = calloc(total, sizeof *rows)) == NULL)
     return no_memory(err);
-  for (size_t i = 0; i < n; i++)
-    for (size_t c = 0; st == NS_OK && brings_children(&slots[i]) &&
-                       c < slots[i].v->nchildren; c++)
-      st = child_row(db, &slots[i], &slots[i].v->children[c], &rows[k++], err);
-  if (st == NS_OK) {
-    qsort(rows, total, sizeof *rows, insert_by_id);
-    st = ns_insert_jobs(db, rows, total, err);
-    db->ring_due = db->ring_due || ns_insert_rings(rows, total);
-  }
+  do {
+    total = count_children(slots, n);
+    st = try_children(db, slots, n, rows, total, &held, err);
+  } while (st == NS_OK && held != 0);
   free(rows);
+  return st;
+}
+
+/* --------------------------------------------------------------- parking */
+
+/* A parent whose child somebody is ending comes with the next cycle: nothing is
+** written of it now. */
+static ns_status lock_broods(ns_db *db, slot *slots, size_t n, ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    bool all = true;
+    if (!slots[i].locked || !slots[i].parks || slots[i].v->signal.p != NULL)
+      continue;
+    st = ns_brood_lock(db, slots[i].v->id, &all, err);
+    if (st == NS_OK && !all)
+      put_off(&slots[i]);
+  }
+  return st;
+}
+
+/* A child that failed while this run went on, or as it was spawned after one
+** that had failed, counts as one that fails later. */
+static ns_status fail_with_child(ns_db *db, slot *s, ns_err *err) {
+  int64_t child = 0;
+  ns_status st = s->v->go_on ? NS_OK
+                             : ns_brood_failed(db, s->v->id, s->v->lease, &child, err);
+  if (child == 0)
+    return st;
+  snprintf(s->why, sizeof s->why, "its child, job %lld, failed", (long long)child);
+  end(s, "dead", "child failed");
+  return st;
+}
+
+/* One whose children have all ended is not parked but claimable. */
+static ns_status park(ns_db *db, slot *s, ns_err *err) {
+  int64_t live = 0;
+  int64_t unmet;
+  ns_status st = fail_with_child(db, s, err);
+  if (st != NS_OK || s->ends)
+    return st;
+  if ((st = ns_brood_let_go(db, s->v->id, err)) == NS_OK)
+    st = ns_brood_wait(db, s->v->id, &live, err);
+  unmet = live + (s->paused != 0);
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_SETTLE_PARKED,
+                (ns_value[]){live == 0       ? ns_vnull
+                             : s->v->go_on ? ns_vtext(ns_str("continue"))
+                                             : ns_vtext(ns_str("fail")),
+                             ns_vint(unmet),
+                             s->v->state.p != NULL ? ns_vtext(s->v->state)
+                                                   : ns_vnull,
+                             ns_vint(s->v->id)},
+                err);
+  if (st != NS_OK || unmet > 0)
+    return st;
+  db->ring_due = true;
+  return ns_promote_one(db, s->queue_id, s->rank, s->v->id, s->v->run + 1, err);
+}
+
+static bool went_on(const slot *s) {
+  return s->ends || s->parks || s->v->kind == NS_AGAIN;
+}
+
+static int64_t parked_for(const ns_verdict *v) {
+  return v->delay < 0 || v->delay > DELAY_MAX ? DELAY_MAX : v->delay;
+}
+
+static ns_status schedule(ns_db *db, int64_t id, ns_err *err) {
+  ns_buf ids = NS_BUF_INIT;
+  ns_value list;
+  ns_status st;
+  ns_buf_addf(&ids, "[%lld]", (long long)id);
+  list = ns_vtext(ns_buf_bytes(&ids));
+  st = ids.oom ? no_memory(err) : ns_run(db, NS_SQL_PUSH_SCHEDULED, &list, err);
+  ns_buf_free(&ids);
+  db->look_at = 0;
+  return st;
+}
+
+/* What was sent before we look is found here; whoever sends later waits for our
+** lock on the job's row, and then finds it scheduled. Who has had a run after the
+** deadline, and finds nothing, would be run again at once, for ever. */
+static ns_status park_for_signal(ns_db *db, slot *s, ns_err *err) {
+  const ns_verdict *v = s->v;
+  const ns_value *row = NULL;
+  int64_t wish = parked_for(v);
+  int64_t span;
+  bool sent = false;
+  ns_status st = ns_run(db, NS_SQL_SIGNAL_FIND,
+                        (ns_value[]){ns_vint(v->id), ns_vtext(v->signal)}, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_SIGNAL_FIND, &row, err);
+  sent = st == NS_OK && row != NULL;
+  if (st == NS_OK && !sent && s->deadline != 0 && s->now >= s->deadline) {
+    snprintf(s->why, sizeof s->why, "its deadline had passed as it waited");
+    end(s, "dead", "deadline");
+    return NS_OK;
+  }
+  span = sent ? 0 : wish;
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_SIGNAL_PARK,
+                (ns_value[]){ns_vtext(v->signal), ns_vint(span),
+                             ns_vint(span), ns_vint(wish),
+                             v->state.p != NULL ? ns_vtext(v->state) : ns_vnull,
+                             ns_vint(v->id)},
+                err);
+  if (st != NS_OK || s->paused != 0)
+    return st;
+  if (!sent)
+    return schedule(db, v->id, err);
+  db->ring_due = true;
+  return ns_promote_one(db, s->queue_id, s->rank, v->id, v->run + 1, err);
+}
+
+/* A run that was given a signal, and went on, needs it no more; who has ended
+** needs none. */
+static ns_status forget_signals(ns_db *db, const slot *slots, size_t n,
+                                ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    const slot *s = &slots[i];
+    const ns_claimed *c =
+        ns_leases_find(&db->leases, s->v->lease, s->v->id, s->v->run);
+    if (s->locked && c != NULL && c->heard != 0 && went_on(s))
+      st = ns_run(db, NS_SQL_SIGNAL_FORGET,
+                  (ns_value[]){ns_vint(s->v->id), ns_vint(c->heard),
+                               ns_vint(s->ends)},
+                  err);
+  }
+  return st;
+}
+
+static ns_status park_all(ns_db *db, slot *slots, size_t n, ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (slots[i].locked && slots[i].parks)
+      st = slots[i].v->signal.p != NULL ? park_for_signal(db, &slots[i], err)
+                                        : park(db, &slots[i], err);
   return st;
 }
 
@@ -531,14 +774,18 @@ static ns_status hide_running(ns_db *db, const slot *slots, size_t n,
   return st;
 }
 
-static ns_status write_all(ns_db *db, const slot *slots, size_t n, ns_err *err) {
+static ns_status write_all(ns_db *db, slot *slots, size_t n, ns_err *err) {
   ns_status st;
   if ((st = write_children(db, slots, n, err)) != NS_OK ||
+      (st = forget_signals(db, slots, n, err)) != NS_OK ||
+      (st = park_all(db, slots, n, err)) != NS_OK ||
       (st = write_attempts(db, slots, n, err)) != NS_OK ||
       (st = write_ends(db, slots, n, err)) != NS_OK ||
-      (st = write_returns(db, slots, n, true, err)) != NS_OK ||
-      (st = write_returns(db, slots, n, false, err)) != NS_OK ||
       (st = hide_running(db, slots, n, err)) != NS_OK)
+    return st;
+  for (place p = LATER; st == NS_OK && p < PLACES; p++)
+    st = write_returns(db, slots, n, p, err);
+  if (st != NS_OK)
     return st;
   return delete_leases(db, slots, n, err);
 }
@@ -559,7 +806,9 @@ ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
     for (size_t i = 0; i < n; i++)
       if (slots[i].locked)
         decide(&slots[i]);
-    st = write_all(db, slots, n, err);
+    if ((st = lock_keys(db, slots, n, err)) == NS_OK &&
+        (st = lock_broods(db, slots, n, err)) == NS_OK)
+      st = write_all(db, slots, n, err);
   }
   for (size_t i = 0; i < n; i++)
     free(slots[i].key);

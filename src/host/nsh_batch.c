@@ -110,12 +110,12 @@ ns_push *nsh_batch_children(nsh_batch *b, size_t n) {
                : NULL;
 }
 
-static void copy_child(nsh_batch *b, ns_push *to, const ns_push *from) {
-  *to = *from;
-  to->name = nsh_batch_keep(b, from->name);
-  to->payload = nsh_batch_keep(b, from->payload);
-  to->queue = nsh_batch_keep(b, from->queue);
-  to->unique = nsh_batch_keep(b, from->unique);
+void nsh_batch_keep_child(nsh_batch *b, ns_push *child) {
+  child->name = nsh_batch_keep(b, child->name);
+  child->payload = nsh_batch_keep(b, child->payload);
+  child->queue = nsh_batch_keep(b, child->queue);
+  child->unique = nsh_batch_keep(b, child->unique);
+  child->after = nsh_batch_keep(b, child->after);
 }
 
 void nsh_batch_copy(nsh_batch *b, const ns_verdict *from) {
@@ -124,10 +124,13 @@ void nsh_batch_copy(nsh_batch *b, const ns_verdict *from) {
   to->result = nsh_batch_keep(b, from->result);
   to->error = nsh_batch_keep(b, from->error);
   to->state = nsh_batch_keep(b, from->state);
+  to->signal = nsh_batch_keep(b, from->signal);
   to->log = nsh_batch_keep(b, from->log);
   to->children = nsh_batch_children(b, from->nchildren);
-  for (size_t i = 0; i < from->nchildren; i++)
-    copy_child(b, &to->children[i], &from->children[i]);
+  for (size_t i = 0; i < from->nchildren; i++) {
+    to->children[i] = from->children[i];
+    nsh_batch_keep_child(b, &to->children[i]);
+  }
 }
 
 /* The last chunk stays when it is an ordinary one. */

@@ -32,6 +32,9 @@ ns_bytes nsh_batch_spill(nsh_batch *b, ns_bytes s);
 /* Room for children, zeroed; lives as long as the batch. */
 ns_push *nsh_batch_children(nsh_batch *b, size_t n);
 
+/* Has the texts of a child point to copies that live as long as the batch. */
+void nsh_batch_keep_child(nsh_batch *b, ns_push *child);
+
 /* Appends a deep copy of 'v'. */
 void nsh_batch_copy(nsh_batch *b, const ns_verdict *v);
 

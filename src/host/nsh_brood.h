@@ -42,6 +42,7 @@ typedef struct nsh_brood {
   nsh_zygote zygotes[NSH_ZYGOTES];
   /* What happens; 'arg' is the owner's. */
   void *arg;
+  /* 'names' of handlers, a line each; the last of 'count' may be left out. */
   void (*loaded)(void *arg, nsh_zygote *z, int64_t count, ns_bytes names);
   /* Without a message it died of 'status'; negative: with its keeper. */
   void (*failed)(void *arg, nsh_zygote *z, ns_bytes message, int status);

@@ -16,7 +16,7 @@
 /* What the plain options are read into, before they are checked. */
 typedef struct asked {
   int64_t workers, drain_within, drain_timeout, memory;
-  bool drain, keep_env;
+  bool drain, keep_env, strict;
   const char *log, *url, *user, *shared;
 } asked;
 
@@ -24,6 +24,8 @@ static const nsl_field fields[] = {
     {"files", NSL_TABLE, 0},
     {"workers", NSL_INT, offsetof(asked, workers)},
     {"queues", NSL_TABLE, 0},
+    {"reserve", NSL_TABLE, 0},
+    {"strict", NSL_BOOL, offsetof(asked, strict)},
     {"drain", NSL_BOOL, offsetof(asked, drain)},
     {"drain_within", NSL_INT, offsetof(asked, drain_within)},
     {"drain_timeout", NSL_INT, offsetof(asked, drain_timeout)},
@@ -90,6 +92,7 @@ static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
       (st = check_user(a.user, err)) != NS_OK)
     return st;
   cfg->workers = (size_t)a.workers;
+  cfg->strict = a.strict;
   cfg->drain = a.drain;
   cfg->drain_within = a.drain_within;
   cfg->drain_timeout = a.drain_timeout;
@@ -140,26 +143,37 @@ static ns_status read_files(lua_State *L, nsh_config *cfg, ns_err *err) {
   return NS_OK;
 }
 
-static ns_status read_queue(lua_State *L, nsh_feed *feed, ns_err *err) {
-  static const nsl_field queue_fields[] = {
-      {"name", NSL_BYTES, 0}, {"weight", NSL_INT, sizeof(ns_bytes)},
-      {NULL, NSL_ANY, 0}};
-  struct {
-    ns_bytes name;
-    int64_t weight;
-  } q = {NS_NONE, 1};
+/* A named queue with a number, on top. */
+typedef struct numbered {
+  ns_bytes name;
+  int64_t number;
+} numbered;
+
+/* 'fields' reads a numbered. */
+static ns_status read_numbered(lua_State *L, const nsl_field *known,
+                               const char *what, numbered *q, ns_err *err) {
   ns_status st;
   luaL_checktype(L, -1, LUA_TTABLE);
-  st = nsl_readfields(L, -1, queue_fields, WHAT "queues: ", &q, err);
+  st = nsl_readfields(L, -1, known, what, q, err);
+  return st == NS_OK && (q->name.p == NULL || q->name.n == 0)
+             ? ns_fail(err, NS_EINVALID, "%sa queue has no name", what)
+             : st;
+}
+
+static ns_status read_queue(lua_State *L, nsh_feed *feed, ns_err *err) {
+  static const nsl_field known[] = {
+      {"name", NSL_BYTES, offsetof(numbered, name)},
+      {"weight", NSL_INT, offsetof(numbered, number)},
+      {NULL, NSL_ANY, 0}};
+  numbered q = {NS_NONE, 1};
+  ns_status st = read_numbered(L, known, WHAT "queues: ", &q, err);
   if (st != NS_OK)
     return st;
-  if (q.name.p == NULL || q.name.n == 0)
-    return ns_fail(err, NS_EINVALID, WHAT "queues: a queue has no name");
-  if (q.weight < 1 || q.weight > 1000000)
+  if (q.number < 1 || q.number > 1000000)
     return ns_fail(err, NS_EINVALID,
                    WHAT "queues: the weight of '%.*s' must be 1 to 1000000, "
-                   "got %lld", (int)q.name.n, q.name.p, (long long)q.weight);
-  *feed = (nsh_feed){q.name, (int)q.weight};
+                   "got %lld", (int)q.name.n, q.name.p, (long long)q.number);
+  *feed = (nsh_feed){q.name, (int)q.number};
   return NS_OK;
 }
 
@@ -173,6 +187,101 @@ static ns_status read_queues(lua_State *L, nsh_config *cfg, ns_err *err) {
   return st;
 }
 
+/* --------------------------------------------------------------- reserves */
+
+static bool same(ns_bytes a, ns_bytes b) {
+  return a.n == b.n && memcmp(a.p, b.p, a.n) == 0;
+}
+
+size_t nsh_config_pool(const nsh_config *cfg, ns_bytes queue) {
+  for (size_t i = 0; i < cfg->nreserves; i++)
+    if (same(cfg->reserves[i].name, queue))
+      return i + 1;
+  return 0;
+}
+
+size_t nsh_config_pool_of(const nsh_config *cfg, size_t index) {
+  for (size_t i = 0; i < cfg->nreserves; i++) {
+    if (index < cfg->reserves[i].workers)
+      return i + 1;
+    index -= cfg->reserves[i].workers;
+  }
+  return 0;
+}
+
+size_t nsh_config_workers(const nsh_config *cfg, size_t pool) {
+  size_t rest = cfg->workers;
+  if (pool > 0)
+    return cfg->reserves[pool - 1].workers;
+  for (size_t i = 0; i < cfg->nreserves; i++)
+    rest -= cfg->reserves[i].workers;
+  return rest;
+}
+
+static bool is_served(const nsh_config *cfg, ns_bytes name) {
+  for (size_t i = 0; i < cfg->nqueues; i++)
+    if (same(cfg->queues[i].name, name))
+      return true;
+  return cfg->nqueues == 0;
+}
+
+static ns_status read_reserve(lua_State *L, nsh_config *cfg, size_t i,
+                              ns_err *err) {
+  static const nsl_field known[] = {
+      {"name", NSL_BYTES, offsetof(numbered, name)},
+      {"workers", NSL_INT, offsetof(numbered, number)},
+      {NULL, NSL_ANY, 0}};
+  numbered q = {NS_NONE, 1};
+  ns_status st = read_numbered(L, known, WHAT "reserve: ", &q, err);
+  if (st != NS_OK)
+    return st;
+  if (q.number < 1 || q.number > NSH_WORKERS_MAX)
+    return ns_fail(err, NS_EINVALID,
+                   WHAT "reserve: '%.*s' must have 1 to %d workers, got %lld",
+                   (int)q.name.n, q.name.p, NSH_WORKERS_MAX,
+                   (long long)q.number);
+  for (size_t k = 0; k < i; k++)
+    if (same(cfg->reserves[k].name, q.name))
+      return ns_fail(err, NS_EINVALID, WHAT "reserve: '%.*s' is named twice",
+                     (int)q.name.n, q.name.p);
+  if (!is_served(cfg, q.name))
+    return ns_fail(err, NS_EINVALID,
+                   WHAT "reserve: '%.*s' is not among the queues that are served",
+                   (int)q.name.n, q.name.p);
+  cfg->reserves[i] = (nsh_reserve){q.name, (size_t)q.number};
+  return NS_OK;
+}
+
+/* Whoever may claim a queue's jobs has somebody to run them. */
+static ns_status check_reserves(const nsh_config *cfg, ns_err *err) {
+  size_t sum = 0;
+  for (size_t i = 0; i < cfg->nreserves; i++)
+    sum += cfg->reserves[i].workers;
+  if (sum > cfg->workers)
+    return ns_fail(err, NS_EINVALID,
+                   WHAT "reserve: %zu workers are reserved, but there are only "
+                   "%zu", sum, cfg->workers);
+  if (sum == cfg->workers && cfg->nqueues != cfg->nreserves)
+    return ns_fail(err, NS_EINVALID,
+                   WHAT "reserve: all %zu workers are reserved, and none is left "
+                   "for other queues; have more workers, or name the reserved "
+                   "queues alone as those to serve", sum);
+  return NS_OK;
+}
+
+static ns_status read_reserves(lua_State *L, nsh_config *cfg, ns_err *err) {
+  ns_status st = NS_OK;
+  if (cfg->nreserves >= NSH_POOLS_MAX)
+    return ns_fail(err, NS_EINVALID, WHAT "reserve: at most %d queues, got %zu",
+                   NSH_POOLS_MAX - 1, cfg->nreserves);
+  for (size_t i = 0; i < cfg->nreserves && st == NS_OK; i++) {
+    lua_rawgeti(L, -1, (lua_Integer)i + 1);
+    st = read_reserve(L, cfg, i, err);
+    lua_pop(L, 1);
+  }
+  return st == NS_OK && cfg->nreserves > 0 ? check_reserves(cfg, err) : st;
+}
+
 static size_t list_length(lua_State *L, int idx, const char *name) {
   size_t n = 0;
   if (nsl_rawfield(L, idx, name) == LUA_TTABLE)
@@ -181,7 +290,7 @@ static size_t list_length(lua_State *L, int idx, const char *name) {
   return n;
 }
 
-/* The arrays share one userdata: file names, then queues. */
+/* The arrays share one userdata: queues, reserves, file names. */
 ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg,
                           ns_err *err) {
   ns_status st;
@@ -190,10 +299,13 @@ ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg,
   luaL_checktype(L, idx, LUA_TTABLE);
   cfg->nfiles = list_length(L, idx, "files");
   cfg->nqueues = list_length(L, idx, "queues");
+  cfg->nreserves = list_length(L, idx, "reserve");
   cfg->queues = lua_newuserdatauv(L, cfg->nqueues * sizeof *cfg->queues +
+                                         cfg->nreserves * sizeof *cfg->reserves +
                                          cfg->nfiles * sizeof *cfg->files + 1,
                                   0);
-  cfg->files = (const char **)(void *)(cfg->queues + cfg->nqueues);
+  cfg->reserves = (nsh_reserve *)(void *)(cfg->queues + cfg->nqueues);
+  cfg->files = (const char **)(void *)(cfg->reserves + cfg->nreserves);
   if ((st = read_plain(L, idx, cfg, err)) != NS_OK ||
       (st = read_connection(L, idx, cfg, err)) != NS_OK)
     return st;
@@ -203,6 +315,11 @@ ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg,
   if (st == NS_OK && cfg->nqueues > 0) {
     nsl_rawfield(L, idx, "queues");
     st = read_queues(L, cfg, err);
+    lua_pop(L, 1);
+  }
+  if (st == NS_OK && cfg->nreserves > 0) {
+    nsl_rawfield(L, idx, "reserve");
+    st = read_reserves(L, cfg, err);
     lua_pop(L, 1);
   }
   return st;

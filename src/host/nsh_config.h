@@ -13,6 +13,7 @@
 #include "nightshift.h"
 
 #define NSH_WORKERS_MAX 20000
+#define NSH_POOLS_MAX 33 /* 32 reserved queues, and the workers for all */
 
 /* A queue to serve; it may not exist yet. */
 typedef struct nsh_feed {
@@ -20,12 +21,21 @@ typedef struct nsh_feed {
   int weight;
 } nsh_feed;
 
+/* Workers that take jobs of this queue only. */
+typedef struct nsh_reserve {
+  ns_bytes name;
+  size_t workers;
+} nsh_reserve;
+
 typedef struct nsh_config {
   const char **files;    /* handler files and folders */
   size_t nfiles;
   size_t workers;        /* default: one per processor */
   nsh_feed *queues;      /* none: every queue */
   size_t nqueues;
+  nsh_reserve *reserves; /* number i has pool i + 1; pool 0 takes all jobs */
+  size_t nreserves;      /* < NSH_POOLS_MAX */
+  bool strict;           /* by priority, and in the order of 'queues', only */
   bool drain;            /* end when there is nothing left to do */
   int64_t drain_within;  /* µs: what is due sooner counts as left to do */
   int64_t drain_timeout; /* µs a stopping host waits for running handlers */
@@ -43,6 +53,13 @@ typedef struct nsh_config {
 ** value come back as INVALID. [-0, +1, v]
 */
 ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg, ns_err *err);
+
+/* The pool that has workers for a queue's jobs alone; 0: none has. */
+size_t nsh_config_pool(const nsh_config *cfg, ns_bytes queue);
+
+/* The pool of worker 'index', and how many workers a pool has. */
+size_t nsh_config_pool_of(const nsh_config *cfg, size_t index);
+size_t nsh_config_workers(const nsh_config *cfg, size_t pool);
 
 /* Pushes the connection as options for nightshift.open; [-0, +1, m] */
 void nsh_config_pushdb(lua_State *L, const nsh_config *cfg);

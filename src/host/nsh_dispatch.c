@@ -8,6 +8,10 @@
 ** commits), so an empty claim after a wake is repeated after 5, 20, 80, 320
 ** and 1280 ms, then the host is silent until the next wake, the next due job
 ** or the ping.
+**
+** With reserved workers this holds for each pool: while pool 0 is full, claims
+** and the listener go on for the queues that have workers of their own, and
+** leave the others out.
 */
 #include "nsh_dispatch.h"
 
@@ -27,6 +31,7 @@
 #define BEAT_SOON (NS_SECOND / 20) /* while lost claims are being dropped */
 #define CLAIMS_HOLD (25 * NS_SECOND) /* after a beat: others wait for 30 s */
 #define LOOK_BUSY (NS_SECOND / 2) /* at other holders, while nobody listens */
+#define TOLD_BUSY (NS_SECOND / 10) /* at notices, the same */
 #define PRUNE (60 * NS_SECOND)
 #define PRUNE_MORE NS_SECOND
 #define RING_GAP (NS_SECOND / 20)
@@ -34,6 +39,8 @@
 #define RECHECK_FIRST 5000
 #define RECHECK_LAST 1280000
 #define LOCKED_RETRY 5000    /* verdicts whose row somebody else holds */
+#define HELD_RETRY 10000     /* dependents of which that is true */
+#define WIDEN 20000          /* a listener that should wait for more is woken */
 #define ERROR_FIRST 50000    /* after a failed cycle, doubling */
 #define ERROR_LAST (5 * NS_SECOND)
 
@@ -50,22 +57,31 @@ struct nsh_dispatch {
   nsh_batch batch;    /* verdicts of this cycle; kept until it succeeds */
   nsh_batch later;    /* those whose row was locked */
   ns_feed *feeds;
-  size_t nfeeds, capfeeds;
+  size_t *pools;      /* of the feeds */
+  size_t nfeeds, capfeeds, cappools;
   int64_t newest;     /* greatest queue id seen */
   int64_t feeds_at;   /* when they were read */
 
-  bool hot;           /* the last claim came back full */
+  bool hot[NSH_POOLS_MAX]; /* when this pool has room, a claim may find more */
+  bool more;          /* others may find what we cannot take */
+  bool narrow;        /* the listener was armed without pool 0's queues */
+  int64_t widen_at;   /* it waits for too little: when to wake it */
   int64_t recheck;    /* µs until the next repetition; 0: none */
-  int64_t recheck_at, due_at, beat_at, look_at, prune_at, ring_at, later_at;
+  int64_t recheck_at, due_at, beat_at, look_at, prune_at, ring_at, later_at,
+      told_at;
   int64_t error_wait, error_at; /* after a failure: nothing before error_at */
   int64_t due;        /* as the last cycle said; -1: nothing scheduled */
   int empties;        /* claims in a row that found nothing */
   int64_t holder;     /* who we are; changes when we were declared dead */
+  char *handlers;     /* what the host can run, JSON, owned, ... */
+  size_t taking;      /* ... and how many workers take jobs: from the mailbox */
+  int64_t serves_at;  /* when that is to be written; NEVER: it stands */
 };
 
 /* What one turn has to do, taken out of the mailbox. */
 typedef struct turn {
-  size_t limit;       /* jobs to claim */
+  nsh_room room;
+  size_t limit;       /* jobs to claim: room.all */
   bool woken;         /* by the listener or a recheck: an empty claim counts */
   bool finish;
   bool notices;       /* somebody has written to us */
@@ -77,19 +93,30 @@ typedef struct turn {
 
 /* ------------------------------------------------------------------ feeds */
 
-static void add_feed(nsh_dispatch *d, int64_t id, int weight) {
-  nsh_must(ns_grow(&d->feeds, &d->capfeeds, d->nfeeds + 1, sizeof *d->feeds));
-  d->feeds[d->nfeeds++] = (ns_feed){id, weight};
+static void add_feed(nsh_dispatch *d, const ns_queue_row *row, int weight) {
+  size_t n = d->nfeeds + 1;
+  nsh_must(ns_grow(&d->feeds, &d->capfeeds, n, sizeof *d->feeds));
+  nsh_must(ns_grow(&d->pools, &d->cappools, n, sizeof *d->pools));
+  d->feeds[d->nfeeds] = (ns_feed){.queue_id = row->id, .weight = weight};
+  d->pools[d->nfeeds++] = nsh_config_pool(d->cfg, ns_str(row->name));
 }
 
-/* The weight a queue was given; 0: it is not served. */
-static int weight_of(const nsh_config *cfg, const char *name) {
-  size_t n = strlen(name);
+static bool is_named(const nsh_feed *feed, const ns_queue_row *row) {
+  return feed->name.n == strlen(row->name) &&
+         memcmp(feed->name.p, row->name, feed->name.n) == 0;
+}
+
+/* The queues that were named, in that order, or all. */
+static void add_feeds(nsh_dispatch *d, const ns_queue_row *rows, size_t n) {
+  const nsh_config *cfg = d->cfg;
+  d->nfeeds = 0;
   for (size_t i = 0; i < cfg->nqueues; i++)
-    if (cfg->queues[i].name.n == n &&
-        memcmp(cfg->queues[i].name.p, name, n) == 0)
-      return cfg->queues[i].weight;
-  return cfg->nqueues > 0 ? 0 : 1;
+    for (size_t k = 0; k < n; k++)
+      if (!rows[k].paused && is_named(&cfg->queues[i], &rows[k]))
+        add_feed(d, &rows[k], cfg->queues[i].weight);
+  for (size_t k = 0; cfg->nqueues == 0 && k < n; k++)
+    if (!rows[k].paused)
+      add_feed(d, &rows[k], 1);
 }
 
 static ns_status read_feeds(nsh_dispatch *d, ns_err *err) {
@@ -98,14 +125,10 @@ static ns_status read_feeds(nsh_dispatch *d, ns_err *err) {
   ns_status st = ns_queues(d->db, &rows, &n, err);
   if (st != NS_OK)
     return st;
-  d->nfeeds = 0;
-  for (size_t i = 0; i < n; i++) {
-    int weight = weight_of(d->cfg, rows[i].name);
-    if (weight > 0 && !rows[i].paused)
-      add_feed(d, rows[i].id, weight);
+  add_feeds(d, rows, n);
+  for (size_t i = 0; i < n; i++)
     if (rows[i].id > d->newest)
       d->newest = rows[i].id;
-  }
   free(rows);
   d->feeds_at = ns_mono_us();
   return NS_OK;
@@ -117,6 +140,8 @@ static ns_status make_queues(nsh_dispatch *d, ns_err *err) {
   int64_t id;
   for (size_t i = 0; i < d->cfg->nqueues && st == NS_OK; i++)
     st = ns_queue_id(d->db, d->cfg->queues[i].name, true, &id, err);
+  for (size_t i = 0; i < d->cfg->nreserves && st == NS_OK; i++)
+    st = ns_queue_id(d->db, d->cfg->reserves[i].name, true, &id, err);
   return st;
 }
 
@@ -128,9 +153,17 @@ static int64_t least(int64_t a, int64_t b) {
 
 /* A claim has a reason to find something; the lock is held. */
 static bool may_claim(const nsh_dispatch *d, int64_t now) {
-  return nsh_mail_room(d->mail) > 0 &&
-         (d->hot || d->mail->woken || now >= d->recheck_at ||
-          now >= d->due_at);
+  nsh_room room = nsh_mail_room(d->mail);
+  bool any = room.open > 0 && d->hot[0];
+  for (size_t i = 1; i < d->mail->npools; i++)
+    any = any || (room.own[i] > 0 && d->hot[i]);
+  return any || (room.all > 0 && (d->mail->woken || now >= d->recheck_at ||
+                                  now >= d->due_at));
+}
+
+/* Nobody listens, and jobs that we hold may have been cancelled; the lock is held. */
+static bool may_be_told(const nsh_dispatch *d) {
+  return d->mail->outstanding > 0 && !d->mail->armed;
 }
 
 static bool has_work(const nsh_dispatch *d, int64_t now) {
@@ -141,16 +174,21 @@ static bool has_work(const nsh_dispatch *d, int64_t now) {
     return false;
   return d->batch.n > 0 || m->verdicts.n > 0 || now >= d->later_at ||
          m->ntouches > 0 || m->want_ids > 0 || m->notices || m->gone ||
-         now >= d->beat_at || now >= d->look_at || now >= d->prune_at || may_claim(d, now) ||
+         m->serves || now >= d->serves_at ||
+         now >= d->beat_at || now >= d->look_at || now >= d->prune_at ||
+         now >= d->widen_at || may_claim(d, now) ||
+         (may_be_told(d) && now >= d->told_at) ||
          (m->finish && nsh_mail_quiescent(m));
 }
 
 /* When has_work may change its mind by itself. */
 static int64_t next_time(const nsh_dispatch *d, int64_t now) {
-  int64_t t = least(least(d->later_at, d->beat_at),
-                    least(d->look_at, d->prune_at));
-  if (nsh_mail_room(d->mail) > 0)
+  int64_t t = least(least(d->later_at, least(d->beat_at, d->widen_at)),
+                    least(least(d->look_at, d->prune_at), d->serves_at));
+  if (nsh_mail_room(d->mail).all > 0)
     t = least(t, least(d->recheck_at, d->due_at));
+  if (may_be_told(d))
+    t = least(t, d->told_at);
   return now < d->error_at ? d->error_at : t;
 }
 
@@ -174,6 +212,17 @@ static void take_verdicts(nsh_dispatch *d) {
   d->later_at = NEVER;
 }
 
+static void take_served(nsh_dispatch *d) {
+  nsh_mail *m = d->mail;
+  if (!m->serves)
+    return;
+  m->serves = false;
+  free(d->handlers);
+  nsh_must((d->handlers = strdup(m->handlers)) != NULL);
+  d->taking = m->taking;
+  d->serves_at = 0;
+}
+
 static void take_turn(nsh_dispatch *d, turn *t) {
   nsh_mail *m = d->mail;
   int64_t now = ns_mono_us();
@@ -187,10 +236,16 @@ static void take_turn(nsh_dispatch *d, turn *t) {
       d->beat_at = now;
   }
   take_verdicts(d);
-  t->limit = nsh_mail_room(m);
+  take_served(d);
+  t->room = nsh_mail_room(m);
+  t->limit = t->room.all;
   t->woken = t->limit > 0 && (m->woken || now >= d->recheck_at);
   t->finish = m->finish;
   t->notices = m->notices;
+  if (may_be_told(d) && now >= d->told_at) {
+    t->notices = true;
+    d->told_at = now + TOLD_BUSY;
+  }
   t->gone = m->gone;
   m->notices = m->gone = false;
   t->want_ids = m->want_ids;
@@ -259,25 +314,64 @@ static size_t sort_verdicts(nsh_dispatch *d, int64_t now) {
   return settled;
 }
 
-/* Tells the listener what to wait for. The lock is held. */
+/* Is a feed worth waiting for? One that pool 0 has no room for is not, nor one
+** that has more already. */
+static bool is_wanted(const nsh_dispatch *d, size_t feed) {
+  return !d->hot[0] || (d->pools[feed] > 0 && !d->hot[d->pools[feed]]);
+}
+
+/* Tells the listener what to wait for, if anything. One that sleeps already, for
+** less, is woken. The lock is held. */
 static void arm(nsh_dispatch *d) {
   nsh_mail *m = d->mail;
+  bool any = !d->hot[0];
+  for (size_t i = 0; i < d->nfeeds; i++)
+    any = any || is_wanted(d, i);
+  if (!any)
+    return;
   nsh_must(ns_grow(&m->queues, &m->capqueues, d->nfeeds, sizeof *m->queues));
-  for (m->nqueues = 0; m->nqueues < d->nfeeds; m->nqueues++)
-    m->queues[m->nqueues] = d->feeds[m->nqueues].queue_id;
-  m->newest = d->cfg->nqueues > 0 ? 0 : d->newest;
+  m->nqueues = 0;
+  for (size_t i = 0; i < d->nfeeds; i++)
+    if (is_wanted(d, i))
+      m->queues[m->nqueues++] = d->feeds[i].queue_id;
+  m->newest = d->cfg->nqueues > 0 || d->hot[0] ? 0 : d->newest;
   m->holder = d->holder;
+  if (m->armed && d->narrow && !d->hot[0]) {
+    m->narrow = true;
+    d->widen_at = 0;
+  }
+  d->narrow = d->hot[0];
   if (!m->armed) {
     m->armed = true;
     pthread_cond_signal(&m->listen);
   }
 }
 
-/* After a claim of 'n' out of 'limit': when to claim next. The lock is held. */
-static void plan(nsh_dispatch *d, const turn *t, size_t n, int64_t now) {
+/* Which pools' claims came back full? One without room is worth a claim as soon
+** as it has some. 'got': jobs of each pool's queue, of others in got[0]. */
+static void feel(nsh_dispatch *d, const turn *t, const size_t *got) {
+  size_t open = got[0];
+  for (size_t i = 1; i < d->mail->npools; i++) {
+    size_t own = t->room.own[i];
+    open += got[i] > own ? got[i] - own : 0;
+    d->hot[i] = own == 0 || got[i] >= own;
+  }
+  d->hot[0] = t->room.open == 0 || open >= t->room.open;
+  if (t->room.open > 0)
+    d->more = d->hot[0];
+  for (size_t i = 1; i < d->mail->npools && !d->hot[0]; i++)
+    d->hot[i] = t->room.own[i] == 0; /* there was room for any job */
+}
+
+/* After a claim: when to claim next. The lock is held. */
+static void plan(nsh_dispatch *d, const turn *t, const size_t *got, size_t n,
+                 int64_t now) {
   bool again = t->woken || (d->cfg->drain && d->empties == 0);
-  d->hot = n > 0 && n == t->limit;
-  d->empties = n > 0 ? 0 : d->empties + 1;
+  feel(d, t, got);
+  if (n > 0)
+    d->empties = 0;
+  else if (t->room.open > 0 || nsh_config_workers(d->cfg, 0) == 0)
+    d->empties++; /* else most queues were not looked at */
   d->due_at = d->due >= 0 ? now + d->due : NEVER;
   if (n > 0)
     d->recheck = 0;
@@ -286,24 +380,34 @@ static void plan(nsh_dispatch *d, const turn *t, size_t n, int64_t now) {
   if (d->recheck > RECHECK_LAST)
     d->recheck = 0;
   d->recheck_at = d->recheck > 0 ? now + d->recheck : NEVER;
-  if (!d->hot)
-    arm(d);
+  arm(d);
+}
+
+/* A claim of any pool may find something. */
+static void heat(nsh_dispatch *d) {
+  for (size_t i = 0; i < d->mail->npools; i++)
+    d->hot[i] = true;
 }
 
 static void publish(nsh_dispatch *d, const turn *t, ns_jobs *jobs,
                     size_t settled, int64_t now) {
   nsh_mail *m = d->mail;
   size_t n = jobs->n;
+  size_t got[NSH_POOLS_MAX] = {0};
+  for (size_t i = 0; i < n; i++)
+    got[nsh_config_pool(d->cfg, jobs->items[i].queue)]++;
   nsh_mail_lock(m);
   m->unsettled -= settled;
   m->cycling = false;
   m->counters = ns_count(d->db);
   if (n > 0)
-    nsh_mail_deliver(m, jobs);
+    nsh_mail_deliver(m, jobs, got);
   if (t->limit > 0)
-    plan(d, t, n, now);
+    plan(d, t, got, n, now);
   else if (settled > 0)
-    d->hot = true; /* no worker was up: what came back waits for the next */
+    heat(d); /* no worker was up: what came back waits for the next */
+  if (settled > 0 && t->room.open == 0)
+    d->more = true; /* what came back, or was spawned */
   m->rested = d->empties >= 2 && m->outstanding == 0 && m->unsettled == 0;
   m->rest_due = d->due;
   nsh_mail_unlock(m);
@@ -332,11 +436,22 @@ static void recovered(nsh_dispatch *d) {
     ns_log(NS_LOG_INFO, "db.back", NULL, 0);
 }
 
+/* How many jobs to claim: what is reserved for a queue that is not served now is
+** nobody's. */
+static size_t limit_of(nsh_dispatch *d, const turn *t) {
+  size_t limit = t->room.open;
+  for (size_t i = 0; i < d->nfeeds; i++) {
+    d->feeds[i].reserve = d->pools[i] > 0 ? t->room.own[d->pools[i]] : 0;
+    limit += d->feeds[i].reserve;
+  }
+  return d->nfeeds > 0 ? limit : 0;
+}
+
 /* Settles and claims; false: nothing is known to be written, try again. */
 static bool cycle(nsh_dispatch *d, turn *t) {
   ns_err err;
   ns_jobs jobs = NS_JOBS_INIT;
-  size_t limit = d->nfeeds > 0 ? t->limit : 0;
+  size_t limit;
   size_t settled;
   int64_t now;
   ns_status st = NS_OK;
@@ -344,21 +459,25 @@ static bool cycle(nsh_dispatch *d, turn *t) {
   if (t->limit > 0 &&
       (t->woken || ns_mono_us() - d->feeds_at > FEEDS_OLD)) {
     st = read_feeds(d, &err);
-    limit = d->nfeeds > 0 ? t->limit : 0;
   }
+  limit = limit_of(d, t);
   if (st == NS_OK)
     st = ns_cycle(d->db, d->batch.items, d->batch.n, d->feeds, d->nfeeds,
                   limit, limit > 0 ? &jobs : NULL, &d->due, &err);
   if (st != NS_OK) {
     ns_jobs_free(&jobs);
     back_off(d, &err);
-    d->hot = d->hot || t->limit > 0; /* that claim is still to be made */
+    if (t->limit > 0)
+      heat(d); /* that claim is still to be made */
     return false;
   }
   recovered(d);
   now = ns_mono_us();
   settled = sort_verdicts(d, now);
+  if (ns_unfinished(d->db) && now + HELD_RETRY < d->later_at)
+    d->later_at = now + HELD_RETRY;
   publish(d, t, &jobs, settled, now);
+  ns_jobs_free(&jobs); /* they may all have been too late to be started */
   return true;
 }
 
@@ -411,13 +530,15 @@ static void prune(nsh_dispatch *d, int64_t now) {
   d->prune_at = now + (deleted > 0 ? PRUNE_MORE : PRUNE);
 }
 
-/* There is more than we can take: somebody idle may have it. */
+/* There is more than we can take: somebody idle may have it. Our own listener,
+** which waits for reserved queues, must not have us ring again and again. */
 static void ring(nsh_dispatch *d, int64_t now) {
   ns_err err;
-  if (!d->hot || now < d->ring_at)
+  if (!d->more || now < d->ring_at)
     return;
   ns_ring(d->db, &err);
   d->ring_at = now + RING_GAP;
+  d->more = d->cfg->nreserves == 0;
 }
 
 /* Claims that somebody has ended go to the loop, which stops their handlers. */
@@ -489,6 +610,49 @@ static void beat(nsh_dispatch *d, int64_t now) {
     d->beat_at = now + BEAT_SOON;
 }
 
+/* ["name",…] of the queues that were asked for. */
+static void list_queues(const nsh_config *cfg, ns_buf *list) {
+  for (size_t i = 0; i < cfg->nqueues; i++) {
+    ns_buf_addc(list, i > 0 ? ',' : '[');
+    ns_buf_add_json(list, cfg->queues[i].name);
+  }
+  ns_buf_addc(list, ']');
+  nsh_must(!list->oom);
+}
+
+/* [["name",workers],…] of those that are reserved. */
+static void list_reserves(const nsh_config *cfg, ns_buf *list) {
+  for (size_t i = 0; i < cfg->nreserves; i++) {
+    ns_buf_adds(list, i > 0 ? ",[" : "[[");
+    ns_buf_add_json(list, cfg->reserves[i].name);
+    ns_buf_addf(list, ",%zu]", cfg->reserves[i].workers);
+  }
+  ns_buf_addc(list, ']');
+  nsh_must(!list->oom);
+}
+
+/* Tells what we can run; nobody but people depends on it. */
+static void write_served(nsh_dispatch *d, int64_t now) {
+  ns_buf queues = NS_BUF_INIT;
+  ns_buf reserves = NS_BUF_INIT;
+  ns_status st;
+  ns_err err;
+  if (now < d->serves_at)
+    return;
+  list_queues(d->cfg, &queues);
+  list_reserves(d->cfg, &reserves);
+  st = ns_serves(d->db, (int64_t)d->taking,
+                 d->cfg->nqueues > 0 ? ns_buf_bytes(&queues) : NS_NONE,
+                 ns_str(d->handlers),
+                 d->cfg->nreserves > 0 ? ns_buf_bytes(&reserves) : NS_NONE, &err);
+  ns_buf_free(&queues);
+  ns_buf_free(&reserves);
+  d->serves_at = st == NS_OK ? NEVER : now + BEAT;
+  if (st != NS_OK)
+    ns_log(NS_LOG_WARN, "served.failed", NS_FIELDS(ns_fs("code", ns_code(st)),
+                                                  ns_fs("error", err.message)));
+}
+
 /* Who was declared dead has lost every claim. */
 static void check_holder(nsh_dispatch *d) {
   int64_t holder = ns_holder_id(d->db);
@@ -497,6 +661,7 @@ static void check_holder(nsh_dispatch *d) {
   ns_log(NS_LOG_ERROR, "holder.lost",
          NS_FIELDS(ns_fi("was", d->holder), ns_fi("is", holder)));
   d->holder = holder;
+  d->serves_at = 0;
   nsh_mail_lock(d->mail);
   d->mail->lost_all = true;
   nsh_mail_unlock(d->mail);
@@ -516,6 +681,19 @@ static void put_back(nsh_dispatch *d, turn *t) {
   free(t->touches);
 }
 
+/* The listener that waits for too little is woken until it has heard. */
+static void widen(nsh_dispatch *d, int64_t now) {
+  bool narrow;
+  if (now < d->widen_at)
+    return;
+  nsh_mail_lock(d->mail);
+  narrow = d->mail->narrow;
+  nsh_mail_unlock(d->mail);
+  d->widen_at = narrow ? now + WIDEN : NEVER;
+  if (narrow)
+    nsh_listen_wake(d->listen, d->db);
+}
+
 static void do_turn(nsh_dispatch *d, turn *t) {
   int64_t now;
   if (!cycle(d, t)) {
@@ -528,9 +706,11 @@ static void do_turn(nsh_dispatch *d, turn *t) {
   now = ns_mono_us();
   beat(d, now);
   check_holder(d);
+  write_served(d, now);
   read_notices(d, t);
   look_around(d, t, now);
   ring(d, now);
+  widen(d, now);
   prune(d, now);
 }
 
@@ -611,9 +791,10 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
   d->cfg = cfg;
   d->mail = mail;
   d->slots = slots;
-  d->hot = true;
+  heat(d);
   d->due = -1;
   d->recheck_at = d->due_at = d->later_at = NEVER;
+  d->serves_at = d->widen_at = NEVER;
   d->prune_at = ns_mono_us() + PRUNE / 10;
   db.keep_trying = keep_trying;
   db.keep_trying_arg = d;
@@ -626,6 +807,7 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
     nsh_dispatch_close(d);
     return st;
   }
+  ns_claim_strictly(d->db, cfg->strict);
   say_unrung(d->db);
   atomic_store(&d->opened, true);
   d->holder = ns_holder_id(d->db);
@@ -659,5 +841,7 @@ void nsh_dispatch_close(nsh_dispatch *d) {
   nsh_batch_free(&d->batch);
   nsh_batch_free(&d->later);
   free(d->feeds);
+  free(d->pools);
+  free(d->handlers);
   free(d);
 }

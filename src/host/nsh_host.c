@@ -23,6 +23,7 @@
 #include "nsh_dispatch.h"
 #include "nsh_life.h"
 #include "nsh_memory.h"
+#include "nsh_served.h"
 #include "nsh_sweep.h"
 
 #define SETTLE_US (5 * NS_SECOND)  /* for the last verdicts, once stopping */
@@ -75,6 +76,14 @@ static void complain(const char *text, size_t n) {
   fflush(stderr);
 }
 
+/* What we can run has changed; 'handlers' is malloc'd, NULL: as before. */
+static void tell_served(host *h, char *handlers) {
+  bool takes = h->mode <= RUNNING && !h->table.quiet;
+  nsh_mail_lock(&h->mail);
+  nsh_mail_serves(&h->mail, handlers, takes ? h->cfg->workers : 0);
+  nsh_mail_unlock(&h->mail);
+}
+
 /* ----------------------------------------------------------------- stopping */
 
 static void set_mode(host *h, mode m, int64_t patience) {
@@ -86,6 +95,7 @@ static void drain(host *h, const char *why) {
   ns_log(NS_LOG_INFO, "host.drain", NS_FIELDS(ns_fs("why", why)));
   set_mode(h, DRAINING, h->cfg->drain_timeout);
   nsh_table_close(&h->table);
+  tell_served(h, NULL);
 }
 
 static void stop(host *h, const char *why) {
@@ -227,6 +237,24 @@ static void load_later(host *h) {
   h->reload_at = ns_mono_us() + h->reload_wait;
 }
 
+/* The handlers of a new generation, for the log and for all to see. */
+static void tell_handlers(host *h, int64_t count, ns_bytes names) {
+  ns_buf text = NS_BUF_INIT;
+  h->handlers = count;
+  nsh_served_json(&text, names, count);
+  ns_buf_addc(&text, '\0');
+  nsh_must(!text.oom);
+  tell_served(h, text.p);
+  if (h->mode == LOADING)
+    return;
+  text = NS_BUF_INIT;
+  nsh_served_text(&text, names);
+  ns_log(NS_LOG_INFO, "reload.done",
+         NS_FIELDS(ns_fi("handlers", count),
+                   ns_fb("names", ns_buf_bytes(&text))));
+  ns_buf_free(&text);
+}
+
 static void on_loaded(void *arg, nsh_zygote *z, int64_t count,
                       ns_bytes names) {
   host *h = arg;
@@ -239,14 +267,12 @@ static void on_loaded(void *arg, nsh_zygote *z, int64_t count,
     load(h);
     return;
   }
-  h->handlers = count;
+  tell_handlers(h, count, names);
   if (h->mode == LOADING) {
     h->table.zygote = z;
     uv_stop(&h->loop); /* a HUP that came meanwhile is obeyed by live() */
     return;
   }
-  ns_log(NS_LOG_INFO, "reload.done", NS_FIELDS(ns_fi("handlers", count),
-                                               ns_fb("names", names)));
   nsh_life_generation(&h->table, z);
   if (old != NULL)
     nsh_zygote_retire(old);
@@ -408,6 +434,7 @@ static void quiet(host *h, bool on) {
     return;
   ns_log(NS_LOG_INFO, on ? "host.quiet" : "host.continue", NULL, 0);
   nsh_table_quiet(&h->table, on);
+  tell_served(h, NULL);
 }
 
 static void on_stop_signal(host *h, int sig) {
@@ -499,7 +526,7 @@ static void open_loop(host *h, int seed) {
                          .forked = on_forked, .exited = on_exited,
                          .died = on_died, .keeper_died = on_keeper_died,
                          .seed_pid = h->seed};
-  nsh_mail_init(&h->mail, notify, &h->async);
+  nsh_mail_init(&h->mail, h->cfg->nreserves + 1, notify, &h->async);
   nsh_table_init(&h->table, h->cfg, &h->mail, &h->loop, h->slots);
   nsh_brood_open(&h->brood, &h->loop, seed);
   watch_signals(h, 0, EARLY);

@@ -28,6 +28,7 @@ static const struct {
     [NS_AGAIN] = {"job.again", NS_LOG_DEBUG},
     [NS_DISCARD] = {"job.discarded", NS_LOG_WARN},
     [NS_RELEASE] = {"job.released", NS_LOG_DEBUG},
+    [NS_WAIT] = {"job.waits", NS_LOG_DEBUG},
     [NS_CRASH] = {"job.crashed", NS_LOG_WARN},
     [NS_MISSING] = {"job.no_handler", NS_LOG_WARN},
     [NS_LOST] = {"job.lost", NS_LOG_WARN},
@@ -57,7 +58,8 @@ ns_verdict *nsh_intake_end(nsh_seat *s, ns_kind kind, int64_t micros,
   nsh_task *task = nsh_seat_task(s, 0);
   nsh_batch *batch = &t->mail->verdicts;
   ns_verdict *v =
-      nsh_mail_verdict(t->mail, task->id, task->run, task->lease, kind);
+      nsh_mail_verdict(t->mail, nsh_seat_held(s), task->id, task->run,
+                       task->lease, kind);
   log_end(s, task, kind, micros, error);
   count(t, kind);
   v->error = nsh_batch_keep(batch, error);
@@ -76,13 +78,9 @@ static bool read_children(nsh_batch *batch, nsh_frame *f, size_t n,
   v->children = nsh_batch_children(batch, n);
   v->nchildren = n;
   for (size_t i = 0; i < n; i++) {
-    ns_push *c = &v->children[i];
-    if (!nsh_get_child(f, c))
+    if (!nsh_get_child(f, &v->children[i]))
       return false;
-    c->name = nsh_batch_keep(batch, c->name);
-    c->payload = nsh_batch_keep(batch, c->payload);
-    c->queue = nsh_batch_keep(batch, c->queue);
-    c->unique = nsh_batch_keep(batch, c->unique);
+    nsh_batch_keep_child(batch, &v->children[i]);
   }
   return nsh_done(f);
 }
@@ -103,16 +101,18 @@ static bool on_verdict(nsh_seat *s, nsh_frame *f) {
     return false;
   name = task->name;
   nsh_pace_ran(&name->pace, r.micros);
-  nsh_pace_ran(&t->pace, r.micros);
+  nsh_pace_ran(&t->pools[s->pool].pace, r.micros);
   nsh_storm_over(&t->storm);
   v = nsh_intake_end(s, r.kind, r.micros, r.error);
   if (r.leaves)
     nsh_life_resigned(s);
   v->delay = r.delay;
+  v->go_on = r.go_on;
   v->result = atomic_load(&t->mail->away)
                   ? nsh_batch_spill(&t->mail->verdicts, r.result)
                   : nsh_batch_keep(&t->mail->verdicts, r.result);
   v->state = nsh_batch_keep(&t->mail->verdicts, r.state);
+  v->signal = nsh_batch_keep(&t->mail->verdicts, r.signal);
   if (read_children(&t->mail->verdicts, f, r.nchildren, v))
     return true;
   v->kind = NS_CRASH;

@@ -140,19 +140,19 @@ static const size_t job_ints[] = {
     JOB(attempts),     JOB(polls),     JOB(crashes),  JOB(max_attempts),
     JOB(max_polls),    JOB(priority),  JOB(parent),   JOB(root),
     JOB(created),      JOB(due),       JOB(deadline), JOB(timeout),
-    JOB(nonce),
+    JOB(nonce),        JOB(phase),
 };
 static const size_t job_bytes[] = {JOB(queue), JOB(name), JOB(payload),
-                                   JOB(state)};
+                                   JOB(state), JOB(awaits), JOB(signal)};
 
 #define PUSH(field) offsetof(ns_push, field)
 static const size_t push_ints[] = {
     PUSH(id),        PUSH(delay),   PUSH(max_attempts), PUSH(max_crashes),
     PUSH(max_polls), PUSH(backoff), PUSH(timeout),      PUSH(deadline),
-    PUSH(parent),
+    PUSH(parent),    PUSH(on_fail_run), PUSH(decay),
 };
 static const size_t push_bytes[] = {PUSH(name), PUSH(payload), PUSH(queue),
-                                    PUSH(unique)};
+                                    PUSH(unique), PUSH(after)};
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 /* Bytes of a child whose texts are all absent. */
@@ -213,9 +213,11 @@ size_t nsh_begin_report(ns_buf *b, const nsh_report *r) {
   nsh_put_int(b, r->kind);
   nsh_put_int(b, r->micros);
   nsh_put_int(b, r->delay);
+  nsh_put_int(b, r->go_on);
   nsh_put_bytes(b, r->result);
   nsh_put_bytes(b, r->error);
   nsh_put_bytes(b, r->state);
+  nsh_put_bytes(b, r->signal);
   nsh_put_int(b, r->leaves);
   nsh_put_int(b, (int64_t)r->nchildren);
   return start;
@@ -234,9 +236,11 @@ bool nsh_get_report(nsh_frame *f, nsh_report *r) {
   kind = nsh_get_int(f);
   r->micros = nsh_get_int(f);
   r->delay = nsh_get_int(f);
+  r->go_on = nsh_get_int(f);
   r->result = nsh_get_bytes(f);
   r->error = nsh_get_bytes(f);
   r->state = nsh_get_bytes(f);
+  r->signal = nsh_get_bytes(f);
   r->leaves = nsh_get_int(f) != 0;
   nchildren = nsh_get_int(f);
   if (kind < NS_ACK || kind > NS_MISSING || nchildren < 0 ||

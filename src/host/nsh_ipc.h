@@ -91,7 +91,8 @@ typedef struct nsh_report {
   ns_kind kind;
   int64_t micros;    /* the handler's wall time */
   int64_t delay;     /* FAIL, AGAIN: µs; -1: the job's backoff */
-  ns_bytes result, error, state;
+  int64_t go_on;     /* WAIT, AGAIN: see ns_verdict */
+  ns_bytes result, error, state, signal;
   bool leaves;       /* it takes no more jobs and is about to exit */
   size_t nchildren;  /* follow one by one: nsh_get_child */
 } nsh_report;

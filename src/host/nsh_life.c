@@ -22,7 +22,7 @@
 
 void nsh_life_resigned(nsh_seat *s) {
   if (s->phase == NSH_UP)
-    s->table->up--;
+    nsh_table_up(s, false);
   s->phase = NSH_DOOMED;
   s->table->busy -= nsh_seat_recall(s);
 }
@@ -42,7 +42,7 @@ void nsh_life_kill(nsh_seat *s, int sig) {
 void nsh_life_distrust(nsh_seat *s) {
   ns_log(NS_LOG_ERROR, "worker.nonsense", NS_FIELDS(ns_fi("pid", s->pid)));
   if (s->phase == NSH_UP)
-    s->table->up--;
+    nsh_table_up(s, false);
   s->phase = NSH_DOOMED;
   s->blame = "what it wrote into its socket made no sense";
   if (s->pid > 0)
@@ -94,7 +94,7 @@ void nsh_life_forked(nsh_table *t, uint32_t index, pid_t pid, int why) {
   if (s->phase != NSH_STARTING)
     return;
   s->phase = NSH_UP;
-  t->up++;
+  nsh_table_up(s, true);
   if (s->zygote != t->zygote)
     nsh_life_leave(s);
   nsh_table_list(s, true);
@@ -190,7 +190,7 @@ static void bury(nsh_seat *s, int status) {
   if (!expected && !t->closing)
     mourn(s, status);
   if (s->phase == NSH_UP)
-    t->up--;
+    nsh_table_up(s, false);
   s->phase = NSH_EMPTY;
   s->pid = 0;
   nsh_table_retarget(t);
@@ -213,7 +213,7 @@ void nsh_life_orphaned(nsh_table *t, nsh_zygote *z) {
   for (size_t i = 0; i < t->nseats; i++)
     if (t->seats[i].phase != NSH_EMPTY && t->seats[i].zygote == z) {
       if (t->seats[i].phase == NSH_UP)
-        t->up--;
+        nsh_table_up(&t->seats[i], false);
       t->seats[i].phase = NSH_DOOMED; /* one death is logged, not all */
       bury(&t->seats[i], running > 1 || z->condemned ? SOMEBODYS_FAULT
                                                      : OWN_FAULT);

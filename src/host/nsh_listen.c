@@ -43,6 +43,7 @@ static bool armed(nsh_listen *l) {
   l->nqueues = m->nqueues;
   l->newest = m->newest;
   l->holder = m->holder;
+  m->narrow = false;
   go = !m->stop_listening;
   nsh_mail_unlock(m);
   return go;
@@ -52,7 +53,7 @@ static bool armed(nsh_listen *l) {
 static void wake(nsh_mail *m, unsigned why) {
   nsh_mail_lock(m);
   if (why & NS_WOKE_WORK) {
-    m->armed = false;
+    m->armed = m->narrow = false;
     m->woken = true;
   }
   m->notices = m->notices || (why & NS_WOKE_NOTICE);
@@ -125,6 +126,10 @@ static void interrupt(nsh_listen *l, ns_db *db) {
     return;
   snprintf(sql, sizeof sql, "KILL QUERY %" PRId64, id);
   ns_execute(db, ns_str(sql), NULL, 0, &result, &err);
+}
+
+void nsh_listen_wake(nsh_listen *l, ns_db *db) {
+  interrupt(l, db);
 }
 
 static bool deaf(nsh_mail *m) {

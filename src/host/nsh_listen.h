@@ -18,6 +18,9 @@ ns_status nsh_listen_open(nsh_listen **out, const ns_db *db, nsh_mail *mail,
 
 ns_status nsh_listen_start(nsh_listen *l, ns_err *err);
 
+/* Ends its wait, as a ring would; it may come too early for that. */
+void nsh_listen_wake(nsh_listen *l, ns_db *db);
+
 /* Makes the thread end, with 'db' to interrupt its wait in the server. Gives
 ** up after a second when the server does not help. */
 void nsh_listen_stop(nsh_listen *l, ns_db *db);

@@ -25,8 +25,10 @@ static void cond_init(pthread_cond_t *c) {
   pthread_condattr_destroy(&attr);
 }
 
-void nsh_mail_init(nsh_mail *m, void (*notify)(void *arg), void *arg) {
+void nsh_mail_init(nsh_mail *m, size_t npools, void (*notify)(void *arg),
+                   void *arg) {
   memset(m, 0, sizeof *m);
+  m->npools = npools;
   pthread_mutex_init(&m->lock, NULL);
   cond_init(&m->work);
   cond_init(&m->listen);
@@ -50,6 +52,7 @@ void nsh_mail_free(nsh_mail *m) {
   free(m->lost);
   free(m->revoked);
   free(m->queues);
+  free(m->handlers);
   pthread_cond_destroy(&m->work);
   pthread_cond_destroy(&m->listen);
   pthread_mutex_destroy(&m->lock);
@@ -65,21 +68,30 @@ void nsh_mail_unlock(nsh_mail *m) {
 
 /* --------------------------------------------------------------- the loop */
 
-ns_verdict *nsh_mail_verdict(nsh_mail *m, int64_t id, int64_t run,
-                             int64_t lease, ns_kind kind) {
+ns_verdict *nsh_mail_verdict(nsh_mail *m, size_t *count, int64_t id,
+                             int64_t run, int64_t lease, ns_kind kind) {
   ns_verdict *v = nsh_batch_add(&m->verdicts);
   v->id = id;
   v->run = run;
   v->lease = lease;
   v->kind = kind;
+  --*count;
   m->outstanding--;
   m->unsettled++;
   pthread_cond_signal(&m->work);
   return v;
 }
 
-void nsh_mail_release(nsh_mail *m, int64_t id, int64_t run, int64_t lease) {
-  nsh_mail_verdict(m, id, run, lease, NS_RELEASE);
+void nsh_mail_release(nsh_mail *m, size_t *count, int64_t id, int64_t run,
+                      int64_t lease) {
+  nsh_mail_verdict(m, count, id, run, lease, NS_RELEASE);
+}
+
+void nsh_mail_moved(nsh_mail *m, size_t from, size_t to) {
+  m->pools[from].waiting--;
+  m->pools[to].held++;
+  if (from != to) /* its own workers have more room now */
+    pthread_cond_signal(&m->work);
 }
 
 void nsh_mail_touch(nsh_mail *m, const nsh_touch *t) {
@@ -94,15 +106,26 @@ void nsh_mail_want_ids(nsh_mail *m, size_t n) {
   pthread_cond_signal(&m->work);
 }
 
-void nsh_mail_target(nsh_mail *m, size_t target) {
-  bool more = target > m->target;
-  m->target = target;
+void nsh_mail_target(nsh_mail *m, size_t pool, size_t target) {
+  bool more = target > m->pools[pool].target;
+  m->pools[pool].target = target;
   if (more)
     pthread_cond_signal(&m->work);
 }
 
+void nsh_mail_serves(nsh_mail *m, char *handlers, size_t taking) {
+  if (handlers != NULL) {
+    free(m->handlers);
+    m->handlers = handlers;
+  }
+  m->taking = taking;
+  m->serves = true;
+  pthread_cond_signal(&m->work);
+}
+
 void nsh_mail_finish(nsh_mail *m) {
-  m->target = 0;
+  for (size_t i = 0; i < m->npools; i++)
+    m->pools[i].target = 0;
   m->finish = true;
   pthread_cond_signal(&m->work);
 }
@@ -113,15 +136,34 @@ bool nsh_mail_quiescent(const nsh_mail *m) {
 
 /* --------------------------------------------------------- the dispatcher */
 
-size_t nsh_mail_room(const nsh_mail *m) {
-  return m->target > m->outstanding ? m->target - m->outstanding : 0;
+static size_t less(size_t n, size_t taken) {
+  return n > taken ? n - taken : 0;
 }
 
-void nsh_mail_deliver(nsh_mail *m, ns_jobs *jobs) {
+/* What waits for a pool's own workers, and does not fit, waits for pool 0. */
+nsh_room nsh_mail_room(const nsh_mail *m) {
+  nsh_room room = {0};
+  size_t used = m->pools[0].held + m->pools[0].waiting;
+  for (size_t i = 1; i < m->npools; i++) {
+    const nsh_pool_count *p = &m->pools[i];
+    size_t places = less(p->target, p->held);
+    room.own[i] = less(places, p->waiting);
+    room.all += room.own[i];
+    used += less(p->waiting, places);
+  }
+  room.open = less(m->pools[0].target, used);
+  room.all += room.open;
+  return room;
+}
+
+void nsh_mail_deliver(nsh_mail *m, ns_jobs *jobs, const size_t *by_pool) {
   nsh_load *load = nsh_alloc(sizeof *load);
   load->jobs = *jobs;
+  load->left = jobs->n;
   *jobs = NS_JOBS_INIT;
   m->outstanding += load->jobs.n;
+  for (size_t i = 0; i < m->npools; i++)
+    m->pools[i].waiting += by_pool[i];
   *m->loads_end = load;
   m->loads_end = &load->next;
 }

@@ -3,8 +3,8 @@
 ** everything those three share, behind one lock.
 **
 ** Invariant: 'outstanding' counts the jobs that were claimed and whose verdict
-** has not been put in; 'unsettled' counts the verdicts put in and not yet
-** written. Every claimed job gets exactly one verdict, whatever became of it,
+** has not been put in, and is the sum of what pools hold and what waits for
+** them; 'unsettled' counts the verdicts put in and not yet written. Every claimed job gets exactly one verdict, whatever became of it,
 ** so a host with both at zero and no cycle under way holds nothing.
 */
 #ifndef NSH_MAIL_H
@@ -15,11 +15,12 @@
 
 #include "nightshift.h"
 #include "nsh_batch.h"
+#include "nsh_config.h"
 
 /* Jobs of one claim on their way to the workers. */
 typedef struct nsh_load {
   ns_jobs jobs;
-  size_t at; /* of the next one to hand out */
+  size_t left; /* that no worker has yet */
   struct nsh_load *next;
 } nsh_load;
 
@@ -38,6 +39,25 @@ typedef struct nsh_lost {
   uint32_t seat, seq;
 } nsh_lost;
 
+/*
+** A pool: workers that take the same jobs. Those of pool 0 take all; the others
+** take the jobs of one queue only. A job of such a queue that its own workers
+** have no room for counts against pool 0.
+*/
+typedef struct nsh_pool_count {
+  size_t target;  /* jobs its workers may have, waiting ones included */
+  size_t held;    /* jobs they have */
+  size_t waiting; /* claimed jobs of its queue (pool 0: of all others) that no
+                  ** worker has */
+} nsh_pool_count;
+
+/* Jobs that may be claimed now. */
+typedef struct nsh_room {
+  size_t open;               /* of any queue */
+  size_t own[NSH_POOLS_MAX]; /* beside them, of the queue of each pool > 0 */
+  size_t all;                /* of both kinds */
+} nsh_room;
+
 typedef struct nsh_mail {
   pthread_mutex_t lock;
   pthread_cond_t work;   /* the dispatcher waits here */
@@ -50,7 +70,9 @@ typedef struct nsh_mail {
   nsh_touch *touches;
   size_t ntouches, captouches;
   size_t want_ids;
-  size_t target;      /* jobs the host may hold */
+  char *handlers;     /* what the scripts handle, JSON; malloc'd */
+  size_t taking;      /* workers that take jobs */
+  bool serves;        /* one of these two has changed */
   bool finish;        /* settle what there is, then end */
   atomic_bool give_up; /* do not wait for the server any more */
   atomic_bool away;    /* the server is being waited for */
@@ -71,12 +93,15 @@ typedef struct nsh_mail {
   bool ended, clean;  /* the thread is done; all was written */
   ns_counters counters;
 
+  nsh_pool_count pools[NSH_POOLS_MAX];
+  size_t npools;
   size_t outstanding, unsettled;
   bool cycling;
 
   /* between the dispatcher and the listener */
   bool armed;         /* the listener should wait in the server */
   bool woken;         /* it has been woken */
+  bool narrow;        /* it waits for less than it should */
   bool stop_listening, deaf; /* asked to end; has ended */
   int64_t *queues;    /* what to listen to */
   size_t nqueues, capqueues;
@@ -84,7 +109,8 @@ typedef struct nsh_mail {
   int64_t holder;     /* who we are */
 } nsh_mail;
 
-void nsh_mail_init(nsh_mail *m, void (*notify)(void *arg), void *arg);
+void nsh_mail_init(nsh_mail *m, size_t npools, void (*notify)(void *arg),
+                   void *arg);
 void nsh_mail_free(nsh_mail *m); /* when the threads are gone */
 
 void nsh_mail_lock(nsh_mail *m);
@@ -92,18 +118,27 @@ void nsh_mail_unlock(nsh_mail *m);
 
 /* ------------------------------------------------- the loop; lock is held */
 
-/* A verdict to fill in for a job of the host's; wakes the dispatcher. */
-ns_verdict *nsh_mail_verdict(nsh_mail *m, int64_t id, int64_t run,
-                             int64_t lease, ns_kind kind);
+/* A verdict to fill in for a job of the host's; wakes the dispatcher. 'count':
+** where the job was, held or waiting in a pool. */
+ns_verdict *nsh_mail_verdict(nsh_mail *m, size_t *count, int64_t id,
+                             int64_t run, int64_t lease, ns_kind kind);
 
 /* Takes a job back that no worker has started. */
-void nsh_mail_release(nsh_mail *m, int64_t id, int64_t run, int64_t lease);
+void nsh_mail_release(nsh_mail *m, size_t *count, int64_t id, int64_t run,
+                      int64_t lease);
+
+/* A worker of pool 'to' has got a job that waited in line 'from'. */
+void nsh_mail_moved(nsh_mail *m, size_t from, size_t to);
 
 /* 't->text' changes hands. */
 void nsh_mail_touch(nsh_mail *m, const nsh_touch *t);
 
 void nsh_mail_want_ids(nsh_mail *m, size_t n);
-void nsh_mail_target(nsh_mail *m, size_t target);
+void nsh_mail_target(nsh_mail *m, size_t pool, size_t target);
+
+/* What the host can run has changed: 'handlers' (malloc'd, changes hands; NULL:
+** as before), 'taking' workers. */
+void nsh_mail_serves(nsh_mail *m, char *handlers, size_t taking);
 
 /* No job will be claimed any more: end once everything is settled. */
 void nsh_mail_finish(nsh_mail *m);
@@ -114,10 +149,11 @@ bool nsh_mail_quiescent(const nsh_mail *m);
 /* ------------------------------------------- the dispatcher; lock is held */
 
 /* How many jobs may be claimed now. */
-size_t nsh_mail_room(const nsh_mail *m);
+nsh_room nsh_mail_room(const nsh_mail *m);
 
-/* Hands claimed jobs over; '*jobs' is empty afterwards. */
-void nsh_mail_deliver(nsh_mail *m, ns_jobs *jobs);
+/* Hands claimed jobs over, 'by_pool' of each pool's queue; '*jobs' is empty
+** afterwards. */
+void nsh_mail_deliver(nsh_mail *m, ns_jobs *jobs, const size_t *by_pool);
 void nsh_mail_ids(nsh_mail *m, const int64_t *ids, size_t n);
 void nsh_mail_lose(nsh_mail *m, const nsh_touch *t);
 void nsh_mail_revoke(nsh_mail *m, const ns_token *t);

@@ -15,6 +15,7 @@
 #define BYTES_MAX (64.0 * 1024 * 1024) /* of jobs held by the host */
 #define STORM 5           /* crashes without a result that are normal */
 #define STORM_US INT64_C(10000000)
+#define WARY_US INT64_C(60000000)
 #define STORM_DELAY INT64_C(100000)
 #define STORM_DELAY_MAX INT64_C(10000000)
 
@@ -68,6 +69,12 @@ void nsh_storm_crash(nsh_storm *s, int64_t now) {
     s->since = now;
   if (s->crashes < 1000)
     s->crashes++;
+  if (s->crashes > STORM)
+    s->wary = now + WARY_US;
+}
+
+bool nsh_storm_wary(const nsh_storm *s, int64_t now) {
+  return now < s->wary;
 }
 
 void nsh_storm_over(nsh_storm *s) {

@@ -37,10 +37,13 @@ bool nsh_pace_brief(const nsh_pace *p);
 typedef struct nsh_storm {
   int crashes;      /* since a job was completed */
   int64_t since;    /* of the first of them, monotonic µs */
+  int64_t wary;     /* until when those that kill workers are reckoned with */
 } nsh_storm;
 
 void nsh_storm_crash(nsh_storm *s, int64_t now);
 void nsh_storm_over(nsh_storm *s); /* a job was completed */
+/* A storm is on, or one has been within the last minute. */
+bool nsh_storm_wary(const nsh_storm *s, int64_t now);
 /* µs to wait before the next fork; 0: fork at once. */
 int64_t nsh_storm_delay(const nsh_storm *s);
 

@@ -45,7 +45,7 @@ void nsh_seat_pop(nsh_seat *s) {
   ns_buf_reset(&s->log);
   free(s->text);
   s->text = NULL;
-  s->shown = s->news = false;
+  s->shown = s->news = s->stuck = false;
   s->progress = -1;
   s->touched_at = 0;
 }
@@ -62,6 +62,10 @@ bool nsh_seat_give(nsh_seat *s, const ns_job *job, nsh_name *name) {
   return true;
 }
 
+size_t *nsh_seat_held(const nsh_seat *s) {
+  return &s->table->mail->pools[s->pool].held;
+}
+
 size_t nsh_seat_recall(nsh_seat *s) {
   uint32_t first = nsh_slot_recall(s->slot);
   size_t taken = 0;
@@ -69,7 +73,7 @@ size_t nsh_seat_recall(nsh_seat *s) {
     nsh_task *t = nsh_seat_task(s, s->n - 1);
     if (nsh_before(t->seq, first))
       break;
-    nsh_mail_release(s->table->mail, t->id, t->run, t->lease);
+    nsh_mail_release(s->table->mail, nsh_seat_held(s), t->id, t->run, t->lease);
     s->n--;
     taken++;
   }

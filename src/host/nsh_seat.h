@@ -44,6 +44,7 @@ typedef struct nsh_task {
 typedef struct nsh_seat {
   struct nsh_table *table;
   uint32_t index;
+  size_t pool;       /* of nsh_config; what it may be given */
   nsh_phase phase;
   nsh_zygote *zygote;
   pid_t pid;
@@ -67,6 +68,7 @@ typedef struct nsh_seat {
   uint32_t idle_seq; /* the first task, while the worker does not start it */
   int64_t idle_at;   /* when that was first seen; 0: it is not so */
   /* of the running job */
+  bool stuck;        /* it takes long: nothing is sent behind it */
   ns_buf log;        /* last lines */
   bool shown;        /* it has its row in running */
   bool news;         /* progress that has not been passed on */
@@ -87,6 +89,9 @@ void nsh_seat_bury(nsh_seat *s);
 
 /* Task 'i' of 'n', the oldest first. */
 nsh_task *nsh_seat_task(nsh_seat *s, uint32_t i);
+
+/* The count of what workers of its pool have; the mailbox is locked. */
+size_t *nsh_seat_held(const nsh_seat *s);
 
 /* Writes a job into the outgoing bytes; false: it is too large to send. */
 bool nsh_seat_give(nsh_seat *s, const ns_job *job, nsh_name *name);

@@ -2,7 +2,7 @@
 ** The table of workers.
 **
 ** Two queues lie between a claim and a handler. The backlog belongs to the
-** host and feeds whoever is free; the tasks of a seat were sent ahead, so that
+** host and feeds whoever is free, in a line per pool of workers; the tasks of a seat were sent ahead, so that
 ** a worker with short jobs need not wait for the host between them. Should one
 ** of those jobs turn out to be long, what was sent behind it is taken back.
 */
@@ -20,6 +20,7 @@
 #include "nsh_memory.h"
 
 #define STUCK_US 20000          /* a job behind one this old is taken back */
+#define LONG_US 100000          /* nothing is claimed ahead for its worker */
 #define EOF_US NS_SECOND        /* a worker that only closed its socket */
 #define DEAF_US (10 * NS_SECOND) /* a worker that does not start what it has */
 #define MOMENT_US (NS_SECOND / 2) /* the backlog waits so long for a worker */
@@ -29,32 +30,41 @@
 
 /* --------------------------------------------------------- seats with room */
 
+static nsh_pool *pool_of(const nsh_seat *s) {
+  return &s->table->pools[s->pool];
+}
+
 void nsh_table_list(nsh_seat *s, bool front) {
-  nsh_table *t = s->table;
+  nsh_pool *p = pool_of(s);
   if (s->listed || s->phase != NSH_UP)
     return;
   s->listed = true;
-  t->nroom++;
-  if (front && t->room != NULL) {
-    s->next = t->room;
-    t->room = s;
+  p->nroom++;
+  if (front && p->room != NULL) {
+    s->next = p->room;
+    p->room = s;
   } else {
     s->next = NULL;
-    *t->room_end = s;
-    t->room_end = &s->next;
+    *p->room_end = s;
+    p->room_end = &s->next;
   }
 }
 
-static nsh_seat *unlist(nsh_table *t) {
-  nsh_seat *s = t->room;
+static nsh_seat *unlist(nsh_pool *p) {
+  nsh_seat *s = p->room;
   if (s == NULL)
     return NULL;
-  t->room = s->next;
-  if (t->room == NULL)
-    t->room_end = &t->room;
+  p->room = s->next;
+  if (p->room == NULL)
+    p->room_end = &p->room;
   s->listed = false;
-  t->nroom--;
+  p->nroom--;
   return s;
+}
+
+void nsh_table_up(nsh_seat *s, bool up) {
+  s->table->up += up ? 1 : (size_t)-1;
+  pool_of(s)->up += up ? 1 : (size_t)-1;
 }
 
 /* ------------------------------------------------------------- handing out */
@@ -66,61 +76,80 @@ static bool storming(const nsh_table *t) {
 
 /* How many jobs a seat may have. In a storm nothing is sent behind a job that
 ** may kill its worker. */
-static uint32_t window(const nsh_table *t) {
-  return storming(t) ? 1 : nsh_pace_window(&t->pace);
+static uint32_t window(const nsh_table *t, size_t pool) {
+  return storming(t) ? 1 : nsh_pace_window(&t->pools[pool].pace);
 }
 
 /* The mailbox is locked. */
-static void set_target(nsh_table *t) {
-  bool none = t->closing || t->quiet || t->up == 0;
-  nsh_mail_target(t->mail, none ? 0 : nsh_pace_target(&t->pace, t->up));
-}
-
-static void next_load(nsh_table *t) {
-  nsh_load *load = t->loads;
-  t->loads = load->next;
-  if (t->loads == NULL)
-    t->loads_end = &t->loads;
-  nsh_load_free(load);
-}
-
-/* Gives one job of the backlog to 's'. */
-static void give(nsh_table *t, nsh_seat *s) {
-  nsh_load *load = t->loads;
-  const ns_job *job = &load->jobs.items[load->at++];
-  ns_verdict *v;
-  t->backlog--;
-  if (nsh_seat_give(s, job, nsh_names_get(&t->names, job->name)))
-    t->busy++;
-  else {
-    nsh_mail_lock(t->mail);
-    v = nsh_mail_verdict(t->mail, job->id, job->run, job->lease, NS_FAIL);
-    v->error = ns_str("the job is too large to be handed to a worker");
-    nsh_mail_unlock(t->mail);
+static void set_targets(nsh_table *t) {
+  for (size_t i = 0; i < t->npools; i++) {
+    const nsh_pool *p = &t->pools[i];
+    bool none = t->closing || t->quiet || p->up == 0;
+    size_t late = p->late < p->up ? p->late : p->up;
+    nsh_mail_target(t->mail, i,
+                    none ? 0 : late + nsh_pace_target(&p->pace, p->up - late));
   }
-  if (load->at == load->jobs.n)
-    next_load(t);
 }
 
 void nsh_table_retarget(nsh_table *t) {
   nsh_mail_lock(t->mail);
-  set_target(t);
+  set_targets(t);
   nsh_mail_unlock(t->mail);
 }
 
+/* Jobs that seats of a pool may be given. */
+static size_t on_offer(const nsh_table *t, const nsh_pool *p) {
+  return p == t->pools ? t->backlog : p->backlog.n;
+}
+
+/* Whose line has the next job for a seat of a pool. Those who may take any take
+** the one that came first. */
+static size_t next_line(const nsh_table *t, size_t pool) {
+  size_t best = pool;
+  uint64_t first = UINT64_MAX;
+  for (size_t i = 0; pool == 0 && i < t->npools; i++) {
+    const nsh_backlog *b = &t->pools[i].backlog;
+    if (b->n > 0 && nsh_backlog_first(b)->arrival < first) {
+      first = nsh_backlog_first(b)->arrival;
+      best = i;
+    }
+  }
+  return best;
+}
+
+/* Gives one job of a line to 's'. */
+static void give(nsh_table *t, nsh_seat *s, size_t line) {
+  nsh_backlog *b = &t->pools[line].backlog;
+  const ns_job *job = nsh_backlog_first(b)->job;
+  ns_verdict *v;
+  bool given = nsh_seat_give(s, job, nsh_names_get(&t->names, job->name));
+  t->backlog--;
+  t->busy += given;
+  nsh_mail_lock(t->mail);
+  if (given)
+    nsh_mail_moved(t->mail, line, s->pool);
+  else {
+    v = nsh_mail_verdict(t->mail, &t->mail->pools[line].waiting, job->id,
+                         job->run, job->lease, NS_FAIL);
+    v->error = ns_str("the job is too large to be handed to a worker");
+  }
+  nsh_mail_unlock(t->mail);
+  nsh_backlog_pop(b);
+}
+
 /* Jobs are spread evenly: first one share for each seat with room. */
-void nsh_table_hand_out(nsh_table *t) {
-  uint32_t most = window(t);
+static void hand_out(nsh_table *t, size_t pool) {
+  nsh_pool *p = &t->pools[pool];
+  uint32_t most = window(t, pool);
   nsh_seat *s;
-  if (t->backlog > 0 && !nsh_slots_valid(t->slots, ns_mono_us()))
-    return; /* the backlog may be others' by now */
-  while (t->backlog > 0 && !t->quiet && t->nroom > 0) {
-    size_t share = (t->backlog + t->nroom - 1) / t->nroom;
-    s = unlist(t);
-    if (s->phase != NSH_UP || s->rung != NSH_CALM || s->n >= most)
+  while (on_offer(t, p) > 0 && p->nroom > 0) {
+    size_t share = (on_offer(t, p) + p->nroom - 1) / p->nroom;
+    s = unlist(p);
+    if (s->phase != NSH_UP || s->rung != NSH_CALM || s->n >= most ||
+        (s->stuck && s->n > 0))
       continue; /* listed again when it is heard of */
-    while (share-- > 0 && s->n < most && t->backlog > 0)
-      give(t, s);
+    while (share-- > 0 && s->n < most && on_offer(t, p) > 0)
+      give(t, s, next_line(t, pool));
     nsh_slot_allow(s->slot, s->next_seq);
     nsh_seat_flush(s);
     if (s->n < most)
@@ -128,25 +157,39 @@ void nsh_table_hand_out(nsh_table *t) {
   }
 }
 
+/* Reserved workers first: who may take any job leaves theirs to them. */
+void nsh_table_hand_out(nsh_table *t) {
+  if (t->quiet ||
+      (t->backlog > 0 && !nsh_slots_valid(t->slots, ns_mono_us())))
+    return; /* the backlog may be others' by now */
+  for (size_t i = 1; i < t->npools; i++)
+    hand_out(t, i);
+  hand_out(t, 0);
+}
+
+/* Gives a line of the backlog back. The mailbox is locked. */
+static void release_line(nsh_table *t, size_t line) {
+  nsh_backlog *b = &t->pools[line].backlog;
+  for (; b->n > 0; nsh_backlog_pop(b)) {
+    const ns_job *job = nsh_backlog_first(b)->job;
+    nsh_mail_release(t->mail, &t->mail->pools[line].waiting, job->id, job->run,
+                     job->lease);
+    t->backlog--;
+  }
+}
+
 /* Gives all of the backlog back. The mailbox is locked. */
 static void release_backlog(nsh_table *t) {
-  while (t->loads != NULL) {
-    nsh_load *load = t->loads;
-    for (; load->at < load->jobs.n; load->at++) {
-      const ns_job *job = &load->jobs.items[load->at];
-      nsh_mail_release(t->mail, job->id, job->run, job->lease);
-    }
-    next_load(t);
-  }
-  t->backlog = 0;
+  for (size_t i = 0; i < t->npools; i++)
+    release_line(t, i);
 }
 
 /* --------------------------------------------------------- from the mailbox */
 
 /* Claimed jobs come queue by queue, oldest first, so those that kill workers
 ** may stand together before all others, and would take every worker that is
-** forked. In a storm a load is shuffled, and what has crashed before goes to
-** its end: the first job that is done ends the storm. */
+** forked. In a storm, and for a minute after one, a load is shuffled, and what has
+** crashed before goes to its end: the first job that is done ends the storm. */
 static void mix(ns_jobs *jobs) {
   size_t clean = 0;
   for (size_t i = jobs->n; i > 1; i--) {
@@ -163,21 +206,27 @@ static void mix(ns_jobs *jobs) {
     }
 }
 
+/* Each job joins its line; the last one to leave frees the load. */
+static void take_load(nsh_table *t, nsh_load *load) {
+  if (nsh_storm_wary(&t->storm, ns_mono_us()))
+    mix(&load->jobs);
+  t->backlog += load->jobs.n;
+  for (size_t i = 0; i < load->jobs.n; i++) {
+    const ns_job *job = &load->jobs.items[i];
+    nsh_pool *p = &t->pools[nsh_config_pool(t->cfg, job->queue)];
+    nsh_pace_claimed(&p->pace, job->payload.n);
+    nsh_backlog_add(&p->backlog, &(nsh_waiting){job, load, t->arrivals++});
+  }
+}
+
 static void take_loads(nsh_table *t) {
   nsh_mail *m = t->mail;
-  for (nsh_load *load = m->loads; load != NULL; load = load->next) {
-    t->backlog += load->jobs.n;
-    if (storming(t))
-      mix(&load->jobs);
-    for (size_t i = 0; i < load->jobs.n; i++)
-      nsh_pace_claimed(&t->pace, load->jobs.items[i].payload.n);
+  nsh_load *load;
+  while ((load = m->loads) != NULL) {
+    m->loads = load->next;
+    take_load(t, load);
   }
-  if (m->loads != NULL) {
-    *t->loads_end = m->loads;
-    t->loads_end = m->loads_end;
-    m->loads = NULL;
-    m->loads_end = &m->loads;
-  }
+  m->loads_end = &m->loads;
   if (t->closing || t->quiet)
     release_backlog(t);
 }
@@ -191,15 +240,53 @@ static void lose(nsh_seat *s) {
   nsh_ladder_start(s, NSH_WHY_LOST, NSH_STEP);
 }
 
-/* The claim of a running job has been ended by somebody. One that has not been
-** started is refused when its verdict comes. */
-static void lose_job(nsh_table *t, const ns_token *token) {
-  for (size_t i = 0; i < t->nseats; i++) {
-    nsh_seat *s = &t->seats[i];
-    nsh_task *task = s->n > 0 ? nsh_seat_task(s, 0) : NULL;
-    if (task != NULL && task->id == token->id && task->run == token->run)
-      lose(s);
+/* Is it in the hands of 's'? '*at': its place there. */
+static bool has_task(nsh_seat *s, const ns_token *token, uint32_t *at) {
+  for (*at = 0; *at < s->n; ++*at) {
+    const nsh_task *task = nsh_seat_task(s, *at);
+    if (task->id == token->id && task->run == token->run)
+      return true;
   }
+  return false;
+}
+
+/* One that waits behind a running job is taken back, with its neighbours, whose
+** release costs them nothing. One that is paused and runs runs on. */
+static void lose_task(nsh_table *t, nsh_seat *s, uint32_t at, bool paused) {
+  int64_t since;
+  if (at == 0 && nsh_seat_running(s, &since)) {
+    if (!paused)
+      lose(s);
+    return;
+  }
+  t->busy -= nsh_seat_recall(s);
+  if (s->n == 0 && s->phase == NSH_UP)
+    nsh_table_list(s, true); /* nothing would be heard of it */
+}
+
+/* It leaves the backlog: its release is STALE, or, when it is paused, holds it. The
+** mailbox is locked. */
+static bool lose_waiting(nsh_table *t, const ns_token *token) {
+  int64_t lease;
+  for (size_t i = 0; i < t->npools; i++)
+    if (nsh_backlog_remove(&t->pools[i].backlog, token->id, token->run, &lease)) {
+      nsh_mail_release(t->mail, &t->mail->pools[i].waiting, token->id,
+                       token->run, lease);
+      t->backlog--;
+      return true;
+    }
+  return false;
+}
+
+/* The claim of a job has been ended by somebody: it is stopped, or not started. Or
+** the job has been paused. */
+static void lose_job(nsh_table *t, const ns_token *token) {
+  uint32_t at;
+  if (lose_waiting(t, token))
+    return;
+  for (size_t i = 0; i < t->nseats; i++)
+    if (has_task(&t->seats[i], token, &at))
+      lose_task(t, &t->seats[i], at, token->paused);
 }
 
 static void take_lost(nsh_table *t) {
@@ -243,7 +330,7 @@ void nsh_table_heard(nsh_seat *s) {
   nsh_table *t = s->table;
   if (s->eof && s->eof_at == 0)
     s->eof_at = ns_mono_us();
-  if (s->phase == NSH_UP && s->n * 2 <= window(t))
+  if (s->phase == NSH_UP && s->n * 2 <= window(t, s->pool))
     nsh_table_list(s, s->n == 0);
   nsh_table_retarget(t);
   nsh_table_hand_out(t);
@@ -273,8 +360,10 @@ static void look(nsh_seat *s, int64_t now) {
       nsh_ladder_start(s, NSH_WHY_TIMEOUT, NSH_STEP);
     if (atomic_load(&s->slot->over) == nsh_seat_task(s, 0)->seq + 1)
       nsh_ladder_start(s, NSH_WHY_MEMORY, NSH_STEP);
-    if (s->n > 1 && now - since > STUCK_US)
+    s->stuck = now - since > STUCK_US;
+    if (s->n > 1 && s->stuck)
       t->busy -= nsh_seat_recall(s);
+    pool_of(s)->late += now - since > LONG_US;
     if (nsh_intake_due(s, since, now))
       nsh_intake_touch(s, now);
   }
@@ -303,10 +392,19 @@ static void replace(nsh_seat *s) {
   nsh_life_kill(s, SIGKILL);
 }
 
-/* Nobody is there to start the backlog, and nobody will be for a moment: others
-** may have it. */
+/* Does nobody live who may take the jobs of a line? */
+static bool unattended(const nsh_table *t, size_t line) {
+  return t->pools[line].backlog.n > 0 && t->pools[line].up == 0 &&
+         t->pools[0].up == 0;
+}
+
+/* Nobody is there to start a line, and nobody will be for a moment: others may
+** have it. */
 static bool stranded(nsh_table *t, int64_t now) {
-  if (t->up > 0 || t->backlog == 0) {
+  bool any = false;
+  for (size_t i = 0; i < t->npools; i++)
+    any = any || unattended(t, i);
+  if (!any) {
     t->down_at = 0;
     return false;
   }
@@ -315,7 +413,18 @@ static bool stranded(nsh_table *t, int64_t now) {
   return t->fork_at - now > MOMENT_US || now - t->down_at > MOMENT_US;
 }
 
+/* Has every worker that takes jobs of a line a long one? What was claimed ahead
+** for them may then as well run elsewhere. */
+static bool overtaken(const nsh_table *t, size_t line) {
+  const nsh_pool *p = &t->pools[line];
+  return p->backlog.n > 0 && p->late >= p->up &&
+         t->pools[0].late >= t->pools[0].up;
+}
+
 void nsh_table_tick(nsh_table *t, int64_t now) {
+  bool strand;
+  for (size_t i = 0; i < t->npools; i++)
+    t->pools[i].late = 0;
   for (size_t i = 0; i < t->nseats; i++) {
     nsh_seat *s = &t->seats[i];
     if (s->n > 0)
@@ -327,11 +436,13 @@ void nsh_table_tick(nsh_table *t, int64_t now) {
     if (deaf(s, now))
       replace(s);
   }
-  if (stranded(t, now)) {
-    nsh_mail_lock(t->mail);
-    release_backlog(t);
-    nsh_mail_unlock(t->mail);
-  }
+  strand = stranded(t, now);
+  nsh_mail_lock(t->mail);
+  set_targets(t);
+  for (size_t i = 0; i < t->npools; i++)
+    if (unattended(t, i) ? strand : overtaken(t, i))
+      release_line(t, i);
+  nsh_mail_unlock(t->mail);
   nsh_life_fill(t);
   nsh_table_hand_out(t);
 }
@@ -348,7 +459,7 @@ int64_t nsh_table_next(const nsh_table *t, int64_t now) {
 
 static void take_back(nsh_table *t) {
   nsh_mail_lock(t->mail);
-  set_target(t);
+  set_targets(t);
   release_backlog(t);
   for (size_t i = 0; i < t->nseats; i++)
     if (t->seats[i].n > 0)
@@ -393,7 +504,21 @@ void nsh_table_dismiss(nsh_table *t) {
       nsh_life_leave(&t->seats[i]);
 }
 
+/* The mailbox is locked. */
+static void dump_pool(const nsh_table *t, size_t pool) {
+  const nsh_reserve *r = &t->cfg->reserves[pool - 1];
+  ns_log(NS_LOG_INFO, "dump.reserve",
+         NS_FIELDS(ns_fb("queue", r->name), ns_fi("workers", (int64_t)r->workers),
+                   ns_fi("up", (int64_t)t->pools[pool].up),
+                   ns_fi("jobs", (int64_t)t->mail->pools[pool].held),
+                   ns_fi("backlog", (int64_t)t->pools[pool].backlog.n)));
+}
+
 void nsh_table_dump(nsh_table *t, int64_t now) {
+  nsh_mail_lock(t->mail);
+  for (size_t i = 1; i < t->npools; i++)
+    dump_pool(t, i);
+  nsh_mail_unlock(t->mail);
   for (size_t i = 0; i < t->nseats; i++) {
     nsh_seat *s = &t->seats[i];
     int64_t since;
@@ -418,12 +543,15 @@ void nsh_table_init(nsh_table *t, const nsh_config *cfg, nsh_mail *mail,
   t->slots = slots;
   t->nseats = cfg->workers;
   t->seats = nsh_alloc(t->nseats * sizeof *t->seats);
-  t->room_end = &t->room;
-  t->loads_end = &t->loads;
-  t->pace = NSH_PACE_INIT;
+  t->npools = cfg->nreserves + 1;
+  for (size_t i = 0; i < t->npools; i++) {
+    t->pools[i].room_end = &t->pools[i].room;
+    t->pools[i].pace = NSH_PACE_INIT;
+  }
   for (size_t i = 0; i < t->nseats; i++) {
     t->seats[i].table = t;
     t->seats[i].index = (uint32_t)i;
+    t->seats[i].pool = nsh_config_pool_of(cfg, i);
     t->seats[i].slot = &slots->slot[i];
     t->seats[i].fd = -1;
   }
@@ -432,8 +560,8 @@ void nsh_table_init(nsh_table *t, const nsh_config *cfg, nsh_mail *mail,
 void nsh_table_free(nsh_table *t) {
   for (size_t i = 0; i < t->nseats; i++)
     nsh_seat_free(&t->seats[i]);
-  while (t->loads != NULL)
-    next_load(t);
+  for (size_t i = 0; i < t->npools; i++)
+    nsh_backlog_free(&t->pools[i].backlog);
   nsh_names_free(&t->names);
   free(t->wanters);
   free(t->seats);

@@ -9,6 +9,7 @@
 #ifndef NSH_TABLE_H
 #define NSH_TABLE_H
 
+#include "nsh_backlog.h"
 #include "nsh_config.h"
 #include "nsh_seat.h"
 
@@ -24,6 +25,16 @@ typedef struct nsh_tally {
   int64_t done, failed, again, crashed, timeouts, forks;
 } nsh_tally;
 
+/* Workers that take the same jobs: see nsh_pool_count. */
+typedef struct nsh_pool {
+  nsh_seat *room, **room_end; /* seats that may take more */
+  size_t nroom;
+  size_t up;            /* seats in phase UP */
+  size_t late;          /* of these: with a long job, at the last tick */
+  nsh_backlog backlog;  /* claimed jobs of its queue; pool 0: of all others */
+  nsh_pace pace;
+} nsh_pool;
+
 typedef struct nsh_table {
   const nsh_config *cfg;
   nsh_mail *mail;
@@ -34,12 +45,11 @@ typedef struct nsh_table {
   nsh_zygote *zygote;   /* new workers come from here; NULL: wait */
   size_t up;            /* seats in phase UP */
   size_t busy;          /* tasks in all seats */
-  nsh_seat *room, **room_end; /* seats that may take more */
-  size_t nroom;
-  nsh_load *loads, **loads_end; /* claimed, not handed out yet */
-  size_t backlog;       /* jobs in them */
+  nsh_pool pools[NSH_POOLS_MAX];
+  size_t npools;
+  uint64_t arrivals;    /* jobs that have joined a backlog */
+  size_t backlog;       /* jobs in all of them */
   nsh_names names;
-  nsh_pace pace;
   nsh_storm storm;
   int64_t fork_at;      /* no fork before */
   int64_t down_at;      /* no worker is up for the backlog since; 0: not so */
@@ -65,6 +75,7 @@ void nsh_table_heard(nsh_seat *s);
 /* Of the table's other parts: a seat may have room, the number of workers has
 ** changed, jobs may be handed out. */
 void nsh_table_list(nsh_seat *s, bool front);
+void nsh_table_up(nsh_seat *s, bool up);
 void nsh_table_retarget(nsh_table *t);
 void nsh_table_hand_out(nsh_table *t);
 
@@ -88,7 +99,7 @@ void nsh_table_kill(nsh_table *t);
 /* Tells all workers to leave. */
 void nsh_table_dismiss(nsh_table *t);
 
-/* One line per busy worker. */
+/* One line per pool of reserved workers, and per busy worker. */
 void nsh_table_dump(nsh_table *t, int64_t now);
 
 #endif

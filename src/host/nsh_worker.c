@@ -376,9 +376,11 @@ static void report_verdict(lua_State *L) {
   }
   r = ending(box->verdict.kind);
   r.delay = box->verdict.delay;
+  r.go_on = box->verdict.go_on;
   r.result = box->verdict.result;
   r.error = box->verdict.error;
   r.state = box->verdict.state;
+  r.signal = box->verdict.signal;
   r.nchildren = box->verdict.nchildren;
   if (!report(&r, box->verdict.children))
     report_failure(ns_str("the verdict with its children is over 64 MiB"));

@@ -75,15 +75,25 @@ static void report(int ctl, nsh_type type, int64_t count, const char *text) {
   ns_buf_free(&out);
 }
 
-/* The table of names is on top: counts and lists them. Protected. */
+/* The names of a table, a line each, as many as a report takes: no name has a
+** line break. Protected. */
 static int join_names(lua_State *L) {
   luaL_Buffer b;
   lua_Integer n = luaL_len(L, 1);
+  size_t total = 0;
   luaL_buffinit(L, &b);
   for (lua_Integer i = 1; i <= n; i++) {
-    if (i > 1)
-      luaL_addstring(&b, ", ");
     lua_rawgeti(L, 1, i);
+    total += lua_rawlen(L, -1) + 1;
+    if (total > TEXT_MAX) {
+      lua_pop(L, 1);
+      break;
+    }
+    if (i > 1) { /* behind the name, for it must not lie on top of the buffer */
+      lua_pushliteral(L, "\n");
+      lua_insert(L, -2);
+      lua_concat(L, 2);
+    }
     luaL_addvalue(&b);
   }
   luaL_pushresult(&b);

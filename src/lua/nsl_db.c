@@ -332,6 +332,22 @@ static int db_prune(lua_State *L) {
   return 1;
 }
 
+/***
+Deletes the history of a finished job and of all below it.
+@function db:prune_tree
+@tparam integer id
+@return rows deleted, or nil, message, code
+*/
+static int db_prune_tree(lua_State *L) {
+  ns_err err;
+  int64_t deleted = 0;
+  ns_db *db = nsl_checkdb(L);
+  if (ns_prune_tree(db, luaL_checkinteger(L, 2), &deleted, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushinteger(L, deleted);
+  return 1;
+}
+
 /* What did come back is not to be missed. */
 static int look_failed(lua_State *L, const ns_rescued *all, ns_err *err) {
   char text[64];
@@ -372,6 +388,23 @@ static int db_look(lua_State *L) {
   nsl_setint(L, "jobs", all.jobs);
   nsl_setint(L, "poison", all.poison);
   return 1;
+}
+
+/***
+Sends a value to a job that waits for a signal, or will.
+@function db:signal
+@tparam integer id
+@tparam string value JSON text
+@tparam[opt] string name
+@return true, or nil, message, code
+*/
+static int db_signal(lua_State *L) {
+  ns_err err;
+  ns_db *db = nsl_checkdb(L);
+  int64_t id = luaL_checkinteger(L, 2);
+  ns_bytes value = nsl_checkbytes(L, 3);
+  ns_bytes name = nsl_optbytes(L, 4);
+  return nsl_result(L, ns_signal(db, id, value, name, &err), &err);
 }
 
 /***
@@ -460,9 +493,11 @@ static const luaL_Reg verbs[] = {{"begin", db_begin},
                                  {"now", db_now},
                                  {"pause", db_pause},
                                  {"prune", db_prune},
+                                 {"prune_tree", db_prune_tree},
                                  {"queue_id", db_queue_id},
                                  {"queues", db_queues},
                                  {"ring", db_ring},
+                                 {"signal", db_signal},
                                  {"ring_try", db_ring_try},
                                  {"rollback", db_rollback},
                                  {"take_ids", db_take_ids},

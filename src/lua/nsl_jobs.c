@@ -35,6 +35,7 @@ static const nsl_field entry_fields[] = {
     {"id", NSL_INT, offsetof(entry, push.id)},
     {"delay", NSL_INT, offsetof(entry, push.delay)},
     {"priority", NSL_INT, offsetof(entry, priority)},
+    {"decay", NSL_INT, offsetof(entry, push.decay)},
     {"max_attempts", NSL_INT, offsetof(entry, push.max_attempts)},
     {"max_crashes", NSL_INT, offsetof(entry, push.max_crashes)},
     {"max_polls", NSL_INT, offsetof(entry, push.max_polls)},
@@ -43,6 +44,8 @@ static const nsl_field entry_fields[] = {
     {"deadline", NSL_INT, offsetof(entry, push.deadline)},
     {"unique", NSL_BYTES, offsetof(entry, push.unique)},
     {"parent", NSL_INT, offsetof(entry, push.parent)},
+    {"after", NSL_BYTES, offsetof(entry, push.after)},
+    {"on_fail_run", NSL_INT, offsetof(entry, push.on_fail_run)},
     {NULL, NSL_ANY, 0}};
 
 /* Bytes move while the batch grows, so until 'settlebytes' a kept view holds
@@ -96,6 +99,7 @@ static ns_status readentry(lua_State *L, nsl_batch *b, const char *what,
   keep(b, &e.push.name);
   keep(b, &e.push.queue);
   keep(b, &e.push.unique);
+  keep(b, &e.push.after);
   nsl_rawfield(L, -1, "payload");
   snprintf(path, sizeof path, "%spayload", what);
   if ((st = keepjson(L, b, path, max, &e.push.payload, err)) != NS_OK)
@@ -130,6 +134,7 @@ static ns_status settlebytes(nsl_batch *b, ns_err *err) {
     point(b, &b->jobs[i].name);
     point(b, &b->jobs[i].queue);
     point(b, &b->jobs[i].unique);
+    point(b, &b->jobs[i].after);
     point(b, &b->jobs[i].payload);
   }
   return NS_OK;
@@ -158,6 +163,8 @@ static const nsl_field verdict_fields[] = {
     {"error", NSL_BYTES, offsetof(ending, v.error)},
     {"state", NSL_ANY, 0},
     {"delay", NSL_INT, offsetof(ending, v.delay)},
+    {"go_on", NSL_INT, offsetof(ending, v.go_on)},
+    {"signal", NSL_BYTES, offsetof(ending, v.signal)},
     {"log", NSL_BYTES, offsetof(ending, v.log)},
     {"children", NSL_TABLE, 0},
     {NULL, NSL_ANY, 0}};
@@ -168,7 +175,7 @@ static const struct {
 } kinds[] = {{"ack", NS_ACK},         {"fail", NS_FAIL},
              {"again", NS_AGAIN},     {"discard", NS_DISCARD},
              {"release", NS_RELEASE}, {"crash", NS_CRASH},
-             {"missing", NS_MISSING}};
+             {"missing", NS_MISSING}, {"wait", NS_WAIT}};
 
 static ns_kind findkind(lua_State *L, ns_bytes s) {
   for (size_t i = 0; s.p != NULL && i < sizeof kinds / sizeof kinds[0]; i++)
@@ -176,7 +183,7 @@ static ns_kind findkind(lua_State *L, ns_bytes s) {
       return kinds[i].kind;
   return (ns_kind)luaL_error(L,
                              "verdict: bad 'kind' %s (known: ack, fail, again, "
-                             "discard, release, crash, missing)",
+                             "discard, release, wait, crash, missing)",
                              s.p != NULL ? s.p : "(absent)");
 }
 
@@ -215,6 +222,7 @@ static ns_status readhead(lua_State *L, int idx, nsl_verdict *out,
   e.v.kind = findkind(L, e.kind);
   keep(&out->batch, &e.v.error);
   keep(&out->batch, &e.v.log);
+  keep(&out->batch, &e.v.signal);
   out->verdict = e.v;
   return NS_OK;
 }
@@ -241,6 +249,7 @@ nsl_verdict *nsl_toverdict(lua_State *L, int idx, int64_t max, ns_err *err) {
     return NULL;
   point(b, &v->error);
   point(b, &v->log);
+  point(b, &v->signal);
   point(b, &v->result);
   point(b, &v->state);
   v->children = b->jobs;
@@ -250,9 +259,9 @@ nsl_verdict *nsl_toverdict(lua_State *L, int idx, int64_t max, ns_err *err) {
 
 /* ------------------------------------------------------------ pushing jobs */
 
-/* Decodes into t[name]; absent and null leave it nil. A text that is not JSON
-** becomes t[name .. "_error"] = why. */
-static void setjson(lua_State *L, const char *name, ns_bytes text) {
+/* Decodes into t[name]; absent leaves it nil, and null does, unless that means
+** something. A text that is not JSON becomes t[name .. "_error"] = why. */
+static void setjson(lua_State *L, const char *name, ns_bytes text, bool nulls) {
   ns_err err;
   if (text.p == NULL)
     return;
@@ -262,7 +271,7 @@ static void setjson(lua_State *L, const char *name, ns_bytes text) {
     lua_pushfstring(L, "%s_error", name);
     lua_pushfstring(L, "%s: %s", name, err.message);
     lua_rawset(L, -3);
-  } else if (lua_islightuserdata(L, -1))
+  } else if (lua_islightuserdata(L, -1) && !nulls)
     lua_pop(L, 1);
   else
     lua_setfield(L, -2, name);
@@ -290,8 +299,8 @@ static void setjob(lua_State *L, const ns_job *job) {
   nsl_setint(L, "lease", job->lease);
   nsl_setbytes(L, "queue", job->queue);
   nsl_setbytes(L, "name", job->name);
-  setjson(L, "payload", job->payload);
-  setjson(L, "state", job->state);
+  setjson(L, "payload", job->payload, false);
+  setjson(L, "state", job->state, false);
   nsl_setint(L, "attempts", job->attempts);
   nsl_setint(L, "polls", job->polls);
   nsl_setint(L, "crashes", job->crashes);
@@ -301,6 +310,9 @@ static void setjob(lua_State *L, const ns_job *job) {
   nsl_setint(L, "priority", job->priority);
   setpositive(L, "parent", job->parent);
   setpositive(L, "root", job->root);
+  nsl_setint(L, "phase", job->phase);
+  nsl_setbytes(L, "awaits", job->awaits);
+  setjson(L, "signal", job->signal, true);
   nsl_setint(L, "created", job->created);
   nsl_setint(L, "due", job->due);
   setpositive(L, "deadline", job->deadline);
@@ -319,12 +331,15 @@ static void pushinfo(lua_State *L, const ns_info *info) {
   nsl_setbytes(L, "where", info->where);
   nsl_setbytes(L, "reason", info->reason);
   nsl_setbytes(L, "error", info->error);
-  setjson(L, "result", info->result);
+  setjson(L, "result", info->result, false);
   nsl_setbytes(L, "unique", info->unique);
   setpositive(L, "finished_at", info->finished_at);
   nsl_setint(L, "unmet", info->unmet);
+  if (info->paused != 0)
+    nsl_setint(L, "paused", info->paused);
   setpositive(L, "holder", info->holder);
   nsl_setint(L, "max_crashes", info->max_crashes);
+  nsl_setint(L, "decay", info->decay);
   if (info->progress >= 0) {
     lua_pushnumber(L, info->progress);
     lua_setfield(L, -2, "progress");
@@ -386,6 +401,8 @@ Claims jobs of one queue.
 @tparam string queue
 @tparam[opt=1] integer limit
 @tparam[opt=0] integer wait µs to wait for the first job
+@tparam[opt=0] integer lease µs that the claim lasts untouched; 0: as the handle
+@tparam[opt=false] boolean strict by priority only: no aging
 @treturn[1] {table,...} jobs: id, run, lease, queue, name, payload, state,
 attempts, polls, crashes, max_attempts, max_polls, priority, parent, root,
 created, due, deadline, timeout, key; `payload_error` in place of a payload
@@ -403,6 +420,7 @@ static int db_claim(lua_State *L) {
   int64_t lease = nsl_optmicros(L, 5);
   nsl_checkdb(L);
   queue = nsl_checkbytes(L, 2);
+  ns_claim_strictly(nsl_checkdb(L), lua_toboolean(L, 6));
   luaL_argcheck(L, limit >= 1 && limit <= MAX_CLAIM, 3,
                 "1 to 100000 expected");
   jobs = nsl_box(L, sizeof *jobs, free_jobs);
@@ -424,8 +442,8 @@ static int db_claim(lua_State *L) {
 Ends a claim.
 @function db:settle
 @tparam table verdict id, run, lease, kind (`ack`, `fail`, `again`, `discard`,
-`release`, `crash`, `missing`), result, error, state, delay (µs; nil: the job's
-backoff), log, children (entries as of push, with ids)
+`release`, `wait`, `crash`, `missing`), result, error, state, delay (µs; nil: the
+job's backoff), go_on (`wait`: 1: run again whatever became of the children; `again`: 1: once more past the deadline), log, children (entries as of push, with ids)
 @treturn[1] boolean true
 @treturn[1] boolean whether the job is dead now
 @treturn[2] nil
@@ -542,7 +560,96 @@ static int db_run_now(lua_State *L) {
   return nsl_result(L, ns_run_now(db, luaL_checkinteger(L, 2), &err), &err);
 }
 
+/***
+Gives a live job another priority.
+@function db:reprioritise
+@tparam integer id
+@tparam integer priority
+@return true, or nil, message, code
+*/
+static int db_reprioritise(lua_State *L) {
+  ns_err err;
+  ns_db *db = nsl_checkdb(L);
+  int64_t id = luaL_checkinteger(L, 2);
+  int64_t priority = luaL_checkinteger(L, 3);
+  return nsl_result(L, ns_reprioritise(db, id, priority, &err), &err);
+}
+
+/***
+When a live job is not started any more.
+@function db:deadline
+@tparam integer id
+@tparam integer deadline µs from now; -1: none any more
+@return true, or nil, message, code
+*/
+static int db_deadline(lua_State *L) {
+  ns_err err;
+  ns_db *db = nsl_checkdb(L);
+  int64_t id = luaL_checkinteger(L, 2);
+  int64_t deadline = luaL_checkinteger(L, 3);
+  return nsl_result(L, ns_deadline(db, id, deadline, &err), &err);
+}
+
+/***
+Does something to a job and all below it.
+@function db:tree
+@tparam string verb `cancel`, `pause`, `resume`, `priority`, `run_now`, `deadline`,
+`retry`
+@tparam integer id
+@tparam[opt=0] integer n the priority, or the deadline (µs from now; -1: none)
+@tparam[opt] string text why it is cancelled
+@return how many jobs were changed, or nil, message, code `NOT_FOUND`, `STATE`,
+`DUPLICATE`
+*/
+static int db_tree(lua_State *L) {
+  static const char *const names[] = {
+      [NS_TREE_CANCEL] = "cancel", [NS_TREE_PAUSE] = "pause",
+      [NS_TREE_RESUME] = "resume", [NS_TREE_PRIORITY] = "priority",
+      [NS_TREE_RUN_NOW] = "run_now", [NS_TREE_DEADLINE] = "deadline",
+      [NS_TREE_RETRY] = "retry", NULL};
+  ns_err err;
+  int64_t changed = 0;
+  ns_db *db = nsl_checkdb(L);
+  ns_verb verb = (ns_verb)luaL_checkoption(L, 2, NULL, names);
+  int64_t id = luaL_checkinteger(L, 3);
+  int64_t n = luaL_optinteger(L, 4, 0);
+  ns_bytes text = nsl_optbytes(L, 5);
+  if (ns_tree_do(db, verb, id, n, text, &changed, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushinteger(L, changed);
+  return 1;
+}
+
+/***
+How many of a job and all below it are in which state.
+@function db:progress
+@tparam integer id
+@treturn[1] table done, dead, cancelled, running, waiting, scheduled, ready, total
+@treturn[2] nil
+@treturn[2] string message
+@treturn[2] string code `NOT_FOUND`
+*/
+static int db_progress(lua_State *L) {
+  ns_err err;
+  ns_progress p;
+  ns_db *db = nsl_checkdb(L);
+  if (ns_tree_progress(db, luaL_checkinteger(L, 2), &p, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_createtable(L, 0, 8);
+  nsl_setint(L, "done", p.done);
+  nsl_setint(L, "dead", p.dead);
+  nsl_setint(L, "cancelled", p.cancelled);
+  nsl_setint(L, "running", p.running);
+  nsl_setint(L, "waiting", p.waiting);
+  nsl_setint(L, "scheduled", p.scheduled);
+  nsl_setint(L, "ready", p.ready);
+  nsl_setint(L, "total", p.total);
+  return 1;
+}
+
 const luaL_Reg nsl_jobverbs[] = {
     {"cancel", db_cancel}, {"claim", db_claim},   {"info", db_info},
     {"push", db_push},     {"retry", db_retry},   {"run_now", db_run_now},
+    {"deadline", db_deadline}, {"progress", db_progress},
+    {"reprioritise", db_reprioritise}, {"tree", db_tree},
     {"settle", db_settle}, {"touch", db_touch},   {NULL, NULL}};

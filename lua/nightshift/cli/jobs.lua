@@ -1,10 +1,12 @@
---- Commands on jobs: push, jobs, show, retry, cancel, run-now.
+--- Commands on jobs: push, jobs, show, why, retry, cancel, run-now, signal. See
+-- tree.lua for what they do to all below a job.
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local report = require "nightshift.report"
+local tree = require "nightshift.cli.tree"
 
 local jobs = { commands = {} }
 local commands = jobs.commands
@@ -20,19 +22,20 @@ local function define_push(parser)
   push:argument("json", 'Payload, JSON; "-" reads it from stdin.'):default "null"
   push:option("--delay", 'Run it this much later: seconds, or a text like "5m".')
   push:option("--priority", "0 to 255, higher first."):convert(context.integer)
+  push:option("--decay", "Priority it loses with each return that is no end, 0 to 255."):convert(context.integer)
   push:option("--unique", "Key that at most one live job of the queue has.")
   push:option("--max-attempts", "Errors before it is dead."):convert(context.integer)
   push:option("--max-polls", "Polls before it is dead."):convert(context.integer)
   push:option("--max-crashes", "Worker deaths before it is dead."):convert(context.integer)
   push:option("--backoff", "First delay before a retry.")
   push:option("--timeout", "Wall time of one run.")
-  push:option("--deadline", "From now; a poll after that is dead.")
+  push:option("--deadline", "From now; after that it is not started, and a poll is dead.")
 end
 
 local function define_filter(command)
   command:option("--queue", "Only of this queue.")
   command:option("--name", "Only of this job name.")
-  command:flag("--yes", "Do it; without this a filter only shows the number.")
+  command:flag("--yes", "Do it; without this a filter, or --tree, only shows the number.")
 end
 
 local function define_reading(parser)
@@ -44,7 +47,12 @@ local function define_reading(parser)
   list:flag("--json", "Print JSON.")
   local show = parser:command("show", "Show everything about one job.")
   show:argument("id", "Job id."):convert(context.id)
+  show:flag("--tree", "Draw it with all below it.")
+  show:option("--children", "With --tree: how many children of a job are shown.", "10"):convert(context.integer)
   show:flag("--json", "Print JSON.")
+  local why = parser:command("why", "Say why a job is not running.")
+  why:argument("id", "Job id."):convert(context.id)
+  why:flag("--json", "Print JSON.")
 end
 
 --- Adds the commands to the parser.
@@ -55,16 +63,23 @@ function jobs.define(parser)
   retry:argument("id", "Job ids."):args("*"):convert(context.id)
   retry:option("--state", "All in this state."):choices { "dead", "cancelled", "done" }
   define_filter(retry)
+  tree.define_flag(retry)
   local cancel = parser:command("cancel", "End live jobs.")
   cancel:argument("id", "Job ids."):args("*"):convert(context.id)
   cancel:option("--state", "All in this state."):choices(LIVE)
   cancel:option("--reason", "Kept with the job.")
   define_filter(cancel)
-  parser:command("run-now", "Make scheduled jobs ready now.")
-    :argument("id", "Job ids."):args("+"):convert(context.id)
+  tree.define_flag(cancel)
+  local run_now = parser:command("run-now", "Make scheduled jobs ready now.")
+  run_now:argument("id", "Job ids."):args("+"):convert(context.id)
+  tree.define_flag(run_now)
+  local signal = parser:command("signal", "Send a value to a job that waits for a signal, or will.")
+  signal:argument("id", "Job id."):convert(context.id)
+  signal:argument("json", 'The value, JSON; "-" reads it from stdin.'):default "null"
+  signal:option("--name", "Of the signal; without it: whichever the job waits for.")
 end
 
-local PUSH_KEYS = { "delay", "priority", "unique", "max_attempts", "max_polls", "max_crashes",
+local PUSH_KEYS = { "delay", "priority", "decay", "unique", "max_attempts", "max_polls", "max_crashes",
   "backoff", "timeout", "deadline" }
 
 --- The options of a push; wrong ones are told before a server is asked.
@@ -101,6 +116,7 @@ local function note(row)
     return output.one_line(("%d%% %s"):format(row.progress * 100 // 1, row.status or ""), 60)
   end
   if row.error then return output.one_line(("%s: %s"):format(row.reason or "error", row.error), 60) end
+  if row.awaits then return output.one_line("for the signal " .. row.awaits, 60) end
   return row.reason or (row.unmet and "for " .. output.count(row.unmet, "job")) or ""
 end
 
@@ -132,9 +148,10 @@ end
 local TIMES = { created = true, due = true, deadline = true, finished_at = true }
 local SPANS = { timeout = true, backoff = true }
 local JSONS = { payload = true, result = true, poll_state = true }
-local LINES = { "id", "key", "queue", "name", "state", "reason", "priority", "run", "attempts", "max_attempts",
+local LINES = { "id", "key", "queue", "name", "state", "reason", "priority", "decay", "run", "attempts", "max_attempts",
   "polls", "max_polls", "crashes", "max_crashes", "unique", "created", "due", "deadline", "timeout", "backoff",
-  "finished_at", "parent", "root", "unmet", "holder", "progress", "status", "payload", "poll_state", "result", "error" }
+  "finished_at", "parent", "root", "phase", "unmet", "awaits", "paused", "holder", "progress",
+  "status", "payload", "poll_state", "result", "error" }
 
 local function shown(key, value)
   if TIMES[key] then return output.time(value) end
@@ -155,19 +172,32 @@ end
 local function show_text(info)
   for _, key in ipairs(LINES) do
     local value = info[key]
-    if value ~= nil then output.line(("%-13s %s"):format(key, shown(key, value))) end
+    if value ~= nil and not (key == "phase" and value == 0) then
+      output.line(("%-13s %s"):format(key, shown(key, value)))
+    end
   end
+  if info.tree.total > 1 then output.line(("%-13s %s"):format("tree", tree.progress(info.tree))) end
   if #info.waiters > 0 then output.line(("%-13s %s"):format("waited for by", table.concat(info.waiters, " "))) end
   for _, attempt in ipairs(info.failures) do show_attempt(attempt) end
 end
 
 function commands.show(args)
   local db <close> = context.connect(args)
+  if args.tree then return tree.show(db, args) end
   local info = context.must(db:job(args.id))
+  info.tree = context.must(db:progress(args.id))
   info.failures = core.array(context.must(report.attempts(db._handle, args.id)))
   info.waiters = core.array(context.must(report.waiters(db._handle, args.id, 20)))
   if args.json then return output.json(info) end
   show_text(info)
+end
+
+function commands.why(args)
+  local db <close> = context.connect(args)
+  local text, fact = context.must(db:why(args.id))
+  if not args.json then return output.line(output.safe(text)) end
+  fact.text = text
+  output.json(fact)
 end
 
 --- Ids that match the filter of `args`, in the given states.
@@ -219,8 +249,10 @@ local function on_jobs(args, states, done, make_verb)
   if (#args.id > 0) == (filter ~= nil) then
     context.fail(context.USAGE, "give either job ids or a filter (--state, --queue, --name)")
   end
+  if filter and args.tree then context.fail(context.USAGE, "--tree wants job ids, not a filter") end
   local db <close> = context.connect(args)
   local verb = make_verb(db)
+  if args.tree then return tree.each(db, args.id, done, args.yes, verb) end
   if not filter then return each_id(args.id, done, verb) end
   local ids = matching(db, args, args.state and { args.state } or states)
   if #ids == 0 then return output.line "no such jobs" end
@@ -232,20 +264,31 @@ end
 
 function commands.retry(args)
   return on_jobs(args, { "dead" }, "retried", function(db)
-    return function(id) return db:retry(id) end
+    return function(id) return db:retry(id, { tree = args.tree }) end
   end)
 end
 
 function commands.cancel(args)
   if args.reason then context.checked(options.text, args.reason, "--reason") end
   return on_jobs(args, LIVE, "cancelled", function(db)
-    return function(id) return db:cancel(id, { reason = args.reason }) end
+    return function(id) return db:cancel(id, { reason = args.reason, tree = args.tree }) end
   end)
 end
 
 commands["run-now"] = function(args)
   local db <close> = context.connect(args)
+  if args.tree then
+    return tree.each(db, args.id, "ready", true, function(id) return db:run_now(id, { tree = true }) end)
+  end
   return each_id(args.id, "is ready", function(id) return db:run_now(id) end)
+end
+
+function commands.signal(args)
+  if args.name then context.check_name("signal name", args.name, options.MAX_NAME) end
+  local value = context.json(args.json, "the value")
+  local db <close> = context.connect(args)
+  context.must(db:signal(args.id, value, args.name))
+  output.line(args.id .. " is told")
 end
 
 return jobs

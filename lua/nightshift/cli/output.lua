@@ -6,6 +6,7 @@
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
+local span = require "nightshift.span"
 
 local output = {}
 
@@ -60,21 +61,8 @@ function output.time(us)
   return os.date("!%Y-%m-%dT%H:%M:%S", us // 1000000) .. (".%03dZ"):format(us // 1000 % 1000)
 end
 
-local UNITS = { { 86400, "d" }, { 3600, "h" }, { 60, "m" } }
-
---- A span of seconds with its two largest units: "3d4h", "2m5s", "0.4s".
-function output.span(seconds)
-  if not seconds then return "-" end
-  if seconds < 10 then return ("%.1fs"):format(seconds) end
-  local rest = math.floor(seconds)
-  for i, unit in ipairs(UNITS) do
-    if rest >= unit[1] then
-      local small = UNITS[i + 1] or { 1, "s" }
-      return ("%d%s%d%s"):format(rest // unit[1], unit[2], rest % unit[1] // small[1], small[2])
-    end
-  end
-  return rest .. "s"
-end
+--- A span of seconds: see span.lua.
+output.span = span
 
 --- One value as a line of JSON.
 function output.json(value)

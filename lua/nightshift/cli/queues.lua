@@ -12,8 +12,14 @@ local commands = queues.commands
 function queues.define(parser)
   local status = parser:command("status", "Show queues with their counts, and who holds jobs and locks.")
   status:flag("--json", "Print JSON.")
-  for name, text in pairs { pause = "Stop claims from queues; pushes still work.", resume = "Let claims go on." } do
-    parser:command(name, text):argument("queue", "Queue name."):args "+"
+  for name, text in pairs {
+    pause = "Stop claims from queues, or of a job and all below it; pushes still work.",
+    resume = "Let claims go on.",
+  } do
+    local command = parser:command(name, text)
+    command:argument("what", "Queue names, and job ids: a number is a job."):args "*"
+    command:option("--queue", "A queue, also one whose name is a number."):count "*"
+    command:flag("--tree", "Jobs are always meant with all below them.")
   end
   local rescue = parser:command("rescue", "Give back the jobs of hosts and programs that died. "
     .. "Living hosts do it by themselves; this is for cron where none may live.")
@@ -91,20 +97,46 @@ function commands.status(args)
   end
 end
 
+local function pause_queue(db, name, paused)
+  local ok, message, code = db._handle:pause(name, paused)
+  if ok then output.line(("%s %s"):format(name, paused and "paused" or "resumed")) end
+  if ok then return true end
+  context.report_failure(output.one_line(name, 64), message, code)
+end
+
+local function pause_job(db, id, paused)
+  local verb = paused and db.pause or db.resume
+  local n, message, code = verb(db, id)
+  if n then output.line(("%d: %s %s"):format(id, output.count(n, "job"), paused and "paused" or "resumed")) end
+  if n then return true end
+  context.report_failure(tostring(id), message, code)
+end
+
+-- Queue names and job ids apart: {queues = {…}, jobs = {…}}.
+local function sort_out(args)
+  local queue_names, ids = {}, {}
+  for _, name in ipairs(args.queue) do queue_names[#queue_names + 1] = name end
+  for _, what in ipairs(args.what) do
+    if what:find "^%d+$" then
+      local id, message = context.id(what)
+      if not id then context.fail(context.USAGE, "%s", message) end
+      ids[#ids + 1] = id
+    else
+      queue_names[#queue_names + 1] = what
+    end
+  end
+  if #queue_names + #ids == 0 then context.fail(context.USAGE, "give queue names or job ids") end
+  for _, name in ipairs(queue_names) do context.check_name("queue name", name, options.MAX_QUEUE) end
+  return queue_names, ids
+end
+
 local function set_paused(paused)
   return function(args)
-    for _, name in ipairs(args.queue) do context.check_name("queue name", name, options.MAX_QUEUE) end
+    local queue_names, ids = sort_out(args)
     local db <close> = context.connect(args)
     local failed = false
-    for _, name in ipairs(args.queue) do
-      local ok, message, code = db._handle:pause(name, paused)
-      if ok then
-        output.line(("%s %s"):format(name, paused and "paused" or "resumed"))
-      else
-        failed = true
-        context.report_failure(output.one_line(name, 64), message, code)
-      end
-    end
+    for _, name in ipairs(queue_names) do failed = not pause_queue(db, name, paused) or failed end
+    for _, id in ipairs(ids) do failed = not pause_job(db, id, paused) or failed end
     return failed and context.FAILURE or 0
   end
 end

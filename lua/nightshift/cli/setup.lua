@@ -19,6 +19,8 @@ function setup.define(parser)
   local prune = parser:command("prune", "Delete the history of finished jobs.")
   prune:option("--done", 'Delete done jobs older than this, e.g. "1d"; "never" keeps them.', "1d")
   prune:option("--dead", 'The same for dead and cancelled jobs.', "30d")
+  prune:option("--tree", "Delete the history of this finished job and all below it, however old."):argname "ID"
+    :convert(context.id)
   prune:flag("--yes", "Do it; without this only the number is shown.")
   local version = parser:command("version", "Show versions of program, tables and server.")
   version:flag("--json", "Print JSON.")
@@ -70,7 +72,18 @@ local function age(text, what)
   return context.checked(options.duration, text, what)
 end
 
+local function prune_tree(args)
+  local handle <close> = context.connect(args)
+  context.must(handle:job(args.tree))
+  if not args.yes then
+    context.fail(context.USAGE, "the history of job %d and of all below it would be deleted; add --yes to do it",
+      args.tree)
+  end
+  output.line("deleted " .. output.count(context.must(handle:prune { tree = args.tree }), "job"))
+end
+
 function commands.prune(args)
+  if args.tree then return prune_tree(args) end
   local keep_done, keep_dead = age(args.done, "--done"), age(args.dead, "--dead")
   local handle <close> = context.connect(args)
   local counts = context.must(report.prunable(handle._handle, keep_done, keep_dead))

@@ -12,6 +12,9 @@ function work.define(parser)
   command:argument("files", "Handler files, or folders of them."):args "+"
   command:option("--workers", "Worker processes."):convert(context.integer)
   command:option("--queues", "Queues with their weights, e.g. mail=3,default; without: every queue.")
+  command:option("--reserve", "Workers that take jobs of one queue only, e.g. fast=2; more than once, or with commas.")
+    :count("*"):argname "QUEUE=N"
+  command:flag("--strict", "By priority alone, and one queue after the other in the order of --queues.")
   command:flag("--drain", "Exit when nothing is ready, running or due soon.")
   command:option("--drain-within", 'What "soon" is, e.g. 0 or "5m".')
   command:option("--drain-timeout", "How long running jobs may take at the end.")
@@ -22,15 +25,18 @@ function work.define(parser)
   command:option("--log", "Form of the log lines."):choices { "text", "json" }:default "text"
 end
 
+-- "name=number"; the number must be from 1 to `most`.
+local function parse_number(option, what, name, text, most)
+  context.check_name(option .. ": queue name", name, options.MAX_QUEUE)
+  local number = math.tointeger(tonumber(text))
+  if number and number >= 1 and number <= most then return number end
+  context.fail(context.USAGE, "%s: %s of '%s' must be from 1 to %d, got '%s'", option, what, name, most, text)
+end
+
 local function parse_feed(text)
   local name, weight = text:match "^(.*)=([^=]*)$"
   name, weight = name or text, weight or "1"
-  context.check_name("--queues: queue name", name, options.MAX_QUEUE)
-  local number = math.tointeger(tonumber(weight))
-  if not number or number < 1 or number > 1000 then
-    context.fail(context.USAGE, "--queues: the weight of '%s' must be from 1 to 1000, got '%s'", name, weight)
-  end
-  return { name = name, weight = number }
+  return { name = name, weight = parse_number("--queues", "the weight", name, weight, 1000) }
 end
 
 --- "a=3,b" as {{name = "a", weight = 3}, {name = "b", weight = 1}}.
@@ -46,6 +52,37 @@ function work.parse_queues(text)
     feeds[#feeds + 1] = feed
   end
   return feeds
+end
+
+--- {"a=3,b=1", "c=2"} as {{name = "a", workers = 3}, …}; whether there are as many
+-- workers, the host checks.
+---@param texts string[]
+---@return {name: string, workers: integer}[]|nil
+function work.parse_reserves(texts)
+  local reserves, seen = {}, {}
+  for item in (table.concat(texts, ",") .. ","):gmatch "([^,]*)," do
+    local name, workers = item:match "^(.*)=([^=]*)$"
+    if #texts == 0 then return nil end
+    if not name then context.fail(context.USAGE, "--reserve: '%s' is not QUEUE=N", item) end
+    if seen[name] then context.fail(context.USAGE, "--reserve: '%s' is named twice", name) end
+    seen[name] = true
+    reserves[#reserves + 1] = { name = name, workers = parse_number("--reserve", "the workers", name, workers, 20000) }
+  end
+  return reserves
+end
+
+-- One queue after the other leaves nothing to share.
+local function check_strict(args, queues)
+  if not args.strict then return end
+  if not queues then
+    context.fail(context.USAGE, "--strict: say in which order the queues are served, e.g. --queues urgent,mail")
+  end
+  for _, feed in ipairs(queues) do
+    if feed.weight ~= 1 then
+      context.fail(context.USAGE, "--strict: queues are served in their order, so '%s' cannot have a weight", feed.name)
+    end
+  end
+  return true
 end
 
 local function microseconds(text, what)
@@ -64,9 +101,12 @@ local function bytes(text)
 end
 
 function work.commands.work(args)
+  local queues = work.parse_queues(args.queues)
   local config = {
     workers = check_workers(args.workers),
-    queues = work.parse_queues(args.queues),
+    queues = queues,
+    reserve = work.parse_reserves(args.reserve),
+    strict = check_strict(args, queues),
     drain = args.drain or args.drain_within ~= nil,
     drain_within = microseconds(args.drain_within, "--drain-within"),
     drain_timeout = microseconds(args.drain_timeout, "--drain-timeout"),

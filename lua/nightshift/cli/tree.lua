@@ -1,0 +1,186 @@
+--- Commands on a job and all below it, and how such a tree is drawn.
+
+local context = require "nightshift.cli.context"
+local core = require "nightshift.core"
+local options = require "nightshift.options"
+local output = require "nightshift.cli.output"
+local reader = require "nightshift.tree"
+
+local tree = { commands = {} }
+local commands = tree.commands
+
+-- In the order of a person's interest.
+local STATES = { "done", "running", "ready", "scheduled", "waiting", "dead", "cancelled", "gone" }
+
+--- Adds --tree to a command on jobs.
+function tree.define_flag(command)
+  command:flag("--tree", "With all below it.")
+end
+
+--- Adds the commands to the parser.
+function tree.define(parser)
+  local reprioritise = parser:command("reprioritise", "Give a live job another priority.")
+  reprioritise:argument("id", "Job id."):convert(context.id)
+  reprioritise:argument("priority", "0 to 255, higher first."):convert(context.integer)
+  tree.define_flag(reprioritise)
+  local deadline = parser:command("deadline", "Say until when a live job may be started.")
+  deadline:argument("id", "Job id."):convert(context.id)
+  deadline:argument("time", 'From now: seconds, a text like "2h", or "never".')
+  tree.define_flag(deadline)
+end
+
+-- ------------------------------------------------------------------ progress
+
+local function thousands(n)
+  local text = tostring(n):reverse():gsub("(%d%d%d)", "%1,"):reverse()
+  return (text:gsub("^,", ""))
+end
+
+--- "9,980 done, 10 ready"
+local function by_state(counts, without)
+  local parts = {}
+  for _, state in ipairs(STATES) do
+    if counts[state] and counts[state] > 0 and state ~= without then
+      parts[#parts + 1] = thousands(counts[state]) .. " " .. state
+    end
+  end
+  return table.concat(parts, ", ")
+end
+
+--- "7 of 12 done, 3 running, 2 waiting"
+function tree.progress(counts)
+  local rest = by_state(counts, "done")
+  return ("%s of %s done%s"):format(thousands(counts.done), thousands(counts.total), rest ~= "" and ", " .. rest or "")
+end
+
+-- ------------------------------------------------------------------- drawing
+
+-- Is what we write to read as UTF-8? The locale's variables in their order.
+local function is_utf8()
+  for _, name in ipairs { "LC_ALL", "LC_CTYPE", "LANG" } do
+    local value = os.getenv(name)
+    if value and value ~= "" then return value:lower():find "utf%-?8" ~= nil end
+  end
+  return false
+end
+
+local UNICODE = { "├─ ", "└─ ", "│  ", "   ", "…" }
+local ASCII = { "|- ", "`- ", "|  ", "   ", "..." }
+
+local function describe(node)
+  local text = ("%s %s %d"):format(node.state, output.one_line(node.name or "?", 60), node.id)
+  if node.progress then text = text .. (" %d%%"):format(node.progress * 100 // 1) end
+  if node.status then text = text .. " " .. output.one_line(node.status, 60) end
+  if node.paused then
+    text = text .. (node.paused == node.id and ", paused" or (", paused with %d"):format(math.abs(node.paused)))
+  end
+  local why = node.reason
+  if node.error then why = (why and why .. ": " or "") .. output.one_line(node.error, 80) end
+  return why and text .. ": " .. why or text
+end
+
+local function count_all(counts)
+  local sum = 0
+  for _, n in pairs(counts) do sum = sum + n end
+  return sum
+end
+
+local draw
+
+local function draw_children(node, indent, marks)
+  local children = node.children or {}
+  for i, child in ipairs(children) do
+    local last = i == #children and not node.more
+    output.line(indent .. marks[last and 2 or 1] .. describe(child))
+    draw(child, indent .. marks[last and 4 or 3], marks)
+  end
+  if node.more then
+    output.line(("%s%s%s and %s more: %s"):format(indent, marks[2], marks[5], thousands(count_all(node.more)),
+      by_state(node.more)))
+  end
+end
+
+function draw(node, indent, marks)
+  if node.inner then return output.line(indent .. marks[2] .. marks[5]) end
+  draw_children(node, indent, marks)
+end
+
+local function plain(node)
+  node.inner = nil
+  if not node.children then return node end
+  for _, child in ipairs(node.children) do plain(child) end
+  core.array(node.children)
+  return node
+end
+
+--- Draws the tree below `args.id`.
+function tree.show(db, args)
+  context.checked(options.integer(1, 1000000), args.children, "--children")
+  local top = context.must(reader.read(db._handle, args.id, args.children))
+  local counts = context.must(db:progress(args.id))
+  if args.json then
+    top = plain(top)
+    top.counts = counts
+    return output.json(top)
+  end
+  output.line(describe(top))
+  draw(top, "", is_utf8() and UNICODE or ASCII)
+  output.line(tree.progress(counts))
+end
+
+-- --------------------------------------------------------------------- verbs
+
+--- How many jobs a verb would touch, as far as one can tell beforehand.
+local COUNTED = {
+  cancelled = function(p) return p.total - p.done - p.dead - p.cancelled end,
+  retried = function(p) return p.dead + p.cancelled end,
+}
+
+--- `done` is what is said of the jobs, "cancelled"; `verb` gets an id and gives how
+-- many there were. What cannot be taken back wants --yes.
+function tree.each(db, ids, done, yes, verb)
+  local exit = 0
+  if COUNTED[done] and not yes then
+    local sum = 0
+    for _, id in ipairs(ids) do sum = sum + COUNTED[done](context.must(db:progress(id))) end
+    context.fail(context.USAGE, "%s would be %s; add --yes to do it", output.count(sum, "job"), done)
+  end
+  for _, id in ipairs(ids) do
+    local n, message, code = verb(id)
+    if n then
+      output.line(("%d: %s %s"):format(id, output.count(n, "job"), done))
+    else
+      exit = context.FAILURE
+      context.report_failure(tostring(id), message, code)
+    end
+  end
+  return exit
+end
+
+--- One verb on one job, or on its tree.
+local function on_one(args, done, verb)
+  local db <close> = context.connect(args)
+  local opts = { tree = args.tree }
+  if args.tree then
+    return tree.each(db, { args.id }, done, true, function(id) return verb(db, id, opts) end)
+  end
+  context.must(verb(db, args.id, opts))
+  output.line(("%d %s"):format(args.id, done))
+end
+
+function commands.reprioritise(args)
+  context.checked(options.integer(0, 255), args.priority, "the priority")
+  return on_one(args, ("with priority %d"):format(args.priority), function(db, id, opts)
+    return db:reprioritise(id, args.priority, opts)
+  end)
+end
+
+function commands.deadline(args)
+  local time = args.time
+  if time == "never" then time = false else context.checked(options.duration, time, "the time") end
+  return on_one(args, time and "with a deadline in " .. time or "without a deadline", function(db, id, opts)
+    return db:deadline(id, time, opts)
+  end)
+end
+
+return tree

@@ -1,0 +1,196 @@
+--- Flows: many jobs that wait for each other, pushed as one.
+--
+--     db:flow{ name = "report", children = {
+--       { name = "fetch", payload = {1}, as = "first" },
+--       { name = "fetch", payload = {2}, after = { "first" } },
+--     } }
+--
+-- A node is a job that runs when its children have ended; a child may say
+-- `after` which other nodes, by the names they are given with `as`, it waits for
+-- as well. The graph is checked before anything is written: unknown names, names
+-- that stand twice, and circles are refused. Ids are taken first, so that all of
+-- it goes into one transaction.
+
+local options = require "nightshift.options"
+
+local raise = options.raise
+
+local flow = {}
+
+-- Keys of a node beside the options of a push.
+local NODE = { name = true, payload = true, queue = true, children = true, as = true, after = true }
+
+local function label_of(node) return node.as and ("'%s'"):format(node.as) or ("'%s'"):format(node.name) end
+
+--- Where a node stands, in words.
+local function place_of(parent, i)
+  local numbers = {}
+  while parent do
+    table.insert(numbers, 1, ("child %d"):format(i))
+    parent, i = parent.parent, parent.i
+  end
+  table.insert(numbers, 1, "the flow")
+  return table.concat(numbers, ", ")
+end
+
+local function check_list(list, key, parent, i)
+  if list == nil then return end
+  if type(list) ~= "table" then
+    raise("flow: %s: '%s' must be a list, got %s", place_of(parent, i), key, type(list))
+  end
+  local hole = options.hole(list)
+  if hole then
+    raise("flow: %s: '%s' must be a list without holes; item %d is nil", place_of(parent, i), key, hole)
+  end
+end
+
+local function check_node(node, parent, i)
+  if type(node) ~= "table" then raise("flow: %s must be a table, got %s", place_of(parent, i), type(node)) end
+  if type(node.name) ~= "string" then
+    raise("flow: %s: the job's name must be a string, got %s", place_of(parent, i), type(node.name))
+  end
+  if node.as ~= nil and type(node.as) ~= "string" then
+    raise("flow: %s: 'as' must be a string, got %s", place_of(parent, i), type(node.as))
+  end
+  if parent and node.parent ~= nil then
+    raise("flow: %s: its parent is the node above it; 'parent' is for the flow", place_of(parent, i))
+  end
+  check_list(node.children, "children", parent, i)
+  check_list(node.after, "after", parent, i)
+end
+
+--- Raises for a table that stands below itself, with the way around, or twice.
+local function refuse_again(node, parent)
+  local labels = { label_of(node) }
+  local up = parent
+  while up and up.node ~= node do
+    table.insert(labels, 1, up.label)
+    up = up.parent
+  end
+  if up then raise("flow: nothing could ever start: %s waits for %s", up.label, table.concat(labels, " waits for ")) end
+  raise("flow: the node %s stands twice; say 'as' in one place, and 'after' in the other", label_of(node))
+end
+
+--- All nodes, a parent before its children: {node, parent, i, waits = {…}}.
+local function collect(node, parent, i, list, names)
+  check_node(node, parent, i)
+  if names[node] then refuse_again(node, parent) end
+  local item = { node = node, parent = parent, i = i, waits = {}, label = label_of(node) }
+  list[#list + 1] = item
+  names[node] = item
+  if node.as then
+    if names[node.as] then raise("flow: the name '%s' stands twice", node.as) end
+    names[node.as] = item
+  end
+  for k, child in ipairs(node.children or {}) do
+    item.waits[#item.waits + 1] = collect(child, item, k, list, names)
+  end
+  return item
+end
+
+local function resolve(item, names)
+  for _, name in ipairs(item.node.after or {}) do
+    if math.type(name) == "integer" then
+      item.others = item.others or {}
+      table.insert(item.others, name)
+    elseif type(name) == "string" and names[name] then
+      item.waits[#item.waits + 1] = names[name]
+    else
+      raise("flow: %s is to run after '%s', and there is no node of that name", item.label, tostring(name))
+    end
+  end
+end
+
+--- Raises for nodes that wait for each other, with the way around.
+local function refuse_circle(item, path)
+  local labels, first = { item.label }, #path
+  while path[first] ~= item do first = first - 1 end
+  for i = first + 1, #path do labels[#labels + 1] = path[i].label end
+  labels[#labels + 1] = item.label
+  raise("flow: nothing could ever start: %s", table.concat(labels, " waits for "))
+end
+
+--- Follows what `item` waits for; `path` is how it was come to.
+local function follow(item, path)
+  if item.seen == "done" then return end
+  if item.seen == "now" then refuse_circle(item, path) end
+  item.seen = "now"
+  path[#path + 1] = item
+  for _, other in ipairs(item.waits) do follow(other, path) end
+  item.seen = "done"
+  path[#path] = nil
+end
+
+local function settings(node)
+  local given = {}
+  for key, value in next, node do
+    if not NODE[key] then given[key] = value end
+  end
+  return given
+end
+
+--- The entry of a node for the core's push.
+local function entry_of(item)
+  local given = settings(item.node)
+  local after = {}
+  for _, other in ipairs(item.waits) do after[#after + 1] = other.id end
+  for _, id in ipairs(item.others or {}) do after[#after + 1] = id end
+  if #after > 0 then given.after = after end
+  local entry, message, code = options.entry("flow: " .. item.label, item.node.name, item.node.payload, given)
+  if not entry then return nil, message, code end
+  entry.id, entry.queue = item.id, item.node.queue
+  entry.parent = item.parent and item.parent.id or entry.parent
+  return entry
+end
+
+--- The ids in the shape of what was given: {id =, children = {…}}.
+local function shape(item)
+  local ids = { id = item.id }
+  for i = 1, #(item.node.children or {}) do
+    ids.children = ids.children or {}
+    ids.children[i] = shape(item.waits[i])
+  end
+  return ids
+end
+
+local IDS = 10000 -- that are taken at once
+
+--- As many ids, ascending.
+local function take_ids(handle, n)
+  local ids = {}
+  while #ids < n do
+    local some, message, code = handle:take_ids(math.min(n - #ids, IDS))
+    if not some then return nil, message, code end
+    table.move(some, 1, #some, #ids + 1, ids)
+  end
+  table.sort(ids)
+  return ids
+end
+
+--- Pushes a flow; gives the id of its root, and all ids in the shape of the flow.
+---@param handle table the core's
+---@param root table
+---@return integer|nil id
+---@return table|string|nil ids or the message
+---@return string? code
+function flow.push(handle, root)
+  local list, names = {}, {} -- names: item by 'as', and by node
+  local first = collect(root, nil, nil, list, names)
+  for _, item in ipairs(list) do resolve(item, names) end
+  for _, item in ipairs(list) do follow(item, {}) end
+  local queue = root.queue or "default"
+  local ids, message, code = take_ids(handle, #list)
+  if not ids then return nil, message, code end
+  local entries = {}
+  for i, item in ipairs(list) do item.id = ids[i] end
+  for i, item in ipairs(list) do
+    entries[i], message, code = entry_of(item)
+    if not entries[i] then return nil, message, code end
+    entries[i].queue = entries[i].queue or queue
+  end
+  ids, message, code = handle:push(queue, entries)
+  if not ids then return nil, message, code end
+  return first.id, shape(first)
+end
+
+return flow

@@ -1,0 +1,67 @@
+-- A deadline brings forward when a job is due, so that it ends then. A later one, or
+-- none, left it there: a job of tomorrow ran at the deadline that had been taken
+-- back, and who waited for a signal was told that nobody had answered.
+
+local db = require "spec.support.db"
+local nightshift = require "nightshift"
+local nst = require "nst"
+
+describe("another deadline", function()
+  local handle, q
+
+  before_each(function()
+    handle = assert(nightshift.open((db.fresh())))
+    q = handle:queue "q"
+  end)
+
+  after_each(function() handle:close() end)
+
+  local function due_in(id)
+    local job = assert(handle:job(id))
+    return math.floor((job.due - job.created) / 1000000 + 0.5)
+  end
+
+  -- what is taken back counts for one job and for trees, and again and again
+  for _, tree in ipairs { false, true } do
+    it("lets a job be due when it was to be" .. (tree and ", in a tree" or ""), function()
+      local id = assert(q:push("job", nil, { delay = 3600 }))
+      for _, later in ipairs { "2h", false, "90m" } do
+        assert(handle:deadline(id, "30m", { tree = tree }))
+        assert.equal(1800, due_in(id))
+        assert(handle:deadline(id, "40m", { tree = tree }))
+        assert.equal(2400, due_in(id))
+        assert(handle:deadline(id, later, { tree = tree }))
+        assert.equal(3600, due_in(id))
+      end
+      assert(handle:deadline(id, 0.3, { tree = tree }))
+      assert(handle:deadline(id, false, { tree = tree }))
+      nst.sleep(0.5)
+      assert.is_nil(q:claim())
+      assert(handle:run_now(id))
+      assert.equal(id, assert(q:claim()).id)
+    end)
+  end
+
+  it("lets who is parked wait on for a signal, as long as it was to", function()
+    local id = assert(q:push("job", nil, { deadline = 0.4 }))
+    assert(q:claim():wait { signal = "go", deadline = "1h" })
+    assert(handle:deadline(id, "2h"))
+    assert.equal(3600, due_in(id))
+    assert(handle:deadline(id, 0.1))
+    assert(handle:deadline(id, false))
+    nst.sleep(0.5)
+    assert.is_nil(q:claim())
+    assert.equal("waiting", handle:job(id).state)
+    assert(handle:signal(id, "yes"))
+    assert.equal("yes", assert(q:claim()).signal)
+  end)
+
+  it("reaches a job that is paused meanwhile", function()
+    local id = assert(q:push("job", nil, { delay = 3600 }))
+    assert(handle:deadline(id, "30m"))
+    assert(handle:pause(id))
+    assert(handle:deadline(id, false))
+    assert(handle:resume(id))
+    assert.same({ 3600, "scheduled" }, { due_in(id), handle:job(id).state })
+  end)
+end)

@@ -1,0 +1,77 @@
+-- Whole trees pushed as one.
+
+local db = require "spec.support.db"
+local host = require "spec.support.host"
+local nightshift = require "nightshift"
+
+local url, handle
+
+before_each(function()
+  url = db.fresh()
+  handle = assert(nightshift.open(url))
+end)
+
+after_each(function() handle:close() end)
+
+describe("a flow", function()
+  it("runs children before their parents, at any depth, and what waits for others after them", function()
+    local root, ids = assert(handle:flow {
+      name = "note", payload = "root", queue = "q",
+      children = {
+        { name = "note", payload = "left", as = "left", children = { { name = "note", payload = "leaf" } } },
+        { name = "note", payload = "right", after = { "left" } },
+      },
+    })
+    assert.equal(root, ids.id)
+    assert.equal(2, #ids.children)
+    local status, log = host.drain(url, [[return { note = function(job)
+      io.stderr:write("ran ", job.payload, "\n")
+      local seen = {}
+      for _, child in ipairs(job.results) do seen[#seen + 1] = child.result end
+      return job.payload .. "(" .. table.concat(seen, ",") .. ")"
+    end }]])
+    assert.equal(0, status, log)
+    local order = {}
+    for name in log:gmatch "ran (%a+)" do order[#order + 1] = name end
+    assert.same({ "leaf", "left", "right", "root" }, order)
+    assert.equal("root(left(leaf()),right())", handle:job(root).result)
+    assert.equal(root, handle:job(ids.children[1].children[1].id).root)
+  end)
+
+  it("with a circle is refused with the way around, and nothing is written", function()
+    assert.error_matches(function()
+      handle:flow { name = "a", as = "a", children = { { name = "b", as = "b", after = { "c" } },
+        { name = "c", as = "c", after = { "b" } } } }
+    end, "'b' waits for 'c' waits for 'b'")
+    assert.error_matches(function()
+      handle:flow { name = "a", as = "a", children = { { name = "b", after = { "a" } } } }
+    end, "'a' waits for 'b' waits for 'a'")
+    assert.equal(0, #handle:jobs())
+  end)
+
+  it("may have more jobs than ids are taken at a time", function()
+    local children = {}
+    for i = 1, 10500 do children[i] = { name = "leaf", payload = i } end
+    local root, ids = assert(handle:flow { name = "root", queue = "wide", children = children })
+    assert.equal(10500, #ids.children)
+    assert.equal(10500, handle:execute("SELECT COUNT(*) AS n FROM nightshift_edge WHERE job_id = ?", root)[1].n)
+  end)
+
+  it("names what is wrong", function()
+    assert.error_matches(function() handle:flow { name = "a", children = { { name = 5 } } } end,
+      "the flow, child 1: the job's name must be a string, got number")
+    assert.error_matches(function() handle:flow { name = "a", after = { "x" } } end, "no node of that name")
+    assert.error_matches(function() handle:flow { name = "a", as = "x", children = { { name = "b", as = "x" } } } end,
+      "'x' stands twice")
+    assert.error_matches(function() handle:flow { name = "a", color = 1 } end, "unknown option 'color'")
+  end)
+
+  it("is cancelled upwards when a child fails", function()
+    local root, ids = assert(handle:flow { name = "a", queue = "q", children = { { name = "b" }, { name = "c" } } })
+    local job = assert(handle:queue "q":claim())
+    assert.equal(ids.children[1].id, job.id)
+    assert(job:discard "no")
+    assert.equal("cancelled", handle:job(root).state)
+    assert.equal("ready", handle:job(ids.children[2].id).state)
+  end)
+end)

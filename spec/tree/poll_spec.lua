@@ -1,0 +1,263 @@
+-- Polling: its budgets, what it keeps, what it costs, how it ends; and a start
+-- step that is safe to repeat.
+
+local db = require "spec.support.db"
+local host = require "spec.support.host"
+local nightshift = require "nightshift"
+local nst = require "nst"
+local proc = require "spec.support.proc"
+
+local url, name, handle, q
+
+before_each(function()
+  url, name = db.fresh()
+  handle = assert(nightshift.open(url))
+  q = handle:queue "q"
+end)
+
+after_each(function() handle:close() end)
+
+local function ended(id, timeout)
+  return eventually(function()
+    local info = handle:job(id)
+    return (info.state == "done" or info.state == "dead") and info
+  end, timeout)
+end
+
+local function child_of(id)
+  local sql = "SELECT id FROM nightshift_child WHERE parent = ?"
+  return eventually(function() return handle:execute(sql, id)[1] end).id
+end
+
+--- The poll of a background job, when it has ended.
+local function poll_of(id) return ended(child_of(id), 20) end
+
+local function counts(info) return { info.state, info.reason, info.attempts, info.polls, info.crashes } end
+
+local function attempts_kept() return tonumber((db.sql("SELECT COUNT(*) FROM nightshift_attempt", name))) end
+
+local function stop(h)
+  h:signal "TERM"
+  assert.equal(0, h:wait())
+end
+
+-- Polls as its payload says, a letter per run: n not yet, e raises, c its worker
+-- dies, d done. The run's number is in the state.
+local LETTERS = [[return { slow = require "nightshift".background {
+  every = 0.01, max_polls = %s, max_attempts = 3, max_crashes = 3,
+  start = function(job) return job.payload end,
+  poll = function(job, letters)
+    local run = job.polls + job.attempts + job.crashes + 1
+    local letter = letters:sub(run, run)
+    if letter == "e" then error "no" end
+    if letter == "c" then os.execute "kill -9 $PPID" end
+    if letter == "d" then return { state = job.state, polls = job.polls } end
+    return job:again { delay = 0.001, state = (job.state or "") .. letter }
+  end } }]]
+
+describe("a poll's budgets", function()
+  local function walk(letters, max_polls)
+    -- an attempt's backoff is seconds: whatever is scheduled is run at once
+    local h = host.start(url, LETTERS:format(max_polls or 100))
+    local child = child_of(assert(q:push("slow", letters)))
+    local info = eventually(function()
+      local now = handle:job(child)
+      if now.state == "scheduled" and now.due - now.created > 1000000 then handle:run_now(child) end
+      return (now.state == "done" or now.state == "dead") and now
+    end, 30)
+    stop(h)
+    return info
+  end
+
+  it("are of their own: polls cost no attempt, errors and crashes no poll; the state stays", function()
+    local info = walk "nnennccnend"
+    assert.same({ "done", nil, 2, 6, 2 }, counts(info))
+    assert.same({ state = "nnnnnn", polls = 6 }, info.result)
+    assert.equal(4, attempts_kept())
+  end)
+
+  it("each end it with a reason of their own", function()
+    assert.same({ "dead", "poll deadline", 0, 4, 0 }, counts(walk("nnnnnnn", 3)))
+    assert.equal(0, attempts_kept())
+    assert.same({ "dead", "failed", 3, 2, 0 }, counts(walk "nenee"))
+    assert.same({ "dead", "poison", 0, 1, 3 }, counts(walk "cncc"))
+    assert.same({ "dead", "poll deadline", 2, 4, 2 }, counts(walk("ncenecnnn", 3)))
+  end)
+end)
+
+describe("the state of a poll", function()
+  it("outlives the hosts", function()
+    local SCRIPT = [[return { slow = function(job)
+      if job.polls == 3 then return job.state end
+      return job:again { delay = job.payload, state = (job.state or 0) + 1 }
+    end }]]
+    local id = assert(q:push("slow", 0.3))
+    for polls = 1, 3 do
+      local h = host.start(url, SCRIPT)
+      eventually(function() return handle:job(id).polls >= polls end)
+      h:signal "KILL"
+      h:wait()
+    end
+    local h = host.start(url, SCRIPT)
+    local info = ended(id)
+    assert.same({ "done", 3, 0, 0 }, { info.state, info.result, info.attempts, info.crashes })
+    stop(h)
+  end)
+end)
+
+describe("a job that has polled 20,000 times", function()
+  it("costs what it cost at first, in time and in rows", function()
+    local bench = proc.root .. "/bench/polls.lua"
+    local status, out, err = proc.run { proc.lua, bench, url, "20000", "0", timeout = 120 }
+    assert.equal(0, status, err)
+    local report = nightshift.decode(out)
+    assert.same({ 20000, 1, 0, 0 }, { report.polls, report.job, report.scheduled, report.attempt })
+    assert.is_true(report.ready <= 15, report.ready .. " rows of ready") -- one, and an end per lane
+    assert.is_true(report.ratio <= 1.5, out)
+  end)
+end)
+
+describe("the end of a poll that is not ready in time", function()
+  local function run(definition)
+    local h = host.start(url, ([[return { slow = require "nightshift".background {
+      start = function() return 7 end, %s } }]]):format(definition))
+    local info = poll_of(assert(q:push "slow"))
+    stop(h)
+    return info
+  end
+
+  it("is what on_timeout returns, at the deadline and after max_polls", function()
+    for _, limit in ipairs { "deadline = 0.3, every = 0.1", "max_polls = 2, every = 0.02" } do
+      local info = run(limit .. [[, poll = function(job) return job:again() end,
+        on_timeout = function(job, operation) return { operation, job.polls } end]])
+      assert.same({ "done", 7 }, { info.state, info.result[1] })
+      assert.is_true(info.result[2] >= 2)
+    end
+  end)
+
+  it("is never left out because the poll itself took too long", function()
+    local info = run [[deadline = 0.2, every = 0.1,
+      poll = function(job) os.execute "sleep 0.4" return job:again() end,
+      on_timeout = function() return "asked" end]]
+    assert.same({ "done", "asked" }, { info.state, info.result })
+  end)
+
+  it("keeps its error", function()
+    local info = run [[max_polls = 1, every = 0.02, poll = function(job) return job:again() end,
+      on_timeout = function() error "gave up" end]]
+    assert.same({ "dead", "poll deadline" }, { info.state, info.reason })
+    assert.is_truthy(info.error:find("gave up", 1, true) and info.error:find("stack traceback", 1, true))
+    info = run [[max_polls = 1, every = 0.02, poll = function(job) return job:again() end,
+      on_timeout = function(job) return job:again(1) end]]
+    assert.same({ "dead", "poll deadline" }, { info.state, info.reason })
+    assert.equal(0, attempts_kept())
+  end)
+
+  it("may be left to people", function()
+    local h = host.start(url, [[return { slow = require "nightshift".background {
+      start = function() return 7 end, max_polls = 1, every = 0.02,
+      poll = function(job) if job.signal then return job.signal end return job:again() end,
+      on_timeout = function(job) return job:wait { signal = "decided" } end } }]])
+    local id = assert(q:push "slow")
+    local child = eventually(function()
+      return handle:execute("SELECT id FROM nightshift_job WHERE parent = ? AND awaits = 'decided'", id)[1]
+    end)
+    assert(handle:signal(child.id, "go on", "decided"))
+    assert.equal("go on", ended(child.id).result)
+    stop(h)
+  end)
+end)
+
+describe("the start step", function()
+  -- The remote side is a folder: an operation is started by making a folder of
+  -- its key's name, once. Each call, start and poll is a line in a file.
+  local SCRIPT = [[
+    local function note(job, file, text)
+      local log = io.open(job.payload.remote .. "/" .. file, "a")
+      log:write(text, "\n")
+      log:close()
+    end
+    local function exists(path)
+      local file = io.open(path)
+      return file and file:close()
+    end
+    return { slow = require "nightshift".background {
+      every = 0.02,
+      start = function(job)
+        local remote = job.payload.remote
+        note(job, "calls", job.key)
+        if os.execute("mkdir " .. remote .. "/" .. job.key .. " 2>/dev/null") then
+          note(job, "started", job.key)
+          if job.payload.dies then os.execute "kill -9 $PPID" end
+          while job.payload.waits and not exists(remote .. "/go") do os.execute "sleep 0.02" end
+        end
+        return { key = job.key }
+      end,
+      poll = function(job, operation)
+        note(job, "polls", operation.key)
+        return operation.key
+      end } }]]
+
+  local function lines(path)
+    local list = {}
+    local file = io.open(path)
+    for line in file and file:lines() or function() end do list[#list + 1] = line end
+    return list
+  end
+
+  local function assert_once(remote, key, calls)
+    assert.equal(calls, #lines(remote .. "/calls"))
+    for _, file in ipairs { "calls", "started", "polls" } do
+      for _, line in ipairs(lines(remote .. "/" .. file)) do assert.equal(key, line) end
+    end
+    assert.same({ key }, lines(remote .. "/started"))
+    assert.same({ key }, lines(remote .. "/polls"))
+  end
+
+  it("starts once when its worker is killed behind the remote call", function()
+    local remote = fixture.dir()
+    local h = host.start(url, SCRIPT)
+    local id = assert(q:push("slow", { remote = remote, dies = true }))
+    assert.equal("done", poll_of(id).state)
+    assert_once(remote, handle:job(id).key, 2)
+    assert.equal(1, handle:job(id).crashes)
+    stop(h)
+  end)
+
+  it("starts once when its host is killed there, and when it is retried", function()
+    local remote = fixture.dir()
+    local h = host.start(url, SCRIPT)
+    local id = assert(q:push("slow", { remote = remote, waits = true }))
+    eventually(function() return lines(remote .. "/started")[1] end)
+    h:signal "KILL"
+    h:wait()
+    h = host.start(url, SCRIPT)
+    assert.equal("done", poll_of(id).state)
+    local key = handle:job(id).key
+    assert_once(remote, key, 2)
+    assert(handle:retry(id))
+    eventually(function() return #lines(remote .. "/calls") == 3 end)
+    eventually(function() return handle:job(id).state == "done" end)
+    assert.same({ key }, lines(remote .. "/started"))
+    assert.equal(key, handle:job(id).key)
+    stop(h)
+  end)
+
+  it("is followed by one poll when the server is killed meanwhile", function()
+    local server = db.server()
+    local there = server:fresh()
+    local remote = fixture.dir()
+    local h = host.start(there, SCRIPT)
+    local pusher <close> = assert(nightshift.open(there))
+    local id = assert(pusher:queue("q"):push("slow", { remote = remote, waits = true }))
+    eventually(function() return lines(remote .. "/started")[1] end)
+    server:kill()
+    assert(io.open(remote .. "/go", "w")):close()
+    nst.sleep(0.2) -- its verdict is kept: nobody is there to take it
+    server:start()
+    eventually(function() return lines(remote .. "/polls")[1] end, 30)
+    eventually(function() return pusher:execute("SELECT COUNT(*) AS n FROM nightshift_finished")[1].n == 2 end, 30)
+    assert_once(remote, pusher:job(id).key, 1)
+    stop(h)
+  end)
+end)

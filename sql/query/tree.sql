@@ -1,0 +1,257 @@
+-- Verbs over a job and all below it, and what such a tree looks like. Verbs work
+-- through a tree from its top, some hundred jobs a transaction: admin_tree_lock
+-- locks their rows in the order of the ids, everything else goes by key. Sorted
+-- by name.
+
+-- name: admin_tree_after
+-- Params: [id,…] of jobs that are locked. Keys: PRIMARY of job twice. Which live
+-- jobs each was pushed to wait for, apart from a parent that waits for it; locks
+-- those.
+SELECT STRAIGHT_JOIN j.id, t.id
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+JOIN JSON_TABLE(COALESCE(j.after_ids, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) a
+JOIN nightshift_job t FORCE INDEX (PRIMARY) ON t.id = a.id
+WHERE t.id <> COALESCE(j.parent, 0) OR t.waits IS NULL
+FOR UPDATE
+
+-- name: admin_tree_brood
+-- Params: [id,…] of jobs that are locked. Keys: PRIMARY of child, a range each, and
+-- of job. The live children of each; locks those.
+SELECT STRAIGHT_JOIN c.parent, t.id
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
+JOIN nightshift_job t FORCE INDEX (PRIMARY) ON t.id = c.id
+FOR UPDATE
+
+-- name: admin_tree_edge
+-- Array-bound. Params: on, job. Key: PRIMARY. An edge may have outlived its job.
+INSERT IGNORE INTO nightshift_edge (on_id, job_id) VALUES (?, ?)
+
+-- name: admin_tree_forget
+-- Params: [id,…]. Key: PRIMARY of finished, locked by admin_tree_past.
+DELETE f FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+
+-- name: admin_tree_held
+-- Params: [[id,run],…]. Key: leases are few. Which of these claims stand, and who
+-- has them. No locks; asked while the jobs' rows are locked.
+SELECT c.id, c.holder
+FROM (SELECT DISTINCT t.id, t.run, l.holder FROM nightshift_lease l,
+      JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) c
+JOIN (SELECT DISTINCT t.id, t.run FROM
+      JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) v
+  ON v.id = c.id AND v.run = c.run
+
+-- name: admin_tree_job
+-- Array-bound. Params: run, rank, due, unmet, paused, deadline, wish, job. Key:
+-- PRIMARY of job, locked by admin_tree_lock. Who waits for no child any more is
+-- not parked.
+UPDATE nightshift_job SET run = ?, rank = ?, due = ?, unmet = ?, paused = ?,
+  deadline = ?, wish = ?, waits = IF(unmet = 0 AND waits IN ('fail', 'continue'), NULL, waits)
+WHERE id = ?
+
+-- name: admin_tree_lock
+-- Params: [id,…] in ascending order. Key: PRIMARY of job, one row at a time; locks
+-- them, waiting.
+SELECT STRAIGHT_JOIN j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, j.lost,
+  j.paused, j.deadline, COALESCE(j.waits = 'signal', FALSE),
+  COALESCE(j.waits IN ('fail', 'continue'), FALSE), j.ukey, {now},
+  COALESCE(IF(j.due = j.deadline, j.wish, NULL), j.due)
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+FOR UPDATE
+
+-- name: admin_tree_notice
+-- Params: kind, [[id,run],…]. Key: leases are few. As admin_notice, of many jobs;
+-- takes the place of what has not been read yet.
+INSERT INTO nightshift_notice (holder, job_id, run, kind, created)
+SELECT c.holder, c.id, c.run, ?, {now}
+FROM (SELECT DISTINCT t.id, t.run, l.holder FROM nightshift_lease l
+      JOIN nightshift_holder h ON h.id = l.holder AND h.kind = 'host',
+      JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) c
+JOIN (SELECT DISTINCT t.id, t.run FROM
+      JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) v
+  ON v.id = c.id AND v.run = c.run
+ON DUPLICATE KEY UPDATE run = VALUES(run), kind = VALUES(kind)
+
+-- name: admin_tree_past
+-- Params: [id,…]. Key: PRIMARY of finished, one row at a time; locks those that
+-- failed.
+SELECT STRAIGHT_JOIN f.id, f.queue_id, f.ukey
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+WHERE f.outcome <> 'done'
+FOR UPDATE
+
+-- name: admin_tree_pause
+-- Params: job. Key: PRIMARY.
+INSERT IGNORE INTO nightshift_pause (id, since) VALUES (?, {now})
+
+-- name: admin_tree_resume
+-- Params: [id,…]. Key: PRIMARY of pause.
+DELETE p FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+STRAIGHT_JOIN nightshift_pause p FORCE INDEX (PRIMARY) ON p.id = v.id
+
+-- name: admin_tree_retry
+-- Params: who holds them, [id,…]. Key: PRIMARY of finished, locked by
+-- admin_tree_past. Fresh budgets, the next run; what had been parked is parked, and
+-- all are held until it is known what they wait for.
+INSERT INTO nightshift_job
+  (id, queue_id, name, payload, priority, rank, run, max_attempts, max_polls,
+   max_crashes, backoff, timeout, deadline, created, due, parent, root, on_fail,
+   ukey, nonce, decay, after_ids, phase, waits, state, since, paused, unmet)
+SELECT STRAIGHT_JOIN f.id, f.queue_id, f.name, f.payload, f.priority,
+  255 - f.priority, f.run + 1, f.max_attempts, f.max_polls, f.max_crashes,
+  f.backoff, f.timeout, {now} + f.deadline - f.created, {now}, {now}, f.parent, f.root, f.on_fail, f.ukey,
+  f.nonce, f.decay, f.after_ids, f.phase, f.waits, f.state, f.since, ?, 1
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+
+-- name: admin_tree_scheduled
+-- Array-bound. Params: run_at, job, queue, rank, run. Key: PRIMARY; takes the place
+-- of a row of an earlier run.
+INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)
+VALUES (?, ?, ?, ?, ?)
+ON DUPLICATE KEY UPDATE rank = VALUES(rank), run = VALUES(run)
+
+-- name: admin_tree_unlink
+-- Params: [id,…] of jobs that failed, three times. Keys: PRIMARY of finished, child
+-- and edge. Edges that have outlived a job which is to run again: to what it was
+-- pushed to wait for, to its children, to its parent.
+DELETE e FROM (
+  SELECT f.id AS job_id, a.id AS on_id
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+  STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+  STRAIGHT_JOIN JSON_TABLE(COALESCE(f.after_ids, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) a
+  UNION
+  SELECT c.parent, c.id
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+  STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
+  UNION
+  SELECT f.id, f.parent
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+  STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id) w
+STRAIGHT_JOIN nightshift_edge e FORCE INDEX (PRIMARY)
+  ON e.on_id = w.on_id AND e.job_id = w.job_id
+
+-- name: admin_tree_unlinked
+-- Params: as admin_tree_unlink, before it. Keys: the same, and PRIMARY of job; shared
+-- locks on the live jobs that those edges lead to: who ends one deletes its edges,
+-- and is not to wait for ours.
+SELECT STRAIGHT_JOIN j.id FROM (
+  SELECT a.id AS on_id
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+  STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+  STRAIGHT_JOIN JSON_TABLE(COALESCE(f.after_ids, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) a
+  UNION
+  SELECT c.id
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+  STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
+  UNION
+  SELECT f.parent
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+  STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id) w
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = w.on_id
+LOCK IN SHARE MODE
+
+-- name: admin_tree_unmet
+-- Params: [id,…]. Key: PRIMARY of met. As admin_unmet.
+DELETE m FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+STRAIGHT_JOIN nightshift_met m FORCE INDEX (PRIMARY) ON m.on_id = v.id
+
+-- name: admin_tree_unschedule
+-- Array-bound. Params: run_at, job. Key: PRIMARY of scheduled.
+DELETE FROM nightshift_scheduled WHERE run_at = ? AND job_id = ?
+
+-- name: report_tree_below
+-- Params: [id,…]. Key: PRIMARY of child, a range each. The children of these jobs,
+-- live or ended. Locks: none.
+SELECT STRAIGHT_JOIN c.id
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
+
+-- name: report_tree_job
+-- Params: id. As report_tree_rows, the job itself. Locks: none.
+SELECT v.id, COALESCE(j.name, f.name) AS name,
+  CASE WHEN j.id IS NULL THEN f.outcome
+       WHEN c.id IS NOT NULL THEN 'running'
+       WHEN j.unmet > 0 OR j.waits = 'signal' AND j.due > {now} THEN 'waiting'
+       WHEN j.due > {now} THEN 'scheduled'
+       ELSE 'ready' END AS state,
+  j.paused, r.progress, r.status, f.reason,
+  COALESCE(LEFT(f.error, 300), (SELECT LEFT(a.error, 300) FROM nightshift_attempt a
+    WHERE a.job_id = v.id ORDER BY a.run DESC LIMIT 1)) AS error,
+  (SELECT 1 FROM nightshift_child x WHERE x.parent = v.id LIMIT 1) AS inner_node
+FROM (SELECT ? AS id) v
+LEFT JOIN nightshift_job j ON j.id = v.id
+LEFT JOIN nightshift_finished f ON f.id = v.id
+LEFT JOIN (SELECT DISTINCT t.id, t.run FROM nightshift_lease l,
+           JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) c
+  ON c.id = j.id AND c.run = j.run
+LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
+WHERE j.id IS NOT NULL OR f.id IS NOT NULL
+
+-- name: report_tree_rest
+-- Params: parent, how many children are shown. Key: PRIMARY of child, a range; of
+-- job and finished. How many come after those, by state. Locks: none.
+SELECT CASE WHEN j.id IS NULL THEN COALESCE(f.outcome, 'gone')
+            WHEN c.id IS NOT NULL THEN 'running'
+            WHEN j.unmet > 0 OR j.waits = 'signal' AND j.due > {now} THEN 'waiting'
+            WHEN j.due > {now} THEN 'scheduled'
+            ELSE 'ready' END AS state, COUNT(*) AS n
+FROM (SELECT id FROM nightshift_child WHERE parent = ?
+      ORDER BY seq, id LIMIT 9223372036854775807 OFFSET ?) v
+LEFT JOIN nightshift_job j ON j.id = v.id
+LEFT JOIN nightshift_finished f ON f.id = v.id
+LEFT JOIN (SELECT DISTINCT t.id, t.run FROM nightshift_lease l,
+           JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) c
+  ON c.id = j.id AND c.run = j.run
+GROUP BY state
+
+-- name: report_tree_rows
+-- Params: parent, limit. Keys: PRIMARY of child, a range; of job, finished, running,
+-- attempt. The first children of a job: what a drawing shows of each. Locks: none.
+SELECT v.id, COALESCE(j.name, f.name) AS name,
+  CASE WHEN j.id IS NULL THEN COALESCE(f.outcome, 'gone')
+       WHEN c.id IS NOT NULL THEN 'running'
+       WHEN j.unmet > 0 OR j.waits = 'signal' AND j.due > {now} THEN 'waiting'
+       WHEN j.due > {now} THEN 'scheduled'
+       ELSE 'ready' END AS state,
+  j.paused, r.progress, r.status, f.reason,
+  COALESCE(LEFT(f.error, 300), (SELECT LEFT(a.error, 300) FROM nightshift_attempt a
+    WHERE a.job_id = v.id ORDER BY a.run DESC LIMIT 1)) AS error,
+  (SELECT 1 FROM nightshift_child x WHERE x.parent = v.id LIMIT 1) AS inner_node
+FROM (SELECT seq, id FROM nightshift_child WHERE parent = ? ORDER BY seq, id LIMIT ?) v
+LEFT JOIN nightshift_job j ON j.id = v.id
+LEFT JOIN nightshift_finished f ON f.id = v.id
+LEFT JOIN (SELECT DISTINCT t.id, t.run FROM nightshift_lease l,
+           JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) c
+  ON c.id = j.id AND c.run = j.run
+LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
+ORDER BY v.seq, v.id
+
+-- name: report_tree_states
+-- Params: [id,…]. Keys: PRIMARY of job and finished. How many of these jobs are in
+-- which state. Locks: none.
+SELECT CASE WHEN j.id IS NULL THEN COALESCE(f.outcome, 'gone')
+            WHEN c.id IS NOT NULL THEN 'running'
+            WHEN j.unmet > 0 OR j.waits = 'signal' AND j.due > {now} THEN 'waiting'
+            WHEN j.due > {now} THEN 'scheduled'
+            ELSE 'ready' END AS state, COUNT(*)
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+LEFT JOIN (SELECT DISTINCT t.id, t.run FROM nightshift_lease l,
+           JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) c
+  ON c.id = j.id AND c.run = j.run
+GROUP BY state
+
+-- name: report_tree_up
+-- Params: job, job. Keys: PRIMARY of job, finished and pause. A job's parent,
+-- whether that is all there is to know about pauses above, and whose pause holds
+-- the job, or held it when it ended. Locks: none.
+SELECT parent, TRUE, paused FROM nightshift_job WHERE id = ?
+UNION ALL
+SELECT f.parent, p.id IS NOT NULL, p.id FROM nightshift_finished f
+LEFT JOIN nightshift_pause p ON p.id = f.id WHERE f.id = ?

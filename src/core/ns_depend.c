@@ -1,0 +1,584 @@
+/*
+** Dependents: the jobs that waited for one that has ended.
+**
+** Many siblings that end at once on several hosts all have the same dependent.
+** Nobody waits for its row: who finds it held writes the ended job down in
+** nightshift_met, in the same transaction, and tells it later.
+**
+** Invariant: an edge whose target has ended is there only while nightshift_met
+** has that target; and only who has locked that row, or has just ended the
+** target, deletes the edge.
+*/
+#include "ns_depend.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns_handle.h"
+#include "ns_time.h"
+
+#define AT_ONCE 1000 /* targets per look */
+#define TRIES 8      /* of a handle: an eighth of a second */
+
+static ns_status no_memory(ns_err *err) {
+  return ns_fail(err, NS_ENOMEM, "out of memory");
+}
+
+typedef struct edge {
+  int64_t on, job;
+} edge;
+
+typedef struct edges {
+  edge *items; /* sorted by job */
+  size_t n, cap;
+} edges;
+
+/* A job that waits, locked. */
+typedef struct ns_waiter {
+  int64_t id, queue_id, rank, run, unmet, due, now;
+  bool locked;  /* else somebody holds it, or: */
+  bool gone;    /* cancelled, perhaps retried since */
+  bool cancels; /* falls when its target failed */
+  bool parked;  /* waits for its children, and is dead when it falls */
+  char error[64];
+  char *key;    /* its unique key, owned; NULL: none */
+  size_t keylen;
+} ns_waiter;
+
+/* One resolving under way. */
+typedef struct work {
+  const ns_end *ended;
+  size_t nended;
+  edges edges;
+  ns_waiter *waiters; /* one per job that has edges, in their order */
+  size_t n;
+} work;
+
+/* ----------------------------------------------------------------- lists */
+
+static void add_number(ns_buf *list, int64_t n) {
+  ns_buf_addf(list, "%c%lld", list->n > 0 ? ',' : '[', (long long)n);
+}
+
+static ns_value end_list(ns_buf *list) {
+  ns_buf_adds(list, list->n > 0 ? "]" : "[]");
+  return ns_vtext(ns_buf_bytes(list));
+}
+
+/* Runs a statement whose last parameter is a list, and empties the list. */
+static ns_status run_with(ns_db *db, ns_sql sql, const ns_value *first,
+                          ns_buf *list, ns_err *err) {
+  ns_value params[2];
+  size_t n = 0;
+  ns_status st;
+  if (first != NULL)
+    params[n++] = *first;
+  params[n] = end_list(list);
+  st = list->oom ? no_memory(err) : ns_run(db, sql, params, err);
+  ns_buf_free(list);
+  return st;
+}
+
+static ns_waiter *find(const work *w, int64_t id) {
+  size_t low = 0;
+  size_t high = w->n;
+  while (low < high) {
+    size_t mid = low + (high - low) / 2;
+    if (w->waiters[mid].id < id)
+      low = mid + 1;
+    else
+      high = mid;
+  }
+  return low < w->n && w->waiters[low].id == id ? &w->waiters[low] : NULL;
+}
+
+static bool failed(const work *w, int64_t id) {
+  ns_end key = {.id = id};
+  const ns_end *e = bsearch(&key, w->ended, w->nended, sizeof key, ns_end_by_id);
+  return e != NULL && strcmp(e->outcome, "done") != 0;
+}
+
+/* --------------------------------------------------------------- reading */
+
+static ns_status read_edges(ns_db *db, work *w, ns_err *err) {
+  const ns_value *row;
+  ns_buf ids = NS_BUF_INIT;
+  ns_status st;
+  for (size_t i = 0; i < w->nended; i++)
+    add_number(&ids, w->ended[i].id);
+  st = run_with(db, NS_SQL_DEPEND_EDGES, NULL, &ids, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_DEPEND_EDGES, &row, err)) == NS_OK &&
+         row != NULL) {
+    edges *e = &w->edges;
+    if (!ns_grow(&e->items, &e->cap, e->n + 1, sizeof *e->items))
+      return no_memory(err);
+    e->items[e->n++] = (edge){row[0].i, row[1].i};
+  }
+  return st;
+}
+
+static ns_status name_waiters(work *w, ns_err *err) {
+  if ((w->waiters = calloc(w->edges.n, sizeof *w->waiters)) == NULL)
+    return no_memory(err);
+  for (size_t i = 0; i < w->edges.n; i++)
+    if (i == 0 || w->edges.items[i].job != w->edges.items[i - 1].job)
+      w->waiters[w->n++].id = w->edges.items[i].job;
+  return NS_OK;
+}
+
+enum { D_ID, D_QUEUE, D_RANK, D_RUN, D_UNMET, D_DUE, D_ON_FAIL, D_UKEY, D_NOW,
+       D_WAITS };
+
+static bool fill(ns_waiter *x, const ns_value *r) {
+  x->locked = true;
+  x->gone = r[D_UNMET].i == 0;
+  x->queue_id = r[D_QUEUE].i;
+  x->rank = r[D_RANK].i;
+  x->run = r[D_RUN].i;
+  x->unmet = r[D_UNMET].i;
+  x->due = r[D_DUE].i;
+  x->now = r[D_NOW].i;
+  x->parked = r[D_WAITS].type == NS_TEXT;
+  x->cancels = x->parked ? r[D_WAITS].s.n == strlen("fail")
+                         : r[D_ON_FAIL].s.n == strlen("cancel");
+  if (r[D_UKEY].type != NS_TEXT)
+    return true;
+  x->keylen = r[D_UKEY].s.n;
+  if ((x->key = malloc(x->keylen + 1)) == NULL)
+    return false;
+  memcpy(x->key, r[D_UKEY].s.p, x->keylen);
+  return true;
+}
+
+/* Of those that were not locked, which are there? The others are gone. */
+static ns_status tell_gone(ns_db *db, work *w, ns_err *err) {
+  const ns_value *row;
+  ns_buf ids = NS_BUF_INIT;
+  ns_status st;
+  for (size_t i = 0; i < w->n; i++) {
+    w->waiters[i].gone = w->waiters[i].gone || !w->waiters[i].locked;
+    if (!w->waiters[i].locked)
+      add_number(&ids, w->waiters[i].id);
+  }
+  st = run_with(db, NS_SQL_DEPEND_THERE, NULL, &ids, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_DEPEND_THERE, &row, err)) == NS_OK &&
+         row != NULL) {
+    ns_waiter *x = find(w, row[0].i);
+    if (x != NULL)
+      x->gone = false;
+  }
+  return st;
+}
+
+static ns_status lock_waiters(ns_db *db, work *w, ns_err *err) {
+  const ns_value *row;
+  ns_buf ids = NS_BUF_INIT;
+  size_t locked = 0;
+  ns_status st;
+  for (size_t i = 0; i < w->n; i++)
+    add_number(&ids, w->waiters[i].id);
+  st = run_with(db, NS_SQL_DEPEND_LOCK, NULL, &ids, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_DEPEND_LOCK, &row, err)) == NS_OK &&
+         row != NULL) {
+    ns_waiter *x = find(w, row[D_ID].i);
+    if (x == NULL || x->locked)
+      continue;
+    locked++;
+    if (!fill(x, row))
+      st = no_memory(err);
+  }
+  return st == NS_OK && locked < w->n ? tell_gone(db, w, err) : st;
+}
+
+/* One that is to fall, and whose unique key somebody holds, is as good as held
+** itself. */
+static ns_status lock_keys(ns_db *db, work *w, ns_err *err) {
+  ns_end *ends = calloc(w->n, sizeof *ends);
+  bool *held = calloc(w->n, sizeof *held);
+  ns_status st = ends == NULL || held == NULL ? no_memory(err) : NS_OK;
+  for (size_t i = 0; st == NS_OK && i < w->edges.n; i++) {
+    const ns_waiter *x = find(w, w->edges.items[i].job);
+    if (x->locked && !x->gone && x->cancels && failed(w, w->edges.items[i].on))
+      ends[x - w->waiters] = (ns_end){.id = x->id, .queue_id = x->queue_id,
+                                      .unique = {x->key, x->keylen}};
+  }
+  if (st == NS_OK)
+    st = ns_finish_keys(db, ends, w->n, held, err);
+  for (size_t i = 0; st == NS_OK && i < w->n; i++)
+    if (held[i])
+      w->waiters[i].locked = false;
+  free(held);
+  free(ends);
+  return st;
+}
+
+/* -------------------------------------------------------------- deciding */
+
+/* Somebody holds it: its edges stay. */
+static bool is_held(const work *w, size_t i) {
+  const ns_waiter *x = find(w, w->edges.items[i].job);
+  return !x->locked && !x->gone;
+}
+
+/* What becomes of the edges of one target. */
+enum { NONE, GO, STAY };
+
+static size_t place(const work *w, int64_t on) {
+  ns_end key = {.id = on};
+  const ns_end *e = bsearch(&key, w->ended, w->nended, sizeof key, ns_end_by_id);
+  return (size_t)(e - w->ended);
+}
+
+typedef struct mark {
+  int fate;
+  int64_t edges;
+} mark;
+
+/* One mark per target; NULL: out of memory. */
+static mark *mark_targets(const work *w) {
+  mark *marks = calloc(w->nended, sizeof *marks);
+  for (size_t i = 0; marks != NULL && i < w->edges.n; i++) {
+    mark *m = &marks[place(w, w->edges.items[i].on)];
+    m->edges++;
+    if (is_held(w, i))
+      m->fate = STAY;
+    else if (m->fate == NONE)
+      m->fate = GO;
+  }
+  return marks;
+}
+
+/* Targets in a row that all go, from 'i' on; the index behind them. */
+static size_t row_of(const work *w, const mark *marks, size_t i) {
+  size_t end = i + 1;
+  while (end < w->nended && marks[end].fate == GO &&
+         w->ended[end].id == w->ended[end - 1].id + 1)
+    end++;
+  return end;
+}
+
+/* 'cols': room for three columns. */
+static ns_status cut_rows(ns_db *db, const work *w, const mark *marks,
+                          int64_t *cols, ns_err *err) {
+  int64_t *first = cols;
+  int64_t *last = first + w->nended;
+  int64_t *counts = last + w->nended;
+  size_t n = 0;
+  for (size_t i = 0; i < w->nended;) {
+    size_t end = row_of(w, marks, i);
+    if (marks[i].fate != GO) {
+      i++;
+      continue;
+    }
+    first[n] = w->ended[i].id;
+    last[n] = w->ended[end - 1].id;
+    for (counts[n] = 0; i < end; i++)
+      counts[n] += marks[i].edges;
+    n++;
+  }
+  return ns_bulk(db, NS_SQL_DEPEND_CUT,
+                 (ns_column[]){{NS_INT, first, NULL, NULL},
+                               {NS_INT, last, NULL, NULL},
+                               {NS_INT, counts, NULL, NULL}},
+                 n, err);
+}
+
+/* Of targets that stay, the edges to jobs that are told. */
+static ns_status cut_singly(ns_db *db, const work *w, const mark *marks,
+                            ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < w->edges.n; i++) {
+    const edge *e = &w->edges.items[i];
+    if (marks[place(w, e->on)].fate == STAY && !is_held(w, i))
+      st = ns_bulk(db, NS_SQL_DEPEND_CUT_ONE,
+                   (ns_column[]){{NS_INT, &e->on, NULL, NULL},
+                                 {NS_INT, &e->job, NULL, NULL}},
+                   1, err);
+  }
+  return st;
+}
+
+static ns_status cut_edges(ns_db *db, const work *w, ns_err *err) {
+  mark *marks = mark_targets(w);
+  int64_t *cols = malloc(3 * w->nended * sizeof *cols);
+  ns_status st = marks == NULL || cols == NULL ? no_memory(err) : NS_OK;
+  if (st == NS_OK)
+    st = cut_rows(db, w, marks, cols, err);
+  if (st == NS_OK)
+    st = cut_singly(db, w, marks, err);
+  free(cols);
+  free(marks);
+  return st;
+}
+
+/* A job whose last edge is met becomes claimable, or scheduled. */
+ns_status ns_depend_release(ns_db *db, int64_t queue_id, int64_t rank,
+                            int64_t id, int64_t run, int64_t due, ns_err *err) {
+  if (due > 0) {
+    db->look_at = 0;
+    return ns_bulk(db, NS_SQL_SETTLE_SCHEDULED,
+                   (ns_column[]){{NS_INT, &due, NULL, NULL},
+                                 {NS_INT, &id, NULL, NULL},
+                                 {NS_INT, &queue_id, NULL, NULL},
+                                 {NS_INT, &rank, NULL, NULL},
+                                 {NS_INT, &run, NULL, NULL}},
+                   1, err);
+  }
+  db->ring_due = true;
+  return ns_promote_one(db, queue_id, rank, id, run, err);
+}
+
+static ns_status release(ns_db *db, const ns_waiter *x, ns_err *err) {
+  return ns_depend_release(db, x->queue_id, x->rank, x->id, x->run,
+                           x->due > x->now ? x->due : 0, err);
+}
+
+static ns_status meet(ns_db *db, const ns_waiter *x, int64_t met, ns_err *err) {
+  ns_status st = ns_bulk(db, NS_SQL_DEPEND_MET,
+                         (ns_column[]){{NS_INT, &met, NULL, NULL},
+                                       {NS_INT, &x->id, NULL, NULL}},
+                         1, err);
+  return st == NS_OK && met == x->unmet ? release(db, x, err) : st;
+}
+
+/* The end of a job that waited for one that failed. */
+static ns_end end_of(ns_waiter *x, int64_t culprit) {
+  snprintf(x->error, sizeof x->error, x->parked ? "its child, job %lld, failed"
+                                                : "job %lld, which it waited for, failed",
+           (long long)culprit);
+  return (ns_end){.id = x->id, .queue_id = x->queue_id,
+                  .outcome = x->parked ? "dead" : "cancelled",
+                  .reason = x->parked ? "child failed" : "dependency",
+                  .error = ns_str(x->error), .attempts = -1, .polls = -1,
+                  .crashes = -1, .unique = {x->key, x->keylen}};
+}
+
+/* Each job that was locked is met, or falls. Its edges stand together. */
+static ns_status decide(ns_db *db, work *w, ns_fallen *next, ns_err *err) {
+  ns_status st = NS_OK;
+  size_t i = 0;
+  for (size_t k = 0; st == NS_OK && k < w->n; k++) {
+    ns_waiter *x = &w->waiters[k];
+    int64_t culprit = 0;
+    int64_t met = 0;
+    for (; i < w->edges.n && w->edges.items[i].job == x->id; i++, met++)
+      if (x->cancels && failed(w, w->edges.items[i].on))
+        culprit = w->edges.items[i].on;
+    if (x->gone || !x->locked)
+      continue;
+    if (culprit == 0)
+      st = meet(db, x, met, err);
+    else
+      next->ends[next->n++] = end_of(x, culprit);
+  }
+  return st;
+}
+
+void ns_fallen_free(ns_fallen *f) {
+  for (size_t i = 0; i < f->nwaiters; i++)
+    free(f->waiters[i].key);
+  free(f->waiters);
+  free(f->ends);
+  *f = (ns_fallen){0};
+}
+
+/* From the edges to everything but nightshift_met. 'w' is freed by the caller,
+** without its waiters: those belong to '*next'. */
+static ns_status resolve(ns_db *db, work *w, ns_fallen *next, ns_err *err) {
+  ns_status st = read_edges(db, w, err);
+  if (st != NS_OK || w->edges.n == 0)
+    return st;
+  st = name_waiters(w, err);
+  next->waiters = w->waiters;
+  if (st == NS_OK)
+    st = lock_waiters(db, w, err);
+  next->nwaiters = w->n;
+  if (st == NS_OK)
+    st = lock_keys(db, w, err);
+  if (st == NS_OK && (next->ends = calloc(w->n, sizeof *next->ends)) == NULL)
+    st = no_memory(err);
+  if (st == NS_OK)
+    st = cut_edges(db, w, err);
+  return st == NS_OK ? decide(db, w, next, err) : st;
+}
+
+/* Writes down what is left of 'w': the targets whose edges stay. */
+static ns_status leave(ns_db *db, const work *w, bool failures, ns_err *err) {
+  ns_value failure = ns_vint(failures);
+  ns_buf ids = NS_BUF_INIT;
+  for (size_t i = 0; i < w->edges.n; i++)
+    if (is_held(w, i) && failed(w, w->edges.items[i].on) == failures)
+      add_number(&ids, w->edges.items[i].on);
+  if (ids.n == 0 && !ids.oom)
+    return NS_OK;
+  db->met_due = true;
+  return run_with(db, NS_SQL_DEPEND_LATER, &failure, &ids, err);
+}
+
+ns_status ns_depend_resolve(ns_db *db, const ns_end *ends, size_t n,
+                            ns_fallen *next, ns_err *err) {
+  work w = {.ended = ends, .nended = n};
+  ns_status st = resolve(db, &w, next, err);
+  if (st == NS_OK)
+    st = leave(db, &w, false, err);
+  if (st == NS_OK)
+    st = leave(db, &w, true, err);
+  free(w.edges.items);
+  return st;
+}
+
+ns_status ns_depend_later(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
+  ns_value failure = ns_vint(true); /* only what fell goes so deep */
+  ns_buf ids = NS_BUF_INIT;
+  for (size_t i = 0; i < n; i++)
+    add_number(&ids, ends[i].id);
+  db->met_due = true;
+  return run_with(db, NS_SQL_DEPEND_LATER, &failure, &ids, err);
+}
+
+/* ------------------------------------------------------- what was left */
+
+typedef struct look {
+  ns_end *ends; /* AT_ONCE of them */
+  size_t n;
+  bool held;    /* something could not be told this time either */
+} look;
+
+static ns_status read_left(ns_db *db, look *l, ns_err *err) {
+  const ns_value *row;
+  ns_status st = ns_run(db, NS_SQL_DEPEND_LEFT,
+                        (ns_value[]){ns_vint(db->met_to), ns_vint(AT_ONCE)}, err);
+  l->n = 0;
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_DEPEND_LEFT, &row, err)) == NS_OK &&
+         row != NULL && l->n < AT_ONCE)
+    l->ends[l->n++] = (ns_end){.id = row[0].i,
+                               .outcome = row[1].i != 0 ? "dead" : "done"};
+  return st;
+}
+
+/* Targets without an edge that stays are resolved. */
+static ns_status forget(ns_db *db, const work *w, look *l, ns_err *err) {
+  ns_buf ids = NS_BUF_INIT;
+  bool *stays = calloc(l->n + 1, sizeof *stays);
+  if (stays == NULL)
+    return no_memory(err);
+  l->held = false;
+  for (size_t i = 0; i < w->edges.n; i++)
+    if (is_held(w, i)) {
+      ns_end key = {.id = w->edges.items[i].on};
+      const ns_end *e = bsearch(&key, l->ends, l->n, sizeof key, ns_end_by_id);
+      l->held = stays[e - l->ends] = true;
+    }
+  for (size_t i = 0; i < l->n; i++)
+    if (!stays[i])
+      add_number(&ids, l->ends[i].id);
+  free(stays);
+  return run_with(db, NS_SQL_DEPEND_RESOLVED, NULL, &ids, err);
+}
+
+static ns_status look_run(ns_db *db, look *l, ns_err *err) {
+  ns_fallen next = {0};
+  work w;
+  ns_status st = read_left(db, l, err);
+  if (st != NS_OK || l->n == 0)
+    return st;
+  w = (work){.ended = l->ends, .nended = l->n};
+  st = resolve(db, &w, &next, err);
+  if (st == NS_OK)
+    st = forget(db, &w, l, err);
+  free(w.edges.items);
+  if (st == NS_OK)
+    return ns_finish_from(db, &next, err);
+  ns_fallen_free(&next);
+  return st;
+}
+
+ns_status ns_depend_tell(ns_db *db, ns_err *err) {
+  look l = {.ends = malloc(AT_ONCE * sizeof *l.ends)};
+  ns_status st = l.ends == NULL ? no_memory(err) : NS_OK;
+  db->met_due = false;
+  if (st == NS_OK)
+    st = look_run(db, &l, err);
+  db->met_due = db->met_due || st != NS_OK || l.held || l.n == AT_ONCE ||
+                db->met_to != 0; /* those before it have been held */
+  db->met_to = st == NS_OK && l.n == AT_ONCE ? l.ends[l.n - 1].id : 0;
+  free(l.ends);
+  return st;
+}
+
+static ns_status tell_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  (void)tx;
+  return ns_depend_tell(db, err);
+}
+
+ns_status ns_depend_look(ns_db *db, ns_err *err) {
+  ns_tx tx = {tell_run, NULL, false, false};
+  const ns_value *row = NULL;
+  ns_status st = NS_OK;
+  if (!db->met_due && (st = ns_run(db, NS_SQL_DEPEND_ANY, NULL, err)) == NS_OK)
+    st = ns_row(db, NS_SQL_DEPEND_ANY, &row, err);
+  if (st != NS_OK || (!db->met_due && row == NULL))
+    return st;
+  st = ns_transact(db, &tx, err);
+  if (st == NS_OK && db->ring_due && !db->is_host) {
+    ns_ring(db, NULL);
+    db->ring_due = false;
+  }
+  return st;
+}
+
+void ns_depend_rest(ns_db *db) {
+  ns_err none;
+  int64_t pause = 1000;
+  for (int tries = 0; db->met_due && !db->is_host && !ns_in_transaction(db) &&
+                      tries < TRIES; tries++) {
+    if (tries > 0)
+      ns_sleep_us(ns_jitter(pause, 0.5));
+    pause *= tries > 0 ? 2 : 1;
+    if (ns_depend_look(db, &none) != NS_OK)
+      break;
+  }
+  if (db->met_due)
+    db->peers_at = 0; /* a claim that waits looks again */
+}
+
+bool ns_unfinished(const ns_db *db) { return db->met_due; }
+
+/* ----------------------------------------------------------------- sweep */
+
+static ns_status sweep_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  int64_t *at = tx->arg;
+  const ns_value *row;
+  ns_buf ids[2] = {NS_BUF_INIT, NS_BUF_INIT}; /* done; failed, or unknown */
+  size_t n = 0;
+  ns_status st = ns_run(db, NS_SQL_DEPEND_DANGLING,
+                        (ns_value[]){ns_vint(*at), ns_vint(AT_ONCE)}, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_DEPEND_DANGLING, &row, err)) == NS_OK &&
+         row != NULL) {
+    n++;
+    *at = row[0].i;
+    if (row[1].i != 0)
+      add_number(&ids[row[2].i != 0], row[0].i);
+  }
+  if (n < AT_ONCE)
+    *at = 0;
+  for (int k = 0; k < 2; k++) {
+    ns_value failure = ns_vint(k);
+    db->met_due = db->met_due || ids[k].n > 0;
+    if (st == NS_OK && ids[k].n > 0)
+      st = run_with(db, NS_SQL_DEPEND_LATER, &failure, &ids[k], err);
+    ns_buf_free(&ids[k]);
+  }
+  return st;
+}
+
+ns_status ns_depend_sweep(ns_db *db, ns_err *err) {
+  ns_tx tx = {sweep_run, &db->swept_to, false, false};
+  return ns_transact(db, &tx, err);
+}

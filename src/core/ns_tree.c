@@ -1,0 +1,698 @@
+/*
+** Verbs over a job and all below it: cancel, pause, resume, priority, run now,
+** deadline; and how far a tree has come.
+**
+** Invariant: a tree is worked through from its top. A batch is locked, changed and
+** committed before its children are looked for, and what a job spawns later, or is
+** pushed below it, has what the batch wrote into it (paused, deadline) or is
+** dropped with it. So nothing new appears behind the walk. Memory is eight bytes
+** for each job that has been found and not yet been worked on.
+*/
+#include "ns_tree.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns_claim.h"
+#include "ns_depend.h"
+
+static ns_status no_memory(ns_err *err) {
+  return ns_fail(err, NS_ENOMEM, "out of memory");
+}
+
+/* ---------------------------------------------------------------- the walk */
+
+static int by_id(const void *a, const void *b) {
+  int64_t x = *(const int64_t *)a;
+  int64_t y = *(const int64_t *)b;
+  return (x > y) - (x < y);
+}
+
+ns_status ns_tree_ids(ns_tree *t, ns_value *param, ns_err *err) {
+  ns_buf_reset(&t->list);
+  for (size_t i = 0; i < t->nids; i++)
+    ns_buf_addf(&t->list, "%c%lld", i > 0 ? ',' : '[', (long long)t->ids[i]);
+  ns_buf_addc(&t->list, ']');
+  *param = ns_vtext(ns_buf_bytes(&t->list));
+  return t->list.oom ? no_memory(err) : NS_OK;
+}
+
+/* Jobs that have been found; those up to 'at' have been worked on. */
+typedef struct found {
+  int64_t *ids;
+  size_t n, cap, at;
+} found;
+
+static bool add_found(found *f, int64_t id) {
+  if (f->at > NS_TREE_BATCH && f->at > f->n / 2) {
+    f->n -= f->at;
+    memmove(f->ids, f->ids + f->at, f->n * sizeof *f->ids);
+    f->at = 0;
+  }
+  if (!ns_grow(&f->ids, &f->cap, f->n + 1, sizeof *f->ids))
+    return false;
+  f->ids[f->n++] = id;
+  return true;
+}
+
+/* The children of the batch. */
+static ns_status look_below(ns_db *db, ns_tree *t, found *f, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_value param;
+  ns_status st = ns_tree_ids(t, &param, err);
+  if (st == NS_OK && (st = ns_ready(db, err)) == NS_OK)
+    st = ns_run(db, NS_SQL_REPORT_TREE_BELOW, &param, err);
+  f->at += t->nids;
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_REPORT_TREE_BELOW, &row, err)) == NS_OK &&
+         row != NULL)
+    if (!add_found(f, row[0].i))
+      st = no_memory(err);
+  return st;
+}
+
+static void drop_nodes(ns_tree *t) {
+  for (size_t i = 0; i < t->nnodes; i++)
+    free(t->nodes[i].key);
+  t->nnodes = 0;
+}
+
+void ns_tree_tell(ns_db *db, const char *kind, ns_bytes tokens) {
+  ns_value params[] = {ns_vtext(ns_str(kind)), ns_vtext(tokens)};
+  const ns_value *row = NULL;
+  ns_err none;
+  int64_t holder = 0;
+  if (ns_run(db, NS_SQL_ADMIN_TREE_HELD, &params[1], &none) != NS_OK ||
+      ns_row(db, NS_SQL_ADMIN_TREE_HELD, &row, &none) != NS_OK || row == NULL ||
+      ns_run(db, NS_SQL_ADMIN_TREE_NOTICE, params, &none) != NS_OK)
+    return;
+  while (row != NULL) {
+    if (row[1].i != holder)
+      ns_run(db, NS_SQL_LISTEN_NUDGE, (ns_value[]){row[1], ns_vint(0)}, &none);
+    holder = row[1].i;
+    if (ns_row(db, NS_SQL_ADMIN_TREE_HELD, &row, &none) != NS_OK)
+      return;
+  }
+}
+
+static bool is_revoked(const ns_node *x) {
+  return x->revoked;
+}
+
+static bool is_suspended(const ns_node *x) {
+  return x->suspended;
+}
+
+static void tell_claimers(ns_db *db, ns_tree *t, const char *kind,
+                          bool (*picks)(const ns_node *)) {
+  ns_buf_reset(&t->list);
+  for (size_t i = 0; i < t->nnodes; i++)
+    if (picks(&t->nodes[i]))
+      ns_pair_add(&t->list, t->nodes[i].id, t->nodes[i].was_run);
+  if (t->list.n == 0)
+    return;
+  ns_pair_end(&t->list);
+  if (!t->list.oom)
+    ns_tree_tell(db, kind, ns_buf_bytes(&t->list));
+}
+
+/* Best effort: hosts read their notices every ten seconds in any case. */
+static void tell(ns_db *db, ns_tree *t) {
+  if (db->user_tx)
+    return;
+  tell_claimers(db, t, "cancelled", is_revoked);
+  tell_claimers(db, t, "paused", is_suspended);
+  if (db->ring_due)
+    ns_ring(db, NULL);
+  db->ring_due = false;
+  ns_depend_rest(db);
+}
+
+ns_status ns_tree_walk(ns_db *db, ns_tree *t,
+                       ns_status (*step)(ns_db *, ns_tx *, ns_err *),
+                       ns_err *err) {
+  found f = {0};
+  ns_status st = add_found(&f, t->id) ? NS_OK : no_memory(err);
+  while (st == NS_OK && f.at < f.n) {
+    ns_tx tx = {step, t, false, false};
+    t->ids = f.ids + f.at;
+    t->nids = f.n - f.at < NS_TREE_BATCH ? f.n - f.at : NS_TREE_BATCH;
+    qsort(f.ids + f.at, t->nids, sizeof *f.ids, by_id);
+    st = step != NULL ? ns_transact(db, &tx, err) : NS_OK;
+    if (st == NS_OK)
+      tell(db, t);
+    drop_nodes(t);
+    if (st == NS_OK)
+      st = look_below(db, t, &f, err);
+  }
+  free(f.ids);
+  return st;
+}
+
+static void tree_free(ns_tree *t) {
+  drop_nodes(t);
+  free(t->nodes);
+  ns_buf_free(&t->list);
+}
+
+/* ---------------------------------------------------------------- the batch */
+
+enum { N_ID, N_QUEUE, N_RANK, N_RUN, N_UNMET, N_DUE, N_LOST, N_PAUSED,
+       N_DEADLINE, N_AWAITS, N_WAITS, N_UKEY, N_NOW, N_WISH };
+
+static bool add_node(ns_tree *t, const ns_value *r) {
+  ns_node *x;
+  if (!ns_grow(&t->nodes, &t->capnodes, t->nnodes + 1, sizeof *t->nodes))
+    return false;
+  x = &t->nodes[t->nnodes++];
+  *x = (ns_node){.id = r[N_ID].i, .queue_id = r[N_QUEUE].i, .rank = r[N_RANK].i,
+                 .run = r[N_RUN].i, .unmet = r[N_UNMET].i, .due = r[N_DUE].i,
+                 .lost = r[N_LOST].i, .paused = ns_int_or(&r[N_PAUSED], 0),
+                 .deadline = ns_int_or(&r[N_DEADLINE], 0),
+                 .wish = r[N_WISH].i,
+                 .was_due = r[N_DUE].i, .was_run = r[N_RUN].i, .now = r[N_NOW].i,
+                 .awaits = r[N_AWAITS].i != 0, .waits = r[N_WAITS].i != 0};
+  if (r[N_UKEY].type != NS_TEXT)
+    return true;
+  x->keylen = r[N_UKEY].s.n;
+  if ((x->key = malloc(x->keylen + 1)) != NULL)
+    memcpy(x->key, r[N_UKEY].s.p, x->keylen);
+  return x->key != NULL;
+}
+
+static ns_value pairs(ns_tree *t, bool held_only) {
+  ns_buf_reset(&t->list);
+  for (size_t i = 0; i < t->nnodes; i++)
+    if (!held_only || t->nodes[i].holder != 0)
+      ns_pair_add(&t->list, t->nodes[i].id, t->nodes[i].run);
+  return ns_pair_end(&t->list);
+}
+
+static int node_by_id(const void *key, const void *node) {
+  int64_t id = *(const int64_t *)key;
+  int64_t other = ((const ns_node *)node)->id;
+  return (id > other) - (id < other);
+}
+
+static ns_status find_holders(ns_db *db, ns_tree *t, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_value param = pairs(t, false);
+  ns_status st = t->list.oom ? no_memory(err)
+                             : ns_run(db, NS_SQL_ADMIN_TREE_HELD, &param, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_ADMIN_TREE_HELD, &row, err)) == NS_OK &&
+         row != NULL) {
+    ns_node *x = bsearch(&row[0].i, t->nodes, t->nnodes, sizeof *t->nodes,
+                         node_by_id);
+    if (x != NULL)
+      x->holder = row[1].i;
+  }
+  return st;
+}
+
+ns_status ns_tree_lock(ns_db *db, ns_tree *t, bool held, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_value param;
+  ns_status st = ns_tree_ids(t, &param, err);
+  drop_nodes(t);
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_ADMIN_TREE_LOCK, &param, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_ADMIN_TREE_LOCK, &row, err)) == NS_OK &&
+         row != NULL)
+    if (!add_node(t, row))
+      st = no_memory(err);
+  return st == NS_OK && held && t->nnodes > 0 ? find_holders(db, t, err) : st;
+}
+
+/* ------------------------------------------------------------------ writing */
+
+enum { W_RUN, W_RANK, W_DUE, W_UNMET, W_PAUSED, W_DEADLINE, W_WISH, W_ID,
+       W_QUEUE, W_WAS_DUE, W_OFFSET, W_ALONE, W_COUNT };
+
+/* Columns of the nodes that 'picks' picks. */
+typedef struct rows {
+  int64_t *ints;
+  char *nulls; /* of paused, then of deadline */
+  size_t n, cap;
+} rows;
+
+static void rows_add(rows *r, const ns_node *x) {
+  int64_t values[W_COUNT] = {
+      [W_RUN] = x->run, [W_RANK] = x->rank, [W_DUE] = x->due,
+      [W_UNMET] = x->unmet, [W_PAUSED] = x->paused,
+      [W_DEADLINE] = x->deadline, [W_WISH] = x->wish,
+      [W_ID] = x->id, [W_QUEUE] = x->queue_id, [W_WAS_DUE] = x->was_due,
+      [W_OFFSET] = (int64_t)r->n,
+      [W_ALONE] = x->lost >= NS_LOST_TOGETHER};
+  for (size_t c = 0; c < W_COUNT; c++)
+    r->ints[c * r->cap + r->n] = values[c];
+  r->nulls[r->n] = x->paused == 0;
+  r->nulls[r->cap + r->n] = x->deadline == 0;
+  r->n++;
+}
+
+static void pick(rows *r, const ns_tree *t, bool (*picks)(const ns_node *)) {
+  r->n = 0;
+  for (size_t i = 0; i < t->nnodes; i++)
+    if (picks(&t->nodes[i]))
+      rows_add(r, &t->nodes[i]);
+}
+
+static ns_column col(const rows *r, size_t c) {
+  return (ns_column){NS_INT, &r->ints[c * r->cap], NULL,
+                     c == W_PAUSED     ? r->nulls
+                     : c == W_DEADLINE ? r->nulls + r->cap
+                                         : NULL};
+}
+
+static bool has_changed(const ns_node *x) {
+  return x->changed;
+}
+
+static bool leaves_scheduled(const ns_node *x) {
+  return x->moves && x->was_due > x->now;
+}
+
+static bool goes_later(const ns_node *x) {
+  return x->moves && x->unmet == 0 && x->due > x->now;
+}
+
+static bool goes_now(const ns_node *x) {
+  return x->moves && x->unmet == 0 && x->due <= x->now;
+}
+
+static ns_status write_rows(ns_db *db, rows *r, const ns_tree *t, ns_err *err) {
+  ns_status st;
+  pick(r, t, has_changed);
+  st = ns_bulk(db, NS_SQL_ADMIN_TREE_JOB,
+               (ns_column[]){col(r, W_RUN), col(r, W_RANK), col(r, W_DUE),
+                             col(r, W_UNMET), col(r, W_PAUSED),
+                             col(r, W_DEADLINE), col(r, W_WISH), col(r, W_ID)},
+               r->n, err);
+  pick(r, t, leaves_scheduled);
+  if (st == NS_OK)
+    st = ns_bulk(db, NS_SQL_ADMIN_TREE_UNSCHEDULE,
+                 (ns_column[]){col(r, W_WAS_DUE), col(r, W_ID)}, r->n, err);
+  pick(r, t, goes_later);
+  if (st == NS_OK)
+    st = ns_bulk(db, NS_SQL_ADMIN_TREE_SCHEDULED,
+                 (ns_column[]){col(r, W_DUE), col(r, W_ID), col(r, W_QUEUE),
+                               col(r, W_RANK), col(r, W_RUN)},
+                 r->n, err);
+  db->ring_due = db->ring_due || r->n > 0;
+  pick(r, t, goes_now);
+  if (st == NS_OK)
+    st = ns_bulk(db, NS_SQL_CLAIM_READY,
+                 (ns_column[]){col(r, W_QUEUE), col(r, W_RANK),
+                               col(r, W_OFFSET), col(r, W_ID), col(r, W_RUN),
+                               col(r, W_ALONE)},
+                 r->n, err);
+  db->ring_due = db->ring_due || r->n > 0;
+  return st;
+}
+
+ns_status ns_tree_write(ns_db *db, ns_tree *t, ns_err *err) {
+  rows r = {NULL, NULL, 0, t->nnodes};
+  ns_status st;
+  if (t->nnodes == 0)
+    return NS_OK;
+  r.ints = malloc(W_COUNT * r.cap * sizeof *r.ints);
+  r.nulls = malloc(2 * r.cap);
+  st = r.ints != NULL && r.nulls != NULL ? write_rows(db, &r, t, err)
+                                         : no_memory(err);
+  free(r.ints);
+  free(r.nulls);
+  db->look_at = 0;
+  return st;
+}
+
+/* -------------------------------------------------------------- small verbs */
+
+/* Nobody runs it and it waits for nobody: it has a row in ready or scheduled. */
+static bool is_free(const ns_node *x) {
+  return x->unmet == 0 && x->holder == 0;
+}
+
+/* Its row, if it has one, is stale from now on, and it gets another. */
+static void move(ns_node *x) {
+  x->changed = true;
+  if (!is_free(x))
+    return;
+  x->moves = x->revoked = true;
+  x->run++;
+}
+
+static void pause_one(const ns_tree *t, ns_node *x) {
+  if (x->paused == 0) {
+    x->suspended = x->holder != 0;
+    move(x);
+    x->unmet++;
+  } else if (t->outer == 0 || x->paused != t->outer)
+    return;
+  x->changed = true;
+  x->paused = t->id;
+}
+
+static void resume_one(const ns_tree *t, ns_node *x) {
+  if (x->paused != t->id)
+    return;
+  x->changed = true;
+  x->paused = t->outer;
+  if (t->outer != 0)
+    return;
+  x->unmet--;
+  x->moves = is_free(x); /* its run is new enough: there is no row of it */
+}
+
+static void rank_one(const ns_tree *t, ns_node *x) {
+  if (x->rank == 255 - t->n)
+    return;
+  x->rank = 255 - t->n;
+  move(x);
+}
+
+/* What waits for a signal goes on waiting. */
+static void run_one_now(const ns_tree *t, ns_node *x) {
+  (void)t;
+  if (x->due <= x->now || x->awaits)
+    return;
+  x->due = x->now;
+  move(x);
+}
+
+/* Nothing is due after its deadline: then it would be too late. What an earlier
+** deadline has brought forward goes back. */
+static void limit_one(const ns_tree *t, ns_node *x) {
+  int64_t due = x->wish;
+  x->changed = true;
+  x->deadline = t->n < 0 ? 0 : x->now + t->n;
+  if (x->deadline != 0 && due > x->deadline)
+    due = x->deadline;
+  if (due == x->due || x->holder != 0)
+    return;
+  x->due = due;
+  move(x);
+}
+
+typedef void (*small)(const ns_tree *t, ns_node *x);
+
+static ns_status step_small(ns_db *db, ns_tree *t, small verb, ns_err *err) {
+  int64_t changed = t->changed;
+  int64_t live = t->live;
+  ns_status st = ns_tree_lock(db, t, true, err);
+  for (size_t i = 0; st == NS_OK && i < t->nnodes; i++) {
+    verb(t, &t->nodes[i]);
+    changed += t->nodes[i].changed;
+    live++;
+  }
+  if (st == NS_OK)
+    st = ns_tree_write(db, t, err);
+  if (st == NS_OK) {
+    t->changed = changed;
+    t->live = live;
+  }
+  return st;
+}
+
+#define STEP(name, verb)                                                \
+  static ns_status name(ns_db *db, ns_tx *tx, ns_err *err) {           \
+    return step_small(db, tx->arg, verb, err);                         \
+  }
+
+STEP(step_rank, rank_one)
+STEP(step_now, run_one_now)
+STEP(step_limit, limit_one)
+
+ns_status ns_tree_release(ns_db *db, ns_tx *tx, ns_err *err) {
+  return step_small(db, tx->arg, resume_one, err);
+}
+
+static ns_status step_pause(ns_db *db, ns_tx *tx, ns_err *err) {
+  ns_tree *t = tx->arg;
+  int64_t changed = t->changed;
+  ns_value id = ns_vint(t->id);
+  ns_status st = step_small(db, t, pause_one, err);
+  return st == NS_OK && changed == 0 && t->changed > 0
+             ? ns_run(db, NS_SQL_ADMIN_TREE_PAUSE, &id, err)
+             : st;
+}
+
+/* The batch's own pauses are over: nothing is left that they could hold. */
+static ns_status forget_pauses(ns_db *db, ns_tree *t, ns_err *err) {
+  ns_value param;
+  ns_status st = ns_tree_ids(t, &param, err);
+  return st == NS_OK ? ns_run(db, NS_SQL_ADMIN_TREE_RESUME, &param, err) : st;
+}
+
+static ns_status end_pause(ns_db *db, ns_tx *tx, ns_err *err) {
+  return forget_pauses(db, tx->arg, err);
+}
+
+/* Before the walk: what is spawned below a finished top meanwhile is nobody's. */
+static ns_status resume(ns_db *db, ns_tree *t, ns_err *err) {
+  ns_tx tx = {end_pause, t, false, false};
+  ns_status st;
+  t->ids = &t->id;
+  t->nids = 1;
+  st = ns_transact(db, &tx, err);
+  return st == NS_OK ? ns_tree_walk(db, t, ns_tree_release, err) : st;
+}
+
+/* ------------------------------------------------------------------- cancel */
+
+/* Who runs them is told after the commit, all at once with those who have claimed
+** them meanwhile: a worker that is told is free for the next. In a transaction of
+** the caller nothing of ours comes after the commit. */
+static ns_status notify(ns_db *db, ns_tree *t, ns_err *err) {
+  ns_value list;
+  if (!db->user_tx)
+    return NS_OK;
+  list = pairs(t, true);
+  return t->list.oom
+             ? no_memory(err)
+             : ns_run(db, NS_SQL_ADMIN_TREE_NOTICE,
+                      (ns_value[]){ns_vtext(ns_str("cancelled")), list}, err);
+}
+
+/* Jobs that show themselves as running, and scheduled rows, go. */
+static ns_status hide(ns_db *db, ns_tree *t, ns_err *err) {
+  for (size_t i = 0; i < t->nnodes; i++) {
+    t->nodes[i].moves = t->nodes[i].unmet++ == 0 && t->nodes[i].holder == 0;
+    t->nodes[i].revoked = true;
+  }
+  return ns_tree_write(db, t, err);
+}
+
+static ns_status end_nodes(ns_db *db, ns_tree *t, ns_err *err) {
+  ns_end *ends = calloc(t->nnodes, sizeof *ends);
+  ns_buf why = NS_BUF_INIT;
+  ns_status st;
+  ns_buf_addf(&why, "with job %lld", (long long)t->id);
+  if (t->text.p != NULL) {
+    ns_buf_adds(&why, ": ");
+    ns_buf_add(&why, t->text.p, t->text.n);
+  }
+  for (size_t i = 0; ends != NULL && i < t->nnodes; i++)
+    ends[i] = (ns_end){.id = t->nodes[i].id, .queue_id = t->nodes[i].queue_id,
+                       .outcome = "cancelled", .reason = "cancelled",
+                       .error = t->nodes[i].id == t->id ? t->text
+                                                        : ns_buf_bytes(&why),
+                       .attempts = -1, .polls = -1, .crashes = -1,
+                       .unique = {t->nodes[i].key, t->nodes[i].keylen}};
+  st = ends != NULL && !why.oom ? ns_finish(db, ends, t->nnodes, err)
+                                : no_memory(err);
+  ns_buf_free(&why);
+  free(ends);
+  return st;
+}
+
+static ns_status hide_running(ns_db *db, const ns_tree *t, ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < t->nnodes; i++)
+    if (t->nodes[i].holder != 0)
+      st = ns_bulk(db, NS_SQL_SETTLE_HIDDEN,
+                   (ns_column[]){{NS_INT, &t->nodes[i].id, NULL, NULL}}, 1, err);
+  return st;
+}
+
+static ns_status step_cancel(ns_db *db, ns_tx *tx, ns_err *err) {
+  ns_tree *t = tx->arg;
+  ns_status st = ns_tree_lock(db, t, true, err);
+  if (st != NS_OK || t->nnodes == 0)
+    return st;
+  if ((st = notify(db, t, err)) != NS_OK ||
+      (st = hide_running(db, t, err)) != NS_OK ||
+      (st = hide(db, t, err)) != NS_OK ||
+      (st = forget_pauses(db, t, err)) != NS_OK ||
+      (st = end_nodes(db, t, err)) != NS_OK)
+    return st;
+  t->live += (int64_t)t->nnodes;
+  t->changed += (int64_t)t->nnodes;
+  return NS_OK;
+}
+
+/* -------------------------------------------------------------------- asking */
+
+/* A job's parent (0: none), whether no pause above it matters, and whose pause
+** holds it. */
+static ns_status look_up(ns_db *db, int64_t id, int64_t *parent, bool *sure,
+                         int64_t *paused, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_status st = ns_ready(db, err);
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_REPORT_TREE_UP,
+                (ns_value[]){ns_vint(id), ns_vint(id)}, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_REPORT_TREE_UP, &row, err);
+  if (st == NS_OK && row == NULL)
+    st = ns_fail(err, NS_ENOTFOUND,
+                 "there is no job %lld, live or in the history", (long long)id);
+  if (st != NS_OK)
+    return st;
+  *parent = ns_int_or(&row[0], 0);
+  *sure = row[1].i != 0;
+  *paused = ns_int_or(&row[2], 0);
+  return NS_OK;
+}
+
+/* Whose pause, other than its own, holds the tree: the nearest job above that lives
+** or has its own pause on tells. '*paused': what holds its top itself. */
+static ns_status look_outside(ns_db *db, ns_tree *t, int64_t *paused,
+                              ns_err *err) {
+  int64_t up = 0;
+  bool sure = false;
+  ns_status st = look_up(db, t->id, &up, &sure, paused, err);
+  t->outer = 0;
+  sure = false;
+  while (st == NS_OK && up != 0 && !sure) {
+    ns_err none;
+    if (look_up(db, up, &up, &sure, &t->outer, &none) != NS_OK)
+      break; /* pruned */
+  }
+  return st;
+}
+
+static ns_status refuse_resume(const ns_tree *t, int64_t paused, ns_err *err) {
+  if (paused > 0 && paused != t->id)
+    return ns_fail(err, NS_ESTATE,
+                   "job %lld is paused with job %lld: resume that one",
+                   (long long)t->id, (long long)paused);
+  return ns_fail(err, NS_ESTATE, "job %lld is not paused", (long long)t->id);
+}
+
+static ns_status (*const steps[])(ns_db *, ns_tx *, ns_err *) = {
+    [NS_TREE_CANCEL] = step_cancel, [NS_TREE_PAUSE] = step_pause,
+    [NS_TREE_RESUME] = ns_tree_release, [NS_TREE_PRIORITY] = step_rank,
+    [NS_TREE_RUN_NOW] = step_now, [NS_TREE_DEADLINE] = step_limit};
+
+static ns_status run_verb(ns_db *db, ns_tree *t, ns_verb verb, ns_err *err) {
+  int64_t paused = 0;
+  ns_status st = look_outside(db, t, &paused, err);
+  if (st != NS_OK)
+    return st;
+  if (verb == NS_TREE_RETRY)
+    return ns_tree_retry(db, t, err);
+  st = verb == NS_TREE_RESUME ? resume(db, t, err)
+                              : ns_tree_walk(db, t, steps[verb], err);
+  if (st != NS_OK)
+    return st;
+  if (verb == NS_TREE_RESUME && t->changed == 0)
+    return refuse_resume(t, paused, err);
+  if (t->live == 0)
+    return ns_fail(err, NS_ESTATE,
+                   "job %lld has finished already, and all below it",
+                   (long long)t->id);
+  return NS_OK;
+}
+
+ns_status ns_tree_do(ns_db *db, ns_verb verb, int64_t id, int64_t n,
+                     ns_bytes text, int64_t *changed, ns_err *err) {
+  ns_tree t = {.id = id, .n = n, .text = text};
+  ns_status st;
+  ns_err_clear(err);
+  if (verb == NS_TREE_PRIORITY && (n < 0 || n > 255))
+    return ns_fail(err, NS_EINVALID, "the priority must be 0 to 255, got %lld",
+                   (long long)n);
+  st = run_verb(db, &t, verb, err);
+  *changed = t.changed;
+  tree_free(&t);
+  return st;
+}
+
+/* A limit of one job. */
+ns_status ns_deadline(ns_db *db, int64_t id, int64_t deadline, ns_err *err) {
+  ns_tree t = {.id = id, .n = deadline, .ids = &id, .nids = 1};
+  ns_tx tx = {step_limit, &t, false, false};
+  int64_t up;
+  int64_t paused;
+  bool sure;
+  ns_status st = look_up(db, id, &up, &sure, &paused, err);
+  if (st == NS_OK)
+    st = ns_transact(db, &tx, err);
+  if (st == NS_OK) {
+    tell(db, &t);
+    if (t.live == 0)
+      st = ns_fail(err, NS_ESTATE, "job %lld has finished already",
+                   (long long)id);
+  }
+  tree_free(&t);
+  return st;
+}
+
+/* ----------------------------------------------------------------- progress */
+
+static int64_t *counter(ns_progress *p, ns_bytes state) {
+  const struct {
+    const char *name;
+    int64_t *n;
+  } all[] = {{"done", &p->done},       {"dead", &p->dead},
+             {"cancelled", &p->cancelled}, {"running", &p->running},
+             {"waiting", &p->waiting}, {"scheduled", &p->scheduled},
+             {"ready", &p->ready}};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    if (strlen(all[i].name) == state.n && memcmp(all[i].name, state.p, state.n) == 0)
+      return all[i].n;
+  return NULL; /* pruned */
+}
+
+static ns_status count_batch(ns_db *db, ns_tree *t, ns_progress *p, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_value param;
+  ns_status st = ns_tree_ids(t, &param, err);
+  if (st == NS_OK && (st = ns_ready(db, err)) == NS_OK)
+    st = ns_run(db, NS_SQL_REPORT_TREE_STATES, &param, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_REPORT_TREE_STATES, &row, err)) == NS_OK &&
+         row != NULL) {
+    int64_t *n = counter(p, row[0].s);
+    if (n == NULL)
+      continue;
+    *n += row[1].i;
+    p->total += row[1].i;
+  }
+  return st;
+}
+
+ns_status ns_tree_progress(ns_db *db, int64_t id, ns_progress *p, ns_err *err) {
+  ns_tree t = {.id = id};
+  found f = {0};
+  int64_t up;
+  int64_t paused;
+  bool sure;
+  ns_status st;
+  *p = (ns_progress){0};
+  ns_err_clear(err);
+  if ((st = look_up(db, id, &up, &sure, &paused, err)) == NS_OK)
+    st = add_found(&f, id) ? NS_OK : no_memory(err);
+  while (st == NS_OK && f.at < f.n) {
+    t.ids = f.ids + f.at;
+    t.nids = f.n - f.at < NS_TREE_BATCH ? f.n - f.at : NS_TREE_BATCH;
+    if ((st = count_batch(db, &t, p, err)) == NS_OK)
+      st = look_below(db, &t, &f, err);
+  }
+  free(f.ids);
+  tree_free(&t);
+  return st;
+}

@@ -1,0 +1,46 @@
+/*
+** Lists of names, a line each. No name has a line break in it.
+*/
+#include "nsh_served.h"
+
+#include <string.h>
+
+/* Takes the first line off. False: there is none. */
+static bool next_line(ns_bytes *lines, ns_bytes *line) {
+  const char *end;
+  if (lines->n == 0)
+    return false;
+  end = memchr(lines->p, '\n', lines->n);
+  *line = *lines;
+  if (end == NULL) {
+    lines->n = 0;
+    return true;
+  }
+  line->n = (size_t)(end - lines->p);
+  lines->p = end + 1;
+  lines->n -= line->n + 1;
+  return true;
+}
+
+void nsh_served_json(ns_buf *list, ns_bytes lines, int64_t count) {
+  ns_bytes name;
+  int64_t n;
+  ns_buf_addc(list, '[');
+  for (n = 0; next_line(&lines, &name); n++) {
+    if (n > 0)
+      ns_buf_addc(list, ',');
+    ns_buf_add_json(list, name);
+  }
+  if (n < count)
+    ns_buf_adds(list, n > 0 ? ",null" : "null");
+  ns_buf_addc(list, ']');
+}
+
+void nsh_served_text(ns_buf *text, ns_bytes lines) {
+  ns_bytes name;
+  for (bool first = true; next_line(&lines, &name); first = false) {
+    if (!first)
+      ns_buf_adds(text, ", ");
+    ns_buf_add(text, name.p, name.n);
+  }
+}
