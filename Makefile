@@ -318,7 +318,7 @@ SPECS = env -u MAKEFLAGS -u MFLAGS $(1) NIGHTSHIFT_BUILD="$(O)" O="$(O)" $(2) \
 .PHONY: test
 test: deps
 	@$(MAKE) --no-print-directory tests
-	@$(call SPECS,LUA=$(LUA),$(LUA))
+	@$(if $(ARGS),,sh spec/support/shards.sh "$(O)") $(call SPECS,LUA=$(LUA),$(LUA))
 
 # The same under AddressSanitizer and UBSan. Specs that build know by SAN.
 # Without its hook on thread-local variables: that takes the module's, made

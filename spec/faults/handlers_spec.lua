@@ -227,7 +227,8 @@ describe("a handler that forks without end", function()
 
   it("is ended at its timeout with all it forked; the host forks workers again", function()
     local h = limited("ulimit -u 60", [[return {
-      bomb = function() os.execute "echo started; b() { b | b & sleep 1; }; b 2>/dev/null; sleep 60" end,
+      bomb = function() os.execute "echo started; b() { b | b & sleep 1; }; b 2>/dev/null; sleep 60"
+        while true do end end, -- when even the sleep could not be forked
       noop = function() return "ran" end,
     }]], { "--user", "nobody" })
     local id = q:push("bomb", nil, { timeout = 1, max_attempts = 1 })

@@ -105,13 +105,13 @@ describe("the state of a poll", function()
   end)
 end)
 
-describe("a job that has polled 20,000 times", function()
+describe("a job that has polled 8,000 times", function()
   it("costs what it cost at first, in time and in rows", function()
     local bench = proc.root .. "/bench/polls.lua"
-    local status, out, err = proc.run { proc.lua, bench, url, "20000", "0", timeout = 120 }
+    local status, out, err = proc.run { proc.lua, bench, url, "8000", "0", timeout = 120 }
     assert.equal(0, status, err)
     local report = nightshift.decode(out)
-    assert.same({ 20000, 1, 0, 0 }, { report.polls, report.job, report.scheduled, report.attempt })
+    assert.same({ 8000, 1, 0, 0 }, { report.polls, report.job, report.scheduled, report.attempt })
     assert.is_true(report.ready <= 15, report.ready .. " rows of ready") -- one, and an end per lane
     assert.is_true(report.ratio <= 1.5, out)
   end)

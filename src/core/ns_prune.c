@@ -189,8 +189,10 @@ ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err) {
   if ((st = ns_ready(db, err)) == NS_OK &&
       (st = find_root(db, id, &root, err)) == NS_OK)
     st = walk(db, root, &none, &tree, &f, err);
-  if (st == NS_OK && f == GOES && root != id)
+  if (st == NS_OK && f == GOES && root != id) {
+    tree.n = 0; /* of all that has ended, this part */
     st = walk(db, id, &none, &tree, &f, err);
+  }
   if (st == NS_OK && f == LIVES)
     st = ns_fail(err, NS_ESTATE,
                  "the tree of job %lld has not finished: only whole finished "

@@ -1,0 +1,27 @@
+#!/bin/sh
+# The whole suite in two processes side by side, each with a server of its own:
+# most of it waits for something. Prints one after the other, and as the last line
+# "N passed, N failed, N skipped" of both. Called by `make test`; $1: the build
+# folder, the rest: the command of one run.
+set -u
+build=$1
+shift
+mkdir -p "$build/test"
+logs=$build/test/shard
+# Hosts, and who counts the processes of a user, are in one of them.
+first="spec/host spec/faults spec/security spec/shared spec/lua spec/examples spec/torture spec/oom"
+second=$(ls -d spec/*/ spec/*_spec.lua | sed 's,/$,,' | grep -vxE "$(echo "$first" | tr ' ' '|')" |
+  grep -vxE 'spec/(c|support)')
+
+"$@" $second >"$logs-2" 2>&1 &
+other=$!
+trap 'kill $other 2>/dev/null' INT TERM
+"$@" $first 2>&1 | tee "$logs-1"
+wait $other
+cat "$logs-2"
+awk '/^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { runs++; passed += $1; failed += $3; skipped += $5 }
+  END {
+    failed += 2 - runs # one that ended before its count
+    printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped
+    exit failed > 0 || passed == 0
+  }' "$logs-1" "$logs-2"
