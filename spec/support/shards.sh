@@ -9,7 +9,7 @@ shift
 mkdir -p "$build/test"
 logs=$build/test/shard
 # Hosts, and who counts the processes of a user, are in one of them.
-first="spec/host spec/faults spec/security spec/shared spec/lua spec/examples spec/torture spec/oom"
+first="spec/tree spec/host spec/faults spec/security spec/shared spec/lua spec/examples spec/torture spec/oom"
 second=$(ls -d spec/*/ spec/*_spec.lua | sed 's,/$,,' | grep -vxE "$(echo "$first" | tr ' ' '|')" |
   grep -vxE 'spec/(c|support)')
 
