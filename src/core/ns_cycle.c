@@ -196,7 +196,7 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   }
   if (db->ring_due && !db->is_host)
     ns_ring(db, NULL);
-  w->released = db->ring_due && w->nverdicts >= MANY;
+  w->released = db->ring_due && (w->tells || w->nverdicts >= MANY);
   db->ring_due = false;
   return st;
 }

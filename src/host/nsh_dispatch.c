@@ -404,9 +404,9 @@ static void publish(nsh_dispatch *d, const turn *t, ns_jobs *jobs,
     nsh_mail_deliver(m, jobs, got);
   if (t->limit > 0)
     plan(d, t, got, n, now);
-  else if (settled > 0)
+  else if (settled > 0 || d->due == 0)
     heat(d); /* no worker was up: what came back waits for the next */
-  if (settled > 0 && t->room.open == 0)
+  if ((settled > 0 || d->due == 0) && t->room.open == 0)
     d->more = true; /* what came back, or was spawned */
   m->rested = d->empties >= 2 && m->outstanding == 0 && m->unsettled == 0;
   m->rest_due = d->due;
