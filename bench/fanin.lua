@@ -1,8 +1,9 @@
 -- Siblings beside unrelated jobs, under two hosts that are up before the first
 -- job may start. Prints one JSON line.
 --   lua5.4 fanin.lua URL BUILD siblings|unrelated JOBS
--- siblings: JOBS children of one parent, which is parked until they are done,
--- and runs once more; unrelated: as many jobs that nobody waits for.
+-- siblings: JOBS children of one parent, which is parked until they are done, and
+-- runs once more: the rate is theirs, lag_ms what the parent's run takes after the
+-- last of them. unrelated: as many jobs that nobody waits for.
 local nightshift = require "nightshift"
 
 local url, build, what, jobs = arg[1], arg[2], arg[3], tonumber(arg[4])
@@ -59,7 +60,12 @@ wait_until("SELECT COUNT(*) AS n FROM nightshift_holder WHERE kind = 'host' AND 
 assert(q:resume())
 local start = ask "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS n"
 wait_until("SELECT COUNT(*) AS n FROM nightshift_finished", jobs + (what == "siblings" and 1 or 0))
-local seconds = (ask "SELECT MAX(finished_at) AS n FROM nightshift_finished" - start) / 1e6
+local function last(which)
+  return (ask("SELECT MAX(finished_at) AS n FROM nightshift_finished WHERE " .. which) - start) / 1e6
+end
+local seconds = last(what == "siblings" and "parent IS NOT NULL" or "TRUE")
+local lag = (last "TRUE" - seconds) * 1000 -- from the last sibling's end to its parent's
 for _, pid in ipairs(hosts) do os.execute("kill -TERM " .. pid) end
 wait_until("SELECT 1 - SIGN(COUNT(*)) AS n FROM nightshift_holder WHERE kind = 'host' AND dead IS NULL", 1)
-print(('{"what":"%s","jobs":%d,"seconds":%.6f,"rate":%.1f}'):format(what, jobs, seconds, jobs / seconds))
+print(('{"what":"%s","jobs":%d,"seconds":%.6f,"lag_ms":%.1f,"rate":%.1f}')
+  :format(what, jobs, seconds, lag, jobs / seconds))
