@@ -194,8 +194,11 @@ static void inherit_all(ns_insert *row, const ns_insert *up) {
 /* As before an earlier try of the same transaction. */
 static void start_over(ns_insert *row) {
   row->unmet = row->doomed = 0;
+  row->joins = false;
   if (row->child)
     return;
+  if (row->push->parent != 0)
+    row->parent = row->root = 0;
   row->paused = row->deadline = 0;
   row->deadline_in = -1;
 }
@@ -241,23 +244,11 @@ static ns_status add_wait(const wish *x, ns_insert *row, const target *t,
   return NS_OK;
 }
 
-/* What an earlier try found, whose transaction was rolled back, may be no more. */
-static void forget_found(ns_insert *rows, size_t n) {
-  for (size_t i = 0; i < n; i++) {
-    rows[i].unmet = rows[i].doomed = 0;
-    rows[i].joins = false;
-    if (rows[i].push->parent != 0)
-      rows[i].parent = rows[i].root = 0;
-  }
-}
-
 ns_status ns_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edges,
                         ns_err *err) {
   wishes w = {0};
   target t = {0};
-  ns_status st;
-  forget_found(rows, n);
-  st = find_parents(db, rows, n, err);
+  ns_status st = find_parents(db, rows, n, err);
   if (st == NS_OK)
     st = collect(rows, n, &w, err);
   for (size_t i = 0; st == NS_OK && edges->held == 0 && i < w.n; i++) {
