@@ -95,8 +95,8 @@ local function set(names)
   return found
 end
 
-local PUSHER = set [[edge_circle edge_ended edge_lock edge_more edge_parent handle_ids handle_schema listen_ring
-  queue_add queue_find server_now signal_call signal_limit signal_live]]
+local PUSHER = set [[edge_circle edge_circle_wait edge_ended edge_lock edge_more edge_parent handle_ids handle_schema
+  listen_ring queue_add queue_find server_now signal_call signal_limit signal_live]]
 local DASHBOARD = set "admin_info admin_info_finished handle_schema queue_find queue_list server_now"
 -- Nobody's here: verbs from outside and this doctor's own.
 local OTHERS = { "^admin_", "^doctor_", "^prune_", "^report_" }

@@ -107,7 +107,7 @@ local function explained(self, member, how)
   elseif member.kind ~= "host" then
     return how == 0 and self.over
   end
-  if member.asked and how == "signal 15" then -- it was starting
+  if member.asked and (how == "signal 15" or how == "signal 3") then -- it was starting
     return not select(2, member.process:text()):find "event=host.ready"
   end
   return how == 69 and away > member.since - 10 or how == 1 and member.asked and away > member.asked - 10

@@ -42,6 +42,15 @@ WITH RECURSIVE up (id) AS (
 SELECT STRAIGHT_JOIN MIN(up.id) FROM up
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = up.id AND j.parent = ?
 
+-- name: edge_circle_turn
+-- Key: PRIMARY of meta, a row that always is there; locked until the commit,
+-- unless somebody has it. Whoever may close a circle takes turns by it.
+SELECT name FROM nightshift_meta WHERE name = 'schema' FOR UPDATE SKIP LOCKED
+
+-- name: edge_circle_wait
+-- Key: as edge_circle_turn; waits for whoever has it.
+SELECT name FROM nightshift_meta WHERE name = 'schema' FOR UPDATE
+
 -- name: edge_count
 -- Params: parent. Keys: as edge_results.
 SELECT COUNT(*) AS n FROM nightshift_job p
@@ -83,10 +92,6 @@ SELECT id FROM nightshift_job WHERE id = ? LOCK IN SHARE MODE SKIP LOCKED
 -- locked.
 UPDATE nightshift_job SET unmet = unmet + ? WHERE id = ?
 
--- name: edge_on
--- Params: parent. Key: PRIMARY of edge by on_id. Does anybody wait for it?
-SELECT 1 FROM nightshift_edge WHERE on_id = ? LIMIT 1
-
 -- name: edge_parent
 -- Params: job. Key: PRIMARY; locks its row: one more child, for which it waits
 -- if it waits for its children.
@@ -114,3 +119,11 @@ ORDER BY v.seq, v.id
 -- name: edge_there
 -- Params: job. Key: PRIMARY; no locks.
 SELECT id FROM nightshift_job WHERE id = ?
+
+-- name: edge_ties
+-- Params: parent, parent. Keys: PRIMARY of edge by on_id; of child, a range, and
+-- of job. Does anybody wait for it? And a live child of it for something?
+SELECT EXISTS(SELECT 1 FROM nightshift_edge WHERE on_id = ?),
+  EXISTS(SELECT STRAIGHT_JOIN 1 FROM nightshift_child c
+         JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id
+         WHERE c.parent = ? AND j.unmet > 0)

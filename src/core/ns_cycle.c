@@ -458,7 +458,7 @@ ns_status ns_settle(ns_db *db, ns_verdict *v, ns_err *err) {
                    (long long)v->id, (long long)v->run);
   if (v->status == NS_EBUSY)
     return ns_fail(err, NS_EBUSY,
-                   "another transaction has held the row of job %lld for 10 s",
+                   "another transaction has held what job %lld needs for 10 s",
                    (long long)v->id);
   return NS_OK;
 }

@@ -313,14 +313,27 @@ static ns_status refuse_circle(ns_db *db, int64_t parent, ns_err *err) {
   return st;
 }
 
+/* Two that close a circle together each see only their half of it, unless the one
+** looks after the other's commit. '*mine': nobody else is at it. */
+static ns_status take_turn(ns_db *db, ns_sql turn, bool *mine, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_status st = ns_run(db, turn, NULL, err);
+  if (st == NS_OK)
+    st = ns_row(db, turn, &row, err);
+  *mine = row != NULL;
+  return st;
+}
+
 ns_status ns_edges_join(ns_db *db, const ns_insert *rows, size_t n,
                         ns_err *err) {
   ns_status st = NS_OK;
+  bool mine;
   for (size_t i = 0; st == NS_OK && i < n; i++) {
     if (!rows[i].joins)
       continue;
     st = more(db, 1, rows[i].parent, err);
-    if (st == NS_OK && rows[i].unmet > 0)
+    if (st == NS_OK && rows[i].unmet > 0 &&
+        (st = take_turn(db, NS_SQL_EDGE_CIRCLE_WAIT, &mine, err)) == NS_OK)
       st = refuse_circle(db, rows[i].parent, err);
   }
   return st;
@@ -415,13 +428,24 @@ ns_status ns_brood_failed(ns_db *db, int64_t parent, int64_t lease,
   return st;
 }
 
-ns_status ns_brood_wait(ns_db *db, int64_t parent, int64_t *n, ns_err *err) {
+ns_status ns_brood_turn(ns_db *db, int64_t parent, bool *tied, bool *mine,
+                        ns_err *err) {
+  const ns_value *row = NULL;
+  bool children = *tied;
+  ns_status st = ask_parent(db, NS_SQL_EDGE_TIES, parent, parent, &row, err);
+  *tied = st == NS_OK && row != NULL && row[0].i != 0;
+  children = children || (*tied && row[1].i != 0);
+  *mine = true;
+  return st == NS_OK && *tied && children
+             ? take_turn(db, NS_SQL_EDGE_CIRCLE_TURN, mine, err)
+             : st;
+}
+
+ns_status ns_brood_wait(ns_db *db, int64_t parent, bool tied, int64_t *n,
+                        ns_err *err) {
   ns_value param = ns_vint(parent);
-  const ns_value *row;
-  ns_status st = ask(db, NS_SQL_EDGE_ON, parent, &row, err);
+  ns_status st = tied ? refuse_circle(db, parent, err) : NS_OK;
   *n = 0;
-  if (st == NS_OK && row != NULL)
-    st = refuse_circle(db, parent, err);
   if (st == NS_OK && (st = ns_run(db, NS_SQL_EDGE_BROOD, &param, err)) == NS_OK)
     *n = ns_affected(db, NS_SQL_EDGE_BROOD);
   return st;

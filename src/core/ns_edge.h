@@ -43,9 +43,17 @@ ns_status ns_brood_failed(ns_db *db, int64_t parent, int64_t lease,
 ** that said "again". They and the parent would wait for each other for ever. */
 ns_status ns_brood_let_go(ns_db *db, int64_t parent, ns_err *err);
 
+/* After ns_brood_lock, which keeps others from waiting for the parent. '*tied',
+** in: new children wait for something; out: somebody waits for the parent. Where
+** both are so a circle may close; such parents take turns, each until its commit.
+** '*mine' is false while another has the turn: to be tried again. */
+ns_status ns_brood_turn(ns_db *db, int64_t parent, bool *tied, bool *mine,
+                        ns_err *err);
+
 /* Has the parent wait for its live children, which are locked or new; '*n':
-** how many there are. After ns_brood_let_go. Errors: INVALID (one waits for
-** something that waits for the parent), … */
-ns_status ns_brood_wait(ns_db *db, int64_t parent, int64_t *n, ns_err *err);
+** how many there are. 'tied': as from ns_brood_turn. After ns_brood_let_go.
+** Errors: INVALID (one waits for something that waits for the parent), … */
+ns_status ns_brood_wait(ns_db *db, int64_t parent, bool tied, int64_t *n,
+                        ns_err *err);
 
 #endif

@@ -40,6 +40,7 @@ typedef struct slot {
   bool locked;
   bool ends;           /* else it returns at 'due', or: */
   bool parks;          /* it waits for its children */
+  bool tied;           /* and somebody for it */
   const char *outcome, *reason;
   const char *attempt; /* kind of the attempt row; NULL: none */
   char why[64];        /* the error of an end that is not the holder's; empty */
@@ -593,18 +594,25 @@ static ns_status write_children(ns_db *db, slot *slots, size_t n, ns_err *err) {
 
 /* --------------------------------------------------------------- parking */
 
-/* A parent whose child somebody is ending comes with the next cycle: nothing is
-** written of it now. */
+static ns_status lock_brood(ns_db *db, slot *s, ns_err *err) {
+  bool all = true;
+  ns_status st = ns_brood_lock(db, s->v->id, &all, err);
+  for (size_t i = 0; i < s->v->nchildren; i++)
+    s->tied = s->tied || s->v->children[i].after.p != NULL;
+  if (st == NS_OK && all)
+    st = ns_brood_turn(db, s->v->id, &s->tied, &all, err);
+  if (st == NS_OK && !all)
+    put_off(s);
+  return st;
+}
+
+/* A parent whose child somebody is ending, or that might close a circle beside
+** another, comes with the next cycle: nothing is written of it now. */
 static ns_status lock_broods(ns_db *db, slot *slots, size_t n, ns_err *err) {
   ns_status st = NS_OK;
-  for (size_t i = 0; st == NS_OK && i < n; i++) {
-    bool all = true;
-    if (!slots[i].locked || !slots[i].parks || slots[i].v->signal.p != NULL)
-      continue;
-    st = ns_brood_lock(db, slots[i].v->id, &all, err);
-    if (st == NS_OK && !all)
-      put_off(&slots[i]);
-  }
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (slots[i].locked && slots[i].parks && slots[i].v->signal.p == NULL)
+      st = lock_brood(db, &slots[i], err);
   return st;
 }
 
@@ -629,7 +637,7 @@ static ns_status park(ns_db *db, slot *s, ns_err *err) {
   if (st != NS_OK || s->ends)
     return st;
   if ((st = ns_brood_let_go(db, s->v->id, err)) == NS_OK)
-    st = ns_brood_wait(db, s->v->id, &live, err);
+    st = ns_brood_wait(db, s->v->id, s->tied, &live, err);
   unmet = live + (s->paused != 0);
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_SETTLE_PARKED,
