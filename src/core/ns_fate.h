@@ -1,0 +1,39 @@
+/*
+** What becomes of a job whose run has a verdict.
+*/
+#ifndef NS_FATE_H
+#define NS_FATE_H
+
+#include "nightshift.h"
+#include "ns_time.h"
+
+#define NS_DELAY_MAX (INT64_C(3155760000) * NS_SECOND) /* as of a push */
+
+/* What the server knows of a job, and what becomes of it. */
+typedef struct ns_fate {
+  ns_verdict *v;
+  int64_t queue_id, rank, attempts, polls, crashes, lost, missed, missing_since;
+  int64_t max_attempts, max_polls, max_crashes, backoff, deadline, root, paused, now;
+  int64_t decay;       /* of its priority, with each return that sinks it */
+  char *key;           /* its unique key, owned; NULL: none */
+  size_t keylen;
+  bool locked;
+  bool ends;           /* else it returns at 'due', or: */
+  bool parks;          /* it waits for its children */
+  bool tied;           /* and somebody for it */
+  const char *outcome, *reason;
+  const char *attempt; /* kind of the attempt row; NULL: none */
+  char why[64];        /* the error of an end that is not the holder's; empty */
+  int64_t due;
+} ns_fate;
+
+/* Fills in what becomes of it; 'v' and what the server knows are there. */
+void ns_fate_decide(ns_fate *f);
+
+/* It ends; the texts outlive it. 'reason' may be NULL. */
+void ns_fate_end(ns_fate *f, const char *outcome, const char *reason);
+
+/* Nothing is written of it in this batch: its verdict is BUSY. */
+void ns_fate_put_off(ns_fate *f);
+
+#endif

@@ -1,0 +1,21 @@
+/*
+** Steps of settling a batch: the jobs among it that wait.
+*/
+#ifndef NS_PARK_H
+#define NS_PARK_H
+
+#include "ns_fate.h"
+
+/* Before anything is written: a parent whose child somebody is ending, or that
+** might close a circle beside another, is put off. */
+ns_status ns_park_lock(ns_db *db, ns_fate *fates, size_t n, ns_err *err);
+
+/* Writes those that wait; one whose child has failed ends instead. After the
+** children of this batch have been written. */
+ns_status ns_park(ns_db *db, ns_fate *fates, size_t n, ns_err *err);
+
+/* A run that was given a signal, and went on, needs it no more; who has ended
+** needs none. */
+ns_status ns_park_forget(ns_db *db, const ns_fate *fates, size_t n, ns_err *err);
+
+#endif
