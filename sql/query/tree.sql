@@ -44,10 +44,10 @@ JOIN (SELECT DISTINCT t.id, t.run FROM
   ON v.id = c.id AND v.run = c.run
 
 -- name: admin_tree_job
--- Array-bound. Params: run, rank, due, unmet, paused, deadline, wish, job. Key:
--- PRIMARY of job, locked by admin_tree_lock. Who waits for no child any more is
--- not parked.
-UPDATE nightshift_job SET run = ?, rank = ?, due = ?, unmet = ?, paused = ?,
+-- Array-bound. Params: run, rank, priority, due, unmet, paused, deadline, wish,
+-- job. Key: PRIMARY of job, locked by admin_tree_lock. Who waits for no child any
+-- more is not parked.
+UPDATE nightshift_job SET run = ?, rank = ?, priority = ?, due = ?, unmet = ?, paused = ?,
   deadline = ?, wish = ?, waits = IF(unmet = 0 AND waits IN ('fail', 'continue'), NULL, waits)
 WHERE id = ?
 
@@ -57,7 +57,7 @@ WHERE id = ?
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, j.lost,
   j.paused, j.deadline, COALESCE(j.waits = 'signal', FALSE),
   COALESCE(j.waits IN ('fail', 'continue'), FALSE), j.ukey, {now},
-  COALESCE(IF(j.due = j.deadline, j.wish, NULL), j.due)
+  COALESCE(IF(j.due = j.deadline, j.wish, NULL), j.due), j.priority
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 FOR UPDATE

@@ -159,7 +159,7 @@ static void tree_free(ns_tree *t) {
 /* ---------------------------------------------------------------- the batch */
 
 enum { N_ID, N_QUEUE, N_RANK, N_RUN, N_UNMET, N_DUE, N_LOST, N_PAUSED,
-       N_DEADLINE, N_AWAITS, N_WAITS, N_UKEY, N_NOW, N_WISH };
+       N_DEADLINE, N_AWAITS, N_WAITS, N_UKEY, N_NOW, N_WISH, N_PRIORITY };
 
 static bool add_node(ns_tree *t, const ns_value *r) {
   ns_node *x;
@@ -170,7 +170,7 @@ static bool add_node(ns_tree *t, const ns_value *r) {
                  .run = r[N_RUN].i, .unmet = r[N_UNMET].i, .due = r[N_DUE].i,
                  .lost = r[N_LOST].i, .paused = ns_int_or(&r[N_PAUSED], 0),
                  .deadline = ns_int_or(&r[N_DEADLINE], 0),
-                 .wish = r[N_WISH].i,
+                 .wish = r[N_WISH].i, .priority = r[N_PRIORITY].i,
                  .was_due = r[N_DUE].i, .was_run = r[N_RUN].i, .now = r[N_NOW].i,
                  .awaits = r[N_AWAITS].i != 0, .waits = r[N_WAITS].i != 0};
   if (r[N_UKEY].type != NS_TEXT)
@@ -228,8 +228,8 @@ ns_status ns_tree_lock(ns_db *db, ns_tree *t, bool held, ns_err *err) {
 
 /* ------------------------------------------------------------------ writing */
 
-enum { W_RUN, W_RANK, W_DUE, W_UNMET, W_PAUSED, W_DEADLINE, W_WISH, W_ID,
-       W_QUEUE, W_WAS_DUE, W_OFFSET, W_ALONE, W_COUNT };
+enum { W_RUN, W_RANK, W_PRIORITY, W_DUE, W_UNMET, W_PAUSED, W_DEADLINE, W_WISH,
+       W_ID, W_QUEUE, W_WAS_DUE, W_OFFSET, W_ALONE, W_COUNT };
 
 /* Columns of the nodes that 'picks' picks. */
 typedef struct rows {
@@ -240,8 +240,8 @@ typedef struct rows {
 
 static void rows_add(rows *r, const ns_node *x) {
   int64_t values[W_COUNT] = {
-      [W_RUN] = x->run, [W_RANK] = x->rank, [W_DUE] = x->due,
-      [W_UNMET] = x->unmet, [W_PAUSED] = x->paused,
+      [W_RUN] = x->run, [W_RANK] = x->rank, [W_PRIORITY] = x->priority,
+      [W_DUE] = x->due, [W_UNMET] = x->unmet, [W_PAUSED] = x->paused,
       [W_DEADLINE] = x->deadline, [W_WISH] = x->wish,
       [W_ID] = x->id, [W_QUEUE] = x->queue_id, [W_WAS_DUE] = x->was_due,
       [W_OFFSET] = (int64_t)r->n,
@@ -287,8 +287,8 @@ static ns_status write_rows(ns_db *db, rows *r, const ns_tree *t, ns_err *err) {
   ns_status st;
   pick(r, t, has_changed);
   st = ns_bulk(db, NS_SQL_ADMIN_TREE_JOB,
-               (ns_column[]){col(r, W_RUN), col(r, W_RANK), col(r, W_DUE),
-                             col(r, W_UNMET), col(r, W_PAUSED),
+               (ns_column[]){col(r, W_RUN), col(r, W_RANK), col(r, W_PRIORITY),
+                             col(r, W_DUE), col(r, W_UNMET), col(r, W_PAUSED),
                              col(r, W_DEADLINE), col(r, W_WISH), col(r, W_ID)},
                r->n, err);
   pick(r, t, leaves_scheduled);
@@ -367,6 +367,8 @@ static void resume_one(const ns_tree *t, ns_node *x) {
 }
 
 static void rank_one(const ns_tree *t, ns_node *x) {
+  x->changed = x->priority != t->n;
+  x->priority = t->n;
   if (x->rank == 255 - t->n)
     return;
   x->rank = 255 - t->n;

@@ -18,6 +18,7 @@ typedef struct ns_node {
   int64_t deadline; /* 0: none */
   int64_t wish;     /* when it would be due without one */
   int64_t was_due, was_run, now;
+  int64_t priority; /* that it was given; rank is what it has sunk to */
   int64_t holder;   /* who runs it; 0: nobody */
   bool awaits;      /* is, or was last, parked for a signal */
   bool waits;       /* parked until its children have ended */
