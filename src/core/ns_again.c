@@ -11,7 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ns_depend.h"
+#include "ns_time.h"
 #include "ns_tree.h"
+
+#define FALLS_MAX_US 2000000 /* that a retry waits for what is falling */
 
 static ns_status no_memory(ns_err *err) {
   return ns_fail(err, NS_ENOMEM, "out of memory");
@@ -255,9 +259,30 @@ static ns_status step_link(ns_db *db, ns_tx *tx, ns_err *err) {
 
 /* --------------------------------------------------------------------- verb */
 
+/* What falls does so in pieces, from below: the top would be seen alive, and be
+** cancelled after that. So all are told first, by us or by who is at it. In a
+** transaction of the caller we would wait for ourselves. */
+static ns_status finish_falls(ns_db *db, ns_err *err) {
+  int64_t end = ns_mono_us() + FALLS_MAX_US;
+  const ns_value *row = NULL;
+  ns_status st = NS_OK;
+  while (st == NS_OK && !ns_in_transaction(db) && ns_mono_us() < end) {
+    st = ns_depend_look(db, err);
+    if (st == NS_OK && !db->met_due &&
+        (st = ns_run(db, NS_SQL_DEPEND_ANY, NULL, err)) == NS_OK &&
+        (st = ns_row(db, NS_SQL_DEPEND_ANY, &row, err)) == NS_OK && row == NULL)
+      break;
+    ns_sleep_us(1000);
+  }
+  return st;
+}
+
 ns_status ns_tree_retry(ns_db *db, ns_tree *t, ns_err *err) {
-  ns_status st = ns_tree_walk(db, t, step_revive, err);
-  int64_t revived = t->changed;
+  int64_t revived;
+  ns_status st = finish_falls(db, err);
+  if (st == NS_OK)
+    st = ns_tree_walk(db, t, step_revive, err);
+  revived = t->changed;
   if (st == NS_OK)
     st = ns_tree_walk(db, t, step_link, err);
   if (st == NS_OK && !t->was_paused)
