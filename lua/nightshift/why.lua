@@ -257,9 +257,11 @@ local function retry(row, attempt)
   }
 end
 
+local MANY = 1000000000 -- polls that are no limit: background gives them to what has a deadline
+
 local function poll(row)
   local says = ("is to be polled again in %s, having said \"not yet\" %s"):format(later(row), count(row.polls, "time"))
-  if row.max_polls then says = ("%s of at most %d"):format(says, row.max_polls) end
+  if row.max_polls and row.max_polls < MANY then says = ("%s of at most %d"):format(says, row.max_polls) end
   if row.deadline then says = ("%s; its deadline is in %s"):format(says, seconds(row.deadline - row.now)) end
   return { kind = "poll", due = row.due, polls = row.polls, max_polls = row.max_polls, deadline = row.deadline,
     says = says }
