@@ -221,6 +221,8 @@ JOIN nightshift_queue q ON q.id = f.queue_id
 -- locks its target. Whoever ends it later sees the edge and finds the job; one
 -- that gives no edge has left history. The history is asked first, without a lock:
 -- in REPEATABLE READ a lock on a job that is not there holds up all pushes beside it.
+-- A parent that is parked for its children waits for this one too: from the edge
+-- on, and before the job can be claimed.
 CREATE OR REPLACE PROCEDURE nightshift_push(
   IN p_queue VARCHAR(64) CHARACTER SET utf8mb4,
   IN p_name VARCHAR(100) CHARACTER SET utf8mb4,
@@ -234,7 +236,7 @@ BEGIN
   DECLARE v_priority, v_decay, v_attempts, v_crashes, v_polls DOUBLE;
   DECLARE v_parent, v_root, v_on, v_found, v_paused, v_inherited, v_seq BIGINT DEFAULT NULL;
   DECLARE v_unmet, v_met INT DEFAULT 0;
-  DECLARE v_fails, v_failed, v_doomed, v_over BOOLEAN DEFAULT FALSE;
+  DECLARE v_fails, v_failed, v_doomed, v_over, v_joins, v_joined BOOLEAN DEFAULT FALSE;
   DECLARE v_after MEDIUMTEXT CHARACTER SET utf8mb4;
   DECLARE v_on_fail VARCHAR(10) CHARACTER SET utf8mb4;
   DECLARE v_unique VARCHAR(190) CHARACTER SET utf8mb4;
@@ -313,9 +315,10 @@ BEGIN
   SET v_id = (NEXT VALUE FOR nightshift_id) * 100;
   SET v_now = {now};
   IF v_parent IS NOT NULL THEN
-    SELECT id, COALESCE(root, id), paused, deadline, run * 1048576 + 1048575
-    INTO v_found, v_root, v_paused, v_inherited, v_seq FROM nightshift_job
-    WHERE id = v_parent LOCK IN SHARE MODE;
+    SELECT id, COALESCE(root, id), paused, deadline, run * 1048576 + 1048575,
+      COALESCE(waits IN ('fail', 'continue'), FALSE)
+    INTO v_found, v_root, v_paused, v_inherited, v_seq, v_joins FROM nightshift_job
+    WHERE id = v_parent FOR UPDATE;
     IF v_root IS NULL THEN
       SET v_bad = CONCAT('nightshift_push: the parent, job ', v_parent, ', is no live job');
       SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
@@ -323,7 +326,8 @@ BEGIN
   END IF;
   BEGIN
     DECLARE targets CURSOR FOR SELECT DISTINCT id
-      FROM JSON_TABLE(COALESCE(v_after, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) t ORDER BY id;
+      FROM JSON_TABLE(COALESCE(v_after, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) t
+      WHERE NOT (v_joins AND id = v_parent) ORDER BY id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = TRUE;
     OPEN targets;
     FETCH targets INTO v_on;
@@ -352,9 +356,13 @@ BEGIN
   END;
   BEGIN
     DECLARE targets CURSOR FOR SELECT DISTINCT id
-      FROM JSON_TABLE(COALESCE(v_after, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) t ORDER BY id;
+      FROM JSON_TABLE(COALESCE(v_after, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) t
+      WHERE NOT (v_joins AND id = v_parent) ORDER BY id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = TRUE;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
+      IF v_joined THEN
+        INSERT IGNORE INTO nightshift_met (on_id, failed) VALUES (v_id, FALSE);
+      END IF;
       DELETE e FROM JSON_TABLE(COALESCE(v_after, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) t
       STRAIGHT_JOIN nightshift_edge e ON e.on_id = t.id AND e.job_id = v_id;
       DELETE FROM nightshift_child WHERE parent = v_parent AND seq = v_seq AND id = v_id;
@@ -407,6 +415,34 @@ BEGIN
         FETCH targets INTO v_on;
       END WHILE;
     END IF;
+    IF v_parent IS NOT NULL THEN
+      INSERT IGNORE INTO nightshift_edge (on_id, job_id)
+      SELECT v_id, id FROM nightshift_job
+      WHERE id = v_parent AND waits IN ('fail', 'continue') LOCK IN SHARE MODE;
+      SET v_joins = ROW_COUNT() > 0;
+    END IF;
+    IF v_parent IS NOT NULL AND v_joins THEN
+      IF v_unmet > 0 AND NOT v_doomed THEN
+        SELECT name INTO v_bad FROM nightshift_meta WHERE name = 'schema' FOR UPDATE;
+        SET v_bad = (WITH RECURSIVE up (id) AS (
+            SELECT job_id FROM nightshift_edge WHERE on_id = v_parent
+            UNION
+            SELECT STRAIGHT_JOIN e.job_id FROM up
+            JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = up.id)
+          SELECT CONCAT('nightshift_push: job ', v_parent, ' would wait for itself')
+          FROM up WHERE id = v_id LIMIT 1);
+      END IF;
+      IF v_bad <> '' THEN
+        DELETE FROM nightshift_edge WHERE on_id = v_id AND job_id = v_parent;
+        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
+      END IF;
+      UPDATE nightshift_job SET unmet = unmet + 1
+      WHERE id = v_parent AND waits IN ('fail', 'continue');
+      SET v_joined = ROW_COUNT() > 0;
+      IF NOT v_joined THEN
+        DELETE FROM nightshift_edge WHERE on_id = v_id AND job_id = v_parent;
+      END IF;
+    END IF;
     IF v_doomed THEN
       INSERT IGNORE INTO nightshift_finished
         (id, queue_id, name, payload, priority, outcome, reason, run, attempts,
@@ -423,6 +459,9 @@ BEGIN
       DELETE FROM nightshift_unique_key
       WHERE queue_id = v_queue AND ukey = v_unique AND job_id = v_id;
       DELETE FROM nightshift_job WHERE id = v_id;
+      IF v_joined THEN
+        INSERT IGNORE INTO nightshift_met (on_id, failed) VALUES (v_id, TRUE);
+      END IF;
     ELSEIF v_unmet > 0 THEN
       UPDATE nightshift_job SET unmet = unmet - v_met
       WHERE id = v_id AND unmet > v_met;
