@@ -106,6 +106,18 @@ describe("the plan of", function()
     end)
   end
 
+  for name, found in pairs {
+    claim_stretch = { "j", { 100, 109, 1 } }, settle_done = { "j", { 1, 100, 109, 1, 10 } },
+    settle_done_gone = { "nightshift_job", { 100, 109, 1, 10 } }, settle_done_ours = { "j", { 100, 109 } },
+  } do
+    it(name .. " reads a range of jobs, and no more", function()
+      local row = explain(plans.question(name), table.unpack(found[2]))[found[1]]
+      assert.same({ "PRIMARY", "range" }, { row.key, row.type })
+      assert.is_true(tonumber(row.rows) <= 10, row.rows .. " rows")
+      assert.is_nil(row.Extra:find "filesort")
+    end)
+  end
+
   it("dependents are found and told by key", function()
     local edges = explain(plans.question "depend_edges", "[100]").e
     assert.equal("PRIMARY ref", edges.key .. " " .. edges.type)

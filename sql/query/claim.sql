@@ -84,18 +84,20 @@ FOR UPDATE SKIP LOCKED
 -- name: claim_read
 -- Params: [[id,run],…]. Key: PRIMARY of job, one row at a time in the order of
 -- the list; no locks. A row that is missing here was cancelled or moved. Who has
--- waited for a signal gets it: PRIMARY of signal, by the name and by none.
+-- waited for a signal, and nobody else, has it looked up: PRIMARY of signal, by the
+-- name and by none.
 SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.name, j.payload, j.state,
   j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls,
   255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
-  j.timeout, j.nonce, {now} AS now, j.phase, j.awaits,
-  COALESCE(s.value, u.value) AS heard, COALESCE(s.sent, u.sent) AS sent
+  j.timeout, j.nonce, {now} AS now, j.phase, j.awaits, j.ukey IS NOT NULL AS keyed,
+  IF(j.awaits IS NULL, NULL, (SELECT s.value FROM nightshift_signal s
+    WHERE s.job_id = j.id AND s.name IN (j.awaits, '')
+    ORDER BY s.name = '' LIMIT 1)) AS heard,
+  IF(j.awaits IS NULL, NULL, (SELECT s.sent FROM nightshift_signal s
+    WHERE s.job_id = j.id AND s.name IN (j.awaits, '')
+    ORDER BY s.name = '' LIMIT 1)) AS sent
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
-LEFT JOIN nightshift_signal s FORCE INDEX (PRIMARY)
-  ON s.job_id = j.id AND s.name = j.awaits
-LEFT JOIN nightshift_signal u FORCE INDEX (PRIMARY)
-  ON u.job_id = j.id AND u.name = IF(j.awaits IS NULL, NULL, '')
 
 -- name: claim_ready
 -- Array-bound. Params: queue, rank, microseconds from now, job, run, alone. A
@@ -130,6 +132,22 @@ SELECT v.place - 1
 FROM JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, id INT PATH '$')) v
 WHERE (SELECT 1 FROM nightshift_ready r FORCE INDEX (PRIMARY)
   WHERE r.queue_id = v.id AND r.ready_at < {end} LIMIT 1) = 1
+
+-- name: claim_stretch
+-- Params: first, last, run. As claim_read, of jobs with ids in a row: a range of
+-- PRIMARY of job, a third of the time.
+SELECT j.id, j.run, j.queue_id, j.name, j.payload, j.state,
+  j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls,
+  255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
+  j.timeout, j.nonce, {now} AS now, j.phase, j.awaits, j.ukey IS NOT NULL AS keyed,
+  IF(j.awaits IS NULL, NULL, (SELECT s.value FROM nightshift_signal s
+    WHERE s.job_id = j.id AND s.name IN (j.awaits, '')
+    ORDER BY s.name = '' LIMIT 1)) AS heard,
+  IF(j.awaits IS NULL, NULL, (SELECT s.sent FROM nightshift_signal s
+    WHERE s.job_id = j.id AND s.name IN (j.awaits, '')
+    ORDER BY s.name = '' LIMIT 1)) AS sent
+FROM nightshift_job j FORCE INDEX (PRIMARY)
+WHERE j.id BETWEEN ? AND ? AND j.run = ? ORDER BY j.id
 
 -- name: claim_sweep
 -- Params: queue, limit. Key: PRIMARY, the whole queue from its start: finds

@@ -6,6 +6,34 @@
 INSERT INTO nightshift_attempt (job_id, run, kind, ended, holder, error, log)
 VALUES (?, ?, ?, {now}, ?, ?, ?)
 
+-- name: settle_done
+-- Params: holder, first, last, run, how many. Jobs with ids in a row, all of them
+-- ours, that are done without a result. Keys: PRIMARY of job, a range; locks its
+-- rows, around those that somebody holds; PRIMARY and outcome of finished.
+INSERT INTO nightshift_finished
+  (id, queue_id, name, payload, priority, outcome, run, attempts, polls, crashes,
+   lost, max_attempts, max_polls, max_crashes, backoff, timeout, deadline, created,
+   finished_at, parent, root, on_fail, nonce, holder, decay, since)
+SELECT j.id, j.queue_id, j.name, j.payload, j.priority, 'done', j.run, j.attempts,
+  j.polls, j.crashes, j.lost, j.max_attempts, j.max_polls, j.max_crashes, j.backoff,
+  j.timeout, j.deadline, j.created, {now}, j.parent, j.root, j.on_fail, j.nonce, ?,
+  j.decay, j.since
+FROM nightshift_job j FORCE INDEX (PRIMARY)
+WHERE j.id BETWEEN ? AND ? AND j.run = ? ORDER BY j.id LIMIT ?
+FOR UPDATE SKIP LOCKED
+
+-- name: settle_done_gone
+-- Params: first, last, run, how many. Key: PRIMARY of job, a range that
+-- settle_done has locked; the limit keeps it from the row behind.
+DELETE FROM nightshift_job WHERE id BETWEEN ? AND ? AND run = ? ORDER BY id LIMIT ?
+
+-- name: settle_done_ours
+-- Params: first, last. Key: PRIMARY of job, a range, and of finished. No locks.
+-- Those that settle_done has written, where it could not write them all.
+SELECT STRAIGHT_JOIN j.id FROM nightshift_job j FORCE INDEX (PRIMARY)
+JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = j.id
+WHERE j.id BETWEEN ? AND ?
+
 -- name: settle_expiry
 -- Array-bound. Params: lease. Key: PRIMARY of expiry.
 DELETE FROM nightshift_expiry WHERE lease = ?

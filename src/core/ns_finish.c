@@ -188,13 +188,16 @@ static ns_status remember(ns_db *db, const ns_end *ends, size_t n, ns_err *err) 
   return NS_OK;
 }
 
+ns_status ns_finish_gone(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
+  return db->late.on ? remember(db, ends, n, err) : tell(db, ends, n, err);
+}
+
 ns_status ns_finish(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
   ns_status st;
   if (n == 0)
     return NS_OK;
-  if ((st = end_jobs(db, ends, n, err)) != NS_OK)
-    return st;
-  return db->late.on ? remember(db, ends, n, err) : tell(db, ends, n, err);
+  st = end_jobs(db, ends, n, err);
+  return st == NS_OK ? ns_finish_gone(db, ends, n, err) : st;
 }
 
 void ns_finish_late(ns_db *db, bool on) {

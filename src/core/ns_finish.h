@@ -33,6 +33,9 @@ ns_status ns_finish_keys(ns_db *db, const ns_end *ends, size_t n, bool *held,
 */
 ns_status ns_finish(ns_db *db, const ns_end *ends, size_t n, ns_err *err);
 
+/* The last part of that, for jobs whose rows are gone. */
+ns_status ns_finish_gone(ns_db *db, const ns_end *ends, size_t n, ns_err *err);
+
 /*
 ** A transaction with much else to do tells the dependents last, so that it holds
 ** their rows, which may be those of other hosts' jobs too, no longer than it must:

@@ -92,3 +92,11 @@ void ns_leases_drop(ns_leases *l, int64_t lease) {
   l->n--;
   memmove(b, b + 1, (l->n - (size_t)(b - l->items)) * sizeof *b);
 }
+
+size_t ns_stretch(const ns_token *tokens, size_t n) {
+  size_t len = 1;
+  while (len < n && tokens[len].id == tokens[len - 1].id + 1 &&
+         tokens[len].run == tokens->run)
+    len++;
+  return len;
+}

@@ -9,11 +9,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "nightshift.h"
+
 typedef struct ns_claimed {
   int64_t id, run;
   bool settled;
   bool shown; /* has a row in running */
   int64_t heard; /* when the signal it was given was sent; 0: none */
+  bool plain;    /* read, and without a unique key or a signal: when it is done
+                 ** only its row moves */
 } ns_claimed;
 
 typedef struct ns_lease {
@@ -51,5 +55,11 @@ ns_claimed *ns_leases_find_any(ns_leases *l, int64_t id, int64_t run,
 ** caller deletes the row and calls ns_leases_drop. */
 bool ns_leases_settle(ns_leases *l, int64_t lease, int64_t id, int64_t run);
 void ns_leases_drop(ns_leases *l, int64_t lease);
+
+/* How many tokens, of 'n' > 0, make the stretch that begins with the first: ids in
+** a row, of the same run. A range of a key is read, and deleted, in a third of the
+** time that so many single keys take. */
+#define NS_STRETCH_LEAST 8 /* a shorter one is not worth a statement */
+size_t ns_stretch(const ns_token *tokens, size_t n);
 
 #endif

@@ -42,12 +42,12 @@ static ns_bytes keep(char **at, const ns_value *v) {
   return kept;
 }
 
-/* Columns of claim_read. */
+/* Columns of claim_read and claim_stretch. */
 enum {
   R_ID, R_RUN, R_QUEUE, R_NAME, R_PAYLOAD, R_STATE, R_ATTEMPTS, R_POLLS,
   R_CRASHES, R_MAX_ATTEMPTS, R_MAX_POLLS, R_PRIORITY, R_PARENT, R_ROOT,
   R_CREATED, R_DUE, R_DEADLINE, R_TIMEOUT, R_NONCE, R_NOW, R_PHASE,
-  R_AWAITS, R_SIGNAL, R_SENT
+  R_AWAITS, R_KEYED, R_SIGNAL, R_SENT
 };
 
 static size_t length(const ns_value *v) {
@@ -83,11 +83,14 @@ static bool add_job(ns_db *db, int64_t lease, const ns_value *r, ns_jobs *out) {
   return true;
 }
 
-/* Its verdict takes back exactly this one: another may come meanwhile. */
-static void note_signal(ns_db *db, int64_t lease, const ns_value *r) {
+/* What its verdict has to know. It takes back exactly this signal: another may
+** come meanwhile. */
+static void note_claim(ns_db *db, int64_t lease, const ns_value *r) {
   ns_claimed *c = ns_leases_find(&db->leases, lease, r[R_ID].i, r[R_RUN].i);
-  if (c != NULL)
-    c->heard = ns_int_or(&r[R_SENT], 0);
+  if (c == NULL)
+    return;
+  c->heard = ns_int_or(&r[R_SENT], 0);
+  c->plain = r[R_KEYED].i == 0 && r[R_AWAITS].type != NS_TEXT;
 }
 
 /* Claims of this lease that the read did not bring are not ours any more. */
@@ -115,38 +118,83 @@ static ns_status forget_missing(ns_db *db, ns_lease *b, const ns_jobs *out,
   return st;
 }
 
-/* The tokens of a lease: in the order they were taken, or else by id. */
-static void list_tokens(const ns_lease *b, const ns_takes *takes, ns_buf *list) {
-  if (takes != NULL)
-    for (size_t i = 0; i < takes->n; i++)
-      ns_pair_add(list, takes->items[i].id, takes->items[i].run);
-  else
-    for (size_t i = 0; i < b->n; i++)
-      if (!b->jobs[i].settled)
-        ns_pair_add(list, b->jobs[i].id, b->jobs[i].run);
+/* Runs a statement that reads jobs, and keeps them. */
+static ns_status read_jobs(ns_db *db, int64_t lease, ns_sql sql,
+                           const ns_value *params, ns_jobs *out, ns_err *err) {
+  const ns_value *row = NULL;
+  size_t first = out->n;
+  ns_status st = ns_run(db, sql, params, err);
+  while (st == NS_OK && (st = ns_row(db, sql, &row, err)) == NS_OK && row != NULL) {
+    if (out->n == first)
+      ns_saw_now(db, row[R_NOW].i);
+    note_claim(db, lease, row);
+    if (!add_job(db, lease, row, out))
+      st = no_memory(err);
+  }
+  return st;
+}
+
+static ns_status read_list(ns_db *db, int64_t lease, const ns_token *t, size_t n,
+                           ns_jobs *out, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  ns_value param;
+  ns_status st;
+  for (size_t i = 0; i < n; i++)
+    ns_pair_add(&list, t[i].id, t[i].run);
+  param = ns_pair_end(&list);
+  st = list.oom ? no_memory(err)
+                : read_jobs(db, lease, NS_SQL_CLAIM_READ, &param, out, err);
+  ns_buf_free(&list);
+  return st;
+}
+
+/* In the order of the tokens: long stretches as such, what is between as lists. */
+static ns_status read_tokens(ns_db *db, int64_t lease, const ns_token *t, size_t n,
+                             ns_jobs *out, ns_err *err) {
+  size_t done = 0;
+  ns_status st = NS_OK;
+  for (size_t i = 0, len; st == NS_OK && i < n; i += len) {
+    len = ns_stretch(t + i, n - i);
+    if (len < NS_STRETCH_LEAST)
+      continue;
+    if (i > done)
+      st = read_list(db, lease, t + done, i - done, out, err);
+    if (st == NS_OK)
+      st = read_jobs(db, lease, NS_SQL_CLAIM_STRETCH,
+                     (ns_value[]){ns_vint(t[i].id), ns_vint(t[i + len - 1].id),
+                                  ns_vint(t[i].run)},
+                     out, err);
+    done = i + len;
+  }
+  return st == NS_OK && done < n ? read_list(db, lease, t + done, n - done, out, err)
+                                 : st;
+}
+
+/* The tokens of a lease: in the order they were taken, or else by id. NULL: no
+** memory. */
+static ns_token *list_tokens(const ns_lease *b, const ns_takes *takes, size_t *n) {
+  size_t most = takes != NULL ? takes->n : b->n;
+  ns_token *t = malloc((most + 1) * sizeof *t);
+  *n = 0;
+  for (size_t i = 0; t != NULL && i < most; i++)
+    if (takes != NULL)
+      t[(*n)++] = (ns_token){takes->items[i].id, takes->items[i].run, false};
+    else if (!b->jobs[i].settled)
+      t[(*n)++] = (ns_token){b->jobs[i].id, b->jobs[i].run, false};
+  return t;
 }
 
 ns_status ns_take_read(ns_db *db, int64_t lease, const ns_takes *takes,
                        ns_jobs *out, ns_err *err) {
   ns_lease *b = ns_leases_batch(&db->leases, lease);
-  ns_buf list = NS_BUF_INIT;
-  const ns_value *row = NULL;
-  ns_value param;
   size_t first = out->n;
+  size_t n;
+  ns_token *t;
   ns_status st;
   if (b == NULL)
     return NS_OK;
-  list_tokens(b, takes, &list);
-  param = ns_pair_end(&list);
-  st = list.oom ? no_memory(err) : ns_run(db, NS_SQL_CLAIM_READ, &param, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_CLAIM_READ, &row, err)) == NS_OK && row != NULL) {
-    if (out->n == first)
-      ns_saw_now(db, row[R_NOW].i);
-    note_signal(db, lease, row);
-    if (!add_job(db, lease, row, out))
-      st = no_memory(err);
-  }
-  ns_buf_free(&list);
+  t = list_tokens(b, takes, &n);
+  st = t == NULL ? no_memory(err) : read_tokens(db, lease, t, n, out, err);
+  free(t);
   return st == NS_OK ? forget_missing(db, b, out, first, err) : st;
 }

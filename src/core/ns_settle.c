@@ -1,8 +1,9 @@
 /*
 ** Settling: from verdicts to rows.
 **
-** The batch is sorted by (id, run); settle_lock locks every job whose (id, run) still
-** stands and that nobody else holds; each of those is decided in memory (ended
+** The batch is sorted by (id, run). Plain acks in long stretches go first (ns_done).
+** Of the others settle_lock locks every job whose (id, run) still stands and that
+** nobody else holds; each of those is decided in memory (ended
 ** or returned, with which budgets and when), and then everything is written
 ** array-bound in the order of the keys.
 **
@@ -15,6 +16,7 @@
 #include <string.h>
 
 #include "ns_claim.h"
+#include "ns_done.h"
 #include "ns_finish.h"
 #include "ns_handle.h"
 #include "ns_park.h"
@@ -463,17 +465,31 @@ static ns_status write_all(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
       (st = ns_park_forget(db, fates, n, err)) != NS_OK ||
       (st = ns_park(db, fates, n, err)) != NS_OK ||
       (st = write_attempts(db, fates, n, err)) != NS_OK ||
-      (st = write_ends(db, fates, n, err)) != NS_OK ||
-      (st = hide_running(db, fates, n, err)) != NS_OK)
+      (st = write_ends(db, fates, n, err)) != NS_OK)
     return st;
   for (place p = LATER; st == NS_OK && p < PLACES; p++)
     st = write_returns(db, fates, n, p, err);
-  if (st != NS_OK)
+  return st;
+}
+
+/* Those that have to be looked at before it is known what becomes of them. */
+static ns_status settle_rest(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
+  ns_status st;
+  if (n == 0)
+    return NS_OK;
+  if ((st = lock_jobs(db, fates, n, err)) != NS_OK)
     return st;
-  return delete_leases(db, fates, n, err);
+  for (size_t i = 0; i < n; i++)
+    if (fates[i].locked)
+      ns_fate_decide(&fates[i]);
+  if ((st = lock_keys(db, fates, n, err)) != NS_OK ||
+      (st = ns_park_lock(db, fates, n, err)) != NS_OK)
+    return st;
+  return write_all(db, fates, n, err);
 }
 
 ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
+  size_t rest;
   ns_fate *fates;
   ns_status st;
   if (n == 0)
@@ -485,14 +501,10 @@ ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
     v[i].status = NS_ESTALE;
   }
   qsort(fates, n, sizeof *fates, by_token);
-  if ((st = lock_jobs(db, fates, n, err)) == NS_OK) {
-    for (size_t i = 0; i < n; i++)
-      if (fates[i].locked)
-        ns_fate_decide(&fates[i]);
-    if ((st = lock_keys(db, fates, n, err)) == NS_OK &&
-        (st = ns_park_lock(db, fates, n, err)) == NS_OK)
-      st = write_all(db, fates, n, err);
-  }
+  if ((st = ns_done(db, fates, n, &rest, err)) == NS_OK &&
+      (st = settle_rest(db, fates, rest, err)) == NS_OK &&
+      (st = hide_running(db, fates, n, err)) == NS_OK)
+    st = delete_leases(db, fates, n, err);
   for (size_t i = 0; i < n; i++)
     free(fates[i].key);
   free(fates);

@@ -1,0 +1,18 @@
+/*
+** Plain acks: jobs that are done and leave nothing else behind.
+*/
+#ifndef NS_DONE_H
+#define NS_DONE_H
+
+#include "ns_fate.h"
+
+/*
+** Settles those of 'fates', sorted by token, that are plain acks (no result, no
+** children, no unique key, no signal) and whose ids come in long stretches: their
+** status is OK. They are moved behind the others; '*rest': how many are left, in
+** their order.
+** Errors: GONE, NOMEM, SQL.
+*/
+ns_status ns_done(ns_db *db, ns_fate *fates, size_t n, size_t *rest, ns_err *err);
+
+#endif
