@@ -60,6 +60,7 @@ nightshift.null = nil
 ---@field connect_timeout nightshift.Duration? default 3 s
 ---@field read_timeout nightshift.Duration? how long a reply may take; default for ever
 ---@field max_payload integer? bytes of JSON; default 1 MiB
+---@field history "all"|"failed"|nil "failed": jobs that are done and nobody's children leave no history; default "all"
 ---@field no_schema boolean? skip the check of the tables' version, for migrate
 
 --- Opens a database handle. Without an address: $NIGHTSHIFT_URL, and without

@@ -32,6 +32,7 @@ local OPEN = {
   read_timeout = options.duration,
   max_payload = options.integer(1, 1 << 30),
   no_schema = options.typed "boolean",
+  history = options.one_of("all", "failed"),
 }
 
 -- Any of these says where the server is.
@@ -68,6 +69,7 @@ function nightshift.open(where)
   end
   local given, message, code = options.read("open", with_address(where or {}), OPEN)
   if not given then return nil, message, code end
+  given.forget_done, given.history = given.history == "failed", nil
   local handle
   handle, message, code = core.open(given)
   if not handle then return nil, message, code end

@@ -85,3 +85,74 @@ describe("a stretch of jobs that are done", function()
     assert.equal("done", handle:job(join).state)
   end)
 end)
+
+describe("a host that keeps the history of failures only", function()
+  local HISTORY = { "--drain-within", "500ms", "--history", "failed" }
+  local MORE = [[return {
+    noop = function() end,
+    answer = function(job) return job.payload end,
+    parent = function(job)
+      if job.phase > 0 then return #job.results end
+      for i = 1, 20 do job:spawn("noop", i) end
+      return job:wait()
+    end,
+    bad = function(job) return job:discard "no" end,
+  }]]
+  local url, handle, q
+
+  before_each(function()
+    url = db.fresh()
+    handle = assert(nightshift.open(url))
+    q = handle:queue "q"
+  end)
+
+  after_each(function() handle:close() end)
+
+  it("forgets what is done and keeps what is dead", function()
+    for i = 1, 50 do assert(q:push("noop", i)) end
+    for i = 1, 50 do assert(q:push("answer", i, { unique = "k" .. i })) end
+    local dead = assert(q:push "bad")
+    assert.equal(0, host.drain(url, MORE, HISTORY))
+    local rows = assert(handle:execute "SELECT id, outcome FROM nightshift_finished")
+    assert.same({ { id = dead, outcome = "dead" } }, rows)
+    for _, name in ipairs { "job", "ready", "lease", "unique_key" } do
+      assert.equal(0, handle:execute("SELECT COUNT(*) AS n FROM nightshift_" .. name .. " WHERE "
+        .. (name == "ready" and "job_id > 0" or "TRUE"))[1].n, name)
+    end
+  end)
+
+  it("keeps children, whose parents ask for them, and lets go what waits", function()
+    local parent = assert(q:push "parent")
+    local after = assert(q:push("noop", nil, { after = { parent } }))
+    assert.equal(0, host.drain(url, MORE, HISTORY))
+    assert.equal(20, handle:execute("SELECT COUNT(*) AS n FROM nightshift_finished WHERE parent = ?", parent)[1].n)
+    for _, id in ipairs { parent, after } do
+      assert.same({ nil, "NOT_FOUND" }, { handle:job(id), select(3, handle:job(id)) })
+    end
+    assert.equal(0, handle:execute("SELECT COUNT(*) AS n FROM nightshift_job")[1].n)
+  end)
+
+  it("leaves one that somebody holds for later", function()
+    local ids = {}
+    for i = 1, 50 do ids[i] = assert(q:push("noop", i)) end
+    local other <close> = assert(core.open { url = url })
+    assert(other:begin())
+    assert(other:execute("SELECT id FROM nightshift_job WHERE id = ? FOR UPDATE", ids[20]))
+    local h = host.start(url, MORE, { "--history", "failed" })
+    local function live() return handle:execute("SELECT COUNT(*) AS n FROM nightshift_job")[1].n end
+    eventually(function() return live() == 1 end)
+    assert(other:rollback())
+    eventually(function() return live() == 0 end)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+
+  it("is there for embedded handles, too", function()
+    local short <close> = assert(nightshift.open { url = url, history = "failed" })
+    assert(q:push "noop")
+    assert(short:queue("q"):claim():ack())
+    assert.equal(0, handle:execute("SELECT COUNT(*) AS n FROM nightshift_finished")[1].n)
+    assert.same({ nil, "INVALID" }, { (nightshift.open { url = url, history = "none" }),
+      (select(3, nightshift.open { url = url, history = "none" })) })
+  end)
+end)

@@ -22,17 +22,43 @@ FROM nightshift_job j FORCE INDEX (PRIMARY)
 WHERE j.id BETWEEN ? AND ? AND j.run = ? ORDER BY j.id LIMIT ?
 FOR UPDATE SKIP LOCKED
 
+-- name: settle_done_forget
+-- Params: first, last, run, how many. Instead of settle_done and settle_done_gone,
+-- for jobs that leave no history. Key: PRIMARY, a range; 1205 at once when somebody
+-- holds one of the rows.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+DELETE FROM nightshift_job WHERE id BETWEEN ? AND ? AND run = ? ORDER BY id LIMIT ?
+RETURNING id
+
 -- name: settle_done_gone
 -- Params: first, last, run, how many. Key: PRIMARY of job, a range that
 -- settle_done has locked; the limit keeps it from the row behind.
 DELETE FROM nightshift_job WHERE id BETWEEN ? AND ? AND run = ? ORDER BY id LIMIT ?
 
+-- name: settle_done_list
+-- Params: holder, [[id,run,"result"],…]. As settle_done, for jobs whose ids are not
+-- in a row, or that have results, null for none. Keys: PRIMARY of job, one row at a
+-- time in the order of the list; PRIMARY and outcome of finished.
+INSERT INTO nightshift_finished
+  (id, queue_id, name, payload, priority, outcome, run, result, attempts, polls,
+   crashes, lost, max_attempts, max_polls, max_crashes, backoff, timeout, deadline,
+   created, finished_at, parent, root, on_fail, nonce, holder, decay, since)
+SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, 'done', j.run,
+  v.result, j.attempts, j.polls, j.crashes, j.lost, j.max_attempts, j.max_polls,
+  j.max_crashes, j.backoff, j.timeout, j.deadline, j.created, {now}, j.parent, j.root,
+  j.on_fail, j.nonce, ?, j.decay, j.since
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]',
+  run INT UNSIGNED PATH '$[1]', result MEDIUMTEXT PATH '$[2]')) v
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
+FOR UPDATE SKIP LOCKED
+
 -- name: settle_done_ours
--- Params: first, last. Key: PRIMARY of job, a range, and of finished. No locks.
--- Those that settle_done has written, where it could not write them all.
-SELECT STRAIGHT_JOIN j.id FROM nightshift_job j FORCE INDEX (PRIMARY)
+-- Params: [id,…]. Keys: PRIMARY of job, one row at a time, and of finished. No
+-- locks. Those that have just been written, where not all could be.
+SELECT STRAIGHT_JOIN j.id
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = j.id
-WHERE j.id BETWEEN ? AND ?
 
 -- name: settle_expiry
 -- Array-bound. Params: lease. Key: PRIMARY of expiry.

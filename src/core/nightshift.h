@@ -260,6 +260,13 @@ typedef struct ns_feed {
 void ns_claim_strictly(ns_db *db, bool strict);
 
 /*
+** From now on jobs that are done on this handle, and are nobody's children, leave
+** no row of history: neither results nor 'after' know of them, and a push whose
+** answer was lost is not recognised any more once its job is done.
+*/
+void ns_forget_done(ns_db *db, bool yes);
+
+/*
 ** One cycle = one transaction: settles 'verdicts' (each gets its status),
 ** promotes what is due, claims up to 'limit' jobs from 'feeds' in weighted
 ** shares, commits, and appends the claimed jobs to 'out' (may be NULL when

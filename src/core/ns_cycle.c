@@ -546,6 +546,10 @@ void ns_claim_strictly(ns_db *db, bool strict) {
   db->strict = strict;
 }
 
+void ns_forget_done(ns_db *db, bool yes) {
+  db->forgets = yes;
+}
+
 ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
                    int64_t lease, ns_jobs *out, ns_err *err) {
   int64_t until = ns_mono_us() + wait;

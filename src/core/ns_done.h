@@ -7,10 +7,9 @@
 #include "ns_fate.h"
 
 /*
-** Settles those of 'fates', sorted by token, that are plain acks (no result, no
-** children, no unique key, no signal) and whose ids come in long stretches: their
-** status is OK. They are moved behind the others; '*rest': how many are left, in
-** their order.
+** Settles those of 'fates', sorted by token, that are plain acks (no children, no
+** unique key, no signal) and that nobody holds: their status is OK. They are moved
+** behind the others; '*rest': how many are left, in their order.
 ** Errors: GONE, NOMEM, SQL.
 */
 ns_status ns_done(ns_db *db, ns_fate *fates, size_t n, size_t *rest, ns_err *err);

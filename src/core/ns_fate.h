@@ -17,7 +17,8 @@ typedef struct ns_fate {
   int64_t decay;       /* of its priority, with each return that sinks it */
   char *key;           /* its unique key, owned; NULL: none */
   size_t keylen;
-  bool gone;           /* settled already; nothing else is known */
+  bool plain;          /* done, and nothing else to be written: see ns_done */
+  bool gone;           /* so settled; nothing else is known */
   bool locked;
   bool ends;           /* else it returns at 'due', or: */
   bool parks;          /* it waits for its children */

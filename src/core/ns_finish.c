@@ -49,7 +49,10 @@ static ns_status write_history(ns_db *db, const ns_end *ends, size_t n,
   ns_buf list = NS_BUF_INIT;
   ns_status st = no_memory(err);
   for (size_t i = 0; i < n; i++)
-    add_end(&list, &ends[i]);
+    if (!ends[i].forgotten)
+      add_end(&list, &ends[i]);
+  if (list.n == 0 && !list.oom)
+    return NS_OK;
   ns_buf_addc(&list, ']');
   if (!list.oom)
     st = ns_run(db, NS_SQL_SETTLE_FINISH,

@@ -15,6 +15,7 @@ typedef struct ns_end {
   ns_bytes result, error;
   int64_t attempts, polls, crashes; /* -1: as the job has them */
   ns_bytes unique;      /* its key; absent: none */
+  bool forgotten;       /* it leaves no history */
 } ns_end;
 
 int ns_end_by_id(const void *a, const void *b); /* for qsort and bsearch */

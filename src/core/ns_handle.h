@@ -103,6 +103,7 @@ struct ns_db {
   int64_t holder;      /* id of our holder row; 0: not registered */
   bool is_host;
   bool strict;         /* claims in true order only: no aging */
+  bool forgets;        /* done jobs without a parent leave no history */
   bool no_locks;       /* named locks do not serve here */
   int64_t blamed;      /* the dead holder whose claims are being settled; 0 */
   ns_rescued rescued;  /* by the look at opening, not told yet */

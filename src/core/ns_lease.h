@@ -16,6 +16,7 @@ typedef struct ns_claimed {
   bool settled;
   bool shown; /* has a row in running */
   int64_t heard; /* when the signal it was given was sent; 0: none */
+  bool child;    /* read, and somebody's child */
   bool plain;    /* read, and without a unique key or a signal: when it is done
                  ** only its row moves */
 } ns_claimed;

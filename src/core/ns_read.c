@@ -90,6 +90,7 @@ static void note_claim(ns_db *db, int64_t lease, const ns_value *r) {
   if (c == NULL)
     return;
   c->heard = ns_int_or(&r[R_SENT], 0);
+  c->child = r[R_PARENT].type == NS_INT;
   c->plain = r[R_KEYED].i == 0 && r[R_AWAITS].type != NS_TEXT;
 }
 

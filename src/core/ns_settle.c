@@ -210,7 +210,8 @@ static ns_status write_ends(ns_db *db, const ns_fate *fates, size_t n,
                                                       : f->v->error,
                          .attempts = f->attempts, .polls = f->polls,
                          .crashes = f->crashes,
-                         .unique = {f->key, f->keylen}};
+                         .unique = {f->key, f->keylen},
+                         .forgotten = done && db->forgets && f->root == 0};
   }
   st = ns_finish(db, ends, k, err);
   free(ends);

@@ -16,7 +16,7 @@
 /* What the plain options are read into, before they are checked. */
 typedef struct asked {
   int64_t workers, drain_within, drain_timeout, memory;
-  bool drain, keep_env, strict;
+  bool drain, keep_env, strict, forget_done;
   const char *log, *url, *user, *shared;
 } asked;
 
@@ -26,6 +26,7 @@ static const nsl_field fields[] = {
     {"queues", NSL_TABLE, 0},
     {"reserve", NSL_TABLE, 0},
     {"strict", NSL_BOOL, offsetof(asked, strict)},
+    {"forget_done", NSL_BOOL, offsetof(asked, forget_done)},
     {"drain", NSL_BOOL, offsetof(asked, drain)},
     {"drain_within", NSL_INT, offsetof(asked, drain_within)},
     {"drain_timeout", NSL_INT, offsetof(asked, drain_timeout)},
@@ -93,6 +94,7 @@ static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
     return st;
   cfg->workers = (size_t)a.workers;
   cfg->strict = a.strict;
+  cfg->forget_done = a.forget_done;
   cfg->drain = a.drain;
   cfg->drain_within = a.drain_within;
   cfg->drain_timeout = a.drain_timeout;

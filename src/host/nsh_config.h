@@ -36,6 +36,7 @@ typedef struct nsh_config {
   nsh_reserve *reserves; /* number i has pool i + 1; pool 0 takes all jobs */
   size_t nreserves;      /* < NSH_POOLS_MAX */
   bool strict;           /* by priority, and in the order of 'queues', only */
+  bool forget_done;      /* done jobs without a parent leave no history */
   bool drain;            /* end when there is nothing left to do */
   int64_t drain_within;  /* µs: what is due sooner counts as left to do */
   int64_t drain_timeout; /* µs a stopping host waits for running handlers */

@@ -808,6 +808,7 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
     return st;
   }
   ns_claim_strictly(d->db, cfg->strict);
+  ns_forget_done(d->db, cfg->forget_done);
   say_unrung(d->db);
   atomic_store(&d->opened, true);
   d->holder = ns_holder_id(d->db);

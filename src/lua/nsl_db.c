@@ -20,6 +20,7 @@
 typedef struct opening {
   ns_config cfg;
   int64_t port;
+  bool forget_done;
 } opening;
 
 #define TEXT_OPTION(name) {#name, NSL_CSTR, offsetof(opening, cfg.name)}
@@ -42,6 +43,7 @@ static const nsl_field open_fields[] = {
     {"read_timeout", NSL_INT, offsetof(opening, cfg.read_timeout)},
     {"max_payload", NSL_INT, offsetof(opening, cfg.max_payload)},
     {"no_schema", NSL_BOOL, offsetof(opening, cfg.no_schema)},
+    {"forget_done", NSL_BOOL, offsetof(opening, forget_done)},
     {NULL, NSL_ANY, 0}};
 
 static ns_status readopening(lua_State *L, opening *o, ns_err *err) {
@@ -76,7 +78,8 @@ directory.
 @function open
 @tparam[opt] table options url, host, user, password, database, socket, port,
 file, group, tls, ca, cert, key, connect_timeout (µs), read_timeout (µs; none: it
-waits for ever), max_payload (bytes), no_schema (boolean: skip the check of the tables)
+waits for ever), max_payload (bytes), no_schema (boolean: skip the check of the tables),
+forget_done (boolean: done jobs without a parent leave no history)
 @treturn[1] nightshift.db
 @treturn[2] nil
 @treturn[2] string message
@@ -101,6 +104,7 @@ int nsl_lib_open(lua_State *L) {
   box->max_json = maxjson(&o.cfg);
   if (ns_open(&box->db, &o.cfg, &err) != NS_OK)
     return nsl_fail(L, &err);
+  ns_forget_done(box->db, o.forget_done);
   return 1;
 }
 

@@ -15,6 +15,8 @@ function work.define(parser)
   command:option("--reserve", "Workers that take jobs of one queue only, e.g. fast=2; more than once, or with commas.")
     :count("*"):argname "QUEUE=N"
   command:flag("--strict", "By priority alone, and one queue after the other in the order of --queues.")
+  command:option("--history", "What of: all jobs, or only those that failed and children.")
+    :choices { "all", "failed" }:default "all"
   command:flag("--drain", "Exit when nothing is ready, running or due soon.")
   command:option("--drain-within", 'What "soon" is, e.g. 0 or "5m".')
   command:option("--drain-timeout", "How long running jobs may take at the end.")
@@ -107,6 +109,7 @@ function work.commands.work(args)
     queues = queues,
     reserve = work.parse_reserves(args.reserve),
     strict = check_strict(args, queues),
+    forget_done = args.history == "failed",
     drain = args.drain or args.drain_within ~= nil,
     drain_within = microseconds(args.drain_within, "--drain-within"),
     drain_timeout = microseconds(args.drain_timeout, "--drain-timeout"),
