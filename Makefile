@@ -173,17 +173,17 @@ demo: deps
 
 # ------------------------------------------------------------------ bench
 
-$(O)/bench/floor: bench/floor.c
+$(O)/bench/floor: bench/floor.c bench/bench.h
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
 	$(Q)$(CC) -D_GNU_SOURCE $(MARIADB_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -o $@ $< $(MARIADB_LIBS)
 
-$(O)/bench/verbs: bench/verbs.c $(LIBRARY)
+$(O)/bench/verbs: bench/verbs.c bench/bench.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
 	$(Q)$(CC) $(CPPFLAGS) $(NS_CFLAGS) $(LDFLAGS) -o $@ $< $(LIBRARY) $(MARIADB_LIBS)
 
-# ARGS="--rounds 5 --scale 0.1 --json FILE"
+# ARGS="--only work,latency --rounds 5 --scale 0.1 --json FILE"
 .PHONY: bench
 bench: deps
 	@$(MAKE) $(if $(V),,-s) --no-print-directory all $(O)/bench/floor $(O)/bench/verbs
@@ -234,7 +234,7 @@ help:
 	@echo "make lint        check style and layers"
 	@echo "make ci          all of these, in slices: .ci/stages says how long each may take"
 	@echo "make demo        archive the sub-folders of DIR=/usr/share into build/demo"
-	@echo "make bench       measure, beside bare SQL; ARGS=\"--rounds N --json FILE\""
+	@echo "make bench       measure, beside bare SQL; ARGS=\"--only work --json FILE\""
 	@echo "make torture     break everything for SECONDS=120, then audit; SEED=n"
 	@echo "make test-dags   random graphs of jobs under kills for SECONDS; SEED=n"
 	@echo "make recovery    measure what faults cost; writes the README's table"

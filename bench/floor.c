@@ -2,13 +2,16 @@
 ** The floor: what bare SQL through libmariadb reaches on Nightshift's tables,
 ** with nothing above it that could cost time. The bench divides by it.
 **
-**   floor SOCKET DATABASE push JOBS BATCH    array-bound pushes
-**   floor SOCKET DATABASE single JOBS        one job per transaction
-**   floor SOCKET DATABASE claim JOBS BATCH HISTORY    claim + ack, one
-**                                            connection; HISTORY 0 or 1
-**
-** Prints one JSON line. The database is a scratch one: its tables exist and
-** are emptied first. Any error ends the program with status 1.
+**   floor SOCKET DATABASE WHAT [OPTION=NUMBER…]    options: see bench.h
+** WHAT is one of
+**   push           array-bound pushes of 'batch' jobs
+**   single         one job per transaction
+**   transaction    one job and one row of an application's table
+**   claim          claim + ack of jobs that were pushed before
+**   latency        one job at a time, pushed and then claimed: the time from
+**                  before its push to its payload
+** One connection. Prints one JSON line. The database is a scratch one: its
+** tables exist and are emptied first. Any error ends the program with status 1.
 **
 ** Invariant: a claimed batch is settled by the cycle after the one that
 ** claimed it, in one transaction with the next claim, as the dispatcher does.
@@ -18,28 +21,28 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <mysql.h>
 
-#define PAYLOAD 100 /* bytes, quotes included */
-#define MAX_BATCH 10000
+#include "bench.h"
+
 #define LANE_END "9223372036854775807"
 #define NOW "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 
-/* Columns of up to MAX_BATCH jobs, in the shape that array binding wants. */
+#define ROWS BENCH_MAX_BATCH
+
+/* Columns of up to ROWS jobs, in the shape that array binding wants. */
 typedef struct batch {
   size_t n;
-  int64_t id[MAX_BATCH], run[MAX_BATCH], created[MAX_BATCH], nonce[MAX_BATCH];
-  int64_t ready_at[MAX_BATCH];
-  char bytes[MAX_BATCH][PAYLOAD + 1];
-  char *payload[MAX_BATCH]; /* payload[i] == bytes[i] */
-  unsigned long length[MAX_BATCH];
+  int64_t id[ROWS], run[ROWS], created[ROWS], nonce[ROWS], ready_at[ROWS];
+  char *payload[ROWS]; /* each has room for asked.payload bytes */
+  unsigned long length[ROWS];
   int64_t lease;
-  char list[MAX_BATCH * 32]; /* [[id,run],…] as the lease row has it */
+  char list[ROWS * 32]; /* [[id,run],…] as the lease row has it */
   unsigned long list_n;
 } batch;
 
+static bench_options asked;
 static MYSQL *my;
 
 static void die(const char *what, const char *why) {
@@ -90,12 +93,6 @@ static MYSQL_BIND strings(char **column, unsigned long *lengths, size_t rows) {
   return b;
 }
 
-static double now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 /* ------------------------------------------------------------------ push */
 
 #define INSERT_JOB                                                             \
@@ -134,9 +131,8 @@ static void fill(batch *b, int64_t first, size_t n, int64_t at) {
     b->id[i] = first + (int64_t)i;
     b->nonce[i] = b->id[i] * INT64_C(2654435761);
     b->created[i] = b->ready_at[i] = at + (int64_t)i;
-    memset(b->bytes[i], 'x', PAYLOAD);
-    b->bytes[i][0] = b->bytes[i][PAYLOAD - 1] = '"';
-    b->length[i] = PAYLOAD;
+    bench_payload(b->payload[i], asked.payload);
+    b->length[i] = asked.payload;
   }
 }
 
@@ -151,33 +147,44 @@ static void push(batch *b) {
   query("COMMIT");
 }
 
-static void push_all(batch *b, size_t jobs, size_t size) {
-  for (size_t done = 0; done < jobs; done += b->n) {
-    size_t n = jobs - done < size ? jobs - done : size;
+static void push_all(batch *b, size_t size) {
+  for (size_t done = 0; done < asked.jobs; done += b->n) {
+    size_t n = asked.jobs - done < size ? asked.jobs - done : size;
     fill(b, 1 + (int64_t)done, n, server_now());
     push(b);
   }
 }
 
+static MYSQL_STMT *single_job, *single_ready, *insert_order;
+
 /* A single push takes its times from the server inside the insert. */
-static void push_singly(batch *b, size_t jobs) {
-  MYSQL_STMT *job = prepare(
+static void prepare_single(void) {
+  single_job = prepare(
       "INSERT INTO nightshift_job (id, queue_id, name, payload, priority,"
       " rank, max_attempts, max_crashes, backoff, timeout, created, due, nonce)"
       " VALUES (?, 1, 'noop', ?, 100, 155, 10, 3, 5000000, 3600000000, " NOW
       ", " NOW ", ?)");
-  MYSQL_STMT *ready =
+  single_ready =
       prepare("INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id,"
               " run) VALUES (1, 155, " NOW ", ?, 1)");
-  for (size_t i = 0; i < jobs; i++) {
-    fill(b, 1 + (int64_t)i, 1, 0);
-    MYSQL_BIND row[] = {integers(b->id), strings(b->payload, b->length, 1),
-                        integers(b->nonce)};
-    query("START TRANSACTION");
-    execute(job, row, 1);
-    execute(ready, row, 1);
-    query("COMMIT");
-  }
+  insert_order = prepare("INSERT INTO bench_order (note) VALUES ('paid')");
+}
+
+static void push_one(batch *b, size_t i, bool with_order) {
+  fill(b, 1 + (int64_t)i, 1, 0);
+  MYSQL_BIND row[] = {integers(b->id), strings(b->payload, b->length, 1),
+                      integers(b->nonce)};
+  query("START TRANSACTION");
+  if (with_order)
+    execute(insert_order, NULL, 1);
+  execute(single_job, row, 1);
+  execute(single_ready, row, 1);
+  query("COMMIT");
+}
+
+static void push_singly(batch *b, bool with_order) {
+  for (size_t i = 0; i < asked.jobs; i++)
+    push_one(b, i, with_order);
 }
 
 /* --------------------------------------------------------- claim and ack */
@@ -241,18 +248,19 @@ static void add_lease(batch *b, int64_t lease) {
   execute(insert_lease, row, 1);
 }
 
+static char *payload_read; /* asked.payload bytes: the one that is being fetched */
+
 static void read_jobs(batch *b) {
   char *list = b->list;
   MYSQL_BIND param = strings(&list, &b->list_n, 1);
   int64_t id, created, nonce;
-  char payload[PAYLOAD + 1];
   unsigned long length = 0;
   MYSQL_BIND row[] = {integers(&id),
                       integers(&created),
                       integers(&nonce),
                       {.buffer_type = MYSQL_TYPE_STRING,
-                       .buffer = payload,
-                       .buffer_length = sizeof payload,
+                       .buffer = payload_read,
+                       .buffer_length = asked.payload,
                        .length = &length}};
   execute(select_jobs, &param, 1);
   if (mysql_stmt_bind_result(select_jobs, row) != 0)
@@ -263,29 +271,29 @@ static void read_jobs(batch *b) {
     b->created[i] = created;
     b->nonce[i] = nonce;
     b->length[i] = length;
-    memcpy(b->bytes[i], payload, length);
+    memcpy(b->payload[i], payload_read, length);
   }
   mysql_stmt_free_result(select_jobs);
   if (i != b->n)
     die("read", "a claimed job is missing");
 }
 
-static void settle(batch *b, bool history) {
+static void settle(batch *b) {
   MYSQL_BIND done[] = {integers(b->id), strings(b->payload, b->length, b->n),
                        integers(b->created), integers(b->nonce)};
   MYSQL_BIND token[] = {integers(b->id), integers(b->run)};
   MYSQL_BIND lease = integers(&b->lease);
-  if (history)
+  if (asked.history)
     execute(insert_finished, done, b->n);
   execute(delete_job, token, b->n);
   execute(delete_lease, &lease, 1);
 }
 
 /* One cycle: settle what was claimed before, claim the next batch. */
-static void cycle(batch *before, batch *next, int64_t *from, bool history) {
+static void cycle(batch *before, batch *next, int64_t *from) {
   static int64_t lease;
   if (before->n)
-    settle(before, history);
+    settle(before);
   claim(next, from);
   if (next->n) {
     add_lease(next, ++lease);
@@ -294,20 +302,53 @@ static void cycle(batch *before, batch *next, int64_t *from, bool history) {
   query("COMMIT");
 }
 
-static void claim_all(batch *a, batch *b, size_t jobs, bool history) {
+static void claim_all(batch *a, batch *b) {
   int64_t from = 0;
   size_t done = 0;
   a->n = 0;
   query("SET autocommit = 0");
   do {
-    cycle(a, b, &from, history);
+    cycle(a, b, &from);
     batch *swap = a;
     a = b;
     b = swap;
     done += a->n;
   } while (a->n);
-  if (done != jobs)
+  if (done != asked.jobs)
     die("claim", "not every job was claimed");
+}
+
+/* --------------------------------------------------------------- latency */
+
+static int by_size(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* Pushes and claims in turns, a few ms apart, and prints the line itself. */
+static void measure_latency(batch *a, batch *b) {
+  double *took = calloc(asked.jobs, sizeof *took);
+  const struct timespec pause = {.tv_nsec = 3000000};
+  int64_t from = 0;
+  if (took == NULL)
+    die("latency", "no memory");
+  for (size_t i = 0; i < asked.jobs; i++) {
+    nanosleep(&pause, NULL);
+    double start = bench_clock();
+    push_one(a, i, false);
+    query("START TRANSACTION");
+    b->n = 0;
+    cycle(b, a, &from);
+    took[i] = (bench_clock() - start) * 1e3;
+    settle(a);
+    if (a->n != 1)
+      die("latency", "the job was not claimed");
+  }
+  qsort(took, asked.jobs, sizeof *took, by_size);
+  printf("{\"what\":\"latency\",\"jobs\":%zu,\"p50_ms\":%.3f,"
+         "\"p99_ms\":%.3f,\"max_ms\":%.3f}\n",
+         asked.jobs, took[asked.jobs / 2], took[asked.jobs * 99 / 100], took[asked.jobs - 1]);
+  free(took);
 }
 
 /* ------------------------------------------------------------------ main */
@@ -322,6 +363,8 @@ static void empty_tables(void) {
   }
   query("INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)"
         " VALUES (1, 155, " LANE_END ", 0, 0)");
+  query("CREATE OR REPLACE TABLE bench_order (id BIGINT AUTO_INCREMENT PRIMARY"
+        " KEY, note VARCHAR(100)) ENGINE=InnoDB");
 }
 
 static void connect_to(const char *socket, const char *database) {
@@ -333,55 +376,66 @@ static void connect_to(const char *socket, const char *database) {
 }
 
 static batch *new_batch(void) {
+  size_t rows = asked.batch > bench_fill(&asked) ? asked.batch : bench_fill(&asked);
   batch *b = calloc(1, sizeof *b);
-  if (b == NULL)
+  char *bytes = calloc(rows, asked.payload);
+  if (b == NULL || bytes == NULL)
     die("start", "no memory");
-  for (size_t i = 0; i < MAX_BATCH; i++)
-    b->payload[i] = b->bytes[i];
+  for (size_t i = 0; i < rows; i++)
+    b->payload[i] = bytes + i * asked.payload;
   return b;
 }
 
-static void usage(void) {
-  fputs("usage: floor SOCKET DATABASE push JOBS BATCH | single JOBS | "
-        "claim JOBS BATCH HISTORY\n",
-        stderr);
-  exit(2);
+static void free_batch(batch *b) {
+  free(b->payload[0]);
+  free(b);
+}
+
+/* Does what was asked for; false: it is none of ours. */
+static bool measure(batch *a, batch *b) {
+  bool claims = strcmp(asked.what, "claim") == 0;
+  if (strcmp(asked.what, "latency") == 0) {
+    measure_latency(a, b);
+    return true;
+  }
+  if (claims)
+    push_all(a, bench_fill(&asked));
+  double start = bench_clock();
+  if (claims)
+    claim_all(a, b);
+  else if (strcmp(asked.what, "push") == 0)
+    push_all(a, asked.batch);
+  else if (strcmp(asked.what, "single") == 0)
+    push_singly(a, false);
+  else if (strcmp(asked.what, "transaction") == 0)
+    push_singly(a, true);
+  else
+    return false;
+  bench_print(&asked, bench_clock() - start);
+  return true;
 }
 
 int main(int argc, char **argv) {
-  if (argc < 5)
-    usage();
-  const char *what = argv[3];
-  size_t jobs = strtoul(argv[4], NULL, 10);
-  size_t size = argc > 5 ? strtoul(argv[5], NULL, 10) : 1;
-  bool history = argc > 6 && argv[6][0] == '1';
-  if (jobs == 0 || size == 0 || size > MAX_BATCH)
-    usage();
+  if (argc < 4 || !bench_read(&asked, argc - 3, argv + 3)) {
+    fputs("usage: floor SOCKET DATABASE push|single|transaction|claim|latency"
+          BENCH_USAGE, stderr);
+    return 2;
+  }
   batch *a = new_batch(), *b = new_batch();
+  payload_read = malloc(asked.payload);
+  if (payload_read == NULL)
+    die("start", "no memory");
   connect_to(argv[1], argv[2]);
   empty_tables();
   prepare_push();
-  bool claims = strcmp(what, "claim") == 0;
-  if (claims) {
-    push_all(a, jobs, 1000);
-    prepare_claim(size);
-  }
-  double start = now();
-  if (claims)
-    claim_all(a, b, jobs, history);
-  else if (strcmp(what, "push") == 0)
-    push_all(a, jobs, size);
-  else if (strcmp(what, "single") == 0)
-    push_singly(a, jobs);
-  else
-    usage();
-  double seconds = now() - start;
-  printf("{\"what\":\"%s\",\"side\":\"floor\",\"jobs\":%zu,\"batch\":%zu,"
-         "\"history\":%s,\"seconds\":%.6f,\"rate\":%.1f}\n",
-         what, jobs, size, history ? "true" : "false", seconds,
-         (double)jobs / seconds);
+  prepare_single();
+  prepare_claim(asked.batch);
+  bool known = measure(a, b);
+  if (!known)
+    fprintf(stderr, "floor: what is '%s'?\n", asked.what);
   mysql_close(my);
-  free(a);
-  free(b);
-  return 0;
+  free(payload_read);
+  free_batch(a);
+  free_batch(b);
+  return known ? 0 : 2;
 }

@@ -29,7 +29,7 @@ innodb-flush-log-at-trx-commit=1
 performance-schema=OFF
 skip-log-bin
 skip-networking
-max-connections=300
+max-connections=500
 END
 {
   echo "[mariadbd]"
@@ -58,6 +58,6 @@ client -e "CREATE DATABASE floor CHARACTER SET utf8mb4;
   CREATE DATABASE nightshift CHARACTER SET utf8mb4"
 
 here=$(pwd)
-export LUA_PATH="$here/lua/?.lua;$here/lua/?/init.lua;;"
+export LUA_PATH="$here/?.lua;$here/lua/?.lua;$here/lua/?/init.lua;;"
 export LUA_CPATH="$build/?.so;;"
 "${LUA:-lua5.4}" bench/run.lua "$build" "$socket_folder/s.sock" "$@"

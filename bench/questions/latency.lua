@@ -1,0 +1,15 @@
+-- From a push to the first line of its handler, beside a push and a claim by one
+-- connection in bare SQL.
+local stage = require "bench.stage"
+
+return function(s)
+  local ask = {
+    function()
+      local line = s:floor("latency", { jobs = s:jobs(1000) })
+      line.what = "bare SQL: one connection pushes, commits, claims, commits"
+      return line
+    end,
+  }
+  if stage.has "latency" then table.insert(ask, function() return s:program("latency", s.scale) end) end
+  return { title = "From push to handler", ask = ask }
+end

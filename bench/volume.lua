@@ -1,0 +1,41 @@
+-- Fills a database with jobs that wait, quickly: SQL on the server makes the rows.
+--   lua5.4 volume.lua URL BUILD SCALE
+-- At scale 1: five million scheduled jobs, five million that are done and a million
+-- that wait for them; no two are due at the same time, the first in an hour. Prints
+-- one JSON line: how many rows, and how long it took.
+local nightshift = require "nightshift"
+
+local url, scale = arg[1], tonumber(arg[3])
+local db <close> = assert(nightshift.open(url))
+local function count(n) return math.max(1, math.floor(n * scale)) end
+local scheduled, finished, waiting = count(5000000), count(5000000), count(1000000)
+local rows = 2 * scheduled + finished + 2 * waiting
+
+-- Ids below those that the sequence gives out from here on: they were pushed
+-- before. Tables are loaded as a whole, without a look at each row.
+local function run(sql, ...) assert(db:execute(sql, ...)) end
+run "INSERT INTO nightshift_queue (name, created) VALUES ('waiting', 1)"
+local id = assert(db:execute "SELECT id FROM nightshift_queue WHERE name = 'waiting'")[1].id
+local now = assert(db:execute "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS t")[1].t
+local begun = nightshift.clock()
+run "SET SESSION unique_checks = 0, foreign_key_checks = 0, check_constraint_checks = 0"
+run(("SELECT SETVAL(nightshift_id, %d)"):format((scheduled + waiting + finished) // 100 + 1000))
+
+local PAYLOAD = "CONCAT('\"', REPEAT('x', 98), '\"')"
+local HOUR = 3600 * 1000000
+
+run(([[INSERT INTO nightshift_job (id, queue_id, name, payload, priority, rank, max_attempts, max_crashes,
+    backoff, timeout, created, due, unmet, nonce)
+  SELECT seq, ?, 'noop', %s, 100, 155, 10, 3, 5000000, 3600000000, ?,
+    IF(seq <= ?, ? + seq * 500, ?), IF(seq <= ?, 0, 1), seq
+  FROM seq_1_to_%d]]):format(PAYLOAD, scheduled + waiting), id, now, scheduled, now + HOUR, now, scheduled)
+run(([[INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)
+  SELECT ? + seq * 500, seq, ?, 155, 1 FROM seq_1_to_%d]]):format(scheduled), now + HOUR, id)
+run(([[INSERT INTO nightshift_edge (on_id, job_id)
+  SELECT (seq - 1) MOD ? + 1, ? + seq FROM seq_1_to_%d]]):format(waiting), scheduled, scheduled)
+run(([[INSERT INTO nightshift_finished (id, queue_id, name, payload, priority, outcome, run, attempts, polls,
+    crashes, lost, max_attempts, max_crashes, backoff, timeout, created, finished_at, on_fail, nonce, holder)
+  SELECT ? + seq, ?, 'noop', %s, 100, 'done', 1, 0, 0, 0, 0, 10, 3, 5000000, 3600000000,
+    ? - 2 * ?, ? - ? + seq * 500, 'cancel', seq, 1
+  FROM seq_1_to_%d]]):format(PAYLOAD, finished), scheduled + waiting, id, now, HOUR, now, HOUR)
+print(('{"what":"rows","rows":%d,"seconds":%.1f}'):format(rows, nightshift.clock() - begun))
