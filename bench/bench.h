@@ -25,7 +25,8 @@ typedef struct bench_options {
 } bench_options;
 
 #define BENCH_USAGE                                                            \
-  " [jobs=1000] [batch=1] [payload=100] [handles=1] [history=1] [keep=0]\n"
+  " [JOBS [BATCH [HISTORY]]]"                                                  \
+  " [jobs=1000] [batch=1] [history=1] [payload=100] [handles=1] [keep=0]\n"
 
 /* Reads one "name=number". */
 static inline bool bench_option(bench_options *o, const char *text) {
@@ -49,6 +50,16 @@ static inline bool bench_option(bench_options *o, const char *text) {
   return false;
 }
 
+/* A number without a name: JOBS, BATCH and HISTORY, in this order. */
+static inline bool bench_number(bench_options *o, int place, const char *text) {
+  size_t *const at[] = {&o->jobs, &o->batch, &o->history};
+  char *end;
+  if (place >= (int)(sizeof at / sizeof *at))
+    return false;
+  *at[place] = strtoul(text, &end, 10);
+  return *text != '\0' && *end == '\0';
+}
+
 /* argv[0] is what to do; the rest are options. False: misuse. */
 static inline bool bench_read(bench_options *o, int argc, char **argv) {
   *o = (bench_options){.jobs = 1000, .batch = 1, .payload = 100, .handles = 1,
@@ -56,8 +67,9 @@ static inline bool bench_read(bench_options *o, int argc, char **argv) {
   if (argc < 1)
     return false;
   o->what = argv[0];
+  int place = 0;
   for (int i = 1; i < argc; i++)
-    if (!bench_option(o, argv[i]))
+    if (!bench_option(o, argv[i]) && !bench_number(o, place++, argv[i]))
       return false;
   return o->jobs > 0 && o->batch > 0 && o->batch <= BENCH_MAX_BATCH &&
          o->payload >= 2 && o->handles > 0;

@@ -2,7 +2,7 @@
 ** The floor: what bare SQL through libmariadb reaches on Nightshift's tables,
 ** with nothing above it that could cost time. The bench divides by it.
 **
-**   floor SOCKET DATABASE WHAT [OPTION=NUMBER…]    options: see bench.h
+**   floor SOCKET DATABASE WHAT [JOBS [BATCH]] [OPTION=NUMBER…]    options: see bench.h
 ** WHAT is one of
 **   push           array-bound pushes of 'batch' jobs
 **   single         one job per transaction

@@ -1,6 +1,7 @@
 -- The same work as floor.c and verbs.c, done from plain Lua with the public
 -- API. Prints one JSON line.
---   lua5.4 handle.lua URL WHAT [OPTION=NUMBER…]     options: jobs, batch, payload
+--   lua5.4 handle.lua URL WHAT [JOBS [BATCH]] [OPTION=NUMBER…]
+-- Options are jobs, batch, payload (bytes).
 -- WHAT is one of
 --   push           q:push_many, `batch` jobs at a time
 --   single         q:push
@@ -12,10 +13,12 @@ local nightshift = require "nightshift"
 
 local url, what = arg[1], arg[2]
 local asked = { jobs = 1000, batch = 1, payload = 100 }
+local unnamed = { "jobs", "batch" }
 for i = 3, #arg do
   local name, value = arg[i]:match "^(%w+)=(%d+)$"
+  if not name then name, value = table.remove(unnamed, 1), arg[i] end
   assert(asked[name], "handle: an option is jobs=, batch= or payload=NUMBER")
-  asked[name] = tonumber(value)
+  asked[name] = assert(math.tointeger(tonumber(value)), "handle: not a number")
 end
 local payload = ("x"):rep(asked.payload - 2) -- with its quotes
 local FILL = math.max(1, math.min(1000, 8000000 // (asked.payload + 100)))

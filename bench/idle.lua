@@ -7,7 +7,7 @@ local nightshift = require "nightshift"
 local processes = require "bench.processes"
 
 local url, build, workers, seconds = arg[1], arg[2], tonumber(arg[3]), tonumber(arg[4])
-local SETTLE = 4 -- seconds after which a host has stopped looking again
+local SETTLE = seconds / 5 -- after which a host has stopped looking again
 
 local db <close> = assert(nightshift.open(url))
 local server = processes.server(db)

@@ -1,7 +1,7 @@
 /*
 ** The verbs: the same work as floor.c, done by Nightshift's C library.
 **
-**   verbs URL WHAT [OPTION=NUMBER…]    options: see bench.h
+**   verbs URL WHAT [JOBS [BATCH]] [OPTION=NUMBER…]    options: see bench.h
 ** WHAT is one of
 **   push           ns_push_jobs, 'batch' jobs at a time
 **   single         ns_push_jobs with one job

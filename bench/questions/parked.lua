@@ -6,6 +6,9 @@ return function(s)
   return stage.has "parked" and {
     title = "Parked polling jobs",
     rounds = 1,
-    ask = { function() return s:program("parked", s.scale) end },
+    ask = {
+      function() return s:program("parked", s.scale, "idle") end,
+      function() return s:program("parked", s.scale, "due") end,
+    },
   }
 end
