@@ -71,7 +71,7 @@ local function measure(question, s)
   local lines = {}
   if question.prepare then question.prepare() end
   for round = 1, question.rounds do
-    s.round = round
+    s:begin(round)
     for _, ask in ipairs(question.ask) do take(lines, ask()) end
   end
   if question.clean then question.clean() end

@@ -34,7 +34,8 @@ end
 
 --- `asked`: build, socket, scale. The databases nightshift and floor are there.
 function stage.new(asked)
-  local self = setmetatable({ build = asked.build, socket = asked.socket, scale = asked.scale, round = 1 }, meta)
+  local self = setmetatable({ build = asked.build, socket = asked.socket, scale = asked.scale }, meta)
+  self:begin(1)
   self:init "floor"
   self:init "nightshift"
   self.db = assert(nightshift.open(self:url "nightshift"))
@@ -85,10 +86,19 @@ local function option_words(options)
   return table.concat(words, " ")
 end
 
+--- A round of a question begins: the floor is measured anew, once for all rows
+-- that have the same.
+function methods:begin(round)
+  self.round, self.floors = round, {}
+end
+
 --- Bare SQL, the C library, the Lua API: one line each. See floor.c, verbs.c and
 -- handle.lua for what there is to do, and bench.h for the options.
 function methods:floor(what, options)
-  return self:run(("%s/bench/floor '%s' floor %s %s"):format(self.build, self.socket, what, option_words(options)))[1]
+  local command = ("%s/bench/floor '%s' floor %s %s"):format(self.build, self.socket, what, option_words(options))
+  local line = self.floors[command] or self:run(command)[1]
+  self.floors[command] = line
+  return line
 end
 
 function methods:verbs(what, options, database)

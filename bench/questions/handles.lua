@@ -1,6 +1,7 @@
 -- Many handles that claim from one queue at one time, each on a connection of its
 -- own. verbs.c fails unless every job is claimed exactly once.
 local CASES = { { 1, 1 }, { 2, 1 }, { 8, 1 }, { 32, 1 }, { 100, 1 }, { 200, 1 }, { 8, 100 }, { 200, 100 } }
+local JOBS = { [1] = 3000, [100] = 50000 }
 
 return function(s)
   local ask = {}
@@ -9,11 +10,8 @@ return function(s)
     local title = ("%d handle%s, batch %d"):format(handles, handles > 1 and "s" or "", batch)
     ask[i] = function()
       return s:beside(title,
-        function() return s:floor("claim", { jobs = s:jobs(2000 * batch, batch), batch = batch }) end,
-        function()
-          return s:verbs("handles", { jobs = s:jobs((handles > 1 and 4000 or 2000) * (batch > 1 and 20 or 1), batch),
-            batch = batch, handles = handles })
-        end)
+        function() return s:floor("claim", { jobs = s:jobs(JOBS[batch], batch), batch = batch }) end,
+        function() return s:verbs("handles", { jobs = s:jobs(JOBS[batch], batch), batch = batch, handles = handles }) end)
     end
   end
   return {

@@ -2,7 +2,7 @@
 -- own, filled once, in turns with the empty one.
 return function(s)
   local function claim(what, batch)
-    local jobs = s:jobs(math.min(3000 * batch, 100000), batch)
+    local jobs = s:jobs(math.min(2000 * batch, 60000), batch)
     local function options(keep) return { jobs = jobs, batch = batch, keep = keep } end
     return function()
       local empty, full = s:both(function() return s:verbs("claim", options(0)) end,
