@@ -20,7 +20,7 @@ typedef struct bench_options {
   size_t jobs, batch;
   size_t payload; /* bytes of JSON per job, quotes included; at least 2 */
   size_t handles; /* that claim at one time */
-  size_t history; /* 1: a row per ended job; only the floor can do without */
+  size_t history; /* 1: a row per ended job; 0: jobs that are done leave none */
   size_t keep;    /* 1: the tables are not emptied first */
 } bench_options;
 

@@ -9,8 +9,7 @@ local report = {}
 local UNITS = { ms = true, us = true, s = true, kib = true, mib = true, percent = true, per_s = true }
 -- Columns that come first, in this order; the others follow by name.
 local FIRST = {
-  "no_history_rate", "floor", "ours", "empty_rate", "full_rate", "rate", "ratio", "p50_ms", "p99_ms", "max_ms", "cpu_s",
-  "floor_cpu_s",
+  "floor", "ours", "empty_rate", "full_rate", "rate", "ratio", "p50_ms", "p99_ms", "max_ms", "cpu_s", "floor_cpu_s",
 }
 
 local function unit_of(name) return name:match "_(per_s)$" or name:match "_(%w+)$" end

@@ -52,6 +52,7 @@ static ns_db *open_db(void) {
   ns_config cfg = NS_CONFIG_INIT;
   cfg.url = url;
   check(ns_open(&db, &cfg, &err), "open", &err);
+  ns_forget_done(db, asked.history == 0);
   return db;
 }
 

@@ -1,31 +1,29 @@
--- Claim and ack through the API at several batch sizes, and what history costs the
--- floor itself.
+-- Claim and ack through the API at several batch sizes, with history and without.
 local JOBS = { [1] = 2000, [10] = 15000, [100] = 50000, [1000] = 60000 } -- about two seconds each
 
 return function(s)
-  local function jobs(batch) return s:jobs(JOBS[batch], batch) end
-  local function floor(batch, history)
-    return function() return s:floor("claim", { jobs = jobs(batch), batch = batch, history = history }) end
+  local function floor(options)
+    return function() return s:floor("claim", options) end
   end
   local ask = {}
-  for _, batch in ipairs { 1, 10, 100, 1000 } do
+  local function cycles(history, title)
+    for _, batch in ipairs { 1, 10, 100, 1000 } do
+      local options = { jobs = s:jobs(JOBS[batch], batch), batch = batch, history = history }
+      table.insert(ask, function()
+        return s:beside(title:format(batch), floor(options), function() return s:verbs("claim", options) end)
+      end)
+    end
+  end
+  local function from_lua(title, what, jobs, batch)
     table.insert(ask, function()
-      local without = floor(batch, 0)().rate
-      local line = s:beside(("claim + ack, batch %d, C"):format(batch), floor(batch, 1),
-        function() return s:verbs("claim", { jobs = jobs(batch), batch = batch }) end)
-      line.no_history_rate = without
-      return line
+      return s:beside(title, floor { jobs = s:jobs(JOBS[batch], batch), batch = batch, history = 1 },
+        function() return s:handle(what, { jobs = s:jobs(jobs, batch), batch = batch }) end)
     end)
   end
-  table.insert(ask, function()
-    return s:beside("claim + ack, one by one, Lua", floor(1, 1),
-      function() return s:handle("ack", { jobs = jobs(1) }) end)
-  end)
-  for _, batch in ipairs { 10, 100, 1000 } do
-    table.insert(ask, function()
-      return s:beside(("claim_many + acks in one transaction, batch %d, Lua"):format(batch), floor(batch, 1),
-        function() return s:handle("batch", { jobs = s:jobs(math.min(300 * batch, 6000), batch), batch = batch }) end)
-    end)
-  end
-  return { title = "Claim and ack", text = "No history: the floor when it writes none.", ask = ask }
+  cycles(1, "claim + ack, batch %d, C")
+  cycles(0, "claim + ack, batch %d, C, no history")
+  from_lua("claim + ack, one by one, Lua", "ack", 2000, 1)
+  from_lua("claim_many + acks in one transaction, batch 10, Lua", "batch", 3000, 10)
+  from_lua("claim_many + acks in one transaction, batch 100, Lua", "batch", 6000, 100)
+  return { title = "Claim and ack", text = "No history: neither writes a row for jobs that are done.", ask = ask }
 end

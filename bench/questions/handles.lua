@@ -9,9 +9,9 @@ return function(s)
     local handles, batch = table.unpack(case)
     local title = ("%d handle%s, batch %d"):format(handles, handles > 1 and "s" or "", batch)
     ask[i] = function()
-      return s:beside(title,
-        function() return s:floor("claim", { jobs = s:jobs(JOBS[batch], batch), batch = batch }) end,
-        function() return s:verbs("handles", { jobs = s:jobs(JOBS[batch], batch), batch = batch, handles = handles }) end)
+      local jobs = s:jobs(JOBS[batch], batch)
+      return s:beside(title, function() return s:floor("claim", { jobs = jobs, batch = batch }) end,
+        function() return s:verbs("handles", { jobs = jobs, batch = batch, handles = handles }) end)
     end
   end
   return {
