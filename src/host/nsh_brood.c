@@ -268,9 +268,9 @@ nsh_zygote *nsh_brood_load(nsh_brood *b) {
   return z;
 }
 
-void nsh_zygote_fork(nsh_zygote *z, uint32_t index, int fd) {
+void nsh_zygote_fork(nsh_zygote *z, uint32_t index) {
   z->workers++;
-  ask(z->brood, &z->peer, NSH_FORK, index, 0, fd);
+  ask(z->brood, &z->peer, NSH_FORK, index, 0, -1);
 }
 
 void nsh_zygote_kill(nsh_zygote *z, uint32_t index, int sig) {

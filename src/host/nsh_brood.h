@@ -65,8 +65,7 @@ void nsh_brood_retire(nsh_brood *b);
 /* A new generation; NULL: too many are alive. It ends in loaded or failed. */
 nsh_zygote *nsh_brood_load(nsh_brood *b);
 
-/* Forks worker 'index' with its socket, which changes hands. */
-void nsh_zygote_fork(nsh_zygote *z, uint32_t index, int fd);
+void nsh_zygote_fork(nsh_zygote *z, uint32_t index);
 void nsh_zygote_kill(nsh_zygote *z, uint32_t index, int sig);
 
 /* No new workers from here; the process goes when its last one has gone. */

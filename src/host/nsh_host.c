@@ -21,6 +21,7 @@
 #include "ns_region.h"
 #include "ns_time.h"
 #include "nsh_dispatch.h"
+#include "nsh_ear.h"
 #include "nsh_life.h"
 #include "nsh_memory.h"
 #include "nsh_served.h"
@@ -53,6 +54,8 @@ typedef struct host {
   uv_timer_t look;        /* runs while handlers are being read */
   uv_signal_t signals[7]; /* in the order of signals_heard */
   nsh_slots *slots;
+  int bell[2];            /* workers knock at [1] */
+  nsh_ear ear;
   pid_t seed;
   nsh_brood brood;
   nsh_mail mail;
@@ -528,6 +531,7 @@ static void open_loop(host *h, int seed) {
                          .seed_pid = h->seed};
   nsh_mail_init(&h->mail, h->cfg->nreserves + 1, notify, &h->async);
   nsh_table_init(&h->table, h->cfg, &h->mail, &h->loop, h->slots);
+  nsh_ear_open(&h->ear, &h->loop, &h->table, h->bell[0]);
   nsh_brood_open(&h->brood, &h->loop, seed);
   watch_signals(h, 0, EARLY);
 }
@@ -639,8 +643,9 @@ int nsh_host_run(const nsh_config *cfg) {
   ns_log_setup(cfg->json, NS_LOG_INFO);
   signal(SIGPIPE, SIG_IGN);
   h->slots = nsh_slots_map(cfg->workers);
-  nsh_must(h->slots != NULL);
-  if (nsh_seed_start(cfg, h->slots, &h->seed, &seed, &err) != NS_OK) {
+  nsh_must(h->slots != NULL && nsh_bell_make(h->bell));
+  if (nsh_seed_start(cfg, h->slots, h->bell[1], &h->seed, &seed, &err) !=
+      NS_OK) {
     complain(err.message, strlen(err.message));
     return NSH_EXIT_FAILURE;
   }
@@ -654,6 +659,8 @@ int nsh_host_run(const nsh_config *cfg) {
   nsh_dispatch_close(h->dispatch);
   code = h->code;
   close_loop(h);
+  close(h->bell[0]);
+  close(h->bell[1]);
   nsh_slots_unmap(h->slots, cfg->workers);
   free(h);
   return code;
