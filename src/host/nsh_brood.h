@@ -59,6 +59,10 @@ void nsh_brood_close(nsh_brood *b);
 /* How many zygotes there are. */
 size_t nsh_brood_alive(const nsh_brood *b);
 
+/* Has the zygotes show that they live: one that is stopped would not report the
+** deaths of its workers. */
+void nsh_brood_ping(nsh_brood *b);
+
 /* Retires all of them. */
 void nsh_brood_retire(nsh_brood *b);
 

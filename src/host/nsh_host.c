@@ -33,6 +33,7 @@
 #define LOOK_MS 1000               /* at the loading of handlers */
 #define SLOW_S 5                   /* loading takes long */
 #define SLOW_AGAIN_S 60
+#define PING_US NS_SECOND          /* between looks at the zygotes, with jobs */
 #define SEED_US (6 * NS_SECOND)    /* for it to clear up and end */
 #define GOODBYE_MS 1000            /* for workers and zygotes to leave */
 #define SPARE_FILES 64             /* descriptors beside those of workers */
@@ -69,6 +70,7 @@ typedef struct host {
   bool load_again;        /* HUP came meanwhile */
   bool dropped;           /* 'loading' was killed, to begin anew */
   int64_t handlers;
+  int64_t pinged;         /* when the zygotes were */
   int64_t reload_at, reload_wait; /* after a zygote's death; 0: none due */
   bool keeper_gone;
   bool ready;             /* host.ready has been logged */
@@ -376,6 +378,10 @@ static void on_timer(uv_timer_t *timer) {
   int64_t now = ns_mono_us();
   if (h->reload_at > 0 && now >= h->reload_at)
     load(h);
+  if (now - h->pinged > PING_US) {
+    nsh_brood_ping(&h->brood);
+    h->pinged = now;
+  }
   nsh_table_tick(&h->table, now);
   check(h);
 }
