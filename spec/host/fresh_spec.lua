@@ -10,11 +10,11 @@ local nst = require "nst"
 local SCRIPT = [[
 local function cut(job)
   os.execute("kill -STOP " .. job.payload.host)
-  local start
+  local start, size
   for line in io.lines "/proc/self/maps" do
     local from, to = line:match "^(%x+)%-(%x+) rw%-s 0+ 00:%x+ %d+ +/dev/zero"
     from, to = tonumber(from or "0", 16), tonumber(to or "0", 16)
-    if to - from == 4 * 4096 then start = from end -- of one worker
+    if to > 0 and (not size or to - from < size) then start, size = from, to - from end -- of one worker
   end
   local memory <close> = assert(io.open("/proc/self/mem", "r+b"))
   memory:seek("set", start)

@@ -1,12 +1,16 @@
 /*
-** Checks of the host's parts that are pure functions: frames, slots, pacing,
-** batches, names, log lines. Prints one line per group; aborts at the first
+** Checks of the host's parts that are pure functions: frames, rings, slots,
+** pacing, batches, names, log lines. Prints one line per group; aborts at the first
 ** check that fails.
 */
 #include <assert.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "ns_log.h"
 #include "ns_time.h"
@@ -172,17 +176,192 @@ static void frames(void) {
   puts("frames");
 }
 
+/* ----------------------------------------------------------------- rings */
+
+static void *shared(size_t n) {
+  void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                 -1, 0);
+  CHECK(p != MAP_FAILED);
+  return p;
+}
+
+/* Pieces of all sizes go through unchanged, and round the end many times. */
+static void ring_round_trip(void) {
+  nsh_ring *r = shared(sizeof *r);
+  static char in[3 * NSH_RING];
+  static char out[3 * NSH_RING];
+  uint8_t next = 0;
+  uint8_t seen = 0;
+  size_t held = 0;
+  atomic_store(&r->head, UINT32_MAX - 5000); /* counts go round as well */
+  atomic_store(&r->tail, UINT32_MAX - 5000);
+  for (int i = 0; i < 20000; i++) {
+    size_t n = ns_random() % sizeof in;
+    int64_t got;
+    size_t put;
+    for (size_t k = 0; k < n; k++)
+      in[k] = (char)(uint8_t)(next + k);
+    put = nsh_ring_put(r, in, n);
+    CHECK(put == (n < NSH_RING - held ? n : NSH_RING - held));
+    CHECK(put == n || nsh_ring_relieved(r));
+    next = (uint8_t)(next + put);
+    held += put;
+    got = nsh_ring_take(r, out, ns_random() % sizeof out);
+    CHECK(got >= 0 && (size_t)got <= held);
+    for (int64_t k = 0; k < got; k++)
+      CHECK((uint8_t)out[k] == seen++);
+    held -= (size_t)got;
+  }
+  munmap(r, sizeof *r);
+}
+
+static void ring_nonsense(void) {
+  nsh_ring *r = shared(sizeof *r);
+  char out[16];
+  atomic_store(&r->head, NSH_RING + 1);
+  CHECK(nsh_ring_take(r, out, sizeof out) == -1);
+  CHECK(nsh_ring_put(r, "x", 1) == 0);
+  atomic_store(&r->tail, NSH_RING + 2);
+  CHECK(nsh_ring_take(r, out, sizeof out) == -1);
+  munmap(r, sizeof *r);
+}
+
+/* A writer that never stops by itself: frames with ascending numbers. */
+static void write_frames(nsh_ring *r) {
+  ns_buf b = NS_BUF_INIT;
+  for (int64_t i = 0;; i++) {
+    size_t start;
+    size_t put = 0;
+    ns_buf_reset(&b);
+    start = nsh_begin(&b, NSH_LOG);
+    nsh_put_int(&b, i);
+    nsh_put_bytes(&b, (ns_bytes){(const char *)r, (size_t)(i % 300)});
+    CHECK(nsh_end(&b, start));
+    while ((put += nsh_ring_put(r, b.p + put, b.n - put)) < b.n)
+      nsh_ring_await_room(r);
+  }
+}
+
+/* Reads until the writer has been killed, and then what it left: whole frames
+** in order, and at most a piece of one. */
+static void read_frames(nsh_ring *r, pid_t writer, int64_t frames) {
+  static char bytes[NSH_RING];
+  ns_buf b = NS_BUF_INIT;
+  int64_t expected = 0;
+  bool over = false;
+  for (;;) {
+    nsh_frame f;
+    int64_t size;
+    int64_t n = nsh_ring_take(r, bytes, sizeof bytes);
+    CHECK(n >= 0);
+    if (nsh_ring_relieved(r))
+      nsh_ring_wake_writer(r);
+    ns_buf_add(&b, bytes, (size_t)n);
+    while ((size = nsh_next(b.p, b.n, &f)) > 0) {
+      CHECK(nsh_get_int(&f) == expected++);
+      CHECK(nsh_get_bytes(&f).n == (size_t)((expected - 1) % 300));
+      CHECK(nsh_done(&f));
+      memmove(b.p, b.p + size, b.n - (size_t)size);
+      b.n -= (size_t)size;
+    }
+    CHECK(size == 0);
+    if (over && n == 0)
+      break;
+    if (!over && expected > frames) {
+      kill(writer, SIGKILL);
+      CHECK(waitpid(writer, NULL, 0) == writer);
+      over = true;
+    }
+  }
+  ns_buf_free(&b);
+}
+
+static void ring_killed_writer(void) {
+  nsh_ring *r = shared(sizeof *r);
+  for (int i = 0; i < 50; i++) {
+    pid_t writer;
+    nsh_ring_reset(r);
+    if ((writer = fork()) == 0)
+      write_frames(r);
+    read_frames(r, writer, (int64_t)(ns_random() % 3000));
+  }
+  munmap(r, sizeof *r);
+}
+
+/* A reader that sleeps whenever it finds nothing hears of every byte. */
+static void ring_wakes(void) {
+  nsh_ring *r = shared(sizeof *r);
+  char out[64];
+  int status;
+  pid_t reader = fork();
+  if (reader == 0) {
+    for (int64_t all = 0; all < 100000;) {
+      int64_t n = nsh_ring_take(r, out, sizeof out);
+      if (nsh_ring_relieved(r))
+        nsh_ring_wake_writer(r);
+      if (n == 0)
+        nsh_ring_await(r);
+      all += n;
+    }
+    _exit(0);
+  }
+  for (int i = 0; i < 100000; i++) {
+    while (nsh_ring_put(r, "x", 1) == 0)
+      nsh_ring_await_room(r);
+    nsh_ring_wake(r);
+  }
+  CHECK(waitpid(reader, &status, 0) == reader && status == 0);
+  munmap(r, sizeof *r);
+}
+
+static void rings(void) {
+  ring_round_trip();
+  ring_nonsense();
+  ring_killed_writer();
+  ring_wakes();
+  puts("rings");
+}
+
+/* ------------------------------------------------------------------- bell */
+
+/* Who sets a bit while the host sleeps knocks, and nobody else does. */
+static void bell(void) {
+  nsh_slots *all = nsh_slots_map(130);
+  nsh_news *news = &all->news;
+  nsh_knocker k;
+  char byte;
+  int ends[2];
+  CHECK(nsh_bell_make(ends));
+  nsh_knocker_init(&k, ends[1]);
+  nsh_news_wake(news);
+  CHECK(nsh_news_tell(news, 129, &k) && read(ends[0], &byte, 1) == -1);
+  CHECK(nsh_news_sleep(news, 130) && nsh_news_take(news, 2) == 2);
+  CHECK(nsh_news_take(news, 2) == 0 && !nsh_news_sleep(news, 130));
+  CHECK(nsh_news_tell(news, 3, &k) && read(ends[0], &byte, 1) == 1);
+  CHECK(nsh_news_tell(news, 3, &k) && read(ends[0], &byte, 1) == -1);
+  nsh_news_forget(news, 3);
+  CHECK(!nsh_news_sleep(news, 130));
+  CHECK(!nsh_bell_dead(&k, 0));
+  close(ends[0]);
+  CHECK(nsh_bell_dead(&k, 1000));
+  dup2(STDERR_FILENO, ends[1]); /* something else has its number now */
+  CHECK(!nsh_news_tell(news, 4, &k));
+  close(ends[1]);
+  CHECK(!nsh_news_tell(news, 5, &k));
+  nsh_slots_unmap(all, 130);
+  puts("bell");
+}
+
 /* ----------------------------------------------------------------- slots */
 
 static void slots(void) {
   nsh_slots *all = nsh_slots_map(2);
   nsh_slot *s = &all->slot[1];
-  static char copy[NSH_OUTBOX];
   CHECK(all != NULL && sizeof *s % 4096 == 0);
   CHECK(nsh_slots_valid(all, INT64_MAX)); /* until it is set */
   nsh_slots_fresh(all, 1000);
   CHECK(nsh_slots_valid(all, 1000) && !nsh_slots_valid(all, 1001));
-  nsh_slot_reset(s);
+  nsh_slots_reset(all, 1);
   nsh_slot_allow(s, 3); /* jobs 0, 1, 2 */
   CHECK(nsh_slot_start(s, 0, 100) && !nsh_slot_start(s, 0, 101));
   CHECK(nsh_slot_started(s, 0) && !nsh_slot_started(s, 1));
@@ -192,11 +371,6 @@ static void slots(void) {
   nsh_slot_allow(s, 4);
   CHECK(nsh_slot_start(s, 3, 200) && atomic_load(&s->current) == 3);
   CHECK(nsh_slot_recall(s) == 4);      /* nothing left to take back */
-  memcpy(s->out, "abc", 3);
-  atomic_store(&s->unsent, 3);
-  CHECK(nsh_slot_peek(s, copy) == 3 && memcmp(copy, "abc", 3) == 0);
-  nsh_slot_sent(s);
-  CHECK(nsh_slot_peek(s, copy) == 0);
   CHECK(nsh_before(0xFFFFFFFFu, 0) && !nsh_before(0, 0xFFFFFFFFu));
   CHECK(nsh_slot_told(s, 3) == NSH_WHY_NONE);
   nsh_slot_tell(s, 3, NSH_WHY_LOST);
@@ -392,7 +566,10 @@ static void utf8(void) {
 }
 
 int main(void) {
+  signal(SIGPIPE, SIG_IGN);
   frames();
+  rings();
+  bell();
   slots();
   pacing();
   storms();

@@ -1,4 +1,4 @@
--- Runs the C checks of frames, slots, pacing, batches, names and log lines.
+-- Runs the C checks of frames, rings, slots, pacing, batches, names and log lines.
 
 local proc = require "spec.support.proc"
 
@@ -11,7 +11,7 @@ it("the host's pure parts hold", function()
   status, out, err = proc.run { program, timeout = 120 }
   assert.equal(0, status, out .. err)
   for _, group in ipairs {
-    "frames", "slots", "pacing", "storms", "batches", "spilling", "names", "log lines", "utf8",
+    "frames", "rings", "bell", "slots", "pacing", "storms", "batches", "spilling", "names", "log lines", "utf8",
   } do
     assert.matches(group .. "\n", out, 1, true)
   end

@@ -246,6 +246,15 @@ size_t nsh_brood_alive(const nsh_brood *b) {
   return n;
 }
 
+/* Nobody has that number, so nobody is hit. One that reads its scripts hears
+** nothing, and may take long. */
+void nsh_brood_ping(nsh_brood *b) {
+  for (size_t i = 0; i < NSH_ZYGOTES; i++)
+    if (b->zygotes[i].stage > NSH_LOADING &&
+        !nsh_peer_owes(&b->zygotes[i].peer))
+      nsh_zygote_kill(&b->zygotes[i], UINT32_MAX, 0);
+}
+
 void nsh_brood_retire(nsh_brood *b) {
   for (size_t i = 0; i < NSH_ZYGOTES; i++)
     if (b->zygotes[i].stage != NSH_ABSENT)
@@ -268,9 +277,9 @@ nsh_zygote *nsh_brood_load(nsh_brood *b) {
   return z;
 }
 
-void nsh_zygote_fork(nsh_zygote *z, uint32_t index, int fd) {
+void nsh_zygote_fork(nsh_zygote *z, uint32_t index) {
   z->workers++;
-  ask(z->brood, &z->peer, NSH_FORK, index, 0, fd);
+  ask(z->brood, &z->peer, NSH_FORK, index, 0, -1);
 }
 
 void nsh_zygote_kill(nsh_zygote *z, uint32_t index, int sig) {

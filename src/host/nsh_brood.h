@@ -59,14 +59,17 @@ void nsh_brood_close(nsh_brood *b);
 /* How many zygotes there are. */
 size_t nsh_brood_alive(const nsh_brood *b);
 
+/* Has the zygotes show that they live: one that is stopped would not report the
+** deaths of its workers. */
+void nsh_brood_ping(nsh_brood *b);
+
 /* Retires all of them. */
 void nsh_brood_retire(nsh_brood *b);
 
 /* A new generation; NULL: too many are alive. It ends in loaded or failed. */
 nsh_zygote *nsh_brood_load(nsh_brood *b);
 
-/* Forks worker 'index' with its socket, which changes hands. */
-void nsh_zygote_fork(nsh_zygote *z, uint32_t index, int fd);
+void nsh_zygote_fork(nsh_zygote *z, uint32_t index);
 void nsh_zygote_kill(nsh_zygote *z, uint32_t index, int sig);
 
 /* No new workers from here; the process goes when its last one has gone. */

@@ -11,8 +11,8 @@
 #include <lua.h>
 
 #include "nightshift.h"
+#include "nsh_bell.h"
 
-#define NSH_WORKERS_MAX 20000
 #define NSH_POOLS_MAX 33 /* 32 reserved queues, and the workers for all */
 
 /* A queue to serve; it may not exist yet. */

@@ -21,6 +21,7 @@
 #include "ns_region.h"
 #include "ns_time.h"
 #include "nsh_dispatch.h"
+#include "nsh_ear.h"
 #include "nsh_life.h"
 #include "nsh_memory.h"
 #include "nsh_served.h"
@@ -32,6 +33,7 @@
 #define LOOK_MS 1000               /* at the loading of handlers */
 #define SLOW_S 5                   /* loading takes long */
 #define SLOW_AGAIN_S 60
+#define PING_US NS_SECOND          /* between looks at the zygotes, with jobs */
 #define SEED_US (6 * NS_SECOND)    /* for it to clear up and end */
 #define GOODBYE_MS 1000            /* for workers and zygotes to leave */
 #define SPARE_FILES 64             /* descriptors beside those of workers */
@@ -53,6 +55,8 @@ typedef struct host {
   uv_timer_t look;        /* runs while handlers are being read */
   uv_signal_t signals[7]; /* in the order of signals_heard */
   nsh_slots *slots;
+  int bell[2];            /* workers knock at [1] */
+  nsh_ear ear;
   pid_t seed;
   nsh_brood brood;
   nsh_mail mail;
@@ -66,6 +70,7 @@ typedef struct host {
   bool load_again;        /* HUP came meanwhile */
   bool dropped;           /* 'loading' was killed, to begin anew */
   int64_t handlers;
+  int64_t pinged;         /* when the zygotes were */
   int64_t reload_at, reload_wait; /* after a zygote's death; 0: none due */
   bool keeper_gone;
   bool ready;             /* host.ready has been logged */
@@ -373,6 +378,10 @@ static void on_timer(uv_timer_t *timer) {
   int64_t now = ns_mono_us();
   if (h->reload_at > 0 && now >= h->reload_at)
     load(h);
+  if (now - h->pinged > PING_US) {
+    nsh_brood_ping(&h->brood);
+    h->pinged = now;
+  }
   nsh_table_tick(&h->table, now);
   check(h);
 }
@@ -528,6 +537,7 @@ static void open_loop(host *h, int seed) {
                          .seed_pid = h->seed};
   nsh_mail_init(&h->mail, h->cfg->nreserves + 1, notify, &h->async);
   nsh_table_init(&h->table, h->cfg, &h->mail, &h->loop, h->slots);
+  nsh_ear_open(&h->ear, &h->loop, &h->table, h->bell[0]);
   nsh_brood_open(&h->brood, &h->loop, seed);
   watch_signals(h, 0, EARLY);
 }
@@ -639,8 +649,9 @@ int nsh_host_run(const nsh_config *cfg) {
   ns_log_setup(cfg->json, NS_LOG_INFO);
   signal(SIGPIPE, SIG_IGN);
   h->slots = nsh_slots_map(cfg->workers);
-  nsh_must(h->slots != NULL);
-  if (nsh_seed_start(cfg, h->slots, &h->seed, &seed, &err) != NS_OK) {
+  nsh_must(h->slots != NULL && nsh_bell_make(h->bell));
+  if (nsh_seed_start(cfg, h->slots, h->bell[1], &h->seed, &seed, &err) !=
+      NS_OK) {
     complain(err.message, strlen(err.message));
     return NSH_EXIT_FAILURE;
   }
@@ -654,6 +665,8 @@ int nsh_host_run(const nsh_config *cfg) {
   nsh_dispatch_close(h->dispatch);
   code = h->code;
   close_loop(h);
+  close(h->bell[0]);
+  close(h->bell[1]);
   nsh_slots_unmap(h->slots, cfg->workers);
   free(h);
   return code;

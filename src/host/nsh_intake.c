@@ -85,7 +85,6 @@ static bool read_children(nsh_batch *batch, nsh_frame *f, size_t n,
   return nsh_done(f);
 }
 
-/* A report that was met before is skipped: the outbox may repeat some. */
 static bool on_verdict(nsh_seat *s, nsh_frame *f) {
   nsh_table *t = s->table;
   nsh_report r;
@@ -220,7 +219,7 @@ void nsh_intake_serve_ids(nsh_table *t) {
     nsh_seat *s = &t->seats[w->seat];
     if (m->nids - used < w->n)
       break;
-    if (s->fd >= 0 && s->pid == w->pid) {
+    if (s->phase != NSH_EMPTY && s->pid == w->pid) {
       send_ids(s, m->ids + used, w->n);
       nsh_seat_flush(s);
     }

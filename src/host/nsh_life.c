@@ -44,7 +44,7 @@ void nsh_life_distrust(nsh_seat *s) {
   if (s->phase == NSH_UP)
     nsh_table_up(s, false);
   s->phase = NSH_DOOMED;
-  s->blame = "what it wrote into its socket made no sense";
+  s->blame = "what it wrote to us made no sense";
   if (s->pid > 0)
     nsh_life_kill(s, SIGKILL);
 }
@@ -67,12 +67,8 @@ void nsh_life_fill(nsh_table *t) {
   if (t->zygote == NULL || t->closing || now < t->fork_at)
     return;
   for (size_t i = 0; i < t->nseats; i++)
-    if (t->seats[i].phase == NSH_EMPTY &&
-        !nsh_seat_fork(&t->seats[i], t->zygote)) {
-      ns_log(NS_LOG_ERROR, "worker.no_socket", NULL, 0);
-      t->fork_at = now + FORK_RETRY;
-      return;
-    }
+    if (t->seats[i].phase == NSH_EMPTY)
+      nsh_seat_fork(&t->seats[i], t->zygote);
 }
 
 /* The worker exists; one of a generation that is over leaves at once. */

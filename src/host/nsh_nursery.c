@@ -70,10 +70,13 @@ static void leave_home(home *h) {
 }
 
 static void do_fork(home *h, uint32_t index, int fd) {
+  bool may = index < h->n->max && h->pids[index] == 0 &&
+             (fd >= 0 || h->n->mute);
   pid_t pid;
-  int why = EINVAL;
+  int why;
   fflush(NULL); /* or the child would write it once more */
-  pid = index < h->n->max && h->pids[index] == 0 && fd >= 0 ? fork() : -1;
+  pid = may ? fork() : -1;
+  why = may ? errno : EINVAL;
   if (pid == 0) {
     if (h->n->bound)
       setpgid(0, 0);
@@ -84,8 +87,6 @@ static void do_fork(home *h, uint32_t index, int fd) {
     h->n->child(h->n->arg, index, fd);
     _exit(0);
   }
-  if (pid < 0 && fd >= 0 && index < h->n->max)
-    why = errno;
   if (fd >= 0)
     close(fd);
   if (pid > 0 && h->n->bound)

@@ -22,6 +22,7 @@ typedef struct nsh_nursery {
   /* The life of a child; does not return. 'fd' came with the command. */
   void (*child)(void *arg, uint32_t index, int fd);
   void *arg;
+  bool mute; /* children need no 'fd', and get -1 */
   /* Children lead a process group and die with us, by the kernel's hand;
   ** otherwise they lead a session and do not. */
   bool bound;

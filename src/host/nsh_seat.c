@@ -1,21 +1,16 @@
 /*
-** One worker as its host sees it: socket, tasks, the state of the running job.
+** One worker as its host sees it: rings, tasks, the state of the running job.
 ** What frames mean: nsh_intake.c.
 */
 #include "nsh_seat.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "nsh_intake.h"
 #include "nsh_life.h"
 #include "nsh_memory.h"
 
-#define READ_ROOM ((size_t)256 << 10)
 #define KEEP_ROOM ((size_t)64 << 10) /* larger idle buffers are freed */
 #define LOG_KEEP 16384               /* bytes of log kept with a failure */
 
@@ -101,7 +96,7 @@ void nsh_seat_log(nsh_seat *s, ns_bytes line) {
   ns_buf_addc(&s->log, '\n');
 }
 
-/* -------------------------------------------------------------- the socket */
+/* -------------------------------------------------------------- the rings */
 
 /* The frames in 'n' bytes; how many bytes they were. A worker that talks
 ** nonsense is killed, as its memory cannot be trusted any more. */
@@ -138,106 +133,66 @@ static void take_bytes(nsh_seat *s, const char *p, size_t n) {
     ns_buf_free(&s->in);
 }
 
-static void read_all(nsh_seat *s) {
-  static char bytes[READ_ROOM];
-  ssize_t n;
-  do {
-    n = recv(s->fd, bytes, sizeof bytes, MSG_DONTWAIT);
-    if (n > 0)
-      take_bytes(s, bytes, (size_t)n);
-  } while (n == (ssize_t)sizeof bytes || (n < 0 && errno == EINTR));
-  if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) {
-    s->eof = true;
-    uv_poll_stop(s->poll);
+/* One look takes all that was there; what comes meanwhile is told anew. */
+static void read_ring(nsh_seat *s) {
+  static char bytes[NSH_RING];
+  int64_t n = nsh_ring_take(&s->slot->out, bytes, sizeof bytes);
+  if (n < 0) {
+    nsh_life_distrust(s);
+    return;
   }
-}
-
-static void on_ready(uv_poll_t *poll, int status, int events) {
-  nsh_seat *s = poll->data;
-  if (events & UV_WRITABLE)
-    nsh_seat_flush(s);
-  if ((events & UV_READABLE) || status < 0) {
-    nsh_mail_lock(s->table->mail);
-    read_all(s);
-    nsh_mail_unlock(s->table->mail);
-    nsh_table_heard(s);
-  }
+  if (nsh_ring_relieved(&s->slot->out))
+    nsh_ring_wake_writer(&s->slot->out);
+  take_bytes(s, bytes, (size_t)n);
 }
 
 void nsh_seat_flush(nsh_seat *s) {
-  ssize_t n = 0;
-  bool waiting = s->out_at > 0;
-  while (s->out_at < s->out.n && n >= 0) {
-    n = send(s->fd, s->out.p + s->out_at, s->out.n - s->out_at,
-             MSG_DONTWAIT | MSG_NOSIGNAL);
-    s->out_at += n > 0 ? (size_t)n : 0;
-  }
-  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-    uv_poll_start(s->poll, UV_READABLE | UV_WRITABLE, on_ready);
+  size_t n;
+  if (s->out_at == s->out.n)
     return;
-  }
-  ns_buf_reset(&s->out); /* all sent, or nobody there to read it */
+  n = nsh_ring_put(&s->slot->in, s->out.p + s->out_at, s->out.n - s->out_at);
+  s->out_at += n;
+  if (n > 0)
+    nsh_ring_wake(&s->slot->in);
+  if (s->out_at < s->out.n)
+    return; /* it tells us when there is room */
+  ns_buf_reset(&s->out);
   s->out_at = 0;
   if (s->out.cap > KEEP_ROOM)
     ns_buf_free(&s->out);
-  if (waiting && !s->eof)
-    uv_poll_start(s->poll, UV_READABLE, on_ready);
+}
+
+void nsh_seat_hear(nsh_seat *s) {
+  if (s->phase == NSH_EMPTY || s->blame != NULL)
+    return;
+  read_ring(s);
+  nsh_seat_flush(s);
 }
 
 /* ------------------------------------------------------------- life, death */
 
-bool nsh_seat_fork(nsh_seat *s, nsh_zygote *z) {
-  int pair[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
-    return false;
-  nsh_slot_reset(s->slot);
+void nsh_seat_fork(nsh_seat *s, nsh_zygote *z) {
+  nsh_slots_reset(s->table->slots, s->index);
   s->phase = NSH_STARTING;
   s->zygote = z;
-  s->fd = pair[0];
-  s->eof = s->forced = false;
-  s->eof_at = 0;
+  s->forced = false;
   s->blame = NULL;
   s->rung = NSH_CALM;
   s->why = NSH_WHY_NONE;
   s->next_seq = 0;
   s->idle_at = 0;
   s->progress = -1;
-  s->poll = nsh_alloc(sizeof *s->poll);
-  nsh_must(uv_poll_init(s->table->loop, s->poll, s->fd) == 0);
-  s->poll->data = s;
-  uv_poll_start(s->poll, UV_READABLE, on_ready);
-  nsh_zygote_fork(z, s->index, pair[1]);
-  return true;
-}
-
-/* Verdicts that were never sent: those that were are met a second time. */
-static void read_outbox(nsh_seat *s) {
-  uint32_t n = atomic_load(&s->slot->unsent);
-  if (n <= NSH_OUTBOX)
-    take_frames(s, s->slot->out, n);
-  atomic_store(&s->slot->unsent, 0);
+  nsh_zygote_fork(z, s->index);
 }
 
 void nsh_seat_bury(nsh_seat *s) {
-  if (s->fd < 0)
-    return;
   nsh_mail_lock(s->table->mail);
-  if (!s->eof)
-    read_all(s);
-  read_outbox(s);
+  if (s->blame == NULL)
+    read_ring(s);
   nsh_mail_unlock(s->table->mail);
-  uv_close((uv_handle_t *)s->poll, nsh_uv_free);
-  s->poll = NULL;
-  close(s->fd);
-  s->fd = -1;
   ns_buf_free(&s->in);
   ns_buf_free(&s->out);
   s->out_at = 0;
-}
-
-void nsh_seat_peek(nsh_seat *s) {
-  static char bytes[NSH_OUTBOX];
-  take_frames(s, bytes, nsh_slot_peek(s->slot, bytes));
 }
 
 void nsh_seat_quit(nsh_seat *s) {
@@ -246,10 +201,6 @@ void nsh_seat_quit(nsh_seat *s) {
 }
 
 void nsh_seat_free(nsh_seat *s) {
-  if (s->fd >= 0) {
-    uv_close((uv_handle_t *)s->poll, nsh_uv_free);
-    close(s->fd);
-  }
   ns_buf_free(&s->in);
   ns_buf_free(&s->out);
   ns_buf_free(&s->log);

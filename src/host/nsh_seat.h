@@ -1,5 +1,5 @@
 /*
-** A seat: the place of one worker process in the host, with the socket to it
+** A seat: the place of one worker process in the host, with the rings to it
 ** and the jobs it has been given.
 **
 ** Invariants: 'tasks' are in the order they were sent; the first may be
@@ -10,8 +10,6 @@
 */
 #ifndef NSH_SEAT_H
 #define NSH_SEAT_H
-
-#include <uv.h>
 
 #include "nsh_brood.h"
 #include "nsh_mail.h"
@@ -49,10 +47,6 @@ typedef struct nsh_seat {
   nsh_zygote *zygote;
   pid_t pid;
   nsh_slot *slot;
-  int fd;            /* -1: none */
-  uv_poll_t *poll;
-  bool eof;          /* the worker's end is closed */
-  int64_t eof_at;    /* when that was seen; 0: not yet */
   bool forced;       /* SIGKILL was sent */
   const char *blame; /* why, if that was the worker's fault; static */
   nsh_rung rung;     /* of the running job */
@@ -60,7 +54,7 @@ typedef struct nsh_seat {
   int64_t step;      /* µs this rung is given */
   int64_t next_at;   /* when the next one is due */
   ns_buf in;         /* the beginning of a frame */
-  ns_buf out;        /* to be sent from 'out_at' */
+  ns_buf out;        /* to be put into its ring from 'out_at' */
   size_t out_at;
   nsh_task *tasks;   /* ring of 'cap', a power of two */
   uint32_t first, n, cap;
@@ -80,8 +74,8 @@ typedef struct nsh_seat {
   struct nsh_seat *next;
 } nsh_seat;
 
-/* Starts a worker of zygote 'z' here. False: no sockets to be had. */
-bool nsh_seat_fork(nsh_seat *s, nsh_zygote *z);
+/* Starts a worker of zygote 'z' here. */
+void nsh_seat_fork(nsh_seat *s, nsh_zygote *z);
 
 /* The process is gone: takes what it still said, then frees the seat. What
 ** remained of its tasks is left for the caller: nsh_seat_drop. */
@@ -109,9 +103,9 @@ void nsh_seat_pop(nsh_seat *s);
 /* Is the oldest task running? '*since' gets its start. */
 bool nsh_seat_running(nsh_seat *s, int64_t *since);
 
-/* Takes verdicts that the worker has not sent because the job after them, which
-** was expected to be short, still runs. The mailbox is locked. */
-void nsh_seat_peek(nsh_seat *s);
+/* Takes what the worker has put into its ring, told or not, and sends what it
+** has made room for. The mailbox is locked. */
+void nsh_seat_hear(nsh_seat *s);
 
 /* Tells the worker to leave after its running job. */
 void nsh_seat_quit(nsh_seat *s);

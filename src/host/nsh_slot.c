@@ -35,16 +35,18 @@ bool nsh_slots_valid(const nsh_slots *slots, int64_t now) {
   return until == 0 || now <= until;
 }
 
-void nsh_slot_reset(nsh_slot *s) {
+void nsh_slots_reset(nsh_slots *slots, size_t index) {
+  nsh_slot *s = &slots->slot[index];
   atomic_store(&s->gate, 0);
   atomic_store(&s->started_at, 0);
   atomic_store(&s->current, 0);
-  atomic_store(&s->sent, 0);
   atomic_store(&s->lost, 0);
   atomic_store(&s->told, 0);
   atomic_store(&s->over, 0);
   atomic_store(&s->said, 0);
-  atomic_store(&s->unsent, 0);
+  nsh_ring_reset(&s->in);
+  nsh_ring_reset(&s->out);
+  nsh_news_forget(&slots->news, index);
 }
 
 void nsh_slot_allow(nsh_slot *s, uint32_t end) {
@@ -60,18 +62,6 @@ uint32_t nsh_slot_recall(nsh_slot *s) {
       &s->gate, &old, pack((uint32_t)old, (uint32_t)old)))
     ;
   return (uint32_t)(old >> 32);
-}
-
-/* Bytes below 'unsent' stay as they are until the outbox is emptied, so a copy
-** between two equal counts is whole. */
-uint32_t nsh_slot_peek(nsh_slot *s, char out[NSH_OUTBOX]) {
-  uint32_t before = atomic_load(&s->sent);
-  uint32_t n = atomic_load(&s->unsent);
-  if (n > NSH_OUTBOX)
-    return 0;
-  memcpy(out, s->out, n);
-  atomic_thread_fence(memory_order_seq_cst);
-  return atomic_load(&s->sent) == before ? n : 0;
 }
 
 void nsh_slot_tell(nsh_slot *s, uint32_t seq, nsh_why why) {
@@ -99,11 +89,6 @@ ns_bytes nsh_slot_said(nsh_slot *s, uint32_t seq) {
       !ns_utf8_valid(text))
     return NS_NONE;
   return text;
-}
-
-void nsh_slot_sent(nsh_slot *s) {
-  atomic_fetch_add(&s->sent, 1);
-  atomic_store(&s->unsent, 0);
 }
 
 bool nsh_slot_started(nsh_slot *s, uint32_t seq) {

@@ -2,14 +2,14 @@
 ** The memory a worker shares with its host: one slot per worker, mapped
 ** before the first fork, so every process of the host has it.
 **
-** Three things pass here without a system call. The gate decides, job by job,
-** whether a job that was sent ahead is started by the worker or taken back by
-** the host: both change it by compare-and-swap, so each job goes to exactly
-** one of them. The outbox holds verdict frames the worker has not sent yet;
-** the host reads it after the worker's death, so no finished job is forgotten.
-** 'told' and 'lost' tell a running handler that it is to stop and that its
-** claim is gone. 'text' says how the running job fails, should its worker have
-** to be killed before it can report that itself.
+** All they say to each other passes here, so 20,000 workers need no descriptor.
+** Frames travel in two rings; what a worker has put into its own is read after
+** its death as well, so no finished job is forgotten. The gate decides, job by
+** job, whether a job that was sent ahead is started by the worker or taken back
+** by the host: both change it by compare-and-swap, so each job goes to exactly
+** one of them. 'told' and 'lost' tell a running handler that it is to stop and
+** that its claim is gone. 'text' says how the running job fails, should its
+** worker have to be killed before it can report that itself.
 **
 ** Invariant: jobs have ascending numbers; those below gate.next were started
 ** or taken back; those from gate.next to gate.end may be started.
@@ -25,9 +25,10 @@
 #include <stdint.h>
 
 #include "ns_buf.h"
+#include "nsh_bell.h"
+#include "nsh_ring.h"
 
-#define NSH_OUTBOX 8144 /* bytes of verdicts that may wait */
-#define NSH_SAID 4096   /* bytes of a text, with its zero */
+#define NSH_SAID 3776 /* bytes of a text, with its zero */
 #define NSH_HALT_SIGNAL SIGUSR2 /* from zygote to worker: nsh_halt.h */
 
 /* Why a job is to stop. */
@@ -40,17 +41,16 @@ typedef enum nsh_why {
 } nsh_why;
 
 typedef struct nsh_slot {
-  _Atomic uint64_t gate;       /* next << 32 | end */
+  alignas(4096) _Atomic uint64_t gate; /* next << 32 | end */
   _Atomic int64_t started_at;  /* monotonic µs, of the job last started */
   _Atomic uint32_t current;    /* that job's number */
   _Atomic uint32_t lost;       /* number of the job whose claim is lost, + 1 */
   _Atomic uint32_t told;       /* number of the job that is to stop, + 1 */
   _Atomic uint32_t why;        /* nsh_why; stored before 'told' */
-  _Atomic uint32_t unsent;     /* bytes in 'out' */
-  _Atomic uint32_t sent;       /* how often the outbox has been emptied */
   _Atomic uint32_t over;       /* number of the job over its memory limit, + 1 */
   _Atomic uint32_t said;       /* number of the job that 'text' is about, + 1 */
-  char out[NSH_OUTBOX];
+  nsh_ring in;                 /* host to worker */
+  nsh_ring out;                /* worker to host */
   char text[NSH_SAID];         /* UTF-8 */
 } nsh_slot;
 
@@ -60,7 +60,8 @@ typedef struct nsh_slots {
   ** heard from the database for so long that others may have been given its
   ** jobs. 0: no such limit. */
   _Atomic int64_t valid_until;
-  alignas(4096) nsh_slot slot[];
+  nsh_news news;
+  nsh_slot slot[];
 } nsh_slots;
 
 /* Maps 'n' zeroed slots, shared with all later children. NULL: no memory. */
@@ -73,8 +74,9 @@ void nsh_slots_fresh(nsh_slots *slots, int64_t until);
 /* Either side: may jobs be started? */
 bool nsh_slots_valid(const nsh_slots *slots, int64_t now);
 
-/* Host, before a worker is forked: nothing may start, the outbox is empty. */
-void nsh_slot_reset(nsh_slot *s);
+/* Host, before worker 'index' is forked: nothing may start, the rings are
+** empty, nobody has news. */
+void nsh_slots_reset(nsh_slots *slots, size_t index);
 
 /* Host: jobs before number 'end' may be started. */
 void nsh_slot_allow(nsh_slot *s, uint32_t end);
@@ -82,10 +84,6 @@ void nsh_slot_allow(nsh_slot *s, uint32_t end);
 /* Host: what has not been started will not be. Returns the number of the
 ** first job taken back; the next job to be sent is gate.end as before. */
 uint32_t nsh_slot_recall(nsh_slot *s);
-
-/* Host: copies the outbox of a living worker; bytes copied. The same frames
-** will come through the socket later. */
-uint32_t nsh_slot_peek(nsh_slot *s, char out[NSH_OUTBOX]);
 
 /* Host: job 'seq' is to stop. */
 void nsh_slot_tell(nsh_slot *s, uint32_t seq, nsh_why why);
@@ -99,9 +97,6 @@ void nsh_slot_say(nsh_slot *s, uint32_t seq, const char *text);
 /* Host, after the worker's death: what it said of job 'seq'; absent: nothing.
 ** Borrowed until the slot is used again. */
 ns_bytes nsh_slot_said(nsh_slot *s, uint32_t seq);
-
-/* Worker: the outbox has been sent. */
-void nsh_slot_sent(nsh_slot *s);
 
 /* Host: was job 'seq' (not taken back) started? */
 bool nsh_slot_started(nsh_slot *s, uint32_t seq);

@@ -21,7 +21,6 @@
 
 #define STUCK_US 20000          /* a job behind one this old is taken back */
 #define LONG_US 100000          /* nothing is claimed ahead for its worker */
-#define EOF_US NS_SECOND        /* a worker that only closed its socket */
 #define DEAF_US (10 * NS_SECOND) /* a worker that does not start what it has */
 #define MOMENT_US (NS_SECOND / 2) /* the backlog waits so long for a worker */
 #define TICK_FINE 20000         /* period while somebody works */
@@ -326,25 +325,39 @@ void nsh_table_collect(nsh_table *t) {
 }
 
 /* A seat whose tasks run low gets more before it runs out. */
-void nsh_table_heard(nsh_seat *s) {
-  nsh_table *t = s->table;
-  if (s->eof && s->eof_at == 0)
-    s->eof_at = ns_mono_us();
-  if (s->phase == NSH_UP && s->n * 2 <= window(t, s->pool))
+static void hear(nsh_seat *s) {
+  nsh_seat_hear(s);
+  if (s->phase == NSH_UP && s->n * 2 <= window(s->table, s->pool))
     nsh_table_list(s, s->n == 0);
+}
+
+/* The workers of one word of news. */
+static void hear_some(nsh_table *t, size_t word, uint64_t bits) {
+  nsh_mail_lock(t->mail);
+  for (; bits != 0; bits &= bits - 1) {
+    size_t i = word * 64 + (size_t)__builtin_ctzll(bits);
+    if (i < t->nseats)
+      hear(&t->seats[i]);
+  }
+  nsh_mail_unlock(t->mail);
+}
+
+void nsh_table_hear(nsh_table *t) {
+  bool any = false;
+  for (size_t word = 0; word * 64 < t->nseats; word++) {
+    uint64_t bits = nsh_news_take(&t->slots->news, word);
+    if (bits == 0)
+      continue;
+    hear_some(t, word, bits);
+    any = true;
+  }
+  if (!any)
+    return;
   nsh_table_retarget(t);
   nsh_table_hand_out(t);
 }
 
 /* --------------------------------------------------------------------- time */
-
-/* A worker that closed its socket and does not go. */
-static void hurry(nsh_seat *s, int64_t now) {
-  if (s->forced || s->pid == 0 || now - s->eof_at <= EOF_US)
-    return;
-  s->blame = "it closed its socket";
-  nsh_life_kill(s, SIGKILL);
-}
 
 static void look(nsh_seat *s, int64_t now) {
   nsh_table *t = s->table;
@@ -353,7 +366,7 @@ static void look(nsh_seat *s, int64_t now) {
   nsh_mail_lock(t->mail);
   if (nsh_seat_running(s, &since) && now - since > STUCK_US &&
       atomic_load(&s->slot->current) != nsh_seat_task(s, 0)->seq)
-    nsh_seat_peek(s);
+    hear(s); /* the job behind those verdicts was expected to be short */
   if (nsh_seat_running(s, &since)) {
     timeout = nsh_seat_task(s, 0)->timeout;
     if (timeout > 0 && now - since > timeout)
@@ -431,8 +444,6 @@ void nsh_table_tick(nsh_table *t, int64_t now) {
       look(s, now);
     if (s->rung != NSH_CALM)
       nsh_ladder_climb(s, now);
-    if (s->eof)
-      hurry(s, now);
     if (deaf(s, now))
       replace(s);
   }
@@ -553,7 +564,6 @@ void nsh_table_init(nsh_table *t, const nsh_config *cfg, nsh_mail *mail,
     t->seats[i].index = (uint32_t)i;
     t->seats[i].pool = nsh_config_pool_of(cfg, i);
     t->seats[i].slot = &slots->slot[i];
-    t->seats[i].fd = -1;
   }
 }
 

@@ -69,8 +69,8 @@ void nsh_table_free(nsh_table *t);
 /* Takes what the dispatcher has put into the mailbox. */
 void nsh_table_collect(nsh_table *t);
 
-/* Of nsh_seat.c: a read that is over. */
-void nsh_table_heard(nsh_seat *s);
+/* Takes what workers have told. */
+void nsh_table_hear(nsh_table *t);
 
 /* Of the table's other parts: a seat may have room, the number of workers has
 ** changed, jobs may be handed out. */

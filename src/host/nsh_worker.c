@@ -1,7 +1,7 @@
 /*
-** The worker's loop. Frames are read as many at a time as there are; verdicts
-** collect in the shared outbox while more jobs are at hand and each of them is
-** expected to be short, and are sent at once otherwise.
+** The worker's loop. Frames are read as many at a time as there are. Verdicts
+** go into the ring at once; the host is told of them later while more jobs are at
+** hand and each of them is expected to be short.
 **
 ** There is one worker per process, so its state is static, and buffers that
 ** Lua's errors may jump over belong to the process.
@@ -11,13 +11,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <lauxlib.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "ns_time.h"
@@ -26,8 +24,8 @@
 #include "nsh_quota.h"
 #include "nsl.h"
 
-#define READ_ROOM 65536
-#define HOLD_US 300        /* a verdict waits at most this long for others */
+#define KEEP_ROOM 262144   /* bytes of input; more is freed after the job */
+#define HOLD_US 300        /* the host is told of a verdict at most so late */
 #define ASK_EVERY NS_SECOND /* cancelled() asks the host at most so often */
 #define FRESH_MS 50        /* between looks whether the host is back in touch */
 #define ERROR_MAX 65600    /* bytes of an error text */
@@ -40,7 +38,8 @@ static struct {
   const nsh_config *cfg;
   nsh_slots *slots;
   nsh_slot *slot;
-  int fd;
+  uint32_t index;
+  nsh_knocker bell;
   pid_t pid;          /* a handler may fork: its child is not the worker */
   int begin, run;     /* references */
   int64_t max_json;
@@ -53,7 +52,8 @@ static struct {
   bool over;          /* it was over its quota */
   bool spent;         /* this state is not to be trusted with another job */
   int64_t started, ended; /* of the job, monotonic µs */
-  int64_t waiting;    /* since when the outbox has something; 0: empty */
+  bool untold;        /* the host does not know of all that is in the ring */
+  int64_t waiting;    /* since when a verdict is among it; 0: none is */
   int64_t asked;      /* when the running job last asked for its claim */
   int64_t *ids;       /* for children: next first */
   size_t nids, atid, capids;
@@ -69,79 +69,78 @@ static void leave(int status) {
   _exit(status);
 }
 
-/* A child that a handler forked has our socket and our memory, and no say in
-** how the job ends. */
+/* A child that a handler forked has our memory, and no say in how the job
+** ends. */
 static bool forked(void) {
   return getpid() != w.pid;
 }
 
-static void send_all(const char *p, size_t n) {
-  while (n > 0) {
-    ssize_t sent = send(w.fd, p, n, MSG_NOSIGNAL);
-    if (sent < 0 && errno != EINTR)
-      leave(0); /* the host is gone */
-    if (sent > 0) {
-      p += sent;
-      n -= (size_t)sent;
-    }
-  }
-}
-
-/* Sends the outbox. Should we die in the middle, the host finds the frames
-** there once more and knows by their numbers which it has. */
-static void flush(void) {
-  uint32_t n = atomic_load(&w.slot->unsent);
+/* What is in the ring is not lost when there is no bell any more: the host finds
+** it when it hears that we have ended. */
+static void tell(void) {
   w.waiting = 0;
-  if (n == 0)
-    return;
-  send_all(w.slot->out, n);
-  nsh_slot_sent(w.slot);
+  w.untold = false;
+  if (!nsh_news_tell(&w.slots->news, w.index, &w.bell))
+    leave(0);
 }
 
-/* A verdict in w.frame: into the outbox, or straight out when it is large. */
+static void flush(void) {
+  if (w.untold)
+    tell();
+}
+
+/* Should we die in the middle, the host drops the piece it has. */
+static void put_frame(void) {
+  const char *p = w.frame.p;
+  size_t n = w.frame.n;
+  for (;;) {
+    size_t put = nsh_ring_put(&w.slot->out, p, n);
+    w.untold = true;
+    if (put == n)
+      return;
+    p += put;
+    n -= put;
+    tell(); /* of a full ring */
+    nsh_ring_await_room(&w.slot->out);
+  }
+}
+
+/* A verdict in w.frame. */
 static void post(int64_t now) {
-  uint32_t n = atomic_load(&w.slot->unsent);
-  if (w.frame.n > NSH_OUTBOX - n) {
-    flush();
-    n = 0;
-  }
-  if (w.frame.n > NSH_OUTBOX) {
-    send_all(w.frame.p, w.frame.n);
-    return;
-  }
-  memcpy(w.slot->out + n, w.frame.p, w.frame.n);
-  atomic_store(&w.slot->unsent, n + (uint32_t)w.frame.n);
+  put_frame();
   if (w.waiting == 0)
     w.waiting = now;
 }
 
-/* Any other frame goes out at once, after the verdicts before it. */
+/* The host is to know of any other frame at once. */
 static void post_now(void) {
-  flush();
-  send_all(w.frame.p, w.frame.n);
+  put_frame();
+  tell();
 }
 
 /* ------------------------------------------------------------------ input */
 
 /* Waits for more bytes; the frames not taken stay at the same 'at'. */
 static void receive(void) {
+  nsh_ring *in = &w.slot->in;
   char *room;
-  ssize_t n;
+  int64_t n;
   if (w.at > 0) {
     memmove(w.in.p, w.in.p + w.at, w.in.n - w.at);
     w.in.n -= w.at;
     w.at = 0;
   }
-  if (w.in.n == 0 && w.in.cap > 4 * READ_ROOM)
+  if (w.in.n == 0 && w.in.cap > KEEP_ROOM)
     ns_buf_free(&w.in); /* a large job is over */
-  if ((room = ns_buf_room(&w.in, READ_ROOM)) == NULL)
+  if ((room = ns_buf_room(&w.in, NSH_RING)) == NULL)
     leave(1);
-  do
-    n = read(w.fd, room, READ_ROOM);
-  while (n < 0 && errno == EINTR);
-  if (n <= 0)
-    leave(0);
+  while ((n = nsh_ring_take(in, room, NSH_RING)) == 0)
+    nsh_ring_await(in);
+  if (n < 0)
+    leave(1);
   w.in.n += (size_t)n;
+  if (nsh_ring_relieved(in))
+    tell();
 }
 
 /* Looks at the frame at 'at'; 0: it is not complete. */
@@ -399,7 +398,7 @@ static void report_stopped(nsh_why why) {
 /* Has a job left so many files open that the next ones would have none? */
 static bool files_left(void) {
   struct rlimit r;
-  int fd = fcntl(w.fd, F_DUPFD_CLOEXEC, 0);
+  int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (fd < 0)
     return errno != EMFILE;
   close(fd);
@@ -462,11 +461,10 @@ static void run_protected(const nsh_order *o) {
 /* The host has lost touch with the database: its claims may be others' by now.
 ** Waits until it is back, or has taken job 'seq' back; the time then. */
 static int64_t wait_fresh(uint32_t seq) {
-  struct pollfd host = {w.fd, POLLRDHUP, 0};
   int64_t now;
   flush();
   do {
-    if (poll(&host, 1, FRESH_MS) > 0)
+    if (nsh_bell_dead(&w.bell, FRESH_MS))
       leave(0); /* the host is gone */
     now = ns_mono_us();
   } while (!nsh_slots_valid(w.slots, now) && !nsh_slot_started(w.slot, seq));
@@ -480,10 +478,10 @@ static void do_job(nsh_frame *f) {
     leave(1);
   if (!nsh_slots_valid(w.slots, start))
     start = wait_fresh(o.seq);
+  if (w.waiting > 0 && (!o.hold || start - w.waiting > HOLD_US))
+    flush(); /* which may end us, so nothing is started yet */
   if (!nsh_slot_start(w.slot, o.seq, start))
     return; /* taken back */
-  if (w.waiting > 0 && (!o.hold || start - w.waiting > HOLD_US))
-    flush();
   w.seq = o.seq;
   w.started = w.ended = start;
   w.asked = 0;
@@ -523,7 +521,7 @@ static void on_pipe(int sig) {
   (void)sig;
 }
 
-static void set_up(const nsh_worker_setup *s, uint32_t index, int fd) {
+static void set_up(const nsh_worker_setup *s, uint32_t index) {
   struct sigaction act = {.sa_flags = SA_SIGINFO | SA_RESTART};
   act.sa_sigaction = on_term;
   sigaction(SIGTERM, &act, NULL);
@@ -534,14 +532,16 @@ static void set_up(const nsh_worker_setup *s, uint32_t index, int fd) {
   w.cfg = s->cfg;
   w.slots = s->slots;
   w.slot = &s->slots->slot[index];
-  w.fd = fd;
+  w.index = index;
+  nsh_knocker_init(&w.bell, s->bell);
   w.pid = getpid();
   w.max_json = s->cfg->db.max_payload > 0 ? s->cfg->db.max_payload
                                           : NS_MAX_PAYLOAD;
 }
 
 void nsh_worker_main(void *arg, uint32_t index, int fd) {
-  set_up(arg, index, fd);
+  (void)fd;
+  set_up(arg, index);
   lua_rawgeti(w.L, LUA_REGISTRYINDEX, w.begin);
   lua_pushinteger(w.L, (lua_Integer)ns_random());
   lua_pushinteger(w.L, (lua_Integer)ns_random());

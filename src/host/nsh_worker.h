@@ -18,6 +18,7 @@ typedef struct nsh_worker_setup {
   lua_State *L;
   const nsh_config *cfg;
   nsh_slots *slots;
+  int bell;
 } nsh_worker_setup;
 
 /* Zygote: pushes the table of C functions that nightshift.worker uses. They
@@ -28,7 +29,7 @@ void nsh_worker_pushapi(lua_State *L);
 ** numbers) and run (called per job). [-2, +0, m] */
 void nsh_worker_keep(lua_State *L);
 
-/* The life of worker 'index', 'fd' its socket; 'arg' an nsh_worker_setup. */
+/* The life of worker 'index'; 'arg' an nsh_worker_setup, 'fd' unused. */
 void nsh_worker_main(void *arg, uint32_t index, int fd);
 
 #endif

@@ -34,6 +34,7 @@
 typedef struct family {
   const nsh_config *cfg;
   nsh_slots *slots;
+  int bell; /* of the workers */
 } family;
 
 /* ----------------------------------------------------------------- zygote */
@@ -138,10 +139,10 @@ static void clear_worker(pid_t dead, const pid_t *others, size_t n) {
 static void zygote(void *arg, uint32_t index, int ctl) {
   family *fam = arg;
   lua_State *L = nsh_lua_new();
-  nsh_worker_setup setup = {L, fam->cfg, fam->slots};
+  nsh_worker_setup setup = {L, fam->cfg, fam->slots, fam->bell};
   nsh_nursery n = {.ctl = ctl, .max = fam->cfg->workers, .name = "ns-worker",
-                   .child = nsh_worker_main, .arg = &setup, .bound = true,
-                   .clear = clear_worker};
+                   .child = nsh_worker_main, .arg = &setup, .mute = true,
+                   .bound = true, .clear = clear_worker};
   bool loaded = false;
   ns_err err;
   (void)index;
@@ -187,15 +188,18 @@ static void clear_keeper(pid_t dead, const pid_t *others, size_t n) {
   nsh_sweep(dead, NULL, 0);
 }
 
-/* Nothing of the host's stays open but output and the control socket. */
-static void close_others(int *ctl) {
+/* Nothing of the host's stays open but output, the control socket and the bell. */
+static void close_others(int ctl, int bell) {
+  int low = ctl < bell ? ctl : bell;
+  int high = ctl < bell ? bell : ctl;
   int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (null >= 0)
     dup2(null, STDIN_FILENO);
-  if (*ctl != 3 && dup3(*ctl, 3, O_CLOEXEC) == 3)
-    *ctl = 3;
-  if (*ctl == 3)
-    close_range(4, ~0U, 0);
+  if (low > 3)
+    close_range(3, (unsigned)low - 1, 0);
+  if (high > low + 1)
+    close_range((unsigned)low + 1, (unsigned)high - 1, 0);
+  close_range((unsigned)high + 1, ~0U, 0);
 }
 
 static void seed(family *fam, int ctl) {
@@ -204,13 +208,13 @@ static void seed(family *fam, int ctl) {
   nsh_child_begin(0, "ns-seed");
   setsid();
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-  close_others(&n.ctl);
+  close_others(n.ctl, fam->bell);
   nsh_nursery_serve(&n);
 }
 
-ns_status nsh_seed_start(const nsh_config *cfg, nsh_slots *slots, pid_t *pid,
-                         int *ctl, ns_err *err) {
-  family fam = {cfg, slots};
+ns_status nsh_seed_start(const nsh_config *cfg, nsh_slots *slots, int bell,
+                         pid_t *pid, int *ctl, ns_err *err) {
+  family fam = {cfg, slots, bell};
   int pair[2];
   if (geteuid() == 0 && cfg->user == NULL)
     ns_log(NS_LOG_WARN, "host.root",

@@ -21,8 +21,9 @@
 
 #define NSH_ZYGOTES 32 /* generations that may exist at the same time */
 
-/* Forks the seed; '*ctl' is the host's socket to it. Errors: NOMEM. */
-ns_status nsh_seed_start(const nsh_config *cfg, nsh_slots *slots, pid_t *pid,
-                         int *ctl, ns_err *err);
+/* Forks the seed; '*ctl' is the host's socket to it, 'bell' the workers' end of
+** theirs. Errors: NOMEM. */
+ns_status nsh_seed_start(const nsh_config *cfg, nsh_slots *slots, int bell,
+                         pid_t *pid, int *ctl, ns_err *err);
 
 #endif
