@@ -17,7 +17,7 @@
 typedef struct asked {
   int64_t workers, drain_within, drain_timeout, memory;
   bool drain, keep_env, strict, forget_done;
-  const char *log, *url, *user, *shared;
+  const char *log, *url, *user, *shared, *isolation;
 } asked;
 
 static const nsl_field fields[] = {
@@ -37,6 +37,7 @@ static const nsl_field fields[] = {
     {"url", NSL_CSTR, offsetof(asked, url)},
     {"connection", NSL_TABLE, 0},
     {"shared", NSL_CSTR, offsetof(asked, shared)},
+    {"isolation", NSL_CSTR, offsetof(asked, isolation)},
     {NULL, NSL_ANY, 0}};
 
 typedef struct connection {
@@ -69,6 +70,10 @@ static ns_status check_counts(const asked *a, ns_err *err) {
   if (strcmp(a->log, "text") != 0 && strcmp(a->log, "json") != 0)
     return ns_fail(err, NS_EINVALID, WHAT "log must be text or json, got '%s'",
                    a->log);
+  if (strcmp(a->isolation, "worker") != 0 && strcmp(a->isolation, "job") != 0)
+    return ns_fail(err, NS_EINVALID,
+                   WHAT "isolation must be worker or job, got '%s'",
+                   a->isolation);
   return NS_OK;
 }
 
@@ -87,7 +92,8 @@ static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
                             ns_err *err) {
   asked a = {.workers = sysconf(_SC_NPROCESSORS_ONLN),
              .drain_within = 60 * INT64_C(1000000),
-             .drain_timeout = 30 * INT64_C(1000000), .log = "text"};
+             .drain_timeout = 30 * INT64_C(1000000), .log = "text",
+             .isolation = "worker"};
   ns_status st = nsl_readfields(L, idx, fields, WHAT, &a, err);
   if (st != NS_OK || (st = check_counts(&a, err)) != NS_OK ||
       (st = check_user(a.user, err)) != NS_OK)
@@ -102,6 +108,7 @@ static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
   cfg->memory = a.memory;
   cfg->json = strcmp(a.log, "json") == 0;
   cfg->keep_env = a.keep_env;
+  cfg->fork_per_job = strcmp(a.isolation, "job") == 0;
   cfg->db.url = a.url;
   cfg->shared = a.shared;
   return NS_OK;

@@ -44,6 +44,7 @@ typedef struct nsh_config {
   int64_t memory;        /* bytes a job may use; 0: no limit */
   bool json;             /* how log lines look */
   const char *shared;    /* size of the shared dict; NULL: see ns_region_open */
+  bool fork_per_job;     /* isolation = "job" */
   bool keep_env;         /* workers keep what nsh_secrets_drop would take */
   ns_config db;
 } nsh_config;

@@ -128,9 +128,16 @@ static bool nothing_left(const host *h) {
          (m->rest_due < 0 || m->rest_due > h->cfg->drain_within);
 }
 
+/* Has every seat had its worker? Those that are forked per job have gone since. */
+static bool complete(const host *h) {
+  const nsh_table *t = &h->table;
+  return t->up == t->nseats ||
+         (h->cfg->fork_per_job && t->tally.forks >= (int64_t)t->nseats);
+}
+
 static void check_running(host *h) {
   bool done;
-  if (!h->ready && h->table.up == h->table.nseats) {
+  if (!h->ready && complete(h)) {
     h->ready = true;
     ns_log(NS_LOG_INFO, "host.ready",
            NS_FIELDS(ns_fi("pid", getpid()),

@@ -62,9 +62,12 @@ void nsh_life_generation(nsh_table *t, nsh_zygote *z) {
   nsh_life_fill(t);
 }
 
+static bool may_fork(const nsh_table *t, int64_t now) {
+  return t->zygote != NULL && !t->closing && now >= t->fork_at;
+}
+
 void nsh_life_fill(nsh_table *t) {
-  int64_t now = ns_mono_us();
-  if (t->zygote == NULL || t->closing || now < t->fork_at)
+  if (!may_fork(t, ns_mono_us()))
     return;
   for (size_t i = 0; i < t->nseats; i++)
     if (t->seats[i].phase == NSH_EMPTY)
@@ -196,7 +199,8 @@ void nsh_life_exited(nsh_table *t, uint32_t index, int status) {
   if (index >= t->nseats || t->seats[index].phase == NSH_EMPTY)
     return;
   bury(&t->seats[index], status);
-  nsh_life_fill(t);
+  if (may_fork(t, ns_mono_us()))
+    nsh_seat_fork(&t->seats[index], t->zygote);
   nsh_table_hand_out(t);
 }
 

@@ -16,7 +16,7 @@
 Runs a host until it is told to stop. Messages go to stderr.
 @function work
 @tparam table config files, workers, queues, drain, drain_within (µs),
-drain_timeout (µs), memory (bytes per job), user, log, url, connection
+drain_timeout (µs), memory (bytes per job), isolation, user, log, url, connection
 @treturn integer exit code
 @raise for an unknown key or a wrong type
 */

@@ -26,6 +26,7 @@
 #define TICK_FINE 20000         /* period while somebody works */
 #define TICK_COARSE 100000      /* with many workers */
 #define FINE_SEATS 256
+#define TOUCHES_MAX 16          /* waiting to be written; the others come later */
 
 /* --------------------------------------------------------- seats with room */
 
@@ -74,19 +75,29 @@ static bool storming(const nsh_table *t) {
 }
 
 /* How many jobs a seat may have. In a storm nothing is sent behind a job that
-** may kill its worker. */
+** may kill its worker; one that is forked per job has no use for a second. */
 static uint32_t window(const nsh_table *t, size_t pool) {
-  return storming(t) ? 1 : nsh_pace_window(&t->pools[pool].pace);
+  return storming(t) || t->cfg->fork_per_job
+             ? 1
+             : nsh_pace_window(&t->pools[pool].pace);
+}
+
+/* Workers to claim for. Those that are forked per job come and go all the time;
+** unless something holds the forking up, all are about to be there. */
+static size_t attending(const nsh_table *t, size_t pool) {
+  bool soon = t->cfg->fork_per_job && t->zygote != NULL && !storming(t);
+  return soon ? nsh_config_workers(t->cfg, pool) : t->pools[pool].up;
 }
 
 /* The mailbox is locked. */
 static void set_targets(nsh_table *t) {
   for (size_t i = 0; i < t->npools; i++) {
     const nsh_pool *p = &t->pools[i];
-    bool none = t->closing || t->quiet || p->up == 0;
-    size_t late = p->late < p->up ? p->late : p->up;
+    size_t there = attending(t, i);
+    bool none = t->closing || t->quiet || there == 0;
+    size_t late = p->late < there ? p->late : there;
     nsh_mail_target(t->mail, i,
-                    none ? 0 : late + nsh_pace_target(&p->pace, p->up - late));
+                    none ? 0 : late + nsh_pace_target(&p->pace, there - late));
   }
 }
 
@@ -377,7 +388,7 @@ static void look(nsh_seat *s, int64_t now) {
     if (s->n > 1 && s->stuck)
       t->busy -= nsh_seat_recall(s);
     pool_of(s)->late += now - since > LONG_US;
-    if (nsh_intake_due(s, since, now))
+    if (t->mail->ntouches < TOUCHES_MAX && nsh_intake_due(s, since, now))
       nsh_intake_touch(s, now);
   }
   nsh_mail_unlock(t->mail);

@@ -417,7 +417,8 @@ static int run(lua_State *L) {
     leave(lua_isnil(L, 3) ? 0 : 1);
   w.running = false;
   w.ended = ns_mono_us();
-  w.spent = lua_toboolean(L, 4) || (!lua_isnil(L, 3) && !files_left());
+  w.spent = w.spent || lua_toboolean(L, 4) ||
+            (!lua_isnil(L, 3) && !files_left());
   w.over = nsh_quota_end(L);
   if (w.over || nsh_halt_end() != NSH_WHY_NONE)
     return 0; /* what the handler said does not count */
@@ -436,7 +437,8 @@ static void run_protected(const nsh_order *o) {
   const char *error;
   bool ok;
   nsh_why why;
-  w.over = w.spent = false;
+  w.over = false;
+  w.spent = w.cfg->fork_per_job;
   nsh_quota_forget();
   lua_pushcfunction(L, run);
   lua_pushlightuserdata(L, (void *)(uintptr_t)o);

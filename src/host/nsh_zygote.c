@@ -24,6 +24,7 @@
 #include "nsh_halt.h"
 #include "nsh_lua.h"
 #include "nsh_nursery.h"
+#include "nsh_share.h"
 #include "nsh_sweep.h"
 #include "nsh_secrets.h"
 #include "nsh_worker.h"
@@ -135,7 +136,6 @@ static void clear_worker(pid_t dead, const pid_t *others, size_t n) {
   kill(-dead, SIGKILL);
 }
 
-/* Workers share this memory as long as nobody writes to it: collect now. */
 static void zygote(void *arg, uint32_t index, int ctl) {
   family *fam = arg;
   lua_State *L = nsh_lua_new();
@@ -157,8 +157,7 @@ static void zygote(void *arg, uint32_t index, int ctl) {
     loaded = load_handlers(L, fam, ctl);
   if (!loaded)
     _exit(1);
-  lua_gc(L, LUA_GCCOLLECT);
-  lua_gc(L, LUA_GCCOLLECT);
+  nsh_share(L);
   nsh_nursery_serve(&n);
 }
 

@@ -21,6 +21,8 @@ function work.define(parser)
   command:option("--drain-within", 'What "soon" is, e.g. 0 or "5m".')
   command:option("--drain-timeout", "How long running jobs may take at the end.")
   command:option("--memory", "What a job may use in Lua, e.g. 64M; without: no limit."):argname "SIZE"
+  command:option("--isolation", "What a worker process runs: one job after the other, or one job only.")
+    :choices { "worker", "job" }
   command:option("--user", "Whom the workers run as, when the host is root."):argname "NAME"
   command:option("--shared", 'Size of nightshift.shared, e.g. 1M or "16M,evict".')
   command:flag("--keep-env", "Leave $NIGHTSHIFT_URL and $MYSQL_PWD to workers and what they start.")
@@ -115,6 +117,7 @@ function work.commands.work(args)
     drain_timeout = microseconds(args.drain_timeout, "--drain-timeout"),
     memory = bytes(args.memory),
     user = args.user,
+    isolation = args.isolation,
     shared = args.shared,
     keep_env = args.keep_env,
     log = args.log,
