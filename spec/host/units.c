@@ -16,6 +16,7 @@
 #include "ns_time.h"
 #include "nsh_batch.h"
 #include "nsh_ipc.h"
+#include "nsh_limits.h"
 #include "nsh_names.h"
 #include "nsh_pace.h"
 #include "nsh_slot.h"
@@ -380,6 +381,75 @@ static void slots(void) {
   puts("slots");
 }
 
+/* ---------------------------------------------------------------- limits */
+
+static void write_file(const char *root, const char *path, const char *text) {
+  char command[1024];
+  snprintf(command, sizeof command, "mkdir -p '%s%.*s' && printf '%s' > '%s%s'",
+           root, (int)(strrchr(path, '/') - path), path, text, root, path);
+  CHECK(system(command) == 0);
+}
+
+static bool refused(const nsh_limits *have, size_t workers, const char *words) {
+  ns_err err;
+  return nsh_limits_check(have, workers, &err) == NS_EINVALID &&
+         strstr(err.message, words) != NULL;
+}
+
+/* A machine of files, with control groups of the second and the first kind. */
+static void limits(void) {
+  char root[] = "/tmp/nightshift-units-XXXXXX";
+  char command[64];
+  nsh_config cfg = {.workers = 500};
+  nsh_limits have;
+  ns_err err;
+  CHECK(mkdtemp(root) != NULL);
+  nsh_limits_read(&have, root, &cfg);
+  CHECK(have.pids == NSH_UNLIMITED && have.group_tasks == NSH_UNLIMITED &&
+        have.memory == NSH_UNLIMITED && have.group_memory == NSH_UNLIMITED);
+  write_file(root, "/proc/loadavg", "0.1 0.2 0.3 2/300 4711\\n");
+  write_file(root, "/proc/sys/kernel/pid_max", "32768\\n");
+  write_file(root, "/proc/sys/kernel/threads-max", "800\\n");
+  write_file(root, "/proc/meminfo", "MemTotal: 9 kB\\nMemAvailable:  2048 kB\\n");
+  write_file(root, "/proc/self/cgroup", "0::/a/b\\n");
+  write_file(root, "/sys/fs/cgroup/a/pids.max", "50\\n");
+  write_file(root, "/sys/fs/cgroup/a/pids.current", "20\\n");
+  write_file(root, "/sys/fs/cgroup/a/b/pids.max", "max\\n");
+  write_file(root, "/sys/fs/cgroup/a/b/memory.max", "1048576\\n");
+  nsh_limits_read(&have, root, &cfg);
+  CHECK(have.pids == 32468 && have.tasks == 500 && have.group_tasks == 30);
+  CHECK(have.memory == 2 << 20 && have.group_memory == 1 << 20);
+  write_file(root, "/proc/self/cgroup", "7:cpu,pids:/x\\n4:memory:/y\\n0::/\\n");
+  write_file(root, "/sys/fs/cgroup/pids/x/pids.max", "40\\n");
+  write_file(root, "/sys/fs/cgroup/memory/y/memory.limit_in_bytes", "3145728\\n");
+  nsh_limits_read(&have, root, &cfg);
+  CHECK(have.group_tasks == 40 && have.group_memory == 3 << 20);
+  have = (nsh_limits){1000, 1000, 1000, 1000, 1000, INT64_C(1) << 40,
+                      INT64_C(1) << 40};
+  CHECK(nsh_limits_check(&have, 900, &err) == NS_OK);
+  CHECK(refused(&have, 20000, "20000 workers need 20016 more processes of their "
+                              "user, there are 1000: raise the user's limit"));
+  have.user_tasks = NSH_UNLIMITED;
+  CHECK(refused(&have, 20000, "this control group") &&
+        refused(&have, 20000, "raise pids.max"));
+  have.group_tasks = NSH_UNLIMITED;
+  CHECK(refused(&have, 20000, "raise sysctl kernel.pid_max"));
+  have.pids = NSH_UNLIMITED;
+  CHECK(refused(&have, 20000, "raise sysctl kernel.threads-max"));
+  have.tasks = NSH_UNLIMITED;
+  CHECK(nsh_limits_check(&have, 20000, &err) == NS_OK);
+  have.group_memory = INT64_C(1) << 30;
+  CHECK(refused(&have, 20000, "there are 1024: raise memory.max"));
+  have.memory = INT64_C(1) << 20;
+  CHECK(refused(&have, 20000, "MiB of memory, there is 1: raise what is free"));
+  have.files = 63;
+  CHECK(refused(&have, 1, "1 workers need 64 open files, there are 63: raise the "
+                          "limit of open files (ulimit -Hn"));
+  snprintf(command, sizeof command, "rm -rf %s", root);
+  CHECK(system(command) == 0);
+  puts("limits");
+}
+
 /* ---------------------------------------------------------------- pacing */
 
 static void learn(nsh_pace *p, int64_t micros, int times) {
@@ -571,6 +641,7 @@ int main(void) {
   rings();
   bell();
   slots();
+  limits();
   pacing();
   storms();
   batches();

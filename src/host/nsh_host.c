@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,6 +22,7 @@
 #include "nsh_dispatch.h"
 #include "nsh_ear.h"
 #include "nsh_life.h"
+#include "nsh_limits.h"
 #include "nsh_memory.h"
 #include "nsh_served.h"
 #include "nsh_sweep.h"
@@ -36,7 +36,6 @@
 #define PING_US NS_SECOND          /* between looks at the zygotes, with jobs */
 #define SEED_US (6 * NS_SECOND)    /* for it to clear up and end */
 #define GOODBYE_MS 1000            /* for workers and zygotes to leave */
-#define SPARE_FILES 64             /* descriptors beside those of workers */
 
 typedef enum mode {
   LOADING,   /* the first handlers are read */
@@ -515,21 +514,6 @@ static void watch_signals(host *h, size_t from, size_t end) {
   mask_signals(SIG_UNBLOCK, from, end);
 }
 
-/* A socket per worker: as many descriptors as we may have. */
-static ns_status raise_files(const nsh_config *cfg, ns_err *err) {
-  struct rlimit r;
-  if (getrlimit(RLIMIT_NOFILE, &r) != 0)
-    return NS_OK;
-  if (r.rlim_max < cfg->workers + SPARE_FILES)
-    return ns_fail(err, NS_EINVALID,
-                   "%zu workers need %zu open files, the limit is %llu",
-                   cfg->workers, cfg->workers + SPARE_FILES,
-                   (unsigned long long)r.rlim_max);
-  r.rlim_cur = r.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &r);
-  return NS_OK;
-}
-
 static void open_loop(host *h, int seed) {
   nsh_must(uv_loop_init(&h->loop) == 0);
   nsh_must(uv_async_init(&h->loop, &h->async, on_async) == 0);
@@ -647,6 +631,13 @@ int nsh_host_run(const nsh_config *cfg) {
   ns_err err;
   int seed;
   int code;
+  nsh_limits limits;
+  nsh_limits_raise();
+  nsh_limits_read(&limits, "", cfg);
+  if (nsh_limits_check(&limits, cfg->workers, &err) != NS_OK) {
+    complain(err.message, strlen(err.message));
+    return NSH_EXIT_CONFIG;
+  }
   if (ns_region_open(cfg->shared, &err) != NS_OK) { /* before the first fork */
     complain(err.message, strlen(err.message));
     return err.status == NS_EINVALID ? NSH_EXIT_USAGE : NSH_EXIT_FAILURE;
@@ -663,12 +654,7 @@ int nsh_host_run(const nsh_config *cfg) {
     return NSH_EXIT_FAILURE;
   }
   open_loop(h, seed);
-  if (raise_files(cfg, &err) == NS_OK)
-    live(h);
-  else {
-    complain(err.message, strlen(err.message));
-    h->code = NSH_EXIT_CONFIG;
-  }
+  live(h);
   nsh_dispatch_close(h->dispatch);
   code = h->code;
   close_loop(h);

@@ -1,0 +1,13 @@
+-- The handlers of bench/workers.lua.
+local core = require "nightshift.core"
+local shared = require "nightshift".shared
+
+return {
+  noop = function() end,
+  -- Ends when as many as the payload says have begun: when all are busy at once.
+  meet = function(job)
+    shared:incr("here", 1)
+    while shared:get "here" < job.payload do core.sleep(1) end
+  end,
+  second = function() core.sleep(1) end,
+}
