@@ -183,8 +183,9 @@ static void mourn(nsh_seat *s, int status) {
 
 static void bury(nsh_seat *s, int status) {
   nsh_table *t = s->table;
-  bool expected = s->phase == NSH_DOOMED;
-  nsh_seat_bury(s);
+  bool expected;
+  nsh_seat_bury(s); /* its last words may be that it leaves */
+  expected = s->phase == NSH_DOOMED;
   end_tasks(s, status);
   if (!expected && !t->closing)
     mourn(s, status);
