@@ -42,7 +42,7 @@ end
 
 local function crowd()
   local begun = nightshift.clock()
-  local h <close> = start(workers)
+  local _ <close> = start(workers)
   local ready = nightshift.clock() - begun
   clear()
   push("meet", workers, workers)
@@ -63,7 +63,7 @@ local function isolated()
   local jobs = math.max(20, math.floor(20000 * scale))
   clear()
   push("noop", ("x"):rep(98), jobs)
-  local h <close> = start(8, "--isolation job")
+  local _ <close> = start(8, "--isolation job")
   local row = await(jobs)
   print(('{"what":"a process per job, 8 at a time","rate":%.1f,"jobs":%d,"workers":8}')
     :format(jobs / ((row.last - row.first) / 1e6), jobs))

@@ -11,7 +11,8 @@ it("the host's pure parts hold", function()
   status, out, err = proc.run { program, timeout = 120 }
   assert.equal(0, status, out .. err)
   for _, group in ipairs {
-    "frames", "rings", "bell", "slots", "limits", "pacing", "storms", "batches", "spilling", "names", "log lines", "utf8",
+    "frames", "rings", "bell", "slots", "limits", "pacing",
+    "storms", "batches", "spilling", "names", "log lines", "utf8",
   } do
     assert.matches(group .. "\n", out, 1, true)
   end

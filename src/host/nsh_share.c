@@ -1,9 +1,7 @@
 /*
-** Two things make a worker copy the pages it was forked with. A collector that
-** marks everything writes to every object; the generational one leaves alone
-** what was there before the fork. And a small block out of a hole in the midst
-** of shared pages costs a page; so the holes are filled, and workers take all
-** they need from the end of the heap, where it lies together.
+** A small block out of a hole in the midst of shared pages costs a worker a page.
+** So the holes are filled, and workers take all they need from the end of the
+** heap, where it lies together.
 */
 #include "nsh_share.h"
 
@@ -12,7 +10,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define MINOR_PERCENT 5 /* growth of the Lua heap between minor collections */
 #define HOLE_MAX 65536  /* bytes; larger ones are worth being used */
 #define SMALL 1024      /* from here on every size a block can have */
 
@@ -32,7 +29,7 @@ static void fill(size_t size, uintptr_t top, size_t most) {
   }
 }
 
-static void fill_holes(void) {
+void nsh_share(void) {
   struct mallinfo2 now;
   uintptr_t top;
   malloc_trim(0);
@@ -45,13 +42,6 @@ static void fill_holes(void) {
 }
 
 #else
-static void fill_holes(void) {
+void nsh_share(void) {
 }
 #endif
-
-void nsh_share(lua_State *L) {
-  lua_gc(L, LUA_GCCOLLECT);
-  lua_gc(L, LUA_GCGEN, MINOR_PERCENT, 0);
-  lua_gc(L, LUA_GCCOLLECT);
-  fill_holes();
-}

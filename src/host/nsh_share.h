@@ -5,9 +5,7 @@
 #ifndef NSH_SHARE_H
 #define NSH_SHARE_H
 
-#include <lua.h>
-
-/* Everything is loaded. From now on the state collects by generations. */
-void nsh_share(lua_State *L);
+/* Everything is loaded, and what was garbage is freed. */
+void nsh_share(void);
 
 #endif

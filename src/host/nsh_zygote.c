@@ -29,7 +29,8 @@
 #include "nsh_secrets.h"
 #include "nsh_worker.h"
 
-#define TEXT_MAX 32768 /* bytes of a report to the host */
+#define TEXT_MAX 32768  /* bytes of a report to the host */
+#define MINOR_PERCENT 5 /* growth of the Lua heap between minor collections */
 
 /* What all of them know. */
 typedef struct family {
@@ -136,6 +137,16 @@ static void clear_worker(pid_t dead, const pid_t *others, size_t n) {
   kill(-dead, SIGKILL);
 }
 
+/* Workers share this memory as long as nobody writes to it. A collector that
+** marks everything in each cycle writes to every object; the generational one
+** leaves alone what was there before the fork. */
+static void be_shared(lua_State *L) {
+  lua_gc(L, LUA_GCCOLLECT);
+  lua_gc(L, LUA_GCGEN, MINOR_PERCENT, 0);
+  lua_gc(L, LUA_GCCOLLECT);
+  nsh_share();
+}
+
 static void zygote(void *arg, uint32_t index, int ctl) {
   family *fam = arg;
   lua_State *L = nsh_lua_new();
@@ -157,7 +168,7 @@ static void zygote(void *arg, uint32_t index, int ctl) {
     loaded = load_handlers(L, fam, ctl);
   if (!loaded)
     _exit(1);
-  nsh_share(L);
+  be_shared(L);
   nsh_nursery_serve(&n);
 }
 
