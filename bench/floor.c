@@ -10,6 +10,8 @@
 **   claim          claim + ack of jobs that were pushed before
 **   latency        one job at a time, pushed and then claimed: the time from
 **                  before its push to its payload
+**   flows          'jobs' parents, each with ten children that it waits for:
+**                  pushed 100 a transaction, then claimed and acked
 ** One connection. Prints one JSON line. The database is a scratch one: its
 ** tables exist and are emptied first. Any error ends the program with status 1.
 **
@@ -351,11 +353,223 @@ static void measure_latency(batch *a, batch *b) {
   free(took);
 }
 
+/* ----------------------------------------------------------------- flows */
+
+#define CHILDREN 10
+#define FLOWS_AT_ONCE 100
+
+static MYSQL_STMT *insert_member, *insert_edge, *insert_child, *select_members,
+    *finish_member, *delete_edge, *meet, *free_parents;
+
+/* What a batch of a flow's jobs has besides: parents (0: it is one), and how
+** many of their children are in it. */
+typedef struct family {
+  int64_t parent[ROWS], unmet[ROWS];
+  char missing[ROWS]; /* an indicator: it has no parent */
+  size_t nmet;
+  int64_t met[ROWS], met_by[ROWS]; /* parents, each once */
+} family;
+
+static void prepare_flows(void) {
+  insert_member = prepare(
+      "INSERT INTO nightshift_job (id, queue_id, name, payload, priority, rank,"
+      " max_attempts, max_crashes, backoff, timeout, created, due, nonce,"
+      " parent, root, unmet) VALUES (?, 1, 'noop', ?, 100, 155, 10, 3, 5000000,"
+      " 3600000000, ?, ?, ?, ?, ?, ?)");
+  insert_edge =
+      prepare("INSERT INTO nightshift_edge (on_id, job_id) VALUES (?, ?)");
+  insert_child = prepare(
+      "INSERT INTO nightshift_child (parent, seq, id) VALUES (?, ?, ?)");
+  select_members = prepare(
+      "SELECT j.id, j.created, j.nonce, j.payload, COALESCE(j.parent, 0)"
+      " FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]',"
+      " run INT PATH '$[1]')) t"
+      " STRAIGHT_JOIN nightshift_job j ON j.id = t.id AND j.run = t.run");
+  finish_member = prepare(
+      "INSERT INTO nightshift_finished (id, queue_id, name, payload, priority,"
+      " outcome, run, attempts, polls, crashes, lost, max_attempts,"
+      " max_crashes, backoff, timeout, created, finished_at, on_fail,"
+      " nonce, holder, parent, root) VALUES (?, 1, 'noop', ?, 100, 'done', 1, 0,"
+      " 0, 0, 0, 10, 3, 5000000, 3600000000, ?, " NOW ", 'cancel', ?, 1, ?, ?)");
+  delete_edge =
+      prepare("DELETE FROM nightshift_edge WHERE on_id = ? AND job_id = ?");
+  meet = prepare("UPDATE nightshift_job SET unmet = unmet - ? WHERE id = ?");
+  free_parents = prepare(
+      "INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)"
+      " SELECT j.queue_id, j.rank, " NOW " + t.place, j.id, j.run"
+      " FROM JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY,"
+      " id BIGINT PATH '$')) t"
+      " STRAIGHT_JOIN nightshift_job j ON j.id = t.id WHERE j.unmet = 0");
+}
+
+static MYSQL_BIND parents(family *f) {
+  MYSQL_BIND b = integers(f->parent);
+  b.u.indicator = f->missing;
+  return b;
+}
+
+/* 'n' flows from the one numbered 'first' on: a parent, then its children. */
+static void fill_flows(batch *b, family *f, size_t first, size_t n, int64_t at) {
+  fill(b, 1 + (int64_t)(first * (CHILDREN + 1)), n * (CHILDREN + 1), at);
+  for (size_t i = 0; i < b->n; i++) {
+    bool is_parent = i % (CHILDREN + 1) == 0;
+    f->missing[i] = is_parent ? STMT_INDICATOR_NULL : STMT_INDICATOR_NONE;
+    f->parent[i] = b->id[i - i % (CHILDREN + 1)];
+    f->unmet[i] = is_parent ? CHILDREN : 0;
+  }
+}
+
+/* Leaves the children only. */
+static void drop_parents(batch *b, family *f) {
+  size_t n = 0;
+  for (size_t i = 0; i < b->n; i++)
+    if (f->unmet[i] == 0) {
+      b->id[n] = b->id[i];
+      b->ready_at[n] = b->ready_at[i];
+      f->parent[n] = f->parent[i];
+      f->unmet[n++] = (int64_t)i; /* seq */
+    }
+  b->n = n;
+}
+
+static void push_flows(batch *b, family *f, size_t first, size_t n) {
+  fill_flows(b, f, first, n, server_now());
+  MYSQL_BIND job[] = {integers(b->id), strings(b->payload, b->length, b->n),
+                      integers(b->created), integers(b->created),
+                      integers(b->nonce), parents(f), parents(f),
+                      integers(f->unmet)};
+  MYSQL_BIND ready[] = {integers(b->ready_at), integers(b->id)};
+  MYSQL_BIND edge[] = {integers(b->id), integers(f->parent)};
+  MYSQL_BIND child[] = {integers(f->parent), integers(f->unmet),
+                        integers(b->id)};
+  query("START TRANSACTION");
+  execute(insert_member, job, b->n);
+  drop_parents(b, f);
+  execute(insert_edge, edge, b->n);
+  execute(insert_child, child, b->n);
+  execute(insert_ready, ready, b->n);
+  query("COMMIT");
+}
+
+static void read_members(batch *b, family *f) {
+  char *list = b->list;
+  MYSQL_BIND param = strings(&list, &b->list_n, 1);
+  int64_t id, created, nonce, parent;
+  unsigned long length = 0;
+  MYSQL_BIND row[] = {integers(&id),
+                      integers(&created),
+                      integers(&nonce),
+                      {.buffer_type = MYSQL_TYPE_STRING,
+                       .buffer = payload_read,
+                       .buffer_length = asked.payload,
+                       .length = &length},
+                      integers(&parent)};
+  execute(select_members, &param, 1);
+  if (mysql_stmt_bind_result(select_members, row) != 0)
+    die("read", mysql_stmt_error(select_members));
+  for (size_t i = 0; mysql_stmt_fetch(select_members) == 0; i++) {
+    b->id[i] = id;
+    b->created[i] = created;
+    b->nonce[i] = nonce;
+    b->length[i] = length;
+    f->parent[i] = parent;
+    f->missing[i] = parent ? STMT_INDICATOR_NONE : STMT_INDICATOR_NULL;
+    memcpy(b->payload[i], payload_read, length);
+  }
+  mysql_stmt_free_result(select_members);
+}
+
+/* The edges of children that have ended, and their parents: children stand
+** beside their siblings. */
+static void tell_parents(batch *b, family *f) {
+  size_t n = 0;
+  char *p = b->list;
+  f->nmet = 0;
+  for (size_t i = 0; i < b->n; i++) {
+    if (f->parent[i] == 0)
+      continue;
+    b->id[n] = b->id[i];
+    f->parent[n] = f->parent[i];
+    if (f->nmet == 0 || f->met[f->nmet - 1] != f->parent[n]) {
+      f->met[f->nmet] = f->parent[n];
+      f->met_by[f->nmet++] = 0;
+      p += sprintf(p, "%s%lld", f->nmet > 1 ? "," : "[", (long long)f->parent[n]);
+    }
+    f->met_by[f->nmet - 1]++;
+    n++;
+  }
+  if (n == 0)
+    return;
+  *p++ = ']';
+  b->list_n = (unsigned long)(p - b->list);
+  char *list = b->list;
+  MYSQL_BIND edge[] = {integers(b->id), integers(f->parent)};
+  MYSQL_BIND met[] = {integers(f->met_by), integers(f->met)};
+  MYSQL_BIND ids = strings(&list, &b->list_n, 1);
+  execute(delete_edge, edge, n);
+  execute(meet, met, f->nmet);
+  execute(free_parents, &ids, 1);
+}
+
+static void settle_members(batch *b, family *f) {
+  MYSQL_BIND done[] = {integers(b->id), strings(b->payload, b->length, b->n),
+                       integers(b->created), integers(b->nonce), parents(f),
+                       parents(f)};
+  MYSQL_BIND token[] = {integers(b->id), integers(b->run)};
+  MYSQL_BIND lease = integers(&b->lease);
+  execute(finish_member, done, b->n);
+  execute(delete_job, token, b->n);
+  execute(delete_lease, &lease, 1);
+  tell_parents(b, f);
+}
+
+/* Returns how many were claimed and settled. */
+static size_t claim_flows(batch *b, family *f) {
+  int64_t from = 0;
+  size_t done = 0;
+  b->n = 0;
+  query("SET autocommit = 0");
+  do {
+    if (b->n)
+      settle_members(b, f);
+    claim(b, &from);
+    if (b->n) {
+      add_lease(b, (int64_t)done + 1);
+      read_members(b, f);
+    }
+    query("COMMIT");
+    done += b->n;
+  } while (b->n);
+  return done;
+}
+
+/* Prints the line itself: rates are of parents. */
+static void measure_flows(batch *b) {
+  family *f = calloc(1, sizeof *f);
+  if (f == NULL)
+    die("flows", "no memory");
+  prepare_flows();
+  double start = bench_clock();
+  for (size_t done = 0; done < asked.jobs; done += FLOWS_AT_ONCE)
+    push_flows(b, f, done, asked.jobs - done < FLOWS_AT_ONCE ? asked.jobs - done
+                                                             : FLOWS_AT_ONCE);
+  double pushed = bench_clock();
+  if (claim_flows(b, f) != asked.jobs * (CHILDREN + 1))
+    die("flows", "not every job was claimed");
+  double seconds = bench_clock() - pushed;
+  pushed -= start;
+  printf("{\"what\":\"flows\",\"jobs\":%zu,\"push_rate\":%.1f,"
+         "\"rate\":%.1f,\"both_rate\":%.1f}\n",
+         asked.jobs, (double)asked.jobs / pushed, (double)asked.jobs / seconds,
+         (double)asked.jobs / (pushed + seconds));
+  free(f);
+}
+
 /* ------------------------------------------------------------------ main */
 
 static void empty_tables(void) {
   static const char *const tables[] = {"job", "ready", "lease", "finished",
-                                       "scheduled"};
+                                       "scheduled", "edge", "child"};
   char sql[64];
   for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
     snprintf(sql, sizeof sql, "TRUNCATE nightshift_%s", tables[i]);
@@ -376,7 +590,8 @@ static void connect_to(const char *socket, const char *database) {
 }
 
 static batch *new_batch(void) {
-  size_t rows = asked.batch > bench_fill(&asked) ? asked.batch : bench_fill(&asked);
+  size_t rows = FLOWS_AT_ONCE * (CHILDREN + 1); /* the largest push but for bulk */
+  rows = asked.batch > rows ? asked.batch : rows;
   batch *b = calloc(1, sizeof *b);
   char *bytes = calloc(rows, asked.payload);
   if (b == NULL || bytes == NULL)
@@ -394,7 +609,10 @@ static void free_batch(batch *b) {
 /* Does what was asked for; false: it is none of ours. */
 static bool measure(batch *a, batch *b) {
   bool claims = strcmp(asked.what, "claim") == 0;
-  if (strcmp(asked.what, "latency") == 0) {
+  if (strcmp(asked.what, "flows") == 0) {
+    measure_flows(a);
+    return true;
+  } else if (strcmp(asked.what, "latency") == 0) {
     measure_latency(a, b);
     return true;
   }
@@ -417,7 +635,7 @@ static bool measure(batch *a, batch *b) {
 
 int main(int argc, char **argv) {
   if (argc < 4 || !bench_read(&asked, argc - 3, argv + 3)) {
-    fputs("usage: floor SOCKET DATABASE push|single|transaction|claim|latency"
+    fputs("usage: floor SOCKET DATABASE push|single|transaction|claim|latency|flows"
           BENCH_USAGE, stderr);
     return 2;
   }

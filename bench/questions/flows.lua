@@ -1,17 +1,37 @@
--- Trees of jobs: parents that wait for ten children (bench/flows.lua), and one
--- parent that waits for very many (bench/fanin.lua), beside unrelated jobs.
+-- Trees of jobs: parents that wait for ten children, beside the same in bare SQL
+-- (bench/flows.lua; floor.c), and one parent that waits for very many, beside
+-- unrelated jobs (bench/fanin.lua).
 local stage = require "bench.stage"
+
+-- Which of the floor's figures stands beside a line of flows.lua.
+local function floor_of(floor, line)
+  if line.what:find "pushed and processed" then return floor.both_rate end
+  return line.what:find "pushed" and floor.push_rate or floor.rate
+end
 
 return function(s)
   local siblings = s:jobs(10000)
   local function fanin(what) return s:program("fanin", what, siblings)[1] end
-  local ask = {
-    function()
-      local line = s:beside(("%d siblings under two hosts; floor: as many unrelated jobs"):format(siblings),
-        function() return fanin "unrelated" end, function() return fanin "siblings" end)
-      return line
-    end,
+  local function flows()
+    local floor, lines = s:both(
+      function() return s:floor("flows", { jobs = s:jobs(3000, 100), batch = 1000 }) end,
+      function() return stage.has "flows" and s:program("flows", s.scale) or {} end)
+    for _, line in ipairs(lines) do
+      line.floor, line.ours, line.rate = floor_of(floor, line), line.rate, nil
+      line.ratio = line.ours / line.floor
+    end
+    return lines
+  end
+  return {
+    title = "Flows",
+    text = "Parents with ten children each, parents per second; and one parent of very many, jobs per second, under two"
+      .. " hosts: there the floor is as many jobs that nobody waits for.",
+    ask = {
+      flows,
+      function()
+        return s:beside(("%d siblings and their parent"):format(siblings), function() return fanin "unrelated" end,
+          function() return fanin "siblings" end)
+      end,
+    },
   }
-  if stage.has "flows" then table.insert(ask, 1, function() return s:program("flows", s.scale) end) end
-  return { title = "Flows", ask = ask }
 end
