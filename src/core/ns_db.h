@@ -61,6 +61,18 @@ typedef struct ns_column {
 ns_status ns_stmt_bulk(ns_link *l, ns_stmt *s, const ns_column *cols,
                        size_t nrows, ns_err *err);
 
+/* Sending ahead: statements without rows go out one behind the other, and their
+** answers are read together, so that all of them take one wait. Until they have
+** been read nothing else may run on the link. What fails does not keep the server
+** from running what was sent behind it. */
+ns_status ns_link_send(ns_link *l, const char *sql, ns_err *err);
+ns_status ns_stmt_send(ns_link *l, ns_stmt *s, const ns_column *cols,
+                       size_t nrows, ns_err *err);
+
+/* Reads the answers that are due. Of errors the first wins; '*failed' (may be
+** NULL): of which packet, counted from 0. */
+ns_status ns_link_answers(ns_link *l, size_t *failed, ns_err *err);
+
 /* The next row, borrowed until the next call on 's'; NULL after the last. */
 ns_status ns_stmt_fetch(ns_link *l, ns_stmt *s, const ns_value **row,
                         ns_err *err);
