@@ -447,6 +447,10 @@ bool ns_link_dead(const ns_link *l) {
   return l->dead;
 }
 
+void ns_link_give_up(ns_link *l) {
+  l->dead = true;
+}
+
 void ns_link_look(ns_link *l) {
   struct pollfd fd = {.fd = (int)mysql_get_socket(l->my), .events = POLLRDHUP};
   if (!l->dead && poll(&fd, 1, 0) > 0 &&
@@ -746,17 +750,17 @@ ns_status ns_stmt_run(ns_link *l, ns_stmt *s, const ns_value *params,
 
 /* ------------------------------------------------------- sending ahead */
 
-/* Reads the answer that is due first. */
+/* Reads the answer that is due first; one that never comes is a failure. */
 static void take_answer(ns_link *l) {
   size_t number = l->sent - l->due--;
   ns_err err;
   if (l->dead)
-    return;
-  if (mysql_read_query_result(l->my) == 0) {
+    gone(&err);
+  else if (mysql_read_query_result(l->my) == 0) {
     l->affected += (int64_t)mysql_affected_rows(l->my);
     return;
-  }
-  refuse(l, mysql_errno(l->my), mysql_error(l->my), &err);
+  } else
+    refuse(l, mysql_errno(l->my), mysql_error(l->my), &err);
   if (l->failure.status != NS_OK)
     return;
   l->failure = err;

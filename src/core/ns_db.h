@@ -24,6 +24,9 @@ void ns_link_close(ns_link *l, bool foreign);
 
 bool ns_link_dead(const ns_link *l);
 
+/* From now on it is dead: nobody knows what state its session is in. */
+void ns_link_give_up(ns_link *l);
+
 /* Asks the kernel whether the server has closed the connection while nothing
 ** was under way; then the link is dead. Costs no round trip. */
 void ns_link_look(ns_link *l);

@@ -767,7 +767,7 @@ static ns_status write_jobs(ns_db *db, work *w, ns_tx *tx, ns_err *err) {
   if (st == NS_OK) {
     db->count.rings += ring;
     db->look_at = 0;
-    w->rung = true;
+    w->rung = ring || ns_ring_refused(db);
     return NS_OK;
   }
   if (ns_link_retryable(err))

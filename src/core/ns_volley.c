@@ -1,11 +1,12 @@
 /*
 ** Writing in two waits, or in one, instead of one per statement.
 **
-** Invariant: in a volley autocommit is off from the first packet to the COMMIT. So when a
-** statement fails and takes the transaction with it, what was sent behind it is
-** in a transaction, too, that is rolled back; and COMMIT is sent only when every
-** statement is known to have worked. The ring goes with it, behind it: it is run
-** after the commit, and what becomes of it is not the push's concern.
+** Invariant: in a volley autocommit is off from the first packet to the COMMIT. So
+** when a statement fails and takes the transaction with it, what was sent behind
+** it is in a transaction, too, that is rolled back; and COMMIT is sent only when
+** every statement is known to have worked. The ring goes with it, behind it: it is
+** run after the commit, and what becomes of it is not the push's concern. A session
+** in which autocommit may still be off is given up.
 */
 #include "ns_volley.h"
 
@@ -15,15 +16,26 @@
 #define END "SET autocommit=1"
 #define RING_AGAIN (10 * NS_SECOND) /* after a refusal */
 
+bool ns_ring_refused(const ns_db *db) {
+  return ns_mono_us() < db->ring_at;
+}
+
 /* Preparing the call needs the right to it. */
 bool ns_may_ring(ns_db *db) {
   ns_err none;
-  if (ns_mono_us() < db->ring_at)
+  if (ns_ring_refused(db))
     return false;
-  if (ns_prepare(db, NS_SQL_LISTEN_RING, &none) == NS_OK)
+  switch (ns_prepare(db, NS_SQL_LISTEN_RING, &none)) {
+  case NS_OK:
     return true;
-  db->ring_at = ns_mono_us() + RING_AGAIN;
-  return false;
+  case NS_EDENIED:
+  case NS_ESCHEMA:
+  case NS_ESQL:
+    db->ring_at = ns_mono_us() + RING_AGAIN;
+    return false;
+  default: /* nothing is said about the right */
+    return false;
+  }
 }
 
 static ns_status prepare_all(ns_db *db, const ns_step *steps, size_t n,
@@ -47,25 +59,31 @@ static ns_status fire(ns_db *db, const ns_step *steps, size_t n, ns_err *err) {
 }
 
 static void roll_back(ns_db *db) {
-  if (!ns_link_dead(db->link) &&
-      ns_link_send(db->link, "ROLLBACK", NULL) == NS_OK &&
-      ns_link_send(db->link, END, NULL) == NS_OK)
-    ns_link_answers(db->link, NULL, NULL);
+  if (ns_link_dead(db->link))
+    return;
+  if (ns_link_send(db->link, "ROLLBACK", NULL) != NS_OK ||
+      ns_link_send(db->link, END, NULL) != NS_OK ||
+      ns_link_answers(db->link, NULL, NULL) != NS_OK)
+    ns_link_give_up(db->link);
 }
 
-/* A ring that fails, or loses the connection, leaves the commit as it is. */
-static ns_status commit(ns_db *db, bool *ring, bool *cut, ns_err *err) {
-  size_t failed = 0;
+/* What fails after the COMMIT leaves it as it is. */
+static ns_status commit(ns_db *db, bool ring, bool *cut, ns_err *err) {
+  enum { IS_COMMIT, IS_END, IS_RING };
+  size_t failed = IS_RING;
   ns_status st = ns_link_send(db->link, "COMMIT", err);
   *cut = true;
-  if (st == NS_OK && ns_link_send(db->link, END, NULL) == NS_OK && *ring)
+  if (st != NS_OK)
+    return st;
+  if (ns_link_send(db->link, END, NULL) == NS_OK && ring)
     ns_stmt_send(db->link, db->stmts[NS_SQL_LISTEN_RING], NULL, 1, NULL);
-  if (st == NS_OK && (st = ns_link_answers(db->link, &failed, err)) != NS_OK &&
-      failed > 0) {
-    ns_err_clear(err);
-    st = NS_OK;
-  }
-  return st;
+  st = ns_link_answers(db->link, &failed, err);
+  if (failed != IS_RING)
+    ns_link_give_up(db->link);
+  if (st == NS_OK || failed == IS_COMMIT)
+    return st;
+  ns_err_clear(err);
+  return NS_OK;
 }
 
 ns_status ns_volley(ns_db *db, const ns_step *steps, size_t n, bool *ring,
@@ -77,7 +95,7 @@ ns_status ns_volley(ns_db *db, const ns_step *steps, size_t n, bool *ring,
     return st;
   *ring = *ring && ns_may_ring(db);
   if ((st = fire(db, steps, n, err)) == NS_OK)
-    return commit(db, ring, cut, err);
+    return commit(db, *ring, cut, err);
   roll_back(db);
   return ns_misfit(st, err);
 }

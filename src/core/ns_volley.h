@@ -29,7 +29,8 @@ ns_status ns_at_once(ns_db *db, ns_sql sql, const ns_value *params, bool *cut,
                      ns_err *err);
 
 /* May this user ring? Who was refused does not ask again for a while. The handle
-** is ready. */
+** is ready; false also when the answer does not come. */
 bool ns_may_ring(ns_db *db);
+bool ns_ring_refused(const ns_db *db);
 
 #endif
