@@ -7,8 +7,7 @@
 ** later finds the entry and ends the sleep with KILL QUERY. So no wake-up is
 ** lost. Error 1317, sleep value 1 and value 2 all mean "wake". The connection
 ** runs nothing but these statements, so a ring can never hit anything else. Who
-** is awake strikes itself out without waiting for it: the answer is read before
-** the next sleep. Who may not enter itself cannot be rung: it looks every second
+** is awake is told so before it strikes itself out. Who may not enter itself cannot be rung: it looks every second
 ** or so, each at moments of its own.
 **
 ** While it sleeps it watches other holders: the sleep is a wait for the
@@ -282,15 +281,25 @@ static ns_status enter(ns_listener *l, int64_t holder, unsigned *woke,
   return NS_OK;
 }
 
-/* Strikes itself out, and gives back the neighbour's lock, which may be ours now,
-** whatever ended the wait. Whoever waits for us does not wait for that. */
-static void leave(ns_listener *l) {
-  ns_column id = {NS_INT, &l->neighbour, NULL, NULL};
-  if (l->neighbour != 0)
-    ns_stmt_send(l->link, l->unlock, &id, 1, NULL);
+/* The next ring may hit this very statement. */
+static void insist(ns_listener *l, ns_stmt *s, const ns_value *params) {
+  ns_err err;
+  for (int tries = 0; tries < 3; tries++)
+    if (ns_stmt_run(l->link, s, params, &err) == NS_OK ||
+        err.sqlerr != ER_QUERY_INTERRUPTED)
+      return;
+}
+
+void ns_listen_leave(ns_listener *l) {
+  ns_value id = ns_vint(l->neighbour);
+  if (l->link == NULL || l->owner != getpid())
+    return;
+  if (l->neighbour != 0) /* its lock may be ours now, whatever ended the wait */
+    insist(l, l->unlock, &id);
   if (l->listed)
-    ns_stmt_send(l->link, l->out, NULL, 1, NULL);
+    insist(l, l->out, NULL);
   l->listed = false;
+  l->neighbour = 0;
 }
 
 static ns_status sleep_listed(ns_listener *l, int64_t newest, int64_t holder,
@@ -306,18 +315,14 @@ static ns_status sleep_listed(ns_listener *l, int64_t newest, int64_t holder,
     st = ns_fail(err, NS_ENOMEM, "out of memory");
   if (st == NS_OK && *woke == 0)
     st = sleep_there(l, newest, holder, woke, err);
-  leave(l);
   return st;
 }
 
-/* Connected, and with no answer due. A ring may have hit the leaving. */
 static ns_status get_ready(ns_listener *l, ns_err *err) {
   if (l->owner != getpid()) {
     disconnect(l);
     l->owner = getpid();
   }
-  if (l->link != NULL && !ns_link_dead(l->link))
-    ns_link_answers(l->link, NULL, NULL);
   if (l->link != NULL && !ns_link_dead(l->link))
     return NS_OK;
   disconnect(l);

@@ -555,6 +555,8 @@ static ns_status push_volley(ns_db *db, work *w, bool *ring, bool *cut,
       {NS_SQL_PUSH_READY, s.ready.cols, s.ready.n}};
   if (st == NS_OK)
     st = ns_volley(db, steps, sizeof steps / sizeof steps[0], ring, cut, err);
+  if (s.ids.n > 0)
+    db->look_at = 0;
   salvo_free(&s);
   return st;
 }
@@ -587,6 +589,8 @@ static ns_status push_alone(ns_db *db, const ns_insert *row, bool *ring,
       [O_POLLS] = p->max_polls < 0 ? ns_vnull : ns_vint(p->max_polls),
       [O_DEADLINE] = p->deadline < 0 ? ns_vnull : ns_vint(p->deadline),
       [O_ON_FAIL] = ns_vint(p->on_fail_run ? 2 : 1)};
+  if (p->delay > 0)
+    db->look_at = 0;
   return st == NS_OK ? ns_at_once(db, NS_SQL_PUSH_ONE, params, cut, err) : st;
 }
 
@@ -755,10 +759,17 @@ static void pushed(ns_db *db, ns_push *jobs, const work *w) {
     ns_ring(db, NULL);
 }
 
-/* At once, if that can be; passing trouble is left to the patient way. */
+/* Is there more to be done, or to be found out, by the patient way? A key that is
+** taken has an owner; and a server may not prepare what others do. */
+static bool has_hope(ns_status st, const ns_insert *first, const ns_err *err) {
+  return st == NS_EGONE || st == NS_ESQL || ns_link_retryable(err) ||
+         (st == NS_EDUPLICATE && first->push->unique.p != NULL);
+}
+
+/* At once, if that can be. */
 static ns_status write_jobs(ns_db *db, work *w, ns_tx *tx, ns_err *err) {
-  bool cut = false;
   bool ring = ns_insert_rings(w->rows, w->n);
+  bool cut = false;
   ns_status st;
   if (tx->replay || ns_in_transaction(db) || !is_simple(w->rows, w->n))
     return ns_transact(db, tx, err);
@@ -766,14 +777,12 @@ static ns_status write_jobs(ns_db *db, work *w, ns_tx *tx, ns_err *err) {
                  : push_volley(db, w, &ring, &cut, err);
   if (st == NS_OK) {
     db->count.rings += ring;
-    db->look_at = 0;
     w->rung = ring || ns_ring_refused(db);
     return NS_OK;
   }
   if (ns_link_retryable(err))
     ns_count_retry(db, err);
-  else if (st != NS_EGONE && !cut &&
-           (st != NS_EDUPLICATE || w->rows->push->unique.p == NULL))
+  if (!cut && !has_hope(st, w->rows, err))
     return st;
   tx->replay = cut;
   return ns_transact(db, tx, err);
