@@ -804,17 +804,22 @@ static ns_status send_rows(ns_link *l, ns_stmt *s, const ns_column *cols,
   return NS_OK;
 }
 
+/* As many rows from 'from' on as go into a packet; '*n': how many. */
+static ns_status send_part(ns_link *l, ns_stmt *s, const ns_column *cols,
+                           size_t from, size_t nrows, size_t *n, ns_err *err) {
+  size_t max = l->max_packet > PACKET_SPARE ? l->max_packet - PACKET_SPARE : 0;
+  *n = ns_packet_rows(cols, s->nparams, from, nrows, max);
+  return *n > 0 ? send_rows(l, s, cols, from, *n, err) : too_big(l, err);
+}
+
 ns_status ns_stmt_send(ns_link *l, ns_stmt *s, const ns_column *cols,
                        size_t nrows, ns_err *err) {
-  size_t max = l->max_packet > PACKET_SPARE ? l->max_packet - PACKET_SPARE : 0;
   ns_status st = NS_OK;
   size_t n;
   if (l->dead)
     return gone(err);
   for (size_t from = 0; st == NS_OK && from < nrows; from += n)
-    st = (n = ns_packet_rows(cols, s->nparams, from, nrows, max)) > 0
-             ? send_rows(l, s, cols, from, n, err)
-             : too_big(l, err);
+    st = send_part(l, s, cols, from, nrows, &n, err);
   return st;
 }
 
@@ -833,15 +838,19 @@ ns_status ns_link_answers(ns_link *l, size_t *failed, ns_err *err) {
   return st;
 }
 
+/* A part that fails may end the transaction, so the next one waits for it. */
 ns_status ns_stmt_bulk(ns_link *l, ns_stmt *s, const ns_column *cols,
                        size_t nrows, ns_err *err) {
-  ns_status st;
-  ns_status answer;
+  ns_status st = NS_OK;
+  size_t n;
+  if (l->dead)
+    return gone(err);
   l->affected = 0;
-  st = ns_stmt_send(l, s, cols, nrows, err);
-  answer = ns_link_answers(l, NULL, st == NS_OK ? err : NULL);
+  for (size_t from = 0; st == NS_OK && from < nrows; from += n)
+    if ((st = send_part(l, s, cols, from, nrows, &n, err)) == NS_OK)
+      st = ns_link_answers(l, NULL, err);
   s->affected = l->affected;
-  return st == NS_OK ? answer : st;
+  return st;
 }
 
 ns_status ns_stmt_fetch(ns_link *l, ns_stmt *s, const ns_value **row,

@@ -23,6 +23,8 @@
 
 #define ID_BLOCK 100
 #define REPEAT_WITHIN (60 * NS_SECOND) /* of GONE: then it is the same push */
+#define KILLS_MAX 20      /* of one push, in a row */
+#define KILL_PAUSE 2000   /* µs after each */
 #define RING_WITHIN (10 * NS_SECOND) /* listeners look again by then anyway */
 
 ns_push ns_push_new(const char *name, const char *payload) {
@@ -766,6 +768,19 @@ static bool has_hope(ns_status st, const ns_insert *first, const ns_err *err) {
          (st == NS_EDUPLICATE && first->push->unique.p != NULL);
 }
 
+/* What a KILL has cut may have been written: another one must not keep us from
+** finding out. */
+static ns_status find_out(ns_db *db, ns_tx *tx, ns_err *err) {
+  ns_status st = NS_OK;
+  for (int tries = 0; tries < KILLS_MAX; tries++) {
+    st = ns_transact(db, tx, err);
+    if (st != NS_EBUSY || !tx->replay)
+      break;
+    ns_sleep_us(ns_jitter(KILL_PAUSE, 0.5));
+  }
+  return st;
+}
+
 /* At once, if that can be. */
 static ns_status write_jobs(ns_db *db, work *w, ns_tx *tx, ns_err *err) {
   bool ring = ns_insert_rings(w->rows, w->n);
@@ -785,7 +800,7 @@ static ns_status write_jobs(ns_db *db, work *w, ns_tx *tx, ns_err *err) {
   if (!cut && !has_hope(st, w->rows, err))
     return st;
   tx->replay = cut;
-  return ns_transact(db, tx, err);
+  return find_out(db, tx, err);
 }
 
 ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
