@@ -38,7 +38,7 @@ FNR == 1 {
 {
   if (name == "") fail("text before the first `-- name:`")
   line = $0
-  gsub(/\{now\}/, "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))", line)
+  gsub(/\{now\}/, "TIMESTAMPDIFF(MICROSECOND,TIMESTAMP'1970-01-01 00:00:00',UTC_TIMESTAMP(6))", line)
   gsub(/\{end\}/, "9223372036854775807", line)
   text = text line "\n"
 }

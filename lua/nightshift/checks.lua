@@ -352,7 +352,8 @@ check("ring", function(seen)
   elseif not took then
     return "fail", ("%s (%s)"):format(message, code), "call nightshift_ring by hand and see"
   elseif not listens then
-    return "ok", "nightshift_ring may be called; whether it wakes anybody only a worker's account can try"
+    return "ok", "nightshift_ring may be called; a worker of this account, which may not call nightshift_listen,"
+      .. " is not woken: it looks every second or so"
   elseif took < 0 then
     return "fail", ("a listener slept through two seconds of rings: %s may not end its sleep"):format(ring.definer),
       ("GRANT CONNECTION ADMIN ON *.* TO %s"):format(quoted(ring.definer))

@@ -11,7 +11,8 @@
 **   cut N          when N more bytes have passed, whichever way and on whichever
 **                  connection, that connection is closed on both sides
 **   commit before N | commit after N
-**                  the Nth COMMIT is not passed on | its reply is not
+**                  the Nth COMMIT is not passed on | its reply is not; a prepared
+**                  statement that begins with BEGIN NOT ATOMIC counts as one
 **   lasting        the next cut goes on: new connections are refused
 **   fired          "yes" when the cut has happened; disarms, and ends "lasting"
 **   trace | report forgets | tells the packets that passed: c or s (who sent it;
@@ -45,7 +46,7 @@
 
 /* Where one direction of a connection is inside its packets. */
 typedef struct framing {
-  unsigned char start[11]; /* header, command, and room for "COMMIT" */
+  unsigned char start[21]; /* header, command, and room for WHOLE */
   size_t have;             /* bytes of the packet so far */
 } framing;
 
@@ -55,6 +56,8 @@ typedef struct pair {
   bool frozen;
   long long held;     /* a reply waits until then, ms; 0: none */
   framing up, down;
+  bool preparing; /* a statement that commits; the next reply has its number */
+  unsigned char whole[4]; /* that number; 0: none */
 } pair;
 
 typedef struct edge {
@@ -144,29 +147,62 @@ static void fire(pair *p) {
   refusing = refusing || lasting;
 }
 
-/* A COM_QUERY packet that says exactly COMMIT. */
-static bool is_commit(const unsigned char *b, size_t n) {
-  return n == 11 && b[0] == 7 && b[4] == 3 && memcmp(b + 5, "COMMIT", 6) == 0;
+#define WHOLE "BEGIN NOT ATOMIC"
+
+/* Begins a packet of a client here that commits: a COM_QUERY that says exactly
+** COMMIT, or the execution of a statement that does. */
+static bool is_commit(const pair *p, const unsigned char *b, size_t n) {
+  if (n >= 11 && b[0] == 7 && b[4] == 3)
+    return memcmp(b + 5, "COMMIT", 6) == 0;
+  return n >= 9 && b[4] == 0x17 && memcmp(p->whole, "\0\0\0\0", 4) != 0 &&
+         memcmp(b + 5, p->whole, 4) == 0;
+}
+
+static size_t packet_size(const unsigned char *b) {
+  return 4 + (b[0] | (size_t)b[1] << 8 | (size_t)b[2] << 16);
+}
+
+/* Where in what has just come a COMMIT begins and ends; 'n': nowhere. Packets may
+** come together, but this one comes whole. */
+static size_t find_commit(const pair *p, const unsigned char *b, size_t n,
+                          size_t *end) {
+  size_t size;
+  for (size_t i = 0; p->up.have == 0 && n - i >= 5; i += size) {
+    size = packet_size(b + i);
+    *end = i + size;
+    if (*end > n)
+      break;
+    if (is_commit(p, b + i, n - i))
+      return i;
+  }
+  return n;
+}
+
+/* Learns the numbers of statements that commit. */
+static void learn(pair *p, char who, const framing *f) {
+  if (who == 'c' && f->start[4] == 0x16)
+    p->preparing = memcmp(f->start + 5, WHOLE, sizeof WHOLE - 1) == 0;
+  else if (who == 's' && p->preparing) {
+    memcpy(p->whole, f->start + 5, 4);
+    p->preparing = false;
+  }
 }
 
 /* Follows the packets of one direction, noting where each ends. */
-static void follow(framing *f, char who, const unsigned char *b, size_t n) {
+static void follow(pair *p, char who, const unsigned char *b, size_t n) {
+  framing *f = who == 'c' ? &p->up : &p->down;
   long long start = passed - (long long)n;
   for (size_t i = 0; i < n; i++) {
-    size_t size;
+    bool commits_it;
     if (f->have < sizeof f->start)
       f->start[f->have] = b[i];
     f->have++;
-    if (f->have < 4)
+    if (f->have < 4 || f->have < packet_size(f->start))
       continue;
-    size = 4 + (f->start[0] | (size_t)f->start[1] << 8 |
-                (size_t)f->start[2] << 16);
-    if (f->have < size)
-      continue;
-    if (who == 'c' && is_commit(f->start, f->have))
-      who = 'C';
+    commits_it = who == 'c' && is_commit(p, f->start, f->have);
     if (nedges < EDGES)
-      edges[nedges++] = (edge){who, start + (long long)i + 1};
+      edges[nedges++] = (edge){commits_it ? 'C' : who, start + (long long)i + 1};
+    learn(p, who, f);
     f->have = 0;
   }
 }
@@ -184,7 +220,7 @@ static bool pass(pair *p, char who, const unsigned char *b, size_t n) {
     sent += (size_t)k;
   }
   passed += (long long)n;
-  follow(who == 'c' ? &p->up : &p->down, who, b, n);
+  follow(p, who, b, n);
   if (cut)
     fire(p);
   return true;
@@ -193,19 +229,23 @@ static bool pass(pair *p, char who, const unsigned char *b, size_t n) {
 static void from_client(pair *p) {
   static unsigned char b[65536];
   ssize_t n = read(p->client, b, sizeof b);
+  size_t at;
+  size_t end;
+  bool cut;
   if (n <= 0) {
     hang_up(p);
     return;
   }
-  if (commits > 0 && is_commit(b, (size_t)n) && --commits == 0) {
+  at = commits > 0 ? find_commit(p, b, (size_t)n, &end) : (size_t)n;
+  cut = at < (size_t)n && --commits == 0;
+  if (cut) { /* what comes behind it is lost */
     p->doomed = cut_after;
-    if (!cut_after) {
-      fire(p);
-      return;
-    }
+    n = (ssize_t)(cut_after ? end : at);
   }
   if (!pass(p, 'c', b, (size_t)n))
     hang_up(p);
+  else if (cut && !cut_after)
+    fire(p);
 }
 
 static void from_server(pair *p) {

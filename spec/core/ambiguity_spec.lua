@@ -35,7 +35,7 @@ local STATE = [[SELECT
 local verbs = {
   push = {
     verb = function(q, _, name) return q:push(name, { n = 1 }, { unique = name }) end,
-    no = {}, yes = { live = 1, ready = 1 },
+    no = {}, yes = { live = 1, ready = 1 }, alone = true, -- its one statement commits
   },
   push_many = {
     verb = function(q, _, name) return q:push_many { { name, 1 }, { name, 2 }, { name, 3, { priority = 7 } } } end,
@@ -170,7 +170,7 @@ describe("a connection that is cut", function()
       if packet.who == "c" and not commit then statement = i end
       if packet.who == "s" and commit and not reply then reply = packet.at end
     end
-    local from = case.again and packets[commit - 1].at or packets[statement - 1].at
+    local from = packets[(case.again or case.alone) and commit - 1 or statement - 1].at
     for at = 0, last do
       local inside = at >= from and at <= reply
       if (ALL or set[at] or inside) and at % EVERY == 0 then list[#list + 1] = { at = at, inside = inside } end

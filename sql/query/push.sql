@@ -9,16 +9,68 @@ INSERT INTO nightshift_child (parent, seq, id) VALUES (?, ?, ?)
 INSERT INTO nightshift_edge (on_id, job_id) VALUES (?, ?)
 
 -- name: push_job
--- Array-bound. Params: id, queue, name, payload, priority, rank, max_attempts,
--- max_polls, max_crashes, backoff, timeout, deadline from now, or else its
--- parent's, delay, parent, root, unmet, on_fail, unique key, nonce, decay, paused
--- with its parent, ids it was to wait for. Key: PRIMARY, appended at its end.
+-- Array-bound. Params: those of push_plain, then max_polls, deadline from now, or
+-- else its parent's, delay, parent, root, unmet, on_fail, unique key, paused with
+-- its parent, ids it was to wait for. Key: PRIMARY, appended at its end.
 INSERT INTO nightshift_job
-  (id, queue_id, name, payload, priority, rank, max_attempts, max_polls,
-   max_crashes, backoff, timeout, deadline, created, due, parent, root, unmet,
-   on_fail, ukey, nonce, decay, paused, after_ids)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, COALESCE({now} + ?, ?), {now},
-        {now} + ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  (id, queue_id, name, payload, priority, rank, max_attempts, max_crashes,
+   backoff, timeout, nonce, decay, created, max_polls, deadline, due, parent,
+   root, unmet, on_fail, ukey, paused, after_ids)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now}, ?, COALESCE({now} + ?, ?),
+        {now} + ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: push_one
+-- A whole push of one job in one round trip: its rows, the commit, the ring.
+-- Params: queue, id, delay, rank, unique key, whether to ring; then those of
+-- push_job but for id, queue, rank, delay, parent, root, unmet, unique key, paused
+-- and ids. What fails is rolled back, here or, after a KILL, by who sent it; what
+-- fails after the commit is the ring.
+BEGIN NOT ATOMIC
+  DECLARE v_queue INT DEFAULT ?;
+  DECLARE v_id, v_delay BIGINT;
+  DECLARE v_rank TINYINT UNSIGNED;
+  DECLARE v_key VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
+  DECLARE v_ring BOOLEAN;
+  DECLARE v_now BIGINT DEFAULT {now};
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
+    ROLLBACK;
+    RESIGNAL;
+  END;
+  SET v_id = ?, v_delay = ?, v_rank = ?, v_key = ?, v_ring = ?;
+  START TRANSACTION;
+  IF v_key IS NOT NULL THEN
+    INSERT INTO nightshift_unique_key (queue_id, ukey, job_id)
+    VALUES (v_queue, v_key, v_id);
+  END IF;
+  INSERT INTO nightshift_job
+    (id, queue_id, rank, ukey, created, due, name, payload, priority, max_attempts,
+     max_crashes, backoff, timeout, nonce, decay, max_polls, deadline, on_fail)
+  VALUES (v_id, v_queue, v_rank, v_key, v_now, v_now + v_delay, ?, ?, ?, ?, ?, ?, ?,
+    ?, ?, ?, v_now + ?, ?);
+  IF v_delay > 0 THEN
+    INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)
+    VALUES (v_now + v_delay, v_id, v_queue, v_rank, 1);
+  ELSE
+    INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)
+    VALUES (v_queue, v_rank, v_now, v_id, 1);
+  END IF;
+  COMMIT;
+  IF v_ring THEN
+    BEGIN
+      DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END;
+      CALL nightshift_ring();
+    END;
+  END IF;
+END
+
+-- name: push_plain
+-- Array-bound: jobs that have none of the rest. Params: id, queue, name, payload,
+-- priority, rank, max_attempts, max_crashes, backoff, timeout, nonce, decay.
+-- Key: PRIMARY, appended at its end.
+INSERT INTO nightshift_job
+  (id, queue_id, name, payload, priority, rank, max_attempts, max_crashes,
+   backoff, timeout, nonce, decay, created, due)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now}, {now})
 
 -- name: push_ready
 -- Array-bound. Params: queue, rank, microseconds from now, job. Row i of a

@@ -514,6 +514,10 @@ ns_status ns_listen(ns_listener *l, const int64_t *queue_ids, size_t n,
                     int64_t newest, int64_t holder, int64_t max_wait,
                     unsigned *woke, ns_err *err);
 
+/* Ends what ns_listen has begun: no ring comes any more. To be called after it,
+** whatever it said; first may come what is in a hurry. */
+void ns_listen_leave(ns_listener *l);
+
 /* Wakes the listener from another thread or process: its server thread id,
 ** for a KILL QUERY on any other connection; 0 while not connected. */
 int64_t ns_listener_thread(const ns_listener *l);

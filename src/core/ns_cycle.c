@@ -521,6 +521,8 @@ static ns_status wait_for_work(ns_db *db, int64_t queue_id, bool paused,
   if (st == NS_OK)
     st = ns_listen(db->waiter, &queue_id, paused ? 0 : 1, 0, db->holder, wait,
                    &why, err);
+  if (db->waiter != NULL)
+    ns_listen_leave(db->waiter);
   if (st != NS_OK) /* no second connection to be had: look now and then */
     ns_sleep_us(least(wait, ns_jitter(200000, 0.5)));
   *woke = st == NS_OK && (why & NS_WOKE_WORK) != 0;

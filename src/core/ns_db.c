@@ -4,7 +4,8 @@
 ** Invariants: a prepared statement's rows are stored on the client before
 ** anything else runs on the connection, so statements never disturb each
 ** other; parameters are bound, never pasted; the socket is close-on-exec.
-** After an error that loses the connection the link is dead for good.
+** After an error that loses the connection the link is dead for good. Answers
+** that are due are read in the order of what was sent, before anything else.
 */
 #include "ns_db.h"
 
@@ -25,10 +26,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "ns_packet.h"
 #include "ns_time.h"
 
 #define MIN_SERVER 100600 /* MariaDB 10.6 */
 #define VALUE_BYTES 18    /* a parameter on the wire, beside its text */
+#define PACKET_SPARE 1024 /* of max_packet that is left alone */
+#define ANSWERS_MAX 64    /* due at once: the server never waits for us to read */
 #define HOST_READ (20 * NS_SECOND) /* read_timeout of a host */
 /* A machine that vanishes is noticed by its silence, in seconds. */
 #define PROBE_AFTER 15
@@ -47,6 +51,11 @@ struct ns_link {
   MYSQL *my;
   bool dead;
   size_t max_packet; /* the server hangs up on a longer one; 0: not known */
+  size_t sent, due;  /* statements since nothing was due, answers of them to come */
+  size_t failed;     /* which was the first to fail, and how; status OK: none */
+  ns_err failure;
+  int64_t affected;  /* rows, of what has been answered */
+  ns_buf packet;     /* the execution that is sent */
   ns_stmt *stmts; /* all that were prepared, in a list */
 };
 
@@ -430,11 +439,16 @@ void ns_link_close(ns_link *l, bool foreign) {
   while (l->stmts != NULL)
     ns_stmt_free(l, l->stmts);
   mysql_close(l->my);
+  ns_buf_free(&l->packet);
   free(l);
 }
 
 bool ns_link_dead(const ns_link *l) {
   return l->dead;
+}
+
+void ns_link_give_up(ns_link *l) {
+  l->dead = true;
 }
 
 void ns_link_look(ns_link *l) {
@@ -582,7 +596,7 @@ static void bind_value(MYSQL_BIND *b, const ns_value *v) {
 ** too when it is sent again: it is refused here. */
 static bool fits(const ns_link *l, size_t texts, size_t nvalues) {
   return l->max_packet == 0 ||
-         texts + VALUE_BYTES * nvalues + 1024 <= l->max_packet;
+         texts + VALUE_BYTES * nvalues + PACKET_SPARE <= l->max_packet;
 }
 
 static ns_status too_big(const ns_link *l, ns_err *err) {
@@ -734,99 +748,108 @@ ns_status ns_stmt_run(ns_link *l, ns_stmt *s, const ns_value *params,
   return st;
 }
 
-/* Memory of one array-bound execution. */
-typedef struct bulk {
-  MYSQL_BIND *binds;
-  const char **pointers;   /* ncols * nrows, text columns */
-  unsigned long *lengths;  /* likewise */
-  char *indicators;        /* likewise, all columns */
-} bulk;
+/* ------------------------------------------------------- sending ahead */
 
-static void bulk_free(bulk *b) {
-  free(b->binds);
-  free(b->pointers);
-  free(b->lengths);
-  free(b->indicators);
+/* Reads the answer that is due first; one that never comes is a failure. */
+static void take_answer(ns_link *l) {
+  size_t number = l->sent - l->due--;
+  ns_err err;
+  if (l->dead)
+    gone(&err);
+  else if (mysql_read_query_result(l->my) == 0) {
+    l->affected += (int64_t)mysql_affected_rows(l->my);
+    return;
+  } else
+    refuse(l, mysql_errno(l->my), mysql_error(l->my), &err);
+  if (l->failure.status != NS_OK)
+    return;
+  l->failure = err;
+  l->failed = number;
 }
 
-static bool bulk_make(bulk *b, size_t ncols, size_t nrows) {
-  b->binds = calloc(ncols, sizeof *b->binds);
-  b->pointers = calloc(ncols * nrows, sizeof *b->pointers);
-  b->lengths = calloc(ncols * nrows, sizeof *b->lengths);
-  b->indicators = calloc(ncols * nrows, 1);
-  return b->binds != NULL && b->pointers != NULL && b->lengths != NULL &&
-         b->indicators != NULL;
+/* With compression the library keeps what it writes where it reads. */
+static void sent(ns_link *l) {
+  l->sent++;
+  l->due++;
+  if (l->due >= ANSWERS_MAX || l->my->net.compress)
+    take_answer(l);
 }
 
-static void bulk_column(bulk *b, size_t c, const ns_column *col, size_t from,
-                        size_t nrows) {
-  MYSQL_BIND *bind = &b->binds[c];
-  char *indicator = &b->indicators[c * nrows];
-  bind->u.indicator = indicator;
-  if (col->type == NS_INT) {
-    bind->buffer_type = MYSQL_TYPE_LONGLONG;
-    bind->buffer = (void *)(uintptr_t)(col->ints + from);
-  } else {
-    bind->buffer_type = MYSQL_TYPE_STRING;
-    bind->buffer = &b->pointers[c * nrows];
-    bind->length = &b->lengths[c * nrows];
-  }
-  for (size_t i = 0; i < nrows; i++) {
-    bool null = col->null != NULL && col->null[from + i] != 0;
-    if (col->type == NS_TEXT) {
-      ns_bytes text = col->texts[from + i];
-      null = null || text.p == NULL;
-      b->pointers[c * nrows + i] = text.p;
-      b->lengths[c * nrows + i] = (unsigned long)text.n;
-    }
-    indicator[i] = null ? STMT_INDICATOR_NULL : STMT_INDICATOR_NONE;
-  }
+static ns_status unsent(ns_link *l, ns_err *err) {
+  return refuse(l, mysql_errno(l->my), mysql_error(l->my), err);
 }
 
-/* How many rows from 'from' on go into one packet; 0: not even one. */
-static size_t rows_that_fit(const ns_link *l, const ns_stmt *s,
-                            const ns_column *cols, size_t from, size_t nrows) {
-  size_t texts = 0;
-  for (size_t i = from; i < nrows; i++) {
-    for (size_t c = 0; c < s->nparams; c++)
-      texts += cols[c].type == NS_TEXT && cols[c].texts[i].p != NULL
-                   ? cols[c].texts[i].n
-                   : 0;
-    if (!fits(l, texts, s->nparams * (i + 1 - from)))
-      return i - from;
-  }
-  return nrows - from;
+ns_status ns_link_send(ns_link *l, const char *sql, ns_err *err) {
+  if (l->dead)
+    return gone(err);
+  if (mysql_send_query(l->my, sql, (unsigned long)strlen(sql)) != 0)
+    return unsent(l, err);
+  sent(l);
+  return NS_OK;
 }
 
-static ns_status bulk_part(ns_link *l, ns_stmt *s, const ns_column *cols,
+/* One packet. The library's own call for this waits for the answer; what is
+** beneath it does not. */
+static ns_status send_rows(ns_link *l, ns_stmt *s, const ns_column *cols,
                            size_t from, size_t nrows, ns_err *err) {
-  bulk b = {NULL, NULL, NULL, NULL};
-  unsigned size = (unsigned)nrows;
-  ns_status st = NS_OK;
-  mysql_stmt_free_result(s->st);
-  if (!bulk_make(&b, s->nparams, nrows))
-    st = no_memory(err);
-  if (st == NS_OK) {
-    for (size_t c = 0; c < s->nparams; c++)
-      bulk_column(&b, c, &cols[c], from, nrows);
-    mysql_stmt_attr_set(s->st, STMT_ATTR_ARRAY_SIZE, &size);
-    if ((st = bind_params(l, s, b.binds, err)) == NS_OK)
-      st = execute(l, s, err);
-  }
-  bulk_free(&b);
-  return st;
+  ns_buf_reset(&l->packet);
+  if (!ns_packet_add(&l->packet, (uint32_t)s->st->stmt_id, cols, s->nparams, from,
+                     nrows))
+    return no_memory(err);
+  if (l->my->methods->db_command(
+          l->my, nrows == 1 ? COM_STMT_EXECUTE : COM_STMT_BULK_EXECUTE,
+          l->packet.p, l->packet.n, 1, NULL) != 0)
+    return unsent(l, err);
+  sent(l);
+  return NS_OK;
 }
 
-ns_status ns_stmt_bulk(ns_link *l, ns_stmt *s, const ns_column *cols,
+/* As many rows from 'from' on as go into a packet; '*n': how many. */
+static ns_status send_part(ns_link *l, ns_stmt *s, const ns_column *cols,
+                           size_t from, size_t nrows, size_t *n, ns_err *err) {
+  size_t max = l->max_packet > PACKET_SPARE ? l->max_packet - PACKET_SPARE : 0;
+  *n = ns_packet_rows(cols, s->nparams, from, nrows, max);
+  return *n > 0 ? send_rows(l, s, cols, from, *n, err) : too_big(l, err);
+}
+
+ns_status ns_stmt_send(ns_link *l, ns_stmt *s, const ns_column *cols,
                        size_t nrows, ns_err *err) {
   ns_status st = NS_OK;
   size_t n;
   if (l->dead)
     return gone(err);
   for (size_t from = 0; st == NS_OK && from < nrows; from += n)
-    st = (n = rows_that_fit(l, s, cols, from, nrows)) > 0
-             ? bulk_part(l, s, cols, from, n, err)
-             : too_big(l, err);
+    st = send_part(l, s, cols, from, nrows, &n, err);
+  return st;
+}
+
+ns_status ns_link_answers(ns_link *l, size_t *failed, ns_err *err) {
+  ns_status st;
+  while (l->due > 0)
+    take_answer(l);
+  if ((st = l->failure.status) != NS_OK) {
+    if (err != NULL)
+      *err = l->failure;
+    if (failed != NULL)
+      *failed = l->failed;
+  }
+  l->failure.status = NS_OK;
+  l->sent = 0;
+  return st;
+}
+
+/* A part that fails may end the transaction, so the next one waits for it. */
+ns_status ns_stmt_bulk(ns_link *l, ns_stmt *s, const ns_column *cols,
+                       size_t nrows, ns_err *err) {
+  ns_status st = NS_OK;
+  size_t n;
+  if (l->dead)
+    return gone(err);
+  l->affected = 0;
+  for (size_t from = 0; st == NS_OK && from < nrows; from += n)
+    if ((st = send_part(l, s, cols, from, nrows, &n, err)) == NS_OK)
+      st = ns_link_answers(l, NULL, err);
+  s->affected = l->affected;
   return st;
 }
 

@@ -24,6 +24,9 @@ void ns_link_close(ns_link *l, bool foreign);
 
 bool ns_link_dead(const ns_link *l);
 
+/* From now on it is dead: nobody knows what state its session is in. */
+void ns_link_give_up(ns_link *l);
+
 /* Asks the kernel whether the server has closed the connection while nothing
 ** was under way; then the link is dead. Costs no round trip. */
 void ns_link_look(ns_link *l);
@@ -60,6 +63,18 @@ typedef struct ns_column {
 ** allows: one, as a rule. Inside a transaction it fails or succeeds as a whole. */
 ns_status ns_stmt_bulk(ns_link *l, ns_stmt *s, const ns_column *cols,
                        size_t nrows, ns_err *err);
+
+/* Sending ahead: statements without rows go out one behind the other, and their
+** answers are read together, so that all of them take one wait. Until they have
+** been read nothing else may run on the link. What fails does not keep the server
+** from running what was sent behind it. */
+ns_status ns_link_send(ns_link *l, const char *sql, ns_err *err);
+ns_status ns_stmt_send(ns_link *l, ns_stmt *s, const ns_column *cols,
+                       size_t nrows, ns_err *err);
+
+/* Reads the answers that are due. Of errors the first wins; '*failed' (may be
+** NULL): of which packet, counted from 0. */
+ns_status ns_link_answers(ns_link *l, size_t *failed, ns_err *err);
 
 /* The next row, borrowed until the next call on 's'; NULL after the last. */
 ns_status ns_stmt_fetch(ns_link *l, ns_stmt *s, const ns_value **row,

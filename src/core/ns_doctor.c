@@ -23,6 +23,7 @@ static void *sleep_once(void *arg) {
   sleeper *s = arg;
   s->st = ns_listen(s->listener, NULL, 0, 0, 0, TRY_MAX, &s->woke, &s->err);
   s->until = ns_mono_us();
+  ns_listen_leave(s->listener);
   atomic_store(&s->done, true);
   return NULL;
 }

@@ -372,16 +372,14 @@ ns_counters ns_count(const ns_db *db) {
 
 /* ---------------------------------------------------------- statements */
 
-static ns_status prepared(ns_db *db, ns_sql sql, ns_err *err) {
+ns_status ns_prepare(ns_db *db, ns_sql sql, ns_err *err) {
   const char *text = ns_sql_texts[sql];
   if (db->stmts[sql] != NULL)
     return NS_OK;
   return ns_link_prepare(db->link, &db->stmts[sql], text, strlen(text), err);
 }
 
-/* Our statements fit our tables: what one of them misses there is the fault of
-** whoever changed them, and never that of a job or a verdict. */
-static ns_status own(ns_status st, ns_err *err) {
+ns_status ns_misfit(ns_status st, ns_err *err) {
   static const unsigned misfits[] = {1054, 1136, 1364}; /* columns: unknown, of
                                            another number, without a default */
   for (size_t i = 0; i < sizeof misfits / sizeof misfits[0]; i++)
@@ -392,10 +390,10 @@ static ns_status own(ns_status st, ns_err *err) {
 
 static ns_status run(ns_db *db, ns_sql sql, const ns_value *params,
                      ns_err *err) {
-  ns_status st = prepared(db, sql, err);
+  ns_status st = ns_prepare(db, sql, err);
   if (st == NS_OK)
     st = ns_stmt_run(db->link, db->stmts[sql], params, err);
-  return own(st, err);
+  return ns_misfit(st, err);
 }
 
 /* Statements with a part that is put in later are left out: others need the
@@ -404,7 +402,7 @@ static ns_status probe(ns_db *db, ns_sql sql, ns_err *err) {
   if (strstr(ns_sql_texts[sql], "/*lanes*/") != NULL ||
       strstr(ns_sql_texts[sql], "(queues)") != NULL)
     return NS_OK;
-  return prepared(db, sql, err);
+  return ns_prepare(db, sql, err);
 }
 
 /* Verbs from outside and what people look at need more, or something else. */
@@ -447,10 +445,10 @@ ns_status ns_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err) {
 
 ns_status ns_bulk(ns_db *db, ns_sql sql, const ns_column *cols, size_t nrows,
                   ns_err *err) {
-  ns_status st = prepared(db, sql, err);
+  ns_status st = ns_prepare(db, sql, err);
   if (st == NS_OK)
     st = ns_stmt_bulk(db->link, db->stmts[sql], cols, nrows, err);
-  return own(st, err);
+  return ns_misfit(st, err);
 }
 
 ns_status ns_row(ns_db *db, ns_sql sql, const ns_value **row, ns_err *err) {
@@ -509,7 +507,7 @@ ns_status ns_prepared(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err) {
 
 /* --------------------------------------------------------- transactions */
 
-static void count_retry(ns_db *db, const ns_err *err) {
+void ns_count_retry(ns_db *db, const ns_err *err) {
   if (err->sqlerr == 1213)
     db->count.deadlocks++;
   else if (err->sqlerr == 1205)
@@ -583,7 +581,7 @@ ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err) {
     }
     if (st != NS_EBUSY || !ns_link_retryable(err))
       return st;
-    count_retry(db, err);
+    ns_count_retry(db, err);
     tries++;
     ns_sleep_us(ns_jitter(pause, 0.5));
     if (pause < 100000)

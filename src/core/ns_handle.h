@@ -97,6 +97,7 @@ struct ns_db {
   bool user_tx;        /* a transaction of the caller is open */
   bool broken_tx;      /* the server rolled the caller's back */
   bool ring_due;       /* something was pushed: ring after the commit */
+  int64_t ring_at;     /* monotonic: no ring before, it was refused; 0: none was */
   ns_queue_name *queues; /* names known to exist; ids never change */
   size_t nqueues, capqueues;
   int64_t next_id, end_id; /* rest of the id block of this process */
@@ -161,6 +162,9 @@ ns_status ns_ready(ns_db *db, ns_err *err);
 ** when the connection is lost, so all that run there may be run twice. */
 ns_status ns_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
 
+/* Prepares it, unless it is. */
+ns_status ns_prepare(ns_db *db, ns_sql sql, ns_err *err);
+
 /* Runs it once per row in one round trip. */
 ns_status ns_bulk(ns_db *db, ns_sql sql, const ns_column *cols, size_t nrows,
                   ns_err *err);
@@ -170,6 +174,10 @@ ns_status ns_row(ns_db *db, ns_sql sql, const ns_value **row, ns_err *err);
 
 /* Rows changed by the last run of a named statement. */
 int64_t ns_affected(const ns_db *db, ns_sql sql);
+
+/* Our statements fit our tables: what one of them misses there is the fault of
+** whoever changed them (SCHEMA), and never that of a job or a verdict. */
+ns_status ns_misfit(ns_status st, ns_err *err);
 
 /* A statement prepared from text, cached by the text. */
 ns_status ns_prepared(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err);
@@ -197,6 +205,9 @@ typedef struct ns_tx {
 } ns_tx;
 
 ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err);
+
+/* Counts an error after which a transaction is run again. */
+void ns_count_retry(ns_db *db, const ns_err *err);
 
 /* Who held the claims that are being settled; 0: nobody. */
 static inline int64_t ns_claimant(const ns_db *db) {

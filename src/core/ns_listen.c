@@ -6,7 +6,9 @@
 ** sleeps: a row that was committed before the look is seen, and whoever commits
 ** later finds the entry and ends the sleep with KILL QUERY. So no wake-up is
 ** lost. Error 1317, sleep value 1 and value 2 all mean "wake". The connection
-** runs nothing but these statements, so a ring can never hit anything else.
+** runs nothing but these statements, so a ring can never hit anything else. Who
+** is awake is told so before it strikes itself out. Who may not enter itself cannot be rung: it looks every second
+** or so, each at moments of its own.
 **
 ** While it sleeps it watches other holders: the sleep is a wait for the
 ** neighbour's named lock, and looks now and then whether those of some others
@@ -23,6 +25,8 @@
 #include "ns_time.h"
 
 #define LONGEST (10 * NS_SECOND)
+#define UNRUNG NS_SECOND          /* a sleep of one that cannot be rung, on average */
+#define ASK_AGAIN (60 * NS_SECOND) /* whether it may be, by now */
 #define SLICE (NS_SECOND / 4) /* how late another holder's death is seen */
 #define ER_NO_PROCEDURE 1305
 #define ER_QUERY_INTERRUPTED 1317
@@ -37,6 +41,8 @@ struct ns_listener {
   ns_buf text;     /* the statement as prepared */
   ns_buf queues;   /* the list in it */
   bool is_host, no_locks; /* as the ns_db said */
+  bool listed;     /* entered, and not struck out yet */
+  int64_t ask_at;  /* monotonic: when to try to enter again; 0: no refusal */
   int64_t neighbour; /* whose lock the wait asks for; 0: nobody's */
   ns_buf watched;  /* other holders: "[id,…]" */
   ns_buf slices;   /* of the wait: "[seconds,…]" */
@@ -46,6 +52,10 @@ struct ns_listener {
   _Atomic int64_t thread; /* the server's id, read by other threads */
 };
 
+static int64_t least(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
 static ns_status prepare_named(ns_listener *l, ns_stmt **out, ns_sql sql,
                                ns_err *err) {
   const char *text = ns_sql_texts[sql];
@@ -54,6 +64,7 @@ static ns_status prepare_named(ns_listener *l, ns_stmt **out, ns_sql sql,
 
 static void forget_statements(ns_listener *l) {
   l->stmt = l->in = l->out = l->list = l->unlock = NULL;
+  l->listed = false;
 }
 
 static ns_status connect_listener(ns_listener *l, ns_err *err) {
@@ -230,12 +241,6 @@ static ns_status woken(ns_status st, unsigned *woke, ns_err *err) {
   return NS_OK;
 }
 
-/* The neighbour's lock may be ours now, whatever ended the wait. */
-static ns_status unlock_neighbour(ns_listener *l, unsigned *woke, ns_err *err) {
-  ns_value id = ns_vint(l->neighbour);
-  return woken(ns_stmt_run(l->link, l->unlock, &id, err), woke, err);
-}
-
 /* Looks, and sleeps in the server. A wake is a ring, or what was there. */
 static ns_status sleep_there(ns_listener *l, int64_t newest, int64_t holder,
                              unsigned *woke, ns_err *err) {
@@ -251,53 +256,87 @@ static ns_status sleep_there(ns_listener *l, int64_t newest, int64_t holder,
     st = ns_stmt_fetch(l->link, l->stmt, &row, err);
   if (st == NS_OK && row != NULL && row[0].i > 0 && row[0].i <= 4)
     *woke |= why[row[0].i];
-  st = woken(st, woke, err);
-  return st == NS_OK && l->neighbour != 0 ? unlock_neighbour(l, woke, err) : st;
+  return woken(st, woke, err);
 }
 
-/* Who cannot be rung (no EXECUTE, the procedure or its definer is gone) sleeps
-** all the same: a look every ten seconds is better than none. */
-static ns_status unless_refused(ns_status st, ns_err *err) {
-  if (st != NS_ESQL && st != NS_EDENIED && err->sqlerr != ER_NO_PROCEDURE)
+/* No EXECUTE, or the procedure or its definer is gone. */
+static bool is_refusal(ns_status st, const ns_err *err) {
+  return st == NS_ESQL || st == NS_EDENIED || err->sqlerr == ER_NO_PROCEDURE;
+}
+
+/* Asks for rings; 'l->listed' says whether they will come. */
+static ns_status enter(ns_listener *l, int64_t holder, unsigned *woke,
+                       ns_err *err) {
+  ns_value in[] = {ns_vtext(ns_buf_bytes(&l->queues)), ns_vint(holder)};
+  ns_status st;
+  if (l->ask_at != 0 && ns_mono_us() < l->ask_at)
+    return NS_OK;
+  st = woken(ns_stmt_run(l->link, l->in, in, err), woke, err);
+  l->ask_at = 0;
+  l->listed = st == NS_OK;
+  if (st == NS_OK || !is_refusal(st, err))
     return st;
+  l->ask_at = ns_mono_us() + ASK_AGAIN;
   ns_err_clear(err);
   return NS_OK;
 }
 
+/* The next ring may hit this very statement. */
+static void insist(ns_listener *l, ns_stmt *s, const ns_value *params) {
+  ns_err err;
+  for (int tries = 0; tries < 3; tries++)
+    if (ns_stmt_run(l->link, s, params, &err) == NS_OK ||
+        err.sqlerr != ER_QUERY_INTERRUPTED)
+      return;
+}
+
+void ns_listen_leave(ns_listener *l) {
+  ns_value id = ns_vint(l->neighbour);
+  if (l->link == NULL || l->owner != getpid())
+    return;
+  if (l->neighbour != 0) /* its lock may be ours now, whatever ended the wait */
+    insist(l, l->unlock, &id);
+  if (l->listed)
+    insist(l, l->out, NULL);
+  l->listed = false;
+  l->neighbour = 0;
+}
+
 static ns_status sleep_listed(ns_listener *l, int64_t newest, int64_t holder,
                               int64_t wait, unsigned *woke, ns_err *err) {
-  ns_value in[] = {ns_vtext(ns_buf_bytes(&l->queues)), ns_vint(holder)};
-  ns_status st = woken(ns_stmt_run(l->link, l->in, in, err), woke, err);
-  st = unless_refused(st, err);
+  ns_status st = enter(l, holder, woke, err);
+  l->neighbour = 0;
   if (st == NS_OK && *woke == 0)
     st = woken(look_around(l, holder, woke, err), woke, err);
+  if (!l->listed)
+    wait = least(wait, ns_jitter(UNRUNG, 0.5));
   cut_wait(l, wait);
   if (st == NS_OK && l->slices.oom)
     st = ns_fail(err, NS_ENOMEM, "out of memory");
   if (st == NS_OK && *woke == 0)
     st = sleep_there(l, newest, holder, woke, err);
-  if (st == NS_OK) /* an error of the sleep is the caller's to slow down for */
-    st = unless_refused(woken(ns_stmt_run(l->link, l->out, NULL, err), woke, err),
-                        err);
   return st;
+}
+
+static ns_status get_ready(ns_listener *l, ns_err *err) {
+  if (l->owner != getpid()) {
+    disconnect(l);
+    l->owner = getpid();
+  }
+  if (l->link != NULL && !ns_link_dead(l->link))
+    return NS_OK;
+  disconnect(l);
+  return connect_listener(l, err);
 }
 
 ns_status ns_listen(ns_listener *l, const int64_t *queue_ids, size_t n,
                     int64_t newest, int64_t holder, int64_t max_wait,
                     unsigned *woke, ns_err *err) {
-  int64_t wait = max_wait < LONGEST ? max_wait : LONGEST;
-  ns_status st = NS_OK;
+  int64_t wait = least(max_wait, LONGEST);
+  ns_status st;
   *woke = 0;
   ns_err_clear(err);
-  if (l->owner != getpid()) {
-    disconnect(l);
-    l->owner = getpid();
-  }
-  if (l->link == NULL || ns_link_dead(l->link)) {
-    disconnect(l);
-    st = connect_listener(l, err);
-  }
-  if (st == NS_OK)
+  if ((st = get_ready(l, err)) == NS_OK)
     st = prepare_wait(l, queue_ids, n, err);
   return st == NS_OK && wait > 0 ? sleep_listed(l, newest, holder, wait, woke, err)
                                  : st;

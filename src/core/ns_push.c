@@ -19,9 +19,12 @@
 #include "ns_handle.h"
 #include "ns_queue.h"
 #include "ns_time.h"
+#include "ns_volley.h"
 
 #define ID_BLOCK 100
 #define REPEAT_WITHIN (60 * NS_SECOND) /* of GONE: then it is the same push */
+#define KILLS_MAX 20      /* of one push, in a row */
+#define KILL_PAUSE 2000   /* µs after each */
 #define RING_WITHIN (10 * NS_SECOND) /* listeners look again by then anyway */
 
 ns_push ns_push_new(const char *name, const char *payload) {
@@ -145,17 +148,19 @@ ns_status ns_take_ids(ns_db *db, int64_t *ids, size_t n, ns_err *err) {
 
 /* ------------------------------------------------------------ inserting */
 
-enum { /* the columns of push_job that are integers, in its order */
-  C_ID, C_QUEUE, C_NAME, C_PAYLOAD, C_PRIORITY, C_RANK, C_ATTEMPTS, C_POLLS,
-  C_CRASHES, C_BACKOFF, C_TIMEOUT, C_DEADLINE, C_INHERITED, C_DELAY, C_PARENT,
-  C_ROOT, C_UNMET, C_ON_FAIL, C_UKEY, C_NONCE, C_DECAY, C_PAUSED, C_AFTER, C_COUNT
+enum { /* the columns of push_plain, and of push_job beside them, in its order */
+  C_ID, C_QUEUE, C_NAME, C_PAYLOAD, C_PRIORITY, C_RANK, C_ATTEMPTS, C_CRASHES,
+  C_BACKOFF, C_TIMEOUT, C_NONCE, C_DECAY, C_PLAIN,
+  C_POLLS = C_PLAIN, C_DEADLINE, C_INHERITED, C_DELAY, C_PARENT,
+  C_ROOT, C_UNMET, C_ON_FAIL, C_UKEY, C_PAUSED, C_AFTER, C_COUNT
 };
 
 /* The columns of one batch; integers and texts side by side. */
 typedef struct batch {
-  int64_t *ints;   /* C_COUNT * n */
-  ns_bytes *texts; /* C_COUNT * n */
-  char *nulls;     /* C_COUNT * n */
+  size_t ncols;    /* C_PLAIN: all else is as the table has it by default */
+  int64_t *ints;   /* ncols * n */
+  ns_bytes *texts; /* ncols * n */
+  char *nulls;     /* ncols * n */
   ns_buf after;    /* lists that are made here */
   ns_column cols[C_COUNT];
 } batch;
@@ -176,14 +181,27 @@ static bool make_after(batch *b, const ns_insert *rows, size_t n) {
   return ns_buf_room(&b->after, total) != NULL;
 }
 
+/* Nothing about it is out of the ordinary, so most columns say nothing. */
+static bool is_plain(const ns_insert *row) {
+  const ns_push *p = row->push;
+  return p->delay == 0 && p->max_polls < 0 && p->deadline < 0 &&
+         p->unique.p == NULL && p->after.p == NULL && !p->on_fail_run &&
+         row->parent == 0 && row->unmet == 0 && row->paused == 0 &&
+         row->deadline == 0;
+}
+
 static bool batch_make(batch *b, const ns_insert *rows, size_t n) {
-  b->ints = calloc(C_COUNT * n, sizeof *b->ints);
-  b->texts = calloc(C_COUNT * n, sizeof *b->texts);
-  b->nulls = calloc(C_COUNT * n, 1);
+  size_t i = 0;
+  while (i < n && is_plain(&rows[i]))
+    i++;
+  b->ncols = i == n ? C_PLAIN : C_COUNT;
+  b->ints = calloc(b->ncols * n, sizeof *b->ints);
+  b->texts = calloc(b->ncols * n, sizeof *b->texts);
+  b->nulls = calloc(b->ncols * n, 1);
   if (b->ints == NULL || b->texts == NULL || b->nulls == NULL ||
       !make_after(b, rows, n))
     return false;
-  for (size_t c = 0; c < C_COUNT; c++) {
+  for (size_t c = 0; c < b->ncols; c++) {
     bool text = c == C_NAME || c == C_PAYLOAD || c == C_UKEY || c == C_AFTER;
     b->cols[c] = (ns_column){text ? NS_TEXT : NS_INT, &b->ints[c * n],
                              &b->texts[c * n], &b->nulls[c * n]};
@@ -205,44 +223,69 @@ static ns_bytes after_of(batch *b, const ns_insert *row) {
   return (ns_bytes){b->after.p + start, b->after.n - start};
 }
 
-static void batch_row(batch *b, size_t n, size_t i, const ns_insert *row) {
+static void plain_row(batch *b, size_t n, size_t i, const ns_insert *row) {
   const ns_push *p = row->push;
-  int64_t values[C_COUNT] = {
-      [C_ID] = row->id,         [C_QUEUE] = row->queue_id,
-      [C_PRIORITY] = p->priority, [C_RANK] = 255 - p->priority,
-      [C_ATTEMPTS] = p->max_attempts, [C_POLLS] = p->max_polls,
-      [C_CRASHES] = p->max_crashes, [C_BACKOFF] = p->backoff,
-      [C_TIMEOUT] = p->timeout,
-      [C_DEADLINE] = p->deadline >= 0 ? p->deadline : row->deadline_in,
-      [C_INHERITED] = row->deadline, [C_PAUSED] = row->paused,
-      [C_DELAY] = p->delay,     [C_PARENT] = row->parent,
-      [C_ROOT] = row->root,     [C_UNMET] = row->unmet,
-      [C_ON_FAIL] = p->on_fail_run ? 2 : 1, /* of the ENUM */
-      [C_NONCE] = row->nonce,   [C_DECAY] = p->decay};
-  for (size_t c = 0; c < C_COUNT; c++)
-    b->ints[c * n + i] = values[c];
+  int64_t *ints = b->ints + i;
+  ints[C_ID * n] = row->id;
+  ints[C_QUEUE * n] = row->queue_id;
+  ints[C_PRIORITY * n] = p->priority;
+  ints[C_RANK * n] = 255 - p->priority;
+  ints[C_ATTEMPTS * n] = p->max_attempts;
+  ints[C_CRASHES * n] = p->max_crashes;
+  ints[C_BACKOFF * n] = p->backoff;
+  ints[C_TIMEOUT * n] = p->timeout;
+  ints[C_NONCE * n] = row->nonce;
+  ints[C_DECAY * n] = p->decay;
   b->texts[C_NAME * n + i] = p->name;
   b->texts[C_PAYLOAD * n + i] = p->payload;
+}
+
+static void full_row(batch *b, size_t n, size_t i, const ns_insert *row) {
+  const ns_push *p = row->push;
+  int64_t deadline = p->deadline >= 0 ? p->deadline : row->deadline_in;
+  int64_t *ints = b->ints + i;
+  char *nulls = b->nulls + i;
+  ints[C_POLLS * n] = p->max_polls;
+  ints[C_DEADLINE * n] = deadline;
+  ints[C_INHERITED * n] = row->deadline;
+  ints[C_DELAY * n] = p->delay;
+  ints[C_PARENT * n] = row->parent;
+  ints[C_ROOT * n] = row->root;
+  ints[C_UNMET * n] = row->unmet;
+  ints[C_ON_FAIL * n] = p->on_fail_run ? 2 : 1; /* of the ENUM */
+  ints[C_PAUSED * n] = row->paused;
   b->texts[C_UKEY * n + i] = p->unique;
   b->texts[C_AFTER * n + i] = after_of(b, row);
-  b->nulls[C_POLLS * n + i] = p->max_polls < 0;
-  b->nulls[C_DEADLINE * n + i] = values[C_DEADLINE] < 0;
-  b->nulls[C_INHERITED * n + i] = row->deadline == 0;
-  b->nulls[C_PAUSED * n + i] = row->paused == 0;
-  b->nulls[C_PARENT * n + i] = row->parent == 0;
-  b->nulls[C_ROOT * n + i] = row->parent == 0;
+  nulls[C_POLLS * n] = p->max_polls < 0;
+  nulls[C_DEADLINE * n] = deadline < 0;
+  nulls[C_INHERITED * n] = row->deadline == 0;
+  nulls[C_PAUSED * n] = row->paused == 0;
+  nulls[C_PARENT * n] = row->parent == 0;
+  nulls[C_ROOT * n] = row->parent == 0;
+}
+
+static ns_status batch_fill(batch *b, const ns_insert *rows, size_t n,
+                            ns_err *err) {
+  if (!batch_make(b, rows, n))
+    return ns_fail(err, NS_ENOMEM, "out of memory");
+  for (size_t i = 0; i < n; i++) {
+    plain_row(b, n, i, &rows[i]);
+    if (b->ncols > C_PLAIN)
+      full_row(b, n, i, &rows[i]);
+  }
+  return NS_OK;
+}
+
+static ns_sql batch_sql(const batch *b) {
+  return b->ncols > C_PLAIN ? NS_SQL_PUSH_JOB : NS_SQL_PUSH_PLAIN;
 }
 
 static ns_status insert_rows(ns_db *db, const ns_insert *rows, size_t n,
                              ns_err *err) {
   batch b = {0};
-  ns_status st;
-  if (batch_make(&b, rows, n)) {
-    for (size_t i = 0; i < n; i++)
-      batch_row(&b, n, i, &rows[i]);
-    st = ns_bulk(db, NS_SQL_PUSH_JOB, b.cols, n, err);
-  } else
-    st = ns_fail(err, NS_ENOMEM, "out of memory");
+  ns_status st = batch_fill(&b, rows, n, err);
+  if (st == NS_OK)
+    st = ns_bulk(db, batch_sql(&b), b.cols, n, err);
   batch_free(&b);
   return st;
 }
@@ -314,11 +357,17 @@ static bool is_free(const ns_insert *row) {
   return row->unmet == 0 && row->doomed == 0;
 }
 
-static ns_status insert_ready(ns_db *db, const ns_insert *rows, size_t n,
-                              ns_err *err) {
-  int64_t *ints = malloc(4 * n * sizeof *ints);
+/* The ready rows of a batch. */
+typedef struct ready {
+  int64_t *ints; /* a column after the other */
+  ns_column cols[4];
+  size_t n;
+} ready;
+
+static ns_status ready_fill(ready *r, const ns_insert *rows, size_t n,
+                            ns_err *err) {
+  int64_t *ints = r->ints = malloc(4 * n * sizeof *ints);
   size_t k = 0;
-  ns_status st;
   if (ints == NULL)
     return ns_fail(err, NS_ENOMEM, "out of memory");
   for (size_t i = 0; i < n; i++)
@@ -329,29 +378,40 @@ static ns_status insert_ready(ns_db *db, const ns_insert *rows, size_t n,
       ints[3 * n + k] = rows[i].id;
       k++;
     }
-  st = ns_bulk(db, NS_SQL_PUSH_READY,
-               (ns_column[]){{NS_INT, ints, NULL, NULL},
-                             {NS_INT, ints + n, NULL, NULL},
-                             {NS_INT, ints + 2 * n, NULL, NULL},
-                             {NS_INT, ints + 3 * n, NULL, NULL}},
-               k, err);
-  free(ints);
+  for (size_t c = 0; c < 4; c++)
+    r->cols[c] = (ns_column){NS_INT, ints + c * n, NULL, NULL};
+  r->n = k;
+  return NS_OK;
+}
+
+static ns_status insert_ready(ns_db *db, const ns_insert *rows, size_t n,
+                              ns_err *err) {
+  ready r;
+  ns_status st = ready_fill(&r, rows, n, err);
+  if (st == NS_OK)
+    st = ns_bulk(db, NS_SQL_PUSH_READY, r.cols, r.n, err);
+  free(r.ints);
   return st;
+}
+
+/* "[id,…]" of those that come later; empty when there are none. */
+static ns_status scheduled_list(ns_buf *ids, const ns_insert *rows, size_t n,
+                                ns_err *err) {
+  for (size_t i = 0; i < n; i++)
+    if (is_free(&rows[i]) && rows[i].push->delay > 0)
+      ns_buf_addf(ids, "%c%lld", ids->n > 0 ? ',' : '[', (long long)rows[i].id);
+  if (ids->n > 0)
+    ns_buf_addc(ids, ']');
+  return ids->oom ? ns_fail(err, NS_ENOMEM, "out of memory") : NS_OK;
 }
 
 static ns_status insert_scheduled(ns_db *db, const ns_insert *rows, size_t n,
                                   ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
-  ns_status st = NS_OK;
-  for (size_t i = 0; i < n; i++)
-    if (is_free(&rows[i]) && rows[i].push->delay > 0)
-      ns_buf_addf(&ids, "%c%lld", ids.n > 0 ? ',' : '[', (long long)rows[i].id);
-  if (ids.n > 0 || ids.oom) {
-    ns_value list;
-    ns_buf_addc(&ids, ']');
-    list = ns_vtext(ns_buf_bytes(&ids));
-    st = ids.oom ? ns_fail(err, NS_ENOMEM, "out of memory")
-                 : ns_run(db, NS_SQL_PUSH_SCHEDULED, &list, err);
+  ns_status st = scheduled_list(&ids, rows, n, err);
+  if (st == NS_OK && ids.n > 0) {
+    ns_value list = ns_vtext(ns_buf_bytes(&ids));
+    st = ns_run(db, NS_SQL_PUSH_SCHEDULED, &list, err);
     db->look_at = 0;
   }
   ns_buf_free(&ids);
@@ -440,12 +500,103 @@ bool ns_insert_rings(const ns_insert *rows, size_t n) {
   return false;
 }
 
-/* --------------------------------------------------------------- replaying */
+/* ------------------------------------------------------------- in a volley */
 
 typedef struct work {
   ns_insert *rows;
   size_t n;
+  bool rung; /* a ring went with the commit */
 } work;
+
+/* Waits for nobody; and there are no keys, of which it would have to be told which
+** one was taken. */
+static bool is_simple(const ns_insert *rows, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    const ns_push *p = rows[i].push;
+    if (p->parent != 0 || p->after.p != NULL || (p->unique.p != NULL && n > 1))
+      return false;
+  }
+  return true;
+}
+
+/* The rows of a push that is simple, as columns. */
+typedef struct salvo {
+  batch jobs;
+  ready ready;
+  ns_buf ids; /* of those that come later */
+  ns_bytes later;
+  ns_column list;
+} salvo;
+
+static ns_status salvo_fill(salvo *s, const ns_insert *rows, size_t n,
+                            ns_err *err) {
+  ns_status st;
+  if ((st = batch_fill(&s->jobs, rows, n, err)) != NS_OK ||
+      (st = scheduled_list(&s->ids, rows, n, err)) != NS_OK ||
+      (st = ready_fill(&s->ready, rows, n, err)) != NS_OK)
+    return st;
+  s->later = ns_buf_bytes(&s->ids);
+  s->list = (ns_column){NS_TEXT, NULL, &s->later, NULL};
+  return NS_OK;
+}
+
+static void salvo_free(salvo *s) {
+  batch_free(&s->jobs);
+  free(s->ready.ints);
+  ns_buf_free(&s->ids);
+}
+
+/* One try. */
+static ns_status push_volley(ns_db *db, work *w, bool *ring, bool *cut,
+                             ns_err *err) {
+  salvo s = {0};
+  ns_status st = salvo_fill(&s, w->rows, w->n, err);
+  ns_step steps[] = {
+      {batch_sql(&s.jobs), s.jobs.cols, w->n},
+      {NS_SQL_PUSH_SCHEDULED, &s.list, s.ids.n > 0},
+      {NS_SQL_PUSH_READY, s.ready.cols, s.ready.n}};
+  if (st == NS_OK)
+    st = ns_volley(db, steps, sizeof steps / sizeof steps[0], ring, cut, err);
+  if (s.ids.n > 0)
+    db->look_at = 0;
+  salvo_free(&s);
+  return st;
+}
+
+/* ------------------------------------------------------------------ alone */
+
+enum { /* the params of push_one */
+  O_QUEUE, O_ID, O_DELAY, O_RANK, O_KEY, O_RING, O_NAME, O_PAYLOAD, O_PRIORITY,
+  O_ATTEMPTS, O_CRASHES, O_BACKOFF, O_TIMEOUT, O_NONCE, O_DECAY, O_POLLS,
+  O_DEADLINE, O_ON_FAIL, O_COUNT
+};
+
+/* One try, of one job. After an error the fate of the push may be open: a KILL
+** comes when it likes. */
+static ns_status push_alone(ns_db *db, const ns_insert *row, bool *ring,
+                            bool *cut, ns_err *err) {
+  const ns_push *p = row->push;
+  ns_status st = ns_ready(db, err);
+  *ring = st == NS_OK && *ring && ns_may_ring(db);
+  const ns_value params[O_COUNT] = {
+      [O_QUEUE] = ns_vint(row->queue_id), [O_ID] = ns_vint(row->id),
+      [O_DELAY] = ns_vint(p->delay), [O_RANK] = ns_vint(255 - p->priority),
+      [O_KEY] = ns_vopt(p->unique), [O_RING] = ns_vint(*ring),
+      [O_NAME] = ns_vtext(p->name), [O_PAYLOAD] = ns_vtext(p->payload),
+      [O_PRIORITY] = ns_vint(p->priority),
+      [O_ATTEMPTS] = ns_vint(p->max_attempts),
+      [O_CRASHES] = ns_vint(p->max_crashes), [O_BACKOFF] = ns_vint(p->backoff),
+      [O_TIMEOUT] = ns_vint(p->timeout), [O_NONCE] = ns_vint(row->nonce),
+      [O_DECAY] = ns_vint(p->decay),
+      [O_POLLS] = p->max_polls < 0 ? ns_vnull : ns_vint(p->max_polls),
+      [O_DEADLINE] = p->deadline < 0 ? ns_vnull : ns_vint(p->deadline),
+      [O_ON_FAIL] = ns_vint(p->on_fail_run ? 2 : 1)};
+  if (p->delay > 0)
+    db->look_at = 0;
+  return st == NS_OK ? ns_at_once(db, NS_SQL_PUSH_ONE, params, cut, err) : st;
+}
+
+/* --------------------------------------------------------------- replaying */
 
 /* Is there a row for this id and nonce? 'sql' says where to look. */
 static ns_status look(ns_db *db, ns_sql sql, const ns_insert *row, bool *yes,
@@ -561,6 +712,7 @@ static void doubt(ns_db *db, ns_bytes queue, const ns_push *jobs,
 static void number_again(const ns_push_doubt *d, const ns_push *jobs, work *w) {
   for (size_t i = 0; i < w->n; i++) {
     w->rows[i].push = &jobs[i];
+    w->rows[i].deadline_in = -1;
     w->rows[i].id = d->tokens[2 * i];
     w->rows[i].nonce = d->tokens[2 * i + 1];
   }
@@ -574,6 +726,7 @@ static ns_status number(ns_db *db, const ns_push *jobs, work *w, ns_err *err) {
                              : ns_fail(err, NS_ENOMEM, "out of memory");
   for (size_t i = 0; st == NS_OK && i < w->n; i++) {
     w->rows[i].push = &jobs[i];
+    w->rows[i].deadline_in = -1;
     w->rows[i].id = jobs[i].id > 0 ? jobs[i].id : ids[i];
     w->rows[i].nonce = (int64_t)(ns_random() >> 1);
   }
@@ -600,7 +753,7 @@ static void pushed(ns_db *db, ns_push *jobs, const work *w) {
   for (size_t i = 0; i < w->n; i++)
     jobs[i].id = w->rows[i].id;
   db->count.pushed += (int64_t)w->n;
-  if (!ns_insert_rings(w->rows, w->n))
+  if (w->rung || !ns_insert_rings(w->rows, w->n))
     return;
   if (db->user_tx)
     db->ring_due = true;
@@ -608,9 +761,51 @@ static void pushed(ns_db *db, ns_push *jobs, const work *w) {
     ns_ring(db, NULL);
 }
 
+/* Is there more to be done, or to be found out, by the patient way? A key that is
+** taken has an owner; and a server may not prepare what others do. */
+static bool has_hope(ns_status st, const ns_insert *first, const ns_err *err) {
+  return st == NS_EGONE || st == NS_ESQL || ns_link_retryable(err) ||
+         (st == NS_EDUPLICATE && first->push->unique.p != NULL);
+}
+
+/* What a KILL has cut may have been written: another one must not keep us from
+** finding out. */
+static ns_status find_out(ns_db *db, ns_tx *tx, ns_err *err) {
+  ns_status st = NS_OK;
+  for (int tries = 0; tries < KILLS_MAX; tries++) {
+    st = ns_transact(db, tx, err);
+    if (st != NS_EBUSY || !tx->replay)
+      break;
+    ns_sleep_us(ns_jitter(KILL_PAUSE, 0.5));
+  }
+  return st;
+}
+
+/* At once, if that can be. */
+static ns_status write_jobs(ns_db *db, work *w, ns_tx *tx, ns_err *err) {
+  bool ring = ns_insert_rings(w->rows, w->n);
+  bool cut = false;
+  ns_status st;
+  if (tx->replay || ns_in_transaction(db) || !is_simple(w->rows, w->n))
+    return ns_transact(db, tx, err);
+  st = w->n == 1 ? push_alone(db, w->rows, &ring, &cut, err)
+                 : push_volley(db, w, &ring, &cut, err);
+  if (st == NS_OK) {
+    db->count.rings += ring;
+    w->rung = ring || ns_ring_refused(db);
+    return NS_OK;
+  }
+  if (ns_link_retryable(err))
+    ns_count_retry(db, err);
+  if (!cut && !has_hope(st, w->rows, err))
+    return st;
+  tx->replay = cut;
+  return find_out(db, tx, err);
+}
+
 ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
                        ns_err *err) {
-  work w = {NULL, n};
+  work w = {NULL, n, false};
   ns_tx tx = {push_run, &w, false, false};
   bool repeat;
   ns_status st;
@@ -626,7 +821,7 @@ ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
   else
     st = number(db, jobs, &w, err);
   if (st == NS_OK && (st = resolve_queues(db, queue, jobs, &w, err)) == NS_OK)
-    st = ns_transact(db, &tx, err);
+    st = write_jobs(db, &w, &tx, err);
   if (st == NS_EGONE && tx.replay)
     doubt(db, queue, jobs, &w);
   else if (repeat)

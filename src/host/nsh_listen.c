@@ -84,6 +84,7 @@ static void *thread(void *arg) {
                   WAIT, &why, &err) != NS_OK) {
       wake(m, NS_WOKE_WORK); /* the dispatcher looks what there is, and for the
                              ** server, and arms us again when it is back */
+      ns_listen_leave(l->listener);
       if (failed)
         pause_us(m, ns_jitter(RETRY, 1.0)); /* not all hosts at once */
       failed = true;
@@ -92,6 +93,7 @@ static void *thread(void *arg) {
     failed = false;
     if (why != 0)
       wake(m, why);
+    ns_listen_leave(l->listener);
     if (why != 0 && !(why & NS_WOKE_WORK))
       pause_us(m, TOLD_STEP); /* until it has been seen to */
   }

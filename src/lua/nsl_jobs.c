@@ -78,10 +78,21 @@ static ns_status keepjson(lua_State *L, nsl_batch *b, const char *what,
   return st;
 }
 
+#define WHAT_MAX 40
+
+/* "job 3: ", for each job of a list, and so without printf. */
+static void number_item(char what[WHAT_MAX], const char *noun, size_t i) {
+  char digits[24];
+  char *p = digits + sizeof digits - 1;
+  for (*p = '\0'; i > 0; i /= 10)
+    *--p = (char)('0' + i % 10);
+  stpcpy(stpcpy(stpcpy(stpcpy(what, noun), " "), p), ": ");
+}
+
 /* The entry table on top; 'what' is "" or "job 3: ". */
 static ns_status readentry(lua_State *L, nsl_batch *b, const char *what,
                            int64_t max, ns_err *err) {
-  char path[48];
+  char path[WHAT_MAX + sizeof "payload"];
   ns_status st;
   entry e = {.push = ns_push_new("", NULL), .priority = NS_PRIORITY};
   e.push.name = NS_NONE;
@@ -101,7 +112,7 @@ static ns_status readentry(lua_State *L, nsl_batch *b, const char *what,
   keep(b, &e.push.unique);
   keep(b, &e.push.after);
   nsl_rawfield(L, -1, "payload");
-  snprintf(path, sizeof path, "%spayload", what);
+  stpcpy(stpcpy(path, what), "payload");
   if ((st = keepjson(L, b, path, max, &e.push.payload, err)) != NS_OK)
     return st;
   b->jobs[b->n++] = e.push;
@@ -111,7 +122,7 @@ static ns_status readentry(lua_State *L, nsl_batch *b, const char *what,
 /* Reads the list on top; 'noun' names an item: "job", "child". */
 static ns_status readlist(lua_State *L, nsl_batch *b, const char *noun,
                           int64_t max, ns_err *err) {
-  char what[40] = "";
+  char what[WHAT_MAX] = "";
   size_t n = lua_rawlen(L, -1);
   ns_status st = NS_OK;
   if (!ns_grow(&b->jobs, &b->cap, n, sizeof *b->jobs))
@@ -119,7 +130,7 @@ static ns_status readlist(lua_State *L, nsl_batch *b, const char *noun,
   for (size_t i = 1; i <= n && st == NS_OK; i++) {
     lua_rawgeti(L, -1, (lua_Integer)i);
     if (n > 1)
-      snprintf(what, sizeof what, "%s %zu: ", noun, i);
+      number_item(what, noun, i);
     st = readentry(L, b, what, max, err);
     lua_pop(L, 1);
   }

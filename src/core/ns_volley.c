@@ -1,0 +1,119 @@
+/*
+** Writing in two waits, or in one, instead of one per statement.
+**
+** Invariant: in a volley autocommit is off from the first packet to the COMMIT. So
+** when a statement fails and takes the transaction with it, what was sent behind
+** it is in a transaction, too, that is rolled back; and COMMIT is sent only when
+** every statement is known to have worked. The ring goes with it, behind it: it is
+** run after the commit, and what becomes of it is not the push's concern. A session
+** in which autocommit may still be off is given up.
+*/
+#include "ns_volley.h"
+
+#include "ns_time.h"
+
+#define BEGIN "SET autocommit=0"
+#define END "SET autocommit=1"
+#define RING_AGAIN (10 * NS_SECOND) /* after a refusal */
+
+bool ns_ring_refused(const ns_db *db) {
+  return ns_mono_us() < db->ring_at;
+}
+
+/* Preparing the call needs the right to it. */
+bool ns_may_ring(ns_db *db) {
+  ns_err none;
+  if (ns_ring_refused(db))
+    return false;
+  switch (ns_prepare(db, NS_SQL_LISTEN_RING, &none)) {
+  case NS_OK:
+    return true;
+  case NS_EDENIED:
+  case NS_ESCHEMA:
+  case NS_ESQL:
+    db->ring_at = ns_mono_us() + RING_AGAIN;
+    return false;
+  default: /* nothing is said about the right */
+    return false;
+  }
+}
+
+static ns_status prepare_all(ns_db *db, const ns_step *steps, size_t n,
+                             ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (steps[i].nrows > 0)
+      st = ns_prepare(db, steps[i].sql, err);
+  return st;
+}
+
+/* Sends the steps and waits. */
+static ns_status fire(ns_db *db, const ns_step *steps, size_t n, ns_err *err) {
+  ns_status st = ns_link_send(db->link, BEGIN, err);
+  ns_status answer;
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    st = ns_stmt_send(db->link, db->stmts[steps[i].sql], steps[i].cols,
+                      steps[i].nrows, err);
+  answer = ns_link_answers(db->link, NULL, st == NS_OK ? err : NULL);
+  return st == NS_OK ? answer : st;
+}
+
+static void roll_back(ns_db *db) {
+  if (ns_link_dead(db->link))
+    return;
+  if (ns_link_send(db->link, "ROLLBACK", NULL) != NS_OK ||
+      ns_link_send(db->link, END, NULL) != NS_OK ||
+      ns_link_answers(db->link, NULL, NULL) != NS_OK)
+    ns_link_give_up(db->link);
+}
+
+/* What fails after the COMMIT leaves it as it is. */
+static ns_status commit(ns_db *db, bool ring, bool *cut, ns_err *err) {
+  enum { IS_COMMIT, IS_END, IS_RING };
+  size_t failed = IS_RING;
+  ns_status st = ns_link_send(db->link, "COMMIT", err);
+  *cut = true;
+  if (st != NS_OK)
+    return st;
+  if (ns_link_send(db->link, END, NULL) == NS_OK && ring)
+    ns_stmt_send(db->link, db->stmts[NS_SQL_LISTEN_RING], NULL, 1, NULL);
+  st = ns_link_answers(db->link, &failed, err);
+  if (failed != IS_RING)
+    ns_link_give_up(db->link);
+  if (st == NS_OK || failed == IS_COMMIT)
+    return st;
+  ns_err_clear(err);
+  return NS_OK;
+}
+
+ns_status ns_volley(ns_db *db, const ns_step *steps, size_t n, bool *ring,
+                    bool *cut, ns_err *err) {
+  ns_status st;
+  *cut = false;
+  if ((st = ns_ready(db, err)) != NS_OK ||
+      (st = prepare_all(db, steps, n, err)) != NS_OK)
+    return st;
+  *ring = *ring && ns_may_ring(db);
+  if ((st = fire(db, steps, n, err)) == NS_OK)
+    return commit(db, *ring, cut, err);
+  roll_back(db);
+  return ns_misfit(st, err);
+}
+
+/* ------------------------------------------------------- in one statement */
+
+ns_status ns_at_once(ns_db *db, ns_sql sql, const ns_value *params, bool *cut,
+                     ns_err *err) {
+  ns_status st;
+  *cut = false;
+  if ((st = ns_ready(db, err)) != NS_OK ||
+      (st = ns_prepare(db, sql, err)) != NS_OK)
+    return st;
+  st = ns_misfit(ns_stmt_run(db->link, db->stmts[sql], params, err), err);
+  if (st == NS_OK)
+    return NS_OK;
+  *cut = st == NS_EGONE || (st == NS_EBUSY && !ns_link_retryable(err));
+  if (!ns_link_dead(db->link)) /* handlers do not see a KILL */
+    ns_link_text(db->link, "ROLLBACK", NULL);
+  return st;
+}
