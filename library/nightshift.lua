@@ -423,6 +423,13 @@ function Db:signal(id, value, name) end
 ---@return nightshift.Code? code
 function Db:flow(root) end
 
+--- Pushes many trees of jobs in one transaction, all or none.
+---@param roots nightshift.FlowNode[]
+---@return integer[]? ids of the roots
+---@return table[]|string|nil ids of each: {id =, children = {…}}; or the message
+---@return nightshift.Code? code
+function Db:flow_many(roots) end
+
 --- Who holds locks and semaphores.
 ---@return nightshift.Slot[]? slots
 ---@return string? message

@@ -361,6 +361,17 @@ function methods:flow(root, extra)
   return flow.push(handle, root)
 end
 
+--- Pushes many trees of jobs in one transaction, all or none.
+---@param roots table[] as of flow
+---@return integer[]|nil ids of the roots
+---@return table[]|string|nil ids of each in its shape, or the message
+---@return string? code
+function methods:flow_many(roots, extra)
+  local handle = live(self, "flow_many")
+  options.no_more("flow_many", "a list of flows", extra)
+  return flow.push_many(handle, roots)
+end
+
 local PRUNE = {
   done = options.duration_or_never, dead = options.duration_or_never,
   tree = options.integer(1, math.maxinteger),

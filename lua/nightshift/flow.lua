@@ -22,14 +22,14 @@ local NODE = { name = true, payload = true, queue = true, children = true, as = 
 
 local function label_of(node) return node.as and ("'%s'"):format(node.as) or ("'%s'"):format(node.name) end
 
---- Where a node stands, in words.
+--- Where a node stands, in words; a root's number is its place among many.
 local function place_of(parent, i)
   local numbers = {}
   while parent do
     table.insert(numbers, 1, ("child %d"):format(i))
     parent, i = parent.parent, parent.i
   end
-  table.insert(numbers, 1, "the flow")
+  table.insert(numbers, 1, i and ("flow %d"):format(i) or "the flow")
   return table.concat(numbers, ", ")
 end
 
@@ -88,17 +88,21 @@ local function collect(node, parent, i, list, names)
   return item
 end
 
+--- What it is to run after: nodes, and ids of other jobs. True: it names nodes.
 local function resolve(item, names)
+  local named = false
   for _, name in ipairs(item.node.after or {}) do
     if math.type(name) == "integer" then
       item.others = item.others or {}
       table.insert(item.others, name)
     elseif type(name) == "string" and names[name] then
       item.waits[#item.waits + 1] = names[name]
+      named = true
     else
       raise("flow: %s is to run after '%s', and there is no node of that name", item.label, tostring(name))
     end
   end
+  return named
 end
 
 --- Raises for nodes that wait for each other, with the way around.
@@ -138,7 +142,7 @@ local function entry_of(item)
   if #after > 0 then given.after = after end
   local entry, message, code = options.entry("flow: " .. item.label, item.node.name, item.node.payload, given)
   if not entry then return nil, message, code end
-  entry.id, entry.queue = item.id, item.node.queue
+  entry.id, entry.queue = item.id, item.queue
   entry.parent = item.parent and item.parent.id or entry.parent
   return entry
 end
@@ -167,6 +171,44 @@ local function take_ids(handle, n)
   return ids
 end
 
+--- Checks a flow and adds its nodes to `list`; gives its root's item.
+local function add(list, root, number)
+  local names, from = {}, #list + 1 -- names: item by 'as', and by node
+  local first, named = collect(root, nil, number, list, names), false
+  for i = from, #list do
+    named = resolve(list[i], names) or named
+    list[i].queue = list[i].node.queue or root.queue or "default"
+  end
+  for i = from, named and #list or 0 do follow(list[i], {}) end -- a mere tree has no circle
+  return first
+end
+
+--- The items of all flows, level by level: who ends together has ids in a row.
+local function by_level(list)
+  local levels, sorted = {}, {}
+  for _, item in ipairs(list) do
+    item.level = item.parent and item.parent.level + 1 or 1
+    levels[item.level] = levels[item.level] or {}
+    table.insert(levels[item.level], item)
+  end
+  for _, items in ipairs(levels) do table.move(items, 1, #items, #sorted + 1, sorted) end
+  return sorted
+end
+
+--- Gives all nodes their ids, and pushes them in one transaction.
+local function push(handle, list)
+  local ids, message, code = take_ids(handle, #list)
+  if not ids then return nil, message, code end
+  local entries = {}
+  list = by_level(list)
+  for i, item in ipairs(list) do item.id = ids[i] end
+  for i, item in ipairs(list) do
+    entries[i], message, code = entry_of(item)
+    if not entries[i] then return nil, message, code end
+  end
+  return handle:push("default", entries)
+end
+
 --- Pushes a flow; gives the id of its root, and all ids in the shape of the flow.
 ---@param handle table the core's
 ---@param root table
@@ -174,23 +216,31 @@ end
 ---@return table|string|nil ids or the message
 ---@return string? code
 function flow.push(handle, root)
-  local list, names = {}, {} -- names: item by 'as', and by node
-  local first = collect(root, nil, nil, list, names)
-  for _, item in ipairs(list) do resolve(item, names) end
-  for _, item in ipairs(list) do follow(item, {}) end
-  local queue = root.queue or "default"
-  local ids, message, code = take_ids(handle, #list)
-  if not ids then return nil, message, code end
-  local entries = {}
-  for i, item in ipairs(list) do item.id = ids[i] end
-  for i, item in ipairs(list) do
-    entries[i], message, code = entry_of(item)
-    if not entries[i] then return nil, message, code end
-    entries[i].queue = entries[i].queue or queue
-  end
-  ids, message, code = handle:push(queue, entries)
+  local list = {}
+  local first = add(list, root)
+  local ids, message, code = push(handle, list)
   if not ids then return nil, message, code end
   return first.id, shape(first)
+end
+
+--- Pushes many flows, all or none; gives the ids of their roots, and all ids.
+---@param handle table the core's
+---@param roots table[]
+---@return integer[]|nil ids
+---@return table[]|string|nil shapes or the message
+---@return string? code
+function flow.push_many(handle, roots)
+  if type(roots) ~= "table" then raise("flow_many wants a list of flows, got %s", type(roots)) end
+  local hole = options.hole(roots)
+  if hole then raise("flow_many wants a list without holes; item %d is nil", hole) end
+  local list, firsts, shapes = {}, {}, {}
+  for i, root in ipairs(roots) do firsts[i] = add(list, root, i) end
+  if #list == 0 then return {}, {} end
+  local ids, message, code = push(handle, list)
+  if not ids then return nil, message, code end
+  ids = {}
+  for i, first in ipairs(firsts) do ids[i], shapes[i] = first.id, shape(first) end
+  return ids, shapes
 end
 
 return flow

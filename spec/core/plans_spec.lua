@@ -121,6 +121,8 @@ describe("the plan of", function()
   it("dependents are found and told by key", function()
     local edges = explain(plans.question "depend_edges", "[100]").e
     assert.equal("PRIMARY ref", edges.key .. " " .. edges.type)
+    local between = explain(plans.question "depend_edges_between", 100, 110, 10).nightshift_edge
+    assert.equal("PRIMARY range", between.key .. " " .. between.type)
     local jobs = explain(plans.question "depend_lock", "[100]").j
     assert.equal("PRIMARY eq_ref", jobs.key .. " " .. jobs.type)
     local cut = explain(plans.question "depend_cut", 100, 101, 10).nightshift_edge
@@ -177,20 +179,43 @@ describe("the plan of", function()
     end)
   end
 
-  for _, name in ipairs { "edge_brood", "edge_brood_live", "edge_brood_lock" } do
-    it(name .. " reads the children of one parent, and their jobs by key", function()
-      local plan = explain(plans.question(name), parent)
+  for _, name in ipairs { "edge_brood", "edge_brood_lock" } do
+    it(name .. " reads the children of each parent, and their jobs by key", function()
+      local plan = explain(plans.question(name), ("[%d]"):format(parent))
       assert.same({ "PRIMARY", "PRIMARY" }, { plan.c.key, plan.j.key })
       assert.same({ "ref", "eq_ref" }, { plan.c.type, plan.j.type })
       assert.is_true(tonumber(plan.c.rows) <= 100, plan.c.rows .. " rows")
     end)
   end
 
-  it("edge_brood_failed reads the children of one parent, and history by key", function()
+  it("edge_brood_failed reads the children of each parent, and history by key", function()
     assert(filled:execute "REPLACE INTO nightshift_lease (id, holder, claimed, jobs) VALUES (77, 77, 1, '[]')")
-    local plan = explain(plans.question "edge_brood_failed", parent, 77)
-    assert.same({ "PRIMARY", "PRIMARY" }, { plan.c.key, plan.f.key })
-    assert.same({ "ref", "eq_ref" }, { plan.c.type, plan.f.type })
+    local plan = explain(plans.question "edge_brood_failed", ("[[%d,77]]"):format(parent))
+    assert.same({ "PRIMARY", "PRIMARY", "PRIMARY" }, { plan.l.key, plan.c.key, plan.f.key })
+    assert.same({ "eq_ref", "ref", "eq_ref" }, { plan.l.type, plan.c.type, plan.f.type })
+  end)
+
+  it("edge_held reads the edges of each parent, and their jobs by key", function()
+    local plan = explain(plans.question "edge_held", ("[%d]"):format(parent))
+    assert.same({ "PRIMARY", "PRIMARY" }, { plan.e.key, plan.j.key })
+    assert.same({ "ref", "eq_ref" }, { plan.e.type, plan.j.type })
+  end)
+
+  it("edge_kin looks for one row of each parent", function()
+    local plan = explain(plans.question "edge_kin", ("[%d]"):format(parent))
+    for _, name in ipairs { "c", "e" } do
+      assert.same({ "PRIMARY", "ref" }, { plan[name].key, plan[name].type })
+    end
+  end)
+
+  it("edge_ties counts by key", function()
+    local plan = explain(plans.question "edge_ties", ("[%d]"):format(parent))
+    for _, name in ipairs { "e", "c", "t", "d" } do
+      assert.same({ name, "PRIMARY", "ref" }, { name, plan[name].key, plan[name].type })
+    end
+    for _, name in ipairs { "h", "j", "k" } do
+      assert.same({ name, "PRIMARY", "eq_ref" }, { name, plan[name].key, plan[name].type })
+    end
   end)
 
   it("edge_circle goes from edge to edge by key", function()

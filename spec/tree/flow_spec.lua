@@ -75,3 +75,44 @@ describe("a flow", function()
     assert.equal("ready", handle:job(ids.children[2].id).state)
   end)
 end)
+
+describe("many flows", function()
+  it("are pushed at once, each with its own root, names and queue", function()
+    local function report(queue)
+      return { name = "report", queue = queue, children = { { name = "one", as = "one" },
+        { name = "two", after = { "one" } } } }
+    end
+    local ids, shapes = assert(handle:flow_many { report "a", report "b", { name = "alone" } })
+    assert.equal(3, #ids)
+    for i, id in ipairs(ids) do assert.equal(id, shapes[i].id) end
+    for i, queue in ipairs { "a", "b", "default" } do assert.equal(queue, handle:job(ids[i]).queue) end
+    for i = 1, 2 do
+      assert.equal(2, handle:job(ids[i]).unmet)
+      assert.equal(ids[i], handle:job(shapes[i].children[2].id).parent)
+    end
+    local status, log = host.drain(url, [[local function run(job)
+      io.stderr:write("ran " .. job.queue .. ":" .. job.name .. "\n")
+    end
+    return { report = run, one = run, two = run, alone = run }]])
+    assert.equal(0, status, log)
+    for _, queue in ipairs { "a", "b" } do
+      local order = {}
+      for name in log:gmatch("ran " .. queue .. ":(%a+)") do order[#order + 1] = name end
+      assert.same({ "one", "two", "report" }, order)
+    end
+    for _, id in ipairs(ids) do assert.equal("done", handle:job(id).state) end
+  end)
+
+  it("are all written, or none", function()
+    assert.error_matches(function()
+      handle:flow_many { { name = "good" }, { name = "a", children = { { name = 5 } } } }
+    end, "flow 2, child 1: the job's name must be a string, got number")
+    local flows, message, code = handle:flow_many { { name = "good" }, { name = "bad", unique = "" } }
+    assert.same({ nil, "INVALID" }, { flows, code })
+    assert.matches("'bad'", message)
+    assert.error_matches(function() handle:flow_many { { name = "a" }, nil, { name = "b" } } end, "item 2 is nil")
+    assert.error_matches(function() handle:flow_many "a" end, "a list of flows")
+    assert.equal(0, #handle:jobs())
+    assert.same({}, handle:flow_many {})
+  end)
+end)

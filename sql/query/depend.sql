@@ -33,7 +33,12 @@ LEFT JOIN nightshift_finished f ON f.id = e.on_id
 SELECT STRAIGHT_JOIN e.on_id, e.job_id
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
 JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
-ORDER BY e.job_id
+
+-- name: depend_edges_between
+-- Params: first target, last target, rows. Key: PRIMARY of edge, a range. The same of
+-- ids that stand close together, with what others between them have. No locks.
+SELECT on_id, job_id FROM nightshift_edge FORCE INDEX (PRIMARY)
+WHERE on_id BETWEEN ? AND ? LIMIT ?
 
 -- name: depend_later
 -- Params: failed, [id,…] of jobs that have ended. Keys: PRIMARY of edge and of

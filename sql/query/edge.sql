@@ -1,34 +1,30 @@
 -- Statements about who waits for whom. Sorted by name.
 
 -- name: edge_brood
--- Params: parent. Keys: PRIMARY of child, a range, and of job, row by row; they
--- are locked by edge_brood_lock or our own. The parent waits for those that live.
-INSERT INTO nightshift_edge (on_id, job_id)
-SELECT STRAIGHT_JOIN j.id, c.parent FROM nightshift_child c
+-- Params: [id,…] of parents. Keys: PRIMARY of child, a range each, and of job, row
+-- by row. The children that live; they are locked by edge_brood_lock, or our own.
+SELECT STRAIGHT_JOIN c.parent, j.id
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id
-WHERE c.parent = ?
 
 -- name: edge_brood_failed
--- Params: parent, lease of its run. Keys: PRIMARY of child, a range, and of
--- finished. A child that has failed since that run was claimed.
-SELECT STRAIGHT_JOIN MIN(f.id) FROM nightshift_child c
+-- Params: [[parent,lease of its run],…]. Keys: PRIMARY of lease; of child, a range
+-- each, and of finished. The children that have failed since that run was claimed.
+SELECT STRAIGHT_JOIN c.parent, f.id
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', lease BIGINT PATH '$[1]')) v
+JOIN nightshift_lease l FORCE INDEX (PRIMARY) ON l.id = v.lease
+JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = c.id
-WHERE c.parent = ? AND f.outcome <> 'done'
-  AND f.finished_at >= (SELECT claimed FROM nightshift_lease WHERE id = ?)
-
--- name: edge_brood_live
--- Params: parent. Keys: PRIMARY of child, a range, and of job. No locks: those
--- that somebody is ending count.
-SELECT STRAIGHT_JOIN COUNT(*) FROM nightshift_child c
-JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id
-WHERE c.parent = ?
+WHERE f.outcome <> 'done' AND f.finished_at >= l.claimed
 
 -- name: edge_brood_lock
--- Params: parent. Keys: PRIMARY of child, a range, and of job, row by row.
--- Shared locks on the children that live, around those that somebody is ending.
-SELECT STRAIGHT_JOIN j.id FROM nightshift_child c
+-- Params: [id,…] of parents. Keys: as edge_brood. Shared locks on the children that
+-- live, around those that somebody is ending.
+SELECT STRAIGHT_JOIN c.parent, j.id
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id
-WHERE c.parent = ?
 LOCK IN SHARE MODE SKIP LOCKED
 
 -- name: edge_circle
@@ -64,19 +60,21 @@ WHERE p.id = ? AND o.id IS NULL
 SELECT outcome <> 'done' FROM nightshift_finished WHERE id = ?
 
 -- name: edge_held
--- Params: parent. Keys: PRIMARY of edge, a range, and of job. The children that
--- wait for their parent; locks them, around those that somebody holds.
-SELECT STRAIGHT_JOIN j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, {now} AS now
-FROM nightshift_edge e
+-- Params: [id,…] of parents. Keys: PRIMARY of edge, a range each, and of job. The
+-- children that wait for their parent; locks them, around those that somebody holds.
+SELECT STRAIGHT_JOIN e.on_id, j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, {now} AS now
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id AND j.parent = e.on_id
-WHERE e.on_id = ? ORDER BY e.job_id
 FOR UPDATE SKIP LOCKED
 
--- name: edge_held_count
--- Params: parent. Keys: PRIMARY of edge, a range, and of job. No locks.
-SELECT COUNT(*) FROM nightshift_edge e
-STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id AND j.parent = e.on_id
-WHERE e.on_id = ?
+-- name: edge_kin
+-- Params: [id,…] of parents, locked. Keys: PRIMARY of child and of edge, one row of
+-- each; EXISTS would be turned into a scan of a table that was small. Those that have
+-- children, or somebody who waits for them. No locks.
+SELECT v.id FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+WHERE (SELECT 1 FROM nightshift_child c FORCE INDEX (PRIMARY) WHERE c.parent = v.id LIMIT 1) = 1
+  OR (SELECT 1 FROM nightshift_edge e FORCE INDEX (PRIMARY) WHERE e.on_id = v.id LIMIT 1) = 1
 
 -- name: edge_lock
 -- Params: job. Key: PRIMARY; a shared lock on its row, which waits for whoever
@@ -121,9 +119,17 @@ ORDER BY v.seq, v.id
 SELECT id FROM nightshift_job WHERE id = ?
 
 -- name: edge_ties
--- Params: parent, parent. Keys: PRIMARY of edge by on_id; of child, a range, and
--- of job. Does anybody wait for it? And a live child of it for something?
-SELECT EXISTS(SELECT 1 FROM nightshift_edge WHERE on_id = ?),
-  EXISTS(SELECT STRAIGHT_JOIN 1 FROM nightshift_child c
-         JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id
-         WHERE c.parent = ? AND j.unmet > 0)
+-- Params: [id,…] of parents. Keys: PRIMARY of edge, a range each; of child, a range
+-- each; and of job. How many children wait for it; how many live; does anybody wait
+-- for it; and a live child of it for something? No locks: what somebody holds counts.
+SELECT v.id,
+  (SELECT STRAIGHT_JOIN COUNT(*) FROM nightshift_edge e FORCE INDEX (PRIMARY)
+   JOIN nightshift_job h FORCE INDEX (PRIMARY) ON h.id = e.job_id AND h.parent = e.on_id
+   WHERE e.on_id = v.id),
+  (SELECT STRAIGHT_JOIN COUNT(*) FROM nightshift_child c FORCE INDEX (PRIMARY)
+   JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id WHERE c.parent = v.id),
+  COALESCE((SELECT 1 FROM nightshift_edge t FORCE INDEX (PRIMARY) WHERE t.on_id = v.id LIMIT 1), 0),
+  COALESCE((SELECT STRAIGHT_JOIN 1 FROM nightshift_child d FORCE INDEX (PRIMARY)
+    JOIN nightshift_job k FORCE INDEX (PRIMARY) ON k.id = d.id
+    WHERE d.parent = v.id AND k.unmet > 0 LIMIT 1), 0)
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v

@@ -127,8 +127,8 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED
 
 -- name: settle_parked
--- Params: what a failed child means, how many live, state (NULL keeps it), job.
--- Key: PRIMARY, locked by settle_lock.
+-- Array-bound. Params: what a failed child means, how many live, state (NULL keeps
+-- it), job. Key: PRIMARY, locked by settle_lock.
 UPDATE nightshift_job SET run = run + 1, phase = phase + 1, lost = 0, missed = 0,
   missing_since = NULL, awaits = NULL, waits = ?, unmet = ?, state = COALESCE(?, state)
 WHERE id = ?

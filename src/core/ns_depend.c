@@ -19,6 +19,7 @@
 #include "ns_time.h"
 
 #define AT_ONCE 1000 /* targets per look */
+#define CLOSE 4      /* ids, and edges, per target: as many are read in a range */
 #define TRIES 8      /* of a handle: an eighth of a second */
 
 static ns_status no_memory(ns_err *err) {
@@ -30,7 +31,7 @@ typedef struct edge {
 } edge;
 
 typedef struct edges {
-  edge *items; /* sorted by job */
+  edge *items; /* sorted by job, and then by target */
   size_t n, cap;
 } edges;
 
@@ -101,21 +102,69 @@ static bool failed(const work *w, int64_t id) {
 
 /* --------------------------------------------------------------- reading */
 
-static ns_status read_edges(ns_db *db, work *w, ns_err *err) {
+static int by_job(const void *a, const void *b) {
+  const edge *x = a;
+  const edge *y = b;
+  return x->job != y->job ? (x->job > y->job) - (x->job < y->job)
+                          : (x->on > y->on) - (x->on < y->on);
+}
+
+static bool has_ended(const work *w, int64_t id) {
+  ns_end key = {.id = id};
+  return bsearch(&key, w->ended, w->nended, sizeof key, ns_end_by_id) != NULL;
+}
+
+/* What a statement has found, without what is of others. '*rows': of both. */
+static ns_status collect_edges(ns_db *db, ns_sql sql, work *w, size_t *rows,
+                               ns_err *err) {
   const ns_value *row;
-  ns_buf ids = NS_BUF_INIT;
-  ns_status st;
-  for (size_t i = 0; i < w->nended; i++)
-    add_number(&ids, w->ended[i].id);
-  st = run_with(db, NS_SQL_DEPEND_EDGES, NULL, &ids, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_DEPEND_EDGES, &row, err)) == NS_OK &&
-         row != NULL) {
-    edges *e = &w->edges;
+  edges *e = &w->edges;
+  ns_status st = NS_OK;
+  e->n = *rows = 0;
+  while (st == NS_OK && (st = ns_row(db, sql, &row, err)) == NS_OK && row != NULL) {
+    ++*rows;
+    if (!has_ended(w, row[0].i))
+      continue;
     if (!ns_grow(&e->items, &e->cap, e->n + 1, sizeof *e->items))
       return no_memory(err);
     e->items[e->n++] = (edge){row[0].i, row[1].i};
   }
+  return st;
+}
+
+/* The ids of most batches stand close together: one range is read much faster than
+** many keys. '*all': it was not too much. */
+static ns_status read_between(ns_db *db, work *w, bool *all, ns_err *err) {
+  int64_t first = w->ended[0].id;
+  int64_t last = w->ended[w->nended - 1].id;
+  size_t most = CLOSE * w->nended;
+  size_t rows = 0;
+  ns_status st = NS_OK;
+  *all = last - first < (int64_t)most;
+  if (!*all)
+    return NS_OK;
+  st = ns_run(db, NS_SQL_DEPEND_EDGES_BETWEEN,
+              (ns_value[]){ns_vint(first), ns_vint(last), ns_vint((int64_t)most)}, err);
+  if (st == NS_OK)
+    st = collect_edges(db, NS_SQL_DEPEND_EDGES_BETWEEN, w, &rows, err);
+  *all = rows < most;
+  return st;
+}
+
+static ns_status read_edges(ns_db *db, work *w, ns_err *err) {
+  ns_buf ids = NS_BUF_INIT;
+  size_t rows;
+  bool all;
+  ns_status st = read_between(db, w, &all, err);
+  if (st == NS_OK && !all) {
+    for (size_t i = 0; i < w->nended; i++)
+      add_number(&ids, w->ended[i].id);
+    st = run_with(db, NS_SQL_DEPEND_EDGES, NULL, &ids, err);
+    if (st == NS_OK)
+      st = collect_edges(db, NS_SQL_DEPEND_EDGES, w, &rows, err);
+  }
+  if (w->edges.n > 1)
+    qsort(w->edges.items, w->edges.n, sizeof *w->edges.items, by_job);
   return st;
 }
 
@@ -290,15 +339,23 @@ static ns_status cut_rows(ns_db *db, const work *w, const mark *marks,
 /* Of targets that stay, the edges to jobs that are told. */
 static ns_status cut_singly(ns_db *db, const work *w, const mark *marks,
                             ns_err *err) {
-  ns_status st = NS_OK;
-  for (size_t i = 0; st == NS_OK && i < w->edges.n; i++) {
+  int64_t *cols = malloc(2 * w->edges.n * sizeof *cols);
+  size_t n = 0;
+  ns_status st;
+  if (cols == NULL)
+    return no_memory(err);
+  for (size_t i = 0; i < w->edges.n; i++) {
     const edge *e = &w->edges.items[i];
-    if (marks[place(w, e->on)].fate == STAY && !is_held(w, i))
-      st = ns_bulk(db, NS_SQL_DEPEND_CUT_ONE,
-                   (ns_column[]){{NS_INT, &e->on, NULL, NULL},
-                                 {NS_INT, &e->job, NULL, NULL}},
-                   1, err);
+    if (marks[place(w, e->on)].fate != STAY || is_held(w, i))
+      continue;
+    cols[n] = e->on;
+    cols[w->edges.n + n++] = e->job;
   }
+  st = ns_bulk(db, NS_SQL_DEPEND_CUT_ONE,
+               (ns_column[]){{NS_INT, cols, NULL, NULL},
+                             {NS_INT, cols + w->edges.n, NULL, NULL}},
+               n, err);
+  free(cols);
   return st;
 }
 
@@ -315,34 +372,99 @@ static ns_status cut_edges(ns_db *db, const work *w, ns_err *err) {
   return st;
 }
 
-/* A job whose last edge is met becomes claimable, or scheduled. */
-ns_status ns_depend_release(ns_db *db, int64_t queue_id, int64_t rank,
-                            int64_t id, int64_t run, int64_t due, ns_err *err) {
-  if (due > 0) {
+enum { N_QUEUE, N_RANK, N_OFFSET, N_ID, N_RUN, N_ALONE, N_COUNT };
+
+/* 'cols': room for N_COUNT columns of 'n' rows. */
+static ns_status release_now(ns_db *db, const ns_released *jobs, size_t n,
+                             int64_t *cols, ns_err *err) {
+  ns_column c[N_COUNT];
+  size_t k = 0;
+  for (size_t i = 0; i < n; i++)
+    if (jobs[i].due == 0) {
+      cols[N_QUEUE * n + k] = jobs[i].queue_id;
+      cols[N_RANK * n + k] = jobs[i].rank;
+      cols[N_OFFSET * n + k] = (int64_t)k;
+      cols[N_ID * n + k] = jobs[i].id;
+      cols[N_RUN * n + k] = jobs[i].run;
+      cols[N_ALONE * n + k++] = 0;
+    }
+  for (size_t i = 0; i < N_COUNT; i++)
+    c[i] = (ns_column){NS_INT, cols + i * n, NULL, NULL};
+  db->ring_due = db->ring_due || k > 0;
+  return ns_bulk(db, NS_SQL_CLAIM_READY, c, k, err);
+}
+
+enum { S_DUE, S_ID, S_QUEUE, S_RANK, S_RUN, S_COUNT };
+
+static ns_status release_later(ns_db *db, const ns_released *jobs, size_t n,
+                               int64_t *cols, ns_err *err) {
+  ns_column c[S_COUNT];
+  size_t k = 0;
+  for (size_t i = 0; i < n; i++)
+    if (jobs[i].due > 0) {
+      cols[S_DUE * n + k] = jobs[i].due;
+      cols[S_ID * n + k] = jobs[i].id;
+      cols[S_QUEUE * n + k] = jobs[i].queue_id;
+      cols[S_RANK * n + k] = jobs[i].rank;
+      cols[S_RUN * n + k++] = jobs[i].run;
+    }
+  for (size_t i = 0; i < S_COUNT; i++)
+    c[i] = (ns_column){NS_INT, cols + i * n, NULL, NULL};
+  if (k > 0)
     db->look_at = 0;
-    return ns_bulk(db, NS_SQL_SETTLE_SCHEDULED,
-                   (ns_column[]){{NS_INT, &due, NULL, NULL},
-                                 {NS_INT, &id, NULL, NULL},
-                                 {NS_INT, &queue_id, NULL, NULL},
-                                 {NS_INT, &rank, NULL, NULL},
-                                 {NS_INT, &run, NULL, NULL}},
-                   1, err);
-  }
-  db->ring_due = true;
-  return ns_promote_one(db, queue_id, rank, id, run, err);
+  return ns_bulk(db, NS_SQL_SETTLE_SCHEDULED, c, k, err);
 }
 
-static ns_status release(ns_db *db, const ns_waiter *x, ns_err *err) {
-  return ns_depend_release(db, x->queue_id, x->rank, x->id, x->run,
-                           x->due > x->now ? x->due : 0, err);
+ns_status ns_depend_release(ns_db *db, const ns_released *jobs, size_t n,
+                            ns_err *err) {
+  int64_t *cols;
+  ns_status st;
+  if (n == 0)
+    return NS_OK;
+  if ((cols = malloc(N_COUNT * n * sizeof *cols)) == NULL)
+    return no_memory(err);
+  if ((st = release_later(db, jobs, n, cols, err)) == NS_OK)
+    st = release_now(db, jobs, n, cols, err);
+  free(cols);
+  return st;
 }
 
-static ns_status meet(ns_db *db, const ns_waiter *x, int64_t met, ns_err *err) {
+/* The jobs that lose edges, and those of them that had no other. */
+typedef struct meeting {
+  int64_t *met, *ids;
+  size_t n;
+  ns_released *released;
+  size_t nreleased;
+} meeting;
+
+static bool meeting_make(meeting *m, size_t n) {
+  *m = (meeting){.met = malloc(n * sizeof *m->met),
+                 .ids = malloc(n * sizeof *m->ids),
+                 .released = malloc(n * sizeof *m->released)};
+  return m->met != NULL && m->ids != NULL && m->released != NULL;
+}
+
+static void meeting_free(meeting *m) {
+  free(m->met);
+  free(m->ids);
+  free(m->released);
+}
+
+static void meet(meeting *m, const ns_waiter *x, int64_t met) {
+  m->met[m->n] = met;
+  m->ids[m->n++] = x->id;
+  if (met == x->unmet)
+    m->released[m->nreleased++] =
+        (ns_released){.queue_id = x->queue_id, .rank = x->rank, .id = x->id,
+                      .run = x->run, .due = x->due > x->now ? x->due : 0};
+}
+
+static ns_status write_meeting(ns_db *db, const meeting *m, ns_err *err) {
   ns_status st = ns_bulk(db, NS_SQL_DEPEND_MET,
-                         (ns_column[]){{NS_INT, &met, NULL, NULL},
-                                       {NS_INT, &x->id, NULL, NULL}},
-                         1, err);
-  return st == NS_OK && met == x->unmet ? release(db, x, err) : st;
+                         (ns_column[]){{NS_INT, m->met, NULL, NULL},
+                                       {NS_INT, m->ids, NULL, NULL}},
+                         m->n, err);
+  return st == NS_OK ? ns_depend_release(db, m->released, m->nreleased, err) : st;
 }
 
 /* The end of a job that waited for one that failed. */
@@ -358,10 +480,9 @@ static ns_end end_of(ns_waiter *x, int64_t culprit) {
 }
 
 /* Each job that was locked is met, or falls. Its edges stand together. */
-static ns_status decide(ns_db *db, work *w, ns_fallen *next, ns_err *err) {
-  ns_status st = NS_OK;
+static void decide(work *w, meeting *m, ns_fallen *next) {
   size_t i = 0;
-  for (size_t k = 0; st == NS_OK && k < w->n; k++) {
+  for (size_t k = 0; k < w->n; k++) {
     ns_waiter *x = &w->waiters[k];
     int64_t culprit = 0;
     int64_t met = 0;
@@ -371,10 +492,21 @@ static ns_status decide(ns_db *db, work *w, ns_fallen *next, ns_err *err) {
     if (x->gone || !x->locked)
       continue;
     if (culprit == 0)
-      st = meet(db, x, met, err);
+      meet(m, x, met);
     else
       next->ends[next->n++] = end_of(x, culprit);
   }
+}
+
+static ns_status tell_all(ns_db *db, work *w, ns_fallen *next, ns_err *err) {
+  meeting m;
+  ns_status st = no_memory(err);
+  next->ends = calloc(w->n, sizeof *next->ends);
+  if (meeting_make(&m, w->n) && next->ends != NULL) {
+    decide(w, &m, next);
+    st = write_meeting(db, &m, err);
+  }
+  meeting_free(&m);
   return st;
 }
 
@@ -399,11 +531,9 @@ static ns_status resolve(ns_db *db, work *w, ns_fallen *next, ns_err *err) {
   next->nwaiters = w->n;
   if (st == NS_OK)
     st = lock_keys(db, w, err);
-  if (st == NS_OK && (next->ends = calloc(w->n, sizeof *next->ends)) == NULL)
-    st = no_memory(err);
   if (st == NS_OK)
     st = cut_edges(db, w, err);
-  return st == NS_OK ? decide(db, w, next, err) : st;
+  return st == NS_OK ? tell_all(db, w, next, err) : st;
 }
 
 /* Writes down what is left of 'w': the targets whose edges stay. */

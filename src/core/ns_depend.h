@@ -39,10 +39,15 @@ ns_status ns_depend_tell(ns_db *db, ns_err *err);
 ** BUSY, NOMEM. */
 ns_status ns_depend_look(ns_db *db, ns_err *err);
 
-/* Makes a locked job that waits for nobody any more claimable; due: µs, 0: now.
-** Errors: GONE. */
-ns_status ns_depend_release(ns_db *db, int64_t queue_id, int64_t rank,
-                            int64_t id, int64_t run, int64_t due, ns_err *err);
+/* A locked job that waits for nobody any more. */
+typedef struct ns_released {
+  int64_t queue_id, rank, id, run;
+  int64_t due; /* µs, in the future; 0: now */
+} ns_released;
+
+/* Makes them claimable, or scheduled. Errors: GONE, NOMEM. */
+ns_status ns_depend_release(ns_db *db, const ns_released *jobs, size_t n,
+                            ns_err *err);
 
 /* What a handle's own verb has left: tries for an eighth of a second, then it is
 ** others'. Best effort. */

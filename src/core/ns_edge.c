@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ns_depend.h"
 #include "ns_handle.h"
 
 static ns_status no_memory(ns_err *err) {
@@ -140,7 +139,7 @@ static ns_status look_at(ns_db *db, int64_t id, bool nowait, target *t,
   return st;
 }
 
-static bool add_edge(ns_edges *e, int64_t on, int64_t job) {
+bool ns_edges_add(ns_edges *e, int64_t on, int64_t job) {
   if (!ns_grow(&e->on, &e->cap, e->n + 1, sizeof *e->on) ||
       !ns_grow(&e->job, &e->capjob, e->n + 1, sizeof *e->job))
     return false;
@@ -238,7 +237,7 @@ static ns_status add_wait(const wish *x, ns_insert *row, const target *t,
     return NS_OK; /* who waits for it: it is not to wait for that one */
   else if (t->live) {
     row->unmet++;
-    return add_edge(edges, x->on, row->id) ? NS_OK : no_memory(err);
+    return ns_edges_add(edges, x->on, row->id) ? NS_OK : no_memory(err);
   } else if (t->failed && !row->push->on_fail_run)
     row->doomed = x->on;
   return NS_OK;
@@ -262,7 +261,7 @@ ns_status ns_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edges,
       st = add_wait(x, &rows[x->row], &t, edges, err);
   }
   for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (rows[i].joins && !add_edge(edges, rows[i].id, rows[i].parent))
+    if (rows[i].joins && !ns_edges_add(edges, rows[i].id, rows[i].parent))
       st = no_memory(err);
   free(w.items);
   return st;
@@ -292,19 +291,12 @@ static ns_status more(ns_db *db, int64_t by, int64_t job, ns_err *err) {
                  1, err);
 }
 
-/* A statement about a parent that gives one row. */
-static ns_status ask_parent(ns_db *db, ns_sql sql, int64_t parent,
-                            int64_t second, const ns_value **row, ns_err *err) {
-  ns_status st =
-      ns_run(db, sql, (ns_value[]){ns_vint(parent), ns_vint(second)}, err);
-  *row = NULL;
-  return st == NS_OK ? ns_row(db, sql, row, err) : st;
-}
-
-/* None of its children may wait for what waits for it. */
-static ns_status refuse_circle(ns_db *db, int64_t parent, ns_err *err) {
-  const ns_value *row;
-  ns_status st = ask_parent(db, NS_SQL_EDGE_CIRCLE, parent, parent, &row, err);
+ns_status ns_circle_refuse(ns_db *db, int64_t parent, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_status st = ns_run(db, NS_SQL_EDGE_CIRCLE,
+                        (ns_value[]){ns_vint(parent), ns_vint(parent)}, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_EDGE_CIRCLE, &row, err);
   if (st == NS_OK && row != NULL && row[0].type != NS_NULL)
     return ns_fail(err, NS_EINVALID,
                    "job %lld would wait for itself: its child, job %lld, waits "
@@ -313,9 +305,7 @@ static ns_status refuse_circle(ns_db *db, int64_t parent, ns_err *err) {
   return st;
 }
 
-/* Two that close a circle together each see only their half of it, unless the one
-** looks after the other's commit. '*mine': nobody else is at it. */
-static ns_status take_turn(ns_db *db, ns_sql turn, bool *mine, ns_err *err) {
+ns_status ns_circle_turn(ns_db *db, ns_sql turn, bool *mine, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st = ns_run(db, turn, NULL, err);
   if (st == NS_OK)
@@ -333,120 +323,8 @@ ns_status ns_edges_join(ns_db *db, const ns_insert *rows, size_t n,
       continue;
     st = more(db, 1, rows[i].parent, err);
     if (st == NS_OK && rows[i].unmet > 0 &&
-        (st = take_turn(db, NS_SQL_EDGE_CIRCLE_WAIT, &mine, err)) == NS_OK)
-      st = refuse_circle(db, rows[i].parent, err);
+        (st = ns_circle_turn(db, NS_SQL_EDGE_CIRCLE_WAIT, &mine, err)) == NS_OK)
+      st = ns_circle_refuse(db, rows[i].parent, err);
   }
-  return st;
-}
-
-enum { H_ID, H_QUEUE, H_RANK, H_RUN, H_UNMET, H_DUE, H_NOW, H_COUNT };
-
-typedef struct held {
-  int64_t (*rows)[H_COUNT];
-  size_t n, cap;
-} held;
-
-/* The children that wait for their parent, as far as they could be locked. */
-static ns_status find_held(ns_db *db, int64_t parent, held *h, ns_err *err) {
-  ns_value param = ns_vint(parent);
-  const ns_value *row = NULL;
-  ns_status st = ns_run(db, NS_SQL_EDGE_HELD, &param, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_EDGE_HELD, &row, err)) == NS_OK && row != NULL) {
-    if (!ns_grow(&h->rows, &h->cap, h->n + 1, sizeof *h->rows))
-      return no_memory(err);
-    for (size_t i = 0; i < H_COUNT; i++)
-      h->rows[h->n][i] = row[i].i;
-    h->n++;
-  }
-  return st;
-}
-
-static ns_status let_one_go(ns_db *db, int64_t parent, const int64_t *r,
-                            ns_err *err) {
-  int64_t one = 1;
-  ns_status st = ns_bulk(db, NS_SQL_DEPEND_CUT_ONE,
-                         (ns_column[]){{NS_INT, &parent, NULL, NULL},
-                                       {NS_INT, &r[H_ID], NULL, NULL}},
-                         1, err);
-  if (st == NS_OK)
-    st = ns_bulk(db, NS_SQL_DEPEND_MET,
-                 (ns_column[]){{NS_INT, &one, NULL, NULL},
-                               {NS_INT, &r[H_ID], NULL, NULL}},
-                 1, err);
-  if (st != NS_OK || r[H_UNMET] > 1)
-    return st;
-  return ns_depend_release(db, r[H_QUEUE], r[H_RANK], r[H_ID], r[H_RUN],
-                           r[H_DUE] > r[H_NOW] ? r[H_DUE] : 0, err);
-}
-
-ns_status ns_brood_let_go(ns_db *db, int64_t parent, ns_err *err) {
-  held h = {0};
-  ns_status st = find_held(db, parent, &h, err);
-  for (size_t i = 0; st == NS_OK && i < h.n; i++)
-    st = let_one_go(db, parent, h.rows[i], err);
-  free(h.rows);
-  return st;
-}
-
-/* '*all': none of them is held by somebody else. */
-static ns_status lock_held(ns_db *db, int64_t parent, bool *all, ns_err *err) {
-  ns_value param = ns_vint(parent);
-  const ns_value *row = NULL;
-  held h = {0};
-  ns_status st = find_held(db, parent, &h, err);
-  if (st == NS_OK)
-    st = ns_run(db, NS_SQL_EDGE_HELD_COUNT, &param, err);
-  if (st == NS_OK)
-    st = ns_row(db, NS_SQL_EDGE_HELD_COUNT, &row, err);
-  *all = st == NS_OK && row != NULL && row[0].i <= (int64_t)h.n;
-  free(h.rows);
-  return st;
-}
-
-ns_status ns_brood_lock(ns_db *db, int64_t parent, bool *all, ns_err *err) {
-  const ns_value *row = NULL;
-  int64_t locked = 0;
-  ns_status st = lock_held(db, parent, all, err);
-  if (st != NS_OK || !*all)
-    return st;
-  st = ask(db, NS_SQL_EDGE_BROOD_LOCK, parent, &row, err);
-  for (; st == NS_OK && row != NULL; locked++)
-    st = ns_row(db, NS_SQL_EDGE_BROOD_LOCK, &row, err);
-  if (st == NS_OK)
-    st = ask(db, NS_SQL_EDGE_BROOD_LIVE, parent, &row, err);
-  *all = st == NS_OK && row != NULL && row[0].i == locked;
-  return st;
-}
-
-ns_status ns_brood_failed(ns_db *db, int64_t parent, int64_t lease,
-                          int64_t *child, ns_err *err) {
-  const ns_value *row;
-  ns_status st =
-      ask_parent(db, NS_SQL_EDGE_BROOD_FAILED, parent, lease, &row, err);
-  *child = st == NS_OK && row != NULL ? ns_int_or(&row[0], 0) : 0;
-  return st;
-}
-
-ns_status ns_brood_turn(ns_db *db, int64_t parent, bool *tied, bool *mine,
-                        ns_err *err) {
-  const ns_value *row = NULL;
-  bool children = *tied;
-  ns_status st = ask_parent(db, NS_SQL_EDGE_TIES, parent, parent, &row, err);
-  *tied = st == NS_OK && row != NULL && row[0].i != 0;
-  children = children || (*tied && row[1].i != 0);
-  *mine = true;
-  return st == NS_OK && *tied && children
-             ? take_turn(db, NS_SQL_EDGE_CIRCLE_TURN, mine, err)
-             : st;
-}
-
-ns_status ns_brood_wait(ns_db *db, int64_t parent, bool tied, int64_t *n,
-                        ns_err *err) {
-  ns_value param = ns_vint(parent);
-  ns_status st = tied ? refuse_circle(db, parent, err) : NS_OK;
-  *n = 0;
-  if (st == NS_OK && (st = ns_run(db, NS_SQL_EDGE_BROOD, &param, err)) == NS_OK)
-    *n = ns_affected(db, NS_SQL_EDGE_BROOD);
   return st;
 }

@@ -5,6 +5,7 @@
 #define NS_EDGE_H
 
 #include "ns_push.h"
+#include "ns_sql.h"
 
 /*
 ** What the rows of an insert wait for: locks the jobs they name, so that none
@@ -22,6 +23,7 @@ typedef struct ns_edges {
 
 ns_status ns_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edges,
                         ns_err *err);
+bool ns_edges_add(ns_edges *edges, int64_t on, int64_t job); /* false: no memory */
 ns_status ns_edges_write(ns_db *db, const ns_edges *edges, ns_err *err);
 void ns_edges_free(ns_edges *edges);
 
@@ -29,31 +31,12 @@ void ns_edges_free(ns_edges *edges);
 ** ns_edges_write. Errors: INVALID (such a child waits for its parent), … */
 ns_status ns_edges_join(ns_db *db, const ns_insert *rows, size_t n, ns_err *err);
 
-/* Locks the live children of a job that is about to wait for them. '*all' is
-** false when somebody is ending one of them, or holds one that is to be let go:
-** to be tried again. */
-ns_status ns_brood_lock(ns_db *db, int64_t parent, bool *all, ns_err *err);
+/* None of its children may wait for what waits for it. Errors: INVALID, GONE. */
+ns_status ns_circle_refuse(ns_db *db, int64_t parent, ns_err *err);
 
-/* A child that has failed since the parent's run, which is of 'lease', was
-** claimed; 0: none. */
-ns_status ns_brood_failed(ns_db *db, int64_t parent, int64_t lease,
-                          int64_t *child, ns_err *err);
-
-/* Lets go the children, locked, that wait for their parent's end: those of runs
-** that said "again". They and the parent would wait for each other for ever. */
-ns_status ns_brood_let_go(ns_db *db, int64_t parent, ns_err *err);
-
-/* After ns_brood_lock, which keeps others from waiting for the parent. '*tied',
-** in: new children wait for something; out: somebody waits for the parent. Where
-** both are so a circle may close; such parents take turns, each until its commit.
-** '*mine' is false while another has the turn: to be tried again. */
-ns_status ns_brood_turn(ns_db *db, int64_t parent, bool *tied, bool *mine,
-                        ns_err *err);
-
-/* Has the parent wait for its live children, which are locked or new; '*n':
-** how many there are. 'tied': as from ns_brood_turn. After ns_brood_let_go.
-** Errors: INVALID (one waits for something that waits for the parent), … */
-ns_status ns_brood_wait(ns_db *db, int64_t parent, bool tied, int64_t *n,
-                        ns_err *err);
+/* Two that close a circle together each see only their half of it, unless the one
+** looks after the other's commit. 'turn': edge_circle_turn, or edge_circle_wait.
+** '*mine': nobody else is at it. Errors: GONE, BUSY. */
+ns_status ns_circle_turn(ns_db *db, ns_sql turn, bool *mine, ns_err *err);
 
 #endif

@@ -21,8 +21,10 @@ typedef struct ns_fate {
   bool gone;           /* so settled; nothing else is known */
   bool locked;
   bool ends;           /* else it returns at 'due', or: */
-  bool parks;          /* it waits for its children */
-  bool tied;           /* and somebody for it */
+  bool parks;          /* it waits for its children: */
+  bool kin;            /* there are older ones, or somebody waits for it */
+  bool waited, waits;  /* somebody waits for it; a child of it waits */
+  int64_t live, held;  /* children; those of them that wait for its end */
   const char *outcome, *reason;
   const char *attempt; /* kind of the attempt row; NULL: none */
   char why[64];        /* the error of an end that is not the holder's; empty */

@@ -7,74 +7,124 @@
 #include "ns_park.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
+#include "ns_brood.h"
 #include "ns_claim.h"
-#include "ns_edge.h"
+#include "ns_depend.h"
 #include "ns_handle.h"
 
 static ns_status no_memory(ns_err *err) {
   return ns_fail(err, NS_ENOMEM, "out of memory");
 }
 
-static ns_status lock_brood(ns_db *db, ns_fate *f, ns_err *err) {
-  bool all = true;
-  ns_status st = ns_brood_lock(db, f->v->id, &all, err);
-  for (size_t i = 0; i < f->v->nchildren; i++)
-    f->tied = f->tied || f->v->children[i].after.p != NULL;
-  if (st == NS_OK && all)
-    st = ns_brood_turn(db, f->v->id, &f->tied, &all, err);
-  if (st == NS_OK && !all)
-    ns_fate_put_off(f);
-  return st;
+static bool is_parent(const ns_fate *f) {
+  return f->locked && f->parks && f->v->signal.p == NULL;
+}
+
+/* False: out of memory. The caller frees the items. */
+static bool pick_parents(ns_fate *fates, size_t n, ns_parents *p) {
+  size_t k = 0;
+  for (size_t i = 0; i < n; i++)
+    k += is_parent(&fates[i]);
+  *p = (ns_parents){0};
+  if (k == 0)
+    return true;
+  p->items = malloc(k * sizeof(ns_fate *));
+  for (size_t i = 0; p->items != NULL && i < n; i++)
+    if (is_parent(&fates[i]))
+      p->items[p->n++] = &fates[i];
+  return p->items != NULL;
 }
 
 /* A parent whose child somebody is ending, or that might close a circle beside
 ** another, comes with the next cycle: nothing is written of it now. */
 ns_status ns_park_lock(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
+  ns_parents p;
   ns_status st = NS_OK;
-  for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (fates[i].locked && fates[i].parks && fates[i].v->signal.p == NULL)
-      st = lock_brood(db, &fates[i], err);
+  if (!pick_parents(fates, n, &p))
+    return no_memory(err);
+  if (p.n > 0)
+    st = ns_brood_lock(db, &p, err);
+  free(p.items);
   return st;
 }
 
-/* A child that failed while this run went on, or as it was spawned after one
-** that had failed, counts as one that fails later. */
-static ns_status fail_with_child(ns_db *db, ns_fate *f, ns_err *err) {
-  int64_t child = 0;
-  ns_status st = f->v->go_on ? NS_OK
-                             : ns_brood_failed(db, f->v->id, f->v->lease, &child, err);
-  if (child == 0)
-    return st;
-  snprintf(f->why, sizeof f->why, "its child, job %lld, failed", (long long)child);
-  ns_fate_end(f, "dead", "child failed");
-  return st;
+enum { P_WAITS, P_UNMET, P_ID, P_COUNT };
+
+/* What is written of those that are parked. */
+typedef struct parking {
+  int64_t *ints; /* P_COUNT * cap */
+  ns_bytes *states;
+  char *nulls;   /* of P_WAITS */
+  ns_released *free;
+  size_t n, nfree, cap;
+} parking;
+
+static bool parking_make(parking *k, size_t cap) {
+  *k = (parking){.ints = malloc(P_COUNT * cap * sizeof *k->ints),
+                 .states = malloc(cap * sizeof *k->states), .nulls = malloc(cap),
+                 .free = malloc(cap * sizeof *k->free), .cap = cap};
+  return k->ints != NULL && k->states != NULL && k->nulls != NULL && k->free != NULL;
+}
+
+static void parking_free(parking *k) {
+  free(k->ints);
+  free(k->states);
+  free(k->nulls);
+  free(k->free);
 }
 
 /* One whose children have all ended is not parked but claimable. */
-static ns_status park(ns_db *db, ns_fate *f, ns_err *err) {
-  int64_t live = 0;
-  int64_t unmet;
-  ns_status st = fail_with_child(db, f, err);
-  if (st != NS_OK || f->ends)
+static void parking_add(parking *k, const ns_fate *f) {
+  int64_t unmet = f->live + (f->paused != 0);
+  k->ints[P_WAITS * k->cap + k->n] = f->v->go_on ? 2 : 1; /* of the ENUM */
+  k->ints[P_UNMET * k->cap + k->n] = unmet;
+  k->ints[P_ID * k->cap + k->n] = f->v->id;
+  k->states[k->n] = f->v->state;
+  k->nulls[k->n++] = f->live == 0;
+  if (unmet == 0)
+    k->free[k->nfree++] = (ns_released){.queue_id = f->queue_id, .rank = f->rank,
+                                        .id = f->v->id, .run = f->v->run + 1};
+}
+
+static ns_status write_parking(ns_db *db, const parking *k, ns_err *err) {
+  ns_status st =
+      ns_bulk(db, NS_SQL_SETTLE_PARKED,
+              (ns_column[]){{NS_INT, k->ints, NULL, k->nulls},
+                            {NS_INT, k->ints + P_UNMET * k->cap, NULL, NULL},
+                            {NS_TEXT, NULL, k->states, NULL},
+                            {NS_INT, k->ints + P_ID * k->cap, NULL, NULL}},
+              k->n, err);
+  return st == NS_OK ? ns_depend_release(db, k->free, k->nfree, err) : st;
+}
+
+/* Those whose children have not failed. */
+static ns_status park_rest(ns_db *db, const ns_parents *p, ns_err *err) {
+  parking k;
+  ns_status st = ns_brood_wait(db, p, err);
+  if (st != NS_OK)
     return st;
-  if ((st = ns_brood_let_go(db, f->v->id, err)) == NS_OK)
-    st = ns_brood_wait(db, f->v->id, f->tied, &live, err);
-  unmet = live + (f->paused != 0);
-  if (st == NS_OK)
-    st = ns_run(db, NS_SQL_SETTLE_PARKED,
-                (ns_value[]){live == 0       ? ns_vnull
-                             : f->v->go_on ? ns_vtext(ns_str("continue"))
-                                             : ns_vtext(ns_str("fail")),
-                             ns_vint(unmet),
-                             f->v->state.p != NULL ? ns_vtext(f->v->state)
-                                                   : ns_vnull,
-                             ns_vint(f->v->id)},
-                err);
-  if (st != NS_OK || unmet > 0)
-    return st;
-  db->ring_due = true;
-  return ns_promote_one(db, f->queue_id, f->rank, f->v->id, f->v->run + 1, err);
+  if (parking_make(&k, p->n)) {
+    for (size_t i = 0; i < p->n; i++)
+      if (p->items[i]->parks)
+        parking_add(&k, p->items[i]);
+    st = write_parking(db, &k, err);
+  } else
+    st = no_memory(err);
+  parking_free(&k);
+  return st;
+}
+
+static ns_status park(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
+  ns_parents p;
+  ns_status st = NS_OK;
+  if (!pick_parents(fates, n, &p))
+    return no_memory(err);
+  if (p.n > 0 && (st = ns_brood_failed(db, &p, err)) == NS_OK)
+    st = park_rest(db, &p, err);
+  free(p.items);
+  return st;
 }
 
 static bool went_on(const ns_fate *f) {
@@ -151,10 +201,9 @@ ns_status ns_park_forget(ns_db *db, const ns_fate *fates, size_t n,
 }
 
 ns_status ns_park(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
-  ns_status st = NS_OK;
+  ns_status st = park(db, fates, n, err);
   for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (fates[i].locked && fates[i].parks)
-      st = fates[i].v->signal.p != NULL ? park_for_signal(db, &fates[i], err)
-                                        : park(db, &fates[i], err);
+    if (fates[i].locked && fates[i].parks && !is_parent(&fates[i]))
+      st = park_for_signal(db, &fates[i], err);
   return st;
 }
