@@ -21,10 +21,14 @@ local function pss(pid)
   return file and tonumber(file:read "a":match "Pss:%s*(%d+)")
 end
 
-local function fill(db)
+-- Before the host starts: a listener that sleeps would hold this up.
+local function clear(db)
   for _, table_name in ipairs { "job", "ready", "lease", "finished", "scheduled" } do
     assert(db:execute("TRUNCATE nightshift_" .. table_name))
   end
+end
+
+local function fill(db)
   local q = assert(db:queue "bench")
   local payload = ("x"):rep(98)
   for _ = 1, jobs // 100 do
@@ -42,6 +46,7 @@ local function await_end(db)
 end
 
 local db <close> = assert(nightshift.open(url))
+clear(db)
 local h <close> = host.start { url = url, build = build, workers = workers }
 fill(db)
 await_end(db)

@@ -11,6 +11,7 @@ local workers = math.max(2, math.floor(20000 * scale))
 local db <close> = assert(nightshift.open(url))
 local q = assert(db:queue "bench")
 
+-- Before a host starts: a listener that sleeps would hold this up.
 local function clear()
   for _, name in ipairs { "job", "ready", "lease", "finished", "scheduled" } do
     assert(db:execute("TRUNCATE nightshift_" .. name))
@@ -25,13 +26,13 @@ local function push(name, payload, n)
   end
 end
 
--- Waits until no job is left; the first and the last end of `n` of them.
-local function await(n)
+-- Waits until no job is left; the first and the last end of `n` of a name.
+local function await(name, n)
   repeat
     assert(db:execute "DO SLEEP(0.1)")
   until not assert(db:execute "SELECT id FROM nightshift_job LIMIT 1")[1]
-  local row = assert(db:execute [[SELECT COUNT(*) AS n, MIN(finished_at) AS first, MAX(finished_at) AS last
-    FROM nightshift_finished WHERE outcome = 'done']])[1]
+  local row = assert(db:execute([[SELECT COUNT(*) AS n, MIN(finished_at) AS first, MAX(finished_at) AS last
+    FROM nightshift_finished WHERE outcome = 'done' AND name = ?]], name))[1]
   assert(row.n == n, "not every job is done")
   return row
 end
@@ -41,30 +42,29 @@ local function start(n, options)
 end
 
 local function crowd()
+  clear()
   local begun = nightshift.clock()
   local _ <close> = start(workers)
   local ready = nightshift.clock() - begun
-  clear()
-  push("meet", workers, workers)
   begun = nightshift.clock()
-  await(workers)
+  push("meet", workers, workers)
+  await("meet", workers)
   print(('{"what":"%d workers, all busy at one moment","start_s":%.1f,"met_s":%.1f,"workers":%d}')
     :format(workers, ready, nightshift.clock() - begun, workers))
-  clear()
   local jobs = workers * 10
   push("second", nil, jobs)
-  local row = await(jobs)
+  local row = await("second", jobs)
   print(('{"what":"%d workers, jobs of one second","rate":%.1f,"jobs":%d,"workers":%d}')
     :format(workers, jobs / ((row.last - row.first) / 1e6), jobs, workers))
 end
 
 -- The jobs wait when the host comes, so their first end is its first work.
 local function isolated()
-  local jobs = math.max(20, math.floor(20000 * scale))
+  local jobs = math.max(20, math.floor(5000 * scale))
   clear()
   push("noop", ("x"):rep(98), jobs)
   local _ <close> = start(8, "--isolation job")
-  local row = await(jobs)
+  local row = await("noop", jobs)
   print(('{"what":"a process per job, 8 at a time","rate":%.1f,"jobs":%d,"workers":8}')
     :format(jobs / ((row.last - row.first) / 1e6), jobs))
 end
