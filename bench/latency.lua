@@ -66,14 +66,14 @@ end
 
 local HOSTS = "SELECT COUNT(*) = ? AS n FROM nightshift_holder WHERE kind = 'host' AND dead IS NULL"
 
--- How many jobs a second the host does when there are enough, and half of that.
+-- Half of the jobs a second that are pushed and done, both at once.
 local function half_of_all()
-  push_noops(DRAINED * scale // 1)
-  local begun = ask "SELECT COALESCE(MIN(claimed), 0) AS n FROM nightshift_lease"
-  while begun == 0 do begun = ask "SELECT COALESCE(MIN(claimed), 0) AS n FROM nightshift_lease" end
+  local jobs = DRAINED * scale // 1
+  local begun = ask "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS n"
+  push_noops(jobs)
   wait_until("the end of the jobs", "SELECT COUNT(*) = 0 AS n FROM nightshift_job")
   local last = ask "SELECT MAX(finished_at) AS n FROM nightshift_finished"
-  return DRAINED * scale / ((last - begun) / 1e6) / 2
+  return jobs / ((last - begun) / 1e6) / 2
 end
 
 -- Pushes one job after the other with pauses, and tells how late each was started.
