@@ -37,15 +37,20 @@ local SLEEPS = [[SELECT COUNT(*) AS n FROM information_schema.processlist
 local function number(handle, sql) return math.tointeger(tonumber(assert(handle:execute(sql))[1].n)) end
 
 -- How often the caller of a verb waits for the server, each of whose replies comes
--- DELAY later.
+-- DELAY later. The least of three: a machine may be busy.
 local DELAY = math.ceil(proc.limit(0.2) * 1000)
-local function waits(p, verb)
-  p:tell("delay " .. DELAY)
-  local start = nightshift.clock()
-  assert(verb())
-  local took = nightshift.clock() - start
-  p:tell "delay 0"
-  return took * 1000 // DELAY
+local function waits(p, verb, prepare)
+  local least = math.huge
+  for i = 1, 3 do
+    if prepare then prepare() end
+    p:tell("delay " .. DELAY)
+    local start = nightshift.clock()
+    assert(verb(i))
+    local took = nightshift.clock() - start
+    p:tell "delay 0"
+    least = math.min(least, took * 1000 // DELAY)
+  end
+  return least
 end
 
 describe("a ring", function()
@@ -108,17 +113,17 @@ describe("a ring", function()
     local through <close> = assert(nightshift.open(p:url(url)))
     local q = through:queue "mail"
     local items = {}
-    for i = 1, 50 do items[i] = { "many", i } end
+    for i = 1, 20 do items[i] = { "many", i } end
     local function one() return q:push("mail", 1) end
     local function many() return q:push_many(items) end
     assert(one() and many()) -- now everything is prepared
     assert.equal(1, waits(p, one))
-    assert.equal(1, waits(p, function() return q:push("mail", 1, { unique = "a", delay = 5 }) end))
-    while #assert(handle:queue("mail"):claim_many(1000)) > 0 do end
-    assert.equal(3, waits(p, many)) -- one is for the ids
-    while #assert(handle:queue("mail"):claim_many(1000)) > 0 do end
-    sleeping()
-    assert.equal(1, waits(p, one))
+    assert.equal(1, waits(p, function(i) return q:push("mail", 1, { unique = "a" .. i, delay = 60 }) end))
+    assert.equal(2, waits(p, many)) -- and now and then one for ids
+    assert.equal(1, waits(p, one, function()
+      while #assert(handle:queue("mail"):claim_many(1000)) > 0 do end
+      sleeping()
+    end))
   end)
 
   it("is sent once for many jobs, and kills nothing when nobody sleeps", function()
