@@ -61,6 +61,8 @@ local function progress(format, ...)
   io.stderr:write("bench: ", format:format(...), "\n")
 end
 
+local begun = nightshift.clock()
+
 -- What `ask` brought, behind what is there.
 local function take(lines, brought)
   if brought.what then brought = { brought } end
@@ -71,6 +73,7 @@ local function measure(question, s)
   local lines = {}
   if question.prepare then question.prepare() end
   for round = 1, question.rounds do
+    progress("%s, round %d of %d; %.0f s so far", question.name, round, question.rounds, nightshift.clock() - begun)
     s:begin(round)
     for _, ask in ipairs(question.ask) do take(lines, ask()) end
   end
@@ -84,13 +87,12 @@ local facts = machine.facts(s)
 facts.scale, facts.questions = asked.scale, {}
 facts.rounds = asked.rounds or 3
 print(report.preamble(facts))
+s:warm_up()
 
-local begun = nightshift.clock()
 for _, name in ipairs(QUESTIONS) do
   local question = (not asked.only or asked.only[name]) and require("bench.questions." .. name)(s)
   if question then
     question.name, question.rounds = name, asked.rounds or question.rounds or 3
-    progress("%s, %d rounds; %.0f s so far", name, question.rounds, nightshift.clock() - begun)
     question.rows = measure(question, s)
     print(report.markdown(question))
     io.stdout:flush()

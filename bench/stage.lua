@@ -86,8 +86,10 @@ local function option_words(options)
   return table.concat(words, " ")
 end
 
---- A round of a question begins: the floor is measured anew, once for all rows
--- that have the same.
+local ROWS_OF_A_FLOOR = 3
+
+--- A round of a question begins: the floor is measured anew, once for up to three
+-- rows that have the same and follow each other.
 function methods:begin(round)
   self.round, self.floors = round, {}
 end
@@ -96,9 +98,13 @@ end
 -- handle.lua for what there is to do, and bench.h for the options.
 function methods:floor(what, options)
   local command = ("%s/bench/floor '%s' floor %s %s"):format(self.build, self.socket, what, option_words(options))
-  local line = self.floors[command] or self:run(command)[1]
-  self.floors[command] = line
-  return line
+  local known = self.floors[command]
+  if not known or known.rows == ROWS_OF_A_FLOOR then
+    known = { line = self:run(command)[1], rows = 0 }
+    self.floors[command] = known
+  end
+  known.rows = known.rows + 1
+  return known.line
 end
 
 function methods:verbs(what, options, database)
@@ -119,6 +125,13 @@ end
 
 --- The same in the database where all but the floor is measured.
 function methods:program(name, ...) return self:script("nightshift", name, ...) end
+
+--- A server that has just started is slower: both sides run once for nothing.
+function methods:warm_up()
+  local options = { jobs = self:jobs(30000, 1000), batch = 1000 }
+  self:floor("claim", options)
+  self:verbs("claim", options)
+end
 
 --- Whether there is a program bench/NAME.lua.
 function stage.has(name)
