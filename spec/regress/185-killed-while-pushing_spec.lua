@@ -30,7 +30,9 @@ describe("a push that a KILL QUERY hits", function()
     for i = 1, math.ceil(1000 / proc.limit(1)) do
       local name = "job-" .. i
       local id, _, code
-      if i % 3 == 0 then id, _, code = q:push_many { { name, 1 }, { name, 2 } } else id, _, code = q:push(name, i) end
+      repeat -- GONE: nobody knows, but the same again is written once
+        if i % 3 == 0 then id, _, code = q:push_many { { name, 1 }, { name, 2 } } else id, _, code = q:push(name, i) end
+      until code ~= "GONE"
       if id then told[name] = true else refused = refused + 1; assert.equal("BUSY", code) end
     end
     killer:signal "KILL"

@@ -72,8 +72,9 @@ describe("SQL", function()
 
   it("has a parameter, not a quoted value, in every statement, and is one statement", function()
     for _, name in ipairs(core.statements()) do
-      assert.is_nil(core.sql(name):find "'%?'", name)
-      assert.is_nil(core.sql(name):find ";%s*%S", name)
+      local sql = core.sql(name)
+      assert.is_nil(sql:find "'%?'", name)
+      assert.is_true(sql:find "^BEGIN NOT ATOMIC%s.*%sEND%s*$" ~= nil or not sql:find ";%s*%S", name)
     end
     assert.is_true(#core.statements() > 50)
   end)

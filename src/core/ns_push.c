@@ -822,6 +822,10 @@ ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
     st = number(db, jobs, &w, err);
   if (st == NS_OK && (st = resolve_queues(db, queue, jobs, &w, err)) == NS_OK)
     st = write_jobs(db, &w, &tx, err);
+  if (st == NS_EBUSY && tx.replay)
+    st = ns_fail(err, NS_EGONE,
+                 "the push was cut, and whether it was written could not be found "
+                 "out; push the same again: it is written once");
   if (st == NS_EGONE && tx.replay)
     doubt(db, queue, jobs, &w);
   else if (repeat)

@@ -1,12 +1,13 @@
 /*
-** Writing in two waits, or in one, instead of one per statement.
+** Writing in three waits, or in one, instead of one per statement.
 **
-** Invariant: in a volley autocommit is off from the first packet to the COMMIT. So
-** when a statement fails and takes the transaction with it, what was sent behind
+** Invariant: in a volley autocommit is off before anything is sent and until the
+** COMMIT. So when a statement fails and takes the transaction with it, what was sent behind
 ** it is in a transaction, too, that is rolled back; and COMMIT is sent only when
 ** every statement is known to have worked. The ring goes with it, behind it: it is
 ** run after the commit, and what becomes of it is not the push's concern. A session
-** in which autocommit may still be off is given up.
+** in which autocommit may still be off is given up. END commits what a COMMIT that a
+** KILL has hit did not; such a push counts as cut.
 */
 #include "ns_volley.h"
 
@@ -47,10 +48,18 @@ static ns_status prepare_all(ns_db *db, const ns_step *steps, size_t n,
   return st;
 }
 
-/* Sends the steps and waits. */
+static ns_status say(ns_db *db, const char *text, ns_err *err) {
+  ns_status st = ns_link_send(db->link, text, err);
+  return st == NS_OK ? ns_link_answers(db->link, NULL, err) : st;
+}
+
+/* Sends the steps and waits; not before BEGIN has worked: what is sent behind one
+** that a KILL has hit would commit by itself. */
 static ns_status fire(ns_db *db, const ns_step *steps, size_t n, ns_err *err) {
-  ns_status st = ns_link_send(db->link, BEGIN, err);
+  ns_status st = say(db, BEGIN, err);
   ns_status answer;
+  if (st != NS_OK)
+    return st;
   for (size_t i = 0; st == NS_OK && i < n; i++)
     st = ns_stmt_send(db->link, db->stmts[steps[i].sql], steps[i].cols,
                       steps[i].nrows, err);
@@ -58,12 +67,10 @@ static ns_status fire(ns_db *db, const ns_step *steps, size_t n, ns_err *err) {
   return st == NS_OK ? answer : st;
 }
 
+/* Not in one go: behind a ROLLBACK that a KILL has hit, END would commit. */
 static void roll_back(ns_db *db) {
-  if (ns_link_dead(db->link))
-    return;
-  if (ns_link_send(db->link, "ROLLBACK", NULL) != NS_OK ||
-      ns_link_send(db->link, END, NULL) != NS_OK ||
-      ns_link_answers(db->link, NULL, NULL) != NS_OK)
+  if (!ns_link_dead(db->link) &&
+      (say(db, "ROLLBACK", NULL) != NS_OK || say(db, END, NULL) != NS_OK))
     ns_link_give_up(db->link);
 }
 
