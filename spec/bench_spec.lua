@@ -33,7 +33,7 @@ describe("the bench", function()
     local out = p:text()
     for _, title in ipairs {
       "push_many, 1000 a time, C", "push, one a time, Lua", "push in a transaction, Lua", "claim + ack, batch 1000, C",
-      "200 handles, batch 1", "8 workers", "`nightshift work`, 8 workers", "100 siblings",
+      "200 handles, batch 1", "8 workers", "100 siblings",
     } do
       local figures = assert(row(report, title), title)
       assert.is_true(figures.floor > 0, title)
