@@ -404,7 +404,8 @@ test-cut-all: deps
 # Every target of spec/fuzz for an equal share of SECONDS. The seeds are in
 # spec/fuzz/corpus; an input that breaks something stays in build/fuzz.
 FUZZ := ipc url duration json options
-FUZZ_WRAP := ns_open ns_close ns_push_jobs ns_settle ns_take_ids ns_signal ns_reprioritise
+FUZZ_WRAP := ns_open ns_close ns_push_jobs ns_settle ns_take_ids ns_signal ns_reprioritise \
+             ns_forget_done
 SECONDS ?= 60
 FUZZ_FLAGS := CC=clang O=build/fuzz SAN=fuzzer-no-link,address,undefined
 
