@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ns_claim.h"
 #include "ns_depend.h"
 #include "ns_edge.h"
 #include "ns_handle.h"
@@ -78,13 +79,11 @@ static ns_status ask(ns_db *db, ns_sql sql, const ns_parents *p,
   ns_status st = NS_OK;
   for (size_t i = 0; i < p->n; i++)
     if (picks(p->items[i]))
-      ns_buf_addf(&ids, "%c%lld", ids.n > 0 ? ',' : '[',
-                  (long long)p->items[i]->v->id);
+      ns_id_add(&ids, p->items[i]->v->id);
   *rows = ids.n > 0 || ids.oom;
   if (*rows) {
     ns_value list;
-    ns_buf_addc(&ids, ']');
-    list = ns_vtext(ns_buf_bytes(&ids));
+    list = ns_pair_end(&ids);
     st = ids.oom ? no_memory(err) : ns_run(db, sql, &list, err);
   }
   ns_buf_free(&ids);

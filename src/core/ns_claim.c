@@ -32,6 +32,10 @@ static ns_status no_memory(ns_err *err) {
   return ns_fail(err, NS_ENOMEM, "out of memory");
 }
 
+void ns_id_add(ns_buf *list, int64_t id) {
+  ns_buf_addf(list, "%c%lld", list->n > 0 ? ',' : '[', (long long)id);
+}
+
 void ns_pair_add(ns_buf *list, int64_t id, int64_t run) {
   ns_buf_addf(list, "%s[%lld,%lld]", list->n > 0 ? "," : "[", (long long)id,
               (long long)run);

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ns_claim.h"
 #include "ns_handle.h"
 #include "ns_time.h"
 
@@ -58,15 +59,6 @@ typedef struct work {
 
 /* ----------------------------------------------------------------- lists */
 
-static void add_number(ns_buf *list, int64_t n) {
-  ns_buf_addf(list, "%c%lld", list->n > 0 ? ',' : '[', (long long)n);
-}
-
-static ns_value end_list(ns_buf *list) {
-  ns_buf_adds(list, list->n > 0 ? "]" : "[]");
-  return ns_vtext(ns_buf_bytes(list));
-}
-
 /* Runs a statement whose last parameter is a list, and empties the list. */
 static ns_status run_with(ns_db *db, ns_sql sql, const ns_value *first,
                           ns_buf *list, ns_err *err) {
@@ -75,7 +67,7 @@ static ns_status run_with(ns_db *db, ns_sql sql, const ns_value *first,
   ns_status st;
   if (first != NULL)
     params[n++] = *first;
-  params[n] = end_list(list);
+  params[n] = ns_pair_end(list);
   st = list->oom ? no_memory(err) : ns_run(db, sql, params, err);
   ns_buf_free(list);
   return st;
@@ -158,7 +150,7 @@ static ns_status read_edges(ns_db *db, work *w, ns_err *err) {
   ns_status st = read_between(db, w, &all, err);
   if (st == NS_OK && !all) {
     for (size_t i = 0; i < w->nended; i++)
-      add_number(&ids, w->ended[i].id);
+      ns_id_add(&ids, w->ended[i].id);
     st = run_with(db, NS_SQL_DEPEND_EDGES, NULL, &ids, err);
     if (st == NS_OK)
       st = collect_edges(db, NS_SQL_DEPEND_EDGES, w, &rows, err);
@@ -209,7 +201,7 @@ static ns_status tell_gone(ns_db *db, work *w, ns_err *err) {
   for (size_t i = 0; i < w->n; i++) {
     w->waiters[i].gone = w->waiters[i].gone || !w->waiters[i].locked;
     if (!w->waiters[i].locked)
-      add_number(&ids, w->waiters[i].id);
+      ns_id_add(&ids, w->waiters[i].id);
   }
   st = run_with(db, NS_SQL_DEPEND_THERE, NULL, &ids, err);
   while (st == NS_OK &&
@@ -228,7 +220,7 @@ static ns_status lock_waiters(ns_db *db, work *w, ns_err *err) {
   size_t locked = 0;
   ns_status st;
   for (size_t i = 0; i < w->n; i++)
-    add_number(&ids, w->waiters[i].id);
+    ns_id_add(&ids, w->waiters[i].id);
   st = run_with(db, NS_SQL_DEPEND_LOCK, NULL, &ids, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_DEPEND_LOCK, &row, err)) == NS_OK &&
@@ -542,7 +534,7 @@ static ns_status leave(ns_db *db, const work *w, bool failures, ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
   for (size_t i = 0; i < w->edges.n; i++)
     if (is_held(w, i) && failed(w, w->edges.items[i].on) == failures)
-      add_number(&ids, w->edges.items[i].on);
+      ns_id_add(&ids, w->edges.items[i].on);
   if (ids.n == 0 && !ids.oom)
     return NS_OK;
   db->met_due = true;
@@ -565,7 +557,7 @@ ns_status ns_depend_later(ns_db *db, const ns_end *ends, size_t n, ns_err *err) 
   ns_value failure = ns_vint(true); /* only what fell goes so deep */
   ns_buf ids = NS_BUF_INIT;
   for (size_t i = 0; i < n; i++)
-    add_number(&ids, ends[i].id);
+    ns_id_add(&ids, ends[i].id);
   db->met_due = true;
   return run_with(db, NS_SQL_DEPEND_LATER, &failure, &ids, err);
 }
@@ -606,7 +598,7 @@ static ns_status forget(ns_db *db, const work *w, look *l, ns_err *err) {
     }
   for (size_t i = 0; i < l->n; i++)
     if (!stays[i])
-      add_number(&ids, l->ends[i].id);
+      ns_id_add(&ids, l->ends[i].id);
   free(stays);
   return run_with(db, NS_SQL_DEPEND_RESOLVED, NULL, &ids, err);
 }
@@ -694,7 +686,7 @@ static ns_status sweep_run(ns_db *db, ns_tx *tx, ns_err *err) {
     n++;
     *at = row[0].i;
     if (row[1].i != 0)
-      add_number(&ids[row[2].i != 0], row[0].i);
+      ns_id_add(&ids[row[2].i != 0], row[0].i);
   }
   if (n < AT_ONCE)
     *at = 0;

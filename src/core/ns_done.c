@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ns_claim.h"
 #include "ns_finish.h"
 #include "ns_handle.h"
 
@@ -40,15 +41,10 @@ static void settled_all(ns_fate *const *fates, size_t n) {
     settled(fates[i]);
 }
 
-static void add_id(ns_buf *ids, int64_t id) {
-  ns_buf_addf(ids, "%c%lld", ids->n > 0 ? ',' : '[', (long long)id);
-}
-
 /* Runs a statement about a list of ids, and ends the list. */
 static ns_status run_ids(ns_db *db, ns_sql sql, ns_buf *ids, ns_err *err) {
   ns_value list;
-  ns_buf_adds(ids, ids->n > 0 ? "]" : "[]");
-  list = ns_vtext(ns_buf_bytes(ids));
+  list = ns_pair_end(ids);
   return ids->oom ? no_memory(err) : ns_run(db, sql, &list, err);
 }
 
@@ -64,7 +60,7 @@ static ns_status find_ours(ns_db *db, ns_fate *const *fates, size_t n, ns_err *e
   const ns_value *row = NULL;
   ns_status st;
   for (size_t i = 0; i < n; i++)
-    add_id(&ids, fates[i]->v->id);
+    ns_id_add(&ids, fates[i]->v->id);
   st = run_ids(db, NS_SQL_SETTLE_DONE_OURS, &ids, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_DONE_OURS, &row, err)) == NS_OK &&
@@ -205,7 +201,7 @@ static ns_status delete_jobs(ns_db *db, const acks *a, ns_err *err) {
       st = delete_stretch(db, NS_SQL_SETTLE_DONE_GONE, a->items + i, len, err);
     else
       for (size_t k = i; k < i + len; k++)
-        add_id(&ids, a->tokens[k].id);
+        ns_id_add(&ids, a->tokens[k].id);
   }
   if (st == NS_OK && ids.n > 0)
     st = run_ids(db, NS_SQL_SETTLE_GONE, &ids, err);
