@@ -142,13 +142,13 @@ static void note_settled(claimer *c, const ns_verdict *v) {
 /* Settles a batch and claims the next one, until there is none. */
 static void claim_in_cycles(claimer *c) {
   ns_feed feed = {.queue_id = c->queue_id, .weight = 1};
+  ns_want want = {.feeds = &feed, .nfeeds = 1, .limit = asked.batch};
   size_t before = 0;
   do {
     ns_err err;
     ns_jobs batch = NS_JOBS_INIT;
-    check(ns_cycle(c->db, c->verdicts, before, &feed, 1, asked.batch, &batch,
-                   NULL, &err),
-          "cycle", &err);
+    check(ns_cycle(c->db, c->verdicts, before, &want, &batch, NULL, &err), "cycle",
+          &err);
     for (size_t i = 0; i < before; i++)
       note_settled(c, &c->verdicts[i]);
     before = batch.n;

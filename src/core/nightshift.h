@@ -243,6 +243,13 @@ typedef struct ns_verdict {
   bool dead;         /* out: the job ended dead */
 } ns_verdict;
 
+/* A queue as a holder sees it. */
+typedef struct ns_queue_row {
+  int64_t id;
+  char name[NS_MAX_QUEUE + 1];
+  bool paused;
+} ns_queue_row;
+
 /* One queue a holder serves. */
 typedef struct ns_feed {
   int64_t queue_id;
@@ -250,6 +257,16 @@ typedef struct ns_feed {
   size_t reserve; /* places of the limit that only jobs of this queue may take;
                   ** they do not count in the shares */
 } ns_feed;
+
+/* What a cycle may claim. 'choose' (may be NULL) is called with all queues as they
+** are in its transaction, once per try, and sets feeds and limit. */
+typedef struct ns_want {
+  const ns_feed *feeds;
+  size_t nfeeds;
+  size_t limit; /* jobs */
+  void (*choose)(struct ns_want *want, const ns_queue_row *rows, size_t nrows);
+  void *arg;    /* of whoever chooses */
+} ns_want;
 
 /*
 ** How this handle claims from now on. Strict: by priority only, and from each
@@ -268,17 +285,16 @@ void ns_forget_done(ns_db *db, bool yes);
 
 /*
 ** One cycle = one transaction: settles 'verdicts' (each gets its status),
-** promotes what is due, claims up to 'limit' jobs from 'feeds' in weighted
-** shares, commits, and appends the claimed jobs to 'out' (may be NULL when
-** limit is 0). Never waits for somebody else's row lock: a verdict whose row
+** promotes what is due, claims what 'want' says (NULL: nothing) in weighted
+** shares, commits, and appends the claimed jobs to 'out' (NULL: as 'want'). Never waits for somebody else's row lock: a verdict whose row
 ** is locked gets NS_EBUSY and belongs into the next cycle.
 ** '*next_due' (may be NULL) gets the µs until the next scheduled job, -1: none.
 ** A call that returns NS_EGONE is repeated with the same verdicts.
 ** Errors: GONE, BUSY.
 */
 ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
-                   const ns_feed *feeds, size_t nfeeds, size_t limit,
-                   ns_jobs *out, int64_t *next_due, ns_err *err);
+                   const ns_want *want, ns_jobs *out, int64_t *next_due,
+                   ns_err *err);
 
 /* Claims up to 'limit' jobs of one queue, waiting up to 'wait' µs for the
 ** first; out->n == 0: none. 'lease' µs (0: none) after the claim or the last
@@ -438,13 +454,6 @@ ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead,
 /* Deletes the history of a job and of all below it. Errors: STATE (some of it
 ** has not finished). */
 ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err);
-
-/* A queue as a holder sees it. */
-typedef struct ns_queue_row {
-  int64_t id;
-  char name[NS_MAX_QUEUE + 1];
-  bool paused;
-} ns_queue_row;
 
 /* All queues by id; '*rows' is malloc'd, the caller frees it. */
 ns_status ns_queues(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err);

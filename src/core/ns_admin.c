@@ -213,7 +213,7 @@ typedef struct work {
 static ns_status run_verb(ns_db *db, work *w,
                           ns_status (*run)(ns_db *, ns_tx *, ns_err *),
                           ns_err *err) {
-  ns_tx tx = {run, w, false, false};
+  ns_tx tx = {.run = run, .arg = w};
   ns_status st = ns_transact(db, &tx, err);
   ns_buf_free(&w->now.key);
   ns_buf_free(&w->then.key);

@@ -453,8 +453,11 @@ ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t span,
   jobs = ns_pair_end(&list);
   st = list.oom ? no_memory(err) : ns_take_ids(db, lease, 1, err);
   if (st == NS_OK)
-    st = ns_run(db, NS_SQL_CLAIM_LEASE,
-                (ns_value[]){ns_vint(*lease), ns_vint(db->holder), jobs}, err);
+    st = ns_send(db, NS_SQL_CLAIM_LEASE,
+                 (ns_column[]){{NS_INT, lease, NULL, NULL},
+                               {NS_INT, &db->holder, NULL, NULL},
+                               {NS_TEXT, NULL, &jobs.s, NULL}},
+                 err);
   if (st == NS_OK && span > 0)
     st = ns_run(db, NS_SQL_CLAIM_EXPIRY,
                 (ns_value[]){ns_vint(*lease), ns_vint(span)}, err);

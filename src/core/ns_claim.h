@@ -49,7 +49,7 @@ ns_status ns_take_alone(ns_db *db, const ns_feed *feeds, size_t nfeeds,
 bool ns_take_alone_next(const ns_db *db, const ns_feed *feeds, size_t nfeeds,
                         size_t limit);
 
-/* Writes one lease row for 'takes' and remembers the batch; '*lease' gets its
+/* Sends one lease row for 'takes' and remembers the batch; '*lease' gets its
 ** id. It lasts 'span' µs untouched, 0: as long as its holder. ns_take_undo forgets
 ** it, when the transaction fails; 0 is allowed. */
 ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t span,
@@ -65,6 +65,10 @@ void ns_take_done(ns_db *db, const ns_takes *takes);
 ** is forgotten. Errors: GONE, BUSY. */
 void ns_take_doubt(ns_db *db, int64_t lease);
 ns_status ns_take_resolve(ns_db *db, ns_err *err);
+
+/* Asks for the jobs of a claim behind its COMMIT, when that takes one statement;
+** best effort. The ns_take_read that follows has them. */
+void ns_take_ahead(ns_db *db, const ns_takes *takes);
 
 /* Reads the jobs of a lease that are still ours into 'out', in the order of
 ** 'takes' (NULL: by id); the others are forgotten. */

@@ -32,8 +32,7 @@
 typedef struct work {
   ns_verdict *verdicts;
   size_t nverdicts;
-  const ns_feed *feeds;
-  size_t nfeeds, limit;
+  ns_want want;     /* limit 0: nothing is to be claimed */
   ns_takes takes;
   int64_t lease;    /* of takes; 0: nothing was taken */
   int64_t span;     /* µs that lease lasts untouched; 0: as its holder */
@@ -51,18 +50,42 @@ static bool wrote(const work *w) {
   return w->takes.n > 0;
 }
 
+/* Has asked for the queues; makes the choice when they are there. */
+static ns_status choose(ns_db *db, work *w, ns_err *err) {
+  ns_queue_row *rows;
+  size_t n;
+  ns_status st;
+  if (w->want.choose == NULL)
+    return NS_OK;
+  if ((st = ns_queues_told(db, &rows, &n, err)) == NS_OK)
+    w->want.choose(&w->want, rows, n);
+  free(rows);
+  return st;
+}
+
+static ns_status take(ns_db *db, work *w, ns_err *err) {
+  const ns_want *want = &w->want;
+  ns_status st =
+      ns_take_alone(db, want->feeds, want->nfeeds, want->limit, &w->takes, err);
+  if (st != NS_OK || w->takes.n > 0)
+    return st;
+  st = ns_take_ready(db, want->feeds, want->nfeeds, want->limit, &w->takes, err);
+  return st == NS_OK ? ns_take_apart(db, &w->takes, err) : st;
+}
+
+/* The first statement of a cycle that settles nothing is the look at scheduled or
+** that at the queues: both go out with the one that begins. */
 static ns_status claim_half(ns_db *db, work *w, ns_err *err) {
   ns_status st = ns_promote(db, &w->next_due, err);
   ns_take_undo(db, w->lease); /* of an earlier try */
   w->takes.n = 0;
   w->lease = 0;
   if (st == NS_OK)
-    st = ns_take_alone(db, w->feeds, w->nfeeds, w->limit, &w->takes, err);
-  if (st == NS_OK && w->takes.n == 0) {
-    st = ns_take_ready(db, w->feeds, w->nfeeds, w->limit, &w->takes, err);
-    if (st == NS_OK)
-      st = ns_take_apart(db, &w->takes, err);
-  }
+    st = choose(db, w, err);
+  if (st == NS_OK)
+    st = ns_begun(db, err);
+  if (st == NS_OK && w->want.limit > 0)
+    st = take(db, w, err);
   if (st == NS_OK && w->takes.n > 0)
     st = ns_take_lease(db, &w->takes, w->span, &w->lease, err);
   return st;
@@ -70,19 +93,26 @@ static ns_status claim_half(ns_db *db, work *w, ns_err *err) {
 
 static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
+  bool claims = w->want.limit > 0;
   ns_status st = NS_OK;
   if (tx->replay && w->holder != 0) {
     st = ns_holder_committed(db, w->holder, w->number, &tx->done, err);
     if (st != NS_OK || tx->done)
       return st; /* all of it happened; memory has what it did */
   }
-  if (db->holder == 0 && w->limit > 0) /* declared dead in an earlier try */
-    st = ns_register(db, db->is_host, err);
+  if (claims && db->holder == 0) { /* declared dead in an earlier try */
+    if ((st = ns_begun(db, err)) == NS_OK)
+      st = ns_register(db, db->is_host, err);
+  }
   w->holder = db->holder;
-  ns_finish_late(db, w->limit > 0 && w->nverdicts >= MANY);
+  ns_finish_late(db, claims && w->nverdicts >= MANY);
+  if (st == NS_OK && claims && w->want.choose != NULL)
+    st = ns_ask(db, NS_SQL_QUEUE_LIST, NULL, err);
+  if (st == NS_OK && (!claims || w->nverdicts > 0))
+    st = ns_begun(db, err);
   if (st == NS_OK)
     st = ns_settle_batch(db, w->verdicts, w->nverdicts, err);
-  if (st == NS_OK && w->limit > 0)
+  if (st == NS_OK && claims)
     st = claim_half(db, w, err);
   if (st == NS_OK)
     st = ns_finish_tell(db, err);
@@ -160,8 +190,14 @@ static void own_up(ns_db *db, ns_verdict *v) {
   }
 }
 
+static void read_ahead(ns_db *db, ns_tx *tx) {
+  const work *w = tx->arg;
+  if (w->takes.n > 0)
+    ns_take_ahead(db, &w->takes);
+}
+
 static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
-  ns_tx tx = {cycle_run, w, false, false};
+  ns_tx tx = {.run = cycle_run, .ahead = read_ahead, .arg = w, .looks = true};
   ns_status st = resolve_verdicts(db, err);
   if (st == NS_OK)
     st = make_notes(db, w->nverdicts, err);
@@ -292,7 +328,7 @@ static ns_status read_unread(ns_db *db, work *w, ns_jobs *out, ns_err *err) {
   if ((st = ns_ready(db, err)) == NS_OK)
     st = ns_take_read(db, db->unread, NULL, out, err);
   if (out->n > before) {
-    w->limit = 0;
+    w->want.limit = 0;
     w->next_due = 0; /* claim at once */
   }
   return st;
@@ -316,7 +352,7 @@ static ns_status settle_and_claim(ns_db *db, work *w, ns_err *err) {
     return st;
   st = settle_apart(db, w->verdicts, w->nverdicts, err);
   w->nverdicts = 0;
-  return st == NS_OK && w->limit > 0 ? run_cycle(db, w, err) : st;
+  return st == NS_OK && w->want.limit > 0 ? run_cycle(db, w, err) : st;
 }
 
 /* The verdicts' half of a call: what is too big is replaced, and all of it
@@ -388,23 +424,23 @@ static bool drop_expired(ns_db *db, ns_jobs *out, size_t first) {
 }
 
 ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
-                   const ns_feed *feeds, size_t nfeeds, size_t limit,
-                   ns_jobs *out, int64_t *next_due, ns_err *err) {
-  work w = {.verdicts = verdicts, .nverdicts = nverdicts, .feeds = feeds,
-            .nfeeds = nfeeds, .limit = out != NULL ? limit : 0,
-            .span = db->span, .next_due = -1};
+                   const ns_want *want, ns_jobs *out, int64_t *next_due,
+                   ns_err *err) {
+  work w = {.verdicts = verdicts, .nverdicts = nverdicts, .span = db->span,
+            .want = want != NULL ? *want : (ns_want){0}, .next_due = -1};
+  bool claims = w.want.limit > 0;
   int64_t unread = 0;
   size_t before = out != NULL ? out->n : 0;
   bool late = false;
   ns_status st = NS_OK;
   ns_err_clear(err);
-  if (w.limit > 0 && ns_in_transaction(db))
+  if (claims && ns_in_transaction(db))
     return ns_fail(err, NS_ESTATE,
                    "claiming inside a transaction is not possible; claim "
                    "first, then begin");
-  if (w.limit > 0 && db->holder == 0)
+  if (claims && db->holder == 0)
     st = ns_register(db, db->is_host, err);
-  if (st == NS_OK && w.limit > 0) {
+  if (st == NS_OK && claims) {
     end_expired(db);
     st = read_unread(db, &w, out, err);
     unread = db->unread;
@@ -422,7 +458,8 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
     ns_holder_absolve(db);
   if (next_due != NULL)
     *next_due = late || w.released ||
-                        ns_take_alone_next(db, feeds, nfeeds, w.limit)
+                        ns_take_alone_next(db, w.want.feeds, w.want.nfeeds,
+                                           w.want.limit)
                     ? 0
                     : w.next_due;
   free(w.takes.items);
@@ -535,9 +572,10 @@ static ns_status wait_for_work(ns_db *db, int64_t queue_id, bool paused,
 static ns_status claim_once(ns_db *db, const ns_feed *feed, size_t limit,
                             int64_t lease, ns_jobs *out, int64_t *next_due,
                             ns_err *err) {
+  ns_want want = {.feeds = feed, .nfeeds = 1, .limit = limit};
   ns_status st;
   db->span = lease;
-  st = ns_cycle(db, NULL, 0, feed, 1, limit, out, next_due, err);
+  st = ns_cycle(db, NULL, 0, &want, out, next_due, err);
   db->span = 0;
   if (st == NS_OK && lease > 0 && out->n > 0)
     ns_ring(db, NULL); /* whoever sleeps learns when it ends */

@@ -55,6 +55,9 @@ struct ns_link {
   size_t failed;     /* which was the first to fail, and how; status OK: none */
   ns_err failure;
   int64_t affected;  /* rows, of what has been answered */
+  ns_stmt *asked;    /* one of them has rows; NULL: none, or they are here */
+  size_t asked_at;   /* its number */
+  ns_err refusal;    /* what became of the last such */
   ns_buf packet;     /* the execution that is sent */
   ns_stmt *stmts; /* all that were prepared, in a list */
 };
@@ -72,6 +75,7 @@ struct ns_stmt {
   my_bool *nulls;
   ns_buf text;         /* where text columns of one row land */
   int64_t affected, insert_id;
+  ns_status outcome;   /* of the last time it was asked */
 };
 
 /* ------------------------------------------------------------- errors */
@@ -487,7 +491,12 @@ static ns_status drain(ns_link *l, ns_err *err) {
   return NS_OK;
 }
 
+static void take_answers(ns_link *l);
+
 ns_status ns_link_text(ns_link *l, const char *sql, ns_err *err) {
+  ns_status st = ns_link_answers(l, NULL, err);
+  if (st != NS_OK)
+    return st;
   if (l->dead)
     return gone(err);
   if (mysql_real_query(l->my, sql, (unsigned long)strlen(sql)) != 0)
@@ -512,6 +521,7 @@ ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *sql, size_t n,
   ns_stmt *s;
   my_bool on = 1;
   *out = NULL;
+  take_answers(l);
   if (l->dead)
     return gone(err);
   s = calloc(1, sizeof *s);
@@ -552,6 +562,7 @@ void ns_stmt_free(ns_link *l, ns_stmt *s) {
   ns_stmt **at = &l->stmts;
   if (s == NULL)
     return;
+  take_answers(l);
   while (*at != s)
     at = &(*at)->next;
   *at = s->next;
@@ -703,8 +714,21 @@ static ns_status store(ns_link *l, ns_stmt *s, ns_err *err) {
                                                       : refuse_stmt(l, s, err);
 }
 
-static ns_status execute(ns_link *l, ns_stmt *s, ns_err *err) {
-  if (mysql_stmt_execute(s->st) != 0)
+/* The library sends, and does not wait for the answer. */
+static ns_status send_execution(ns_link *l, ns_stmt *s, ns_err *err) {
+  my_bool on = 1;
+  my_bool off = 0;
+  int failed;
+  mysql_optionsv(l->my, MARIADB_OPT_SKIP_READ_RESPONSE, &on);
+  failed = mysql_stmt_execute(s->st);
+  mysql_optionsv(l->my, MARIADB_OPT_SKIP_READ_RESPONSE, &off);
+  return failed ? refuse_stmt(l, s, err) : NS_OK;
+}
+
+static ns_status read_execution(ns_link *l, ns_stmt *s, ns_err *err) {
+  if (l->dead)
+    return gone(err);
+  if (l->my->methods->db_read_execute_response(s->st) != 0)
     return refuse_stmt(l, s, err);
   s->affected = (int64_t)mysql_stmt_affected_rows(s->st);
   s->insert_id = (int64_t)mysql_stmt_insert_id(s->st);
@@ -719,8 +743,9 @@ static ns_status finish_call(ns_link *l, ns_stmt *s, ns_err *err) {
   return NS_OK;
 }
 
-ns_status ns_stmt_run(ns_link *l, ns_stmt *s, const ns_value *params,
-                      ns_err *err) {
+/* Its answer comes after those that are due. */
+static ns_status send_stmt(ns_link *l, ns_stmt *s, const ns_value *params,
+                           ns_err *err) {
   MYSQL_BIND few[24];
   MYSQL_BIND *binds = few;
   ns_status st;
@@ -740,12 +765,25 @@ ns_status ns_stmt_run(ns_link *l, ns_stmt *s, const ns_value *params,
     bind_value(&binds[i], &params[i]);
   mysql_stmt_attr_set(s->st, STMT_ATTR_ARRAY_SIZE, &one);
   if ((st = bind_params(l, s, binds, err)) == NS_OK)
-    st = execute(l, s, err);
-  if (st == NS_OK && s->ncols == 0)
-    st = finish_call(l, s, err);
+    st = send_execution(l, s, err);
   if (binds != few)
     free(binds);
   return st;
+}
+
+static ns_status read_stmt(ns_link *l, ns_stmt *s, ns_err *err) {
+  ns_status st = read_execution(l, s, err);
+  return st == NS_OK && s->ncols == 0 ? finish_call(l, s, err) : st;
+}
+
+ns_status ns_stmt_run(ns_link *l, ns_stmt *s, const ns_value *params,
+                      ns_err *err) {
+  ns_status st = send_stmt(l, s, params, err);
+  ns_status before = ns_link_answers(l, NULL, st == NS_OK ? err : NULL);
+  if (st != NS_OK)
+    return st;
+  st = read_stmt(l, s, before == NS_OK ? err : NULL);
+  return before != NS_OK ? before : st;
 }
 
 /* ------------------------------------------------------- sending ahead */
@@ -754,6 +792,12 @@ ns_status ns_stmt_run(ns_link *l, ns_stmt *s, const ns_value *params,
 static void take_answer(ns_link *l) {
   size_t number = l->sent - l->due--;
   ns_err err;
+  if (l->asked != NULL && l->asked_at == number) {
+    ns_stmt *s = l->asked;
+    l->asked = NULL;
+    s->outcome = read_stmt(l, s, &l->refusal);
+    return;
+  }
   if (l->dead)
     gone(&err);
   else if (mysql_read_query_result(l->my) == 0) {
@@ -823,10 +867,37 @@ ns_status ns_stmt_send(ns_link *l, ns_stmt *s, const ns_column *cols,
   return st;
 }
 
-ns_status ns_link_answers(ns_link *l, size_t *failed, ns_err *err) {
-  ns_status st;
+/* What failed is told by ns_link_answers. */
+static void take_answers(ns_link *l) {
   while (l->due > 0)
     take_answer(l);
+}
+
+ns_status ns_stmt_ask(ns_link *l, ns_stmt *s, const ns_value *params,
+                      ns_err *err) {
+  ns_status st;
+  if (l->asked != NULL)
+    take_answers(l);
+  if ((st = send_stmt(l, s, params, err)) != NS_OK)
+    return st;
+  l->asked = s;
+  l->asked_at = l->sent;
+  sent(l);
+  return NS_OK;
+}
+
+ns_status ns_stmt_told(ns_link *l, ns_stmt *s, ns_err *err) {
+  ns_status st = ns_link_answers(l, NULL, err);
+  if (st != NS_OK)
+    return st;
+  if (s->outcome != NS_OK)
+    *err = l->refusal;
+  return s->outcome;
+}
+
+ns_status ns_link_answers(ns_link *l, size_t *failed, ns_err *err) {
+  ns_status st;
+  take_answers(l);
   if ((st = l->failure.status) != NS_OK) {
     if (err != NULL)
       *err = l->failure;

@@ -64,13 +64,20 @@ typedef struct ns_column {
 ns_status ns_stmt_bulk(ns_link *l, ns_stmt *s, const ns_column *cols,
                        size_t nrows, ns_err *err);
 
-/* Sending ahead: statements without rows go out one behind the other, and their
-** answers are read together, so that all of them take one wait. Until they have
-** been read nothing else may run on the link. What fails does not keep the server
-** from running what was sent behind it. */
+/* Sending ahead: statements go out one behind the other, and their answers are read
+** together, with those of the next statement that is run, so that all of them take
+** one wait. What fails does not keep the server from running what was sent behind
+** it; the first failure is that of the call that reads the answers. */
 ns_status ns_link_send(ns_link *l, const char *sql, ns_err *err);
 ns_status ns_stmt_send(ns_link *l, ns_stmt *s, const ns_column *cols,
                        size_t nrows, ns_err *err);
+
+/* Sends an execution whose rows, if any, are to be had with ns_stmt_told. */
+ns_status ns_stmt_ask(ns_link *l, ns_stmt *s, const ns_value *params,
+                      ns_err *err);
+/* What became of it, after the errors of what was sent before; its rows wait to be
+** fetched. */
+ns_status ns_stmt_told(ns_link *l, ns_stmt *s, ns_err *err);
 
 /* Reads the answers that are due. Of errors the first wins; '*failed' (may be
 ** NULL): of which packet, counted from 0. */

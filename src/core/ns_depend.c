@@ -639,7 +639,7 @@ static ns_status tell_run(ns_db *db, ns_tx *tx, ns_err *err) {
 }
 
 ns_status ns_depend_look(ns_db *db, ns_err *err) {
-  ns_tx tx = {tell_run, NULL, false, false};
+  ns_tx tx = {.run = tell_run};
   const ns_value *row = NULL;
   ns_status st = NS_OK;
   if (!db->met_due && (st = ns_run(db, NS_SQL_DEPEND_ANY, NULL, err)) == NS_OK)
@@ -701,6 +701,6 @@ static ns_status sweep_run(ns_db *db, ns_tx *tx, ns_err *err) {
 }
 
 ns_status ns_depend_sweep(ns_db *db, ns_err *err) {
-  ns_tx tx = {sweep_run, &db->swept_to, false, false};
+  ns_tx tx = {.run = sweep_run, .arg = &db->swept_to};
   return ns_transact(db, &tx, err);
 }

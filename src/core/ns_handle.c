@@ -95,6 +95,7 @@ static void hang_up(ns_db *db) {
   ns_link_close(db->link, ns_is_foreign(db));
   db->link = NULL;
   db->life = 0;
+  db->ahead = 0;
   db->in_tx = false;
   if (db->user_tx)
     db->broken_tx = true;
@@ -443,6 +444,20 @@ ns_status ns_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err) {
   return st;
 }
 
+ns_status ns_ask(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err) {
+  ns_status st = ns_prepare(db, sql, err);
+  return st == NS_OK ? ns_stmt_ask(db->link, db->stmts[sql], params, err) : st;
+}
+
+ns_status ns_told(ns_db *db, ns_sql sql, ns_err *err) {
+  return ns_misfit(ns_stmt_told(db->link, db->stmts[sql], err), err);
+}
+
+ns_status ns_send(ns_db *db, ns_sql sql, const ns_column *cols, ns_err *err) {
+  ns_status st = ns_prepare(db, sql, err);
+  return st == NS_OK ? ns_stmt_send(db->link, db->stmts[sql], cols, 1, err) : st;
+}
+
 ns_status ns_bulk(ns_db *db, ns_sql sql, const ns_column *cols, size_t nrows,
                   ns_err *err) {
   ns_status st = ns_prepare(db, sql, err);
@@ -517,22 +532,39 @@ void ns_count_retry(ns_db *db, const ns_err *err) {
 }
 
 static void roll_back(ns_db *db) {
+  if (db->in_tx && db->link != NULL)
+    ns_link_answers(db->link, NULL, NULL);
   if (db->in_tx && db->link != NULL && !ns_link_dead(db->link))
     ns_link_text(db->link, "ROLLBACK", NULL);
   db->in_tx = false;
 }
 
+ns_status ns_begun(ns_db *db, ns_err *err) {
+  return ns_link_answers(db->link, NULL, err);
+}
+
+static ns_status commit(ns_db *db, ns_tx *tx, ns_err *err) {
+  ns_status st = ns_link_send(db->link, "COMMIT", err);
+  if (st == NS_OK && tx->ahead != NULL)
+    tx->ahead(db, tx);
+  return st == NS_OK ? ns_link_answers(db->link, NULL, err) : st;
+}
+
 /* One try: begin, run, commit. '*cut' is set when the commit was sent. */
 static ns_status try_once(ns_db *db, ns_tx *tx, bool *cut, ns_err *err) {
-  ns_status st = ns_text(db, "START TRANSACTION", err);
+  ns_status st = ns_link_send(db->link, "START TRANSACTION", err);
   *cut = false;
+  db->ahead = 0;
+  if (st == NS_OK && !tx->looks)
+    st = ns_begun(db, err);
   if (st != NS_OK)
     return st;
   db->in_tx = true;
-  st = tx->run(db, tx, err);
+  if ((st = tx->run(db, tx, err)) == NS_OK)
+    st = ns_begun(db, err); /* and all else that was sent has worked */
   if (st == NS_OK && !tx->done) {
     *cut = true;
-    st = ns_text(db, "COMMIT", err);
+    st = commit(db, tx, err);
     if (st == NS_OK)
       db->in_tx = false;
   }

@@ -113,6 +113,7 @@ struct ns_db {
   int64_t span;        /* of the claim under way: see ns_lease */
   int64_t cycle;       /* number of the last cycle that wrote */
   int64_t unread;      /* a lease whose jobs could not be read yet; 0: none */
+  ns_sql ahead;        /* asks for the jobs of a claim, and was sent; 0: none */
   int64_t doubt;       /* a lease that may not have been committed; 0: none */
   ns_settle_doubt settling; /* verdicts of which the same is true */
   ns_push_doubt pushing;    /* and a push */
@@ -165,6 +166,13 @@ ns_status ns_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
 /* Prepares it, unless it is. */
 ns_status ns_prepare(ns_db *db, ns_sql sql, ns_err *err);
 
+/* Sends it; ns_told says what became of it, and has its rows. */
+ns_status ns_ask(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
+ns_status ns_told(ns_db *db, ns_sql sql, ns_err *err);
+
+/* Sends one that has no rows; the next statement tells what it fails with. */
+ns_status ns_send(ns_db *db, ns_sql sql, const ns_column *cols, ns_err *err);
+
 /* Runs it once per row in one round trip. */
 ns_status ns_bulk(ns_db *db, ns_sql sql, const ns_column *cols, size_t nrows,
                   ns_err *err);
@@ -194,17 +202,25 @@ ns_status ns_text(ns_db *db, const char *sql, ns_err *err);
 ** earlier try was cut at its COMMIT, whose fate only 'run' can find out (the
 ** session that was cut is over by then); it sets 'done' when that commit turns
 ** out to have happened. It may be true from the start: the earlier try was an
-** earlier call. Inside a
-** transaction of the caller 'run' simply joins it, once.
+** earlier call. Inside a transaction of the caller 'run' simply joins it, once.
+** What 'looks' only reads until it has called ns_begun, so that its first statement
+** goes out together with the one that begins. 'ahead' (may be NULL) asks, behind the
+** COMMIT, for what is to be read after it; best effort.
 */
 typedef struct ns_tx {
   ns_status (*run)(ns_db *db, struct ns_tx *tx, ns_err *err);
+  void (*ahead)(ns_db *db, struct ns_tx *tx);
   void *arg;
   bool replay;
   bool done;
+  bool looks;
 } ns_tx;
 
 ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err);
+
+/* From here on what is written is part of the transaction. What is sent behind a
+** beginning that a KILL has hit would commit by itself. */
+ns_status ns_begun(ns_db *db, ns_err *err);
 
 /* Counts an error after which a transaction is run again. */
 void ns_count_retry(ns_db *db, const ns_err *err);

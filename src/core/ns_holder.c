@@ -239,7 +239,7 @@ static bool release_all(ns_db *db, ns_err *err) {
     ns_verdict *all;
     bool whole = releases(&db->leases, &all, &n);
     if (n > 0)
-      st = ns_cycle(db, all, n, NULL, 0, 0, NULL, NULL, err);
+      st = ns_cycle(db, all, n, NULL, NULL, NULL, err);
     else if (!whole)
       st = ns_fail(err, NS_ENOMEM, "out of memory");
     free(all);

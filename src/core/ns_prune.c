@@ -83,7 +83,7 @@ static ns_status delete_all(ns_db *db, const ids *list, int64_t *deleted,
   ns_status st = NS_OK;
   for (size_t left = list->n; st == NS_OK && left > 0;) {
     batch b = {.n = left < BATCH ? left : BATCH};
-    ns_tx tx = {delete_run, &b, false, false};
+    ns_tx tx = {.run = delete_run, .arg = &b};
     left -= b.n;
     b.items = list->items + left;
     if ((st = ns_transact(db, &tx, err)) == NS_OK)
@@ -262,7 +262,7 @@ static ns_status batch_run(ns_db *db, ns_tx *tx, ns_err *err) {
       st = no_memory(err);
   if (st == NS_OK && p->alone.n > 0) {
     batch b = {p->alone.items, p->alone.n, 0};
-    ns_tx here = {delete_run, &b, false, false};
+    ns_tx here = {.run = delete_run, .arg = &b};
     st = delete_run(db, &here, err);
   }
   return st;
@@ -298,7 +298,7 @@ static ns_status prune_trees(ns_db *db, pass *p, const ages *keep,
 
 static ns_status prune_batch(ns_db *db, pass *p, const ages *keep,
                              int64_t *deleted, ns_err *err) {
-  ns_tx tx = {batch_run, p, false, false};
+  ns_tx tx = {.run = batch_run, .arg = p};
   ns_status st = ns_transact(db, &tx, err);
   if (st != NS_OK)
     return st;

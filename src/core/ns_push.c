@@ -806,7 +806,7 @@ static ns_status write_jobs(ns_db *db, work *w, ns_tx *tx, ns_err *err) {
 ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
                        ns_err *err) {
   work w = {NULL, n, false};
-  ns_tx tx = {push_run, &w, false, false};
+  ns_tx tx = {.run = push_run, .arg = &w};
   bool repeat;
   ns_status st;
   ns_err_clear(err);

@@ -154,14 +154,10 @@ static bool append(ns_queue_row **rows, size_t *cap, size_t *n,
   return true;
 }
 
-ns_status ns_queues(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err) {
+static ns_status read_list(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err) {
   const ns_value *row = NULL;
   size_t cap = 0;
-  ns_status st = ns_ready(db, err);
-  *rows = NULL;
-  *n = 0;
-  if (st == NS_OK)
-    st = ns_run(db, NS_SQL_QUEUE_LIST, NULL, err);
+  ns_status st = NS_OK;
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_QUEUE_LIST, &row, err)) == NS_OK && row != NULL) {
     if (!append(rows, &cap, n, row))
@@ -175,4 +171,20 @@ ns_status ns_queues(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err) {
     *n = 0;
   }
   return st;
+}
+
+ns_status ns_queues(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err) {
+  ns_status st = ns_ready(db, err);
+  *rows = NULL;
+  *n = 0;
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_QUEUE_LIST, NULL, err);
+  return st == NS_OK ? read_list(db, rows, n, err) : st;
+}
+
+ns_status ns_queues_told(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err) {
+  ns_status st = ns_told(db, NS_SQL_QUEUE_LIST, err);
+  *rows = NULL;
+  *n = 0;
+  return st == NS_OK ? read_list(db, rows, n, err) : st;
 }

@@ -124,7 +124,9 @@ static ns_status read_jobs(ns_db *db, int64_t lease, ns_sql sql,
                            const ns_value *params, ns_jobs *out, ns_err *err) {
   const ns_value *row = NULL;
   size_t first = out->n;
-  ns_status st = ns_run(db, sql, params, err);
+  ns_status st = db->ahead == sql ? ns_told(db, sql, err)
+                                  : ns_run(db, sql, params, err);
+  db->ahead = 0;
   while (st == NS_OK && (st = ns_row(db, sql, &row, err)) == NS_OK && row != NULL) {
     if (out->n == first)
       ns_saw_now(db, row[R_NOW].i);
@@ -183,6 +185,20 @@ static ns_token *list_tokens(const ns_lease *b, const ns_takes *takes, size_t *n
     else if (!b->jobs[i].settled)
       t[(*n)++] = (ns_token){b->jobs[i].id, b->jobs[i].run, false};
   return t;
+}
+
+/* A few jobs in a list: of many the commit does not wait for the sending. */
+void ns_take_ahead(ns_db *db, const ns_takes *takes) {
+  ns_buf list = NS_BUF_INIT;
+  ns_value param;
+  if (takes->n >= NS_STRETCH_LEAST)
+    return;
+  for (size_t i = 0; i < takes->n; i++)
+    ns_pair_add(&list, takes->items[i].id, takes->items[i].run);
+  param = ns_pair_end(&list);
+  if (!list.oom && ns_ask(db, NS_SQL_CLAIM_READ, &param, NULL) == NS_OK)
+    db->ahead = NS_SQL_CLAIM_READ;
+  ns_buf_free(&list);
 }
 
 ns_status ns_take_read(ns_db *db, int64_t lease, const ns_takes *takes,

@@ -137,7 +137,7 @@ static void count(const work *w, ns_rescued *sum) {
 /* The server refuses the jobs together: those it does not refuse alone. The
 ** lease stays; what is left of it is dropped by a later look. */
 static ns_status give_back_each(ns_db *db, work *w, look *k, ns_err *err) {
-  ns_tx tx = {settle_some, w, false, false};
+  ns_tx tx = {.run = settle_some, .arg = w};
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < w->n; i++) {
     w->from = i;
@@ -155,7 +155,7 @@ static ns_status give_back_each(ns_db *db, work *w, look *k, ns_err *err) {
 static ns_status give_back(ns_db *db, found f, look *k, bool *whole,
                            ns_err *err) {
   work w = {.lease = f.lease};
-  ns_tx tx = {settle_all, &w, false, false};
+  ns_tx tx = {.run = settle_all, .arg = &w};
   ns_status st;
   snprintf(w.error, sizeof w.error,
            f.died ? "holder %lld died with it" : "holder %lld was lost with it",

@@ -46,7 +46,7 @@ static ns_status send(ns_db *db, ns_tx *tx, ns_err *err) {
 ns_status ns_signal(ns_db *db, int64_t id, ns_bytes value, ns_bytes name,
                     ns_err *err) {
   work w = {id, value, name};
-  ns_tx tx = {send, &w, false, false};
+  ns_tx tx = {.run = send, .arg = &w};
   ns_status st = check_name(name, err);
   if (st == NS_OK && value.n > db->max_payload)
     st = ns_fail(err, NS_ETOOBIG,

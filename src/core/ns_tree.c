@@ -135,7 +135,7 @@ ns_status ns_tree_walk(ns_db *db, ns_tree *t,
   found f = {0};
   ns_status st = add_found(&f, t->id) ? NS_OK : no_memory(err);
   while (st == NS_OK && f.at < f.n) {
-    ns_tx tx = {step, t, false, false};
+    ns_tx tx = {.run = step, .arg = t};
     t->ids = f.ids + f.at;
     t->nids = f.n - f.at < NS_TREE_BATCH ? f.n - f.at : NS_TREE_BATCH;
     qsort(f.ids + f.at, t->nids, sizeof *f.ids, by_id);
@@ -454,7 +454,7 @@ static ns_status end_pause(ns_db *db, ns_tx *tx, ns_err *err) {
 
 /* Before the walk: what is spawned below a finished top meanwhile is nobody's. */
 static ns_status resume(ns_db *db, ns_tree *t, ns_err *err) {
-  ns_tx tx = {end_pause, t, false, false};
+  ns_tx tx = {.run = end_pause, .arg = t};
   ns_status st;
   t->ids = &t->id;
   t->nids = 1;
@@ -626,7 +626,7 @@ ns_status ns_tree_do(ns_db *db, ns_verb verb, int64_t id, int64_t n,
 /* A limit of one job. */
 ns_status ns_deadline(ns_db *db, int64_t id, int64_t deadline, ns_err *err) {
   ns_tree t = {.id = id, .n = deadline, .ids = &id, .nids = 1};
-  ns_tx tx = {step_limit, &t, false, false};
+  ns_tx tx = {.run = step_limit, .arg = &t};
   int64_t up;
   int64_t paused;
   bool sure;

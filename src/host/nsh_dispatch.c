@@ -59,6 +59,7 @@ struct nsh_dispatch {
   ns_feed *feeds;
   size_t *pools;      /* of the feeds */
   size_t nfeeds, capfeeds, cappools;
+  struct turn *turn;  /* under way, for choose_anew */
   int64_t newest;     /* greatest queue id seen */
   int64_t feeds_at;   /* when they were read */
 
@@ -119,19 +120,23 @@ static void add_feeds(nsh_dispatch *d, const ns_queue_row *rows, size_t n) {
       add_feed(d, &rows[k], 1);
 }
 
-static ns_status read_feeds(nsh_dispatch *d, ns_err *err) {
-  ns_queue_row *rows;
-  size_t n;
-  ns_status st = ns_queues(d->db, &rows, &n, err);
-  if (st != NS_OK)
-    return st;
+/* From the queues as they are now. */
+static void make_feeds(nsh_dispatch *d, const ns_queue_row *rows, size_t n) {
   add_feeds(d, rows, n);
   for (size_t i = 0; i < n; i++)
     if (rows[i].id > d->newest)
       d->newest = rows[i].id;
-  free(rows);
   d->feeds_at = ns_mono_us();
-  return NS_OK;
+}
+
+static ns_status read_feeds(nsh_dispatch *d, ns_err *err) {
+  ns_queue_row *rows;
+  size_t n;
+  ns_status st = ns_queues(d->db, &rows, &n, err);
+  if (st == NS_OK)
+    make_feeds(d, rows, n);
+  free(rows);
+  return st;
 }
 
 /* Queues that were named exist from now on. */
@@ -447,23 +452,38 @@ static size_t limit_of(nsh_dispatch *d, const turn *t) {
   return d->nfeeds > 0 ? limit : 0;
 }
 
+static void choose_anew(ns_want *want, const ns_queue_row *rows, size_t n) {
+  nsh_dispatch *d = want->arg;
+  make_feeds(d, rows, n);
+  want->limit = limit_of(d, d->turn);
+  want->feeds = d->feeds;
+  want->nfeeds = d->nfeeds;
+}
+
+/* What this turn claims: from the queues as they were at most a second ago, or
+** are when we are woken. */
+static ns_want choice(nsh_dispatch *d, turn *t) {
+  bool stale = t->woken || ns_mono_us() - d->feeds_at > FEEDS_OLD;
+  ns_want want = {.arg = d};
+  d->turn = t;
+  if (t->limit == 0)
+    return want;
+  want.choose = stale ? choose_anew : NULL;
+  want.limit = stale ? t->limit : limit_of(d, t);
+  want.feeds = d->feeds;
+  want.nfeeds = d->nfeeds;
+  return want;
+}
+
 /* Settles and claims; false: nothing is known to be written, try again. */
 static bool cycle(nsh_dispatch *d, turn *t) {
   ns_err err;
   ns_jobs jobs = NS_JOBS_INIT;
-  size_t limit;
+  ns_want want = choice(d, t);
   size_t settled;
   int64_t now;
-  ns_status st = NS_OK;
-  ns_err_clear(&err);
-  if (t->limit > 0 &&
-      (t->woken || ns_mono_us() - d->feeds_at > FEEDS_OLD)) {
-    st = read_feeds(d, &err);
-  }
-  limit = limit_of(d, t);
-  if (st == NS_OK)
-    st = ns_cycle(d->db, d->batch.items, d->batch.n, d->feeds, d->nfeeds,
-                  limit, limit > 0 ? &jobs : NULL, &d->due, &err);
+  ns_status st = ns_cycle(d->db, d->batch.items, d->batch.n, &want, &jobs, &d->due,
+                          &err);
   if (st != NS_OK) {
     ns_jobs_free(&jobs);
     back_off(d, &err);
