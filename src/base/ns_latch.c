@@ -13,6 +13,7 @@
 bool ns_latch_init(ns_latch *l) {
   pthread_mutexattr_t a;
   bool ok;
+  atomic_init(&l->taken, 0);
   if (pthread_mutexattr_init(&a) != 0)
     return false;
   ok = pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED) == 0 &&
