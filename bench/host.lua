@@ -1,10 +1,12 @@
 -- A host of the bench: `nightshift work`, ready before it is returned. Its first
--- line says its process, so that it can be told to end; the pipe is its log.
+-- line says its process, so that it can be told to end; the pipe is its log. Should
+-- we be killed, the kernel tells it to end.
 local host = {}
 local methods = {}
 local meta = { __index = methods, __close = function(self) self:stop() end }
 
-local COMMAND = "echo $$; NIGHTSHIFT_URL='%s' exec '%s/bin/nightshift' work %s --workers %d %s 2>&1"
+local COMMAND = "echo $$; NIGHTSHIFT_URL='%s' exec setpriv --pdeathsig QUIT"
+  .. " '%s/bin/nightshift' work %s --workers %d %s 2>&1"
 
 --- Starts a host and waits until all its workers are there.
 ---@param asked {url: string, build: string, workers: integer, script: string?, options: string?}

@@ -43,6 +43,7 @@ plans.hot = {
   { "settle_done_ours", "[100,101]" },
   { "settle_lock", "[[100,1],[101,1]]" },
   { "settle_stands", "[[100,1]]" },
+  { "settle_shown", 1, '[[100,1,1,0.5,"x"]]' },
   { "settle_gone", "[100]" },
   { "settle_keys", '[[0,1,"key"]]' },
   { "settle_finish", 1, '[{"i":100,"o":"done"}]' },

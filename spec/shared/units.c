@@ -320,6 +320,39 @@ static void sizes(void) {
     CHECK(ns_region_parse(bad[i], &size, &evict, NULL) == NS_EINVALID);
 }
 
+/* ----------------------------------------------------------------------- latch */
+
+#define TURNS 8
+#define TURN_US INT64_C(900000) /* together longer than a latch is waited for */
+
+/* Takes it again at once: whoever waits has hardly a chance. */
+static void take_turns(ns_latch *l) {
+  for (int i = 0; i < TURNS; i++) {
+    CHECK(ns_latch_take(l, NULL, NULL, NULL) == NS_OK);
+    ns_sleep_us(TURN_US);
+    ns_latch_drop(l);
+  }
+  _exit(0);
+}
+
+/* A latch that changes hands is waited for, however long it takes. */
+static void busy_latch(void) {
+  ns_region *r = map(false);
+  ns_latch *l = &r->shared.latch;
+  int status;
+  pid_t pid = fork();
+  CHECK(pid >= 0);
+  if (pid == 0)
+    take_turns(l);
+  while (ns_latch_try(l)) { /* not before it has begun */
+    ns_latch_drop(l);
+    ns_sleep_us(1000);
+  }
+  CHECK(ns_latch_take(l, NULL, NULL, NULL) == NS_OK);
+  ns_latch_drop(l);
+  CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+}
+
 int main(void) {
   setvbuf(stdout, NULL, _IOLBF, 0);
   sizes();
@@ -330,5 +363,7 @@ int main(void) {
   puts("crashes in lock and unlock");
   lock_table();
   puts("the table of locks");
+  busy_latch();
+  puts("a latch that many want");
   return 0;
 }

@@ -10,7 +10,8 @@ it("a change of the dict is done or not done, wherever its process is killed", f
   assert.equal(0, status, out .. err)
   status, out, err = proc.run { program, timeout = 120 }
   assert.equal(0, status, out .. err)
-  for _, group in ipairs { "sizes", "crashes", "crashes in lock and unlock", "the table of locks" } do
+  for _, group in ipairs { "sizes", "crashes", "crashes in lock and unlock", "the table of locks",
+    "a latch that many want" } do
     assert.matches(group .. "\n", out, 1, true)
   end
 end)

@@ -153,18 +153,20 @@ INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)
 VALUES (?, ?, ?, ?, ?)
 
 -- name: settle_shown
--- Params: holder, worker, progress, text, job, run. Key: PRIMARY of both;
--- writes only while (id, run) stands.
+-- Params: holder, [[id,run,worker,progress,text],…]. Key: PRIMARY of both; writes
+-- only while (id, run) stands. Locks: rows of running.
 INSERT INTO nightshift_running
   (job_id, run, holder, worker, started, touched, progress, status)
-SELECT id, run, ?, ?, {now}, {now}, ?, ? FROM nightshift_job
-WHERE id = ? AND run = ?
+SELECT STRAIGHT_JOIN j.id, j.run, ?, v.worker, {now}, {now}, v.progress, v.status
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]',
+  worker INT PATH '$[2]', progress DOUBLE PATH '$[3]', status VARCHAR(255) PATH '$[4]')) v
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 ON DUPLICATE KEY UPDATE touched = VALUES(touched),
-  worker = COALESCE(VALUES(worker), worker),
+  worker = COALESCE(VALUES(worker), nightshift_running.worker),
   started = IF(nightshift_running.run = VALUES(run), started, VALUES(started)),
   run = VALUES(run), holder = VALUES(holder),
-  progress = COALESCE(VALUES(progress), progress),
-  status = COALESCE(VALUES(status), status)
+  progress = COALESCE(VALUES(progress), nightshift_running.progress),
+  status = COALESCE(VALUES(status), nightshift_running.status)
 
 -- name: settle_stands
 -- Params: [[id,run],…]. Key: PRIMARY of job; no locks. Tells a row that is

@@ -13,6 +13,7 @@
 bool ns_latch_init(ns_latch *l) {
   pthread_mutexattr_t a;
   bool ok;
+  atomic_init(&l->taken, 0);
   if (pthread_mutexattr_init(&a) != 0)
     return false;
   ok = pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED) == 0 &&
@@ -22,15 +23,28 @@ bool ns_latch_init(ns_latch *l) {
   return ok;
 }
 
-ns_status ns_latch_take(ns_latch *l, void (*repair)(void *), void *arg,
-                        ns_err *err) {
+/* Thousands of processes that have just been woken share the processors: those
+** that wait behind them are no sign of a stopped one. */
+static int wait_for(ns_latch *l) {
   struct timespec until;
-  int rc = pthread_mutex_trylock(&l->mutex);
-  if (rc == EBUSY) {
+  uint32_t taken;
+  int rc;
+  do {
+    taken = atomic_load(&l->taken);
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += PATIENCE;
     rc = pthread_mutex_clocklock(&l->mutex, CLOCK_MONOTONIC, &until);
-  }
+  } while (rc == ETIMEDOUT && atomic_load(&l->taken) != taken);
+  return rc;
+}
+
+ns_status ns_latch_take(ns_latch *l, void (*repair)(void *), void *arg,
+                        ns_err *err) {
+  int rc = pthread_mutex_trylock(&l->mutex);
+  if (rc == EBUSY)
+    rc = wait_for(l);
+  if (rc == 0 || rc == EOWNERDEAD)
+    atomic_fetch_add(&l->taken, 1);
   if (rc == 0)
     return NS_OK;
   if (rc == EOWNERDEAD) {

@@ -308,8 +308,21 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
 ** Errors: STALE, GONE, BUSY, TOO_BIG. */
 ns_status ns_settle(ns_db *db, ns_verdict *verdict, ns_err *err);
 
-/* What a running job shows: progress 0..1 or -1, a text or absent. Also renews
-** its lease, and says whether the claim still holds. Errors: STALE, GONE. */
+/* What a running job shows. */
+typedef struct ns_sign {
+  int64_t id, run;
+  int64_t worker_pid; /* 0: none */
+  double progress;    /* 0..1, or -1: as before */
+  ns_bytes text;      /* absent: as before; cut to 255 bytes */
+  bool lost;          /* set: the claim does not hold any more */
+} ns_sign;
+
+/* Shows how far running jobs are, renews their leases, and says of each whether
+** its claim still holds. Each job is there once; 'signs' are sorted by id. Errors:
+** GONE, INVALID; then nothing is said of any. */
+ns_status ns_touch_many(ns_db *db, ns_sign *signs, size_t n, ns_err *err);
+
+/* The same of one job. Errors: STALE too. */
 ns_status ns_touch(ns_db *db, int64_t id, int64_t run, int64_t worker_pid,
                    double progress, ns_bytes text, ns_err *err);
 

@@ -500,38 +500,6 @@ ns_status ns_settle(ns_db *db, ns_verdict *v, ns_err *err) {
   return NS_OK;
 }
 
-ns_status ns_touch(ns_db *db, int64_t id, int64_t run, int64_t worker_pid,
-                   double progress, ns_bytes text, ns_err *err) {
-  ns_value shown[] = {
-      ns_vint(db->holder), worker_pid > 0 ? ns_vint(worker_pid) : ns_vnull,
-      progress >= 0.0 ? (ns_value){.type = NS_REAL, .d = progress} : ns_vnull,
-      ns_vopt(text), ns_vint(id), ns_vint(run)};
-  ns_lease *batch = NULL;
-  ns_claimed *c = ns_leases_find_any(&db->leases, id, run, &batch);
-  ns_status st = ns_ready(db, err);
-  if (progress > 1.0)
-    return ns_fail(err, NS_EINVALID, "progress is %g; it must be 0 to 1",
-                   progress);
-  if (text.n > 255) { /* bytes; cut at a character */
-    size_t n = 255;
-    while (n > 0 && ((unsigned char)text.p[n] & 0xC0) == 0x80)
-      n--;
-    shown[3].s.n = n;
-  }
-  if (st == NS_OK)
-    st = ns_run(db, NS_SQL_SETTLE_SHOWN, shown, err);
-  if (st != NS_OK)
-    return st;
-  if (c == NULL || ns_affected(db, NS_SQL_SETTLE_SHOWN) == 0)
-    return ns_fail(err, NS_ESTALE, "the claim of job %lld, run %lld, is lost",
-                   (long long)id, (long long)run);
-  c->shown = true;
-  return batch->span == 0
-             ? NS_OK
-             : ns_run(db, NS_SQL_SETTLE_RENEW,
-                      (ns_value[]){ns_vint(batch->span), ns_vint(batch->id)}, err);
-}
-
 /* --------------------------------------------------------- waiting claims */
 
 static int64_t least(int64_t a, int64_t b) {

@@ -259,6 +259,7 @@ static void take_turn(nsh_dispatch *d, turn *t) {
   m->want_ids = 0;
   m->touches = NULL;
   m->ntouches = m->captouches = 0;
+  m->turn++;
   m->cycling = true;
   if (t->limit > 0) {
     m->woken = false;
@@ -503,19 +504,39 @@ static bool cycle(nsh_dispatch *d, turn *t) {
 
 /* ----------------------------------------------------------------- chores */
 
+/* Claims that turn out to be lost go to the loop. */
+static void tell_lost(nsh_dispatch *d, const turn *t, const ns_sign *signs) {
+  bool any = false;
+  nsh_mail_lock(d->mail);
+  for (size_t i = 0; i < t->ntouches; i++)
+    for (size_t k = 0; signs[i].lost && k < t->ntouches; k++)
+      if (t->touches[k].id == signs[i].id && t->touches[k].run == signs[i].run) {
+        nsh_mail_lose(d->mail, &t->touches[k]);
+        any = true;
+      }
+  nsh_mail_unlock(d->mail);
+  if (any)
+    d->mail->notify(d->mail->notify_arg);
+}
+
+/* What could not be written is for people to see, and comes again if the job
+** shows more. */
 static void write_touches(nsh_dispatch *d, turn *t) {
+  ns_sign *signs;
   ns_err err;
+  if (t->ntouches == 0)
+    return;
+  signs = nsh_alloc(t->ntouches * sizeof *signs);
   for (size_t i = 0; i < t->ntouches; i++) {
-    nsh_touch *p = &t->touches[i];
-    if (ns_touch(d->db, p->id, p->run, p->pid, p->progress, ns_str(p->text),
-                 &err) == NS_ESTALE) {
-      nsh_mail_lock(d->mail);
-      nsh_mail_lose(d->mail, p);
-      nsh_mail_unlock(d->mail);
-      d->mail->notify(d->mail->notify_arg);
-    }
-    free(p->text);
+    const nsh_touch *p = &t->touches[i];
+    signs[i] = (ns_sign){.id = p->id, .run = p->run, .worker_pid = p->pid,
+                         .progress = p->progress, .text = ns_str(p->text)};
   }
+  if (ns_touch_many(d->db, signs, t->ntouches, &err) == NS_OK)
+    tell_lost(d, t, signs);
+  for (size_t i = 0; i < t->ntouches; i++)
+    free(t->touches[i].text);
+  free(signs);
   free(t->touches);
   t->touches = NULL;
 }

@@ -130,7 +130,7 @@ void nsh_intake_touch(nsh_seat *s, int64_t now) {
   s->news = false;
   s->shown = true;
   s->touched_at = now;
-  nsh_mail_touch(s->table->mail, &p);
+  nsh_mail_touch(s->table->mail, &p, &s->touch);
 }
 
 bool nsh_intake_due(const nsh_seat *s, int64_t since, int64_t now) {

@@ -36,6 +36,7 @@ void nsh_mail_init(nsh_mail *m, size_t npools, void (*notify)(void *arg),
   m->notify_arg = arg;
   m->loads_end = &m->loads;
   m->rest_due = -1;
+  m->turn = 1;
 }
 
 void nsh_mail_free(nsh_mail *m) {
@@ -94,9 +95,27 @@ void nsh_mail_moved(nsh_mail *m, size_t from, size_t to) {
     pthread_cond_signal(&m->work);
 }
 
-void nsh_mail_touch(nsh_mail *m, const nsh_touch *t) {
+/* The newer one of a seat's two touches takes the place of the other. */
+static void merge_touch(nsh_touch *old, const nsh_touch *t) {
+  bool same = old->seq == t->seq && old->pid == t->pid;
+  nsh_touch both = *t;
+  if (same && t->progress < 0)
+    both.progress = old->progress;
+  if (same && t->text == NULL)
+    both.text = old->text;
+  else
+    free(old->text);
+  *old = both;
+}
+
+void nsh_mail_touch(nsh_mail *m, const nsh_touch *t, nsh_place *place) {
+  if (place->turn == m->turn) {
+    merge_touch(&m->touches[place->at], t);
+    return;
+  }
   nsh_must(ns_grow(&m->touches, &m->captouches, m->ntouches + 1,
                    sizeof *m->touches));
+  *place = (nsh_place){m->turn, m->ntouches};
   m->touches[m->ntouches++] = *t;
   pthread_cond_signal(&m->work);
 }

@@ -34,6 +34,12 @@ typedef struct nsh_touch {
   char *text;         /* malloc'd; NULL: none */
 } nsh_touch;
 
+/* Where a touch waits in the mailbox, as long as 'turn' is the mailbox's. */
+typedef struct nsh_place {
+  uint64_t turn;
+  size_t at;
+} nsh_place;
+
 /* A job whose claim turned out to be lost. */
 typedef struct nsh_lost {
   uint32_t seat, seq;
@@ -69,6 +75,7 @@ typedef struct nsh_mail {
   nsh_batch verdicts;
   nsh_touch *touches;
   size_t ntouches, captouches;
+  uint64_t turn;      /* counts how often they were taken out; from 1 */
   size_t want_ids;
   char *handlers;     /* what the scripts handle, JSON; malloc'd */
   size_t taking;      /* workers that take jobs */
@@ -130,8 +137,9 @@ void nsh_mail_release(nsh_mail *m, size_t *count, int64_t id, int64_t run,
 /* A worker of pool 'to' has got a job that waited in line 'from'. */
 void nsh_mail_moved(nsh_mail *m, size_t from, size_t to);
 
-/* 't->text' changes hands. */
-void nsh_mail_touch(nsh_mail *m, const nsh_touch *t);
+/* 't->text' changes hands. What waits at 'place' is of the same seat: together
+** they are one, or of a job that has ended. 'place' gets that of 't'. */
+void nsh_mail_touch(nsh_mail *m, const nsh_touch *t, nsh_place *place);
 
 void nsh_mail_want_ids(nsh_mail *m, size_t n);
 void nsh_mail_target(nsh_mail *m, size_t pool, size_t target);

@@ -69,6 +69,7 @@ typedef struct nsh_seat {
   double progress;
   char *text;        /* malloc'd; NULL: none */
   int64_t touched_at;
+  nsh_place touch;   /* the last one */
   /* in the table's list of seats with room */
   bool listed;
   struct nsh_seat *next;

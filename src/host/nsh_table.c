@@ -26,7 +26,7 @@
 #define TICK_FINE 20000         /* period while somebody works */
 #define TICK_COARSE 100000      /* with many workers */
 #define FINE_SEATS 256
-#define TOUCHES_MAX 16          /* waiting to be written; the others come later */
+#define TOUCHES_MAX 1000        /* waiting to be written; the others come later */
 
 /* --------------------------------------------------------- seats with room */
 
