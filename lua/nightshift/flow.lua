@@ -11,6 +11,7 @@
 -- that stand twice, and circles are refused. Ids are taken first, so that all of
 -- it goes into one transaction.
 
+local core = require "nightshift.core"
 local options = require "nightshift.options"
 
 local raise = options.raise
@@ -64,42 +65,50 @@ local function refuse_again(node, parent)
   local labels = { label_of(node) }
   local up = parent
   while up and up.node ~= node do
-    table.insert(labels, 1, up.label)
+    table.insert(labels, 1, label_of(up.node))
     up = up.parent
   end
-  if up then raise("flow: nothing could ever start: %s waits for %s", up.label, table.concat(labels, " waits for ")) end
+  if up then
+    raise("flow: nothing could ever start: %s waits for %s", label_of(up.node), table.concat(labels, " waits for "))
+  end
   raise("flow: the node %s stands twice; say 'as' in one place, and 'after' in the other", label_of(node))
 end
 
---- All nodes, a parent before its children: {node, parent, i, waits = {…}}.
+--- All nodes, a parent before its children: {node, parent, i, level, waits = {…}}.
+-- Most are leaves, without options: what they do not need is not made.
 local function collect(node, parent, i, list, names)
   check_node(node, parent, i)
   if names[node] then refuse_again(node, parent) end
-  local item = { node = node, parent = parent, i = i, waits = {}, label = label_of(node) }
+  local item = {
+    node = node, parent = parent, i = i, level = parent and parent.level + 1 or 1,
+    waits = nil, id = nil, queue = nil, -- come later, and have their room now
+  }
   list[#list + 1] = item
   names[node] = item
   if node.as then
     if names[node.as] then raise("flow: the name '%s' stands twice", node.as) end
     names[node.as] = item
   end
-  for k, child in ipairs(node.children or {}) do
-    item.waits[#item.waits + 1] = collect(child, item, k, list, names)
-  end
+  if not node.children then return item end
+  local waits = {}
+  item.waits = waits
+  for k, child in ipairs(node.children) do waits[k] = collect(child, item, k, list, names) end
   return item
 end
 
 --- What it is to run after: nodes, and ids of other jobs. True: it names nodes.
 local function resolve(item, names)
   local named = false
-  for _, name in ipairs(item.node.after or {}) do
+  for _, name in ipairs(item.node.after) do
     if math.type(name) == "integer" then
       item.others = item.others or {}
       table.insert(item.others, name)
     elseif type(name) == "string" and names[name] then
-      item.waits[#item.waits + 1] = names[name]
+      item.waits = item.waits or {}
+      table.insert(item.waits, names[name])
       named = true
     else
-      raise("flow: %s is to run after '%s', and there is no node of that name", item.label, tostring(name))
+      raise("flow: %s is to run after '%s', and there is no node of that name", label_of(item.node), tostring(name))
     end
   end
   return named
@@ -107,10 +116,10 @@ end
 
 --- Raises for nodes that wait for each other, with the way around.
 local function refuse_circle(item, path)
-  local labels, first = { item.label }, #path
+  local labels, first = { label_of(item.node) }, #path
   while path[first] ~= item do first = first - 1 end
-  for i = first + 1, #path do labels[#labels + 1] = path[i].label end
-  labels[#labels + 1] = item.label
+  for i = first + 1, #path do labels[#labels + 1] = label_of(path[i].node) end
+  labels[#labels + 1] = label_of(item.node)
   raise("flow: nothing could ever start: %s", table.concat(labels, " waits for "))
 end
 
@@ -120,41 +129,58 @@ local function follow(item, path)
   if item.seen == "now" then refuse_circle(item, path) end
   item.seen = "now"
   path[#path + 1] = item
-  for _, other in ipairs(item.waits) do follow(other, path) end
+  for _, other in ipairs(item.waits or {}) do follow(other, path) end
   item.seen = "done"
   path[#path] = nil
 end
 
+--- The options among the keys of a node, nil when there are none.
 local function settings(node)
-  local given = {}
+  local given
   for key, value in next, node do
-    if not NODE[key] then given[key] = value end
+    if not NODE[key] then
+      given = given or {}
+      given[key] = value
+    end
   end
   return given
 end
 
---- The entry of a node for the core's push.
-local function entry_of(item)
-  local given = settings(item.node)
+--- Adds to the options of a node what it waits for.
+local function with_after(item, given)
   local after = {}
-  for _, other in ipairs(item.waits) do after[#after + 1] = other.id end
+  for i, other in ipairs(item.waits or {}) do after[i] = other.id end
   for _, id in ipairs(item.others or {}) do after[#after + 1] = id end
-  if #after > 0 then given.after = after end
-  local entry, message, code = options.entry("flow: " .. item.label, item.node.name, item.node.payload, given)
+  if #after == 0 then return given end
+  given = given or {}
+  given.after = after
+  return given
+end
+
+--- The entry of a node for the core's push; a leaf without options has nothing to
+-- be checked that the core does not check.
+local function entry_of(item)
+  local node, given = item.node, settings(item.node)
+  local parent = item.parent and item.parent.id
+  if item.waits or item.others then given = with_after(item, given) end
+  if not given then
+    local payload = node.payload
+    if payload == nil then payload = core.null end
+    return { name = node.name, payload = payload, id = item.id, queue = item.queue, parent = parent }
+  end
+  local entry, message, code = options.entry("flow: " .. label_of(node), node.name, node.payload, given)
   if not entry then return nil, message, code end
-  entry.id, entry.queue = item.id, item.queue
-  entry.parent = item.parent and item.parent.id or entry.parent
+  entry.id, entry.queue, entry.parent = item.id, item.queue, parent or entry.parent
   return entry
 end
 
 --- The ids in the shape of what was given: {id =, children = {…}}.
 local function shape(item)
-  local ids = { id = item.id }
-  for i = 1, #(item.node.children or {}) do
-    ids.children = ids.children or {}
-    ids.children[i] = shape(item.waits[i])
-  end
-  return ids
+  local children = item.node.children
+  if not children or #children == 0 then return { id = item.id } end
+  local ids = {}
+  for i = 1, #children do ids[i] = shape(item.waits[i]) end
+  return { id = item.id, children = ids }
 end
 
 local IDS = 10000 -- that are taken at once
@@ -167,7 +193,12 @@ local function take_ids(handle, n)
     if not some then return nil, message, code end
     table.move(some, 1, #some, #ids + 1, ids)
   end
-  table.sort(ids)
+  for i = 2, n do
+    if ids[i] < ids[i - 1] then
+      table.sort(ids)
+      break
+    end
+  end
   return ids
 end
 
@@ -175,9 +206,11 @@ end
 local function add(list, root, number)
   local names, from = {}, #list + 1 -- names: item by 'as', and by node
   local first, named = collect(root, nil, number, list, names), false
+  local queue = root.queue or "default"
   for i = from, #list do
-    named = resolve(list[i], names) or named
-    list[i].queue = list[i].node.queue or root.queue or "default"
+    local item = list[i]
+    if item.node.after and resolve(item, names) then named = true end
+    item.queue = item.node.queue or queue
   end
   for i = from, named and #list or 0 do follow(list[i], {}) end -- a mere tree has no circle
   return first
@@ -187,9 +220,12 @@ end
 local function by_level(list)
   local levels, sorted = {}, {}
   for _, item in ipairs(list) do
-    item.level = item.parent and item.parent.level + 1 or 1
-    levels[item.level] = levels[item.level] or {}
-    table.insert(levels[item.level], item)
+    local items = levels[item.level]
+    if not items then
+      items = {}
+      levels[item.level] = items
+    end
+    items[#items + 1] = item
   end
   for _, items in ipairs(levels) do table.move(items, 1, #items, #sorted + 1, sorted) end
   return sorted
