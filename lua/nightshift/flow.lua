@@ -11,7 +11,6 @@
 -- that stand twice, and circles are refused. Ids are taken first, so that all of
 -- it goes into one transaction.
 
-local core = require "nightshift.core"
 local options = require "nightshift.options"
 
 local raise = options.raise
@@ -53,6 +52,9 @@ local function check_node(node, parent, i)
   if node.as ~= nil and type(node.as) ~= "string" then
     raise("flow: %s: 'as' must be a string, got %s", place_of(parent, i), type(node.as))
   end
+  if node.queue ~= nil and type(node.queue) ~= "string" then
+    raise("flow: %s: 'queue' must be a string, got %s", place_of(parent, i), type(node.queue))
+  end
   if parent and node.parent ~= nil then
     raise("flow: %s: its parent is the node above it; 'parent' is for the flow", place_of(parent, i))
   end
@@ -74,25 +76,34 @@ local function refuse_again(node, parent)
   raise("flow: the node %s stands twice; say 'as' in one place, and 'after' in the other", label_of(node))
 end
 
---- All nodes, a parent before its children: {node, parent, i, level, waits = {…}}.
--- Most are leaves, without options: what they do not need is not made.
-local function collect(node, parent, i, list, names)
+--- Collects a node and all below it. Most are leaves, and so are their items small:
+-- {node, parent, i, id}. A node with children has as well what it waits for, and the
+-- queue of those that name none.
+---@param tree table levels: lists of items; names: item by 'as', and by node; queue;
+-- after: items that have it, or nil
+local function collect(tree, node, parent, i, depth)
   check_node(node, parent, i)
+  local names, level = tree.names, tree.levels[depth]
   if names[node] then refuse_again(node, parent) end
-  local item = {
-    node = node, parent = parent, i = i, level = parent and parent.level + 1 or 1,
-    waits = nil, id = nil, queue = nil, -- come later, and have their room now
-  }
-  list[#list + 1] = item
+  local item = { node = node, parent = parent, i = i, id = nil }
+  if not level then
+    level = {}
+    tree.levels[depth] = level
+  end
+  level[#level + 1] = item
   names[node] = item
   if node.as then
     if names[node.as] then raise("flow: the name '%s' stands twice", node.as) end
     names[node.as] = item
   end
+  if node.after then
+    tree.after = tree.after or {}
+    table.insert(tree.after, item)
+  end
   if not node.children then return item end
   local waits = {}
-  item.waits = waits
-  for k, child in ipairs(node.children) do waits[k] = collect(child, item, k, list, names) end
+  item.waits, item.queue = waits, tree.queue
+  for k, child in ipairs(node.children) do waits[k] = collect(tree, child, item, k, depth + 1) end
   return item
 end
 
@@ -157,20 +168,16 @@ local function with_after(item, given)
   return given
 end
 
---- The entry of a node for the core's push; a leaf without options has nothing to
--- be checked that the core does not check.
+--- The entry of a node for the core's push, plain for a leaf without options: of that
+-- there is nothing to be checked that the core does not check.
 local function entry_of(item)
-  local node, given = item.node, settings(item.node)
-  local parent = item.parent and item.parent.id
+  local node, up, given = item.node, item.parent, settings(item.node)
+  local queue = node.queue or item.queue or up and up.queue or "default"
   if item.waits or item.others then given = with_after(item, given) end
-  if not given then
-    local payload = node.payload
-    if payload == nil then payload = core.null end
-    return { name = node.name, payload = payload, id = item.id, queue = item.queue, parent = parent }
-  end
+  if not given then return { node.name, node.payload, item.id, queue, up and up.id } end
   local entry, message, code = options.entry("flow: " .. label_of(node), node.name, node.payload, given)
   if not entry then return nil, message, code end
-  entry.id, entry.queue, entry.parent = item.id, item.queue, parent or entry.parent
+  entry.id, entry.queue, entry.parent = item.id, queue, up and up.id or entry.parent
   return entry
 end
 
@@ -202,45 +209,35 @@ local function take_ids(handle, n)
   return ids
 end
 
---- Checks a flow and adds its nodes to `list`; gives its root's item.
-local function add(list, root, number)
-  local names, from = {}, #list + 1 -- names: item by 'as', and by node
-  local first, named = collect(root, nil, number, list, names), false
-  local queue = root.queue or "default"
-  for i = from, #list do
-    local item = list[i]
-    if item.node.after and resolve(item, names) then named = true end
-    item.queue = item.node.queue or queue
-  end
-  for i = from, named and #list or 0 do follow(list[i], {}) end -- a mere tree has no circle
+--- Checks a flow and adds its nodes to `levels`; gives its root's item.
+local function add(levels, root, number)
+  local tree = { levels = levels, names = {}, queue = type(root) == "table" and root.queue or nil, after = nil }
+  local first, named = collect(tree, root, nil, number, 1), false
+  for _, item in ipairs(tree.after or {}) do named = resolve(item, tree.names) or named end
+  if named then follow(first, {}) end -- a mere tree has no circle; all is below the root
   return first
 end
 
---- The items of all flows, level by level: who ends together has ids in a row.
-local function by_level(list)
-  local levels, sorted = {}, {}
-  for _, item in ipairs(list) do
-    local items = levels[item.level]
-    if not items then
-      items = {}
-      levels[item.level] = items
-    end
-    items[#items + 1] = item
-  end
-  for _, items in ipairs(levels) do table.move(items, 1, #items, #sorted + 1, sorted) end
-  return sorted
-end
-
---- Gives all nodes their ids, and pushes them in one transaction.
-local function push(handle, list)
-  local ids, message, code = take_ids(handle, #list)
+--- Gives all nodes their ids, level by level, so that those who end together have
+-- ids in a row, and pushes them in one transaction.
+local function push(handle, levels)
+  local n = 0
+  for _, level in ipairs(levels) do n = n + #level end
+  local ids, message, code = take_ids(handle, n)
   if not ids then return nil, message, code end
   local entries = {}
-  list = by_level(list)
-  for i, item in ipairs(list) do item.id = ids[i] end
-  for i, item in ipairs(list) do
-    entries[i], message, code = entry_of(item)
-    if not entries[i] then return nil, message, code end
+  n = 0
+  for _, level in ipairs(levels) do
+    for k, item in ipairs(level) do item.id = ids[n + k] end
+    n = n + #level
+  end
+  n = 0
+  for _, level in ipairs(levels) do
+    for k, item in ipairs(level) do
+      entries[n + k], message, code = entry_of(item)
+      if not entries[n + k] then return nil, message, code end
+    end
+    n = n + #level
   end
   return handle:push("default", entries)
 end
@@ -252,9 +249,9 @@ end
 ---@return table|string|nil ids or the message
 ---@return string? code
 function flow.push(handle, root)
-  local list = {}
-  local first = add(list, root)
-  local ids, message, code = push(handle, list)
+  local levels = {}
+  local first = add(levels, root)
+  local ids, message, code = push(handle, levels)
   if not ids then return nil, message, code end
   return first.id, shape(first)
 end
@@ -269,10 +266,10 @@ function flow.push_many(handle, roots)
   if type(roots) ~= "table" then raise("flow_many wants a list of flows, got %s", type(roots)) end
   local hole = options.hole(roots)
   if hole then raise("flow_many wants a list without holes; item %d is nil", hole) end
-  local list, firsts, shapes = {}, {}, {}
-  for i, root in ipairs(roots) do firsts[i] = add(list, root, i) end
-  if #list == 0 then return {}, {} end
-  local ids, message, code = push(handle, list)
+  local levels, firsts, shapes = {}, {}, {}
+  for i, root in ipairs(roots) do firsts[i] = add(levels, root, i) end
+  if #firsts == 0 then return {}, {} end
+  local ids, message, code = push(handle, levels)
   if not ids then return nil, message, code end
   ids = {}
   for i, first in ipairs(firsts) do ids[i], shapes[i] = first.id, shape(first) end

@@ -102,15 +102,39 @@ static ns_status addentry(lua_State *L, nsl_batch *b, const char *what,
   return st;
 }
 
-/* {name, payload} on top, with the name above it. */
+enum { P_NAME = 1, P_PAYLOAD, P_ID, P_QUEUE, P_PARENT }; /* of a plain entry */
+
+/* Item 'at' of the table on top, 0 when there is none. [-0, +0, -] */
+static int64_t plainint(lua_State *L, int at) {
+  int64_t i;
+  lua_rawgeti(L, -1, at);
+  i = lua_tointeger(L, -1);
+  lua_pop(L, 1);
+  return i;
+}
+
+/* A plain entry on top: what our own Lua has made of a job without options. */
 static ns_status readplain(lua_State *L, nsl_batch *b, const char *what,
                            int64_t max, ns_err *err) {
   ns_push push = ns_push_new("", NULL);
+  push.id = plainint(L, P_ID);
+  push.parent = plainint(L, P_PARENT);
+  lua_rawgeti(L, -1, P_NAME);
   push.name.p = lua_tolstring(L, -1, &push.name.n);
   keep(b, &push.name);
-  lua_pop(L, 1);
-  lua_rawgeti(L, -1, 2);
+  if (lua_rawgeti(L, -2, P_QUEUE) == LUA_TSTRING) {
+    push.queue.p = lua_tolstring(L, -1, &push.queue.n);
+    keep(b, &push.queue);
+  }
+  lua_pop(L, 2);
+  lua_rawgeti(L, -1, P_PAYLOAD);
   return addentry(L, b, what, max, &push, err);
+}
+
+static bool isplain(lua_State *L) {
+  bool yes = lua_rawgeti(L, -1, P_NAME) == LUA_TSTRING;
+  lua_pop(L, 1);
+  return yes;
 }
 
 /* The entry table on top, with named fields or plain; 'what' is "" or "job 3: ". */
@@ -121,9 +145,8 @@ static ns_status readentry(lua_State *L, nsl_batch *b, const char *what,
   e.push.name = NS_NONE;
   if (!lua_istable(L, -1))
     luaL_error(L, "%sa job is a table, got %s", what, luaL_typename(L, -1));
-  if (lua_rawgeti(L, -1, 1) == LUA_TSTRING)
+  if (isplain(L))
     return readplain(L, b, what, max, err);
-  lua_pop(L, 1);
   if ((st = nsl_readfields(L, -1, entry_fields, what, &e, err)) != NS_OK)
     return st;
   if (e.push.name.p == NULL)
@@ -394,7 +417,8 @@ static void pushids(lua_State *L, const nsl_batch *b) {
 Pushes jobs in one transaction: all or none. Durations are microseconds.
 @function db:push
 @tparam string queue
-@tparam {table,...} jobs each {name, payload} or {name=, payload=, queue=, id=, delay=, priority=,
+@tparam {table,...} jobs each {name, payload, id, queue, parent}, without
+options, or {name=, payload=, queue=, id=, delay=, priority=,
 max_attempts=, max_crashes=, max_polls=, backoff=, timeout=, deadline=, unique=,
 parent=}
 @treturn[1] {integer,...} ids
