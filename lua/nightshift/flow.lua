@@ -52,6 +52,9 @@ local function check_node(node, parent, i)
   if node.as ~= nil and type(node.as) ~= "string" then
     raise("flow: %s: 'as' must be a string, got %s", place_of(parent, i), type(node.as))
   end
+  if node.queue ~= nil and type(node.queue) ~= "string" then
+    raise("flow: %s: 'queue' must be a string, got %s", place_of(parent, i), type(node.queue))
+  end
   if parent and node.parent ~= nil then
     raise("flow: %s: its parent is the node above it; 'parent' is for the flow", place_of(parent, i))
   end
@@ -64,42 +67,59 @@ local function refuse_again(node, parent)
   local labels = { label_of(node) }
   local up = parent
   while up and up.node ~= node do
-    table.insert(labels, 1, up.label)
+    table.insert(labels, 1, label_of(up.node))
     up = up.parent
   end
-  if up then raise("flow: nothing could ever start: %s waits for %s", up.label, table.concat(labels, " waits for ")) end
+  if up then
+    raise("flow: nothing could ever start: %s waits for %s", label_of(up.node), table.concat(labels, " waits for "))
+  end
   raise("flow: the node %s stands twice; say 'as' in one place, and 'after' in the other", label_of(node))
 end
 
---- All nodes, a parent before its children: {node, parent, i, waits = {…}}.
-local function collect(node, parent, i, list, names)
+--- Collects a node and all below it. Most are leaves, and so are their items small:
+-- {node, parent, i, id}. A node with children has as well what it waits for, and the
+-- queue of those that name none.
+---@param tree table levels: lists of items; names: item by 'as', and by node; queue;
+-- after: items that have it, or nil
+local function collect(tree, node, parent, i, depth)
   check_node(node, parent, i)
+  local names, level = tree.names, tree.levels[depth]
   if names[node] then refuse_again(node, parent) end
-  local item = { node = node, parent = parent, i = i, waits = {}, label = label_of(node) }
-  list[#list + 1] = item
+  local item = { node = node, parent = parent, i = i, id = nil }
+  if not level then
+    level = {}
+    tree.levels[depth] = level
+  end
+  level[#level + 1] = item
   names[node] = item
   if node.as then
     if names[node.as] then raise("flow: the name '%s' stands twice", node.as) end
     names[node.as] = item
   end
-  for k, child in ipairs(node.children or {}) do
-    item.waits[#item.waits + 1] = collect(child, item, k, list, names)
+  if node.after then
+    tree.after = tree.after or {}
+    table.insert(tree.after, item)
   end
+  if not node.children then return item end
+  local waits = {}
+  item.waits, item.queue = waits, tree.queue
+  for k, child in ipairs(node.children) do waits[k] = collect(tree, child, item, k, depth + 1) end
   return item
 end
 
 --- What it is to run after: nodes, and ids of other jobs. True: it names nodes.
 local function resolve(item, names)
   local named = false
-  for _, name in ipairs(item.node.after or {}) do
+  for _, name in ipairs(item.node.after) do
     if math.type(name) == "integer" then
       item.others = item.others or {}
       table.insert(item.others, name)
     elseif type(name) == "string" and names[name] then
-      item.waits[#item.waits + 1] = names[name]
+      item.waits = item.waits or {}
+      table.insert(item.waits, names[name])
       named = true
     else
-      raise("flow: %s is to run after '%s', and there is no node of that name", item.label, tostring(name))
+      raise("flow: %s is to run after '%s', and there is no node of that name", label_of(item.node), tostring(name))
     end
   end
   return named
@@ -107,10 +127,10 @@ end
 
 --- Raises for nodes that wait for each other, with the way around.
 local function refuse_circle(item, path)
-  local labels, first = { item.label }, #path
+  local labels, first = { label_of(item.node) }, #path
   while path[first] ~= item do first = first - 1 end
-  for i = first + 1, #path do labels[#labels + 1] = path[i].label end
-  labels[#labels + 1] = item.label
+  for i = first + 1, #path do labels[#labels + 1] = label_of(path[i].node) end
+  labels[#labels + 1] = label_of(item.node)
   raise("flow: nothing could ever start: %s", table.concat(labels, " waits for "))
 end
 
@@ -120,41 +140,54 @@ local function follow(item, path)
   if item.seen == "now" then refuse_circle(item, path) end
   item.seen = "now"
   path[#path + 1] = item
-  for _, other in ipairs(item.waits) do follow(other, path) end
+  for _, other in ipairs(item.waits or {}) do follow(other, path) end
   item.seen = "done"
   path[#path] = nil
 end
 
+--- The options among the keys of a node, nil when there are none.
 local function settings(node)
-  local given = {}
+  local given
   for key, value in next, node do
-    if not NODE[key] then given[key] = value end
+    if not NODE[key] then
+      given = given or {}
+      given[key] = value
+    end
   end
   return given
 end
 
---- The entry of a node for the core's push.
-local function entry_of(item)
-  local given = settings(item.node)
+--- Adds to the options of a node what it waits for.
+local function with_after(item, given)
   local after = {}
-  for _, other in ipairs(item.waits) do after[#after + 1] = other.id end
+  for i, other in ipairs(item.waits or {}) do after[i] = other.id end
   for _, id in ipairs(item.others or {}) do after[#after + 1] = id end
-  if #after > 0 then given.after = after end
-  local entry, message, code = options.entry("flow: " .. item.label, item.node.name, item.node.payload, given)
+  if #after == 0 then return given end
+  given = given or {}
+  given.after = after
+  return given
+end
+
+--- The entry of a node for the core's push, plain for a leaf without options: of that
+-- there is nothing to be checked that the core does not check.
+local function entry_of(item)
+  local node, up, given = item.node, item.parent, settings(item.node)
+  local queue = node.queue or item.queue or up and up.queue or "default"
+  if item.waits or item.others then given = with_after(item, given) end
+  if not given then return { node.name, node.payload, item.id, queue, up and up.id } end
+  local entry, message, code = options.entry("flow: " .. label_of(node), node.name, node.payload, given)
   if not entry then return nil, message, code end
-  entry.id, entry.queue = item.id, item.queue
-  entry.parent = item.parent and item.parent.id or entry.parent
+  entry.id, entry.queue, entry.parent = item.id, queue, up and up.id or entry.parent
   return entry
 end
 
 --- The ids in the shape of what was given: {id =, children = {…}}.
 local function shape(item)
-  local ids = { id = item.id }
-  for i = 1, #(item.node.children or {}) do
-    ids.children = ids.children or {}
-    ids.children[i] = shape(item.waits[i])
-  end
-  return ids
+  local children = item.node.children
+  if not children or #children == 0 then return { id = item.id } end
+  local ids = {}
+  for i = 1, #children do ids[i] = shape(item.waits[i]) end
+  return { id = item.id, children = ids }
 end
 
 local IDS = 10000 -- that are taken at once
@@ -167,44 +200,44 @@ local function take_ids(handle, n)
     if not some then return nil, message, code end
     table.move(some, 1, #some, #ids + 1, ids)
   end
-  table.sort(ids)
+  for i = 2, n do
+    if ids[i] < ids[i - 1] then
+      table.sort(ids)
+      break
+    end
+  end
   return ids
 end
 
---- Checks a flow and adds its nodes to `list`; gives its root's item.
-local function add(list, root, number)
-  local names, from = {}, #list + 1 -- names: item by 'as', and by node
-  local first, named = collect(root, nil, number, list, names), false
-  for i = from, #list do
-    named = resolve(list[i], names) or named
-    list[i].queue = list[i].node.queue or root.queue or "default"
-  end
-  for i = from, named and #list or 0 do follow(list[i], {}) end -- a mere tree has no circle
+--- Checks a flow and adds its nodes to `levels`; gives its root's item.
+local function add(levels, root, number)
+  local tree = { levels = levels, names = {}, queue = type(root) == "table" and root.queue or nil, after = nil }
+  local first, named = collect(tree, root, nil, number, 1), false
+  for _, item in ipairs(tree.after or {}) do named = resolve(item, tree.names) or named end
+  if named then follow(first, {}) end -- a mere tree has no circle; all is below the root
   return first
 end
 
---- The items of all flows, level by level: who ends together has ids in a row.
-local function by_level(list)
-  local levels, sorted = {}, {}
-  for _, item in ipairs(list) do
-    item.level = item.parent and item.parent.level + 1 or 1
-    levels[item.level] = levels[item.level] or {}
-    table.insert(levels[item.level], item)
-  end
-  for _, items in ipairs(levels) do table.move(items, 1, #items, #sorted + 1, sorted) end
-  return sorted
-end
-
---- Gives all nodes their ids, and pushes them in one transaction.
-local function push(handle, list)
-  local ids, message, code = take_ids(handle, #list)
+--- Gives all nodes their ids, level by level, so that those who end together have
+-- ids in a row, and pushes them in one transaction.
+local function push(handle, levels)
+  local n = 0
+  for _, level in ipairs(levels) do n = n + #level end
+  local ids, message, code = take_ids(handle, n)
   if not ids then return nil, message, code end
   local entries = {}
-  list = by_level(list)
-  for i, item in ipairs(list) do item.id = ids[i] end
-  for i, item in ipairs(list) do
-    entries[i], message, code = entry_of(item)
-    if not entries[i] then return nil, message, code end
+  n = 0
+  for _, level in ipairs(levels) do
+    for k, item in ipairs(level) do item.id = ids[n + k] end
+    n = n + #level
+  end
+  n = 0
+  for _, level in ipairs(levels) do
+    for k, item in ipairs(level) do
+      entries[n + k], message, code = entry_of(item)
+      if not entries[n + k] then return nil, message, code end
+    end
+    n = n + #level
   end
   return handle:push("default", entries)
 end
@@ -216,9 +249,9 @@ end
 ---@return table|string|nil ids or the message
 ---@return string? code
 function flow.push(handle, root)
-  local list = {}
-  local first = add(list, root)
-  local ids, message, code = push(handle, list)
+  local levels = {}
+  local first = add(levels, root)
+  local ids, message, code = push(handle, levels)
   if not ids then return nil, message, code end
   return first.id, shape(first)
 end
@@ -233,10 +266,10 @@ function flow.push_many(handle, roots)
   if type(roots) ~= "table" then raise("flow_many wants a list of flows, got %s", type(roots)) end
   local hole = options.hole(roots)
   if hole then raise("flow_many wants a list without holes; item %d is nil", hole) end
-  local list, firsts, shapes = {}, {}, {}
-  for i, root in ipairs(roots) do firsts[i] = add(list, root, i) end
-  if #list == 0 then return {}, {} end
-  local ids, message, code = push(handle, list)
+  local levels, firsts, shapes = {}, {}, {}
+  for i, root in ipairs(roots) do firsts[i] = add(levels, root, i) end
+  if #firsts == 0 then return {}, {} end
+  local ids, message, code = push(handle, levels)
   if not ids then return nil, message, code end
   ids = {}
   for i, first in ipairs(firsts) do ids[i], shapes[i] = first.id, shape(first) end

@@ -8,6 +8,7 @@ local job = require "nightshift.job"
 local options = require "nightshift.options"
 
 local raise = options.raise
+local mathtype = math.type
 
 local queue = {}
 local methods = {}
@@ -115,7 +116,7 @@ function methods:push(name, payload, opts, extra)
 end
 
 local function shown_key(key)
-  if math.type(key) == "integer" then return tostring(key) end
+  if mathtype(key) == "integer" then return tostring(key) end
   return type(key) == "string" and ("'%s'"):format(key) or "(a " .. type(key) .. ")"
 end
 
@@ -125,10 +126,11 @@ local function length(items)
   if type(items) ~= "table" then raise("push_many wants a list of items, got %s", type(items)) end
   local count, last = 0, 0
   for key in next, items do
-    if math.type(key) ~= "integer" or key < 1 then
+    if mathtype(key) ~= "integer" or key < 1 then
       raise("push_many wants a list of items; this one has the key %s", shown_key(key))
     end
-    count, last = count + 1, math.max(last, key)
+    count = count + 1
+    if key > last then last = key end
   end
   if count == last then return count end
   local hole = 1
@@ -158,9 +160,13 @@ function methods:push_many(items)
   for i = 1, length(items) do
     local item = rawget(items, i)
     check_item(item, i)
-    local entry, message, code = options.entry("push_many: item " .. i, item[1], item[2], item[3])
-    if not entry then return nil, message, code end
-    entries[i] = entry
+    if type(item[1]) == "string" and item[3] == nil and not getmetatable(item) then
+      entries[i] = item -- the core reads it as it is
+    else
+      local entry, message, code = options.entry("push_many: item " .. i, item[1], item[2], item[3])
+      if not entry then return nil, message, code end
+      entries[i] = entry
+    end
   end
   if #entries == 0 then return {} end
   return handle:push(self.name, entries)

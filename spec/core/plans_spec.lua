@@ -99,6 +99,7 @@ describe("the plan of", function()
     settle_stands = { "[[100,1]]" }, push_scheduled = { "[100,101]" }, settle_gone = { "[100]" },
     settle_done_list = { 1, "[[100,1,null]]" }, settle_done_ours = { "[100,101]" },
     settle_finish = { 1, '[{"i":100,"o":"done"}]' }, settle_shown = { 1, '[[100,1,1,0.5,"x"]]' },
+    settle_parked = { '[["fail",1,100]]' }, depend_met = { "[[1,100]]" },
   } do
     it(name .. " reads jobs one key at a time", function()
       local row = explain(plans.question(name), table.unpack(params)).j

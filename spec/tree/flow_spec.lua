@@ -60,6 +60,8 @@ describe("a flow", function()
   it("names what is wrong", function()
     assert.error_matches(function() handle:flow { name = "a", children = { { name = 5 } } } end,
       "the flow, child 1: the job's name must be a string, got number")
+    assert.error_matches(function() handle:flow { name = "a", children = { { name = "b", queue = 5 } } } end,
+      "the flow, child 1: 'queue' must be a string, got number")
     assert.error_matches(function() handle:flow { name = "a", after = { "x" } } end, "no node of that name")
     assert.error_matches(function() handle:flow { name = "a", as = "x", children = { { name = "b", as = "x" } } } end,
       "'x' stands twice")

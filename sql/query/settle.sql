@@ -127,11 +127,13 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED
 
 -- name: settle_parked
--- Array-bound. Params: what a failed child means, how many live, state (NULL keeps
--- it), job. Key: PRIMARY, locked by settle_lock.
-UPDATE nightshift_job SET run = run + 1, phase = phase + 1, lost = 0, missed = 0,
-  missing_since = NULL, awaits = NULL, waits = ?, unmet = ?, state = COALESCE(?, state)
-WHERE id = ?
+-- Params: [[what a failed child means,how many live,job],…]. Key: PRIMARY of job, one
+-- row at a time, locked by settle_lock. Half the time of an array-bound update.
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (waits VARCHAR(10) PATH '$[0]',
+  unmet INT UNSIGNED PATH '$[1]', id BIGINT PATH '$[2]')) v
+STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+SET j.run = j.run + 1, j.phase = j.phase + 1, j.lost = 0, j.missed = 0,
+  j.missing_since = NULL, j.awaits = NULL, j.waits = v.waits, j.unmet = v.unmet
 
 -- name: settle_renew
 -- Params: microseconds from now, lease. Key: PRIMARY of expiry.
@@ -174,6 +176,12 @@ ON DUPLICATE KEY UPDATE touched = VALUES(touched),
 SELECT STRAIGHT_JOIN j.id, j.run
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
+
+-- name: settle_state
+-- Array-bound. Params: state, job. What some parked jobs keep; with settle_parked it
+-- would cost all of them a temporary table on disk. Key: PRIMARY, locked by
+-- settle_lock.
+UPDATE nightshift_job SET state = ? WHERE id = ?
 
 -- name: settle_unique
 -- Array-bound. Params: queue, key, job. Key: PRIMARY.

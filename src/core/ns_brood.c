@@ -239,44 +239,41 @@ enum { H_PARENT, H_ID, H_QUEUE, H_RANK, H_RUN, H_UNMET, H_DUE, H_NOW };
 
 /* Children that are let go, and what that writes. */
 typedef struct leaving {
-  int64_t *on, *ids, *ones;
+  int64_t *on, *ids;
+  ns_buf met; /* "[[1,id],…" */
   ns_released *free;
   size_t n, nfree;
 } leaving;
 
 static bool leaving_make(leaving *l, size_t n) {
   *l = (leaving){.on = malloc(n * sizeof *l->on), .ids = malloc(n * sizeof *l->ids),
-                 .ones = malloc(n * sizeof *l->ones),
-                 .free = malloc(n * sizeof *l->free)};
-  return l->on != NULL && l->ids != NULL && l->ones != NULL && l->free != NULL;
+                 .met = NS_BUF_INIT, .free = malloc(n * sizeof *l->free)};
+  return l->on != NULL && l->ids != NULL && l->free != NULL;
 }
 
 static void leaving_free(leaving *l) {
   free(l->on);
   free(l->ids);
-  free(l->ones);
+  ns_buf_free(&l->met);
   free(l->free);
 }
 
 static void leaving_add(leaving *l, const ns_value *r) {
   l->on[l->n] = r[H_PARENT].i;
-  l->ids[l->n] = r[H_ID].i;
-  l->ones[l->n++] = 1;
+  l->ids[l->n++] = r[H_ID].i;
+  ns_pair_add(&l->met, 1, r[H_ID].i);
   if (r[H_UNMET].i <= 1)
     l->free[l->nfree++] = (ns_released){
         .queue_id = r[H_QUEUE].i, .rank = r[H_RANK].i, .id = r[H_ID].i,
         .run = r[H_RUN].i, .due = r[H_DUE].i > r[H_NOW].i ? r[H_DUE].i : 0};
 }
 
-static ns_status write_leaving(ns_db *db, const leaving *l, ns_err *err) {
-  ns_column ids = {NS_INT, l->ids, NULL, NULL};
-  ns_status st =
-      ns_bulk(db, NS_SQL_DEPEND_CUT_ONE,
-              (ns_column[]){{NS_INT, l->on, NULL, NULL}, ids}, l->n, err);
-  if (st == NS_OK)
-    st = ns_bulk(db, NS_SQL_DEPEND_MET,
-                 (ns_column[]){{NS_INT, l->ones, NULL, NULL}, ids}, l->n, err);
-  return st == NS_OK ? ns_depend_release(db, l->free, l->nfree, err) : st;
+static ns_status write_leaving(ns_db *db, leaving *l, ns_err *err) {
+  ns_status st = ns_bulk(db, NS_SQL_DEPEND_CUT_ONE,
+                         (ns_column[]){{NS_INT, l->on, NULL, NULL},
+                                       {NS_INT, l->ids, NULL, NULL}},
+                         l->n, err);
+  return st == NS_OK ? ns_depend_meet(db, &l->met, l->free, l->nfree, err) : st;
 }
 
 /* Those that were locked before, and new ones: so there is room for all. */

@@ -423,40 +423,25 @@ ns_status ns_depend_release(ns_db *db, const ns_released *jobs, size_t n,
 
 /* The jobs that lose edges, and those of them that had no other. */
 typedef struct meeting {
-  int64_t *met, *ids;
-  size_t n;
+  ns_buf met; /* "[[edges,id],…" */
   ns_released *released;
   size_t nreleased;
 } meeting;
 
-static bool meeting_make(meeting *m, size_t n) {
-  *m = (meeting){.met = malloc(n * sizeof *m->met),
-                 .ids = malloc(n * sizeof *m->ids),
-                 .released = malloc(n * sizeof *m->released)};
-  return m->met != NULL && m->ids != NULL && m->released != NULL;
-}
-
-static void meeting_free(meeting *m) {
-  free(m->met);
-  free(m->ids);
-  free(m->released);
-}
-
 static void meet(meeting *m, const ns_waiter *x, int64_t met) {
-  m->met[m->n] = met;
-  m->ids[m->n++] = x->id;
+  ns_pair_add(&m->met, met, x->id);
   if (met == x->unmet)
     m->released[m->nreleased++] =
         (ns_released){.queue_id = x->queue_id, .rank = x->rank, .id = x->id,
                       .run = x->run, .due = x->due > x->now ? x->due : 0};
 }
 
-static ns_status write_meeting(ns_db *db, const meeting *m, ns_err *err) {
-  ns_status st = ns_bulk(db, NS_SQL_DEPEND_MET,
-                         (ns_column[]){{NS_INT, m->met, NULL, NULL},
-                                       {NS_INT, m->ids, NULL, NULL}},
-                         m->n, err);
-  return st == NS_OK ? ns_depend_release(db, m->released, m->nreleased, err) : st;
+ns_status ns_depend_meet(ns_db *db, ns_buf *met, const ns_released *jobs, size_t n,
+                         ns_err *err) {
+  ns_status st = NS_OK;
+  if (met->n > 0 || met->oom)
+    st = run_with(db, NS_SQL_DEPEND_MET, NULL, met, err);
+  return st == NS_OK ? ns_depend_release(db, jobs, n, err) : st;
 }
 
 /* The end of a job that waited for one that failed. */
@@ -491,14 +476,14 @@ static void decide(work *w, meeting *m, ns_fallen *next) {
 }
 
 static ns_status tell_all(ns_db *db, work *w, ns_fallen *next, ns_err *err) {
-  meeting m;
+  meeting m = {NS_BUF_INIT, malloc(w->n * sizeof *m.released), 0};
   ns_status st = no_memory(err);
   next->ends = calloc(w->n, sizeof *next->ends);
-  if (meeting_make(&m, w->n) && next->ends != NULL) {
+  if (m.released != NULL && next->ends != NULL) {
     decide(w, &m, next);
-    st = write_meeting(db, &m, err);
+    st = ns_depend_meet(db, &m.met, m.released, m.nreleased, err);
   }
-  meeting_free(&m);
+  free(m.released);
   return st;
 }
 

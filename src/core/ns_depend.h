@@ -49,6 +49,11 @@ typedef struct ns_released {
 ns_status ns_depend_release(ns_db *db, const ns_released *jobs, size_t n,
                             ns_err *err);
 
+/* Writes that jobs have edges less, "[[edges,job],…" in 'met', which is emptied;
+** 'jobs' are those of them that had no other. Errors: GONE, NOMEM. */
+ns_status ns_depend_meet(ns_db *db, ns_buf *met, const ns_released *jobs, size_t n,
+                         ns_err *err);
+
 /* What a handle's own verb has left: tries for an eighth of a second, then it is
 ** others'. Best effort. */
 void ns_depend_rest(ns_db *db);

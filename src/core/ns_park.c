@@ -50,69 +50,59 @@ ns_status ns_park_lock(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
   return st;
 }
 
-enum { P_WAITS, P_UNMET, P_ID, P_COUNT };
-
 /* What is written of those that are parked. */
 typedef struct parking {
-  int64_t *ints; /* P_COUNT * cap */
-  ns_bytes *states;
-  char *nulls;   /* of P_WAITS */
+  ns_buf list; /* "[[waits,unmet,id],…" */
   ns_released *free;
-  size_t n, nfree, cap;
+  size_t nfree;
 } parking;
-
-static bool parking_make(parking *k, size_t cap) {
-  *k = (parking){.ints = malloc(P_COUNT * cap * sizeof *k->ints),
-                 .states = malloc(cap * sizeof *k->states), .nulls = malloc(cap),
-                 .free = malloc(cap * sizeof *k->free), .cap = cap};
-  return k->ints != NULL && k->states != NULL && k->nulls != NULL && k->free != NULL;
-}
-
-static void parking_free(parking *k) {
-  free(k->ints);
-  free(k->states);
-  free(k->nulls);
-  free(k->free);
-}
 
 /* One whose children have all ended is not parked but claimable. */
 static void parking_add(parking *k, const ns_fate *f) {
   int64_t unmet = f->live + (f->paused != 0);
-  k->ints[P_WAITS * k->cap + k->n] = f->v->go_on ? 2 : 1; /* of the ENUM */
-  k->ints[P_UNMET * k->cap + k->n] = unmet;
-  k->ints[P_ID * k->cap + k->n] = f->v->id;
-  k->states[k->n] = f->v->state;
-  k->nulls[k->n++] = f->live == 0;
+  ns_buf_adds(&k->list, k->list.n > 0 ? ",[" : "[[");
+  ns_buf_adds(&k->list, f->live == 0     ? "null"
+                        : f->v->go_on    ? "\"continue\""
+                                         : "\"fail\"");
+  ns_buf_addf(&k->list, ",%lld,%lld]", (long long)unmet, (long long)f->v->id);
   if (unmet == 0)
     k->free[k->nfree++] = (ns_released){.queue_id = f->queue_id, .rank = f->rank,
                                         .id = f->v->id, .run = f->v->run + 1};
 }
 
-static ns_status write_parking(ns_db *db, const parking *k, ns_err *err) {
-  ns_status st =
-      ns_bulk(db, NS_SQL_SETTLE_PARKED,
-              (ns_column[]){{NS_INT, k->ints, NULL, k->nulls},
-                            {NS_INT, k->ints + P_UNMET * k->cap, NULL, NULL},
-                            {NS_TEXT, NULL, k->states, NULL},
-                            {NS_INT, k->ints + P_ID * k->cap, NULL, NULL}},
-              k->n, err);
+static ns_status write_parking(ns_db *db, parking *k, ns_err *err) {
+  ns_value list;
+  ns_status st;
+  if (k->list.n == 0 && !k->list.oom)
+    return NS_OK;
+  list = ns_pair_end(&k->list);
+  st = k->list.oom ? no_memory(err) : ns_run(db, NS_SQL_SETTLE_PARKED, &list, err);
   return st == NS_OK ? ns_depend_release(db, k->free, k->nfree, err) : st;
+}
+
+/* Few have one. */
+static ns_status write_state(ns_db *db, const ns_verdict *v, ns_err *err) {
+  if (v->state.p == NULL)
+    return NS_OK;
+  return ns_bulk(db, NS_SQL_SETTLE_STATE,
+                 (ns_column[]){{NS_TEXT, NULL, &v->state, NULL},
+                               {NS_INT, &v->id, NULL, NULL}},
+                 1, err);
 }
 
 /* Those whose children have not failed. */
 static ns_status park_rest(ns_db *db, const ns_parents *p, ns_err *err) {
-  parking k;
-  ns_status st = ns_brood_wait(db, p, err);
-  if (st != NS_OK)
-    return st;
-  if (parking_make(&k, p->n)) {
-    for (size_t i = 0; i < p->n; i++)
-      if (p->items[i]->parks)
-        parking_add(&k, p->items[i]);
+  parking k = {NS_BUF_INIT, malloc(p->n * sizeof *k.free), 0};
+  ns_status st = k.free != NULL ? ns_brood_wait(db, p, err) : no_memory(err);
+  for (size_t i = 0; st == NS_OK && i < p->n; i++)
+    if (p->items[i]->parks) {
+      parking_add(&k, p->items[i]);
+      st = write_state(db, p->items[i]->v, err);
+    }
+  if (st == NS_OK)
     st = write_parking(db, &k, err);
-  } else
-    st = no_memory(err);
-  parking_free(&k);
+  ns_buf_free(&k.list);
+  free(k.free);
   return st;
 }
 

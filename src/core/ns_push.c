@@ -720,14 +720,21 @@ static void number_again(const ns_push_doubt *d, const ns_push *jobs, work *w) {
 
 /* ----------------------------------------------------------------- pushing */
 
+/* The jobs of a flow bring their ids. */
 static ns_status number(ns_db *db, const ns_push *jobs, work *w, ns_err *err) {
   int64_t *ids = malloc(w->n * sizeof *ids);
-  ns_status st = ids != NULL ? ns_take_ids(db, ids, w->n, err)
-                             : ns_fail(err, NS_ENOMEM, "out of memory");
-  for (size_t i = 0; st == NS_OK && i < w->n; i++) {
+  size_t without = 0;
+  ns_status st = NS_OK;
+  for (size_t i = 0; i < w->n; i++)
+    without += jobs[i].id <= 0;
+  if (ids == NULL)
+    st = ns_fail(err, NS_ENOMEM, "out of memory");
+  else if (without > 0)
+    st = ns_take_ids(db, ids, without, err);
+  for (size_t i = 0, taken = 0; st == NS_OK && i < w->n; i++) {
     w->rows[i].push = &jobs[i];
     w->rows[i].deadline_in = -1;
-    w->rows[i].id = jobs[i].id > 0 ? jobs[i].id : ids[i];
+    w->rows[i].id = jobs[i].id > 0 ? jobs[i].id : ids[taken++];
     w->rows[i].nonce = (int64_t)(ns_random() >> 1);
   }
   free(ids);

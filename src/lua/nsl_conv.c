@@ -95,7 +95,7 @@ static const nsl_field *findfield(lua_State *L, int key,
     size_t n;
     const char *name = lua_tolstring(L, key, &n);
     for (const nsl_field *f = fields; f->name != NULL; f++)
-      if (strlen(f->name) == n && memcmp(f->name, name, n) == 0)
+      if (*f->name == *name && strlen(f->name) == n && memcmp(f->name, name, n) == 0)
         return f;
   }
   unknown(L, key, fields, what);

@@ -89,15 +89,64 @@ static void number_item(char what[WHAT_MAX], const char *noun, size_t i) {
   stpcpy(stpcpy(stpcpy(stpcpy(what, noun), " "), p), ": ");
 }
 
-/* The entry table on top; 'what' is "" or "job 3: ". */
+/* Encodes the payload on top, and pops it: the job is read. */
+static ns_status addentry(lua_State *L, nsl_batch *b, const char *what,
+                          int64_t max, const ns_push *push, ns_err *err) {
+  char path[WHAT_MAX + sizeof "payload"];
+  ns_push *to = &b->jobs[b->n];
+  ns_status st;
+  *to = *push;
+  stpcpy(stpcpy(path, what), "payload");
+  st = keepjson(L, b, path, max, &to->payload, err);
+  b->n += st == NS_OK;
+  return st;
+}
+
+enum { P_NAME = 1, P_PAYLOAD, P_ID, P_QUEUE, P_PARENT }; /* of a plain entry */
+
+/* Item 'at' of the table on top, 0 when there is none. [-0, +0, -] */
+static int64_t plainint(lua_State *L, int at) {
+  int64_t i;
+  lua_rawgeti(L, -1, at);
+  i = lua_tointeger(L, -1);
+  lua_pop(L, 1);
+  return i;
+}
+
+/* A plain entry on top: what our own Lua has made of a job without options. */
+static ns_status readplain(lua_State *L, nsl_batch *b, const char *what,
+                           int64_t max, ns_err *err) {
+  ns_push push = ns_push_new("", NULL);
+  push.id = plainint(L, P_ID);
+  push.parent = plainint(L, P_PARENT);
+  lua_rawgeti(L, -1, P_NAME);
+  push.name.p = lua_tolstring(L, -1, &push.name.n);
+  keep(b, &push.name);
+  if (lua_rawgeti(L, -2, P_QUEUE) == LUA_TSTRING) {
+    push.queue.p = lua_tolstring(L, -1, &push.queue.n);
+    keep(b, &push.queue);
+  }
+  lua_pop(L, 2);
+  lua_rawgeti(L, -1, P_PAYLOAD);
+  return addentry(L, b, what, max, &push, err);
+}
+
+static bool isplain(lua_State *L) {
+  bool yes = lua_rawgeti(L, -1, P_NAME) == LUA_TSTRING;
+  lua_pop(L, 1);
+  return yes;
+}
+
+/* The entry table on top, with named fields or plain; 'what' is "" or "job 3: ". */
 static ns_status readentry(lua_State *L, nsl_batch *b, const char *what,
                            int64_t max, ns_err *err) {
-  char path[WHAT_MAX + sizeof "payload"];
   ns_status st;
   entry e = {.push = ns_push_new("", NULL), .priority = NS_PRIORITY};
   e.push.name = NS_NONE;
   if (!lua_istable(L, -1))
     luaL_error(L, "%sa job is a table, got %s", what, luaL_typename(L, -1));
+  if (isplain(L))
+    return readplain(L, b, what, max, err);
   if ((st = nsl_readfields(L, -1, entry_fields, what, &e, err)) != NS_OK)
     return st;
   if (e.push.name.p == NULL)
@@ -112,11 +161,7 @@ static ns_status readentry(lua_State *L, nsl_batch *b, const char *what,
   keep(b, &e.push.unique);
   keep(b, &e.push.after);
   nsl_rawfield(L, -1, "payload");
-  stpcpy(stpcpy(path, what), "payload");
-  if ((st = keepjson(L, b, path, max, &e.push.payload, err)) != NS_OK)
-    return st;
-  b->jobs[b->n++] = e.push;
-  return NS_OK;
+  return addentry(L, b, what, max, &e.push, err);
 }
 
 /* Reads the list on top; 'noun' names an item: "job", "child". */
@@ -372,7 +417,8 @@ static void pushids(lua_State *L, const nsl_batch *b) {
 Pushes jobs in one transaction: all or none. Durations are microseconds.
 @function db:push
 @tparam string queue
-@tparam {table,...} jobs each {name=, payload=, queue=, id=, delay=, priority=,
+@tparam {table,...} jobs each {name, payload, id, queue, parent}, without
+options, or {name=, payload=, queue=, id=, delay=, priority=,
 max_attempts=, max_crashes=, max_polls=, backoff=, timeout=, deadline=, unique=,
 parent=}
 @treturn[1] {integer,...} ids

@@ -182,11 +182,28 @@ static bool emitfloat(walk *w, double d) {
   return emitjson(w, j, JSON_REAL_PRECISION((size_t)digits));
 }
 
+#define EIGHT(c) (UINT64_C(0x0101010101010101) * (c))
+
+/* Of eight bytes at once: the top bits of those that are no plain text are set. A
+** borrow may set more, but only above one that is set rightly. */
+static uint64_t notplain(uint64_t v) {
+  uint64_t quote = v ^ EIGHT('"');
+  uint64_t slash = v ^ EIGHT('\\');
+  uint64_t delete = v ^ EIGHT(127);
+  return (v | (v - EIGHT(' ')) | (quote - EIGHT(1)) | (slash - EIGHT(1)) |
+          (delete - EIGHT(1))) & EIGHT(128);
+}
+
 static bool isplain(const char *s, size_t n) {
-  for (size_t i = 0; i < n; i++)
-    if (s[i] < ' ' || s[i] > '~' || s[i] == '"' || s[i] == '\\')
+  uint64_t v;
+  for (; n >= sizeof v; s += sizeof v, n -= sizeof v) {
+    memcpy(&v, s, sizeof v);
+    if (notplain(v) != 0)
       return false;
-  return true;
+  }
+  v = EIGHT(' ');
+  memcpy(&v, s, n);
+  return notplain(v) == 0;
 }
 
 /* 'kind' is what the string is, for the message */
