@@ -9,7 +9,9 @@ local report = {}
 local UNITS = { ms = true, us = true, s = true, kib = true, mib = true, percent = true, per_s = true }
 -- Columns that come first, in this order; the others follow by name.
 local FIRST = {
-  "floor", "ours", "empty_rate", "full_rate", "rate", "ratio", "p50_ms", "p99_ms", "max_ms", "cpu_s", "floor_cpu_s",
+  "floor", "ours", "empty_rate", "full_rate", "free_rate", "blocked_rate", "rate", "ratio", "cost_ratio", "p50_ms",
+  "free_p50_ms", "blocked_p50_ms", "p50_cost_ratio", "p99_ms", "free_p99_ms", "blocked_p99_ms", "p99_cost_ratio",
+  "max_ms", "cpu_s", "floor_cpu_s",
 }
 
 local function unit_of(name) return name:match "_(per_s)$" or name:match "_(%w+)$" end
