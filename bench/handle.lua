@@ -40,8 +40,8 @@ local function push_all(size)
 end
 
 local function settle_together(jobs)
-  assert(db:transaction(function()
-    for _, job in ipairs(jobs) do assert(job:ack()) end
+  assert(db:transaction(function(tx)
+    for _, job in ipairs(jobs) do assert(tx:ack(job)) end
   end))
 end
 

@@ -531,6 +531,17 @@ function Transaction:execute(sql, ...) end
 ---@return nightshift.Code? code `NOT_FOUND`, `INVALID`, `TOO_BIG`
 function Transaction:signal(id, value, name) end
 
+--- Ends a job as done if the transaction commits: one that was claimed on this
+--- handle, or, on the handle of `job:db()`, the one that runs. When it cannot be
+--- ended the transaction does not commit: `db:transaction` gives the same message
+--- and code.
+---@param job nightshift.Job
+---@param result any? kept with the job's history
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `STALE`, `INVALID`, `TOO_BIG`, `GONE`, `BUSY`
+function Transaction:ack(job, result) end
+
 --- A queue handle; it keeps its database handle alive.
 ---@class nightshift.Queue
 ---@field name string

@@ -6,6 +6,7 @@
 
 local core = require "nightshift.core"
 local flow = require "nightshift.flow"
+local job = require "nightshift.job"
 local lock = require "nightshift.lock"
 local options = require "nightshift.options"
 local queue = require "nightshift.queue"
@@ -204,9 +205,31 @@ function tx_methods:signal(id, value, name)
   return ok, message, code
 end
 
+--- Ends a job as done if the transaction commits. All such acks are written together
+-- before that; one that cannot be keeps it from its commit, so that what belongs to a
+-- job is written once.
+function tx_methods:ack(claimed, result, extra)
+  local db = open_tx(self, "ack")
+  options.no_more("tx:ack", "a job and its result", extra)
+  local entry, message, code = job.ack_on(claimed, db._backend, result)
+  if not entry then
+    self._failed = { message, code }
+    return nil, message, code
+  end
+  self._acks[#self._acks + 1] = entry
+  return true
+end
+
 local function roll_back(guard)
   if guard.handle:is_open() then guard.handle:rollback() end
-  for _, job in ipairs(guard.backend.in_transaction) do job._settled = nil end
+  for _, claimed in ipairs(guard.backend.in_transaction) do claimed._settled = nil end
+end
+
+--- Tells the workers' own backend, and so the host, which jobs have been ended here.
+local function tell(guard)
+  for _, claimed in ipairs(guard.backend.in_transaction) do
+    if claimed._backend ~= guard.backend then claimed._backend.settle(claimed, { kind = "ack" }) end
+  end
 end
 
 -- Rolls back unless the commit was reached; the error passes with its traceback.
@@ -222,14 +245,19 @@ local function begin(self)
   local ok, message, code = self._handle:begin()
   if not ok then return nil, message, code end
   self._backend.in_transaction = {}
-  local tx = setmetatable({ _db = self }, tx_meta)
+  local tx = setmetatable({ _db = self, _acks = {} }, tx_meta)
   return setmetatable({ tx = tx, handle = self._handle, backend = self._backend }, guard_meta)
 end
 
 local function commit(guard)
-  guard.tx._db = nil
-  local ok, message, code = guard.handle:commit()
+  local tx = guard.tx
+  local ok, message, code = not tx._failed, table.unpack(tx._failed or {})
+  tx._db = nil
+  if ok and #tx._acks > 0 then ok, message, code = guard.handle:settle_all(tx._acks) end
+  if not ok then return nil, message, code end
+  ok, message, code = guard.handle:commit()
   guard.committed = ok
+  if ok then tell(guard) end
   return ok, message, code
 end
 

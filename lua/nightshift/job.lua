@@ -129,6 +129,26 @@ function methods:ack(result)
   return settle(self, { kind = "ack", result = result })
 end
 
+--- The ack of a job on a handle, its own or inside a worker that of `job:db()`, as
+-- the core wants it: the caller has it written.
+---@param self table the job
+---@param backend table the handle's
+---@param result any
+---@return table|nil
+---@return string? message
+---@return string? code
+function job.ack_on(self, backend, result)
+  if getmetatable(self) ~= meta then raise("tx:ack wants a job, got %s", type(self)) end
+  local its = self._backend
+  if its ~= backend and (not its.db or its.db()._backend ~= backend) then
+    raise("tx:ack: job %d was not claimed on this handle", self.id)
+  end
+  if self._settled then return stale(self) end
+  if self._unspawned then return nil, self._unspawned, self._unspawned_code end
+  self._settled = "ack"
+  return backend.entry(self, { kind = "ack", result = result, children = self._children })
+end
+
 local FAIL = { retry_in = seconds }
 
 --- Reports an error: the job is retried after its backoff, or dead once its

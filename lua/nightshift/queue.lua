@@ -42,16 +42,19 @@ function queue.backend(handle)
 
   function backend.ask(statement, ...) return handle:execute("@" .. statement, ...) end
 
-  function backend.settle(claimed, verdict)
+  --- A verdict as the core wants it.
+  function backend.entry(claimed, verdict)
     local jobs = backend.in_transaction
     if jobs then jobs[#jobs + 1] = claimed end
-    return handle:settle {
+    return {
       id = claimed.id, run = claimed.run, lease = claimed.lease, kind = verdict.kind,
       result = verdict.result, error = verdict.error, state = verdict.state,
       delay = microseconds(verdict.delay), go_on = verdict.go_on, signal = verdict.signal, log = log_text(claimed._log),
       children = job.entries(verdict.children, claimed.queue),
     }
   end
+
+  function backend.settle(claimed, verdict) return handle:settle(backend.entry(claimed, verdict)) end
 
   function backend.touch(claimed)
     return handle:touch(claimed.id, claimed.run)

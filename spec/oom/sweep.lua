@@ -192,10 +192,10 @@ local function bereft(h)
 end
 
 -- A verdict whose call says it was written is written, and the other way round.
-local function settles(fields)
+local function settles(fields, run)
   return {
     arrange = claimed(fields),
-    run = settle,
+    run = run or settle,
     check = function(verdict, outcome)
       local same = ask("SELECT COUNT(*) AS n FROM nightshift_lease WHERE JSON_CONTAINS(jobs, ?)",
         ("[[%d,%d]]"):format(verdict.id, verdict.run))
@@ -403,6 +403,7 @@ local calls = {
     run = function(h, verdict) return h:touch(verdict.id, verdict.run, 0.5, "half") end,
   },
   settle = settles { kind = "ack", result = { 1, 2, { x = "\u{e9}" } } },
+  settle_all = settles({ kind = "ack", result = "yes" }, function(h, verdict) return h:settle_all { verdict } end),
   ["settle, with a child"] = settles { kind = "ack", children = true },
   ["settle, fail"] = settles { kind = "fail", error = "no", log = "line", delay = 1e9 },
   ["settle, again with a child"] = settles { kind = "again", state = { n = 1 }, delay = 1e9, children = true },
@@ -410,6 +411,7 @@ local calls = {
   ["settle, release"] = settles { kind = "release" },
   ["settle, wait with a child"] = settles { kind = "wait", children = true, state = { n = 1 } },
   ["push, below a parked parent"] = joins(),
+  ["push, plain"] = pushes { { "email", { 1 } }, { "email", nil, nil, "other" } },
   ["settle, wait for one that has failed"] = { arrange = bereft, run = settle },
   ["settle, wait for nobody"] = settles { kind = "wait" },
   ["settle, wait for a signal"] = settles { kind = "wait", signal = "go", delay = 1e9 },

@@ -525,6 +525,54 @@ static int db_settle(lua_State *L) {
   return 2;
 }
 
+/* The verdicts of the list at 2, boxed; their bytes belong to boxes in a table on
+** top. NULL: 'err' says why. [-0, +2, v] */
+static ns_verdict *readverdicts(lua_State *L, size_t n, ns_err *err) {
+  ns_verdict *all = nsl_box(L, (n + 1) * sizeof *all, NULL);
+  lua_createtable(L, (int)n, 0);
+  for (size_t i = 0; i < n; i++) {
+    nsl_verdict *v;
+    lua_rawgeti(L, 2, (lua_Integer)i + 1);
+    v = nsl_toverdict(L, -1, nsl_maxjson(L), err);
+    if (v == NULL)
+      return NULL;
+    all[i] = v->verdict;
+    lua_rawseti(L, -3, (lua_Integer)i + 1); /* stack: table; verdict */
+    lua_pop(L, 1);
+  }
+  return all;
+}
+
+/* One that somebody holds by itself, which waits for it. */
+static ns_status settleall(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
+  ns_status st = ns_cycle(db, v, n, NULL, NULL, NULL, err);
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (v[i].status != NS_OK)
+      st = ns_settle(db, &v[i], err);
+  return st;
+}
+
+/***
+Ends claims together. In a transaction: one that cannot be ended is for the caller
+to roll back.
+@function db:settle_all
+@tparam {table,...} verdicts as of settle
+@return true, or nil, message, code as of settle
+*/
+static int db_settle_all(lua_State *L) {
+  ns_err err;
+  ns_verdict *v;
+  size_t n;
+  nsl_checkdb(L);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lua_settop(L, 2);
+  n = lua_rawlen(L, 2);
+  luaL_argcheck(L, n <= MAX_CLAIM, 2, "too many verdicts");
+  if ((v = readverdicts(L, n, &err)) == NULL)
+    return nsl_fail(L, &err);
+  return nsl_result(L, settleall(nsl_checkdb(L), v, n, &err), &err);
+}
+
 /***
 Shows how far a running job is, and tells whether its claim still holds.
 @function db:touch
@@ -709,4 +757,4 @@ const luaL_Reg nsl_jobverbs[] = {
     {"push", db_push},     {"retry", db_retry},   {"run_now", db_run_now},
     {"deadline", db_deadline}, {"progress", db_progress},
     {"reprioritise", db_reprioritise}, {"tree", db_tree},
-    {"settle", db_settle}, {"touch", db_touch},   {NULL, NULL}};
+    {"settle", db_settle}, {"settle_all", db_settle_all}, {"touch", db_touch},   {NULL, NULL}};
