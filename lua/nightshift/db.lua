@@ -209,9 +209,9 @@ end
 -- before that; one that cannot be keeps it from its commit, so that what belongs to a
 -- job is written once.
 function tx_methods:ack(claimed, result, extra)
-  local db = open_tx(self, "ack")
+  local backend = open_tx(self, "ack")._backend
   options.no_more("tx:ack", "a job and its result", extra)
-  local entry, message, code = job.ack_on(claimed, db._backend, result)
+  local entry, message, code = job.ack_on(claimed, backend, result)
   if not entry then
     self._failed = { message, code }
     return nil, message, code

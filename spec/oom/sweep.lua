@@ -411,7 +411,7 @@ local calls = {
   ["settle, release"] = settles { kind = "release" },
   ["settle, wait with a child"] = settles { kind = "wait", children = true, state = { n = 1 } },
   ["push, below a parked parent"] = joins(),
-  ["push, plain"] = pushes { { "email", { 1 } }, { "email", nil, nil, "other" } },
+  ["push, plain"] = pushes { { "n", { 1 } }, { "n", nil, nil, "other" } },
   ["settle, wait for one that has failed"] = { arrange = bereft, run = settle },
   ["settle, wait for nobody"] = settles { kind = "wait" },
   ["settle, wait for a signal"] = settles { kind = "wait", signal = "go", delay = 1e9 },

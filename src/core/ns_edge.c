@@ -148,6 +148,12 @@ bool ns_edges_add(ns_edges *e, int64_t on, int64_t job) {
   return true;
 }
 
+/* Many that are pushed together have the parent of the row before. */
+static bool has_same(const ns_insert *rows, const ns_insert *row) {
+  const ns_insert *before = row - 1;
+  return row > rows && !before->child && before->push->parent == row->push->parent;
+}
+
 /* The parent that a push names has to live, or to be pushed with it. */
 static ns_status find_parent(ns_db *db, ns_insert *rows, size_t n,
                              ns_insert *row, ns_err *err) {
@@ -158,6 +164,15 @@ static ns_status find_parent(ns_db *db, ns_insert *rows, size_t n,
   row->parent = row->root = p->parent;
   if (with != NULL)
     return NS_OK;
+  if (has_same(rows, row)) {
+    const ns_insert *before = row - 1;
+    row->root = before->root;
+    row->joins = before->joins;
+    row->seq = before->seq;
+    row->paused = before->paused;
+    row->deadline = before->deadline;
+    return NS_OK;
+  }
   st = ask(db, NS_SQL_EDGE_PARENT, p->parent, &found, err);
   if (st == NS_OK && found == NULL)
     return ns_fail(err, NS_ENOTFOUND, "the parent, job %lld, is no live job",
@@ -318,11 +333,15 @@ ns_status ns_edges_join(ns_db *db, const ns_insert *rows, size_t n,
                         ns_err *err) {
   ns_status st = NS_OK;
   bool mine;
-  for (size_t i = 0; st == NS_OK && i < n; i++) {
+  for (size_t i = 0, end; st == NS_OK && i < n; i = end) {
+    bool waits = rows[i].unmet > 0;
+    end = i + 1;
     if (!rows[i].joins)
       continue;
-    st = more(db, 1, rows[i].parent, err);
-    if (st == NS_OK && rows[i].unmet > 0 &&
+    for (; end < n && rows[end].joins && rows[end].parent == rows[i].parent; end++)
+      waits = waits || rows[end].unmet > 0;
+    st = more(db, (int64_t)(end - i), rows[i].parent, err);
+    if (st == NS_OK && waits &&
         (st = ns_circle_turn(db, NS_SQL_EDGE_CIRCLE_WAIT, &mine, err)) == NS_OK)
       st = ns_circle_refuse(db, rows[i].parent, err);
   }
