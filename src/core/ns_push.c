@@ -1,12 +1,9 @@
 /*
-** Pushing: checking, ids, the array-bound inserts, and the replay of a push
-** whose commit was cut off.
+** Pushing: checking, ids, and the array-bound inserts.
 **
 ** Invariant: ids are chosen before anything is written, each with a random
 ** nonce; so after a cut at COMMIT the jobs can be looked for by (id, nonce),
-** and a repeated insert can only be a duplicate of itself. When the server
-** cannot be asked any more the call fails with GONE, and the handle remembers
-** what was pushed: the same push, made again, keeps its ids and nonces.
+** and a repeated insert can only be a duplicate of itself (ns_doubt.c).
 */
 #include "ns_push.h"
 
@@ -14,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ns_doubt.h"
 #include "ns_edge.h"
 #include "ns_finish.h"
 #include "ns_handle.h"
@@ -22,7 +20,6 @@
 #include "ns_volley.h"
 
 #define ID_BLOCK 100
-#define REPEAT_WITHIN (60 * NS_SECOND) /* of GONE: then it is the same push */
 #define KILLS_MAX 20      /* of one push, in a row */
 #define KILL_PAUSE 2000   /* µs after each */
 #define RING_WITHIN (10 * NS_SECOND) /* listeners look again by then anyway */
@@ -596,45 +593,11 @@ static ns_status push_alone(ns_db *db, const ns_insert *row, bool *ring,
   return st == NS_OK ? ns_at_once(db, NS_SQL_PUSH_ONE, params, cut, err) : st;
 }
 
-/* --------------------------------------------------------------- replaying */
-
-/* Is there a row for this id and nonce? 'sql' says where to look. */
-static ns_status look(ns_db *db, ns_sql sql, const ns_insert *row, bool *yes,
-                      ns_err *err) {
-  const ns_value *found = NULL;
-  ns_status st = ns_run(db, sql,
-                        (ns_value[]){ns_vint(row->id), ns_vint(row->nonce),
-                                     ns_vint(row->id), ns_vint(row->nonce)},
-                        err);
-  if (st == NS_OK)
-    st = ns_row(db, sql, &found, err);
-  *yes = found != NULL;
-  return st;
-}
-
-/*
-** The try that was cut at its commit may have happened, may still be
-** committing, and its job may even end while we look. So: look; insert, which
-** waits for the old transaction and is a duplicate if its job lives; look into
-** the history once more, where a job that ended in between must be by now.
-*/
-static ns_status replay(ns_db *db, work *w, bool *yes, ns_err *err) {
-  ns_err second;
-  ns_status st = look(db, NS_SQL_PUSH_REPLAYED, w->rows, yes, err);
-  if (st != NS_OK || *yes)
-    return st;
-  st = ns_insert_jobs(db, w->rows, w->n, NULL, err);
-  if (st == NS_OK)
-    st = look(db, NS_SQL_PUSH_REPLAYED_END, w->rows, yes, err);
-  else if (st == NS_EDUPLICATE &&
-           look(db, NS_SQL_PUSH_REPLAYED, w->rows, yes, &second) == NS_OK && *yes)
-    st = NS_OK;
-  return st;
-}
+/* ----------------------------------------------------------------- pushing */
 
 static ns_status push_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
-  return tx->replay ? replay(db, w, &tx->done, err)
+  return tx->replay ? ns_doubt_replay(db, w->rows, w->n, &tx->done, err)
                     : ns_insert_jobs(db, w->rows, w->n, NULL, err);
 }
 
@@ -647,78 +610,6 @@ static ns_status resolve_queues(ns_db *db, ns_bytes queue, const ns_push *jobs,
   }
   return st;
 }
-
-/* ---------------------------------------------------------------- in doubt */
-
-static void put_text(ns_buf *to, ns_bytes s) {
-  ns_buf_addf(to, "%d %zu ", s.p != NULL, s.n);
-  if (s.p != NULL)
-    ns_buf_add(to, s.p, s.n);
-}
-
-/* All that a push asks for, in bytes that differ when anything does. */
-static void put_content(ns_buf *to, ns_bytes queue, const ns_push *jobs,
-                        size_t n) {
-  ns_buf_reset(to);
-  for (size_t i = 0; i < n; i++) {
-    const ns_push *p = &jobs[i];
-    put_text(to, p->queue.p != NULL ? p->queue : queue);
-    put_text(to, p->name);
-    put_text(to, p->payload);
-    put_text(to, p->unique);
-    ns_buf_addf(to, "%lld %lld %d %lld %lld %lld %lld %lld %lld %lld %lld ",
-                (long long)p->id, (long long)p->delay, p->priority,
-                (long long)p->decay,
-                (long long)p->max_attempts, (long long)p->max_crashes,
-                (long long)p->max_polls, (long long)p->backoff,
-                (long long)p->timeout, (long long)p->deadline,
-                (long long)p->parent);
-    put_text(to, p->after);
-    ns_buf_addf(to, "%lld ", (long long)p->on_fail_run);
-  }
-}
-
-/* Is this the push that is in doubt, made again? */
-static bool is_repeat(ns_db *db, ns_bytes queue, const ns_push *jobs, size_t n) {
-  const ns_push_doubt *d = &db->pushing;
-  ns_buf content = NS_BUF_INIT;
-  bool same;
-  if (d->n != n || ns_mono_us() > d->until)
-    return false;
-  put_content(&content, queue, jobs, n);
-  same = !content.oom && content.n == d->content.n &&
-         memcmp(content.p, d->content.p, content.n) == 0;
-  ns_buf_free(&content);
-  return same;
-}
-
-/* Out of memory: then a repeat is a new push. */
-static void doubt(ns_db *db, ns_bytes queue, const ns_push *jobs,
-                  const work *w) {
-  ns_push_doubt *d = &db->pushing;
-  int64_t *tokens = malloc(2 * w->n * sizeof *tokens);
-  put_content(&d->content, queue, jobs, w->n);
-  for (size_t i = 0; tokens != NULL && i < w->n; i++) {
-    tokens[2 * i] = w->rows[i].id;
-    tokens[2 * i + 1] = w->rows[i].nonce;
-  }
-  free(d->tokens);
-  d->tokens = tokens;
-  d->n = tokens != NULL && !d->content.oom ? w->n : 0;
-  d->until = ns_mono_us() + REPEAT_WITHIN;
-}
-
-/* The ids and nonces of the push in doubt. */
-static void number_again(const ns_push_doubt *d, const ns_push *jobs, work *w) {
-  for (size_t i = 0; i < w->n; i++) {
-    w->rows[i].push = &jobs[i];
-    w->rows[i].deadline_in = -1;
-    w->rows[i].id = d->tokens[2 * i];
-    w->rows[i].nonce = d->tokens[2 * i + 1];
-  }
-}
-
-/* ----------------------------------------------------------------- pushing */
 
 /* The jobs of a flow bring their ids. */
 static ns_status number(ns_db *db, const ns_push *jobs, work *w, ns_err *err) {
@@ -823,8 +714,8 @@ ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
     return st;
   if ((w.rows = calloc(n, sizeof *w.rows)) == NULL)
     return ns_fail(err, NS_ENOMEM, "out of memory");
-  if ((tx.replay = repeat = is_repeat(db, queue, jobs, n)))
-    number_again(&db->pushing, jobs, &w);
+  if ((tx.replay = repeat = ns_doubt_repeats(db, queue, jobs, n)))
+    ns_doubt_number(db, jobs, w.rows);
   else
     st = number(db, jobs, &w, err);
   if (st == NS_OK && (st = resolve_queues(db, queue, jobs, &w, err)) == NS_OK)
@@ -834,7 +725,7 @@ ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
                  "the push was cut, and whether it was written could not be found "
                  "out; push the same again: it is written once");
   if (st == NS_EGONE && tx.replay)
-    doubt(db, queue, jobs, &w);
+    ns_doubt_push(db, queue, jobs, w.rows, n);
   else if (repeat)
     db->pushing.n = 0; /* decided, whichever way */
   if (st == NS_OK)
