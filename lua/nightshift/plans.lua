@@ -13,9 +13,10 @@ local plans = {}
 function plans.lanes(lanes)
   local ranges, params = {}, { 1 }
   for i = 1, lanes do
-    ranges[i] = "(rank = ? AND ready_at >= ? AND ready_at < 9223372036854775807)"
+    ranges[i] = "(rank = ? AND ready_at >= ? AND ready_at < ?)"
     params[#params + 1] = 155 + i % 100
     params[#params + 1] = 0
+    params[#params + 1] = math.maxinteger
   end
   params[#params + 1] = 10
   return table.concat(ranges, " OR "), params
@@ -28,12 +29,11 @@ plans.hot = {
   { "claim_above", 1, 255 },
   { "claim_fast", table.unpack(LANE_PARAMS) },
   { "claim_skip", table.unpack(LANE_PARAMS) },
+  { "claim_late", table.unpack(LANE_PARAMS) },
   { "claim_head", 1, 155, 0 },
   { "claim_stirring", "[1,2]" },
-  { "claim_sweep", 1, 10 },
-  { "claim_sweep_skip", 1, 10 },
-  { "claim_promote", 0, 10 },
-  { "claim_promote_skip", 0, 10 },
+  { "claim_promote", 0, math.maxinteger, 10 },
+  { "claim_promote_skip", 0, math.maxinteger, 10 },
   { "claim_promote_next", 0 },
   { "claim_read", "[[100,1],[101,1]]" },
   { "claim_stretch", 100, 109, 1 },
@@ -84,6 +84,7 @@ function plans.question(name, ranges)
   local fill = (ranges or RANGES):gsub("%%", "%%%%")
   return "EXPLAIN " .. core.sql(name):gsub("^SET STATEMENT.-FOR%s+", ""):gsub("RETURNING.*$", "")
     :gsub("/%*lanes%*/", fill):gsub("/%* nightshift%-wait.-%*/", ""):gsub("%(queues%)", "(1,2)")
+    :gsub("/%*near%*/", "TRUE")
 end
 
 return plans

@@ -153,7 +153,7 @@ describe("nightshift doctor", function()
     server:sql([[ALTER TABLE nightshift_ready DROP PRIMARY KEY;
       INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)
       SELECT 1, 155, seq, seq, 1 FROM seq_1_to_3000; ANALYZE TABLE nightshift_ready]], name)
-    expect((examine(url)).plans, "warn", "claim_sweep reads all of nightshift_ready", "ANALYZE TABLE")
+    expect((examine(url)).plans, "warn", "claim_fast reads all of nightshift_ready", "ANALYZE TABLE")
   end)
 
   it("tells each role what it is enough for", function()

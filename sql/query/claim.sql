@@ -1,12 +1,12 @@
 -- Statements of a claim: promotion, claiming, leases, payloads. None waits
 -- for a row lock. The comment (lanes) marks where the claim's range expression
--- goes, one `(rank = ? AND ready_at >= ? AND ready_at < {end})` per
--- known lane; ns_claim.c puts it in. Sorted by name.
+-- goes, one `(rank = ? AND ready_at >= ? AND ready_at < ?)` per known lane;
+-- ns_range.c puts it in. Sorted by name.
 
 -- name: claim_above
 -- Params: queue, rank. The lane before this one: its last row, which is its
 -- sentinel or a row that nobody has claimed yet; so no deleted rows are read.
--- Key: PRIMARY, backwards, one row; no locks. In brackets, as ns_aging.c makes
+-- Key: PRIMARY, backwards, one row; no locks. In brackets, as ns_sweep.c makes
 -- one statement of several.
 (SELECT rank FROM nightshift_ready WHERE queue_id = ? AND rank < ?
  ORDER BY queue_id DESC, rank DESC, ready_at DESC, job_id DESC LIMIT 1)
@@ -36,7 +36,7 @@ WHERE queue_id = ? AND rank = ? AND ready_at = ? AND job_id = ?
 INSERT INTO nightshift_expiry (lease, expires) VALUES (?, {now} + ?)
 
 -- name: claim_fast
--- Params: queue, rank and floor per lane, limit. Key: PRIMARY, a range per
+-- Params: queue, rank, floor and end per lane, limit. Key: PRIMARY, a range per
 -- lane that ends before its sentinel. Locks the rows it takes; 1205 at once
 -- when somebody holds one of them.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
@@ -47,21 +47,31 @@ RETURNING rank, ready_at, job_id, run, alone
 
 -- name: claim_head
 -- Params: queue, rank, floor. The oldest row of a lane. Key: PRIMARY, one row; no
--- locks. In brackets, as ns_aging.c makes one statement of several.
+-- locks. In brackets, as ns_sweep.c makes one statement of several.
 (SELECT rank, ready_at FROM nightshift_ready
  WHERE queue_id = ? AND rank = ? AND ready_at >= ? AND ready_at < {end}
  ORDER BY queue_id, rank, ready_at, job_id LIMIT 1)
+
+-- name: claim_late
+-- Params: queue, rank, from and to per lane, limit. As claim_skip, for a sweep: what
+-- lies below floors among deleted rows, which may be so many that they are not all
+-- read (1969, NS_LOOK_MAX).
+SET STATEMENT max_statement_time=0.003 FOR
+SELECT rank, ready_at FROM nightshift_ready
+WHERE queue_id = ? AND (/*lanes*/)
+ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
+FOR UPDATE SKIP LOCKED
 
 -- name: claim_lease
 -- Params: id, holder, [[id,run],…]. Key: PRIMARY.
 INSERT INTO nightshift_lease (id, holder, claimed, jobs) VALUES (?, ?, {now}, ?)
 
 -- name: claim_promote
--- Params: from, limit. Key: PRIMARY of scheduled; 1205 at once when somebody
--- holds one of the rows.
+-- Params: from, up to, limit. Key: PRIMARY of scheduled; 1205 at once when
+-- somebody holds one of the rows.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_scheduled
-WHERE run_at >= ? AND run_at <= {now}
+WHERE run_at >= ? AND run_at < ? AND run_at <= {now}
 ORDER BY run_at, job_id LIMIT ?
 RETURNING run_at, job_id, queue_id, rank, run
 
@@ -75,9 +85,9 @@ SELECT run_at, {now} FROM nightshift_scheduled WHERE run_at >= ?
 ORDER BY run_at, job_id LIMIT 1
 
 -- name: claim_promote_skip
--- Params: from, limit. As claim_promote, around what others hold.
+-- Params: from, up to, limit. As claim_promote, around what others hold.
 SELECT run_at, job_id, queue_id, rank, run FROM nightshift_scheduled
-WHERE run_at >= ? AND run_at <= {now}
+WHERE run_at >= ? AND run_at < ? AND run_at <= {now}
 ORDER BY run_at, job_id LIMIT ?
 FOR UPDATE SKIP LOCKED
 
@@ -112,7 +122,7 @@ INSERT IGNORE INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)
 VALUES (?, ?, {end}, 0, 0)
 
 -- name: claim_skip
--- Params: queue, rank and floor per lane, limit. As claim_fast, around what
+-- Params: queue, rank, floor and end per lane, limit. As claim_fast, around what
 -- others hold; the rows are then dropped by key.
 SELECT rank, ready_at, job_id, run, alone FROM nightshift_ready
 WHERE queue_id = ? AND (/*lanes*/)
@@ -148,19 +158,3 @@ SELECT j.id, j.run, j.queue_id, j.name, j.payload, j.state,
     ORDER BY s.name = '' LIMIT 1)) AS sent
 FROM nightshift_job j FORCE INDEX (PRIMARY)
 WHERE j.id BETWEEN ? AND ? AND j.run = ? ORDER BY j.id
-
--- name: claim_sweep
--- Params: queue, limit. Key: PRIMARY, the whole queue from its start: finds
--- new lanes and late commits.
-SET STATEMENT innodb_lock_wait_timeout=0 FOR
-DELETE FROM nightshift_ready
-WHERE queue_id = ? AND ready_at < {end}
-ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
-RETURNING rank, ready_at, job_id, run, alone
-
--- name: claim_sweep_skip
--- Params: queue, limit. As claim_sweep, around what others hold.
-SELECT rank, ready_at, job_id, run, alone FROM nightshift_ready
-WHERE queue_id = ? AND ready_at < {end}
-ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
-FOR UPDATE SKIP LOCKED

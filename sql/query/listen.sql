@@ -40,14 +40,15 @@ CALL nightshift_ring()
 -- is ready or a queue is new; 4: a notice; 3: a holder's lock is free (then the
 -- neighbour's may be ours now); 0: time is up.
 -- The list of queue ids goes where the two marks (queues) are: into a comment
--- for people who read the process list, and into the range. Key: PRIMARY of
+-- for people who read the process list, and into the range. In the place of the mark
+-- (near) is TRUE, or where in its lanes to begin, past deleted rows. Key: PRIMARY of
 -- ready, up to the first live row of each queue. The locking reads take no read
 -- view, so the sleep does not hold up purge, and skip rows that are being
 -- pushed or claimed. The wait goes on slice by slice: the neighbour's death ends
 -- it at once, another's with the slice.
 SELECT /* nightshift-wait (queues) */ CASE
   WHEN EXISTS(SELECT 1 FROM nightshift_ready
-      WHERE queue_id IN (queues) AND ready_at < {end}
+      WHERE queue_id IN (queues) AND ready_at < {end} AND (/*near*/)
       LOCK IN SHARE MODE SKIP LOCKED)
     OR EXISTS(SELECT 1 FROM nightshift_queue WHERE id > ?
       LOCK IN SHARE MODE SKIP LOCKED) THEN 2

@@ -118,6 +118,7 @@ void ns_renew(ns_db *db);
 typedef struct ns_counters {
   int64_t deadlocks, lock_waits, changed; /* 1213, 1205, 1020: all retried */
   int64_t reconnects, pushed, claimed, settled, stale, sweeps, rings;
+  int64_t swept; /* µs that the sweeps took */
 } ns_counters;
 
 ns_counters ns_count(const ns_db *db);
@@ -535,6 +536,14 @@ enum {
 ns_status ns_listen(ns_listener *l, const int64_t *queue_ids, size_t n,
                     int64_t newest, int64_t holder, int64_t max_wait,
                     unsigned *woke, ns_err *err);
+
+/*
+** Before a wait that follows a claim which found nothing in these queues: where there
+** are many deleted rows the first look of that wait begins where the claim has come
+** to, and the wait is short. From the thread of 'db'; another may be waiting.
+*/
+void ns_listen_near(ns_listener *l, const ns_db *db, const int64_t *queue_ids,
+                    size_t n);
 
 /* Ends what ns_listen has begun: no ring comes any more. To be called after it,
 ** whatever it said; first may come what is in a hurry. */

@@ -9,20 +9,18 @@
 ** anything. Turns are counted in rows and claims, so what they cost stays a
 ** fixed small part of the claims; and one is due every five seconds, for
 ** claimers that take a row now and then. Lanes that nobody has told us of, and
-** rows below a floor, are looked for once a second, or as rarely as keeps that
-** below 2 % of the time.
+** rows below a floor, are found by the sweeps.
 */
 #include "ns_aging.h"
 
 #include "ns_handle.h"
+#include "ns_sweep.h"
 #include "ns_time.h"
 
 #define EVERY 16                  /* rows in true order for one that is aged */
 #define CLAIMS 8                  /* ... and at least so many claims, and one */
                                   /* more per lane that was looked at */
 #define AT_LEAST (5 * NS_SECOND)  /* a turn is due after this, if few rows pass */
-#define DEEP NS_SECOND            /* lanes are looked for at most so often */
-#define DEEP_SHARE 50             /* ... and for 1/50 of the time: 2 % */
 #define RANKS 256
 
 typedef struct head {
@@ -33,10 +31,6 @@ typedef struct heads {
   head items[RANKS];
   size_t n;
 } heads;
-
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
 
 bool ns_aging_due(const ns_db *db, const ns_sweep *s) {
   if (db->strict || s->claims == 0)
@@ -61,22 +55,6 @@ void ns_aging_rest(ns_sweep *s) {
 
 /* ------------------------------------------------------------------ asking */
 
-/* 'n' times a statement of one lane, as one. */
-static ns_status ask(ns_db *db, ns_sql sql, size_t n, const ns_value *params,
-                     ns_stmt **s, ns_err *err) {
-  ns_buf text = NS_BUF_INIT;
-  ns_status st = NS_OK;
-  for (size_t i = 0; i < n; i++) {
-    ns_buf_adds(&text, i > 0 ? " UNION ALL " : "");
-    ns_buf_adds(&text, ns_sql_texts[sql]);
-  }
-  st = text.oom ? no_memory(err) : ns_prepared(db, s, ns_buf_bytes(&text), err);
-  if (st == NS_OK)
-    st = ns_stmt_run(db->link, *s, params, err);
-  ns_buf_free(&text);
-  return st;
-}
-
 /* The lanes below the one that is served; '*first' is the uppermost. */
 static size_t lower_lanes(const ns_db *db, const ns_sweep *s, size_t *first) {
   size_t n = ns_lanes_of(&db->lanes, s->queue_id, first);
@@ -87,60 +65,8 @@ static size_t lower_lanes(const ns_db *db, const ns_sweep *s, size_t *first) {
   return n;
 }
 
-static bool is_known(const ns_db *db, int64_t queue_id, int64_t rank) {
-  size_t first;
-  size_t n = ns_lanes_of(&db->lanes, queue_id, &first);
-  for (size_t i = first; i < first + n; i++)
-    if (db->lanes.items[i].rank == rank)
-      return true;
-  return false;
-}
-
-/* Which lanes stand right above those of 'ranks'? New ones are learnt, and take
-** the place of 'ranks'. */
-static ns_status look_above(ns_db *db, const ns_sweep *s, int64_t *ranks,
-                            size_t *n, ns_err *err) {
-  ns_value params[2 * RANKS];
-  const ns_value *row;
-  ns_stmt *stmt;
-  size_t new = 0;
-  ns_status st;
-  for (size_t i = 0; i < *n; i++) {
-    params[2 * i] = ns_vint(s->queue_id);
-    params[2 * i + 1] = ns_vint(ranks[i]);
-  }
-  st = ask(db, NS_SQL_CLAIM_ABOVE, *n, params, &stmt, err);
-  while (st == NS_OK &&
-         (st = ns_stmt_fetch(db->link, stmt, &row, err)) == NS_OK &&
-         row != NULL) {
-    int64_t rank = row[0].i;
-    if (rank <= s->rank || is_known(db, s->queue_id, rank))
-      continue;
-    if (!ns_lanes_saw(&db->lanes, s->queue_id, rank, 0))
-      st = no_memory(err);
-    ranks[new++] = rank;
-  }
-  *n = new;
-  return st;
-}
-
-/* Each lane leads to the one above it, so from the bottom all are found. */
-static ns_status find_lanes(ns_db *db, const ns_sweep *s, ns_err *err) {
-  int64_t ranks[RANKS];
-  size_t first;
-  size_t n = lower_lanes(db, s, &first);
-  ns_status st = NS_OK;
-  for (size_t i = 0; i < n; i++)
-    ranks[i] = db->lanes.items[first + i].rank;
-  if (n == 0 || ranks[n - 1] < RANKS - 1)
-    ranks[n++] = RANKS;
-  while (st == NS_OK && n > 0)
-    st = look_above(db, s, ranks, &n, err);
-  return st;
-}
-
-/* The oldest row of each lower lane that has any; 'deep': below its floor, too. */
-static ns_status read_heads(ns_db *db, const ns_sweep *s, bool deep, heads *out,
+/* The oldest row of each lower lane that has any. */
+static ns_status read_heads(ns_db *db, const ns_sweep *s, heads *out,
                             ns_err *err) {
   ns_value params[3 * RANKS];
   const ns_value *row;
@@ -155,9 +81,9 @@ static ns_status read_heads(ns_db *db, const ns_sweep *s, bool deep, heads *out,
     const ns_lane *lane = &db->lanes.items[first + i];
     params[3 * i] = ns_vint(s->queue_id);
     params[3 * i + 1] = ns_vint(lane->rank);
-    params[3 * i + 2] = ns_vint(deep ? 0 : lane->floor);
+    params[3 * i + 2] = ns_vint(lane->floor);
   }
-  st = ask(db, NS_SQL_CLAIM_HEAD, n, params, &stmt, err);
+  st = ns_sweep_ask(db, NS_SQL_CLAIM_HEAD, n, params, &stmt, err);
   while (st == NS_OK &&
          (st = ns_stmt_fetch(db->link, stmt, &row, err)) == NS_OK &&
          row != NULL)
@@ -194,20 +120,12 @@ static const head *choose(ns_sweep *s, const heads *h) {
 
 ns_status ns_aging_take(ns_db *db, ns_sweep *s, size_t want, ns_takes *out,
                         ns_err *err) {
-  int64_t start = ns_mono_us();
   size_t owed = (size_t)(s->passed / EVERY);
-  bool deep = start >= s->deep_at;
   heads h = {.n = 0};
   const head *chosen;
-  ns_status st = deep ? find_lanes(db, s, err) : NS_OK;
-  if (st == NS_OK)
-    st = read_heads(db, s, deep, &h, err);
+  ns_status st = read_heads(db, s, &h, err);
   if (st != NS_OK)
     return st;
-  if (deep) {
-    int64_t pause = (ns_mono_us() - start) * DEEP_SHARE;
-    s->deep_at = start + (pause > DEEP ? pause : DEEP);
-  }
   s->passed = 0;
   s->claims = 0;
   s->below = (int64_t)h.n;
@@ -216,7 +134,7 @@ ns_status ns_aging_take(ns_db *db, ns_sweep *s, size_t want, ns_takes *out,
   if (owed > (want + 1) / 2)
     owed = (want + 1) / 2;
   return ns_take_lane(db,
-                      &(ns_lane){s->queue_id, chosen->rank, chosen->ready_at,
-                                 false},
+                      &(ns_lane){.queue_id = s->queue_id, .rank = chosen->rank,
+                                 .floor = chosen->ready_at},
                       owed > 0 ? owed : 1, out, err);
 }

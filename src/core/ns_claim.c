@@ -1,6 +1,6 @@
 /*
-** Claiming: the range claim over the known lanes, the sweep, fair shares between
-** queues, sentinels, leases.
+** Claiming: the range claim over the known lanes, fair shares between queues,
+** sentinels, leases.
 **
 ** Invariant: nothing here waits for a row lock. The fast path deletes with a
 ** lock wait of zero; when it meets a row that somebody holds it gives way, for
@@ -17,13 +17,12 @@
 #include "ns_handle.h"
 #include "ns_paths.h"
 #include "ns_queue.h"
+#include "ns_range.h"
+#include "ns_sweep.h"
 #include "ns_time.h"
 
-#define LANE_MARK "/*lanes*/"
-#define LANE_RANGE                                                            \
-  "(rank = ? AND ready_at >= ? AND ready_at < 9223372036854775807)"
-#define SWEEP_SHARE 20                 /* 1/20 of the time: 5 % */
-#define SWEEP_CHEAP INT64_C(20000)     /* µs: sweep whenever nothing is found */
+#define SWEEP_CLAIMS 8                 /* from one sweep to the next, at least */
+#define SHARE 20                       /* 1/20 of the time: 5 % */
 #define LATE_COMMIT (5 * NS_SECOND)    /* floors of empty lanes trail by this */
 #define MANY 8                         /* queues to be asked one by one */
 #define STIR_CHEAP INT64_C(20000)      /* µs: ask for the busy ones each time */
@@ -47,21 +46,6 @@ ns_value ns_pair_end(ns_buf *list) {
 }
 
 /* ---------------------------------------------------------------- taking */
-
-/* The statement with one range per lane in the place of the mark. */
-static ns_status with_lanes(ns_sql sql, size_t nlanes, ns_buf *text,
-                            ns_err *err) {
-  ns_buf ranges = NS_BUF_INIT;
-  for (size_t i = 0; i < nlanes; i++) {
-    if (i > 0)
-      ns_buf_adds(&ranges, " OR ");
-    ns_buf_adds(&ranges, LANE_RANGE);
-  }
-  ns_buf_fill(text, ns_sql_texts[sql], LANE_MARK, ns_buf_bytes(&ranges));
-  text->oom = text->oom || ranges.oom;
-  ns_buf_free(&ranges);
-  return text->oom ? no_memory(err) : NS_OK;
-}
 
 static ns_status collect(ns_db *db, ns_stmt *s, int64_t queue_id, ns_takes *out,
                          ns_err *err) {
@@ -114,23 +98,20 @@ static ns_status take_rows(ns_db *db, ns_bytes fast, ns_bytes skip,
   return st;
 }
 
-/* From lanes of one queue, each from its floor on. */
+/* From up to NS_LANES_MAX lanes of one queue, each from its floor on. */
 static ns_status take_from(ns_db *db, const ns_lane *lanes, size_t n,
                            size_t want, ns_takes *out, ns_err *err) {
-  ns_value params[2 * NS_LANES_MAX + 2];
+  ns_ranges r;
   ns_buf fast = NS_BUF_INIT;
   ns_buf skip = NS_BUF_INIT;
-  size_t k = 0;
   ns_status st;
-  params[k++] = ns_vint(lanes->queue_id);
-  for (size_t i = 0; i < n; i++) {
-    params[k++] = ns_vint(lanes[i].rank);
-    params[k++] = ns_vint(lanes[i].floor);
-  }
-  params[k] = ns_vint((int64_t)want);
-  if ((st = with_lanes(NS_SQL_CLAIM_FAST, n, &fast, err)) == NS_OK &&
-      (st = with_lanes(NS_SQL_CLAIM_SKIP, n, &skip, err)) == NS_OK)
-    st = take_rows(db, ns_buf_bytes(&fast), ns_buf_bytes(&skip), params,
+  ns_ranges_begin(&r, lanes->queue_id);
+  for (size_t i = 0; i < n; i++)
+    ns_ranges_add(&r, lanes[i].rank, lanes[i].floor, NS_LANE_END);
+  ns_ranges_end(&r, want);
+  if ((st = ns_ranges_text(&r, NS_SQL_CLAIM_FAST, &fast, err)) == NS_OK &&
+      (st = ns_ranges_text(&r, NS_SQL_CLAIM_SKIP, &skip, err)) == NS_OK)
+    st = take_rows(db, ns_buf_bytes(&fast), ns_buf_bytes(&skip), r.params,
                    lanes->queue_id, out, err);
   ns_buf_free(&fast);
   ns_buf_free(&skip);
@@ -142,54 +123,56 @@ ns_status ns_take_lane(ns_db *db, const ns_lane *lane, size_t want,
   return take_from(db, lane, 1, want, out, err);
 }
 
-/* From the known lanes, each above its floor. */
-static ns_status take_lanes(ns_db *db, int64_t queue_id, size_t want,
-                            ns_takes *out, ns_err *err) {
-  size_t first;
-  size_t n = ns_lanes_of(&db->lanes, queue_id, &first);
-  if (n > NS_LANES_MAX)
-    n = NS_LANES_MAX; /* the rest is for the sweep */
-  return n == 0 ? NS_OK
-                : take_from(db, &db->lanes.items[first], n, want, out, err);
+/* Lanes above the first row had nothing: their floors rise, or rows that others have
+** claimed there would be read again and again. */
+static void note_passed(ns_db *db, int64_t queue_id, const ns_takes *out,
+                        size_t before) {
+  int64_t rank = out->n > before ? out->items[before].rank : INT64_MAX;
+  ns_lanes_passed(&db->lanes, queue_id, rank, ns_now(db) - LATE_COMMIT);
 }
 
-/* From the whole queue, in its true order; finds what floors hide. */
-static ns_status sweep(ns_db *db, ns_sweep *s, size_t want, ns_takes *out,
-                       ns_err *err) {
-  int64_t start = ns_mono_us();
-  ns_value params[] = {ns_vint(s->queue_id), ns_vint((int64_t)want)};
-  ns_status st =
-      take_rows(db, ns_str(ns_sql_texts[NS_SQL_CLAIM_SWEEP]),
-                ns_str(ns_sql_texts[NS_SQL_CLAIM_SWEEP_SKIP]), params,
-                s->queue_id, out, err);
-  int64_t pause;
-  s->cost = ns_mono_us() - start;
-  pause = s->cost * SWEEP_SHARE;
-  s->next = start + (pause > NS_SWEEP_MIN ? pause : NS_SWEEP_MIN);
-  db->count.sweeps++;
+/* From the known lanes, each above its floor, in true order. */
+static ns_status take_lanes(ns_db *db, int64_t queue_id, size_t want,
+                            ns_takes *out, ns_err *err) {
+  size_t before = out->n;
+  size_t first;
+  size_t n = ns_lanes_of(&db->lanes, queue_id, &first);
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n && out->n - before < want;
+       i += NS_LANES_MAX)
+    st = take_from(db, &db->lanes.items[first + i],
+                   n - i < NS_LANES_MAX ? n - i : NS_LANES_MAX,
+                   want - (out->n - before), out, err);
+  if (st == NS_OK)
+    note_passed(db, queue_id, out, before);
   return st;
 }
 
-/* In true order. A sweep that comes back short has seen the whole queue. */
+/* A host whose sweeps are dear looks when it can afford it. */
+static ns_status look_everywhere(ns_db *db, ns_sweep *s, bool *news, ns_err *err) {
+  if (db->is_host && !ns_sweep_cheap(s) && !ns_sweep_due(s)) {
+    s->window.open = true;
+    return NS_OK;
+  }
+  return ns_sweep_run(db, s, !db->is_host, news, err);
+}
+
+/* In true order. When nothing is found, what floors hide is looked for. A claim that
+** comes back short has seen all that is known. */
 static ns_status take_in_order(ns_db *db, ns_sweep *s, size_t want,
                                ns_takes *out, ns_err *err) {
   size_t before = out->n;
-  bool sweeps = ns_mono_us() >= s->next;
-  ns_status st = NS_OK;
-  if (!sweeps) {
+  bool news = false;
+  ns_status st = take_lanes(db, s->queue_id, want, out, err);
+  if (st == NS_OK && out->n == before)
+    st = look_everywhere(db, s, &news, err);
+  if (st == NS_OK && news)
     st = take_lanes(db, s->queue_id, want, out, err);
-    if (st == NS_OK && out->n == before) {
-      ns_lanes_empty(&db->lanes, s->queue_id, ns_now(db) - LATE_COMMIT);
-      sweeps = !db->is_host || s->cost < SWEEP_CHEAP;
-    }
-  }
-  if (st == NS_OK && sweeps)
-    st = sweep(db, s, want, out, err);
   if (st != NS_OK)
     return st;
-  if (sweeps && out->n - before < want)
+  if (out->n - before < want)
     ns_aging_rest(s);
-  else if (out->n > before)
+  else
     ns_aging_passed(s, out->n - before, out->items[out->n - 1].rank);
   return NS_OK;
 }
@@ -199,9 +182,12 @@ static ns_status take_queue(ns_db *db, int64_t queue_id, size_t want,
   size_t before = out->n;
   ns_sweep *s = ns_lanes_sweep(&db->lanes, queue_id);
   ns_status st = NS_OK;
+  bool news;
   if (s == NULL)
     return no_memory(err);
-  if (ns_aging_due(db, s))
+  if (++s->since >= SWEEP_CLAIMS && ns_sweep_due(s))
+    st = ns_sweep_run(db, s, false, &news, err);
+  if (st == NS_OK && ns_aging_due(db, s))
     st = ns_aging_take(db, s, want, out, err);
   want -= out->n - before;
   return st == NS_OK && want > 0 ? take_in_order(db, s, want, out, err) : st;
@@ -273,7 +259,7 @@ static ns_status leave_out_empty(ns_db *db, const ns_feed *feeds, size_t n,
     return NS_OK;
   st = read_stirring(db, feeds, n, dry, err);
   if (ns_mono_us() - start > STIR_CHEAP)
-    db->stir_at = start + (ns_mono_us() - start) * SWEEP_SHARE;
+    db->stir_at = start + (ns_mono_us() - start) * SHARE;
   return st;
 }
 
@@ -354,6 +340,16 @@ ns_status ns_take_ready(ns_db *db, const ns_feed *feeds, size_t nfeeds,
                     : take_shares(db, feeds, nfeeds, limit, dry, out, err);
   free(dry);
   return st;
+}
+
+void ns_take_again(const ns_db *db, const ns_feed *feeds, size_t nfeeds,
+                   int64_t *in) {
+  for (size_t i = 0; db->is_host && i < nfeeds; i++) {
+    const ns_sweep *s = ns_lanes_known(&db->lanes, feeds[i].queue_id);
+    int64_t wait = s != NULL ? ns_window_when(&s->window) - ns_mono_us() : 0;
+    if (wait > 0 && s->window.open && (*in < 0 || wait < *in))
+      *in = wait; /* what is over is of a queue that was not asked */
+  }
 }
 
 /* ------------------------------------------------------------ jobs alone */

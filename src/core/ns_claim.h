@@ -22,6 +22,9 @@ typedef struct ns_takes {
 ** one, -1: none. Looks at most every 20 ms unless something is due. */
 ns_status ns_promote(ns_db *db, int64_t *next_due, ns_err *err);
 
+/* After the commit: what was promoted is not looked at again. */
+void ns_promote_done(ns_db *db);
+
 /* Makes one job ready now. */
 ns_status ns_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_t id,
                          int64_t run, ns_err *err);
@@ -34,6 +37,11 @@ ns_status ns_take_ready(ns_db *db, const ns_feed *feeds, size_t nfeeds,
 /* Takes up to 'want' rows of one lane, from its floor on. */
 ns_status ns_take_lane(ns_db *db, const ns_lane *lane, size_t want,
                        ns_takes *out, ns_err *err);
+
+/* After a claim that found nothing: '*in' µs, -1: any time, is cut to when one of
+** these queues is looked at everywhere. */
+void ns_take_again(const ns_db *db, const ns_feed *feeds, size_t nfeeds,
+                   int64_t *in);
 
 /*
 ** Jobs to be claimed alone leave 'takes' and are put back; the first of them is

@@ -88,6 +88,8 @@ static ns_status claim_half(ns_db *db, work *w, ns_err *err) {
     st = take(db, w, err);
   if (st == NS_OK && w->takes.n > 0)
     st = ns_take_lease(db, &w->takes, w->span, &w->lease, err);
+  if (st == NS_OK && w->takes.n == 0 && w->want.limit > 0)
+    ns_take_again(db, w->want.feeds, w->want.nfeeds, &w->next_due);
   return st;
 }
 
@@ -198,6 +200,7 @@ static void read_ahead(ns_db *db, ns_tx *tx) {
 
 static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   ns_tx tx = {.run = cycle_run, .ahead = read_ahead, .arg = w, .looks = true};
+  bool claims = w->want.limit > 0;
   ns_status st = resolve_verdicts(db, err);
   if (st == NS_OK)
     st = make_notes(db, w->nverdicts, err);
@@ -226,6 +229,8 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
     return NS_OK;
   }
   ns_settle_done(db, w->verdicts, w->nverdicts);
+  if (claims)
+    ns_promote_done(db);
   if (w->takes.n > 0) {
     db->count.claimed += (int64_t)w->takes.n;
     ns_take_done(db, &w->takes);

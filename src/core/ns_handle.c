@@ -87,7 +87,8 @@ static void forget_statements(ns_db *db) {
 
 static void drop_floors(ns_db *db) {
   ns_lanes_drop_floors(&db->lanes);
-  db->due_floor = 0;
+  db->due_floor = db->due_reached = 0;
+  db->due_window = (ns_window){0};
 }
 
 static void hang_up(ns_db *db) {

@@ -138,7 +138,8 @@ struct ns_db {
   int64_t swept_to;    /* the edge where the sweep goes on */
   int64_t due_at;      /* monotonic: when its first row is due; 0: none */
   int64_t due_floor;   /* run_at up to which it was promoted; 0: not known */
-  int64_t due_sweep;   /* monotonic: when to look at it from its start again */
+  int64_t due_reached; /* ... when the transaction under way is committed */
+  ns_window due_window; /* of looking below due_floor */
   ns_listener *waiter; /* second connection of an embedded waiting claim */
   ns_counters count;
 };

@@ -3,9 +3,7 @@
 ** has come in each (the floor) and whether their sentinels stand. Pure memory.
 **
 ** Floors are hints. A row below its floor, or in a lane that is not known, is
-** found by a sweep without floors; ns_lanes says when one is affordable: a
-** sweep may use at most 5 % of the time, so the next one may start 20 times
-** its cost after it started, and never sooner than NS_SWEEP_MIN.
+** found by a sweep (ns_sweep.c).
 */
 #ifndef NS_LANES_H
 #define NS_LANES_H
@@ -14,9 +12,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ns_window.h"
+
 #define NS_LANE_END INT64_MAX        /* ready_at of a sentinel */
 #define NS_LANES_MAX 100             /* lanes in one claim statement */
-#define NS_SWEEP_MIN INT64_C(10000)  /* µs between two sweeps of a queue */
 
 typedef struct ns_lane {
   int64_t queue_id;
@@ -28,8 +27,8 @@ typedef struct ns_lane {
 /* A queue as this claimer sees it. */
 typedef struct ns_sweep {
   int64_t queue_id;
-  int64_t next;     /* monotonic µs: when the next sweep is affordable */
-  int64_t cost;     /* µs that the last one took */
+  ns_window window; /* of looking below the floors of its lanes */
+  int64_t since;    /* claims since the last sweep */
   double credit;    /* jobs this queue may still take in its fair share */
   /* for aging, see ns_aging.c */
   int64_t passed;   /* rows taken in true order since the last turn */
@@ -37,7 +36,6 @@ typedef struct ns_sweep {
   int64_t rank;     /* of the last of them */
   int64_t below;    /* lower lanes that had rows at the last turn */
   int64_t turn_at;  /* monotonic µs: when the next turn is due in any case */
-  int64_t deep_at;  /* ... when to look for unknown lanes and hidden rows */
   int64_t cursor;   /* rank that the rotation has come to */
   unsigned turns;
 } ns_sweep;
@@ -63,8 +61,17 @@ size_t ns_lanes_of(const ns_lanes *l, int64_t queue_id, size_t *first);
 /* Learns that a row of (queue, rank) was claimed at ready_at. False: OOM. */
 bool ns_lanes_saw(ns_lanes *l, int64_t queue_id, int64_t rank, int64_t ready_at);
 
-/* Nothing was found: floors move up to 'floor'. */
-void ns_lanes_empty(ns_lanes *l, int64_t queue_id, int64_t floor);
+/* Nothing was found in the lanes above 'rank': their floors move up to 'floor'. */
+void ns_lanes_passed(ns_lanes *l, int64_t queue_id, int64_t rank, int64_t floor);
+
+/* The place of a known lane; NULL: it is not known. */
+ns_lane *ns_lanes_find(const ns_lanes *l, int64_t queue_id, int64_t rank);
+
+/* The highest floor of a queue's lanes: nothing is hidden above it. */
+int64_t ns_lanes_top(const ns_lanes *l, int64_t queue_id);
+
+/* The sweep record of a queue, if there is one. */
+const ns_sweep *ns_lanes_known(const ns_lanes *l, int64_t queue_id);
 
 /* The sweep record of a queue; NULL: OOM. */
 ns_sweep *ns_lanes_sweep(ns_lanes *l, int64_t queue_id);

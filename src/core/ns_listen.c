@@ -22,6 +22,7 @@
 #include "ns_handle.h"
 #include "ns_peers.h"
 #include "ns_queue.h"
+#include "ns_sweep.h"
 #include "ns_time.h"
 
 #define LONGEST (10 * NS_SECOND)
@@ -31,6 +32,8 @@
 #define ER_NO_PROCEDURE 1305
 #define ER_QUERY_INTERRUPTED 1317
 #define QUEUES_MARK "(queues)"
+#define NEAR_MARK "/*near*/"
+#define NEAR NS_SECOND /* so far below a floor; and the wait whose look begins there */
 
 struct ns_listener {
   ns_config cfg;   /* strings borrowed from the ns_db */
@@ -40,6 +43,7 @@ struct ns_listener {
   ns_stmt *stmt;   /* of 'text' */
   ns_buf text;     /* the statement as prepared */
   ns_buf queues;   /* the list in it */
+  _Atomic(char *) near; /* where its first look may begin, owned; NULL: anywhere */
   bool is_host, no_locks; /* as the ns_db said */
   bool listed;     /* entered, and not struck out yet */
   int64_t ask_at;  /* monotonic: when to try to enter again; 0: no refusal */
@@ -120,6 +124,7 @@ void ns_listener_close(ns_listener *l) {
   ns_buf_free(&l->queues);
   ns_buf_free(&l->watched);
   ns_buf_free(&l->slices);
+  free(atomic_load(&l->near));
   free(l->told);
   free(l);
 }
@@ -128,24 +133,59 @@ int64_t ns_listener_thread(const ns_listener *l) {
   return l->thread;
 }
 
+/* One queue, or its lanes from a while below their floors on when there is so much
+** below that a sweep takes it in panes. */
+static bool add_near(ns_buf *text, const ns_db *db, int64_t queue_id) {
+  const ns_sweep *s = ns_lanes_known(&db->lanes, queue_id);
+  size_t first;
+  size_t n = ns_lanes_of(&db->lanes, queue_id, &first);
+  const char *or = text->n > 0 ? " OR " : "";
+  if (s == NULL || ns_sweep_cheap(s) || n == 0) {
+    ns_buf_addf(text, "%squeue_id = %lld", or, (long long)queue_id);
+    return false;
+  }
+  for (size_t i = first; i < first + n; i++, or = " OR ")
+    ns_buf_addf(text, "%s(queue_id = %lld AND rank = %lld AND ready_at >= %lld)", or,
+                (long long)queue_id, (long long)db->lanes.items[i].rank,
+                (long long)(db->lanes.items[i].floor - NEAR));
+  return true;
+}
+
+void ns_listen_near(ns_listener *l, const ns_db *db, const int64_t *queue_ids,
+                    size_t n) {
+  ns_buf text = NS_BUF_INIT;
+  bool any = false;
+  for (size_t i = 0; i < n; i++)
+    any = add_near(&text, db, queue_ids[i]) || any;
+  ns_buf_addc(&text, '\0');
+  if (!any || text.oom)
+    ns_buf_free(&text);
+  free(atomic_exchange(&l->near, text.p));
+}
+
 /* The statement for these queues: ids are numbers that we print ourselves. */
 static void write_text(ns_listener *l, const int64_t *ids, size_t n,
-                       ns_buf *text) {
+                       const char *near, ns_buf *text) {
+  ns_buf whole = NS_BUF_INIT;
   ns_buf_reset(&l->queues);
   for (size_t i = 0; i < n; i++)
     ns_buf_addf(&l->queues, "%c%lld", i > 0 ? ',' : '(', (long long)ids[i]);
   ns_buf_addc(&l->queues, ')');
-  ns_buf_fill(text, ns_sql_texts[n > 0 ? NS_SQL_LISTEN_WAIT : NS_SQL_LISTEN_REST],
+  ns_buf_fill(&whole, ns_sql_texts[n > 0 ? NS_SQL_LISTEN_WAIT : NS_SQL_LISTEN_REST],
               QUEUES_MARK, ns_buf_bytes(&l->queues));
-  text->oom = text->oom || l->queues.oom;
+  ns_buf_addc(&whole, '\0');
+  if (!whole.oom)
+    ns_buf_fill(text, whole.p, NEAR_MARK, ns_str(near));
+  text->oom = text->oom || whole.oom || l->queues.oom;
+  ns_buf_free(&whole);
 }
 
 /* Prepares the statement unless it is the one of the last call. */
 static ns_status prepare_wait(ns_listener *l, const int64_t *ids, size_t n,
-                              ns_err *err) {
+                              const char *near, ns_err *err) {
   ns_buf text = NS_BUF_INIT;
   ns_status st = NS_OK;
-  write_text(l, ids, n, &text);
+  write_text(l, ids, n, near, &text);
   if (text.oom)
     st = ns_fail(err, NS_ENOMEM, "out of memory");
   else if (l->stmt == NULL || text.n != l->text.n ||
@@ -332,12 +372,14 @@ static ns_status get_ready(ns_listener *l, ns_err *err) {
 ns_status ns_listen(ns_listener *l, const int64_t *queue_ids, size_t n,
                     int64_t newest, int64_t holder, int64_t max_wait,
                     unsigned *woke, ns_err *err) {
-  int64_t wait = least(max_wait, LONGEST);
+  char *near = atomic_exchange(&l->near, NULL);
+  int64_t wait = least(max_wait, near != NULL ? NEAR : LONGEST);
   ns_status st;
   *woke = 0;
   ns_err_clear(err);
   if ((st = get_ready(l, err)) == NS_OK)
-    st = prepare_wait(l, queue_ids, n, err);
+    st = prepare_wait(l, queue_ids, n, near != NULL ? near : "TRUE", err);
+  free(near);
   return st == NS_OK && wait > 0 ? sleep_listed(l, newest, holder, wait, woke, err)
                                  : st;
 }

@@ -5,9 +5,9 @@
 **
 ** Rows that were promoted stay in the index until purge has removed them, and a
 ** look from the start would read all of them: so it begins at the floor, the
-** last run_at that was promoted. What a floor hides, a late commit, is found by
-** a look from the start. That comes when 20 times its last cost has passed, and
-** whoever waits for what is due does not wait longer than until then.
+** last run_at that was promoted. What a floor hides, a late commit, is looked for
+** below it, as far as that is cheap (ns_window.h), and nobody waits for what is due
+** before all has been looked at. The floor moves only after the commit.
 */
 #include <stdlib.h>
 
@@ -18,7 +18,8 @@
 
 #define LOOK_EVERY INT64_C(20000) /* µs between looks at scheduled */
 #define PROMOTE_AT_ONCE 1000      /* rows per cycle */
-#define SWEEP_SHARE 20            /* 1/20 of the time: 5 % */
+#define LATE_COMMIT (5 * NS_SECOND) /* the floor of what others promote trails by this */
+#define END INT64_MAX
 
 static ns_status no_memory(ns_err *err) {
   return ns_fail(err, NS_ENOMEM, "out of memory");
@@ -87,28 +88,31 @@ static ns_status move_due(ns_db *db, const int64_t *cols, size_t n, bool slow,
 
 static void raise_floor(ns_db *db, const int64_t *cols, size_t n) {
   for (size_t i = 0; i < n; i++)
-    if (cols[P_RUN_AT * PROMOTE_AT_ONCE + i] > db->due_floor)
-      db->due_floor = cols[P_RUN_AT * PROMOTE_AT_ONCE + i];
+    if (cols[P_RUN_AT * PROMOTE_AT_ONCE + i] > db->due_reached)
+      db->due_reached = cols[P_RUN_AT * PROMOTE_AT_ONCE + i];
 }
 
-static ns_status promote_batch(ns_db *db, int64_t from, size_t *n, ns_err *err) {
+/* From <= run_at < to, as far as it is due. Adds to '*n'. */
+static ns_status promote_batch(ns_db *db, int64_t from, int64_t to, size_t *n,
+                               ns_err *err) {
   int64_t *cols = malloc(P_COUNT * PROMOTE_AT_ONCE * sizeof *cols);
-  ns_value params[] = {ns_vint(from), ns_vint(PROMOTE_AT_ONCE)};
+  ns_value params[] = {ns_vint(from), ns_vint(to), ns_vint(PROMOTE_AT_ONCE)};
   ns_stmt *s = NULL;
+  size_t found = 0;
   bool slow;
   ns_status st = NS_OK;
-  *n = 0;
   if (cols == NULL)
     return no_memory(err);
   st = ns_paths_run(db, ns_str(ns_sql_texts[NS_SQL_CLAIM_PROMOTE]),
-                 ns_str(ns_sql_texts[NS_SQL_CLAIM_PROMOTE_SKIP]), params, &s,
-                 &slow, err);
+                    ns_str(ns_sql_texts[NS_SQL_CLAIM_PROMOTE_SKIP]), params, &s,
+                    &slow, err);
   if (st == NS_OK)
-    st = collect_due(db, s, cols, n, err);
+    st = collect_due(db, s, cols, &found, err);
   if (st == NS_OK)
-    st = move_due(db, cols, *n, slow, err);
+    st = move_due(db, cols, found, slow, err);
   if (st == NS_OK)
-    raise_floor(db, cols, *n);
+    raise_floor(db, cols, found);
+  *n += found;
   free(cols);
   return st;
 }
@@ -128,47 +132,67 @@ static ns_status next_scheduled(ns_db *db, int64_t from, int64_t *in, ns_err *er
   return st;
 }
 
-static ns_status look_from(ns_db *db, int64_t from, size_t *n, int64_t *next_due,
-                           ns_err *err) {
-  ns_status st = next_scheduled(db, from, next_due, err);
-  return st == NS_OK && *next_due == 0 ? promote_batch(db, from, n, err) : st;
+/* From the floor on. What others have promoted is not read again and again. */
+static ns_status look_above(ns_db *db, size_t *n, int64_t *next_due, ns_err *err) {
+  ns_status st = next_scheduled(db, db->due_floor, next_due, err);
+  if (st == NS_OK && *next_due == 0)
+    st = promote_batch(db, db->due_floor, END, n, err);
+  if (st == NS_OK && *n > 0 && *n < PROMOTE_AT_ONCE)
+    st = next_scheduled(db, db->due_reached, next_due, err);
+  if (st == NS_OK && *next_due != 0 && ns_now(db) - LATE_COMMIT > db->due_reached)
+    db->due_reached = ns_now(db) - LATE_COMMIT;
+  return st;
 }
 
-/* Looks, and promotes what is due, from the start or from the floor. '*n': how
-** many were promoted. */
-static ns_status look(ns_db *db, bool from_start, size_t *n, int64_t *next_due,
-                      ns_err *err) {
+/* One pane below the floor, when it is affordable. */
+static ns_status look_below(ns_db *db, size_t *n, ns_err *err) {
+  ns_window *w = &db->due_window;
   int64_t start = ns_mono_us();
-  ns_status st = look_from(db, from_start ? 0 : db->due_floor, n, next_due, err);
-  if (from_start) {
-    int64_t pause = (ns_mono_us() - start) * SWEEP_SHARE;
-    db->due_sweep = start + (db->is_host && pause < NS_SWEEP_MIN ? NS_SWEEP_MIN : pause);
-  }
-  return st == NS_OK && *next_due == 0
-             ? next_scheduled(db, db->due_floor, next_due, err)
-             : st;
+  size_t found = 0;
+  ns_pane s;
+  ns_status st;
+  if (db->due_floor == 0)
+    return NS_OK;
+  w->open = true;
+  if (start < w->next)
+    return NS_OK;
+  s = ns_window_next(w, db->due_floor);
+  st = promote_batch(db, s.from, s.to, &found, err);
+  if (st == NS_OK && found < PROMOTE_AT_ONCE)
+    ns_window_seen(w, s, ns_mono_us() - start);
+  ns_window_rest(w, start);
+  *n += found;
+  return st;
+}
+
+void ns_promote_done(ns_db *db) {
+  if (db->due_reached > db->due_floor)
+    db->due_floor = db->due_reached;
 }
 
 ns_status ns_promote(ns_db *db, int64_t *next_due, ns_err *err) {
   size_t n = 0;
   int64_t now = ns_mono_us();
-  bool from_start = db->due_floor == 0 || now >= db->due_sweep;
+  int64_t due;
   ns_status st;
+  db->due_reached = db->due_floor;
   if (now < db->look_at) {
     *next_due = db->due_at == 0 ? -1 : db->due_at > now ? db->due_at - now : 0;
     return NS_OK;
   }
-  if ((st = look(db, from_start, &n, next_due, err)) != NS_OK)
+  if ((st = look_above(db, &n, next_due, err)) != NS_OK ||
+      (st = look_below(db, &n, err)) != NS_OK)
     return st;
   if (*next_due == 0 && n < PROMOTE_AT_ONCE) /* somebody holds what is due */
     *next_due = n > 0 ? LOOK_EVERY / 10 : LOOK_EVERY;
-  if (!from_start && (*next_due < 0 || now + *next_due > db->due_sweep))
-    *next_due = db->due_sweep - now;
+  due = ns_window_when(&db->due_window) - now;
+  if (db->due_window.open && (*next_due < 0 || *next_due > due))
+    *next_due = due > 0 ? due : 0;
   db->due_at = *next_due < 0 ? 0 : now + *next_due;
   db->look_at = now + LOOK_EVERY;
   if (*next_due >= 0 && db->due_at < db->look_at)
     db->look_at = db->due_at;
-  if (n == PROMOTE_AT_ONCE)
+  if (n >= PROMOTE_AT_ONCE)
     db->look_at = now;
   return st;
 }

@@ -348,6 +348,7 @@ static void arm(nsh_dispatch *d) {
   }
   d->narrow = d->hot[0];
   if (!m->armed) {
+    nsh_listen_near(d->listen, d->db, m->queues, m->nqueues);
     m->armed = true;
     pthread_cond_signal(&m->listen);
   }

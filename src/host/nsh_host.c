@@ -438,7 +438,8 @@ static void dump(host *h) {
                    ns_fi("crashed", t->crashed),
                    ns_fi("timeouts", t->timeouts), ns_fi("forks", t->forks),
                    ns_fi("claimed", c.claimed), ns_fi("settled", c.settled),
-                   ns_fi("stale", c.stale), ns_fi("deadlocks", c.deadlocks),
+                   ns_fi("stale", c.stale), ns_fi("sweeps", c.sweeps),
+                   ns_fi("swept_us", c.swept), ns_fi("deadlocks", c.deadlocks),
                    ns_fi("lock_waits", c.lock_waits),
                    ns_fi("reconnects", c.reconnects)));
   nsh_table_dump(&h->table, ns_mono_us());

@@ -130,6 +130,11 @@ static void interrupt(nsh_listen *l, ns_db *db) {
   ns_execute(db, ns_str(sql), NULL, 0, &result, &err);
 }
 
+void nsh_listen_near(nsh_listen *l, const ns_db *db, const int64_t *queues,
+                     size_t n) {
+  ns_listen_near(l->listener, db, queues, n);
+}
+
 void nsh_listen_wake(nsh_listen *l, ns_db *db) {
   interrupt(l, db);
 }

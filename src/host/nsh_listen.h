@@ -18,6 +18,9 @@ ns_status nsh_listen_open(nsh_listen **out, const ns_db *db, nsh_mail *mail,
 
 ns_status nsh_listen_start(nsh_listen *l, ns_err *err);
 
+/* See ns_listen_near. */
+void nsh_listen_near(nsh_listen *l, const ns_db *db, const int64_t *queues, size_t n);
+
 /* Ends its wait, as a ring would; it may come too early for that. */
 void nsh_listen_wake(nsh_listen *l, ns_db *db);
 

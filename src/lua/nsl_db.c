@@ -465,11 +465,11 @@ static int db_ring_try(lua_State *L) {
 What this handle has done since it was opened.
 @function db:counters
 @treturn table deadlocks, lock_waits, changed, reconnects, pushed, claimed,
-settled, stale, sweeps, rings
+settled, stale, sweeps, rings, and swept: µs that the sweeps took
 */
 static int db_counters(lua_State *L) {
   ns_counters c = ns_count(nsl_checkdb(L));
-  lua_createtable(L, 0, 10);
+  lua_createtable(L, 0, 11);
   nsl_setint(L, "deadlocks", c.deadlocks);
   nsl_setint(L, "lock_waits", c.lock_waits);
   nsl_setint(L, "changed", c.changed);
@@ -480,6 +480,7 @@ static int db_counters(lua_State *L) {
   nsl_setint(L, "stale", c.stale);
   nsl_setint(L, "sweeps", c.sweeps);
   nsl_setint(L, "rings", c.rings);
+  nsl_setint(L, "swept", c.swept);
   return 1;
 }
 

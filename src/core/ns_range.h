@@ -1,0 +1,27 @@
+/*
+** The condition of a claiming statement: ranges of lanes of one queue, in the
+** order of the key, in the place of the mark that the statement has for them.
+*/
+#ifndef NS_RANGE_H
+#define NS_RANGE_H
+
+#include "ns_handle.h"
+
+typedef struct ns_ranges {
+  ns_value params[3 * NS_LANES_MAX + 2];
+  size_t n;     /* ranges */
+  size_t nparams;
+} ns_ranges;
+
+void ns_ranges_begin(ns_ranges *r, int64_t queue_id);
+
+/* Rows of one lane: from <= ready_at < to. There is room for NS_LANES_MAX. */
+void ns_ranges_add(ns_ranges *r, int64_t rank, int64_t from, int64_t to);
+
+/* At most so many rows. The parameters are complete. */
+void ns_ranges_end(ns_ranges *r, size_t limit);
+
+/* The statement with as many ranges in the place of its mark. */
+ns_status ns_ranges_text(const ns_ranges *r, ns_sql sql, ns_buf *text, ns_err *err);
+
+#endif
