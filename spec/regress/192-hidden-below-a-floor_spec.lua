@@ -144,7 +144,7 @@ describe("below the floor of an idle host", function()
       assert(tx:execute("UPDATE nightshift_ready SET ready_at = 5 WHERE job_id = ?", id))
       return true
     end))
-    -- a hundred times what reading all takes
+    -- two hundred times what reading all takes
     eventually(is_done(id), 30)
   end)
 end)

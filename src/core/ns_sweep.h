@@ -15,7 +15,7 @@ bool ns_sweep_cheap(const ns_sweep *s);
 
 /* Learns lanes, and moves floors back to late rows, so that the next claim takes both;
 ** takes nothing itself. '*news': whether it has. 'all': of all there is
-** below the floors; else of one pane, which takes a few milliseconds at most. */
+** below the floors; else of one pane. */
 ns_status ns_sweep_run(ns_db *db, ns_sweep *s, bool all, bool *news, ns_err *err);
 
 /* 'n' times a statement in brackets, as one: '*s' has run with 'params'. */

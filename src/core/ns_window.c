@@ -6,7 +6,7 @@
 #include "ns_time.h"
 
 #define SHARE 20             /* 1/20 of the time: 5 % */
-#define FULL_SHARE 100       /* 1/100 of the time, while that is dear */
+#define FULL_SHARE 200       /* 1/200 of the time, while that is dear */
 #define CHEAP INT64_C(500)   /* µs: the next one may be wider */
 #define NARROW INT64_C(1000) /* µs of the key */
 #define WIDE NS_SECOND       /* to begin with, when all at once is too dear */

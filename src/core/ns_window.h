@@ -5,7 +5,7 @@
 **
 ** As a rule a look is at all there is below. When that takes longer than NS_LOOK_MAX,
 ** looks are at a pane right below the floor, where late commits are, as wide as is
-** cheap, for 1/20 of the time; and at all for 1/100. A pane further down would be no
+** cheap, for 1/20 of the time; and at all for 1/200. A pane further down would be no
 ** cheaper: the server reads on through deleted rows to the next that is not.
 */
 #ifndef NS_WINDOW_H
