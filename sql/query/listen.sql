@@ -36,7 +36,7 @@ CALL nightshift_ring()
 
 -- name: listen_wait
 -- Params: newest known queue, our holder, slices of the wait ([seconds,…]), the
--- neighbour (0: none), the neighbour again, other holders ([id,…]). 2: something
+-- neighbour (0: locks do not serve), the neighbour again, other holders ([id,…]). 2: something
 -- is ready or a queue is new; 4: a notice; 3: a holder's lock is free (then the
 -- neighbour's may be ours now); 0: time is up.
 -- The list of queue ids goes where the two marks (queues) are: into a comment

@@ -11,8 +11,10 @@
 ** or so, each at moments of its own.
 **
 ** While it sleeps it watches other holders: the sleep is a wait for the
-** neighbour's named lock, and looks now and then whether those of some others
-** are free. Whoever is found dead is told of once; what follows is ns_rescue's.
+** neighbour's named lock (our own without one), and looks now and then whether those of
+** some others are free. Whoever is found dead is told of once; what follows is
+** ns_rescue's. It is no SLEEP() where locks serve: all of a server share a mutex, and a
+** KILL QUERY that finds it taken waits for two seconds, and all sleepers with it.
 */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -251,6 +253,8 @@ static ns_status look_around(ns_listener *l, int64_t me, unsigned *woke,
   ok = ok && tell(l, &peers, me, &news);
   if (st == NS_OK && ok)
     l->neighbour = ns_peers_watched(&peers, me, l->is_host, &l->watched);
+  if (st == NS_OK && ok && l->neighbour == 0)
+    l->neighbour = me;
   ns_peers_free(&peers);
   if (news)
     *woke |= NS_WOKE_GONE;
@@ -296,6 +300,8 @@ static ns_status sleep_there(ns_listener *l, int64_t newest, int64_t holder,
     st = ns_stmt_fetch(l->link, l->stmt, &row, err);
   if (st == NS_OK && row != NULL && row[0].i > 0 && row[0].i <= 4)
     *woke |= why[row[0].i];
+  if (l->neighbour == holder && (*woke & NS_WOKE_GONE)) /* our own work connection: */
+    *woke |= NS_WOKE_WORK;                              /* it looks, and comes back */
   return woken(st, woke, err);
 }
 
