@@ -212,6 +212,7 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   ns_finish_late(db, false); /* a cycle that failed must not keep others' ends */
   db->met_due = db->met_due || (st != NS_OK && w->tells);
   if (st != NS_OK) {
+    db->ahead = 0;
     if (tx.replay)
       doubt_verdicts(db, w);
     if (tx.replay && w->lease != 0)

@@ -300,8 +300,10 @@ static ns_status sleep_there(ns_listener *l, int64_t newest, int64_t holder,
     st = ns_stmt_fetch(l->link, l->stmt, &row, err);
   if (st == NS_OK && row != NULL && row[0].i > 0 && row[0].i <= 4)
     *woke |= why[row[0].i];
-  if (l->neighbour == holder && (*woke & NS_WOKE_GONE)) /* our own work connection: */
-    *woke |= NS_WOKE_WORK;                              /* it looks, and comes back */
+  if (st == NS_OK && !(*woke & NS_WOKE_GONE))
+    l->neighbour = 0; /* its lock did not become ours */
+  if (l->neighbour == holder && (*woke & NS_WOKE_GONE))
+    *woke |= NS_WOKE_WORK; /* it was our own work connection's: it looks, and is back */
   return woken(st, woke, err);
 }
 

@@ -213,5 +213,6 @@ ns_status ns_take_read(ns_db *db, int64_t lease, const ns_takes *takes,
   t = list_tokens(b, takes, &n);
   st = t == NULL ? no_memory(err) : read_tokens(db, lease, t, n, out, err);
   free(t);
+  db->ahead = 0; /* what was asked for is not for another read */
   return st == NS_OK ? forget_missing(db, b, out, first, err) : st;
 }
