@@ -129,7 +129,7 @@ describe("make demo", function()
     for _ = 1, 200 do
       local worker = find_worker()
       if worker and os.execute(("kill -9 %s 2>/dev/null"):format(worker)) then killed = killed + 1 end
-      if killed >= 5 then break end
+      if killed >= 2 then break end -- a third time may hit the same job, which is then dead
       os.execute "sleep 0.1"
     end
     local code = select(3, pipe:close())
