@@ -125,11 +125,14 @@ describe("make demo", function()
     local log = t .. "/log"
     local pipe = assert(io.popen(("cd %s && DIR=%s OUT=%s O=%s sh examples/archive/demo.sh >%s 2>&1")
       :format(quote(ROOT), quote(dir), quote(out), quote(BUILD), quote(log))))
-    local killed = 0
+    local killed, due = 0, 0
+    local function archived() return tonumber((sh(("ls %s 2>/dev/null | wc -l"):format(quote(out))))) end
     for _ = 1, 200 do
-      local worker = find_worker()
-      if worker and os.execute(("kill -9 %s 2>/dev/null"):format(worker)) then killed = killed + 1 end
-      if killed >= 2 then break end -- a third time may hit the same job, which is then dead
+      local worker = archived() >= due and find_worker() -- each time another job: one killed thrice is dead
+      if worker and os.execute(("kill -9 %s 2>/dev/null"):format(worker)) then
+        killed, due = killed + 1, archived() + 3
+      end
+      if killed >= 5 then break end
       os.execute "sleep 0.1"
     end
     local code = select(3, pipe:close())

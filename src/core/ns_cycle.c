@@ -74,14 +74,18 @@ static ns_status take(ns_db *db, work *w, ns_err *err) {
 }
 
 /* The first statement of a cycle that settles nothing is the look at scheduled or
-** that at the queues: both go out with the one that begins. */
+** that at the queues: both go out with the one that begins. Who serves no queue yet
+** looks at those first. */
 static ns_status claim_half(ns_db *db, work *w, ns_err *err) {
-  ns_status st = ns_promote(db, &w->next_due, err);
+  bool served = w->want.nfeeds > 0;
+  ns_status st = served ? ns_promote(db, &w->next_due, err) : NS_OK;
   ns_take_undo(db, w->lease); /* of an earlier try */
   w->takes.n = 0;
   w->lease = 0;
   if (st == NS_OK)
     st = choose(db, w, err);
+  if (st == NS_OK && !served && w->want.limit > 0)
+    st = ns_promote(db, &w->next_due, err);
   if (st == NS_OK)
     st = ns_begun(db, err);
   if (st == NS_OK && w->want.limit > 0)
