@@ -1,8 +1,23 @@
 -- Output of busted for people and for CI: the plain dots, a line per slow
--- test and per slow file, and as the last line "N passed, N failed, N skipped". Nothing run is a
--- failure.
+-- test and per slow file, what failed with its first lines once more (CI keeps
+-- the end of long output), and as the last line "N passed, N failed, N skipped".
+-- Nothing run is a failure.
 
 local SLOW, SLOW_FILE = 5, 10 -- seconds
+local LINES = 12 -- of a failure's message
+
+-- "failed: NAME" and the first lines of its message, each behind "failed|".
+local function told(failure)
+  local message = failure.message
+  if type(message) ~= "string" then message = require("pl.pretty").write(message) end
+  local out = { ("failed: %s (%s:%s)"):format(failure.name, failure.trace and failure.trace.short_src or "?",
+    failure.trace and failure.trace.currentline or "?") }
+  for line in message:gmatch "[^\n]+" do
+    if #out > LINES then break end
+    out[#out + 1] = "failed| " .. line
+  end
+  return table.concat(out, "\n")
+end
 
 return function(options)
   local busted = require "busted"
@@ -26,6 +41,9 @@ return function(options)
   busted.subscribe({ "exit" }, function()
     local failed = handler.failuresCount + handler.errorsCount
     if #slow > 0 then io.write("\nslow:\n", table.concat(slow, "\n"), "\n") end
+    for _, list in ipairs { handler.failures, handler.errors } do
+      for _, failure in ipairs(list) do io.write(told(failure), "\n") end
+    end
     io.write(("%d passed, %d failed, %d skipped\n"):format(handler.successesCount, failed, handler.pendingsCount))
     io.flush()
     if handler.successesCount + failed == 0 then os.exit(1, true) end
