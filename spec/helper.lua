@@ -26,6 +26,22 @@ function eventually(fn, timeout)
   end
 end
 
+--- Gives each test a database of its own, opened, and its queue "q"; the handle is
+-- closed behind the test.
+--
+--     local handle, q, url
+--     with_database(function(...) handle, q, url = ... end)
+-- @tparam function take called before each test with handle, queue, URL, and the name of the database
+function with_database(take)
+  local handle
+  busted.before_each(function()
+    local url, name = db.fresh()
+    handle = assert(require "nightshift".open(url))
+    take(handle, handle:queue "q", url, name)
+  end)
+  busted.after_each(function() handle:close() end)
+end
+
 --- Files and folders, removed like everything else: what a test makes when it
 -- ends, what setup and before_each make at the end of the file.
 fixture = {}

@@ -2,7 +2,6 @@
 -- One table; whoever adds a state or a verb adds its row or column here.
 
 local nightshift = require "nightshift"
-local db = require "spec.support.db"
 
 -- what brings a fresh job into each state; returns the claim if there is one
 local reach = {
@@ -37,13 +36,10 @@ local verdicts = {
 describe("the laws", function()
   local url, handle, q
 
-  before_each(function()
-    url = db.fresh()
-    handle = assert(nightshift.open(url))
-    q = handle:queue "q"
+  with_database(function(...)
+    handle, q, url = ...
     q._db = q._db or handle
   end)
-  after_each(function() handle:close() end)
 
   local function bring(state)
     if state == "waiting" then

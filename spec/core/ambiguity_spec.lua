@@ -197,12 +197,17 @@ describe("a connection that is cut", function()
       local gone = 0
       for _, place in ipairs(trace(case)) do
         if place.inside or ALL then
-          local fired, told = try(case, function()
-            through:tell("cut " .. place.at)
-            through:tell "lasting"
-          end)
-          through:tell "admit"
-          assert.is_true(fired)
+          local fired, told
+          for _ = 1, 3 do -- a try may say less than the traced one did: then once more
+            fired, told = try(case, function()
+              through:tell("cut " .. place.at)
+              through:tell "lasting"
+            end)
+            through:tell "admit"
+            if fired then break end
+            clean()
+          end
+          assert.is_true(fired, ("byte %d never passed"):format(place.at))
           if not told then gone = gone + 1 end
           clean()
         end

@@ -9,12 +9,10 @@ local function database(url) return url:match "/([^/?]+)%?" end
 describe("a claim", function()
   local url, handle, q
 
-  before_each(function()
-    url = db.fresh()
-    handle = assert(nightshift.open(url))
+  with_database(function(opened, _, at)
+    handle, url = opened, at
     q = handle:queue "mail"
   end)
-  after_each(function() handle:close() end)
 
   local function names(jobs)
     local list = {}

@@ -112,11 +112,7 @@ end)
 describe("the caller's own SQL", function()
   local url, name, handle
 
-  before_each(function()
-    url, name = db.fresh()
-    handle = assert(nightshift.open(url))
-  end)
-  after_each(function() handle:close() end)
+  with_database(function(opened, _, at, database) handle, url, name = opened, at, database end)
 
   local function lose()
     for id in db.sql("SELECT id FROM information_schema.processlist WHERE db = '" .. name .. "'"):gmatch "%d+" do

@@ -253,7 +253,7 @@ describe("the plan of", function()
   end)
 
   it("listen_wait reads up to the first row of each queue", function()
-    local row = explain(plans.question "listen_wait", 99, 0, "[0]", 0, 0, "[]").nightshift_ready
+    local row = explain(plans.question "listen_wait", 99, 0, "[[0,1]]", 0, 0, "[]").nightshift_ready
     assert.equal("PRIMARY", row.key)
     assert.equal("range", row.type)
   end)

@@ -56,11 +56,7 @@ end
 describe("a ring", function()
   local url, handle
 
-  before_each(function()
-    url = db.fresh()
-    handle = assert(nightshift.open(url))
-  end)
-  after_each(function() handle:close() end)
+  with_database(function(opened, _, at) handle, url = opened, at end)
 
   local function sleeping()
     local waiter = proc.start { proc.lua, "-e", WAITER:format(url) }

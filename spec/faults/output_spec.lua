@@ -1,18 +1,10 @@
 -- Nobody reads what a host and its handlers write, or it cannot be written.
 
-local db = require "spec.support.db"
-local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 
 local url, handle, q
 
-before_each(function()
-  url = db.fresh()
-  handle = assert(nightshift.open(url))
-  q = handle:queue "q"
-end)
-
-after_each(function() handle:close() end)
+with_database(function(...) handle, q, url = ... end)
 
 local ONCE = { max_attempts = 1 }
 

@@ -1,6 +1,5 @@
 -- Many workers, and what they cost; workers that are forked per job.
 
-local db = require "spec.support.db"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local nst = require "nst"
@@ -8,13 +7,7 @@ local proc = require "spec.support.proc"
 
 local url, handle, q
 
-before_each(function()
-  url = db.fresh()
-  handle = assert(nightshift.open(url))
-  q = handle:queue "q"
-end)
-
-after_each(function() handle:close() end)
+with_database(function(...) handle, q, url = ... end)
 
 local SCRIPT = [[
 local nightshift, core = require "nightshift", require "nightshift.core"

@@ -1,20 +1,12 @@
 -- Ways for a worker to die, and what the job's history says of each.
 
-local db = require "spec.support.db"
 local host = require "spec.support.host"
-local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
 
 local url, handle, q, cpath
 
-before_each(function()
-  url = db.fresh()
-  handle = assert(nightshift.open(url))
-  q = handle:queue "q"
-end)
-
-after_each(function() handle:close() end)
+with_database(function(...) handle, q, url = ... end)
 
 local MODULE = [[
 #include <lua.h>

@@ -1,21 +1,15 @@
 -- Locks and semaphores in handlers: slots belong to the running job, whatever
 -- happens to its worker.
 
-local db = require "spec.support.db"
 local host = require "spec.support.host"
-local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 
 local url, handle, q, folder
 
-before_each(function()
-  url = db.fresh()
-  handle = assert(nightshift.open(url))
-  q = handle:queue "q"
+with_database(function(...)
+  handle, q, url = ...
   folder = fixture.dir()
 end)
-
-after_each(function() handle:close() end)
 
 -- In `add` a number in a file is read and written back plus one: whoever comes
 -- in between shows. `enter` tells when it comes and goes. Both may kill their

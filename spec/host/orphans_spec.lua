@@ -1,20 +1,12 @@
 -- No process of a worker outlives it, its zygote, its keeper or its host,
 -- unless it was put into a session of its own.
 
-local db = require "spec.support.db"
 local host = require "spec.support.host"
-local nightshift = require "nightshift"
 local nst = require "nst"
 
 local url, handle, q
 
-before_each(function()
-  url = db.fresh()
-  handle = assert(nightshift.open(url))
-  q = handle:queue "q"
-end)
-
-after_each(function() handle:close() end)
+with_database(function(...) handle, q, url = ... end)
 
 -- Each starts processes that print "sleeper PID", one way or another. The
 -- second run of a job returns.

@@ -8,10 +8,8 @@ local proc = require "spec.support.proc"
 describe("a host that", function()
   local url, trace, script, handle, q
 
-  before_each(function()
-    url = db.fresh()
-    handle = assert(nightshift.open(url))
-    q = handle:queue "q"
+  with_database(function(...)
+    handle, q, url = ...
     trace = fixture.file("trace", "")
     script = fixture.file("jobs.lua", ([[
       local function note(what, job)
@@ -32,7 +30,6 @@ describe("a host that", function()
         quick = function(job) note("finish", job) end,
       }]]):format(trace))
   end)
-  after_each(function() handle:close() end)
 
   local function sql(text) return db.sql(text, url:match "/([^/?]+)%?") end
 

@@ -1,19 +1,11 @@
 -- How a host stops, reloads and pauses.
 
-local db = require "spec.support.db"
 local host = require "spec.support.host"
-local nightshift = require "nightshift"
 local nst = require "nst"
 
 local url, handle, q
 
-before_each(function()
-  url = db.fresh()
-  handle = assert(nightshift.open(url))
-  q = handle:queue "q"
-end)
-
-after_each(function() handle:close() end)
+with_database(function(...) handle, q, url = ... end)
 
 -- "started" comes from the shell: a fork that has not become one yet still
 -- bears the worker's name.

@@ -1,18 +1,10 @@
 -- Signs of life of many jobs at once.
 
-local db = require "spec.support.db"
 local host = require "spec.support.host"
-local nightshift = require "nightshift"
 
 local url, handle, q
 
-before_each(function()
-  url = db.fresh()
-  handle = assert(nightshift.open(url))
-  q = handle:queue "q"
-end)
-
-after_each(function() handle:close() end)
+with_database(function(...) handle, q, url = ... end)
 
 local SCRIPT = [[
 local nightshift, core = require "nightshift", require "nightshift.core"

@@ -6,13 +6,7 @@ local nightshift = require "nightshift"
 
 local url, handle, q
 
-before_each(function()
-  url = db.fresh()
-  handle = assert(nightshift.open(url))
-  q = handle:queue "q"
-end)
-
-after_each(function() handle:close() end)
+with_database(function(...) handle, q, url = ... end)
 
 local ONCE = { timeout = 0.2, max_attempts = 1 }
 

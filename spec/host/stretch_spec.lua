@@ -11,13 +11,7 @@ local HANDLERS = [[return { noop = function() end, answer = function() return 42
 describe("a stretch of jobs that are done", function()
   local url, handle, q
 
-  before_each(function()
-    url = db.fresh()
-    handle = assert(nightshift.open(url))
-    q = handle:queue "q"
-  end)
-
-  after_each(function() handle:close() end)
+  with_database(function(...) handle, q, url = ... end)
 
   local function done() return handle:execute("SELECT COUNT(*) AS n FROM nightshift_finished")[1].n end
 

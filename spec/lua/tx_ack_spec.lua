@@ -1,19 +1,15 @@
 -- tx:ack: the end of a job and its own rows in one transaction.
 
-local db = require "spec.support.db"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
 
 local url, handle, q
 
-before_each(function()
-  url = db.fresh()
-  handle = assert(nightshift.open(url))
+with_database(function(opened, _, at)
+  handle, url = opened, at
   q = assert(handle:queue "default")
   assert(handle:execute "CREATE TABLE mark (id BIGINT NOT NULL) ENGINE=InnoDB")
 end)
-
-after_each(function() handle:close() end)
 
 local function marks() return handle:execute("SELECT COUNT(*) AS n FROM mark")[1].n end
 

@@ -2,20 +2,13 @@
 -- wrote to a program that had ended, was killed by SIGPIPE: a crash of the job,
 -- and dead as poison the third time.
 
-local db = require "spec.support.db"
 local host = require "spec.support.host"
-local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 
 describe("a handler that writes to nobody", function()
   local url, handle, q
 
-  before_each(function()
-    url = db.fresh()
-    handle = assert(nightshift.open(url))
-    q = handle:queue "q"
-  end)
-  after_each(function() handle:close() end)
+  with_database(function(...) handle, q, url = ... end)
 
   local function result(id)
     local job = eventually(function()

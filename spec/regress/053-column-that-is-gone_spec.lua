@@ -4,18 +4,13 @@
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"
-local nightshift = require "nightshift"
 
 local TABLE = "ALTER TABLE nightshift_finished "
 
 describe("a column that is gone", function()
   local url, name, handle
 
-  before_each(function()
-    url, name = db.fresh()
-    handle = assert(nightshift.open(url))
-  end)
-  after_each(function() handle:close() end)
+  with_database(function(opened, _, at, database) handle, url, name = opened, at, database end)
 
   it("is waited for by a host, which keeps its verdicts", function()
     local h = host.start(url, [[return {

@@ -3,7 +3,6 @@
 -- whose polls, losses or missing handlers had reached their column's limit.
 
 local core = require "nightshift.core"
-local nightshift = require "nightshift"
 local db = require "spec.support.db"
 local proc = require "spec.support.proc"
 
@@ -12,12 +11,7 @@ local MAX = 4294967295
 describe("a count at its limit", function()
   local url, name, handle, q
 
-  before_each(function()
-    url, name = db.fresh()
-    handle = assert(nightshift.open(url))
-    q = handle:queue "q"
-  end)
-  after_each(function() handle:close() end)
+  with_database(function(...) handle, q, url, name = ... end)
 
   local function set(what) db.sql("UPDATE nightshift_job SET " .. what, name) end
   local function value(what) return db.sql("SELECT " .. what .. " FROM nightshift_job", name) end

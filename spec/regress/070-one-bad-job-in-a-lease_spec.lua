@@ -4,17 +4,11 @@
 local core = require "nightshift.core"
 local db = require "spec.support.db"
 local host = require "spec.support.host"
-local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 
 local url, name, handle
 
-before_each(function()
-  url, name = db.fresh()
-  handle = assert(nightshift.open(url))
-end)
-
-after_each(function() handle:close() end)
+with_database(function(opened, _, at, database) handle, url, name = opened, at, database end)
 
 -- Seven jobs in the hands of a program that is killed; the fourth cannot be
 -- given back.

@@ -2,18 +2,11 @@
 -- new ones, kept what it had claimed; and jobs that kill workers, standing
 -- together before others, took every worker it forked.
 
-local db = require "spec.support.db"
 local host = require "spec.support.host"
-local nightshift = require "nightshift"
 
 local url, handle
 
-before_each(function()
-  url = db.fresh()
-  handle = assert(nightshift.open(url))
-end)
-
-after_each(function() handle:close() end)
+with_database(function(opened, _, at) handle, url = opened, at end)
 
 local SCRIPT = [[return {
   noop = function() end,

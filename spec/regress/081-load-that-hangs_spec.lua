@@ -1,19 +1,12 @@
 -- A script that did not end while HUP had it loaded kept every later HUP from
 -- being obeyed, without a word in the log.
 
-local db = require "spec.support.db"
 local host = require "spec.support.host"
-local nightshift = require "nightshift"
 local nst = require "nst"
 
 local url, handle
 
-before_each(function()
-  url = db.fresh()
-  handle = assert(nightshift.open(url))
-end)
-
-after_each(function() handle:close() end)
+with_database(function(opened, _, at) handle, url = opened, at end)
 
 local HANG = 'print "loading" while true do end'
 

@@ -2,19 +2,11 @@
 -- an error in it, went on as a second worker on the same socket, and what it
 -- said counted.
 
-local db = require "spec.support.db"
 local host = require "spec.support.host"
-local nightshift = require "nightshift"
 
 local url, handle, q, cpath
 
-before_each(function()
-  url = db.fresh()
-  handle = assert(nightshift.open(url))
-  q = handle:queue "q"
-end)
-
-after_each(function() handle:close() end)
+with_database(function(...) handle, q, url = ... end)
 
 local MODULE = [[
 #include <lua.h>

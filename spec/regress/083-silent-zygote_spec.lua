@@ -2,20 +2,12 @@
 -- have killed ran on, dead ones were not reported. A stopped seed kept the host
 -- from ending, with its signals blocked.
 
-local db = require "spec.support.db"
 local host = require "spec.support.host"
-local nightshift = require "nightshift"
 local nst = require "nst"
 
 local url, handle, q
 
-before_each(function()
-  url = db.fresh()
-  handle = assert(nightshift.open(url))
-  q = handle:queue "q"
-end)
-
-after_each(function() handle:close() end)
+with_database(function(...) handle, q, url = ... end)
 
 local SCRIPT = [[return {
   loop = function() print "looping" while true do end end,

@@ -2,21 +2,15 @@
 -- another signal of that name came: whoever sent them could undo its backoff. It
 -- was shown as waiting, too.
 
-local db = require "spec.support.db"
-local nightshift = require "nightshift"
-
 describe("a job that has waited for a signal", function()
   local handle, q, id
 
-  before_each(function()
-    handle = assert(nightshift.open((db.fresh())))
-    q = handle:queue "q"
+  with_database(function(...)
+    handle, q = ...
     id = assert(q:push "job")
     assert(q:claim():wait { signal = "a" })
     assert(handle:signal(id, 1, "a"))
   end)
-
-  after_each(function() handle:close() end)
 
   it("keeps to its backoff, and is given the newest afterwards", function()
     assert(q:claim():fail("oh", { retry_in = "1h" }))

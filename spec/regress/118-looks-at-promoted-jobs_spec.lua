@@ -4,19 +4,12 @@
 -- It begins behind what was promoted now (bench/polls.lua has the figures, with
 -- "hold"), and what commits behind that is found.
 
-local db = require "spec.support.db"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
 
 local url, handle, q
 
-before_each(function()
-  url = db.fresh()
-  handle = assert(nightshift.open(url))
-  q = handle:queue "q"
-end)
-
-after_each(function() handle:close() end)
+with_database(function(...) handle, q, url = ... end)
 
 describe("the scheduled jobs", function()
   it("are found when they commit behind what was promoted", function()

@@ -1,17 +1,10 @@
 -- A parent that waits for its children, one of which waits for the parent:
 -- nobody was ever to run again.
 
-local nightshift = require "nightshift"
-local db = require "spec.support.db"
-
 describe("a parent and a child that wait for each other", function()
   local handle, q
 
-  before_each(function()
-    handle = assert(nightshift.open((db.fresh())))
-    q = handle:queue "q"
-  end)
-  after_each(function() handle:close() end)
+  with_database(function(...) handle, q = ... end)
 
   local function state(id) return handle:job(id).state end
 

@@ -2,19 +2,12 @@
 -- written, and its parent, which was to be dead when a child fails, ran again. So
 -- it did when a child that it had pushed failed faster than its own verdict came.
 
-local nightshift = require "nightshift"
-local db = require "spec.support.db"
 local host = require "spec.support.host"
 
 describe("a child that fails before its parent waits", function()
   local url, handle, q
 
-  before_each(function()
-    url = db.fresh()
-    handle = assert(nightshift.open(url))
-    q = handle:queue "q"
-  end)
-  after_each(function() handle:close() end)
+  with_database(function(...) handle, q, url = ... end)
 
   local function failed()
     local id = assert(q:push "bad")

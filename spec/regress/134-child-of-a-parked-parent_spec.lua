@@ -1,17 +1,12 @@
 -- A child that was pushed while its parent was parked was not waited for.
 
-local nightshift = require "nightshift"
-local db = require "spec.support.db"
-
 describe("a child that is pushed while its parent waits for its children", function()
   local handle, q, parent
 
-  before_each(function()
-    handle = assert(nightshift.open((db.fresh())))
-    q = handle:queue "q"
+  with_database(function(...)
+    handle, q = ...
     parent = assert(q:push "parent")
   end)
-  after_each(function() handle:close() end)
 
   local function park(policy)
     local job = q:claim()

@@ -2,16 +2,9 @@
 -- deadline: until it was promoted the job was "waiting", and another priority in
 -- between scheduled it for the deadline again, without a second signal for ever.
 
-local nightshift = require "nightshift"
-local db = require "spec.support.db"
-
 describe("a job whose signal has come", function()
   local handle, q
-  before_each(function()
-    handle = assert(nightshift.open((db.fresh())))
-    q = handle:queue "q"
-  end)
-  after_each(function() handle:close() end)
+  with_database(function(...) handle, q = ... end)
 
   it("is ready, and stays so with another priority", function()
     local id = assert(q:push "job")

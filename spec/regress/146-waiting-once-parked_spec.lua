@@ -2,19 +2,14 @@
 -- was due later: as "waiting" while it polled or stood in its backoff; and any
 -- further signal cut its delay short.
 
-local nightshift = require "nightshift"
-local db = require "spec.support.db"
-
 describe("a job that has waited for a signal", function()
   local handle, q, id
-  before_each(function()
-    handle = assert(nightshift.open((db.fresh())))
-    q = handle:queue "q"
+  with_database(function(...)
+    handle, q = ...
     id = assert(q:push "job")
     assert(q:claim():wait { signal = "go" })
     assert(handle:signal(id, 1, "go"))
   end)
-  after_each(function() handle:close() end)
 
   for verb, give in pairs {
     again = function(job) return job:again(3600) end,

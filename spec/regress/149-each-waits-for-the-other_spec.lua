@@ -2,16 +2,9 @@
 -- run of it said "wait", the parent waited for them, and they for it, for ever.
 -- Found by the torture.
 
-local nightshift = require "nightshift"
-local db = require "spec.support.db"
-
 describe("a parent that waits after it has said again", function()
   local handle, q
-  before_each(function()
-    handle = assert(nightshift.open((db.fresh())))
-    q = handle:queue "q"
-  end)
-  after_each(function() handle:close() end)
+  with_database(function(...) handle, q = ... end)
 
   -- The parent's second run, claimed; its first had these children.
   local function second_run(...)

@@ -2,19 +2,12 @@
 -- none, left it there: a job of tomorrow ran at the deadline that had been taken
 -- back, and who waited for a signal was told that nobody had answered.
 
-local db = require "spec.support.db"
-local nightshift = require "nightshift"
 local nst = require "nst"
 
 describe("another deadline", function()
   local handle, q
 
-  before_each(function()
-    handle = assert(nightshift.open((db.fresh())))
-    q = handle:queue "q"
-  end)
-
-  after_each(function() handle:close() end)
+  with_database(function(...) handle, q = ... end)
 
   local function due_in(id)
     local job = assert(handle:job(id))

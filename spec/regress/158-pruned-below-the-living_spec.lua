@@ -2,18 +2,10 @@
 -- waited: its results had a child without an outcome. What was not there, a job that
 -- nobody knew or one that had been pruned before, was counted as deleted.
 
-local db = require "spec.support.db"
-local nightshift = require "nightshift"
-
 describe("pruning a tree", function()
   local handle, q
 
-  before_each(function()
-    handle = assert(nightshift.open((db.fresh())))
-    q = handle:queue "q"
-  end)
-
-  after_each(function() handle:close() end)
+  with_database(function(...) handle, q = ... end)
 
   it("is refused for a part of it while another lives", function()
     local top = assert(q:push "top")

@@ -2,18 +2,11 @@
 -- `if job.signal == nil` and not for the phase, ran again at once, without end:
 -- a thousand runs a second.
 
-local db = require "spec.support.db"
-local nightshift = require "nightshift"
 local nst = require "nst"
 
 local handle, q
 
-before_each(function()
-  handle = assert(nightshift.open((db.fresh())))
-  q = handle:queue "q"
-end)
-
-after_each(function() handle:close() end)
+with_database(function(...) handle, q = ... end)
 
 --- A job that has had a run after its deadline.
 local function late()

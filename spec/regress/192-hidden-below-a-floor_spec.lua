@@ -10,13 +10,7 @@ local proc = require "spec.support.proc"
 
 local handle, q, url, name
 
-before_each(function()
-  url, name = db.fresh()
-  handle = assert(nightshift.open(url))
-  q = handle:queue "q"
-end)
-
-after_each(function() handle:close() end)
+with_database(function(...) handle, q, url, name = ... end)
 
 local function pushed(n, options)
   local items = {}

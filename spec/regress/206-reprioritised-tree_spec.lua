@@ -1,17 +1,10 @@
 -- Another priority for a whole tree moved its jobs and was forgotten when they
 -- ended: the history had the old one, and so had who ran again.
 
-local nightshift = require "nightshift"
-local db = require "spec.support.db"
-
 describe("the priority of a tree", function()
   local handle, q
 
-  before_each(function()
-    handle = assert(nightshift.open((db.fresh())))
-    q = handle:queue "q"
-  end)
-  after_each(function() handle:close() end)
+  with_database(function(...) handle, q = ... end)
 
   local function priority(id) return handle:job(id).priority end
 

@@ -2,19 +2,13 @@
 -- retried before all were told had its top cancelled while the rest ran again.
 
 local nightshift = require "nightshift"
-local db = require "spec.support.db"
 
 local LEVELS = 320 -- more than one piece
 
 describe("a deep tree that is retried while it falls", function()
   local url, handle, q
 
-  before_each(function()
-    url = db.fresh()
-    handle = assert(nightshift.open(url))
-    q = handle:queue "q"
-  end)
-  after_each(function() handle:close() end)
+  with_database(function(...) handle, q, url = ... end)
 
   local function fallen()
     local node = { name = "leaf" }

@@ -1,19 +1,12 @@
 -- nightshift.shared, mutexes and semaphores in the workers of a host.
 
-local db = require "spec.support.db"
 local host = require "spec.support.host"
-local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
 
 local url, handle, q
 
-before_each(function()
-  url = db.fresh()
-  handle = assert(nightshift.open(url))
-  q = handle:queue "q"
-end)
-after_each(function() handle:close() end)
+with_database(function(...) handle, q, url = ... end)
 
 local function script(text)
   return [[

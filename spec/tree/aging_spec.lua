@@ -1,20 +1,13 @@
 -- Aging: what lies below a saturated priority is claimed all the same, within a
 -- number of claims that can be counted.
 
-local db = require "spec.support.db"
 local nightshift = require "nightshift"
 
 local TURN = 16 -- rows in true order for one that is aged
 
 local handle, q, url
 
-before_each(function()
-  url = db.fresh()
-  handle = assert(nightshift.open(url))
-  q = handle:queue "q"
-end)
-
-after_each(function() handle:close() end)
+with_database(function(...) handle, q, url = ... end)
 
 local function pushed(n, priority)
   local items = {}

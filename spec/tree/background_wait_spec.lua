@@ -1,19 +1,11 @@
 -- nightshift.background{wait = true}: whoever waits for the job waits for its
 -- operation, and sees the operation's result.
 
-local db = require "spec.support.db"
 local host = require "spec.support.host"
-local nightshift = require "nightshift"
 
 local url, handle, q
 
-before_each(function()
-  url = db.fresh()
-  handle = assert(nightshift.open(url))
-  q = handle:queue "q"
-end)
-
-after_each(function() handle:close() end)
+with_database(function(...) handle, q, url = ... end)
 
 -- Runs all there is with an operation of these options; polls are fast.
 local function work(options, more)

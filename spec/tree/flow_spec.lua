@@ -1,17 +1,10 @@
 -- Whole trees pushed as one.
 
-local db = require "spec.support.db"
 local host = require "spec.support.host"
-local nightshift = require "nightshift"
 
 local url, handle
 
-before_each(function()
-  url = db.fresh()
-  handle = assert(nightshift.open(url))
-end)
-
-after_each(function() handle:close() end)
+with_database(function(opened, _, at) handle, url = opened, at end)
 
 describe("a flow", function()
   it("runs children before their parents, at any depth, and what waits for others after them", function()

@@ -7,13 +7,7 @@ local nst = require "nst"
 
 local url, name, handle, q
 
-before_each(function()
-  url, name = db.fresh()
-  handle = assert(nightshift.open(url))
-  q = handle:queue "q"
-end)
-
-after_each(function() handle:close() end)
+with_database(function(...) handle, q, url, name = ... end)
 
 local function state(id) return handle:job(id).state end
 

@@ -4,17 +4,13 @@
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"
-local nightshift = require "nightshift"
 
 local url, name, handle, kids
 
-before_each(function()
-  url, name = db.fresh()
-  handle = assert(nightshift.open(url))
+with_database(function(opened, _, at, database)
+  handle, url, name = opened, at, database
   kids = handle:queue "kids"
 end)
-
-after_each(function() handle:close() end)
 
 local function state(id) return handle:job(id).state end
 

@@ -9,13 +9,7 @@ local proc = require "spec.support.proc"
 
 local url, name, handle, q
 
-before_each(function()
-  url, name = db.fresh()
-  handle = assert(nightshift.open(url))
-  q = handle:queue "q"
-end)
-
-after_each(function() handle:close() end)
+with_database(function(...) handle, q, url, name = ... end)
 
 local function ended(id, timeout)
   return eventually(function()

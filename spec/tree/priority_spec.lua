@@ -1,16 +1,8 @@
 -- Priorities of live jobs.
 
-local db = require "spec.support.db"
-local nightshift = require "nightshift"
-
 local handle, q
 
-before_each(function()
-  handle = assert(nightshift.open((db.fresh())))
-  q = handle:queue "q"
-end)
-
-after_each(function() handle:close() end)
+with_database(function(...) handle, q = ... end)
 
 describe("reprioritise", function()
   it("moves a ready job", function()

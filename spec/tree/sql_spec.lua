@@ -2,17 +2,10 @@
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"
-local nightshift = require "nightshift"
 
 local url, name, handle, q
 
-before_each(function()
-  url, name = db.fresh()
-  handle = assert(nightshift.open(url))
-  q = handle:queue "q"
-end)
-
-after_each(function() handle:close() end)
+with_database(function(...) handle, q, url, name = ... end)
 
 local function call(options, on)
   local h = on or handle._handle

@@ -2,18 +2,11 @@
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"
-local nightshift = require "nightshift"
 local nst = require "nst"
 
 local url, name, handle, q
 
-before_each(function()
-  url, name = db.fresh()
-  handle = assert(nightshift.open(url))
-  q = handle:queue "q"
-end)
-
-after_each(function() handle:close() end)
+with_database(function(...) handle, q, url, name = ... end)
 
 local function why(id)
   local text, fact = assert(handle:why(id))
