@@ -70,7 +70,7 @@ plans.hot = {
   { "edge_ties", "[100]" },
   { "signal_find", 100, "go" },
   { "push_scheduled", "[100,101]" },
-  { "listen_wait", 99, 0, "[0]", 0, 0, "[]" },
+  { "listen_wait", 99, 0, "[[0,1]]", 0, 0, "[]" },
   { "prune_kin", "[100]" },
   { "prune_select", 3600000000, "done", 0, 0, 0, 3600000000, 10 },
 }

@@ -5,10 +5,13 @@
 ** lock and no transaction. It enters itself in nightshift_listener, looks, and
 ** sleeps: a row that was committed before the look is seen, and whoever commits
 ** later finds the entry and ends the sleep with KILL QUERY. So no wake-up is
-** lost. Error 1317, sleep value 1 and value 2 all mean "wake". The connection
-** runs nothing but these statements, so a ring can never hit anything else. Who
-** is awake is told so before it strikes itself out. Who may not enter itself cannot be rung: it looks every second
-** or so, each at moments of its own.
+** lost. Only a ring before its commit, as from a trigger, can meet us between two
+** statements and end neither: so the sleep looks again in its first two seconds,
+** as whoever was woken for nothing does. Error 1317 and value 2 both mean "wake".
+** The connection runs nothing but these statements, so a ring can never hit
+** anything else. Who is awake is told so before it strikes itself out. Who may not
+** enter itself cannot be rung: it looks every second or so, each at moments of its
+** own.
 **
 ** While it sleeps it watches other holders: the sleep is a wait for the
 ** neighbour's named lock (our own without one), and looks now and then whether those of
@@ -31,6 +34,9 @@
 #define UNRUNG NS_SECOND          /* a sleep of one that cannot be rung, on average */
 #define ASK_AGAIN (60 * NS_SECOND) /* whether it may be, by now */
 #define SLICE (NS_SECOND / 4) /* how late another holder's death is seen */
+#define LOOK (5 * NS_SECOND / 1000) /* from entering to the second look; then to */
+#define LOOK_GROWS 4                /* the third so many times that, and so on, */
+#define LOOK_MAX (2 * NS_SECOND)    /* while pauses are shorter than this */
 #define ER_NO_PROCEDURE 1305
 #define ER_QUERY_INTERRUPTED 1317
 #define QUEUES_MARK "(queues)"
@@ -51,7 +57,7 @@ struct ns_listener {
   int64_t ask_at;  /* monotonic: when to try to enter again; 0: no refusal */
   int64_t neighbour; /* whose lock the wait asks for; 0: nobody's */
   ns_buf watched;  /* other holders: "[id,…]" */
-  ns_buf slices;   /* of the wait: "[seconds,…]" */
+  ns_buf slices;   /* of the wait: "[[seconds, which look follows or 0],…]" */
   int64_t *told;   /* holders with a free lock that were told of */
   size_t ntold, captold;
   pid_t owner;
@@ -263,14 +269,23 @@ static ns_status look_around(ns_listener *l, int64_t me, unsigned *woke,
              : st;
 }
 
-/* The wait in slices; one alone when nobody is to be watched but the
-** neighbour. */
+/* The wait in slices, each up to the next look: at what is ready, at times that
+** grow apart, or at the holders watched. */
 static void cut_wait(ns_listener *l, int64_t wait) {
-  int64_t slice = l->watched.n > 2 ? SLICE : wait;
+  int64_t watch = l->watched.n > 2 ? SLICE : wait;
+  int64_t pause = LOOK;
+  int64_t look = pause;
+  int64_t slice;
+  int nth = 0;
   ns_buf_reset(&l->slices);
-  for (; wait > 0; wait -= slice)
-    ns_buf_addf(&l->slices, "%c%.6f", l->slices.n > 0 ? ',' : '[',
-                (double)(wait < slice ? wait : slice) / (double)NS_SECOND);
+  for (int64_t at = 0; at < wait; at += slice) {
+    slice = least(watch, wait - at);
+    slice = at < look ? least(slice, look - at) : slice;
+    ns_buf_addf(&l->slices, "%c[%.6f,%d]", l->slices.n > 0 ? ',' : '[',
+                (double)slice / (double)NS_SECOND, at + slice == look ? ++nth : 0);
+    if (at + slice == look && (pause *= LOOK_GROWS) < LOOK_MAX)
+      look += pause;
+  }
   ns_buf_addc(&l->slices, ']');
 }
 
@@ -289,7 +304,7 @@ static ns_status woken(ns_status st, unsigned *woke, ns_err *err) {
 static ns_status sleep_there(ns_listener *l, int64_t newest, int64_t holder,
                              unsigned *woke, ns_err *err) {
   static const unsigned why[] = {0, NS_WOKE_WORK, NS_WOKE_WORK, NS_WOKE_GONE,
-                                 NS_WOKE_NOTICE};
+                                 NS_WOKE_NOTICE, NS_WOKE_WORK | NS_WOKE_GONE};
   ns_value params[] = {ns_vint(newest > 0 ? newest : INT32_MAX),
                        ns_vint(holder), ns_vtext(ns_buf_bytes(&l->slices)),
                        ns_vint(l->neighbour), ns_vint(l->neighbour),
@@ -298,7 +313,7 @@ static ns_status sleep_there(ns_listener *l, int64_t newest, int64_t holder,
   ns_status st = ns_stmt_run(l->link, l->stmt, params, err);
   if (st == NS_OK)
     st = ns_stmt_fetch(l->link, l->stmt, &row, err);
-  if (st == NS_OK && row != NULL && row[0].i > 0 && row[0].i <= 4)
+  if (st == NS_OK && row != NULL && row[0].i > 0 && row[0].i <= 5)
     *woke |= why[row[0].i];
   if (st == NS_OK && !(*woke & NS_WOKE_GONE))
     l->neighbour = 0; /* its lock did not become ours */
