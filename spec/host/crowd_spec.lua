@@ -92,7 +92,7 @@ describe("a host with hundreds of workers", function()
     for i = 1, 1000 do items[i] = { "mark", { file = file, n = i, sleep = 0.05 } } end
     assert(q:push_many(items))
     eventually(function() return count_done() > 100 end)
-    nst.kill(host.members(h.pid, "ns-zygote")[1], "KILL")
+    nst.kill(host.member(h.pid, "ns-zygote"), "KILL")
     eventually(function() return count_done() == 1000 end, 60)
     stop(h)
   end)

@@ -60,7 +60,7 @@ describe("kill -9 of a worker", function()
 
   it("while it is idle costs nothing but a fork", function()
     local h = host.start(url, SCRIPT)
-    nst.kill(host.members(h.pid)[1], "KILL")
+    nst.kill(host.member(h.pid), "KILL")
     h:wait_line "worker.died"
     eventually(function() return #host.members(h.pid) == 2 end)
     local id = q:push "noop"
@@ -149,7 +149,7 @@ describe("kill -9 of the zygote", function()
     local h = host.start(url, SCRIPT)
     local id = q:push "hang"
     h:wait_line "^started"
-    nst.kill(host.members(h.pid, "ns-zygote")[1], "KILL")
+    nst.kill(host.member(h.pid, "ns-zygote"), "KILL")
     h:wait_line "zygote.died"
     eventually(function() return handle:job(id).state == "done" end)
     assert.equal(1, handle:job(id).result.crashes)
@@ -162,7 +162,7 @@ describe("kill -9 of the keeper", function()
     local h = host.start(url, SCRIPT)
     local id = q:push "hang"
     h:wait_line "^started"
-    nst.kill(host.members(h.pid, "ns-keeper")[1], "KILL")
+    nst.kill(host.member(h.pid, "ns-keeper"), "KILL")
     h:wait_line "keeper.died"
     eventually(function() return handle:job(id).state == "done" end)
     assert.equal(1, handle:job(id).result.crashes)

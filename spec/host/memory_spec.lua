@@ -79,7 +79,7 @@ describe("--memory", function()
     assert.same({ "dead", 0, "memory limit of 8 MiB" }, { job.state, job.crashes, job.error })
     local id = q:push "pid"
     local pid = eventually(function() return handle:job(id).result end)
-    assert.same({ pid }, { tostring(host.members(h.pid)[1]) })
+    assert.same({ pid }, { tostring(host.member(h.pid)) })
     assert.is_nil(h:transcript():find "worker.died", h:transcript())
     stop(h)
   end)
@@ -221,7 +221,7 @@ describe("a worker whose standard library a handler damaged", function()
       return {
         fail = function() counter = counter + 1 error "as ever" end,
         pid = function() return (io.open "/proc/self/stat":read "a"):match "^%d+" end }]], { "--workers", "1" })
-    local worker = tostring(host.members(h.pid)[1])
+    local worker = tostring(host.member(h.pid))
     local id = q:push("fail", nil, ONCE)
     eventually(function() return handle:job(id).state == "dead" end)
     id = q:push "pid"

@@ -103,7 +103,7 @@ describe("kill -9 of a worker takes with it", function()
     done(q:push "left")
     local pid = sleeper(h)
     assert.equal("sleep", eventually(function() return host.name(pid) == "sleep" and "sleep" end))
-    nst.kill(host.members(h.pid)[1], "KILL")
+    nst.kill(host.member(h.pid), "KILL")
     gone { pid }
     stop(h)
   end)
@@ -177,7 +177,7 @@ describe("a job that kills its keeper", function()
     local h = host.start(url, SCRIPT)
     q:push "grouped"
     local pid = sleeper(h)
-    local keeper = host.members(h.pid, "ns-keeper")[1]
+    local keeper = host.member(h.pid, "ns-keeper")
     q:push("grandparent", fixture.dir() .. "/once")
     h:wait_line "keeper.died"
     gone { pid, keeper }
@@ -190,8 +190,8 @@ end)
 describe("kill -9 of the seed", function()
   it("is not noticed; a keeper that dies after it ends the host, and the jobs are given back", function()
     local h = host.start(url, SCRIPT)
-    local keeper = host.members(h.pid, "ns-keeper")[1]
-    local seed = host.members(h.pid, "ns-seed")[1]
+    local keeper = host.member(h.pid, "ns-keeper")
+    local seed = host.member(h.pid, "ns-seed")
     nst.kill(seed, "KILL")
     gone { seed }
     done(q:push "noop")

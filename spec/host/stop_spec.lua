@@ -101,7 +101,7 @@ describe("after a loop was stopped", function()
           return { n, debug.gethook() == nil, (io.open "/proc/self/stat":read "a"):match "^%d+" }
         end }]]
     local h = host.start(url, script, { "--workers", "1" })
-    local worker = host.members(h.pid)[1]
+    local worker = host.member(h.pid)
     for _ = 1, 3 do
       q:push("bad", nil, ONCE)
       local id = q:push "good"

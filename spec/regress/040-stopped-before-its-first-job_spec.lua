@@ -11,7 +11,7 @@ describe("a worker that is stopped while it is idle", function()
     local url = db.fresh()
     local handle <close> = assert(nightshift.open(url))
     local h = host.start(url, "return { noop = function() end }", { "--workers", "1" })
-    nst.kill(host.members(h.pid)[1], "STOP")
+    nst.kill(host.member(h.pid), "STOP")
     local id = handle:queue("q"):push "noop"
     h:wait_line("event=worker.deaf", 20)
     eventually(function() return handle:job(id).state == "done" end, 20)

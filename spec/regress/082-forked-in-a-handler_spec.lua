@@ -57,7 +57,7 @@ return {
 describe("a child that a handler forks", function()
   it("has no say in how the job ends", function()
     local h = host.start(url, SCRIPT, { "--workers", "1" }, { LUA_CPATH = cpath })
-    local worker = host.members(h.pid)[1]
+    local worker = host.member(h.pid)
     local ends = { returns = 0, raises = 1, settles = 1, exits = 7, speaks = 0 }
     for name, status in pairs(ends) do
       local id = assert(q:push(name, nil, { max_attempts = 1 }))

@@ -101,4 +101,9 @@ function host.members(pid, name)
   return list
 end
 
+--- The first of them, as soon as it is there: a fork bears its name a moment later.
+function host.member(pid, name)
+  return eventually(function() return host.members(pid, name)[1] end)
+end
+
 return host
