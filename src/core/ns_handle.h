@@ -20,6 +20,7 @@
 #include "ns_db.h"
 #include "ns_slot.h"
 #include "ns_sql.h"
+#include "ns_stmt.h"
 #include "ns_url.h"
 
 #define NS_LOCK_WAIT 1205 /* the server's numbers: a lock wait that took too long, */
