@@ -12,6 +12,7 @@
 #include "ns_depend.h"
 #include "ns_handle.h"
 #include "ns_tree.h"
+#include "ns_tx.h"
 
 /* ----------------------------------------------------------------- info */
 

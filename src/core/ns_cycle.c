@@ -23,6 +23,7 @@
 #include "ns_queue.h"
 #include "ns_settle.h"
 #include "ns_time.h"
+#include "ns_tx.h"
 
 #define BUSY_MAX (10 * NS_SECOND) /* ns_settle tries a locked row this long */
 #define MANY 16 /* verdicts: then what they release may wait for the next cycle */

@@ -18,6 +18,7 @@
 #include "ns_claim.h"
 #include "ns_handle.h"
 #include "ns_time.h"
+#include "ns_tx.h"
 
 #define AT_ONCE 1000 /* targets per look */
 #define CLOSE 4      /* ids, and edges, per target: as many are read in a range */

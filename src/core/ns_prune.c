@@ -14,6 +14,7 @@
 #include "ns_handle.h"
 #include "ns_slot.h"
 #include "ns_time.h"
+#include "ns_tx.h"
 
 #define BATCH 1000    /* rows per transaction */
 #define BARREN 20     /* batches of which nothing may go, per one that counts */

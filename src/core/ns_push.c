@@ -17,6 +17,7 @@
 #include "ns_handle.h"
 #include "ns_queue.h"
 #include "ns_time.h"
+#include "ns_tx.h"
 #include "ns_volley.h"
 
 #define ID_BLOCK 100

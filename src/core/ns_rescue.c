@@ -24,6 +24,7 @@
 #include "ns_peers.h"
 #include "ns_settle.h"
 #include "ns_time.h"
+#include "ns_tx.h"
 
 #define GRACE NS_SECOND
 #define GRACE_ALIVE (30 * NS_SECOND)   /* its process is there: it may come back */
@@ -285,6 +286,15 @@ static bool remember(ns_suspects *s, const ns_peers *peers, int64_t now) {
   free(s->items);
   *s = next;
   return true;
+}
+
+void ns_watch_anew(ns_db *db) {
+  int64_t now = ns_mono_us();
+  for (size_t i = 0; i < db->suspects.n; i++) {
+    ns_suspect *s = &db->suspects.items[i];
+    s->beat_since = now;
+    s->free_since = s->free_since != 0 ? now : 0;
+  }
 }
 
 /* Below zero when the server's clock was set back behind its start. */

@@ -6,6 +6,7 @@
 
 #include "nightshift.h"
 #include "ns_handle.h"
+#include "ns_tx.h"
 
 #define NS_TREE_BATCH 500 /* jobs per transaction */
 
