@@ -17,10 +17,6 @@
 
 #define FALLS_MAX_US 2000000 /* that a retry waits for what is falling */
 
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
-
 /* ---------------------------------------------------------- living again */
 
 /* A failed job of the batch. */
@@ -65,7 +61,7 @@ static ns_status read_pasts(ns_db *db, ns_tree *t, pasts *out, ns_err *err) {
          (st = ns_row(db, NS_SQL_ADMIN_TREE_PAST, &row, err)) == NS_OK &&
          row != NULL)
     if (!add_past(out, row))
-      st = no_memory(err);
+      st = ns_no_memory(err);
   return st;
 }
 
@@ -117,7 +113,7 @@ static ns_status revive(ns_db *db, ns_tree *t, const pasts *p, ns_err *err) {
     ns_buf_addf(&t->list, "%c%lld", i > 0 ? ',' : '[', (long long)p->items[i].id);
   ns_buf_addc(&t->list, ']');
   list = ns_vtext(ns_buf_bytes(&t->list));
-  st = t->list.oom ? no_memory(err) : ns_tree_unlink(db, list, err);
+  st = t->list.oom ? ns_no_memory(err) : ns_tree_unlink(db, list, err);
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_ADMIN_TREE_UNMET, &list, err);
   if (st == NS_OK)
@@ -183,10 +179,10 @@ static ns_status read_ties(ns_db *db, ns_tree *t, ns_sql sql, ties *out,
     return NS_OK;
   ns_buf_addc(&t->list, ']');
   param = ns_vtext(ns_buf_bytes(&t->list));
-  st = t->list.oom ? no_memory(err) : ns_run(db, sql, &param, err);
+  st = t->list.oom ? ns_no_memory(err) : ns_run(db, sql, &param, err);
   while (st == NS_OK && (st = ns_row(db, sql, &row, err)) == NS_OK && row != NULL) {
     if (!ns_grow(&out->items, &out->cap, out->n + 1, sizeof *out->items))
-      return no_memory(err);
+      return ns_no_memory(err);
     out->items[out->n++] = (tie){row[0].i, row[1].i};
   }
   return st;
@@ -209,7 +205,7 @@ static ns_status write_ties(ns_db *db, const ties *l, ns_err *err) {
   if (l->n == 0)
     return NS_OK;
   if ((cols = malloc(2 * l->n * sizeof *cols)) == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   for (size_t i = 0; i < l->n; i++) {
     cols[i] = l->items[i].on;
     cols[l->n + i] = l->items[i].job;

@@ -19,10 +19,6 @@
 #include "ns_edge.h"
 #include "ns_handle.h"
 
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
-
 /* ----------------------------------------------------------------- parents */
 
 static bool is_kin(const ns_fate *f) {
@@ -84,7 +80,7 @@ static ns_status ask(ns_db *db, ns_sql sql, const ns_parents *p,
   if (*rows) {
     ns_value list;
     list = ns_pair_end(&ids);
-    st = ids.oom ? no_memory(err) : ns_run(db, sql, &list, err);
+    st = ids.oom ? ns_no_memory(err) : ns_run(db, sql, &list, err);
   }
   ns_buf_free(&ids);
   return st;
@@ -224,7 +220,7 @@ ns_status ns_brood_failed(ns_db *db, const ns_parents *p, ns_err *err) {
   if (list.n == 0 && !list.oom)
     return NS_OK;
   param = ns_pair_end(&list);
-  st = list.oom ? no_memory(err) : ns_run(db, NS_SQL_EDGE_BROOD_FAILED, &param, err);
+  st = list.oom ? ns_no_memory(err) : ns_run(db, NS_SQL_EDGE_BROOD_FAILED, &param, err);
   while (st == NS_OK &&
          (st = next_row(db, NS_SQL_EDGE_BROOD_FAILED, p, &f, &row, err)) == NS_OK &&
          f != NULL)
@@ -290,7 +286,7 @@ static ns_status let_go(ns_db *db, const ns_parents *p, ns_err *err) {
   if (n == 0)
     return NS_OK;
   st = leaving_make(&l, n) ? ask(db, NS_SQL_EDGE_HELD, p, has_held, &rows, err)
-                           : no_memory(err);
+                           : ns_no_memory(err);
   while (st == NS_OK &&
          (st = next_row(db, NS_SQL_EDGE_HELD, p, &f, &row, err)) == NS_OK &&
          f != NULL && l.n < n)
@@ -309,7 +305,7 @@ static ns_status add_new(const ns_parents *p, ns_edges *edges, ns_err *err) {
     f->live = 0;
     for (size_t c = 0; is_new(f) && c < f->v->nchildren; c++, f->live++)
       if (!ns_edges_add(edges, f->v->children[c].id, f->v->id))
-        return no_memory(err);
+        return ns_no_memory(err);
   }
   return NS_OK;
 }
@@ -325,7 +321,7 @@ static ns_status add_known(ns_db *db, const ns_parents *p, ns_edges *edges,
          f != NULL) {
     f->live++;
     if (!ns_edges_add(edges, row[1].i, f->v->id))
-      st = no_memory(err);
+      st = ns_no_memory(err);
   }
   return st;
 }

@@ -143,7 +143,7 @@ static ns_status make_notes(ns_db *db, size_t n, ns_err *err) {
   return !db->user_tx || ns_grow(&db->tx_settled, &db->captx, db->ntx + n,
                                  sizeof *db->tx_settled)
              ? NS_OK
-             : ns_fail(err, NS_ENOMEM, "out of memory");
+             : ns_no_memory(err);
 }
 
 /* -------------------------------------------------------- verdicts in doubt */
@@ -377,7 +377,7 @@ static ns_status with_verdicts(ns_db *db, work *w, ns_err *err) {
   if (n == 0)
     return run_cycle(db, w, err);
   if ((given = malloc(n * sizeof *given)) == NULL)
-    return ns_fail(err, NS_ENOMEM, "out of memory");
+    return ns_no_memory(err);
   memcpy(given, v, n * sizeof *given);
   texts = check_sizes(db, v, n);
   st = settle_and_claim(db, w, err);

@@ -115,10 +115,6 @@ ns_status ns_link_gone(ns_err *err) {
   return ns_fail(err, NS_EGONE, "the connection to the server is lost");
 }
 
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
-
 /* ---------------------------------------------------------- connecting */
 
 /* libmariadb would load plugins and option files from wherever these say. It
@@ -371,7 +367,7 @@ ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
   pthread_once(&environment_once, forget_environment);
   if (l == NULL || (l->my = mysql_init(NULL)) == NULL) {
     free(l);
-    return no_memory(err);
+    return ns_no_memory(err);
   }
   st = set_options(l->my, cfg, err);
   if (st == NS_OK &&

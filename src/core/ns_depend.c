@@ -24,10 +24,6 @@
 #define CLOSE 4      /* ids, and edges, per target: as many are read in a range */
 #define TRIES 8      /* of a handle: an eighth of a second */
 
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
-
 typedef struct edge {
   int64_t on, job;
 } edge;
@@ -69,7 +65,7 @@ static ns_status run_with(ns_db *db, ns_sql sql, const ns_value *first,
   if (first != NULL)
     params[n++] = *first;
   params[n] = ns_pair_end(list);
-  st = list->oom ? no_memory(err) : ns_run(db, sql, params, err);
+  st = list->oom ? ns_no_memory(err) : ns_run(db, sql, params, err);
   ns_buf_free(list);
   return st;
 }
@@ -119,7 +115,7 @@ static ns_status collect_edges(ns_db *db, ns_sql sql, work *w, size_t *rows,
     if (!has_ended(w, row[0].i))
       continue;
     if (!ns_grow(&e->items, &e->cap, e->n + 1, sizeof *e->items))
-      return no_memory(err);
+      return ns_no_memory(err);
     e->items[e->n++] = (edge){row[0].i, row[1].i};
   }
   return st;
@@ -163,7 +159,7 @@ static ns_status read_edges(ns_db *db, work *w, ns_err *err) {
 
 static ns_status name_waiters(work *w, ns_err *err) {
   if ((w->waiters = calloc(w->edges.n, sizeof *w->waiters)) == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   for (size_t i = 0; i < w->edges.n; i++)
     if (i == 0 || w->edges.items[i].job != w->edges.items[i - 1].job)
       w->waiters[w->n++].id = w->edges.items[i].job;
@@ -231,7 +227,7 @@ static ns_status lock_waiters(ns_db *db, work *w, ns_err *err) {
       continue;
     locked++;
     if (!fill(x, row))
-      st = no_memory(err);
+      st = ns_no_memory(err);
   }
   return st == NS_OK && locked < w->n ? tell_gone(db, w, err) : st;
 }
@@ -241,7 +237,7 @@ static ns_status lock_waiters(ns_db *db, work *w, ns_err *err) {
 static ns_status lock_keys(ns_db *db, work *w, ns_err *err) {
   ns_end *ends = calloc(w->n, sizeof *ends);
   bool *held = calloc(w->n, sizeof *held);
-  ns_status st = ends == NULL || held == NULL ? no_memory(err) : NS_OK;
+  ns_status st = ends == NULL || held == NULL ? ns_no_memory(err) : NS_OK;
   for (size_t i = 0; st == NS_OK && i < w->edges.n; i++) {
     const ns_waiter *x = find(w, w->edges.items[i].job);
     if (x->locked && !x->gone && x->cancels && failed(w, w->edges.items[i].on))
@@ -336,7 +332,7 @@ static ns_status cut_singly(ns_db *db, const work *w, const mark *marks,
   size_t n = 0;
   ns_status st;
   if (cols == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   for (size_t i = 0; i < w->edges.n; i++) {
     const edge *e = &w->edges.items[i];
     if (marks[place(w, e->on)].fate != STAY || is_held(w, i))
@@ -355,7 +351,7 @@ static ns_status cut_singly(ns_db *db, const work *w, const mark *marks,
 static ns_status cut_edges(ns_db *db, const work *w, ns_err *err) {
   mark *marks = mark_targets(w);
   int64_t *cols = malloc(3 * w->nended * sizeof *cols);
-  ns_status st = marks == NULL || cols == NULL ? no_memory(err) : NS_OK;
+  ns_status st = marks == NULL || cols == NULL ? ns_no_memory(err) : NS_OK;
   if (st == NS_OK)
     st = cut_rows(db, w, marks, cols, err);
   if (st == NS_OK)
@@ -415,7 +411,7 @@ ns_status ns_depend_release(ns_db *db, const ns_released *jobs, size_t n,
   if (n == 0)
     return NS_OK;
   if ((cols = malloc(N_COUNT * n * sizeof *cols)) == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   if ((st = release_later(db, jobs, n, cols, err)) == NS_OK)
     st = release_now(db, jobs, n, cols, err);
   free(cols);
@@ -478,7 +474,7 @@ static void decide(work *w, meeting *m, ns_fallen *next) {
 
 static ns_status tell_all(ns_db *db, work *w, ns_fallen *next, ns_err *err) {
   meeting m = {NS_BUF_INIT, malloc(w->n * sizeof *m.released), 0};
-  ns_status st = no_memory(err);
+  ns_status st = ns_no_memory(err);
   next->ends = calloc(w->n, sizeof *next->ends);
   if (m.released != NULL && next->ends != NULL) {
     decide(w, &m, next);
@@ -574,7 +570,7 @@ static ns_status forget(ns_db *db, const work *w, look *l, ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
   bool *stays = calloc(l->n + 1, sizeof *stays);
   if (stays == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   l->held = false;
   for (size_t i = 0; i < w->edges.n; i++)
     if (is_held(w, i)) {
@@ -608,7 +604,7 @@ static ns_status look_run(ns_db *db, look *l, ns_err *err) {
 
 ns_status ns_depend_tell(ns_db *db, ns_err *err) {
   look l = {.ends = malloc(AT_ONCE * sizeof *l.ends)};
-  ns_status st = l.ends == NULL ? no_memory(err) : NS_OK;
+  ns_status st = l.ends == NULL ? ns_no_memory(err) : NS_OK;
   db->met_due = false;
   if (st == NS_OK)
     st = look_run(db, &l, err);

@@ -17,10 +17,6 @@
 #include "ns_finish.h"
 #include "ns_handle.h"
 
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
-
 static bool is_plain(ns_db *db, const ns_fate *f) {
   const ns_verdict *v = f->v;
   const ns_claimed *c;
@@ -45,7 +41,7 @@ static void settled_all(ns_fate *const *fates, size_t n) {
 static ns_status run_ids(ns_db *db, ns_sql sql, ns_buf *ids, ns_err *err) {
   ns_value list;
   list = ns_pair_end(ids);
-  return ids->oom ? no_memory(err) : ns_run(db, sql, &list, err);
+  return ids->oom ? ns_no_memory(err) : ns_run(db, sql, &list, err);
 }
 
 static int by_id(const void *key, const void *element) {
@@ -114,7 +110,7 @@ static ns_status forget_stretch(ns_db *db, ns_fate *const *fates, size_t n,
   const ns_value *row = NULL;
   size_t k = 0;
   ns_status st =
-      gone == NULL ? no_memory(err)
+      gone == NULL ? ns_no_memory(err)
                    : delete_stretch(db, NS_SQL_SETTLE_DONE_FORGET, fates, n, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_DONE_FORGET, &row, err)) == NS_OK &&
@@ -148,7 +144,7 @@ static ns_status write_list(ns_db *db, ns_fate *const *fates, size_t n, ns_err *
     ns_buf_addc(&list, ']');
   }
   ns_buf_addc(&list, ']');
-  st = list.oom ? no_memory(err)
+  st = list.oom ? ns_no_memory(err)
                 : ns_run(db, NS_SQL_SETTLE_DONE_LIST,
                          (ns_value[]){claimant(db), ns_vtext(ns_buf_bytes(&list))}, err);
   ns_buf_free(&list);
@@ -238,7 +234,7 @@ static ns_status tell(ns_db *db, const acks *gone, ns_err *err) {
   ns_end *ends = calloc(gone->n + 1, sizeof *ends);
   ns_status st;
   if (ends == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   for (size_t i = 0; i < gone->n; i++)
     ends[i] = (ns_end){.id = gone->tokens[i].id, .outcome = "done"};
   st = ns_finish_gone(db, ends, gone->n, err);
@@ -266,7 +262,7 @@ static ns_status part(ns_fate *fates, size_t n, size_t *rest, ns_err *err) {
   ns_fate *gone = malloc(n * sizeof *gone);
   size_t k = 0;
   if (gone == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   *rest = 0;
   for (size_t i = 0; i < n; i++)
     if (fates[i].gone)
@@ -280,7 +276,7 @@ static ns_status part(ns_fate *fates, size_t n, size_t *rest, ns_err *err) {
 
 ns_status ns_done(ns_db *db, ns_fate *fates, size_t n, size_t *rest, ns_err *err) {
   acks room;
-  ns_status st = make(&room, n) ? settle(db, fates, n, &room, err) : no_memory(err);
+  ns_status st = make(&room, n) ? settle(db, fates, n, &room, err) : ns_no_memory(err);
   drop(&room);
   return st == NS_OK ? part(fates, n, rest, err) : st;
 }

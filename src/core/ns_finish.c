@@ -16,10 +16,6 @@
 
 #define DEEP 32 /* levels of a tree that fall in one transaction */
 
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
-
 static void add_text(ns_buf *list, const char *key, ns_bytes text) {
   if (text.p == NULL)
     return;
@@ -47,7 +43,7 @@ static void add_end(ns_buf *list, const ns_end *e) {
 static ns_status write_history(ns_db *db, const ns_end *ends, size_t n,
                                ns_err *err) {
   ns_buf list = NS_BUF_INIT;
-  ns_status st = no_memory(err);
+  ns_status st = ns_no_memory(err);
   for (size_t i = 0; i < n; i++)
     if (!ends[i].forgotten)
       add_end(&list, &ends[i]);
@@ -93,7 +89,7 @@ static ns_status lock_keys(ns_db *db, const ns_end *ends, size_t n,
     }
   ns_buf_addc(&list, ']');
   param = ns_vtext(ns_buf_bytes(&list));
-  st = list.oom ? no_memory(err) : ns_run(db, NS_SQL_SETTLE_KEYS, &param, err);
+  st = list.oom ? ns_no_memory(err) : ns_run(db, NS_SQL_SETTLE_KEYS, &param, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_KEYS, &row, err)) == NS_OK && row != NULL)
     missing[row[0].i] = false;
@@ -141,7 +137,7 @@ static ns_status delete_jobs(ns_db *db, const ns_end *ends, size_t n,
   ns_buf ids = NS_BUF_INIT;
   ns_value param = list_ids(ends, n, &ids);
   ns_status st =
-      ids.oom ? no_memory(err) : ns_run(db, NS_SQL_SETTLE_GONE, &param, err);
+      ids.oom ? ns_no_memory(err) : ns_run(db, NS_SQL_SETTLE_GONE, &param, err);
   ns_buf_free(&ids);
   return st;
 }
@@ -185,7 +181,7 @@ static ns_status tell(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
 static ns_status remember(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
   ns_ended *late = &db->late;
   if (!ns_grow(&late->items, &late->cap, late->n + n, sizeof *late->items))
-    return no_memory(err);
+    return ns_no_memory(err);
   for (size_t i = 0; i < n; i++)
     late->items[late->n++] = (ns_end){.id = ends[i].id, .outcome = ends[i].outcome};
   return NS_OK;

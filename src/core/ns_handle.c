@@ -184,7 +184,7 @@ static ns_status use_private(ns_db *db, ns_err *err) {
   db->private_dir = getcwd(NULL, 0);
   return db->cfg.url != NULL && db->private_dir != NULL
              ? NS_OK
-             : ns_fail(err, NS_ENOMEM, "out of memory");
+             : ns_no_memory(err);
 }
 
 void ns_pause_up_to(int64_t *most, int64_t longest) {
@@ -291,11 +291,11 @@ ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err) {
   if (err == NULL)
     err = &none;
   if (db == NULL)
-    return ns_fail(err, NS_ENOMEM, "out of memory");
+    return ns_no_memory(err);
   db->owner = getpid();
   db->max_payload = NS_MAX_PAYLOAD;
   if (!cfg_copy(&db->cfg, cfg))
-    st = ns_fail(err, NS_ENOMEM, "out of memory");
+    st = ns_no_memory(err);
   if (st == NS_OK && is_unset(cfg))
     st = use_private(db, err);
   if (st == NS_OK)

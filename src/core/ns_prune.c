@@ -22,10 +22,6 @@
 #define WALK 200000   /* jobs of a tree that are looked at, at most */
 #define LEVELS 1000   /* and how deep */
 
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
-
 typedef struct ids {
   int64_t *items;
   size_t n, cap;
@@ -63,7 +59,7 @@ static ns_status delete_run(ns_db *db, ns_tx *tx, ns_err *err) {
   batch *b = tx->arg;
   ns_buf text = NS_BUF_INIT;
   ns_value param = as_json(b->items, b->n, &text);
-  ns_status st = text.oom ? no_memory(err)
+  ns_status st = text.oom ? ns_no_memory(err)
                           : ns_run(db, NS_SQL_PRUNE_ATTEMPTS, &param, err);
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_PRUNE_FINISHED, &param, err);
@@ -117,7 +113,7 @@ static ns_status read_kin(ns_db *db, ns_sql sql, const ages *keep, ids *tree,
          row != NULL) {
     *f = fate_of(row, keep);
     if (*f == GOES && !add(tree, row[K_ID].i))
-      return no_memory(err);
+      return ns_no_memory(err);
     if (tree->n >= WALK)
       *f = ENDLESS;
   }
@@ -132,7 +128,7 @@ static ns_status read_level(ns_db *db, const ages *keep, ids *tree, size_t from,
   while (st == NS_OK && *f == GOES && from < to) {
     size_t n = to - from < BATCH ? to - from : BATCH;
     ns_value param = as_json(tree->items + from, n, &text);
-    st = text.oom ? no_memory(err) : ns_run(db, NS_SQL_PRUNE_KIN, &param, err);
+    st = text.oom ? ns_no_memory(err) : ns_run(db, NS_SQL_PRUNE_KIN, &param, err);
     if (st == NS_OK)
       st = read_kin(db, NS_SQL_PRUNE_KIN, keep, tree, f, err);
     from += n;
@@ -260,7 +256,7 @@ static ns_status batch_run(ns_db *db, ns_tx *tx, ns_err *err) {
          (st = ns_row(db, NS_SQL_PRUNE_SELECT, &row, err)) == NS_OK &&
          row != NULL)
     if (!add_row(p, row))
-      st = no_memory(err);
+      st = ns_no_memory(err);
   if (st == NS_OK && p->alone.n > 0) {
     batch b = {p->alone.items, p->alone.n, 0};
     ns_tx here = {.run = delete_run, .arg = &b};

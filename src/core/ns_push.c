@@ -265,7 +265,7 @@ static void full_row(batch *b, size_t n, size_t i, const ns_insert *row) {
 static ns_status batch_fill(batch *b, const ns_insert *rows, size_t n,
                             ns_err *err) {
   if (!batch_make(b, rows, n))
-    return ns_fail(err, NS_ENOMEM, "out of memory");
+    return ns_no_memory(err);
   for (size_t i = 0; i < n; i++) {
     plain_row(b, n, i, &rows[i]);
     if (b->ncols > C_PLAIN)
@@ -367,7 +367,7 @@ static ns_status ready_fill(ready *r, const ns_insert *rows, size_t n,
   int64_t *ints = r->ints = malloc(4 * n * sizeof *ints);
   size_t k = 0;
   if (ints == NULL)
-    return ns_fail(err, NS_ENOMEM, "out of memory");
+    return ns_no_memory(err);
   for (size_t i = 0; i < n; i++)
     if (is_free(&rows[i]) && rows[i].push->delay == 0) {
       ints[k] = rows[i].queue_id;
@@ -400,7 +400,7 @@ static ns_status scheduled_list(ns_buf *ids, const ns_insert *rows, size_t n,
       ns_buf_addf(ids, "%c%lld", ids->n > 0 ? ',' : '[', (long long)rows[i].id);
   if (ids->n > 0)
     ns_buf_addc(ids, ']');
-  return ids->oom ? ns_fail(err, NS_ENOMEM, "out of memory") : NS_OK;
+  return ids->oom ? ns_no_memory(err) : NS_OK;
 }
 
 static ns_status insert_scheduled(ns_db *db, const ns_insert *rows, size_t n,
@@ -426,7 +426,7 @@ static ns_status insert_children(ns_db *db, const ns_insert *rows, size_t n,
   if (k == 0)
     return NS_OK;
   if ((ints = malloc(3 * k * sizeof *ints)) == NULL)
-    return ns_fail(err, NS_ENOMEM, "out of memory");
+    return ns_no_memory(err);
   for (size_t i = 0, at = 0; i < n; i++)
     if (rows[i].parent != 0) {
       ints[at] = rows[i].parent;
@@ -620,7 +620,7 @@ static ns_status number(ns_db *db, const ns_push *jobs, work *w, ns_err *err) {
   for (size_t i = 0; i < w->n; i++)
     without += jobs[i].id <= 0;
   if (ids == NULL)
-    st = ns_fail(err, NS_ENOMEM, "out of memory");
+    st = ns_no_memory(err);
   else if (without > 0)
     st = ns_take_ids(db, ids, without, err);
   for (size_t i = 0, taken = 0; st == NS_OK && i < w->n; i++) {
@@ -714,7 +714,7 @@ ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
   if ((st = check_all(db, jobs, n, err)) != NS_OK)
     return st;
   if ((w.rows = calloc(n, sizeof *w.rows)) == NULL)
-    return ns_fail(err, NS_ENOMEM, "out of memory");
+    return ns_no_memory(err);
   if ((tx.replay = repeat = ns_doubt_repeats(db, queue, jobs, n)))
     ns_doubt_number(db, jobs, w.rows);
   else

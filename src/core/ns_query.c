@@ -155,7 +155,7 @@ ns_status ns_prepared(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err) {
   if (slot->sql == NULL) {
     char *copy = malloc(sql.n + 1);
     if (copy == NULL)
-      return ns_fail(err, NS_ENOMEM, "out of memory");
+      return ns_no_memory(err);
     memcpy(copy, sql.p, sql.n);
     st = ns_link_prepare(db->link, &slot->stmt, sql.p, sql.n, err);
     if (st != NS_OK) {

@@ -36,10 +36,6 @@
 #define LOOK_SOON (NS_SECOND / 10) /* while dependents are left to be told */
 #define KEEP_DEAD (24 * 3600 * NS_SECOND)
 
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
-
 static void no_later(int64_t *t, int64_t than) {
   if (than < *t)
     *t = than > 0 ? than : 0;
@@ -89,7 +85,7 @@ static ns_status read_tokens(ns_db *db, work *w, ns_err *err) {
          (st = ns_row(db, NS_SQL_RESCUE_TOKENS, &row, err)) == NS_OK &&
          row != NULL) {
     if (!ns_grow(&w->verdicts, &w->cap, w->n + 1, sizeof *w->verdicts))
-      return no_memory(err);
+      return ns_no_memory(err);
     w->verdicts[w->n++] = (ns_verdict){.id = row[0].i, .run = row[1].i,
                                        .kind = NS_LOST,
                                        .error = ns_str(w->error)};
@@ -354,7 +350,7 @@ static ns_status list_peers(ns_db *db, ns_peers *peers, ns_err *err) {
          (st = ns_row(db, NS_SQL_RESCUE_HOLDERS, &row, err)) == NS_OK &&
          row != NULL)
     if (row[0].i != db->holder && !ns_peers_add(peers, row))
-      st = no_memory(err);
+      st = ns_no_memory(err);
   return st;
 }
 
@@ -363,7 +359,7 @@ static ns_status look_at_holders(ns_db *db, look *k, ns_err *err) {
   int64_t now = ns_mono_us();
   ns_status st = list_peers(db, &peers, err);
   if (st == NS_OK && !remember(&db->suspects, &peers, now))
-    st = no_memory(err);
+    st = ns_no_memory(err);
   for (size_t i = 0; st == NS_OK && i < peers.n; i++) {
     int64_t in;
     st = dead_in(db, &peers.items[i], now, &in, err);

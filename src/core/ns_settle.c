@@ -24,10 +24,6 @@
 #include "ns_queue.h"
 #include "ns_time.h"
 
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
-
 /* --------------------------------------------------------------- locking */
 
 /* A batch may bring verdicts on several runs of one job: cancelled and retried
@@ -79,7 +75,7 @@ static ns_status fill(ns_fate *f, const ns_value *r, ns_err *err) {
   f->paused = ns_int_or(&r[L_PAUSED], 0);
   f->now = r[L_NOW].i;
   f->decay = r[L_DECAY].i;
-  return copy(&r[L_UKEY], &f->key, &f->keylen) ? NS_OK : no_memory(err);
+  return copy(&r[L_UKEY], &f->key, &f->keylen) ? NS_OK : ns_no_memory(err);
 }
 
 /* The tokens of all fates, or of those that could not be locked. */
@@ -96,7 +92,7 @@ static ns_status tell_stale(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   ns_value param = tokens(fates, n, true, &list);
   const ns_value *row;
-  ns_status st = list.oom ? no_memory(err)
+  ns_status st = list.oom ? ns_no_memory(err)
                           : ns_run(db, NS_SQL_SETTLE_STANDS, &param, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_STANDS, &row, err)) == NS_OK &&
@@ -114,7 +110,7 @@ static ns_status lock_jobs(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
   ns_value param = tokens(fates, n, false, &list);
   const ns_value *row;
   size_t locked = 0;
-  ns_status st = list.oom ? no_memory(err)
+  ns_status st = list.oom ? ns_no_memory(err)
                           : ns_run(db, NS_SQL_SETTLE_LOCK, &param, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_LOCK, &row, err)) == NS_OK &&
@@ -138,7 +134,7 @@ static bool frees_key(const ns_fate *f) {
 static ns_status lock_keys(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
   ns_end *ends = calloc(n, sizeof *ends);
   bool *held = calloc(n, sizeof *held);
-  ns_status st = ends == NULL || held == NULL ? no_memory(err) : NS_OK;
+  ns_status st = ends == NULL || held == NULL ? ns_no_memory(err) : NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++)
     if (frees_key(&fates[i]))
       ends[i] = (ns_end){.id = fates[i].v->id, .queue_id = fates[i].queue_id,
@@ -164,7 +160,7 @@ static ns_status write_attempt(ns_db *db, const ns_fate *f, ns_err *err) {
   ns_buf_add_utf8(&error, f->v->error);
   ns_buf_add_utf8(&log, f->v->log);
   st = error.oom || log.oom
-           ? no_memory(err)
+           ? ns_no_memory(err)
            : ns_run(db, NS_SQL_SETTLE_ATTEMPT,
                     (ns_value[]){ns_vint(f->v->id), ns_vint(f->v->run),
                                  ns_vtext(ns_str(f->attempt)),
@@ -196,7 +192,7 @@ static ns_status write_ends(ns_db *db, const ns_fate *fates, size_t n,
   size_t k = 0;
   ns_status st;
   if (ends == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   for (size_t i = 0; i < n; i++) {
     const ns_fate *f = &fates[i];
     bool done = f->v->kind == NS_ACK;
@@ -312,7 +308,7 @@ static ns_status write_returns(ns_db *db, const ns_fate *fates, size_t n, place 
   if (k == 0)
     return NS_OK;
   if (!returns_make(&r, k))
-    st = no_memory(err);
+    st = ns_no_memory(err);
   for (size_t i = 0; st == NS_OK && i < n; i++)
     if (returns_to(&fates[i], p))
       returns_add(&r, &fates[i]);
@@ -406,7 +402,7 @@ static ns_status write_children(ns_db *db, ns_fate *fates, size_t n, ns_err *err
   if (total == 0)
     return NS_OK;
   if ((rows = calloc(total, sizeof *rows)) == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   do {
     total = count_children(fates, n);
     st = try_children(db, fates, n, rows, total, &held, err);
@@ -496,7 +492,7 @@ ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
   if (n == 0)
     return NS_OK;
   if ((fates = calloc(n, sizeof *fates)) == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   for (size_t i = 0; i < n; i++) {
     fates[i].v = &v[i];
     v[i].status = NS_ESTALE;

@@ -45,10 +45,6 @@ static ns_status refuse_stmt(ns_link *l, ns_stmt *s, ns_err *err) {
   return ns_link_refuse(l, sqlerr, mysql_stmt_error(s->st), err);
 }
 
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
-
 /* ----------------------------------------------------------- preparing */
 
 static void take_answers(ns_link *l);
@@ -76,7 +72,7 @@ ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *sql, size_t n,
   s = calloc(1, sizeof *s);
   if (s == NULL || (s->st = mysql_stmt_init(l->my)) == NULL) {
     free(s);
-    return no_memory(err);
+    return ns_no_memory(err);
   }
   s->next = l->stmts;
   l->stmts = s;
@@ -247,18 +243,18 @@ static ns_status store(ns_link *l, ns_stmt *s, ns_err *err) {
     s->ncols = n;
     if (!make_columns(s)) {
       free_columns(s);
-      return no_memory(err);
+      return ns_no_memory(err);
     }
   }
   if (s->meta == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   fields = mysql_fetch_fields(s->meta);
   for (size_t i = 0; i < n; i++) {
     s->names[i] = fields[i].name;
     bind_column(s, i, &fields[i]);
   }
   if (!place_texts(s))
-    return no_memory(err);
+    return ns_no_memory(err);
   return mysql_stmt_bind_result(s->st, s->binds) == 0 ? NS_OK
                                                       : refuse_stmt(l, s, err);
 }
@@ -309,7 +305,7 @@ static ns_status send_stmt(ns_link *l, ns_stmt *s, const ns_value *params,
   mysql_stmt_free_result(s->st);
   if (s->nparams > sizeof few / sizeof few[0] &&
       (binds = calloc(s->nparams, sizeof *binds)) == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   for (size_t i = 0; i < s->nparams; i++)
     bind_value(&binds[i], &params[i]);
   mysql_stmt_attr_set(s->st, STMT_ATTR_ARRAY_SIZE, &one);
@@ -384,7 +380,7 @@ static ns_status send_rows(ns_link *l, ns_stmt *s, const ns_column *cols,
   ns_buf_reset(&l->packet);
   if (!ns_packet_add(&l->packet, (uint32_t)s->st->stmt_id, cols, s->nparams, from,
                      nrows))
-    return no_memory(err);
+    return ns_no_memory(err);
   if (l->my->methods->db_command(
           l->my, nrows == 1 ? COM_STMT_EXECUTE : COM_STMT_BULK_EXECUTE,
           l->packet.p, l->packet.n, 1, NULL) != 0)

@@ -48,10 +48,6 @@ static void add_sign(ns_buf *list, const ns_sign *s) {
   ns_buf_addc(list, ']');
 }
 
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
-
 static ns_status show(ns_db *db, const ns_sign *signs, size_t n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   ns_value params[2];
@@ -60,7 +56,7 @@ static ns_status show(ns_db *db, const ns_sign *signs, size_t n, ns_err *err) {
     add_sign(&list, &signs[i]);
   params[0] = ns_vint(db->holder);
   params[1] = ns_pair_end(&list);
-  st = list.oom ? no_memory(err) : ns_run(db, NS_SQL_SETTLE_SHOWN, params, err);
+  st = list.oom ? ns_no_memory(err) : ns_run(db, NS_SQL_SETTLE_SHOWN, params, err);
   ns_buf_free(&list);
   return st;
 }
@@ -76,7 +72,7 @@ static ns_status find_lost(ns_db *db, ns_sign *signs, size_t n, ns_err *err) {
     signs[i].lost = true;
   }
   param = ns_pair_end(&list);
-  st = list.oom ? no_memory(err) : ns_run(db, NS_SQL_SETTLE_STANDS, &param, err);
+  st = list.oom ? ns_no_memory(err) : ns_run(db, NS_SQL_SETTLE_STANDS, &param, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_STANDS, &row, err)) == NS_OK &&
          row != NULL) {

@@ -17,10 +17,6 @@
 #include "ns_claim.h"
 #include "ns_depend.h"
 
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
-
 /* ---------------------------------------------------------------- the walk */
 
 static int by_id(const void *a, const void *b) {
@@ -35,7 +31,7 @@ ns_status ns_tree_ids(ns_tree *t, ns_value *param, ns_err *err) {
     ns_buf_addf(&t->list, "%c%lld", i > 0 ? ',' : '[', (long long)t->ids[i]);
   ns_buf_addc(&t->list, ']');
   *param = ns_vtext(ns_buf_bytes(&t->list));
-  return t->list.oom ? no_memory(err) : NS_OK;
+  return t->list.oom ? ns_no_memory(err) : NS_OK;
 }
 
 /* Jobs that have been found; those up to 'at' have been worked on. */
@@ -68,7 +64,7 @@ static ns_status look_below(ns_db *db, ns_tree *t, found *f, ns_err *err) {
          (st = ns_row(db, NS_SQL_REPORT_TREE_BELOW, &row, err)) == NS_OK &&
          row != NULL)
     if (!add_found(f, row[0].i))
-      st = no_memory(err);
+      st = ns_no_memory(err);
   return st;
 }
 
@@ -133,7 +129,7 @@ ns_status ns_tree_walk(ns_db *db, ns_tree *t,
                        ns_status (*step)(ns_db *, ns_tx *, ns_err *),
                        ns_err *err) {
   found f = {0};
-  ns_status st = add_found(&f, t->id) ? NS_OK : no_memory(err);
+  ns_status st = add_found(&f, t->id) ? NS_OK : ns_no_memory(err);
   while (st == NS_OK && f.at < f.n) {
     ns_tx tx = {.run = step, .arg = t};
     t->ids = f.ids + f.at;
@@ -198,7 +194,7 @@ static int node_by_id(const void *key, const void *node) {
 static ns_status find_holders(ns_db *db, ns_tree *t, ns_err *err) {
   const ns_value *row = NULL;
   ns_value param = pairs(t, false);
-  ns_status st = t->list.oom ? no_memory(err)
+  ns_status st = t->list.oom ? ns_no_memory(err)
                              : ns_run(db, NS_SQL_ADMIN_TREE_HELD, &param, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_ADMIN_TREE_HELD, &row, err)) == NS_OK &&
@@ -222,7 +218,7 @@ ns_status ns_tree_lock(ns_db *db, ns_tree *t, bool held, ns_err *err) {
          (st = ns_row(db, NS_SQL_ADMIN_TREE_LOCK, &row, err)) == NS_OK &&
          row != NULL)
     if (!add_node(t, row))
-      st = no_memory(err);
+      st = ns_no_memory(err);
   return st == NS_OK && held && t->nnodes > 0 ? find_holders(db, t, err) : st;
 }
 
@@ -321,7 +317,7 @@ ns_status ns_tree_write(ns_db *db, ns_tree *t, ns_err *err) {
   r.ints = malloc(W_COUNT * r.cap * sizeof *r.ints);
   r.nulls = malloc(2 * r.cap);
   st = r.ints != NULL && r.nulls != NULL ? write_rows(db, &r, t, err)
-                                         : no_memory(err);
+                                         : ns_no_memory(err);
   free(r.ints);
   free(r.nulls);
   db->look_at = 0;
@@ -473,7 +469,7 @@ static ns_status notify(ns_db *db, ns_tree *t, ns_err *err) {
     return NS_OK;
   list = pairs(t, true);
   return t->list.oom
-             ? no_memory(err)
+             ? ns_no_memory(err)
              : ns_run(db, NS_SQL_ADMIN_TREE_NOTICE,
                       (ns_value[]){ns_vtext(ns_str("cancelled")), list}, err);
 }
@@ -504,7 +500,7 @@ static ns_status end_nodes(ns_db *db, ns_tree *t, ns_err *err) {
                        .attempts = -1, .polls = -1, .crashes = -1,
                        .unique = {t->nodes[i].key, t->nodes[i].keylen}};
   st = ends != NULL && !why.oom ? ns_finish(db, ends, t->nnodes, err)
-                                : no_memory(err);
+                                : ns_no_memory(err);
   ns_buf_free(&why);
   free(ends);
   return st;
@@ -687,7 +683,7 @@ ns_status ns_tree_progress(ns_db *db, int64_t id, ns_progress *p, ns_err *err) {
   *p = (ns_progress){0};
   ns_err_clear(err);
   if ((st = look_up(db, id, &up, &sure, &paused, err)) == NS_OK)
-    st = add_found(&f, id) ? NS_OK : no_memory(err);
+    st = add_found(&f, id) ? NS_OK : ns_no_memory(err);
   while (st == NS_OK && f.at < f.n) {
     t.ids = f.ids + f.at;
     t.nids = f.n - f.at < NS_TREE_BATCH ? f.n - f.at : NS_TREE_BATCH;
