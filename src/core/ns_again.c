@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "ns_depend.h"
+#include "ns_list.h"
 #include "ns_time.h"
 #include "ns_tree.h"
 
@@ -110,9 +111,8 @@ static ns_status revive(ns_db *db, ns_tree *t, const pasts *p, ns_err *err) {
     return NS_OK;
   ns_buf_reset(&t->list);
   for (size_t i = 0; i < p->n; i++)
-    ns_buf_addf(&t->list, "%c%lld", i > 0 ? ',' : '[', (long long)p->items[i].id);
-  ns_buf_addc(&t->list, ']');
-  list = ns_vtext(ns_buf_bytes(&t->list));
+    ns_id_add(&t->list, p->items[i].id);
+  list = ns_list_end(&t->list);
   st = t->list.oom ? ns_no_memory(err) : ns_tree_unlink(db, list, err);
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_ADMIN_TREE_UNMET, &list, err);
@@ -168,18 +168,14 @@ static bool wants(const ns_tree *t, const ns_node *x, ns_sql sql) {
 static ns_status read_ties(ns_db *db, ns_tree *t, ns_sql sql, ties *out,
                             ns_err *err) {
   const ns_value *row = NULL;
-  ns_value param;
   ns_status st;
   ns_buf_reset(&t->list);
   for (size_t i = 0; i < t->nnodes; i++)
     if (wants(t, &t->nodes[i], sql))
-      ns_buf_addf(&t->list, "%c%lld", t->list.n > 0 ? ',' : '[',
-                  (long long)t->nodes[i].id);
-  if (t->list.n == 0)
+      ns_id_add(&t->list, t->nodes[i].id);
+  if (t->list.n == 0 && !t->list.oom)
     return NS_OK;
-  ns_buf_addc(&t->list, ']');
-  param = ns_vtext(ns_buf_bytes(&t->list));
-  st = t->list.oom ? ns_no_memory(err) : ns_run(db, sql, &param, err);
+  st = ns_list_run(db, sql, NULL, &t->list, err);
   while (st == NS_OK && (st = ns_row(db, sql, &row, err)) == NS_OK && row != NULL) {
     if (!ns_grow(&out->items, &out->cap, out->n + 1, sizeof *out->items))
       return ns_no_memory(err);

@@ -18,6 +18,7 @@
 #include "ns_depend.h"
 #include "ns_edge.h"
 #include "ns_handle.h"
+#include "ns_list.h"
 
 /* ----------------------------------------------------------------- parents */
 
@@ -72,18 +73,11 @@ static ns_fate *find(const ns_parents *p, int64_t id) {
 static ns_status ask(ns_db *db, ns_sql sql, const ns_parents *p,
                      bool (*picks)(const ns_fate *), bool *rows, ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
-  ns_status st = NS_OK;
   for (size_t i = 0; i < p->n; i++)
     if (picks(p->items[i]))
       ns_id_add(&ids, p->items[i]->v->id);
   *rows = ids.n > 0 || ids.oom;
-  if (*rows) {
-    ns_value list;
-    list = ns_pair_end(&ids);
-    st = ids.oom ? ns_no_memory(err) : ns_run(db, sql, &list, err);
-  }
-  ns_buf_free(&ids);
-  return st;
+  return *rows ? ns_list_run(db, sql, NULL, &ids, err) : NS_OK;
 }
 
 /* Its next row, and which parent that is about; '*f' is NULL after the last. */
@@ -214,18 +208,15 @@ ns_status ns_brood_failed(ns_db *db, const ns_parents *p, ns_err *err) {
   const ns_value *row;
   ns_fate *f = NULL;
   ns_buf list = NS_BUF_INIT;
-  ns_value param;
   ns_status st;
   list_runs(p, &list);
   if (list.n == 0 && !list.oom)
     return NS_OK;
-  param = ns_pair_end(&list);
-  st = list.oom ? ns_no_memory(err) : ns_run(db, NS_SQL_EDGE_BROOD_FAILED, &param, err);
+  st = ns_list_run(db, NS_SQL_EDGE_BROOD_FAILED, NULL, &list, err);
   while (st == NS_OK &&
          (st = next_row(db, NS_SQL_EDGE_BROOD_FAILED, p, &f, &row, err)) == NS_OK &&
          f != NULL)
     end_with(f, row[1].i); /* the first of its children; then it is found no more */
-  ns_buf_free(&list);
   return st;
 }
 

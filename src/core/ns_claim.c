@@ -15,6 +15,7 @@
 
 #include "ns_aging.h"
 #include "ns_handle.h"
+#include "ns_list.h"
 #include "ns_paths.h"
 #include "ns_queue.h"
 #include "ns_range.h"
@@ -26,20 +27,6 @@
 #define LATE_COMMIT (5 * NS_SECOND)    /* floors of empty lanes trail by this */
 #define MANY 8                         /* queues to be asked one by one */
 #define STIR_CHEAP INT64_C(20000)      /* µs: ask for the busy ones each time */
-
-void ns_id_add(ns_buf *list, int64_t id) {
-  ns_buf_addf(list, "%c%lld", list->n > 0 ? ',' : '[', (long long)id);
-}
-
-void ns_pair_add(ns_buf *list, int64_t id, int64_t run) {
-  ns_buf_addf(list, "%s[%lld,%lld]", list->n > 0 ? "," : "[", (long long)id,
-              (long long)run);
-}
-
-ns_value ns_pair_end(ns_buf *list) {
-  ns_buf_adds(list, list->n > 0 ? "]" : "[]");
-  return ns_vtext(ns_buf_bytes(list));
-}
 
 /* ---------------------------------------------------------------- taking */
 
@@ -222,26 +209,19 @@ static void give_credit(ns_db *db, const ns_feed *feeds, const bool *dry,
   }
 }
 
-static ns_value list_feeds(const ns_feed *feeds, size_t n, ns_buf *list) {
-  for (size_t i = 0; i < n; i++)
-    ns_buf_addf(list, "%c%lld", i > 0 ? ',' : '[', (long long)feeds[i].queue_id);
-  ns_buf_addc(list, ']');
-  return ns_vtext(ns_buf_bytes(list));
-}
-
 static ns_status read_stirring(ns_db *db, const ns_feed *feeds, size_t n,
                                bool *dry, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
-  ns_value param = list_feeds(feeds, n, &list);
   const ns_value *row;
-  ns_status st = list.oom ? ns_no_memory(err)
-                          : ns_run(db, NS_SQL_CLAIM_STIRRING, &param, err);
+  ns_status st;
+  for (size_t i = 0; i < n; i++)
+    ns_id_add(&list, feeds[i].queue_id);
+  st = ns_list_run(db, NS_SQL_CLAIM_STIRRING, NULL, &list, err);
   memset(dry, true, n);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_CLAIM_STIRRING, &row, err)) == NS_OK &&
          row != NULL)
     dry[row[0].i] = false;
-  ns_buf_free(&list);
   return st;
 }
 
@@ -442,7 +422,7 @@ ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t span,
   ns_status st;
   for (size_t i = 0; i < takes->n; i++)
     ns_pair_add(&list, takes->items[i].id, takes->items[i].run);
-  jobs = ns_pair_end(&list);
+  jobs = ns_list_end(&list);
   st = list.oom ? ns_no_memory(err) : ns_take_ids(db, lease, 1, err);
   if (st == NS_OK)
     st = ns_send(db, NS_SQL_CLAIM_LEASE,

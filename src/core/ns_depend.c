@@ -17,6 +17,7 @@
 
 #include "ns_claim.h"
 #include "ns_handle.h"
+#include "ns_list.h"
 #include "ns_time.h"
 #include "ns_tx.h"
 
@@ -55,20 +56,6 @@ typedef struct work {
 } work;
 
 /* ----------------------------------------------------------------- lists */
-
-/* Runs a statement whose last parameter is a list, and empties the list. */
-static ns_status run_with(ns_db *db, ns_sql sql, const ns_value *first,
-                          ns_buf *list, ns_err *err) {
-  ns_value params[2];
-  size_t n = 0;
-  ns_status st;
-  if (first != NULL)
-    params[n++] = *first;
-  params[n] = ns_pair_end(list);
-  st = list->oom ? ns_no_memory(err) : ns_run(db, sql, params, err);
-  ns_buf_free(list);
-  return st;
-}
 
 static ns_waiter *find(const work *w, int64_t id) {
   size_t low = 0;
@@ -148,7 +135,7 @@ static ns_status read_edges(ns_db *db, work *w, ns_err *err) {
   if (st == NS_OK && !all) {
     for (size_t i = 0; i < w->nended; i++)
       ns_id_add(&ids, w->ended[i].id);
-    st = run_with(db, NS_SQL_DEPEND_EDGES, NULL, &ids, err);
+    st = ns_list_run(db, NS_SQL_DEPEND_EDGES, NULL, &ids, err);
     if (st == NS_OK)
       st = collect_edges(db, NS_SQL_DEPEND_EDGES, w, &rows, err);
   }
@@ -200,7 +187,7 @@ static ns_status tell_gone(ns_db *db, work *w, ns_err *err) {
     if (!w->waiters[i].locked)
       ns_id_add(&ids, w->waiters[i].id);
   }
-  st = run_with(db, NS_SQL_DEPEND_THERE, NULL, &ids, err);
+  st = ns_list_run(db, NS_SQL_DEPEND_THERE, NULL, &ids, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_DEPEND_THERE, &row, err)) == NS_OK &&
          row != NULL) {
@@ -218,7 +205,7 @@ static ns_status lock_waiters(ns_db *db, work *w, ns_err *err) {
   ns_status st;
   for (size_t i = 0; i < w->n; i++)
     ns_id_add(&ids, w->waiters[i].id);
-  st = run_with(db, NS_SQL_DEPEND_LOCK, NULL, &ids, err);
+  st = ns_list_run(db, NS_SQL_DEPEND_LOCK, NULL, &ids, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_DEPEND_LOCK, &row, err)) == NS_OK &&
          row != NULL) {
@@ -437,7 +424,7 @@ ns_status ns_depend_meet(ns_db *db, ns_buf *met, const ns_released *jobs, size_t
                          ns_err *err) {
   ns_status st = NS_OK;
   if (met->n > 0 || met->oom)
-    st = run_with(db, NS_SQL_DEPEND_MET, NULL, met, err);
+    st = ns_list_run(db, NS_SQL_DEPEND_MET, NULL, met, err);
   return st == NS_OK ? ns_depend_release(db, jobs, n, err) : st;
 }
 
@@ -520,7 +507,7 @@ static ns_status leave(ns_db *db, const work *w, bool failures, ns_err *err) {
   if (ids.n == 0 && !ids.oom)
     return NS_OK;
   db->met_due = true;
-  return run_with(db, NS_SQL_DEPEND_LATER, &failure, &ids, err);
+  return ns_list_run(db, NS_SQL_DEPEND_LATER, &failure, &ids, err);
 }
 
 ns_status ns_depend_resolve(ns_db *db, const ns_end *ends, size_t n,
@@ -541,7 +528,7 @@ ns_status ns_depend_later(ns_db *db, const ns_end *ends, size_t n, ns_err *err) 
   for (size_t i = 0; i < n; i++)
     ns_id_add(&ids, ends[i].id);
   db->met_due = true;
-  return run_with(db, NS_SQL_DEPEND_LATER, &failure, &ids, err);
+  return ns_list_run(db, NS_SQL_DEPEND_LATER, &failure, &ids, err);
 }
 
 /* ------------------------------------------------------- what was left */
@@ -582,7 +569,7 @@ static ns_status forget(ns_db *db, const work *w, look *l, ns_err *err) {
     if (!stays[i])
       ns_id_add(&ids, l->ends[i].id);
   free(stays);
-  return run_with(db, NS_SQL_DEPEND_RESOLVED, NULL, &ids, err);
+  return ns_list_run(db, NS_SQL_DEPEND_RESOLVED, NULL, &ids, err);
 }
 
 static ns_status look_run(ns_db *db, look *l, ns_err *err) {
@@ -676,7 +663,7 @@ static ns_status sweep_run(ns_db *db, ns_tx *tx, ns_err *err) {
     ns_value failure = ns_vint(k);
     db->met_due = db->met_due || ids[k].n > 0;
     if (st == NS_OK && ids[k].n > 0)
-      st = run_with(db, NS_SQL_DEPEND_LATER, &failure, &ids[k], err);
+      st = ns_list_run(db, NS_SQL_DEPEND_LATER, &failure, &ids[k], err);
     ns_buf_free(&ids[k]);
   }
   return st;

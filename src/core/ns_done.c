@@ -16,6 +16,7 @@
 #include "ns_claim.h"
 #include "ns_finish.h"
 #include "ns_handle.h"
+#include "ns_list.h"
 
 static bool is_plain(ns_db *db, const ns_fate *f) {
   const ns_verdict *v = f->v;
@@ -37,13 +38,6 @@ static void settled_all(ns_fate *const *fates, size_t n) {
     settled(fates[i]);
 }
 
-/* Runs a statement about a list of ids, and ends the list. */
-static ns_status run_ids(ns_db *db, ns_sql sql, ns_buf *ids, ns_err *err) {
-  ns_value list;
-  list = ns_pair_end(ids);
-  return ids->oom ? ns_no_memory(err) : ns_run(db, sql, &list, err);
-}
-
 static int by_id(const void *key, const void *element) {
   int64_t id = *(const int64_t *)key;
   int64_t other = (*(ns_fate *const *)element)->v->id;
@@ -57,7 +51,7 @@ static ns_status find_ours(ns_db *db, ns_fate *const *fates, size_t n, ns_err *e
   ns_status st;
   for (size_t i = 0; i < n; i++)
     ns_id_add(&ids, fates[i]->v->id);
-  st = run_ids(db, NS_SQL_SETTLE_DONE_OURS, &ids, err);
+  st = ns_list_run(db, NS_SQL_SETTLE_DONE_OURS, NULL, &ids, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_DONE_OURS, &row, err)) == NS_OK &&
          row != NULL) {
@@ -65,7 +59,6 @@ static ns_status find_ours(ns_db *db, ns_fate *const *fates, size_t n, ns_err *e
     if (f != NULL)
       settled(*f);
   }
-  ns_buf_free(&ids);
   return st;
 }
 
@@ -130,6 +123,7 @@ static ns_status forget_stretch(ns_db *db, ns_fate *const *fates, size_t n,
 /* Without a statement for nobody. */
 static ns_status write_list(ns_db *db, ns_fate *const *fates, size_t n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
+  ns_value who = claimant(db);
   ns_status st;
   if (n == 0)
     return NS_OK;
@@ -143,11 +137,7 @@ static ns_status write_list(ns_db *db, ns_fate *const *fates, size_t n, ns_err *
       ns_buf_adds(&list, "null");
     ns_buf_addc(&list, ']');
   }
-  ns_buf_addc(&list, ']');
-  st = list.oom ? ns_no_memory(err)
-                : ns_run(db, NS_SQL_SETTLE_DONE_LIST,
-                         (ns_value[]){claimant(db), ns_vtext(ns_buf_bytes(&list))}, err);
-  ns_buf_free(&list);
+  st = ns_list_run(db, NS_SQL_SETTLE_DONE_LIST, &who, &list, err);
   return st == NS_OK ? note_written(db, NS_SQL_SETTLE_DONE_LIST, fates, n, err) : st;
 }
 
@@ -200,7 +190,7 @@ static ns_status delete_jobs(ns_db *db, const acks *a, ns_err *err) {
         ns_id_add(&ids, a->tokens[k].id);
   }
   if (st == NS_OK && ids.n > 0)
-    st = run_ids(db, NS_SQL_SETTLE_GONE, &ids, err);
+    st = ns_list_run(db, NS_SQL_SETTLE_GONE, NULL, &ids, err);
   ns_buf_free(&ids);
   return st;
 }

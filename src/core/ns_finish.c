@@ -13,6 +13,7 @@
 
 #include "ns_depend.h"
 #include "ns_handle.h"
+#include "ns_list.h"
 
 #define DEEP 32 /* levels of a tree that fall in one transaction */
 
@@ -43,21 +44,13 @@ static void add_end(ns_buf *list, const ns_end *e) {
 static ns_status write_history(ns_db *db, const ns_end *ends, size_t n,
                                ns_err *err) {
   ns_buf list = NS_BUF_INIT;
-  ns_status st = ns_no_memory(err);
+  ns_value who = ns_claimant(db) != 0 ? ns_vint(ns_claimant(db)) : ns_vnull;
   for (size_t i = 0; i < n; i++)
     if (!ends[i].forgotten)
       add_end(&list, &ends[i]);
   if (list.n == 0 && !list.oom)
     return NS_OK;
-  ns_buf_addc(&list, ']');
-  if (!list.oom)
-    st = ns_run(db, NS_SQL_SETTLE_FINISH,
-                (ns_value[]){ns_claimant(db) != 0 ? ns_vint(ns_claimant(db))
-                                                  : ns_vnull,
-                             ns_vtext(ns_buf_bytes(&list))},
-                err);
-  ns_buf_free(&list);
-  return st;
+  return ns_list_run(db, NS_SQL_SETTLE_FINISH, &who, &list, err);
 }
 
 /* Is the key the job's own, and only held by somebody else? */
@@ -78,7 +71,6 @@ static ns_status lock_keys(ns_db *db, const ns_end *ends, size_t n,
                            bool *missing, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   const ns_value *row;
-  ns_value param;
   ns_status st;
   for (size_t i = 0; i < n; i++)
     if (missing[i]) {
@@ -87,13 +79,10 @@ static ns_status lock_keys(ns_db *db, const ns_end *ends, size_t n,
       ns_buf_add_json(&list, ends[i].unique);
       ns_buf_addc(&list, ']');
     }
-  ns_buf_addc(&list, ']');
-  param = ns_vtext(ns_buf_bytes(&list));
-  st = list.oom ? ns_no_memory(err) : ns_run(db, NS_SQL_SETTLE_KEYS, &param, err);
+  st = ns_list_run(db, NS_SQL_SETTLE_KEYS, NULL, &list, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_KEYS, &row, err)) == NS_OK && row != NULL)
     missing[row[0].i] = false;
-  ns_buf_free(&list);
   return st;
 }
 
@@ -124,22 +113,12 @@ static ns_status free_keys(ns_db *db, const ns_end *ends, size_t n,
   return st;
 }
 
-/* "[id,…]" */
-static ns_value list_ids(const ns_end *ends, size_t n, ns_buf *list) {
-  for (size_t i = 0; i < n; i++)
-    ns_buf_addf(list, "%c%lld", i > 0 ? ',' : '[', (long long)ends[i].id);
-  ns_buf_addc(list, ']');
-  return ns_vtext(ns_buf_bytes(list));
-}
-
 static ns_status delete_jobs(ns_db *db, const ns_end *ends, size_t n,
                              ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
-  ns_value param = list_ids(ends, n, &ids);
-  ns_status st =
-      ids.oom ? ns_no_memory(err) : ns_run(db, NS_SQL_SETTLE_GONE, &param, err);
-  ns_buf_free(&ids);
-  return st;
+  for (size_t i = 0; i < n; i++)
+    ns_id_add(&ids, ends[i].id);
+  return ns_list_run(db, NS_SQL_SETTLE_GONE, NULL, &ids, err);
 }
 
 static ns_status end_jobs(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {

@@ -13,6 +13,7 @@
 #include "ns_claim.h"
 #include "ns_depend.h"
 #include "ns_handle.h"
+#include "ns_list.h"
 
 static bool is_parent(const ns_fate *f) {
   return f->locked && f->parks && f->v->signal.p == NULL;
@@ -67,12 +68,10 @@ static void parking_add(parking *k, const ns_fate *f) {
 }
 
 static ns_status write_parking(ns_db *db, parking *k, ns_err *err) {
-  ns_value list;
   ns_status st;
   if (k->list.n == 0 && !k->list.oom)
     return NS_OK;
-  list = ns_pair_end(&k->list);
-  st = k->list.oom ? ns_no_memory(err) : ns_run(db, NS_SQL_SETTLE_PARKED, &list, err);
+  st = ns_list_run(db, NS_SQL_SETTLE_PARKED, NULL, &k->list, err);
   return st == NS_OK ? ns_depend_release(db, k->free, k->nfree, err) : st;
 }
 
@@ -123,14 +122,9 @@ static int64_t parked_for(const ns_verdict *v) {
 
 static ns_status schedule(ns_db *db, int64_t id, ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
-  ns_value list;
-  ns_status st;
-  ns_buf_addf(&ids, "[%lld]", (long long)id);
-  list = ns_vtext(ns_buf_bytes(&ids));
-  st = ids.oom ? ns_no_memory(err) : ns_run(db, NS_SQL_PUSH_SCHEDULED, &list, err);
-  ns_buf_free(&ids);
+  ns_id_add(&ids, id);
   db->look_at = 0;
-  return st;
+  return ns_list_run(db, NS_SQL_PUSH_SCHEDULED, NULL, &ids, err);
 }
 
 /* What was sent before we look is found here; whoever sends later waits for our

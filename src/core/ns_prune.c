@@ -12,6 +12,7 @@
 
 #include "ns_depend.h"
 #include "ns_handle.h"
+#include "ns_list.h"
 #include "ns_slot.h"
 #include "ns_time.h"
 #include "ns_tx.h"
@@ -37,9 +38,8 @@ static bool add(ids *list, int64_t id) {
 static ns_value as_json(const int64_t *items, size_t n, ns_buf *text) {
   ns_buf_reset(text);
   for (size_t i = 0; i < n; i++)
-    ns_buf_addf(text, "%c%lld", i > 0 ? ',' : '[', (long long)items[i]);
-  ns_buf_addc(text, ']');
-  return ns_vtext(ns_buf_bytes(text));
+    ns_id_add(text, items[i]);
+  return ns_list_end(text);
 }
 
 /* How long rows are kept, µs; negative: for ever. */

@@ -15,6 +15,7 @@
 #include "ns_edge.h"
 #include "ns_finish.h"
 #include "ns_handle.h"
+#include "ns_list.h"
 #include "ns_queue.h"
 #include "ns_time.h"
 #include "ns_tx.h"
@@ -397,9 +398,9 @@ static ns_status scheduled_list(ns_buf *ids, const ns_insert *rows, size_t n,
                                 ns_err *err) {
   for (size_t i = 0; i < n; i++)
     if (is_free(&rows[i]) && rows[i].push->delay > 0)
-      ns_buf_addf(ids, "%c%lld", ids->n > 0 ? ',' : '[', (long long)rows[i].id);
+      ns_id_add(ids, rows[i].id);
   if (ids->n > 0)
-    ns_buf_addc(ids, ']');
+    ns_list_end(ids);
   return ids->oom ? ns_no_memory(err) : NS_OK;
 }
 

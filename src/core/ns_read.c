@@ -9,6 +9,7 @@
 
 #include "ns_claim.h"
 #include "ns_handle.h"
+#include "ns_list.h"
 #include "ns_queue.h"
 #include "ns_settle.h"
 
@@ -140,7 +141,7 @@ static ns_status read_list(ns_db *db, int64_t lease, const ns_token *t, size_t n
   ns_status st;
   for (size_t i = 0; i < n; i++)
     ns_pair_add(&list, t[i].id, t[i].run);
-  param = ns_pair_end(&list);
+  param = ns_list_end(&list);
   st = list.oom ? ns_no_memory(err)
                 : read_jobs(db, lease, NS_SQL_CLAIM_READ, &param, out, err);
   ns_buf_free(&list);
@@ -191,7 +192,7 @@ void ns_take_ahead(ns_db *db, const ns_takes *takes) {
     return;
   for (size_t i = 0; i < takes->n; i++)
     ns_pair_add(&list, takes->items[i].id, takes->items[i].run);
-  param = ns_pair_end(&list);
+  param = ns_list_end(&list);
   if (!list.oom && ns_ask(db, NS_SQL_CLAIM_READ, &param, NULL) == NS_OK)
     db->ahead = NS_SQL_CLAIM_READ;
   ns_buf_free(&list);

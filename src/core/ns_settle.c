@@ -19,6 +19,7 @@
 #include "ns_done.h"
 #include "ns_finish.h"
 #include "ns_handle.h"
+#include "ns_list.h"
 #include "ns_park.h"
 #include "ns_push.h"
 #include "ns_queue.h"
@@ -78,22 +79,20 @@ static ns_status fill(ns_fate *f, const ns_value *r, ns_err *err) {
   return copy(&r[L_UKEY], &f->key, &f->keylen) ? NS_OK : ns_no_memory(err);
 }
 
-/* The tokens of all fates, or of those that could not be locked. */
-static ns_value tokens(const ns_fate *fates, size_t n, bool unlocked_only,
-                       ns_buf *list) {
+/* Runs a statement about all fates, or those that could not be locked. */
+static ns_status ask(ns_db *db, ns_sql sql, const ns_fate *fates, size_t n,
+                     bool unlocked_only, ns_err *err) {
+  ns_buf tokens = NS_BUF_INIT;
   for (size_t i = 0; i < n; i++)
     if (!unlocked_only || !fates[i].locked)
-      ns_pair_add(list, fates[i].v->id, fates[i].v->run);
-  return ns_pair_end(list);
+      ns_pair_add(&tokens, fates[i].v->id, fates[i].v->run);
+  return ns_list_run(db, sql, NULL, &tokens, err);
 }
 
 /* Of the rows that were not locked, which still stand? Those are BUSY. */
 static ns_status tell_stale(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
-  ns_buf list = NS_BUF_INIT;
-  ns_value param = tokens(fates, n, true, &list);
   const ns_value *row;
-  ns_status st = list.oom ? ns_no_memory(err)
-                          : ns_run(db, NS_SQL_SETTLE_STANDS, &param, err);
+  ns_status st = ask(db, NS_SQL_SETTLE_STANDS, fates, n, true, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_STANDS, &row, err)) == NS_OK &&
          row != NULL) {
@@ -101,17 +100,13 @@ static ns_status tell_stale(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
     if (f != NULL && !f->locked)
       f->v->status = NS_EBUSY;
   }
-  ns_buf_free(&list);
   return st;
 }
 
 static ns_status lock_jobs(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
-  ns_buf list = NS_BUF_INIT;
-  ns_value param = tokens(fates, n, false, &list);
   const ns_value *row;
   size_t locked = 0;
-  ns_status st = list.oom ? ns_no_memory(err)
-                          : ns_run(db, NS_SQL_SETTLE_LOCK, &param, err);
+  ns_status st = ask(db, NS_SQL_SETTLE_LOCK, fates, n, false, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_LOCK, &row, err)) == NS_OK &&
          row != NULL) {
@@ -121,7 +116,6 @@ static ns_status lock_jobs(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
     st = fill(f, row, err);
     locked++;
   }
-  ns_buf_free(&list);
   return st == NS_OK && locked < n ? tell_stale(db, fates, n, err) : st;
 }
 

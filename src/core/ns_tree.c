@@ -16,6 +16,7 @@
 
 #include "ns_claim.h"
 #include "ns_depend.h"
+#include "ns_list.h"
 
 /* ---------------------------------------------------------------- the walk */
 
@@ -28,9 +29,8 @@ static int by_id(const void *a, const void *b) {
 ns_status ns_tree_ids(ns_tree *t, ns_value *param, ns_err *err) {
   ns_buf_reset(&t->list);
   for (size_t i = 0; i < t->nids; i++)
-    ns_buf_addf(&t->list, "%c%lld", i > 0 ? ',' : '[', (long long)t->ids[i]);
-  ns_buf_addc(&t->list, ']');
-  *param = ns_vtext(ns_buf_bytes(&t->list));
+    ns_id_add(&t->list, t->ids[i]);
+  *param = ns_list_end(&t->list);
   return t->list.oom ? ns_no_memory(err) : NS_OK;
 }
 
@@ -108,7 +108,7 @@ static void tell_claimers(ns_db *db, ns_tree *t, const char *kind,
       ns_pair_add(&t->list, t->nodes[i].id, t->nodes[i].was_run);
   if (t->list.n == 0)
     return;
-  ns_pair_end(&t->list);
+  ns_list_end(&t->list);
   if (!t->list.oom)
     ns_tree_tell(db, kind, ns_buf_bytes(&t->list));
 }
@@ -182,7 +182,7 @@ static ns_value pairs(ns_tree *t, bool held_only) {
   for (size_t i = 0; i < t->nnodes; i++)
     if (!held_only || t->nodes[i].holder != 0)
       ns_pair_add(&t->list, t->nodes[i].id, t->nodes[i].run);
-  return ns_pair_end(&t->list);
+  return ns_list_end(&t->list);
 }
 
 static int node_by_id(const void *key, const void *node) {
