@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ns_depend.h"
 #include "ns_handle.h"
+#include "ns_left.h"
 #include "ns_tree.h"
 #include "ns_tx.h"
 
@@ -222,7 +222,7 @@ static ns_status run_verb(ns_db *db, work *w,
     if (db->ring_due)
       ns_ring(db, NULL);
     db->ring_due = false;
-    ns_depend_rest(db);
+    ns_left_rest(db);
   }
   return st;
 }

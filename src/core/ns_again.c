@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ns_depend.h"
+#include "ns_left.h"
 #include "ns_list.h"
 #include "ns_time.h"
 #include "ns_tree.h"
@@ -259,7 +259,7 @@ static ns_status finish_falls(ns_db *db, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st = NS_OK;
   while (st == NS_OK && !ns_in_transaction(db) && ns_mono_us() < end) {
-    st = ns_depend_look(db, err);
+    st = ns_left_look(db, err);
     if (st == NS_OK && !db->met_due &&
         (st = ns_run(db, NS_SQL_DEPEND_ANY, NULL, err)) == NS_OK &&
         (st = ns_row(db, NS_SQL_DEPEND_ANY, &row, err)) == NS_OK && row == NULL)

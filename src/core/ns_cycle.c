@@ -16,10 +16,10 @@
 #include <string.h>
 
 #include "ns_claim.h"
-#include "ns_depend.h"
 #include "ns_finish.h"
 #include "ns_handle.h"
 #include "ns_holder.h"
+#include "ns_left.h"
 #include "ns_queue.h"
 #include "ns_settle.h"
 #include "ns_time.h"
@@ -124,7 +124,7 @@ static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
   if (st == NS_OK)
     st = ns_finish_tell(db, err);
   if (st == NS_OK && w->tells)
-    st = ns_depend_tell(db, err);
+    st = ns_left_tell(db, err);
   if (st == NS_OK && db->holder != 0 && !db->user_tx && wrote(w))
     st = ns_holder_cycle(db, w->number, err);
   return st;
@@ -493,7 +493,7 @@ ns_status ns_settle(ns_db *db, ns_verdict *v, ns_err *err) {
     ns_err_clear(err);
     if ((st = run_cycle(db, &w, err)) != NS_OK)
       return st;
-    ns_depend_rest(db);
+    ns_left_rest(db);
     if (v->status != NS_EBUSY)
       break;
     ns_sleep_us(ns_jitter(pause, 0.5));

@@ -13,6 +13,7 @@
 
 #include "ns_depend.h"
 #include "ns_handle.h"
+#include "ns_left.h"
 #include "ns_list.h"
 
 #define DEEP 32 /* levels of a tree that fall in one transaction */
@@ -129,6 +130,17 @@ static ns_status end_jobs(ns_db *db, const ns_end *ends, size_t n, ns_err *err) 
   return delete_jobs(db, ends, n, err);
 }
 
+/* Tells the dependents of these, and notes down what cannot be told now. */
+static ns_status resolve(ns_db *db, const ns_end *ends, size_t n, ns_fallen *next,
+                         ns_err *err) {
+  bool *held = NULL;
+  ns_status st = ns_depend_resolve(db, ends, n, &held, next, err);
+  if (st == NS_OK && held != NULL)
+    st = ns_left_note(db, ends, n, held, err);
+  free(held);
+  return st;
+}
+
 /* Jobs that fall with others are the next level; very deep trees are left to be
 ** felled in pieces, each its own transaction. */
 ns_status ns_finish_from(ns_db *db, struct ns_fallen *level, ns_err *err) {
@@ -137,9 +149,9 @@ ns_status ns_finish_from(ns_db *db, struct ns_fallen *level, ns_err *err) {
     ns_fallen next = {0};
     st = end_jobs(db, level->ends, level->n, err);
     if (st == NS_OK && depth < DEEP)
-      st = ns_depend_resolve(db, level->ends, level->n, &next, err);
+      st = resolve(db, level->ends, level->n, &next, err);
     else if (st == NS_OK)
-      st = ns_depend_later(db, level->ends, level->n, err);
+      st = ns_left_note(db, level->ends, level->n, NULL, err);
     ns_fallen_free(level);
     *level = next;
   }
@@ -149,7 +161,7 @@ ns_status ns_finish_from(ns_db *db, struct ns_fallen *level, ns_err *err) {
 
 static ns_status tell(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
   ns_fallen next = {0};
-  ns_status st = ns_depend_resolve(db, ends, n, &next, err);
+  ns_status st = resolve(db, ends, n, &next, err);
   if (st == NS_OK)
     return ns_finish_from(db, &next, err);
   ns_fallen_free(&next);

@@ -13,11 +13,11 @@
 
 #include "nightshift.h"
 #include "ns_claim.h"
+#include "ns_db.h"
 #include "ns_finish.h"
 #include "ns_lanes.h"
 #include "ns_lease.h"
 #include "ns_rescue.h"
-#include "ns_db.h"
 #include "ns_slot.h"
 #include "ns_sql.h"
 #include "ns_stmt.h"

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ns_depend.h"
 #include "ns_handle.h"
+#include "ns_left.h"
 #include "ns_list.h"
 #include "ns_slot.h"
 #include "ns_time.h"
@@ -341,8 +341,8 @@ ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead,
     free(p.tops);
   }
   if (st == NS_OK)
-    st = ns_depend_sweep(db, err);
+    st = ns_left_sweep(db, err);
   if (st == NS_OK && !ns_in_transaction(db))
-    st = ns_depend_look(db, err);
+    st = ns_left_look(db, err);
   return st == NS_OK ? ns_slots_prune(db, err) : st;
 }

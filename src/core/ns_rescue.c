@@ -19,8 +19,8 @@
 #include <stdlib.h>
 
 #include "ns_claim.h"
-#include "ns_depend.h"
 #include "ns_handle.h"
+#include "ns_left.h"
 #include "ns_peers.h"
 #include "ns_settle.h"
 #include "ns_time.h"
@@ -433,7 +433,7 @@ ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
            ? ns_fail(err, NS_ESTATE, "a rescue cannot run inside a transaction")
            : look_at_all(db, &k, err);
   if (st == NS_OK)
-    st = ns_depend_look(db, err);
+    st = ns_left_look(db, err);
   *sum = k.sum;
   *again_in = db->met_due && k.again_in > LOOK_SOON ? LOOK_SOON : k.again_in;
   if (st == NS_OK && k.trouble.status != NS_OK) {

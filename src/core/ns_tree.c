@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "ns_claim.h"
-#include "ns_depend.h"
+#include "ns_left.h"
 #include "ns_list.h"
 
 /* ---------------------------------------------------------------- the walk */
@@ -122,7 +122,7 @@ static void tell(ns_db *db, ns_tree *t) {
   if (db->ring_due)
     ns_ring(db, NULL);
   db->ring_due = false;
-  ns_depend_rest(db);
+  ns_left_rest(db);
 }
 
 ns_status ns_tree_walk(ns_db *db, ns_tree *t,

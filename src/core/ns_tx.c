@@ -8,7 +8,7 @@
 */
 #include "ns_tx.h"
 
-#include "ns_depend.h"
+#include "ns_left.h"
 #include "ns_settle.h"
 #include "ns_time.h"
 
@@ -156,7 +156,7 @@ ns_status ns_commit(ns_db *db, ns_err *err) {
   db->ring_due = false;
   ns_slots_flush(db);
   if (st == NS_OK)
-    ns_depend_rest(db);
+    ns_left_rest(db);
   return st;
 }
 
