@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ns_claim.h"
 #include "ns_depend.h"
 #include "ns_edge.h"
 #include "ns_handle.h"

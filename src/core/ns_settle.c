@@ -19,9 +19,9 @@
 #include "ns_done.h"
 #include "ns_finish.h"
 #include "ns_handle.h"
+#include "ns_insert.h"
 #include "ns_list.h"
 #include "ns_park.h"
-#include "ns_push.h"
 #include "ns_queue.h"
 #include "ns_time.h"
 

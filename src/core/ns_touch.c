@@ -7,7 +7,6 @@
 */
 #include <stdlib.h>
 
-#include "ns_claim.h"
 #include "ns_handle.h"
 #include "ns_list.h"
 
