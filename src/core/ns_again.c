@@ -173,7 +173,7 @@ static ns_status read_ties(ns_db *db, ns_tree *t, ns_sql sql, ties *out,
   for (size_t i = 0; i < t->nnodes; i++)
     if (wants(t, &t->nodes[i], sql))
       ns_id_add(&t->list, t->nodes[i].id);
-  if (t->list.n == 0 && !t->list.oom)
+  if (ns_list_is_empty(&t->list))
     return NS_OK;
   st = ns_list_run(db, sql, NULL, &t->list, err);
   while (st == NS_OK && (st = ns_row(db, sql, &row, err)) == NS_OK && row != NULL) {

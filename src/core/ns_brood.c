@@ -75,7 +75,7 @@ static ns_status ask(ns_db *db, ns_sql sql, const ns_parents *p,
   for (size_t i = 0; i < p->n; i++)
     if (picks(p->items[i]))
       ns_id_add(&ids, p->items[i]->v->id);
-  *rows = ids.n > 0 || ids.oom;
+  *rows = !ns_list_is_empty(&ids);
   return *rows ? ns_list_run(db, sql, NULL, &ids, err) : NS_OK;
 }
 
@@ -209,7 +209,7 @@ ns_status ns_brood_failed(ns_db *db, const ns_parents *p, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   ns_status st;
   list_runs(p, &list);
-  if (list.n == 0 && !list.oom)
+  if (ns_list_is_empty(&list))
     return NS_OK;
   st = ns_list_run(db, NS_SQL_EDGE_BROOD_FAILED, NULL, &list, err);
   while (st == NS_OK &&

@@ -415,7 +415,7 @@ static void meet(meeting *m, const ns_waiter *x, int64_t met) {
 ns_status ns_depend_meet(ns_db *db, ns_buf *met, const ns_released *jobs, size_t n,
                          ns_err *err) {
   ns_status st = NS_OK;
-  if (met->n > 0 || met->oom)
+  if (!ns_list_is_empty(met))
     st = ns_list_run(db, NS_SQL_DEPEND_MET, NULL, met, err);
   return st == NS_OK ? ns_depend_release(db, jobs, n, err) : st;
 }

@@ -189,7 +189,7 @@ static ns_status delete_jobs(ns_db *db, const acks *a, ns_err *err) {
       for (size_t k = i; k < i + len; k++)
         ns_id_add(&ids, a->tokens[k].id);
   }
-  if (st == NS_OK && ids.n > 0)
+  if (st == NS_OK && !ns_list_is_empty(&ids))
     st = ns_list_run(db, NS_SQL_SETTLE_GONE, NULL, &ids, err);
   ns_buf_free(&ids);
   return st;

@@ -49,7 +49,7 @@ static ns_status write_history(ns_db *db, const ns_end *ends, size_t n,
   for (size_t i = 0; i < n; i++)
     if (!ends[i].forgotten)
       add_end(&list, &ends[i]);
-  if (list.n == 0 && !list.oom)
+  if (ns_list_is_empty(&list))
     return NS_OK;
   return ns_list_run(db, NS_SQL_SETTLE_FINISH, &who, &list, err);
 }

@@ -290,7 +290,7 @@ static ns_status insert_scheduled(ns_db *db, const ns_insert *rows, size_t n,
                                   ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
   list_scheduled(&ids, rows, n);
-  if (ids.n == 0 && !ids.oom)
+  if (ns_list_is_empty(&ids))
     return NS_OK;
   db->look_at = 0;
   return ns_list_run(db, NS_SQL_PUSH_SCHEDULED, NULL, &ids, err);

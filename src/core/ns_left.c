@@ -34,7 +34,7 @@ static ns_status leave(ns_db *db, const ns_end *ends, size_t n, const bool *pick
     if ((picked == NULL || picked[i]) &&
         (strcmp(ends[i].outcome, "done") != 0) == failures)
       ns_id_add(&ids, ends[i].id);
-  if (ids.n == 0 && !ids.oom)
+  if (ns_list_is_empty(&ids))
     return NS_OK;
   db->met_due = true;
   return ns_list_run(db, NS_SQL_DEPEND_LATER, &failure, &ids, err);
@@ -167,8 +167,9 @@ static ns_status sweep_run(ns_db *db, ns_tx *tx, ns_err *err) {
     *at = 0;
   for (int k = 0; k < 2; k++) {
     ns_value failure = ns_vint(k);
-    db->met_due = db->met_due || ids[k].n > 0;
-    if (st == NS_OK && ids[k].n > 0)
+    bool any = !ns_list_is_empty(&ids[k]);
+    db->met_due = db->met_due || any;
+    if (st == NS_OK && any)
       st = ns_list_run(db, NS_SQL_DEPEND_LATER, &failure, &ids[k], err);
     ns_buf_free(&ids[k]);
   }

@@ -15,6 +15,10 @@ void ns_pair_add(ns_buf *list, int64_t id, int64_t run) {
               (long long)run);
 }
 
+bool ns_list_is_empty(const ns_buf *list) {
+  return list->n == 0 && !list->oom;
+}
+
 ns_value ns_list_end(ns_buf *list) {
   ns_buf_adds(list, list->n > 0 ? "]" : "[]");
   return ns_vtext(ns_buf_bytes(list));

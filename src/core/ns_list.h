@@ -10,6 +10,9 @@
 void ns_id_add(ns_buf *list, int64_t id);
 void ns_pair_add(ns_buf *list, int64_t id, int64_t run);
 
+/* It has no element, and has lost none. */
+bool ns_list_is_empty(const ns_buf *list);
+
 /* Ends a list, whatever its elements are, or though it has none. The parameter is
 ** good until the list changes. */
 ns_value ns_list_end(ns_buf *list);

@@ -69,7 +69,7 @@ static void parking_add(parking *k, const ns_fate *f) {
 
 static ns_status write_parking(ns_db *db, parking *k, ns_err *err) {
   ns_status st;
-  if (k->list.n == 0 && !k->list.oom)
+  if (ns_list_is_empty(&k->list))
     return NS_OK;
   st = ns_list_run(db, NS_SQL_SETTLE_PARKED, NULL, &k->list, err);
   return st == NS_OK ? ns_depend_release(db, k->free, k->nfree, err) : st;
