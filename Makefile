@@ -16,7 +16,7 @@ CORE := ns_url ns_db ns_stmt ns_packet ns_handle ns_query ns_list ns_tx ns_volle
         ns_rescue ns_lease \
         ns_window ns_lanes ns_range ns_paths ns_sweep ns_promote ns_aging ns_claim \
         ns_read ns_depend ns_left ns_finish ns_fate ns_brood ns_park ns_done ns_settle \
-        ns_cycle ns_touch ns_admin ns_tree ns_verb ns_again ns_signal ns_prune ns_slot ns_listen ns_doctor \
+        ns_cycle ns_wait ns_touch ns_admin ns_tree ns_verb ns_again ns_signal ns_prune ns_slot ns_listen ns_doctor \
         ns_private ns_home ns_plan ns_guard
 LUAC := nsl_module nsl_conv nsl_json nsl_db nsl_jobs nsl_slot nsl_sql nsl_shared
 HOST := nsh_main nsh_module nsh_lua nsh_config nsh_host nsh_table nsh_seat \

@@ -28,6 +28,10 @@
 #define MANY 8                         /* queues to be asked one by one */
 #define STIR_CHEAP INT64_C(20000)      /* µs: ask for the busy ones each time */
 
+void ns_claim_strictly(ns_db *db, bool strict) {
+  db->strict = strict;
+}
+
 /* ---------------------------------------------------------------- taking */
 
 static ns_status collect(ns_db *db, ns_stmt *s, int64_t queue_id, ns_takes *out,

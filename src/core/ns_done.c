@@ -18,6 +18,10 @@
 #include "ns_handle.h"
 #include "ns_list.h"
 
+void ns_forget_done(ns_db *db, bool yes) {
+  db->forgets = yes;
+}
+
 static bool is_plain(ns_db *db, const ns_fate *f) {
   const ns_verdict *v = f->v;
   const ns_claimed *c;
