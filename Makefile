@@ -12,11 +12,11 @@ LIBDIR  ?= $(PREFIX)/lib/lua/5.4
 # Files by name, a list per layer.
 BASE := ns_err ns_buf ns_time ns_duration ns_log ns_latch ns_dict ns_shared \
         ns_mutex ns_region
-CORE := ns_url ns_db ns_packet ns_handle ns_volley ns_schema ns_queue ns_edge ns_push ns_doubt ns_holder ns_peers \
+CORE := ns_url ns_db ns_stmt ns_packet ns_handle ns_query ns_list ns_tx ns_volley ns_schema ns_queue ns_edge ns_insert ns_push ns_doubt ns_holder ns_peers \
         ns_rescue ns_lease \
         ns_window ns_lanes ns_range ns_paths ns_sweep ns_promote ns_aging ns_claim \
-        ns_read ns_depend ns_finish ns_fate ns_brood ns_park ns_done ns_settle \
-        ns_cycle ns_touch ns_admin ns_tree ns_again ns_signal ns_prune ns_slot ns_listen ns_doctor \
+        ns_read ns_depend ns_left ns_finish ns_fate ns_brood ns_park ns_done ns_settle \
+        ns_cycle ns_wait ns_touch ns_admin ns_tree ns_verb ns_again ns_signal ns_prune ns_slot ns_listen ns_doctor \
         ns_private ns_home ns_plan ns_guard
 LUAC := nsl_module nsl_conv nsl_json nsl_db nsl_jobs nsl_slot nsl_sql nsl_shared
 HOST := nsh_main nsh_module nsh_lua nsh_config nsh_host nsh_table nsh_seat \

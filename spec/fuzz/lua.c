@@ -15,7 +15,6 @@
 #include <string.h>
 
 #include "../../src/lua/nsl.h"
-#include "ns_push.h"
 #include "ns_url.h"
 
 #ifndef SCRIPT

@@ -26,7 +26,7 @@ end
 
 local GHOST = 999 -- a holder that is dead
 
--- Every live job is in exactly one place, and what is leased has a holder. A
+-- Every live job is in exactly one place, and not in the history; what is leased has a holder. A
 -- closed handle holds nothing and is no holder. One that had no memory to give
 -- back what it held, or to leave, still is: others find it dead.
 local function assert_legal(call, forever)
@@ -35,9 +35,10 @@ local function assert_legal(call, forever)
       WHERE NOT EXISTS (SELECT 1 FROM nightshift_holder h WHERE h.id = l.holder)) AS orphans,
     (SELECT COUNT(*) FROM nightshift_slot s JOIN nightshift_holder h ON h.id = s.holder) AS slots,
     (SELECT COUNT(*) FROM nightshift_job j
-      WHERE (SELECT COUNT(*) FROM nightshift_jobs v WHERE v.id = j.id) <> 1) AS lost]], GHOST))[1]
+      WHERE (SELECT COUNT(*) FROM nightshift_jobs v WHERE v.id = j.id) <> 1) AS lost,
+    (SELECT COUNT(*) FROM nightshift_job j JOIN nightshift_finished f ON f.id = j.id) AS undead]], GHOST))[1]
   if call.closes or forever then row.holders, row.slots = 0, 0 end
-  assert.same({ holders = 0, orphans = 0, slots = 0, lost = 0 }, row)
+  assert.same({ holders = 0, orphans = 0, slots = 0, lost = 0, undead = 0 }, row)
 end
 
 -- Who holds a lease owns the lock that says that its session lives.

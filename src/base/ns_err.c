@@ -26,6 +26,10 @@ ns_status ns_fail(ns_err *err, ns_status status, const char *fmt, ...) {
   return status;
 }
 
+ns_status ns_no_memory(ns_err *err) {
+  return ns_fail(err, NS_ENOMEM, "out of memory");
+}
+
 ns_status ns_err_context(ns_err *err, const char *context) {
   char old[sizeof err->message];
   if (err == NULL)

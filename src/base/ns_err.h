@@ -43,6 +43,9 @@ typedef struct ns_err {
 ns_status ns_fail(ns_err *err, ns_status status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* The same for memory that has run out. */
+ns_status ns_no_memory(ns_err *err);
+
 /* Puts "context: " in front of the message; returns err->status. */
 ns_status ns_err_context(ns_err *err, const char *context);
 

@@ -9,9 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ns_depend.h"
 #include "ns_handle.h"
+#include "ns_left.h"
 #include "ns_tree.h"
+#include "ns_tx.h"
 
 /* ----------------------------------------------------------------- info */
 
@@ -106,7 +107,7 @@ static ns_status look(ns_db *db, ns_sql sql, int64_t id, ns_info *info,
   if (!*found)
     return st;
   if (!keep_texts(info, r))
-    return ns_fail(err, NS_ENOMEM, "out of memory");
+    return ns_no_memory(err);
   keep_numbers(info, r);
   if (sql == NS_SQL_ADMIN_INFO)
     info->where = ns_str(where_is(r));
@@ -162,7 +163,7 @@ static ns_status lock_live(ns_db *db, int64_t id, live *l, ns_err *err) {
     ns_buf_add(&l->key, r[5].s.p, r[5].s.n);
   l->now = r[6].i;
   l->paused = r[7].type != NS_NULL;
-  return l->key.oom ? ns_fail(err, NS_ENOMEM, "out of memory") : NS_OK;
+  return l->key.oom ? ns_no_memory(err) : NS_OK;
 }
 
 /* A finished job's row, locked. 'outcome' is empty when there is none. */
@@ -188,7 +189,7 @@ static ns_status lock_past(ns_db *db, int64_t id, past *p, ns_err *err) {
   if (r[3].type == NS_TEXT)
     ns_buf_add(&p->key, r[3].s.p, r[3].s.n);
   p->priority = r[4].i;
-  return p->key.oom ? ns_fail(err, NS_ENOMEM, "out of memory") : NS_OK;
+  return p->key.oom ? ns_no_memory(err) : NS_OK;
 }
 
 /* Best effort: what cannot be had at once stays, and is stale. */
@@ -221,7 +222,7 @@ static ns_status run_verb(ns_db *db, work *w,
     if (db->ring_due)
       ns_ring(db, NULL);
     db->ring_due = false;
-    ns_depend_rest(db);
+    ns_left_rest(db);
   }
   return st;
 }

@@ -11,15 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ns_depend.h"
+#include "ns_left.h"
+#include "ns_list.h"
 #include "ns_time.h"
 #include "ns_tree.h"
 
 #define FALLS_MAX_US 2000000 /* that a retry waits for what is falling */
-
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
 
 /* ---------------------------------------------------------- living again */
 
@@ -65,7 +62,7 @@ static ns_status read_pasts(ns_db *db, ns_tree *t, pasts *out, ns_err *err) {
          (st = ns_row(db, NS_SQL_ADMIN_TREE_PAST, &row, err)) == NS_OK &&
          row != NULL)
     if (!add_past(out, row))
-      st = no_memory(err);
+      st = ns_no_memory(err);
   return st;
 }
 
@@ -114,10 +111,9 @@ static ns_status revive(ns_db *db, ns_tree *t, const pasts *p, ns_err *err) {
     return NS_OK;
   ns_buf_reset(&t->list);
   for (size_t i = 0; i < p->n; i++)
-    ns_buf_addf(&t->list, "%c%lld", i > 0 ? ',' : '[', (long long)p->items[i].id);
-  ns_buf_addc(&t->list, ']');
-  list = ns_vtext(ns_buf_bytes(&t->list));
-  st = t->list.oom ? no_memory(err) : ns_tree_unlink(db, list, err);
+    ns_id_add(&t->list, p->items[i].id);
+  list = ns_list_end(&t->list);
+  st = t->list.oom ? ns_no_memory(err) : ns_tree_unlink(db, list, err);
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_ADMIN_TREE_UNMET, &list, err);
   if (st == NS_OK)
@@ -172,21 +168,17 @@ static bool wants(const ns_tree *t, const ns_node *x, ns_sql sql) {
 static ns_status read_ties(ns_db *db, ns_tree *t, ns_sql sql, ties *out,
                             ns_err *err) {
   const ns_value *row = NULL;
-  ns_value param;
   ns_status st;
   ns_buf_reset(&t->list);
   for (size_t i = 0; i < t->nnodes; i++)
     if (wants(t, &t->nodes[i], sql))
-      ns_buf_addf(&t->list, "%c%lld", t->list.n > 0 ? ',' : '[',
-                  (long long)t->nodes[i].id);
-  if (t->list.n == 0)
+      ns_id_add(&t->list, t->nodes[i].id);
+  if (ns_list_is_empty(&t->list))
     return NS_OK;
-  ns_buf_addc(&t->list, ']');
-  param = ns_vtext(ns_buf_bytes(&t->list));
-  st = t->list.oom ? no_memory(err) : ns_run(db, sql, &param, err);
+  st = ns_list_run(db, sql, NULL, &t->list, err);
   while (st == NS_OK && (st = ns_row(db, sql, &row, err)) == NS_OK && row != NULL) {
     if (!ns_grow(&out->items, &out->cap, out->n + 1, sizeof *out->items))
-      return no_memory(err);
+      return ns_no_memory(err);
     out->items[out->n++] = (tie){row[0].i, row[1].i};
   }
   return st;
@@ -209,7 +201,7 @@ static ns_status write_ties(ns_db *db, const ties *l, ns_err *err) {
   if (l->n == 0)
     return NS_OK;
   if ((cols = malloc(2 * l->n * sizeof *cols)) == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   for (size_t i = 0; i < l->n; i++) {
     cols[i] = l->items[i].on;
     cols[l->n + i] = l->items[i].job;
@@ -267,7 +259,7 @@ static ns_status finish_falls(ns_db *db, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st = NS_OK;
   while (st == NS_OK && !ns_in_transaction(db) && ns_mono_us() < end) {
-    st = ns_depend_look(db, err);
+    st = ns_left_look(db, err);
     if (st == NS_OK && !db->met_due &&
         (st = ns_run(db, NS_SQL_DEPEND_ANY, NULL, err)) == NS_OK &&
         (st = ns_row(db, NS_SQL_DEPEND_ANY, &row, err)) == NS_OK && row == NULL)

@@ -14,14 +14,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ns_claim.h"
 #include "ns_depend.h"
 #include "ns_edge.h"
 #include "ns_handle.h"
-
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
+#include "ns_list.h"
 
 /* ----------------------------------------------------------------- parents */
 
@@ -76,18 +72,11 @@ static ns_fate *find(const ns_parents *p, int64_t id) {
 static ns_status ask(ns_db *db, ns_sql sql, const ns_parents *p,
                      bool (*picks)(const ns_fate *), bool *rows, ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
-  ns_status st = NS_OK;
   for (size_t i = 0; i < p->n; i++)
     if (picks(p->items[i]))
       ns_id_add(&ids, p->items[i]->v->id);
-  *rows = ids.n > 0 || ids.oom;
-  if (*rows) {
-    ns_value list;
-    list = ns_pair_end(&ids);
-    st = ids.oom ? no_memory(err) : ns_run(db, sql, &list, err);
-  }
-  ns_buf_free(&ids);
-  return st;
+  *rows = !ns_list_is_empty(&ids);
+  return *rows ? ns_list_run(db, sql, NULL, &ids, err) : NS_OK;
 }
 
 /* Its next row, and which parent that is about; '*f' is NULL after the last. */
@@ -218,18 +207,15 @@ ns_status ns_brood_failed(ns_db *db, const ns_parents *p, ns_err *err) {
   const ns_value *row;
   ns_fate *f = NULL;
   ns_buf list = NS_BUF_INIT;
-  ns_value param;
   ns_status st;
   list_runs(p, &list);
-  if (list.n == 0 && !list.oom)
+  if (ns_list_is_empty(&list))
     return NS_OK;
-  param = ns_pair_end(&list);
-  st = list.oom ? no_memory(err) : ns_run(db, NS_SQL_EDGE_BROOD_FAILED, &param, err);
+  st = ns_list_run(db, NS_SQL_EDGE_BROOD_FAILED, NULL, &list, err);
   while (st == NS_OK &&
          (st = next_row(db, NS_SQL_EDGE_BROOD_FAILED, p, &f, &row, err)) == NS_OK &&
          f != NULL)
     end_with(f, row[1].i); /* the first of its children; then it is found no more */
-  ns_buf_free(&list);
   return st;
 }
 
@@ -290,7 +276,7 @@ static ns_status let_go(ns_db *db, const ns_parents *p, ns_err *err) {
   if (n == 0)
     return NS_OK;
   st = leaving_make(&l, n) ? ask(db, NS_SQL_EDGE_HELD, p, has_held, &rows, err)
-                           : no_memory(err);
+                           : ns_no_memory(err);
   while (st == NS_OK &&
          (st = next_row(db, NS_SQL_EDGE_HELD, p, &f, &row, err)) == NS_OK &&
          f != NULL && l.n < n)
@@ -309,7 +295,7 @@ static ns_status add_new(const ns_parents *p, ns_edges *edges, ns_err *err) {
     f->live = 0;
     for (size_t c = 0; is_new(f) && c < f->v->nchildren; c++, f->live++)
       if (!ns_edges_add(edges, f->v->children[c].id, f->v->id))
-        return no_memory(err);
+        return ns_no_memory(err);
   }
   return NS_OK;
 }
@@ -325,7 +311,7 @@ static ns_status add_known(ns_db *db, const ns_parents *p, ns_edges *edges,
          f != NULL) {
     f->live++;
     if (!ns_edges_add(edges, row[1].i, f->v->id))
-      st = no_memory(err);
+      st = ns_no_memory(err);
   }
   return st;
 }

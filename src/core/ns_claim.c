@@ -15,6 +15,7 @@
 
 #include "ns_aging.h"
 #include "ns_handle.h"
+#include "ns_list.h"
 #include "ns_paths.h"
 #include "ns_queue.h"
 #include "ns_range.h"
@@ -27,22 +28,8 @@
 #define MANY 8                         /* queues to be asked one by one */
 #define STIR_CHEAP INT64_C(20000)      /* µs: ask for the busy ones each time */
 
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
-
-void ns_id_add(ns_buf *list, int64_t id) {
-  ns_buf_addf(list, "%c%lld", list->n > 0 ? ',' : '[', (long long)id);
-}
-
-void ns_pair_add(ns_buf *list, int64_t id, int64_t run) {
-  ns_buf_addf(list, "%s[%lld,%lld]", list->n > 0 ? "," : "[", (long long)id,
-              (long long)run);
-}
-
-ns_value ns_pair_end(ns_buf *list) {
-  ns_buf_adds(list, list->n > 0 ? "]" : "[]");
-  return ns_vtext(ns_buf_bytes(list));
+void ns_claim_strictly(ns_db *db, bool strict) {
+  db->strict = strict;
 }
 
 /* ---------------------------------------------------------------- taking */
@@ -53,7 +40,7 @@ static ns_status collect(ns_db *db, ns_stmt *s, int64_t queue_id, ns_takes *out,
   ns_status st;
   while ((st = ns_stmt_fetch(db->link, s, &row, err)) == NS_OK && row != NULL) {
     if (!ns_grow(&out->items, &out->cap, out->n + 1, sizeof *out->items))
-      return no_memory(err);
+      return ns_no_memory(err);
     out->items[out->n++] =
         (ns_take){queue_id, row[0].i, row[1].i, row[2].i, row[3].i,
                   row[4].i != 0};
@@ -67,7 +54,7 @@ static ns_status drop_locked(ns_db *db, const ns_take *rows, size_t n,
   int64_t *cols = malloc((4 * n + 1) * sizeof *cols);
   ns_status st;
   if (cols == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   for (size_t i = 0; i < n; i++) {
     cols[i] = rows[i].queue_id;
     cols[n + i] = rows[i].rank;
@@ -184,7 +171,7 @@ static ns_status take_queue(ns_db *db, int64_t queue_id, size_t want,
   ns_status st = NS_OK;
   bool news;
   if (s == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   if (++s->since >= SWEEP_CLAIMS && ns_sweep_due(s))
     st = ns_sweep_run(db, s, false, &news, err);
   if (st == NS_OK && ns_aging_due(db, s))
@@ -226,26 +213,19 @@ static void give_credit(ns_db *db, const ns_feed *feeds, const bool *dry,
   }
 }
 
-static ns_value list_feeds(const ns_feed *feeds, size_t n, ns_buf *list) {
-  for (size_t i = 0; i < n; i++)
-    ns_buf_addf(list, "%c%lld", i > 0 ? ',' : '[', (long long)feeds[i].queue_id);
-  ns_buf_addc(list, ']');
-  return ns_vtext(ns_buf_bytes(list));
-}
-
 static ns_status read_stirring(ns_db *db, const ns_feed *feeds, size_t n,
                                bool *dry, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
-  ns_value param = list_feeds(feeds, n, &list);
   const ns_value *row;
-  ns_status st = list.oom ? no_memory(err)
-                          : ns_run(db, NS_SQL_CLAIM_STIRRING, &param, err);
+  ns_status st;
+  for (size_t i = 0; i < n; i++)
+    ns_id_add(&list, feeds[i].queue_id);
+  st = ns_list_run(db, NS_SQL_CLAIM_STIRRING, NULL, &list, err);
   memset(dry, true, n);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_CLAIM_STIRRING, &row, err)) == NS_OK &&
          row != NULL)
     dry[row[0].i] = false;
-  ns_buf_free(&list);
   return st;
 }
 
@@ -331,7 +311,7 @@ ns_status ns_take_ready(ns_db *db, const ns_feed *feeds, size_t nfeeds,
   size_t open = open_places(feeds, nfeeds, limit);
   ns_status st;
   if (dry == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   if ((st = leave_out_empty(db, feeds, nfeeds, dry, err)) == NS_OK)
     st = take_reserved(db, feeds, nfeeds, dry, out, err);
   limit = out->n + open;
@@ -446,8 +426,8 @@ ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t span,
   ns_status st;
   for (size_t i = 0; i < takes->n; i++)
     ns_pair_add(&list, takes->items[i].id, takes->items[i].run);
-  jobs = ns_pair_end(&list);
-  st = list.oom ? no_memory(err) : ns_take_ids(db, lease, 1, err);
+  jobs = ns_list_end(&list);
+  st = list.oom ? ns_no_memory(err) : ns_take_ids(db, lease, 1, err);
   if (st == NS_OK)
     st = ns_send(db, NS_SQL_CLAIM_LEASE,
                  (ns_column[]){{NS_INT, lease, NULL, NULL},
@@ -458,7 +438,7 @@ ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t span,
     st = ns_run(db, NS_SQL_CLAIM_EXPIRY,
                 (ns_value[]){ns_vint(*lease), ns_vint(span)}, err);
   ns_buf_free(&list);
-  return st == NS_OK && !hold(db, takes, *lease, span) ? no_memory(err) : st;
+  return st == NS_OK && !hold(db, takes, *lease, span) ? ns_no_memory(err) : st;
 }
 
 /* Lanes without a sentinel get one, best effort: it only saves time. */

@@ -83,9 +83,4 @@ void ns_take_ahead(ns_db *db, const ns_takes *takes);
 ns_status ns_take_read(ns_db *db, int64_t lease, const ns_takes *takes,
                        ns_jobs *out, ns_err *err);
 
-/* "[id,…]", or "[[id,run],…]"; ns_pair_end ends either. */
-void ns_id_add(ns_buf *list, int64_t id);
-void ns_pair_add(ns_buf *list, int64_t id, int64_t run);
-ns_value ns_pair_end(ns_buf *list);
-
 #endif

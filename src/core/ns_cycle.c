@@ -1,6 +1,6 @@
 /*
-** The cycle: settle + promote + claim in one transaction, and the claim and
-** settle of a single handle, which are cycles of one half.
+** The cycle: settle + promote + claim in one transaction, and the settle of a
+** single handle, which is a cycle of one half. The other one is in ns_wait.c.
 **
 ** Invariant: memory (lanes, verdict statuses, settled claims) changes only after
 ** the commit is known; a claim's lease is remembered before, while it can still
@@ -16,17 +16,17 @@
 #include <string.h>
 
 #include "ns_claim.h"
-#include "ns_depend.h"
 #include "ns_finish.h"
 #include "ns_handle.h"
 #include "ns_holder.h"
+#include "ns_left.h"
 #include "ns_queue.h"
 #include "ns_settle.h"
 #include "ns_time.h"
+#include "ns_tx.h"
 
 #define BUSY_MAX (10 * NS_SECOND) /* ns_settle tries a locked row this long */
 #define MANY 16 /* verdicts: then what they release may wait for the next cycle */
-#define WAKE_FOR (2 * NS_SECOND)  /* an empty wake is looked into this long */
 
 /* One cycle on its way. */
 typedef struct work {
@@ -123,7 +123,7 @@ static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
   if (st == NS_OK)
     st = ns_finish_tell(db, err);
   if (st == NS_OK && w->tells)
-    st = ns_depend_tell(db, err);
+    st = ns_left_tell(db, err);
   if (st == NS_OK && db->holder != 0 && !db->user_tx && wrote(w))
     st = ns_holder_cycle(db, w->number, err);
   return st;
@@ -142,7 +142,7 @@ static ns_status make_notes(ns_db *db, size_t n, ns_err *err) {
   return !db->user_tx || ns_grow(&db->tx_settled, &db->captx, db->ntx + n,
                                  sizeof *db->tx_settled)
              ? NS_OK
-             : ns_fail(err, NS_ENOMEM, "out of memory");
+             : ns_no_memory(err);
 }
 
 /* -------------------------------------------------------- verdicts in doubt */
@@ -376,7 +376,7 @@ static ns_status with_verdicts(ns_db *db, work *w, ns_err *err) {
   if (n == 0)
     return run_cycle(db, w, err);
   if ((given = malloc(n * sizeof *given)) == NULL)
-    return ns_fail(err, NS_ENOMEM, "out of memory");
+    return ns_no_memory(err);
   memcpy(given, v, n * sizeof *given);
   texts = check_sizes(db, v, n);
   st = settle_and_claim(db, w, err);
@@ -492,7 +492,7 @@ ns_status ns_settle(ns_db *db, ns_verdict *v, ns_err *err) {
     ns_err_clear(err);
     if ((st = run_cycle(db, &w, err)) != NS_OK)
       return st;
-    ns_depend_rest(db);
+    ns_left_rest(db);
     if (v->status != NS_EBUSY)
       break;
     ns_sleep_us(ns_jitter(pause, 0.5));
@@ -508,99 +508,4 @@ ns_status ns_settle(ns_db *db, ns_verdict *v, ns_err *err) {
                    "another transaction has held what job %lld needs for 10 s",
                    (long long)v->id);
   return NS_OK;
-}
-
-/* --------------------------------------------------------- waiting claims */
-
-static int64_t least(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
-/* Sleeps until there is a reason to look again, or 'until'. */
-static ns_status wait_for_work(ns_db *db, int64_t queue_id, bool paused,
-                               int64_t until, int64_t next_due, bool *woke,
-                               ns_err *err) {
-  int64_t now = ns_mono_us();
-  int64_t wait;
-  unsigned why = 0;
-  ns_status st = NS_OK;
-  ns_look_when_due(db);
-  wait = least(until - now, db->peers_at - now);
-  if (next_due >= 0)
-    wait = least(wait, next_due);
-  *woke = false;
-  if (wait <= 0)
-    return NS_OK;
-  if (db->waiter == NULL)
-    st = ns_listener_open(&db->waiter, db, err);
-  if (st == NS_OK)
-    st = ns_listen(db->waiter, &queue_id, paused ? 0 : 1, 0, db->holder, wait,
-                   &why, err);
-  if (db->waiter != NULL)
-    ns_listen_leave(db->waiter);
-  if (st != NS_OK) /* no second connection to be had: look now and then */
-    ns_sleep_us(least(wait, ns_jitter(200000, 0.5)));
-  *woke = st == NS_OK && (why & NS_WOKE_WORK) != 0;
-  if (why & NS_WOKE_GONE)
-    db->peers_at = 0;
-  return NS_OK;
-}
-
-/* One cycle that only claims. */
-static ns_status claim_once(ns_db *db, const ns_feed *feed, size_t limit,
-                            int64_t lease, ns_jobs *out, int64_t *next_due,
-                            ns_err *err) {
-  ns_want want = {.feeds = feed, .nfeeds = 1, .limit = limit};
-  ns_status st;
-  db->span = lease;
-  st = ns_cycle(db, NULL, 0, &want, out, next_due, err);
-  db->span = 0;
-  if (st == NS_OK && lease > 0 && out->n > 0)
-    ns_ring(db, NULL); /* whoever sleeps learns when it ends */
-  return st;
-}
-
-void ns_claim_strictly(ns_db *db, bool strict) {
-  db->strict = strict;
-}
-
-void ns_forget_done(ns_db *db, bool yes) {
-  db->forgets = yes;
-}
-
-ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
-                   int64_t lease, ns_jobs *out, ns_err *err) {
-  int64_t until = ns_mono_us() + wait;
-  int64_t woken = 0; /* when a wake first found nothing; 0: not now */
-  int64_t pause = 5000;
-  int64_t next_due;
-  ns_feed feed = {.weight = 1};
-  ns_status st = ns_queue_id(db, queue, true, &feed.queue_id, err);
-  while (st == NS_OK) {
-    bool paused = false;
-    bool woke = false;
-    int64_t taken = db->count.claimed;
-    ns_look_around(db);
-    next_due = -1;
-    if ((st = ns_ready(db, err)) == NS_OK)
-      st = ns_queue_paused(db, feed.queue_id, &paused, err);
-    if (st == NS_OK && !paused)
-      st = claim_once(db, &feed, limit, lease, out, &next_due, err);
-    if (st == NS_OK && out->n == 0 &&
-        (db->count.claimed > taken || next_due == 0 ||
-         ns_take_alone_next(db, &feed, 1, limit)))
-      continue; /* rows of jobs that are gone or too late, or one to be taken
-                ** alone */
-    if (st != NS_OK || out->n > 0 || ns_mono_us() >= until)
-      break;
-    if (woken != 0 && ns_mono_us() - woken < WAKE_FOR) {
-      ns_sleep_us(least(pause, until - ns_mono_us()));
-      pause *= 4;
-      continue;
-    }
-    st = wait_for_work(db, feed.queue_id, paused, until, next_due, &woke, err);
-    woken = woke ? ns_mono_us() : 0;
-    pause = 5000;
-  }
-  return st;
 }

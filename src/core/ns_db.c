@@ -1,15 +1,15 @@
 /*
-** The connection to MariaDB, and the only file that includes mysql.h.
+** The connection to MariaDB: opening it, closing it, plain text, and what the
+** server's errors mean. Its statements are in ns_stmt.c; these two files are all
+** that sees mysql.h.
 **
-** Invariants: a prepared statement's rows are stored on the client before
-** anything else runs on the connection, so statements never disturb each
-** other; parameters are bound, never pasted; the socket is close-on-exec.
-** After an error that loses the connection the link is dead for good. Answers
-** that are due are read in the order of what was sent, before anything else.
+** Invariants: the socket is close-on-exec. After an error that loses the
+** connection the link is dead for good.
 */
 #include "ns_db.h"
 
-#include <mysql.h>
+#include "ns_mysql.h"
+
 #include <mysqld_error.h>
 #include <errmsg.h>
 
@@ -19,20 +19,16 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stdio.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "ns_packet.h"
 #include "ns_time.h"
 
 #define MIN_SERVER 100600 /* MariaDB 10.6 */
-#define VALUE_BYTES 18    /* a parameter on the wire, beside its text */
-#define PACKET_SPARE 1024 /* of max_packet that is left alone */
-#define ANSWERS_MAX 64    /* due at once: the server never waits for us to read */
 #define HOST_READ (20 * NS_SECOND) /* read_timeout of a host */
 /* A machine that vanishes is noticed by its silence, in seconds. */
 #define PROBE_AFTER 15
@@ -46,37 +42,6 @@
 #ifndef POLLRDHUP
 #define POLLRDHUP 0
 #endif
-
-struct ns_link {
-  MYSQL *my;
-  bool dead;
-  size_t max_packet; /* the server hangs up on a longer one; 0: not known */
-  size_t sent, due;  /* statements since nothing was due, answers of them to come */
-  size_t failed;     /* which was the first to fail, and how; status OK: none */
-  ns_err failure;
-  int64_t affected;  /* rows, of what has been answered */
-  ns_stmt *asked;    /* one of them has rows; NULL: none, or they are here */
-  size_t asked_at;   /* its number */
-  ns_err refusal;    /* what became of the last such */
-  ns_buf packet;     /* the execution that is sent */
-  ns_stmt *stmts; /* all that were prepared, in a list */
-};
-
-struct ns_stmt {
-  ns_stmt *next;
-  MYSQL_STMT *st;
-  size_t nparams;
-  size_t ncols;        /* of the result; 0: no rows */
-  const char **names;  /* ncols; point into fields */
-  MYSQL_RES *meta;     /* owns what names point to; NULL without rows */
-  MYSQL_BIND *binds;   /* ncols */
-  ns_value *row;       /* ncols, handed out by fetch */
-  unsigned long *lengths;
-  my_bool *nulls;
-  ns_buf text;         /* where text columns of one row land */
-  int64_t affected, insert_id;
-  ns_status outcome;   /* of the last time it was asked */
-};
 
 /* ------------------------------------------------------------- errors */
 
@@ -131,9 +96,8 @@ bool ns_link_retryable(const ns_err *err) {
          err->sqlerr == ER_CHECKREAD;
 }
 
-/* Fills 'err' from the server's words and notes a lost connection. */
-static ns_status refuse(ns_link *l, unsigned sqlerr, const char *text,
-                        ns_err *err) {
+ns_status ns_link_refuse(ns_link *l, unsigned sqlerr, const char *text,
+                         ns_err *err) {
   ns_status st = meaning_of(sqlerr);
   if (st == NS_EGONE && sqlerr != ER_OPTION_PREVENTS_STATEMENT)
     l->dead = true;
@@ -143,20 +107,12 @@ static ns_status refuse(ns_link *l, unsigned sqlerr, const char *text,
   return st;
 }
 
-static ns_status refuse_stmt(ns_link *l, ns_stmt *s, ns_err *err) {
-  unsigned sqlerr = mysql_stmt_errno(s->st);
-  /* a statement whose connection went away says so in its own words */
-  if (sqlerr == CR_STMT_CLOSED || sqlerr == CR_NO_PREPARE_STMT)
-    sqlerr = CR_SERVER_LOST;
-  return refuse(l, sqlerr, mysql_stmt_error(s->st), err);
+ns_status ns_link_refused(ns_link *l, ns_err *err) {
+  return ns_link_refuse(l, mysql_errno(l->my), mysql_error(l->my), err);
 }
 
-static ns_status gone(ns_err *err) {
+ns_status ns_link_gone(ns_err *err) {
   return ns_fail(err, NS_EGONE, "the connection to the server is lost");
-}
-
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
 }
 
 /* ---------------------------------------------------------- connecting */
@@ -388,7 +344,7 @@ static ns_status refuse_tls(const ns_link *l, ns_err *err) {
 /* Says what to do where the server's words alone do not. */
 static ns_status refuse_connect(ns_link *l, const ns_config *cfg, ns_err *err) {
   unsigned sqlerr = mysql_errno(l->my);
-  ns_status st = refuse(l, sqlerr, mysql_error(l->my), err);
+  ns_status st = ns_link_refuse(l, sqlerr, mysql_error(l->my), err);
   if (sqlerr == CR_SSL_CONNECTION_ERROR)
     refuse_tls(l, err);
   else if (sqlerr == ER_BAD_DB_ERROR)
@@ -411,7 +367,7 @@ ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
   pthread_once(&environment_once, forget_environment);
   if (l == NULL || (l->my = mysql_init(NULL)) == NULL) {
     free(l);
-    return no_memory(err);
+    return ns_no_memory(err);
   }
   st = set_options(l->my, cfg, err);
   if (st == NS_OK &&
@@ -474,7 +430,7 @@ unsigned ns_link_version(const ns_link *l) {
   return (unsigned)mysql_get_server_version(l->my);
 }
 
-/* ---------------------------------------------------------- statements */
+/* ---------------------------------------------------------- plain text */
 
 /* Drops every result the last text statement left (a CALL leaves several). */
 static ns_status drain(ns_link *l, ns_err *err) {
@@ -483,491 +439,21 @@ static ns_status drain(ns_link *l, ns_err *err) {
     MYSQL_RES *res = mysql_store_result(l->my);
     mysql_free_result(res);
     if (mysql_errno(l->my) != 0)
-      return refuse(l, mysql_errno(l->my), mysql_error(l->my), err);
+      return ns_link_refused(l, err);
     more = mysql_next_result(l->my);
   } while (more == 0);
   if (more > 0)
-    return refuse(l, mysql_errno(l->my), mysql_error(l->my), err);
+    return ns_link_refused(l, err);
   return NS_OK;
 }
-
-static void take_answers(ns_link *l);
 
 ns_status ns_link_text(ns_link *l, const char *sql, ns_err *err) {
   ns_status st = ns_link_answers(l, NULL, err);
   if (st != NS_OK)
     return st;
   if (l->dead)
-    return gone(err);
+    return ns_link_gone(err);
   if (mysql_real_query(l->my, sql, (unsigned long)strlen(sql)) != 0)
-    return refuse(l, mysql_errno(l->my), mysql_error(l->my), err);
+    return ns_link_refused(l, err);
   return drain(l, err);
-}
-
-/* Room for 'ncols' result columns. */
-static bool make_columns(ns_stmt *s) {
-  size_t n = s->ncols;
-  s->names = calloc(n, sizeof *s->names);
-  s->binds = calloc(n, sizeof *s->binds);
-  s->row = calloc(n, sizeof *s->row);
-  s->lengths = calloc(n, sizeof *s->lengths);
-  s->nulls = calloc(n, sizeof *s->nulls);
-  return s->names != NULL && s->binds != NULL && s->row != NULL &&
-         s->lengths != NULL && s->nulls != NULL;
-}
-
-ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *sql, size_t n,
-                          ns_err *err) {
-  ns_stmt *s;
-  my_bool on = 1;
-  *out = NULL;
-  take_answers(l);
-  if (l->dead)
-    return gone(err);
-  s = calloc(1, sizeof *s);
-  if (s == NULL || (s->st = mysql_stmt_init(l->my)) == NULL) {
-    free(s);
-    return no_memory(err);
-  }
-  s->next = l->stmts;
-  l->stmts = s;
-  mysql_stmt_attr_set(s->st, STMT_ATTR_UPDATE_MAX_LENGTH, &on);
-  if (mysql_stmt_prepare(s->st, sql, (unsigned long)n) != 0) {
-    ns_status st = refuse_stmt(l, s, err);
-    ns_stmt_free(l, s);
-    return st;
-  }
-  s->nparams = mysql_stmt_param_count(s->st);
-  *out = s;
-  return NS_OK;
-}
-
-static void free_columns(ns_stmt *s) {
-  mysql_free_result(s->meta);
-  free(s->names);
-  free(s->binds);
-  free(s->row);
-  free(s->lengths);
-  free(s->nulls);
-  s->meta = NULL;
-  s->names = NULL;
-  s->binds = NULL;
-  s->row = NULL;
-  s->lengths = NULL;
-  s->nulls = NULL;
-  s->ncols = 0;
-}
-
-void ns_stmt_free(ns_link *l, ns_stmt *s) {
-  ns_stmt **at = &l->stmts;
-  if (s == NULL)
-    return;
-  take_answers(l);
-  while (*at != s)
-    at = &(*at)->next;
-  *at = s->next;
-  mysql_stmt_free_result(s->st);
-  mysql_stmt_close(s->st);
-  free_columns(s);
-  ns_buf_free(&s->text);
-  free(s);
-}
-
-size_t ns_stmt_params(const ns_stmt *s) {
-  return s->nparams;
-}
-
-/* ---------------------------------------------------------- parameters */
-
-static void bind_value(MYSQL_BIND *b, const ns_value *v) {
-  memset(b, 0, sizeof *b);
-  switch (v->type) {
-  case NS_NULL:
-    b->buffer_type = MYSQL_TYPE_NULL;
-    break;
-  case NS_INT:
-  case NS_UINT:
-    b->buffer_type = MYSQL_TYPE_LONGLONG;
-    b->buffer = (void *)(uintptr_t)&v->i;
-    b->is_unsigned = v->type == NS_UINT;
-    break;
-  case NS_REAL:
-    b->buffer_type = MYSQL_TYPE_DOUBLE;
-    b->buffer = (void *)(uintptr_t)&v->d;
-    break;
-  case NS_TEXT:
-    b->buffer_type = MYSQL_TYPE_STRING;
-    b->buffer = (void *)(uintptr_t)v->s.p;
-    b->buffer_length = (unsigned long)v->s.n;
-    break;
-  }
-}
-
-/* A packet over the limit costs the connection, and would cost the next one
-** too when it is sent again: it is refused here. */
-static bool fits(const ns_link *l, size_t texts, size_t nvalues) {
-  return l->max_packet == 0 ||
-         texts + VALUE_BYTES * nvalues + PACKET_SPARE <= l->max_packet;
-}
-
-static ns_status too_big(const ns_link *l, ns_err *err) {
-  return ns_fail(err, NS_ETOOBIG,
-                 "the statement is over the %zu bytes that the server takes "
-                 "(max_allowed_packet)",
-                 l->max_packet);
-}
-
-static ns_status bind_params(ns_link *l, ns_stmt *s, MYSQL_BIND *binds,
-                             ns_err *err) {
-  return s->nparams == 0 || mysql_stmt_bind_param(s->st, binds) == 0
-             ? NS_OK
-             : refuse_stmt(l, s, err);
-}
-
-/* -------------------------------------------------------------- result */
-
-static bool is_integer(const MYSQL_FIELD *f) {
-  return f->type == MYSQL_TYPE_TINY || f->type == MYSQL_TYPE_SHORT ||
-         f->type == MYSQL_TYPE_INT24 || f->type == MYSQL_TYPE_LONG ||
-         f->type == MYSQL_TYPE_LONGLONG || f->type == MYSQL_TYPE_YEAR;
-}
-
-static bool is_real(const MYSQL_FIELD *f) {
-  return f->type == MYSQL_TYPE_FLOAT || f->type == MYSQL_TYPE_DOUBLE;
-}
-
-static void bind_column(ns_stmt *s, size_t i, const MYSQL_FIELD *f) {
-  MYSQL_BIND *b = &s->binds[i];
-  ns_value *v = &s->row[i];
-  memset(b, 0, sizeof *b);
-  b->is_null = &s->nulls[i];
-  b->length = &s->lengths[i];
-  if (is_integer(f)) {
-    b->buffer_type = MYSQL_TYPE_LONGLONG;
-    b->buffer = &v->i;
-    b->is_unsigned = (f->flags & UNSIGNED_FLAG) != 0;
-  } else if (is_real(f)) {
-    b->buffer_type = MYSQL_TYPE_DOUBLE;
-    b->buffer = &v->d;
-  } else {
-    b->buffer_type = MYSQL_TYPE_STRING;
-    b->buffer_length = f->max_length + 1;
-  }
-}
-
-/* Lays the text columns of a row out in s->text, each as long as its longest
-** value in this result. */
-static bool place_texts(ns_stmt *s) {
-  size_t total = 0;
-  char *at;
-  for (size_t i = 0; i < s->ncols; i++)
-    total += s->binds[i].buffer_length;
-  ns_buf_reset(&s->text);
-  if ((at = ns_buf_room(&s->text, total + 1)) == NULL)
-    return false;
-  for (size_t i = 0; i < s->ncols; i++)
-    if (s->binds[i].buffer_type == MYSQL_TYPE_STRING) {
-      s->binds[i].buffer = at;
-      at += s->binds[i].buffer_length;
-    }
-  return true;
-}
-
-/* An error took the place of the rows (a KILL QUERY, a time limit). libmariadb
-** leaves the statement "waiting to be stored", and its next use would wait for
-** rows that never come: say that they have all been seen. */
-static ns_status cut_off(ns_link *l, ns_stmt *s, ns_err *err) {
-  ns_status st = refuse_stmt(l, s, err);
-  s->st->state = MYSQL_STMT_FETCH_DONE;
-  return st;
-}
-
-/* Brings the rows to the client and binds the columns. */
-static ns_status store(ns_link *l, ns_stmt *s, ns_err *err) {
-  MYSQL_FIELD *fields;
-  size_t n = mysql_stmt_field_count(s->st);
-  if (n != s->ncols)
-    free_columns(s);
-  if (n == 0)
-    return NS_OK;
-  if (mysql_stmt_store_result(s->st) != 0)
-    return cut_off(l, s, err);
-  mysql_free_result(s->meta);
-  s->meta = mysql_stmt_result_metadata(s->st);
-  if (s->ncols == 0) {
-    s->ncols = n;
-    if (!make_columns(s)) {
-      free_columns(s);
-      return no_memory(err);
-    }
-  }
-  if (s->meta == NULL)
-    return no_memory(err);
-  fields = mysql_fetch_fields(s->meta);
-  for (size_t i = 0; i < n; i++) {
-    s->names[i] = fields[i].name;
-    bind_column(s, i, &fields[i]);
-  }
-  if (!place_texts(s))
-    return no_memory(err);
-  return mysql_stmt_bind_result(s->st, s->binds) == 0 ? NS_OK
-                                                      : refuse_stmt(l, s, err);
-}
-
-/* The library sends, and does not wait for the answer. */
-static ns_status send_execution(ns_link *l, ns_stmt *s, ns_err *err) {
-  my_bool on = 1;
-  my_bool off = 0;
-  int failed;
-  mysql_optionsv(l->my, MARIADB_OPT_SKIP_READ_RESPONSE, &on);
-  failed = mysql_stmt_execute(s->st);
-  mysql_optionsv(l->my, MARIADB_OPT_SKIP_READ_RESPONSE, &off);
-  return failed ? refuse_stmt(l, s, err) : NS_OK;
-}
-
-static ns_status read_execution(ns_link *l, ns_stmt *s, ns_err *err) {
-  if (l->dead)
-    return gone(err);
-  if (l->my->methods->db_read_execute_response(s->st) != 0)
-    return refuse_stmt(l, s, err);
-  s->affected = (int64_t)mysql_stmt_affected_rows(s->st);
-  s->insert_id = (int64_t)mysql_stmt_insert_id(s->st);
-  return store(l, s, err);
-}
-
-/* A CALL answers with a status after its rows: take all of it. */
-static ns_status finish_call(ns_link *l, ns_stmt *s, ns_err *err) {
-  while (mysql_stmt_more_results(s->st))
-    if (mysql_stmt_next_result(s->st) > 0)
-      return refuse_stmt(l, s, err);
-  return NS_OK;
-}
-
-/* Its answer comes after those that are due. */
-static ns_status send_stmt(ns_link *l, ns_stmt *s, const ns_value *params,
-                           ns_err *err) {
-  MYSQL_BIND few[24];
-  MYSQL_BIND *binds = few;
-  ns_status st;
-  unsigned one = 0;
-  size_t texts = 0;
-  if (l->dead)
-    return gone(err);
-  for (size_t i = 0; i < s->nparams; i++)
-    texts += params[i].type == NS_TEXT ? params[i].s.n : 0;
-  if (!fits(l, texts, s->nparams))
-    return too_big(l, err);
-  mysql_stmt_free_result(s->st);
-  if (s->nparams > sizeof few / sizeof few[0] &&
-      (binds = calloc(s->nparams, sizeof *binds)) == NULL)
-    return no_memory(err);
-  for (size_t i = 0; i < s->nparams; i++)
-    bind_value(&binds[i], &params[i]);
-  mysql_stmt_attr_set(s->st, STMT_ATTR_ARRAY_SIZE, &one);
-  if ((st = bind_params(l, s, binds, err)) == NS_OK)
-    st = send_execution(l, s, err);
-  if (binds != few)
-    free(binds);
-  return st;
-}
-
-static ns_status read_stmt(ns_link *l, ns_stmt *s, ns_err *err) {
-  ns_status st = read_execution(l, s, err);
-  return st == NS_OK && s->ncols == 0 ? finish_call(l, s, err) : st;
-}
-
-ns_status ns_stmt_run(ns_link *l, ns_stmt *s, const ns_value *params,
-                      ns_err *err) {
-  ns_status st = send_stmt(l, s, params, err);
-  ns_status before = ns_link_answers(l, NULL, st == NS_OK ? err : NULL);
-  if (st != NS_OK)
-    return st;
-  st = read_stmt(l, s, before == NS_OK ? err : NULL);
-  return before != NS_OK ? before : st;
-}
-
-/* ------------------------------------------------------- sending ahead */
-
-/* Reads the answer that is due first; one that never comes is a failure. */
-static void take_answer(ns_link *l) {
-  size_t number = l->sent - l->due--;
-  ns_err err;
-  if (l->asked != NULL && l->asked_at == number) {
-    ns_stmt *s = l->asked;
-    l->asked = NULL;
-    s->outcome = read_stmt(l, s, &l->refusal);
-    return;
-  }
-  if (l->dead)
-    gone(&err);
-  else if (mysql_read_query_result(l->my) == 0) {
-    l->affected += (int64_t)mysql_affected_rows(l->my);
-    return;
-  } else
-    refuse(l, mysql_errno(l->my), mysql_error(l->my), &err);
-  if (l->failure.status != NS_OK)
-    return;
-  l->failure = err;
-  l->failed = number;
-}
-
-/* With compression the library keeps what it writes where it reads. */
-static void sent(ns_link *l) {
-  l->sent++;
-  l->due++;
-  if (l->due >= ANSWERS_MAX || l->my->net.compress)
-    take_answer(l);
-}
-
-static ns_status unsent(ns_link *l, ns_err *err) {
-  return refuse(l, mysql_errno(l->my), mysql_error(l->my), err);
-}
-
-ns_status ns_link_send(ns_link *l, const char *sql, ns_err *err) {
-  if (l->dead)
-    return gone(err);
-  if (mysql_send_query(l->my, sql, (unsigned long)strlen(sql)) != 0)
-    return unsent(l, err);
-  sent(l);
-  return NS_OK;
-}
-
-/* One packet. The library's own call for this waits for the answer; what is
-** beneath it does not. */
-static ns_status send_rows(ns_link *l, ns_stmt *s, const ns_column *cols,
-                           size_t from, size_t nrows, ns_err *err) {
-  ns_buf_reset(&l->packet);
-  if (!ns_packet_add(&l->packet, (uint32_t)s->st->stmt_id, cols, s->nparams, from,
-                     nrows))
-    return no_memory(err);
-  if (l->my->methods->db_command(
-          l->my, nrows == 1 ? COM_STMT_EXECUTE : COM_STMT_BULK_EXECUTE,
-          l->packet.p, l->packet.n, 1, NULL) != 0)
-    return unsent(l, err);
-  sent(l);
-  return NS_OK;
-}
-
-/* As many rows from 'from' on as go into a packet; '*n': how many. */
-static ns_status send_part(ns_link *l, ns_stmt *s, const ns_column *cols,
-                           size_t from, size_t nrows, size_t *n, ns_err *err) {
-  size_t max = l->max_packet > PACKET_SPARE ? l->max_packet - PACKET_SPARE : 0;
-  *n = ns_packet_rows(cols, s->nparams, from, nrows, max);
-  return *n > 0 ? send_rows(l, s, cols, from, *n, err) : too_big(l, err);
-}
-
-ns_status ns_stmt_send(ns_link *l, ns_stmt *s, const ns_column *cols,
-                       size_t nrows, ns_err *err) {
-  ns_status st = NS_OK;
-  size_t n;
-  if (l->dead)
-    return gone(err);
-  for (size_t from = 0; st == NS_OK && from < nrows; from += n)
-    st = send_part(l, s, cols, from, nrows, &n, err);
-  return st;
-}
-
-/* What failed is told by ns_link_answers. */
-static void take_answers(ns_link *l) {
-  while (l->due > 0)
-    take_answer(l);
-}
-
-ns_status ns_stmt_ask(ns_link *l, ns_stmt *s, const ns_value *params,
-                      ns_err *err) {
-  ns_status st;
-  if (l->asked != NULL)
-    take_answers(l);
-  if ((st = send_stmt(l, s, params, err)) != NS_OK)
-    return st;
-  l->asked = s;
-  l->asked_at = l->sent;
-  sent(l);
-  return NS_OK;
-}
-
-ns_status ns_stmt_told(ns_link *l, ns_stmt *s, ns_err *err) {
-  ns_status st = ns_link_answers(l, NULL, err);
-  if (st != NS_OK)
-    return st;
-  if (s->outcome != NS_OK)
-    *err = l->refusal;
-  return s->outcome;
-}
-
-ns_status ns_link_answers(ns_link *l, size_t *failed, ns_err *err) {
-  ns_status st;
-  take_answers(l);
-  if ((st = l->failure.status) != NS_OK) {
-    if (err != NULL)
-      *err = l->failure;
-    if (failed != NULL)
-      *failed = l->failed;
-  }
-  l->failure.status = NS_OK;
-  l->sent = 0;
-  return st;
-}
-
-/* A part that fails may end the transaction, so the next one waits for it. */
-ns_status ns_stmt_bulk(ns_link *l, ns_stmt *s, const ns_column *cols,
-                       size_t nrows, ns_err *err) {
-  ns_status st = NS_OK;
-  size_t n;
-  if (l->dead)
-    return gone(err);
-  l->affected = 0;
-  for (size_t from = 0; st == NS_OK && from < nrows; from += n)
-    if ((st = send_part(l, s, cols, from, nrows, &n, err)) == NS_OK)
-      st = ns_link_answers(l, NULL, err);
-  s->affected = l->affected;
-  return st;
-}
-
-ns_status ns_stmt_fetch(ns_link *l, ns_stmt *s, const ns_value **row,
-                        ns_err *err) {
-  const MYSQL_FIELD *fields;
-  int rc;
-  *row = NULL;
-  if (s->ncols == 0)
-    return NS_OK;
-  rc = mysql_stmt_fetch(s->st);
-  if (rc == MYSQL_NO_DATA) {
-    mysql_stmt_free_result(s->st);
-    return finish_call(l, s, err);
-  }
-  if (rc == 1)
-    return refuse_stmt(l, s, err);
-  fields = mysql_fetch_fields(s->meta);
-  for (size_t i = 0; i < s->ncols; i++) {
-    ns_value *v = &s->row[i];
-    if (s->nulls[i])
-      v->type = NS_NULL;
-    else if (s->binds[i].buffer_type == MYSQL_TYPE_LONGLONG)
-      v->type = (fields[i].flags & UNSIGNED_FLAG) && v->i < 0 ? NS_UINT : NS_INT;
-    else if (s->binds[i].buffer_type == MYSQL_TYPE_DOUBLE)
-      v->type = NS_REAL;
-    else {
-      v->type = NS_TEXT;
-      v->s = (ns_bytes){s->binds[i].buffer, s->lengths[i]};
-    }
-  }
-  *row = s->row;
-  return NS_OK;
-}
-
-size_t ns_stmt_columns(const ns_stmt *s) {
-  return s->ncols;
-}
-
-const char *const *ns_stmt_names(const ns_stmt *s) {
-  return s->names;
-}
-
-int64_t ns_stmt_affected(const ns_stmt *s) {
-  return s->affected;
-}
-
-int64_t ns_stmt_insert_id(const ns_stmt *s) {
-  return s->insert_id;
 }

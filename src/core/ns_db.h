@@ -1,7 +1,6 @@
 /*
-** One connection to MariaDB: statements, parameters, rows, and what server
-** errors mean. Everything above speaks through this and never sees mysql.h;
-** it lives in ns_db.c, the only file that includes it.
+** One connection to MariaDB, and what server errors mean. Everything above
+** speaks through this and ns_stmt.h, and never sees mysql.h.
 **
 ** A link does not reconnect, retry or know about jobs. After a lost
 ** connection it is 'dead' and every call says NS_EGONE.
@@ -12,7 +11,6 @@
 #include "nightshift.h"
 
 typedef struct ns_link ns_link;
-typedef struct ns_stmt ns_stmt; /* a prepared statement of one link */
 
 /* Connects, checks the server and sets the session up. Errors: GONE, DENIED,
 ** SERVER, SCHEMA (no such database), INVALID. */
@@ -39,57 +37,6 @@ void ns_link_limit(ns_link *l, int64_t max_packet);
 
 /* Runs plain text that returns no rows of interest (they are dropped). */
 ns_status ns_link_text(ns_link *l, const char *sql, ns_err *err);
-
-/* Prepares. Owned by the link, freed with it or by ns_stmt_free. */
-ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *sql, size_t n,
-                          ns_err *err);
-void ns_stmt_free(ns_link *l, ns_stmt *s);
-size_t ns_stmt_params(const ns_stmt *s);
-
-/* Executes with bound parameters; rows wait on the client to be fetched. The
-** previous rows of 's' are dropped. */
-ns_status ns_stmt_run(ns_link *l, ns_stmt *s, const ns_value *params,
-                      ns_err *err);
-
-/* One column of an array-bound execution; 'type' NS_INT or NS_TEXT. */
-typedef struct ns_column {
-  ns_type type;
-  const int64_t *ints;
-  const ns_bytes *texts;    /* p == NULL: SQL NULL */
-  const char *null;         /* NULL, or per row: non-zero is SQL NULL */
-} ns_column;
-
-/* Executes once per row, in as few round trips as the server's limit on packets
-** allows: one, as a rule. Inside a transaction it fails or succeeds as a whole. */
-ns_status ns_stmt_bulk(ns_link *l, ns_stmt *s, const ns_column *cols,
-                       size_t nrows, ns_err *err);
-
-/* Sending ahead: statements go out one behind the other, and their answers are read
-** together, with those of the next statement that is run, so that all of them take
-** one wait. What fails does not keep the server from running what was sent behind
-** it; the first failure is that of the call that reads the answers. */
-ns_status ns_link_send(ns_link *l, const char *sql, ns_err *err);
-ns_status ns_stmt_send(ns_link *l, ns_stmt *s, const ns_column *cols,
-                       size_t nrows, ns_err *err);
-
-/* Sends an execution whose rows, if any, are to be had with ns_stmt_told. */
-ns_status ns_stmt_ask(ns_link *l, ns_stmt *s, const ns_value *params,
-                      ns_err *err);
-/* What became of it, after the errors of what was sent before; its rows wait to be
-** fetched. */
-ns_status ns_stmt_told(ns_link *l, ns_stmt *s, ns_err *err);
-
-/* Reads the answers that are due. Of errors the first wins; '*failed' (may be
-** NULL): of which packet, counted from 0. */
-ns_status ns_link_answers(ns_link *l, size_t *failed, ns_err *err);
-
-/* The next row, borrowed until the next call on 's'; NULL after the last. */
-ns_status ns_stmt_fetch(ns_link *l, ns_stmt *s, const ns_value **row,
-                        ns_err *err);
-size_t ns_stmt_columns(const ns_stmt *s);
-const char *const *ns_stmt_names(const ns_stmt *s);
-int64_t ns_stmt_affected(const ns_stmt *s);
-int64_t ns_stmt_insert_id(const ns_stmt *s);
 
 /* True for 1213, 1205 and 1020: the transaction may simply be run again. */
 bool ns_link_retryable(const ns_err *err);

@@ -1,13 +1,10 @@
 /*
-** Dependents: the jobs that waited for one that has ended.
+** Dependents: the jobs that waited for one that has ended. Each that can be locked
+** loses its edges, and is let go or falls; of the others the edges stay, and
+** ns_left.c sees to them.
 **
-** Many siblings that end at once on several hosts all have the same dependent.
-** Nobody waits for its row: who finds it held writes the ended job down in
-** nightshift_met, in the same transaction, and tells it later.
-**
-** Invariant: an edge whose target has ended is there only while nightshift_met
-** has that target; and only who has locked that row, or has just ended the
-** target, deletes the edge.
+** Invariant: nobody's lock on a dependent is waited for, and one that somebody
+** holds is not touched, nor are its edges.
 */
 #include "ns_depend.h"
 
@@ -15,17 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ns_claim.h"
 #include "ns_handle.h"
-#include "ns_time.h"
+#include "ns_list.h"
 
-#define AT_ONCE 1000 /* targets per look */
-#define CLOSE 4      /* ids, and edges, per target: as many are read in a range */
-#define TRIES 8      /* of a handle: an eighth of a second */
-
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
+#define CLOSE 4 /* ids, and edges, per target: as many are read in a range */
 
 typedef struct edge {
   int64_t on, job;
@@ -58,20 +48,6 @@ typedef struct work {
 } work;
 
 /* ----------------------------------------------------------------- lists */
-
-/* Runs a statement whose last parameter is a list, and empties the list. */
-static ns_status run_with(ns_db *db, ns_sql sql, const ns_value *first,
-                          ns_buf *list, ns_err *err) {
-  ns_value params[2];
-  size_t n = 0;
-  ns_status st;
-  if (first != NULL)
-    params[n++] = *first;
-  params[n] = ns_pair_end(list);
-  st = list->oom ? no_memory(err) : ns_run(db, sql, params, err);
-  ns_buf_free(list);
-  return st;
-}
 
 static ns_waiter *find(const work *w, int64_t id) {
   size_t low = 0;
@@ -118,7 +94,7 @@ static ns_status collect_edges(ns_db *db, ns_sql sql, work *w, size_t *rows,
     if (!has_ended(w, row[0].i))
       continue;
     if (!ns_grow(&e->items, &e->cap, e->n + 1, sizeof *e->items))
-      return no_memory(err);
+      return ns_no_memory(err);
     e->items[e->n++] = (edge){row[0].i, row[1].i};
   }
   return st;
@@ -151,7 +127,7 @@ static ns_status read_edges(ns_db *db, work *w, ns_err *err) {
   if (st == NS_OK && !all) {
     for (size_t i = 0; i < w->nended; i++)
       ns_id_add(&ids, w->ended[i].id);
-    st = run_with(db, NS_SQL_DEPEND_EDGES, NULL, &ids, err);
+    st = ns_list_run(db, NS_SQL_DEPEND_EDGES, NULL, &ids, err);
     if (st == NS_OK)
       st = collect_edges(db, NS_SQL_DEPEND_EDGES, w, &rows, err);
   }
@@ -162,7 +138,7 @@ static ns_status read_edges(ns_db *db, work *w, ns_err *err) {
 
 static ns_status name_waiters(work *w, ns_err *err) {
   if ((w->waiters = calloc(w->edges.n, sizeof *w->waiters)) == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   for (size_t i = 0; i < w->edges.n; i++)
     if (i == 0 || w->edges.items[i].job != w->edges.items[i - 1].job)
       w->waiters[w->n++].id = w->edges.items[i].job;
@@ -203,7 +179,7 @@ static ns_status tell_gone(ns_db *db, work *w, ns_err *err) {
     if (!w->waiters[i].locked)
       ns_id_add(&ids, w->waiters[i].id);
   }
-  st = run_with(db, NS_SQL_DEPEND_THERE, NULL, &ids, err);
+  st = ns_list_run(db, NS_SQL_DEPEND_THERE, NULL, &ids, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_DEPEND_THERE, &row, err)) == NS_OK &&
          row != NULL) {
@@ -221,7 +197,7 @@ static ns_status lock_waiters(ns_db *db, work *w, ns_err *err) {
   ns_status st;
   for (size_t i = 0; i < w->n; i++)
     ns_id_add(&ids, w->waiters[i].id);
-  st = run_with(db, NS_SQL_DEPEND_LOCK, NULL, &ids, err);
+  st = ns_list_run(db, NS_SQL_DEPEND_LOCK, NULL, &ids, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_DEPEND_LOCK, &row, err)) == NS_OK &&
          row != NULL) {
@@ -230,7 +206,7 @@ static ns_status lock_waiters(ns_db *db, work *w, ns_err *err) {
       continue;
     locked++;
     if (!fill(x, row))
-      st = no_memory(err);
+      st = ns_no_memory(err);
   }
   return st == NS_OK && locked < w->n ? tell_gone(db, w, err) : st;
 }
@@ -240,7 +216,7 @@ static ns_status lock_waiters(ns_db *db, work *w, ns_err *err) {
 static ns_status lock_keys(ns_db *db, work *w, ns_err *err) {
   ns_end *ends = calloc(w->n, sizeof *ends);
   bool *held = calloc(w->n, sizeof *held);
-  ns_status st = ends == NULL || held == NULL ? no_memory(err) : NS_OK;
+  ns_status st = ends == NULL || held == NULL ? ns_no_memory(err) : NS_OK;
   for (size_t i = 0; st == NS_OK && i < w->edges.n; i++) {
     const ns_waiter *x = find(w, w->edges.items[i].job);
     if (x->locked && !x->gone && x->cancels && failed(w, w->edges.items[i].on))
@@ -335,7 +311,7 @@ static ns_status cut_singly(ns_db *db, const work *w, const mark *marks,
   size_t n = 0;
   ns_status st;
   if (cols == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   for (size_t i = 0; i < w->edges.n; i++) {
     const edge *e = &w->edges.items[i];
     if (marks[place(w, e->on)].fate != STAY || is_held(w, i))
@@ -354,7 +330,7 @@ static ns_status cut_singly(ns_db *db, const work *w, const mark *marks,
 static ns_status cut_edges(ns_db *db, const work *w, ns_err *err) {
   mark *marks = mark_targets(w);
   int64_t *cols = malloc(3 * w->nended * sizeof *cols);
-  ns_status st = marks == NULL || cols == NULL ? no_memory(err) : NS_OK;
+  ns_status st = marks == NULL || cols == NULL ? ns_no_memory(err) : NS_OK;
   if (st == NS_OK)
     st = cut_rows(db, w, marks, cols, err);
   if (st == NS_OK)
@@ -414,7 +390,7 @@ ns_status ns_depend_release(ns_db *db, const ns_released *jobs, size_t n,
   if (n == 0)
     return NS_OK;
   if ((cols = malloc(N_COUNT * n * sizeof *cols)) == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   if ((st = release_later(db, jobs, n, cols, err)) == NS_OK)
     st = release_now(db, jobs, n, cols, err);
   free(cols);
@@ -439,8 +415,8 @@ static void meet(meeting *m, const ns_waiter *x, int64_t met) {
 ns_status ns_depend_meet(ns_db *db, ns_buf *met, const ns_released *jobs, size_t n,
                          ns_err *err) {
   ns_status st = NS_OK;
-  if (met->n > 0 || met->oom)
-    st = run_with(db, NS_SQL_DEPEND_MET, NULL, met, err);
+  if (!ns_list_is_empty(met))
+    st = ns_list_run(db, NS_SQL_DEPEND_MET, NULL, met, err);
   return st == NS_OK ? ns_depend_release(db, jobs, n, err) : st;
 }
 
@@ -477,7 +453,7 @@ static void decide(work *w, meeting *m, ns_fallen *next) {
 
 static ns_status tell_all(ns_db *db, work *w, ns_fallen *next, ns_err *err) {
   meeting m = {NS_BUF_INIT, malloc(w->n * sizeof *m.released), 0};
-  ns_status st = no_memory(err);
+  ns_status st = ns_no_memory(err);
   next->ends = calloc(w->n, sizeof *next->ends);
   if (m.released != NULL && next->ends != NULL) {
     decide(w, &m, next);
@@ -495,8 +471,7 @@ void ns_fallen_free(ns_fallen *f) {
   *f = (ns_fallen){0};
 }
 
-/* From the edges to everything but nightshift_met. 'w' is freed by the caller,
-** without its waiters: those belong to '*next'. */
+/* 'w' is freed by the caller, without its waiters: those belong to '*next'. */
 static ns_status resolve(ns_db *db, work *w, ns_fallen *next, ns_err *err) {
   ns_status st = read_edges(db, w, err);
   if (st != NS_OK || w->edges.n == 0)
@@ -513,179 +488,25 @@ static ns_status resolve(ns_db *db, work *w, ns_fallen *next, ns_err *err) {
   return st == NS_OK ? tell_all(db, w, next, err) : st;
 }
 
-/* Writes down what is left of 'w': the targets whose edges stay. */
-static ns_status leave(ns_db *db, const work *w, bool failures, ns_err *err) {
-  ns_value failure = ns_vint(failures);
-  ns_buf ids = NS_BUF_INIT;
-  for (size_t i = 0; i < w->edges.n; i++)
-    if (is_held(w, i) && failed(w, w->edges.items[i].on) == failures)
-      ns_id_add(&ids, w->edges.items[i].on);
-  if (ids.n == 0 && !ids.oom)
-    return NS_OK;
-  db->met_due = true;
-  return run_with(db, NS_SQL_DEPEND_LATER, &failure, &ids, err);
+/* Which targets have an edge that stays; NULL: none has. */
+static ns_status find_held(const work *w, bool **held, ns_err *err) {
+  for (size_t i = 0; i < w->edges.n; i++) {
+    if (!is_held(w, i))
+      continue;
+    if (*held == NULL && (*held = calloc(w->nended, sizeof **held)) == NULL)
+      return ns_no_memory(err);
+    (*held)[place(w, w->edges.items[i].on)] = true;
+  }
+  return NS_OK;
 }
 
-ns_status ns_depend_resolve(ns_db *db, const ns_end *ends, size_t n,
+ns_status ns_depend_resolve(ns_db *db, const ns_end *ends, size_t n, bool **held,
                             ns_fallen *next, ns_err *err) {
   work w = {.ended = ends, .nended = n};
   ns_status st = resolve(db, &w, next, err);
+  *held = NULL;
   if (st == NS_OK)
-    st = leave(db, &w, false, err);
-  if (st == NS_OK)
-    st = leave(db, &w, true, err);
+    st = find_held(&w, held, err);
   free(w.edges.items);
   return st;
-}
-
-ns_status ns_depend_later(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
-  ns_value failure = ns_vint(true); /* only what fell goes so deep */
-  ns_buf ids = NS_BUF_INIT;
-  for (size_t i = 0; i < n; i++)
-    ns_id_add(&ids, ends[i].id);
-  db->met_due = true;
-  return run_with(db, NS_SQL_DEPEND_LATER, &failure, &ids, err);
-}
-
-/* ------------------------------------------------------- what was left */
-
-typedef struct look {
-  ns_end *ends; /* AT_ONCE of them */
-  size_t n;
-  bool held;    /* something could not be told this time either */
-} look;
-
-static ns_status read_left(ns_db *db, look *l, ns_err *err) {
-  const ns_value *row;
-  ns_status st = ns_run(db, NS_SQL_DEPEND_LEFT,
-                        (ns_value[]){ns_vint(db->met_to), ns_vint(AT_ONCE)}, err);
-  l->n = 0;
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_DEPEND_LEFT, &row, err)) == NS_OK &&
-         row != NULL && l->n < AT_ONCE)
-    l->ends[l->n++] = (ns_end){.id = row[0].i,
-                               .outcome = row[1].i != 0 ? "dead" : "done"};
-  return st;
-}
-
-/* Targets without an edge that stays are resolved. */
-static ns_status forget(ns_db *db, const work *w, look *l, ns_err *err) {
-  ns_buf ids = NS_BUF_INIT;
-  bool *stays = calloc(l->n + 1, sizeof *stays);
-  if (stays == NULL)
-    return no_memory(err);
-  l->held = false;
-  for (size_t i = 0; i < w->edges.n; i++)
-    if (is_held(w, i)) {
-      ns_end key = {.id = w->edges.items[i].on};
-      const ns_end *e = bsearch(&key, l->ends, l->n, sizeof key, ns_end_by_id);
-      l->held = stays[e - l->ends] = true;
-    }
-  for (size_t i = 0; i < l->n; i++)
-    if (!stays[i])
-      ns_id_add(&ids, l->ends[i].id);
-  free(stays);
-  return run_with(db, NS_SQL_DEPEND_RESOLVED, NULL, &ids, err);
-}
-
-static ns_status look_run(ns_db *db, look *l, ns_err *err) {
-  ns_fallen next = {0};
-  work w;
-  ns_status st = read_left(db, l, err);
-  if (st != NS_OK || l->n == 0)
-    return st;
-  w = (work){.ended = l->ends, .nended = l->n};
-  st = resolve(db, &w, &next, err);
-  if (st == NS_OK)
-    st = forget(db, &w, l, err);
-  free(w.edges.items);
-  if (st == NS_OK)
-    return ns_finish_from(db, &next, err);
-  ns_fallen_free(&next);
-  return st;
-}
-
-ns_status ns_depend_tell(ns_db *db, ns_err *err) {
-  look l = {.ends = malloc(AT_ONCE * sizeof *l.ends)};
-  ns_status st = l.ends == NULL ? no_memory(err) : NS_OK;
-  db->met_due = false;
-  if (st == NS_OK)
-    st = look_run(db, &l, err);
-  db->met_due = db->met_due || st != NS_OK || l.held || l.n == AT_ONCE ||
-                db->met_to != 0; /* those before it have been held */
-  db->met_to = st == NS_OK && l.n == AT_ONCE ? l.ends[l.n - 1].id : 0;
-  free(l.ends);
-  return st;
-}
-
-static ns_status tell_run(ns_db *db, ns_tx *tx, ns_err *err) {
-  (void)tx;
-  return ns_depend_tell(db, err);
-}
-
-ns_status ns_depend_look(ns_db *db, ns_err *err) {
-  ns_tx tx = {.run = tell_run};
-  const ns_value *row = NULL;
-  ns_status st = NS_OK;
-  if (!db->met_due && (st = ns_run(db, NS_SQL_DEPEND_ANY, NULL, err)) == NS_OK)
-    st = ns_row(db, NS_SQL_DEPEND_ANY, &row, err);
-  if (st != NS_OK || (!db->met_due && row == NULL))
-    return st;
-  st = ns_transact(db, &tx, err);
-  if (st == NS_OK && db->ring_due && !db->is_host) {
-    ns_ring(db, NULL);
-    db->ring_due = false;
-  }
-  return st;
-}
-
-void ns_depend_rest(ns_db *db) {
-  ns_err none;
-  int64_t pause = 1000;
-  for (int tries = 0; db->met_due && !db->is_host && !ns_in_transaction(db) &&
-                      tries < TRIES; tries++) {
-    if (tries > 0)
-      ns_sleep_us(ns_jitter(pause, 0.5));
-    pause *= tries > 0 ? 2 : 1;
-    if (ns_depend_look(db, &none) != NS_OK)
-      break;
-  }
-  if (db->met_due)
-    db->peers_at = 0; /* a claim that waits looks again */
-}
-
-bool ns_unfinished(const ns_db *db) { return db->met_due; }
-
-/* ----------------------------------------------------------------- sweep */
-
-static ns_status sweep_run(ns_db *db, ns_tx *tx, ns_err *err) {
-  int64_t *at = tx->arg;
-  const ns_value *row;
-  ns_buf ids[2] = {NS_BUF_INIT, NS_BUF_INIT}; /* done; failed, or unknown */
-  size_t n = 0;
-  ns_status st = ns_run(db, NS_SQL_DEPEND_DANGLING,
-                        (ns_value[]){ns_vint(*at), ns_vint(AT_ONCE)}, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_DEPEND_DANGLING, &row, err)) == NS_OK &&
-         row != NULL) {
-    n++;
-    *at = row[0].i;
-    if (row[1].i != 0)
-      ns_id_add(&ids[row[2].i != 0], row[0].i);
-  }
-  if (n < AT_ONCE)
-    *at = 0;
-  for (int k = 0; k < 2; k++) {
-    ns_value failure = ns_vint(k);
-    db->met_due = db->met_due || ids[k].n > 0;
-    if (st == NS_OK && ids[k].n > 0)
-      st = run_with(db, NS_SQL_DEPEND_LATER, &failure, &ids[k], err);
-    ns_buf_free(&ids[k]);
-  }
-  return st;
-}
-
-ns_status ns_depend_sweep(ns_db *db, ns_err *err) {
-  ns_tx tx = {.run = sweep_run, .arg = &db->swept_to};
-  return ns_transact(db, &tx, err);
 }

@@ -16,9 +16,10 @@
 #include "ns_claim.h"
 #include "ns_finish.h"
 #include "ns_handle.h"
+#include "ns_list.h"
 
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
+void ns_forget_done(ns_db *db, bool yes) {
+  db->forgets = yes;
 }
 
 static bool is_plain(ns_db *db, const ns_fate *f) {
@@ -41,13 +42,6 @@ static void settled_all(ns_fate *const *fates, size_t n) {
     settled(fates[i]);
 }
 
-/* Runs a statement about a list of ids, and ends the list. */
-static ns_status run_ids(ns_db *db, ns_sql sql, ns_buf *ids, ns_err *err) {
-  ns_value list;
-  list = ns_pair_end(ids);
-  return ids->oom ? no_memory(err) : ns_run(db, sql, &list, err);
-}
-
 static int by_id(const void *key, const void *element) {
   int64_t id = *(const int64_t *)key;
   int64_t other = (*(ns_fate *const *)element)->v->id;
@@ -61,7 +55,7 @@ static ns_status find_ours(ns_db *db, ns_fate *const *fates, size_t n, ns_err *e
   ns_status st;
   for (size_t i = 0; i < n; i++)
     ns_id_add(&ids, fates[i]->v->id);
-  st = run_ids(db, NS_SQL_SETTLE_DONE_OURS, &ids, err);
+  st = ns_list_run(db, NS_SQL_SETTLE_DONE_OURS, NULL, &ids, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_DONE_OURS, &row, err)) == NS_OK &&
          row != NULL) {
@@ -69,7 +63,6 @@ static ns_status find_ours(ns_db *db, ns_fate *const *fates, size_t n, ns_err *e
     if (f != NULL)
       settled(*f);
   }
-  ns_buf_free(&ids);
   return st;
 }
 
@@ -114,7 +107,7 @@ static ns_status forget_stretch(ns_db *db, ns_fate *const *fates, size_t n,
   const ns_value *row = NULL;
   size_t k = 0;
   ns_status st =
-      gone == NULL ? no_memory(err)
+      gone == NULL ? ns_no_memory(err)
                    : delete_stretch(db, NS_SQL_SETTLE_DONE_FORGET, fates, n, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_DONE_FORGET, &row, err)) == NS_OK &&
@@ -134,6 +127,7 @@ static ns_status forget_stretch(ns_db *db, ns_fate *const *fates, size_t n,
 /* Without a statement for nobody. */
 static ns_status write_list(ns_db *db, ns_fate *const *fates, size_t n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
+  ns_value who = claimant(db);
   ns_status st;
   if (n == 0)
     return NS_OK;
@@ -147,11 +141,7 @@ static ns_status write_list(ns_db *db, ns_fate *const *fates, size_t n, ns_err *
       ns_buf_adds(&list, "null");
     ns_buf_addc(&list, ']');
   }
-  ns_buf_addc(&list, ']');
-  st = list.oom ? no_memory(err)
-                : ns_run(db, NS_SQL_SETTLE_DONE_LIST,
-                         (ns_value[]){claimant(db), ns_vtext(ns_buf_bytes(&list))}, err);
-  ns_buf_free(&list);
+  st = ns_list_run(db, NS_SQL_SETTLE_DONE_LIST, &who, &list, err);
   return st == NS_OK ? note_written(db, NS_SQL_SETTLE_DONE_LIST, fates, n, err) : st;
 }
 
@@ -203,8 +193,8 @@ static ns_status delete_jobs(ns_db *db, const acks *a, ns_err *err) {
       for (size_t k = i; k < i + len; k++)
         ns_id_add(&ids, a->tokens[k].id);
   }
-  if (st == NS_OK && ids.n > 0)
-    st = run_ids(db, NS_SQL_SETTLE_GONE, &ids, err);
+  if (st == NS_OK && !ns_list_is_empty(&ids))
+    st = ns_list_run(db, NS_SQL_SETTLE_GONE, NULL, &ids, err);
   ns_buf_free(&ids);
   return st;
 }
@@ -238,7 +228,7 @@ static ns_status tell(ns_db *db, const acks *gone, ns_err *err) {
   ns_end *ends = calloc(gone->n + 1, sizeof *ends);
   ns_status st;
   if (ends == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   for (size_t i = 0; i < gone->n; i++)
     ends[i] = (ns_end){.id = gone->tokens[i].id, .outcome = "done"};
   st = ns_finish_gone(db, ends, gone->n, err);
@@ -266,7 +256,7 @@ static ns_status part(ns_fate *fates, size_t n, size_t *rest, ns_err *err) {
   ns_fate *gone = malloc(n * sizeof *gone);
   size_t k = 0;
   if (gone == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   *rest = 0;
   for (size_t i = 0; i < n; i++)
     if (fates[i].gone)
@@ -280,7 +270,7 @@ static ns_status part(ns_fate *fates, size_t n, size_t *rest, ns_err *err) {
 
 ns_status ns_done(ns_db *db, ns_fate *fates, size_t n, size_t *rest, ns_err *err) {
   acks room;
-  ns_status st = make(&room, n) ? settle(db, fates, n, &room, err) : no_memory(err);
+  ns_status st = make(&room, n) ? settle(db, fates, n, &room, err) : ns_no_memory(err);
   drop(&room);
   return st == NS_OK ? part(fates, n, rest, err) : st;
 }

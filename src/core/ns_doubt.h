@@ -5,7 +5,7 @@
 #define NS_DOUBT_H
 
 #include "ns_handle.h"
-#include "ns_push.h"
+#include "ns_insert.h"
 
 /* On a transaction of its own: writes the push unless its first try did; '*yes'
 ** when it did. Errors: as ns_insert_jobs. */

@@ -12,10 +12,6 @@
 
 #include "ns_handle.h"
 
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
-
 /* A row and one of the jobs it waits for. */
 typedef struct wish {
   int64_t on;
@@ -55,7 +51,7 @@ static ns_status read_after(wishes *w, ns_bytes list, size_t row, ns_err *err) {
                      "'after' must be a list of job ids, got %.*s",
                      list.n < 40 ? (int)list.n : 40, list.p);
     if (!add_wish(w, id, row))
-      return no_memory(err);
+      return ns_no_memory(err);
   }
   return NS_OK;
 }
@@ -66,7 +62,7 @@ static ns_status collect(const ns_insert *rows, size_t n, wishes *w,
   size_t kept = 0;
   for (size_t i = 0; st == NS_OK && i < n; i++) {
     if (rows[i].waits && !add_wish(w, rows[i].parent, i))
-      st = no_memory(err);
+      st = ns_no_memory(err);
     if (st == NS_OK && rows[i].push->after.p != NULL)
       st = read_after(w, rows[i].push->after, i, err);
   }
@@ -252,7 +248,7 @@ static ns_status add_wait(const wish *x, ns_insert *row, const target *t,
     return NS_OK; /* who waits for it: it is not to wait for that one */
   else if (t->live) {
     row->unmet++;
-    return ns_edges_add(edges, x->on, row->id) ? NS_OK : no_memory(err);
+    return ns_edges_add(edges, x->on, row->id) ? NS_OK : ns_no_memory(err);
   } else if (t->failed && !row->push->on_fail_run)
     row->doomed = x->on;
   return NS_OK;
@@ -277,7 +273,7 @@ ns_status ns_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edges,
   }
   for (size_t i = 0; st == NS_OK && i < n; i++)
     if (rows[i].joins && !ns_edges_add(edges, rows[i].id, rows[i].parent))
-      st = no_memory(err);
+      st = ns_no_memory(err);
   free(w.items);
   return st;
 }

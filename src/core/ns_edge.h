@@ -4,7 +4,7 @@
 #ifndef NS_EDGE_H
 #define NS_EDGE_H
 
-#include "ns_push.h"
+#include "ns_insert.h"
 #include "ns_sql.h"
 
 /*

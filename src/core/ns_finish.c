@@ -13,12 +13,10 @@
 
 #include "ns_depend.h"
 #include "ns_handle.h"
+#include "ns_left.h"
+#include "ns_list.h"
 
 #define DEEP 32 /* levels of a tree that fall in one transaction */
-
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
 
 static void add_text(ns_buf *list, const char *key, ns_bytes text) {
   if (text.p == NULL)
@@ -47,21 +45,13 @@ static void add_end(ns_buf *list, const ns_end *e) {
 static ns_status write_history(ns_db *db, const ns_end *ends, size_t n,
                                ns_err *err) {
   ns_buf list = NS_BUF_INIT;
-  ns_status st = no_memory(err);
+  ns_value who = ns_claimant(db) != 0 ? ns_vint(ns_claimant(db)) : ns_vnull;
   for (size_t i = 0; i < n; i++)
     if (!ends[i].forgotten)
       add_end(&list, &ends[i]);
-  if (list.n == 0 && !list.oom)
+  if (ns_list_is_empty(&list))
     return NS_OK;
-  ns_buf_addc(&list, ']');
-  if (!list.oom)
-    st = ns_run(db, NS_SQL_SETTLE_FINISH,
-                (ns_value[]){ns_claimant(db) != 0 ? ns_vint(ns_claimant(db))
-                                                  : ns_vnull,
-                             ns_vtext(ns_buf_bytes(&list))},
-                err);
-  ns_buf_free(&list);
-  return st;
+  return ns_list_run(db, NS_SQL_SETTLE_FINISH, &who, &list, err);
 }
 
 /* Is the key the job's own, and only held by somebody else? */
@@ -82,7 +72,6 @@ static ns_status lock_keys(ns_db *db, const ns_end *ends, size_t n,
                            bool *missing, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   const ns_value *row;
-  ns_value param;
   ns_status st;
   for (size_t i = 0; i < n; i++)
     if (missing[i]) {
@@ -91,13 +80,10 @@ static ns_status lock_keys(ns_db *db, const ns_end *ends, size_t n,
       ns_buf_add_json(&list, ends[i].unique);
       ns_buf_addc(&list, ']');
     }
-  ns_buf_addc(&list, ']');
-  param = ns_vtext(ns_buf_bytes(&list));
-  st = list.oom ? no_memory(err) : ns_run(db, NS_SQL_SETTLE_KEYS, &param, err);
+  st = ns_list_run(db, NS_SQL_SETTLE_KEYS, NULL, &list, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_KEYS, &row, err)) == NS_OK && row != NULL)
     missing[row[0].i] = false;
-  ns_buf_free(&list);
   return st;
 }
 
@@ -128,22 +114,12 @@ static ns_status free_keys(ns_db *db, const ns_end *ends, size_t n,
   return st;
 }
 
-/* "[id,…]" */
-static ns_value list_ids(const ns_end *ends, size_t n, ns_buf *list) {
-  for (size_t i = 0; i < n; i++)
-    ns_buf_addf(list, "%c%lld", i > 0 ? ',' : '[', (long long)ends[i].id);
-  ns_buf_addc(list, ']');
-  return ns_vtext(ns_buf_bytes(list));
-}
-
 static ns_status delete_jobs(ns_db *db, const ns_end *ends, size_t n,
                              ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
-  ns_value param = list_ids(ends, n, &ids);
-  ns_status st =
-      ids.oom ? no_memory(err) : ns_run(db, NS_SQL_SETTLE_GONE, &param, err);
-  ns_buf_free(&ids);
-  return st;
+  for (size_t i = 0; i < n; i++)
+    ns_id_add(&ids, ends[i].id);
+  return ns_list_run(db, NS_SQL_SETTLE_GONE, NULL, &ids, err);
 }
 
 static ns_status end_jobs(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
@@ -154,6 +130,17 @@ static ns_status end_jobs(ns_db *db, const ns_end *ends, size_t n, ns_err *err) 
   return delete_jobs(db, ends, n, err);
 }
 
+/* Tells the dependents of these, and notes down what cannot be told now. */
+static ns_status resolve(ns_db *db, const ns_end *ends, size_t n, ns_fallen *next,
+                         ns_err *err) {
+  bool *held = NULL;
+  ns_status st = ns_depend_resolve(db, ends, n, &held, next, err);
+  if (st == NS_OK && held != NULL)
+    st = ns_left_note(db, ends, n, held, err);
+  free(held);
+  return st;
+}
+
 /* Jobs that fall with others are the next level; very deep trees are left to be
 ** felled in pieces, each its own transaction. */
 ns_status ns_finish_from(ns_db *db, struct ns_fallen *level, ns_err *err) {
@@ -162,9 +149,9 @@ ns_status ns_finish_from(ns_db *db, struct ns_fallen *level, ns_err *err) {
     ns_fallen next = {0};
     st = end_jobs(db, level->ends, level->n, err);
     if (st == NS_OK && depth < DEEP)
-      st = ns_depend_resolve(db, level->ends, level->n, &next, err);
+      st = resolve(db, level->ends, level->n, &next, err);
     else if (st == NS_OK)
-      st = ns_depend_later(db, level->ends, level->n, err);
+      st = ns_left_note(db, level->ends, level->n, NULL, err);
     ns_fallen_free(level);
     *level = next;
   }
@@ -174,7 +161,7 @@ ns_status ns_finish_from(ns_db *db, struct ns_fallen *level, ns_err *err) {
 
 static ns_status tell(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
   ns_fallen next = {0};
-  ns_status st = ns_depend_resolve(db, ends, n, &next, err);
+  ns_status st = resolve(db, ends, n, &next, err);
   if (st == NS_OK)
     return ns_finish_from(db, &next, err);
   ns_fallen_free(&next);
@@ -185,7 +172,7 @@ static ns_status tell(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
 static ns_status remember(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
   ns_ended *late = &db->late;
   if (!ns_grow(&late->items, &late->cap, late->n + n, sizeof *late->items))
-    return no_memory(err);
+    return ns_no_memory(err);
   for (size_t i = 0; i < n; i++)
     late->items[late->n++] = (ns_end){.id = ends[i].id, .outcome = ends[i].outcome};
   return NS_OK;

@@ -13,13 +13,14 @@
 
 #include "nightshift.h"
 #include "ns_claim.h"
+#include "ns_db.h"
 #include "ns_finish.h"
 #include "ns_lanes.h"
 #include "ns_lease.h"
 #include "ns_rescue.h"
-#include "ns_db.h"
 #include "ns_slot.h"
 #include "ns_sql.h"
+#include "ns_stmt.h"
 #include "ns_url.h"
 
 #define NS_LOCK_WAIT 1205 /* the server's numbers: a lock wait that took too long, */
@@ -144,7 +145,30 @@ struct ns_db {
   ns_counters count;
 };
 
-/* ------------------------------------------------------------ statements */
+/* The configuration with the URL filled in; strings borrowed from 'db'. */
+const ns_config *ns_db_config(const ns_db *db, ns_config *room);
+
+/* Connects if need be, also when the server has hung up while we were idle.
+** Inside a transaction of ours it never reconnects. */
+ns_status ns_ready(ns_db *db, ns_err *err);
+
+/* Sleeps any time up to '*most' µs, which is doubled then, up to 'longest': whoever
+** lost the server together with us must not come back together with us. */
+#define NS_PAUSE_FIRST 50000
+#define NS_PAUSE_LONGEST 3000000
+void ns_pause_up_to(int64_t *most, int64_t longest);
+
+/* Who held the claims that are being settled; 0: nobody. */
+static inline int64_t ns_claimant(const ns_db *db) {
+  return db->blamed != 0 ? db->blamed : db->holder;
+}
+
+/* Server time now, estimated from the last answer that carried it. */
+int64_t ns_now(const ns_db *db);
+/* Learns it: 'now' was the server's a moment ago. */
+void ns_saw_now(ns_db *db, int64_t now);
+
+/* ------------------------------------------------- statements: ns_query.c */
 
 #define ns_vint(x) ((ns_value){.type = NS_INT, .i = (x)})
 #define ns_vtext(x) ((ns_value){.type = NS_TEXT, .s = (x)})
@@ -156,9 +180,8 @@ static inline int64_t ns_int_or(const ns_value *v, int64_t fallback) {
   return v->type == NS_NULL ? fallback : v->i;
 }
 
-/* Connects if need be, also when the server has hung up while we were idle.
-** Inside a transaction of ours it never reconnects. */
-ns_status ns_ready(ns_db *db, ns_err *err);
+/* Before their link goes, which owns them. */
+void ns_forget_statements(ns_db *db);
 
 /* Runs a named statement with its parameters; outside a transaction once more
 ** when the connection is lost, so all that run there may be run twice. */
@@ -193,47 +216,5 @@ ns_status ns_prepared(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err);
 
 /* Text without parameters or rows: BEGIN, COMMIT and the like. */
 ns_status ns_text(ns_db *db, const char *sql, ns_err *err);
-
-/* ---------------------------------------------------------- transactions */
-
-/*
-** A unit of work that can be run again. 'run' does it on an open
-** transaction; ns_transact begins, commits, and repeats it after 1213, 1205,
-** 1020 (with jitter) and after a lost connection. 'replay' is true when an
-** earlier try was cut at its COMMIT, whose fate only 'run' can find out (the
-** session that was cut is over by then); it sets 'done' when that commit turns
-** out to have happened. It may be true from the start: the earlier try was an
-** earlier call. Inside a transaction of the caller 'run' simply joins it, once.
-** What 'looks' only reads until it has called ns_begun, so that its first statement
-** goes out together with the one that begins. 'ahead' (may be NULL) asks, behind the
-** COMMIT, for what is to be read after it; best effort.
-*/
-typedef struct ns_tx {
-  ns_status (*run)(ns_db *db, struct ns_tx *tx, ns_err *err);
-  void (*ahead)(ns_db *db, struct ns_tx *tx);
-  void *arg;
-  bool replay;
-  bool done;
-  bool looks;
-} ns_tx;
-
-ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err);
-
-/* From here on what is written is part of the transaction. What is sent behind a
-** beginning that a KILL has hit would commit by itself. */
-ns_status ns_begun(ns_db *db, ns_err *err);
-
-/* Counts an error after which a transaction is run again. */
-void ns_count_retry(ns_db *db, const ns_err *err);
-
-/* Who held the claims that are being settled; 0: nobody. */
-static inline int64_t ns_claimant(const ns_db *db) {
-  return db->blamed != 0 ? db->blamed : db->holder;
-}
-
-/* Server time now, estimated from the last answer that carried it. */
-int64_t ns_now(const ns_db *db);
-/* Learns it: 'now' was the server's a moment ago. */
-void ns_saw_now(ns_db *db, int64_t now);
 
 #endif

@@ -189,7 +189,7 @@ ns_status ns_notices(ns_db *db, ns_token **tokens, size_t *n, ns_err *err) {
          (st = ns_row(db, NS_SQL_HOLDER_NOTICES, &row, err)) == NS_OK &&
          row != NULL) {
     if (!ns_grow(tokens, &cap, *n + 1, sizeof **tokens))
-      return ns_fail(err, NS_ENOMEM, "out of memory");
+      return ns_no_memory(err);
     (*tokens)[(*n)++] = (ns_token){row[0].i, row[1].i, row[2].i != 0};
   }
   return st;
@@ -241,7 +241,7 @@ static bool release_all(ns_db *db, ns_err *err) {
     if (n > 0)
       st = ns_cycle(db, all, n, NULL, NULL, NULL, err);
     else if (!whole)
-      st = ns_fail(err, NS_ENOMEM, "out of memory");
+      st = ns_no_memory(err);
     free(all);
     gave = gave || n > 0;
     if (n == 0 || ns_mono_us() > give_up)

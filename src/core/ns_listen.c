@@ -108,7 +108,7 @@ ns_status ns_listener_open(ns_listener **out, const ns_db *db, ns_err *err) {
   ns_status st;
   *out = NULL;
   if (l == NULL)
-    return ns_fail(err, NS_ENOMEM, "out of memory");
+    return ns_no_memory(err);
   ns_db_config(db, &l->cfg);
   if (l->cfg.read_timeout < 2 * LONGEST) /* only silence lasts longer */
     l->cfg.read_timeout = 2 * LONGEST;
@@ -195,7 +195,7 @@ static ns_status prepare_wait(ns_listener *l, const int64_t *ids, size_t n,
   ns_status st = NS_OK;
   write_text(l, ids, n, near, &text);
   if (text.oom)
-    st = ns_fail(err, NS_ENOMEM, "out of memory");
+    st = ns_no_memory(err);
   else if (l->stmt == NULL || text.n != l->text.n ||
            memcmp(text.p, l->text.p, text.n) != 0) {
     ns_stmt_free(l->link, l->stmt);
@@ -265,7 +265,7 @@ static ns_status look_around(ns_listener *l, int64_t me, unsigned *woke,
   if (news)
     *woke |= NS_WOKE_GONE;
   return st == NS_OK && (!ok || l->watched.oom)
-             ? ns_fail(err, NS_ENOMEM, "out of memory")
+             ? ns_no_memory(err)
              : st;
 }
 
@@ -375,7 +375,7 @@ static ns_status sleep_listed(ns_listener *l, int64_t newest, int64_t holder,
     wait = least(wait, ns_jitter(UNRUNG, 0.5));
   cut_wait(l, wait);
   if (st == NS_OK && l->slices.oom)
-    st = ns_fail(err, NS_ENOMEM, "out of memory");
+    st = ns_no_memory(err);
   if (st == NS_OK && *woke == 0)
     st = sleep_there(l, newest, holder, woke, err);
   return st;

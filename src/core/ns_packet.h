@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "ns_db.h"
+#include "ns_stmt.h"
 
 /* How many of 'nrows' rows from 'from' on go into a packet of at most 'max' bytes
 ** (0: no limit); 0: not even one. */

@@ -13,10 +13,7 @@
 #include "ns_claim.h"
 #include "ns_depend.h"
 #include "ns_handle.h"
-
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
+#include "ns_list.h"
 
 static bool is_parent(const ns_fate *f) {
   return f->locked && f->parks && f->v->signal.p == NULL;
@@ -43,7 +40,7 @@ ns_status ns_park_lock(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
   ns_parents p;
   ns_status st = NS_OK;
   if (!pick_parents(fates, n, &p))
-    return no_memory(err);
+    return ns_no_memory(err);
   if (p.n > 0)
     st = ns_brood_lock(db, &p, err);
   free(p.items);
@@ -71,12 +68,10 @@ static void parking_add(parking *k, const ns_fate *f) {
 }
 
 static ns_status write_parking(ns_db *db, parking *k, ns_err *err) {
-  ns_value list;
   ns_status st;
-  if (k->list.n == 0 && !k->list.oom)
+  if (ns_list_is_empty(&k->list))
     return NS_OK;
-  list = ns_pair_end(&k->list);
-  st = k->list.oom ? no_memory(err) : ns_run(db, NS_SQL_SETTLE_PARKED, &list, err);
+  st = ns_list_run(db, NS_SQL_SETTLE_PARKED, NULL, &k->list, err);
   return st == NS_OK ? ns_depend_release(db, k->free, k->nfree, err) : st;
 }
 
@@ -93,7 +88,7 @@ static ns_status write_state(ns_db *db, const ns_verdict *v, ns_err *err) {
 /* Those whose children have not failed. */
 static ns_status park_rest(ns_db *db, const ns_parents *p, ns_err *err) {
   parking k = {NS_BUF_INIT, malloc(p->n * sizeof *k.free), 0};
-  ns_status st = k.free != NULL ? ns_brood_wait(db, p, err) : no_memory(err);
+  ns_status st = k.free != NULL ? ns_brood_wait(db, p, err) : ns_no_memory(err);
   for (size_t i = 0; st == NS_OK && i < p->n; i++)
     if (p->items[i]->parks) {
       parking_add(&k, p->items[i]);
@@ -110,7 +105,7 @@ static ns_status park(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
   ns_parents p;
   ns_status st = NS_OK;
   if (!pick_parents(fates, n, &p))
-    return no_memory(err);
+    return ns_no_memory(err);
   if (p.n > 0 && (st = ns_brood_failed(db, &p, err)) == NS_OK)
     st = park_rest(db, &p, err);
   free(p.items);
@@ -127,14 +122,9 @@ static int64_t parked_for(const ns_verdict *v) {
 
 static ns_status schedule(ns_db *db, int64_t id, ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
-  ns_value list;
-  ns_status st;
-  ns_buf_addf(&ids, "[%lld]", (long long)id);
-  list = ns_vtext(ns_buf_bytes(&ids));
-  st = ids.oom ? no_memory(err) : ns_run(db, NS_SQL_PUSH_SCHEDULED, &list, err);
-  ns_buf_free(&ids);
+  ns_id_add(&ids, id);
   db->look_at = 0;
-  return st;
+  return ns_list_run(db, NS_SQL_PUSH_SCHEDULED, NULL, &ids, err);
 }
 
 /* What was sent before we look is found here; whoever sends later waits for our

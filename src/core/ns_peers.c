@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ns_list.h"
 #include "ns_time.h"
 
 #define WATCHED_MIN 16 /* a death must not hide behind holders that sleep */
@@ -113,10 +114,10 @@ int64_t ns_peers_watched(const ns_peers *p, int64_t me, bool is_host,
     if (neighbour == 0)
       neighbour = x->id;
     else
-      ns_buf_addf(others, "%c%lld", others->n > 0 ? ',' : '[', (long long)x->id);
+      ns_id_add(others, x->id);
     if (++watched >= WATCHED_MIN && (!is_host || x->is_host))
       break;
   }
-  ns_buf_adds(others, others->n > 0 ? "]" : "[]");
+  ns_list_end(others);
   return neighbour;
 }

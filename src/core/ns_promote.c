@@ -21,10 +21,6 @@
 #define LATE_COMMIT (5 * NS_SECOND) /* the floor of what others promote trails by this */
 #define END INT64_MAX
 
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
-
 ns_status ns_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_t id,
                          int64_t run, ns_err *err) {
   const int64_t zero = 0; /* now; and not alone */
@@ -82,7 +78,7 @@ static ns_status move_due(ns_db *db, const int64_t *cols, size_t n, bool slow,
   for (size_t i = 0; st == NS_OK && i < n; i++)
     if (!ns_lanes_saw(&db->lanes, cols[P_QUEUE * PROMOTE_AT_ONCE + i],
                       cols[P_RANK * PROMOTE_AT_ONCE + i], 0))
-      st = no_memory(err);
+      st = ns_no_memory(err);
   return st;
 }
 
@@ -102,7 +98,7 @@ static ns_status promote_batch(ns_db *db, int64_t from, int64_t to, size_t *n,
   bool slow;
   ns_status st = NS_OK;
   if (cols == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   st = ns_paths_run(db, ns_str(ns_sql_texts[NS_SQL_CLAIM_PROMOTE]),
                     ns_str(ns_sql_texts[NS_SQL_CLAIM_PROMOTE_SKIP]), params, &s,
                     &slow, err);

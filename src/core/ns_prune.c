@@ -10,20 +10,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ns_depend.h"
 #include "ns_handle.h"
+#include "ns_left.h"
+#include "ns_list.h"
 #include "ns_slot.h"
 #include "ns_time.h"
+#include "ns_tx.h"
 
 #define BATCH 1000    /* rows per transaction */
 #define BARREN 20     /* batches of which nothing may go, per one that counts */
 #define AT_A_TIME (NS_SECOND / 10) /* for trees, beside a host's jobs */
 #define WALK 200000   /* jobs of a tree that are looked at, at most */
 #define LEVELS 1000   /* and how deep */
-
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
 
 typedef struct ids {
   int64_t *items;
@@ -40,9 +38,8 @@ static bool add(ids *list, int64_t id) {
 static ns_value as_json(const int64_t *items, size_t n, ns_buf *text) {
   ns_buf_reset(text);
   for (size_t i = 0; i < n; i++)
-    ns_buf_addf(text, "%c%lld", i > 0 ? ',' : '[', (long long)items[i]);
-  ns_buf_addc(text, ']');
-  return ns_vtext(ns_buf_bytes(text));
+    ns_id_add(text, items[i]);
+  return ns_list_end(text);
 }
 
 /* How long rows are kept, µs; negative: for ever. */
@@ -62,7 +59,7 @@ static ns_status delete_run(ns_db *db, ns_tx *tx, ns_err *err) {
   batch *b = tx->arg;
   ns_buf text = NS_BUF_INIT;
   ns_value param = as_json(b->items, b->n, &text);
-  ns_status st = text.oom ? no_memory(err)
+  ns_status st = text.oom ? ns_no_memory(err)
                           : ns_run(db, NS_SQL_PRUNE_ATTEMPTS, &param, err);
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_PRUNE_FINISHED, &param, err);
@@ -116,7 +113,7 @@ static ns_status read_kin(ns_db *db, ns_sql sql, const ages *keep, ids *tree,
          row != NULL) {
     *f = fate_of(row, keep);
     if (*f == GOES && !add(tree, row[K_ID].i))
-      return no_memory(err);
+      return ns_no_memory(err);
     if (tree->n >= WALK)
       *f = ENDLESS;
   }
@@ -131,7 +128,7 @@ static ns_status read_level(ns_db *db, const ages *keep, ids *tree, size_t from,
   while (st == NS_OK && *f == GOES && from < to) {
     size_t n = to - from < BATCH ? to - from : BATCH;
     ns_value param = as_json(tree->items + from, n, &text);
-    st = text.oom ? no_memory(err) : ns_run(db, NS_SQL_PRUNE_KIN, &param, err);
+    st = text.oom ? ns_no_memory(err) : ns_run(db, NS_SQL_PRUNE_KIN, &param, err);
     if (st == NS_OK)
       st = read_kin(db, NS_SQL_PRUNE_KIN, keep, tree, f, err);
     from += n;
@@ -259,7 +256,7 @@ static ns_status batch_run(ns_db *db, ns_tx *tx, ns_err *err) {
          (st = ns_row(db, NS_SQL_PRUNE_SELECT, &row, err)) == NS_OK &&
          row != NULL)
     if (!add_row(p, row))
-      st = no_memory(err);
+      st = ns_no_memory(err);
   if (st == NS_OK && p->alone.n > 0) {
     batch b = {p->alone.items, p->alone.n, 0};
     ns_tx here = {.run = delete_run, .arg = &b};
@@ -344,8 +341,8 @@ ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead,
     free(p.tops);
   }
   if (st == NS_OK)
-    st = ns_depend_sweep(db, err);
+    st = ns_left_sweep(db, err);
   if (st == NS_OK && !ns_in_transaction(db))
-    st = ns_depend_look(db, err);
+    st = ns_left_look(db, err);
   return st == NS_OK ? ns_slots_prune(db, err) : st;
 }

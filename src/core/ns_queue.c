@@ -47,7 +47,7 @@ static ns_status remember(ns_db *db, ns_bytes name, int64_t id, ns_err *err) {
   if (cached(db, name) != NULL)
     return NS_OK;
   if (!ns_grow(&db->queues, &db->capqueues, db->nqueues + 1, sizeof *q))
-    return ns_fail(err, NS_ENOMEM, "out of memory");
+    return ns_no_memory(err);
   q = &db->queues[db->nqueues++];
   memcpy(q->name, name.p, name.n);
   q->name[name.n] = '\0';
@@ -161,7 +161,7 @@ static ns_status read_list(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *er
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_QUEUE_LIST, &row, err)) == NS_OK && row != NULL) {
     if (!append(rows, &cap, n, row))
-      st = ns_fail(err, NS_ENOMEM, "out of memory");
+      st = ns_no_memory(err);
     else
       st = remember(db, row[1].s, row[0].i, err);
   }

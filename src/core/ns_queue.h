@@ -20,7 +20,4 @@ ns_status ns_queue_paused(ns_db *db, int64_t id, bool *paused, ns_err *err);
 /* As ns_queues, of a list that was asked for (ns_ask, queue_list). */
 ns_status ns_queues_told(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err);
 
-/* The configuration with the URL filled in; strings borrowed from 'db'. */
-const ns_config *ns_db_config(const ns_db *db, ns_config *room);
-
 #endif

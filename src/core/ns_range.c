@@ -33,5 +33,5 @@ ns_status ns_ranges_text(const ns_ranges *r, ns_sql sql, ns_buf *text, ns_err *e
   ns_buf_fill(text, ns_sql_texts[sql], LANE_MARK, ns_buf_bytes(&list));
   text->oom = text->oom || list.oom;
   ns_buf_free(&list);
-  return text->oom ? ns_fail(err, NS_ENOMEM, "out of memory") : NS_OK;
+  return text->oom ? ns_no_memory(err) : NS_OK;
 }

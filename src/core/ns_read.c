@@ -9,12 +9,9 @@
 
 #include "ns_claim.h"
 #include "ns_handle.h"
+#include "ns_list.h"
 #include "ns_queue.h"
 #include "ns_settle.h"
-
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
 
 /* A block of memory that a job's bytes live in. */
 typedef struct block {
@@ -132,7 +129,7 @@ static ns_status read_jobs(ns_db *db, int64_t lease, ns_sql sql,
       ns_saw_now(db, row[R_NOW].i);
     note_claim(db, lease, row);
     if (!add_job(db, lease, row, out))
-      st = no_memory(err);
+      st = ns_no_memory(err);
   }
   return st;
 }
@@ -144,8 +141,8 @@ static ns_status read_list(ns_db *db, int64_t lease, const ns_token *t, size_t n
   ns_status st;
   for (size_t i = 0; i < n; i++)
     ns_pair_add(&list, t[i].id, t[i].run);
-  param = ns_pair_end(&list);
-  st = list.oom ? no_memory(err)
+  param = ns_list_end(&list);
+  st = list.oom ? ns_no_memory(err)
                 : read_jobs(db, lease, NS_SQL_CLAIM_READ, &param, out, err);
   ns_buf_free(&list);
   return st;
@@ -195,7 +192,7 @@ void ns_take_ahead(ns_db *db, const ns_takes *takes) {
     return;
   for (size_t i = 0; i < takes->n; i++)
     ns_pair_add(&list, takes->items[i].id, takes->items[i].run);
-  param = ns_pair_end(&list);
+  param = ns_list_end(&list);
   if (!list.oom && ns_ask(db, NS_SQL_CLAIM_READ, &param, NULL) == NS_OK)
     db->ahead = NS_SQL_CLAIM_READ;
   ns_buf_free(&list);
@@ -211,7 +208,7 @@ ns_status ns_take_read(ns_db *db, int64_t lease, const ns_takes *takes,
   if (b == NULL)
     return NS_OK;
   t = list_tokens(b, takes, &n);
-  st = t == NULL ? no_memory(err) : read_tokens(db, lease, t, n, out, err);
+  st = t == NULL ? ns_no_memory(err) : read_tokens(db, lease, t, n, out, err);
   free(t);
   db->ahead = 0; /* what was asked for is not for another read */
   return st == NS_OK ? forget_missing(db, b, out, first, err) : st;

@@ -19,11 +19,12 @@
 #include <stdlib.h>
 
 #include "ns_claim.h"
-#include "ns_depend.h"
 #include "ns_handle.h"
+#include "ns_left.h"
 #include "ns_peers.h"
 #include "ns_settle.h"
 #include "ns_time.h"
+#include "ns_tx.h"
 
 #define GRACE NS_SECOND
 #define GRACE_ALIVE (30 * NS_SECOND)   /* its process is there: it may come back */
@@ -34,10 +35,6 @@
 #define LOOK_EVERY (10 * NS_SECOND)
 #define LOOK_SOON (NS_SECOND / 10) /* while dependents are left to be told */
 #define KEEP_DEAD (24 * 3600 * NS_SECOND)
-
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
 
 static void no_later(int64_t *t, int64_t than) {
   if (than < *t)
@@ -88,7 +85,7 @@ static ns_status read_tokens(ns_db *db, work *w, ns_err *err) {
          (st = ns_row(db, NS_SQL_RESCUE_TOKENS, &row, err)) == NS_OK &&
          row != NULL) {
     if (!ns_grow(&w->verdicts, &w->cap, w->n + 1, sizeof *w->verdicts))
-      return no_memory(err);
+      return ns_no_memory(err);
     w->verdicts[w->n++] = (ns_verdict){.id = row[0].i, .run = row[1].i,
                                        .kind = NS_LOST,
                                        .error = ns_str(w->error)};
@@ -287,6 +284,15 @@ static bool remember(ns_suspects *s, const ns_peers *peers, int64_t now) {
   return true;
 }
 
+void ns_watch_anew(ns_db *db) {
+  int64_t now = ns_mono_us();
+  for (size_t i = 0; i < db->suspects.n; i++) {
+    ns_suspect *s = &db->suspects.items[i];
+    s->beat_since = now;
+    s->free_since = s->free_since != 0 ? now : 0;
+  }
+}
+
 /* Below zero when the server's clock was set back behind its start. */
 static ns_status uptime(ns_db *db, int64_t *up, ns_err *err) {
   const ns_value *row = NULL;
@@ -344,7 +350,7 @@ static ns_status list_peers(ns_db *db, ns_peers *peers, ns_err *err) {
          (st = ns_row(db, NS_SQL_RESCUE_HOLDERS, &row, err)) == NS_OK &&
          row != NULL)
     if (row[0].i != db->holder && !ns_peers_add(peers, row))
-      st = no_memory(err);
+      st = ns_no_memory(err);
   return st;
 }
 
@@ -353,7 +359,7 @@ static ns_status look_at_holders(ns_db *db, look *k, ns_err *err) {
   int64_t now = ns_mono_us();
   ns_status st = list_peers(db, &peers, err);
   if (st == NS_OK && !remember(&db->suspects, &peers, now))
-    st = no_memory(err);
+    st = ns_no_memory(err);
   for (size_t i = 0; st == NS_OK && i < peers.n; i++) {
     int64_t in;
     st = dead_in(db, &peers.items[i], now, &in, err);
@@ -427,7 +433,7 @@ ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
            ? ns_fail(err, NS_ESTATE, "a rescue cannot run inside a transaction")
            : look_at_all(db, &k, err);
   if (st == NS_OK)
-    st = ns_depend_look(db, err);
+    st = ns_left_look(db, err);
   *sum = k.sum;
   *again_in = db->met_due && k.again_in > LOOK_SOON ? LOOK_SOON : k.again_in;
   if (st == NS_OK && k.trouble.status != NS_OK) {

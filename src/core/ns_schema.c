@@ -106,7 +106,7 @@ static ns_status run_statement(ns_db *db, const ns_schema_statement *s,
   ns_buf_adds(&sql, s->text);
   ns_buf_add(&sql, "", 1);
   if (sql.oom)
-    st = ns_fail(err, NS_ENOMEM, "out of memory");
+    st = ns_no_memory(err);
   for (int tries = 0; st == NS_EBUSY && tries < TRIES; tries++)
     st = ns_text(db, sql.p, err);
   ns_buf_free(&sql);

@@ -19,14 +19,11 @@
 #include "ns_done.h"
 #include "ns_finish.h"
 #include "ns_handle.h"
+#include "ns_insert.h"
+#include "ns_list.h"
 #include "ns_park.h"
-#include "ns_push.h"
 #include "ns_queue.h"
 #include "ns_time.h"
-
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
 
 /* --------------------------------------------------------------- locking */
 
@@ -79,25 +76,23 @@ static ns_status fill(ns_fate *f, const ns_value *r, ns_err *err) {
   f->paused = ns_int_or(&r[L_PAUSED], 0);
   f->now = r[L_NOW].i;
   f->decay = r[L_DECAY].i;
-  return copy(&r[L_UKEY], &f->key, &f->keylen) ? NS_OK : no_memory(err);
+  return copy(&r[L_UKEY], &f->key, &f->keylen) ? NS_OK : ns_no_memory(err);
 }
 
-/* The tokens of all fates, or of those that could not be locked. */
-static ns_value tokens(const ns_fate *fates, size_t n, bool unlocked_only,
-                       ns_buf *list) {
+/* Runs a statement about all fates, or those that could not be locked. */
+static ns_status ask(ns_db *db, ns_sql sql, const ns_fate *fates, size_t n,
+                     bool unlocked_only, ns_err *err) {
+  ns_buf tokens = NS_BUF_INIT;
   for (size_t i = 0; i < n; i++)
     if (!unlocked_only || !fates[i].locked)
-      ns_pair_add(list, fates[i].v->id, fates[i].v->run);
-  return ns_pair_end(list);
+      ns_pair_add(&tokens, fates[i].v->id, fates[i].v->run);
+  return ns_list_run(db, sql, NULL, &tokens, err);
 }
 
 /* Of the rows that were not locked, which still stand? Those are BUSY. */
 static ns_status tell_stale(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
-  ns_buf list = NS_BUF_INIT;
-  ns_value param = tokens(fates, n, true, &list);
   const ns_value *row;
-  ns_status st = list.oom ? no_memory(err)
-                          : ns_run(db, NS_SQL_SETTLE_STANDS, &param, err);
+  ns_status st = ask(db, NS_SQL_SETTLE_STANDS, fates, n, true, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_STANDS, &row, err)) == NS_OK &&
          row != NULL) {
@@ -105,17 +100,13 @@ static ns_status tell_stale(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
     if (f != NULL && !f->locked)
       f->v->status = NS_EBUSY;
   }
-  ns_buf_free(&list);
   return st;
 }
 
 static ns_status lock_jobs(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
-  ns_buf list = NS_BUF_INIT;
-  ns_value param = tokens(fates, n, false, &list);
   const ns_value *row;
   size_t locked = 0;
-  ns_status st = list.oom ? no_memory(err)
-                          : ns_run(db, NS_SQL_SETTLE_LOCK, &param, err);
+  ns_status st = ask(db, NS_SQL_SETTLE_LOCK, fates, n, false, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_LOCK, &row, err)) == NS_OK &&
          row != NULL) {
@@ -125,7 +116,6 @@ static ns_status lock_jobs(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
     st = fill(f, row, err);
     locked++;
   }
-  ns_buf_free(&list);
   return st == NS_OK && locked < n ? tell_stale(db, fates, n, err) : st;
 }
 
@@ -138,7 +128,7 @@ static bool frees_key(const ns_fate *f) {
 static ns_status lock_keys(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
   ns_end *ends = calloc(n, sizeof *ends);
   bool *held = calloc(n, sizeof *held);
-  ns_status st = ends == NULL || held == NULL ? no_memory(err) : NS_OK;
+  ns_status st = ends == NULL || held == NULL ? ns_no_memory(err) : NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++)
     if (frees_key(&fates[i]))
       ends[i] = (ns_end){.id = fates[i].v->id, .queue_id = fates[i].queue_id,
@@ -164,7 +154,7 @@ static ns_status write_attempt(ns_db *db, const ns_fate *f, ns_err *err) {
   ns_buf_add_utf8(&error, f->v->error);
   ns_buf_add_utf8(&log, f->v->log);
   st = error.oom || log.oom
-           ? no_memory(err)
+           ? ns_no_memory(err)
            : ns_run(db, NS_SQL_SETTLE_ATTEMPT,
                     (ns_value[]){ns_vint(f->v->id), ns_vint(f->v->run),
                                  ns_vtext(ns_str(f->attempt)),
@@ -196,7 +186,7 @@ static ns_status write_ends(ns_db *db, const ns_fate *fates, size_t n,
   size_t k = 0;
   ns_status st;
   if (ends == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   for (size_t i = 0; i < n; i++) {
     const ns_fate *f = &fates[i];
     bool done = f->v->kind == NS_ACK;
@@ -312,7 +302,7 @@ static ns_status write_returns(ns_db *db, const ns_fate *fates, size_t n, place 
   if (k == 0)
     return NS_OK;
   if (!returns_make(&r, k))
-    st = no_memory(err);
+    st = ns_no_memory(err);
   for (size_t i = 0; st == NS_OK && i < n; i++)
     if (returns_to(&fates[i], p))
       returns_add(&r, &fates[i]);
@@ -406,7 +396,7 @@ static ns_status write_children(ns_db *db, ns_fate *fates, size_t n, ns_err *err
   if (total == 0)
     return NS_OK;
   if ((rows = calloc(total, sizeof *rows)) == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   do {
     total = count_children(fates, n);
     st = try_children(db, fates, n, rows, total, &held, err);
@@ -496,7 +486,7 @@ ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
   if (n == 0)
     return NS_OK;
   if ((fates = calloc(n, sizeof *fates)) == NULL)
-    return no_memory(err);
+    return ns_no_memory(err);
   for (size_t i = 0; i < n; i++) {
     fates[i].v = &v[i];
     v[i].status = NS_ESTALE;

@@ -3,6 +3,7 @@
 */
 #include "ns_handle.h"
 #include "ns_queue.h"
+#include "ns_tx.h"
 
 #define USUAL_MAX (1 << 20) /* bytes that the procedure takes unless told */
 

@@ -83,7 +83,7 @@ static ns_status remember(ns_slots *s, const ns_held *h, ns_err *err) {
   char *name = malloc(h->name.n);
   if (name == NULL || !ns_grow(&s->items, &s->cap, s->n + 1, sizeof *h)) {
     free(name);
-    return ns_fail(err, NS_ENOMEM, "out of memory");
+    return ns_no_memory(err);
   }
   memcpy(name, h->name.p, h->name.n);
   s->items[s->n] = *h;
@@ -284,7 +284,7 @@ static ns_status look(ns_db *db, const ns_held *want, int64_t n, view *v,
   ns_status st;
   *v = (view){.slot = 0};
   if (taken == NULL)
-    return ns_fail(err, NS_ENOMEM, "out of memory");
+    return ns_no_memory(err);
   st = ns_run(db, NS_SQL_SLOT_LOOK,
               (ns_value[]){ns_vint(want->job), ns_vint(want->run),
                            ns_vint(want->holder), ns_vtext(want->name),

@@ -19,10 +19,6 @@
 #define RANKS 256
 #define TOO_LONG 1969 /* what the server calls max_statement_time exceeded */
 
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
-
 bool ns_sweep_due(const ns_sweep *s) {
   return ns_mono_us() >= s->window.next;
 }
@@ -39,7 +35,7 @@ ns_status ns_sweep_ask(ns_db *db, ns_sql sql, size_t n, const ns_value *params,
     ns_buf_adds(&text, i > 0 ? " UNION ALL " : "");
     ns_buf_adds(&text, ns_sql_texts[sql]);
   }
-  st = text.oom ? no_memory(err) : ns_prepared(db, s, ns_buf_bytes(&text), err);
+  st = text.oom ? ns_no_memory(err) : ns_prepared(db, s, ns_buf_bytes(&text), err);
   if (st == NS_OK)
     st = ns_stmt_run(db->link, *s, params, err);
   ns_buf_free(&text);
@@ -70,7 +66,7 @@ static ns_status look_above(ns_db *db, int64_t queue_id, int64_t *ranks,
     if (ns_lanes_find(&db->lanes, queue_id, rank) != NULL)
       continue;
     if (!ns_lanes_saw(&db->lanes, queue_id, rank, 0))
-      st = no_memory(err);
+      st = ns_no_memory(err);
     ranks[new++] = rank;
   }
   *n = new;

@@ -7,8 +7,8 @@
 */
 #include <stdlib.h>
 
-#include "ns_claim.h"
 #include "ns_handle.h"
+#include "ns_list.h"
 
 #define TEXT_MAX 255 /* bytes */
 
@@ -48,35 +48,24 @@ static void add_sign(ns_buf *list, const ns_sign *s) {
   ns_buf_addc(list, ']');
 }
 
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
-
 static ns_status show(ns_db *db, const ns_sign *signs, size_t n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
-  ns_value params[2];
-  ns_status st;
+  ns_value holder = ns_vint(db->holder);
   for (size_t i = 0; i < n; i++)
     add_sign(&list, &signs[i]);
-  params[0] = ns_vint(db->holder);
-  params[1] = ns_pair_end(&list);
-  st = list.oom ? no_memory(err) : ns_run(db, NS_SQL_SETTLE_SHOWN, params, err);
-  ns_buf_free(&list);
-  return st;
+  return ns_list_run(db, NS_SQL_SETTLE_SHOWN, &holder, &list, err);
 }
 
 /* Which of them stand? */
 static ns_status find_lost(ns_db *db, ns_sign *signs, size_t n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
-  ns_value param;
   const ns_value *row;
   ns_status st;
   for (size_t i = 0; i < n; i++) {
     ns_pair_add(&list, signs[i].id, signs[i].run);
     signs[i].lost = true;
   }
-  param = ns_pair_end(&list);
-  st = list.oom ? no_memory(err) : ns_run(db, NS_SQL_SETTLE_STANDS, &param, err);
+  st = ns_list_run(db, NS_SQL_SETTLE_STANDS, NULL, &list, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_STANDS, &row, err)) == NS_OK &&
          row != NULL) {

@@ -1,6 +1,7 @@
 /*
-** Verbs over a job and all below it: cancel, pause, resume, priority, run now,
-** deadline; and how far a tree has come.
+** A job and all below it: walking through them, locking a batch, writing it back;
+** and how far a tree has come. The verbs that are done on the way are in
+** ns_verb.c, and "retry" in ns_again.c.
 **
 ** Invariant: a tree is worked through from its top. A batch is locked, changed and
 ** committed before its children are looked for, and what a job spawns later, or is
@@ -10,16 +11,11 @@
 */
 #include "ns_tree.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ns_claim.h"
-#include "ns_depend.h"
-
-static ns_status no_memory(ns_err *err) {
-  return ns_fail(err, NS_ENOMEM, "out of memory");
-}
+#include "ns_left.h"
+#include "ns_list.h"
 
 /* ---------------------------------------------------------------- the walk */
 
@@ -32,10 +28,9 @@ static int by_id(const void *a, const void *b) {
 ns_status ns_tree_ids(ns_tree *t, ns_value *param, ns_err *err) {
   ns_buf_reset(&t->list);
   for (size_t i = 0; i < t->nids; i++)
-    ns_buf_addf(&t->list, "%c%lld", i > 0 ? ',' : '[', (long long)t->ids[i]);
-  ns_buf_addc(&t->list, ']');
-  *param = ns_vtext(ns_buf_bytes(&t->list));
-  return t->list.oom ? no_memory(err) : NS_OK;
+    ns_id_add(&t->list, t->ids[i]);
+  *param = ns_list_end(&t->list);
+  return t->list.oom ? ns_no_memory(err) : NS_OK;
 }
 
 /* Jobs that have been found; those up to 'at' have been worked on. */
@@ -56,6 +51,13 @@ static bool add_found(found *f, int64_t id) {
   return true;
 }
 
+/* The next of them; false: there are none. */
+static bool next_batch(ns_tree *t, const found *f) {
+  t->ids = f->ids + f->at;
+  t->nids = f->n - f->at < NS_TREE_BATCH ? f->n - f->at : NS_TREE_BATCH;
+  return t->nids > 0;
+}
+
 /* The children of the batch. */
 static ns_status look_below(ns_db *db, ns_tree *t, found *f, ns_err *err) {
   const ns_value *row = NULL;
@@ -68,7 +70,7 @@ static ns_status look_below(ns_db *db, ns_tree *t, found *f, ns_err *err) {
          (st = ns_row(db, NS_SQL_REPORT_TREE_BELOW, &row, err)) == NS_OK &&
          row != NULL)
     if (!add_found(f, row[0].i))
-      st = no_memory(err);
+      st = ns_no_memory(err);
   return st;
 }
 
@@ -112,13 +114,12 @@ static void tell_claimers(ns_db *db, ns_tree *t, const char *kind,
       ns_pair_add(&t->list, t->nodes[i].id, t->nodes[i].was_run);
   if (t->list.n == 0)
     return;
-  ns_pair_end(&t->list);
+  ns_list_end(&t->list);
   if (!t->list.oom)
     ns_tree_tell(db, kind, ns_buf_bytes(&t->list));
 }
 
-/* Best effort: hosts read their notices every ten seconds in any case. */
-static void tell(ns_db *db, ns_tree *t) {
+void ns_tree_told(ns_db *db, ns_tree *t) {
   if (db->user_tx)
     return;
   tell_claimers(db, t, "cancelled", is_revoked);
@@ -126,22 +127,19 @@ static void tell(ns_db *db, ns_tree *t) {
   if (db->ring_due)
     ns_ring(db, NULL);
   db->ring_due = false;
-  ns_depend_rest(db);
+  ns_left_rest(db);
 }
 
 ns_status ns_tree_walk(ns_db *db, ns_tree *t,
                        ns_status (*step)(ns_db *, ns_tx *, ns_err *),
                        ns_err *err) {
   found f = {0};
-  ns_status st = add_found(&f, t->id) ? NS_OK : no_memory(err);
-  while (st == NS_OK && f.at < f.n) {
+  ns_status st = add_found(&f, t->id) ? NS_OK : ns_no_memory(err);
+  while (st == NS_OK && next_batch(t, &f)) {
     ns_tx tx = {.run = step, .arg = t};
-    t->ids = f.ids + f.at;
-    t->nids = f.n - f.at < NS_TREE_BATCH ? f.n - f.at : NS_TREE_BATCH;
     qsort(f.ids + f.at, t->nids, sizeof *f.ids, by_id);
-    st = step != NULL ? ns_transact(db, &tx, err) : NS_OK;
-    if (st == NS_OK)
-      tell(db, t);
+    if ((st = ns_transact(db, &tx, err)) == NS_OK)
+      ns_tree_told(db, t);
     drop_nodes(t);
     if (st == NS_OK)
       st = look_below(db, t, &f, err);
@@ -150,7 +148,7 @@ ns_status ns_tree_walk(ns_db *db, ns_tree *t,
   return st;
 }
 
-static void tree_free(ns_tree *t) {
+void ns_tree_free(ns_tree *t) {
   drop_nodes(t);
   free(t->nodes);
   ns_buf_free(&t->list);
@@ -181,12 +179,12 @@ static bool add_node(ns_tree *t, const ns_value *r) {
   return x->key != NULL;
 }
 
-static ns_value pairs(ns_tree *t, bool held_only) {
+ns_value ns_tree_pairs(ns_tree *t, bool held_only) {
   ns_buf_reset(&t->list);
   for (size_t i = 0; i < t->nnodes; i++)
     if (!held_only || t->nodes[i].holder != 0)
       ns_pair_add(&t->list, t->nodes[i].id, t->nodes[i].run);
-  return ns_pair_end(&t->list);
+  return ns_list_end(&t->list);
 }
 
 static int node_by_id(const void *key, const void *node) {
@@ -197,8 +195,8 @@ static int node_by_id(const void *key, const void *node) {
 
 static ns_status find_holders(ns_db *db, ns_tree *t, ns_err *err) {
   const ns_value *row = NULL;
-  ns_value param = pairs(t, false);
-  ns_status st = t->list.oom ? no_memory(err)
+  ns_value param = ns_tree_pairs(t, false);
+  ns_status st = t->list.oom ? ns_no_memory(err)
                              : ns_run(db, NS_SQL_ADMIN_TREE_HELD, &param, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_ADMIN_TREE_HELD, &row, err)) == NS_OK &&
@@ -222,7 +220,7 @@ ns_status ns_tree_lock(ns_db *db, ns_tree *t, bool held, ns_err *err) {
          (st = ns_row(db, NS_SQL_ADMIN_TREE_LOCK, &row, err)) == NS_OK &&
          row != NULL)
     if (!add_node(t, row))
-      st = no_memory(err);
+      st = ns_no_memory(err);
   return st == NS_OK && held && t->nnodes > 0 ? find_holders(db, t, err) : st;
 }
 
@@ -321,226 +319,17 @@ ns_status ns_tree_write(ns_db *db, ns_tree *t, ns_err *err) {
   r.ints = malloc(W_COUNT * r.cap * sizeof *r.ints);
   r.nulls = malloc(2 * r.cap);
   st = r.ints != NULL && r.nulls != NULL ? write_rows(db, &r, t, err)
-                                         : no_memory(err);
+                                         : ns_no_memory(err);
   free(r.ints);
   free(r.nulls);
   db->look_at = 0;
   return st;
 }
 
-/* -------------------------------------------------------------- small verbs */
+/* ------------------------------------------------------------------ upwards */
 
-/* Nobody runs it and it waits for nobody: it has a row in ready or scheduled. */
-static bool is_free(const ns_node *x) {
-  return x->unmet == 0 && x->holder == 0;
-}
-
-/* Its row, if it has one, is stale from now on, and it gets another. */
-static void move(ns_node *x) {
-  x->changed = true;
-  if (!is_free(x))
-    return;
-  x->moves = x->revoked = true;
-  x->run++;
-}
-
-static void pause_one(const ns_tree *t, ns_node *x) {
-  if (x->paused == 0) {
-    x->suspended = x->holder != 0;
-    move(x);
-    x->unmet++;
-  } else if (t->outer == 0 || x->paused != t->outer)
-    return;
-  x->changed = true;
-  x->paused = t->id;
-}
-
-static void resume_one(const ns_tree *t, ns_node *x) {
-  if (x->paused != t->id)
-    return;
-  x->changed = true;
-  x->paused = t->outer;
-  if (t->outer != 0)
-    return;
-  x->unmet--;
-  x->moves = is_free(x); /* its run is new enough: there is no row of it */
-}
-
-static void rank_one(const ns_tree *t, ns_node *x) {
-  x->changed = x->priority != t->n;
-  x->priority = t->n;
-  if (x->rank == 255 - t->n)
-    return;
-  x->rank = 255 - t->n;
-  move(x);
-}
-
-/* What waits for a signal goes on waiting. */
-static void run_one_now(const ns_tree *t, ns_node *x) {
-  (void)t;
-  if (x->due <= x->now || x->awaits)
-    return;
-  x->due = x->now;
-  move(x);
-}
-
-/* Nothing is due after its deadline: then it would be too late. What an earlier
-** deadline has brought forward goes back. */
-static void limit_one(const ns_tree *t, ns_node *x) {
-  int64_t due = x->wish;
-  x->changed = true;
-  x->deadline = t->n < 0 ? 0 : x->now + t->n;
-  if (x->deadline != 0 && due > x->deadline)
-    due = x->deadline;
-  if (due == x->due || x->holder != 0)
-    return;
-  x->due = due;
-  move(x);
-}
-
-typedef void (*small)(const ns_tree *t, ns_node *x);
-
-static ns_status step_small(ns_db *db, ns_tree *t, small verb, ns_err *err) {
-  int64_t changed = t->changed;
-  int64_t live = t->live;
-  ns_status st = ns_tree_lock(db, t, true, err);
-  for (size_t i = 0; st == NS_OK && i < t->nnodes; i++) {
-    verb(t, &t->nodes[i]);
-    changed += t->nodes[i].changed;
-    live++;
-  }
-  if (st == NS_OK)
-    st = ns_tree_write(db, t, err);
-  if (st == NS_OK) {
-    t->changed = changed;
-    t->live = live;
-  }
-  return st;
-}
-
-#define STEP(name, verb)                                                \
-  static ns_status name(ns_db *db, ns_tx *tx, ns_err *err) {           \
-    return step_small(db, tx->arg, verb, err);                         \
-  }
-
-STEP(step_rank, rank_one)
-STEP(step_now, run_one_now)
-STEP(step_limit, limit_one)
-
-ns_status ns_tree_release(ns_db *db, ns_tx *tx, ns_err *err) {
-  return step_small(db, tx->arg, resume_one, err);
-}
-
-static ns_status step_pause(ns_db *db, ns_tx *tx, ns_err *err) {
-  ns_tree *t = tx->arg;
-  int64_t changed = t->changed;
-  ns_value id = ns_vint(t->id);
-  ns_status st = step_small(db, t, pause_one, err);
-  return st == NS_OK && changed == 0 && t->changed > 0
-             ? ns_run(db, NS_SQL_ADMIN_TREE_PAUSE, &id, err)
-             : st;
-}
-
-/* The batch's own pauses are over: nothing is left that they could hold. */
-static ns_status forget_pauses(ns_db *db, ns_tree *t, ns_err *err) {
-  ns_value param;
-  ns_status st = ns_tree_ids(t, &param, err);
-  return st == NS_OK ? ns_run(db, NS_SQL_ADMIN_TREE_RESUME, &param, err) : st;
-}
-
-static ns_status end_pause(ns_db *db, ns_tx *tx, ns_err *err) {
-  return forget_pauses(db, tx->arg, err);
-}
-
-/* Before the walk: what is spawned below a finished top meanwhile is nobody's. */
-static ns_status resume(ns_db *db, ns_tree *t, ns_err *err) {
-  ns_tx tx = {.run = end_pause, .arg = t};
-  ns_status st;
-  t->ids = &t->id;
-  t->nids = 1;
-  st = ns_transact(db, &tx, err);
-  return st == NS_OK ? ns_tree_walk(db, t, ns_tree_release, err) : st;
-}
-
-/* ------------------------------------------------------------------- cancel */
-
-/* Who runs them is told after the commit, all at once with those who have claimed
-** them meanwhile: a worker that is told is free for the next. In a transaction of
-** the caller nothing of ours comes after the commit. */
-static ns_status notify(ns_db *db, ns_tree *t, ns_err *err) {
-  ns_value list;
-  if (!db->user_tx)
-    return NS_OK;
-  list = pairs(t, true);
-  return t->list.oom
-             ? no_memory(err)
-             : ns_run(db, NS_SQL_ADMIN_TREE_NOTICE,
-                      (ns_value[]){ns_vtext(ns_str("cancelled")), list}, err);
-}
-
-/* Jobs that show themselves as running, and scheduled rows, go. */
-static ns_status hide(ns_db *db, ns_tree *t, ns_err *err) {
-  for (size_t i = 0; i < t->nnodes; i++) {
-    t->nodes[i].moves = t->nodes[i].unmet++ == 0 && t->nodes[i].holder == 0;
-    t->nodes[i].revoked = true;
-  }
-  return ns_tree_write(db, t, err);
-}
-
-static ns_status end_nodes(ns_db *db, ns_tree *t, ns_err *err) {
-  ns_end *ends = calloc(t->nnodes, sizeof *ends);
-  ns_buf why = NS_BUF_INIT;
-  ns_status st;
-  ns_buf_addf(&why, "with job %lld", (long long)t->id);
-  if (t->text.p != NULL) {
-    ns_buf_adds(&why, ": ");
-    ns_buf_add(&why, t->text.p, t->text.n);
-  }
-  for (size_t i = 0; ends != NULL && i < t->nnodes; i++)
-    ends[i] = (ns_end){.id = t->nodes[i].id, .queue_id = t->nodes[i].queue_id,
-                       .outcome = "cancelled", .reason = "cancelled",
-                       .error = t->nodes[i].id == t->id ? t->text
-                                                        : ns_buf_bytes(&why),
-                       .attempts = -1, .polls = -1, .crashes = -1,
-                       .unique = {t->nodes[i].key, t->nodes[i].keylen}};
-  st = ends != NULL && !why.oom ? ns_finish(db, ends, t->nnodes, err)
-                                : no_memory(err);
-  ns_buf_free(&why);
-  free(ends);
-  return st;
-}
-
-static ns_status hide_running(ns_db *db, const ns_tree *t, ns_err *err) {
-  ns_status st = NS_OK;
-  for (size_t i = 0; st == NS_OK && i < t->nnodes; i++)
-    if (t->nodes[i].holder != 0)
-      st = ns_bulk(db, NS_SQL_SETTLE_HIDDEN,
-                   (ns_column[]){{NS_INT, &t->nodes[i].id, NULL, NULL}}, 1, err);
-  return st;
-}
-
-static ns_status step_cancel(ns_db *db, ns_tx *tx, ns_err *err) {
-  ns_tree *t = tx->arg;
-  ns_status st = ns_tree_lock(db, t, true, err);
-  if (st != NS_OK || t->nnodes == 0)
-    return st;
-  if ((st = notify(db, t, err)) != NS_OK ||
-      (st = hide_running(db, t, err)) != NS_OK ||
-      (st = hide(db, t, err)) != NS_OK ||
-      (st = forget_pauses(db, t, err)) != NS_OK ||
-      (st = end_nodes(db, t, err)) != NS_OK)
-    return st;
-  t->live += (int64_t)t->nnodes;
-  t->changed += (int64_t)t->nnodes;
-  return NS_OK;
-}
-
-/* -------------------------------------------------------------------- asking */
-
-/* A job's parent (0: none), whether no pause above it matters, and whose pause
-** holds it. */
-static ns_status look_up(ns_db *db, int64_t id, int64_t *parent, bool *sure,
-                         int64_t *paused, ns_err *err) {
+ns_status ns_tree_up(ns_db *db, int64_t id, int64_t *parent, bool *sure,
+                     int64_t *paused, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st = ns_ready(db, err);
   if (st == NS_OK)
@@ -557,90 +346,6 @@ static ns_status look_up(ns_db *db, int64_t id, int64_t *parent, bool *sure,
   *sure = row[1].i != 0;
   *paused = ns_int_or(&row[2], 0);
   return NS_OK;
-}
-
-/* Whose pause, other than its own, holds the tree: the nearest job above that lives
-** or has its own pause on tells. '*paused': what holds its top itself. */
-static ns_status look_outside(ns_db *db, ns_tree *t, int64_t *paused,
-                              ns_err *err) {
-  int64_t up = 0;
-  bool sure = false;
-  ns_status st = look_up(db, t->id, &up, &sure, paused, err);
-  t->outer = 0;
-  sure = false;
-  while (st == NS_OK && up != 0 && !sure) {
-    ns_err none;
-    if (look_up(db, up, &up, &sure, &t->outer, &none) != NS_OK)
-      break; /* pruned */
-  }
-  return st;
-}
-
-static ns_status refuse_resume(const ns_tree *t, int64_t paused, ns_err *err) {
-  if (paused > 0 && paused != t->id)
-    return ns_fail(err, NS_ESTATE,
-                   "job %lld is paused with job %lld: resume that one",
-                   (long long)t->id, (long long)paused);
-  return ns_fail(err, NS_ESTATE, "job %lld is not paused", (long long)t->id);
-}
-
-static ns_status (*const steps[])(ns_db *, ns_tx *, ns_err *) = {
-    [NS_TREE_CANCEL] = step_cancel, [NS_TREE_PAUSE] = step_pause,
-    [NS_TREE_RESUME] = ns_tree_release, [NS_TREE_PRIORITY] = step_rank,
-    [NS_TREE_RUN_NOW] = step_now, [NS_TREE_DEADLINE] = step_limit};
-
-static ns_status run_verb(ns_db *db, ns_tree *t, ns_verb verb, ns_err *err) {
-  int64_t paused = 0;
-  ns_status st = look_outside(db, t, &paused, err);
-  if (st != NS_OK)
-    return st;
-  if (verb == NS_TREE_RETRY)
-    return ns_tree_retry(db, t, err);
-  st = verb == NS_TREE_RESUME ? resume(db, t, err)
-                              : ns_tree_walk(db, t, steps[verb], err);
-  if (st != NS_OK)
-    return st;
-  if (verb == NS_TREE_RESUME && t->changed == 0)
-    return refuse_resume(t, paused, err);
-  if (t->live == 0)
-    return ns_fail(err, NS_ESTATE,
-                   "job %lld has finished already, and all below it",
-                   (long long)t->id);
-  return NS_OK;
-}
-
-ns_status ns_tree_do(ns_db *db, ns_verb verb, int64_t id, int64_t n,
-                     ns_bytes text, int64_t *changed, ns_err *err) {
-  ns_tree t = {.id = id, .n = n, .text = text};
-  ns_status st;
-  ns_err_clear(err);
-  if (verb == NS_TREE_PRIORITY && (n < 0 || n > 255))
-    return ns_fail(err, NS_EINVALID, "the priority must be 0 to 255, got %lld",
-                   (long long)n);
-  st = run_verb(db, &t, verb, err);
-  *changed = t.changed;
-  tree_free(&t);
-  return st;
-}
-
-/* A limit of one job. */
-ns_status ns_deadline(ns_db *db, int64_t id, int64_t deadline, ns_err *err) {
-  ns_tree t = {.id = id, .n = deadline, .ids = &id, .nids = 1};
-  ns_tx tx = {.run = step_limit, .arg = &t};
-  int64_t up;
-  int64_t paused;
-  bool sure;
-  ns_status st = look_up(db, id, &up, &sure, &paused, err);
-  if (st == NS_OK)
-    st = ns_transact(db, &tx, err);
-  if (st == NS_OK) {
-    tell(db, &t);
-    if (t.live == 0)
-      st = ns_fail(err, NS_ESTATE, "job %lld has finished already",
-                   (long long)id);
-  }
-  tree_free(&t);
-  return st;
 }
 
 /* ----------------------------------------------------------------- progress */
@@ -686,15 +391,12 @@ ns_status ns_tree_progress(ns_db *db, int64_t id, ns_progress *p, ns_err *err) {
   ns_status st;
   *p = (ns_progress){0};
   ns_err_clear(err);
-  if ((st = look_up(db, id, &up, &sure, &paused, err)) == NS_OK)
-    st = add_found(&f, id) ? NS_OK : no_memory(err);
-  while (st == NS_OK && f.at < f.n) {
-    t.ids = f.ids + f.at;
-    t.nids = f.n - f.at < NS_TREE_BATCH ? f.n - f.at : NS_TREE_BATCH;
+  if ((st = ns_tree_up(db, id, &up, &sure, &paused, err)) == NS_OK)
+    st = add_found(&f, id) ? NS_OK : ns_no_memory(err);
+  while (st == NS_OK && next_batch(&t, &f))
     if ((st = count_batch(db, &t, p, err)) == NS_OK)
       st = look_below(db, &t, &f, err);
-  }
   free(f.ids);
-  tree_free(&t);
+  ns_tree_free(&t);
   return st;
 }

@@ -1,11 +1,12 @@
 /*
-** Working through a job and all below it, for ns_tree.c and ns_again.c.
+** Working through a job and all below it, for the verbs: ns_verb.c and ns_again.c.
 */
 #ifndef NS_TREE_H
 #define NS_TREE_H
 
 #include "nightshift.h"
 #include "ns_handle.h"
+#include "ns_tx.h"
 
 #define NS_TREE_BATCH 500 /* jobs per transaction */
 
@@ -52,6 +53,17 @@ typedef struct ns_tree {
 ns_status ns_tree_walk(ns_db *db, ns_tree *t,
                        ns_status (*step)(ns_db *, ns_tx *, ns_err *), ns_err *err);
 
+void ns_tree_free(ns_tree *t);
+
+/* After a batch's commit: tells whom it concerns. Best effort: hosts read their
+** notices every ten seconds in any case. */
+void ns_tree_told(ns_db *db, ns_tree *t);
+
+/* A job's parent (0: none), whether no pause above it matters, and whose pause
+** holds it. Errors: NOT_FOUND, GONE. */
+ns_status ns_tree_up(ns_db *db, int64_t id, int64_t *parent, bool *sure,
+                     int64_t *paused, ns_err *err);
+
 /* Locks the live jobs of the batch; 'held': also finds out who runs them. */
 ns_status ns_tree_lock(ns_db *db, ns_tree *t, bool held, ns_err *err);
 
@@ -60,6 +72,9 @@ ns_status ns_tree_write(ns_db *db, ns_tree *t, ns_err *err);
 
 /* "[id,…]" in the scratch list; good until the next one. */
 ns_status ns_tree_ids(ns_tree *t, ns_value *param, ns_err *err);
+
+/* "[[id,run],…]" of the nodes, or of those that somebody runs, there. */
+ns_value ns_tree_pairs(ns_tree *t, bool held_only);
 
 /* The step that gives back what the pause of 't->id' holds. */
 ns_status ns_tree_release(ns_db *db, ns_tx *tx, ns_err *err);

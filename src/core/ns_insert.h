@@ -1,8 +1,8 @@
 /*
 ** Inserting jobs, for pushes and for the children that come with a verdict.
 */
-#ifndef NS_PUSH_H
-#define NS_PUSH_H
+#ifndef NS_INSERT_H
+#define NS_INSERT_H
 
 #include "nightshift.h"
 
@@ -39,6 +39,17 @@ static inline int64_t ns_seq(int64_t run, size_t i) {
 ** Errors: DUPLICATE, INVALID, TOO_BIG, BUSY, GONE. */
 ns_status ns_insert_jobs(ns_db *db, ns_insert *rows, size_t n, size_t *held,
                          ns_err *err);
+
+/* One try to write jobs of which none waits for anything or has a parent, outside
+** any transaction, as one of its own; of several none has a key. '*ring', '*cut':
+** as ns_volley. */
+ns_status ns_insert_volley(ns_db *db, const ns_insert *rows, size_t n, bool *ring,
+                           bool *cut, ns_err *err);
+
+/* The same of one job, in one wait. After an error its fate may be open, too: a KILL
+** comes when it likes. */
+ns_status ns_insert_one(ns_db *db, const ns_insert *row, bool *ring, bool *cut,
+                        ns_err *err);
 
 /* True when one of them may start within the next 10 s: worth a ring. */
 bool ns_insert_rings(const ns_insert *rows, size_t n);

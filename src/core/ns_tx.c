@@ -1,0 +1,175 @@
+/*
+** Transactions: our own, which are run again, and the caller's, which ours join.
+** This is the one place where they are begun, committed and repeated, but for what
+** is sent whole (ns_volley.c).
+**
+** Invariant: a transaction that failed is rolled back before its function returns,
+** whatever the reason.
+*/
+#include "ns_tx.h"
+
+#include "ns_left.h"
+#include "ns_settle.h"
+#include "ns_time.h"
+
+#define TX_TRIES 20 /* of one unit of work, before NS_EBUSY */
+
+/* ----------------------------------------------------------------- ours */
+
+void ns_count_retry(ns_db *db, const ns_err *err) {
+  if (err->sqlerr == 1213)
+    db->count.deadlocks++;
+  else if (err->sqlerr == 1205)
+    db->count.lock_waits++;
+  else
+    db->count.changed++;
+}
+
+static void roll_back(ns_db *db) {
+  if (db->in_tx && db->link != NULL)
+    ns_link_answers(db->link, NULL, NULL);
+  if (db->in_tx && db->link != NULL && !ns_link_dead(db->link))
+    ns_link_text(db->link, "ROLLBACK", NULL);
+  db->in_tx = false;
+}
+
+ns_status ns_begun(ns_db *db, ns_err *err) {
+  return ns_link_answers(db->link, NULL, err);
+}
+
+static ns_status commit(ns_db *db, ns_tx *tx, ns_err *err) {
+  ns_status st = ns_link_send(db->link, "COMMIT", err);
+  if (st == NS_OK && tx->ahead != NULL)
+    tx->ahead(db, tx);
+  return st == NS_OK ? ns_link_answers(db->link, NULL, err) : st;
+}
+
+/* One try: begin, run, commit. '*cut' is set when the commit was sent. */
+static ns_status try_once(ns_db *db, ns_tx *tx, bool *cut, ns_err *err) {
+  ns_status st = ns_link_send(db->link, "START TRANSACTION", err);
+  *cut = false;
+  db->ahead = 0;
+  if (st == NS_OK && !tx->looks)
+    st = ns_begun(db, err);
+  if (st != NS_OK)
+    return st;
+  db->in_tx = true;
+  if ((st = tx->run(db, tx, err)) == NS_OK)
+    st = ns_begun(db, err); /* and all else that was sent has worked */
+  if (st == NS_OK && !tx->done) {
+    *cut = true;
+    st = commit(db, tx, err);
+    if (st == NS_OK)
+      db->in_tx = false;
+  }
+  roll_back(db);
+  return st;
+}
+
+/* In the caller's transaction: join it. What fails leaves nothing behind for
+** the caller to commit; when the server has ended the whole transaction, the
+** savepoint is gone with it. */
+static ns_status join(ns_db *db, ns_tx *tx, ns_err *err) {
+  ns_status st;
+  if ((st = ns_ready(db, err)) != NS_OK ||
+      (st = ns_text(db, "SAVEPOINT nightshift", err)) != NS_OK)
+    return st;
+  st = tx->run(db, tx, err);
+  if (st != NS_OK &&
+      ns_text(db, "ROLLBACK TO SAVEPOINT nightshift", NULL) != NS_OK)
+    db->broken_tx = true;
+  return st;
+}
+
+ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err) {
+  int64_t pause = 1000;
+  int64_t rest = NS_PAUSE_FIRST;
+  int lost = 0;
+  ns_status st = NS_OK;
+  tx->done = false;
+  if (ns_in_transaction(db))
+    return join(db, tx, err);
+  for (int tries = 0; tries < TX_TRIES;) {
+    bool cut = false;
+    ns_err_clear(err);
+    /* BUSY: the session that was cut is still at its commit */
+    if ((st = ns_ready(db, err)) == NS_OK)
+      st = try_once(db, tx, &cut, err);
+    else if (st != NS_EBUSY)
+      return st;
+    if (st == NS_EGONE && (db->cfg.keep_trying != NULL || lost++ < 2)) {
+      tx->replay = tx->replay || cut;
+      if (!ns_link_dead(db->link)) /* read-only: wait for it to end */
+        ns_pause_up_to(&rest, NS_PAUSE_LONGEST);
+      if (db->cfg.keep_trying == NULL ||
+          db->cfg.keep_trying(db->cfg.keep_trying_arg, err))
+        continue;
+    }
+    if (st != NS_EBUSY || !ns_link_retryable(err))
+      return st;
+    ns_count_retry(db, err);
+    tries++;
+    ns_sleep_us(ns_jitter(pause, 0.5));
+    if (pause < 100000)
+      pause *= 2;
+  }
+  return ns_err_context(err, "gave up after 20 tries");
+}
+
+/* ---------------------------------------------------------- the caller's */
+
+ns_status ns_begin(ns_db *db, ns_err *err) {
+  ns_status st;
+  if (ns_in_transaction(db))
+    return ns_fail(err, NS_ESTATE,
+                   "a transaction is open already; they do not nest");
+  if ((st = ns_ready(db, err)) == NS_OK)
+    st = ns_text(db, "START TRANSACTION", err);
+  if (st == NS_EGONE && (st = ns_ready(db, err)) == NS_OK) /* as in ns_run */
+    st = ns_text(db, "START TRANSACTION", err);
+  if (st != NS_OK)
+    return st;
+  db->user_tx = true;
+  db->broken_tx = false;
+  return NS_OK;
+}
+
+ns_status ns_commit(ns_db *db, ns_err *err) {
+  bool broken = db->broken_tx;
+  ns_status st;
+  if (!db->user_tx)
+    return ns_fail(err, NS_ESTATE, "no transaction is open");
+  if (broken || ns_is_foreign(db)) {
+    ns_rollback(db);
+    return ns_fail(err, NS_EBUSY,
+                   "the server has rolled this transaction back (deadlock or "
+                   "lost connection); run it again");
+  }
+  st = ns_text(db, "COMMIT", err);
+  db->user_tx = false;
+  if (st == NS_OK) {
+    ns_settle_joined(db);
+    if (db->ring_due)
+      ns_ring(db, NULL);
+  }
+  db->ntx = 0;
+  db->ring_due = false;
+  ns_slots_flush(db);
+  if (st == NS_OK)
+    ns_left_rest(db);
+  return st;
+}
+
+void ns_rollback(ns_db *db) {
+  if (!db->user_tx)
+    return;
+  if (!ns_is_foreign(db) && db->link != NULL && !ns_link_dead(db->link))
+    ns_link_text(db->link, "ROLLBACK", NULL);
+  db->user_tx = db->broken_tx = db->ring_due = false;
+  db->ntx = 0;
+  ns_slots_flush(db);
+}
+
+bool ns_in_transaction(const ns_db *db) {
+  return db->user_tx && !ns_is_foreign(db);
+}
