@@ -24,6 +24,7 @@
 #include "ns_time.h"
 #include "nsh_listen.h"
 #include "nsh_memory.h"
+#include "nsh_unsettled.h"
 
 #define NEVER INT64_MAX
 #define BEAT (10 * NS_SECOND)
@@ -38,8 +39,7 @@
 #define FEEDS_OLD NS_SECOND
 #define RECHECK_FIRST 5000
 #define RECHECK_LAST 1280000
-#define LOCKED_RETRY 5000    /* verdicts whose row somebody else holds */
-#define HELD_RETRY 10000     /* dependents of which that is true */
+#define HELD_RETRY 10000     /* dependents whose row somebody else holds */
 #define WIDEN 20000          /* a listener that should wait for more is woken */
 #define ERROR_FIRST 50000    /* after a failed cycle, doubling */
 #define ERROR_LAST (5 * NS_SECOND)
@@ -54,8 +54,7 @@ struct nsh_dispatch {
   bool running;
   atomic_bool opened; /* from here on a lost server is waited for */
 
-  nsh_batch batch;    /* verdicts of this cycle; kept until it succeeds */
-  nsh_batch later;    /* those whose row was locked */
+  nsh_unsettled unsettled;
   ns_feed *feeds;
   size_t *pools;      /* of the feeds */
   size_t nfeeds, capfeeds, cappools;
@@ -68,8 +67,7 @@ struct nsh_dispatch {
   bool narrow;        /* the listener was armed without pool 0's queues */
   int64_t widen_at;   /* it waits for too little: when to wake it */
   int64_t recheck;    /* µs until the next repetition; 0: none */
-  int64_t recheck_at, due_at, beat_at, look_at, prune_at, ring_at, later_at,
-      told_at;
+  int64_t recheck_at, due_at, beat_at, look_at, prune_at, ring_at, told_at;
   int64_t error_wait, error_at; /* after a failure: nothing before error_at */
   int64_t due;        /* as the last cycle said; -1: nothing scheduled */
   int empties;        /* claims in a row that found nothing */
@@ -177,7 +175,8 @@ static bool has_work(const nsh_dispatch *d, int64_t now) {
     return true;
   if (now < d->error_at)
     return false;
-  return d->batch.n > 0 || m->verdicts.n > 0 || now >= d->later_at ||
+  return d->unsettled.batch.n > 0 || m->verdicts.n > 0 ||
+         now >= d->unsettled.again_at ||
          m->ntouches > 0 || m->want_ids > 0 || m->notices || m->gone ||
          m->serves || now >= d->serves_at ||
          now >= d->beat_at || now >= d->look_at || now >= d->prune_at ||
@@ -188,7 +187,7 @@ static bool has_work(const nsh_dispatch *d, int64_t now) {
 
 /* When has_work may change its mind by itself. */
 static int64_t next_time(const nsh_dispatch *d, int64_t now) {
-  int64_t t = least(least(d->later_at, least(d->beat_at, d->widen_at)),
+  int64_t t = least(least(d->unsettled.again_at, least(d->beat_at, d->widen_at)),
                     least(least(d->look_at, d->prune_at), d->serves_at));
   if (nsh_mail_room(d->mail).all > 0)
     t = least(t, least(d->recheck_at, d->due_at));
@@ -204,18 +203,6 @@ static void wait_until(nsh_mail *m, int64_t when) {
 }
 
 /* --------------------------------------------------------------- one turn */
-
-static void take_verdicts(nsh_dispatch *d) {
-  nsh_batch empty = d->batch;
-  if (d->batch.n > 0)
-    return; /* a failed cycle is repeated with the same verdicts */
-  d->batch = d->mail->verdicts;
-  d->mail->verdicts = empty;
-  for (size_t i = 0; i < d->later.n; i++)
-    nsh_batch_copy(&d->batch, &d->later.items[i]);
-  nsh_batch_clear(&d->later);
-  d->later_at = NEVER;
-}
 
 static void take_served(nsh_dispatch *d) {
   nsh_mail *m = d->mail;
@@ -240,7 +227,7 @@ static void take_turn(nsh_dispatch *d, turn *t) {
     if (holds && ns_hung_up(d->db)) /* come back before others think us dead */
       d->beat_at = now;
   }
-  take_verdicts(d);
+  nsh_unsettled_take(&d->unsettled, &m->verdicts);
   take_served(d);
   t->room = nsh_mail_room(m);
   t->limit = t->room.all;
@@ -266,58 +253,6 @@ static void take_turn(nsh_dispatch *d, turn *t) {
     d->recheck_at = d->due_at = NEVER;
   }
   nsh_mail_unlock(m);
-}
-
-/* Logs what a cycle said about one verdict. One whose row somebody else holds
-** (BUSY) is written a little later, and no news. */
-static void log_verdict(const ns_verdict *v) {
-  ns_field id = ns_fi("id", v->id);
-  if (v->status == NS_EBUSY)
-    return;
-  if (v->status == NS_ESTALE)
-    ns_log(NS_LOG_WARN, "job.stale", NS_FIELDS(id, ns_fi("run", v->run)));
-  else if (v->status != NS_OK)
-    ns_log(NS_LOG_ERROR, "job.refused",
-           NS_FIELDS(id, ns_fs("code", ns_code(v->status)),
-                     ns_fi("kind", (int64_t)v->kind)));
-  else if (v->dead)
-    ns_log(NS_LOG_WARN, "job.dead",
-           NS_FIELDS(id, ns_fb("reason", ns_first_line(v->error))));
-}
-
-/* A verdict the database would not take becomes a failure, and a failure it
-** would not take a release, so that the job does not stay claimed. */
-static bool soften(nsh_batch *b, ns_verdict *v) {
-  char text[64];
-  if (v->kind == NS_RELEASE)
-    return false;
-  v->kind = v->kind == NS_FAIL ? NS_RELEASE : NS_FAIL;
-  snprintf(text, sizeof text, "the verdict was refused: %s",
-           ns_code(v->status));
-  v->error = v->kind == NS_FAIL ? nsh_batch_keep(b, ns_str(text)) : NS_NONE;
-  v->result = v->state = v->log = NS_NONE;
-  v->nchildren = 0;
-  v->delay = -1;
-  return true;
-}
-
-/* Sorts out the verdicts of a cycle that succeeded; how many are done with. */
-static size_t sort_verdicts(nsh_dispatch *d, int64_t now) {
-  size_t settled = 0;
-  for (size_t i = 0; i < d->batch.n; i++) {
-    ns_verdict *v = &d->batch.items[i];
-    log_verdict(v);
-    bool refused = v->status != NS_OK && v->status != NS_ESTALE &&
-                   v->status != NS_EBUSY;
-    if (v->status == NS_EBUSY || (refused && soften(&d->batch, v))) {
-      v->status = NS_OK;
-      nsh_batch_copy(&d->later, v);
-      d->later_at = now + LOCKED_RETRY;
-    } else
-      settled++;
-  }
-  nsh_batch_clear(&d->batch);
-  return settled;
 }
 
 /* Is a feed worth waiting for? One that pool 0 has no room for is not, nor one
@@ -484,8 +419,8 @@ static bool cycle(nsh_dispatch *d, turn *t) {
   ns_want want = choice(d, t);
   size_t settled;
   int64_t now;
-  ns_status st = ns_cycle(d->db, d->batch.items, d->batch.n, &want, &jobs, &d->due,
-                          &err);
+  ns_status st = ns_cycle(d->db, d->unsettled.batch.items, d->unsettled.batch.n,
+                          &want, &jobs, &d->due, &err);
   if (st != NS_OK) {
     ns_jobs_free(&jobs);
     back_off(d, &err);
@@ -495,9 +430,9 @@ static bool cycle(nsh_dispatch *d, turn *t) {
   }
   recovered(d);
   now = ns_mono_us();
-  settled = sort_verdicts(d, now);
-  if (ns_unfinished(d->db) && now + HELD_RETRY < d->later_at)
-    d->later_at = now + HELD_RETRY;
+  settled = nsh_unsettled_sort(&d->unsettled, now);
+  if (ns_unfinished(d->db))
+    d->unsettled.again_at = least(d->unsettled.again_at, now + HELD_RETRY);
   publish(d, t, &jobs, settled, now);
   ns_jobs_free(&jobs); /* they may all have been too late to be started */
   return true;
@@ -835,7 +770,8 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
   d->slots = slots;
   heat(d);
   d->due = -1;
-  d->recheck_at = d->due_at = d->later_at = NEVER;
+  d->recheck_at = d->due_at = NEVER;
+  d->unsettled = NSH_UNSETTLED_INIT;
   d->serves_at = d->widen_at = NEVER;
   d->prune_at = ns_mono_us() + PRUNE / 10;
   db.keep_trying = keep_trying;
@@ -881,8 +817,7 @@ void nsh_dispatch_close(nsh_dispatch *d) {
     pthread_join(d->thread, NULL);
   nsh_listen_close(d->listen);
   ns_close(d->db);
-  nsh_batch_free(&d->batch);
-  nsh_batch_free(&d->later);
+  nsh_unsettled_free(&d->unsettled);
   free(d->feeds);
   free(d->pools);
   free(d->handlers);
