@@ -22,6 +22,7 @@
 
 #include "ns_log.h"
 #include "ns_time.h"
+#include "nsh_feeds.h"
 #include "nsh_listen.h"
 #include "nsh_memory.h"
 #include "nsh_unsettled.h"
@@ -55,12 +56,8 @@ struct nsh_dispatch {
   atomic_bool opened; /* from here on a lost server is waited for */
 
   nsh_unsettled unsettled;
-  ns_feed *feeds;
-  size_t *pools;      /* of the feeds */
-  size_t nfeeds, capfeeds, cappools;
+  nsh_feeds feeds;
   struct turn *turn;  /* under way, for choose_anew */
-  int64_t newest;     /* greatest queue id seen */
-  int64_t feeds_at;   /* when they were read */
 
   bool hot[NSH_POOLS_MAX]; /* when this pool has room, a claim may find more */
   bool more;          /* others may find what we cannot take */
@@ -89,64 +86,6 @@ typedef struct turn {
   nsh_touch *touches;
   size_t ntouches;
 } turn;
-
-/* ------------------------------------------------------------------ feeds */
-
-static void add_feed(nsh_dispatch *d, const ns_queue_row *row, int weight) {
-  size_t n = d->nfeeds + 1;
-  nsh_must(ns_grow(&d->feeds, &d->capfeeds, n, sizeof *d->feeds));
-  nsh_must(ns_grow(&d->pools, &d->cappools, n, sizeof *d->pools));
-  d->feeds[d->nfeeds] = (ns_feed){.queue_id = row->id, .weight = weight};
-  d->pools[d->nfeeds++] = nsh_config_pool(d->cfg, ns_str(row->name));
-}
-
-static bool is_named(const nsh_feed *feed, const ns_queue_row *row) {
-  return feed->name.n == strlen(row->name) &&
-         memcmp(feed->name.p, row->name, feed->name.n) == 0;
-}
-
-/* The queues that were named, in that order, or all. */
-static void add_feeds(nsh_dispatch *d, const ns_queue_row *rows, size_t n) {
-  const nsh_config *cfg = d->cfg;
-  d->nfeeds = 0;
-  for (size_t i = 0; i < cfg->nqueues; i++)
-    for (size_t k = 0; k < n; k++)
-      if (!rows[k].paused && is_named(&cfg->queues[i], &rows[k]))
-        add_feed(d, &rows[k], cfg->queues[i].weight);
-  for (size_t k = 0; cfg->nqueues == 0 && k < n; k++)
-    if (!rows[k].paused)
-      add_feed(d, &rows[k], 1);
-}
-
-/* From the queues as they are now. */
-static void make_feeds(nsh_dispatch *d, const ns_queue_row *rows, size_t n) {
-  add_feeds(d, rows, n);
-  for (size_t i = 0; i < n; i++)
-    if (rows[i].id > d->newest)
-      d->newest = rows[i].id;
-  d->feeds_at = ns_mono_us();
-}
-
-static ns_status read_feeds(nsh_dispatch *d, ns_err *err) {
-  ns_queue_row *rows;
-  size_t n;
-  ns_status st = ns_queues(d->db, &rows, &n, err);
-  if (st == NS_OK)
-    make_feeds(d, rows, n);
-  free(rows);
-  return st;
-}
-
-/* Queues that were named exist from now on. */
-static ns_status make_queues(nsh_dispatch *d, ns_err *err) {
-  ns_status st = NS_OK;
-  int64_t id;
-  for (size_t i = 0; i < d->cfg->nqueues && st == NS_OK; i++)
-    st = ns_queue_id(d->db, d->cfg->queues[i].name, true, &id, err);
-  for (size_t i = 0; i < d->cfg->nreserves && st == NS_OK; i++)
-    st = ns_queue_id(d->db, d->cfg->reserves[i].name, true, &id, err);
-  return st;
-}
 
 /* --------------------------------------------------------------- waiting */
 
@@ -258,7 +197,7 @@ static void take_turn(nsh_dispatch *d, turn *t) {
 /* Is a feed worth waiting for? One that pool 0 has no room for is not, nor one
 ** that has more already. */
 static bool is_wanted(const nsh_dispatch *d, size_t feed) {
-  return !d->hot[0] || (d->pools[feed] > 0 && !d->hot[d->pools[feed]]);
+  return !d->hot[0] || (d->feeds.pools[feed] > 0 && !d->hot[d->feeds.pools[feed]]);
 }
 
 /* Tells the listener what to wait for, if anything. One that sleeps already, for
@@ -266,16 +205,16 @@ static bool is_wanted(const nsh_dispatch *d, size_t feed) {
 static void arm(nsh_dispatch *d) {
   nsh_mail *m = d->mail;
   bool any = !d->hot[0];
-  for (size_t i = 0; i < d->nfeeds; i++)
+  for (size_t i = 0; i < d->feeds.n; i++)
     any = any || is_wanted(d, i);
   if (!any)
     return;
-  nsh_must(ns_grow(&m->queues, &m->capqueues, d->nfeeds, sizeof *m->queues));
+  nsh_must(ns_grow(&m->queues, &m->capqueues, d->feeds.n, sizeof *m->queues));
   m->nqueues = 0;
-  for (size_t i = 0; i < d->nfeeds; i++)
+  for (size_t i = 0; i < d->feeds.n; i++)
     if (is_wanted(d, i))
-      m->queues[m->nqueues++] = d->feeds[i].queue_id;
-  m->newest = d->cfg->nqueues > 0 || d->hot[0] ? 0 : d->newest;
+      m->queues[m->nqueues++] = d->feeds.items[i].queue_id;
+  m->newest = d->cfg->nqueues > 0 || d->hot[0] ? 0 : d->feeds.newest;
   m->holder = d->holder;
   if (m->armed && d->narrow && !d->hot[0]) {
     m->narrow = true;
@@ -378,37 +317,26 @@ static void recovered(nsh_dispatch *d) {
     ns_log(NS_LOG_INFO, "db.back", NULL, 0);
 }
 
-/* How many jobs to claim: what is reserved for a queue that is not served now is
-** nobody's. */
-static size_t limit_of(nsh_dispatch *d, const turn *t) {
-  size_t limit = t->room.open;
-  for (size_t i = 0; i < d->nfeeds; i++) {
-    d->feeds[i].reserve = d->pools[i] > 0 ? t->room.own[d->pools[i]] : 0;
-    limit += d->feeds[i].reserve;
-  }
-  return d->nfeeds > 0 ? limit : 0;
-}
-
 static void choose_anew(ns_want *want, const ns_queue_row *rows, size_t n) {
   nsh_dispatch *d = want->arg;
-  make_feeds(d, rows, n);
-  want->limit = limit_of(d, d->turn);
-  want->feeds = d->feeds;
-  want->nfeeds = d->nfeeds;
+  nsh_feeds_make(&d->feeds, d->cfg, rows, n);
+  want->limit = nsh_feeds_limit(&d->feeds, &d->turn->room);
+  want->feeds = d->feeds.items;
+  want->nfeeds = d->feeds.n;
 }
 
 /* What this turn claims: from the queues as they were at most a second ago, or
 ** are when we are woken. */
 static ns_want choice(nsh_dispatch *d, turn *t) {
-  bool stale = t->woken || ns_mono_us() - d->feeds_at > FEEDS_OLD;
+  bool stale = t->woken || ns_mono_us() - d->feeds.made_at > FEEDS_OLD;
   ns_want want = {.arg = d};
   d->turn = t;
   if (t->limit == 0)
     return want;
   want.choose = stale ? choose_anew : NULL;
-  want.limit = stale ? t->limit : limit_of(d, t);
-  want.feeds = d->feeds;
-  want.nfeeds = d->nfeeds;
+  want.limit = stale ? t->limit : nsh_feeds_limit(&d->feeds, &t->room);
+  want.feeds = d->feeds.items;
+  want.nfeeds = d->feeds.n;
   return want;
 }
 
@@ -779,8 +707,7 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
   if ((st = ns_open(&d->db, &db, err)) != NS_OK ||
       (st = ns_probe(d->db, err)) != NS_OK ||
       (st = ns_register(d->db, true, err)) != NS_OK ||
-      (st = make_queues(d, err)) != NS_OK ||
-      (st = read_feeds(d, err)) != NS_OK ||
+      (st = nsh_feeds_open(&d->feeds, cfg, d->db, err)) != NS_OK ||
       (st = nsh_listen_open(&d->listen, d->db, mail, err)) != NS_OK) {
     nsh_dispatch_close(d);
     return st;
@@ -818,8 +745,7 @@ void nsh_dispatch_close(nsh_dispatch *d) {
   nsh_listen_close(d->listen);
   ns_close(d->db);
   nsh_unsettled_free(&d->unsettled);
-  free(d->feeds);
-  free(d->pools);
+  nsh_feeds_free(&d->feeds);
   free(d->handlers);
   free(d);
 }
