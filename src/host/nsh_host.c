@@ -26,6 +26,7 @@
 #include "nsh_memory.h"
 #include "nsh_scripts.h"
 #include "nsh_served.h"
+#include "nsh_signals.h"
 #include "nsh_sweep.h"
 
 #define SETTLE_US (5 * NS_SECOND)  /* for the last verdicts, once stopping */
@@ -47,7 +48,7 @@ typedef struct host {
   uv_loop_t loop;
   uv_async_t async;
   uv_timer_t timer;
-  uv_signal_t signals[7]; /* in the order of signals_heard */
+  nsh_signals signals;
   nsh_slots *slots;
   int bell[2];            /* workers knock at [1] */
   nsh_ear ear;
@@ -406,8 +407,8 @@ static void on_stop_signal(host *h, int sig) {
     give_up(h);
 }
 
-static void on_signal(uv_signal_t *handle, int sig) {
-  host *h = handle->data;
+static void on_signal(void *arg, int sig) {
+  host *h = arg;
   switch (sig) {
   case SIGHUP:
     if (h->mode <= RUNNING)
@@ -428,35 +429,6 @@ static void on_signal(uv_signal_t *handle, int sig) {
 
 /* ---------------------------------------------------------- birth and death */
 
-/* The first EARLY of them are heard from the beginning; the others end a host
-** that has no jobs yet, as they end any program. */
-static const int signals_heard[] = {SIGHUP,  SIGUSR1, SIGTERM, SIGINT,
-                                    SIGQUIT, SIGTSTP, SIGCONT};
-#define EARLY 2
-#define HEARD (sizeof signals_heard / sizeof signals_heard[0])
-
-/* Numbers 'from' to 'end' of the signals heard. */
-static void mask_signals(int how, size_t from, size_t end) {
-  sigset_t some;
-  sigemptyset(&some);
-  for (size_t i = from; i < end; i++)
-    sigaddset(&some, signals_heard[i]);
-  pthread_sigmask(how, &some, NULL);
-}
-
-void nsh_host_hold(void) {
-  mask_signals(SIG_BLOCK, 0, EARLY);
-}
-
-static void watch_signals(host *h, size_t from, size_t end) {
-  for (size_t i = from; i < end; i++) {
-    uv_signal_init(&h->loop, &h->signals[i]);
-    h->signals[i].data = h;
-    uv_signal_start(&h->signals[i], on_signal, signals_heard[i]);
-  }
-  mask_signals(SIG_UNBLOCK, from, end);
-}
-
 static void open_loop(host *h, int seed) {
   nsh_must(uv_loop_init(&h->loop) == 0);
   nsh_must(uv_async_init(&h->loop, &h->async, on_async) == 0);
@@ -472,7 +444,8 @@ static void open_loop(host *h, int seed) {
   nsh_table_init(&h->table, h->cfg, &h->mail, &h->loop, h->slots);
   nsh_ear_open(&h->ear, &h->loop, &h->table, h->bell[0]);
   nsh_brood_open(&h->brood, &h->loop, seed);
-  watch_signals(h, 0, EARLY);
+  h->signals = (nsh_signals){.heard = on_signal, .arg = h};
+  nsh_signals_open(&h->signals, &h->loop);
 }
 
 static void close_handle(uv_handle_t *handle, void *arg) {
@@ -497,12 +470,6 @@ static void say_goodbye(host *h) {
     uv_run(&h->loop, UV_RUN_ONCE);
 }
 
-/* From here on nobody listens to signals; one that comes now must not end us in
-** its default way, with a status that is not ours. */
-static void hold_signals(void) {
-  mask_signals(SIG_BLOCK, 0, HEARD);
-}
-
 /* The seed ends by itself when its socket is closed, unless it is stopped or
 ** stuck: then its work is ours. */
 static void await_seed(host *h) {
@@ -525,7 +492,7 @@ static void await_seed(host *h) {
 /* Closing their sockets ends seed and keeper, and whoever is left below. */
 static void close_loop(host *h) {
   say_goodbye(h);
-  hold_signals();
+  nsh_signals_hold(true); /* from here on nobody listens */
   nsh_brood_close(&h->brood);
   nsh_table_free(&h->table);
   uv_walk(&h->loop, close_handle, NULL);
@@ -556,7 +523,7 @@ static void live(host *h) {
     return;
   }
   h->mode = RUNNING;
-  watch_signals(h, EARLY, HEARD);
+  nsh_signals_all(&h->signals);
   if (h->scripts.again)
     nsh_scripts_load(&h->scripts);
   nsh_life_fill(&h->table);
