@@ -8,7 +8,6 @@
 */
 #include "nsh_host.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +19,7 @@
 #include "ns_region.h"
 #include "ns_time.h"
 #include "nsh_dispatch.h"
+#include "nsh_dump.h"
 #include "nsh_ear.h"
 #include "nsh_life.h"
 #include "nsh_limits.h"
@@ -362,32 +362,6 @@ static void notify(void *arg) {
   uv_async_send(arg);
 }
 
-static void dump(host *h) {
-  const nsh_tally *t = &h->table.tally;
-  ns_counters c;
-  int64_t outstanding;
-  int64_t unsettled;
-  nsh_mail_lock(&h->mail);
-  c = h->mail.counters;
-  outstanding = (int64_t)h->mail.outstanding;
-  unsettled = (int64_t)h->mail.unsettled;
-  nsh_mail_unlock(&h->mail);
-  ns_log(NS_LOG_INFO, "dump.host",
-         NS_FIELDS(ns_fi("workers", (int64_t)h->table.up),
-                   ns_fi("outstanding", outstanding),
-                   ns_fi("backlog", (int64_t)h->table.backlog),
-                   ns_fi("unsettled", unsettled), ns_fi("done", t->done),
-                   ns_fi("failed", t->failed), ns_fi("again", t->again),
-                   ns_fi("crashed", t->crashed),
-                   ns_fi("timeouts", t->timeouts), ns_fi("forks", t->forks),
-                   ns_fi("claimed", c.claimed), ns_fi("settled", c.settled),
-                   ns_fi("stale", c.stale), ns_fi("sweeps", c.sweeps),
-                   ns_fi("swept_us", c.swept), ns_fi("deadlocks", c.deadlocks),
-                   ns_fi("lock_waits", c.lock_waits),
-                   ns_fi("reconnects", c.reconnects)));
-  nsh_table_dump(&h->table, ns_mono_us());
-}
-
 static void quiet(host *h, bool on) {
   if (h->table.quiet == on || h->mode != RUNNING)
     return;
@@ -415,7 +389,7 @@ static void on_signal(void *arg, int sig) {
       nsh_scripts_load(&h->scripts);
     break;
   case SIGUSR1:
-    dump(h);
+    nsh_dump(&h->table);
     break;
   case SIGTSTP:
   case SIGCONT:

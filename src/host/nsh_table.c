@@ -526,36 +526,6 @@ void nsh_table_dismiss(nsh_table *t) {
       nsh_life_leave(&t->seats[i]);
 }
 
-/* The mailbox is locked. */
-static void dump_pool(const nsh_table *t, size_t pool) {
-  const nsh_reserve *r = &t->cfg->reserves[pool - 1];
-  ns_log(NS_LOG_INFO, "dump.reserve",
-         NS_FIELDS(ns_fb("queue", r->name), ns_fi("workers", (int64_t)r->workers),
-                   ns_fi("up", (int64_t)t->pools[pool].up),
-                   ns_fi("jobs", (int64_t)t->mail->pools[pool].held),
-                   ns_fi("backlog", (int64_t)t->pools[pool].backlog.n)));
-}
-
-void nsh_table_dump(nsh_table *t, int64_t now) {
-  nsh_mail_lock(t->mail);
-  for (size_t i = 1; i < t->npools; i++)
-    dump_pool(t, i);
-  nsh_mail_unlock(t->mail);
-  for (size_t i = 0; i < t->nseats; i++) {
-    nsh_seat *s = &t->seats[i];
-    int64_t since;
-    nsh_task *task;
-    if (!nsh_seat_running(s, &since))
-      continue;
-    task = nsh_seat_task(s, 0);
-    ns_log(NS_LOG_INFO, "dump.worker",
-           NS_FIELDS(ns_fi("pid", s->pid), ns_fi("id", task->id),
-                     ns_fs("name", task->name->text),
-                     ns_fi("ms", (now - since) / 1000),
-                     ns_fi("ahead", s->n - 1)));
-  }
-}
-
 void nsh_table_init(nsh_table *t, const nsh_config *cfg, nsh_mail *mail,
                     uv_loop_t *loop, nsh_slots *slots) {
   memset(t, 0, sizeof *t);

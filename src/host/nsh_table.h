@@ -99,7 +99,4 @@ void nsh_table_kill(nsh_table *t);
 /* Tells all workers to leave. */
 void nsh_table_dismiss(nsh_table *t);
 
-/* One line per pool of reserved workers, and per busy worker. */
-void nsh_table_dump(nsh_table *t, int64_t now);
-
 #endif
