@@ -28,6 +28,7 @@
 #include "nsh_served.h"
 #include "nsh_signals.h"
 #include "nsh_sweep.h"
+#include "nsh_watch.h"
 
 #define SETTLE_US (5 * NS_SECOND)  /* for the last verdicts, once stopping */
 #define PING_US NS_SECOND          /* between looks at the zygotes, with jobs */
@@ -331,13 +332,13 @@ static void on_timer(uv_timer_t *timer) {
     nsh_brood_ping(&h->brood);
     h->pinged = now;
   }
-  nsh_table_tick(&h->table, now);
+  nsh_watch_tick(&h->table, now);
   check(h);
 }
 
 /* The timer runs only while there is something to look after. */
 static void arm(host *h, int64_t now) {
-  int64_t wait = nsh_table_next(&h->table, now);
+  int64_t wait = nsh_watch_next(&h->table, now);
   uint64_t ms;
   if (h->scripts.due > 0 && (wait < 0 || h->scripts.due - now < wait))
     wait = h->scripts.due - now;
