@@ -209,6 +209,27 @@ int64_t nsl_optmicros(lua_State *L, int arg) {
   return us < NS_DURATION_MAX ? us : NS_DURATION_MAX;
 }
 
+/* ------------------------------------------------------------------- views */
+
+ns_bytes nsl_view(size_t at, size_t n) {
+  return (ns_bytes){(const char *)(uintptr_t)(at + 1), n};
+}
+
+ns_bytes nsl_keep(ns_buf *b, ns_bytes s) {
+  size_t at = b->n;
+  if (s.p == NULL)
+    return s;
+  ns_buf_add(b, s.p, s.n);
+  return nsl_view(at, s.n);
+}
+
+ns_bytes nsl_kept(const ns_buf *b, ns_bytes view) {
+  if (view.p == NULL)
+    return NS_NONE;
+  return view.n > 0 ? (ns_bytes){b->p + ((uintptr_t)view.p - 1), view.n}
+                    : ns_str("");
+}
+
 /* ----------------------------------------------------------------- pushes */
 
 void nsl_setint(lua_State *L, const char *name, int64_t i) {

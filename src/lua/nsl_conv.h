@@ -57,6 +57,14 @@ int64_t nsl_optmicros(lua_State *L, int arg);
 ** other types. [-0, +0, v] Errors: INVALID. */
 ns_status nsl_toduration(lua_State *L, int arg, int64_t *us, ns_err *err);
 
+/*
+** Bytes in a buffer that still grows, and so moves: a view of them holds their
+** offset plus one in place of a pointer, until nsl_kept. Absent bytes stay absent.
+*/
+ns_bytes nsl_keep(ns_buf *b, ns_bytes s); /* appends a copy; its view */
+ns_bytes nsl_view(size_t at, size_t n);   /* of what is there from offset 'at' */
+ns_bytes nsl_kept(const ns_buf *b, ns_bytes view);
+
 /* Makes the box metatable; part of opening the module. [-0, +0, m] */
 void nsl_openboxes(lua_State *L);
 

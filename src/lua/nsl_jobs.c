@@ -48,25 +48,6 @@ static const nsl_field entry_fields[] = {
     {"on_fail_run", NSL_INT, offsetof(entry, push.on_fail_run)},
     {NULL, NSL_ANY, 0}};
 
-/* Bytes move while the batch grows, so until 'settlebytes' a kept view holds
-** its offset plus one in place of a pointer. */
-static ns_bytes offsetview(size_t at, size_t n) {
-  return (ns_bytes){(const char *)(uintptr_t)(at + 1), n};
-}
-
-static void keep(nsl_batch *b, ns_bytes *s) {
-  size_t at = b->bytes.n;
-  if (s->p == NULL)
-    return;
-  ns_buf_add(&b->bytes, s->p, s->n);
-  *s = offsetview(at, s->n);
-}
-
-static void point(const nsl_batch *b, ns_bytes *s) {
-  if (s->p != NULL)
-    s->p = s->n > 0 ? b->bytes.p + ((uintptr_t)s->p - 1) : "";
-}
-
 /* Encodes the value on top into the batch and pops it. */
 static ns_status keepjson(lua_State *L, nsl_batch *b, const char *what,
                           int64_t max, ns_bytes *out, ns_err *err) {
@@ -74,7 +55,7 @@ static ns_status keepjson(lua_State *L, nsl_batch *b, const char *what,
   ns_status st = nsl_encode(L, -1, what, max, &b->bytes, err);
   lua_pop(L, 1);
   if (st == NS_OK)
-    *out = offsetview(at, b->bytes.n - at);
+    *out = nsl_view(at, b->bytes.n - at);
   return st;
 }
 
@@ -121,10 +102,10 @@ static ns_status readplain(lua_State *L, nsl_batch *b, const char *what,
   push.parent = plainint(L, P_PARENT);
   lua_rawgeti(L, -1, P_NAME);
   push.name.p = lua_tolstring(L, -1, &push.name.n);
-  keep(b, &push.name);
+  push.name = nsl_keep(&b->bytes, push.name);
   if (lua_rawgeti(L, -2, P_QUEUE) == LUA_TSTRING) {
     push.queue.p = lua_tolstring(L, -1, &push.queue.n);
-    keep(b, &push.queue);
+    push.queue = nsl_keep(&b->bytes, push.queue);
   }
   lua_pop(L, 2);
   lua_rawgeti(L, -1, P_PAYLOAD);
@@ -156,10 +137,10 @@ static ns_status readentry(lua_State *L, nsl_batch *b, const char *what,
                    "%spriority must be 0 to 255, got %" PRId64, what,
                    e.priority);
   e.push.priority = (int)e.priority;
-  keep(b, &e.push.name);
-  keep(b, &e.push.queue);
-  keep(b, &e.push.unique);
-  keep(b, &e.push.after);
+  e.push.name = nsl_keep(&b->bytes, e.push.name);
+  e.push.queue = nsl_keep(&b->bytes, e.push.queue);
+  e.push.unique = nsl_keep(&b->bytes, e.push.unique);
+  e.push.after = nsl_keep(&b->bytes, e.push.after);
   nsl_rawfield(L, -1, "payload");
   return addentry(L, b, what, max, &e.push, err);
 }
@@ -187,11 +168,12 @@ static ns_status settlebytes(nsl_batch *b, ns_err *err) {
   if (b->bytes.oom)
     return ns_fail(err, NS_ENOMEM, "out of memory for the jobs");
   for (size_t i = 0; i < b->n; i++) {
-    point(b, &b->jobs[i].name);
-    point(b, &b->jobs[i].queue);
-    point(b, &b->jobs[i].unique);
-    point(b, &b->jobs[i].after);
-    point(b, &b->jobs[i].payload);
+    ns_push *job = &b->jobs[i];
+    job->name = nsl_kept(&b->bytes, job->name);
+    job->queue = nsl_kept(&b->bytes, job->queue);
+    job->unique = nsl_kept(&b->bytes, job->unique);
+    job->after = nsl_kept(&b->bytes, job->after);
+    job->payload = nsl_kept(&b->bytes, job->payload);
   }
   return NS_OK;
 }
@@ -276,9 +258,9 @@ static ns_status readhead(lua_State *L, int idx, nsl_verdict *out,
   if (e.v.delay < -1)
     return ns_fail(err, NS_EINVALID, "verdict: the delay is negative");
   e.v.kind = findkind(L, e.kind);
-  keep(&out->batch, &e.v.error);
-  keep(&out->batch, &e.v.log);
-  keep(&out->batch, &e.v.signal);
+  e.v.error = nsl_keep(&out->batch.bytes, e.v.error);
+  e.v.log = nsl_keep(&out->batch.bytes, e.v.log);
+  e.v.signal = nsl_keep(&out->batch.bytes, e.v.signal);
   out->verdict = e.v;
   return NS_OK;
 }
@@ -303,11 +285,11 @@ nsl_verdict *nsl_toverdict(lua_State *L, int idx, int64_t max, ns_err *err) {
       readchildren(L, idx, b, max, err) != NS_OK ||
       settlebytes(b, err) != NS_OK)
     return NULL;
-  point(b, &v->error);
-  point(b, &v->log);
-  point(b, &v->signal);
-  point(b, &v->result);
-  point(b, &v->state);
+  v->error = nsl_kept(&b->bytes, v->error);
+  v->log = nsl_kept(&b->bytes, v->log);
+  v->signal = nsl_kept(&b->bytes, v->signal);
+  v->result = nsl_kept(&b->bytes, v->result);
+  v->state = nsl_kept(&b->bytes, v->state);
   v->children = b->jobs;
   v->nchildren = b->n;
   return out;
