@@ -43,6 +43,10 @@ int nsl_rawfield(lua_State *L, int idx, const char *name);
 void nsl_setint(lua_State *L, const char *name, int64_t i);
 void nsl_setbytes(lua_State *L, const char *name, ns_bytes s); /* absent: nil */
 void nsl_setbool(lua_State *L, const char *name, bool b);
+void nsl_setpositive(lua_State *L, const char *name, int64_t i); /* 0: nil */
+/* The value of a JSON text; absent leaves it nil, and null does, unless 'nulls'
+** mean something. A text that is not JSON becomes t[name .. "_error"] = why. */
+void nsl_setjson(lua_State *L, const char *name, ns_bytes text, bool nulls);
 
 /* The bytes of string argument 'arg', NUL and all. [-0, +0, v] */
 ns_bytes nsl_checkbytes(lua_State *L, int arg);

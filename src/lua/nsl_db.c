@@ -395,23 +395,6 @@ static int db_look(lua_State *L) {
 }
 
 /***
-Sends a value to a job that waits for a signal, or will.
-@function db:signal
-@tparam integer id
-@tparam string value JSON text
-@tparam[opt] string name
-@return true, or nil, message, code
-*/
-static int db_signal(lua_State *L) {
-  ns_err err;
-  ns_db *db = nsl_checkdb(L);
-  int64_t id = luaL_checkinteger(L, 2);
-  ns_bytes value = nsl_checkbytes(L, 3);
-  ns_bytes name = nsl_optbytes(L, 4);
-  return nsl_result(L, ns_signal(db, id, value, name, &err), &err);
-}
-
-/***
 Wakes an idle listener.
 @function db:ring
 @return true, or nil, message, code
@@ -502,7 +485,6 @@ static const luaL_Reg verbs[] = {{"begin", db_begin},
                                  {"queue_id", db_queue_id},
                                  {"queues", db_queues},
                                  {"ring", db_ring},
-                                 {"signal", db_signal},
                                  {"ring_try", db_ring_try},
                                  {"rollback", db_rollback},
                                  {"take_ids", db_take_ids},
@@ -518,6 +500,9 @@ void nsl_opendb(lua_State *L) {
   luaL_setfuncs(L, metamethods, 0);
   lua_newtable(L);
   luaL_setfuncs(L, verbs, 0);
+  luaL_setfuncs(L, nsl_pushverbs, 0);
+  luaL_setfuncs(L, nsl_claimverbs, 0);
+  luaL_setfuncs(L, nsl_verdictverbs, 0);
   luaL_setfuncs(L, nsl_jobverbs, 0);
   luaL_setfuncs(L, nsl_slotverbs, 0);
   luaL_setfuncs(L, nsl_sqlverbs, 0);
