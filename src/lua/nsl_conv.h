@@ -7,9 +7,6 @@
 
 #include "nsl.h"
 
-/* Metatable of decoded arrays and of core.array. */
-#define NSL_ARRAY "nightshift.array"
-
 /* How a field of an option table is read, and what it is stored as. */
 typedef enum nsl_kind {
   NSL_INT,   /* int64_t; floats with an integral value are integers */
@@ -71,13 +68,5 @@ ns_bytes nsl_kept(const ns_buf *b, ns_bytes view);
 
 /* Makes the box metatable; part of opening the module. [-0, +0, m] */
 void nsl_openboxes(lua_State *L);
-
-/* Makes the array metatable and lets null print as "null". [-0, +0, m] */
-void nsl_openjson(lua_State *L);
-
-/* The Lua functions encode, decode and array. */
-int nsl_lib_encode(lua_State *L);
-int nsl_lib_decode(lua_State *L);
-int nsl_lib_array(lua_State *L);
 
 #endif

@@ -8,6 +8,7 @@
 #include "../base/ns_time.h"
 #include "nsl_conv.h"
 #include "nsl_db.h"
+#include "nsl_json.h"
 #include "nsl_shared.h"
 
 /***
