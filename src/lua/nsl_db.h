@@ -31,6 +31,7 @@ int nsl_result(lua_State *L, ns_status st, const ns_err *err);
 
 #define NSL_CLAIM_MAX 100000 /* jobs of one claim; far beyond what pays */
 
+extern const luaL_Reg nsl_adminverbs[]; /* nsl_admin.c */
 extern const luaL_Reg nsl_pushverbs[]; /* nsl_push.c */
 extern const luaL_Reg nsl_claimverbs[]; /* nsl_claim.c */
 extern const luaL_Reg nsl_verdictverbs[]; /* nsl_verdict.c */
