@@ -19,7 +19,7 @@ CORE := ns_url ns_db ns_packet ns_handle ns_volley ns_schema ns_queue ns_edge ns
         ns_cycle ns_touch ns_admin ns_tree ns_again ns_signal ns_prune ns_slot ns_listen ns_doctor \
         ns_private ns_home ns_plan ns_guard
 LUAC := nsl_module nsl_conv nsl_json nsl_encode nsl_decode nsl_db nsl_admin nsl_push nsl_claim nsl_verdict \
-        nsl_jobs nsl_slot nsl_sql nsl_shared
+        nsl_jobs nsl_slot nsl_sql nsl_shared nsl_mutex
 HOST := nsh_main nsh_module nsh_lua nsh_config nsh_host nsh_scripts nsh_signals nsh_dump nsh_table nsh_seat \
         nsh_intake nsh_life nsh_ladder nsh_watch nsh_secrets \
         nsh_names nsh_pace nsh_ring nsh_bell nsh_ear nsh_limits nsh_slot nsh_brood nsh_peer nsh_ctl nsh_ipc \

@@ -277,3 +277,10 @@ int nsl_fail(lua_State *L, const ns_err *err) {
   lua_pushstring(L, ns_code(err->status));
   return 3;
 }
+
+int nsl_result(lua_State *L, ns_status st, const ns_err *err) {
+  if (st != NS_OK)
+    return nsl_fail(L, err);
+  lua_pushboolean(L, 1);
+  return 1;
+}

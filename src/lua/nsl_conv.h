@@ -66,6 +66,9 @@ ns_bytes nsl_keep(ns_buf *b, ns_bytes s); /* appends a copy; its view */
 ns_bytes nsl_view(size_t at, size_t n);   /* of what is there from offset 'at' */
 ns_bytes nsl_kept(const ns_buf *b, ns_bytes view);
 
+/* True, or nil, message, code; the number of results. [-0, +(1|3), m] */
+int nsl_result(lua_State *L, ns_status st, const ns_err *err);
+
 /* Makes the box metatable; part of opening the module. [-0, +0, m] */
 void nsl_openboxes(lua_State *L);
 

@@ -153,13 +153,6 @@ static int db_tostring(lua_State *L) {
   return 1;
 }
 
-int nsl_result(lua_State *L, ns_status st, const ns_err *err) {
-  if (st != NS_OK)
-    return nsl_fail(L, err);
-  lua_pushboolean(L, 1);
-  return 1;
-}
-
 /***
 What this handle has done since it was opened.
 @function db:counters

@@ -26,9 +26,6 @@ ns_db *nsl_checkdb(lua_State *L);
 /* Bytes that a JSON text may have on the handle in argument 1. */
 int64_t nsl_maxjson(lua_State *L);
 
-/* True, or nil, message, code; the number of results. [-0, +(1|3), m] */
-int nsl_result(lua_State *L, ns_status st, const ns_err *err);
-
 #define NSL_CLAIM_MAX 100000 /* jobs of one claim; far beyond what pays */
 
 extern const luaL_Reg nsl_adminverbs[]; /* nsl_admin.c */

@@ -9,6 +9,7 @@
 #include "nsl_conv.h"
 #include "nsl_db.h"
 #include "nsl_json.h"
+#include "nsl_mutex.h"
 #include "nsl_shared.h"
 
 /***
