@@ -8,7 +8,6 @@
 */
 #include "nsh_host.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,19 +19,18 @@
 #include "ns_region.h"
 #include "ns_time.h"
 #include "nsh_dispatch.h"
+#include "nsh_dump.h"
 #include "nsh_ear.h"
 #include "nsh_life.h"
 #include "nsh_limits.h"
 #include "nsh_memory.h"
+#include "nsh_scripts.h"
 #include "nsh_served.h"
+#include "nsh_signals.h"
 #include "nsh_sweep.h"
+#include "nsh_watch.h"
 
 #define SETTLE_US (5 * NS_SECOND)  /* for the last verdicts, once stopping */
-#define RELOAD_FIRST 100000        /* after a zygote's death, doubling */
-#define RELOAD_LAST (10 * NS_SECOND)
-#define LOOK_MS 1000               /* at the loading of handlers */
-#define SLOW_S 5                   /* loading takes long */
-#define SLOW_AGAIN_S 60
 #define PING_US NS_SECOND          /* between looks at the zygotes, with jobs */
 #define SEED_US (6 * NS_SECOND)    /* for it to clear up and end */
 #define GOODBYE_MS 1000            /* for workers and zygotes to leave */
@@ -51,8 +49,7 @@ typedef struct host {
   uv_loop_t loop;
   uv_async_t async;
   uv_timer_t timer;
-  uv_timer_t look;        /* runs while handlers are being read */
-  uv_signal_t signals[7]; /* in the order of signals_heard */
+  nsh_signals signals;
   nsh_slots *slots;
   int bell[2];            /* workers knock at [1] */
   nsh_ear ear;
@@ -64,13 +61,9 @@ typedef struct host {
   mode mode;
   int code;               /* exit code */
   int64_t deadline;       /* of DRAINING, STOPPING, FINISHING */
-  nsh_zygote *loading;    /* the generation being read; NULL: none */
-  int64_t loading_since;
-  bool load_again;        /* HUP came meanwhile */
-  bool dropped;           /* 'loading' was killed, to begin anew */
+  nsh_scripts scripts;
   int64_t handlers;
   int64_t pinged;         /* when the zygotes were */
-  int64_t reload_at, reload_wait; /* after a zygote's death; 0: none due */
   bool keeper_gone;
   bool ready;             /* host.ready has been logged */
 } host;
@@ -204,49 +197,7 @@ static void check(host *h) {
   arm(h, now);
 }
 
-/* ---------------------------------------------------------------- reloading */
-
-/* What is being read when HUP comes may be old, and may never end. It has a
-** second, so that many HUPs in a row do not keep each other from being obeyed. */
-static void on_look(uv_timer_t *timer) {
-  host *h = timer->data;
-  int64_t seconds = (ns_mono_us() - h->loading_since) / NS_SECOND;
-  if (h->load_again) {
-    ns_log(NS_LOG_WARN, "load.restart", NS_FIELDS(ns_fi("seconds", seconds)));
-    h->dropped = true;
-    nsh_zygote_signal(h->loading, SIGKILL);
-  } else if (seconds == SLOW_S || (seconds > 0 && seconds % SLOW_AGAIN_S == 0))
-    ns_log(NS_LOG_WARN, "load.slow", NS_FIELDS(ns_fi("seconds", seconds)));
-}
-
-static void load(host *h) {
-  if (h->loading != NULL) {
-    h->load_again = true;
-    return;
-  }
-  h->load_again = h->dropped = false;
-  h->reload_at = 0;
-  h->loading = nsh_brood_load(&h->brood);
-  h->loading_since = ns_mono_us();
-  if (h->loading != NULL)
-    uv_timer_start(&h->look, on_look, LOOK_MS, LOOK_MS);
-  else
-    ns_log(NS_LOG_ERROR, "reload.refused",
-           NS_FIELDS(ns_fs("why", "too many generations are still alive")));
-}
-
-/* It ended in some way. */
-static void loading_over(host *h) {
-  h->loading = NULL;
-  uv_timer_stop(&h->look);
-}
-
-static void load_later(host *h) {
-  h->reload_wait = h->reload_wait == 0 ? RELOAD_FIRST : h->reload_wait * 2;
-  if (h->reload_wait > RELOAD_LAST)
-    h->reload_wait = RELOAD_LAST;
-  h->reload_at = ns_mono_us() + h->reload_wait;
-}
+/* ------------------------------------------------- handlers and processes */
 
 /* The handlers of a new generation, for the log and for all to see. */
 static void tell_handlers(host *h, int64_t count, ns_bytes names) {
@@ -270,12 +221,12 @@ static void on_loaded(void *arg, nsh_zygote *z, int64_t count,
                       ns_bytes names) {
   host *h = arg;
   nsh_zygote *old = h->table.zygote;
-  loading_over(h);
+  nsh_scripts_over(&h->scripts);
   if (h->mode == OVER)
     return;
-  if (h->dropped) { /* it is about to die */
+  if (h->scripts.dropped) { /* it is about to die */
     nsh_zygote_retire(z);
-    load(h);
+    nsh_scripts_load(&h->scripts);
     return;
   }
   tell_handlers(h, count, names);
@@ -287,28 +238,21 @@ static void on_loaded(void *arg, nsh_zygote *z, int64_t count,
   nsh_life_generation(&h->table, z);
   if (old != NULL)
     nsh_zygote_retire(old);
-  if (h->load_again)
-    load(h);
+  if (h->scripts.again)
+    nsh_scripts_load(&h->scripts);
   check(h);
 }
 
-/* 'message' is absent when the process died without one. */
 static void on_failed(void *arg, nsh_zygote *z, ns_bytes message, int status) {
   host *h = arg;
-  char how[96];
   char text[160];
   (void)z;
-  loading_over(h);
-  if (h->dropped) {
-    load(h);
+  nsh_scripts_over(&h->scripts);
+  if (h->scripts.dropped) {
+    nsh_scripts_load(&h->scripts);
     return;
   }
-  if (message.p == NULL) {
-    nsh_life_describe(how, status);
-    snprintf(text, sizeof text, "the process that loads the handlers died: %s",
-             how);
-    message = ns_str(text);
-  }
+  message = nsh_scripts_why(text, message, status);
   if (h->mode == LOADING) {
     complain(message.p, message.n);
     h->code = NSH_EXIT_CONFIG;
@@ -316,10 +260,10 @@ static void on_failed(void *arg, nsh_zygote *z, ns_bytes message, int status) {
     return;
   }
   ns_log(NS_LOG_ERROR, "reload.failed", NS_FIELDS(ns_fb("error", message)));
-  if (h->table.zygote == NULL)
-    load_later(h); /* there are no older handlers to go on with */
-  else if (h->load_again)
-    load(h);
+  if (h->table.zygote == NULL) /* there are no older handlers to go on with */
+    nsh_scripts_load_later(&h->scripts);
+  else if (h->scripts.again)
+    nsh_scripts_load(&h->scripts);
   check(h);
 }
 
@@ -329,7 +273,7 @@ static void on_forked(void *arg, nsh_zygote *z, uint32_t worker, pid_t pid,
   (void)z;
   nsh_life_forked(&h->table, worker, pid, why);
   if (pid > 0)
-    h->reload_wait = 0;
+    h->scripts.wait = 0;
   check(h);
 }
 
@@ -348,7 +292,7 @@ static void on_died(void *arg, nsh_zygote *z, int status) {
     ns_log(NS_LOG_ERROR, "zygote.died", NS_FIELDS(ns_fi("status", status)));
     h->table.zygote = NULL;
     if (h->mode == RUNNING)
-      load_later(h);
+      nsh_scripts_load_later(&h->scripts);
   }
   nsh_life_orphaned(&h->table, z);
   check(h);
@@ -382,22 +326,22 @@ static void on_keeper_died(void *arg, bool replaced) {
 static void on_timer(uv_timer_t *timer) {
   host *h = timer->data;
   int64_t now = ns_mono_us();
-  if (h->reload_at > 0 && now >= h->reload_at)
-    load(h);
+  if (h->scripts.due > 0 && now >= h->scripts.due)
+    nsh_scripts_load(&h->scripts);
   if (now - h->pinged > PING_US) {
     nsh_brood_ping(&h->brood);
     h->pinged = now;
   }
-  nsh_table_tick(&h->table, now);
+  nsh_watch_tick(&h->table, now);
   check(h);
 }
 
 /* The timer runs only while there is something to look after. */
 static void arm(host *h, int64_t now) {
-  int64_t wait = nsh_table_next(&h->table, now);
+  int64_t wait = nsh_watch_next(&h->table, now);
   uint64_t ms;
-  if (h->reload_at > 0 && (wait < 0 || h->reload_at - now < wait))
-    wait = h->reload_at - now;
+  if (h->scripts.due > 0 && (wait < 0 || h->scripts.due - now < wait))
+    wait = h->scripts.due - now;
   if (h->mode >= DRAINING && (wait < 0 || h->deadline - now < wait))
     wait = h->deadline - now;
   ms = wait > 0 ? (uint64_t)(wait + 999) / 1000 : 0;
@@ -419,32 +363,6 @@ static void notify(void *arg) {
   uv_async_send(arg);
 }
 
-static void dump(host *h) {
-  const nsh_tally *t = &h->table.tally;
-  ns_counters c;
-  int64_t outstanding;
-  int64_t unsettled;
-  nsh_mail_lock(&h->mail);
-  c = h->mail.counters;
-  outstanding = (int64_t)h->mail.outstanding;
-  unsettled = (int64_t)h->mail.unsettled;
-  nsh_mail_unlock(&h->mail);
-  ns_log(NS_LOG_INFO, "dump.host",
-         NS_FIELDS(ns_fi("workers", (int64_t)h->table.up),
-                   ns_fi("outstanding", outstanding),
-                   ns_fi("backlog", (int64_t)h->table.backlog),
-                   ns_fi("unsettled", unsettled), ns_fi("done", t->done),
-                   ns_fi("failed", t->failed), ns_fi("again", t->again),
-                   ns_fi("crashed", t->crashed),
-                   ns_fi("timeouts", t->timeouts), ns_fi("forks", t->forks),
-                   ns_fi("claimed", c.claimed), ns_fi("settled", c.settled),
-                   ns_fi("stale", c.stale), ns_fi("sweeps", c.sweeps),
-                   ns_fi("swept_us", c.swept), ns_fi("deadlocks", c.deadlocks),
-                   ns_fi("lock_waits", c.lock_waits),
-                   ns_fi("reconnects", c.reconnects)));
-  nsh_table_dump(&h->table, ns_mono_us());
-}
-
 static void quiet(host *h, bool on) {
   if (h->table.quiet == on || h->mode != RUNNING)
     return;
@@ -464,15 +382,15 @@ static void on_stop_signal(host *h, int sig) {
     give_up(h);
 }
 
-static void on_signal(uv_signal_t *handle, int sig) {
-  host *h = handle->data;
+static void on_signal(void *arg, int sig) {
+  host *h = arg;
   switch (sig) {
   case SIGHUP:
     if (h->mode <= RUNNING)
-      load(h);
+      nsh_scripts_load(&h->scripts);
     break;
   case SIGUSR1:
-    dump(h);
+    nsh_dump(&h->table);
     break;
   case SIGTSTP:
   case SIGCONT:
@@ -486,43 +404,13 @@ static void on_signal(uv_signal_t *handle, int sig) {
 
 /* ---------------------------------------------------------- birth and death */
 
-/* The first EARLY of them are heard from the beginning; the others end a host
-** that has no jobs yet, as they end any program. */
-static const int signals_heard[] = {SIGHUP,  SIGUSR1, SIGTERM, SIGINT,
-                                    SIGQUIT, SIGTSTP, SIGCONT};
-#define EARLY 2
-#define HEARD (sizeof signals_heard / sizeof signals_heard[0])
-
-/* Numbers 'from' to 'end' of the signals heard. */
-static void mask_signals(int how, size_t from, size_t end) {
-  sigset_t some;
-  sigemptyset(&some);
-  for (size_t i = from; i < end; i++)
-    sigaddset(&some, signals_heard[i]);
-  pthread_sigmask(how, &some, NULL);
-}
-
-void nsh_host_hold(void) {
-  mask_signals(SIG_BLOCK, 0, EARLY);
-}
-
-static void watch_signals(host *h, size_t from, size_t end) {
-  for (size_t i = from; i < end; i++) {
-    uv_signal_init(&h->loop, &h->signals[i]);
-    h->signals[i].data = h;
-    uv_signal_start(&h->signals[i], on_signal, signals_heard[i]);
-  }
-  mask_signals(SIG_UNBLOCK, from, end);
-}
-
 static void open_loop(host *h, int seed) {
   nsh_must(uv_loop_init(&h->loop) == 0);
   nsh_must(uv_async_init(&h->loop, &h->async, on_async) == 0);
   h->async.data = h;
   uv_timer_init(&h->loop, &h->timer);
   h->timer.data = h;
-  uv_timer_init(&h->loop, &h->look);
-  h->look.data = h;
+  nsh_scripts_open(&h->scripts, &h->loop, &h->brood);
   h->brood = (nsh_brood){.arg = h, .loaded = on_loaded, .failed = on_failed,
                          .forked = on_forked, .exited = on_exited,
                          .died = on_died, .keeper_died = on_keeper_died,
@@ -531,7 +419,8 @@ static void open_loop(host *h, int seed) {
   nsh_table_init(&h->table, h->cfg, &h->mail, &h->loop, h->slots);
   nsh_ear_open(&h->ear, &h->loop, &h->table, h->bell[0]);
   nsh_brood_open(&h->brood, &h->loop, seed);
-  watch_signals(h, 0, EARLY);
+  h->signals = (nsh_signals){.heard = on_signal, .arg = h};
+  nsh_signals_open(&h->signals, &h->loop);
 }
 
 static void close_handle(uv_handle_t *handle, void *arg) {
@@ -556,12 +445,6 @@ static void say_goodbye(host *h) {
     uv_run(&h->loop, UV_RUN_ONCE);
 }
 
-/* From here on nobody listens to signals; one that comes now must not end us in
-** its default way, with a status that is not ours. */
-static void hold_signals(void) {
-  mask_signals(SIG_BLOCK, 0, HEARD);
-}
-
 /* The seed ends by itself when its socket is closed, unless it is stopped or
 ** stuck: then its work is ours. */
 static void await_seed(host *h) {
@@ -584,7 +467,7 @@ static void await_seed(host *h) {
 /* Closing their sockets ends seed and keeper, and whoever is left below. */
 static void close_loop(host *h) {
   say_goodbye(h);
-  hold_signals();
+  nsh_signals_hold(true); /* from here on nobody listens */
   nsh_brood_close(&h->brood);
   nsh_table_free(&h->table);
   uv_walk(&h->loop, close_handle, NULL);
@@ -603,7 +486,7 @@ static ns_status start_dispatch(host *h, ns_err *err) {
 /* From the first handlers to the end; h->code is set. */
 static void live(host *h) {
   ns_err err;
-  load(h);
+  nsh_scripts_load(&h->scripts);
   uv_run(&h->loop, UV_RUN_DEFAULT);
   if (h->code != NSH_EXIT_OK)
     return;
@@ -615,9 +498,9 @@ static void live(host *h) {
     return;
   }
   h->mode = RUNNING;
-  watch_signals(h, EARLY, HEARD);
-  if (h->load_again)
-    load(h);
+  nsh_signals_all(&h->signals);
+  if (h->scripts.again)
+    nsh_scripts_load(&h->scripts);
   nsh_life_fill(&h->table);
   check(h);
   uv_run(&h->loop, UV_RUN_DEFAULT);

@@ -14,9 +14,6 @@
 #define NSH_EXIT_DATABASE 69
 #define NSH_EXIT_CONFIG 78
 
-/* Signals that would end a host which does not listen yet wait from now on. */
-void nsh_host_hold(void);
-
 /* Runs a host until it is told to stop or, with cfg->drain, has nothing left
 ** to do. Returns the exit code; messages go to stderr. */
 int nsh_host_run(const nsh_config *cfg);

@@ -14,6 +14,7 @@
 #include "nsh_host.h"
 #include "nsh_lua.h"
 #include "nsh_secrets.h"
+#include "nsh_signals.h"
 
 typedef struct arguments {
   int n;
@@ -68,7 +69,7 @@ int main(int argc, char **argv) {
   nsh_no_core();
   open_streams();
   if (argc > 1 && strcmp(argv[1], "work") == 0)
-    nsh_host_hold();
+    nsh_signals_hold(false);
   L = nsh_secrets_hide(argc, argv) ? nsh_lua_new() : NULL;
   if (L == NULL) {
     fprintf(stderr, "nightshift: not enough memory\n");

@@ -44,3 +44,20 @@ void nsh_served_text(ns_buf *text, ns_bytes lines) {
     ns_buf_add(text, name.p, name.n);
   }
 }
+
+void nsh_served_queues(ns_buf *list, const nsh_config *cfg) {
+  for (size_t i = 0; i < cfg->nqueues; i++) {
+    ns_buf_addc(list, i > 0 ? ',' : '[');
+    ns_buf_add_json(list, cfg->queues[i].name);
+  }
+  ns_buf_addc(list, ']');
+}
+
+void nsh_served_reserves(ns_buf *list, const nsh_config *cfg) {
+  for (size_t i = 0; i < cfg->nreserves; i++) {
+    ns_buf_adds(list, i > 0 ? ",[" : "[[");
+    ns_buf_add_json(list, cfg->reserves[i].name);
+    ns_buf_addf(list, ",%zu]", cfg->reserves[i].workers);
+  }
+  ns_buf_addc(list, ']');
+}

@@ -1,10 +1,11 @@
 /*
 ** The table of workers.
 **
-** Two queues lie between a claim and a handler. The backlog belongs to the
-** host and feeds whoever is free, in a line per pool of workers; the tasks of a seat were sent ahead, so that
-** a worker with short jobs need not wait for the host between them. Should one
-** of those jobs turn out to be long, what was sent behind it is taken back.
+** Two queues lie between a claim and a handler. The backlog belongs to the host
+** and feeds whoever is free, in a line per pool of workers; the tasks of a seat
+** were sent ahead, so that a worker with short jobs need not wait for the host
+** between them. Should one of those jobs turn out to be long, the watch takes back
+** what was sent behind it.
 */
 #include "nsh_table.h"
 
@@ -12,21 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ns_log.h"
 #include "ns_time.h"
 #include "nsh_intake.h"
 #include "nsh_ladder.h"
 #include "nsh_life.h"
 #include "nsh_memory.h"
-
-#define STUCK_US 20000          /* a job behind one this old is taken back */
-#define LONG_US 100000          /* nothing is claimed ahead for its worker */
-#define DEAF_US (10 * NS_SECOND) /* a worker that does not start what it has */
-#define MOMENT_US (NS_SECOND / 2) /* the backlog waits so long for a worker */
-#define TICK_FINE 20000         /* period while somebody works */
-#define TICK_COARSE 100000      /* with many workers */
-#define FINE_SEATS 256
-#define TOUCHES_MAX 1000        /* waiting to be written; the others come later */
 
 /* --------------------------------------------------------- seats with room */
 
@@ -89,8 +80,7 @@ static size_t attending(const nsh_table *t, size_t pool) {
   return soon ? nsh_config_workers(t->cfg, pool) : t->pools[pool].up;
 }
 
-/* The mailbox is locked. */
-static void set_targets(nsh_table *t) {
+void nsh_table_set_targets(nsh_table *t) {
   for (size_t i = 0; i < t->npools; i++) {
     const nsh_pool *p = &t->pools[i];
     size_t there = attending(t, i);
@@ -103,7 +93,7 @@ static void set_targets(nsh_table *t) {
 
 void nsh_table_retarget(nsh_table *t) {
   nsh_mail_lock(t->mail);
-  set_targets(t);
+  nsh_table_set_targets(t);
   nsh_mail_unlock(t->mail);
 }
 
@@ -177,8 +167,7 @@ void nsh_table_hand_out(nsh_table *t) {
   hand_out(t, 0);
 }
 
-/* Gives a line of the backlog back. The mailbox is locked. */
-static void release_line(nsh_table *t, size_t line) {
+void nsh_table_release(nsh_table *t, size_t line) {
   nsh_backlog *b = &t->pools[line].backlog;
   for (; b->n > 0; nsh_backlog_pop(b)) {
     const ns_job *job = nsh_backlog_first(b)->job;
@@ -191,7 +180,7 @@ static void release_line(nsh_table *t, size_t line) {
 /* Gives all of the backlog back. The mailbox is locked. */
 static void release_backlog(nsh_table *t) {
   for (size_t i = 0; i < t->npools; i++)
-    release_line(t, i);
+    nsh_table_release(t, i);
 }
 
 /* --------------------------------------------------------- from the mailbox */
@@ -335,8 +324,7 @@ void nsh_table_collect(nsh_table *t) {
   nsh_table_hand_out(t);
 }
 
-/* A seat whose tasks run low gets more before it runs out. */
-static void hear(nsh_seat *s) {
+void nsh_table_hear_seat(nsh_seat *s) {
   nsh_seat_hear(s);
   if (s->phase == NSH_UP && s->n * 2 <= window(s->table, s->pool))
     nsh_table_list(s, s->n == 0);
@@ -348,7 +336,7 @@ static void hear_some(nsh_table *t, size_t word, uint64_t bits) {
   for (; bits != 0; bits &= bits - 1) {
     size_t i = word * 64 + (size_t)__builtin_ctzll(bits);
     if (i < t->nseats)
-      hear(&t->seats[i]);
+      nsh_table_hear_seat(&t->seats[i]);
   }
   nsh_mail_unlock(t->mail);
 }
@@ -368,120 +356,11 @@ void nsh_table_hear(nsh_table *t) {
   nsh_table_hand_out(t);
 }
 
-/* --------------------------------------------------------------------- time */
-
-static void look(nsh_seat *s, int64_t now) {
-  nsh_table *t = s->table;
-  int64_t since;
-  int64_t timeout;
-  nsh_mail_lock(t->mail);
-  if (nsh_seat_running(s, &since) && now - since > STUCK_US &&
-      atomic_load(&s->slot->current) != nsh_seat_task(s, 0)->seq)
-    hear(s); /* the job behind those verdicts was expected to be short */
-  if (nsh_seat_running(s, &since)) {
-    timeout = nsh_seat_task(s, 0)->timeout;
-    if (timeout > 0 && now - since > timeout)
-      nsh_ladder_start(s, NSH_WHY_TIMEOUT, NSH_STEP);
-    if (atomic_load(&s->slot->over) == nsh_seat_task(s, 0)->seq + 1)
-      nsh_ladder_start(s, NSH_WHY_MEMORY, NSH_STEP);
-    s->stuck = now - since > STUCK_US;
-    if (s->n > 1 && s->stuck)
-      t->busy -= nsh_seat_recall(s);
-    pool_of(s)->late += now - since > LONG_US;
-    if (t->mail->ntouches < TOUCHES_MAX && nsh_intake_due(s, since, now))
-      nsh_intake_touch(s, now);
-  }
-  nsh_mail_unlock(t->mail);
-}
-
-/* Has an idle worker been given a job and not started it for long? It is
-** stopped or stuck, and no timeout of a job would ever end that. */
-static bool deaf(nsh_seat *s, int64_t now) {
-  int64_t since;
-  if (s->phase != NSH_UP || s->n == 0 || nsh_seat_running(s, &since)) {
-    s->idle_at = 0;
-    return false;
-  }
-  if (s->idle_at == 0 || s->idle_seq != nsh_seat_task(s, 0)->seq) {
-    s->idle_seq = nsh_seat_task(s, 0)->seq;
-    s->idle_at = now;
-  }
-  return now - s->idle_at > DEAF_US;
-}
-
-/* Its jobs were not started: they go back, and nothing is blamed. */
-static void replace(nsh_seat *s) {
-  ns_log(NS_LOG_WARN, "worker.deaf", NS_FIELDS(ns_fi("pid", s->pid)));
-  nsh_life_doom(s);
-  nsh_life_kill(s, SIGKILL);
-}
-
-/* Does nobody live who may take the jobs of a line? */
-static bool unattended(const nsh_table *t, size_t line) {
-  return t->pools[line].backlog.n > 0 && t->pools[line].up == 0 &&
-         t->pools[0].up == 0;
-}
-
-/* Nobody is there to start a line, and nobody will be for a moment: others may
-** have it. */
-static bool stranded(nsh_table *t, int64_t now) {
-  bool any = false;
-  for (size_t i = 0; i < t->npools; i++)
-    any = any || unattended(t, i);
-  if (!any) {
-    t->down_at = 0;
-    return false;
-  }
-  if (t->down_at == 0)
-    t->down_at = now;
-  return t->fork_at - now > MOMENT_US || now - t->down_at > MOMENT_US;
-}
-
-/* Has every worker that takes jobs of a line a long one? What was claimed ahead
-** for them may then as well run elsewhere. */
-static bool overtaken(const nsh_table *t, size_t line) {
-  const nsh_pool *p = &t->pools[line];
-  return p->backlog.n > 0 && p->late >= p->up &&
-         t->pools[0].late >= t->pools[0].up;
-}
-
-void nsh_table_tick(nsh_table *t, int64_t now) {
-  bool strand;
-  for (size_t i = 0; i < t->npools; i++)
-    t->pools[i].late = 0;
-  for (size_t i = 0; i < t->nseats; i++) {
-    nsh_seat *s = &t->seats[i];
-    if (s->n > 0)
-      look(s, now);
-    if (s->rung != NSH_CALM)
-      nsh_ladder_climb(s, now);
-    if (deaf(s, now))
-      replace(s);
-  }
-  strand = stranded(t, now);
-  nsh_mail_lock(t->mail);
-  set_targets(t);
-  for (size_t i = 0; i < t->npools; i++)
-    if (unattended(t, i) ? strand : overtaken(t, i))
-      release_line(t, i);
-  nsh_mail_unlock(t->mail);
-  nsh_life_fill(t);
-  nsh_table_hand_out(t);
-}
-
-int64_t nsh_table_next(const nsh_table *t, int64_t now) {
-  if (t->busy + t->backlog > 0)
-    return t->nseats <= FINE_SEATS ? TICK_FINE : TICK_COARSE;
-  if (t->closing || t->up == t->nseats)
-    return t->closing ? TICK_COARSE : -1;
-  return t->fork_at > now ? t->fork_at - now : TICK_COARSE;
-}
-
 /* ------------------------------------------------------------------ orders */
 
 static void take_back(nsh_table *t) {
   nsh_mail_lock(t->mail);
-  set_targets(t);
+  nsh_table_set_targets(t);
   release_backlog(t);
   for (size_t i = 0; i < t->nseats; i++)
     if (t->seats[i].n > 0)
@@ -524,36 +403,6 @@ void nsh_table_dismiss(nsh_table *t) {
   for (size_t i = 0; i < t->nseats; i++)
     if (t->seats[i].phase == NSH_UP)
       nsh_life_leave(&t->seats[i]);
-}
-
-/* The mailbox is locked. */
-static void dump_pool(const nsh_table *t, size_t pool) {
-  const nsh_reserve *r = &t->cfg->reserves[pool - 1];
-  ns_log(NS_LOG_INFO, "dump.reserve",
-         NS_FIELDS(ns_fb("queue", r->name), ns_fi("workers", (int64_t)r->workers),
-                   ns_fi("up", (int64_t)t->pools[pool].up),
-                   ns_fi("jobs", (int64_t)t->mail->pools[pool].held),
-                   ns_fi("backlog", (int64_t)t->pools[pool].backlog.n)));
-}
-
-void nsh_table_dump(nsh_table *t, int64_t now) {
-  nsh_mail_lock(t->mail);
-  for (size_t i = 1; i < t->npools; i++)
-    dump_pool(t, i);
-  nsh_mail_unlock(t->mail);
-  for (size_t i = 0; i < t->nseats; i++) {
-    nsh_seat *s = &t->seats[i];
-    int64_t since;
-    nsh_task *task;
-    if (!nsh_seat_running(s, &since))
-      continue;
-    task = nsh_seat_task(s, 0);
-    ns_log(NS_LOG_INFO, "dump.worker",
-           NS_FIELDS(ns_fi("pid", s->pid), ns_fi("id", task->id),
-                     ns_fs("name", task->name->text),
-                     ns_fi("ms", (now - since) / 1000),
-                     ns_fi("ahead", s->n - 1)));
-  }
 }
 
 void nsh_table_init(nsh_table *t, const nsh_config *cfg, nsh_mail *mail,

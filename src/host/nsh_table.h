@@ -1,7 +1,8 @@
 /*
-** The table of workers: hands claimed jobs out and looks after them while they
-** run. Its other parts: nsh_seat (one worker), nsh_intake (what workers say),
-** nsh_life (their births and deaths), nsh_ladder (stopping a job).
+** The table of workers: hands claimed jobs out and takes them back. Its other
+** parts: nsh_seat (one worker), nsh_intake (what workers say), nsh_life (their
+** births and deaths), nsh_ladder (stopping a job), nsh_watch (looking after all of
+** them while time passes).
 **
 ** Invariant: a job that was delivered by the dispatcher is in the backlog or
 ** in exactly one seat, until a verdict for it is in the mailbox.
@@ -72,20 +73,22 @@ void nsh_table_collect(nsh_table *t);
 /* Takes what workers have told. */
 void nsh_table_hear(nsh_table *t);
 
-/* Of the table's other parts: a seat may have room, the number of workers has
-** changed, jobs may be handed out. */
+/* ------------------------------------------------ for the table's other parts */
+
+/* A seat may have room; the number of workers has changed; jobs may be handed
+** out. */
 void nsh_table_list(nsh_seat *s, bool front);
 void nsh_table_up(nsh_seat *s, bool up);
 void nsh_table_retarget(nsh_table *t);
 void nsh_table_hand_out(nsh_table *t);
 
+/* The mailbox is locked: hears a worker, and lists its seat before its tasks run
+** out; says how many jobs may be claimed; gives a line of the backlog back. */
+void nsh_table_hear_seat(nsh_seat *s);
+void nsh_table_set_targets(nsh_table *t);
+void nsh_table_release(nsh_table *t, size_t line);
+
 /* ------------------------------------------------------------------ orders */
-
-/* Looks at running jobs: timeouts, signs of life, jobs stuck behind others. */
-void nsh_table_tick(nsh_table *t, int64_t now);
-
-/* µs until the next tick or fork is due; -1: nothing to look after. */
-int64_t nsh_table_next(const nsh_table *t, int64_t now);
 
 /* Claims nothing more and gives back what no worker has started. 'quiet' can
 ** be undone, 'closing' cannot. */
@@ -98,8 +101,5 @@ void nsh_table_kill(nsh_table *t);
 
 /* Tells all workers to leave. */
 void nsh_table_dismiss(nsh_table *t);
-
-/* One line per pool of reserved workers, and per busy worker. */
-void nsh_table_dump(nsh_table *t, int64_t now);
 
 #endif

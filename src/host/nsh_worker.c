@@ -1,7 +1,7 @@
 /*
-** The worker's loop. Frames are read as many at a time as there are. Verdicts
-** go into the ring at once; the host is told of them later while more jobs are at
-** hand and each of them is expected to be short.
+** The worker's loop: a job, its verdict, the next. Verdicts are posted at once; the
+** host is told of them later while more jobs are at hand and each of them is
+** expected to be short. How frames travel is in nsh_wire.c.
 **
 ** There is one worker per process, so its state is static, and buffers that
 ** Lua's errors may jump over belong to the process.
@@ -14,7 +14,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -22,9 +21,9 @@
 #include "nsh_halt.h"
 #include "nsh_ipc.h"
 #include "nsh_quota.h"
+#include "nsh_wire.h"
 #include "nsl.h"
 
-#define KEEP_ROOM 262144   /* bytes of input; more is freed after the job */
 #define HOLD_US 300        /* the host is told of a verdict at most so late */
 #define ASK_EVERY NS_SECOND /* cancelled() asks the host at most so often */
 #define FRESH_MS 50        /* between looks whether the host is back in touch */
@@ -36,125 +35,29 @@
 static struct {
   lua_State *L;
   const nsh_config *cfg;
-  nsh_slots *slots;
-  nsh_slot *slot;
-  uint32_t index;
-  nsh_knocker bell;
+  nsh_wire wire;
   pid_t pid;          /* a handler may fork: its child is not the worker */
   int begin, run;     /* references */
   int64_t max_json;
-  ns_buf in;          /* received */
-  size_t at;          /* of the first frame not taken yet */
   ns_buf text;        /* JSON of a plain result */
-  ns_buf frame;       /* the frame being built */
   uint32_t seq;       /* of the running job */
   bool running;       /* a handler is on the stack */
   bool over;          /* it was over its quota */
   bool spent;         /* this state is not to be trusted with another job */
   int64_t started, ended; /* of the job, monotonic µs */
-  bool untold;        /* the host does not know of all that is in the ring */
-  int64_t waiting;    /* since when a verdict is among it; 0: none is */
   int64_t asked;      /* when the running job last asked for its claim */
   int64_t *ids;       /* for children: next first */
   size_t nids, atid, capids;
   size_t block;       /* how many to ask for next time */
 } w;
 
-/* ----------------------------------------------------------------- output */
-
-static void leave(int status) __attribute__((noreturn));
-
-static void leave(int status) {
-  fflush(stdout);
-  _exit(status);
-}
+/* ------------------------------------------- what handlers ask of the host */
 
 /* A child that a handler forked has our memory, and no say in how the job
 ** ends. */
 static bool forked(void) {
   return getpid() != w.pid;
 }
-
-/* What is in the ring is not lost when there is no bell any more: the host finds
-** it when it hears that we have ended. */
-static void tell(void) {
-  w.waiting = 0;
-  w.untold = false;
-  if (!nsh_news_tell(&w.slots->news, w.index, &w.bell))
-    leave(0);
-}
-
-static void flush(void) {
-  if (w.untold)
-    tell();
-}
-
-/* Should we die in the middle, the host drops the piece it has. */
-static void put_frame(void) {
-  const char *p = w.frame.p;
-  size_t n = w.frame.n;
-  for (;;) {
-    size_t put = nsh_ring_put(&w.slot->out, p, n);
-    w.untold = true;
-    if (put == n)
-      return;
-    p += put;
-    n -= put;
-    tell(); /* of a full ring */
-    nsh_ring_await_room(&w.slot->out);
-  }
-}
-
-/* A verdict in w.frame. */
-static void post(int64_t now) {
-  put_frame();
-  if (w.waiting == 0)
-    w.waiting = now;
-}
-
-/* The host is to know of any other frame at once. */
-static void post_now(void) {
-  put_frame();
-  tell();
-}
-
-/* ------------------------------------------------------------------ input */
-
-/* Waits for more bytes; the frames not taken stay at the same 'at'. */
-static void receive(void) {
-  nsh_ring *in = &w.slot->in;
-  char *room;
-  int64_t n;
-  if (w.at > 0) {
-    memmove(w.in.p, w.in.p + w.at, w.in.n - w.at);
-    w.in.n -= w.at;
-    w.at = 0;
-  }
-  if (w.in.n == 0 && w.in.cap > KEEP_ROOM)
-    ns_buf_free(&w.in); /* a large job is over */
-  if ((room = ns_buf_room(&w.in, NSH_RING)) == NULL)
-    leave(1);
-  while ((n = nsh_ring_take(in, room, NSH_RING)) == 0)
-    nsh_ring_await(in);
-  if (n < 0)
-    leave(1);
-  w.in.n += (size_t)n;
-  if (nsh_ring_relieved(in))
-    tell();
-}
-
-/* Looks at the frame at 'at'; 0: it is not complete. */
-static size_t peek(size_t at, nsh_frame *f) {
-  int64_t n;
-  if (at >= w.in.n)
-    return 0;
-  n = nsh_next(w.in.p + at, w.in.n - at, f);
-  if (n < 0)
-    leave(1);
-  return (size_t)n;
-}
-
-/* ------------------------------------------- what handlers ask of the host */
 
 static int lost(lua_State *L) {
   lua_pushnil(L);
@@ -173,18 +76,18 @@ static void need_job(lua_State *L) {
 }
 
 static bool held(void) {
-  return atomic_load(&w.slot->lost) != w.seq + 1;
+  return atomic_load(&w.wire.slot->lost) != w.seq + 1;
 }
 
 static void send_progress(double progress, ns_bytes text) {
   size_t start;
-  ns_buf_reset(&w.frame);
-  start = nsh_begin(&w.frame, NSH_PROGRESS);
-  nsh_put_int(&w.frame, w.seq);
-  nsh_put_real(&w.frame, progress);
-  nsh_put_bytes(&w.frame, text);
-  if (nsh_end(&w.frame, start))
-    post_now();
+  ns_buf_reset(&w.wire.frame);
+  start = nsh_begin(&w.wire.frame, NSH_PROGRESS);
+  nsh_put_int(&w.wire.frame, w.seq);
+  nsh_put_real(&w.wire.frame, progress);
+  nsh_put_bytes(&w.wire.frame, text);
+  if (nsh_end(&w.wire.frame, start))
+    nsh_wire_post_now(&w.wire);
 }
 
 /* touch([progress [, text]]): shows a sign of life. True, or nil, message,
@@ -212,7 +115,7 @@ static int api_cancelled(lua_State *L) {
     w.asked = now;
   }
   lua_pushboolean(L, !held() ||
-                         nsh_slot_told(w.slot, w.seq) != NSH_WHY_NONE);
+                         nsh_slot_told(w.wire.slot, w.seq) != NSH_WHY_NONE);
   return 1;
 }
 
@@ -222,12 +125,12 @@ static int api_log(lua_State *L) {
   size_t start;
   text.p = luaL_checklstring(L, 1, &text.n);
   need_job(L);
-  ns_buf_reset(&w.frame);
-  start = nsh_begin(&w.frame, NSH_LOG);
-  nsh_put_int(&w.frame, w.seq);
-  nsh_put_bytes(&w.frame, text);
-  if (nsh_end(&w.frame, start))
-    post_now();
+  ns_buf_reset(&w.wire.frame);
+  start = nsh_begin(&w.wire.frame, NSH_LOG);
+  nsh_put_int(&w.wire.frame, w.seq);
+  nsh_put_bytes(&w.wire.frame, text);
+  if (nsh_end(&w.wire.frame, start))
+    nsh_wire_post_now(&w.wire);
   lua_pushboolean(L, true);
   return 1;
 }
@@ -236,11 +139,11 @@ static void ask_for_ids(void) {
   size_t start;
   w.block = w.block == 0 ? IDS_FIRST
             : w.block < IDS_LAST ? w.block * 2 : IDS_LAST;
-  ns_buf_reset(&w.frame);
-  start = nsh_begin(&w.frame, NSH_WANT_IDS);
-  nsh_put_int(&w.frame, (int64_t)w.block);
-  if (nsh_end(&w.frame, start))
-    post_now();
+  ns_buf_reset(&w.wire.frame);
+  start = nsh_begin(&w.wire.frame, NSH_WANT_IDS);
+  nsh_put_int(&w.wire.frame, (int64_t)w.block);
+  if (nsh_end(&w.wire.frame, start))
+    nsh_wire_post_now(&w.wire);
 }
 
 static void read_ids(nsh_frame *f) {
@@ -255,18 +158,17 @@ static void read_ids(nsh_frame *f) {
 
 /* Waits for the answer; the jobs that came before it stay in the buffer. */
 static void await_ids(void) {
-  size_t at = w.at;
+  size_t at = w.wire.at;
   for (;;) {
     nsh_frame f;
-    size_t n = peek(at, &f);
+    size_t n = nsh_wire_peek(&w.wire, at, &f);
     if (n == 0) {
-      size_t ahead = at - w.at;
-      receive();
-      at = w.at + ahead;
+      size_t ahead = at - w.wire.at;
+      nsh_wire_receive(&w.wire);
+      at = w.wire.at + ahead;
     } else if (f.type == NSH_IDS) {
       read_ids(&f);
-      memmove(w.in.p + at, w.in.p + at + n, w.in.n - at - n);
-      w.in.n -= n;
+      nsh_wire_drop(&w.wire, at, n);
       return;
     } else
       at += n;
@@ -292,7 +194,7 @@ static int api_take_id(lua_State *L) {
 
 /* quota(bytes): what the running job may use. */
 static int api_quota(lua_State *L) {
-  nsh_quota_begin(w.L, luaL_checkinteger(L, 1), w.slot, w.seq);
+  nsh_quota_begin(w.L, luaL_checkinteger(L, 1), w.wire.slot, w.seq);
   return 0;
 }
 
@@ -300,7 +202,7 @@ static int api_quota(lua_State *L) {
 static int api_exit(lua_State *L) {
   int status = (int)luaL_checkinteger(L, 1);
   fflush(NULL);
-  leave(status);
+  nsh_wire_leave(status);
 }
 
 void nsh_worker_pushapi(lua_State *L) {
@@ -326,21 +228,21 @@ static nsh_report ending(ns_kind kind) {
                       .micros = w.ended - w.started, .leaves = w.spent};
 }
 
-/* The frame of a job's end is built in w.frame; false: it is too large. */
+/* The frame of a job's end is built in w.wire.frame; false: it is too large. */
 static bool report(const nsh_report *r, const ns_push *children) {
   size_t start;
-  ns_buf_reset(&w.frame);
-  start = nsh_begin_report(&w.frame, r);
+  ns_buf_reset(&w.wire.frame);
+  start = nsh_begin_report(&w.wire.frame, r);
   for (size_t i = 0; i < r->nchildren; i++)
-    nsh_put_child(&w.frame, &children[i]);
-  return nsh_end(&w.frame, start);
+    nsh_put_child(&w.wire.frame, &children[i]);
+  return nsh_end(&w.wire.frame, start);
 }
 
 static void report_failure(ns_bytes error) {
   nsh_report r = ending(NS_FAIL);
   r.error = (ns_bytes){error.p, error.n < ERROR_MAX ? error.n : ERROR_MAX};
   if (!report(&r, NULL))
-    leave(1);
+    nsh_wire_leave(1);
 }
 
 /* The handler simply returned: its result is at index 2. */
@@ -392,7 +294,7 @@ static void report_stopped(nsh_why why) {
   if (why == NSH_WHY_TIMEOUT)
     report_failure(nsh_halt_text());
   else if (!report(&r, NULL))
-    leave(1);
+    nsh_wire_leave(1);
 }
 
 /* Has a job left so many files open that the next ones would have none? */
@@ -414,7 +316,7 @@ static int run(lua_State *L) {
   w.running = true;
   lua_call(L, 1, 3); /* stack: order; result; verdict; spent */
   if (forked())
-    leave(lua_isnil(L, 3) ? 0 : 1);
+    nsh_wire_leave(lua_isnil(L, 3) ? 0 : 1);
   w.running = false;
   w.ended = ns_mono_us();
   w.spent = w.spent || lua_toboolean(L, 4) ||
@@ -445,7 +347,7 @@ static void run_protected(const nsh_order *o) {
   nsh_halt_begin(o->seq, o->job.timeout);
   ok = lua_pcall(L, 1, 0, 0) == LUA_OK;
   if (forked())
-    leave(1);
+    nsh_wire_leave(1);
   why = nsh_halt_end();
   error = ok ? NULL : lua_tostring(L, -1);
   w.over = nsh_quota_end(L) || w.over || nsh_quota_blamed(ns_str(error));
@@ -464,12 +366,12 @@ static void run_protected(const nsh_order *o) {
 ** Waits until it is back, or has taken job 'seq' back; the time then. */
 static int64_t wait_fresh(uint32_t seq) {
   int64_t now;
-  flush();
+  nsh_wire_flush(&w.wire);
   do {
-    if (nsh_bell_dead(&w.bell, FRESH_MS))
-      leave(0); /* the host is gone */
+    if (nsh_bell_dead(&w.wire.bell, FRESH_MS))
+      nsh_wire_leave(0); /* the host is gone */
     now = ns_mono_us();
-  } while (!nsh_slots_valid(w.slots, now) && !nsh_slot_started(w.slot, seq));
+  } while (!nsh_slots_valid(w.wire.slots, now) && !nsh_slot_started(w.wire.slot, seq));
   return now;
 }
 
@@ -477,22 +379,22 @@ static void do_job(nsh_frame *f) {
   nsh_order o;
   int64_t start = ns_mono_us();
   if (!nsh_get_order(f, &o))
-    leave(1);
-  if (!nsh_slots_valid(w.slots, start))
+    nsh_wire_leave(1);
+  if (!nsh_slots_valid(w.wire.slots, start))
     start = wait_fresh(o.seq);
-  if (w.waiting > 0 && (!o.hold || start - w.waiting > HOLD_US))
-    flush(); /* which may end us, so nothing is started yet */
-  if (!nsh_slot_start(w.slot, o.seq, start))
+  if (w.wire.waiting > 0 && (!o.hold || start - w.wire.waiting > HOLD_US))
+    nsh_wire_flush(&w.wire); /* which may end us, so nothing is started yet */
+  if (!nsh_slot_start(w.wire.slot, o.seq, start))
     return; /* taken back */
   w.seq = o.seq;
   w.started = w.ended = start;
   w.asked = 0;
   run_protected(&o);
   fflush(stdout);
-  post(w.ended);
+  nsh_wire_post(&w.wire, w.ended);
   if (w.spent) {
-    flush();
-    leave(0);
+    nsh_wire_flush(&w.wire);
+    nsh_wire_leave(0);
   }
 }
 
@@ -500,8 +402,8 @@ static void do_frame(nsh_frame *f) {
   if (f->type == NSH_JOB)
     do_job(f);
   else if (f->type == NSH_QUIT) {
-    flush();
-    leave(0);
+    nsh_wire_flush(&w.wire);
+    nsh_wire_leave(0);
   }
 }
 
@@ -532,10 +434,7 @@ static void set_up(const nsh_worker_setup *s, uint32_t index) {
   setvbuf(stdout, NULL, _IOLBF, 0);
   w.L = s->L;
   w.cfg = s->cfg;
-  w.slots = s->slots;
-  w.slot = &s->slots->slot[index];
-  w.index = index;
-  nsh_knocker_init(&w.bell, s->bell);
+  nsh_wire_open(&w.wire, s->slots, index, s->bell);
   w.pid = getpid();
   w.max_json = s->cfg->db.max_payload > 0 ? s->cfg->db.max_payload
                                           : NS_MAX_PAYLOAD;
@@ -548,15 +447,15 @@ void nsh_worker_main(void *arg, uint32_t index, int fd) {
   lua_pushinteger(w.L, (lua_Integer)ns_random());
   lua_pushinteger(w.L, (lua_Integer)ns_random());
   if (lua_pcall(w.L, 2, 0, 0) != LUA_OK)
-    leave(1);
+    nsh_wire_leave(1);
   for (;;) {
     nsh_frame f;
     size_t n;
-    while ((n = peek(w.at, &f)) > 0) {
-      w.at += n;
+    while ((n = nsh_wire_peek(&w.wire, w.wire.at, &f)) > 0) {
+      w.wire.at += n;
       do_frame(&f);
     }
-    flush();
-    receive();
+    nsh_wire_flush(&w.wire);
+    nsh_wire_receive(&w.wire);
   }
 }

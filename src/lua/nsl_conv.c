@@ -209,6 +209,27 @@ int64_t nsl_optmicros(lua_State *L, int arg) {
   return us < NS_DURATION_MAX ? us : NS_DURATION_MAX;
 }
 
+/* ------------------------------------------------------------------- views */
+
+ns_bytes nsl_view(size_t at, size_t n) {
+  return (ns_bytes){(const char *)(uintptr_t)(at + 1), n};
+}
+
+ns_bytes nsl_keep(ns_buf *b, ns_bytes s) {
+  size_t at = b->n;
+  if (s.p == NULL)
+    return s;
+  ns_buf_add(b, s.p, s.n);
+  return nsl_view(at, s.n);
+}
+
+ns_bytes nsl_kept(const ns_buf *b, ns_bytes view) {
+  if (view.p == NULL)
+    return NS_NONE;
+  return view.n > 0 ? (ns_bytes){b->p + ((uintptr_t)view.p - 1), view.n}
+                    : ns_str("");
+}
+
 /* ----------------------------------------------------------------- pushes */
 
 void nsl_setint(lua_State *L, const char *name, int64_t i) {
@@ -228,10 +249,38 @@ void nsl_setbool(lua_State *L, const char *name, bool b) {
   lua_setfield(L, -2, name);
 }
 
+void nsl_setjson(lua_State *L, const char *name, ns_bytes text, bool nulls) {
+  ns_err err;
+  if (text.p == NULL)
+    return;
+  if (nsl_decode(L, text, &err) != NS_OK) {
+    if (err.status == NS_ENOMEM) /* says nothing about the text */
+      luaL_error(L, "%s", err.message);
+    lua_pushfstring(L, "%s_error", name);
+    lua_pushfstring(L, "%s: %s", name, err.message);
+    lua_rawset(L, -3);
+  } else if (lua_islightuserdata(L, -1) && !nulls)
+    lua_pop(L, 1);
+  else
+    lua_setfield(L, -2, name);
+}
+
+void nsl_setpositive(lua_State *L, const char *name, int64_t i) {
+  if (i > 0)
+    nsl_setint(L, name, i);
+}
+
 int nsl_fail(lua_State *L, const ns_err *err) {
   luaL_checkstack(L, 3, NULL);
   luaL_pushfail(L);
   lua_pushstring(L, err->message);
   lua_pushstring(L, ns_code(err->status));
   return 3;
+}
+
+int nsl_result(lua_State *L, ns_status st, const ns_err *err) {
+  if (st != NS_OK)
+    return nsl_fail(L, err);
+  lua_pushboolean(L, 1);
+  return 1;
 }

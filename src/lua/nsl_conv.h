@@ -7,9 +7,6 @@
 
 #include "nsl.h"
 
-/* Metatable of decoded arrays and of core.array. */
-#define NSL_ARRAY "nightshift.array"
-
 /* How a field of an option table is read, and what it is stored as. */
 typedef enum nsl_kind {
   NSL_INT,   /* int64_t; floats with an integral value are integers */
@@ -43,6 +40,10 @@ int nsl_rawfield(lua_State *L, int idx, const char *name);
 void nsl_setint(lua_State *L, const char *name, int64_t i);
 void nsl_setbytes(lua_State *L, const char *name, ns_bytes s); /* absent: nil */
 void nsl_setbool(lua_State *L, const char *name, bool b);
+void nsl_setpositive(lua_State *L, const char *name, int64_t i); /* 0: nil */
+/* The value of a JSON text; absent leaves it nil, and null does, unless 'nulls'
+** mean something. A text that is not JSON becomes t[name .. "_error"] = why. */
+void nsl_setjson(lua_State *L, const char *name, ns_bytes text, bool nulls);
 
 /* The bytes of string argument 'arg', NUL and all. [-0, +0, v] */
 ns_bytes nsl_checkbytes(lua_State *L, int arg);
@@ -57,15 +58,18 @@ int64_t nsl_optmicros(lua_State *L, int arg);
 ** other types. [-0, +0, v] Errors: INVALID. */
 ns_status nsl_toduration(lua_State *L, int arg, int64_t *us, ns_err *err);
 
+/*
+** Bytes in a buffer that still grows, and so moves: a view of them holds their
+** offset plus one in place of a pointer, until nsl_kept. Absent bytes stay absent.
+*/
+ns_bytes nsl_keep(ns_buf *b, ns_bytes s); /* appends a copy; its view */
+ns_bytes nsl_view(size_t at, size_t n);   /* of what is there from offset 'at' */
+ns_bytes nsl_kept(const ns_buf *b, ns_bytes view);
+
+/* True, or nil, message, code; the number of results. [-0, +(1|3), m] */
+int nsl_result(lua_State *L, ns_status st, const ns_err *err);
+
 /* Makes the box metatable; part of opening the module. [-0, +0, m] */
 void nsl_openboxes(lua_State *L);
-
-/* Makes the array metatable and lets null print as "null". [-0, +0, m] */
-void nsl_openjson(lua_State *L);
-
-/* The Lua functions encode, decode and array. */
-int nsl_lib_encode(lua_State *L);
-int nsl_lib_decode(lua_State *L);
-int nsl_lib_array(lua_State *L);
 
 #endif

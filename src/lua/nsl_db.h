@@ -1,6 +1,6 @@
 /*
 ** The database handle as Lua sees it: the userdata "nightshift.db", and the
-** four files of verbs on it. Internal to the binding.
+** files of verbs on it. Internal to the binding.
 */
 #ifndef NSL_DB_H
 #define NSL_DB_H
@@ -26,9 +26,12 @@ ns_db *nsl_checkdb(lua_State *L);
 /* Bytes that a JSON text may have on the handle in argument 1. */
 int64_t nsl_maxjson(lua_State *L);
 
-/* True, or nil, message, code; the number of results. [-0, +(1|3), m] */
-int nsl_result(lua_State *L, ns_status st, const ns_err *err);
+#define NSL_CLAIM_MAX 100000 /* jobs of one claim; far beyond what pays */
 
+extern const luaL_Reg nsl_adminverbs[]; /* nsl_admin.c */
+extern const luaL_Reg nsl_pushverbs[]; /* nsl_push.c */
+extern const luaL_Reg nsl_claimverbs[]; /* nsl_claim.c */
+extern const luaL_Reg nsl_verdictverbs[]; /* nsl_verdict.c */
 extern const luaL_Reg nsl_jobverbs[]; /* nsl_jobs.c */
 extern const luaL_Reg nsl_slotverbs[]; /* nsl_slot.c */
 extern const luaL_Reg nsl_sqlverbs[]; /* nsl_sql.c */

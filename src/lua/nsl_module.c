@@ -8,6 +8,8 @@
 #include "../base/ns_time.h"
 #include "nsl_conv.h"
 #include "nsl_db.h"
+#include "nsl_json.h"
+#include "nsl_mutex.h"
 #include "nsl_shared.h"
 
 /***

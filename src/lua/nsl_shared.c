@@ -1,5 +1,5 @@
 /*
-** nightshift.shared and the locks beneath mutexes and semaphores.
+** nightshift.shared, the dict that all workers of a host see.
 **
 ** What is read from shared memory is copied before Lua hears of it: no latch
 ** is held while Lua allocates, raises or runs a finaliser.
@@ -17,8 +17,7 @@
 #define VALUE 3
 #define SCRATCH_KEPT 65536 /* bytes */
 
-/* The region; NULL: three results are pushed. */
-static ns_region *region(lua_State *L) {
+ns_region *nsl_region(lua_State *L) {
   ns_err err;
   ns_region *r = ns_region_get(&err);
   if (r == NULL)
@@ -150,7 +149,7 @@ The value of a key.
 static int shared_get(lua_State *L) {
   ns_bytes key = checkkey(L);
   ns_buf *scratch = lua_touserdata(L, lua_upvalueindex(2));
-  ns_region *r = region(L);
+  ns_region *r = nsl_region(L);
   ns_item item;
   ns_err err;
   int n;
@@ -167,7 +166,7 @@ static int shared_get(lua_State *L) {
 
 static int store(lua_State *L, bool absent) {
   ns_bytes key = checkkey(L);
-  ns_region *r = region(L);
+  ns_region *r = nsl_region(L);
   ns_item item;
   ns_err err;
   int64_t expires;
@@ -240,7 +239,7 @@ static int shared_incr(lua_State *L) {
   ns_bytes key = checkkey(L);
   ns_item by = optnumber(L, 3, 1);
   ns_item init = optnumber(L, 4, 0);
-  ns_region *r = region(L);
+  ns_region *r = nsl_region(L);
   ns_item sum;
   ns_err err;
   if (r == NULL)
@@ -263,7 +262,7 @@ Sets the value of a key if it is `old`; nil stands for no value.
 */
 static int shared_cas(lua_State *L) {
   ns_bytes key = checkkey(L);
-  ns_region *r = region(L);
+  ns_region *r = nsl_region(L);
   ns_item old;
   ns_item new;
   ns_err err;
@@ -291,7 +290,7 @@ Removes a key.
 */
 static int shared_delete(lua_State *L) {
   ns_bytes key = checkkey(L);
-  ns_region *r = region(L);
+  ns_region *r = nsl_region(L);
   ns_err err;
   ns_status st;
   bool done = false;
@@ -312,7 +311,7 @@ Seconds until a key expires.
 */
 static int shared_ttl(lua_State *L) {
   ns_bytes key = checkkey(L);
-  ns_region *r = region(L);
+  ns_region *r = nsl_region(L);
   int64_t us;
   bool there;
   ns_err err;
@@ -345,7 +344,7 @@ static int shared_keys(lua_State *L) {
   luaL_checktype(L, SELF, LUA_TTABLE);
   if (!lua_isnoneornil(L, 2))
     prefix = nsl_checkbytes(L, 2);
-  if ((r = region(L)) == NULL)
+  if ((r = nsl_region(L)) == NULL)
     return 3;
   out = nsl_newbuf(L);
   if (ns_shared_keys(&r->shared, prefix, out, &err) != NS_OK)
@@ -359,85 +358,6 @@ static int shared_keys(lua_State *L) {
   }
   nsl_unbox(out);
   return 1;
-}
-
-/* ---------------------------------------------------------------------- locks */
-
-/* The name and the number of units, 0 for a mutex. */
-static ns_bytes checklock(lua_State *L, unsigned *units) {
-  lua_Integer n = luaL_checkinteger(L, 2);
-  luaL_argcheck(L, n >= 0 && n <= INT32_MAX, 2, "out of range");
-  *units = (unsigned)n;
-  return nsl_checkbytes(L, 1);
-}
-
-/***
-Takes a unit of a mutex or semaphore.
-@function lock
-@tparam string name
-@tparam integer units of a semaphore, 0 for a mutex
-@tparam integer timeout µs
-@treturn[1] integer the unit, for unlock
-@treturn[2] nil
-@treturn[2] string message
-@treturn[2] string code `BUSY` after the timeout, `STATE` when this process has
-one, `INVALID`, `FULL`
-*/
-int nsl_lib_lock(lua_State *L) {
-  unsigned units;
-  unsigned unit = 0;
-  ns_bytes name = checklock(L, &units);
-  int64_t timeout = luaL_checkinteger(L, 3);
-  ns_region *r = region(L);
-  ns_err err;
-  if (r == NULL)
-    return 3;
-  if (ns_mutex_lock(r->locks, name, units, timeout, &unit, &err) != NS_OK)
-    return nsl_fail(L, &err);
-  lua_pushinteger(L, unit);
-  return 1;
-}
-
-/***
-Gives a unit back.
-@function unlock
-@tparam string name
-@tparam integer units
-@tparam integer unit
-@treturn[1] boolean true
-@treturn[2] nil
-@treturn[2] string message
-@treturn[2] string code `STATE` when this process does not hold it, `BUSY`
-*/
-int nsl_lib_unlock(lua_State *L) {
-  unsigned units;
-  ns_bytes name = checklock(L, &units);
-  lua_Integer unit = luaL_checkinteger(L, 3);
-  ns_region *r = region(L);
-  ns_err err;
-  ns_status st;
-  if (r == NULL)
-    return 3;
-  luaL_argcheck(L, unit >= 0 && unit < NS_MUTEX_UNITS_MAX, 3, "out of range");
-  st = ns_mutex_unlock(r->locks, name, units, (unsigned)unit, &err);
-  return pushdone(L, st, true, &err);
-}
-
-/***
-Gives back whatever this process holds.
-@function unlock_all
-@treturn[1] boolean true
-@treturn[2] nil
-@treturn[2] string message
-@treturn[2] string code `BUSY`
-*/
-int nsl_lib_unlock_all(lua_State *L) {
-  ns_region *r = ns_region_get(NULL);
-  ns_err err;
-  ns_status st = NS_OK;
-  if (r != NULL)
-    st = ns_mutex_unlock_all(r->locks, &err);
-  return pushdone(L, st, true, &err);
 }
 
 static const luaL_Reg verbs[] = {

@@ -1,18 +1,18 @@
 /*
-** nightshift.shared and the locks beneath mutexes and semaphores, as parts of
-** the module.
+** nightshift.shared as a part of the module, and the memory it shares with the
+** locks.
 */
 #ifndef NSL_SHARED_H
 #define NSL_SHARED_H
 
 #include <lua.h>
 
+#include "../base/ns_region.h"
+
+/* The region; NULL: nil, message and code are pushed. [-0, +(0|3), m] */
+ns_region *nsl_region(lua_State *L);
+
 /* Pushes the table with the verbs of nightshift.shared. [-0, +1, m] */
 void nsl_pushshared(lua_State *L);
-
-/* The Lua functions lock, unlock and unlock_all. */
-int nsl_lib_lock(lua_State *L);
-int nsl_lib_unlock(lua_State *L);
-int nsl_lib_unlock_all(lua_State *L);
 
 #endif

@@ -12,8 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A whole result. 'bytes' moves while it grows, so a kept name or text holds
-** its offset plus one in place of a pointer; 'kept' gives the bytes. */
+/* A whole result. Names and texts are views of 'bytes'. */
 typedef struct rows {
   size_t ncols, nvalues, cap;
   ns_value *values; /* owned; row by row */
@@ -72,20 +71,6 @@ static const ns_value *readparams(lua_State *L, int top) {
 
 /* ------------------------------------------------------------ copying rows */
 
-static ns_bytes keep(rows *r, ns_bytes s) {
-  size_t at = r->bytes.n;
-  if (s.p == NULL)
-    return s;
-  ns_buf_add(&r->bytes, s.p, s.n);
-  return (ns_bytes){(const char *)(uintptr_t)(at + 1), s.n};
-}
-
-static ns_bytes kept(const rows *r, ns_bytes s) {
-  if (s.p == NULL || s.n == 0)
-    return (ns_bytes){s.p == NULL ? NULL : "", 0};
-  return (ns_bytes){r->bytes.p + ((uintptr_t)s.p - 1), s.n};
-}
-
 static bool copyhead(rows *r, const ns_result *result) {
   r->ncols = result->ncols;
   r->affected = result->affected;
@@ -96,7 +81,7 @@ static bool copyhead(rows *r, const ns_result *result) {
   if (r->names == NULL)
     return false;
   for (size_t i = 0; i < r->ncols; i++)
-    r->names[i] = keep(r, ns_str(result->names[i]));
+    r->names[i] = nsl_keep(&r->bytes, ns_str(result->names[i]));
   return true;
 }
 
@@ -107,7 +92,7 @@ static bool copyrow(rows *r, const ns_value *row) {
     ns_value *v = &r->values[r->nvalues++];
     *v = row[i];
     if (v->type == NS_TEXT)
-      v->s = keep(r, v->s);
+      v->s = nsl_keep(&r->bytes, v->s);
   }
   return !r->bytes.oom;
 }
@@ -150,7 +135,7 @@ static void pushvalue(lua_State *L, const rows *r, const ns_value *v) {
     lua_pushnumber(L, v->d);
     break;
   case NS_TEXT:
-    s = kept(r, v->s);
+    s = nsl_kept(&r->bytes, v->s);
     lua_pushlstring(L, s.p, s.n);
     break;
   case NS_NULL:
@@ -176,7 +161,7 @@ static void pushrows(lua_State *L, const rows *r) {
   size_t n = r->nvalues / r->ncols;
   luaL_checkstack(L, (int)r->ncols + 6, "too many columns");
   for (size_t i = 0; i < r->ncols; i++) {
-    ns_bytes name = kept(r, r->names[i]);
+    ns_bytes name = nsl_kept(&r->bytes, r->names[i]);
     lua_pushlstring(L, name.p, name.n);
   }
   lua_createtable(L, n < INT32_MAX ? (int)n : 0, 0);

@@ -1,0 +1,321 @@
+/*
+** The chores: whatever a host tells the database and asks of it beside settling
+** and claiming. That it lives, what it can run, how far its jobs are; who has
+** died, which claims were ended, what is old; ids for children.
+**
+** Invariant: none of them matters to a job's fate but the beat and the look at
+** other holders. A chore that fails is done again, by the next turn or when its
+** time comes.
+*/
+#include "nsh_turn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns_log.h"
+#include "ns_time.h"
+#include "nsh_memory.h"
+#include "nsh_served.h"
+
+#define BEAT (10 * NS_SECOND)
+#define BEAT_SOON (NS_SECOND / 20) /* while lost claims are being dropped */
+#define CLAIMS_HOLD (25 * NS_SECOND) /* after a beat: others wait for 30 s */
+#define LOOK_BUSY (NS_SECOND / 2) /* at other holders, while nobody listens */
+#define TOLD_BUSY (NS_SECOND / 10) /* at notices, the same */
+#define PRUNE (60 * NS_SECOND)
+#define PRUNE_MORE NS_SECOND
+#define RING_GAP (NS_SECOND / 20)
+#define WIDEN 20000 /* a listener that should wait for more is woken */
+
+/* ------------------------------------------------------------------ when */
+
+void nsh_chores_open(nsh_dispatch *d) {
+  d->holder = ns_holder_id(d->db);
+  d->serves_at = d->widen_at = NSH_NEVER;
+  d->prune_at = ns_mono_us() + PRUNE / 10;
+}
+
+void nsh_chores_close(nsh_dispatch *d) {
+  free(d->handlers);
+}
+
+/* Nobody listens, and jobs that we hold may have been cancelled. */
+static bool may_be_told(const nsh_dispatch *d) {
+  return d->mail->outstanding > 0 && !d->mail->armed;
+}
+
+bool nsh_chores_due(const nsh_dispatch *d, int64_t now) {
+  const nsh_mail *m = d->mail;
+  return m->ntouches > 0 || m->want_ids > 0 || m->notices || m->gone ||
+         m->serves || now >= d->serves_at ||
+         now >= d->beat_at || now >= d->look_at || now >= d->prune_at ||
+         now >= d->widen_at || (may_be_told(d) && now >= d->told_at);
+}
+
+int64_t nsh_chores_next(const nsh_dispatch *d) {
+  int64_t t = nsh_sooner(nsh_sooner(d->beat_at, d->look_at),
+                         nsh_sooner(d->prune_at, d->serves_at));
+  if (may_be_told(d))
+    t = nsh_sooner(t, d->told_at);
+  return nsh_sooner(t, d->widen_at);
+}
+
+static void take_served(nsh_dispatch *d) {
+  nsh_mail *m = d->mail;
+  if (!m->serves)
+    return;
+  m->serves = false;
+  free(d->handlers);
+  nsh_must((d->handlers = strdup(m->handlers)) != NULL);
+  d->taking = m->taking;
+  d->serves_at = 0;
+}
+
+void nsh_chores_take(nsh_dispatch *d, nsh_turn *t, int64_t now) {
+  nsh_mail *m = d->mail;
+  take_served(d);
+  t->notices = m->notices;
+  if (may_be_told(d) && now >= d->told_at) {
+    t->notices = true;
+    d->told_at = now + TOLD_BUSY;
+  }
+  t->gone = m->gone;
+  t->want_ids = m->want_ids;
+  t->touches = m->touches;
+  t->ntouches = m->ntouches;
+  m->notices = m->gone = false;
+  m->want_ids = 0;
+  m->touches = NULL;
+  m->ntouches = m->captouches = 0;
+  m->turn++;
+}
+
+void nsh_chores_put_back(nsh_dispatch *d, nsh_turn *t) {
+  nsh_mail *m = d->mail;
+  nsh_mail_lock(m);
+  m->want_ids += t->want_ids;
+  m->notices = m->notices || t->notices;
+  m->gone = m->gone || t->gone;
+  nsh_mail_unlock(m);
+  for (size_t i = 0; i < t->ntouches; i++)
+    free(t->touches[i].text); /* signs of life come again */
+  free(t->touches);
+}
+
+/* ------------------------------------------------------------- for our jobs */
+
+/* Claims that turn out to be lost go to the loop. */
+static void tell_lost(nsh_dispatch *d, const nsh_turn *t, const ns_sign *signs) {
+  bool any = false;
+  nsh_mail_lock(d->mail);
+  for (size_t i = 0; i < t->ntouches; i++)
+    for (size_t k = 0; signs[i].lost && k < t->ntouches; k++)
+      if (t->touches[k].id == signs[i].id && t->touches[k].run == signs[i].run) {
+        nsh_mail_lose(d->mail, &t->touches[k]);
+        any = true;
+      }
+  nsh_mail_unlock(d->mail);
+  if (any)
+    d->mail->notify(d->mail->notify_arg);
+}
+
+/* What could not be written is for people to see, and comes again if the job
+** shows more. */
+static void write_touches(nsh_dispatch *d, nsh_turn *t) {
+  ns_sign *signs;
+  ns_err err;
+  if (t->ntouches == 0)
+    return;
+  signs = nsh_alloc(t->ntouches * sizeof *signs);
+  for (size_t i = 0; i < t->ntouches; i++) {
+    const nsh_touch *p = &t->touches[i];
+    signs[i] = (ns_sign){.id = p->id, .run = p->run, .worker_pid = p->pid,
+                         .progress = p->progress, .text = ns_str(p->text)};
+  }
+  if (ns_touch_many(d->db, signs, t->ntouches, &err) == NS_OK)
+    tell_lost(d, t, signs);
+  for (size_t i = 0; i < t->ntouches; i++)
+    free(t->touches[i].text);
+  free(signs);
+  free(t->touches);
+  t->touches = NULL;
+}
+
+static void take_ids(nsh_dispatch *d, size_t want) {
+  int64_t ids[256];
+  ns_err err;
+  while (want > 0) {
+    size_t n = want < 256 ? want : 256;
+    if (ns_take_ids(d->db, ids, n, &err) != NS_OK)
+      break;
+    nsh_mail_lock(d->mail);
+    nsh_mail_ids(d->mail, ids, n);
+    nsh_mail_unlock(d->mail);
+    want -= n;
+  }
+  nsh_mail_lock(d->mail);
+  d->mail->want_ids += want; /* what could not be had is asked for again */
+  nsh_mail_unlock(d->mail);
+  if (want > 0)
+    nsh_back_off(d, &err);
+  d->mail->notify(d->mail->notify_arg);
+}
+
+/* Claims that somebody has ended go to the loop, which stops their handlers. */
+static void read_notices(nsh_dispatch *d, nsh_turn *t) {
+  ns_token *tokens;
+  ns_err err;
+  size_t n;
+  if (!t->notices)
+    return;
+  t->notices = ns_notices(d->db, &tokens, &n, &err) != NS_OK;
+  if (n > 0) {
+    nsh_mail_lock(d->mail);
+    for (size_t i = 0; i < n; i++)
+      nsh_mail_revoke(d->mail, &tokens[i]);
+    nsh_mail_unlock(d->mail);
+    d->mail->notify(d->mail->notify_arg);
+  }
+  free(tokens);
+}
+
+/* ---------------------------------------------------------- as one of many */
+
+/* Is every claim that loop and workers know of the present holder's? */
+static bool claims_are_ours(nsh_dispatch *d) {
+  bool lost;
+  nsh_mail_lock(d->mail);
+  lost = d->mail->lost_all;
+  nsh_mail_unlock(d->mail);
+  return !lost && ns_holder_id(d->db) == d->holder;
+}
+
+/* "We live": with each cycle that writes, and at least so often. Nobody gives
+** our claims to others for a while then. */
+static void beat(nsh_dispatch *d, int64_t now) {
+  ns_err err;
+  if (now < d->beat_at)
+    return;
+  if (ns_beat(d->db, &err) != NS_OK)
+    nsh_back_off(d, &err);
+  else if (claims_are_ours(d)) {
+    d->beat_at = now + BEAT;
+    nsh_slots_fresh(d->slots, now + CLAIMS_HOLD);
+  } else
+    d->beat_at = now + BEAT_SOON;
+}
+
+/* Who was declared dead has lost every claim. */
+static void check_holder(nsh_dispatch *d) {
+  int64_t holder = ns_holder_id(d->db);
+  if (holder == d->holder)
+    return;
+  ns_log(NS_LOG_ERROR, "holder.lost",
+         NS_FIELDS(ns_fi("was", d->holder), ns_fi("is", holder)));
+  d->holder = holder;
+  d->serves_at = 0;
+  nsh_mail_lock(d->mail);
+  d->mail->lost_all = true;
+  nsh_mail_unlock(d->mail);
+  d->mail->notify(d->mail->notify_arg);
+}
+
+/* Tells what we can run; nobody but people depends on it. */
+static void write_served(nsh_dispatch *d, int64_t now) {
+  ns_buf queues = NS_BUF_INIT;
+  ns_buf reserves = NS_BUF_INIT;
+  ns_status st;
+  ns_err err;
+  if (now < d->serves_at)
+    return;
+  nsh_served_queues(&queues, d->cfg);
+  nsh_served_reserves(&reserves, d->cfg);
+  nsh_must(!queues.oom && !reserves.oom);
+  st = ns_serves(d->db, (int64_t)d->taking,
+                 d->cfg->nqueues > 0 ? ns_buf_bytes(&queues) : NS_NONE,
+                 ns_str(d->handlers),
+                 d->cfg->nreserves > 0 ? ns_buf_bytes(&reserves) : NS_NONE, &err);
+  ns_buf_free(&queues);
+  ns_buf_free(&reserves);
+  d->serves_at = st == NS_OK ? NSH_NEVER : now + BEAT;
+  if (st != NS_OK)
+    ns_log(NS_LOG_WARN, "served.failed", NS_FIELDS(ns_fs("code", ns_code(st)),
+                                                  ns_fs("error", err.message)));
+}
+
+/* Gives back what dead holders held. While the listener waits in the server it
+** says when one dies; otherwise we look ourselves. */
+static void look_around(nsh_dispatch *d, nsh_turn *t, int64_t now) {
+  ns_rescued sum;
+  ns_err err;
+  ns_status st;
+  int64_t again_in;
+  bool armed;
+  if (now < d->look_at && !t->gone)
+    return;
+  st = ns_look(d->db, &again_in, &sum, &err);
+  t->gone = st == NS_EGONE;
+  if (st != NS_OK && st != NS_EGONE)
+    ns_log(NS_LOG_ERROR, "rescue.failed",
+           NS_FIELDS(ns_fs("code", ns_code(st)),
+                     ns_fs("error", err.message)));
+  if (sum.holders > 0 || sum.jobs > 0)
+    ns_log(NS_LOG_WARN, "rescue",
+           NS_FIELDS(ns_fi("holders", sum.holders), ns_fi("jobs", sum.jobs),
+                     ns_fi("poison", sum.poison)));
+  nsh_mail_lock(d->mail);
+  armed = d->mail->armed;
+  d->mail->woken = d->mail->woken || sum.jobs > 0;
+  nsh_mail_unlock(d->mail);
+  d->look_at = ns_mono_us() + (armed ? again_in : nsh_sooner(again_in, LOOK_BUSY));
+}
+
+/* There is more than we can take: somebody idle may have it. Our own listener,
+** which waits for reserved queues, must not have us ring again and again. */
+static void ring(nsh_dispatch *d, int64_t now) {
+  ns_err err;
+  if (!d->more || now < d->ring_at)
+    return;
+  ns_ring(d->db, &err);
+  d->ring_at = now + RING_GAP;
+  d->more = d->cfg->nreserves == 0;
+}
+
+/* The listener that waits for too little is woken until it has heard. */
+static void widen(nsh_dispatch *d, int64_t now) {
+  bool narrow;
+  if (now < d->widen_at)
+    return;
+  nsh_mail_lock(d->mail);
+  narrow = d->mail->narrow;
+  nsh_mail_unlock(d->mail);
+  d->widen_at = narrow ? now + WIDEN : NSH_NEVER;
+  if (narrow)
+    nsh_listen_wake(d->listen, d->db);
+}
+
+static void prune(nsh_dispatch *d, int64_t now) {
+  ns_err err;
+  int64_t deleted = 0;
+  if (now < d->prune_at)
+    return;
+  if (ns_prune(d->db, NS_KEEP_DONE, NS_KEEP_DEAD, 1, &deleted, &err) != NS_OK)
+    deleted = 0; /* next time */
+  d->prune_at = now + (deleted > 0 ? PRUNE_MORE : PRUNE);
+}
+
+void nsh_chores_run(nsh_dispatch *d, nsh_turn *t) {
+  int64_t now;
+  if (t->want_ids > 0)
+    take_ids(d, t->want_ids);
+  write_touches(d, t);
+  now = ns_mono_us();
+  beat(d, now);
+  check_holder(d);
+  write_served(d, now);
+  read_notices(d, t);
+  look_around(d, t, now);
+  ring(d, now);
+  widen(d, now);
+  prune(d, now);
+}

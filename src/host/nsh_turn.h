@@ -1,0 +1,114 @@
+/*
+** The dispatcher from the inside: its state, one turn of it, and its parts.
+**
+** A turn begins when a part has something to do ('due', or its 'next' instant has
+** come). Each part then takes what is its own out of the mailbox into the turn,
+** and after that, with the mailbox open again, they work one after the other:
+** first the sources of jobs settle and claim, of which there is one, the
+** nightshift tables (nsh_cycle.c); then the chores are done (nsh_chores.c). What a
+** failed turn has taken is put back.
+**
+** Invariant: only the dispatcher's thread is in here once it runs.
+*/
+#ifndef NSH_TURN_H
+#define NSH_TURN_H
+
+#include "nsh_dispatch.h"
+#include "nsh_feeds.h"
+#include "nsh_listen.h"
+#include "nsh_unsettled.h"
+
+#define NSH_NEVER INT64_MAX
+
+/* What one turn has to do, taken out of the mailbox. */
+typedef struct nsh_turn {
+  /* nsh_cycle.c */
+  nsh_room room;
+  size_t limit;       /* jobs to claim: room.all */
+  bool woken;         /* by the listener or a recheck: an empty claim counts */
+  /* nsh_chores.c */
+  bool notices;       /* somebody has written to us */
+  bool gone;          /* a holder may have died */
+  size_t want_ids;
+  nsh_touch *touches;
+  size_t ntouches;
+} nsh_turn;
+
+/* Instants ('…_at') are monotonic µs. */
+struct nsh_dispatch {
+  const nsh_config *cfg;
+  nsh_mail *mail;
+  nsh_slots *slots;   /* told how long claims hold */
+  ns_db *db;
+  nsh_listen *listen;
+  pthread_t thread;
+  bool running;
+  atomic_bool opened; /* from here on a lost server is waited for */
+  int64_t error_wait, error_at; /* after a failure: nothing before error_at */
+
+  /* nsh_cycle.c */
+  nsh_unsettled unsettled;
+  nsh_feeds feeds;
+  nsh_turn *turn;     /* under way, for choose_anew */
+  bool hot[NSH_POOLS_MAX]; /* when this pool has room, a claim may find more */
+  bool narrow;        /* the listener was armed without pool 0's queues */
+  int64_t recheck;    /* µs until the next repetition; 0: none */
+  int64_t recheck_at, due_at;
+  int64_t due;        /* as the last cycle said; -1: nothing scheduled */
+  int empties;        /* claims in a row that found nothing */
+
+  /* nsh_chores.c */
+  bool more;          /* others may find what we cannot take: to be rung */
+  int64_t widen_at;   /* the listener waits for too little: when to wake it */
+  int64_t beat_at, look_at, prune_at, ring_at, told_at;
+  int64_t holder;     /* who we are; changes when we were declared dead */
+  char *handlers;     /* what the host can run, JSON, owned, ... */
+  size_t taking;      /* ... and how many workers take jobs: from the mailbox */
+  int64_t serves_at;  /* when that is to be written; NEVER: it stands */
+};
+
+static inline int64_t nsh_sooner(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+/* --------------------------------------------------------- nsh_dispatch.c */
+
+/* The database has refused: nothing is done for a while, longer each time. */
+void nsh_back_off(nsh_dispatch *d, const ns_err *err);
+
+/* It answers: an outage or a row of errors is over. */
+void nsh_recovered(nsh_dispatch *d);
+
+/* ------------------------------------------------------------ nsh_cycle.c */
+
+/* Makes the queues that were named. Errors: as ns_queue_id. */
+ns_status nsh_cycle_open(nsh_dispatch *d, ns_err *err);
+void nsh_cycle_close(nsh_dispatch *d);
+
+/* Is there a verdict to write, or a reason for a claim to find something? When
+** may that change by itself? The mailbox is locked. */
+bool nsh_cycle_due(const nsh_dispatch *d, int64_t now);
+int64_t nsh_cycle_next(const nsh_dispatch *d);
+
+/* Takes verdicts and room for jobs. The mailbox is locked. */
+void nsh_cycle_take(nsh_dispatch *d, nsh_turn *t, int64_t now);
+
+/* Settles and claims; false: nothing is known to be written, try again. */
+bool nsh_cycle_run(nsh_dispatch *d, nsh_turn *t);
+
+/* ----------------------------------------------------------- nsh_chores.c */
+
+void nsh_chores_open(nsh_dispatch *d);
+void nsh_chores_close(nsh_dispatch *d);
+
+/* As for a cycle. The mailbox is locked. */
+bool nsh_chores_due(const nsh_dispatch *d, int64_t now);
+int64_t nsh_chores_next(const nsh_dispatch *d);
+void nsh_chores_take(nsh_dispatch *d, nsh_turn *t, int64_t now);
+
+void nsh_chores_run(nsh_dispatch *d, nsh_turn *t);
+
+/* In place of running them: what was taken waits for the next turn. */
+void nsh_chores_put_back(nsh_dispatch *d, nsh_turn *t);
+
+#endif

@@ -1,0 +1,264 @@
+/*
+** The verbs on the database as a whole: queues, ids, schema, history, holders,
+** listeners, time.
+*/
+#include "nsl_db.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ns_time.h"
+
+/* ----------------------------------------------------------------- queues */
+
+typedef struct queues {
+  ns_queue_row *rows; /* malloc'd by the core */
+  size_t n;
+} queues;
+
+static void free_queues(void *p) {
+  free(((queues *)p)->rows);
+}
+
+/***
+Every queue, by id.
+@function db:queues
+@treturn {{id=integer,name=string,paused=boolean},...}
+*/
+static int db_queues(lua_State *L) {
+  ns_err err;
+  queues *q;
+  nsl_checkdb(L);
+  q = nsl_box(L, sizeof *q, free_queues);
+  if (ns_queues(nsl_checkdb(L), &q->rows, &q->n, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_createtable(L, (int)q->n, 0);
+  for (size_t i = 0; i < q->n; i++) {
+    lua_createtable(L, 0, 3);
+    nsl_setint(L, "id", q->rows[i].id);
+    nsl_setbytes(L, "name", ns_str(q->rows[i].name));
+    nsl_setbool(L, "paused", q->rows[i].paused);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  nsl_unbox(q);
+  return 1;
+}
+
+/***
+The id of a queue.
+@function db:queue_id
+@tparam string name
+@tparam[opt=false] boolean create make it when it is new
+@return id, or nil, message, code `NOT_FOUND`, `INVALID`
+*/
+static int db_queue_id(lua_State *L) {
+  ns_err err;
+  int64_t id;
+  ns_db *db = nsl_checkdb(L);
+  ns_bytes name = nsl_checkbytes(L, 2);
+  if (ns_queue_id(db, name, lua_toboolean(L, 3), &id, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushinteger(L, id);
+  return 1;
+}
+
+/***
+Stops or restarts claims from a queue; pushes go on.
+@function db:pause
+@tparam string queue
+@tparam boolean paused
+@return true, or nil, message, code `NOT_FOUND`
+*/
+static int db_pause(lua_State *L) {
+  ns_err err;
+  ns_db *db = nsl_checkdb(L);
+  ns_bytes queue = nsl_checkbytes(L, 2);
+  luaL_checktype(L, 3, LUA_TBOOLEAN);
+  return nsl_result(L, ns_pause(db, queue, lua_toboolean(L, 3), &err), &err);
+}
+
+/* ------------------------------------------ ids, tables, history and clock */
+
+/***
+Fresh job ids, for jobs that are pushed later.
+@function db:take_ids
+@tparam integer n 1 to 10,000
+@treturn {integer,...}
+*/
+static int db_take_ids(lua_State *L) {
+  ns_err err;
+  int64_t *ids;
+  lua_Integer n = luaL_checkinteger(L, 2);
+  nsl_checkdb(L);
+  luaL_argcheck(L, n >= 1 && n <= 10000, 2, "1 to 10000 expected");
+  ids = nsl_box(L, (size_t)n * sizeof *ids, NULL);
+  if (ns_take_ids(nsl_checkdb(L), ids, (size_t)n, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_createtable(L, (int)n, 0);
+  for (lua_Integer i = 0; i < n; i++) {
+    lua_pushinteger(L, ids[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+/***
+Creates or upgrades the tables, and makes procedures and view anew. Safe to
+repeat.
+@function db:migrate
+@return the version found before (0: none), or nil, message, code
+*/
+static int db_migrate(lua_State *L) {
+  ns_err err;
+  int from;
+  if (ns_migrate(nsl_checkdb(L), &from, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushinteger(L, from);
+  return 1;
+}
+
+/***
+Deletes old history in small batches.
+@function db:prune
+@tparam integer keep_done µs that done jobs are kept; negative: for ever
+@tparam integer keep_dead the same for dead and cancelled ones
+@tparam[opt=0] integer max_batches 0: until nothing is left
+@return rows deleted, or nil, message, code
+*/
+static int db_prune(lua_State *L) {
+  ns_err err;
+  int64_t deleted = 0;
+  ns_db *db = nsl_checkdb(L);
+  int64_t done = luaL_checkinteger(L, 2);
+  int64_t dead = luaL_checkinteger(L, 3);
+  lua_Integer batches = luaL_optinteger(L, 4, 0);
+  luaL_argcheck(L, batches >= 0, 4, "must not be negative");
+  if (ns_prune(db, done, dead, (size_t)batches, &deleted, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushinteger(L, deleted);
+  return 1;
+}
+
+/***
+Deletes the history of a finished job and of all below it.
+@function db:prune_tree
+@tparam integer id
+@return rows deleted, or nil, message, code
+*/
+static int db_prune_tree(lua_State *L) {
+  ns_err err;
+  int64_t deleted = 0;
+  ns_db *db = nsl_checkdb(L);
+  if (ns_prune_tree(db, luaL_checkinteger(L, 2), &deleted, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushinteger(L, deleted);
+  return 1;
+}
+
+/***
+Whether this user may run a statement of sql/query; it is prepared only.
+@function db:may
+@tparam string name
+@return true, or nil, message, code `DENIED`, `NOT_FOUND`
+*/
+static int db_may(lua_State *L) {
+  ns_err err;
+  ns_db *db = nsl_checkdb(L);
+  return nsl_result(L, ns_may(db, luaL_checkstring(L, 2), &err), &err);
+}
+
+/***
+Microseconds since 1970, UTC, by the server's clock.
+@function db:now
+@return integer, or nil, message, code
+*/
+static int db_now(lua_State *L) {
+  ns_err err;
+  int64_t now;
+  if (ns_server_now(nsl_checkdb(L), &now, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushinteger(L, now);
+  return 1;
+}
+
+/* --------------------------------------------------- holders and listeners */
+
+/* What did come back is not to be missed. */
+static int look_failed(lua_State *L, const ns_rescued *all, ns_err *err) {
+  char text[64];
+  snprintf(text, sizeof text, "%lld jobs came back, others did not",
+           (long long)all->jobs);
+  if (all->jobs > 0)
+    ns_err_context(err, text);
+  return nsl_fail(L, err);
+}
+
+/***
+Looks at all other holders and gives back what dead ones held.
+@function db:look
+@tparam[opt=0] integer patience µs: looks again as long as the grace of somebody
+who seems dead ends within it
+@treturn {holders=integer,jobs=integer,poison=integer}
+*/
+static int db_look(lua_State *L) {
+  ns_err err;
+  ns_status st;
+  ns_rescued all = {0};
+  ns_rescued sum;
+  int64_t again_in = 0;
+  ns_db *db = nsl_checkdb(L);
+  int64_t until = ns_mono_us() + nsl_optmicros(L, 2);
+  do {
+    if (again_in > 0)
+      ns_sleep_us(again_in);
+    st = ns_look(db, &again_in, &sum, &err);
+    all.holders += sum.holders;
+    all.jobs += sum.jobs;
+    all.poison += sum.poison;
+    if (st != NS_OK)
+      return look_failed(L, &all, &err);
+  } while (sum.suspects > 0 && ns_mono_us() + again_in <= until);
+  lua_createtable(L, 0, 3);
+  nsl_setint(L, "holders", all.holders);
+  nsl_setint(L, "jobs", all.jobs);
+  nsl_setint(L, "poison", all.poison);
+  return 1;
+}
+
+/***
+Wakes an idle listener.
+@function db:ring
+@return true, or nil, message, code
+*/
+static int db_ring(lua_State *L) {
+  ns_err err;
+  return nsl_result(L, ns_ring(nsl_checkdb(L), &err), &err);
+}
+
+/***
+Lets a listener sleep and rings it.
+@function db:ring_try
+@return µs from the ring to the wake, -1 when it slept on, or nil, message, code
+*/
+static int db_ring_try(lua_State *L) {
+  ns_err err;
+  int64_t took;
+  if (ns_ring_try(nsl_checkdb(L), &took, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushinteger(L, took);
+  return 1;
+}
+
+const luaL_Reg nsl_adminverbs[] = {{"look", db_look},
+                                   {"may", db_may},
+                                   {"migrate", db_migrate},
+                                   {"now", db_now},
+                                   {"pause", db_pause},
+                                   {"prune", db_prune},
+                                   {"prune_tree", db_prune_tree},
+                                   {"queue_id", db_queue_id},
+                                   {"queues", db_queues},
+                                   {"ring", db_ring},
+                                   {"ring_try", db_ring_try},
+                                   {"take_ids", db_take_ids},
+                                   {NULL, NULL}};

@@ -1,0 +1,134 @@
+/*
+** Claimed jobs as Lua tables, and the verbs of whoever holds them: claim, touch.
+** Ending a claim is in nsl_verdict.c.
+**
+** Invariant: what the core gives back stays in a box while it becomes Lua tables.
+** One hole is left on purpose: when memory ends while claimed jobs are being
+** pushed, they stay claimed until the handle is closed.
+*/
+#include "nsl_db.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+/* -------------------------------------------------------------------- tables */
+
+static void setkey(lua_State *L, const ns_job *job) {
+  char key[48];
+  snprintf(key, sizeof key, "%" PRIx64 "-%016" PRIx64, (uint64_t)job->id,
+           (uint64_t)job->nonce);
+  lua_pushstring(L, key);
+  lua_setfield(L, -2, "key");
+}
+
+/* Fills the table on top. */
+static void setjob(lua_State *L, const ns_job *job) {
+  luaL_checkstack(L, 6, NULL);
+  nsl_setint(L, "id", job->id);
+  nsl_setint(L, "run", job->run);
+  nsl_setint(L, "lease", job->lease);
+  nsl_setbytes(L, "queue", job->queue);
+  nsl_setbytes(L, "name", job->name);
+  nsl_setjson(L, "payload", job->payload, false);
+  nsl_setjson(L, "state", job->state, false);
+  nsl_setint(L, "attempts", job->attempts);
+  nsl_setint(L, "polls", job->polls);
+  nsl_setint(L, "crashes", job->crashes);
+  nsl_setint(L, "max_attempts", job->max_attempts);
+  if (job->max_polls >= 0)
+    nsl_setint(L, "max_polls", job->max_polls);
+  nsl_setint(L, "priority", job->priority);
+  nsl_setpositive(L, "parent", job->parent);
+  nsl_setpositive(L, "root", job->root);
+  nsl_setint(L, "phase", job->phase);
+  nsl_setbytes(L, "awaits", job->awaits);
+  nsl_setjson(L, "signal", job->signal, true);
+  nsl_setint(L, "created", job->created);
+  nsl_setint(L, "due", job->due);
+  nsl_setpositive(L, "deadline", job->deadline);
+  nsl_setint(L, "timeout", job->timeout);
+  setkey(L, job);
+}
+
+void nsl_pushjob(lua_State *L, const ns_job *job) {
+  luaL_checkstack(L, 4, NULL);
+  lua_createtable(L, 0, 24); /* room for what Lua adds */
+  setjob(L, job);
+}
+
+/* --------------------------------------------------------------------- verbs */
+
+static void free_jobs(void *p) {
+  ns_jobs_free(p);
+}
+
+/***
+Claims jobs of one queue.
+@function db:claim
+@tparam string queue
+@tparam[opt=1] integer limit
+@tparam[opt=0] integer wait µs to wait for the first job
+@tparam[opt=0] integer lease µs that the claim lasts untouched; 0: as the handle
+@tparam[opt=false] boolean strict by priority only: no aging
+@treturn[1] {table,...} jobs: id, run, lease, queue, name, payload, state,
+attempts, polls, crashes, max_attempts, max_polls, priority, parent, root,
+created, due, deadline, timeout, key; `payload_error` in place of a payload
+that is not JSON. Empty when there is none.
+@treturn[2] nil
+@treturn[2] string message
+@treturn[2] string code `GONE`, `BUSY`, `INVALID`
+*/
+static int db_claim(lua_State *L) {
+  ns_err err;
+  ns_bytes queue;
+  ns_jobs *jobs;
+  lua_Integer limit = luaL_optinteger(L, 3, 1);
+  int64_t wait = nsl_optmicros(L, 4);
+  int64_t lease = nsl_optmicros(L, 5);
+  nsl_checkdb(L);
+  queue = nsl_checkbytes(L, 2);
+  ns_claim_strictly(nsl_checkdb(L), lua_toboolean(L, 6));
+  luaL_argcheck(L, limit >= 1 && limit <= NSL_CLAIM_MAX, 3,
+                "1 to 100000 expected");
+  jobs = nsl_box(L, sizeof *jobs, free_jobs);
+  if (ns_claim(nsl_checkdb(L), queue, (size_t)limit, wait, lease, jobs,
+               &err) != NS_OK) {
+    nsl_unbox(jobs);
+    return nsl_fail(L, &err);
+  }
+  lua_createtable(L, (int)jobs->n, 0);
+  for (size_t i = 0; i < jobs->n; i++) {
+    nsl_pushjob(L, &jobs->items[i]);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  nsl_unbox(jobs);
+  return 1;
+}
+
+/***
+Shows how far a running job is, and tells whether its claim still holds.
+@function db:touch
+@tparam integer id
+@tparam integer run
+@tparam[opt] number progress 0 to 1
+@tparam[opt] string text
+@return true, or nil, message, code `STALE`, `GONE`, `INVALID`
+*/
+static int db_touch(lua_State *L) {
+  ns_err err;
+  ns_db *db = nsl_checkdb(L);
+  int64_t id = luaL_checkinteger(L, 2);
+  int64_t run = luaL_checkinteger(L, 3);
+  double progress = luaL_optnumber(L, 4, -1);
+  ns_bytes text = nsl_optbytes(L, 5);
+  if (!lua_isnoneornil(L, 4) && !(progress >= 0 && progress <= 1)) {
+    ns_fail(&err, NS_EINVALID, "progress must be 0 to 1, got %g", progress);
+    return nsl_fail(L, &err);
+  }
+  return nsl_result(L, ns_touch(db, id, run, getpid(), progress, text, &err),
+                    &err);
+}
+
+const luaL_Reg nsl_claimverbs[] = {
+    {"claim", db_claim}, {"touch", db_touch}, {NULL, NULL}};
