@@ -315,11 +315,39 @@ static void ring_wakes(void) {
   munmap(r, sizeof *r);
 }
 
+/* Once a writer that had filled the ring again between a take and the look who
+** waits for it slept for ever: the look took back what it had said. */
+static void ring_refilled(void) {
+  enum { TIMES = 20000 };
+  nsh_ring *r = shared(sizeof *r);
+  static char bytes[NSH_RING];
+  size_t all = 0;
+  pid_t writer = fork();
+  alarm(60); /* both */
+  if (writer == 0) {
+    for (int i = 0; i < TIMES; i++)
+      for (size_t at = 0; (at += nsh_ring_put(r, bytes + at, NSH_RING - at)) < NSH_RING;)
+        nsh_ring_await_room(r);
+    _exit(0);
+  }
+  while (all < (size_t)TIMES * NSH_RING) {
+    all += (size_t)nsh_ring_take(r, bytes, sizeof bytes);
+    for (int i = 0; i < 500 && atomic_load(&r->head) - atomic_load(&r->tail) < NSH_RING; i++)
+      continue;
+    if (nsh_ring_relieved(r))
+      nsh_ring_wake_writer(r);
+  }
+  alarm(0);
+  CHECK(waitpid(writer, NULL, 0) == writer);
+  munmap(r, sizeof *r);
+}
+
 static void rings(void) {
   ring_round_trip();
   ring_nonsense();
   ring_killed_writer();
   ring_wakes();
+  ring_refilled();
   puts("rings");
 }
 

@@ -2,7 +2,10 @@
 ** Rings. Whoever sleeps says so first and looks once more; whoever publishes
 ** looks whether somebody sleeps afterwards. With sequentially consistent
 ** orders one of the two sees the other, so no wake-up is lost, and none is
-** sent to those who are awake. The futex words are the counts themselves.
+** sent to those who are awake. A reader sleeps on the count of what was written. A
+** writer sleeps on its own word that it does, which the reader takes back: on the
+** count of what was read it would sleep through that when it filled the ring again
+** between a take and the look afterwards.
 */
 #include "nsh_ring.h"
 
@@ -60,11 +63,9 @@ void nsh_ring_wake(nsh_ring *r) {
 }
 
 void nsh_ring_await_room(nsh_ring *r) {
-  uint32_t tail = atomic_load(&r->tail);
-  if (atomic_load(&r->head) - tail < NSH_RING)
-    return;
   atomic_store(&r->crowded, 1);
-  sleep_on(&r->tail, tail);
+  if (atomic_load(&r->head) - atomic_load(&r->tail) >= NSH_RING)
+    sleep_on(&r->crowded, 1);
 }
 
 int64_t nsh_ring_take(nsh_ring *r, char *out, size_t room) {
@@ -89,7 +90,7 @@ bool nsh_ring_relieved(nsh_ring *r) {
 }
 
 void nsh_ring_wake_writer(nsh_ring *r) {
-  wake(&r->tail);
+  wake(&r->crowded);
 }
 
 void nsh_ring_await(nsh_ring *r) {
