@@ -178,10 +178,16 @@ describe("a connection that is cut", function()
     return list
   end
 
+  -- Of the shortest of three: now and then a try says more, because what it needs
+  -- was not prepared yet.
   local function trace(case)
-    local _, _, packets = try(case, function() through:tell "trace" end, true)
-    clean()
-    return places(packets, case)
+    local shortest
+    for _ = 1, 3 do
+      local _, _, packets = try(case, function() through:tell "trace" end, true)
+      clean()
+      if not shortest or packets[#packets].at < shortest[#shortest].at then shortest = packets end
+    end
+    return places(shortest, case)
   end
 
   for name, case in pairs(verbs) do
