@@ -129,8 +129,9 @@ function report.preamble(facts)
       m.load),
     ("Nightshift %s %s, %s, MariaDB %s."):format(v.nightshift, v.commit, v.lua, v.server),
     ("Server: %s. Server, clients and workers share the processors."):format(facts.settings),
-    ("Payload 100 bytes and history on unless said otherwise. Jobs per second; medians of %d rounds, a ratio is the"
-      .. " median of the ratios within the rounds."):format(facts.rounds),
+    ("Payload 100 bytes and history on unless said otherwise.%s Jobs per second; medians of %d rounds, a ratio is the"
+      .. " median of the ratios within the rounds."):format(
+      facts.scale == 1 and "" or (" All numbers of jobs times %g."):format(facts.scale), facts.rounds),
   }, "\n")
 end
 

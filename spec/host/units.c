@@ -1,6 +1,7 @@
 /*
 ** Checks of the host's parts that are pure functions: frames, rings, slots,
-** pacing, batches, names, log lines. Prints one line per group; aborts at the first
+** pacing, batches, names, log lines; and the panes of core's looks below floors.
+** Prints one line per group; aborts at the first
 ** check that fails.
 */
 #include <assert.h>
@@ -14,6 +15,7 @@
 
 #include "ns_log.h"
 #include "ns_time.h"
+#include "ns_window.h"
 #include "nsh_batch.h"
 #include "nsh_ipc.h"
 #include "nsh_limits.h"
@@ -663,6 +665,27 @@ static void utf8(void) {
   puts("utf8");
 }
 
+/* A look at all that took 'cost' µs, 'cost' µs ago; how long until the next. */
+static int64_t looks_again_in(ns_window *w, int64_t cost) {
+  int64_t start = ns_mono_us() - cost;
+  w->open = true;
+  ns_window_seen(w, (ns_pane){0, INT64_C(1) << 50, false}, cost);
+  ns_window_rest(w, start);
+  return ns_window_when(w) - ns_mono_us();
+}
+
+/* Once the machine's being slow for 0.3 s put off the next look by a minute. */
+static void windows(void) {
+  ns_window w = {0};
+  CHECK(looks_again_in(&w, 300) <= NS_LOOK_MIN && w.width == 0);
+  CHECK(looks_again_in(&w, 300000) <= NS_SECOND && w.width > 0);
+  CHECK(looks_again_in(&w, 300) <= NS_LOOK_MIN && w.width == 0);
+  CHECK(looks_again_in(&w, 300000) <= NS_SECOND);
+  CHECK(looks_again_in(&w, 20000) > 3 * NS_SECOND); /* believed, and 1/200 */
+  CHECK(looks_again_in(&w, 300000) <= 10 * NS_SECOND);
+  puts("windows");
+}
+
 int main(void) {
   signal(SIGPIPE, SIG_IGN);
   frames();
@@ -677,5 +700,6 @@ int main(void) {
   names();
   log_lines();
   utf8();
+  windows();
   return 0;
 }

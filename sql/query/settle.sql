@@ -6,6 +6,12 @@
 INSERT INTO nightshift_attempt (job_id, run, kind, ended, holder, error, log)
 VALUES (?, ?, ?, {now}, ?, ?, ?)
 
+-- name: settle_back
+-- Array-bound. Params: queue, rank, ready_at, job, run, alone. A job that was never
+-- begun enters ready where it was, below the floors of all. Key: PRIMARY.
+INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run, alone)
+VALUES (?, ?, ?, ?, ?, ?)
+
 -- name: settle_done
 -- Params: holder, first, last, run, how many. Jobs with ids in a row, all of them
 -- ours, that are done without a result. Keys: PRIMARY of job, a range; locks its
@@ -121,7 +127,7 @@ DELETE FROM nightshift_lease WHERE id = ?
 -- A missing row is stale, or held by somebody else.
 SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.rank, j.attempts, j.polls,
   j.crashes, j.lost, j.missed, j.missing_since, j.max_attempts, j.max_polls, j.max_crashes,
-  j.backoff, j.deadline, j.root, j.ukey, {now} AS now, j.decay, j.paused
+  j.backoff, j.deadline, j.root, j.ukey, {now} AS now, j.decay, j.paused, j.due
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED

@@ -236,7 +236,8 @@ typedef struct ns_verdict {
   ns_bytes signal;   /* WAIT: for this signal, with 'delay' as the deadline (-1:
                      ** none); absent: for the children */
   int64_t go_on;     /* WAIT: when a child fails: 1: run all the same, 0: dead;
-                     ** AGAIN, after the deadline: 1: run once more, 0: dead */
+                     ** AGAIN, after the deadline: 1: run once more, 0: dead;
+                     ** RELEASE: 1: it was never begun, and keeps its place */
   ns_push *children; /* ACK, WAIT: claimable now; AGAIN: wait for the parent's
                      ** done; otherwise dropped. ids already taken */
   size_t nchildren;

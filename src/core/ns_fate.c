@@ -143,7 +143,9 @@ void ns_fate_decide(ns_fate *f) {
     ns_fate_end(f, "dead", "deadline");
     break;
   case NS_RELEASE:
-    come_back(f, 0);
+    f->keeps = f->v->go_on == 1 && f->due <= f->now;
+    if (!f->keeps)
+      come_back(f, 0);
     break;
   case NS_WAIT:
     found_handler(f);

@@ -22,13 +22,14 @@ typedef struct ns_fate {
   bool locked;
   bool ends;           /* else it returns at 'due', or: */
   bool parks;          /* it waits for its children: */
+  bool keeps;          /* it returns at once, to the place that it had */
   bool kin;            /* there are older ones, or somebody waits for it */
   bool waited, waits;  /* somebody waits for it; a child of it waits */
   int64_t live, held;  /* children; those of them that wait for its end */
   const char *outcome, *reason;
   const char *attempt; /* kind of the attempt row; NULL: none */
   char why[64];        /* the error of an end that is not the holder's; empty */
-  int64_t due;
+  int64_t due;         /* at first: as it was before this run */
 } ns_fate;
 
 /* Fills in what becomes of it; 'v' and what the server knows are there. */

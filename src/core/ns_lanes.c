@@ -72,6 +72,12 @@ bool ns_lanes_saw(ns_lanes *l, int64_t queue_id, int64_t rank,
   return true;
 }
 
+void ns_lanes_back(ns_lanes *l, int64_t queue_id, int64_t rank, int64_t ready_at) {
+  ns_lane *lane = ns_lanes_find(l, queue_id, rank);
+  if (lane != NULL && lane->floor > ready_at)
+    lane->floor = ready_at;
+}
+
 void ns_lanes_passed(ns_lanes *l, int64_t queue_id, int64_t rank,
                      int64_t floor) {
   size_t first;

@@ -61,6 +61,9 @@ size_t ns_lanes_of(const ns_lanes *l, int64_t queue_id, size_t *first);
 /* Learns that a row of (queue, rank) was claimed at ready_at. False: OOM. */
 bool ns_lanes_saw(ns_lanes *l, int64_t queue_id, int64_t rank, int64_t ready_at);
 
+/* There is a row again at ready_at: a known floor above it goes back to it. */
+void ns_lanes_back(ns_lanes *l, int64_t queue_id, int64_t rank, int64_t ready_at);
+
 /* Nothing was found in the lanes above 'rank': their floors move up to 'floor'. */
 void ns_lanes_passed(ns_lanes *l, int64_t queue_id, int64_t rank, int64_t floor);
 

@@ -44,7 +44,7 @@ static ns_fate *find(ns_fate *fates, size_t n, int64_t id, int64_t run) {
 
 enum { L_ID, L_RUN, L_QUEUE, L_RANK, L_ATTEMPTS, L_POLLS, L_CRASHES, L_LOST,
        L_MISSED, L_MISSING_SINCE, L_MAX_ATTEMPTS, L_MAX_POLLS, L_MAX_CRASHES, L_BACKOFF,
-       L_DEADLINE, L_ROOT, L_UKEY, L_NOW, L_DECAY, L_PAUSED };
+       L_DEADLINE, L_ROOT, L_UKEY, L_NOW, L_DECAY, L_PAUSED, L_DUE };
 
 /* NULL for NULL. False: out of memory. */
 static bool copy(const ns_value *v, char **out, size_t *n) {
@@ -76,6 +76,7 @@ static ns_status fill(ns_fate *f, const ns_value *r, ns_err *err) {
   f->paused = ns_int_or(&r[L_PAUSED], 0);
   f->now = r[L_NOW].i;
   f->decay = r[L_DECAY].i;
+  f->due = r[L_DUE].i;
   return copy(&r[L_UKEY], &f->key, &f->keylen) ? NS_OK : ns_no_memory(err);
 }
 
@@ -280,14 +281,26 @@ static ns_status insert_now(ns_db *db, const returns *r, ns_err *err) {
                  r->n, err);
 }
 
-/* Where a job that returns waits. One that is paused gets no row: whoever
-** resumes it writes that. */
-typedef enum place { LATER, AT_ONCE, NOWHERE, PLACES } place;
+/* Our next claim looks there; others find it with their next sweep. */
+static ns_status insert_back(ns_db *db, const returns *r, ns_err *err) {
+  for (size_t i = 0; i < r->n; i++)
+    ns_lanes_back(&db->lanes, r->ints[T_QUEUE * r->cap + i],
+                  r->ints[T_RANK * r->cap + i], r->ints[T_DUE * r->cap + i]);
+  return ns_bulk(db, NS_SQL_SETTLE_BACK,
+                 (ns_column[]){col(r, T_QUEUE), col(r, T_RANK), col(r, T_DUE),
+                               col(r, T_ID), col(r, T_RUN), col(r, T_ALONE)},
+                 r->n, err);
+}
+
+/* Where a job that returns waits: BACK is where it was. One that is paused gets no
+** row: whoever resumes it writes that. */
+typedef enum place { LATER, AT_ONCE, BACK, NOWHERE, PLACES } place;
 
 static bool returns_to(const ns_fate *f, place p) {
   place its = f->paused != 0      ? NOWHERE
               : f->due > f->now ? LATER
-                                  : AT_ONCE;
+              : f->keeps        ? BACK
+                                : AT_ONCE;
   return f->locked && !f->ends && !f->parks && its == p;
 }
 
@@ -310,10 +323,11 @@ static ns_status write_returns(ns_db *db, const ns_fate *fates, size_t n, place 
     st = update_jobs(db, &r, err);
   if (st == NS_OK && p == LATER)
     st = insert_later(db, &r, err);
-  if (st == NS_OK && p == AT_ONCE) {
+  if (st == NS_OK && p == AT_ONCE)
     st = insert_now(db, &r, err);
-    db->ring_due = true;
-  }
+  if (st == NS_OK && p == BACK)
+    st = insert_back(db, &r, err);
+  db->ring_due = db->ring_due || p == AT_ONCE || p == BACK;
   returns_free(&r);
   return st;
 }

@@ -158,7 +158,7 @@ static void end_tasks(nsh_seat *s, int status) {
   if (nsh_seat_running(s, &since))
     end_running(s, since, status);
   while (s->n > 0)
-    nsh_intake_end(s, NS_RELEASE, 0, NS_NONE);
+    nsh_intake_end(s, NS_RELEASE, 0, NS_NONE)->go_on = 1;
   nsh_mail_unlock(s->table->mail);
 }
 

@@ -85,7 +85,7 @@ ns_verdict *nsh_mail_verdict(nsh_mail *m, size_t *count, int64_t id,
 
 void nsh_mail_release(nsh_mail *m, size_t *count, int64_t id, int64_t run,
                       int64_t lease) {
-  nsh_mail_verdict(m, count, id, run, lease, NS_RELEASE);
+  nsh_mail_verdict(m, count, id, run, lease, NS_RELEASE)->go_on = 1;
 }
 
 void nsh_mail_moved(nsh_mail *m, size_t from, size_t to) {
