@@ -430,6 +430,45 @@ function Db:flow(root) end
 ---@return nightshift.Code? code
 function Db:flow_many(roots) end
 
+---@class nightshift.AdoptStatus values of the status column: text, whole numbers,
+---booleans or nightshift.null; in a column of dates "now" is the present, or any date
+---@field column string
+---@field open string|integer|boolean|lightuserdata
+---@field processing string|integer|boolean|lightuserdata|nil
+---@field done string|integer|boolean|lightuserdata|nil absent: `completed_at` tells
+---@field failed string|integer|boolean|lightuserdata|nil absent: rows come back until their attempts are spent
+
+---@class nightshift.Mapping names of columns; those that are absent are not used
+---@field table string of this database
+---@field id string? its primary key, a whole number; "id"
+---@field name string? the handler that runs its rows; the table's
+---@field strategy "update_limit"|"skip_locked"|"transaction"|"named_lock"|nil with `claimed_by` "skip_locked", else
+---"transaction"
+---@field status nightshift.AdoptStatus
+---@field claimed_by string? text of 36 characters or more: who has the row; needed but for "transaction"
+---@field claimed_at string? times are DATETIME, TIMESTAMP, or whole seconds since 1970
+---@field completed_at string?
+---@field started string?
+---@field updated string?
+---@field retry_after string? the row is not claimed before
+---@field host string? the claiming machine's name
+---@field attempts string? failures, counted up
+---@field attempts_left string? counted down to 0
+---@field max_attempts integer? of `attempts`; none: no limit
+---@field priority string|{column: string, higher_first: boolean?, decay: integer?}|nil higher first; `decay` (0) is
+---lost with each unfinished return
+---@field parent string|{column: string, done: any}|nil id of a row that has to be done before
+---@field order "id"|"-id"|nil
+---@field overdue nightshift.Duration? after `claimed_at` a claim ends
+---@field time_zone string? of DATETIME columns: "+02:00", "Europe/Vienna"; the server's
+
+--- Takes an existing table as a queue. Nothing is added to it.
+---@param mapping nightshift.Mapping
+---@return nightshift.Adopted? t
+---@return string? message names what does not fit the table
+---@return nightshift.Code? code `INVALID`, `NOT_FOUND`
+function Db:adopt(mapping) end
+
 --- Who holds locks and semaphores.
 ---@return nightshift.Slot[]? slots
 ---@return string? message
@@ -483,6 +522,45 @@ function Db:close() end
 --- `local held <close> = assert(l:acquire())`. What is still held goes back when
 --- the job's run is over; outside a handler, when the handle is closed or
 --- collected, or the program ends, however it ends.
+---@class nightshift.Adopted an existing table as a queue
+---@field table string
+---@field strategy string
+local Adopted = {}
+
+--- Claims one row; nil alone when none came within `wait`. The job's payload is the
+--- row, without what is NULL; its verbs are as everywhere, but a row has no children.
+---@param opts {wait: nightshift.Duration?}?
+---@return nightshift.Job? job
+---@return string? message
+---@return nightshift.Code? code `GONE`, `BUSY`, `STATE`, `SQL`
+function Adopted:claim(opts) end
+
+--- Claims up to `n` rows.
+---@param n integer 1 to 10,000
+---@param opts {wait: nightshift.Duration?}?
+---@return nightshift.Job[]? jobs
+---@return string? message
+---@return nightshift.Code? code
+function Adopted:claim_many(n, opts) end
+
+--- `for job in t:jobs{wait = 5} do … end`
+---@param opts {wait: nightshift.Duration?}?
+---@return fun(): nightshift.Job?
+function Adopted:jobs(opts) end
+
+--- Gives back rows whose holder is dead or whose claim is overdue, now. Whoever
+--- claims does it by itself.
+---@return integer? freed
+---@return string? message
+---@return nightshift.Code? code
+function Adopted:rescue() end
+
+--- The index that claims lack to be fast, as a statement; false: none.
+---@return string|false|nil sql
+---@return string? message
+---@return nightshift.Code? code
+function Adopted:advice() end
+
 ---@class nightshift.DbLock
 ---@field name string
 ---@overload fun(fn: fun(...): ..., ...): ... what fn returned; or nil, message, `BUSY`

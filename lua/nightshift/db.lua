@@ -4,6 +4,7 @@
 -- wraps the core's handle, which owns everything that must be freed; closing
 -- twice is allowed, using a closed handle raises.
 
+local adopt = require "nightshift.adopt"
 local core = require "nightshift.core"
 local flow = require "nightshift.flow"
 local job = require "nightshift.job"
@@ -228,7 +229,12 @@ end
 --- Tells the workers' own backend, and so the host, which jobs have been ended here.
 local function tell(guard)
   for _, claimed in ipairs(guard.backend.in_transaction) do
-    if claimed._backend ~= guard.backend then claimed._backend.settle(claimed, { kind = "ack" }) end
+    local backend = claimed._backend
+    if backend.committed then
+      backend.committed(claimed)
+    elseif backend ~= guard.backend then
+      backend.settle(claimed, { kind = "ack" })
+    end
   end
 end
 
@@ -331,6 +337,18 @@ end
 ---@return string? code
 function methods:slots()
   return report.slots(live(self, "slots"))
+end
+
+--- Takes an existing table as a queue: see adopt.lua.
+---@param mapping table which of its columns is used for what
+---@return nightshift.Adopted|nil
+---@return string? message
+---@return string? code
+function methods:adopt(mapping, extra)
+  live(self, "adopt")
+  options.no_more("adopt", "a mapping", extra)
+  local adopted, message, code = adopt.new(self, mapping)
+  return adopted, message, code
 end
 
 --- Counts per queue, the holders, and this handle's own counters.

@@ -46,6 +46,7 @@ local ROLES = {
       { "nightshift_edge", "SELECT, INSERT, DELETE" },
       { "nightshift_expiry", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_finished", "SELECT(id, name, nonce, outcome, reason, result, error, finished_at), INSERT" },
+      { "nightshift_grip", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_holder", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_id", "SELECT, INSERT" },
       { "nightshift_job", "SELECT, INSERT, UPDATE, DELETE" },
@@ -98,7 +99,8 @@ end
 local PUSHER = set [[edge_circle edge_circle_wait edge_ended edge_lock edge_more edge_parent handle_ids handle_schema
   listen_ring queue_add queue_find server_now signal_call signal_limit signal_live]]
 local DASHBOARD = set "admin_info admin_info_finished handle_schema queue_find queue_list server_now"
--- Nobody's here: verbs from outside and this doctor's own.
+-- Nobody's here: verbs from outside and this doctor's own. What an adopted table asks for
+-- is a worker's, but the table is not ours to give rights on.
 local OTHERS = { "^admin_", "^doctor_", "^prune_", "^report_" }
 
 local RUNS = {

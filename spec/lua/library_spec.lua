@@ -37,9 +37,11 @@ describe("library/nightshift.lua", function()
     local job <close> = queue:claim()
     local tx
     db:transaction(function(t) tx = t end)
+    db:execute "CREATE TABLE t (id INT PRIMARY KEY, done BOOLEAN NOT NULL)"
+    local adopted = assert(db:adopt { table = "t", status = { column = "done", open = false, done = true } })
     local there = { nightshift = nightshift, Db = methods(db), Queue = methods(queue), Job = methods(job),
       Transaction = methods(tx), Shared = nightshift.shared, Lock = methods(nightshift.mutex "m"),
-      DbLock = methods(db:lock "l") }
+      DbLock = methods(db:lock "l"), Adopted = methods(adopted) }
     local said = documented()
     for owner, functions in pairs(there) do assert.same(keys(functions), keys(said[owner]), owner) end
     assert.same(keys(there), keys(said))

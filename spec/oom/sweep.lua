@@ -248,6 +248,52 @@ local function foreign(h)
     VALUES (1, ?, 1, 'x', 1, 1)]], push(h)))
 end
 
+-- A table of somebody else's, with three rows, one of which is claimed.
+local ADOPTED = { table = "theirs", name = "n", strategy = "skip_locked", id = "id", status = "status", open = "open",
+  processing = "busy", done = "done", failed = "bad", claimed_by = "who", claimed_at = "since", retry_after = "later",
+  attempts = "tries", max_attempts = 3, priority = "rank", decay = 1, parent = "above", overdue = 60000000 }
+
+local function theirs(changes)
+  return function(h)
+    local map = {}
+    for key, value in pairs(ADOPTED) do map[key] = value end
+    for key, value in pairs(changes or {}) do map[key] = value or nil end
+    assert(watch:execute "DROP TABLE IF EXISTS theirs")
+    assert(watch:execute [[CREATE TABLE theirs (id INT AUTO_INCREMENT PRIMARY KEY, status VARCHAR(9) DEFAULT 'open',
+      who VARCHAR(64), since DATETIME, later DATETIME, tries INT, rank INT, above INT, data JSON)]])
+    assert(watch:execute [[INSERT INTO theirs (data) VALUES ('[1]'), ('{"a":"b"}'), (NULL)]])
+    assert(watch:execute "DELETE FROM nightshift_grip")
+    local number = assert(h:adopt(map))
+    local job = assert(h:adopt_claim(number, 1))[1]
+    return { map = map, number = number, job = job, id = job.id, run = job.run }
+  end
+end
+
+-- Verdicts on it: it is written when the call says so, and not when it says no.
+local function ends(kind, state, changes)
+  return {
+    arrange = theirs(changes),
+    run = function(h, ctx)
+      return h:adopt_settle(ctx.number, { id = ctx.id, run = ctx.run, kind = kind, delay = 0 })
+    end,
+    check = function(ctx, outcome)
+      local there = ask("SELECT COUNT(*) AS n FROM theirs WHERE id = ? AND status = ?", ctx.id, state)
+      if outcome ~= "raised" then assert.equal(outcome == "done" and 1 or 0, there) end
+    end,
+  }
+end
+
+-- A look at the rows of somebody who is gone.
+local function lost(changes)
+  return function(h)
+    local ctx = theirs(changes)(h)
+    assert(watch:execute("UPDATE theirs SET who = 'ns:999:1', since = NOW() WHERE id = ?", ctx.id))
+    return ctx
+  end
+end
+
+local BY_GRIP, BY_LOCK = { claimed_by = false }, { strategy = "transaction", claimed_by = false }
+
 -- name of the function [detail] -> how to arrange, run and check a call
 local calls = {
   array = { run = function() return core.array() end },
@@ -306,6 +352,47 @@ local calls = {
     run = function() return core.unlock_all() end,
     check = function() assert.equal("STATE", select(3, core.unlock("name", 2, 0))) end,
   },
+
+  adopt = { arrange = theirs(), run = function(h, ctx) return h:adopt(ctx.map) end },
+  ["adopt, bad"] = {
+    arrange = theirs(),
+    run = function(h, ctx)
+      ctx.map.claimed_by = "nobody"
+      return h:adopt(ctx.map)
+    end,
+    bad = "INVALID",
+  },
+  adopt_claim = { arrange = theirs(), run = function(h, ctx) return h:adopt_claim(ctx.number, 2) end },
+  ["adopt_claim, by grip"] = {
+    arrange = theirs(BY_GRIP),
+    run = function(h, ctx) return h:adopt_claim(ctx.number, 2) end,
+  },
+  ["adopt_claim, by lock"] = {
+    arrange = theirs(BY_LOCK),
+    run = function(h, ctx) return h:adopt_claim(ctx.number, 2) end,
+  },
+  ["adopt_claim, by update"] = {
+    arrange = theirs { strategy = "update_limit" },
+    run = function(h, ctx) return h:adopt_claim(ctx.number, 2) end,
+  },
+  ["adopt_claim, under a named lock"] = {
+    arrange = theirs { strategy = "named_lock" },
+    run = function(h, ctx) return h:adopt_claim(ctx.number, 2) end,
+  },
+  adopt_settle = ends("ack", "done"),
+  ["adopt_settle, by grip"] = ends("ack", "done", BY_GRIP),
+  ["adopt_settle, by lock"] = ends("ack", "done", BY_LOCK),
+  ["adopt_settle, fail"] = ends("fail", "open"),
+  ["adopt_settle, again"] = ends("again", "open"),
+  ["adopt_settle, discard"] = ends("discard", "bad"),
+  ["adopt_settle, release"] = ends("release", "open"),
+  adopt_touch = { arrange = theirs(), run = function(h, ctx) return h:adopt_touch(ctx.number, ctx.id, ctx.run) end },
+  adopt_look = { arrange = lost(), run = function(h, ctx) return h:adopt_look(ctx.number, true) end },
+  ["adopt_look, at locks"] = {
+    arrange = theirs(BY_LOCK),
+    run = function(h, ctx) return h:adopt_look(ctx.number, true) end,
+  },
+  adopt_advice = { arrange = theirs(), run = function(h, ctx) return h:adopt_advice(ctx.number) end },
 
   begin = { run = function(h) return h:begin() end },
   commit = { arrange = begun(push), run = function(h) return h:commit() end },

@@ -155,6 +155,17 @@ CREATE TABLE IF NOT EXISTS nightshift_pause (
   since BIGINT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
 
+-- name: create_grip
+-- Who has a row of an adopted table that has no column for it: "ns:HOLDER:TOKEN".
+-- The row of that table is locked by whoever writes here, so one claimant has it.
+CREATE TABLE IF NOT EXISTS nightshift_grip (
+  tab VARCHAR(64) NOT NULL,
+  row_id BIGINT NOT NULL,
+  claimant VARCHAR(64) NOT NULL,
+  since BIGINT NOT NULL,
+  PRIMARY KEY (tab, row_id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
 -- name: notice_paused
 -- paused: what has not been begun is to be given back.
 ALTER TABLE nightshift_notice MODIFY kind ENUM('cancelled','paused') NOT NULL

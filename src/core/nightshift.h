@@ -607,6 +607,113 @@ const char *ns_sql_name(size_t i);
 /* Microseconds since 1970, UTC, by the server. */
 ns_status ns_server_now(ns_db *db, int64_t *now, ns_err *err);
 
+/* -------------------------------------------- existing tables as queues */
+
+typedef enum ns_strategy {
+  NS_UPDATE_LIMIT, /* a claim token, and one UPDATE … ORDER BY … LIMIT */
+  NS_SKIP_LOCKED,  /* rows are locked, past those of others, then marked by key */
+  NS_TRANSACTION,  /* the row's lock is the claim: one connection per running job */
+  NS_NAMED_LOCK    /* one claims at a time, under a named lock */
+} ns_strategy;
+
+/* What a column of the table is used for; all but the first two are optional. */
+typedef enum ns_part {
+  NS_PART_ID,           /* whole number, the primary key */
+  NS_PART_STATUS,
+  NS_PART_CLAIMED_BY,   /* text: the holder and the claim's token */
+  NS_PART_CLAIMED_AT,   /* times: DATETIME, TIMESTAMP, or whole seconds since 1970 */
+  NS_PART_COMPLETED_AT,
+  NS_PART_STARTED,
+  NS_PART_UPDATED,
+  NS_PART_RETRY_AFTER,
+  NS_PART_HOST,         /* text: this machine's name */
+  NS_PART_ATTEMPTS,     /* counted up with each return after a failure … */
+  NS_PART_ATTEMPTS_LEFT, /* … or down to 0 */
+  NS_PART_PRIORITY,
+  NS_PART_PARENT,       /* id of a row that has to be done before; NULL: none */
+  NS_PARTS
+} ns_part;
+
+/* States of a row. */
+typedef enum ns_row_state {
+  NS_ROW_OPEN,
+  NS_ROW_PROCESSING,
+  NS_ROW_DONE,
+  NS_ROW_FAILED,
+  NS_ROW_PARENT_DONE, /* of the parent; default: as NS_ROW_DONE */
+  NS_ROW_STATES
+} ns_row_state;
+
+/*
+** How a table is used. In a column of dates the text "now" stands for the present
+** and, asked for, for any date; NS_NULL stands for NULL.
+*/
+typedef struct ns_mapping {
+  ns_bytes table;
+  ns_bytes name;       /* of the handler that runs its rows; absent: the table's */
+  ns_strategy strategy;
+  ns_bytes parts[NS_PARTS];        /* names of columns; absent: not used */
+  ns_value states[NS_ROW_STATES];  /* values of the status column */
+  bool has_state[NS_ROW_STATES];   /* … of those that there are */
+  bool lower_first;    /* priority: lower values come first */
+  bool newest_first;   /* the highest id comes first */
+  int64_t decay;       /* priority lost per unfinished return */
+  int64_t max_attempts; /* 0: no limit */
+  int64_t overdue;     /* µs after which a claim ends; 0: never */
+  ns_bytes time_zone;  /* of DATETIME columns; absent: the server's */
+} ns_mapping;
+
+typedef struct ns_adopted ns_adopted;
+
+/*
+** Adopts a table of the handle's database; copies '*map'. The mapping is checked
+** against the live table. '*out' belongs to the handle and ends with it; '*number'
+** (may be NULL) gets a number that ns_adopted_at knows it by. Nothing is added to
+** the table. Errors: INVALID (names what does not fit), NOT_FOUND (no such table).
+*/
+ns_status ns_adopt(ns_db *db, const ns_mapping *map, ns_adopted **out,
+                   int64_t *number, ns_err *err);
+
+/* The adopted table of a number; NULL when there is none. */
+ns_adopted *ns_adopted_at(ns_db *db, int64_t number);
+
+/*
+** Claims up to 'limit' rows; never waits for rows but with NS_UPDATE_LIMIT. A job's
+** (id, run) is the claim token, as with any job, its payload the row as a JSON
+** object, its nonce the same for all rows of the table. A claim that said GONE and
+** may have happened is taken up by the next.
+** Errors: GONE, BUSY, STATE (in a transaction of the caller), SQL.
+*/
+ns_status ns_adopted_claim(ns_adopted *a, size_t limit, ns_jobs *out,
+                           ns_err *err);
+
+/*
+** Settles verdicts, in one transaction but with NS_TRANSACTION; NS_LOST is as a
+** failure that comes back at once. Each gets its status: OK, or STALE when the claim
+** does not hold any more, or INVALID for what a row cannot do (children, waits,
+** ends without a value for failed rows); 'err' has the words for the last of those,
+** though the call succeeds. Results, errors and states are not kept.
+** After GONE the same verdicts may be settled again. Errors: GONE, BUSY, SQL.
+*/
+ns_status ns_adopted_settle(ns_adopted *a, ns_verdict *verdicts, size_t n,
+                            ns_err *err);
+
+/* Whether a claim of this handle still holds; it is overdue later. Errors: STALE,
+** GONE, BUSY. */
+ns_status ns_adopted_touch(ns_adopted *a, int64_t id, int64_t run, ns_err *err);
+
+/*
+** Gives back rows whose holder is dead or whose claim is overdue; paces itself, so
+** it may be called as often as one likes, and is part of every claim. A host that
+** has been told of a death calls it with 'now'. '*freed' counts rows.
+** Errors: GONE, BUSY, STATE.
+*/
+ns_status ns_adopted_look(ns_adopted *a, bool now, int64_t *freed, ns_err *err);
+
+/* What the claim lacks to be fast: an SQL statement that adds an index, or nothing,
+** when the server finds the rows by an index, in order. Errors: GONE. */
+ns_status ns_adopted_advice(ns_adopted *a, ns_buf *sql, ns_err *err);
+
 /* --------------------------------------------------------- private server */
 
 /*

@@ -83,4 +83,8 @@ void ns_take_ahead(ns_db *db, const ns_takes *takes);
 ns_status ns_take_read(ns_db *db, int64_t lease, const ns_takes *takes,
                        ns_jobs *out, ns_err *err);
 
+/* Adds a job, to be filled, with room for so many bytes at '*at' that live as long.
+** NULL: out of memory. */
+ns_job *ns_jobs_add(ns_jobs *jobs, size_t bytes, char **at);
+
 #endif

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ns_adopt.h"
 #include "ns_holder.h"
 #include "ns_schema.h"
 #include "ns_time.h"
@@ -317,9 +318,11 @@ void ns_close(ns_db *db) {
   if (!ns_is_foreign(db)) {
     ns_rollback(db);
     ns_slots_leave(db);
+    ns_adopts_leave(db);
     if (db->leases.n > 0 || (db->link != NULL && !ns_link_dead(db->link)))
       ns_holder_leave(db);
   }
+  ns_adopts_free(db);
   hang_up(db);
   ns_listener_close(db->waiter);
   ns_leases_free(&db->leases);

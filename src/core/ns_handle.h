@@ -129,6 +129,8 @@ struct ns_db {
   ns_lanes lanes;      /* where we claim */
   ns_take alone; /* a job to be claimed by itself next; id 0: none */
   ns_slots slots;      /* of locks and semaphores */
+  ns_adopted **adopted; /* existing tables that are queues; owned */
+  size_t nadopted, capadopted;
   int64_t skew;        /* server's clock minus our monotonic one, µs */
   int64_t look_at;     /* monotonic: when to look at scheduled again */
   int64_t stir_at;     /* monotonic: when to ask again which queues have work */

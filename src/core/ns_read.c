@@ -51,19 +51,26 @@ static size_t length(const ns_value *v) {
   return v->type == NS_TEXT ? v->s.n : 0;
 }
 
+ns_job *ns_jobs_add(ns_jobs *jobs, size_t bytes, char **at) {
+  block *b = malloc(sizeof *b + bytes + 1);
+  if (b == NULL ||
+      !ns_grow(&jobs->items, &jobs->cap, jobs->n + 1, sizeof *jobs->items)) {
+    free(b);
+    return NULL;
+  }
+  b->next = jobs->memory;
+  jobs->memory = b;
+  *at = b->bytes;
+  return &jobs->items[jobs->n++];
+}
+
 static bool add_job(ns_db *db, int64_t lease, const ns_value *r, ns_jobs *out) {
   size_t more = length(&r[R_STATE]) + length(&r[R_AWAITS]) + length(&r[R_SIGNAL]);
-  block *b = malloc(sizeof *b + r[R_NAME].s.n + r[R_PAYLOAD].s.n + more + 1);
   char *at;
-  if (b == NULL ||
-      !ns_grow(&out->items, &out->cap, out->n + 1, sizeof *out->items)) {
-    free(b);
+  ns_job *job = ns_jobs_add(out, r[R_NAME].s.n + r[R_PAYLOAD].s.n + more, &at);
+  if (job == NULL)
     return false;
-  }
-  b->next = out->memory;
-  out->memory = b;
-  at = b->bytes;
-  out->items[out->n++] = (ns_job){
+  *job = (ns_job){
       .id = r[R_ID].i, .run = r[R_RUN].i, .lease = lease,
       .queue_id = r[R_QUEUE].i,
       .queue = ns_queue_name_of(db, r[R_QUEUE].i),

@@ -244,6 +244,7 @@ void nsl_opendb(lua_State *L) {
   luaL_setfuncs(L, nsl_pushverbs, 0);
   luaL_setfuncs(L, nsl_claimverbs, 0);
   luaL_setfuncs(L, nsl_verdictverbs, 0);
+  luaL_setfuncs(L, nsl_adoptverbs, 0);
   luaL_setfuncs(L, nsl_jobverbs, 0);
   luaL_setfuncs(L, nsl_slotverbs, 0);
   luaL_setfuncs(L, nsl_sqlverbs, 0);

@@ -1,0 +1,266 @@
+--- Existing tables as queues: db:adopt.
+--
+-- An adopted table is a number of the core's handle; what is here is the shape of
+-- its options, waiting, and the backend of its jobs. Nobody rings for somebody
+-- else's table, so whoever waits looks at it once a second, each at moments of its
+-- own, and more often at the holders, whose death frees rows.
+
+local core = require "nightshift.core"
+local job = require "nightshift.job"
+local options = require "nightshift.options"
+
+local raise = options.raise
+
+local adopt = {}
+local methods = {}
+local meta = { __index = methods, __name = "nightshift.adopted" }
+
+local LOOK = 0.25 -- seconds between looks at holders
+local EVERY = 1   -- seconds between claims of who waits, on average
+
+-- ---------------------------------------------------------------- the mapping
+
+local column = options.typed "string"
+
+local function any(value) return value end
+
+--- Check: a value of the status column.
+local function state(value, what)
+  local kind = type(value)
+  local whole = math.type(value) == "integer"
+  if kind == "string" or kind == "boolean" or whole or value == core.null then return value end
+  raise("%s must be text, a whole number, a boolean or nightshift.null, got %s", what,
+    kind == "number" and value or kind)
+end
+
+local STATUS = { column = column, open = state, processing = state, done = state, failed = state }
+local PRIORITY = { column = column, higher_first = options.typed "boolean", decay = options.integer(0, 1 << 31) }
+local PARENT = { column = column, done = state }
+
+--- Makes a check for a column by its name, or a table that names it and more.
+local function part(known)
+  return function(value, what)
+    if type(value) == "string" then return { column = value } end
+    if type(value) ~= "table" then raise("%s must be a table or a column's name, got %s", what, type(value)) end
+    local given, message = options.read(what, value, known)
+    if given and not given.column then raise("%s: 'column' is missing", what) end
+    return given, message
+  end
+end
+
+local MAPPING = {
+  table = column, id = column, name = column, time_zone = column,
+  strategy = options.one_of("update_limit", "skip_locked", "transaction", "named_lock"),
+  status = part(STATUS), priority = part(PRIORITY), parent = part(PARENT),
+  claimed_by = column, claimed_at = column, completed_at = column, started = column, updated = column,
+  host = column, attempts = column, attempts_left = column, retry_after = column,
+  max_attempts = options.COUNT, overdue = options.duration, order = any,
+}
+
+local ORDERS = { id = false, ["-id"] = true }
+
+--- The mapping as the core takes it: flat.
+local function flat(given)
+  local status, priority, parent = given.status, given.priority or {}, given.parent or {}
+  local newest_first = ORDERS[given.order or "id"]
+  if newest_first == nil then return nil, 'adopt: order must be "id" or "-id"' end
+  given.status, given.priority, given.parent, given.order = status.column, priority.column, parent.column, nil
+  given.open, given.processing, given.done, given.failed = status.open, status.processing, status.done, status.failed
+  given.parent_done, given.decay = parent.done, priority.decay
+  given.lower_first, given.newest_first = priority.higher_first == false, newest_first
+  given.id = given.id or "id"
+  given.strategy = given.strategy or (given.claimed_by and "skip_locked" or "transaction")
+  return given
+end
+
+local function read(mapping)
+  if type(mapping) ~= "table" then raise("adopt wants a table of options, got %s", type(mapping)) end
+  local given, message, code = options.read("adopt", mapping, MAPPING)
+  if not given then return nil, message, code end
+  for _, needed in ipairs { "table", "status" } do
+    if not given[needed] then raise("adopt: '%s' is missing", needed) end
+  end
+  given, message = flat(given)
+  return given, message, "INVALID"
+end
+
+-- ------------------------------------------------------------------- its jobs
+
+--- The verbs of a row that was claimed here.
+local function backend_of(self)
+  local handle, number, own = self._handle, self._number, self._db._backend
+  local backend = {}
+
+  function backend.settle(claimed, verdict)
+    local jobs = own.in_transaction -- after a rollback the job is open again
+    if jobs then jobs[#jobs + 1] = claimed end
+    return handle:adopt_settle(number, {
+      id = claimed.id, run = claimed.run, kind = verdict.kind, error = verdict.error,
+      delay = verdict.delay and core.duration(verdict.delay),
+    })
+  end
+
+  --- Its verdict was part of a transaction, and stands: nothing is left to give back.
+  function backend.committed(claimed)
+    handle:adopt_settle(number, { id = claimed.id, run = claimed.run, kind = "release" })
+  end
+
+  function backend.touch(claimed) return handle:adopt_touch(number, claimed.id, claimed.run) end
+
+  backend.progress = backend.touch -- there is no column to show it in
+
+  function backend.log() return true end
+
+  function backend.cancelled(claimed)
+    local ok, _, code = backend.touch(claimed)
+    return not ok and code == "STALE"
+  end
+
+  function backend.take_id()
+    return nil, ("a row of the adopted table '%s' has no children"):format(self.table), "INVALID"
+  end
+
+  function backend.ask(statement)
+    return statement == "edge_count" and { { n = 0 } } or {}
+  end
+
+  function backend.is_open() return handle:is_open() end
+
+  function backend.live(verb) options.live(handle, verb) end
+
+  return backend
+end
+
+-- ------------------------------------------------------------------ the verbs
+
+local function live(self, verb)
+  options.own(self, meta, "t", verb)
+  return (options.live(self._handle, verb))
+end
+
+local CLAIM = { wait = options.duration }
+local LIMIT = options.integer(1, 10000)
+
+--- What a look at the table gives; a row that Lua cannot hold exactly fails.
+local function claim_now(self, handle, limit)
+  local claimed, message, code = handle:adopt_claim(self._number, limit)
+  if not claimed then return nil, message, code end
+  local usable = {}
+  for _, fields in ipairs(claimed) do
+    local made = job.new(fields, self._backend)
+    if made.payload_error then made:fail(made.payload_error) else usable[#usable + 1] = made end
+  end
+  return usable
+end
+
+--- Sleeps until it is time to look again: a second or so, or rows were freed.
+local function nap(self, handle, stop)
+  local again = math.min(stop, core.clock() + EVERY * (0.75 + math.random() / 2))
+  repeat
+    core.sleep(math.max(0, math.min(LOOK, again - core.clock())))
+    local freed, message, code = handle:adopt_look(self._number)
+    if not freed then return nil, message, code end
+  until freed > 0 or core.clock() >= again
+  return true
+end
+
+local function claim(self, verb, limit, opts)
+  local handle = live(self, verb)
+  local given, message, code = options.read(verb, opts, CLAIM)
+  if not given then return nil, message, code end
+  local stop = core.clock() + (given.wait or 0) / 1000000
+  while true do
+    local claimed, ok
+    claimed, message, code = claim_now(self, handle, limit)
+    if not claimed or #claimed > 0 or core.clock() >= stop then return claimed, message, code end
+    ok, message, code = nap(self, handle, stop)
+    if not ok then return nil, message, code end
+  end
+end
+
+--- Claims one row as a job, whose payload is the row; a bare nil when none came
+-- within `wait`.
+---@param opts {wait: number|string?}?
+---@return nightshift.Job|nil
+---@return string? message
+---@return string? code
+function methods:claim(opts)
+  local claimed, message, code = claim(self, "claim", 1, opts)
+  if not claimed then return nil, message, code end
+  return claimed[1]
+end
+
+--- Claims up to `n` rows; the list may be empty.
+---@param n integer 1 to 10,000
+---@param opts {wait: number|string?}?
+---@return nightshift.Job[]|nil
+---@return string? message
+---@return string? code
+function methods:claim_many(n, opts)
+  live(self, "claim_many")
+  local limit, message = LIMIT(n, "claim_many: the number of rows")
+  if not limit then return nil, message, "INVALID" end
+  local claimed, why, code = claim(self, "claim_many", limit, opts)
+  return claimed, why, code
+end
+
+--- `for job in t:jobs{wait = 5} do … end`, as of a queue.
+---@param opts {wait: number|string?}?
+function methods:jobs(opts)
+  live(self, "jobs")
+  local current
+  local function next_job()
+    local message, code
+    current, message, code = self:claim(opts)
+    if message then raise("jobs: %s (%s)", message, code) end
+    return current
+  end
+  local function leave()
+    if current then job.let_go(current) end
+  end
+  return next_job, nil, nil, setmetatable({}, { __close = leave })
+end
+
+--- Gives back rows whose holder is dead or whose claim is overdue, as every claim
+-- does now and then.
+---@return integer|nil freed
+---@return string? message
+---@return string? code
+function methods:rescue()
+  return live(self, "rescue"):adopt_look(self._number, true)
+end
+
+--- The index that claims lack to be fast, as a statement that adds it; false when
+-- none is missing.
+---@return string|false|nil
+---@return string? message
+---@return string? code
+function methods:advice()
+  local sql, message, code = live(self, "advice"):adopt_advice(self._number)
+  if not sql then return nil, message, code end
+  return sql ~= "" and sql
+end
+
+function meta.__tostring(self)
+  return "nightshift.adopted: " .. self.table
+end
+
+--- Takes a table as a queue.
+---@param db nightshift.Db
+---@param mapping table see library/nightshift.lua
+---@return nightshift.Adopted|nil
+---@return string? message
+---@return string? code
+function adopt.new(db, mapping)
+  local given, message, code = read(mapping)
+  if not given then return nil, message, code end
+  local number
+  number, message, code = db._handle:adopt(given)
+  if not number then return nil, message, code end
+  local self = setmetatable({ table = given.table, strategy = given.strategy, _db = db, _handle = db._handle,
+    _number = number }, meta)
+  self._backend = backend_of(self)
+  return self
+end
+
+return adopt

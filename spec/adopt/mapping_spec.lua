@@ -1,0 +1,351 @@
+-- What a mapping may say: it is checked against the live table before anything is
+-- written, and what it says of order, attempts, times and parents is what happens.
+
+local designs = require "spec.support.designs"
+local lab = require "spec.support.lab"
+local nightshift = require "nightshift"
+
+setup(lab.fresh)
+
+local a, b
+before_each(function() a, b = lab.open(), lab.open() end)
+after_each(function()
+  a:close()
+  b:close()
+end)
+
+local function code_of(_, _, code) return code end
+
+local function all(sql, ...) return assert(a:execute(sql, ...)) end
+
+local function one(sql, ...) return all(sql, ...)[1] end
+
+local function ids(jobs)
+  local list = {}
+  for i, job in ipairs(jobs) do list[i] = job.id end
+  return list
+end
+
+local function adopt(name, changes) return assert(a:adopt(designs.map(name, changes))) end
+
+describe("a mapping that does not fit the table", function()
+  local function refused(name, changes, words)
+    designs.create(a, name, 1)
+    local before = all("SELECT * FROM " .. name)
+    local t, message, code = a:adopt(designs.map(name, changes))
+    assert.is_nil(t)
+    assert.equal("INVALID", code)
+    assert.truthy(message:find(words), message)
+    assert.same(before, all("SELECT * FROM " .. name))
+  end
+
+  it("is told which value its status column does not know, as the published query did not", function()
+    refused("queue_table", { parent = { column = "parent_id", done = "process" } },
+      "parent.done: 'process' is no value of column 'status', which is enum%(.*'processed'%)")
+  end)
+
+  it("is told the columns that there are", function()
+    refused("migration_task", { claimed_by = "claimed_by" }, "no column 'claimed_by'; it has: id, status, iteration")
+  end)
+
+  for words, given in pairs {
+    ["claimed_by: column 'id' is int"] = { "migration_task", { claimed_by = "id" } },
+    ["must be a date and time, or whole seconds"] = { "migration_task", { claimed_at = "imageUrl" } },
+    ["attempts: .* must be a whole number"] = { "migration_task", { attempts = "imageUrl" } },
+    ["id: .* must be the primary key"] = { "migration_task", { id = "iteration" } },
+    ["the same, so nobody can tell"] = {
+      "migration_task", { status = { column = "status", open = "open", done = "open" } },
+    },
+    ["needs to know since when"] = { "queue_table", { overdue = 60, strategy = "transaction" } },
+    ["does not say which rows it took"] = { "queue_table", { strategy = "update_limit" } },
+    ["what shows that a row .* is taken"] = { "worker_queue", { strategy = "skip_locked" } },
+    ["not both"] = { "queue_table", { attempts = "priority" } },
+    ["'status.open' is needed"] = { "job_queue", { status = { column = "state", done = "DONE" } } },
+    ["how is a row marked as done"] = { "job_queue", { status = { column = "state", open = "NEW" } } },
+    ['time_zone must be like "%+02:00"'] = { "job_queue", { time_zone = "'; DROP TABLE x" } },
+    ["does not know the time zone 'Mars/Base'"] = { "job_queue", { time_zone = "Mars/Base" } },
+    ['order must be "id" or "%-id"'] = { "job_queue", { order = "name" } },
+    ["is never NULL"] = { "job_queue", { status = { column = "state", open = nightshift.null, done = "DONE" } } },
+    ["is tinyint"] = { "worker_queue", { status = { column = "is_done", open = 0, done = 200 } } },
+  } do
+    it("is refused: " .. words, function() refused(given[1], given[2], words) end)
+  end
+
+  it("is refused when there is no such table", function()
+    local _, message, code = a:adopt { table = "nowhere", status = { column = "x", open = 1, done = 2 } }
+    assert.equal("NOT_FOUND", code)
+    assert.truthy(message:find "no table 'nowhere'")
+  end)
+
+  for what, call in pairs {
+    ["adopt wants a table of options, got nil"] = function() a:adopt() end,
+    ["'table' is missing"] = function() a:adopt { status = "x" } end,
+    ["'status' is missing"] = function() a:adopt { table = "x" } end,
+    ["unknown option 'claimedby'; did you mean 'claimed_by'"] = function() a:adopt { claimedby = "x" } end,
+    ["unknown option 'opne'; did you mean 'open'"] = function() a:adopt { status = { opne = 1 } } end,
+    ["status.*: open must be text"] = function() a:adopt { status = { open = 1.5 } } end,
+    ["'column' is missing"] = function() a:adopt { status = { open = 1 } } end,
+  } do
+    it("raises: " .. what, function()
+      local ok, message = pcall(call)
+      assert.is_false(ok)
+      assert.truthy(message:find("^spec/adopt/mapping_spec%.lua:%d+: nightshift: .*" .. what), message)
+    end)
+  end
+end)
+
+describe("names of columns", function()
+  it("may be anything that the server takes, and are found whatever their case", function()
+    all "DROP TABLE IF EXISTS `select`"
+    all [[CREATE TABLE `select` (`the ``id` INT PRIMARY KEY, `order` VARCHAR(9) NOT NULL, `x?y` VARCHAR(64) NULL)]]
+    all "INSERT INTO `select` VALUES (7, 'a''b', NULL)"
+    local t = assert(a:adopt { table = "select", id = "THE `ID", claimed_by = "X?Y",
+      status = { column = "Order", open = "a'b", processing = "?", done = "`" } })
+    local job = assert(t:claim())
+    assert.same({ 7, "?" }, { job.payload["the `id"], job.payload.order })
+    assert.is_true((job:ack()))
+    assert.equal("`", one "SELECT `order` AS o FROM `select`".o)
+  end)
+end)
+
+describe("the payload", function()
+  it("is the row: whole numbers exact, JSON decoded, NULL left out, the rest text", function()
+    all "DROP TABLE IF EXISTS wide"
+    all [[CREATE TABLE wide (id INT PRIMARY KEY, done BOOLEAN NOT NULL DEFAULT 0, big BIGINT, huge BIGINT UNSIGNED,
+      r DOUBLE, d DECIMAL(20,10), j JSON, t VARCHAR(99), n INT, at DATETIME(3))]]
+    all([[INSERT INTO wide VALUES (1, 0, ?, 18446744073709551615, 0.5, 1.25, '{"a":[1,{"b":null}]}', ?, NULL,
+      '2020-01-02 03:04:05.678')]], math.mininteger, 'q"\\\n\u{1F600}')
+    local t = assert(a:adopt { table = "wide", status = { column = "done", open = false, done = true } })
+    local job = assert(t:claim())
+    assert.same({ id = 1, done = 0, big = math.mininteger, huge = "18446744073709551615", r = 0.5, d = "1.2500000000",
+      j = { a = { 1, { b = nightshift.null } } }, t = 'q"\\\n\u{1F600}', at = "2020-01-02 03:04:05.678" }, job.payload)
+  end)
+end)
+
+describe("the order", function()
+  it("is the highest priority, then the lowest id; a row sinks with each unfinished return", function()
+    designs.create(a, "queue_table", 4)
+    all "UPDATE queue_table SET priority = 100 + (id = 3)"
+    local t = adopt "queue_table"
+    assert.same({ 3, 1, 2, 4 }, ids(t:claim_many(4)))
+    a:close()
+    a = lab.open()
+    t = adopt "queue_table"
+    assert.is_true((assert(t:claim()):again(0)))
+    assert.equal(100, one "SELECT priority AS p FROM queue_table WHERE id = 3".p)
+    local first = assert(t:claim())
+    assert.equal(1, first.id)
+    assert.is_true((first:fail("no", { retry_in = 0 })))
+    assert.equal(2, assert(t:claim()).id)
+  end)
+
+  it("is the other way round when the mapping says so", function()
+    designs.create(a, "queue_table", 4)
+    all "UPDATE queue_table SET priority = 100 + (id = 3)"
+    local lowest = { column = "priority", higher_first = false, decay = 5 }
+    local t = adopt("queue_table", { priority = lowest, order = "-id" })
+    assert.same({ 4, 2, 1, 3 }, ids(t:claim_many(4)))
+  end)
+
+  it("stops sinking where the column ends", function()
+    designs.create(a, "queue_table", 1)
+    all "ALTER TABLE queue_table MODIFY priority TINYINT UNSIGNED NOT NULL"
+    local t = adopt("queue_table", { priority = { column = "priority", decay = 70 } })
+    for _, left in ipairs { 30, 0, 0 } do
+      assert.is_true((assert(t:claim()):again(0)))
+      assert.equal(left, one "SELECT priority AS p FROM queue_table".p)
+    end
+  end)
+end)
+
+describe("a parent", function()
+  it("is done before its child is claimed", function()
+    designs.create(a, "queue_table", 2)
+    all "UPDATE queue_table SET parent_id = 2 WHERE id = 1"
+    local t = adopt "queue_table"
+    local parent = assert(t:claim())
+    assert.same({ 2 }, { parent.id })
+    assert.is_nil(t:claim())
+    assert.is_true((parent:ack()))
+    local child = assert(t:claim())
+    assert.same({ 1, 2 }, { child.id, child.parent })
+  end)
+end)
+
+describe("attempts", function()
+  it("that are spent end a row as failed", function()
+    designs.create(a, "queue_table", 1)
+    all "UPDATE queue_table SET attempts = 2"
+    local t = adopt "queue_table"
+    assert.same({ true, false }, { assert(t:claim()):fail("no", { retry_in = 0 }) })
+    assert.same({ true, true }, { assert(t:claim()):fail("no", { retry_in = 0 }) })
+    local row = one "SELECT status, attempts FROM queue_table"
+    assert.same({ status = "failed", attempts = 0 }, row)
+    assert.is_nil(t:claim())
+  end)
+
+  it("end a row where no status says so", function()
+    designs.create(a, "worker_queue", 2)
+    local t = adopt "worker_queue"
+    for i = 1, 3 do
+      local job = assert(t:claim())
+      assert.same({ 1, i, i - 1 }, { job.id, job.attempt, job.payload.failure_count })
+      assert.same({ true, i == 3 }, { job:fail "no" })
+    end
+    assert.equal(2, assert(t:claim()).id)
+    assert.same({ is_done = 0, failure_count = 3 }, one "SELECT is_done, failure_count FROM worker_queue WHERE id = 1")
+  end)
+
+  it("stop counting where the column ends", function()
+    designs.create(a, "worker_queue", 1)
+    all "UPDATE worker_queue SET failure_count = 127"
+    local map = designs.map "worker_queue"
+    map.max_attempts = nil
+    local t = assert(a:adopt(map))
+    assert.is_true((assert(t:claim()):fail "no"))
+    assert.equal(127, one "SELECT failure_count AS n FROM worker_queue".n)
+  end)
+
+  it("are over with a discard; a row that cannot be given up says so", function()
+    designs.create(a, "queue_table", 1)
+    assert.is_true((assert(adopt "queue_table":claim()):discard "no use"))
+    assert.equal("failed", one "SELECT status FROM queue_table".status)
+    designs.create(a, "worker_queue", 1)
+    assert.is_true((assert(adopt "worker_queue":claim()):discard "no use"))
+    assert.equal(3, one "SELECT failure_count AS n FROM worker_queue".n)
+    designs.create(a, "migration_task", 1)
+    local job = assert(adopt "migration_task":claim())
+    local _, message, code = job:discard "no use"
+    assert.equal("INVALID", code)
+    assert.truthy(message:find "cannot be given up", message)
+    assert.is_true((job:ack()))
+  end)
+end)
+
+describe("retry_after", function()
+  it("keeps a row back for the delay of its verdict", function()
+    designs.create(a, "queue_table", 2)
+    local t = adopt "queue_table"
+    assert.is_true((assert(t:claim()):again(3600)))
+    local left = one "SELECT TIMESTAMPDIFF(SECOND, NOW(), retry_after) AS s FROM queue_table WHERE id = 1".s
+    assert.is_true(left >= 3590 and left <= 3600, left)
+    assert.same({ 2 }, ids(t:claim_many(5)))
+    all "UPDATE queue_table SET retry_after = NOW() WHERE id = 1"
+    assert.same({ 1 }, ids(t:claim_many(5)))
+  end)
+
+  it("is kept in the time zone of the mapping", function()
+    designs.create(a, "queue_table", 1)
+    local t = adopt("queue_table", { time_zone = "+05:00" })
+    assert.is_true((assert(t:claim()):again(60)))
+    local ahead = one "SELECT TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(), retry_after) AS s FROM queue_table".s
+    assert.is_true(ahead > 5 * 3600 and ahead <= 5 * 3600 + 60, ahead)
+    assert.is_nil(t:claim())
+    all "UPDATE queue_table SET retry_after = UTC_TIMESTAMP() + INTERVAL 4 HOUR"
+    assert(t:claim())
+  end)
+
+  it("may be whole seconds", function()
+    designs.create(a, "queue_table", 1)
+    all "ALTER TABLE queue_table MODIFY retry_after BIGINT NULL"
+    local t = adopt "queue_table"
+    assert.is_true((assert(t:claim()):again(60)))
+    local left = one "SELECT retry_after - UNIX_TIMESTAMP() AS s FROM queue_table".s
+    assert.is_true(left > 50 and left <= 60, left)
+    assert.is_nil(t:claim())
+  end)
+end)
+
+describe("a claim that is overdue", function()
+  it("comes back, whoever has it, with an attempt more", function()
+    designs.create(a, "migration_task", 2)
+    local t = adopt("migration_task", { strategy = "update_limit" })
+    local job = assert(t:claim())
+    all [[UPDATE migration_task SET status = 'processing', claimedBy = 'somebody', claimedAt = NOW() - INTERVAL 3 MINUTE
+      WHERE id = 2]]
+    assert.equal(1, t:rescue())
+    all "UPDATE migration_task SET claimedAt = NOW() - INTERVAL 119 SECOND WHERE id = 1"
+    assert.equal(0, t:rescue())
+    assert.is_true((job:touch())) -- from now on
+    all "UPDATE migration_task SET claimedAt = NOW() - INTERVAL 121 SECOND WHERE id = 1"
+    assert.equal(1, t:rescue())
+    assert.equal("STALE", code_of(job:ack()))
+    for _, row in ipairs(all "SELECT status, iteration, claimedBy, claimedAt FROM migration_task") do
+      assert.same({ status = "open", iteration = 1 }, row)
+    end
+  end)
+end)
+
+describe("a claim", function()
+  it("is written into the row, and taken out again", function()
+    designs.create(a, "migration_task", 1)
+    local job = assert(adopt "migration_task":claim())
+    local row = one "SELECT status, claimedBy, TIMESTAMPDIFF(SECOND, claimedAt, NOW()) AS s FROM migration_task"
+    assert.same({ "processing", true }, { row.status, row.s < 10 })
+    assert.equal(("ns:%d:%x"):format(a._handle:execute "SELECT MAX(id) AS id FROM nightshift_holder"[1].id, job.run),
+      row.claimedBy)
+    assert.is_true((job:ack()))
+    row = one "SELECT status, TIMESTAMPDIFF(SECOND, completedAt, NOW()) AS s FROM migration_task"
+    assert.same({ "complete", true }, { row.status, row.s < 10 })
+  end)
+
+  it("leaves nothing behind where a row of our own says it", function()
+    designs.create(a, "job_queue", 3)
+    local t = adopt("job_queue", { strategy = "skip_locked" })
+    local jobs = t:claim_many(3)
+    assert.equal(3, one "SELECT COUNT(*) AS n FROM nightshift_grip".n)
+    assert.is_true((jobs[1]:ack()))
+    assert.is_true((jobs[2]:fail "no"))
+    assert.is_true((jobs[3]:release()))
+    assert.equal(0, one "SELECT COUNT(*) AS n FROM nightshift_grip".n)
+  end)
+
+  it("is none inside a transaction; a verdict inside one counts when that commits", function()
+    designs.create(a, "migration_task", 1)
+    local t = adopt "migration_task"
+    local job = assert(t:claim())
+    assert.error(function()
+      a:transaction(function()
+        assert.equal("STATE", code_of(t:claim()))
+        assert.is_true((job:ack()))
+        error "back"
+      end)
+    end)
+    assert.equal("processing", one "SELECT status FROM migration_task".status)
+    assert.is_true((a:transaction(function() assert.is_true((job:ack())) end)))
+    assert.equal("complete", one "SELECT status FROM migration_task".status)
+  end)
+
+  it("has no children", function()
+    designs.create(a, "job_queue", 1)
+    local job = assert(adopt "job_queue":claim())
+    assert.equal("INVALID", code_of(job:spawn("x", 1)))
+    assert.equal("INVALID", code_of(job:wait()))
+    assert.equal(0, #job.results)
+  end)
+end)
+
+describe("the advice", function()
+  local function fill(sql)
+    designs.create(a, "queue_table", 1)
+    all(sql)
+    all [[INSERT INTO queue_table (name, status, priority) SELECT 'x', IF(seq % 100, 'processed', 'queued'), seq % 7
+      FROM seq_1_to_5000]]
+    all "ANALYZE TABLE queue_table"
+  end
+
+  it("is the index that is missing, and none once it is there", function()
+    fill "DO 1"
+    local t = adopt "queue_table"
+    local sql = assert(t:advice())
+    assert.equal("CREATE INDEX nightshift_claim ON `queue_table` (`status`, `priority` DESC, `id`)", sql)
+    all(sql)
+    all "ANALYZE TABLE queue_table"
+    assert.is_false(t:advice())
+  end)
+
+  it("is none for a small table that has its index", function()
+    designs.create(a, "migration_task", 3)
+    assert.is_false(adopt "migration_task":advice())
+  end)
+end)

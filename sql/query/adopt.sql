@@ -1,0 +1,167 @@
+-- Existing tables as queues. Sorted by name.
+--
+-- Most of these are templates: ns_adopt_text.c puts in for {marks} the quoted
+-- names of columns, the conditions and assignments of a mapping, and a ? for each
+-- of its values; {:marks} are parameters of the call. {zone} sets the time zone in
+-- which DATETIME columns are written, for one statement; {at_once} a lock wait of
+-- zero as well, so that a row of somebody else's is 1205. All rows change by the
+-- table's primary key, except in adopt_claim; FORCE INDEX, because the server would
+-- rather take one of the status, which has the key at its end, and locks more there.
+
+-- name: adopt_abandoned
+-- Rows that are marked as taken and that nobody has locked: whoever took them is
+-- dead. Index: status, without locks; then PRIMARY: locks what is free, waits for
+-- nobody.
+{zone}SELECT {id}
+FROM (SELECT {id} FROM {table} t WHERE {taken} AND {settled} LIMIT 1000) l
+STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.{key} WHERE {taken} LIMIT 100
+FOR UPDATE SKIP LOCKED
+
+-- name: adopt_ack
+-- Key: PRIMARY.
+{at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {done} WHERE {id} = {:row} AND {ours}
+
+-- name: adopt_again
+-- Key: PRIMARY.
+{at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {again} WHERE {id} = {:row} AND {ours}
+
+-- name: adopt_claim
+-- The classic. Index: status, then the order; locks the rows it reads; 1205 at once
+-- when somebody has locked one.
+{at_once}UPDATE {table} t SET {claim} WHERE {ready} ORDER BY {first}{order} LIMIT {:limit}
+
+-- name: adopt_columns
+-- Params: table, twice. The live columns, and which of them hold JSON.
+SELECT c.COLUMN_NAME, c.DATA_TYPE, c.COLUMN_TYPE,
+  COALESCE(c.CHARACTER_MAXIMUM_LENGTH, 0), c.IS_NULLABLE = 'YES', c.COLUMN_KEY = 'PRI',
+  EXISTS(SELECT 1 FROM information_schema.CHECK_CONSTRAINTS k
+    WHERE k.CONSTRAINT_SCHEMA = DATABASE() AND k.TABLE_NAME = ?
+      AND k.CHECK_CLAUSE = CONCAT('json_valid(`', c.COLUMN_NAME, '`)')),
+  c.CHARACTER_SET_NAME, c.COLLATION_NAME
+FROM information_schema.COLUMNS c
+WHERE c.TABLE_SCHEMA = DATABASE() AND c.TABLE_NAME = ?
+ORDER BY c.ORDINAL_POSITION
+
+-- name: adopt_deaths
+-- Params: whether named locks serve. Key: none, all holders: they are few. When the
+-- last of them was declared dead, and whether one may be.
+SELECT COALESCE(MAX(dead), 0), COUNT(CASE WHEN dead IS NULL AND ?
+  AND IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', id)) THEN 1 END)
+FROM nightshift_holder
+
+-- name: adopt_discard
+-- Key: PRIMARY.
+{at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {discard} WHERE {id} = {:row} AND {ours}
+
+-- name: adopt_explain
+-- How the server finds the rows of a claim.
+EXPLAIN SELECT {id} FROM {table} t WHERE {ready} ORDER BY {order} LIMIT {:limit}
+
+-- name: adopt_fail
+-- Key: PRIMARY.
+{at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {fail} WHERE {id} = {:row} AND {ours}
+
+-- name: adopt_free
+-- Key: PRIMARY. A row comes back whose claim was {:claimant}'s.
+{at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {fail} WHERE {id} = {:row} AND {ours}
+
+-- name: adopt_grip_add
+-- Params: table, claimant, rows. Key: PRIMARY; the rows themselves are locked by us,
+-- so what is there is a claim that somebody has ended by hand.
+INSERT INTO nightshift_grip (tab, row_id, claimant, since)
+SELECT ?, l.id, ?, {now} FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) l
+ON DUPLICATE KEY UPDATE claimant = VALUES(claimant), since = VALUES(since)
+
+-- name: adopt_grip_drop
+-- Params: table, row, claimant. Key: PRIMARY. No row: the claim is not his any more.
+DELETE FROM nightshift_grip WHERE tab = ? AND row_id = ? AND claimant = ?
+
+-- name: adopt_grip_of
+-- Part of {claimant}, where the table has no column for it. PRIMARY, one row.
+(SELECT g.claimant FROM nightshift_grip g WHERE g.tab = {:table} AND g.row_id = {id})
+
+-- name: adopt_holds
+-- Key: PRIMARY. No locks.
+SELECT 1 FROM {table} t FORCE INDEX (PRIMARY) WHERE {id} = {:row} AND {ours}
+
+-- name: adopt_indexes
+-- Params: table. Their columns in order, and which run downwards.
+SELECT INDEX_NAME, COLUMN_NAME, COALESCE(COLLATION = 'D', 0) FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?
+ORDER BY INDEX_NAME, SEQ_IN_INDEX
+
+-- name: adopt_lock
+-- Params: table. The named lock under which one claims at a time; waits briefly,
+-- because the session also owns the lock that says it lives.
+SELECT GET_LOCK(CONCAT('nightshift-adopt:', MD5(DATABASE()), MD5(?)), 0.2)
+
+-- name: adopt_orphans
+-- Rows whose claimant is no holder any more. Index: status; PRIMARY of holder. No
+-- locks.
+{zone}SELECT {id}, {claimant} FROM {table} t
+LEFT JOIN nightshift_holder h ON h.dead IS NULL
+  AND h.id = CAST(SUBSTRING_INDEX(SUBSTRING_INDEX({claimant}, ':', 2), ':', -1) AS UNSIGNED)
+WHERE {taken} AND {claimant} LIKE 'ns:%' AND h.id IS NULL LIMIT 1000
+
+-- name: adopt_overdue
+-- Index: status. No locks. Rows that were claimed too long ago, by anybody.
+{zone}SELECT {id}, {claimant} FROM {table} t WHERE {taken} AND {overdue} LIMIT 1000
+
+-- name: adopt_parent
+-- Part of {ready}: a row waits for its parent. PRIMARY, one row.
+({parent} IS NULL OR (SELECT {parent_done} FROM {table} p WHERE p.{key} = {parent}))
+
+-- name: adopt_pick
+-- Rows to take. Index: status, then the order, without locks, because a sort would
+-- lock all it reads; then PRIMARY, in that order: locks the rows it takes, waits for
+-- nobody.
+{zone}SELECT {id}
+FROM (SELECT {id} FROM {table} t WHERE {ready} ORDER BY {order} LIMIT {:page}) l
+STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.{key} WHERE {open}
+LIMIT {:limit} FOR UPDATE SKIP LOCKED
+
+-- name: adopt_read
+-- Index: status, or the claimant's. No locks. What a claim has taken.
+{zone}SELECT {columns} FROM {table} t WHERE {ours} ORDER BY {order}
+
+-- name: adopt_read_list
+-- Key: PRIMARY. The same by ids.
+{zone}SELECT {columns}
+FROM JSON_TABLE({:rows}, '$[*]' COLUMNS (id BIGINT PATH '$')) l
+STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id WHERE {ours} ORDER BY {order}
+
+-- name: adopt_release
+-- Key: PRIMARY.
+{at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {release} WHERE {id} = {:row} AND {ours}
+
+-- name: adopt_relock
+-- Key: PRIMARY; waits for nobody. The row that was marked as taken a moment ago.
+{zone}SELECT {columns} FROM {table} t FORCE INDEX (PRIMARY) WHERE {id} = {:row} AND {mine}
+FOR UPDATE SKIP LOCKED
+
+-- name: adopt_seen
+-- How many rows adopt_pick has looked at. Index: status, then the order. No locks.
+{zone}SELECT COUNT(*)
+FROM (SELECT {id} FROM {table} t WHERE {ready} ORDER BY {order} LIMIT {:page}) l
+
+-- name: adopt_take
+-- Key: PRIMARY. Marks rows as taken that were picked, and so are locked by us.
+{at_once}UPDATE JSON_TABLE({:rows}, '$[*]' COLUMNS (id BIGINT PATH '$')) l
+STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id SET {claim}
+
+-- name: adopt_touch
+-- Key: PRIMARY. No row: it is not ours, or nothing tells the time.
+{at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {touch} WHERE {id} = {:row} AND {ours}
+
+-- name: adopt_unlock
+-- Params: table.
+DO RELEASE_LOCK(CONCAT('nightshift-adopt:', MD5(DATABASE()), MD5(?)))
+
+-- name: adopt_version
+-- Whether indexes may be descending, and what an unknown time zone is.
+SELECT SUBSTRING_INDEX(VERSION(), '.', 1) * 100
+  + SUBSTRING_INDEX(SUBSTRING_INDEX(VERSION(), '.', 2), '.', -1), @@global.time_zone
+
+-- name: adopt_zone
+-- Does the server know it?
+{zone}DO 1

@@ -1,0 +1,118 @@
+/*
+** Adopted tables of a handle: their list, their end, and what a fork does to them.
+**
+** Invariant: a table belongs to the handle that adopted it and ends with it; who
+** closes gives its rows back before the holder leaves.
+*/
+#include "ns_adopt.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void free_seats(ns_adopted *a, bool foreign) {
+  for (size_t i = 0; i < a->nseats; i++)
+    ns_link_close(a->seats[i].link, foreign);
+  free(a->seats);
+  a->seats = NULL;
+  a->nseats = a->capseats = 0;
+}
+
+static void adopted_free(ns_adopted *a) {
+  free_seats(a, a->process != getpid());
+  for (size_t i = 0; i < NS_SQL_COUNT; i++) {
+    ns_buf_free(&a->stmts[i].text);
+    free(a->stmts[i].params);
+  }
+  free(a->grips);
+  ns_buf_free(&a->host);
+  ns_adopt_forget_map(a);
+  free(a);
+}
+
+void ns_adopt_own(ns_adopted *a) {
+  if (a->process == getpid())
+    return;
+  free_seats(a, true);
+  a->n = 0;
+  a->in_doubt = 0;
+  a->process = getpid();
+}
+
+static void name_host(ns_adopted *a) {
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  ns_buf_adds(&a->host, host);
+}
+
+ns_status ns_adopt(ns_db *db, const ns_mapping *map, ns_adopted **out,
+                   int64_t *number, ns_err *err) {
+  ns_adopted *a = calloc(1, sizeof *a);
+  ns_status st;
+  *out = NULL;
+  ns_err_clear(err);
+  if (a == NULL ||
+      !ns_grow(&db->adopted, &db->capadopted, db->nadopted + 1, sizeof a)) {
+    free(a);
+    return ns_fail(err, NS_ENOMEM, "out of memory");
+  }
+  a->db = db;
+  a->process = getpid();
+  name_host(a);
+  if ((st = ns_ready(db, err)) == NS_OK)
+    st = ns_adopt_check(a, map, err);
+  if (st != NS_OK) {
+    adopted_free(a);
+    return st;
+  }
+  db->adopted[db->nadopted++] = *out = a;
+  if (number != NULL)
+    *number = (int64_t)db->nadopted;
+  return NS_OK;
+}
+
+ns_adopted *ns_adopted_at(ns_db *db, int64_t number) {
+  return number >= 1 && (uint64_t)number <= db->nadopted
+             ? db->adopted[number - 1]
+             : NULL;
+}
+
+ns_bytes ns_adopt_claimant(char out[NS_CLAIMANT], int64_t holder,
+                           int64_t token) {
+  int n = snprintf(out, NS_CLAIMANT, "ns:%" PRId64 ":%" PRIx64, holder,
+                   (uint64_t)token);
+  return (ns_bytes){out, (size_t)n};
+}
+
+/* One release per claim that is left. */
+static void give_all_back(ns_adopted *a) {
+  ns_err err;
+  ns_verdict *all = calloc(a->n + 1, sizeof *all);
+  size_t n = a->n;
+  if (all == NULL)
+    return; /* others find it dead, or overdue */
+  for (size_t i = 0; i < n; i++)
+    all[i] = (ns_verdict){.id = a->grips[i].id, .run = a->grips[i].run,
+                          .kind = NS_RELEASE};
+  if (n > 0)
+    ns_adopted_settle(a, all, n, &err);
+  free(all);
+}
+
+void ns_adopts_leave(ns_db *db) {
+  bool (*keep)(void *, const ns_err *) = db->cfg.keep_trying;
+  db->cfg.keep_trying = NULL; /* closing waits for no server */
+  for (size_t i = 0; i < db->nadopted; i++)
+    give_all_back(db->adopted[i]);
+  db->cfg.keep_trying = keep;
+}
+
+void ns_adopts_free(ns_db *db) {
+  for (size_t i = 0; i < db->nadopted; i++)
+    adopted_free(db->adopted[i]);
+  free(db->adopted);
+  db->adopted = NULL;
+  db->nadopted = db->capadopted = 0;
+}

@@ -1,0 +1,188 @@
+/*
+** Existing tables as queues: what an adopted table is inside. The verbs are in
+** nightshift.h.
+**
+** A mapping says which columns of somebody's table are used for what. It is checked
+** once against the live schema (ns_adopt_map.c); from then on the statements of
+** sql/query/adopt.sql are templates into which its names, quoted, and its
+** conditions are put (ns_adopt_text.c). Values are always bound.
+**
+** Invariant: a row is settled by whoever claimed it, or by nobody. With three of
+** the strategies the claim is what the row says in claimed_by: "ns:HOLDER:TOKEN",
+** where the token, a random number, is the job's run. Every change of a claimed row
+** asks for exactly that text, so a late verdict changes nothing. The rows of a
+** holder that is none any more are given back by whoever looks (ns_adopt_free.c).
+** With NS_TRANSACTION the claim is the lock of the row, on a connection that the
+** job has for itself (a seat): it ends with the connection, whatever ends that.
+*/
+#ifndef NS_ADOPT_H
+#define NS_ADOPT_H
+
+#include "ns_handle.h"
+
+/* ----------------------------------------------------------- the live table */
+
+typedef enum ns_field_kind {
+  NS_FIELD_WHOLE, /* integers */
+  NS_FIELD_TEXT,
+  NS_FIELD_WORDS, /* ENUM: one of some */
+  NS_FIELD_TIME,  /* DATETIME, TIMESTAMP, DATE */
+  NS_FIELD_OTHER
+} ns_field_kind;
+
+/* A live column. */
+typedef struct ns_field {
+  char name[65 * 4];
+  char *type;      /* owned: as the server writes it, "enum('a','b')" */
+  char charset[65], collation[65]; /* of text; "": none */
+  ns_field_kind kind;
+  bool nullable, primary;
+  bool json;       /* the server sees to it that it holds JSON */
+  int64_t least, most; /* of whole numbers; of text 'most' is its characters */
+} ns_field;
+
+typedef struct ns_fields {
+  ns_field *items;
+  size_t n, cap;
+} ns_fields;
+
+/* ------------------------------------------------------------- statements */
+
+/* What a parameter of a call is; NS_SLOT_VALUE: it was there from the start. */
+typedef enum ns_slot_of {
+  NS_SLOT_VALUE,
+  NS_SLOT_ROW,
+  NS_SLOT_ROWS,
+  NS_SLOT_TOKEN, /* what claimed_by has to say */
+  NS_SLOT_LIMIT,
+  NS_SLOT_PAGE,
+  NS_SLOT_DELAY
+} ns_slot_of;
+
+typedef struct ns_param {
+  ns_slot_of slot;
+  ns_value value; /* of NS_SLOT_VALUE; borrowed from the mapping */
+} ns_param;
+
+/* A template with its marks filled in. */
+typedef struct ns_filled {
+  ns_buf text;
+  ns_param *params;
+  size_t n, cap;
+} ns_filled;
+
+/* Parameters of one execution. */
+typedef struct ns_call {
+  int64_t row, limit;
+  int64_t page;   /* rows to look at for that many */
+  ns_value delay; /* µs, or NULL */
+  ns_bytes rows;  /* "[id,…]" */
+  ns_bytes token;
+} ns_call;
+
+/* A connection that one job has for itself. */
+typedef struct ns_seat {
+  ns_link *link;
+  ns_stmt *stmts[NS_SQL_COUNT]; /* prepared on it */
+  int64_t id, run; /* whose it is; id 0: nobody's */
+} ns_seat;
+
+#define NS_CLAIMANT 64 /* bytes of "ns:HOLDER:TOKEN" */
+
+/* A claim that is not settled yet. */
+typedef struct ns_grip {
+  int64_t id, run;
+  int64_t holder;   /* who we were */
+  bool last;        /* after another failure it is given up */
+  int64_t attempts; /* before this run */
+} ns_grip;
+
+struct ns_adopted {
+  ns_db *db;
+  ns_mapping map;      /* its bytes are owned, see ns_adopt_map.c */
+  ns_buf host;         /* this machine */
+  ns_fields fields;
+  const ns_field *parts[NS_PARTS]; /* NULL: not used */
+  ns_filled stmts[NS_SQL_COUNT];   /* filled when first used */
+  ns_grip *grips;
+  size_t n, cap;
+  ns_seat *seats;
+  size_t nseats, capseats;
+  int64_t in_doubt;    /* the token of a claim that may have happened; 0: none */
+  int64_t doubter;     /* … and who we were */
+  int64_t deaths;      /* when the last holder that we know of died */
+  int64_t page;        /* rows that others may have locked in front of free ones */
+  int64_t look_at, sweep_at, overdue_at; /* monotonic: next look at holders, at all
+                                         ** rows, at those that are overdue */
+  pid_t process;       /* of the seats and grips; a forked child has none */
+};
+
+/* ns_adopt_map.c: reads the live columns and checks the mapping against them. */
+ns_status ns_adopt_check(ns_adopted *a, const ns_mapping *map, ns_err *err);
+void ns_adopt_forget_map(ns_adopted *a);
+
+/* Does the mapping use this part, or have this state? */
+static inline bool ns_adopt_has(const ns_adopted *a, ns_part p) {
+  return a->parts[p] != NULL;
+}
+
+/* Is a claim a row of nightshift_grip, because the table has no column for it? */
+static inline bool ns_adopt_by_grip(const ns_adopted *a) {
+  return a->map.strategy != NS_TRANSACTION && !ns_adopt_has(a, NS_PART_CLAIMED_BY);
+}
+
+/* ns_adopt_text.c: a name in backticks; one in it is doubled. */
+void ns_adopt_add_name(ns_buf *out, const char *name);
+
+/* The statement of a template, filled in. Errors: NOMEM. */
+ns_status ns_adopt_fill(ns_adopted *a, ns_sql sql, const ns_filled **out,
+                        ns_err *err);
+
+/*
+** Runs it, on a seat or, NULL, on the handle's connection, where it neither
+** reconnects nor repeats; '*s' has its rows.
+*/
+ns_status ns_adopt_run(ns_adopted *a, ns_seat *seat, ns_sql sql,
+                       const ns_call *call, ns_stmt **s, ns_err *err);
+
+/*
+** The same for a change by key. A row that somebody else has locked is tried again
+** for 'patience' µs, then BUSY: mostly it is a look's, for a moment.
+*/
+ns_status ns_adopt_change(ns_adopted *a, ns_seat *seat, ns_sql sql,
+                          const ns_call *call, int64_t patience, ns_stmt **s,
+                          ns_err *err);
+
+/* Was it BUSY for a lock, and is the transaction as it was before the statement? */
+bool ns_adopt_is_locked(const ns_adopted *a, ns_status st, const ns_err *err);
+
+static inline ns_link *ns_adopt_link(ns_adopted *a, ns_seat *seat) {
+  return seat != NULL ? seat->link : a->db->link;
+}
+
+/* What claimed_by says of a claim. */
+ns_bytes ns_adopt_claimant(char out[NS_CLAIMANT], int64_t holder, int64_t token);
+
+/* ns_adopt_settle.c: runs a verdict's statement for a row that is, or was, 'token''s
+** (absent: a program's not ours). '*changed': it still was. BUSY (see
+** ns_adopt_is_locked): nothing has changed. */
+ns_status ns_adopt_end(ns_adopted *a, ns_seat *seat, ns_sql sql, ns_call *call,
+                       int64_t patience, bool *changed, ns_err *err);
+
+/* ns_adopt_claim.c. */
+ns_grip *ns_adopt_grip(ns_adopted *a, int64_t id, int64_t run);
+void ns_adopt_let_go(ns_adopted *a, ns_grip *grip);
+/* A free seat, connected if need be; and the seat of a job, NULL: it has none. */
+ns_status ns_adopt_seat(ns_adopted *a, ns_seat **out, ns_err *err);
+ns_seat *ns_adopt_seat_of(ns_adopted *a, int64_t id, int64_t run);
+/* Ends what is open on it; one that is lost is closed. */
+void ns_adopt_leave_seat(ns_seat *seat);
+
+/* What a forked child has inherited is none of its business. */
+void ns_adopt_own(ns_adopted *a);
+
+/* Gives everything back, best effort; and frees, for closing. */
+void ns_adopts_leave(ns_db *db);
+void ns_adopts_free(ns_db *db);
+
+#endif

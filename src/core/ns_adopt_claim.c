@@ -1,0 +1,534 @@
+/*
+** Claiming rows of an adopted table, by each of the four strategies, and reading
+** them as jobs.
+**
+** Three of them write the claim into the row, in one transaction: how they come by
+** their rows is what they differ in. An UPDATE with a LIMIT does not say which rows
+** it has changed, so it is followed by a look for the token, as the classic does;
+** the others know. A claim whose commit was cut off is looked for by its token, too,
+** which nobody else can have written.
+**
+** Nobody waits for a lock. Rows are looked at without locks and then locked by key,
+** past those of others; so a pick locks what it takes and nothing else, whatever
+** the indexes, and leaves alone what is about to be settled.
+**
+** NS_TRANSACTION leaves the row locked on the seat of its job. Where a state says
+** that a row is being processed, that is committed first, for all to see, and the
+** row is locked again: whoever finds such a row unlocked may take it back, so a
+** claimer that lost it in between has lost it, and knows.
+*/
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns_adopt.h"
+#include "ns_claim.h"
+#include "ns_list.h"
+#include "ns_queue.h"
+#include "ns_time.h"
+#include "ns_tx.h"
+
+#define LOCK_FOR (10 * NS_SECOND) /* a claimer waits this long for its turn */
+#define RACES 20                  /* rows lost to others before a claim gives up */
+#define PICKS 10                  /* looks at rows that others have all locked … */
+#define PAUSE 2000                /* … and µs between them */
+#define PAGE_MAX 20000
+#define TAKE_FOR 20000 /* µs: locked rows, of which somebody reads an index entry */
+
+static ns_status no_memory(ns_err *err) {
+  return ns_fail(err, NS_ENOMEM, "out of memory");
+}
+
+static int64_t new_token(void) {
+  return (int64_t)(ns_random() >> 2) + 1;
+}
+
+/* ------------------------------------------------------------------ grips */
+
+ns_grip *ns_adopt_grip(ns_adopted *a, int64_t id, int64_t run) {
+  for (size_t i = 0; i < a->n; i++)
+    if (a->grips[i].id == id && a->grips[i].run == run)
+      return &a->grips[i];
+  return NULL;
+}
+
+void ns_adopt_let_go(ns_adopted *a, ns_grip *grip) {
+  *grip = a->grips[--a->n];
+}
+
+/* ------------------------------------------------------------ rows as jobs */
+
+static const ns_value *part_of(const ns_adopted *a, const ns_value *row,
+                               ns_part p) {
+  return a->parts[p] != NULL ? &row[a->parts[p] - a->fields.items] : NULL;
+}
+
+static int64_t part_int(const ns_adopted *a, const ns_value *row, ns_part p,
+                        int64_t fallback) {
+  const ns_value *v = part_of(a, row, p);
+  return v != NULL && v->type == NS_INT ? v->i : fallback;
+}
+
+static void add_json(ns_buf *out, const ns_field *f, const ns_value *v) {
+  if (v->type == NS_INT)
+    ns_buf_addf(out, "%" PRId64, v->i);
+  else if (v->type == NS_UINT) /* more than Lua's integers hold */
+    ns_buf_addf(out, "\"%" PRIu64 "\"", (uint64_t)v->i);
+  else if (v->type == NS_REAL)
+    ns_buf_addf(out, "%.17g", v->d);
+  else if (f->json)
+    ns_buf_add(out, v->s.p, v->s.n);
+  else
+    ns_buf_add_json(out, v->s);
+}
+
+/* The row as an object; what is NULL is left out. */
+static void row_json(const ns_adopted *a, const ns_value *row, ns_buf *out) {
+  ns_buf_reset(out);
+  ns_buf_addc(out, '{');
+  for (size_t i = 0; i < a->fields.n; i++) {
+    if (row[i].type == NS_NULL)
+      continue;
+    if (out->n > 1)
+      ns_buf_addc(out, ',');
+    ns_buf_add_json(out, ns_str(a->fields.items[i].name));
+    ns_buf_addc(out, ':');
+    add_json(out, &a->fields.items[i], &row[i]);
+  }
+  ns_buf_addc(out, '}');
+}
+
+/* One number for the table, of which together with the id a job's key is made. */
+static int64_t table_nonce(const ns_adopted *a) {
+  uint64_t h = UINT64_C(14695981039346656037);
+  for (size_t i = 0; i < a->map.table.n; i++)
+    h = (h ^ (unsigned char)a->map.table.p[i]) * UINT64_C(1099511628211);
+  return (int64_t)(h >> 1);
+}
+
+/* Failures so far, counted up or down. */
+static int64_t attempts_of(const ns_adopted *a, const ns_value *row) {
+  int64_t left = part_int(a, row, NS_PART_ATTEMPTS_LEFT, 0);
+  if (!ns_adopt_has(a, NS_PART_ATTEMPTS_LEFT))
+    return part_int(a, row, NS_PART_ATTEMPTS, 0);
+  return a->map.max_attempts > left ? a->map.max_attempts - left : 0;
+}
+
+static bool is_last(const ns_adopted *a, const ns_value *row) {
+  if (ns_adopt_has(a, NS_PART_ATTEMPTS_LEFT))
+    return part_int(a, row, NS_PART_ATTEMPTS_LEFT, 0) <= 1;
+  return ns_adopt_has(a, NS_PART_ATTEMPTS) && a->map.max_attempts > 0 &&
+         part_int(a, row, NS_PART_ATTEMPTS, 0) >= a->map.max_attempts - 1;
+}
+
+/* There is room for the grip already: what is claimed is never forgotten. */
+static bool add_job(ns_adopted *a, int64_t token, const ns_value *row,
+                    ns_buf *json, ns_jobs *out) {
+  ns_job *job;
+  char *at;
+  int64_t id = part_int(a, row, NS_PART_ID, 0);
+  int64_t attempts = attempts_of(a, row);
+  a->grips[a->n++] = (ns_grip){.id = id, .run = token, .holder = a->db->holder,
+                               .last = is_last(a, row), .attempts = attempts};
+  row_json(a, row, json);
+  if (json->oom || (job = ns_jobs_add(out, json->n, &at)) == NULL)
+    return false;
+  memcpy(at, json->p, json->n);
+  *job = (ns_job){.id = id, .run = token, .queue = a->map.table,
+                  .name = a->map.name, .payload = {at, json->n},
+                  .attempts = attempts, .max_attempts = a->map.max_attempts,
+                  .max_polls = -1,
+                  .priority = part_int(a, row, NS_PART_PRIORITY, NS_PRIORITY),
+                  .parent = part_int(a, row, NS_PART_PARENT, 0),
+                  .timeout = NS_TIMEOUT, .nonce = table_nonce(a)};
+  return true;
+}
+
+static ns_status collect(ns_adopted *a, ns_seat *seat, ns_stmt *s, int64_t token,
+                         ns_jobs *out, ns_err *err) {
+  ns_buf json = NS_BUF_INIT;
+  const ns_value *row;
+  ns_status st;
+  while ((st = ns_stmt_fetch(ns_adopt_link(a, seat), s, &row, err)) == NS_OK &&
+         row != NULL) {
+    if (!ns_grow(&a->grips, &a->cap, a->n + 1, sizeof *a->grips) ||
+        !add_job(a, token, row, &json, out)) {
+      st = no_memory(err);
+      break;
+    }
+  }
+  ns_buf_free(&json);
+  return st;
+}
+
+/* ------------------------------------------------------------ picking rows */
+
+static ns_status list_ids(ns_adopted *a, ns_seat *seat, ns_stmt *s, ns_buf *ids,
+                          ns_err *err) {
+  const ns_value *row;
+  ns_status st;
+  ns_buf_reset(ids);
+  while ((st = ns_stmt_fetch(ns_adopt_link(a, seat), s, &row, err)) == NS_OK &&
+         row != NULL)
+    ns_id_add(ids, row[0].i);
+  if (ids->n > 0)
+    ns_buf_addc(ids, ']');
+  return st == NS_OK && ids->oom ? no_memory(err) : st;
+}
+
+/* How many open rows the last pick can have looked at. */
+static ns_status count_seen(ns_adopted *a, ns_seat *seat, const ns_call *call,
+                            int64_t *n, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_stmt *s;
+  ns_status st = ns_adopt_run(a, seat, NS_SQL_ADOPT_SEEN, call, &s, err);
+  if (st == NS_OK)
+    st = ns_stmt_fetch(ns_adopt_link(a, seat), s, &row, err);
+  *n = row != NULL ? row[0].i : 0;
+  return st;
+}
+
+/* Rows stay locked as long as they run where nothing else says so. */
+static bool locks_are_brief(const ns_adopted *a) {
+  return a->map.strategy != NS_TRANSACTION || a->map.has_state[NS_ROW_PROCESSING];
+}
+
+/* There were open rows, and others had locked all of them: looks further, or waits
+** for those. False: there is no more to see. */
+static bool look_harder(ns_adopted *a, const ns_call *call, int64_t seen) {
+  if (seen == call->page && a->page < PAGE_MAX) {
+    a->page = a->page * 2 + 64;
+    return true;
+  }
+  if (seen > 0 && locks_are_brief(a))
+    ns_sleep_us(ns_jitter(PAUSE, 0.9));
+  return seen > 0 && locks_are_brief(a);
+}
+
+/* Locks up to 'limit' open rows, past those of others; '*ids' names them as "[id,…]",
+** and is empty when there are none. */
+static ns_status pick(ns_adopted *a, ns_seat *seat, ns_call *call, ns_buf *ids,
+                      ns_err *err) {
+  int64_t seen = 0;
+  ns_status st;
+  ns_stmt *s;
+  for (int tries = 0; tries < PICKS; tries++) {
+    call->page = call->limit * 2 + a->page;
+    st = ns_adopt_run(a, seat, NS_SQL_ADOPT_PICK, call, &s, err);
+    if (st == NS_OK)
+      st = list_ids(a, seat, s, ids, err);
+    if (st == NS_OK && ids->n == 0)
+      st = count_seen(a, seat, call, &seen, err);
+    if (st != NS_OK || ids->n > 0 || !look_harder(a, call, seen))
+      break;
+  }
+  if (a->page > 0 && ids->n > 0)
+    a->page -= a->page / 8 + 1;
+  call->rows = ns_buf_bytes(ids);
+  return st;
+}
+
+/* ---------------------------------------------- claims written into the row */
+
+typedef struct claim {
+  ns_adopted *a;
+  int64_t token;
+  char claimant[NS_CLAIMANT];
+  ns_call call;
+  ns_buf ids;   /* "[id,…]", where the strategy knows them */
+  bool found;   /* there are rows to read */
+} claim;
+
+/* Where the table has no column for it: whose these rows are. */
+static ns_status add_grips(claim *c, ns_err *err) {
+  return ns_run(c->a->db, NS_SQL_ADOPT_GRIP_ADD,
+                (ns_value[]){ns_vtext(c->a->map.table), ns_vtext(c->call.token),
+                             ns_vtext(c->call.rows)},
+                err);
+}
+
+/* Rows are picked, then changed by key. */
+static ns_status by_key(claim *c, ns_err *err) {
+  ns_stmt *s;
+  ns_status st = pick(c->a, NULL, &c->call, &c->ids, err);
+  if (st != NS_OK || c->ids.n == 0)
+    return st;
+  st = ns_adopt_change(c->a, NULL, NS_SQL_ADOPT_TAKE, &c->call, TAKE_FOR, &s, err);
+  c->found = st == NS_OK;
+  return c->found && ns_adopt_by_grip(c->a) ? add_grips(c, err) : st;
+}
+
+/* Nobody waits: what the UPDATE has locked when it meets a row of somebody else is
+** let go, and others are picked. */
+static ns_status by_update(claim *c, ns_err *err) {
+  ns_stmt *s;
+  ns_status st =
+      ns_adopt_run(c->a, NULL, NS_SQL_ADOPT_CLAIM, &c->call, &s, err);
+  c->found = st == NS_OK && ns_stmt_affected(s) > 0;
+  if (st != NS_EBUSY || err->sqlerr != NS_LOCK_WAIT)
+    return st;
+  ns_err_clear(err);
+  if ((st = ns_text(c->a->db, "ROLLBACK", err)) == NS_OK &&
+      (st = ns_text(c->a->db, "START TRANSACTION", err)) == NS_OK)
+    st = by_key(c, err);
+  return st;
+}
+
+/* Whether a claim that was cut at its commit has happened. */
+static ns_status look_for_token(claim *c, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_stmt *s;
+  ns_status st = ns_adopt_run(c->a, NULL, NS_SQL_ADOPT_READ, &c->call, &s, err);
+  if (st == NS_OK)
+    st = ns_stmt_fetch(c->a->db->link, s, &row, err);
+  c->found = st == NS_OK && row != NULL; /* they are read by the token */
+  return st;
+}
+
+static ns_status claim_rows(ns_db *db, ns_tx *tx, ns_err *err) {
+  claim *c = tx->arg;
+  ns_status st = NS_OK;
+  (void)db;
+  c->found = false;
+  ns_buf_reset(&c->ids);
+  if (tx->replay && (st = look_for_token(c, err)) == NS_OK && c->found)
+    tx->done = true;
+  if (st != NS_OK || c->found)
+    return st;
+  return c->a->map.strategy == NS_UPDATE_LIMIT ? by_update(c, err) : by_key(c, err);
+}
+
+static ns_status read_claimed(claim *c, ns_jobs *out, ns_err *err) {
+  ns_stmt *s;
+  ns_sql sql = c->ids.n > 0 ? NS_SQL_ADOPT_READ_LIST : NS_SQL_ADOPT_READ;
+  ns_status st = ns_ready(c->a->db, err);
+  c->call.rows = ns_buf_bytes(&c->ids);
+  if (st == NS_OK)
+    st = ns_adopt_run(c->a, NULL, sql, &c->call, &s, err);
+  return st == NS_OK ? collect(c->a, NULL, s, c->token, out, err) : st;
+}
+
+static ns_status claim_and_read(claim *c, ns_jobs *out, ns_err *err) {
+  ns_adopted *a = c->a;
+  ns_tx tx = {.run = claim_rows, .arg = c, .replay = a->in_doubt != 0};
+  ns_status st;
+  a->in_doubt = c->token; /* until its rows are here */
+  a->doubter = a->db->holder;
+  st = ns_transact(a->db, &tx, err);
+  if (st == NS_OK && c->found)
+    st = read_claimed(c, out, err);
+  if (st != NS_EGONE && st != NS_ENOMEM)
+    a->in_doubt = 0;
+  return st;
+}
+
+/* A claim that an earlier call could not finish is finished by this one. */
+static ns_status claim_written(ns_adopted *a, size_t limit, ns_jobs *out,
+                               ns_err *err) {
+  claim c = {.a = a, .call = {.limit = (int64_t)limit}};
+  ns_status st = ns_register(a->db, a->db->is_host, err);
+  if (st != NS_OK)
+    return st;
+  if (a->doubter != a->db->holder)
+    a->in_doubt = 0;
+  c.token = a->in_doubt != 0 ? a->in_doubt : new_token();
+  c.call.token = ns_adopt_claimant(c.claimant, a->db->holder, c.token);
+  st = claim_and_read(&c, out, err);
+  ns_buf_free(&c.ids);
+  return st;
+}
+
+/* ------------------------------------------------------- under a named lock */
+
+static ns_status take_lock(ns_adopted *a, ns_err *err) {
+  ns_value table = ns_vtext(a->map.table);
+  int64_t give_up = ns_mono_us() + LOCK_FOR;
+  const ns_value *row = NULL;
+  ns_status st;
+  do {
+    if ((st = ns_run(a->db, NS_SQL_ADOPT_LOCK, &table, err)) == NS_OK)
+      st = ns_row(a->db, NS_SQL_ADOPT_LOCK, &row, err);
+    if (st != NS_OK || (row != NULL && row[0].type == NS_INT && row[0].i == 1))
+      return st;
+  } while (ns_mono_us() < give_up);
+  return ns_fail(err, NS_EBUSY,
+                 "others have claimed from '%s' for 10 s, under the named lock",
+                 a->map.table.p);
+}
+
+static ns_status claim_locked(ns_adopted *a, size_t limit, ns_jobs *out,
+                              ns_err *err) {
+  ns_value table = ns_vtext(a->map.table);
+  ns_err none;
+  ns_status st = take_lock(a, err);
+  if (st != NS_OK)
+    return st;
+  st = claim_written(a, limit, out, err);
+  ns_run(a->db, NS_SQL_ADOPT_UNLOCK, &table, &none); /* nobody's after a reconnect */
+  return st;
+}
+
+/* ------------------------------------------------------------------- seats */
+
+ns_seat *ns_adopt_seat_of(ns_adopted *a, int64_t id, int64_t run) {
+  for (size_t i = 0; i < a->nseats; i++)
+    if (a->seats[i].id == id && a->seats[i].run == run)
+      return &a->seats[i];
+  return NULL;
+}
+
+static void close_seat(ns_seat *seat) {
+  ns_link_close(seat->link, false);
+  *seat = (ns_seat){0};
+}
+
+void ns_adopt_leave_seat(ns_seat *seat) {
+  seat->id = seat->run = 0;
+  if (ns_link_dead(seat->link) ||
+      ns_link_text(seat->link, "ROLLBACK", NULL) != NS_OK)
+    close_seat(seat);
+}
+
+/* A seat without a job has no ping to keep it, so its link is looked at. */
+static ns_status connect_seat(ns_adopted *a, ns_seat *seat, ns_err *err) {
+  ns_config cfg;
+  if (seat->link != NULL) {
+    ns_link_look(seat->link);
+    if (!ns_link_dead(seat->link))
+      return NS_OK;
+    close_seat(seat);
+  }
+  ns_db_config(a->db, &cfg);
+  cfg.host_session = false; /* a job may take longer than its wait_timeout */
+  return ns_link_open(&seat->link, &cfg, err);
+}
+
+ns_status ns_adopt_seat(ns_adopted *a, ns_seat **out, ns_err *err) {
+  size_t i = 0;
+  while (i < a->nseats && a->seats[i].id != 0)
+    i++;
+  if (!ns_grow(&a->seats, &a->capseats, i + 1, sizeof *a->seats))
+    return no_memory(err);
+  if (i == a->nseats)
+    a->seats[a->nseats++] = (ns_seat){0};
+  *out = &a->seats[i];
+  return connect_seat(a, *out, err);
+}
+
+/* -------------------------------------------------- claims that are a lock */
+
+/* A row to take, locked, as "[id]"; empty: there is none. */
+static ns_status pick_one(ns_adopted *a, ns_seat *seat, ns_call *call,
+                          ns_buf *ids, ns_err *err) {
+  ns_status st = ns_link_text(seat->link, "START TRANSACTION", err);
+  if (st == NS_OK)
+    st = pick(a, seat, call, ids, err);
+  if (st == NS_OK && ids->n > 0)
+    call->row = strtoll(ids->p + 1, NULL, 10);
+  return st;
+}
+
+/* Everybody may see that it is being processed. */
+static ns_status mark_one(ns_adopted *a, ns_seat *seat, ns_call *call,
+                          ns_err *err) {
+  ns_stmt *s;
+  ns_status st;
+  if (!a->map.has_state[NS_ROW_PROCESSING])
+    return NS_OK;
+  st = ns_adopt_change(a, seat, NS_SQL_ADOPT_TAKE, call, TAKE_FOR, &s, err);
+  if (st == NS_OK)
+    st = ns_link_text(seat->link, "COMMIT", err);
+  return st == NS_OK ? ns_link_text(seat->link, "START TRANSACTION", err) : st;
+}
+
+/* One row for a seat. '*found': there was one; it may have been lost again. */
+static ns_status claim_one(ns_adopted *a, ns_seat *seat, ns_jobs *out,
+                           bool *found, ns_err *err) {
+  char claimant[NS_CLAIMANT];
+  ns_buf ids = NS_BUF_INIT;
+  int64_t token = new_token();
+  size_t before = out->n;
+  ns_call call = {.limit = 1,
+                  .token = ns_adopt_claimant(claimant, a->db->holder, token)};
+  ns_stmt *s;
+  ns_status st = pick_one(a, seat, &call, &ids, err);
+  *found = st == NS_OK && ids.n > 0;
+  if (*found && (st = mark_one(a, seat, &call, err)) == NS_OK)
+    st = ns_adopt_run(a, seat, NS_SQL_ADOPT_RELOCK, &call, &s, err);
+  if (*found && st == NS_OK)
+    st = collect(a, seat, s, token, out, err);
+  ns_buf_free(&ids);
+  if (st == NS_OK && out->n > before) {
+    seat->id = call.row;
+    seat->run = token;
+  } else
+    ns_adopt_leave_seat(seat);
+  return st;
+}
+
+/* One row on a seat of its own, past rows that others were faster at. */
+static ns_status claim_seated(ns_adopted *a, ns_jobs *out, bool *found,
+                              ns_err *err) {
+  size_t before = out->n;
+  ns_status st = NS_OK;
+  *found = true;
+  for (int tries = 0; *found && out->n == before && tries < RACES; tries++) {
+    ns_seat *seat;
+    ns_err_clear(err);
+    if ((st = ns_adopt_seat(a, &seat, err)) == NS_OK)
+      st = claim_one(a, seat, out, found, err);
+    if (st == NS_EBUSY && ns_link_retryable(err)) {
+      ns_count_retry(a->db, err);
+      *found = true;
+    } else if (st == NS_EGONE && tries == 0) { /* since the seat was looked at */
+      *found = true;
+    } else if (st != NS_OK)
+      return st;
+  }
+  return st;
+}
+
+static ns_status claim_locks(ns_adopted *a, size_t limit, ns_jobs *out,
+                             ns_err *err) {
+  size_t before = out->n;
+  bool found = true;
+  ns_status st = NS_OK;
+  if (ns_adopt_has(a, NS_PART_CLAIMED_BY))
+    st = ns_register(a->db, a->db->is_host, err);
+  while (st == NS_OK && found && out->n - before < limit)
+    st = claim_seated(a, out, &found, err);
+  return out->n > before && st != NS_ENOMEM ? NS_OK : st; /* what there is counts */
+}
+
+/* ------------------------------------------------------------------ a claim */
+
+ns_status ns_adopted_claim(ns_adopted *a, size_t limit, ns_jobs *out,
+                           ns_err *err) {
+  size_t before = out->n;
+  int64_t freed;
+  ns_status st;
+  ns_err_clear(err);
+  if (ns_in_transaction(a->db))
+    return ns_fail(err, NS_ESTATE,
+                   "rows of an adopted table cannot be claimed inside a "
+                   "transaction, which nobody sees yet");
+  ns_adopt_own(a);
+  st = ns_adopted_look(a, false, &freed, err);
+  if (st == NS_OK || st == NS_EBUSY)
+    st = ns_ready(a->db, err);
+  if (st != NS_OK)
+    return st;
+  switch (a->map.strategy) {
+  case NS_TRANSACTION:
+    st = claim_locks(a, limit, out, err);
+    break;
+  case NS_NAMED_LOCK:
+    st = claim_locked(a, limit, out, err);
+    break;
+  default:
+    st = claim_written(a, limit, out, err);
+  }
+  a->db->count.claimed += (int64_t)(out->n - before);
+  return st;
+}

@@ -1,0 +1,220 @@
+/*
+** Rows that come back without a verdict: their holder is dead, or their claim is
+** overdue. Either counts as a failed attempt.
+**
+** Who is dead is what ns_rescue.c says of holders. Here every living handle that
+** claims from a table looks whether somebody has died since its last look, in one
+** small statement; only then, and every ten seconds, for what slipped through, the
+** claimed rows themselves are read. So a death costs each look one read of the rows
+** that are being worked on, and a quiet time nothing.
+**
+** Invariant: a row is given back only as it was seen, claimant and all: one that
+** was settled or touched by its owner meanwhile stays as it is. With
+** NS_TRANSACTION a row that is marked as taken and not locked is nobody's.
+*/
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns_adopt.h"
+#include "ns_claim.h"
+#include "ns_time.h"
+#include "ns_tx.h"
+
+#define LOOK_EVERY (NS_SECOND / 4)
+#define SEATS_EVERY (NS_SECOND / 2)
+#define SWEEP_EVERY (10 * NS_SECOND)
+#define FREE_FOR 20000 /* µs, as of TAKE_FOR */
+#define SEEN_MAX 256 /* bytes of a claimed_by that are compared */
+
+/* ------------------------------------------------------------- rows to free */
+
+typedef struct lost_row {
+  int64_t id;
+  char claimant[SEEN_MAX]; /* what its claimed_by says, ours or not */
+  size_t n;                   /* bytes of it; SIZE_MAX: NULL */
+} lost_row;
+
+typedef struct lost_rows {
+  ns_adopted *a;
+  lost_row *items;
+  size_t n, cap;
+  int64_t freed;
+} lost_rows;
+
+/* One with a longer text was not written by us, and is left to whoever did. */
+static ns_status list_lost(lost_rows *l, ns_sql sql, ns_err *err) {
+  const ns_value *row;
+  ns_call none = {0};
+  ns_stmt *s;
+  ns_status st = ns_adopt_run(l->a, NULL, sql, &none, &s, err);
+  while (st == NS_OK &&
+         (st = ns_stmt_fetch(l->a->db->link, s, &row, err)) == NS_OK &&
+         row != NULL) {
+    lost_row *r;
+    if (row[1].type == NS_TEXT && row[1].s.n > SEEN_MAX)
+      continue;
+    if (!ns_grow(&l->items, &l->cap, l->n + 1, sizeof *l->items))
+      return ns_fail(err, NS_ENOMEM, "out of memory");
+    r = &l->items[l->n++];
+    *r = (lost_row){.id = row[0].i, .n = SIZE_MAX};
+    if (row[1].type == NS_TEXT) {
+      memcpy(r->claimant, row[1].s.p, row[1].s.n);
+      r->n = row[1].s.n;
+    }
+  }
+  return st;
+}
+
+static ns_status free_rows(ns_db *db, ns_tx *tx, ns_err *err) {
+  lost_rows *l = tx->arg;
+  ns_status st = NS_OK;
+  (void)db;
+  l->freed = 0;
+  for (size_t i = 0; st == NS_OK && i < l->n; i++) {
+    const lost_row *r = &l->items[i];
+    ns_call call = {.row = r->id, .token = NS_NONE};
+    bool changed;
+    if (r->n != SIZE_MAX)
+      call.token = (ns_bytes){r->claimant, r->n};
+    st = ns_adopt_end(l->a, NULL, NS_SQL_ADOPT_FREE, &call, 0, &changed, err);
+    if (ns_adopt_is_locked(l->a, st, err)) /* the next look sees it again */
+      st = NS_OK;
+    l->freed += changed;
+  }
+  return st;
+}
+
+/* Frees what a statement finds. */
+static ns_status free_found(ns_adopted *a, ns_sql sql, int64_t *freed,
+                            ns_err *err) {
+  lost_rows l = {.a = a};
+  ns_tx tx = {.run = free_rows, .arg = &l};
+  ns_status st = ns_ready(a->db, err);
+  if (st == NS_OK)
+    st = list_lost(&l, sql, err);
+  if (st == NS_OK && l.n > 0)
+    st = ns_transact(a->db, &tx, err);
+  if (st == NS_OK)
+    *freed += l.freed;
+  free(l.items);
+  return st;
+}
+
+/* ---------------------------------------------------------------- deaths */
+
+/* When the last holder died, and how many may have. */
+static ns_status ask_deaths(ns_db *db, int64_t *last, int64_t *suspects,
+                            ns_err *err) {
+  const ns_value *row = NULL;
+  ns_value locks = ns_vint(!db->no_locks);
+  ns_status st = ns_run(db, NS_SQL_ADOPT_DEATHS, &locks, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_ADOPT_DEATHS, &row, err);
+  *last = st == NS_OK && row != NULL ? ns_int_or(&row[0], 0) : 0;
+  *suspects = st == NS_OK && row != NULL ? ns_int_or(&row[1], 0) : 0;
+  return st;
+}
+
+/* '*died': somebody has, since the last time. Whoever may be dead is looked at
+** now; a host does that by itself. */
+static ns_status look_at_holders(ns_adopted *a, bool *died, ns_err *err) {
+  int64_t last;
+  int64_t suspects;
+  ns_status st = ask_deaths(a->db, &last, &suspects, err);
+  if (st == NS_OK && suspects > 0 && !a->db->is_host) {
+    a->db->peers_at = 0;
+    ns_look_around(a->db);
+    st = ask_deaths(a->db, &last, &suspects, err);
+  }
+  *died = st == NS_OK && last > a->deaths;
+  if (*died)
+    a->deaths = last;
+  return st;
+}
+
+/* A claim ends a twentieth late at most, in a look that reads what is claimed. */
+static int64_t overdue_pace(const ns_adopted *a) {
+  int64_t us = a->map.overdue / 20;
+  return us < LOOK_EVERY ? LOOK_EVERY : us > SWEEP_EVERY ? SWEEP_EVERY : us;
+}
+
+static ns_status look_at_rows(ns_adopted *a, bool all, int64_t *freed,
+                              ns_err *err) {
+  ns_status st = NS_OK;
+  if (all)
+    st = free_found(a, NS_SQL_ADOPT_ORPHANS, freed, err);
+  if (st == NS_OK && a->map.overdue > 0 && (all || ns_mono_us() >= a->overdue_at)) {
+    a->overdue_at = ns_mono_us() + overdue_pace(a);
+    st = free_found(a, NS_SQL_ADOPT_OVERDUE, freed, err);
+  }
+  return st;
+}
+
+/* -------------------------------------------------------------- abandoned */
+
+/* Rows that are marked as taken, and not locked: one after the other, each by its
+** key, while it is locked by us. */
+static ns_status free_abandoned(ns_adopted *a, ns_seat *seat, int64_t *freed,
+                                ns_err *err) {
+  int64_t ids[100] = {0};
+  size_t n = 0;
+  const ns_value *row;
+  ns_call call = {0};
+  ns_stmt *s;
+  ns_status st = ns_link_text(seat->link, "START TRANSACTION", err);
+  if (st == NS_OK)
+    st = ns_adopt_run(a, seat, NS_SQL_ADOPT_ABANDONED, &call, &s, err);
+  while (st == NS_OK && (st = ns_stmt_fetch(seat->link, s, &row, err)) == NS_OK &&
+         row != NULL && n < 100)
+    ids[n++] = row[0].i;
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    call.row = ids[i];
+    st = ns_adopt_change(a, seat, NS_SQL_ADOPT_FREE, &call, FREE_FOR, &s, err);
+    if (st == NS_OK)
+      *freed += ns_stmt_affected(s);
+  }
+  return st == NS_OK ? ns_link_text(seat->link, "COMMIT", err) : st;
+}
+
+static ns_status look_at_locks(ns_adopted *a, int64_t *freed, ns_err *err) {
+  ns_seat *seat;
+  ns_status st = ns_adopt_seat(a, &seat, err);
+  if (st != NS_OK)
+    return st;
+  if ((st = free_abandoned(a, seat, freed, err)) != NS_OK)
+    *freed = 0;
+  ns_adopt_leave_seat(seat);
+  return st;
+}
+
+/* ------------------------------------------------------------------- looks */
+
+static ns_status look(ns_adopted *a, bool now, int64_t *freed, ns_err *err) {
+  bool died = now;
+  bool sweep = now || ns_mono_us() >= a->sweep_at;
+  ns_status st = ns_ready(a->db, err);
+  a->look_at = ns_mono_us() + ns_jitter(LOOK_EVERY, 0.2);
+  if (st == NS_OK)
+    st = look_at_holders(a, &died, err);
+  if (st == NS_OK)
+    st = look_at_rows(a, died || sweep, freed, err);
+  if (st == NS_OK && sweep)
+    a->sweep_at = ns_mono_us() + ns_jitter(SWEEP_EVERY, 0.2);
+  return st;
+}
+
+ns_status ns_adopted_look(ns_adopted *a, bool now, int64_t *freed, ns_err *err) {
+  *freed = 0;
+  ns_err_clear(err);
+  if (ns_in_transaction(a->db))
+    return ns_fail(err, NS_ESTATE, "rows cannot be freed inside a transaction");
+  ns_adopt_own(a);
+  if (!now && ns_mono_us() < a->look_at)
+    return NS_OK;
+  if (a->map.strategy != NS_TRANSACTION)
+    return look(a, now, freed, err);
+  if (!a->map.has_state[NS_ROW_PROCESSING])
+    return NS_OK; /* the server has given them back itself */
+  a->look_at = ns_mono_us() + ns_jitter(SEATS_EVERY, 0.2);
+  return look_at_locks(a, freed, err);
+}

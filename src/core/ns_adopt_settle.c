@@ -1,0 +1,308 @@
+/*
+** Verdicts on rows of an adopted table.
+**
+** Each is one UPDATE by the primary key that asks for the claim's own mark, so one
+** that comes too late changes nothing and is STALE. When the answer to a commit was
+** lost, it is repeated; what then changes nothing has been written before, as long
+** as we are still the holder that we were. On a seat there is nothing to repeat:
+** the claim is gone with the connection.
+*/
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ns_adopt.h"
+#include "ns_time.h"
+#include "ns_tx.h"
+
+#define SHARE 0.2 /* of a backoff, by chance */
+#define EMBEDDED_FOR (10 * NS_SECOND) /* a verdict on a row that somebody has locked */
+#define HOST_FOR 2000                 /* the same of a host, which has others to write */
+
+static ns_status stale(const ns_adopted *a, int64_t id, ns_err *err) {
+  return ns_fail(err, NS_ESTALE,
+                 "the claim of row %" PRId64 " of '%s' is lost: it was settled, "
+                 "overdue or given to somebody else",
+                 id, a->map.table.p);
+}
+
+static ns_sql statement_of(ns_kind kind) {
+  switch (kind) {
+  case NS_ACK:
+    return NS_SQL_ADOPT_ACK;
+  case NS_AGAIN:
+    return NS_SQL_ADOPT_AGAIN;
+  case NS_DISCARD:
+  case NS_EXPIRE:
+    return NS_SQL_ADOPT_DISCARD;
+  case NS_RELEASE:
+    return NS_SQL_ADOPT_RELEASE;
+  default:
+    return NS_SQL_ADOPT_FAIL;
+  }
+}
+
+/* Is there something that says that a row has failed for good? */
+static bool can_end(const ns_adopted *a) {
+  return a->map.has_state[NS_ROW_FAILED] || ns_adopt_has(a, NS_PART_ATTEMPTS_LEFT) ||
+         (ns_adopt_has(a, NS_PART_ATTEMPTS) && a->map.max_attempts > 0);
+}
+
+/* Why a row cannot end so; NULL: it can. */
+static const char *unable(const ns_adopted *a, const ns_verdict *v) {
+  if (v->nchildren > 0)
+    return "has no children";
+  if (v->kind == NS_WAIT)
+    return "cannot be parked";
+  if (statement_of(v->kind) == NS_SQL_ADOPT_DISCARD && !can_end(a))
+    return "cannot be given up: the mapping names neither a 'failed' status nor "
+           "attempts with a limit";
+  return NULL;
+}
+
+static int64_t backoff(const ns_grip *grip) {
+  int64_t us = NS_BACKOFF;
+  for (int64_t i = 0; grip != NULL && i < grip->attempts && us < NS_BACKOFF_MAX; i++)
+    us *= 2;
+  return ns_jitter(us < NS_BACKOFF_MAX ? us : NS_BACKOFF_MAX, SHARE);
+}
+
+/* µs until it may be claimed again, or NULL: as before. */
+static ns_value delay_of(const ns_verdict *v, const ns_grip *grip) {
+  if (v->kind != NS_FAIL && v->kind != NS_AGAIN && v->kind != NS_MISSING)
+    return ns_vnull;
+  return ns_vint(v->delay >= 0 ? v->delay : backoff(grip));
+}
+
+/* The grip goes first: whoever deletes it is the one who may. */
+static ns_status drop_grip(ns_adopted *a, const ns_call *call, bool *was,
+                           ns_err *err) {
+  ns_status st = ns_run(a->db, NS_SQL_ADOPT_GRIP_DROP,
+                        (ns_value[]){ns_vtext(a->map.table), ns_vint(call->row),
+                                     ns_vtext(call->token)},
+                        err);
+  *was = st == NS_OK && ns_affected(a->db, NS_SQL_ADOPT_GRIP_DROP) > 0;
+  return st;
+}
+
+/* The row could not be changed: it is held on to. */
+static ns_status keep_grip(ns_adopted *a, const ns_call *call, ns_err *err) {
+  char row[32];
+  int n = snprintf(row, sizeof row, "[%" PRId64 "]", call->row);
+  return ns_run(a->db, NS_SQL_ADOPT_GRIP_ADD,
+                (ns_value[]){ns_vtext(a->map.table), ns_vtext(call->token),
+                             ns_vtext(((ns_bytes){row, (size_t)n}))},
+                err);
+}
+
+ns_status ns_adopt_end(ns_adopted *a, ns_seat *seat, ns_sql sql, ns_call *call,
+                       int64_t patience, bool *changed, ns_err *err) {
+  ns_call change = *call;
+  ns_err why;
+  ns_stmt *s;
+  ns_status st = NS_OK;
+  bool grip = ns_adopt_by_grip(a) && call->token.p != NULL;
+  *changed = true;
+  if (grip) {
+    st = drop_grip(a, call, changed, err);
+    change.token = NS_NONE;
+  }
+  if (st != NS_OK || !*changed)
+    return st;
+  st = ns_adopt_change(a, seat, sql, &change, patience, &s, err);
+  *changed = st == NS_OK && ns_stmt_affected(s) > 0;
+  if (grip && ns_adopt_is_locked(a, st, err) &&
+      keep_grip(a, call, &why) != NS_OK) {
+    *err = why;
+    st = why.status;
+  }
+  return st;
+}
+
+/* Runs one; '*changed': it was ours. */
+static ns_status settle_one(ns_adopted *a, ns_seat *seat, const ns_verdict *v,
+                            const ns_grip *grip, bool *changed, ns_err *err) {
+  char claimant[NS_CLAIMANT];
+  int64_t holder = grip != NULL ? grip->holder : a->db->holder;
+  ns_call call = {.row = v->id, .delay = delay_of(v, grip),
+                  .token = ns_adopt_claimant(claimant, holder, v->run)};
+  return ns_adopt_end(a, seat, statement_of(v->kind), &call,
+                      a->db->is_host ? HOST_FOR : EMBEDDED_FOR, changed, err);
+}
+
+static bool ends_dead(const ns_verdict *v, const ns_grip *grip) {
+  ns_sql sql = statement_of(v->kind);
+  return sql == NS_SQL_ADOPT_DISCARD ||
+         (sql == NS_SQL_ADOPT_FAIL && grip != NULL && grip->last);
+}
+
+/* ---------------------------------------------------------- on the handle */
+
+typedef struct work {
+  ns_adopted *a;
+  ns_verdict *items;
+  size_t n;
+} work;
+
+static ns_status settle_rows(ns_db *db, ns_tx *tx, ns_err *err) {
+  work *w = tx->arg;
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < w->n; i++) {
+    ns_verdict *v = &w->items[i];
+    ns_grip *grip = ns_adopt_grip(w->a, v->id, v->run);
+    bool changed;
+    if (v->status == NS_EINVALID)
+      continue;
+    st = settle_one(w->a, NULL, v, grip, &changed, err);
+    v->dead = changed && ends_dead(v, grip);
+    if (ns_adopt_is_locked(w->a, st, err)) {
+      v->status = NS_EBUSY;
+      st = NS_OK;
+      continue;
+    }
+    v->status = changed || (tx->replay && grip != NULL &&
+                            grip->holder == db->holder)
+                    ? NS_OK
+                    : NS_ESTALE;
+  }
+  return st;
+}
+
+static ns_status settle_written(ns_adopted *a, ns_verdict *verdicts, size_t n,
+                                ns_err *err) {
+  work w = {a, verdicts, n};
+  ns_tx tx = {.run = settle_rows, .arg = &w};
+  ns_status st = ns_transact(a->db, &tx, err);
+  if (st != NS_OK || ns_in_transaction(a->db)) /* … which may be rolled back */
+    return st;
+  for (size_t i = 0; i < n; i++) {
+    ns_grip *grip = ns_adopt_grip(a, verdicts[i].id, verdicts[i].run);
+    if (grip != NULL && verdicts[i].status != NS_EINVALID &&
+        verdicts[i].status != NS_EBUSY)
+      ns_adopt_let_go(a, grip);
+  }
+  return st;
+}
+
+/* ------------------------------------------------------------- on a seat */
+
+/* A row that only its lock shows to be taken is given back by a rollback. */
+static bool only_locked(const ns_adopted *a, const ns_verdict *v) {
+  return v->kind == NS_RELEASE && !a->map.has_state[NS_ROW_PROCESSING];
+}
+
+static ns_status settle_seat(ns_adopted *a, ns_seat *seat, ns_verdict *v,
+                             ns_grip *grip, ns_err *err) {
+  bool changed; /* or left as it was: it is ours as long as the seat is there */
+  ns_status st = NS_OK;
+  if (!only_locked(a, v)) {
+    st = settle_one(a, seat, v, grip, &changed, err);
+    if (st == NS_OK)
+      st = ns_link_text(seat->link, "COMMIT", err);
+  }
+  if (st != NS_OK && st != NS_EGONE) /* nothing is written: it may be tried again */
+    return st;
+  v->dead = st == NS_OK && ends_dead(v, grip);
+  v->status = st == NS_OK ? NS_OK : NS_ESTALE;
+  ns_adopt_leave_seat(seat);
+  if (grip != NULL)
+    ns_adopt_let_go(a, grip);
+  return st;
+}
+
+/* A lost seat has lost its claim; the others are settled all the same. */
+static ns_status settle_seats(ns_adopted *a, ns_verdict *verdicts, size_t n,
+                              ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; i < n && st != NS_ENOMEM; i++) {
+    ns_verdict *v = &verdicts[i];
+    ns_seat *seat = ns_adopt_seat_of(a, v->id, v->run);
+    ns_status one = NS_OK;
+    if (v->status == NS_EINVALID)
+      continue;
+    v->status = NS_ESTALE;
+    if (seat != NULL)
+      one = settle_seat(a, seat, v, ns_adopt_grip(a, v->id, v->run), err);
+    if (one != NS_OK && one != NS_EGONE) {
+      v->status = one;
+      st = st == NS_OK ? one : st;
+    }
+  }
+  return st;
+}
+
+/* --------------------------------------------------------------- verdicts */
+
+static void tell(ns_adopted *a, const ns_verdict *v, ns_err *err) {
+  a->db->count.settled += v->status == NS_OK;
+  a->db->count.stale += v->status == NS_ESTALE;
+  if (v->status == NS_ESTALE)
+    stale(a, v->id, err);
+  else if (v->status == NS_EBUSY)
+    ns_fail(err, NS_EBUSY, "row %" PRId64 " of '%s' is locked by somebody else",
+            v->id, a->map.table.p);
+  else if (v->status == NS_EINVALID)
+    ns_fail(err, NS_EINVALID, "a row of '%s' %s", a->map.table.p, unable(a, v));
+}
+
+ns_status ns_adopted_settle(ns_adopted *a, ns_verdict *verdicts, size_t n,
+                            ns_err *err) {
+  ns_status st;
+  ns_err_clear(err);
+  if (a->map.strategy == NS_TRANSACTION && ns_in_transaction(a->db))
+    return ns_fail(err, NS_ESTATE,
+                   "a row of '%s' is claimed by a transaction of its own, which "
+                   "this one cannot be part of",
+                   a->map.table.p);
+  ns_adopt_own(a);
+  for (size_t i = 0; i < n; i++) {
+    verdicts[i].status = unable(a, &verdicts[i]) != NULL ? NS_EINVALID : NS_OK;
+    verdicts[i].dead = false;
+  }
+  st = a->map.strategy == NS_TRANSACTION ? settle_seats(a, verdicts, n, err)
+                                         : settle_written(a, verdicts, n, err);
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    tell(a, &verdicts[i], err);
+  return st;
+}
+
+/* -------------------------------------------------------------- touching */
+
+static ns_status touch_seat(ns_adopted *a, int64_t id, int64_t run, ns_err *err) {
+  ns_seat *seat = ns_adopt_seat_of(a, id, run);
+  if (seat == NULL)
+    return stale(a, id, err);
+  return ns_link_text(seat->link, "DO 1", NULL) == NS_OK ? NS_OK
+                                                         : stale(a, id, err);
+}
+
+/* The times of the row are set; when that has changed nothing it is read. */
+static ns_status touch_row(ns_db *db, ns_tx *tx, ns_err *err) {
+  const ns_verdict *v = ((work *)tx->arg)->items;
+  ns_adopted *a = ((work *)tx->arg)->a;
+  ns_grip *grip = ns_adopt_grip(a, v->id, v->run);
+  char claimant[NS_CLAIMANT];
+  const ns_value *row = NULL;
+  ns_stmt *s;
+  ns_call call = {.row = v->id};
+  ns_status st;
+  call.token = ns_adopt_claimant(claimant, grip != NULL ? grip->holder : db->holder,
+                                 v->run);
+  st = ns_adopt_change(a, NULL, NS_SQL_ADOPT_TOUCH, &call,
+                       db->is_host ? HOST_FOR : EMBEDDED_FOR, &s, err);
+  if (st != NS_OK || ns_stmt_affected(s) > 0)
+    return st;
+  if ((st = ns_adopt_run(a, NULL, NS_SQL_ADOPT_HOLDS, &call, &s, err)) == NS_OK)
+    st = ns_stmt_fetch(db->link, s, &row, err);
+  return st == NS_OK && row == NULL ? stale(a, v->id, err) : st;
+}
+
+ns_status ns_adopted_touch(ns_adopted *a, int64_t id, int64_t run, ns_err *err) {
+  ns_verdict v = {.id = id, .run = run};
+  work w = {a, &v, 1};
+  ns_tx tx = {.run = touch_row, .arg = &w};
+  ns_err_clear(err);
+  ns_adopt_own(a);
+  return a->map.strategy == NS_TRANSACTION ? touch_seat(a, id, run, err)
+                                           : ns_transact(a->db, &tx, err);
+}

@@ -1,0 +1,623 @@
+/*
+** The statements of an adopted table: templates of sql/query/adopt.sql whose marks
+** are filled in.
+**
+** Invariant: what comes from a mapping goes into the text in one of two ways only: a
+** name of a live column or of the table, in backticks, or a ? whose value is bound.
+** (The time zone and a column's collation are the exceptions; they were checked letter
+** by letter.) Assignments
+** that look at a column stand before the one that changes it, because the server
+** carries them out from left to right.
+*/
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns_adopt.h"
+#include "ns_time.h"
+
+#define PAUSE_FIRST 100  /* µs between tries at a row that is locked, doubling */
+#define PAUSE_LAST 10000
+
+/* ----------------------------------------------------------------- pieces */
+
+void ns_adopt_add_name(ns_buf *out, const char *name) {
+  ns_buf_addc(out, '`');
+  for (; *name != '\0'; name++) {
+    if (*name == '`')
+      ns_buf_addc(out, '`');
+    ns_buf_addc(out, *name);
+  }
+  ns_buf_addc(out, '`');
+}
+
+static void add_name(ns_filled *f, const char *name) {
+  ns_adopt_add_name(&f->text, name);
+}
+
+static void add_param(ns_filled *f, ns_slot_of slot, ns_value value) {
+  if (!ns_grow(&f->params, &f->cap, f->n + 1, sizeof *f->params))
+    f->text.oom = true;
+  else
+    f->params[f->n++] = (ns_param){slot, value};
+  ns_buf_addc(&f->text, '?');
+}
+
+static void add_value(ns_filled *f, ns_value v) {
+  add_param(f, NS_SLOT_VALUE, v);
+}
+
+static void add_slot(ns_filled *f, ns_slot_of slot) {
+  add_param(f, slot, ns_vnull);
+}
+
+static const char *now_of(const ns_field *f) {
+  return f->kind == NS_FIELD_WHOLE ? "UNIX_TIMESTAMP()" : "NOW(6)";
+}
+
+/*
+** Adds 'fmt', in which %c is the next part's column, %n its present time, %v a
+** value, %i a number that stands in the text, and %s a slot; each takes an argument.
+*/
+static void put(const ns_adopted *a, ns_filled *f, const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  for (; *fmt != '\0'; fmt++) {
+    if (*fmt != '%') {
+      ns_buf_addc(&f->text, *fmt);
+      continue;
+    }
+    switch (*++fmt) {
+    case 'c':
+      ns_buf_adds(&f->text, "t.");
+      add_name(f, a->parts[va_arg(args, int)]->name);
+      break;
+    case 'n':
+      ns_buf_adds(&f->text, now_of(a->parts[va_arg(args, int)]));
+      break;
+    case 'v':
+      add_value(f, va_arg(args, ns_value));
+      break;
+    case 'i':
+      ns_buf_addf(&f->text, "%lld", (long long)va_arg(args, int64_t));
+      break;
+    default:
+      add_slot(f, (ns_slot_of)va_arg(args, int));
+    }
+  }
+  va_end(args);
+}
+
+static bool is_claimed_by(const ns_adopted *a) {
+  return ns_adopt_has(a, NS_PART_CLAIMED_BY) && a->map.strategy != NS_TRANSACTION;
+}
+
+/* ----------------------------------------------------------------- states */
+
+/* A value of a column, in its collation: next to one of another an UPDATE would sort
+** what the index has in order. */
+static void add_alike(ns_filled *f, const ns_field *column, ns_value v) {
+  bool text = v.type == NS_TEXT && *column->charset != '\0' && *column->collation != '\0';
+  if (text)
+    ns_buf_adds(&f->text, "CONVERT(");
+  add_value(f, v);
+  if (text)
+    ns_buf_addf(&f->text, " USING %s) COLLATE %s", column->charset, column->collation);
+}
+
+/* The condition that a row, known as 'alias', is in a state. */
+static void in_state(const ns_adopted *a, ns_filled *f, const char *alias,
+                     ns_row_state s) {
+  const ns_field *status = a->parts[NS_PART_STATUS];
+  ns_value v = a->map.states[s];
+  ns_buf_addf(&f->text, "%s.", alias);
+  add_name(f, status->name);
+  if (v.type == NS_NULL)
+    ns_buf_adds(&f->text, " IS NULL");
+  else if (status->kind == NS_FIELD_TIME)
+    ns_buf_adds(&f->text, " IS NOT NULL");
+  else {
+    ns_buf_adds(&f->text, " = ");
+    add_alike(f, status, v);
+  }
+}
+
+/* The value that puts a row into a state. */
+static void state_value(const ns_adopted *a, ns_filled *f, ns_row_state s) {
+  const ns_field *status = a->parts[NS_PART_STATUS];
+  if (a->map.states[s].type == NS_NULL)
+    ns_buf_adds(&f->text, "NULL");
+  else if (status->kind == NS_FIELD_TIME)
+    ns_buf_adds(&f->text, now_of(status));
+  else
+    add_value(f, a->map.states[s]);
+}
+
+/* Rows that are done stay in a state of others when only a date tells. */
+static void not_done(const ns_adopted *a, ns_filled *f) {
+  if (!a->map.has_state[NS_ROW_DONE])
+    put(a, f, " AND %c IS NULL", NS_PART_COMPLETED_AT);
+}
+
+static void nobodys(const ns_adopted *a, ns_filled *f, const char *yes,
+                    const char *empty) {
+  put(a, f, a->parts[NS_PART_CLAIMED_BY]->nullable ? yes : empty,
+      NS_PART_CLAIMED_BY);
+}
+
+/* Rows that somebody has. */
+static void put_taken(ns_adopted *a, ns_filled *f) {
+  if (a->map.has_state[NS_ROW_PROCESSING])
+    in_state(a, f, "t", NS_ROW_PROCESSING);
+  else
+    in_state(a, f, "t", NS_ROW_OPEN);
+  if (!a->map.has_state[NS_ROW_PROCESSING] && is_claimed_by(a)) {
+    ns_buf_adds(&f->text, " AND ");
+    nobodys(a, f, "%c IS NOT NULL", "%c <> ''");
+  }
+  not_done(a, f);
+}
+
+/* ------------------------------------------------------------- conditions */
+
+static void put_parent_done(ns_adopted *a, ns_filled *f) {
+  ns_row_state s = a->map.has_state[NS_ROW_PARENT_DONE] ? NS_ROW_PARENT_DONE
+                                                        : NS_ROW_DONE;
+  if (a->map.has_state[s]) {
+    in_state(a, f, "p", s);
+    return;
+  }
+  ns_buf_adds(&f->text, "p.");
+  add_name(f, a->parts[NS_PART_COMPLETED_AT]->name);
+  ns_buf_adds(&f->text, " IS NOT NULL");
+}
+
+/* Attempts end a row by themselves where no state says that it has failed. */
+static void attempts_left(const ns_adopted *a, ns_filled *f) {
+  if (a->map.has_state[NS_ROW_FAILED])
+    return;
+  if (ns_adopt_has(a, NS_PART_ATTEMPTS_LEFT))
+    put(a, f, " AND %c > 0", NS_PART_ATTEMPTS_LEFT);
+  else if (ns_adopt_has(a, NS_PART_ATTEMPTS) && a->map.max_attempts > 0)
+    put(a, f, " AND COALESCE(%c, 0) < %v", NS_PART_ATTEMPTS,
+        ns_vint(a->map.max_attempts));
+}
+
+static void fill(ns_adopted *a, ns_filled *f, const char *text);
+
+/* Rows that may be claimed now, as far as they tell themselves. */
+static void put_open(ns_adopted *a, ns_filled *f) {
+  in_state(a, f, "t", NS_ROW_OPEN);
+  if (!a->map.has_state[NS_ROW_PROCESSING] && is_claimed_by(a)) {
+    ns_buf_adds(&f->text, " AND ");
+    nobodys(a, f, "%c IS NULL", "%c = ''");
+  }
+  not_done(a, f);
+  if (ns_adopt_has(a, NS_PART_RETRY_AFTER))
+    put(a, f, " AND (%c IS NULL OR %c <= %n)", NS_PART_RETRY_AFTER,
+        NS_PART_RETRY_AFTER, NS_PART_RETRY_AFTER);
+  attempts_left(a, f);
+}
+
+/* ... and whose parent is done, which it stays. */
+static void put_ready(ns_adopted *a, ns_filled *f) {
+  put_open(a, f);
+  if (ns_adopt_has(a, NS_PART_PARENT)) {
+    ns_buf_adds(&f->text, " AND ");
+    fill(a, f, ns_sql_texts[NS_SQL_ADOPT_PARENT]);
+  }
+}
+
+static void put_claimant(ns_adopted *a, ns_filled *f) {
+  if (ns_adopt_has(a, NS_PART_CLAIMED_BY))
+    put(a, f, "%c", NS_PART_CLAIMED_BY);
+  else if (ns_adopt_by_grip(a))
+    fill(a, f, ns_sql_texts[NS_SQL_ADOPT_GRIP_OF]);
+  else
+    ns_buf_adds(&f->text, "NULL");
+}
+
+/* Rows of one claimant: NULL for those that are taken by programs not ours. With
+** NS_TRANSACTION a row's lock says whose it is. */
+static void put_ours(ns_adopted *a, ns_filled *f) {
+  if (a->map.strategy != NS_TRANSACTION) {
+    put_claimant(a, f);
+    put(a, f, " <=> %s AND ", NS_SLOT_TOKEN);
+  }
+  put_taken(a, f);
+}
+
+static void put_mine(ns_adopted *a, ns_filled *f) {
+  put_taken(a, f);
+  if (a->map.has_state[NS_ROW_PROCESSING] && ns_adopt_has(a, NS_PART_CLAIMED_BY))
+    put(a, f, " AND %c = %s", NS_PART_CLAIMED_BY, NS_SLOT_TOKEN);
+}
+
+static void before(const ns_adopted *a, ns_filled *f, ns_part p, int64_t us) {
+  int64_t seconds = (us + 999999) / 1000000;
+  if (a->parts[p]->kind == NS_FIELD_WHOLE)
+    put(a, f, "%c < %n - %v", p, p, ns_vint(seconds));
+  else
+    put(a, f, "%c < %n - INTERVAL %v MICROSECOND", p, p, ns_vint(us));
+}
+
+static void put_overdue(ns_adopted *a, ns_filled *f) {
+  before(a, f, NS_PART_CLAIMED_AT, a->map.overdue);
+}
+
+#define SETTLED INT64_C(500000) /* µs: by then a claim has locked its row */
+
+/* Not claimed this very moment, as far as the row tells. */
+static void put_settled(ns_adopted *a, ns_filled *f) {
+  ns_part p = ns_adopt_has(a, NS_PART_CLAIMED_AT) ? NS_PART_CLAIMED_AT
+                                                  : NS_PART_STARTED;
+  if (!ns_adopt_has(a, p)) {
+    ns_buf_adds(&f->text, "TRUE");
+    return;
+  }
+  put(a, f, "(%c IS NULL OR ", p);
+  before(a, f, p, SETTLED);
+  ns_buf_addc(&f->text, ')');
+}
+
+static void put_order(ns_adopted *a, ns_filled *f) {
+  if (ns_adopt_has(a, NS_PART_PRIORITY))
+    put(a, f, a->map.lower_first ? "%c, " : "%c DESC, ", NS_PART_PRIORITY);
+  put(a, f, a->map.newest_first ? "%c DESC" : "%c", NS_PART_ID);
+}
+
+/* An UPDATE sorts by what follows IS NULL in an index unless it is asked for the
+** whole of it, in the direction of what follows. */
+static void put_first(ns_adopted *a, ns_filled *f) {
+  bool down = a->map.newest_first &&
+              (!ns_adopt_has(a, NS_PART_PRIORITY) || !a->map.lower_first);
+  if (a->map.states[NS_ROW_OPEN].type == NS_NULL)
+    put(a, f, down ? "%c DESC, " : "%c, ", NS_PART_STATUS);
+}
+
+/* ------------------------------------------------------------ assignments */
+
+/* "…, c = now" for a column of time that is not also the status. */
+static void set_now(const ns_adopted *a, ns_filled *f, ns_part p) {
+  if (ns_adopt_has(a, p) && a->parts[p] != a->parts[NS_PART_STATUS])
+    put(a, f, ", %c = %n", p, p);
+}
+
+static void set_state(const ns_adopted *a, ns_filled *f, ns_row_state s) {
+  put(a, f, "%c = ", NS_PART_STATUS);
+  state_value(a, f, s);
+}
+
+/* The status as it is: the first of the assignments, so that all others can begin
+** with a comma. */
+static void keep_state(const ns_adopted *a, ns_filled *f) {
+  put(a, f, "%c = %c", NS_PART_STATUS, NS_PART_STATUS);
+}
+
+static void put_claim(ns_adopted *a, ns_filled *f) {
+  if (a->map.has_state[NS_ROW_PROCESSING])
+    set_state(a, f, NS_ROW_PROCESSING);
+  else
+    keep_state(a, f);
+  if (ns_adopt_has(a, NS_PART_CLAIMED_BY))
+    put(a, f, ", %c = %s", NS_PART_CLAIMED_BY, NS_SLOT_TOKEN);
+  set_now(a, f, NS_PART_CLAIMED_AT);
+  set_now(a, f, NS_PART_STARTED);
+  if (ns_adopt_has(a, NS_PART_HOST))
+    put(a, f, ", %c = LEFT(%v, %i)", NS_PART_HOST,
+        ns_vtext(ns_buf_bytes(&a->host)), a->parts[NS_PART_HOST]->most);
+  set_now(a, f, NS_PART_UPDATED);
+}
+
+static void put_done(ns_adopted *a, ns_filled *f) {
+  if (a->map.has_state[NS_ROW_DONE])
+    set_state(a, f, NS_ROW_DONE);
+  else
+    keep_state(a, f);
+  set_now(a, f, NS_PART_COMPLETED_AT);
+  set_now(a, f, NS_PART_UPDATED);
+}
+
+/* Nobody has the row any more. */
+static void unclaim(const ns_adopted *a, ns_filled *f) {
+  const ns_field *at = a->parts[NS_PART_CLAIMED_AT];
+  if (ns_adopt_has(a, NS_PART_CLAIMED_BY)) {
+    ns_buf_adds(&f->text, ", ");
+    nobodys(a, f, "%c = NULL", "%c = ''");
+  }
+  if (at != NULL && at->nullable && at != a->parts[NS_PART_STATUS])
+    put(a, f, ", %c = NULL", NS_PART_CLAIMED_AT);
+  set_now(a, f, NS_PART_UPDATED);
+}
+
+static void put_touch(ns_adopted *a, ns_filled *f) {
+  keep_state(a, f);
+  set_now(a, f, NS_PART_CLAIMED_AT);
+  set_now(a, f, NS_PART_UPDATED);
+}
+
+/* Lower in the order by 'decay', and not below the limit of the column. */
+static void sink(const ns_adopted *a, ns_filled *f) {
+  const ns_field *p = a->parts[NS_PART_PRIORITY];
+  ns_value decay = ns_vint(a->map.decay);
+  if (p == NULL || a->map.decay == 0)
+    return;
+  if (a->map.lower_first)
+    put(a, f, ", %c = IF(%c > %i, %i, %c + %v)", NS_PART_PRIORITY,
+        NS_PART_PRIORITY, p->most - a->map.decay, p->most, NS_PART_PRIORITY, decay);
+  else
+    put(a, f, ", %c = IF(%c < %i, %i, %c - %v)", NS_PART_PRIORITY,
+        NS_PART_PRIORITY, p->least + a->map.decay, p->least, NS_PART_PRIORITY,
+        decay);
+}
+
+/* A delay of NULL leaves it as it is. */
+static void come_back(const ns_adopted *a, ns_filled *f) {
+  if (!ns_adopt_has(a, NS_PART_RETRY_AFTER))
+    return;
+  if (a->parts[NS_PART_RETRY_AFTER]->kind == NS_FIELD_WHOLE)
+    put(a, f, ", %c = COALESCE(%n + CEIL(%s / 1000000), %c)", NS_PART_RETRY_AFTER,
+        NS_PART_RETRY_AFTER, NS_SLOT_DELAY, NS_PART_RETRY_AFTER);
+  else
+    put(a, f, ", %c = COALESCE(%n + INTERVAL %s MICROSECOND, %c)",
+        NS_PART_RETRY_AFTER, NS_PART_RETRY_AFTER, NS_SLOT_DELAY,
+        NS_PART_RETRY_AFTER);
+}
+
+/* The condition that this was the last attempt. False: there is no last one. */
+static bool last_attempt(const ns_adopted *a, ns_filled *f) {
+  if (ns_adopt_has(a, NS_PART_ATTEMPTS_LEFT))
+    put(a, f, "COALESCE(%c, 0) <= 1", NS_PART_ATTEMPTS_LEFT);
+  else if (ns_adopt_has(a, NS_PART_ATTEMPTS) && a->map.max_attempts > 0)
+    put(a, f, "COALESCE(%c, 0) >= %v", NS_PART_ATTEMPTS,
+        ns_vint(a->map.max_attempts - 1));
+  else
+    return false;
+  return true;
+}
+
+/* One attempt more, or less; at the end of what the column can say it stays. */
+static void count_attempt(const ns_adopted *a, ns_filled *f) {
+  if (ns_adopt_has(a, NS_PART_ATTEMPTS))
+    put(a, f, ", %c = IF(COALESCE(%c, 0) < %i, COALESCE(%c, 0) + 1, %c)",
+        NS_PART_ATTEMPTS, NS_PART_ATTEMPTS, a->parts[NS_PART_ATTEMPTS]->most,
+        NS_PART_ATTEMPTS, NS_PART_ATTEMPTS);
+  if (ns_adopt_has(a, NS_PART_ATTEMPTS_LEFT))
+    put(a, f, ", %c = IF(%c > 0, %c - 1, 0)", NS_PART_ATTEMPTS_LEFT,
+        NS_PART_ATTEMPTS_LEFT, NS_PART_ATTEMPTS_LEFT);
+}
+
+static void put_fail(ns_adopted *a, ns_filled *f) {
+  size_t before_if = f->text.n;
+  if (a->map.has_state[NS_ROW_FAILED]) {
+    put(a, f, "%c = IF(", NS_PART_STATUS);
+    if (last_attempt(a, f)) {
+      ns_buf_adds(&f->text, ", ");
+      state_value(a, f, NS_ROW_FAILED);
+      ns_buf_adds(&f->text, ", ");
+      state_value(a, f, NS_ROW_OPEN);
+      ns_buf_addc(&f->text, ')');
+    } else
+      f->text.n = before_if;
+  }
+  if (f->text.n == before_if)
+    set_state(a, f, NS_ROW_OPEN);
+  count_attempt(a, f);
+  sink(a, f);
+  come_back(a, f);
+  unclaim(a, f);
+}
+
+static void put_again(ns_adopted *a, ns_filled *f) {
+  set_state(a, f, NS_ROW_OPEN);
+  sink(a, f);
+  come_back(a, f);
+  unclaim(a, f);
+}
+
+static void put_release(ns_adopted *a, ns_filled *f) {
+  set_state(a, f, NS_ROW_OPEN);
+  unclaim(a, f);
+}
+
+static void put_discard(ns_adopted *a, ns_filled *f) {
+  if (a->map.has_state[NS_ROW_FAILED])
+    set_state(a, f, NS_ROW_FAILED);
+  else {
+    set_state(a, f, NS_ROW_OPEN);
+    if (ns_adopt_has(a, NS_PART_ATTEMPTS_LEFT))
+      put(a, f, ", %c = 0", NS_PART_ATTEMPTS_LEFT);
+    else
+      put(a, f, ", %c = %v", NS_PART_ATTEMPTS, ns_vint(a->map.max_attempts));
+  }
+  unclaim(a, f);
+}
+
+/* ------------------------------------------------------------------ marks */
+
+static bool has_zone(const ns_adopted *a) {
+  return strcmp(a->map.time_zone.p, "+00:00") != 0; /* which the session has */
+}
+
+static void put_zone(ns_adopted *a, ns_filled *f) {
+  if (has_zone(a))
+    ns_buf_addf(&f->text, "SET STATEMENT time_zone='%s' FOR ", a->map.time_zone.p);
+}
+
+static void put_at_once(ns_adopted *a, ns_filled *f) {
+  ns_buf_adds(&f->text, "SET STATEMENT innodb_lock_wait_timeout=0");
+  if (has_zone(a))
+    ns_buf_addf(&f->text, ", time_zone='%s'", a->map.time_zone.p);
+  ns_buf_adds(&f->text, " FOR ");
+}
+
+static void put_table(ns_adopted *a, ns_filled *f) {
+  add_name(f, a->map.table.p);
+}
+
+static void put_id(ns_adopted *a, ns_filled *f) {
+  put(a, f, "%c", NS_PART_ID);
+}
+
+static void put_key(ns_adopted *a, ns_filled *f) {
+  add_name(f, a->parts[NS_PART_ID]->name);
+}
+
+static void put_parent(ns_adopted *a, ns_filled *f) {
+  put(a, f, "%c", NS_PART_PARENT);
+}
+
+static void put_columns(ns_adopted *a, ns_filled *f) {
+  for (size_t i = 0; i < a->fields.n; i++) {
+    ns_buf_adds(&f->text, i > 0 ? ", t." : "t.");
+    add_name(f, a->fields.items[i].name);
+  }
+}
+
+static void put_row(ns_adopted *a, ns_filled *f) {
+  (void)a;
+  add_slot(f, NS_SLOT_ROW);
+}
+
+static void put_rows(ns_adopted *a, ns_filled *f) {
+  (void)a;
+  add_slot(f, NS_SLOT_ROWS);
+}
+
+static void put_limit(ns_adopted *a, ns_filled *f) {
+  (void)a;
+  add_slot(f, NS_SLOT_LIMIT);
+}
+
+static void put_page(ns_adopted *a, ns_filled *f) {
+  (void)a;
+  add_slot(f, NS_SLOT_PAGE);
+}
+
+static void put_table_value(ns_adopted *a, ns_filled *f) {
+  add_value(f, ns_vtext(a->map.table));
+}
+
+static const struct {
+  const char *name;
+  void (*put)(ns_adopted *a, ns_filled *f);
+} marks[] = {{":limit", put_limit},    {":page", put_page},
+             {":row", put_row},        {":rows", put_rows},
+             {":table", put_table_value}, {"again", put_again},
+             {"at_once", put_at_once}, {"claim", put_claim},
+             {"claimant", put_claimant}, {"columns", put_columns},
+             {"discard", put_discard}, {"done", put_done},
+             {"fail", put_fail},       {"first", put_first},
+             {"id", put_id},           {"key", put_key},
+             {"mine", put_mine},
+             {"open", put_open},       {"order", put_order},
+             {"ours", put_ours},       {"overdue", put_overdue},
+             {"parent", put_parent},   {"parent_done", put_parent_done},
+             {"ready", put_ready},     {"release", put_release},
+             {"settled", put_settled}, {"table", put_table},
+             {"taken", put_taken},     {"touch", put_touch},
+             {"zone", put_zone}};
+
+/* A mark that nobody knows is a mistake in adopt.sql, which the server tells of. */
+static void fill_mark(ns_adopted *a, ns_filled *f, const char *name, size_t n) {
+  for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++)
+    if (strlen(marks[i].name) == n && memcmp(marks[i].name, name, n) == 0)
+      marks[i].put(a, f);
+}
+
+static void fill(ns_adopted *a, ns_filled *f, const char *text) {
+  while (*text != '\0') {
+    size_t plain = strcspn(text, "{");
+    ns_buf_add(&f->text, text, plain);
+    text += plain;
+    if (*text == '{') {
+      size_t n = strcspn(++text, "}");
+      fill_mark(a, f, text, n);
+      text += n + 1;
+    }
+  }
+}
+
+ns_status ns_adopt_fill(ns_adopted *a, ns_sql sql, const ns_filled **out,
+                        ns_err *err) {
+  ns_filled *f = &a->stmts[sql];
+  *out = f;
+  if (f->text.n > 0 && !f->text.oom)
+    return NS_OK;
+  ns_buf_reset(&f->text);
+  f->n = 0;
+  fill(a, f, ns_sql_texts[sql]);
+  return f->text.oom ? ns_fail(err, NS_ENOMEM, "out of memory") : NS_OK;
+}
+
+/* ---------------------------------------------------------------- running */
+
+static ns_value slot_value(const ns_param *p, const ns_call *call) {
+  switch (p->slot) {
+  case NS_SLOT_ROW:
+    return ns_vint(call->row);
+  case NS_SLOT_ROWS:
+    return ns_vtext(call->rows);
+  case NS_SLOT_TOKEN:
+    return ns_vopt(call->token);
+  case NS_SLOT_LIMIT:
+    return ns_vint(call->limit);
+  case NS_SLOT_PAGE:
+    return ns_vint(call->page);
+  case NS_SLOT_DELAY:
+    return call->delay;
+  default:
+    return p->value;
+  }
+}
+
+static ns_status prepare(ns_adopted *a, ns_seat *seat, ns_sql sql,
+                         const ns_filled *f, ns_stmt **s, ns_err *err) {
+  ns_status st;
+  if (seat == NULL)
+    return ns_prepared(a->db, s, ns_buf_bytes(&f->text), err);
+  st = seat->stmts[sql] != NULL
+           ? NS_OK
+           : ns_link_prepare(seat->link, &seat->stmts[sql], f->text.p, f->text.n,
+                             err);
+  *s = seat->stmts[sql];
+  return st;
+}
+
+ns_status ns_adopt_run(ns_adopted *a, ns_seat *seat, ns_sql sql,
+                       const ns_call *call, ns_stmt **s, ns_err *err) {
+  const ns_filled *f;
+  ns_value *values;
+  ns_status st = ns_adopt_fill(a, sql, &f, err);
+  if (st == NS_OK)
+    st = prepare(a, seat, sql, f, s, err);
+  if (st != NS_OK)
+    return st;
+  if ((values = malloc((f->n + 1) * sizeof *values)) == NULL)
+    return ns_fail(err, NS_ENOMEM, "out of memory");
+  for (size_t i = 0; i < f->n; i++)
+    values[i] = slot_value(&f->params[i], call);
+  st = ns_stmt_run(ns_adopt_link(a, seat), *s, values, err);
+  free(values);
+  return st;
+}
+
+bool ns_adopt_is_locked(const ns_adopted *a, ns_status st, const ns_err *err) {
+  return st == NS_EBUSY && err->sqlerr == NS_LOCK_WAIT && !a->db->lanes.never_fast;
+}
+
+ns_status ns_adopt_change(ns_adopted *a, ns_seat *seat, ns_sql sql,
+                          const ns_call *call, int64_t patience, ns_stmt **s,
+                          ns_err *err) {
+  int64_t give_up = ns_mono_us() + patience;
+  int64_t pause = PAUSE_FIRST;
+  ns_status st = ns_adopt_run(a, seat, sql, call, s, err);
+  while (ns_adopt_is_locked(a, st, err) && ns_mono_us() < give_up) {
+    ns_sleep_us(ns_jitter(pause, 0.5));
+    pause = pause < PAUSE_LAST ? pause * 2 : pause;
+    ns_err_clear(err);
+    st = ns_adopt_run(a, seat, sql, call, s, err);
+  }
+  return st;
+}

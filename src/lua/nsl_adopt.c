@@ -1,0 +1,265 @@
+/*
+** The verbs on adopted tables, of which lua/nightshift/adopt.lua makes objects. A
+** table is a number here; what is held is the core's, so nothing is lost when Lua
+** raises, and nothing is left to close.
+*/
+#include "nsl_db.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define MAX_CLAIM 10000 /* rows of one claim */
+
+/* ------------------------------------------------------------ the mapping */
+
+typedef struct mapping {
+  ns_mapping map;
+  ns_bytes strategy;
+} mapping;
+
+#define PART(name, part) {name, NSL_BYTES, offsetof(mapping, map.parts[part])}
+
+static const nsl_field fields[] = {
+    {"table", NSL_BYTES, offsetof(mapping, map.table)},
+    {"name", NSL_BYTES, offsetof(mapping, map.name)},
+    {"strategy", NSL_BYTES, offsetof(mapping, strategy)},
+    {"time_zone", NSL_BYTES, offsetof(mapping, map.time_zone)},
+    PART("id", NS_PART_ID),
+    PART("status", NS_PART_STATUS),
+    PART("claimed_by", NS_PART_CLAIMED_BY),
+    PART("claimed_at", NS_PART_CLAIMED_AT),
+    PART("completed_at", NS_PART_COMPLETED_AT),
+    PART("started", NS_PART_STARTED),
+    PART("updated", NS_PART_UPDATED),
+    PART("retry_after", NS_PART_RETRY_AFTER),
+    PART("host", NS_PART_HOST),
+    PART("attempts", NS_PART_ATTEMPTS),
+    PART("attempts_left", NS_PART_ATTEMPTS_LEFT),
+    PART("priority", NS_PART_PRIORITY),
+    PART("parent", NS_PART_PARENT),
+    {"open", NSL_ANY, 0},
+    {"processing", NSL_ANY, 0},
+    {"done", NSL_ANY, 0},
+    {"failed", NSL_ANY, 0},
+    {"parent_done", NSL_ANY, 0},
+    {"lower_first", NSL_BOOL, offsetof(mapping, map.lower_first)},
+    {"newest_first", NSL_BOOL, offsetof(mapping, map.newest_first)},
+    {"decay", NSL_INT, offsetof(mapping, map.decay)},
+    {"max_attempts", NSL_INT, offsetof(mapping, map.max_attempts)},
+    {"overdue", NSL_INT, offsetof(mapping, map.overdue)},
+    {NULL, NSL_ANY, 0}};
+
+static const char *const states[NS_ROW_STATES] = {"open", "processing", "done",
+                                                  "failed", "parent_done"};
+
+/* The value on top: a whole number, a boolean, text, or the null of the module. */
+static ns_value tovalue(lua_State *L, const char *name) {
+  ns_value v = {.type = NS_NULL};
+  switch (lua_type(L, -1)) {
+  case LUA_TSTRING:
+    v.type = NS_TEXT;
+    v.s.p = lua_tolstring(L, -1, &v.s.n);
+    return v;
+  case LUA_TBOOLEAN:
+    v.type = NS_INT;
+    v.i = lua_toboolean(L, -1);
+    return v;
+  case LUA_TNUMBER:
+    v.type = NS_INT;
+    if (!lua_isinteger(L, -1))
+      luaL_error(L, "adopt: %s must be a whole number, text, boolean or null", name);
+    v.i = lua_tointeger(L, -1);
+    return v;
+  case LUA_TLIGHTUSERDATA:
+    return v;
+  default:
+    luaL_error(L, "adopt: %s must be a whole number, text, boolean or null", name);
+    return v;
+  }
+}
+
+/* Texts are borrowed from the table at 'idx'. */
+static void readstates(lua_State *L, int idx, ns_mapping *m) {
+  for (size_t i = 0; i < NS_ROW_STATES; i++) {
+    m->has_state[i] = nsl_rawfield(L, idx, states[i]) != LUA_TNIL;
+    if (m->has_state[i])
+      m->states[i] = tovalue(L, states[i]);
+    lua_pop(L, 1);
+  }
+}
+
+static void readstrategy(lua_State *L, mapping *m) {
+  static const char *const names[] = {
+      [NS_UPDATE_LIMIT] = "update_limit", [NS_SKIP_LOCKED] = "skip_locked",
+      [NS_TRANSACTION] = "transaction", [NS_NAMED_LOCK] = "named_lock"};
+  for (size_t i = 0; m->strategy.p != NULL && i < 4; i++)
+    if (strlen(names[i]) == m->strategy.n &&
+        memcmp(names[i], m->strategy.p, m->strategy.n) == 0) {
+      m->map.strategy = (ns_strategy)i;
+      return;
+    }
+  luaL_error(L, "adopt: bad 'strategy'");
+}
+
+/***
+Takes an existing table as a queue.
+@function db:adopt
+@tparam table mapping table, name, strategy (`update_limit`, `skip_locked`,
+`transaction`, `named_lock`), time_zone; names of columns: id, status, claimed_by,
+claimed_at, completed_at, started, updated, retry_after, host, attempts,
+attempts_left, priority, parent; values of the status: open, processing, done,
+failed, parent_done; lower_first, newest_first, decay, max_attempts, overdue (µs)
+@treturn[1] integer its number
+@treturn[2] nil
+@treturn[2] string message
+@treturn[2] string code `INVALID`, `NOT_FOUND`, `GONE`
+*/
+static int db_adopt(lua_State *L) {
+  ns_err err;
+  ns_adopted *a;
+  int64_t number;
+  mapping m = {.strategy = NS_NONE};
+  ns_db *db = nsl_checkdb(L);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  luaL_checkstack(L, 4, NULL);
+  readstates(L, 2, &m.map);
+  if (nsl_readfields(L, 2, fields, "adopt: ", &m, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  readstrategy(L, &m);
+  if (ns_adopt(db, &m.map, &a, &number, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushinteger(L, number);
+  return 1;
+}
+
+/* The table whose number is argument 2. [-0, +0, v] */
+static ns_adopted *checkadopted(lua_State *L) {
+  ns_adopted *a = ns_adopted_at(nsl_checkdb(L), luaL_checkinteger(L, 2));
+  luaL_argcheck(L, a != NULL, 2, "no adopted table has this number");
+  return a;
+}
+
+/* ------------------------------------------------------------------- verbs */
+
+static void free_jobs(void *p) {
+  ns_jobs_free(p);
+}
+
+/***
+Claims rows of an adopted table.
+@function db:adopt_claim
+@tparam integer number
+@tparam[opt=1] integer limit
+@treturn[1] {table,...} jobs as of claim; the payload is the row
+@treturn[2] nil
+@treturn[2] string message
+@treturn[2] string code `GONE`, `BUSY`, `STATE`, `SQL`
+*/
+static int db_adopt_claim(lua_State *L) {
+  ns_err err;
+  ns_jobs *jobs;
+  lua_Integer limit = luaL_optinteger(L, 3, 1);
+  checkadopted(L);
+  luaL_argcheck(L, limit >= 1 && limit <= MAX_CLAIM, 3, "1 to 10000 expected");
+  jobs = nsl_box(L, sizeof *jobs, free_jobs);
+  if (ns_adopted_claim(checkadopted(L), (size_t)limit, jobs, &err) != NS_OK) {
+    nsl_unbox(jobs);
+    return nsl_fail(L, &err);
+  }
+  lua_createtable(L, (int)jobs->n, 0);
+  for (size_t i = 0; i < jobs->n; i++) {
+    nsl_pushjob(L, &jobs->items[i]);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  nsl_unbox(jobs);
+  return 1;
+}
+
+/***
+Ends a claim.
+@function db:adopt_settle
+@tparam integer number
+@tparam table verdict as of settle; children and waits are `INVALID`
+@treturn[1] boolean true
+@treturn[1] boolean whether the row has failed for good
+@treturn[2] nil
+@treturn[2] string message
+@treturn[2] string code `STALE`, `INVALID`, `GONE`, `BUSY`, `SQL`
+*/
+static int db_adopt_settle(lua_State *L) {
+  ns_err err;
+  nsl_verdict *v;
+  ns_status st;
+  bool dead;
+  checkadopted(L);
+  if ((v = nsl_toverdict(L, 3, nsl_maxjson(L), &err)) == NULL)
+    return nsl_fail(L, &err);
+  st = ns_adopted_settle(checkadopted(L), &v->verdict, 1, &err);
+  if (st == NS_OK)
+    st = v->verdict.status;
+  dead = v->verdict.dead;
+  nsl_unbox(v);
+  if (st != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushboolean(L, 1);
+  lua_pushboolean(L, dead);
+  return 2;
+}
+
+/***
+Whether a claim still holds; it is overdue later.
+@function db:adopt_touch
+@tparam integer number
+@tparam integer id
+@tparam integer run
+@return true, or nil, message, code `STALE`, `GONE`, `BUSY`
+*/
+static int db_adopt_touch(lua_State *L) {
+  ns_err err;
+  ns_adopted *a = checkadopted(L);
+  lua_Integer id = luaL_checkinteger(L, 3);
+  return nsl_result(L, ns_adopted_touch(a, id, luaL_checkinteger(L, 4), &err),
+                    &err);
+}
+
+/***
+Gives back rows whose holder is dead or whose claim is overdue.
+@function db:adopt_look
+@tparam integer number
+@tparam[opt=false] boolean now also when it was done a moment ago
+@return how many, or nil, message, code
+*/
+static int db_adopt_look(lua_State *L) {
+  ns_err err;
+  int64_t freed;
+  ns_adopted *a = checkadopted(L);
+  if (ns_adopted_look(a, lua_toboolean(L, 3), &freed, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushinteger(L, freed);
+  return 1;
+}
+
+/***
+The index that claims from the table lack.
+@function db:adopt_advice
+@tparam integer number
+@return an SQL statement, "" when none is missing; or nil, message, code
+*/
+static int db_adopt_advice(lua_State *L) {
+  ns_err err;
+  ns_buf *sql;
+  checkadopted(L);
+  sql = nsl_newbuf(L);
+  if (ns_adopted_advice(checkadopted(L), sql, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushlstring(L, ns_buf_bytes(sql).p, sql->n);
+  return 1;
+}
+
+const luaL_Reg nsl_adoptverbs[] = {{"adopt", db_adopt},
+                                   {"adopt_advice", db_adopt_advice},
+                                   {"adopt_claim", db_adopt_claim},
+                                   {"adopt_look", db_adopt_look},
+                                   {"adopt_settle", db_adopt_settle},
+                                   {"adopt_touch", db_adopt_touch},
+                                   {NULL, NULL}};
