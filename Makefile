@@ -18,13 +18,14 @@ CORE := ns_url ns_db ns_stmt ns_packet ns_handle ns_query ns_list ns_tx ns_volle
         ns_read ns_depend ns_left ns_finish ns_fate ns_brood ns_park ns_done ns_settle \
         ns_cycle ns_wait ns_touch ns_admin ns_tree ns_verb ns_again ns_signal ns_prune ns_slot ns_listen ns_doctor \
         ns_adopt ns_adopt_map ns_adopt_text ns_adopt_claim ns_adopt_settle ns_adopt_free ns_adopt_plan \
+        ns_adopt_control ns_adopt_note \
         ns_private ns_home ns_plan ns_guard
 LUAC := nsl_module nsl_conv nsl_json nsl_encode nsl_decode nsl_db nsl_admin nsl_push nsl_claim nsl_verdict \
         nsl_jobs nsl_slot nsl_adopt nsl_sql nsl_shared nsl_mutex
 HOST := nsh_main nsh_module nsh_lua nsh_config nsh_host nsh_scripts nsh_signals nsh_dump nsh_table nsh_seat \
         nsh_intake nsh_life nsh_ladder nsh_watch nsh_secrets \
         nsh_names nsh_pace nsh_ring nsh_bell nsh_ear nsh_limits nsh_slot nsh_brood nsh_peer nsh_ctl nsh_ipc \
-        nsh_dispatch nsh_cycle nsh_feeds nsh_unsettled nsh_chores nsh_listen nsh_mail nsh_backlog nsh_batch \
+        nsh_dispatch nsh_cycle nsh_adopted nsh_feeds nsh_unsettled nsh_chores nsh_listen nsh_mail nsh_backlog nsh_batch \
         nsh_memory nsh_served nsh_zygote nsh_nursery nsh_share nsh_sweep nsh_worker nsh_wire nsh_halt \
         nsh_quota nsh_confine
 

@@ -561,6 +561,41 @@ function Adopted:rescue() end
 ---@return nightshift.Code? code
 function Adopted:advice() end
 
+---@class nightshift.AdoptedStats rows by state
+---@field name string the table
+---@field ready integer
+---@field waiting integer for their time or their parent
+---@field running integer
+---@field done integer
+---@field dead integer
+---@field approximate table<string, true>? counts that stopped at 100,000
+
+--- Counts rows by state.
+---@return nightshift.AdoptedStats? stats
+---@return string? message
+---@return nightshift.Code? code
+function Adopted:stats() end
+
+--- Stops claims from this table, everywhere, within a second; what runs goes on.
+---@return true?
+---@return string? message
+---@return nightshift.Code? code `NOT_FOUND`: nobody has claimed from it yet
+function Adopted:pause() end
+
+--- Lets claims go on.
+---@return true?
+---@return string? message
+---@return nightshift.Code? code
+function Adopted:resume() end
+
+--- Changes how fast the table is worked on, everywhere, while it is; 0: no limit.
+---@param opts {rate: number?, block: integer?, workers: integer?} rate: rows a second, of all together; block: rows
+---of a claim; workers: rows that one host or program has at a time
+---@return true?
+---@return string? message
+---@return nightshift.Code? code
+function Adopted:tune(opts) end
+
 ---@class nightshift.DbLock
 ---@field name string
 ---@overload fun(fn: fun(...): ..., ...): ... what fn returned; or nil, message, `BUSY`

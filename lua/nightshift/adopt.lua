@@ -15,8 +15,8 @@ local adopt = {}
 local methods = {}
 local meta = { __index = methods, __name = "nightshift.adopted" }
 
+local ALL = 2     -- go_on of a verdict: nobody has another row before its delay is over
 local LOOK = 0.25 -- seconds between looks at holders
-local EVERY = 1   -- seconds between claims of who waits, on average
 
 -- ---------------------------------------------------------------- the mapping
 
@@ -73,7 +73,22 @@ local function flat(given)
   return given
 end
 
-local function read(mapping)
+--- The mapping as JSON, the same for the same mapping.
+local function text_of(value)
+  if type(value) ~= "table" then return core.encode(value) end
+  local keys, parts = {}, {}
+  for key in pairs(value) do keys[#keys + 1] = key end
+  table.sort(keys)
+  for i, key in ipairs(keys) do parts[i] = core.encode(key) .. ":" .. text_of(value[key]) end
+  return "{" .. table.concat(parts, ",") .. "}"
+end
+
+--- Checks a mapping; it comes back flat, as the core wants it.
+---@param mapping table
+---@return table|nil
+---@return string? message
+---@return string? code
+function adopt.read(mapping)
   if type(mapping) ~= "table" then raise("adopt wants a table of options, got %s", type(mapping)) end
   local given, message, code = options.read("adopt", mapping, MAPPING)
   if not given then return nil, message, code end
@@ -81,6 +96,7 @@ local function read(mapping)
     if not given[needed] then raise("adopt: '%s' is missing", needed) end
   end
   given, message = flat(given)
+  if given then given.given = text_of(mapping) end
   return given, message, "INVALID"
 end
 
@@ -96,7 +112,7 @@ local function backend_of(self)
     if jobs then jobs[#jobs + 1] = claimed end
     return handle:adopt_settle(number, {
       id = claimed.id, run = claimed.run, kind = verdict.kind, error = verdict.error,
-      delay = verdict.delay and core.duration(verdict.delay),
+      delay = verdict.delay and core.duration(verdict.delay), go_on = verdict.asked and ALL or nil,
     })
   end
 
@@ -155,12 +171,12 @@ end
 
 --- Sleeps until it is time to look again: a second or so, or rows were freed.
 local function nap(self, handle, stop)
-  local again = math.min(stop, core.clock() + EVERY * (0.75 + math.random() / 2))
   repeat
-    core.sleep(math.max(0, math.min(LOOK, again - core.clock())))
+    local left = math.min(stop - core.clock(), handle:adopt_pause(self._number))
+    core.sleep(math.max(0, math.min(LOOK, left)))
     local freed, message, code = handle:adopt_look(self._number)
     if not freed then return nil, message, code end
-  until freed > 0 or core.clock() >= again
+  until handle:adopt_pause(self._number) == 0 or core.clock() >= stop
   return true
 end
 
@@ -241,8 +257,125 @@ function methods:advice()
   return sql ~= "" and sql
 end
 
+local COUNTED = 100000 -- rows of a state; counting more takes long
+
+--- Rows by state: ready, waiting (for their time or their parent), running, done, dead.
+-- A count that stopped at 100,000 is named in `approximate`.
+---@return nightshift.AdoptedStats|nil
+---@return string? message
+---@return string? code
+function methods:stats()
+  local counts, message, code = live(self, "stats"):adopt_count(self._number, COUNTED)
+  if not counts then return nil, message, code end
+  local stats = { name = self.table }
+  for name, n in pairs(counts) do
+    stats[name] = n
+    if n >= COUNTED then
+      stats.approximate = stats.approximate or {}
+      stats.approximate[name] = true
+    end
+  end
+  return stats
+end
+
+--- Stops claims from this table, everywhere; what runs goes on.
+---@return true|nil
+---@return string? message
+---@return string? code
+function methods:pause()
+  return adopt.pause(live(self, "pause"), self.table, true)
+end
+
+--- Lets claims go on, also before the time that a job has asked for.
+---@return true|nil
+---@return string? message
+---@return string? code
+function methods:resume()
+  return adopt.pause(live(self, "resume"), self.table, false)
+end
+
+--- Changes how fast the table is worked on, everywhere, while it is: `rate` (rows a
+-- second, by all together), `block` (rows of a claim), `workers` (rows that one host or
+-- program has at a time); 0: as many as there are.
+---@param opts {rate: number?, block: integer?, workers: integer?}
+---@return true|nil
+---@return string? message
+---@return string? code
+function methods:tune(opts)
+  local handle = live(self, "tune")
+  local given, message, code = options.read("tune", opts, adopt.TUNE)
+  if not given then return nil, message, code end
+  local ok
+  ok, message, code = adopt.tune(handle, self.table, given)
+  return ok, message, code
+end
+
 function meta.__tostring(self)
   return "nightshift.adopted: " .. self.table
+end
+
+-- ---------------------------------------------------- what people decide of it
+
+local function changed(name, result, message, code)
+  if not result then return nil, message, code end
+  if result.affected > 0 then return true end
+  return nil, ("nobody has adopted a table '%s' yet"):format(name), "NOT_FOUND"
+end
+
+local function is_known(handle, name)
+  local rows, message, code = handle:execute "@report_adopted"
+  if not rows then return nil, message, code end
+  for _, row in ipairs(rows) do
+    if row.table == name then return { affected = 1 } end
+  end
+  return { affected = 0 }
+end
+
+--- One that was like that before has changed as well.
+local function decide(handle, name, result, message, code)
+  if result and result.affected == 0 then result, message, code = is_known(handle, name) end
+  return changed(name, result, message, code)
+end
+
+---@param handle userdata core handle
+---@param name string the table's
+---@param paused boolean
+function adopt.pause(handle, name, paused)
+  return decide(handle, name, handle:execute("@admin_adopted_pause", paused and 1 or 0, paused and 1 or 0, name))
+end
+
+local function rate(value, what)
+  if math.type(value) and value >= 0 and value <= 1000000 then return value + 0.0 end
+  if math.type(value) then return nil, ("%s must be 0 to 1000000, got %g"):format(what, value) end
+  raise("%s must be a number, got %s", what, type(value))
+end
+
+local ROWS = options.integer(0, 1000000)
+
+adopt.TUNE = { rate = rate, block = ROWS, workers = ROWS }
+
+---@param handle userdata core handle
+---@param name string the table's
+---@param given {rate: number?, block: integer?, workers: integer?} checked
+function adopt.tune(handle, name, given)
+  local gap = given.rate and (given.rate > 0 and math.max(1, math.floor(1000000 / given.rate + 0.5)) or 0)
+  return decide(handle, name, handle:execute("@admin_adopted_tune", gap or core.null, given.block or core.null,
+    given.workers or core.null, name))
+end
+
+--- The tables that are known: `table`, `paused`, `held` (seconds), `rate`, `block`,
+-- `workers`, and `mapping`.
+---@param handle userdata core handle
+function adopt.list(handle)
+  local rows, message, code = handle:execute "@report_adopted"
+  if not rows then return nil, message, code end
+  for _, row in ipairs(rows) do
+    row.mapping, row.paused = core.decode(row.mapping), row.paused ~= 0
+    row.held = row.held and row.held / 1000000
+    row.rate, row.gap = row.gap > 0 and 1000000 / row.gap or nil, nil
+    row.block, row.workers = row.block > 0 and row.block or nil, row.workers > 0 and row.workers or nil
+  end
+  return rows
 end
 
 --- Takes a table as a queue.
@@ -252,7 +385,7 @@ end
 ---@return string? message
 ---@return string? code
 function adopt.new(db, mapping)
-  local given, message, code = read(mapping)
+  local given, message, code = adopt.read(mapping)
   if not given then return nil, message, code end
   local number
   number, message, code = db._handle:adopt(given)

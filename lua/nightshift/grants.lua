@@ -41,6 +41,7 @@ local ROLES = {
     name = "worker",
     does = "nightshift work, and programs that claim: pushes, claims, settles",
     tables = {
+      { "nightshift_adopted", "SELECT, INSERT, UPDATE" },
       { "nightshift_attempt", "INSERT" },
       { "nightshift_child", "SELECT, INSERT" },
       { "nightshift_edge", "SELECT, INSERT, DELETE" },
@@ -69,10 +70,12 @@ local ROLES = {
     name = "dashboard",
     does = "status, jobs, show, why and the view nightshift_jobs; writes nothing",
     tables = {
+      { "nightshift_adopted", "SELECT" },
       { "nightshift_attempt", "SELECT" },
       { "nightshift_child", "SELECT" },
       { "nightshift_edge", "SELECT" },
       { "nightshift_finished", "SELECT" },
+      { "nightshift_grip", "SELECT" },
       { "nightshift_holder", "SELECT" },
       { "nightshift_job", "SELECT" },
       { "nightshift_jobs", "SELECT" },

@@ -21,6 +21,7 @@ local raise = options.raise
 ---@field state any of again
 ---@field delay number? seconds; nil: the job's backoff
 ---@field go_on integer? of wait: 1: whatever a child does; of again: 1: past the deadline, too
+---@field asked boolean? of again: the delay is what a response asked for
 ---@field children table[]? spawned: {id=, queue=, name=, payload=, options=}
 
 ---@class nightshift.Backend what carries the verbs out
@@ -215,7 +216,8 @@ function methods:again(delay, state)
   if pace and pace:not_yet(self) then return true end
   local pause = given.retry_after or given.delay
   if pace then pause = pace:pause(self, given.delay, given.retry_after) end
-  return settle(self, { kind = "again", delay = pause, state = given.state, go_on = pace and pace.go_on })
+  return settle(self, { kind = "again", delay = pause, state = given.state, go_on = pace and pace.go_on,
+    asked = given.retry_after ~= nil })
 end
 
 local WAIT = {

@@ -28,6 +28,11 @@ local function gone()
   return nil, STALE, "STALE"
 end
 
+local ALL = 2 -- go_on of a verdict: nobody has another row before its delay is over
+
+--- Is it a row of an adopted table, and no job of our own?
+local function is_row(fields) return fields.lease ~= nil and fields.lease < 0 end
+
 --- Traceback of a handler, without the lines of what called it.
 local function traceback(err)
   local text = debug_traceback(job.error_text(err), 2)
@@ -57,7 +62,11 @@ local function make_backend(api, connection)
   --- Locks and semaphores belong to the job that runs, until its verdict.
   function backend.own_slots()
     if not (db and db:is_open()) then return end
-    if current then db._handle:slot_owner(current.id, current.run) else db._handle:slot_owner() end
+    if current and not is_row(current) then
+      db._handle:slot_owner(current.id, current.run)
+    else
+      db._handle:slot_owner()
+    end
   end
 
   function backend.settle(settled, v)
@@ -88,6 +97,9 @@ local function make_backend(api, connection)
 
   function backend.take_id(parent)
     if parent ~= current then return gone() end
+    if is_row(parent) then
+      return nil, ("a row of the adopted table '%s' has no children"):format(parent.queue), "INVALID"
+    end
     return api.take_id()
   end
 
@@ -107,7 +119,10 @@ local function make_backend(api, connection)
   end
 
   --- What a job asks of the database goes over its own connection.
-  function backend.ask(statement, ...) return backend.db()._handle:execute("@" .. statement, ...) end
+  function backend.ask(statement, ...)
+    if current and is_row(current) then return statement == "edge_count" and { { n = 0 } } or {} end
+    return backend.db()._handle:execute("@" .. statement, ...)
+  end
 
   return backend
 end
@@ -121,7 +136,8 @@ local function finished(fields, v)
   return {
     id = fields.id, run = fields.run, lease = fields.lease, kind = v.kind,
     result = v.result, error = v.error, state = v.state,
-    delay = v.delay and core.duration(v.delay), go_on = v.go_on, signal = v.signal,
+    delay = v.delay and core.duration(v.delay), signal = v.signal,
+    go_on = is_row(fields) and v.asked and ALL or v.go_on,
     children = job.entries(v.children, fields.queue),
   }
 end

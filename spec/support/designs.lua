@@ -112,6 +112,23 @@ function designs.map(name, changes)
   return map
 end
 
+--- A value as Lua text.
+local function text_of(value)
+  if value == nightshift.null then return "require('nightshift').null" end
+  if type(value) ~= "table" then return ("%q"):format(value) end
+  local parts = {}
+  for key, item in pairs(value) do parts[#parts + 1] = ("[%q] = %s"):format(key, text_of(item)) end
+  return "{ " .. table.concat(parts, ", ") .. " }"
+end
+
+--- A file that returns the mapping, for `nightshift work --adopt`.
+---@param name string
+---@param changes table?
+---@return string path
+function designs.file(name, changes)
+  return fixture.file("adopt-" .. name .. ".lua", "return " .. text_of(designs.map(name, changes)))
+end
+
 --- Makes the table anew, with so many rows.
 ---@param db nightshift.Db
 ---@param name string

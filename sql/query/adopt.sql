@@ -42,6 +42,22 @@ FROM information_schema.COLUMNS c
 WHERE c.TABLE_SCHEMA = DATABASE() AND c.TABLE_NAME = ?
 ORDER BY c.ORDINAL_POSITION
 
+-- name: adopt_control
+-- Params: mapping, table. Key: PRIMARY. What was decided about it, and whether it is
+-- known as it is.
+SELECT paused, held_until, gap, next_at, block, workers, mapping = ?
+FROM nightshift_adopted WHERE tab = ?
+
+-- name: adopt_counts
+-- How many rows there are in each state, up to a limit, as counting all takes long.
+-- Index: status. No locks.
+{zone}SELECT
+  (SELECT COUNT(*) FROM (SELECT 1 FROM {table} t WHERE {ready} LIMIT {:limit}) x),
+  (SELECT COUNT(*) FROM (SELECT 1 FROM {table} t WHERE {unready} LIMIT {:limit}) x),
+  (SELECT COUNT(*) FROM (SELECT 1 FROM {table} t WHERE {taken} LIMIT {:limit}) x),
+  (SELECT COUNT(*) FROM (SELECT 1 FROM {table} t WHERE {finished} LIMIT {:limit}) x),
+  (SELECT COUNT(*) FROM (SELECT 1 FROM {table} t WHERE {dead} LIMIT {:limit}) x)
+
 -- name: adopt_deaths
 -- Params: whether named locks serve. Key: none, all holders: they are few. When the
 -- last of them was declared dead, and whether one may be.
@@ -52,6 +68,11 @@ FROM nightshift_holder
 -- name: adopt_discard
 -- Key: PRIMARY.
 {at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {discard} WHERE {id} = {:row} AND {ours}
+
+-- name: adopt_due
+-- µs until the next open row may be claimed; NULL: none waits for its time. Index:
+-- status. No locks.
+{zone}SELECT {until} FROM {table} t WHERE {later}
 
 -- name: adopt_explain
 -- How the server finds the rows of a claim.
@@ -80,6 +101,23 @@ DELETE FROM nightshift_grip WHERE tab = ? AND row_id = ? AND claimant = ?
 -- Part of {claimant}, where the table has no column for it. PRIMARY, one row.
 (SELECT g.claimant FROM nightshift_grip g WHERE g.tab = {:table} AND g.row_id = {id})
 
+-- name: adopt_grip_tidy
+-- Key: PRIMARY. What is shown of a row that its claimant, who is gone, has no more.
+{at_once}DELETE FROM nightshift_grip WHERE tab = {:table} AND row_id = {:row}
+  AND claimant = {:token} AND NOT EXISTS(SELECT 1 FROM {table} t FORCE INDEX (PRIMARY)
+    WHERE {id} = {:row} AND {gripped})
+
+-- name: adopt_grips
+-- Params: table. Key: PRIMARY. No locks. Those whose claimant is no holder any more.
+SELECT g.row_id, g.claimant FROM nightshift_grip g
+LEFT JOIN nightshift_holder h ON h.dead IS NULL
+  AND h.id = CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(g.claimant, ':', 2), ':', -1) AS UNSIGNED)
+WHERE g.tab = ? AND h.id IS NULL LIMIT 1000
+
+-- name: adopt_hold
+-- Params: µs, table. Key: PRIMARY. Nothing is claimed for as long.
+UPDATE nightshift_adopted SET held_until = GREATEST(held_until, {now} + ?) WHERE tab = ?
+
 -- name: adopt_holds
 -- Key: PRIMARY. No locks.
 SELECT 1 FROM {table} t FORCE INDEX (PRIMARY) WHERE {id} = {:row} AND {ours}
@@ -90,10 +128,27 @@ SELECT INDEX_NAME, COLUMN_NAME, COALESCE(COLLATION = 'D', 0) FROM information_sc
 WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?
 ORDER BY INDEX_NAME, SEQ_IN_INDEX
 
+-- name: adopt_known
+-- Params: table, mapping. Key: PRIMARY. The table is used like this.
+INSERT INTO nightshift_adopted (tab, mapping) VALUES (?, ?)
+ON DUPLICATE KEY UPDATE mapping = VALUES(mapping)
+
 -- name: adopt_lock
--- Params: table. The named lock under which one claims at a time; waits briefly,
--- because the session also owns the lock that says it lives.
-SELECT GET_LOCK(CONCAT('nightshift-adopt:', MD5(DATABASE()), MD5(?)), 0.2)
+-- Params: table, seconds. The named lock under which one claims at a time; waits
+-- briefly, because the session also owns the lock that says it lives.
+SELECT GET_LOCK(CONCAT('nightshift-adopt:', MD5(DATABASE()), MD5(?)), ?)
+
+-- name: adopt_note
+-- Params: table, row, claimant, worker, progress, note. Key: PRIMARY. What a running
+-- job shows; what it says nothing of stays.
+INSERT INTO nightshift_grip (tab, row_id, claimant, since, touched, worker, progress, note)
+VALUES (?, ?, ?, {now}, {now}, ?, ?, ?)
+ON DUPLICATE KEY UPDATE
+  since = IF(claimant = VALUES(claimant), since, VALUES(since)),
+  worker = IF(claimant = VALUES(claimant), COALESCE(VALUES(worker), worker), VALUES(worker)),
+  progress = IF(claimant = VALUES(claimant), COALESCE(VALUES(progress), progress), VALUES(progress)),
+  note = IF(claimant = VALUES(claimant), COALESCE(VALUES(note), note), VALUES(note)),
+  claimant = VALUES(claimant), touched = VALUES(touched)
 
 -- name: adopt_orphans
 -- Rows whose claimant is no holder any more. Index: status; PRIMARY of holder. No
@@ -138,6 +193,12 @@ STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id WHERE {ours} ORDER 
 -- Key: PRIMARY; waits for nobody. The row that was marked as taken a moment ago.
 {zone}SELECT {columns} FROM {table} t FORCE INDEX (PRIMARY) WHERE {id} = {:row} AND {mine}
 FOR UPDATE SKIP LOCKED
+
+-- name: adopt_reserve
+-- Params: next, table, next as it was. Key: PRIMARY; 1205 at once when somebody is
+-- doing the same. A share of the rate; no row: somebody was faster.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+UPDATE nightshift_adopted SET next_at = ? WHERE tab = ? AND next_at = ?
 
 -- name: adopt_seen
 -- How many rows adopt_pick has looked at. Index: status, then the order. No locks.

@@ -3,6 +3,22 @@
 -- statement is a plain consistent read. Listings run by key and stop at their
 -- LIMIT; payloads are left to the job's own page. A NULL filter means "any".
 
+-- name: report_adopted
+-- Key: none, all adopted tables: they are few. Locks: none.
+SELECT tab AS `table`, mapping, paused, IF(held_until > {now}, held_until - {now}, NULL) AS held,
+  gap, block, workers
+FROM nightshift_adopted ORDER BY tab
+
+-- name: report_adopted_running
+-- Params: limit. Rows of adopted tables that show something, and who has them. Key:
+-- none, all of them; PRIMARY of holder. Locks: none.
+SELECT g.tab AS `table`, g.row_id AS id, h.id AS holder, h.host, h.pid, g.worker, g.since,
+  COALESCE(g.touched, g.since) AS touched, g.progress, g.note
+FROM nightshift_grip g
+JOIN nightshift_holder h ON h.dead IS NULL
+  AND h.id = CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(g.claimant, ':', 2), ':', -1) AS UNSIGNED)
+ORDER BY g.tab, g.since, g.row_id LIMIT ?
+
 -- name: report_attempts
 -- Failed, crashed and lost attempts of one job, oldest first.
 -- Params: job id. Index: attempt PRIMARY (job_id, run). Locks: none.

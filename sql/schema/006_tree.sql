@@ -155,14 +155,38 @@ CREATE TABLE IF NOT EXISTS nightshift_pause (
   since BIGINT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
 
+-- name: create_adopted
+-- Existing tables that are queues, as nightshift.adopt takes them ('mapping'), and what
+-- may be changed while they are worked on. Nothing is claimed while one is paused, or
+-- before held_until: a job was told to come back later. gap: µs between claimed rows,
+-- of all hosts together (0: none), and when the next is due. block, workers: rows of a
+-- claim, and rows that one host has at a time; 0: as many as it likes.
+CREATE TABLE IF NOT EXISTS nightshift_adopted (
+  tab VARCHAR(64) NOT NULL PRIMARY KEY,
+  mapping MEDIUMTEXT NOT NULL,
+  paused BOOL NOT NULL DEFAULT FALSE,
+  held_until BIGINT NOT NULL DEFAULT 0,
+  gap BIGINT NOT NULL DEFAULT 0,
+  next_at BIGINT NOT NULL DEFAULT 0,
+  block INT UNSIGNED NOT NULL DEFAULT 0,
+  workers INT UNSIGNED NOT NULL DEFAULT 0,
+  CONSTRAINT adopted_mapping_json CHECK (JSON_VALID(mapping))
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
 -- name: create_grip
--- Who has a row of an adopted table that has no column for it: "ns:HOLDER:TOKEN".
--- The row of that table is locked by whoever writes here, so one claimant has it.
+-- Rows of adopted tables that somebody has: "ns:HOLDER:TOKEN". Written with the claim
+-- where the table has no column for that, and the row of that table is locked by
+-- whoever writes it, so one claimant has it; of other tables when there is something to
+-- show: worker (a process), touched (a sign of life), progress, note.
 CREATE TABLE IF NOT EXISTS nightshift_grip (
   tab VARCHAR(64) NOT NULL,
   row_id BIGINT NOT NULL,
   claimant VARCHAR(64) NOT NULL,
   since BIGINT NOT NULL,
+  worker INT UNSIGNED NULL,
+  touched BIGINT NULL,
+  progress DOUBLE NULL,
+  note VARCHAR(255) NULL,
   PRIMARY KEY (tab, row_id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
 

@@ -237,6 +237,7 @@ typedef struct ns_verdict {
                      ** none); absent: for the children */
   int64_t go_on;     /* WAIT: when a child fails: 1: run all the same, 0: dead;
                      ** AGAIN, after the deadline: 1: run once more, 0: dead;
+                     ** AGAIN of an adopted row: 2: no other is claimed so long;
                      ** RELEASE: 1: it was never begun, and keeps its place */
   ns_push *children; /* ACK, WAIT: claimable now; AGAIN: wait for the parent's
                      ** done; otherwise dropped. ids already taken */
@@ -661,6 +662,7 @@ typedef struct ns_mapping {
   int64_t max_attempts; /* 0: no limit */
   int64_t overdue;     /* µs after which a claim ends; 0: never */
   ns_bytes time_zone;  /* of DATETIME columns; absent: the server's */
+  ns_bytes given;      /* the mapping as it was given, JSON, for others to read */
 } ns_mapping;
 
 typedef struct ns_adopted ns_adopted;
@@ -678,37 +680,74 @@ ns_status ns_adopt(ns_db *db, const ns_mapping *map, ns_adopted **out,
 ns_adopted *ns_adopted_at(ns_db *db, int64_t number);
 
 /*
-** Claims up to 'limit' rows; never waits for rows but with NS_UPDATE_LIMIT. A job's
-** (id, run) is the claim token, as with any job, its payload the row as a JSON
-** object, its nonce the same for all rows of the table. A claim that said GONE and
-** may have happened is taken up by the next.
+** Claims up to 'limit' rows, or as many as people allow (nightshift_adopted: a pause, a
+** rate, a block, rows in hand); never waits for the lock of a row. A job's (id, run) is
+** the claim token, as with any job, its payload the row as a JSON object, its nonce the
+** same for all rows of the table, its lease minus the table's number. A claim that said
+** GONE and may have happened is taken up by the next.
 ** Errors: GONE, BUSY, STATE (in a transaction of the caller), SQL.
 */
 ns_status ns_adopted_claim(ns_adopted *a, size_t limit, ns_jobs *out,
                            ns_err *err);
 
+/* Monotonic µs: a claim before is unlikely to find anything. */
+int64_t ns_adopted_claim_at(const ns_adopted *a);
+
+/* Has the last claim looked for rows? Not while it is paused, held, over its rate, or
+** somebody else's turn. */
+bool ns_adopted_looked(const ns_adopted *a);
+
+/* May nothing be started, as far as is known? What was claimed had better be given
+** back. */
+bool ns_adopted_paused(const ns_adopted *a);
+
+/*
+** '*due': µs until something that is open, or about to be, may be claimed; -1: there is
+** nothing. Rows of a holder that may be dead are about to be open.
+** Errors: GONE, BUSY.
+*/
+ns_status ns_adopted_due(ns_adopted *a, int64_t *due, ns_err *err);
+
 /*
 ** Settles verdicts, in one transaction but with NS_TRANSACTION; NS_LOST is as a
 ** failure that comes back at once. Each gets its status: OK, or STALE when the claim
-** does not hold any more, or INVALID for what a row cannot do (children, waits,
-** ends without a value for failed rows); 'err' has the words for the last of those,
-** though the call succeeds. Results, errors and states are not kept.
-** After GONE the same verdicts may be settled again. Errors: GONE, BUSY, SQL.
+** does not hold any more, or BUSY when somebody has locked the row, or INVALID for what
+** a row cannot do (children, waits, ends without a value for failed rows); 'err' has
+** the words for the last of those, though the call succeeds. Results, errors and states
+** are not kept. After GONE the same verdicts may be settled again.
+** Errors: GONE, BUSY, SQL.
 */
 ns_status ns_adopted_settle(ns_adopted *a, ns_verdict *verdicts, size_t n,
                             ns_err *err);
+
+/* µs for which this verdict had better wait: its row would come back at once, for the
+** table has no column that says when. 0: it need not. */
+int64_t ns_adopted_patience(const ns_adopted *a, const ns_verdict *v);
 
 /* Whether a claim of this handle still holds; it is overdue later. Errors: STALE,
 ** GONE, BUSY. */
 ns_status ns_adopted_touch(ns_adopted *a, int64_t id, int64_t run, ns_err *err);
 
+/* The same of many, which show what they say: as ns_touch_many. Errors: GONE, BUSY. */
+ns_status ns_adopted_touch_many(ns_adopted *a, ns_sign *signs, size_t n,
+                                ns_err *err);
+
 /*
-** Gives back rows whose holder is dead or whose claim is overdue; paces itself, so
-** it may be called as often as one likes, and is part of every claim. A host that
-** has been told of a death calls it with 'now'. '*freed' counts rows.
-** Errors: GONE, BUSY, STATE.
+** Gives back rows whose holder is dead or whose claim is overdue, and reads what people
+** have decided; paces itself, so it may be called as often as one likes, and is part of
+** every claim. A host that has been told of a death calls it with 'now'. '*freed' counts
+** rows. Errors: GONE, BUSY, STATE.
 */
 ns_status ns_adopted_look(ns_adopted *a, bool now, int64_t *freed, ns_err *err);
+
+/* Rows by state. */
+typedef struct ns_row_counts {
+  int64_t ready, waiting, running, done, dead;
+} ns_row_counts;
+
+/* Counts them, each up to 'most'. Errors: GONE, BUSY. */
+ns_status ns_adopted_count(ns_adopted *a, int64_t most, ns_row_counts *out,
+                           ns_err *err);
 
 /* What the claim lacks to be fast: an SQL statement that adds an index, or nothing,
 ** when the server finds the rows by an index, in order. Errors: GONE. */

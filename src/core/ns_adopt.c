@@ -68,8 +68,9 @@ ns_status ns_adopt(ns_db *db, const ns_mapping *map, ns_adopted **out,
     return st;
   }
   db->adopted[db->nadopted++] = *out = a;
+  a->number = (int64_t)db->nadopted;
   if (number != NULL)
-    *number = (int64_t)db->nadopted;
+    *number = a->number;
   return NS_OK;
 }
 

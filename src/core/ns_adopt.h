@@ -89,16 +89,27 @@ typedef struct ns_seat {
 
 #define NS_CLAIMANT 64 /* bytes of "ns:HOLDER:TOKEN" */
 
+/* What people have decided: see nightshift_adopted. Instants by the server's clock. */
+typedef struct ns_control {
+  bool known;      /* it has been read */
+  bool paused;
+  int64_t held_until;
+  int64_t gap, next_at;
+  int64_t block, workers;
+} ns_control;
+
 /* A claim that is not settled yet. */
 typedef struct ns_grip {
   int64_t id, run;
   int64_t holder;   /* who we were */
   bool last;        /* after another failure it is given up */
+  bool shown;       /* it has its row for people, which goes with it */
   int64_t attempts; /* before this run */
 } ns_grip;
 
 struct ns_adopted {
   ns_db *db;
+  int64_t number;      /* of the handle's tables, from 1 */
   ns_mapping map;      /* its bytes are owned, see ns_adopt_map.c */
   ns_buf host;         /* this machine */
   ns_fields fields;
@@ -110,6 +121,12 @@ struct ns_adopted {
   size_t nseats, capseats;
   int64_t in_doubt;    /* the token of a claim that may have happened; 0: none */
   int64_t doubter;     /* … and who we were */
+  ns_control control;
+  int64_t control_at;  /* monotonic: when to read it again */
+  int64_t claim_at;    /* monotonic: no claim is worth while before */
+  bool looked;         /* the last claim has looked for rows */
+  bool capped;         /* the last one had less because of rows in hand */
+  int64_t suspects;    /* holders that may be dead, at the last look */
   int64_t deaths;      /* when the last holder that we know of died */
   int64_t page;        /* rows that others may have locked in front of free ones */
   int64_t look_at, sweep_at, overdue_at; /* monotonic: next look at holders, at all
@@ -177,6 +194,26 @@ ns_status ns_adopt_seat(ns_adopted *a, ns_seat **out, ns_err *err);
 ns_seat *ns_adopt_seat_of(ns_adopted *a, int64_t id, int64_t run);
 /* Ends what is open on it; one that is lost is closed. */
 void ns_adopt_leave_seat(ns_seat *seat);
+
+/* ns_adopt_control.c: reads what people have decided, now and then; how many of
+** 'limit' rows may be claimed now, and when to come again. */
+ns_status ns_adopt_control(ns_adopted *a, ns_err *err);
+ns_status ns_adopt_allow(ns_adopted *a, size_t *limit, ns_err *err);
+void ns_adopt_claimed(ns_adopted *a, size_t asked, size_t got);
+
+/* It was somebody else's turn. */
+void ns_adopt_passed(ns_adopted *a);
+
+/* A row may be claimable: of ours that have come back. */
+void ns_adopt_stir(ns_adopted *a);
+
+/* Nothing is claimed for so long, by anybody. */
+ns_status ns_adopt_hold(ns_adopted *a, int64_t us, ns_err *err);
+
+/* ns_adopt_note.c: the rows that people see of a running job go with its claim, and
+** with its holder. */
+ns_status ns_adopt_unshow(ns_adopted *a, int64_t id, ns_bytes claimant, ns_err *err);
+ns_status ns_adopt_tidy(ns_adopted *a, ns_err *err);
 
 /* What a forked child has inherited is none of its business. */
 void ns_adopt_own(ns_adopted *a);

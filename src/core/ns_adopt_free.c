@@ -84,8 +84,8 @@ static ns_status free_rows(ns_db *db, ns_tx *tx, ns_err *err) {
   return st;
 }
 
-/* Frees what a statement finds. */
-static ns_status free_found(ns_adopted *a, ns_sql sql, int64_t *freed,
+/* Frees what a statement finds: '*found' rows. */
+static ns_status free_found(ns_adopted *a, ns_sql sql, size_t *found, int64_t *freed,
                             ns_err *err) {
   lost_rows l = {.a = a};
   ns_tx tx = {.run = free_rows, .arg = &l};
@@ -96,6 +96,7 @@ static ns_status free_found(ns_adopted *a, ns_sql sql, int64_t *freed,
     st = ns_transact(a->db, &tx, err);
   if (st == NS_OK)
     *freed += l.freed;
+  *found = l.n;
   free(l.items);
   return st;
 }
@@ -119,7 +120,7 @@ static ns_status ask_deaths(ns_db *db, int64_t *last, int64_t *suspects,
 ** now; a host does that by itself. */
 static ns_status look_at_holders(ns_adopted *a, bool *died, ns_err *err) {
   int64_t last;
-  int64_t suspects;
+  int64_t suspects = 0;
   ns_status st = ask_deaths(a->db, &last, &suspects, err);
   if (st == NS_OK && suspects > 0 && !a->db->is_host) {
     a->db->peers_at = 0;
@@ -129,6 +130,7 @@ static ns_status look_at_holders(ns_adopted *a, bool *died, ns_err *err) {
   *died = st == NS_OK && last > a->deaths;
   if (*died)
     a->deaths = last;
+  a->suspects = suspects;
   return st;
 }
 
@@ -141,11 +143,13 @@ static int64_t overdue_pace(const ns_adopted *a) {
 static ns_status look_at_rows(ns_adopted *a, bool all, int64_t *freed,
                               ns_err *err) {
   ns_status st = NS_OK;
-  if (all)
-    st = free_found(a, NS_SQL_ADOPT_ORPHANS, freed, err);
+  size_t found;
+  if (all && (st = free_found(a, NS_SQL_ADOPT_ORPHANS, &found, freed, err)) == NS_OK &&
+      found == 0)
+    st = ns_adopt_tidy(a, err);
   if (st == NS_OK && a->map.overdue > 0 && (all || ns_mono_us() >= a->overdue_at)) {
     a->overdue_at = ns_mono_us() + overdue_pace(a);
-    st = free_found(a, NS_SQL_ADOPT_OVERDUE, freed, err);
+    st = free_found(a, NS_SQL_ADOPT_OVERDUE, &found, freed, err);
   }
   return st;
 }
@@ -189,21 +193,35 @@ static ns_status look_at_locks(ns_adopted *a, int64_t *freed, ns_err *err) {
 
 /* ------------------------------------------------------------------- looks */
 
-static ns_status look(ns_adopted *a, bool now, int64_t *freed, ns_err *err) {
+/* Rows are marked with who has them. */
+static ns_status look_marked(ns_adopted *a, bool now, int64_t *freed, ns_err *err) {
   bool died = now;
   bool sweep = now || ns_mono_us() >= a->sweep_at;
-  ns_status st = ns_ready(a->db, err);
+  ns_status st = look_at_holders(a, &died, err);
   a->look_at = ns_mono_us() + ns_jitter(LOOK_EVERY, 0.2);
   if (st == NS_OK)
-    st = look_at_holders(a, &died, err);
-  if (st == NS_OK)
-    st = look_at_rows(a, died || sweep, freed, err);
+    st = look_at_rows(a, now || died || sweep, freed, err);
   if (st == NS_OK && sweep)
     a->sweep_at = ns_mono_us() + ns_jitter(SWEEP_EVERY, 0.2);
   return st;
 }
 
+/* Rows are locked by who has them. Without a state that shows it, the server has given
+** them back itself. */
+static ns_status look_locked(ns_adopted *a, bool now, int64_t *freed, ns_err *err) {
+  bool sweep = now || ns_mono_us() >= a->sweep_at;
+  ns_status st = NS_OK;
+  a->look_at = ns_mono_us() + ns_jitter(SEATS_EVERY, 0.2);
+  if (a->map.has_state[NS_ROW_PROCESSING])
+    st = look_at_locks(a, freed, err);
+  if (st != NS_OK || !sweep)
+    return st;
+  a->sweep_at = ns_mono_us() + ns_jitter(SWEEP_EVERY, 0.2);
+  return ns_adopt_tidy(a, err);
+}
+
 ns_status ns_adopted_look(ns_adopted *a, bool now, int64_t *freed, ns_err *err) {
+  ns_status st;
   *freed = 0;
   ns_err_clear(err);
   if (ns_in_transaction(a->db))
@@ -211,10 +229,12 @@ ns_status ns_adopted_look(ns_adopted *a, bool now, int64_t *freed, ns_err *err) 
   ns_adopt_own(a);
   if (!now && ns_mono_us() < a->look_at)
     return NS_OK;
-  if (a->map.strategy != NS_TRANSACTION)
-    return look(a, now, freed, err);
-  if (!a->map.has_state[NS_ROW_PROCESSING])
-    return NS_OK; /* the server has given them back itself */
-  a->look_at = ns_mono_us() + ns_jitter(SEATS_EVERY, 0.2);
-  return look_at_locks(a, freed, err);
+  if ((st = ns_ready(a->db, err)) == NS_OK)
+    st = ns_adopt_control(a, err);
+  if (st == NS_OK)
+    st = a->map.strategy == NS_TRANSACTION ? look_locked(a, now, freed, err)
+                                           : look_marked(a, now, freed, err);
+  if (*freed > 0)
+    ns_adopt_stir(a);
+  return st;
 }

@@ -45,10 +45,10 @@ static bool copy_bytes(ns_bytes *s) {
 
 /* Every text of a mapping, for copying and freeing them alike. */
 static ns_bytes *map_text(ns_mapping *m, size_t i) {
-  ns_bytes *first[] = {&m->table, &m->name, &m->time_zone};
-  if (i < 3)
+  ns_bytes *first[] = {&m->table, &m->name, &m->time_zone, &m->given};
+  if (i < 4)
     return first[i];
-  if ((i -= 3) < NS_PARTS)
+  if ((i -= 4) < NS_PARTS)
     return &m->parts[i];
   i -= NS_PARTS;
   return i < NS_ROW_STATES ? &m->states[i].s : NULL;

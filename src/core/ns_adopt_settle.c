@@ -111,7 +111,7 @@ ns_status ns_adopt_end(ns_adopted *a, ns_seat *seat, ns_sql sql, ns_call *call,
     return st;
   st = ns_adopt_change(a, seat, sql, &change, patience, &s, err);
   *changed = st == NS_OK && ns_stmt_affected(s) > 0;
-  if (grip && ns_adopt_is_locked(a, st, err) &&
+  if (grip && (st == NS_ESQL || ns_adopt_is_locked(a, st, err)) &&
       keep_grip(a, call, &why) != NS_OK) {
     *err = why;
     st = why.status;
@@ -126,8 +126,11 @@ static ns_status settle_one(ns_adopted *a, ns_seat *seat, const ns_verdict *v,
   int64_t holder = grip != NULL ? grip->holder : a->db->holder;
   ns_call call = {.row = v->id, .delay = delay_of(v, grip),
                   .token = ns_adopt_claimant(claimant, holder, v->run)};
-  return ns_adopt_end(a, seat, statement_of(v->kind), &call,
-                      a->db->is_host ? HOST_FOR : EMBEDDED_FOR, changed, err);
+  ns_status st = ns_adopt_end(a, seat, statement_of(v->kind), &call,
+                              a->db->is_host ? HOST_FOR : EMBEDDED_FOR, changed, err);
+  if (st == NS_OK && grip != NULL && grip->shown && !ns_adopt_by_grip(a))
+    st = ns_adopt_unshow(a, v->id, call.token, err);
+  return st;
 }
 
 static bool ends_dead(const ns_verdict *v, const ns_grip *grip) {
@@ -155,8 +158,8 @@ static ns_status settle_rows(ns_db *db, ns_tx *tx, ns_err *err) {
       continue;
     st = settle_one(w->a, NULL, v, grip, &changed, err);
     v->dead = changed && ends_dead(v, grip);
-    if (ns_adopt_is_locked(w->a, st, err)) {
-      v->status = NS_EBUSY;
+    if (st == NS_ESQL || ns_adopt_is_locked(w->a, st, err)) {
+      v->status = st; /* that statement alone */
       st = NS_OK;
       continue;
     }
@@ -177,8 +180,8 @@ static ns_status settle_written(ns_adopted *a, ns_verdict *verdicts, size_t n,
     return st;
   for (size_t i = 0; i < n; i++) {
     ns_grip *grip = ns_adopt_grip(a, verdicts[i].id, verdicts[i].run);
-    if (grip != NULL && verdicts[i].status != NS_EINVALID &&
-        verdicts[i].status != NS_EBUSY)
+    if (grip != NULL &&
+        (verdicts[i].status == NS_OK || verdicts[i].status == NS_ESTALE))
       ns_adopt_let_go(a, grip);
   }
   return st;
@@ -210,7 +213,8 @@ static ns_status settle_seat(ns_adopted *a, ns_seat *seat, ns_verdict *v,
   return st;
 }
 
-/* A lost seat has lost its claim; the others are settled all the same. */
+/* A lost seat has lost its claim, and what one refuses may be tried again; the others
+** are settled all the same. */
 static ns_status settle_seats(ns_adopted *a, ns_verdict *verdicts, size_t n,
                               ns_err *err) {
   ns_status st = NS_OK;
@@ -223,12 +227,53 @@ static ns_status settle_seats(ns_adopted *a, ns_verdict *verdicts, size_t n,
     v->status = NS_ESTALE;
     if (seat != NULL)
       one = settle_seat(a, seat, v, ns_adopt_grip(a, v->id, v->run), err);
-    if (one != NS_OK && one != NS_EGONE) {
+    if (one != NS_OK && one != NS_EGONE)
       v->status = one;
-      st = st == NS_OK ? one : st;
-    }
+    if (one == NS_ENOMEM)
+      st = one;
   }
   return st;
+}
+
+/* ------------------------------------------------------------ what follows */
+
+/* Does the table keep the time before which a row is not to be claimed? */
+static bool keeps_time(const ns_adopted *a) {
+  return ns_adopt_has(a, NS_PART_RETRY_AFTER);
+}
+
+static bool comes_back(const ns_verdict *v) {
+  ns_sql sql = statement_of(v->kind);
+  return sql != NS_SQL_ADOPT_ACK && sql != NS_SQL_ADOPT_DISCARD;
+}
+
+int64_t ns_adopted_patience(const ns_adopted *a, const ns_verdict *v) {
+  const ns_grip *grip = ns_adopt_grip((ns_adopted *)(uintptr_t)a, v->id, v->run);
+  ns_value delay = delay_of(v, grip);
+  int64_t most = a->map.overdue > 0 ? a->map.overdue / 2 : INT64_MAX;
+  if (keeps_time(a) || a->map.strategy == NS_TRANSACTION || grip == NULL ||
+      grip->last || delay.type != NS_INT || (v->kind == NS_AGAIN && v->go_on == 2))
+    return 0;
+  return delay.i < most ? delay.i : most;
+}
+
+/* Some were told to come back later by what all rows ask of: none is claimed before. */
+static ns_status slow_down(ns_adopted *a, const ns_verdict *verdicts, size_t n,
+                           ns_err *err) {
+  int64_t longest = 0;
+  for (size_t i = 0; i < n; i++)
+    if (verdicts[i].kind == NS_AGAIN && verdicts[i].go_on == 2 &&
+        verdicts[i].status == NS_OK && verdicts[i].delay > longest)
+      longest = verdicts[i].delay;
+  return longest > 0 ? ns_adopt_hold(a, longest, err) : NS_OK;
+}
+
+static void stir(ns_adopted *a, const ns_verdict *verdicts, size_t n) {
+  bool any = a->capped;
+  for (size_t i = 0; i < n; i++)
+    any = any || (verdicts[i].status == NS_OK && comes_back(&verdicts[i]));
+  if (any)
+    ns_adopt_stir(a);
 }
 
 /* --------------------------------------------------------------- verdicts */
@@ -261,6 +306,11 @@ ns_status ns_adopted_settle(ns_adopted *a, ns_verdict *verdicts, size_t n,
   }
   st = a->map.strategy == NS_TRANSACTION ? settle_seats(a, verdicts, n, err)
                                          : settle_written(a, verdicts, n, err);
+  if (st == NS_OK && !ns_in_transaction(a->db)) {
+    ns_err none; /* the verdicts are written */
+    slow_down(a, verdicts, n, &none);
+    stir(a, verdicts, n);
+  }
   for (size_t i = 0; st == NS_OK && i < n; i++)
     tell(a, &verdicts[i], err);
   return st;

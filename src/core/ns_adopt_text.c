@@ -186,27 +186,83 @@ static void attempts_left(const ns_adopted *a, ns_filled *f) {
 
 static void fill(ns_adopted *a, ns_filled *f, const char *text);
 
-/* Rows that may be claimed now, as far as they tell themselves. */
-static void put_open(ns_adopted *a, ns_filled *f) {
+/* Rows that nobody has and that are not at their end. */
+static void put_waiting(ns_adopted *a, ns_filled *f) {
   in_state(a, f, "t", NS_ROW_OPEN);
   if (!a->map.has_state[NS_ROW_PROCESSING] && is_claimed_by(a)) {
     ns_buf_adds(&f->text, " AND ");
     nobodys(a, f, "%c IS NULL", "%c = ''");
   }
   not_done(a, f);
-  if (ns_adopt_has(a, NS_PART_RETRY_AFTER))
-    put(a, f, " AND (%c IS NULL OR %c <= %n)", NS_PART_RETRY_AFTER,
-        NS_PART_RETRY_AFTER, NS_PART_RETRY_AFTER);
   attempts_left(a, f);
 }
 
+/* ... whose time has come ... */
+static void put_time(const ns_adopted *a, ns_filled *f) {
+  if (ns_adopt_has(a, NS_PART_RETRY_AFTER))
+    put(a, f, " AND (%c IS NULL OR %c <= %n)", NS_PART_RETRY_AFTER,
+        NS_PART_RETRY_AFTER, NS_PART_RETRY_AFTER);
+}
+
 /* ... and whose parent is done, which it stays. */
+static void put_parents(ns_adopted *a, ns_filled *f) {
+  if (!ns_adopt_has(a, NS_PART_PARENT))
+    return;
+  ns_buf_adds(&f->text, " AND ");
+  fill(a, f, ns_sql_texts[NS_SQL_ADOPT_PARENT]);
+}
+
+/* Rows that may be claimed now, as far as they tell themselves. */
+static void put_open(ns_adopted *a, ns_filled *f) {
+  put_waiting(a, f);
+  put_time(a, f);
+}
+
 static void put_ready(ns_adopted *a, ns_filled *f) {
   put_open(a, f);
-  if (ns_adopt_has(a, NS_PART_PARENT)) {
-    ns_buf_adds(&f->text, " AND ");
-    fill(a, f, ns_sql_texts[NS_SQL_ADOPT_PARENT]);
+  put_parents(a, f);
+}
+
+static void put_unready(ns_adopted *a, ns_filled *f) {
+  put_waiting(a, f);
+  ns_buf_adds(&f->text, " AND NOT COALESCE(TRUE");
+  put_time(a, f);
+  put_parents(a, f);
+  ns_buf_adds(&f->text, ", FALSE)");
+}
+
+static void put_later(ns_adopted *a, ns_filled *f) {
+  put_waiting(a, f);
+  put(a, f, " AND %c > %n", NS_PART_RETRY_AFTER, NS_PART_RETRY_AFTER);
+  put_parents(a, f);
+}
+
+static void put_until(ns_adopted *a, ns_filled *f) {
+  put(a, f, a->parts[NS_PART_RETRY_AFTER]->kind == NS_FIELD_WHOLE
+                ? "(MIN(%c) - UNIX_TIMESTAMP()) * 1000000"
+                : "TIMESTAMPDIFF(MICROSECOND, NOW(6), MIN(%c))",
+      NS_PART_RETRY_AFTER);
+}
+
+static void put_finished(ns_adopted *a, ns_filled *f) {
+  if (a->map.has_state[NS_ROW_DONE])
+    in_state(a, f, "t", NS_ROW_DONE);
+  else
+    put(a, f, "%c IS NOT NULL", NS_PART_COMPLETED_AT);
+}
+
+static void put_dead(ns_adopted *a, ns_filled *f) {
+  size_t start;
+  if (a->map.has_state[NS_ROW_FAILED]) {
+    in_state(a, f, "t", NS_ROW_FAILED);
+    return;
   }
+  in_state(a, f, "t", NS_ROW_OPEN);
+  not_done(a, f);
+  ns_buf_adds(&f->text, " AND NOT (TRUE");
+  start = f->text.n;
+  attempts_left(a, f);
+  ns_buf_adds(&f->text, f->text.n > start ? ")" : " OR TRUE)");
 }
 
 static void put_claimant(ns_adopted *a, ns_filled *f) {
@@ -216,6 +272,14 @@ static void put_claimant(ns_adopted *a, ns_filled *f) {
     fill(a, f, ns_sql_texts[NS_SQL_ADOPT_GRIP_OF]);
   else
     ns_buf_adds(&f->text, "NULL");
+}
+
+/* Rows whose claim is a row of nightshift_grip. */
+static void put_gripped(ns_adopted *a, ns_filled *f) {
+  if (ns_adopt_by_grip(a))
+    put_taken(a, f);
+  else
+    ns_buf_adds(&f->text, "FALSE");
 }
 
 /* Rows of one claimant: NULL for those that are taken by programs not ours. With
@@ -485,6 +549,11 @@ static void put_rows(ns_adopted *a, ns_filled *f) {
   add_slot(f, NS_SLOT_ROWS);
 }
 
+static void put_token(ns_adopted *a, ns_filled *f) {
+  (void)a;
+  add_slot(f, NS_SLOT_TOKEN);
+}
+
 static void put_limit(ns_adopted *a, ns_filled *f) {
   (void)a;
   add_slot(f, NS_SLOT_LIMIT);
@@ -502,22 +571,19 @@ static void put_table_value(ns_adopted *a, ns_filled *f) {
 static const struct {
   const char *name;
   void (*put)(ns_adopted *a, ns_filled *f);
-} marks[] = {{":limit", put_limit},    {":page", put_page},
-             {":row", put_row},        {":rows", put_rows},
-             {":table", put_table_value}, {"again", put_again},
-             {"at_once", put_at_once}, {"claim", put_claim},
-             {"claimant", put_claimant}, {"columns", put_columns},
-             {"discard", put_discard}, {"done", put_done},
-             {"fail", put_fail},       {"first", put_first},
-             {"id", put_id},           {"key", put_key},
-             {"mine", put_mine},
-             {"open", put_open},       {"order", put_order},
-             {"ours", put_ours},       {"overdue", put_overdue},
-             {"parent", put_parent},   {"parent_done", put_parent_done},
-             {"ready", put_ready},     {"release", put_release},
-             {"settled", put_settled}, {"table", put_table},
-             {"taken", put_taken},     {"touch", put_touch},
-             {"zone", put_zone}};
+} marks[] = {
+    {":limit", put_limit}, {":page", put_page}, {":row", put_row},
+    {":rows", put_rows}, {":table", put_table_value}, {":token", put_token}, {"again", put_again},
+    {"at_once", put_at_once}, {"claim", put_claim}, {"claimant", put_claimant},
+    {"columns", put_columns}, {"dead", put_dead}, {"discard", put_discard},
+    {"done", put_done}, {"fail", put_fail}, {"finished", put_finished},
+    {"first", put_first}, {"gripped", put_gripped}, {"id", put_id}, {"key", put_key},
+    {"later", put_later}, {"mine", put_mine}, {"open", put_open},
+    {"order", put_order}, {"ours", put_ours}, {"overdue", put_overdue},
+    {"parent", put_parent}, {"parent_done", put_parent_done},
+    {"ready", put_ready}, {"release", put_release}, {"settled", put_settled},
+    {"table", put_table}, {"taken", put_taken}, {"touch", put_touch},
+    {"unready", put_unready}, {"until", put_until}, {"zone", put_zone}};
 
 /* A mark that nobody knows is a mistake in adopt.sql, which the server tells of. */
 static void fill_mark(ns_adopted *a, ns_filled *f, const char *name, size_t n) {

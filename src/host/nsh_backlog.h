@@ -34,6 +34,9 @@ void nsh_backlog_pop(nsh_backlog *b);
 ** that of its batch. False: it is not there. */
 bool nsh_backlog_remove(nsh_backlog *b, int64_t id, int64_t run, int64_t *lease);
 
+/* One claim of a lease leaves the line. False: there is none. */
+bool nsh_backlog_take(nsh_backlog *b, int64_t lease, ns_token *token);
+
 void nsh_backlog_free(nsh_backlog *b);
 
 #endif

@@ -105,10 +105,11 @@ void nsh_chores_put_back(nsh_dispatch *d, nsh_turn *t) {
 /* ------------------------------------------------------------- for our jobs */
 
 /* Claims that turn out to be lost go to the loop. */
-static void tell_lost(nsh_dispatch *d, const nsh_turn *t, const ns_sign *signs) {
+static void tell_lost(nsh_dispatch *d, const nsh_turn *t, const ns_sign *signs,
+                      size_t n) {
   bool any = false;
   nsh_mail_lock(d->mail);
-  for (size_t i = 0; i < t->ntouches; i++)
+  for (size_t i = 0; i < n; i++)
     for (size_t k = 0; signs[i].lost && k < t->ntouches; k++)
       if (t->touches[k].id == signs[i].id && t->touches[k].run == signs[i].run) {
         nsh_mail_lose(d->mail, &t->touches[k]);
@@ -119,6 +120,25 @@ static void tell_lost(nsh_dispatch *d, const nsh_turn *t, const ns_sign *signs) 
     d->mail->notify(d->mail->notify_arg);
 }
 
+/* Those of one source: 'table' NULL: of nightshift's own. */
+static ns_status write_signs(nsh_dispatch *d, const nsh_turn *t, ns_sign *signs,
+                             int64_t lease, ns_adopted *table, ns_err *err) {
+  size_t n = 0;
+  ns_status st;
+  for (size_t i = 0; i < t->ntouches; i++) {
+    const nsh_touch *p = &t->touches[i];
+    if (table != NULL ? p->lease == lease : p->lease >= 0)
+      signs[n++] = (ns_sign){.id = p->id, .run = p->run, .worker_pid = p->pid,
+                             .progress = p->progress, .text = ns_str(p->text)};
+  }
+  st = n == 0          ? NS_OK
+       : table != NULL ? ns_adopted_touch_many(table, signs, n, err)
+                       : ns_touch_many(d->db, signs, n, err);
+  if (st == NS_OK && n > 0)
+    tell_lost(d, t, signs, n);
+  return st;
+}
+
 /* What could not be written is for people to see, and comes again if the job
 ** shows more. */
 static void write_touches(nsh_dispatch *d, nsh_turn *t) {
@@ -127,13 +147,9 @@ static void write_touches(nsh_dispatch *d, nsh_turn *t) {
   if (t->ntouches == 0)
     return;
   signs = nsh_alloc(t->ntouches * sizeof *signs);
-  for (size_t i = 0; i < t->ntouches; i++) {
-    const nsh_touch *p = &t->touches[i];
-    signs[i] = (ns_sign){.id = p->id, .run = p->run, .worker_pid = p->pid,
-                         .progress = p->progress, .text = ns_str(p->text)};
-  }
-  if (ns_touch_many(d->db, signs, t->ntouches, &err) == NS_OK)
-    tell_lost(d, t, signs);
+  write_signs(d, t, signs, 0, NULL, &err);
+  for (size_t i = 0; i < d->nadopted; i++)
+    write_signs(d, t, signs, d->adopted[i].lease, d->adopted[i].table, &err);
   for (size_t i = 0; i < t->ntouches; i++)
     free(t->touches[i].text);
   free(signs);
@@ -232,7 +248,8 @@ static void write_served(nsh_dispatch *d, int64_t now) {
   nsh_served_reserves(&reserves, d->cfg);
   nsh_must(!queues.oom && !reserves.oom);
   st = ns_serves(d->db, (int64_t)d->taking,
-                 d->cfg->nqueues > 0 ? ns_buf_bytes(&queues) : NS_NONE,
+                 d->cfg->nqueues > 0 || d->cfg->no_queues ? ns_buf_bytes(&queues)
+                                                           : NS_NONE,
                  ns_str(d->handlers),
                  d->cfg->nreserves > 0 ? ns_buf_bytes(&reserves) : NS_NONE, &err);
   ns_buf_free(&queues);
@@ -251,6 +268,7 @@ static void look_around(nsh_dispatch *d, nsh_turn *t, int64_t now) {
   ns_status st;
   int64_t again_in;
   bool armed;
+  bool gone = t->gone;
   if (now < d->look_at && !t->gone)
     return;
   st = ns_look(d->db, &again_in, &sum, &err);
@@ -267,6 +285,8 @@ static void look_around(nsh_dispatch *d, nsh_turn *t, int64_t now) {
   armed = d->mail->armed;
   d->mail->woken = d->mail->woken || sum.jobs > 0;
   nsh_mail_unlock(d->mail);
+  if (gone || sum.holders > 0)
+    nsh_adopted_look(d);
   d->look_at = ns_mono_us() + (armed ? again_in : nsh_sooner(again_in, LOOK_BUSY));
 }
 

@@ -33,6 +33,9 @@ typedef struct nsh_config {
   size_t workers;        /* default: one per processor */
   nsh_feed *queues;      /* none: every queue */
   size_t nqueues;
+  bool no_queues;        /* no queue at all: only adopted tables */
+  ns_mapping *adopted;   /* existing tables to serve */
+  size_t nadopted;
   nsh_reserve *reserves; /* number i has pool i + 1; pool 0 takes all jobs */
   size_t nreserves;      /* < NSH_POOLS_MAX */
   bool strict;           /* by priority, and in the order of 'queues', only */
@@ -58,6 +61,9 @@ ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg, ns_err *err);
 
 /* The pool that has workers for a queue's jobs alone; 0: none has. */
 size_t nsh_config_pool(const nsh_config *cfg, ns_bytes queue);
+
+/* Is it the name of an adopted table, whose jobs say so in place of a queue's? */
+bool nsh_config_is_adopted(const nsh_config *cfg, ns_bytes name);
 
 /* The pool of worker 'index', and how many workers a pool has. */
 size_t nsh_config_pool_of(const nsh_config *cfg, size_t index);

@@ -68,11 +68,12 @@ int64_t nsh_cycle_next(const nsh_dispatch *d) {
 
 void nsh_cycle_take(nsh_dispatch *d, nsh_turn *t, int64_t now) {
   nsh_mail *m = d->mail;
+  t->cycle = d->nadopted == 0 || nsh_cycle_due(d, now);
   nsh_unsettled_take(&d->unsettled, &m->verdicts);
   t->room = nsh_mail_room(m);
   t->limit = t->room.all;
   t->woken = t->limit > 0 && (m->woken || now >= d->recheck_at);
-  if (t->limit > 0) {
+  if (t->cycle && t->limit > 0) {
     m->woken = false;
     d->recheck_at = d->due_at = NSH_NEVER;
   }
@@ -85,6 +86,29 @@ static void put_back(nsh_dispatch *d, const nsh_turn *t) {
   nsh_mail_lock(d->mail);
   d->mail->woken = d->mail->woken || t->woken;
   nsh_mail_unlock(d->mail);
+}
+
+bool nsh_cycle_wants(const nsh_dispatch *d, const nsh_turn *t) {
+  return t->cycle && t->limit > 0 && d->feeds.n > 0;
+}
+
+static size_t less(size_t n, size_t taken) {
+  return n > taken ? n - taken : 0;
+}
+
+void nsh_cycle_yield(nsh_dispatch *d, nsh_turn *t, size_t pool, size_t n) {
+  size_t *own = &t->room.own[pool]; /* of pool 0: nothing */
+  size_t of_own = n < *own ? n : *own;
+  bool had = t->limit > 0;
+  *own -= of_own;
+  t->room.open = less(t->room.open, n - of_own);
+  t->limit = t->room.all = less(t->room.all, n);
+  if (had && t->limit == 0) {
+    heat(d);
+    nsh_mail_lock(d->mail);
+    d->mail->woken = d->mail->woken || t->woken;
+    nsh_mail_unlock(d->mail);
+  }
 }
 
 /* Is a feed worth waiting for? One that pool 0 has no room for is not, nor one
@@ -107,7 +131,8 @@ static void arm(nsh_dispatch *d) {
   for (size_t i = 0; i < d->feeds.n; i++)
     if (is_wanted(d, i))
       m->queues[m->nqueues++] = d->feeds.items[i].queue_id;
-  m->newest = d->cfg->nqueues > 0 || d->hot[0] ? 0 : d->feeds.newest;
+  m->newest = d->cfg->nqueues > 0 || d->cfg->no_queues || d->hot[0] ? 0
+                                                                 : d->feeds.newest;
   m->holder = d->holder;
   if (m->armed && d->narrow && !d->hot[0]) {
     m->narrow = true;
@@ -182,6 +207,14 @@ static ns_want choice(nsh_dispatch *d, nsh_turn *t) {
   return want;
 }
 
+void nsh_cycle_rest(nsh_dispatch *d) {
+  nsh_mail *m = d->mail;
+  int64_t due;
+  bool others = nsh_adopted_rested(d, &due);
+  m->rested = d->empties >= 2 && others && m->outstanding == 0 && m->unsettled == 0;
+  m->rest_due = d->due < 0 || (due >= 0 && due < d->due) ? due : d->due;
+}
+
 static void publish(nsh_dispatch *d, const nsh_turn *t, ns_jobs *jobs,
                     size_t settled, int64_t now) {
   nsh_mail *m = d->mail;
@@ -201,20 +234,34 @@ static void publish(nsh_dispatch *d, const nsh_turn *t, ns_jobs *jobs,
     heat(d); /* no worker was up: what came back waits for the next */
   if ((settled > 0 || d->due == 0) && t->room.open == 0)
     d->more = true; /* what came back, or was spawned */
-  m->rested = d->empties >= 2 && m->outstanding == 0 && m->unsettled == 0;
-  m->rest_due = d->due;
+  nsh_cycle_rest(d);
   nsh_mail_unlock(m);
   m->notify(m->notify_arg);
+}
+
+/* This turn was of the others. */
+static void pass(nsh_dispatch *d) {
+  nsh_mail_lock(d->mail);
+  d->mail->cycling = false;
+  nsh_cycle_rest(d);
+  nsh_mail_unlock(d->mail);
+  d->mail->notify(d->mail->notify_arg);
 }
 
 bool nsh_cycle_run(nsh_dispatch *d, nsh_turn *t) {
   ns_err err;
   ns_jobs jobs = NS_JOBS_INIT;
-  ns_want want = choice(d, t);
+  ns_want want;
   size_t settled;
   int64_t now;
-  ns_status st = ns_cycle(d->db, d->unsettled.batch.items, d->unsettled.batch.n,
-                          &want, &jobs, &d->due, &err);
+  ns_status st;
+  if (!t->cycle) {
+    pass(d);
+    return true;
+  }
+  want = choice(d, t);
+  st = ns_cycle(d->db, d->unsettled.batch.items, d->unsettled.batch.n, &want,
+                &jobs, &d->due, &err);
   if (st != NS_OK) {
     ns_jobs_free(&jobs);
     nsh_back_off(d, &err);

@@ -27,14 +27,16 @@ static bool has_work(const nsh_dispatch *d, int64_t now) {
     return true;
   if (now < d->error_at)
     return false;
-  return nsh_cycle_due(d, now) || nsh_chores_due(d, now) ||
-         (m->finish && nsh_mail_quiescent(m));
+  return nsh_cycle_due(d, now) || nsh_adopted_due(d, now) ||
+         nsh_chores_due(d, now) || (m->finish && nsh_mail_quiescent(m));
 }
 
 /* When has_work may change its mind by itself. */
 static int64_t next_time(const nsh_dispatch *d, int64_t now) {
-  return now < d->error_at ? d->error_at
-                           : nsh_sooner(nsh_cycle_next(d), nsh_chores_next(d));
+  if (now < d->error_at)
+    return d->error_at;
+  return nsh_sooner(nsh_adopted_next(d),
+                    nsh_sooner(nsh_cycle_next(d), nsh_chores_next(d)));
 }
 
 static void wait_until(nsh_mail *m, int64_t when) {
@@ -55,6 +57,7 @@ static void take_turn(nsh_dispatch *d, nsh_turn *t) {
     if (holds && ns_hung_up(d->db)) /* come back before others think us dead */
       d->beat_at = now;
   }
+  nsh_adopted_take(d, now);
   nsh_cycle_take(d, t, now);
   nsh_chores_take(d, t, now);
   m->cycling = true;
@@ -63,7 +66,8 @@ static void take_turn(nsh_dispatch *d, nsh_turn *t) {
 
 /* Jobs first: what was claimed is not to wait for the chores. */
 static void do_turn(nsh_dispatch *d, nsh_turn *t) {
-  if (nsh_cycle_run(d, t))
+  bool adopted = nsh_adopted_run(d, t);
+  if (nsh_cycle_run(d, t) && adopted)
     nsh_chores_run(d, t);
   else
     nsh_chores_put_back(d, t);
@@ -177,6 +181,7 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
       (st = ns_probe(d->db, err)) != NS_OK ||
       (st = ns_register(d->db, true, err)) != NS_OK ||
       (st = nsh_cycle_open(d, err)) != NS_OK ||
+      (st = nsh_adopted_open(d, err)) != NS_OK ||
       (st = nsh_listen_open(&d->listen, d->db, mail, err)) != NS_OK) {
     nsh_dispatch_close(d);
     return st;
@@ -214,6 +219,7 @@ void nsh_dispatch_close(nsh_dispatch *d) {
   nsh_listen_close(d->listen);
   ns_close(d->db);
   nsh_cycle_close(d);
+  nsh_adopted_close(d);
   nsh_chores_close(d);
   free(d);
 }

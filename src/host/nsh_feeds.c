@@ -35,7 +35,7 @@ static void add_all(nsh_feeds *f, const nsh_config *cfg,
     for (size_t k = 0; k < n; k++)
       if (!rows[k].paused && is_named(&cfg->queues[i], &rows[k]))
         add(f, cfg, &rows[k], cfg->queues[i].weight);
-  for (size_t k = 0; cfg->nqueues == 0 && k < n; k++)
+  for (size_t k = 0; cfg->nqueues == 0 && !cfg->no_queues && k < n; k++)
     if (!rows[k].paused)
       add(f, cfg, &rows[k], 1);
 }
@@ -56,7 +56,8 @@ static ns_status make_queues(const nsh_config *cfg, ns_db *db, ns_err *err) {
   for (size_t i = 0; i < cfg->nqueues && st == NS_OK; i++)
     st = ns_queue_id(db, cfg->queues[i].name, true, &id, err);
   for (size_t i = 0; i < cfg->nreserves && st == NS_OK; i++)
-    st = ns_queue_id(db, cfg->reserves[i].name, true, &id, err);
+    if (!nsh_config_is_adopted(cfg, cfg->reserves[i].name))
+      st = ns_queue_id(db, cfg->reserves[i].name, true, &id, err);
   return st;
 }
 

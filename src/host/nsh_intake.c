@@ -124,8 +124,9 @@ static bool on_verdict(nsh_seat *s, nsh_frame *f) {
 
 void nsh_intake_touch(nsh_seat *s, int64_t now) {
   nsh_task *task = nsh_seat_task(s, 0);
-  nsh_touch p = {s->index, task->seq, task->id, task->run,
-                 s->pid,   s->progress, s->text};
+  nsh_touch p = {.seat = s->index, .seq = task->seq, .id = task->id,
+                 .run = task->run, .pid = s->pid, .lease = task->lease,
+                 .progress = s->progress, .text = s->text};
   s->text = NULL;
   s->news = false;
   s->shown = true;

@@ -52,6 +52,7 @@ void nsh_mail_free(nsh_mail *m) {
   free(m->ids);
   free(m->lost);
   free(m->revoked);
+  free(m->withdrawn);
   free(m->queues);
   free(m->handlers);
   pthread_cond_destroy(&m->work);
@@ -201,4 +202,10 @@ void nsh_mail_lose(nsh_mail *m, const nsh_touch *t) {
 void nsh_mail_revoke(nsh_mail *m, const ns_token *t) {
   nsh_must(ns_grow(&m->revoked, &m->caprevoked, m->nrevoked + 1, sizeof *m->revoked));
   m->revoked[m->nrevoked++] = *t;
+}
+
+void nsh_mail_withdraw(nsh_mail *m, int64_t lease) {
+  nsh_must(ns_grow(&m->withdrawn, &m->capwithdrawn, m->nwithdrawn + 1,
+                   sizeof *m->withdrawn));
+  m->withdrawn[m->nwithdrawn++] = lease;
 }

@@ -30,6 +30,7 @@ void nsh_load_free(nsh_load *load);
 typedef struct nsh_touch {
   uint32_t seat, seq; /* whose it is */
   int64_t id, run, pid;
+  int64_t lease;      /* of the job */
   double progress;    /* -1: none */
   char *text;         /* malloc'd; NULL: none */
 } nsh_touch;
@@ -94,6 +95,8 @@ typedef struct nsh_mail {
   size_t nlost, caplost;
   ns_token *revoked;  /* claims that somebody has ended */
   size_t nrevoked, caprevoked;
+  int64_t *withdrawn; /* leases whose jobs, where not begun, are to be given back */
+  size_t nwithdrawn, capwithdrawn;
   bool lost_all;      /* we were declared dead: no claim is ours any more */
   bool rested;        /* nothing to claim, twice in a row */
   int64_t rest_due;   /* then: µs until the next scheduled job, -1: none */
@@ -165,5 +168,6 @@ void nsh_mail_deliver(nsh_mail *m, ns_jobs *jobs, const size_t *by_pool);
 void nsh_mail_ids(nsh_mail *m, const int64_t *ids, size_t n);
 void nsh_mail_lose(nsh_mail *m, const nsh_touch *t);
 void nsh_mail_revoke(nsh_mail *m, const ns_token *t);
+void nsh_mail_withdraw(nsh_mail *m, int64_t lease);
 
 #endif

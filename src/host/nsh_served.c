@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "nsh_memory.h"
+
 /* Takes the first line off. False: there is none. */
 static bool next_line(ns_bytes *lines, ns_bytes *line) {
   const char *end;
@@ -46,11 +48,25 @@ void nsh_served_text(ns_buf *text, ns_bytes lines) {
 }
 
 void nsh_served_queues(ns_buf *list, const nsh_config *cfg) {
+  ns_buf_addc(list, '[');
   for (size_t i = 0; i < cfg->nqueues; i++) {
-    ns_buf_addc(list, i > 0 ? ',' : '[');
+    if (i > 0)
+      ns_buf_addc(list, ',');
     ns_buf_add_json(list, cfg->queues[i].name);
   }
   ns_buf_addc(list, ']');
+}
+
+bool nsh_served_has(const char *list, ns_bytes name) {
+  ns_buf item = NS_BUF_INIT;
+  size_t n = strlen(list);
+  bool more = n > 5 && strcmp(list + n - 5, "null]") == 0;
+  bool has;
+  ns_buf_add_json(&item, name);
+  nsh_must(!item.oom);
+  has = memmem(list, n, item.p, item.n) != NULL; /* quotes inside have a backslash */
+  ns_buf_free(&item);
+  return has || more;
 }
 
 void nsh_served_reserves(ns_buf *list, const nsh_config *cfg) {

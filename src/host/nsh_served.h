@@ -16,7 +16,10 @@ void nsh_served_json(ns_buf *list, ns_bytes lines, int64_t count);
 /* Adds "name, name". */
 void nsh_served_text(ns_buf *text, ns_bytes lines);
 
-/* Adds ["name",…] of the queues that were asked for, of which there are some. */
+/* Is a name in such a list, or may it be? */
+bool nsh_served_has(const char *list, ns_bytes name);
+
+/* Adds ["name",…] of the queues that were asked for. */
 void nsh_served_queues(ns_buf *list, const nsh_config *cfg);
 
 /* Adds [["name",workers],…] of those that have workers of their own. */

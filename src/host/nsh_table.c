@@ -288,6 +288,34 @@ static void lose_job(nsh_table *t, const ns_token *token) {
       lose_task(t, &t->seats[i], at, token->paused);
 }
 
+static bool waits_with(nsh_seat *s, int64_t lease) {
+  int64_t since;
+  for (uint32_t i = nsh_seat_running(s, &since) ? 1 : 0; i < s->n; i++)
+    if (nsh_seat_task(s, i)->lease == lease)
+      return true;
+  return false;
+}
+
+/* What has not been started of a lease goes back; its neighbours in a seat lose
+** nothing by going with it. The mailbox is locked. */
+static void withdraw(nsh_table *t, int64_t lease) {
+  ns_token token;
+  for (size_t i = 0; i < t->npools; i++)
+    while (nsh_backlog_take(&t->pools[i].backlog, lease, &token)) {
+      nsh_mail_release(t->mail, &t->mail->pools[i].waiting, token.id, token.run,
+                       lease);
+      t->backlog--;
+    }
+  for (size_t i = 0; i < t->nseats; i++) {
+    nsh_seat *s = &t->seats[i];
+    if (!waits_with(s, lease))
+      continue;
+    t->busy -= nsh_seat_recall(s);
+    if (s->n == 0 && s->phase == NSH_UP)
+      nsh_table_list(s, true);
+  }
+}
+
 static void take_lost(nsh_table *t) {
   nsh_mail *m = t->mail;
   for (size_t i = 0; i < m->nlost; i++) {
@@ -299,6 +327,9 @@ static void take_lost(nsh_table *t) {
   for (size_t i = 0; i < m->nrevoked; i++)
     lose_job(t, &m->revoked[i]);
   m->nrevoked = 0;
+  for (size_t i = 0; i < m->nwithdrawn; i++)
+    withdraw(t, m->withdrawn[i]);
+  m->nwithdrawn = 0;
 }
 
 /* We were given up for dead. What has not been started is dropped: its release

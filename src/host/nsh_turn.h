@@ -4,9 +4,9 @@
 ** A turn begins when a part has something to do ('due', or its 'next' instant has
 ** come). Each part then takes what is its own out of the mailbox into the turn,
 ** and after that, with the mailbox open again, they work one after the other:
-** first the sources of jobs settle and claim, of which there is one, the
-** nightshift tables (nsh_cycle.c); then the chores are done (nsh_chores.c). What a
-** failed turn has taken is put back.
+** first the sources of jobs settle and claim, which are the adopted tables
+** (nsh_adopted.c) and nightshift's own (nsh_cycle.c); then the chores are done
+** (nsh_chores.c). What a failed turn has taken is put back.
 **
 ** Invariant: only the dispatcher's thread is in here once it runs.
 */
@@ -26,6 +26,7 @@ typedef struct nsh_turn {
   nsh_room room;
   size_t limit;       /* jobs to claim: room.all */
   bool woken;         /* by the listener or a recheck: an empty claim counts */
+  bool cycle;         /* there is something for it to do */
   /* nsh_chores.c */
   bool notices;       /* somebody has written to us */
   bool gone;          /* a holder may have died */
@@ -33,6 +34,27 @@ typedef struct nsh_turn {
   nsh_touch *touches;
   size_t ntouches;
 } nsh_turn;
+
+/* An adopted table as a source of jobs. They are known by their lease, which is a
+** number below 0 that all of them have. */
+typedef struct nsh_adopted {
+  ns_adopted *table;
+  const ns_mapping *map;
+  int64_t lease;
+  size_t pool;        /* of its jobs */
+  nsh_batch fresh;    /* verdicts out of the mailbox */
+  nsh_unsettled unsettled;
+  nsh_batch patient;  /* verdicts that wait, ... */
+  int64_t *until;     /* ... each until then */
+  size_t capuntil;
+  int64_t patient_at; /* the first of these instants */
+  bool handled;       /* some script here has its handler */
+  bool told;          /* ... or people have been told that none has */
+  bool paused;        /* what was claimed has been taken back */
+  int empties;        /* claims in a row that found nothing, a while apart */
+  int64_t due;        /* µs: as ns_adopted_due, after those */
+  int64_t error_wait, error_at; /* the table does not work: nothing before */
+} nsh_adopted;
 
 /* Instants ('…_at') are monotonic µs. */
 struct nsh_dispatch {
@@ -45,6 +67,12 @@ struct nsh_dispatch {
   bool running;
   atomic_bool opened; /* from here on a lost server is waited for */
   int64_t error_wait, error_at; /* after a failure: nothing before error_at */
+
+  /* nsh_adopted.c */
+  nsh_adopted *adopted;
+  size_t nadopted;
+  size_t first;       /* whose turn it is to claim before the others */
+  int64_t watch_at;   /* while we hold rows: what people decide */
 
   /* nsh_cycle.c */
   nsh_unsettled unsettled;
@@ -93,8 +121,38 @@ int64_t nsh_cycle_next(const nsh_dispatch *d);
 /* Takes verdicts and room for jobs. The mailbox is locked. */
 void nsh_cycle_take(nsh_dispatch *d, nsh_turn *t, int64_t now);
 
+/* Others have taken so many places for jobs of a pool's queue; what was to be claimed
+** for them waits for the next turn when none is left. */
+void nsh_cycle_yield(nsh_dispatch *d, nsh_turn *t, size_t pool, size_t n);
+
+/* Does it want places for jobs of any queue? */
+bool nsh_cycle_wants(const nsh_dispatch *d, const nsh_turn *t);
+
 /* Settles and claims; false: nothing is known to be written, try again. */
 bool nsh_cycle_run(nsh_dispatch *d, nsh_turn *t);
+
+/* Is there nothing to be had? Of all sources; the mailbox is locked. */
+void nsh_cycle_rest(nsh_dispatch *d);
+
+/* ---------------------------------------------------------- nsh_adopted.c */
+
+/* Adopts the tables. Errors: as ns_adopt. */
+ns_status nsh_adopted_open(nsh_dispatch *d, ns_err *err);
+void nsh_adopted_close(nsh_dispatch *d);
+
+/* As for a cycle. The mailbox is locked. */
+bool nsh_adopted_due(const nsh_dispatch *d, int64_t now);
+int64_t nsh_adopted_next(const nsh_dispatch *d);
+void nsh_adopted_take(nsh_dispatch *d, int64_t now);
+
+/* Settles, claims, and looks at what people have decided; false: the server is away. */
+bool nsh_adopted_run(nsh_dispatch *d, nsh_turn *t);
+
+/* A holder has died: gives its rows back. */
+void nsh_adopted_look(nsh_dispatch *d);
+
+/* Twice nothing was found? '*due': µs until there may be, -1: never. */
+bool nsh_adopted_rested(const nsh_dispatch *d, int64_t *due);
 
 /* ----------------------------------------------------------- nsh_chores.c */
 

@@ -3,10 +3,14 @@
 ** table is a number here; what is held is the core's, so nothing is lost when Lua
 ** raises, and nothing is left to close.
 */
+#include "nsl_adopt.h"
+
 #include "nsl_db.h"
 
 #include <stddef.h>
 #include <string.h>
+
+#include "ns_time.h"
 
 #define MAX_CLAIM 10000 /* rows of one claim */
 
@@ -47,6 +51,7 @@ static const nsl_field fields[] = {
     {"decay", NSL_INT, offsetof(mapping, map.decay)},
     {"max_attempts", NSL_INT, offsetof(mapping, map.max_attempts)},
     {"overdue", NSL_INT, offsetof(mapping, map.overdue)},
+    {"given", NSL_BYTES, offsetof(mapping, map.given)},
     {NULL, NSL_ANY, 0}};
 
 static const char *const states[NS_ROW_STATES] = {"open", "processing", "done",
@@ -101,6 +106,19 @@ static void readstrategy(lua_State *L, mapping *m) {
   luaL_error(L, "adopt: bad 'strategy'");
 }
 
+ns_status nsl_tomapping(lua_State *L, int idx, ns_mapping *map, ns_err *err) {
+  mapping m = {.strategy = NS_NONE};
+  ns_status st;
+  idx = lua_absindex(L, idx);
+  luaL_checkstack(L, 4, NULL);
+  readstates(L, idx, &m.map);
+  if ((st = nsl_readfields(L, idx, fields, "adopt: ", &m, err)) != NS_OK)
+    return st;
+  readstrategy(L, &m);
+  *map = m.map;
+  return NS_OK;
+}
+
 /***
 Takes an existing table as a queue.
 @function db:adopt
@@ -108,7 +126,8 @@ Takes an existing table as a queue.
 `transaction`, `named_lock`), time_zone; names of columns: id, status, claimed_by,
 claimed_at, completed_at, started, updated, retry_after, host, attempts,
 attempts_left, priority, parent; values of the status: open, processing, done,
-failed, parent_done; lower_first, newest_first, decay, max_attempts, overdue (µs)
+failed, parent_done; lower_first, newest_first, decay, max_attempts, overdue (µs);
+given (the mapping as JSON, for others)
 @treturn[1] integer its number
 @treturn[2] nil
 @treturn[2] string message
@@ -118,15 +137,11 @@ static int db_adopt(lua_State *L) {
   ns_err err;
   ns_adopted *a;
   int64_t number;
-  mapping m = {.strategy = NS_NONE};
-  ns_db *db = nsl_checkdb(L);
+  ns_mapping map;
+  nsl_checkdb(L);
   luaL_checktype(L, 2, LUA_TTABLE);
-  luaL_checkstack(L, 4, NULL);
-  readstates(L, 2, &m.map);
-  if (nsl_readfields(L, 2, fields, "adopt: ", &m, &err) != NS_OK)
-    return nsl_fail(L, &err);
-  readstrategy(L, &m);
-  if (ns_adopt(db, &m.map, &a, &number, &err) != NS_OK)
+  if (nsl_tomapping(L, 2, &map, &err) != NS_OK ||
+      ns_adopt(nsl_checkdb(L), &map, &a, &number, &err) != NS_OK)
     return nsl_fail(L, &err);
   lua_pushinteger(L, number);
   return 1;
@@ -240,6 +255,44 @@ static int db_adopt_look(lua_State *L) {
 }
 
 /***
+How many rows there are in each state.
+@function db:adopt_count
+@tparam integer number
+@tparam integer most to which each state is counted
+@treturn[1] table ready, waiting, running, done, dead
+@treturn[2] nil
+@treturn[2] string message
+@treturn[2] string code `GONE`, `BUSY`, `SQL`
+*/
+static int db_adopt_count(lua_State *L) {
+  ns_err err;
+  ns_row_counts n;
+  ns_adopted *a = checkadopted(L);
+  if (ns_adopted_count(a, luaL_checkinteger(L, 3), &n, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_createtable(L, 0, 5);
+  nsl_setint(L, "ready", n.ready);
+  nsl_setint(L, "waiting", n.waiting);
+  nsl_setint(L, "running", n.running);
+  nsl_setint(L, "done", n.done);
+  nsl_setint(L, "dead", n.dead);
+  return 1;
+}
+
+/***
+Seconds until a claim may find something again; 0: now.
+@function db:adopt_pause
+@tparam integer number
+@treturn number
+*/
+static int db_adopt_pause(lua_State *L) {
+  int64_t at = ns_adopted_claim_at(checkadopted(L));
+  int64_t now = ns_mono_us();
+  lua_pushnumber(L, at > now ? (lua_Number)(at - now) / 1e6 : 0.0);
+  return 1;
+}
+
+/***
 The index that claims from the table lack.
 @function db:adopt_advice
 @tparam integer number
@@ -259,7 +312,9 @@ static int db_adopt_advice(lua_State *L) {
 const luaL_Reg nsl_adoptverbs[] = {{"adopt", db_adopt},
                                    {"adopt_advice", db_adopt_advice},
                                    {"adopt_claim", db_adopt_claim},
+                                   {"adopt_count", db_adopt_count},
                                    {"adopt_look", db_adopt_look},
+                                   {"adopt_pause", db_adopt_pause},
                                    {"adopt_settle", db_adopt_settle},
                                    {"adopt_touch", db_adopt_touch},
                                    {NULL, NULL}};

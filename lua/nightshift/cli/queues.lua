@@ -1,5 +1,6 @@
 --- Commands on queues and holders: status, pause, resume, rescue.
 
+local adopt = require "nightshift.adopt"
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local options = require "nightshift.options"
@@ -97,8 +98,12 @@ function commands.status(args)
   end
 end
 
+-- A queue, an adopted table, or both.
 local function pause_queue(db, name, paused)
   local ok, message, code = db._handle:pause(name, paused)
+  local also, why, other = true, nil, nil
+  if ok or code == "NOT_FOUND" then also, why, other = adopt.pause(db._handle, name, paused) end
+  if not ok and (also or other ~= "NOT_FOUND") then ok, message, code = also, why, other end
   if ok then output.line(("%s %s"):format(name, paused and "paused" or "resumed")) end
   if ok then return true end
   context.report_failure(output.one_line(name, 64), message, code)

@@ -12,6 +12,8 @@ function work.define(parser)
   command:argument("files", "Handler files, or folders of them."):args "+"
   command:option("--workers", "Worker processes."):convert(context.integer)
   command:option("--queues", "Queues with their weights, e.g. mail=3,default; without: every queue.")
+  command:option("--adopt", "Lua file with the mapping of an existing table, or a list of them: serves those tables, "
+    .. "and queues only with --queues."):count("*"):argname "FILE"
   command:option("--reserve", "Workers that take jobs of one queue only, e.g. fast=2; more than once, or with commas.")
     :count("*"):argname "QUEUE=N"
   command:flag("--strict", "By priority alone, and one queue after the other in the order of --queues.")
@@ -89,6 +91,34 @@ local function check_strict(args, queues)
   return true
 end
 
+--- The mappings of the files: one, or a list, each.
+local function load_mappings(files)
+  local adopt = require "nightshift.adopt"
+  local mappings, seen = {}, {}
+  local function add(file, mapping)
+    local ok, given, message = pcall(adopt.read, mapping)
+    if not ok then given, message = nil, given end
+    if not given then context.fail(context.CONFIG, "--adopt %s: %s", file, message:gsub("^nightshift: ", "")) end
+    if seen[given.table] then
+      context.fail(context.CONFIG, "--adopt %s: table '%s' is named twice", file, given.table)
+    end
+    seen[given.table] = true
+    mappings[#mappings + 1] = given
+  end
+  for _, file in ipairs(files) do
+    local chunk, message = loadfile(file, "t")
+    if not chunk then context.fail(context.CONFIG, "--adopt: %s", message) end
+    local ok, value = pcall(chunk)
+    if not ok then context.fail(context.CONFIG, "--adopt: %s", tostring(value)) end
+    if type(value) ~= "table" then
+      context.fail(context.CONFIG, "--adopt %s: it must return a mapping or a list of them, and returned a %s", file,
+        type(value))
+    end
+    for _, mapping in ipairs(value[1] and value or { value }) do add(file, mapping) end
+  end
+  return mappings[1] and mappings or nil
+end
+
 local function microseconds(text, what)
   return text and context.checked(options.duration, text, what)
 end
@@ -106,7 +136,10 @@ end
 
 function work.commands.work(args)
   local queues = work.parse_queues(args.queues)
+  local mappings = load_mappings(args.adopt)
   local config = {
+    adopt = mappings,
+    no_queues = mappings ~= nil and not queues,
     workers = check_workers(args.workers),
     queues = queues,
     reserve = work.parse_reserves(args.reserve),

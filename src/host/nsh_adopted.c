@@ -1,0 +1,371 @@
+/*
+** Adopted tables as sources of jobs, beside the queues: their verdicts are written and
+** their rows claimed by the same thread, on the same connection.
+**
+** Nobody rings for them, so each is looked at about once a second while claims find
+** nothing, and at once while they come back full. What is free is shared with the
+** queues by halves, and tables take turns at it.
+**
+** A row whose failure, or "again", names a delay that its table has no column for would
+** come back at once, in front of all others. So its verdict waits here, and the row
+** stays claimed for as long.
+**
+** Invariant: a table's jobs have its lease, a number below 0, wherever they go, and
+** their verdicts come back here.
+*/
+#include "nsh_turn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ns_log.h"
+#include "ns_time.h"
+#include "nsh_memory.h"
+#include "nsh_served.h"
+
+#define WATCH (NS_SECOND / 4) /* what people decide, while we hold rows */
+#define ERROR_FIRST 50000     /* after a table has refused, doubling */
+#define ERROR_LAST (5 * NS_SECOND)
+
+/* ------------------------------------------------------------ birth and end */
+
+/* A missing index is for people to add. */
+static void say_index(nsh_adopted *a) {
+  ns_buf sql = NS_BUF_INIT;
+  ns_err err;
+  if (ns_adopted_advice(a->table, &sql, &err) == NS_OK && sql.n > 0)
+    ns_log(NS_LOG_WARN, "adopted.index",
+           NS_FIELDS(ns_fb("table", a->map->table),
+                     ns_fb("advice", ns_buf_bytes(&sql))));
+  ns_buf_free(&sql);
+}
+
+ns_status nsh_adopted_open(nsh_dispatch *d, ns_err *err) {
+  const nsh_config *cfg = d->cfg;
+  if (cfg->nadopted == 0)
+    return NS_OK;
+  d->adopted = nsh_alloc(cfg->nadopted * sizeof *d->adopted);
+  for (size_t i = 0; i < cfg->nadopted; i++) {
+    nsh_adopted *a = &d->adopted[i];
+    int64_t number;
+    ns_status st = ns_adopt(d->db, &cfg->adopted[i], &a->table, &number, err);
+    if (st != NS_OK)
+      return st;
+    a->map = &cfg->adopted[i];
+    a->lease = -number;
+    a->pool = nsh_config_pool(cfg, a->map->table);
+    a->unsettled = NSH_UNSETTLED_INIT;
+    a->patient_at = NSH_NEVER;
+    a->due = -1;
+    d->nadopted++;
+    say_index(a);
+  }
+  return NS_OK;
+}
+
+void nsh_adopted_close(nsh_dispatch *d) {
+  for (size_t i = 0; i < d->nadopted; i++) {
+    nsh_adopted *a = &d->adopted[i];
+    nsh_batch_free(&a->fresh);
+    nsh_batch_free(&a->patient);
+    nsh_unsettled_free(&a->unsettled);
+    free(a->until);
+  }
+  free(d->adopted);
+}
+
+/* ----------------------------------------------------- verdicts that wait */
+
+static void wait_with(nsh_adopted *a, const ns_verdict *v, int64_t until) {
+  nsh_batch_copy(&a->patient, v);
+  nsh_must(ns_grow(&a->until, &a->capuntil, a->patient.n, sizeof *a->until));
+  a->until[a->patient.n - 1] = until;
+  a->patient_at = nsh_sooner(a->patient_at, until);
+}
+
+/* Those whose time has come, or all, are to be written. */
+static void wait_no_more(nsh_adopted *a, int64_t now, bool all) {
+  nsh_batch old = a->patient;
+  size_t n = old.n;
+  if (n == 0 || (!all && now < a->patient_at))
+    return;
+  a->patient = NSH_BATCH_INIT;
+  a->patient_at = NSH_NEVER;
+  for (size_t i = 0; i < n; i++)
+    if (all || a->until[i] <= now)
+      nsh_batch_copy(&a->fresh, &old.items[i]);
+    else
+      wait_with(a, &old.items[i], a->until[i]);
+  nsh_batch_free(&old);
+}
+
+/* ------------------------------------------------------------------- when */
+
+/* Places that jobs of a table may take. */
+static size_t room_of(const nsh_adopted *a, const nsh_room *room) {
+  return room->open + (a->pool > 0 ? room->own[a->pool] : 0);
+}
+
+/* No more jobs are taken: what waits need not. */
+static bool is_ending(const nsh_mail *m) {
+  return m->finish || m->taking == 0;
+}
+
+/* When it has something to do, as far as is known now. */
+static int64_t next_of(const nsh_dispatch *d, const nsh_adopted *a,
+                       const nsh_room *room) {
+  int64_t t = nsh_sooner(a->unsettled.again_at, a->patient_at);
+  if (a->unsettled.batch.n > 0 || (a->patient.n > 0 && is_ending(d->mail)))
+    t = 0;
+  if (a->handled && room_of(a, room) > 0)
+    t = nsh_sooner(t, ns_adopted_claim_at(a->table));
+  return t > a->error_at ? t : a->error_at;
+}
+
+/* Verdicts in the mailbox are found by nsh_cycle_due. */
+int64_t nsh_adopted_next(const nsh_dispatch *d) {
+  int64_t t = NSH_NEVER;
+  nsh_room room;
+  if (d->nadopted == 0)
+    return t;
+  room = nsh_mail_room(d->mail);
+  if (d->mail->outstanding > 0)
+    t = d->watch_at;
+  for (size_t i = 0; i < d->nadopted; i++)
+    t = nsh_sooner(t, next_of(d, &d->adopted[i], &room));
+  return t;
+}
+
+bool nsh_adopted_due(const nsh_dispatch *d, int64_t now) {
+  return nsh_adopted_next(d) <= now;
+}
+
+static nsh_adopted *owner(nsh_dispatch *d, const ns_verdict *v) {
+  return v->lease < 0 && (uint64_t)-v->lease <= d->nadopted
+             ? &d->adopted[-v->lease - 1]
+             : NULL;
+}
+
+/* Takes theirs out from among the others. */
+static void sort_out(nsh_dispatch *d) {
+  nsh_batch *all = &d->mail->verdicts;
+  size_t n = 0;
+  for (size_t i = 0; i < all->n; i++) {
+    nsh_adopted *a = owner(d, &all->items[i]);
+    if (a != NULL)
+      nsh_batch_copy(&a->fresh, &all->items[i]);
+    else
+      all->items[n++] = all->items[i];
+  }
+  all->n = n;
+  if (n == 0)
+    nsh_batch_clear(all);
+}
+
+void nsh_adopted_take(nsh_dispatch *d, int64_t now) {
+  if (d->nadopted > 0)
+    sort_out(d);
+  for (size_t i = 0; i < d->nadopted; i++) {
+    nsh_adopted *a = &d->adopted[i];
+    wait_no_more(a, now, is_ending(d->mail));
+    nsh_unsettled_take(&a->unsettled, &a->fresh);
+  }
+}
+
+/* ------------------------------------------------------------------ settling */
+
+/* Verdicts that had better wait leave the batch; not when the host is ending. */
+static void hold_back(nsh_dispatch *d, nsh_adopted *a, int64_t now) {
+  nsh_batch *b = &a->unsettled.batch;
+  size_t n = 0;
+  bool ending;
+  nsh_mail_lock(d->mail);
+  ending = is_ending(d->mail);
+  nsh_mail_unlock(d->mail);
+  for (size_t i = 0; i < b->n && !ending; i++) {
+    int64_t patience = b->items[i].lease == 0 /* it has waited */
+                           ? 0
+                           : ns_adopted_patience(a->table, &b->items[i]);
+    if (patience > 0) {
+      b->items[i].lease = 0;
+      wait_with(a, &b->items[i], now + patience);
+    } else
+      b->items[n++] = b->items[i];
+  }
+  if (!ending)
+    b->n = n;
+}
+
+static ns_status settle(nsh_dispatch *d, nsh_adopted *a, ns_err *err) {
+  nsh_batch *b = &a->unsettled.batch;
+  size_t settled;
+  ns_status st;
+  hold_back(d, a, ns_mono_us());
+  if (b->n == 0)
+    return NS_OK;
+  if ((st = ns_adopted_settle(a->table, b->items, b->n, err)) != NS_OK)
+    return st;
+  settled = nsh_unsettled_sort(&a->unsettled, ns_mono_us());
+  nsh_mail_lock(d->mail);
+  d->mail->unsettled -= settled;
+  nsh_mail_unlock(d->mail);
+  a->empties = 0;
+  return NS_OK;
+}
+
+/* ------------------------------------------------------------------ claiming */
+
+/* Its half of what is free, when the queues want the other. */
+static size_t share_of(const nsh_dispatch *d, const nsh_adopted *a,
+                       const nsh_turn *t) {
+  size_t room = room_of(a, &t->room);
+  if (!nsh_cycle_wants(d, t))
+    return room;
+  return room - room / 2 - (d->first % 2 == 1 && room % 2 == 1 ? 1 : 0);
+}
+
+static void deliver(nsh_dispatch *d, const nsh_adopted *a, ns_jobs *jobs) {
+  size_t by_pool[NSH_POOLS_MAX] = {0};
+  by_pool[a->pool] = jobs->n;
+  nsh_mail_lock(d->mail);
+  nsh_mail_deliver(d->mail, jobs, by_pool);
+  nsh_mail_unlock(d->mail);
+  d->mail->notify(d->mail->notify_arg);
+}
+
+/* With --drain: nothing twice, with time for what was on its way back in between. What
+** may not be claimed yet counts when it is due too late for us. */
+static ns_status count_empty(nsh_dispatch *d, nsh_adopted *a, ns_err *err) {
+  ns_status st;
+  if (!d->cfg->drain || (st = ns_adopted_due(a->table, &a->due, err)) != NS_OK)
+    return d->cfg->drain ? st : NS_OK;
+  if (ns_adopted_looked(a->table) || a->due < 0 || a->due > d->cfg->drain_within)
+    a->empties++;
+  return NS_OK;
+}
+
+static ns_status claim(nsh_dispatch *d, nsh_adopted *a, nsh_turn *t, ns_err *err) {
+  ns_jobs jobs = NS_JOBS_INIT;
+  size_t limit = share_of(d, a, t);
+  size_t n;
+  ns_status st;
+  if (!a->handled || limit == 0 || ns_mono_us() < ns_adopted_claim_at(a->table))
+    return NS_OK;
+  st = ns_adopted_claim(a->table, limit, &jobs, err);
+  n = jobs.n;
+  if (n > 0) {
+    a->empties = 0;
+    deliver(d, a, &jobs);
+    nsh_cycle_yield(d, t, a->pool, n);
+  } else if (st == NS_OK)
+    st = count_empty(d, a, err);
+  ns_jobs_free(&jobs);
+  return st;
+}
+
+/* Jobs that nobody here can run are left to others. */
+static void check_handler(const nsh_dispatch *d, nsh_adopted *a) {
+  ns_bytes name = a->map->name.p != NULL ? a->map->name : a->map->table;
+  a->handled = d->handlers != NULL && nsh_served_has(d->handlers, name);
+  if (d->handlers == NULL || a->told == !a->handled)
+    return;
+  a->told = !a->handled;
+  if (!a->handled)
+    ns_log(NS_LOG_WARN, "adopted.no_handler",
+           NS_FIELDS(ns_fb("table", a->map->table), ns_fb("handler", name)));
+}
+
+/* ------------------------------------------------------------------- looks */
+
+/* What has not been begun goes back when people, or a job, have asked for a pause. */
+static void obey(nsh_dispatch *d, nsh_adopted *a) {
+  bool paused = ns_adopted_paused(a->table);
+  if (paused == a->paused)
+    return;
+  a->paused = paused;
+  ns_log(NS_LOG_INFO, paused ? "adopted.paused" : "adopted.resumed",
+         NS_FIELDS(ns_fb("table", a->map->table)));
+  if (!paused)
+    return;
+  nsh_mail_lock(d->mail);
+  nsh_mail_withdraw(d->mail, a->lease);
+  nsh_mail_unlock(d->mail);
+}
+
+static ns_status look(nsh_dispatch *d, nsh_adopted *a, bool now, ns_err *err) {
+  int64_t freed;
+  ns_status st = ns_adopted_look(a->table, now, &freed, err);
+  if (st == NS_OK && freed > 0)
+    ns_log(NS_LOG_WARN, "rescue", NS_FIELDS(ns_fb("table", a->map->table),
+                                            ns_fi("rows", freed)));
+  obey(d, a);
+  return st;
+}
+
+void nsh_adopted_look(nsh_dispatch *d) {
+  ns_err err;
+  for (size_t i = 0; i < d->nadopted; i++)
+    if (look(d, &d->adopted[i], true, &err) != NS_OK)
+      ns_log(NS_LOG_ERROR, "rescue.failed",
+             NS_FIELDS(ns_fb("table", d->adopted[i].map->table),
+                       ns_fs("code", ns_code(err.status)),
+                       ns_fs("error", err.message)));
+}
+
+/* -------------------------------------------------------------------- a turn */
+
+/* The server is away: nothing works. One table that does not work must not hold up
+** the others. False: the server. */
+static bool refuse(nsh_dispatch *d, nsh_adopted *a, const ns_err *err) {
+  if (err->status == NS_EGONE || err->status == NS_EDENIED) {
+    nsh_back_off(d, err);
+    return false;
+  }
+  ns_log(NS_LOG_ERROR, "adopted.error",
+         NS_FIELDS(ns_fb("table", a->map->table), ns_fs("code", ns_code(err->status)),
+                   ns_fi("number", err->sqlerr), ns_fs("message", err->message)));
+  a->error_wait = a->error_wait == 0 ? ERROR_FIRST
+                                     : nsh_sooner(a->error_wait * 2, ERROR_LAST);
+  a->error_at = ns_mono_us() + a->error_wait;
+  return true;
+}
+
+static bool run(nsh_dispatch *d, nsh_adopted *a, nsh_turn *t, int64_t now) {
+  ns_err err;
+  ns_status st;
+  check_handler(d, a);
+  if (now < a->error_at)
+    return true;
+  if ((st = settle(d, a, &err)) == NS_OK && (st = claim(d, a, t, &err)) == NS_OK)
+    st = look(d, a, false, &err); /* paces itself */
+  if (st != NS_OK)
+    return refuse(d, a, &err);
+  a->error_wait = a->error_at = 0;
+  return true;
+}
+
+bool nsh_adopted_run(nsh_dispatch *d, nsh_turn *t) {
+  int64_t now = ns_mono_us();
+  bool fine = true;
+  if (d->nadopted == 0)
+    return true;
+  d->first++;
+  for (size_t i = 0; i < d->nadopted && fine; i++)
+    fine = run(d, &d->adopted[(d->first + i) % d->nadopted], t, now);
+  d->watch_at = now + WATCH;
+  if (fine)
+    nsh_recovered(d);
+  return fine;
+}
+
+bool nsh_adopted_rested(const nsh_dispatch *d, int64_t *due) {
+  bool rested = true;
+  *due = -1;
+  for (size_t i = 0; i < d->nadopted; i++) {
+    const nsh_adopted *a = &d->adopted[i];
+    rested = rested && (a->empties >= 2 || !a->handled);
+    if (a->handled && a->due >= 0 && (*due < 0 || a->due < *due))
+      *due = a->due;
+  }
+  return rested;
+}
