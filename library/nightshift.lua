@@ -568,6 +568,7 @@ function Adopted:advice() end
 ---@field running integer
 ---@field done integer
 ---@field dead integer
+---@field next number? seconds until a row that waits for its time may be claimed
 ---@field approximate table<string, true>? counts that stopped at 100,000
 
 --- Counts rows by state.

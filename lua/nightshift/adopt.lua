@@ -121,14 +121,16 @@ local function backend_of(self)
     handle:adopt_settle(number, { id = claimed.id, run = claimed.run, kind = "release" })
   end
 
-  function backend.touch(claimed) return handle:adopt_touch(number, claimed.id, claimed.run) end
+  function backend.progress(claimed, progress, text)
+    return handle:adopt_show(number, claimed.id, claimed.run, progress, text)
+  end
 
-  backend.progress = backend.touch -- there is no column to show it in
+  function backend.touch(claimed) return backend.progress(claimed) end
 
   function backend.log() return true end
 
   function backend.cancelled(claimed)
-    local ok, _, code = backend.touch(claimed)
+    local ok, _, code = handle:adopt_touch(number, claimed.id, claimed.run)
     return not ok and code == "STALE"
   end
 
@@ -260,14 +262,19 @@ end
 local COUNTED = 100000 -- rows of a state; counting more takes long
 
 --- Rows by state: ready, waiting (for their time or their parent), running, done, dead.
--- A count that stopped at 100,000 is named in `approximate`.
+-- A count that stopped at 100,000 is named in `approximate`. `next`: seconds until one
+-- that waits for its time may be claimed.
 ---@return nightshift.AdoptedStats|nil
 ---@return string? message
 ---@return string? code
 function methods:stats()
-  local counts, message, code = live(self, "stats"):adopt_count(self._number, COUNTED)
+  local handle = live(self, "stats")
+  local counts, message, code = handle:adopt_count(self._number, COUNTED)
   if not counts then return nil, message, code end
-  local stats = { name = self.table }
+  local due
+  due, message, code = handle:adopt_due(self._number)
+  if not due then return nil, message, code end
+  local stats = { name = self.table, next = due >= 0 and due or nil }
   for name, n in pairs(counts) do
     stats[name] = n
     if n >= COUNTED then

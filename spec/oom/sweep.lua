@@ -386,8 +386,63 @@ local calls = {
   ["adopt_settle, again"] = ends("again", "open"),
   ["adopt_settle, discard"] = ends("discard", "bad"),
   ["adopt_settle, release"] = ends("release", "open"),
+  adopt_count = {
+    arrange = theirs(),
+    run = function(h, ctx) return h:adopt_count(ctx.number, 10) end,
+    check = function(_, _, _, counts)
+      if counts then assert.same({ ready = 2, waiting = 0, running = 1, done = 0, dead = 0 }, counts) end
+    end,
+  },
+  adopt_due = {
+    arrange = function(h)
+      local ctx = theirs()(h)
+      assert(watch:execute "UPDATE theirs SET later = NOW() + INTERVAL 1 HOUR WHERE status = 'open'")
+      return ctx
+    end,
+    run = function(h, ctx) return h:adopt_due(ctx.number) end,
+    check = function(_, _, _, due)
+      if due then assert.is_true(due > 3000) end
+    end,
+  },
+  ["adopt_due, held"] = {
+    arrange = function(h)
+      local ctx = theirs()(h)
+      assert(watch:execute "UPDATE nightshift_adopted SET held_until = UNIX_TIMESTAMP() * 1000000 + 3600000000")
+      return ctx
+    end,
+    run = function(h, ctx) return h:adopt_due(ctx.number) end,
+    check = function() assert(watch:execute "UPDATE nightshift_adopted SET held_until = 0") end,
+  },
+  adopt_pause = { arrange = theirs(), run = function(h, ctx) return h:adopt_pause(ctx.number) end },
+  adopt_show = {
+    arrange = theirs(),
+    run = function(h, ctx) return h:adopt_show(ctx.number, ctx.id, ctx.run, 0.5, "half") end,
+    check = function(_, outcome)
+      local n = ask "SELECT COUNT(*) AS n FROM nightshift_grip WHERE note = 'half'"
+      if outcome ~= "raised" then assert.equal(outcome == "done" and 1 or 0, n) end
+    end,
+  },
+  ["adopt_show, by grip"] = {
+    arrange = theirs(BY_GRIP),
+    run = function(h, ctx) return h:adopt_show(ctx.number, ctx.id, ctx.run, 0.5, "half") end,
+  },
+  ["adopt_show, by lock"] = {
+    arrange = theirs(BY_LOCK),
+    run = function(h, ctx) return h:adopt_show(ctx.number, ctx.id, ctx.run, 0.5, "half") end,
+  },
   adopt_touch = { arrange = theirs(), run = function(h, ctx) return h:adopt_touch(ctx.number, ctx.id, ctx.run) end },
   adopt_look = { arrange = lost(), run = function(h, ctx) return h:adopt_look(ctx.number, true) end },
+  ["adopt_look, at what the dead have shown"] = {
+    arrange = function(h)
+      local ctx = theirs()(h)
+      assert(watch:execute("INSERT INTO nightshift_grip (tab, row_id, claimant, since) VALUES ('theirs', 3, 'ns:999:1', 1)"))
+      return ctx
+    end,
+    run = function(h, ctx) return h:adopt_look(ctx.number, true) end,
+    check = function(_, outcome)
+      if outcome == "done" then assert.equal(0, ask "SELECT COUNT(*) AS n FROM nightshift_grip") end
+    end,
+  },
   ["adopt_look, at locks"] = {
     arrange = theirs(BY_LOCK),
     run = function(h, ctx) return h:adopt_look(ctx.number, true) end,

@@ -40,14 +40,15 @@ static ns_status show(ns_adopted *a, ns_grip *grip, const ns_sign *s, ns_err *er
   return st;
 }
 
-/* A claim that does not hold is 'lost', and nothing is shown of it. */
+/* A claim that does not hold is 'lost', and nothing is shown of it; nor of one whose
+** program is no holder, as with NS_TRANSACTION: nobody would know when it is gone. */
 static ns_status touch_one(ns_adopted *a, ns_sign *s, ns_err *err) {
   ns_status st = ns_adopted_touch(a, s->id, s->run, err);
   ns_grip *grip = ns_adopt_grip(a, s->id, s->run);
   s->lost = st == NS_ESTALE || grip == NULL;
   if (s->lost)
     return NS_OK;
-  return st == NS_OK ? show(a, grip, s, err) : st;
+  return st == NS_OK && grip->holder != 0 ? show(a, grip, s, err) : st;
 }
 
 ns_status ns_adopted_touch_many(ns_adopted *a, ns_sign *signs, size_t n,

@@ -9,6 +9,7 @@
 
 #include <stddef.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ns_time.h"
 
@@ -238,6 +239,29 @@ static int db_adopt_touch(lua_State *L) {
 }
 
 /***
+The same, and people see it.
+@function db:adopt_show
+@tparam integer number
+@tparam integer id
+@tparam integer run
+@tparam[opt] number progress 0 to 1
+@tparam[opt] string text
+@return true, or nil, message, code `STALE`, `GONE`, `BUSY`
+*/
+static int db_adopt_show(lua_State *L) {
+  ns_err err;
+  ns_adopted *a = checkadopted(L);
+  ns_sign sign = {.id = luaL_checkinteger(L, 3), .run = luaL_checkinteger(L, 4),
+                  .worker_pid = getpid(), .progress = luaL_optnumber(L, 5, -1),
+                  .text = nsl_optbytes(L, 6)};
+  ns_status st = ns_adopted_touch_many(a, &sign, 1, &err);
+  if (st == NS_OK && sign.lost)
+    st = ns_fail(&err, NS_ESTALE, "the claim of row %lld is lost",
+                 (long long)sign.id);
+  return nsl_result(L, st, &err);
+}
+
+/***
 Gives back rows whose holder is dead or whose claim is overdue.
 @function db:adopt_look
 @tparam integer number
@@ -280,6 +304,24 @@ static int db_adopt_count(lua_State *L) {
 }
 
 /***
+When something that is open, or about to be, may be claimed.
+@function db:adopt_due
+@tparam integer number
+@treturn[1] number seconds; -1: there is nothing
+@treturn[2] nil
+@treturn[2] string message
+@treturn[2] string code `GONE`, `BUSY`, `SQL`
+*/
+static int db_adopt_due(lua_State *L) {
+  ns_err err;
+  int64_t due;
+  if (ns_adopted_due(checkadopted(L), &due, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushnumber(L, due < 0 ? -1.0 : (lua_Number)due / 1e6);
+  return 1;
+}
+
+/***
 Seconds until a claim may find something again; 0: now.
 @function db:adopt_pause
 @tparam integer number
@@ -313,8 +355,10 @@ const luaL_Reg nsl_adoptverbs[] = {{"adopt", db_adopt},
                                    {"adopt_advice", db_adopt_advice},
                                    {"adopt_claim", db_adopt_claim},
                                    {"adopt_count", db_adopt_count},
+                                   {"adopt_due", db_adopt_due},
                                    {"adopt_look", db_adopt_look},
                                    {"adopt_pause", db_adopt_pause},
                                    {"adopt_settle", db_adopt_settle},
+                                   {"adopt_show", db_adopt_show},
                                    {"adopt_touch", db_adopt_touch},
                                    {NULL, NULL}};
