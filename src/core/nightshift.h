@@ -724,6 +724,9 @@ ns_status ns_adopted_settle(ns_adopted *a, ns_verdict *verdicts, size_t n,
 ** table has no column that says when. 0: it need not. */
 int64_t ns_adopted_patience(const ns_adopted *a, const ns_verdict *v);
 
+/* Is it a failure after which the row may be claimed again? */
+bool ns_adopted_returns(const ns_adopted *a, const ns_verdict *v);
+
 /* Whether a claim of this handle still holds; it is overdue later. Errors: STALE,
 ** GONE, BUSY. */
 ns_status ns_adopted_touch(ns_adopted *a, int64_t id, int64_t run, ns_err *err);

@@ -257,6 +257,12 @@ int64_t ns_adopted_patience(const ns_adopted *a, const ns_verdict *v) {
   return delay.i < most ? delay.i : most;
 }
 
+bool ns_adopted_returns(const ns_adopted *a, const ns_verdict *v) {
+  const ns_grip *grip = ns_adopt_grip((ns_adopted *)(uintptr_t)a, v->id, v->run);
+  return statement_of(v->kind) == NS_SQL_ADOPT_FAIL && unable(a, v) == NULL &&
+         grip != NULL && !grip->last;
+}
+
 /* Some were told to come back later by what all rows ask of: none is claimed before. */
 static ns_status slow_down(ns_adopted *a, const ns_verdict *verdicts, size_t n,
                            ns_err *err) {

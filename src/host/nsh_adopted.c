@@ -7,8 +7,8 @@
 ** queues by halves, and tables take turns at it.
 **
 ** A row whose failure, or "again", names a delay that its table has no column for would
-** come back at once, in front of all others. So its verdict waits here, and the row
-** stays claimed for as long.
+** come back at once, in front of all others. So its verdict waits here (nsh_patience.c),
+** and the row stays claimed for as long.
 **
 ** Invariant: a table's jobs have its lease, a number below 0, wherever they go, and
 ** their verdicts come back here.
@@ -24,6 +24,8 @@
 #include "nsh_served.h"
 
 #define WATCH (NS_SECOND / 4) /* what people decide, while we hold rows */
+#define KEPT_FOR (1000000 * NS_SECOND) /* a verdict that the end of the host writes */
+#define KEPT_MAX 64           /* ... of jobs that have a connection each */
 #define ERROR_FIRST 50000     /* after a table has refused, doubling */
 #define ERROR_LAST (5 * NS_SECOND)
 
@@ -55,7 +57,7 @@ ns_status nsh_adopted_open(nsh_dispatch *d, ns_err *err) {
     a->lease = -number;
     a->pool = nsh_config_pool(cfg, a->map->table);
     a->unsettled = NSH_UNSETTLED_INIT;
-    a->patient_at = NSH_NEVER;
+    a->patience = NSH_PATIENCE_INIT;
     a->due = -1;
     d->nadopted++;
     say_index(a);
@@ -67,36 +69,10 @@ void nsh_adopted_close(nsh_dispatch *d) {
   for (size_t i = 0; i < d->nadopted; i++) {
     nsh_adopted *a = &d->adopted[i];
     nsh_batch_free(&a->fresh);
-    nsh_batch_free(&a->patient);
+    nsh_patience_free(&a->patience);
     nsh_unsettled_free(&a->unsettled);
-    free(a->until);
   }
   free(d->adopted);
-}
-
-/* ----------------------------------------------------- verdicts that wait */
-
-static void wait_with(nsh_adopted *a, const ns_verdict *v, int64_t until) {
-  nsh_batch_copy(&a->patient, v);
-  nsh_must(ns_grow(&a->until, &a->capuntil, a->patient.n, sizeof *a->until));
-  a->until[a->patient.n - 1] = until;
-  a->patient_at = nsh_sooner(a->patient_at, until);
-}
-
-/* Those whose time has come, or all, are to be written. */
-static void wait_no_more(nsh_adopted *a, int64_t now, bool all) {
-  nsh_batch old = a->patient;
-  size_t n = old.n;
-  if (n == 0 || (!all && now < a->patient_at))
-    return;
-  a->patient = NSH_BATCH_INIT;
-  a->patient_at = NSH_NEVER;
-  for (size_t i = 0; i < n; i++)
-    if (all || a->until[i] <= now)
-      nsh_batch_copy(&a->fresh, &old.items[i]);
-    else
-      wait_with(a, &old.items[i], a->until[i]);
-  nsh_batch_free(&old);
 }
 
 /* ------------------------------------------------------------------- when */
@@ -114,8 +90,8 @@ static bool is_ending(const nsh_mail *m) {
 /* When it has something to do, as far as is known now. */
 static int64_t next_of(const nsh_dispatch *d, const nsh_adopted *a,
                        const nsh_room *room) {
-  int64_t t = nsh_sooner(a->unsettled.again_at, a->patient_at);
-  if (a->unsettled.batch.n > 0 || (a->patient.n > 0 && is_ending(d->mail)))
+  int64_t t = nsh_sooner(a->unsettled.again_at, a->patience.next_at);
+  if (a->unsettled.batch.n > 0 || (a->patience.batch.n > 0 && is_ending(d->mail)))
     t = 0;
   if (a->handled && room_of(a, room) > 0)
     t = nsh_sooner(t, ns_adopted_claim_at(a->table));
@@ -167,12 +143,30 @@ void nsh_adopted_take(nsh_dispatch *d, int64_t now) {
     sort_out(d);
   for (size_t i = 0; i < d->nadopted; i++) {
     nsh_adopted *a = &d->adopted[i];
-    wait_no_more(a, now, is_ending(d->mail));
+    nsh_patience_take(&a->patience, &a->fresh, now, is_ending(d->mail));
     nsh_unsettled_take(&a->unsettled, &a->fresh);
   }
 }
 
 /* ------------------------------------------------------------------ settling */
+
+/* With --drain a row that has done nothing but fail for longer than we wait for others
+** fails no more: its claim, and this failure, are kept until the end. */
+static bool is_hopeless(const nsh_dispatch *d, nsh_adopted *a, const ns_verdict *v,
+                        int64_t now) {
+  return d->cfg->drain && ns_adopted_returns(a->table, v) &&
+         nsh_patience_failing(&a->patience, v->id, now) > d->cfg->drain_within;
+}
+
+/* µs that it had better wait; 0: it need not, or has waited. */
+static int64_t patience_with(const nsh_dispatch *d, nsh_adopted *a,
+                             const ns_verdict *v, int64_t now) {
+  if (v->lease == 0)
+    return 0;
+  if (is_hopeless(d, a, v, now))
+    return a->map->overdue > 0 ? a->map->overdue / 2 : KEPT_FOR;
+  return ns_adopted_patience(a->table, v);
+}
 
 /* Verdicts that had better wait leave the batch; not when the host is ending. */
 static void hold_back(nsh_dispatch *d, nsh_adopted *a, int64_t now) {
@@ -183,12 +177,10 @@ static void hold_back(nsh_dispatch *d, nsh_adopted *a, int64_t now) {
   ending = is_ending(d->mail);
   nsh_mail_unlock(d->mail);
   for (size_t i = 0; i < b->n && !ending; i++) {
-    int64_t patience = b->items[i].lease == 0 /* it has waited */
-                           ? 0
-                           : ns_adopted_patience(a->table, &b->items[i]);
+    int64_t patience = patience_with(d, a, &b->items[i], now);
     if (patience > 0) {
       b->items[i].lease = 0;
-      wait_with(a, &b->items[i], now + patience);
+      nsh_patience_hold(&a->patience, &b->items[i], now + patience);
     } else
       b->items[n++] = b->items[i];
   }
@@ -244,6 +236,11 @@ static ns_status count_empty(nsh_dispatch *d, nsh_adopted *a, ns_err *err) {
   return NS_OK;
 }
 
+/* Connections of jobs that are kept would become too many. */
+static bool is_full(const nsh_adopted *a) {
+  return a->map->strategy == NS_TRANSACTION && a->patience.batch.n >= KEPT_MAX;
+}
+
 static ns_status claim(nsh_dispatch *d, nsh_adopted *a, nsh_turn *t, ns_err *err) {
   ns_jobs jobs = NS_JOBS_INIT;
   size_t limit = share_of(d, a, t);
@@ -251,6 +248,10 @@ static ns_status claim(nsh_dispatch *d, nsh_adopted *a, nsh_turn *t, ns_err *err
   ns_status st;
   if (!a->handled || limit == 0 || ns_mono_us() < ns_adopted_claim_at(a->table))
     return NS_OK;
+  if (is_full(a)) {
+    a->empties++;
+    return NS_OK;
+  }
   st = ns_adopted_claim(a->table, limit, &jobs, err);
   n = jobs.n;
   if (n > 0) {
@@ -358,14 +359,24 @@ bool nsh_adopted_run(nsh_dispatch *d, nsh_turn *t) {
   return fine;
 }
 
-bool nsh_adopted_rested(const nsh_dispatch *d, int64_t *due) {
+static void sooner_due(int64_t *due, int64_t other) {
+  if (other >= 0 && (*due < 0 || other < *due))
+    *due = other;
+}
+
+bool nsh_adopted_rested(const nsh_dispatch *d, int64_t *due, size_t *patient) {
+  int64_t now = ns_mono_us();
   bool rested = true;
   *due = -1;
+  *patient = 0;
   for (size_t i = 0; i < d->nadopted; i++) {
     const nsh_adopted *a = &d->adopted[i];
     rested = rested && (a->empties >= 2 || !a->handled);
-    if (a->handled && a->due >= 0 && (*due < 0 || a->due < *due))
-      *due = a->due;
+    *patient += a->patience.batch.n;
+    if (a->handled)
+      sooner_due(due, a->due);
+    if (a->patience.batch.n > 0)
+      sooner_due(due, a->patience.next_at > now ? a->patience.next_at - now : 0);
   }
   return rested;
 }

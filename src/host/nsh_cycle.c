@@ -210,8 +210,9 @@ static ns_want choice(nsh_dispatch *d, nsh_turn *t) {
 void nsh_cycle_rest(nsh_dispatch *d) {
   nsh_mail *m = d->mail;
   int64_t due;
-  bool others = nsh_adopted_rested(d, &due);
-  m->rested = d->empties >= 2 && others && m->outstanding == 0 && m->unsettled == 0;
+  bool others = nsh_adopted_rested(d, &due, &m->patient);
+  m->rested = d->empties >= 2 && others && m->outstanding == 0 &&
+              m->unsettled == m->patient;
   m->rest_due = d->due < 0 || (due >= 0 && due < d->due) ? due : d->due;
 }
 

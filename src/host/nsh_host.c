@@ -116,7 +116,8 @@ static void give_up(host *h) {
 /* With --drain: is there really nothing left? The mailbox is locked. */
 static bool nothing_left(const host *h) {
   const nsh_mail *m = &h->mail;
-  return h->cfg->drain && h->ready && m->rested && nsh_mail_quiescent(m) &&
+  return h->cfg->drain && h->ready && m->rested && m->outstanding == 0 &&
+         m->unsettled == m->patient && !m->cycling &&
          (m->rest_due < 0 || m->rest_due > h->cfg->drain_within);
 }
 

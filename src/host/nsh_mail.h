@@ -106,6 +106,7 @@ typedef struct nsh_mail {
   nsh_pool_count pools[NSH_POOLS_MAX];
   size_t npools;
   size_t outstanding, unsettled;
+  size_t patient;     /* of 'unsettled', those that wait for their time, at last count */
   bool cycling;
 
   /* between the dispatcher and the listener */

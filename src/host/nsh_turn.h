@@ -16,6 +16,7 @@
 #include "nsh_dispatch.h"
 #include "nsh_feeds.h"
 #include "nsh_listen.h"
+#include "nsh_patience.h"
 #include "nsh_unsettled.h"
 
 #define NSH_NEVER INT64_MAX
@@ -44,10 +45,7 @@ typedef struct nsh_adopted {
   size_t pool;        /* of its jobs */
   nsh_batch fresh;    /* verdicts out of the mailbox */
   nsh_unsettled unsettled;
-  nsh_batch patient;  /* verdicts that wait, ... */
-  int64_t *until;     /* ... each until then */
-  size_t capuntil;
-  int64_t patient_at; /* the first of these instants */
+  nsh_patience patience; /* verdicts that wait */
   bool handled;       /* some script here has its handler */
   bool told;          /* ... or people have been told that none has */
   bool paused;        /* what was claimed has been taken back */
@@ -151,8 +149,9 @@ bool nsh_adopted_run(nsh_dispatch *d, nsh_turn *t);
 /* A holder has died: gives its rows back. */
 void nsh_adopted_look(nsh_dispatch *d);
 
-/* Twice nothing was found? '*due': µs until there may be, -1: never. */
-bool nsh_adopted_rested(const nsh_dispatch *d, int64_t *due);
+/* Twice nothing was found? '*due': µs until there may be, or a verdict that waits is
+** written, -1: never; '*patient': how many of those there are. */
+bool nsh_adopted_rested(const nsh_dispatch *d, int64_t *due, size_t *patient);
 
 /* ----------------------------------------------------------- nsh_chores.c */
 
