@@ -27,7 +27,7 @@ HOST := nsh_main nsh_module nsh_lua nsh_config nsh_host nsh_scripts nsh_signals 
         nsh_names nsh_pace nsh_ring nsh_bell nsh_ear nsh_limits nsh_slot nsh_brood nsh_peer nsh_ctl nsh_ipc \
         nsh_dispatch nsh_cycle nsh_adopted nsh_patience nsh_feeds nsh_unsettled nsh_chores nsh_listen nsh_mail nsh_backlog nsh_batch \
         nsh_memory nsh_served nsh_zygote nsh_nursery nsh_share nsh_sweep nsh_worker nsh_wire nsh_halt \
-        nsh_quota nsh_confine
+        nsh_quota nsh_confine nsh_single
 
 WARN   := -Wall -Wextra -Wshadow -Wformat=2 -Wstrict-prototypes \
           -Wmissing-prototypes -Wconversion -Wvla -Werror=format-security

@@ -105,7 +105,7 @@ end
 --- The verbs of a row that was claimed here.
 local function backend_of(self)
   local handle, number, own = self._handle, self._number, self._db._backend
-  local backend = {}
+  local backend = { own = own }
 
   function backend.settle(claimed, verdict)
     local jobs = own.in_transaction -- after a rollback the job is open again
@@ -383,6 +383,32 @@ function adopt.list(handle)
     row.block, row.workers = row.block > 0 and row.block or nil, row.workers > 0 and row.workers or nil
   end
   return rows
+end
+
+--- The rows of a known table by state, as it was adopted last.
+local function count_of(db, mapping)
+  local ok, t, message = pcall(adopt.new, db, mapping)
+  if not ok then return nil, tostring(t) end
+  if not t then return nil, message end
+  return t:stats()
+end
+
+local SHOWN = 1000 -- running jobs
+
+--- What people see of adopted tables: those of `list`, with `counts`, or `error`, the
+-- reason why there are none; and the jobs that run, of all of them.
+---@param db nightshift.Db
+---@return {tables: table[], running: table[]}|nil
+---@return string? message
+---@return string? code
+function adopt.status(db)
+  local tables, running, message, code
+  tables, message, code = adopt.list(db._handle)
+  if not tables then return nil, message, code end
+  running, message, code = db._handle:execute("@report_adopted_running", SHOWN)
+  if not running then return nil, message, code end
+  for _, row in ipairs(tables) do row.counts, row.error = count_of(db, row.mapping) end
+  return { tables = tables, running = running }
 end
 
 --- Takes a table as a queue.

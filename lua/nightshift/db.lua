@@ -212,12 +212,18 @@ end
 function tx_methods:ack(claimed, result, extra)
   local backend = open_tx(self, "ack")._backend
   options.no_more("tx:ack", "a job and its result", extra)
-  local entry, message, code = job.ack_on(claimed, backend, result)
+  local row = job.is(claimed) and claimed._backend.own == backend -- written as any statement is
+  local entry, message, code
+  if row then
+    entry, message, code = claimed:ack(result)
+  else
+    entry, message, code = job.ack_on(claimed, backend, result)
+  end
   if not entry then
     self._failed = { message, code }
     return nil, message, code
   end
-  self._acks[#self._acks + 1] = entry
+  if not row then self._acks[#self._acks + 1] = entry end
   return true
 end
 

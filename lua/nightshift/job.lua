@@ -144,6 +144,8 @@ function job.ack_on(self, backend, result)
   if its ~= backend and (not its.db or its.db()._backend ~= backend) then
     raise("tx:ack: job %d was not claimed on this handle", self.id)
   end
+  local why = its.stays_out and its.stays_out(self)
+  if why then return nil, why, "INVALID" end
   if self._settled then return stale(self) end
   if self._unspawned then return nil, self._unspawned, self._unspawned_code end
   self._settled = "ack"

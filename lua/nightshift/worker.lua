@@ -75,6 +75,13 @@ local function make_backend(api, connection)
     return true
   end
 
+  --- Why a job cannot end with a transaction of this process; nil: it can.
+  function backend.stays_out(joining)
+    if not is_row(joining) then return nil end
+    return ("tx:ack: a row of the adopted table '%s' is claimed by the host, and ends when its handler returns")
+      :format(joining.queue)
+  end
+
   function backend.touch(touched)
     if touched ~= current then return gone() end
     return api.touch()

@@ -265,7 +265,7 @@ describe("a host", function()
       row = all("@report_adopted_running", 10)[1]
       return row
     end)
-    assert.same({ "migration_task", 1, 0.5, "half", h.pid }, { row.table, row.id, row.progress, row.note, row.pid })
+    assert.same({ "migration_task", 1, 0.5, "half", h.pid }, { row.table, row.id, row.progress, row.status, row.pid })
     h:signal "QUIT"
     assert.equal(0, h:wait(20))
     assert.equal(0, one "SELECT COUNT(*) AS n FROM nightshift_grip".n)

@@ -435,7 +435,8 @@ local calls = {
   ["adopt_look, at what the dead have shown"] = {
     arrange = function(h)
       local ctx = theirs()(h)
-      assert(watch:execute("INSERT INTO nightshift_grip (tab, row_id, claimant, since) VALUES ('theirs', 3, 'ns:999:1', 1)"))
+      assert(watch:execute([[INSERT INTO nightshift_grip (tab, row_id, claimant, since)
+        VALUES ("theirs", 3, "ns:999:1", 1)]]))
       return ctx
     end,
     run = function(h, ctx) return h:adopt_look(ctx.number, true) end,

@@ -12,8 +12,8 @@ FROM nightshift_adopted ORDER BY tab
 -- name: report_adopted_running
 -- Params: limit. Rows of adopted tables that show something, and who has them. Key:
 -- none, all of them; PRIMARY of holder. Locks: none.
-SELECT g.tab AS `table`, g.row_id AS id, h.id AS holder, h.host, h.pid, g.worker, g.since,
-  COALESCE(g.touched, g.since) AS touched, g.progress, g.note
+SELECT g.tab AS `table`, g.row_id AS id, h.id AS holder, h.host, h.pid, g.worker,
+  g.since AS started, COALESCE(g.touched, g.since) AS touched, g.progress, g.note AS status
 FROM nightshift_grip g
 JOIN nightshift_holder h ON h.dead IS NULL
   AND h.id = CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(g.claimant, ':', 2), ':', -1) AS UNSIGNED)
@@ -176,6 +176,11 @@ FROM ((SELECT DISTINCT e.job_id
 STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
 ORDER BY j.id LIMIT ?
+
+-- name: report_place
+-- Which database of which server this is, the same for all who connect. Key: none.
+-- Locks: none.
+SELECT CONCAT_WS(':', @@hostname, @@port, @@datadir, DATABASE()) AS place
 
 -- name: report_prunable
 -- How much history of each outcome a prune would delete.

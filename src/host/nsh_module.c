@@ -11,6 +11,7 @@
 
 #include "nsh_host.h"
 #include "nsh_lua.h"
+#include "nsh_single.h"
 
 /***
 Runs a host until it is told to stop. Messages go to stderr.
@@ -30,6 +31,27 @@ static int host_work(lua_State *L) {
     lua_pushinteger(L, NSH_EXIT_USAGE);
   } else
     lua_pushinteger(L, nsh_host_run(&cfg));
+  return 1;
+}
+
+/***
+Takes a name for this process, until it ends.
+@function single
+@tparam string name
+@treturn[1] boolean whether it is ours; false: another process of this machine has it
+@treturn[2] nil
+@treturn[2] string message
+*/
+static int host_single(lua_State *L) {
+  ns_bytes name;
+  int taken;
+  name.p = luaL_checklstring(L, 1, &name.n);
+  if ((taken = nsh_single_take(name)) < 0) {
+    lua_pushnil(L);
+    lua_pushstring(L, strerror(errno));
+    return 2;
+  }
+  lua_pushboolean(L, taken);
   return 1;
 }
 
@@ -93,7 +115,7 @@ static int host_scan(lua_State *L) {
 
 int nsh_lua_openhost(lua_State *L) {
   static const luaL_Reg functions[] = {
-      {"work", host_work}, {"scan", host_scan}, {NULL, NULL}};
+      {"work", host_work}, {"scan", host_scan}, {"single", host_single}, {NULL, NULL}};
   luaL_newlib(L, functions);
   return 1;
 }

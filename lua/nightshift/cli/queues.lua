@@ -11,7 +11,8 @@ local commands = queues.commands
 
 --- Adds the commands to the parser.
 function queues.define(parser)
-  local status = parser:command("status", "Show queues with their counts, and who holds jobs and locks.")
+  local status = parser:command("status", "Show queues and adopted tables with their counts, who holds jobs and locks, "
+    .. "and what runs of adopted tables.")
   status:flag("--json", "Print JSON.")
   for name, text in pairs {
     pause = "Stop claims from queues, or of a job and all below it; pushes still work.",
@@ -73,6 +74,60 @@ local function slot_columns(now)
   }
 end
 
+--- What was decided about an adopted table, or why nothing is known of it.
+local function remarks(row)
+  local list = {}
+  if row.paused then list[#list + 1] = "paused" end
+  if row.held then list[#list + 1] = "held for " .. output.span(row.held) end
+  if row.rate then list[#list + 1] = ("%g/s"):format(row.rate) end
+  if row.block then list[#list + 1] = "blocks of " .. row.block end
+  if row.workers then list[#list + 1] = row.workers .. " at a time" end
+  if row.error then list[#list + 1] = output.one_line(row.error, 80) end
+  return table.concat(list, ", ")
+end
+
+local function adopted_columns()
+  local columns = { output.column("TABLE", "table") }
+  for _, state in ipairs { "ready", "waiting", "running", "done", "dead" } do
+    local count = count_of(state)
+    columns[#columns + 1] = { title = state:upper(), right = true, get = function(row)
+      return row.counts and count(row.counts)
+    end }
+  end
+  columns[#columns + 1] = { title = "NEXT DUE", right = true, get = function(row)
+    return row.counts and output.span(row.counts.next)
+  end }
+  columns[#columns + 1] = { title = "", get = remarks }
+  return columns
+end
+
+local function running_columns(now)
+  local function ago(key)
+    return function(row) return output.span(math.max(0, now - row[key]) / 1000000) end
+  end
+  return {
+    output.column("TABLE", "table"),
+    output.column("ID", "id", true),
+    { title = "HOST", get = function(row) return output.one_line(row.host, 40) end },
+    { title = "PID", get = function(row) return row.worker or row.pid end, right = true },
+    { title = "STARTED", get = function(row) return output.time(row.started) end },
+    { title = "SEEN", get = ago "touched", right = true },
+    { title = "DONE", get = function(row)
+      return row.progress and ("%d%%"):format(math.floor(row.progress * 100))
+    end, right = true },
+    { title = "STATUS", get = function(row) return row.status and output.one_line(row.status, 60) or "" end },
+  }
+end
+
+local function show_adopted(adopted, now)
+  if #adopted.tables == 0 then return end
+  output.line()
+  output.table(adopted_columns(), adopted.tables)
+  if #adopted.running == 0 then return end
+  output.line()
+  output.table(running_columns(now), adopted.running)
+end
+
 local function show_queues(stats)
   if #stats.queues == 0 then return output.line "no queues yet; `nightshift push` makes the first" end
   output.table(QUEUE_COLUMNS, stats.queues)
@@ -85,10 +140,12 @@ function commands.status(args)
   local db <close> = context.connect(args)
   local stats = context.must(db:stats())
   local slots = context.must(db:slots())
+  local adopted = context.must(adopt.status(db))
   if args.json then
     return output.json {
       now = stats.now, queues = core.array(stats.queues), holders = core.array(stats.holders),
       slots = core.array(slots),
+      adopted = { tables = core.array(adopted.tables), running = core.array(adopted.running) },
     }
   end
   show_queues(stats)
@@ -96,6 +153,7 @@ function commands.status(args)
     output.line()
     output.table(slot_columns(stats.now), slots)
   end
+  show_adopted(adopted, stats.now)
 end
 
 -- A queue, an adopted table, or both.

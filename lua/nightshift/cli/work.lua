@@ -22,6 +22,7 @@ function work.define(parser)
   command:flag("--drain", "Exit when nothing is ready, running or due soon.")
   command:option("--drain-within", 'What "soon" is, e.g. 0 or "5m".')
   command:option("--drain-timeout", "How long running jobs may take at the end.")
+  command:flag("--single", "Exit at once, with status 0, when another host of this database runs on this machine.")
   command:option("--memory", "What a job may use in Lua, e.g. 64M; without: no limit."):argname "SIZE"
   command:option("--isolation", "What a worker process runs: one job after the other, or one job only.")
     :choices { "worker", "job" }
@@ -134,6 +135,23 @@ local function bytes(text)
   return text and context.checked(options.size, text, "--memory")
 end
 
+-- The same for everybody who works on this database, however he names it.
+local function place(args)
+  local db <close> = context.connect(args)
+  return context.must(db:execute "@report_place")[1].place
+end
+
+--- With --single: has another process of this machine been faster?
+local function is_second(host, args)
+  if not args.single then return false end
+  local ours, message = host.single(place(args))
+  if ours == nil then context.fail(context.FAILURE, "--single: %s", message) end
+  if not ours then
+    io.stderr:write "nightshift: --single: another host of this database runs on this machine\n"
+  end
+  return not ours
+end
+
 function work.commands.work(args)
   local queues = work.parse_queues(args.queues)
   local mappings = load_mappings(args.adopt)
@@ -161,6 +179,7 @@ function work.commands.work(args)
   if not there then
     context.fail(context.FAILURE, "work needs the program nightshift; this is plain Lua with the module only")
   end
+  if is_second(host, args) then return 0 end
   return host.work(config)
 end
 

@@ -1,0 +1,86 @@
+-- `nightshift status` of adopted tables, and `nightshift work --single`.
+
+local designs = require "spec.support.designs"
+local host = require "spec.support.host"
+local nightshift = require "nightshift"
+local proc = require "spec.support.proc"
+
+local db, _, url
+with_database(function(...) db, _, url = ... end)
+
+local function ok(args)
+  local status, out, err = proc.nightshift(args, url)
+  assert.equal(0, status, err)
+  return out
+end
+
+local LONG = [[return { migrate = function(job)
+  job:progress(0.5, "half of " .. job.payload.imageUrl)
+  require "nightshift.core".sleep(1000)
+end }]]
+
+describe("status", function()
+  it("counts the rows of adopted tables, and shows what runs, where and since when", function()
+    designs.create(db, "migration_task", 3)
+    assert(db:execute "UPDATE migration_task SET status = 'complete' WHERE id = 3")
+    local h = host.start(url, LONG, { "--workers", "1", "--adopt", designs.file "migration_task" })
+    local status, row
+    eventually(function()
+      status = nightshift.decode(ok { "status", "--json" })
+      row = status.adopted.running[1]
+      return row and row.status
+    end)
+    local t = status.adopted.tables[1]
+    assert.same({ "migration_task", 1, 1, false }, { t.table, t.counts.done, t.counts.running, t.paused })
+    assert.same({ "migration_task", h.pid, 0.5, "half of http://localhost/a.png" },
+      { row.table, row.pid, row.progress, row.status })
+    assert.equal(host.members(h.pid)[1], row.worker)
+    assert.equal(io.open "/proc/sys/kernel/hostname":read "l", row.host)
+    assert.is_true(row.started > 0 and row.started <= row.touched and row.touched <= status.now + 60000000)
+    local text = ok { "status" }
+    assert.is_truthy(text:find "\nTABLE +READY +WAITING +RUNNING +DONE +DEAD +NEXT DUE", text)
+    assert.is_truthy(text:find "\nmigration_task +1 +0 +1 +1 +0 ", text)
+    assert.is_truthy(text:find "\nTABLE +ID +HOST +PID +STARTED +SEEN +DONE +STATUS\n", text)
+    local line = ("\nmigration_task +%d +[^ ]+ +%d +20.* 50%%%%  half of http"):format(row.id, row.worker)
+    assert.is_truthy(text:find(line), text)
+    h:signal "QUIT"
+    assert.equal(0, h:wait(20))
+    assert.same({}, nightshift.decode(ok { "status", "--json" }).adopted.running)
+  end)
+
+  it("says what was decided about a table, and why it cannot be counted", function()
+    designs.create(db, "migration_task", 1)
+    local t = assert(db:adopt(designs.map "migration_task"))
+    assert(assert(t:claim()):release())
+    assert(t:tune { rate = 5, block = 7, workers = 3 })
+    assert(t:pause())
+    local text = ok { "status" }
+    assert.is_truthy(text:find("paused, 5/s, blocks of 7, 3 at a time", 1, true), text)
+    assert(t:resume())
+    assert(t:tune { rate = 0, block = 0, workers = 0 })
+    assert(db:execute "DROP TABLE migration_task")
+    text = ok { "status" }
+    assert.is_truthy(text:find "\nmigration_task +%- +%- +%- +%- +%- +%- +%w", text)
+    assert.is_string(nightshift.decode(ok { "status", "--json" }).adopted.tables[1].error)
+  end)
+end)
+
+describe("work --single", function()
+  it("leaves the machine to the host that is there, and says so", function()
+    designs.create(db, "migration_task", 1)
+    local args = { "--single", "--adopt", designs.file "migration_task" }
+    local first = host.start(url, "return { migrate = function() end }", args)
+    local second = host.spawn(url, "return { migrate = function() end }", args)
+    assert.equal(0, second:wait(20))
+    local _, err = second:text()
+    assert.equal("nightshift: --single: another host of this database runs on this machine\n", err)
+    local free = host.start(url, "return { migrate = function() end }", { "--adopt", args[3] }) -- as it likes
+    free:signal "TERM"
+    assert.equal(0, free:wait(20))
+    first:signal "KILL"
+    first:wait(20)
+    local third = host.start(url, "return { migrate = function() end }", args)
+    third:signal "TERM"
+    assert.equal(0, third:wait(20))
+  end)
+end)
