@@ -648,7 +648,7 @@ function Transaction:signal(id, value, name) end
 --- Ends a job as done if the transaction commits: one that was claimed on this
 --- handle, or, on the handle of `job:db()`, the one that runs. When it cannot be
 --- ended the transaction does not commit: `db:transaction` gives the same message
---- and code.
+--- and code. In a worker a row of an adopted table cannot: its host has claimed it.
 ---@param job nightshift.Job
 ---@param result any? kept with the job's history
 ---@return true? ok
