@@ -28,7 +28,7 @@ describe("status", function()
     eventually(function()
       status = nightshift.decode(ok { "status", "--json" })
       row = status.adopted.running[1]
-      return row and row.status
+      return row and row.status and status.adopted.tables[1].counts.running == 1
     end)
     local t = status.adopted.tables[1]
     assert.same({ "migration_task", 1, 1, false }, { t.table, t.counts.done, t.counts.running, t.paused })

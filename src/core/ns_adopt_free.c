@@ -210,6 +210,7 @@ static ns_status look_marked(ns_adopted *a, bool now, int64_t *freed, ns_err *er
 ** them back itself. */
 static ns_status look_locked(ns_adopted *a, bool now, int64_t *freed, ns_err *err) {
   bool sweep = now || ns_mono_us() >= a->sweep_at;
+  bool died;
   ns_status st = NS_OK;
   a->look_at = ns_mono_us() + ns_jitter(SEATS_EVERY, 0.2);
   if (a->map.has_state[NS_ROW_PROCESSING])
@@ -217,7 +218,8 @@ static ns_status look_locked(ns_adopted *a, bool now, int64_t *freed, ns_err *er
   if (st != NS_OK || !sweep)
     return st;
   a->sweep_at = ns_mono_us() + ns_jitter(SWEEP_EVERY, 0.2);
-  return ns_adopt_tidy(a, err);
+  st = look_at_holders(a, &died, err); /* what they have shown goes with them */
+  return st == NS_OK ? ns_adopt_tidy(a, err) : st;
 }
 
 ns_status ns_adopted_look(ns_adopted *a, bool now, int64_t *freed, ns_err *err) {

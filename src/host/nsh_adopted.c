@@ -87,13 +87,18 @@ static bool is_ending(const nsh_mail *m) {
   return m->finish || m->taking == 0;
 }
 
+/* Connections of jobs that are kept would become too many. */
+static bool is_full(const nsh_adopted *a) {
+  return a->map->strategy == NS_TRANSACTION && a->patience.batch.n >= KEPT_MAX;
+}
+
 /* When it has something to do, as far as is known now. */
 static int64_t next_of(const nsh_dispatch *d, const nsh_adopted *a,
                        const nsh_room *room) {
   int64_t t = nsh_sooner(a->unsettled.again_at, a->patience.next_at);
   if (a->unsettled.batch.n > 0 || (a->patience.batch.n > 0 && is_ending(d->mail)))
     t = 0;
-  if (a->handled && room_of(a, room) > 0)
+  if (a->handled && !is_full(a) && room_of(a, room) > 0)
     t = nsh_sooner(t, ns_adopted_claim_at(a->table));
   return t > a->error_at ? t : a->error_at;
 }
@@ -236,22 +241,14 @@ static ns_status count_empty(nsh_dispatch *d, nsh_adopted *a, ns_err *err) {
   return NS_OK;
 }
 
-/* Connections of jobs that are kept would become too many. */
-static bool is_full(const nsh_adopted *a) {
-  return a->map->strategy == NS_TRANSACTION && a->patience.batch.n >= KEPT_MAX;
-}
-
 static ns_status claim(nsh_dispatch *d, nsh_adopted *a, nsh_turn *t, ns_err *err) {
   ns_jobs jobs = NS_JOBS_INIT;
   size_t limit = share_of(d, a, t);
   size_t n;
   ns_status st;
-  if (!a->handled || limit == 0 || ns_mono_us() < ns_adopted_claim_at(a->table))
+  if (!a->handled || is_full(a) || limit == 0 ||
+      ns_mono_us() < ns_adopted_claim_at(a->table))
     return NS_OK;
-  if (is_full(a)) {
-    a->empties++;
-    return NS_OK;
-  }
   st = ns_adopted_claim(a->table, limit, &jobs, err);
   n = jobs.n;
   if (n > 0) {
@@ -371,7 +368,7 @@ bool nsh_adopted_rested(const nsh_dispatch *d, int64_t *due, size_t *patient) {
   *patient = 0;
   for (size_t i = 0; i < d->nadopted; i++) {
     const nsh_adopted *a = &d->adopted[i];
-    rested = rested && (a->empties >= 2 || !a->handled);
+    rested = rested && (a->empties >= 2 || !a->handled || is_full(a));
     *patient += a->patience.batch.n;
     if (a->handled)
       sooner_due(due, a->due);
