@@ -21,6 +21,8 @@
 #include "nsh_limits.h"
 #include "nsh_names.h"
 #include "nsh_pace.h"
+#include "nsh_patience.h"
+#include "nsh_single.h"
 #include "nsh_slot.h"
 
 #define CHECK(x)                                                              \
@@ -686,6 +688,56 @@ static void windows(void) {
   puts("windows");
 }
 
+/* Verdicts wait each for its time, or until all are asked for. */
+static void patience(void) {
+  nsh_patience p = NSH_PATIENCE_INIT;
+  nsh_batch out = NSH_BATCH_INIT;
+  for (int64_t i = 1; i <= 3; i++) {
+    ns_verdict v = {.id = i, .kind = NS_FAIL, .error = ns_str("no")};
+    nsh_patience_hold(&p, &v, 400 - 100 * i);
+  }
+  CHECK(p.next_at == 100);
+  nsh_patience_take(&p, &out, 99, false);
+  CHECK(out.n == 0 && p.batch.n == 3);
+  nsh_patience_take(&p, &out, 200, false);
+  CHECK(out.n == 2 && out.items[0].id == 2 && out.items[1].id == 3);
+  CHECK(p.batch.n == 1 && p.next_at == 300);
+  nsh_patience_take(&p, &out, 0, true);
+  CHECK(out.n == 3 && out.items[2].error.n == 2 && p.next_at == INT64_MAX);
+  for (int64_t id = 50; id > 0; id--)
+    CHECK(nsh_patience_failing(&p, id * 7 % 51, id) == 0);
+  for (int64_t id = 50; id > 0; id--)
+    CHECK(nsh_patience_failing(&p, id * 7 % 51, 100) == 100 - id);
+  nsh_patience_free(&p);
+  nsh_batch_free(&out);
+  puts("patience");
+}
+
+/* A name is one process's, and nobody's once that has ended. */
+static void single(void) {
+  char name[64];
+  char another[64];
+  int status = 1;
+  int ready[2];
+  int go[2];
+  char byte = 0;
+  pid_t pid;
+  snprintf(name, sizeof name, "units %d", (int)getpid());
+  snprintf(another, sizeof another, "others %d", (int)getpid());
+  CHECK(pipe(ready) == 0 && pipe(go) == 0);
+  if ((pid = fork()) == 0) {
+    byte = (char)nsh_single_take(ns_str(name));
+    _exit(write(ready[1], &byte, 1) == 1 && read(go[0], &byte, 1) == 1 ? 0 : 1);
+  }
+  CHECK(read(ready[0], &byte, 1) == 1 && byte == 1);
+  CHECK(nsh_single_take(ns_str(name)) == 0);
+  CHECK(nsh_single_take(ns_str(another)) == 1);
+  CHECK(write(go[1], &byte, 1) == 1);
+  CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+  CHECK(nsh_single_take(ns_str(name)) == 1);
+  puts("single");
+}
+
 int main(void) {
   signal(SIGPIPE, SIG_IGN);
   frames();
@@ -701,5 +753,7 @@ int main(void) {
   log_lines();
   utf8();
   windows();
+  patience();
+  single();
   return 0;
 }

@@ -12,7 +12,8 @@ it("the host's pure parts hold", function()
   assert.equal(0, status, out .. err)
   for _, group in ipairs {
     "frames", "rings", "bell", "slots", "limits", "pacing",
-    "storms", "batches", "spilling", "names", "log lines", "utf8", "windows",
+    "storms", "batches", "spilling", "names", "log lines", "utf8", "windows", "patience",
+    "single",
   } do
     assert.matches(group .. "\n", out, 1, true)
   end

@@ -404,15 +404,6 @@ local calls = {
       if due then assert.is_true(due > 3000) end
     end,
   },
-  ["adopt_due, held"] = {
-    arrange = function(h)
-      local ctx = theirs()(h)
-      assert(watch:execute "UPDATE nightshift_adopted SET held_until = UNIX_TIMESTAMP() * 1000000 + 3600000000")
-      return ctx
-    end,
-    run = function(h, ctx) return h:adopt_due(ctx.number) end,
-    check = function() assert(watch:execute "UPDATE nightshift_adopted SET held_until = 0") end,
-  },
   adopt_pause = { arrange = theirs(), run = function(h, ctx) return h:adopt_pause(ctx.number) end },
   adopt_show = {
     arrange = theirs(),
