@@ -197,6 +197,14 @@ describe("a drain", function()
     end
   end
 
+  it("ends though such a row cannot be held on to for as long as it waits", function()
+    designs.create(db, "migration_task", 2)
+    local status, log = host.drain(url, "return { migrate = function(job) if job.id == 1 then error 'always' end end }",
+      { "--adopt", designs.file("migration_task", { overdue = 1 }), "--drain-within", "1s" })
+    assert.equal(0, status, log)
+    assert.same({ 1, 1 }, { count("migration_task", "done"), count("migration_task", "open") })
+  end)
+
   it("waits for a failed row that is due sooner", function()
     designs.create(db, "migration_task", 2)
     local status, log = host.drain(url, [[return { migrate = function(job)

@@ -694,16 +694,17 @@ static void patience(void) {
   nsh_batch out = NSH_BATCH_INIT;
   for (int64_t i = 1; i <= 3; i++) {
     ns_verdict v = {.id = i, .kind = NS_FAIL, .error = ns_str("no")};
-    nsh_patience_hold(&p, &v, 400 - 100 * i);
+    nsh_patience_hold(&p, &v, (nsh_term){400 - 100 * i, i == 3});
   }
-  CHECK(p.next_at == 100);
+  CHECK(p.next_at == 100 && nsh_patience_over(&p) == 200);
   nsh_patience_take(&p, &out, 99, false);
   CHECK(out.n == 0 && p.batch.n == 3);
   nsh_patience_take(&p, &out, 200, false);
   CHECK(out.n == 2 && out.items[0].id == 2 && out.items[1].id == 3);
   CHECK(p.batch.n == 1 && p.next_at == 300);
   nsh_patience_take(&p, &out, 0, true);
-  CHECK(out.n == 3 && out.items[2].error.n == 2 && p.next_at == INT64_MAX);
+  CHECK(out.n == 3 && out.items[2].error.n == 2 && p.next_at == INT64_MAX &&
+        nsh_patience_over(&p) == INT64_MAX);
   for (int64_t id = 50; id > 0; id--)
     CHECK(nsh_patience_failing(&p, id * 7 % 51, id) == 0);
   for (int64_t id = 50; id > 0; id--)

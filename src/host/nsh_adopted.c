@@ -163,14 +163,15 @@ static bool is_hopeless(const nsh_dispatch *d, nsh_adopted *a, const ns_verdict 
          nsh_patience_failing(&a->patience, v->id, now) > d->cfg->drain_within;
 }
 
-/* µs that it had better wait; 0: it need not, or has waited. */
-static int64_t patience_with(const nsh_dispatch *d, nsh_adopted *a,
-                             const ns_verdict *v, int64_t now) {
+/* How long it had better wait; until now: it need not, or has waited. */
+static nsh_term patience_with(const nsh_dispatch *d, nsh_adopted *a,
+                              const ns_verdict *v, int64_t now) {
   if (v->lease == 0)
-    return 0;
+    return (nsh_term){now, false};
   if (is_hopeless(d, a, v, now))
-    return a->map->overdue > 0 ? a->map->overdue / 2 : KEPT_FOR;
-  return ns_adopted_patience(a->table, v);
+    return (nsh_term){now + (a->map->overdue > 0 ? a->map->overdue / 2 : KEPT_FOR),
+                      true};
+  return (nsh_term){now + ns_adopted_patience(a->table, v), false};
 }
 
 /* Verdicts that had better wait leave the batch; not when the host is ending. */
@@ -182,10 +183,10 @@ static void hold_back(nsh_dispatch *d, nsh_adopted *a, int64_t now) {
   ending = is_ending(d->mail);
   nsh_mail_unlock(d->mail);
   for (size_t i = 0; i < b->n && !ending; i++) {
-    int64_t patience = patience_with(d, a, &b->items[i], now);
-    if (patience > 0) {
+    nsh_term term = patience_with(d, a, &b->items[i], now);
+    if (term.until > now) {
       b->items[i].lease = 0;
-      nsh_patience_hold(&a->patience, &b->items[i], now + patience);
+      nsh_patience_hold(&a->patience, &b->items[i], term);
     } else
       b->items[n++] = b->items[i];
   }
@@ -368,12 +369,13 @@ bool nsh_adopted_rested(const nsh_dispatch *d, int64_t *due, size_t *patient) {
   *patient = 0;
   for (size_t i = 0; i < d->nadopted; i++) {
     const nsh_adopted *a = &d->adopted[i];
+    int64_t over = nsh_patience_over(&a->patience);
     rested = rested && (a->empties >= 2 || !a->handled || is_full(a));
     *patient += a->patience.batch.n;
     if (a->handled)
       sooner_due(due, a->due);
-    if (a->patience.batch.n > 0)
-      sooner_due(due, a->patience.next_at > now ? a->patience.next_at - now : 0);
+    if (over != NSH_NEVER)
+      sooner_due(due, over > now ? over - now : 0);
   }
   return rested;
 }

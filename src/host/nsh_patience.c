@@ -10,16 +10,24 @@
 
 void nsh_patience_free(nsh_patience *p) {
   nsh_batch_free(&p->batch);
-  free(p->until);
+  free(p->terms);
   free(p->failed);
 }
 
-void nsh_patience_hold(nsh_patience *p, const ns_verdict *v, int64_t until) {
+void nsh_patience_hold(nsh_patience *p, const ns_verdict *v, nsh_term term) {
   nsh_batch_copy(&p->batch, v);
-  nsh_must(ns_grow(&p->until, &p->capuntil, p->batch.n, sizeof *p->until));
-  p->until[p->batch.n - 1] = until;
-  if (until < p->next_at)
-    p->next_at = until;
+  nsh_must(ns_grow(&p->terms, &p->capterms, p->batch.n, sizeof *p->terms));
+  p->terms[p->batch.n - 1] = term;
+  if (term.until < p->next_at)
+    p->next_at = term.until;
+}
+
+int64_t nsh_patience_over(const nsh_patience *p) {
+  int64_t first = INT64_MAX;
+  for (size_t i = 0; i < p->batch.n; i++)
+    if (!p->terms[i].kept && p->terms[i].until < first)
+      first = p->terms[i].until;
+  return first;
 }
 
 void nsh_patience_take(nsh_patience *p, nsh_batch *out, int64_t now, bool all) {
@@ -30,10 +38,10 @@ void nsh_patience_take(nsh_patience *p, nsh_batch *out, int64_t now, bool all) {
   p->batch = NSH_BATCH_INIT;
   p->next_at = INT64_MAX;
   for (size_t i = 0; i < n; i++)
-    if (all || p->until[i] <= now)
+    if (all || p->terms[i].until <= now)
       nsh_batch_copy(out, &old.items[i]);
     else
-      nsh_patience_hold(p, &old.items[i], p->until[i]);
+      nsh_patience_hold(p, &old.items[i], p->terms[i]);
   nsh_batch_free(&old);
 }
 
