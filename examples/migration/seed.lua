@@ -1,0 +1,34 @@
+-- Creates the table with a task for each file below FOLDER, at most LIMIT of them.
+-- usage: lua5.4 seed.lua FOLDER BASE [LIMIT]     BASE: where FOLDER is served, e.g. http://127.0.0.1:8000
+local nightshift = require "nightshift"
+local url = require "socket.url"
+
+local folder, base, limit = arg[1], arg[2], math.tointeger(tonumber(arg[3] or 50000))
+local here = arg[0]:match "^(.*/)" or "./"
+local db = assert(nightshift.open()) -- $NIGHTSHIFT_URL, else a private server
+
+local function address(path)
+  local parts = {}
+  for part in path:gmatch "[^/]+" do parts[#parts + 1] = url.escape(part) end
+  return base .. "/" .. table.concat(parts, "/")
+end
+
+local definition <close> = assert(io.open(here .. "table.sql"))
+assert(db:execute "DROP TABLE IF EXISTS migration_task")
+assert(db:execute(definition:read "a"))
+
+local find = "find -L '%s/' -type f -readable -printf '%%P\\0' 2>/dev/null"
+local pipe <close> = assert(io.popen(find:format(folder:gsub("'", "'\\''"))))
+local tasks = 0
+assert(db:transaction(function(tx)
+  for path in pipe:read("a"):gmatch "[^\0]+" do
+    local from = address(path)
+    if #from <= 255 and tasks < limit then
+      assert(tx:execute("INSERT INTO migration_task (imageUrl) VALUES (?)", from))
+      tasks = tasks + 1
+    end
+  end
+  return true
+end))
+print(("%d tasks"):format(tasks))
+db:close()
