@@ -1,0 +1,55 @@
+--- What workers write down of the rows that they work on, in one file, and what it
+-- says: who has begun and ended which row, in order.
+
+local ledger = {}
+
+--- Lua text for the top of a handler script: begin(id), and done(id) or left(id), which
+-- has not done it, append a line.
+---@param path string
+function ledger.script(path)
+  return ([[
+  local function write(what, id)
+    local own <close> = assert(io.open "/proc/self/stat")
+    local file <close> = assert(io.open(%q, "ab"))
+    file:write(("%%s %%d %%d\n"):format(what, id, own:read "n"))
+  end
+  local function begin(id) write("begin", id) end
+  local function done(id) write("done", id) end
+  local function left(id) write("left", id) end ]]):format(path)
+end
+
+--- Reads it. Raises when two had a row at once: one has begun it before the other was
+-- done or killed.
+---@param path string
+---@param killed table<integer, boolean>? by process id
+---@return table found by row: `begun` and `done`, how often; `first` begin and `last`
+-- done, numbers of lines; `running`, by whom
+function ledger.read(path, killed)
+  local found, n = { begun = {}, done = {}, first = {}, last = {}, running = {} }, 0
+  for line in io.lines(path) do
+    n = n + 1
+    local what, id, pid = line:match "^(%l+) (%d+) (%d+)$"
+    id, pid = assert(math.tointeger(tonumber(id)), line), math.tointeger(tonumber(pid))
+    local holder = found.running[id]
+    if what == "begin" then
+      assert(not holder or killed and killed[holder], ("row %d: %d and %d at once"):format(id, holder or 0, pid))
+      found.running[id], found.begun[id] = pid, (found.begun[id] or 0) + 1
+      found.first[id] = found.first[id] or n
+    else
+      assert(holder == pid, ("row %d is done by %d, but %d has it"):format(id, pid, holder or 0))
+      found.running[id] = nil
+      if what == "done" then found.done[id], found.last[id] = (found.done[id] or 0) + 1, n end
+    end
+  end
+  return found
+end
+
+--- How many lines there are.
+function ledger.count(path)
+  local file <close> = io.open(path, "rb")
+  local n = 0
+  for _ in (file and file:read "a" or ""):gmatch "\n" do n = n + 1 end
+  return n
+end
+
+return ledger
