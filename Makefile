@@ -187,11 +187,25 @@ $(O)/bench/verbs: bench/verbs.c bench/bench.h $(LIBRARY)
 	$(SAY) LINK $@
 	$(Q)$(CC) $(CPPFLAGS) $(NS_CFLAGS) $(LDFLAGS) -o $@ $< $(LIBRARY) $(MARIADB_LIBS)
 
+STRATEGIES := bench/strategies.c bench/bare.c bench/ours.c
+$(O)/bench/strategies: $(STRATEGIES) bench/bench.h bench/crew.h $(LIBRARY)
+	@mkdir -p $(@D)
+	$(SAY) LINK $@
+	$(Q)$(CC) $(CPPFLAGS) $(MARIADB_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -o $@ $(STRATEGIES) $(LIBRARY) $(MARIADB_LIBS)
+
 # ARGS="--only work,latency --rounds 5 --scale 0.1 --json FILE"
 .PHONY: bench
 bench: deps
 	@$(MAKE) $(if $(V),,-s) --no-print-directory all $(O)/bench/floor $(O)/bench/verbs
 	@O="$(O)" LUA="$(LUA)" sh bench/run.sh $(ARGS)
+
+# Ways of taking rows from a table, side by side: ONLY=checkout,named_lock for some of
+# them; DOC=doc/strategies.md writes tables and plots there.
+.PHONY: bench-strategies
+bench-strategies: deps
+	@$(MAKE) $(if $(V),,-s) --no-print-directory all $(O)/bench/floor $(O)/bench/verbs $(O)/bench/strategies
+	@O="$(O)" LUA="$(LUA)" ASK=bench/strategies.lua sh bench/run.sh $(if $(ONLY),--only "$(ONLY)") \
+	  $(if $(DOC),--doc "$(DOC)") $(ARGS)
 
 # ---------------------------------------------------------------- torture
 
@@ -239,6 +253,7 @@ help:
 	@echo "make ci          all of these, in slices: .ci/stages says how long each may take"
 	@echo "make demo        archive the sub-folders of DIR=/usr/share into build/demo"
 	@echo "make bench       measure, beside bare SQL; ARGS=\"--only work --json FILE\""
+	@echo "make bench-strategies    designs of queues, side by side; ONLY=..., DOC=doc/strategies.md"
 	@echo "make torture     break everything for SECONDS=120, then audit; SEED=n"
 	@echo "make test-dags   random graphs of jobs under kills for SECONDS; SEED=n"
 	@echo "make recovery    measure what faults cost; writes the README's table"
@@ -253,7 +268,7 @@ help:
 # From what make would run, so that nothing has to be built for it.
 .PHONY: compile_commands.json
 compile_commands.json:
-	@$(MAKE) -Bn V=1 --no-print-directory all $(O)/bench/floor $(O)/bench/verbs > $@.plan
+	@$(MAKE) -Bn V=1 --no-print-directory all $(O)/bench/floor $(O)/bench/verbs $(O)/bench/strategies > $@.plan
 	@$(AWK) -v dir="$(CURDIR)" ' \
 	  / -o [^ ]+ .*\.c( |$$)/ && $$1 == "$(firstword $(CC))" { \
 	    command = $$0; gsub(/[\\"]/, "\\\\&", command); \

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Starts a MariaDB server of its own for the bench, runs bench/run.lua against
-# it with this script's arguments, and stops it. Called by `make bench`.
+# Starts a MariaDB server of its own for the bench, runs bench/run.lua (or $ASK)
+# against it with this script's arguments, and stops it. Called by `make bench`.
 # Everything is under $O/bench and a socket folder in /tmp; no port is opened.
 set -eu
 cd "$(dirname "$0")/.."
@@ -60,4 +60,4 @@ client -e "CREATE DATABASE floor CHARACTER SET utf8mb4;
 here=$(pwd)
 export LUA_PATH="$here/?.lua;$here/lua/?.lua;$here/lua/?/init.lua;;"
 export LUA_CPATH="$build/?.so;;"
-"${LUA:-lua5.4}" bench/run.lua "$build" "$socket_folder/s.sock" "$@"
+"${LUA:-lua5.4}" "${ASK:-bench/run.lua}" "$build" "$socket_folder/s.sock" "$@"

@@ -1,0 +1,239 @@
+--- Who stands beside whom in bench/strategies.lua: each published design as it is, the
+--- same table adopted, and Nightshift's own tables. Knows how each is prepared and run.
+--
+-- The tables are those of spec/support/designs.lua. Workers are processes with a
+-- connection of their own (bench/strategies.c), but for "host", where they are those
+-- of one `nightshift work`.
+local designs = require "spec.support.designs"
+local host = require "bench.host"
+local nightshift = require "nightshift"
+local stage = require "bench.stage"
+local tables = require "bench.tables"
+
+local contenders = {}
+
+---@class bench.Contender
+---@field name string what ONLY calls it
+---@field group string the design; those of one group share a plot
+---@field what string
+---@field way string as bench/strategies.c wants it; "host": under a host
+---@field table string?
+---@field strategy string?
+---@field batch integer?
+---@field advised boolean? with the index that adopt advises
+---@field beside string? the name of whom it is divided by
+---@field same boolean? dies and is blocked as the one before it
+
+--- In the order of the tables. The first of a group is the design as published.
+contenders.groups = {
+  { name = "migration_task", title = "UPDATE … LIMIT under a claim id" },
+  { name = "job_queue", title = "FOR UPDATE, held while it runs" },
+  { name = "queue_table", title = "SKIP LOCKED, state in the row" },
+  { name = "worker_queue", title = "SKIP LOCKED, held while it runs" },
+  { name = "checkout", title = "named lock" },
+  { name = "own", title = "Nightshift's own tables" },
+}
+
+contenders.list = {
+  { name = "migration", group = "migration_task", what = "published", way = "bare", batch = 10 },
+  { name = "update_limit", group = "migration_task", what = "adopted", way = "adopt", strategy = "update_limit",
+    batch = 10, beside = "migration" },
+  { name = "for_update", group = "job_queue", what = "published", way = "bare" },
+  { name = "transaction", group = "job_queue", what = "adopted", way = "adopt", strategy = "transaction",
+    beside = "for_update" },
+  { name = "skip_inside", group = "queue_table", what = "published", way = "bare" },
+  { name = "skip_outside", same = true, group = "queue_table", what = "state written after the lock",
+    way = "outside", beside = "skip_inside" },
+  { name = "skip_indexed", same = true, group = "queue_table", what = "published, advised index", way = "bare",
+    advised = true, beside = "skip_inside" },
+  { name = "skip_locked", group = "queue_table", what = "adopted", way = "adopt", strategy = "skip_locked",
+    beside = "skip_inside" },
+  { name = "skip_advised", group = "queue_table", what = "adopted, advised index", way = "adopt",
+    strategy = "skip_locked", advised = true, beside = "skip_indexed" },
+  { name = "worker_queue", group = "worker_queue", what = "published", way = "bare" },
+  { name = "worker_adopted", group = "worker_queue", what = "adopted", way = "adopt", strategy = "transaction",
+    beside = "worker_queue" },
+  { name = "checkout", group = "checkout", what = "published", way = "bare" },
+  { name = "named_lock", group = "checkout", what = "adopted", way = "adopt", strategy = "named_lock",
+    beside = "checkout" },
+  { name = "own", group = "own", what = "a handle each, one by one", way = "own" },
+  { name = "own_batch", same = true, group = "own", what = "a handle each, blocks of 10", way = "own", batch = 10 },
+  { name = "host", group = "own", what = "one host", way = "host" },
+}
+
+local DONE = { -- what is written when a design's row is done, for many at once
+  migration_task = "status = 'complete'", job_queue = "state = 'DONE'", queue_table = "status = 'processed'",
+  worker_queue = "is_done = TRUE", checkout = "last_checkout = NOW(), done_at = NOW()",
+}
+
+-- Open rows of a table, at most. Without the advised index the published claim locks
+-- all of them, whose cost grows with the workers times the rows: 200 workers at 20,000
+-- rows are not done in minutes.
+local MOST = { queue_table = 1000 }
+
+function contenders.title(c)
+  for _, group in ipairs(contenders.groups) do
+    if group.name == c.group then return ("%s: %s"):format(group.title, c.what) end
+  end
+end
+
+-- ----------------------------------------------------------------- the tables
+
+local function advised_index(s, name)
+  local t = assert(s.db:adopt(designs.map(name, { strategy = "skip_locked" })))
+  local sql = assert(t:advice() or nil, "bench: no index is advised for " .. name)
+  assert(s.db:execute((sql:gsub(";%s*$", ""))))
+end
+
+local function create(s, c, rows)
+  designs.create(s.db, c.group, 0)
+  designs.fill(s.db, c.group, rows)
+  if c.advised then advised_index(s, c.group) end
+  assert(s.db:execute("ANALYZE TABLE " .. c.group))
+end
+
+local function queue_id(s)
+  assert(assert(s.db:queue "bench"):push "noop") -- makes it
+  return tables.ask(s.db, "SELECT id AS n FROM nightshift_queue WHERE name = 'bench'")
+end
+
+-- Ways in which a table becomes one of whose rows many have just been done, and, at
+-- the end, `rows` are open. Gives the first id of those that there are, and how many.
+local fill = {}
+
+function fill.own(s, _, rows, buried, payload)
+  if buried > 0 then
+    stage.output_of(("%s/bench/verbs '%s' claim jobs=%d batch=1000"):format(s.build, s:url "nightshift", buried))
+  end
+  local queue = queue_id(s)
+  assert(s.db:execute "DELETE FROM nightshift_ready")
+  assert(s.db:execute "DELETE FROM nightshift_job")
+  tables.fill(s.db, rows, { queue = queue, name = "nap", payload = payload })
+  return tables.ask(s.db, "SELECT MIN(id) AS n FROM nightshift_job"), rows
+end
+
+function fill.design(s, c, rows, buried)
+  if buried > 0 then
+    assert(s.db:execute(("UPDATE %s SET %s WHERE id <= %d"):format(c.group, DONE[c.group], buried)))
+  end
+  return 1, rows + buried
+end
+
+-- --------------------------------------------------------------------- a run
+
+local function command(s, verb, c, options)
+  local words = {}
+  for name, value in pairs(options) do words[#words + 1] = ("%s=%d"):format(name, value) end
+  table.sort(words)
+  return ("%s/bench/strategies '%s' nightshift '%s' %s %s %s %s %s"):format(s.build, s.socket, s:url "nightshift",
+    verb, c.way, c.group, c.strategy or "-", table.concat(words, " "))
+end
+
+local function status(s, name)
+  return tonumber(assert(s.db:execute(("SHOW GLOBAL STATUS LIKE '%s'"):format(name)))[1].Value)
+end
+
+-- Executions beyond the first of each job, of a file with an id in each line.
+local function count_again(path)
+  local seen, again = {}, 0
+  for id in io.lines(path) do
+    again, seen[id] = again + (seen[id] and 1 or 0), true
+  end
+  return again
+end
+
+local function ended_within(s, begun, seconds)
+  return tables.ask(s.db, ("SELECT COUNT(*) AS n FROM nightshift_finished WHERE finished_at >= %d AND finished_at < %d")
+    :format(begun, begun + seconds * 1000000 // 1))
+end
+
+-- The jobs are there when the host comes, but it may not begin before it is ready.
+local function under_host(s, asked, rows, buried)
+  local path, seconds = os.tmpname(), asked.ms / 1000
+  local payload = assert(nightshift.encode { file = path, seconds = asked.job_ms / 1000 })
+  fill.own(s, nil, rows, buried, payload)
+  local q = assert(s.db:queue "bench")
+  assert(q:pause())
+  local h <close> = host.start { url = s:url "nightshift", build = s.build, workers = asked.workers,
+    script = "bench/naps.lua" }
+  local waits, deadlocks = status(s, "Innodb_row_lock_waits"), status(s, "Innodb_deadlocks")
+  local begun = tables.now(s.db)
+  assert(q:resume())
+  assert(s.db:execute("DO SLEEP(?)", seconds))
+  waits, deadlocks = status(s, "Innodb_row_lock_waits") - waits, status(s, "Innodb_deadlocks") - deadlocks
+  h:stop()
+  local again, jobs = count_again(path), ended_within(s, begun, seconds)
+  os.remove(path)
+  return { workers = asked.workers, seconds = seconds, jobs = jobs, rate = jobs / seconds, again = again,
+    waits = waits, deadlocks = deadlocks }
+end
+
+--- One run of a contender: the figures of bench/strategies.c.
+---@param s table the stage
+---@param c bench.Contender
+---@param asked table workers, rows, ms, job_ms, gap_ms; for purge: buried, and blocked: somebody reads all the time
+---@return table
+function contenders.work(s, c, asked)
+  local open = math.min(asked.rows, MOST[c.group] or asked.rows)
+  local own, buried = c.group == "own", asked.buried or 0
+  if own then tables.empty(s.db) else create(s, c, open + buried) end
+  s:calm()
+  local reader <close> = asked.blocked and tables.hold(nightshift.open, s:url "nightshift") or nil
+  if c.way == "host" then return under_host(s, asked, open, buried) end
+  local first, rows = fill[own and "own" or "design"](s, c, open, buried)
+  if not reader then s:calm() end
+  return assert(nightshift.decode(stage.output_of(command(s, "work", c, {
+    workers = asked.workers, batch = c.batch or 1, ms = asked.ms, job_us = asked.job_ms * 1000 // 1,
+    gap_us = asked.gap_ms * 1000 // 1, first = first, rows = rows,
+  }))))
+end
+
+-- ------------------------------------------------------------------- deaths
+
+local OVERDUE, LIMIT = 3, 5 -- seconds
+
+--- What is measured of a dead worker's rows, in words.
+contenders.death = ("Claims are overdue after %d s here, where a design has that; none: not within %d s.")
+  :format(OVERDUE, LIMIT)
+
+local function dying(s, c)
+  local rows = c.batch or 1
+  local first = 1
+  if c.group == "own" then
+    tables.empty(s.db)
+    first = fill.own(s, c, rows, 0)
+  else
+    create(s, c, rows)
+  end
+  return assert(io.popen(command(s, "death", c, { batch = rows, rows = rows, first = first, overdue = OVERDUE,
+    limit = LIMIT })))
+end
+
+-- Those that can be at one time: no two at one table.
+local function parties(list)
+  local all = {}
+  for _, c in ipairs(list) do
+    local i = 1
+    while all[i] and all[i][c.group] do i = i + 1 end
+    all[i] = all[i] or {}
+    all[i][c.group] = c
+  end
+  return all
+end
+
+--- Kills one worker of each that has rows: by name, `free_s`, the seconds until another
+-- had one of them, or nothing of the kind.
+function contenders.deaths(s, list)
+  local found = {}
+  for _, party in ipairs(parties(list)) do
+    local pipes = {}
+    for _, c in pairs(party) do pipes[c.name] = dying(s, c) end
+    for name, pipe in pairs(pipes) do
+      found[name] = assert(nightshift.decode(pipe:read "a"))
+      assert(pipe:close(), "bench: a death failed")
+    end
+  end
+  return found
+end
+
+return contenders
