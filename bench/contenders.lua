@@ -133,13 +133,22 @@ local function status(s, name)
   return tonumber(assert(s.db:execute(("SHOW GLOBAL STATUS LIKE '%s'"):format(name)))[1].Value)
 end
 
--- Executions beyond the first of each job, of a file with an id in each line.
-local function count_again(path)
-  local seen, again = {}, 0
-  for id in io.lines(path) do
-    again, seen[id] = again + (seen[id] and 1 or 0), true
+-- Many rows may have changed in one transaction, so none may be left.
+local function await_purge(s)
+  for _ = 1, 100 do
+    if status(s, "Innodb_history_list_length") == 0 then return end
+    assert(s.db:execute "DO SLEEP(0.05)")
   end
-  return again
+end
+
+-- Of a file with an id in each line: executions beyond the first of each job, and jobs.
+local function count_again(path)
+  local seen, again, begun = {}, 0, 0
+  for id in io.lines(path) do
+    if seen[id] then again = again + 1 else begun = begun + 1 end
+    seen[id] = true
+  end
+  return again, begun
 end
 
 local function ended_within(s, begun, seconds)
@@ -152,6 +161,7 @@ local function under_host(s, asked, rows, buried)
   local path, seconds = os.tmpname(), asked.ms / 1000
   local payload = assert(nightshift.encode { file = path, seconds = asked.job_ms / 1000 })
   fill.own(s, nil, rows, buried, payload)
+  if not asked.blocked then await_purge(s) end
   local q = assert(s.db:queue "bench")
   assert(q:pause())
   local h <close> = host.start { url = s:url "nightshift", build = s.build, workers = asked.workers,
@@ -162,10 +172,31 @@ local function under_host(s, asked, rows, buried)
   assert(s.db:execute("DO SLEEP(?)", seconds))
   waits, deadlocks = status(s, "Innodb_row_lock_waits") - waits, status(s, "Innodb_deadlocks") - deadlocks
   h:stop()
-  local again, jobs = count_again(path), ended_within(s, begun, seconds)
+  local jobs = ended_within(s, begun, seconds)
+  local again, ran = count_again(path)
   os.remove(path)
-  return { workers = asked.workers, seconds = seconds, jobs = jobs, rate = jobs / seconds, again = again,
+  return { workers = asked.workers, seconds = seconds, jobs = jobs, rate = jobs / seconds, begun = ran, again = again,
     waits = waits, deadlocks = deadlocks }
+end
+
+local function by_program(s, c, asked, first, rows)
+  return assert(nightshift.decode(stage.output_of(command(s, "work", c, {
+    workers = asked.workers, batch = c.batch or 1, ms = asked.ms, job_us = asked.job_ms * 1000 // 1,
+    gap_us = asked.gap_ms * 1000 // 1, first = first, rows = rows,
+  }))))
+end
+
+-- How many rows are open at the beginning; a host needs more.
+local function open_rows(c, asked)
+  if c.way == "host" then return asked.rows * 5 end
+  return math.min(asked.rows, MOST[c.group] or asked.rows)
+end
+
+local function run(s, c, asked, open, buried)
+  if c.way == "host" then return under_host(s, asked, open, buried) end
+  local first, rows = fill[c.group == "own" and "own" or "design"](s, c, open, buried)
+  if not asked.blocked then await_purge(s) end
+  return by_program(s, c, asked, first, rows)
 end
 
 --- One run of a contender: the figures of bench/strategies.c.
@@ -174,18 +205,16 @@ end
 ---@param asked table workers, rows, ms, job_ms, gap_ms; for purge: buried, and blocked: somebody reads all the time
 ---@return table
 function contenders.work(s, c, asked)
-  local open = math.min(asked.rows, MOST[c.group] or asked.rows)
-  local own, buried = c.group == "own", asked.buried or 0
-  if own then tables.empty(s.db) else create(s, c, open + buried) end
+  local open, buried = open_rows(c, asked), asked.buried or 0
+  if c.group == "own" then tables.empty(s.db) else create(s, c, open + buried) end
   s:calm()
-  local reader <close> = asked.blocked and tables.hold(nightshift.open, s:url "nightshift") or nil
-  if c.way == "host" then return under_host(s, asked, open, buried) end
-  local first, rows = fill[own and "own" or "design"](s, c, open, buried)
-  if not reader then s:calm() end
-  return assert(nightshift.decode(stage.output_of(command(s, "work", c, {
-    workers = asked.workers, batch = c.batch or 1, ms = asked.ms, job_us = asked.job_ms * 1000 // 1,
-    gap_us = asked.gap_ms * 1000 // 1, first = first, rows = rows,
-  }))))
+  local line
+  do
+    local _ <close> = asked.blocked and tables.hold(nightshift.open, s:url "nightshift") or nil
+    line = run(s, c, asked, open, buried)
+  end
+  if line.begun >= open then error(("bench: %s has run out of rows; give it more --rows"):format(c.name), 0) end
+  return line
 end
 
 -- ------------------------------------------------------------------- deaths

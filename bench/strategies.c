@@ -269,24 +269,28 @@ static double time_at(size_t n, double share) {
   return n == 0 ? 0 : (double)times[i < n ? i : n - 1];
 }
 
-/* Executions beyond a row's first. */
-static size_t count_again(void) {
+/* Executions beyond a row's first; '*begun' gets the number of rows that were run. */
+static size_t count_again(size_t *begun) {
   size_t n = 0;
-  for (size_t i = 0; i < nrows; i++)
+  *begun = 0;
+  for (size_t i = 0; i < nrows; i++) {
     n += runs[i] > 1 ? runs[i] - 1u : 0;
+    *begun += runs[i] > 0;
+  }
   return n;
 }
 
 static void print_work(long long waits, long long deadlocks) {
   size_t n = b->claims < TIMES_MAX ? b->claims : TIMES_MAX;
+  size_t begun, again = count_again(&begun);
   qsort(times, n, sizeof *times, by_size);
   printf("{\"workers\":%zu,\"seconds\":%.3f,\"jobs\":%zu,\"rate\":%.1f,"
          "\"p50_ms\":%.3f,\"p99_ms\":%.3f,\"claims\":%zu,\"empty\":%zu,"
-         "\"refused\":%zu,\"undone\":%zu,\"again\":%zu,\"waits\":%lld,"
+         "\"refused\":%zu,\"undone\":%zu,\"begun\":%zu,\"again\":%zu,\"waits\":%lld,"
          "\"deadlocks\":%lld}\n",
          asked.workers, asked.seconds, (size_t)b->ended,
          (double)b->ended / asked.seconds, time_at(n, 0.5), time_at(n, 0.99), n,
-         (size_t)b->empty, (size_t)b->refused, (size_t)b->undone, count_again(),
+         (size_t)b->empty, (size_t)b->refused, (size_t)b->undone, begun, again,
          waits, deadlocks);
 }
 

@@ -1,8 +1,9 @@
 --- The designs of queues side by side, each on its own table: asks bench/contenders.lua
 -- in turns, prints the tables of bench/standings.lua. Called by bench/run.sh.
 --   strategies.lua BUILD SOCKET [--only NAME,…] [--topics work,death,purge]
---     [--workers N,…] [--rounds N] [--ms N] [--job-ms N] [--gap-ms N] [--rows N]
---     [--json FILE] [--doc FILE]
+--     [--workers N,…] [--rounds N] [--seconds N] [--ms N] [--job-ms N] [--gap-ms N]
+--     [--rows N] [--json FILE] [--doc FILE]
+-- --seconds: no other round begins that would take longer than this, all in all.
 -- --ms: how long the workers of one run work; --gap-ms: how long one pauses between
 -- the lock and a mark that is written after it. --doc writes the tables into a file,
 -- between the lines that say so, and the plots into the folder of its name.
@@ -56,13 +57,13 @@ local function plain(text) return text end
 
 local OPTIONS = {
   only = words(names(), "contender"), topics = words(TOPICS, "topic"), workers = numbers, rounds = positive,
-  ms = positive, job_ms = positive, gap_ms = positive, rows = positive, json = plain, doc = plain,
+  ms = positive, seconds = positive, job_ms = positive, gap_ms = positive, rows = positive, json = plain, doc = plain,
 }
 
 local function read_options()
   local asked = {
-    build = arg[1], socket = arg[2], scale = 1, workers = { 1, 8, 50, 200 }, rounds = 3, ms = 500, job_ms = 5,
-    gap_ms = 0, rows = 6000, buried = 20000, purge_workers = 8, purge_rounds = 3,
+    build = arg[1], socket = arg[2], scale = 0.1, workers = { 1, 8, 50, 200 }, rounds = 3, ms = 500, job_ms = 5,
+    gap_ms = 0, rows = 6000, buried = 20000, purge_workers = 8, seconds = 600,
     topics = { work = true, death = true, purge = true },
   }
   for i = 3, #arg, 2 do
@@ -173,6 +174,7 @@ local function write_doc(path, text, plots)
   if not first or not last then misuse("%s has no lines %s and %s", path, BEGIN, END) end
   write(path, old:sub(1, first + #BEGIN - 1) .. "\n" .. text .. old:sub(last))
   local folder = path:gsub("%.md$", "")
+  if folder == path then folder = path .. ".plots" end
   stage.output_of("mkdir -p " .. folder)
   for name, svg in pairs(plots) do write(("%s/%s.svg"):format(folder, name), svg) end
 end
@@ -181,12 +183,28 @@ local asked = read_options()
 local s = stage.new(asked)
 local facts = machine.facts(s)
 local results = new_results(asked)
-s:warm_up()
-for round = 1, asked.rounds do
+local function measure_round(round)
   for _, topic in ipairs(TOPICS) do
     if asked.topics[topic] then measure[topic](s, asked, results, round) end
   end
 end
+
+-- As many rounds as were asked for, or as there is time for.
+local function measure_all()
+  local longest = 0
+  for round = 1, asked.rounds do
+    local since = nightshift.clock()
+    if since - begun + longest > asked.seconds then
+      asked.rounds = round - 1
+      return
+    end
+    measure_round(round)
+    longest = math.max(longest, nightshift.clock() - since)
+  end
+end
+
+s:warm_up()
+measure_all()
 local text = preamble(facts, asked) .. "\n" .. standings.markdown(results, asked)
 io.write(text)
 progress "done"
