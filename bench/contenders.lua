@@ -70,6 +70,7 @@ local DONE = { -- what is written when a design's row is done, for many at once
 -- all of them, whose cost grows with the workers times the rows: 200 workers at 20,000
 -- rows are not done in minutes.
 local MOST = { queue_table = 1000 }
+contenders.most = ("at most %d of queue_table"):format(MOST.queue_table)
 
 function contenders.title(c)
   for _, group in ipairs(contenders.groups) do
@@ -222,7 +223,7 @@ end
 local OVERDUE, LIMIT = 3, 5 -- seconds
 
 --- What is measured of a dead worker's rows, in words.
-contenders.death = ("Claims are overdue after %d s here, where a design has that; none: not within %d s.")
+contenders.death = ("Claims are overdue after %d s here, where a design has that; never: not within %d s.")
   :format(OVERDUE, LIMIT)
 
 local function dying(s, c)

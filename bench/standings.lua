@@ -95,8 +95,8 @@ end
 
 local function again(results, asked)
   return over_workers(results, asked, "Jobs that ran more than once",
-    "Executions beyond the first of each job, in all rounds together, of how many jobs.", function(lines)
-      return ("%d of %s"):format(sum(lines, "again"), number(sum(lines, "jobs")))
+    "Executions beyond the first of each job, in all rounds together, of how many jobs that ran.", function(lines)
+      return ("%d of %s"):format(sum(lines, "again"), number(sum(lines, "begun")))
     end)
 end
 

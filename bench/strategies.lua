@@ -2,11 +2,12 @@
 -- in turns, prints the tables of bench/standings.lua. Called by bench/run.sh.
 --   strategies.lua BUILD SOCKET [--only NAME,…] [--topics work,death,purge]
 --     [--workers N,…] [--rounds N] [--seconds N] [--ms N] [--job-ms N] [--gap-ms N]
---     [--rows N] [--json FILE] [--doc FILE]
+--     [--rows N] [--json FILE] [--doc FILE] [--from FILE]
 -- --seconds: no other round begins that would take longer than this, all in all.
 -- --ms: how long the workers of one run work; --gap-ms: how long one pauses between
 -- the lock and a mark that is written after it. --doc writes the tables into a file,
--- between the lines that say so, and the plots into the folder of its name.
+-- between the lines that say so, and the plots into the folder of its name. --from
+-- measures nothing: prints what an earlier --json has kept.
 local contenders = require "bench.contenders"
 local machine = require "bench.machine"
 local nightshift = require "nightshift"
@@ -58,6 +59,7 @@ local function plain(text) return text end
 local OPTIONS = {
   only = words(names(), "contender"), topics = words(TOPICS, "topic"), workers = numbers, rounds = positive,
   ms = positive, seconds = positive, job_ms = positive, gap_ms = positive, rows = positive, json = plain, doc = plain,
+  from = plain,
 }
 
 local function read_options()
@@ -152,8 +154,8 @@ local function preamble(facts, asked)
     ("Nightshift %s %s, %s, MariaDB %s."):format(v.nightshift, v.commit, v.lua, v.server),
     ("Server: %s. Server and workers share the processors."):format(facts.settings),
     ("A worker is a process with a connection of its own; a job sleeps %g ms; a run takes %g s, from a table with %d"
-      .. " open rows, all alike. Medians of %d rounds, in turns; a ratio is the median of those within the rounds.")
-      :format(asked.job_ms, asked.ms / 1000, asked.rows, asked.rounds),
+      .. " open rows (%s), all alike. Medians of %d rounds, in turns; a ratio is the median of those within the"
+      .. " rounds."):format(asked.job_ms, asked.ms / 1000, asked.rows, contenders.most, asked.rounds),
   }, "\n")
 end
 
@@ -179,41 +181,32 @@ local function write_doc(path, text, plots)
   for name, svg in pairs(plots) do write(("%s/%s.svg"):format(folder, name), svg) end
 end
 
-local asked = read_options()
-local s = stage.new(asked)
-local facts = machine.facts(s)
-local results = new_results(asked)
-local function measure_round(round)
-  for _, topic in ipairs(TOPICS) do
-    if asked.topics[topic] then measure[topic](s, asked, results, round) end
-  end
-end
+-- ------------------------------------------------------------ measuring
 
 -- As many rounds as were asked for, or as there is time for.
-local function measure_all()
+local function measure_all(s, asked, results)
   local longest = 0
+  s:warm_up()
   for round = 1, asked.rounds do
     local since = nightshift.clock()
     if since - begun + longest > asked.seconds then
       asked.rounds = round - 1
       return
     end
-    measure_round(round)
+    for _, topic in ipairs(TOPICS) do
+      if asked.topics[topic] then measure[topic](s, asked, results, round) end
+    end
     longest = math.max(longest, nightshift.clock() - since)
   end
 end
 
-s:warm_up()
-measure_all()
-local text = preamble(facts, asked) .. "\n" .. standings.markdown(results, asked)
-io.write(text)
-progress "done"
+-- What is kept of the options.
+local KEPT = { "rounds", "ms", "job_ms", "gap_ms", "rows", "workers", "buried", "purge_workers", "topics" }
 
-if asked.doc then write_doc(asked.doc, text, asked.topics.work and standings.plots(results, asked) or {}) end
 -- All lines of all rounds, each with its contender's name.
-local function flat(lists)
+local function flat(list, lists)
   local lines = {}
-  for _, c in ipairs(asked.list) do
+  for _, c in ipairs(list) do
     for _, line in ipairs(lists[c.name]) do
       line.name = c.name
       lines[#lines + 1] = line
@@ -222,21 +215,52 @@ local function flat(lists)
   return lines
 end
 
-local function work_lines()
-  local lists = {}
+local function keep(facts, asked, results)
+  local work = {}
   for _, c in ipairs(asked.list) do
-    lists[c.name] = {}
+    work[c.name] = {}
     for _, workers in ipairs(asked.workers) do
       local rounds = results.work[c.name][workers]
-      table.move(rounds, 1, #rounds, #lists[c.name] + 1, lists[c.name])
+      table.move(rounds, 1, #rounds, #work[c.name] + 1, work[c.name])
     end
   end
-  return flat(lists)
+  facts.asked = {}
+  for _, name in ipairs(KEPT) do facts.asked[name] = asked[name] end
+  facts.work, facts.death, facts.purge = flat(asked.list, work), flat(asked.list, results.death),
+    flat(asked.list, results.purge)
 end
 
-if asked.json then
-  facts.asked = { rounds = asked.rounds, ms = asked.ms, job_ms = asked.job_ms, rows = asked.rows,
-    workers = asked.workers }
-  facts.work, facts.death, facts.purge = work_lines(), flat(results.death), flat(results.purge)
-  write(asked.json, assert(nightshift.encode(facts)) .. "\n")
+-- The opposite.
+local function recall(facts, asked)
+  for _, name in ipairs(KEPT) do
+    if facts.asked[name] ~= nil then asked[name] = facts.asked[name] end
+  end
+  local results = new_results(asked)
+  for _, line in ipairs(facts.work) do
+    local lists = results.work[line.name]
+    if lists then table.insert(lists[line.workers], line) end
+  end
+  for _, topic in ipairs { "death", "purge" } do
+    for _, line in ipairs(facts[topic]) do
+      if results[topic][line.name] then table.insert(results[topic][line.name], line) end
+    end
+  end
+  return results
 end
+
+local asked = read_options()
+local facts, results
+if asked.from then
+  facts = assert(nightshift.decode(read(asked.from)))
+  results = recall(facts, asked)
+else
+  local s = stage.new(asked)
+  facts, results = machine.facts(s), new_results(asked)
+  measure_all(s, asked, results)
+  keep(facts, asked, results)
+end
+local text = preamble(facts, asked) .. "\n" .. standings.markdown(results, asked)
+io.write(text)
+progress "done"
+if asked.doc then write_doc(asked.doc, text, asked.topics.work and standings.plots(results, asked) or {}) end
+if asked.json then write(asked.json, assert(nightshift.encode(facts)) .. "\n") end
