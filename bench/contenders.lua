@@ -38,6 +38,8 @@ contenders.list = {
   { name = "migration", group = "migration_task", what = "published", way = "bare", batch = 10 },
   { name = "update_limit", group = "migration_task", what = "adopted", way = "adopt", strategy = "update_limit",
     batch = 10, beside = "migration" },
+  { name = "update_host", group = "migration_task", what = "adopted, one host", way = "host",
+    strategy = "update_limit", beside = "migration" },
   { name = "for_update", group = "job_queue", what = "published", way = "bare" },
   { name = "transaction", group = "job_queue", what = "adopted", way = "adopt", strategy = "transaction",
     beside = "for_update" },
@@ -50,6 +52,8 @@ contenders.list = {
     beside = "skip_inside" },
   { name = "skip_advised", group = "queue_table", what = "adopted, advised index", way = "adopt",
     strategy = "skip_locked", advised = true, beside = "skip_indexed" },
+  { name = "skip_host", group = "queue_table", what = "adopted, advised index, one host", way = "host",
+    strategy = "skip_locked", advised = true, beside = "skip_indexed" },
   { name = "worker_queue", group = "worker_queue", what = "published", way = "bare" },
   { name = "worker_adopted", group = "worker_queue", what = "adopted", way = "adopt", strategy = "transaction",
     beside = "worker_queue" },
@@ -61,6 +65,8 @@ contenders.list = {
   { name = "host", group = "own", what = "one host", way = "host" },
 }
 
+local LEAD = 0.3 -- seconds of a host before it counts
+
 local DONE = { -- what is written when a design's row is done, for many at once
   migration_task = "status = 'complete'", job_queue = "state = 'DONE'", queue_table = "status = 'processed'",
   worker_queue = "is_done = TRUE", checkout = "last_checkout = NOW(), done_at = NOW()",
@@ -70,7 +76,7 @@ local DONE = { -- what is written when a design's row is done, for many at once
 -- all of them, whose cost grows with the workers times the rows: 200 workers at 20,000
 -- rows are not done in minutes.
 local MOST = { queue_table = 1000 }
-contenders.most = ("at most %d of queue_table"):format(MOST.queue_table)
+contenders.most = ("at most %d of queue_table, five times as many under a host"):format(MOST.queue_table)
 
 function contenders.title(c)
   for _, group in ipairs(contenders.groups) do
@@ -102,14 +108,14 @@ end
 -- the end, `rows` are open. Gives the first id of those that there are, and how many.
 local fill = {}
 
-function fill.own(s, _, rows, buried, payload)
+function fill.own(s, _, rows, buried)
   if buried > 0 then
     stage.output_of(("%s/bench/verbs '%s' claim jobs=%d batch=1000"):format(s.build, s:url "nightshift", buried))
   end
   local queue = queue_id(s)
   assert(s.db:execute "DELETE FROM nightshift_ready")
   assert(s.db:execute "DELETE FROM nightshift_job")
-  tables.fill(s.db, rows, { queue = queue, name = "nap", payload = payload })
+  tables.fill(s.db, rows, { queue = queue, name = "nap" })
   return tables.ask(s.db, "SELECT MIN(id) AS n FROM nightshift_job"), rows
 end
 
@@ -152,32 +158,55 @@ local function count_again(path)
   return again, begun
 end
 
-local function ended_within(s, begun, seconds)
-  return tables.ask(s.db, ("SELECT COUNT(*) AS n FROM nightshift_finished WHERE finished_at >= %d AND finished_at < %d")
-    :format(begun, begun + seconds * 1000000 // 1))
+local function write(path, ...)
+  local file <close> = assert(io.open(path, "w"))
+  assert(file:write(...))
 end
 
--- The jobs are there when the host comes, but it may not begin before it is ready.
-local function under_host(s, asked, rows, buried)
-  local path, seconds = os.tmpname(), asked.ms / 1000
-  local payload = assert(nightshift.encode { file = path, seconds = asked.job_ms / 1000 })
-  fill.own(s, nil, rows, buried, payload)
-  if not asked.blocked then await_purge(s) end
-  local q = assert(s.db:queue "bench")
-  assert(q:pause())
-  local h <close> = host.start { url = s:url "nightshift", build = s.build, workers = asked.workers,
-    script = "bench/naps.lua" }
-  local waits, deadlocks = status(s, "Innodb_row_lock_waits"), status(s, "Innodb_deadlocks")
-  local begun = tables.now(s.db)
-  assert(q:resume())
-  assert(s.db:execute("DO SLEEP(?)", seconds))
-  waits, deadlocks = status(s, "Innodb_row_lock_waits") - waits, status(s, "Innodb_deadlocks") - deadlocks
-  h:stop()
-  local jobs = ended_within(s, begun, seconds)
-  local again, ran = count_again(path)
-  os.remove(path)
-  return { workers = asked.workers, seconds = seconds, jobs = jobs, rate = jobs / seconds, begun = ran, again = again,
-    waits = waits, deadlocks = deadlocks }
+-- The files of a host: its handlers, what they write, and the table that it adopts.
+local function host_files(c, asked)
+  local files = { log = os.tmpname(), jobs = os.tmpname(), mapping = os.tmpname() }
+  write(files.jobs, ("return require 'bench.naps'(%q, %.6f)"):format(files.log, asked.job_ms / 1000))
+  write(files.mapping, ("return require 'spec.support.designs'.map(%q, { strategy = %q })"):format(c.group,
+    c.strategy or ""))
+  return files
+end
+
+local function done_rows(s, c)
+  if c.group == "own" then return tables.ask(s.db, "SELECT COUNT(*) AS n FROM nightshift_finished") end
+  return tables.ask(s.db, ("SELECT COUNT(*) AS n FROM %s WHERE %s"):format(c.group, DONE[c.group]))
+end
+
+-- What has happened so far.
+local function counts(s, c)
+  return { at = nightshift.clock(), jobs = done_rows(s, c), waits = status(s, "Innodb_row_lock_waits"),
+    deadlocks = status(s, "Innodb_deadlocks") }
+end
+
+-- From a moment after the host has begun.
+local function watch(s, c, asked)
+  assert(s.db:execute("DO SLEEP(?)", LEAD))
+  local first = counts(s, c)
+  assert(s.db:execute("DO SLEEP(?)", asked.ms / 1000))
+  local last = counts(s, c)
+  local line = { workers = asked.workers, seconds = last.at - first.at }
+  for _, name in ipairs { "jobs", "waits", "deadlocks" } do line[name] = last[name] - first[name] end
+  line.rate = line.jobs / line.seconds
+  return line
+end
+
+-- The jobs are there when the host comes, and it begins at once.
+local function under_host(s, c, asked)
+  local files = host_files(c, asked)
+  local line
+  do
+    local _ <close> = host.start { url = s:url "nightshift", build = s.build, workers = asked.workers,
+      script = files.jobs, options = c.group ~= "own" and "--adopt " .. files.mapping or nil }
+    line = watch(s, c, asked)
+  end
+  line.again, line.begun = count_again(files.log)
+  for _, path in pairs(files) do os.remove(path) end
+  return line
 end
 
 local function by_program(s, c, asked, first, rows)
@@ -189,14 +218,14 @@ end
 
 -- How many rows are open at the beginning; a host needs more.
 local function open_rows(c, asked)
-  if c.way == "host" then return asked.rows * 5 end
+  if c.way == "host" then return asked.rows * 5 end -- which has no claim that sorts them
   return math.min(asked.rows, MOST[c.group] or asked.rows)
 end
 
 local function run(s, c, asked, open, buried)
-  if c.way == "host" then return under_host(s, asked, open, buried) end
   local first, rows = fill[c.group == "own" and "own" or "design"](s, c, open, buried)
   if not asked.blocked then await_purge(s) end
+  if c.way == "host" then return under_host(s, c, asked) end
   return by_program(s, c, asked, first, rows)
 end
 

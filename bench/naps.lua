@@ -1,21 +1,24 @@
--- The handler of bench/contenders.lua: writes down that a job has begun, in one write
--- to a file of many writers, and sleeps as long as a job takes.
+-- The handlers of bench/contenders.lua, whatever they are called: one writes down that a
+-- job has begun, in one write to a file of many writers, and sleeps as long as a job
+-- takes.
 local core = require "nightshift.core"
 
-local files = {}
+local NAMES = { "nap", "migrate", "queue_table" }
 
-local function open(path)
-  local file = assert(io.open(path, "ab"))
-  file:setvbuf "full" -- one write at each flush
-  files[path] = file
-  return file
-end
-
-return {
-  nap = function(job)
-    local file = files[job.payload.file] or open(job.payload.file)
+---@param path string
+---@param seconds number
+return function(path, seconds)
+  local file
+  local function nap(job)
+    if not file then
+      file = assert(io.open(path, "ab"))
+      file:setvbuf "full" -- one write at each flush
+    end
     file:write(job.id, "\n")
     file:flush()
-    core.sleep(job.payload.seconds)
-  end,
-}
+    core.sleep(seconds)
+  end
+  local handlers = {}
+  for _, name in ipairs(NAMES) do handlers[name] = nap end
+  return handlers
+end

@@ -3,14 +3,14 @@
 local plot = {}
 
 local WIDTH, HEIGHT = 250, 180                            -- of a panel's axes
-local LEFT, RIGHT, TOP, BOTTOM = 62, 168, 34, 44          -- around them: ticks and names
+local LEFT, RIGHT, TOP, BOTTOM = 62, 190, 34, 44          -- around them: ticks and names
 local COLUMNS, HEAD, LINE = 2, 34, 13                     -- panels in a row, title, text
 
 -- Lines in the order of a panel: colours that both themes carry, and patterns besides.
 local LOOKS = {
   { light = "#b45309", dark = "#f59e0b", dash = "6 3" }, { light = "#1d4ed8", dark = "#7aa8ff" },
   { light = "#b91c1c", dark = "#ff7b72", dash = "2 3" }, { light = "#047857", dark = "#3fd19b", dash = "9 3 2 3" },
-  { light = "#6d28d9", dark = "#c4a5ff", dash = "1 2" },
+  { light = "#6d28d9", dark = "#c4a5ff", dash = "1 2" }, { light = "#0e7490", dark = "#5cd0e6" },
 }
 local QUIET = { light = "#6b7280", dark = "#9ca3af", dash = "3 3" } -- what others are compared with
 
