@@ -219,7 +219,7 @@ function methods:again(delay, state)
   local pause = given.retry_after or given.delay
   if pace then pause = pace:pause(self, given.delay, given.retry_after) end
   return settle(self, { kind = "again", delay = pause, state = given.state, go_on = pace and pace.go_on,
-    asked = given.retry_after ~= nil })
+    asked = given.retry_after ~= nil or nil })
 end
 
 local WAIT = {

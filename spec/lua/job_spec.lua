@@ -84,7 +84,7 @@ describe("a job", function()
     for i, case in ipairs(cases) do
       local j, seen = new()
       j:again(case[1])
-      assert.same({ kind = "again", delay = case[2], state = case[1].state }, seen.verdicts[1], i)
+      assert.same({ kind = "again", delay = case[2], state = case[1].state, asked = true }, seen.verdicts[1], i)
     end
   end)
 
