@@ -163,6 +163,26 @@ static bool is_hopeless(const nsh_dispatch *d, nsh_adopted *a, const ns_verdict 
          nsh_patience_failing(&a->patience, v->id, now) > d->cfg->drain_within;
 }
 
+/* Is there one among the jobs, or the verdicts, that is not of such a row? */
+static bool brings_news(const nsh_dispatch *d, const nsh_adopted *a,
+                        const ns_jobs *jobs, int64_t now) {
+  if (!d->cfg->drain)
+    return jobs->n > 0;
+  for (size_t i = 0; i < jobs->n; i++)
+    if (nsh_patience_failed(&a->patience, jobs->items[i].id, now) <=
+        d->cfg->drain_within)
+      return true;
+  return false;
+}
+
+static bool settles_news(const nsh_dispatch *d, nsh_adopted *a, int64_t now) {
+  const nsh_batch *b = &a->unsettled.batch;
+  for (size_t i = 0; i < b->n; i++)
+    if (!is_hopeless(d, a, &b->items[i], now))
+      return true;
+  return false;
+}
+
 /* How long it had better wait; until now: it need not, or has waited. */
 static nsh_term patience_with(const nsh_dispatch *d, nsh_adopted *a,
                               const ns_verdict *v, int64_t now) {
@@ -197,17 +217,20 @@ static void hold_back(nsh_dispatch *d, nsh_adopted *a, int64_t now) {
 static ns_status settle(nsh_dispatch *d, nsh_adopted *a, ns_err *err) {
   nsh_batch *b = &a->unsettled.batch;
   size_t settled;
+  bool news;
   ns_status st;
   hold_back(d, a, ns_mono_us());
   if (b->n == 0)
     return NS_OK;
+  news = settles_news(d, a, ns_mono_us());
   if ((st = ns_adopted_settle(a->table, b->items, b->n, err)) != NS_OK)
     return st;
   settled = nsh_unsettled_sort(&a->unsettled, ns_mono_us());
   nsh_mail_lock(d->mail);
   d->mail->unsettled -= settled;
   nsh_mail_unlock(d->mail);
-  a->empties = 0;
+  if (news)
+    a->empties = 0;
   return NS_OK;
 }
 
@@ -253,7 +276,7 @@ static ns_status claim(nsh_dispatch *d, nsh_adopted *a, nsh_turn *t, ns_err *err
   st = ns_adopted_claim(a->table, limit, &jobs, err);
   n = jobs.n;
   if (n > 0) {
-    a->empties = 0;
+    a->empties = brings_news(d, a, &jobs, ns_mono_us()) ? 0 : a->empties + 1;
     deliver(d, a, &jobs);
     nsh_cycle_yield(d, t, a->pool, n);
   } else if (st == NS_OK)

@@ -59,10 +59,16 @@ static size_t place_of(const nsh_patience *p, int64_t id) {
   return low;
 }
 
+int64_t nsh_patience_failed(const nsh_patience *p, int64_t id, int64_t now) {
+  size_t i = place_of(p, id);
+  return i < p->nfailed && p->failed[i].id == id ? now - p->failed[i].since : -1;
+}
+
 int64_t nsh_patience_failing(nsh_patience *p, int64_t id, int64_t now) {
   size_t i = place_of(p, id);
-  if (i < p->nfailed && p->failed[i].id == id)
-    return now - p->failed[i].since;
+  int64_t since = nsh_patience_failed(p, id, now);
+  if (since >= 0)
+    return since;
   nsh_must(ns_grow(&p->failed, &p->capfailed, p->nfailed + 1, sizeof *p->failed));
   memmove(&p->failed[i + 1], &p->failed[i], (p->nfailed - i) * sizeof *p->failed);
   p->failed[i] = (nsh_failed){id, now};

@@ -44,6 +44,9 @@ int64_t nsh_patience_over(const nsh_patience *p);
 /* The row has failed. µs since it did so for the first time. */
 int64_t nsh_patience_failing(nsh_patience *p, int64_t id, int64_t now);
 
+/* The same of one that has failed before; -1: it has not. */
+int64_t nsh_patience_failed(const nsh_patience *p, int64_t id, int64_t now);
+
 void nsh_patience_free(nsh_patience *p);
 
 #endif
