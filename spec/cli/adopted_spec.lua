@@ -65,6 +65,37 @@ describe("status", function()
   end)
 end)
 
+describe("tune", function()
+  it("changes how fast a table is worked on, for hosts that run", function()
+    designs.create(db, "migration_task", 40)
+    local t = assert(db:adopt(designs.map "migration_task"))
+    assert(assert(t:claim()):release())
+    ok { "tune", "migration_task", "--rate", "2" }
+    local h = host.start(url, "return { migrate = function() end }", { "--adopt", designs.file "migration_task" })
+    local function done() return db:execute("SELECT COUNT(*) AS n FROM migration_task WHERE status = 'complete'")[1].n end
+    eventually(function() return done() >= 2 end)
+    assert.is_true(done() < 20)
+    assert.equal("migration_task tuned\n", ok { "tune", "migration_task", "--rate", "0", "--block", "5" })
+    eventually(function() return done() == 40 end)
+    assert.is_truthy(ok { "status" }:find("blocks of 5", 1, true))
+    h:signal "TERM"
+    assert.equal(0, h:wait(20))
+  end)
+
+  it("says what it wants, and which tables it does not know", function()
+    for _, case in ipairs {
+      { { "tune", "migration_task" }, 2, "give --rate, --block or --workers" },
+      { { "tune", "migration_task", "--rate", "fast" }, 2, "--rate must be a number, got 'fast'" },
+      { { "tune", "migration_task", "--block", "-1" }, 2, "--block must be" },
+      { { "tune", "nobodys", "--rate", "1" }, 1, "nobody has adopted a table 'nobodys' yet" },
+    } do
+      local status, _, err = proc.nightshift(case[1], url)
+      assert.equal(case[2], status, err)
+      assert.is_truthy(err:find(case[3], 1, true), err)
+    end
+  end)
+end)
+
 describe("work --single", function()
   it("leaves the machine to the host that is there, and says so", function()
     designs.create(db, "migration_task", 1)

@@ -23,6 +23,11 @@ function queues.define(parser)
     command:option("--queue", "A queue, also one whose name is a number."):count "*"
     command:flag("--tree", "Jobs are always meant with all below them.")
   end
+  local tune = parser:command("tune", "Change how fast an adopted table is worked on, everywhere; 0: no limit.")
+  tune:argument("table", "The table.")
+  tune:option("--rate", "Rows a second, of all together.")
+  tune:option("--block", "Rows of a claim.")
+  tune:option("--workers", "Rows that one host has at a time.")
   local rescue = parser:command("rescue", "Give back the jobs of hosts and programs that died. "
     .. "Living hosts do it by themselves; this is for cron where none may live.")
   rescue:option("--wait", "How long to take to be sure of their death.", "2s")
@@ -210,6 +215,19 @@ function commands.rescue(args)
   local found = context.must(db._handle:look(wait))
   if args.json then return output.json(found) end
   output.line(("%d jobs of %d dead holders given back"):format(found.jobs, found.holders))
+end
+
+function commands.tune(args)
+  local given = {}
+  for key, check in pairs(adopt.TUNE) do
+    local number = args[key] and (tonumber(args[key])
+      or context.fail(context.USAGE, "--%s must be a number, got '%s'", key, args[key]))
+    given[key] = number and context.checked(check, number, "--" .. key)
+  end
+  if not next(given) then context.fail(context.USAGE, "give --rate, --block or --workers") end
+  local db <close> = context.connect(args)
+  context.must(adopt.tune(db._handle, args.table, given))
+  output.line(args.table .. " tuned")
 end
 
 commands.pause = set_paused(true)
