@@ -72,7 +72,9 @@ describe("tune", function()
     assert(assert(t:claim()):release())
     ok { "tune", "migration_task", "--rate", "2" }
     local h = host.start(url, "return { migrate = function() end }", { "--adopt", designs.file "migration_task" })
-    local function done() return db:execute("SELECT COUNT(*) AS n FROM migration_task WHERE status = 'complete'")[1].n end
+    local function done()
+      return db:execute("SELECT COUNT(*) AS n FROM migration_task WHERE status = 'complete'")[1].n
+    end
     eventually(function() return done() >= 2 end)
     assert.is_true(done() < 20)
     assert.equal("migration_task tuned\n", ok { "tune", "migration_task", "--rate", "0", "--block", "5" })
