@@ -36,6 +36,7 @@ plans.hot = {
   { "claim_promote_skip", 0, math.maxinteger, 10 },
   { "claim_promote_next", 0 },
   { "claim_read", "[[100,1],[101,1]]" },
+  { "claim_read_again", "[[100,1],[101,1]]" },
   { "claim_stretch", 100, 109, 1 },
   { "settle_done", 1, 100, 109, 1, 10 },
   { "settle_done_gone", 100, 109, 1, 10 },

@@ -1,8 +1,9 @@
 /*
 ** Reading claimed jobs: payloads and all, after the claim's commit.
 **
-** Invariant: a claim that the read does not bring was cancelled or moved in
-** between; it is forgotten, and its lease with it when that was its last one.
+** Invariant: a claim that the read does not bring, nor a second one that sees what
+** is committed and not what a snapshot shows, was cancelled or moved in between; it is
+** forgotten, and its lease with it when that was its last one.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +40,7 @@ static ns_bytes keep(char **at, const ns_value *v) {
   return kept;
 }
 
-/* Columns of claim_read and claim_stretch. */
+/* Columns of claim_read, claim_read_again and claim_stretch. */
 enum {
   R_ID, R_RUN, R_QUEUE, R_NAME, R_PAYLOAD, R_STATE, R_ATTEMPTS, R_POLLS,
   R_CRASHES, R_MAX_ATTEMPTS, R_MAX_POLLS, R_PRIORITY, R_PARENT, R_ROOT,
@@ -98,24 +99,27 @@ static void note_claim(ns_db *db, int64_t lease, const ns_value *r) {
   c->plain = r[R_KEYED].i == 0 && r[R_AWAITS].type != NS_TEXT;
 }
 
-/* Claims of this lease that the read did not bring are not ours any more. */
+/* A job that has been read; NULL: it was not brought. */
+static ns_job *brought(const ns_jobs *out, size_t first, int64_t id, int64_t run) {
+  for (size_t k = first; k < out->n; k++)
+    if (out->items[k].id == id && out->items[k].run == run)
+      return &out->items[k];
+  return NULL;
+}
+
+/* Claims of this lease that were not brought are not ours any more. */
 static ns_status forget_missing(ns_db *db, ns_lease *b, const ns_jobs *out,
                                 size_t first, ns_err *err) {
   int64_t id = b->id;
-  size_t found = out->n - first;
   ns_status st;
-  if (found == b->n)
+  if (out->n - first == b->n)
     return NS_OK;
-  for (size_t i = 0; i < b->n; i++) {
-    size_t k = first;
-    while (k < out->n && (out->items[k].id != b->jobs[i].id ||
-                          out->items[k].run != b->jobs[i].run))
-      k++;
-    if (k == out->n && !b->jobs[i].settled) {
+  for (size_t i = 0; i < b->n; i++)
+    if (!b->jobs[i].settled &&
+        brought(out, first, b->jobs[i].id, b->jobs[i].run) == NULL) {
       b->jobs[i].settled = true;
       b->open--;
     }
-  }
   if (b->open > 0)
     return NS_OK;
   st = ns_settle_lease(db, b, err);
@@ -177,6 +181,54 @@ static ns_status read_tokens(ns_db *db, int64_t lease, const ns_token *t, size_t
                                  : st;
 }
 
+/* Woken, or past the deadline of its wait, and no signal was there to be seen. */
+static bool is_silent(const ns_job *job) {
+  return job->awaits.p != NULL && job->signal.p == NULL;
+}
+
+/* Of a job that was read twice the second reading stays. */
+static void keep_last(ns_jobs *out, size_t first, size_t second) {
+  for (size_t k = second; k < out->n; k++) {
+    ns_job *job = &out->items[k];
+    ns_job *old = brought(out, first, job->id, job->run);
+    if (old != job) {
+      *old = *job;
+      *job = out->items[--out->n];
+      k--;
+    }
+  }
+}
+
+/* What a snapshot may have been too old to show. */
+static ns_status read_again(ns_db *db, int64_t lease, const ns_token *t, size_t n,
+                            ns_jobs *out, size_t first, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  size_t second = out->n;
+  ns_value param;
+  ns_status st = NS_OK;
+  for (size_t i = 0; i < n; i++) {
+    const ns_job *job = brought(out, first, t[i].id, t[i].run);
+    if (job == NULL || is_silent(job))
+      ns_pair_add(&list, t[i].id, t[i].run);
+  }
+  if (!ns_list_is_empty(&list)) {
+    param = ns_list_end(&list);
+    st = list.oom ? ns_no_memory(err)
+                  : read_jobs(db, lease, NS_SQL_CLAIM_READ_AGAIN, &param, out, err);
+    keep_last(out, first, second);
+  }
+  ns_buf_free(&list);
+  return st;
+}
+
+/* Is there a reason to? */
+static bool is_doubtful(const ns_jobs *out, size_t first, size_t n) {
+  bool silent = false;
+  for (size_t k = first; k < out->n; k++)
+    silent = silent || is_silent(&out->items[k]);
+  return silent || out->n - first < n;
+}
+
 /* The tokens of a lease: in the order they were taken, or else by id. NULL: no
 ** memory. */
 static ns_token *list_tokens(const ns_lease *b, const ns_takes *takes, size_t *n) {
@@ -216,6 +268,8 @@ ns_status ns_take_read(ns_db *db, int64_t lease, const ns_takes *takes,
     return NS_OK;
   t = list_tokens(b, takes, &n);
   st = t == NULL ? ns_no_memory(err) : read_tokens(db, lease, t, n, out, err);
+  if (st == NS_OK && is_doubtful(out, first, n))
+    st = read_again(db, lease, t, n, out, first, err);
   free(t);
   db->ahead = 0; /* what was asked for is not for another read */
   return st == NS_OK ? forget_missing(db, b, out, first, err) : st;
