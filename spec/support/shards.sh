@@ -1,28 +1,31 @@
 #!/bin/sh
-# The whole suite in two processes side by side, each with a server of its own:
+# The whole suite in three processes side by side, each with a server of its own:
 # most of it waits for something. Prints one after the other, and as the last line
-# "N passed, N failed, N skipped" of both. Called by `make test`; $1: the build
+# "N passed, N failed, N skipped" of all. Called by `make test`; $1: the build
 # folder, the rest: the command of one run.
 set -u
 build=$1
 shift
 mkdir -p "$build/test"
 logs=$build/test/shard
-# Hosts, and who counts the processes of a user, are in one of them.
+# Hosts, and who counts the processes of a user, are in the first.
 first="spec/tree spec/host spec/faults spec/security spec/shared spec/lua spec/examples spec/torture spec/oom"
-second=$(ls -d spec/*/ spec/*_spec.lua | sed 's,/$,,' | grep -vxE "$(echo "$first" | tr ' ' '|')" |
+second="spec/adopt spec/designs spec/core spec/base"
+third=$(ls -d spec/*/ spec/*_spec.lua | sed 's,/$,,' | grep -vxE "$(echo "$first $second" | tr ' ' '|')" |
   grep -vxE 'spec/(c|support)')
 
 "$@" $second >"$logs-2" 2>&1 &
-other=$!
-trap 'kill $other 2>/dev/null' INT TERM
+others=$!
+"$@" $third >"$logs-3" 2>&1 &
+others="$others $!"
+trap 'kill $others 2>/dev/null' INT TERM
 # The counts of each are left out of what is shown: who adds up counts sees one.
 "$@" $first 2>&1 | tee "$logs-1" | sed -u '/^[0-9]* passed, [0-9]* failed, /d'
-wait $other
-sed '/^[0-9]* passed, [0-9]* failed, /d' "$logs-2"
+wait $others
+sed '/^[0-9]* passed, [0-9]* failed, /d' "$logs-2" "$logs-3"
 awk '/^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { runs++; passed += $1; failed += $3; skipped += $5 }
   END {
-    failed += 2 - runs # one that ended before its count
+    failed += 3 - runs # one that ended before its count
     printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped
     exit failed > 0 || passed == 0
-  }' "$logs-1" "$logs-2"
+  }' "$logs-1" "$logs-2" "$logs-3"
