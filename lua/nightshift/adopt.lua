@@ -5,8 +5,8 @@
 -- else's table, so whoever waits looks at it once a second, each at moments of its
 -- own, and more often at the holders, whose death frees rows.
 
+local claims = require "nightshift.claims"
 local core = require "nightshift.core"
-local job = require "nightshift.job"
 local options = require "nightshift.options"
 
 local raise = options.raise
@@ -157,18 +157,10 @@ local function live(self, verb)
 end
 
 local CLAIM = { wait = options.duration }
-local LIMIT = options.integer(1, 10000)
-
---- What a look at the table gives; a row that Lua cannot hold exactly fails.
 local function claim_now(self, handle, limit)
   local claimed, message, code = handle:adopt_claim(self._number, limit)
   if not claimed then return nil, message, code end
-  local usable = {}
-  for _, fields in ipairs(claimed) do
-    local made = job.new(fields, self._backend)
-    if made.payload_error then made:fail(made.payload_error) else usable[#usable + 1] = made end
-  end
-  return usable
+  return claims.usable(claimed, self._backend)
 end
 
 --- Sleeps until it is time to look again: a second or so, or rows were freed.
@@ -196,48 +188,7 @@ local function claim(self, verb, limit, opts)
   end
 end
 
---- Claims one row as a job, whose payload is the row; a bare nil when none came
--- within `wait`.
----@param opts {wait: number|string?}?
----@return nightshift.Job|nil
----@return string? message
----@return string? code
-function methods:claim(opts)
-  local claimed, message, code = claim(self, "claim", 1, opts)
-  if not claimed then return nil, message, code end
-  return claimed[1]
-end
-
---- Claims up to `n` rows; the list may be empty.
----@param n integer 1 to 10,000
----@param opts {wait: number|string?}?
----@return nightshift.Job[]|nil
----@return string? message
----@return string? code
-function methods:claim_many(n, opts)
-  live(self, "claim_many")
-  local limit, message = LIMIT(n, "claim_many: the number of rows")
-  if not limit then return nil, message, "INVALID" end
-  local claimed, why, code = claim(self, "claim_many", limit, opts)
-  return claimed, why, code
-end
-
---- `for job in t:jobs{wait = 5} do … end`, as of a queue.
----@param opts {wait: number|string?}?
-function methods:jobs(opts)
-  live(self, "jobs")
-  local current
-  local function next_job()
-    local message, code
-    current, message, code = self:claim(opts)
-    if message then raise("jobs: %s (%s)", message, code) end
-    return current
-  end
-  local function leave()
-    if current then job.let_go(current) end
-  end
-  return next_job, nil, nil, setmetatable({}, { __close = leave })
-end
+claims.add(methods, live, claim, "rows")
 
 --- Gives back rows whose holder is dead or whose claim is overdue, as every claim
 -- does now and then.

@@ -3,6 +3,7 @@
 -- A queue is a name and the database handle it lives in, which it keeps alive.
 -- Jobs claimed here are settled at once, on the same connection.
 
+local claims = require "nightshift.claims"
 local core = require "nightshift.core"
 local job = require "nightshift.job"
 local options = require "nightshift.options"
@@ -176,10 +177,10 @@ function methods:push_many(items)
 end
 
 local CLAIM = { wait = options.duration, lease = options.duration, strict = options.typed "boolean" }
-local LIMIT = options.integer(1, 10000)
 
--- A payload or state that Lua cannot hold exactly (pushed from SQL) fails its
--- job, as it does in a worker, rather than come as something else.
+-- With `lease` what is claimed is given back so long after the claim or its last
+-- `job:touch`. With `strict` the highest priority always comes first, and lower ones
+-- may starve.
 local function claim(self, verb, limit, opts)
   local handle = live(self, verb)
   local given, message, code = options.read(verb, opts, CLAIM)
@@ -187,61 +188,12 @@ local function claim(self, verb, limit, opts)
   local claimed
   claimed, message, code = handle:claim(self.name, limit, given.wait or 0, given.lease or 0, given.strict)
   if not claimed then return nil, message, code end
-  local usable = {}
-  for i = 1, #claimed do
-    local made = job.new(claimed[i], self._backend)
-    local broken = made.payload_error or made.state_error or made.signal_error
-    if broken then made:fail(broken) else usable[#usable + 1] = made end
-  end
+  local usable = claims.usable(claimed, self._backend)
   if #usable == 0 and #claimed > 0 then return claim(self, verb, limit, opts) end
   return usable
 end
 
---- Claims one job; a bare nil when none came within `wait`. With `lease` it is
--- given back so long after the claim or its last `job:touch`. With `strict` the
--- highest priority always comes first, and lower ones may starve.
----@param opts {wait: number|string?, lease: number|string?, strict: boolean?}?
----@return nightshift.Job|nil
----@return string? message
----@return string? code
-function methods:claim(opts)
-  local claimed, message, code = claim(self, "claim", 1, opts)
-  if not claimed then return nil, message, code end
-  return claimed[1]
-end
-
---- Claims up to `n` jobs; the list may be empty.
----@param n integer 1 to 10,000
----@param opts {wait: number|string?, lease: number|string?, strict: boolean?}?
----@return nightshift.Job[]|nil
----@return string? message
----@return string? code
-function methods:claim_many(n, opts)
-  live(self, "claim_many")
-  local limit, message = LIMIT(n, "claim_many: the number of jobs")
-  if not limit then return nil, message, "INVALID" end
-  local claimed, why, code = claim(self, "claim_many", limit, opts)
-  return claimed, why, code
-end
-
---- `for job in q:jobs{wait = 5} do … end`: claims one after the other until
--- none comes within `wait`. Leaving the loop early gives an unsettled job
--- back. A failing claim raises.
----@param opts {wait: number|string?, lease: number|string?, strict: boolean?}?
-function methods:jobs(opts)
-  live(self, "jobs")
-  local current
-  local function next_job()
-    local message, code
-    current, message, code = self:claim(opts)
-    if message then raise("jobs: %s (%s)", message, code) end
-    return current
-  end
-  local function leave()
-    if current then job.let_go(current) end
-  end
-  return next_job, nil, nil, setmetatable({}, { __close = leave })
-end
+claims.add(methods, live, claim, "jobs")
 
 --- Stops claims from this queue; what runs goes on. Pushes still work.
 function methods:pause()

@@ -87,7 +87,8 @@ describe("the plan of", function()
 
   -- without the forced index a small table is scanned, and waits on locks
   for name, params in pairs {
-    claim_read = { "[[100,1],[101,1]]" }, claim_read_again = { "[[100,1],[101,1]]" }, settle_lock = { "[[100,1],[101,1]]" },
+    claim_read = { "[[100,1],[101,1]]" }, claim_read_again = { "[[100,1],[101,1]]" },
+    settle_lock = { "[[100,1],[101,1]]" },
     settle_stands = { "[[100,1]]" }, push_scheduled = { "[100,101]" }, settle_gone = { "[100]" },
     settle_done_list = { 1, "[[100,1,null]]" }, settle_done_ours = { "[100,101]" },
     settle_finish = { 1, '[{"i":100,"o":"done"}]' }, settle_shown = { 1, '[[100,1,1,0.5,"x"]]' },
