@@ -157,10 +157,6 @@ static ns_adopted *checkadopted(lua_State *L) {
 
 /* ------------------------------------------------------------------- verbs */
 
-static void free_jobs(void *p) {
-  ns_jobs_free(p);
-}
-
 /***
 Claims rows of an adopted table.
 @function db:adopt_claim
@@ -177,17 +173,12 @@ static int db_adopt_claim(lua_State *L) {
   lua_Integer limit = luaL_optinteger(L, 3, 1);
   checkadopted(L);
   luaL_argcheck(L, limit >= 1 && limit <= MAX_CLAIM, 3, "1 to 10000 expected");
-  jobs = nsl_box(L, sizeof *jobs, free_jobs);
+  jobs = nsl_boxjobs(L);
   if (ns_adopted_claim(checkadopted(L), (size_t)limit, jobs, &err) != NS_OK) {
     nsl_unbox(jobs);
     return nsl_fail(L, &err);
   }
-  lua_createtable(L, (int)jobs->n, 0);
-  for (size_t i = 0; i < jobs->n; i++) {
-    nsl_pushjob(L, &jobs->items[i]);
-    lua_rawseti(L, -2, (lua_Integer)i + 1);
-  }
-  nsl_unbox(jobs);
+  nsl_pushjobs(L, jobs);
   return 1;
 }
 

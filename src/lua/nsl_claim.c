@@ -63,6 +63,19 @@ static void free_jobs(void *p) {
   ns_jobs_free(p);
 }
 
+ns_jobs *nsl_boxjobs(lua_State *L) {
+  return nsl_box(L, sizeof(ns_jobs), free_jobs);
+}
+
+void nsl_pushjobs(lua_State *L, ns_jobs *jobs) {
+  lua_createtable(L, (int)jobs->n, 0);
+  for (size_t i = 0; i < jobs->n; i++) {
+    nsl_pushjob(L, &jobs->items[i]);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  nsl_unbox(jobs);
+}
+
 /***
 Claims jobs of one queue.
 @function db:claim
@@ -91,18 +104,13 @@ static int db_claim(lua_State *L) {
   ns_claim_strictly(nsl_checkdb(L), lua_toboolean(L, 6));
   luaL_argcheck(L, limit >= 1 && limit <= NSL_CLAIM_MAX, 3,
                 "1 to 100000 expected");
-  jobs = nsl_box(L, sizeof *jobs, free_jobs);
+  jobs = nsl_boxjobs(L);
   if (ns_claim(nsl_checkdb(L), queue, (size_t)limit, wait, lease, jobs,
                &err) != NS_OK) {
     nsl_unbox(jobs);
     return nsl_fail(L, &err);
   }
-  lua_createtable(L, (int)jobs->n, 0);
-  for (size_t i = 0; i < jobs->n; i++) {
-    nsl_pushjob(L, &jobs->items[i]);
-    lua_rawseti(L, -2, (lua_Integer)i + 1);
-  }
-  nsl_unbox(jobs);
+  nsl_pushjobs(L, jobs);
   return 1;
 }
 
