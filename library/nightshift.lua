@@ -597,6 +597,50 @@ function Adopted:resume() end
 ---@return nightshift.Code? code
 function Adopted:tune(opts) end
 
+---@class nightshift.DeadRow
+---@field id integer
+---@field attempts integer? failures
+---@field failed_at integer? µs since 1970, by the server's clock; with `holder` and `error` absent when it has
+---failed without us
+---@field holder integer? whose claim it was
+---@field error string? its beginning
+---@field payload table the row, without what is NULL
+
+---@class nightshift.DeadKind
+---@field error string the first line, with "#" for numbers; "" when none is known
+---@field count integer
+---@field first integer? µs since 1970
+---@field last integer?
+---@field id integer the latest row
+
+--- The rows that nobody claims any more, by id: they have failed as often as they may, or
+--- were given up.
+---@param opts {limit: integer?, error: string?, by: "error"?}? limit: 50; error: only of this one, or of one of the
+---kinds that `by = "error"` gives instead, the most frequent first
+---@return nightshift.DeadRow[]|nightshift.DeadKind[]|nil rows
+---@return string? message
+---@return nightshift.Code? code
+function Adopted:dead(opts) end
+
+--- Runs dead rows again: they are open, with all their attempts. Of many those that are
+--- not dead, or locked by somebody, stay as they are.
+---@param what integer|integer[]|{error: string}|"all" an id; ids; those of an error or a kind of them; all
+---@return true|integer|nil retried true for one id, else how many
+---@return string? message
+---@return nightshift.Code? code `STATE` it is not dead, `NOT_FOUND`, `INVALID` the mapping has `attempts_left` without
+---`max_attempts`
+function Adopted:retry(what) end
+
+--- Deletes finished rows, or moves them to another table, which has to be there, InnoDB,
+--- with all their columns; in batches, each a transaction. A row that another one has for
+--- its parent stays. Not inside a transaction.
+---@param opts {older: nightshift.Duration?, into: string?, limit: integer?}? older: those that ended longer ago, for
+---which the mapping has `completed_at` or `updated`
+---@return integer? pruned
+---@return string? message
+---@return nightshift.Code? code `INVALID`, `NOT_FOUND` no such target, `DUPLICATE` it has one of the rows
+function Adopted:prune(opts) end
+
 ---@class nightshift.DbLock
 ---@field name string
 ---@overload fun(fn: fun(...): ..., ...): ... what fn returned; or nil, message, `BUSY`

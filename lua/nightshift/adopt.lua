@@ -7,6 +7,7 @@
 
 local claims = require "nightshift.claims"
 local core = require "nightshift.core"
+local dead = require "nightshift.adopt_dead"
 local options = require "nightshift.options"
 
 local raise = options.raise
@@ -268,6 +269,8 @@ function methods:tune(opts)
   return ok, message, code
 end
 
+dead.define(methods, live)
+
 function meta.__tostring(self)
   return "nightshift.adopted: " .. self.table
 end
@@ -334,6 +337,21 @@ function adopt.list(handle)
     row.block, row.workers = row.block > 0 and row.block or nil, row.workers > 0 and row.workers or nil
   end
   return rows
+end
+
+--- A table that is known, as it was adopted last.
+---@param db nightshift.Db
+---@param name string
+---@return nightshift.Adopted|nil
+---@return string? message
+---@return string? code
+function adopt.known(db, name)
+  local rows, message, code = adopt.list(db._handle)
+  if not rows then return nil, message, code end
+  for _, row in ipairs(rows) do
+    if row.table == name then return adopt.new(db, row.mapping) end
+  end
+  return nil, ("nobody has adopted a table '%s' yet"):format(name), "NOT_FOUND"
 end
 
 --- The rows of a known table by state, as it was adopted last.

@@ -12,7 +12,7 @@
 -- Rows that are marked as taken and that nobody has locked: whoever took them is
 -- dead. Index: status, without locks; then PRIMARY: locks what is free, waits for
 -- nobody.
-{zone}SELECT {id}
+{zone}SELECT {id}, {claimed}
 FROM (SELECT {id} FROM {table} t WHERE {taken} AND {settled} LIMIT 1000) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.{key} WHERE {taken} LIMIT 100
 FOR UPDATE SKIP LOCKED
@@ -24,6 +24,10 @@ FOR UPDATE SKIP LOCKED
 -- name: adopt_again
 -- Key: PRIMARY.
 {at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {again} WHERE {id} = {:row} AND {ours}
+
+-- name: adopt_childless
+-- Part of {childless}: no row has it for a parent. An index on the parent, one row.
+NOT EXISTS(SELECT 1 FROM {table} c WHERE c.{parent_key} = {id} AND c.{key} <> {id})
 
 -- name: adopt_claim
 -- The classic. Index: status, then the order; locks the rows it reads; 1205 at once
@@ -43,10 +47,11 @@ WHERE c.TABLE_SCHEMA = DATABASE() AND c.TABLE_NAME = ?
 ORDER BY c.ORDINAL_POSITION
 
 -- name: adopt_control
--- Params: mapping, table. Key: PRIMARY. What was decided about it, and whether it is
--- known as it is.
-SELECT paused, held_until, gap, next_at, block, workers, mapping = ?
-FROM nightshift_adopted WHERE tab = ?
+-- Params: mapping, table. Key: PRIMARY of both. What was decided about it, whether it is
+-- known as it is, and whether some of its rows have failed.
+SELECT paused, held_until, gap, next_at, block, workers, mapping = ?,
+  EXISTS(SELECT 1 FROM nightshift_adopted_error e WHERE e.tab = a.tab)
+FROM nightshift_adopted a WHERE tab = ?
 
 -- name: adopt_counts
 -- How many rows there are in each state, up to a limit, as counting all takes long.
@@ -57,6 +62,26 @@ FROM nightshift_adopted WHERE tab = ?
   (SELECT COUNT(*) FROM (SELECT 1 FROM {table} t WHERE {taken} LIMIT {:limit}) x),
   (SELECT COUNT(*) FROM (SELECT 1 FROM {table} t WHERE {finished} LIMIT {:limit}) x),
   (SELECT COUNT(*) FROM (SELECT 1 FROM {table} t WHERE {dead} LIMIT {:limit}) x)
+
+-- name: adopt_dead
+-- Rows that nobody claims any more, with what was the last error. Index: status; PRIMARY
+-- of adopted_error. No locks.
+{zone}SELECT {failures}, e.at, e.holder, e.error, {columns}
+FROM {table} t LEFT JOIN nightshift_adopted_error e ON e.tab = {:table} AND e.row_id = {id}
+WHERE {dead} AND {blamed} ORDER BY {id} LIMIT {:limit}
+
+-- name: adopt_dead_groups
+-- The same by kinds of errors, the most frequent first: of each how many, since when,
+-- until when, and the latest row. Index: status; PRIMARY of adopted_error. No locks.
+SELECT COALESCE({kind}, '') AS kind, COUNT(*) AS n, MIN(e.at), MAX(e.at), MAX({id})
+FROM {table} t LEFT JOIN nightshift_adopted_error e ON e.tab = {:table} AND e.row_id = {id}
+WHERE {dead} AND {blamed} GROUP BY kind ORDER BY n DESC, kind LIMIT {:limit}
+
+-- name: adopt_dead_ids
+-- Those behind {:row}. Index: status; PRIMARY of adopted_error. No locks.
+SELECT {id}
+FROM {table} t LEFT JOIN nightshift_adopted_error e ON e.tab = {:table} AND e.row_id = {id}
+WHERE {dead} AND {blamed} AND {id} > {:row} ORDER BY {id} LIMIT {:limit}
 
 -- name: adopt_deaths
 -- Params: whether named locks serve. Key: none, all holders: they are few. When the
@@ -73,6 +98,47 @@ FROM nightshift_holder
 -- µs until the next open row may be claimed; NULL: none waits for its time. Index:
 -- status. No locks.
 {zone}SELECT {until} FROM {table} t WHERE {later}
+
+-- name: adopt_error_drop
+-- Params: table, row. Key: PRIMARY; 1205 at once, and it goes by and by. It has not failed.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+DELETE FROM nightshift_adopted_error WHERE tab = ? AND row_id = ?
+
+-- name: adopt_error_drop_list
+-- Params: [id,…], table. Key: PRIMARY. Their rows are gone.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+DELETE e FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) l
+STRAIGHT_JOIN nightshift_adopted_error e FORCE INDEX (PRIMARY) ON e.tab = ? AND e.row_id = l.id
+
+-- name: adopt_error_drop_seen
+-- Params: table, row, at. Key: PRIMARY; 1205 at once. Not one that was written anew.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+DELETE FROM nightshift_adopted_error WHERE tab = ? AND row_id = ? AND at = ?
+
+-- name: adopt_error_left
+-- Errors behind {:row} in the order of the rows, and whether that row still is at work, or
+-- dead. Key: PRIMARY of both. No locks.
+SELECT STRAIGHT_JOIN e.row_id, e.at, {id} IS NOT NULL AND NOT COALESCE({finished}, FALSE)
+FROM nightshift_adopted_error e FORCE INDEX (PRIMARY)
+LEFT JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = e.row_id
+WHERE e.tab = {:table} AND e.row_id > {:row} ORDER BY e.row_id LIMIT {:limit}
+
+-- name: adopt_error_old
+-- Params: table, table, how many are kept, how many go. Key: at (tab, at). No locks. The
+-- oldest of those that are too many.
+SELECT row_id, at FROM nightshift_adopted_error e
+WHERE tab = ? AND at < (SELECT x.at FROM nightshift_adopted_error x WHERE x.tab = ?
+  ORDER BY x.at DESC LIMIT 1 OFFSET ?)
+ORDER BY at LIMIT ?
+
+-- name: adopt_error_put
+-- Params: table, row, holder, attempt, error, attempt. Key: PRIMARY; 1205 at once. The row
+-- is ours, so nobody else has anything to say of it. attempt NULL: one more.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+INSERT INTO nightshift_adopted_error (tab, row_id, at, holder, attempt, error)
+VALUES (?, ?, {now}, ?, COALESCE(?, 1), ?)
+ON DUPLICATE KEY UPDATE at = VALUES(at), holder = VALUES(holder), error = VALUES(error),
+  attempt = COALESCE(?, attempt + 1)
 
 -- name: adopt_explain
 -- How the server finds the rows of a claim.
@@ -128,6 +194,18 @@ SELECT INDEX_NAME, COLUMN_NAME, COALESCE(COLLATION = 'D', 0) FROM information_sc
 WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?
 ORDER BY INDEX_NAME, SEQ_IN_INDEX
 
+-- name: adopt_into
+-- Params: target, target, table. Whether there is the target, whether it is InnoDB, and the
+-- columns of the table: which of them the target has, and of which it makes the value.
+SELECT x.TABLE_NAME IS NOT NULL, COALESCE(x.ENGINE = 'InnoDB', 0), c.COLUMN_NAME,
+  d.COLUMN_NAME IS NOT NULL, COALESCE(d.IS_GENERATED = 'ALWAYS', 0)
+FROM information_schema.COLUMNS c
+LEFT JOIN information_schema.TABLES x ON x.TABLE_SCHEMA = DATABASE() AND x.TABLE_NAME = ?
+LEFT JOIN information_schema.COLUMNS d ON d.TABLE_SCHEMA = DATABASE() AND d.TABLE_NAME = ?
+  AND d.COLUMN_NAME = c.COLUMN_NAME
+WHERE c.TABLE_SCHEMA = DATABASE() AND c.TABLE_NAME = ?
+ORDER BY c.ORDINAL_POSITION
+
 -- name: adopt_known
 -- Params: table, mapping. Key: PRIMARY. The table is used like this.
 INSERT INTO nightshift_adopted (tab, mapping) VALUES (?, ?)
@@ -153,14 +231,14 @@ ON DUPLICATE KEY UPDATE
 -- name: adopt_orphans
 -- Rows whose claimant is no holder any more. Index: status; PRIMARY of holder. No
 -- locks.
-{zone}SELECT {id}, {claimant} FROM {table} t
+{zone}SELECT {id}, {claimant}, {claimed} FROM {table} t
 LEFT JOIN nightshift_holder h ON h.dead IS NULL
   AND h.id = CAST(SUBSTRING_INDEX(SUBSTRING_INDEX({claimant}, ':', 2), ':', -1) AS UNSIGNED)
 WHERE {taken} AND {claimant} LIKE 'ns:%' AND h.id IS NULL LIMIT 1000
 
 -- name: adopt_overdue
 -- Index: status. No locks. Rows that were claimed too long ago, by anybody.
-{zone}SELECT {id}, {claimant} FROM {table} t WHERE {taken} AND {overdue} LIMIT 1000
+{zone}SELECT {id}, {claimant}, {claimed} FROM {table} t WHERE {taken} AND {overdue} LIMIT 1000
 
 -- name: adopt_parent
 -- Part of {ready}: a row waits for its parent. PRIMARY, one row.
@@ -174,6 +252,31 @@ WHERE {taken} AND {claimant} LIKE 'ns:%' AND h.id IS NULL LIMIT 1000
 FROM (SELECT {id} FROM {table} t WHERE {ready} ORDER BY {order} LIMIT {:page}) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.{key} WHERE {open}
 LIMIT {:limit} FOR UPDATE SKIP LOCKED
+
+-- name: adopt_prunable
+-- How many finished rows are old enough, up to a limit. Index: status. No locks.
+{zone}SELECT COUNT(*)
+FROM (SELECT 1 FROM {table} t WHERE {finished} AND {old} LIMIT {:limit}) x
+
+-- name: adopt_prune_drop
+-- Key: PRIMARY, locked by adopt_prune_pick.
+DELETE t FROM JSON_TABLE({:rows}, '$[*]' COLUMNS (id BIGINT PATH '$')) l
+STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id
+
+-- name: adopt_prune_move
+-- Key: PRIMARY, locked by adopt_prune_pick. What the target has already is an error.
+INSERT INTO {into} ({into_columns}) SELECT {moved_columns}
+FROM JSON_TABLE({:rows}, '$[*]' COLUMNS (id BIGINT PATH '$')) l
+STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id
+
+-- name: adopt_prune_pick
+-- Finished rows behind {:row} that are old enough and nobody's parent. Index: status or
+-- PRIMARY, without locks; then PRIMARY: locks the rows it takes, waits for nobody.
+{zone}SELECT {id}
+FROM (SELECT {id} FROM {table} t WHERE {finished} AND {old} AND {childless} AND {id} > {:row}
+  ORDER BY {id} LIMIT {:limit}) l
+STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.{key} WHERE {finished}
+FOR UPDATE SKIP LOCKED
 
 -- name: adopt_read
 -- Index: status, or the claimant's. No locks. What a claim has taken.
@@ -200,10 +303,19 @@ FOR UPDATE SKIP LOCKED
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 UPDATE nightshift_adopted SET next_at = ? WHERE tab = ? AND next_at = ?
 
+-- name: adopt_retry
+-- Key: PRIMARY. A dead row is as new.
+{at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {redrive} WHERE {id} = {:row} AND {dead}
+
 -- name: adopt_seen
 -- How many rows adopt_pick has looked at. Index: status, then the order. No locks.
 {zone}SELECT COUNT(*)
 FROM (SELECT {id} FROM {table} t WHERE {ready} ORDER BY {order} LIMIT {:page}) l
+
+-- name: adopt_state
+-- Key: PRIMARY. No locks. What becomes of a row.
+SELECT CASE WHEN {finished} THEN 'done' WHEN {dead} THEN 'dead' ELSE 'live' END
+FROM {table} t FORCE INDEX (PRIMARY) WHERE {id} = {:row}
 
 -- name: adopt_take
 -- Key: PRIMARY. Marks rows as taken that were picked, and so are locked by us.

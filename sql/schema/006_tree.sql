@@ -173,6 +173,22 @@ CREATE TABLE IF NOT EXISTS nightshift_adopted (
   CONSTRAINT adopted_mapping_json CHECK (JSON_VALID(mapping))
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
 
+-- name: create_adopted_error
+-- Why a row of an adopted table has failed last, for people: attempt counts its failures,
+-- this one included, holder is who had it (NULL: a program not ours). One per row at most,
+-- written and deleted with the verdict; whoever lists rows looks at the table, so what
+-- others have made of a row counts, and what was left behind goes by and by.
+CREATE TABLE IF NOT EXISTS nightshift_adopted_error (
+  tab VARCHAR(64) NOT NULL,
+  row_id BIGINT NOT NULL,
+  at BIGINT NOT NULL,
+  holder BIGINT NULL,
+  attempt INT UNSIGNED NOT NULL,
+  error VARCHAR(1000) NOT NULL,
+  PRIMARY KEY (tab, row_id),
+  KEY at (tab, at)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
 -- name: create_grip
 -- Rows of adopted tables that somebody has: "ns:HOLDER:TOKEN". Written with the claim
 -- where the table has no column for that, and the row of that table is locked by

@@ -224,6 +224,15 @@ typedef enum ns_kind {
   NS_LOST      /* its holder died, or its worker by another job's fault */
 } ns_kind;
 
+/* What is known of a claim on a row of an adopted table, for people. Instants are µs by
+** the server's clock. */
+typedef struct ns_row_claim {
+  int64_t holder;   /* who has it; 0: nobody that we know of */
+  int64_t since;
+  int64_t failures; /* this one included */
+  int64_t next;     /* it is not claimed before */
+} ns_row_claim;
+
 /* How one claim ends. The caller owns all bytes during the call. */
 typedef struct ns_verdict {
   int64_t id, run, lease;
@@ -244,6 +253,7 @@ typedef struct ns_verdict {
   size_t nchildren;
   ns_status status;  /* out: NS_OK, NS_ESTALE, or why this one was refused */
   bool dead;         /* out: the job ended dead */
+  ns_row_claim row;  /* out: of an adopted row */
 } ns_verdict;
 
 /* A queue as a holder sees it. */
@@ -713,8 +723,8 @@ ns_status ns_adopted_due(ns_adopted *a, int64_t *due, ns_err *err);
 ** failure that comes back at once. Each gets its status: OK, or STALE when the claim
 ** does not hold any more, or BUSY when somebody has locked the row, or INVALID for what
 ** a row cannot do (children, waits, ends without a value for failed rows); 'err' has
-** the words for the last of those, though the call succeeds. Results, errors and states
-** are not kept. After GONE the same verdicts may be settled again.
+** the words for the last of those, though the call succeeds. Results and states are
+** not kept, and of the errors of a row the last. After GONE the same verdicts may be settled again.
 ** Errors: GONE, BUSY, SQL.
 */
 ns_status ns_adopted_settle(ns_adopted *a, ns_verdict *verdicts, size_t n,
@@ -743,6 +753,17 @@ ns_status ns_adopted_touch_many(ns_adopted *a, ns_sign *signs, size_t n,
 */
 ns_status ns_adopted_look(ns_adopted *a, bool now, int64_t *freed, ns_err *err);
 
+/* A row that a look has given back, and since when it was claimed (0: not known). */
+typedef struct ns_reset {
+  int64_t id;
+  const char *why;    /* static */
+  int64_t since;      /* µs by the server's clock */
+  char claimant[128]; /* cut; "": nobody is named */
+} ns_reset;
+
+/* Those of the last look, '*n' of them; good until the next. */
+const ns_reset *ns_adopted_resets(const ns_adopted *a, size_t *n);
+
 /* Rows by state. */
 typedef struct ns_row_counts {
   int64_t ready, waiting, running, done, dead;
@@ -751,6 +772,43 @@ typedef struct ns_row_counts {
 /* Counts them, each up to 'most'. Errors: GONE, BUSY. */
 ns_status ns_adopted_count(ns_adopted *a, int64_t most, ns_row_counts *out,
                            ns_err *err);
+
+/*
+** The rows that nobody claims any more, by id, up to 'limit': "[{"id":…,"attempts":…,
+** "failed_at":…,"holder":…,"error":"…","payload":"…"},…]", where payload is the row's JSON,
+** and what is not known is left out. 'error': those of one error, or of one of the kinds
+** that groups have, "": of which none is known; absent: all. Errors: GONE, BUSY, SQL.
+*/
+ns_status ns_adopted_dead(ns_adopted *a, ns_bytes error, int64_t limit, ns_buf *json,
+                          ns_err *err);
+
+/* The same by kinds, the most frequent first: the first line of an error, with its
+** numbers as "#". "[{"error":"…","count":…,"first":…,"last":…,"id":…},…]" */
+ns_status ns_adopted_dead_groups(ns_adopted *a, ns_bytes error, int64_t limit,
+                                 ns_buf *json, ns_err *err);
+
+/* A dead row may be claimed again, and is as new. Errors: GONE, BUSY, NOT_FOUND, STATE (it
+** is not dead), INVALID (nothing says how many attempts it begins with). */
+ns_status ns_adopted_retry(ns_adopted *a, int64_t id, ns_err *err);
+
+/* The same of all of an error, as in ns_adopted_dead; '*n' counts them. What somebody has
+** locked stays dead. */
+ns_status ns_adopted_retry_all(ns_adopted *a, ns_bytes error, int64_t *n, ns_err *err);
+
+/*
+** Deletes finished rows, up to 'limit', that ended more than 'older' µs ago (-1: any), or
+** moves them to the table 'into' (absent: nowhere), which has all of their columns; in
+** batches, each a transaction. A row that another has for its parent stays. '*n' counts
+** them. Errors: GONE, BUSY, STATE (in a transaction), NOT_FOUND (no such target), INVALID
+** (the target does not fit, or nothing says when rows ended), DUPLICATE (it has one of the
+** rows already), SQL.
+*/
+ns_status ns_adopted_prune(ns_adopted *a, int64_t older, ns_bytes into, int64_t limit,
+                           int64_t *n, ns_err *err);
+
+/* How many that would be, as far as rows tell themselves, up to 'most'. */
+ns_status ns_adopted_prunable(ns_adopted *a, int64_t older, int64_t most, int64_t *n,
+                              ns_err *err);
 
 /* What the claim lacks to be fast: an SQL statement that adds an index, or nothing,
 ** when the server finds the rows by an index, in order. Errors: GONE. */

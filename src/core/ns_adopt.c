@@ -27,6 +27,8 @@ static void adopted_free(ns_adopted *a) {
     free(a->stmts[i].params);
   }
   free(a->grips);
+  free(a->resets.items);
+  ns_buf_free(&a->into);
   ns_buf_free(&a->host);
   ns_adopt_forget_map(a);
   free(a);
@@ -60,6 +62,7 @@ ns_status ns_adopt(ns_db *db, const ns_mapping *map, ns_adopted **out,
   }
   a->db = db;
   a->process = getpid();
+  a->error_to = INT64_MIN;
   name_host(a);
   if ((st = ns_ready(db, err)) == NS_OK)
     st = ns_adopt_check(a, map, err);

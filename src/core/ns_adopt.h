@@ -38,6 +38,7 @@ typedef struct ns_field {
   ns_field_kind kind;
   bool nullable, primary;
   bool json;       /* the server sees to it that it holds JSON */
+  bool moved;      /* the target of a move is given its value */
   int64_t least, most; /* of whole numbers; of text 'most' is its characters */
 } ns_field;
 
@@ -56,7 +57,8 @@ typedef enum ns_slot_of {
   NS_SLOT_TOKEN, /* what claimed_by has to say */
   NS_SLOT_LIMIT,
   NS_SLOT_PAGE,
-  NS_SLOT_DELAY
+  NS_SLOT_DELAY,
+  NS_SLOT_ERROR /* of rows, or of a kind of them; NULL: any */
 } ns_slot_of;
 
 typedef struct ns_param {
@@ -78,6 +80,7 @@ typedef struct ns_call {
   ns_value delay; /* µs, or NULL */
   ns_bytes rows;  /* "[id,…]" */
   ns_bytes token;
+  ns_bytes error;
 } ns_call;
 
 /* A connection that one job has for itself. */
@@ -96,6 +99,7 @@ typedef struct ns_control {
   int64_t held_until;
   int64_t gap, next_at;
   int64_t block, workers;
+  bool failures;   /* there are errors of its rows */
 } ns_control;
 
 /* A claim that is not settled yet. */
@@ -105,7 +109,14 @@ typedef struct ns_grip {
   bool last;        /* after another failure it is given up */
   bool shown;       /* it has its row for people, which goes with it */
   int64_t attempts; /* before this run */
+  int64_t since;    /* µs, by the server's clock */
 } ns_grip;
+
+/* Rows that came back without a verdict. */
+typedef struct ns_resets {
+  ns_reset *items;
+  size_t n, cap;
+} ns_resets;
 
 struct ns_adopted {
   ns_db *db;
@@ -131,6 +142,9 @@ struct ns_adopted {
   int64_t page;        /* rows that others may have locked in front of free ones */
   int64_t look_at, sweep_at, overdue_at; /* monotonic: next look at holders, at all
                                          ** rows, at those that are overdue */
+  ns_resets resets;    /* rows that the last look has given back */
+  int64_t error_to;    /* the row up to which errors have been looked through */
+  ns_buf into;         /* the target of the move under way, NUL-terminated */
   pid_t process;       /* of the seats and grips; a forked child has none */
 };
 
@@ -154,6 +168,9 @@ void ns_adopt_add_name(ns_buf *out, const char *name);
 /* The statement of a template, filled in. Errors: NOMEM. */
 ns_status ns_adopt_fill(ns_adopted *a, ns_sql sql, const ns_filled **out,
                         ns_err *err);
+
+/* Is there a column that says when a row has ended? */
+bool ns_adopt_tells_end(const ns_adopted *a);
 
 /*
 ** Runs it, on a seat or, NULL, on the handle's connection, where it neither
@@ -186,7 +203,8 @@ ns_bytes ns_adopt_claimant(char out[NS_CLAIMANT], int64_t holder, int64_t token)
 ns_status ns_adopt_end(ns_adopted *a, ns_seat *seat, ns_sql sql, ns_call *call,
                        int64_t patience, bool *changed, ns_err *err);
 
-/* ns_adopt_claim.c. */
+/* ns_adopt_claim.c. The row, all its columns, as an object; what is NULL is left out. */
+void ns_adopt_row_json(const ns_adopted *a, const ns_value *row, ns_buf *out);
 ns_grip *ns_adopt_grip(ns_adopted *a, int64_t id, int64_t run);
 void ns_adopt_let_go(ns_adopted *a, ns_grip *grip);
 /* A free seat, connected if need be; and the seat of a job, NULL: it has none. */
@@ -214,6 +232,22 @@ ns_status ns_adopt_hold(ns_adopted *a, int64_t us, ns_err *err);
 ** with its holder. */
 ns_status ns_adopt_unshow(ns_adopted *a, int64_t id, ns_bytes claimant, ns_err *err);
 ns_status ns_adopt_tidy(ns_adopted *a, ns_err *err);
+
+/* ns_adopt_error.c: what a row has failed with, and whose it was (0: not known); attempt
+** 0: one more than the last. */
+typedef struct ns_blame {
+  int64_t id, holder, attempt;
+  ns_bytes error;
+} ns_blame;
+
+/* With the verdict, where that is: 'seat' as in ns_adopt_run. 'absolve': it has not failed;
+** 'list': "[id,…]", of the handle. */
+ns_status ns_adopt_blame(ns_adopted *a, ns_seat *seat, const ns_blame *b, ns_err *err);
+ns_status ns_adopt_absolve(ns_adopted *a, ns_seat *seat, int64_t id, ns_err *err);
+ns_status ns_adopt_absolve_list(ns_adopted *a, ns_bytes rows, ns_err *err);
+
+/* Some of what others have left behind goes. */
+ns_status ns_adopt_tidy_errors(ns_adopted *a, ns_err *err);
 
 /* What a forked child has inherited is none of its business. */
 void ns_adopt_own(ns_adopted *a);

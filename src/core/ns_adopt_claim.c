@@ -84,8 +84,7 @@ static void add_json(ns_buf *out, const ns_field *f, const ns_value *v) {
     ns_buf_add_json(out, v->s);
 }
 
-/* The row as an object; what is NULL is left out. */
-static void row_json(const ns_adopted *a, const ns_value *row, ns_buf *out) {
+void ns_adopt_row_json(const ns_adopted *a, const ns_value *row, ns_buf *out) {
   ns_buf_reset(out);
   ns_buf_addc(out, '{');
   for (size_t i = 0; i < a->fields.n; i++) {
@@ -131,8 +130,9 @@ static bool add_job(ns_adopted *a, int64_t token, const ns_value *row,
   int64_t id = part_int(a, row, NS_PART_ID, 0);
   int64_t attempts = attempts_of(a, row);
   a->grips[a->n++] = (ns_grip){.id = id, .run = token, .holder = a->db->holder,
-                               .last = is_last(a, row), .attempts = attempts};
-  row_json(a, row, json);
+                               .last = is_last(a, row), .attempts = attempts,
+                               .since = ns_now(a->db)};
+  ns_adopt_row_json(a, row, json);
   if (json->oom || (job = ns_jobs_add(out, json->n, &at)) == NULL)
     return false;
   memcpy(at, json->p, json->n);

@@ -24,14 +24,16 @@
 /* ---------------------------------------------------------------- reading */
 
 /* Columns of adopt_control. */
-enum { C_PAUSED, C_HELD_UNTIL, C_GAP, C_NEXT_AT, C_BLOCK, C_WORKERS, C_SAME };
+enum { C_PAUSED, C_HELD_UNTIL, C_GAP, C_NEXT_AT, C_BLOCK, C_WORKERS, C_SAME,
+       C_FAILURES };
 
 static void take_control(ns_adopted *a, const ns_value *row) {
   a->control = (ns_control){.known = true, .paused = row[C_PAUSED].i != 0,
                             .held_until = row[C_HELD_UNTIL].i,
                             .gap = row[C_GAP].i, .next_at = row[C_NEXT_AT].i,
                             .block = row[C_BLOCK].i,
-                            .workers = row[C_WORKERS].i};
+                            .workers = row[C_WORKERS].i,
+                            .failures = row[C_FAILURES].i != 0};
 }
 
 static ns_bytes given(const ns_adopted *a) {

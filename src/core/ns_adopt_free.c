@@ -25,17 +25,22 @@
 #define SWEEP_EVERY (10 * NS_SECOND)
 #define FREE_FOR 20000 /* µs, as of TAKE_FOR */
 #define SEEN_MAX 256 /* bytes of a claimed_by that are compared */
+#define DIED "its holder died" /* why a row came back */
+#define OVERDUE "overdue: it was claimed too long"
 
 /* ------------------------------------------------------------- rows to free */
 
 typedef struct lost_row {
   int64_t id;
+  int64_t since;           /* as of ns_reset */
+  bool freed;
   char claimant[SEEN_MAX]; /* what its claimed_by says, ours or not */
   size_t n;                   /* bytes of it; SIZE_MAX: NULL */
 } lost_row;
 
 typedef struct lost_rows {
   ns_adopted *a;
+  const char *why;         /* for people; static */
   lost_row *items;
   size_t n, cap;
   int64_t freed;
@@ -56,7 +61,7 @@ static ns_status list_lost(lost_rows *l, ns_sql sql, ns_err *err) {
     if (!ns_grow(&l->items, &l->cap, l->n + 1, sizeof *l->items))
       return ns_fail(err, NS_ENOMEM, "out of memory");
     r = &l->items[l->n++];
-    *r = (lost_row){.id = row[0].i, .n = SIZE_MAX};
+    *r = (lost_row){.id = row[0].i, .n = SIZE_MAX, .since = ns_int_or(&row[2], 0)};
     if (row[1].type == NS_TEXT) {
       memcpy(r->claimant, row[1].s.p, row[1].s.n);
       r->n = row[1].s.n;
@@ -65,21 +70,52 @@ static ns_status list_lost(lost_rows *l, ns_sql sql, ns_err *err) {
   return st;
 }
 
+/* For logs; one that there is no memory for is left out. */
+static void add_reset(ns_adopted *a, const char *why, const lost_row *lost) {
+  ns_resets *all = &a->resets;
+  ns_reset *r;
+  size_t n = lost->n != SIZE_MAX ? lost->n : 0;
+  if (!ns_grow(&all->items, &all->cap, all->n + 1, sizeof *all->items))
+    return;
+  r = &all->items[all->n++];
+  *r = (ns_reset){.id = lost->id, .why = why, .since = lost->since};
+  memcpy(r->claimant, lost->claimant, n < sizeof r->claimant ? n : sizeof r->claimant - 1);
+}
+
+/* Who a claimant of ours was; 0: it is none. */
+static int64_t holder_of(const lost_row *r) {
+  int64_t holder = 0;
+  if (r->n == SIZE_MAX || r->n < 4 || memcmp(r->claimant, "ns:", 3) != 0)
+    return 0;
+  for (size_t i = 3; i < r->n && i < 21 && r->claimant[i] >= '0' && r->claimant[i] <= '9';
+       i++)
+    holder = holder * 10 + (r->claimant[i] - '0');
+  return holder;
+}
+
+/* It is also known why it came back. */
+static ns_status blame(ns_adopted *a, ns_seat *seat, const char *why,
+                       const lost_row *r, ns_err *err) {
+  ns_blame b = {.id = r->id, .holder = holder_of(r), .error = ns_str(why)};
+  return ns_adopt_blame(a, seat, &b, err);
+}
+
 static ns_status free_rows(ns_db *db, ns_tx *tx, ns_err *err) {
   lost_rows *l = tx->arg;
   ns_status st = NS_OK;
   (void)db;
   l->freed = 0;
   for (size_t i = 0; st == NS_OK && i < l->n; i++) {
-    const lost_row *r = &l->items[i];
+    lost_row *r = &l->items[i];
     ns_call call = {.row = r->id, .token = NS_NONE};
-    bool changed;
     if (r->n != SIZE_MAX)
       call.token = (ns_bytes){r->claimant, r->n};
-    st = ns_adopt_end(l->a, NULL, NS_SQL_ADOPT_FREE, &call, 0, &changed, err);
+    st = ns_adopt_end(l->a, NULL, NS_SQL_ADOPT_FREE, &call, 0, &r->freed, err);
     if (ns_adopt_is_locked(l->a, st, err)) /* the next look sees it again */
       st = NS_OK;
-    l->freed += changed;
+    if (st == NS_OK && r->freed)
+      st = blame(l->a, NULL, l->why, r, err);
+    l->freed += r->freed;
   }
   return st;
 }
@@ -87,13 +123,16 @@ static ns_status free_rows(ns_db *db, ns_tx *tx, ns_err *err) {
 /* Frees what a statement finds: '*found' rows. */
 static ns_status free_found(ns_adopted *a, ns_sql sql, size_t *found, int64_t *freed,
                             ns_err *err) {
-  lost_rows l = {.a = a};
+  lost_rows l = {.a = a, .why = sql == NS_SQL_ADOPT_OVERDUE ? OVERDUE : DIED};
   ns_tx tx = {.run = free_rows, .arg = &l};
   ns_status st = ns_ready(a->db, err);
   if (st == NS_OK)
     st = list_lost(&l, sql, err);
   if (st == NS_OK && l.n > 0)
     st = ns_transact(a->db, &tx, err);
+  for (size_t i = 0; st == NS_OK && i < l.n; i++)
+    if (l.items[i].freed)
+      add_reset(a, l.why, &l.items[i]);
   if (st == NS_OK)
     *freed += l.freed;
   *found = l.n;
@@ -145,8 +184,8 @@ static ns_status look_at_rows(ns_adopted *a, bool all, int64_t *freed,
   ns_status st = NS_OK;
   size_t found;
   if (all && (st = free_found(a, NS_SQL_ADOPT_ORPHANS, &found, freed, err)) == NS_OK &&
-      found == 0)
-    st = ns_adopt_tidy(a, err);
+      found == 0 && (st = ns_adopt_tidy(a, err)) == NS_OK)
+    st = ns_adopt_tidy_errors(a, err);
   if (st == NS_OK && a->map.overdue > 0 && (all || ns_mono_us() >= a->overdue_at)) {
     a->overdue_at = ns_mono_us() + overdue_pace(a);
     st = free_found(a, NS_SQL_ADOPT_OVERDUE, &found, freed, err);
@@ -160,7 +199,7 @@ static ns_status look_at_rows(ns_adopted *a, bool all, int64_t *freed,
 ** key, while it is locked by us. */
 static ns_status free_abandoned(ns_adopted *a, ns_seat *seat, int64_t *freed,
                                 ns_err *err) {
-  int64_t ids[100] = {0};
+  lost_row rows[100] = {{0}};
   size_t n = 0;
   const ns_value *row;
   ns_call call = {0};
@@ -170,14 +209,21 @@ static ns_status free_abandoned(ns_adopted *a, ns_seat *seat, int64_t *freed,
     st = ns_adopt_run(a, seat, NS_SQL_ADOPT_ABANDONED, &call, &s, err);
   while (st == NS_OK && (st = ns_stmt_fetch(seat->link, s, &row, err)) == NS_OK &&
          row != NULL && n < 100)
-    ids[n++] = row[0].i;
+    rows[n++] = (lost_row){.id = row[0].i, .n = SIZE_MAX, .since = ns_int_or(&row[1], 0)};
   for (size_t i = 0; st == NS_OK && i < n; i++) {
-    call.row = ids[i];
+    call.row = rows[i].id;
     st = ns_adopt_change(a, seat, NS_SQL_ADOPT_FREE, &call, FREE_FOR, &s, err);
-    if (st == NS_OK)
-      *freed += ns_stmt_affected(s);
+    rows[i].freed = st == NS_OK && ns_stmt_affected(s) > 0;
+    if (rows[i].freed)
+      st = blame(a, seat, DIED, &rows[i], err);
+    *freed += rows[i].freed;
   }
-  return st == NS_OK ? ns_link_text(seat->link, "COMMIT", err) : st;
+  if (st == NS_OK)
+    st = ns_link_text(seat->link, "COMMIT", err);
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (rows[i].freed)
+      add_reset(a, DIED, &rows[i]);
+  return st;
 }
 
 static ns_status look_at_locks(ns_adopted *a, int64_t *freed, ns_err *err) {
@@ -219,12 +265,15 @@ static ns_status look_locked(ns_adopted *a, bool now, int64_t *freed, ns_err *er
     return st;
   a->sweep_at = ns_mono_us() + ns_jitter(SWEEP_EVERY, 0.2);
   st = look_at_holders(a, &died, err); /* what they have shown goes with them */
-  return st == NS_OK ? ns_adopt_tidy(a, err) : st;
+  if (st == NS_OK)
+    st = ns_adopt_tidy(a, err);
+  return st == NS_OK ? ns_adopt_tidy_errors(a, err) : st;
 }
 
 ns_status ns_adopted_look(ns_adopted *a, bool now, int64_t *freed, ns_err *err) {
   ns_status st;
   *freed = 0;
+  a->resets.n = 0;
   ns_err_clear(err);
   if (ns_in_transaction(a->db))
     return ns_fail(err, NS_ESTATE, "rows cannot be freed inside a transaction");
@@ -239,4 +288,9 @@ ns_status ns_adopted_look(ns_adopted *a, bool now, int64_t *freed, ns_err *err) 
   if (*freed > 0)
     ns_adopt_stir(a);
   return st;
+}
+
+const ns_reset *ns_adopted_resets(const ns_adopted *a, size_t *n) {
+  *n = a->resets.n;
+  return a->resets.items;
 }

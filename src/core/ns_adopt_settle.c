@@ -119,8 +119,62 @@ ns_status ns_adopt_end(ns_adopted *a, ns_seat *seat, ns_sql sql, ns_call *call,
   return st;
 }
 
+/* What people are told who ask why, when nobody has said it. */
+static ns_bytes error_of(const ns_verdict *v) {
+  if (v->error.n > 0)
+    return v->error;
+  switch (v->kind) {
+  case NS_CRASH:
+    return ns_str("its worker died");
+  case NS_LOST:
+    return ns_str("lost with its worker");
+  case NS_FAIL:
+    return ns_str("failed, without an error");
+  default:
+    return ns_str("given up, without a reason");
+  }
+}
+
+/* Does the row tell how often it has failed? */
+static bool counts(const ns_adopted *a) {
+  return ns_adopt_has(a, NS_PART_ATTEMPTS) ||
+         (ns_adopt_has(a, NS_PART_ATTEMPTS_LEFT) && a->map.max_attempts > 0);
+}
+
+static bool may_have_failed(const ns_adopted *a, const ns_grip *grip) {
+  return grip == NULL || !counts(a) || grip->attempts > 0;
+}
+
+/* 0: not known. */
+static int64_t attempt_of(const ns_adopted *a, const ns_grip *grip) {
+  return grip != NULL && counts(a) ? grip->attempts + 1 : 0;
+}
+
+/* The verdict is written, and so is what it says of the row's error. */
+static ns_status write_error(ns_adopted *a, ns_seat *seat, const ns_verdict *v,
+                             const ns_grip *grip, ns_err *err) {
+  ns_sql sql = statement_of(v->kind);
+  ns_blame b = {.id = v->id, .holder = grip != NULL ? grip->holder : a->db->holder,
+                .attempt = attempt_of(a, grip), .error = error_of(v)};
+  if (sql == NS_SQL_ADOPT_FAIL || sql == NS_SQL_ADOPT_DISCARD)
+    return ns_adopt_blame(a, seat, &b, err);
+  return sql == NS_SQL_ADOPT_ACK && may_have_failed(a, grip)
+             ? ns_adopt_absolve(a, seat, v->id, err)
+             : NS_OK;
+}
+
+/* For logs: the grip goes with the verdict. */
+static void tell_claim(const ns_adopted *a, ns_verdict *v, const ns_grip *grip,
+                       ns_value delay) {
+  bool keeps = ns_adopt_has(a, NS_PART_RETRY_AFTER) && delay.type == NS_INT;
+  if (grip != NULL)
+    v->row = (ns_row_claim){.holder = grip->holder, .since = grip->since,
+                            .failures = attempt_of(a, grip),
+                            .next = ns_now(a->db) + (keeps ? delay.i : 0)};
+}
+
 /* Runs one; '*changed': it was ours. */
-static ns_status settle_one(ns_adopted *a, ns_seat *seat, const ns_verdict *v,
+static ns_status settle_one(ns_adopted *a, ns_seat *seat, ns_verdict *v,
                             const ns_grip *grip, bool *changed, ns_err *err) {
   char claimant[NS_CLAIMANT];
   int64_t holder = grip != NULL ? grip->holder : a->db->holder;
@@ -128,6 +182,9 @@ static ns_status settle_one(ns_adopted *a, ns_seat *seat, const ns_verdict *v,
                   .token = ns_adopt_claimant(claimant, holder, v->run)};
   ns_status st = ns_adopt_end(a, seat, statement_of(v->kind), &call,
                               a->db->is_host ? HOST_FOR : EMBEDDED_FOR, changed, err);
+  tell_claim(a, v, grip, call.delay);
+  if (st == NS_OK && (*changed || seat != NULL))
+    st = write_error(a, seat, v, grip, err);
   if (st == NS_OK && grip != NULL && grip->shown && !ns_adopt_by_grip(a))
     st = ns_adopt_unshow(a, v->id, call.token, err);
   return st;
@@ -309,6 +366,7 @@ ns_status ns_adopted_settle(ns_adopted *a, ns_verdict *verdicts, size_t n,
   for (size_t i = 0; i < n; i++) {
     verdicts[i].status = unable(a, &verdicts[i]) != NULL ? NS_EINVALID : NS_OK;
     verdicts[i].dead = false;
+    verdicts[i].row = (ns_row_claim){0};
   }
   st = a->map.strategy == NS_TRANSACTION ? settle_seats(a, verdicts, n, err)
                                          : settle_written(a, verdicts, n, err);

@@ -325,6 +325,18 @@ static void put_settled(ns_adopted *a, ns_filled *f) {
   ns_buf_addc(&f->text, ')');
 }
 
+/* µs since 1970, of what the row says. */
+static void put_claimed(ns_adopted *a, ns_filled *f) {
+  ns_part p = ns_adopt_has(a, NS_PART_CLAIMED_AT) ? NS_PART_CLAIMED_AT
+                                                  : NS_PART_STARTED;
+  if (!ns_adopt_has(a, p))
+    ns_buf_adds(&f->text, "NULL");
+  else if (a->parts[p]->kind == NS_FIELD_WHOLE)
+    put(a, f, "%c * 1000000", p);
+  else
+    put(a, f, "CAST(UNIX_TIMESTAMP(%c) * 1000000 AS SIGNED)", p);
+}
+
 static void put_order(ns_adopted *a, ns_filled *f) {
   if (ns_adopt_has(a, NS_PART_PRIORITY))
     put(a, f, a->map.lower_first ? "%c, " : "%c DESC, ", NS_PART_PRIORITY);
@@ -338,6 +350,91 @@ static void put_first(ns_adopted *a, ns_filled *f) {
               (!ns_adopt_has(a, NS_PART_PRIORITY) || !a->map.lower_first);
   if (a->map.states[NS_ROW_OPEN].type == NS_NULL)
     put(a, f, down ? "%c DESC, " : "%c, ", NS_PART_STATUS);
+}
+
+/* ------------------------------------------------------- dead and finished */
+
+/* How often it has failed. */
+static void put_failures(ns_adopted *a, ns_filled *f) {
+  if (ns_adopt_has(a, NS_PART_ATTEMPTS))
+    put(a, f, "COALESCE(%c, 0)", NS_PART_ATTEMPTS);
+  else if (ns_adopt_has(a, NS_PART_ATTEMPTS_LEFT) && a->map.max_attempts > 0)
+    put(a, f, "GREATEST(%v - CAST(COALESCE(%c, 0) AS SIGNED), 0)",
+        ns_vint(a->map.max_attempts), NS_PART_ATTEMPTS_LEFT);
+  else
+    ns_buf_adds(&f->text, "e.attempt");
+}
+
+/* Errors that differ in numbers and addresses only are of one kind. */
+static void put_kind(ns_adopted *a, ns_filled *f) {
+  (void)a;
+  ns_buf_adds(&f->text, "LEFT(REGEXP_REPLACE(SUBSTRING_INDEX(e.error, CHAR(10 USING "
+                        "utf8mb4), 1), '0x[0-9a-fA-F]+|[0-9]+', '#'), 200)");
+}
+
+static void put_blamed(ns_adopted *a, ns_filled *f) {
+  put(a, f, "(%s IS NULL OR COALESCE(e.error, '') = %s OR ", NS_SLOT_ERROR,
+      NS_SLOT_ERROR);
+  put_kind(a, f);
+  put(a, f, " = %s)", NS_SLOT_ERROR);
+}
+
+/* The column that says when a row has ended; NULL: none does. */
+static const ns_field *ended_at(const ns_adopted *a, ns_part *p) {
+  *p = ns_adopt_has(a, NS_PART_COMPLETED_AT) ? NS_PART_COMPLETED_AT
+       : a->parts[NS_PART_STATUS]->kind == NS_FIELD_TIME ? NS_PART_STATUS
+                                                         : NS_PART_UPDATED;
+  return a->parts[*p];
+}
+
+bool ns_adopt_tells_end(const ns_adopted *a) {
+  ns_part p;
+  return ended_at(a, &p) != NULL;
+}
+
+/* Ended longer ago than the delay of the call; NULL: whenever. */
+static void put_old(ns_adopted *a, ns_filled *f) {
+  ns_part p;
+  const ns_field *at = ended_at(a, &p);
+  if (at == NULL)
+    ns_buf_adds(&f->text, "TRUE");
+  else if (at->kind == NS_FIELD_WHOLE)
+    put(a, f, "(%s IS NULL OR %c < %n - CEIL(%s / 1000000))", NS_SLOT_DELAY, p, p,
+        NS_SLOT_DELAY);
+  else
+    put(a, f, "(%s IS NULL OR %c < %n - INTERVAL %s MICROSECOND)", NS_SLOT_DELAY, p, p,
+        NS_SLOT_DELAY);
+}
+
+static void put_childless(ns_adopted *a, ns_filled *f) {
+  if (ns_adopt_has(a, NS_PART_PARENT))
+    fill(a, f, ns_sql_texts[NS_SQL_ADOPT_CHILDLESS]);
+  else
+    ns_buf_adds(&f->text, "TRUE");
+}
+
+/* Columns that the target of a move is given a value for. */
+static void put_moved(const ns_adopted *a, ns_filled *f, const char *alias) {
+  const char *comma = "";
+  for (size_t i = 0; i < a->fields.n; i++) {
+    if (!a->fields.items[i].moved)
+      continue;
+    ns_buf_addf(&f->text, "%s%s", comma, alias);
+    add_name(f, a->fields.items[i].name);
+    comma = ", ";
+  }
+}
+
+static void put_into(ns_adopted *a, ns_filled *f) {
+  add_name(f, a->into.p);
+}
+
+static void put_into_columns(ns_adopted *a, ns_filled *f) {
+  put_moved(a, f, "");
+}
+
+static void put_moved_columns(ns_adopted *a, ns_filled *f) {
+  put_moved(a, f, "t.");
 }
 
 /* ------------------------------------------------------------ assignments */
@@ -498,6 +595,20 @@ static void put_discard(ns_adopted *a, ns_filled *f) {
   unclaim(a, f);
 }
 
+/* As it was before its first attempt, but for a priority that has sunk. */
+static void put_redrive(ns_adopted *a, ns_filled *f) {
+  const ns_field *later = a->parts[NS_PART_RETRY_AFTER];
+  set_state(a, f, NS_ROW_OPEN);
+  if (ns_adopt_has(a, NS_PART_ATTEMPTS))
+    put(a, f, ", %c = 0", NS_PART_ATTEMPTS);
+  if (ns_adopt_has(a, NS_PART_ATTEMPTS_LEFT))
+    put(a, f, ", %c = %v", NS_PART_ATTEMPTS_LEFT, ns_vint(a->map.max_attempts));
+  if (later != NULL)
+    put(a, f, later->nullable ? ", %c = NULL" : ", %c = %n", NS_PART_RETRY_AFTER,
+        NS_PART_RETRY_AFTER);
+  unclaim(a, f);
+}
+
 /* ------------------------------------------------------------------ marks */
 
 static bool has_zone(const ns_adopted *a) {
@@ -530,6 +641,10 @@ static void put_key(ns_adopted *a, ns_filled *f) {
 
 static void put_parent(ns_adopted *a, ns_filled *f) {
   put(a, f, "%c", NS_PART_PARENT);
+}
+
+static void put_parent_key(ns_adopted *a, ns_filled *f) {
+  add_name(f, a->parts[NS_PART_PARENT]->name);
 }
 
 static void put_columns(ns_adopted *a, ns_filled *f) {
@@ -572,18 +687,22 @@ static const struct {
   const char *name;
   void (*put)(ns_adopted *a, ns_filled *f);
 } marks[] = {
-    {":limit", put_limit}, {":page", put_page}, {":row", put_row},
-    {":rows", put_rows}, {":table", put_table_value}, {":token", put_token}, {"again", put_again},
-    {"at_once", put_at_once}, {"claim", put_claim}, {"claimant", put_claimant},
+    {":limit", put_limit}, {":page", put_page}, {":row", put_row}, {":rows", put_rows},
+    {":table", put_table_value}, {":token", put_token}, {"again", put_again},
+    {"at_once", put_at_once}, {"blamed", put_blamed}, {"childless", put_childless},
+    {"claim", put_claim}, {"claimant", put_claimant}, {"claimed", put_claimed},
     {"columns", put_columns}, {"dead", put_dead}, {"discard", put_discard},
-    {"done", put_done}, {"fail", put_fail}, {"finished", put_finished},
-    {"first", put_first}, {"gripped", put_gripped}, {"id", put_id}, {"key", put_key},
-    {"later", put_later}, {"mine", put_mine}, {"open", put_open},
+    {"done", put_done}, {"fail", put_fail}, {"failures", put_failures},
+    {"finished", put_finished}, {"first", put_first}, {"gripped", put_gripped},
+    {"id", put_id}, {"into", put_into}, {"into_columns", put_into_columns},
+    {"key", put_key}, {"kind", put_kind}, {"later", put_later}, {"mine", put_mine},
+    {"moved_columns", put_moved_columns}, {"old", put_old}, {"open", put_open},
     {"order", put_order}, {"ours", put_ours}, {"overdue", put_overdue},
     {"parent", put_parent}, {"parent_done", put_parent_done},
-    {"ready", put_ready}, {"release", put_release}, {"settled", put_settled},
-    {"table", put_table}, {"taken", put_taken}, {"touch", put_touch},
-    {"unready", put_unready}, {"until", put_until}, {"zone", put_zone}};
+    {"parent_key", put_parent_key}, {"ready", put_ready}, {"redrive", put_redrive},
+    {"release", put_release}, {"settled", put_settled}, {"table", put_table},
+    {"taken", put_taken}, {"touch", put_touch}, {"unready", put_unready},
+    {"until", put_until}, {"zone", put_zone}};
 
 /* A mark that nobody knows is a mistake in adopt.sql, which the server tells of. */
 static void fill_mark(ns_adopted *a, ns_filled *f, const char *name, size_t n) {
@@ -633,6 +752,8 @@ static ns_value slot_value(const ns_param *p, const ns_call *call) {
     return ns_vint(call->page);
   case NS_SLOT_DELAY:
     return call->delay;
+  case NS_SLOT_ERROR:
+    return ns_vopt(call->error);
   default:
     return p->value;
   }

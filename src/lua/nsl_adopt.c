@@ -342,13 +342,135 @@ static int db_adopt_advice(lua_State *L) {
   return 1;
 }
 
+/* Whether groups or rows are listed. */
+static int push_dead(lua_State *L,
+                     ns_status (*list)(ns_adopted *, ns_bytes, int64_t, ns_buf *, ns_err *)) {
+  ns_err err;
+  ns_buf *json;
+  lua_Integer limit = luaL_checkinteger(L, 3);
+  ns_bytes error = nsl_optbytes(L, 4);
+  checkadopted(L);
+  json = nsl_newbuf(L);
+  if (list(checkadopted(L), error, limit, json, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushlstring(L, ns_buf_bytes(json).p, json->n);
+  return 1;
+}
+
+/***
+The rows that nobody claims any more.
+@function db:adopt_dead
+@tparam integer number
+@tparam integer limit
+@tparam[opt] string error those of this one, or of one of the kinds that groups have
+@treturn[1] string JSON: a list of id, attempts, failed_at, holder, error, payload
+@treturn[2] nil
+@treturn[2] string message
+@treturn[2] string code `GONE`, `BUSY`, `SQL`
+*/
+static int db_adopt_dead(lua_State *L) {
+  return push_dead(L, ns_adopted_dead);
+}
+
+/***
+The same by kinds of errors.
+@function db:adopt_dead_groups
+@tparam integer number
+@tparam integer limit
+@tparam[opt] string error
+@treturn[1] string JSON: a list of error, count, first, last, id
+@treturn[2] nil
+@treturn[2] string message
+@treturn[2] string code `GONE`, `BUSY`, `SQL`
+*/
+static int db_adopt_dead_groups(lua_State *L) {
+  return push_dead(L, ns_adopted_dead_groups);
+}
+
+/***
+A dead row may be claimed again.
+@function db:adopt_retry
+@tparam integer number
+@tparam integer id
+@return true, or nil, message, code `STATE`, `NOT_FOUND`, `INVALID`, `GONE`, `BUSY`
+*/
+static int db_adopt_retry(lua_State *L) {
+  ns_err err;
+  ns_adopted *a = checkadopted(L);
+  return nsl_result(L, ns_adopted_retry(a, luaL_checkinteger(L, 3), &err), &err);
+}
+
+static int push_count(lua_State *L, ns_status st, int64_t n, const ns_err *err) {
+  if (st != NS_OK)
+    return nsl_fail(L, err);
+  lua_pushinteger(L, n);
+  return 1;
+}
+
+/***
+The same of all that are dead.
+@function db:adopt_retry_all
+@tparam integer number
+@tparam[opt] string error as of adopt_dead
+@return how many, or nil, message, code
+*/
+static int db_adopt_retry_all(lua_State *L) {
+  ns_err err;
+  int64_t n;
+  ns_adopted *a = checkadopted(L);
+  ns_status st = ns_adopted_retry_all(a, nsl_optbytes(L, 3), &n, &err);
+  return push_count(L, st, n, &err);
+}
+
+/***
+Deletes finished rows, or moves them.
+@function db:adopt_prune
+@tparam integer number
+@tparam integer older µs; -1: however old
+@tparam integer limit
+@tparam[opt] string into the table they are moved to
+@return how many, or nil, message, code `INVALID`, `NOT_FOUND`, `STATE`, `GONE`, `BUSY`, `SQL`
+*/
+static int db_adopt_prune(lua_State *L) {
+  ns_err err;
+  int64_t n;
+  ns_adopted *a = checkadopted(L);
+  lua_Integer older = luaL_checkinteger(L, 3);
+  lua_Integer limit = luaL_checkinteger(L, 4);
+  ns_status st = ns_adopted_prune(a, older, nsl_optbytes(L, 5), limit, &n, &err);
+  return push_count(L, st, n, &err);
+}
+
+/***
+How many that would be.
+@function db:adopt_prunable
+@tparam integer number
+@tparam integer older
+@tparam integer most to which is counted
+@return how many, or nil, message, code
+*/
+static int db_adopt_prunable(lua_State *L) {
+  ns_err err;
+  int64_t n;
+  ns_adopted *a = checkadopted(L);
+  lua_Integer older = luaL_checkinteger(L, 3);
+  ns_status st = ns_adopted_prunable(a, older, luaL_checkinteger(L, 4), &n, &err);
+  return push_count(L, st, n, &err);
+}
+
 const luaL_Reg nsl_adoptverbs[] = {{"adopt", db_adopt},
                                    {"adopt_advice", db_adopt_advice},
                                    {"adopt_claim", db_adopt_claim},
                                    {"adopt_count", db_adopt_count},
+                                   {"adopt_dead", db_adopt_dead},
+                                   {"adopt_dead_groups", db_adopt_dead_groups},
                                    {"adopt_due", db_adopt_due},
                                    {"adopt_look", db_adopt_look},
                                    {"adopt_pause", db_adopt_pause},
+                                   {"adopt_prunable", db_adopt_prunable},
+                                   {"adopt_prune", db_adopt_prune},
+                                   {"adopt_retry", db_adopt_retry},
+                                   {"adopt_retry_all", db_adopt_retry_all},
                                    {"adopt_settle", db_adopt_settle},
                                    {"adopt_show", db_adopt_show},
                                    {"adopt_touch", db_adopt_touch},
