@@ -4,8 +4,11 @@
 
 local crew = require "spec.support.crew"
 local designs = require "spec.support.designs"
+local host = require "spec.support.host"
 local lab = require "spec.support.lab"
 local ledger = require "spec.support.ledger"
+local nightshift = require "nightshift"
+local nst = require "nst"
 
 local LIMIT = 3
 
@@ -152,5 +155,161 @@ describe("dead letters", function()
     assert.same({ 2, 1 }, { job.id, job.attempt })
     assert.is_true((job:ack()))
     assert.equal(3, count "is_done")
+  end)
+end)
+
+-- ------------------------------------------------------------------ under hosts
+
+--- As HANDLER, but the bad ones work once there is a file.
+local function script(mark)
+  return ledger.script(path) .. ([[
+    return { worker_queue = function(job)
+      begin(job.id)
+      local name, mended = job.payload.command, io.open(%q)
+      if name == "bad" and not mended or name == "shy" and job.attempt < 3 then
+        left(job.id)
+        error(("%%s command, number %%d"):format(name, job.id))
+      end
+      require "nightshift.core".sleep(0.005)
+      done(job.id)
+      return job:ack()
+    end }]]):format(mark)
+end
+
+local function mixed(n)
+  local list = {}
+  for i = 1, n do list[i] = i % 20 == 0 and "bad" or i % 10 == 5 and "shy" or "good" end
+  return list
+end
+
+--- What the log has of an event.
+local function lines(h, event)
+  local found = {}
+  local _, log = h:text()
+  for line in log:gmatch "[^\n]+" do
+    local fields = line:find "^{" and nightshift.decode(line)
+    if fields and fields.event == event then found[#found + 1] = fields end
+  end
+  return found
+end
+
+local function start_host(mark, order)
+  local file = designs.file("worker_queue", { order = order })
+  return host.start(lab.url(), mark .. ".lua", { "--adopt", file, "--workers", "4", "--log", "json" })
+end
+
+--- Everything is done or dead.
+local function settled() return count "NOT is_done AND failure_count < 3" == 0 end
+
+describe("commands on several hosts", function()
+  local mark, hosts
+  before_each(function()
+    mark, hosts = fixture.dir() .. "/mended", {}
+    local file <close> = assert(io.open(mark .. ".lua", "w"))
+    file:write(script(mark))
+    file:close()
+    designs.create(db, "worker_queue", 0)
+    all "DELETE FROM nightshift_adopted_error"
+  end)
+
+  local function stop()
+    for _, h in ipairs(hosts) do
+      if not h:ended() then
+        h:signal "TERM"
+        assert.equal(0, h:wait(30))
+      end
+    end
+  end
+
+  for _, order in ipairs { "id", "-id" } do
+    it(("by %s end done or dead though workers and a host are killed"):format(order), function()
+      produce(mixed(COMMANDS))
+      hosts = { start_host(mark, order), start_host(mark, order) }
+      local begun = function(n) return function() return ledger.count(path) >= n end end
+      eventually(begun(40))
+      produce(mixed(COMMANDS)) -- while they work
+      local killed = {}
+      for i = 1, 3 do
+        eventually(begun(100 * i), 60)
+        local pid = host.members(hosts[2].pid)[1]
+        killed[pid] = true
+        nst.kill(pid, "KILL")
+      end
+      for _, pid in ipairs(host.members(hosts[1].pid)) do killed[pid] = true end
+      hosts[1]:signal "KILL"
+      hosts[1]:wait()
+      hosts[1] = start_host(mark, order)
+      eventually(settled, 60)
+      stop()
+      local found = ledger.read(path, killed)
+      for _, row in ipairs(all "SELECT id, command, is_done, failure_count FROM worker_queue") do
+        local bad = row.command == "bad"
+        assert.equal(bad and 0 or 1, row.is_done, row.id)
+        local fewest = ({ good = 0, shy = 2, bad = LIMIT })[row.command]
+        assert.is_true(row.failure_count >= fewest and row.failure_count <= LIMIT, row.id)
+        assert.equal(bad and 0 or 1, found.done[row.id] and 1 or 0, row.id)
+      end
+      assert.equal(2 * COMMANDS, count "TRUE")
+    end)
+  end
+
+  it("run the oldest first, or the newest", function()
+    for _, order in ipairs { "id", "-id" } do
+      designs.create(db, "worker_queue", 0)
+      produce { "a", "b", "c", "d", "e" }
+      os.remove(path)
+      local status, log = host.drain(lab.url(), mark .. ".lua", { "--adopt", designs.file("worker_queue", { order = order }),
+        "--workers", "1", "--drain" })
+      assert.equal(0, status, log)
+      local ids = {}
+      for line in io.lines(path) do ids[#ids + 1] = tonumber(line:match "^begin (%d+)") end
+      assert.same(order == "id" and { 1, 2, 3, 4, 5 } or { 5, 4, 3, 2, 1 }, ids)
+    end
+  end)
+
+  it("leave dead letters that are listed, analysed, run again, and then pruned or moved", function()
+    produce(mixed(100))
+    hosts = { start_host(mark), start_host(mark) }
+    local t = adopt()
+    eventually(function() return settled() and #assert(t:dead()) == 5 end, 60)
+    local kinds = assert(t:dead { by = "error" })
+    assert.equal(1, #kinds)
+    assert.is_truthy(kinds[1].error:find("bad command, number #", 1, true), kinds[1].error)
+    assert.equal(5, kinds[1].count)
+    for i, row in ipairs(assert(t:dead())) do
+      assert.same({ 20 * i, LIMIT, "bad" }, { row.id, row.attempts, row.payload.command })
+      assert.is_truthy(row.error:find("number " .. row.id, 1, true), row.error)
+    end
+    io.open(mark, "w"):close()
+    assert.is_true(t:retry(20))
+    eventually(function() return count "id = 20 AND is_done AND failure_count = 0" == 1 end)
+    assert.equal(4, t:retry { error = kinds[1].error })
+    eventually(function() return count "is_done" == 100 end)
+    assert.same({}, t:dead())
+    eventually(function() return #all "SELECT 1 FROM nightshift_adopted_error" == 0 end)
+    stop()
+    all "DROP TABLE IF EXISTS worker_archive"
+    all "CREATE TABLE worker_archive LIKE worker_queue"
+    assert.equal(60, t:prune { into = "worker_archive", limit = 60 })
+    assert.equal(40, t:prune())
+    assert.equal(0, count "TRUE")
+    assert.equal(60, #all "SELECT id FROM worker_archive WHERE is_done AND id <= 60")
+  end)
+
+  it("are logged as JSON when they fail, with whose claim it was, since when, and what comes next", function()
+    produce { "bad" }
+    hosts = { start_host(mark) }
+    eventually(function() return #lines(hosts[1], "row.failed") == LIMIT end, 60)
+    local found = lines(hosts[1], "row.failed")
+    for i, line in ipairs(found) do
+      assert.same({ "worker_queue", 1, i, i < LIMIT and "open" or "dead" },
+        { line.table, line.id, line.attempts, line["then"] })
+      assert.is_truthy(line.claim:find "^ns:%d+:%x+$", line.claim)
+      assert.is_truthy(line.error:find("bad command, number 1", 1, true), line.error)
+      assert.is_true(line.claimed_at <= line.ts and line.claimed_at:find "^20%d%d%-%d%d%-%d%dT" == 1)
+      assert.equal(i < LIMIT, line.next ~= nil)
+      assert.is_true(i == 1 or found[i - 1].claim ~= line.claim and found[i - 1].ts <= line.ts)
+    end
+    stop()
   end)
 end)

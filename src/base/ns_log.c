@@ -176,22 +176,22 @@ static void add_field(line *l, bool json, const ns_field *f) {
     l->n = before;
 }
 
-static void stamp(char out[40], int64_t wall_us) {
+void ns_log_time(char out[NS_LOG_TIME], int64_t wall_us) {
   time_t seconds = (time_t)(wall_us / 1000000);
   struct tm tm;
   size_t n;
   gmtime_r(&seconds, &tm);
-  n = strftime(out, 40, "%Y-%m-%dT%H:%M:%S", &tm);
-  snprintf(out + n, 40 - n, ".%03dZ", (int)(wall_us / 1000 % 1000));
+  n = strftime(out, NS_LOG_TIME, "%Y-%m-%dT%H:%M:%S", &tm);
+  snprintf(out + n, NS_LOG_TIME - n, ".%03dZ", (int)(wall_us / 1000 % 1000));
 }
 
 size_t ns_log_format(char text[NS_LOG_LINE], bool json, int64_t wall_us,
                      ns_level level, const char *event,
                      const ns_field *fields, size_t n) {
   line l = {text, 0, NS_LOG_LINE - KEPT_BACK};
-  char ts[40];
+  char ts[NS_LOG_TIME];
   ns_field head[3];
-  stamp(ts, wall_us);
+  ns_log_time(ts, wall_us);
   head[0] = ns_fs("ts", ts);
   head[1] = ns_fs("level", levels[level]);
   head[2] = ns_fs("event", event);

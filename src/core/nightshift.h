@@ -689,6 +689,10 @@ ns_status ns_adopt(ns_db *db, const ns_mapping *map, ns_adopted **out,
 /* The adopted table of a number; NULL when there is none. */
 ns_adopted *ns_adopted_at(ns_db *db, int64_t number);
 
+/* What claimed_by says of a claim: "ns:HOLDER:TOKEN", where the token is the run. */
+#define NS_CLAIMANT 64
+ns_bytes ns_adopt_claimant(char out[NS_CLAIMANT], int64_t holder, int64_t token);
+
 /*
 ** Claims up to 'limit' rows, or as many as people allow (nightshift_adopted: a pause, a
 ** rate, a block, rows in hand); never waits for the lock of a row. A job's (id, run) is
@@ -761,8 +765,9 @@ typedef struct ns_reset {
   char claimant[128]; /* cut; "": nobody is named */
 } ns_reset;
 
-/* Those of the last look, '*n' of them; good until the next. */
-const ns_reset *ns_adopted_resets(const ns_adopted *a, size_t *n);
+/* Those that looks of a host have given back since the last call, '*n' of them; good until
+** the next look or claim. */
+const ns_reset *ns_adopted_resets(ns_adopted *a, size_t *n);
 
 /* Rows by state. */
 typedef struct ns_row_counts {

@@ -90,8 +90,6 @@ typedef struct ns_seat {
   int64_t id, run; /* whose it is; id 0: nobody's */
 } ns_seat;
 
-#define NS_CLAIMANT 64 /* bytes of "ns:HOLDER:TOKEN" */
-
 /* What people have decided: see nightshift_adopted. Instants by the server's clock. */
 typedef struct ns_control {
   bool known;      /* it has been read */
@@ -112,10 +110,11 @@ typedef struct ns_grip {
   int64_t since;    /* µs, by the server's clock */
 } ns_grip;
 
-/* Rows that came back without a verdict. */
+/* Rows that came back without a verdict; 'told': somebody knows of them. */
 typedef struct ns_resets {
   ns_reset *items;
   size_t n, cap;
+  bool told;
 } ns_resets;
 
 struct ns_adopted {
@@ -142,7 +141,7 @@ struct ns_adopted {
   int64_t page;        /* rows that others may have locked in front of free ones */
   int64_t look_at, sweep_at, overdue_at; /* monotonic: next look at holders, at all
                                          ** rows, at those that are overdue */
-  ns_resets resets;    /* rows that the last look has given back */
+  ns_resets resets;    /* rows that looks of a host have given back */
   int64_t error_to;    /* the row up to which errors have been looked through */
   ns_buf into;         /* the target of the move under way, NUL-terminated */
   pid_t process;       /* of the seats and grips; a forked child has none */
@@ -193,9 +192,6 @@ bool ns_adopt_is_locked(const ns_adopted *a, ns_status st, const ns_err *err);
 static inline ns_link *ns_adopt_link(ns_adopted *a, ns_seat *seat) {
   return seat != NULL ? seat->link : a->db->link;
 }
-
-/* What claimed_by says of a claim. */
-ns_bytes ns_adopt_claimant(char out[NS_CLAIMANT], int64_t holder, int64_t token);
 
 /* ns_adopt_settle.c: runs a verdict's statement for a row that is, or was, 'token''s
 ** (absent: a program's not ours). '*changed': it still was. BUSY (see

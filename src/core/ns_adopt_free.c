@@ -25,6 +25,7 @@
 #define SWEEP_EVERY (10 * NS_SECOND)
 #define FREE_FOR 20000 /* µs, as of TAKE_FOR */
 #define SEEN_MAX 256 /* bytes of a claimed_by that are compared */
+#define RESETS_MAX 10000 /* that wait to be told of */
 #define DIED "its holder died" /* why a row came back */
 #define OVERDUE "overdue: it was claimed too long"
 
@@ -70,12 +71,16 @@ static ns_status list_lost(lost_rows *l, ns_sql sql, ns_err *err) {
   return st;
 }
 
-/* For logs; one that there is no memory for is left out. */
+/* For a host's log; one that there is no memory for is left out. */
 static void add_reset(ns_adopted *a, const char *why, const lost_row *lost) {
   ns_resets *all = &a->resets;
   ns_reset *r;
   size_t n = lost->n != SIZE_MAX ? lost->n : 0;
-  if (!ns_grow(&all->items, &all->cap, all->n + 1, sizeof *all->items))
+  if (all->told)
+    all->n = 0;
+  all->told = false;
+  if (!a->db->is_host || all->n == RESETS_MAX ||
+      !ns_grow(&all->items, &all->cap, all->n + 1, sizeof *all->items))
     return;
   r = &all->items[all->n++];
   *r = (ns_reset){.id = lost->id, .why = why, .since = lost->since};
@@ -273,7 +278,6 @@ static ns_status look_locked(ns_adopted *a, bool now, int64_t *freed, ns_err *er
 ns_status ns_adopted_look(ns_adopted *a, bool now, int64_t *freed, ns_err *err) {
   ns_status st;
   *freed = 0;
-  a->resets.n = 0;
   ns_err_clear(err);
   if (ns_in_transaction(a->db))
     return ns_fail(err, NS_ESTATE, "rows cannot be freed inside a transaction");
@@ -290,7 +294,8 @@ ns_status ns_adopted_look(ns_adopted *a, bool now, int64_t *freed, ns_err *err) 
   return st;
 }
 
-const ns_reset *ns_adopted_resets(const ns_adopted *a, size_t *n) {
-  *n = a->resets.n;
+const ns_reset *ns_adopted_resets(ns_adopted *a, size_t *n) {
+  *n = a->resets.told ? 0 : a->resets.n;
+  a->resets.told = true;
   return a->resets.items;
 }

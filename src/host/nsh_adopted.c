@@ -21,6 +21,7 @@
 #include "ns_log.h"
 #include "ns_time.h"
 #include "nsh_memory.h"
+#include "nsh_row_log.h"
 #include "nsh_served.h"
 
 #define WATCH (NS_SECOND / 4) /* what people decide, while we hold rows */
@@ -225,6 +226,7 @@ static ns_status settle(nsh_dispatch *d, nsh_adopted *a, ns_err *err) {
   news = settles_news(d, a, ns_mono_us());
   if ((st = ns_adopted_settle(a->table, b->items, b->n, err)) != NS_OK)
     return st;
+  nsh_row_log_failed(a->map->table, b->items, b->n);
   settled = nsh_unsettled_sort(&a->unsettled, ns_mono_us());
   nsh_mail_lock(d->mail);
   d->mail->unsettled -= settled;
@@ -317,9 +319,7 @@ static void obey(nsh_dispatch *d, nsh_adopted *a) {
 static ns_status look(nsh_dispatch *d, nsh_adopted *a, bool now, ns_err *err) {
   int64_t freed;
   ns_status st = ns_adopted_look(a->table, now, &freed, err);
-  if (st == NS_OK && freed > 0)
-    ns_log(NS_LOG_WARN, "rescue", NS_FIELDS(ns_fb("table", a->map->table),
-                                            ns_fi("rows", freed)));
+  nsh_row_log_reset(a->map->table, a->table);
   obey(d, a);
   return st;
 }
