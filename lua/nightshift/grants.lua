@@ -42,6 +42,7 @@ local ROLES = {
     does = "nightshift work, and programs that claim: pushes, claims, settles",
     tables = {
       { "nightshift_adopted", "SELECT, INSERT, UPDATE" },
+      { "nightshift_adopted_error", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_attempt", "INSERT" },
       { "nightshift_child", "SELECT, INSERT" },
       { "nightshift_edge", "SELECT, INSERT, DELETE" },
@@ -71,6 +72,7 @@ local ROLES = {
     does = "status, jobs, show, why and the view nightshift_jobs; writes nothing",
     tables = {
       { "nightshift_adopted", "SELECT" },
+      { "nightshift_adopted_error", "SELECT" },
       { "nightshift_attempt", "SELECT" },
       { "nightshift_child", "SELECT" },
       { "nightshift_edge", "SELECT" },

@@ -57,14 +57,15 @@ local function dead_commands()
   local t = new("worker_queue", 5)
   kill(t, function(job)
     if job.id == 5 then return "no such command" end
-    return ("jobs.lua:%d: timeout after %d s (table: 0x%x)\nstack %d"):format(job.id, job.id * 10, job.id * 4000, job.id)
+    return ("jobs.lua:%d: timeout after %d s (table: 0x%x)\nstack"):format(job.id, job.id * 10, job.id * 4000)
   end)
   return t
 end
 
 --- How each design's rows die: by a word, or of their last attempt.
 local DEATHS = {
-  { "worker_queue", "transaction", nil, 3 }, { "queue_table", "skip_locked", "UPDATE queue_table SET attempts = 1", 30 },
+  { "worker_queue", "transaction", nil, 3 },
+  { "queue_table", "skip_locked", "UPDATE queue_table SET attempts = 1", 30 },
   { "queue_table", "named_lock", "UPDATE queue_table SET attempts = 1", 30 }, { "job_queue", "transaction", nil, 1 },
   { "job_queue", "skip_locked", nil, 1 },
 }
@@ -271,7 +272,8 @@ describe("the last error of a row", function()
       assert(t:rescue())
       return errors()[1] == "its holder died"
     end)
-    all "UPDATE migration_task SET status = 'processing', claimedBy = 'me', claimedAt = NOW() - INTERVAL 1 HOUR WHERE id = 2"
+    all [[UPDATE migration_task SET status = 'processing', claimedBy = 'me', claimedAt = NOW() - INTERVAL 1 HOUR
+      WHERE id = 2]]
     assert.equal(1, t:rescue())
     assert.equal("overdue: it was claimed too long", errors()[2])
     assert.is_nil(one "SELECT holder FROM nightshift_adopted_error WHERE row_id = 2".holder)
@@ -344,7 +346,8 @@ describe("finished rows", function()
   it("are moved, with all that they say, or stay where they are", function()
     local t = new("migration_task", 4)
     all "DROP TABLE IF EXISTS migration_archive, migration_narrow, migration_aria"
-    refused("NOT_FOUND", "CREATE TABLE `migration_archive` LIKE `migration_task`", t:prune { into = "migration_archive" })
+    refused("NOT_FOUND", "CREATE TABLE `migration_archive` LIKE `migration_task`",
+      t:prune { into = "migration_archive" })
     refused("INVALID", "cannot be moved", t:prune { into = "migration_task" })
     all "CREATE TABLE migration_archive LIKE migration_task"
     all "CREATE TABLE migration_narrow (id INT PRIMARY KEY, status VARCHAR(20))"

@@ -117,3 +117,81 @@ describe("work --single", function()
     assert.equal(0, third:wait(20))
   end)
 end)
+
+describe("dead rows", function()
+  local function run(...)
+    local status, out, err = proc.nightshift({ ... }, url)
+    return { exit = status, out = out, err = err }
+  end
+
+  --- Three commands, of which the last is done, and the others are dead.
+  local function prepare()
+    designs.create(db, "worker_queue", 3)
+    local t = assert(db:adopt(designs.map "worker_queue"))
+    for job in t:jobs() do
+      if job.id == 3 then assert(job:ack()) else assert(job:fail(("no route to host %d\nat all"):format(job.id))) end
+    end
+    return t
+  end
+
+  it("are listed with their errors, or by kinds of them", function()
+    prepare()
+    local out = run("jobs", "--table", "worker_queue").out
+    assert.is_truthy(out:find "^ID +FAILED +WHEN +HOLDER +ERROR\n", out)
+    assert.is_truthy(out:find "\n 1 +3 .* ago .* no route to host 1\n", out)
+    out = run("jobs", "--table", "worker_queue", "--state", "dead", "--by", "error").out
+    assert.is_truthy(out:find "\n +2 .* ago .* ago +2 +no route to host #\n", out)
+    local rows = nightshift.decode(run("jobs", "--table", "worker_queue", "--limit", "1", "--json").out)
+    assert.same({ 1, 3, "no route to host 1\nat all", "echo" },
+      { rows[1].id, rows[1].attempts, rows[1].error, rows[1].payload.command })
+    assert.is_nil(rows[2])
+    assert.equal("no dead rows\n", run("jobs", "--table", "worker_queue", "--error", "another").out)
+  end)
+
+  it("run again by id, or all of an error when that is meant", function()
+    local t = prepare()
+    assert.equal("2 retried\n", run("retry", "--table", "worker_queue", "2").out)
+    local again = run("retry", "--table", "worker_queue", "2", "1", "99")
+    assert.same({ 1, "1 retried\n" }, { again.exit, again.out })
+    assert.is_truthy(again.err:find("2: row 2 of 'worker_queue' is not dead", 1, true), again.err)
+    assert.is_truthy(again.err:find("99: 'worker_queue' has no row 99 (NOT_FOUND)", 1, true), again.err)
+    for job in t:jobs() do assert(job:fail "once more") end
+    local asked = run("retry", "--table", "worker_queue", "--error", "once more")
+    assert.same({ 2, "" }, { asked.exit, asked.out })
+    assert.is_truthy(asked.err:find("2 rows would be retried; add --yes to do it", 1, true), asked.err)
+    assert.equal(2, t:stats().dead)
+    assert.equal("2 rows retried\n", run("retry", "--table", "worker_queue", "--error", "once more", "--yes").out)
+    assert.equal("no dead rows\n", run("retry", "--table", "worker_queue", "--yes").out)
+    assert.equal(2, t:stats().ready)
+  end)
+
+  it("stay when finished ones are deleted or moved", function()
+    local t = prepare()
+    local asked = run("prune", "--table", "worker_queue")
+    assert.same({ 2, "" }, { asked.exit, asked.out })
+    assert.is_truthy(asked.err:find("1 row would be deleted; add --yes to do it", 1, true), asked.err)
+    local missing = run("prune", "--table", "worker_queue", "--into", "worker_archive", "--yes")
+    assert.equal(1, missing.exit)
+    assert.is_truthy(missing.err:find("CREATE TABLE `worker_archive` LIKE `worker_queue`", 1, true), missing.err)
+    assert(db:execute "CREATE TABLE worker_archive LIKE worker_queue")
+    assert.equal("moved 1 row\n", run("prune", "--table", "worker_queue", "--into", "worker_archive", "--yes").out)
+    assert.equal("nothing to delete\n", run("prune", "--table", "worker_queue", "--yes").out)
+    assert.same({ { id = 3 } }, db:execute "SELECT id FROM worker_archive")
+    assert.equal(2, t:stats().dead)
+    assert.equal(2, run("prune", "--table", "worker_queue", "--older", "1d").exit)
+  end)
+
+  it("are of a table that somebody has adopted, and options say which", function()
+    prepare()
+    assert.is_truthy(run("jobs", "--table", "nowhere").err:find("nobody has adopted a table 'nowhere' yet", 1, true))
+    for _, args in ipairs {
+      { "jobs", "--by", "error" }, { "jobs", "--table", "t", "--queue", "q" },
+      { "jobs", "--table", "t", "--state", "done" },
+      { "retry", "--error", "x" }, { "retry", "--table", "t", "--state", "dead" }, { "prune", "--older", "1d" },
+      { "retry", "--table", "worker_queue", "--error", "x", "1" }, { "prune", "--table", "t", "--tree", "1" },
+      { "prune", "--table", "t", "--limit", "0" }, { "prune", "--table", "t", "--older", "x" },
+    } do
+      assert.equal(2, run(table.unpack(args)).exit, table.concat(args, " "))
+    end
+  end)
+end)

@@ -104,6 +104,7 @@ function verbs.dashboard(place)
   for _, row in ipairs(assert(h:jobs())) do assert.equal("table", type(assert(h:job(row.id)).payload)) end
   assert(h:execute "SELECT * FROM nightshift_jobs")
   assert.equal(0, (proc.nightshift({ "status" }, place.url)))
+  assert.equal(0, (proc.nightshift({ "jobs", "--table", "spec_theirs" }, place.url)))
   for _, row in ipairs(assert(h:jobs())) do
     assert.equal(0, (proc.nightshift({ "show", tostring(row.id) }, place.url)))
     assert.equal(0, (proc.nightshift({ "why", tostring(row.id) }, place.url)))
@@ -187,6 +188,10 @@ local function fill(place)
   assert(parent:wait())
   assert(q:push("d", { n = 4 }))
   db.sql("CREATE TABLE spec_secret (x INT)", place.name)
+  db.sql(("CREATE TABLE spec_theirs (id INT PRIMARY KEY, state INT); GRANT SELECT ON spec_theirs TO %s@localhost")
+    :format(place.user), place.name)
+  local t = assert(h:adopt { table = "spec_theirs", status = { column = "state", open = 1, done = 2 } })
+  assert(t:claim_many(1))
 end
 
 --- Each privilege of a role by itself: {revoke, grant}, statements.

@@ -4,7 +4,7 @@
 #ifndef NSH_ROW_LOG_H
 #define NSH_ROW_LOG_H
 
-#include "nightshift.h"
+#include "nsh_batch.h"
 
 /* Those of settled verdicts that have failed. */
 void nsh_row_log_failed(ns_bytes table, const ns_verdict *verdicts, size_t n);

@@ -1,11 +1,12 @@
 --- Commands on jobs: push, jobs, show, why, retry, cancel, run-now, signal. See
--- tree.lua for what they do to all below a job.
+-- tree.lua for what they do to all below a job, rows.lua for rows of adopted tables.
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local report = require "nightshift.report"
+local rows = require "nightshift.cli.rows"
 local tree = require "nightshift.cli.tree"
 
 local jobs = { commands = {} }
@@ -44,6 +45,7 @@ local function define_reading(parser)
   list:option("--queue", "Only of this queue.")
   list:option("--name", "Only of this job name.")
   list:option("--limit", "At most so many.", "50"):convert(context.integer)
+  rows.define_jobs(list)
   list:flag("--json", "Print JSON.")
   local show = parser:command("show", "Show everything about one job.")
   show:argument("id", "Job id."):convert(context.id)
@@ -63,6 +65,7 @@ function jobs.define(parser)
   retry:argument("id", "Job ids."):args("*"):convert(context.id)
   retry:option("--state", "All in this state."):choices { "dead", "cancelled", "done" }
   define_filter(retry)
+  rows.define_retry(retry)
   tree.define_flag(retry)
   local cancel = parser:command("cancel", "End live jobs.")
   cancel:argument("id", "Job ids."):args("*"):convert(context.id)
@@ -135,14 +138,15 @@ local function job_columns(now)
 end
 
 function commands.jobs(args)
+  if rows.wanted(args, { "by", "error" }, { "queue", "name" }) then return rows.jobs(args) end
   context.checked(report.FILTER.limit, args.limit, "--limit")
   local db <close> = context.connect(args)
-  local rows = context.must(db:jobs {
+  local list = context.must(db:jobs {
     state = args.state, queue = args.queue, name = args.name, limit = args.limit,
   })
-  if args.json then return output.json_list(rows) end
-  if #rows == 0 then return output.line "no such jobs" end
-  output.table(job_columns(context.must(db._handle:now())), rows)
+  if args.json then return output.json_list(list) end
+  if #list == 0 then return output.line "no such jobs" end
+  output.table(job_columns(context.must(db._handle:now())), list)
 end
 
 local TIMES = { created = true, due = true, deadline = true, finished_at = true }
@@ -204,8 +208,8 @@ end
 local function matching(db, args, states)
   local ids = {}
   for _, state in ipairs(states) do
-    local rows = context.must(db:jobs { state = state, queue = args.queue, name = args.name, limit = EVERY })
-    for _, row in ipairs(rows) do ids[#ids + 1] = row.id end
+    local list = context.must(db:jobs { state = state, queue = args.queue, name = args.name, limit = EVERY })
+    for _, row in ipairs(list) do ids[#ids + 1] = row.id end
   end
   return ids
 end
@@ -263,6 +267,7 @@ local function on_jobs(args, states, done, make_verb)
 end
 
 function commands.retry(args)
+  if rows.wanted(args, { "error" }, { "state", "queue", "name", "tree" }) then return rows.retry(args) end
   return on_jobs(args, { "dead" }, "retried", function(db)
     return function(id) return db:retry(id, { tree = args.tree }) end
   end)

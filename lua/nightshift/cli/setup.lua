@@ -7,6 +7,7 @@ local nightshift = require "nightshift"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local report = require "nightshift.report"
+local rows = require "nightshift.cli.rows"
 
 local setup = { commands = {} }
 local commands = setup.commands
@@ -21,6 +22,7 @@ function setup.define(parser)
   prune:option("--dead", 'The same for dead and cancelled jobs.', "30d")
   prune:option("--tree", "Delete the history of this finished job and all below it, however old."):argname "ID"
     :convert(context.id)
+  rows.define_prune(prune)
   prune:flag("--yes", "Do it; without this only the number is shown.")
   local version = parser:command("version", "Show versions of program, tables and server.")
   version:flag("--json", "Print JSON.")
@@ -83,6 +85,7 @@ local function prune_tree(args)
 end
 
 function commands.prune(args)
+  if rows.wanted(args, { "older", "into", "limit" }, { "tree" }) then return rows.prune(args) end
   if args.tree then return prune_tree(args) end
   local keep_done, keep_dead = age(args.done, "--done"), age(args.dead, "--dead")
   local handle <close> = context.connect(args)
