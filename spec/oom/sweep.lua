@@ -77,7 +77,7 @@ local function claimed(fields)
   end
 end
 
-local function finished(h)
+local function all_done(h)
   local verdict = claimed { kind = "ack" }(h)
   assert(h:settle(verdict))
   return verdict.id
@@ -263,6 +263,7 @@ local function theirs(changes)
       who VARCHAR(64), since DATETIME, later DATETIME, tries INT, rank INT, above INT, data JSON)]])
     assert(watch:execute [[INSERT INTO theirs (data) VALUES ('[1]'), ('{"a":"b"}'), (NULL)]])
     assert(watch:execute "DELETE FROM nightshift_grip")
+    assert(watch:execute "DELETE FROM nightshift_adopted_error")
     local number = assert(h:adopt(map))
     local job = assert(h:adopt_claim(number, 1))[1]
     return { map = map, number = number, job = job, id = job.id, run = job.run }
@@ -290,6 +291,24 @@ local function lost(changes)
     assert(watch:execute("UPDATE theirs SET who = 'ns:999:1', since = NOW() WHERE id = ?", ctx.id))
     return ctx
   end
+end
+
+-- Rows that are dead, the first of them of an error; or finished ones.
+local function dead(changes)
+  return function(h)
+    local ctx = theirs(changes)(h)
+    assert(h:adopt_settle(ctx.number, { id = ctx.id, run = ctx.run, kind = "discard", error = "no 1" }))
+    assert(watch:execute "UPDATE theirs SET status = 'bad' WHERE id = 2")
+    return ctx
+  end
+end
+
+local function all_done(h)
+  local ctx = theirs { parent = false }(h)
+  assert(watch:execute "UPDATE theirs SET status = 'done' WHERE id <> 1")
+  assert(watch:execute "DROP TABLE IF EXISTS theirs_old")
+  assert(watch:execute "CREATE TABLE theirs_old LIKE theirs")
+  return ctx
 end
 
 local BY_GRIP, BY_LOCK = { claimed_by = false }, { strategy = "transaction", claimed_by = false }
@@ -380,6 +399,17 @@ local calls = {
     run = function(h, ctx) return h:adopt_claim(ctx.number, 2) end,
   },
   adopt_settle = ends("ack", "done"),
+  ["adopt_settle, what has failed before"] = {
+    arrange = function(h)
+      local ctx = theirs()(h)
+      assert(h:adopt_settle(ctx.number, { id = ctx.id, run = ctx.run, kind = "fail", error = "no", delay = 0 }))
+      ctx.run = assert(h:adopt_claim(ctx.number, 1))[1].run
+      return ctx
+    end,
+    run = function(h, ctx)
+      return h:adopt_settle(ctx.number, { id = ctx.id, run = ctx.run, kind = "ack" })
+    end,
+  },
   ["adopt_settle, by grip"] = ends("ack", "done", BY_GRIP),
   ["adopt_settle, by lock"] = ends("ack", "done", BY_LOCK),
   ["adopt_settle, fail"] = ends("fail", "open"),
@@ -392,6 +422,58 @@ local calls = {
     check = function(_, _, _, counts)
       if counts then assert.same({ ready = 2, waiting = 0, running = 1, done = 0, dead = 0 }, counts) end
     end,
+  },
+  adopt_dead = {
+    arrange = dead(),
+    run = function(h, ctx) return h:adopt_dead(ctx.number, 10) end,
+    check = function(_, _, _, json)
+      if json then assert.same({ 1, 2 }, { core.decode(json)[1].id, core.decode(json)[2].id }) end
+    end,
+  },
+  adopt_dead_groups = {
+    arrange = dead(),
+    run = function(h, ctx) return h:adopt_dead_groups(ctx.number, 10, "no #") end,
+    check = function(_, _, _, json)
+      if json then assert.equal(1, core.decode(json)[1].count) end
+    end,
+  },
+  adopt_retry = {
+    arrange = dead(),
+    run = function(h, ctx) return h:adopt_retry(ctx.number, ctx.id) end,
+    check = function(_, outcome)
+      local n = ask "SELECT COUNT(*) AS n FROM theirs WHERE status = 'bad'"
+      if outcome ~= "raised" then assert.equal(outcome == "done" and 1 or 2, n) end
+    end,
+  },
+  ["adopt_retry, of one that is not dead"] = {
+    arrange = theirs(),
+    run = function(h, ctx) return h:adopt_retry(ctx.number, ctx.id) end,
+    bad = "STATE",
+  },
+  adopt_retry_all = {
+    arrange = dead(),
+    run = function(h, ctx) return h:adopt_retry_all(ctx.number, "no 1") end,
+    check = function(_, outcome)
+      local n = ask "SELECT COUNT(*) AS n FROM theirs WHERE status = 'bad'"
+      if outcome ~= "raised" then assert.equal(outcome == "done" and 1 or 2, n) end
+    end,
+  },
+  adopt_prune = {
+    arrange = all_done,
+    run = function(h, ctx) return h:adopt_prune(ctx.number, -1, 10, "theirs_old") end,
+    check = function(_, outcome)
+      local n = ask "SELECT COUNT(*) AS n FROM theirs_old"
+      if outcome ~= "raised" then assert.equal(outcome == "done" and 2 or 0, n) end
+    end,
+  },
+  ["adopt_prune, without a target"] = {
+    arrange = all_done,
+    run = function(h, ctx) return h:adopt_prune(ctx.number, -1, 10, "nowhere") end,
+    bad = "NOT_FOUND",
+  },
+  adopt_prunable = {
+    arrange = all_done,
+    run = function(h, ctx) return h:adopt_prunable(ctx.number, -1, 10) end,
   },
   adopt_due = {
     arrange = function(h)
@@ -435,6 +517,16 @@ local calls = {
       if outcome == "done" then assert.equal(0, ask "SELECT COUNT(*) AS n FROM nightshift_grip") end
     end,
   },
+  ["adopt_look, at errors that are left"] = {
+    arrange = function(h)
+      local ctx = theirs()(h)
+      assert(watch:execute "DELETE FROM nightshift_adopted_error")
+      assert(watch:execute([[INSERT INTO nightshift_adopted_error (tab, row_id, at, attempt, error)
+        VALUES ("theirs", 99, 1, 1, "no")]]))
+      return ctx
+    end,
+    run = function(h, ctx) return h:adopt_look(ctx.number, true) end,
+  },
   ["adopt_look, at locks"] = {
     arrange = theirs(BY_LOCK),
     run = function(h, ctx) return h:adopt_look(ctx.number, true) end,
@@ -461,7 +553,7 @@ local calls = {
   },
   may = { run = function(h) return h:may "claim_read" end },
   prune = { run = function(h) return h:prune(0, 0) end, arrange = finished },
-  prune_tree = { arrange = finished, run = function(h, id) return h:prune_tree(id) end },
+  prune_tree = { arrange = all_done, run = function(h, id) return h:prune_tree(id) end },
   ["prune_tree, with children"] = {
     arrange = function(h)
       assert(h:settle(last_child(h)))
@@ -593,7 +685,7 @@ local calls = {
     end,
   },
   info = { arrange = push, run = function(h, id) return h:info(id) end },
-  ["info, finished"] = { arrange = finished, run = function(h, id) return h:info(id) end },
+  ["info, finished"] = { arrange = all_done, run = function(h, id) return h:info(id) end },
   cancel = {
     arrange = function(h) return push(h, { unique = "c", delay = 1e9 }) end,
     run = function(h, id) return h:cancel(id, "why not") end,
@@ -641,7 +733,7 @@ local calls = {
       if rows then assert.equal(3, #rows) end
     end,
   },
-  retry = { arrange = finished, run = function(h, id) return h:retry(id) end },
+  retry = { arrange = all_done, run = function(h, id) return h:retry(id) end },
   run_now = {
     arrange = function(h) return push(h, { delay = 1e9 }) end,
     run = function(h, id) return h:run_now(id) end,

@@ -78,10 +78,10 @@ FROM {table} t LEFT JOIN nightshift_adopted_error e ON e.tab = {:table} AND e.ro
 WHERE {dead} AND {blamed} GROUP BY kind ORDER BY n DESC, kind LIMIT {:limit}
 
 -- name: adopt_dead_ids
--- Those behind {:row}. Index: status; PRIMARY of adopted_error. No locks.
+-- Some of them. Index: status; PRIMARY of adopted_error. No locks.
 SELECT {id}
 FROM {table} t LEFT JOIN nightshift_adopted_error e ON e.tab = {:table} AND e.row_id = {id}
-WHERE {dead} AND {blamed} AND {id} > {:row} ORDER BY {id} LIMIT {:limit}
+WHERE {dead} AND {blamed} LIMIT {:limit}
 
 -- name: adopt_deaths
 -- Params: whether named locks serve. Key: none, all holders: they are few. When the
@@ -270,11 +270,12 @@ FROM JSON_TABLE({:rows}, '$[*]' COLUMNS (id BIGINT PATH '$')) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id
 
 -- name: adopt_prune_pick
--- Finished rows behind {:row} that are old enough and nobody's parent. Index: status or
--- PRIMARY, without locks; then PRIMARY: locks the rows it takes, waits for nobody.
+-- Finished rows behind {:row} that are old enough and nobody's parent. Key: PRIMARY, in its
+-- order and without locks, so that nothing is sorted and what was deleted is not read
+-- again; then PRIMARY: locks the rows it takes, waits for nobody.
 {zone}SELECT {id}
-FROM (SELECT {id} FROM {table} t WHERE {finished} AND {old} AND {childless} AND {id} > {:row}
-  ORDER BY {id} LIMIT {:limit}) l
+FROM (SELECT {id} FROM {table} t FORCE INDEX (PRIMARY)
+  WHERE {finished} AND {old} AND {childless} AND {id} > {:row} ORDER BY {id} LIMIT {:limit}) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.{key} WHERE {finished}
 FOR UPDATE SKIP LOCKED
 

@@ -15,7 +15,8 @@
 #include "ns_time.h"
 #include "ns_tx.h"
 
-#define BATCH 500
+#define BATCH 500   /* rows of a transaction */
+#define ROUND 10000 /* rows that are listed at a time */
 #define RETRY_FOR (10 * NS_SECOND) /* one that is asked for, and locked */
 
 /* ------------------------------------------------------------------- listing */
@@ -97,7 +98,7 @@ ns_status ns_adopted_dead_groups(ns_adopted *a, ns_bytes error, int64_t limit,
 
 typedef struct batch {
   ns_adopted *a;
-  int64_t ids[BATCH];
+  const int64_t *ids;
   size_t n;
   int64_t patience; /* µs, with one that somebody has locked */
   int64_t retried, locked;
@@ -167,7 +168,7 @@ static ns_status not_dead(ns_adopted *a, int64_t id, ns_err *err) {
 }
 
 ns_status ns_adopted_retry(ns_adopted *a, int64_t id, ns_err *err) {
-  batch b = {.a = a, .ids = {id}, .n = 1, .patience = RETRY_FOR};
+  batch b = {.a = a, .ids = &id, .n = 1, .patience = RETRY_FOR};
   ns_tx tx = {.run = retry_rows, .arg = &b};
   ns_status st = begin_retry(a, err);
   if (st == NS_OK)
@@ -182,33 +183,52 @@ ns_status ns_adopted_retry(ns_adopted *a, int64_t id, ns_err *err) {
   return st;
 }
 
-/* The next dead rows behind '*last'. */
-static ns_status next_batch(batch *b, ns_bytes error, int64_t *last, ns_err *err) {
-  ns_call call = {.error = error, .row = *last, .limit = BATCH};
+typedef struct ids {
+  int64_t *items;
+  size_t n, cap;
+} ids;
+
+/* Some of the dead rows: up to ROUND of them. */
+static ns_status list_ids(ns_adopted *a, ns_bytes error, ids *list, ns_err *err) {
+  ns_call call = {.error = error, .limit = ROUND};
   const ns_value *row;
   ns_stmt *s;
-  ns_status st = ns_adopt_run(b->a, NULL, NS_SQL_ADOPT_DEAD_IDS, &call, &s, err);
-  b->n = 0;
-  while (st == NS_OK && (st = ns_stmt_fetch(b->a->db->link, s, &row, err)) == NS_OK &&
-         row != NULL && b->n < BATCH)
-    b->ids[b->n++] = *last = row[0].i;
+  ns_status st = ns_adopt_run(a, NULL, NS_SQL_ADOPT_DEAD_IDS, &call, &s, err);
+  list->n = 0;
+  while (st == NS_OK && (st = ns_stmt_fetch(a->db->link, s, &row, err)) == NS_OK &&
+         row != NULL) {
+    if (!ns_grow(&list->items, &list->cap, list->n + 1, sizeof *list->items))
+      return ns_no_memory(err);
+    list->items[list->n++] = row[0].i;
+  }
   return st;
 }
 
+static ns_status retry_list(ns_adopted *a, const ids *list, int64_t *n, ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < list->n; i += BATCH) {
+    batch b = {.a = a, .ids = list->items + i,
+               .n = list->n - i < BATCH ? list->n - i : BATCH};
+    ns_tx tx = {.run = retry_rows, .arg = &b};
+    if ((st = ns_transact(a->db, &tx, err)) == NS_OK)
+      *n += b.retried;
+  }
+  return st;
+}
+
+/* Those that are locked are found again, so a round may find nothing else. */
 ns_status ns_adopted_retry_all(ns_adopted *a, ns_bytes error, int64_t *n, ns_err *err) {
-  batch b = {.a = a};
-  ns_tx tx = {.run = retry_rows, .arg = &b};
-  int64_t last = INT64_MIN;
+  ids list = {0};
+  int64_t before;
   ns_status st = begin_retry(a, err);
   *n = 0;
   do {
-    tx.replay = false;
-    if (st == NS_OK)
-      st = next_batch(&b, error, &last, err);
-    if (st == NS_OK && b.n > 0 && (st = ns_transact(a->db, &tx, err)) == NS_OK)
-      *n += b.retried;
-  } while (st == NS_OK && b.n == BATCH);
+    before = *n;
+    if (st == NS_OK && (st = list_ids(a, error, &list, err)) == NS_OK)
+      st = retry_list(a, &list, n, err);
+  } while (st == NS_OK && list.n == ROUND && *n > before);
   if (*n > 0)
     ns_adopt_stir(a);
+  free(list.items);
   return st;
 }
