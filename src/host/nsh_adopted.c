@@ -259,9 +259,9 @@ static void deliver(nsh_dispatch *d, const nsh_adopted *a, ns_jobs *jobs) {
 /* With --drain: nothing twice, with time for what was on its way back in between. What
 ** may not be claimed yet counts when it is due too late for us. */
 static ns_status count_empty(nsh_dispatch *d, nsh_adopted *a, ns_err *err) {
-  ns_status st;
-  if (!d->cfg->drain || (st = ns_adopted_due(a->table, &a->due, err)) != NS_OK)
-    return d->cfg->drain ? st : NS_OK;
+  ns_status st = d->cfg->drain ? ns_adopted_due(a->table, &a->due, err) : NS_OK;
+  if (!d->cfg->drain || st != NS_OK)
+    return st;
   if (ns_adopted_looked(a->table) || a->due < 0 || a->due > d->cfg->drain_within)
     a->empties++;
   return NS_OK;
