@@ -101,13 +101,20 @@ function Crew:kill(i)
   return self.pids[i]
 end
 
+--- Has it?
+---@param i integer
+---@return boolean
+function Crew:has_ended(i)
+  local how, number
+  if not self.ends[i] then how, number = nst.reap(self.pids[i]) end
+  if how then self.ends[i] = how == "exit" and number or ("signal " .. number) end
+  return self.ends[i] ~= nil
+end
+
 function Crew:wait_one(i, timeout)
   local stop = nst.clock() + proc.limit(timeout)
-  while not self.ends[i] do
-    local how, number = nst.reap(self.pids[i])
-    if how then
-      self.ends[i] = how == "exit" and number or ("signal " .. number)
-    elseif nst.clock() > stop then
+  while not self:has_ended(i) do
+    if nst.clock() > stop then
       error(("process %d of the crew does not end"):format(i), 3)
     else
       nst.sleep(0.005)

@@ -9,9 +9,9 @@
 -- rather take one of the status, which has the key at its end, and locks more there.
 
 -- name: adopt_abandoned
--- Rows that are marked as taken and that nobody has locked: whoever took them is
--- dead. Index: status, without locks; then PRIMARY: locks what is free, waits for
--- nobody.
+-- Rows that are marked as taken and that nobody has locked, nor is about to: whoever
+-- took them is dead. Index: status, without locks; then PRIMARY: locks what is free,
+-- waits for nobody.
 {zone}SELECT {id}, {claimed}
 FROM (SELECT {id} FROM {table} t WHERE {taken} AND {settled} LIMIT 1000) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.{key} WHERE {taken} LIMIT 100
@@ -150,7 +150,7 @@ EXPLAIN SELECT {id} FROM {table} t WHERE {ready} ORDER BY {order} LIMIT {:limit}
 
 -- name: adopt_free
 -- Key: PRIMARY. A row comes back whose claim was {:claimant}'s.
-{at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {fail} WHERE {id} = {:row} AND {ours}
+{at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {fail} WHERE {id} = {:row} AND {ours} AND {settled}
 
 -- name: adopt_grip_add
 -- Params: table, claimant, rows. Key: PRIMARY; the rows themselves are locked by us,
@@ -212,8 +212,7 @@ INSERT INTO nightshift_adopted (tab, mapping) VALUES (?, ?)
 ON DUPLICATE KEY UPDATE mapping = VALUES(mapping)
 
 -- name: adopt_lock
--- Params: table, seconds. The named lock under which one claims at a time; waits
--- briefly, because the session also owns the lock that says it lives.
+-- Params: table, seconds. The named lock under which one claims at a time; waits.
 SELECT GET_LOCK(CONCAT('nightshift-adopt:', MD5(DATABASE()), MD5(?)), ?)
 
 -- name: adopt_note
@@ -313,10 +312,22 @@ UPDATE nightshift_adopted SET next_at = ? WHERE tab = ? AND next_at = ?
 {zone}SELECT COUNT(*)
 FROM (SELECT {id} FROM {table} t WHERE {ready} ORDER BY {order} LIMIT {:page}) l
 
+-- name: adopt_settled
+-- Part of the looks at rows that are locked by whoever has them: nobody is between the
+-- mark and the lock of this one.
+IS_FREE_LOCK(CONCAT('nightshift-step:', MD5(DATABASE()), MD5({:table}), {id}))
+
 -- name: adopt_state
 -- Key: PRIMARY. No locks. What becomes of a row.
 SELECT CASE WHEN {finished} THEN 'done' WHEN {dead} THEN 'dead' ELSE 'live' END
 FROM {table} t FORCE INDEX (PRIMARY) WHERE {id} = {:row}
+
+-- name: adopt_step
+-- A named lock, which nobody else asks for: we are between the mark and the lock.
+DO GET_LOCK(CONCAT('nightshift-step:', MD5(DATABASE()), MD5({:table}), {:row}), 0)
+
+-- name: adopt_step_end
+DO RELEASE_LOCK(CONCAT('nightshift-step:', MD5(DATABASE()), MD5({:table}), {:row}))
 
 -- name: adopt_take
 -- Key: PRIMARY. Marks rows as taken that were picked, and so are locked by us.

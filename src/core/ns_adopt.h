@@ -199,10 +199,27 @@ static inline ns_link *ns_adopt_link(ns_adopted *a, ns_seat *seat) {
 ns_status ns_adopt_end(ns_adopted *a, ns_seat *seat, ns_sql sql, ns_call *call,
                        int64_t patience, bool *changed, ns_err *err);
 
-/* ns_adopt_claim.c. The row, all its columns, as an object; what is NULL is left out. */
+/* ns_adopt_claim.c: claims that are not settled; the run of a new one; the rows of a
+** statement as jobs, each with its grip; and a row, all its columns, as an object: what
+** is NULL is left out. */
 void ns_adopt_row_json(const ns_adopted *a, const ns_value *row, ns_buf *out);
 ns_grip *ns_adopt_grip(ns_adopted *a, int64_t id, int64_t run);
 void ns_adopt_let_go(ns_adopted *a, ns_grip *grip);
+int64_t ns_adopt_token(void);
+ns_status ns_adopt_collect(ns_adopted *a, ns_seat *seat, ns_stmt *s, int64_t token,
+                           ns_jobs *out, ns_err *err);
+
+/* ns_adopt_pick.c: locks up to 'call->limit' open rows, past those of others. '*ids',
+** and 'call->rows', name them as "[id,…]"; empty: there are none. */
+ns_status ns_adopt_pick(ns_adopted *a, ns_seat *seat, ns_call *call, ns_buf *ids,
+                        ns_err *err);
+
+#define NS_TAKE_FOR 20000 /* µs: picked rows of which somebody reads an index entry */
+
+/* ns_adopt_seat.c: claims that are a lock. */
+ns_status ns_adopt_claim_locks(ns_adopted *a, size_t limit, ns_jobs *out,
+                               ns_err *err);
+
 /* A free seat, connected if need be; and the seat of a job, NULL: it has none. */
 ns_status ns_adopt_seat(ns_adopted *a, ns_seat **out, ns_err *err);
 ns_seat *ns_adopt_seat_of(ns_adopted *a, int64_t id, int64_t run);

@@ -1,21 +1,15 @@
 /*
-** Claiming rows of an adopted table, by each of the four strategies, and reading
-** them as jobs.
+** Claiming rows of an adopted table by what is written into them, and reading them as
+** jobs.
 **
-** Three of them write the claim into the row, in one transaction: how they come by
-** their rows is what they differ in. An UPDATE with a LIMIT does not say which rows
-** it has changed, so it is followed by a look for the token, as the classic does;
-** the others know. A claim whose commit was cut off is looked for by its token, too,
-** which nobody else can have written.
+** Three of the strategies do so, in one transaction: how they come by their rows is
+** what they differ in. An UPDATE with a LIMIT does not say which rows it has changed, so
+** it is followed by a look for the token, as the classic does; the others know. A claim
+** whose commit was cut off is looked for by its token, too, which nobody else can have
+** written.
 **
-** Nobody waits for a lock. Rows are looked at without locks and then locked by key,
-** past those of others; so a pick locks what it takes and nothing else, whatever
-** the indexes, and leaves alone what is about to be settled.
-**
-** NS_TRANSACTION leaves the row locked on the seat of its job. Where a state says
-** that a row is being processed, that is committed first, for all to see, and the
-** row is locked again: whoever finds such a row unlocked may take it back, so a
-** claimer that lost it in between has lost it, and knows.
+** Invariant: what is claimed here has its grip before its job, so whatever ends the call
+** it is never forgotten.
 */
 #include <inttypes.h>
 #include <stdio.h>
@@ -31,17 +25,12 @@
 
 #define LOCK_FOR (10 * NS_SECOND) /* a claimer waits this long for its turn, ... */
 #define LOCK_STEP 0.2             /* ... so many seconds in one statement */
-#define RACES 20                  /* rows lost to others before a claim gives up */
-#define PICKS 10                  /* looks at rows that others have all locked … */
-#define PAUSE 2000                /* … and µs between them */
-#define PAGE_MAX 20000
-#define TAKE_FOR 20000 /* µs: locked rows, of which somebody reads an index entry */
 
 static ns_status no_memory(ns_err *err) {
   return ns_fail(err, NS_ENOMEM, "out of memory");
 }
 
-static int64_t new_token(void) {
+int64_t ns_adopt_token(void) {
   return (int64_t)(ns_random() >> 2) + 1;
 }
 
@@ -147,8 +136,8 @@ static bool add_job(ns_adopted *a, int64_t token, const ns_value *row,
   return true;
 }
 
-static ns_status collect(ns_adopted *a, ns_seat *seat, ns_stmt *s, int64_t token,
-                         ns_jobs *out, ns_err *err) {
+ns_status ns_adopt_collect(ns_adopted *a, ns_seat *seat, ns_stmt *s, int64_t token,
+                           ns_jobs *out, ns_err *err) {
   ns_buf json = NS_BUF_INIT;
   const ns_value *row;
   ns_status st;
@@ -161,73 +150,6 @@ static ns_status collect(ns_adopted *a, ns_seat *seat, ns_stmt *s, int64_t token
     }
   }
   ns_buf_free(&json);
-  return st;
-}
-
-/* ------------------------------------------------------------ picking rows */
-
-static ns_status list_ids(ns_adopted *a, ns_seat *seat, ns_stmt *s, ns_buf *ids,
-                          ns_err *err) {
-  const ns_value *row;
-  ns_status st;
-  ns_buf_reset(ids);
-  while ((st = ns_stmt_fetch(ns_adopt_link(a, seat), s, &row, err)) == NS_OK &&
-         row != NULL)
-    ns_id_add(ids, row[0].i);
-  if (ids->n > 0)
-    ns_buf_addc(ids, ']');
-  return st == NS_OK && ids->oom ? no_memory(err) : st;
-}
-
-/* How many open rows the last pick can have looked at. */
-static ns_status count_seen(ns_adopted *a, ns_seat *seat, const ns_call *call,
-                            int64_t *n, ns_err *err) {
-  const ns_value *row = NULL;
-  ns_stmt *s;
-  ns_status st = ns_adopt_run(a, seat, NS_SQL_ADOPT_SEEN, call, &s, err);
-  if (st == NS_OK)
-    st = ns_stmt_fetch(ns_adopt_link(a, seat), s, &row, err);
-  *n = row != NULL ? row[0].i : 0;
-  return st;
-}
-
-/* Rows stay locked as long as they run where nothing else says so. */
-static bool locks_are_brief(const ns_adopted *a) {
-  return a->map.strategy != NS_TRANSACTION || a->map.has_state[NS_ROW_PROCESSING];
-}
-
-/* There were open rows, and others had locked all of them: looks further, or waits
-** for those. False: there is no more to see. */
-static bool look_harder(ns_adopted *a, const ns_call *call, int64_t seen) {
-  if (seen == call->page && a->page < PAGE_MAX) {
-    a->page = a->page * 2 + 64;
-    return true;
-  }
-  if (seen > 0 && locks_are_brief(a))
-    ns_sleep_us(ns_jitter(PAUSE, 0.9));
-  return seen > 0 && locks_are_brief(a);
-}
-
-/* Locks up to 'limit' open rows, past those of others; '*ids' names them as "[id,…]",
-** and is empty when there are none. */
-static ns_status pick(ns_adopted *a, ns_seat *seat, ns_call *call, ns_buf *ids,
-                      ns_err *err) {
-  int64_t seen = 0;
-  ns_status st;
-  ns_stmt *s;
-  for (int tries = 0; tries < PICKS; tries++) {
-    call->page = call->limit * 2 + a->page;
-    st = ns_adopt_run(a, seat, NS_SQL_ADOPT_PICK, call, &s, err);
-    if (st == NS_OK)
-      st = list_ids(a, seat, s, ids, err);
-    if (st == NS_OK && ids->n == 0)
-      st = count_seen(a, seat, call, &seen, err);
-    if (st != NS_OK || ids->n > 0 || !look_harder(a, call, seen))
-      break;
-  }
-  if (a->page > 0 && ids->n > 0)
-    a->page -= a->page / 8 + 1;
-  call->rows = ns_buf_bytes(ids);
   return st;
 }
 
@@ -253,10 +175,10 @@ static ns_status add_grips(claim *c, ns_err *err) {
 /* Rows are picked, then changed by key. */
 static ns_status by_key(claim *c, ns_err *err) {
   ns_stmt *s;
-  ns_status st = pick(c->a, NULL, &c->call, &c->ids, err);
+  ns_status st = ns_adopt_pick(c->a, NULL, &c->call, &c->ids, err);
   if (st != NS_OK || c->ids.n == 0)
     return st;
-  st = ns_adopt_change(c->a, NULL, NS_SQL_ADOPT_TAKE, &c->call, TAKE_FOR, &s, err);
+  st = ns_adopt_change(c->a, NULL, NS_SQL_ADOPT_TAKE, &c->call, NS_TAKE_FOR, &s, err);
   c->found = st == NS_OK;
   return c->found && ns_adopt_by_grip(c->a) ? add_grips(c, err) : st;
 }
@@ -308,7 +230,7 @@ static ns_status read_claimed(claim *c, ns_jobs *out, ns_err *err) {
   c->call.rows = ns_buf_bytes(&c->ids);
   if (st == NS_OK)
     st = ns_adopt_run(c->a, NULL, sql, &c->call, &s, err);
-  return st == NS_OK ? collect(c->a, NULL, s, c->token, out, err) : st;
+  return st == NS_OK ? ns_adopt_collect(c->a, NULL, s, c->token, out, err) : st;
 }
 
 static ns_status claim_and_read(claim *c, ns_jobs *out, ns_err *err) {
@@ -334,7 +256,7 @@ static ns_status claim_written(ns_adopted *a, size_t limit, ns_jobs *out,
     return st;
   if (a->doubter != a->db->holder)
     a->in_doubt = 0;
-  c.token = a->in_doubt != 0 ? a->in_doubt : new_token();
+  c.token = a->in_doubt != 0 ? a->in_doubt : ns_adopt_token();
   c.call.token = ns_adopt_claimant(c.claimant, a->db->holder, c.token);
   st = claim_and_read(&c, out, err);
   ns_buf_free(&c.ids);
@@ -379,138 +301,6 @@ static ns_status claim_locked(ns_adopted *a, size_t limit, ns_jobs *out,
   return st;
 }
 
-/* ------------------------------------------------------------------- seats */
-
-ns_seat *ns_adopt_seat_of(ns_adopted *a, int64_t id, int64_t run) {
-  for (size_t i = 0; i < a->nseats; i++)
-    if (a->seats[i].id == id && a->seats[i].run == run)
-      return &a->seats[i];
-  return NULL;
-}
-
-static void close_seat(ns_seat *seat) {
-  ns_link_close(seat->link, false);
-  *seat = (ns_seat){0};
-}
-
-void ns_adopt_leave_seat(ns_seat *seat) {
-  seat->id = seat->run = 0;
-  if (ns_link_dead(seat->link) ||
-      ns_link_text(seat->link, "ROLLBACK", NULL) != NS_OK)
-    close_seat(seat);
-}
-
-/* A seat without a job has no ping to keep it, so its link is looked at. */
-static ns_status connect_seat(ns_adopted *a, ns_seat *seat, ns_err *err) {
-  ns_config cfg;
-  if (seat->link != NULL) {
-    ns_link_look(seat->link);
-    if (!ns_link_dead(seat->link))
-      return NS_OK;
-    close_seat(seat);
-  }
-  ns_db_config(a->db, &cfg);
-  cfg.host_session = false; /* a job may take longer than its wait_timeout */
-  return ns_link_open(&seat->link, &cfg, err);
-}
-
-ns_status ns_adopt_seat(ns_adopted *a, ns_seat **out, ns_err *err) {
-  size_t i = 0;
-  while (i < a->nseats && a->seats[i].id != 0)
-    i++;
-  if (!ns_grow(&a->seats, &a->capseats, i + 1, sizeof *a->seats))
-    return no_memory(err);
-  if (i == a->nseats)
-    a->seats[a->nseats++] = (ns_seat){0};
-  *out = &a->seats[i];
-  return connect_seat(a, *out, err);
-}
-
-/* -------------------------------------------------- claims that are a lock */
-
-/* A row to take, locked, as "[id]"; empty: there is none. */
-static ns_status pick_one(ns_adopted *a, ns_seat *seat, ns_call *call,
-                          ns_buf *ids, ns_err *err) {
-  ns_status st = ns_link_text(seat->link, "START TRANSACTION", err);
-  if (st == NS_OK)
-    st = pick(a, seat, call, ids, err);
-  if (st == NS_OK && ids->n > 0)
-    call->row = strtoll(ids->p + 1, NULL, 10);
-  return st;
-}
-
-/* Everybody may see that it is being processed. */
-static ns_status mark_one(ns_adopted *a, ns_seat *seat, ns_call *call,
-                          ns_err *err) {
-  ns_stmt *s;
-  ns_status st;
-  if (!a->map.has_state[NS_ROW_PROCESSING])
-    return NS_OK;
-  st = ns_adopt_change(a, seat, NS_SQL_ADOPT_TAKE, call, TAKE_FOR, &s, err);
-  if (st == NS_OK)
-    st = ns_link_text(seat->link, "COMMIT", err);
-  return st == NS_OK ? ns_link_text(seat->link, "START TRANSACTION", err) : st;
-}
-
-/* One row for a seat. '*found': there was one; it may have been lost again. */
-static ns_status claim_one(ns_adopted *a, ns_seat *seat, ns_jobs *out,
-                           bool *found, ns_err *err) {
-  char claimant[NS_CLAIMANT];
-  ns_buf ids = NS_BUF_INIT;
-  int64_t token = new_token();
-  size_t before = out->n;
-  ns_call call = {.limit = 1,
-                  .token = ns_adopt_claimant(claimant, a->db->holder, token)};
-  ns_stmt *s;
-  ns_status st = pick_one(a, seat, &call, &ids, err);
-  *found = st == NS_OK && ids.n > 0;
-  if (*found && (st = mark_one(a, seat, &call, err)) == NS_OK)
-    st = ns_adopt_run(a, seat, NS_SQL_ADOPT_RELOCK, &call, &s, err);
-  if (*found && st == NS_OK)
-    st = collect(a, seat, s, token, out, err);
-  ns_buf_free(&ids);
-  if (st == NS_OK && out->n > before) {
-    seat->id = call.row;
-    seat->run = token;
-  } else
-    ns_adopt_leave_seat(seat);
-  return st;
-}
-
-/* One row on a seat of its own, past rows that others were faster at. */
-static ns_status claim_seated(ns_adopted *a, ns_jobs *out, bool *found,
-                              ns_err *err) {
-  size_t before = out->n;
-  ns_status st = NS_OK;
-  *found = true;
-  for (int tries = 0; *found && out->n == before && tries < RACES; tries++) {
-    ns_seat *seat;
-    ns_err_clear(err);
-    if ((st = ns_adopt_seat(a, &seat, err)) == NS_OK)
-      st = claim_one(a, seat, out, found, err);
-    if (st == NS_EBUSY && ns_link_retryable(err)) {
-      ns_count_retry(a->db, err);
-      *found = true;
-    } else if (st == NS_EGONE && tries == 0) { /* since the seat was looked at */
-      *found = true;
-    } else if (st != NS_OK)
-      return st;
-  }
-  return st;
-}
-
-static ns_status claim_locks(ns_adopted *a, size_t limit, ns_jobs *out,
-                             ns_err *err) {
-  size_t before = out->n;
-  bool found = true;
-  ns_status st = NS_OK;
-  if (ns_adopt_has(a, NS_PART_CLAIMED_BY))
-    st = ns_register(a->db, a->db->is_host, err);
-  while (st == NS_OK && found && out->n - before < limit)
-    st = claim_seated(a, out, &found, err);
-  return out->n > before && st != NS_ENOMEM ? NS_OK : st; /* what there is counts */
-}
-
 /* ------------------------------------------------------------------ a claim */
 
 ns_status ns_adopted_claim(ns_adopted *a, size_t limit, ns_jobs *out,
@@ -533,7 +323,7 @@ ns_status ns_adopted_claim(ns_adopted *a, size_t limit, ns_jobs *out,
     return st;
   switch (a->map.strategy) {
   case NS_TRANSACTION:
-    st = claim_locks(a, limit, out, err);
+    st = ns_adopt_claim_locks(a, limit, out, err);
     break;
   case NS_NAMED_LOCK:
     st = claim_locked(a, limit, out, err);

@@ -310,19 +310,12 @@ static void put_overdue(ns_adopted *a, ns_filled *f) {
   before(a, f, NS_PART_CLAIMED_AT, a->map.overdue);
 }
 
-#define SETTLED INT64_C(500000) /* µs: by then a claim has locked its row */
-
-/* Not claimed this very moment, as far as the row tells. */
+/* With NS_TRANSACTION a row may be marked and not locked yet. */
 static void put_settled(ns_adopted *a, ns_filled *f) {
-  ns_part p = ns_adopt_has(a, NS_PART_CLAIMED_AT) ? NS_PART_CLAIMED_AT
-                                                  : NS_PART_STARTED;
-  if (!ns_adopt_has(a, p)) {
+  if (a->map.strategy == NS_TRANSACTION && a->map.has_state[NS_ROW_PROCESSING])
+    fill(a, f, ns_sql_texts[NS_SQL_ADOPT_SETTLED]);
+  else
     ns_buf_adds(&f->text, "TRUE");
-    return;
-  }
-  put(a, f, "(%c IS NULL OR ", p);
-  before(a, f, p, SETTLED);
-  ns_buf_addc(&f->text, ')');
 }
 
 /* µs since 1970, of what the row says. */
