@@ -31,12 +31,8 @@ local function has_ended(db, map)
   return #rows == 0
 end
 
---- Settles; somebody may have the row locked for a moment, again and again in a crowd.
 local function settle(verb, ...)
-  local ended, message, code
-  repeat
-    ended, message, code = verb(...)
-  until ended or code ~= "BUSY"
+  local ended, message, code = verb(...)
   assert(ended or code == "STALE", message) -- it was settled by the handler, or is lost
 end
 

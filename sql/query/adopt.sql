@@ -152,6 +152,13 @@ EXPLAIN SELECT {id} FROM {table} t WHERE {ready} ORDER BY {order} LIMIT {:limit}
 -- Key: PRIMARY. A row comes back whose claim was {:claimant}'s.
 {at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {fail} WHERE {id} = {:row} AND {ours} AND {settled}
 
+-- name: adopt_gate
+-- One of a few named locks under which a crowd goes in; waits for it {:limit} seconds.
+DO GET_LOCK(CONCAT('nightshift-gate:', MD5(DATABASE()), MD5({:table}), {:row}), {:limit})
+
+-- name: adopt_gate_leave
+DO RELEASE_LOCK(CONCAT('nightshift-gate:', MD5(DATABASE()), MD5({:table}), {:row}))
+
 -- name: adopt_grip_add
 -- Params: table, claimant, rows. Key: PRIMARY; the rows themselves are locked by us,
 -- so what is there is a claim that somebody has ended by hand.
@@ -337,6 +344,14 @@ STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id SET {claim}
 -- name: adopt_touch
 -- Key: PRIMARY. No row: it is not ours, or nothing tells the time.
 {at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {touch} WHERE {id} = {:row} AND {ours}
+
+-- name: adopt_turn
+-- Params: table, twice, the turn we had last. Four times a second somebody looks for
+-- all who claim from a table: whoever has the named lock of that quarter, which nobody
+-- asks for later, so it may be kept as long as one likes.
+SELECT turn, GET_LOCK(CONCAT('nightshift-turn:', MD5(DATABASE()), MD5(?), turn), 0) AS ours,
+  RELEASE_LOCK(CONCAT('nightshift-turn:', MD5(DATABASE()), MD5(?), ?)) AS last
+FROM (SELECT FLOOR(UNIX_TIMESTAMP(NOW(6)) * 4) AS turn) n
 
 -- name: adopt_unlock
 -- Params: table.

@@ -136,8 +136,12 @@ struct ns_adopted {
   int64_t claim_at;    /* monotonic: no claim is worth while before */
   bool looked;         /* the last claim has looked for rows */
   bool capped;         /* the last one had less because of rows in hand */
+  int64_t turn;        /* the last in which we looked for all others */
   int64_t suspects;    /* holders that may be dead, at the last look */
   int64_t deaths;      /* when the last holder that we know of died */
+  int calm;            /* claims since one in a crowd, up to what is calm */
+  int64_t gate;        /* that we have gone in by; 0: none */
+  int64_t entered_at;  /* monotonic: … and when */
   int64_t page;        /* rows that others may have locked in front of free ones */
   int64_t look_at, sweep_at, overdue_at; /* monotonic: next look at holders, at all
                                          ** rows, at those that are overdue */
@@ -215,6 +219,14 @@ ns_status ns_adopt_pick(ns_adopted *a, ns_seat *seat, ns_call *call, ns_buf *ids
                         ns_err *err);
 
 #define NS_TAKE_FOR 20000 /* µs: picked rows of which somebody reads an index entry */
+
+/* Around a pick and the marks, before the commit: one by one in a crowd. */
+ns_status ns_adopt_enter(ns_adopted *a, ns_seat *seat, ns_err *err);
+void ns_adopt_leave(ns_adopted *a, ns_seat *seat);
+
+/* Seconds that one statement may wait in a queue of claimers, which loses its place when
+** it comes again. The server notices within one when we die there. */
+int64_t ns_adopt_stand(const ns_adopted *a);
 
 /* ns_adopt_seat.c: claims that are a lock. */
 ns_status ns_adopt_claim_locks(ns_adopted *a, size_t limit, ns_jobs *out,

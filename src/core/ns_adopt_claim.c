@@ -23,8 +23,7 @@
 #include "ns_time.h"
 #include "ns_tx.h"
 
-#define LOCK_FOR (10 * NS_SECOND) /* a claimer waits this long for its turn, ... */
-#define LOCK_STEP 0.2             /* ... so many seconds in one statement */
+#define LOCK_FOR (10 * NS_SECOND) /* a claimer waits this long for its turn */
 
 static ns_status no_memory(ns_err *err) {
   return ns_fail(err, NS_ENOMEM, "out of memory");
@@ -220,7 +219,10 @@ static ns_status claim_rows(ns_db *db, ns_tx *tx, ns_err *err) {
     tx->done = true;
   if (st != NS_OK || c->found)
     return st;
-  return c->a->map.strategy == NS_UPDATE_LIMIT ? by_update(c, err) : by_key(c, err);
+  if ((st = ns_adopt_enter(c->a, NULL, err)) == NS_OK)
+    st = c->a->map.strategy == NS_UPDATE_LIMIT ? by_update(c, err) : by_key(c, err);
+  ns_adopt_leave(c->a, NULL);
+  return st;
 }
 
 static ns_status read_claimed(claim *c, ns_jobs *out, ns_err *err) {
@@ -267,7 +269,7 @@ static ns_status claim_written(ns_adopted *a, size_t limit, ns_jobs *out,
 
 /* A host has others to claim for, and comes again. '*got': it is ours. */
 static ns_status take_lock(ns_adopted *a, bool *got, ns_err *err) {
-  ns_value patience = {.type = NS_REAL, .d = a->db->is_host ? 0.0 : LOCK_STEP};
+  ns_value patience = ns_vint(a->db->is_host ? 0 : ns_adopt_stand(a));
   int64_t give_up = ns_mono_us() + (a->db->is_host ? 0 : LOCK_FOR);
   const ns_value *row = NULL;
   ns_status st;
@@ -290,8 +292,10 @@ static ns_status claim_locked(ns_adopted *a, size_t limit, ns_jobs *out,
                               ns_err *err) {
   ns_value table = ns_vtext(a->map.table);
   ns_err none;
-  bool got;
-  ns_status st = take_lock(a, &got, err);
+  bool got = false;
+  ns_status st = ns_register(a->db, a->db->is_host, err); /* others wait for less */
+  if (st == NS_OK)
+    st = take_lock(a, &got, err);
   if (st != NS_OK || !got) {
     ns_adopt_passed(a);
     return st;

@@ -2,11 +2,12 @@
 ** Rows that come back without a verdict: their holder is dead, or their claim is
 ** overdue. Either counts as a failed attempt.
 **
-** Who is dead is what ns_rescue.c says of holders. Here every living handle that
-** claims from a table looks whether somebody has died since its last look, in one
-** small statement; only then, and every ten seconds, for what slipped through, the
-** claimed rows themselves are read. So a death costs each look one read of the rows
-** that are being worked on, and a quiet time nothing.
+** Who is dead is what ns_rescue.c says of holders. Here the handles that claim from a
+** table look in turns, four times a second all together, whether somebody has died since
+** their last look, in one small statement; only then, and every ten seconds, for what
+** slipped through, the claimed rows themselves are read. So a death costs each look one
+** read of the rows that are being worked on, a quiet time nothing, and a crowd no more
+** than a few. Who suspects a holder looks until he knows, whoever's turn it is.
 **
 ** Invariant: a row is given back only as it was seen, claimant and all: one that
 ** was settled or touched by its owner meanwhile stays as it is. With
@@ -21,7 +22,7 @@
 #include "ns_tx.h"
 
 #define LOOK_EVERY (NS_SECOND / 4)
-#define SEATS_EVERY (NS_SECOND / 2)
+#define LOOK_LATER (NS_SECOND / 2) /* of a lock, and after others' turn */
 #define SWEEP_EVERY (10 * NS_SECOND)
 #define FREE_FOR 20000 /* µs, as of TAKE_FOR */
 #define SEEN_MAX 256 /* bytes of a claimed_by that are compared */
@@ -145,6 +146,26 @@ static ns_status free_found(ns_adopted *a, ns_sql sql, size_t *found, int64_t *f
   return st;
 }
 
+/* ----------------------------------------------------------------- turns */
+
+/* Is it for us to look now? Where named locks do not serve everybody does. */
+static ns_status take_turn(ns_adopted *a, bool *ours, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_value table = ns_vtext(a->map.table);
+  ns_status st;
+  *ours = true;
+  if (a->db->no_locks)
+    return NS_OK;
+  st = ns_run(a->db, NS_SQL_ADOPT_TURN,
+              (ns_value[]){table, table, ns_vint(a->turn)}, err);
+  if (st == NS_OK)
+    st = ns_row(a->db, NS_SQL_ADOPT_TURN, &row, err);
+  *ours = st == NS_OK && row != NULL && ns_int_or(&row[1], 0) == 1;
+  if (*ours)
+    a->turn = ns_int_or(&row[0], 0);
+  return st;
+}
+
 /* ---------------------------------------------------------------- deaths */
 
 /* When the last holder died, and how many may have. */
@@ -249,7 +270,6 @@ static ns_status look_marked(ns_adopted *a, bool now, int64_t *freed, ns_err *er
   bool died = now;
   bool sweep = now || ns_mono_us() >= a->sweep_at;
   ns_status st = look_at_holders(a, &died, err);
-  a->look_at = ns_mono_us() + ns_jitter(LOOK_EVERY, 0.2);
   if (st == NS_OK)
     st = look_at_rows(a, now || died || sweep, freed, err);
   if (st == NS_OK && sweep)
@@ -263,7 +283,6 @@ static ns_status look_locked(ns_adopted *a, bool now, int64_t *freed, ns_err *er
   bool sweep = now || ns_mono_us() >= a->sweep_at;
   bool died;
   ns_status st = NS_OK;
-  a->look_at = ns_mono_us() + ns_jitter(SEATS_EVERY, 0.2);
   if (a->map.has_state[NS_ROW_PROCESSING])
     st = look_at_locks(a, freed, err);
   if (st != NS_OK || !sweep)
@@ -273,6 +292,17 @@ static ns_status look_locked(ns_adopted *a, bool now, int64_t *freed, ns_err *er
   if (st == NS_OK)
     st = ns_adopt_tidy(a, err);
   return st == NS_OK ? ns_adopt_tidy_errors(a, err) : st;
+}
+
+/* In a crowd it is mostly others' turn. */
+static ns_status look(ns_adopted *a, bool now, int64_t *freed, ns_err *err) {
+  bool ours = now || a->suspects > 0;
+  ns_status st = ours ? NS_OK : take_turn(a, &ours, err);
+  bool locks = a->map.strategy == NS_TRANSACTION;
+  a->look_at = ns_mono_us() + ns_jitter(ours && !locks ? LOOK_EVERY : LOOK_LATER, 0.2);
+  if (st != NS_OK || !ours)
+    return st;
+  return locks ? look_locked(a, now, freed, err) : look_marked(a, now, freed, err);
 }
 
 ns_status ns_adopted_look(ns_adopted *a, bool now, int64_t *freed, ns_err *err) {
@@ -287,8 +317,7 @@ ns_status ns_adopted_look(ns_adopted *a, bool now, int64_t *freed, ns_err *err) 
   if ((st = ns_ready(a->db, err)) == NS_OK)
     st = ns_adopt_control(a, err);
   if (st == NS_OK)
-    st = a->map.strategy == NS_TRANSACTION ? look_locked(a, now, freed, err)
-                                           : look_marked(a, now, freed, err);
+    st = look(a, now, freed, err);
   if (*freed > 0)
     ns_adopt_stir(a);
   return st;

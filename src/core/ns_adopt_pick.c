@@ -4,6 +4,15 @@
 ** Nobody waits for a lock. Rows are looked at without locks and then locked by key,
 ** past those of others; so a pick locks what it takes and nothing else, whatever
 ** the indexes, and leaves alone what is about to be settled.
+**
+** All claimers read the same few pages of the same index. When hundreds do so at once
+** the server is busy with waking each other's threads, and with nothing else; so a
+** crowd goes in one by one, by a gate: one of a few named locks, held from before the
+** look until the rows are marked. Who is in a crowd is not counted but felt: a look
+** that took long, or others at the gate. Who has met neither for some claims goes in
+** without asking.
+**
+** Invariant: a gate is only to be kind to the server. Claims are as right without it.
 */
 #include <stdlib.h>
 
@@ -14,9 +23,52 @@
 #define PICKS 10   /* looks at rows that others have all locked … */
 #define PAUSE 2000 /* … and µs between them */
 #define PAGE_MAX 20000
+#define GATES 2
+#define STAND 10   /* seconds at one */
+#define CALM 3     /* claims in a row */
+#define LONG 10000 /* µs: a look in a crowd, or at its gate */
 
 static ns_status no_memory(ns_err *err) {
   return ns_fail(err, NS_ENOMEM, "out of memory");
+}
+
+/* ------------------------------------------------------------------- gates */
+
+/* A host claims for all its workers: there are few, and each has others to do. */
+static bool feels_alone(const ns_adopted *a) {
+  return a->calm >= CALM || a->db->is_host || a->db->no_locks ||
+         a->map.strategy == NS_NAMED_LOCK;
+}
+
+int64_t ns_adopt_stand(const ns_adopted *a) {
+  int64_t half = a->db->cfg.read_timeout / NS_SECOND / 2;
+  return a->db->cfg.read_timeout <= 0 || half > STAND ? STAND : half < 1 ? 1 : half;
+}
+
+ns_status ns_adopt_enter(ns_adopted *a, ns_seat *seat, ns_err *err) {
+  int64_t asked = ns_mono_us();
+  ns_stmt *s;
+  ns_status st;
+  a->gate = 0;
+  a->entered_at = asked;
+  if (feels_alone(a))
+    return NS_OK;
+  a->gate = (int64_t)(ns_random() % GATES) + 1;
+  st = ns_adopt_run(a, seat, NS_SQL_ADOPT_GATE,
+                    &(ns_call){.row = a->gate, .limit = ns_adopt_stand(a)}, &s, err);
+  a->entered_at = ns_mono_us();
+  if (a->entered_at - asked > LONG)
+    a->calm = 0;
+  return st;
+}
+
+void ns_adopt_leave(ns_adopted *a, ns_seat *seat) {
+  ns_err none;
+  ns_stmt *s;
+  a->calm = ns_mono_us() - a->entered_at > LONG ? 0 : a->calm + (a->calm < CALM);
+  if (a->gate != 0)
+    ns_adopt_run(a, seat, NS_SQL_ADOPT_GATE_LEAVE, &(ns_call){.row = a->gate}, &s, &none);
+  a->gate = 0;
 }
 
 /* ------------------------------------------------------------------- looks */

@@ -83,10 +83,13 @@ static ns_status take_one(ns_adopted *a, ns_seat *seat, ns_call *call, bool *fou
                           ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
   ns_stmt *s;
-  ns_status st = pick_one(a, seat, call, &ids, err);
+  ns_status st = ns_adopt_enter(a, seat, err);
+  if (st == NS_OK)
+    st = pick_one(a, seat, call, &ids, err);
   *found = st == NS_OK && ids.n > 0;
   if (*found && a->map.has_state[NS_ROW_PROCESSING])
     st = ns_adopt_change(a, seat, NS_SQL_ADOPT_TAKE, call, NS_TAKE_FOR, &s, err);
+  ns_adopt_leave(a, seat);
   ns_buf_free(&ids);
   return st;
 }
