@@ -23,7 +23,7 @@
 #define PICKS 10   /* looks at rows that others have all locked … */
 #define PAUSE 2000 /* … and µs between them */
 #define PAGE_MAX 20000
-#define GATES 2
+#define GATES 4
 #define STAND 10   /* seconds at one */
 #define CALM 3     /* claims in a row */
 #define LONG 10000 /* µs: a look in a crowd, or at its gate */
