@@ -247,6 +247,66 @@ function contenders.work(s, c, asked)
   return line
 end
 
+-- --------------------------------------------------------------- many rows
+
+local GROUP, STEP = "queue_table", 500000
+local OPEN = 100 -- of so many rows one
+
+--- What is measured of a large table, in words.
+function contenders.many(rows)
+  return ("%s rows, of which one in %d is open, with %d priorities. With the published index a claim sorts all that"
+    .. " are open; the advised one has them in order. Servers before 10.8 read DESC in an index and ignore it: there"
+    .. " no index has *highest priority first, then lowest id* in order, and a claim sorts what is open."):format(
+    rows, OPEN, 1000)
+end
+
+local function create_many(s, rows)
+  designs.create(s.db, GROUP, 0)
+  for from = 1, rows, STEP do
+    assert(s.db:execute(([[INSERT INTO queue_table (name, priority, status)
+      SELECT 'resize', seq * 7919 %% 1000, IF(seq %% %d, 'processed', 'queued')
+      FROM seq_%d_to_%d]]):format(OPEN, from, math.min(from + STEP - 1, rows))))
+  end
+  assert(s.db:execute("ANALYZE TABLE " .. GROUP))
+end
+
+-- What was done is open again; nothing of it is left to purge.
+local function open_many(s)
+  assert(s.db:execute(([[UPDATE queue_table SET status = 'queued', attempts = 30, retry_after = NULL
+    WHERE id %% %d = 0 AND status <> 'queued']]):format(OPEN)))
+  await_purge(s)
+end
+
+--- One run of each contender of that table, with the published index and then with the
+-- advised one: by name and number of workers, the figures of bench/strategies.c.
+---@param s table the stage
+---@param list bench.Contender[]
+---@param asked table many, many_workers, ms, job_ms
+---@param tell fun(what: string)
+function contenders.at_many(s, list, asked, tell)
+  local found = {}
+  tell "filling"
+  create_many(s, asked.many)
+  for _, advised in ipairs { false, true } do
+    if advised then
+      tell "adding the index"
+      advised_index(s, GROUP)
+    end
+    for _, c in ipairs(list) do
+      if c.group == GROUP and (c.advised or false) == advised and (c.way == "bare" or c.way == "adopt") then
+        found[c.name] = {}
+        tell(c.name)
+        for _, workers in ipairs(asked.many_workers) do
+          open_many(s)
+          found[c.name][workers] = by_program(s, c, { workers = workers, ms = asked.many_ms, job_ms = asked.job_ms,
+            gap_ms = 0 }, 1, asked.many)
+        end
+      end
+    end
+  end
+  return found
+end
+
 -- ------------------------------------------------------------------- deaths
 
 local OVERDUE, LIMIT = 3, 5 -- seconds

@@ -1,7 +1,8 @@
 --- What bench/strategies.lua prints: tables of medians, and the plots.
 --
 -- Results are lines of bench/contenders.lua: results.work[name][workers][round],
--- results.death[name][round], results.purge[name][round] = {free=, blocked=}.
+-- results.death[name][round], results.purge[name][round] = {free=, blocked=},
+-- results.rows[name][i], one for each number of workers.
 local contenders = require "bench.contenders"
 local plot = require "bench.plot"
 local report = require "bench.report"
@@ -134,6 +135,24 @@ local function purges(results, asked)
       .. " the time, as a backup has."):format(number(asked.buried)), { "free", "blocked", "cost" }, rows)
 end
 
+local function many(results, asked)
+  local heads, rows = {}, {}
+  for i, workers in ipairs(asked.many_workers) do heads[i] = ("%d worker%s"):format(workers, workers > 1 and "s" or "") end
+  for _, c in ipairs(asked.list) do
+    local row, lines = { title = contenders.title(c) }, results.rows[c.name] or {}
+    for i, workers in ipairs(asked.many_workers) do
+      local line = {}
+      for _, one in ipairs(lines) do
+        if one.workers == workers then line[1] = one end
+      end
+      row[i] = line[1] and ("%s · %s"):format(number(line[1].p50_ms), number(line[1].p99_ms)) or ""
+    end
+    if #lines > 0 then rows[#rows + 1] = row end
+  end
+  return table_text("A large table: time of a claim, ms: median · 99th percentile",
+    contenders.many(number(asked.many)), heads, rows)
+end
+
 --- All of it as Markdown.
 function standings.markdown(results, asked)
   local parts = {}
@@ -142,6 +161,7 @@ function standings.markdown(results, asked)
   end
   if asked.topics.death then parts[#parts + 1] = deaths(results, asked) end
   if asked.topics.purge then parts[#parts + 1] = purges(results, asked) end
+  if asked.topics.rows then parts[#parts + 1] = many(results, asked) end
   return table.concat(parts, "\n") .. "\n"
 end
 

@@ -1,8 +1,11 @@
 --- The designs of queues side by side, each on its own table: asks bench/contenders.lua
 -- in turns, prints the tables of bench/standings.lua. Called by bench/run.sh.
---   strategies.lua BUILD SOCKET [--only NAME,…] [--topics work,death,purge]
+--   strategies.lua BUILD SOCKET [--only NAME,…] [--topics work,death,purge,rows]
 --     [--workers N,…] [--rounds N] [--seconds N] [--ms N] [--job-ms N] [--gap-ms N]
---     [--rows N] [--json FILE] [--doc FILE] [--from FILE]
+--     [--rows N] [--many N] [--many-ms N] [--json FILE] [--doc FILE] [--from FILE]
+-- --only takes contenders and topics. --rows: open rows of a run; --many: rows of the
+-- large table of the topic 'rows', which is asked once; --many-ms: how long each run
+-- there takes.
 -- --seconds: no other round begins that would take longer than this, all in all.
 -- --ms: how long the workers of one run work; --gap-ms: how long one pauses between
 -- the lock and a mark that is written after it. --doc writes the tables into a file,
@@ -15,7 +18,7 @@ local stage = require "bench.stage"
 local standings = require "bench.standings"
 
 local BEGIN, END = "<!-- strategies:begin -->", "<!-- strategies:end -->"
-local TOPICS = { "work", "death", "purge" }
+local TOPICS = { "work", "death", "purge", "rows" }
 
 local function misuse(format, ...)
   io.stderr:write("strategies: ", format:format(...), "\n")
@@ -25,7 +28,7 @@ end
 local function names()
   local list = {}
   for i, c in ipairs(contenders.list) do list[i] = c.name end
-  return list
+  return table.move(TOPICS, 1, #TOPICS, #list + 1, list)
 end
 
 local function words(known, what)
@@ -59,14 +62,27 @@ local function plain(text) return text end
 local OPTIONS = {
   only = words(names(), "contender"), topics = words(TOPICS, "topic"), workers = numbers, rounds = positive,
   ms = positive, seconds = positive, job_ms = positive, gap_ms = positive, rows = positive, json = plain, doc = plain,
-  from = plain,
+  many = positive, many_ms = positive, from = plain,
 }
+
+-- Those that --only names, if it names any; whether it names contenders, too.
+local function choose_topics(asked)
+  local some, topics = false, {}
+  for name in pairs(asked.only or {}) do
+    local topic = false
+    for _, known in ipairs(TOPICS) do topic = topic or name == known end
+    if topic then topics[name] = true else some = true end
+  end
+  if next(topics) then asked.topics = topics end
+  return some
+end
 
 local function read_options()
   local asked = {
     build = arg[1], socket = arg[2], scale = 0.1, workers = { 1, 8, 50, 200 }, rounds = 3, ms = 500, job_ms = 5,
     gap_ms = 0, rows = 6000, buried = 20000, purge_workers = 8, seconds = 600,
-    topics = { work = true, death = true, purge = true },
+    topics = { work = true, death = true, purge = true, rows = true }, many = 5000000, many_ms = 2000,
+    many_workers = { 1, 8 },
   }
   for i = 3, #arg, 2 do
     local name = arg[i]:match "^%-%-(.+)$" or ""
@@ -75,8 +91,9 @@ local function read_options()
     asked[name] = OPTIONS[name](arg[i + 1] or misuse("%s wants a value", arg[i]))
   end
   asked.list = {}
+  local some = choose_topics(asked)
   for _, c in ipairs(contenders.list) do
-    if not asked.only or asked.only[c.name] then asked.list[#asked.list + 1] = c end
+    if not some or asked.only[c.name] then asked.list[#asked.list + 1] = c end
   end
   return asked
 end
@@ -88,9 +105,9 @@ local function progress(format, ...)
 end
 
 local function new_results(asked)
-  local results = { work = {}, death = {}, purge = {} }
+  local results = { work = {}, death = {}, purge = {}, rows = {} }
   for _, c in ipairs(asked.list) do
-    results.work[c.name], results.death[c.name], results.purge[c.name] = {}, {}, {}
+    results.work[c.name], results.death[c.name], results.purge[c.name], results.rows[c.name] = {}, {}, {}, {}
     for _, workers in ipairs(asked.workers) do results.work[c.name][workers] = {} end
   end
   return results
@@ -146,6 +163,15 @@ function measure.purge(s, asked, results, round)
   end)
 end
 
+function measure.rows(s, asked, results)
+  local found = contenders.at_many(s, asked.list, asked, function(what)
+    progress("rows, %d of them: %s", asked.many, what)
+  end)
+  for name, lines in pairs(found) do
+    for _, workers in ipairs(asked.many_workers) do table.insert(results.rows[name], lines[workers]) end
+  end
+end
+
 local function preamble(facts, asked)
   local m, v = facts.machine, facts.versions
   return table.concat({
@@ -184,9 +210,8 @@ end
 -- ------------------------------------------------------------ measuring
 
 -- As many rounds as were asked for, or as there is time for.
-local function measure_all(s, asked, results)
+local function measure_rounds(s, asked, results)
   local longest = 0
-  s:warm_up()
   for round = 1, asked.rounds do
     local since = nightshift.clock()
     if since - begun + longest > asked.seconds then
@@ -194,14 +219,21 @@ local function measure_all(s, asked, results)
       return
     end
     for _, topic in ipairs(TOPICS) do
-      if asked.topics[topic] then measure[topic](s, asked, results, round) end
+      if asked.topics[topic] and topic ~= "rows" then measure[topic](s, asked, results, round) end
     end
     longest = math.max(longest, nightshift.clock() - since)
   end
 end
 
+local function measure_all(s, asked, results)
+  s:warm_up()
+  if asked.topics.work or asked.topics.death or asked.topics.purge then measure_rounds(s, asked, results) end
+  if asked.topics.rows then measure.rows(s, asked, results) end
+end
+
 -- What is kept of the options.
-local KEPT = { "rounds", "ms", "job_ms", "gap_ms", "rows", "workers", "buried", "purge_workers", "topics" }
+local KEPT = { "rounds", "ms", "job_ms", "gap_ms", "rows", "workers", "buried", "purge_workers", "topics",
+  "many", "many_ms", "many_workers" }
 
 -- All lines of all rounds, each with its contender's name.
 local function flat(list, lists)
@@ -226,8 +258,8 @@ local function keep(facts, asked, results)
   end
   facts.asked = {}
   for _, name in ipairs(KEPT) do facts.asked[name] = asked[name] end
-  facts.work, facts.death, facts.purge = flat(asked.list, work), flat(asked.list, results.death),
-    flat(asked.list, results.purge)
+  facts.work, facts.death, facts.purge, facts.rows = flat(asked.list, work), flat(asked.list, results.death),
+    flat(asked.list, results.purge), flat(asked.list, results.rows)
 end
 
 -- The opposite.
@@ -240,8 +272,8 @@ local function recall(facts, asked)
     local lists = results.work[line.name]
     if lists then table.insert(lists[line.workers], line) end
   end
-  for _, topic in ipairs { "death", "purge" } do
-    for _, line in ipairs(facts[topic]) do
+  for _, topic in ipairs { "death", "purge", "rows" } do
+    for _, line in ipairs(facts[topic] or {}) do
       if results[topic][line.name] then table.insert(results[topic][line.name], line) end
     end
   end

@@ -59,6 +59,19 @@ describe("the bench of designs", function()
     os.remove(json)
   end)
 
+  it("asks a large table with each index, when that topic is named", function()
+    local json = os.tmpname()
+    local status, p = bench("rows", "--many 20000 --many-ms 200 --json " .. json)
+    assert.equal(0, status, p:transcript())
+    local kept = nightshift.decode(read(json))
+    assert.same({ 0, 8 }, { #kept.work, #kept.rows })
+    for _, name in ipairs { "skip_inside", "skip_locked", "skip_indexed", "skip_advised" } do
+      assert.is_true(sum(kept.rows, name, "jobs") > 0, name)
+    end
+    assert.matches("### A large table: .*20,000 rows", (p:text()))
+    os.remove(json)
+  end)
+
   it("says which contenders there are", function()
     local status, p = bench("nonsense", "")
     assert.not_equal(0, status)
