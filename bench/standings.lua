@@ -137,7 +137,9 @@ end
 
 local function many(results, asked)
   local heads, rows = {}, {}
-  for i, workers in ipairs(asked.many_workers) do heads[i] = ("%d worker%s"):format(workers, workers > 1 and "s" or "") end
+  for i, workers in ipairs(asked.many_workers) do
+    heads[i] = ("%d worker%s"):format(workers, workers > 1 and "s" or "")
+  end
   for _, c in ipairs(asked.list) do
     local row, lines = { title = contenders.title(c) }, results.rows[c.name] or {}
     for i, workers in ipairs(asked.many_workers) do
