@@ -67,7 +67,7 @@ static ns_status list(ns_adopted *a, ns_sql sql, const ns_call *call,
                       ns_buf *json, ns_err *err) {
   ns_buf scratch = NS_BUF_INIT;
   const ns_value *row;
-  ns_stmt *s;
+  ns_stmt *s = NULL;
   ns_status st;
   ns_err_clear(err);
   ns_buf_reset(json);

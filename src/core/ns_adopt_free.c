@@ -234,8 +234,10 @@ static ns_status free_abandoned(ns_adopted *a, ns_seat *seat, int64_t *freed,
   if (st == NS_OK)
     st = ns_adopt_run(a, seat, NS_SQL_ADOPT_ABANDONED, &call, &s, err);
   while (st == NS_OK && (st = ns_stmt_fetch(seat->link, s, &row, err)) == NS_OK &&
-         row != NULL && n < 100)
-    rows[n++] = (lost_row){.id = row[0].i, .n = SIZE_MAX, .since = ns_int_or(&row[1], 0)};
+         row != NULL && n < 100) {
+    rows[n] = (lost_row){.id = row[0].i, .n = SIZE_MAX, .since = ns_int_or(&row[1], 0)};
+    n++;
+  }
   for (size_t i = 0; st == NS_OK && i < n; i++) {
     call.row = rows[i].id;
     st = ns_adopt_change(a, seat, NS_SQL_ADOPT_FREE, &call, FREE_FOR, &s, err);
