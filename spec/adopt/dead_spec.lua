@@ -154,6 +154,18 @@ describe("dead rows", function()
     assert.equal(5, t:stats().done)
   end)
 
+  it("are asked for by any text, and moved to no table by any", function()
+    local t = dead_commands()
+    for _, text in ipairs { "' OR '1'='1", "x' OR TRUE -- ", "%", "_", "#", "\\", "`", "a`b", "t` -- ", "?" } do
+      assert.equal(0, t:retry { error = text }, text)
+      assert.same({}, t:dead { error = text }, text)
+      assert.same({}, t:dead { error = text, by = "error" }, text)
+      assert.equal("NOT_FOUND", select(3, t:prune { into = text }), text)
+    end
+    assert.equal("INVALID", select(3, t:prune { into = "a\0b" }))
+    assert.equal(5, t:stats().dead)
+  end)
+
   it("run again by thousands", function()
     local t = new("worker_queue", 1)
     designs.fill(a, "worker_queue", 1999)
@@ -277,6 +289,17 @@ describe("the last error of a row", function()
     assert.equal(1, t:rescue())
     assert.equal("overdue: it was claimed too long", errors()[2])
     assert.is_nil(one "SELECT holder FROM nightshift_adopted_error WHERE row_id = 2".holder)
+  end)
+
+  it("is not kept of more than 100,000 rows: the oldest go", function()
+    local t = new("worker_queue", 1)
+    designs.fill(a, "worker_queue", 100009)
+    all "UPDATE worker_queue SET failure_count = 3"
+    all [[INSERT INTO nightshift_adopted_error (tab, row_id, at, attempt, error)
+      SELECT 'worker_queue', id, 1000000 - id, 3, 'no' FROM worker_queue]]
+    assert(t:rescue())
+    assert.same({ n = 100000, last = 100000 },
+      one "SELECT COUNT(*) AS n, MAX(row_id) AS last FROM nightshift_adopted_error")
   end)
 
   it("goes with its row, whoever has ended or deleted that", function()

@@ -124,7 +124,7 @@ LEFT JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = e.row_id
 WHERE e.tab = {:table} AND e.row_id > {:row} ORDER BY e.row_id LIMIT {:limit}
 
 -- name: adopt_error_old
--- Params: table, table, how many are kept, how many go. Key: at (tab, at). No locks. The
+-- Params: table, table, how many are kept less one, how many go. Key: at (tab, at). No locks. The
 -- oldest of those that are too many.
 SELECT row_id, at FROM nightshift_adopted_error e
 WHERE tab = ? AND at < (SELECT x.at FROM nightshift_adopted_error x WHERE x.tab = ?

@@ -137,7 +137,7 @@ static ns_status drop_old(page *p, ns_err *err) {
   ns_value table = ns_vtext(p->a->map.table);
   const ns_value *row;
   ns_status st = ns_run(db, NS_SQL_ADOPT_ERROR_OLD,
-                        (ns_value[]){table, table, ns_vint(ERRORS_MAX), ns_vint(PAGE)},
+                        (ns_value[]){table, table, ns_vint(ERRORS_MAX - 1), ns_vint(PAGE)},
                         err);
   p->n = 0;
   while (st == NS_OK &&
