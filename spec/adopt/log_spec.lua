@@ -47,7 +47,7 @@ describe("the log of a host", function()
       assert.is_true(is_time(line.claimed_at) and line.claimed_at <= line.ts)
     end
     assert.equal("open", first["then"])
-    assert.is_true(is_time(first.next) and first.next > first.claimed_at and first.next <= last.claimed_at, first.next)
+    assert.is_true(is_time(first.next) and first.next > first.claimed_at and first.next <= last.ts, first.next)
     assert.same({ "dead" }, { last["then"], last.next })
     assert.not_equal(first.claim, last.claim)
     stop(h)

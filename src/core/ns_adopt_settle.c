@@ -150,7 +150,7 @@ static int64_t attempt_of(const ns_adopted *a, const ns_grip *grip) {
   return grip != NULL && counts(a) ? grip->attempts + 1 : 0;
 }
 
-/* The verdict is written, and so is what it says of the row's error. */
+/* What a verdict says of the row's error. */
 static ns_status write_error(ns_adopted *a, ns_seat *seat, const ns_verdict *v,
                              const ns_grip *grip, ns_err *err) {
   ns_sql sql = statement_of(v->kind);
@@ -180,11 +180,16 @@ static ns_status settle_one(ns_adopted *a, ns_seat *seat, ns_verdict *v,
   int64_t holder = grip != NULL ? grip->holder : a->db->holder;
   ns_call call = {.row = v->id, .delay = delay_of(v, grip),
                   .token = ns_adopt_claimant(claimant, holder, v->run)};
-  ns_status st = ns_adopt_end(a, seat, statement_of(v->kind), &call,
-                              a->db->is_host ? HOST_FOR : EMBEDDED_FOR, changed, err);
+  ns_status st = NS_OK;
   tell_claim(a, v, grip, call.delay);
-  if (st == NS_OK && (*changed || seat != NULL))
+  *changed = false;
+  if (seat != NULL) /* before what counts: if this fails, all is tried again */
     st = write_error(a, seat, v, grip, err);
+  if (st == NS_OK)
+    st = ns_adopt_end(a, seat, statement_of(v->kind), &call,
+                      a->db->is_host ? HOST_FOR : EMBEDDED_FOR, changed, err);
+  if (st == NS_OK && seat == NULL && *changed)
+    st = write_error(a, NULL, v, grip, err);
   if (st == NS_OK && grip != NULL && grip->shown && !ns_adopt_by_grip(a))
     st = ns_adopt_unshow(a, v->id, call.token, err);
   return st;
