@@ -235,13 +235,14 @@ describe("commands on several hosts", function()
         killed[pid] = true
         nst.kill(pid, "KILL")
       end
-      for _, pid in ipairs(host.members(hosts[1].pid)) do killed[pid] = true end
+      local orphaned = {}
+      for _, pid in ipairs(host.members(hosts[1].pid)) do killed[pid], orphaned[pid] = true, true end
       hosts[1]:signal "KILL"
       hosts[1]:wait()
       hosts[1] = start_host(mark, order)
       eventually(settled, 60)
       stop()
-      local found, dead = ledger.read(path, killed), 0
+      local found, dead = ledger.read(path, killed, orphaned), 0
       for _, row in ipairs(all "SELECT id, command, is_done, failure_count FROM worker_queue") do
         local failures = ({ good = 0, shy = 2, bad = LIMIT })[row.command]
         if row.is_done == 1 then

@@ -22,9 +22,11 @@ end
 -- done or killed.
 ---@param path string
 ---@param killed table<integer, boolean>? by process id
+---@param orphaned table<integer, boolean>? those whose host was killed: for a moment they go on with what others have
+---taken over, and nobody hears of it
 ---@return table found by row: `begun` and `done`, how often; `first` begin and `last`
 -- done, numbers of lines; `running`, by whom
-function ledger.read(path, killed)
+function ledger.read(path, killed, orphaned)
   local found, n = { begun = {}, done = {}, first = {}, last = {}, running = {} }, 0
   for line in io.lines(path) do
     n = n + 1
@@ -35,7 +37,7 @@ function ledger.read(path, killed)
       assert(not holder or killed and killed[holder], ("row %d: %d and %d at once"):format(id, holder or 0, pid))
       found.running[id], found.begun[id] = pid, (found.begun[id] or 0) + 1
       found.first[id] = found.first[id] or n
-    else
+    elseif holder == pid or not (orphaned and orphaned[pid]) then
       assert(holder == pid, ("row %d is done by %d, but %d has it"):format(id, pid, holder or 0))
       found.running[id] = nil
       if what == "done" then found.done[id], found.last[id] = (found.done[id] or 0) + 1, n end
