@@ -33,11 +33,13 @@ function ledger.read(path, killed, orphaned)
     local what, id, pid = line:match "^(%l+) (%d+) (%d+)$"
     id, pid = assert(math.tointeger(tonumber(id)), line), math.tointeger(tonumber(pid))
     local holder = found.running[id]
-    if what == "begin" then
-      assert(not holder or killed and killed[holder], ("row %d: %d and %d at once"):format(id, holder or 0, pid))
+    local free = not holder or killed and killed[holder]
+    local late = orphaned and orphaned[pid] and holder ~= pid and not (what == "begin" and free)
+    if what == "begin" and not late then
+      assert(free, ("row %d: %d and %d at once"):format(id, holder or 0, pid))
       found.running[id], found.begun[id] = pid, (found.begun[id] or 0) + 1
       found.first[id] = found.first[id] or n
-    elseif holder == pid or not (orphaned and orphaned[pid]) then
+    elseif not late then
       assert(holder == pid, ("row %d is done by %d, but %d has it"):format(id, pid, holder or 0))
       found.running[id] = nil
       if what == "done" then found.done[id], found.last[id] = (found.done[id] or 0) + 1, n end

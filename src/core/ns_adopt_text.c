@@ -3,7 +3,7 @@
 ** are filled in.
 **
 ** Invariant: what comes from a mapping goes into the text in one of two ways only: a
-** name of a live column or of the table, in backticks, or a ? whose value is bound.
+** name of a live column or table, in backticks, or a ? whose value is bound.
 ** (The time zone and a column's collation are the exceptions; they were checked letter
 ** by letter.) Assignments
 ** that look at a column stand before the one that changes it, because the server
