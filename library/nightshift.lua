@@ -641,6 +641,29 @@ function Adopted:retry(what) end
 ---@return nightshift.Code? code `INVALID`, `NOT_FOUND` no such target, `DUPLICATE` it has one of the rows
 function Adopted:prune(opts) end
 
+---@class nightshift.DrainOptions
+---@field into string the queue; made, if need be
+---@field limit integer? rows to move at most
+---@field batch integer? rows at a time; 1000
+---@field rate integer? rows a second at most
+
+---@class nightshift.Drained
+---@field jobs integer rows that became jobs
+---@field history integer rows that were done, or had failed
+---@field cleaned integer more, that an earlier drain had left half way
+---@field left integer rows that stay
+---@field kept {running: integer?, unknown: integer?, unfit: integer?, changed: integer?, busy: integer?} why: claimed;
+---in no state of the mapping; too big for a payload, or not text; changed or locked meanwhile; another drain's
+
+--- Moves the table's rows into a queue, and what is done or has failed into the history;
+--- they are deleted here. Whatever ends it, no row is lost and none is there twice.
+---@param opts nightshift.DrainOptions
+---@return nightshift.Drained? drained
+---@return string? message
+---@return nightshift.Code? code `INVALID` (a name; the mapping has parents), `STATE` (in a transaction), `DENIED`,
+---`GONE`, `BUSY`, `SQL`
+function Adopted:drain(opts) end
+
 ---@class nightshift.DbLock
 ---@field name string
 ---@overload fun(fn: fun(...): ..., ...): ... what fn returned; or nil, message, `BUSY`

@@ -8,6 +8,7 @@
 local claims = require "nightshift.claims"
 local core = require "nightshift.core"
 local dead = require "nightshift.adopt_dead"
+local drain = require "nightshift.adopt_drain"
 local options = require "nightshift.options"
 
 local raise = options.raise
@@ -270,6 +271,7 @@ function methods:tune(opts)
 end
 
 dead.define(methods, live)
+drain.define(methods, live)
 
 function meta.__tostring(self)
   return "nightshift.adopted: " .. self.table
@@ -378,6 +380,21 @@ function adopt.status(db)
   if not running then return nil, message, code end
   for _, row in ipairs(tables) do row.counts, row.error = count_of(db, row.mapping) end
   return { tables = tables, running = running }
+end
+
+--- Finishes what drains have left half way, of all tables, as far as this user may.
+---@param db nightshift.Db
+---@return integer|nil tables
+---@return string? message
+---@return string? code
+function adopt.rescue(db)
+  local rows, message, code = db._handle:execute "@drain_tables"
+  if not rows then return nil, message, code end
+  for _, row in ipairs(rows) do
+    local ok, t = pcall(adopt.new, db, core.decode(row.mapping))
+    if ok and t then t:rescue() end
+  end
+  return #rows
 end
 
 --- Takes a table as a queue.

@@ -513,6 +513,19 @@ check("holders", function(seen)
     "nightshift rescue; a living host does it by itself within seconds"
 end)
 
+check("drains", function(seen)
+  if seen.calls_only then return "ok", CALLS_ONLY end
+  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
+  local rows = ask(seen, "doctor_drained")
+  if not rows then return "ok", "not looked at: this user may not read them" end
+  if #rows == 0 then return "ok", "no row of an adopted table is half way" end
+  local found = {}
+  for i, row in ipairs(rows) do found[i] = ("%d of %s"):format(row.n, row.tab) end
+  return "warn",
+    "rows of adopted tables are half way to a queue, and their drain is over: " .. table.concat(found, ", "),
+    "nightshift rescue, by a user who may delete them there; a host that serves the table does it, too"
+end)
+
 -- What to do when there is no connection, by code.
 local ADVICE = {
   GONE = "start the server, or mend host, port or socket in the URL",

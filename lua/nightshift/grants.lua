@@ -45,6 +45,7 @@ local ROLES = {
       { "nightshift_adopted_error", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_attempt", "INSERT" },
       { "nightshift_child", "SELECT, INSERT" },
+      { "nightshift_drained", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_edge", "SELECT, INSERT, DELETE" },
       { "nightshift_expiry", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_finished", "SELECT(id, name, nonce, outcome, reason, result, error, finished_at), INSERT" },

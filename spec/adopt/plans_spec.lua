@@ -114,3 +114,30 @@ for _, name in ipairs(designs.names) do
     end)
   end
 end
+
+it("a drain reads by the key, and deletes one row by it at a time", function()
+  local db <close> = lab.open()
+  designs.create(db, "migration_task", 1)
+  designs.fill(db, "migration_task", ROWS)
+  age(db, "migration_task")
+  assert(db:execute "OPTIMIZE TABLE migration_task")
+  local ranges, keys = 0, 0
+  local function drain()
+    local other <close> = lab.open()
+    local locker <close> = lab.open()
+    assert(locker:execute "START TRANSACTION")
+    assert(locker:execute "SELECT id FROM migration_task WHERE id = 100 FOR UPDATE")
+    assert(assert(other:adopt(designs.map "migration_task")):drain { into = "post", batch = 200, limit = 800 })
+  end
+  for _, text in ipairs(statements("migration_task", drain)) do
+    if text:find("$[0]", 1, true) or text:find "FORCE INDEX %(PRIMARY%) WHERE t%.`id` >= " then
+      for _, row in ipairs(plan_of(db, text)) do
+        assert.equal("PRIMARY", row.key, text)
+        assert.is_nil((row.Extra or ""):find "filesort", text)
+        if row.type == "range" then ranges = ranges + 1 else keys = keys + 1 end
+        if row.type ~= "range" then is_by_key(row, text) end
+      end
+    end
+  end
+  assert.is_true(ranges >= 1 and keys >= 3, ("%d ranges, %d by key"):format(ranges, keys))
+end)

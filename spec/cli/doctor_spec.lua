@@ -57,7 +57,7 @@ describe("nightshift doctor", function()
     end
     assert.same({ "server", "connection", "clock", "isolation", "durability", "binlog", "writable", "schema", "tables",
       "ids", "procedures", "grants", "ring", "locks", "plans", "timeouts", "connections", "tmpdir", "transactions",
-      "holders" }, names)
+      "holders", "drains" }, names)
   end)
 
   it("exits 69 when the server is away, and 1 when it does not let us in", function()

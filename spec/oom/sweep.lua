@@ -49,7 +49,7 @@ end
 
 local function wipe()
   for _, name in ipairs { "job", "ready", "scheduled", "edge", "child", "signal", "met", "lease", "holder", "running",
-    "finished", "attempt", "unique_key", "slot", "served", "pause" } do
+    "finished", "attempt", "unique_key", "slot", "served", "pause", "drained" } do
     assert(watch:execute("DELETE FROM nightshift_" .. name))
   end
 end
@@ -267,6 +267,28 @@ local function theirs(changes)
     local number = assert(h:adopt(map))
     local job = assert(h:adopt_claim(number, 1))[1]
     return { map = map, number = number, job = job, id = job.id, run = job.run }
+  end
+end
+
+-- The same table, of which one row is done, one has failed and one is open.
+local function drained(more)
+  return function(h)
+    local ctx = theirs { parent = false }(h)
+    assert(watch:execute "UPDATE theirs SET status = ELT(id, 'open', 'done', 'bad'), who = NULL")
+    if more then more() end
+    return ctx
+  end
+end
+
+-- Each row is in its table, or on its way, or has arrived: whatever the call has said.
+local function moved_once()
+  for id = 1, 3 do
+    assert.equal(1, ask([[SELECT (SELECT COUNT(*) FROM theirs WHERE id = ?)
+      - (SELECT COUNT(*) FROM theirs t JOIN nightshift_drained d ON d.tab = 'theirs' AND d.row_id = t.id WHERE t.id = ?)
+      + (SELECT COUNT(*) FROM nightshift_drained WHERE row_id = ?)
+      + (SELECT COUNT(*) FROM nightshift_job WHERE JSON_VALUE(payload, '$.id') = ? AND name = 'n')
+      + (SELECT COUNT(*) FROM nightshift_finished WHERE JSON_VALUE(payload, '$.id') = ? AND name = 'n') AS n]],
+      id, id, id, id, id))
   end
 end
 
@@ -532,6 +554,35 @@ local calls = {
     arrange = theirs(BY_LOCK),
     run = function(h, ctx) return h:adopt_look(ctx.number, true) end,
   },
+  adopt_drain = {
+    arrange = drained(),
+    run = function(h, ctx) return h:adopt_drain(ctx.number, "post", 10) end,
+    check = moved_once,
+  },
+  ["adopt_drain, past what others have locked"] = {
+    arrange = function(h)
+      local ctx = drained()(h)
+      ctx.locker = assert(open())
+      assert(ctx.locker:execute "START TRANSACTION")
+      assert(ctx.locker:execute "SELECT id FROM theirs WHERE id = 2 FOR UPDATE")
+      return ctx
+    end,
+    run = function(h, ctx) return h:adopt_drain(ctx.number, "post", 10) end,
+    check = function(ctx)
+      ctx.locker:close()
+      moved_once(ctx)
+    end,
+  },
+  ["adopt_drain, what another has left"] = {
+    arrange = drained(function()
+      assert(watch:execute [[INSERT INTO nightshift_drained (tab, row_id, job_id, holder, queue_id, name, payload,
+        priority, decay, attempts, max_attempts, nonce, print)
+        VALUES ('theirs', 1, 900001, 999, 1, 'n', '{"id":1}', 1, 1, 0, 1, 1, 'other'),
+          ('theirs', 50, 900002, 999, 1, 'n', '{"id":50}', 1, 1, 0, 1, 1, 'gone')]])
+    end),
+    run = function(h, ctx) return h:adopt_drain(ctx.number, "post", 10) end,
+  },
+  adopt_drainable = { arrange = theirs(), run = function(h, ctx) return h:adopt_drainable(ctx.number) end },
   adopt_advice = { arrange = theirs(), run = function(h, ctx) return h:adopt_advice(ctx.number) end },
 
   begin = { run = function(h) return h:begin() end },

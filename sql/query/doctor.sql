@@ -18,6 +18,14 @@ CALL nightshift_ring()
 -- name: doctor_call_signal
 CALL nightshift_signal(NULL, NULL, NULL)
 
+-- name: doctor_drained
+-- Rows of adopted tables whose drain is over, and that have not arrived. Index: PRIMARY
+-- of holder; the others are few.
+SELECT d.tab, COUNT(*) AS n FROM nightshift_drained d
+LEFT JOIN nightshift_holder h ON h.id = d.holder AND h.dead IS NULL
+WHERE h.id IS NULL OR IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id))
+GROUP BY d.tab
+
 -- name: doctor_free_lock
 -- Params: name. 1: free, 0: taken.
 SELECT IS_FREE_LOCK(?) AS free

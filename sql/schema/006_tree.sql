@@ -160,7 +160,8 @@ CREATE TABLE IF NOT EXISTS nightshift_pause (
 -- may be changed while they are worked on. Nothing is claimed while one is paused, or
 -- before held_until: a job was told to come back later. gap: µs between claimed rows,
 -- of all hosts together (0: none), and when the next is due. block, workers: rows of a
--- claim, and rows that one host has at a time; 0: as many as it likes.
+-- claim, and rows that one host has at a time; 0: as many as it likes. moves: counts the
+-- batches of drains that have arrived.
 CREATE TABLE IF NOT EXISTS nightshift_adopted (
   tab VARCHAR(64) NOT NULL PRIMARY KEY,
   mapping MEDIUMTEXT NOT NULL,
@@ -170,6 +171,7 @@ CREATE TABLE IF NOT EXISTS nightshift_adopted (
   next_at BIGINT NOT NULL DEFAULT 0,
   block INT UNSIGNED NOT NULL DEFAULT 0,
   workers INT UNSIGNED NOT NULL DEFAULT 0,
+  moves BIGINT NOT NULL DEFAULT 0,
   CONSTRAINT adopted_mapping_json CHECK (JSON_VALID(mapping))
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
 
@@ -204,6 +206,33 @@ CREATE TABLE IF NOT EXISTS nightshift_grip (
   progress DOUBLE NULL,
   note VARCHAR(255) NULL,
   PRIMARY KEY (tab, row_id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_drained
+-- Rows of adopted tables on their way to a queue or to history: what they will be there.
+-- A row is marked here, then deleted from its table, then it arrives and its mark goes;
+-- so while there is a mark the row may still be in its table, as 'print' says, or not.
+-- holder: whose drain it is; when that is dead, others finish it. due: NULL: at once.
+-- outcome: NULL: a job. ended: NULL: not known.
+CREATE TABLE IF NOT EXISTS nightshift_drained (
+  tab VARCHAR(64) NOT NULL,
+  row_id BIGINT NOT NULL,
+  job_id BIGINT NOT NULL,
+  holder BIGINT NOT NULL,
+  queue_id INT NOT NULL,
+  name VARCHAR(100) NOT NULL,
+  payload MEDIUMTEXT NOT NULL,
+  priority TINYINT UNSIGNED NOT NULL,
+  decay TINYINT UNSIGNED NOT NULL,
+  attempts INT UNSIGNED NOT NULL,
+  max_attempts INT UNSIGNED NOT NULL,
+  nonce BIGINT NOT NULL,
+  due BIGINT NULL,
+  outcome ENUM('done','dead','cancelled') NULL,
+  ended BIGINT NULL,
+  print CHAR(32) NULL,
+  PRIMARY KEY (tab, row_id),
+  CONSTRAINT drained_payload_json CHECK (JSON_VALID(payload))
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
 
 -- name: notice_paused

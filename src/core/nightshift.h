@@ -815,6 +815,32 @@ ns_status ns_adopted_prune(ns_adopted *a, int64_t older, ns_bytes into, int64_t 
 ns_status ns_adopted_prunable(ns_adopted *a, int64_t older, int64_t most, int64_t *n,
                               ns_err *err);
 
+/* A drain so far. */
+typedef struct ns_drained {
+  int64_t from;      /* in: the lowest id; INT64_MIN: all. Where to go on */
+  bool more;         /* there may be more */
+  int64_t jobs;      /* rows that became jobs, … */
+  int64_t done, dead; /* … and history */
+  int64_t cleaned;   /* … that an earlier drain had left half way */
+  int64_t running, unknown; /* rows that stay: claimed, in no state of the mapping, … */
+  int64_t unfit;     /* … too big, or not text, … */
+  int64_t changed;   /* … changed, or locked by somebody, meanwhile, … */
+  int64_t busy;      /* … or on their way by another drain */
+} ns_drained;
+
+/*
+** Moves the next 'limit' rows, in the order of their ids, into the queue (made, if need
+** be) or the history, and adds to '*d'. A row is in the table or, once, in ours, or on its
+** way, which whoever looks finishes when we cannot. The first batch looks for rows of
+** dead holders, and of drains that were cut. Errors: INVALID (a name; the mapping has
+** parents), STATE (in a transaction of the caller), GONE, BUSY, DENIED, SQL.
+*/
+ns_status ns_adopted_drain(ns_adopted *a, ns_bytes queue, size_t limit, ns_drained *d,
+                           ns_err *err);
+
+/* The same without moving anything: what a drain would do at this moment. */
+ns_status ns_adopted_drainable(ns_adopted *a, ns_drained *d, ns_err *err);
+
 /* What the claim lacks to be fast: an SQL statement that adds an index, or nothing,
 ** when the server finds the rows by an index, in order. Errors: GONE. */
 ns_status ns_adopted_advice(ns_adopted *a, ns_buf *sql, ns_err *err);

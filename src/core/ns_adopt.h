@@ -47,6 +47,15 @@ typedef struct ns_fields {
   size_t n, cap;
 } ns_fields;
 
+/* What a row is to a drain; the numbers are those of {fate}. */
+typedef enum ns_row_kind {
+  NS_MOVE_JOB,
+  NS_MOVE_DONE,
+  NS_MOVE_DEAD,
+  NS_STAY_TAKEN,
+  NS_STAY_UNKNOWN /* in no state of the mapping */
+} ns_row_kind;
+
 /* ------------------------------------------------------------- statements */
 
 /* What a parameter of a call is; NS_SLOT_VALUE: it was there from the start. */
@@ -148,6 +157,7 @@ struct ns_adopted {
   ns_resets resets;    /* rows that looks of a host have given back */
   int64_t error_to;    /* the row up to which errors have been looked through */
   ns_buf into;         /* the target of the move under way, NUL-terminated */
+  int64_t cleaned;     /* rows that the last look has moved on: ns_adopt_clean */
   pid_t process;       /* of the seats and grips; a forked child has none */
 };
 
@@ -273,6 +283,10 @@ ns_status ns_adopt_absolve_list(ns_adopted *a, ns_bytes rows, ns_err *err);
 
 /* Some of what others have left behind goes. */
 ns_status ns_adopt_tidy_errors(ns_adopted *a, ns_err *err);
+
+/* ns_adopt_move.c: finishes what drains that are over have left half way; '*moved'
+** rows. */
+ns_status ns_adopt_clean(ns_adopted *a, int64_t *moved, ns_err *err);
 
 /* What a forked child has inherited is none of its business. */
 void ns_adopt_own(ns_adopted *a);

@@ -267,6 +267,15 @@ static ns_status look_at_locks(ns_adopted *a, int64_t *freed, ns_err *err) {
 
 /* ------------------------------------------------------------------- looks */
 
+/* What a drain has left half way. Who may not delete rows claims them all the same. */
+static ns_status look_at_drains(ns_adopted *a, ns_err *err) {
+  ns_status st = ns_adopt_clean(a, &a->cleaned, err);
+  if (st == NS_OK || st == NS_EGONE || st == NS_ENOMEM)
+    return st;
+  ns_err_clear(err);
+  return NS_OK;
+}
+
 /* Rows are marked with who has them. */
 static ns_status look_marked(ns_adopted *a, bool now, int64_t *freed, ns_err *err) {
   bool died = now;
@@ -274,6 +283,8 @@ static ns_status look_marked(ns_adopted *a, bool now, int64_t *freed, ns_err *er
   ns_status st = look_at_holders(a, &died, err);
   if (st == NS_OK)
     st = look_at_rows(a, now || died || sweep, freed, err);
+  if (st == NS_OK && (died || sweep))
+    st = look_at_drains(a, err);
   if (st == NS_OK && sweep)
     a->sweep_at = ns_mono_us() + ns_jitter(SWEEP_EVERY, 0.2);
   return st;
@@ -293,7 +304,9 @@ static ns_status look_locked(ns_adopted *a, bool now, int64_t *freed, ns_err *er
   st = look_at_holders(a, &died, err); /* what they have shown goes with them */
   if (st == NS_OK)
     st = ns_adopt_tidy(a, err);
-  return st == NS_OK ? ns_adopt_tidy_errors(a, err) : st;
+  if (st == NS_OK)
+    st = ns_adopt_tidy_errors(a, err);
+  return st == NS_OK ? look_at_drains(a, err) : st;
 }
 
 /* In a crowd it is mostly others' turn. */
@@ -309,7 +322,7 @@ static ns_status look(ns_adopted *a, bool now, int64_t *freed, ns_err *err) {
 
 ns_status ns_adopted_look(ns_adopted *a, bool now, int64_t *freed, ns_err *err) {
   ns_status st;
-  *freed = 0;
+  *freed = a->cleaned = 0;
   ns_err_clear(err);
   if (ns_in_transaction(a->db))
     return ns_fail(err, NS_ESTATE, "rows cannot be freed inside a transaction");

@@ -430,6 +430,76 @@ static void put_moved_columns(ns_adopted *a, ns_filled *f) {
   put_moved(a, f, "t.");
 }
 
+/* ---------------------------------------------------------- rows that move */
+
+/* What it is to a drain: an ns_row_kind. */
+static void put_fate(ns_adopted *a, ns_filled *f) {
+  ns_buf_adds(&f->text, "CASE WHEN ");
+  put_finished(a, f);
+  if (a->map.has_state[NS_ROW_PROCESSING] || is_claimed_by(a)) {
+    ns_buf_adds(&f->text, " THEN 1 WHEN ");
+    put_taken(a, f);
+    ns_buf_adds(&f->text, " THEN 3 WHEN ");
+  } else
+    ns_buf_adds(&f->text, " THEN 1 WHEN "); /* its lock says so */
+  put_dead(a, f);
+  ns_buf_adds(&f->text, " THEN 2 WHEN ");
+  put_waiting(a, f);
+  ns_buf_adds(&f->text, " THEN 0 ELSE 4 END");
+}
+
+/* A time as µs since 1970; NULL: it tells nothing, or not more than seconds hold. */
+static void micros(const ns_adopted *a, ns_filled *f, ns_part p) {
+  if (ns_adopt_has(a, p) && a->parts[p]->kind == NS_FIELD_TIME)
+    put(a, f, "NULLIF(UNIX_TIMESTAMP(%c), 0) * 1000000, ", p);
+  else if (ns_adopt_has(a, p) && a->parts[p]->kind == NS_FIELD_WHOLE &&
+           p != NS_PART_STATUS)
+    put(a, f, "IF(%c BETWEEN 1 AND 99999999999, %c * 1000000, NULL), ", p, p);
+}
+
+/* When it ended, by the best of what tells. */
+static void put_ended(ns_adopted *a, ns_filled *f) {
+  static const ns_part by[] = {NS_PART_COMPLETED_AT, NS_PART_STATUS, NS_PART_UPDATED,
+                               NS_PART_CLAIMED_AT, NS_PART_STARTED};
+  ns_buf_adds(&f->text, "CAST(COALESCE(");
+  for (size_t i = 0; i < sizeof by / sizeof by[0]; i++)
+    micros(a, f, by[i]);
+  ns_buf_adds(&f->text, "NULL) AS SIGNED)");
+}
+
+/* µs until it is due; NULL, or less than nothing: it is. */
+static void put_delay(ns_adopted *a, ns_filled *f) {
+  ns_part p = NS_PART_RETRY_AFTER;
+  if (!ns_adopt_has(a, p))
+    ns_buf_adds(&f->text, "NULL");
+  else if (a->parts[p]->kind == NS_FIELD_TIME)
+    put(a, f, "TIMESTAMPDIFF(MICROSECOND, NOW(6), %c)", p);
+  else
+    put(a, f, "CAST(IF(%c > %n, LEAST(%c - %n, 99999999999) * 1000000, NULL) AS SIGNED)",
+        p, p, p, p);
+}
+
+/* Texts of other character sets need not fit together. */
+static void add_plain(ns_filled *f, const ns_field *c) {
+  bool cast = *c->charset != '\0' && strcmp(c->charset, "utf8mb4") != 0;
+  ns_buf_adds(&f->text, cast ? "CAST(t." : "t.");
+  add_name(f, c->name);
+  ns_buf_adds(&f->text, cast ? " AS BINARY)" : "");
+}
+
+/* All that is in it, in 32 characters: each column behind its length. */
+static void put_print(ns_adopted *a, ns_filled *f) {
+  ns_buf_adds(&f->text, "MD5(CONCAT_WS(','");
+  for (size_t i = 0; i < a->fields.n; i++) {
+    const ns_field *c = &a->fields.items[i];
+    ns_buf_adds(&f->text, c->nullable ? ", COALESCE(OCTET_LENGTH(t." : ", OCTET_LENGTH(t.");
+    add_name(f, c->name);
+    ns_buf_adds(&f->text, c->nullable ? "), '-'), " : "), ");
+    add_plain(f, c);
+  }
+  ns_buf_adds(&f->text, "))");
+}
+
 /* ------------------------------------------------------------ assignments */
 
 /* "…, c = now" for a column of time that is not also the status. */
@@ -684,17 +754,18 @@ static const struct {
     {":table", put_table_value}, {":token", put_token}, {"again", put_again},
     {"at_once", put_at_once}, {"blamed", put_blamed}, {"childless", put_childless},
     {"claim", put_claim}, {"claimant", put_claimant}, {"claimed", put_claimed},
-    {"columns", put_columns}, {"dead", put_dead}, {"discard", put_discard},
-    {"done", put_done}, {"fail", put_fail}, {"failures", put_failures},
+    {"columns", put_columns}, {"dead", put_dead}, {"delay", put_delay},
+    {"discard", put_discard}, {"done", put_done}, {"ended", put_ended},
+    {"fail", put_fail}, {"failures", put_failures}, {"fate", put_fate},
     {"finished", put_finished}, {"first", put_first}, {"gripped", put_gripped},
     {"id", put_id}, {"into", put_into}, {"into_columns", put_into_columns},
     {"key", put_key}, {"kind", put_kind}, {"later", put_later}, {"mine", put_mine},
     {"moved_columns", put_moved_columns}, {"old", put_old}, {"open", put_open},
     {"order", put_order}, {"ours", put_ours}, {"overdue", put_overdue},
     {"parent", put_parent}, {"parent_done", put_parent_done},
-    {"parent_key", put_parent_key}, {"ready", put_ready}, {"redrive", put_redrive},
-    {"release", put_release}, {"settled", put_settled}, {"table", put_table},
-    {"taken", put_taken}, {"touch", put_touch}, {"unready", put_unready},
+    {"parent_key", put_parent_key}, {"print", put_print}, {"ready", put_ready},
+    {"redrive", put_redrive}, {"release", put_release}, {"settled", put_settled},
+    {"table", put_table}, {"taken", put_taken}, {"touch", put_touch}, {"unready", put_unready},
     {"until", put_until}, {"zone", put_zone}};
 
 /* A mark that nobody knows is a mistake in adopt.sql, which the server tells of. */

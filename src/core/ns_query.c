@@ -49,8 +49,7 @@ static ns_status run(ns_db *db, ns_sql sql, const ns_value *params,
 ** same privileges. */
 static ns_status probe(ns_db *db, ns_sql sql, ns_err *err) {
   if (strstr(ns_sql_texts[sql], "/*lanes*/") != NULL ||
-      (strncmp(ns_sql_names[sql], "adopt_", 6) == 0 &&
-       strchr(ns_sql_texts[sql], '{') != NULL) ||
+      strchr(ns_sql_texts[sql], '{') != NULL ||
       strstr(ns_sql_texts[sql], "(queues)") != NULL)
     return NS_OK;
   return ns_prepare(db, sql, err);

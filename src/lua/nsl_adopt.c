@@ -458,12 +458,72 @@ static int db_adopt_prunable(lua_State *L) {
   return push_count(L, st, n, &err);
 }
 
+/* [-0, +1, m] */
+static void pushdrained(lua_State *L, const ns_drained *d) {
+  lua_createtable(L, 0, 11);
+  nsl_setint(L, "from", d->from);
+  nsl_setint(L, "jobs", d->jobs);
+  nsl_setint(L, "done", d->done);
+  nsl_setint(L, "dead", d->dead);
+  nsl_setint(L, "cleaned", d->cleaned);
+  nsl_setint(L, "running", d->running);
+  nsl_setint(L, "unknown", d->unknown);
+  nsl_setint(L, "unfit", d->unfit);
+  nsl_setint(L, "changed", d->changed);
+  nsl_setint(L, "busy", d->busy);
+  lua_pushboolean(L, d->more);
+  lua_setfield(L, -2, "more");
+}
+
+/***
+Moves some rows into a queue or the history.
+@function db:adopt_drain
+@tparam integer number
+@tparam string queue made, if need be
+@tparam integer limit rows that are looked at
+@tparam[opt] integer from the lowest id; nil: all, and what other drains have left
+@treturn[1] table jobs, done, dead, cleaned: rows moved; running, unknown, unfit,
+changed, busy: rows that stay; from: where to go on; more: whether to
+@treturn[2] nil
+@treturn[2] string message
+@treturn[2] string code `INVALID`, `STATE`, `GONE`, `BUSY`, `DENIED`, `SQL`
+*/
+static int db_adopt_drain(lua_State *L) {
+  ns_err err;
+  ns_adopted *a = checkadopted(L);
+  ns_bytes queue = nsl_checkbytes(L, 3);
+  lua_Integer limit = luaL_checkinteger(L, 4);
+  ns_drained d = {.from = luaL_optinteger(L, 5, INT64_MIN)};
+  luaL_argcheck(L, limit >= 1 && limit <= MAX_CLAIM, 4, "1 to 10000 expected");
+  if (ns_adopted_drain(a, queue, (size_t)limit, &d, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  pushdrained(L, &d);
+  return 1;
+}
+
+/***
+What a drain would move, and what would stay.
+@function db:adopt_drainable
+@tparam integer number
+@return a table as of adopt_drain; or nil, message, code
+*/
+static int db_adopt_drainable(lua_State *L) {
+  ns_err err;
+  ns_drained d = {0};
+  if (ns_adopted_drainable(checkadopted(L), &d, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  pushdrained(L, &d);
+  return 1;
+}
+
 const luaL_Reg nsl_adoptverbs[] = {{"adopt", db_adopt},
                                    {"adopt_advice", db_adopt_advice},
                                    {"adopt_claim", db_adopt_claim},
                                    {"adopt_count", db_adopt_count},
                                    {"adopt_dead", db_adopt_dead},
                                    {"adopt_dead_groups", db_adopt_dead_groups},
+                                   {"adopt_drain", db_adopt_drain},
+                                   {"adopt_drainable", db_adopt_drainable},
                                    {"adopt_due", db_adopt_due},
                                    {"adopt_look", db_adopt_look},
                                    {"adopt_pause", db_adopt_pause},

@@ -213,6 +213,7 @@ function commands.rescue(args)
   local wait = context.checked(options.duration, args.wait, "--wait")
   local db <close> = context.connect(args)
   local found = context.must(db._handle:look(wait))
+  context.must(adopt.rescue(db))
   if args.json then return output.json(found) end
   output.line(("%d jobs of %d dead holders given back"):format(found.jobs, found.holders))
 end

@@ -2,6 +2,7 @@
 
 local address = require "nightshift.address"
 local context = require "nightshift.cli.context"
+local mapping = require "nightshift.cli.mapping"
 local options = require "nightshift.options"
 
 local work = { commands = {} }
@@ -92,34 +93,6 @@ local function check_strict(args, queues)
   return true
 end
 
---- The mappings of the files: one, or a list, each.
-local function load_mappings(files)
-  local adopt = require "nightshift.adopt"
-  local mappings, seen = {}, {}
-  local function add(file, mapping)
-    local ok, given, message = pcall(adopt.read, mapping)
-    if not ok then given, message = nil, given end
-    if not given then context.fail(context.CONFIG, "--adopt %s: %s", file, message:gsub("^nightshift: ", "")) end
-    if seen[given.table] then
-      context.fail(context.CONFIG, "--adopt %s: table '%s' is named twice", file, given.table)
-    end
-    seen[given.table] = true
-    mappings[#mappings + 1] = given
-  end
-  for _, file in ipairs(files) do
-    local chunk, message = loadfile(file, "t")
-    if not chunk then context.fail(context.CONFIG, "--adopt: %s", message) end
-    local ok, value = pcall(chunk)
-    if not ok then context.fail(context.CONFIG, "--adopt: %s", tostring(value)) end
-    if type(value) ~= "table" then
-      context.fail(context.CONFIG, "--adopt %s: it must return a mapping or a list of them, and returned a %s", file,
-        type(value))
-    end
-    for _, mapping in ipairs(value[1] and value or { value }) do add(file, mapping) end
-  end
-  return mappings[1] and mappings or nil
-end
-
 local function microseconds(text, what)
   return text and context.checked(options.duration, text, what)
 end
@@ -154,7 +127,7 @@ end
 
 function work.commands.work(args)
   local queues = work.parse_queues(args.queues)
-  local mappings = load_mappings(args.adopt)
+  local mappings = mapping.load("--adopt", args.adopt)
   local config = {
     adopt = mappings,
     no_queues = mappings ~= nil and not queues,
