@@ -518,10 +518,6 @@ function Db:is_open() end
 --- Gives unsettled claims back and closes the connection. May be repeated.
 function Db:close() end
 
---- A lock or a semaphore; holds one slot at a time. Call it with a function, or
---- `local held <close> = assert(l:acquire())`. What is still held goes back when
---- the job's run is over; outside a handler, when the handle is closed or
---- collected, or the program ends, however it ends.
 ---@class nightshift.Adopted an existing table as a queue
 ---@field table string
 ---@field strategy string
@@ -664,6 +660,10 @@ function Adopted:prune(opts) end
 ---`GONE`, `BUSY`, `SQL`
 function Adopted:drain(opts) end
 
+--- A lock or a semaphore; holds one slot at a time. Call it with a function, or
+--- `local held <close> = assert(l:acquire())`. What is still held goes back when
+--- the job's run is over; outside a handler, when the handle is closed or
+--- collected, or the program ends, however it ends.
 ---@class nightshift.DbLock
 ---@field name string
 ---@overload fun(fn: fun(...): ..., ...): ... what fn returned; or nil, message, `BUSY`
