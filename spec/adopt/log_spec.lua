@@ -37,7 +37,7 @@ describe("the log of a host", function()
     designs.create(db, "queue_table", 1)
     all "UPDATE queue_table SET attempts = 2"
     local h = start("queue_table", [[return { queue_table = function(job)
-      return job:fail("no disk\nat all", { retry_in = job.attempt == 29 and 0.5 or 0 })
+      return job:fail("no disk\nat all", { retry_in = job.attempt == 29 and 1.5 or 0 })
     end }]], { strategy = "skip_locked" })
     eventually(function() return #lines(h, "row.failed") == 2 end)
     local first, last = table.unpack(lines(h, "row.failed"))

@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ns_adopt.h"
 #include "ns_time.h"
@@ -163,14 +164,28 @@ static ns_status write_error(ns_adopted *a, ns_seat *seat, const ns_verdict *v,
              : NS_OK;
 }
 
+/* When a row may be claimed again that comes back now, as exactly as its column says. */
+static int64_t next_of(const ns_adopted *a, ns_value delay) {
+  const ns_field *f = a->parts[NS_PART_RETRY_AFTER];
+  const char *digits = f != NULL ? strchr(f->type, '(') : NULL;
+  int64_t unit = NS_SECOND;
+  int64_t at = ns_now(a->db);
+  if (f == NULL || delay.type != NS_INT)
+    return at;
+  if (f->kind == NS_FIELD_WHOLE) /* it is rounded up, to seconds */
+    return at + (delay.i + NS_SECOND - 1) / NS_SECOND * NS_SECOND;
+  for (int n = digits != NULL ? atoi(digits + 1) : 0; n > 0 && unit > 1; n--)
+    unit /= 10;
+  return (at + delay.i) / unit * unit;
+}
+
 /* For logs: the grip goes with the verdict. */
 static void tell_claim(const ns_adopted *a, ns_verdict *v, const ns_grip *grip,
                        ns_value delay) {
-  bool keeps = ns_adopt_has(a, NS_PART_RETRY_AFTER) && delay.type == NS_INT;
   if (grip != NULL)
     v->row = (ns_row_claim){.holder = grip->holder, .since = grip->since,
                             .failures = attempt_of(a, grip),
-                            .next = ns_now(a->db) + (keeps ? delay.i : 0)};
+                            .next = next_of(a, delay)};
 }
 
 /* Runs one; '*changed': it was ours. */
