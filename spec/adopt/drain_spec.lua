@@ -5,6 +5,8 @@
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
+local proxy = require "spec.support.proxy"
+local shared = require("spec.support.db").shared
 
 local db, _, url
 with_database(function(...) db, _, url = ... end)
@@ -402,7 +404,7 @@ describe("after a crash", function()
   end)
 end)
 
-it("is done by two at once, while others write", function()
+it("is done by two at once", function()
   create(2000)
   local before = rows_by_id()
   local drains = { start { "--batch", "17" }, start { "--batch", "23" } }
@@ -430,3 +432,22 @@ it("is worked on while it goes on", function()
   end
   assert.equal(0, count "nightshift_job")
 end)
+
+for _, moment in ipairs { "before", "after" } do
+  it(("survives connections that are cut %s any of its commits"):format(moment), function()
+    local p = proxy.start(shared())
+    create(100)
+    local before = rows_by_id()
+    local cut = 0
+    for i = 0, 24 do
+      local other <close> = assert(nightshift.open(p:url(url)))
+      local t = assert(other:adopt(assert(load("return " .. MAPPING))()))
+      p:tell(("commit %s %d"):format(moment, i % 3 + 1)) -- of the marks, the deletion, the end of the marks
+      assert(t:drain { into = "post", limit = 4 })
+      if p:tell "fired" == "yes" then cut = cut + 1 end
+      assert.equal(96 - 4 * i, count "mails")
+    end
+    assert.equal(25, cut)
+    is_moved(before)
+  end)
+end
