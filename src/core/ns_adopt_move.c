@@ -56,7 +56,6 @@ static ns_bytes list_of(const ns_move *b, ns_whereabouts at, ns_buf *text) {
   return ns_list_end(text).s;
 }
 
-
 /* --------------------------------------------------------------- marking */
 
 enum { /* the columns of drain_mark, in its order */
@@ -316,6 +315,18 @@ typedef struct fates {
   ns_buf jobs, past, doubt, over;
 } fates;
 
+/* Ends the lists that are not empty. False: out of memory. */
+static bool fates_end(fates *f) {
+  ns_buf *all[] = {&f->jobs, &f->past, &f->doubt, &f->over};
+  bool fine = true;
+  for (size_t i = 0; i < 4; i++) {
+    if (all[i]->n > 0)
+      ns_buf_addc(all[i], ']');
+    fine = fine && !all[i]->oom;
+  }
+  return fine;
+}
+
 static void fates_free(fates *f) {
   ns_buf_free(&f->jobs);
   ns_buf_free(&f->past);
@@ -371,22 +382,22 @@ static ns_status write_past(ns_move *b, fates *f, ns_err *err) {
   ns_status st = NS_OK;
   if (f->doubt.n > 0)
     st = ns_run(db, NS_SQL_DRAIN_DOUBT,
-                (ns_value[]){ns_list_end(&f->doubt), table}, err);
+                (ns_value[]){ns_vtext(ns_buf_bytes(&f->doubt)), table}, err);
   if (st == NS_OK && f->past.n > 0)
     st = ns_run(db, NS_SQL_DRAIN_HISTORY,
                 (ns_value[]){table, ns_vint(NS_MAX_CRASHES), ns_vint(NS_BACKOFF),
-                             ns_vint(NS_TIMEOUT), ns_list_end(&f->past), table},
+                             ns_vint(NS_TIMEOUT), ns_vtext(ns_buf_bytes(&f->past)),
+                             table},
                 err);
   return st;
 }
 
 static ns_status write_jobs(ns_move *b, fates *f, ns_err *err) {
   ns_db *db = b->a->db;
-  ns_value list;
+  ns_value list = ns_vtext(ns_buf_bytes(&f->jobs));
   ns_status st;
   if (f->jobs.n == 0)
     return NS_OK;
-  list = ns_list_end(&f->jobs);
   st = ns_run(db, NS_SQL_DRAIN_JOB,
               (ns_value[]){ns_vint(NS_MAX_CRASHES), ns_vint(NS_BACKOFF),
                            ns_vint(NS_TIMEOUT), list, ns_vtext(b->a->map.table)},
@@ -420,12 +431,12 @@ static ns_status arrive_run(ns_db *db, ns_tx *tx, ns_err *err) {
   }
   if ((st = hold(b, err)) == NS_OK) {
     decide(b, &f);
-    if (f.jobs.oom || f.past.oom || f.doubt.oom || f.over.oom)
+    if (!fates_end(&f))
       st = ns_no_memory(err);
   }
   if (st == NS_OK && f.over.n > 0 && (st = write_past(b, &f, err)) == NS_OK &&
       (st = write_jobs(b, &f, err)) == NS_OK &&
-      (st = drop_marks(b, ns_list_end(&f.over).s, err)) == NS_OK)
+      (st = drop_marks(b, ns_buf_bytes(&f.over), err)) == NS_OK)
     st = ns_run(db, NS_SQL_DRAIN_MOVED, &table, err);
   fates_free(&f);
   if (st == NS_OK && tx->replay)
