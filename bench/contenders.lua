@@ -263,8 +263,8 @@ end
 local function create_many(s, rows)
   designs.create(s.db, GROUP, 0)
   for from = 1, rows, STEP do
-    assert(s.db:execute(([[INSERT INTO queue_table (name, priority, status)
-      SELECT 'resize', seq * 7919 %% 1000, IF(seq %% %d, 'processed', 'queued')
+    assert(s.db:execute(([[INSERT INTO queue_table (id, name, priority, status)
+      SELECT seq, 'resize', seq * 7919 %% 1000, IF(seq %% %d, 'processed', 'queued')
       FROM seq_%d_to_%d]]):format(OPEN, from, math.min(from + STEP - 1, rows))))
   end
   assert(s.db:execute("ANALYZE TABLE " .. GROUP))

@@ -22,6 +22,7 @@
 
 #define PICKS 10   /* looks at rows that others have all locked … */
 #define PAUSE 2000 /* … and µs between them */
+#define PAGE_MIN 16 /* rows beyond what is asked for: dozens may be at it */
 #define PAGE_MAX 20000
 #define GATES 4
 #define STAND 10   /* seconds at one */
@@ -121,7 +122,7 @@ ns_status ns_adopt_pick(ns_adopted *a, ns_seat *seat, ns_call *call, ns_buf *ids
   ns_status st;
   ns_stmt *s;
   for (int tries = 0; tries < PICKS; tries++) {
-    call->page = call->limit * 2 + a->page;
+    call->page = call->limit * 2 + PAGE_MIN + a->page;
     st = ns_adopt_run(a, seat, NS_SQL_ADOPT_PICK, call, &s, err);
     if (st == NS_OK)
       st = list_ids(a, seat, s, ids, err);
