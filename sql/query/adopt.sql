@@ -32,7 +32,7 @@ NOT EXISTS(SELECT 1 FROM {table} c WHERE c.{parent_key} = {id} AND c.{key} <> {i
 -- name: adopt_claim
 -- The classic. Index: status, then the order; locks the rows it reads; 1205 at once
 -- when somebody has locked one.
-{at_once}UPDATE {table} t SET {claim} WHERE {ready} ORDER BY {first}{order} LIMIT {:limit}
+{at_once}UPDATE {table} t SET {claim} WHERE {ready} AND {unheld} ORDER BY {first}{order} LIMIT {:limit}
 
 -- name: adopt_columns
 -- Params: table, twice. The live columns, and which of them hold JSON.
@@ -255,7 +255,8 @@ WHERE {taken} AND {claimant} LIKE 'ns:%' AND h.id IS NULL LIMIT 1000
 -- lock all it reads; then PRIMARY, in that order: locks the rows it takes, waits for
 -- nobody.
 {zone}SELECT {id}
-FROM (SELECT {id} FROM {table} t WHERE {ready} ORDER BY {order} LIMIT {:page}) l
+FROM (SELECT {id} FROM {table} t WHERE {ready} AND {unheld} ORDER BY {order}
+  LIMIT {:page}) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.{key} WHERE {open}
 LIMIT {:limit} FOR UPDATE SKIP LOCKED
 
@@ -317,7 +318,8 @@ UPDATE nightshift_adopted SET next_at = ? WHERE tab = ? AND next_at = ?
 -- name: adopt_seen
 -- How many rows adopt_pick has looked at. Index: status, then the order. No locks.
 {zone}SELECT COUNT(*)
-FROM (SELECT {id} FROM {table} t WHERE {ready} ORDER BY {order} LIMIT {:page}) l
+FROM (SELECT {id} FROM {table} t WHERE {ready} AND {unheld} ORDER BY {order}
+  LIMIT {:page}) l
 
 -- name: adopt_settled
 -- Part of the looks at rows that are locked by whoever has them: nobody is between the
@@ -352,6 +354,12 @@ STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id SET {claim}
 SELECT turn, GET_LOCK(CONCAT('nightshift-turn:', MD5(DATABASE()), MD5(?), turn), 0) AS ours,
   RELEASE_LOCK(CONCAT('nightshift-turn:', MD5(DATABASE()), MD5(?), ?)) AS last
 FROM (SELECT FLOOR(UNIX_TIMESTAMP(NOW(6)) * 4) AS turn) n
+
+-- name: adopt_unheld
+-- Part of claims: what the row that holds up the table came back with is known to all
+-- who can see that row. PRIMARY of adopted, one row, once a statement.
+COALESCE((SELECT NOT x.paused AND x.held_until <= {now}
+  FROM nightshift_adopted x WHERE x.tab = {:table}), TRUE)
 
 -- name: adopt_unlock
 -- Params: table.

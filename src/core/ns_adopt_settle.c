@@ -188,6 +188,13 @@ static void tell_claim(const ns_adopted *a, ns_verdict *v, const ns_grip *grip,
                             .next = next_of(a, delay)};
 }
 
+/* It was told to come back later by what all rows ask of: none is claimed before. Known
+** to all no later than the row is seen to be open. */
+static ns_status slow_down(ns_adopted *a, const ns_verdict *v, ns_err *err) {
+  bool asked = v->kind == NS_AGAIN && v->go_on == 2 && v->delay > 0;
+  return asked ? ns_adopt_hold(a, v->delay, err) : NS_OK;
+}
+
 /* Runs one; '*changed': it was ours. */
 static ns_status settle_one(ns_adopted *a, ns_seat *seat, ns_verdict *v,
                             const ns_grip *grip, bool *changed, ns_err *err) {
@@ -207,7 +214,7 @@ static ns_status settle_one(ns_adopted *a, ns_seat *seat, ns_verdict *v,
     st = write_error(a, NULL, v, grip, err);
   if (st == NS_OK && grip != NULL && grip->shown && !ns_adopt_by_grip(a))
     st = ns_adopt_unshow(a, v->id, call.token, err);
-  return st;
+  return st == NS_OK && (*changed || seat != NULL) ? slow_down(a, v, err) : st;
 }
 
 static bool ends_dead(const ns_verdict *v, const ns_grip *grip) {
@@ -340,17 +347,6 @@ bool ns_adopted_returns(const ns_adopted *a, const ns_verdict *v) {
          grip != NULL && !grip->last;
 }
 
-/* Some were told to come back later by what all rows ask of: none is claimed before. */
-static ns_status slow_down(ns_adopted *a, const ns_verdict *verdicts, size_t n,
-                           ns_err *err) {
-  int64_t longest = 0;
-  for (size_t i = 0; i < n; i++)
-    if (verdicts[i].kind == NS_AGAIN && verdicts[i].go_on == 2 &&
-        verdicts[i].status == NS_OK && verdicts[i].delay > longest)
-      longest = verdicts[i].delay;
-  return longest > 0 ? ns_adopt_hold(a, longest, err) : NS_OK;
-}
-
 static void stir(ns_adopted *a, const ns_verdict *verdicts, size_t n) {
   bool any = a->capped;
   for (size_t i = 0; i < n; i++)
@@ -390,11 +386,8 @@ ns_status ns_adopted_settle(ns_adopted *a, ns_verdict *verdicts, size_t n,
   }
   st = a->map.strategy == NS_TRANSACTION ? settle_seats(a, verdicts, n, err)
                                          : settle_written(a, verdicts, n, err);
-  if (st == NS_OK && !ns_in_transaction(a->db)) {
-    ns_err none; /* the verdicts are written */
-    slow_down(a, verdicts, n, &none);
+  if (st == NS_OK && !ns_in_transaction(a->db))
     stir(a, verdicts, n);
-  }
   for (size_t i = 0; st == NS_OK && i < n; i++)
     tell(a, &verdicts[i], err);
   return st;

@@ -330,6 +330,10 @@ static void put_claimed(ns_adopted *a, ns_filled *f) {
     put(a, f, "CAST(UNIX_TIMESTAMP(%c) * 1000000 AS SIGNED)", p);
 }
 
+static void put_unheld(ns_adopted *a, ns_filled *f) {
+  fill(a, f, ns_sql_texts[NS_SQL_ADOPT_UNHELD]);
+}
+
 static void put_order(ns_adopted *a, ns_filled *f) {
   if (ns_adopt_has(a, NS_PART_PRIORITY))
     put(a, f, a->map.lower_first ? "%c, " : "%c DESC, ", NS_PART_PRIORITY);
@@ -765,8 +769,9 @@ static const struct {
     {"parent", put_parent}, {"parent_done", put_parent_done},
     {"parent_key", put_parent_key}, {"print", put_print}, {"ready", put_ready},
     {"redrive", put_redrive}, {"release", put_release}, {"settled", put_settled},
-    {"table", put_table}, {"taken", put_taken}, {"touch", put_touch}, {"unready", put_unready},
-    {"until", put_until}, {"zone", put_zone}};
+    {"table", put_table}, {"taken", put_taken}, {"touch", put_touch},
+    {"unheld", put_unheld}, {"unready", put_unready}, {"until", put_until},
+    {"zone", put_zone}};
 
 /* A mark that nobody knows is a mistake in adopt.sql, which the server tells of. */
 static void fill_mark(ns_adopted *a, ns_filled *f, const char *name, size_t n) {
