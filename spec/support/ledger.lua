@@ -8,10 +8,15 @@ local ledger = {}
 ---@param path string
 function ledger.script(path)
   return ([[
-  local function write(what, id)
+  local file, pid
+  local function open() -- in the process that works
     local own <close> = assert(io.open "/proc/self/stat")
-    local file <close> = assert(io.open(%q, "ab"))
-    file:write(("%%s %%d %%d\n"):format(what, id, own:read "n"))
+    file, pid = assert(io.open(%q, "ab")), own:read "n"
+    file:setvbuf "no"
+  end
+  local function write(what, id)
+    if not file then open() end
+    assert(file:write(("%%s %%d %%d\n"):format(what, id, pid)))
   end
   local function begin(id) write("begin", id) end
   local function done(id) write("done", id) end
@@ -48,12 +53,21 @@ function ledger.read(path, killed, orphaned)
   return found
 end
 
---- How many lines there are.
+local counted = {} -- by path: bytes that were read, and lines in them
+
+--- How many lines there are. It only grows, and is asked for often: what is new is read.
+---@param path string
 function ledger.count(path)
+  local known = counted[path] or { at = 0, n = 0 }
   local file <close> = io.open(path, "rb")
-  local n = 0
-  for _ in (file and file:read "a" or ""):gmatch "\n" do n = n + 1 end
-  return n
+  if not file then return 0 end
+  if file:seek "end" < known.at then known = { at = 0, n = 0 } end -- another of that name
+  file:seek("set", known.at)
+  local text = file:read "a"
+  for _ in text:gmatch "\n" do known.n = known.n + 1 end
+  known.at = known.at + #text
+  counted[path] = known
+  return known.n
 end
 
 return ledger
