@@ -1,8 +1,10 @@
 -- Many programs at one table, some of which are killed in the middle of a row: each
 -- row is done once in the end, and no two programs have it at the same time.
 
+local crew = require "spec.support.crew"
 local designs = require "spec.support.designs"
 local lab = require "spec.support.lab"
+local ledger = require "spec.support.ledger"
 local proc = require "spec.support.proc"
 
 setup(lab.fresh)
@@ -80,3 +82,37 @@ for _, name in ipairs(designs.names) do
     end)
   end
 end
+
+-- All at once: no verdict is refused, and nobody who lives loses a row, which would cost
+-- an attempt.
+describe("a crowd, with a connection each,", function()
+  local UNTOUCHED = { migration_task = "iteration = 0", queue_table = "attempts = 30" }
+  local CROWD_ROWS, CLAIMERS = 400, 120
+
+  after_each(crew.clean)
+
+  for name, strategies in pairs {
+    migration_task = { "update_limit" }, queue_table = { "skip_locked", "named_lock", "transaction" },
+  } do
+    for _, strategy in ipairs(strategies) do
+      it(("has each row of %s once by %s"):format(name, strategy), function()
+        local db <close> = lab.open()
+        designs.create(db, name, 1)
+        designs.fill(db, name, CROWD_ROWS - 1)
+        local folder = fixture.dir()
+        local path, gate = folder .. "/ledger", folder .. "/gate"
+        assert(os.execute("mkfifo " .. gate))
+        local c = crew.start(CLAIMERS, lab.url(), designs.map(name, { strategy = strategy }), ledger.script(path)
+          .. "return function(job) begin(job.id) done(job.id) end", { gate = gate })
+        eventually(function() return ledger.count(gate .. ".ready") == CLAIMERS end, 60)
+        local opened = assert(io.open(gate, "w"))
+        c:wait(60)
+        opened:close()
+        local found = ledger.read(path)
+        for id = 1, CROWD_ROWS do assert.same({ 1, 1 }, { found.begun[id], found.done[id] }) end
+        assert.equal(CROWD_ROWS, assert(db:execute(("SELECT COUNT(*) AS n FROM %s WHERE %s"):format(name,
+          UNTOUCHED[name])))[1].n)
+      end)
+    end
+  end
+end)
