@@ -137,7 +137,8 @@ VALUES (?, ?, {now} + ?, ?, ?, ?)
 
 -- name: claim_sentinel
 -- Array-bound. Params: queue, rank. Run on its own. Key: PRIMARY, the last row
--- of the lane.
+-- of the lane; 1205 at once while another claimer adds it.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
 INSERT IGNORE INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)
 VALUES (?, ?, {end}, 0, 0)
 
