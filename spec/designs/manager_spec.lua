@@ -4,8 +4,10 @@
 
 local crew = require "spec.support.crew"
 local designs = require "spec.support.designs"
+local host = require "spec.support.host"
 local lab = require "spec.support.lab"
 local ledger = require "spec.support.ledger"
+local nst = require "nst"
 
 setup(lab.fresh)
 
@@ -216,6 +218,67 @@ describe("600 jobs, some of them children,", function()
       assert.is_true(lost >= 0 and lost <= KILLS, lost)
     end)
   end
+end)
+
+describe("600 jobs on two hosts with 80 workers", function()
+  -- Every tenth fails once, every tenth but one asks for a second try after a while.
+  local function script()
+    return ledger.script(path) .. [[
+      return { queue_table = function(job)
+        begin(job.id)
+        require "nightshift.core".sleep(0.02)
+        local first = job.payload.attempts == 30 and job.payload.retry_after == nil
+        if first and job.id % 10 == 0 then
+          left(job.id)
+          return job:fail("not yet", { retry_in = 0.1 })
+        elseif first and job.id % 10 == 1 then
+          left(job.id)
+          return job:again(0.1)
+        end
+        done(job.id)
+      end }]]
+  end
+
+  local function start()
+    return host.start(lab.url(), script(), { "--adopt", designs.file("queue_table", { strategy = "skip_locked",
+      priority = { column = "priority", decay = 1 } }), "--workers", "40", "--drain-within", "3s" })
+  end
+
+  it("are each done once, parents first, though a host and workers of the other are killed", function()
+    fill()
+    local hosts, killed = { start(), start() }, {}
+    local function kill(pid)
+      killed[pid] = true
+      nst.kill(pid, "KILL")
+    end
+    eventually(function() return ledger.count(path) >= 100 end, 60)
+    for _, pid in ipairs(host.members(hosts[1].pid)) do killed[pid] = true end
+    hosts[1]:signal "KILL"
+    hosts[1]:wait(20)
+    for i = 1, 3 do
+      eventually(function() return ledger.count(path) >= 150 + 100 * i end, 60)
+      kill(host.members(hosts[2].pid)[i])
+    end
+    assert.equal(0, hosts[2]:wait(60))
+    local found, begun, done = ledger.read(path, killed), 0, 0
+    for _, row in ipairs(all [[SELECT id, parent_id, status, attempts, priority, IF(name = 'child', 9, id % 7) AS was
+      FROM queue_table]]) do
+      assert.equal("processed", row.status, row.id)
+      local returns = found.begun[row.id] - 1
+      assert.is_true(row.attempts >= 30 - 1 - KILLS and row.attempts <= 30, row.id)
+      assert.is_true(30 - row.attempts <= returns, row.id)
+      assert.is_true(row.id % 10 > 1 or returns >= 1, row.id)
+      assert.is_true(row.priority <= row.was - math.min(1, returns), row.id) -- it has sunk
+      assert.is_true(not row.parent_id or found.first[row.id] > found.last[row.parent_id], row.id)
+      begun, done = begun + found.begun[row.id], done + found.done[row.id]
+    end
+    assert.equal(JOBS + CHILDREN, count "TRUE")
+    local lost = begun - (JOBS + CHILDREN) - (JOBS + CHILDREN) // 5
+    -- what the dead had: each worker one, and those whose verdict was on its way
+    assert.is_true(lost >= 0 and lost <= 3 * (40 + 3), lost)
+    assert.is_true(done - JOBS - CHILDREN <= 2 * (40 + 3), done)
+    assert.is_true(count "retry_after > '2000-01-01'" > JOBS // 10)
+  end)
 end)
 
 describe("of 30,000 jobs the 300 that are queued", function()
