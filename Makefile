@@ -19,14 +19,14 @@ CORE := ns_url ns_db ns_stmt ns_packet ns_handle ns_query ns_list ns_tx ns_volle
         ns_cycle ns_wait ns_touch ns_admin ns_tree ns_verb ns_again ns_signal ns_prune ns_slot ns_listen ns_doctor \
         ns_adopt ns_adopt_map ns_adopt_text ns_adopt_pick ns_adopt_claim ns_adopt_seat ns_adopt_settle ns_adopt_free \
         ns_adopt_plan ns_adopt_control ns_adopt_note ns_adopt_error ns_adopt_dead ns_adopt_prune \
-        ns_adopt_drain ns_adopt_move \
+        ns_adopt_drain ns_adopt_move ns_adopt_ring ns_ear \
         ns_private ns_home ns_plan ns_guard
 LUAC := nsl_module nsl_conv nsl_json nsl_encode nsl_decode nsl_db nsl_admin nsl_push nsl_claim nsl_verdict \
         nsl_jobs nsl_slot nsl_adopt nsl_sql nsl_shared nsl_mutex
 HOST := nsh_main nsh_module nsh_lua nsh_config nsh_host nsh_scripts nsh_signals nsh_dump nsh_table nsh_seat \
         nsh_intake nsh_life nsh_ladder nsh_watch nsh_secrets \
         nsh_names nsh_pace nsh_ring nsh_bell nsh_ear nsh_limits nsh_slot nsh_brood nsh_peer nsh_ctl nsh_ipc \
-        nsh_dispatch nsh_cycle nsh_adopted nsh_row_log nsh_patience nsh_feeds nsh_unsettled nsh_chores nsh_listen nsh_mail nsh_backlog nsh_batch \
+        nsh_dispatch nsh_cycle nsh_adopted nsh_row_log nsh_hark nsh_patience nsh_feeds nsh_unsettled nsh_chores nsh_listen nsh_mail nsh_backlog nsh_batch \
         nsh_memory nsh_served nsh_zygote nsh_nursery nsh_share nsh_sweep nsh_worker nsh_wire nsh_halt \
         nsh_quota nsh_confine nsh_single
 
@@ -229,6 +229,14 @@ test-dags: deps
 	@$(MAKE) --no-print-directory tests
 	@$(call SPECS,LUA=$(LUA) DAG_SECONDS="$(SECONDS)" SEED="$(SEED)",$(LUA))
 
+# A million jobs through hosts, with the size of what claims read; in `make test` there
+# are fewer of them.
+.PHONY: test-million
+test-million: ARGS = --filter "stay small" spec/designs/remedies_spec.lua
+test-million: deps
+	@$(MAKE) --no-print-directory tests
+	@$(call SPECS,LUA=$(LUA) NIGHTSHIFT_MANY=1000000,$(LUA))
+
 # Measures how long each fault is felt and writes the table into the README.
 ROUNDS ?= 20
 .PHONY: recovery
@@ -256,6 +264,7 @@ help:
 	@echo "make bench       measure, beside bare SQL; ARGS=\"--only work --json FILE\""
 	@echo "make bench-strategies    designs of queues, side by side; ONLY=..., DOC=doc/strategies.md"
 	@echo "make torture     break everything for SECONDS=120, then audit; SEED=n"
+	@echo "make test-million  a million jobs: what claims read stays small"
 	@echo "make test-dags   random graphs of jobs under kills for SECONDS; SEED=n"
 	@echo "make recovery    measure what faults cost; writes the README's table"
 	@echo "make install     PREFIX=$(PREFIX); also BINDIR, LUADIR, LIBDIR, DESTDIR"

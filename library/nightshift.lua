@@ -461,12 +461,13 @@ function Db:flow_many(roots) end
 ---@field order "id"|"-id"|nil
 ---@field overdue nightshift.Duration? after `claimed_at` a claim ends
 ---@field time_zone string? of DATETIME columns: "+02:00", "Europe/Vienna"; the server's
+---@field allow_alter boolean? adds two triggers to the table that ring: who waits for a row has it within milliseconds
 
---- Takes an existing table as a queue. Nothing is added to it.
+--- Takes an existing table as a queue. Nothing is added to it but what `allow_alter` allows.
 ---@param mapping nightshift.Mapping
 ---@return nightshift.Adopted? t
 ---@return string? message names what does not fit the table
----@return nightshift.Code? code `INVALID`, `NOT_FOUND`
+---@return nightshift.Code? code `INVALID`, `NOT_FOUND`, `DENIED`, `BUSY`, `STATE`
 function Db:adopt(mapping) end
 
 --- Who holds locks and semaphores.
@@ -556,6 +557,12 @@ function Adopted:rescue() end
 ---@return string? message
 ---@return nightshift.Code? code
 function Adopted:advice() end
+
+--- Drops the triggers that `allow_alter` has added to the table.
+---@return true? ok
+---@return string? message
+---@return nightshift.Code? code `DENIED`, `BUSY`, `STATE`
+function Adopted:drop_triggers() end
 
 ---@class nightshift.AdoptedStats rows by state
 ---@field name string the table

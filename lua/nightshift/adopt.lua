@@ -1,9 +1,9 @@
 --- Existing tables as queues: db:adopt.
 --
 -- An adopted table is a number of the core's handle; what is here is the shape of
--- its options, waiting, and the backend of its jobs. Nobody rings for somebody
--- else's table, so whoever waits looks at it once a second, each at moments of its
--- own, and more often at the holders, whose death frees rows.
+-- its options, waiting, and the backend of its jobs. Unless the table has triggers
+-- that ring (allow_alter), whoever waits looks at it once a second, each at moments of
+-- its own, and more often at the holders, whose death frees rows.
 
 local claims = require "nightshift.claims"
 local core = require "nightshift.core"
@@ -56,7 +56,7 @@ local MAPPING = {
   status = part(STATUS), priority = part(PRIORITY), parent = part(PARENT),
   claimed_by = column, claimed_at = column, completed_at = column, started = column, updated = column,
   host = column, attempts = column, attempts_left = column, retry_after = column,
-  max_attempts = options.COUNT, overdue = options.duration, order = any,
+  max_attempts = options.COUNT, overdue = options.duration, order = any, allow_alter = options.typed "boolean",
 }
 
 local ORDERS = { id = false, ["-id"] = true }
@@ -79,7 +79,7 @@ end
 local function text_of(value)
   if type(value) ~= "table" then return core.encode(value) end
   local keys, parts = {}, {}
-  for key in pairs(value) do keys[#keys + 1] = key end
+  for key in pairs(value) do keys[#keys + 1] = key ~= "allow_alter" and key or nil end
   table.sort(keys)
   for i, key in ipairs(keys) do parts[i] = core.encode(key) .. ":" .. text_of(value[key]) end
   return "{" .. table.concat(parts, ",") .. "}"
@@ -165,8 +165,11 @@ local function claim_now(self, handle, limit)
   return claims.usable(claimed, self._backend)
 end
 
---- Sleeps until it is time to look again: a second or so, or rows were freed.
+--- Sleeps until it is time to look again: somebody has rung, a second or so is over, or
+-- rows were freed.
 local function nap(self, handle, stop)
+  local rung, why, number = handle:adopt_wait(self._number, math.max(0, stop - core.clock()))
+  if rung ~= false then return rung, why, number end
   repeat
     local left = math.min(stop - core.clock(), handle:adopt_pause(self._number))
     core.sleep(math.max(0, math.min(LOOK, left)))
@@ -210,6 +213,14 @@ function methods:advice()
   local sql, message, code = live(self, "advice"):adopt_advice(self._number)
   if not sql then return nil, message, code end
   return sql ~= "" and sql
+end
+
+--- Drops the triggers that `allow_alter` has added to the table.
+---@return true|nil
+---@return string? message
+---@return string? code
+function methods:drop_triggers()
+  return live(self, "drop_triggers"):adopt_drop_triggers(self._number)
 end
 
 local COUNTED = 100000 -- rows of a state; counting more takes long

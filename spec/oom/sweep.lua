@@ -395,6 +395,16 @@ local calls = {
   },
 
   adopt = { arrange = theirs(), run = function(h, ctx) return h:adopt(ctx.map) end },
+  ["adopt, allow_alter"] = {
+    arrange = theirs(),
+    run = function(h, ctx)
+      ctx.map.allow_alter = true
+      return h:adopt(ctx.map)
+    end,
+    check = function(ctx, outcome, h)
+      if outcome == "done" then assert.is_true(h:adopt_wait(h:adopt(ctx.map), 0)) end
+    end,
+  },
   ["adopt, bad"] = {
     arrange = theirs(),
     run = function(h, ctx)
@@ -583,6 +593,14 @@ local calls = {
     run = function(h, ctx) return h:adopt_drain(ctx.number, "post", 10) end,
   },
   adopt_drainable = { arrange = theirs(), run = function(h, ctx) return h:adopt_drainable(ctx.number) end },
+  adopt_wait = {
+    arrange = theirs { allow_alter = true },
+    run = function(h, ctx) return h:adopt_wait(ctx.number, 0.01) end,
+  },
+  adopt_drop_triggers = {
+    arrange = theirs { allow_alter = true },
+    run = function(h, ctx) return h:adopt_drop_triggers(ctx.number) end,
+  },
   adopt_advice = { arrange = theirs(), run = function(h, ctx) return h:adopt_advice(ctx.number) end },
 
   begin = { run = function(h) return h:begin() end },

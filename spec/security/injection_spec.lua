@@ -37,9 +37,11 @@ local function schema(name)
 end
 
 describe("SQL", function()
-  it("is put together in two places only, from numbers and fixed text", function()
-    -- the ranges of a claim's lanes, and the ids of a listener's queues
-    local allowed = { ["src/core/ns_range.c"] = true, ["src/core/ns_listen.c"] = true, ["src/base/ns_buf.c"] = true }
+  it("is put together in three places only, from numbers and fixed text", function()
+    -- the ranges of a claim's lanes, the ids of a listener's queues, and an ear's look, which is
+    -- one of the statements of an adopted table
+    local allowed = { ["src/core/ns_range.c"] = true, ["src/core/ns_listen.c"] = true, ["src/core/ns_ear.c"] = true,
+      ["src/base/ns_buf.c"] = true }
     local found = {}
     for _, path in ipairs(files "src/*/*.c") do
       local source = read(path):gsub('"%s*\n%s*"', "")
@@ -74,7 +76,9 @@ describe("SQL", function()
     for _, name in ipairs(core.statements()) do
       local sql = core.sql(name)
       assert.is_nil(sql:find "'%?'", name)
-      assert.is_true(sql:find "^BEGIN NOT ATOMIC%s.*%sEND%s*$" ~= nil or not sql:find ";%s*%S", name)
+      local whole = sql:find "^BEGIN NOT ATOMIC%s.*%sEND%s*$"
+        or sql:find "^SET STATEMENT [%w_=]+ FOR CREATE OR REPLACE TRIGGER .* FOR EACH ROW%s+BEGIN .*%sEND%s*$"
+      assert.is_true(whole ~= nil or not sql:find ";%s*%S", name)
     end
     assert.is_true(#core.statements() > 50)
   end)

@@ -99,6 +99,63 @@ FROM nightshift_holder
 -- status. No locks.
 {zone}SELECT {until} FROM {table} t WHERE {later}
 
+-- name: adopt_ear
+-- Params: the table's ear, by adopt_ear_name. Takes one of its named locks; a trigger
+-- ends the query of whoever has one. No row: others have them all.
+SELECT k.n FROM JSON_TABLE('[0,1,2,3]', '$[*]' COLUMNS (n INT PATH '$')) k
+WHERE GET_LOCK(CONCAT(?, k.n), 0) LIMIT 1
+
+-- name: adopt_ear_leave
+-- Its connection has no other locks that it is to keep.
+DO RELEASE_ALL_LOCKS()
+
+-- name: adopt_ear_name
+-- Params: table. What the named locks of its ears begin with, and whether triggers of
+-- ours may end the queries of other users.
+SELECT CONCAT('nightshift-ear:', MD5(DATABASE()), MD5(?), ':'),
+  EXISTS(SELECT 1 FROM information_schema.USER_PRIVILEGES
+    WHERE GRANTEE = CONCAT(QUOTE(LEFT(CURRENT_USER(), CHAR_LENGTH(CURRENT_USER())
+        - CHAR_LENGTH(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)) - 1)), '@',
+      QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)))
+    AND PRIVILEGE_TYPE IN ('SUPER', 'CONNECTION ADMIN'))
+
+-- name: adopt_ear_session
+-- An ear sees what is not committed yet.
+SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED
+
+-- name: adopt_ear_sleep
+-- Text for {look}: adopt_stirs; for {numbers}: our holder or 0, seconds of a slice of
+-- the sleep, how many, whether other holders are looked at. A look, then the sleep;
+-- error 1317 is a ring, or what was there. A wait for the named lock of our own work
+-- connection, as in listen_wait. A ring now and then is felt at the end of a slice only
+-- (a busy server misses the signal, not the flag), and looks follow at times that grow
+-- apart. PRIMARY of holder, all: they are few. No locks.
+BEGIN NOT ATOMIC
+  DECLARE v_found, v_watch BOOLEAN DEFAULT FALSE;
+  DECLARE v_slice DOUBLE;
+  DECLARE v_holder, v_slices BIGINT;
+  DECLARE v_n, v_next BIGINT DEFAULT 0;
+  SELECT {numbers} INTO v_holder, v_slice, v_slices, v_watch;
+  WHILE v_n < v_slices AND NOT v_found DO
+    IF v_n = v_next THEN
+      SET v_next = v_next * 4 + 1;
+      {look};
+    END IF;
+    SET v_n = v_n + 1;
+    IF NOT v_found THEN
+      SET v_found = IF(v_holder = 0, SLEEP(v_slice),
+        GET_LOCK(CONCAT('nightshift:', DATABASE(), ':', v_holder), v_slice));
+    END IF;
+    IF v_watch AND NOT v_found THEN
+      SET v_found = EXISTS(SELECT 1 FROM nightshift_holder WHERE dead IS NULL
+        AND id <> v_holder AND IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', id)));
+    END IF;
+  END WHILE;
+  IF v_found THEN
+    SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317;
+  END IF;
+END
+
 -- name: adopt_error_drop
 -- Params: table, row. Key: PRIMARY; 1205 at once, and it goes by and by. It has not failed.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
@@ -338,6 +395,11 @@ DO GET_LOCK(CONCAT('nightshift-step:', MD5(DATABASE()), MD5({:table}), {:row}), 
 -- name: adopt_step_end
 DO RELEASE_LOCK(CONCAT('nightshift-step:', MD5(DATABASE()), MD5({:table}), {:row}))
 
+-- name: adopt_stirs
+-- Part of the sleep of whoever is to be rung: is there a row to claim, if only for
+-- whoever has not committed it yet? At READ UNCOMMITTED; index: status. No locks.
+{zone}SELECT EXISTS(SELECT 1 FROM {table} t WHERE {ready}) INTO v_found
+
 -- name: adopt_take
 -- Key: PRIMARY. Marks rows as taken that were picked, and so are locked by us.
 {at_once}UPDATE JSON_TABLE({:rows}, '$[*]' COLUMNS (id BIGINT PATH '$')) l
@@ -346,6 +408,76 @@ STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id SET {claim}
 -- name: adopt_touch
 -- Key: PRIMARY. No row: it is not ours, or nothing tells the time.
 {at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {touch} WHERE {id} = {:row} AND {ours}
+
+-- name: adopt_trigger_drop_insert
+SET STATEMENT lock_wait_timeout=1 FOR DROP TRIGGER IF EXISTS {trigger_insert}
+
+-- name: adopt_trigger_drop_update
+SET STATEMENT lock_wait_timeout=1 FOR DROP TRIGGER IF EXISTS {trigger_update}
+
+-- name: adopt_trigger_insert
+-- Rings those who sleep for want of a row. It reads no table, so it takes no lock, of
+-- nightshift's tables or others; whoever rings gets no error of it.
+SET STATEMENT lock_wait_timeout=1 FOR CREATE OR REPLACE TRIGGER {trigger_insert} AFTER INSERT ON {table} FOR EACH ROW
+BEGIN {mark}
+  DECLARE v_thread BIGINT;
+  DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END;
+  IF {new} THEN
+    SET v_thread = IS_USED_LOCK('{ear}0');
+    IF v_thread IS NOT NULL THEN
+      KILL QUERY v_thread;
+    END IF;
+    SET v_thread = IS_USED_LOCK('{ear}1');
+    IF v_thread IS NOT NULL THEN
+      KILL QUERY v_thread;
+    END IF;
+    SET v_thread = IS_USED_LOCK('{ear}2');
+    IF v_thread IS NOT NULL THEN
+      KILL QUERY v_thread;
+    END IF;
+    SET v_thread = IS_USED_LOCK('{ear}3');
+    IF v_thread IS NOT NULL THEN
+      KILL QUERY v_thread;
+    END IF;
+  END IF;
+END
+
+-- name: adopt_trigger_update
+-- The same for a row that is open again, or sooner, or whose children need not wait
+-- any more.
+SET STATEMENT lock_wait_timeout=1 FOR CREATE OR REPLACE TRIGGER {trigger_update} AFTER UPDATE ON {table} FOR EACH ROW
+BEGIN {mark}
+  DECLARE v_thread BIGINT;
+  DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END;
+  IF (({new}) AND NOT COALESCE({was}, FALSE)) OR ({freed}) THEN
+    SET v_thread = IS_USED_LOCK('{ear}0');
+    IF v_thread IS NOT NULL THEN
+      KILL QUERY v_thread;
+    END IF;
+    SET v_thread = IS_USED_LOCK('{ear}1');
+    IF v_thread IS NOT NULL THEN
+      KILL QUERY v_thread;
+    END IF;
+    SET v_thread = IS_USED_LOCK('{ear}2');
+    IF v_thread IS NOT NULL THEN
+      KILL QUERY v_thread;
+    END IF;
+    SET v_thread = IS_USED_LOCK('{ear}3');
+    IF v_thread IS NOT NULL THEN
+      KILL QUERY v_thread;
+    END IF;
+  END IF;
+END
+
+-- name: adopt_triggers
+-- Params: their prefix, twice, table. Of ours: the text, and whether it ends our queries by
+-- the rights of its definer. Whoever has no TRIGGER right on the table sees none.
+SELECT ACTION_STATEMENT, LEFT(DEFINER, CHAR_LENGTH(DEFINER)
+    - CHAR_LENGTH(SUBSTRING_INDEX(DEFINER, '@', -1)) - 1)
+  = LEFT(USER(), CHAR_LENGTH(USER()) - CHAR_LENGTH(SUBSTRING_INDEX(USER(), '@', -1)) - 1)
+FROM information_schema.TRIGGERS
+WHERE TRIGGER_SCHEMA = DATABASE() AND LEFT(TRIGGER_NAME, CHAR_LENGTH(?)) = ?
+  AND EVENT_OBJECT_TABLE = ?
 
 -- name: adopt_turn
 -- Params: table, twice, the turn we had last. Four times a second somebody looks for

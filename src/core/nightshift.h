@@ -672,6 +672,7 @@ typedef struct ns_mapping {
   int64_t max_attempts; /* 0: no limit */
   int64_t overdue;     /* µs after which a claim ends; 0: never */
   ns_bytes time_zone;  /* of DATETIME columns; absent: the server's */
+  bool allow_alter;    /* triggers that ring may be added to the table */
   ns_bytes given;      /* the mapping as it was given, JSON, for others to read */
 } ns_mapping;
 
@@ -681,7 +682,9 @@ typedef struct ns_adopted ns_adopted;
 ** Adopts a table of the handle's database; copies '*map'. The mapping is checked
 ** against the live table. '*out' belongs to the handle and ends with it; '*number'
 ** (may be NULL) gets a number that ns_adopted_at knows it by. Nothing is added to
-** the table. Errors: INVALID (names what does not fit), NOT_FOUND (no such table).
+** the table but, with allow_alter, triggers; then no transaction may be open.
+** Errors: INVALID (names what does not fit), NOT_FOUND (no such table), DENIED (no
+** right to add a trigger), BUSY (the table is in use), STATE.
 */
 ns_status ns_adopt(ns_db *db, const ns_mapping *map, ns_adopted **out,
                    int64_t *number, ns_err *err);
@@ -844,6 +847,40 @@ ns_status ns_adopted_drainable(ns_adopted *a, ns_drained *d, ns_err *err);
 /* What the claim lacks to be fast: an SQL statement that adds an index, or nothing,
 ** when the server finds the rows by an index, in order. Errors: GONE. */
 ns_status ns_adopted_advice(ns_adopted *a, ns_buf *sql, ns_err *err);
+
+/* Does whoever adds a row, or opens one again, ring us? The table then has triggers
+** that somebody was allowed to add. An idle one is looked at every ten seconds. */
+bool ns_adopted_rung(const ns_adopted *a);
+
+/* Drops those triggers. Errors: DENIED, BUSY (the table is in use), STATE. */
+ns_status ns_adopted_drop_triggers(ns_adopted *a, ns_err *err);
+
+/*
+** Sleeps until a claim may find something, at most 'us'; wakes for a ring and for the
+** death of a holder. At once with a table that is not rung: see ns_adopted_claim_at.
+** Errors: GONE, BUSY, STATE.
+*/
+ns_status ns_adopted_wait(ns_adopted *a, int64_t us, ns_err *err);
+
+/* A connection of its own that sleeps for an adopted table; it may have a thread of its
+** own. */
+typedef struct ns_ear ns_ear;
+#define NS_EAR_LONGEST INT64_C(10000000) /* µs of a wait */
+
+/* For a table that is rung; 'watch': the death of a holder ends its waits, too. It
+** connects when it waits. Errors: NOMEM. */
+ns_status ns_ear_open(ns_ear **out, ns_adopted *a, bool watch, ns_err *err);
+void ns_ear_close(ns_ear *e); /* NULL is allowed */
+
+/*
+** Sleeps for 'us', ten seconds at most, on behalf of 'holder' (0: of nobody). '*woke':
+** there may be a row to claim; one that cannot be claimed yet wakes the next wait at
+** once, so pause before that. Errors: GONE and others; the next call connects anew.
+*/
+ns_status ns_ear_wait(ns_ear *e, int64_t holder, int64_t us, bool *woke, ns_err *err);
+
+/* As ns_listener_thread. */
+int64_t ns_ear_thread(const ns_ear *e);
 
 /* --------------------------------------------------------- private server */
 

@@ -22,6 +22,7 @@ static void free_seats(ns_adopted *a, bool foreign) {
 
 static void adopted_free(ns_adopted *a) {
   free_seats(a, a->process != getpid());
+  ns_ear_close(a->ear);
   for (size_t i = 0; i < NS_SQL_COUNT; i++) {
     ns_buf_free(&a->stmts[i].text);
     free(a->stmts[i].params);
@@ -66,6 +67,8 @@ ns_status ns_adopt(ns_db *db, const ns_mapping *map, ns_adopted **out,
   name_host(a);
   if ((st = ns_ready(db, err)) == NS_OK)
     st = ns_adopt_check(a, map, err);
+  if (st == NS_OK)
+    st = ns_adopt_rings(a, err);
   if (st != NS_OK) {
     adopted_free(a);
     return st;

@@ -80,6 +80,8 @@ typedef struct ns_filled {
   ns_buf text;
   ns_param *params;
   size_t n, cap;
+  const char *alias; /* what the row is called; NULL: t */
+  bool literal;      /* values are in the text; nothing else may be a parameter */
 } ns_filled;
 
 /* Parameters of one execution. */
@@ -158,6 +160,14 @@ struct ns_adopted {
   int64_t error_to;    /* the row up to which errors have been looked through */
   ns_buf into;         /* the target of the move under way, NUL-terminated */
   int64_t cleaned;     /* rows that the last look has moved on: ns_adopt_clean */
+  bool rung;           /* its triggers ring whoever waits, us among them */
+  int64_t idle_for;    /* µs for which it need not be looked at then */
+  bool heard;          /* somebody sleeps for it */
+  int64_t rings_at;    /* monotonic: when to see whether they still do */
+  char ear_name[96];   /* of the named locks of who is to be rung; "": not asked yet */
+  char mark[32];       /* in a trigger's text: which it is, and whom it reaches */
+  ns_ear *ear;         /* of a claim that waits; NULL: none yet */
+  int64_t ear_pause;   /* µs before its next wait, after wakes that found nothing */
   pid_t process;       /* of the seats and grips; a forked child has none */
 };
 
@@ -184,6 +194,9 @@ ns_status ns_adopt_fill(ns_adopted *a, ns_sql sql, const ns_filled **out,
 
 /* Is there a column that says when a row has ended? */
 bool ns_adopt_tells_end(const ns_adopted *a);
+/* The same with the values in the text, appended to '*out': for what takes no
+** parameters. Errors: NOMEM. */
+ns_status ns_adopt_spell(ns_adopted *a, ns_sql sql, ns_buf *out, ns_err *err);
 
 /*
 ** Runs it, on a seat or, NULL, on the handle's connection, where it neither
@@ -283,6 +296,20 @@ ns_status ns_adopt_absolve_list(ns_adopted *a, ns_bytes rows, ns_err *err);
 
 /* Some of what others have left behind goes. */
 ns_status ns_adopt_tidy_errors(ns_adopted *a, ns_err *err);
+
+/* ns_adopt_ring.c: adds the triggers that ring, where the mapping allows it; and sees,
+** now and then, whether they are there. Errors: DENIED, BUSY (the table is in use),
+** STATE (a transaction is open). */
+#define NS_TRIGGER_PREFIX "nightshift_ring_"
+ns_status ns_adopt_rings(ns_adopted *a, ns_err *err);
+ns_status ns_adopt_hear(ns_adopted *a, ns_err *err);
+
+/* A number that tells texts apart. */
+uint64_t ns_adopt_digest(ns_bytes text);
+
+/* ns_adopt_control.c: after a claim that found nothing in a table that is rung: for how
+** long it need not be looked at. Errors: GONE, BUSY. */
+ns_status ns_adopt_idle(ns_adopted *a, ns_err *err);
 
 /* ns_adopt_move.c: finishes what drains that are over have left half way; '*moved'
 ** rows. */

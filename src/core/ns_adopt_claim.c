@@ -336,6 +336,8 @@ ns_status ns_adopted_claim(ns_adopted *a, size_t limit, ns_jobs *out,
     st = claim_written(a, limit, out, err);
   }
   a->db->count.claimed += (int64_t)(out->n - before);
+  if (st == NS_OK && a->rung && a->heard && out->n == before)
+    st = ns_adopt_idle(a, err);
   ns_adopt_claimed(a, limit, out->n - before);
   return st;
 }

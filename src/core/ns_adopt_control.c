@@ -17,7 +17,9 @@
 #include "ns_time.h"
 
 #define READ_EVERY (NS_SECOND / 4)
-#define CLAIM_EVERY NS_SECOND   /* nobody rings for somebody else's table */
+#define CLAIM_EVERY NS_SECOND   /* of a table that nobody rings for */
+#define IDLE (10 * NS_SECOND)   /* of one that somebody does */
+#define IDLE_LEAST 5000         /* µs */
 #define PAY_AHEAD (NS_SECOND / 4) /* of a rate, at most */
 #define RACE 5000               /* µs after another was faster at the rate */
 
@@ -153,12 +155,34 @@ bool ns_adopted_looked(const ns_adopted *a) {
 
 void ns_adopt_claimed(ns_adopted *a, size_t asked, size_t got) {
   int64_t wait = a->control.next_at - ns_now(a->db);
+  if (got > 0)
+    a->ear_pause = 0;
   if (!a->looked)
     come_again(a, ns_jitter(RACE, 0.5));
+  else if (got == 0 && a->rung && a->heard)
+    come_again(a, a->idle_for);
   else if (got < asked)
     come_again(a, ns_jitter(CLAIM_EVERY, 0.25));
   else
     come_again(a, a->control.gap > 0 && wait > 0 ? wait : 0);
+}
+
+/* Locks that end with their owners are told of by nobody. */
+ns_status ns_adopt_idle(ns_adopted *a, ns_err *err) {
+  int64_t due = -1;
+  int64_t overdue = (a->overdue_at > a->look_at ? a->overdue_at : a->look_at) +
+                    IDLE_LEAST - ns_mono_us(); /* a look comes with a claim */
+  ns_status st = NS_OK;
+  a->idle_for = ns_jitter(a->map.strategy == NS_TRANSACTION ? CLAIM_EVERY : IDLE, 0.2);
+  if (a->map.overdue > 0 && overdue < a->idle_for)
+    a->idle_for = overdue;
+  if (ns_adopt_has(a, NS_PART_RETRY_AFTER))
+    st = ns_adopted_due(a, &due, err);
+  if (st == NS_OK && due >= 0 && due < a->idle_for)
+    a->idle_for = due;
+  if (a->idle_for < IDLE_LEAST)
+    a->idle_for = IDLE_LEAST;
+  return st;
 }
 
 void ns_adopt_stir(ns_adopted *a) {

@@ -332,8 +332,10 @@ ns_status ns_adopted_look(ns_adopted *a, bool now, int64_t *freed, ns_err *err) 
   if ((st = ns_ready(a->db, err)) == NS_OK)
     st = ns_adopt_control(a, err);
   if (st == NS_OK)
+    st = ns_adopt_hear(a, err);
+  if (st == NS_OK)
     st = look(a, now, freed, err);
-  if (*freed > 0)
+  if (*freed > 0 || (now && a->rung)) /* locks that were a dead one's */
     ns_adopt_stir(a);
   return st;
 }

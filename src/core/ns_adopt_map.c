@@ -13,7 +13,10 @@
 #include <strings.h>
 
 #include "ns_adopt.h"
+#include "ns_time.h"
 
+#define LIST_TRIES 3
+#define LIST_AGAIN 20000  /* µs */
 #define CLAIMANT_LEAST 36 /* characters of claimed_by, as of a UUID */
 
 static const char *const part_names[NS_PARTS] = {
@@ -147,7 +150,7 @@ static bool add_field(ns_fields *all, const ns_value *row) {
   return true;
 }
 
-static ns_status read_fields(ns_adopted *a, ns_err *err) {
+static ns_status list_fields(ns_adopted *a, ns_err *err) {
   const ns_value *row;
   ns_value table = ns_vtext(a->map.table);
   ns_status st = ns_run(a->db, NS_SQL_ADOPT_COLUMNS, (ns_value[]){table, table},
@@ -157,6 +160,16 @@ static ns_status read_fields(ns_adopted *a, ns_err *err) {
          row != NULL)
     if (!add_field(&a->fields, row))
       return no_memory(err);
+  return st;
+}
+
+/* A table that somebody is altering this very moment is not among those listed. */
+static ns_status read_fields(ns_adopted *a, ns_err *err) {
+  ns_status st = list_fields(a, err);
+  for (int tries = 0; st == NS_OK && a->fields.n == 0 && tries < LIST_TRIES; tries++) {
+    ns_sleep_us(LIST_AGAIN);
+    st = list_fields(a, err);
+  }
   if (st == NS_OK && a->fields.n == 0)
     return ns_fail(err, NS_ENOTFOUND,
                    "adopt: there is no table '%s' in this database, or this "

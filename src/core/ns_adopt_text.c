@@ -19,6 +19,7 @@
 
 #define PAUSE_FIRST 100  /* µs between tries at a row that is locked, doubling */
 #define PAUSE_LAST 10000
+#define TRIGGER_TABLE_MAX 40 /* letters of a table in the name of a trigger */
 
 /* ----------------------------------------------------------------- pieces */
 
@@ -36,7 +37,24 @@ static void add_name(ns_filled *f, const char *name) {
   ns_adopt_add_name(&f->text, name);
 }
 
+/* A value as text of a statement; only letters of numbers come of it. */
+static void add_literal(ns_filled *f, ns_value v) {
+  if (v.type == NS_INT)
+    ns_buf_addf(&f->text, "%lld", (long long)v.i);
+  else if (v.type == NS_TEXT) {
+    ns_buf_adds(&f->text, "_utf8mb4 X'");
+    for (size_t i = 0; i < v.s.n; i++)
+      ns_buf_addf(&f->text, "%02X", (unsigned char)v.s.p[i]);
+    ns_buf_addc(&f->text, '\'');
+  } else
+    ns_buf_adds(&f->text, "NULL");
+}
+
 static void add_param(ns_filled *f, ns_slot_of slot, ns_value value) {
+  if (f->literal) {
+    add_literal(f, value);
+    return;
+  }
   if (!ns_grow(&f->params, &f->cap, f->n + 1, sizeof *f->params))
     f->text.oom = true;
   else
@@ -50,6 +68,11 @@ static void add_value(ns_filled *f, ns_value v) {
 
 static void add_slot(ns_filled *f, ns_slot_of slot) {
   add_param(f, slot, ns_vnull);
+}
+
+/* What the row is called. */
+static const char *alias_of(const ns_filled *f) {
+  return f->alias != NULL ? f->alias : "t";
 }
 
 static const char *now_of(const ns_field *f) {
@@ -70,7 +93,7 @@ static void put(const ns_adopted *a, ns_filled *f, const char *fmt, ...) {
     }
     switch (*++fmt) {
     case 'c':
-      ns_buf_adds(&f->text, "t.");
+      ns_buf_addf(&f->text, "%s.", alias_of(f));
       add_name(f, a->parts[va_arg(args, int)]->name);
       break;
     case 'n':
@@ -161,16 +184,20 @@ static void put_taken(ns_adopted *a, ns_filled *f) {
 
 /* ------------------------------------------------------------- conditions */
 
-static void put_parent_done(ns_adopted *a, ns_filled *f) {
+static void as_parent_done(const ns_adopted *a, ns_filled *f, const char *alias) {
   ns_row_state s = a->map.has_state[NS_ROW_PARENT_DONE] ? NS_ROW_PARENT_DONE
                                                         : NS_ROW_DONE;
   if (a->map.has_state[s]) {
-    in_state(a, f, "p", s);
+    in_state(a, f, alias, s);
     return;
   }
-  ns_buf_adds(&f->text, "p.");
+  ns_buf_addf(&f->text, "%s.", alias);
   add_name(f, a->parts[NS_PART_COMPLETED_AT]->name);
   ns_buf_adds(&f->text, " IS NOT NULL");
+}
+
+static void put_parent_done(ns_adopted *a, ns_filled *f) {
+  as_parent_done(a, f, "p");
 }
 
 /* Attempts end a row by themselves where no state says that it has failed. */
@@ -188,7 +215,7 @@ static void fill(ns_adopted *a, ns_filled *f, const char *text);
 
 /* Rows that nobody has and that are not at their end. */
 static void put_waiting(ns_adopted *a, ns_filled *f) {
-  in_state(a, f, "t", NS_ROW_OPEN);
+  in_state(a, f, alias_of(f), NS_ROW_OPEN);
   if (!a->map.has_state[NS_ROW_PROCESSING] && is_claimed_by(a)) {
     ns_buf_adds(&f->text, " AND ");
     nobodys(a, f, "%c IS NULL", "%c = ''");
@@ -246,7 +273,7 @@ static void put_until(ns_adopted *a, ns_filled *f) {
 
 static void put_finished(ns_adopted *a, ns_filled *f) {
   if (a->map.has_state[NS_ROW_DONE])
-    in_state(a, f, "t", NS_ROW_DONE);
+    in_state(a, f, alias_of(f), NS_ROW_DONE);
   else
     put(a, f, "%c IS NOT NULL", NS_PART_COMPLETED_AT);
 }
@@ -263,6 +290,56 @@ static void put_dead(ns_adopted *a, ns_filled *f) {
   start = f->text.n;
   attempts_left(a, f);
   ns_buf_adds(&f->text, f->text.n > start ? ")" : " OR TRUE)");
+}
+
+/* ------------------------------------------------------ rows in a trigger */
+
+static void waits_as(ns_adopted *a, ns_filled *f, const char *alias) {
+  const char *before = f->alias;
+  f->alias = alias;
+  put_waiting(a, f);
+  f->alias = before;
+}
+
+static void put_new(ns_adopted *a, ns_filled *f) {
+  waits_as(a, f, "NEW");
+}
+
+/* "AND NEW.c <=> OLD.c" */
+static void and_same(const ns_adopted *a, ns_filled *f, ns_part p) {
+  if (!ns_adopt_has(a, p))
+    return;
+  ns_buf_adds(&f->text, " AND NEW.");
+  add_name(f, a->parts[p]->name);
+  ns_buf_adds(&f->text, " <=> OLD.");
+  add_name(f, a->parts[p]->name);
+}
+
+/* Was open, and is to be claimed at the same time. */
+static void put_was(ns_adopted *a, ns_filled *f) {
+  waits_as(a, f, "OLD");
+  and_same(a, f, NS_PART_RETRY_AFTER);
+  and_same(a, f, NS_PART_PARENT);
+}
+
+/* Its children need not wait any more. */
+static void put_freed(ns_adopted *a, ns_filled *f) {
+  if (!ns_adopt_has(a, NS_PART_PARENT)) {
+    ns_buf_adds(&f->text, "FALSE");
+    return;
+  }
+  as_parent_done(a, f, "NEW");
+  ns_buf_adds(&f->text, " AND NOT COALESCE(");
+  as_parent_done(a, f, "OLD");
+  ns_buf_adds(&f->text, ", FALSE)");
+}
+
+static void put_mark(ns_adopted *a, ns_filled *f) {
+  ns_buf_adds(&f->text, a->mark);
+}
+
+static void put_ear(ns_adopted *a, ns_filled *f) {
+  ns_buf_adds(&f->text, a->ear_name);
 }
 
 static void put_claimant(ns_adopted *a, ns_filled *f) {
@@ -750,6 +827,29 @@ static void put_table_value(ns_adopted *a, ns_filled *f) {
   add_value(f, ns_vtext(a->map.table));
 }
 
+/* Names of triggers are those of a whole database: they end in the table's where that
+** is a plain word. */
+static void add_trigger(const ns_adopted *a, ns_filled *f, const char *event) {
+  static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                              "0123456789_";
+  const char *table = a->map.table.p;
+  char number[17];
+  if (strspn(table, plain) != strlen(table) || strlen(table) > TRIGGER_TABLE_MAX) {
+    snprintf(number, sizeof number, "%016llx",
+             (unsigned long long)ns_adopt_digest(a->map.table));
+    table = number;
+  }
+  ns_buf_addf(&f->text, "`" NS_TRIGGER_PREFIX "%s_%s`", event, table);
+}
+
+static void put_trigger_insert(ns_adopted *a, ns_filled *f) {
+  add_trigger(a, f, "insert");
+}
+
+static void put_trigger_update(ns_adopted *a, ns_filled *f) {
+  add_trigger(a, f, "update");
+}
+
 static const struct {
   const char *name;
   void (*put)(ns_adopted *a, ns_filled *f);
@@ -759,19 +859,21 @@ static const struct {
     {"at_once", put_at_once}, {"blamed", put_blamed}, {"childless", put_childless},
     {"claim", put_claim}, {"claimant", put_claimant}, {"claimed", put_claimed},
     {"columns", put_columns}, {"dead", put_dead}, {"delay", put_delay},
-    {"discard", put_discard}, {"done", put_done}, {"ended", put_ended},
+    {"discard", put_discard}, {"done", put_done}, {"ear", put_ear}, {"ended", put_ended},
     {"fail", put_fail}, {"failures", put_failures}, {"fate", put_fate},
-    {"finished", put_finished}, {"first", put_first}, {"gripped", put_gripped},
-    {"id", put_id}, {"into", put_into}, {"into_columns", put_into_columns},
-    {"key", put_key}, {"kind", put_kind}, {"later", put_later}, {"mine", put_mine},
-    {"moved_columns", put_moved_columns}, {"old", put_old}, {"open", put_open},
-    {"order", put_order}, {"ours", put_ours}, {"overdue", put_overdue},
-    {"parent", put_parent}, {"parent_done", put_parent_done},
+    {"finished", put_finished}, {"first", put_first}, {"freed", put_freed},
+    {"gripped", put_gripped}, {"id", put_id}, {"into", put_into},
+    {"into_columns", put_into_columns}, {"key", put_key}, {"kind", put_kind},
+    {"later", put_later}, {"mark", put_mark}, {"mine", put_mine},
+    {"moved_columns", put_moved_columns}, {"new", put_new}, {"old", put_old},
+    {"open", put_open}, {"order", put_order}, {"ours", put_ours},
+    {"overdue", put_overdue}, {"parent", put_parent}, {"parent_done", put_parent_done},
     {"parent_key", put_parent_key}, {"print", put_print}, {"ready", put_ready},
     {"redrive", put_redrive}, {"release", put_release}, {"settled", put_settled},
     {"table", put_table}, {"taken", put_taken}, {"touch", put_touch},
+    {"trigger_insert", put_trigger_insert}, {"trigger_update", put_trigger_update},
     {"unheld", put_unheld}, {"unready", put_unready}, {"until", put_until},
-    {"zone", put_zone}};
+    {"was", put_was}, {"zone", put_zone}};
 
 /* A mark that nobody knows is a mistake in adopt.sql, which the server tells of. */
 static void fill_mark(ns_adopted *a, ns_filled *f, const char *name, size_t n) {
@@ -803,6 +905,16 @@ ns_status ns_adopt_fill(ns_adopted *a, ns_sql sql, const ns_filled **out,
   f->n = 0;
   fill(a, f, ns_sql_texts[sql]);
   return f->text.oom ? ns_fail(err, NS_ENOMEM, "out of memory") : NS_OK;
+}
+
+ns_status ns_adopt_spell(ns_adopted *a, ns_sql sql, ns_buf *out, ns_err *err) {
+  ns_filled f = {.literal = true};
+  fill(a, &f, ns_sql_texts[sql]);
+  ns_buf_add(out, f.text.p, f.text.n);
+  out->oom = out->oom || f.text.oom;
+  ns_buf_free(&f.text);
+  free(f.params);
+  return out->oom ? ns_fail(err, NS_ENOMEM, "out of memory") : NS_OK;
 }
 
 /* ---------------------------------------------------------------- running */

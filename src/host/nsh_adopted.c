@@ -2,9 +2,9 @@
 ** Adopted tables as sources of jobs, beside the queues: their verdicts are written and
 ** their rows claimed by the same thread, on the same connection.
 **
-** Nobody rings for them, so each is looked at about once a second while claims find
-** nothing, and at once while they come back full. What is free is shared with the
-** queues by halves, and tables take turns at it.
+** Each is looked at about once a second while claims find nothing, and at once while
+** they come back full; one whose triggers ring (nsh_hark.c) is left alone for ten seconds.
+** What is free is shared with the queues by halves, and tables take turns at it.
 **
 ** A row whose failure, or "again", names a delay that its table has no column for would
 ** come back at once, in front of all others. So its verdict waits here (nsh_patience.c),
@@ -62,8 +62,18 @@ ns_status nsh_adopted_open(nsh_dispatch *d, ns_err *err) {
     a->due = -1;
     d->nadopted++;
     say_index(a);
+    if (ns_adopted_rung(a->table) && !cfg->drain &&
+        (st = nsh_hark_open(&a->hark, a->table, d->mail, err)) != NS_OK)
+      return st;
   }
   return NS_OK;
+}
+
+void nsh_adopted_deafen(nsh_dispatch *d) {
+  for (size_t i = 0; i < d->nadopted; i++) {
+    nsh_hark_close(d->adopted[i].hark, d->db);
+    d->adopted[i].hark = NULL;
+  }
 }
 
 void nsh_adopted_close(nsh_dispatch *d) {
@@ -93,6 +103,11 @@ static bool is_full(const nsh_adopted *a) {
   return a->map->strategy == NS_TRANSACTION && a->patience.batch.n >= KEPT_MAX;
 }
 
+/* When a claim may find something. */
+static int64_t claim_at(const nsh_adopted *a) {
+  return a->hark != NULL && nsh_hark_woken(a->hark) ? 0 : ns_adopted_claim_at(a->table);
+}
+
 /* When it has something to do, as far as is known now. */
 static int64_t next_of(const nsh_dispatch *d, const nsh_adopted *a,
                        const nsh_room *room) {
@@ -100,7 +115,7 @@ static int64_t next_of(const nsh_dispatch *d, const nsh_adopted *a,
   if (a->unsettled.batch.n > 0 || (a->patience.batch.n > 0 && is_ending(d->mail)))
     t = 0;
   if (a->handled && !is_full(a) && room_of(a, room) > 0)
-    t = nsh_sooner(t, ns_adopted_claim_at(a->table));
+    t = nsh_sooner(t, claim_at(a));
   return t > a->error_at ? t : a->error_at;
 }
 
@@ -267,16 +282,35 @@ static ns_status count_empty(nsh_dispatch *d, nsh_adopted *a, ns_err *err) {
   return NS_OK;
 }
 
+/* Is there a reason to claim? A ring counts once. */
+static bool may_claim(nsh_dispatch *d, nsh_adopted *a) {
+  bool rung;
+  nsh_mail_lock(d->mail);
+  rung = a->hark != NULL && nsh_hark_take(a->hark);
+  nsh_mail_unlock(d->mail);
+  return rung || ns_mono_us() >= ns_adopted_claim_at(a->table);
+}
+
+/* What there was has been taken: waits for more. */
+static void await(nsh_dispatch *d, nsh_adopted *a, bool found) {
+  if (a->hark == NULL || !ns_adopted_looked(a->table))
+    return;
+  nsh_mail_lock(d->mail);
+  nsh_hark_arm(a->hark, d->holder, found);
+  nsh_mail_unlock(d->mail);
+}
+
 static ns_status claim(nsh_dispatch *d, nsh_adopted *a, nsh_turn *t, ns_err *err) {
   ns_jobs jobs = NS_JOBS_INIT;
   size_t limit = share_of(d, a, t);
   size_t n;
   ns_status st;
-  if (!a->handled || is_full(a) || limit == 0 ||
-      ns_mono_us() < ns_adopted_claim_at(a->table))
+  if (!a->handled || is_full(a) || limit == 0 || !may_claim(d, a))
     return NS_OK;
   st = ns_adopted_claim(a->table, limit, &jobs, err);
   n = jobs.n;
+  if (n < limit)
+    await(d, a, n > 0);
   if (n > 0) {
     a->empties = brings_news(d, a, &jobs, ns_mono_us()) ? 0 : a->empties + 1;
     deliver(d, a, &jobs);
@@ -307,8 +341,14 @@ static void obey(nsh_dispatch *d, nsh_adopted *a) {
   if (paused == a->paused)
     return;
   a->paused = paused;
-  ns_log(NS_LOG_INFO, paused ? "adopted.paused" : "adopted.resumed",
-         NS_FIELDS(ns_fb("table", a->map->table)));
+  if (paused && d->cfg->drain)
+    ns_log(NS_LOG_WARN, "adopted.paused",
+           NS_FIELDS(ns_fb("table", a->map->table),
+                     ns_fs("advice", "--drain does not wait until it is resumed: what "
+                                     "is open stays open")));
+  else
+    ns_log(NS_LOG_INFO, paused ? "adopted.paused" : "adopted.resumed",
+           NS_FIELDS(ns_fb("table", a->map->table)));
   if (!paused)
     return;
   nsh_mail_lock(d->mail);

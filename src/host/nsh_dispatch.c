@@ -126,6 +126,7 @@ static void *thread(void *arg) {
     do_turn(d, &t);
   }
   nsh_listen_stop(d->listen, d->db);
+  nsh_adopted_deafen(d);
   nsh_mail_lock(m);
   m->clean = nsh_mail_quiescent(m);
   m->ended = true;
@@ -217,6 +218,7 @@ void nsh_dispatch_close(nsh_dispatch *d) {
   if (d->running)
     pthread_join(d->thread, NULL);
   nsh_listen_close(d->listen);
+  nsh_adopted_deafen(d);
   ns_close(d->db);
   nsh_cycle_close(d);
   nsh_adopted_close(d);

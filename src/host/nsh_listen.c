@@ -119,11 +119,10 @@ ns_status nsh_listen_start(nsh_listen *l, ns_err *err) {
   return NS_OK;
 }
 
-static void interrupt(nsh_listen *l, ns_db *db) {
+void nsh_listen_interrupt(ns_db *db, int64_t id) {
   char sql[64];
   ns_result result;
   ns_err err; /* a thread that has just ended is no error */
-  int64_t id = ns_listener_thread(l->listener);
   if (id == 0)
     return;
   snprintf(sql, sizeof sql, "KILL QUERY %" PRId64, id);
@@ -136,7 +135,7 @@ void nsh_listen_near(nsh_listen *l, const ns_db *db, const int64_t *queues,
 }
 
 void nsh_listen_wake(nsh_listen *l, ns_db *db) {
-  interrupt(l, db);
+  nsh_listen_interrupt(db, ns_listener_thread(l->listener));
 }
 
 static bool deaf(nsh_mail *m) {
@@ -157,7 +156,7 @@ void nsh_listen_stop(nsh_listen *l, ns_db *db) {
   if (!l->running)
     return;
   while (!deaf(m) && ns_mono_us() < until) {
-    interrupt(l, db);
+    nsh_listen_interrupt(db, ns_listener_thread(l->listener));
     ns_sleep_us(STOP_STEP);
   }
 }

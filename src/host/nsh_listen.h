@@ -28,6 +28,9 @@ void nsh_listen_wake(nsh_listen *l, ns_db *db);
 ** up after a second when the server does not help. */
 void nsh_listen_stop(nsh_listen *l, ns_db *db);
 
+/* Ends what a connection of ours runs; 0: none. */
+void nsh_listen_interrupt(ns_db *db, int64_t thread);
+
 /* Frees; a thread that could not be stopped is left alone with its memory.
 ** NULL is allowed. */
 void nsh_listen_close(nsh_listen *l);

@@ -17,7 +17,7 @@ void nsh_load_free(nsh_load *load) {
   free(load);
 }
 
-static void cond_init(pthread_cond_t *c) {
+void nsh_mail_cond(pthread_cond_t *c) {
   pthread_condattr_t attr;
   pthread_condattr_init(&attr);
   pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -30,8 +30,8 @@ void nsh_mail_init(nsh_mail *m, size_t npools, void (*notify)(void *arg),
   memset(m, 0, sizeof *m);
   m->npools = npools;
   pthread_mutex_init(&m->lock, NULL);
-  cond_init(&m->work);
-  cond_init(&m->listen);
+  nsh_mail_cond(&m->work);
+  nsh_mail_cond(&m->listen);
   m->notify = notify;
   m->notify_arg = arg;
   m->loads_end = &m->loads;

@@ -124,6 +124,9 @@ void nsh_mail_init(nsh_mail *m, size_t npools, void (*notify)(void *arg),
                    void *arg);
 void nsh_mail_free(nsh_mail *m); /* when the threads are gone */
 
+/* A condition whose time is monotonic. */
+void nsh_mail_cond(pthread_cond_t *c);
+
 void nsh_mail_lock(nsh_mail *m);
 void nsh_mail_unlock(nsh_mail *m);
 

@@ -15,6 +15,7 @@
 
 #include "nsh_dispatch.h"
 #include "nsh_feeds.h"
+#include "nsh_hark.h"
 #include "nsh_listen.h"
 #include "nsh_patience.h"
 #include "nsh_unsettled.h"
@@ -46,6 +47,7 @@ typedef struct nsh_adopted {
   nsh_batch fresh;    /* verdicts out of the mailbox */
   nsh_unsettled unsettled;
   nsh_patience patience; /* verdicts that wait */
+  nsh_hark *hark;     /* hears whoever rings for it; NULL: nobody does */
   bool handled;       /* some script here has its handler */
   bool told;          /* ... or people have been told that none has */
   bool paused;        /* what was claimed has been taken back */
@@ -137,6 +139,9 @@ void nsh_cycle_rest(nsh_dispatch *d);
 /* Adopts the tables. Errors: as ns_adopt. */
 ns_status nsh_adopted_open(nsh_dispatch *d, ns_err *err);
 void nsh_adopted_close(nsh_dispatch *d);
+
+/* Nobody is to ring any more. Before the handle is closed. */
+void nsh_adopted_deafen(nsh_dispatch *d);
 
 /* As for a cycle. The mailbox is locked. */
 bool nsh_adopted_due(const nsh_dispatch *d, int64_t now);

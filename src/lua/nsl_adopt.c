@@ -52,6 +52,7 @@ static const nsl_field fields[] = {
     {"decay", NSL_INT, offsetof(mapping, map.decay)},
     {"max_attempts", NSL_INT, offsetof(mapping, map.max_attempts)},
     {"overdue", NSL_INT, offsetof(mapping, map.overdue)},
+    {"allow_alter", NSL_BOOL, offsetof(mapping, map.allow_alter)},
     {"given", NSL_BYTES, offsetof(mapping, map.given)},
     {NULL, NSL_ANY, 0}};
 
@@ -128,7 +129,7 @@ Takes an existing table as a queue.
 claimed_at, completed_at, started, updated, retry_after, host, attempts,
 attempts_left, priority, parent; values of the status: open, processing, done,
 failed, parent_done; lower_first, newest_first, decay, max_attempts, overdue (µs);
-given (the mapping as JSON, for others)
+allow_alter; given (the mapping as JSON, for others)
 @treturn[1] integer its number
 @treturn[2] nil
 @treturn[2] string message
@@ -516,6 +517,40 @@ static int db_adopt_drainable(lua_State *L) {
   return 1;
 }
 
+/***
+Sleeps until a claim may find something; at once when the table does not ring.
+@function db:adopt_wait
+@tparam integer number
+@tparam number seconds at most
+@treturn[1] boolean whether it rings
+@treturn[2] nil
+@treturn[2] string message
+@treturn[2] string code `GONE`, `BUSY`, `STATE`
+*/
+static int db_adopt_wait(lua_State *L) {
+  ns_err err;
+  ns_adopted *a = checkadopted(L);
+  lua_Number seconds = luaL_checknumber(L, 3);
+  bool rung = ns_adopted_rung(a);
+  luaL_argcheck(L, seconds >= 0 && seconds <= 1e6, 3, "0 to 1000000 seconds expected");
+  if (ns_adopted_wait(a, (int64_t)(seconds * 1e6), &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushboolean(L, rung);
+  return 1;
+}
+
+/***
+Drops the triggers that allow_alter has added.
+@function db:adopt_drop_triggers
+@tparam integer number
+@return true, or nil, message, code `DENIED`, `BUSY`, `STATE`, `GONE`
+*/
+static int db_adopt_drop_triggers(lua_State *L) {
+  ns_err err;
+  ns_adopted *a = checkadopted(L);
+  return nsl_result(L, ns_adopted_drop_triggers(a, &err), &err);
+}
+
 const luaL_Reg nsl_adoptverbs[] = {{"adopt", db_adopt},
                                    {"adopt_advice", db_adopt_advice},
                                    {"adopt_claim", db_adopt_claim},
@@ -524,6 +559,7 @@ const luaL_Reg nsl_adoptverbs[] = {{"adopt", db_adopt},
                                    {"adopt_dead_groups", db_adopt_dead_groups},
                                    {"adopt_drain", db_adopt_drain},
                                    {"adopt_drainable", db_adopt_drainable},
+                                   {"adopt_drop_triggers", db_adopt_drop_triggers},
                                    {"adopt_due", db_adopt_due},
                                    {"adopt_look", db_adopt_look},
                                    {"adopt_pause", db_adopt_pause},
@@ -534,4 +570,5 @@ const luaL_Reg nsl_adoptverbs[] = {{"adopt", db_adopt},
                                    {"adopt_settle", db_adopt_settle},
                                    {"adopt_show", db_adopt_show},
                                    {"adopt_touch", db_adopt_touch},
+                                   {"adopt_wait", db_adopt_wait},
                                    {NULL, NULL}};

@@ -15,6 +15,8 @@ function work.define(parser)
   command:option("--queues", "Queues with their weights, e.g. mail=3,default; without: every queue.")
   command:option("--adopt", "Lua file with the mapping of an existing table, or a list of them: serves those tables, "
     .. "and queues only with --queues."):count("*"):argname "FILE"
+  command:flag("--allow-alter", "Adds triggers to the tables of --adopt that ring: rows start at once.")
+  command:flag("--drop-triggers", "Drops what --allow-alter has added to the tables of --adopt, and exits.")
   command:option("--reserve", "Workers that take jobs of one queue only, e.g. fast=2; more than once, or with commas.")
     :count("*"):argname "QUEUE=N"
   command:flag("--strict", "By priority alone, and one queue after the other in the order of --queues.")
@@ -125,9 +127,33 @@ local function is_second(host, args)
   return not ours
 end
 
+--- With --drop-triggers.
+local function drop_triggers(args, mappings)
+  local db <close> = context.connect(args)
+  for _, given in ipairs(mappings) do
+    given.allow_alter = nil
+    local number = context.must(db._handle:adopt(given))
+    context.must(db._handle:adopt_drop_triggers(number))
+    io.stdout:write(("table %s has no trigger of nightshift's any more\n"):format(given.table))
+  end
+  return 0
+end
+
+local function check_alter(args, mappings)
+  for name, given in pairs { ["--allow-alter"] = args.allow_alter, ["--drop-triggers"] = args.drop_triggers } do
+    if given and not mappings then context.fail(context.USAGE, "%s: say which table, with --adopt FILE", name) end
+  end
+  if args.allow_alter and args.drop_triggers then
+    context.fail(context.USAGE, "--allow-alter and --drop-triggers: choose one")
+  end
+end
+
 function work.commands.work(args)
   local queues = work.parse_queues(args.queues)
   local mappings = mapping.load("--adopt", args.adopt)
+  check_alter(args, mappings)
+  if args.drop_triggers then return drop_triggers(args, mappings) end
+  for _, given in ipairs(mappings or {}) do given.allow_alter = given.allow_alter or args.allow_alter end
   local config = {
     adopt = mappings,
     no_queues = mappings ~= nil and not queues,
