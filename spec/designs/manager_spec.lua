@@ -246,13 +246,13 @@ describe("600 jobs on two hosts with 80 workers", function()
 
   it("are each done once, parents first, though a host and workers of the other are killed", function()
     fill()
-    local hosts, killed = { start(), start() }, {}
+    local hosts, killed, orphaned = { start(), start() }, {}, {}
     local function kill(pid)
       killed[pid] = true
       nst.kill(pid, "KILL")
     end
     eventually(function() return ledger.count(path) >= 100 end, 60)
-    for _, pid in ipairs(host.members(hosts[1].pid)) do killed[pid] = true end
+    for _, pid in ipairs(host.members(hosts[1].pid)) do killed[pid], orphaned[pid] = true, true end
     hosts[1]:signal "KILL"
     hosts[1]:wait(20)
     for i = 1, 3 do
@@ -260,7 +260,7 @@ describe("600 jobs on two hosts with 80 workers", function()
       kill(host.members(hosts[2].pid)[i])
     end
     assert.equal(0, hosts[2]:wait(60))
-    local found, begun, done = ledger.read(path, killed), 0, 0
+    local found, begun, done = ledger.read(path, killed, orphaned), 0, 0
     for _, row in ipairs(all [[SELECT id, parent_id, status, attempts, priority, IF(name = 'child', 9, id % 7) AS was
       FROM queue_table]]) do
       assert.equal("processed", row.status, row.id)
