@@ -5,7 +5,7 @@
 ** A mapping says which columns of somebody's table are used for what. It is checked
 ** once against the live schema (ns_adopt_map.c); from then on the statements of
 ** sql/query/adopt.sql are templates into which its names, quoted, and its
-** conditions are put (ns_adopt_text.c). Values are always bound.
+** conditions are put (ns_adopt_put.h). Values are always bound.
 **
 ** Invariant: a row is settled by whoever claimed it, or by nobody. With three of
 ** the strategies the claim is what the row says in claimed_by: "ns:HOLDER:TOKEN",
@@ -185,21 +185,22 @@ static inline bool ns_adopt_by_grip(const ns_adopted *a) {
   return a->map.strategy != NS_TRANSACTION && !ns_adopt_has(a, NS_PART_CLAIMED_BY);
 }
 
-/* ns_adopt_text.c: a name in backticks; one in it is doubled. */
+/* ns_adopt_put.c: a name in backticks; one in it is doubled. */
 void ns_adopt_add_name(ns_buf *out, const char *name);
 
-/* The statement of a template, filled in. Errors: NOMEM. */
+/* ns_adopt_text.c: the statement of a template, filled in. Errors: NOMEM. */
 ns_status ns_adopt_fill(ns_adopted *a, ns_sql sql, const ns_filled **out,
                         ns_err *err);
 
-/* Is there a column that says when a row has ended? */
-bool ns_adopt_tells_end(const ns_adopted *a);
 /* The same with the values in the text, appended to '*out': for what takes no
 ** parameters. Errors: NOMEM. */
 ns_status ns_adopt_spell(ns_adopted *a, ns_sql sql, ns_buf *out, ns_err *err);
 
+/* ns_adopt_ends.c: is there a column that says when a row has ended? */
+bool ns_adopt_tells_end(const ns_adopted *a);
+
 /*
-** Runs it, on a seat or, NULL, on the handle's connection, where it neither
+** ns_adopt_run.c: runs it, on a seat or, NULL, on the handle's connection, where it neither
 ** reconnects nor repeats; '*s' has its rows.
 */
 ns_status ns_adopt_run(ns_adopted *a, ns_seat *seat, ns_sql sql,
