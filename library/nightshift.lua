@@ -583,7 +583,7 @@ function Adopted:stats() end
 --- Stops claims from this table, everywhere, within a second; what runs goes on.
 ---@return true?
 ---@return string? message
----@return nightshift.Code? code `NOT_FOUND`: nobody has claimed from it yet
+---@return nightshift.Code? code `NOT_FOUND`: adopted in a transaction, and not claimed from yet
 function Adopted:pause() end
 
 --- Lets claims go on.

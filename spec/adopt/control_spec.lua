@@ -89,11 +89,12 @@ describe("tune, while hosts work,", function()
     other:close()
   end)
 
-  it("says when nobody has adopted the table, and what it does not know", function()
-    designs.create(db, "migration_task", 1)
+  it("may come before the first claim, and says what it does not know", function()
+    designs.create(db, "migration_task", 3)
     all "DELETE FROM nightshift_adopted"
     local t = adopt "migration_task"
-    assert.equal("NOT_FOUND", select(3, t:tune { rate = 1 }))
+    assert.is_true((t:tune { block = 1 }))
+    assert.equal(1, #assert(adopt("migration_task"):claim_many(3)))
     assert.is_nil((t:tune { rate = -1 }))
     assert.error_matches(function() t:tune { speed = 1 } end, "unknown option 'speed'")
   end)

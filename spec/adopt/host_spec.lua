@@ -125,22 +125,24 @@ describe("a verdict", function()
     assert.equal(1, #host.events(log, "job.dead"))
   end)
 
-  it("of fail keeps a row for as long where no column says until when", function()
-    designs.create(db, "migration_task", 3)
-    local folder = fixture.dir()
-    local h = host.start(url, handlers(folder, "if job.id == 1 and job.attempt == 1 then "
-      .. "return job:fail('later', { retry_in = 1.5 }) end"), args("migration_task", "skip_locked"))
-    eventually(function() return count("migration_task", "done") == 2 end)
-    assert.equal("processing", one "SELECT status FROM migration_task WHERE id = 1".status)
-    eventually(function() return count("migration_task", "done") == 3 end)
-    assert.same({ 1, 2, 3, 1 }, (function()
-      local seen = starts(folder)
-      table.sort(seen, function(a, b) return a < b end)
-      return { seen[1], seen[3], seen[4], seen[2] }
-    end)())
-    h:signal "TERM"
-    assert.equal(0, h:wait(20))
-  end)
+  for _, strategy in ipairs { "skip_locked", "transaction" } do
+    it("of fail keeps a row for as long where no column says until when: " .. strategy, function()
+      designs.create(db, "migration_task", 3)
+      local folder = fixture.dir()
+      local h = host.start(url, handlers(folder, "if job.id == 1 and job.attempt == 1 then "
+        .. "return job:fail('later', { retry_in = 1.5 }) end"), args("migration_task", strategy))
+      eventually(function() return count("migration_task", "done") == 2 end)
+      assert.equal("processing", one "SELECT status FROM migration_task WHERE id = 1".status)
+      eventually(function() return count("migration_task", "done") == 3 end)
+      assert.same({ 1, 2, 3, 1 }, (function()
+        local seen = starts(folder)
+        table.sort(seen, function(a, b) return a < b end)
+        return { seen[1], seen[3], seen[4], seen[2] }
+      end)())
+      h:signal "TERM"
+      assert.equal(0, h:wait(20))
+    end)
+  end
 
   it("of again with a server's word slows the whole table", function()
     designs.create(db, "migration_task", 40)

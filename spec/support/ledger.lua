@@ -30,13 +30,14 @@ end
 ---@param orphaned table<integer, boolean>? those whose host was killed: for a moment they go on with what others have
 ---taken over, and nobody hears of it
 ---@return table found by row: `begun` and `done`, how often; `first` begin and `last`
--- done, numbers of lines; `running`, by whom
+-- done, numbers of lines; `running`, by whom. `orphans`: rows that the orphaned have done
 function ledger.read(path, killed, orphaned)
-  local found, n = { begun = {}, done = {}, first = {}, last = {}, running = {} }, 0
+  local found, n = { begun = {}, done = {}, first = {}, last = {}, running = {}, orphans = 0 }, 0
   for line in io.lines(path) do
     n = n + 1
     local what, id, pid = line:match "^(%l+) (%d+) (%d+)$"
     id, pid = assert(math.tointeger(tonumber(id)), line), math.tointeger(tonumber(pid))
+    if what == "done" and orphaned and orphaned[pid] then found.orphans = found.orphans + 1 end
     local holder = found.running[id]
     local free = not holder or killed and killed[holder]
     local late = orphaned and orphaned[pid] and holder ~= pid and not (what == "begin" and free)

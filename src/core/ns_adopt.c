@@ -50,6 +50,15 @@ static void name_host(ns_adopted *a) {
   ns_buf_adds(&a->host, host);
 }
 
+/* People may decide things of it from now on. Who may not write that can still look. */
+static ns_status make_known(ns_adopted *a, ns_err *err) {
+  ns_status st;
+  if (ns_in_transaction(a->db))
+    return NS_OK; /* its first claim does it */
+  st = ns_adopt_control(a, err);
+  return st == NS_EDENIED ? NS_OK : st;
+}
+
 ns_status ns_adopt(ns_db *db, const ns_mapping *map, ns_adopted **out,
                    int64_t *number, ns_err *err) {
   ns_adopted *a = calloc(1, sizeof *a);
@@ -69,6 +78,8 @@ ns_status ns_adopt(ns_db *db, const ns_mapping *map, ns_adopted **out,
     st = ns_adopt_check(a, map, err);
   if (st == NS_OK)
     st = ns_adopt_rings(a, err);
+  if (st == NS_OK)
+    st = make_known(a, err);
   if (st != NS_OK) {
     adopted_free(a);
     return st;

@@ -16,6 +16,7 @@
 #include "ns_time.h"
 #include "ns_tx.h"
 
+#define SEATED_FOR (60 * NS_SECOND) /* a row whose claim is a connection, at most */
 #define SHARE 0.2 /* of a backoff, by chance */
 #define EMBEDDED_FOR (10 * NS_SECOND) /* a verdict on a row that somebody has locked */
 #define HOST_FOR 2000                 /* the same of a host, which has others to write */
@@ -335,8 +336,10 @@ int64_t ns_adopted_patience(const ns_adopted *a, const ns_verdict *v) {
   const ns_grip *grip = ns_adopt_grip((ns_adopted *)(uintptr_t)a, v->id, v->run);
   ns_value delay = delay_of(v, grip);
   int64_t most = a->map.overdue > 0 ? a->map.overdue / 2 : INT64_MAX;
-  if (keeps_time(a) || a->map.strategy == NS_TRANSACTION || grip == NULL ||
-      grip->last || delay.type != NS_INT || (v->kind == NS_AGAIN && v->go_on == 2))
+  if (a->map.strategy == NS_TRANSACTION && most > SEATED_FOR)
+    most = SEATED_FOR;
+  if (keeps_time(a) || grip == NULL || grip->last ||
+      delay.type != NS_INT || (v->kind == NS_AGAIN && v->go_on == 2))
     return 0;
   return delay.i < most ? delay.i : most;
 }

@@ -199,6 +199,11 @@ static bool settles_news(const nsh_dispatch *d, nsh_adopted *a, int64_t now) {
   return false;
 }
 
+/* Rows that wait have a connection each, and enough of them have. */
+static bool has_no_seat(const nsh_adopted *a) {
+  return a->map->strategy == NS_TRANSACTION && a->patience.batch.n >= KEPT_MAX / 2;
+}
+
 /* How long it had better wait; until now: it need not, or has waited. */
 static nsh_term patience_with(const nsh_dispatch *d, nsh_adopted *a,
                               const ns_verdict *v, int64_t now) {
@@ -207,7 +212,7 @@ static nsh_term patience_with(const nsh_dispatch *d, nsh_adopted *a,
   if (is_hopeless(d, a, v, now))
     return (nsh_term){now + (a->map->overdue > 0 ? a->map->overdue / 2 : KEPT_FOR),
                       true};
-  return (nsh_term){now + ns_adopted_patience(a->table, v), false};
+  return (nsh_term){now + (has_no_seat(a) ? 0 : ns_adopted_patience(a->table, v)), false};
 }
 
 /* Verdicts that had better wait leave the batch; not when the host is ending. */
@@ -271,14 +276,22 @@ static void deliver(nsh_dispatch *d, const nsh_adopted *a, ns_jobs *jobs) {
   d->mail->notify(d->mail->notify_arg);
 }
 
+/* It was paused already when we came: cron's hosts are not to pile up in front of it. Who
+** was at work goes on when it is resumed. */
+static bool was_paused(const nsh_adopted *a) {
+  return ns_adopted_paused(a->table) && !a->worked && a->due < 0;
+}
+
 /* With --drain: nothing twice, with time for what was on its way back in between. What
 ** may not be claimed yet counts when it is due too late for us. */
 static ns_status count_empty(nsh_dispatch *d, nsh_adopted *a, ns_err *err) {
   ns_status st = d->cfg->drain ? ns_adopted_due(a->table, &a->due, err) : NS_OK;
+  bool looked = ns_adopted_looked(a->table);
   if (!d->cfg->drain || st != NS_OK)
     return st;
-  if (ns_adopted_looked(a->table) || a->due < 0 || a->due > d->cfg->drain_within)
+  if (looked || a->due > d->cfg->drain_within || was_paused(a))
     a->empties++;
+  a->worked = a->worked || looked;
   return NS_OK;
 }
 
@@ -313,6 +326,7 @@ static ns_status claim(nsh_dispatch *d, nsh_adopted *a, nsh_turn *t, ns_err *err
     await(d, a, n > 0);
   if (n > 0) {
     a->empties = brings_news(d, a, &jobs, ns_mono_us()) ? 0 : a->empties + 1;
+    a->worked = true;
     deliver(d, a, &jobs);
     nsh_cycle_yield(d, t, a->pool, n);
   } else if (st == NS_OK)
@@ -341,11 +355,11 @@ static void obey(nsh_dispatch *d, nsh_adopted *a) {
   if (paused == a->paused)
     return;
   a->paused = paused;
-  if (paused && d->cfg->drain)
+  if (paused && d->cfg->drain && !a->worked)
     ns_log(NS_LOG_WARN, "adopted.paused",
            NS_FIELDS(ns_fb("table", a->map->table),
-                     ns_fs("advice", "--drain does not wait until it is resumed: what "
-                                     "is open stays open")));
+                     ns_fs("advice", "it was when this host began, and --drain does not "
+                                     "wait for that: what is open stays open")));
   else
     ns_log(NS_LOG_INFO, paused ? "adopted.paused" : "adopted.resumed",
            NS_FIELDS(ns_fb("table", a->map->table)));

@@ -51,6 +51,7 @@ typedef struct nsh_adopted {
   bool handled;       /* some script here has its handler */
   bool told;          /* ... or people have been told that none has */
   bool paused;        /* what was claimed has been taken back */
+  bool worked;        /* a claim has looked for rows: it was not paused all the time */
   int empties;        /* claims in a row that found nothing, a while apart */
   int64_t due;        /* µs: as ns_adopted_due, after those */
   int64_t error_wait, error_at; /* the table does not work: nothing before */
