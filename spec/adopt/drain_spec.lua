@@ -251,11 +251,12 @@ describe("t:drain", function()
 
   for words, case in pairs {
     ["queue name"] = { {}, { into = "" } },
-    ["parents"] = { { parent = "id" }, { into = "post" } },
+    ["parents"] = { { parent = "boss" }, { into = "post" } },
     ["limit must be"] = { {}, { into = "post", limit = 0 } },
   } do
     it("is refused: " .. words, function()
       create(5)
+      all "ALTER TABLE mails ADD boss INT NULL"
       local result, message, code = adopt(case[1]):drain(case[2])
       assert.is_nil(result)
       assert.equal("INVALID", code)
@@ -263,6 +264,15 @@ describe("t:drain", function()
       assert.equal(5, count "mails")
     end)
   end
+
+  it("moves rows that nobody can claim for their id, and leaves one that no job can be given", function()
+    create(0)
+    all "ALTER TABLE mails MODIFY id BIGINT UNSIGNED NOT NULL"
+    all "INSERT INTO mails (id, recipient) VALUES (0, 'a'), (1, 'b'), (18446744073709551615, 'c')"
+    local result = assert(adopt():drain { into = "post" })
+    assert.same({ 2, { unfit = 1 } }, { result.jobs, result.kept })
+    assert.equal("c", one "SELECT recipient FROM mails".recipient)
+  end)
 
   it("is refused inside a transaction, and takes a queue for granted", function()
     create(5)

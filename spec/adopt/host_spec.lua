@@ -274,6 +274,25 @@ describe("a host", function()
     assert.equal("open", one "SELECT status FROM migration_task".status)
   end)
 
+  it("refuses a table without row locks", function()
+    designs.create(db, "migration_task", 1)
+    all "ALTER TABLE migration_task ENGINE=Aria"
+    local h = host.spawn(url, "return {}", { "--adopt", designs.file "migration_task" })
+    assert.equal(78, h:wait(20))
+    local _, err = h:text()
+    assert.truthy(err:find("table 'migration_task' is Aria, which has no row locks", 1, true), err)
+  end)
+
+  it("drains past rows whose ids no job can have", function()
+    designs.create(db, "migration_task", 3)
+    all "ALTER TABLE migration_task MODIFY id BIGINT UNSIGNED NOT NULL"
+    all "INSERT INTO migration_task (id, imageUrl) VALUES (0, ''), (18446744073709551615, '')"
+    local folder = fixture.dir()
+    local status, log = host.drain(url, handlers(folder), args("migration_task", nil, { "--drain" }))
+    assert.equal(0, status, log)
+    assert.equal(3, #starts(folder))
+  end)
+
   for what, given in pairs {
     ["no such file"] = { "nowhere.lua", "cannot open" },
     ["what is no mapping"] = { "return 1", "must return a mapping" },

@@ -71,6 +71,59 @@ describe("a mapping that does not fit the table", function()
     it("is refused: " .. words, function() refused(given[1], given[2], words) end)
   end
 
+  for words, given in pairs {
+    ["id: column 'iteration' must be the primary key, by itself, and that is 'id': name that"] = {
+      { id = "iteration" }, "DO 1",
+    },
+    ["id: column 'id' must be .* has none: ALTER TABLE `migration_task` ADD PRIMARY KEY %(`id`%)"] = {
+      {}, "ALTER TABLE migration_task DROP PRIMARY KEY, ADD UNIQUE KEY (id)",
+    },
+    ["id: .* and that has 2 columns: make them a UNIQUE key"] = {
+      {}, "ALTER TABLE migration_task DROP PRIMARY KEY, ADD PRIMARY KEY (id, iteration)",
+    },
+    ["completed_at: column 'gone' is GENERATED"] = {
+      { completed_at = "gone" }, "ALTER TABLE migration_task ADD gone DATETIME AS (claimedAt + INTERVAL 1 DAY)",
+    },
+    ["attempts: column 'tries' is GENERATED"] = {
+      { attempts = "tries" }, "ALTER TABLE migration_task ADD tries INT AS (iteration * 2) STORED",
+    },
+    ["priority.column: column 'rank' is GENERATED"] = {
+      { priority = { column = "rank", decay = 1 } }, "ALTER TABLE migration_task ADD rank INT AS (iteration * 2)",
+    },
+    ["claimed_by: column 'claimedBy' is varchar%(20%); it must be text of 36 characters or more"] = {
+      {}, "ALTER TABLE migration_task MODIFY claimedBy VARCHAR(20) NULL",
+    },
+    ["claimed_at and started are both column 'claimedAt'"] = { { started = "claimedAt" }, "DO 1" },
+    ["completed_at and updated are both column 'completedAt'"] = { { updated = "COMPLETEDAT" }, "DO 1" },
+    ["attempts and priority.column are both column 'iteration'"] = {
+      { priority = { column = "iteration" } }, "DO 1",
+    },
+  } do
+    it("is refused: " .. words, function()
+      designs.create(a, "migration_task", 1)
+      all(given[2])
+      local t, message, code = a:adopt(designs.map("migration_task", given[1]))
+      assert.is_nil(t)
+      assert.equal("INVALID", code)
+      assert.truthy(message:find(words), message)
+    end)
+  end
+
+  it("may have a GENERATED column that is only read", function()
+    designs.create(a, "migration_task", 3)
+    all "ALTER TABLE migration_task ADD rank INT AS (IF(id = 2, 9, 1))"
+    assert.equal(2, assert(adopt("migration_task", { priority = { column = "rank" } }):claim()).id)
+  end)
+
+  it("is refused for a table of nightshift's own", function()
+    for _, name in ipairs { "nightshift_holder", "NIGHTSHIFT_job" } do
+      local t, message, code = a:adopt { table = name, status = { column = "dead", open = nightshift.null, done = 1 } }
+      assert.is_nil(t)
+      assert.equal("INVALID", code)
+      assert.truthy(message:find("'" .. name .. "' is, by its name, a table of nightshift's own", 1, true), message)
+    end
+  end)
+
   it("is refused when there is no such table", function()
     local _, message, code = a:adopt { table = "nowhere", status = { column = "x", open = 1, done = 2 } }
     assert.equal("NOT_FOUND", code)
@@ -92,6 +145,71 @@ describe("a mapping that does not fit the table", function()
       assert.truthy(message:find("^spec/adopt/mapping_spec%.lua:%d+: nightshift: .*" .. what), message)
     end)
   end
+end)
+
+describe("a table without row locks", function()
+  for _, engine in ipairs { "MyISAM", "Aria", "MEMORY" } do
+    it("is claimed from by nobody, until it has them: " .. engine, function()
+      designs.create(a, "migration_task", 2)
+      all("ALTER TABLE migration_task ENGINE=" .. engine)
+      for _, strategy in ipairs(designs.migration_task.strategies) do
+        local t = adopt("migration_task", { strategy = strategy })
+        local job, message, code = t:claim()
+        assert.is_nil(job)
+        assert.equal("INVALID", code)
+        assert.equal(("table 'migration_task' is %s, which has no row locks: ALTER TABLE migration_task ENGINE=InnoDB, "
+          .. "or move its rows out with nightshift adopt --drain-into"):format(engine), message)
+        assert.equal(2, one "SELECT COUNT(*) AS n FROM migration_task WHERE status = 'open' AND claimedBy IS NULL".n)
+      end
+      local t = adopt "migration_task"
+      assert.equal("INVALID", code_of(t:claim()))
+      all "ALTER TABLE migration_task ENGINE=InnoDB"
+      assert.is_true((assert(t:claim()):ack()))
+    end)
+  end
+
+  it("may be partitioned", function()
+    designs.create(a, "migration_task", 2)
+    all "ALTER TABLE migration_task PARTITION BY HASH (id) PARTITIONS 3"
+    assert.equal(2, #assert(adopt "migration_task":claim_many(5)))
+  end)
+end)
+
+describe("a row whose id no job can have", function()
+  local BAD = { "BIGINT", "(0), (-7)", "BIGINT UNSIGNED", "(0), (9223372036854775808), (18446744073709551615)" }
+
+  for i = 1, 3, 2 do
+    for _, name in ipairs { "migration_task", "job_queue", "checkout" } do
+      for _, strategy in ipairs(designs[name].strategies) do
+        it(("is never claimed, and in nobody's way: %s by %s, %s"):format(name, strategy, BAD[i]), function()
+          designs.create(a, name, 2)
+          all("ALTER TABLE " .. name .. " MODIFY id " .. BAD[i] .. " NOT NULL")
+          if designs[name].row:find "imageUrl" then all "ALTER TABLE migration_task ALTER imageUrl SET DEFAULT ''" end
+          all("INSERT INTO " .. name .. " (id) VALUES (9223372036854775807), " .. BAD[i + 1])
+          local t = adopt(name, { strategy = strategy, order = "-id" })
+          for _, id in ipairs { math.maxinteger, 2, 1 } do
+            local job = assert(t:claim())
+            assert.equal(id, job.id)
+            assert.is_true((job:ack()))
+          end
+          assert.is_nil(t:claim())
+          local stats = assert(t:stats())
+          assert.same({ 0, 0, 3 }, { stats.ready, stats.waiting, stats.done })
+        end)
+      end
+    end
+  end
+
+  it("is added and changed without a warning where triggers ring", function()
+    designs.create(a, "migration_task", 0)
+    all "ALTER TABLE migration_task MODIFY id BIGINT UNSIGNED NOT NULL"
+    local t = adopt("migration_task", { allow_alter = true })
+    all "INSERT INTO migration_task (id, imageUrl) VALUES (18446744073709551615, 'x'), (0, 'y')"
+    assert.same({}, all "SHOW WARNINGS")
+    all "UPDATE migration_task SET imageUrl = 'z'"
+    assert.same({}, all "SHOW WARNINGS")
+    assert.is_nil(t:claim())
+  end)
 end)
 
 describe("names of columns", function()

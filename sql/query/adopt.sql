@@ -35,13 +35,17 @@ NOT EXISTS(SELECT 1 FROM {table} c WHERE c.{parent_key} = {id} AND c.{key} <> {i
 {at_once}UPDATE {table} t SET {claim} WHERE {ready} AND {unheld} ORDER BY {first}{order} LIMIT {:limit}
 
 -- name: adopt_columns
--- Params: table, twice. The live columns, and which of them hold JSON.
+-- Params: table, three times. The live columns: which of them are the primary key (for
+-- COLUMN_KEY another may be), hold JSON, are generated.
 SELECT c.COLUMN_NAME, c.DATA_TYPE, c.COLUMN_TYPE,
-  COALESCE(c.CHARACTER_MAXIMUM_LENGTH, 0), c.IS_NULLABLE = 'YES', c.COLUMN_KEY = 'PRI',
+  CAST(COALESCE(c.CHARACTER_MAXIMUM_LENGTH, 0) AS SIGNED), c.IS_NULLABLE = 'YES',
+  EXISTS(SELECT 1 FROM information_schema.STATISTICS s
+    WHERE s.TABLE_SCHEMA = DATABASE() AND s.TABLE_NAME = ? AND s.INDEX_NAME = 'PRIMARY'
+      AND s.COLUMN_NAME = c.COLUMN_NAME),
   EXISTS(SELECT 1 FROM information_schema.CHECK_CONSTRAINTS k
     WHERE k.CONSTRAINT_SCHEMA = DATABASE() AND k.TABLE_NAME = ?
       AND k.CHECK_CLAUSE = CONCAT('json_valid(`', c.COLUMN_NAME, '`)')),
-  c.CHARACTER_SET_NAME, c.COLLATION_NAME
+  c.CHARACTER_SET_NAME, c.COLLATION_NAME, c.IS_GENERATED = 'ALWAYS'
 FROM information_schema.COLUMNS c
 WHERE c.TABLE_SCHEMA = DATABASE() AND c.TABLE_NAME = ?
 ORDER BY c.ORDINAL_POSITION
@@ -155,6 +159,11 @@ BEGIN NOT ATOMIC
     SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317;
   END IF;
 END
+
+-- name: adopt_engine
+-- Params: table. What keeps its rows; no row: somebody is altering it.
+SELECT ENGINE FROM information_schema.TABLES
+WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?
 
 -- name: adopt_error_drop
 -- Params: table, row. Key: PRIMARY; 1205 at once, and it goes by and by. It has not failed.

@@ -76,6 +76,8 @@ ns_status ns_adopt(ns_db *db, const ns_mapping *map, ns_adopted **out,
   name_host(a);
   if ((st = ns_ready(db, err)) == NS_OK)
     st = ns_adopt_check(a, map, err);
+  if (st == NS_OK && db->is_host) /* all it does is claim; others may drain */
+    st = ns_adopt_lockable(a, err);
   if (st == NS_OK)
     st = ns_adopt_rings(a, err);
   if (st == NS_OK)

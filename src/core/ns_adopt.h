@@ -37,6 +37,7 @@ typedef struct ns_field {
   char charset[65], collation[65]; /* of text; "": none */
   ns_field_kind kind;
   bool nullable, primary;
+  bool generated;  /* the server makes its value, and nobody writes it */
   bool json;       /* the server sees to it that it holds JSON */
   bool moved;      /* the target of a move is given its value */
   int64_t least, most; /* of whole numbers; of text 'most' is its characters */
@@ -140,6 +141,7 @@ struct ns_adopted {
   size_t n, cap;
   ns_seat *seats;
   size_t nseats, capseats;
+  bool lockable;       /* its engine is known to lock rows */
   int64_t in_doubt;    /* the token of a claim that may have happened; 0: none */
   int64_t doubter;     /* … and who we were */
   ns_control control;
@@ -241,6 +243,9 @@ ns_status ns_adopt_collect(ns_adopted *a, ns_seat *seat, ns_stmt *s, int64_t tok
 ** and 'call->rows', name them as "[id,…]"; empty: there are none. */
 ns_status ns_adopt_pick(ns_adopted *a, ns_seat *seat, ns_call *call, ns_buf *ids,
                         ns_err *err);
+
+/* ns_adopt_claim.c: can its rows be claimed? INVALID: its engine locks no rows. */
+ns_status ns_adopt_lockable(ns_adopted *a, ns_err *err);
 
 #define NS_TAKE_FOR 20000 /* µs: picked rows of which somebody reads an index entry */
 

@@ -307,6 +307,25 @@ static ns_status claim_locked(ns_adopted *a, size_t limit, ns_jobs *out,
 
 /* ------------------------------------------------------------------ a claim */
 
+/* Asked until it does: tables are altered. */
+ns_status ns_adopt_lockable(ns_adopted *a, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_value table = ns_vtext(a->map.table);
+  ns_status st = a->lockable ? NS_OK : ns_run(a->db, NS_SQL_ADOPT_ENGINE, &table, err);
+  if (st == NS_OK && !a->lockable)
+    st = ns_row(a->db, NS_SQL_ADOPT_ENGINE, &row, err);
+  if (st != NS_OK || row == NULL || row[0].type != NS_TEXT)
+    return st;
+  a->lockable = row[0].s.n == 6 && memcmp(row[0].s.p, "InnoDB", 6) == 0;
+  if (a->lockable)
+    return NS_OK;
+  return ns_fail(err, NS_EINVALID,
+                 "table '%s' is %.*s, which has no row locks: ALTER TABLE %s "
+                 "ENGINE=InnoDB, or move its rows out with nightshift adopt "
+                 "--drain-into",
+                 a->map.table.p, (int)row[0].s.n, row[0].s.p, a->map.table.p);
+}
+
 ns_status ns_adopted_claim(ns_adopted *a, size_t limit, ns_jobs *out,
                            ns_err *err) {
   size_t before = out->n;
@@ -321,6 +340,8 @@ ns_status ns_adopted_claim(ns_adopted *a, size_t limit, ns_jobs *out,
   st = ns_adopted_look(a, false, &freed, err);
   if (st == NS_OK || st == NS_EBUSY)
     st = ns_ready(a->db, err);
+  if (st == NS_OK)
+    st = ns_adopt_lockable(a, err);
   if (st == NS_OK)
     st = ns_adopt_allow(a, &limit, err);
   if (st != NS_OK || limit == 0)

@@ -115,7 +115,7 @@ static void set_limits(ns_field *f, ns_bytes type) {
 
 /* Columns of adopt_columns. */
 enum { C_NAME, C_DATA_TYPE, C_TYPE, C_LENGTH, C_NULLABLE, C_PRIMARY, C_JSON,
-       C_CHARSET, C_COLLATION };
+       C_CHARSET, C_COLLATION, C_GENERATED };
 
 /* A name of the server's that goes into statements as it is. */
 static void copy_word(char out[65], const ns_value *v) {
@@ -135,7 +135,8 @@ static bool add_field(ns_fields *all, const ns_value *row) {
   f = &all->items[all->n];
   *f = (ns_field){.kind = kind_of(row[C_DATA_TYPE].s),
                   .nullable = row[C_NULLABLE].i != 0,
-                  .primary = row[C_PRIMARY].i != 0, .json = row[C_JSON].i != 0};
+                  .primary = row[C_PRIMARY].i != 0, .json = row[C_JSON].i != 0,
+                  .generated = row[C_GENERATED].i != 0};
   snprintf(f->name, sizeof f->name, "%.*s", (int)row[C_NAME].s.n,
            row[C_NAME].s.p);
   copy_word(f->charset, &row[C_CHARSET]);
@@ -153,8 +154,8 @@ static bool add_field(ns_fields *all, const ns_value *row) {
 static ns_status list_fields(ns_adopted *a, ns_err *err) {
   const ns_value *row;
   ns_value table = ns_vtext(a->map.table);
-  ns_status st = ns_run(a->db, NS_SQL_ADOPT_COLUMNS, (ns_value[]){table, table},
-                        err);
+  ns_status st = ns_run(a->db, NS_SQL_ADOPT_COLUMNS,
+                        (ns_value[]){table, table, table}, err);
   while (st == NS_OK &&
          (st = ns_row(a->db, NS_SQL_ADOPT_COLUMNS, &row, err)) == NS_OK &&
          row != NULL)
@@ -234,11 +235,64 @@ static ns_status check_kind(const ns_adopted *a, ns_part p, ns_err *err) {
 }
 
 /* A row is one row of its id, and found by it. */
-static bool is_key(const ns_adopted *a) {
+static ns_status check_key(const ns_adopted *a, ns_err *err) {
+  const char *name = a->parts[NS_PART_ID]->name;
+  const char *table = a->map.table.p;
+  const ns_field *key = NULL;
   size_t n = 0;
   for (size_t i = 0; i < a->fields.n; i++)
-    n += a->fields.items[i].primary;
-  return n == 1 && a->parts[NS_PART_ID]->primary;
+    if (a->fields.items[i].primary) {
+      key = &a->fields.items[i];
+      n++;
+    }
+  if (n == 1 && key == a->parts[NS_PART_ID])
+    return NS_OK;
+  if (n == 0)
+    return ns_fail(err, NS_EINVALID,
+                   "adopt: id: column '%s' must be the primary key, by itself, and '%s' "
+                   "has none: ALTER TABLE `%s` ADD PRIMARY KEY (`%s`)",
+                   name, table, table, name);
+  if (n == 1)
+    return ns_fail(err, NS_EINVALID,
+                   "adopt: id: column '%s' must be the primary key, by itself, and that "
+                   "is '%s': name that",
+                   name, key->name);
+  return ns_fail(err, NS_EINVALID,
+                 "adopt: id: column '%s' must be the primary key, by itself, and that has "
+                 "%zu columns: make them a UNIQUE key, and a number the primary one",
+                 name, n);
+}
+
+/* All but what a claim and a verdict only read. */
+static bool is_written(const ns_adopted *a, ns_part p) {
+  return p != NS_PART_ID && p != NS_PART_PARENT &&
+         (p != NS_PART_PRIORITY || a->map.decay > 0);
+}
+
+static ns_status check_written(const ns_adopted *a, ns_err *err) {
+  for (size_t p = 0; p < NS_PARTS; p++)
+    if (a->parts[p] != NULL && a->parts[p]->generated && is_written(a, (ns_part)p))
+      return ns_fail(err, NS_EINVALID,
+                     "adopt: %s: column '%s' is GENERATED, and here it must be one that "
+                     "can be written",
+                     part_names[p], a->parts[p]->name);
+  return NS_OK;
+}
+
+/* A date may say what a status would, and be the date of just that. */
+static bool may_share(const ns_adopted *a, size_t p, size_t with) {
+  return p == NS_PART_STATUS && a->parts[p]->kind == NS_FIELD_TIME &&
+         (with == NS_PART_CLAIMED_AT || with == NS_PART_COMPLETED_AT);
+}
+
+static ns_status check_shared(const ns_adopted *a, ns_err *err) {
+  for (size_t p = 0; p < NS_PARTS; p++)
+    for (size_t q = p + 1; q < NS_PARTS; q++)
+      if (a->parts[p] != NULL && a->parts[p] == a->parts[q] && !may_share(a, p, q))
+        return ns_fail(err, NS_EINVALID,
+                       "adopt: %s and %s are both column '%s': each needs one of its own",
+                       part_names[p], part_names[q], a->parts[p]->name);
+  return NS_OK;
 }
 
 static ns_status check_needed(const ns_adopted *a, ns_err *err) {
@@ -247,8 +301,6 @@ static ns_status check_needed(const ns_adopted *a, ns_err *err) {
     return ns_fail(err, NS_EINVALID, "adopt: '%s' is needed",
                    part_names[m->parts[NS_PART_ID].p == NULL ? NS_PART_ID
                                                             : NS_PART_STATUS]);
-  if (!is_key(a))
-    return misfit(a, NS_PART_ID, "the primary key, by itself", err);
   if (ns_adopt_by_grip(a) && m->strategy == NS_UPDATE_LIMIT)
     return ns_fail(err, NS_EINVALID,
                    "adopt: an UPDATE with a LIMIT does not say which rows it took: "
@@ -402,6 +454,17 @@ static ns_status server_zone(ns_adopted *a, ns_err *err) {
 
 /* --------------------------------------------------------------- all of it */
 
+/* Ours are no application's, and change under locks of their own. */
+static ns_status check_table(ns_bytes table, ns_err *err) {
+  static const char ours[] = "nightshift_";
+  if (table.p == NULL)
+    return ns_fail(err, NS_EINVALID, "adopt: 'table' is needed");
+  if (strncasecmp(table.p, ours, sizeof ours - 1) == 0)
+    return ns_fail(err, NS_EINVALID,
+                   "adopt: '%s' is, by its name, a table of nightshift's own", table.p);
+  return NS_OK;
+}
+
 static ns_status check_limits(const ns_mapping *m, ns_err *err) {
   if (m->decay < 0 || m->max_attempts < 0 || m->overdue < 0)
     return ns_fail(err, NS_EINVALID, "adopt: %s must not be negative",
@@ -415,8 +478,8 @@ ns_status ns_adopt_check(ns_adopted *a, const ns_mapping *map, ns_err *err) {
   ns_status st;
   if (!copy_map(&a->map, map))
     return no_memory(err);
-  if (a->map.table.p == NULL)
-    return ns_fail(err, NS_EINVALID, "adopt: 'table' is needed");
+  if ((st = check_table(a->map.table, err)) != NS_OK)
+    return st;
   if (a->map.name.p == NULL) {
     a->map.name = a->map.table;
     if (!copy_bytes(&a->map.name))
@@ -429,6 +492,12 @@ ns_status ns_adopt_check(ns_adopted *a, const ns_mapping *map, ns_err *err) {
       st = check_kind(a, (ns_part)p, err);
   if (st == NS_OK)
     st = check_needed(a, err);
+  if (st == NS_OK)
+    st = check_key(a, err);
+  if (st == NS_OK)
+    st = check_written(a, err);
+  if (st == NS_OK)
+    st = check_shared(a, err);
   if (st == NS_OK)
     st = check_states(a, err);
   if (st == NS_OK)

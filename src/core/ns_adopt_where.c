@@ -58,6 +58,14 @@ void ns_put_waiting(ns_adopted *a, ns_filled *f) {
   attempts_left(a, f);
 }
 
+/* ... and that can be jobs: their ids are numbers from 1 that a job's holds. An operator
+** in front of the column, so that no plan is made of it; and one that warns of no number,
+** as a cast would, in the statement of whoever meets the trigger. */
+static void put_claimable(ns_adopted *a, ns_filled *f) {
+  ns_put_waiting(a, f);
+  ns_put(a, f, " AND (%c | 0) BETWEEN 1 AND %i", NS_PART_ID, INT64_MAX);
+}
+
 /* ... whose time has come ... */
 static void put_time(const ns_adopted *a, ns_filled *f) {
   if (ns_adopt_has(a, NS_PART_RETRY_AFTER))
@@ -75,7 +83,7 @@ static void put_parents(ns_adopted *a, ns_filled *f) {
 
 /* Rows that may be claimed now, as far as they tell themselves. */
 static void put_open(ns_adopted *a, ns_filled *f) {
-  ns_put_waiting(a, f);
+  put_claimable(a, f);
   put_time(a, f);
 }
 
@@ -85,7 +93,7 @@ static void put_ready(ns_adopted *a, ns_filled *f) {
 }
 
 static void put_unready(ns_adopted *a, ns_filled *f) {
-  ns_put_waiting(a, f);
+  put_claimable(a, f);
   ns_buf_adds(&f->text, " AND NOT COALESCE(TRUE");
   put_time(a, f);
   put_parents(a, f);
@@ -93,7 +101,7 @@ static void put_unready(ns_adopted *a, ns_filled *f) {
 }
 
 static void put_later(ns_adopted *a, ns_filled *f) {
-  ns_put_waiting(a, f);
+  put_claimable(a, f);
   ns_put(a, f, " AND %c > %n", NS_PART_RETRY_AFTER, NS_PART_RETRY_AFTER);
   put_parents(a, f);
 }
@@ -129,7 +137,7 @@ void ns_put_dead(ns_adopted *a, ns_filled *f) {
 static void waits_as(ns_adopted *a, ns_filled *f, const char *alias) {
   const char *before = f->alias;
   f->alias = alias;
-  ns_put_waiting(a, f);
+  put_claimable(a, f);
   f->alias = before;
 }
 
