@@ -132,6 +132,37 @@ describe("what a job shows", function()
   end)
 end)
 
+describe("rows that are only locked", function()
+  local function counts(t)
+    local found = assert(t:stats())
+    return { found.ready, found.running, found.dead }
+  end
+
+  it("do not run when nobody has them", function()
+    designs.create(db, "worker_queue", 5)
+    all "UPDATE worker_queue SET failure_count = 3 WHERE id = 5"
+    assert.same({ 4, 0, 1 }, counts(adopt("worker_queue", "transaction")))
+  end)
+
+  it("run for whoever has them, and for all when they show something", function()
+    designs.create(db, "worker_queue", 3)
+    local t = adopt("worker_queue", "transaction")
+    local job = assert(t:claim())
+    assert.equal(1, t:stats().running)
+    assert.is_true((job:ack()))
+    assert.same({ 2, 0, 0 }, counts(t))
+    local h = start("worker_queue", "transaction",
+      "if job.id == 2 then job:progress(0.5) require 'nightshift.core'.sleep(1000) end")
+    eventually(function() return t:stats().running == 1 end)
+    h:signal "KILL"
+    h:wait()
+    eventually(function()
+      assert(t:rescue())
+      return t:stats().running == 0
+    end)
+  end)
+end)
+
 describe("a verdict", function()
   it("on a row that somebody keeps locked is BUSY in a program, and may be given again", function()
     designs.create(db, "migration_task", 1)

@@ -63,7 +63,7 @@ FROM nightshift_adopted a WHERE tab = ?
 {zone}SELECT
   (SELECT COUNT(*) FROM (SELECT 1 FROM {table} t WHERE {ready} LIMIT {:limit}) x),
   (SELECT COUNT(*) FROM (SELECT 1 FROM {table} t WHERE {unready} LIMIT {:limit}) x),
-  (SELECT COUNT(*) FROM (SELECT 1 FROM {table} t WHERE {taken} LIMIT {:limit}) x),
+  (SELECT COUNT(*) FROM ({running} LIMIT {:limit}) x),
   (SELECT COUNT(*) FROM (SELECT 1 FROM {table} t WHERE {finished} LIMIT {:limit}) x),
   (SELECT COUNT(*) FROM (SELECT 1 FROM {table} t WHERE {dead} LIMIT {:limit}) x)
 
@@ -380,6 +380,19 @@ UPDATE nightshift_adopted SET next_at = ? WHERE tab = ? AND next_at = ?
 -- name: adopt_retry
 -- Key: PRIMARY. A dead row is as new.
 {at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {redrive} WHERE {id} = {:row} AND {dead}
+
+-- name: adopt_running
+-- Part of {running}: rows that somebody has. Index: status.
+SELECT 1 FROM {table} t WHERE {taken}
+
+-- name: adopt_running_shown
+-- The same where nothing in a row tells: those that show something. PRIMARY of grip, of
+-- holder and of the table.
+SELECT STRAIGHT_JOIN 1 FROM nightshift_grip g
+JOIN nightshift_holder h ON h.dead IS NULL
+  AND h.id = CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(g.claimant, ':', 2), ':', -1) AS UNSIGNED)
+JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = g.row_id
+WHERE g.tab = {:table} AND {taken}
 
 -- name: adopt_seen
 -- How many rows adopt_pick has looked at. Index: status, then the order. No locks.

@@ -772,7 +772,8 @@ typedef struct ns_reset {
 ** the next look or claim. */
 const ns_reset *ns_adopted_resets(ns_adopted *a, size_t *n);
 
-/* Rows by state. */
+/* Rows by state. Where only a lock says who has a row, 'ready' has those that run, too,
+** and 'running' those that show something, and this handle's own. */
 typedef struct ns_row_counts {
   int64_t ready, waiting, running, done, dead;
 } ns_row_counts;

@@ -187,6 +187,11 @@ static inline bool ns_adopt_by_grip(const ns_adopted *a) {
   return a->map.strategy != NS_TRANSACTION && !ns_adopt_has(a, NS_PART_CLAIMED_BY);
 }
 
+/* Does a row that is claimed say so? With NS_TRANSACTION it may only be locked. */
+static inline bool ns_adopt_tells_taken(const ns_adopted *a) {
+  return a->map.strategy != NS_TRANSACTION || a->map.has_state[NS_ROW_PROCESSING];
+}
+
 /* ns_adopt_put.c: a name in backticks; one in it is doubled. */
 void ns_adopt_add_name(ns_buf *out, const char *name);
 

@@ -113,6 +113,14 @@ ns_status ns_adopt_tidy(ns_adopted *a, ns_err *err) {
 
 /* ------------------------------------------------------------------ counts */
 
+/* Claims of this handle that nothing in the database tells. */
+static int64_t untold(const ns_adopted *a) {
+  int64_t n = 0;
+  for (size_t i = 0; i < a->n && !ns_adopt_tells_taken(a); i++)
+    n += !a->grips[i].shown;
+  return n;
+}
+
 ns_status ns_adopted_count(ns_adopted *a, int64_t most, ns_row_counts *out,
                            ns_err *err) {
   int64_t *counts[] = {&out->ready, &out->waiting, &out->running, &out->done,
@@ -123,11 +131,14 @@ ns_status ns_adopted_count(ns_adopted *a, int64_t most, ns_row_counts *out,
   ns_status st;
   *out = (ns_row_counts){0};
   ns_err_clear(err);
+  ns_adopt_own(a);
   if ((st = ns_ready(a->db, err)) == NS_OK)
     st = ns_adopt_run(a, NULL, NS_SQL_ADOPT_COUNTS, &call, &s, err);
   if (st == NS_OK)
     st = ns_stmt_fetch(a->db->link, s, &row, err);
   for (size_t i = 0; row != NULL && i < 5; i++)
     *counts[i] = ns_int_or(&row[i], 0);
+  if (st == NS_OK)
+    out->running += untold(a);
   return st;
 }

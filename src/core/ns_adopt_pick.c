@@ -99,21 +99,17 @@ static ns_status count_seen(ns_adopted *a, ns_seat *seat, const ns_call *call,
   return st;
 }
 
-/* Rows stay locked as long as they run where nothing else says so. */
-static bool locks_are_brief(const ns_adopted *a) {
-  return a->map.strategy != NS_TRANSACTION || a->map.has_state[NS_ROW_PROCESSING];
-}
-
 /* There were open rows, and others had locked all of them: looks further, or waits
-** for those. False: there is no more to see. */
+** for those, unless they stay locked as long as they run. False: there is no more to
+** see. */
 static bool look_harder(ns_adopted *a, const ns_call *call, int64_t seen) {
   if (seen == call->page && a->page < PAGE_MAX) {
     a->page = a->page * 2 + 64;
     return true;
   }
-  if (seen > 0 && locks_are_brief(a))
+  if (seen > 0 && ns_adopt_tells_taken(a))
     ns_sleep_us(ns_jitter(PAUSE, 0.9));
-  return seen > 0 && locks_are_brief(a);
+  return seen > 0 && ns_adopt_tells_taken(a);
 }
 
 ns_status ns_adopt_pick(ns_adopted *a, ns_seat *seat, ns_call *call, ns_buf *ids,

@@ -20,6 +20,12 @@ void ns_put_taken(ns_adopted *a, ns_filled *f) {
   ns_put_not_done(a, f);
 }
 
+/* Rows that somebody has, as far as anything tells. */
+static void put_running(ns_adopted *a, ns_filled *f) {
+  ns_put_text(a, f, ns_sql_texts[ns_adopt_tells_taken(a) ? NS_SQL_ADOPT_RUNNING
+                                                         : NS_SQL_ADOPT_RUNNING_SHOWN]);
+}
+
 static void as_parent_done(const ns_adopted *a, ns_filled *f, const char *alias) {
   ns_row_state s = a->map.has_state[NS_ROW_PARENT_DONE] ? NS_ROW_PARENT_DONE
                                                         : NS_ROW_DONE;
@@ -272,6 +278,6 @@ const ns_mark ns_marks_where[] = {
     {"freed", put_freed}, {"gripped", put_gripped}, {"later", put_later},
     {"mark", put_mark}, {"mine", put_mine}, {"new", put_new}, {"open", put_open},
     {"order", put_order}, {"ours", put_ours}, {"overdue", put_overdue},
-    {"parent_done", put_parent_done}, {"ready", put_ready}, {"settled", put_settled},
-    {"taken", ns_put_taken}, {"unheld", put_unheld}, {"unready", put_unready},
+    {"parent_done", put_parent_done}, {"ready", put_ready}, {"running", put_running},
+    {"settled", put_settled}, {"taken", ns_put_taken}, {"unheld", put_unheld}, {"unready", put_unready},
     {"until", put_until}, {"was", put_was}, {NULL, NULL}};
