@@ -18,7 +18,7 @@ CORE := ns_url ns_db ns_stmt ns_packet ns_handle ns_query ns_list ns_tx ns_volle
         ns_read ns_depend ns_left ns_finish ns_fate ns_brood ns_park ns_done ns_settle \
         ns_cycle ns_wait ns_touch ns_admin ns_tree ns_verb ns_again ns_signal ns_prune ns_slot ns_listen ns_doctor \
         ns_adopt ns_adopt_map ns_adopt_text ns_adopt_put ns_adopt_where ns_adopt_ends ns_adopt_set ns_adopt_run \
-        ns_adopt_pick ns_adopt_claim ns_adopt_seat ns_adopt_settle ns_adopt_free ns_adopt_plan ns_adopt_control \
+        ns_adopt_pick ns_adopt_refuse ns_adopt_claim ns_adopt_seat ns_adopt_settle ns_adopt_free ns_adopt_plan ns_adopt_control \
         ns_adopt_note ns_adopt_error ns_adopt_dead ns_adopt_prune ns_adopt_drain ns_adopt_move ns_adopt_ring \
         ns_ear \
         ns_private ns_home ns_plan ns_guard

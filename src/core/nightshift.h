@@ -772,6 +772,18 @@ typedef struct ns_reset {
 ** the next look or claim. */
 const ns_reset *ns_adopted_resets(ns_adopted *a, size_t *n);
 
+/* A row that a claim has left alone, for a minute, as the server refuses to mark it. */
+typedef struct ns_refusal {
+  int64_t id;
+  int64_t until;  /* monotonic */
+  char why[512];  /* the server's message */
+} ns_refusal;
+
+/* Those since the last call, '*n' of them; good until the next claim. And whether some are
+** left alone now. */
+const ns_refusal *ns_adopted_refusals(ns_adopted *a, size_t *n);
+bool ns_adopted_refuses(ns_adopted *a);
+
 /* Rows by state. Where only a lock says who has a row, 'ready' has those that run, too,
 ** and 'running' those that show something, and this handle's own. */
 typedef struct ns_row_counts {

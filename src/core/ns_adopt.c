@@ -29,6 +29,8 @@ static void adopted_free(ns_adopted *a) {
   }
   free(a->grips);
   free(a->resets.items);
+  free(a->refusals.items);
+  ns_buf_free(&a->refusals.ids);
   ns_buf_free(&a->into);
   ns_buf_free(&a->host);
   ns_adopt_forget_map(a);

@@ -67,6 +67,7 @@ typedef enum ns_slot_of {
   NS_SLOT_TOKEN, /* what claimed_by has to say */
   NS_SLOT_LIMIT,
   NS_SLOT_PAGE,
+  NS_SLOT_SHUNNED,
   NS_SLOT_DELAY,
   NS_SLOT_ERROR /* of rows, or of a kind of them; NULL: any */
 } ns_slot_of;
@@ -91,6 +92,7 @@ typedef struct ns_call {
   int64_t page;   /* rows to look at for that many */
   ns_value delay; /* µs, or NULL */
   ns_bytes rows;  /* "[id,…]" */
+  ns_bytes shunned; /* the same: rows that are not claimed */
   ns_bytes token;
   ns_bytes error;
 } ns_call;
@@ -129,6 +131,14 @@ typedef struct ns_resets {
   bool told;
 } ns_resets;
 
+/* Rows that the server refuses; those up to 'told' somebody knows of. */
+typedef struct ns_refusals {
+  ns_refusal *items;
+  size_t n, cap;
+  size_t told;
+  ns_buf ids;
+} ns_refusals;
+
 struct ns_adopted {
   ns_db *db;
   int64_t number;      /* of the handle's tables, from 1 */
@@ -159,6 +169,7 @@ struct ns_adopted {
   int64_t look_at, sweep_at, overdue_at; /* monotonic: next look at holders, at all
                                          ** rows, at those that are overdue */
   ns_resets resets;    /* rows that looks of a host have given back */
+  ns_refusals refusals;
   int64_t error_to;    /* the row up to which errors have been looked through */
   ns_buf into;         /* the target of the move under way, NUL-terminated */
   int64_t cleaned;     /* rows that the last look has moved on: ns_adopt_clean */
@@ -251,6 +262,17 @@ ns_status ns_adopt_pick(ns_adopted *a, ns_seat *seat, ns_call *call, ns_buf *ids
 
 /* ns_adopt_claim.c: can its rows be claimed? INVALID: its engine locks no rows. */
 ns_status ns_adopt_lockable(ns_adopted *a, ns_err *err);
+
+/* ns_adopt_refuse.c: is it the server's error on a row, because of what is in it? Then it
+** is left alone for a while; false: the error is to be handed on. */
+bool ns_adopt_is_refused(ns_status st, const ns_err *err);
+bool ns_adopt_refuse(ns_adopted *a, int64_t id, ns_status st, ns_err *err);
+
+/* Those that are, as "[id,…]"; good until the next is refused. Errors: NOMEM. */
+ns_status ns_adopt_shunned(ns_adopted *a, ns_bytes *ids, ns_err *err);
+
+/* SQL, with the last of them that nobody knows of. */
+ns_status ns_adopt_tell_refused(ns_adopted *a, ns_err *err);
 
 #define NS_TAKE_FOR 20000 /* µs: picked rows of which somebody reads an index entry */
 

@@ -171,25 +171,63 @@ static ns_status add_grips(claim *c, ns_err *err) {
                 err);
 }
 
-/* Rows are picked, then changed by key. */
-static ns_status by_key(claim *c, ns_err *err) {
+/* Marks the rows of the call. */
+static ns_status mark(claim *c, ns_err *err) {
   ns_stmt *s;
-  ns_status st = ns_adopt_pick(c->a, NULL, &c->call, &c->ids, err);
-  if (st != NS_OK || c->ids.n == 0)
-    return st;
-  st = ns_adopt_change(c->a, NULL, NS_SQL_ADOPT_TAKE, &c->call, NS_TAKE_FOR, &s, err);
+  return ns_adopt_change(c->a, NULL, NS_SQL_ADOPT_TAKE, &c->call, NS_TAKE_FOR, &s, err);
+}
+
+static ns_status mark_one(claim *c, int64_t id, ns_buf *marked, ns_err *err) {
+  char text[32];
+  ns_status st;
+  c->call.rows =
+      (ns_bytes){text, (size_t)snprintf(text, sizeof text, "[%" PRId64 "]", id)};
+  if ((st = mark(c, err)) == NS_OK)
+    ns_id_add(marked, id);
+  return st != NS_OK && ns_adopt_refuse(c->a, id, st, err) ? NS_OK : st;
+}
+
+/* The server refuses one of them at least: the others are ours. */
+static ns_status mark_each(claim *c, ns_err *err) {
+  ns_buf picked = c->ids;
+  ns_status st = NS_OK;
+  ns_err_clear(err);
+  c->ids = (ns_buf)NS_BUF_INIT;
+  for (char *at = picked.p; st == NS_OK && *at != ']';) {
+    int64_t id = strtoll(at + 1, &at, 10);
+    st = mark_one(c, id, &c->ids, err);
+  }
+  if (c->ids.n > 0)
+    ns_buf_addc(&c->ids, ']');
+  c->call.rows = ns_buf_bytes(&c->ids);
+  ns_buf_free(&picked);
+  return st == NS_OK && c->ids.oom ? no_memory(err) : st;
+}
+
+/* Rows are picked, then changed by key; others when all are refused. */
+static ns_status by_key(claim *c, ns_err *err) {
+  ns_status st;
+  do {
+    st = ns_adopt_pick(c->a, NULL, &c->call, &c->ids, err);
+    if (st != NS_OK || c->ids.n == 0)
+      return st;
+    if (ns_adopt_is_refused(st = mark(c, err), err))
+      st = mark_each(c, err);
+  } while (st == NS_OK && c->ids.n == 0);
   c->found = st == NS_OK;
   return c->found && ns_adopt_by_grip(c->a) ? add_grips(c, err) : st;
 }
 
-/* Nobody waits: what the UPDATE has locked when it meets a row of somebody else is
-** let go, and others are picked. */
+/* Nobody waits: what the UPDATE has locked when it meets a row of somebody else, or one
+** that is refused, is let go, and others are picked. */
 static ns_status by_update(claim *c, ns_err *err) {
   ns_stmt *s;
-  ns_status st =
-      ns_adopt_run(c->a, NULL, NS_SQL_ADOPT_CLAIM, &c->call, &s, err);
+  ns_status st;
+  if (ns_adopted_refuses(c->a))
+    return by_key(c, err);
+  st = ns_adopt_run(c->a, NULL, NS_SQL_ADOPT_CLAIM, &c->call, &s, err);
   c->found = st == NS_OK && ns_stmt_affected(s) > 0;
-  if (st != NS_EBUSY || err->sqlerr != NS_LOCK_WAIT)
+  if ((st != NS_EBUSY || err->sqlerr != NS_LOCK_WAIT) && !ns_adopt_is_refused(st, err))
     return st;
   ns_err_clear(err);
   if ((st = ns_text(c->a->db, "ROLLBACK", err)) == NS_OK &&
@@ -329,6 +367,7 @@ ns_status ns_adopt_lockable(ns_adopted *a, ns_err *err) {
 ns_status ns_adopted_claim(ns_adopted *a, size_t limit, ns_jobs *out,
                            ns_err *err) {
   size_t before = out->n;
+  size_t earlier;
   int64_t freed;
   ns_status st;
   ns_err_clear(err);
@@ -346,6 +385,8 @@ ns_status ns_adopted_claim(ns_adopted *a, size_t limit, ns_jobs *out,
     st = ns_adopt_allow(a, &limit, err);
   if (st != NS_OK || limit == 0)
     return st;
+  if (!a->db->is_host)
+    ns_adopted_refusals(a, &earlier);
   switch (a->map.strategy) {
   case NS_TRANSACTION:
     st = ns_adopt_claim_locks(a, limit, out, err);
@@ -360,5 +401,7 @@ ns_status ns_adopted_claim(ns_adopted *a, size_t limit, ns_jobs *out,
   if (st == NS_OK && a->rung && a->heard && out->n == before)
     st = ns_adopt_idle(a, err);
   ns_adopt_claimed(a, limit, out->n - before);
+  if (st == NS_OK && out->n == before && !a->db->is_host)
+    st = ns_adopt_tell_refused(a, err);
   return st;
 }

@@ -115,9 +115,9 @@ static bool look_harder(ns_adopted *a, const ns_call *call, int64_t seen) {
 ns_status ns_adopt_pick(ns_adopted *a, ns_seat *seat, ns_call *call, ns_buf *ids,
                         ns_err *err) {
   int64_t seen = 0;
-  ns_status st;
   ns_stmt *s;
-  for (int tries = 0; tries < PICKS; tries++) {
+  ns_status st = ns_adopt_shunned(a, &call->shunned, err);
+  for (int tries = 0; st == NS_OK && tries < PICKS; tries++) {
     call->page = call->limit * 2 + PAGE_MIN + a->page;
     st = ns_adopt_run(a, seat, NS_SQL_ADOPT_PICK, call, &s, err);
     if (st == NS_OK)

@@ -16,6 +16,8 @@ static ns_value slot_value(const ns_param *p, const ns_call *call) {
     return ns_vint(call->row);
   case NS_SLOT_ROWS:
     return ns_vtext(call->rows);
+  case NS_SLOT_SHUNNED:
+    return ns_vtext(call->shunned);
   case NS_SLOT_TOKEN:
     return ns_vopt(call->token);
   case NS_SLOT_LIMIT:

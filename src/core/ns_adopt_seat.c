@@ -129,7 +129,8 @@ static ns_status relock(ns_adopted *a, ns_seat *seat, const ns_call *call,
   }
 }
 
-/* One row for a seat. '*found': there was one; it may have been lost again. */
+/* One row for a seat. '*found': there was one; it may have been lost again, or be one that
+** is refused. */
 static ns_status claim_one(ns_adopted *a, ns_seat *seat, ns_jobs *out,
                            bool *found, ns_err *err) {
   char claimant[NS_CLAIMANT];
@@ -142,7 +143,8 @@ static ns_status claim_one(ns_adopted *a, ns_seat *seat, ns_jobs *out,
     if ((st = begin_step(a, seat, &call, err)) == NS_OK)
       st = relock(a, seat, &call, token, out, err);
     end_step(a, seat, &call);
-  }
+  } else if (st != NS_OK && *found && ns_adopt_refuse(a, call.row, st, err))
+    st = NS_OK;
   if (st == NS_OK && out->n > before) {
     seat->id = call.row;
     seat->run = token;

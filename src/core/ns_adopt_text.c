@@ -79,6 +79,11 @@ static void put_page(ns_adopted *a, ns_filled *f) {
   ns_put_slot(f, NS_SLOT_PAGE);
 }
 
+static void put_shunned(ns_adopted *a, ns_filled *f) {
+  (void)a;
+  ns_put_slot(f, NS_SLOT_SHUNNED);
+}
+
 static void put_table_value(ns_adopted *a, ns_filled *f) {
   ns_put_value(f, ns_vtext(a->map.table));
 }
@@ -108,8 +113,8 @@ static void put_trigger_update(ns_adopted *a, ns_filled *f) {
 
 static const ns_mark marks[] = {
     {":limit", put_limit}, {":page", put_page}, {":row", put_row},
-    {":rows", put_rows}, {":table", put_table_value}, {":token", put_token},
-    {"at_once", put_at_once}, {"columns", put_columns}, {"id", put_id},
+    {":rows", put_rows}, {":shunned", put_shunned}, {":table", put_table_value},
+    {":token", put_token}, {"at_once", put_at_once}, {"columns", put_columns}, {"id", put_id},
     {"key", put_key}, {"parent", put_parent}, {"parent_key", put_parent_key},
     {"table", put_table}, {"trigger_insert", put_trigger_insert},
     {"trigger_update", put_trigger_update}, {"zone", put_zone}, {NULL, NULL}};

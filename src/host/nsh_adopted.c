@@ -321,6 +321,7 @@ static ns_status claim(nsh_dispatch *d, nsh_adopted *a, nsh_turn *t, ns_err *err
   if (!a->handled || is_full(a) || limit == 0 || !may_claim(d, a))
     return NS_OK;
   st = ns_adopted_claim(a->table, limit, &jobs, err);
+  nsh_row_log_refused(a->map->table, a->table);
   n = jobs.n;
   if (n < limit)
     await(d, a, n > 0);
@@ -437,6 +438,13 @@ bool nsh_adopted_run(nsh_dispatch *d, nsh_turn *t) {
 static void sooner_due(int64_t *due, int64_t other) {
   if (other >= 0 && (*due < 0 || other < *due))
     *due = other;
+}
+
+bool nsh_adopted_refuses(const nsh_dispatch *d) {
+  for (size_t i = 0; i < d->nadopted; i++)
+    if (ns_adopted_refuses(d->adopted[i].table))
+      return true;
+  return false;
 }
 
 bool nsh_adopted_rested(const nsh_dispatch *d, int64_t *due, size_t *patient) {

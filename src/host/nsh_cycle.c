@@ -213,6 +213,7 @@ void nsh_cycle_rest(nsh_dispatch *d) {
   bool others = nsh_adopted_rested(d, &due, &m->patient);
   m->rested = d->empties >= 2 && others && m->outstanding == 0 &&
               m->unsettled == m->patient;
+  m->refused = nsh_adopted_refuses(d);
   m->rest_due = d->due < 0 || (due >= 0 && due < d->due) ? due : d->due;
 }
 

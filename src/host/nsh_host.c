@@ -129,7 +129,7 @@ static bool complete(const host *h) {
 }
 
 static void check_running(host *h) {
-  bool done;
+  bool done, refused;
   if (!h->ready && complete(h)) {
     h->ready = true;
     ns_log(NS_LOG_INFO, "host.ready",
@@ -139,9 +139,13 @@ static void check_running(host *h) {
   }
   nsh_mail_lock(&h->mail);
   done = nothing_left(h);
+  refused = h->mail.refused;
   nsh_mail_unlock(&h->mail);
-  if (done)
-    drain(h, "nothing left to do");
+  if (!done)
+    return;
+  if (refused)
+    h->code = NSH_EXIT_FAILURE;
+  drain(h, refused ? "nothing left to do but rows that are refused" : "nothing left to do");
 }
 
 /* All jobs are back and all verdicts written? A server that is away need not

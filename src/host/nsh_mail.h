@@ -99,6 +99,7 @@ typedef struct nsh_mail {
   size_t nwithdrawn, capwithdrawn;
   bool lost_all;      /* we were declared dead: no claim is ours any more */
   bool rested;        /* nothing to claim, twice in a row */
+  bool refused;       /* … but rows that the server refuses */
   int64_t rest_due;   /* then: µs until the next scheduled job, -1: none */
   bool ended, clean;  /* the thread is done; all was written */
   ns_counters counters;

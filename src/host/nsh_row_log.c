@@ -41,6 +41,15 @@ void nsh_row_log_failed(ns_bytes table, const ns_verdict *verdicts, size_t n) {
       log_failed(table, &verdicts[i]);
 }
 
+void nsh_row_log_refused(ns_bytes table, ns_adopted *a) {
+  size_t n;
+  const ns_refusal *refusals = ns_adopted_refusals(a, &n);
+  for (size_t i = 0; i < n; i++)
+    ns_log(NS_LOG_WARN, "row.refused",
+           NS_FIELDS(ns_fb("table", table), ns_fi("id", refusals[i].id),
+                     ns_fs("error", refusals[i].why)));
+}
+
 static void log_reset(ns_bytes table, const ns_reset *r) {
   char since[NS_LOG_TIME];
   ns_log(NS_LOG_WARN, "row.reset",

@@ -9,6 +9,9 @@
 /* Those of settled verdicts that have failed. */
 void nsh_row_log_failed(ns_bytes table, const ns_verdict *verdicts, size_t n);
 
+/* Those that claims have left alone. */
+void nsh_row_log_refused(ns_bytes table, ns_adopted *a);
+
 /* Those that looks have given back. */
 void nsh_row_log_reset(ns_bytes table, ns_adopted *a);
 

@@ -159,6 +159,9 @@ void nsh_adopted_look(nsh_dispatch *d);
 ** written, -1: never; '*patient': how many of those there are. */
 bool nsh_adopted_rested(const nsh_dispatch *d, int64_t *due, size_t *patient);
 
+/* Are rows left alone that the server refuses to mark? */
+bool nsh_adopted_refuses(const nsh_dispatch *d);
+
 /* ----------------------------------------------------------- nsh_chores.c */
 
 void nsh_chores_open(nsh_dispatch *d);
