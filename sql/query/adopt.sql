@@ -322,7 +322,8 @@ WHERE {taken} AND {claimant} LIKE 'ns:%' AND h.id IS NULL LIMIT 1000
 -- nobody.
 {zone}SELECT {id}
 FROM (SELECT {id} FROM {table} t
-  WHERE {ready} AND {unheld} AND NOT JSON_CONTAINS({:shunned}, {id}) ORDER BY {order}
+  WHERE {ready} AND {unheld}
+    AND ({:shunned} = '[]' OR NOT JSON_CONTAINS({:shunned}, {id})) ORDER BY {order}
   LIMIT {:page}) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.{key} WHERE {open}
 LIMIT {:limit} FOR UPDATE SKIP LOCKED
@@ -399,7 +400,8 @@ WHERE g.tab = {:table} AND {taken}
 -- How many rows adopt_pick has looked at. Index: status, then the order. No locks.
 {zone}SELECT COUNT(*)
 FROM (SELECT {id} FROM {table} t
-  WHERE {ready} AND {unheld} AND NOT JSON_CONTAINS({:shunned}, {id}) ORDER BY {order}
+  WHERE {ready} AND {unheld}
+    AND ({:shunned} = '[]' OR NOT JSON_CONTAINS({:shunned}, {id})) ORDER BY {order}
   LIMIT {:page}) l
 
 -- name: adopt_settled
