@@ -43,7 +43,7 @@ local function breaks(path, layer, base, name)
     return not (layer == "lua" or (layer == "host" and HOST_LUA[base]))
   elseif name:match "^nsh_" then
     return layer ~= "host"
-  elseif name == "nightshift.h" then
+  elseif name == "nightshift.h" or name == "nightshift_adopt.h" then
     return layer == "base" or (layer == "host" and not HOST_CORE[base])
   elseif name == "ns_db.h" or name == "ns_stmt.h" or name == "ns_handle.h" or name == "ns_sql.h" then
     return layer ~= "core"
