@@ -333,6 +333,20 @@ local function theirs_done(h)
   return ctx
 end
 
+-- A table of somebody whose trigger does not let its second row be taken.
+local function theirs_refused(changes)
+  return function(h)
+    local ctx = theirs(changes)(h)
+    assert(watch:execute [[CREATE TRIGGER theirs_no BEFORE UPDATE ON theirs FOR EACH ROW
+      BEGIN
+        IF NEW.id = 2 THEN
+          SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one';
+        END IF;
+      END]])
+    return ctx
+  end
+end
+
 local BY_GRIP, BY_LOCK = { claimed_by = false }, { strategy = "transaction", claimed_by = false }
 
 -- name of the function [detail] -> how to arrange, run and check a call
@@ -429,6 +443,26 @@ local calls = {
   ["adopt_claim, under a named lock"] = {
     arrange = theirs { strategy = "named_lock" },
     run = function(h, ctx) return h:adopt_claim(ctx.number, 2) end,
+  },
+  ["adopt_claim, past a row that is refused"] = {
+    arrange = theirs_refused(),
+    run = function(h, ctx) return h:adopt_claim(ctx.number, 2) end,
+    check = function(_, outcome)
+      assert.equal(1, ask "SELECT COUNT(*) AS n FROM theirs WHERE id = 2 AND status = 'open'")
+      if outcome == "done" then
+        assert.equal(1, ask "SELECT COUNT(*) AS n FROM theirs WHERE id = 3 AND status = 'busy'")
+      end
+    end,
+  },
+  ["adopt_claim, past a row that its UPDATE is refused"] = {
+    arrange = theirs_refused({ strategy = "update_limit" }),
+    run = function(h, ctx) return h:adopt_claim(ctx.number, 2) end,
+    check = function(_, outcome)
+      assert.equal(1, ask "SELECT COUNT(*) AS n FROM theirs WHERE id = 2 AND status = 'open'")
+      if outcome == "done" then
+        assert.equal(1, ask "SELECT COUNT(*) AS n FROM theirs WHERE id = 3 AND status = 'busy'")
+      end
+    end,
   },
   adopt_settle = ends("ack", "done"),
   ["adopt_settle, what has failed before"] = {

@@ -224,8 +224,12 @@ bool ns_adopt_tells_end(const ns_adopted *a);
 ns_status ns_adopt_run(ns_adopted *a, ns_seat *seat, ns_sql sql,
                        const ns_call *call, ns_stmt **s, ns_err *err);
 
+/* Sends it on the handle's connection, and does not wait: ns_stmt_told has the rest. */
+ns_status ns_adopt_ask(ns_adopted *a, ns_sql sql, const ns_call *call, ns_stmt **s,
+                       ns_err *err);
+
 /*
-** The same for a change by key. A row that somebody else has locked is tried again
+** ns_adopt_run for a change by key. A row that somebody else has locked is tried again
 ** for 'patience' µs, then BUSY: mostly it is a look's, for a moment.
 */
 ns_status ns_adopt_change(ns_adopted *a, ns_seat *seat, ns_sql sql,
@@ -264,9 +268,9 @@ ns_status ns_adopt_pick(ns_adopted *a, ns_seat *seat, ns_call *call, ns_buf *ids
 ns_status ns_adopt_lockable(ns_adopted *a, ns_err *err);
 
 /* ns_adopt_refuse.c: is it the server's error on a row, because of what is in it? Then it
-** is left alone for a while; false: the error is to be handed on. */
+** is left alone for a while, and the claim goes on: OK; else 'st', or NOMEM. */
 bool ns_adopt_is_refused(ns_status st, const ns_err *err);
-bool ns_adopt_refuse(ns_adopted *a, int64_t id, ns_status st, ns_err *err);
+ns_status ns_adopt_refuse(ns_adopted *a, int64_t id, ns_status st, ns_err *err);
 
 /* Those that are, as "[id,…]"; good until the next is refused. Errors: NOMEM. */
 ns_status ns_adopt_shunned(ns_adopted *a, ns_bytes *ids, ns_err *err);

@@ -161,6 +161,7 @@ typedef struct claim {
   ns_call call;
   ns_buf ids;   /* "[id,…]", where the strategy knows them */
   bool found;   /* there are rows to read */
+  ns_stmt *asked; /* reads them, and was sent; NULL: it was not */
 } claim;
 
 /* Where the table has no column for it: whose these rows are. */
@@ -184,7 +185,7 @@ static ns_status mark_one(claim *c, int64_t id, ns_buf *marked, ns_err *err) {
       (ns_bytes){text, (size_t)snprintf(text, sizeof text, "[%" PRId64 "]", id)};
   if ((st = mark(c, err)) == NS_OK)
     ns_id_add(marked, id);
-  return st != NS_OK && ns_adopt_refuse(c->a, id, st, err) ? NS_OK : st;
+  return st == NS_OK ? st : ns_adopt_refuse(c->a, id, st, err);
 }
 
 /* The server refuses one of them at least: the others are ours. */
@@ -225,6 +226,8 @@ static ns_status by_update(claim *c, ns_err *err) {
   ns_status st;
   if (ns_adopted_refuses(c->a))
     return by_key(c, err);
+  if ((st = ns_begun(c->a->db, err)) != NS_OK)
+    return st;
   st = ns_adopt_run(c->a, NULL, NS_SQL_ADOPT_CLAIM, &c->call, &s, err);
   c->found = st == NS_OK && ns_stmt_affected(s) > 0;
   if ((st != NS_EBUSY || err->sqlerr != NS_LOCK_WAIT) && !ns_adopt_is_refused(st, err))
@@ -252,6 +255,7 @@ static ns_status claim_rows(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_status st = NS_OK;
   (void)db;
   c->found = false;
+  c->asked = NULL;
   ns_buf_reset(&c->ids);
   if (tx->replay && (st = look_for_token(c, err)) == NS_OK && c->found)
     tx->done = true;
@@ -263,19 +267,36 @@ static ns_status claim_rows(ns_db *db, ns_tx *tx, ns_err *err) {
   return st;
 }
 
-static ns_status read_claimed(claim *c, ns_jobs *out, ns_err *err) {
-  ns_stmt *s;
-  ns_sql sql = c->ids.n > 0 ? NS_SQL_ADOPT_READ_LIST : NS_SQL_ADOPT_READ;
-  ns_status st = ns_ready(c->a->db, err);
+/* By their ids, where they are known. */
+static ns_sql reader(claim *c) {
   c->call.rows = ns_buf_bytes(&c->ids);
-  if (st == NS_OK)
-    st = ns_adopt_run(c->a, NULL, sql, &c->call, &s, err);
+  return c->ids.n > 0 ? NS_SQL_ADOPT_READ_LIST : NS_SQL_ADOPT_READ;
+}
+
+/* Behind the COMMIT: what it has made ours. */
+static void read_ahead(ns_db *db, ns_tx *tx) {
+  claim *c = tx->arg;
+  ns_err none;
+  (void)db;
+  if (c->found && ns_adopt_ask(c->a, reader(c), &c->call, &c->asked, &none) != NS_OK)
+    c->asked = NULL;
+}
+
+static ns_status read_claimed(claim *c, ns_jobs *out, ns_err *err) {
+  ns_db *db = c->a->db;
+  ns_stmt *s = c->asked;
+  ns_status st;
+  if (s != NULL && !ns_link_dead(db->link)) /* a dead link ends with its statements */
+    st = ns_stmt_told(db->link, s, err);
+  else if ((st = ns_ready(db, err)) == NS_OK)
+    st = ns_adopt_run(c->a, NULL, reader(c), &c->call, &s, err);
   return st == NS_OK ? ns_adopt_collect(c->a, NULL, s, c->token, out, err) : st;
 }
 
 static ns_status claim_and_read(claim *c, ns_jobs *out, ns_err *err) {
   ns_adopted *a = c->a;
-  ns_tx tx = {.run = claim_rows, .arg = c, .replay = a->in_doubt != 0};
+  ns_tx tx = {.run = claim_rows, .ahead = read_ahead, .arg = c,
+              .replay = a->in_doubt != 0, .looks = true};
   ns_status st;
   a->in_doubt = c->token; /* until its rows are here */
   a->doubter = a->db->holder;

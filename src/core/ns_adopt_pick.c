@@ -22,7 +22,8 @@
 
 #define PICKS 10   /* looks at rows that others have all locked … */
 #define PAUSE 2000 /* … and µs between them */
-#define PAGE_MIN 16 /* rows beyond what is asked for: dozens may be at it */
+#define PAGE_MIN 16 /* rows beyond what is asked for: dozens may be at it … */
+#define PAGE_ALONE 2 /* … or nobody, when one is */
 #define PAGE_MAX 20000
 #define GATES 4
 #define STAND 10   /* seconds at one */
@@ -112,13 +113,19 @@ static bool look_harder(ns_adopted *a, const ns_call *call, int64_t seen) {
   return seen > 0 && ns_adopt_tells_taken(a);
 }
 
+/* Each row that is looked at may have to be read from a disk. */
+static int64_t page_for(const ns_adopted *a, int64_t limit) {
+  bool alone = limit == 1 && a->calm >= CALM;
+  return (alone ? limit + PAGE_ALONE : limit * 2 + PAGE_MIN) + a->page;
+}
+
 ns_status ns_adopt_pick(ns_adopted *a, ns_seat *seat, ns_call *call, ns_buf *ids,
                         ns_err *err) {
   int64_t seen = 0;
   ns_stmt *s;
   ns_status st = ns_adopt_shunned(a, &call->shunned, err);
   for (int tries = 0; st == NS_OK && tries < PICKS; tries++) {
-    call->page = call->limit * 2 + PAGE_MIN + a->page;
+    call->page = page_for(a, call->limit);
     st = ns_adopt_run(a, seat, NS_SQL_ADOPT_PICK, call, &s, err);
     if (st == NS_OK)
       st = list_ids(a, seat, s, ids, err);

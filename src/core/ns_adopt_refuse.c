@@ -25,17 +25,18 @@ bool ns_adopt_is_refused(ns_status st, const ns_err *err) {
          err->sqlerr != DATA_TRUNCATED;
 }
 
-bool ns_adopt_refuse(ns_adopted *a, int64_t id, ns_status st, ns_err *err) {
+ns_status ns_adopt_refuse(ns_adopted *a, int64_t id, ns_status st, ns_err *err) {
   ns_refusals *l = &a->refusals;
   ns_refusal *r;
-  if (!ns_adopt_is_refused(st, err) || l->n == REFUSED_MAX ||
-      !ns_grow(&l->items, &l->cap, l->n + 1, sizeof *l->items))
-    return false;
+  if (!ns_adopt_is_refused(st, err) || l->n == REFUSED_MAX)
+    return st;
+  if (!ns_grow(&l->items, &l->cap, l->n + 1, sizeof *l->items))
+    return ns_fail(err, NS_ENOMEM, "out of memory");
   r = &l->items[l->n++];
   *r = (ns_refusal){.id = id, .until = ns_mono_us() + REFUSED_FOR};
   memcpy(r->why, err->message, sizeof r->why);
   ns_err_clear(err);
-  return true;
+  return NS_OK;
 }
 
 /* Those whose time is over are tried again. */

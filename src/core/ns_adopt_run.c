@@ -46,20 +46,39 @@ static ns_status prepare(ns_adopted *a, ns_seat *seat, ns_sql sql,
   return st;
 }
 
-ns_status ns_adopt_run(ns_adopted *a, ns_seat *seat, ns_sql sql,
-                       const ns_call *call, ns_stmt **s, ns_err *err) {
+/* The statement and its parameters, '*values' to be freed. */
+static ns_status bind(ns_adopted *a, ns_seat *seat, ns_sql sql, const ns_call *call,
+                      ns_stmt **s, ns_value **values, ns_err *err) {
   const ns_filled *f;
-  ns_value *values;
   ns_status st = ns_adopt_fill(a, sql, &f, err);
+  *values = NULL;
   if (st == NS_OK)
     st = prepare(a, seat, sql, f, s, err);
   if (st != NS_OK)
     return st;
-  if ((values = malloc((f->n + 1) * sizeof *values)) == NULL)
+  if ((*values = malloc((f->n + 1) * sizeof **values)) == NULL)
     return ns_fail(err, NS_ENOMEM, "out of memory");
   for (size_t i = 0; i < f->n; i++)
-    values[i] = slot_value(&f->params[i], call);
-  st = ns_stmt_run(ns_adopt_link(a, seat), *s, values, err);
+    (*values)[i] = slot_value(&f->params[i], call);
+  return NS_OK;
+}
+
+ns_status ns_adopt_run(ns_adopted *a, ns_seat *seat, ns_sql sql,
+                       const ns_call *call, ns_stmt **s, ns_err *err) {
+  ns_value *values;
+  ns_status st = bind(a, seat, sql, call, s, &values, err);
+  if (st == NS_OK)
+    st = ns_stmt_run(ns_adopt_link(a, seat), *s, values, err);
+  free(values);
+  return st;
+}
+
+ns_status ns_adopt_ask(ns_adopted *a, ns_sql sql, const ns_call *call, ns_stmt **s,
+                       ns_err *err) {
+  ns_value *values;
+  ns_status st = bind(a, NULL, sql, call, s, &values, err);
+  if (st == NS_OK)
+    st = ns_stmt_ask(a->db->link, *s, values, err);
   free(values);
   return st;
 }

@@ -143,8 +143,8 @@ static ns_status claim_one(ns_adopted *a, ns_seat *seat, ns_jobs *out,
     if ((st = begin_step(a, seat, &call, err)) == NS_OK)
       st = relock(a, seat, &call, token, out, err);
     end_step(a, seat, &call);
-  } else if (st != NS_OK && *found && ns_adopt_refuse(a, call.row, st, err))
-    st = NS_OK;
+  } else if (st != NS_OK && *found)
+    st = ns_adopt_refuse(a, call.row, st, err);
   if (st == NS_OK && out->n > before) {
     seat->id = call.row;
     seat->run = token;
