@@ -449,22 +449,12 @@ BEGIN {mark}
   DECLARE v_thread BIGINT;
   DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END;
   IF {new} THEN
-    SET v_thread = IS_USED_LOCK('{ear}0');
-    IF v_thread IS NOT NULL THEN
-      KILL QUERY v_thread;
-    END IF;
-    SET v_thread = IS_USED_LOCK('{ear}1');
-    IF v_thread IS NOT NULL THEN
-      KILL QUERY v_thread;
-    END IF;
-    SET v_thread = IS_USED_LOCK('{ear}2');
-    IF v_thread IS NOT NULL THEN
-      KILL QUERY v_thread;
-    END IF;
-    SET v_thread = IS_USED_LOCK('{ear}3');
-    IF v_thread IS NOT NULL THEN
-      KILL QUERY v_thread;
-    END IF;
+    FOR v_n IN 0..3 DO
+      SET v_thread = IS_USED_LOCK(CONCAT('{ear}', v_n));
+      IF v_thread IS NOT NULL THEN
+        KILL QUERY v_thread;
+      END IF;
+    END FOR;
   END IF;
 END
 
@@ -476,22 +466,12 @@ BEGIN {mark}
   DECLARE v_thread BIGINT;
   DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END;
   IF (({new}) AND NOT COALESCE({was}, FALSE)) OR ({freed}) THEN
-    SET v_thread = IS_USED_LOCK('{ear}0');
-    IF v_thread IS NOT NULL THEN
-      KILL QUERY v_thread;
-    END IF;
-    SET v_thread = IS_USED_LOCK('{ear}1');
-    IF v_thread IS NOT NULL THEN
-      KILL QUERY v_thread;
-    END IF;
-    SET v_thread = IS_USED_LOCK('{ear}2');
-    IF v_thread IS NOT NULL THEN
-      KILL QUERY v_thread;
-    END IF;
-    SET v_thread = IS_USED_LOCK('{ear}3');
-    IF v_thread IS NOT NULL THEN
-      KILL QUERY v_thread;
-    END IF;
+    FOR v_n IN 0..3 DO
+      SET v_thread = IS_USED_LOCK(CONCAT('{ear}', v_n));
+      IF v_thread IS NOT NULL THEN
+        KILL QUERY v_thread;
+      END IF;
+    END FOR;
   END IF;
 END
 
