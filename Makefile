@@ -435,7 +435,8 @@ test-cut-all: deps
 # spec/fuzz/corpus; an input that breaks something stays in build/fuzz.
 FUZZ := ipc url duration json options
 FUZZ_WRAP := ns_open ns_close ns_push_jobs ns_settle ns_take_ids ns_signal ns_reprioritise \
-             ns_forget_done
+             ns_forget_done ns_adopt $(addprefix ns_adopted_,at settle touch touch_many dead \
+             dead_groups retry retry_all prune drain)
 SECONDS ?= 60
 FUZZ_FLAGS := CC=clang O=build/fuzz SAN=fuzzer-no-link,address,undefined
 
@@ -449,10 +450,11 @@ fuzzers: $(FUZZ:%=$(O)/fuzz-%)
 
 FUZZ_LINK = $(CC) $(CPPFLAGS) $(NS_CFLAGS) $(LDFLAGS) -fsanitize=fuzzer
 
-$(O)/fuzz-json $(O)/fuzz-options: $(O)/fuzz-%: spec/fuzz/lua.c spec/fuzz/fuzz.h $(LUAC_O) $(LIBRARY)
+$(O)/fuzz-json $(O)/fuzz-options: $(O)/fuzz-%: spec/fuzz/lua.c spec/fuzz/adopted.c spec/fuzz/fuzz.h \
+                                     $(LUAC_O) $(LIBRARY)
 	$(SAY) LINK $@
 	$(Q)$(FUZZ_LINK) $(LUA_CFLAGS) -DSCRIPT='"spec/fuzz/$*.lua"' $(FUZZ_WRAP:%=-Wl,--wrap=%) \
-	  -o $@ $< $(LUAC_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS) $(LUA_LIBS) -lm
+	  -o $@ $(filter %.c,$^) $(LUAC_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS) $(LUA_LIBS) -lm
 
 $(O)/fuzz-%: spec/fuzz/%.c spec/fuzz/fuzz.h $(O)/host/nsh_ipc.o $(LIBRARY)
 	$(SAY) LINK $@

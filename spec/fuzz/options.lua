@@ -1,5 +1,5 @@
---- Fuzzes what programs hand in: the options of open and push, verdicts, both
--- through lua/nightshift and straight to the core.
+--- Fuzzes what programs hand in: the options of open and push, mappings of adopted
+-- tables, verdicts, each through lua/nightshift and straight to the core.
 --
 -- A call gives a value, or nil with a message and a code, or raises a message
 -- that speaks about the caller's mistake. An error that the interpreter found
@@ -24,6 +24,15 @@ local NODE = { "name", "payload", "queue", "as", "after", "children", table.unpa
 local BACKGROUND = { "start", "poll", "every", "growth", "max_every", "deadline", "max_polls", "max_attempts",
   "wait" }
 
+local PARTS = { "id", "status", "claimed_by", "claimed_at", "completed_at", "started", "updated", "retry_after", "host",
+  "attempts", "attempts_left", "priority", "parent", "table", "name", "strategy", "time_zone", "order", "max_attempts",
+  "overdue", "allow_alter" }
+local STATES = { "column", "open", "processing", "done", "failed", "parent_done" }
+local FLAT = { "lower_first", "newest_first", "decay", "given", table.unpack(STATES) }
+table.move(PARTS, 1, #PARTS, #FLAT + 1, FLAT)
+local STRATEGIES = { "update_limit", "skip_locked", "transaction", "named_lock", "none" }
+local PRUNE = { "older", "into", "limit", "error", "by", "rate", "batch" }
+
 local CODES = { INVALID = true, TOO_BIG = true, STALE = true }
 
 -- What the interpreter says about code that did not look first.
@@ -47,6 +56,7 @@ local function try(what, fn, ...) return judge(what, pcall(fn, ...)) end
 
 local plain = assert(core.open { host = "h", database = "d" })
 local db = assert(nightshift.open { host = "h", database = "d" })
+local theirs = assert(db:adopt { table = "t", status = { column = "s", open = 0, done = 1 } })
 local backend = queue.backend(plain)
 
 local function claimed()
@@ -78,6 +88,19 @@ local function verdict(r)
     v.children = entries(r)
   end
   return v
+end
+
+local function mapping(r)
+  local m = r:table(0, PARTS)
+  if r:byte() > 40 then m.table, m.strategy = r:text(), r:pick(STRATEGIES) end
+  if r:byte() > 40 then m.status = r:table(0, STATES) end
+  return m
+end
+
+local function flat(r)
+  local m = r:table(0, FLAT)
+  if r:byte() > 40 then m.strategy = r:pick(STRATEGIES) end
+  return m
 end
 
 local function nodes(r, depth)
@@ -135,6 +158,14 @@ local ways = {
   function(r) verb(db, "signal", r:value(), r:value(), r:value()) end,
   function(r) verb(db, "reprioritise", r:value(), r:value()) end,
   function(r) verb(plain, "signal", 1, r:text(), r:value()) end,
+  function(r) verb(db, "adopt", mapping(r)) end,
+  function(r) verb(db, "adopt", r:value(0, PARTS)) end,
+  function(r) verb(plain, "adopt", flat(r)) end,
+  function(r) verb(plain, "adopt_settle", r:value(), verdict(r)) end,
+  function(r) verb(plain, "adopt_settle", 1, r:value(0, VERDICT)) end,
+  function(r) verb(plain, "adopt_show", 1, r:value(), r:value(), r:value(), r:value()) end,
+  function(r) verb(theirs, r:pick { "dead", "prune", "drain" }, r:table(0, PRUNE)) end,
+  function(r) verb(theirs, r:pick { "dead", "prune", "drain", "retry" }, r:value(0, PRUNE)) end,
   function(r) try("duration", core.duration, r:value()) end,
   function(r) try("background", nightshift.background, r:table(0, BACKGROUND)) end,
 }
