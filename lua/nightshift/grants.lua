@@ -7,7 +7,8 @@
 local grants = {}
 
 --- A role: `name`, `does` (for people), `tables` {name, privileges}, `routines`,
--- `runs` (tells whether a statement of sql/query is one of its own).
+-- `also` (for people: what tables of theirs ask for), `runs` (tells whether a statement
+-- of sql/query is one of its own).
 local ROLES = {
   {
     name = "caller",
@@ -40,6 +41,8 @@ local ROLES = {
   {
     name = "worker",
     does = "nightshift work, and programs that claim: pushes, claims, settles",
+    also = "on each table that it adopts: SELECT, UPDATE; for prune and --drain-into DELETE, too (prune --into:"
+      .. " INSERT on the target); to add triggers (--allow-alter), and as long as they are there, TRIGGER",
     tables = {
       { "nightshift_adopted", "SELECT, INSERT, UPDATE" },
       { "nightshift_adopted_error", "SELECT, INSERT, UPDATE, DELETE" },

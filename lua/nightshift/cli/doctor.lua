@@ -21,6 +21,7 @@ end
 local function print_role(name, account)
   output.line(("\n-- %s: %s"):format(name, grants[name].does))
   for _, statement in ipairs(grants.statements(name, account)) do output.line(statement .. ";") end
+  if grants[name].also then output.line("-- " .. grants[name].also) end
 end
 
 --- Needs no server: the names are those of the client's current database.
