@@ -75,13 +75,18 @@ local function flat(given)
   return given
 end
 
---- The mapping as JSON, the same for the same mapping.
+--- The mapping as JSON, the same for the same mapping; nil and a message when some text
+-- in it is not UTF-8.
 local function text_of(value)
   if type(value) ~= "table" then return core.encode(value) end
   local keys, parts = {}, {}
   for key in pairs(value) do keys[#keys + 1] = key ~= "allow_alter" and key or nil end
   table.sort(keys)
-  for i, key in ipairs(keys) do parts[i] = core.encode(key) .. ":" .. text_of(value[key]) end
+  for i, key in ipairs(keys) do
+    local text, message = text_of(value[key])
+    if not text then return nil, ("%s: %s"):format(key, message) end
+    parts[i] = core.encode(key) .. ":" .. text
+  end
   return "{" .. table.concat(parts, ",") .. "}"
 end
 
@@ -98,8 +103,10 @@ function adopt.read(mapping)
     if not given[needed] then raise("adopt: '%s' is missing", needed) end
   end
   given, message = flat(given)
-  if given then given.given = text_of(mapping) end
-  return given, message, "INVALID"
+  if not given then return nil, message, "INVALID" end
+  given.given, message = text_of(mapping)
+  if not given.given then return nil, "adopt: " .. message, "INVALID" end
+  return given
 end
 
 -- ------------------------------------------------------------------- its jobs
