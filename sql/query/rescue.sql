@@ -2,11 +2,12 @@
 -- by name.
 
 -- name: rescue_bury
--- Params: microseconds. Key: none, all holders: they are few; PRIMARY of served.
--- Rows of the long dead go; whoever had them registers anew.
-DELETE h, s FROM nightshift_holder h
+-- Params: [id,…]. Key: PRIMARY of both. Rows of the long dead go; whoever had them
+-- registers anew. Those of the living are not touched: their claims hold them locked.
+DELETE h, s FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+STRAIGHT_JOIN nightshift_holder h FORCE INDEX (PRIMARY) ON h.id = v.id
 LEFT JOIN nightshift_served s ON s.holder = h.id
-WHERE h.dead < {now} - ?
+WHERE h.dead IS NOT NULL
 
 -- name: rescue_dead
 -- Params: holder, its beat as it was seen. Key: PRIMARY. No row: it came back.
@@ -18,6 +19,11 @@ WHERE id = ? AND (dead IS NOT NULL OR beat = ?)
 SELECT e.lease, l.holder, e.expires - {now} AS ends_in
 FROM nightshift_expiry e LEFT JOIN nightshift_lease l ON l.id = e.lease
 ORDER BY e.lease
+
+-- name: rescue_graves
+-- Params: microseconds. Key: none, all holders: they are few. No locks. Who has been dead
+-- for so long: [id,…], or NULL.
+SELECT CONCAT('[', GROUP_CONCAT(id), ']') FROM nightshift_holder WHERE dead < {now} - ?
 
 -- name: rescue_holders
 -- Params: whether named locks serve. Key: PRIMARY, all holders that live, or

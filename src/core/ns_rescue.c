@@ -409,15 +409,31 @@ static ns_status look_at_leases(ns_db *db, look *k, ns_err *err) {
   return st;
 }
 
-static ns_status look_at_all(ns_db *db, look *k, ns_err *err) {
+static ns_status bury_old(ns_db *db, ns_err *err) {
   ns_value keep = ns_vint(KEEP_DEAD);
+  ns_buf ids = NS_BUF_INIT;
+  const ns_value *row = NULL;
+  ns_status st = ns_run(db, NS_SQL_RESCUE_GRAVES, &keep, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_RESCUE_GRAVES, &row, err);
+  if (st == NS_OK && row != NULL && row[0].type == NS_TEXT) {
+    ns_value list;
+    ns_buf_add(&ids, row[0].s.p, row[0].s.n);
+    list = ns_vtext(ns_buf_bytes(&ids));
+    st = ids.oom ? ns_no_memory(err) : ns_run(db, NS_SQL_RESCUE_BURY, &list, err);
+  }
+  ns_buf_free(&ids);
+  return st;
+}
+
+static ns_status look_at_all(ns_db *db, look *k, ns_err *err) {
   ns_status st = ns_ready(db, err);
   if (st == NS_OK)
     st = look_at_holders(db, k, err);
   if (st == NS_OK)
     st = look_at_leases(db, k, err);
   if (st == NS_OK && k->sum.holders > 0)
-    st = note(k, ns_run(db, NS_SQL_RESCUE_BURY, &keep, err), err);
+    st = note(k, bury_old(db, err), err);
   if (k->sum.jobs > 0)
     ns_ring(db, NULL);
   db->ring_due = false;
