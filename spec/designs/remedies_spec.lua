@@ -93,17 +93,36 @@ describe("64 claimers with a connection each", function()
     for n = 1, JOBS // PUSHERS do assert(q:push("noop", { i, n })) end
   end
 
+  --- Writes down who waits for which lock, when somebody does.
+  local function watch(path)
+    local own <close> = lab.open()
+    while true do
+      if assert(own:execute "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")[1].Value ~= "0" then
+        local status = assert(own:execute "SHOW ENGINE INNODB STATUS")[1].Status
+        local file <close> = assert(io.open(path, "ab"))
+        file:write(status:match "LIST OF TRANSACTIONS.-FILE I/O" or status)
+      end
+      nst.sleep(0.002)
+    end
+  end
+
+  local function text(path)
+    local file <close> = io.open(path, "rb")
+    return file and file:read "a" or "nobody was seen waiting"
+  end
+
   it("never wait for a row, while others push", function()
     db:queue "hot":push("noop", 0)
     assert(db:queue("hot"):claim()):ack()
     local there = fixture.dir() .. "/there"
     local claimers = crew.fork(CLAIMERS, function() claim_all(there) end)
     eventually(function() return ledger.count(there) == CLAIMERS end, 60)
-    local before = waits()
+    local seen, before = fixture.dir() .. "/waits", waits()
+    crew.fork(1, function() watch(seen) end)
     local pushers = crew.fork(PUSHERS, push_all)
     pushers:wait(120)
     claimers:wait(120)
-    assert.equal(before, waits())
+    assert.equal(before, waits(), text(seen))
     assert.equal(JOBS + 1,
       all "SELECT COUNT(*) AS n FROM nightshift_finished WHERE outcome = 'done' AND run = 1"[1].n)
     assert.equal(0, all "SELECT COUNT(*) AS n FROM nightshift_ready WHERE job_id > 0"[1].n)
