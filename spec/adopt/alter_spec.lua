@@ -10,11 +10,8 @@ local nst = require "nst"
 local proc = require "spec.support.proc"
 local servers = require "spec.support.db"
 
-setup(lab.fresh)
-
 local db
-before_each(function() db = lab.open() end)
-after_each(function() db:close() end)
+lab.handles(1, function(handle) db = handle end)
 
 local function all(sql, ...) return assert(db:execute(sql, ...)) end
 

@@ -7,14 +7,8 @@ local lab = require "spec.support.lab"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 
-setup(lab.fresh)
-
 local a, b
-before_each(function() a, b = lab.open(), lab.open() end)
-after_each(function()
-  a:close()
-  b:close()
-end)
+lab.handles(2, function(...) a, b = ... end)
 
 local function code_of(_, _, code) return code end
 

@@ -5,15 +5,9 @@ local crew = require "spec.support.crew"
 local designs = require "spec.support.designs"
 local lab = require "spec.support.lab"
 
-setup(lab.fresh)
-
 local a, b
-before_each(function() a, b = lab.open(), lab.open() end)
-after_each(function()
-  crew.clean()
-  a:close()
-  b:close()
-end)
+lab.handles(2, function(...) a, b = ... end)
+after_each(crew.clean)
 
 local function all(sql, ...) return assert(a:execute(sql, ...)) end
 

@@ -185,34 +185,6 @@ describe("t:drain", function()
       { outcome = "dead", reason = "failed", attempts = 4, error = "row 2 of mails had failed" } }, dead)
   end)
 
-  it("reads times in whole seconds, and attempts that are counted down", function()
-    create(0)
-    all [[ALTER TABLE mails ADD ended BIGINT UNSIGNED NULL, ADD later INT NULL, ADD tries TINYINT NULL,
-      ADD updated TIMESTAMP NULL]]
-    all [[INSERT INTO mails (recipient, sent, ended, later, tries, updated) VALUES ('a', 1, 1500000000, NULL, 3, NULL),
-      ('b', 9, NULL, NULL, 0, '2017-07-14 02:40:01'), ('c', 0, NULL, UNIX_TIMESTAMP() + 7200, 3, NULL),
-      ('d', 0, 0, 1, 1, NULL), ('e', 1, 18446744073709551615, 0, 0, NULL)]]
-    local t = adopt { completed_at = "ended", retry_after = "later", attempts_left = "tries", max_attempts = 5,
-      updated = "updated", time_zone = "+00:00" }
-    assert.same({ 2, 3 }, (function(r) return { r.jobs, r.history } end)(assert(t:drain { into = "post" })))
-    local jobs = all [[SELECT attempts, max_attempts, ROUND((due - created) / 6e7) AS wait FROM nightshift_job
-      ORDER BY id]]
-    assert.same({ { attempts = 2, max_attempts = 5, wait = 120 }, { attempts = 4, max_attempts = 5, wait = 0 } }, jobs)
-    local ends = all "SELECT finished_at DIV 1000000 AS at FROM nightshift_finished ORDER BY id"
-    assert.same({ 1500000000, 1500000001 }, { ends[1].at, ends[2].at })
-    assert.is_true(ends[3].at > 1600000000) -- not known: now
-  end)
-
-  it("takes rows whose attempts are spent for failed where no state says so", function()
-    create(0)
-    all "ALTER TABLE mails ADD tries INT NULL"
-    all "INSERT INTO mails (recipient, tries) VALUES ('a', 3), ('b', 4)"
-    local t = adopt { status = { column = "sent", open = 0, done = 1 }, attempts = "tries", max_attempts = 4 }
-    assert.same({ 1, 1 }, (function(r) return { r.jobs, r.history } end)(assert(t:drain { into = "post" })))
-    local dead = one "SELECT outcome, reason, attempts, error FROM nightshift_finished"
-    assert.same({ outcome = "dead", reason = "failed", attempts = 4, error = "row 2 of mails had failed" }, dead)
-  end)
-
   it("leaves what is claimed, in no known state, too big or not text, and says so", function()
     create(0)
     all "ALTER TABLE mails ADD data BLOB NULL, ADD deep JSON NULL, MODIFY body MEDIUMTEXT"

@@ -3,23 +3,11 @@
 
 local designs = require "spec.support.designs"
 local host = require "spec.support.host"
-local nightshift = require "nightshift"
 
 local db, _, url
 with_database(function(...) db, _, url = ... end)
 
 local function all(sql) return assert(db:execute(sql)) end
-
---- The lines of an event, as JSON.
-local function lines(h, event)
-  local found = {}
-  local _, log = h:text()
-  for line in log:gmatch "[^\n]+" do
-    local fields = line:find "^{" and nightshift.decode(line)
-    if fields and fields.event == event then found[#found + 1] = fields end
-  end
-  return found
-end
 
 local function start(name, script, changes)
   return host.start(url, script, { "--adopt", designs.file(name, changes), "--log", "json", "--workers", "2" })
@@ -39,8 +27,8 @@ describe("the log of a host", function()
     local h = start("queue_table", [[return { queue_table = function(job)
       return job:fail("no disk\nat all", { retry_in = job.attempt == 29 and 1.5 or 0 })
     end }]], { strategy = "skip_locked" })
-    eventually(function() return #lines(h, "row.failed") == 2 end)
-    local first, last = table.unpack(lines(h, "row.failed"))
+    eventually(function() return #host.logged(h, "row.failed") == 2 end)
+    local first, last = table.unpack(host.logged(h, "row.failed"))
     for i, line in ipairs { first, last } do
       assert.same({ "queue_table", 1, "no disk", 28 + i }, { line.table, line.id, line.error, line.attempts })
       assert.is_truthy(line.claim:find "^ns:%d+:%x+$", line.claim)
@@ -66,19 +54,19 @@ describe("the log of a host", function()
       WHERE id = 4]]
     held[4] = "a program"
     local h = start("migration_task", "return { migrate = function() end }", { strategy = "update_limit" })
-    eventually(function() return #lines(h, "row.reset") == 1 end)
+    eventually(function() return #host.logged(h, "row.reset") == 1 end)
     other:signal "KILL"
     other:wait()
     local count = 0
     for _ in pairs(held) do count = count + 1 end
-    eventually(function() return #lines(h, "row.reset") == count end)
-    for _, line in ipairs(lines(h, "row.reset")) do
+    eventually(function() return #host.logged(h, "row.reset") == count end)
+    for _, line in ipairs(host.logged(h, "row.reset")) do
       assert.equal("migration_task", line.table)
       assert.equal(held[line.id], line.claim)
       assert.is_true(is_time(line.claimed_at) and line.claimed_at < line.ts)
       assert.equal(line.id == 4 and "overdue: it was claimed too long" or "its holder died", line.why)
     end
-    assert.is_truthy(lines(h, "rescue")[1].rows)
+    assert.is_truthy(host.logged(h, "rescue")[1].rows)
     eventually(function() return #all "SELECT 1 FROM migration_task WHERE status = 'complete'" == 4 end)
     stop(h)
   end)

@@ -5,14 +5,8 @@ local designs = require "spec.support.designs"
 local lab = require "spec.support.lab"
 local nightshift = require "nightshift"
 
-setup(lab.fresh)
-
 local a, b
-before_each(function() a, b = lab.open(), lab.open() end)
-after_each(function()
-  a:close()
-  b:close()
-end)
+lab.handles(2, function(...) a, b = ... end)
 
 local function code_of(_, _, code) return code end
 

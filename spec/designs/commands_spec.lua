@@ -7,21 +7,13 @@ local designs = require "spec.support.designs"
 local host = require "spec.support.host"
 local lab = require "spec.support.lab"
 local ledger = require "spec.support.ledger"
-local nightshift = require "nightshift"
 local nst = require "nst"
 
 local LIMIT = 3
 
-setup(lab.fresh)
-
 local db, path
-before_each(function()
-  db, path = lab.open(), fixture.dir() .. "/ledger"
-end)
-after_each(function()
-  crew.clean()
-  db:close()
-end)
+lab.handles(1, function(handle) db, path = handle, fixture.dir() .. "/ledger" end)
+after_each(crew.clean)
 
 local function all(sql) return assert(db:execute(sql)) end
 
@@ -182,17 +174,6 @@ local function mixed(n)
   return list
 end
 
---- What the log has of an event.
-local function lines(h, event)
-  local found = {}
-  local _, log = h:text()
-  for line in log:gmatch "[^\n]+" do
-    local fields = line:find "^{" and nightshift.decode(line)
-    if fields and fields.event == event then found[#found + 1] = fields end
-  end
-  return found
-end
-
 local function start_host(mark, order)
   local file = designs.file("worker_queue", { order = order })
   return host.start(lab.url(), mark .. ".lua", { "--adopt", file, "--workers", "4", "--log", "json" })
@@ -307,8 +288,8 @@ describe("commands on several hosts", function()
   it("are logged as JSON when they fail, with whose claim it was, since when, and what comes next", function()
     produce { "bad" }
     hosts = { start_host(mark) }
-    eventually(function() return #lines(hosts[1], "row.failed") == LIMIT end, 60)
-    local found = lines(hosts[1], "row.failed")
+    eventually(function() return #host.logged(hosts[1], "row.failed") == LIMIT end, 60)
+    local found = host.logged(hosts[1], "row.failed")
     for i, line in ipairs(found) do
       assert.same({ "worker_queue", 1, i, i < LIMIT and "open" or "dead" },
         { line.table, line.id, line.attempts, line["then"] })

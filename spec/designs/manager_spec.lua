@@ -9,17 +9,12 @@ local lab = require "spec.support.lab"
 local ledger = require "spec.support.ledger"
 local nst = require "nst"
 
-setup(lab.fresh)
-
 local db, path
-before_each(function()
-  db, path = lab.open(), fixture.dir() .. "/ledger"
+lab.handles(1, function(handle)
+  db, path = handle, fixture.dir() .. "/ledger"
   designs.create(db, "queue_table", 0)
 end)
-after_each(function()
-  crew.clean()
-  db:close()
-end)
+after_each(crew.clean)
 
 local function all(sql, ...) return assert(db:execute(sql, ...)) end
 

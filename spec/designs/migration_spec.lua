@@ -12,16 +12,9 @@ local proc = require "spec.support.proc"
 local TASKS = 50000
 local BLOCK = 10
 
-setup(lab.fresh)
-
 local db, path
-before_each(function()
-  db, path = lab.open(), fixture.dir() .. "/ledger"
-end)
-after_each(function()
-  crew.clean()
-  db:close()
-end)
+lab.handles(1, function(handle) db, path = handle, fixture.dir() .. "/ledger" end)
+after_each(crew.clean)
 
 local function all(sql) return assert(db:execute(sql)) end
 

@@ -9,14 +9,9 @@ local nightshift = require "nightshift"
 local ledger = require "spec.support.ledger"
 local nst = require "nst"
 
-setup(lab.fresh)
-
 local db
-before_each(function() db = lab.open() end)
-after_each(function()
-  crew.clean()
-  db:close()
-end)
+lab.handles(1, function(handle) db = handle end)
+after_each(crew.clean)
 
 local function all(sql, ...) return assert(db:execute(sql, ...)) end
 

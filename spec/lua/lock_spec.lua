@@ -8,15 +8,9 @@ local nst = require "nst"
 local proc = require "spec.support.proc"
 local server = require "spec.support.db"
 
-setup(lab.fresh)
-
 local a, b
-before_each(function() a, b = lab.open(), lab.open() end)
-after_each(function()
-  a:close()
-  b:close()
-  lab.sql("DELETE FROM " .. lab.database .. ".nightshift_slot")
-end)
+lab.handles(2, function(...) a, b = ... end)
+after_each(function() lab.sql("DELETE FROM " .. lab.database .. ".nightshift_slot") end)
 
 local function rows()
   return tonumber((lab.sql("SELECT COUNT(*) FROM " .. lab.database .. ".nightshift_slot")))

@@ -9,14 +9,9 @@ local lab = require "spec.support.lab"
 local nightshift = require "nightshift"
 local proxy = require "spec.support.proxy"
 
-setup(lab.fresh)
-
 local a
-before_each(function() a = lab.open() end)
-after_each(function()
-  crew.clean()
-  a:close()
-end)
+lab.handles(1, function(handle) a = handle end)
+after_each(crew.clean)
 
 local COUNTED = { migration_task = "iteration = 1", queue_table = "attempts < 30", job_queue = "FALSE" }
 

@@ -4,6 +4,7 @@
 --     h:signal "TERM"
 --     assert.equal(0, h:wait())
 
+local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 
 local host = {}
@@ -80,6 +81,17 @@ function host.name(pid)
   local stat = read(("/proc/%d/stat"):format(pid))
   local name, state = (stat or ""):match "%((.*)%) (%a)"
   if state ~= "Z" then return name end
+end
+
+--- The lines of an event in the log of a host that was started with `--log json`.
+function host.logged(h, event)
+  local found = {}
+  local _, log = h:text()
+  for line in log:gmatch "[^\n]+" do
+    local entry = line:find "^{" and nightshift.decode(line)
+    if entry and entry.event == event then found[#found + 1] = entry end
+  end
+  return found
 end
 
 --- Everybody below a process, itself left out.

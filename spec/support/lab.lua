@@ -1,5 +1,7 @@
---- One database of the shared server for a spec file whose tests all use it:
--- lab.fresh() in setup, lab.open() before each test.
+--- One database of the shared server for a spec file whose tests all use it: lab.handles(),
+-- or lab.fresh() in setup and lab.open() where it is wanted.
+
+local busted = require "busted"
 
 local db = require "spec.support.db"
 
@@ -25,6 +27,22 @@ end
 function lab.url() return db.url(lab.database) end
 
 function lab.open(options) return assert(lab.try_open(options)) end
+
+--- For a whole file: its database, and before each test handles, which end with it.
+--
+--     local a, b
+--     lab.handles(2, function(...) a, b = ... end)
+function lab.handles(n, take)
+  local open = {}
+  busted.setup(lab.fresh)
+  busted.before_each(function()
+    for i = 1, n do open[i] = lab.open() end
+    take(table.unpack(open))
+  end)
+  busted.after_each(function()
+    for i = n, 1, -1 do open[i]:close() end
+  end)
+end
 
 --- Runs SQL as administrator, outside any database.
 function lab.sql(text) return db.sql(text) end
