@@ -104,10 +104,49 @@ FROM nightshift_holder
 {zone}SELECT {until} FROM {table} t WHERE {later}
 
 -- name: adopt_ear
--- Params: the table's ear, by adopt_ear_name. Takes one of its named locks; a trigger
--- ends the query of whoever has one. No row: others have them all.
-SELECT k.n FROM JSON_TABLE('[0,1,2,3]', '$[*]' COLUMNS (n INT PATH '$')) k
-WHERE GET_LOCK(CONCAT(?, k.n), 0) LIMIT 1
+-- Params: the table's ear, by adopt_ear_name; our holder or 0; µs of a slice of the sleep,
+-- how many, how many when others have all the ear's named locks; whether other holders are
+-- looked at. Takes one of those locks, as a trigger ends the query of whoever has one, and
+-- sleeps: a wait for the named lock of our own work connection, as in listen_wait. Error
+-- 1317 is a ring, or a holder's death. Slices, because a busy server misses the signal of
+-- a KILL now and then, not its flag. Nothing here opens the adopted table: a KILL that
+-- comes while the server reads a table's triggers leaves them broken for everybody.
+-- PRIMARY of holder, all: they are few. No locks.
+BEGIN NOT ATOMIC
+  DECLARE v_ear VARCHAR(200) DEFAULT ?;
+  DECLARE v_holder BIGINT DEFAULT ?;
+  DECLARE v_slice BIGINT DEFAULT ?;
+  DECLARE v_slices BIGINT DEFAULT ?;
+  DECLARE v_deaf BIGINT DEFAULT ?;
+  DECLARE v_watch BOOLEAN DEFAULT ?;
+  DECLARE v_heard, v_found BOOLEAN DEFAULT FALSE;
+  FOR v_i IN 0..3 DO
+    IF NOT v_heard THEN
+      SET v_heard = GET_LOCK(CONCAT(v_ear, v_i), 0);
+    END IF;
+  END FOR;
+  IF NOT v_heard THEN
+    SET v_slices = LEAST(v_slices, v_deaf);
+  END IF;
+  WHILE v_slices > 0 AND NOT v_found DO
+    SET v_slices = v_slices - 1;
+    SET v_found = IF(v_holder = 0, SLEEP(v_slice / 1000000),
+      GET_LOCK(CONCAT('nightshift:', DATABASE(), ':', v_holder), v_slice / 1000000));
+    IF v_watch AND NOT v_found THEN
+      SET v_found = EXISTS(SELECT 1 FROM nightshift_holder WHERE dead IS NULL
+        AND id <> v_holder AND IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', id)));
+    END IF;
+  END WHILE;
+  IF v_found THEN
+    SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317;
+  END IF;
+END
+
+-- name: adopt_ear_asleep
+-- Params: a connection, the table's ear. Does it sleep, or have others all the locks?
+SELECT COALESCE(SUM(l.thread = ?), 0) > 0 OR COUNT(l.thread) = 4
+FROM (SELECT IS_USED_LOCK(CONCAT(?, k.n)) AS thread
+  FROM JSON_TABLE('[0,1,2,3]', '$[*]' COLUMNS (n INT PATH '$')) k) l
 
 -- name: adopt_ear_leave
 -- Its connection has no other locks that it is to keep.
@@ -124,41 +163,8 @@ SELECT CONCAT('nightshift-ear:', MD5(DATABASE()), MD5(?), ':'),
     AND PRIVILEGE_TYPE IN ('SUPER', 'CONNECTION ADMIN'))
 
 -- name: adopt_ear_session
--- An ear sees what is not committed yet.
+-- Who looks on behalf of an ear sees what is not committed yet.
 SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED
-
--- name: adopt_ear_sleep
--- Text for {look}: adopt_stirs; for {numbers}: our holder or 0, seconds of a slice of
--- the sleep, how many, whether other holders are looked at. A look, then the sleep;
--- error 1317 is a ring, or what was there. A wait for the named lock of our own work
--- connection, as in listen_wait. A ring now and then is felt at the end of a slice only
--- (a busy server misses the signal, not the flag), and looks follow at times that grow
--- apart. PRIMARY of holder, all: they are few. No locks.
-BEGIN NOT ATOMIC
-  DECLARE v_found, v_watch BOOLEAN DEFAULT FALSE;
-  DECLARE v_slice DOUBLE;
-  DECLARE v_holder, v_slices BIGINT;
-  DECLARE v_n, v_next BIGINT DEFAULT 0;
-  SELECT {numbers} INTO v_holder, v_slice, v_slices, v_watch;
-  WHILE v_n < v_slices AND NOT v_found DO
-    IF v_n = v_next THEN
-      SET v_next = v_next * 4 + 1;
-      {look};
-    END IF;
-    SET v_n = v_n + 1;
-    IF NOT v_found THEN
-      SET v_found = IF(v_holder = 0, SLEEP(v_slice),
-        GET_LOCK(CONCAT('nightshift:', DATABASE(), ':', v_holder), v_slice));
-    END IF;
-    IF v_watch AND NOT v_found THEN
-      SET v_found = EXISTS(SELECT 1 FROM nightshift_holder WHERE dead IS NULL
-        AND id <> v_holder AND IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', id)));
-    END IF;
-  END WHILE;
-  IF v_found THEN
-    SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317;
-  END IF;
-END
 
 -- name: adopt_engine
 -- Params: table. What keeps its rows; no row: somebody is altering it.
@@ -423,9 +429,9 @@ DO GET_LOCK(CONCAT('nightshift-step:', MD5(DATABASE()), MD5({:table}), {:row}), 
 DO RELEASE_LOCK(CONCAT('nightshift-step:', MD5(DATABASE()), MD5({:table}), {:row}))
 
 -- name: adopt_stirs
--- Part of the sleep of whoever is to be rung: is there a row to claim, if only for
+-- When whoever is to be rung has fallen asleep: is there a row to claim, if only for
 -- whoever has not committed it yet? At READ UNCOMMITTED; index: status. No locks.
-{zone}SELECT EXISTS(SELECT 1 FROM {table} t WHERE {ready}) INTO v_found
+{zone}SELECT EXISTS(SELECT 1 FROM {table} t WHERE {ready})
 
 -- name: adopt_take
 -- Key: PRIMARY. Marks rows as taken that were picked, and so are locked by us.

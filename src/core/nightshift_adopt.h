@@ -262,8 +262,8 @@ ns_status ns_adopted_drop_triggers(ns_adopted *a, ns_err *err);
 */
 ns_status ns_adopted_wait(ns_adopted *a, int64_t us, ns_err *err);
 
-/* A connection of its own that sleeps for an adopted table; it may have a thread of its
-** own. */
+/* Two connections of its own, of which one sleeps for an adopted table and one looks; it
+** may have a thread of its own. */
 typedef struct ns_ear ns_ear;
 #define NS_EAR_LONGEST INT64_C(10000000) /* µs of a wait */
 
