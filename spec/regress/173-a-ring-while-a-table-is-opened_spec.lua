@@ -41,8 +41,9 @@ it("whoever may be rung does not open the table", function()
     eventually(function() return done(i) end)
   end
   lab.sql "SET GLOBAL general_log = OFF"
-  local function statements(where)
-    return ask("SELECT COUNT(*) AS n FROM mysql.general_log WHERE argument LIKE '%migration\\_task%' AND " .. where, ear).n
+  local function statements(which)
+    return ask([[SELECT COUNT(*) AS n FROM mysql.general_log
+      WHERE argument LIKE '%migration\_task%' AND ]] .. which, ear).n
   end
   assert.equal(0, statements "thread_id = ?")
   assert.is_true(statements "thread_id <> ? AND argument LIKE '%SELECT EXISTS(%'" >= 3)
