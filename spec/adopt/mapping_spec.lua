@@ -5,8 +5,8 @@ local designs = require "spec.support.designs"
 local lab = require "spec.support.lab"
 local nightshift = require "nightshift"
 
-local a, b
-lab.handles(2, function(...) a, b = ... end)
+local a
+lab.handles(1, function(handle) a = handle end)
 
 local function code_of(_, _, code) return code end
 
