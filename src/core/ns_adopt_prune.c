@@ -124,6 +124,15 @@ static ns_status pick(pass *p, ns_buf *ids, ns_err *err) {
   return st == NS_OK && ids->oom ? ns_no_memory(err) : st;
 }
 
+/* Which of the two is right only people know. */
+static ns_status say_there(const ns_adopted *a, ns_err *err) {
+  ns_err why = *err;
+  return ns_fail(err, NS_EDUPLICATE,
+                 "'%s' has one of these rows already: delete it there, or in '%s', and go "
+                 "on (%.200s)",
+                 a->into.p, a->map.table.p, why.message);
+}
+
 static ns_status prune_rows(ns_db *db, ns_tx *tx, ns_err *err) {
   pass *p = tx->arg;
   ns_buf ids = NS_BUF_INIT;
@@ -134,6 +143,8 @@ static ns_status prune_rows(ns_db *db, ns_tx *tx, ns_err *err) {
   call.rows = ns_buf_bytes(&ids);
   if (st == NS_OK && p->n > 0 && p->moves)
     st = ns_adopt_run(p->a, NULL, NS_SQL_ADOPT_PRUNE_MOVE, &call, &s, err);
+  if (st == NS_EDUPLICATE)
+    say_there(p->a, err);
   if (st == NS_OK && p->n > 0)
     st = ns_adopt_run(p->a, NULL, NS_SQL_ADOPT_PRUNE_DROP, &call, &s, err);
   if (st == NS_OK && p->n > 0)
