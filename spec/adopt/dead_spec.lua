@@ -382,8 +382,7 @@ describe("finished rows", function()
     all "INSERT INTO migration_archive (id, imageUrl) VALUES (4, 'another')"
     local none, message, code = t:prune { into = "migration_archive" }
     assert.same({ nil, "DUPLICATE" }, { none, code }, message)
-    assert.is_truthy(message:find("'migration_archive' has one of these rows already: delete it there", 1, true), message)
-    assert.is_truthy(message:find("'4'", 1, true), message)
+    assert.is_truthy(message:find "'migration_archive' has one of these rows already: delete it .*'4'", message)
     assert.same({ 3, 4 }, left "migration_task")
     assert.same({ 1, 2, 4 }, left "migration_archive")
     all "DELETE FROM migration_archive WHERE id = 4"
