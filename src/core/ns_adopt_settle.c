@@ -97,6 +97,12 @@ static ns_status keep_grip(ns_adopted *a, const ns_call *call, ns_err *err) {
                 err);
 }
 
+/* Did the server refuse the statement, for what is in the row or for want of a column?
+** Others are written all the same. */
+static bool is_refused(ns_status st, const ns_err *err) {
+  return st == NS_ESQL || ns_adopt_is_refused(st, err);
+}
+
 ns_status ns_adopt_end(ns_adopted *a, ns_seat *seat, ns_sql sql, ns_call *call,
                        int64_t patience, bool *changed, ns_err *err) {
   ns_call change = *call;
@@ -113,7 +119,7 @@ ns_status ns_adopt_end(ns_adopted *a, ns_seat *seat, ns_sql sql, ns_call *call,
     return st;
   st = ns_adopt_change(a, seat, sql, &change, patience, &s, err);
   *changed = st == NS_OK && ns_stmt_affected(s) > 0;
-  if (grip && (st == NS_ESQL || ns_adopt_is_locked(a, st, err)) &&
+  if (grip && (is_refused(st, err) || ns_adopt_is_locked(a, st, err)) &&
       keep_grip(a, call, &why) != NS_OK) {
     *err = why;
     st = why.status;
@@ -243,7 +249,7 @@ static ns_status settle_rows(ns_db *db, ns_tx *tx, ns_err *err) {
       continue;
     st = settle_one(w->a, NULL, v, grip, &changed, err);
     v->dead = changed && ends_dead(v, grip);
-    if (st == NS_ESQL || ns_adopt_is_locked(w->a, st, err)) {
+    if (is_refused(st, err) || ns_adopt_is_locked(w->a, st, err)) {
       v->status = st; /* that statement alone */
       st = NS_OK;
       continue;
@@ -368,7 +374,7 @@ static void tell(ns_adopted *a, const ns_verdict *v, ns_err *err) {
   else if (v->status == NS_EBUSY)
     ns_fail(err, NS_EBUSY, "row %" PRId64 " of '%s' is locked by somebody else",
             v->id, a->map.table.p);
-  else if (v->status == NS_EINVALID)
+  else if (v->status == NS_EINVALID && unable(a, v) != NULL)
     ns_fail(err, NS_EINVALID, "a row of '%s' %s", a->map.table.p, unable(a, v));
 }
 
