@@ -71,7 +71,7 @@ plans.hot = {
   { "edge_ties", "[100]" },
   { "signal_find", 100, "go" },
   { "push_scheduled", "[100,101]" },
-  { "listen_wait", 99, 0, "[[0,1]]", 0, 0, "[]" },
+  { "listen_look", 99, 0 },
   { "prune_kin", "[100]" },
   { "prune_select", 3600000000, "done", 0, 0, 0, 3600000000, 10 },
 }
@@ -84,7 +84,7 @@ plans.hot = {
 function plans.question(name, ranges)
   local fill = (ranges or RANGES):gsub("%%", "%%%%")
   return "EXPLAIN " .. core.sql(name):gsub("^SET STATEMENT.-FOR%s+", ""):gsub("RETURNING.*$", "")
-    :gsub("/%*lanes%*/", fill):gsub("/%* nightshift%-wait.-%*/", ""):gsub("%(queues%)", "(1,2)")
+    :gsub("/%*lanes%*/", fill):gsub("%(queues%)", "(1,2)")
     :gsub("/%*near%*/", "TRUE")
 end
 

@@ -83,7 +83,7 @@ describe("a waiting claim", function()
     end
     eventually(function()
       return #assert(handle:execute [[SELECT 1 FROM information_schema.processlist
-        WHERE info LIKE 'SELECT /* nightshift-wait%' AND state = 'User lock']]) == 1
+        WHERE info LIKE 'BEGIN NOT ATOMIC /* nightshift-wait%' AND state = 'User lock']]) == 1
     end)
     local before = statements()
     assert(handle:execute "DO SLEEP(2)")

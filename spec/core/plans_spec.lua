@@ -253,8 +253,8 @@ describe("the plan of", function()
     assert.is_truthy(row.type == "ref" or row.type == "range", row.type)
   end)
 
-  it("listen_wait reads up to the first row of each queue", function()
-    local row = explain(plans.question "listen_wait", 99, 0, "[[0,1]]", 0, 0, "[]").nightshift_ready
+  it("listen_look reads up to the first row of each queue", function()
+    local row = explain(plans.question "listen_look", 99, 0).nightshift_ready
     assert.equal("PRIMARY", row.key)
     assert.equal("range", row.type)
   end)

@@ -32,7 +32,7 @@ local WAITER = [[
   print "woken"]]
 
 local SLEEPS = [[SELECT COUNT(*) AS n FROM information_schema.processlist
-  WHERE db = DATABASE() AND info LIKE 'SELECT /* nightshift-wait%' AND state LIKE 'User %']]
+  WHERE db = DATABASE() AND info LIKE 'BEGIN NOT ATOMIC /* nightshift-wait%' AND state LIKE 'User %']]
 
 local function number(handle, sql) return math.tointeger(tonumber(assert(handle:execute(sql))[1].n)) end
 

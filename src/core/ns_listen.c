@@ -1,13 +1,14 @@
 /*
 ** Waiting for work without polling, and ringing those who wait.
 **
-** A listener sleeps in one statement on a connection of its own that owns no
+** A listener sleeps in one statement, of several, on a connection of its own that owns no
 ** lock and no transaction. It enters itself in nightshift_listener, looks, and
 ** sleeps: a row that was committed before the look is seen, and whoever commits
 ** later finds the entry and ends the sleep with KILL QUERY. So no wake-up is
 ** lost. Only a ring before its commit, as from a trigger, can meet us between two
 ** statements and end neither: so the sleep looks again in its first two seconds,
-** as whoever was woken for nothing does. Error 1317 and value 2 both mean "wake".
+** as whoever was woken for nothing does. Error 1317 and those of listen_wait mean
+** "wake".
 ** The connection runs nothing but these statements, so a ring can never hit
 ** anything else. Who is awake is told so before it strikes itself out. Who may not
 ** enter itself cannot be rung: it looks every second or so, each at moments of its
@@ -39,7 +40,9 @@
 #define LOOK_MAX (2 * NS_SECOND)    /* while pauses are shorter than this */
 #define ER_NO_PROCEDURE 1305
 #define ER_QUERY_INTERRUPTED 1317
+#define ER_WOKE 45000 /* and why: see listen_wait */
 #define QUEUES_MARK "(queues)"
+#define LOOK_MARK "{look}"
 #define NEAR_MARK "/*near*/"
 #define NEAR NS_SECOND /* so far below a floor; and the wait whose look begins there */
 
@@ -57,7 +60,7 @@ struct ns_listener {
   int64_t ask_at;  /* monotonic: when to try to enter again; 0: no refusal */
   int64_t neighbour; /* whose lock the wait asks for; 0: nobody's */
   ns_buf watched;  /* other holders: "[id,…]" */
-  ns_buf slices;   /* of the wait: "[[seconds, which look follows or 0],…]" */
+  ns_buf slices;   /* of the wait: "[[seconds, whether a look follows],…]" */
   int64_t *told;   /* holders with a free lock that were told of */
   size_t ntold, captold;
   pid_t owner;
@@ -171,21 +174,32 @@ void ns_listen_near(ns_listener *l, const ns_db *db, const int64_t *queue_ids,
   free(atomic_exchange(&l->near, text.p));
 }
 
+/* Replaces a mark in '*text', which ends in NUL. */
+static void fill(ns_buf *text, const char *mark, ns_bytes by) {
+  ns_buf filled = NS_BUF_INIT;
+  if (!text->oom)
+    ns_buf_fill(&filled, text->p, mark, by);
+  ns_buf_addc(&filled, '\0');
+  filled.oom = filled.oom || text->oom;
+  ns_buf_free(text);
+  *text = filled;
+}
+
 /* The statement for these queues: ids are numbers that we print ourselves. */
 static void write_text(ns_listener *l, const int64_t *ids, size_t n,
                        const char *near, ns_buf *text) {
-  ns_buf whole = NS_BUF_INIT;
+  ns_sql look = n > 0 ? NS_SQL_LISTEN_LOOK : NS_SQL_LISTEN_LOOK_REST;
   ns_buf_reset(&l->queues);
+  ns_buf_addc(&l->queues, '(');
   for (size_t i = 0; i < n; i++)
-    ns_buf_addf(&l->queues, "%c%lld", i > 0 ? ',' : '(', (long long)ids[i]);
+    ns_buf_addf(&l->queues, "%s%lld", i > 0 ? "," : "", (long long)ids[i]);
   ns_buf_addc(&l->queues, ')');
-  ns_buf_fill(&whole, ns_sql_texts[n > 0 ? NS_SQL_LISTEN_WAIT : NS_SQL_LISTEN_REST],
-              QUEUES_MARK, ns_buf_bytes(&l->queues));
-  ns_buf_addc(&whole, '\0');
-  if (!whole.oom)
-    ns_buf_fill(text, whole.p, NEAR_MARK, ns_str(near));
-  text->oom = text->oom || whole.oom || l->queues.oom;
-  ns_buf_free(&whole);
+  ns_buf_adds(text, ns_sql_texts[NS_SQL_LISTEN_WAIT]);
+  ns_buf_addc(text, '\0');
+  fill(text, LOOK_MARK, ns_str(ns_sql_texts[look]));
+  fill(text, QUEUES_MARK, ns_buf_bytes(&l->queues));
+  fill(text, NEAR_MARK, ns_str(near));
+  text->oom = text->oom || l->queues.oom;
 }
 
 /* Prepares the statement unless it is the one of the last call. */
@@ -202,7 +216,7 @@ static ns_status prepare_wait(ns_listener *l, const int64_t *ids, size_t n,
     ns_buf_free(&l->text);
     l->text = text;
     text = NS_BUF_INIT;
-    st = ns_link_prepare(l->link, &l->stmt, l->text.p, l->text.n, err);
+    st = ns_link_prepare(l->link, &l->stmt, l->text.p, l->text.n - 1, err);
   }
   ns_buf_free(&text);
   return st;
@@ -276,13 +290,12 @@ static void cut_wait(ns_listener *l, int64_t wait) {
   int64_t pause = LOOK;
   int64_t look = pause;
   int64_t slice;
-  int nth = 0;
   ns_buf_reset(&l->slices);
   for (int64_t at = 0; at < wait; at += slice) {
     slice = least(watch, wait - at);
     slice = at < look ? least(slice, look - at) : slice;
     ns_buf_addf(&l->slices, "%c[%.6f,%d]", l->slices.n > 0 ? ',' : '[',
-                (double)slice / (double)NS_SECOND, at + slice == look ? ++nth : 0);
+                (double)slice / (double)NS_SECOND, at + slice == look);
     if (at + slice == look && (pause *= LOOK_GROWS) < LOOK_MAX)
       look += pause;
   }
@@ -291,11 +304,16 @@ static void cut_wait(ns_listener *l, int64_t wait) {
 
 /* --------------------------------------------------------------- waiting */
 
-/* A ring that comes while we run something is a wake, not an error. */
+/* A ring that comes while we run something is a wake, not an error; so is what a wait
+** ended for. */
 static ns_status woken(ns_status st, unsigned *woke, ns_err *err) {
-  if (st == NS_OK || err->sqlerr != ER_QUERY_INTERRUPTED)
+  static const unsigned why[] = {0, 0, NS_WOKE_WORK, NS_WOKE_GONE, NS_WOKE_NOTICE};
+  if (st != NS_OK && err->sqlerr == ER_QUERY_INTERRUPTED)
+    *woke |= NS_WOKE_WORK | NS_WOKE_NOTICE;
+  else if (st == NS_ESQL && err->sqlerr > ER_WOKE && err->sqlerr <= ER_WOKE + 4)
+    *woke |= why[err->sqlerr - ER_WOKE];
+  else
     return st;
-  *woke |= NS_WOKE_WORK | NS_WOKE_NOTICE;
   ns_err_clear(err);
   return NS_OK;
 }
@@ -303,23 +321,17 @@ static ns_status woken(ns_status st, unsigned *woke, ns_err *err) {
 /* Looks, and sleeps in the server. A wake is a ring, or what was there. */
 static ns_status sleep_there(ns_listener *l, int64_t newest, int64_t holder,
                              unsigned *woke, ns_err *err) {
-  static const unsigned why[] = {0, NS_WOKE_WORK, NS_WOKE_WORK, NS_WOKE_GONE,
-                                 NS_WOKE_NOTICE, NS_WOKE_WORK | NS_WOKE_GONE};
-  ns_value params[] = {ns_vint(newest > 0 ? newest : INT32_MAX),
-                       ns_vint(holder), ns_vtext(ns_buf_bytes(&l->slices)),
-                       ns_vint(l->neighbour), ns_vint(l->neighbour),
-                       ns_vtext(ns_buf_bytes(&l->watched))};
-  const ns_value *row = NULL;
+  ns_value params[] = {ns_vtext(ns_buf_bytes(&l->slices)), ns_vint(l->neighbour),
+                       ns_vtext(ns_buf_bytes(&l->watched)),
+                       ns_vint(newest > 0 ? newest : INT32_MAX), ns_vint(holder)};
   ns_status st = ns_stmt_run(l->link, l->stmt, params, err);
-  if (st == NS_OK)
-    st = ns_stmt_fetch(l->link, l->stmt, &row, err);
-  if (st == NS_OK && row != NULL && row[0].i > 0 && row[0].i <= 5)
-    *woke |= why[row[0].i];
-  if (st == NS_OK && !(*woke & NS_WOKE_GONE))
+  bool rung = st != NS_OK && err->sqlerr == ER_QUERY_INTERRUPTED;
+  st = woken(st, woke, err);
+  if (st == NS_OK && !rung && !(*woke & NS_WOKE_GONE))
     l->neighbour = 0; /* its lock did not become ours */
   if (l->neighbour == holder && (*woke & NS_WOKE_GONE))
     *woke |= NS_WOKE_WORK; /* it was our own work connection's: it looks, and is back */
-  return woken(st, woke, err);
+  return st;
 }
 
 /* No EXECUTE, or the procedure or its definer is gone. */
