@@ -115,7 +115,6 @@ for _, name in ipairs(designs.names) do
         start(3)
         assert.equal(3, #ta:claim_many(3))
         a:close()
-        a = lab.open()
         assert.same({ 1, 2, 3 }, ids(tb:claim_many(3)))
       end)
 

@@ -108,8 +108,14 @@ describe("work --single", function()
     local _, err = second:text()
     assert.equal("nightshift: --single: another host of this database runs on this machine\n", err)
     local free = host.start(url, "return { migrate = function() end }", { "--adopt", args[3] }) -- as it likes
+    first:signal "TERM"
+    assert.equal(0, first:wait(20))
+    second = host.spawn(url, "return { migrate = function() end }", args)
+    assert.equal(0, second:wait(20))
+    assert.equal(err, select(2, second:text()))
     free:signal "TERM"
     assert.equal(0, free:wait(20))
+    first = host.start(url, "return { migrate = function() end }", args)
     first:signal "KILL"
     first:wait(20)
     local third = host.start(url, "return { migrate = function() end }", args)

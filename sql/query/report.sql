@@ -36,6 +36,13 @@ FROM nightshift_holder h
 WHERE h.dead IS NULL
 ORDER BY h.id
 
+-- name: report_hosts
+-- Hosts of a machine that are there.
+-- Params: its boot id. Index: small table. Locks: none.
+SELECT pid FROM nightshift_holder
+WHERE kind = 'host' AND dead IS NULL AND boot_id LIKE CONCAT(?, ' %')
+  AND NOT IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', id))
+
 -- name: report_jobs_all
 -- Live and finished jobs of every state, newest id first. The state of a live
 -- job follows from its row and from whether a lease names (id, run); DISTINCT

@@ -214,6 +214,9 @@ ns_status ns_adopt_fill(ns_adopted *a, ns_sql sql, const ns_filled **out,
 ** parameters. Errors: NOMEM. */
 ns_status ns_adopt_spell(ns_adopted *a, ns_sql sql, ns_buf *out, ns_err *err);
 
+/* ns_adopt_set.c: µs of the least that a column of time can say. */
+int64_t ns_adopt_unit(const ns_field *f);
+
 /* ns_adopt_ends.c: is there a column that says when a row has ended? */
 bool ns_adopt_tells_end(const ns_adopted *a);
 

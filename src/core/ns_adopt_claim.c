@@ -297,13 +297,18 @@ static ns_status claim_and_read(claim *c, ns_jobs *out, ns_err *err) {
   ns_adopted *a = c->a;
   ns_tx tx = {.run = claim_rows, .ahead = read_ahead, .arg = c,
               .replay = a->in_doubt != 0, .looks = true};
+  bool replay = tx.replay;
+  bool doubtful;
   ns_status st;
   a->in_doubt = c->token; /* until its rows are here */
   a->doubter = a->db->holder;
   st = ns_transact(a->db, &tx, err);
-  if (st == NS_OK && c->found)
+  doubtful = st == NS_EGONE || st == NS_ENOMEM || (st != NS_OK && replay);
+  if (st == NS_OK && c->found) { /* they are ours, though they may not be read now */
     st = read_claimed(c, out, err);
-  if (st != NS_EGONE && st != NS_ENOMEM)
+    doubtful = st != NS_OK;
+  }
+  if (!doubtful)
     a->in_doubt = 0;
   return st;
 }

@@ -24,9 +24,11 @@ static void put_kind(ns_adopted *a, ns_filled *f) {
                         "utf8mb4), 1), '0x[0-9a-fA-F]+|[0-9]+', '#'), 200)");
 }
 
+/* An error whole, or its first line, which is what people see of it, or its kind. */
 static void put_blamed(ns_adopted *a, ns_filled *f) {
-  ns_put(a, f, "(%s IS NULL OR COALESCE(e.error, '') = %s OR ", NS_SLOT_ERROR,
-      NS_SLOT_ERROR);
+  ns_put(a, f, "(%s IS NULL OR COALESCE(e.error, '') = %s OR "
+               "SUBSTRING_INDEX(e.error, CHAR(10 USING utf8mb4), 1) = %s OR ",
+      NS_SLOT_ERROR, NS_SLOT_ERROR, NS_SLOT_ERROR);
   put_kind(a, f);
   ns_put(a, f, " = %s)", NS_SLOT_ERROR);
 }

@@ -216,15 +216,43 @@ static ns_status misfit(const ns_adopted *a, ns_part p, const char *wants,
                  part_names[p], a->parts[p]->name, a->parts[p]->type, wants);
 }
 
+/* From these times it is reckoned how much later it is: a day is not enough for that. */
+static bool is_reckoned(const ns_adopted *a, ns_part p) {
+  return p == NS_PART_RETRY_AFTER || (p == NS_PART_CLAIMED_AT && a->map.overdue > 0);
+}
+
+static ns_status check_time(const ns_adopted *a, ns_part p, ns_err *err) {
+  const ns_field *f = a->parts[p];
+  if (f->kind == NS_FIELD_WHOLE)
+    return f->most >= INT32_MAX ? NS_OK
+                                : misfit(a, p, "INT or BIGINT to hold seconds since 1970", err);
+  if (f->kind != NS_FIELD_TIME)
+    return misfit(a, p, "a date and time, or whole seconds since 1970", err);
+  return strcasecmp(f->type, "date") == 0 && is_reckoned(a, p)
+             ? misfit(a, p, "a date with a time", err)
+             : NS_OK;
+}
+
+static ns_status check_counter(const ns_adopted *a, ns_part p, ns_err *err) {
+  const ns_field *f = a->parts[p];
+  if (f->kind != NS_FIELD_WHOLE)
+    return misfit(a, p, "a whole number", err);
+  if (a->map.max_attempts <= f->most)
+    return NS_OK;
+  return ns_fail(err, NS_EINVALID,
+                 "adopt: max_attempts: column '%s' is %s and ends at %lld, before %lld",
+                 f->name, f->type, (long long)f->most, (long long)a->map.max_attempts);
+}
+
 /* Is a part of the kind that it is used as? */
 static ns_status check_kind(const ns_adopted *a, ns_part p, ns_err *err) {
   const ns_field *f = a->parts[p];
   if (f == NULL || p == NS_PART_STATUS)
     return NS_OK;
   if (p >= NS_PART_CLAIMED_AT && p <= NS_PART_RETRY_AFTER)
-    return f->kind == NS_FIELD_TIME || f->kind == NS_FIELD_WHOLE
-               ? NS_OK
-               : misfit(a, p, "a date and time, or whole seconds since 1970", err);
+    return check_time(a, p, err);
+  if (p == NS_PART_ATTEMPTS || p == NS_PART_ATTEMPTS_LEFT)
+    return check_counter(a, p, err);
   if (p == NS_PART_HOST)
     return f->kind == NS_FIELD_TEXT ? NS_OK : misfit(a, p, "text", err);
   if (p == NS_PART_CLAIMED_BY)

@@ -7,6 +7,9 @@
 */
 #include "ns_adopt_put.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 /* "…, c = now" for a column of time that is not also the status. */
 static void set_now(const ns_adopted *a, ns_filled *f, ns_part p) {
   if (ns_adopt_has(a, p) && a->parts[p] != a->parts[NS_PART_STATUS])
@@ -81,17 +84,31 @@ static void sink(const ns_adopted *a, ns_filled *f) {
         decay);
 }
 
-/* A delay of NULL leaves it as it is. */
+int64_t ns_adopt_unit(const ns_field *f) {
+  const char *digits = strchr(f->type, '(');
+  int64_t unit = 1000000;
+  if (f->kind == NS_FIELD_WHOLE)
+    return unit;
+  for (int n = digits != NULL ? atoi(digits + 1) : 0; n > 0 && unit > 1; n--)
+    unit /= 10;
+  return unit;
+}
+
+/* A delay of NULL leaves it as it is; another is rounded up to what the column can say:
+** nobody has the row before. The server cuts what is too exact. */
 static void come_back(const ns_adopted *a, ns_filled *f) {
-  if (!ns_adopt_has(a, NS_PART_RETRY_AFTER))
+  const ns_field *at = a->parts[NS_PART_RETRY_AFTER];
+  if (at == NULL)
     return;
-  if (a->parts[NS_PART_RETRY_AFTER]->kind == NS_FIELD_WHOLE)
-    ns_put(a, f, ", %c = COALESCE(%n + CEIL(%s / 1000000), %c)", NS_PART_RETRY_AFTER,
-        NS_PART_RETRY_AFTER, NS_SLOT_DELAY, NS_PART_RETRY_AFTER);
+  if (at->kind == NS_FIELD_WHOLE)
+    ns_put(a, f, ", %c = IF(%s IS NULL, %c, IF(%s > 0, CEIL(UNIX_TIMESTAMP(NOW(6)) + "
+                 "%s / 1000000), %n))",
+        NS_PART_RETRY_AFTER, NS_SLOT_DELAY, NS_PART_RETRY_AFTER, NS_SLOT_DELAY,
+        NS_SLOT_DELAY, NS_PART_RETRY_AFTER);
   else
-    ns_put(a, f, ", %c = COALESCE(%n + INTERVAL %s MICROSECOND, %c)",
-        NS_PART_RETRY_AFTER, NS_PART_RETRY_AFTER, NS_SLOT_DELAY,
-        NS_PART_RETRY_AFTER);
+    ns_put(a, f, ", %c = COALESCE(%n + INTERVAL (%s + IF(%s > 0, %i, 0)) MICROSECOND, %c)",
+        NS_PART_RETRY_AFTER, NS_PART_RETRY_AFTER, NS_SLOT_DELAY, NS_SLOT_DELAY,
+        ns_adopt_unit(at) - 1, NS_PART_RETRY_AFTER);
 }
 
 /* The condition that this was the last attempt. False: there is no last one. */

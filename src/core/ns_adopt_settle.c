@@ -174,16 +174,12 @@ static ns_status write_error(ns_adopted *a, ns_seat *seat, const ns_verdict *v,
 /* When a row may be claimed again that comes back now, as exactly as its column says. */
 static int64_t next_of(const ns_adopted *a, ns_value delay) {
   const ns_field *f = a->parts[NS_PART_RETRY_AFTER];
-  const char *digits = f != NULL ? strchr(f->type, '(') : NULL;
-  int64_t unit = NS_SECOND;
   int64_t at = ns_now(a->db);
+  int64_t unit;
   if (f == NULL || delay.type != NS_INT)
     return at;
-  if (f->kind == NS_FIELD_WHOLE) /* it is rounded up, to seconds */
-    return at + (delay.i + NS_SECOND - 1) / NS_SECOND * NS_SECOND;
-  for (int n = digits != NULL ? atoi(digits + 1) : 0; n > 0 && unit > 1; n--)
-    unit /= 10;
-  return (at + delay.i) / unit * unit;
+  unit = ns_adopt_unit(f);
+  return (at + delay.i + (delay.i > 0 ? unit - 1 : 0)) / unit * unit;
 }
 
 /* For logs: the grip goes with the verdict. */

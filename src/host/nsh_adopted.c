@@ -256,6 +256,48 @@ static ns_status settle(nsh_dispatch *d, nsh_adopted *a, ns_err *err) {
   return NS_OK;
 }
 
+/* ------------------------------------------------------------------- looks */
+
+/* What has not been begun goes back when people, or a job, have asked for a pause. */
+static void obey(nsh_dispatch *d, nsh_adopted *a) {
+  bool paused = ns_adopted_paused(a->table);
+  if (paused == a->paused)
+    return;
+  a->paused = paused;
+  if (paused && d->cfg->drain && !a->worked)
+    ns_log(NS_LOG_WARN, "adopted.paused",
+           NS_FIELDS(ns_fb("table", a->map->table),
+                     ns_fs("advice", "it was when this host began, and --drain does not "
+                                     "wait for that: what is open stays open")));
+  else
+    ns_log(NS_LOG_INFO, paused ? "adopted.paused" : "adopted.resumed",
+           NS_FIELDS(ns_fb("table", a->map->table)));
+  if (!paused)
+    return;
+  nsh_mail_lock(d->mail);
+  nsh_mail_withdraw(d->mail, a->lease);
+  nsh_mail_unlock(d->mail);
+}
+
+static ns_status look(nsh_dispatch *d, nsh_adopted *a, bool now, int64_t *freed,
+                      ns_err *err) {
+  ns_status st = ns_adopted_look(a->table, now, freed, err);
+  nsh_row_log_reset(a->map->table, a->table);
+  obey(d, a);
+  return st;
+}
+
+void nsh_adopted_look(nsh_dispatch *d) {
+  ns_err err;
+  int64_t freed;
+  for (size_t i = 0; i < d->nadopted; i++)
+    if (look(d, &d->adopted[i], true, &freed, &err) != NS_OK)
+      ns_log(NS_LOG_ERROR, "rescue.failed",
+             NS_FIELDS(ns_fb("table", d->adopted[i].map->table),
+                       ns_fs("code", ns_code(err.status)),
+                       ns_fs("error", err.message)));
+}
+
 /* ------------------------------------------------------------------ claiming */
 
 /* Its half of what is free, when the queues want the other. */
@@ -282,14 +324,22 @@ static bool was_paused(const nsh_adopted *a) {
   return ns_adopted_paused(a->table) && !a->worked && a->due < 0;
 }
 
-/* With --drain: nothing twice, with time for what was on its way back in between. What
-** may not be claimed yet counts when it is due too late for us. */
+/* With --drain: nothing twice, with time for what was on its way back in between, nor
+** anything that a dead holder has left. What may not be claimed yet counts when it is due
+** too late for us. */
 static ns_status count_empty(nsh_dispatch *d, nsh_adopted *a, ns_err *err) {
-  ns_status st = d->cfg->drain ? ns_adopted_due(a->table, &a->due, err) : NS_OK;
   bool looked = ns_adopted_looked(a->table);
-  if (!d->cfg->drain || st != NS_OK)
+  int64_t freed = 0;
+  ns_status st = NS_OK;
+  if (!d->cfg->drain)
     return st;
-  if (looked || a->due > d->cfg->drain_within || was_paused(a))
+  if ((st = look(d, a, true, &freed, err)) == NS_OK)
+    st = ns_adopted_due(a->table, &a->due, err);
+  if (st != NS_OK)
+    return st;
+  if (freed > 0)
+    a->empties = 0;
+  else if (looked || a->due > d->cfg->drain_within || was_paused(a))
     a->empties++;
   a->worked = a->worked || looked;
   return NS_OK;
@@ -348,46 +398,6 @@ static void check_handler(const nsh_dispatch *d, nsh_adopted *a) {
            NS_FIELDS(ns_fb("table", a->map->table), ns_fb("handler", name)));
 }
 
-/* ------------------------------------------------------------------- looks */
-
-/* What has not been begun goes back when people, or a job, have asked for a pause. */
-static void obey(nsh_dispatch *d, nsh_adopted *a) {
-  bool paused = ns_adopted_paused(a->table);
-  if (paused == a->paused)
-    return;
-  a->paused = paused;
-  if (paused && d->cfg->drain && !a->worked)
-    ns_log(NS_LOG_WARN, "adopted.paused",
-           NS_FIELDS(ns_fb("table", a->map->table),
-                     ns_fs("advice", "it was when this host began, and --drain does not "
-                                     "wait for that: what is open stays open")));
-  else
-    ns_log(NS_LOG_INFO, paused ? "adopted.paused" : "adopted.resumed",
-           NS_FIELDS(ns_fb("table", a->map->table)));
-  if (!paused)
-    return;
-  nsh_mail_lock(d->mail);
-  nsh_mail_withdraw(d->mail, a->lease);
-  nsh_mail_unlock(d->mail);
-}
-
-static ns_status look(nsh_dispatch *d, nsh_adopted *a, bool now, ns_err *err) {
-  int64_t freed;
-  ns_status st = ns_adopted_look(a->table, now, &freed, err);
-  nsh_row_log_reset(a->map->table, a->table);
-  obey(d, a);
-  return st;
-}
-
-void nsh_adopted_look(nsh_dispatch *d) {
-  ns_err err;
-  for (size_t i = 0; i < d->nadopted; i++)
-    if (look(d, &d->adopted[i], true, &err) != NS_OK)
-      ns_log(NS_LOG_ERROR, "rescue.failed",
-             NS_FIELDS(ns_fb("table", d->adopted[i].map->table),
-                       ns_fs("code", ns_code(err.status)),
-                       ns_fs("error", err.message)));
-}
 
 /* -------------------------------------------------------------------- a turn */
 
@@ -408,13 +418,14 @@ static bool refuse(nsh_dispatch *d, nsh_adopted *a, const ns_err *err) {
 }
 
 static bool run(nsh_dispatch *d, nsh_adopted *a, nsh_turn *t, int64_t now) {
+  int64_t freed;
   ns_err err;
   ns_status st;
   check_handler(d, a);
   if (now < a->error_at)
     return true;
   if ((st = settle(d, a, &err)) == NS_OK && (st = claim(d, a, t, &err)) == NS_OK)
-    st = look(d, a, false, &err); /* paces itself */
+    st = look(d, a, false, &freed, &err); /* paces itself */
   if (st != NS_OK)
     return refuse(d, a, &err);
   a->error_wait = a->error_at = 0;
