@@ -131,6 +131,7 @@ describe("dead rows", function()
 
   it("run again by id, by ids, by error, by a kind of errors, or all", function()
     local t = dead_commands()
+    assert.same({ 2 }, ids(t:dead { error = "jobs.lua:2: timeout after 20 s (table: 0x1f40)" })) -- its first line
     assert.is_true(t:retry(1))
     refused("STATE", "row 1 of 'worker_queue' is not dead: it runs, or may still be claimed", t:retry(1))
     refused("NOT_FOUND", "'worker_queue' has no row 99", t:retry(99))
