@@ -438,6 +438,10 @@ DO RELEASE_LOCK(CONCAT('nightshift-step:', MD5(DATABASE()), MD5({:table}), {:row
 {at_once}UPDATE JSON_TABLE({:rows}, '$[*]' COLUMNS (id BIGINT PATH '$')) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id SET {claim}
 
+-- name: adopt_there
+-- No row; an error when there is no such table, or it may not be seen.
+SELECT 1 FROM {table} t LIMIT 0
+
 -- name: adopt_touch
 -- Key: PRIMARY. No row: it is not ours, or nothing tells the time.
 {at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {touch} WHERE {id} = {:row} AND {ours}

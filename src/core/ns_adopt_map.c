@@ -15,7 +15,7 @@
 #include "ns_adopt.h"
 #include "ns_time.h"
 
-#define LIST_TRIES 3
+#define LIST_TRIES 20
 #define LIST_AGAIN 20000  /* µs */
 #define CLAIMANT_LEAST 36 /* characters of claimed_by, as of a UUID */
 
@@ -164,10 +164,19 @@ static ns_status list_fields(ns_adopted *a, ns_err *err) {
   return st;
 }
 
+/* Waits for whoever alters it. */
+static bool is_there(ns_adopted *a) {
+  ns_call none = {0};
+  ns_err err;
+  ns_stmt *s;
+  return ns_adopt_run(a, NULL, NS_SQL_ADOPT_THERE, &none, &s, &err) == NS_OK;
+}
+
 /* A table that somebody is altering this very moment is not among those listed. */
 static ns_status read_fields(ns_adopted *a, ns_err *err) {
   ns_status st = list_fields(a, err);
-  for (int tries = 0; st == NS_OK && a->fields.n == 0 && tries < LIST_TRIES; tries++) {
+  for (int tries = 0; st == NS_OK && a->fields.n == 0 && tries < LIST_TRIES && is_there(a);
+       tries++) {
     ns_sleep_us(LIST_AGAIN);
     st = list_fields(a, err);
   }
