@@ -347,6 +347,20 @@ local function theirs_refused(changes)
   end
 end
 
+-- A claim leaves it, and takes the one behind it.
+local function past_refused(changes)
+  return {
+    arrange = theirs_refused(changes),
+    run = function(h, ctx) return h:adopt_claim(ctx.number, 2) end,
+    check = function(_, outcome)
+      assert.equal(1, ask "SELECT COUNT(*) AS n FROM theirs WHERE id = 2 AND status = 'open'")
+      if outcome == "done" then
+        assert.equal(1, ask "SELECT COUNT(*) AS n FROM theirs WHERE id = 3 AND status = 'busy'")
+      end
+    end,
+  }
+end
+
 local BY_GRIP, BY_LOCK = { claimed_by = false }, { strategy = "transaction", claimed_by = false }
 
 -- name of the function [detail] -> how to arrange, run and check a call
@@ -444,26 +458,8 @@ local calls = {
     arrange = theirs { strategy = "named_lock" },
     run = function(h, ctx) return h:adopt_claim(ctx.number, 2) end,
   },
-  ["adopt_claim, past a row that is refused"] = {
-    arrange = theirs_refused(),
-    run = function(h, ctx) return h:adopt_claim(ctx.number, 2) end,
-    check = function(_, outcome)
-      assert.equal(1, ask "SELECT COUNT(*) AS n FROM theirs WHERE id = 2 AND status = 'open'")
-      if outcome == "done" then
-        assert.equal(1, ask "SELECT COUNT(*) AS n FROM theirs WHERE id = 3 AND status = 'busy'")
-      end
-    end,
-  },
-  ["adopt_claim, past a row that its UPDATE is refused"] = {
-    arrange = theirs_refused({ strategy = "update_limit" }),
-    run = function(h, ctx) return h:adopt_claim(ctx.number, 2) end,
-    check = function(_, outcome)
-      assert.equal(1, ask "SELECT COUNT(*) AS n FROM theirs WHERE id = 2 AND status = 'open'")
-      if outcome == "done" then
-        assert.equal(1, ask "SELECT COUNT(*) AS n FROM theirs WHERE id = 3 AND status = 'busy'")
-      end
-    end,
-  },
+  ["adopt_claim, past a row that is refused"] = past_refused(),
+  ["adopt_claim, past a row that its UPDATE is refused"] = past_refused { strategy = "update_limit" },
   adopt_settle = ends("ack", "done"),
   ["adopt_settle, what has failed before"] = {
     arrange = function(h)
