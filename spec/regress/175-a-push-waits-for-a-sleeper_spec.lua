@@ -21,13 +21,15 @@ it("whoever sleeps for want of work keeps no lock", function()
   for _ = 1, 20 do assert(assert(q:claim()):ack()) end
   crew.fork(2, function()
     local own <close> = lab.open()
-    own:queue "q":claim { wait = 60 }
+    assert(own:queue "q":claim { wait = 60 }):ack()
   end)
-  eventually(function() return #rows "SELECT 1 FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'" == 2 end)
+  eventually(function()
+    return #rows "SELECT 1 FROM information_schema.PROCESSLIST WHERE db = DATABASE() AND STATE = 'User lock'" == 2
+  end)
   assert.same({}, rows [[SELECT p.ID AS id, t.trx_lock_structs AS locks
     FROM information_schema.PROCESSLIST p
     JOIN information_schema.INNODB_TRX t ON t.trx_mysql_thread_id = p.ID
-    WHERE p.STATE = 'User lock' AND t.trx_lock_structs > 0]])
+    WHERE p.DB = DATABASE() AND p.STATE = 'User lock' AND t.trx_lock_structs > 0]])
   for i = 1, 2 do assert(q:push("noop", i)) end
-  eventually(function() return rows "SELECT COUNT(*) AS n FROM nightshift_ready WHERE job_id > 0"[1].n == 0 end)
+  eventually(function() return rows "SELECT COUNT(*) AS n FROM nightshift_finished"[1].n == 22 end)
 end)
