@@ -265,7 +265,7 @@ static ns_status look_around(ns_listener *l, int64_t me, unsigned *woke,
   ns_buf_reset(&l->watched);
   ns_buf_adds(&l->watched, "[]");
   if (me == 0 || l->no_locks)
-    return NS_OK;
+    return l->watched.oom ? ns_no_memory(err) : NS_OK;
   st = ns_stmt_run(l->link, l->list, &locks, err);
   while (st == NS_OK && ok &&
          (st = ns_stmt_fetch(l->link, l->list, &row, err)) == NS_OK && row != NULL)
