@@ -403,6 +403,15 @@ JOIN nightshift_holder h ON h.dead IS NULL
 JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = g.row_id
 WHERE g.tab = {:table} AND {taken}
 
+-- name: adopt_ring
+-- Part of the triggers: ends the query of whoever has one of the ear's named locks.
+FOR v_n IN 0..3 DO
+  SET v_thread = IS_USED_LOCK(CONCAT('{ear}', v_n));
+  IF v_thread IS NOT NULL THEN
+    KILL QUERY v_thread;
+  END IF;
+END FOR
+
 -- name: adopt_seen
 -- How many rows adopt_pick has looked at. Index: status, then the order. No locks.
 {zone}SELECT COUNT(*)
@@ -460,12 +469,7 @@ BEGIN {mark}
   DECLARE v_thread BIGINT;
   DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END;
   IF {new} THEN
-    FOR v_n IN 0..3 DO
-      SET v_thread = IS_USED_LOCK(CONCAT('{ear}', v_n));
-      IF v_thread IS NOT NULL THEN
-        KILL QUERY v_thread;
-      END IF;
-    END FOR;
+    {ring};
   END IF;
 END
 
@@ -477,12 +481,7 @@ BEGIN {mark}
   DECLARE v_thread BIGINT;
   DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END;
   IF (({new}) AND NOT COALESCE({was}, FALSE)) OR ({freed}) THEN
-    FOR v_n IN 0..3 DO
-      SET v_thread = IS_USED_LOCK(CONCAT('{ear}', v_n));
-      IF v_thread IS NOT NULL THEN
-        KILL QUERY v_thread;
-      END IF;
-    END FOR;
+    {ring};
   END IF;
 END
 

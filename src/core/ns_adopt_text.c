@@ -111,12 +111,16 @@ static void put_trigger_update(ns_adopted *a, ns_filled *f) {
   add_trigger(a, f, "update");
 }
 
+static void put_ring(ns_adopted *a, ns_filled *f) {
+  ns_put_text(a, f, ns_sql_texts[NS_SQL_ADOPT_RING]);
+}
+
 static const ns_mark marks[] = {
     {":limit", put_limit}, {":page", put_page}, {":row", put_row},
     {":rows", put_rows}, {":shunned", put_shunned}, {":table", put_table_value},
     {":token", put_token}, {"at_once", put_at_once}, {"columns", put_columns}, {"id", put_id},
     {"key", put_key}, {"parent", put_parent}, {"parent_key", put_parent_key},
-    {"table", put_table}, {"trigger_insert", put_trigger_insert},
+    {"ring", put_ring}, {"table", put_table}, {"trigger_insert", put_trigger_insert},
     {"trigger_update", put_trigger_update}, {"zone", put_zone}, {NULL, NULL}};
 
 static const ns_mark *const all[] = {marks, ns_marks_where, ns_marks_ends, ns_marks_set};
