@@ -390,6 +390,15 @@ UPDATE nightshift_adopted SET next_at = ? WHERE tab = ? AND next_at = ?
 -- Key: PRIMARY. A dead row is as new.
 {at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {redrive} WHERE {id} = {:row} AND {dead}
 
+-- name: adopt_ring
+-- Part of the triggers: ends the query of whoever has one of the ear's named locks.
+FOR v_n IN 0..3 DO
+  SET v_thread = IS_USED_LOCK(CONCAT('{ear}', v_n));
+  IF v_thread IS NOT NULL THEN
+    KILL QUERY v_thread;
+  END IF;
+END FOR
+
 -- name: adopt_running
 -- Part of {running}: rows that somebody has. Index: status.
 SELECT 1 FROM {table} t WHERE {taken}
@@ -402,15 +411,6 @@ JOIN nightshift_holder h ON h.dead IS NULL
   AND h.id = CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(g.claimant, ':', 2), ':', -1) AS UNSIGNED)
 JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = g.row_id
 WHERE g.tab = {:table} AND {taken}
-
--- name: adopt_ring
--- Part of the triggers: ends the query of whoever has one of the ear's named locks.
-FOR v_n IN 0..3 DO
-  SET v_thread = IS_USED_LOCK(CONCAT('{ear}', v_n));
-  IF v_thread IS NOT NULL THEN
-    KILL QUERY v_thread;
-  END IF;
-END FOR
 
 -- name: adopt_seen
 -- How many rows adopt_pick has looked at. Index: status, then the order. No locks.
