@@ -158,7 +158,7 @@ describe("triggers", function()
         return true
       end))
       local began = eventually(function() return begun(path)[i] end)
-      assert.is_true(began - committed < proc.limit(1.5), began - committed)
+      assert.is_true(began - committed < proc.limit(2), began - committed)
     end
     stop(h)
   end)
@@ -211,16 +211,18 @@ describe("triggers", function()
       local t = assert(db:adopt { table = name, id = "t.`id", status = { column = "s", open = "ä'",
         processing = "p", done = "d" }, strategy = "transaction", allow_alter = true })
       assert.equal(0, #assert(t:claim_many(2)))
-      local pid = assert(nst.fork(function()
-        nst.sleep(0.1)
-        lab.sql(("INSERT INTO %s.%s (w) VALUES (1)"):format(lab.database, quoted))
-        os.exit(0, true)
-      end))
       local since = nightshift.clock()
-      local job = assert(t:claim { wait = 30 })
-      assert.is_true(nightshift.clock() - since < proc.limit(1))
-      assert.is_true((job:ack()))
-      eventually(function() return nst.reap(pid) end)
+      for _ = 1, 4 do
+        local pid = assert(nst.fork(function()
+          nst.sleep(0.1)
+          lab.sql(("INSERT INTO %s.%s (w) VALUES (1)"):format(lab.database, quoted))
+          os.exit(0, true)
+        end))
+        local job = assert(t:claim { wait = 30 })
+        assert.is_true((job:ack()))
+        eventually(function() return nst.reap(pid) end)
+      end
+      assert.is_true(nightshift.clock() - since < 4 * 0.5 * proc.limit(1)) -- a look a second: 4 s
       all("DROP TABLE " .. quoted)
     end
   end)
@@ -239,13 +241,16 @@ describe("whoever adds a row", function()
     local h, path = start("migration_task", nil, { "--allow-alter" })
     heard "migration_task"
     local url = user { "INSERT ON %s.migration_task" }
-    local status, out, err = proc.run { "mariadb", "--no-defaults",
-      "--socket=" .. url:match "unix_socket=(.*)", "--user=" .. url:match "//(.-):", "--password=Pass-word_1",
-      lab.database, "-e", designs.migration_task.row }
-    assert.equal(0, status, out .. err)
-    local added = nightshift.clock()
-    eventually(function() return begun(path)[1] end)
-    assert.is_true(begun(path)[1] - added < proc.limit(0.5))
+    local ROWS, late = 5, 0
+    for i = 1, ROWS do
+      local status, out, err = proc.run { "mariadb", "--no-defaults",
+        "--socket=" .. url:match "unix_socket=(.*)", "--user=" .. url:match "//(.-):", "--password=Pass-word_1",
+        lab.database, "-e", designs.migration_task.row }
+      assert.equal(0, status, out .. err)
+      local added = nightshift.clock()
+      late = late + eventually(function() return begun(path)[i] end) - added
+    end
+    assert.is_true(late < ROWS * 0.25 * proc.limit(1), late) -- a look a second: 2 s and more
     stop(h)
   end)
 
@@ -320,8 +325,8 @@ end)
 
 it("an idle table that rings is hardly looked at", function()
   designs.create(db, "migration_task", 0)
-  local WINDOW = 6
-  --- Statements about it in that many seconds.
+  local WINDOW = 8
+  --- Looks for rows in that many seconds.
   local function looks(args)
     local h = start("migration_task", nil, args)
     nst.sleep(2.5) -- what follows a start
@@ -329,10 +334,10 @@ it("an idle table that rings is hardly looked at", function()
     nst.sleep(WINDOW)
     lab.sql "SET GLOBAL general_log = OFF"
     stop(h)
-    return tonumber(lab.sql [[SELECT COUNT(*) FROM mysql.general_log WHERE argument LIKE '%FROM `migration\_task`%'
-      AND argument NOT LIKE '%BEGIN NOT ATOMIC%']])
+    return tonumber(lab.sql [[SELECT COUNT(*) FROM mysql.general_log
+      WHERE argument LIKE '%SELECT t.`id`_FROM (SELECT t.`id` FROM `migration\_task`%']])
   end
   local plain, rung = looks(), looks { "--allow-alter" }
-  assert.is_true(plain >= WINDOW, plain)
-  assert.is_true(rung * 2 < plain, rung .. " of " .. plain)
+  assert.is_true(plain >= WINDOW / 1.5, plain)
+  assert.is_true(rung <= 3, rung) -- its own, and after a look at who is dead; each 10 s
 end)

@@ -149,7 +149,7 @@ describe("a verdict", function()
     local folder = fixture.dir()
     local h = host.start(url, handlers(folder,
       "if job.id == 2 and #job.name > 0 and not io.open('" .. folder .. "/asked') then io.open('" .. folder
-      .. "/asked', 'w'):close() return job:again{ retry_after = '2' } end require 'nightshift.core'.sleep(0.05)"),
+      .. "/asked', 'w'):close() return job:again{ retry_after = '5' } end require 'nightshift.core'.sleep(0.05)"),
       args("migration_task", "skip_locked"))
     eventually(function() return one "SELECT COUNT(*) AS n FROM nightshift_adopted WHERE held_until > 0".n == 1 end)
     nst.sleep(0.5)
