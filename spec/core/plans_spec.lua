@@ -253,10 +253,10 @@ describe("the plan of", function()
     assert.is_truthy(row.type == "ref" or row.type == "range", row.type)
   end)
 
-  it("listen_look reads up to the first row of each queue", function()
-    local row = explain(plans.question "listen_look", 99, 0).nightshift_ready
-    assert.equal("PRIMARY", row.key)
-    assert.equal("range", row.type)
+  it("listen_look reads up to the first row of each queue, and locks one by its key", function()
+    local plan = explain(plans.question "listen_look", 99, 0)
+    assert.same({ "PRIMARY", "PRIMARY" }, { plan.v.key, plan.r.key })
+    assert.same({ "range", "eq_ref" }, { plan.v.type, plan.r.type })
   end)
 
   it("slot_look reads the slots of one name, and their owners by key", function()

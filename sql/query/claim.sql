@@ -114,20 +114,21 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 -- snapshot shows: for jobs that were not brought, or had been woken and have no
 -- signal. The server lets a locking read see a commit a moment before a snapshot
 -- does, so a claim may have met a ready row whose job is not to be seen yet. Keys: as
--- claim_read; locks the rows, shared, around those that somebody holds.
+-- claim_read; locks the rows, around those that somebody holds; a shared lock could
+-- become one on the gap before its row, where pushes would wait.
 SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.name, j.payload, j.state,
   j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls,
   255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
   j.timeout, j.nonce, {now} AS now, j.phase, j.awaits, j.ukey IS NOT NULL AS keyed,
   IF(j.awaits IS NULL, NULL, (SELECT s.value FROM nightshift_signal s
     WHERE s.job_id = j.id AND s.name IN (j.awaits, '')
-    ORDER BY s.name = '' LIMIT 1 LOCK IN SHARE MODE SKIP LOCKED)) AS heard,
+    ORDER BY s.name = '' LIMIT 1 FOR UPDATE SKIP LOCKED)) AS heard,
   IF(j.awaits IS NULL, NULL, (SELECT s.sent FROM nightshift_signal s
     WHERE s.job_id = j.id AND s.name IN (j.awaits, '')
-    ORDER BY s.name = '' LIMIT 1 LOCK IN SHARE MODE SKIP LOCKED)) AS sent
+    ORDER BY s.name = '' LIMIT 1 FOR UPDATE SKIP LOCKED)) AS sent
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
-LOCK IN SHARE MODE SKIP LOCKED
+FOR UPDATE SKIP LOCKED
 
 -- name: claim_ready
 -- Array-bound. Params: queue, rank, microseconds from now, job, run, alone. A

@@ -7,26 +7,27 @@ CALL nightshift_listen(?, ?)
 -- name: listen_look
 -- Part of listen_wait. Params: newest known queue, our holder. 2: something is ready or a
 -- queue is new; 4: a notice; 0: nothing. In the place of the mark (near) is TRUE, or where
--- in its lanes to begin, past deleted rows. Key: PRIMARY of ready, up to the first live row
--- of each queue. The locking reads take no read view, and skip rows that are being pushed
--- or claimed.
+-- in its lanes to begin, past deleted rows. Key: PRIMARY of ready, up to the first row of
+-- each queue that nobody is about to claim: what is committed is found without locks, and
+-- asked for one row at a time with them, around rows that somebody holds. A locking read
+-- that went through deleted rows itself would lock those, too, and when purge removes one
+-- just then its lock is one on the gap, where pushes wait.
 SELECT CASE
-  WHEN EXISTS(SELECT 1 FROM nightshift_ready
+  WHEN EXISTS(SELECT 1 FROM nightshift_ready v
       WHERE queue_id IN (queues) AND ready_at < {end} AND (/*near*/)
-      LOCK IN SHARE MODE SKIP LOCKED)
-    OR EXISTS(SELECT 1 FROM nightshift_queue WHERE id > ?
-      LOCK IN SHARE MODE SKIP LOCKED) THEN 2
-  WHEN EXISTS(SELECT 1 FROM nightshift_notice WHERE holder = ?
-    LOCK IN SHARE MODE SKIP LOCKED) THEN 4
+        AND (SELECT 1 FROM nightshift_ready r FORCE INDEX (PRIMARY)
+          WHERE r.queue_id = v.queue_id AND r.rank = v.rank AND r.ready_at = v.ready_at
+            AND r.job_id = v.job_id
+          LIMIT 1 LOCK IN SHARE MODE SKIP LOCKED) = 1)
+    OR EXISTS(SELECT 1 FROM nightshift_queue WHERE id > ?) THEN 2
+  WHEN EXISTS(SELECT 1 FROM nightshift_notice WHERE holder = ?) THEN 4
   ELSE 0 END
 
 -- name: listen_look_rest
 -- The same when every queue is paused or there is none.
 SELECT CASE
-  WHEN EXISTS(SELECT 1 FROM nightshift_queue WHERE id > ?
-    LOCK IN SHARE MODE SKIP LOCKED) THEN 2
-  WHEN EXISTS(SELECT 1 FROM nightshift_notice WHERE holder = ?
-    LOCK IN SHARE MODE SKIP LOCKED) THEN 4
+  WHEN EXISTS(SELECT 1 FROM nightshift_queue WHERE id > ?) THEN 2
+  WHEN EXISTS(SELECT 1 FROM nightshift_notice WHERE holder = ?) THEN 4
   ELSE 0 END
 
 -- name: listen_nudge
