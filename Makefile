@@ -10,25 +10,25 @@ LUADIR  ?= $(PREFIX)/share/lua/5.4
 LIBDIR  ?= $(PREFIX)/lib/lua/5.4
 
 # Files by name, a list per layer.
-BASE := ns_err ns_buf ns_time ns_duration ns_log ns_latch ns_dict ns_shared \
+BASE := ns_err ns_buf ns_number ns_time ns_duration ns_log ns_spool ns_latch ns_dict ns_shared \
         ns_mutex ns_region
-CORE := ns_url ns_db ns_stmt ns_packet ns_handle ns_query ns_list ns_tx ns_volley ns_schema ns_queue ns_edge ns_insert ns_push ns_doubt ns_holder ns_peers \
+CORE := ns_url ns_await ns_db ns_stmt ns_packet ns_handle ns_query ns_list ns_kind ns_tx ns_volley ns_schema ns_queue ns_edge ns_insert ns_push ns_doubt ns_holder ns_peers \
         ns_rescue ns_lease \
-        ns_window ns_lanes ns_range ns_paths ns_sweep ns_promote ns_aging ns_claim \
-        ns_read ns_depend ns_left ns_finish ns_fate ns_brood ns_park ns_done ns_settle \
-        ns_cycle ns_wait ns_touch ns_admin ns_tree ns_verb ns_again ns_signal ns_prune ns_slot ns_listen ns_doctor \
+        ns_window ns_lanes ns_range ns_paths ns_only ns_scout ns_shares ns_sweep ns_promote ns_aging ns_claim \
+        ns_read ns_depend ns_left ns_nowhere ns_mend ns_own ns_finish ns_fate ns_brood ns_park ns_done ns_settle \
+        ns_cycle ns_wait ns_touch ns_admin ns_tree ns_unclaimed ns_verb ns_again ns_signal ns_prune ns_slot ns_listen ns_doctor \
         ns_adopt ns_adopt_map ns_adopt_text ns_adopt_put ns_adopt_where ns_adopt_ends ns_adopt_set ns_adopt_run \
         ns_adopt_pick ns_adopt_refuse ns_adopt_claim ns_adopt_seat ns_adopt_settle ns_adopt_free ns_adopt_plan ns_adopt_control \
         ns_adopt_note ns_adopt_error ns_adopt_dead ns_adopt_prune ns_adopt_drain ns_adopt_move ns_adopt_ring \
         ns_ear \
         ns_private ns_home ns_plan ns_guard
 LUAC := nsl_module nsl_conv nsl_json nsl_encode nsl_decode nsl_db nsl_admin nsl_push nsl_claim nsl_verdict \
-        nsl_jobs nsl_slot nsl_adopt nsl_sql nsl_shared nsl_mutex
+        nsl_jobs nsl_slot nsl_adopt nsl_sql nsl_shared nsl_mutex nsl_hooks
 HOST := nsh_main nsh_module nsh_lua nsh_config nsh_host nsh_scripts nsh_signals nsh_dump nsh_table nsh_seat \
         nsh_intake nsh_life nsh_ladder nsh_watch nsh_secrets \
         nsh_names nsh_pace nsh_ring nsh_bell nsh_ear nsh_limits nsh_slot nsh_brood nsh_peer nsh_ctl nsh_ipc \
-        nsh_dispatch nsh_cycle nsh_adopted nsh_row_log nsh_hark nsh_patience nsh_feeds nsh_unsettled nsh_chores nsh_listen nsh_mail nsh_backlog nsh_batch \
-        nsh_memory nsh_served nsh_zygote nsh_nursery nsh_share nsh_sweep nsh_worker nsh_wire nsh_halt \
+        nsh_dispatch nsh_cycle nsh_adopted nsh_row_log nsh_hark nsh_patience nsh_feeds nsh_unsettled nsh_chores nsh_upkeep nsh_listen nsh_mail nsh_backlog nsh_batch \
+        nsh_memory nsh_served nsh_zygote nsh_nursery nsh_share nsh_sweep nsh_worker nsh_wire nsh_halt nsh_restore nsh_sockets \
         nsh_quota nsh_confine nsh_single
 
 WARN   := -Wall -Wextra -Wshadow -Wformat=2 -Wstrict-prototypes \
@@ -222,6 +222,21 @@ torture: deps
 	@$(MAKE) --no-print-directory tests
 	@$(HARNESS) spec/torture/run.lua "$(SECONDS)" "$(SEED)" "$(FAULTS)" "$(HOSTS)" "$(WORKERS)"
 
+# The same under AddressSanitizer and UBSan, with the host's counts checked after each
+# event. What any process reports is a failure; nothing is suppressed.
+.PHONY: torture-asan torture-asan-run
+torture-asan: deps
+	@$(MAKE) --no-print-directory O=build/asan SAN=$(SANITIZERS) tests
+	@$(MAKE) --no-print-directory O=build/asan torture-asan-run
+
+torture-asan-run: LUA = $(CURDIR)/$(O)/run
+torture-asan-run:
+	@rm -f $(O)/report.*
+	@NIGHTSHIFT_PATIENCE=5 SAN=$(SANITIZERS) ASAN_OPTIONS=$(ASAN):abort_on_error=1:$(REPORT) \
+	  UBSAN_OPTIONS=print_stacktrace=1:$(REPORT) \
+	  $(HARNESS) spec/torture/run.lua "$(SECONDS)" "$(SEED)" "$(FAULTS)" "$(HOSTS)" "$(WORKERS)"; \
+	  status=$$?; ! cat $(O)/report.* 2>/dev/null && exit $$status
+
 # Random graphs of jobs on two hosts, one after the other for SECONDS, while
 # everything is killed; see spec/tree/dag_spec.lua. SEED=n begins with that one.
 .PHONY: test-dags
@@ -259,12 +274,14 @@ help:
 	@echo "make test-oom    memory that runs out at every allocation of the module"
 	@echo "make test-gc     specs of base, core and binding while the collector runs all the time"
 	@echo "make test-tsan   the host's specs under ThreadSanitizer"
+	@echo "make test-comma  all specs with a decimal comma in every process"
 	@echo "make lint        check style and layers"
 	@echo "make ci          all of these, in slices: .ci/stages says how long each may take"
 	@echo "make demo        archive the sub-folders of DIR=/usr/share into build/demo"
 	@echo "make bench       measure, beside bare SQL; ARGS=\"--only work --json FILE\""
 	@echo "make bench-strategies    designs of queues, side by side; ONLY=..., DOC=doc/strategies.md"
 	@echo "make torture     break everything for SECONDS=120, then audit; SEED=n"
+	@echo "make torture-asan    the same under AddressSanitizer and UBSan"
 	@echo "make test-million  a million jobs: what claims read stays small"
 	@echo "make test-dags   random graphs of jobs under kills for SECONDS; SEED=n"
 	@echo "make recovery    measure what faults cost; writes the README's table"
@@ -309,7 +326,8 @@ deps:
 $(O)/nst.so: spec/c/nst.c
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
-	$(Q)$(CC) -D_GNU_SOURCE $(LUA_CFLAGS) $(NS_CFLAGS) -shared $(LDFLAGS) -o $@ $<
+	$(Q)$(CC) -D_GNU_SOURCE $(MARIADB_CFLAGS) $(LUA_CFLAGS) $(NS_CFLAGS) -shared $(LDFLAGS) -o $@ $< \
+	  $(MARIADB_LIBS)
 
 $(O)/run: spec/c/run.c
 	@mkdir -p $(@D)
@@ -355,6 +373,7 @@ test: deps
 # late, for pointers and crashes the search for leaks (gcc 12, glibc 2.36).
 SANITIZERS := address,undefined
 ASAN := detect_stack_use_after_return=1:intercept_tls_get_addr=0
+REPORT = log_path=$(CURDIR)/$(O)/report
 .PHONY: test-asan asan
 test-asan asan: deps
 	@$(MAKE) --no-print-directory O=build/asan SAN=$(SANITIZERS) tests
@@ -413,6 +432,22 @@ tsan-run:
 	  TSAN_OPTIONS="log_path=$(CURDIR)/$(O)/report second_deadlock_stack=1",$(O)/run)
 	@! cat $(O)/report.* 2>/dev/null
 
+# The suite in processes that all have a locale with a decimal comma, made here.
+COMMA := LC_NUMERIC=de_DE.UTF-8 LOCPATH="$(CURDIR)/$(O)/locale" LD_PRELOAD="$(CURDIR)/$(O)/comma.so"
+$(O)/comma.so: spec/c/comma.c
+	@mkdir -p $(@D)
+	$(SAY) LINK $@
+	$(Q)$(CC) -std=c11 -O2 $(WARN) -fPIC -shared -o $@ $<
+
+$(O)/locale/de_DE.UTF-8: .ci/deps
+	@mkdir -p $(@D)
+	$(Q)localedef --no-archive -i de_DE -f UTF-8 $@ && touch $@
+
+.PHONY: test-comma
+test-comma: deps
+	@$(MAKE) --no-print-directory tests $(O)/comma.so $(O)/locale/de_DE.UTF-8
+	@$(if $(ARGS),,sh spec/support/shards.sh "$(O)") $(call SPECS,$(COMMA) LUA=$(LUA),$(LUA))
+
 # valgrind over what runs in this process: base, core, the binding.
 .PHONY: test-valgrind valgrind
 test-valgrind valgrind: ARGS ?= spec/base spec/core spec/lua
@@ -434,8 +469,8 @@ test-cut-all: deps
 # Every target of spec/fuzz for an equal share of SECONDS. The seeds are in
 # spec/fuzz/corpus; an input that breaks something stays in build/fuzz.
 FUZZ := ipc url duration json options
-FUZZ_WRAP := ns_open ns_close ns_push_jobs ns_settle ns_take_ids ns_signal ns_reprioritise \
-             ns_forget_done ns_adopt $(addprefix ns_adopted_,at settle touch touch_many dead \
+FUZZ_WRAP := ns_open ns_close ns_execute ns_push_jobs ns_settle ns_take_ids ns_signal ns_reprioritise \
+             ns_forget_done ns_in_transaction ns_adopt $(addprefix ns_adopted_,at settle touch touch_many dead \
              dead_groups retry retry_all prune drain)
 SECONDS ?= 60
 FUZZ_FLAGS := CC=clang O=build/fuzz SAN=fuzzer-no-link,address,undefined

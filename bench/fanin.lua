@@ -10,7 +10,7 @@ local url, build, what, jobs = arg[1], arg[2], arg[3], tonumber(arg[4])
 local HOSTS, WORKERS = 2, 4
 local payload = ("x"):rep(98) -- 100 bytes with its quotes
 
-local db <close> = assert(nightshift.open(url))
+local db <close> = assert(nightshift.open { url = url, max_children = 1000000 })
 local q = assert(db:queue "bench")
 for _, name in ipairs { "job", "ready", "lease", "finished", "scheduled", "edge", "child", "met" } do
   assert(db:execute("TRUNCATE nightshift_" .. name))

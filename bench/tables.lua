@@ -24,8 +24,8 @@ function tables.empty(db)
   for _, name in ipairs(HOT) do assert(db:execute("TRUNCATE nightshift_" .. name)) end
 end
 
--- The first of so many ids, which nobody else gets.
-local function take_ids(db, n)
+--- The first of so many ids, which nobody else gets.
+function tables.take_ids(db, n)
   local first = tables.ask(db, "SELECT NEXTVAL(nightshift_id) AS n")
   assert(db:execute(("SELECT SETVAL(nightshift_id, %d)"):format(first + n // 100 + 1)))
   return first * 100
@@ -42,7 +42,7 @@ end
 -- expression with `seq`, 1 to n.
 ---@param job {queue: integer, name: string?, payload: string?, rank: string?, due: string?} due: else they are ready
 function tables.fill(db, n, job)
-  local base, rank = take_ids(db, n), job.rank or "155"
+  local base, rank = tables.take_ids(db, n), job.rank or "155"
   insert(db, n, [[job (id, queue_id, name, payload, priority, rank, max_attempts, max_crashes, backoff, timeout,
     created, due, unmet, nonce)]], ("%d + seq, %d, '%s', '%s', 255 - (%s), %s, 10, 3, 5000000, 3600000000, %s, %s, 0,"
     .. " seq"):format(base, job.queue, job.name or "noop", job.payload or PAYLOAD, rank, rank, NOW, job.due or NOW))

@@ -16,7 +16,7 @@ local nightshift = {}
 ---| "BUSY"      # retries are exhausted; try again later
 ---| "DENIED"    # the server refuses this user
 ---| "SCHEMA"    # tables missing, or of an older or newer version
----| "SERVER"    # not a MariaDB 10.6 or later
+---| "SERVER"    # not a MariaDB 10.6 or later, or a node of a Galera cluster
 ---| "INVALID"   # a bad value
 ---| "TOO_BIG"   # a value over its size limit
 ---| "DUPLICATE" # the unique key is taken
@@ -58,8 +58,9 @@ nightshift.null = nil
 ---@field cert string? PEM file
 ---@field key string? PEM file
 ---@field connect_timeout nightshift.Duration? default 3 s
----@field read_timeout nightshift.Duration? how long a reply may take; default for ever
+---@field read_timeout nightshift.Duration? how long a reply may take; default 30 s, `nightshift work` 20 s
 ---@field max_payload integer? bytes of JSON; default 1 MiB
+---@field max_children integer? that a run may spawn; default 2000
 ---@field history "all"|"failed"|nil "failed": jobs that are done and nobody's children leave no history; default "all"
 ---@field no_schema boolean? skip the check of the tables' version, for migrate
 
@@ -116,6 +117,13 @@ function nightshift.decode(text) end
 ---@param definition nightshift.BackgroundDefinition
 ---@return table handler for a handler file
 function nightshift.background(definition) end
+
+--- Has a function called in each worker of a host: at its start, before its first job, or at
+--- its orderly end, for which all of them together have a second. Called while a script is
+--- loaded. An error is logged, and the worker goes on.
+---@param event "worker.start"|"worker.stop"
+---@param fn fun()
+function nightshift.on(event, fn) end
 
 --- What the processes of one host share: its workers, or in plain Lua a process
 --- and the children it forks after the first use. Lost when all have ended.
@@ -351,8 +359,10 @@ function Db:deadline(id, deadline, opts) end
 function Db:progress(id) end
 
 --- Runs `fn` in one transaction: its pushes, statements and verdicts of jobs
---- claimed on this handle commit together when it returns, and nothing of them
---- when it raises (the error passes on).
+--- claimed on this handle commit together when it returns. Nothing of them is kept when it
+--- raises (the error passes on), when it returns nil and a message (given back), or when a
+--- verb in it failed outside `tx:try` (gives nil, message and code of the first that did;
+--- that a verb which only looks found nothing is no failure).
 --- Gives what `fn` returned, or true when that was nothing. Does not nest.
 ---@param fn fun(tx: nightshift.Transaction): ...
 ---@return any ...
@@ -361,11 +371,13 @@ function Db:transaction(fn) end
 --- Runs one SQL statement with bound parameters (`?`). Gives rows as tables by
 --- column name, NULL left out; else {affected=, insert_id=}. Integers stay
 --- exact; decimals, dates and unsigned integers above 2^63-1 are strings.
+--- What the server has against a value is `DUPLICATE`, `INVALID` or `TOO_BIG`; that a
+--- table or procedure of Nightshift's own is missing is `SCHEMA`.
 ---@param sql string
 ---@param ... nil|boolean|number|string|lightuserdata
 ---@return table? rows
 ---@return string? message
----@return nightshift.Code? code `SQL`, `DENIED`, `GONE`, `BUSY`
+---@return nightshift.Code? code `SQL`, `DENIED`, `GONE`, `BUSY`, or one of those
 function Db:execute(sql, ...) end
 
 ---@class nightshift.DbLockOptions
@@ -431,7 +443,8 @@ function Db:flow(root) end
 function Db:flow_many(roots) end
 
 ---@class nightshift.AdoptStatus values of the status column: text, whole numbers,
----booleans or nightshift.null; in a column of dates "now" is the present, or any date
+---booleans or nightshift.null; in a column of dates "now" is the present, or any date but those named for other states:
+---"1970-01-01 00:00:01"
 ---@field column string
 ---@field open string|integer|boolean|lightuserdata
 ---@field processing string|integer|boolean|lightuserdata|nil
@@ -445,7 +458,7 @@ function Db:flow_many(roots) end
 ---@field strategy "update_limit"|"skip_locked"|"transaction"|"named_lock"|nil with `claimed_by` "skip_locked", else
 ---"transaction"
 ---@field status nightshift.AdoptStatus
----@field claimed_by string? text of 36 characters or more: who has the row; needed but for "transaction"
+---@field claimed_by string? text of 20 characters or more: who has the row; needed but for "transaction"
 ---@field claimed_at string? times are DATETIME, TIMESTAMP, or whole seconds since 1970
 ---@field completed_at string?
 ---@field started string?
@@ -634,11 +647,11 @@ function Adopted:dead(opts) end
 ---`max_attempts`
 function Adopted:retry(what) end
 
---- Deletes finished rows, or moves them to another table, which has to be there, InnoDB,
---- with all their columns; in batches, each a transaction. A row that another one has for
---- its parent stays. Not inside a transaction.
----@param opts {older: nightshift.Duration?, into: string?, limit: integer?}? older: those that ended longer ago, for
----which the mapping has `completed_at` or `updated`
+--- Deletes rows that are done (`state = "dead"`: dead), or moves them to another table, which
+--- has to be there, InnoDB, with all their columns; in batches, each a transaction. A row that
+--- another one has for its parent stays. Not inside a transaction.
+---@param opts {state: "done"|"dead"|nil, older: nightshift.Duration?, into: string?, limit: integer?}? older: those
+---that ended longer ago; a done row says so in `completed_at` or `updated`, a dead one by its last error
 ---@return integer? pruned
 ---@return string? message
 ---@return nightshift.Code? code `INVALID`, `NOT_FOUND` no such target, `DUPLICATE` it has one of the rows
@@ -730,6 +743,15 @@ function Transaction:signal(id, value, name) end
 ---@return nightshift.Code? code `STALE`, `INVALID`, `TOO_BIG`, `GONE`, `BUSY`
 function Transaction:ack(job, result) end
 
+--- Runs `fn`, a part of the transaction that may fail alone: what it did is undone, to a
+--- savepoint, when a verb in it failed, or when it returns nil and a message; then gives
+--- nil, message and code, and the transaction goes on. When it raises, what it did is undone
+--- too, and the error goes on. It may stand in another one. What it acks is written at its
+--- end. It saves nothing when the server has rolled back all (`BUSY`: a deadlock).
+---@param fn fun(tx: nightshift.Transaction): ...
+---@return any ... what `fn` returned, or true when that was nothing
+function Transaction:try(fn) end
+
 --- A queue handle; it keeps its database handle alive.
 ---@class nightshift.Queue
 ---@field name string
@@ -742,7 +764,9 @@ local Queue = {}
 ---@field unique string? key that at most one live job of the queue has; any text of 1 to 190 characters
 ---@field max_attempts integer? errors before it is dead; default 10, at most a million
 ---@field max_polls integer? polls before it is dead; default: no limit
----@field max_crashes integer? worker deaths before it is dead; default 3
+---@field max_phases integer? waits since the push or the last signal before it is dead; default: what its handler says,
+---or 100; 0: no limit
+---@field max_crashes integer? worker deaths before it is dead; default 5. It runs again after 0, 1, 10, then 60 s
 ---@field backoff nightshift.Duration? first delay before a retry; default 5 s, doubling
 ---@field timeout nightshift.Duration? wall time of one run; default 1 h
 ---@field deadline nightshift.Duration? from now; a poll after that is dead
@@ -769,8 +793,9 @@ function Queue:push_many(items) end
 
 --- Claims one job; a bare nil when none came within `wait`. With `lease` it is
 --- given back so long after the claim or its last `job:touch`. With `strict` the
---- highest priority always comes first, and lower ones may starve.
----@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?, strict: boolean?}?
+--- highest priority always comes first, and lower ones may starve. With `names` jobs
+--- of other names stay as they are.
+---@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?, strict: boolean?, names: string[]?}?
 ---@return nightshift.Job? job
 ---@return string? message
 ---@return nightshift.Code? code `GONE`, `BUSY`
@@ -778,15 +803,16 @@ function Queue:claim(opts) end
 
 --- Claims up to `n` jobs (1 to 10,000); the list may be empty.
 ---@param n integer
----@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?, strict: boolean?}?
+---@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?, strict: boolean?, names: string[]?}?
 ---@return nightshift.Job[]? jobs
 ---@return string? message
 ---@return nightshift.Code? code
 function Queue:claim_many(n, opts) end
 
 --- `for job in q:jobs{wait = 5} do … end`: one after the other until none comes
---- within `wait`. Leaving the loop early gives an unsettled job back.
----@param opts {wait: nightshift.Duration?, strict: boolean?}?
+--- within `wait`. A job that the loop goes on without a verdict of has failed ("no verdict"),
+--- and so has one that an error leaves the loop with; leaving it early gives it back.
+---@param opts {wait: nightshift.Duration?, lease: nightshift.Duration?, strict: boolean?, names: string[]?}?
 ---@return fun(): nightshift.Job?
 function Queue:jobs(opts) end
 
@@ -807,7 +833,8 @@ function Queue:resume() end
 ---@return nightshift.Code? code
 function Queue:stats() end
 
---- A claimed job. `local job <close> = q:claim()` gives it back when unsettled.
+--- A claimed job. `local job <close> = q:claim()` gives it back when unsettled; an error
+--- that leaves the block fails it.
 --- A verb ends it once; a second one says STALE. Inside a handler: `return job:again(30)`.
 ---@class nightshift.Job
 ---@field id integer
@@ -861,7 +888,8 @@ function Job:fail(err, opts) end
 
 --- Parks the job until its children have ended, or until a signal comes; then it
 --- runs again, with `phase` one higher. A child that fails ends it as dead, unless
---- `on_fail` is "continue".
+--- `on_fail` is "continue". Raises when it has no children and names no signal; after
+--- `max_phases` waits without a signal it is dead.
 ---@param opts {on_fail: "fail"|"continue"|nil, signal: string?, deadline: nightshift.Duration?, state: any}?
 ---@return true? ok
 ---@return string? message
@@ -992,6 +1020,10 @@ function Job:db() end
 ---@field beat integer
 ---@field version string
 ---@field leases integer batches it holds
+---@field workers integer? of a host: those that take jobs
+---@field busy integer? those that run one
+---@field leaving integer? those that take no more, and end when theirs has
+---@field scripts integer? how often its scripts have been loaded
 
 ---@class nightshift.Why what db:why knows; instants are µs by the server's clock
 ---@field kind nightshift.WhyKind
@@ -1063,10 +1095,18 @@ function Job:db() end
 ---@field holder integer? or the holder that has it
 ---@field since integer
 
+---@class nightshift.Unserved
+---@field queue string
+---@field name string
+---@field n integer jobs
+---@field waited integer µs that the oldest has
+---@field near string? a name that is handled, and much like it
+
 ---@class nightshift.Stats
 ---@field now integer
 ---@field queues nightshift.QueueStats[] by name
 ---@field holders nightshift.Holder[]
+---@field unserved nightshift.Unserved[] ready jobs of names that no live host handles
 ---@field counters table<string, integer> of this handle
 
 return nightshift

@@ -12,15 +12,15 @@ nst.setenv("NIGHTSHIFT_URL", nil) -- the developer's own database is not for us
 
 --- Waits until a function gives something true.
 -- @tparam function fn
--- @tparam[opt=10] number timeout seconds; raises when it takes longer
+-- @tparam[opt=30] number timeout seconds; raises when it takes longer
 -- @return what fn gave
 function eventually(fn, timeout)
-  local stop = nst.clock() + proc.limit(timeout or 10)
+  local stop = nst.clock() + proc.limit(timeout or 30)
   local pause = 0.001
   while true do
     local result = table.pack(fn())
     if result[1] then return table.unpack(result, 1, result.n) end
-    if nst.clock() > stop then error(("not within %g s"):format(timeout or 10), 2) end
+    if nst.clock() > stop then error(("not within %g s"):format(timeout or 30), 2) end
     nst.sleep(pause)
     pause = math.min(pause * 2, 0.05)
   end
@@ -100,7 +100,7 @@ local function clean(every)
   db.remove_all(every)
   for path, of_test in pairs(folders) do
     if of_test or every then
-      os.execute("rm -rf '" .. path .. "'")
+      nst.remove(path)
       folders[path] = nil
     end
   end

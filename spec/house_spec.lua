@@ -73,19 +73,32 @@ describe("the house", function()
     assert.same({}, bare)
   end)
 
-  it("writes SQL in sql/ only", function()
+  -- Lines of files that a function of line and path finds wrong.
+  local function wrong_lines(patterns, is_wrong)
     local found = {}
-    for _, path in ipairs(files "src/*/*.c lua/nightshift/*.lua lua/nightshift/*/*.lua") do
+    for _, path in ipairs(files(patterns)) do
       local number = 0
       for line in io.lines(path) do
         number = number + 1
-        local code = line:gsub("^%s*%*%*.*", ""):gsub("^%s*/%*.*", ""):gsub("%-%-.*", "")
-        if code:match '["%[]%s*SELECT%s' or code:match '["%[]%s*UPDATE%s+%w' or code:match '["%[]%s*DELETE%s+FROM' then
-          found[#found + 1] = path .. ":" .. number .. ": " .. line
-        end
+        if is_wrong(line, path) then found[#found + 1] = path .. ":" .. number .. ": " .. line end
       end
     end
-    assert.same({}, found)
+    return found
+  end
+
+  it("writes SQL in sql/ only", function()
+    assert.same({}, wrong_lines("src/*/*.c lua/nightshift/*.lua lua/nightshift/*/*.lua", function(line)
+      local code = line:gsub("^%s*%*%*.*", ""):gsub("^%s*/%*.*", ""):gsub("%-%-.*", "")
+      return code:match '["%[]%s*SELECT%s' or code:match '["%[]%s*UPDATE%s+%w' or code:match '["%[]%s*DELETE%s+FROM'
+    end))
+  end)
+
+  it("writes numbers with fractions in one file, whatever the locale's decimal sign", function()
+    assert.same({}, wrong_lines("src/*/*.[ch] lua/nightshift/*.lua lua/nightshift/*/*.lua", function(line, path)
+      local is_format = path:match "%.[ch]$" or line:find "format"
+      local fraction = line:gsub("%%%%", ""):match '"[^"]*%%[-+#0]*[%d*]*%.?[%d*]*[lL]*[efgEFG]'
+      return is_format and fraction and path ~= "src/base/ns_number.c"
+    end))
   end)
 
   it("exports one symbol from the module", function()

@@ -146,10 +146,10 @@ describe("the laws", function()
   end)
 
   it("a poll past its deadline or its number is dead, reason poll deadline", function()
-    local late = assert(q:push("late", 1, { deadline = 0.05 }))
+    local late = assert(q:push("late", 1, { deadline = 2 }))
     local many = assert(q:push("many", 1, { max_polls = 2 }))
-    for job in q:jobs { wait = 1 } do
-      if job.name == "late" then job:again(0.1, { n = job.polls }) else job:again(0) end
+    for job in q:jobs { wait = 4 } do
+      if job.name == "late" then job:again(2.5, { n = job.polls }) else job:again(0) end
     end
     assert.equal("poll deadline", assert(handle:job(late)).reason)
     assert.equal("poll deadline", assert(handle:job(many)).reason)
@@ -160,13 +160,13 @@ describe("the laws", function()
     assert(q:push("job", 1, { priority = 20 }))
     local seen = {}
     for _, verb in ipairs { "again", "release", "fail", "again", "again" } do
-      local job = assert(q:claim { wait = 1 })
+      local job = assert(q:claim { wait = 20 })
       seen[#seen + 1] = job.priority
       if verb == "again" then job:again(0)
       elseif verb == "release" then job:release()
       else job:fail("e", { retry_in = 0 }) end
     end
-    seen[#seen + 1] = assert(q:claim { wait = 1 }).priority
+    seen[#seen + 1] = assert(q:claim { wait = 20 }).priority
     assert.same({ 20, 12, 12, 4, 0, 0 }, seen)
   end)
 end)

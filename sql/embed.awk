@@ -6,7 +6,8 @@
 # clock in microseconds, {end} for the ready_at of a sentinel. Usage:
 #   awk -v part=header|source -f sql/embed.awk FILE…
 # Schema statements keep their order and carry the number of their file
-# (NNN_title.sql) as the version; query statements must be sorted by name.
+# (NNN_title.sql) as the version, those of the last file, routines.sql, the highest;
+# query statements must be sorted by name.
 
 function fail(msg) { print FILENAME ":" FNR ": " msg > "/dev/stderr"; bad = 1; exit 1 }
 
@@ -21,7 +22,7 @@ function flush_statement() {
 FNR == 1 {
   flush_statement()
   base = FILENAME; sub(/.*\//, "", base)
-  version = (FILENAME ~ /schema\//) ? base + 0 : 0
+  version = (FILENAME !~ /schema\//) ? 0 : base ~ /^[0-9]/ ? base + 0 : version
   last = ""
 }
 /^-- name: / {

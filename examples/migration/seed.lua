@@ -23,8 +23,8 @@ local tasks = 0
 assert(db:transaction(function(tx)
   for path in pipe:read("a"):gmatch "[^\0]+" do
     local from = address(path)
-    if #from <= 255 and tasks < limit then
-      assert(tx:execute("INSERT INTO migration_task (imageUrl) VALUES (?)", from))
+    if #from <= 500 and tasks < limit then
+      assert(tx:execute("INSERT INTO migration_task (status, iteration, imageUrl) VALUES ('open', 0, ?)", from))
       tasks = tasks + 1
     end
   end

@@ -9,6 +9,7 @@ local claims = require "nightshift.claims"
 local core = require "nightshift.core"
 local dead = require "nightshift.adopt_dead"
 local drain = require "nightshift.adopt_drain"
+local decimal = require "nightshift.decimal"
 local options = require "nightshift.options"
 
 local raise = options.raise
@@ -23,8 +24,6 @@ local LOOK = 0.25 -- seconds between looks at holders
 -- ---------------------------------------------------------------- the mapping
 
 local column = options.typed "string"
-
-local function any(value) return value end
 
 --- Check: a value of the status column.
 local function state(value, what)
@@ -50,22 +49,27 @@ local function part(known)
   end
 end
 
+local ORDERS = { id = true, ["-id"] = true }
+
+local function order(value, what)
+  if type(value) ~= "string" then raise('%s must be "id" or "-id", got a %s', what, type(value)) end
+  if ORDERS[value] then return value end
+  return nil, ('%s must be "id" or "-id", got \'%s\''):format(what, options.shown(value))
+end
+
 local MAPPING = {
   table = column, id = column, name = column, time_zone = column,
   strategy = options.one_of("update_limit", "skip_locked", "transaction", "named_lock"),
   status = part(STATUS), priority = part(PRIORITY), parent = part(PARENT),
   claimed_by = column, claimed_at = column, completed_at = column, started = column, updated = column,
   host = column, attempts = column, attempts_left = column, retry_after = column,
-  max_attempts = options.COUNT, overdue = options.duration, order = any, allow_alter = options.typed "boolean",
+  max_attempts = options.COUNT, overdue = options.duration, order = order, allow_alter = options.typed "boolean",
 }
-
-local ORDERS = { id = false, ["-id"] = true }
 
 --- The mapping as the core takes it: flat.
 local function flat(given)
   local status, priority, parent = given.status, given.priority or {}, given.parent or {}
-  local newest_first = ORDERS[given.order or "id"]
-  if newest_first == nil then return nil, 'adopt: order must be "id" or "-id"' end
+  local newest_first = given.order == "-id"
   given.status, given.priority, given.parent, given.order = status.column, priority.column, parent.column, nil
   given.open, given.processing, given.done, given.failed = status.open, status.processing, status.done, status.failed
   given.parent_done, given.decay = parent.done, priority.decay
@@ -80,10 +84,10 @@ end
 local function text_of(value)
   if type(value) ~= "table" then return core.encode(value) end
   local keys, parts = {}, {}
-  for key in pairs(value) do keys[#keys + 1] = key ~= "allow_alter" and key or nil end
+  for key in next, value do keys[#keys + 1] = key ~= "allow_alter" and key or nil end
   table.sort(keys)
   for i, key in ipairs(keys) do
-    local text, message = text_of(value[key])
+    local text, message = text_of(rawget(value, key))
     if not text then return nil, ("%s: %s"):format(key, message) end
     parts[i] = core.encode(key) .. ":" .. text
   end
@@ -102,8 +106,7 @@ function adopt.read(mapping)
   for _, needed in ipairs { "table", "status" } do
     if not given[needed] then raise("adopt: '%s' is missing", needed) end
   end
-  given, message = flat(given)
-  if not given then return nil, message, "INVALID" end
+  given = flat(given)
   given.given, message = text_of(mapping)
   if not given.given then return nil, "adopt: " .. message, "INVALID" end
   return given
@@ -325,9 +328,14 @@ function adopt.pause(handle, name, paused)
   return decide(handle, name, handle:execute("@admin_adopted_pause", paused and 1 or 0, paused and 1 or 0, name))
 end
 
+local SLOWEST = 1 / 3155760000 -- rows a second: one in a century
+
 local function rate(value, what)
-  if math.type(value) and value >= 0 and value <= 1000000 then return value + 0.0 end
-  if math.type(value) then return nil, ("%s must be 0 to 1000000, got %g"):format(what, value) end
+  if math.type(value) and (value == 0 or value >= SLOWEST and value <= 1000000) then return value + 0.0 end
+  if math.type(value) then
+    return nil, ("%s must be 0, or from one row in 100 years to 1000000 a second, got %s"):format(what,
+      decimal.text(value))
+  end
   raise("%s must be a number, got %s", what, type(value))
 end
 

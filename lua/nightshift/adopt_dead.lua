@@ -1,5 +1,5 @@
 --- What people do with rows of an adopted table that have ended: dead ones are listed,
--- counted by their errors and run again, finished ones are deleted or moved away.
+-- counted by their errors and run again, all are deleted or moved away.
 
 local core = require "nightshift.core"
 local options = require "nightshift.options"
@@ -23,7 +23,10 @@ dead.LIST = {
   error = options.typed "string",
   by = options.one_of "error",
 }
-dead.PRUNE = { older = options.duration, into = table_name, limit = options.integer(1, 1 << 53) }
+dead.PRUNE = {
+  older = options.duration, into = table_name, limit = options.integer(1, 1 << 53),
+  state = options.one_of("dead", "done"),
+}
 
 local function decoded(json, message, code)
   if not json then return nil, message, code end
@@ -83,17 +86,17 @@ function dead.retry(handle, number, what)
   return n, message, code
 end
 
---- Deletes finished rows, or moves them.
+--- Deletes ended rows, or moves them.
 ---@param handle userdata core handle
 ---@param number integer the table's
 ---@param given table checked, as PRUNE
 function dead.prune(handle, number, given)
-  return handle:adopt_prune(number, given.older or -1, given.limit or EVERY, given.into)
+  return handle:adopt_prune(number, given.older or -1, given.limit or EVERY, given.state == "dead", given.into)
 end
 
 --- How many rows that would be.
 function dead.prunable(handle, number, given)
-  return handle:adopt_prunable(number, given.older or -1, given.limit or EVERY)
+  return handle:adopt_prunable(number, given.older or -1, given.limit or EVERY, given.state == "dead")
 end
 
 --- Adds the verbs to those of an adopted table.
@@ -127,9 +130,9 @@ function dead.define(methods, live)
     return done, message, code
   end
 
-  --- Deletes finished rows, those that ended longer ago than `older`, or moves them to the
-  -- table `into`; at most `limit`.
-  ---@param opts {older: number|string?, into: string?, limit: integer?}?
+  --- Deletes rows that are done (`state = "dead"`: dead), those that ended longer ago than
+  -- `older`, or moves them to the table `into`; at most `limit`.
+  ---@param opts {state: "done"|"dead"?, older: number|string?, into: string?, limit: integer?}?
   ---@return integer|nil
   ---@return string? message
   ---@return string? code

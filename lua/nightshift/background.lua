@@ -14,6 +14,7 @@
 -- same way, so that whoever waits for it waits for the operation.
 
 local error_text = require "nightshift.job".error_text
+local decimal = require "nightshift.decimal"
 local options = require "nightshift.options"
 
 local raise = options.raise
@@ -45,7 +46,7 @@ local function number(bounds, is_good)
   return function(value, what)
     if type(value) ~= "number" then raise("%s must be a number, got %s", what, type(value)) end
     if is_good(value) then return value end
-    return nil, ("%s must be %s, got %s"):format(what, bounds, value)
+    return nil, ("%s must be %s, got %s"):format(what, bounds, decimal.text(value))
   end
 end
 
@@ -72,7 +73,7 @@ end
 local function check_together(def)
   for _, key in ipairs { "max_every", "deadline" } do
     if def.every and def[key] and def[key] < def.every then
-      raise("background: %s (%g s) is shorter than every (%g s)", key, def[key], def.every)
+      raise("background: %s (%s s) is shorter than every (%s s)", key, decimal.text(def[key]), decimal.text(def.every))
     end
   end
   if def.on_timeout and not def.deadline and not def.max_polls then
@@ -169,8 +170,9 @@ local function starter(name, def)
     local poll = def.wait and ended_poll(name, job)
     if poll then return end_like(job, poll) end
     local payload = job.payload -- start may put another there
-    local operation = def.start(job)
+    local operation, message = def.start(job)
     if job._settled then return operation end -- start gave a verdict itself
+    if operation == nil and message ~= nil then return nil, message end
     local id = assert(job:spawn(name .. ":poll", { payload = payload, operation = operation }, child))
     if def.wait then return job:wait { on_fail = "continue", state = { [name .. ":poll"] = id } } end
     return operation
@@ -194,13 +196,14 @@ end
 local function traceback(err) return debug.traceback(error_text(err), 2) end
 
 --- The end of a poll that is not ready in time. What on_timeout returns is its
--- result; `again`, `fail` and a raise mean that it is dead.
+-- result; `again`, `fail`, a raise, nil and a message mean that it is dead.
 local function time_out(def, polling, operation)
   polling._settled, polling._children, polling._pace = nil, nil, nil
   polling._ends = dead
-  local ok, result = xpcall(def.on_timeout, traceback, polling, operation)
-  if ok then return result end
-  return dead(polling, result)
+  local ok, result, message = xpcall(def.on_timeout, traceback, polling, operation)
+  if not ok then return dead(polling, result) end
+  if result == nil and message ~= nil and not polling._settled then return dead(polling, message) end
+  return result
 end
 
 --- The last look, which on_timeout comes behind: an error there is no answer
@@ -211,7 +214,8 @@ local function last_look(polling, operation, own)
     self._settled, own.over = "fail", true
     return true
   end
-  local ok, result = xpcall(own.def.poll, traceback, polling, operation)
+  local ok, result, message = xpcall(own.def.poll, traceback, polling, operation)
+  if ok and result == nil and message ~= nil and not polling._settled then polling:fail(message) end
   if ok then return result end
   if polling:cancelled() or (polling._settled and not own.over) then error(result, 0) end
   if not own.over then polling:fail(result) end
@@ -223,12 +227,12 @@ local function poller(def)
     local own = setmetatable({ def = def, go_on = def.on_timeout and 1 or nil }, pace)
     polling.payload, polling._pace = payload, own
     if not def.on_timeout or not is_late(polling) then
-      own.result = def.poll(polling, operation)
+      own.result, own.message = def.poll(polling, operation)
     else
       own.result = last_look(polling, operation, own)
     end
     if own.over then return time_out(def, polling, operation) end
-    return own.result
+    return own.result, own.message
   end
 end
 

@@ -6,7 +6,9 @@
 
 local core = require "nightshift.core"
 local grants = require "nightshift.grants"
+local decimal = require "nightshift.decimal"
 local plans = require "nightshift.plans"
+local unserved = require "nightshift.unserved"
 
 local checks = {}
 local list = {}
@@ -14,17 +16,23 @@ local list = {}
 local function check(name, run) list[#list + 1] = { name = name, run = run } end
 
 local function is_read_only(message)
-  return message:find("(1290)", 1, true) ~= nil
+  return message:find("(1290)", 1, true) ~= nil and message:find "read.only" ~= nil
 end
 
 --- Rows of a statement, or nil: this user may not ask, or the server knows no
 -- such thing, or takes no writing. Other trouble ends the examination.
 local function ask(seen, statement, ...)
   local rows, message, code = seen.handle:execute("@" .. statement, ...)
-  if rows or code == "DENIED" or code == "SQL" or code == "SCHEMA" or is_read_only(message) then
+  if rows or code == "DENIED" or code == "SQL" or code == "SCHEMA" or code == "BUSY" or is_read_only(message) then
     return rows, message
   end
   error({ message = message, code = code }, 0)
+end
+
+--- The same where a check can say nothing without: it ends, and tells why.
+local function need(seen, statement, ...)
+  local rows, message = ask(seen, statement, ...)
+  return rows and (rows[1] or error({ skip = statement .. " gives no row" }, 0)) or error({ skip = message }, 0)
 end
 
 local function pairs_of(rows)
@@ -36,7 +44,7 @@ end
 --- What several checks look at.
 local function look(handle)
   local seen = { handle = handle }
-  seen.server = ask(seen, "doctor_server")[1]
+  seen.server = need(seen, "doctor_server")
   seen.global = pairs_of(ask(seen, "doctor_variables"))
   seen.session = pairs_of(ask(seen, "doctor_variables_session"))
   seen.status = pairs_of(ask(seen, "doctor_status"))
@@ -45,7 +53,7 @@ end
 
 local function number(text) return tonumber(text) or 0 end
 local function is_on(text) return text == "ON" or text == "1" end
-local function seconds(us) return ("%.1f s"):format(us / 1000000) end
+local function seconds(us) return decimal.fixed(us / 1000000, 1) .. " s" end
 
 check("server", function(seen)
   local s = seen.server
@@ -57,19 +65,22 @@ check("connection", function(seen)
   local times = {}
   for i = 1, 7 do
     local before = core.clock()
-    ask(seen, "doctor_free_lock", "nightshift-doctor")
+    need(seen, "doctor_free_lock", "nightshift-doctor")
     times[i] = (core.clock() - before) * 1000
   end
   table.sort(times)
   local cipher = seen.status.ssl_cipher or ""
-  local found = ("a round trip takes %.2f ms, %s"):format(times[4], cipher == "" and "no TLS" or "TLS by " .. cipher)
+  local secrecy = cipher == "" and "no TLS" or "TLS by " .. cipher
+  local found = ("a round trip takes %s ms, %s"):format(decimal.fixed(times[4], 2), secrecy)
   if times[4] < 20 then return "ok", found end
   return "warn", found, "a claim and a verdict take some round trips each: run hosts near the server"
 end)
 
 check("clock", function(seen)
   local before = os.time()
-  local now = assert(seen.handle:now()) // 1000000
+  local now, message = seen.handle:now()
+  if not now then error({ skip = message }, 0) end
+  now = now // 1000000
   local after = os.time()
   local off = math.max(before - now - 1, now - after - 1, 0)
   if off < 2 then return "ok", "server and this machine agree" end
@@ -82,6 +93,44 @@ check("isolation", function(seen)
   if level == "READ-COMMITTED" then return "ok", level end
   return "fail", level .. " although READ-COMMITTED was asked for",
     "something between here and the server changes sessions: connect without it"
+end)
+
+--- What a server may set for all sessions, and ours set back: a pattern of what is well,
+-- and what it does to those who call the procedures by themselves.
+local SETTINGS = {
+  { "completion_type", "^NO_CHAIN$", "what follows a COMMIT is in a transaction that nobody commits" },
+  { "sql_select_limit", "^%d%d%d%d%d%d%d%d%d%d+$", "results are cut" },
+  { "sql_safe_updates", "^OFF$", "changes without a key are refused (error 1175)" },
+  { "tx_read_only", "^OFF$", "every write is refused (error 1792)" },
+  { "sort_buffer_size", "^%d%d%d%d%d%d+$", "sorts have no room (error 1038)" },
+  { "max_join_size", "^%d%d%d%d%d%d%d+$", "large reads are refused (error 1104)" },
+  { "max_recursive_iterations", "^%d%d%d+$", "lists are cut" },
+  { "sql_auto_is_null", "^OFF$", "IS NULL finds what was inserted last" },
+  { "unique_checks", "^ON$", "keys are not always checked" },
+  { "foreign_key_checks", "^ON$", "keys are not checked" },
+  { "check_constraint_checks", "^ON$", "rows that cannot be are written" },
+}
+
+local SMALL_SESSION = 64 << 20 -- bytes of memory that a session of a busy host may well need
+
+check("settings", function(seen)
+  local g, wrong = seen.global, {}
+  for _, setting in ipairs(SETTINGS) do
+    local name, well, effect = table.unpack(setting)
+    if g[name] and not g[name]:find(well) then wrong[#wrong + 1] = ("%s=%s (%s)"):format(name, g[name], effect) end
+  end
+  local engine, memory = g.enforce_storage_engine or "", tonumber(g.max_session_mem_used)
+  if engine ~= "" and engine ~= "InnoDB" then
+    return "fail", ("enforce_storage_engine=%s: the tables cannot be made, nor mended"):format(engine),
+      "SET GLOBAL enforce_storage_engine=NULL, and in my.cnf, at least while you migrate"
+  elseif memory and memory < SMALL_SESSION then
+    return "warn", ("max_session_mem_used=%d: statements over it are refused, and tried again"):format(memory),
+      "set it to 256M or more, or take it out of my.cnf"
+  elseif #wrong > 0 then
+    return "warn", table.concat(wrong, ", ") .. ": our own sessions set it back, those of other programs do not",
+      "take it out of my.cnf, or have programs that call nightshift_push or nightshift_signal set it for themselves"
+  end
+  return "ok", "nothing is set for all sessions that would break one"
 end)
 
 check("durability", function(seen)
@@ -179,6 +228,14 @@ local function missing_tables(seen, expected, shown)
   return names
 end
 
+--- A server writes the database's name into a view, and so does its dump: restored
+-- under another name, the view reads the original.
+local function reads_another(seen)
+  local rows = ask(seen, "doctor_tables_view")
+  local text = rows and rows[1] and rows[1].text or ""
+  return text ~= "" and not text:find(("`%s`.`nightshift_job`"):format(seen.server.db), 1, true)
+end
+
 check("tables", function(seen)
   if seen.calls_only then return "ok", CALLS_ONLY end
   if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
@@ -196,6 +253,9 @@ check("tables", function(seen)
       "bring it back from a backup; its statement is in nightshift init --print"
   elseif #wrong > 0 then
     return "fail", table.concat(wrong, ", "), "ALTER TABLE … ENGINE=InnoDB (MEMORY for nightshift_listener)"
+  elseif reads_another(seen) then
+    return "fail", "the view nightshift_jobs shows the jobs of another database, whose dump was restored here",
+      "nightshift migrate makes the view anew"
   end
   return "ok", "InnoDB, and the list of listeners in memory"
 end)
@@ -318,7 +378,7 @@ local function may_kill(seen, account)
 end
 
 local function judge_ring(seen, definer, took)
-  local found = ("a ring ended a listener's sleep after %.1f ms"):format(took / 1000)
+  local found = ("a ring ended a listener's sleep after %s ms"):format(decimal.fixed(took / 1000, 1))
   if definer ~= seen.server.account then return "ok", ("%s, by the rights of %s"):format(found, definer) end
   if may_kill(seen, definer) == false then
     return "warn", ("%s; but %s may not end the sleep of other users' listeners: their jobs wait up to 10 s"):format(
@@ -368,19 +428,17 @@ local function switched_off(seen)
 end
 
 check("locks", function(seen)
-  seen.no_locks = is_on(seen.global.wsrep_on) or switched_off(seen)
-  if seen.no_locks and not is_on(seen.global.wsrep_on) then
+  seen.no_locks = switched_off(seen)
+  if seen.no_locks then
     return "warn", "named locks are switched off (nightshift_meta, named_locks)",
       "if they do serve here, take that row out: a dead host is then found at once, not after 30 s"
-  elseif seen.no_locks then
-    return "warn", "Galera: named locks are of one node only, and a claim may fail at its commit",
-      "let all hosts connect to the same node; dead hosts are found by their beat, after 30 s"
   end
   local name = ("nightshift-doctor:%s"):format(seen.server.thread)
   local got = ask(seen, "doctor_take_lock", name)
-  local other <close> = assert(seen.open())
+  local other <close>, message = seen.open()
+  if not other then error({ skip = message }, 0) end
   local free = other:execute("@doctor_free_lock", name)
-  local thread = ask(seen, "doctor_server")[1].thread
+  local thread = need(seen, "doctor_server").thread
   if thread ~= seen.server.thread then
     return "fail", "statements of one connection run in different sessions: a proxy shares them out",
       "connect without the proxy, or have it keep one session per connection"
@@ -456,7 +514,17 @@ check("connections", function(seen)
     number(seen.status.max_used_connections)
   local found = ("%d of %d in use, %d at most so far"):format(used, limit, most)
   if used > 0.8 * limit or most >= limit then
-    return "warn", found, "raise max_connections: a host needs two, a handler that opens the database one more each"
+    return "warn", found, "raise max_connections: a host needs three, a handler that opens the database one more each"
+  end
+  return "ok", found
+end)
+
+check("statements", function(seen)
+  local limit, used = number(seen.global.max_prepared_stmt_count), number(seen.status.prepared_stmt_count)
+  local found = ("%d of %d prepared statements are open"):format(used, limit)
+  if used > 0.8 * limit then
+    return "warn", found .. ": programs get error 1461 when there are no more",
+      "raise max_prepared_stmt_count: a host keeps at most 50, a handle 8; find who keeps the others"
   end
   return "ok", found
 end)
@@ -487,6 +555,18 @@ check("transactions", function(seen)
     ("end it, or KILL %d"):format(oldest.thread)
 end)
 
+check("handlers", function(seen)
+  if seen.calls_only then return "ok", CALLS_ONLY end
+  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
+  local rows = unserved.find(seen.handle)
+  if not rows then return "ok", "not looked at: this user may not read them" end
+  if #rows == 0 then return "ok", "no ready job waits for a handler that no live host has" end
+  local texts = {}
+  for i, row in ipairs(rows) do texts[i] = unserved.text(row) end
+  return "warn", "no live host has a handler for " .. table.concat(texts, ", "),
+    "run a host with such a handler, or cancel them; they stay ready"
+end)
+
 local SILENT = 30 * 1000000 -- µs without a beat after which a host is dead
 
 check("holders", function(seen)
@@ -513,6 +593,25 @@ check("holders", function(seen)
     "nightshift rescue; a living host does it by itself within seconds"
 end)
 
+local LOOK_AGAIN = 0.5 -- s: what moves is somewhere by then
+
+check("lost", function(seen)
+  if seen.calls_only then return "ok", CALLS_ONLY end
+  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
+  local round, message, code = seen.handle:mend(false)
+  if round and round.seen > 0 then
+    core.sleep(LOOK_AGAIN)
+    round, message, code = seen.handle:mend(false)
+  end
+  if not round and code == "DENIED" then return "ok", "not looked at: this user may not read them" end
+  if not round then return "warn", ("%s (%s)"):format(message, code), "run it again" end
+  local rows = ask(seen, "doctor_mended")
+  local past = rows and rows[1] and rows[1].n or 0
+  if round.twice == 0 then return "ok", ("every live job is somewhere; %d mended so far"):format(past) end
+  return "fail", ("%d jobs or rows are in no place, or in a wrong one"):format(round.twice),
+    "a living host mends them within minutes, nightshift rescue at once; please report it"
+end)
+
 check("drains", function(seen)
   if seen.calls_only then return "ok", CALLS_ONLY end
   if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
@@ -531,11 +630,30 @@ local ADVICE = {
   GONE = "start the server, or mend host, port or socket in the URL",
   DENIED = "mend user, password or tls in the URL, or the grants",
   SCHEMA = "create the database, then run nightshift init",
-  SERVER = "connect to a MariaDB of 10.6 or later",
+  SERVER = "connect to one MariaDB of 10.6 or later; to fail over, give it a semi-synchronous replica",
+}
+
+-- Whatever its code: what the server says, and what to do.
+local TROUBLES = {
+  ["(1461)"] = "raise max_prepared_stmt_count, and find the program that leaves statements open",
+  ["max-session-mem-used"] = "raise max_session_mem_used, or take it out of my.cnf",
 }
 
 local function refused(message, code)
-  return { name = "server", level = "fail", found = message, advice = ADVICE[code] or "mend the URL" }
+  local advice = ADVICE[code] or "mend the URL"
+  for text, what in pairs(TROUBLES) do
+    if message:find(text, 1, true) then advice = what end
+  end
+  return { name = "server", level = "fail", found = message, advice = advice }
+end
+
+--- Runs one. What the server keeps it from looking at is a finding, too.
+local function examine(item, seen)
+  local ok, level, found, advice = pcall(item.run, seen)
+  if ok then return { name = item.name, level = level, found = found, advice = advice } end
+  if type(level) ~= "table" or not level.skip then error(level, 0) end
+  return { name = item.name, level = "warn", found = "not looked at: " .. level.skip,
+    advice = "mend what the server says" }
 end
 
 --- Examines one database. Gives a list of {name, level, found, advice}, and
@@ -553,13 +671,12 @@ function checks.run(open)
     local seen = look(handle)
     seen.open = open
     for _, item in ipairs(list) do
-      local level, found, advice = item.run(seen)
-      findings[#findings + 1] = { name = item.name, level = level, found = found, advice = advice }
+      findings[#findings + 1] = examine(item, seen)
     end
   end)
   if ok then return findings end
   if type(err) ~= "table" then error(err, 0) end
-  findings[#findings + 1] = refused(err.message, err.code)
+  findings[#findings + 1] = refused(err.message or err.skip, err.code)
   return findings, err.code
 end
 

@@ -48,19 +48,22 @@ function claims.add(methods, live, claim, noun)
   end
 
   -- `for job in q:jobs{wait = 5} do … end`: claims one after the other until none
-  -- comes within `wait`. Leaving the loop early gives an unsettled job back. A
+  -- comes within `wait`. A job that the loop goes on without a verdict of has failed, and so
+  -- has the one that an error leaves it with; leaving it otherwise gives that one back. A
   -- failing claim raises.
   function methods:jobs(opts)
     live(self, "jobs")
     local current
     local function next_job()
-      local message, code
+      local ended, message, code
+      if current then ended, message, code = job.let_go(current, "no verdict") end
+      if not ended and message and code ~= "STALE" then options.raise("jobs: %s (%s)", message, code) end
       current, message, code = self:claim(opts)
       if message then options.raise("jobs: %s (%s)", message, code) end
       return current
     end
-    local function leave()
-      if current then job.let_go(current) end
+    local function leave(_, err)
+      if current then job.let_go(current, err) end
     end
     return next_job, nil, nil, setmetatable({}, { __close = leave })
   end

@@ -7,11 +7,12 @@
 local adopt = require "nightshift.adopt"
 local core = require "nightshift.core"
 local flow = require "nightshift.flow"
-local job = require "nightshift.job"
 local lock = require "nightshift.lock"
 local options = require "nightshift.options"
 local queue = require "nightshift.queue"
 local report = require "nightshift.report"
+local scope = require "nightshift.scope"
+local transaction = require "nightshift.transaction"
 local why = require "nightshift.why"
 
 local raise = options.raise
@@ -181,122 +182,26 @@ function methods:progress(id)
   return live(self, "progress"):progress(check_id("progress", id))
 end
 
--- What the function of db:transaction gets: the verbs that take part in it.
-local tx_methods = {}
-local tx_meta = { __index = tx_methods, __name = "nightshift.transaction" }
-
-local function open_tx(tx, verb)
-  options.own(tx, tx_meta, "tx", verb)
-  if not tx._db then raise("this transaction has ended") end
-  return tx._db
-end
-
-function tx_methods:queue(name)
-  local q, message, code = open_tx(self, "queue"):queue(name)
-  return q, message, code
-end
-
-function tx_methods:execute(sql, ...)
-  local rows, message, code = open_tx(self, "execute"):execute(sql, ...)
-  return rows, message, code
-end
-
-function tx_methods:signal(id, value, name)
-  local ok, message, code = open_tx(self, "signal"):signal(id, value, name)
-  return ok, message, code
-end
-
---- Ends a job as done if the transaction commits. All such acks are written together
--- before that; one that cannot be keeps it from its commit, so that what belongs to a
--- job is written once.
-function tx_methods:ack(claimed, result, extra)
-  local backend = open_tx(self, "ack")._backend
-  options.no_more("tx:ack", "a job and its result", extra)
-  local row = job.is(claimed) and claimed._backend.own == backend -- written as any statement is
-  local entry, message, code
-  if row then
-    entry, message, code = claimed:ack(result)
-  else
-    entry, message, code = job.ack_on(claimed, backend, result)
-  end
-  if not entry then
-    self._failed = { message, code }
-    return nil, message, code
-  end
-  if not row then self._acks[#self._acks + 1] = entry end
-  return true
-end
-
-local function roll_back(guard)
-  if guard.handle:is_open() then guard.handle:rollback() end
-  for _, claimed in ipairs(guard.backend.in_transaction) do claimed._settled = nil end
-end
-
---- Tells the workers' own backend, and so the host, which jobs have been ended here.
-local function tell(guard)
-  for _, claimed in ipairs(guard.backend.in_transaction) do
-    local backend = claimed._backend
-    if backend.committed then
-      backend.committed(claimed)
-    elseif backend ~= guard.backend then
-      backend.settle(claimed, { kind = "ack" })
-    end
-  end
-end
-
--- Rolls back unless the commit was reached; the error passes with its traceback.
-local guard_meta = {
-  __close = function(guard)
-    guard.tx._db = nil
-    if not guard.committed then roll_back(guard) end
-    guard.backend.in_transaction = nil
-  end,
-}
-
-local function begin(self)
-  local ok, message, code = self._handle:begin()
-  if not ok then return nil, message, code end
-  self._backend.in_transaction = {}
-  local tx = setmetatable({ _db = self, _acks = {} }, tx_meta)
-  return setmetatable({ tx = tx, handle = self._handle, backend = self._backend }, guard_meta)
-end
-
-local function commit(guard)
-  local tx = guard.tx
-  local ok, message, code = not tx._failed, table.unpack(tx._failed or {})
-  tx._db = nil
-  if ok and #tx._acks > 0 then ok, message, code = guard.handle:settle_all(tx._acks) end
-  if not ok then return nil, message, code end
-  ok, message, code = guard.handle:commit()
-  guard.committed = ok
-  if ok then tell(guard) end
-  return ok, message, code
-end
-
 --- Runs `fn` in one transaction: what it pushes, executes and settles on this
--- handle commits together when it returns, and nothing of it when it raises.
--- Gives what `fn` returned, or true when that was nothing.
+-- handle commits together when it returns, and nothing of it when it raises, when it
+-- returns nil and a message, or when a verb in it failed, but for `tx:try`: then gives
+-- the first failure. Gives what `fn` returned, or true when that was nothing.
 ---@param fn fun(tx: nightshift.Transaction): ...
 ---@return any ...
 function methods:transaction(fn)
   local handle = live(self, "transaction")
   if type(fn) ~= "function" then raise("transaction wants a function, got %s", type(fn)) end
   if handle:in_transaction() then raise "transaction: this handle is already in one" end
-  local guard <close>, message, code = begin(self)
-  if not guard then return nil, message, code end
-  local results = table.pack(fn(guard.tx))
-  local ok
-  ok, message, code = commit(guard)
-  if not ok then return nil, message, code end
-  if results.n == 0 then return true end
+  local results = table.pack(transaction.run(self, fn))
   return table.unpack(results, 1, results.n)
 end
 
 local PARAMETER = { ["nil"] = true, boolean = true, number = true, string = true }
 
 local function check_parameters(...)
-  for i = 1, select("#", ...) do
-    local value = select(i, ...)
+  local values = table.pack(...)
+  for i = 1, values.n do
+    local value = values[i]
     if not PARAMETER[type(value)] and value ~= core.null then
       raise("execute: parameter %d must be nil, a boolean, a number or a string, got a %s", i, type(value))
     end
@@ -315,6 +220,7 @@ function methods:execute(sql, ...)
   local handle = live(self, "execute")
   if type(sql) ~= "string" then raise("execute: the statement must be a string, got %s", type(sql)) end
   check_parameters(...)
+  if sql:byte() == 64 then sql = " " .. sql end -- "@name" would be a statement of the library's own
   return handle:execute(sql, ...)
 end
 
@@ -410,7 +316,8 @@ end
 function methods:flow(root, extra)
   local handle = live(self, "flow")
   options.no_more("flow", "a tree of jobs", extra)
-  return flow.push(handle, root)
+  local id, ids, code = flow.push(handle, root)
+  return id, ids, code
 end
 
 --- Pushes many trees of jobs in one transaction, all or none.
@@ -421,7 +328,8 @@ end
 function methods:flow_many(roots, extra)
   local handle = live(self, "flow_many")
   options.no_more("flow_many", "a list of flows", extra)
-  return flow.push_many(handle, roots)
+  local ids, shapes, code = flow.push_many(handle, roots)
+  return ids, shapes, code
 end
 
 local PRUNE = {
@@ -461,6 +369,9 @@ function methods:rescue(opts)
   if not given then return nil, message, code end
   return handle:look(given.wait or 2000000)
 end
+
+scope.watch(methods, { "queue", "execute", "cancel", "pause", "resume", "retry", "run_now", "deadline", "reprioritise",
+  "signal", "flow", "flow_many", "prune", "adopt" })
 
 -- How long history is kept, microseconds.
 db.KEEP_DONE = 86400 * 1000000
@@ -509,9 +420,10 @@ end
 
 --- Wraps a core handle.
 ---@param handle userdata
+---@param max_children integer? that a run may spawn; nil: the default
 ---@return nightshift.Db
-function db.new(handle)
-  return setmetatable({ _handle = handle, _backend = queue.backend(handle) }, meta)
+function db.new(handle, max_children)
+  return setmetatable({ _handle = handle, _backend = queue.backend(handle, max_children) }, meta)
 end
 
 return db

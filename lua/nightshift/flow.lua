@@ -76,21 +76,15 @@ local function refuse_again(node, parent)
   raise("flow: the node %s stands twice; say 'as' in one place, and 'after' in the other", label_of(node))
 end
 
---- Collects a node and all below it. Most are leaves, and so are their items small:
--- {node, parent, i, id}. A node with children has as well what it waits for, and the
--- queue of those that name none.
----@param tree table levels: lists of items; names: item by 'as', and by node; queue;
--- after: items that have it, or nil
-local function collect(tree, node, parent, i, depth)
+--- Checks a node and notes it. Most are leaves, and so are their items small: {node,
+-- parent, i, id}. A node with children has as well what it waits for, and the queue of
+-- those that name none.
+---@param tree table names: item by 'as', and by node; queue; after: items that have it, or nil
+local function note(tree, node, parent, i)
   check_node(node, parent, i)
-  local names, level = tree.names, tree.levels[depth]
+  local names = tree.names
   if names[node] then refuse_again(node, parent) end
   local item = { node = node, parent = parent, i = i, id = nil }
-  if not level then
-    level = {}
-    tree.levels[depth] = level
-  end
-  level[#level + 1] = item
   names[node] = item
   if node.as then
     if names[node.as] then raise("flow: the name '%s' stands twice", node.as) end
@@ -100,11 +94,32 @@ local function collect(tree, node, parent, i, depth)
     tree.after = tree.after or {}
     table.insert(tree.after, item)
   end
-  if not node.children then return item end
-  local waits = {}
-  item.waits, item.queue = waits, tree.queue
-  for k, child in ipairs(node.children) do waits[k] = collect(tree, child, item, k, depth + 1) end
+  if node.children then item.waits, item.queue = {}, tree.queue end
   return item
+end
+
+--- Notes the children of a level's items, in their order, as the level below.
+local function descend(tree, level, below)
+  for _, item in ipairs(level) do
+    for k, child in ipairs(item.node.children or {}) do
+      local noted = note(tree, child, item, k)
+      item.waits[k], below[#below + 1] = noted, noted
+    end
+  end
+end
+
+--- Collects a node and all below it, level by level: a flow may be deeper than Lua's stack.
+---@param levels table[][] lists of items, which others may have begun
+local function collect(tree, levels, root, number)
+  local first = note(tree, root, nil, number)
+  local level, depth = { first }, 1
+  while #level > 0 do
+    local all, below = levels[depth] or {}, {}
+    levels[depth] = table.move(level, 1, #level, #all + 1, all)
+    descend(tree, level, below)
+    level, depth = below, depth + 1
+  end
+  return first
 end
 
 --- What it is to run after: nodes, and ids of other jobs. True: it names nodes.
@@ -125,24 +140,36 @@ local function resolve(item, names)
   return named
 end
 
+local SHOWN = 20 -- nodes of a circle
+
 --- Raises for nodes that wait for each other, with the way around.
 local function refuse_circle(item, path)
   local labels, first = { label_of(item.node) }, #path
   while path[first] ~= item do first = first - 1 end
-  for i = first + 1, #path do labels[#labels + 1] = label_of(path[i].node) end
+  for i = first + 1, math.min(#path, first + SHOWN) do labels[#labels + 1] = label_of(path[i].node) end
+  if #path > first + SHOWN then labels[#labels + 1] = ("… (%d more)"):format(#path - first - SHOWN) end
   labels[#labels + 1] = label_of(item.node)
   raise("flow: nothing could ever start: %s", table.concat(labels, " waits for "))
 end
 
---- Follows what `item` waits for; `path` is how it was come to.
-local function follow(item, path)
-  if item.seen == "done" then return end
-  if item.seen == "now" then refuse_circle(item, path) end
-  item.seen = "now"
-  path[#path + 1] = item
-  for _, other in ipairs(item.waits or {}) do follow(other, path) end
-  item.seen = "done"
-  path[#path] = nil
+--- Follows what `first` waits for, depth first; `path` is how an item was come to, `at` how
+-- many of what each of them waits for have been followed.
+local function follow(first)
+  local path, at = { first }, { 0 }
+  first.seen = "now"
+  while #path > 0 do
+    local depth = #path
+    local item, i = path[depth], at[depth] + 1
+    local other = item.waits and item.waits[i]
+    at[depth] = i
+    if not other then
+      item.seen, path[depth], at[depth] = "done", nil, nil
+    elseif other.seen == "now" then
+      refuse_circle(other, path)
+    elseif not other.seen then
+      other.seen, path[depth + 1], at[depth + 1] = "now", other, 0
+    end
+  end
 end
 
 --- The options among the keys of a node, nil when there are none.
@@ -181,13 +208,24 @@ local function entry_of(item)
   return entry
 end
 
---- The ids in the shape of what was given: {id =, children = {…}}.
-local function shape(item)
-  local children = item.node.children
-  if not children or #children == 0 then return { id = item.id } end
-  local ids = {}
-  for i = 1, #children do ids[i] = shape(item.waits[i]) end
-  return { id = item.id, children = ids }
+--- The ids in the shape of what was given: {id =, children = {…}}. A level at a time, and
+-- `after` has put other nodes behind the children of `waits`.
+local function shape(first)
+  local whole = { id = first.id }
+  local level = { [first] = whole }
+  while next(level) do
+    local below = {}
+    for item, ids in next, level do
+      local children = item.node.children or {}
+      if #children > 0 then ids.children = {} end
+      for i = 1, #children do
+        local its = { id = item.waits[i].id }
+        ids.children[i], below[item.waits[i]] = its, its
+      end
+    end
+    level = below
+  end
+  return whole
 end
 
 local IDS = 10000 -- that are taken at once
@@ -211,10 +249,10 @@ end
 
 --- Checks a flow and adds its nodes to `levels`; gives its root's item.
 local function add(levels, root, number)
-  local tree = { levels = levels, names = {}, queue = type(root) == "table" and root.queue or nil, after = nil }
-  local first, named = collect(tree, root, nil, number, 1), false
+  local tree = { names = {}, queue = type(root) == "table" and root.queue or nil, after = nil }
+  local first, named = collect(tree, levels, root, number), false
   for _, item in ipairs(tree.after or {}) do named = resolve(item, tree.names) or named end
-  if named then follow(first, {}) end -- a mere tree has no circle; all is below the root
+  if named then follow(first) end -- a mere tree has no circle; all is below the root
   return first
 end
 

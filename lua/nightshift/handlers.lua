@@ -1,8 +1,8 @@
 --- Loading handler files.
 --
 -- A handler file is a Lua chunk that returns a table {name = handler}; a
--- handler is a function, a function with a limit, {run = function, memory =
--- "64M"}, or a `nightshift.background{…}`. Loading checks all of
+-- handler is a function, a function with limits, {run = function, memory =
+-- "64M", max_phases = 10}, or a `nightshift.background{…}`. Loading checks all of
 -- it before anything runs, and a mistake names its file and, where Lua knows
 -- one, its line. The host's zygote and the command `run` load through here.
 
@@ -92,17 +92,22 @@ local function add(set, file, name, handler, shown)
   set.names[#set.names + 1] = name
 end
 
---- What is wrong with {run = function, memory = size}; nil and the bytes
+local FIELDS = { run = true, memory = true, max_phases = true }
+
+--- What is wrong with {run = function, memory = size, max_phases = n}; nil and the bytes
 -- when nothing is.
 local function check_limited(handler)
   for key in pairs(handler) do
-    if key ~= "run" and key ~= "memory" then
-      return ("unknown field '%s'; known: memory, run"):format(tostring(key))
+    if not FIELDS[key] then
+      return ("unknown field '%s'; known: max_phases, memory, run"):format(tostring(key))
     end
   end
   if type(handler.run) ~= "function" then
     return ("'run' must be a function, got %s"):format(handler.run == nil and "nothing" or type(handler.run))
   end
+  local ok, why = handler.max_phases == nil, "max_phases must be a number"
+  if type(handler.max_phases) == "number" then ok, why = options.PHASES(handler.max_phases, "max_phases") end
+  if not ok then return why end
   if handler.memory == nil then return nil end
   local bytes, message = options.size(handler.memory, "memory")
   return message, bytes
@@ -111,7 +116,7 @@ end
 local function add_limited(set, file, name, handler)
   local wrong, bytes = check_limited(handler)
   if wrong then return ("%s: handler '%s': %s"):format(place(file, handler), name, wrong) end
-  set.memory[name] = bytes
+  set.memory[name], set.phases[name] = bytes, handler.max_phases
   return add(set, file, name, handler.run, handler)
 end
 
@@ -149,8 +154,9 @@ end
 ---@return table<string, fun(job: nightshift.Job): any>|nil functions by name
 ---@return string[]|string names in order, or the message
 ---@return table<string, integer>? memory bytes by name, where a handler has a limit
+---@return table<string, integer>? phases by name, where a handler says so
 function handlers.load(paths)
-  local files, set = {}, { functions = {}, places = {}, names = {}, memory = {} }
+  local files, set = {}, { functions = {}, places = {}, names = {}, memory = {}, phases = {} }
   for _, path in ipairs(paths) do
     local message = expand(path, files)
     if message then return nil, message end
@@ -160,7 +166,7 @@ function handlers.load(paths)
     if message then return nil, message end
   end
   table.sort(set.names)
-  return set.functions, set.names, set.memory
+  return set.functions, set.names, set.memory, set.phases
 end
 
 --- What to say about a name that nobody handles.

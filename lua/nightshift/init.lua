@@ -7,6 +7,7 @@ local address = require "nightshift.address"
 local background = require "nightshift.background"
 local core = require "nightshift.core"
 local db = require "nightshift.db"
+local hooks = require "nightshift.hooks"
 local mutex = require "nightshift.mutex"
 local options = require "nightshift.options"
 
@@ -18,6 +19,7 @@ local nightshift = {
   encode = core.encode,     --- value -> JSON text
   decode = core.decode,     --- JSON text -> value
   background = background.define,
+  on = hooks.on,            --- has a function called in each worker of a host
   shared = core.shared,     --- a dict that all workers of a host share
   mutex = mutex.new,        --- one holder at a time on this host
   semaphore = mutex.semaphore, --- at most n of them
@@ -31,6 +33,7 @@ local OPEN = {
   connect_timeout = options.duration,
   read_timeout = options.duration,
   max_payload = options.integer(1, 1 << 30),
+  max_children = options.integer(1, 1000000),
   no_schema = options.typed "boolean",
   history = options.one_of("all", "failed"),
 }
@@ -70,10 +73,11 @@ function nightshift.open(where)
   local given, message, code = options.read("open", with_address(where or {}), OPEN)
   if not given then return nil, message, code end
   given.forget_done, given.history = given.history == "failed", nil
-  local handle
+  local max_children, handle = given.max_children
+  given.max_children = nil
   handle, message, code = core.open(given)
   if not handle then return nil, message, code end
-  return db.new(handle)
+  return db.new(handle, max_children)
 end
 
 return nightshift

@@ -11,6 +11,7 @@ local core = require "nightshift.core"
 local http_date = require "nightshift.http_date"
 local options = require "nightshift.options"
 local results = require "nightshift.results"
+local scope = require "nightshift.scope"
 
 local raise = options.raise
 
@@ -22,7 +23,7 @@ local raise = options.raise
 ---@field delay number? seconds; nil: the job's backoff
 ---@field go_on integer? of wait: 1: whatever a child does; of again: 1: past the deadline, too
 ---@field asked boolean? of again: the delay is what a response asked for
----@field children table[]? spawned: {id=, queue=, name=, payload=, options=}
+---@field children table[]? spawned: entries for the core, each with its id and its payload as `json`
 
 ---@class nightshift.Backend what carries the verbs out
 ---@field settle fun(job: table, verdict: nightshift.Verdict): ...
@@ -30,6 +31,7 @@ local raise = options.raise
 ---@field progress fun(job: table, progress: number, text: string?): ...
 ---@field log fun(job: table, text: string): ...
 ---@field cancelled fun(job: table): boolean
+---@field max_children integer? that a run may spawn
 ---@field take_id fun(job: table): integer?, string?, string?
 ---@field is_open (fun(): boolean)? only of a handle, which may be closed
 ---@field live fun(verb: string)? the same; raises when it is
@@ -57,17 +59,35 @@ end
 -- Bytes of an error text that are kept.
 local MAX_ERROR = 65536
 
+-- Bytes of a line of a log that are kept: its last; more is not kept of all lines.
+local MAX_LINE = 16384
+
+--- The text with each byte that is not UTF-8 as "?", in one pass.
 local function valid_utf8(text)
-  while true do
-    local length, bad = utf8.len(text)
-    if length then return text end
-    text = text:sub(1, bad - 1) .. "?" .. text:sub(bad + 1)
-  end
+  local length, bad = utf8.len(text)
+  if length then return text end
+  local parts, from = {}, 1
+  repeat
+    parts[#parts + 1] = text:sub(from, bad - 1)
+    from = bad + 1
+    length, bad = utf8.len(text, from)
+  until length
+  parts[#parts + 1] = text:sub(from)
+  return table.concat(parts, "?")
 end
+
+--- The end of a text, from a whole character on.
+local function tail(text, max)
+  if #text <= max then return text end
+  return (text:sub(-max):gsub("^[\x80-\xBF][\x80-\xBF]?[\x80-\xBF]?", ""))
+end
+
+-- Not what __metatable shows, which is anybody's.
+local real_metatable = debug.getmetatable
 
 local function plain_text(value)
   if value == nil then return "failed without an error value" end
-  if type(value) == "table" and not (getmetatable(value) or {}).__tostring then
+  if type(value) == "table" and rawget(real_metatable(value) or {}, "__tostring") == nil then
     local text = core.encode(value)
     if text then return text end
   end
@@ -116,7 +136,7 @@ local function settle(self, verdict)
   if self._unspawned and BRINGS[verdict.kind] then
     return nil, self._unspawned, self._unspawned_code
   end
-  verdict.children = self._children
+  verdict.children = BRINGS[verdict.kind] and self._children or nil
   local settled, more, code = self._backend.settle(self, verdict)
   if settled or code == "STALE" then self._settled = verdict.kind end
   if settled and ENDS[verdict.kind] then return true end
@@ -246,6 +266,8 @@ function methods:wait(opts)
     return settle(self, { kind = "wait", signal = given.signal, delay = given.deadline, state = given.state })
   elseif given.deadline then
     raise "wait: 'deadline' is for a signal"
+  elseif not (self._settled or self._children or self._unspawned) and #self.results == 0 then
+    raise("wait: job %d has no children; spawn some first, or name a signal", self.id)
   end
   return settle(self, { kind = "wait", go_on = given.on_fail == "continue" and 1 or 0, state = given.state })
 end
@@ -300,7 +322,7 @@ end
 ---@param text any
 function methods:log(text)
   own(self, "log")
-  return self._backend.log(self, valid_utf8(tostring(text)))
+  return self._backend.log(self, valid_utf8(tail(tostring(text), MAX_LINE)))
 end
 
 --- Has the job been cancelled, or lost otherwise, while it runs?
@@ -310,16 +332,30 @@ function methods:cancelled()
   return self._backend.cancelled(self)
 end
 
-local function check_spawn(name, payload, opts)
+--- The child as an entry for the core, which keeps nothing of the caller's tables: they
+-- may be something else by the time of the verdict.
+local function child_of(self, name, payload, opts)
   local entry, message = options.entry("spawn", name, payload, opts, options.SPAWN)
   if not entry then raise("%s", message) end
   local ok, why = options.name("spawn: the job's name", name, options.MAX_NAME)
   if ok and entry.queue then
     ok, why = options.name("spawn: the queue's name", entry.queue, options.MAX_QUEUE)
   end
-  if ok then ok, why = core.encode(entry.payload, nil, "spawn: payload") end
-  if not ok then raise("%s", why) end
+  if ok then entry.json, why = core.encode(entry.payload, nil, "spawn: payload") end
+  if not entry.json then raise("%s", why) end
+  entry.payload, entry.queue = nil, entry.queue or self.queue
+  return entry
 end
+
+--- A run that has lost a child must not end as if it had it.
+local function unspawned(self, message, code)
+  self._unspawned, self._unspawned_code = "a child was not spawned: " .. message, code
+  return nil, message, code
+end
+
+local TOO_MANY = "a run may spawn %d children, for all of them are written with its verdict, in one transaction; raise "
+  .. "that with `nightshift work --max-children N` (in a program: nightshift.open{max_children = N}), or let "
+  .. "children spawn some of them"
 
 --- Gives this job a child. It is written together with this run's verdict:
 -- claimable once this job is done; dropped when the run fails.
@@ -333,17 +369,13 @@ function methods:spawn(name, payload, opts, extra)
   own(self, "spawn")
   options.no_more("spawn", "name, payload and options", extra)
   if self._settled then raise("spawn: job %d is already settled", self.id) end
-  check_spawn(name, payload, opts)
+  local child = child_of(self, name, payload, opts)
+  local children, most = self._children or {}, self._backend.max_children or options.MAX_CHILDREN
+  if #children >= most then return unspawned(self, TOO_MANY:format(most), "TOO_BIG") end
   local id, message, code = self._backend.take_id(self)
-  if not id then
-    -- a run that has lost a child must not end as if it had it
-    self._unspawned, self._unspawned_code = "a child was not spawned: " .. message, code
-    return nil, message, code
-  end
-  local children = self._children or {}
-  self._children = children
-  children[#children + 1] =
-    { id = id, queue = opts and opts.queue, name = name, payload = payload, options = opts }
+  if not id then return unspawned(self, message, code) end
+  self._children, child.id = children, id
+  children[#children + 1] = child
   return id
 end
 
@@ -354,16 +386,22 @@ function methods:db()
   return (self._backend.db(self))
 end
 
+scope.watch(methods, { "ack", "fail", "again", "wait", "discard", "release" })
+
 function meta.__tostring(self)
   return ("nightshift.job: %d %s"):format(self.id, self.name)
 end
 
---- Gives an unsettled job back; nothing is left to give when its handle is
--- closed.
+--- Ends a job whose block is left without a verdict: by an error it has failed, else it
+-- is given back. Nothing is left to end when its handle is closed.
 ---@param self nightshift.Job
-function job.let_go(self)
+---@param err any nil: none
+---@return true?, boolean|string?, string? as of the verb; nil when there was nothing to do
+function job.let_go(self, err)
   local is_open = self._backend.is_open
-  if not self._settled and not (is_open and not is_open()) then self:release() end
+  if self._settled or (is_open and not is_open()) then return end
+  if err ~= nil then return self:fail(err) end
+  return self:release()
 end
 
 --- `local job <close> = q:claim()`
@@ -377,22 +415,6 @@ function job.new(fields, backend)
   fields.attempt = fields.attempts + 1
   fields._backend = backend
   return setmetatable(fields, meta)
-end
-
---- Spawned children as entries for the core's push and settle.
----@param children table[]? of a verdict
----@param queue string where a child without a queue of its own goes
----@return table[]? entries
-function job.entries(children, queue)
-  if not children then return nil end
-  local entries = {}
-  for i, child in ipairs(children) do
-    -- checked by spawn already
-    local entry = options.entry("spawn", child.name, child.payload, child.options, options.SPAWN)
-    entry.id, entry.queue = child.id, entry.queue or queue
-    entries[i] = entry
-  end
-  return entries
 end
 
 --- Is the value a job?

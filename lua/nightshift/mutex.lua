@@ -19,7 +19,7 @@ local era = 0 -- what was locked in an earlier one has been given back
 local DEFAULT_TIMEOUT = 30000000 -- µs
 
 local function describe(lock)
-  return ("%s '%s'"):format(lock._units == 0 and "mutex" or "semaphore", (lock._name:gsub("%c", "?")))
+  return ("%s '%s'"):format(lock._units == 0 and "mutex" or "semaphore", options.shown((lock._name:gsub("%c", "?"))))
 end
 
 --- Waits for a unit and takes it.

@@ -28,11 +28,29 @@ local function callers_level()
   return 0
 end
 
+local SHOWN = 100    -- bytes of what came in that a message repeats
+local RAISED = 2000  -- bytes of a whole message
+
+--- The beginning of a text that came from outside, for a message: valid UTF-8, short.
+---@param text string
+---@param max integer? bytes
+---@return string
+function options.shown(text, max)
+  local cut = #text > (max or SHOWN)
+  if cut then text = text:sub(1, max or SHOWN) end
+  local length, bad = utf8.len(text)
+  while not length do
+    text = text:sub(1, bad - 1) .. "?" .. text:sub(bad + 1)
+    length, bad = utf8.len(text, bad)
+  end
+  return cut and text .. "…" or text
+end
+
 --- Raises "nightshift: …" at the line of the caller's own code.
 ---@param format string
 ---@param ... any values for the format
 function options.raise(format, ...)
-  error("nightshift: " .. format:format(...), callers_level())
+  error("nightshift: " .. options.shown(format:format(...), RAISED), callers_level())
 end
 
 local raise = options.raise
@@ -119,6 +137,7 @@ local function sorted_keys(known)
 end
 
 local function unknown(verb, key, known)
+  key = type(key) == "string" and options.shown(key) or key
   local near = type(key) == "string" and options.nearest(key, known)
   if near then raise("%s: unknown option '%s'; did you mean '%s'?", verb, key, near) end
   raise("%s: unknown option '%s'; known: %s", verb, tostring(key),
@@ -172,7 +191,7 @@ local MAX_SIZE = 1 << 50
 function options.size(value, what)
   local digits, unit = tostring(value):upper():match "^(%d+)([KMG]?)$"
   if not digits then
-    return nil, ('%s must be bytes or a text like "64M" (K, M, G), got %s'):format(what, tostring(value))
+    return nil, ('%s must be bytes or a text like "64M" (K, M, G), got %s'):format(what, options.shown(tostring(value)))
   end
   local n = math.tointeger(tonumber(digits))
   if not n or n > MAX_SIZE // UNITS[unit] then
@@ -221,7 +240,7 @@ function options.one_of(...)
     for _, word in ipairs(words) do
       if value == word then return word end
     end
-    return nil, ("%s must be one of %s, got '%s'"):format(what, table.concat(words, ", "), value)
+    return nil, ("%s must be one of %s, got '%s'"):format(what, table.concat(words, ", "), options.shown(value))
   end
 end
 
@@ -251,6 +270,7 @@ end
 
 -- Limits of names in bytes; the core checks them again.
 options.MAX_QUEUE = 64
+options.MAX_CHILDREN = 2000 -- of one run, unless told: they are written with its verdict, in one transaction
 options.MAX_NAME = 100
 
 local MAX_UNIQUE = 190 -- characters
@@ -282,20 +302,42 @@ end
 options.COUNT = options.integer(1, 1000000)
 options.POLLS = options.integer(1, 1000000000)
 
+options.PHASES = options.integer(0, 1000000) -- 0: no limit
+
 local MAX_AFTER = 100000
 
 --- The ids of jobs to wait for, as the core takes them.
 local function after(value, what)
-  if type(value) ~= "table" or next(value) == nil then return nil, what .. " must be a list of job ids" end
+  if type(value) ~= "table" then raise("%s must be a list of job ids, got a %s", what, type(value)) end
+  if next(value) == nil then return nil, what .. " must be a list of job ids; this one is empty" end
   local hole = options.hole(value)
   if hole then raise("%s must be a list without holes; item %d is nil", what, hole) end
   if #value > MAX_AFTER then return nil, ("%s has %d ids, the limit is %d"):format(what, #value, MAX_AFTER) end
   for i, id in ipairs(value) do
+    if type(id) ~= "number" then raise("%s: item %d must be a job's id, got a %s", what, i, type(id)) end
     if math.type(id) ~= "integer" or id < 1 then
-      return nil, ("%s: item %d must be a job's id, got %s"):format(what, i, tostring(id))
+      return nil, ("%s: item %d must be a job's id, got %s"):format(what, i, id)
     end
   end
   return "[" .. table.concat(value, ",") .. "]"
+end
+
+--- Check: names of jobs, at least one; a list of its own comes back.
+function options.names(value, what)
+  if type(value) ~= "table" then raise("%s must be a list of job names, got %s", what, type(value)) end
+  local hole = options.hole(value)
+  if hole then raise("%s must be a list without holes; item %d is nil", what, hole) end
+  if #value == 0 then return nil, what .. " is empty; leave it out to claim jobs of all names" end
+  local names = {}
+  for i, name in ipairs(value) do
+    if type(name) ~= "string" then raise("%s: item %d must be a job's name, got %s", what, i, type(name)) end
+    if name == "" or #name > options.MAX_NAME or name:find "[%z\1-\31\127]" then
+      return nil, ("%s: item %d is no job's name; one has 1 to %d bytes, and no control characters"):format(
+        what, i, options.MAX_NAME)
+    end
+    names[i] = name
+  end
+  return names
 end
 
 --- What a push may say about a job; the core checks it again.
@@ -309,6 +351,7 @@ options.PUSH = {
   unique = unique,
   max_attempts = options.COUNT,
   max_polls = options.POLLS,
+  max_phases = options.PHASES,
   max_crashes = options.COUNT,
   backoff = span(0),
   timeout = span(1),

@@ -30,6 +30,9 @@ plans.hot = {
   { "claim_fast", table.unpack(LANE_PARAMS) },
   { "claim_skip", table.unpack(LANE_PARAMS) },
   { "claim_late", table.unpack(LANE_PARAMS) },
+  { "claim_below", table.unpack(LANE_PARAMS) },
+  { "claim_drop", "[[1,155,100,1]]" },
+  { "claim_firsts", "[1,2]" },
   { "claim_head", 1, 155, 0 },
   { "claim_stirring", "[1,2]" },
   { "claim_promote", 0, math.maxinteger, 10 },
@@ -41,7 +44,7 @@ plans.hot = {
   { "settle_done", 1, 100, 109, 1, 10 },
   { "settle_done_gone", 100, 109, 1, 10 },
   { "settle_done_list", 1, "[[100,1,null]]" },
-  { "settle_done_ours", "[100,101]" },
+  { "settle_done_ours", "[[100,1],[101,1]]" },
   { "settle_lock", "[[100,1],[101,1]]" },
   { "settle_stands", "[[100,1]]" },
   { "settle_shown", 1, '[[100,1,1,0.5,"x"]]' },
@@ -72,8 +75,9 @@ plans.hot = {
   { "signal_find", 100, "go" },
   { "push_scheduled", "[100,101]" },
   { "listen_look", 99, 0 },
-  { "prune_kin", "[100]" },
+  { "prune_kin", "[100]", 10 },
   { "prune_select", 3600000000, "done", 0, 0, 0, 3600000000, 10 },
+  { "prune_siblings", 100, 0, 0, 0, 10 },
 }
 
 --- A statement of sql/query as EXPLAIN takes it: marks filled in, what EXPLAIN

@@ -5,8 +5,8 @@
 
 local claims = require "nightshift.claims"
 local core = require "nightshift.core"
-local job = require "nightshift.job"
 local options = require "nightshift.options"
+local scope = require "nightshift.scope"
 
 local raise = options.raise
 local mathtype = math.type
@@ -33,11 +33,12 @@ end
 
 --- The verbs of a job that was claimed on a handle of this program.
 ---@param handle userdata the core's database handle
+---@param max_children integer? that a run may spawn; nil: the default
 ---@return nightshift.Backend
-function queue.backend(handle)
-  local backend = {}
+function queue.backend(handle, max_children)
+  local backend = { max_children = max_children }
 
-  -- In a transaction a verdict counts once it commits: db.lua collects the
+  -- In a transaction a verdict counts once it commits: transaction.lua collects the
   -- jobs here, and opens them again after a rollback.
   backend.in_transaction = nil
 
@@ -51,7 +52,7 @@ function queue.backend(handle)
       id = claimed.id, run = claimed.run, lease = claimed.lease, kind = verdict.kind,
       result = verdict.result, error = verdict.error, state = verdict.state,
       delay = microseconds(verdict.delay), go_on = verdict.go_on, signal = verdict.signal, log = log_text(claimed._log),
-      children = job.entries(verdict.children, claimed.queue),
+      children = verdict.children,
     }
   end
 
@@ -176,17 +177,19 @@ function methods:push_many(items)
   return handle:push(self.name, entries)
 end
 
-local CLAIM = { wait = options.duration, lease = options.duration, strict = options.typed "boolean" }
+local CLAIM = {
+  wait = options.duration, lease = options.duration, strict = options.typed "boolean", names = options.names,
+}
 
 -- With `lease` what is claimed is given back so long after the claim or its last
 -- `job:touch`. With `strict` the highest priority always comes first, and lower ones
--- may starve.
+-- may starve. With `names` jobs of other names stay as they are.
 local function claim(self, verb, limit, opts)
   local handle = live(self, verb)
   local given, message, code = options.read(verb, opts, CLAIM)
   if not given then return nil, message, code end
   local claimed
-  claimed, message, code = handle:claim(self.name, limit, given.wait or 0, given.lease or 0, given.strict)
+  claimed, message, code = handle:claim(self.name, limit, given.wait or 0, given.lease or 0, given.strict, given.names)
   if not claimed then return nil, message, code end
   local usable = claims.usable(claimed, self._backend)
   if #usable == 0 and #claimed > 0 then return claim(self, verb, limit, opts) end
@@ -195,7 +198,8 @@ end
 
 claims.add(methods, live, claim, "jobs")
 
---- Stops claims from this queue; what runs goes on. Pushes still work.
+--- Stops claims from this queue, those of busy hosts within a second; what is claimed goes on.
+-- Pushes still work.
 function methods:pause()
   return live(self, "pause"):pause(self.name, true)
 end
@@ -204,6 +208,8 @@ end
 function methods:resume()
   return live(self, "resume"):pause(self.name, false)
 end
+
+scope.watch(methods, { "push", "push_many", "pause", "resume" })
 
 --- Counts per state, and how long the oldest ready job has waited.
 ---@return nightshift.QueueStats|nil

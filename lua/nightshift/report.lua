@@ -7,6 +7,7 @@
 
 local core = require "nightshift.core"
 local options = require "nightshift.options"
+local unserved = require "nightshift.unserved"
 
 local report = {}
 
@@ -173,7 +174,10 @@ function report.stats(handle)
   if not queues then return nil, message, code end
   holders, message, code = handle:execute "@report_holders"
   if not holders then return nil, message, code end
-  return { now = now, queues = queues, holders = holders, counters = handle:counters() }
+  local left
+  left, message, code = unserved.find(handle)
+  if not left then return nil, message, code end
+  return { now = now, queues = queues, holders = holders, unserved = left, counters = handle:counters() }
 end
 
 --- Slots that are held, by name.

@@ -1,5 +1,7 @@
 --- A span of time as people read it.
 
+local decimal = require "nightshift.decimal"
+
 local UNITS = { { 86400, "d" }, { 3600, "h" }, { 60, "m" } }
 
 --- Seconds with their two largest units: "3d4h", "2m5s", "0.4s"; "-" when absent.
@@ -7,7 +9,7 @@ local UNITS = { { 86400, "d" }, { 3600, "h" }, { 60, "m" } }
 ---@return string
 local function span(seconds)
   if not seconds then return "-" end
-  if seconds < 10 then return ("%.1fs"):format(seconds) end
+  if seconds < 10 then return decimal.fixed(math.max(0, seconds), 1) .. "s" end
   local rest = math.floor(seconds)
   for i, unit in ipairs(UNITS) do
     if rest >= unit[1] then

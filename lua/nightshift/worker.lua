@@ -10,6 +10,7 @@
 local address = require "nightshift.address"
 local core = require "nightshift.core"
 local handlers = require "nightshift.handlers"
+local hooks = require "nightshift.hooks"
 local job = require "nightshift.job"
 local mutex = require "nightshift.mutex"
 local options = require "nightshift.options"
@@ -55,8 +56,8 @@ local function replace_exit(api)
 end
 
 --- The verbs of a job inside a worker: see job.lua.
-local function make_backend(api, connection)
-  local backend = {}
+local function make_backend(api, connection, max_children)
+  local backend = { max_children = max_children > 0 and max_children or nil }
   local db
 
   --- Locks and semaphores belong to the job that runs, until its verdict.
@@ -139,21 +140,23 @@ local function failure(fields, err)
 end
 
 --- The recorded verdict as the core wants it.
-local function finished(fields, v)
+local function finished(fields, v, phases)
   return {
     id = fields.id, run = fields.run, lease = fields.lease, kind = v.kind,
     result = v.result, error = v.error, state = v.state,
-    delay = v.delay and core.duration(v.delay), signal = v.signal,
+    delay = v.delay and core.duration(v.delay), signal = v.signal, max_phases = v.kind == "wait" and phases or nil,
     go_on = is_row(fields) and v.asked and ALL or v.go_on,
-    children = job.entries(v.children, fields.queue),
+    children = v.children,
   }
 end
 
---- How the run of a handler ended: a plain result, or nil and a verdict.
-local function outcome(ended, ok, value)
+--- How the run of a handler ended: a plain result, or nil and a verdict. That it has
+-- failed it may say as any function does: nil and a message.
+local function outcome(ended, phases, ok, value, message)
   if not ok then return nil, failure(ended, value) end
-  if verdict then return nil, finished(ended, verdict) end
+  if verdict then return nil, finished(ended, verdict, phases) end
   if ended._unspawned then return nil, failure(ended, ended._unspawned) end
+  if value == nil and message ~= nil then return nil, failure(ended, job.error_text(message)) end
   if not ended._children then return value end
   return nil, finished(ended, { kind = "ack", result = value, children = ended._children })
 end
@@ -191,7 +194,7 @@ end
 --- What the C side calls per job: result, verdict, and whether this worker had
 -- better be replaced.
 local function make_run(set, api, backend, standard)
-  local functions, memory = set.functions, set.memory
+  local functions, memory, phases = set.functions, set.memory, set.phases
   return function(fields)
     local handler = functions[fields.name]
     if not handler then
@@ -206,7 +209,7 @@ local function make_run(set, api, backend, standard)
     local this = current
     local limit = memory[fields.name]
     if limit then api.quota(limit) end
-    local result, v = outcome(this, xpcall(handler, traceback, this))
+    local result, v = outcome(this, phases[fields.name], xpcall(handler, traceback, this))
     mutex.release_all()
     current, this._settled = nil, this._settled or "its return"
     backend.own_slots()
@@ -217,25 +220,33 @@ end
 
 --- Loads the handlers and makes what the C side calls.
 ---@param files string[] handler files and folders
----@param api table C functions: touch, cancelled, log, take_id, quota, exit
+---@param api table C functions: touch, cancelled, log, take_id, quota, complain, exit
 ---@param connection table options for nightshift.open
 ---@param memory integer bytes for jobs whose handler says nothing; 0: no limit
+---@param max_children integer that a run may spawn; 0: the default
 ---@return string[]|nil names of the handlers
 ---@return function|string begin called once in each worker, with two random
 -- integers; or the message
 ---@return function? run called per job; returns a result, or nil and a verdict,
 -- and whether the worker is to be replaced
-function worker.prepare(files, api, connection, memory)
+---@return function? finish called at the end of a worker
+function worker.prepare(files, api, connection, memory, max_children)
   replace_exit(api)
   address.serve(connection)
   local standard = library()
-  local functions, names, limits = handlers.load(files)
+  local functions, names, limits, phases = handlers.load(files)
   if not functions then return nil, names end
   accept(standard)
   for _, name in ipairs(memory > 0 and names or {}) do limits[name] = limits[name] or memory end
   -- math.randomseed() by itself would seed all workers of one second alike
-  return names, function(a, b) math.randomseed(a, b) end,
-    make_run({ functions = functions, names = names, memory = limits }, api, make_backend(api, connection), standard)
+  local function begin(a, b)
+    math.randomseed(a, b)
+    hooks.run("worker.start", api.complain)
+  end
+  local backend = make_backend(api, connection, max_children)
+  return names, begin,
+    make_run({ functions = functions, names = names, memory = limits, phases = phases }, api, backend, standard),
+    function() hooks.run("worker.stop", api.complain) end
 end
 
 return worker

@@ -66,9 +66,9 @@ for _, name in ipairs(designs.names) do
         } }
       end
       local doomed, others = { start(1), start(2) }, {}
-      for _, p in ipairs(doomed) do assert.equal("signal 9", p:wait(60), p:transcript()) end
+      for _, p in ipairs(doomed) do assert.equal("signal 9", p:wait(120), p:transcript()) end
       for i = 1, PROGRAMS do others[i] = start(0) end
-      for _, p in ipairs(others) do assert.equal(0, p:wait(60), p:transcript()) end
+      for _, p in ipairs(others) do assert.equal(0, p:wait(120), p:transcript()) end
       local done, total = {}, 0
       for line in io.lines(folder .. "/acks") do
         local id = tonumber(line:match "^done (%d+)$")
@@ -104,9 +104,9 @@ describe("a crowd, with a connection each,", function()
         assert(os.execute("mkfifo " .. gate))
         local c = crew.start(CLAIMERS, lab.url(), designs.map(name, { strategy = strategy }), ledger.script(path)
           .. "return function(job) begin(job.id) done(job.id) end", { gate = gate })
-        eventually(function() return ledger.count(gate .. ".ready") == CLAIMERS end, 60)
+        eventually(function() return ledger.count(gate .. ".ready") == CLAIMERS end, 120)
         local opened = assert(io.open(gate, "w"))
-        c:wait(60)
+        c:wait(120)
         opened:close()
         local found = ledger.read(path)
         for id = 1, CROWD_ROWS do assert.same({ 1, 1 }, { found.begun[id], found.done[id] }) end

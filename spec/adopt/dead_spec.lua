@@ -330,6 +330,22 @@ describe("finished rows", function()
     assert.same({ 4, 5 }, left "worker_queue")
   end)
 
+  it("are deleted when they are dead, and that is asked for", function()
+    local t = new("worker_queue", 2)
+    done(t)
+    all "INSERT INTO worker_queue (command) VALUES ('bad')"
+    for _ = 1, 3 do assert(assert(t:claim()):fail "no") end
+    all "INSERT INTO worker_queue (command, failure_count) VALUES ('dead for others', 3), ('open', 0)"
+    assert.equal(0, t:prune { state = "dead", older = "1h" })
+    all "UPDATE nightshift_adopted_error SET at = at - 7200 * 1000000"
+    assert.equal(1, t:prune { state = "dead", older = "1h" })
+    assert.same({ 1, 2, 4, 5 }, left "worker_queue")
+    assert.equal(1, t:prune { state = "dead" })
+    assert.equal(2, t:prune { state = "done" })
+    assert.same({ 5 }, left "worker_queue")
+    assert.equal(0, all "SELECT COUNT(*) AS n FROM nightshift_adopted_error"[1].n)
+  end)
+
   it("are deleted when they are old enough", function()
     local t = new("migration_task", 3)
     done(t)

@@ -309,12 +309,15 @@ local REPAIRS = {
     return 50
   end,
   ["nightshift rescue"] = function()
-    assert.equal(0, (proc.nightshift({ "rescue" }, url)))
+    eventually(function()
+      assert.equal(0, (proc.nightshift({ "rescue" }, url)))
+      return count "nightshift_drained" == 0
+    end)
     return 50
   end,
   ["a host that serves the table"] = function()
     local h = host.start(url, "return {}", { "--adopt", fixture.file("mails.lua", "return " .. MAPPING) })
-    eventually(function() return count "nightshift_drained" == 0 end, 20)
+    eventually(function() return count "nightshift_drained" == 0 end)
     h:signal "TERM"
     assert.equal(0, h:wait(20))
     return 50
@@ -390,7 +393,7 @@ it("is done by two at once", function()
   create(2000)
   local before = rows_by_id()
   local drains = { start { "--batch", "17" }, start { "--batch", "23" } }
-  for _, p in ipairs(drains) do assert.equal(0, p:wait(60), p:transcript()) end
+  for _, p in ipairs(drains) do assert.equal(0, p:wait(120), p:transcript()) end
   cli()
   assert.equal(0, count "mails")
   is_moved(before)
@@ -405,7 +408,7 @@ it("is worked on while it goes on", function()
   end }]]):format(folder), { "--queues", "post" })
   local result = cli { "--batch", "10" }
   assert.same({ 200, 800 }, { result.jobs, result.history })
-  eventually(function() return count "nightshift_finished WHERE outcome = 'done'" == 800 end, 30)
+  eventually(function() return count "nightshift_finished WHERE outcome = 'done'" == 800 end, 60)
   h:signal "TERM"
   assert.equal(0, h:wait(20))
   for id = 5, 1000, 5 do

@@ -31,7 +31,7 @@ describe("the log of a host", function()
     local first, last = table.unpack(host.logged(h, "row.failed"))
     for i, line in ipairs { first, last } do
       assert.same({ "queue_table", 1, "no disk", 28 + i }, { line.table, line.id, line.error, line.attempts })
-      assert.is_truthy(line.claim:find "^ns:%d+:%x+$", line.claim)
+      assert.is_truthy(line.claim:find "^ns:%w+:%w+$", line.claim)
       assert.is_true(is_time(line.claimed_at) and line.claimed_at <= line.ts)
     end
     assert.equal("open", first["then"])

@@ -1,13 +1,15 @@
 /*
 ** nst: what the specs need from the system and plain Lua lacks. Processes,
-** waiting for events instead of sleeping, the environment. Test-only: built
-** to build/nst.so, never installed. Times are seconds as floats; failures are
+** waiting for events instead of sleeping, the environment, SQL as an administrator.
+** Test-only: built to build/nst.so, never installed. Times are seconds as floats; failures are
 ** nil, message.
 */
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <lauxlib.h>
 #include <lua.h>
+#include <mysql.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -369,13 +371,86 @@ static int l_ids(lua_State *L) {
   return 2;
 }
 
+/* --------------------------------------------------------------- folders */
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at) {
+  (void)st;
+  (void)kind;
+  (void)at;
+  remove(path); /* what somebody else has removed meanwhile is gone, too */
+  return 0;
+}
+
+/* remove(path): a file, or a folder with all that is in it, if it is there. */
+static int l_remove(lua_State *L) {
+  nftw(luaL_checkstring(L, 1), remove_one, 20, FTW_DEPTH | FTW_PHYS);
+  return 0;
+}
+
+/* ------------------------------------------------------------------- SQL */
+
+/* Adds the rows of a result: columns between tabs, a newline behind each row. */
+static void add_rows(luaL_Buffer *b, MYSQL_RES *rows) {
+  unsigned columns = mysql_num_fields(rows);
+  MYSQL_ROW row;
+  while ((row = mysql_fetch_row(rows)) != NULL) {
+    const unsigned long *lengths = mysql_fetch_lengths(rows);
+    for (unsigned i = 0; i < columns; i++) {
+      if (row[i] != NULL)
+        luaL_addlstring(b, row[i], lengths[i]);
+      else
+        luaL_addstring(b, "NULL");
+      luaL_addchar(b, i + 1 < columns ? '\t' : '\n');
+    }
+  }
+}
+
+/* Runs all statements of a text; false: the connection has the error. */
+static int run_all(MYSQL *c, luaL_Buffer *b, const char *text, size_t n) {
+  int more = mysql_real_query(c, text, n);
+  while (more == 0) {
+    MYSQL_RES *rows = mysql_store_result(c);
+    if (rows != NULL)
+      add_rows(b, rows);
+    mysql_free_result(rows);
+    more = mysql_errno(c) != 0 ? 1 : mysql_next_result(c);
+  }
+  return more < 0; /* -1: there is no more */
+}
+
+/* sql(socket, database, text) -> the rows of all statements, as text. */
+static int l_sql(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  const char *database = luaL_checkstring(L, 2);
+  size_t n;
+  const char *text = luaL_checklstring(L, 3, &n);
+  MYSQL *c = mysql_init(NULL);
+  luaL_Buffer b;
+  int good;
+  if (c == NULL)
+    return fail(L, "mysql_init");
+  luaL_buffinit(L, &b);
+  good = mysql_real_connect(c, NULL, "root", NULL, database, 0, path,
+                            CLIENT_MULTI_STATEMENTS) != NULL &&
+         mysql_set_character_set(c, "utf8mb4") == 0 && run_all(c, &b, text, n);
+  luaL_pushresult(&b);
+  if (!good) {
+    lua_pushnil(L);
+    lua_pushfstring(L, "ERROR %d (%s): %s", (int)mysql_errno(c), mysql_sqlstate(c),
+                    mysql_error(c));
+  }
+  mysql_close(c);
+  return good ? 1 : 2;
+}
+
 static const luaL_Reg functions[] = {
     {"spawn", l_spawn},   {"fork", l_fork},       {"kill", l_kill},
     {"clock", l_clock},   {"sleep", l_sleep},     {"pidfd", l_pidfd},
     {"watch", l_watch},   {"poll", l_poll},       {"close", l_close},
     {"reap", l_reap},     {"mkdtemp", l_mkdtemp}, {"setenv", l_setenv},
     {"environ", l_environ}, {"getcwd", l_getcwd}, {"chdir", l_chdir},
-    {"ids", l_ids},       {NULL, NULL}};
+    {"ids", l_ids},       {"sql", l_sql},
+    {"remove", l_remove}, {NULL, NULL}};
 
 int luaopen_nst(lua_State *L) {
   luaL_newlib(L, functions);

@@ -22,6 +22,7 @@
 **   delay MS       each reply comes that much later
 **   close          closes all connections
 **   refuse | admit new connections are closed at once | are served again
+**   refuse N       the next N connections are closed at once
 **   accepts        how many connections came since the last time, and how many
 **                  of them within the busiest second
 ** One thread, one loop: when a command is answered it is in force.
@@ -69,6 +70,7 @@ static pair pairs[PAIRS];
 static const char *target;
 static long long passed, limit = -1; /* bytes; -1: no cut is armed */
 static int commits;                  /* which COMMIT to cut; 0: none */
+static long long refusals;           /* connections to be closed at once */
 static bool cut_after, fired, lasting, refusing, freezing;
 static long long delay;
 static edge edges[EDGES];
@@ -128,10 +130,11 @@ static void admit(int listener) {
   while (p < pairs + PAIRS && p->client >= 0)
     p++;
   server = unix_socket(target, &a);
-  if (refusing || p == pairs + PAIRS ||
+  if (refusing || refusals > 0 || p == pairs + PAIRS ||
       connect(server, (struct sockaddr *)&a, sizeof a)) {
     close(client);
     close(server);
+    refusals -= refusals > 0;
     return;
   }
   *p = (pair){.client = client, .server = server, .frozen = freezing};
@@ -338,6 +341,8 @@ static void command(const char *line, FILE *out) {
       passed = 0, fired = false, limit = n;
     else if (sscanf(line, "delay %lld", &n) == 1)
       delay = n;
+    else if (sscanf(line, "refuse %lld", &n) == 1)
+      refusals = n;
     else if (sscanf(line, "commit %15s %lld", word, &n) == 2)
       fired = false, commits = (int)n, cut_after = strcmp(word, "after") == 0;
     else

@@ -3,13 +3,29 @@
 ** `run - ARG…` for standard input, `run -e TEXT ARG…`.
 ** Stock Lua will not do: the sanitizer's runtime must come first in a
 ** program, and putting it there with LD_PRELOAD would put it into every
-** program a spec starts as well.
+** program a spec starts as well. Ctrl-C raises an error in a debug hook, as there.
 */
 #include <lauxlib.h>
 #include <lua.h>
 #include <lualib.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+
+static lua_State *running;
+
+static void raise_interrupted(lua_State *L, lua_Debug *ar) {
+  (void)ar;
+  lua_sethook(L, NULL, 0, 0);
+  luaL_error(L, "interrupted!");
+}
+
+/* lua_sethook may be called at any moment. */
+static void on_interrupt(int sig) {
+  signal(sig, SIG_DFL);
+  lua_sethook(running, raise_interrupted,
+              LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT, 1);
+}
 
 static int traceback(lua_State *L) {
   luaL_traceback(L, L, luaL_tolstring(L, 1, NULL), 1);
@@ -44,7 +60,10 @@ int main(int argc, char **argv) {
     lua_setglobal(L, "arg");
     for (int i = first; i < argc; i++)
       lua_pushstring(L, argv[i]);
+    running = L;
+    signal(SIGINT, on_interrupt);
     status = lua_pcall(L, argc - first, 0, 1) != LUA_OK;
+    signal(SIGINT, SIG_DFL);
   }
   if (status != 0)
     fprintf(stderr, "%s\n", lua_tostring(L, -1));

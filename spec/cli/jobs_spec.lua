@@ -127,7 +127,7 @@ describe("jobs and show", function()
     local job = q:claim()
     job:log "half way"
     job:fail("first\nboom \27[31mred", { retry_in = 0 })
-    job = q:claim { wait = 5 }
+    job = q:claim { wait = 20 }
     job:fail "second"
     local text = ok { "show", tostring(id) }
     for _, part in ipairs { "state         dead", 'payload       {"to":"a"}', "attempts      2", "half way", "second",

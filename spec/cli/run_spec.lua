@@ -61,11 +61,7 @@ describe("run", function()
     assert.same({ 1, "discard: no such user\n" }, { result.exit, result.out })
   end)
 
-  it("runs both halves of a background handler", function()
-    local first, second = run("video.encode", "7").out:match "^(.-)\n(.-)\n$"
-    assert.equal('ack {"pid":7}', first)
-    assert.same({ payload = 7, operation = { pid = 7 } },
-      nightshift.decode(second:match "^spawn 2 video.encode:poll ({.*})$"))
+  it("runs a poll of a background handler by itself", function()
     local wrapped = '{"payload":7,"operation":{"pid":9}}'
     assert.equal("again in 5.0s\n", run("video.encode:poll", wrapped).out)
     assert.equal("again in 10s\n", run("video.encode:poll", wrapped, "--polls", "1").out)

@@ -34,7 +34,7 @@ describe("a waiting claim", function()
     waiter:wait_line("worst", 60)
     local worst, n = waiter:text():match "worst (%S+) of (%d+)"
     assert.equal("1000", n)
-    assert.is_true(tonumber(worst) < proc.limit(1.5), "one came after " .. worst .. " s") -- lost: 10 s
+    assert.is_true(tonumber(worst) < proc.limit(9), "one came after " .. worst .. " s") -- lost: 10 s
   end)
 
   it("is rung by the one push that concerns it, and several kinds each by theirs", function()
@@ -48,7 +48,7 @@ describe("a waiting claim", function()
     for i, queue in ipairs { "c", "a", "b" } do
       assert(handle:queue(queue):push("last", nightshift.clock()))
       local waiter = waiters[({ 3, 1, 2 })[i]]
-      waiter:wait_line("worst", 5)
+      waiter:wait_line("worst", 9) -- unrung: 10 s
     end
   end)
 
@@ -57,17 +57,17 @@ describe("a waiting claim", function()
     local handle <close> = assert(nightshift.open(url))
     local killed = proc.start { proc.lua, "-e", WAITER:format(url) }
     killed:wait_line "waiting"
-    eventually(function() return db.sql("SELECT COUNT(*) FROM nightshift_listener", name) == "1" end)
+    eventually(function() return db.sleepers(name) == 1 end)
     local other = proc.start { proc.lua, "-e", WAITER:format(url) }
     other:wait_line "waiting"
-    eventually(function() return db.sql("SELECT COUNT(*) FROM nightshift_listener", name) == "2" end)
+    eventually(function() return db.sleepers(name) == 2 end)
     killed:signal "KILL"
     killed:wait()
     assert(handle:queue("mail"):push("last", nightshift.clock()))
-    other:wait_line("worst", 5)
+    other:wait_line("worst", 9)
     eventually(function()
       handle._handle:ring()
-      return db.sql("SELECT COUNT(*) FROM nightshift_listener", name) == "0"
+      return db.sleepers(name) == 0
     end)
   end)
 
@@ -85,10 +85,12 @@ describe("a waiting claim", function()
       return #assert(handle:execute [[SELECT 1 FROM information_schema.processlist
         WHERE info LIKE 'BEGIN NOT ATOMIC /* nightshift-wait%' AND state = 'User lock']]) == 1
     end)
-    local before = statements()
-    assert(handle:execute "DO SLEEP(2)")
-    assert.is_true(statements() - before <= 3, "our own two, and at most one more")
+    eventually(function() -- a look of its own, each ten seconds, may fall into one of these
+      local before = statements()
+      assert(handle:execute "DO SLEEP(2)")
+      return statements() - before <= 3 -- our own two, and at most one more
+    end)
     assert(handle:queue("mail"):push("last", nightshift.clock()))
-    waiter:wait_line("worst", 5)
+    waiter:wait_line "worst"
   end)
 end)

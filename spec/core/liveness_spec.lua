@@ -37,7 +37,7 @@ describe("liveness:", function()
     eventually(function()
       return tonumber(sql [[SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS
         WHERE VARIABLE_NAME = 'UPTIME']]) >= 15
-    end, 20)
+    end)
   end
 
   it("a program killed with -9 loses its jobs to a handle that waits, at once on one machine", function()
@@ -49,7 +49,7 @@ describe("liveness:", function()
     p:signal "KILL"
     local started = nightshift.clock()
     local job = assert(q:claim { wait = 20 })
-    assert.is_true(nightshift.clock() - started < proc.limit(2))
+    assert.is_true(nightshift.clock() - started < proc.limit(9)) -- by the round: 10 s
     assert.equal("a", job.name)
     assert.equal(2, job.run)
     assert.equal(1, job.attempt)
@@ -68,7 +68,7 @@ describe("liveness:", function()
     local started = nightshift.clock()
     assert.equal("a", assert(q:claim { wait = 20 }).name)
     local took = nightshift.clock() - started
-    assert.is_true(took >= 0.9 and took < proc.limit(2.5), took)
+    assert.is_true(took >= 0.9 and took < proc.limit(9), took) -- by the round: 10 s
   end)
 
   it("a program killed with -9 loses its jobs at the next connect when nobody lived", function()
@@ -91,7 +91,7 @@ describe("liveness:", function()
     local p = claimer(2)
     elsewhere()
     p:signal "KILL"
-    local status, out = proc.nightshift({ "rescue", "--wait", "5s" }, url)
+    local status, out = proc.nightshift({ "rescue", "--wait", "20s" }, url)
     assert.equal(0, status)
     assert.equal("2 jobs of 1 dead holders given back\n", out)
     assert.equal("2", sql "SELECT COUNT(*) FROM nightshift_ready WHERE job_id > 0")
@@ -114,7 +114,7 @@ describe("liveness:", function()
     while seen < 50 do
       seen = seen + #assert(q:claim_many(50, { wait = 20 }))
     end
-    assert.is_true(nightshift.clock() - started < proc.limit(5))
+    assert.is_true(nightshift.clock() - started < proc.limit(9)) -- one by one: 50 s
     assert.equal(1, holders())
   end)
 
@@ -124,7 +124,7 @@ describe("liveness:", function()
     assert(q:push("a", 1))
     for _, drop in ipairs { "close", "collect" } do
       local other = assert(nightshift.open(url))
-      assert.equal("a", assert(other:queue "q":claim { wait = 5 }).name)
+      assert.equal("a", assert(other:queue "q":claim { wait = 20 }).name)
       assert.is_nil(q:claim())
       if drop == "close" then other:close() end
       other = nil -- luacheck: ignore
@@ -150,10 +150,10 @@ describe("liveness:", function()
     local q = handle:queue "q"
     assert(q:push("a", 1))
     local hung <close> = assert(nightshift.open(url))
-    local job = assert(hung:queue "q":claim { lease = 1.5 })
-    assert.is_nil(q:claim { wait = 1 })
+    local job = assert(hung:queue "q":claim { lease = 6 })
+    assert.is_nil(q:claim { wait = 3.5 })
     assert.is_true(job:touch())
-    assert.is_nil(q:claim { wait = 1 })
+    assert.is_nil(q:claim { wait = 3.5 })
     local again = assert(q:claim { wait = 20 })
     assert.equal(2, again.run)
     local ok, _, code = job:ack()
@@ -172,12 +172,12 @@ describe("liveness:", function()
       assert(db:queue "other":push("b", 1))
       assert(db:queue "other":claim()) -- a holder
       io.stdout:write("waits\n"):flush()
-      io.stdout:write("got ", assert(db:queue "q":claim { wait = 9 }).run, "\n"):flush()]]):format(url) }
+      io.stdout:write("got ", assert(db:queue "q":claim { wait = 30 }).run, "\n"):flush()]]):format(url) }
     local job = assert(handle:queue "q":claim { lease = 1.5 })
     local started = nightshift.clock()
     assert.equal("2", waiting:wait_line "^got (%d)")
     local took = nightshift.clock() - started
-    assert.is_true(took >= 1.4 and took < proc.limit(3), took)
+    assert.is_true(took >= 1.4 and took < proc.limit(9), took) -- not learnt: by the round, 10 s
     assert.equal("STALE", select(3, job:ack()))
   end)
 
@@ -208,6 +208,7 @@ describe("liveness:", function()
   local function cut()
     for thread in sql "SELECT connection FROM nightshift_holder WHERE dead IS NULL":gmatch "%d+" do
       pcall(sql, "KILL " .. thread)
+      eventually(function() return sql("SELECT 1 FROM information_schema.processlist WHERE id = " .. thread) == "" end)
     end
   end
 
@@ -228,7 +229,7 @@ describe("liveness:", function()
     local p = claimer(1)
     p:signal "STOP"
     cut()
-    assert.equal(2, assert(handle:queue "q":claim { wait = 9 }).run)
+    assert.equal(2, assert(handle:queue "q":claim { wait = 40 }).run)
     p:signal "CONT"
   end)
 
@@ -241,7 +242,7 @@ describe("liveness:", function()
       assert.equal(run, assert(handle:claim("q"))[1].run)
       elsewhere() -- where nobody sees its process
       cut()
-      assert.equal(1, assert(other:look(3000000)).jobs)
+      assert.equal(1, assert(other:look(15000000)).jobs)
       assert.equal("1", sql("SELECT lost FROM nightshift_job WHERE id = " .. id))
       assert(handle:claim "none") -- comes back
       assert.equal("0 0", (sql("SELECT CONCAT(lost, ' ', crashes) FROM nightshift_job WHERE id = " .. id)))
@@ -327,12 +328,12 @@ describe("liveness:", function()
     local p = claimer(1)
     elsewhere()
     sql "UPDATE nightshift_holder SET kind = 'host', beat = beat - 20000000"
-    assert.equal(0, assert(handle:rescue { wait = 0 }).jobs)
     local started = nightshift.clock()
+    assert.equal(0, assert(handle:rescue { wait = 0 }).jobs)
     local found = assert(handle:rescue { wait = 30 })
     assert.equal(1, found.jobs)
     local took = nightshift.clock() - started
-    assert.is_true(took > 9 and took < proc.limit(16), took)
+    assert.is_true(took > 9 and took < proc.limit(25), took)
     p:signal "KILL"
   end)
 

@@ -17,7 +17,7 @@ describe("a handle with a read_timeout", function()
   before_each(function()
     url, name = db.fresh()
     p = proxy.start(db.shared())
-    handle = assert(nightshift.open(p:url(url) .. "&read_timeout=1s&connect_timeout=1s"))
+    handle = assert(nightshift.open(p:url(url) .. "&read_timeout=3s&connect_timeout=3s"))
     assert(handle:queue("q"):push "first")
   end)
   after_each(function()
@@ -30,7 +30,7 @@ describe("a handle with a read_timeout", function()
     local started = nightshift.clock()
     local none, _, code = handle:queue("q"):push "second"
     assert.same({ nil, "GONE" }, { none, code })
-    assert.is_true(nightshift.clock() - started < proc.limit(15))
+    assert.is_true(nightshift.clock() - started < proc.limit(25)) -- its own: 30 s and more
     p:tell "thaw"
     assert(handle:queue("q"):push "second")
     assert.equal("2", db.sql("SELECT COUNT(*) FROM nightshift_job", name))
@@ -41,14 +41,13 @@ describe("a handle with a read_timeout", function()
     local before = sessions(name)
     p:tell "strand" -- the server is there, only this connection is not
     assert(job:ack "done")
-    assert.equal(before, sessions(name))
+    eventually(function() return sessions(name) == before end)
     assert.equal("done", db.sql("SELECT outcome FROM nightshift_finished", name))
     p:tell "thaw"
     assert.equal("0", db.sql("SELECT COUNT(*) FROM nightshift_job", name))
   end)
 
   it("takes back its locks from the session that went silent inside a transaction", function()
-    local started
     assert.has_error(function()
       assert(handle:transaction(function(tx)
         assert(tx:queue("q"):push("second", 1, { unique = "k" }))
@@ -56,10 +55,9 @@ describe("a handle with a read_timeout", function()
         assert(tx:execute "SELECT 1")
       end))
     end)
-    started = nightshift.clock()
     assert(handle:queue("q"):push("second", 1, { unique = "k" }))
-    assert.is_true(nightshift.clock() - started < proc.limit(2.5), "it waited for a lock of its own")
-    assert.equal(1, sessions(name))
+    assert.equal(0, handle:stats().counters.lock_waits, "it waited for a lock of its own")
+    eventually(function() return sessions(name) == 1 end)
   end)
 
   it("kills nobody after the server was started again, though ids repeat", function()
@@ -116,7 +114,7 @@ describe("the caller's own SQL", function()
 
   local function lose()
     for id in db.sql("SELECT id FROM information_schema.processlist WHERE db = '" .. name .. "'"):gmatch "%d+" do
-      db.sql("KILL " .. id)
+      pcall(db.sql, "KILL " .. id) -- it may be gone by now
     end
     eventually(function() return sessions(name) == 0 end)
   end

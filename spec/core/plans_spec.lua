@@ -70,11 +70,34 @@ describe("the plan of", function()
     end)
   end
 
+  it("claim_scout and claim_scout_end read a part of a lane in its order", function()
+    for name, params in pairs {
+      claim_scout = { 1, 155, 10, 0, 10, 1000, 5, 1000 },
+      claim_scout_end = { 1, 155, 10, 0, 10, 1000, 1, 155, 10, 0, 10, 1000 },
+    } do
+      local row = explain(plans.question(name), table.unpack(params)).nightshift_ready
+      assert.same({ "PRIMARY", "range" }, { row.key, row.type })
+      assert.is_nil(tostring(row.Extra):find("filesort", 1, true))
+    end
+  end)
+
   it("claim_stirring looks at each queue by itself", function()
     local row = explain(plans.question "claim_stirring", "[1,2]").r
     assert.equal("PRIMARY", row.key)
     assert.equal("DEPENDENT SUBQUERY", row.select_type)
     assert.equal("ref", row.type)
+  end)
+
+  it("claim_firsts looks at each queue by itself, and locks one row of it", function()
+    local rows = explain(plans.question "claim_firsts", "[1,2]")
+    assert.same({ "PRIMARY", "DEPENDENT SUBQUERY", "ref" }, { rows.f.key, rows.f.select_type, rows.f.type })
+    assert.same({ "PRIMARY", "eq_ref" }, { rows.r.key, rows.r.type })
+    assert.is_nil(rows.f.Extra:find "filesort")
+  end)
+
+  it("claim_drop deletes one key at a time", function()
+    local row = explain(plans.question "claim_drop", "[[1,155,100,1]]").r
+    assert.same({ "PRIMARY", "eq_ref" }, { row.key, row.type })
   end)
 
   for _, name in ipairs { "claim_promote", "claim_promote_skip" } do
@@ -145,6 +168,23 @@ describe("the plan of", function()
       assert.equal("eq_ref", row.type)
     end)
   end
+
+  for name, params in pairs {
+    admin_tree_hold_ready = { "[[1,100,5,1],[1,100,6,2]]" }, admin_tree_hold_scheduled = { "[[1,1,1],[2,2,1]]" },
+  } do
+    it(name .. " locks rows one key at a time", function()
+      local plan = explain(plans.question(name), table.unpack(params))
+      local row = plan.r or plan.s
+      assert.equal("PRIMARY", row.key)
+      assert.equal("eq_ref", row.type)
+    end)
+  end
+
+  it("admin_tree_ready_at reads a lane once", function()
+    local plan = explain(plans.question "admin_tree_ready_at", 1, 100, "[1,2]")
+    assert.equal("PRIMARY range", plan.r.key .. " " .. plan.r.type)
+    assert.is_nil(plan.r.Extra:find "join buffer")
+  end)
 
   for name, params in pairs { admin_tree_past = { "[100]" }, admin_tree_retry = { -1, "[100]" } } do
     it(name .. " reads history one key at a time", function()
@@ -254,9 +294,9 @@ describe("the plan of", function()
   end)
 
   it("listen_look reads up to the first row of each queue, and locks one by its key", function()
-    local plan = explain(plans.question "listen_look", 99, 0)
-    assert.same({ "PRIMARY", "PRIMARY" }, { plan.v.key, plan.r.key })
-    assert.same({ "range", "eq_ref" }, { plan.v.type, plan.r.type })
+    local plan = explain(plans.question "listen_look", 99, "[1,2]", 0)
+    assert.same({ "PRIMARY", "PRIMARY", "PRIMARY" }, { plan.v.key, plan.r.key, plan.q.key })
+    assert.same({ "range", "eq_ref", "eq_ref" }, { plan.v.type, plan.r.type, plan.q.type })
   end)
 
   it("slot_look reads the slots of one name, and their owners by key", function()
@@ -267,9 +307,13 @@ describe("the plan of", function()
   end)
 
   for name, params in pairs {
-    slot_release = { "s1", 7, 1 }, slot_take_over = { 1, 1, 1, nightshift.null, "s1", 7, 1 },
+    slot_release = { "s1", 7, "token" }, slot_take_over = { 1, 1, 1, nightshift.null, "s1", 7, 1 },
   } do
     it(name .. " reads one slot", function()
+      if params[3] == "token" then -- one that is not there is found out before there is a plan
+        local taken = assert(handle:execute "SELECT slot, token FROM nightshift_slot WHERE name = 's1' LIMIT 1")
+        params[2], params[3] = taken[1].slot, taken[1].token
+      end
       local row = explain(plans.question(name), table.unpack(params)).nightshift_slot
       assert.equal("PRIMARY", row.key)
       assert.equal(1, tonumber(row.rows))
@@ -298,10 +342,10 @@ describe("the plan of", function()
         INSERT IGNORE INTO nightshift_child SELECT seq DIV 50 + 1, 0, seq + 10000 FROM seq_1_to_5000;
         INSERT IGNORE INTO nightshift_attempt (job_id, run, kind, ended) SELECT seq, 1, 'failed', 1 FROM seq_1_to_500;
         INSERT IGNORE INTO nightshift_lease VALUES (100, 1, 1, '[[100,1]]'), (101, 1, 1, '[]');
-        INSERT IGNORE INTO nightshift_holder VALUES (1, 'host', 'h', 1, '', 1, 1, 1, 1, NULL, ''),
-          (2, 'host', 'h', 1, '', 1, 1, 1, 1, NULL, '');
-        INSERT IGNORE INTO nightshift_served VALUES (1, 1, NULL, '[]', NULL), (2, 1, NULL, '[]', NULL),
-          (3, 1, NULL, '[]', NULL);
+        INSERT IGNORE INTO nightshift_holder VALUES (1, 'host', 'h', 1, '', 1, 1, 1, 1, NULL, '', 1, 0, 0, 1),
+          (2, 'host', 'h', 1, '', 1, 1, 1, 1, NULL, '', 1, 0, 0, 1);
+        INSERT IGNORE INTO nightshift_served VALUES (1, 1, NULL, '[]', NULL, NULL), (2, 1, NULL, '[]', NULL, NULL),
+          (3, 1, NULL, '[]', NULL, NULL);
         ANALYZE TABLE nightshift_edge, nightshift_child, nightshift_attempt]=], url:match "/([^/?]+)%?")
       local rows, seen = assert(handle:execute(plans.question("report_why_" .. case[1]), table.unpack(params))), {}
       for _, row in ipairs(rows) do
@@ -315,6 +359,15 @@ describe("the plan of", function()
       for name in pairs(wanted) do assert.is_true(seen[name], name) end
     end)
   end
+
+  it("prune_siblings reads on behind one of them", function()
+    local rows = assert(handle:execute(plans.question "prune_siblings", parent, 1048576, 1048576, parent + 10, 10))
+    assert.same({ "PRIMARY", "range" }, { rows[1].key, rows[1].type })
+    for _, row in ipairs(rows) do
+      assert.equal("PRIMARY", row.key, row.table)
+      assert.is_nil((row.Extra or ""):find "filesort", row.table)
+    end
+  end)
 
   it("prune_select reads the oldest of one outcome", function()
     local row = explain(plans.question "prune_select", 3600000000, "done", 0, 0, 0, 3600000000, 10).f

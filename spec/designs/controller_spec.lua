@@ -62,7 +62,7 @@ describe("a job's row", function()
       c:kill(1)
       eventually(function() return is_free(1) end)
       eventually(function() return assert(t:rescue()) == 1 end)
-      assert.is_true(nst.clock() - killed < proc.limit(2), nst.clock() - killed)
+      assert.is_true(nst.clock() - killed < proc.limit(9), nst.clock() - killed)
       assert.equal(1, count "state = 'NEW'")
     end
     local job = assert(assert(db:adopt(map())):claim())
@@ -77,7 +77,7 @@ describe("a job's row", function()
     eventually(function() return ledger.count(path) == 1 end)
     c:kill(1)
     local t = assert(db:adopt(map()))
-    local job = assert(t:claim { wait = proc.limit(5) })
+    local job = assert(t:claim { wait = proc.limit(9) })
     assert.equal(1, job.id)
     assert.is_true((job:ack()))
   end)
@@ -211,7 +211,7 @@ describe("under hosts", function()
       if victims < 2 and nst.kill(member, "KILL") then victims = victims + 1 end
     end
     hosts[4] = host.spawn(lab.url(), script(BRIEF), arguments "--drain") -- as cron would
-    for i = 2, 4 do assert.equal(0, hosts[i]:wait(40)) end
+    for i = 2, 4 do assert.equal(0, hosts[i]:wait(90)) end
     assert.equal(0, (host.drain(lab.url(), script(BRIEF), arguments "--drain"))) -- nothing is left
     local total = 0
     for pid, ids in pairs(begun()) do
@@ -241,7 +241,7 @@ describe("under hosts", function()
     assert.is_false((pcall(h.wait, h, 3))) -- two looks and more
     assert.equal(open, count "state = 'NEW'")
     assert.is_true((t:resume()))
-    assert.equal(0, h:wait(40))
+    assert.equal(0, h:wait(90))
     assert.equal(0, count "state = 'NEW'")
   end)
 
@@ -252,7 +252,7 @@ describe("under hosts", function()
     local hosts = {}
     for i = 1, 2 do hosts[i] = host.spawn(lab.url(), script(BRIEF), arguments "--drain") end
     for i = 1, 2 do
-      assert.equal(0, hosts[i]:wait(40))
+      assert.equal(0, hosts[i]:wait(90))
       assert.equal(0, count "state = 'NEW'")
     end
   end)

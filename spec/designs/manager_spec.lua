@@ -193,13 +193,13 @@ describe("600 jobs, some of them children,", function()
       local gate = fixture.dir() .. "/gate"
       assert(os.execute("mkfifo " .. gate))
       local c = crew.start(claimers, lab.url(), map(), ledger.script(path) .. HANDLER, { gate = gate })
-      eventually(function() return ledger.count(gate .. ".ready") == claimers end, 60)
+      eventually(function() return ledger.count(gate .. ".ready") == claimers end, 120)
       local opened, killed = assert(io.open(gate, "w")), {}
       for i = 1, KILLS do
-        eventually(function() return ledger.count(path) >= 100 * i end, 60)
+        eventually(function() return ledger.count(path) >= 100 * i end, 120)
         killed[c:kill(i)] = true
       end
-      c:wait(60)
+      c:wait(120)
       opened:close()
       local found, begun = ledger.read(path, killed), 0
       for _, row in ipairs(all "SELECT id, parent_id, status, attempts FROM queue_table") do
@@ -246,15 +246,15 @@ describe("600 jobs on two hosts with 80 workers", function()
       killed[pid] = true
       nst.kill(pid, "KILL")
     end
-    eventually(function() return ledger.count(path) >= 100 end, 60)
+    eventually(function() return ledger.count(path) >= 100 end, 120)
     for _, pid in ipairs(host.members(hosts[1].pid)) do killed[pid], orphaned[pid] = true, true end
     hosts[1]:signal "KILL"
     hosts[1]:wait(20)
     for i = 1, 3 do
-      eventually(function() return ledger.count(path) >= 150 + 100 * i end, 60)
+      eventually(function() return ledger.count(path) >= 150 + 100 * i end, 120)
       kill(host.members(hosts[2].pid)[i])
     end
-    assert.equal(0, hosts[2]:wait(60))
+    assert.equal(0, hosts[2]:wait(120))
     local found, begun, done = ledger.read(path, killed, orphaned), 0, 0
     for _, row in ipairs(all [[SELECT id, parent_id, status, attempts, priority, IF(name = 'child', 9, id % 7) AS was
       FROM queue_table]]) do

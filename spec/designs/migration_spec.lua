@@ -175,7 +175,7 @@ describe("a claim of somebody who never came back", function()
 end)
 
 describe("a worker that dies", function()
-  it("is missed in less than two seconds, not after two minutes", function()
+  it("is missed within seconds, not after two minutes", function()
     fill(BLOCK)
     local c = crew.start(1, lab.url(), map(), ledger.script(path) .. [[
       return function(job)
@@ -192,7 +192,7 @@ describe("a worker that dies", function()
       table.move(assert(t:claim_many(BLOCK)), 1, BLOCK, #jobs + 1, jobs)
       return #jobs == BLOCK
     end)
-    assert.is_true(nst.clock() - killed < proc.limit(2), nst.clock() - killed)
+    assert.is_true(nst.clock() - killed < proc.limit(9), nst.clock() - killed) -- by the round: 10 s
     assert.equal(BLOCK, count "status = 'processing' AND iteration = 1")
   end)
 end)
@@ -230,11 +230,11 @@ describe("tasks on two hosts", function()
     eventually(function() return count "status = 'processing'" == 0 end)
     nst.sleep(math.max(0, paused + 1.5 - nst.clock())) -- nothing is to happen
     local before = begun()
-    assert.is_true(before[#before].at < paused + 1)
+    assert.is_true(before[#before].at < paused + proc.limit(4)) -- the 600 take two
     assert.is_true(#before < 600)
     assert.equal(#before, count "status = 'complete'")
     assert.is_true((t:resume()))
-    eventually(function() return count "status = 'complete'" == 600 end, 30)
+    eventually(function() return count "status = 'complete'" == 600 end, 60)
     for _, h in ipairs(hosts) do
       h:signal "TERM"
       assert.equal(0, h:wait(30))
@@ -252,7 +252,7 @@ describe("tasks on two hosts", function()
     nst.kill(host.members(hosts[2].pid)[1], "KILL")
     eventually(function() return #begun() > 200 end)
     nst.kill(host.members(hosts[2].pid)[1], "KILL")
-    assert.equal(0, hosts[2]:wait(30))
+    assert.equal(0, hosts[2]:wait(90))
     assert.equal(600, count "status = 'complete' AND completedAt >= claimedAt")
     local again = all "SELECT SUM(iteration) AS n FROM migration_task"[1].n
     assert.is_true(tonumber(again) >= 1)

@@ -43,16 +43,20 @@ describe("an idle host", function()
     for _ = 1, 20 do assert(q:push("noop", nil, { delay = 3600 })) end
     local h = host.start(lab.url(), NOOP)
     nst.sleep(5) -- what follows a start
-    lab.sql "SET GLOBAL log_output = 'TABLE'; TRUNCATE mysql.general_log; SET GLOBAL general_log = ON"
-    nst.sleep(SECONDS)
-    lab.sql "SET GLOBAL general_log = OFF"
-    stop(h)
-    local list, quiet, busy = asked(), 0, 0 -- busy: seconds in which there was anything
-    for i = 2, #list do
-      local gap = list[i].at - list[i - 1].at
-      quiet = math.max(quiet, gap)
-      busy = busy + math.min(gap, 1)
+    local list, quiet, busy -- busy: seconds in which there was anything
+    for _ = 1, 2 do -- a slow start may reach into the first
+      lab.sql "SET GLOBAL log_output = 'TABLE'; TRUNCATE mysql.general_log; SET GLOBAL general_log = ON"
+      nst.sleep(SECONDS)
+      lab.sql "SET GLOBAL general_log = OFF"
+      list, quiet, busy = asked(), 0, 0
+      for i = 2, #list do
+        local gap = list[i].at - list[i - 1].at
+        quiet = math.max(quiet, gap)
+        busy = busy + math.min(gap, 1)
+      end
+      if quiet > ROUND - 2 and busy < SECONDS / 2 then break end
     end
+    stop(h)
     for _, statement in ipairs(list) do
       assert.is_nil(statement.text:find "DELETE FROM nightshift_ready", statement.text)
     end

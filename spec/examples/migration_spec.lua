@@ -73,6 +73,11 @@ describe("the migration", function()
     eventually(function() return images() >= 20 end, 30)
     local server = assert(find(p.pid, "server.lua"))
     nst.kill(server, "STOP")
+    eventually(function() -- all workers wait for it
+      local claimed = 0
+      for _, row in ipairs(rows()) do claimed = claimed + (row.state == "processing" and 1 or 0) end
+      return claimed >= 3
+    end, 30)
     assert(images() < FILES)
     for _, pid in ipairs(host.members(p.pid)) do nst.kill(pid, "KILL") end -- they wait for the server
     nst.kill(server, "CONT")

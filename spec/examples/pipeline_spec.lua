@@ -15,7 +15,7 @@ local MEGABYTES = tonumber(os.getenv "PIPELINE_MB")
 local PIECES = 6
 local SIZE = MEGABYTES and MEGABYTES * 1000000 // 1 or 2000001
 local PIECE = SIZE // (PIECES - 1) -- the last one is short
-local PATIENCE = MEGABYTES and 30 + MEGABYTES or 60
+local PATIENCE = 150 + (MEGABYTES or 0)
 local seed = math.tointeger(os.getenv "SEED") or os.time()
 
 local dir, handle, url, name, env
@@ -209,8 +209,8 @@ end
 
 -- Kills workers, some of them in the middle of something, and two hosts, which
 -- are replaced. It stops some time, as a job that is killed every second cannot
--- do what takes ten.
-local VICTIMS = 60
+-- do what takes ten, and waits for a minute when that was its fourth worker.
+local VICTIMS = 20
 
 local function fire(id, hosts)
   local killed = { worker = 0, busy = 0, host = 0 }

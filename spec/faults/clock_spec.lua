@@ -61,7 +61,7 @@ describe("the server's clock", function()
         for _ = 1, 5 do
           local start = nst.clock()
           done(q:push "noop")
-          assert.is_true(nst.clock() - start < proc.limit(3), nst.clock() - start)
+          assert.is_true(nst.clock() - start < proc.limit(9), nst.clock() - start)
         end
         assert.equal(1, done(id).run)
         for _, one in ipairs { h, other } do
@@ -81,7 +81,7 @@ describe("the server's clock", function()
     its.off(-DAY)
     local other <close> = assert(nightshift.open(url))
     assert(other:queue "q":push "late")
-    assert.equal("late", assert(q:claim { wait = 5 }).name)
+    assert.equal("late", assert(q:claim { wait = 20 }).name)
   end)
 
   it("jumps ahead: a delayed job is due, an untouched lease is over, and its late verdict is STALE", function()
@@ -92,7 +92,7 @@ describe("the server's clock", function()
     local other <close> = assert(nightshift.open(url))
     local seen = {}
     for _ = 1, 2 do
-      local one = assert(other:queue "q":claim { wait = 15 })
+      local one = assert(other:queue "q":claim { wait = 30 })
       seen[one.name] = one.run
       assert(one:ack())
     end
@@ -123,10 +123,10 @@ describe("a host's clock", function()
           local job = handle:job(id)
           return job.state == "done" and job
         end)
-        assert.is_true(math.abs(job.result - os.time()) < 10)
+        assert.is_true(math.abs(job.result - os.time()) < 60) -- wrong: a day
       end
       local took = nst.clock() - start
-      assert.is_true(took >= 0.4 and took < proc.limit(3), took)
+      assert.is_true(took >= 0.4 and took < proc.limit(9), took)
     end
     eventually(function() return handle:job(held).state == "done" end)
     assert.equal(1, handle:job(held).run)

@@ -20,7 +20,7 @@ local function ended(id)
   return eventually(function()
     local job = handle:job(id)
     return (job.state == "done" or job.state == "dead") and job
-  end, 20)
+  end)
 end
 
 -- A host whose output goes where the shell says; its process is the host.
@@ -47,9 +47,9 @@ describe("a log that nobody reads", function()
     local h = start("2>" .. path)
     r:wait_line("host.ready", 20)
     r:signal "STOP"
-    for _ = 1, 30 do q:push("log", nil, ONCE) end
-    eventually(function() return #handle:execute "SELECT id FROM nightshift_finished WHERE outcome = 'done'" == 30 end,
-      20)
+    for _ = 1, 100 do q:push("log", nil, ONCE) end
+    eventually(function() return #handle:execute "SELECT id FROM nightshift_finished WHERE outcome = 'done'" == 100 end,
+      60)
     r:signal "CONT"
     assert.equal("ran", ended(q:push("noop", nil, ONCE)).result)
     h:signal "USR1"

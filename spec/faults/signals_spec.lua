@@ -31,9 +31,9 @@ describe("SIGTERM to a host that is being born", function()
     local h = host.spawn(url, path)
     nst.sleep(delay)
     h:signal "TERM"
-    local how = h:wait(10)
+    local how = h:wait(20)
     assert.is_true(how == 0 or how == "signal 15", how)
-    eventually(function() return #with_argument(path) == 0 end, 5)
+    eventually(function() return #with_argument(path) == 0 end)
     return how
   end
 
@@ -41,8 +41,9 @@ describe("SIGTERM to a host that is being born", function()
     local handle <close> = assert(nightshift.open(url))
     local id = assert(handle:queue "q":push "noop")
     for i = 0, 15 do leaves_nothing(i * i * 0.0005, "return { other = function() end }") end
-    assert(handle:rescue { wait = 0 })
-    assert.equal("0", sql "SELECT COUNT(*) FROM nightshift_holder WHERE dead IS NULL")
+    eventually(function() -- the server hears of an end a moment later
+      return handle:rescue { wait = 0 } and sql "SELECT COUNT(*) FROM nightshift_holder WHERE dead IS NULL" == "0"
+    end)
     assert.equal("0", sql "SELECT COUNT(*) FROM nightshift_lease")
     assert(handle:cancel(id))
   end)
@@ -50,7 +51,7 @@ describe("SIGTERM to a host that is being born", function()
   it("while its handlers take for ever to load ends it at once", function()
     local start = nst.clock()
     assert.equal("signal 15", leaves_nothing(0.2, "while true do end"))
-    assert.is_true(nst.clock() - start < proc.limit(3))
+    assert.is_true(nst.clock() - start < proc.limit(20))
   end)
 end)
 
@@ -68,14 +69,14 @@ describe("SIGTERM five times", function()
       h:signal "TERM"
       nst.sleep(0.002)
     end
-    local how = h:wait(10)
+    local how = h:wait(20)
     assert.is_true(how == 0 or how == 1, how) -- 1: it did not wait for its last verdicts
     eventually(function()
       for _, pid in ipairs(family) do
         if host.name(pid) then return false end
       end
       return true
-    end, 5)
+    end)
     eventually(function() return handle:rescue { wait = 0 } and handle:job(id).state == "ready" end)
     local job = handle:job(id)
     assert.same({ 0, 0 }, { job.attempts, job.crashes })
@@ -102,12 +103,12 @@ describe("a deployment under load", function()
       push()
       local new = host.start(url, script)
       push()
-      eventually(function() return tonumber((sql "SELECT COUNT(*) FROM nightshift_finished")) > i * 20 end, 20)
+      eventually(function() return tonumber((sql "SELECT COUNT(*) FROM nightshift_finished")) > i * 20 end, 60)
       old:signal "TERM"
       assert.equal(0, old:wait())
       old = new
     end
-    eventually(function() return sql "SELECT COUNT(*) FROM nightshift_job" == "0" end, 30)
+    eventually(function() return sql "SELECT COUNT(*) FROM nightshift_job" == "0" end, 60)
     old:signal "TERM"
     assert.equal(0, old:wait())
     local seen = {}
@@ -138,7 +139,7 @@ describe("a signal in every other system call", function()
       assert(not q:claim { wait = 0.5 })
       assert(db:lock "l"(function() return true end))
       assert(db:stats().counters.reconnects == 0)
-      print(n)]]):format(url), timeout = 60 }
+      print(n)]]):format(url), timeout = 180 }
     assert.same({ 0, "150\n" }, { status, out }, err)
   end)
 
@@ -166,7 +167,7 @@ describe("a signal in every other system call", function()
     local h = host.start(url, STORMY, nil, env)
     eventually(function()
       return sql "SELECT COUNT(*) FROM nightshift_finished WHERE outcome = 'done' AND crashes = 0" == "40"
-    end, 30)
+    end, 180)
     h:signal "TERM"
     assert.equal(0, h:wait())
     assert.equal("0", sql "SELECT COUNT(*) FROM nightshift_attempt")

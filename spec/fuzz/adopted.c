@@ -21,8 +21,8 @@ ns_status __wrap_ns_adopted_dead_groups(ns_adopted *a, ns_bytes error, int64_t l
 ns_status __wrap_ns_adopted_retry(ns_adopted *a, int64_t id, ns_err *err);
 ns_status __wrap_ns_adopted_retry_all(ns_adopted *a, ns_bytes error, int64_t *n,
                                       ns_err *err);
-ns_status __wrap_ns_adopted_prune(ns_adopted *a, int64_t older, ns_bytes into,
-                                  int64_t limit, int64_t *n, ns_err *err);
+ns_status __wrap_ns_adopted_prune(ns_adopted *a, const ns_row_pruning *which, int64_t *n,
+                                  ns_err *err);
 ns_status __wrap_ns_adopted_drain(ns_adopted *a, ns_bytes queue, size_t limit,
                                   ns_drained *d, ns_err *err);
 
@@ -124,10 +124,10 @@ ns_status __wrap_ns_adopted_retry_all(ns_adopted *a, ns_bytes error, int64_t *n,
   return NS_OK;
 }
 
-ns_status __wrap_ns_adopted_prune(ns_adopted *a, int64_t older, ns_bytes into,
-                                  int64_t limit, int64_t *n, ns_err *err) {
-  FUZZ_CHECK(a == table() && err != NULL && older >= -1 && limit >= 0);
-  touch(into);
+ns_status __wrap_ns_adopted_prune(ns_adopted *a, const ns_row_pruning *which, int64_t *n,
+                                  ns_err *err) {
+  FUZZ_CHECK(a == table() && err != NULL && which->older >= -1 && which->limit >= 0);
+  touch(which->into);
   *n = 0;
   return NS_OK;
 }

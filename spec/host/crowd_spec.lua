@@ -34,7 +34,7 @@ return {
 
 local function stop(h)
   h:signal "TERM"
-  assert.equal(0, h:wait(30))
+  assert.equal(0, h:wait(60))
 end
 
 local function count_done() return handle:execute [[SELECT COUNT(*) AS n FROM nightshift_finished
@@ -46,14 +46,14 @@ describe("a host with hundreds of workers", function()
     local items = {}
     for i = 1, 300 do items[i] = { "meet", 300 } end
     assert(q:push_many(items))
-    eventually(function() return count_done() == 300 end, 30)
+    eventually(function() return count_done() == 300 end, 60)
     stop(h)
   end)
 
   it("needs no descriptor for a worker", function()
     local h = proc.start { "sh", "-c", 'ulimit -n 100; exec "$@"', "sh", proc.program, "work",
       fixture.file("jobs.lua", SCRIPT), "--workers", "200", env = { NIGHTSHIFT_URL = url } }
-    h:wait_line("host.ready", 30)
+    h:wait_line("host.ready", 60)
     local id = q:push("meet", 1)
     eventually(function() return handle:job(id).state == "done" end)
     stop(h)
@@ -76,7 +76,7 @@ describe("a host with hundreds of workers", function()
       if #workers > 0 then nst.kill(workers[math.random(#workers)], "KILL") end
       if count_done() == 3000 then break end
     end
-    eventually(function() return count_done() == 3000 end, 60)
+    eventually(function() return count_done() == 3000 end, 120)
     local begun = {}
     for line in io.lines(file) do begun[line] = true end
     for i = 1, 3000 do assert.is_true(begun[tostring(i)], i) end
@@ -93,7 +93,7 @@ describe("a host with hundreds of workers", function()
     assert(q:push_many(items))
     eventually(function() return count_done() > 100 end)
     nst.kill(host.member(h.pid, "ns-zygote"), "KILL")
-    eventually(function() return count_done() == 1000 end, 60)
+    eventually(function() return count_done() == 1000 end, 120)
     stop(h)
   end)
 end)

@@ -84,7 +84,7 @@ describe("--user", function()
         if host.name(pid) then return false end
       end
       return true
-    end, 5)
+    end)
   end)
 
   it("has to be somebody", function()

@@ -59,7 +59,7 @@ return {
   end,
   keep = function(job)
     shared = shared or job:db():lock "kept"
-    assert(shared:acquire(5))
+    assert(shared:acquire(30))
     print("keeps " .. job.id)
     if job.payload == "long" then core.sleep(60) end
     if job.payload == "fail" then error "no" end
@@ -160,7 +160,7 @@ describe("what a job holds", function()
     local id = q:push("keep", "long")
     h:wait_line("^keeps " .. id)
     h:signal "KILL"
-    assert(handle:lock("kept"):acquire(proc.limit(8))) -- nobody else is there to notice
+    assert(handle:lock("kept"):acquire(proc.limit(20))) -- nobody else is there to notice
     assert.equal(2, handle:job(id).run)
   end)
 

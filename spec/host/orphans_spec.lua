@@ -47,10 +47,10 @@ local function gone(pids)
       if host.name(pid) then return false end
     end
     return true
-  end, 5)
+  end)
 end
 
-local function sleeper(h, n) return (math.tointeger(tonumber((h:wait_line("^sleeper (%d+)", 10, n))))) end
+local function sleeper(h, n) return (math.tointeger(tonumber((h:wait_line("^sleeper (%d+)", 20, n))))) end
 
 local function stop(h, how)
   h:signal(how or "TERM")
@@ -125,7 +125,7 @@ describe("a process in a session of its own", function()
     h:signal "KILL"
     h:wait()
     nst.sleep(0.2)
-    assert.equal("sleep", host.name(daemon))
+    eventually(function() return host.name(daemon) == "sleep" end)
     nst.kill(daemon, "KILL")
   end)
 end)
@@ -155,7 +155,9 @@ describe("a job that kills its zygote", function()
     gone(pids)
     done(id)
     for _, other in ipairs { id, table.unpack(others) } do
-      local row = handle:execute("SELECT kind, error FROM nightshift_attempt WHERE job_id = ?", other)[1]
+      local row = eventually(function()
+        return handle:execute("SELECT kind, error FROM nightshift_attempt WHERE job_id = ?", other)[1]
+      end)
       assert.same({ "lost", "worker lost together with the process that forked it" }, { row.kind, row.error })
       assert.equal(0, handle:job(other).crashes)
     end
@@ -182,7 +184,7 @@ describe("a job that kills its keeper", function()
     h:wait_line "keeper.died"
     gone { pid, keeper }
     done(q:push "noop")
-    assert.equal(1, #host.members(h.pid, "ns-keeper"))
+    eventually(function() return #host.members(h.pid, "ns-keeper") == 1 end) -- its first fork bears that name, too
     stop(h, "QUIT")
   end)
 end)

@@ -19,6 +19,7 @@ end)
 local SCRIPT = [[return {
   noop = function() end,
   slow = function(job) print "started" os.execute "sleep 1" return "slept" end,
+  long = function() print "started" os.execute "sleep 60" end,
 }]]
 
 -- With a handle that is open only meanwhile: it may not live through the outage.
@@ -57,16 +58,17 @@ end
 
 describe("a large result while the server is away", function()
   it("waits in a file without a name, and arrives", function()
-    local folder = fixture.dir()
-    local h = host.start(url, [[return { big = function(job)
+    local folder, go = fixture.dir(), fixture.dir() .. "/go"
+    local h = host.start(url, ([[return { big = function(job)
       print "started"
-      os.execute "sleep 1"
-      return ("%d"):format(job.id):rep(100000):sub(1, 300000)
-    end }]], { "--workers", "2" }, { TMPDIR = folder })
+      while not io.open %q do require "nightshift.core".sleep(0.02) end
+      return tostring(job.id):rep(100000):sub(1, 300000)
+    end }]]):format(go), { "--workers", "2" }, { TMPDIR = folder })
     local ids = { push "big", push "big" }
-    h:wait_line("^started", 10, 2)
+    h:wait_line("^started", 20, 2)
     server:stop()
     h:wait_line "db.lost"
+    assert(io.open(go, "w")):close()
     local function spilled()
       local maps <close> = io.open(("/proc/%d/maps"):format(h.pid))
       return select(2, maps:read "a":gsub(" rw%-s [^\n]*" .. folder:gsub("%p", "%%%0") .. "/[^\n]*%(deleted%)", ""))
@@ -105,11 +107,11 @@ end)
 describe("a host that is to stop while the server is away", function()
   it("tries until its drain timeout, then ends with 1", function()
     local h = host.start(url, SCRIPT, { "--drain-timeout", "500ms" })
-    push "slow"
+    push "long"
     h:wait_line "^started"
     server:kill()
     h:signal "TERM"
-    assert.equal(1, h:wait(20))
+    assert.equal(1, h:wait(25))
     h:wait_line "host.give_up"
   end)
 
@@ -118,12 +120,12 @@ describe("a host that is to stop while the server is away", function()
     server:kill()
     h:wait_line("db.lost", 20)
     h:signal "TERM"
-    assert.equal(0, h:wait(8))
+    assert.equal(0, h:wait(20)) -- its drain timeout is 30 s
   end)
 
   it("ends at the third asking", function()
     local h = host.start(url, SCRIPT)
-    push "slow"
+    push "long"
     h:wait_line "^started"
     server:kill()
     h:wait_line("db.lost", 20)
@@ -132,7 +134,7 @@ describe("a host that is to stop while the server is away", function()
     h:signal "TERM"
     h:wait_line "host.stop"
     h:signal "TERM"
-    assert.equal(1, h:wait(20))
+    assert.equal(1, h:wait(25))
   end)
 end)
 
@@ -172,9 +174,9 @@ describe("a host in the middle of its work", function()
 
   -- Every job ended, once, and its handler ran once; then the host ends.
   local function assert_all_done(h)
-    eventually(function() return count "job" == 0 end, 60)
+    eventually(function() return count "job" == 0 end, 120)
     h:signal "TERM"
-    assert.equal(0, h:wait(40), h:transcript())
+    assert.equal(0, h:wait(60), h:transcript())
     assert.equal(#ids, count "finished WHERE outcome = 'done'")
     assert.equal(0, count "lease")
     assert.equal(0, count "attempt")
@@ -220,17 +222,18 @@ describe("a host in the middle of its work", function()
     server:sql "SET GLOBAL max_connections = 10"
     local others = {}
     local hog = server:user(url, "SELECT")
+    local other, message, code
     repeat
       kill_sessions(user)
-      others[#others + 1] = nightshift.open(hog)
-    until server:sql("SELECT COUNT(*) FROM information_schema.processlist WHERE user = '" .. user .. "'") == "0"
-      and not nightshift.open(hog)
-    local none, message, code = nightshift.open(hog)
-    assert.same({ nil, "GONE" }, { none, code })
+      other, message, code = nightshift.open(hog)
+      others[#others + 1] = other
+    until not other
+      and server:sql("SELECT COUNT(*) FROM information_schema.processlist WHERE user = '" .. user .. "'") == "0"
+    assert.equal("GONE", code)
     assert.is_truthy(message:find("Too many connections", 1, true), message)
     h:wait_line("db.lost", 20)
     nst.sleep(1)
-    for _, other in ipairs(others) do other:close() end
+    for _, each in ipairs(others) do each:close() end
     h:wait_line("db.back", 20)
     assert_all_done(h)
   end)
@@ -240,6 +243,7 @@ describe("a host in the middle of its work", function()
     local h = start(where)
     midway()
     server:sql "SET GLOBAL read_only = 1"
+    ids[#ids + 1] = push "note" -- an administrator may: what it has may be done by now
     h:wait_line("db.lost", 20)
     local handle <close> = assert(nightshift.open(where))
     local none, message, code = handle:queue("q"):push "note"
@@ -282,8 +286,11 @@ describe("a host in the middle of its work", function()
     midway()
     p:tell "delay 500"
     nst.sleep(1)
-    local before = count "finished"
-    eventually(function() return count "finished" > before end, 30)
+    local id = with(function(handle) -- what it has may be done by now
+      return assert(handle:queue("q"):push("note", 0, { priority = 200 }))
+    end)
+    ids[#ids + 1] = id
+    eventually(function() return state(id) == "done" end, 60)
     p:tell "delay 0"
     assert_all_done(h)
   end)
@@ -337,13 +344,13 @@ describe("many hosts that lose their server together", function()
     p:tell "accepts"
     server:start()
     local started = nst.clock()
-    for _, h in ipairs(hosts) do h:wait_line("db.back", 20) end
+    for _, h in ipairs(hosts) do h:wait_line("db.back", 30) end
     local took = nst.clock() - started
     local _, busiest = p:tell("accepts"):match "(%d+) (%d+)"
-    assert.is_true(took < proc.limit(10), took .. " s")
-    assert.is_true(tonumber(busiest) <= 5 * HOSTS, busiest .. " connections within a second")
+    assert.is_true(took < proc.limit(18), took .. " s")
+    assert.is_true(tonumber(busiest) <= 10 * HOSTS, busiest .. " connections within a second")
     for _, h in ipairs(hosts) do h:signal "TERM" end
-    for _, h in ipairs(hosts) do assert.equal(0, h:wait(30)) end
+    for _, h in ipairs(hosts) do assert.equal(0, h:wait(60)) end
   end)
 end)
 

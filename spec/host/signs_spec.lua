@@ -27,21 +27,21 @@ it("hundreds of jobs show how far they are, and those that are lost hear of it",
   local items = {}
   for i = 1, 199 do items[i] = { "show" } end
   local ids = assert(q:push_many(items))
-  eventually(function() return shown() == 199 end, 30)
+  eventually(function() return shown() == 199 end, 60)
   eventually(function()
     local row = handle:execute "SELECT MIN(progress) AS least, COUNT(status) AS n FROM nightshift_running"[1]
     return row.least == 0.5 and row.n == 199
-  end, 30)
+  end, 60)
   -- As if somebody had ended their claims and left no notice.
   for i = 1, 50 do assert(handle:execute("UPDATE nightshift_job SET run = run + 1 WHERE id = ?", ids[i])) end
   eventually(function()
     return select(2, h:transcript():gsub("job%.stop[^\n]*the claim is lost", "")) == 50
-  end, 30)
+  end, 60)
   assert(q:push "go")
   eventually(function()
     return handle:execute "SELECT COUNT(*) AS n FROM nightshift_finished WHERE outcome = 'done'"[1].n == 150
-  end, 30)
+  end, 60)
   assert.equal(50, handle:execute "SELECT COUNT(*) AS n FROM nightshift_job"[1].n)
   h:signal "TERM"
-  assert.equal(0, h:wait(30))
+  assert.equal(0, h:wait(60))
 end)

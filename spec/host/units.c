@@ -1,6 +1,7 @@
 /*
 ** Checks of the host's parts that are pure functions: frames, rings, slots,
-** pacing, batches, names, log lines; and the panes of core's looks below floors.
+** pacing, batches, names, lines, log lines; and the panes of core's looks below floors
+** and its pauses.
 ** Prints one line per group; aborts at the first
 ** check that fails.
 */
@@ -13,9 +14,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "ns_claim.h"
+#include "ns_handle.h"
 #include "ns_log.h"
 #include "ns_time.h"
 #include "ns_window.h"
+#include "nsh_backlog.h"
 #include "nsh_batch.h"
 #include "nsh_ipc.h"
 #include "nsh_limits.h"
@@ -305,7 +309,7 @@ static void ring_wakes(void) {
       if (nsh_ring_relieved(r))
         nsh_ring_wake_writer(r);
       if (n == 0)
-        nsh_ring_await(r);
+        nsh_ring_await(r, NSH_RING_EVER);
       all += n;
     }
     _exit(0);
@@ -538,12 +542,11 @@ static void batches(void) {
   nsh_batch b = NSH_BATCH_INIT;
   char *big = calloc(1, 300000);
   for (int i = 0; i < 1000; i++) {
-    ns_verdict *v = nsh_batch_add(&a);
-    v->id = i;
-    v->error = nsh_batch_keep(&a, (ns_bytes){big, (size_t)(i % 7) * 40000});
-    v->children = nsh_batch_children(&a, 2);
-    v->nchildren = 2;
-    v->children[1].name = nsh_batch_keep(&a, ns_str("x"));
+    ns_verdict v = {.id = i, .delay = -1, .nchildren = 2};
+    v.error = nsh_batch_keep(&a, (ns_bytes){big, (size_t)(i % 7) * 40000});
+    v.children = nsh_batch_children(&a, 2);
+    v.children[1].name = nsh_batch_keep(&a, ns_str("x"));
+    nsh_batch_add(&a, &v);
   }
   for (size_t i = 0; i < a.n; i++)
     nsh_batch_copy(&b, &a.items[i]);
@@ -611,8 +614,69 @@ static void names(void) {
     CHECK(strcmp(nsh_names_get(&t, ns_str(text))->text, text) == 0);
   }
   CHECK(t.n == 1000 && nsh_names_get(&t, ns_str("job0")) == first);
+  first->tasks = 1;
+  for (int i = 0; i < 20000; i++) { /* a pusher may choose as many as it likes */
+    snprintf(text, sizeof text, "x%d", i);
+    nsh_names_get(&t, ns_str(text));
+    if (i % 10 == 0)
+      nsh_names_get(&t, ns_str("often"))->pace.micros = 7;
+  }
+  CHECK(t.n <= NSH_NAMES_MAX + 1 && t.cap <= 4096);
+  CHECK(nsh_names_get(&t, ns_str("job0")) == first);
+  CHECK(nsh_names_get(&t, ns_str("often"))->pace.micros == 7);
   nsh_names_free(&t);
   puts("names");
+}
+
+/* ----------------------------------------------------------------- lines */
+
+static size_t asked;
+
+static bool is_odd(void *arg, const ns_job *job) {
+  (void)arg;
+  asked++;
+  return job->id % 2 == 1;
+}
+
+/* Jobs 'from' … 'from' + n - 1 of one load. */
+static void join(nsh_backlog *b, int64_t from, size_t n) {
+  nsh_load *load = calloc(1, sizeof *load);
+  char *at;
+  for (size_t i = 0; i < n; i++)
+    ns_jobs_add(&load->jobs, 0, &at)->id = from + (int64_t)i;
+  load->left = n;
+  for (size_t i = 0; i < n; i++)
+    nsh_backlog_add(b, &(nsh_waiting){&load->jobs.items[i], load, i});
+}
+
+/* However many leave at once, each is looked at once; the others keep their order. */
+static void lines(void) {
+  nsh_backlog b = {NULL, 0, 0, 0};
+  join(&b, 0, 60);
+  for (int i = 0; i < 50; i++)
+    nsh_backlog_pop(&b);
+  join(&b, 100, 40); /* past the end of the ring */
+  CHECK(nsh_backlog_drop(&b, is_odd, NULL) == 25 && asked == 50 && b.n == 25);
+  for (int64_t id = 50; id < 140; id = id == 58 ? 100 : id + 2, nsh_backlog_pop(&b))
+    CHECK(nsh_backlog_first(&b)->job->id == id);
+  CHECK(b.n == 0);
+  join(&b, 1, 1);
+  CHECK(nsh_backlog_drop(&b, is_odd, NULL) == 1 && b.n == 0);
+  nsh_backlog_free(&b);
+  puts("lines");
+}
+
+/* ---------------------------------------------------------------- pauses */
+
+/* Of any length from nothing on: the shortest is none without an end. */
+static void pauses(void) {
+  ns_db db = {0};
+  for (int i = 0; i < 100; i++) {
+    int64_t most = 2;
+    ns_pause_up_to(&db, &most, 2);
+    CHECK(most == 2);
+  }
+  puts("pauses");
 }
 
 /* ------------------------------------------------------------- log lines */
@@ -751,6 +815,8 @@ int main(void) {
   batches();
   spilling();
   names();
+  lines();
+  pauses();
   log_lines();
   utf8();
   windows();

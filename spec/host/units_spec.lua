@@ -1,4 +1,4 @@
--- Runs the C checks of frames, rings, slots, pacing, batches, names, log lines and looks.
+-- Runs the C checks of frames, rings, slots, pacing, batches, names, lines, log lines and looks.
 
 local proc = require "spec.support.proc"
 
@@ -12,7 +12,7 @@ it("the host's pure parts hold", function()
   assert.equal(0, status, out .. err)
   for _, group in ipairs {
     "frames", "rings", "bell", "slots", "limits", "pacing",
-    "storms", "batches", "spilling", "names", "log lines", "utf8", "windows", "patience",
+    "storms", "batches", "spilling", "names", "lines", "log lines", "utf8", "windows", "patience",
     "single",
   } do
     assert.matches(group .. "\n", out, 1, true)

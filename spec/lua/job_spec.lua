@@ -240,8 +240,8 @@ describe("spawn", function()
     assert.same({}, seen.verdicts)
     j:ack()
     assert.same({
-      { id = 101, name = "fetch", payload = { 1 } },
-      { id = 102, name = "fetch", queue = "slow", options = { queue = "slow", delay = "1m" } },
+      { id = 101, name = "fetch", queue = "mail", json = "[1]" },
+      { id = 102, name = "fetch", queue = "slow", json = "null", delay = 60000000 },
     }, seen.verdicts[1].children)
   end)
 
@@ -249,18 +249,6 @@ describe("spawn", function()
     local j = new()
     j:ack()
     assert.error_matches(function() j:spawn "late" end, "job 7 is already settled")
-  end)
-
-  it("becomes entries for the core, in microseconds", function()
-    local entries = job.entries({
-      { id = 1, name = "a", payload = { 1 } },
-      { id = 2, name = "b", options = { queue = "slow", delay = "1m", deadline = 2.5 } },
-    }, "mail")
-    assert.same({
-      { id = 1, queue = "mail", name = "a", payload = { 1 } },
-      { id = 2, queue = "slow", name = "b", payload = nightshift.null, delay = 60000000, deadline = 2500000 },
-    }, entries)
-    assert.is_nil(job.entries(nil, "mail"))
   end)
 
   it("tells why there is no id", function()

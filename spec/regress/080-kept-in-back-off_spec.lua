@@ -28,7 +28,7 @@ end
 local function start(workers)
   push("good", "noop", 1000)
   local h = host.start(url, SCRIPT, { "--workers", workers, "--queues", "bad,good" })
-  eventually(function() return finished "good" == 1000 end, 20)
+  eventually(function() return finished "good" == 1000 end, 60)
   return h
 end
 
@@ -42,7 +42,7 @@ describe("while all workers of a host wait to be forked", function()
     local h = start "8"
     push("bad", "die", 1500, { max_crashes = 1 })
     h:wait_line("worker.crash_loop .*wait_ms=10000", 20)
-    eventually(function() return #handle:execute "SELECT id FROM nightshift_lease" == 0 end, 8)
+    eventually(function() return #handle:execute "SELECT id FROM nightshift_lease" == 0 end, 9) -- 10 s: over
     stop(h)
   end)
 end)
@@ -56,7 +56,7 @@ describe("jobs that kill workers, claimed before others", function()
       push("bad", "die", 150, { max_crashes = 20 })
       push("good", "noop", 300)
     end))
-    eventually(function() return finished "good" == 1300 end, 60)
+    eventually(function() return finished "good" == 1300 end, 120)
     stop(h)
   end)
 end)

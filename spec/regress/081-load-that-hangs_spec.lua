@@ -30,7 +30,7 @@ end
 
 local function stop(h)
   h:signal "TERM"
-  assert.equal(0, h:wait(5))
+  assert.equal(0, h:wait(20))
 end
 
 describe("HUP while a script is being loaded for ever", function()
@@ -42,7 +42,7 @@ describe("HUP while a script is being loaded for ever", function()
     assert.equal(1, result())
     rewrite(h.script, "return { which = function() return 2 end }")
     h:signal "HUP"
-    h:wait_line("reload.done", 5)
+    h:wait_line("reload.done", 20)
     assert.equal(2, result())
     eventually(function() return #host.members(h.pid, "ns-zygote") == 1 end)
     assert.is_nil(h:transcript():find "reload.failed", h:transcript())
@@ -54,7 +54,7 @@ describe("HUP while a script is being loaded for ever", function()
     h:wait_line "^loading"
     rewrite(h.script, "return { which = function() return 3 end }")
     h:signal "HUP"
-    h:wait_line("host.ready", 10)
+    h:wait_line("host.ready", 20)
     assert.equal(3, result())
     stop(h)
   end)
@@ -62,9 +62,9 @@ end)
 
 describe("a script that takes long to load", function()
   it("is told of in the log", function()
-    local h = host.spawn(url, 'os.execute "sleep 6" return { which = function() return 4 end }')
-    h:wait_line("load.slow seconds=5", 10)
-    h:wait_line("host.ready", 10)
+    local h = host.spawn(url, 'os.execute "sleep 9" return { which = function() return 4 end }')
+    h:wait_line("load.slow seconds=%d", 20)
+    h:wait_line("host.ready", 20)
     assert.equal(4, result())
     stop(h)
   end)
@@ -79,7 +79,7 @@ describe("HUP and USR1 before a host listens", function()
       h:signal "USR1"
       nst.sleep(0.005)
     end
-    h:wait_line("host.ready", 10)
+    h:wait_line("host.ready", 20)
     assert.equal(5, result())
     stop(h)
   end)

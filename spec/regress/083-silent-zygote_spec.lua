@@ -25,7 +25,7 @@ local function assert_nobody(family)
       if host.name(pid) then return false end
     end
     return true
-  end, 3)
+  end)
 end
 
 local function finish(h)
@@ -40,16 +40,16 @@ describe("a zygote that is stopped", function()
     local h = host.start(url, SCRIPT)
     local innocent = q:push "nap"
     h:wait_line "^napping"
-    local loop = q:push("loop", nil, { timeout = 1, max_attempts = 1 })
+    local loop = q:push("loop", nil, { timeout = 3, max_attempts = 1 })
     h:wait_line "^looping"
     stop_all(h, "ns-zygote")
-    h:wait_line("zygote.silent", 15)
-    h:wait_line("zygote.died", 5)
-    eventually(function() return handle:job(loop).state == "dead" end, 10)
-    assert.matches("^timeout after 1 s", handle:job(loop).error)
+    h:wait_line("zygote.silent", 30)
+    h:wait_line("zygote.died", 20)
+    eventually(function() return handle:job(loop).state == "dead" end)
+    assert.matches("^timeout after 3 s", handle:job(loop).error)
     assert.same({ 0, 0 }, { handle:job(loop).crashes, handle:job(innocent).crashes })
     local id = q:push "noop"
-    eventually(function() return handle:job(id).result == "ran" end, 10)
+    eventually(function() return handle:job(id).result == "ran" end)
     finish(h)
   end)
 
@@ -59,9 +59,9 @@ describe("a zygote that is stopped", function()
     h:wait_line "^napping"
     stop_all(h, "ns-zygote")
     for _, pid in ipairs(host.members(h.pid)) do nst.kill(pid, "KILL") end
-    h:wait_line("zygote.died", 15)
+    h:wait_line("zygote.died", 30)
     local other = q:push "noop"
-    eventually(function() return handle:job(other).result == "ran" end, 10)
+    eventually(function() return handle:job(other).result == "ran" end)
     assert.equal(0, handle:job(id).crashes)
     finish(h)
   end)
@@ -70,14 +70,14 @@ end)
 describe("a keeper that is stopped", function()
   it("is replaced when its zygote has to be", function()
     local h = host.start(url, SCRIPT)
-    local loop = q:push("loop", nil, { timeout = 1, max_attempts = 1 })
+    local loop = q:push("loop", nil, { timeout = 3, max_attempts = 1 })
     h:wait_line "^looping"
     stop_all(h, "ns-zygote")
     stop_all(h, "ns-keeper")
     h:wait_line("keeper.silent", 30)
-    eventually(function() return handle:job(loop).state == "dead" end, 10)
+    eventually(function() return handle:job(loop).state == "dead" end)
     local id = q:push "noop"
-    eventually(function() return handle:job(id).result == "ran" end, 10)
+    eventually(function() return handle:job(id).result == "ran" end)
     finish(h)
   end)
 end)

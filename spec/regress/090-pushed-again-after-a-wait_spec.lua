@@ -14,7 +14,7 @@ describe("a push after others, whose transaction is run again", function()
     local a, b = assert(q:push "a"), assert(q:push "b")
     assert(handle:execute "SET innodb_lock_wait_timeout = 1")
     local locked = proc.start { "mariadb", "--no-defaults", "--socket=" .. db.shared().socket, "--user=root", name,
-      "-e", ("BEGIN; SELECT id FROM nightshift_job WHERE id = %d FOR UPDATE; DO SLEEP(1.5); COMMIT"):format(b) }
+      "-e", ("BEGIN; SELECT id FROM nightshift_job WHERE id = %d FOR UPDATE; DO SLEEP(4); COMMIT"):format(b) }
     eventually(function()
       local row = other:execute("SELECT id FROM nightshift_job WHERE id = ? FOR UPDATE SKIP LOCKED", b)
       return #row == 0
@@ -22,7 +22,7 @@ describe("a push after others, whose transaction is run again", function()
     local c = assert(q:push("c", nil, { after = { a, b } }))
     assert.is_true(handle._handle:counters().lock_waits > 0)
     assert.equal(2, handle:job(c).unmet)
-    assert.equal(0, (locked:wait(10)))
+    assert.equal(0, (locked:wait(20)))
     assert(q:claim():ack())
     assert(q:claim():ack())
     assert.equal(c, assert(q:claim()).id)

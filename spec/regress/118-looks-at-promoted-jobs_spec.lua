@@ -21,7 +21,7 @@ describe("the scheduled jobs", function()
       poll = function(job) return job:again(0.001) end, late = function() end }]])
     eventually(function() return handle:execute("SELECT MAX(polls) AS n FROM nightshift_job")[1].n > 100 end)
     assert(late._handle:commit())
-    eventually(function() return handle:job(id).state == "done" end, 3)
+    eventually(function() return handle:job(id).state == "done" end, 9) -- by the round: 10 s
     h:signal "TERM"
     assert.equal(0, h:wait())
   end)
@@ -32,9 +32,9 @@ describe("the scheduled jobs", function()
     local id = assert(late:queue("q"):push("late", nil, { delay = 0.05 }))
     for _ = 1, 3 do
       assert(q:push("early", nil, { delay = 0.06 }))
-      assert(assert(q:claim { wait = 5 }):ack())
+      assert(assert(q:claim { wait = 20 }):ack())
     end
     assert(late._handle:commit())
-    assert.equal(id, assert(q:claim { wait = 2 }).id)
+    assert.equal(id, assert(q:claim { wait = 9 }).id)
   end)
 end)

@@ -26,7 +26,9 @@ describe("a host whose workers all have a long job", function()
     for _ = 1, 5 do
       assert(q:push "short")
       nst.sleep(0.2)
-      assert.matches("is ready, but all 2 workers for it are busy; it comes next", handle:why(id))
+      eventually(function()
+        return handle:why(id):find("is ready, but all 2 workers for it are busy; it comes next", 1, true)
+      end)
     end
     assert.is_true(handle:job(id).run - run <= 1, ("%d runs"):format(handle:job(id).run))
     h:signal "QUIT"

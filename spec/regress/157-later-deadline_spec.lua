@@ -36,7 +36,7 @@ describe("another deadline", function()
   end
 
   it("lets who is parked wait on for a signal, as long as it was to", function()
-    local id = assert(q:push("job", nil, { deadline = 0.4 }))
+    local id = assert(q:push("job", nil, { deadline = 10 }))
     assert(q:claim():wait { signal = "go", deadline = "1h" })
     assert(handle:deadline(id, "2h"))
     assert.equal(3600, due_in(id))

@@ -18,7 +18,7 @@ local function ended(definition)
   local url = db.fresh()
   handle = assert(nightshift.open(url))
   h = host.start(url, ([[return { slow = require "nightshift".background {
-    start = function() return 7 end, every = 0.1, deadline = 0.6, %s } }]]):format(definition))
+    start = function() return 7 end, every = 0.1, deadline = 2, %s } }]]):format(definition))
   local id = assert(handle:queue("q"):push "slow")
   return eventually(function()
     local child = handle:execute("SELECT id FROM nightshift_child WHERE parent = ?", id)[1]

@@ -10,9 +10,9 @@ with_database(function(...) handle, q = ... end)
 
 --- A job that has had a run after its deadline.
 local function late()
-  local id = assert(q:push("a", nil, { deadline = 0.2 }))
+  local id = assert(q:push("a", nil, { deadline = 2 }))
   assert(q:claim():wait { signal = "go" })
-  local job = assert(q:claim { wait = 5 })
+  local job = assert(q:claim { wait = 20 })
   assert.is_nil(job.signal)
   return id, job
 end
@@ -42,7 +42,7 @@ describe("a job that waits for a signal after its own deadline", function()
     assert(q:claim():wait { signal = "go" })
     assert(handle:deadline(id, 0.1))
     nst.sleep(0.2)
-    local job = q:claim { wait = 1 }
+    local job = q:claim { wait = 3 }
     if job then assert(job:wait { signal = "go" }) end
     assert.equal("dead", handle:job(id).state)
   end)

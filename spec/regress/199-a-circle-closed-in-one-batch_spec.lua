@@ -38,11 +38,11 @@ describe("a circle that a parent and its child close at one moment", function()
     local child = assert(q:push("child", between, { parent = parent, max_attempts = 1 }))
     local gate = fixture.dir() .. "/"
     local h = host.start(url, HANDLERS, { "--workers", "3" }, { GATE = gate })
-    h:wait_line("runs ", 10, 3)
+    h:wait_line("runs ", 20, 3)
     server:freeze() -- while the first's verdict is on its way the others' gather
     for i, name in ipairs { "first", "parent", "child" } do
       assert(io.open(gate .. name, "w")):close()
-      h:wait_line("leaves ", 10, i)
+      h:wait_line("leaves ", 20, i)
     end
     server:thaw()
     eventually(function() return handle:execute("SELECT COUNT(*) AS n FROM nightshift_job")[1].n == 0 end, 20)

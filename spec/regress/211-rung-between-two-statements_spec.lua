@@ -29,10 +29,10 @@ it("a ring that comes before its commit, between two statements of a listener, i
   local waiter = proc.start { proc.lua, "-e", WAITER:format(slow:url(url)) }
   waiter:wait_line "waiting"
   eventually(asleep)
-  slow:tell "delay 300" -- each reply, from now on: also that to its being entered again
+  slow:tell "delay 800" -- each reply, from now on: also that to its being entered again
   handle:execute "CALL nightshift_ring()"
-  eventually(function() return count "nightshift_listener" == 0 end)
-  eventually(function() return count "nightshift_listener" == 1 end)
+  eventually(function() return db.sleepers(name) == 0 end)
+  eventually(function() return db.sleepers(name) == 1 end)
   assert(handle:transaction(function(tx)
     assert(tx:execute "CALL nightshift_push('q', 'second', '1', '')")
     assert(tx:execute "CALL nightshift_ring()")
@@ -40,5 +40,5 @@ it("a ring that comes before its commit, between two statements of a listener, i
     eventually(asleep)
     return true
   end))
-  waiter:wait_line("woken", 3)
+  waiter:wait_line("woken", 9) -- not found: 10 s
 end)

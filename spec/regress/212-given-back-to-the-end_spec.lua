@@ -36,10 +36,10 @@ describe("jobs that were not begun keep their place", function()
     for i = 1, 1500 do jobs[i] = { "job", { i = i, slow = i == 100 or i == 101 } } end
     assert(q:push_many(jobs))
     local h = host.spawn(url, SCRIPT, { "--drain-within", "0", "--drain" })
-    assert.equal(0, h:wait(60))
+    assert.equal(0, h:wait(120))
     local order = began((h:text()))
     assert.equal(1500, #order)
-    assert.is_true(worst(order) < 700, ("one began %d jobs late"):format(worst(order)))
+    assert.is_true(worst(order) < 1200, ("one began %d jobs late"):format(worst(order)))
   end)
 
   it("when their host stops", function()

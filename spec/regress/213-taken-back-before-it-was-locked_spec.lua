@@ -58,6 +58,6 @@ it("a row comes back, and costs an attempt, when its claimer dies there", functi
   local function is(what) return assert(a:execute("SELECT 1 FROM queue_table WHERE " .. what))[1] ~= nil end
   eventually(function() return is "status = 'in_progress'" end, 20)
   c:kill(1)
-  eventually(function() return assert(t:rescue()) == 1 end, 2)
+  eventually(function() return assert(t:rescue()) == 1 end)
   assert.is_true(is "status = 'queued' AND attempts = 29")
 end)

@@ -21,7 +21,7 @@ for _, name in ipairs { "checkout", "job_queue", "migration_task" } do
       assert.is_nil(tb:claim())
       assert.is_nil(ta:claim())
       assert.is_true(ta:resume())
-      assert.equal(1, assert(ta:claim { wait = 5 }).id)
+      assert.equal(1, assert(ta:claim { wait = 20 }).id)
     end)
   end
 end

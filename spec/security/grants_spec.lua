@@ -81,18 +81,19 @@ function verbs.worker(place)
   local waits = assert(q:push("waits", 1, { max_attempts = 1 }))
   assert(h:signal(waits, "gone", "go"))
   local status, log = host.drain(place.url, HANDLERS)
-  assert.equal(0, status, log)
+  assert.is_true(status == 0 or status == 3, log) -- 3: jobs of other names are left
   assert.is_nil(log:find("denied", 1, true), log)
   assert.equal("gone", db.sql("SELECT JSON_VALUE(CONCAT('[', result, ']'), '$[0]') FROM nightshift_finished WHERE id = "
     .. waits, place.name))
   assert(q:push("mine", 1))
-  local job = assert(q:claim())
+  local names = { "mine" }
+  local job = assert(q:claim { names = names })
   assert(job:touch())
   assert(job:release())
-  assert(assert(q:claim { lease = 60 }):ack())
+  assert(assert(q:claim { names = names, lease = 60 }):ack())
   assert.equal(1, (h:lock "worker" (function() return 1 end)))
   assert.equal(0, (proc.nightshift({ "rescue", "--wait", "0" }, place.url)))
-  assert.is_nil(q:claim { wait = 0.01 })
+  assert.is_nil(q:claim { names = names, wait = 0.01 })
 end
 
 function verbs.dashboard(place)
@@ -283,11 +284,11 @@ describe("users of different rights", function()
     local h <close> = assert(nightshift.open(place.url))
     read_denied(h, "INSERT INTO nightshift_listener (thread, kind) VALUES (1, 'x')",
       "UPDATE nightshift_listener SET thread = 1", "DELETE FROM nightshift_listener")
-    assert(h:execute("@listen_in", "[1]", 5))
+    assert(h._handle:execute("@listen_in", "[1]", 5))
     local thread = h:execute("SELECT CONNECTION_ID() AS id")[1].id
-    assert.equal(("%d\t5"):format(thread), db.sql("SELECT thread, holder FROM nightshift_listener", place.name))
-    assert(h:execute "@listen_out")
-    assert.equal("", db.sql("SELECT thread FROM nightshift_listener", place.name))
+    assert.equal(("%d\t5"):format(thread), db.asleep(place.name))
+    assert(h._handle:execute "@listen_out")
+    assert.equal("", db.asleep(place.name))
   end)
 
   it("may wait for jobs even when they may not be rung", function()
@@ -315,7 +316,7 @@ describe("users of different rights", function()
     ]])
     local p = proc.start { proc.lua, path, place.url }
     p:wait_line "waits"
-    eventually(function() return db.sql("SELECT COUNT(*) FROM nightshift_listener", place.name) == "1" end)
+    eventually(function() return db.sleepers(place.name) == 1 end)
     local h <close> = assert(core.open { url = caller, no_schema = true })
     assert(h:execute("CALL nightshift_push('mail', 'now', '1', NULL)"))
     assert(h:execute("CALL nightshift_ring()"))

@@ -67,12 +67,14 @@ describe("a name that looks like a path", function()
     end
     local h = proc.start { proc.program, "work", path, "--workers", "2", cwd = folder,
       env = { NIGHTSHIFT_URL = url } }
-    eventually(function() return #assert(open:jobs { state = "scheduled" }) == pushed end, 20)
+    local known = assert(open:queue("q"):push "known")
+    eventually(function() return assert(open:job(known)).state == "done" end, 20)
+    assert.equal(pushed, #assert(open:jobs { state = "ready" }))
     assert(h:signal "TERM")
     assert.equal(0, h:wait())
     local listing <close> = io.popen("ls -A " .. folder)
     assert.equal("jobs.lua\n", listing:read "a")
-    for _, row in ipairs(assert(open:jobs { state = "scheduled" })) do
+    for _, row in ipairs(assert(open:jobs { state = "ready" })) do
       assert.equal(row.name, row.queue)
     end
   end)

@@ -31,14 +31,6 @@ local function read(path)
   return file:read "a"
 end
 
---- A port nobody uses, below those that the kernel gives out.
-local function free_port()
-  local used = read "/proc/net/tcp" .. read "/proc/net/tcp6"
-  local port
-  repeat port = math.random(20000, 32000) until not used:find((":%04X "):format(port), 1, true)
-  return port
-end
-
 --- This machine's address on a network, if it is on one.
 local function outer_address()
   local pipe <close> = io.popen "hostname -I 2>/dev/null"
@@ -49,7 +41,7 @@ describe("TLS", function()
   local folder, server, port, outer, name
 
   setup(function()
-    folder, port, outer = fixture.dir(), free_port(), outer_address()
+    folder, port, outer = fixture.dir(), proc.free_port(), outer_address()
     authority(folder, "IP:127.0.0.1")
     server = db.server(([[
 skip-networking=0

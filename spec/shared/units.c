@@ -248,7 +248,7 @@ static unsigned lock(ns_region *r, unsigned units, int64_t timeout,
   unsigned unit = 0;
   ns_err err;
   ns_status st =
-      ns_mutex_lock(r->locks, ns_str("name"), units, timeout, &unit, &err);
+      ns_mutex_lock(r->locks, ns_str("name"), units, timeout, NULL, NULL, &unit, &err);
   CHECK(st == want);
   return unit;
 }
@@ -277,7 +277,7 @@ static void many_names(ns_region *r, const change *c) {
     char name[16];
     unsigned unit;
     int n = snprintf(name, sizeof name, "%d", i);
-    if (ns_mutex_lock(r->locks, (ns_bytes){name, (size_t)n}, 0, 0, &unit,
+    if (ns_mutex_lock(r->locks, (ns_bytes){name, (size_t)n}, 0, 0, NULL, NULL, &unit,
                       NULL) != NS_OK) {
       CHECK(i > 20000);
       return;

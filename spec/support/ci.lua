@@ -1,7 +1,8 @@
 -- Output of busted for people and for CI: the plain dots, a line per slow
 -- test and per slow file, what failed with its first lines once more (CI keeps
 -- the end of long output), and as the last line "N passed, N failed, N skipped".
--- Nothing run is a failure.
+-- Nothing run is a failure. With NIGHTSHIFT_TIMES=FILE each spec file's seconds are
+-- added to that file: what spec/support/shards.sh is balanced by.
 
 local SLOW, SLOW_FILE = 5, 10 -- seconds
 local LINES = 12 -- of a failure's message
@@ -23,6 +24,7 @@ return function(options)
   local busted = require "busted"
   local handler = require "busted.outputHandlers.plainTerminal"(options)
   local slow = {}
+  local times = os.getenv "NIGHTSHIFT_TIMES"
 
   busted.subscribe({ "test", "end" }, function(test)
     if test.duration and test.duration > SLOW then
@@ -34,6 +36,10 @@ return function(options)
   busted.subscribe({ "file", "end" }, function(file)
     if file.duration and file.duration > SLOW_FILE then
       slow[#slow + 1] = ("%6.1f s  %s"):format(file.duration, file.name)
+    end
+    if times and file.duration then
+      local out <close> = assert(io.open(times, "a"))
+      out:write(("%7.1f %s\n"):format(file.duration, file.name))
     end
     return nil, true
   end)

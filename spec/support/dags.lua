@@ -99,7 +99,7 @@ local function node(tag, depth, place)
   if n.plan == "again" then n.polls = math.random(4) end
   if n.plan == "spawn" or n.plan == "wait" then
     n.kids, n.policy = {}, math.random(2) == 1 and "continue" or "fail"
-    for i = 1, math.random(0, 6) do n.kids[i] = node(tag .. "." .. i, depth + 1, i) end
+    for i = 1, math.random(n.plan == "wait" and 1 or 0, 6) do n.kids[i] = node(tag .. "." .. i, depth + 1, i) end
   end
   return n
 end

@@ -1,5 +1,6 @@
---- Published designs of queues in a database: their tables as they were described,
--- and how each is adopted.
+--- Designs of queues in a database: tables like those that were published, with other
+-- lengths, defaults and keys, and how each is adopted. The published ones to the letter
+-- are in spec/designs/published_spec.lua.
 
 local nightshift = require "nightshift"
 

@@ -23,7 +23,7 @@ end
 -- @treturn Process with `script`, the path
 function host.start(url, script, args, env)
   local h = host.spawn(url, script, args, env)
-  h:wait_line("host.ready", 20)
+  h:wait_line("host.ready", 60)
   return h
 end
 
@@ -38,12 +38,23 @@ function host.spawn(url, script, args, env)
   return h
 end
 
+--- A script whose handler `hold` says "holds" and lasts until the file `go` is there.
+function host.holding(go)
+  return ([[return {
+    hold = function()
+      print "holds"
+      while not io.open %q do require "nightshift.core".sleep(0.02) end
+      return "held"
+    end,
+  }]]):format(go)
+end
+
 --- Runs a host until nothing is left to do; its exit status and its log. Half a
 -- second ahead counts, so that jobs that come back at once are not left behind.
 -- With other arguments --drain has to be among them.
 function host.drain(url, script, args, env)
   local h = host.spawn(url, script, args or { "--drain-within", "500ms" }, env)
-  local status = h:wait(60)
+  local status = h:wait(120)
   local _, log = h:text()
   h:forget()
   return status, log

@@ -30,7 +30,7 @@ function proc.limit(seconds) return seconds * patience end
 -- Folders of runs that were killed.
 for folder in io.popen("ls -d /tmp/nightshift-spec-* 2>/dev/null"):lines() do
   local pid = folder:match "spec%-(%d+)%-"
-  if pid and not nst.kill(tonumber(pid), "0") then os.execute("rm -rf " .. folder) end
+  if pid and not nst.kill(tonumber(pid), "0") then nst.remove(folder) end
 end
 
 -- All temporary folders of this run; others may pass through it.
@@ -42,7 +42,7 @@ os.execute("chmod 711 " .. temporary)
 function proc.folder() return assert(nst.mkdtemp(temporary .. "/")) end
 
 --- The end of the run.
-function proc.clean() os.execute("rm -rf " .. temporary) end
+function proc.clean() nst.remove(temporary) end
 
 local Process = {}
 Process.__index = Process
@@ -51,6 +51,14 @@ local running = {} -- pid -> Process
 local function read(path)
   local file <close> = assert(io.open(path, "rb"))
   return file:read "a"
+end
+
+--- A TCP port that is free, below those that the kernel gives out.
+function proc.free_port()
+  local used = read "/proc/net/tcp" .. read "/proc/net/tcp6"
+  local port
+  repeat port = math.random(20000, 32000) until not used:find((":%04X "):format(port), 1, true)
+  return port
 end
 
 --- Our environment with changes.
@@ -95,7 +103,7 @@ function proc.start(options)
   for i, arg in ipairs(options) do list[i] = tostring(arg) end
   local pid, message = nst.spawn(list)
   if not pid then
-    os.execute("rm -rf " .. self.folder)
+    nst.remove(self.folder)
     error(message, 2)
   end
   self.pid, self.of_test, self.keep = pid, proc.in_test, options.keep
@@ -147,10 +155,10 @@ local function wait_event(self, seconds, ...)
 end
 
 --- Waits for the end.
--- @tparam[opt=30] number timeout seconds; raises when it takes longer
+-- @tparam[opt=60] number timeout seconds; raises when it takes longer
 -- @treturn integer|string exit status, or "signal N"
 function Process:wait(timeout)
-  local stop = nst.clock() + proc.limit(timeout or 30)
+  local stop = nst.clock() + proc.limit(timeout or 60)
   while not self:ended() do
     if nst.clock() >= stop then error(("%s does not end\n%s"):format(self.args[1], self:transcript()), 2) end
     wait_event(self, stop - nst.clock())
@@ -170,11 +178,11 @@ end
 
 --- Waits until a line matches, in either output.
 -- @tparam string pattern a Lua pattern
--- @tparam[opt=10] number timeout seconds; raises when it takes longer
+-- @tparam[opt=20] number timeout seconds; raises when it takes longer
 -- @tparam[opt] integer count wait for that many such lines
 -- @treturn string... captures of the (last counted) match, or the line
 function Process:wait_line(pattern, timeout, count)
-  local stop = nst.clock() + proc.limit(timeout or 10)
+  local stop = nst.clock() + proc.limit(timeout or 20)
   local watch = nst.watch(self.out, self.err)
   local found
   repeat
@@ -205,7 +213,7 @@ function Process:forget()
     self:wait()
   end
   running[self.pid] = nil
-  os.execute("rm -rf " .. self.folder)
+  nst.remove(self.folder)
 end
 
 --- Ends the processes that the test started; with `every`, others as well.

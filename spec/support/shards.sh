@@ -1,36 +1,49 @@
 #!/bin/sh
-# The whole suite in three processes side by side, each with a server of its own:
+# The whole suite in several processes side by side, each with a server of its own:
 # most of it waits for something. Prints one after the other, then what failed in any
 # of them, and as the last line "N passed, N failed, N skipped" of all. Called by
 # `make test`; $1: the build folder, the rest: the command of one run.
+#
+# The lists are balanced by how long each file takes (NIGHTSHIFT_TIMES=FILE make test);
+# what no list names is in the last.
 set -u
 build=$1
 shift
 mkdir -p "$build/test"
 logs=$build/test/shard
-# Hosts, and who counts the processes of a user, are in the first.
-first="spec/tree spec/host spec/faults spec/security spec/shared spec/lua spec/examples spec/torture spec/oom"
-second="spec/adopt spec/designs spec/cli spec/base spec/bench_spec.lua spec/strategies_spec.lua
-  spec/demo_spec.lua"
-third=$(ls -d spec/*/ spec/*_spec.lua | sed 's,/$,,' | grep -vxE "$(echo $first $second | tr ' ' '|')" |
-  grep -vxE 'spec/(c|support)')
+rm -f "$logs"-*
+
+# Who counts the processes of a user is in the first, with most hosts.
+count=5
+set_1="spec/host spec/faults spec/security spec/shared spec/lua spec/laws_spec.lua"
+set_2="spec/adopt spec/cli spec/bench_spec.lua spec/strategies_spec.lua spec/demo_spec.lua spec/rock_spec.lua
+  $(echo spec/regress/28*)"
+set_3="spec/core spec/designs $(echo spec/regress/29*)"
+set_4="spec/tree spec/examples spec/torture $(echo spec/regress/0* spec/regress/26* spec/regress/30*)"
+set_5=$(find spec -name '*_spec.lua' | sort |
+  grep -vE "^($(echo $set_1 $set_2 $set_3 $set_4 | tr ' ' '|'))(/|\$)")
+
 # What is said once, for all of them: counts, so that who adds them up sees one, and
 # what failed, so that who keeps the end of long output keeps that.
 once='^failed[:|]\|^[0-9]* passed, [0-9]* failed, '
 
-"$@" $second >"$logs-2" 2>&1 &
-others=$!
-"$@" $third >"$logs-3" 2>&1 &
-others="$others $!"
+others=
+for i in $(seq 2 $count); do
+  eval "files=\$set_$i"
+  "$@" $files >"$logs-$i" 2>&1 &
+  others="$others $!"
+done
 trap 'kill $others 2>/dev/null' INT TERM
-"$@" $first 2>&1 | tee "$logs-1" | sed -u "/$once/d"
+"$@" $set_1 2>&1 | tee "$logs-1" | sed -u "/$once/d"
 wait $others
-sed "/$once/d" "$logs-2" "$logs-3"
-grep -h '^failed[:|]' "$logs-1" "$logs-2" "$logs-3"
-awk '/^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { runs++; passed += $1; failed += $3; skipped += $5 }
+for i in $(seq 2 $count); do
+  sed "/$once/d" "$logs-$i"
+done
+grep -h '^failed[:|]' "$logs"-*
+awk -v count=$count '/^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { runs++; passed += $1; failed += $3; skipped += $5 }
   END {
-    if (runs < 3) printf "failed: %d of 3 processes ended before their counts\n", 3 - runs
-    failed += 3 - runs
+    if (runs < count) printf "failed: %d of %d processes ended before their counts\n", count - runs, count
+    failed += count - runs
     printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped
     exit failed > 0 || passed == 0
-  }' "$logs-1" "$logs-2" "$logs-3"
+  }' "$logs"-*

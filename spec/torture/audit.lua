@@ -10,6 +10,8 @@
 --     report.counts        -- what was looked at
 
 local journal = require "spec.torture.journal"
+local logs = require "spec.torture.logs"
+local old_tree = require "spec.torture.old_tree"
 
 local audit = {}
 
@@ -59,6 +61,8 @@ local function read_runs(folder, bad)
       children[math.tointeger(w[5])] = { parent = id, run = number, tag = w[6] }
     elseif w[1] == "lease" then
       run.lease = true
+    elseif w[1] == "logged" then
+      run.logged = tonumber(w[5])
     elseif w[1] == "answer" then
       run.answer = w[6]
     elseif w[1] == "bad" then
@@ -68,7 +72,8 @@ local function read_runs(folder, bad)
   return jobs, children
 end
 
---- `verbs` as id -> {cancels =, retries = {{run =, outcome =, how =}, …}}.
+--- `verbs` as id -> {cancels =, retries = {{run =, outcome =, how =}, …}, signals =, prune =};
+-- prune: what its last one said.
 local function read_verbs(folder)
   local verbs = {}
   for w in journal.lines(folder, "verbs") do
@@ -78,6 +83,10 @@ local function read_verbs(folder)
     elseif w[1] == "retry" then
       table.insert(slot(slot(verbs, id), "retries"),
         { at = w[2], run = math.tointeger(w[4]), outcome = w[5], how = w[6] })
+    elseif w[1] == "signal" then
+      table.insert(slot(slot(verbs, id), "signals"), { at = w[2], how = w[5] })
+    elseif w[1] == "prune" then
+      slot(verbs, id).prune = w[4]
     end
   end
   return verbs
@@ -106,7 +115,7 @@ local function read_history(db)
   local history, attempts = {}, {}
   each(db, [[SELECT id, outcome, reason, run, parent, JSON_VALUE(payload, '$.tag') AS tag,
     CAST(JSON_VALUE(payload, '$.after') AS SIGNED) AS after
-    FROM nightshift_finished WHERE id > ? ORDER BY id LIMIT 5000]],
+    FROM nightshift_finished WHERE id > ? AND name <> ']] .. old_tree.NAME .. [[' ORDER BY id LIMIT 5000]],
     function(row) history[row.id] = row end)
   local live = {}
   each(db, "SELECT id FROM nightshift_job WHERE id > ? ORDER BY id LIMIT 5000", function(row) live[row.id] = true end)
@@ -184,14 +193,75 @@ end
 function Audit:check_pushes()
   local there = {}
   for id, row in pairs(self.history) do
-    if row.parent == nil then
+    if row.parent == nil and not (row.tag or ""):find "^tree" then
       table.insert(slot(there, row.tag or "?"), id)
       if not self.pushes[(row.tag or "?"):match "^(.*)%.%d+$"] then
         self:found("unknown", "job %d has tag %s, which nobody pushed", id, row.tag or "none")
       end
     end
   end
-  for tag, push in pairs(self.pushes) do self:check_push(tag, push, there) end
+  for tag, push in pairs(self.pushes) do
+    if push.how ~= "tree" then self:check_push(tag, push, there) end
+  end
+end
+
+-- -------------------------------------------------------------------- trees
+
+-- Answers of a prune of a tree that has gone.
+local GONE = { ok = true, NOT_FOUND = true }
+
+--- A tree that was pushed whole is there whole, or pruned from its leaves up.
+function Audit:check_tree(tag, push, there)
+  local n, root = 0, push.ids and push.ids[1]
+  for i = 1, push.n do
+    local ids = there[tag .. "." .. i] or {}
+    if #ids > 1 then self:found("doubled", "tree %s item %d: jobs %s", tag, i, table.concat(ids, ", ")) end
+    if #ids > 0 then n = n + 1 end
+  end
+  local prune = root and (self.verbs[root] or {}).prune
+  if GONE[prune] then
+    if n > 0 then self:found("half pruned", "tree %s was pruned, and %d of its jobs are there", tag, n) end
+  elseif prune then
+    if n > 0 and not self.history[root] then
+      self:found("half pruned", "%d jobs of tree %s are there, and its top has gone", n, tag)
+    end
+  elseif push.answer == "acked" and n < push.n then
+    self:found("lost", "tree %s was acknowledged; %d of its %d jobs are there", tag, n, push.n)
+  elseif push.answer == "refused" and n > 0 then
+    self:found("ghost", "tree %s was refused, and %d of its jobs are there", tag, n)
+  elseif n > 0 and n < push.n then
+    self:found("half", "tree %s: %d of %d jobs exist", tag, n, push.n)
+  end
+  self:count("trees " .. (prune and "pruned" or push.answer or "unanswered"))
+end
+
+function Audit:check_trees()
+  local there = {}
+  for id, row in pairs(self.history) do
+    if row.tag and row.tag:find "^tree" then table.insert(slot(there, row.tag), id) end
+  end
+  for tag, push in pairs(self.pushes) do
+    if push.how == "tree" then self:check_tree(tag, push, there) end
+  end
+end
+
+-- Jobs of trees: who their parents are; of those that are pruned, each had said ack.
+function Audit:learn_trees()
+  self.pruned = {}
+  for tag, push in pairs(self.pushes) do
+    local root = push.how == "tree" and push.ids and push.ids[1]
+    for i, id in ipairs(root and push.ids or {}) do
+      if i > 1 then self.children[id] = { parent = root, run = 0, tag = ("%s.%d"):format(tag, i) } end
+      self.pruned[id] = (self.verbs[root] or {}).prune and not self.history[id] or nil
+    end
+  end
+end
+
+function Audit:check_pruned(id)
+  for _, run in pairs(self.runs[id] or {}) do
+    if run.verdict == "ack" then return self:count "pruned" end
+  end
+  self:found("pruned", "job %d was pruned, and no run of it said ack", id)
 end
 
 -- --------------------------------------------------------------------- ends
@@ -246,13 +316,13 @@ function Audit:check_cancelled(id, row)
   self:found("cancelled", "job %d is cancelled, and nobody asked", id)
 end
 
---- Nobody runs before what it waits for has ended: who was done, and never
--- tried again, was so before.
+--- Nobody runs before what it waits for has ended: who was done was so before. Who is
+-- tried again waits for nobody, and has not been done for the first time.
 function Audit:check_order(id, row)
   local target = row.after and self.history[row.after]
   local runs = target and self.runs[row.after]
   local last = runs and runs[target.run]
-  local retried = (self.verbs[row.after] or {}).retries
+  local retried = (self.verbs[row.after] or {}).retries or (self.verbs[id] or {}).retries
   if not (last and last.finished_at) or target.outcome ~= "done" or retried then return end
   self:count "waited for another"
   for number, run in pairs(self.runs[id] or {}) do
@@ -330,6 +400,7 @@ function Audit:reason(id, number, run, ends, next_at)
   if ends[number] then return "ended" end
   if kind == "failed" and run.verdict == "fail" then return "failed" end
   if kind == "failed" and not run.verdict and run.plan == "hang" then return "timeout" end
+  if kind == "failed" and not run.verdict and self:fault("machine", run.at, next_at) then return "machine stalled" end
   if kind == "crashed" and FATAL[run.plan] then return "crashed as planned" end
   if run.verdict == "release" then return "released" end
   -- it came back, and then ended before it ran again, or ran with what this run had kept
@@ -341,6 +412,16 @@ function Audit:reason(id, number, run, ends, next_at)
   if self:fault(run.pid, run.at, next_at) then return "fault of its worker" end
   if self:fault(run.who, run.at, next_at) then return "fault of its host" end
   if self:fault("server", run.at, next_at) then return "fault of the server" end
+  local refused = run.answer == "BUSY" or run.answer == "GONE"
+  if refused and self:fault("statements", run.at, next_at) then return "its verdict was cut" end
+end
+
+--- How an attempt is written down, as the end of a sentence.
+function Audit:written(id, number)
+  local kind = (self.attempts[id] or {})[number]
+  if not kind then return "" end
+  local rows = assert(self.db:execute("SELECT error FROM nightshift_attempt WHERE job_id = ? AND run = ?", id, number))
+  return (": written down as %s, %s"):format(kind, rows[1] and rows[1].error or "without an error")
 end
 
 function Audit:check_run(id, number, run, ends, next_at)
@@ -359,9 +440,8 @@ function Audit:check_run(id, number, run, ends, next_at)
   end
   local why = self:reason(id, number, run, ends, next_at)
   if why == nil then
-    local kind = (self.attempts[id] or {})[number]
     self:found("unexplained", "run %d of job %d (%s, planned %s, said %s) was not the end, and no fault explains it%s",
-      number, id, run.who, run.plan, run.verdict or "nothing", kind and ": written down as " .. kind or "")
+      number, id, run.who, run.plan, run.verdict or "nothing", self:written(id, number))
   elseif why ~= "ended" then
     self:count("again: " .. why)
   end
@@ -370,6 +450,7 @@ end
 function Audit:check_runs()
   for id, runs in pairs(self.runs) do
     local ends = self:ends(id)
+    if self.pruned[id] then goto continue end
     if not self.history[id] and not self.live[id] then
       self:found("lost", "job %d ran and is not in the history", id)
     end
@@ -379,7 +460,11 @@ function Audit:check_runs()
       local following = runs[numbers[i + 1]]
       if run.starts then self:check_run(id, number, run, ends, following and following.at or math.huge) end
       if run.children then self:check_children(id, number, run, ends) end
+      if run.logged and ends[number] == "done" and run.who:find "^host" then
+        slot(self.told, run.who)[id] = (self.told[run.who][id] or 0) + run.logged
+      end
     end
+    ::continue::
   end
 end
 
@@ -391,7 +476,7 @@ function Audit:check_effects(db)
     self:count "acks with a row"
     if row.n > 1 then
       self:found("double effect", "run %d of job %d wrote its row %d times", row.run, row.job_id, row.n)
-    elseif self:ends(row.job_id)[row.run] ~= "done" then
+    elseif self:ends(row.job_id)[row.run] ~= "done" and not self.pruned[row.job_id] then
       self:found("double effect", "run %d of job %d wrote its row, and its ack was not accepted", row.run, row.job_id)
     end
   end
@@ -406,7 +491,17 @@ function Audit:check_born()
   end
 end
 
-local EMPTY = { "job", "scheduled", "edge", "met", "signal", "lease", "expiry", "running", "unique_key", "notice" }
+--- Who was signalled has ended; see check_push for others.
+function Audit:check_signals()
+  for id, verbs in pairs(self.verbs) do
+    for _, signal in ipairs(verbs.signals or {}) do
+      self:count("signals " .. signal.how)
+      if self.live[id] then self:found("stuck", "job %d was signalled (%s) and has not ended", id, signal.how) end
+    end
+  end
+end
+
+local EMPTY = { "job", "scheduled", "edge", "met", "lease", "expiry", "running", "unique_key", "notice" }
 
 --- Tables that are empty when all is done, and holders that nobody missed.
 function Audit:check_leftovers(db)
@@ -421,6 +516,14 @@ function Audit:check_leftovers(db)
   for _, held in ipairs(assert(db:slots())) do -- rows of owners that are gone may stay
     self:found("left over", "slot %d of '%s' is held", held.slot, held.name)
   end
+  for what, text in pairs {
+    ["rows in nightshift_child without their child"] = "nightshift_child t LEFT JOIN nightshift_finished f USING (id)",
+    ["signals without their job"] = "nightshift_signal t LEFT JOIN nightshift_finished f ON f.id = t.job_id",
+    ["attempts without their job"] = "nightshift_attempt t LEFT JOIN nightshift_finished f ON f.id = t.job_id",
+  } do
+    local left = assert(db:execute("SELECT COUNT(*) AS n FROM " .. text .. " WHERE f.id IS NULL"))[1].n
+    if left > 0 then self:found("left over", "%d %s", left, what) end
+  end
   local n = assert(db:execute "SELECT COUNT(*) AS n FROM nightshift_ready WHERE job_id > 0")[1].n
   if n > 0 then self:found("left over", "%d rows in nightshift_ready", n) end
   for _, row in ipairs(assert(db:execute "SELECT id, kind, pid FROM nightshift_holder WHERE dead IS NULL")) do
@@ -433,7 +536,8 @@ end
 -- @tparam string folder
 -- @treturn table {findings =, counts =}
 function audit.run(db, folder)
-  local self = setmetatable({ findings = {}, counts = {} }, Audit)
+  local self = setmetatable({ db = db, findings = {}, counts = {}, told = {} }, Audit)
+  local function found(kind, text) self:found(kind, "%s", text) end
   self.pushes, self.verbs, self.faults = read_pushes(folder), read_verbs(folder), read_faults(folder)
   self.runs, self.children = read_runs(folder, function(id, number, text)
     self:found("state", "run %d of job %d: %s", number, id, text)
@@ -441,16 +545,23 @@ function audit.run(db, folder)
   self.history, self.attempts, self.live = read_history(db)
   self.notes = {}
   for _, row in ipairs(assert(db:execute "SELECT tag FROM torture_note")) do self.notes[row.tag] = true end
+  self:learn_trees()
   self:check_pushes()
+  self:check_trees()
+  for id in pairs(self.pruned) do self:check_pruned(id) end
   for id, row in pairs(self.history) do
     self:check_end(id, row)
     self:check_order(id, row)
   end
   for id, verbs in pairs(self.verbs) do self:check_verbs(id, verbs) end
   self:check_runs()
+  logs.check(folder, self.told, self.faults, found)
+  logs.mended(folder, found)
+  self:check_signals()
   self:check_effects(db)
   self:check_born()
   self:check_leftovers(db)
+  old_tree.finish(db, found)
   return { findings = self.findings, counts = self.counts }
 end
 

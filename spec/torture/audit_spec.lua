@@ -168,7 +168,7 @@ describe("the audit", function()
 
   plants("a child that was lost", function(_, child)
     sql("DELETE FROM nightshift_finished WHERE id = ?", child)
-  end, "children", "lost", "lost ack")
+  end, "children", "left over", "lost", "lost ack")
 
   plants("a child of a verdict that was not accepted", function()
     push "p2.1"
@@ -265,6 +265,83 @@ describe("the audit", function()
     write.verbs("retry", parent, 2, "done", "ok")
   end, "verb")
 
+  -- A tree as the pruner pushes it, worked off; its root, and the ids as they are written.
+  local function tree()
+    write.pushes("intend", "tree.p.1", "tree", 3)
+    local id, ids = assert(db:flow { name = "work", queue = "a", payload = { tag = "tree.p.1.1" }, children = {
+      { name = "work", payload = { tag = "tree.p.1.2" } }, { name = "work", payload = { tag = "tree.p.1.3" } } } })
+    local list = ("%d,%d,%d"):format(id, ids.children[1].id, ids.children[2].id)
+    write.pushes("acked", "tree.p.1", list)
+    for _ = 1, 3 do ack(run()) end
+    return id, list
+  end
+
+  local function prune(id, how)
+    write.verbs("prune", id, "intend")
+    if how then write.verbs("prune", id, how) end
+  end
+
+  plants("nothing of a tree that was pruned, nor of one that was not", function()
+    local id = tree()
+    prune(id, "ok")
+    assert(db:prune { tree = id })
+  end)
+
+  plants("a tree of which nobody pruned a job", function()
+    sql("DELETE FROM nightshift_finished WHERE parent = ? LIMIT 1", (tree()))
+  end, "left over", "lost", "lost ack")
+
+  plants("what is left of a tree that was pruned", function()
+    local id = tree()
+    prune(id, "ok")
+    sql("DELETE FROM nightshift_finished WHERE parent = ? LIMIT 1", id)
+  end, "half pruned", "left over")
+
+  plants("a tree that was pruned from its top", function()
+    local id = tree()
+    prune(id)
+    sql("DELETE FROM nightshift_finished WHERE id = ?", id)
+  end, "half pruned")
+
+  plants("a job that was pruned before it ended", function()
+    local id, list = tree()
+    prune(id, "ok")
+    assert(db:prune { tree = id })
+    write.pushes("acked", "tree.p.1", list .. ",100000")
+  end, "pruned")
+
+  -- A host that ended well; it has run a job of three lines to its end.
+  local function log(text)
+    push "p2.1"
+    local job = assert(q:claim())
+    start(job, "logs", 0, "host9")
+    write.runs("logged", job.id, job.run, 3)
+    ack(job)
+    write.faults("end", "well", "host9")
+    local file <close> = assert(io.open(folder .. "/host9.err", "wb"))
+    for line in text:gmatch "%S+" do
+      file:write("ts=1 level=info event=", (line:gsub("_", " "):gsub("ID", job.id)), "\n")
+    end
+  end
+
+  plants("nothing of lines that are there", function() log "job.log_id=ID job.log_id=ID job.log_id=ID" end)
+
+  plants("nothing of lines that the log says it dropped", function() log "job.log_id=ID log.dropped_lines=2" end)
+
+  plants("lines that are not in a log", function() log "job.log_id=ID log.dropped_lines=1" end, "log")
+
+  plants("a line that is none", function() log "job.log_id=ID job.log_id=ID job.log_id=ID ?" end, "log")
+
+  plants("a job that was nowhere and was mended", function()
+    log "job.log_id=ID job.log_id=ID job.log_id=ID job.mended_id=7"
+  end, "nowhere")
+
+  plants("a signal that reached nobody", function()
+    local id = push "p2.1"
+    sql "DELETE FROM nightshift_ready WHERE job_id > 0"
+    write.verbs("signal", id, 1, "ok")
+  end, "left over", "stuck", "unfinished")
+
   plants("a job that has not ended", function()
     push "p2.1"
     sql "DELETE FROM nightshift_ready WHERE job_id > 0"
@@ -277,6 +354,7 @@ describe("the audit", function()
     { "edge", "INSERT INTO nightshift_edge (on_id, job_id) VALUES (1, 77)" },
     { "lease", "INSERT INTO nightshift_lease (id, holder, claimed, jobs) VALUES (1, 1, 1, '[[77,1]]')" },
     { "unique key", "INSERT INTO nightshift_unique_key (queue_id, ukey, job_id) VALUES (1, 'key', 77)" },
+    { "signal", "INSERT INTO nightshift_signal (job_id, name, value, sent) VALUES (77, 'go', '1', 1)" },
     { "notice", "INSERT INTO nightshift_notice (holder, job_id, run, kind, created) VALUES (1, 77, 1, 1, 1)" },
     { "running", "INSERT INTO nightshift_running (job_id, run, holder, started, touched) VALUES (77, 1, 1, 1, 1)" },
     { "expiry", "INSERT INTO nightshift_expiry (lease, expires) VALUES (1, 1)" },

@@ -1,6 +1,6 @@
---- Everybody who takes part in a torture: the server, hosts, claimers, pushers,
--- the meddler. Keeps them running: who ends is started again under a new name,
--- and an end that nobody asked for is a finding.
+--- Everybody who takes part in a torture: the server, hosts, claimers, pushers, the
+-- meddler, the signaller, the pruner, and who reads the log of a host. Keeps them running:
+-- who ends is started again under a new name, and an end that nobody asked for is a finding.
 
 local nst = require "nst"
 local host = require "spec.support.host"
@@ -49,7 +49,15 @@ function Cast:environment(name, place)
   }
 end
 
-local FEEDS = { false, "a=3,b=1,c=1", "a=1,b=3,c=2" }
+-- What hosts differ in. Workers of the second and the third leave in their own time, and
+-- the log of the second is read slowly.
+local HOSTS = {
+  {},
+  { "--queues", "a=3,b=1,c=1", "--recycle", 7, slow_log = true },
+  { "--queues", "a=1,b=3,c=2", "--recycle-memory", "12M", "--reserve", "a=1" },
+}
+
+local function kind_of_host(place) return HOSTS[(place - 1) % #HOSTS + 1] end
 
 local function arguments(self, kind, place, name)
   local seed = self.seed + self.made
@@ -58,22 +66,43 @@ local function arguments(self, kind, place, name)
   if kind == "claimer" then return { proc.lua, program, url, seed } end
   if kind == "pusher" then return { proc.lua, program, url, seed, self.folder, name } end
   if kind == "meddler" then return { proc.lua, program, self.url, seed, self.folder } end
+  if kind == "pruner" then return { proc.lua, program, self.url, seed, self.folder, name } end
+  if kind == "signaller" then return { proc.lua, program, self.url, self.folder } end
   local args = { proc.program, "work", proc.root .. "/spec/torture/jobs.lua", "--workers", self.workers,
     "--drain-timeout", "3s" }
-  local feed = FEEDS[(place - 1) % #FEEDS + 1]
-  if feed then table.move({ "--queues", feed }, 1, 2, #args + 1, args) end
-  return args
+  local more = kind_of_host(place)
+  return table.move(more, 1, #more, #args + 1, args)
+end
+
+-- Starts a program that writes its log into a pipe, and who reads that slowly. What has
+-- been read is where the log of a process is.
+local function start_read(self, name, options)
+  local pipe = ("%s/%s.pipe"):format(self.folder, name)
+  assert(shell("mkfifo %s", pipe))
+  local reader = proc.start { proc.lua, proc.root .. "/spec/torture/reader.lua", pipe, env = options.env }
+  local process = proc.start { "sh", "-c", ('exec "$@" 2>\'%s\''):format(pipe), "sh", env = options.env,
+    table.unpack(options) }
+  process.err, reader.pipe = reader.out, pipe
+  return process, reader
+end
+
+-- A host that was killed before it opened its pipe: the reader still waits for that.
+local function let_go(reader)
+  if not reader:ended() then assert(io.open(reader.pipe, "r+")):close() end
 end
 
 --- Starts a member.
--- @tparam string kind "host", "claimer", "pusher", "meddler"
+-- @tparam string kind "host", "claimer", "pusher", "meddler", "signaller", "pruner"
 -- @tparam integer place its number among its kind
 function Cast:start(kind, place)
   self.made = self.made + 1
   local name = ("%s%d"):format(kind == "host" and "host" or "program", self.made)
   local options = arguments(self, kind, place, name)
   options.env = self:environment(name, place)
-  local member = { kind = kind, place = place, name = name, process = proc.start(options), since = nst.clock() }
+  local member = { kind = kind, place = place, name = name, since = nst.clock() }
+  local start = kind == "host" and kind_of_host(place).slow_log and start_read
+    or function(_, _, given) return proc.start(given) end
+  member.process, member.reader = start(self, name, options)
   member.pid = member.process.pid
   table.insert(self.members, member)
   self.note("start", kind, name, member.pid)
@@ -96,21 +125,24 @@ function Cast:any(kind)
 end
 
 -- A host may refuse to start while the server is away, and end with 1 when it
--- cannot write its verdicts; whoever was killed or told to stop ends as that
--- wants; claimers end by their jobs.
+-- cannot write its verdicts: it is away, or who is cut off has locked their rows; whoever
+-- was killed or told to stop ends as that wants; claimers end by their jobs.
 local function explained(self, member, how)
-  if member.place == 1 and self.cut_off then self.network_fault = nst.clock() end
-  local away = math.max(self.server_fault or -math.huge, member.place == 1 and self.network_fault or -math.huge)
+  if self.cut_off then self.network_fault = nst.clock() end
+  local held = math.max(self.server_fault or -math.huge, self.network_fault or -math.huge)
+  local away = member.place == 1 and held or self.server_fault or -math.huge
   if member.expected == true or member.expected == how then return true end
   if member.kind == "claimer" then
     return how == "signal 9" or how == "signal 11" or how == 3 or (how == 0 and self.over)
   elseif member.kind ~= "host" then
     return how == 0 and self.over
   end
-  if member.asked and (how == "signal 15" or how == "signal 3") then -- it was starting
+  -- it was starting, or its handlers were being loaded
+  if member.asked and (how == "signal 15" or how == "signal 3") or member.unloaded and how == 78 then
     return not select(2, member.process:text()):find "event=host.ready"
   end
-  return how == 69 and away > member.since - 10 or how == 1 and member.asked and away > member.asked - 10
+  if how == 69 and (self.kill_fault or -math.huge) > member.since - 10 then return true end -- as it started
+  return how == 69 and away > member.since - 10 or how == 1 and member.asked and held > member.asked - 10
 end
 
 local function keep_output(self, member)
@@ -140,16 +172,27 @@ local function bury(self, member)
   keep_output(self, member)
   self.note("end", how == 0 and "well" or "otherwise", member.name)
   member.process:forget()
+  if member.reader then member.reader:forget() end
 end
+
+-- Whoever reads its log has read it.
+local function has_ended(member)
+  if not member.process:ended() then return false end
+  if member.reader then let_go(member.reader) end
+  return not member.reader or member.reader:ended()
+end
+
+-- Until all jobs have ended.
+local STAYS = { host = true, signaller = true }
 
 --- Takes the dead away and starts others for them, unless it is over.
 function Cast:tend()
   for i = #self.members, 1, -1 do
     local member = self.members[i]
-    if member.process:ended() then
+    if has_ended(member) then
       table.remove(self.members, i)
       bury(self, member)
-      if not self.over or member.kind == "host" and not self.leaving then self:start(member.kind, member.place) end
+      if not self.over or STAYS[member.kind] and not self.leaving then self:start(member.kind, member.place) end
     end
   end
 end
@@ -176,6 +219,10 @@ function Cast:dismiss(kind, seconds)
     member.expected = true
     member.process:signal "KILL"
     member.process:wait()
+    if member.reader then
+      let_go(member.reader)
+      member.reader:wait()
+    end
   end
   self:tend()
 end

@@ -28,6 +28,17 @@ local function answer(job, verdict, ok, code)
   outcomes.note("answer", job.id, job.run, verdict, ok and "ok" or code or "NONE")
 end
 
+-- BUSY and GONE: the same again.
+local function insist(fn)
+  local tries = 0
+  local ok, message, code
+  repeat
+    tries = tries + 1
+    ok, message, code = fn()
+  until ok or tries == 20 or code ~= "BUSY" and code ~= "GONE"
+  return ok, message, code
+end
+
 -- The ack and a row of ours in one commit. A verb that is refused raises, so
 -- that the row is not written either.
 local function ack_with_row(job, result)
@@ -48,7 +59,8 @@ local function listen(job)
   local methods = getmetatable(job).methods
   for _, verb in ipairs { "again", "discard", "release", "fail", "wait" } do
     job[verb] = function(self, ...)
-      local ok, _, code = methods[verb](self, ...)
+      local given = table.pack(...)
+      local ok, _, code = insist(function() return methods[verb](self, table.unpack(given, 1, given.n)) end)
       self.answered = true
       answer(self, verb, ok, code)
     end
@@ -59,7 +71,7 @@ local function ack(job, result)
   if math.random(3) == 1 then
     answer(job, "ack", ack_with_row(job, result))
   else
-    local ok, _, code = job:ack(result)
+    local ok, _, code = insist(function() return job:ack(result) end)
     answer(job, "ack", ok, code)
   end
 end

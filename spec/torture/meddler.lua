@@ -24,7 +24,9 @@ local pushes
 local function learn()
   pushes = pushes or io.open(folder .. "/pushes", "rb")
   for line in pushes and pushes:lines() or function() end do
-    for id in (line:match "^acked %S+ %S+ (%S+)$" or ""):gmatch "%d+" do
+    local tag, list = line:match "^acked %S+ (%S+) (%S+)$"
+    if tag and tag:find "^tree" then list = nil end -- the pruner's
+    for id in (list or ""):gmatch "%d+" do
       if #ids >= 500 then ids[math.random(500)] = math.tointeger(id) else ids[#ids + 1] = math.tointeger(id) end
     end
   end

@@ -2,8 +2,11 @@
 -- whom it touches before it happens, so that the audit can tell an execution
 -- that was repeated for a reason from one that was not.
 
+local nightshift = require "nightshift"
 local nst = require "nst"
+local burst = require "spec.torture.burst"
 local host = require "spec.support.host"
+local old_tree = require "spec.torture.old_tree"
 
 local monkey = {}
 local faults = {}
@@ -44,6 +47,7 @@ local function below(cast, name, signal)
   else
     cast:fault(name .. "-" .. signal, pid, member.name)
   end
+  if name == "ns-zygote" or name == "ns-keeper" then member.unloaded = true end
   if name == "ns-keeper" then member.expected = member.asked and true or 1 end
   nst.kill(pid, signal)
 end
@@ -133,6 +137,68 @@ local function cut(cast, n)
   for _, statement in ipairs(text) do pcall(cast.server.sql, cast.server, statement) end
 end
 
+-- Statements are cut, whatever they are and whosever: that loses nobody a claim, so it
+-- touches nobody; who is told GONE or BUSY may have to let go of one.
+local function cut_statements(cast)
+  local ok, handle = pcall(nightshift.open, cast.url)
+  if not ok or not handle then return end
+  cast:fault("statements-cut", "statements")
+  cast.kill_fault = nst.clock()
+  local list = handle:execute [[SELECT id FROM information_schema.processlist
+    WHERE user = 'torture' AND id <> CONNECTION_ID()]] or {}
+  for _ = 1, #list > 0 and 300 or 0 do
+    if handle:execute("KILL QUERY " .. list[math.random(#list)].id) then cast.kills = (cast.kills or 0) + 1 end
+    nst.sleep(math.random() * 0.002)
+  end
+  cast.kill_fault = nst.clock()
+  handle:close()
+end
+
+local function reload(cast, member)
+  if member.process:ended() then return end
+  cast.reloads = (cast.reloads or 0) + 1
+  member.process:signal "HUP"
+end
+
+-- HUP every second, among jobs that last longer: workers of many scripts at once.
+local function reload_each_second(cast)
+  local list = cast:ready_hosts()
+  local member = list[math.random(math.max(1, #list))]
+  if not member or member.reloading then return end
+  member.reloading = true
+  burst.push(cast, "long", 2 * cast.workers)
+  for second = 0, 9 do cast:later(second, function() reload(cast, member) end) end
+  cast:later(10, function() member.reloading = nil end)
+end
+
+-- All workers are to leave while they have many short jobs in their hands.
+local function leave_with_full_windows(cast)
+  if not burst.push(cast, "quick", 500) then return end
+  nst.sleep(math.random() * 0.3)
+  for _, member in ipairs(cast:ready_hosts()) do reload(cast, member) end
+end
+
+-- More lines than who reads slowly can read. Now and then nobody reads for a while.
+local function flood_log(cast) burst.push(cast, "logs", 200) end
+
+local function stop_reader(cast)
+  local list = {}
+  for _, member in ipairs(cast:ready_hosts()) do
+    if member.reader and not member.reader.stopped then list[#list + 1] = member end
+  end
+  local member = list[math.random(math.max(1, #list))]
+  if not member then return end
+  local reader = member.reader
+  reader.stopped = true
+  cast:fault("reader-STOP", member.name)
+  reader:signal "STOP"
+  cast:later(math.random() * 4, function()
+    reader.stopped = nil
+    cast:fault("reader-CONT", member.name)
+    reader:signal "CONT"
+  end, true)
+end
+
 local function fault(name, weight, group, run)
   faults[#faults + 1] = { name = name, weight = weight, group = group, run = run }
 end
@@ -177,6 +243,14 @@ fault("network cut until the host is given up", 1, "host", function(cast)
 end)
 fault("connections stranded", 1, "freeze", function(cast) network(cast, "strand", math.random() * 10) end)
 fault("connections closed", 2, "freeze", function(cast) network(cast, "close") end)
+fault("statements cut", 8, "kill", cut_statements)
+fault("reloaded every second", 3, "reload", reload_each_second)
+fault("full windows at a reload", 4, "reload", leave_with_full_windows)
+fault("log flooded", 3, "log", flood_log)
+fault("log not read for a while", 3, "log", stop_reader)
+fault("large old tree", 2, "prune", old_tree.plant)
+fault("pruner killed", 3, "prune", function(cast) kill_member(cast, "pruner", "KILL") end)
+fault("signaller killed", 1, "program", function(cast) kill_member(cast, "signaller", "KILL") end)
 fault("session cut", 6, "server", function(cast) cut(cast, 1) end)
 fault("all sessions cut", 1, "server", function(cast) cut(cast, 1000) end)
 

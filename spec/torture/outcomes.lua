@@ -5,6 +5,9 @@
 --   start  TIME ID RUN PID WHO LAST OUTCOME   LAST: the last run that said again, as the state has it; 0: none
 --   spawn  TIME ID RUN CHILD TAG AFTER        AFTER: the job that the child waits for as well; 0: none
 --   finish TIME ID RUN PID VERDICT            just before the verdict is given
+--   asks   TIME ID RUN                        it will wait for a signal, which signaller.lua sends
+--   logged TIME ID RUN N                      N lines have been given to job:log
+--   holds  TIME ID RUN WHO                    it lasts until places.lua has counted
 --   bad    TIME ID RUN text                   something the job saw and must not see
 
 local nst = require "nst"
@@ -15,13 +18,19 @@ local outcomes = {}
 local FOLDER = assert(os.getenv "TORTURE_FOLDER")
 local SEED = assert(os.getenv "TORTURE_SEED")
 local WHO = assert(os.getenv "TORTURE_WHO")
+local SANITIZED = os.getenv "SAN" -- then a SIGSEGV is a report
 
 -- Outcomes and their weights.
 local MENU = {
   { "ack", 56 }, { "raise", 8 }, { "again", 9 }, { "spawn", 8 }, { "spawn_again", 3 }, { "spawn_raise", 2 },
   { "discard", 2 }, { "release", 2 }, { "long", 5 }, { "crash", 2 }, { "exit", 1 }, { "hang", 1 }, { "big", 1 },
-  { "slot", 7 }, { "slot_crash", 1 }, { "wait", 8 }, { "wait_crash", 1 },
+  { "slot", 7 }, { "slot_crash", 1 }, { "wait", 8 }, { "wait_crash", 1 }, { "signal", 5 }, { "leak", 3 },
 }
+
+-- What a job of a kind does, of many that are pushed at once (burst.lua); others choose.
+local KINDS = { quick = { "ack", "ack", "ack", "spawn" }, leaf = { "ack" }, long = { "longer" }, logs = { "logs" },
+  place = { "place" } }
+
 local total = 0
 for _, item in ipairs(MENU) do total = total + item[2] end
 
@@ -39,6 +48,8 @@ function outcomes.pick(n, ...)
 end
 
 local function plan(job)
+  local kind = KINDS[job.payload.kind]
+  if kind then return kind[outcomes.pick(#kind, job.payload.tag, job.run) + 1] end
   local at = outcomes.pick(total, job.payload.tag, job.run)
   for _, item in ipairs(MENU) do
     at = at - item[2]
@@ -68,18 +79,20 @@ end
 
 local function finish(job, verdict) note("finish", job.id, job.run, pid, verdict) end
 
--- Some children wait for the one before them.
+-- Some children wait for the one before them. Returns how many there are.
 local function spawn(job)
-  local tag, before = job.payload.tag, nil
+  local tag, before, spawned = job.payload.tag, nil, 0
   for i = 1, select(2, tag:gsub("%.c", "")) < 2 and 1 + job.id % 3 or 0 do
     local name = ("%s.c%d-%d"):format(tag, job.run, i)
     local after = before and outcomes.pick(2, name, "after") == 0 and before or nil
     local options = { backoff = 0.2, max_attempts = 3, timeout = 3, queue = i == 3 and "c" or nil,
       after = after and { after }, on_fail = outcomes.pick(2, name, "on_fail") == 0 and "run" or nil }
-    local id = job:spawn(job.name, { tag = name, after = after }, options)
+    local id = job:spawn(job.name, { tag = name, after = after, kind = job.payload.kind }, options)
     if id then note("spawn", job.id, job.run, id, name, after or 0) end
     before = id
+    spawned = spawned + (id and 1 or 0)
   end
+  return spawned
 end
 
 local function again(job, state)
@@ -129,8 +142,7 @@ local function look(job)
 end
 
 function run.wait(job, state)
-  if job.phase >= 2 then return run.ack(job) end
-  spawn(job)
+  if job.phase >= 2 or spawn(job) == 0 and #job.results == 0 then return run.ack(job) end
   finish(job, "wait")
   return job:wait { on_fail = outcomes.pick(3, job.payload.tag, job.run, "wait") == 0 and "fail" or "continue",
     state = { polls = state.polls, last = job.run, waits = true } }
@@ -151,8 +163,19 @@ function run.release(job)
   return job:release()
 end
 
-function run.long(job)
-  local rest = outcomes.pick(1500, job.payload.tag, job.run, "long") / 1000
+-- A signal that came is the number of a run that asked for one.
+function run.signal(job, state)
+  local signal = job.signal
+  if signal ~= nil and not (math.type(signal) == "integer" and signal < job.run) then
+    note("bad", job.id, job.run, "signal-that-nobody-sent")
+  end
+  note("asks", job.id, job.run)
+  finish(job, "wait")
+  return job:wait { signal = "go", state = { polls = state.polls, last = job.run } }
+end
+
+local function last(job, most)
+  local rest = outcomes.pick(most, job.payload.tag, job.run, "long") / 1000
   while rest > 0 and not job:cancelled() do
     job:progress(0.5, "long")
     nst.sleep(math.min(rest, 0.25))
@@ -161,8 +184,19 @@ function run.long(job)
   return run.ack(job)
 end
 
+function run.long(job) return last(job, 1500) end
+function run.longer(job) return last(job, 6000) end
+
+local LINES <const> = 20
+
+function run.logs(job)
+  for _ = 1, LINES do job:log(("x"):rep(1500)) end
+  note("logged", job.id, job.run, LINES)
+  return run.ack(job)
+end
+
 function run.crash(job)
-  local signal = outcomes.pick(2, job.payload.tag, job.run, "signal") == 0 and "KILL" or "SEGV"
+  local signal = (SANITIZED or outcomes.pick(2, job.payload.tag, job.run, "signal") == 0) and "KILL" or "SEGV"
   os.execute(("kill -%s %d"):format(signal, pid))
   nst.sleep(5)
 end
@@ -182,6 +216,25 @@ function run.big(job)
   return { text = ("x"):rep(100000) }
 end
 
+local function told()
+  local file = io.open(FOLDER .. "/go")
+  return file and file:close()
+end
+
+function run.place(job)
+  if not told() then note("holds", job.id, job.run, WHO) end
+  while not told() and not job:cancelled() do nst.sleep(0.05) end
+  return run.ack(job)
+end
+
+local kept = {}
+
+-- As C code that leaks does, up to a bound.
+function run.leak(job)
+  kept[#kept % 3 + 1] = ("x"):rep(4 << 20)
+  return run.ack(job)
+end
+
 -- What a semaphore may say when everything breaks.
 local EXPECTED = { BUSY = true, STALE = true, GONE = true }
 
@@ -189,6 +242,7 @@ local EXPECTED = { BUSY = true, STALE = true, GONE = true }
 -- job:db().
 local function in_slot(job, inside)
   local opened, db = pcall(job.db, job)
+  if not opened and job:cancelled() then error(db, 0) end -- it is being stopped, by its timeout
   if not opened then return run.ack(job) end
   local ok, message, code = db:semaphore("torture", 3, { timeout = 1 })(function()
     inside(job)

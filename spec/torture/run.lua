@@ -15,6 +15,8 @@ local cast_of = require "spec.torture.cast"
 local db = require "spec.support.db"
 local journal = require "spec.torture.journal"
 local monkey = require "spec.torture.monkey"
+local old_tree = require "spec.torture.old_tree"
+local places = require "spec.torture.places"
 local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
 
@@ -25,7 +27,7 @@ local hosts, workers = tonumber(arg[4]) or 3, tonumber(arg[5]) or 4
 
 -- Longest that the rest may take once the faults have stopped: a grace after a
 -- restart of the server, a host that was cut off, some backoffs, some polls.
-local DRAIN_LIMIT = 150
+local DRAIN_LIMIT = proc.limit(150)
 
 math.randomseed(seed)
 local folder = ("%s/torture/%d"):format(proc.build, seed)
@@ -47,7 +49,7 @@ do
 end
 
 local cast = cast_of {
-  server = server, url = url, folder = folder, seed = seed, workers = workers, groups = groups,
+  server = server, database = database, url = url, folder = folder, seed = seed, workers = workers, groups = groups,
   way = proxy.start(server, "tcp"),
   mark = ("%d-%d"):format(seed, (nst.ids())),
 }
@@ -92,13 +94,22 @@ local function look_at_waiting()
   if not ok then return end
   local place <close> = handle
   pcall(audit.waiting, place, function(...) cast:found(...) end)
+  pcall(old_tree.look, place, function(...) cast:found(...) end)
+end
+
+local LATE <const> = 0.5 -- seconds that a sleep may last longer before it is a fault of the machine
+
+local function rest(pause)
+  local before = nst.clock()
+  nst.sleep(pause)
+  if nst.clock() > before + pause + LATE then cast.note("fault", "stalled", "machine") end
 end
 
 local function torment()
   local strike = monkey.new(cast, groups)
   local stop, next_say, next_fault = begun + seconds, begun + 10, begun + 1
   while nst.clock() < stop do
-    nst.sleep(0.05)
+    rest(0.05)
     run_due()
     cast:tend()
     if nst.clock() > next_fault then
@@ -123,16 +134,11 @@ local function drained()
   return c and c.live + c.ready + c.scheduled + c.edges + c.leases + c.notices == 0
 end
 
--- Everybody but the hosts leaves; the hosts finish what is left.
-local function calm_down()
-  run_due(true)
-  cast.over = true
-  assert(io.open(folder .. "/stop", "w")):close()
-  for _, kind in ipairs { "pusher", "meddler", "claimer" } do cast:dismiss(kind, 30) end
-  resume()
+-- The hosts finish what is left.
+local function drain()
   local stop, next_say = nst.clock() + DRAIN_LIMIT, nst.clock() + 10
   while not drained() and nst.clock() < stop do
-    nst.sleep(0.2)
+    rest(0.2)
     cast:tend()
     if nst.clock() > next_say then
       progress "drain"
@@ -140,13 +146,27 @@ local function calm_down()
       next_say = next_say + 10
     end
   end
+end
+
+-- Everybody but the hosts and whoever they wait for leaves.
+local function calm_down()
+  run_due(true)
+  cast.over = true
+  assert(io.open(folder .. "/stop", "w")):close()
+  for _, kind in ipairs { "pusher", "meddler", "pruner", "claimer" } do cast:dismiss(kind, proc.limit(30)) end
+  resume()
+  drain()
   progress "drained"
+  places.check(cast, 20)
+  drain()
   cast.leaving = true
+  assert(io.open(folder .. "/quiet", "w")):close()
+  cast:dismiss("signaller", proc.limit(30))
   for _, member in ipairs(cast:all "host") do
     member.expected, member.asked = 0, nst.clock()
     member.process:signal "TERM"
   end
-  cast:dismiss("host", 60)
+  cast:dismiss("host", proc.limit(60))
 end
 
 local function look_around()
@@ -170,6 +190,8 @@ local function report(result)
   for name in pairs(result.counts) do names[#names + 1] = name end
   table.sort(names)
   for _, name in ipairs(names) do say("  %8d  %s", result.counts[name], name) end
+  if cast.kills then say("  %8d  KILL QUERY", cast.kills) end
+  if cast.reloads then say("  %8d  HUP", cast.reloads) end
   say("hosts, by their last dumps: %s", sums(cast.tally))
   local tally = {}
   for words in journal.lines(folder, "counters") do
@@ -203,7 +225,7 @@ end
 
 say("torture: seed %d, %g s, faults: %s; %d hosts of %d workers; journals in %s", seed, seconds, groups, hosts, workers,
   folder)
-for kind, n in pairs { host = hosts, claimer = 4, pusher = 2, meddler = 1 } do
+for kind, n in pairs { host = hosts, claimer = 4, pusher = 2, meddler = 1, signaller = 1, pruner = 1 } do
   for place = 1, n do cast:start(kind, place) end
 end
 torment()

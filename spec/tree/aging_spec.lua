@@ -89,7 +89,7 @@ describe("aging", function()
       return true
     end))
     local low = assert(q:push("middle", nil, { priority = 50 }))
-    local wanted, deadline = { [late] = true, [low] = true }, nightshift.clock() + 20
+    local wanted, deadline = { [late] = true, [low] = true }, nightshift.clock() + 60
     while next(wanted) do
       assert.is_true(nightshift.clock() < deadline, "never found")
       pushed(2 * TURN, 200)

@@ -82,12 +82,12 @@ describe("a stage of siblings on two hosts", function()
     local handle = assert(nightshift.open(server.url_of_it))
     local id = assert(handle:queue "q":push("stage", PIECES))
     local from = math.random(PIECES // 10, PIECES // 2)
-    eventually(function() return count() >= from end, 30)
+    eventually(function() return count() >= from end, 60)
     strike()
     local info = eventually(function()
       local job = handle:job(id)
       return job and job.state ~= "waiting" and job.finished_at and job
-    end, 90)
+    end, 120)
     assert.same({ "done", { PIECES + 1, PIECES * (PIECES + 1) // 2, "next" } }, { info.state, info.result })
     local seen, pieces = {}, {}
     for i, line in ipairs(lines(log)) do
@@ -95,8 +95,9 @@ describe("a stage of siblings on two hosts", function()
       assert.is_nil(seen[line], "twice: " .. line)
       seen[line] = i
       if kind == "piece" then
+        -- a worker of a host that was killed may write a moment later what another has done since
+        assert.is_true(not seen.next or killed and pieces[job], "a piece after the next stage")
         pieces[job] = true
-        assert.is_nil(seen.next, "a piece after the next stage")
       else
         assert.is_true(killed or not seen[kind], kind .. " ran twice")
         seen[kind] = i
@@ -193,7 +194,7 @@ describe("siblings that end at the same moment", function()
     local programs = {}
     for i = 1, PROGRAMS do programs[i] = proc.start { proc.lua, script, url, i } end
     for _, p in ipairs(programs) do
-      local how = p:wait(60)
+      local how = p:wait(120)
       assert.equal(0, how, select(2, p:text()))
     end
     local n = 0
@@ -235,9 +236,11 @@ local nightshift = require "nightshift"
 local db = assert(nightshift.open(arg[1]))
 local q = db:queue "first"
 while true do
-  local job = q:claim { wait = 1 }
-  if not job then break end
+  local job = q:claim { wait = 0.5 }
+  if not job and io.open(arg[2]) then break end
+  if not job then goto on end
   if job.payload == 1 then assert(job:discard "no") else assert(job:ack()) end
+  ::on::
 end
 db:close()]]
 
@@ -246,13 +249,18 @@ describe("a push after a job that is about to end", function()
     local ROUNDS, PUSHERS, ENDERS = 700, 3, 2
     local url, name = db.fresh()
     local pusher, ender = fixture.file("pusher.lua", PUSHER), fixture.file("ender.lua", ENDER)
-    local programs = {}
-    for i = 1, PUSHERS do programs[#programs + 1] = proc.start { proc.lua, pusher, url, i, ROUNDS } end
-    for _ = 1, ENDERS do programs[#programs + 1] = proc.start { proc.lua, ender, url } end
-    for _, p in ipairs(programs) do
-      local how = p:wait(90)
-      assert.equal(0, how, select(2, p:text()))
+    local pushers, enders, pushed = {}, {}, fixture.dir() .. "/pushed"
+    for i = 1, PUSHERS do pushers[i] = proc.start { proc.lua, pusher, url, i, ROUNDS } end
+    for i = 1, ENDERS do enders[i] = proc.start { proc.lua, ender, url, pushed } end
+    local function end_well(programs)
+      for _, p in ipairs(programs) do
+        local how = p:wait(120)
+        assert.equal(0, how, select(2, p:text()))
+      end
     end
+    end_well(pushers)
+    assert(io.open(pushed, "w")):close() -- whoever finds nothing before that is only early
+    end_well(enders)
     local handle = assert(nightshift.open(url))
     local ran = 0
     for job in handle:queue "second":jobs { wait = 0 } do

@@ -58,7 +58,6 @@ describe("pause", function()
     fail = function(job) return job:fail("oh", { retry_in = 0 }) end,
     again = function(job) return job:again(0) end,
     release = function(job) return job:release() end,
-    wait = function(job) return job:wait() end,
   } do
     it("holds a running job that returns by " .. verb, function()
       local id = assert(q:push "job")
@@ -74,6 +73,20 @@ describe("pause", function()
     end)
   end
 
+  it("holds a running job that returns by wait", function()
+    local id = assert(q:push "job")
+    local job = job_of(id)
+    local kid = assert(job:spawn "kid")
+    assert.equal(1, handle:pause(id))
+    assert(job:wait())
+    assert.equal("waiting", state(id))
+    assert.is_nil(q:claim())
+    assert(handle:resume(id))
+    assert(job_of(kid):ack())
+    assert(job_of(id):ack())
+    assert.equal("done", state(id))
+  end)
+
   it("of a running job that ends is over, and one resumed meanwhile runs on", function()
     local a, b = assert(q:push "a"), assert(q:push "b")
     local ja, jb = job_of(a), job_of(b)
@@ -83,7 +96,7 @@ describe("pause", function()
     assert.equal(1, handle:resume(b))
     assert.is_nil(q:claim())
     assert(jb:fail("oh", { retry_in = 0 }))
-    assert(assert(q:claim { wait = 5 }):ack())
+    assert(assert(q:claim { wait = 20 }):ack())
     assert.same({ "done", "done" }, { state(a), state(b) })
   end)
 
@@ -186,7 +199,7 @@ describe("pause", function()
     assert.is_nil(q:claim { wait = 0.3 })
     handle:resume(a)
     handle:resume(b)
-    local first, second = assert(q:claim { wait = 5 }), assert(q:claim { wait = 5 })
+    local first, second = assert(q:claim { wait = 20 }), assert(q:claim { wait = 20 })
     if first.id == b then first, second = second, first end
     assert.same({ a, 7, b }, { first.id, first.signal, second.id })
   end)
@@ -250,7 +263,7 @@ describe("a host", function()
     eventually(function() return handle:progress(parent).done == 2 end)
     assert.same({ 2, 0 }, { begun(), handle:progress(parent).running })
     assert.equal(99, handle:resume(parent))
-    eventually(function() return state(parent) == "done" end, 20)
+    eventually(function() return state(parent) == "done" end, 60)
     h:signal "TERM"
     assert.equal(0, h:wait(20))
   end)
@@ -315,7 +328,7 @@ describe("pauses at random", function()
     table.sort(paused, function(a, b) return a > b end)
     for _, id in ipairs(paused) do handle:resume(id) end
     for _, top in ipairs(tops) do
-      eventually(function() return state(top) == "done" or nil end, 30)
+      eventually(function() return state(top) == "done" or nil end, 90)
       assert.same({ 55, 55 }, { handle:progress(top).done, handle:progress(top).total })
     end
     assert.equal("0", (db.sql("SELECT COUNT(*) FROM (SELECT id, run FROM seen GROUP BY id, run HAVING COUNT(*) > 1) x",

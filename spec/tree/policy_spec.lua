@@ -60,7 +60,8 @@ end
 
 -- As those whose handler nobody has had for long.
 local function find_no_handler(ids)
-  db.sql("UPDATE nightshift_job SET missed = 9, missing_since = 1 WHERE name = 'kid'", name)
+  db.sql("UPDATE nightshift_job SET missed = 9, missing_since = 1 WHERE name = 'kid';"
+    .. "UPDATE nightshift_ready SET kind = 0", name) -- of a program that writes no kinds
   local h = host.start(url, "return { other = function() end }", { "--queues", "kids" })
   for _, id in ipairs(ids) do
     eventually(function() return state(id) == "dead" end)

@@ -17,7 +17,7 @@ describe("reprioritise", function()
     local a = assert(q:push("a", nil, { delay = 0.2 }))
     assert(handle:reprioritise(a, 10))
     assert.equal("scheduled", handle:job(a).state)
-    local job = assert(q:claim { wait = 5 })
+    local job = assert(q:claim { wait = 20 })
     assert.same({ a, 10 }, { job.id, job.priority })
   end)
 
@@ -53,7 +53,7 @@ describe("decay", function()
   it("takes 8 of the priority with each failure, crash or poll, and ends at 0", function()
     local id = assert(q:push("a", nil, { priority = 20, max_attempts = 20 }))
     for _, expected in ipairs { 12, 4, 0, 0 } do
-      assert(q:claim { wait = 5 }:fail("no", { retry_in = 0 }))
+      assert(q:claim { wait = 20 }:fail("no", { retry_in = 0 }))
       assert.equal(expected, priority(id))
     end
     assert(handle:reprioritise(id, 100))

@@ -7,7 +7,7 @@ describe("history of a tree", function()
 
   setup(lab.fresh)
   before_each(function()
-    database = lab.open()
+    database = lab.open { max_children = 10000 }
     q = assert(database:queue "trees")
   end)
   after_each(function() database:close() end)

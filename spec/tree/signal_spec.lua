@@ -44,7 +44,7 @@ describe("a job that waits for a signal", function()
 
   it("runs at its deadline without one", function()
     local id = parked { signal = "approved", deadline = 0.3 }
-    local job = assert(q:claim { wait = 5 })
+    local job = assert(q:claim { wait = 20 })
     assert.equal(id, job.id)
     assert.is_nil(job.signal)
     assert.equal("approved", job.awaits)
@@ -63,7 +63,7 @@ describe("a job that waits for a signal", function()
     local id = parked { signal = "a" }
     assert(handle:signal(id, 1, "a"))
     assert(q:claim():fail("oh", { retry_in = 0 }))
-    assert.equal(1, assert(q:claim { wait = 5 }).signal)
+    assert.equal(1, assert(q:claim { wait = 20 }).signal)
     assert.equal(id, handle:jobs()[1].id)
   end)
 
@@ -122,7 +122,7 @@ describe("a job that waits for a signal", function()
 
   it("is not given what came after its deadline until it waits again", function()
     local id = parked { signal = "a", deadline = 0.01 }
-    local job = assert(q:claim { wait = 5 })
+    local job = assert(q:claim { wait = 20 })
     assert(handle:signal(id, "late", "a"))
     assert.same({ nil, 1 }, { job.signal, job.phase })
     assert(job:wait { signal = "a" })
@@ -234,7 +234,7 @@ describe("what comes while a job parks", function()
       for i, job in ipairs(jobs) do pipes[i]:write(job.id, "\n") end
       for _, job in ipairs(jobs) do assert(job:wait { signal = "go", deadline = "1h" }) end
       for _ = 1, SENDERS do
-        local job = assert(q:claim { wait = 10 }, "lost")
+        local job = assert(q:claim { wait = 30 }, "lost")
         assert.same({ job.id, 1, nil }, { job.signal, job.phase, told[job.id] })
         told[job.id] = true
         assert(job:ack())
@@ -242,7 +242,7 @@ describe("what comes while a job parks", function()
     end
     for i, pipe in ipairs(pipes) do
       pipe:close()
-      assert.equal(0, senders[i]:wait(60), senders[i]:transcript())
+      assert.equal(0, senders[i]:wait(120), senders[i]:transcript())
     end
     assert.equal("0 0 0", (db.sql([[SELECT CONCAT((SELECT COUNT(*) FROM nightshift_job), ' ',
       (SELECT COUNT(*) FROM nightshift_scheduled), ' ', (SELECT COUNT(*) FROM nightshift_signal))]], name)))
@@ -301,8 +301,8 @@ describe("a job of a host that waits for a signal", function()
     server:start()
     assert(sender:signal(before, 1))
     h:signal "CONT"
-    assert.equal(1, eventually(function() return sender:job(before).result end, 30))
-    assert.equal(2, eventually(function() return sender:job(after).result end, 30))
+    assert.equal(1, eventually(function() return sender:job(before).result end, 60))
+    assert.equal(2, eventually(function() return sender:job(after).result end, 60))
     assert.same({ "0 nil", "1 1" }, lines(trace))
     assert.same({ "0 nil", "1 2" }, lines(trace .. 2))
     sender:close()

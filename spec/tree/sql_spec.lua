@@ -151,7 +151,7 @@ describe("CALL nightshift_push", function()
     local path = fixture.file("end.lua", [[
       local q = assert(require "nightshift".open(arg[1])):queue "q"
       for _ = 1, ]] .. N .. [[ do
-        local job = assert(q:claim { wait = 5 })
+        local job = assert(q:claim { wait = 20 })
         if job.name == "late" then job:ack() else assert(job:ack()) end
       end
     ]])

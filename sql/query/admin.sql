@@ -17,12 +17,13 @@ UPDATE nightshift_job SET run = run + 1, due = {now} WHERE id = ?
 
 -- name: admin_finished
 -- Params: job. Key: PRIMARY of finished; locks the row.
-SELECT outcome, run, queue_id, ukey, priority, parent FROM nightshift_finished
+SELECT outcome, run, queue_id, ukey, priority, parent, CRC32(name)
+FROM nightshift_finished
 WHERE id = ? FOR UPDATE
 
 -- name: admin_forget
 -- Params: job. Key: PRIMARY of finished, locked by admin_finished.
-DELETE FROM nightshift_finished WHERE id = ?
+DELETE nightshift_finished FROM nightshift_finished WHERE id = ?
 
 -- name: admin_info
 -- Params: job. Key: PRIMARY of job; running by PRIMARY; leases are few. No
@@ -57,7 +58,8 @@ WHERE f.id = ?
 
 -- name: admin_lock
 -- Params: job. Key: PRIMARY of job; locks the row, waiting for it.
-SELECT j.queue_id, j.rank, j.run, j.unmet, j.due, j.ukey, {now} AS now, j.paused
+SELECT j.queue_id, j.rank, j.run, j.unmet, j.due, j.ukey, {now} AS now, j.paused,
+  CRC32(j.name)
 FROM nightshift_job j WHERE j.id = ? FOR UPDATE
 
 -- name: admin_notice
@@ -74,11 +76,6 @@ WHERE c.id = ? AND c.run = ?
 -- Params: job. Key: none, all notices: they are few and soon read.
 SELECT holder FROM nightshift_notice WHERE job_id = ?
 
--- name: admin_over_bound
--- Params: the highest run. Key: none, all live jobs; asked when a migration was
--- refused.
-SELECT id, run FROM nightshift_job WHERE run > ? LIMIT 1
-
 -- name: admin_pause
 -- Params: paused, name. Key: name; no job is locked.
 UPDATE nightshift_queue SET paused = ? WHERE name = ?
@@ -88,30 +85,46 @@ UPDATE nightshift_queue SET paused = ? WHERE name = ?
 -- history, and who runs it again, have the new priority too.
 UPDATE nightshift_job SET run = run + ?, rank = ?, priority = 255 - rank WHERE id = ?
 
+-- name: admin_ready_at
+-- Params: queue, rank, job, run. Key: PRIMARY of ready, one lane. No locks.
+SELECT ready_at FROM nightshift_ready WHERE queue_id = ? AND rank = ? AND job_id = ? AND run = ?
+
 -- name: admin_retry
 -- Params: job. Key: PRIMARY of finished, locked by admin_finished. Fresh
 -- budgets, the next run; its children so far are of an earlier life.
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, run, max_attempts, max_polls,
    max_crashes, backoff, timeout, deadline, created, due, parent, root, on_fail,
-   ukey, nonce, decay, after_ids, since)
+   ukey, nonce, decay, after_ids, since, max_phases)
 SELECT id, queue_id, name, payload, priority, 255 - priority, run + 1,
   max_attempts, max_polls, max_crashes, backoff, timeout,
   {now} + deadline - created, {now}, {now}, parent, root, on_fail, ukey, nonce,
-  decay, after_ids, (run + 1) * 1048576
+  decay, after_ids, (run + 1) * 1048576, max_phases
 FROM nightshift_finished WHERE id = ?
 
 -- name: admin_schedule
--- Params: run_at, job, queue, rank, run. Key: PRIMARY of scheduled, behind the
+-- Params: run_at, job, queue, rank, run, kind. Key: PRIMARY of scheduled, behind the
 -- job's row; the row of an earlier run, if it is there, becomes this one's.
-INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)
-VALUES (?, ?, ?, ?, ?)
+INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run, kind)
+VALUES (?, ?, ?, ?, ?, ?)
 ON DUPLICATE KEY UPDATE rank = VALUES(rank), run = VALUES(run)
+
+-- name: admin_take_ready
+-- Params: queue, rank, ready_at, job. Key: PRIMARY of ready, one row; waits for who
+-- claims it. None: it is claimed; so a KILL QUERY has to make it fail.
+DELETE nightshift_ready FROM nightshift_ready FORCE INDEX (PRIMARY)
+WHERE queue_id = ? AND rank = ? AND ready_at = ? AND job_id = ?
+
+-- name: admin_take_scheduled
+-- Params: run_at, job. Key: PRIMARY of scheduled, one row; waits for who promotes it. As
+-- admin_take_ready.
+DELETE nightshift_scheduled FROM nightshift_scheduled FORCE INDEX (PRIMARY)
+WHERE run_at = ? AND job_id = ?
 
 -- name: admin_unmet
 -- Params: job. Key: PRIMARY of met; waits for who resolves it. Those who wait
 -- for the job and were not told yet wait for its next end.
-DELETE FROM nightshift_met WHERE on_id = ?
+DELETE nightshift_met FROM nightshift_met WHERE on_id = ?
 
 -- name: admin_unschedule
 -- Params: run_at, job. Key: PRIMARY of scheduled; best effort: a

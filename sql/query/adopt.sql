@@ -87,6 +87,11 @@ SELECT {id}
 FROM {table} t LEFT JOIN nightshift_adopted_error e ON e.tab = {:table} AND e.row_id = {id}
 WHERE {dead} AND {blamed} LIMIT {:limit}
 
+-- name: adopt_dead_long
+-- Part of {old}: its last error is older than that. PRIMARY of adopted_error, one row.
+(SELECT {:delay} IS NULL OR e.at < {now} - {:delay} FROM nightshift_adopted_error e
+  WHERE e.tab = {:table} AND e.row_id = {id})
+
 -- name: adopt_deaths
 -- Params: whether named locks serve. Key: none, all holders: they are few. When the
 -- last of them was declared dead, and whether one may be.
@@ -131,7 +136,8 @@ BEGIN NOT ATOMIC
   WHILE v_slices > 0 AND NOT v_found DO
     SET v_slices = v_slices - 1;
     SET v_found = IF(v_holder = 0, SLEEP(v_slice / 1000000),
-      GET_LOCK(CONCAT('nightshift:', DATABASE(), ':', v_holder), v_slice / 1000000));
+      IF(GET_LOCK(CONCAT('nightshift:', DATABASE(), ':', v_holder), v_slice / 1000000),
+        RELEASE_LOCK(CONCAT('nightshift:', DATABASE(), ':', v_holder)), FALSE));
     IF v_watch AND NOT v_found THEN
       SET v_found = EXISTS(SELECT 1 FROM nightshift_holder WHERE dead IS NULL
         AND id <> v_holder AND IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', id)));
@@ -174,7 +180,8 @@ WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?
 -- name: adopt_error_drop
 -- Params: table, row. Key: PRIMARY; 1205 at once, and it goes by and by. It has not failed.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
-DELETE FROM nightshift_adopted_error WHERE tab = ? AND row_id = ?
+DELETE nightshift_adopted_error FROM nightshift_adopted_error FORCE INDEX (PRIMARY)
+WHERE tab = ? AND row_id = ?
 
 -- name: adopt_error_drop_list
 -- Params: [id,…], table. Key: PRIMARY. Their rows are gone.
@@ -185,7 +192,8 @@ STRAIGHT_JOIN nightshift_adopted_error e FORCE INDEX (PRIMARY) ON e.tab = ? AND 
 -- name: adopt_error_drop_seen
 -- Params: table, row, at. Key: PRIMARY; 1205 at once. Not one that was written anew.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
-DELETE FROM nightshift_adopted_error WHERE tab = ? AND row_id = ? AND at = ?
+DELETE nightshift_adopted_error FROM nightshift_adopted_error FORCE INDEX (PRIMARY)
+WHERE tab = ? AND row_id = ? AND at = ?
 
 -- name: adopt_error_left
 -- Errors behind {:row} in the order of the rows, and whether that row still is at work, or
@@ -240,7 +248,8 @@ ON DUPLICATE KEY UPDATE claimant = VALUES(claimant), since = VALUES(since)
 
 -- name: adopt_grip_drop
 -- Params: table, row, claimant. Key: PRIMARY. No row: the claim is not his any more.
-DELETE FROM nightshift_grip WHERE tab = ? AND row_id = ? AND claimant = ?
+DELETE nightshift_grip FROM nightshift_grip FORCE INDEX (PRIMARY)
+WHERE tab = ? AND row_id = ? AND claimant = ?
 
 -- name: adopt_grip_of
 -- Part of {claimant}, where the table has no column for it. PRIMARY, one row.
@@ -256,7 +265,7 @@ DELETE FROM nightshift_grip WHERE tab = ? AND row_id = ? AND claimant = ?
 -- Params: table. Key: PRIMARY. No locks. Those whose claimant is no holder any more.
 SELECT g.row_id, g.claimant FROM nightshift_grip g
 LEFT JOIN nightshift_holder h ON h.dead IS NULL
-  AND h.id = CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(g.claimant, ':', 2), ':', -1) AS UNSIGNED)
+  AND h.id = CAST(CONV(SUBSTRING_INDEX(SUBSTRING_INDEX(g.claimant, ':', 2), ':', -1), 36, 10) AS UNSIGNED)
 WHERE g.tab = ? AND h.id IS NULL LIMIT 1000
 
 -- name: adopt_hold
@@ -311,7 +320,7 @@ ON DUPLICATE KEY UPDATE
 -- locks.
 {zone}SELECT {id}, {claimant}, {claimed} FROM {table} t
 LEFT JOIN nightshift_holder h ON h.dead IS NULL
-  AND h.id = CAST(SUBSTRING_INDEX(SUBSTRING_INDEX({claimant}, ':', 2), ':', -1) AS UNSIGNED)
+  AND h.id = CAST(CONV(SUBSTRING_INDEX(SUBSTRING_INDEX({claimant}, ':', 2), ':', -1), 36, 10) AS UNSIGNED)
 WHERE {taken} AND {claimant} LIKE 'ns:%' AND h.id IS NULL LIMIT 1000
 
 -- name: adopt_overdue
@@ -335,9 +344,10 @@ STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.{key} WHERE {open}
 LIMIT {:limit} FOR UPDATE SKIP LOCKED
 
 -- name: adopt_prunable
--- How many finished rows are old enough, up to a limit. Index: status. No locks.
+-- How many ended rows are old enough, up to a limit. Index: status; PRIMARY of
+-- adopted_error. No locks.
 {zone}SELECT COUNT(*)
-FROM (SELECT 1 FROM {table} t WHERE {finished} AND {old} LIMIT {:limit}) x
+FROM (SELECT 1 FROM {table} t WHERE {prunable} AND {old} LIMIT {:limit}) x
 
 -- name: adopt_prune_drop
 -- Key: PRIMARY, locked by adopt_prune_pick.
@@ -351,13 +361,13 @@ FROM JSON_TABLE({:rows}, '$[*]' COLUMNS (id BIGINT PATH '$')) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id
 
 -- name: adopt_prune_pick
--- Finished rows behind {:row} that are old enough and nobody's parent. Key: PRIMARY, in its
+-- Ended rows behind {:row} that are old enough and nobody's parent. Key: PRIMARY, in its
 -- order and without locks, so that nothing is sorted and what was deleted is not read
 -- again; then PRIMARY: locks the rows it takes, waits for nobody.
 {zone}SELECT {id}
 FROM (SELECT {id} FROM {table} t FORCE INDEX (PRIMARY)
-  WHERE {finished} AND {old} AND {childless} AND {id} > {:row} ORDER BY {id} LIMIT {:limit}) l
-STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.{key} WHERE {finished}
+  WHERE {prunable} AND {old} AND {childless} AND {id} > {:row} ORDER BY {id} LIMIT {:limit}) l
+STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.{key} WHERE {prunable}
 FOR UPDATE SKIP LOCKED
 
 -- name: adopt_read
@@ -408,7 +418,7 @@ SELECT 1 FROM {table} t WHERE {taken}
 -- holder and of the table.
 SELECT STRAIGHT_JOIN 1 FROM nightshift_grip g
 JOIN nightshift_holder h ON h.dead IS NULL
-  AND h.id = CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(g.claimant, ':', 2), ':', -1) AS UNSIGNED)
+  AND h.id = CAST(CONV(SUBSTRING_INDEX(SUBSTRING_INDEX(g.claimant, ':', 2), ':', -1), 36, 10) AS UNSIGNED)
 JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = g.row_id
 WHERE g.tab = {:table} AND {taken}
 

@@ -17,19 +17,35 @@
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_ready
 WHERE queue_id = ? AND rank = ? AND ready_at = ? AND job_id = ?
-RETURNING rank, ready_at, job_id, run, alone
+RETURNING rank, ready_at, job_id, run, alone, kind
 
 -- name: claim_back
--- Params: queue, rank, ready_at, job, run. Puts back a row that this
+-- Params: queue, rank, ready_at, job, run, kind. Puts back a row that this
 -- transaction took and that has to be claimed alone. Key: PRIMARY.
-INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run, alone)
-VALUES (?, ?, ?, ?, ?, TRUE)
+INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run, kind, alone)
+VALUES (?, ?, ?, ?, ?, ?, TRUE)
+
+-- name: claim_below
+-- Params: queue, rank, from and to per lane, limit. As claim_late, for a claim of some
+-- names among many rows of others: those are read without locks, and locks are asked
+-- for one row at a time, around rows that somebody holds.
+SET STATEMENT max_statement_time=0.003 FOR
+SELECT rank, ready_at FROM nightshift_ready v
+WHERE queue_id = ? AND (/*lanes*/)
+  AND (SELECT 1 FROM nightshift_ready r FORCE INDEX (PRIMARY)
+    WHERE r.queue_id = v.queue_id AND r.rank = v.rank AND r.ready_at = v.ready_at
+      AND r.job_id = v.job_id
+    LIMIT 1 FOR UPDATE SKIP LOCKED) = 1
+ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
 
 -- name: claim_drop
--- Array-bound. Params: queue, rank, ready_at, job. Key: PRIMARY, one row that
--- this transaction has locked.
-DELETE FROM nightshift_ready
-WHERE queue_id = ? AND rank = ? AND ready_at = ? AND job_id = ?
+-- Params: [[queue,rank,ready_at,job],…]. Key: PRIMARY, one row at a time, each locked by
+-- this transaction.
+DELETE r
+FROM JSON_TABLE(?, '$[*]' COLUMNS (queue_id INT PATH '$[0]', `rank` TINYINT UNSIGNED PATH '$[1]',
+  ready_at BIGINT PATH '$[2]', id BIGINT PATH '$[3]')) v
+STRAIGHT_JOIN nightshift_ready r FORCE INDEX (PRIMARY) ON r.queue_id = v.queue_id
+  AND r.rank = v.rank AND r.ready_at = v.ready_at AND r.job_id = v.id
 
 -- name: claim_expiry
 -- Params: lease, microseconds from now. Key: PRIMARY of expiry.
@@ -43,13 +59,30 @@ SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_ready
 WHERE queue_id = ? AND (/*lanes*/)
 ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
-RETURNING rank, ready_at, job_id, run, alone
+RETURNING rank, ready_at, job_id, run, alone, kind
+
+-- name: claim_firsts
+-- Params: [queue,…]. The first row of each of many queues, locked, but for those that
+-- somebody holds; they are then dropped by key. Key: PRIMARY of ready, per queue up to its
+-- first row without locks, and that row by its key.
+SELECT STRAIGHT_JOIN r.rank, r.ready_at, r.job_id, r.run, r.alone, r.kind, r.queue_id
+FROM (SELECT v.id, (SELECT JSON_ARRAY(f.rank, f.ready_at, f.job_id)
+    FROM nightshift_ready f FORCE INDEX (PRIMARY)
+    WHERE f.queue_id = v.id AND f.ready_at < {end}
+    ORDER BY f.queue_id, f.rank, f.ready_at, f.job_id LIMIT 1) AS head
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (id INT PATH '$')) v) h
+JOIN JSON_TABLE(h.head, '$' COLUMNS (`rank` TINYINT UNSIGNED PATH '$[0]',
+  ready_at BIGINT PATH '$[1]', id BIGINT PATH '$[2]')) k
+JOIN nightshift_ready r FORCE INDEX (PRIMARY) ON r.queue_id = h.id AND r.rank = k.rank
+  AND r.ready_at = k.ready_at AND r.job_id = k.id /*kinds*/
+FOR UPDATE SKIP LOCKED
 
 -- name: claim_head
--- Params: queue, rank, floor. The oldest row of a lane. Key: PRIMARY, one row; no
--- locks. In brackets, as ns_sweep.c makes one statement of several.
+-- Params: queue, rank, floor. The oldest row of a lane, or the oldest of some kinds.
+-- Key: PRIMARY, one row, or up to the first of them; no locks. In brackets, as
+-- ns_sweep.c makes one statement of several.
 (SELECT rank, ready_at FROM nightshift_ready
- WHERE queue_id = ? AND rank = ? AND ready_at >= ? AND ready_at < {end}
+ WHERE queue_id = ? AND rank = ? AND ready_at >= ? AND ready_at < {end} /*kinds*/
  ORDER BY queue_id, rank, ready_at, job_id LIMIT 1)
 
 -- name: claim_late
@@ -73,7 +106,7 @@ SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_scheduled
 WHERE run_at >= ? AND run_at < ? AND run_at <= {now}
 ORDER BY run_at, job_id LIMIT ?
-RETURNING run_at, job_id, queue_id, rank, run
+RETURNING run_at, job_id, queue_id, rank, run, kind
 
 -- name: claim_promote_drop
 -- Array-bound. Params: run_at, job. Key: PRIMARY, rows this transaction locked.
@@ -86,7 +119,7 @@ ORDER BY run_at, job_id LIMIT 1
 
 -- name: claim_promote_skip
 -- Params: from, up to, limit. As claim_promote, around what others hold.
-SELECT run_at, job_id, queue_id, rank, run FROM nightshift_scheduled
+SELECT run_at, job_id, queue_id, rank, run, kind FROM nightshift_scheduled
 WHERE run_at >= ? AND run_at < ? AND run_at <= {now}
 ORDER BY run_at, job_id LIMIT ?
 FOR UPDATE SKIP LOCKED
@@ -131,10 +164,33 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED
 
 -- name: claim_ready
--- Array-bound. Params: queue, rank, microseconds from now, job, run, alone. A
+-- Array-bound. Params: queue, rank, microseconds from now, job, run, alone, kind. A
 -- job enters ready now. Key: PRIMARY.
-INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run, alone)
-VALUES (?, ?, {now} + ?, ?, ?, ?)
+INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run, alone, kind)
+VALUES (?, ?, {now} + ?, ?, ?, ?, ?)
+
+-- name: claim_scout
+-- Params: queue, rank, ready_at, job, ready_at, its end's ready_at, job, ready_at. Where the
+-- first row of some kinds is in a stretch of a lane, which claim_scout_end has found. Key:
+-- PRIMARY, the rows up to it; no locks.
+SELECT ready_at FROM nightshift_ready FORCE INDEX (PRIMARY)
+WHERE queue_id = ? AND rank = ? AND ((ready_at = ? AND job_id > ?) OR ready_at > ?)
+  AND ((ready_at = ? AND job_id <= ?) OR ready_at < ?) /*kinds*/
+ORDER BY queue_id, rank, ready_at, job_id LIMIT 1
+
+-- name: claim_scout_end
+-- Params: queue, rank, ready_at, job, ready_at, end, and those again. The next rows of a
+-- lane behind (ready_at, job), as many as are read in some milliseconds (ns_scout.c): the
+-- last of them, before it whether there are so many. Key: PRIMARY, a range; no locks.
+(SELECT TRUE, ready_at, job_id FROM nightshift_ready FORCE INDEX (PRIMARY)
+  WHERE queue_id = ? AND rank = ? AND ((ready_at = ? AND job_id > ?) OR ready_at > ?)
+    AND ready_at < ?
+  ORDER BY queue_id, rank, ready_at, job_id LIMIT 1 OFFSET 4999)
+UNION ALL
+(SELECT FALSE, ready_at, job_id FROM nightshift_ready FORCE INDEX (PRIMARY)
+  WHERE queue_id = ? AND rank = ? AND ((ready_at = ? AND job_id > ?) OR ready_at > ?)
+    AND ready_at < ?
+  ORDER BY queue_id DESC, rank DESC, ready_at DESC, job_id DESC LIMIT 1)
 
 -- name: claim_sentinel
 -- Array-bound. Params: queue, rank. Run on its own. Key: PRIMARY, the last row
@@ -146,7 +202,7 @@ VALUES (?, ?, {end}, 0, 0)
 -- name: claim_skip
 -- Params: queue, rank, floor and end per lane, limit. As claim_fast, around what
 -- others hold; the rows are then dropped by key.
-SELECT rank, ready_at, job_id, run, alone FROM nightshift_ready
+SELECT rank, ready_at, job_id, run, alone, kind FROM nightshift_ready
 WHERE queue_id = ? AND (/*lanes*/)
 ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
 FOR UPDATE SKIP LOCKED

@@ -58,7 +58,7 @@ WHERE on_id > ? ORDER BY on_id LIMIT ? FOR UPDATE SKIP LOCKED
 -- Params: [id,…] of jobs that wait. Key: PRIMARY of job, one row at a time;
 -- locks them, around those that somebody holds.
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, j.on_fail,
-  j.ukey, {now} AS now, j.waits
+  j.ukey, {now} AS now, j.waits, CRC32(j.name) AS kind
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 FOR UPDATE SKIP LOCKED
@@ -67,10 +67,11 @@ FOR UPDATE SKIP LOCKED
 -- Params: [[how many edges were met,job],…], each job once. Key: PRIMARY of job, one
 -- row at a time, locked by depend_lock. Who waits for nobody any more is not parked.
 -- A third of the time of an array-bound update. The order of the assignments does not
--- matter: all values are taken before the row changes, or waits is first.
+-- matter: all values are taken before the row changes, or waits is first. A count that
+-- is too low must not stop everybody who comes with its last edges.
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (met INT UNSIGNED PATH '$[0]', id BIGINT PATH '$[1]')) v
 STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
-SET j.waits = IF(j.unmet = v.met, NULL, j.waits), j.unmet = j.unmet - v.met
+SET j.waits = IF(j.unmet <= v.met, NULL, j.waits), j.unmet = j.unmet - LEAST(j.unmet, v.met)
 
 -- name: depend_resolved
 -- Params: [id,…]. Key: PRIMARY of met, locked by depend_left.

@@ -60,6 +60,10 @@ SELECT id FROM nightshift_jobs LIMIT 0
 -- Is the list there? Never run, only prepared: all else goes by its procedures.
 SELECT thread FROM nightshift_listener LIMIT 0
 
+-- name: doctor_mended
+-- Index: small table.
+SELECT CAST(COALESCE(SUM(n), 0) AS SIGNED) AS n FROM nightshift_mended
+
 -- name: doctor_orphans
 -- Claimed batches whose holder is not known. Index: PRIMARY of holder.
 SELECT COUNT(*) AS n FROM nightshift_lease l
@@ -76,14 +80,25 @@ WHERE routine_schema = DATABASE() AND routine_name LIKE 'nightshift%'
 SELECT VERSION() AS version, @@version_comment AS comment, DATABASE() AS db,
   CURRENT_USER() AS account, CONNECTION_ID() AS thread, @@hostname AS host
 
+-- name: doctor_sleeps
+-- Params: thread, one of our own account. A row: it sleeps. One that puts its name down
+-- may wait for a named lock.
+SELECT 1 FROM information_schema.processlist WHERE id = ? AND state = 'User sleep'
+
 -- name: doctor_status
 SHOW SESSION STATUS WHERE Variable_name IN ('Innodb_history_list_length',
-  'Max_used_connections', 'Ssl_cipher', 'Threads_connected', 'Uptime')
+  'Max_used_connections', 'Prepared_stmt_count', 'Ssl_cipher',
+  'Threads_connected', 'Uptime')
 
 -- name: doctor_tables
 -- Shows those that this user may do anything with.
 SELECT table_name AS name, engine FROM information_schema.tables
 WHERE table_schema = DATABASE() AND table_name LIKE 'nightshift%'
+
+-- name: doctor_tables_view
+-- What the view reads; empty for who may not see it.
+SELECT view_definition AS text FROM information_schema.views
+WHERE table_schema = DATABASE() AND table_name = 'nightshift_jobs'
 
 -- name: doctor_take_lock
 -- Params: name. Given back when the connection ends.
@@ -109,10 +124,15 @@ WHERE grantee = ?
 -- name: doctor_variables
 -- Those of the server, as new sessions start with them.
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('binlog_format',
-  'idle_transaction_timeout', 'innodb_flush_log_at_trx_commit',
-  'innodb_read_only', 'innodb_rollback_on_timeout', 'log_bin',
-  'max_allowed_packet', 'max_connections', 'max_statement_time', 'read_only',
-  'sync_binlog', 'tmpdir', 'wait_timeout', 'wsrep_on')
+  'check_constraint_checks', 'completion_type', 'enforce_storage_engine',
+  'foreign_key_checks', 'idle_transaction_timeout',
+  'innodb_flush_log_at_trx_commit', 'innodb_read_only',
+  'innodb_rollback_on_timeout', 'log_bin', 'max_allowed_packet',
+  'max_connections', 'max_join_size', 'max_prepared_stmt_count',
+  'max_recursive_iterations', 'max_session_mem_used', 'max_statement_time',
+  'read_only', 'sort_buffer_size', 'sql_auto_is_null', 'sql_safe_updates',
+  'sql_select_limit', 'sync_binlog', 'tmpdir', 'tx_read_only', 'unique_checks',
+  'wait_timeout')
 
 -- name: doctor_variables_session
 -- Those of this session, which Nightshift has set up.

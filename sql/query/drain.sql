@@ -118,16 +118,16 @@ FROM {table} t FORCE INDEX (PRIMARY) WHERE {id} >= {:row} ORDER BY {id} LIMIT {:
 -- name: drain_ready
 -- Params: rows. Key: PRIMARY of job. Row i goes in at now + i, because equal times
 -- defeat the floor cursor.
-INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)
-SELECT STRAIGHT_JOIN j.queue_id, j.rank, {now} + l.n, j.id, j.run
+INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run, kind)
+SELECT STRAIGHT_JOIN j.queue_id, j.rank, {now} + l.n, j.id, j.run, CRC32(j.name)
 FROM JSON_TABLE(?, '$[*]' COLUMNS (n FOR ORDINALITY, job BIGINT PATH '$[1]')) l
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = l.job
 WHERE j.due <= j.created
 
 -- name: drain_scheduled
 -- Params: rows. Key: PRIMARY of job. The others.
-INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)
-SELECT STRAIGHT_JOIN j.due, j.id, j.queue_id, j.rank, j.run
+INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run, kind)
+SELECT STRAIGHT_JOIN j.due, j.id, j.queue_id, j.rank, j.run, CRC32(j.name)
 FROM JSON_TABLE(?, '$[*]' COLUMNS (job BIGINT PATH '$[1]')) l
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = l.job
 WHERE j.due > j.created

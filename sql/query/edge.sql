@@ -62,7 +62,8 @@ SELECT outcome <> 'done' FROM nightshift_finished WHERE id = ?
 -- name: edge_held
 -- Params: [id,…] of parents. Keys: PRIMARY of edge, a range each, and of job. The
 -- children that wait for their parent; locks them, around those that somebody holds.
-SELECT STRAIGHT_JOIN e.on_id, j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, {now} AS now
+SELECT STRAIGHT_JOIN e.on_id, j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, {now} AS now,
+  CRC32(j.name) AS kind
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
 JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id AND j.parent = e.on_id

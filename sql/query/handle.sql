@@ -7,6 +7,10 @@
 WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < ?)
 SELECT NEXT VALUE FOR nightshift_id FROM n
 
+-- name: handle_open
+-- Is a transaction open in this session? What becomes of one whose COMMIT was refused.
+SELECT @@in_transaction
+
 -- name: handle_schema
 -- Key: PRIMARY, one row.
 SELECT value FROM nightshift_meta WHERE name = 'schema'
@@ -38,15 +42,14 @@ UPDATE nightshift_holder SET beat = {now} WHERE id = ? AND dead IS NULL
 
 -- name: holder_cycle
 -- Params: number, holder. Key: PRIMARY; locks our own row only. No row: we were
--- declared dead.
+-- declared dead. It is sent behind the lease: when that was refused, and the server has
+-- rolled back, this must not commit by itself.
 UPDATE nightshift_holder SET cycle = ?, beat = {now}
-WHERE id = ? AND dead IS NULL
+WHERE id = ? AND dead IS NULL AND @@in_transaction = 1
 
 -- name: holder_leave
--- Params: holder. Key: PRIMARY of both.
-DELETE h, s FROM nightshift_holder h
-LEFT JOIN nightshift_served s ON s.holder = h.id
-WHERE h.id = ?
+-- Params: holder. Key: PRIMARY.
+DELETE FROM nightshift_holder WHERE id = ?
 
 -- name: holder_lock
 -- Params: holder, seconds to wait. The named lock that says "this session
@@ -54,12 +57,9 @@ WHERE h.id = ?
 SELECT GET_LOCK(CONCAT('nightshift:', DATABASE(), ':', ?), ?)
 
 -- name: holder_locks
--- Whether named locks serve: not in a Galera cluster, where each node has its
--- own, and not where somebody has written so into meta.
+-- Whether named locks serve: not where somebody has written so into meta.
 SELECT NOT EXISTS(SELECT 1 FROM nightshift_meta
     WHERE name = 'named_locks' AND value = 'off')
-  AND NOT EXISTS(SELECT 1 FROM information_schema.GLOBAL_STATUS
-    WHERE VARIABLE_NAME = 'WSREP_CONNECTED' AND VARIABLE_VALUE = 'ON')
 
 -- name: holder_notices
 -- Params: holder. Key: PRIMARY, a range. Takes them.
@@ -68,13 +68,23 @@ RETURNING job_id, run, kind = 'paused'
 
 -- name: holder_now
 -- Params: holder. Key: PRIMARY; reads the number of the last cycle that was
--- committed.
+-- committed. No row: it was dead for so long that it was buried; see holder_traces.
 SELECT cycle FROM nightshift_holder WHERE id = ?
 
 -- name: holder_resume
 -- Params: holder. Key: PRIMARY. No row: we were declared dead meanwhile.
 UPDATE nightshift_holder SET connection = CONNECTION_ID(), beat = {now}
 WHERE id = ? AND dead IS NULL
+
+-- name: holder_served
+-- Params: holder. Key: PRIMARY; locks our own row only. The host ends: for a minute its
+-- handlers still count as known.
+REPLACE INTO nightshift_served (holder, workers, queues, handlers, reserves, ended)
+SELECT holder, 0, queues, handlers, reserves, {now} FROM nightshift_served WHERE holder = ?
+
+-- name: holder_served_past
+-- Key: none, they are few; locks those that it deletes.
+DELETE FROM nightshift_served WHERE ended < {now} - 60000000
 
 -- name: holder_serves
 -- Params: holder, workers that take jobs, ["queue",…] or NULL: all, ["handler",…],
@@ -83,9 +93,27 @@ WHERE id = ? AND dead IS NULL
 REPLACE INTO nightshift_served (holder, workers, queues, handlers, reserves)
 VALUES (?, ?, ?, ?, ?)
 
+-- name: holder_traces
+-- Params: holder, [[id,run],…]. Keys: PRIMARY of finished and of attempt, one row each; no
+-- locks. Was one of these verdicts written? A rescue leaves neither of the two.
+SELECT STRAIGHT_JOIN 1
+FROM (SELECT CAST(? AS SIGNED) AS holder) h
+JOIN JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
+LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY)
+  ON f.id = v.id AND f.run = v.run AND f.holder = h.holder AND f.outcome = 'done'
+LEFT JOIN nightshift_attempt a FORCE INDEX (PRIMARY)
+  ON a.job_id = v.id AND a.run = v.run AND a.holder = h.holder AND a.kind = 'failed'
+WHERE f.id IS NOT NULL OR a.job_id IS NOT NULL LIMIT 1
+
 -- name: holder_unlock
 -- Params: holder.
 DO RELEASE_LOCK(CONCAT('nightshift:', DATABASE(), ':', ?))
+
+-- name: holder_workers
+-- Params: workers that take jobs, that run one, that take no more, number of the
+-- scripts, holder. Key: PRIMARY; locks our own row only. For report_holders.
+UPDATE nightshift_holder SET workers = ?, busy = ?, leaving = ?, scripts = ?
+WHERE id = ?
 
 -- name: queue_add
 -- Params: name. Key: name; run on its own, so the row is visible and unlocked
@@ -103,6 +131,10 @@ SELECT id, name, paused FROM nightshift_queue ORDER BY id
 -- name: queue_paused
 -- Params: id. Key: PRIMARY.
 SELECT paused FROM nightshift_queue WHERE id = ?
+
+-- name: server_cluster
+-- Is it a node of a Galera cluster? Not all servers know the variable (1193: no).
+SELECT @@GLOBAL.wsrep_on
 
 -- name: server_now
 -- The clock, whether a lock wait ends the whole transaction here, the longest

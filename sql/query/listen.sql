@@ -5,9 +5,9 @@
 CALL nightshift_listen(?, ?)
 
 -- name: listen_look
--- Part of listen_wait. Params: newest known queue, our holder. 2: something is ready or a
--- queue is new; 4: a notice; 0: nothing. In the place of the mark (near) is TRUE, or where
--- in its lanes to begin, past deleted rows. Key: PRIMARY of ready, up to the first row of
+-- Part of listen_wait. Params: newest known queue, paused ones ([id,…]), our holder. 2:
+-- something is ready, a queue is new or is paused no more; 4: a notice; 0: nothing. In the
+-- place of the mark (near) is TRUE, or where in its lanes to begin, past deleted rows. Key: PRIMARY of ready, up to the first row of
 -- each queue that nobody is about to claim: what is committed is found without locks, and
 -- asked for one row at a time with them, around rows that somebody holds. A locking read
 -- that went through deleted rows itself would lock those, too, and when purge removes one
@@ -19,14 +19,18 @@ SELECT CASE
           WHERE r.queue_id = v.queue_id AND r.rank = v.rank AND r.ready_at = v.ready_at
             AND r.job_id = v.job_id
           LIMIT 1 LOCK IN SHARE MODE SKIP LOCKED) = 1)
-    OR EXISTS(SELECT 1 FROM nightshift_queue WHERE id > ?) THEN 2
+    OR EXISTS(SELECT 1 FROM nightshift_queue WHERE id > ?)
+    OR EXISTS(SELECT 1 FROM JSON_TABLE(?, '$[*]' COLUMNS (id INT PATH '$')) p
+      STRAIGHT_JOIN nightshift_queue q ON q.id = p.id WHERE NOT q.paused) THEN 2
   WHEN EXISTS(SELECT 1 FROM nightshift_notice WHERE holder = ?) THEN 4
   ELSE 0 END
 
 -- name: listen_look_rest
 -- The same when every queue is paused or there is none.
 SELECT CASE
-  WHEN EXISTS(SELECT 1 FROM nightshift_queue WHERE id > ?) THEN 2
+  WHEN EXISTS(SELECT 1 FROM nightshift_queue WHERE id > ?)
+    OR EXISTS(SELECT 1 FROM JSON_TABLE(?, '$[*]' COLUMNS (id INT PATH '$')) p
+      STRAIGHT_JOIN nightshift_queue q ON q.id = p.id WHERE NOT q.paused) THEN 2
   WHEN EXISTS(SELECT 1 FROM nightshift_notice WHERE holder = ?) THEN 4
   ELSE 0 END
 
@@ -37,10 +41,6 @@ CALL nightshift_nudge(?, ?)
 -- name: listen_out
 CALL nightshift_listen(NULL, 0)
 
--- name: listen_release
--- Params: holder. A wait that ended with this lock in hand gives it back.
-DO RELEASE_LOCK(CONCAT('nightshift:', DATABASE(), ':', ?))
-
 -- name: listen_ring
 -- Ends the sleep of one listener of each kind.
 CALL nightshift_ring()
@@ -50,8 +50,10 @@ CALL nightshift_ring()
 -- locks do not serve), other holders ([id,…]); then those of {look}, which is one of the
 -- looks above. It looks, and sleeps slice by slice; the neighbour's death ends the sleep
 -- at once, another's with the slice. Ends with error 45000 + the number of a look, or + 3
--- when a holder's lock is free (then the neighbour's may be ours now), and without one
--- when time is up. A statement of several, each of which lets go of what it has locked:
+-- when a holder's lock is free, and without one when time is up. The neighbour's lock that
+-- the wait came to own is released by the expression that waited for it, so neither a KILL
+-- nor a client that is stopped comes in between: a dead holder's lock is nobody's.
+-- A statement of several, each of which lets go of what it has locked:
 -- a lock of a look that lasted as long as the sleep would, when purge removes its row,
 -- become one on the gap, and nobody could push there. The list of queue ids goes where the
 -- marks (queues) are: into a comment for people who read the process list, and into ranges.
@@ -72,7 +74,8 @@ BEGIN NOT ATOMIC /* nightshift-wait (queues) */
     END IF;
     SET v_looks = JSON_VALUE(v_slices, CONCAT('$[', v_n, '][1]')), v_n = v_n + 1;
     IF IF(v_neighbour = 0, SLEEP(v_seconds),
-        GET_LOCK(CONCAT('nightshift:', DATABASE(), ':', v_neighbour), v_seconds))
+        IF(GET_LOCK(CONCAT('nightshift:', DATABASE(), ':', v_neighbour), v_seconds),
+          RELEASE_LOCK(CONCAT('nightshift:', DATABASE(), ':', v_neighbour)), FALSE))
       OR EXISTS(SELECT 1 FROM JSON_TABLE(v_watched, '$[*]' COLUMNS (id BIGINT PATH '$')) h
         WHERE IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id))) THEN
       SET v_why = 3;

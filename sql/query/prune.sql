@@ -11,18 +11,45 @@ DELETE c FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
 STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 
 -- name: prune_finished
--- Params: [id,…]. Key: PRIMARY of finished, locked by prune_select.
+-- Params: [id,…]. Key: PRIMARY of finished, locked by prune_select or prune_hold.
 DELETE f FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
 STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 
+-- name: prune_hold
+-- Params: [id,…]. Keys: PRIMARY of finished and of job, one after the other. Locks them all,
+-- waiting. How many are in the history; how many live, being retried meanwhile.
+SELECT STRAIGHT_JOIN COUNT(f.id), COUNT(j.id)
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+FOR UPDATE
+
+-- name: prune_hold_now
+-- Params: [id,…]. As prune_hold, but fails at once where somebody holds one.
+SELECT STRAIGHT_JOIN COUNT(f.id), COUNT(j.id)
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
+LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+FOR UPDATE NOWAIT
+
 -- name: prune_kin
--- Params: [id,…]. Keys: PRIMARY of child, by its parent; of job and of finished.
--- No locks. The children: id, whether it lives, how it ended, how long ago.
-SELECT STRAIGHT_JOIN c.id, j.id IS NOT NULL, f.outcome = 'done', {now} - f.finished_at
+-- Params: [id,…], rows. Keys: PRIMARY of child, by its parent; of job and of finished.
+-- No locks. The children, in the order of the list: id, whether it lives, how it ended, how
+-- long ago; parent and place.
+SELECT STRAIGHT_JOIN c.id, j.id IS NOT NULL, f.outcome = 'done', {now} - f.finished_at,
+  c.parent, c.seq
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
 JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 LEFT JOIN nightshift_job j ON j.id = c.id
 LEFT JOIN nightshift_finished f ON f.id = c.id
+LIMIT ?
+
+-- name: prune_links
+-- Params: [[parent,seq,id],…]. Key: PRIMARY of child, whole.
+DELETE c FROM JSON_TABLE(?, '$[*]' COLUMNS (parent BIGINT PATH '$[0]',
+  seq BIGINT PATH '$[1]', id BIGINT PATH '$[2]')) v
+STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY)
+  ON c.parent = v.parent AND c.seq = v.seq AND c.id = v.id
 
 -- name: prune_pauses
 -- Params: [id,…]. Key: PRIMARY of pause. A pause of a job that is forgotten holds
@@ -54,10 +81,21 @@ FOR UPDATE SKIP LOCKED
 
 -- name: prune_self
 -- Params: job. Keys: PRIMARY of job and of finished. No locks. As prune_kin.
-SELECT v.id, j.id IS NOT NULL, f.outcome = 'done', {now} - f.finished_at
+SELECT v.id, j.id IS NOT NULL, f.outcome = 'done', {now} - f.finished_at, 0, 0
 FROM (SELECT ? AS id) v
 LEFT JOIN nightshift_job j ON j.id = v.id
 LEFT JOIN nightshift_finished f ON f.id = v.id
+
+-- name: prune_siblings
+-- Params: parent, seq twice and id of the child to begin behind, rows. Keys: as prune_kin.
+-- No locks. As prune_kin, of one parent.
+SELECT STRAIGHT_JOIN c.id, j.id IS NOT NULL, f.outcome = 'done', {now} - f.finished_at,
+  c.parent, c.seq
+FROM nightshift_child c FORCE INDEX (PRIMARY)
+LEFT JOIN nightshift_job j ON j.id = c.id
+LEFT JOIN nightshift_finished f ON f.id = c.id
+WHERE c.parent = ? AND c.seq >= ? AND (c.seq > ? OR c.id > ?)
+ORDER BY c.seq, c.id LIMIT ?
 
 -- name: prune_signals
 -- Params: [id,…]. Key: PRIMARY of signal, by its job. What nobody waited for.

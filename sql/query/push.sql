@@ -11,17 +11,17 @@ INSERT INTO nightshift_edge (on_id, job_id) VALUES (?, ?)
 -- name: push_job
 -- Array-bound. Params: those of push_plain, then max_polls, deadline from now, or
 -- else its parent's, delay, parent, root, unmet, on_fail, unique key, paused with
--- its parent, ids it was to wait for. Key: PRIMARY, appended at its end.
+-- its parent, ids it was to wait for, max_phases. Key: PRIMARY, appended at its end.
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, max_attempts, max_crashes,
    backoff, timeout, nonce, decay, created, max_polls, deadline, due, parent,
-   root, unmet, on_fail, ukey, paused, after_ids)
+   root, unmet, on_fail, ukey, paused, after_ids, max_phases)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now}, ?, COALESCE({now} + ?, ?),
-        {now} + ?, ?, ?, ?, ?, ?, ?, ?)
+        {now} + ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: push_one
 -- A whole push of one job in one round trip: its rows, the commit, the ring.
--- Params: queue, id, delay, rank, unique key, whether to ring; then those of
+-- Params: queue, id, delay, rank, unique key, whether to ring, kind; then those of
 -- push_job but for id, queue, rank, delay, parent, root, unmet, unique key, paused
 -- and ids. What fails is rolled back, here or, after a KILL, by who sent it; what
 -- fails after the commit is the ring.
@@ -31,12 +31,13 @@ BEGIN NOT ATOMIC
   DECLARE v_rank TINYINT UNSIGNED;
   DECLARE v_key VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
   DECLARE v_ring BOOLEAN;
+  DECLARE v_kind INT UNSIGNED;
   DECLARE v_now BIGINT DEFAULT {now};
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
     ROLLBACK;
     RESIGNAL;
   END;
-  SET v_id = ?, v_delay = ?, v_rank = ?, v_key = ?, v_ring = ?;
+  SET v_id = ?, v_delay = ?, v_rank = ?, v_key = ?, v_ring = ?, v_kind = ?;
   START TRANSACTION;
   IF v_key IS NOT NULL THEN
     INSERT INTO nightshift_unique_key (queue_id, ukey, job_id)
@@ -48,11 +49,11 @@ BEGIN NOT ATOMIC
   VALUES (v_id, v_queue, v_rank, v_key, v_now, v_now + v_delay, ?, ?, ?, ?, ?, ?, ?,
     ?, ?, ?, v_now + ?, ?);
   IF v_delay > 0 THEN
-    INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)
-    VALUES (v_now + v_delay, v_id, v_queue, v_rank, 1);
+    INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run, kind)
+    VALUES (v_now + v_delay, v_id, v_queue, v_rank, 1, v_kind);
   ELSE
-    INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)
-    VALUES (v_queue, v_rank, v_now, v_id, 1);
+    INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run, kind)
+    VALUES (v_queue, v_rank, v_now, v_id, 1, v_kind);
   END IF;
   COMMIT;
   IF v_ring THEN
@@ -73,11 +74,11 @@ INSERT INTO nightshift_job
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now}, {now})
 
 -- name: push_ready
--- Array-bound. Params: queue, rank, microseconds from now, job. Row i of a
+-- Array-bound. Params: queue, rank, microseconds from now, job, kind. Row i of a
 -- bulk goes in at now + i, because equal times defeat the floor cursor.
 -- Key: PRIMARY.
-INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)
-VALUES (?, ?, {now} + ?, ?, 1)
+INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, kind, run)
+VALUES (?, ?, {now} + ?, ?, ?, 1)
 
 -- name: push_replayed
 -- Params: id, nonce, id, nonce. Keys: PRIMARY of both. A row: the push whose
@@ -92,11 +93,12 @@ SELECT 1 FROM nightshift_finished WHERE id = ? AND nonce = ?
 SELECT 1 FROM nightshift_finished WHERE id = ? AND nonce = ?
 
 -- name: push_scheduled
--- Params: [id,…]. Keys: PRIMARY of job, one row at a time; run_at is exactly
+-- Params: [[id,kind],…]. Keys: PRIMARY of job, one row at a time; run_at is exactly
 -- the job's due.
-INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)
-SELECT STRAIGHT_JOIN j.due, j.id, j.queue_id, j.rank, j.run
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run, kind)
+SELECT STRAIGHT_JOIN j.due, j.id, j.queue_id, j.rank, j.run, v.kind
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]',
+  kind INT UNSIGNED PATH '$[1]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 
 -- name: push_unique

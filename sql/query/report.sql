@@ -16,7 +16,7 @@ SELECT g.tab AS `table`, g.row_id AS id, h.id AS holder, h.host, h.pid, g.worker
   g.since AS started, COALESCE(g.touched, g.since) AS touched, g.progress, g.note AS status
 FROM nightshift_grip g
 JOIN nightshift_holder h ON h.dead IS NULL
-  AND h.id = CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(g.claimant, ':', 2), ':', -1) AS UNSIGNED)
+  AND h.id = CAST(CONV(SUBSTRING_INDEX(SUBSTRING_INDEX(g.claimant, ':', 2), ':', -1), 36, 10) AS UNSIGNED)
 ORDER BY g.tab, g.since, g.row_id LIMIT ?
 
 -- name: report_attempts
@@ -31,6 +31,7 @@ ORDER BY run
 -- Holders that are not known dead, with the number of batches they hold.
 -- Params: none. Index: small table; lease holder. Locks: none.
 SELECT h.id, h.kind, h.host, h.pid, h.started, h.beat, h.version,
+       h.workers, h.busy, h.leaving, h.scripts,
        (SELECT COUNT(*) FROM nightshift_lease l WHERE l.holder = h.id) AS leases
 FROM nightshift_holder h
 WHERE h.dead IS NULL
@@ -184,6 +185,24 @@ STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
 ORDER BY j.id LIMIT ?
 
+-- name: report_left
+-- Ready jobs whose names are not among some. Params: rows to look at, [name,…], [queue,…]
+-- or NULL: all, twice. Index: PRIMARY of ready, from its start; job and queue PRIMARY.
+-- Locks: none.
+SELECT q.name AS queue, j.name, COUNT(*) AS n, {now} - MIN(r.ready_at) AS waited
+FROM (SELECT queue_id, ready_at, job_id, run, kind FROM nightshift_ready
+      WHERE ready_at < {end} LIMIT ?) r
+JOIN nightshift_queue q ON q.id = r.queue_id AND NOT q.paused
+JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run
+WHERE r.kind NOT IN (SELECT CRC32(v.name)
+    FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(100) PATH '$')) v)
+  AND (? IS NULL OR JSON_CONTAINS(?, JSON_QUOTE(q.name)))
+GROUP BY q.name, j.name ORDER BY n DESC, q.name, j.name LIMIT 20
+
+-- name: report_mended
+-- What was in no place, or in a wrong one, and has been mended. Index: small table.
+SELECT what, n, last FROM nightshift_mended ORDER BY what
+
 -- name: report_place
 -- Which database of which server this is, the same for all who connect. Key: none.
 -- Locks: none.
@@ -202,6 +221,14 @@ GROUP BY outcome
 -- name: report_schema
 -- The version of the tables. Index: meta PRIMARY. Locks: none.
 SELECT value FROM nightshift_meta WHERE name = 'schema'
+
+-- name: report_served
+-- What hosts can run, those that live and those that ended within a minute. Params:
+-- none. Index: small tables. Locks: none.
+SELECT s.queues, s.handlers, h.id IS NOT NULL AND h.dead IS NULL AS lives
+FROM nightshift_served s LEFT JOIN nightshift_holder h ON h.id = s.holder
+WHERE (h.id IS NOT NULL AND h.dead IS NULL)
+  OR GREATEST(COALESCE(s.ended, 0), COALESCE(h.dead, 0)) > {now} - 60000000
 
 -- name: report_server
 -- Which server and database this is. Locks: none.

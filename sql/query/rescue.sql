@@ -2,17 +2,30 @@
 -- by name.
 
 -- name: rescue_bury
--- Params: [id,…]. Key: PRIMARY of both. Rows of the long dead go; whoever had them
--- registers anew. Those of the living are not touched: their claims hold them locked.
-DELETE h, s FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+-- Params: [id,…]. Key: PRIMARY. Rows of the dead go, each locked by its key; whoever had them
+-- registers anew. Those of the living are not touched: their claims hold them locked. 1205 at
+-- once when somebody else has one.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+DELETE h FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
 STRAIGHT_JOIN nightshift_holder h FORCE INDEX (PRIMARY) ON h.id = v.id
-LEFT JOIN nightshift_served s ON s.holder = h.id
 WHERE h.dead IS NOT NULL
 
 -- name: rescue_dead
--- Params: holder, its beat as it was seen. Key: PRIMARY. No row: it came back.
+-- Params: holder, µs, its beat as it was seen, whether its lock has to be free. Key:
+-- PRIMARY. No row: it came back, or another has declared it dead less than so many µs ago
+-- and is giving back what it held.
 UPDATE nightshift_holder SET dead = {now}
-WHERE id = ? AND (dead IS NOT NULL OR beat = ?)
+WHERE id = ? AND (dead <= {now} - ? OR dead IS NULL AND beat = ?
+  AND (NOT ? OR IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', id))))
+
+-- name: rescue_ended
+-- Params: [id,…]. Key: PRIMARY of each; locks the rows of served. What dead hosts could run
+-- counts as known for as long as that of hosts that ended: see report_served.
+REPLACE INTO nightshift_served (holder, workers, queues, handlers, reserves, ended)
+SELECT STRAIGHT_JOIN s.holder, 0, s.queues, s.handlers, s.reserves, h.dead
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+JOIN nightshift_holder h FORCE INDEX (PRIMARY) ON h.id = v.id AND h.dead IS NOT NULL
+JOIN nightshift_served s FORCE INDEX (PRIMARY) ON s.holder = v.id AND s.ended IS NULL
 
 -- name: rescue_expired
 -- Key: none, all of expiry: few leases have one. No locks.
@@ -20,19 +33,17 @@ SELECT e.lease, l.holder, e.expires - {now} AS ends_in
 FROM nightshift_expiry e LEFT JOIN nightshift_lease l ON l.id = e.lease
 ORDER BY e.lease
 
--- name: rescue_graves
--- Params: microseconds. Key: none, all holders: they are few. No locks. Who has been dead
--- for so long: [id,…], or NULL.
-SELECT CONCAT('[', GROUP_CONCAT(id), ']') FROM nightshift_holder WHERE dead < {now} - ?
-
 -- name: rescue_holders
 -- Params: whether named locks serve. Key: PRIMARY, all holders that live, or
--- died and still have something: they are few. No locks.
+-- died and still have something, or are past: dead for half a minute, with nothing left, so
+-- that whoever asks who has died knows. They are few. No locks.
 SELECT h.id, h.kind = 'host' AS host, h.pid, h.boot_id, h.dead IS NOT NULL AS dead,
   h.beat, {now} - h.beat AS silent, {now} - h.started AS age,
-  ? AND IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id)) AS free
+  ? AND IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id)) AS free,
+  h.dead < {now} - 30000000
+    AND NOT EXISTS(SELECT 1 FROM nightshift_lease l WHERE l.holder = h.id) AS past
 FROM nightshift_holder h
-WHERE h.dead IS NULL
+WHERE h.dead IS NULL OR h.dead < {now} - 30000000
   OR EXISTS(SELECT 1 FROM nightshift_lease l WHERE l.holder = h.id)
 ORDER BY h.id
 
@@ -47,7 +58,7 @@ SELECT MIN(expires) - {now} FROM nightshift_expiry
 
 -- name: rescue_notices
 -- Params: holder. Key: PRIMARY, a range.
-DELETE FROM nightshift_notice WHERE holder = ?
+DELETE nightshift_notice FROM nightshift_notice FORCE INDEX (PRIMARY) WHERE holder = ?
 
 -- name: rescue_orphans
 -- Leases of holders that are not known, which nobody else would find. Key:

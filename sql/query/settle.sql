@@ -1,5 +1,7 @@
 -- Statements of a settle. Rows change by primary key, one key at a time, in
--- sorted order; only settle_lock takes the locks. Sorted by name.
+-- sorted order; only settle_lock takes the locks. A DELETE of rows that may not be there
+-- names its table twice: a KILL QUERY makes that form fail, where it may make the plain
+-- one say OK with nothing done. Sorted by name.
 
 -- name: settle_attempt
 -- Params: job, run, kind, holder, error, log. Key: PRIMARY.
@@ -7,10 +9,15 @@ INSERT INTO nightshift_attempt (job_id, run, kind, ended, holder, error, log)
 VALUES (?, ?, ?, {now}, ?, ?, ?)
 
 -- name: settle_back
--- Array-bound. Params: queue, rank, ready_at, job, run, alone. A job that was never
--- begun enters ready where it was, below the floors of all. Key: PRIMARY.
-INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run, alone)
-VALUES (?, ?, ?, ?, ?, ?)
+-- Array-bound. Params: queue, rank, ready_at, job, run, alone, kind. A job that was
+-- never begun enters ready where it was, below the floors of all. Key: PRIMARY.
+INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run, alone, kind)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+
+-- name: settle_born
+-- Params: parent, seq, child. Key: PRIMARY of child; no locks. Was the verdict written that
+-- brought this child?
+SELECT 1 FROM nightshift_child WHERE parent = ? AND seq = ? AND id = ?
 
 -- name: settle_done
 -- Params: holder, first, last, run, how many. Jobs with ids in a row, all of them
@@ -19,11 +26,11 @@ VALUES (?, ?, ?, ?, ?, ?)
 INSERT INTO nightshift_finished
   (id, queue_id, name, payload, priority, outcome, run, attempts, polls, crashes,
    lost, max_attempts, max_polls, max_crashes, backoff, timeout, deadline, created,
-   finished_at, parent, root, on_fail, nonce, holder, decay, since)
+   finished_at, parent, root, on_fail, nonce, holder, decay, since, max_phases)
 SELECT j.id, j.queue_id, j.name, j.payload, j.priority, 'done', j.run, j.attempts,
   j.polls, j.crashes, j.lost, j.max_attempts, j.max_polls, j.max_crashes, j.backoff,
   j.timeout, j.deadline, j.created, {now}, j.parent, j.root, j.on_fail, j.nonce, ?,
-  j.decay, j.since
+  j.decay, j.since, j.max_phases
 FROM nightshift_job j FORCE INDEX (PRIMARY)
 WHERE j.id BETWEEN ? AND ? AND j.run = ? ORDER BY j.id LIMIT ?
 FOR UPDATE SKIP LOCKED
@@ -48,27 +55,27 @@ DELETE FROM nightshift_job WHERE id BETWEEN ? AND ? AND run = ? ORDER BY id LIMI
 INSERT INTO nightshift_finished
   (id, queue_id, name, payload, priority, outcome, run, result, attempts, polls,
    crashes, lost, max_attempts, max_polls, max_crashes, backoff, timeout, deadline,
-   created, finished_at, parent, root, on_fail, nonce, holder, decay, since)
+   created, finished_at, parent, root, on_fail, nonce, holder, decay, since, max_phases)
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, 'done', j.run,
   v.result, j.attempts, j.polls, j.crashes, j.lost, j.max_attempts, j.max_polls,
   j.max_crashes, j.backoff, j.timeout, j.deadline, j.created, {now}, j.parent, j.root,
-  j.on_fail, j.nonce, ?, j.decay, j.since
+  j.on_fail, j.nonce, ?, j.decay, j.since, j.max_phases
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]',
   run INT UNSIGNED PATH '$[1]', result MEDIUMTEXT PATH '$[2]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED
 
 -- name: settle_done_ours
--- Params: [id,…]. Keys: PRIMARY of job, one row at a time, and of finished. No
+-- Params: [[id,run],…]. Keys: PRIMARY of job, one row at a time, and of finished. No
 -- locks. Those that have just been written, where not all could be.
-SELECT STRAIGHT_JOIN j.id
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
-JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+SELECT STRAIGHT_JOIN j.id, j.run
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = j.id
 
 -- name: settle_expiry
 -- Array-bound. Params: lease. Key: PRIMARY of expiry.
-DELETE FROM nightshift_expiry WHERE lease = ?
+DELETE nightshift_expiry FROM nightshift_expiry WHERE lease = ?
 
 -- name: settle_finish
 -- Params: holder, list of objects: i job, o outcome, r reason, x result,
@@ -80,7 +87,7 @@ INSERT INTO nightshift_finished
   (id, queue_id, name, payload, priority, outcome, reason, run, result, error,
    attempts, polls, crashes, lost, max_attempts, max_polls, max_crashes,
    backoff, timeout, deadline, created, finished_at, parent, root, on_fail,
-   ukey, nonce, after_ids, phase, waits, state, holder, decay, since)
+   ukey, nonce, after_ids, phase, waits, state, holder, decay, since, max_phases)
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, v.outcome,
   v.reason, j.run, v.result, v.error, COALESCE(v.attempts, j.attempts),
   COALESCE(v.polls, j.polls), COALESCE(v.crashes, j.crashes), j.lost,
@@ -90,7 +97,7 @@ SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, v.outcome,
   IF(v.outcome = 'done' OR j.awaits IS NOT NULL, 0, j.phase),
   IF(v.outcome <> 'done' AND j.waits IN ('fail', 'continue'), j.waits, NULL),
   IF(v.outcome = 'done' OR j.awaits IS NOT NULL OR j.phase = 0, NULL, j.state), ?,
-  j.decay, j.since
+  j.decay, j.since, j.max_phases
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
   id BIGINT PATH '$.i', outcome VARCHAR(10) PATH '$.o',
   reason VARCHAR(40) PATH '$.r', result MEDIUMTEXT PATH '$.x',
@@ -106,7 +113,7 @@ STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 
 -- name: settle_hidden
 -- Array-bound. Params: job. Key: PRIMARY of running.
-DELETE FROM nightshift_running WHERE job_id = ?
+DELETE nightshift_running FROM nightshift_running WHERE job_id = ?
 
 -- name: settle_keys
 -- Params: [[n,queue,key],…]. Key: PRIMARY of unique_key, one row at a time; locks
@@ -120,25 +127,27 @@ FOR UPDATE SKIP LOCKED
 
 -- name: settle_lease
 -- Array-bound. Params: lease. Key: PRIMARY.
-DELETE FROM nightshift_lease WHERE id = ?
+DELETE nightshift_lease FROM nightshift_lease WHERE id = ?
 
 -- name: settle_lock
 -- Params: [[id,run],…]. Key: PRIMARY of job, one row at a time; locks them.
 -- A missing row is stale, or held by somebody else.
 SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.rank, j.attempts, j.polls,
   j.crashes, j.lost, j.missed, j.missing_since, j.max_attempts, j.max_polls, j.max_crashes,
-  j.backoff, j.deadline, j.root, j.ukey, {now} AS now, j.decay, j.paused, j.due
+  j.backoff, j.deadline, j.root, j.ukey, {now} AS now, j.decay, j.paused, j.due,
+  CRC32(j.name) AS kind, j.phases, j.max_phases
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED
 
 -- name: settle_parked
--- Params: [[what a failed child means,how many live,job],…]. Key: PRIMARY of job, one
+-- Params: [[what a failed child means,how many live,job,phases],…]. Key: PRIMARY of job, one
 -- row at a time, locked by settle_lock. Half the time of an array-bound update.
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (waits VARCHAR(10) PATH '$[0]',
-  unmet INT UNSIGNED PATH '$[1]', id BIGINT PATH '$[2]')) v
+  unmet INT UNSIGNED PATH '$[1]', id BIGINT PATH '$[2]',
+  phases INT UNSIGNED PATH '$[3]')) v
 STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
-SET j.run = j.run + 1, j.phase = j.phase + 1, j.lost = 0, j.missed = 0,
+SET j.run = j.run + 1, j.phase = j.phase + 1, j.phases = v.phases, j.lost = 0, j.missed = 0,
   j.missing_since = NULL, j.awaits = NULL, j.waits = v.waits, j.unmet = v.unmet
 
 -- name: settle_renew
@@ -156,9 +165,9 @@ UPDATE nightshift_job SET run = run + 1, rank = ?, attempts = ?, polls = ?,
 WHERE id = ?
 
 -- name: settle_scheduled
--- Array-bound. Params: run_at, job, queue, rank, run. Key: PRIMARY.
-INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)
-VALUES (?, ?, ?, ?, ?)
+-- Array-bound. Params: run_at, job, queue, rank, run, kind. Key: PRIMARY.
+INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run, kind)
+VALUES (?, ?, ?, ?, ?, ?)
 
 -- name: settle_shown
 -- Params: holder, [[id,run,worker,progress,text],…]. Key: PRIMARY of both; writes
@@ -191,4 +200,5 @@ UPDATE nightshift_job SET state = ? WHERE id = ?
 
 -- name: settle_unique
 -- Array-bound. Params: queue, key, job. Key: PRIMARY.
-DELETE FROM nightshift_unique_key WHERE queue_id = ? AND ukey = ? AND job_id = ?
+DELETE nightshift_unique_key FROM nightshift_unique_key FORCE INDEX (PRIMARY)
+WHERE queue_id = ? AND ukey = ? AND job_id = ?

@@ -43,7 +43,8 @@ DO RELEASE_LOCK(CONCAT('nightshift-next:', MD5(DATABASE()), MD5(?)))
 
 -- name: slot_release
 -- Params: name, slot, token. Key: PRIMARY. May be run twice. Array-bound, too.
-DELETE FROM nightshift_slot WHERE name = ? AND slot = ? AND token = ?
+DELETE nightshift_slot FROM nightshift_slot FORCE INDEX (PRIMARY)
+WHERE name = ? AND slot = ? AND token = ?
 
 -- name: slot_take
 -- Params: token, job, run, holder, name, slot. Key: PRIMARY; 1062 or 1205 at

@@ -6,8 +6,8 @@
 -- name: admin_tree_after
 -- Params: [id,…] of jobs that are locked. Keys: PRIMARY of job twice. Which live
 -- jobs each was pushed to wait for, apart from a parent that waits for it; locks
--- those.
-SELECT STRAIGHT_JOIN j.id, t.id
+-- those. No edge of theirs is there.
+SELECT STRAIGHT_JOIN j.id, t.id, NULL
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 JOIN JSON_TABLE(COALESCE(j.after_ids, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) a
@@ -16,9 +16,11 @@ WHERE t.id <> COALESCE(j.parent, 0) OR t.waits IS NULL
 FOR UPDATE
 
 -- name: admin_tree_brood
--- Params: [id,…] of jobs that are locked. Keys: PRIMARY of child, a range each, and
--- of job. The live children of each; locks those.
-SELECT STRAIGHT_JOIN c.parent, t.id
+-- Params: [id,…] of jobs that are locked. Keys: PRIMARY of child, a range each, of job
+-- and of edge. The live children of each; locks those. Is the edge there? It comes and
+-- goes under the lock of the one that waits.
+SELECT STRAIGHT_JOIN c.parent, t.id, (SELECT 1 FROM nightshift_edge e FORCE INDEX (PRIMARY)
+  WHERE e.on_id = t.id AND e.job_id = c.parent)
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
 JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 JOIN nightshift_job t FORCE INDEX (PRIMARY) ON t.id = c.id
@@ -43,13 +45,37 @@ JOIN (SELECT DISTINCT t.id, t.run FROM
       JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) v
   ON v.id = c.id AND v.run = c.run
 
+-- name: admin_tree_hold_ready
+-- Params: [[queue,rank,ready_at,job],…]. Key: PRIMARY of ready, one row at a time; locks
+-- those that are there, waiting for who claims them.
+SELECT STRAIGHT_JOIN r.job_id
+FROM JSON_TABLE(?, '$[*]' COLUMNS (queue_id INT PATH '$[0]', `rank` TINYINT UNSIGNED PATH '$[1]',
+  ready_at BIGINT PATH '$[2]', id BIGINT PATH '$[3]')) v
+JOIN nightshift_ready r FORCE INDEX (PRIMARY) ON r.queue_id = v.queue_id
+  AND r.rank = v.rank AND r.ready_at = v.ready_at AND r.job_id = v.id
+FOR UPDATE
+
+-- name: admin_tree_hold_scheduled
+-- Params: [[run_at,job,run],…]. Key: PRIMARY of scheduled, one row at a time; locks those
+-- that are there, waiting for who promotes them.
+SELECT STRAIGHT_JOIN s.job_id
+FROM JSON_TABLE(?, '$[*]' COLUMNS (run_at BIGINT PATH '$[0]', id BIGINT PATH '$[1]',
+  run INT UNSIGNED PATH '$[2]')) v
+JOIN nightshift_scheduled s FORCE INDEX (PRIMARY) ON s.run_at = v.run_at AND s.job_id = v.id
+WHERE s.run = v.run
+FOR UPDATE
+
 -- name: admin_tree_job
--- Array-bound. Params: run, rank, priority, due, unmet, paused, deadline, wish,
--- job. Key: PRIMARY of job, locked by admin_tree_lock. Who waits for no child any
--- more is not parked.
-UPDATE nightshift_job SET run = ?, rank = ?, priority = ?, due = ?, unmet = ?, paused = ?,
-  deadline = ?, wish = ?, waits = IF(unmet = 0 AND waits IN ('fail', 'continue'), NULL, waits)
-WHERE id = ?
+-- Params: [[run,rank,priority,due,unmet,paused,deadline,wish,job],…]. Key: PRIMARY of
+-- job, locked by admin_tree_lock. Who waits for no child any more is not parked.
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (run INT UNSIGNED PATH '$[0]',
+  `rank` TINYINT UNSIGNED PATH '$[1]', priority TINYINT UNSIGNED PATH '$[2]',
+  due BIGINT PATH '$[3]', unmet INT UNSIGNED PATH '$[4]', paused BIGINT PATH '$[5]',
+  deadline BIGINT PATH '$[6]', wish BIGINT PATH '$[7]', id BIGINT PATH '$[8]')) v
+STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+SET j.run = v.run, j.rank = v.rank, j.priority = v.priority, j.due = v.due,
+  j.unmet = v.unmet, j.paused = v.paused, j.deadline = v.deadline, j.wish = v.wish,
+  j.waits = IF(v.unmet = 0 AND j.waits IN ('fail', 'continue'), NULL, j.waits)
 
 -- name: admin_tree_lock
 -- Params: [id,…] in ascending order. Key: PRIMARY of job, one row at a time; locks
@@ -57,7 +83,8 @@ WHERE id = ?
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, j.lost,
   j.paused, j.deadline, COALESCE(j.waits = 'signal', FALSE),
   COALESCE(j.waits IN ('fail', 'continue'), FALSE), j.ukey, {now},
-  COALESCE(IF(j.due = j.deadline, j.wish, NULL), j.due), j.priority
+  COALESCE(IF(j.due = j.deadline, j.wish, NULL), j.due), j.priority,
+  CRC32(j.name)
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 FOR UPDATE
@@ -88,6 +115,14 @@ FOR UPDATE
 -- Params: job. Key: PRIMARY.
 INSERT IGNORE INTO nightshift_pause (id, since) VALUES (?, {now})
 
+-- name: admin_tree_ready_at
+-- Params: queue, rank, [id,…]. Key: PRIMARY of ready, one lane, once; the list is a table
+-- with a key. No locks.
+SELECT r.job_id, r.run, r.ready_at
+FROM nightshift_ready r FORCE INDEX (PRIMARY)
+WHERE r.queue_id = ? AND r.rank = ? AND r.ready_at < {end}
+  AND r.job_id IN (SELECT v.id FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v)
+
 -- name: admin_tree_resume
 -- Params: [id,…]. Key: PRIMARY of pause.
 DELETE p FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
@@ -100,19 +135,19 @@ STRAIGHT_JOIN nightshift_pause p FORCE INDEX (PRIMARY) ON p.id = v.id
 INSERT INTO nightshift_job
   (id, queue_id, name, payload, priority, rank, run, max_attempts, max_polls,
    max_crashes, backoff, timeout, deadline, created, due, parent, root, on_fail,
-   ukey, nonce, decay, after_ids, phase, waits, state, since, paused, unmet)
+   ukey, nonce, decay, after_ids, phase, waits, state, since, max_phases, paused, unmet)
 SELECT STRAIGHT_JOIN f.id, f.queue_id, f.name, f.payload, f.priority,
   255 - f.priority, f.run + 1, f.max_attempts, f.max_polls, f.max_crashes,
   f.backoff, f.timeout, {now} + f.deadline - f.created, {now}, {now}, f.parent, f.root, f.on_fail, f.ukey,
-  f.nonce, f.decay, f.after_ids, f.phase, f.waits, f.state, f.since, ?, 1
+  f.nonce, f.decay, f.after_ids, f.phase, f.waits, f.state, f.since, f.max_phases, ?, 1
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
 JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 
 -- name: admin_tree_scheduled
--- Array-bound. Params: run_at, job, queue, rank, run. Key: PRIMARY; takes the place
--- of a row of an earlier run.
-INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run)
-VALUES (?, ?, ?, ?, ?)
+-- Array-bound. Params: run_at, job, queue, rank, run, kind. Key: PRIMARY; takes the
+-- place of a row of an earlier run.
+INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run, kind)
+VALUES (?, ?, ?, ?, ?, ?)
 ON DUPLICATE KEY UPDATE rank = VALUES(rank), run = VALUES(run)
 
 -- name: admin_tree_unlink
@@ -161,8 +196,9 @@ DELETE m FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
 STRAIGHT_JOIN nightshift_met m FORCE INDEX (PRIMARY) ON m.on_id = v.id
 
 -- name: admin_tree_unschedule
--- Array-bound. Params: run_at, job. Key: PRIMARY of scheduled.
-DELETE FROM nightshift_scheduled WHERE run_at = ? AND job_id = ?
+-- Params: [[run_at,job],…]. Key: PRIMARY of scheduled. Those that are there.
+DELETE s FROM JSON_TABLE(?, '$[*]' COLUMNS (run_at BIGINT PATH '$[0]', id BIGINT PATH '$[1]')) v
+STRAIGHT_JOIN nightshift_scheduled s FORCE INDEX (PRIMARY) ON s.run_at = v.run_at AND s.job_id = v.id
 
 -- name: report_tree_below
 -- Params: [id,…]. Key: PRIMARY of child, a range each. The children of these jobs,

@@ -106,9 +106,7 @@ WHERE j.id = ?
 -- name: report_why_locks
 -- Whether named locks tell who lives: see holder_locks.
 SELECT NOT EXISTS(SELECT 1 FROM nightshift_meta
-    WHERE name = 'named_locks' AND value = 'off')
-  AND NOT EXISTS(SELECT 1 FROM information_schema.GLOBAL_STATUS
-    WHERE VARIABLE_NAME = 'WSREP_CONNECTED' AND VARIABLE_VALUE = 'ON') AS serve
+    WHERE name = 'named_locks' AND value = 'off') AS serve
 
 -- name: report_why_slots
 -- Who has the slots of a lock or semaphore; rows of owners that are gone are free

@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "ns_number.h"
+
 #define FRACTION_DIGITS 18
 
 static const struct unit {
@@ -138,14 +140,17 @@ ns_status ns_duration_parse(ns_bytes text, int64_t *us, ns_err *err) {
 }
 
 ns_status ns_duration_seconds(double seconds, int64_t *us, ns_err *err) {
+  char text[NS_NUMBER_SIZE];
   if (seconds != seconds)
     return ns_fail(err, NS_EINVALID, "bad duration: not a number");
   if (seconds < 0)
     return ns_fail(err, NS_EINVALID,
-                   "bad duration %g: seconds must be 0 or more", seconds);
+                   "bad duration %s: seconds must be 0 or more",
+                   ns_number(seconds, text));
   if (seconds > (double)(NS_DURATION_MAX / 1000000))
     return ns_fail(err, NS_EINVALID,
-                   "bad duration %g: it is longer than 1000 years", seconds);
+                   "bad duration %s: it is longer than 1000 years",
+                   ns_number(seconds, text));
   *us = (int64_t)(seconds * 1e6 + 0.5);
   return NS_OK;
 }

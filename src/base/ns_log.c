@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ns_spool.h"
+
 #define KEPT_BACK 16      /* bytes for "…", closing quote, brace, newline */
 #define PATIENCE_MS 100   /* first wait for a reader that does not read */
 
@@ -228,27 +230,32 @@ static int64_t wall_now(void) {
 }
 
 /* A pipe that polls writable takes PIPE_BUF bytes without blocking. */
-static bool writable(void) {
+static bool writable(int patience) {
   struct pollfd p = {STDERR_FILENO, POLLOUT, 0};
-  return poll(&p, 1, logger.stuck ? 0 : PATIENCE_MS) == 1;
+  return poll(&p, 1, patience) == 1;
 }
 
-static void put(const char *text, size_t n) {
-  if (!writable() || write(STDERR_FILENO, text, n) < 0) {
+/* 'patience', ms: for whoever reads. */
+static void put(const char *text, size_t n, int patience) {
+  if (!writable(patience) || write(STDERR_FILENO, text, n) < 0) {
     logger.stuck = true;
     logger.dropped++;
   } else
     logger.stuck = false;
 }
 
+static size_t notice(char text[NS_LOG_LINE], int64_t dropped) {
+  return ns_log_format(text, logger.json, wall_now(), NS_LOG_WARN, "log.dropped",
+                       NS_FIELDS(ns_fi("lines", dropped)));
+}
+
 /* Tells about lost lines as soon as a line goes through again. */
-static void put_dropped(void) {
+static void put_dropped(int patience) {
   char text[NS_LOG_LINE];
   int64_t lost = logger.dropped;
-  size_t n = ns_log_format(text, logger.json, wall_now(), NS_LOG_WARN,
-                           "log.dropped", NS_FIELDS(ns_fi("lines", lost)));
+  size_t n = notice(text, lost);
   logger.dropped = 0;
-  put(text, n);
+  put(text, n, patience);
   if (logger.stuck)
     logger.dropped = lost;
 }
@@ -260,9 +267,23 @@ void ns_log(ns_level level, const char *event, const ns_field *fields,
   if (!ns_log_on(level))
     return;
   len = ns_log_format(text, logger.json, wall_now(), level, event, fields, n);
+  if (ns_spool_add(text, len))
+    return;
   pthread_mutex_lock(&logger.lock);
-  put(text, len);
+  put(text, len, logger.stuck ? 0 : PATIENCE_MS);
   if (!logger.stuck && logger.dropped > 0)
-    put_dropped();
+    put_dropped(PATIENCE_MS);
+  pthread_mutex_unlock(&logger.lock);
+}
+
+bool ns_log_spool(void) {
+  return ns_spool_start(STDERR_FILENO, notice);
+}
+
+void ns_log_flush(int64_t us) {
+  ns_spool_stop(us);
+  pthread_mutex_lock(&logger.lock);
+  if (logger.dropped > 0)
+    put_dropped((int)(us / 4 / 1000));
   pthread_mutex_unlock(&logger.lock);
 }

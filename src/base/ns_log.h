@@ -3,9 +3,10 @@
 **
 ** Invariant: a line is at most NS_LOG_LINE bytes and goes out in one write, so
 ** lines of several processes on one pipe never mix; values are escaped, so one
-** event is always one line, whatever a handler put into its error. A reader
-** that stopped reading costs at most one short wait: from then on lines are
-** dropped and counted until it reads again.
+** event is always one line, whatever a handler put into its error. A reader that is
+** slow, or stopped, costs nobody time where the lines are spooled (ns_spool.h): what
+** there is no room for is dropped and counted. Elsewhere one that stopped costs at most
+** one short wait, and from then on lines are dropped and counted until it reads again.
 */
 #ifndef NS_LOG_H
 #define NS_LOG_H
@@ -47,6 +48,14 @@ ns_field ns_fs(const char *key, const char *s);
 ** it before threads start.
 */
 void ns_log_setup(bool json, ns_level level);
+
+/* From here on lines are written by a thread of their own. False: there is none, and
+** they are written as before. Call it when the process forks no more. */
+bool ns_log_spool(void);
+
+/* Ends that thread when all is written. What is left after three quarters of 'us' is
+** dropped, and the rest of the time is for the line that says how much. */
+void ns_log_flush(int64_t us);
 
 /* Whether a line of this level would be shown; for lines that cost work. */
 bool ns_log_on(ns_level level);

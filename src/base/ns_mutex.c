@@ -15,6 +15,7 @@
 
 #include "ns_dict.h"
 #include "ns_latch.h"
+#include "ns_number.h"
 #include "ns_time.h"
 
 #define MEMBERS 32768u           /* processes or threads that use locks */
@@ -287,13 +288,14 @@ static ns_status check(ns_bytes name, unsigned units, ns_err *err) {
 }
 
 static ns_status not_free(const attempt *a, int64_t timeout, ns_err *err) {
-  return ns_fail(err, NS_EBUSY,
-                 "not free within %g s; process %d holds it",
-                 (double)timeout / 1e6, (int)a->holder);
+  char seconds[NS_NUMBER_SIZE];
+  return ns_fail(err, NS_EBUSY, "not free within %s s; process %d holds it",
+                 ns_number_seconds(timeout, seconds), (int)a->holder);
 }
 
 ns_status ns_mutex_lock(ns_locks *t, ns_bytes name, unsigned units,
-                        int64_t timeout, unsigned *unit, ns_err *err) {
+                        int64_t timeout, bool (*interrupted)(void *), void *arg,
+                        unsigned *unit, ns_err *err) {
   attempt a = {.name = name, .units = units};
   int64_t until = ns_mono_us() + timeout;
   bell *b = bell_of(t, name);
@@ -304,6 +306,8 @@ ns_status ns_mutex_lock(ns_locks *t, ns_bytes name, unsigned units,
     st = look(t, &a, b, err);
     if (a.counted)
       sleep_on(b, &a, left);
+    if (a.counted && interrupted != NULL && interrupted(arg))
+      until = 0;
   }
   if (st == NS_OK && !a.taken)
     return not_free(&a, timeout, err);

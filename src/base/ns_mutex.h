@@ -35,10 +35,12 @@ ns_locks *ns_locks_make(void *memory);
 ** say the same number of 'units'; 0 is a mutex, which is another thing than a
 ** semaphore of the same name. '*unit' tells ns_mutex_unlock which it is.
 ** Errors: BUSY when there is none within 'timeout' (µs), naming a holder;
-** STATE when this thread has one already; INVALID name; FULL.
+** STATE when this thread has one already; INVALID name; FULL. 'interrupted' (may be
+** NULL) is asked after each sleep and each signal; true: the next look is the last.
 */
 ns_status ns_mutex_lock(ns_locks *t, ns_bytes name, unsigned units,
-                        int64_t timeout, unsigned *unit, ns_err *err);
+                        int64_t timeout, bool (*interrupted)(void *), void *arg,
+                        unsigned *unit, ns_err *err);
 
 /* Gives a unit back. Errors: STATE when this thread does not hold it; BUSY. */
 ns_status ns_mutex_unlock(ns_locks *t, ns_bytes name, unsigned units,

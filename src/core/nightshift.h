@@ -32,7 +32,7 @@
 #include "../base/ns_err.h"
 
 #define NS_VERSION "0.1.0"
-#define NS_SCHEMA_VERSION 6
+#define NS_SCHEMA_VERSION 1
 
 /* Limits and defaults; the one place they are written. */
 #define NS_MAX_SIGNAL 100   /* characters of its name */
@@ -43,7 +43,7 @@
 #define NS_PRIORITY 100              /* 0..255, higher first */
 #define NS_DECAY 8                   /* priority lost per unfinished return, 0..255 */
 #define NS_MAX_ATTEMPTS 10
-#define NS_MAX_CRASHES 3
+#define NS_MAX_CRASHES 5
 #define NS_MAX_RUN INT64_C(4000000000) /* with the next return a job is dead */
 #define NS_LOST_TOGETHER 2            /* losses before a job is claimed alone */
 #define NS_BACKOFF INT64_C(5000000)          /* first retry delay */
@@ -69,8 +69,7 @@ typedef struct ns_config {
   const char *ca, *cert, *key; /* PEM files */
   int64_t connect_timeout; /* µs; default 3 s */
   int64_t read_timeout; /* µs the server may let us wait for a reply before it
-                        ** counts as lost; default: for ever, for a
-                        ** host_session 20 s */
+                        ** counts as lost; default 30 s, for a host_session 20 s */
   int64_t max_payload;  /* bytes; default NS_MAX_PAYLOAD */
   bool no_schema;       /* skip the version check: for init and migrate */
   bool host_session;    /* wait_timeout=30: the caller pings every 10 s */
@@ -78,6 +77,13 @@ typedef struct ns_config {
   ** NULL: one reconnect, then NS_EGONE. */
   bool (*keep_trying)(void *arg, const ns_err *why);
   void *keep_trying_arg;
+  /* Asked while a reply is waited for, ten times a second and after each signal. True
+  ** ends the wait and the connection, and the verb says NS_EGONE; it has to stay true
+  ** until the verb has returned. NULL: nobody is asked. */
+  bool (*interrupted)(void *arg);
+  void *interrupted_arg;
+  int interrupt_fd; /* once it may be read it is as if that had said true; 0: none */
+  int64_t end_by; /* monotonic µs: nothing is waited for after that; 0: no such time */
 } ns_config;
 
 #define NS_CONFIG_INIT ((ns_config){0})
@@ -91,9 +97,17 @@ typedef struct ns_config {
 */
 ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err);
 
-/* Gives claims back if the server is there, waiting up to 3 s for rows that
-** others hold, and frees. NULL is allowed. */
+/* Gives claims back if the server is there, and frees. Waits 3 s at most, for the
+** server and for rows that others hold. NULL is allowed. */
 void ns_close(ns_db *db);
+
+/* Is it the socket of a handle of this process? After a fork such a handle opens
+** another one, so nobody shares it. */
+bool ns_owns_socket(int fd);
+
+/* The handle is about to be closed: nothing is waited for after 'at', monotonic µs, by
+** ns_close either. The first such instant counts. */
+void ns_end_by(ns_db *db, int64_t at);
 
 /*
 ** True when the handle was inherited over a fork. Every verb then reconnects
@@ -147,6 +161,8 @@ typedef struct ns_push {
   int64_t decay;     /* 0..255 of it lost with each unfinished return */
   int64_t max_attempts, max_crashes;
   int64_t max_polls; /* -1: unlimited */
+  int64_t max_phases; /* waits since the push or the last signal, 0: unlimited; -1:
+                      ** what the handler says, or NS_MAX_PHASES */
   int64_t backoff;   /* µs, first retry delay */
   int64_t timeout;   /* µs of wall time per run */
   int64_t deadline;  /* µs from now after which it is not started any more, and a
@@ -157,6 +173,8 @@ typedef struct ns_push {
   int64_t on_fail_run; /* when one of them fails: 1: run all the same, 0: be
                        ** cancelled */
 } ns_push;
+
+#define NS_MAX_PHASES 100
 
 /* A push with every default; 'name' and 'payload' are borrowed. */
 ns_push ns_push_new(const char *name, const char *payload);
@@ -190,6 +208,7 @@ typedef struct ns_job {
   ns_bytes state;          /* of the last again; absent at first */
   ns_bytes awaits;         /* the signal it has waited for; absent: none */
   ns_bytes signal;         /* JSON that was sent; absent: nothing came */
+  int64_t heard;           /* when that was, as its verdict has to know; 0: never */
   int64_t attempts, polls, crashes; /* before this run */
   int64_t max_attempts, max_polls;  /* max_polls -1: unlimited */
   int64_t priority;        /* as it is now, after decay */
@@ -247,11 +266,19 @@ typedef struct ns_verdict {
   int64_t go_on;     /* WAIT: when a child fails: 1: run all the same, 0: dead;
                      ** AGAIN, after the deadline: 1: run once more, 0: dead;
                      ** AGAIN of an adopted row: 2: no other is claimed so long;
-                     ** RELEASE: 1: it was never begun, and keeps its place */
+                     ** RELEASE: 1: it was never begun, and keeps its place; 2: its
+                     ** verdict was written already, by ns_settle_for;
+                     ** ACK: 1: written already, in a transaction of the handler's.
+                     ** That what was written already is STALE is no news */
+  int64_t max_phases; /* WAIT: of the handler, when the push has said nothing; -1:
+                      ** NS_MAX_PHASES; 0: unlimited */
   ns_push *children; /* ACK, WAIT: claimable now; AGAIN: wait for the parent's
                      ** done; otherwise dropped. ids already taken */
   size_t nchildren;
-  ns_status status;  /* out: NS_OK, NS_ESTALE, or why this one was refused */
+  int64_t heard;     /* of the claim, for ns_settle_for: see ns_job */
+  ns_status status;  /* out: NS_OK, NS_ESTALE, NS_EBUSY: it belongs into a later
+                     ** cycle; an adopted row's: or why this one was refused */
+  bool trouble;      /* out: it is BUSY for the server's own trouble with it */
   bool dead;         /* out: the job ended dead */
   ns_row_claim row;  /* out: of an adopted row */
 } ns_verdict;
@@ -284,10 +311,17 @@ typedef struct ns_want {
 /*
 ** How this handle claims from now on. Strict: by priority only, and from each
 ** feed in the order of the list, whatever that does to those behind. Otherwise
-** (at first) in weighted shares, and every 32nd job of a queue, or one in ten
+** (at first) in weighted shares, and every 17th job of a queue, or one in five
 ** seconds, is the oldest of a lower priority.
 */
 void ns_claim_strictly(ns_db *db, bool strict);
+
+/*
+** From now on this handle claims only jobs of these names; NULL: of all, as at first;
+** none: nothing. A job of another name may still come, rarely: when two names have one
+** CRC32, or a program of an older version has written its row. Errors: NOMEM.
+*/
+ns_status ns_claim_only(ns_db *db, const ns_bytes *names, size_t n, ns_err *err);
 
 /*
 ** From now on jobs that are done on this handle, and are nobody's children, leave
@@ -301,13 +335,28 @@ void ns_forget_done(ns_db *db, bool yes);
 ** promotes what is due, claims what 'want' says (NULL: nothing) in weighted
 ** shares, commits, and appends the claimed jobs to 'out' (NULL: as 'want'). Never waits for somebody else's row lock: a verdict whose row
 ** is locked gets NS_EBUSY and belongs into the next cycle.
-** '*next_due' (may be NULL) gets the µs until the next scheduled job, -1: none.
-** A call that returns NS_EGONE is repeated with the same verdicts.
+** A verdict whose values the server refuses is written as a failure of its job. One
+** that meets the server's own trouble (a full disk, a limit, a setting) is NS_EBUSY, too,
+** with 'trouble': nothing is spent, and the others are written without it.
+** '*next_due' (may be NULL) gets the µs until the next scheduled job, or until another
+** look for what was committed late is affordable; -1: neither.
+** Also when the call fails each verdict has its status: those that are not written,
+** or not known to be, are NS_EBUSY. The call is repeated with them.
 ** Errors: GONE, BUSY.
 */
 ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
                    const ns_want *want, ns_jobs *out, int64_t *next_due,
                    ns_err *err);
+
+/* As the last claims saw it: the µs until the first scheduled job is due, -1: there is
+** none. And have they looked at all that late commits may have hidden in these queues,
+** after 'since', monotonic µs? While that is dear it takes some seconds. */
+int64_t ns_first_due(const ns_db *db);
+bool ns_looked_everywhere(const ns_db *db, const ns_feed *feeds, size_t nfeeds,
+                          int64_t since);
+
+/* What the server said last of verdicts with 'trouble'; until the next such. */
+const ns_err *ns_trouble(const ns_db *db);
 
 /* Claims up to 'limit' jobs of one queue, waiting up to 'wait' µs for the
 ** first; out->n == 0: none. 'lease' µs (0: none) after the claim or the last
@@ -320,6 +369,17 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
 ** After GONE the same verdict may be settled again: OK when it was written.
 ** Errors: STALE, GONE, BUSY, TOO_BIG. */
 ns_status ns_settle(ns_db *db, ns_verdict *verdict, ns_err *err);
+
+/*
+** Settles a verdict on a claim of another handle, whose holder is 'holder', and rings for
+** what that made claimable. With NS_OK it has its status, as after ns_cycle; unless that is
+** NS_EBUSY the other handle is then to settle a RELEASE of the same claim with 'go_on' 2,
+** so that its memory and the lease follow. Errors: GONE, BUSY; the call is repeated.
+*/
+ns_status ns_settle_for(ns_db *db, int64_t holder, ns_verdict *verdict, ns_err *err);
+
+/* Is it only the rest of a verdict that was written already? */
+bool ns_verdict_written(const ns_verdict *verdict);
 
 /* What a running job shows. */
 typedef struct ns_sign {
@@ -367,6 +427,17 @@ ns_status ns_beat(ns_db *db, ns_err *err);
 ns_status ns_serves(ns_db *db, int64_t workers, ns_bytes queues,
                     ns_bytes handlers, ns_bytes reserves, ns_err *err);
 
+/* What the workers of a host do, for people. */
+typedef struct ns_workers {
+  int64_t up;      /* take jobs */
+  int64_t busy;    /* run one */
+  int64_t leaving; /* take no more, and end when theirs has */
+  int64_t scripts; /* how often these have been loaded */
+} ns_workers;
+
+/* Tells that. Nothing happens without a holder. Errors: GONE, BUSY. */
+ns_status ns_tell_workers(ns_db *db, const ns_workers *w, ns_err *err);
+
 /* A claim of ours that somebody has ended: cancelled; or paused: it stands, but is
 ** to be given back if the job has not been begun. */
 typedef struct ns_token {
@@ -393,6 +464,47 @@ typedef struct ns_rescued {
 ** may find more, at most 10 s. Errors: GONE, BUSY, STATE (in a transaction).
 */
 ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err);
+
+/* From now on 'db', which claims nothing, looks in place of that holder's own handle,
+** and so not at that holder. 'locks': as ns_uses_locks of that handle. */
+void ns_assist(ns_db *db, int64_t holder, bool locks);
+
+/* Do named locks serve here? Known once it is registered. */
+bool ns_uses_locks(const ns_db *db);
+
+/* Gives back, as lost, claims that stand under the name of this handle and that it does
+** not know of, once it has seen them twice. Does nothing before its time, half a minute
+** later. ns_look does it for a handle that claims. Errors: as of a settle. */
+ns_status ns_own_look(ns_db *db, ns_rescued *sum, ns_err *err);
+
+/* ------------------------------------------------- jobs that are nowhere */
+
+#define NS_MENDED_IDS 16
+
+typedef struct ns_mended {
+  int64_t jobs;    /* put back, or told what they wait for; */
+  int64_t ids[NS_MENDED_IDS]; /* the first of them */
+  int64_t rows;    /* deleted: of ready, scheduled and unique keys, that are of no job */
+  int64_t twice;   /* faults that this step has seen for the second time; a row that is
+                   ** left of a job that was cancelled is none */
+  int64_t seen;    /* by the round, when it has ended: the first time or the second */
+  bool round;      /* a round has ended */
+} ns_mended;
+
+typedef enum ns_mend_how {
+  NS_MEND_SHARED, /* for hosts: one of them does it, the others look whether it lives */
+  NS_MEND_NOW,    /* whoever else does it */
+  NS_MEND_LOOK    /* and mends nothing */
+} ns_mend_how;
+
+/*
+** The next step of a round: reads a stretch of rows, without locks, and mends what
+** this round and the one before have found to be in no place. '*again_in': µs until the
+** next step, so that they take a hundredth of the server's time; 30 s or more after a
+** round. Errors: GONE, BUSY, STATE (in a transaction).
+*/
+ns_status ns_mend_step(ns_db *db, ns_mend_how how, int64_t *again_in, ns_mended *sum,
+                       ns_err *err);
 
 /* --------------------------------------------------- verbs from outside */
 
@@ -477,6 +589,10 @@ ns_status ns_pause(ns_db *db, ns_bytes queue, bool paused, ns_err *err);
 ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead,
                    size_t max_batches, int64_t *deleted, ns_err *err);
 
+/* Called between two of a prune's transactions, where the handle may be used; false: the
+** prune stops, and another goes on where it was. NULL: nobody is asked. */
+void ns_between(ns_db *db, bool (*goes_on)(void *arg), void *arg);
+
 /* Deletes the history of a job and of all below it. Errors: STATE (some of it
 ** has not finished). */
 ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err);
@@ -538,21 +654,29 @@ enum {
   NS_WOKE_GONE = 4   /* a holder may have died: ns_look */
 };
 
+/* What a listener waits for beside a ring. */
+typedef struct ns_awaited {
+  const int64_t *queues; /* ids: a row is ready in one of them */
+  size_t nqueues;
+  const int64_t *paused; /* ids: one of them is resumed */
+  size_t npaused;
+  int64_t newest; /* a queue with a greater id appears; negative: no matter */
+  int64_t holder; /* a notice for it, or the death of another one; 0: neither matters */
+} ns_awaited;
+
 /*
-** Waits in the server until a row is ready in one of 'queue_ids', a queue
-** with an id above 'newest' appears (0: no matter), a notice for 'holder' or
-** the death of another one (0: neither matters), a ring, or 'max_wait' µs have
-** passed (cut to 10 s). Blocking; the only thread that may touch 'l' meanwhile
-** is none. Errors: GONE (reconnects next call).
+** Waits in the server until one of these is so, or 'max_wait' µs have passed (cut to
+** 10 s). Blocking; the only thread that may touch 'l' meanwhile is none. Errors: GONE
+** (reconnects next call).
 */
-ns_status ns_listen(ns_listener *l, const int64_t *queue_ids, size_t n,
-                    int64_t newest, int64_t holder, int64_t max_wait,
+ns_status ns_listen(ns_listener *l, const ns_awaited *what, int64_t max_wait,
                     unsigned *woke, ns_err *err);
 
 /*
 ** Before a wait that follows a claim which found nothing in these queues: where there
-** are many deleted rows the first look of that wait begins where the claim has come
-** to, and the wait is short. From the thread of 'db'; another may be waiting.
+** are many deleted rows the first look of that wait of a host begins where the claim has
+** come to, and the wait is short. While a job is held that has to be claimed alone, others
+** like it are no reason to wake. From the thread of 'db'; another may be waiting.
 */
 void ns_listen_near(ns_listener *l, const ns_db *db, const int64_t *queue_ids,
                     size_t n);
@@ -560,6 +684,10 @@ void ns_listen_near(ns_listener *l, const ns_db *db, const int64_t *queue_ids,
 /* Ends what ns_listen has begun: no ring comes any more. To be called after it,
 ** whatever it said; first may come what is in a hurry. */
 void ns_listen_leave(ns_listener *l);
+
+/* From another thread: what a host's listener waits for ends now, and so does all that it
+** is asked for later, with GONE; but for a connect, which takes its connect_timeout. */
+void ns_listener_stop(ns_listener *l);
 
 /* Wakes the listener from another thread or process: its server thread id,
 ** for a KILL QUERY on any other connection; 0 while not connected. */
@@ -580,6 +708,12 @@ ns_status ns_begin(ns_db *db, ns_err *err);
 ns_status ns_commit(ns_db *db, ns_err *err);   /* then rings what was pushed */
 void ns_rollback(ns_db *db);
 bool ns_in_transaction(const ns_db *db);
+
+/* A point of the caller's transaction that ns_undo takes it back to; of one 'depth' the
+** last counts. '*mark' is for ns_undo. When taking it back is refused, all of it is
+** lost, and can only be rolled back. */
+ns_status ns_savepoint(ns_db *db, int64_t depth, int64_t *mark, ns_err *err);
+ns_status ns_undo(ns_db *db, int64_t depth, int64_t mark, ns_err *err);
 
 typedef enum ns_type { NS_NULL, NS_INT, NS_UINT, NS_REAL, NS_TEXT } ns_type;
 

@@ -79,8 +79,9 @@ ns_status ns_adopt(ns_db *db, const ns_mapping *map, ns_adopted **out,
 /* The adopted table of a number; NULL when there is none. */
 ns_adopted *ns_adopted_at(ns_db *db, int64_t number);
 
-/* What claimed_by says of a claim: "ns:HOLDER:TOKEN", where the token is the run. */
-#define NS_CLAIMANT 64
+/* What claimed_by says of a claim: "ns:HOLDER:TOKEN" with both in base 36, in at most 20
+** characters for holders below 10^14; the token is the run. */
+#define NS_CLAIMANT 32
 ns_bytes ns_adopt_claimant(char out[NS_CLAIMANT], int64_t holder, int64_t token);
 
 /*
@@ -203,19 +204,26 @@ ns_status ns_adopted_retry(ns_adopted *a, int64_t id, ns_err *err);
 ** locked stays dead. */
 ns_status ns_adopted_retry_all(ns_adopted *a, ns_bytes error, int64_t *n, ns_err *err);
 
-/*
-** Deletes finished rows, up to 'limit', that ended more than 'older' µs ago (-1: any), or
-** moves them to the table 'into' (absent: nowhere), which has all of their columns; in
-** batches, each a transaction. A row that another has for its parent stays. '*n' counts
-** them. Errors: GONE, BUSY, STATE (in a transaction), NOT_FOUND (no such target), INVALID
-** (the target does not fit, or nothing says when rows ended), DUPLICATE (it has one of the
-** rows already), SQL.
-*/
-ns_status ns_adopted_prune(ns_adopted *a, int64_t older, ns_bytes into, int64_t limit,
-                           int64_t *n, ns_err *err);
+/* Which ended rows a pruning is about, and what becomes of them. */
+typedef struct ns_row_pruning {
+  bool dead;     /* those that are dead; else those that are done */
+  int64_t older; /* µs since they ended; -1: any */
+  int64_t limit; /* rows at most */
+  ns_bytes into; /* the table that they are moved to; absent: they are deleted */
+} ns_row_pruning;
 
-/* How many that would be, as far as rows tell themselves, up to 'most'. */
-ns_status ns_adopted_prunable(ns_adopted *a, int64_t older, int64_t most, int64_t *n,
+/*
+** Prunes, in batches, each a transaction. A row that another has for its parent stays. Of
+** a dead row the last error says when it ended. '*n' counts them. 'into' has all of
+** their columns. Errors: GONE, BUSY, STATE (in a transaction), NOT_FOUND (no such
+** target), INVALID (the target does not fit, or nothing says when rows were done),
+** DUPLICATE (it has one of the rows already), SQL.
+*/
+ns_status ns_adopted_prune(ns_adopted *a, const ns_row_pruning *which, int64_t *n,
+                           ns_err *err);
+
+/* How many that would be, as far as rows tell themselves, up to the limit. */
+ns_status ns_adopted_prunable(ns_adopted *a, const ns_row_pruning *which, int64_t *n,
                               ns_err *err);
 
 /* A drain so far. */
@@ -279,7 +287,8 @@ void ns_ear_close(ns_ear *e); /* NULL is allowed */
 */
 ns_status ns_ear_wait(ns_ear *e, int64_t holder, int64_t us, bool *woke, ns_err *err);
 
-/* As ns_listener_thread. */
+/* As ns_listener_stop, and as ns_listener_thread. */
+void ns_ear_stop(ns_ear *e);
 int64_t ns_ear_thread(const ns_ear *e);
 
 #endif

@@ -140,7 +140,7 @@ ns_status ns_job_info(ns_db *db, int64_t id, ns_info *info, ns_err *err) {
 typedef struct live {
   bool found;
   bool paused;
-  int64_t queue_id, rank, run, unmet, due, now;
+  int64_t queue_id, rank, run, unmet, due, now, kind;
   ns_buf key; /* its unique key; empty: none */
 } live;
 
@@ -163,13 +163,14 @@ static ns_status lock_live(ns_db *db, int64_t id, live *l, ns_err *err) {
     ns_buf_add(&l->key, r[5].s.p, r[5].s.n);
   l->now = r[6].i;
   l->paused = r[7].type != NS_NULL;
+  l->kind = r[8].i;
   return l->key.oom ? ns_no_memory(err) : NS_OK;
 }
 
 /* A finished job's row, locked. 'outcome' is empty when there is none. */
 typedef struct past {
   char outcome[16];
-  int64_t run, queue_id, priority;
+  int64_t run, queue_id, priority, kind;
   ns_buf key;
 } past;
 
@@ -189,6 +190,7 @@ static ns_status lock_past(ns_db *db, int64_t id, past *p, ns_err *err) {
   if (r[3].type == NS_TEXT)
     ns_buf_add(&p->key, r[3].s.p, r[3].s.n);
   p->priority = r[4].i;
+  p->kind = r[6].i;
   return p->key.oom ? ns_no_memory(err) : NS_OK;
 }
 
@@ -208,7 +210,6 @@ typedef struct work {
   live now;
   past then;
   bool noticed; /* its holder is to be told */
-  bool moved;   /* its ready row, and a claim that takes it, is stale */
 } work;
 
 static ns_status run_verb(ns_db *db, work *w,
@@ -275,8 +276,8 @@ static ns_status cancel_run(ns_db *db, ns_tx *tx, ns_err *err) {
               err);
   w->noticed = st == NS_OK && ns_affected(db, NS_SQL_ADMIN_NOTICE) > 0;
   if (st == NS_OK)
-    st = ns_bulk(db, NS_SQL_SETTLE_HIDDEN,
-                 (ns_column[]){{NS_INT, &w->id, NULL, NULL}}, 1, err);
+    st = ns_bulk_of(db, NS_SQL_SETTLE_HIDDEN,
+                    (ns_column[]){{NS_INT, &w->id, NULL, NULL}}, 1, 0, err);
   return st == NS_OK ? ns_finish(db, &end, 1, err) : st;
 }
 
@@ -348,7 +349,7 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
   rank = 255 - w->then.priority;
   run = w->then.run + 1;
   db->ring_due = true;
-  return ns_promote_one(db, w->then.queue_id, rank, w->id, run, err);
+  return ns_promote_one(db, w->then.queue_id, rank, w->id, run, w->then.kind, err);
 }
 
 ns_status ns_retry(ns_db *db, int64_t id, ns_err *err) {
@@ -367,9 +368,37 @@ static ns_status ended_or_unknown(ns_db *db, work *w, ns_err *err) {
                  (long long)w->id, w->then.outcome);
 }
 
+/* Did the statement take a row? */
+static ns_status take_one(ns_db *db, ns_sql sql, const ns_value *params, bool *taken,
+                          ns_err *err) {
+  ns_status st = ns_run(db, sql, params, err);
+  *taken = st == NS_OK && ns_affected(db, sql) > 0;
+  return st;
+}
+
+/* Is it scheduled, or has it just been promoted? Waits for who does that. A job whose row
+** is missing before its time is in no place, and goes on from here. */
+static ns_status leave_schedule(ns_db *db, work *w, bool *promoted, ns_err *err) {
+  const ns_value at[] = {ns_vint(w->now.due), ns_vint(w->id)};
+  bool taken;
+  ns_status st = take_one(db, NS_SQL_ADMIN_TAKE_SCHEDULED, at, &taken, err);
+  if (st == NS_OK && !taken)
+    st = lock_live(db, w->id, &w->now, err);
+  *promoted = st == NS_OK && !taken && w->now.due <= w->now.now;
+  return st;
+}
+
+static ns_status not_scheduled(const work *w, ns_err *err) {
+  return ns_fail(err, NS_ESTATE, "job %lld is not scheduled: it is %s", (long long)w->id,
+                 w->now.paused      ? "paused"
+                 : w->now.unmet > 0 ? "waiting for other jobs"
+                                    : "ready or running");
+}
+
 static ns_status run_now_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
   int64_t run;
+  bool promoted;
   ns_value id = ns_vint(w->id);
   ns_status st = lock_live(db, w->id, &w->now, err);
   if (st != NS_OK)
@@ -377,19 +406,16 @@ static ns_status run_now_run(ns_db *db, ns_tx *tx, ns_err *err) {
   if (!w->now.found)
     return ended_or_unknown(db, w, err);
   if (w->now.unmet > 0 || w->now.due <= w->now.now)
-    return tx->replay ? NS_OK
-                      : ns_fail(err, NS_ESTATE,
-                                "job %lld is not scheduled: it is %s",
-                                (long long)w->id,
-                                w->now.paused      ? "paused"
-                                : w->now.unmet > 0 ? "waiting for other jobs"
-                                                   : "ready or running");
-  unschedule(db, w->id, w->now.due);
+    return tx->replay ? NS_OK : not_scheduled(w, err);
+  if ((st = leave_schedule(db, w, &promoted, err)) != NS_OK)
+    return st;
+  if (promoted)
+    return not_scheduled(w, err);
   if ((st = ns_run(db, NS_SQL_ADMIN_DUE_NOW, &id, err)) != NS_OK)
     return st;
   run = w->now.run + 1;
   db->ring_due = true;
-  return ns_promote_one(db, w->now.queue_id, w->now.rank, w->id, run, err);
+  return ns_promote_one(db, w->now.queue_id, w->now.rank, w->id, run, w->now.kind, err);
 }
 
 ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err) {
@@ -399,14 +425,22 @@ ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err) {
 
 /* ----------------------------------------------------------- reprioritise */
 
-/* Is its claim of this run in a lease? */
-static ns_status is_held(ns_db *db, int64_t id, bool *yes, ns_err *err) {
-  ns_info info = NS_INFO_INIT;
-  bool found;
-  ns_status st = look(db, NS_SQL_ADMIN_INFO, id, &info, &found, err);
-  *yes = found && info.holder != 0;
-  ns_info_free(&info);
-  return st;
+/* Takes the job's row out of scheduled or ready: then nobody has claimed it, or will.
+** When there is none it is claimed, maybe since a moment ago. Waits for who is claiming
+** it, or has it move from one to the other; who claims waits for nobody. */
+static ns_status take_out(ns_db *db, const work *w, bool *taken, ns_err *err) {
+  const live *j = &w->now;
+  const ns_value due[] = {ns_vint(j->due), ns_vint(w->id)};
+  const ns_value of[] = {ns_vint(j->queue_id), ns_vint(j->rank), ns_vint(w->id),
+                         ns_vint(j->run)};
+  const ns_value *row = NULL;
+  ns_status st = take_one(db, NS_SQL_ADMIN_TAKE_SCHEDULED, due, taken, err);
+  if (st != NS_OK || *taken ||
+      (st = ns_run(db, NS_SQL_ADMIN_READY_AT, of, err)) != NS_OK ||
+      (st = ns_row(db, NS_SQL_ADMIN_READY_AT, &row, err)) != NS_OK || row == NULL)
+    return st;
+  return take_one(db, NS_SQL_ADMIN_TAKE_READY,
+                  (ns_value[]){of[0], of[1], ns_vint(row[0].i), of[2]}, taken, err);
 }
 
 /* Where it waits, under its next run; the row of this run is stale. */
@@ -415,20 +449,19 @@ static ns_status queue_again(ns_db *db, const work *w, int64_t rank,
   int64_t run = w->now.run + 1;
   if (w->now.due <= w->now.now) {
     db->ring_due = true;
-    return ns_promote_one(db, w->now.queue_id, rank, w->id, run, err);
+    return ns_promote_one(db, w->now.queue_id, rank, w->id, run, w->now.kind, err);
   }
   return ns_run(db, NS_SQL_ADMIN_SCHEDULE,
                 (ns_value[]){ns_vint(w->now.due), ns_vint(w->id),
                              ns_vint(w->now.queue_id), ns_vint(rank),
-                             ns_vint(run)},
+                             ns_vint(run), ns_vint(w->now.kind)},
                 err);
 }
 
 static ns_status reprioritise_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
   int64_t rank = w->rank;
-  bool held = false;
-  bool moves;
+  bool moves = false;
   ns_status st = lock_live(db, w->id, &w->now, err);
   if (st != NS_OK)
     return st;
@@ -437,8 +470,7 @@ static ns_status reprioritise_run(ns_db *db, ns_tx *tx, ns_err *err) {
   if (w->now.rank == rank)
     return NS_OK;
   if (w->now.unmet == 0)
-    st = is_held(db, w->id, &held, err);
-  moves = w->moved = w->now.unmet == 0 && !held;
+    st = take_out(db, w, &moves, err);
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_ADMIN_RANK,
                 (ns_value[]){ns_vint(moves), ns_vint(rank), ns_vint(w->id)}, err);
@@ -446,13 +478,10 @@ static ns_status reprioritise_run(ns_db *db, ns_tx *tx, ns_err *err) {
 }
 
 ns_status ns_reprioritise(ns_db *db, int64_t id, int64_t priority, ns_err *err) {
-  work w = {.id = id, .rank = 255 - priority};
-  ns_status st;
+  work w = {.id = id};
   if (priority < 0 || priority > 255)
     return ns_fail(err, NS_EINVALID, "the priority must be 0 to 255, got %lld",
                    (long long)priority);
-  st = run_verb(db, &w, reprioritise_run, err);
-  if (st == NS_OK && w.moved)
-    tell_claimer(db, &w);
-  return st;
+  w.rank = 255 - priority;
+  return run_verb(db, &w, reprioritise_run, err);
 }

@@ -101,11 +101,30 @@ ns_adopted *ns_adopted_at(ns_db *db, int64_t number) {
              : NULL;
 }
 
+/* Writes in base 36, which CONV() reads and a collation without case bears; returns where
+** it ends. */
+static char *put_base36(char *out, uint64_t v) {
+  static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyz";
+  char back[13]; /* as many as 64 bits take */
+  size_t n = 0;
+  do {
+    back[n++] = digits[v % 36];
+    v /= 36;
+  } while (v > 0);
+  while (n > 0)
+    *out++ = back[--n];
+  return out;
+}
+
 ns_bytes ns_adopt_claimant(char out[NS_CLAIMANT], int64_t holder,
                            int64_t token) {
-  int n = snprintf(out, NS_CLAIMANT, "ns:%" PRId64 ":%" PRIx64, holder,
-                   (uint64_t)token);
-  return (ns_bytes){out, (size_t)n};
+  char *end = out;
+  memcpy(end, "ns:", 3);
+  end = put_base36(end + 3, (uint64_t)holder);
+  *end++ = ':';
+  end = put_base36(end, (uint64_t)token);
+  *end = '\0';
+  return (ns_bytes){out, (size_t)(end - out)};
 }
 
 /* One release per claim that is left. */

@@ -171,6 +171,7 @@ struct ns_adopted {
   ns_resets resets;    /* rows that looks of a host have given back */
   ns_refusals refusals;
   int64_t error_to;    /* the row up to which errors have been looked through */
+  bool prunes_dead;    /* the pruning under way is of dead rows, not of done ones */
   ns_buf into;         /* the target of the move under way, NUL-terminated */
   int64_t cleaned;     /* rows that the last look has moved on: ns_adopt_clean */
   bool rung;           /* its triggers ring whoever waits, us among them */

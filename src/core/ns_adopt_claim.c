@@ -19,6 +19,7 @@
 #include "ns_adopt.h"
 #include "ns_claim.h"
 #include "ns_list.h"
+#include "ns_number.h"
 #include "ns_queue.h"
 #include "ns_time.h"
 #include "ns_tx.h"
@@ -29,8 +30,9 @@ static ns_status no_memory(ns_err *err) {
   return ns_fail(err, NS_ENOMEM, "out of memory");
 }
 
+/* At most seven digits of base 36. */
 int64_t ns_adopt_token(void) {
-  return (int64_t)(ns_random() >> 2) + 1;
+  return (int64_t)(ns_random() >> 28) + 1;
 }
 
 /* ------------------------------------------------------------------ grips */
@@ -65,7 +67,7 @@ static void add_json(ns_buf *out, const ns_field *f, const ns_value *v) {
   else if (v->type == NS_UINT) /* more than Lua's integers hold */
     ns_buf_addf(out, "\"%" PRIu64 "\"", (uint64_t)v->i);
   else if (v->type == NS_REAL)
-    ns_buf_addf(out, "%.17g", v->d);
+    ns_buf_add_number(out, v->d);
   else if (f->json)
     ns_buf_add(out, v->s.p, v->s.n);
   else

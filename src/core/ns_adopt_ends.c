@@ -46,18 +46,37 @@ bool ns_adopt_tells_end(const ns_adopted *a) {
   return ended_at(a, &p) != NULL;
 }
 
-/* Ended longer ago than the delay of the call; NULL: whenever. */
-static void put_old(ns_adopted *a, ns_filled *f) {
+static void put_prunable(ns_adopted *a, ns_filled *f) {
+  if (a->prunes_dead)
+    ns_put_dead(a, f);
+  else
+    ns_put_finished(a, f);
+}
+
+/* The column says that it ended longer ago than the delay of the call; NULL: whenever. */
+static void put_done_long(ns_adopted *a, ns_filled *f) {
   ns_part p;
   const ns_field *at = ended_at(a, &p);
   if (at == NULL)
-    ns_buf_adds(&f->text, "TRUE");
+    ns_put(a, f, "%s IS NULL", NS_SLOT_DELAY);
   else if (at->kind == NS_FIELD_WHOLE)
     ns_put(a, f, "(%s IS NULL OR %c < %n - CEIL(%s / 1000000))", NS_SLOT_DELAY, p, p,
         NS_SLOT_DELAY);
   else
     ns_put(a, f, "(%s IS NULL OR %c < %n - INTERVAL %s MICROSECOND)", NS_SLOT_DELAY, p, p,
         NS_SLOT_DELAY);
+}
+
+/* Of a dead row its last error tells; of one that others have ended only the column. */
+static void put_old(ns_adopted *a, ns_filled *f) {
+  if (a->prunes_dead) {
+    ns_buf_adds(&f->text, "COALESCE(");
+    ns_put_text(a, f, ns_sql_texts[NS_SQL_ADOPT_DEAD_LONG]);
+    ns_buf_adds(&f->text, ", ");
+  }
+  put_done_long(a, f);
+  if (a->prunes_dead)
+    ns_buf_adds(&f->text, ", FALSE)");
 }
 
 static void put_childless(ns_adopted *a, ns_filled *f) {
@@ -164,4 +183,4 @@ const ns_mark ns_marks_ends[] = {
     {"ended", put_ended}, {"failures", put_failures}, {"fate", put_fate},
     {"into", put_into}, {"into_columns", put_into_columns}, {"kind", put_kind},
     {"moved_columns", put_moved_columns}, {"old", put_old}, {"print", put_print},
-    {NULL, NULL}};
+    {"prunable", put_prunable}, {NULL, NULL}};

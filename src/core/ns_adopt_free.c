@@ -90,13 +90,15 @@ static void add_reset(ns_adopted *a, const char *why, const lost_row *lost) {
 
 /* Who a claimant of ours was; 0: it is none. */
 static int64_t holder_of(const lost_row *r) {
-  int64_t holder = 0;
+  char text[16];
+  char *end;
+  size_t n;
   if (r->n == SIZE_MAX || r->n < 4 || memcmp(r->claimant, "ns:", 3) != 0)
     return 0;
-  for (size_t i = 3; i < r->n && i < 21 && r->claimant[i] >= '0' && r->claimant[i] <= '9';
-       i++)
-    holder = holder * 10 + (r->claimant[i] - '0');
-  return holder;
+  n = r->n - 3 < sizeof text - 1 ? r->n - 3 : sizeof text - 1;
+  memcpy(text, r->claimant + 3, n);
+  text[n] = '\0';
+  return strtoll(text, &end, 36); /* up to the colon */
 }
 
 /* It is also known why it came back. */

@@ -17,7 +17,7 @@
 
 #define LIST_TRIES 20
 #define LIST_AGAIN 20000  /* µs */
-#define CLAIMANT_LEAST 36 /* characters of claimed_by, as of a UUID */
+#define CLAIMANT_LEAST 20 /* characters of claimed_by; see ns_adopt_claimant */
 
 static const char *const part_names[NS_PARTS] = {
     "id", "status.column", "claimed_by", "claimed_at", "completed_at",
@@ -267,7 +267,7 @@ static ns_status check_kind(const ns_adopted *a, ns_part p, ns_err *err) {
   if (p == NS_PART_CLAIMED_BY)
     return f->kind == NS_FIELD_TEXT && f->most >= CLAIMANT_LEAST
                ? NS_OK
-               : misfit(a, p, "text of 36 characters or more", err);
+               : misfit(a, p, "text of 20 characters or more", err);
   return f->kind == NS_FIELD_WHOLE ? NS_OK : misfit(a, p, "a whole number", err);
 }
 
@@ -365,6 +365,17 @@ static bool is_now(ns_value v) {
   return v.type == NS_TEXT && v.s.n == 3 && memcmp(v.s.p, "now", 3) == 0;
 }
 
+/* "2024-12-31", or with a time, " 23:59:59". The server says whether there is such a day. */
+static bool is_date(ns_value v) {
+  static const char like[] = "0000-00-00 00:00:00";
+  if (v.type != NS_TEXT || (v.s.n != 10 && v.s.n != sizeof like - 1))
+    return false;
+  for (size_t i = 0; i < v.s.n; i++)
+    if (like[i] == '0' ? v.s.p[i] < '0' || v.s.p[i] > '9' : v.s.p[i] != like[i])
+      return false;
+  return true;
+}
+
 /* Is a text among the words of "enum('a','b''c')"? */
 static bool is_word(const char *type, ns_bytes text) {
   const char *p = strchr(type, '\'');
@@ -405,8 +416,8 @@ static ns_status check_value(const ns_adopted *a, ns_row_state s, ns_err *err) {
     return f->nullable ? NS_OK : bad_value(a, s, "is never NULL:", err);
   if (f->kind == NS_FIELD_WORDS && (v.type != NS_TEXT || !is_word(f->type, v.s)))
     return bad_value(a, s, "is", err);
-  if (f->kind == NS_FIELD_TIME && !is_now(v))
-    return bad_value(a, s, "knows \"now\" and null and is", err);
+  if (f->kind == NS_FIELD_TIME && !is_now(v) && !is_date(v))
+    return bad_value(a, s, "knows \"now\", null and dates and is", err);
   if (f->kind == NS_FIELD_WHOLE &&
       (v.type != NS_INT || v.i < f->least || v.i > f->most))
     return bad_value(a, s, "is", err);

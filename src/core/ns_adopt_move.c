@@ -126,7 +126,7 @@ static ns_status write_marks(ns_move *b, ns_err *err) {
     c.nulls[C_ENDED * n + i] = m->ended <= 0;
   }
   if (st == NS_OK)
-    st = ns_bulk(b->a->db, NS_SQL_DRAIN_MARK, c.cols, n, err);
+    st = ns_bulk_of(b->a->db, NS_SQL_DRAIN_MARK, c.cols, n, 0, err);
   columns_free(&c);
   return st;
 }

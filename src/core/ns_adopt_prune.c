@@ -1,5 +1,6 @@
 /*
-** Finished rows of an adopted table go: they are deleted, or moved into another table.
+** Ended rows of an adopted table, done or dead, go: they are deleted, or moved into another
+** table.
 **
 ** They are looked for without locks, a batch at a time in the order of their ids, then
 ** locked by their keys, past those that somebody has, and inserted there and deleted here
@@ -169,10 +170,10 @@ static ns_status prune_pass(pass *p, int64_t limit, int64_t *n, ns_err *err) {
   return st;
 }
 
-static ns_status check_prune(const ns_adopted *a, int64_t older, ns_err *err) {
+static ns_status check_prune(const ns_adopted *a, const ns_row_pruning *which, ns_err *err) {
   if (ns_in_transaction(a->db))
     return ns_fail(err, NS_ESTATE, "rows cannot be pruned inside a transaction");
-  if (older < 0 || ns_adopt_tells_end(a))
+  if (which->older < 0 || which->dead || ns_adopt_tells_end(a))
     return NS_OK;
   return ns_fail(err, NS_EINVALID,
                  "nothing says when rows of '%s' were done: the mapping names neither "
@@ -180,34 +181,50 @@ static ns_status check_prune(const ns_adopted *a, int64_t older, ns_err *err) {
                  a->map.table.p);
 }
 
-ns_status ns_adopted_prune(ns_adopted *a, int64_t older, ns_bytes into, int64_t limit,
-                           int64_t *n, ns_err *err) {
-  pass p = {.a = a, .older = older, .moves = into.p != NULL};
-  int64_t before;
+/* Statements that ask for rows of the other end are made anew. */
+static void set_end(ns_adopted *a, bool dead) {
+  if (a->prunes_dead == dead)
+    return;
+  a->prunes_dead = dead;
+  ns_buf_reset(&a->stmts[NS_SQL_ADOPT_PRUNE_PICK].text);
+  ns_buf_reset(&a->stmts[NS_SQL_ADOPT_PRUNABLE].text);
+}
+
+static ns_status begin(ns_adopted *a, const ns_row_pruning *which, ns_err *err) {
   ns_status st;
-  *n = 0;
   ns_err_clear(err);
-  if ((st = check_prune(a, older, err)) == NS_OK && (st = ns_ready(a->db, err)) == NS_OK &&
-      p.moves)
-    st = set_target(a, into, err);
+  if ((st = check_prune(a, which, err)) != NS_OK || (st = ns_ready(a->db, err)) != NS_OK)
+    return st;
+  set_end(a, which->dead);
+  return NS_OK;
+}
+
+ns_status ns_adopted_prune(ns_adopted *a, const ns_row_pruning *which, int64_t *n,
+                           ns_err *err) {
+  pass p = {.a = a, .older = which->older, .moves = which->into.p != NULL};
+  int64_t before;
+  ns_status st = begin(a, which, err);
+  *n = 0;
+  if (st == NS_OK && p.moves)
+    st = set_target(a, which->into, err);
   do {
     before = *n;
     if (st == NS_OK)
-      st = prune_pass(&p, limit, n, err);
-  } while (st == NS_OK && *n > before && *n < limit && ns_adopt_has(a, NS_PART_PARENT));
+      st = prune_pass(&p, which->limit, n, err);
+  } while (st == NS_OK && *n > before && *n < which->limit &&
+           ns_adopt_has(a, NS_PART_PARENT));
   return st;
 }
 
-ns_status ns_adopted_prunable(ns_adopted *a, int64_t older, int64_t most, int64_t *n,
+ns_status ns_adopted_prunable(ns_adopted *a, const ns_row_pruning *which, int64_t *n,
                               ns_err *err) {
-  pass p = {.older = older, .limit = (size_t)most};
+  pass p = {.older = which->older, .limit = (size_t)which->limit};
   ns_call call = call_of(&p);
   const ns_value *row = NULL;
   ns_stmt *s;
-  ns_status st;
+  ns_status st = begin(a, which, err);
   *n = 0;
-  ns_err_clear(err);
-  if ((st = check_prune(a, older, err)) == NS_OK && (st = ns_ready(a->db, err)) == NS_OK)
+  if (st == NS_OK)
     st = ns_adopt_run(a, NULL, NS_SQL_ADOPT_PRUNABLE, &call, &s, err);
   if (st == NS_OK)
     st = ns_stmt_fetch(a->db->link, s, &row, err);

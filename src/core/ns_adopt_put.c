@@ -105,6 +105,26 @@ static void add_alike(ns_filled *f, const ns_field *column, ns_value v) {
     ns_buf_addf(&f->text, " USING %s) COLLATE %s", column->charset, column->collation);
 }
 
+/* A time that is no special date of another state. */
+static void put_other_time(const ns_adopted *a, ns_filled *f, const char *alias,
+                           const ns_field *status) {
+  ns_buf_adds(&f->text, " IS NOT NULL");
+  for (size_t i = 0; i < NS_ROW_STATES; i++) {
+    if (!ns_adopt_is_date(a, (ns_row_state)i))
+      continue;
+    ns_buf_addf(&f->text, " AND %s.", alias);
+    ns_put_name(f, status->name);
+    ns_buf_adds(&f->text, " <> ");
+    ns_put_value(f, a->map.states[i]);
+  }
+}
+
+bool ns_adopt_is_date(const ns_adopted *a, ns_row_state s) {
+  const ns_value *v = &a->map.states[s];
+  return a->parts[NS_PART_STATUS]->kind == NS_FIELD_TIME && a->map.has_state[s] &&
+         v->type == NS_TEXT && v->s.n > 0 && v->s.p[0] >= '0' && v->s.p[0] <= '9';
+}
+
 void ns_put_in_state(const ns_adopted *a, ns_filled *f, const char *alias,
                      ns_row_state s) {
   const ns_field *status = a->parts[NS_PART_STATUS];
@@ -113,8 +133,8 @@ void ns_put_in_state(const ns_adopted *a, ns_filled *f, const char *alias,
   ns_put_name(f, status->name);
   if (v.type == NS_NULL)
     ns_buf_adds(&f->text, " IS NULL");
-  else if (status->kind == NS_FIELD_TIME)
-    ns_buf_adds(&f->text, " IS NOT NULL");
+  else if (status->kind == NS_FIELD_TIME && !ns_adopt_is_date(a, s))
+    put_other_time(a, f, alias, status);
   else {
     ns_buf_adds(&f->text, " = ");
     add_alike(f, status, v);
@@ -125,7 +145,7 @@ void ns_put_state(const ns_adopted *a, ns_filled *f, ns_row_state s) {
   const ns_field *status = a->parts[NS_PART_STATUS];
   if (a->map.states[s].type == NS_NULL)
     ns_buf_adds(&f->text, "NULL");
-  else if (status->kind == NS_FIELD_TIME)
+  else if (status->kind == NS_FIELD_TIME && !ns_adopt_is_date(a, s))
     ns_buf_adds(&f->text, now_of(status));
   else
     ns_put_value(f, a->map.states[s]);

@@ -25,6 +25,9 @@ void ns_put_slot(ns_filled *f, ns_slot_of slot);
 /* What the row is called: "t", or as a trigger calls it. */
 const char *ns_put_alias(const ns_filled *f);
 
+/* Is a state of a column of dates one special date? Else it is any other date. */
+bool ns_adopt_is_date(const ns_adopted *a, ns_row_state s);
+
 /* The condition that a row, known as 'alias', is in a state; the value that puts one
 ** there; and "AND it is not done" where only a date tells. */
 void ns_put_in_state(const ns_adopted *a, ns_filled *f, const char *alias,

@@ -226,6 +226,8 @@ ns_status ns_adopted_wait(ns_adopted *a, int64_t us, ns_err *err) {
     st = ns_ear_open(&a->ear, a, true, err);
   if (st == NS_OK)
     st = ns_ear_wait(a->ear, a->db->holder, us, &woke, err);
+  if (st != NS_OK && ns_interrupted(a->db))
+    return st;
   if (st != NS_OK) { /* no second connection to be had: look as if nobody rang */
     ns_sleep_us(ns_jitter(NS_SECOND, 0.25));
     woke = st != NS_ENOMEM;

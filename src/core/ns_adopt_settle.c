@@ -97,10 +97,28 @@ static ns_status keep_grip(ns_adopted *a, const ns_call *call, ns_err *err) {
                 err);
 }
 
-/* Did the server refuse the statement, for what is in the row or for want of a column?
-** Others are written all the same. */
+/* The server had something against the statement; others are written all the same. */
 static bool is_refused(ns_status st, const ns_err *err) {
   return st == NS_ESQL || ns_adopt_is_refused(st, err);
+}
+
+/* Against what is in the row, or what the table or its triggers lack: no column of that
+** name, of that number, without a default; a trigger that may not. */
+static bool is_blamed(const ns_err *err) {
+  static const unsigned definition[] = {1054, 1136, 1364, 1442};
+  for (size_t i = 0; i < sizeof definition / sizeof definition[0]; i++)
+    if (err->sqlerr == definition[i])
+      return true;
+  return ns_link_blames_value(err);
+}
+
+/* What has become of one that the server did not take: for a trouble of its own it comes
+** again, and spends nothing. */
+static void put_off(ns_adopted *a, ns_verdict *v, ns_status st, const ns_err *err) {
+  v->trouble = is_refused(st, err) && !is_blamed(err);
+  v->status = v->trouble ? NS_EBUSY : st;
+  if (v->trouble)
+    a->db->trouble = *err;
 }
 
 ns_status ns_adopt_end(ns_adopted *a, ns_seat *seat, ns_sql sql, ns_call *call,
@@ -246,7 +264,7 @@ static ns_status settle_rows(ns_db *db, ns_tx *tx, ns_err *err) {
     st = settle_one(w->a, NULL, v, grip, &changed, err);
     v->dead = changed && ends_dead(v, grip);
     if (is_refused(st, err) || ns_adopt_is_locked(w->a, st, err)) {
-      v->status = st; /* that statement alone */
+      put_off(w->a, v, st, err); /* that statement alone */
       st = NS_OK;
       continue;
     }
@@ -284,16 +302,17 @@ static bool only_locked(const ns_adopted *a, const ns_verdict *v) {
 static ns_status settle_seat(ns_adopted *a, ns_seat *seat, ns_verdict *v,
                              ns_grip *grip, ns_err *err) {
   bool changed; /* or left as it was: it is ours as long as the seat is there */
+  bool cut = false;
   ns_status st = NS_OK;
   if (!only_locked(a, v)) {
     st = settle_one(a, seat, v, grip, &changed, err);
     if (st == NS_OK)
-      st = ns_link_text(seat->link, "COMMIT", err);
+      cut = (st = ns_link_text(seat->link, "COMMIT", err)) != NS_OK;
   }
-  if (st != NS_OK && st != NS_EGONE) /* nothing is written: it may be tried again */
+  if (st != NS_OK && st != NS_EGONE && !cut) /* nothing is written: it may be tried again */
     return st;
   v->dead = st == NS_OK && ends_dead(v, grip);
-  v->status = st == NS_OK ? NS_OK : NS_ESTALE;
+  v->status = st == NS_OK ? NS_OK : cut ? NS_EGONE : NS_ESTALE;
   ns_adopt_leave_seat(seat);
   if (grip != NULL)
     ns_adopt_let_go(a, grip);
@@ -314,8 +333,8 @@ static ns_status settle_seats(ns_adopted *a, ns_verdict *verdicts, size_t n,
     v->status = NS_ESTALE;
     if (seat != NULL)
       one = settle_seat(a, seat, v, ns_adopt_grip(a, v->id, v->run), err);
-    if (one != NS_OK && one != NS_EGONE)
-      v->status = one;
+    if (one != NS_OK && one != NS_EGONE && v->status != NS_EGONE)
+      put_off(a, v, one, err);
     if (one == NS_ENOMEM)
       st = one;
   }
@@ -367,6 +386,13 @@ static void tell(ns_adopted *a, const ns_verdict *v, ns_err *err) {
   a->db->count.stale += v->status == NS_ESTALE;
   if (v->status == NS_ESTALE)
     stale(a, v->id, err);
+  else if (v->trouble)
+    ns_fail(err, NS_EBUSY, "%s", a->db->trouble.message);
+  else if (v->status == NS_EGONE)
+    ns_fail(err, NS_EGONE,
+            "the connection that held row %" PRId64 " of '%s' was lost at its commit: "
+            "the verdict may have been written",
+            v->id, a->map.table.p);
   else if (v->status == NS_EBUSY)
     ns_fail(err, NS_EBUSY, "row %" PRId64 " of '%s' is locked by somebody else",
             v->id, a->map.table.p);
@@ -386,7 +412,7 @@ ns_status ns_adopted_settle(ns_adopted *a, ns_verdict *verdicts, size_t n,
   ns_adopt_own(a);
   for (size_t i = 0; i < n; i++) {
     verdicts[i].status = unable(a, &verdicts[i]) != NULL ? NS_EINVALID : NS_OK;
-    verdicts[i].dead = false;
+    verdicts[i].dead = verdicts[i].trouble = false;
     verdicts[i].row = (ns_row_claim){0};
   }
   st = a->map.strategy == NS_TRANSACTION ? settle_seats(a, verdicts, n, err)

@@ -54,6 +54,11 @@ static void put_columns(ns_adopted *a, ns_filled *f) {
   }
 }
 
+static void put_delay(ns_adopted *a, ns_filled *f) {
+  (void)a;
+  ns_put_slot(f, NS_SLOT_DELAY);
+}
+
 static void put_row(ns_adopted *a, ns_filled *f) {
   (void)a;
   ns_put_slot(f, NS_SLOT_ROW);
@@ -116,7 +121,7 @@ static void put_ring(ns_adopted *a, ns_filled *f) {
 }
 
 static const ns_mark marks[] = {
-    {":limit", put_limit}, {":page", put_page}, {":row", put_row},
+    {":delay", put_delay}, {":limit", put_limit}, {":page", put_page}, {":row", put_row},
     {":rows", put_rows}, {":shunned", put_shunned}, {":table", put_table_value},
     {":token", put_token}, {"at_once", put_at_once}, {"columns", put_columns}, {"id", put_id},
     {"key", put_key}, {"parent", put_parent}, {"parent_key", put_parent_key},

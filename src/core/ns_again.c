@@ -6,7 +6,8 @@
 ** held as by a pause, under the negative id of the tree's top. Then each gets its
 ** edges: what it was pushed to wait for, or its children when it was parked, as far
 ** as they live. At last all are let go. So nothing runs before all know what they
-** wait for; and a retry that was cut off can be made again.
+** wait for; and a retry that was cut off is made again. Nobody else lets go what
+** it holds: nobody else knows what that waits for.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -142,6 +143,7 @@ static ns_status step_revive(ns_db *db, ns_tx *tx, ns_err *err) {
 /* "job waits for on". */
 typedef struct tie {
   int64_t job, on;
+  bool there; /* before: the job's unmet has counted it */
 } tie;
 
 typedef struct ties {
@@ -179,7 +181,7 @@ static ns_status read_ties(ns_db *db, ns_tree *t, ns_sql sql, ties *out,
   while (st == NS_OK && (st = ns_row(db, sql, &row, err)) == NS_OK && row != NULL) {
     if (!ns_grow(&out->items, &out->cap, out->n + 1, sizeof *out->items))
       return ns_no_memory(err);
-    out->items[out->n++] = (tie){row[0].i, row[1].i};
+    out->items[out->n++] = (tie){row[0].i, row[1].i, row[2].type == NS_INT};
   }
   return st;
 }
@@ -206,27 +208,27 @@ static ns_status write_ties(ns_db *db, const ties *l, ns_err *err) {
     cols[i] = l->items[i].on;
     cols[l->n + i] = l->items[i].job;
   }
-  st = ns_bulk(db, NS_SQL_ADMIN_TREE_EDGE,
-               (ns_column[]){{NS_INT, cols, NULL, NULL},
-                             {NS_INT, cols + l->n, NULL, NULL}},
-               l->n, err);
+  st = ns_bulk_of(db, NS_SQL_ADMIN_TREE_EDGE,
+                  (ns_column[]){{NS_INT, cols, NULL, NULL},
+                                {NS_INT, cols + l->n, NULL, NULL}},
+                  l->n, 0, err);
   free(cols);
   return st;
 }
 
-/* What each waits for now, and a pause. */
+/* What each waits for now, and a pause. Of one that is not held the edges to jobs that
+** have ended, and of which it is not told yet, count as before. */
 static void count_ties(ns_tree *t, const ties *l) {
   size_t at = 0;
   for (size_t i = 0; i < t->nnodes; i++) {
     ns_node *x = &t->nodes[i];
-    int64_t unmet = x->paused != 0;
+    bool held = is_held(t, x);
+    int64_t unmet = held ? 1 : x->unmet;
     for (; at < l->n && l->items[at].job <= x->id; at++)
-      unmet += l->items[at].job == x->id;
-    if (!is_held(t, x) && (!x->waits || unmet <= x->unmet))
-      continue;
-    x->changed = true;
+      unmet += l->items[at].job == x->id && (held || !l->items[at].there);
+    x->changed = held || unmet != x->unmet;
     x->unmet = unmet;
-    if (is_held(t, x))
+    if (held)
       x->paused = t->id;
   }
 }
@@ -279,13 +281,14 @@ ns_status ns_tree_retry(ns_db *db, ns_tree *t, ns_err *err) {
     st = ns_tree_walk(db, t, step_link, err);
   if (st == NS_OK && !t->was_paused)
     st = ns_tree_walk(db, t, ns_tree_release, err);
-  t->changed = revived;
+  if (revived > 0)
+    t->changed = revived; /* else those that a retry before has left held */
   if (st == NS_OK && t->taken != 0)
     return ns_fail(err, NS_EDUPLICATE,
                    "%lld jobs run again; job %lld cannot: another live job has "
                    "its unique key",
                    (long long)revived, (long long)t->taken);
-  if (st == NS_OK && revived == 0)
+  if (st == NS_OK && t->changed == 0)
     return ns_fail(err, NS_ESTATE, "nothing has failed of job %lld and all below it",
                    (long long)t->id);
   return st;

@@ -72,17 +72,20 @@ static ns_status read_heads(ns_db *db, const ns_sweep *s, heads *out,
   const ns_value *row;
   ns_stmt *stmt;
   size_t first;
-  size_t n = lower_lanes(db, s, &first);
+  size_t lower = lower_lanes(db, s, &first);
+  size_t n = 0;
   ns_status st;
   out->n = 0;
+  for (size_t i = first; i < first + lower; i++) {
+    const ns_lane *lane = &db->lanes.items[i];
+    if (db->lanes.some && lane->unknown)
+      continue; /* it has its turn when it is known where a row is */
+    params[3 * n] = ns_vint(s->queue_id);
+    params[3 * n + 1] = ns_vint(lane->rank);
+    params[3 * n++ + 2] = ns_vint(lane->floor);
+  }
   if (n == 0)
     return NS_OK;
-  for (size_t i = 0; i < n; i++) {
-    const ns_lane *lane = &db->lanes.items[first + i];
-    params[3 * i] = ns_vint(s->queue_id);
-    params[3 * i + 1] = ns_vint(lane->rank);
-    params[3 * i + 2] = ns_vint(lane->floor);
-  }
   st = ns_sweep_ask(db, NS_SQL_CLAIM_HEAD, n, params, &stmt, err);
   while (st == NS_OK &&
          (st = ns_stmt_fetch(db->link, stmt, &row, err)) == NS_OK &&
@@ -118,6 +121,12 @@ static const head *choose(ns_sweep *s, const heads *h) {
   return next;
 }
 
+/* How far it may be claimed from. */
+static int64_t ends(const ns_db *db, const ns_sweep *s, const head *chosen) {
+  int64_t end = ns_lanes_find(&db->lanes, s->queue_id, chosen->rank)->end;
+  return end > chosen->ready_at ? end : chosen->ready_at + 1;
+}
+
 ns_status ns_aging_take(ns_db *db, ns_sweep *s, size_t want, ns_takes *out,
                         ns_err *err) {
   size_t owed = (size_t)(s->passed / EVERY);
@@ -135,6 +144,7 @@ ns_status ns_aging_take(ns_db *db, ns_sweep *s, size_t want, ns_takes *out,
     owed = (want + 1) / 2;
   return ns_take_lane(db,
                       &(ns_lane){.queue_id = s->queue_id, .rank = chosen->rank,
-                                 .floor = chosen->ready_at},
+                                 .floor = chosen->ready_at,
+                                 .end = ends(db, s, chosen)},
                       owed > 0 ? owed : 1, out, err);
 }

@@ -221,7 +221,7 @@ ns_status ns_brood_failed(ns_db *db, const ns_parents *p, ns_err *err) {
 
 /* ----------------------------------------------------------------- waiting */
 
-enum { H_PARENT, H_ID, H_QUEUE, H_RANK, H_RUN, H_UNMET, H_DUE, H_NOW };
+enum { H_PARENT, H_ID, H_QUEUE, H_RANK, H_RUN, H_UNMET, H_DUE, H_NOW, H_KIND };
 
 /* Children that are let go, and what that writes. */
 typedef struct leaving {
@@ -251,7 +251,8 @@ static void leaving_add(leaving *l, const ns_value *r) {
   if (r[H_UNMET].i <= 1)
     l->free[l->nfree++] = (ns_released){
         .queue_id = r[H_QUEUE].i, .rank = r[H_RANK].i, .id = r[H_ID].i,
-        .run = r[H_RUN].i, .due = r[H_DUE].i > r[H_NOW].i ? r[H_DUE].i : 0};
+        .run = r[H_RUN].i, .due = r[H_DUE].i > r[H_NOW].i ? r[H_DUE].i : 0,
+        .kind = r[H_KIND].i};
 }
 
 static ns_status write_leaving(ns_db *db, leaving *l, ns_err *err) {
@@ -259,7 +260,7 @@ static ns_status write_leaving(ns_db *db, leaving *l, ns_err *err) {
                          (ns_column[]){{NS_INT, l->on, NULL, NULL},
                                        {NS_INT, l->ids, NULL, NULL}},
                          l->n, err);
-  return st == NS_OK ? ns_depend_meet(db, &l->met, l->free, l->nfree, err) : st;
+  return st == NS_OK ? ns_depend_meet(db, &l->met, l->n, l->free, l->nfree, err) : st;
 }
 
 /* Those that were locked before, and new ones: so there is room for all. */
@@ -290,10 +291,11 @@ static ns_status let_go(ns_db *db, const ns_parents *p, ns_err *err) {
 static ns_status add_new(const ns_parents *p, ns_edges *edges, ns_err *err) {
   for (size_t i = 0; i < p->n; i++) {
     ns_fate *f = p->items[i];
+    bool news = any(f) && is_new(f); /* looks at all children, so once */
     if (!any(f))
       continue;
     f->live = 0;
-    for (size_t c = 0; is_new(f) && c < f->v->nchildren; c++, f->live++)
+    for (size_t c = 0; news && c < f->v->nchildren; c++, f->live++)
       if (!ns_edges_add(edges, f->v->children[c].id, f->v->id))
         return ns_no_memory(err);
   }

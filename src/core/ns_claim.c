@@ -1,6 +1,5 @@
 /*
-** Claiming: the range claim over the known lanes, fair shares between queues,
-** sentinels, leases.
+** Claiming: the range claim over the known lanes of a queue, sentinels, leases.
 **
 ** Invariant: nothing here waits for a row lock. The fast path deletes with a
 ** lock wait of zero; when it meets a row that somebody holds it gives way, for
@@ -19,14 +18,16 @@
 #include "ns_paths.h"
 #include "ns_queue.h"
 #include "ns_range.h"
+#include "ns_scout.h"
+#include "ns_shares.h"
 #include "ns_sweep.h"
 #include "ns_time.h"
 
 #define SWEEP_CLAIMS 8                 /* from one sweep to the next, at least */
-#define SHARE 20                       /* 1/20 of the time: 5 % */
+#define SENTINELS 1000                 /* put up at once */
 #define LATE_COMMIT (5 * NS_SECOND)    /* floors of empty lanes trail by this */
-#define MANY 8                         /* queues to be asked one by one */
-#define STIR_CHEAP INT64_C(20000)      /* µs: ask for the busy ones each time */
+#define LATE_OF_SOME (NS_SECOND / 2) /* ... of those where rows of others lie */
+#define HIDDEN_LATEST (60 * NS_SECOND) /* ... and are looked below at least so often */
 
 void ns_claim_strictly(ns_db *db, bool strict) {
   db->strict = strict;
@@ -43,32 +44,18 @@ static ns_status collect(ns_db *db, ns_stmt *s, int64_t queue_id, ns_takes *out,
       return ns_no_memory(err);
     out->items[out->n++] =
         (ns_take){queue_id, row[0].i, row[1].i, row[2].i, row[3].i,
-                  row[4].i != 0};
+                  row[5].i, row[4].i != 0};
   }
   return st;
 }
 
-/* Deletes by key the rows that the slow path has only locked. */
-static ns_status drop_locked(ns_db *db, const ns_take *rows, size_t n,
-                             ns_err *err) {
-  int64_t *cols = malloc((4 * n + 1) * sizeof *cols);
-  ns_status st;
-  if (cols == NULL)
-    return ns_no_memory(err);
-  for (size_t i = 0; i < n; i++) {
-    cols[i] = rows[i].queue_id;
-    cols[n + i] = rows[i].rank;
-    cols[2 * n + i] = rows[i].ready_at;
-    cols[3 * n + i] = rows[i].id;
-  }
-  st = ns_bulk(db, NS_SQL_CLAIM_DROP,
-               (ns_column[]){{NS_INT, cols, NULL, NULL},
-                             {NS_INT, cols + n, NULL, NULL},
-                             {NS_INT, cols + 2 * n, NULL, NULL},
-                             {NS_INT, cols + 3 * n, NULL, NULL}},
-               n, err);
-  free(cols);
-  return st;
+ns_status ns_take_drop(ns_db *db, const ns_take *rows, size_t n, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  for (size_t i = 0; i < n; i++)
+    ns_buf_addf(&list, "%c[%lld,%lld,%lld,%lld]", i > 0 ? ',' : '[',
+                (long long)rows[i].queue_id, (long long)rows[i].rank,
+                (long long)rows[i].ready_at, (long long)rows[i].id);
+  return n == 0 ? NS_OK : ns_list_change(db, NS_SQL_CLAIM_DROP, NULL, &list, n, err);
 }
 
 static ns_status take_rows(ns_db *db, ns_bytes fast, ns_bytes skip,
@@ -81,23 +68,27 @@ static ns_status take_rows(ns_db *db, ns_bytes fast, ns_bytes skip,
   if (st == NS_OK)
     st = collect(db, s, queue_id, out, err);
   if (st == NS_OK && slow)
-    st = drop_locked(db, out->items + before, out->n - before, err);
+    st = ns_take_drop(db, out->items + before, out->n - before, err);
   return st;
 }
 
-/* From up to NS_LANES_MAX lanes of one queue, each from its floor on. */
+/* From up to NS_LANES_MAX lanes of one queue, each from its floor on. While a job is
+** held that has to be alone, others like it stay where they are. */
 static ns_status take_from(ns_db *db, const ns_lane *lanes, size_t n,
                            size_t want, ns_takes *out, ns_err *err) {
   ns_ranges r;
   ns_buf fast = NS_BUF_INIT;
   ns_buf skip = NS_BUF_INIT;
+  bool crowd = ns_leases_alone(&db->leases);
+  const char *kinds = ns_only_kinds(&db->only);
   ns_status st;
-  ns_ranges_begin(&r, lanes->queue_id);
+  ns_ranges_begin(&r, lanes->queue_id, crowd);
+  db->passed = db->passed || crowd;
   for (size_t i = 0; i < n; i++)
-    ns_ranges_add(&r, lanes[i].rank, lanes[i].floor, NS_LANE_END);
+    ns_ranges_add(&r, lanes[i].rank, lanes[i].floor, lanes[i].end);
   ns_ranges_end(&r, want);
-  if ((st = ns_ranges_text(&r, NS_SQL_CLAIM_FAST, &fast, err)) == NS_OK &&
-      (st = ns_ranges_text(&r, NS_SQL_CLAIM_SKIP, &skip, err)) == NS_OK)
+  if ((st = ns_ranges_text(&r, NS_SQL_CLAIM_FAST, kinds, &fast, err)) == NS_OK &&
+      (st = ns_ranges_text(&r, NS_SQL_CLAIM_SKIP, kinds, &skip, err)) == NS_OK)
     st = take_rows(db, ns_buf_bytes(&fast), ns_buf_bytes(&skip), r.params,
                    lanes->queue_id, out, err);
   ns_buf_free(&fast);
@@ -132,6 +123,25 @@ static ns_status take_lanes(ns_db *db, int64_t queue_id, size_t want,
                    want - (out->n - before), out, err);
   if (st == NS_OK)
     note_passed(db, queue_id, out, before);
+  if (st == NS_OK && db->lanes.some && out->n - before < want)
+    ns_lanes_short(&db->lanes.items[first], n, ns_now(db) - LATE_OF_SOME);
+  return st;
+}
+
+/* What a sweep has found so deep below a floor that the floor stays. */
+static ns_status take_hidden(ns_db *db, ns_sweep *s, size_t want, ns_takes *out,
+                             ns_err *err) {
+  const ns_gap h = s->hidden;
+  const ns_lane lane = {.queue_id = s->queue_id, .rank = h.rank, .floor = h.from,
+                        .end = h.to};
+  size_t before = out->n;
+  ns_status st;
+  if (h.to == 0 || want == 0)
+    return NS_OK;
+  st = take_from(db, &lane, 1, want, out, err);
+  s->hidden.to = 0;
+  if (st == NS_OK && out->n - before == want)
+    s->round = (ns_gap){.rank = h.rank, .from = h.from - 1}; /* there may be more */
   return st;
 }
 
@@ -154,6 +164,10 @@ static ns_status take_in_order(ns_db *db, ns_sweep *s, size_t want,
   if (st == NS_OK && out->n == before)
     st = look_everywhere(db, s, &news, err);
   if (st == NS_OK && news)
+    st = take_hidden(db, s, want, out, err);
+  if (st == NS_OK && news && out->n == before && db->lanes.some)
+    st = ns_scout_above(db, s, want, err);
+  if (st == NS_OK && news && out->n == before)
     st = take_lanes(db, s->queue_id, want, out, err);
   if (st != NS_OK)
     return st;
@@ -164,167 +178,64 @@ static ns_status take_in_order(ns_db *db, ns_sweep *s, size_t want,
   return NS_OK;
 }
 
-static ns_status take_queue(ns_db *db, int64_t queue_id, size_t want,
-                            ns_takes *out, ns_err *err) {
+ns_status ns_take_queue(ns_db *db, ns_sweep *s, size_t want, ns_takes *out, ns_err *err) {
   size_t before = out->n;
-  ns_sweep *s = ns_lanes_sweep(&db->lanes, queue_id);
   ns_status st = NS_OK;
   bool news;
-  if (s == NULL)
-    return ns_no_memory(err);
-  if (++s->since >= SWEEP_CLAIMS && ns_sweep_due(s))
+  if (++s->since >= SWEEP_CLAIMS && ns_sweep_due(s)) {
     st = ns_sweep_run(db, s, false, &news, err);
-  if (st == NS_OK && ns_aging_due(db, s))
+    if (st == NS_OK)
+      st = take_hidden(db, s, want, out, err);
+  }
+  if (st == NS_OK && db->lanes.some)
+    st = ns_scout_above(db, s, want, err);
+  if (st == NS_OK && out->n == before && ns_aging_due(db, s))
     st = ns_aging_take(db, s, want, out, err);
-  want -= out->n - before;
-  return st == NS_OK && want > 0 ? take_in_order(db, s, want, out, err) : st;
+  if (st == NS_OK && out->n - before < want)
+    st = take_in_order(db, s, want - (out->n - before), out, err);
+  s->claimed_at = ns_mono_us();
+  s->full = out->n - before == want;
+  return st;
 }
 
-/* ------------------------------------------------------- weighted shares */
+/* ------------------------------------------------------------ after it */
 
-/* The feed with the most credit that is still worth asking; -1: none. */
-static int richest(ns_db *db, const ns_feed *feeds, const bool *dry,
-                   size_t nfeeds) {
-  int best = -1;
-  double most = 0.0;
+/* A look that is not open is over, or none was asked for; an open one goes on by itself. */
+static bool has_looked(const ns_window *w, int64_t since) {
+  return !w->open || w->seen_at >= since;
+}
+
+bool ns_looked_everywhere(const ns_db *db, const ns_feed *feeds, size_t nfeeds,
+                          int64_t since) {
   for (size_t i = 0; i < nfeeds; i++) {
-    const ns_sweep *s =
-        dry[i] ? NULL : ns_lanes_sweep(&db->lanes, feeds[i].queue_id);
-    if (s == NULL)
-      continue;
-    if (best < 0 || s->credit > most) {
-      best = (int)i;
-      most = s->credit;
-    }
+    const ns_sweep *s = ns_lanes_known(&db->lanes, feeds[i].queue_id);
+    if (s != NULL && !has_looked(&s->window, since))
+      return false;
   }
-  return best;
+  return has_looked(&db->due_window, since);
 }
 
-/* Shares 'limit' among the feeds that are not dry. */
-static void give_credit(ns_db *db, const ns_feed *feeds, const bool *dry,
-                        size_t nfeeds, size_t limit) {
-  int total = 0;
-  for (size_t i = 0; i < nfeeds; i++)
-    total += dry[i] ? 0 : feeds[i].weight;
-  for (size_t i = 0; i < nfeeds; i++) {
-    ns_sweep *s = ns_lanes_sweep(&db->lanes, feeds[i].queue_id);
-    if (s != NULL && !dry[i])
-      s->credit += (double)limit * feeds[i].weight / (total > 0 ? total : 1);
-  }
+/* While it is dear to look below the floors, listeners do not. */
+static void look_now_and_then(const ns_db *db, int64_t queue_id, int64_t *in) {
+  const ns_sweep *s = ns_lanes_known(&db->lanes, queue_id);
+  if (s != NULL && !ns_sweep_cheap(s) && (*in < 0 || *in > HIDDEN_LATEST))
+    *in = HIDDEN_LATEST;
 }
 
-static ns_status read_stirring(ns_db *db, const ns_feed *feeds, size_t n,
-                               bool *dry, ns_err *err) {
-  ns_buf list = NS_BUF_INIT;
-  const ns_value *row;
-  ns_status st;
-  for (size_t i = 0; i < n; i++)
-    ns_id_add(&list, feeds[i].queue_id);
-  st = ns_list_run(db, NS_SQL_CLAIM_STIRRING, NULL, &list, err);
-  memset(dry, true, n);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_CLAIM_STIRRING, &row, err)) == NS_OK &&
-         row != NULL)
-    dry[row[0].i] = false;
-  return st;
+/* Of a queue that has nothing no lane is in the middle. */
+static bool goes_on(const ns_db *db, int64_t queue_id) {
+  const ns_sweep *s = ns_lanes_known(&db->lanes, queue_id);
+  return s != NULL && !s->quiet && ns_scout_goes_on(db, queue_id);
 }
 
-/* Of many queues most have nothing: one statement tells, unless it has become
-** dear, because it reads deleted rows that floors would spare. */
-static ns_status leave_out_empty(ns_db *db, const ns_feed *feeds, size_t n,
-                                 bool *dry, ns_err *err) {
-  int64_t start = ns_mono_us();
-  ns_status st;
-  if (n <= MANY || start < db->stir_at)
-    return NS_OK;
-  st = read_stirring(db, feeds, n, dry, err);
-  if (ns_mono_us() - start > STIR_CHEAP)
-    db->stir_at = start + (ns_mono_us() - start) * SHARE;
-  return st;
-}
-
-/* The places that are one queue's own. What is left of 'limit' is for all. */
-static ns_status take_reserved(ns_db *db, const ns_feed *feeds, size_t nfeeds,
-                               bool *dry, ns_takes *out, ns_err *err) {
-  ns_status st = NS_OK;
-  for (size_t i = 0; st == NS_OK && i < nfeeds; i++) {
-    size_t before = out->n;
-    if (dry[i] || feeds[i].reserve == 0)
-      continue;
-    st = take_queue(db, feeds[i].queue_id, feeds[i].reserve, out, err);
-    dry[i] = out->n - before < feeds[i].reserve;
-  }
-  return st;
-}
-
-/* One feed after the other. */
-static ns_status take_strictly(ns_db *db, const ns_feed *feeds, size_t nfeeds,
-                               size_t limit, const bool *dry, ns_takes *out,
-                               ns_err *err) {
-  ns_status st = NS_OK;
-  for (size_t i = 0; st == NS_OK && i < nfeeds && out->n < limit; i++)
-    if (!dry[i])
-      st = take_queue(db, feeds[i].queue_id, limit - out->n, out, err);
-  return st;
-}
-
-/* Deficit round robin: who has most credit takes up to it; a queue that runs
-** dry loses what it has saved; the rest goes round again. */
-static ns_status take_shares(ns_db *db, const ns_feed *feeds, size_t nfeeds,
-                             size_t limit, bool *dry, ns_takes *out,
-                             ns_err *err) {
-  ns_status st = NS_OK;
-  int i;
-  give_credit(db, feeds, dry, nfeeds, limit - out->n);
-  while (st == NS_OK && out->n < limit &&
-         (i = richest(db, feeds, dry, nfeeds)) >= 0) {
-    ns_sweep *s = ns_lanes_sweep(&db->lanes, feeds[i].queue_id);
-    size_t rest = limit - out->n;
-    size_t before = out->n;
-    size_t want;
-    if (s->credit < 1.0) /* what dry queues left is shared out again */
-      give_credit(db, feeds, dry, nfeeds, rest);
-    want = s->credit >= 1.0 ? (size_t)s->credit : 1;
-    if (want > rest || nfeeds == 1)
-      want = rest;
-    st = take_queue(db, feeds[i].queue_id, want, out, err);
-    s = ns_lanes_sweep(&db->lanes, feeds[i].queue_id);
-    s->credit -= (double)(out->n - before);
-    if (out->n - before < want) {
-      dry[i] = true;
-      s->credit = s->credit < 0.0 ? s->credit : 0.0;
-    }
-  }
-  return st;
-}
-
-/* Places that nobody may take but queues that have too few jobs stay empty. */
-static size_t open_places(const ns_feed *feeds, size_t nfeeds, size_t limit) {
-  for (size_t i = 0; i < nfeeds; i++)
-    limit -= feeds[i].reserve < limit ? feeds[i].reserve : limit;
-  return limit;
-}
-
-ns_status ns_take_ready(ns_db *db, const ns_feed *feeds, size_t nfeeds,
-                        size_t limit, ns_takes *out, ns_err *err) {
-  bool *dry = calloc(nfeeds + 1, sizeof *dry);
-  size_t open = open_places(feeds, nfeeds, limit);
-  ns_status st;
-  if (dry == NULL)
-    return ns_no_memory(err);
-  if ((st = leave_out_empty(db, feeds, nfeeds, dry, err)) == NS_OK)
-    st = take_reserved(db, feeds, nfeeds, dry, out, err);
-  limit = out->n + open;
-  if (st == NS_OK && open > 0)
-    st = db->strict ? take_strictly(db, feeds, nfeeds, limit, dry, out, err)
-                    : take_shares(db, feeds, nfeeds, limit, dry, out, err);
-  free(dry);
-  return st;
-}
-
-void ns_take_again(const ns_db *db, const ns_feed *feeds, size_t nfeeds,
+void ns_take_again(const ns_db *db, const ns_feed *feeds, size_t nfeeds, bool none,
                    int64_t *in) {
-  for (size_t i = 0; db->is_host && i < nfeeds; i++) {
+  for (size_t i = 0; db->lanes.some && i < nfeeds; i++)
+    if (goes_on(db, feeds[i].queue_id))
+      *in = 0;
+  for (size_t i = 0; db->lanes.some && none && i < nfeeds; i++)
+    look_now_and_then(db, feeds[i].queue_id, in);
+  for (size_t i = 0; db->is_host && none && i < nfeeds; i++) {
     const ns_sweep *s = ns_lanes_known(&db->lanes, feeds[i].queue_id);
     int64_t wait = s != NULL ? ns_window_when(&s->window) - ns_mono_us() : 0;
     if (wait > 0 && s->window.open && (*in < 0 || wait < *in))
@@ -338,7 +249,7 @@ static ns_status put_back(ns_db *db, const ns_take *t, ns_err *err) {
   return ns_run(db, NS_SQL_CLAIM_BACK,
                 (ns_value[]){ns_vint(t->queue_id), ns_vint(t->rank),
                              ns_vint(t->ready_at), ns_vint(t->id),
-                             ns_vint(t->run)},
+                             ns_vint(t->run), ns_vint(t->kind)},
                 err);
 }
 
@@ -354,6 +265,7 @@ ns_status ns_take_apart(ns_db *db, ns_takes *takes, ns_err *err) {
       takes->items[kept++] = *t;
       continue;
     }
+    db->passed = true;
     if (db->alone.id == 0)
       db->alone = *t;
     st = put_back(db, t, err);
@@ -367,14 +279,20 @@ static bool is_fed(const ns_feed *feeds, size_t n, size_t limit,
                    int64_t queue_id) {
   for (size_t i = 0; i < n; i++)
     if (feeds[i].queue_id == queue_id)
-      return feeds[i].reserve > 0 || open_places(feeds, n, limit) > 0;
+      return feeds[i].reserve > 0 || ns_open_places(feeds, n, limit) > 0;
   return false;
+}
+
+static bool knows_alone(const ns_db *db, const ns_feed *feeds, size_t nfeeds,
+                        size_t limit) {
+  return db->alone.id != 0 && is_fed(feeds, nfeeds, limit, db->alone.queue_id);
 }
 
 bool ns_take_alone_next(const ns_db *db, const ns_feed *feeds, size_t nfeeds,
                         size_t limit) {
-  return db->alone.id != 0 && !ns_leases_alone(&db->leases) &&
-         is_fed(feeds, nfeeds, limit, db->alone.queue_id);
+  if (ns_leases_alone(&db->leases))
+    return false;
+  return knows_alone(db, feeds, nfeeds, limit) || (db->passed && limit > 0);
 }
 
 /* The row may be gone or held: then somebody else has it. */
@@ -382,7 +300,7 @@ ns_status ns_take_alone(ns_db *db, const ns_feed *feeds, size_t nfeeds,
                         size_t limit, ns_takes *takes, ns_err *err) {
   const ns_take t = db->alone;
   ns_status st;
-  if (!ns_take_alone_next(db, feeds, nfeeds, limit))
+  if (ns_leases_alone(&db->leases) || !knows_alone(db, feeds, nfeeds, limit))
     return NS_OK;
   db->alone.id = 0;
   st = ns_run(db, NS_SQL_CLAIM_ALONE,
@@ -428,39 +346,49 @@ ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t span,
     ns_pair_add(&list, takes->items[i].id, takes->items[i].run);
   jobs = ns_list_end(&list);
   st = list.oom ? ns_no_memory(err) : ns_take_ids(db, lease, 1, err);
-  if (st == NS_OK)
+  if (st == NS_OK && span > 0)
+    st = ns_run(db, NS_SQL_CLAIM_EXPIRY,
+                (ns_value[]){ns_vint(*lease), ns_vint(span)}, err);
+  if (st == NS_OK) /* behind it there are looks, and the cycle's number (holder_cycle) */
     st = ns_send(db, NS_SQL_CLAIM_LEASE,
                  (ns_column[]){{NS_INT, lease, NULL, NULL},
                                {NS_INT, &db->holder, NULL, NULL},
                                {NS_TEXT, NULL, &jobs.s, NULL}},
                  err);
-  if (st == NS_OK && span > 0)
-    st = ns_run(db, NS_SQL_CLAIM_EXPIRY,
-                (ns_value[]){ns_vint(*lease), ns_vint(span)}, err);
   ns_buf_free(&list);
   return st == NS_OK && !hold(db, takes, *lease, span) ? ns_no_memory(err) : st;
 }
 
 /* Lanes without a sentinel get one, best effort: it only saves time. */
 static void put_sentinels(ns_db *db) {
-  for (size_t i = 0; i < db->lanes.n; i++) {
-    ns_lane *lane = &db->lanes.items[i];
-    ns_err err;
-    if (lane->sentinel)
-      continue;
-    lane->sentinel =
-        ns_bulk(db, NS_SQL_CLAIM_SENTINEL,
-                (ns_column[]){{NS_INT, &lane->queue_id, NULL, NULL},
-                              {NS_INT, &lane->rank, NULL, NULL}},
-                1, &err) == NS_OK;
+  int64_t queues[SENTINELS];
+  int64_t ranks[SENTINELS];
+  ns_lane *lanes[SENTINELS];
+  size_t n = 0;
+  ns_err err;
+  for (size_t i = 0; n < SENTINELS && i < db->lanes.n; i++)
+    if (!db->lanes.items[i].sentinel)
+      lanes[n++] = &db->lanes.items[i];
+  for (size_t i = 0; i < n; i++) {
+    queues[i] = lanes[i]->queue_id;
+    ranks[i] = lanes[i]->rank;
   }
+  if (n == 0 || ns_bulk_of(db, NS_SQL_CLAIM_SENTINEL,
+                           (ns_column[]){{NS_INT, queues, NULL, NULL},
+                                         {NS_INT, ranks, NULL, NULL}},
+                           n, 0, &err) != NS_OK)
+    return;
+  for (size_t i = 0; i < n; i++)
+    lanes[i]->sentinel = true;
 }
 
 /* A lane that there is no memory for is left to the sweep. */
 void ns_take_done(ns_db *db, const ns_takes *takes) {
   for (size_t i = 0; i < takes->n; i++) {
     const ns_take *t = &takes->items[i];
-    ns_lanes_saw(&db->lanes, t->queue_id, t->rank, t->ready_at);
+    ns_lane *lane = ns_lanes_saw(&db->lanes, t->queue_id, t->rank, t->ready_at);
+    if (lane != NULL)
+      lane->left--;
   }
   put_sentinels(db);
 }

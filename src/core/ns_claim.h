@@ -9,7 +9,7 @@
 
 /* A row taken out of ready. */
 typedef struct ns_take {
-  int64_t queue_id, rank, ready_at, id, run;
+  int64_t queue_id, rank, ready_at, id, run, kind;
   bool alone; /* it was lost with its holder before: nothing beside it */
 } ns_take;
 
@@ -27,33 +27,40 @@ void ns_promote_done(ns_db *db);
 
 /* Makes one job ready now. */
 ns_status ns_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_t id,
-                         int64_t run, ns_err *err);
+                         int64_t run, int64_t kind, ns_err *err);
 
 /* Takes up to 'limit' ready rows out of 'feeds': reserved places first, then in
 ** weighted shares, or strictly. */
 ns_status ns_take_ready(ns_db *db, const ns_feed *feeds, size_t nfeeds,
                         size_t limit, ns_takes *out, ns_err *err);
 
+/* Takes up to 'want' rows of one queue. */
+ns_status ns_take_queue(ns_db *db, ns_sweep *s, size_t want, ns_takes *out, ns_err *err);
+
+/* Deletes by key rows that are locked. */
+ns_status ns_take_drop(ns_db *db, const ns_take *rows, size_t n, ns_err *err);
+
 /* Takes up to 'want' rows of one lane, from its floor on. */
 ns_status ns_take_lane(ns_db *db, const ns_lane *lane, size_t want,
                        ns_takes *out, ns_err *err);
 
-/* After a claim that found nothing: '*in' µs, -1: any time, is cut to when one of
-** these queues is looked at everywhere. */
-void ns_take_again(const ns_db *db, const ns_feed *feeds, size_t nfeeds,
+/* After a claim that came back with too few jobs, or 'none': '*in' µs, -1: any time, is cut
+** to when one of these queues is looked at on, or, with none, everywhere. */
+void ns_take_again(const ns_db *db, const ns_feed *feeds, size_t nfeeds, bool none,
                    int64_t *in);
 
 /*
 ** Jobs to be claimed alone leave 'takes' and are put back; the first of them is
 ** remembered in db->alone, and the next ns_take_alone takes it, when the handle
 ** holds no other such job. So a job that kills its holders takes no other
-** suspect with it.
+** suspect with it. While one is held, claims leave the others where they are, and
+** db->passed says so.
 */
 ns_status ns_take_apart(ns_db *db, ns_takes *takes, ns_err *err);
 ns_status ns_take_alone(ns_db *db, const ns_feed *feeds, size_t nfeeds,
                         size_t limit, ns_takes *takes, ns_err *err);
 
-/* Is there one that a claim of these takes alone? */
+/* May there be one that a claim of these takes alone? */
 bool ns_take_alone_next(const ns_db *db, const ns_feed *feeds, size_t nfeeds,
                         size_t limit);
 

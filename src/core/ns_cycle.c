@@ -19,6 +19,7 @@
 #include "ns_finish.h"
 #include "ns_handle.h"
 #include "ns_holder.h"
+#include "ns_insert.h"
 #include "ns_left.h"
 #include "ns_queue.h"
 #include "ns_settle.h"
@@ -26,6 +27,7 @@
 #include "ns_tx.h"
 
 #define BUSY_MAX (10 * NS_SECOND) /* ns_settle tries a locked row this long */
+#define APART_MAX (NS_SECOND / 20) /* for verdicts that cannot be written together */
 #define MANY 16 /* verdicts: then what they release may wait for the next cycle */
 
 /* One cycle on its way. */
@@ -80,6 +82,7 @@ static ns_status claim_half(ns_db *db, work *w, ns_err *err) {
   bool served = w->want.nfeeds > 0;
   ns_status st = served ? ns_promote(db, &w->next_due, err) : NS_OK;
   ns_take_undo(db, w->lease); /* of an earlier try */
+  ns_lanes_settle(&db->lanes, false);
   w->takes.n = 0;
   w->lease = 0;
   if (st == NS_OK)
@@ -92,8 +95,8 @@ static ns_status claim_half(ns_db *db, work *w, ns_err *err) {
     st = take(db, w, err);
   if (st == NS_OK && w->takes.n > 0)
     st = ns_take_lease(db, &w->takes, w->span, &w->lease, err);
-  if (st == NS_OK && w->takes.n == 0 && w->want.limit > 0)
-    ns_take_again(db, w->want.feeds, w->want.nfeeds, &w->next_due);
+  if (st == NS_OK && w->takes.n < w->want.limit)
+    ns_take_again(db, w->want.feeds, w->want.nfeeds, w->takes.n == 0, &w->next_due);
   return st;
 }
 
@@ -102,7 +105,8 @@ static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
   bool claims = w->want.limit > 0;
   ns_status st = NS_OK;
   if (tx->replay && w->holder != 0) {
-    st = ns_holder_committed(db, w->holder, w->number, &tx->done, err);
+    st = ns_holder_committed(
+        db, &(ns_doubtful){w->holder, w->number, w->verdicts, w->nverdicts}, &tx->done, err);
     if (st != NS_OK || tx->done)
       return st; /* all of it happened; memory has what it did */
   }
@@ -170,7 +174,9 @@ static ns_status resolve_verdicts(ns_db *db, ns_err *err) {
   if (d->written == d->n)
     return NS_OK;
   if ((st = ns_ready(db, err)) != NS_OK ||
-      (st = ns_holder_committed(db, d->holder, d->cycle, &yes, err)) != NS_OK)
+      (st = ns_holder_committed(
+           db, &(ns_doubtful){d->holder, d->cycle, d->items + d->written, d->n - d->written},
+           &yes, err)) != NS_OK)
     return st;
   if (!yes)
     d->n = d->written;
@@ -202,6 +208,14 @@ static void read_ahead(ns_db *db, ns_tx *tx) {
     ns_take_ahead(db, &w->takes);
 }
 
+/* None of them is written, or known to be. */
+static void wait_for_another(ns_verdict *v, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    v[i].status = NS_EBUSY;
+    v[i].trouble = false;
+  }
+}
+
 static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   ns_tx tx = {.run = cycle_run, .ahead = read_ahead, .arg = w, .looks = true};
   bool claims = w->want.limit > 0;
@@ -219,6 +233,7 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
     db->ahead = 0;
     if (tx.replay)
       doubt_verdicts(db, w);
+    wait_for_another(w->verdicts, w->nverdicts);
     if (tx.replay && w->lease != 0)
       ns_take_doubt(db, w->lease);
     else
@@ -234,8 +249,10 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
     return NS_OK;
   }
   ns_settle_done(db, w->verdicts, w->nverdicts);
-  if (claims)
+  if (claims) {
     ns_promote_done(db);
+    ns_lanes_settle(&db->lanes, true);
+  }
   if (w->takes.n > 0) {
     db->count.claimed += (int64_t)w->takes.n;
     ns_take_done(db, &w->takes);
@@ -249,34 +266,73 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
 
 /* ------------------------------------------------------- refused verdicts */
 
-static bool is_refusal(ns_status st) {
-  return st == NS_EINVALID || st == NS_ETOOBIG || st == NS_EDUPLICATE ||
-         st == NS_ESQL || st == NS_ENOTFOUND;
+/* Its values are at fault: those that we refuse, and those that the server does. */
+static bool is_refusal(ns_status st, const ns_err *err) {
+  bool ours = st == NS_EINVALID || st == NS_ETOOBIG || st == NS_EDUPLICATE ||
+              st == NS_ENOTFOUND;
+  return st != NS_OK && err->sqlerr != 0 ? ns_link_blames_value(err) : ours;
 }
 
-/* One verdict by itself; if the server will not have it, its job fails with
-** the server's words instead. */
-static ns_status settle_alone(ns_db *db, ns_verdict *v, ns_err *err) {
+/* The server's own trouble with a statement, while the rest of it works. */
+static bool is_trouble(ns_status st, const ns_err *err) {
+  bool asked = st == NS_ESQL || st == NS_EBUSY || st == NS_EINVALID ||
+               st == NS_ETOOBIG || st == NS_EDUPLICATE;
+  return st == NS_ESQL || (asked && err->sqlerr != 0 && !is_refusal(st, err) &&
+                           !ns_link_retryable(err));
+}
+
+const ns_err *ns_trouble(const ns_db *db) {
+  return &db->trouble;
+}
+
+static void put_off(ns_db *db, ns_verdict *v, const ns_err *err) {
+  db->trouble = *err;
+  v->status = NS_EBUSY;
+  v->trouble = true;
+}
+
+/* One whose values the server will not have: its job fails with the server's words
+** instead. Those are no handler's, so what is refused then is put off. */
+static ns_status settle_refused(ns_db *db, ns_verdict *v, ns_err *err) {
   work w = {.verdicts = v, .nverdicts = 1};
   char text[sizeof err->message];
-  ns_status st = run_cycle(db, &w, err);
-  if (!is_refusal(st))
-    return st;
+  ns_status st;
   snprintf(text, sizeof text, "the verdict was refused: %.400s", err->message);
   ns_settle_refused(v, text);
   st = run_cycle(db, &w, err);
-  if (is_refusal(st)) {
-    v->status = st;
-    st = NS_OK;
-  }
-  return st;
+  if (!is_refusal(st, err) && !is_trouble(st, err))
+    return st;
+  put_off(db, v, err);
+  return NS_OK;
 }
 
-/* A batch that holds a bad verdict: each by itself, in order. */
-static ns_status settle_apart(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
-  ns_status st = NS_OK;
-  for (size_t i = 0; st == NS_OK && i < n; i++)
-    st = settle_alone(db, &v[i], err);
+/* Verdicts that failed together go in halves, and so on down to those that fail by
+** themselves; the others are written. */
+typedef struct apart {
+  int64_t until; /* monotonic: then the rest stays BUSY, as others wait for us … */
+  bool found;    /* … but one at least is found each time */
+} apart;
+
+/* 'st' and 'err': how they failed. */
+static ns_status settle_apart(ns_db *db, apart *a, ns_verdict *v, size_t n,
+                              ns_status st, ns_err *err) {
+  size_t half = n / 2;
+  if (n == 1) {
+    a->found = true;
+    if (is_refusal(st, err))
+      return settle_refused(db, v, err);
+    put_off(db, v, err);
+    return NS_OK;
+  }
+  st = NS_OK;
+  for (size_t from = 0; st == NS_OK && from < n; from = from == 0 ? half : n) {
+    work w = {.verdicts = v + from, .nverdicts = from == 0 ? half : n - half};
+    if (a->found && ns_mono_us() > a->until)
+      break;
+    st = run_cycle(db, &w, err);
+    if (is_refusal(st, err) || is_trouble(st, err))
+      st = settle_apart(db, a, w.verdicts, w.nverdicts, st, err);
+  }
   return st;
 }
 
@@ -311,17 +367,17 @@ static char *check_sizes(const ns_db *db, ns_verdict *v, size_t n) {
 
 /* A message in place of the caller's words lives no longer than the call: a
 ** verdict that comes again is the caller's again. */
-static void give_back(ns_verdict *v, const ns_verdict *given, size_t n,
-                      bool settled) {
+static void give_back(ns_verdict *v, const ns_verdict *given, size_t n) {
   for (size_t i = 0; i < n; i++) {
     ns_verdict now = v[i];
     if (now.error.p == given[i].error.p)
       continue;
     v[i].error = ns_str("the verdict was refused; its attempt says why");
-    if (settled && now.status == NS_OK)
+    if (now.status == NS_OK)
       continue;
     v[i] = given[i];
     v[i].status = now.status;
+    v[i].trouble = now.trouble;
     v[i].dead = now.dead;
   }
 }
@@ -355,14 +411,38 @@ static ns_status read_claimed(ns_db *db, const work *w, ns_jobs *out,
   return st;
 }
 
+/* Verdicts that are written, of a call that fails all the same: its caller comes with
+** them again, but a host sorts them out by their statuses. */
+static void remember_written(ns_db *db, const ns_verdict *v, size_t n) {
+  ns_settle_doubt *d = &db->settling;
+  if (db->is_host)
+    return;
+  for (size_t i = 0; i < n; i++) {
+    if (v[i].status != NS_OK ||
+        !ns_grow(&d->items, &d->cap, d->n + 1, sizeof *d->items))
+      continue;
+    d->items[d->n++] = d->items[d->written];
+    d->items[d->written++] =
+        (ns_verdict){.id = v[i].id, .run = v[i].run, .lease = v[i].lease,
+                     .kind = v[i].kind, .status = NS_OK, .dead = v[i].dead};
+  }
+}
+
 /* Settles and claims; what cannot be settled together is settled apart. */
 static ns_status settle_and_claim(ns_db *db, work *w, ns_err *err) {
+  size_t n = w->nverdicts;
   ns_status st = run_cycle(db, w, err);
-  if (!is_refusal(st) || w->nverdicts == 0 || db->user_tx)
+  if (w->nverdicts == 0 || db->user_tx ||
+      (!is_refusal(st, err) && !is_trouble(st, err)))
     return st;
-  st = settle_apart(db, w->verdicts, w->nverdicts, err);
+  st = settle_apart(db, &(apart){ns_mono_us() + APART_MAX, false}, w->verdicts,
+                    w->nverdicts, st, err);
   w->nverdicts = 0;
-  return st == NS_OK && w->want.limit > 0 ? run_cycle(db, w, err) : st;
+  if (st == NS_OK && w->want.limit > 0)
+    st = run_cycle(db, w, err);
+  if (st != NS_OK)
+    remember_written(db, w->verdicts, n);
+  return st;
 }
 
 /* The verdicts' half of a call: what is too big is replaced, and all of it
@@ -380,7 +460,7 @@ static ns_status with_verdicts(ns_db *db, work *w, ns_err *err) {
   memcpy(given, v, n * sizeof *given);
   texts = check_sizes(db, v, n);
   st = settle_and_claim(db, w, err);
-  give_back(v, given, n, st == NS_OK);
+  give_back(v, given, n);
   free(texts);
   free(given);
   return st;
@@ -411,18 +491,27 @@ static void end_expired(ns_db *db) {
     keep_unsettled(db);
 }
 
-/* Takes jobs that are too late out of those that were claimed from 'first' on. */
+/* A program has no use for a job of another name; a host's worker says so itself. */
+static bool is_foreign(const ns_db *db, const ns_job *j) {
+  return !db->is_host && !ns_only_has(&db->only, j->name);
+}
+
+/* Takes jobs that are too late, and those of other names, out of those that were
+** claimed from 'first' on. */
 static bool drop_expired(ns_db *db, ns_jobs *out, size_t first) {
   int64_t now = ns_now(db);
   size_t kept = first;
   for (size_t i = first; i < out->n; i++) {
     const ns_job j = out->items[i];
-    if (is_expired(&j, now) &&
+    bool late = is_expired(&j, now);
+    if ((late || is_foreign(db, &j)) &&
         ns_grow(&db->expired, &db->capexpired, db->nexpired + 1,
                 sizeof *db->expired))
       db->expired[db->nexpired++] = (ns_verdict){
-          .id = j.id, .run = j.run, .lease = j.lease, .kind = NS_EXPIRE,
-          .error = ns_str("its deadline had passed before it was started")};
+          .id = j.id, .run = j.run, .lease = j.lease,
+          .kind = late ? NS_EXPIRE : NS_MISSING,
+          .error = ns_str(late ? "its deadline had passed before it was started"
+                               : "it was claimed where its name is not wanted")};
     else
       out->items[kept++] = j;
   }
@@ -444,6 +533,7 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
   bool late = false;
   ns_status st = NS_OK;
   ns_err_clear(err);
+  wait_for_another(verdicts, nverdicts);
   if (claims && ns_in_transaction(db))
     return ns_fail(err, NS_ESTATE,
                    "claiming inside a transaction is not possible; claim "
@@ -476,6 +566,40 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
   return st;
 }
 
+/* Only the verdict that brought a child can have made it. */
+static ns_status was_written(ns_db *db, const ns_verdict *v, bool *yes, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_status st = ns_run(db, NS_SQL_SETTLE_BORN,
+                        (ns_value[]){ns_vint(v->id), ns_vint(ns_seq(v->run, 0)),
+                                     ns_vint(v->children[0].id)},
+                        err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_SETTLE_BORN, &row, err);
+  *yes = row != NULL;
+  return st;
+}
+
+/* No cycle of a holder's says whether a commit that was cut has happened. */
+ns_status ns_settle_for(ns_db *db, int64_t holder, ns_verdict *v, ns_err *err) {
+  work w = {.verdicts = v, .nverdicts = 1};
+  bool yes = false;
+  ns_status st;
+  ns_err_clear(err);
+  wait_for_another(v, 1);
+  db->blamed = holder;
+  st = with_verdicts(db, &w, err);
+  db->blamed = 0;
+  if (st == NS_OK && v->status == NS_ESTALE && v->nchildren > 0)
+    st = was_written(db, v, &yes, err);
+  if (yes)
+    v->status = NS_OK;
+  if (st == NS_OK)
+    ns_left_rest(db);
+  else
+    wait_for_another(v, 1);
+  return st;
+}
+
 ns_status ns_settle(ns_db *db, ns_verdict *v, ns_err *err) {
   int64_t give_up = ns_mono_us() + BUSY_MAX;
   int64_t pause = 2000;
@@ -490,8 +614,11 @@ ns_status ns_settle(ns_db *db, ns_verdict *v, ns_err *err) {
   do {
     work w = {.verdicts = v, .nverdicts = 1};
     ns_err_clear(err);
-    if ((st = run_cycle(db, &w, err)) != NS_OK)
-      return st;
+    st = run_cycle(db, &w, err);
+    if (is_trouble(st, err))
+      err->status = NS_EBUSY; /* the claim stands: it may be given again */
+    if (st != NS_OK)
+      return err->status;
     ns_left_rest(db);
     if (v->status != NS_EBUSY)
       break;

@@ -30,6 +30,11 @@
 
 #define MIN_SERVER 100600 /* MariaDB 10.6 */
 #define HOST_READ (20 * NS_SECOND) /* read_timeout of a host */
+#define READ (30 * NS_SECOND)      /* of others */
+/* Statements that a connection keeps open. The server's limit, 16,382 by default, is for all
+** programs: a host has two such connections, a listener and, per adopted table, an ear. */
+#define HOST_PLACES 22
+#define PLACES 8
 /* A machine that vanishes is noticed by its silence, in seconds. */
 #define PROBE_AFTER 15
 #define PROBE_EVERY 5
@@ -59,7 +64,7 @@ static const ns_meaning meanings[] = {
     {ER_DISK_FULL, NS_EBUSY},            {ER_RECORD_FILE_FULL, NS_EBUSY},
     {ER_LOCK_TABLE_FULL, NS_EBUSY},      {ER_OUTOFMEMORY, NS_EBUSY},
     {ER_OUT_OF_RESOURCES, NS_EBUSY},     {ER_ERROR_DURING_COMMIT, NS_EBUSY},
-    {ER_GET_ERRNO, NS_EBUSY},
+    {ER_GET_ERRNO, NS_EBUSY},            {ER_MAX_PREPARED_STMT_COUNT_REACHED, NS_EBUSY},
     {CR_SERVER_LOST, NS_EGONE},          {CR_SERVER_LOST_EXTENDED, NS_EGONE},
     {CR_CONNECTION_ERROR, NS_EGONE},     {CR_CONN_HOST_ERROR, NS_EGONE},
     {CR_UNKNOWN_HOST, NS_EGONE},         {CR_IPSOCK_ERROR, NS_EGONE},
@@ -68,7 +73,6 @@ static const ns_meaning meanings[] = {
     {ER_NEW_ABORTING_CONNECTION, NS_EGONE}, {ER_ABORTING_CONNECTION, NS_EGONE},
     {4031, NS_EGONE},                    {ER_TOO_MANY_USER_CONNECTIONS, NS_EGONE},
     {ER_USER_LIMIT_REACHED, NS_EGONE},   {ER_UNKNOWN_COM_ERROR, NS_EGONE},
-    {ER_OPTION_PREVENTS_STATEMENT, NS_EGONE}, /* read_only */
     {ER_ACCESS_DENIED_ERROR, NS_EDENIED}, {ER_DBACCESS_DENIED_ERROR, NS_EDENIED},
     {ER_ACCESS_DENIED_NO_PASSWORD_ERROR, NS_EDENIED},
     {ER_TABLEACCESS_DENIED_ERROR, NS_EDENIED},
@@ -84,7 +88,18 @@ static const ns_meaning meanings[] = {
     {ER_CONSTRAINT_FAILED, NS_EINVALID}, {CR_OUT_OF_MEMORY, NS_ENOMEM},
 };
 
-static ns_status meaning_of(unsigned sqlerr) {
+/* An option that keeps a statement from being run: one that makes the server read-only
+** will be off again, or another server's; the limit of a session's memory is its trouble. */
+static ns_status prevented(const char *text) {
+  if (strstr(text, "read-only") != NULL || strstr(text, "read_only") != NULL ||
+      strstr(text, "READ_ONLY") != NULL)
+    return NS_EGONE;
+  return strstr(text, "max-session-mem-used") != NULL ? NS_EBUSY : NS_ESQL;
+}
+
+static ns_status meaning_of(unsigned sqlerr, const char *text) {
+  if (sqlerr == ER_OPTION_PREVENTS_STATEMENT)
+    return prevented(text);
   for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++)
     if (meanings[i].sqlerr == sqlerr)
       return meanings[i].status;
@@ -96,9 +111,32 @@ bool ns_link_retryable(const ns_err *err) {
          err->sqlerr == ER_CHECKREAD;
 }
 
+static const unsigned of_values[] = {
+    ER_BAD_NULL_ERROR, ER_DUP_ENTRY, ER_TOO_BIG_ROWSIZE, ER_INVALID_USE_OF_NULL,
+    ER_NET_PACKET_TOO_LARGE, ER_NO_REFERENCED_ROW, ER_WARN_NULL_TO_NOTNULL,
+    ER_WARN_DATA_OUT_OF_RANGE, WARN_DATA_TRUNCATED, ER_TRUNCATED_WRONG_VALUE,
+    ER_INVALID_CHARACTER_STRING, ER_WARN_ALLOWED_PACKET_OVERFLOWED,
+    ER_DIVISION_BY_ZERO, ER_TRUNCATED_WRONG_VALUE_FOR_FIELD,
+    ER_ILLEGAL_VALUE_FOR_TYPE, ER_VIEW_CHECK_FAILED, ER_DATA_TOO_LONG,
+    ER_WRONG_VALUE_FOR_TYPE, ER_DATETIME_FUNCTION_OVERFLOW, ER_NO_REFERENCED_ROW_2,
+    ER_WRONG_VALUE, ER_NO_PARTITION_FOR_GIVEN_VALUE, ER_DUP_ENTRY_WITH_KEY_NAME,
+    ER_SIGNAL_EXCEPTION, ER_DATA_OUT_OF_RANGE, ER_UNDO_RECORD_TOO_BIG,
+    ER_CONSTRAINT_FAILED,
+    ER_ILLEGAL_PARAMETER_DATA_TYPES2_FOR_OPERATION, ER_JSON_BAD_CHR,
+    ER_JSON_NOT_JSON_CHR, ER_JSON_EOS, ER_JSON_SYNTAX, ER_JSON_ESCAPING,
+    ER_JSON_DEPTH,
+};
+
+bool ns_link_blames_value(const ns_err *err) {
+  for (size_t i = 0; i < sizeof of_values / sizeof of_values[0]; i++)
+    if (of_values[i] == err->sqlerr)
+      return true;
+  return false;
+}
+
 ns_status ns_link_refuse(ns_link *l, unsigned sqlerr, const char *text,
                          ns_err *err) {
-  ns_status st = meaning_of(sqlerr);
+  ns_status st = meaning_of(sqlerr, text);
   if (st == NS_EGONE && sqlerr != ER_OPTION_PREVENTS_STATEMENT)
     l->dead = true;
   ns_fail(err, st, "%s (%u)", text, sqlerr);
@@ -222,12 +260,12 @@ static unsigned seconds(int64_t us) {
   return (unsigned)((us + NS_SECOND - 1) / NS_SECOND);
 }
 
-/* How long a reply may take; 0: for ever. A wait for a lock, which is a second at
-** least, has to end before. */
+/* How long a reply may take. A wait for a lock, which is a second at least, has to
+** end before. */
 static unsigned read_seconds(const ns_config *cfg) {
   unsigned asked = seconds(cfg->read_timeout);
   if (cfg->read_timeout <= 0)
-    return cfg->host_session ? seconds(HOST_READ) : 0;
+    return seconds(cfg->host_session ? HOST_READ : READ);
   return asked < 2 ? 2 : asked;
 }
 
@@ -236,8 +274,6 @@ static void set_timeouts(MYSQL *my, const ns_config *cfg) {
       seconds(cfg->connect_timeout > 0 ? cfg->connect_timeout : 3 * NS_SECOND);
   unsigned reading = read_seconds(cfg);
   mysql_optionsv(my, MYSQL_OPT_CONNECT_TIMEOUT, &connecting);
-  if (reading == 0)
-    return;
   mysql_optionsv(my, MYSQL_OPT_READ_TIMEOUT, &reading);
   mysql_optionsv(my, MYSQL_OPT_WRITE_TIMEOUT, &reading);
 }
@@ -283,16 +319,22 @@ static ns_status check_tls(MYSQL *my, const ns_config *cfg, ns_err *err) {
   return wanted && mysql_get_ssl_cipher(my) == NULL ? no_tls(err) : NS_OK;
 }
 
-/* A wait for a lock ends before the wait for its reply does. */
+/* A wait for a lock ends before the wait for its reply does. What a server may have set
+** for all and would break us is set back: transactions that follow each other, results that
+** are cut, changes without a key that are refused, sorts without room, checks that are off. */
 static void session_text(char *text, size_t size, const ns_config *cfg) {
   unsigned reading = read_seconds(cfg);
-  unsigned wait = reading > 0 && reading < 80 ? reading * 3 / 4 : 60;
+  unsigned wait = reading < 80 ? reading * 3 / 4 : 60;
   wait = wait > 0 ? wait : 1;
   snprintf(text, size,
            "SET SESSION sql_mode='STRICT_TRANS_TABLES,"
            "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION',"
-           "time_zone='+00:00',autocommit=1,innodb_lock_wait_timeout=%u,"
-           "lock_wait_timeout=%u%s",
+           "time_zone='+00:00',autocommit=1,completion_type=0,"
+           "sql_select_limit=18446744073709551615,sql_safe_updates=0,sql_big_selects=1,"
+           "sql_auto_is_null=0,unique_checks=1,foreign_key_checks=1,"
+           "check_constraint_checks=1,max_recursive_iterations=4294967295,"
+           "sort_buffer_size=GREATEST(@@sort_buffer_size,262144),"
+           "innodb_lock_wait_timeout=%u,lock_wait_timeout=%u%s",
            wait < 3 ? wait : 3, wait,
            cfg->host_session ? ",wait_timeout=30" : "");
 }
@@ -319,7 +361,7 @@ static void set_socket(int fd) {
 }
 
 static ns_status set_session(ns_link *l, const ns_config *cfg, ns_err *err) {
-  char text[256];
+  char text[640];
   ns_status st;
   set_socket((int)mysql_get_socket(l->my));
   session_text(text, sizeof text, cfg);
@@ -329,7 +371,7 @@ static ns_status set_session(ns_link *l, const ns_config *cfg, ns_err *err) {
   st = ns_link_text(l, text, err);
   if (st == NS_OK)
     st = ns_link_text(
-        l, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", err);
+        l, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE", err);
   return st;
 }
 
@@ -354,10 +396,43 @@ static ns_status refuse_connect(ns_link *l, const ns_config *cfg, ns_err *err) {
             database_of(l->my, cfg));
   else if (st == NS_EDENIED)
     ns_err_context(err, "access denied");
+  else if (sqlerr == ER_WRONG_DB_NAME || sqlerr == ER_INVALID_CHARACTER_STRING)
+    ns_fail(err, NS_EINVALID, "the server takes no such name of a database: %s (%u)",
+            mysql_error(l->my), sqlerr);
   else if (st != NS_ESCHEMA) /* whatever the reason: it cannot be reached */
     ns_fail(err, NS_EGONE, "cannot connect: %s (%u)", mysql_error(l->my), sqlerr);
   err->sqlerr = sqlerr;
   return err->status;
+}
+
+/* All links of this process, for ns_owns_socket; threads have theirs. */
+static ns_link *links;
+static pthread_mutex_t links_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void enlist(ns_link *l) {
+  pthread_mutex_lock(&links_lock);
+  l->next = links;
+  links = l;
+  pthread_mutex_unlock(&links_lock);
+}
+
+static void strike_out(const ns_link *l) {
+  pthread_mutex_lock(&links_lock);
+  for (ns_link **p = &links; *p != NULL; p = &(*p)->next)
+    if (*p == l) {
+      *p = l->next;
+      break;
+    }
+  pthread_mutex_unlock(&links_lock);
+}
+
+bool ns_owns_socket(int fd) {
+  bool found = false;
+  pthread_mutex_lock(&links_lock);
+  for (const ns_link *l = links; l != NULL; l = l->next)
+    found = found || (int)mysql_get_socket(l->my) == fd;
+  pthread_mutex_unlock(&links_lock);
+  return found;
 }
 
 ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
@@ -369,6 +444,10 @@ ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
     free(l);
     return ns_no_memory(err);
   }
+  l->places = cfg->host_session ? HOST_PLACES : PLACES;
+  l->patience = read_seconds(cfg) * NS_SECOND;
+  l->await = (ns_await){cfg->interrupted, cfg->interrupted_arg, cfg->interrupt_fd,
+                        cfg->end_by, l->patience, 0};
   st = set_options(l->my, cfg, err);
   if (st == NS_OK &&
       mysql_real_connect(l->my, host_of(l->my, cfg), cfg->user, cfg->password,
@@ -381,6 +460,7 @@ ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
     ns_link_close(l, false);
     return st;
   }
+  enlist(l);
   *out = l;
   return NS_OK;
 }
@@ -388,6 +468,7 @@ ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
 void ns_link_close(ns_link *l, bool foreign) {
   if (l == NULL)
     return;
+  strike_out(l);
   if (foreign) { /* the parent's session: free memory, say nothing */
     int fd = (int)mysql_get_socket(l->my);
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -418,6 +499,18 @@ void ns_link_look(ns_link *l) {
     l->dead = true;
 }
 
+void ns_link_end_by(ns_link *l, int64_t at) {
+  l->await.end_by = at;
+}
+
+void ns_link_be_patient(ns_link *l, bool patient) {
+  l->await.patience = patient ? 0 : l->patience;
+}
+
+int64_t ns_link_patience(const ns_link *l) {
+  return l->patience;
+}
+
 int64_t ns_link_thread(const ns_link *l) {
   return (int64_t)mysql_thread_id(l->my);
 }
@@ -428,6 +521,29 @@ void ns_link_limit(ns_link *l, int64_t max_packet) {
 
 unsigned ns_link_version(const ns_link *l) {
   return (unsigned)mysql_get_server_version(l->my);
+}
+
+/* ------------------------------------------------------------- answers */
+
+void ns_link_sends(ns_link *l) {
+  if (l->due == 0)
+    l->flowing = false;
+}
+
+/* The server finds the socket shut, and ends the session. */
+ns_status ns_link_await(ns_link *l, ns_err *err) {
+  int fd = (int)mysql_get_socket(l->my);
+  ns_status st;
+  if (l->dead)
+    return ns_link_gone(err);
+  if (l->flowing)
+    return NS_OK;
+  l->flowing = true;
+  if ((st = ns_await_input(&l->await, fd, err)) == NS_OK)
+    return NS_OK;
+  ns_link_give_up(l);
+  shutdown(fd, SHUT_RDWR);
+  return st;
 }
 
 /* ---------------------------------------------------------- plain text */
@@ -453,7 +569,12 @@ ns_status ns_link_text(ns_link *l, const char *sql, ns_err *err) {
     return st;
   if (l->dead)
     return ns_link_gone(err);
-  if (mysql_real_query(l->my, sql, (unsigned long)strlen(sql)) != 0)
+  ns_link_sends(l);
+  if (mysql_send_query(l->my, sql, (unsigned long)strlen(sql)) != 0)
+    return ns_link_refused(l, err);
+  if ((st = ns_link_await(l, err)) != NS_OK)
+    return st;
+  if (mysql_read_query_result(l->my) != 0)
     return ns_link_refused(l, err);
   return drain(l, err);
 }

@@ -25,6 +25,15 @@ bool ns_link_dead(const ns_link *l);
 /* From now on it is dead: nobody knows what state its session is in. */
 void ns_link_give_up(ns_link *l);
 
+/* Nothing is waited for after that; monotonic µs. */
+void ns_link_end_by(ns_link *l, int64_t at);
+
+/* From now on an answer may take as long as it takes; or the read timeout at most, as
+** at first. */
+void ns_link_be_patient(ns_link *l, bool patient);
+
+int64_t ns_link_patience(const ns_link *l); /* µs: how long an answer may take at first */
+
 /* Asks the kernel whether the server has closed the connection while nothing
 ** was under way; then the link is dead. Costs no round trip. */
 void ns_link_look(ns_link *l);
@@ -40,5 +49,9 @@ ns_status ns_link_text(ns_link *l, const char *sql, ns_err *err);
 
 /* True for 1213, 1205 and 1020: the transaction may simply be run again. */
 bool ns_link_retryable(const ns_err *err);
+
+/* True for what a value in a row can cause: a constraint, a range, an encoding, a size,
+** or a trigger that refuses it. All other errors of a server are its own trouble. */
+bool ns_link_blames_value(const ns_err *err);
 
 #endif

@@ -28,7 +28,7 @@ typedef struct edges {
 
 /* A job that waits, locked. */
 typedef struct ns_waiter {
-  int64_t id, queue_id, rank, run, unmet, due, now;
+  int64_t id, queue_id, rank, run, unmet, due, now, kind;
   bool locked;  /* else somebody holds it, or: */
   bool gone;    /* cancelled, perhaps retried since */
   bool cancels; /* falls when its target failed */
@@ -146,7 +146,7 @@ static ns_status name_waiters(work *w, ns_err *err) {
 }
 
 enum { D_ID, D_QUEUE, D_RANK, D_RUN, D_UNMET, D_DUE, D_ON_FAIL, D_UKEY, D_NOW,
-       D_WAITS };
+       D_WAITS, D_KIND };
 
 static bool fill(ns_waiter *x, const ns_value *r) {
   x->locked = true;
@@ -157,6 +157,7 @@ static bool fill(ns_waiter *x, const ns_value *r) {
   x->unmet = r[D_UNMET].i;
   x->due = r[D_DUE].i;
   x->now = r[D_NOW].i;
+  x->kind = r[D_KIND].i;
   x->parked = r[D_WAITS].type == NS_TEXT;
   x->cancels = x->parked ? r[D_WAITS].s.n == strlen("fail")
                          : r[D_ON_FAIL].s.n == strlen("cancel");
@@ -284,6 +285,7 @@ static ns_status cut_rows(ns_db *db, const work *w, const mark *marks,
   int64_t *first = cols;
   int64_t *last = first + w->nended;
   int64_t *counts = last + w->nended;
+  int64_t all = 0;
   size_t n = 0;
   for (size_t i = 0; i < w->nended;) {
     size_t end = row_of(w, marks, i);
@@ -295,13 +297,13 @@ static ns_status cut_rows(ns_db *db, const work *w, const mark *marks,
     last[n] = w->ended[end - 1].id;
     for (counts[n] = 0; i < end; i++)
       counts[n] += marks[i].edges;
-    n++;
+    all += counts[n++];
   }
-  return ns_bulk(db, NS_SQL_DEPEND_CUT,
-                 (ns_column[]){{NS_INT, first, NULL, NULL},
-                               {NS_INT, last, NULL, NULL},
-                               {NS_INT, counts, NULL, NULL}},
-                 n, err);
+  return ns_bulk_of(db, NS_SQL_DEPEND_CUT,
+                    (ns_column[]){{NS_INT, first, NULL, NULL},
+                                  {NS_INT, last, NULL, NULL},
+                                  {NS_INT, counts, NULL, NULL}},
+                    n, all, err);
 }
 
 /* Of targets that stay, the edges to jobs that are told. */
@@ -340,7 +342,7 @@ static ns_status cut_edges(ns_db *db, const work *w, ns_err *err) {
   return st;
 }
 
-enum { N_QUEUE, N_RANK, N_OFFSET, N_ID, N_RUN, N_ALONE, N_COUNT };
+enum { N_QUEUE, N_RANK, N_OFFSET, N_ID, N_RUN, N_ALONE, N_KIND, N_COUNT };
 
 /* 'cols': room for N_COUNT columns of 'n' rows. */
 static ns_status release_now(ns_db *db, const ns_released *jobs, size_t n,
@@ -354,7 +356,8 @@ static ns_status release_now(ns_db *db, const ns_released *jobs, size_t n,
       cols[N_OFFSET * n + k] = (int64_t)k;
       cols[N_ID * n + k] = jobs[i].id;
       cols[N_RUN * n + k] = jobs[i].run;
-      cols[N_ALONE * n + k++] = 0;
+      cols[N_ALONE * n + k] = 0;
+      cols[N_KIND * n + k++] = jobs[i].kind;
     }
   for (size_t i = 0; i < N_COUNT; i++)
     c[i] = (ns_column){NS_INT, cols + i * n, NULL, NULL};
@@ -362,7 +365,7 @@ static ns_status release_now(ns_db *db, const ns_released *jobs, size_t n,
   return ns_bulk(db, NS_SQL_CLAIM_READY, c, k, err);
 }
 
-enum { S_DUE, S_ID, S_QUEUE, S_RANK, S_RUN, S_COUNT };
+enum { S_DUE, S_ID, S_QUEUE, S_RANK, S_RUN, S_KIND, S_COUNT };
 
 static ns_status release_later(ns_db *db, const ns_released *jobs, size_t n,
                                int64_t *cols, ns_err *err) {
@@ -374,7 +377,8 @@ static ns_status release_later(ns_db *db, const ns_released *jobs, size_t n,
       cols[S_ID * n + k] = jobs[i].id;
       cols[S_QUEUE * n + k] = jobs[i].queue_id;
       cols[S_RANK * n + k] = jobs[i].rank;
-      cols[S_RUN * n + k++] = jobs[i].run;
+      cols[S_RUN * n + k] = jobs[i].run;
+      cols[S_KIND * n + k++] = jobs[i].kind;
     }
   for (size_t i = 0; i < S_COUNT; i++)
     c[i] = (ns_column){NS_INT, cols + i * n, NULL, NULL};
@@ -400,23 +404,26 @@ ns_status ns_depend_release(ns_db *db, const ns_released *jobs, size_t n,
 /* The jobs that lose edges, and those of them that had no other. */
 typedef struct meeting {
   ns_buf met; /* "[[edges,id],…" */
+  size_t n;
   ns_released *released;
   size_t nreleased;
 } meeting;
 
 static void meet(meeting *m, const ns_waiter *x, int64_t met) {
   ns_pair_add(&m->met, met, x->id);
-  if (met == x->unmet)
+  m->n++;
+  if (met >= x->unmet)
     m->released[m->nreleased++] =
         (ns_released){.queue_id = x->queue_id, .rank = x->rank, .id = x->id,
-                      .run = x->run, .due = x->due > x->now ? x->due : 0};
+                      .run = x->run, .kind = x->kind,
+                      .due = x->due > x->now ? x->due : 0};
 }
 
-ns_status ns_depend_meet(ns_db *db, ns_buf *met, const ns_released *jobs, size_t n,
-                         ns_err *err) {
+ns_status ns_depend_meet(ns_db *db, ns_buf *met, size_t nmet, const ns_released *jobs,
+                         size_t n, ns_err *err) {
   ns_status st = NS_OK;
-  if (!ns_list_is_empty(met))
-    st = ns_list_run(db, NS_SQL_DEPEND_MET, NULL, met, err);
+  if (nmet > 0)
+    st = ns_list_change(db, NS_SQL_DEPEND_MET, NULL, met, nmet, err);
   return st == NS_OK ? ns_depend_release(db, jobs, n, err) : st;
 }
 
@@ -452,12 +459,12 @@ static void decide(work *w, meeting *m, ns_fallen *next) {
 }
 
 static ns_status tell_all(ns_db *db, work *w, ns_fallen *next, ns_err *err) {
-  meeting m = {NS_BUF_INIT, malloc(w->n * sizeof *m.released), 0};
+  meeting m = {NS_BUF_INIT, 0, malloc(w->n * sizeof *m.released), 0};
   ns_status st = ns_no_memory(err);
   next->ends = calloc(w->n, sizeof *next->ends);
   if (m.released != NULL && next->ends != NULL) {
     decide(w, &m, next);
-    st = ns_depend_meet(db, &m.met, m.released, m.nreleased, err);
+    st = ns_depend_meet(db, &m.met, m.n, m.released, m.nreleased, err);
   }
   free(m.released);
   return st;

@@ -28,7 +28,7 @@ ns_status ns_depend_resolve(ns_db *db, const ns_end *ends, size_t n, bool **held
 
 /* A locked job that waits for nobody any more. */
 typedef struct ns_released {
-  int64_t queue_id, rank, id, run;
+  int64_t queue_id, rank, id, run, kind;
   int64_t due; /* µs, in the future; 0: now */
 } ns_released;
 
@@ -38,7 +38,7 @@ ns_status ns_depend_release(ns_db *db, const ns_released *jobs, size_t n,
 
 /* Writes that jobs have edges less, "[[edges,job],…" in 'met', which is emptied;
 ** 'jobs' are those of them that had no other. Errors: GONE, NOMEM. */
-ns_status ns_depend_meet(ns_db *db, ns_buf *met, const ns_released *jobs, size_t n,
-                         ns_err *err);
+ns_status ns_depend_meet(ns_db *db, ns_buf *met, size_t nmet, const ns_released *jobs,
+                         size_t n, ns_err *err);
 
 #endif

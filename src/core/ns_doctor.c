@@ -3,18 +3,19 @@
 ** thread of its own while the caller's handle rings, as a pusher would.
 **
 ** A ring that comes while the listener still puts its name down ends that call, also
-** by rights that would not end its sleep: the procedure runs as whoever rings. So what
-** wakes it soon is tried once more, after it has had time to fall asleep.
+** by rights that would not end its sleep: the procedure runs as whoever rings. So nobody
+** rings before the server shows that it sleeps.
 */
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "nightshift.h"
+#include "ns_handle.h"
 #include "ns_time.h"
 
 #define TRY_MAX (2 * NS_SECOND)
-#define SOON 5000                /* µs before the first ring */
-#define ASLEEP (NS_SECOND / 5)   /* the same when it is to be asleep by then */
+#define LOOK 2000             /* µs from one look whether it sleeps to the next, */
+#define LOOK_MAX NS_SECOND    /* and in all, should the server not show it */
+#define RING_FIRST 5000       /* µs to the second ring, then doubling */
 
 typedef struct sleeper {
   ns_listener *listener;
@@ -27,29 +28,38 @@ typedef struct sleeper {
 
 static void *sleep_once(void *arg) {
   sleeper *s = arg;
-  s->st = ns_listen(s->listener, NULL, 0, 0, 0, TRY_MAX, &s->woke, &s->err);
+  s->st = ns_listen(s->listener, &(ns_awaited){.newest = -1}, TRY_MAX, &s->woke, &s->err);
   s->until = ns_mono_us();
   ns_listen_leave(s->listener);
   atomic_store(&s->done, true);
   return NULL;
 }
 
-/* Rings again and again: the first may come before the sleep does. */
-static ns_status ring_until(ns_db *db, sleeper *s, int64_t pause, int64_t *rang,
-                            ns_err *err) {
+static ns_status await_sleep(ns_db *db, sleeper *s, ns_err *err) {
+  int64_t until = ns_mono_us() + LOOK_MAX;
+  const ns_value *row = NULL;
   ns_status st = NS_OK;
-  while (st == NS_OK && !atomic_load(&s->done)) {
-    ns_sleep_us(pause);
-    pause *= 2;
-    *rang = ns_mono_us();
-    st = ns_ring(db, err);
-    ns_sleep_us(2000);
+  while (st == NS_OK && row == NULL && !atomic_load(&s->done) && ns_mono_us() < until) {
+    ns_value thread = ns_vint(ns_listener_thread(s->listener));
+    ns_sleep_us(LOOK);
+    if ((st = ns_run(db, NS_SQL_DOCTOR_SLEEPS, &thread, err)) == NS_OK)
+      st = ns_row(db, NS_SQL_DOCTOR_SLEEPS, &row, err);
   }
   return st;
 }
 
-/* One sleep, and rings from `pause` on; '*took': as of ns_ring_try. */
-static ns_status try_once(ns_db *db, int64_t pause, int64_t *took, ns_err *err) {
+/* Rings again and again: one may come between two looks of the sleep. */
+static ns_status ring_until(ns_db *db, sleeper *s, int64_t *rang, ns_err *err) {
+  ns_status st = await_sleep(db, s, err);
+  for (int64_t pause = RING_FIRST; st == NS_OK && !atomic_load(&s->done); pause *= 2) {
+    *rang = ns_mono_us();
+    st = ns_ring(db, err);
+    ns_sleep_us(pause);
+  }
+  return st;
+}
+
+ns_status ns_ring_try(ns_db *db, int64_t *took, ns_err *err) {
   sleeper s = {.woke = 0};
   pthread_t thread;
   int64_t rang = 0;
@@ -61,7 +71,7 @@ static ns_status try_once(ns_db *db, int64_t pause, int64_t *took, ns_err *err) 
     ns_listener_close(s.listener);
     return ns_fail(err, NS_ENOMEM, "no thread for a listener");
   }
-  st = ring_until(db, &s, pause, &rang, err);
+  st = ring_until(db, &s, &rang, err);
   pthread_join(thread, NULL);
   ns_listener_close(s.listener);
   if (st == NS_OK && s.st != NS_OK) {
@@ -71,9 +81,4 @@ static ns_status try_once(ns_db *db, int64_t pause, int64_t *took, ns_err *err) 
   if (st == NS_OK && s.woke)
     *took = s.until > rang ? s.until - rang : 0;
   return st;
-}
-
-ns_status ns_ring_try(ns_db *db, int64_t *took, ns_err *err) {
-  ns_status st = try_once(db, SOON, took, err);
-  return st == NS_OK && *took >= 0 ? try_once(db, ASLEEP, took, err) : st;
 }

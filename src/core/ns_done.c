@@ -42,24 +42,26 @@ static void settled_all(ns_fate *const *fates, size_t n) {
     settled(fates[i]);
 }
 
-static int by_id(const void *key, const void *element) {
-  int64_t id = *(const int64_t *)key;
-  int64_t other = (*(ns_fate *const *)element)->v->id;
-  return (id > other) - (id < other);
+static int by_token(const void *key, const void *element) {
+  const ns_token *x = key;
+  const ns_verdict *y = (*(ns_fate *const *)element)->v;
+  return x->id != y->id ? (x->id > y->id) - (x->id < y->id)
+                        : (x->run > y->run) - (x->run < y->run);
 }
 
-/* Of these, sorted by id, not all could be written: which were? */
+/* Of these, sorted by id and run, not all could be written: which were? */
 static ns_status find_ours(ns_db *db, ns_fate *const *fates, size_t n, ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
   const ns_value *row = NULL;
   ns_status st;
   for (size_t i = 0; i < n; i++)
-    ns_id_add(&ids, fates[i]->v->id);
+    ns_pair_add(&ids, fates[i]->v->id, fates[i]->v->run);
   st = ns_list_run(db, NS_SQL_SETTLE_DONE_OURS, NULL, &ids, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_DONE_OURS, &row, err)) == NS_OK &&
          row != NULL) {
-    ns_fate *const *f = bsearch(&row[0].i, fates, n, sizeof *fates, by_id);
+    ns_token token = {row[0].i, row[1].i, false};
+    ns_fate *const *f = bsearch(&token, fates, n, sizeof *fates, by_token);
     if (f != NULL)
       settled(*f);
   }
@@ -97,6 +99,14 @@ static ns_status delete_stretch(ns_db *db, ns_sql sql, ns_fate *const *fates, si
                 (ns_value[]){ns_vint(fates[0]->v->id), ns_vint(fates[n - 1]->v->id),
                              ns_vint(fates[0]->v->run), ns_vint((int64_t)n)},
                 err);
+}
+
+/* The jobs of a stretch that was written. */
+static ns_status drop_stretch(ns_db *db, ns_fate *const *fates, size_t n, ns_err *err) {
+  ns_status st = delete_stretch(db, NS_SQL_SETTLE_DONE_GONE, fates, n, err);
+  return st == NS_OK
+             ? ns_whole(ns_affected(db, NS_SQL_SETTLE_DONE_GONE), (int64_t)n, err)
+             : st;
 }
 
 /* Without history. One that somebody holds leaves all of them to be settled
@@ -172,6 +182,8 @@ static void add(acks *a, ns_fate *f) {
 /* Moves, or forgets, the long stretches. */
 static ns_status settle_stretches(ns_db *db, const acks *a, ns_err *err) {
   ns_status st = NS_OK;
+  if (db->forgets && db->lanes.never_fast)
+    return NS_OK; /* a row that is held would cost the whole transaction */
   for (size_t i = 0, len; st == NS_OK && i < a->n; i += len) {
     len = ns_stretch(a->tokens + i, a->n - i);
     if (len >= NS_STRETCH_LEAST)
@@ -184,17 +196,20 @@ static ns_status settle_stretches(ns_db *db, const acks *a, ns_err *err) {
 /* The rows of jobs that have been written. */
 static ns_status delete_jobs(ns_db *db, const acks *a, ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
+  size_t singly = 0;
   ns_status st = NS_OK;
   for (size_t i = 0, len; st == NS_OK && i < a->n; i += len) {
     len = ns_stretch(a->tokens + i, a->n - i);
-    if (len >= NS_STRETCH_LEAST)
-      st = delete_stretch(db, NS_SQL_SETTLE_DONE_GONE, a->items + i, len, err);
-    else
-      for (size_t k = i; k < i + len; k++)
-        ns_id_add(&ids, a->tokens[k].id);
+    if (len >= NS_STRETCH_LEAST) {
+      st = drop_stretch(db, a->items + i, len, err);
+      continue;
+    }
+    for (size_t k = i; k < i + len; k++)
+      ns_id_add(&ids, a->tokens[k].id);
+    singly += len;
   }
-  if (st == NS_OK && !ns_list_is_empty(&ids))
-    st = ns_list_run(db, NS_SQL_SETTLE_GONE, NULL, &ids, err);
+  if (st == NS_OK && singly > 0)
+    st = ns_list_change(db, NS_SQL_SETTLE_GONE, NULL, &ids, singly, err);
   ns_buf_free(&ids);
   return st;
 }

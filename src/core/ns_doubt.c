@@ -68,11 +68,12 @@ static void put_content(ns_buf *to, ns_bytes queue, const ns_push *jobs,
     put_text(to, p->name);
     put_text(to, p->payload);
     put_text(to, p->unique);
-    ns_buf_addf(to, "%lld %lld %d %lld %lld %lld %lld %lld %lld %lld %lld ",
+    ns_buf_addf(to, "%lld %lld %d %lld %lld %lld %lld %lld %lld %lld %lld %lld ",
                 (long long)p->id, (long long)p->delay, p->priority,
                 (long long)p->decay,
                 (long long)p->max_attempts, (long long)p->max_crashes,
-                (long long)p->max_polls, (long long)p->backoff,
+                (long long)p->max_polls, (long long)p->max_phases,
+                (long long)p->backoff,
                 (long long)p->timeout, (long long)p->deadline,
                 (long long)p->parent);
     put_text(to, p->after);

@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "ns_adopt.h"
+#include "ns_await.h"
 #include "ns_time.h"
 
 #define DEAF 10           /* slices of a sleep of one that has no lock, on average */
@@ -35,7 +36,7 @@
 #define ER_QUERY_INTERRUPTED 1317
 
 struct ns_ear {
-  ns_config cfg;   /* strings borrowed from the ns_db */
+  ns_config cfg;   /* strings borrowed from the ns_db; interrupt_fd is ours, or 0 */
   ns_link *link;   /* the sleeper; NULL: not connected */
   ns_link *eye;    /* who looks; as the sleeper */
   ns_stmt *sleep, *leave;         /* of the one … */
@@ -104,6 +105,10 @@ ns_status ns_ear_open(ns_ear **out, ns_adopted *a, bool watch, ns_err *err) {
   if (e->cfg.read_timeout < 2 * NS_EAR_LONGEST) /* only silence lasts longer */
     e->cfg.read_timeout = 2 * NS_EAR_LONGEST;
   e->cfg.host_session = false;
+  if (a->db->is_host && (e->cfg.interrupt_fd = ns_stop_open(err)) <= 0) {
+    free(e);
+    return err->status;
+  }
   e->watch = watch;
   e->no_locks = a->db->no_locks;
   e->owner = getpid();
@@ -124,9 +129,14 @@ void ns_ear_close(ns_ear *e) {
   if (e == NULL)
     return;
   disconnect(e);
+  ns_stop_close(e->cfg.interrupt_fd);
   ns_buf_free(&e->name);
   ns_buf_free(&e->look);
   free(e);
+}
+
+void ns_ear_stop(ns_ear *e) {
+  ns_stop(e->cfg.interrupt_fd);
 }
 
 int64_t ns_ear_thread(const ns_ear *e) {

@@ -63,6 +63,13 @@ static void too_late(ns_fate *f) {
     ns_fate_end(f, "dead", polls ? "poll deadline" : "deadline");
 }
 
+/* Returns after 'delay', unless it has ended, or its deadline comes before that. */
+static void come_back_in_time(ns_fate *f, int64_t delay) {
+  come_back(f, delay);
+  if (!f->ends && f->deadline != 0 && f->due > f->deadline)
+    too_late(f);
+}
+
 static void decide_fail(ns_fate *f) {
   int64_t delay = f->v->delay;
   found_handler(f);
@@ -72,9 +79,7 @@ static void decide_fail(ns_fate *f) {
   if (++f->attempts >= f->max_attempts)
     ns_fate_end(f, "dead", "failed");
   sink(f);
-  come_back(f, delay);
-  if (!f->ends && f->deadline != 0 && f->due > f->deadline)
-    too_late(f);
+  come_back_in_time(f, delay);
 }
 
 /* Who wants to go on past the deadline gets one more run, which is due then, and
@@ -93,25 +98,33 @@ static void decide_again(ns_fate *f) {
     f->due = f->deadline; /* one last look */
 }
 
-static void decide_crash(ns_fate *f) {
-  found_handler(f);
-  f->attempt = "crashed";
+static void crash_once(ns_fate *f) {
   if (++f->crashes >= f->max_crashes)
     ns_fate_end(f, "dead", "poison");
   sink(f);
-  come_back(f, 0);
+}
+
+/* The first crash costs no time. What kills its worker again and again may do so
+** because of its surroundings (a library being replaced, memory that is short), so the
+** pauses grow. */
+static void decide_crash(ns_fate *f) {
+  static const int64_t pauses[] = {0, NS_SECOND, 10 * NS_SECOND, 60 * NS_SECOND};
+  static const int64_t last = sizeof pauses / sizeof pauses[0] - 1;
+  int64_t before = f->crashes < last ? f->crashes : last;
+  found_handler(f);
+  f->attempt = "crashed";
+  crash_once(f);
+  come_back_in_time(f, pauses[before]);
 }
 
 /* The holder died with it. Twice that says nothing of the job; then it is
-** claimed alone, and the next holder that dies with it is its crash. */
+** claimed alone, and the next holder that dies with it is its crash. It never pauses:
+** only a row in ready says that it is to be claimed alone. */
 static void decide_lost(ns_fate *f) {
-  bool alone = f->lost >= NS_LOST_TOGETHER;
   f->attempt = "lost";
+  if (f->lost >= NS_LOST_TOGETHER)
+    crash_once(f);
   count(&f->lost);
-  if (alone && ++f->crashes >= f->max_crashes)
-    ns_fate_end(f, "dead", "poison");
-  if (alone)
-    sink(f);
   come_back(f, 0);
 }
 

@@ -12,8 +12,10 @@
 /* What the server knows of a job, and what becomes of it. */
 typedef struct ns_fate {
   ns_verdict *v;
-  int64_t queue_id, rank, attempts, polls, crashes, lost, missed, missing_since;
+  int64_t queue_id, rank, kind, attempts, polls, crashes, lost, missed, missing_since;
   int64_t max_attempts, max_polls, max_crashes, backoff, deadline, root, paused, now;
+  int64_t phases;      /* waits since the push or the last signal, this one included */
+  int64_t max_phases;  /* of them, as its push has said; -1: it has not; 0: no limit */
   int64_t decay;       /* of its priority, with each return that sinks it */
   char *key;           /* its unique key, owned; NULL: none */
   size_t keylen;
@@ -28,7 +30,7 @@ typedef struct ns_fate {
   int64_t live, held;  /* children; those of them that wait for its end */
   const char *outcome, *reason;
   const char *attempt; /* kind of the attempt row; NULL: none */
-  char why[64];        /* the error of an end that is not the holder's; empty */
+  char why[200];       /* the error of an end that is not the holder's; empty */
   int64_t due;         /* at first: as it was before this run */
 } ns_fate;
 

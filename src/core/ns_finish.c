@@ -46,12 +46,13 @@ static ns_status write_history(ns_db *db, const ns_end *ends, size_t n,
                                ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   ns_value who = ns_claimant(db) != 0 ? ns_vint(ns_claimant(db)) : ns_vnull;
+  size_t k = 0;
   for (size_t i = 0; i < n; i++)
-    if (!ends[i].forgotten)
+    if (!ends[i].forgotten) {
       add_end(&list, &ends[i]);
-  if (ns_list_is_empty(&list))
-    return NS_OK;
-  return ns_list_run(db, NS_SQL_SETTLE_FINISH, &who, &list, err);
+      k++;
+    }
+  return k > 0 ? ns_list_change(db, NS_SQL_SETTLE_FINISH, &who, &list, k, err) : NS_OK;
 }
 
 /* Is the key the job's own, and only held by somebody else? */
@@ -106,11 +107,11 @@ static ns_status free_keys(ns_db *db, const ns_end *ends, size_t n,
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++)
     if (ends[i].unique.p != NULL)
-      st = ns_bulk(db, NS_SQL_SETTLE_UNIQUE,
-                   (ns_column[]){{NS_INT, &ends[i].queue_id, NULL, NULL},
-                                 {NS_TEXT, NULL, &ends[i].unique, NULL},
-                                 {NS_INT, &ends[i].id, NULL, NULL}},
-                   1, err);
+      st = ns_bulk_of(db, NS_SQL_SETTLE_UNIQUE,
+                      (ns_column[]){{NS_INT, &ends[i].queue_id, NULL, NULL},
+                                    {NS_TEXT, NULL, &ends[i].unique, NULL},
+                                    {NS_INT, &ends[i].id, NULL, NULL}},
+                      1, 0, err);
   return st;
 }
 
@@ -119,7 +120,7 @@ static ns_status delete_jobs(ns_db *db, const ns_end *ends, size_t n,
   ns_buf ids = NS_BUF_INIT;
   for (size_t i = 0; i < n; i++)
     ns_id_add(&ids, ends[i].id);
-  return ns_list_run(db, NS_SQL_SETTLE_GONE, NULL, &ids, err);
+  return ns_list_change(db, NS_SQL_SETTLE_GONE, NULL, &ids, n, err);
 }
 
 static ns_status end_jobs(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {

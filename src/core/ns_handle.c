@@ -6,6 +6,8 @@
 ** connection.
 */
 #include "ns_handle.h"
+#include "ns_nowhere.h"
+#include "ns_queue.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +15,7 @@
 #include <unistd.h>
 
 #include "ns_adopt.h"
+#include "ns_await.h"
 #include "ns_holder.h"
 #include "ns_schema.h"
 #include "ns_time.h"
@@ -21,6 +24,8 @@
 #define RETRY_SOON_FOR (2 * NS_SECOND) /* for us to come back, up to this */
 #define END_STEP 2000 /* µs between looks whether a session ended */
 #define END_MAX (2 * NS_SECOND)
+#define CLOSE_MAX (3 * NS_SECOND)
+#define CONNECT_MIN NS_SECOND /* less time is not enough; the library counts seconds */
 
 /* -------------------------------------------------------------- config */
 
@@ -62,6 +67,8 @@ static ns_config effective(const ns_db *db) {
   ns_config cfg = db->cfg;
   if (cfg.url != NULL)
     ns_url_fill(&db->url, &cfg);
+  if (cfg.end_by != 0)
+    cfg.connect_timeout = CONNECT_MIN;
   return cfg;
 }
 
@@ -124,6 +131,21 @@ static void end_lost(ns_db *db) {
   }
 }
 
+/* A Galera node undoes what it has told others, lets half a claim be committed, and has
+** named locks of its own: jobs are lost there, and run twice. */
+static ns_status check_cluster(ns_db *db, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_err none;
+  if (ns_run(db, NS_SQL_SERVER_CLUSTER, NULL, &none) != NS_OK ||
+      ns_row(db, NS_SQL_SERVER_CLUSTER, &row, &none) != NS_OK || row == NULL ||
+      row[0].i == 0)
+    return NS_OK;
+  return ns_fail(err, NS_ESERVER,
+                 "the server is a node of a Galera cluster (wsrep_on=ON), where jobs would "
+                 "be lost and run twice; use one MariaDB with a semi-synchronous replica "
+                 "to fail over to");
+}
+
 static ns_status connect_once(ns_db *db, ns_err *err) {
   ns_config cfg = effective(db);
   ns_status st = ns_link_open(&db->link, &cfg, err);
@@ -135,6 +157,8 @@ static ns_status connect_once(ns_db *db, ns_err *err) {
   db->current = NULL;
   if ((st = ns_server_now(db, &now, err)) == NS_OK)
     end_lost(db);
+  if (st == NS_OK)
+    st = check_cluster(db, err);
   if (st == NS_OK && !db->cfg.no_schema)
     st = ns_schema_check(db, err);
   if (st == NS_OK && db->holder != 0)
@@ -155,9 +179,9 @@ static void disown(ns_db *db) {
   ns_leases_free(&db->leases);
   db->holder = db->unread = db->doubt = 0;
   db->settling.n = db->settling.written = db->pushing.n = 0;
-  db->ntx = db->nlost = db->nwronged = 0;
+  db->ntx = db->nlost = db->nwronged = db->nexpired = 0;
   db->next_id = db->end_id = 0;
-  db->user_tx = db->broken_tx = false;
+  db->user_tx = db->broken_tx = db->ended_tx = false;
   ns_listener_close(db->waiter);
   db->waiter = NULL;
   db->owner = getpid();
@@ -188,8 +212,10 @@ static ns_status use_private(ns_db *db, ns_err *err) {
              : ns_no_memory(err);
 }
 
-void ns_pause_up_to(int64_t *most, int64_t longest) {
-  ns_sleep_us(ns_jitter(*most / 2, 1.0));
+void ns_pause_up_to(const ns_db *db, int64_t *most, int64_t longest) {
+  ns_await a = {.interrupt_fd = db->cfg.interrupt_fd,
+                .patience = 1 + ns_jitter(*most / 2, 1.0)}; /* 0 is no limit */
+  ns_await_input(&a, -1, NULL); /* of no socket: only that descriptor ends it */
   *most = *most * 2 < longest ? *most * 2 : longest;
 }
 
@@ -200,6 +226,23 @@ static ns_status connect_anyhow(ns_db *db, ns_err *err) {
     return st;
   st = use_private(db, err);
   return st == NS_OK ? connect_once(db, err) : st;
+}
+
+bool ns_interrupted(const ns_db *db) {
+  return db->cfg.interrupted != NULL && db->cfg.interrupted(db->cfg.interrupted_arg);
+}
+
+void ns_end_by(ns_db *db, int64_t at) {
+  if (db->cfg.end_by == 0)
+    db->cfg.end_by = at;
+  if (db->link != NULL)
+    ns_link_end_by(db->link, db->cfg.end_by);
+}
+
+/* Is there nobody any more who would wait for a connection? */
+static bool is_over(const ns_db *db) {
+  return ns_interrupted(db) ||
+         (db->cfg.end_by != 0 && db->cfg.end_by - ns_mono_us() < CONNECT_MIN);
 }
 
 /* Connects, trying as long as the configuration says. */
@@ -214,7 +257,7 @@ static ns_status reconnect(ns_db *db, ns_err *err) {
   while ((st = connect_anyhow(db, err)) == NS_EGONE &&
          db->cfg.keep_trying != NULL &&
          db->cfg.keep_trying(db->cfg.keep_trying_arg, err))
-    ns_pause_up_to(&pause, ns_mono_us() < soon ? RETRY_SOON : NS_PAUSE_LONGEST);
+    ns_pause_up_to(db, &pause, ns_mono_us() < soon ? RETRY_SOON : NS_PAUSE_LONGEST);
   return st;
 }
 
@@ -234,18 +277,25 @@ void ns_renew(ns_db *db) {
     hang_up(db);
 }
 
+ns_status ns_tx_ended(ns_err *err) {
+  return ns_fail(err, NS_ESTATE,
+                 "a statement in this transaction has ended it; roll back");
+}
+
 ns_status ns_ready(ns_db *db, ns_err *err) {
   if (ns_is_foreign(db))
     disown(db);
   if (db->link != NULL && !db->in_tx)
     ns_link_look(db->link);
+  if (db->user_tx && db->ended_tx)
+    return ns_tx_ended(err);
   if (db->user_tx && (db->broken_tx || ns_link_dead(db->link)))
     return ns_fail(err, NS_EGONE,
                    "the transaction is lost with its connection; roll back "
                    "and run it again");
   if (db->link != NULL && !ns_link_dead(db->link))
     return NS_OK;
-  if (db->in_tx || db->connecting)
+  if (db->in_tx || db->connecting || is_over(db))
     return ns_fail(err, NS_EGONE, "the connection to the server is lost");
   return reconnect(db, err);
 }
@@ -316,6 +366,7 @@ void ns_close(ns_db *db) {
   free(db->private_url); /* it is not started again for this */
   db->private_url = NULL;
   if (!ns_is_foreign(db)) {
+    ns_end_by(db, ns_mono_us() + CLOSE_MAX);
     ns_rollback(db);
     ns_slots_leave(db);
     ns_adopts_leave(db);
@@ -327,11 +378,14 @@ void ns_close(ns_db *db) {
   ns_listener_close(db->waiter);
   ns_leases_free(&db->leases);
   ns_lanes_free(&db->lanes);
+  ns_only_free(&db->only);
   free(db->wronged);
   free(db->suspects.items);
-  free(db->queues);
+  ns_queues_forget(db);
   free(db->tx_settled);
   free(db->expired);
+  free(db->unknown);
+  ns_census_free(db->census);
   free(db->late.items);
   free(db->settling.items);
   free(db->pushing.tokens);

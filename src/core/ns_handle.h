@@ -17,6 +17,7 @@
 #include "ns_finish.h"
 #include "ns_lanes.h"
 #include "ns_lease.h"
+#include "ns_only.h"
 #include "ns_rescue.h"
 #include "ns_slot.h"
 #include "ns_sql.h"
@@ -36,8 +37,8 @@ typedef struct ns_text_stmt {
 
 typedef struct ns_queue_name {
   int64_t id;
-  char name[NS_MAX_QUEUE + 1];
   size_t n;
+  char name[]; /* ends in NUL */
 } ns_queue_name;
 
 /* A push that said GONE after a cut at its commit: it may have happened. When
@@ -97,25 +98,34 @@ struct ns_db {
   bool in_tx;          /* a transaction of the core is open */
   bool user_tx;        /* a transaction of the caller is open */
   bool broken_tx;      /* the server rolled the caller's back */
+  bool ended_tx;       /* a statement of the caller's has ended it */
   bool ring_due;       /* something was pushed: ring after the commit */
+  bool may_ring;       /* so we have been told on this connection */
   int64_t ring_at;     /* monotonic: no ring before, it was refused; 0: none was */
-  ns_queue_name *queues; /* names known to exist; ids never change */
-  size_t nqueues, capqueues;
+  ns_queue_name **queues; /* those known to exist, by id, which never changes; owned */
+  ns_queue_name **by_name; /* the same, in another order */
+  size_t nqueues, capqueues, capnames;
   int64_t next_id, end_id; /* rest of the id block of this process */
   int64_t holder;      /* id of our holder row; 0: not registered */
   bool is_host;
   bool strict;         /* claims in true order only: no aging */
   bool forgets;        /* done jobs without a parent leave no history */
   bool no_locks;       /* named locks do not serve here */
-  int64_t blamed;      /* the dead holder whose claims are being settled; 0 */
+  int64_t assisted;    /* the holder that we look around for; 0: our own */
+  int64_t blamed;      /* another holder, whose claims are being settled; 0 */
   ns_rescued rescued;  /* by the look at opening, not told yet */
   ns_suspects suspects; /* what earlier looks have seen */
+  ns_token *unknown;   /* claims of ours that the last look did not know; owned */
+  size_t nunknown;
+  int64_t own_at;      /* monotonic: no such look before */
+  struct ns_census *census; /* of jobs that are nowhere; owned; NULL: none yet */
   int64_t peers_at;    /* monotonic: an embedded handle's next look */
   int64_t span;        /* of the claim under way: see ns_lease */
   int64_t cycle;       /* number of the last cycle that wrote */
   int64_t unread;      /* a lease whose jobs could not be read yet; 0: none */
   ns_sql ahead;        /* asks for the jobs of a claim, and was sent; 0: none */
   int64_t doubt;       /* a lease that may not have been committed; 0: none */
+  ns_err trouble;      /* the server's, with verdicts: the last */
   ns_settle_doubt settling; /* verdicts of which the same is true */
   ns_push_doubt pushing;    /* and a push */
   ns_verdict *expired; /* claims whose jobs are too late to be started, and that
@@ -126,20 +136,28 @@ struct ns_db {
   ns_leases leases;    /* what we hold */
   ns_token *wronged;   /* what we lost while we lived, to be absolved */
   size_t nwronged, capwronged;
-  ns_lanes lanes;      /* where we claim */
+  ns_lanes lanes;      /* where we claim, */
+  ns_only only;        /* and of which names */
   ns_take alone; /* a job to be claimed by itself next; id 0: none */
+  bool passed;         /* claims have left out jobs that are to be claimed alone */
   ns_slots slots;      /* of locks and semaphores */
   ns_adopted **adopted; /* existing tables that are queues; owned */
   size_t nadopted, capadopted;
   int64_t skew;        /* server's clock minus our monotonic one, µs */
   int64_t look_at;     /* monotonic: when to look at scheduled again */
-  int64_t stir_at;     /* monotonic: when to ask again which queues have work */
+  int64_t stir_at;     /* monotonic: when to ask again which queues have work, */
+  int64_t stir_cost;   /* which took so many µs */
+  int64_t firsts_at;   /* monotonic: when to take the first jobs of many together again */
+  bool firsts_dear;    /* the last time that took long */
   ns_ended late;
   bool met_due;        /* nightshift_met has something for us */
   int64_t met_to;      /* the target in it where the next look begins */
   ns_past_row pruned_to[3]; /* where pruning goes on, per outcome */
+  bool (*goes_on)(void *arg); /* between its transactions; NULL: as it is */
+  void *goes_on_arg;
   int64_t swept_to;    /* the edge where the sweep goes on */
-  int64_t due_at;      /* monotonic: when its first row is due; 0: none */
+  int64_t due_at;      /* monotonic: when its first row is due, or a look below it; 0: none */
+  int64_t first_at;    /* monotonic: when its first row is due; 0: none */
   int64_t due_floor;   /* run_at up to which it was promoted; 0: not known */
   int64_t due_reached; /* ... when the transaction under way is committed */
   ns_window due_window; /* of looking below due_floor */
@@ -153,12 +171,18 @@ const ns_config *ns_db_config(const ns_db *db, ns_config *room);
 /* Connects if need be, also when the server has hung up while we were idle.
 ** Inside a transaction of ours it never reconnects. */
 ns_status ns_ready(ns_db *db, ns_err *err);
+/* STATE: the caller's own SQL has ended the caller's transaction. */
+ns_status ns_tx_ended(ns_err *err);
+
+/* Has somebody ended what this handle waits for? */
+bool ns_interrupted(const ns_db *db);
 
 /* Sleeps any time up to '*most' µs, which is doubled then, up to 'longest': whoever
-** lost the server together with us must not come back together with us. */
+** lost the server together with us must not come back together with us. Ends at once
+** when the descriptor 'interrupt_fd' of the configuration may be read. */
 #define NS_PAUSE_FIRST 50000
 #define NS_PAUSE_LONGEST 3000000
-void ns_pause_up_to(int64_t *most, int64_t longest);
+void ns_pause_up_to(const ns_db *db, int64_t *most, int64_t longest);
 
 /* Who held the claims that are being settled; 0: nobody. */
 static inline int64_t ns_claimant(const ns_db *db) {
@@ -189,8 +213,12 @@ void ns_forget_statements(ns_db *db);
 ** when the connection is lost, so all that run there may be run twice. */
 ns_status ns_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
 
-/* Prepares it, unless it is. */
+/* Prepares it, unless it is. What is prepared may make room for others: see
+** ns_link_prepare. */
 ns_status ns_prepare(ns_db *db, ns_sql sql, ns_err *err);
+
+/* Prepares it for nothing: may we, and is there what it needs? */
+ns_status ns_try(ns_db *db, ns_sql sql, ns_err *err);
 
 /* Sends it; ns_told says what became of it, and has its rows. */
 ns_status ns_ask(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
@@ -199,9 +227,16 @@ ns_status ns_told(ns_db *db, ns_sql sql, ns_err *err);
 /* Sends one that has no rows; the next statement tells what it fails with. */
 ns_status ns_send(ns_db *db, ns_sql sql, const ns_column *cols, ns_err *err);
 
-/* Runs it once per row in one round trip. */
+/* Did a statement change as many rows as it had to? BUSY when not: the transaction
+** is to be rolled back and run again. */
+ns_status ns_whole(int64_t changed, int64_t expected, ns_err *err);
+
+/* Runs it once per row in one round trip; each has to change a row, or: all of them
+** together so many. Errors: as ns_whole. */
 ns_status ns_bulk(ns_db *db, ns_sql sql, const ns_column *cols, size_t nrows,
                   ns_err *err);
+ns_status ns_bulk_of(ns_db *db, ns_sql sql, const ns_column *cols, size_t nrows,
+                     int64_t changes, ns_err *err);
 
 /* The next row of a named statement; NULL after the last. */
 ns_status ns_row(ns_db *db, ns_sql sql, const ns_value **row, ns_err *err);
@@ -215,6 +250,9 @@ ns_status ns_misfit(ns_status st, ns_err *err);
 
 /* A statement prepared from text, cached by the text. */
 ns_status ns_prepared(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err);
+
+/* The same of one that takes and gives integers alone; of a program it takes no place. */
+ns_status ns_spelled(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err);
 
 /* Text without parameters or rows: BEGIN, COMMIT and the like. */
 ns_status ns_text(ns_db *db, const char *sql, ns_err *err);

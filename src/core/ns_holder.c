@@ -11,6 +11,7 @@
 
 #include "ns_claim.h"
 #include "ns_handle.h"
+#include "ns_list.h"
 #include "ns_peers.h"
 #include "ns_time.h"
 
@@ -148,11 +149,23 @@ ns_status ns_serves(ns_db *db, int64_t workers, ns_bytes queues,
   ns_status st = ns_ready(db, err);
   if (st != NS_OK || db->holder == 0)
     return st;
+  if ((st = ns_run(db, NS_SQL_HOLDER_SERVED_PAST, NULL, err)) != NS_OK)
+    return st;
   return ns_run(db, NS_SQL_HOLDER_SERVES,
                 (ns_value[]){ns_vint(db->holder), ns_vint(workers),
                              queues.p != NULL ? ns_vtext(queues) : ns_vnull,
                              ns_vtext(handlers),
                              reserves.p != NULL ? ns_vtext(reserves) : ns_vnull},
+                err);
+}
+
+ns_status ns_tell_workers(ns_db *db, const ns_workers *w, ns_err *err) {
+  ns_status st = ns_ready(db, err);
+  if (st != NS_OK || db->holder == 0)
+    return st;
+  return ns_run(db, NS_SQL_HOLDER_WORKERS,
+                (ns_value[]){ns_vint(w->up), ns_vint(w->busy), ns_vint(w->leaving),
+                             ns_vint(w->scripts), ns_vint(db->holder)},
                 err);
 }
 
@@ -195,15 +208,36 @@ ns_status ns_notices(ns_db *db, ns_token **tokens, size_t *n, ns_err *err) {
   return st;
 }
 
-ns_status ns_holder_committed(ns_db *db, int64_t holder, int64_t number,
-                              bool *yes, ns_err *err) {
+/* The number is gone with the row of a holder that was dead for long. What was done, or
+** has failed, shows that the cycle was written, for it was written whole. */
+static ns_status look_for_traces(ns_db *db, const ns_doubtful *c, bool *yes, ns_err *err) {
   const ns_value *row = NULL;
-  ns_value param = ns_vint(holder);
+  ns_value who = ns_vint(c->holder);
+  ns_buf list = NS_BUF_INIT;
+  ns_status st;
+  for (size_t i = 0; i < c->n; i++)
+    if (c->verdicts[i].status == NS_OK)
+      ns_pair_add(&list, c->verdicts[i].id, c->verdicts[i].run);
+  if (ns_list_is_empty(&list))
+    return NS_OK;
+  st = ns_list_run(db, NS_SQL_HOLDER_TRACES, &who, &list, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_HOLDER_TRACES, &row, err);
+  *yes = st == NS_OK && row != NULL;
+  if (st != NS_EDENIED) /* whose grants are older does not know */
+    return st;
+  ns_err_clear(err);
+  return NS_OK;
+}
+
+ns_status ns_holder_committed(ns_db *db, const ns_doubtful *c, bool *yes, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_value param = ns_vint(c->holder);
   ns_status st = ns_run(db, NS_SQL_HOLDER_NOW, &param, err);
   if (st == NS_OK)
     st = ns_row(db, NS_SQL_HOLDER_NOW, &row, err);
-  *yes = st == NS_OK && row != NULL && row[0].i >= number;
-  return st;
+  *yes = st == NS_OK && row != NULL && row[0].i >= c->number;
+  return st == NS_OK && row == NULL ? look_for_traces(db, c, yes, err) : st;
 }
 
 /* One release verdict per open claim; false: there was no memory for some. */
@@ -257,6 +291,8 @@ static bool release_all(ns_db *db, ns_err *err) {
 static void leave_table(ns_db *db) {
   ns_err err;
   ns_value param = ns_vint(db->holder);
+  if (db->is_host)
+    ns_run(db, NS_SQL_HOLDER_SERVED, &param, &err); /* for people only */
   if (ns_run(db, NS_SQL_HOLDER_LEAVE, &param, &err) == NS_OK)
     ns_run(db, NS_SQL_RESCUE_NOTICES, &param, &err);
 }

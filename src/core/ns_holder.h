@@ -25,9 +25,15 @@ void ns_holder_leave(ns_db *db);
 ** itself declared dead says BUSY, to be run again without its claims. */
 ns_status ns_holder_cycle(ns_db *db, int64_t number, ns_err *err);
 
-/* Whether a holder's cycle of this number was committed. The holder may be one
-** that this handle was before it was declared dead. */
-ns_status ns_holder_committed(ns_db *db, int64_t holder, int64_t number,
-                              bool *yes, ns_err *err);
+/* A holder's cycle, and the verdicts that it brought: those that are OK were to be written. */
+typedef struct ns_doubtful {
+  int64_t holder, number;
+  const ns_verdict *verdicts;
+  size_t n;
+} ns_doubtful;
+
+/* Whether it was committed. The holder may be one that this handle was before it was
+** declared dead. */
+ns_status ns_holder_committed(ns_db *db, const ns_doubtful *c, bool *yes, ns_err *err);
 
 #endif

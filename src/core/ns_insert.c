@@ -15,6 +15,7 @@
 #include "ns_edge.h"
 #include "ns_finish.h"
 #include "ns_handle.h"
+#include "ns_kind.h"
 #include "ns_list.h"
 #include "ns_time.h"
 #include "ns_volley.h"
@@ -28,7 +29,7 @@ enum { /* the columns of push_plain, and of push_job beside them, in its order *
   C_ID, C_QUEUE, C_NAME, C_PAYLOAD, C_PRIORITY, C_RANK, C_ATTEMPTS, C_CRASHES,
   C_BACKOFF, C_TIMEOUT, C_NONCE, C_DECAY, C_PLAIN,
   C_POLLS = C_PLAIN, C_DEADLINE, C_INHERITED, C_DELAY, C_PARENT,
-  C_ROOT, C_UNMET, C_ON_FAIL, C_UKEY, C_PAUSED, C_AFTER, C_COUNT
+  C_ROOT, C_UNMET, C_ON_FAIL, C_UKEY, C_PAUSED, C_AFTER, C_PHASES, C_COUNT
 };
 
 /* The columns of one batch; integers and texts side by side. */
@@ -60,7 +61,7 @@ static bool make_after(batch *b, const ns_insert *rows, size_t n) {
 /* Nothing about it is out of the ordinary, so most columns say nothing. */
 static bool is_plain(const ns_insert *row) {
   const ns_push *p = row->push;
-  return p->delay == 0 && p->max_polls < 0 && p->deadline < 0 &&
+  return p->delay == 0 && p->max_polls < 0 && p->max_phases < 0 && p->deadline < 0 &&
          p->unique.p == NULL && p->after.p == NULL && !p->on_fail_run &&
          row->parent == 0 && row->unmet == 0 && row->paused == 0 &&
          row->deadline == 0;
@@ -132,6 +133,8 @@ static void full_row(batch *b, size_t n, size_t i, const ns_insert *row) {
   ints[C_PAUSED * n] = row->paused;
   b->texts[C_UKEY * n + i] = p->unique;
   b->texts[C_AFTER * n + i] = after_of(b, row);
+  ints[C_PHASES * n] = p->max_phases;
+  nulls[C_PHASES * n] = p->max_phases < 0;
   nulls[C_POLLS * n] = p->max_polls < 0;
   nulls[C_DEADLINE * n] = deadline < 0;
   nulls[C_INHERITED * n] = row->deadline == 0;
@@ -166,13 +169,13 @@ static bool is_free(const ns_insert *row) {
 /* The ready rows of a batch. */
 typedef struct ready {
   int64_t *ints; /* a column after the other */
-  ns_column cols[4];
+  ns_column cols[5];
   size_t n;
 } ready;
 
 static ns_status ready_fill(ready *r, const ns_insert *rows, size_t n,
                             ns_err *err) {
-  int64_t *ints = r->ints = malloc(4 * n * sizeof *ints);
+  int64_t *ints = r->ints = malloc(5 * n * sizeof *ints);
   size_t k = 0;
   if (ints == NULL)
     return ns_no_memory(err);
@@ -182,19 +185,24 @@ static ns_status ready_fill(ready *r, const ns_insert *rows, size_t n,
       ints[n + k] = 255 - rows[i].push->priority;
       ints[2 * n + k] = (int64_t)k;
       ints[3 * n + k] = rows[i].id;
+      ints[4 * n + k] = ns_kind_of(rows[i].push->name);
       k++;
     }
-  for (size_t c = 0; c < 4; c++)
+  for (size_t c = 0; c < 5; c++)
     r->cols[c] = (ns_column){NS_INT, ints + c * n, NULL, NULL};
   r->n = k;
   return NS_OK;
 }
 
-/* Those that come later. */
-static void list_scheduled(ns_buf *ids, const ns_insert *rows, size_t n) {
+/* Those that come later; how many. */
+static size_t list_scheduled(ns_buf *ids, const ns_insert *rows, size_t n) {
+  size_t k = 0;
   for (size_t i = 0; i < n; i++)
-    if (is_free(&rows[i]) && rows[i].push->delay > 0)
-      ns_id_add(ids, rows[i].id);
+    if (is_free(&rows[i]) && rows[i].push->delay > 0) {
+      ns_pair_add(ids, rows[i].id, ns_kind_of(rows[i].push->name));
+      k++;
+    }
+  return k;
 }
 
 bool ns_insert_rings(const ns_insert *rows, size_t n) {
@@ -289,11 +297,11 @@ static ns_status insert_ready(ns_db *db, const ns_insert *rows, size_t n,
 static ns_status insert_scheduled(ns_db *db, const ns_insert *rows, size_t n,
                                   ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
-  list_scheduled(&ids, rows, n);
-  if (ns_list_is_empty(&ids))
+  size_t k = list_scheduled(&ids, rows, n);
+  if (k == 0)
     return NS_OK;
   db->look_at = 0;
-  return ns_list_run(db, NS_SQL_PUSH_SCHEDULED, NULL, &ids, err);
+  return ns_list_change(db, NS_SQL_PUSH_SCHEDULED, NULL, &ids, k, err);
 }
 
 static ns_status insert_children(ns_db *db, const ns_insert *rows, size_t n,
@@ -378,6 +386,7 @@ typedef struct salvo {
   batch jobs;
   ready ready;
   ns_buf ids; /* of those that come later */
+  size_t nlater;
   size_t nlists; /* 0: there are none, else 1 */
   ns_bytes later;
   ns_column list;
@@ -389,8 +398,8 @@ static ns_status salvo_fill(salvo *s, const ns_insert *rows, size_t n,
   if ((st = batch_fill(&s->jobs, rows, n, err)) != NS_OK ||
       (st = ready_fill(&s->ready, rows, n, err)) != NS_OK)
     return st;
-  list_scheduled(&s->ids, rows, n);
-  s->nlists = s->ids.n > 0;
+  s->nlater = list_scheduled(&s->ids, rows, n);
+  s->nlists = s->nlater > 0;
   s->later = ns_list_end(&s->ids).s;
   s->list = (ns_column){NS_TEXT, NULL, &s->later, NULL};
   return s->ids.oom ? ns_no_memory(err) : NS_OK;
@@ -407,9 +416,9 @@ ns_status ns_insert_volley(ns_db *db, const ns_insert *rows, size_t n, bool *rin
   salvo s = {0};
   ns_status st = salvo_fill(&s, rows, n, err);
   ns_step steps[] = {
-      {batch_sql(&s.jobs), s.jobs.cols, n},
-      {NS_SQL_PUSH_SCHEDULED, &s.list, s.nlists},
-      {NS_SQL_PUSH_READY, s.ready.cols, s.ready.n}};
+      {batch_sql(&s.jobs), s.jobs.cols, n, n},
+      {NS_SQL_PUSH_SCHEDULED, &s.list, s.nlists, s.nlater},
+      {NS_SQL_PUSH_READY, s.ready.cols, s.ready.n, s.ready.n}};
   if (st == NS_OK)
     st = ns_volley(db, steps, sizeof steps / sizeof steps[0], ring, cut, err);
   if (s.nlists > 0)
@@ -421,7 +430,7 @@ ns_status ns_insert_volley(ns_db *db, const ns_insert *rows, size_t n, bool *rin
 /* ------------------------------------------------------------------ alone */
 
 enum { /* the params of push_one */
-  O_QUEUE, O_ID, O_DELAY, O_RANK, O_KEY, O_RING, O_NAME, O_PAYLOAD, O_PRIORITY,
+  O_QUEUE, O_ID, O_DELAY, O_RANK, O_KEY, O_RING, O_KIND, O_NAME, O_PAYLOAD, O_PRIORITY,
   O_ATTEMPTS, O_CRASHES, O_BACKOFF, O_TIMEOUT, O_NONCE, O_DECAY, O_POLLS,
   O_DEADLINE, O_ON_FAIL, O_COUNT
 };
@@ -435,6 +444,7 @@ ns_status ns_insert_one(ns_db *db, const ns_insert *row, bool *ring, bool *cut,
       [O_QUEUE] = ns_vint(row->queue_id), [O_ID] = ns_vint(row->id),
       [O_DELAY] = ns_vint(p->delay), [O_RANK] = ns_vint(255 - p->priority),
       [O_KEY] = ns_vopt(p->unique), [O_RING] = ns_vint(*ring),
+      [O_KIND] = ns_vint(ns_kind_of(p->name)),
       [O_NAME] = ns_vtext(p->name), [O_PAYLOAD] = ns_vtext(p->payload),
       [O_PRIORITY] = ns_vint(p->priority),
       [O_ATTEMPTS] = ns_vint(p->max_attempts),

@@ -22,7 +22,20 @@ typedef struct ns_lane {
   int64_t rank;
   int64_t floor;    /* smallest ready_at worth looking at */
   bool sentinel;    /* known to stand */
+  /* of a claimer of some names, see ns_scout.h; else they keep their first values */
+  bool unknown;     /* how many rows of other names lie above the floor: not looked */
+  bool spent;       /* a claim has come short of it up to 'end' */
+  int64_t end;      /* what lies from there on has not been looked at, exclusive */
+  int64_t left;     /* rows from the floor to 'end', about */
+  int64_t start;    /* where the last stretch of those begins */
+  int64_t job;      /* up to which rows of the instant 'floor' have been looked at */
+  int64_t reach;    /* the floor when the claim under way is committed */
 } ns_lane;
+
+/* A stretch of a lane: from <= ready_at < to. */
+typedef struct ns_gap {
+  int64_t rank, from, to;
+} ns_gap;
 
 /* A queue as this claimer sees it. */
 typedef struct ns_sweep {
@@ -30,6 +43,7 @@ typedef struct ns_sweep {
   ns_window window; /* of looking below the floors of its lanes */
   int64_t since;    /* claims since the last sweep */
   double credit;    /* jobs this queue may still take in its fair share */
+  bool quiet;       /* it had nothing at the last look, see ns_shares.c */
   /* for aging, see ns_aging.c */
   int64_t passed;   /* rows taken in true order since the last turn */
   int64_t claims;   /* by how many claims; 0: nothing lies below */
@@ -38,6 +52,13 @@ typedef struct ns_sweep {
   int64_t turn_at;  /* monotonic µs: when the next turn is due in any case */
   int64_t cursor;   /* rank that the rotation has come to */
   unsigned turns;
+  /* of a claimer of some names, see ns_scout.h */
+  ns_gap hidden;/* below a floor, with a row to be claimed; to = 0: none */
+  ns_gap round; /* where the round below the floors has come to: rank and from; */
+                    /* 'to' is a job, as in ns_lane */
+  int64_t cost;     /* µs that it has taken so far */
+  int64_t claimed_at; /* monotonic: the last claim, */
+  bool full;        /* which came back full */
 } ns_sweep;
 
 typedef struct ns_lanes {
@@ -45,9 +66,11 @@ typedef struct ns_lanes {
   size_t n, cap;
   ns_sweep *sweeps;
   size_t nsweeps, capsweeps;
+  size_t next;    /* where the one behind the last that was asked for is */
   int backoff;    /* cycles left on the slow path; see ns_claim.c */
   int penalty;    /* how many the next collision will cost */
   bool never_fast; /* here a lock wait would end the whole transaction */
+  bool some;      /* claims are of some names only */
 } ns_lanes;
 
 void ns_lanes_free(ns_lanes *l);
@@ -58,14 +81,22 @@ void ns_lanes_drop_floors(ns_lanes *l);
 /* The lanes of a queue: first index, and how many. */
 size_t ns_lanes_of(const ns_lanes *l, int64_t queue_id, size_t *first);
 
-/* Learns that a row of (queue, rank) was claimed at ready_at. False: OOM. */
-bool ns_lanes_saw(ns_lanes *l, int64_t queue_id, int64_t rank, int64_t ready_at);
+/* Learns that a row of (queue, rank) was claimed at ready_at. NULL: OOM. */
+ns_lane *ns_lanes_saw(ns_lanes *l, int64_t queue_id, int64_t rank, int64_t ready_at);
 
-/* There is a row again at ready_at: a known floor above it goes back to it. */
+/* There is a row again at ready_at: a known floor above it goes back to it, unless
+** too many rows of other names may lie between: then the next sweep finds it. */
 void ns_lanes_back(ns_lanes *l, int64_t queue_id, int64_t rank, int64_t ready_at);
 
 /* Nothing was found in the lanes above 'rank': their floors move up to 'floor'. */
 void ns_lanes_passed(ns_lanes *l, int64_t queue_id, int64_t rank, int64_t floor);
+
+/* A claim has come short in these lanes, up to their ends; of those without one,
+** nothing older than 'reach' is left. */
+void ns_lanes_short(ns_lane *lanes, size_t n, int64_t reach);
+
+/* What claims have come short of is passed, when they are committed, or not. */
+void ns_lanes_settle(ns_lanes *l, bool committed);
 
 /* The place of a known lane; NULL: it is not known. */
 ns_lane *ns_lanes_find(const ns_lanes *l, int64_t queue_id, int64_t rank);

@@ -70,10 +70,13 @@ static ns_status read_left(ns_db *db, look *l, ns_err *err) {
 /* Targets without an edge that stays are resolved. */
 static ns_status forget(ns_db *db, const look *l, const bool *held, ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
+  size_t n = 0;
   for (size_t i = 0; i < l->n; i++)
-    if (held == NULL || !held[i])
+    if (held == NULL || !held[i]) {
       ns_id_add(&ids, l->ends[i].id);
-  return ns_list_run(db, NS_SQL_DEPEND_RESOLVED, NULL, &ids, err);
+      n++;
+    }
+  return ns_list_change(db, NS_SQL_DEPEND_RESOLVED, NULL, &ids, n, err);
 }
 
 static ns_status look_run(ns_db *db, look *l, ns_err *err) {

@@ -36,3 +36,9 @@ ns_status ns_list_run(ns_db *db, ns_sql sql, const ns_value *first, ns_buf *list
   ns_buf_free(list);
   return st;
 }
+
+ns_status ns_list_change(ns_db *db, ns_sql sql, const ns_value *first, ns_buf *list,
+                         size_t n, ns_err *err) {
+  ns_status st = ns_list_run(db, sql, first, list, err);
+  return st == NS_OK ? ns_whole(ns_affected(db, sql), (int64_t)n, err) : st;
+}

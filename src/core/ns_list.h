@@ -22,4 +22,8 @@ ns_value ns_list_end(ns_buf *list);
 ns_status ns_list_run(ns_db *db, ns_sql sql, const ns_value *first, ns_buf *list,
                       ns_err *err);
 
+/* The same of a statement that has to change 'n' rows. Errors: as ns_whole, too. */
+ns_status ns_list_change(ns_db *db, ns_sql sql, const ns_value *first, ns_buf *list,
+                         size_t n, ns_err *err);
+
 #endif

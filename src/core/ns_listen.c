@@ -16,8 +16,8 @@
 **
 ** While it sleeps it watches other holders: the sleep is a wait for the
 ** neighbour's named lock (our own without one), and looks now and then whether those of
-** some others are free. Whoever is found dead is told of once; what follows is
-** ns_rescue's. It is no SLEEP() where locks serve: all of a server share a mutex, and a
+** some others are free. The server lets go of a lock that the wait came to own before the
+** wait ends. Whoever is found dead is told of once; what follows is ns_rescue's. It is no SLEEP() where locks serve: all of a server share a mutex, and a
 ** KILL QUERY that finds it taken waits for two seconds, and all sleepers with it.
 */
 #include <stdatomic.h>
@@ -25,7 +25,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ns_await.h"
 #include "ns_handle.h"
+#include "ns_number.h"
 #include "ns_peers.h"
 #include "ns_queue.h"
 #include "ns_sweep.h"
@@ -46,20 +48,28 @@
 #define NEAR_MARK "/*near*/"
 #define NEAR NS_SECOND /* so far below a floor; and the wait whose look begins there */
 
+/* What a wait looks at. */
+typedef struct ns_view {
+  bool part;   /* it may miss something: the wait is short */
+  ns_buf text; /* condition in SQL, ends in NUL */
+  ns_buf next; /* of later waits, when those are of some names, too; else empty */
+} ns_view;
+
 struct ns_listener {
-  ns_config cfg;   /* strings borrowed from the ns_db */
+  ns_config cfg;   /* strings borrowed from the ns_db; interrupt_fd is ours, or 0 */
   ns_link *link;   /* NULL: not connected */
   ns_stmt *in, *out; /* enter, and leave, the list of those to ring */
-  ns_stmt *list, *unlock; /* the holders; giving a lock back */
+  ns_stmt *list;   /* the holders */
   ns_stmt *stmt;   /* of 'text' */
   ns_buf text;     /* the statement as prepared */
   ns_buf queues;   /* the list in it */
-  _Atomic(char *) near; /* where its first look may begin, owned; NULL: anywhere */
+  _Atomic(ns_view *) view; /* of the next wait's looks, owned; NULL: of all there is */
   bool is_host, no_locks; /* as the ns_db said */
   bool listed;     /* entered, and not struck out yet */
   int64_t ask_at;  /* monotonic: when to try to enter again; 0: no refusal */
   int64_t neighbour; /* whose lock the wait asks for; 0: nobody's */
   ns_buf watched;  /* other holders: "[id,…]" */
+  ns_buf paused;   /* queues: the same */
   ns_buf slices;   /* of the wait: "[[seconds, whether a look follows],…]" */
   int64_t *told;   /* holders with a free lock that were told of */
   size_t ntold, captold;
@@ -78,7 +88,7 @@ static ns_status prepare_named(ns_listener *l, ns_stmt **out, ns_sql sql,
 }
 
 static void forget_statements(ns_listener *l) {
-  l->stmt = l->in = l->out = l->list = l->unlock = NULL;
+  l->stmt = l->in = l->out = l->list = NULL;
   l->listed = false;
 }
 
@@ -94,8 +104,6 @@ static ns_status connect_listener(ns_listener *l, ns_err *err) {
     st = prepare_named(l, &l->out, NS_SQL_LISTEN_OUT, err);
   if (st == NS_OK)
     st = prepare_named(l, &l->list, NS_SQL_RESCUE_HOLDERS, err);
-  if (st == NS_OK)
-    st = prepare_named(l, &l->unlock, NS_SQL_LISTEN_RELEASE, err);
   return st;
 }
 
@@ -117,6 +125,10 @@ ns_status ns_listener_open(ns_listener **out, const ns_db *db, ns_err *err) {
     l->cfg.read_timeout = 2 * LONGEST;
   l->cfg.host_session = false;
   l->is_host = db->is_host;
+  if (l->is_host && (l->cfg.interrupt_fd = ns_stop_open(err)) <= 0) {
+    free(l);
+    return err->status;
+  }
   l->no_locks = db->no_locks;
   l->owner = getpid();
   if ((st = connect_listener(l, err)) != NS_OK) {
@@ -127,17 +139,31 @@ ns_status ns_listener_open(ns_listener **out, const ns_db *db, ns_err *err) {
   return NS_OK;
 }
 
+static void free_view(ns_view *v) {
+  if (v != NULL) {
+    ns_buf_free(&v->text);
+    ns_buf_free(&v->next);
+  }
+  free(v);
+}
+
 void ns_listener_close(ns_listener *l) {
   if (l == NULL)
     return;
   disconnect(l);
+  ns_stop_close(l->cfg.interrupt_fd);
   ns_buf_free(&l->text);
   ns_buf_free(&l->queues);
   ns_buf_free(&l->watched);
+  ns_buf_free(&l->paused);
   ns_buf_free(&l->slices);
-  free(atomic_load(&l->near));
+  free_view(atomic_load(&l->view));
   free(l->told);
   free(l);
+}
+
+void ns_listener_stop(ns_listener *l) {
+  ns_stop(l->cfg.interrupt_fd);
 }
 
 int64_t ns_listener_thread(const ns_listener *l) {
@@ -151,7 +177,7 @@ static bool add_near(ns_buf *text, const ns_db *db, int64_t queue_id) {
   size_t first;
   size_t n = ns_lanes_of(&db->lanes, queue_id, &first);
   const char *or = text->n > 0 ? " OR " : "";
-  if (s == NULL || ns_sweep_cheap(s) || n == 0) {
+  if ((!db->is_host && !db->lanes.some) || s == NULL || ns_sweep_cheap(s) || n == 0) {
     ns_buf_addf(text, "%squeue_id = %lld", or, (long long)queue_id);
     return false;
   }
@@ -164,14 +190,28 @@ static bool add_near(ns_buf *text, const ns_db *db, int64_t queue_id) {
 
 void ns_listen_near(ns_listener *l, const ns_db *db, const int64_t *queue_ids,
                     size_t n) {
-  ns_buf text = NS_BUF_INIT;
-  bool any = false;
+  ns_view *v = calloc(1, sizeof *v);
+  const char *kinds = ns_only_kinds(&db->only);
+  if (v == NULL)
+    return;
   for (size_t i = 0; i < n; i++)
-    any = add_near(&text, db, queue_ids[i]) || any;
-  ns_buf_addc(&text, '\0');
-  if (!any || text.oom)
-    ns_buf_free(&text);
-  free(atomic_exchange(&l->near, text.p));
+    v->part = add_near(&v->text, db, queue_ids[i]) || v->part;
+  if (!v->part)
+    ns_buf_reset(&v->text);
+  if (kinds != NULL) { /* who looks at more than it claims would not sleep */
+    ns_buf_addf(&v->text, "%s)%s AND (TRUE", v->part ? "" : "TRUE", kinds);
+    ns_buf_add(&v->next, v->text.p, v->text.n);
+    ns_buf_addc(&v->next, '\0');
+    v->part = false;
+  }
+  if (ns_leases_alone(&db->leases))
+    ns_buf_adds(&v->text, v->text.n > 0 ? ") AND (NOT alone" : "NOT alone");
+  if (v->text.n == 0 || v->text.oom || v->next.oom) {
+    free_view(v);
+    v = NULL;
+  } else
+    ns_buf_addc(&v->text, '\0');
+  free_view(atomic_exchange(&l->view, v));
 }
 
 /* Replaces a mark in '*text', which ends in NUL. */
@@ -290,12 +330,13 @@ static void cut_wait(ns_listener *l, int64_t wait) {
   int64_t pause = LOOK;
   int64_t look = pause;
   int64_t slice;
+  char seconds[NS_NUMBER_SIZE];
   ns_buf_reset(&l->slices);
   for (int64_t at = 0; at < wait; at += slice) {
     slice = least(watch, wait - at);
     slice = at < look ? least(slice, look - at) : slice;
-    ns_buf_addf(&l->slices, "%c[%.6f,%d]", l->slices.n > 0 ? ',' : '[',
-                (double)slice / (double)NS_SECOND, at + slice == look);
+    ns_buf_addf(&l->slices, "%c[%s,%d]", l->slices.n > 0 ? ',' : '[',
+                ns_number_seconds(slice, seconds), at + slice == look);
     if (at + slice == look && (pause *= LOOK_GROWS) < LOOK_MAX)
       look += pause;
   }
@@ -318,18 +359,23 @@ static ns_status woken(ns_status st, unsigned *woke, ns_err *err) {
   return NS_OK;
 }
 
+static void list_paused(ns_listener *l, const ns_awaited *what) {
+  ns_buf_reset(&l->paused);
+  ns_buf_addc(&l->paused, '[');
+  for (size_t i = 0; i < what->npaused; i++)
+    ns_buf_addf(&l->paused, "%s%lld", i > 0 ? "," : "", (long long)what->paused[i]);
+  ns_buf_addc(&l->paused, ']');
+}
+
 /* Looks, and sleeps in the server. A wake is a ring, or what was there. */
-static ns_status sleep_there(ns_listener *l, int64_t newest, int64_t holder,
-                             unsigned *woke, ns_err *err) {
+static ns_status sleep_there(ns_listener *l, const ns_awaited *what, unsigned *woke,
+                             ns_err *err) {
   ns_value params[] = {ns_vtext(ns_buf_bytes(&l->slices)), ns_vint(l->neighbour),
                        ns_vtext(ns_buf_bytes(&l->watched)),
-                       ns_vint(newest > 0 ? newest : INT32_MAX), ns_vint(holder)};
-  ns_status st = ns_stmt_run(l->link, l->stmt, params, err);
-  bool rung = st != NS_OK && err->sqlerr == ER_QUERY_INTERRUPTED;
-  st = woken(st, woke, err);
-  if (st == NS_OK && !rung && !(*woke & NS_WOKE_GONE))
-    l->neighbour = 0; /* its lock did not become ours */
-  if (l->neighbour == holder && (*woke & NS_WOKE_GONE))
+                       ns_vint(what->newest >= 0 ? what->newest : INT32_MAX),
+                       ns_vtext(ns_buf_bytes(&l->paused)), ns_vint(what->holder)};
+  ns_status st = woken(ns_stmt_run(l->link, l->stmt, params, err), woke, err);
+  if (l->neighbour == what->holder && (*woke & NS_WOKE_GONE))
     *woke |= NS_WOKE_WORK; /* it was our own work connection's: it looks, and is back */
   return st;
 }
@@ -339,14 +385,27 @@ static bool is_refusal(ns_status st, const ns_err *err) {
   return st == NS_ESQL || st == NS_EDENIED || err->sqlerr == ER_NO_PROCEDURE;
 }
 
+/* Of what kind it is: of each a ring wakes one. */
+static ns_status put_down(ns_listener *l, int64_t holder, ns_err *err) {
+  ns_buf kind = NS_BUF_INIT;
+  ns_status st;
+  ns_buf_add(&kind, l->queues.p, l->queues.n);
+  ns_buf_add(&kind, l->paused.p, l->paused.n);
+  st = kind.oom ? ns_no_memory(err)
+                : ns_stmt_run(l->link, l->in,
+                              (ns_value[]){ns_vtext(ns_buf_bytes(&kind)), ns_vint(holder)},
+                              err);
+  ns_buf_free(&kind);
+  return st;
+}
+
 /* Asks for rings; 'l->listed' says whether they will come. */
 static ns_status enter(ns_listener *l, int64_t holder, unsigned *woke,
                        ns_err *err) {
-  ns_value in[] = {ns_vtext(ns_buf_bytes(&l->queues)), ns_vint(holder)};
   ns_status st;
   if (l->ask_at != 0 && ns_mono_us() < l->ask_at)
     return NS_OK;
-  st = woken(ns_stmt_run(l->link, l->in, in, err), woke, err);
+  st = woken(put_down(l, holder, err), woke, err);
   l->ask_at = 0;
   l->listed = st == NS_OK;
   if (st == NS_OK || !is_refusal(st, err))
@@ -357,39 +416,36 @@ static ns_status enter(ns_listener *l, int64_t holder, unsigned *woke,
 }
 
 /* The next ring may hit this very statement. */
-static void insist(ns_listener *l, ns_stmt *s, const ns_value *params) {
+static void leave_list(ns_listener *l) {
   ns_err err;
   for (int tries = 0; tries < 3; tries++)
-    if (ns_stmt_run(l->link, s, params, &err) == NS_OK ||
+    if (ns_stmt_run(l->link, l->out, NULL, &err) == NS_OK ||
         err.sqlerr != ER_QUERY_INTERRUPTED)
       return;
 }
 
 void ns_listen_leave(ns_listener *l) {
-  ns_value id = ns_vint(l->neighbour);
   if (l->link == NULL || l->owner != getpid())
     return;
-  if (l->neighbour != 0) /* its lock may be ours now, whatever ended the wait */
-    insist(l, l->unlock, &id);
   if (l->listed)
-    insist(l, l->out, NULL);
+    leave_list(l);
   l->listed = false;
-  l->neighbour = 0;
 }
 
-static ns_status sleep_listed(ns_listener *l, int64_t newest, int64_t holder,
-                              int64_t wait, unsigned *woke, ns_err *err) {
-  ns_status st = enter(l, holder, woke, err);
-  l->neighbour = 0;
+static ns_status sleep_listed(ns_listener *l, const ns_awaited *what, int64_t wait,
+                              unsigned *woke, ns_err *err) {
+  ns_status st;
+  list_paused(l, what);
+  st = enter(l, what->holder, woke, err);
   if (st == NS_OK && *woke == 0)
-    st = woken(look_around(l, holder, woke, err), woke, err);
+    st = woken(look_around(l, what->holder, woke, err), woke, err);
   if (!l->listed)
     wait = least(wait, ns_jitter(UNRUNG, 0.5));
   cut_wait(l, wait);
-  if (st == NS_OK && l->slices.oom)
+  if (st == NS_OK && (l->slices.oom || l->paused.oom))
     st = ns_no_memory(err);
   if (st == NS_OK && *woke == 0)
-    st = sleep_there(l, newest, holder, woke, err);
+    st = sleep_there(l, what, woke, err);
   return st;
 }
 
@@ -404,19 +460,30 @@ static ns_status get_ready(ns_listener *l, ns_err *err) {
   return connect_listener(l, err);
 }
 
-ns_status ns_listen(ns_listener *l, const int64_t *queue_ids, size_t n,
-                    int64_t newest, int64_t holder, int64_t max_wait,
+/* Later waits have it as well, or what is left of it, unless there is another. */
+static void keep_view(ns_listener *l, ns_view *v) {
+  ns_view *none = NULL;
+  if (v != NULL && v->next.n > 0) {
+    ns_buf_reset(&v->text);
+    ns_buf_add(&v->text, v->next.p, v->next.n);
+    if (!v->text.oom && atomic_compare_exchange_strong(&l->view, &none, v))
+      return;
+  }
+  free_view(v);
+}
+
+ns_status ns_listen(ns_listener *l, const ns_awaited *what, int64_t max_wait,
                     unsigned *woke, ns_err *err) {
-  char *near = atomic_exchange(&l->near, NULL);
-  int64_t wait = least(max_wait, near != NULL ? NEAR : LONGEST);
+  ns_view *v = atomic_exchange(&l->view, NULL);
+  bool all = v == NULL || v->text.oom;
+  int64_t wait = least(max_wait, !all && v->part ? NEAR : LONGEST);
   ns_status st;
   *woke = 0;
   ns_err_clear(err);
   if ((st = get_ready(l, err)) == NS_OK)
-    st = prepare_wait(l, queue_ids, n, near != NULL ? near : "TRUE", err);
-  free(near);
-  return st == NS_OK && wait > 0 ? sleep_listed(l, newest, holder, wait, woke, err)
-                                 : st;
+    st = prepare_wait(l, what->queues, what->nqueues, all ? "TRUE" : v->text.p, err);
+  keep_view(l, v);
+  return st == NS_OK && wait > 0 ? sleep_listed(l, what, wait, woke, err) : st;
 }
 
 /* --------------------------------------------------------------- ringing */

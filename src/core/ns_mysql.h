@@ -7,6 +7,7 @@
 
 #include <mysql.h>
 
+#include "ns_await.h"
 #include "ns_db.h"
 #include "ns_stmt.h"
 
@@ -17,12 +18,22 @@ struct ns_link {
   size_t sent, due;  /* statements since nothing was due, answers of them to come */
   size_t failed;     /* which was the first to fail, and how; status OK: none */
   ns_err failure;
-  int64_t affected;  /* rows, of what has been answered */
+  size_t counted;    /* from which on rows are counted, and those of what has been */
+  int64_t affected;  /* answered */
+  int64_t changed;   /* the same when all had been */
   ns_stmt *asked;    /* one of them has rows; NULL: none, or they are here */
   size_t asked_at;   /* its number */
   ns_err refusal;    /* what became of the last such */
   ns_buf packet;     /* the execution that is sent */
-  ns_stmt *stmts;    /* all that were prepared, in a list */
+  ns_stmt *stmts;    /* all there are, in a list */
+  size_t open, places; /* how many of them the server knows, and may at most */
+  uint64_t clock;    /* counts their uses */
+  uint64_t held;     /* what is used from here on makes no room; 0: all may */
+  uint64_t closed;   /* how many have made room */
+  ns_link *next;     /* of those that are open in this process */
+  ns_await await;    /* how an answer is waited for */
+  int64_t patience;  /* µs: its read timeout */
+  bool flowing;      /* the first answer to what was sent has come */
 };
 
 /* Fills 'err' (may be NULL) from the server's words and notes a lost connection. */
@@ -31,6 +42,14 @@ ns_status ns_link_refuse(ns_link *l, unsigned sqlerr, const char *text,
 
 /* The same with what the connection itself says of its last call. */
 ns_status ns_link_refused(ns_link *l, ns_err *err);
+
+/* Before something is sent: if nothing else is due its answer is to be waited for. */
+void ns_link_sends(ns_link *l);
+
+/* Waits for the first answer to what was sent; those behind it have the library's
+** read timeout. So what the library has read ahead is never waited for. Errors: GONE,
+** when there is none in time or somebody interrupts. */
+ns_status ns_link_await(ns_link *l, ns_err *err);
 
 /* What is said of a dead one. */
 ns_status ns_link_gone(ns_err *err);

@@ -34,6 +34,30 @@ static bool pick_parents(ns_fate *fates, size_t n, ns_parents *p) {
   return p->items != NULL;
 }
 
+/* When the signal that this run was given was sent; 0: it was given none. */
+static int64_t heard(ns_db *db, const ns_fate *f) {
+  const ns_claimed *c =
+      ns_leases_find(&db->leases, f->v->lease, f->v->id, f->v->run);
+  return c != NULL ? c->heard : f->v->heard;
+}
+
+void ns_park_bound(ns_db *db, ns_fate *f) {
+  int64_t max = f->max_phases >= 0      ? f->max_phases
+                : f->v->max_phases >= 0 ? f->v->max_phases
+                                        : NS_MAX_PHASES;
+  if (!f->parks)
+    return;
+  f->phases = heard(db, f) != 0 ? 1 : f->phases + 1;
+  if (max == 0 || f->phases <= max)
+    return;
+  snprintf(f->why, sizeof f->why,
+           "it has waited %lld times since it was pushed or got a signal: let its "
+           "handler ask `if job.phase == 0` before it spawns, or push it with a "
+           "larger max_phases",
+           (long long)max);
+  ns_fate_end(f, "dead", "too many phases");
+}
+
 /* A parent whose child somebody is ending, or that might close a circle beside
 ** another, comes with the next cycle: nothing is written of it now. */
 ns_status ns_park_lock(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
@@ -49,7 +73,8 @@ ns_status ns_park_lock(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
 
 /* What is written of those that are parked. */
 typedef struct parking {
-  ns_buf list; /* "[[waits,unmet,id],…" */
+  ns_buf list; /* "[[waits,unmet,id,phases],…" */
+  size_t n;
   ns_released *free;
   size_t nfree;
 } parking;
@@ -57,21 +82,22 @@ typedef struct parking {
 /* One whose children have all ended is not parked but claimable. */
 static void parking_add(parking *k, const ns_fate *f) {
   int64_t unmet = f->live + (f->paused != 0);
-  ns_buf_adds(&k->list, k->list.n > 0 ? ",[" : "[[");
+  ns_buf_adds(&k->list, k->n++ > 0 ? ",[" : "[[");
   ns_buf_adds(&k->list, f->live == 0     ? "null"
                         : f->v->go_on    ? "\"continue\""
                                          : "\"fail\"");
-  ns_buf_addf(&k->list, ",%lld,%lld]", (long long)unmet, (long long)f->v->id);
+  ns_buf_addf(&k->list, ",%lld,%lld,%lld]", (long long)unmet,
+              (long long)f->v->id, (long long)f->phases);
   if (unmet == 0)
-    k->free[k->nfree++] = (ns_released){.queue_id = f->queue_id, .rank = f->rank,
+    k->free[k->nfree++] = (ns_released){.queue_id = f->queue_id, .rank = f->rank, .kind = f->kind,
                                         .id = f->v->id, .run = f->v->run + 1};
 }
 
 static ns_status write_parking(ns_db *db, parking *k, ns_err *err) {
   ns_status st;
-  if (ns_list_is_empty(&k->list))
+  if (k->n == 0)
     return NS_OK;
-  st = ns_list_run(db, NS_SQL_SETTLE_PARKED, NULL, &k->list, err);
+  st = ns_list_change(db, NS_SQL_SETTLE_PARKED, NULL, &k->list, k->n, err);
   return st == NS_OK ? ns_depend_release(db, k->free, k->nfree, err) : st;
 }
 
@@ -79,15 +105,15 @@ static ns_status write_parking(ns_db *db, parking *k, ns_err *err) {
 static ns_status write_state(ns_db *db, const ns_verdict *v, ns_err *err) {
   if (v->state.p == NULL)
     return NS_OK;
-  return ns_bulk(db, NS_SQL_SETTLE_STATE,
-                 (ns_column[]){{NS_TEXT, NULL, &v->state, NULL},
-                               {NS_INT, &v->id, NULL, NULL}},
-                 1, err);
+  return ns_bulk_of(db, NS_SQL_SETTLE_STATE, /* the same again changes nothing */
+                    (ns_column[]){{NS_TEXT, NULL, &v->state, NULL},
+                                  {NS_INT, &v->id, NULL, NULL}},
+                    1, 0, err);
 }
 
 /* Those whose children have not failed. */
 static ns_status park_rest(ns_db *db, const ns_parents *p, ns_err *err) {
-  parking k = {NS_BUF_INIT, malloc(p->n * sizeof *k.free), 0};
+  parking k = {NS_BUF_INIT, 0, malloc(p->n * sizeof *k.free), 0};
   ns_status st = k.free != NULL ? ns_brood_wait(db, p, err) : ns_no_memory(err);
   for (size_t i = 0; st == NS_OK && i < p->n; i++)
     if (p->items[i]->parks) {
@@ -120,11 +146,11 @@ static int64_t parked_for(const ns_verdict *v) {
   return v->delay < 0 || v->delay > NS_DELAY_MAX ? NS_DELAY_MAX : v->delay;
 }
 
-static ns_status schedule(ns_db *db, int64_t id, ns_err *err) {
+static ns_status schedule(ns_db *db, const ns_fate *f, ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
-  ns_id_add(&ids, id);
+  ns_pair_add(&ids, f->v->id, f->kind);
   db->look_at = 0;
-  return ns_list_run(db, NS_SQL_PUSH_SCHEDULED, NULL, &ids, err);
+  return ns_list_change(db, NS_SQL_PUSH_SCHEDULED, NULL, &ids, 1, err);
 }
 
 /* What was sent before we look is found here; whoever sends later waits for our
@@ -149,17 +175,17 @@ static ns_status park_for_signal(ns_db *db, ns_fate *f, ns_err *err) {
   span = sent ? 0 : wish;
   if (st == NS_OK)
     st = ns_run(db, NS_SQL_SIGNAL_PARK,
-                (ns_value[]){ns_vtext(v->signal), ns_vint(span),
-                             ns_vint(span), ns_vint(wish),
+                (ns_value[]){ns_vint(f->phases), ns_vtext(v->signal),
+                             ns_vint(span), ns_vint(span), ns_vint(wish),
                              v->state.p != NULL ? ns_vtext(v->state) : ns_vnull,
                              ns_vint(v->id)},
                 err);
   if (st != NS_OK || f->paused != 0)
     return st;
   if (!sent)
-    return schedule(db, v->id, err);
+    return schedule(db, f, err);
   db->ring_due = true;
-  return ns_promote_one(db, f->queue_id, f->rank, v->id, v->run + 1, err);
+  return ns_promote_one(db, f->queue_id, f->rank, v->id, v->run + 1, f->kind, err);
 }
 
 /* A run that was given a signal, and went on, needs it no more; who has ended
@@ -169,11 +195,10 @@ ns_status ns_park_forget(ns_db *db, const ns_fate *fates, size_t n,
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++) {
     const ns_fate *f = &fates[i];
-    const ns_claimed *c =
-        ns_leases_find(&db->leases, f->v->lease, f->v->id, f->v->run);
-    if (f->locked && c != NULL && c->heard != 0 && went_on(f))
+    int64_t sent = f->locked && went_on(f) ? heard(db, f) : 0;
+    if (sent != 0)
       st = ns_run(db, NS_SQL_SIGNAL_FORGET,
-                  (ns_value[]){ns_vint(f->v->id), ns_vint(c->heard),
+                  (ns_value[]){ns_vint(f->v->id), ns_vint(sent),
                                ns_vint(f->ends)},
                   err);
   }

@@ -6,6 +6,10 @@
 
 #include "ns_fate.h"
 
+/* Counts a wait, which ends a job that has waited too often since it was pushed or
+** given a signal. */
+void ns_park_bound(ns_db *db, ns_fate *f);
+
 /* Before anything is written: a parent whose child somebody is ending, or that
 ** might close a circle beside another, is put off. */
 ns_status ns_park_lock(ns_db *db, ns_fate *fates, size_t n, ns_err *err);

@@ -31,6 +31,8 @@ void ns_place(char out[NS_PLACE]) {
   boot[n > 0 ? strcspn(boot, "\n") : 0] = '\0';
   n = readlink("/proc/self/ns/pid", space, sizeof space - 1);
   space[n > 0 ? n : 0] = '\0';
+  if (boot[0] == '\0') /* no /proc: at least not the same as everywhere */
+    gethostname(boot, sizeof boot - 1);
   snprintf(out, NS_PLACE, "%.36s %.23s", boot, space);
 }
 

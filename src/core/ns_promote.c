@@ -22,7 +22,7 @@
 #define END INT64_MAX
 
 ns_status ns_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_t id,
-                         int64_t run, ns_err *err) {
+                         int64_t run, int64_t kind, ns_err *err) {
   const int64_t zero = 0; /* now; and not alone */
   return ns_bulk(db, NS_SQL_CLAIM_READY,
                  (ns_column[]){{NS_INT, &queue_id, NULL, NULL},
@@ -30,12 +30,13 @@ ns_status ns_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_t id,
                                {NS_INT, &zero, NULL, NULL},
                                {NS_INT, &id, NULL, NULL},
                                {NS_INT, &run, NULL, NULL},
-                               {NS_INT, &zero, NULL, NULL}},
+                               {NS_INT, &zero, NULL, NULL},
+                               {NS_INT, &kind, NULL, NULL}},
                  1, err);
 }
 
-/* A due row: run_at, job, queue, rank, run. */
-enum { P_RUN_AT, P_JOB, P_QUEUE, P_RANK, P_RUN, P_OFFSET, P_ALONE, P_COUNT };
+/* A due row: run_at, job, queue, rank, run, kind. */
+enum { P_RUN_AT, P_JOB, P_QUEUE, P_RANK, P_RUN, P_KIND, P_OFFSET, P_ALONE, P_COUNT };
 
 static ns_status collect_due(ns_db *db, ns_stmt *s, int64_t *cols, size_t *n,
                              ns_err *err) {
@@ -72,7 +73,8 @@ static ns_status move_due(ns_db *db, const int64_t *cols, size_t n, bool slow,
                                int_column(cols, P_OFFSET),
                                int_column(cols, P_JOB),
                                int_column(cols, P_RUN),
-                               int_column(cols, P_ALONE)},
+                               int_column(cols, P_ALONE),
+                               int_column(cols, P_KIND)},
                  n, err);
   /* a returned job may open a lane of its own: no need to sweep for it */
   for (size_t i = 0; st == NS_OK && i < n; i++)
@@ -166,6 +168,11 @@ void ns_promote_done(ns_db *db) {
     db->due_floor = db->due_reached;
 }
 
+int64_t ns_first_due(const ns_db *db) {
+  int64_t in = db->first_at - ns_mono_us();
+  return db->first_at == 0 ? -1 : in > 0 ? in : 0;
+}
+
 ns_status ns_promote(ns_db *db, int64_t *next_due, ns_err *err) {
   size_t n = 0;
   int64_t now = ns_mono_us();
@@ -181,6 +188,7 @@ ns_status ns_promote(ns_db *db, int64_t *next_due, ns_err *err) {
     return st;
   if (*next_due == 0 && n < PROMOTE_AT_ONCE) /* somebody holds what is due */
     *next_due = n > 0 ? LOOK_EVERY / 10 : LOOK_EVERY;
+  db->first_at = *next_due < 0 ? 0 : now + *next_due;
   due = ns_window_when(&db->due_window) - now;
   if (db->due_window.open && (*next_due < 0 || *next_due > due))
     *next_due = due > 0 ? due : 0;

@@ -17,8 +17,6 @@
 #include "ns_volley.h"
 
 #define ID_BLOCK 100
-#define KILLS_MAX 20      /* of one push, in a row */
-#define KILL_PAUSE 2000   /* µs after each */
 
 ns_push ns_push_new(const char *name, const char *payload) {
   return (ns_push){.name = ns_str(name),
@@ -30,6 +28,7 @@ ns_push ns_push_new(const char *name, const char *payload) {
                    .max_attempts = NS_MAX_ATTEMPTS,
                    .max_crashes = NS_MAX_CRASHES,
                    .max_polls = -1,
+                   .max_phases = -1,
                    .backoff = NS_BACKOFF,
                    .timeout = NS_TIMEOUT,
                    .deadline = -1};
@@ -72,6 +71,7 @@ static ns_status check_numbers(const ns_push *p, ns_err *err) {
       (st = check_range("max_attempts", p->max_attempts, 1, 1000000, err)) != NS_OK ||
       (st = check_range("max_crashes", p->max_crashes, 1, 1000000, err)) != NS_OK ||
       (st = check_range("max_polls", p->max_polls, -1, 1000000000, err)) != NS_OK ||
+      (st = check_range("max_phases", p->max_phases, -1, 1000000, err)) != NS_OK ||
       (st = check_range("delay (µs)", p->delay, 0, far, err)) != NS_OK ||
       (st = check_range("backoff (µs)", p->backoff, 0, far, err)) != NS_OK ||
       (st = check_range("timeout (µs)", p->timeout, 1, far, err)) != NS_OK)
@@ -216,7 +216,8 @@ static void pushed(ns_db *db, ns_push *jobs, const work *w) {
 static bool is_simple(const ns_insert *rows, size_t n) {
   for (size_t i = 0; i < n; i++) {
     const ns_push *p = rows[i].push;
-    if (p->parent != 0 || p->after.p != NULL || (p->unique.p != NULL && n > 1))
+    if (p->parent != 0 || p->after.p != NULL ||
+        (n > 1 ? p->unique.p != NULL : p->max_phases >= 0))
       return false;
   }
   return true;
@@ -227,19 +228,6 @@ static bool is_simple(const ns_insert *rows, size_t n) {
 static bool has_hope(ns_status st, const ns_insert *first, const ns_err *err) {
   return st == NS_EGONE || st == NS_ESQL || ns_link_retryable(err) ||
          (st == NS_EDUPLICATE && first->push->unique.p != NULL);
-}
-
-/* What a KILL has cut may have been written: another one must not keep us from
-** finding out. */
-static ns_status find_out(ns_db *db, ns_tx *tx, ns_err *err) {
-  ns_status st = NS_OK;
-  for (int tries = 0; tries < KILLS_MAX; tries++) {
-    st = ns_transact(db, tx, err);
-    if (st != NS_EBUSY || !tx->replay)
-      break;
-    ns_sleep_us(ns_jitter(KILL_PAUSE, 0.5));
-  }
-  return st;
 }
 
 /* At once, if that can be. */
@@ -261,13 +249,13 @@ static ns_status write_jobs(ns_db *db, work *w, ns_tx *tx, ns_err *err) {
   if (!cut && !has_hope(st, w->rows, err))
     return st;
   tx->replay = cut;
-  return find_out(db, tx, err);
+  return ns_transact(db, tx, err);
 }
 
 ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
                        ns_err *err) {
   work w = {NULL, n, false};
-  ns_tx tx = {.run = push_run, .arg = &w};
+  ns_tx tx = {.run = push_run, .arg = &w, .began = ns_mono_us()};
   bool repeat;
   ns_status st;
   ns_err_clear(err);
@@ -283,10 +271,6 @@ ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
     st = number(db, jobs, &w, err);
   if (st == NS_OK && (st = resolve_queues(db, queue, jobs, &w, err)) == NS_OK)
     st = write_jobs(db, &w, &tx, err);
-  if (st == NS_EBUSY && tx.replay)
-    st = ns_fail(err, NS_EGONE,
-                 "the push was cut, and whether it was written could not be found "
-                 "out; push the same again: it is written once");
   if (st == NS_EGONE && tx.replay)
     ns_doubt_push(db, queue, jobs, w.rows, n);
   else if (repeat)

@@ -8,6 +8,7 @@
 */
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "ns_handle.h"
 
@@ -17,15 +18,52 @@ void ns_forget_statements(ns_db *db) {
     free(db->texts[i].sql);
   memset(db->texts, 0, sizeof db->texts);
   db->current = NULL;
+  db->may_ring = false;
 }
 
 /* ------------------------------------------------------------- by name */
 
+/* Statements of integers that a program runs while it claims one job at a time, and that
+** need no place: the others are as many as there are places. */
+static bool is_brief(const ns_db *db, ns_sql sql) {
+  static const ns_sql brief[] = {NS_SQL_HOLDER_CYCLE,  NS_SQL_SETTLE_LEASE,
+                                 NS_SQL_SETTLE_EXPIRY, NS_SQL_SETTLE_HIDDEN,
+                                 NS_SQL_QUEUE_PAUSED,  NS_SQL_CLAIM_PROMOTE_NEXT,
+                                 NS_SQL_HANDLE_IDS};
+  for (size_t i = 0; i < sizeof brief / sizeof brief[0]; i++)
+    if (brief[i] == sql)
+      return !db->cfg.host_session;
+  return false;
+}
+
+/* A reconnect that failed has left no link: whoever comes next may come without a look
+** at the connection. */
+static ns_status need_link(const ns_db *db, ns_err *err) {
+  return db->link != NULL
+             ? NS_OK
+             : ns_fail(err, NS_EGONE, "the connection to the server is lost");
+}
+
 ns_status ns_prepare(ns_db *db, ns_sql sql, ns_err *err) {
   const char *text = ns_sql_texts[sql];
-  if (db->stmts[sql] != NULL)
-    return NS_OK;
-  return ns_link_prepare(db->link, &db->stmts[sql], text, strlen(text), err);
+  ns_stmt **s = &db->stmts[sql];
+  ns_status st = need_link(db, err);
+  if (st != NS_OK)
+    return st;
+  if (*s != NULL)
+    return ns_stmt_ready(db->link, *s, err);
+  return is_brief(db, sql) ? ns_link_brief(db->link, s, text, strlen(text), err)
+                           : ns_link_prepare(db->link, s, text, strlen(text), err);
+}
+
+ns_status ns_try(ns_db *db, ns_sql sql, ns_err *err) {
+  ns_stmt *s;
+  const char *text = ns_sql_texts[sql];
+  ns_status st = need_link(db, err);
+  if (st != NS_OK || (st = ns_link_prepare(db->link, &s, text, strlen(text), err)) != NS_OK)
+    return st;
+  ns_stmt_free(db->link, s);
+  return NS_OK;
 }
 
 ns_status ns_misfit(ns_status st, ns_err *err) {
@@ -52,7 +90,7 @@ static ns_status probe(ns_db *db, ns_sql sql, ns_err *err) {
       strchr(ns_sql_texts[sql], '{') != NULL ||
       strstr(ns_sql_texts[sql], "(queues)") != NULL)
     return NS_OK;
-  return ns_prepare(db, sql, err);
+  return ns_try(db, sql, err);
 }
 
 /* Verbs from outside and what people look at need more, or something else. */
@@ -107,11 +145,31 @@ ns_status ns_send(ns_db *db, ns_sql sql, const ns_column *cols, ns_err *err) {
   return st == NS_OK ? ns_stmt_send(db->link, db->stmts[sql], cols, 1, err) : st;
 }
 
+/* A server that a KILL QUERY has hit may leave off in the middle and say OK. */
+ns_status ns_whole(int64_t changed, int64_t expected, ns_err *err) {
+  if (changed >= expected)
+    return NS_OK;
+  ns_fail(err, NS_EBUSY,
+          "the server has changed %lld rows of %lld: the statement was interrupted",
+          (long long)changed, (long long)expected);
+  if (err != NULL)
+    err->sqlerr = NS_RUN_AGAIN;
+  return NS_EBUSY;
+}
+
 ns_status ns_bulk(ns_db *db, ns_sql sql, const ns_column *cols, size_t nrows,
                   ns_err *err) {
-  ns_status st = ns_prepare(db, sql, err);
+  return ns_bulk_of(db, sql, cols, nrows, (int64_t)nrows, err);
+}
+
+ns_status ns_bulk_of(ns_db *db, ns_sql sql, const ns_column *cols, size_t nrows,
+                     int64_t changes, ns_err *err) {
+  bool there = nrows == 0 && db->stmts[sql] != NULL; /* nothing to prepare it for */
+  ns_status st = there ? NS_OK : ns_prepare(db, sql, err);
   if (st == NS_OK)
     st = ns_stmt_bulk(db->link, db->stmts[sql], cols, nrows, err);
+  if (st == NS_OK)
+    st = ns_whole(ns_affected(db, sql), changes, err);
   return ns_misfit(st, err);
 }
 
@@ -126,7 +184,8 @@ int64_t ns_affected(const ns_db *db, ns_sql sql) {
 /* ------------------------------------------------------------- by text */
 
 ns_status ns_text(ns_db *db, const char *sql, ns_err *err) {
-  return ns_link_text(db->link, sql, err);
+  ns_status st = need_link(db, err);
+  return st == NS_OK ? ns_link_text(db->link, sql, err) : st;
 }
 
 /* The cached statement of this text, or the place for it. */
@@ -149,16 +208,20 @@ static ns_text_stmt *text_slot(ns_db *db, ns_bytes sql) {
   return oldest;
 }
 
-ns_status ns_prepared(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err) {
-  ns_text_stmt *slot = text_slot(db, sql);
-  ns_status st;
+static ns_status keep(ns_db *db, ns_stmt **out, ns_bytes sql, bool brief, ns_err *err) {
+  ns_status st = need_link(db, err);
+  ns_text_stmt *slot;
   *out = NULL;
+  if (st != NS_OK)
+    return st;
+  slot = text_slot(db, sql);
   if (slot->sql == NULL) {
     char *copy = malloc(sql.n + 1);
     if (copy == NULL)
       return ns_no_memory(err);
     memcpy(copy, sql.p, sql.n);
-    st = ns_link_prepare(db->link, &slot->stmt, sql.p, sql.n, err);
+    st = brief ? ns_link_brief(db->link, &slot->stmt, copy, sql.n, err)
+               : ns_link_prepare(db->link, &slot->stmt, copy, sql.n, err);
     if (st != NS_OK) {
       free(copy);
       return st;
@@ -169,6 +232,14 @@ ns_status ns_prepared(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err) {
   slot->used = ++db->clock;
   *out = slot->stmt;
   return NS_OK;
+}
+
+ns_status ns_prepared(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err) {
+  return keep(db, out, sql, false, err);
+}
+
+ns_status ns_spelled(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err) {
+  return keep(db, out, sql, !db->cfg.host_session, err);
 }
 
 /* -------------------------------------------------- the caller's own SQL */
@@ -183,6 +254,8 @@ const char *ns_sql_text(const char *name) {
 const char *ns_sql_name(size_t i) {
   return i < NS_SQL_COUNT ? ns_sql_names[i] : NULL;
 }
+
+#define SAVEPOINT_UNKNOWN 1305
 
 /* "@name" stands for a statement of sql/query. */
 static ns_status resolve(ns_bytes *sql, ns_err *err) {
@@ -220,14 +293,78 @@ static ns_status execute(ns_db *db, ns_bytes sql, const ns_value *params,
   return ns_stmt_run(db->link, s, params, err);
 }
 
+/* A table or routine that the caller's own SQL misses is the caller's, unless it bears
+** one of our names. */
+static ns_status misses(ns_status st, ns_err *err) {
+  bool ours = strstr(err->message, "nightshift_") != NULL;
+  return st == NS_ESCHEMA && !ours ? (err->status = NS_ESQL) : st;
+}
+
+static bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+/* Takes the first word off a statement. */
+static ns_bytes take_word(ns_bytes *sql) {
+  ns_bytes word = *sql;
+  size_t i = 0;
+  while (word.n > 0 && (is_blank(*word.p) || *word.p == '('))
+    word = (ns_bytes){word.p + 1, word.n - 1};
+  while (i < word.n && !is_blank(word.p[i]) && word.p[i] != '(')
+    i++;
+  *sql = (ns_bytes){word.p + i, word.n - i};
+  word.n = i;
+  return word;
+}
+
+static bool is_word(ns_bytes word, const char *text) {
+  return word.n == strlen(text) && strncasecmp(word.p, text, word.n) == 0;
+}
+
+/* Of these statements none ends a transaction; nor do ours, which are named. */
+static bool stays_inside(ns_bytes sql) {
+  static const char *const words[] = {"SELECT", "INSERT", "UPDATE", "DELETE",
+                                      "REPLACE", "WITH", "SAVEPOINT", "RELEASE"};
+  ns_bytes word = take_word(&sql);
+  if (word.n > 0 && *word.p == '@')
+    return true;
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    if (is_word(word, words[i]))
+      return true;
+  if (!is_word(word, "ROLLBACK"))
+    return false;
+  word = take_word(&sql);
+  return is_word(word, "TO") ||
+         (is_word(word, "WORK") && is_word(take_word(&sql), "TO"));
+}
+
+/* One that may end the caller's transaction, by itself or in a procedure: then a
+** savepoint from before it is gone. */
+static ns_status execute_watched(ns_db *db, ns_bytes sql, const ns_value *params,
+                                 size_t nparams, ns_err *err) {
+  ns_err lost;
+  ns_status st = ns_text(db, "SAVEPOINT nightshift_kept", err);
+  if (st != NS_OK)
+    return st;
+  st = execute(db, sql, params, nparams, err);
+  if (ns_text(db, "RELEASE SAVEPOINT nightshift_kept", &lost) == NS_OK ||
+      lost.sqlerr != SAVEPOINT_UNKNOWN || ends_transaction(db, err))
+    return st;
+  db->ended_tx = true;
+  return ns_fail(err, NS_ESTATE,
+                 "this statement has ended the transaction: what came before it "
+                 "is decided, and nothing can follow it");
+}
+
 ns_status ns_execute(ns_db *db, ns_bytes sql, const ns_value *params,
                      size_t nparams, ns_result *result, ns_err *err) {
   ns_status st;
+  bool watched = ns_in_transaction(db) && !stays_inside(sql);
   *result = (ns_result){0};
   ns_err_clear(err);
   if ((st = resolve(&sql, err)) != NS_OK || (st = ns_ready(db, err)) != NS_OK)
     return st;
-  st = execute(db, sql, params, nparams, err);
+  st = watched ? execute_watched(db, sql, params, nparams, err)
+               : execute(db, sql, params, nparams, err);
+  st = misses(st, err);
   if (db->user_tx && ends_transaction(db, err))
     db->broken_tx = true;
   if (st != NS_OK) {

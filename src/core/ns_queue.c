@@ -33,35 +33,85 @@ ns_status ns_name_check(ns_bytes name, const char *what, size_t max,
   return NS_OK;
 }
 
-static ns_queue_name *cached(ns_db *db, ns_bytes name) {
-  for (size_t i = 0; i < db->nqueues; i++) {
-    ns_queue_name *q = &db->queues[i];
-    if (q->n == name.n && memcmp(q->name, name.p, name.n) == 0)
-      return q;
-  }
-  return NULL;
+/* ------------------------------------------------------------------- known */
+
+static int by_name(ns_bytes name, const ns_queue_name *q) {
+  int d = memcmp(name.p, q->name, name.n < q->n ? name.n : q->n);
+  return d != 0 ? d : (name.n > q->n) - (name.n < q->n);
 }
 
+/* Where a name is or belongs in db->by_name; of the ids in db->queues, the same. */
+static size_t place_of_name(const ns_db *db, ns_bytes name) {
+  size_t first = 0;
+  for (size_t end = db->nqueues; first < end;) {
+    size_t middle = first + (end - first) / 2;
+    if (by_name(name, db->by_name[middle]) > 0)
+      first = middle + 1;
+    else
+      end = middle;
+  }
+  return first;
+}
+
+static size_t place_of_id(const ns_db *db, int64_t id) {
+  size_t first = 0;
+  for (size_t end = db->nqueues; first < end;) {
+    size_t middle = first + (end - first) / 2;
+    if (db->queues[middle]->id < id)
+      first = middle + 1;
+    else
+      end = middle;
+  }
+  return first;
+}
+
+static const ns_queue_name *cached(const ns_db *db, ns_bytes name) {
+  size_t i = place_of_name(db, name);
+  return i < db->nqueues && by_name(name, db->by_name[i]) == 0 ? db->by_name[i] : NULL;
+}
+
+static const ns_queue_name *cached_id(const ns_db *db, int64_t id) {
+  size_t i = place_of_id(db, id);
+  return i < db->nqueues && db->queues[i]->id == id ? db->queues[i] : NULL;
+}
+
+static void insert(ns_queue_name **list, size_t n, size_t i, ns_queue_name *q) {
+  memmove(&list[i + 1], &list[i], (n - i) * sizeof *list);
+  list[i] = q;
+}
+
+/* Jobs borrow the name, so a cell stays where it is. */
 static ns_status remember(ns_db *db, ns_bytes name, int64_t id, ns_err *err) {
   ns_queue_name *q;
-  if (cached(db, name) != NULL)
+  if (cached_id(db, id) != NULL)
     return NS_OK;
-  if (!ns_grow(&db->queues, &db->capqueues, db->nqueues + 1, sizeof *q))
+  if (!ns_grow(&db->queues, &db->capqueues, db->nqueues + 1, sizeof q) ||
+      !ns_grow(&db->by_name, &db->capnames, db->nqueues + 1, sizeof q) ||
+      (q = malloc(sizeof *q + name.n + 1)) == NULL)
     return ns_no_memory(err);
-  q = &db->queues[db->nqueues++];
+  q->id = id;
+  q->n = name.n;
   memcpy(q->name, name.p, name.n);
   q->name[name.n] = '\0';
-  q->n = name.n;
-  q->id = id;
+  insert(db->queues, db->nqueues, place_of_id(db, id), q);
+  insert(db->by_name, db->nqueues, place_of_name(db, name), q);
+  db->nqueues++;
   return NS_OK;
 }
 
-ns_bytes ns_queue_name_of(const ns_db *db, int64_t id) {
+void ns_queues_forget(ns_db *db) {
   for (size_t i = 0; i < db->nqueues; i++)
-    if (db->queues[i].id == id)
-      return (ns_bytes){db->queues[i].name, db->queues[i].n};
-  return NS_NONE;
+    free(db->queues[i]);
+  free(db->queues);
+  free(db->by_name);
 }
+
+ns_bytes ns_queue_name_of(const ns_db *db, int64_t id) {
+  const ns_queue_name *q = cached_id(db, id);
+  return q != NULL ? (ns_bytes){q->name, q->n} : NS_NONE;
+}
+
+/* -------------------------------------------------------------------- verbs */
 
 static ns_status find(ns_db *db, ns_bytes name, int64_t *id, ns_err *err) {
   const ns_value *row = NULL;
@@ -94,7 +144,7 @@ static ns_status add(ns_db *db, ns_bytes name, ns_err *err) {
 
 ns_status ns_queue_id(ns_db *db, ns_bytes name, bool create, int64_t *id,
                       ns_err *err) {
-  ns_queue_name *q;
+  const ns_queue_name *q;
   ns_status st = ns_name_check(name, "queue name", NS_MAX_QUEUE, err);
   *id = 0;
   if (st != NS_OK)

@@ -10,10 +10,11 @@
 typedef struct ns_ranges {
   ns_value params[3 * NS_LANES_MAX + 2];
   size_t n;     /* ranges */
+  bool crowd;   /* without rows of jobs that are claimed alone */
   size_t nparams;
 } ns_ranges;
 
-void ns_ranges_begin(ns_ranges *r, int64_t queue_id);
+void ns_ranges_begin(ns_ranges *r, int64_t queue_id, bool crowd);
 
 /* Rows of one lane: from <= ready_at < to. There is room for NS_LANES_MAX. */
 void ns_ranges_add(ns_ranges *r, int64_t rank, int64_t from, int64_t to);
@@ -21,7 +22,9 @@ void ns_ranges_add(ns_ranges *r, int64_t rank, int64_t from, int64_t to);
 /* At most so many rows. The parameters are complete. */
 void ns_ranges_end(ns_ranges *r, size_t limit);
 
-/* The statement with as many ranges in the place of its mark. */
-ns_status ns_ranges_text(const ns_ranges *r, ns_sql sql, ns_buf *text, ns_err *err);
+/* The statement with as many ranges in the place of its mark; 'kinds': as of
+** ns_only_kinds. */
+ns_status ns_ranges_text(const ns_ranges *r, ns_sql sql, const char *kinds, ns_buf *text,
+                         ns_err *err);
 
 #endif

@@ -77,7 +77,7 @@ static bool add_job(ns_db *db, int64_t lease, const ns_value *r, ns_jobs *out) {
       .queue = ns_queue_name_of(db, r[R_QUEUE].i),
       .name = keep(&at, &r[R_NAME]), .payload = keep(&at, &r[R_PAYLOAD]),
       .state = keep(&at, &r[R_STATE]), .awaits = keep(&at, &r[R_AWAITS]),
-      .signal = keep(&at, &r[R_SIGNAL]),
+      .signal = keep(&at, &r[R_SIGNAL]), .heard = ns_int_or(&r[R_SENT], 0),
       .attempts = r[R_ATTEMPTS].i, .polls = r[R_POLLS].i,
       .crashes = r[R_CRASHES].i, .max_attempts = r[R_MAX_ATTEMPTS].i,
       .max_polls = ns_int_or(&r[R_MAX_POLLS], -1), .priority = r[R_PRIORITY].i,
@@ -107,11 +107,16 @@ static ns_job *brought(const ns_jobs *out, size_t first, int64_t id, int64_t run
   return NULL;
 }
 
-/* Claims of this lease that were not brought are not ours any more. */
-static ns_status forget_missing(ns_db *db, ns_lease *b, const ns_jobs *out,
+/* Claims of this lease that were not brought are not ours any more; nor are those that
+** were, when we have been declared dead while they were read. */
+static ns_status forget_missing(ns_db *db, int64_t lease, ns_jobs *out,
                                 size_t first, ns_err *err) {
-  int64_t id = b->id;
+  ns_lease *b = ns_leases_batch(&db->leases, lease);
   ns_status st;
+  if (b == NULL) {
+    out->n = first;
+    return NS_OK;
+  }
   if (out->n - first == b->n)
     return NS_OK;
   for (size_t i = 0; i < b->n; i++)
@@ -123,7 +128,7 @@ static ns_status forget_missing(ns_db *db, ns_lease *b, const ns_jobs *out,
   if (b->open > 0)
     return NS_OK;
   st = ns_settle_lease(db, b, err);
-  ns_leases_drop(&db->leases, id);
+  ns_leases_drop(&db->leases, lease);
   return st;
 }
 
@@ -259,7 +264,7 @@ void ns_take_ahead(ns_db *db, const ns_takes *takes) {
 
 ns_status ns_take_read(ns_db *db, int64_t lease, const ns_takes *takes,
                        ns_jobs *out, ns_err *err) {
-  ns_lease *b = ns_leases_batch(&db->leases, lease);
+  const ns_lease *b = ns_leases_batch(&db->leases, lease);
   size_t first = out->n;
   size_t n;
   ns_token *t;
@@ -272,5 +277,8 @@ ns_status ns_take_read(ns_db *db, int64_t lease, const ns_takes *takes,
     st = read_again(db, lease, t, n, out, first, err);
   free(t);
   db->ahead = 0; /* what was asked for is not for another read */
-  return st == NS_OK ? forget_missing(db, b, out, first, err) : st;
+  if (st == NS_OK)
+    return forget_missing(db, lease, out, first, err);
+  out->n = first; /* the next read brings all of them */
+  return st;
 }

@@ -4,6 +4,8 @@
 ** A holder is dead when its process is gone from this machine; or when its
 ** named lock has been free for the grace, time enough for a living one whose
 ** connection broke to come back; or, for a host, when its beat has stood still.
+** Nobody takes its lock: whoever declares it dead has the next half second for the
+** rescue, and is then helped by others.
 ** A living holder that is declared dead by mistake loses its claims but
 ** harms nobody: every verdict is fenced by (id, run), and it finds out with its
 ** next cycle or reconnect. It then takes the blame from the jobs it has lost.
@@ -21,6 +23,7 @@
 #include "ns_claim.h"
 #include "ns_handle.h"
 #include "ns_left.h"
+#include "ns_list.h"
 #include "ns_peers.h"
 #include "ns_settle.h"
 #include "ns_time.h"
@@ -28,13 +31,12 @@
 
 #define GRACE NS_SECOND
 #define GRACE_ALIVE (30 * NS_SECOND)   /* its process is there: it may come back */
-#define MISSED (NS_SECOND / 2)         /* gone: the server will see it soon */
+#define TURN (NS_SECOND / 2)           /* who declared it dead is left alone this long */
 #define GRACE_STARTED (15 * NS_SECOND) /* after a start all are reconnecting */
 #define BEAT_MAX (30 * NS_SECOND)
 #define BEAT_SEEN (12 * NS_SECOND)     /* longer than between two beats */
 #define LOOK_EVERY (10 * NS_SECOND)
 #define LOOK_SOON (NS_SECOND / 10) /* while dependents are left to be told */
-#define KEEP_DEAD (24 * 3600 * NS_SECOND)
 
 static void no_later(int64_t *t, int64_t than) {
   if (than < *t)
@@ -45,6 +47,7 @@ static void no_later(int64_t *t, int64_t than) {
 typedef struct look {
   ns_rescued sum;
   int64_t again_in; /* µs */
+  ns_buf past;      /* the ids of those to bury */
   ns_err trouble;   /* the first that did not end it */
 } look;
 
@@ -95,8 +98,8 @@ static ns_status read_tokens(ns_db *db, work *w, ns_err *err) {
 
 static ns_status drop_lease(ns_db *db, int64_t lease, ns_err *err) {
   ns_column id = {NS_INT, &lease, NULL, NULL};
-  ns_status st = ns_bulk(db, NS_SQL_SETTLE_LEASE, &id, 1, err);
-  return st == NS_OK ? ns_bulk(db, NS_SQL_SETTLE_EXPIRY, &id, 1, err) : st;
+  ns_status st = ns_bulk_of(db, NS_SQL_SETTLE_LEASE, &id, 1, 0, err);
+  return st == NS_OK ? ns_bulk_of(db, NS_SQL_SETTLE_EXPIRY, &id, 1, 0, err) : st;
 }
 
 static ns_status settle_some(ns_db *db, ns_tx *tx, ns_err *err) {
@@ -106,8 +109,8 @@ static ns_status settle_some(ns_db *db, ns_tx *tx, ns_err *err) {
     const ns_verdict *v = &w->verdicts[i];
     w->whole = w->whole && v->status != NS_EBUSY;
     if (v->status == NS_OK)
-      st = ns_bulk(db, NS_SQL_SETTLE_HIDDEN,
-                   (ns_column[]){{NS_INT, &v->id, NULL, NULL}}, 1, err);
+      st = ns_bulk_of(db, NS_SQL_SETTLE_HIDDEN,
+                      (ns_column[]){{NS_INT, &v->id, NULL, NULL}}, 1, 0, err);
   }
   return st;
 }
@@ -173,6 +176,13 @@ static ns_status give_back(ns_db *db, found f, look *k, bool *whole,
 
 /* ------------------------------------------------------------ one holder */
 
+static ns_suspect *remembered(const ns_suspects *s, int64_t id) {
+  for (size_t i = 0; i < s->n; i++)
+    if (s->items[i].id == id)
+      return &s->items[i];
+  return NULL;
+}
+
 static ns_status list_leases(ns_db *db, int64_t holder, int64_t *ids, size_t *n,
                              ns_err *err) {
   const ns_value *row;
@@ -204,33 +214,28 @@ static ns_status empty_hands(ns_db *db, const ns_peer *p, look *k, bool *whole,
   return st;
 }
 
-/* The named lock, at once. '*got' is true where locks do not serve. */
-static ns_status grab(ns_db *db, int64_t holder, bool *got, ns_err *err) {
-  const ns_value *row = NULL;
-  ns_status st;
-  *got = true;
-  if (db->no_locks)
-    return NS_OK;
-  st = ns_run(db, NS_SQL_HOLDER_LOCK,
-              (ns_value[]){ns_vint(holder), ns_vint(0)}, err);
-  if (st == NS_OK)
-    st = ns_row(db, NS_SQL_HOLDER_LOCK, &row, err);
-  *got = st == NS_OK && row != NULL && row[0].type == NS_INT && row[0].i == 1;
-  return st;
-}
-
+/* One whose lock is free and that owns it by now has come back. */
 static ns_status declare(ns_db *db, const ns_peer *p, bool *dead, ns_err *err) {
+  ns_suspect *s = remembered(&db->suspects, p->id);
   ns_status st = ns_run(db, NS_SQL_RESCUE_DEAD,
-                        (ns_value[]){ns_vint(p->id), ns_vint(p->beat)}, err);
+                        (ns_value[]){ns_vint(p->id), ns_vint(s->ours ? 0 : TURN),
+                                     ns_vint(p->beat), ns_vint(p->free && !db->no_locks)},
+                        err);
   *dead = st == NS_OK && ns_affected(db, NS_SQL_RESCUE_DEAD) > 0;
+  s->ours = s->ours || *dead;
   return st;
 }
 
-static ns_status bury(ns_db *db, const ns_peer *p, look *k, ns_err *err) {
+/* Rescues a holder that is taken for dead, unless somebody else is at it. */
+static ns_status rescue(ns_db *db, const ns_peer *p, look *k, ns_err *err) {
   ns_value id = ns_vint(p->id);
   bool dead;
   bool whole;
   ns_status st = declare(db, p, &dead, err);
+  if (st == NS_OK && !dead && p->dead) {
+    no_later(&k->again_in, TURN);
+    k->sum.suspects++;
+  }
   if (st != NS_OK || !dead)
     return st;
   k->sum.holders += !p->dead;
@@ -239,30 +244,7 @@ static ns_status bury(ns_db *db, const ns_peer *p, look *k, ns_err *err) {
   return st == NS_OK ? ns_run(db, NS_SQL_RESCUE_NOTICES, &id, err) : st;
 }
 
-/* Rescues a holder that is taken for dead; one that owns its lock after all is
-** not, unless only its beat has told. */
-static ns_status rescue(ns_db *db, const ns_peer *p, look *k, ns_err *err) {
-  ns_value id = ns_vint(p->id);
-  bool got = false;
-  ns_status st = grab(db, p->id, &got, err);
-  if (st != NS_OK || (!got && p->free))
-    return st;
-  st = bury(db, p, k, err);
-  if (got && !db->no_locks) {
-    ns_err none;
-    ns_run(db, NS_SQL_HOLDER_UNLOCK, &id, &none);
-  }
-  return st;
-}
-
 /* -------------------------------------------------------------- suspicion */
-
-static ns_suspect *remembered(const ns_suspects *s, int64_t id) {
-  for (size_t i = 0; i < s->n; i++)
-    if (s->items[i].id == id)
-      return &s->items[i];
-  return NULL;
-}
 
 /* What is known now, with what was known before. False: out of memory. */
 static bool remember(ns_suspects *s, const ns_peers *peers, int64_t now) {
@@ -277,7 +259,8 @@ static bool remember(ns_suspects *s, const ns_peers *peers, int64_t now) {
         p->id, p->beat, still ? old->beat_since : now,
         !p->free                                   ? 0
         : old != NULL && old->free_since != 0 ? old->free_since
-                                                   : now};
+                                                   : now,
+        old != NULL && old->ours && p->dead};
   }
   free(s->items);
   *s = next;
@@ -332,7 +315,7 @@ static ns_status dead_in(ns_db *db, const ns_peer *p, int64_t now, int64_t *in,
                          ns_err *err) {
   const ns_suspect *s = remembered(&db->suspects, p->id);
   ns_status st;
-  *in = p->gone && !p->dead && !p->free && !db->no_locks ? MISSED : 0;
+  *in = 0;
   if (p->dead || p->gone)
     return NS_OK;
   st = dead_by_lock(db, p, s, now, in, err);
@@ -342,14 +325,19 @@ static ns_status dead_in(ns_db *db, const ns_peer *p, int64_t now, int64_t *in,
 
 /* ------------------------------------------------------------------ looks */
 
-static ns_status list_peers(ns_db *db, ns_peers *peers, ns_err *err) {
+enum { H_ID = 0, H_PAST = 9 };
+
+static ns_status list_peers(ns_db *db, ns_peers *peers, ns_buf *past, ns_err *err) {
   const ns_value *row;
   ns_value locks = ns_vint(!db->no_locks);
   ns_status st = ns_run(db, NS_SQL_RESCUE_HOLDERS, &locks, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_RESCUE_HOLDERS, &row, err)) == NS_OK &&
          row != NULL)
-    if (row[0].i != db->holder && !ns_peers_add(peers, row))
+    if (ns_int_or(&row[H_PAST], 0) != 0)
+      ns_id_add(past, row[H_ID].i);
+    else if (row[H_ID].i != db->holder && row[H_ID].i != db->assisted &&
+             !ns_peers_add(peers, row))
       st = ns_no_memory(err);
   return st;
 }
@@ -357,7 +345,7 @@ static ns_status list_peers(ns_db *db, ns_peers *peers, ns_err *err) {
 static ns_status look_at_holders(ns_db *db, look *k, ns_err *err) {
   ns_peers peers = {0};
   int64_t now = ns_mono_us();
-  ns_status st = list_peers(db, &peers, err);
+  ns_status st = list_peers(db, &peers, &k->past, err);
   if (st == NS_OK && !remember(&db->suspects, &peers, now))
     st = ns_no_memory(err);
   for (size_t i = 0; st == NS_OK && i < peers.n; i++) {
@@ -409,21 +397,14 @@ static ns_status look_at_leases(ns_db *db, look *k, ns_err *err) {
   return st;
 }
 
-static ns_status bury_old(ns_db *db, ns_err *err) {
-  ns_value keep = ns_vint(KEEP_DEAD);
-  ns_buf ids = NS_BUF_INIT;
-  const ns_value *row = NULL;
-  ns_status st = ns_run(db, NS_SQL_RESCUE_GRAVES, &keep, err);
+/* Whoever asks who has died has had the time to. Others may be at it. */
+static ns_status bury(ns_db *db, look *k, ns_err *err) {
+  ns_value list = ns_list_end(&k->past);
+  ns_status st = k->past.oom ? ns_no_memory(err)
+                             : ns_run(db, NS_SQL_RESCUE_ENDED, &list, err);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_RESCUE_GRAVES, &row, err);
-  if (st == NS_OK && row != NULL && row[0].type == NS_TEXT) {
-    ns_value list;
-    ns_buf_add(&ids, row[0].s.p, row[0].s.n);
-    list = ns_vtext(ns_buf_bytes(&ids));
-    st = ids.oom ? ns_no_memory(err) : ns_run(db, NS_SQL_RESCUE_BURY, &list, err);
-  }
-  ns_buf_free(&ids);
-  return st;
+    st = ns_run(db, NS_SQL_RESCUE_BURY, &list, err);
+  return st == NS_EBUSY ? NS_OK : note(k, st, err);
 }
 
 static ns_status look_at_all(ns_db *db, look *k, ns_err *err) {
@@ -432,8 +413,8 @@ static ns_status look_at_all(ns_db *db, look *k, ns_err *err) {
     st = look_at_holders(db, k, err);
   if (st == NS_OK)
     st = look_at_leases(db, k, err);
-  if (st == NS_OK && k->sum.holders > 0)
-    st = note(k, bury_old(db, err), err);
+  if (st == NS_OK && !ns_list_is_empty(&k->past))
+    st = bury(db, k, err);
   if (k->sum.jobs > 0)
     ns_ring(db, NULL);
   db->ring_due = false;
@@ -441,7 +422,7 @@ static ns_status look_at_all(ns_db *db, look *k, ns_err *err) {
 }
 
 ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
-  look k = {.sum = db->rescued, .again_in = LOOK_EVERY};
+  look k = {.sum = db->rescued, .again_in = LOOK_EVERY, .past = NS_BUF_INIT};
   ns_status st;
   db->rescued = (ns_rescued){0};
   ns_err_clear(err);
@@ -450,13 +431,27 @@ ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
            : look_at_all(db, &k, err);
   if (st == NS_OK)
     st = ns_left_look(db, err);
+  if (st == NS_OK && !db->is_host)
+    st = ns_own_look(db, &k.sum, err);
+  ns_buf_free(&k.past);
   *sum = k.sum;
   *again_in = db->met_due && k.again_in > LOOK_SOON ? LOOK_SOON : k.again_in;
   if (st == NS_OK && k.trouble.status != NS_OK) {
     *err = k.trouble;
     st = k.trouble.status;
   }
+  if (st == NS_EBUSY)
+    no_later(again_in, GRACE);
   return st;
+}
+
+void ns_assist(ns_db *db, int64_t holder, bool locks) {
+  db->assisted = holder;
+  db->no_locks = !locks;
+}
+
+bool ns_uses_locks(const ns_db *db) {
+  return !db->no_locks;
 }
 
 void ns_look_around(ns_db *db) {

@@ -11,6 +11,7 @@ typedef struct ns_suspect {
   int64_t id, beat;
   int64_t beat_since; /* this beat has stood since then */
   int64_t free_since; /* its lock has been free since then; 0: it is not */
+  bool ours;          /* we have declared it dead, and give back what it held */
 } ns_suspect;
 
 typedef struct ns_suspects {

@@ -6,8 +6,8 @@
 ** Invariant: a migration that was cut off is repeated from its file's first
 ** statement; "exists already" then counts as done.
 **
-** Procedures and views hold no rows, so every migration makes them anew: one
-** that was dropped, or belongs to a user who is gone, comes back.
+** Procedures and views (routines.sql) hold no rows, so every migration makes them anew:
+** one that was dropped, or belongs to a user who is gone, comes back.
 **
 ** Whoever uses a table, is inside a procedure or has read the view is waited
 ** for, and others wait behind us: so each try of each statement is short.
@@ -23,9 +23,8 @@
 #define ER_TABLE_EXISTS 1050
 #define ER_SP_EXISTS 1304
 #define ER_NO_SUCH 1146
-#define ER_CONSTRAINT_FAILED 4025
+#define ER_NO_SUPER_AND_BINLOG 1419
 #define TRIES 10 /* of a second each */
-#define ER_NO_SUCH_COLUMN 1054
 
 const char *ns_schema_text(size_t i, int *version, const char **name) {
   const ns_schema_statement *s = ns_schema_statements;
@@ -84,22 +83,17 @@ static bool exists_already(const ns_err *err) {
   return err->sqlerr == ER_TABLE_EXISTS || err->sqlerr == ER_SP_EXISTS;
 }
 
-/* A constraint is refused for the sake of a row: which one? */
-static void name_row(ns_db *db, ns_err *err) {
-  const ns_value *row = NULL;
-  ns_value most = ns_vint(NS_MAX_RUN);
-  ns_err none;
-  if (ns_run(db, NS_SQL_ADMIN_OVER_BOUND, &most, &none) == NS_OK &&
-      ns_row(db, NS_SQL_ADMIN_OVER_BOUND, &row, &none) == NS_OK && row != NULL)
-    ns_fail(err, NS_ESCHEMA,
-            "job %lld has run %lld, which somebody wrote by hand; the limit is "
-            "%lld. Cancel it with the program of before, or delete its row; "
-            "then migrate",
-            (long long)row[0].i, (long long)row[1].i, (long long)NS_MAX_RUN);
+static void say_binlog(ns_err *err) {
+  ns_err why = *err;
+  ns_fail(err, NS_EDENIED,
+          "the server has a binary log and lets this user make no function: SET GLOBAL "
+          "log_bin_trust_function_creators = ON, or let a user with SUPER do this "
+          "(%.200s)",
+          why.message);
 }
 
 static ns_status run_statement(ns_db *db, const ns_schema_statement *s,
-                               ns_err *err) {
+                               int most, ns_err *err) {
   ns_buf sql = NS_BUF_INIT;
   ns_status st = NS_EBUSY;
   ns_buf_adds(&sql, "SET STATEMENT lock_wait_timeout=1 FOR ");
@@ -107,16 +101,18 @@ static ns_status run_statement(ns_db *db, const ns_schema_statement *s,
   ns_buf_add(&sql, "", 1);
   if (sql.oom)
     st = ns_no_memory(err);
-  for (int tries = 0; st == NS_EBUSY && tries < TRIES; tries++)
+  for (int tries = 0; st == NS_EBUSY && tries < most; tries++)
     st = ns_text(db, sql.p, err);
   ns_buf_free(&sql);
+  if (st != NS_OK && err->sqlerr == ER_NO_SUPER_AND_BINLOG) {
+    say_binlog(err);
+    return NS_EDENIED;
+  }
   return st;
 }
 
 static ns_status apply(ns_db *db, const ns_schema_statement *s, ns_err *err) {
-  ns_status st = run_statement(db, s, err);
-  if (st != NS_OK && err->sqlerr == ER_CONSTRAINT_FAILED)
-    name_row(db, err);
+  ns_status st = run_statement(db, s, TRIES, err);
   if (st != NS_OK && exists_already(err)) {
     ns_err_clear(err);
     return NS_OK;
@@ -147,28 +143,16 @@ static ns_status apply_all(ns_db *db, int version, ns_err *err) {
   return st;
 }
 
-/* What a statement makes in place of the old one; absent: a table, whose rows
-** stay. */
-static ns_bytes replaces(const ns_schema_statement *s) {
-  const char *name = strstr(s->text, "nightshift_");
-  if (name == NULL || strncmp(s->text, "CREATE OR REPLACE ", 18) != 0)
-    return NS_NONE;
-  return (ns_bytes){name, strspn(name, "abcdefghijklmnopqrstuvwxyz_")};
-}
-
-static bool is_newest(const ns_schema_statement *s) {
-  ns_bytes name = replaces(s);
-  for (const ns_schema_statement *t = s + 1; t->version != 0; t++) {
-    ns_bytes other = replaces(t);
-    if (other.p != NULL && other.n == name.n &&
-        memcmp(other.p, name.p, name.n) == 0)
-      return false;
-  }
-  return name.p != NULL;
-}
-
+/* A transaction that has called a function keeps it to its end (a procedure only
+** while it runs). One that is in use is there, has an owner, and is the newest, for
+** what is newer than the tables were has been made by apply_all: so it stays. */
 static ns_status replace(ns_db *db, const ns_schema_statement *s, ns_err *err) {
-  ns_status st = run_statement(db, s, err);
+  bool function = strncmp(s->text, "CREATE OR REPLACE FUNCTION ", 27) == 0;
+  ns_status st = run_statement(db, s, function ? 1 : TRIES, err);
+  if (st == NS_EBUSY && function) {
+    ns_err_clear(err);
+    return NS_OK;
+  }
   return st == NS_OK ? NS_OK : ns_err_context(err, s->name);
 }
 
@@ -176,7 +160,7 @@ static ns_status replace_all(ns_db *db, ns_err *err) {
   ns_status st = NS_OK;
   for (const ns_schema_statement *s = ns_schema_statements;
        st == NS_OK && s->version != 0; s++)
-    if (is_newest(s))
+    if (strncmp(s->text, "CREATE OR REPLACE ", 18) == 0)
       st = replace(db, s, err);
   return st;
 }
@@ -196,14 +180,18 @@ ns_status ns_schema_raise(ns_db *db, bool anew, int *from, ns_err *err) {
   *from = 0;
   ns_err_clear(err);
   db->cfg.no_schema = true; /* also when this has to reconnect */
-  if ((st = ns_ready(db, err)) == NS_OK)
+  if ((st = ns_ready(db, err)) == NS_OK) {
+    ns_link_be_patient(db->link, true); /* a table may have many rows */
     st = ns_text(db, "DO GET_LOCK(CONCAT('nightshift-migrate:', DATABASE()), 30)",
                  err);
+  }
   if (st == NS_OK)
     st = upgrade(db, anew, from, err);
-  if (db->link != NULL)
+  if (db->link != NULL) {
     ns_text(db, "DO RELEASE_LOCK(CONCAT('nightshift-migrate:', DATABASE()))",
             NULL);
+    ns_link_be_patient(db->link, false);
+  }
   db->cfg.no_schema = !check;
   return st;
 }

@@ -44,7 +44,8 @@ static ns_fate *find(ns_fate *fates, size_t n, int64_t id, int64_t run) {
 
 enum { L_ID, L_RUN, L_QUEUE, L_RANK, L_ATTEMPTS, L_POLLS, L_CRASHES, L_LOST,
        L_MISSED, L_MISSING_SINCE, L_MAX_ATTEMPTS, L_MAX_POLLS, L_MAX_CRASHES, L_BACKOFF,
-       L_DEADLINE, L_ROOT, L_UKEY, L_NOW, L_DECAY, L_PAUSED, L_DUE };
+       L_DEADLINE, L_ROOT, L_UKEY, L_NOW, L_DECAY, L_PAUSED, L_DUE,
+       L_KIND, L_PHASES, L_MAX_PHASES };
 
 /* NULL for NULL. False: out of memory. */
 static bool copy(const ns_value *v, char **out, size_t *n) {
@@ -77,6 +78,9 @@ static ns_status fill(ns_fate *f, const ns_value *r, ns_err *err) {
   f->now = r[L_NOW].i;
   f->decay = r[L_DECAY].i;
   f->due = r[L_DUE].i;
+  f->phases = r[L_PHASES].i;
+  f->max_phases = ns_int_or(&r[L_MAX_PHASES], -1);
+  f->kind = r[L_KIND].i;
   return copy(&r[L_UKEY], &f->key, &f->keylen) ? NS_OK : ns_no_memory(err);
 }
 
@@ -210,7 +214,7 @@ static ns_status write_ends(ns_db *db, const ns_fate *fates, size_t n,
 }
 
 enum { T_RANK, T_ATTEMPTS, T_POLLS, T_CRASHES, T_LOST, T_MISSED, T_SINCE, T_DUE,
-       T_STATE, T_HEARS, T_ID, T_QUEUE, T_RUN, T_OFFSET, T_ALONE, T_COUNT };
+       T_STATE, T_HEARS, T_ID, T_QUEUE, T_RUN, T_OFFSET, T_ALONE, T_KIND, T_COUNT };
 
 /* The columns of all jobs that return, as far as 'later' picks them. */
 typedef struct returns {
@@ -242,7 +246,7 @@ static void returns_add(returns *r, const ns_fate *f) {
       [T_ALONE] = f->lost >= NS_LOST_TOGETHER, [T_SINCE] = f->missing_since, [T_DUE] = f->due, [T_ID] = f->v->id,
       [T_HEARS] = f->v->kind != NS_AGAIN,
       [T_QUEUE] = f->queue_id, [T_RUN] = f->v->run + 1,
-      [T_OFFSET] = (int64_t)r->n};
+      [T_OFFSET] = (int64_t)r->n, [T_KIND] = f->kind};
   for (size_t c = 0; c < T_COUNT; c++)
     r->ints[c * r->cap + r->n] = values[c];
   r->states[r->n] = f->v->kind == NS_AGAIN ? f->v->state : NS_NONE;
@@ -269,7 +273,7 @@ static ns_status insert_later(ns_db *db, const returns *r, ns_err *err) {
     db->look_at = 0;
   return ns_bulk(db, NS_SQL_SETTLE_SCHEDULED,
                  (ns_column[]){col(r, T_DUE), col(r, T_ID), col(r, T_QUEUE),
-                               col(r, T_RANK), col(r, T_RUN)},
+                               col(r, T_RANK), col(r, T_RUN), col(r, T_KIND)},
                  r->n, err);
 }
 
@@ -277,7 +281,7 @@ static ns_status insert_now(ns_db *db, const returns *r, ns_err *err) {
   return ns_bulk(db, NS_SQL_CLAIM_READY,
                  (ns_column[]){col(r, T_QUEUE), col(r, T_RANK),
                                col(r, T_OFFSET), col(r, T_ID), col(r, T_RUN),
-                               col(r, T_ALONE)},
+                               col(r, T_ALONE), col(r, T_KIND)},
                  r->n, err);
 }
 
@@ -288,7 +292,8 @@ static ns_status insert_back(ns_db *db, const returns *r, ns_err *err) {
                   r->ints[T_RANK * r->cap + i], r->ints[T_DUE * r->cap + i]);
   return ns_bulk(db, NS_SQL_SETTLE_BACK,
                  (ns_column[]){col(r, T_QUEUE), col(r, T_RANK), col(r, T_DUE),
-                               col(r, T_ID), col(r, T_RUN), col(r, T_ALONE)},
+                               col(r, T_ID), col(r, T_RUN), col(r, T_ALONE),
+                               col(r, T_KIND)},
                  r->n, err);
 }
 
@@ -426,10 +431,13 @@ static bool is_over(const ns_verdict *v) {
 }
 
 ns_status ns_settle_lease(ns_db *db, const ns_lease *b, ns_err *err) {
-  ns_column id = {NS_INT, &b->id, NULL, NULL};
-  ns_status st = ns_bulk(db, NS_SQL_SETTLE_LEASE, &id, 1, err);
-  return st == NS_OK && b->span > 0 ? ns_bulk(db, NS_SQL_SETTLE_EXPIRY, &id, 1, err)
-                                    : st;
+  const int64_t lease = b->id; /* a reconnect may find that we are dead, and free it */
+  const bool expires = b->span > 0;
+  ns_column id = {NS_INT, &lease, NULL, NULL};
+  ns_status st = ns_bulk_of(db, NS_SQL_SETTLE_LEASE, &id, 1, 0, err);
+  return st == NS_OK && expires
+             ? ns_bulk_of(db, NS_SQL_SETTLE_EXPIRY, &id, 1, 0, err)
+             : st;
 }
 
 /* Lease rows whose last open claims are all among these verdicts. */
@@ -458,8 +466,8 @@ static ns_status hide_running(ns_db *db, const ns_fate *fates, size_t n,
     const ns_verdict *v = fates[i].v;
     const ns_claimed *c = ns_leases_find(&db->leases, v->lease, v->id, v->run);
     if (c != NULL && c->shown && is_over(v))
-      st = ns_bulk(db, NS_SQL_SETTLE_HIDDEN,
-                   (ns_column[]){{NS_INT, &v->id, NULL, NULL}}, 1, err);
+      st = ns_bulk_of(db, NS_SQL_SETTLE_HIDDEN,
+                      (ns_column[]){{NS_INT, &v->id, NULL, NULL}}, 1, 0, err);
   }
   return st;
 }
@@ -485,12 +493,24 @@ static ns_status settle_rest(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
   if ((st = lock_jobs(db, fates, n, err)) != NS_OK)
     return st;
   for (size_t i = 0; i < n; i++)
-    if (fates[i].locked)
+    if (fates[i].locked) {
       ns_fate_decide(&fates[i]);
+      ns_park_bound(db, &fates[i]);
+    }
   if ((st = lock_keys(db, fates, n, err)) != NS_OK ||
       (st = ns_park_lock(db, fates, n, err)) != NS_OK)
     return st;
   return write_all(db, fates, n, err);
+}
+
+bool ns_verdict_written(const ns_verdict *v) {
+  return (v->kind == NS_ACK && v->go_on == 1) || (v->kind == NS_RELEASE && v->go_on == 2);
+}
+
+/* What another handle has scheduled is not known here yet. */
+static void look_for_written(ns_db *db, const ns_verdict *v) {
+  if (v->kind == NS_RELEASE && ns_verdict_written(v))
+    db->look_at = 0;
 }
 
 ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
@@ -504,6 +524,7 @@ ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
   for (size_t i = 0; i < n; i++) {
     fates[i].v = &v[i];
     v[i].status = NS_ESTALE;
+    look_for_written(db, &v[i]);
   }
   qsort(fates, n, sizeof *fates, by_token);
   if ((st = ns_done(db, fates, n, &rest, err)) == NS_OK &&
@@ -522,7 +543,7 @@ void ns_settle_done(ns_db *db, const ns_verdict *v, size_t n) {
       continue;
     if (v[i].status == NS_OK)
       db->count.settled++;
-    else
+    else if (!ns_verdict_written(&v[i]))
       db->count.stale++;
     if (ns_leases_settle(&db->leases, v[i].lease, v[i].id, v[i].run))
       ns_leases_drop(&db->leases, v[i].lease);

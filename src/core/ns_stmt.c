@@ -3,7 +3,8 @@
 **
 ** Invariants: a prepared statement's rows are stored on the client before
 ** anything else runs on the connection, so statements never disturb each
-** other; parameters are bound, never pasted. Answers that are due are read in the
+** other; parameters are bound, never pasted, but for integers of what is sent as text
+** (brief). No more than 'places' statements of a link are open in the server. Answers that are due are read in the
 ** order of what was sent, before anything else.
 */
 #include "ns_stmt.h"
@@ -11,6 +12,7 @@
 #include "ns_mysql.h"
 
 #include <errmsg.h>
+#include <mysqld_error.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,11 +21,17 @@
 
 #define VALUE_BYTES 18    /* a parameter on the wire, beside its text */
 #define PACKET_SPARE 1024 /* of max_packet that is left alone */
+#define COOLING 16        /* statements that make room, until uses count half */
 #define ANSWERS_MAX 64    /* due at once: the server never waits for us to read */
 
 struct ns_stmt {
   ns_stmt *next;
-  MYSQL_STMT *st;
+  MYSQL_STMT *st;      /* NULL: brief */
+  char *sql;           /* owned */
+  size_t nsql;
+  bool brief;          /* it is sent as text */
+  bool open;           /* the server knows it */
+  uint64_t heat, used; /* how often lately, and when last, by the link's clock */
   size_t nparams;
   size_t ncols;        /* of the result; 0: no rows */
   const char **names;  /* ncols; point into fields */
@@ -61,32 +69,6 @@ static bool make_columns(ns_stmt *s) {
          s->lengths != NULL && s->nulls != NULL;
 }
 
-ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *sql, size_t n,
-                          ns_err *err) {
-  ns_stmt *s;
-  my_bool on = 1;
-  *out = NULL;
-  take_answers(l);
-  if (l->dead)
-    return ns_link_gone(err);
-  s = calloc(1, sizeof *s);
-  if (s == NULL || (s->st = mysql_stmt_init(l->my)) == NULL) {
-    free(s);
-    return ns_no_memory(err);
-  }
-  s->next = l->stmts;
-  l->stmts = s;
-  mysql_stmt_attr_set(s->st, STMT_ATTR_UPDATE_MAX_LENGTH, &on);
-  if (mysql_stmt_prepare(s->st, sql, (unsigned long)n) != 0) {
-    ns_status st = refuse_stmt(l, s, err);
-    ns_stmt_free(l, s);
-    return st;
-  }
-  s->nparams = mysql_stmt_param_count(s->st);
-  *out = s;
-  return NS_OK;
-}
-
 static void free_columns(ns_stmt *s) {
   mysql_free_result(s->meta);
   free(s->names);
@@ -103,6 +85,126 @@ static void free_columns(ns_stmt *s) {
   s->ncols = 0;
 }
 
+/* Who makes room: the one used least, but none that is held. */
+static ns_stmt *coldest(const ns_link *l) {
+  ns_stmt *cold = NULL;
+  for (ns_stmt *s = l->stmts; s != NULL; s = s->next)
+    if (s->open && (l->held == 0 || s->used < l->held) &&
+        (cold == NULL || s->heat < cold->heat ||
+         (s->heat == cold->heat && s->used < cold->used)))
+      cold = s;
+  return cold;
+}
+
+void ns_link_hold(ns_link *l, bool yes) {
+  l->held = yes ? l->clock + 1 : 0;
+}
+
+/* The server forgets it; it says nothing to that. What it was asked last it answers. */
+static void close_stmt(ns_link *l, ns_stmt *s) {
+  unsigned char id[4];
+  for (size_t i = 0; i < sizeof id; i++)
+    id[i] = (unsigned char)(s->st->stmt_id >> (8 * i));
+  s->open = false;
+  l->open--;
+  if (!l->dead)
+    l->my->methods->db_command(l->my, COM_STMT_CLOSE, (char *)id, sizeof id, 1, NULL);
+}
+
+/* After some time, what was used often counts half. */
+static void make_room(ns_link *l) {
+  ns_stmt *cold;
+  while (l->open >= l->places && (cold = coldest(l)) != NULL) {
+    close_stmt(l, cold);
+    if (++l->closed % COOLING == 0)
+      for (ns_stmt *s = l->stmts; s != NULL; s = s->next)
+        s->heat /= 2;
+  }
+}
+
+/* The library sends, and does not wait for the answer. */
+static ns_status prepare(ns_link *l, ns_stmt *s, ns_err *err) {
+  my_bool on = 1;
+  my_bool off = 0;
+  ns_status st;
+  int failed;
+  ns_link_sends(l);
+  mysql_optionsv(l->my, MARIADB_OPT_SKIP_READ_RESPONSE, &on);
+  failed = mysql_stmt_prepare(s->st, s->sql, (unsigned long)s->nsql);
+  mysql_optionsv(l->my, MARIADB_OPT_SKIP_READ_RESPONSE, &off);
+  if (failed)
+    return refuse_stmt(l, s, err);
+  if ((st = ns_link_await(l, err)) != NS_OK)
+    return st;
+  return l->my->methods->db_read_prepare_response(s->st) ? ns_link_refused(l, err)
+                                                         : NS_OK;
+}
+
+static ns_status open_stmt(ns_link *l, ns_stmt *s, ns_err *err) {
+  my_bool on = 1;
+  ns_status st;
+  take_answers(l);
+  if (l->dead)
+    return ns_link_gone(err);
+  make_room(l);
+  free_columns(s);
+  if (s->st != NULL)
+    mysql_stmt_close(s->st);
+  if ((s->st = mysql_stmt_init(l->my)) == NULL)
+    return ns_no_memory(err);
+  mysql_stmt_attr_set(s->st, STMT_ATTR_UPDATE_MAX_LENGTH, &on);
+  if ((st = prepare(l, s, err)) != NS_OK)
+    return st;
+  s->nparams = mysql_stmt_param_count(s->st);
+  s->open = true;
+  l->open++;
+  return NS_OK;
+}
+
+static ns_stmt *add_stmt(ns_link *l, const char *sql, size_t n) {
+  ns_stmt *s = calloc(1, sizeof *s);
+  if (s == NULL || (s->sql = malloc(n + 1)) == NULL) {
+    free(s);
+    return NULL;
+  }
+  memcpy(s->sql, sql, n);
+  s->nsql = n;
+  s->next = l->stmts;
+  l->stmts = s;
+  return s;
+}
+
+ns_status ns_stmt_ready(ns_link *l, ns_stmt *s, ns_err *err) {
+  s->used = ++l->clock;
+  s->heat++;
+  return s->open || s->brief ? NS_OK : open_stmt(l, s, err);
+}
+
+ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *sql, size_t n,
+                          ns_err *err) {
+  ns_stmt *s = add_stmt(l, sql, n);
+  ns_status st;
+  *out = NULL;
+  if (s == NULL)
+    return ns_no_memory(err);
+  if ((st = ns_stmt_ready(l, s, err)) != NS_OK) {
+    ns_stmt_free(l, s);
+    return st;
+  }
+  *out = s;
+  return NS_OK;
+}
+
+ns_status ns_link_brief(ns_link *l, ns_stmt **out, const char *sql, size_t n,
+                        ns_err *err) {
+  if ((*out = add_stmt(l, sql, n)) == NULL)
+    return ns_no_memory(err);
+  (*out)->brief = true;
+  for (size_t i = 0; i < n; i++)
+    (*out)->nparams += sql[i] == '?';
+  return NS_OK;
+}
+
 void ns_stmt_free(ns_link *l, ns_stmt *s) {
   ns_stmt **at = &l->stmts;
   if (s == NULL)
@@ -111,10 +213,14 @@ void ns_stmt_free(ns_link *l, ns_stmt *s) {
   while (*at != s)
     at = &(*at)->next;
   *at = s->next;
-  mysql_stmt_free_result(s->st);
-  mysql_stmt_close(s->st);
+  l->open -= s->open;
+  if (s->st != NULL) {
+    mysql_stmt_free_result(s->st);
+    mysql_stmt_close(s->st);
+  }
   free_columns(s);
   ns_buf_free(&s->text);
+  free(s->sql);
   free(s);
 }
 
@@ -227,6 +333,15 @@ static ns_status cut_off(ns_link *l, ns_stmt *s, ns_err *err) {
   return st;
 }
 
+/* A DELETE … RETURNING that a KILL QUERY has hit may be answered with a plain OK. */
+static ns_status no_rows(ns_link *l, ns_stmt *s, ns_err *err) {
+  s->st->state = MYSQL_STMT_FETCH_DONE;
+  return ns_link_refuse(l, ER_QUERY_INTERRUPTED,
+                        "the statement was interrupted: the server has answered "
+                        "without its rows",
+                        err);
+}
+
 /* Brings the rows to the client and binds the columns. */
 static ns_status store(ns_link *l, ns_stmt *s, ns_err *err) {
   MYSQL_FIELD *fields;
@@ -271,10 +386,14 @@ static ns_status send_execution(ns_link *l, ns_stmt *s, ns_err *err) {
 }
 
 static ns_status read_execution(ns_link *l, ns_stmt *s, ns_err *err) {
-  if (l->dead)
-    return ns_link_gone(err);
+  ns_status st = ns_link_await(l, err);
+  if (st != NS_OK)
+    return st;
+  l->my->field_count = 0; /* that of an earlier answer */
   if (l->my->methods->db_read_execute_response(s->st) != 0)
     return refuse_stmt(l, s, err);
+  if (mysql_stmt_field_count(s->st) > 0 && l->my->field_count == 0)
+    return no_rows(l, s, err);
   s->affected = (int64_t)mysql_stmt_affected_rows(s->st);
   s->insert_id = (int64_t)mysql_stmt_insert_id(s->st);
   return store(l, s, err);
@@ -288,6 +407,70 @@ static ns_status finish_call(ns_link *l, ns_stmt *s, ns_err *err) {
   return NS_OK;
 }
 
+/* ---------------------------------------------------------------- as text */
+
+/* With the integers of 'params', or else of a row of 'cols', in the place of its marks. */
+static ns_status spell(ns_link *l, const ns_stmt *s, const ns_value *params,
+                       const ns_column *cols, size_t row, ns_err *err) {
+  size_t k = 0;
+  ns_buf_reset(&l->packet);
+  for (size_t i = 0; i < s->nsql; i++) {
+    int64_t v;
+    if (s->sql[i] != '?') {
+      ns_buf_addc(&l->packet, s->sql[i]);
+      continue;
+    }
+    v = params != NULL ? params[k].i : cols[k].ints[row];
+    ns_buf_addf(&l->packet, "%lld", (long long)v);
+    k++;
+  }
+  return l->packet.oom ? ns_no_memory(err) : NS_OK;
+}
+
+static ns_status send_brief(ns_link *l, ns_stmt *s, const ns_value *params,
+                            ns_err *err) {
+  ns_status st = spell(l, s, params, NULL, 0, err);
+  free_columns(s);
+  ns_link_sends(l);
+  if (st == NS_OK &&
+      mysql_send_query(l->my, l->packet.p, (unsigned long)l->packet.n) != 0)
+    st = ns_link_refused(l, err);
+  return st;
+}
+
+static ns_status read_brief(ns_link *l, ns_stmt *s, ns_err *err) {
+  ns_status st = ns_link_await(l, err);
+  if (st != NS_OK)
+    return st;
+  if (mysql_read_query_result(l->my) != 0)
+    return ns_link_refused(l, err);
+  s->affected = (int64_t)mysql_affected_rows(l->my);
+  if ((s->ncols = mysql_field_count(l->my)) == 0)
+    return NS_OK;
+  if ((s->meta = mysql_store_result(l->my)) == NULL) {
+    s->ncols = 0;
+    return ns_link_refused(l, err);
+  }
+  if (make_columns(s))
+    return NS_OK;
+  free_columns(s);
+  return ns_no_memory(err);
+}
+
+/* Of integers. */
+static void fetch_brief(ns_stmt *s, const ns_value **row) {
+  MYSQL_ROW texts = mysql_fetch_row(s->meta);
+  if (texts == NULL)
+    return;
+  for (size_t i = 0; i < s->ncols; i++) {
+    s->row[i].type = texts[i] == NULL ? NS_NULL : NS_INT;
+    s->row[i].i = texts[i] == NULL ? 0 : strtoll(texts[i], NULL, 10);
+  }
+  *row = s->row;
+}
+
+/* ---------------------------------------------------------------- prepared */
+
 /* Its answer comes after those that are due. */
 static ns_status send_stmt(ns_link *l, ns_stmt *s, const ns_value *params,
                            ns_err *err) {
@@ -298,6 +481,10 @@ static ns_status send_stmt(ns_link *l, ns_stmt *s, const ns_value *params,
   size_t texts = 0;
   if (l->dead)
     return ns_link_gone(err);
+  if ((st = ns_stmt_ready(l, s, err)) != NS_OK)
+    return st;
+  if (s->brief)
+    return send_brief(l, s, params, err);
   for (size_t i = 0; i < s->nparams; i++)
     texts += params[i].type == NS_TEXT ? params[i].s.n : 0;
   if (!fits(l, texts, s->nparams))
@@ -308,6 +495,7 @@ static ns_status send_stmt(ns_link *l, ns_stmt *s, const ns_value *params,
     return ns_no_memory(err);
   for (size_t i = 0; i < s->nparams; i++)
     bind_value(&binds[i], &params[i]);
+  ns_link_sends(l);
   mysql_stmt_attr_set(s->st, STMT_ATTR_ARRAY_SIZE, &one);
   if ((st = bind_params(l, s, binds, err)) == NS_OK)
     st = send_execution(l, s, err);
@@ -317,14 +505,18 @@ static ns_status send_stmt(ns_link *l, ns_stmt *s, const ns_value *params,
 }
 
 static ns_status read_stmt(ns_link *l, ns_stmt *s, ns_err *err) {
+  if (s->brief)
+    return read_brief(l, s, err);
   ns_status st = read_execution(l, s, err);
   return st == NS_OK && s->ncols == 0 ? finish_call(l, s, err) : st;
 }
 
 ns_status ns_stmt_run(ns_link *l, ns_stmt *s, const ns_value *params,
                       ns_err *err) {
-  ns_status st = send_stmt(l, s, params, err);
-  ns_status before = ns_link_answers(l, NULL, st == NS_OK ? err : NULL);
+  ns_status st;
+  ns_status before;
+  st = send_stmt(l, s, params, err);
+  before = ns_link_answers(l, NULL, st == NS_OK ? err : NULL);
   if (st != NS_OK)
     return st;
   st = read_stmt(l, s, before == NS_OK ? err : NULL);
@@ -336,6 +528,7 @@ ns_status ns_stmt_run(ns_link *l, ns_stmt *s, const ns_value *params,
 /* Reads the answer that is due first; one that never comes is a failure. */
 static void take_answer(ns_link *l) {
   size_t number = l->sent - l->due--;
+  ns_status st;
   ns_err err;
   if (l->asked != NULL && l->asked_at == number) {
     ns_stmt *s = l->asked;
@@ -343,12 +536,13 @@ static void take_answer(ns_link *l) {
     s->outcome = read_stmt(l, s, &l->refusal);
     return;
   }
-  if (l->dead)
-    ns_link_gone(&err);
-  else if (mysql_read_query_result(l->my) == 0) {
-    l->affected += (int64_t)mysql_affected_rows(l->my);
+  st = ns_link_await(l, &err);
+  if (st == NS_OK && mysql_read_query_result(l->my) == 0) {
+    if (number >= l->counted)
+      l->affected += (int64_t)mysql_affected_rows(l->my);
     return;
-  } else
+  }
+  if (st == NS_OK)
     ns_link_refused(l, &err);
   if (l->failure.status != NS_OK)
     return;
@@ -367,6 +561,7 @@ static void sent(ns_link *l) {
 ns_status ns_link_send(ns_link *l, const char *sql, ns_err *err) {
   if (l->dead)
     return ns_link_gone(err);
+  ns_link_sends(l);
   if (mysql_send_query(l->my, sql, (unsigned long)strlen(sql)) != 0)
     return ns_link_refused(l, err);
   sent(l);
@@ -377,10 +572,14 @@ ns_status ns_link_send(ns_link *l, const char *sql, ns_err *err) {
 ** beneath it does not. */
 static ns_status send_rows(ns_link *l, ns_stmt *s, const ns_column *cols,
                            size_t from, size_t nrows, ns_err *err) {
+  ns_status st = ns_stmt_ready(l, s, err);
+  if (st != NS_OK)
+    return st;
   ns_buf_reset(&l->packet);
   if (!ns_packet_add(&l->packet, (uint32_t)s->st->stmt_id, cols, s->nparams, from,
                      nrows))
     return ns_no_memory(err);
+  ns_link_sends(l);
   if (l->my->methods->db_command(
           l->my, nrows == 1 ? COM_STMT_EXECUTE : COM_STMT_BULK_EXECUTE,
           l->packet.p, l->packet.n, 1, NULL) != 0)
@@ -389,9 +588,23 @@ static ns_status send_rows(ns_link *l, ns_stmt *s, const ns_column *cols,
   return NS_OK;
 }
 
+/* A row of one that is sent as text. */
+static ns_status send_brief_row(ns_link *l, const ns_stmt *s, const ns_column *cols,
+                                size_t row, ns_err *err) {
+  ns_status st = spell(l, s, NULL, cols, row, err);
+  if (st != NS_OK)
+    return st;
+  ns_buf_addc(&l->packet, '\0');
+  return l->packet.oom ? ns_no_memory(err) : ns_link_send(l, l->packet.p, err);
+}
+
 /* As many rows from 'from' on as go into a packet; '*n': how many. */
 static ns_status send_part(ns_link *l, ns_stmt *s, const ns_column *cols,
                            size_t from, size_t nrows, size_t *n, ns_err *err) {
+  if (s->brief) {
+    *n = 1;
+    return send_brief_row(l, s, cols, from, err);
+  }
   size_t max = l->max_packet > PACKET_SPARE ? l->max_packet - PACKET_SPARE : 0;
   *n = ns_packet_rows(cols, s->nparams, from, nrows, max);
   return *n > 0 ? send_rows(l, s, cols, from, *n, err) : too_big(l, err);
@@ -447,6 +660,9 @@ ns_status ns_link_answers(ns_link *l, size_t *failed, ns_err *err) {
   }
   l->failure.status = NS_OK;
   l->sent = 0;
+  l->changed = l->affected;
+  l->affected = 0;
+  l->counted = 0;
   return st;
 }
 
@@ -457,12 +673,18 @@ ns_status ns_stmt_bulk(ns_link *l, ns_stmt *s, const ns_column *cols,
   size_t n;
   if (l->dead)
     return ns_link_gone(err);
-  l->affected = 0;
+  l->counted = l->sent;
+  l->affected = s->affected = 0;
   for (size_t from = 0; st == NS_OK && from < nrows; from += n)
-    if ((st = send_part(l, s, cols, from, nrows, &n, err)) == NS_OK)
+    if ((st = send_part(l, s, cols, from, nrows, &n, err)) == NS_OK) {
       st = ns_link_answers(l, NULL, err);
-  s->affected = l->affected;
+      s->affected += l->changed;
+    }
   return st;
+}
+
+int64_t ns_link_changed(const ns_link *l) {
+  return l->changed;
 }
 
 /* ---------------------------------------------------------------- rows */
@@ -474,6 +696,10 @@ ns_status ns_stmt_fetch(ns_link *l, ns_stmt *s, const ns_value **row,
   *row = NULL;
   if (s->ncols == 0)
     return NS_OK;
+  if (s->brief) {
+    fetch_brief(s, row);
+    return NS_OK;
+  }
   rc = mysql_stmt_fetch(s->st);
   if (rc == MYSQL_NO_DATA) {
     mysql_stmt_free_result(s->st);

@@ -8,9 +8,23 @@
 
 typedef struct ns_stmt ns_stmt; /* a prepared statement of one link */
 
-/* Prepares. Owned by the link, freed with it or by ns_stmt_free. */
+/* Prepares. Owned by the link, freed with it or by ns_stmt_free. A link keeps few
+** statements open in the server, which has a limit for all programs together: the one that
+** is used least makes room, and is prepared again with its next use. Its rows can be
+** fetched until then. */
 ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *sql, size_t n,
                           ns_err *err);
+
+/* One that takes no place: it is sent as text, with its parameters spelled out. Those are
+** integers, and so are all that its rows hold. */
+ns_status ns_link_brief(ns_link *l, ns_stmt **out, const char *sql, size_t n,
+                        ns_err *err);
+
+/* Until it is said no more, what is used makes no room: for who sends several ahead. */
+void ns_link_hold(ns_link *l, bool yes);
+
+/* Prepares it again if it has made room. */
+ns_status ns_stmt_ready(ns_link *l, ns_stmt *s, ns_err *err);
 void ns_stmt_free(ns_link *l, ns_stmt *s);
 size_t ns_stmt_params(const ns_stmt *s);
 
@@ -50,6 +64,9 @@ ns_status ns_stmt_told(ns_link *l, ns_stmt *s, ns_err *err);
 /* Reads the answers that are due. Of errors the first wins; '*failed' (may be
 ** NULL): of which packet, counted from 0. */
 ns_status ns_link_answers(ns_link *l, size_t *failed, ns_err *err);
+
+/* Rows that those statements have changed together, but for those with rows. */
+int64_t ns_link_changed(const ns_link *l);
 
 /* The next row, borrowed until the next call on 's'; NULL after the last. */
 ns_status ns_stmt_fetch(ns_link *l, ns_stmt *s, const ns_value **row,

@@ -14,6 +14,7 @@
 #include "ns_sweep.h"
 
 #include "ns_range.h"
+#include "ns_scout.h"
 #include "ns_time.h"
 
 #define RANKS 256
@@ -33,9 +34,9 @@ ns_status ns_sweep_ask(ns_db *db, ns_sql sql, size_t n, const ns_value *params,
   ns_status st = NS_OK;
   for (size_t i = 0; i < n; i++) {
     ns_buf_adds(&text, i > 0 ? " UNION ALL " : "");
-    ns_buf_adds(&text, ns_sql_texts[sql]);
+    ns_only_fill(&db->only, &text, sql);
   }
-  st = text.oom ? ns_no_memory(err) : ns_prepared(db, s, ns_buf_bytes(&text), err);
+  st = text.oom ? ns_no_memory(err) : ns_spelled(db, s, ns_buf_bytes(&text), err);
   if (st == NS_OK)
     st = ns_stmt_run(db->link, *s, params, err);
   ns_buf_free(&text);
@@ -112,18 +113,22 @@ static ns_status look_below(ns_db *db, ns_sql sql, const ns_lane *lanes, size_t 
   ns_stmt *stmt;
   const ns_value *row = NULL;
   ns_status st;
-  ns_ranges_begin(&r, lanes->queue_id);
+  ns_ranges_begin(&r, lanes->queue_id, ns_leases_alone(&db->leases));
   for (size_t i = 0; i < n; i++)
     ns_ranges_add(&r, lanes[i].rank, pane.from,
                   pane.to < lanes[i].floor ? pane.to : lanes[i].floor);
   ns_ranges_end(&r, 1);
-  if ((st = ns_ranges_text(&r, sql, &text, err)) == NS_OK &&
-      (st = ns_prepared(db, &stmt, ns_buf_bytes(&text), err)) == NS_OK &&
+  if ((st = ns_ranges_text(&r, sql, ns_only_kinds(&db->only), &text, err)) == NS_OK &&
+      (st = ns_spelled(db, &stmt, ns_buf_bytes(&text), err)) == NS_OK &&
       (st = ns_stmt_run(db->link, stmt, r.params, err)) == NS_OK)
     st = ns_stmt_fetch(db->link, stmt, &row, err);
   *found = st == NS_OK && row != NULL;
-  if (*found)
-    ns_lanes_find(&db->lanes, lanes->queue_id, row[0].i)->floor = row[1].i;
+  if (*found) {
+    ns_lane *lane = ns_lanes_find(&db->lanes, lanes->queue_id, row[0].i);
+    lane->floor = row[1].i;
+    lane->job = 0;
+    lane->spent = false;
+  }
   ns_buf_free(&text);
   return st;
 }
@@ -145,9 +150,10 @@ static ns_status look_through(ns_db *db, ns_sql sql, int64_t queue_id, ns_pane p
 static ns_status find_late(ns_db *db, ns_sweep *s, ns_pane pane, bool *found,
                            ns_err *err) {
   int64_t start = ns_mono_us();
-  ns_status st = look_through(
-      db, pane.dear ? NS_SQL_CLAIM_SKIP : NS_SQL_CLAIM_LATE, s->queue_id, pane,
-      found, err);
+  ns_sql sql = pane.dear                          ? NS_SQL_CLAIM_SKIP
+               : ns_only_kinds(&db->only) != NULL ? NS_SQL_CLAIM_BELOW
+                                                  : NS_SQL_CLAIM_LATE;
+  ns_status st = look_through(db, sql, s->queue_id, pane, found, err);
   if (st == NS_EBUSY && err->sqlerr == TOO_LONG) {
     ns_err_clear(err);
     ns_window_cut(&s->window, pane);
@@ -170,7 +176,9 @@ ns_status ns_sweep_run(ns_db *db, ns_sweep *s, bool all, bool *news, ns_err *err
   pane = ns_window_next(&s->window, ns_lanes_top(&db->lanes, s->queue_id));
   if (all)
     pane = (ns_pane){0, pane.to, true};
-  if (st == NS_OK && pane.to > 0)
+  if (st == NS_OK && pane.to > 0 && pane.dear && db->lanes.some)
+    st = ns_scout_below(db, s, all, &found, err);
+  else if (st == NS_OK && pane.to > 0)
     st = find_late(db, s, pane, &found, err);
   else if (st == NS_OK)
     s->window.open = false;

@@ -9,6 +9,7 @@
 
 #include "ns_handle.h"
 #include "ns_list.h"
+#include "ns_number.h"
 
 #define TEXT_MAX 255 /* bytes */
 
@@ -38,9 +39,10 @@ static void add_sign(ns_buf *list, const ns_sign *s) {
   else
     ns_buf_adds(list, "null,");
   if (s->progress >= 0.0)
-    ns_buf_addf(list, "%.17g,", s->progress);
+    ns_buf_add_number(list, s->progress);
   else
-    ns_buf_adds(list, "null,");
+    ns_buf_adds(list, "null");
+  ns_buf_addc(list, ',');
   if (s->text.p != NULL)
     ns_buf_add_json(list, cut(s->text));
   else
@@ -95,10 +97,11 @@ static ns_status renew(ns_db *db, ns_sign *s, ns_err *err) {
 
 ns_status ns_touch_many(ns_db *db, ns_sign *signs, size_t n, ns_err *err) {
   ns_status st = NS_OK;
+  char text[NS_NUMBER_SIZE];
   for (size_t i = 0; i < n && st == NS_OK; i++)
     if (signs[i].progress > 1.0)
-      st = ns_fail(err, NS_EINVALID, "progress is %g; it must be 0 to 1",
-                   signs[i].progress);
+      st = ns_fail(err, NS_EINVALID, "progress is %s; it must be 0 to 1",
+                   ns_number(signs[i].progress, text));
   if (st == NS_OK)
     st = ns_ready(db, err);
   if (st != NS_OK || n == 0)

@@ -157,7 +157,8 @@ void ns_tree_free(ns_tree *t) {
 /* ---------------------------------------------------------------- the batch */
 
 enum { N_ID, N_QUEUE, N_RANK, N_RUN, N_UNMET, N_DUE, N_LOST, N_PAUSED,
-       N_DEADLINE, N_AWAITS, N_WAITS, N_UKEY, N_NOW, N_WISH, N_PRIORITY };
+       N_DEADLINE, N_AWAITS, N_WAITS, N_UKEY, N_NOW, N_WISH, N_PRIORITY,
+       N_KIND };
 
 static bool add_node(ns_tree *t, const ns_value *r) {
   ns_node *x;
@@ -170,7 +171,8 @@ static bool add_node(ns_tree *t, const ns_value *r) {
                  .deadline = ns_int_or(&r[N_DEADLINE], 0),
                  .wish = r[N_WISH].i, .priority = r[N_PRIORITY].i,
                  .was_due = r[N_DUE].i, .was_run = r[N_RUN].i, .now = r[N_NOW].i,
-                 .awaits = r[N_AWAITS].i != 0, .waits = r[N_WAITS].i != 0};
+                 .awaits = r[N_AWAITS].i != 0, .waits = r[N_WAITS].i != 0,
+                 .kind = r[N_KIND].i};
   if (r[N_UKEY].type != NS_TEXT)
     return true;
   x->keylen = r[N_UKEY].s.n;
@@ -193,6 +195,10 @@ static int node_by_id(const void *key, const void *node) {
   return (id > other) - (id < other);
 }
 
+ns_node *ns_tree_node(ns_tree *t, int64_t id) {
+  return bsearch(&id, t->nodes, t->nnodes, sizeof *t->nodes, node_by_id);
+}
+
 static ns_status find_holders(ns_db *db, ns_tree *t, ns_err *err) {
   const ns_value *row = NULL;
   ns_value param = ns_tree_pairs(t, false);
@@ -201,8 +207,7 @@ static ns_status find_holders(ns_db *db, ns_tree *t, ns_err *err) {
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_ADMIN_TREE_HELD, &row, err)) == NS_OK &&
          row != NULL) {
-    ns_node *x = bsearch(&row[0].i, t->nodes, t->nnodes, sizeof *t->nodes,
-                         node_by_id);
+    ns_node *x = ns_tree_node(t, row[0].i);
     if (x != NULL)
       x->holder = row[1].i;
   }
@@ -227,7 +232,7 @@ ns_status ns_tree_lock(ns_db *db, ns_tree *t, bool held, ns_err *err) {
 /* ------------------------------------------------------------------ writing */
 
 enum { W_RUN, W_RANK, W_PRIORITY, W_DUE, W_UNMET, W_PAUSED, W_DEADLINE, W_WISH,
-       W_ID, W_QUEUE, W_WAS_DUE, W_OFFSET, W_ALONE, W_COUNT };
+       W_ID, W_QUEUE, W_WAS_DUE, W_OFFSET, W_ALONE, W_KIND, W_COUNT };
 
 /* Columns of the nodes that 'picks' picks. */
 typedef struct rows {
@@ -242,7 +247,7 @@ static void rows_add(rows *r, const ns_node *x) {
       [W_DUE] = x->due, [W_UNMET] = x->unmet, [W_PAUSED] = x->paused,
       [W_DEADLINE] = x->deadline, [W_WISH] = x->wish,
       [W_ID] = x->id, [W_QUEUE] = x->queue_id, [W_WAS_DUE] = x->was_due,
-      [W_OFFSET] = (int64_t)r->n,
+      [W_OFFSET] = (int64_t)r->n, [W_KIND] = x->kind,
       [W_ALONE] = x->lost >= NS_LOST_TOGETHER};
   for (size_t c = 0; c < W_COUNT; c++)
     r->ints[c * r->cap + r->n] = values[c];
@@ -281,31 +286,52 @@ static bool goes_now(const ns_node *x) {
   return x->moves && x->unmet == 0 && x->due <= x->now;
 }
 
+/* Runs a statement about the rows, as a list of lists. An array-bound one that changes
+** what may be so already, or may be gone, could not tell what a KILL has cut. */
+static ns_status run_rows(ns_db *db, ns_sql sql, const rows *r, const int *columns,
+                          size_t n, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  if (r->n == 0)
+    return NS_OK;
+  for (size_t i = 0; i < r->n; i++) {
+    ns_buf_adds(&list, i > 0 ? ",[" : "[[");
+    for (size_t k = 0; k < n; k++) {
+      ns_column c = col(r, (size_t)columns[k]);
+      ns_buf_adds(&list, k > 0 ? "," : "");
+      if (c.null != NULL && c.null[i])
+        ns_buf_adds(&list, "null");
+      else
+        ns_buf_addf(&list, "%lld", (long long)c.ints[i]);
+    }
+    ns_buf_addc(&list, ']');
+  }
+  return ns_list_run(db, sql, NULL, &list, err);
+}
+
 static ns_status write_rows(ns_db *db, rows *r, const ns_tree *t, ns_err *err) {
+  static const int job[] = {W_RUN, W_RANK, W_PRIORITY, W_DUE, W_UNMET, W_PAUSED,
+                            W_DEADLINE, W_WISH, W_ID};
+  static const int place[] = {W_WAS_DUE, W_ID};
   ns_status st;
   pick(r, t, has_changed);
-  st = ns_bulk(db, NS_SQL_ADMIN_TREE_JOB,
-               (ns_column[]){col(r, W_RUN), col(r, W_RANK), col(r, W_PRIORITY),
-                             col(r, W_DUE), col(r, W_UNMET), col(r, W_PAUSED),
-                             col(r, W_DEADLINE), col(r, W_WISH), col(r, W_ID)},
-               r->n, err);
+  st = run_rows(db, NS_SQL_ADMIN_TREE_JOB, r, job, sizeof job / sizeof job[0], err);
   pick(r, t, leaves_scheduled);
   if (st == NS_OK)
-    st = ns_bulk(db, NS_SQL_ADMIN_TREE_UNSCHEDULE,
-                 (ns_column[]){col(r, W_WAS_DUE), col(r, W_ID)}, r->n, err);
+    st = run_rows(db, NS_SQL_ADMIN_TREE_UNSCHEDULE, r, place,
+                  sizeof place / sizeof place[0], err);
   pick(r, t, goes_later);
   if (st == NS_OK)
-    st = ns_bulk(db, NS_SQL_ADMIN_TREE_SCHEDULED,
-                 (ns_column[]){col(r, W_DUE), col(r, W_ID), col(r, W_QUEUE),
-                               col(r, W_RANK), col(r, W_RUN)},
-                 r->n, err);
+    st = ns_bulk_of(db, NS_SQL_ADMIN_TREE_SCHEDULED, /* one that is there may stay so */
+                    (ns_column[]){col(r, W_DUE), col(r, W_ID), col(r, W_QUEUE),
+                                  col(r, W_RANK), col(r, W_RUN), col(r, W_KIND)},
+                    r->n, 0, err);
   db->ring_due = db->ring_due || r->n > 0;
   pick(r, t, goes_now);
   if (st == NS_OK)
     st = ns_bulk(db, NS_SQL_CLAIM_READY,
                  (ns_column[]){col(r, W_QUEUE), col(r, W_RANK),
                                col(r, W_OFFSET), col(r, W_ID), col(r, W_RUN),
-                               col(r, W_ALONE)},
+                               col(r, W_ALONE), col(r, W_KIND)},
                  r->n, err);
   db->ring_due = db->ring_due || r->n > 0;
   return st;

@@ -9,11 +9,12 @@
 #include "ns_tx.h"
 
 #define NS_TREE_BATCH 500 /* jobs per transaction */
+#define NS_SOMEBODY (-1)  /* a holder: the claim's lease cannot be seen yet */
 
 /* A live job of the tree, locked. 'run' to 'deadline' are written back when a
 ** verb has changed it. */
 typedef struct ns_node {
-  int64_t id, queue_id, rank, run, unmet, due, lost;
+  int64_t id, queue_id, rank, run, unmet, due, lost, kind;
   int64_t paused;   /* by whose pause it is held, 0: none; negative: a retry of
                     ** that tree is under way */
   int64_t deadline; /* 0: none */
@@ -21,6 +22,10 @@ typedef struct ns_node {
   int64_t was_due, was_run, now;
   int64_t priority; /* that it was given; rank is what it has sunk to */
   int64_t holder;   /* who runs it; 0: nobody */
+  int64_t ready_at; /* where its row in ready is; 0: not known */
+  bool asks;        /* it is to be found out whether anybody is claiming it */
+  bool seen;        /* ... and its lane was read */
+  bool placed;      /* ... and nobody is: its row is locked */
   bool awaits;      /* is, or was last, parked for a signal */
   bool waits;       /* parked until its children have ended */
   bool revoked;     /* a claim of 'was_run', if there is one, is over */
@@ -66,6 +71,9 @@ ns_status ns_tree_up(ns_db *db, int64_t id, int64_t *parent, bool *sure,
 
 /* Locks the live jobs of the batch; 'held': also finds out who runs them. */
 ns_status ns_tree_lock(ns_db *db, ns_tree *t, bool held, ns_err *err);
+
+/* The batch's node of that job; NULL: none. Good until the batch is over. */
+ns_node *ns_tree_node(ns_tree *t, int64_t id);
 
 /* Writes the jobs that have changed, and where they wait. */
 ns_status ns_tree_write(ns_db *db, ns_tree *t, ns_err *err);

@@ -4,9 +4,12 @@
 ** is sent whole (ns_volley.c).
 **
 ** Invariant: a transaction that failed is rolled back before its function returns,
-** whatever the reason.
+** whatever the reason. A session that would not roll back is given up: its next
+** beginning would commit what it still has open.
 */
 #include "ns_tx.h"
+
+#include <stdio.h>
 
 #include "ns_left.h"
 #include "ns_settle.h"
@@ -25,11 +28,17 @@ void ns_count_retry(ns_db *db, const ns_err *err) {
     db->count.changed++;
 }
 
+static void take_back(ns_db *db) {
+  if (db->link == NULL || ns_is_foreign(db))
+    return;
+  ns_link_answers(db->link, NULL, NULL);
+  if (!ns_link_dead(db->link) && ns_text(db, "ROLLBACK", NULL) != NS_OK)
+    ns_link_give_up(db->link);
+}
+
 static void roll_back(ns_db *db) {
-  if (db->in_tx && db->link != NULL)
-    ns_link_answers(db->link, NULL, NULL);
-  if (db->in_tx && db->link != NULL && !ns_link_dead(db->link))
-    ns_link_text(db->link, "ROLLBACK", NULL);
+  if (db->in_tx)
+    take_back(db);
   db->in_tx = false;
 }
 
@@ -49,12 +58,10 @@ static ns_status try_once(ns_db *db, ns_tx *tx, bool *cut, ns_err *err) {
   ns_status st = ns_link_send(db->link, "START TRANSACTION", err);
   *cut = false;
   db->ahead = 0;
+  db->in_tx = true;
   if (st == NS_OK && !tx->looks)
     st = ns_begun(db, err);
-  if (st != NS_OK)
-    return st;
-  db->in_tx = true;
-  if ((st = tx->run(db, tx, err)) == NS_OK)
+  if (st == NS_OK && (st = tx->run(db, tx, err)) == NS_OK)
     st = ns_begun(db, err); /* and all else that was sent has worked */
   if (st == NS_OK && !tx->done) {
     *cut = true;
@@ -81,15 +88,34 @@ static ns_status join(ns_db *db, ns_tx *tx, ns_err *err) {
   return st;
 }
 
+/* Nobody knows whether an earlier try was written: its COMMIT was refused (a KILL
+** QUERY), and then so were all questions. */
+static ns_status in_doubt(ns_err *err) {
+  unsigned sqlerr = err->sqlerr;
+  ns_status st = ns_fail(err, NS_EGONE,
+                         "the commit was interrupted, and whether it was written "
+                         "could not be found out");
+  err->sqlerr = sqlerr;
+  return st;
+}
+
+/* Has somebody kept a lock from us for as long as a reply may take? */
+static bool is_locked_out(const ns_db *db, int64_t since, const ns_err *err) {
+  return err->sqlerr == NS_LOCK_WAIT && db->link != NULL &&
+         ns_mono_us() - since >= ns_link_patience(db->link);
+}
+
 ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err) {
   int64_t pause = 1000;
   int64_t rest = NS_PAUSE_FIRST;
   int lost = 0;
+  int tries = 0;
+  int64_t since = tx->began != 0 ? tx->began : ns_mono_us();
   ns_status st = NS_OK;
   tx->done = false;
   if (ns_in_transaction(db))
     return join(db, tx, err);
-  for (int tries = 0; tries < TX_TRIES;) {
+  while (tries < TX_TRIES) {
     bool cut = false;
     ns_err_clear(err);
     /* BUSY: the session that was cut is still at its commit */
@@ -99,21 +125,30 @@ ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err) {
       return st;
     if (st == NS_EGONE && (db->cfg.keep_trying != NULL || lost++ < 2)) {
       tx->replay = tx->replay || cut;
+      since = ns_mono_us(); /* nobody could have let go */
       if (!ns_link_dead(db->link)) /* read-only: wait for it to end */
-        ns_pause_up_to(&rest, NS_PAUSE_LONGEST);
+        ns_pause_up_to(db, &rest, NS_PAUSE_LONGEST);
       if (db->cfg.keep_trying == NULL ||
           db->cfg.keep_trying(db->cfg.keep_trying_arg, err))
         continue;
     }
-    if (st != NS_EBUSY || !ns_link_retryable(err))
+    if (st != NS_EBUSY || !(ns_link_retryable(err) || cut || tx->replay))
       return st;
+    if (tx->once && ns_link_retryable(err) && !tx->replay)
+      return st;
+    tx->replay = tx->replay || (cut && !ns_link_retryable(err));
     ns_count_retry(db, err);
+    if (is_locked_out(db, since, err))
+      break;
     tries++;
     ns_sleep_us(ns_jitter(pause, 0.5));
     if (pause < 100000)
       pause *= 2;
   }
-  return ns_err_context(err, "gave up after 20 tries");
+  if (tx->replay)
+    return in_doubt(err);
+  return ns_err_context(err, tries < TX_TRIES ? "somebody keeps a lock"
+                                              : "gave up after 20 tries");
 }
 
 /* ---------------------------------------------------------- the caller's */
@@ -127,11 +162,25 @@ ns_status ns_begin(ns_db *db, ns_err *err) {
     st = ns_text(db, "START TRANSACTION", err);
   if (st == NS_EGONE && (st = ns_ready(db, err)) == NS_OK) /* as in ns_run */
     st = ns_text(db, "START TRANSACTION", err);
-  if (st != NS_OK)
+  if (st != NS_OK) {
+    take_back(db);
     return st;
+  }
   db->user_tx = true;
-  db->broken_tx = false;
+  db->broken_tx = db->ended_tx = false;
   return NS_OK;
+}
+
+/* A COMMIT that the server has refused: BUSY when the transaction is still open, so
+** that nothing was written; else GONE. */
+static ns_status refused_commit(ns_db *db, ns_status st, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_err none;
+  bool open = st != NS_EGONE && ns_run(db, NS_SQL_HANDLE_OPEN, NULL, &none) == NS_OK &&
+              ns_row(db, NS_SQL_HANDLE_OPEN, &row, &none) == NS_OK && row != NULL &&
+              row[0].i == 1;
+  take_back(db);
+  return open || st != NS_EBUSY ? st : in_doubt(err);
 }
 
 ns_status ns_commit(ns_db *db, ns_err *err) {
@@ -139,13 +188,18 @@ ns_status ns_commit(ns_db *db, ns_err *err) {
   ns_status st;
   if (!db->user_tx)
     return ns_fail(err, NS_ESTATE, "no transaction is open");
+  if (db->ended_tx && !ns_is_foreign(db)) {
+    ns_rollback(db);
+    return ns_tx_ended(err);
+  }
   if (broken || ns_is_foreign(db)) {
     ns_rollback(db);
     return ns_fail(err, NS_EBUSY,
                    "the server has rolled this transaction back (deadlock or "
                    "lost connection); run it again");
   }
-  st = ns_text(db, "COMMIT", err);
+  if ((st = ns_text(db, "COMMIT", err)) != NS_OK)
+    st = refused_commit(db, st, err);
   db->user_tx = false;
   if (st == NS_OK) {
     ns_settle_joined(db);
@@ -163,13 +217,41 @@ ns_status ns_commit(ns_db *db, ns_err *err) {
 void ns_rollback(ns_db *db) {
   if (!db->user_tx)
     return;
-  if (!ns_is_foreign(db) && db->link != NULL && !ns_link_dead(db->link))
-    ns_link_text(db->link, "ROLLBACK", NULL);
-  db->user_tx = db->broken_tx = db->ring_due = false;
+  take_back(db);
+  if (db->ended_tx && !ns_is_foreign(db) && db->link != NULL &&
+      !ns_link_dead(db->link))
+    ns_link_text(db->link, "UNLOCK TABLES", NULL); /* one that locked them */
+  db->user_tx = db->broken_tx = db->ended_tx = db->ring_due = false;
   db->ntx = 0;
   ns_slots_flush(db);
 }
 
 bool ns_in_transaction(const ns_db *db) {
   return db->user_tx && !ns_is_foreign(db);
+}
+
+static ns_status text_at(ns_db *db, const char *verb, int64_t depth,
+                         ns_err *err) {
+  char sql[64];
+  ns_status st;
+  if (!ns_in_transaction(db))
+    return ns_fail(err, NS_ESTATE, "no transaction is open");
+  if ((st = ns_ready(db, err)) != NS_OK)
+    return st;
+  snprintf(sql, sizeof sql, "%s nightshift_%lld", verb, (long long)depth);
+  return ns_text(db, sql, err);
+}
+
+ns_status ns_savepoint(ns_db *db, int64_t depth, int64_t *mark, ns_err *err) {
+  *mark = (int64_t)db->ntx;
+  return text_at(db, "SAVEPOINT", depth, err);
+}
+
+ns_status ns_undo(ns_db *db, int64_t depth, int64_t mark, ns_err *err) {
+  ns_status st = text_at(db, "ROLLBACK TO SAVEPOINT", depth, err);
+  if (st != NS_OK && ns_in_transaction(db))
+    db->broken_tx = true;
+  if (mark >= 0 && (size_t)mark < db->ntx)
+    db->ntx = (size_t)mark; /* those are not settled any more */
+  return st;
 }

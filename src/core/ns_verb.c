@@ -3,13 +3,14 @@
 ** deadline. A verb is a step that ns_tree.c does with each batch on its way down.
 **
 ** Invariant: what a verb moves has another run, or no row yet, so of its rows in
-** ready and scheduled one at most is not stale. What somebody runs is not moved: it
-** is written into its job, and he is told.
+** ready and scheduled one at most is not stale. What somebody runs, or is claiming, is
+** not moved: it is written into its job, and he is told.
 */
 #include <stdlib.h>
 #include <string.h>
 
 #include "ns_tree.h"
+#include "ns_unclaimed.h"
 
 /* -------------------------------------------------------------- small verbs */
 
@@ -83,10 +84,21 @@ static void limit_one(const ns_tree *t, ns_node *x) {
 
 typedef void (*small)(const ns_tree *t, ns_node *x);
 
+/* Would it get another row, if nobody is claiming it? */
+static bool would_move(const ns_tree *t, small verb, const ns_node *x) {
+  ns_node then = *x;
+  verb(t, &then);
+  return is_free(x) && then.moves;
+}
+
 static ns_status step_small(ns_db *db, ns_tree *t, small verb, ns_err *err) {
   int64_t changed = t->changed;
   int64_t live = t->live;
   ns_status st = ns_tree_lock(db, t, true, err);
+  for (size_t i = 0; st == NS_OK && i < t->nnodes; i++)
+    t->nodes[i].asks = would_move(t, verb, &t->nodes[i]);
+  if (st == NS_OK)
+    st = ns_unclaimed(db, t, err);
   for (size_t i = 0; st == NS_OK && i < t->nnodes; i++) {
     verb(t, &t->nodes[i]);
     changed += t->nodes[i].changed;
@@ -135,10 +147,14 @@ static ns_status end_pause(ns_db *db, ns_tx *tx, ns_err *err) {
   return forget_pauses(db, tx->arg, err);
 }
 
-/* Before the walk: what is spawned below a finished top meanwhile is nobody's. */
+/* Before the walk: what is spawned below a finished top meanwhile is nobody's. Inside
+** another pause there is a walk before that, too: what is not reached when we are cut off
+** is held by its pause, and nobody takes that for lost. */
 static ns_status resume(ns_db *db, ns_tree *t, ns_err *err) {
   ns_tx tx = {.run = end_pause, .arg = t};
-  ns_status st;
+  ns_status st = t->outer != 0 ? ns_tree_walk(db, t, ns_tree_release, err) : NS_OK;
+  if (st != NS_OK)
+    return st;
   t->ids = &t->id;
   t->nids = 1;
   st = ns_transact(db, &tx, err);
@@ -197,8 +213,8 @@ static ns_status hide_running(ns_db *db, const ns_tree *t, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < t->nnodes; i++)
     if (t->nodes[i].holder != 0)
-      st = ns_bulk(db, NS_SQL_SETTLE_HIDDEN,
-                   (ns_column[]){{NS_INT, &t->nodes[i].id, NULL, NULL}}, 1, err);
+      st = ns_bulk_of(db, NS_SQL_SETTLE_HIDDEN,
+                      (ns_column[]){{NS_INT, &t->nodes[i].id, NULL, NULL}}, 1, 0, err);
   return st;
 }
 

@@ -26,9 +26,11 @@ bool ns_may_ring(ns_db *db) {
   ns_err none;
   if (ns_ring_refused(db))
     return false;
-  switch (ns_prepare(db, NS_SQL_LISTEN_RING, &none)) {
-  case NS_OK:
+  if (db->may_ring)
     return true;
+  switch (ns_try(db, NS_SQL_LISTEN_RING, &none)) {
+  case NS_OK:
+    return db->may_ring = true;
   case NS_EDENIED:
   case NS_ESCHEMA:
   case NS_ESQL:
@@ -58,13 +60,18 @@ static ns_status say(ns_db *db, const char *text, ns_err *err) {
 static ns_status fire(ns_db *db, const ns_step *steps, size_t n, ns_err *err) {
   ns_status st = say(db, BEGIN, err);
   ns_status answer;
+  int64_t changes = 0;
   if (st != NS_OK)
     return st;
-  for (size_t i = 0; st == NS_OK && i < n; i++)
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    changes += (int64_t)steps[i].changes;
     st = ns_stmt_send(db->link, db->stmts[steps[i].sql], steps[i].cols,
                       steps[i].nrows, err);
+  }
   answer = ns_link_answers(db->link, NULL, st == NS_OK ? err : NULL);
-  return st == NS_OK ? answer : st;
+  if (st != NS_OK || answer != NS_OK)
+    return st != NS_OK ? st : answer;
+  return ns_whole(ns_link_changed(db->link), changes, err);
 }
 
 /* Not in one go: behind a ROLLBACK that a KILL has hit, END would commit. */
@@ -83,7 +90,7 @@ static ns_status commit(ns_db *db, bool ring, bool *cut, ns_err *err) {
   if (st != NS_OK)
     return st;
   if (ns_link_send(db->link, END, NULL) == NS_OK && ring)
-    ns_stmt_send(db->link, db->stmts[NS_SQL_LISTEN_RING], NULL, 1, NULL);
+    ns_link_send(db->link, ns_sql_texts[NS_SQL_LISTEN_RING], NULL);
   st = ns_link_answers(db->link, &failed, err);
   if (failed != IS_RING)
     ns_link_give_up(db->link);
@@ -97,10 +104,15 @@ ns_status ns_volley(ns_db *db, const ns_step *steps, size_t n, bool *ring,
                     bool *cut, ns_err *err) {
   ns_status st;
   *cut = false;
-  if ((st = ns_ready(db, err)) != NS_OK ||
-      (st = prepare_all(db, steps, n, err)) != NS_OK)
+  if ((st = ns_ready(db, err)) != NS_OK)
     return st;
   *ring = *ring && ns_may_ring(db);
+  ns_link_hold(db->link, true);
+  if ((st = prepare_all(db, steps, n, err)) != NS_OK) {
+    ns_link_hold(db->link, false);
+    return st;
+  }
+  ns_link_hold(db->link, false);
   if ((st = fire(db, steps, n, err)) == NS_OK)
     return commit(db, *ring, cut, err);
   roll_back(db);
@@ -120,7 +132,8 @@ ns_status ns_at_once(ns_db *db, ns_sql sql, const ns_value *params, bool *cut,
   if (st == NS_OK)
     return NS_OK;
   *cut = st == NS_EGONE || (st == NS_EBUSY && !ns_link_retryable(err));
-  if (!ns_link_dead(db->link)) /* handlers do not see a KILL */
-    ns_link_text(db->link, "ROLLBACK", NULL);
+  /* handlers do not see a KILL */
+  if (!ns_link_dead(db->link) && ns_link_text(db->link, "ROLLBACK", NULL) != NS_OK)
+    ns_link_give_up(db->link);
   return st;
 }

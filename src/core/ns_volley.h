@@ -12,6 +12,7 @@ typedef struct ns_step {
   ns_sql sql;
   const ns_column *cols;
   size_t nrows; /* 0: it is left out */
+  size_t changes; /* rows that it has to change */
 } ns_step;
 
 /*

@@ -3,13 +3,12 @@
 **
 ** Invariant: no transaction is open while it sleeps, and the handle's own connection
 ** is idle: a second one listens. It sleeps no longer than until something is due, or
-** it is time to look after other holders.
+** it is time to look after other holders. Whoever wakes for nothing listens again at once:
+** what is not committed yet is found by the looks of that sleep.
 */
 #include "ns_handle.h"
 #include "ns_queue.h"
 #include "ns_time.h"
-
-#define WAKE_FOR (2 * NS_SECOND) /* an empty wake is looked into this long */
 
 static int64_t least(int64_t a, int64_t b) {
   return a < b ? a : b;
@@ -17,8 +16,7 @@ static int64_t least(int64_t a, int64_t b) {
 
 /* Sleeps until there is a reason to look again, or 'until'. */
 static ns_status wait_for_work(ns_db *db, int64_t queue_id, bool paused,
-                               int64_t until, int64_t next_due, bool *woke,
-                               ns_err *err) {
+                               int64_t until, int64_t next_due, ns_err *err) {
   int64_t now = ns_mono_us();
   int64_t wait;
   unsigned why = 0;
@@ -27,19 +25,24 @@ static ns_status wait_for_work(ns_db *db, int64_t queue_id, bool paused,
   wait = least(until - now, db->peers_at - now);
   if (next_due >= 0)
     wait = least(wait, next_due);
-  *woke = false;
   if (wait <= 0)
     return NS_OK;
   if (db->waiter == NULL)
     st = ns_listener_open(&db->waiter, db, err);
   if (st == NS_OK)
-    st = ns_listen(db->waiter, &queue_id, paused ? 0 : 1, 0, db->holder, wait,
-                   &why, err);
+    ns_listen_near(db->waiter, db, &queue_id, 1);
+  if (st == NS_OK)
+    st = ns_listen(db->waiter,
+                   &(ns_awaited){.queues = &queue_id, .nqueues = !paused,
+                                 .paused = &queue_id, .npaused = paused,
+                                 .newest = -1, .holder = db->holder},
+                   wait, &why, err);
   if (db->waiter != NULL)
     ns_listen_leave(db->waiter);
+  if (st != NS_OK && ns_interrupted(db))
+    return st;
   if (st != NS_OK) /* no second connection to be had: look now and then */
     ns_sleep_us(least(wait, ns_jitter(200000, 0.5)));
-  *woke = st == NS_OK && (why & NS_WOKE_WORK) != 0;
   if (why & NS_WOKE_GONE)
     db->peers_at = 0;
   return NS_OK;
@@ -62,14 +65,11 @@ static ns_status claim_once(ns_db *db, const ns_feed *feed, size_t limit,
 ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
                    int64_t lease, ns_jobs *out, ns_err *err) {
   int64_t until = ns_mono_us() + wait;
-  int64_t woken = 0; /* when a wake first found nothing; 0: not now */
-  int64_t pause = 5000;
   int64_t next_due;
   ns_feed feed = {.weight = 1};
   ns_status st = ns_queue_id(db, queue, true, &feed.queue_id, err);
   while (st == NS_OK) {
     bool paused = false;
-    bool woke = false;
     int64_t taken = db->count.claimed;
     ns_look_around(db);
     next_due = -1;
@@ -84,14 +84,7 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
                 ** alone */
     if (st != NS_OK || out->n > 0 || ns_mono_us() >= until)
       break;
-    if (woken != 0 && ns_mono_us() - woken < WAKE_FOR) {
-      ns_sleep_us(least(pause, until - ns_mono_us()));
-      pause *= 4;
-      continue;
-    }
-    st = wait_for_work(db, feed.queue_id, paused, until, next_due, &woke, err);
-    woken = woke ? ns_mono_us() : 0;
-    pause = 5000;
+    st = wait_for_work(db, feed.queue_id, paused, until, next_due, err);
   }
   return st;
 }

@@ -33,6 +33,7 @@ static int64_t least(int64_t a, int64_t b) {
 static void seen_all(ns_window *w, int64_t cost) {
   bool twice = w->width > 0;
   w->open = false;
+  w->seen_at = ns_mono_us();
   w->full_at = ns_mono_us() + (twice ? least(cost * FULL_SHARE, FULL_LATEST) : 0);
   if (cost <= NS_LOOK_MAX)
     w->width = 0;

@@ -21,6 +21,7 @@ typedef struct ns_window {
   int64_t next;    /* monotonic µs: when another look is affordable */
   int64_t full_at; /* ... when one at all is, while that is dear */
   int64_t width;   /* µs of the key, of the pane; 0: all is cheap */
+  int64_t seen_at; /* ... when all was last looked at; 0: never */
   bool open;       /* all is to be looked at, and has not been yet */
 } ns_window;
 

@@ -165,7 +165,7 @@ void nsh_adopted_take(nsh_dispatch *d, int64_t now) {
   for (size_t i = 0; i < d->nadopted; i++) {
     nsh_adopted *a = &d->adopted[i];
     nsh_patience_take(&a->patience, &a->fresh, now, is_ending(d->mail));
-    nsh_unsettled_take(&a->unsettled, &a->fresh);
+    nsh_unsettled_take(&a->unsettled, &a->fresh, NULL, now);
   }
 }
 
@@ -247,7 +247,7 @@ static ns_status settle(nsh_dispatch *d, nsh_adopted *a, ns_err *err) {
   if ((st = ns_adopted_settle(a->table, b->items, b->n, err)) != NS_OK)
     return st;
   nsh_row_log_failed(a->map->table, b->items, b->n);
-  settled = nsh_unsettled_sort(&a->unsettled, ns_mono_us());
+  settled = nsh_unsettled_sort(&a->unsettled, ns_trouble(d->db), ns_mono_us());
   nsh_mail_lock(d->mail);
   d->mail->unsettled -= settled;
   nsh_mail_unlock(d->mail);
@@ -292,7 +292,7 @@ void nsh_adopted_look(nsh_dispatch *d) {
   int64_t freed;
   for (size_t i = 0; i < d->nadopted; i++)
     if (look(d, &d->adopted[i], true, &freed, &err) != NS_OK)
-      ns_log(NS_LOG_ERROR, "rescue.failed",
+      ns_log(err.status == NS_EBUSY ? NS_LOG_WARN : NS_LOG_ERROR, "rescue.failed",
              NS_FIELDS(ns_fb("table", d->adopted[i].map->table),
                        ns_fs("code", ns_code(err.status)),
                        ns_fs("error", err.message)));
@@ -324,11 +324,16 @@ static bool was_paused(const nsh_adopted *a) {
   return ns_adopted_paused(a->table) && !a->worked && a->due < 0;
 }
 
+static bool is_soon(const nsh_dispatch *d, int64_t due) {
+  return due >= 0 && due <= d->cfg->drain_within;
+}
+
 /* With --drain: nothing twice, with time for what was on its way back in between, nor
 ** anything that a dead holder has left. What may not be claimed yet counts when it is due
 ** too late for us. */
 static ns_status count_empty(nsh_dispatch *d, nsh_adopted *a, ns_err *err) {
   bool looked = ns_adopted_looked(a->table);
+  bool awaited = is_soon(d, a->due);
   int64_t freed = 0;
   ns_status st = NS_OK;
   if (!d->cfg->drain)
@@ -337,8 +342,8 @@ static ns_status count_empty(nsh_dispatch *d, nsh_adopted *a, ns_err *err) {
     st = ns_adopted_due(a->table, &a->due, err);
   if (st != NS_OK)
     return st;
-  if (freed > 0)
-    a->empties = 0;
+  if (freed > 0 || (awaited && !is_soon(d, a->due)))
+    a->empties = 0; /* what was awaited may have come due behind the claim's look */
   else if (looked || a->due > d->cfg->drain_within || was_paused(a))
     a->empties++;
   a->worked = a->worked || looked;

@@ -40,36 +40,18 @@ static nsh_waiting *at(const nsh_backlog *b, size_t i) {
   return &b->items[(b->first + i) & (b->cap - 1)];
 }
 
-/* Who is at 'i' leaves. */
-static void leave(nsh_backlog *b, size_t i) {
-  nsh_load *load = at(b, i)->load;
-  for (b->n--; i < b->n; i++)
-    *at(b, i) = *at(b, i + 1);
-  if (--load->left == 0)
-    nsh_load_free(load);
-}
-
-bool nsh_backlog_remove(nsh_backlog *b, int64_t id, int64_t run,
-                        int64_t *lease) {
-  size_t i = 0;
-  while (i < b->n && (at(b, i)->job->id != id || at(b, i)->job->run != run))
-    i++;
-  if (i == b->n)
-    return false;
-  *lease = at(b, i)->job->lease;
-  leave(b, i);
-  return true;
-}
-
-bool nsh_backlog_take(nsh_backlog *b, int64_t lease, ns_token *token) {
-  size_t i = 0;
-  while (i < b->n && at(b, i)->job->lease != lease)
-    i++;
-  if (i == b->n)
-    return false;
-  *token = (ns_token){.id = at(b, i)->job->id, .run = at(b, i)->job->run};
-  leave(b, i);
-  return true;
+size_t nsh_backlog_drop(nsh_backlog *b, bool (*leaves)(void *arg, const ns_job *job),
+                        void *arg) {
+  size_t n = b->n;
+  b->n = 0;
+  for (size_t i = 0; i < n; i++) {
+    nsh_waiting w = *at(b, i);
+    if (!leaves(arg, w.job))
+      *at(b, b->n++) = w;
+    else if (--w.load->left == 0)
+      nsh_load_free(w.load);
+  }
+  return n - b->n;
 }
 
 void nsh_backlog_free(nsh_backlog *b) {

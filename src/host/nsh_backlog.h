@@ -30,12 +30,9 @@ const nsh_waiting *nsh_backlog_first(const nsh_backlog *b);
 /* The first leaves; its job is gone then, too. */
 void nsh_backlog_pop(nsh_backlog *b);
 
-/* A claim that waits in the line leaves it, wherever it stands; '*lease' gets
-** that of its batch. False: it is not there. */
-bool nsh_backlog_remove(nsh_backlog *b, int64_t id, int64_t run, int64_t *lease);
-
-/* One claim of a lease leaves the line. False: there is none. */
-bool nsh_backlog_take(nsh_backlog *b, int64_t lease, ns_token *token);
+/* All that 'leaves' says leave the line, in one pass; how many. */
+size_t nsh_backlog_drop(nsh_backlog *b, bool (*leaves)(void *arg, const ns_job *job),
+                        void *arg);
 
 void nsh_backlog_free(nsh_backlog *b);
 

@@ -46,12 +46,9 @@ static void *room(nsh_batch *b, size_t n) {
   return p;
 }
 
-ns_verdict *nsh_batch_add(nsh_batch *b) {
-  ns_verdict *v;
+void nsh_batch_add(nsh_batch *b, const ns_verdict *v) {
   nsh_must(ns_grow(&b->items, &b->cap, b->n + 1, sizeof *b->items));
-  v = &b->items[b->n++];
-  *v = (ns_verdict){.delay = -1};
-  return v;
+  b->items[b->n++] = *v;
 }
 
 ns_bytes nsh_batch_keep(nsh_batch *b, ns_bytes s) {
@@ -119,18 +116,18 @@ void nsh_batch_keep_child(nsh_batch *b, ns_push *child) {
 }
 
 void nsh_batch_copy(nsh_batch *b, const ns_verdict *from) {
-  ns_verdict *to = nsh_batch_add(b);
-  *to = *from;
-  to->result = nsh_batch_keep(b, from->result);
-  to->error = nsh_batch_keep(b, from->error);
-  to->state = nsh_batch_keep(b, from->state);
-  to->signal = nsh_batch_keep(b, from->signal);
-  to->log = nsh_batch_keep(b, from->log);
-  to->children = nsh_batch_children(b, from->nchildren);
+  ns_verdict to = *from;
+  to.result = nsh_batch_keep(b, from->result);
+  to.error = nsh_batch_keep(b, from->error);
+  to.state = nsh_batch_keep(b, from->state);
+  to.signal = nsh_batch_keep(b, from->signal);
+  to.log = nsh_batch_keep(b, from->log);
+  to.children = nsh_batch_children(b, from->nchildren);
   for (size_t i = 0; i < from->nchildren; i++) {
-    to->children[i] = from->children[i];
-    nsh_batch_keep_child(b, &to->children[i]);
+    to.children[i] = from->children[i];
+    nsh_batch_keep_child(b, &to.children[i]);
   }
+  nsh_batch_add(b, &to);
 }
 
 /* The last chunk stays when it is an ordinary one. */

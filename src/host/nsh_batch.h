@@ -1,9 +1,10 @@
 /*
 ** Verdicts on their way to the database, with every byte they point to.
 **
-** Invariant: bytes live in chunks that never move, so a verdict stays valid
-** until its batch is cleared, however many are added after it. A chunk may be a
-** file that has no name: its pages need not stay in memory.
+** Invariant: bytes live in chunks that never move, so what a verdict points to stays
+** valid until its batch is cleared, however many are added after it. The verdicts
+** themselves do move: nobody is given a pointer to one, they are added complete. A
+** chunk may be a file that has no name: its pages need not stay in memory.
 */
 #ifndef NSH_BATCH_H
 #define NSH_BATCH_H
@@ -20,8 +21,8 @@ typedef struct nsh_batch {
 
 #define NSH_BATCH_INIT ((nsh_batch){NULL, 0, 0, NULL})
 
-/* A zeroed verdict at the end, valid until the next one is added. */
-ns_verdict *nsh_batch_add(nsh_batch *b);
+/* Appends '*v' as it is: its bytes and children are the batch's already. */
+void nsh_batch_add(nsh_batch *b, const ns_verdict *v);
 
 /* Copies of bytes that live as long as the batch. Absent bytes stay absent. */
 ns_bytes nsh_batch_keep(nsh_batch *b, ns_bytes s);

@@ -67,9 +67,22 @@ static void on_worker(nsh_zygote *z, nsh_frame *f) {
     one_less(z);
 }
 
+static void on_sockets(nsh_frame *f) {
+  int64_t count = nsh_get_int(f);
+  ns_bytes text = nsh_get_bytes(f);
+  if (nsh_done(f) && count == 0)
+    ns_log(NS_LOG_WARN, "script.sockets",
+           NS_FIELDS(ns_fb("open", text),
+                     ns_fs("advice", "all workers share what scripts open while they "
+                                     "are loaded; open it in a handler, or in "
+                                     "nightshift.on(\"worker.start\", fn)")));
+}
+
 static void on_zygote_frame(void *arg, nsh_frame *f) {
   nsh_zygote *z = arg;
-  if (f->type == NSH_LOADED || f->type == NSH_LOADERR)
+  if (f->type == NSH_SOCKETS)
+    on_sockets(f);
+  else if (f->type == NSH_LOADED || f->type == NSH_LOADERR)
     on_loaded(z, f);
   else if (f->type == NSH_FORKED || f->type == NSH_EXITED)
     on_worker(z, f);

@@ -1,11 +1,11 @@
 /*
 ** The chores: whatever a host tells the database and asks of it beside settling
-** and claiming. That it lives, what it can run, how far its jobs are; who has
-** died, which claims were ended, what is old; ids for children.
+** and claiming. That it lives, what it can run, how far its jobs are; which
+** claims were ended; ids for children. What may take long is the upkeep's
+** (nsh_upkeep.c).
 **
-** Invariant: none of them matters to a job's fate but the beat and the look at
-** other holders. A chore that fails is done again, by the next turn or when its
-** time comes.
+** Invariant: none of them matters to a job's fate but the beat. A chore that fails
+** is done again, by the next turn or when its time comes.
 */
 #include "nsh_turn.h"
 
@@ -20,23 +20,30 @@
 #define BEAT (10 * NS_SECOND)
 #define BEAT_SOON (NS_SECOND / 20) /* while lost claims are being dropped */
 #define CLAIMS_HOLD (25 * NS_SECOND) /* after a beat: others wait for 30 s */
-#define LOOK_BUSY (NS_SECOND / 2) /* at other holders, while nobody listens */
-#define TOLD_BUSY (NS_SECOND / 10) /* at notices, the same */
-#define PRUNE (60 * NS_SECOND)
-#define PRUNE_MORE NS_SECOND
+#define TOLD_BUSY (NS_SECOND / 10) /* at notices, while nobody listens */
+#define WORKERS_GAP (2 * NS_SECOND) /* between two tellings of what they do */
 #define RING_GAP (NS_SECOND / 20)
 #define WIDEN 20000 /* a listener that should wait for more is woken */
 
 /* ------------------------------------------------------------------ when */
 
+/* The upkeep looks at other holders for this one. */
+static void assist(nsh_dispatch *d) {
+  nsh_mail_lock(d->mail);
+  d->mail->assisted = d->holder;
+  d->mail->locks = ns_uses_locks(d->db);
+  nsh_mail_unlock(d->mail);
+}
+
 void nsh_chores_open(nsh_dispatch *d) {
   d->holder = ns_holder_id(d->db);
   d->serves_at = d->widen_at = NSH_NEVER;
-  d->prune_at = ns_mono_us() + PRUNE / 10;
+  assist(d);
 }
 
 void nsh_chores_close(nsh_dispatch *d) {
   free(d->handlers);
+  free(d->names);
 }
 
 /* Nobody listens, and jobs that we hold may have been cancelled. */
@@ -44,19 +51,25 @@ static bool may_be_told(const nsh_dispatch *d) {
   return d->mail->outstanding > 0 && !d->mail->armed;
 }
 
+/* Do the workers do anything else than was told? */
+static bool work_differs(const nsh_dispatch *d) {
+  return memcmp(&d->workers, &d->mail->workers, sizeof d->workers) != 0;
+}
+
 bool nsh_chores_due(const nsh_dispatch *d, int64_t now) {
   const nsh_mail *m = d->mail;
-  return m->ntouches > 0 || m->want_ids > 0 || m->notices || m->gone ||
+  return m->ntouches > 0 || m->want_ids > 0 || m->notices || m->died ||
          m->serves || now >= d->serves_at ||
-         now >= d->beat_at || now >= d->look_at || now >= d->prune_at ||
-         now >= d->widen_at || (may_be_told(d) && now >= d->told_at);
+         (work_differs(d) && now >= d->workers_at) ||
+         now >= d->beat_at || now >= d->widen_at || (may_be_told(d) && now >= d->told_at);
 }
 
 int64_t nsh_chores_next(const nsh_dispatch *d) {
-  int64_t t = nsh_sooner(nsh_sooner(d->beat_at, d->look_at),
-                         nsh_sooner(d->prune_at, d->serves_at));
+  int64_t t = nsh_sooner(d->beat_at, d->serves_at);
   if (may_be_told(d))
     t = nsh_sooner(t, d->told_at);
+  if (work_differs(d))
+    t = nsh_sooner(t, d->workers_at);
   return nsh_sooner(t, d->widen_at);
 }
 
@@ -67,6 +80,10 @@ static void take_served(nsh_dispatch *d) {
   m->serves = false;
   free(d->handlers);
   nsh_must((d->handlers = strdup(m->handlers)) != NULL);
+  free(d->names);
+  d->names = NULL;
+  nsh_must(m->names == NULL || (d->names = strdup(m->names)) != NULL);
+  d->renamed = true;
   d->taking = m->taking;
   d->serves_at = 0;
 }
@@ -74,16 +91,17 @@ static void take_served(nsh_dispatch *d) {
 void nsh_chores_take(nsh_dispatch *d, nsh_turn *t, int64_t now) {
   nsh_mail *m = d->mail;
   take_served(d);
+  t->workers = m->workers;
   t->notices = m->notices;
   if (may_be_told(d) && now >= d->told_at) {
     t->notices = true;
     d->told_at = now + TOLD_BUSY;
   }
-  t->gone = m->gone;
+  t->died = m->died;
   t->want_ids = m->want_ids;
   t->touches = m->touches;
   t->ntouches = m->ntouches;
-  m->notices = m->gone = false;
+  m->notices = m->died = false;
   m->want_ids = 0;
   m->touches = NULL;
   m->ntouches = m->captouches = 0;
@@ -95,7 +113,7 @@ void nsh_chores_put_back(nsh_dispatch *d, nsh_turn *t) {
   nsh_mail_lock(m);
   m->want_ids += t->want_ids;
   m->notices = m->notices || t->notices;
-  m->gone = m->gone || t->gone;
+  m->died = m->died || t->died;
   nsh_mail_unlock(m);
   for (size_t i = 0; i < t->ntouches; i++)
     free(t->touches[i].text); /* signs of life come again */
@@ -104,17 +122,27 @@ void nsh_chores_put_back(nsh_dispatch *d, nsh_turn *t) {
 
 /* ------------------------------------------------------------- for our jobs */
 
-/* Claims that turn out to be lost go to the loop. */
+static int by_token(const void *a, const void *b) {
+  const ns_sign *x = a;
+  const ns_sign *y = b;
+  return x->id != y->id ? (x->id > y->id) - (x->id < y->id)
+                        : (x->run > y->run) - (x->run < y->run);
+}
+
+/* Claims that turn out to be lost go to the loop. 'signs' are sorted; there may be as
+** many as the host has workers. */
 static void tell_lost(nsh_dispatch *d, const nsh_turn *t, const ns_sign *signs,
                       size_t n) {
   bool any = false;
   nsh_mail_lock(d->mail);
-  for (size_t i = 0; i < n; i++)
-    for (size_t k = 0; signs[i].lost && k < t->ntouches; k++)
-      if (t->touches[k].id == signs[i].id && t->touches[k].run == signs[i].run) {
-        nsh_mail_lose(d->mail, &t->touches[k]);
-        any = true;
-      }
+  for (size_t i = 0; i < t->ntouches; i++) {
+    ns_sign key = {.id = t->touches[i].id, .run = t->touches[i].run};
+    const ns_sign *s = bsearch(&key, signs, n, sizeof key, by_token);
+    if (s != NULL && s->lost) {
+      nsh_mail_lose(d->mail, &t->touches[i]);
+      any = true;
+    }
+  }
   nsh_mail_unlock(d->mail);
   if (any)
     d->mail->notify(d->mail->notify_arg);
@@ -134,9 +162,11 @@ static ns_status write_signs(nsh_dispatch *d, const nsh_turn *t, ns_sign *signs,
   st = n == 0          ? NS_OK
        : table != NULL ? ns_adopted_touch_many(table, signs, n, err)
                        : ns_touch_many(d->db, signs, n, err);
-  if (st == NS_OK && n > 0)
-    tell_lost(d, t, signs, n);
-  return st;
+  if (st != NS_OK || n == 0)
+    return st;
+  qsort(signs, n, sizeof *signs, by_token); /* those of a table are in the order of seats */
+  tell_lost(d, t, signs, n);
+  return NS_OK;
 }
 
 /* What could not be written is for people to see, and comes again if the job
@@ -230,6 +260,7 @@ static void check_holder(nsh_dispatch *d) {
          NS_FIELDS(ns_fi("was", d->holder), ns_fi("is", holder)));
   d->holder = holder;
   d->serves_at = 0;
+  assist(d);
   nsh_mail_lock(d->mail);
   d->mail->lost_all = true;
   nsh_mail_unlock(d->mail);
@@ -260,34 +291,23 @@ static void write_served(nsh_dispatch *d, int64_t now) {
                                                   ns_fs("error", err.message)));
 }
 
-/* Gives back what dead holders held. While the listener waits in the server it
-** says when one dies; otherwise we look ourselves. */
-static void look_around(nsh_dispatch *d, nsh_turn *t, int64_t now) {
-  ns_rescued sum;
+/* Claims that stand and that our own memory has lost. Who is idle is rung for them. */
+static void check_claims(nsh_dispatch *d) {
+  ns_rescued sum = {0};
   ns_err err;
-  ns_status st;
-  int64_t again_in;
-  bool armed;
-  bool gone = t->gone;
-  if (now < d->look_at && !t->gone)
+  if (ns_own_look(d->db, &sum, &err) == NS_OK && sum.jobs > 0)
+    ns_log(NS_LOG_ERROR, "mended", NS_FIELDS(ns_fi("jobs", sum.jobs)));
+  d->more = d->more || sum.jobs > 0;
+}
+
+/* What the workers do is for people, so not at once: it changes all the time. */
+static void write_workers(nsh_dispatch *d, const nsh_turn *t, int64_t now) {
+  ns_err err;
+  if (now < d->workers_at || memcmp(&d->workers, &t->workers, sizeof d->workers) == 0)
     return;
-  st = ns_look(d->db, &again_in, &sum, &err);
-  t->gone = st == NS_EGONE;
-  if (st != NS_OK && st != NS_EGONE)
-    ns_log(NS_LOG_ERROR, "rescue.failed",
-           NS_FIELDS(ns_fs("code", ns_code(st)),
-                     ns_fs("error", err.message)));
-  if (sum.holders > 0 || sum.jobs > 0)
-    ns_log(NS_LOG_WARN, "rescue",
-           NS_FIELDS(ns_fi("holders", sum.holders), ns_fi("jobs", sum.jobs),
-                     ns_fi("poison", sum.poison)));
-  nsh_mail_lock(d->mail);
-  armed = d->mail->armed;
-  d->mail->woken = d->mail->woken || sum.jobs > 0;
-  nsh_mail_unlock(d->mail);
-  if (gone || sum.holders > 0)
-    nsh_adopted_look(d);
-  d->look_at = ns_mono_us() + (armed ? again_in : nsh_sooner(again_in, LOOK_BUSY));
+  d->workers_at = now + WORKERS_GAP;
+  if (ns_tell_workers(d->db, &t->workers, &err) == NS_OK)
+    d->workers = t->workers;
 }
 
 /* There is more than we can take: somebody idle may have it. Our own listener,
@@ -314,16 +334,6 @@ static void widen(nsh_dispatch *d, int64_t now) {
     nsh_listen_wake(d->listen, d->db);
 }
 
-static void prune(nsh_dispatch *d, int64_t now) {
-  ns_err err;
-  int64_t deleted = 0;
-  if (now < d->prune_at)
-    return;
-  if (ns_prune(d->db, NS_KEEP_DONE, NS_KEEP_DEAD, 1, &deleted, &err) != NS_OK)
-    deleted = 0; /* next time */
-  d->prune_at = now + (deleted > 0 ? PRUNE_MORE : PRUNE);
-}
-
 void nsh_chores_run(nsh_dispatch *d, nsh_turn *t) {
   int64_t now;
   if (t->want_ids > 0)
@@ -333,9 +343,11 @@ void nsh_chores_run(nsh_dispatch *d, nsh_turn *t) {
   beat(d, now);
   check_holder(d);
   write_served(d, now);
+  write_workers(d, t, now);
   read_notices(d, t);
-  look_around(d, t, now);
+  check_claims(d);
+  if (t->died)
+    nsh_adopted_look(d);
   ring(d, now);
   widen(d, now);
-  prune(d, now);
 }

@@ -16,8 +16,9 @@
 
 /* What the plain options are read into, before they are checked. */
 typedef struct asked {
-  int64_t workers, drain_within, drain_timeout, memory;
-  bool drain, keep_env, strict, forget_done, no_queues;
+  int64_t workers, drain_within, drain_timeout, memory, recycle, recycle_memory,
+          max_children;
+  bool drain, keep_env, strict, forget_done, no_queues, allow_setuid;
   const char *log, *url, *user, *shared, *isolation;
 } asked;
 
@@ -26,6 +27,7 @@ static const nsl_field fields[] = {
     {"workers", NSL_INT, offsetof(asked, workers)},
     {"queues", NSL_TABLE, 0},
     {"no_queues", NSL_BOOL, offsetof(asked, no_queues)},
+    {"only", NSL_TABLE, 0},
     {"adopt", NSL_TABLE, 0},
     {"reserve", NSL_TABLE, 0},
     {"strict", NSL_BOOL, offsetof(asked, strict)},
@@ -35,7 +37,11 @@ static const nsl_field fields[] = {
     {"drain_timeout", NSL_INT, offsetof(asked, drain_timeout)},
     {"keep_env", NSL_BOOL, offsetof(asked, keep_env)},
     {"user", NSL_CSTR, offsetof(asked, user)},
+    {"allow_setuid", NSL_BOOL, offsetof(asked, allow_setuid)},
     {"memory", NSL_INT, offsetof(asked, memory)},
+    {"recycle", NSL_INT, offsetof(asked, recycle)},
+    {"recycle_memory", NSL_INT, offsetof(asked, recycle_memory)},
+    {"max_children", NSL_INT, offsetof(asked, max_children)},
     {"log", NSL_CSTR, offsetof(asked, log)},
     {"url", NSL_CSTR, offsetof(asked, url)},
     {"connection", NSL_TABLE, 0},
@@ -82,6 +88,11 @@ static ns_status check_counts(const asked *a, ns_err *err) {
                    a->drain_within < 0 ? "drain_within" : "drain_timeout");
   if (a->memory < 0)
     return ns_fail(err, NS_EINVALID, WHAT "memory must not be negative");
+  if (a->max_children < 0)
+    return ns_fail(err, NS_EINVALID, WHAT "max_children must not be negative");
+  if (a->recycle < 0 || a->recycle_memory < 0)
+    return ns_fail(err, NS_EINVALID, WHAT "%s must not be negative",
+                   a->recycle < 0 ? "recycle" : "recycle_memory");
   if (strcmp(a->log, "text") != 0 && strcmp(a->log, "json") != 0)
     return ns_fail(err, NS_EINVALID, WHAT "log must be text or json, got '%s'",
                    a->log);
@@ -121,7 +132,11 @@ static ns_status read_plain(lua_State *L, int idx, nsh_config *cfg,
   cfg->drain_within = a.drain_within;
   cfg->drain_timeout = a.drain_timeout;
   cfg->user = a.user;
+  cfg->allow_setuid = a.allow_setuid;
   cfg->memory = a.memory;
+  cfg->recycle = a.recycle;
+  cfg->max_children = a.max_children;
+  cfg->recycle_memory = a.recycle_memory;
   cfg->json = strcmp(a.log, "json") == 0;
   cfg->keep_env = a.keep_env;
   cfg->fork_per_job = strcmp(a.isolation, "job") == 0;
@@ -199,6 +214,22 @@ static ns_status read_queue(lua_State *L, nsh_feed *feed, ns_err *err) {
                    WHAT "queues: the weight of '%.*s' must be 1 to 1000000, "
                    "got %lld", (int)q.name.n, q.name.p, (long long)q.number);
   *feed = (nsh_feed){q.name, (int)q.number};
+  return NS_OK;
+}
+
+/* The list is on top; its strings stay in it. */
+static ns_status read_only(lua_State *L, nsh_config *cfg, ns_err *err) {
+  for (size_t i = 0; i < cfg->nonly; i++) {
+    ns_bytes *name = &cfg->only[i];
+    lua_rawgeti(L, -1, (lua_Integer)i + 1);
+    if (lua_type(L, -1) != LUA_TSTRING)
+      luaL_error(L, WHAT "only must have strings, got a %s", luaL_typename(L, -1));
+    name->p = lua_tolstring(L, -1, &name->n);
+    lua_pop(L, 1);
+    if (name->n == 0 || name->n > NS_MAX_NAME)
+      return ns_fail(err, NS_EINVALID, WHAT "only: a name has 1 to %d bytes",
+                     NS_MAX_NAME);
+  }
   return NS_OK;
 }
 
@@ -324,7 +355,7 @@ static size_t list_length(lua_State *L, int idx, const char *name) {
   return n;
 }
 
-/* The arrays share one userdata: mappings, queues, reserves, file names. */
+/* The arrays share one userdata: mappings, queues, reserves, names, file names. */
 ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg,
                           ns_err *err) {
   ns_status st;
@@ -335,14 +366,17 @@ ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg,
   cfg->nqueues = list_length(L, idx, "queues");
   cfg->nreserves = list_length(L, idx, "reserve");
   cfg->nadopted = list_length(L, idx, "adopt");
+  cfg->nonly = list_length(L, idx, "only");
   cfg->adopted = lua_newuserdatauv(L, cfg->nadopted * sizeof *cfg->adopted +
                                           cfg->nqueues * sizeof *cfg->queues +
                                           cfg->nreserves * sizeof *cfg->reserves +
+                                          cfg->nonly * sizeof *cfg->only +
                                           cfg->nfiles * sizeof *cfg->files + 1,
                                    0);
   cfg->queues = (nsh_feed *)(void *)(cfg->adopted + cfg->nadopted);
   cfg->reserves = (nsh_reserve *)(void *)(cfg->queues + cfg->nqueues);
-  cfg->files = (const char **)(void *)(cfg->reserves + cfg->nreserves);
+  cfg->only = (ns_bytes *)(void *)(cfg->reserves + cfg->nreserves);
+  cfg->files = (const char **)(void *)(cfg->only + cfg->nonly);
   if ((st = read_plain(L, idx, cfg, err)) != NS_OK ||
       (st = read_connection(L, idx, cfg, err)) != NS_OK)
     return st;
@@ -357,6 +391,11 @@ ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg,
   if (st == NS_OK && cfg->nqueues > 0) {
     nsl_rawfield(L, idx, "queues");
     st = read_queues(L, cfg, err);
+    lua_pop(L, 1);
+  }
+  if (st == NS_OK && cfg->nonly > 0) {
+    nsl_rawfield(L, idx, "only");
+    st = read_only(L, cfg, err);
     lua_pop(L, 1);
   }
   if (st == NS_OK && cfg->nreserves > 0) {

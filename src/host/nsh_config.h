@@ -34,6 +34,8 @@ typedef struct nsh_config {
   nsh_feed *queues;      /* none: every queue */
   size_t nqueues;
   bool no_queues;        /* no queue at all: only adopted tables */
+  ns_bytes *only;        /* jobs of these names only; none: of all handlers */
+  size_t nonly;
   ns_mapping *adopted;   /* existing tables to serve */
   size_t nadopted;
   nsh_reserve *reserves; /* number i has pool i + 1; pool 0 takes all jobs */
@@ -44,7 +46,11 @@ typedef struct nsh_config {
   int64_t drain_within;  /* µs: what is due sooner counts as left to do */
   int64_t drain_timeout; /* µs a stopping host waits for running handlers */
   const char *user;      /* of zygotes and workers; NULL: the host's own */
+  bool allow_setuid;     /* what workers start may gain rights */
   int64_t memory;        /* bytes a job may use; 0: no limit */
+  int64_t recycle;       /* jobs after which a worker is replaced; 0: never, and */
+  int64_t recycle_memory; /* bytes: when it has more of them resident */
+  int64_t max_children;  /* that a run may spawn; 0: as options.lua says */
   bool json;             /* how log lines look */
   const char *shared;    /* size of the shared dict; NULL: see ns_region_open */
   bool fork_per_job;     /* isolation = "job" */

@@ -56,7 +56,8 @@ void nsh_no_core(void) {
 }
 
 ns_status nsh_confine(const nsh_config *cfg, ns_err *err) {
-  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  if (!cfg->allow_setuid)
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   offer_ourselves();
   return cfg->user != NULL ? become(cfg->user, err) : NS_OK;
 }

@@ -1,5 +1,5 @@
 /*
-** What a zygote and its workers may not do: gain rights, outlive the host when
+** What a zygote and its workers may not do: gain rights (unless that is allowed), outlive the host when
 ** memory is short, and, when the host is root, be root. Nobody dumps core.
 */
 #ifndef NSH_CONFINE_H

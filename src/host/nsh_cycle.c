@@ -5,9 +5,9 @@
 ** When to claim: while claims come back full there is more ("hot"). A claim
 ** that came back short arms the listener, which waits in the server. What
 ** wakes it may not be visible yet (a trigger rings before its transaction
-** commits), so an empty claim after a wake is repeated after 5, 20, 80, 320
-** and 1280 ms, then the host is silent until the next wake, the next due job
-** or the ping.
+** commits): the listener finds that by itself, as it looks again in its sleep. So
+** the host is silent until the next wake, the next due job or the ping. Only one
+** that ends when nothing is left looks twice.
 **
 ** With reserved workers this holds for each pool: while pool 0 is full, claims
 ** and the listener go on for the queues that have workers of their own, and
@@ -15,12 +15,14 @@
 */
 #include "nsh_turn.h"
 
+#include <string.h>
+
 #include "ns_time.h"
 #include "nsh_memory.h"
+#include "nsh_served.h"
 
 #define FEEDS_OLD NS_SECOND
-#define RECHECK_FIRST 5000
-#define RECHECK_LAST 1280000
+#define LAST_LOOK 5000 /* of one that drains, after a claim that found nothing */
 #define HELD_RETRY 10000 /* dependents whose row somebody else holds */
 
 /* ------------------------------------------------------------------ when */
@@ -34,6 +36,7 @@ static void heat(nsh_dispatch *d) {
 ns_status nsh_cycle_open(nsh_dispatch *d, ns_err *err) {
   d->unsettled = NSH_UNSETTLED_INIT;
   heat(d);
+  d->feeds.closed = true; /* until it is known what there are handlers for */
   d->due = -1;
   d->recheck_at = d->due_at = NSH_NEVER;
   return nsh_feeds_open(&d->feeds, d->cfg, d->db, err);
@@ -56,6 +59,7 @@ static bool may_claim(const nsh_dispatch *d, int64_t now) {
 
 bool nsh_cycle_due(const nsh_dispatch *d, int64_t now) {
   return d->unsettled.batch.n > 0 || d->mail->verdicts.n > 0 ||
+         d->mail->broods.n > 0 || nsh_unsettled_waiting(&d->unsettled) > 0 ||
          now >= d->unsettled.again_at || may_claim(d, now);
 }
 
@@ -66,11 +70,31 @@ int64_t nsh_cycle_next(const nsh_dispatch *d) {
   return t;
 }
 
+static size_t less(size_t n, size_t taken) {
+  return n > taken ? n - taken : 0;
+}
+
+/* Verdicts that wait for a later cycle keep their places, or there would be ever more of
+** them; each of this one gives way to one job, whoever else waits. */
+static void hold_places(nsh_room *room, size_t waiting, size_t written) {
+  size_t most = 0;
+  for (size_t i = 0; i < NSH_POOLS_MAX; i++) {
+    size_t *n = i == 0 ? &room->open : &room->own[i];
+    size_t left = less(*n, waiting);
+    if (left < written)
+      left = *n < written ? *n : written;
+    most += *n = left;
+  }
+  room->all = most;
+}
+
 void nsh_cycle_take(nsh_dispatch *d, nsh_turn *t, int64_t now) {
   nsh_mail *m = d->mail;
+  size_t written;
   t->cycle = d->nadopted == 0 || nsh_cycle_due(d, now);
-  nsh_unsettled_take(&d->unsettled, &m->verdicts);
+  written = nsh_unsettled_take(&d->unsettled, &m->verdicts, &m->broods, now);
   t->room = nsh_mail_room(m);
+  hold_places(&t->room, nsh_unsettled_waiting(&d->unsettled) + m->broods.n, written);
   t->limit = t->room.all;
   t->woken = t->limit > 0 && (m->woken || now >= d->recheck_at);
   if (t->cycle && t->limit > 0) {
@@ -79,21 +103,20 @@ void nsh_cycle_take(nsh_dispatch *d, nsh_turn *t, int64_t now) {
   }
 }
 
-/* That claim is still to be made. */
+/* That claim is still to be made; verdicts may have been written before it. */
 static void put_back(nsh_dispatch *d, const nsh_turn *t) {
+  size_t settled =
+      nsh_unsettled_failed(&d->unsettled, ns_trouble(d->db), ns_mono_us());
   if (t->limit > 0)
     heat(d);
   nsh_mail_lock(d->mail);
+  d->mail->unsettled -= settled;
   d->mail->woken = d->mail->woken || t->woken;
   nsh_mail_unlock(d->mail);
 }
 
 bool nsh_cycle_wants(const nsh_dispatch *d, const nsh_turn *t) {
   return t->cycle && t->limit > 0 && d->feeds.n > 0;
-}
-
-static size_t less(size_t n, size_t taken) {
-  return n > taken ? n - taken : 0;
 }
 
 void nsh_cycle_yield(nsh_dispatch *d, nsh_turn *t, size_t pool, size_t n) {
@@ -117,6 +140,18 @@ static bool is_wanted(const nsh_dispatch *d, size_t feed) {
   return !d->hot[0] || (d->feeds.pools[feed] > 0 && !d->hot[d->feeds.pools[feed]]);
 }
 
+static void list_awaited(const nsh_dispatch *d, nsh_mail *m) {
+  const nsh_feeds *f = &d->feeds;
+  nsh_must(ns_grow(&m->queues, &m->capqueues, f->n + f->npaused, sizeof *m->queues));
+  m->nqueues = 0;
+  for (size_t i = 0; i < f->n; i++)
+    if (is_wanted(d, i))
+      m->queues[m->nqueues++] = f->items[i].queue_id;
+  m->npaused = f->npaused;
+  if (f->npaused > 0)
+    memcpy(m->queues + m->nqueues, f->paused, f->npaused * sizeof *f->paused);
+}
+
 /* Tells the listener what to wait for, if anything. One that sleeps already, for
 ** less, is woken. The lock is held. */
 static void arm(nsh_dispatch *d) {
@@ -126,13 +161,10 @@ static void arm(nsh_dispatch *d) {
     any = any || is_wanted(d, i);
   if (!any)
     return;
-  nsh_must(ns_grow(&m->queues, &m->capqueues, d->feeds.n, sizeof *m->queues));
-  m->nqueues = 0;
-  for (size_t i = 0; i < d->feeds.n; i++)
-    if (is_wanted(d, i))
-      m->queues[m->nqueues++] = d->feeds.items[i].queue_id;
-  m->newest = d->cfg->nqueues > 0 || d->cfg->no_queues || d->hot[0] ? 0
-                                                                 : d->feeds.newest;
+  list_awaited(d, m);
+  m->newest = d->cfg->nqueues > 0 || d->cfg->no_queues || d->hot[0]
+                  ? -1
+                  : d->feeds.newest;
   m->holder = d->holder;
   if (m->armed && d->narrow && !d->hot[0]) {
     m->narrow = true;
@@ -165,20 +197,15 @@ static void feel(nsh_dispatch *d, const nsh_turn *t, const size_t *got) {
 /* After a claim: when to claim next. The lock is held. */
 static void plan(nsh_dispatch *d, const nsh_turn *t, const size_t *got, size_t n,
                  int64_t now) {
-  bool again = t->woken || (d->cfg->drain && d->empties == 0);
   feel(d, t, got);
   if (n > 0)
     d->empties = 0;
-  else if (t->room.open > 0 || nsh_config_workers(d->cfg, 0) == 0)
-    d->empties++; /* else most queues were not looked at */
+  else if (t->room.open > 0 || nsh_config_workers(d->cfg, 0) == 0) {
+    if (d->empties++ == 0) /* else most queues were not looked at */
+      d->empty_since = t->began;
+  }
   d->due_at = d->due >= 0 ? now + d->due : NSH_NEVER;
-  if (n > 0)
-    d->recheck = 0;
-  else if (again)
-    d->recheck = d->recheck == 0 ? RECHECK_FIRST : d->recheck * 4;
-  if (d->recheck > RECHECK_LAST)
-    d->recheck = 0;
-  d->recheck_at = d->recheck > 0 ? now + d->recheck : NSH_NEVER;
+  d->recheck_at = d->cfg->drain && d->empties == 1 ? now + LAST_LOOK : NSH_NEVER;
   arm(d);
 }
 
@@ -211,10 +238,12 @@ void nsh_cycle_rest(nsh_dispatch *d) {
   nsh_mail *m = d->mail;
   int64_t due;
   bool others = nsh_adopted_rested(d, &due, &m->patient);
-  m->rested = d->empties >= 2 && others && m->outstanding == 0 &&
-              m->unsettled == m->patient;
+  int64_t first = ns_first_due(d->db);
+  m->rested = d->empties >= 2 && d->due != 0 && others && m->outstanding == 0 &&
+              m->unsettled == m->patient &&
+              ns_looked_everywhere(d->db, d->feeds.items, d->feeds.n, d->empty_since);
   m->refused = nsh_adopted_refuses(d);
-  m->rest_due = d->due < 0 || (due >= 0 && due < d->due) ? due : d->due;
+  m->rest_due = first < 0 || (due >= 0 && due < first) ? due : first;
 }
 
 static void publish(nsh_dispatch *d, const nsh_turn *t, ns_jobs *jobs,
@@ -250,6 +279,19 @@ static void pass(nsh_dispatch *d) {
   d->mail->notify(d->mail->notify_arg);
 }
 
+/* The handlers are known, or have changed: what is claimed changes with them. */
+static void rename_claims(nsh_dispatch *d) {
+  ns_err err;
+  if (!d->renamed)
+    return;
+  d->renamed = false;
+  nsh_must(nsh_served_claim(d->db, d->names, &err) == NS_OK);
+  d->feeds.closed = d->names != NULL && d->names[0] == '\0';
+  d->feeds.made_at = 0;
+  d->empties = 0;
+  heat(d);
+}
+
 bool nsh_cycle_run(nsh_dispatch *d, nsh_turn *t) {
   ns_err err;
   ns_jobs jobs = NS_JOBS_INIT;
@@ -257,11 +299,13 @@ bool nsh_cycle_run(nsh_dispatch *d, nsh_turn *t) {
   size_t settled;
   int64_t now;
   ns_status st;
+  rename_claims(d);
   if (!t->cycle) {
     pass(d);
     return true;
   }
   want = choice(d, t);
+  t->began = ns_mono_us();
   st = ns_cycle(d->db, d->unsettled.batch.items, d->unsettled.batch.n, &want,
                 &jobs, &d->due, &err);
   if (st != NS_OK) {
@@ -272,7 +316,8 @@ bool nsh_cycle_run(nsh_dispatch *d, nsh_turn *t) {
   }
   nsh_recovered(d);
   now = ns_mono_us();
-  settled = nsh_unsettled_sort(&d->unsettled, now);
+  nsh_unsettled_took(&d->unsettled, now - t->began);
+  settled = nsh_unsettled_sort(&d->unsettled, ns_trouble(d->db), now);
   if (ns_unfinished(d->db))
     d->unsettled.again_at = nsh_sooner(d->unsettled.again_at, now + HELD_RETRY);
   publish(d, t, &jobs, settled, now);

@@ -18,6 +18,7 @@
 #define HOLD_LOOK (NS_SECOND / 4) /* at the connection, while jobs run */
 #define ERROR_FIRST 50000 /* after a failed cycle, doubling */
 #define ERROR_LAST (5 * NS_SECOND)
+#define CLOSE_MAX (3 * NS_SECOND) /* from its end on the server is waited for so long */
 
 /* --------------------------------------------------------------- one turn */
 
@@ -61,6 +62,7 @@ static void take_turn(nsh_dispatch *d, nsh_turn *t) {
   nsh_cycle_take(d, t, now);
   nsh_chores_take(d, t, now);
   m->cycling = true;
+  m->claiming = t->limit > 0;
   nsh_mail_unlock(m);
 }
 
@@ -101,8 +103,10 @@ static bool keep_trying(void *arg, const ns_err *why) {
   nsh_dispatch *d = arg;
   if (!atomic_load(&d->opened) || atomic_load(&d->mail->give_up))
     return false;
-  if (!atomic_exchange(&d->mail->away, true))
-    ns_log(NS_LOG_WARN, "db.lost", NS_FIELDS(ns_fs("why", why->message)));
+  if (atomic_exchange(&d->mail->away, true))
+    return true;
+  ns_log(NS_LOG_WARN, "db.lost", NS_FIELDS(ns_fs("why", why->message)));
+  d->mail->notify(d->mail->notify_arg); /* one that ends need not wait for it */
   return true;
 }
 
@@ -125,6 +129,7 @@ static void *thread(void *arg) {
     take_turn(d, &t);
     do_turn(d, &t);
   }
+  ns_end_by(d->db, ns_mono_us() + CLOSE_MAX);
   nsh_listen_stop(d->listen, d->db);
   nsh_adopted_deafen(d);
   nsh_mail_lock(m);
@@ -183,7 +188,8 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
       (st = ns_register(d->db, true, err)) != NS_OK ||
       (st = nsh_cycle_open(d, err)) != NS_OK ||
       (st = nsh_adopted_open(d, err)) != NS_OK ||
-      (st = nsh_listen_open(&d->listen, d->db, mail, err)) != NS_OK) {
+      (st = nsh_listen_open(&d->listen, d->db, mail, err)) != NS_OK ||
+      (st = nsh_upkeep_open(&d->upkeep, cfg, mail, err)) != NS_OK) {
     nsh_dispatch_close(d);
     return st;
   }
@@ -192,7 +198,7 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
   say_unrung(d->db);
   atomic_store(&d->opened, true);
   nsh_chores_open(d);
-  mail->woken = true; /* an empty first claim is repeated */
+  mail->woken = true; /* for the first claim */
   *out = d;
   return NS_OK;
 }
@@ -205,6 +211,8 @@ ns_status nsh_dispatch_start(nsh_dispatch *d, ns_err *err) {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old);
   st = nsh_listen_start(d->listen, err);
+  if (st == NS_OK)
+    st = nsh_upkeep_start(d->upkeep, err);
   if (st == NS_OK && pthread_create(&d->thread, NULL, thread, d) != 0)
     st = ns_fail(err, NS_ENOMEM, "cannot start the dispatcher's thread");
   pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -212,11 +220,13 @@ ns_status nsh_dispatch_start(nsh_dispatch *d, ns_err *err) {
   return st;
 }
 
-void nsh_dispatch_close(nsh_dispatch *d) {
+bool nsh_dispatch_close(nsh_dispatch *d) {
+  bool ended;
   if (d == NULL)
-    return;
+    return true;
   if (d->running)
     pthread_join(d->thread, NULL);
+  ended = nsh_upkeep_close(d->upkeep);
   nsh_listen_close(d->listen);
   nsh_adopted_deafen(d);
   ns_close(d->db);
@@ -224,4 +234,5 @@ void nsh_dispatch_close(nsh_dispatch *d) {
   nsh_adopted_close(d);
   nsh_chores_close(d);
   free(d);
+  return ended;
 }

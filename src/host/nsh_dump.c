@@ -37,7 +37,7 @@ static void dump_pool(const nsh_table *t, size_t pool) {
   ns_log(NS_LOG_INFO, "dump.reserve",
          NS_FIELDS(ns_fb("queue", r->name), ns_fi("workers", (int64_t)r->workers),
                    ns_fi("up", (int64_t)t->pools[pool].up),
-                   ns_fi("jobs", (int64_t)t->mail->pools[pool].held),
+                   ns_fi("jobs", (int64_t)t->pools[pool].tasks),
                    ns_fi("backlog", (int64_t)t->pools[pool].backlog.n)));
 }
 

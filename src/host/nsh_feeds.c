@@ -13,11 +13,17 @@
 void nsh_feeds_free(nsh_feeds *f) {
   free(f->items);
   free(f->pools);
+  free(f->paused);
 }
 
 static void add(nsh_feeds *f, const nsh_config *cfg, const ns_queue_row *row,
                 int weight) {
   size_t n = f->n + 1;
+  if (row->paused) {
+    nsh_must(ns_grow(&f->paused, &f->cappaused, f->npaused + 1, sizeof *f->paused));
+    f->paused[f->npaused++] = row->id;
+    return;
+  }
   nsh_must(ns_grow(&f->items, &f->cap, n, sizeof *f->items));
   nsh_must(ns_grow(&f->pools, &f->cappools, n, sizeof *f->pools));
   f->items[f->n] = (ns_feed){.queue_id = row->id, .weight = weight};
@@ -33,17 +39,17 @@ static void add_all(nsh_feeds *f, const nsh_config *cfg,
                     const ns_queue_row *rows, size_t n) {
   for (size_t i = 0; i < cfg->nqueues; i++)
     for (size_t k = 0; k < n; k++)
-      if (!rows[k].paused && is_named(&cfg->queues[i], &rows[k]))
+      if (is_named(&cfg->queues[i], &rows[k]))
         add(f, cfg, &rows[k], cfg->queues[i].weight);
   for (size_t k = 0; cfg->nqueues == 0 && !cfg->no_queues && k < n; k++)
-    if (!rows[k].paused)
-      add(f, cfg, &rows[k], 1);
+    add(f, cfg, &rows[k], 1);
 }
 
 void nsh_feeds_make(nsh_feeds *f, const nsh_config *cfg,
                     const ns_queue_row *rows, size_t n) {
-  f->n = 0;
-  add_all(f, cfg, rows, n);
+  f->n = f->npaused = 0;
+  if (!f->closed)
+    add_all(f, cfg, rows, n);
   for (size_t i = 0; i < n; i++)
     if (rows[i].id > f->newest)
       f->newest = rows[i].id;

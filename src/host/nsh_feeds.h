@@ -13,6 +13,9 @@ typedef struct nsh_feeds {
   ns_feed *items;
   size_t *pools;   /* of each */
   size_t n, cap, cappools;
+  int64_t *paused; /* queues that would be feeds, too */
+  size_t npaused, cappaused;
+  bool closed;     /* there is nothing to claim for: no handler is known */
   int64_t newest;  /* greatest queue id seen */
   int64_t made_at; /* monotonic µs: when the queues were read */
 } nsh_feeds;

@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ns_number.h"
+
 #define PATIENCE 65536 /* instructions until the second raise; then halving */
 #define TEXT_MAX 4096
 
@@ -43,13 +45,14 @@ static void describe(lua_State *L, lua_Debug *ar) {
                                         [NSH_WHY_STOP] = "the host stops:",
                                         [NSH_WHY_MEMORY] = "memory limit:"};
   char reason[64];
+  char seconds[NS_NUMBER_SIZE];
   const char *trace;
   const char *ours;
   size_t n;
   lua_getinfo(L, "Sl", ar);
   if (h.why == NSH_WHY_TIMEOUT)
-    snprintf(reason, sizeof reason, "timeout after %g s",
-             (double)h.timeout / 1e6);
+    snprintf(reason, sizeof reason, "timeout after %s s",
+             ns_number_seconds(h.timeout, seconds));
   else
     snprintf(reason, sizeof reason, "%s stopped", reasons[h.why]);
   n = (size_t)snprintf(h.text, TEXT_MAX, "%s at %s:%d\n", reason,
@@ -233,6 +236,10 @@ void nsh_halt_begin(uint32_t seq, int64_t timeout) {
   h.why = NSH_WHY_NONE;
   h.now = h.main;
   h.running = 1;
+}
+
+bool nsh_halt_asked(void) {
+  return h.hooked != 0;
 }
 
 nsh_why nsh_halt_end(void) {

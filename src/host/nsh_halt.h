@@ -30,6 +30,9 @@ void nsh_halt_listen(lua_State *L, nsh_slot *slot);
 /* The handler of job 'seq' is about to run; 'timeout' for the message, µs. */
 void nsh_halt_begin(uint32_t seq, int64_t timeout);
 
+/* Is its Lua code about to be stopped? Then C code that waits returns to it. */
+bool nsh_halt_asked(void);
+
 /* It has ended. Why it was stopped; NONE: it was not. Safe to repeat. */
 nsh_why nsh_halt_end(void);
 

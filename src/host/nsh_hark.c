@@ -127,10 +127,7 @@ void nsh_hark_close(nsh_hark *h, ns_db *db) {
   nsh_mail_unlock(h->mail);
   for (; !has_ended(h) && ns_mono_us() < until; ns_sleep_us(STOP_STEP))
     nsh_listen_interrupt(db, ns_ear_thread(h->ear));
-  if (!has_ended(h)) {
-    pthread_detach(h->thread);
-    return;
-  }
+  ns_ear_stop(h->ear);
   if (h->running)
     pthread_join(h->thread, NULL);
   ns_ear_close(h->ear);

@@ -25,7 +25,7 @@ bool nsh_hark_woken(const nsh_hark *h);
 bool nsh_hark_take(nsh_hark *h);
 
 /* Makes the thread end, with 'db' to end its sleep, and frees it; after a second in
-** which the server does not help it is left alone with its memory. NULL is allowed. */
+** which the server does not help it leaves the server. NULL is allowed. */
 void nsh_hark_close(nsh_hark *h, ns_db *db);
 
 #endif

@@ -30,9 +30,10 @@
 #include "nsh_sweep.h"
 #include "nsh_watch.h"
 
-#define SETTLE_US (5 * NS_SECOND)  /* for the last verdicts, once stopping */
+#define SETTLE_US (5 * NS_SECOND)  /* for the last verdicts, once stopping; to end after */
 #define PING_US NS_SECOND          /* between looks at the zygotes, with jobs */
 #define SEED_US (6 * NS_SECOND)    /* for it to clear up and end */
+#define FLUSH_US (2 * NS_SECOND)   /* for the last lines of the log */
 #define GOODBYE_MS 1000            /* for workers and zygotes to leave */
 
 typedef enum mode {
@@ -64,6 +65,7 @@ typedef struct host {
   nsh_scripts scripts;
   int64_t handlers;
   int64_t pinged;         /* when the zygotes were */
+  bool drained;           /* nothing was left to do */
   bool keeper_gone;
   bool ready;             /* host.ready has been logged */
 } host;
@@ -73,11 +75,11 @@ static void complain(const char *text, size_t n) {
   fflush(stderr);
 }
 
-/* What we can run has changed; 'handlers' is malloc'd, NULL: as before. */
-static void tell_served(host *h, char *handlers) {
+/* What we can run has changed; both are malloc'd; no 'handlers': as before. */
+static void tell_served(host *h, char *handlers, char *names) {
   bool takes = h->mode <= RUNNING && !h->table.quiet;
   nsh_mail_lock(&h->mail);
-  nsh_mail_serves(&h->mail, handlers, takes ? h->cfg->workers : 0);
+  nsh_mail_serves(&h->mail, handlers, names, takes ? h->cfg->workers : 0);
   nsh_mail_unlock(&h->mail);
 }
 
@@ -92,7 +94,7 @@ static void drain(host *h, const char *why) {
   ns_log(NS_LOG_INFO, "host.drain", NS_FIELDS(ns_fs("why", why)));
   set_mode(h, DRAINING, h->cfg->drain_timeout);
   nsh_table_close(&h->table);
-  tell_served(h, NULL);
+  tell_served(h, NULL, NULL);
 }
 
 static void stop(host *h, const char *why) {
@@ -102,12 +104,17 @@ static void stop(host *h, const char *why) {
   nsh_table_kill(&h->table);
 }
 
+/* Without waiting for the server any more. */
+static void leave_now(host *h) {
+  if (!atomic_exchange(&h->mail.give_up, true))
+    set_mode(h, FINISHING, SETTLE_US);
+}
+
 /* The server does not help: leave what is not written to the rescuers. */
 static void give_up(host *h) {
   ns_log(NS_LOG_ERROR, "host.give_up", NULL, 0);
   h->code = NSH_EXIT_FAILURE;
-  set_mode(h, FINISHING, SETTLE_US);
-  atomic_store(&h->mail.give_up, true);
+  leave_now(h);
   nsh_mail_lock(&h->mail);
   nsh_mail_finish(&h->mail);
   nsh_mail_unlock(&h->mail);
@@ -145,21 +152,28 @@ static void check_running(host *h) {
     return;
   if (refused)
     h->code = NSH_EXIT_FAILURE;
+  h->drained = true;
   drain(h, refused ? "nothing left to do but rows that are refused" : "nothing left to do");
 }
 
-/* All jobs are back and all verdicts written? A server that is away need not
-** be waited for when there is nothing to tell it. */
+/* Everything is written. To leave in order may take what is left of the drain, and
+** a server that is slow needs it; nothing is lost by who leaves without. */
+static void finish(host *h) {
+  int64_t rest = h->deadline - ns_mono_us();
+  nsh_mail_finish(&h->mail);
+  set_mode(h, FINISHING, rest > SETTLE_US ? rest : SETTLE_US);
+}
+
+/* All jobs are back and all verdicts written? */
 static void check_quiescent(host *h) {
   nsh_mail *m = &h->mail;
   bool away = atomic_load(&m->away);
   nsh_mail_lock(m);
   if (h->table.busy == 0 && m->outstanding == 0 && m->unsettled == 0 &&
-      (away || !m->cycling)) {
+      (away || !m->cycling || !m->claiming)) {
+    finish(h);
     if (away)
-      atomic_store(&m->give_up, true);
-    nsh_mail_finish(m);
-    set_mode(h, FINISHING, SETTLE_US);
+      leave_now(h);
   }
   nsh_mail_unlock(m);
 }
@@ -175,15 +189,23 @@ static void check_ended(host *h) {
   nsh_mail_unlock(&h->mail);
 }
 
+/* At once: a thread is stuck in the client library. */
+static void leave(int code) {
+  ns_log_flush(FLUSH_US);
+  _exit(code);
+}
+
 static void check_deadline(host *h, int64_t now) {
   if (h->mode < DRAINING || now < h->deadline)
     return;
   if (h->mode == DRAINING)
     stop(h, "drain timeout");
-  else if (h->mode == STOPPING || !atomic_load(&h->mail.give_up))
+  else if (h->mode == STOPPING)
     give_up(h);
+  else if (!atomic_load(&h->mail.give_up))
+    leave_now(h);
   else
-    _exit(NSH_EXIT_FAILURE); /* a thread is stuck in the client library */
+    leave(h->code);
 }
 
 static void arm(host *h, int64_t now);
@@ -191,12 +213,17 @@ static void arm(host *h, int64_t now);
 /* After every event: is it time for the next mode? */
 static void check(host *h) {
   int64_t now = ns_mono_us();
+  nsh_table_lock(&h->table); /* what the event has changed counts */
+  nsh_table_unlock(&h->table);
+  nsh_table_recount(&h->table);
   if (h->mode == LOADING || h->mode == OVER)
     return;
   if (h->mode == RUNNING)
     check_running(h);
   if (h->mode == DRAINING || h->mode == STOPPING)
     check_quiescent(h);
+  if (h->mode == FINISHING && atomic_load(&h->mail.away))
+    leave_now(h); /* there is nothing to tell the server */
   check_ended(h);
   check_deadline(h, now);
   arm(h, now);
@@ -205,21 +232,29 @@ static void check(host *h) {
 /* ------------------------------------------------- handlers and processes */
 
 /* The handlers of a new generation, for the log and for all to see. */
-static void tell_handlers(host *h, int64_t count, ns_bytes names) {
+static void tell_handlers(host *h, int64_t count, ns_bytes lines) {
   ns_buf text = NS_BUF_INIT;
-  h->handlers = count;
+  ns_buf picked = NS_BUF_INIT;
+  bool all = h->cfg->nonly > 0 || nsh_served_count(lines) == count;
+  ns_bytes names;
+  h->handlers = count = nsh_served_pick(&picked, lines, count, h->cfg);
+  names = ns_buf_bytes(&picked);
+  h->table.scripts++;
   nsh_served_json(&text, names, count);
   ns_buf_addc(&text, '\0');
-  nsh_must(!text.oom);
-  tell_served(h, text.p);
-  if (h->mode == LOADING)
-    return;
+  ns_buf_addc(&picked, '\0');
+  nsh_must(!text.oom && !picked.oom);
+  names.p = picked.p;
+  tell_served(h, text.p, all ? strdup(picked.p) : NULL);
   text = NS_BUF_INIT;
   nsh_served_text(&text, names);
-  ns_log(NS_LOG_INFO, "reload.done",
+  nsh_must(!text.oom);
+  if (h->mode != LOADING)
+    ns_log(NS_LOG_INFO, "reload.done",
          NS_FIELDS(ns_fi("handlers", count),
                    ns_fb("names", ns_buf_bytes(&text))));
   ns_buf_free(&text);
+  ns_buf_free(&picked);
 }
 
 static void on_loaded(void *arg, nsh_zygote *z, int64_t count,
@@ -300,6 +335,8 @@ static void on_died(void *arg, nsh_zygote *z, int status) {
       nsh_scripts_load_later(&h->scripts);
   }
   nsh_life_orphaned(&h->table, z);
+  if (h->scripts.refused && h->mode == RUNNING)
+    nsh_scripts_load(&h->scripts); /* now there is a place */
   check(h);
 }
 
@@ -331,6 +368,8 @@ static void on_keeper_died(void *arg, bool replaced) {
 static void on_timer(uv_timer_t *timer) {
   host *h = timer->data;
   int64_t now = ns_mono_us();
+  if (h->scripts.due > 0 && h->mode > RUNNING)
+    h->scripts.due = 0;
   if (h->scripts.due > 0 && now >= h->scripts.due)
     nsh_scripts_load(&h->scripts);
   if (now - h->pinged > PING_US) {
@@ -341,14 +380,21 @@ static void on_timer(uv_timer_t *timer) {
   check(h);
 }
 
+/* The sooner of a wait (-1: none) and the time until an instant, which may have passed
+** while another event was looked at. */
+static int64_t sooner(int64_t wait, int64_t instant, int64_t now) {
+  int64_t until = instant > now ? instant - now : 0;
+  return wait < 0 || until < wait ? until : wait;
+}
+
 /* The timer runs only while there is something to look after. */
 static void arm(host *h, int64_t now) {
   int64_t wait = nsh_watch_next(&h->table, now);
   uint64_t ms;
-  if (h->scripts.due > 0 && (wait < 0 || h->scripts.due - now < wait))
-    wait = h->scripts.due - now;
-  if (h->mode >= DRAINING && (wait < 0 || h->deadline - now < wait))
-    wait = h->deadline - now;
+  if (h->scripts.due > 0)
+    wait = sooner(wait, h->scripts.due, now);
+  if (h->mode >= DRAINING)
+    wait = sooner(wait, h->deadline, now);
   ms = wait > 0 ? (uint64_t)(wait + 999) / 1000 : 0;
   if (wait < 0)
     uv_timer_stop(&h->timer);
@@ -373,7 +419,7 @@ static void quiet(host *h, bool on) {
     return;
   ns_log(NS_LOG_INFO, on ? "host.quiet" : "host.continue", NULL, 0);
   nsh_table_quiet(&h->table, on);
-  tell_served(h, NULL);
+  tell_served(h, NULL, NULL);
 }
 
 static void on_stop_signal(host *h, int sig) {
@@ -385,6 +431,8 @@ static void on_stop_signal(host *h, int sig) {
     stop(h, name);
   else if (h->mode == STOPPING)
     give_up(h);
+  else if (h->mode == FINISHING)
+    leave_now(h);
 }
 
 static void on_signal(void *arg, int sig) {
@@ -497,7 +545,7 @@ static void live(host *h) {
     return;
   if (start_dispatch(h, &err) != NS_OK) {
     complain(err.message, strlen(err.message));
-    h->code = err.status == NS_EGONE    ? NSH_EXIT_DATABASE
+    h->code = err.status == NS_EGONE || err.status == NS_EBUSY ? NSH_EXIT_DATABASE
               : err.status == NS_ENOMEM ? NSH_EXIT_FAILURE
                                         : NSH_EXIT_CONFIG;
     return;
@@ -515,7 +563,7 @@ static void live(host *h) {
                    ns_fi("crashed", h->table.tally.crashed)));
 }
 
-int nsh_host_run(const nsh_config *cfg) {
+int nsh_host_run(const nsh_config *cfg, ns_buf *known) {
   host *h;
   ns_err err;
   int seed;
@@ -542,14 +590,19 @@ int nsh_host_run(const nsh_config *cfg) {
     complain(err.message, strlen(err.message));
     return NSH_EXIT_FAILURE;
   }
+  ns_log_spool();
   open_loop(h, seed);
   live(h);
-  nsh_dispatch_close(h->dispatch);
   code = h->code;
+  if (!nsh_dispatch_close(h->dispatch))
+    leave(code);
+  if (h->drained && h->mail.names != NULL)
+    ns_buf_addf(known, "%s\n", h->mail.names);
   close_loop(h);
   close(h->bell[0]);
   close(h->bell[1]);
   nsh_slots_unmap(h->slots, cfg->workers);
   free(h);
+  ns_log_flush(FLUSH_US);
   return code;
 }

@@ -15,7 +15,8 @@
 #define NSH_EXIT_CONFIG 78
 
 /* Runs a host until it is told to stop or, with cfg->drain, has nothing left
-** to do. Returns the exit code; messages go to stderr. */
-int nsh_host_run(const nsh_config *cfg);
+** to do. Returns the exit code; messages go to stderr. '*known' (the caller frees it):
+** empty, or when there was nothing left to do the names that it could run, a line each. */
+int nsh_host_run(const nsh_config *cfg, ns_buf *known);
 
 #endif

@@ -19,6 +19,8 @@
 
 /* ----------------------------------------------------------- verdicts, logs */
 
+#define MISSING_SILENCE (60 * NS_SECOND)
+
 static const struct {
   const char *event;
   ns_level level;
@@ -34,9 +36,20 @@ static const struct {
     [NS_LOST] = {"job.lost", NS_LOG_WARN},
 };
 
+/* One line a minute for a name: there may be thousands of such jobs. */
+static bool tells_again(nsh_name *name) {
+  int64_t now = ns_mono_us();
+  bool yes = name->told == 0 || now - name->told >= MISSING_SILENCE;
+  if (yes)
+    name->told = now;
+  return yes;
+}
+
 static void log_end(const nsh_seat *s, const nsh_task *task, ns_kind kind,
                     int64_t micros, ns_bytes error) {
   ns_level level = events[kind].level;
+  if (kind == NS_MISSING && !tells_again(task->name))
+    return;
   if (ns_log_on(level))
     ns_log(level, events[kind].event,
            NS_FIELDS(ns_fi("id", task->id), ns_fs("name", task->name->text),
@@ -52,24 +65,24 @@ static void count(nsh_table *t, ns_kind kind) {
       kind == NS_FAIL || kind == NS_DISCARD || kind == NS_MISSING;
 }
 
-ns_verdict *nsh_intake_end(nsh_seat *s, ns_kind kind, int64_t micros,
-                           ns_bytes error) {
+void nsh_intake_end(nsh_seat *s, const ns_verdict *v, int64_t micros) {
   nsh_table *t = s->table;
-  nsh_task *task = nsh_seat_task(s, 0);
-  nsh_batch *batch = &t->mail->verdicts;
-  ns_verdict *v =
-      nsh_mail_verdict(t->mail, nsh_seat_held(s), task->id, task->run,
-                       task->lease, kind);
-  log_end(s, task, kind, micros, error);
-  count(t, kind);
-  v->error = nsh_batch_keep(batch, error);
-  if (s->log.n > 0 && (kind == NS_FAIL || kind == NS_CRASH ||
-                       kind == NS_LOST || kind == NS_DISCARD))
-    v->log = nsh_batch_keep(batch, ns_buf_bytes(&s->log));
+  const nsh_task *task = nsh_seat_task(s, 0);
+  nsh_batch *batch = nsh_mail_batch(t->mail, task->lease, v->nchildren);
+  ns_verdict end = *v;
+  log_end(s, task, v->kind, micros, v->error);
+  count(t, v->kind);
+  end.id = task->id;
+  end.run = task->run;
+  end.lease = task->lease;
+  end.heard = task->heard;
+  end.error = nsh_batch_keep(batch, v->error);
+  if (s->log.n > 0 && (v->kind == NS_FAIL || v->kind == NS_CRASH ||
+                       v->kind == NS_LOST || v->kind == NS_DISCARD))
+    end.log = nsh_batch_keep(batch, ns_buf_bytes(&s->log));
+  nsh_mail_verdict(t->mail, &end);
   nsh_ladder_leave(s);
   nsh_seat_pop(s);
-  t->busy--;
-  return v;
 }
 
 /* Reads the children behind a report; false: malformed. */
@@ -85,12 +98,31 @@ static bool read_children(nsh_batch *batch, nsh_frame *f, size_t n,
   return nsh_done(f);
 }
 
+/* The verdict of a report and the children behind it, with all bytes but the error's
+** kept. False: malformed, and the job's crash. */
+static bool read_verdict(nsh_mail *m, int64_t lease, const nsh_report *r, nsh_frame *f,
+                         ns_verdict *v) {
+  nsh_batch *batch = nsh_mail_batch(m, lease, r->nchildren);
+  *v = (ns_verdict){.kind = r->kind, .delay = r->delay, .go_on = r->go_on,
+                    .max_phases = r->max_phases,
+                    .error = r->error};
+  v->result = atomic_load(&m->away) ? nsh_batch_spill(batch, r->result)
+                                    : nsh_batch_keep(batch, r->result);
+  v->state = nsh_batch_keep(batch, r->state);
+  v->signal = nsh_batch_keep(batch, r->signal);
+  if (read_children(batch, f, r->nchildren, v))
+    return true;
+  *v = (ns_verdict){.kind = NS_CRASH, .delay = -1, /* of another batch, maybe */
+                    .error = ns_str("the worker's report was malformed")};
+  return false;
+}
+
 static bool on_verdict(nsh_seat *s, nsh_frame *f) {
   nsh_table *t = s->table;
   nsh_report r;
   nsh_task *task;
-  nsh_name *name;
-  ns_verdict *v;
+  ns_verdict v;
+  bool whole;
   if (!nsh_get_report(f, &r))
     return false;
   if (s->n == 0 || nsh_before(r.seq, nsh_seat_task(s, 0)->seq))
@@ -98,26 +130,14 @@ static bool on_verdict(nsh_seat *s, nsh_frame *f) {
   task = nsh_seat_task(s, 0);
   if (r.seq != task->seq)
     return false;
-  name = task->name;
-  nsh_pace_ran(&name->pace, r.micros);
+  nsh_pace_ran(&task->name->pace, r.micros);
   nsh_pace_ran(&t->pools[s->pool].pace, r.micros);
   nsh_storm_over(&t->storm);
-  v = nsh_intake_end(s, r.kind, r.micros, r.error);
+  whole = read_verdict(t->mail, task->lease, &r, f, &v);
+  nsh_intake_end(s, &v, r.micros);
   if (r.leaves)
     nsh_life_resigned(s);
-  v->delay = r.delay;
-  v->go_on = r.go_on;
-  v->result = atomic_load(&t->mail->away)
-                  ? nsh_batch_spill(&t->mail->verdicts, r.result)
-                  : nsh_batch_keep(&t->mail->verdicts, r.result);
-  v->state = nsh_batch_keep(&t->mail->verdicts, r.state);
-  v->signal = nsh_batch_keep(&t->mail->verdicts, r.signal);
-  if (read_children(&t->mail->verdicts, f, r.nchildren, v))
-    return true;
-  v->kind = NS_CRASH;
-  v->error = ns_str("the worker's report was malformed");
-  v->nchildren = 0;
-  return false;
+  return whole;
 }
 
 /* ----------------------------------------------------- signs of life, ids */
@@ -176,6 +196,16 @@ static bool on_log(nsh_seat *s, nsh_frame *f) {
   return true;
 }
 
+static bool on_hook(const nsh_seat *s, nsh_frame *f) {
+  ns_bytes event = nsh_get_bytes(f);
+  ns_bytes error = nsh_get_bytes(f);
+  if (!nsh_done(f) || event.p == NULL || error.p == NULL)
+    return false;
+  ns_log(NS_LOG_ERROR, "worker.hook_failed",
+         NS_FIELDS(ns_fi("pid", s->pid), ns_fb("on", event), ns_fb("error", error)));
+  return true;
+}
+
 static bool on_want_ids(nsh_seat *s, nsh_frame *f) {
   nsh_table *t = s->table;
   int64_t n = nsh_get_int(f);
@@ -198,6 +228,8 @@ bool nsh_intake_frame(nsh_seat *s, nsh_frame *f) {
     return on_log(s, f);
   case NSH_WANT_IDS:
     return on_want_ids(s, f);
+  case NSH_HOOK:
+    return on_hook(s, f);
   default:
     return false;
   }

@@ -12,10 +12,10 @@
 /* One frame of the worker in 's'; false: nonsense. The mailbox is locked. */
 bool nsh_intake_frame(nsh_seat *s, nsh_frame *f);
 
-/* The oldest task of 's' is over. The verdict to fill in further is returned;
-** the mailbox is locked. */
-ns_verdict *nsh_intake_end(nsh_seat *s, ns_kind kind, int64_t micros,
-                           ns_bytes error);
+/* The oldest task of 's' is over after 'micros': 'v' is its verdict, complete but for
+** the task's numbers and log. 'v->error' is borrowed; the rest of its bytes are kept by
+** the mailbox's batch already. The mailbox is locked. */
+void nsh_intake_end(nsh_seat *s, const ns_verdict *v, int64_t micros);
 
 /* Passes a sign of life of the running job on to the database, with news if
 ** there are any. The mailbox is locked. */

@@ -149,7 +149,7 @@ static const size_t job_bytes[] = {JOB(queue), JOB(name), JOB(payload),
 static const size_t push_ints[] = {
     PUSH(id),        PUSH(delay),   PUSH(max_attempts), PUSH(max_crashes),
     PUSH(max_polls), PUSH(backoff), PUSH(timeout),      PUSH(deadline),
-    PUSH(parent),    PUSH(on_fail_run), PUSH(decay),
+    PUSH(parent),    PUSH(on_fail_run), PUSH(decay), PUSH(max_phases),
 };
 static const size_t push_bytes[] = {PUSH(name), PUSH(payload), PUSH(queue),
                                     PUSH(unique), PUSH(after)};
@@ -214,6 +214,7 @@ size_t nsh_begin_report(ns_buf *b, const nsh_report *r) {
   nsh_put_int(b, r->micros);
   nsh_put_int(b, r->delay);
   nsh_put_int(b, r->go_on);
+  nsh_put_int(b, r->max_phases);
   nsh_put_bytes(b, r->result);
   nsh_put_bytes(b, r->error);
   nsh_put_bytes(b, r->state);
@@ -237,6 +238,7 @@ bool nsh_get_report(nsh_frame *f, nsh_report *r) {
   r->micros = nsh_get_int(f);
   r->delay = nsh_get_int(f);
   r->go_on = nsh_get_int(f);
+  r->max_phases = nsh_get_int(f);
   r->result = nsh_get_bytes(f);
   r->error = nsh_get_bytes(f);
   r->state = nsh_get_bytes(f);

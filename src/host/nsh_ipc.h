@@ -24,19 +24,21 @@
 typedef enum nsh_type {
   /* host to worker */
   NSH_JOB = 1,  /* one job to run */
-  NSH_IDS,      /* ids for children; an empty one: none to be had */
+  NSH_IDS,      /* ids for children */
   NSH_QUIT,     /* finish; no more jobs come */
   /* worker to host */
   NSH_VERDICT,  /* how a job ended */
   NSH_PROGRESS, /* sign of life of the running job */
   NSH_LOG,      /* a line of the running job */
   NSH_WANT_IDS, /* asks for ids */
+  NSH_HOOK,     /* a function of nightshift.on has failed: event, error */
   /* host to keeper and zygote */
   NSH_FORK,     /* start a child; carries its socket */
   NSH_KILL,     /* send a signal to a child */
   /* keeper and zygote to host */
   NSH_LOADED,   /* the handlers are there */
   NSH_LOADERR,  /* they are not: a message */
+  NSH_SOCKETS,  /* sockets that the scripts have opened */
   NSH_FORKED,   /* a child runs, or could not be started */
   NSH_EXITED,   /* a child has ended */
   NSH_HEARD,    /* NSH_KILL was obeyed */
@@ -92,6 +94,7 @@ typedef struct nsh_report {
   int64_t micros;    /* the handler's wall time */
   int64_t delay;     /* FAIL, AGAIN: µs; -1: the job's backoff */
   int64_t go_on;     /* WAIT, AGAIN: see ns_verdict */
+  int64_t max_phases; /* WAIT: see ns_verdict */
   ns_bytes result, error, state, signal;
   bool leaves;       /* it takes no more jobs and is about to exit */
   size_t nchildren;  /* follow one by one: nsh_get_child */

@@ -27,7 +27,7 @@ void nsh_ladder_start(nsh_seat *s, nsh_why why, int64_t step) {
   s->why = why;
   s->step = step;
   s->next_at = ns_mono_us() + step;
-  s->table->busy -= nsh_seat_recall(s);
+  nsh_seat_recall(s);
   s->table->tally.timeouts += why == NSH_WHY_TIMEOUT;
   nsh_slot_tell(s->slot, task->seq, why);
   log_start(s, task);

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 
 #include "ns_log.h"
+#include "ns_number.h"
 #include "ns_time.h"
 #include "nsh_intake.h"
 #include "nsh_ladder.h"
@@ -21,17 +22,14 @@
 #define SOMEBODYS_FAULT (-2) /* one of several did */
 
 void nsh_life_resigned(nsh_seat *s) {
-  if (s->phase == NSH_UP)
-    nsh_table_up(s, false);
-  s->phase = NSH_DOOMED;
-  s->table->busy -= nsh_seat_recall(s);
+  nsh_table_enter(s, NSH_DOOMED);
+  nsh_seat_recall(s);
 }
 
 void nsh_life_doom(nsh_seat *s) {
-  nsh_mail_lock(s->table->mail);
+  nsh_table_lock(s->table);
   nsh_life_resigned(s);
-  nsh_mail_unlock(s->table->mail);
-  nsh_table_retarget(s->table);
+  nsh_table_unlock(s->table);
 }
 
 void nsh_life_kill(nsh_seat *s, int sig) {
@@ -41,9 +39,7 @@ void nsh_life_kill(nsh_seat *s, int sig) {
 
 void nsh_life_distrust(nsh_seat *s) {
   ns_log(NS_LOG_ERROR, "worker.nonsense", NS_FIELDS(ns_fi("pid", s->pid)));
-  if (s->phase == NSH_UP)
-    nsh_table_up(s, false);
-  s->phase = NSH_DOOMED;
+  nsh_table_enter(s, NSH_DOOMED);
   s->blame = "what it wrote to us made no sense";
   if (s->pid > 0)
     nsh_life_kill(s, SIGKILL);
@@ -84,7 +80,7 @@ void nsh_life_forked(nsh_table *t, uint32_t index, pid_t pid, int why) {
     ns_log(NS_LOG_ERROR, "worker.no_fork", NS_FIELDS(ns_fs("error",
                                                            strerror(why))));
     nsh_seat_bury(s);
-    s->phase = NSH_EMPTY;
+    nsh_table_enter(s, NSH_EMPTY);
     t->fork_at = ns_mono_us() + FORK_RETRY;
     return;
   }
@@ -92,12 +88,10 @@ void nsh_life_forked(nsh_table *t, uint32_t index, pid_t pid, int why) {
   t->tally.forks++;
   if (s->phase != NSH_STARTING)
     return;
-  s->phase = NSH_UP;
-  nsh_table_up(s, true);
+  nsh_table_enter(s, NSH_UP);
   if (s->zygote != t->zygote)
     nsh_life_leave(s);
   nsh_table_list(s, true);
-  nsh_table_retarget(t);
   nsh_table_hand_out(t);
 }
 
@@ -114,13 +108,14 @@ void nsh_life_describe(char out[96], int status) {
 /* How a job failed that was killed to stop it: in its worker's words, if it
 ** found any. */
 static ns_bytes failure_text(nsh_seat *s, char out[160]) {
+  char seconds[NS_NUMBER_SIZE];
   const nsh_task *task = nsh_seat_task(s, 0);
   ns_bytes said = nsh_slot_said(s->slot, task->seq);
   if (said.p != NULL)
     return said;
   if (s->why == NSH_WHY_MEMORY)
     return ns_str("memory limit");
-  snprintf(out, 160, "timeout after %g s", (double)task->timeout / 1e6);
+  snprintf(out, 160, "timeout after %s s", ns_number_seconds(task->timeout, seconds));
   return ns_str(out);
 }
 
@@ -140,26 +135,27 @@ static ns_bytes crash_text(const nsh_seat *s, int status, char out[160]) {
 ** its own fault, or by that of another ('status' SOMEBODYS_FAULT). */
 static void end_running(nsh_seat *s, int64_t since, int status) {
   char text[160];
-  int64_t micros = ns_mono_us() - since;
   nsh_why why = nsh_ladder_killed(s) ? s->why : NSH_WHY_NONE;
-  if (why == NSH_WHY_TIMEOUT || why == NSH_WHY_MEMORY)
-    nsh_intake_end(s, NS_FAIL, micros, failure_text(s, text));
-  else if (why == NSH_WHY_NONE)
-    nsh_intake_end(s, status == SOMEBODYS_FAULT ? NS_LOST : NS_CRASH, micros,
-                   crash_text(s, status, text));
-  else
-    nsh_intake_end(s, NS_RELEASE, micros, NS_NONE);
+  ns_verdict v = {.kind = NS_RELEASE, .delay = -1};
+  if (why == NSH_WHY_TIMEOUT || why == NSH_WHY_MEMORY) {
+    v.kind = NS_FAIL;
+    v.error = failure_text(s, text);
+  } else if (why == NSH_WHY_NONE) {
+    v.kind = status == SOMEBODYS_FAULT ? NS_LOST : NS_CRASH;
+    v.error = crash_text(s, status, text);
+  }
+  nsh_intake_end(s, &v, ns_mono_us() - since);
 }
 
 /* What becomes of the tasks of a worker that is gone. */
 static void end_tasks(nsh_seat *s, int status) {
   int64_t since;
-  nsh_mail_lock(s->table->mail);
+  nsh_table_lock(s->table);
   if (nsh_seat_running(s, &since))
     end_running(s, since, status);
   while (s->n > 0)
-    nsh_intake_end(s, NS_RELEASE, 0, NS_NONE)->go_on = 1;
-  nsh_mail_unlock(s->table->mail);
+    nsh_intake_end(s, &(ns_verdict){.kind = NS_RELEASE, .delay = -1, .go_on = 1}, 0);
+  nsh_table_unlock(s->table);
 }
 
 /* A death nobody ordered; many of them in a row slow the forking down. */
@@ -189,11 +185,8 @@ static void bury(nsh_seat *s, int status) {
   end_tasks(s, status);
   if (!expected && !t->closing)
     mourn(s, status);
-  if (s->phase == NSH_UP)
-    nsh_table_up(s, false);
-  s->phase = NSH_EMPTY;
+  nsh_table_enter(s, NSH_EMPTY);
   s->pid = 0;
-  nsh_table_retarget(t);
 }
 
 void nsh_life_exited(nsh_table *t, uint32_t index, int status) {
@@ -213,9 +206,7 @@ void nsh_life_orphaned(nsh_table *t, nsh_zygote *z) {
                nsh_seat_running(&t->seats[i], &since);
   for (size_t i = 0; i < t->nseats; i++)
     if (t->seats[i].phase != NSH_EMPTY && t->seats[i].zygote == z) {
-      if (t->seats[i].phase == NSH_UP)
-        nsh_table_up(&t->seats[i], false);
-      t->seats[i].phase = NSH_DOOMED; /* one death is logged, not all */
+      nsh_table_enter(&t->seats[i], NSH_DOOMED); /* one death is logged, not all */
       bury(&t->seats[i], running > 1 || z->condemned ? SOMEBODYS_FAULT
                                                      : OWN_FAULT);
     }

@@ -77,7 +77,7 @@ static int64_t tasks_now(const char *root) {
   snprintf(full, sizeof full, "%s/proc/loadavg", root);
   if ((f = fopen(full, "re")) == NULL)
     return 0;
-  if (fscanf(f, "%*f %*f %*f %*d/%" SCNd64, &n) != 1)
+  if (fscanf(f, "%*s %*s %*s %*d/%" SCNd64, &n) != 1)
     n = 0;
   fclose(f);
   return n;

@@ -1,7 +1,7 @@
 /*
 ** The listener thread and the art of ending it: a KILL QUERY may arrive just
 ** before the statement it should end, so it is repeated until the thread has
-** said that it is gone.
+** said that it is gone. When the server does not help the thread leaves it.
 */
 #include "nsh_listen.h"
 
@@ -25,10 +25,24 @@ struct nsh_listen {
   ns_listener *listener;
   pthread_t thread;
   bool running;
-  int64_t *queues; /* copy of the mailbox's */
-  size_t nqueues, cap;
-  int64_t newest, holder;
+  int64_t *queues; /* copy of the mailbox's, of 'what' */
+  size_t cap;
+  ns_awaited what;
 };
+
+static void copy_awaited(nsh_listen *l) {
+  const nsh_mail *m = l->mail;
+  size_t n = m->nqueues + m->npaused;
+  nsh_must(ns_grow(&l->queues, &l->cap, n, sizeof *l->queues));
+  if (n > 0)
+    memcpy(l->queues, m->queues, n * sizeof *l->queues);
+  l->what = (ns_awaited){.queues = l->queues,
+                         .nqueues = m->nqueues,
+                         .paused = l->queues + m->nqueues,
+                         .npaused = m->npaused,
+                         .newest = m->newest,
+                         .holder = m->holder};
+}
 
 /* Waits until armed; false: stop. */
 static bool armed(nsh_listen *l) {
@@ -37,12 +51,7 @@ static bool armed(nsh_listen *l) {
   nsh_mail_lock(m);
   while (!m->armed && !m->stop_listening)
     pthread_cond_wait(&m->listen, &m->lock);
-  nsh_must(ns_grow(&l->queues, &l->cap, m->nqueues, sizeof *l->queues));
-  if (m->nqueues > 0)
-    memcpy(l->queues, m->queues, m->nqueues * sizeof *l->queues);
-  l->nqueues = m->nqueues;
-  l->newest = m->newest;
-  l->holder = m->holder;
+  copy_awaited(l);
   m->narrow = false;
   go = !m->stop_listening;
   nsh_mail_unlock(m);
@@ -54,11 +63,13 @@ static void wake(nsh_mail *m, unsigned why) {
   nsh_mail_lock(m);
   if (why & NS_WOKE_WORK) {
     m->armed = m->narrow = false;
+    m->disarmed_at = ns_mono_us();
     m->woken = true;
   }
   m->notices = m->notices || (why & NS_WOKE_NOTICE);
   m->gone = m->gone || (why & NS_WOKE_GONE);
   pthread_cond_signal(&m->work);
+  pthread_cond_signal(&m->upkeep);
   nsh_mail_unlock(m);
 }
 
@@ -80,8 +91,7 @@ static void *thread(void *arg) {
   unsigned why;
   bool failed = false; /* the last time */
   while (armed(l)) {
-    if (ns_listen(l->listener, l->queues, l->nqueues, l->newest, l->holder,
-                  WAIT, &why, &err) != NS_OK) {
+    if (ns_listen(l->listener, &l->what, WAIT, &why, &err) != NS_OK) {
       wake(m, NS_WOKE_WORK); /* the dispatcher looks what there is, and for the
                              ** server, and arms us again when it is back */
       ns_listen_leave(l->listener);
@@ -146,13 +156,17 @@ static bool deaf(nsh_mail *m) {
   return yes;
 }
 
-void nsh_listen_stop(nsh_listen *l, ns_db *db) {
-  nsh_mail *m = l->mail;
-  int64_t until = ns_mono_us() + STOP_MAX;
+static void tell_to_stop(nsh_mail *m) {
   nsh_mail_lock(m);
   m->stop_listening = true;
   pthread_cond_signal(&m->listen);
   nsh_mail_unlock(m);
+}
+
+void nsh_listen_stop(nsh_listen *l, ns_db *db) {
+  nsh_mail *m = l->mail;
+  int64_t until = ns_mono_us() + STOP_MAX;
+  tell_to_stop(m);
   if (!l->running)
     return;
   while (!deaf(m) && ns_mono_us() < until) {
@@ -164,12 +178,11 @@ void nsh_listen_stop(nsh_listen *l, ns_db *db) {
 void nsh_listen_close(nsh_listen *l) {
   if (l == NULL)
     return;
-  if (l->running && !deaf(l->mail)) {
-    pthread_detach(l->thread);
-    return;
-  }
-  if (l->running)
+  if (l->running) {
+    tell_to_stop(l->mail);
+    ns_listener_stop(l->listener);
     pthread_join(l->thread, NULL);
+  }
   ns_listener_close(l->listener);
   free(l->queues);
   free(l);

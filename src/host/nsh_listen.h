@@ -31,8 +31,8 @@ void nsh_listen_stop(nsh_listen *l, ns_db *db);
 /* Ends what a connection of ours runs; 0: none. */
 void nsh_listen_interrupt(ns_db *db, int64_t thread);
 
-/* Frees; a thread that could not be stopped is left alone with its memory.
-** NULL is allowed. */
+/* Waits for the thread, which leaves a server that does not help, and frees. NULL is
+** allowed. */
 void nsh_listen_close(nsh_listen *l);
 
 #endif

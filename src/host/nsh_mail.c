@@ -10,6 +10,8 @@
 
 #include "nsh_memory.h"
 
+#define MANY_CHILDREN 100 /* of a verdict: some 20 µs each to write */
+
 void nsh_load_free(nsh_load *load) {
   if (load == NULL)
     return;
@@ -32,6 +34,7 @@ void nsh_mail_init(nsh_mail *m, size_t npools, void (*notify)(void *arg),
   pthread_mutex_init(&m->lock, NULL);
   nsh_mail_cond(&m->work);
   nsh_mail_cond(&m->listen);
+  nsh_mail_cond(&m->upkeep);
   m->notify = notify;
   m->notify_arg = arg;
   m->loads_end = &m->loads;
@@ -48,6 +51,8 @@ void nsh_mail_free(nsh_mail *m) {
   for (size_t i = 0; i < m->ntouches; i++)
     free(m->touches[i].text);
   nsh_batch_free(&m->verdicts);
+  nsh_batch_free(&m->broods);
+  nsh_batch_free(&m->large);
   free(m->touches);
   free(m->ids);
   free(m->lost);
@@ -55,8 +60,10 @@ void nsh_mail_free(nsh_mail *m) {
   free(m->withdrawn);
   free(m->queues);
   free(m->handlers);
+  free(m->names);
   pthread_cond_destroy(&m->work);
   pthread_cond_destroy(&m->listen);
+  pthread_cond_destroy(&m->upkeep);
   pthread_mutex_destroy(&m->lock);
 }
 
@@ -70,30 +77,31 @@ void nsh_mail_unlock(nsh_mail *m) {
 
 /* --------------------------------------------------------------- the loop */
 
-ns_verdict *nsh_mail_verdict(nsh_mail *m, size_t *count, int64_t id,
-                             int64_t run, int64_t lease, ns_kind kind) {
-  ns_verdict *v = nsh_batch_add(&m->verdicts);
-  v->id = id;
-  v->run = run;
-  v->lease = lease;
-  v->kind = kind;
-  --*count;
+nsh_batch *nsh_mail_batch(nsh_mail *m, int64_t lease, size_t nchildren) {
+  if (lease < 0 || nchildren == 0)
+    return &m->verdicts;
+  return nchildren > MANY_CHILDREN ? &m->large : &m->broods;
+}
+
+void nsh_mail_verdict(nsh_mail *m, const ns_verdict *v) {
+  nsh_batch *batch = nsh_mail_batch(m, v->lease, v->nchildren);
+  nsh_batch_add(batch, v);
   m->outstanding--;
   m->unsettled++;
+  pthread_cond_signal(batch == &m->large ? &m->upkeep : &m->work);
+}
+
+void nsh_mail_written(nsh_mail *m, const ns_verdict *v) {
+  nsh_batch_add(&m->verdicts,
+                &(ns_verdict){.id = v->id, .run = v->run, .lease = v->lease,
+                              .kind = NS_RELEASE, .delay = -1, .go_on = 2});
+  m->woken = true;
   pthread_cond_signal(&m->work);
-  return v;
 }
 
-void nsh_mail_release(nsh_mail *m, size_t *count, int64_t id, int64_t run,
-                      int64_t lease) {
-  nsh_mail_verdict(m, count, id, run, lease, NS_RELEASE)->go_on = 1;
-}
-
-void nsh_mail_moved(nsh_mail *m, size_t from, size_t to) {
-  m->pools[from].waiting--;
-  m->pools[to].held++;
-  if (from != to) /* its own workers have more room now */
-    pthread_cond_signal(&m->work);
+void nsh_mail_release(nsh_mail *m, int64_t id, int64_t run, int64_t lease) {
+  nsh_mail_verdict(m, &(ns_verdict){.id = id, .run = run, .lease = lease,
+                                    .kind = NS_RELEASE, .delay = -1, .go_on = 1});
 }
 
 /* The newer one of a seat's two touches takes the place of the other. */
@@ -126,17 +134,23 @@ void nsh_mail_want_ids(nsh_mail *m, size_t n) {
   pthread_cond_signal(&m->work);
 }
 
-void nsh_mail_target(nsh_mail *m, size_t pool, size_t target) {
-  bool more = target > m->pools[pool].target;
-  m->pools[pool].target = target;
+void nsh_mail_publish(nsh_mail *m, const int64_t *places) {
+  bool more = false;
+  for (size_t i = 0; i < m->npools; i++) {
+    int64_t n = places[i] - (int64_t)m->arriving[i];
+    more = more || n > m->places[i];
+    m->places[i] = n;
+  }
   if (more)
     pthread_cond_signal(&m->work);
 }
 
-void nsh_mail_serves(nsh_mail *m, char *handlers, size_t taking) {
+void nsh_mail_serves(nsh_mail *m, char *handlers, char *names, size_t taking) {
   if (handlers != NULL) {
     free(m->handlers);
     m->handlers = handlers;
+    free(m->names);
+    m->names = names;
   }
   m->taking = taking;
   m->serves = true;
@@ -144,8 +158,6 @@ void nsh_mail_serves(nsh_mail *m, char *handlers, size_t taking) {
 }
 
 void nsh_mail_finish(nsh_mail *m) {
-  for (size_t i = 0; i < m->npools; i++)
-    m->pools[i].target = 0;
   m->finish = true;
   pthread_cond_signal(&m->work);
 }
@@ -156,22 +168,16 @@ bool nsh_mail_quiescent(const nsh_mail *m) {
 
 /* --------------------------------------------------------- the dispatcher */
 
-static size_t less(size_t n, size_t taken) {
-  return n > taken ? n - taken : 0;
-}
-
 /* What waits for a pool's own workers, and does not fit, waits for pool 0. */
 nsh_room nsh_mail_room(const nsh_mail *m) {
   nsh_room room = {0};
-  size_t used = m->pools[0].held + m->pools[0].waiting;
-  for (size_t i = 1; i < m->npools; i++) {
-    const nsh_pool_count *p = &m->pools[i];
-    size_t places = less(p->target, p->held);
-    room.own[i] = less(places, p->waiting);
-    room.all += room.own[i];
-    used += less(p->waiting, places);
-  }
-  room.open = less(m->pools[0].target, used);
+  int64_t open = m->places[0];
+  for (size_t i = 1; i < m->npools; i++)
+    if (m->places[i] > 0)
+      room.all += room.own[i] = (size_t)m->places[i];
+    else
+      open += m->places[i];
+  room.open = open > 0 ? (size_t)open : 0;
   room.all += room.open;
   return room;
 }
@@ -182,8 +188,10 @@ void nsh_mail_deliver(nsh_mail *m, ns_jobs *jobs, const size_t *by_pool) {
   load->left = jobs->n;
   *jobs = NS_JOBS_INIT;
   m->outstanding += load->jobs.n;
-  for (size_t i = 0; i < m->npools; i++)
-    m->pools[i].waiting += by_pool[i];
+  for (size_t i = 0; i < m->npools; i++) {
+    m->arriving[i] += by_pool[i];
+    m->places[i] -= (int64_t)by_pool[i];
+  }
   *m->loads_end = load;
   m->loads_end = &load->next;
 }
@@ -196,7 +204,7 @@ void nsh_mail_ids(nsh_mail *m, const int64_t *ids, size_t n) {
 
 void nsh_mail_lose(nsh_mail *m, const nsh_touch *t) {
   nsh_must(ns_grow(&m->lost, &m->caplost, m->nlost + 1, sizeof *m->lost));
-  m->lost[m->nlost++] = (nsh_lost){t->seat, t->seq};
+  m->lost[m->nlost++] = (nsh_lost){t->seat, t->seq, t->pid};
 }
 
 void nsh_mail_revoke(nsh_mail *m, const ns_token *t) {

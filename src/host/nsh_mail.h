@@ -3,9 +3,12 @@
 ** everything those three share, behind one lock.
 **
 ** Invariant: 'outstanding' counts the jobs that were claimed and whose verdict
-** has not been put in, and is the sum of what pools hold and what waits for
-** them; 'unsettled' counts the verdicts put in and not yet written. Every claimed job gets exactly one verdict, whatever became of it,
-** so a host with both at zero and no cycle under way holds nothing.
+** has not been put in, and is the sum of what arrives, what waits for workers and
+** what they have. 'places' is the one number that says how much may be claimed: the
+** loop counts it from its pools (nsh_table.h) whenever it unlocks, and the dispatcher
+** takes off what it delivers. 'unsettled' counts the verdicts put in and not yet
+** written. Every claimed job gets exactly one verdict, whatever became of it, so a
+** host with both at zero and no claim under way holds nothing.
 */
 #ifndef NSH_MAIL_H
 #define NSH_MAIL_H
@@ -41,24 +44,14 @@ typedef struct nsh_place {
   size_t at;
 } nsh_place;
 
-/* A job whose claim turned out to be lost. */
+/* A job whose claim turned out to be lost. Each process in a seat counts from 0. */
 typedef struct nsh_lost {
   uint32_t seat, seq;
+  int64_t pid;
 } nsh_lost;
 
-/*
-** A pool: workers that take the same jobs. Those of pool 0 take all; the others
-** take the jobs of one queue only. A job of such a queue that its own workers
-** have no room for counts against pool 0.
-*/
-typedef struct nsh_pool_count {
-  size_t target;  /* jobs its workers may have, waiting ones included */
-  size_t held;    /* jobs they have */
-  size_t waiting; /* claimed jobs of its queue (pool 0: of all others) that no
-                  ** worker has */
-} nsh_pool_count;
-
-/* Jobs that may be claimed now. */
+/* Jobs that may be claimed now. Workers of pool 0 take all jobs; those of the others
+** take the jobs of one queue only. */
 typedef struct nsh_room {
   size_t open;               /* of any queue */
   size_t own[NSH_POOLS_MAX]; /* beside them, of the queue of each pool > 0 */
@@ -69,23 +62,34 @@ typedef struct nsh_mail {
   pthread_mutex_t lock;
   pthread_cond_t work;   /* the dispatcher waits here */
   pthread_cond_t listen; /* the listener waits here */
+  pthread_cond_t upkeep; /* the upkeep waits here */
   void (*notify)(void *arg); /* wakes the loop; any thread */
   void *notify_arg;
 
   /* from the loop to the dispatcher */
   nsh_batch verdicts;
+  nsh_batch broods;   /* those with children, but … */
+  nsh_batch large;    /* … these with many: for the upkeep */
   nsh_touch *touches;
   size_t ntouches, captouches;
   uint64_t turn;      /* counts how often they were taken out; from 1 */
   size_t want_ids;
-  char *handlers;     /* what the scripts handle, JSON; malloc'd */
+  ns_workers workers; /* what they do; told now and then */
+  char *handlers;     /* what the scripts handle, JSON; malloc'd; */
+  char *names;        /* the same, a line each; NULL: they are too many to list */
   size_t taking;      /* workers that take jobs */
   bool serves;        /* one of these two has changed */
   bool finish;        /* settle what there is, then end */
   atomic_bool give_up; /* do not wait for the server any more */
   atomic_bool away;    /* the server is being waited for */
   bool notices;       /* the listener saw a notice, ... */
-  bool gone;          /* ... or the death of a holder */
+  bool gone;          /* ... or the death of a holder: for the upkeep */
+
+  /* between the dispatcher and the upkeep */
+  bool died;          /* a holder has, or may have: for the dispatcher */
+  int64_t assisted;   /* the holder that the upkeep looks around for */
+  bool locks;         /* named locks serve here */
+  bool upkeep_ends, upkeep_ended; /* asked to end; has ended */
 
   /* from the dispatcher to the loop */
   nsh_load *loads, **loads_end;
@@ -104,20 +108,24 @@ typedef struct nsh_mail {
   bool ended, clean;  /* the thread is done; all was written */
   ns_counters counters;
 
-  nsh_pool_count pools[NSH_POOLS_MAX];
+  int64_t places[NSH_POOLS_MAX]; /* free ones of each pool, less what arrives; below 0:
+                                 ** so many jobs wait for pool 0 */
+  size_t arriving[NSH_POOLS_MAX]; /* jobs in 'loads', by the pool of their queue */
   size_t npools;
   size_t outstanding, unsettled;
   size_t patient;     /* of 'unsettled', those that wait for their time, at last count */
-  bool cycling;
+  bool cycling;       /* a turn is under way, ... */
+  bool claiming;      /* ... and may claim jobs */
 
   /* between the dispatcher and the listener */
   bool armed;         /* the listener should wait in the server */
+  int64_t disarmed_at; /* monotonic µs: when it last had no need to any more */
   bool woken;         /* it has been woken */
   bool narrow;        /* it waits for less than it should */
   bool stop_listening, deaf; /* asked to end; has ended */
-  int64_t *queues;    /* what to listen to */
-  size_t nqueues, capqueues;
-  int64_t newest;     /* greatest queue id known; 0: new ones do not matter */
+  int64_t *queues;    /* what to listen to, and behind it those that are paused */
+  size_t nqueues, npaused, capqueues;
+  int64_t newest;     /* greatest queue id known; -1: new ones do not matter */
   int64_t holder;     /* who we are */
 } nsh_mail;
 
@@ -133,34 +141,42 @@ void nsh_mail_unlock(nsh_mail *m);
 
 /* ------------------------------------------------- the loop; lock is held */
 
-/* A verdict to fill in for a job of the host's; wakes the dispatcher. 'count':
-** where the job was, held or waiting in a pool. */
-ns_verdict *nsh_mail_verdict(nsh_mail *m, size_t *count, int64_t id,
-                             int64_t run, int64_t lease, ns_kind kind);
+/* Where a verdict waits to be written: children keep the jobs of all queues waiting in the
+** dispatcher's transaction, so few are written there at a time, and many of one elsewhere.
+** Those of adopted rows are not told apart. */
+nsh_batch *nsh_mail_batch(nsh_mail *m, int64_t lease, size_t nchildren);
+
+/* The verdict of a job of the host's, complete: what it points to is kept by its batch
+** already. Wakes whoever writes it. */
+void nsh_mail_verdict(nsh_mail *m, const ns_verdict *v);
 
 /* Takes a job back that no worker has started. */
-void nsh_mail_release(nsh_mail *m, size_t *count, int64_t id, int64_t run,
-                      int64_t lease);
-
-/* A worker of pool 'to' has got a job that waited in line 'from'. */
-void nsh_mail_moved(nsh_mail *m, size_t from, size_t to);
+void nsh_mail_release(nsh_mail *m, int64_t id, int64_t run, int64_t lease);
 
 /* 't->text' changes hands. What waits at 'place' is of the same seat: together
 ** they are one, or of a job that has ended. 'place' gets that of 't'. */
 void nsh_mail_touch(nsh_mail *m, const nsh_touch *t, nsh_place *place);
 
 void nsh_mail_want_ids(nsh_mail *m, size_t n);
-void nsh_mail_target(nsh_mail *m, size_t pool, size_t target);
 
-/* What the host can run has changed: 'handlers' (malloc'd, changes hands; NULL:
-** as before), 'taking' workers. */
-void nsh_mail_serves(nsh_mail *m, char *handlers, size_t taking);
+/* 'places': what each pool has free; jobs that are on their way to the loop are taken
+** off here. */
+void nsh_mail_publish(nsh_mail *m, const int64_t *places);
+
+/* What the host can run has changed: 'handlers' and 'names' (malloc'd, change hands; no
+** 'handlers': both as before), 'taking' workers. */
+void nsh_mail_serves(nsh_mail *m, char *handlers, char *names, size_t taking);
 
 /* No job will be claimed any more: end once everything is settled. */
 void nsh_mail_finish(nsh_mail *m);
 
 /* True when the host holds no job and owes no verdict. */
 bool nsh_mail_quiescent(const nsh_mail *m);
+
+/* -------------------------------------------------- the upkeep; lock is held */
+
+/* One of 'large' is written: the rest is the dispatcher's. */
+void nsh_mail_written(nsh_mail *m, const ns_verdict *v);
 
 /* ------------------------------------------- the dispatcher; lock is held */
 

@@ -13,6 +13,7 @@
 #include "nsh_confine.h"
 #include "nsh_host.h"
 #include "nsh_lua.h"
+#include "nsh_restore.h"
 #include "nsh_secrets.h"
 #include "nsh_signals.h"
 
@@ -62,13 +63,23 @@ static void open_streams(void) {
     close(fd);
 }
 
+/* Is the command `work`? It is the first argument that is neither an option nor the
+** value of --url, the one option that stands before commands. */
+static bool is_work(int argc, char **argv) {
+  int i = 1;
+  while (i < argc && argv[i][0] == '-')
+    i += strcmp(argv[i], "--url") == 0 ? 2 : 1;
+  return i < argc && strcmp(argv[i], "work") == 0;
+}
+
 int main(int argc, char **argv) {
   arguments a = {argc, argv};
   int code;
   lua_State *L;
   nsh_no_core();
+  nsh_restore_begin();
   open_streams();
-  if (argc > 1 && strcmp(argv[1], "work") == 0)
+  if (is_work(argc, argv))
     nsh_signals_hold(false);
   L = nsh_secrets_hide(argc, argv) ? nsh_lua_new() : NULL;
   if (L == NULL) {

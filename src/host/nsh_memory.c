@@ -6,11 +6,13 @@
 #include <stdlib.h>
 
 #include "ns_log.h"
+#include "ns_time.h"
 
 void nsh_must(bool ok) {
   if (ok)
     return;
   ns_log(NS_LOG_ERROR, "host.no_memory", NULL, 0);
+  ns_log_flush(NS_SECOND / 10);
   abort();
 }
 

@@ -9,29 +9,43 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "../lua/nsl.h"
 #include "nsh_host.h"
 #include "nsh_lua.h"
 #include "nsh_single.h"
+
+static void free_known(void *p) {
+  ns_buf_free(p);
+}
 
 /***
 Runs a host until it is told to stop. Messages go to stderr.
 @function work
 @tparam table config files, workers, queues, drain, drain_within (µs),
-drain_timeout (µs), memory (bytes per job), isolation, user, log, url, connection
+drain_timeout (µs), memory (bytes per job), recycle (jobs), recycle_memory (bytes), max_children, isolation, user, log, url, connection
 @treturn integer exit code
+@treturn string|nil with `drain`, and when nothing was left to do: the names it can run,
+a line each
 @raise for an unknown key or a wrong type
 */
 static int host_work(lua_State *L) {
   nsh_config cfg;
   ns_err err;
+  ns_buf *known;
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 1);
+  known = nsl_box(L, sizeof *known, free_known);
   if (nsh_config_read(L, 1, &cfg, &err) != NS_OK) {
     fprintf(stderr, "nightshift: %s\n", err.message);
     lua_pushinteger(L, NSH_EXIT_USAGE);
   } else
-    lua_pushinteger(L, nsh_host_run(&cfg));
-  return 1;
+    lua_pushinteger(L, nsh_host_run(&cfg, known));
+  if (known->n > 0)
+    lua_pushlstring(L, known->p, known->n);
+  else
+    lua_pushnil(L);
+  nsl_unbox(known);
+  return 2;
 }
 
 /***

@@ -1,5 +1,6 @@
 /*
-** A small hash table of names; it only grows.
+** A small hash table of names. Who has not been met twice since names were forgotten
+** last goes first.
 */
 #include "nsh_names.h"
 
@@ -7,6 +8,8 @@
 #include <string.h>
 
 #include "nsh_memory.h"
+
+#define USES_MAX 1024 /* so that ten rounds forget anybody */
 
 /* FNV-1a */
 static size_t hash(ns_bytes s) {
@@ -37,28 +40,60 @@ static void grow(nsh_names *t) {
   t->cap = cap;
 }
 
-nsh_name *nsh_names_get(nsh_names *t, ns_bytes s) {
-  nsh_name **at;
-  if (t->n * 2 >= t->cap)
-    grow(t);
-  at = find(t->items, t->cap, s);
-  if (*at == NULL) {
-    *at = nsh_alloc(sizeof(**at));
-    (*at)->text = nsh_alloc(s.n + 1);
-    memcpy((*at)->text, s.p, s.n);
-    (*at)->n = s.n;
-    (*at)->pace = NSH_PACE_INIT;
+static void drop(nsh_name *name) {
+  free(name->text);
+  free(name);
+}
+
+/* The others are put where they belong without those that are gone. */
+static void forget(nsh_names *t) {
+  nsh_name **old = t->items;
+  t->items = nsh_alloc(t->cap * sizeof(*t->items));
+  t->n = 0;
+  for (size_t i = 0; i < t->cap; i++) {
+    nsh_name *name = old[i];
+    if (name == NULL)
+      continue;
+    name->uses /= 2;
+    if (name->tasks == 0 && name->uses == 0) {
+      drop(name);
+      continue;
+    }
+    *find(t->items, t->cap, (ns_bytes){name->text, name->n}) = name;
     t->n++;
   }
+  free(old);
+}
+
+static nsh_name *make(ns_bytes s) {
+  nsh_name *name = nsh_alloc(sizeof *name);
+  name->text = nsh_alloc(s.n + 1);
+  memcpy(name->text, s.p, s.n);
+  name->n = s.n;
+  name->pace = NSH_PACE_INIT;
+  return name;
+}
+
+nsh_name *nsh_names_get(nsh_names *t, ns_bytes s) {
+  nsh_name **at = t->cap > 0 ? find(t->items, t->cap, s) : NULL;
+  if (at == NULL || *at == NULL) {
+    if (t->n >= NSH_NAMES_MAX)
+      forget(t);
+    if (t->n * 2 >= t->cap)
+      grow(t);
+    at = find(t->items, t->cap, s);
+    *at = make(s);
+    t->n++;
+  }
+  if ((*at)->uses < USES_MAX)
+    (*at)->uses++;
   return *at;
 }
 
 void nsh_names_free(nsh_names *t) {
   for (size_t i = 0; i < t->cap; i++)
-    if (t->items[i] != NULL) {
-      free(t->items[i]->text);
-      free(t->items[i]);
-    }
+    if (t->items[i] != NULL)
+      drop(t->items[i]);
   free(t->items);
   *t = (nsh_names){NULL, 0, 0};
 }

@@ -13,12 +13,17 @@
 #include <linux/futex.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "ns_time.h"
 
 #define MASK (NSH_RING - 1)
 
-static void sleep_on(_Atomic uint32_t *word, uint32_t while_it_is) {
-  syscall(SYS_futex, word, FUTEX_WAIT, while_it_is, NULL, NULL, 0);
+/* At most 'us'; negative: any time. */
+static void sleep_on(_Atomic uint32_t *word, uint32_t while_it_is, int64_t us) {
+  struct timespec most = {(time_t)(us / NS_SECOND), (long)(us % NS_SECOND) * 1000};
+  syscall(SYS_futex, word, FUTEX_WAIT, while_it_is, us < 0 ? NULL : &most, NULL, 0);
 }
 
 static void wake(_Atomic uint32_t *word) {
@@ -65,7 +70,7 @@ void nsh_ring_wake(nsh_ring *r) {
 void nsh_ring_await_room(nsh_ring *r) {
   atomic_store(&r->crowded, 1);
   if (atomic_load(&r->head) - atomic_load(&r->tail) >= NSH_RING)
-    sleep_on(&r->crowded, 1);
+    sleep_on(&r->crowded, 1, NSH_RING_EVER);
 }
 
 int64_t nsh_ring_take(nsh_ring *r, char *out, size_t room) {
@@ -93,10 +98,11 @@ void nsh_ring_wake_writer(nsh_ring *r) {
   wake(&r->crowded);
 }
 
-void nsh_ring_await(nsh_ring *r) {
+bool nsh_ring_await(nsh_ring *r, int64_t us) {
   uint32_t tail = atomic_load(&r->tail);
   atomic_store(&r->starved, 1);
   if (atomic_load(&r->head) == tail)
-    sleep_on(&r->head, tail);
+    sleep_on(&r->head, tail, us);
   atomic_store(&r->starved, 0);
+  return atomic_load(&r->head) != tail;
 }

@@ -57,7 +57,8 @@ bool nsh_ring_relieved(nsh_ring *r);
 /* Wakes a writer that sleeps. */
 void nsh_ring_wake_writer(nsh_ring *r);
 
-/* Sleeps until there may be bytes, or a signal comes. */
-void nsh_ring_await(nsh_ring *r);
+/* Sleeps until there may be bytes, or 'us' have passed. True: there are some. */
+#define NSH_RING_EVER (-1)
+bool nsh_ring_await(nsh_ring *r, int64_t us);
 
 #endif

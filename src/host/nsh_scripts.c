@@ -45,11 +45,17 @@ void nsh_scripts_load(nsh_scripts *s) {
   s->due = 0;
   s->loading = nsh_brood_load(s->brood);
   s->since = ns_mono_us();
-  if (s->loading != NULL)
+  if (s->loading != NULL) {
+    s->refused = false;
     uv_timer_start(&s->look, on_look, LOOK_MS, LOOK_MS);
-  else
+    return;
+  }
+  if (!s->refused)
     ns_log(NS_LOG_ERROR, "reload.refused",
-           NS_FIELDS(ns_fs("why", "too many generations are still alive")));
+           NS_FIELDS(ns_fs("why", "too many generations are still alive; it is tried "
+                                  "again when one has ended")));
+  s->refused = true;
+  nsh_scripts_load_later(s);
 }
 
 void nsh_scripts_over(nsh_scripts *s) {

@@ -17,13 +17,15 @@ typedef struct nsh_scripts {
   int64_t since;       /* monotonic µs: it has been read from */
   bool again;          /* HUP came meanwhile */
   bool dropped;        /* 'loading' was killed, to begin anew */
-  int64_t due, wait;   /* monotonic µs: when to load after a death, 0: there is
-                       ** no need; and after how long */
+  bool refused;        /* there was no place for it: it is tried again */
+  int64_t due, wait;   /* monotonic µs: when to load after a death, or after having
+                       ** been refused, 0: there is no need; and after how long */
 } nsh_scripts;
 
 void nsh_scripts_open(nsh_scripts *s, uv_loop_t *loop, nsh_brood *brood);
 
-/* Begins a new generation, now or when the present one has been read. */
+/* Begins a new generation, now, or when the present one has been read, or when there
+** is a place for it: too many may be alive. */
 void nsh_scripts_load(nsh_scripts *s);
 
 /* There is none to go on with: a little later, each time a little more. */

@@ -35,8 +35,10 @@ static nsh_task *add_task(nsh_seat *s) {
 }
 
 void nsh_seat_pop(nsh_seat *s) {
+  nsh_seat_task(s, 0)->name->tasks--;
   s->first = (s->first + 1) & (s->cap - 1);
   s->n--;
+  nsh_table_count(s, -1);
   ns_buf_reset(&s->log);
   free(s->text);
   s->text = NULL;
@@ -53,26 +55,23 @@ bool nsh_seat_give(nsh_seat *s, const ns_job *job, nsh_name *name) {
     return false;
   t = add_task(s);
   *t = (nsh_task){s->next_seq++, job->id, job->run, job->lease, job->timeout,
-                  name};
+                  job->heard, name};
+  name->tasks++;
+  nsh_table_count(s, 1);
   return true;
 }
 
-size_t *nsh_seat_held(const nsh_seat *s) {
-  return &s->table->mail->pools[s->pool].held;
-}
-
-size_t nsh_seat_recall(nsh_seat *s) {
+void nsh_seat_recall(nsh_seat *s) {
   uint32_t first = nsh_slot_recall(s->slot);
-  size_t taken = 0;
   while (s->n > 0) {
     nsh_task *t = nsh_seat_task(s, s->n - 1);
     if (nsh_before(t->seq, first))
       break;
-    nsh_mail_release(s->table->mail, nsh_seat_held(s), t->id, t->run, t->lease);
+    nsh_mail_release(s->table->mail, t->id, t->run, t->lease);
+    t->name->tasks--;
     s->n--;
-    taken++;
+    nsh_table_count(s, -1);
   }
-  return taken;
 }
 
 bool nsh_seat_running(nsh_seat *s, int64_t *since) {
@@ -173,7 +172,7 @@ void nsh_seat_hear(nsh_seat *s) {
 
 void nsh_seat_fork(nsh_seat *s, nsh_zygote *z) {
   nsh_slots_reset(s->table->slots, s->index);
-  s->phase = NSH_STARTING;
+  nsh_table_enter(s, NSH_STARTING);
   s->zygote = z;
   s->forced = false;
   s->blame = NULL;
@@ -186,10 +185,10 @@ void nsh_seat_fork(nsh_seat *s, nsh_zygote *z) {
 }
 
 void nsh_seat_bury(nsh_seat *s) {
-  nsh_mail_lock(s->table->mail);
+  nsh_table_lock(s->table);
   if (s->blame == NULL)
     read_ring(s);
-  nsh_mail_unlock(s->table->mail);
+  nsh_table_unlock(s->table);
   ns_buf_free(&s->in);
   ns_buf_free(&s->out);
   s->out_at = 0;

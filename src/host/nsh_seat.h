@@ -36,6 +36,7 @@ typedef enum nsh_rung {
 typedef struct nsh_task {
   uint32_t seq;
   int64_t id, run, lease, timeout;
+  int64_t heard; /* as of ns_job */
   nsh_name *name;
 } nsh_task;
 
@@ -85,18 +86,14 @@ void nsh_seat_bury(nsh_seat *s);
 /* Task 'i' of 'n', the oldest first. */
 nsh_task *nsh_seat_task(nsh_seat *s, uint32_t i);
 
-/* The count of what workers of its pool have; the mailbox is locked. */
-size_t *nsh_seat_held(const nsh_seat *s);
-
 /* Writes a job into the outgoing bytes; false: it is too large to send. */
 bool nsh_seat_give(nsh_seat *s, const ns_job *job, nsh_name *name);
 
 /* Sends what was given. */
 void nsh_seat_flush(nsh_seat *s);
 
-/* Takes back all tasks that have not been started; how many. The mailbox is
-** locked. */
-size_t nsh_seat_recall(nsh_seat *s);
+/* Takes back all tasks that have not been started. The mailbox is locked. */
+void nsh_seat_recall(nsh_seat *s);
 
 /* The oldest task is over; the state of a running job is forgotten. */
 void nsh_seat_pop(nsh_seat *s);

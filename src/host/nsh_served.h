@@ -10,6 +10,18 @@
 #include "ns_buf.h"
 #include "nsh_config.h"
 
+/* Adds the names that are to be claimed, a line each: those of 'lines', which may be
+** fewer than 'count', or of cfg->only, that are in the other, too. Says how many they
+** are, more than were added when those that are left out are not known. */
+int64_t nsh_served_pick(ns_buf *picked, ns_bytes lines, int64_t count,
+                        const nsh_config *cfg);
+
+/* How many lines they are. */
+int64_t nsh_served_count(ns_bytes lines);
+
+/* From now on 'db' claims jobs of those names only; NULL: of all. */
+ns_status nsh_served_claim(ns_db *db, const char *lines, ns_err *err);
+
 /* Adds ["name",…], with null at its end when 'lines' has fewer than 'count'. */
 void nsh_served_json(ns_buf *list, ns_bytes lines, int64_t count);
 

@@ -9,6 +9,7 @@
 */
 #include "nsh_table.h"
 
+#include <assert.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,9 +54,33 @@ static nsh_seat *unlist(nsh_pool *p) {
   return s;
 }
 
-void nsh_table_up(nsh_seat *s, bool up) {
-  s->table->up += up ? 1 : (size_t)-1;
-  pool_of(s)->up += up ? 1 : (size_t)-1;
+static void shift(size_t *count, bool from, bool to, size_t n) {
+  *count = *count - (from ? n : 0) + (to ? n : 0);
+}
+
+void nsh_table_enter(nsh_seat *s, nsh_phase phase) {
+  nsh_table *t = s->table;
+  nsh_pool *p = pool_of(s);
+  bool was = s->phase == NSH_UP;
+  bool is = phase == NSH_UP;
+  shift(&t->up, was, is, 1);
+  shift(&p->up, was, is, 1);
+  shift(&p->held, was, is, s->n);
+  shift(&t->leaving, s->phase == NSH_DOOMED, phase == NSH_DOOMED, 1);
+  s->phase = phase;
+}
+
+void nsh_table_count(nsh_seat *s, int n) {
+  nsh_pool *p = pool_of(s);
+  size_t more = (size_t)n; /* that wraps around is meant */
+  s->table->busy += more;
+  p->tasks += more;
+  if (s->phase == NSH_UP)
+    p->held += more;
+  if (s->n == 0)
+    s->table->working--;
+  else if (n > 0 && s->n == 1)
+    s->table->working++;
 }
 
 /* ------------------------------------------------------------- handing out */
@@ -73,27 +98,44 @@ static uint32_t window(const nsh_table *t, size_t pool) {
              : nsh_pace_window(&t->pools[pool].pace);
 }
 
-/* Workers to claim for. Those that are forked per job come and go all the time;
-** unless something holds the forking up, all are about to be there. */
-static size_t attending(const nsh_table *t, size_t pool) {
-  bool soon = t->cfg->fork_per_job && t->zygote != NULL && !storming(t);
-  return soon ? nsh_config_workers(t->cfg, pool) : t->pools[pool].up;
+/* Workers that are forked per job come and go all the time; unless something holds the
+** forking up, all are about to be there. */
+static bool come_and_go(const nsh_table *t) {
+  return t->cfg->fork_per_job && t->zygote != NULL && !storming(t);
 }
 
-void nsh_table_set_targets(nsh_table *t) {
-  for (size_t i = 0; i < t->npools; i++) {
-    const nsh_pool *p = &t->pools[i];
-    size_t there = attending(t, i);
-    bool none = t->closing || t->quiet || there == 0;
-    size_t late = p->late < there ? p->late : there;
-    nsh_mail_target(t->mail, i,
-                    none ? 0 : late + nsh_pace_target(&p->pace, there - late));
-  }
+size_t nsh_table_attending(const nsh_table *t, size_t pool) {
+  return come_and_go(t) ? nsh_config_workers(t->cfg, pool) : t->pools[pool].up;
 }
 
-void nsh_table_retarget(nsh_table *t) {
+bool nsh_table_attends(const nsh_seat *s) {
+  return s->phase == NSH_UP || come_and_go(s->table);
+}
+
+/* What the attending workers may have, less what they have, less what waits for them. */
+static int64_t places(const nsh_table *t, size_t pool) {
+  const nsh_pool *p = &t->pools[pool];
+  size_t there = nsh_table_attending(t, pool);
+  size_t late = p->late < there ? p->late : there;
+  size_t has = come_and_go(t) ? p->tasks : p->held;
+  size_t most = t->closing || t->quiet || there == 0
+                    ? 0
+                    : late + nsh_pace_target(&p->pace, there - late);
+  return (int64_t)(most > has ? most - has : 0) - (int64_t)p->backlog.n;
+}
+
+void nsh_table_lock(nsh_table *t) {
   nsh_mail_lock(t->mail);
-  nsh_table_set_targets(t);
+}
+
+void nsh_table_unlock(nsh_table *t) {
+  int64_t n[NSH_POOLS_MAX];
+  for (size_t i = 0; i < t->npools; i++)
+    n[i] = places(t, i);
+  nsh_mail_publish(t->mail, n);
+  t->mail->workers = (ns_workers){.up = (int64_t)t->up, .busy = (int64_t)t->working,
+                                  .leaving = (int64_t)t->leaving,
+                                  .scripts = t->scripts};
   nsh_mail_unlock(t->mail);
 }
 
@@ -121,20 +163,21 @@ static size_t next_line(const nsh_table *t, size_t pool) {
 static void give(nsh_table *t, nsh_seat *s, size_t line) {
   nsh_backlog *b = &t->pools[line].backlog;
   const ns_job *job = nsh_backlog_first(b)->job;
-  ns_verdict *v;
   bool given = nsh_seat_give(s, job, nsh_names_get(&t->names, job->name));
-  t->backlog--;
-  t->busy += given;
-  nsh_mail_lock(t->mail);
-  if (given)
-    nsh_mail_moved(t->mail, line, s->pool);
-  else {
-    v = nsh_mail_verdict(t->mail, &t->mail->pools[line].waiting, job->id,
-                         job->run, job->lease, NS_FAIL);
-    v->error = ns_str("the job is too large to be handed to a worker");
+  if (given && line == s->pool) { /* no place has become free */
+    nsh_backlog_pop(b);
+    t->backlog--;
+    return;
   }
-  nsh_mail_unlock(t->mail);
+  nsh_table_lock(t);
+  if (!given)
+    nsh_mail_verdict(t->mail,
+                     &(ns_verdict){.id = job->id, .run = job->run, .lease = job->lease,
+                                   .kind = NS_FAIL, .delay = -1, .error = ns_str(
+                                   "the job is too large to be handed to a worker")});
   nsh_backlog_pop(b);
+  t->backlog--;
+  nsh_table_unlock(t);
 }
 
 /* Jobs are spread evenly: first one share for each seat with room. */
@@ -171,8 +214,7 @@ void nsh_table_release(nsh_table *t, size_t line) {
   nsh_backlog *b = &t->pools[line].backlog;
   for (; b->n > 0; nsh_backlog_pop(b)) {
     const ns_job *job = nsh_backlog_first(b)->job;
-    nsh_mail_release(t->mail, &t->mail->pools[line].waiting, job->id, job->run,
-                     job->lease);
+    nsh_mail_release(t->mail, job->id, job->run, job->lease);
     t->backlog--;
   }
 }
@@ -226,6 +268,7 @@ static void take_loads(nsh_table *t) {
     take_load(t, load);
   }
   m->loads_end = &m->loads;
+  memset(m->arriving, 0, sizeof m->arriving);
   if (t->closing || t->quiet)
     release_backlog(t);
 }
@@ -239,53 +282,84 @@ static void lose(nsh_seat *s) {
   nsh_ladder_start(s, NSH_WHY_LOST, NSH_STEP);
 }
 
-/* Is it in the hands of 's'? '*at': its place there. */
-static bool has_task(nsh_seat *s, const ns_token *token, uint32_t *at) {
-  for (*at = 0; *at < s->n; ++*at) {
-    const nsh_task *task = nsh_seat_task(s, *at);
-    if (task->id == token->id && task->run == token->run)
-      return true;
-  }
-  return false;
-}
-
 /* One that waits behind a running job is taken back, with its neighbours, whose
 ** release costs them nothing. One that is paused and runs runs on. */
-static void lose_task(nsh_table *t, nsh_seat *s, uint32_t at, bool paused) {
+static void lose_task(nsh_seat *s, uint32_t at, bool paused) {
   int64_t since;
   if (at == 0 && nsh_seat_running(s, &since)) {
     if (!paused)
       lose(s);
     return;
   }
-  t->busy -= nsh_seat_recall(s);
+  nsh_seat_recall(s);
   if (s->n == 0 && s->phase == NSH_UP)
     nsh_table_list(s, true); /* nothing would be heard of it */
 }
 
-/* It leaves the backlog: its release is STALE, or, when it is paused, holds it. The
-** mailbox is locked. */
-static bool lose_waiting(nsh_table *t, const ns_token *token) {
-  int64_t lease;
-  for (size_t i = 0; i < t->npools; i++)
-    if (nsh_backlog_remove(&t->pools[i].backlog, token->id, token->run, &lease)) {
-      nsh_mail_release(t->mail, &t->mail->pools[i].waiting, token->id,
-                       token->run, lease);
-      t->backlog--;
-      return true;
-    }
-  return false;
+/* Claims that somebody has ended, or whose jobs were paused; sorted. There may be as many
+** as a host has workers, and each of those is looked at under the lock: so only once. */
+typedef struct revoked {
+  nsh_mail *mail;
+  const ns_token *items;
+  size_t n;
+} revoked;
+
+static int by_token(const void *a, const void *b) {
+  const ns_token *x = a;
+  const ns_token *y = b;
+  return x->id != y->id ? (x->id > y->id) - (x->id < y->id)
+                        : (x->run > y->run) - (x->run < y->run);
 }
 
-/* The claim of a job has been ended by somebody: it is stopped, or not started. Or
-** the job has been paused. */
-static void lose_job(nsh_table *t, const ns_token *token) {
-  uint32_t at;
-  if (lose_waiting(t, token))
+static const ns_token *find(const revoked *r, int64_t id, int64_t run) {
+  ns_token key = {.id = id, .run = run};
+  return bsearch(&key, r->items, r->n, sizeof key, by_token);
+}
+
+/* It leaves the backlog: its release is STALE, or, when it is paused, holds it. */
+static bool lose_waiting(void *arg, const ns_job *job) {
+  const revoked *r = arg;
+  if (find(r, job->id, job->run) == NULL)
+    return false;
+  nsh_mail_release(r->mail, job->id, job->run, job->lease);
+  return true;
+}
+
+static void lose_tasks(nsh_seat *s, const revoked *r) {
+  for (uint32_t at = 0; at < s->n; at++) {
+    const nsh_task *task = nsh_seat_task(s, at);
+    const ns_token *token = find(r, task->id, task->run);
+    if (token != NULL)
+      lose_task(s, at, token->paused); /* what is taken back is behind it */
+  }
+}
+
+/* The jobs are stopped, or not started. The mailbox is locked. */
+static void take_revoked(nsh_table *t) {
+  nsh_mail *m = t->mail;
+  revoked r = {m, m->revoked, m->nrevoked};
+  if (r.n == 0)
     return;
+  qsort(m->revoked, r.n, sizeof *m->revoked, by_token);
+  for (size_t i = 0; i < t->npools; i++)
+    t->backlog -= nsh_backlog_drop(&t->pools[i].backlog, lose_waiting, &r);
   for (size_t i = 0; i < t->nseats; i++)
-    if (has_task(&t->seats[i], token, &at))
-      lose_task(t, &t->seats[i], at, token->paused);
+    lose_tasks(&t->seats[i], &r);
+  m->nrevoked = 0;
+}
+
+/* A lease of which nothing is to be started any more. */
+typedef struct withdrawal {
+  nsh_mail *mail;
+  int64_t lease;
+} withdrawal;
+
+static bool withdraw_waiting(void *arg, const ns_job *job) {
+  const withdrawal *w = arg;
+  if (job->lease != w->lease)
+    return false;
+  nsh_mail_release(w->mail, job->id, job->run, job->lease);
+  return true;
 }
 
 static bool waits_with(nsh_seat *s, int64_t lease) {
@@ -299,18 +373,14 @@ static bool waits_with(nsh_seat *s, int64_t lease) {
 /* What has not been started of a lease goes back; its neighbours in a seat lose
 ** nothing by going with it. The mailbox is locked. */
 static void withdraw(nsh_table *t, int64_t lease) {
-  ns_token token;
+  withdrawal w = {t->mail, lease};
   for (size_t i = 0; i < t->npools; i++)
-    while (nsh_backlog_take(&t->pools[i].backlog, lease, &token)) {
-      nsh_mail_release(t->mail, &t->mail->pools[i].waiting, token.id, token.run,
-                       lease);
-      t->backlog--;
-    }
+    t->backlog -= nsh_backlog_drop(&t->pools[i].backlog, withdraw_waiting, &w);
   for (size_t i = 0; i < t->nseats; i++) {
     nsh_seat *s = &t->seats[i];
     if (!waits_with(s, lease))
       continue;
-    t->busy -= nsh_seat_recall(s);
+    nsh_seat_recall(s);
     if (s->n == 0 && s->phase == NSH_UP)
       nsh_table_list(s, true);
   }
@@ -319,14 +389,13 @@ static void withdraw(nsh_table *t, int64_t lease) {
 static void take_lost(nsh_table *t) {
   nsh_mail *m = t->mail;
   for (size_t i = 0; i < m->nlost; i++) {
-    nsh_seat *s = &t->seats[m->lost[i].seat];
-    if (s->n > 0 && nsh_seat_task(s, 0)->seq == m->lost[i].seq)
+    const nsh_lost *l = &m->lost[i];
+    nsh_seat *s = &t->seats[l->seat];
+    if (s->n > 0 && s->pid == l->pid && nsh_seat_task(s, 0)->seq == l->seq)
       lose(s);
   }
   m->nlost = 0;
-  for (size_t i = 0; i < m->nrevoked; i++)
-    lose_job(t, &m->revoked[i]);
-  m->nrevoked = 0;
+  take_revoked(t);
   for (size_t i = 0; i < m->nwithdrawn; i++)
     withdraw(t, m->withdrawn[i]);
   m->nwithdrawn = 0;
@@ -338,20 +407,20 @@ static void lose_all(nsh_table *t) {
   release_backlog(t);
   for (size_t i = 0; i < t->nseats; i++)
     if (t->seats[i].n > 0) {
-      t->busy -= nsh_seat_recall(&t->seats[i]);
+      nsh_seat_recall(&t->seats[i]);
       lose(&t->seats[i]);
     }
   t->mail->lost_all = false;
 }
 
 void nsh_table_collect(nsh_table *t) {
-  nsh_mail_lock(t->mail);
+  nsh_table_lock(t);
   take_loads(t);
   take_lost(t);
   if (t->mail->lost_all)
     lose_all(t);
   nsh_intake_serve_ids(t);
-  nsh_mail_unlock(t->mail);
+  nsh_table_unlock(t);
   nsh_table_hand_out(t);
 }
 
@@ -363,13 +432,13 @@ void nsh_table_hear_seat(nsh_seat *s) {
 
 /* The workers of one word of news. */
 static void hear_some(nsh_table *t, size_t word, uint64_t bits) {
-  nsh_mail_lock(t->mail);
+  nsh_table_lock(t);
   for (; bits != 0; bits &= bits - 1) {
     size_t i = word * 64 + (size_t)__builtin_ctzll(bits);
     if (i < t->nseats)
       nsh_table_hear_seat(&t->seats[i]);
   }
-  nsh_mail_unlock(t->mail);
+  nsh_table_unlock(t);
 }
 
 void nsh_table_hear(nsh_table *t) {
@@ -381,29 +450,67 @@ void nsh_table_hear(nsh_table *t) {
     hear_some(t, word, bits);
     any = true;
   }
-  if (!any)
-    return;
-  nsh_table_retarget(t);
-  nsh_table_hand_out(t);
+  if (any)
+    nsh_table_hand_out(t);
 }
+
+#ifdef NS_DEBUG
+/* What the counts of a pool have to be, from its seats. */
+static nsh_pool recounted(const nsh_table *t, size_t pool) {
+  nsh_pool sum = {.tasks = 0};
+  for (size_t i = 0; i < t->nseats; i++) {
+    const nsh_seat *s = &t->seats[i];
+    bool up = s->phase == NSH_UP;
+    if (s->pool != pool)
+      continue;
+    sum.up += up;
+    sum.tasks += s->n;
+    sum.held += up ? s->n : 0;
+  }
+  return sum;
+}
+
+void nsh_table_recount(nsh_table *t) {
+  size_t up = 0;
+  size_t busy = 0;
+  size_t waiting = 0;
+  size_t arriving = 0;
+  nsh_mail_lock(t->mail);
+  for (size_t i = 0; i < t->npools; i++) {
+    const nsh_pool *p = &t->pools[i];
+    nsh_pool now = recounted(t, i);
+    assert(now.up == p->up && now.tasks == p->tasks && now.held == p->held);
+    assert(t->mail->places[i] == places(t, i) - (int64_t)t->mail->arriving[i]);
+    up += now.up;
+    busy += now.tasks;
+    waiting += p->backlog.n;
+    arriving += t->mail->arriving[i];
+  }
+  assert(t->up == up && t->busy == busy && t->backlog == waiting);
+  assert(t->mail->outstanding == busy + waiting + arriving);
+  nsh_mail_unlock(t->mail);
+}
+#else
+void nsh_table_recount(nsh_table *t) {
+  (void)t;
+}
+#endif
 
 /* ------------------------------------------------------------------ orders */
 
 static void take_back(nsh_table *t) {
-  nsh_mail_lock(t->mail);
-  nsh_table_set_targets(t);
+  nsh_table_lock(t);
   release_backlog(t);
   for (size_t i = 0; i < t->nseats; i++)
     if (t->seats[i].n > 0)
-      t->busy -= nsh_seat_recall(&t->seats[i]);
-  nsh_mail_unlock(t->mail);
+      nsh_seat_recall(&t->seats[i]);
+  nsh_table_unlock(t);
 }
 
 void nsh_table_quiet(nsh_table *t, bool quiet) {
   t->quiet = quiet;
   if (quiet)
     take_back(t);
-  nsh_table_retarget(t);
   nsh_table_hand_out(t);
 }
 
@@ -414,10 +521,10 @@ void nsh_table_close(nsh_table *t) {
 
 static void stop(nsh_seat *s) {
   int64_t since;
-  nsh_mail_lock(s->table->mail);
+  nsh_table_lock(s->table);
   if (nsh_seat_running(s, &since))
     nsh_ladder_start(s, NSH_WHY_STOP, NSH_STEP_STOP);
-  nsh_mail_unlock(s->table->mail);
+  nsh_table_unlock(s->table);
   if (s->rung == NSH_CALM) {
     nsh_life_doom(s);
     nsh_life_kill(s, SIGKILL);

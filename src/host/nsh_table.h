@@ -4,8 +4,11 @@
 ** births and deaths), nsh_ladder (stopping a job), nsh_watch (looking after all of
 ** them while time passes).
 **
-** Invariant: a job that was delivered by the dispatcher is in the backlog or
-** in exactly one seat, until a verdict for it is in the mailbox.
+** Invariants: a job that was delivered by the dispatcher is in the backlog or
+** in exactly one seat, until a verdict for it is in the mailbox. Whenever the mailbox is
+** unlocked it says how many places are free: those of workers that will be given jobs,
+** less the jobs of these same workers and of those that wait for them. What a worker
+** that is leaving still runs takes nobody's place.
 */
 #ifndef NSH_TABLE_H
 #define NSH_TABLE_H
@@ -26,12 +29,16 @@ typedef struct nsh_tally {
   int64_t done, failed, again, crashed, timeouts, forks;
 } nsh_tally;
 
-/* Workers that take the same jobs: see nsh_pool_count. */
+/* Workers that take the same jobs. Those of pool 0 take all; the others take the jobs
+** of one queue only. A job of such a queue that its own workers have no room for counts
+** against pool 0. */
 typedef struct nsh_pool {
   nsh_seat *room, **room_end; /* seats that may take more */
   size_t nroom;
   size_t up;            /* seats in phase UP */
-  size_t late;          /* of these: with a long job, at the last tick */
+  size_t tasks;         /* jobs in all its seats */
+  size_t held;          /* of these: in seats in phase UP */
+  size_t late;          /* seats that attend to a long job, at the last tick */
   nsh_backlog backlog;  /* claimed jobs of its queue; pool 0: of all others */
   nsh_pace pace;
 } nsh_pool;
@@ -44,8 +51,10 @@ typedef struct nsh_table {
   nsh_seat *seats;
   size_t nseats;
   nsh_zygote *zygote;   /* new workers come from here; NULL: wait */
-  size_t up;            /* seats in phase UP */
+  size_t up, leaving;   /* seats in phase UP, DOOMED */
   size_t busy;          /* tasks in all seats */
+  size_t working;       /* seats with a task */
+  int64_t scripts;      /* how often these have been loaded */
   nsh_pool pools[NSH_POOLS_MAX];
   size_t npools;
   uint64_t arrivals;    /* jobs that have joined a backlog */
@@ -75,18 +84,29 @@ void nsh_table_hear(nsh_table *t);
 
 /* ------------------------------------------------ for the table's other parts */
 
-/* A seat may have room; the number of workers has changed; jobs may be handed
-** out. */
+/* Locks the mailbox; unlocks it after it has been told how many places are free. */
+void nsh_table_lock(nsh_table *t);
+void nsh_table_unlock(nsh_table *t);
+
+/* A seat may have room; jobs may be handed out. */
 void nsh_table_list(nsh_seat *s, bool front);
-void nsh_table_up(nsh_seat *s, bool up);
-void nsh_table_retarget(nsh_table *t);
 void nsh_table_hand_out(nsh_table *t);
 
+/* The one way for a seat to change its phase; it has 'n' tasks more, or fewer. */
+void nsh_table_enter(nsh_seat *s, nsh_phase phase);
+void nsh_table_count(nsh_seat *s, int n);
+
+/* Workers of a pool that places are counted for; is a seat one of theirs? */
+size_t nsh_table_attending(const nsh_table *t, size_t pool);
+bool nsh_table_attends(const nsh_seat *s);
+
 /* The mailbox is locked: hears a worker, and lists its seat before its tasks run
-** out; says how many jobs may be claimed; gives a line of the backlog back. */
+** out; gives a line of the backlog back. */
 void nsh_table_hear_seat(nsh_seat *s);
-void nsh_table_set_targets(nsh_table *t);
 void nsh_table_release(nsh_table *t, size_t line);
+
+/* Debug builds: counts everything anew and compares. After each event. */
+void nsh_table_recount(nsh_table *t);
 
 /* ------------------------------------------------------------------ orders */
 

@@ -19,6 +19,7 @@
 #include "nsh_listen.h"
 #include "nsh_patience.h"
 #include "nsh_unsettled.h"
+#include "nsh_upkeep.h"
 
 #define NSH_NEVER INT64_MAX
 
@@ -27,11 +28,13 @@ typedef struct nsh_turn {
   /* nsh_cycle.c */
   nsh_room room;
   size_t limit;       /* jobs to claim: room.all */
-  bool woken;         /* by the listener or a recheck: an empty claim counts */
+  bool woken;         /* by the listener, or for a last look */
   bool cycle;         /* there is something for it to do */
+  int64_t began;      /* the cycle, monotonic µs */
   /* nsh_chores.c */
   bool notices;       /* somebody has written to us */
-  bool gone;          /* a holder may have died */
+  bool died;          /* a holder has, or may have */
+  ns_workers workers; /* what they do */
   size_t want_ids;
   nsh_touch *touches;
   size_t ntouches;
@@ -64,6 +67,7 @@ struct nsh_dispatch {
   nsh_slots *slots;   /* told how long claims hold */
   ns_db *db;
   nsh_listen *listen;
+  nsh_upkeep *upkeep;
   pthread_t thread;
   bool running;
   atomic_bool opened; /* from here on a lost server is waited for */
@@ -81,18 +85,22 @@ struct nsh_dispatch {
   nsh_turn *turn;     /* under way, for choose_anew */
   bool hot[NSH_POOLS_MAX]; /* when this pool has room, a claim may find more */
   bool narrow;        /* the listener was armed without pool 0's queues */
-  int64_t recheck;    /* µs until the next repetition; 0: none */
   int64_t recheck_at, due_at;
-  int64_t due;        /* as the last cycle said; -1: nothing scheduled */
+  int64_t due;        /* as the last cycle said; -1: no reason to claim by itself */
   int empties;        /* claims in a row that found nothing */
+  int64_t empty_since; /* when the first of them began */
 
   /* nsh_chores.c */
   bool more;          /* others may find what we cannot take: to be rung */
   int64_t widen_at;   /* the listener waits for too little: when to wake it */
-  int64_t beat_at, look_at, prune_at, ring_at, told_at;
+  int64_t beat_at, ring_at, told_at;
   int64_t holder;     /* who we are; changes when we were declared dead */
   char *handlers;     /* what the host can run, JSON, owned, ... */
-  size_t taking;      /* ... and how many workers take jobs: from the mailbox */
+  size_t taking;      /* ... and how many workers take jobs: from the mailbox; */
+  char *names;        /* the same as lines, owned; NULL: all names are claimed */
+  bool renamed;       /* that has changed */
+  ns_workers workers; /* what was last told of them */
+  int64_t workers_at; /* not told before */
   int64_t serves_at;  /* when that is to be written; NEVER: it stands */
 };
 

@@ -24,11 +24,13 @@
 
 /* ---------------------------------------------------------------- a worker */
 
-static void look(nsh_seat *s, int64_t now) {
+/* Does it attend to a long job? */
+static bool look(nsh_seat *s, int64_t now) {
   nsh_table *t = s->table;
   int64_t since;
   int64_t timeout;
-  nsh_mail_lock(t->mail);
+  bool late = false;
+  nsh_table_lock(t);
   if (nsh_seat_running(s, &since) && now - since > STUCK_US &&
       atomic_load(&s->slot->current) != nsh_seat_task(s, 0)->seq)
     nsh_table_hear_seat(s); /* the job behind those verdicts was expected to be short */
@@ -40,12 +42,13 @@ static void look(nsh_seat *s, int64_t now) {
       nsh_ladder_start(s, NSH_WHY_MEMORY, NSH_STEP);
     s->stuck = now - since > STUCK_US;
     if (s->n > 1 && s->stuck)
-      t->busy -= nsh_seat_recall(s);
-    t->pools[s->pool].late += now - since > LONG_US;
+      nsh_seat_recall(s);
+    late = now - since > LONG_US && nsh_table_attends(s);
     if (t->mail->ntouches < TOUCHES_MAX && nsh_intake_due(s, since, now))
       nsh_intake_touch(s, now);
   }
-  nsh_mail_unlock(t->mail);
+  nsh_table_unlock(t);
+  return late;
 }
 
 /* Has an idle worker been given a job and not started it for long? It is
@@ -97,32 +100,32 @@ static bool stranded(nsh_table *t, int64_t now) {
 ** for them may then as well run elsewhere. */
 static bool overtaken(const nsh_table *t, size_t line) {
   const nsh_pool *p = &t->pools[line];
-  return p->backlog.n > 0 && p->late >= p->up &&
-         t->pools[0].late >= t->pools[0].up;
+  return p->backlog.n > 0 && p->late >= nsh_table_attending(t, line) &&
+         t->pools[0].late >= nsh_table_attending(t, 0);
 }
 
 /* --------------------------------------------------------------------- all */
 
 void nsh_watch_tick(nsh_table *t, int64_t now) {
+  size_t late[NSH_POOLS_MAX] = {0};
   bool strand;
-  for (size_t i = 0; i < t->npools; i++)
-    t->pools[i].late = 0;
   for (size_t i = 0; i < t->nseats; i++) {
     nsh_seat *s = &t->seats[i];
     if (s->n > 0)
-      look(s, now);
+      late[s->pool] += look(s, now);
     if (s->rung != NSH_CALM)
       nsh_ladder_climb(s, now);
     if (deaf(s, now))
       replace(s);
   }
+  for (size_t i = 0; i < t->npools; i++)
+    t->pools[i].late = late[i];
   strand = stranded(t, now);
-  nsh_mail_lock(t->mail);
-  nsh_table_set_targets(t);
+  nsh_table_lock(t);
   for (size_t i = 0; i < t->npools; i++)
     if (unattended(t, i) ? strand : overtaken(t, i))
       nsh_table_release(t, i);
-  nsh_mail_unlock(t->mail);
+  nsh_table_unlock(t);
   nsh_life_fill(t);
   nsh_table_hand_out(t);
 }

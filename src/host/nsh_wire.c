@@ -81,7 +81,7 @@ void nsh_wire_receive(nsh_wire *w) {
   if ((room = ns_buf_room(&w->in, NSH_RING)) == NULL)
     nsh_wire_leave(1);
   while ((n = nsh_ring_take(in, room, NSH_RING)) == 0)
-    nsh_ring_await(in);
+    nsh_ring_await(in, NSH_RING_EVER);
   if (n < 0)
     nsh_wire_leave(1);
   w->in.n += (size_t)n;

@@ -21,6 +21,7 @@
 #include "nsh_halt.h"
 #include "nsh_ipc.h"
 #include "nsh_quota.h"
+#include "nsh_restore.h"
 #include "nsh_wire.h"
 #include "nsl.h"
 
@@ -29,6 +30,8 @@
 #define FRESH_MS 50        /* between looks whether the host is back in touch */
 #define ERROR_MAX 65600    /* bytes of an error text */
 #define SPARE_FILES 8      /* descriptors a job needs to have a chance */
+#define HALT_LOOK (NS_SECOND / 4) /* who waits for ids: is the job to stop? */
+#define STOP_S 1           /* seconds for functions of nightshift.on("worker.stop") */
 #define IDS_FIRST 16
 #define IDS_LAST 4096
 
@@ -37,13 +40,15 @@ static struct {
   const nsh_config *cfg;
   nsh_wire wire;
   pid_t pid;          /* a handler may fork: its child is not the worker */
-  int begin, run;     /* references */
+  int begin, run, finish; /* references */
   int64_t max_json;
   ns_buf text;        /* JSON of a plain result */
   uint32_t seq;       /* of the running job */
   bool running;       /* a handler is on the stack */
   bool over;          /* it was over its quota */
-  bool spent;         /* this state is not to be trusted with another job */
+  bool spent;         /* this state is not to be trusted with another job, or has
+                      ** had as many as it may have: */
+  int64_t left;       /* jobs until then; 0: any number */
   int64_t started, ended; /* of the job, monotonic µs */
   int64_t asked;      /* when the running job last asked for its claim */
   int64_t *ids;       /* for children: next first */
@@ -156,7 +161,8 @@ static void read_ids(nsh_frame *f) {
   w.nids = nsh_done(f) ? n : 0;
 }
 
-/* Waits for the answer; the jobs that came before it stay in the buffer. */
+/* Waits for the answer; the jobs that came before it stay in the buffer. While the server
+** is away that takes as long as it does, unless the job is stopped. */
 static void await_ids(void) {
   size_t at = w.wire.at;
   for (;;) {
@@ -164,6 +170,9 @@ static void await_ids(void) {
     size_t n = nsh_wire_peek(&w.wire, at, &f);
     if (n == 0) {
       size_t ahead = at - w.wire.at;
+      while (!nsh_ring_await(&w.wire.slot->in, HALT_LOOK))
+        if (nsh_halt_asked())
+          return;
       nsh_wire_receive(&w.wire);
       at = w.wire.at + ahead;
     } else if (f.type == NSH_IDS) {
@@ -175,7 +184,7 @@ static void await_ids(void) {
   }
 }
 
-/* take_id(): an id for a child, or nil, message, code. */
+/* take_id(): an id for a child; nil, message, code when the job is being stopped. */
 static int api_take_id(lua_State *L) {
   need_job(L);
   if (w.atid == w.nids) {
@@ -184,7 +193,7 @@ static int api_take_id(lua_State *L) {
   }
   if (w.atid == w.nids) {
     lua_pushnil(L);
-    lua_pushliteral(L, "no id for a child: the host is stopping");
+    lua_pushliteral(L, "no id for a child: the job is being stopped");
     lua_pushliteral(L, "GONE");
     return 3;
   }
@@ -195,6 +204,23 @@ static int api_take_id(lua_State *L) {
 /* quota(bytes): what the running job may use. */
 static int api_quota(lua_State *L) {
   nsh_quota_begin(w.L, luaL_checkinteger(L, 1), w.wire.slot, w.seq);
+  return 0;
+}
+
+/* complain(event, text): a function of nightshift.on has failed. */
+static int api_complain(lua_State *L) {
+  ns_bytes event, text;
+  size_t start;
+  event.p = luaL_checklstring(L, 1, &event.n);
+  text.p = luaL_checklstring(L, 2, &text.n);
+  if (forked())
+    return 0;
+  ns_buf_reset(&w.wire.frame);
+  start = nsh_begin(&w.wire.frame, NSH_HOOK);
+  nsh_put_bytes(&w.wire.frame, event);
+  nsh_put_bytes(&w.wire.frame, text);
+  if (nsh_end(&w.wire.frame, start))
+    nsh_wire_post_now(&w.wire);
   return 0;
 }
 
@@ -211,12 +237,14 @@ void nsh_worker_pushapi(lua_State *L) {
                                  {"log", api_log},
                                  {"take_id", api_take_id},
                                  {"quota", api_quota},
+                                 {"complain", api_complain},
                                  {"exit", api_exit},
                                  {NULL, NULL}};
   luaL_newlib(L, api);
 }
 
 void nsh_worker_keep(lua_State *L) {
+  w.finish = luaL_ref(L, LUA_REGISTRYINDEX);
   w.run = luaL_ref(L, LUA_REGISTRYINDEX);
   w.begin = luaL_ref(L, LUA_REGISTRYINDEX);
 }
@@ -278,6 +306,7 @@ static void report_verdict(lua_State *L) {
   r = ending(box->verdict.kind);
   r.delay = box->verdict.delay;
   r.go_on = box->verdict.go_on;
+  r.max_phases = box->verdict.max_phases;
   r.result = box->verdict.result;
   r.error = box->verdict.error;
   r.state = box->verdict.state;
@@ -308,6 +337,28 @@ static bool files_left(void) {
          (rlim_t)fd + SPARE_FILES < r.rlim_cur;
 }
 
+/* Does the process have more in memory than it may keep? */
+static bool is_fat(void) {
+  char text[128];
+  long pages = 0;
+  int fd;
+  ssize_t n;
+  if (w.cfg->recycle_memory == 0)
+    return false;
+  fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+  if (fd >= 0)
+    close(fd);
+  text[n > 0 ? n : 0] = '\0';
+  return sscanf(text, "%*d %ld", &pages) == 1 &&
+         (int64_t)pages * sysconf(_SC_PAGESIZE) > w.cfg->recycle_memory;
+}
+
+/* Is the job that has just ended the last one of this worker? */
+static bool is_last(void) {
+  return (w.left > 0 && --w.left == 0) || is_fat();
+}
+
 /* Protected. Argument: the order. run(job) gives result, verdict, spent. */
 static int run(lua_State *L) {
   const nsh_order *o = lua_touserdata(L, 1);
@@ -319,7 +370,9 @@ static int run(lua_State *L) {
     nsh_wire_leave(lua_isnil(L, 3) ? 0 : 1);
   w.running = false;
   w.ended = ns_mono_us();
-  w.spent = w.spent || lua_toboolean(L, 4) ||
+  if (!lua_gc(L, LUA_GCISRUNNING))
+    lua_gc(L, LUA_GCRESTART);
+  w.spent = !nsh_restore() || is_last() || w.spent || lua_toboolean(L, 4) ||
             (!lua_isnil(L, 3) && !files_left());
   w.over = nsh_quota_end(L);
   if (w.over || nsh_halt_end() != NSH_WHY_NONE)
@@ -362,6 +415,17 @@ static void run_protected(const nsh_order *o) {
   lua_settop(L, 0);
 }
 
+/* An orderly end: all that was said is told, and whoever wants to know of it does. */
+static void retire(void) {
+  nsh_wire_flush(&w.wire);
+  alarm(STOP_S);
+  lua_settop(w.L, 0);
+  lua_rawgeti(w.L, LUA_REGISTRYINDEX, w.finish);
+  lua_pcall(w.L, 0, 0, 0);
+  nsh_wire_flush(&w.wire);
+  nsh_wire_leave(0);
+}
+
 /* The host has lost touch with the database: its claims may be others' by now.
 ** Waits until it is back, or has taken job 'seq' back; the time then. */
 static int64_t wait_fresh(uint32_t seq) {
@@ -392,19 +456,15 @@ static void do_job(nsh_frame *f) {
   run_protected(&o);
   fflush(stdout);
   nsh_wire_post(&w.wire, w.ended);
-  if (w.spent) {
-    nsh_wire_flush(&w.wire);
-    nsh_wire_leave(0);
-  }
+  if (w.spent)
+    retire();
 }
 
 static void do_frame(nsh_frame *f) {
   if (f->type == NSH_JOB)
     do_job(f);
-  else if (f->type == NSH_QUIT) {
-    nsh_wire_flush(&w.wire);
-    nsh_wire_leave(0);
-  }
+  else if (f->type == NSH_QUIT)
+    retire();
 }
 
 /* ---------------------------------------------------------------- the life */
@@ -425,6 +485,11 @@ static void on_pipe(int sig) {
   (void)sig;
 }
 
+/* As many as was asked for, or up to an eighth fewer: not all at once. */
+static int64_t jobs_to_do(int64_t most) {
+  return most - (int64_t)(ns_random() % (uint64_t)(most / 8 + 1));
+}
+
 static void set_up(const nsh_worker_setup *s, uint32_t index) {
   struct sigaction act = {.sa_flags = SA_SIGINFO | SA_RESTART};
   act.sa_sigaction = on_term;
@@ -438,6 +503,8 @@ static void set_up(const nsh_worker_setup *s, uint32_t index) {
   w.pid = getpid();
   w.max_json = s->cfg->db.max_payload > 0 ? s->cfg->db.max_payload
                                           : NS_MAX_PAYLOAD;
+  w.left = jobs_to_do(s->cfg->recycle);
+  nsh_restore_note();
 }
 
 void nsh_worker_main(void *arg, uint32_t index, int fd) {

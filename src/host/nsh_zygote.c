@@ -25,6 +25,7 @@
 #include "nsh_lua.h"
 #include "nsh_nursery.h"
 #include "nsh_share.h"
+#include "nsh_sockets.h"
 #include "nsh_sweep.h"
 #include "nsh_secrets.h"
 #include "nsh_worker.h"
@@ -58,12 +59,13 @@ static int load(lua_State *L) {
   nsh_worker_pushapi(L);
   nsh_config_pushdb(L, fam->cfg);
   lua_pushinteger(L, fam->cfg->memory);
-  lua_call(L, 4, 3); /* names, begin, run; or nil, message */
-  if (lua_isnil(L, -3)) {
-    lua_pop(L, 1);
+  lua_pushinteger(L, fam->cfg->max_children);
+  lua_call(L, 5, 4); /* names, begin, run, finish; or nil, message */
+  if (lua_isnil(L, -4)) {
+    lua_pop(L, 2);
     return 2;
   }
-  nsh_worker_keep(L); /* takes begin and run */
+  nsh_worker_keep(L); /* takes begin, run and finish */
   return 1;
 }
 
@@ -130,6 +132,17 @@ static bool load_handlers(lua_State *L, family *fam, int ctl) {
   return true;
 }
 
+/* A connection of the scripts' own, which all workers would use at once. A handle opens
+** another in each process. */
+static void report_sockets(const nsh_sockets *before, int ctl) {
+  ns_buf text = NS_BUF_INIT;
+  nsh_sockets_since(before, ns_owns_socket, &text);
+  ns_buf_addc(&text, '\0');
+  if (!text.oom && text.n > 1)
+    report(ctl, NSH_SOCKETS, 0, text.p);
+  ns_buf_free(&text);
+}
+
 /* What a worker started goes with it, unless it left its process group. */
 static void clear_worker(pid_t dead, const pid_t *others, size_t n) {
   (void)others;
@@ -166,9 +179,11 @@ static void zygote(void *arg, uint32_t index, int ctl) {
   nsh_nursery n = {.ctl = ctl, .max = fam->cfg->workers, .name = "ns-worker",
                    .child = nsh_worker_main, .arg = &setup, .mute = true,
                    .bound = true, .clear = clear_worker};
+  nsh_sockets before;
   bool loaded = false;
   ns_err err;
   (void)index;
+  nsh_sockets_note(&before);
   nsh_child_deaf();
   if (!fam->cfg->keep_env)
     nsh_secrets_drop();
@@ -180,6 +195,7 @@ static void zygote(void *arg, uint32_t index, int ctl) {
     loaded = load_handlers(L, fam, ctl);
   if (!loaded)
     _exit(1);
+  report_sockets(&before, ctl);
   be_shared(L);
   nsh_nursery_serve(&n);
 }

@@ -226,6 +226,37 @@ static int db_look(lua_State *L) {
 }
 
 /***
+One whole round that looks for jobs that are nowhere, and mends what the round before has
+seen, too.
+@function db:mend
+@tparam[opt=false] boolean mends false: looks only
+@treturn {jobs=integer,rows=integer,seen=integer,twice=integer,every=integer} every: µs
+to wait before the next round
+*/
+static int db_mend(lua_State *L) {
+  ns_mend_how how = lua_toboolean(L, 2) ? NS_MEND_NOW : NS_MEND_LOOK;
+  ns_mended all = {0};
+  ns_mended sum;
+  ns_err err;
+  int64_t again_in;
+  ns_db *db = nsl_checkdb(L);
+  do {
+    if (ns_mend_step(db, how, &again_in, &sum, &err) != NS_OK)
+      return nsl_fail(L, &err);
+    all.jobs += sum.jobs;
+    all.rows += sum.rows;
+    all.twice += sum.twice;
+  } while (!sum.round);
+  lua_createtable(L, 0, 5);
+  nsl_setint(L, "jobs", all.jobs);
+  nsl_setint(L, "rows", all.rows);
+  nsl_setint(L, "twice", all.twice);
+  nsl_setint(L, "seen", sum.seen);
+  nsl_setint(L, "every", again_in);
+  return 1;
+}
+
+/***
 Wakes an idle listener.
 @function db:ring
 @return true, or nil, message, code
@@ -249,7 +280,7 @@ static int db_ring_try(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg nsl_adminverbs[] = {{"look", db_look},
+const luaL_Reg nsl_adminverbs[] = {{"look", db_look}, {"mend", db_mend},
                                    {"may", db_may},
                                    {"migrate", db_migrate},
                                    {"now", db_now},

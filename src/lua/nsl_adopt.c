@@ -423,12 +423,20 @@ static int db_adopt_retry_all(lua_State *L) {
   return push_count(L, st, n, &err);
 }
 
+static ns_row_pruning checkpruning(lua_State *L) {
+  return (ns_row_pruning){.older = luaL_checkinteger(L, 3),
+                          .limit = luaL_checkinteger(L, 4),
+                          .dead = lua_toboolean(L, 5),
+                          .into = nsl_optbytes(L, 6)};
+}
+
 /***
-Deletes finished rows, or moves them.
+Deletes ended rows, or moves them.
 @function db:adopt_prune
 @tparam integer number
 @tparam integer older µs; -1: however old
 @tparam integer limit
+@tparam boolean dead those that are dead, not those that are done
 @tparam[opt] string into the table they are moved to
 @return how many, or nil, message, code `INVALID`, `NOT_FOUND`, `STATE`, `GONE`, `BUSY`, `SQL`
 */
@@ -436,9 +444,8 @@ static int db_adopt_prune(lua_State *L) {
   ns_err err;
   int64_t n;
   ns_adopted *a = checkadopted(L);
-  lua_Integer older = luaL_checkinteger(L, 3);
-  lua_Integer limit = luaL_checkinteger(L, 4);
-  ns_status st = ns_adopted_prune(a, older, nsl_optbytes(L, 5), limit, &n, &err);
+  ns_row_pruning which = checkpruning(L);
+  ns_status st = ns_adopted_prune(a, &which, &n, &err);
   return push_count(L, st, n, &err);
 }
 
@@ -448,14 +455,15 @@ How many that would be.
 @tparam integer number
 @tparam integer older
 @tparam integer most to which is counted
+@tparam boolean dead
 @return how many, or nil, message, code
 */
 static int db_adopt_prunable(lua_State *L) {
   ns_err err;
   int64_t n;
   ns_adopted *a = checkadopted(L);
-  lua_Integer older = luaL_checkinteger(L, 3);
-  ns_status st = ns_adopted_prunable(a, older, luaL_checkinteger(L, 4), &n, &err);
+  ns_row_pruning which = checkpruning(L);
+  ns_status st = ns_adopted_prunable(a, &which, &n, &err);
   return push_count(L, st, n, &err);
 }
 

@@ -8,6 +8,8 @@
 */
 #include "nsl_db.h"
 
+#include "../base/ns_number.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -76,6 +78,23 @@ void nsl_pushjobs(lua_State *L, ns_jobs *jobs) {
   nsl_unbox(jobs);
 }
 
+/* The names, if any, that this claim and the next are of. */
+static ns_status claim_only(lua_State *L, int arg, ns_err *err) {
+  size_t n = lua_isnoneornil(L, arg) ? 0 : lua_rawlen(L, arg);
+  ns_bytes *names = NULL;
+  if (!lua_isnoneornil(L, arg)) {
+    luaL_checktype(L, arg, LUA_TTABLE);
+    names = lua_newuserdatauv(L, (n + 1) * sizeof *names, 0);
+  }
+  for (size_t i = 0; i < n; i++) {
+    lua_rawgeti(L, arg, (lua_Integer)i + 1);
+    luaL_argcheck(L, lua_type(L, -1) == LUA_TSTRING, arg, "strings expected");
+    names[i].p = lua_tolstring(L, -1, &names[i].n); /* the table keeps it */
+    lua_pop(L, 1);
+  }
+  return ns_claim_only(nsl_checkdb(L), names, n, err);
+}
+
 /***
 Claims jobs of one queue.
 @function db:claim
@@ -84,6 +103,7 @@ Claims jobs of one queue.
 @tparam[opt=0] integer wait µs to wait for the first job
 @tparam[opt=0] integer lease µs that the claim lasts untouched; 0: as the handle
 @tparam[opt=false] boolean strict by priority only: no aging
+@tparam[opt] {string,...} names of jobs to claim; nil: all
 @treturn[1] {table,...} jobs: id, run, lease, queue, name, payload, state,
 attempts, polls, crashes, max_attempts, max_polls, priority, parent, root,
 created, due, deadline, timeout, key; `payload_error` in place of a payload
@@ -100,12 +120,14 @@ static int db_claim(lua_State *L) {
   int64_t wait = nsl_optmicros(L, 4);
   int64_t lease = nsl_optmicros(L, 5);
   nsl_checkdb(L);
+  lua_settop(L, 7); /* what is pushed is no argument */
   queue = nsl_checkbytes(L, 2);
   ns_claim_strictly(nsl_checkdb(L), lua_toboolean(L, 6));
   luaL_argcheck(L, limit >= 1 && limit <= NSL_CLAIM_MAX, 3,
                 "1 to 100000 expected");
   jobs = nsl_boxjobs(L);
-  if (ns_claim(nsl_checkdb(L), queue, (size_t)limit, wait, lease, jobs,
+  if (claim_only(L, 7, &err) != NS_OK ||
+      ns_claim(nsl_checkdb(L), queue, (size_t)limit, wait, lease, jobs,
                &err) != NS_OK) {
     nsl_unbox(jobs);
     return nsl_fail(L, &err);
@@ -130,8 +152,9 @@ static int db_touch(lua_State *L) {
   int64_t run = luaL_checkinteger(L, 3);
   double progress = luaL_optnumber(L, 4, -1);
   ns_bytes text = nsl_optbytes(L, 5);
+  char number[NS_NUMBER_SIZE];
   if (!lua_isnoneornil(L, 4) && !(progress >= 0 && progress <= 1)) {
-    ns_fail(&err, NS_EINVALID, "progress must be 0 to 1, got %g", progress);
+    ns_fail(&err, NS_EINVALID, "progress must be 0 to 1, got %s", ns_number(progress, number));
     return nsl_fail(L, &err);
   }
   return nsl_result(L, ns_touch(db, id, run, getpid(), progress, text, &err),

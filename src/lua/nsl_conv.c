@@ -6,6 +6,7 @@
 #include "nsl_conv.h"
 
 #include "../base/ns_duration.h"
+#include "../base/ns_number.h"
 
 #include <lauxlib.h>
 #include <stddef.h>
@@ -106,9 +107,10 @@ static void readint(lua_State *L, const nsl_field *f, const char *what,
                     void *slot) {
   int ok;
   int64_t i = lua_tointegerx(L, -1, &ok);
+  char text[NS_NUMBER_SIZE];
   if (!ok && lua_type(L, -1) == LUA_TNUMBER)
-    luaL_error(L, "%sbad option '%s' (%f is no integer)", what, f->name,
-               lua_tonumber(L, -1));
+    luaL_error(L, "%sbad option '%s' (%s is no integer)", what, f->name,
+               ns_number(lua_tonumber(L, -1), text));
   if (!ok)
     wrongtype(L, f, what, "integer");
   memcpy(slot, &i, sizeof i);
@@ -270,10 +272,26 @@ void nsl_setpositive(lua_State *L, const char *name, int64_t i) {
     nsl_setint(L, name, i);
 }
 
+/* A message repeats what came in, which may be cut, or be no UTF-8 at all. */
+static void pushmessage(lua_State *L, const char *message) {
+  ns_bytes text = ns_str(message);
+  ns_buf *clean;
+  if (ns_utf8_valid(text)) {
+    lua_pushstring(L, message);
+    return;
+  }
+  clean = nsl_newbuf(L);
+  ns_buf_add_utf8(clean, text);
+  text = ns_buf_bytes(clean);
+  lua_pushlstring(L, text.p, text.n);
+  nsl_unbox(clean);
+  lua_remove(L, -2);
+}
+
 int nsl_fail(lua_State *L, const ns_err *err) {
-  luaL_checkstack(L, 3, NULL);
+  luaL_checkstack(L, 5, NULL);
   luaL_pushfail(L);
-  lua_pushstring(L, err->message);
+  pushmessage(L, err->message);
   lua_pushstring(L, ns_code(err->status));
   return 3;
 }

@@ -4,7 +4,8 @@
 **
 ** Invariant: 'db' in the box is NULL or open. The box exists before the
 ** connection does, and close empties it before it closes, so every handle is
-** closed exactly once, whoever asks and however often.
+** closed exactly once, whoever asks and however often. While a verb waits, hooks may
+** run; they can do nothing with its handle.
 */
 #include "nsl_db.h"
 
@@ -74,8 +75,8 @@ Opens a database handle. Without any option: the private server of the working
 directory.
 @function open
 @tparam[opt] table options url, host, user, password, database, socket, port,
-file, group, tls, ca, cert, key, connect_timeout (µs), read_timeout (µs; none: it
-waits for ever), max_payload (bytes), no_schema (boolean: skip the check of the tables),
+file, group, tls, ca, cert, key, connect_timeout (µs), read_timeout (µs; none: 30
+s), max_payload (bytes), no_schema (boolean: skip the check of the tables),
 forget_done (boolean: done jobs without a parent leave no history)
 @treturn[1] nightshift.db
 @treturn[2] nil
@@ -87,19 +88,24 @@ int nsl_lib_open(lua_State *L) {
   ns_err err;
   opening o = {.cfg = NS_CONFIG_INIT};
   nsl_db *box;
+  ns_status st;
   if (lua_isnoneornil(L, 1)) {
     lua_settop(L, 0);
     lua_newtable(L);
   }
   luaL_checktype(L, 1, LUA_TTABLE);
   box = lua_newuserdatauv(L, sizeof *box, 0);
-  box->db = NULL; /* may be collected from here on */
+  *box = (nsl_db){.wait = {.L = L}}; /* may be collected from here on */
   luaL_setmetatable(L, NSL_DB);
   /* from here to ns_open nothing allocates: 'o' borrows from the table */
   if (readopening(L, &o, &err) != NS_OK)
     return nsl_fail(L, &err);
   box->max_json = maxjson(&o.cfg);
-  if (ns_open(&box->db, &o.cfg, &err) != NS_OK)
+  o.cfg.interrupted = nsl_hooks;
+  o.cfg.interrupted_arg = &box->wait;
+  st = ns_open(&box->db, &o.cfg, &err);
+  nsl_raise(L, &box->wait);
+  if (st != NS_OK)
     return nsl_fail(L, &err);
   ns_forget_done(box->db, o.forget_done);
   return 1;
@@ -121,6 +127,23 @@ int64_t nsl_maxjson(lua_State *L) {
   return rawdb(L)->max_json;
 }
 
+static void check_idle(lua_State *L, const nsl_db *box) {
+  if (box->wait.inside)
+    luaL_error(L, "attempt to use a database in a hook that runs while it waits");
+}
+
+/* Runs the verb that is the upvalue; what a hook raised meanwhile is raised behind it. */
+static int run_verb(lua_State *L) {
+  nsl_db *box = rawdb(L);
+  int n;
+  check_idle(L, box);
+  nsl_raise(L, &box->wait);
+  box->wait.L = L;
+  n = lua_tocfunction(L, lua_upvalueindex(1))(L);
+  nsl_raise(L, &box->wait);
+  return n;
+}
+
 /***
 Gives unfinished claims back and closes the handle. Closing twice is allowed.
 Also runs when the handle is collected or leaves a `<close>` scope.
@@ -129,6 +152,8 @@ Also runs when the handle is collected or leaves a `<close>` scope.
 static int db_close(lua_State *L) {
   nsl_db *box = rawdb(L);
   ns_db *db = box->db;
+  check_idle(L, box);
+  box->wait.L = NULL;
   box->db = NULL;
   ns_close(db);
   return 0;
@@ -210,6 +235,36 @@ static int db_rollback(lua_State *L) {
 }
 
 /***
+Sets a point in the open transaction that undo takes it back to.
+@function db:savepoint
+@tparam integer depth its name: of one depth the last counts
+@return integer for undo, or nil, message, code `STATE`, `GONE`
+*/
+static int db_savepoint(lua_State *L) {
+  ns_err err;
+  ns_db *db = nsl_checkdb(L);
+  int64_t mark;
+  if (ns_savepoint(db, luaL_checkinteger(L, 2), &mark, &err) != NS_OK)
+    return nsl_fail(L, &err);
+  lua_pushinteger(L, mark);
+  return 1;
+}
+
+/***
+Takes the open transaction back to a savepoint.
+@function db:undo
+@tparam integer depth
+@tparam integer mark what savepoint gave
+@return true, or nil, message, code `STATE`, `GONE`, `SQL`: all of it is lost
+*/
+static int db_undo(lua_State *L) {
+  ns_err err;
+  ns_db *db = nsl_checkdb(L);
+  int64_t depth = luaL_checkinteger(L, 2);
+  return nsl_result(L, ns_undo(db, depth, luaL_checkinteger(L, 3), &err), &err);
+}
+
+/***
 Whether a transaction of the caller is open.
 @function db:in_transaction
 @treturn boolean
@@ -222,12 +277,13 @@ static int db_in_transaction(lua_State *L) {
 /* --------------------------------------------------------------- metatable */
 
 static const luaL_Reg verbs[] = {{"begin", db_begin},
-                                 {"close", db_close},
                                  {"commit", db_commit},
                                  {"counters", db_counters},
                                  {"in_transaction", db_in_transaction},
                                  {"is_open", db_is_open},
                                  {"rollback", db_rollback},
+                                 {"savepoint", db_savepoint},
+                                 {"undo", db_undo},
                                  {NULL, NULL}};
 
 static const luaL_Reg metamethods[] = {{"__gc", db_close},
@@ -235,19 +291,28 @@ static const luaL_Reg metamethods[] = {{"__gc", db_close},
                                        {"__tostring", db_tostring},
                                        {NULL, NULL}};
 
+/* Adds verbs that may wait to the table on top. [-0, +0, m] */
+static void addverbs(lua_State *L, const luaL_Reg *list) {
+  for (; list->name != NULL; list++) {
+    lua_pushcfunction(L, list->func);
+    lua_pushcclosure(L, run_verb, 1);
+    lua_setfield(L, -2, list->name);
+  }
+}
+
 void nsl_opendb(lua_State *L) {
+  const luaL_Reg *const others[] = {nsl_adminverbs, nsl_pushverbs, nsl_claimverbs,
+                                    nsl_verdictverbs, nsl_adoptverbs, nsl_jobverbs,
+                                    nsl_slotverbs, nsl_sqlverbs};
+  nsl_openhooks(L);
   luaL_newmetatable(L, NSL_DB); /* filled again when it exists: harmless */
   luaL_setfuncs(L, metamethods, 0);
   lua_newtable(L);
-  luaL_setfuncs(L, verbs, 0);
-  luaL_setfuncs(L, nsl_adminverbs, 0);
-  luaL_setfuncs(L, nsl_pushverbs, 0);
-  luaL_setfuncs(L, nsl_claimverbs, 0);
-  luaL_setfuncs(L, nsl_verdictverbs, 0);
-  luaL_setfuncs(L, nsl_adoptverbs, 0);
-  luaL_setfuncs(L, nsl_jobverbs, 0);
-  luaL_setfuncs(L, nsl_slotverbs, 0);
-  luaL_setfuncs(L, nsl_sqlverbs, 0);
+  addverbs(L, verbs);
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+    addverbs(L, others[i]);
+  lua_pushcfunction(L, db_close);
+  lua_setfield(L, -2, "close");
   lua_setfield(L, -2, "__index");
   lua_pop(L, 1);
 }

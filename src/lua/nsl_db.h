@@ -8,12 +8,14 @@
 #include <lauxlib.h>
 
 #include "nsl_conv.h"
+#include "nsl_hooks.h"
 
 #define NSL_DB "nightshift.db"
 
 typedef struct nsl_db {
   ns_db *db;       /* NULL: never opened, or closed */
   int64_t max_json; /* what a payload may grow to here; the core has the word */
+  nsl_wait wait;   /* of the verb that runs */
 } nsl_db;
 
 /*

@@ -14,6 +14,7 @@
 #include "nsl_json.h"
 
 #include "../base/ns_log.h"
+#include "../base/ns_number.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -164,21 +165,9 @@ static bool emitint(walk *w, lua_Integer i) {
 }
 
 static bool emitfloat(walk *w, double d) {
-  char s[40];
-  int digits = 15;
-  json_t *j;
-  if (!isfinite(d))
-    return refuse(w, "cannot encode %s", isnan(d) ? "nan"
-                                         : d > 0  ? "inf"
-                                                  : "-inf");
-  for (; digits < 17; digits++) {
-    snprintf(s, sizeof s, "%.*g", digits, d);
-    if (strtod(s, NULL) == d)
-      break;
-  }
-  if ((j = json_real(d)) == NULL)
-    return nomemory(w);
-  return emitjson(w, j, JSON_REAL_PRECISION((size_t)digits));
+  char text[NS_NUMBER_SIZE];
+  ns_number_real(d, text);
+  return isfinite(d) ? emit(w, text, strlen(text)) : refuse(w, "cannot encode %s", text);
 }
 
 #define EIGHT(c) (UINT64_C(0x0101010101010101) * (c))

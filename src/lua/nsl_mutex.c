@@ -8,6 +8,7 @@
 
 #include "../base/ns_region.h"
 #include "nsl_conv.h"
+#include "nsl_hooks.h"
 #include "nsl_shared.h"
 
 /* The name and the number of units, 0 for a mutex. */
@@ -36,10 +37,16 @@ int nsl_lib_lock(lua_State *L) {
   ns_bytes name = checklock(L, &units);
   int64_t timeout = luaL_checkinteger(L, 3);
   ns_region *r = nsl_region(L);
+  nsl_wait wait = {.L = L};
   ns_err err;
+  ns_status st;
   if (r == NULL)
     return 3;
-  if (ns_mutex_lock(r->locks, name, units, timeout, &unit, &err) != NS_OK)
+  st = ns_mutex_lock(r->locks, name, units, timeout, nsl_hooks, &wait, &unit, &err);
+  if (st == NS_OK && wait.stopped)
+    ns_mutex_unlock(r->locks, name, units, unit, &err);
+  nsl_raise(L, &wait);
+  if (st != NS_OK)
     return nsl_fail(L, &err);
   lua_pushinteger(L, unit);
   return 1;

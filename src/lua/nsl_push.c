@@ -20,6 +20,7 @@
 typedef struct entry {
   ns_push push;
   int64_t priority;
+  ns_bytes json; /* the payload, encoded before; absent: it is a value */
 } entry;
 
 static const nsl_field entry_fields[] = {
@@ -40,6 +41,8 @@ static const nsl_field entry_fields[] = {
     {"parent", NSL_INT, offsetof(entry, push.parent)},
     {"after", NSL_BYTES, offsetof(entry, push.after)},
     {"on_fail_run", NSL_INT, offsetof(entry, push.on_fail_run)},
+    {"max_phases", NSL_INT, offsetof(entry, push.max_phases)},
+    {"json", NSL_BYTES, offsetof(entry, json)},
     {NULL, NSL_ANY, 0}};
 
 ns_status nsl_batch_json(lua_State *L, nsl_batch *b, const char *what,
@@ -74,6 +77,19 @@ static ns_status addentry(lua_State *L, nsl_batch *b, const char *what,
   st = nsl_batch_json(L, b, path, max, &to->payload, err);
   b->n += st == NS_OK;
   return st;
+}
+
+/* The payload was encoded before: the job is read. */
+static ns_status addjson(nsl_batch *b, const char *what, int64_t max,
+                         const entry *e, ns_err *err) {
+  if (e->json.n > (uint64_t)max)
+    return ns_fail(err, NS_ETOOBIG,
+                   "%spayload: %zu bytes of JSON, the limit is %" PRId64
+                   " (max_payload when the database is opened)",
+                   what, e->json.n, max);
+  b->jobs[b->n] = e->push;
+  b->jobs[b->n++].payload = nsl_keep(&b->bytes, e->json);
+  return NS_OK;
 }
 
 enum { P_NAME = 1, P_PAYLOAD, P_ID, P_QUEUE, P_PARENT }; /* of a plain entry */
@@ -134,6 +150,8 @@ static ns_status readentry(lua_State *L, nsl_batch *b, const char *what,
   e.push.queue = nsl_keep(&b->bytes, e.push.queue);
   e.push.unique = nsl_keep(&b->bytes, e.push.unique);
   e.push.after = nsl_keep(&b->bytes, e.push.after);
+  if (e.json.p != NULL)
+    return addjson(b, what, max, &e, err);
   nsl_rawfield(L, -1, "payload");
   return addentry(L, b, what, max, &e.push, err);
 }
@@ -192,7 +210,7 @@ Pushes jobs in one transaction: all or none. Durations are microseconds.
 @tparam {table,...} jobs each {name, payload, id, queue, parent}, without
 options, or {name=, payload=, queue=, id=, delay=, priority=,
 max_attempts=, max_crashes=, max_polls=, backoff=, timeout=, deadline=, unique=,
-parent=}
+parent=}, whose payload may also be `json`, encoded before
 @treturn[1] {integer,...} ids
 @treturn[2] nil
 @treturn[2] string message

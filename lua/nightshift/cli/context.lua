@@ -3,6 +3,7 @@
 -- A command ends early by `context.fail`, which raises a table that the main
 -- function turns into one line on stderr and an exit code.
 
+local address = require "nightshift.address"
 local nightshift = require "nightshift"
 local options = require "nightshift.options"
 
@@ -65,11 +66,32 @@ function context.report_failure(what, message, code)
   context.complain("%s: %s", what, with_code(message, code))
 end
 
+-- Commands that make a private database where there is none. The others look at, or
+-- change, what is there.
+local MAKES = { init = true, migrate = true, push = true, run = true, work = true, adopt = true }
+
+local function here()
+  local pipe <close> = io.popen "pwd"
+  return pipe and pipe:read "l" or "."
+end
+
+--- Ends a command that would make a private database only to find it empty.
+---@param args table
+function context.check_place(args)
+  if MAKES[args.command] or args.url or address.default() then return end
+  local home <close> = io.open ".nightshift"
+  if home then return end
+  context.fail(context.CONFIG, "there is no database to look at: no --url was given, $NIGHTSHIFT_URL is not set, "
+    .. "and this folder, %s, has no .nightshift. Go where it is, say where with --url, or make one here with "
+    .. "nightshift init", here())
+end
+
 --- Opens the database of --url, of $NIGHTSHIFT_URL, or the private one.
 ---@param args table
 ---@param extra table? more options of nightshift.open
 ---@return nightshift.Db
 function context.connect(args, extra)
+  context.check_place(args)
   local where = extra or {}
   where.url = args.url
   local db, message, code = nightshift.open(where)

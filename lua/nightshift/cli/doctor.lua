@@ -55,6 +55,7 @@ end
 function doctor.commands.doctor(args)
   if args.grants then return print_grants(args.grants[1], args.user) end
   if args.user then context.fail(context.USAGE, "--user goes with --grants") end
+  context.check_place(args)
   local findings, code = checks.run(function()
     local db, message, why = nightshift.open { url = args.url, no_schema = true }
     if not db then return nil, message, why end

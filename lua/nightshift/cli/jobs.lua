@@ -27,6 +27,7 @@ local function define_push(parser)
   push:option("--unique", "Key that at most one live job of the queue has.")
   push:option("--max-attempts", "Errors before it is dead."):convert(context.integer)
   push:option("--max-polls", "Polls before it is dead."):convert(context.integer)
+  push:option("--max-phases", "Waits without a signal before it is dead; 0: no limit."):convert(context.integer)
   push:option("--max-crashes", "Worker deaths before it is dead."):convert(context.integer)
   push:option("--backoff", "First delay before a retry.")
   push:option("--timeout", "Wall time of one run.")
@@ -82,7 +83,7 @@ function jobs.define(parser)
   signal:option("--name", "Of the signal; without it: whichever the job waits for.")
 end
 
-local PUSH_KEYS = { "delay", "priority", "decay", "unique", "max_attempts", "max_polls", "max_crashes",
+local PUSH_KEYS = { "delay", "priority", "decay", "unique", "max_attempts", "max_polls", "max_phases", "max_crashes",
   "backoff", "timeout", "deadline" }
 
 --- The options of a push; wrong ones are told before a server is asked.

@@ -3,8 +3,10 @@
 local adopt = require "nightshift.adopt"
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
+local decimal = require "nightshift.decimal"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
+local unserved = require "nightshift.unserved"
 
 local queues = { commands = {} }
 local commands = queues.commands
@@ -14,11 +16,11 @@ function queues.define(parser)
   local status = parser:command("status", "Show queues and adopted tables with their counts, who holds jobs and locks, "
     .. "and what runs of adopted tables.")
   status:flag("--json", "Print JSON.")
-  for name, text in pairs {
-    pause = "Stop claims from queues, or of a job and all below it; pushes still work.",
-    resume = "Let claims go on.",
+  for _, verb in ipairs {
+    { "pause", "Stop claims from queues, or of a job and all below it; pushes still work." },
+    { "resume", "Let claims go on." },
   } do
-    local command = parser:command(name, text)
+    local command = parser:command(table.unpack(verb))
     command:argument("what", "Queue names, and job ids: a number is a job."):args "*"
     command:option("--queue", "A queue, also one whose name is a number."):count "*"
     command:flag("--tree", "Jobs are always meant with all below them.")
@@ -52,6 +54,13 @@ local QUEUE_COLUMNS = {
   { title = "", get = function(row) return row.paused and "paused" or "" end },
 }
 
+--- "4, 2 busy, 1 leaving": those that take jobs, that run one, that take no more.
+local function workers_of(row)
+  if not row.workers then return "" end
+  local text = ("%d, %d busy"):format(row.workers, row.busy)
+  return row.leaving > 0 and ("%s, %d leaving"):format(text, row.leaving) or text
+end
+
 local function holder_columns(now)
   local function since(key)
     return function(row) return output.span((now - row[key]) / 1000000) end
@@ -63,6 +72,8 @@ local function holder_columns(now)
     output.column("PID", "pid", true),
     { title = "UP", get = since "started", right = true },
     { title = "BEAT", get = since "beat", right = true },
+    { title = "WORKERS", get = workers_of },
+    output.column("SCRIPTS", "scripts", true),
     output.column("BATCHES", "leases", true),
     output.column("VERSION", "version"),
   }
@@ -84,7 +95,7 @@ local function remarks(row)
   local list = {}
   if row.paused then list[#list + 1] = "paused" end
   if row.held then list[#list + 1] = "held for " .. output.span(row.held) end
-  if row.rate then list[#list + 1] = ("%g/s"):format(row.rate) end
+  if row.rate then list[#list + 1] = decimal.text(row.rate) .. "/s" end
   if row.block then list[#list + 1] = "blocks of " .. row.block end
   if row.workers then list[#list + 1] = row.workers .. " at a time" end
   if row.error then list[#list + 1] = output.one_line(row.error, 80) end
@@ -136,20 +147,31 @@ end
 local function show_queues(stats)
   if #stats.queues == 0 then return output.line "no queues yet; `nightshift push` makes the first" end
   output.table(QUEUE_COLUMNS, stats.queues)
+  for i, row in ipairs(stats.unserved) do
+    if i == 1 then output.line() end
+    output.line("no live host has a handler for " .. output.one_line(unserved.text(row), 400))
+  end
   if #stats.holders == 0 then return output.line "\nnobody holds jobs" end
   output.line()
   output.table(holder_columns(stats.now), stats.holders)
 end
+
+local WRONG = {
+  nowhere = "jobs in no place", waits = "jobs that waited for nothing", unknown = "claims unknown to their holder",
+  twice = "claimed jobs that were ready, too", row = "rows of no job", due = "scheduled rows of no job",
+  key = "unique keys of no job", signal = "signals to no job",
+}
 
 function commands.status(args)
   local db <close> = context.connect(args)
   local stats = context.must(db:stats())
   local slots = context.must(db:slots())
   local adopted = context.must(adopt.status(db))
+  local mended = context.must(db._handle:execute "@report_mended")
   if args.json then
     return output.json {
       now = stats.now, queues = core.array(stats.queues), holders = core.array(stats.holders),
-      slots = core.array(slots),
+      slots = core.array(slots), unserved = core.array(stats.unserved), mended = core.array(mended),
       adopted = { tables = core.array(adopted.tables), running = core.array(adopted.running) },
     }
   end
@@ -159,6 +181,10 @@ function commands.status(args)
     output.table(slot_columns(stats.now), slots)
   end
   show_adopted(adopted, stats.now)
+  for _, row in ipairs(mended) do
+    output.line(("%d mended: %s, last %s"):format(row.n, WRONG[row.what] or row.what,
+      output.time(row.last)))
+  end
 end
 
 -- A queue, an adopted table, or both.
@@ -209,13 +235,27 @@ local function set_paused(paused)
   end
 end
 
+--- What is in no place, or in a wrong one, is looked at twice, half a minute apart.
+local function mend(handle)
+  local round = context.must(handle:mend(true))
+  if round.seen == 0 then return 0 end
+  core.sleep(round.every / 1e6)
+  round = context.must(handle:mend(true))
+  return round.jobs + round.rows
+end
+
 function commands.rescue(args)
   local wait = context.checked(options.duration, args.wait, "--wait")
   local db <close> = context.connect(args)
   local found = context.must(db._handle:look(wait))
   context.must(adopt.rescue(db))
+  found.mended = mend(db._handle)
   if args.json then return output.json(found) end
   output.line(("%d jobs of %d dead holders given back"):format(found.jobs, found.holders))
+  if found.mended > 0 then
+    output.line(("%d job%s or rows in no place, or in a wrong one, mended"):format(found.mended,
+      found.mended > 1 and "s" or ""))
+  end
 end
 
 function commands.tune(args)

@@ -27,7 +27,8 @@ end
 
 --- Adds the options of `prune`.
 function rows.define_prune(command)
-  command:option("--table", ABOUT .. "its finished rows.")
+  command:option("--table", ABOUT .. "its rows that are done, or dead.")
+  command:option("--state", "With --table: which of them; default done."):choices { "dead", "done" }
   command:option("--older", "With --table: only those that ended longer ago.")
   command:option("--into", "With --table: move them to this table instead.")
   command:option("--limit", "With --table: at most so many."):convert(context.integer)
@@ -124,7 +125,7 @@ end
 --- `prune --table`.
 function rows.prune(args)
   local given = {}
-  for _, key in ipairs { "older", "into", "limit" } do
+  for _, key in ipairs { "state", "older", "into", "limit" } do
     given[key] = args[key] and context.checked(dead.PRUNE[key], args[key], "--" .. key)
   end
   local db <close> = context.connect(args)

@@ -85,7 +85,7 @@ local function prune_tree(args)
 end
 
 function commands.prune(args)
-  if rows.wanted(args, { "older", "into", "limit" }, { "tree" }) then return rows.prune(args) end
+  if rows.wanted(args, { "older", "into", "limit", "state" }, { "tree" }) then return rows.prune(args) end
   if args.tree then return prune_tree(args) end
   local keep_done, keep_dead = age(args.done, "--done"), age(args.dead, "--dead")
   local handle <close> = context.connect(args)
@@ -107,9 +107,9 @@ local function ask_server(args, facts)
     facts.error, facts.code = message, code
     return
   end
-  local core_handle <close> = handle
-  local server = core_handle:execute "@report_server"
-  local schema, _, why = core_handle:execute "@report_schema"
+  local opened <close> = handle
+  local server = opened._handle:execute "@report_server"
+  local schema, _, why = opened._handle:execute "@report_schema"
   facts.tables_code = why == "DENIED" and why or nil
   if server and server[1] then facts.server, facts.database = server[1].version, server[1].db end
   if schema and schema[1] then facts.tables = math.tointeger(tonumber(schema[1].value)) end

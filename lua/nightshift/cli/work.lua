@@ -5,6 +5,7 @@ local core = require "nightshift.core"
 local context = require "nightshift.cli.context"
 local mapping = require "nightshift.cli.mapping"
 local options = require "nightshift.options"
+local unserved = require "nightshift.unserved"
 
 local work = { commands = {} }
 
@@ -14,6 +15,8 @@ function work.define(parser)
   command:argument("files", "Handler files, or folders of them."):args "+"
   command:option("--workers", "Worker processes."):convert(context.integer)
   command:option("--queues", "Queues with their weights, e.g. mail=3,default; without: every queue.")
+  command:option("--only", "Names of jobs, with commas: claims those that there are handlers for among them.")
+    :argname "NAMES"
   command:option("--adopt", "Lua file with the mapping of an existing table, or a list of them: serves those tables, "
     .. "and queues only with --queues."):count("*"):argname "FILE"
   command:flag("--allow-alter", "Adds triggers to the tables of --adopt that ring: rows start at once.")
@@ -23,14 +26,22 @@ function work.define(parser)
   command:flag("--strict", "By priority alone, and one queue after the other in the order of --queues.")
   command:option("--history", "What of: all jobs, or only those that failed and children.")
     :choices { "all", "failed" }:default "all"
-  command:flag("--drain", "Exit when nothing is ready, running or due soon.")
+  command:flag("--drain", "Exit when nothing is ready, running or due soon; with status 3 when jobs are left that no "
+    .. "script here can run.")
   command:option("--drain-within", 'What "soon" is, e.g. 0 or "5m".')
   command:option("--drain-timeout", "How long running jobs may take at the end.")
   command:flag("--single", "Exit at once, with status 0, when another host of this database runs on this machine.")
   command:option("--memory", "What a job may use in Lua, e.g. 64M; without: no limit."):argname "SIZE"
+  command:option("--recycle", "Replaces a worker after so many jobs; without: never."):argname "JOBS"
+    :convert(context.integer)
+  command:option("--recycle-memory", "Replaces a worker that has more memory resident after a job, e.g. 256M.")
+    :argname "SIZE"
+  command:option("--max-children", "Children that a run may spawn; without: 2000."):convert(context.integer)
+    :argname "N"
   command:option("--isolation", "What a worker process runs: one job after the other, or one job only.")
     :choices { "worker", "job" }
   command:option("--user", "Whom the workers run as, when the host is root."):argname "NAME"
+  command:flag("--allow-setuid", "Programs that handlers start may be setuid or setgid, as sendmail's helpers are.")
   command:option("--shared", 'Size of nightshift.shared, e.g. 1M or "16M,evict".')
   command:flag("--keep-env", "Leave $NIGHTSHIFT_URL and $MYSQL_PWD to workers and what they start.")
   command:option("--log", "Form of the log lines."):choices { "text", "json" }:default "text"
@@ -82,6 +93,19 @@ function work.parse_reserves(texts)
   return reserves
 end
 
+--- "a,b" as {"a", "b"}.
+---@param text string|nil
+---@return string[]|nil
+function work.parse_only(text)
+  if not text then return nil end
+  local names = {}
+  for name in (text .. ","):gmatch "([^,]*)," do
+    context.check_name("--only: name", name, options.MAX_NAME)
+    names[#names + 1] = name
+  end
+  return names
+end
+
 -- One queue after the other leaves nothing to share.
 local function check_strict(args, queues)
   if not args.strict then return end
@@ -107,8 +131,13 @@ local function check_workers(n)
   return n
 end
 
-local function bytes(text)
-  return text and context.checked(options.size, text, "--memory")
+local function bytes(text, option)
+  return text and context.checked(options.size, text, option)
+end
+
+local function check_count(n, option)
+  if n and n < 1 then context.fail(context.USAGE, "%s must be at least 1, got %d", option, n) end
+  return n
 end
 
 local LOOKS = 3 -- at hosts, of which one may be about to end; a quarter of a second apart
@@ -119,7 +148,7 @@ local function has_host(db)
   local boot = file and file:read "l" or "?"
   for i = 1, LOOKS do
     if i > 1 then core.sleep(0.25) end
-    if #context.must(db:execute("@report_hosts", boot)) == 0 then return false end
+    if #context.must(db._handle:execute("@report_hosts", boot)) == 0 then return false end
   end
   return true
 end
@@ -129,7 +158,7 @@ end
 local function is_second(host, args)
   if not args.single then return false end
   local db <close> = context.connect(args)
-  local ours, message = host.single(context.must(db:execute "@report_place")[1].place)
+  local ours, message = host.single(context.must(db._handle:execute "@report_place")[1].place)
   if ours == nil then context.fail(context.FAILURE, "--single: %s", message) end
   if ours and not has_host(db) then return false end
   io.stderr:write "nightshift: --single: another host of this database runs on this machine\n"
@@ -157,6 +186,28 @@ local function check_alter(args, mappings)
   end
 end
 
+local LEFT = 3 -- exit code: --drain left jobs that no script here can run
+
+--- With --drain, after a host that had nothing left to do: are there jobs that it could
+-- not do? Says which.
+local function left_over(args, config, known)
+  local db <close> = context.connect(args)
+  local names, queues = {}, nil
+  for name in known:gmatch "[^\n]+" do names[#names + 1] = name end
+  for _, feed in ipairs(config.queues or {}) do
+    queues = queues or {}
+    queues[#queues + 1] = feed.name
+  end
+  local rows = context.must(unserved.left(db._handle, names, queues))
+  if #rows == 0 then return 0 end
+  for _, row in ipairs(rows) do
+    row.near = unserved.near(row.name, names)
+    io.stderr:write("nightshift: jobs are left that no script here can run: ", unserved.text(row), "\n")
+  end
+  io.stderr:write("nightshift: known here: ", #names > 0 and table.concat(names, ", ") or "nothing", "\n")
+  return LEFT
+end
+
 function work.commands.work(args)
   local queues = work.parse_queues(args.queues)
   local mappings = mapping.load("--adopt", args.adopt)
@@ -168,14 +219,19 @@ function work.commands.work(args)
     no_queues = mappings ~= nil and not queues,
     workers = check_workers(args.workers),
     queues = queues,
+    only = work.parse_only(args.only),
     reserve = work.parse_reserves(args.reserve),
     strict = check_strict(args, queues),
     forget_done = args.history == "failed",
     drain = args.drain or args.drain_within ~= nil,
     drain_within = microseconds(args.drain_within, "--drain-within"),
     drain_timeout = microseconds(args.drain_timeout, "--drain-timeout"),
-    memory = bytes(args.memory),
+    memory = bytes(args.memory, "--memory"),
+    recycle = check_count(args.recycle, "--recycle"),
+    max_children = check_count(args.max_children, "--max-children"),
+    recycle_memory = bytes(args.recycle_memory, "--recycle-memory"),
     user = args.user,
+    allow_setuid = args.allow_setuid,
     isolation = args.isolation,
     shared = args.shared,
     keep_env = args.keep_env,
@@ -188,7 +244,9 @@ function work.commands.work(args)
     context.fail(context.FAILURE, "work needs the program nightshift; this is plain Lua with the module only")
   end
   if is_second(host, args) then return 0 end
-  return host.work(config)
+  local code, known = host.work(config)
+  if code ~= 0 or not config.drain or config.no_queues or known == nil then return code end
+  return left_over(args, config, known)
 end
 
 return work

@@ -1,0 +1,39 @@
+--- Functions that scripts want called in each worker: `nightshift.on`.
+--
+-- They are registered while scripts are loaded, in the process that forks the workers,
+-- so each worker has them. An error in one is told to the host, and keeps nobody from work.
+
+local job = require "nightshift.job"
+local options = require "nightshift.options"
+
+local hooks = {}
+
+local EVENTS = { ["worker.start"] = {}, ["worker.stop"] = {} }
+
+--- Has a function called in each worker: at its start, before its first job, or at its
+-- orderly end.
+---@param event "worker.start"|"worker.stop"
+---@param fn fun()
+function hooks.on(event, fn)
+  if not EVENTS[event] then
+    options.raise("on: the event must be 'worker.start' or 'worker.stop', got '%s'", tostring(event))
+  end
+  if type(fn) ~= "function" then options.raise("on: '%s' wants a function, got %s", event, type(fn)) end
+  table.insert(EVENTS[event], fn)
+end
+
+local function traceback(err)
+  return (debug.traceback(job.error_text(err), 2):gsub("\n%s*%[C%]: in function 'xpcall'.*$", ""))
+end
+
+--- Calls what was registered, one after the other.
+---@param event string
+---@param complain fun(event: string, text: string) called with each error
+function hooks.run(event, complain)
+  for _, fn in ipairs(EVENTS[event]) do
+    local ok, message = xpcall(fn, traceback)
+    if not ok then complain(event, message) end
+  end
+end
+
+return hooks

@@ -1,0 +1,59 @@
+--- Scopes: what has happened since a transaction of a handle, or a try in it, began.
+--
+-- A scope is a list of the jobs that were settled in it, so that a rollback opens them
+-- again, with the `acks` that are written at its end and, as `failed`, the message and code
+-- of the first verb that failed in it. That one keeps it from being committed: what belongs
+-- together is written whole or not at all. The open scope of a handle is the
+-- `in_transaction` of its backend.
+
+local scope = {}
+
+---@class nightshift.Scope
+---@field acks table[] verdicts that are not written yet
+---@field failed table? {message, code}
+---@field outer nightshift.Scope? nil: of a whole transaction
+---@field depth integer 0: of a whole transaction
+
+--- A new one inside `outer`, which may be nil.
+---@param outer nightshift.Scope?
+---@return nightshift.Scope
+function scope.new(outer)
+  return { acks = {}, failed = nil, outer = outer, depth = outer and outer.depth + 1 or 0 }
+end
+
+--- Keeps a scope from being committed; the first reason counts.
+---@param self nightshift.Scope
+---@param message string
+---@param code string?
+function scope.spoil(self, message, code)
+  self.failed = self.failed or { message, code }
+end
+
+--- The jobs that were settled in it are not.
+---@param self nightshift.Scope
+function scope.reopen(self)
+  for _, claimed in ipairs(self) do claimed._settled = nil end
+end
+
+local function note(object, ...)
+  local value, message, code = ...
+  if value == nil and message ~= nil then
+    local backend = object._backend
+    local open = (backend.own or backend).in_transaction
+    if open then scope.spoil(open, message, code) end
+  end
+  return ...
+end
+
+--- Has the failures of those methods noted in the scope that is open. What only looks is
+-- not among them: that a job is not there is an answer.
+---@param methods table
+---@param names string[]
+function scope.watch(methods, names)
+  for _, name in ipairs(names) do
+    local method = methods[name]
+    methods[name] = function(self, ...) return note(self, method(self, ...)) end
+  end
+end
+
+return scope

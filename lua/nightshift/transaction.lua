@@ -1,0 +1,181 @@
+--- Transactions of a handle: db:transaction, and tx:try, which is a part of one that may
+-- fail alone.
+--
+-- A scope is what has happened since a transaction or a try began: the jobs that were
+-- settled in it (a list, so that a rollback opens them again), the acks that are written at
+-- its end, and the first verb that failed in it. That one keeps it from being committed:
+-- what belongs together is written whole or not at all. The scope that is open is its
+-- backend's `in_transaction`.
+
+local job = require "nightshift.job"
+local options = require "nightshift.options"
+local scope = require "nightshift.scope"
+
+local raise = options.raise
+
+local transaction = {}
+
+-- ------------------------------------------------------------------------- tx
+
+-- What the function of db:transaction gets: the verbs that take part in it.
+local methods = {}
+local meta = { __index = methods, __name = "nightshift.transaction" }
+
+local function open_tx(tx, verb)
+  options.own(tx, meta, "tx", verb)
+  if not tx._db then raise("this transaction has ended") end
+  return tx._db
+end
+
+function methods:queue(name)
+  local q, message, code = open_tx(self, "queue"):queue(name)
+  return q, message, code
+end
+
+function methods:execute(sql, ...)
+  local rows, message, code = open_tx(self, "execute"):execute(sql, ...)
+  return rows, message, code
+end
+
+function methods:signal(id, value, name)
+  local ok, message, code = open_tx(self, "signal"):signal(id, value, name)
+  return ok, message, code
+end
+
+--- Ends a job as done if the transaction commits. All such acks are written together
+-- at the end of the function it is called in.
+function methods:ack(claimed, result, extra)
+  local backend = open_tx(self, "ack")._backend
+  options.no_more("tx:ack", "a job and its result", extra)
+  if job.is(claimed) and claimed._backend.own == backend then -- written as any statement is
+    local ok, message, code = claimed:ack(result)
+    return ok, message, code
+  end
+  local open = backend.in_transaction
+  local entry, message, code = job.ack_on(claimed, backend, result)
+  if not entry then
+    scope.spoil(open, message, code)
+    return nil, message, code
+  end
+  open.acks[#open.acks + 1] = entry
+  return true
+end
+
+-- ---------------------------------------------------------------------- scopes
+
+--- May it stand? Writes its acks if so. Else nil, message, code: of the first verb that
+-- failed, or what its function has returned.
+local function conclude(guard, results)
+  local open = guard.scope
+  if not guard.handle:is_open() then raise "transaction: its handle was closed inside it; nothing was committed" end
+  if open.failed then return nil, open.failed[1], open.failed[2] end
+  if results[1] == nil and results[2] ~= nil then return table.unpack(results, 1, results.n) end
+  if #open.acks == 0 then return true end
+  return guard.handle:settle_all(open.acks)
+end
+
+local function given(results)
+  if results.n == 0 then return true end
+  return table.unpack(results, 1, results.n)
+end
+
+-- -------------------------------------------------------------------------- try
+
+-- Takes back what a try did, unless it stands. When the server refuses that, the whole
+-- transaction is lost.
+local try_meta = {
+  __close = function(guard)
+    local open = guard.scope
+    guard.backend.in_transaction = open.outer
+    if guard.stands or not guard.handle:is_open() then return end
+    scope.reopen(open)
+    local ok, message, code = guard.handle:undo(open.depth, guard.mark)
+    if ok then return end
+    local first = open.failed or { message, code }
+    scope.spoil(open.outer, first[1], first[2])
+  end,
+}
+
+local function begin_try(db)
+  local backend, handle = db._backend, db._handle
+  local open = scope.new(backend.in_transaction)
+  local mark, message, code = handle:savepoint(open.depth)
+  if not mark then
+    scope.spoil(open.outer, message, code)
+    return nil, message, code
+  end
+  backend.in_transaction = open
+  return setmetatable({ backend = backend, handle = handle, scope = open, mark = mark }, try_meta)
+end
+
+--- Runs `fn`; what it did is undone alone when a verb fails in it, when it returns nil and a
+-- message, or raises: then the error goes on.
+function methods:try(fn, extra)
+  local db = open_tx(self, "try")
+  options.no_more("tx:try", "a function", extra)
+  if type(fn) ~= "function" then raise("try wants a function, got %s", type(fn)) end
+  local guard <close>, message, code = begin_try(db)
+  if not guard then return nil, message, code end
+  local results = table.pack(fn(self))
+  local verdict = table.pack(conclude(guard, results))
+  if not verdict[1] then return table.unpack(verdict, 1, verdict.n) end
+  guard.stands = true
+  local outer = guard.scope.outer
+  table.move(guard.scope, 1, #guard.scope, #outer + 1, outer)
+  return given(results)
+end
+
+-- ------------------------------------------------------------------ db:transaction
+
+--- Tells the workers' own backend, and so the host, which jobs have been ended here.
+local function tell(guard)
+  for _, claimed in ipairs(guard.scope) do
+    local backend = claimed._backend
+    if backend.committed then
+      backend.committed(claimed)
+    elseif backend ~= guard.backend then
+      backend.settle(claimed, { kind = "ack", go_on = 1 }) -- it has ended: the host only forgets it
+    end
+  end
+end
+
+-- Rolls back unless the commit was reached; the error passes with its traceback.
+local guard_meta = {
+  __close = function(guard)
+    guard.tx._db = nil
+    if not guard.stands then
+      if guard.handle:is_open() then guard.handle:rollback() end
+      scope.reopen(guard.scope)
+    end
+    guard.backend.in_transaction = nil
+  end,
+}
+
+local function begin(db)
+  local ok, message, code = db._handle:begin()
+  if not ok then return nil, message, code end
+  local open = scope.new()
+  db._backend.in_transaction = open
+  local tx = setmetatable({ _db = db }, meta)
+  return setmetatable({ tx = tx, handle = db._handle, backend = db._backend, scope = open }, guard_meta)
+end
+
+--- Runs `fn` in one transaction of the handle; see db.lua.
+---@param db nightshift.Db not in one
+---@param fn fun(tx: nightshift.Transaction): ...
+function transaction.run(db, fn)
+  local guard <close>, message, code = begin(db)
+  if not guard then return nil, message, code end
+  local results = table.pack(fn(guard.tx))
+  guard.tx._db = nil
+  local verdict = table.pack(conclude(guard, results))
+  if not verdict[1] then return table.unpack(verdict, 1, verdict.n) end
+  local ok
+  ok, message, code = guard.handle:commit()
+  if not ok then return nil, message, code end
+  guard.stands = true
+  tell(guard)
+  return given(results)
+end
+
+return transaction

@@ -1,0 +1,9 @@
+/*
+** Loaded into every process of a test run: each begins with the locale that its
+** environment names, as programs with a graphical toolkit or curses do.
+*/
+#include <locale.h>
+
+__attribute__((constructor)) static void begin(void) {
+  setlocale(LC_ALL, "");
+}

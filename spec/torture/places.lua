@@ -1,0 +1,45 @@
+--- Has every host the places of all its workers, after all that it went through? Jobs that
+-- last until they are told are pushed, more than hosts claim ahead; each host has to run as
+-- many of them at once as it has workers.
+
+local nst = require "nst"
+local burst = require "spec.torture.burst"
+local journal = require "spec.torture.journal"
+local proc = require "spec.support.proc"
+
+local places = {}
+
+local AHEAD <const> = 70 -- jobs per worker: more than one is ever sent
+
+-- Jobs that are held, by the name of the host.
+local function held(folder)
+  local by = {}
+  for w in journal.lines(folder, "runs") do
+    if w[1] == "holds" then by[w[5]] = (by[w[5]] or 0) + 1 end
+  end
+  return by
+end
+
+--- Looks for `seconds` at most; calls cast:found for who has less, or more.
+-- @tparam Cast cast only hosts work any more, and nothing breaks
+function places.check(cast, seconds)
+  local hosts, stop = cast:all "host", nst.clock() + proc.limit(seconds)
+  local n = AHEAD * #hosts * cast.workers
+  while not burst.push(cast, "place", n, "a") and nst.clock() < stop do nst.sleep(0.2) end -- all may take these
+  local short
+  repeat
+    nst.sleep(0.2)
+    short = nil
+    local by = held(cast.folder)
+    for _, host in ipairs(hosts) do
+      if by[host.name] ~= cast.workers then short = host end
+    end
+  until not short or nst.clock() > stop
+  if short then
+    cast:found("places", "%s runs %d jobs at once, and has %d workers", short.name,
+      held(cast.folder)[short.name] or 0, cast.workers)
+  end
+  assert(io.open(cast.folder .. "/go", "w")):close()
+end
+
+return places

@@ -1,0 +1,470 @@
+-- All tables: queues, jobs, the small hot tables that claims touch, who holds claims, the
+-- history, locks, adopted tables. Times are microseconds since 1970, UTC, by the server's
+-- clock. There are no foreign keys: they would deadlock promotion against cancelling.
+-- Statements are separated by `-- name:` lines. What comes after a release goes into a file
+-- with the next number, and NS_SCHEMA_VERSION with it.
+
+-- name: create_meta
+-- One row per fact about this installation; 'schema' is the version.
+CREATE TABLE nightshift_meta (
+  name VARCHAR(64) NOT NULL PRIMARY KEY,
+  value VARCHAR(255) NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_id
+-- Ids of jobs, leases and holders. Clients take blocks of 100:
+-- id = nextval * 100 + k, 0 <= k < 100.
+CREATE SEQUENCE nightshift_id START WITH 1 INCREMENT BY 1 CACHE 1000 ENGINE=InnoDB
+
+-- name: create_queue
+-- A named line of jobs.
+CREATE TABLE nightshift_queue (
+  id INT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+  name VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,
+  paused BOOLEAN NOT NULL DEFAULT FALSE,
+  created BIGINT NOT NULL,
+  UNIQUE KEY name (name),
+  CONSTRAINT queue_name_length CHECK (LENGTH(name) BETWEEN 1 AND 64),
+  CONSTRAINT queue_name_plain CHECK (name NOT REGEXP '[[:cntrl:]]')
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_job
+-- A live job. Where it is follows from it: waiting when unmet > 0, running
+-- when a lease names (id, run), scheduled while due lies ahead, else ready.
+-- A claim does not write here.
+-- run: each return adds one; one at the column's own limit could never be given back, so a
+-- job at the bound ends with its next return.
+-- phase: how often job:wait has parked the job. waits: while it is parked: for its
+-- children, and then says what a failed one means, or for a signal, and then stays until
+-- the run after it has returned. awaits: the name of the signal that it waits, or has
+-- waited, for; meanwhile it is scheduled for its deadline, or for the far future, and a
+-- run after that is given the signal, and the next one when that one fails.
+-- since: children with a lower seq are of an earlier life, before a retry; those that had
+-- ended by then are not among its results.
+-- decay: priority lost with each return that is no end. paused: the job whose pause, of
+-- itself and all below it, holds this one; unmet counts that as one. wish: when it would
+-- be due, had its deadline not brought that forward; of interest only while it is due at
+-- its deadline, for who gives it another. after_ids: "[id,…]" of the jobs it was pushed
+-- to wait for, met or not.
+-- phases counts the waits since the push or the last signal that was heard; beyond
+-- max_phases the job is dead: a handler that forgets in which phase it is would spawn for
+-- ever. max_phases NULL: what its handler says, or 100; 0: no limit.
+CREATE TABLE nightshift_job (
+  id BIGINT NOT NULL PRIMARY KEY,
+  queue_id INT NOT NULL,
+  name VARCHAR(100) NOT NULL,
+  payload MEDIUMTEXT NOT NULL,
+  priority TINYINT UNSIGNED NOT NULL,
+  rank TINYINT UNSIGNED NOT NULL,
+  run INT UNSIGNED NOT NULL DEFAULT 1,
+  attempts INT UNSIGNED NOT NULL DEFAULT 0,
+  polls INT UNSIGNED NOT NULL DEFAULT 0,
+  crashes INT UNSIGNED NOT NULL DEFAULT 0,
+  lost INT UNSIGNED NOT NULL DEFAULT 0,
+  missed INT UNSIGNED NOT NULL DEFAULT 0,
+  max_attempts INT UNSIGNED NOT NULL,
+  max_polls INT UNSIGNED NULL,
+  max_crashes INT UNSIGNED NOT NULL,
+  backoff BIGINT NOT NULL,
+  timeout BIGINT NOT NULL,
+  deadline BIGINT NULL,
+  created BIGINT NOT NULL,
+  due BIGINT NOT NULL,
+  missing_since BIGINT NULL,
+  parent BIGINT NULL,
+  root BIGINT NULL,
+  unmet INT UNSIGNED NOT NULL DEFAULT 0,
+  on_fail ENUM('cancel','run') NOT NULL DEFAULT 'cancel',
+  state MEDIUMTEXT NULL,
+  ukey VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NULL,
+  nonce BIGINT NOT NULL,
+  phase INT UNSIGNED NOT NULL DEFAULT 0,
+  waits ENUM('fail','continue','signal') NULL,
+  awaits VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NULL,
+  since BIGINT NOT NULL DEFAULT 0,
+  decay TINYINT UNSIGNED NOT NULL DEFAULT 8,
+  paused BIGINT NULL,
+  wish BIGINT NULL,
+  after_ids MEDIUMTEXT NULL,
+  max_phases INT UNSIGNED NULL,
+  phases INT UNSIGNED NOT NULL DEFAULT 0,
+  CONSTRAINT job_id_positive CHECK (id > 0),
+  CONSTRAINT job_name_length CHECK (LENGTH(name) BETWEEN 1 AND 100),
+  CONSTRAINT job_name_plain CHECK (name NOT REGEXP '[[:cntrl:]]'),
+  CONSTRAINT job_payload_json CHECK (JSON_VALID(payload)),
+  CONSTRAINT job_state_json CHECK (state IS NULL OR JSON_VALID(state)),
+  CONSTRAINT job_run_counts CHECK (run BETWEEN 1 AND 4000000000),
+  CONSTRAINT job_attempts_left CHECK (attempts < max_attempts),
+  CONSTRAINT job_polls_left CHECK (max_polls IS NULL OR polls <= max_polls),
+  CONSTRAINT job_crashes_left CHECK (crashes < max_crashes),
+  CONSTRAINT job_missing_counts CHECK ((missed = 0) = (missing_since IS NULL)),
+  CONSTRAINT job_backoff_positive CHECK (backoff >= 0),
+  CONSTRAINT job_timeout_positive CHECK (timeout > 0),
+  CONSTRAINT job_times CHECK (created > 0 AND due > 0),
+  CONSTRAINT job_parent_other CHECK (parent IS NULL OR parent <> id),
+  CONSTRAINT job_root_with_parent CHECK ((parent IS NULL) = (root IS NULL))
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_ready
+-- Claimable jobs, clustered in claim order: rank = 255 - priority, then first
+-- come first served. job_id 0 at the largest ready_at is the sentinel that
+-- ends a lane (queue_id, rank). A row whose job is gone, or has another run,
+-- is dropped by whoever claims it.
+-- alone: lost with its holder twice, so it is claimed alone. kind: CRC32 of the job's
+-- name, so that a host claims only what it has handlers for and reads no job to know;
+-- 0: not known, anybody may claim it.
+CREATE TABLE nightshift_ready (
+  queue_id INT NOT NULL,
+  rank TINYINT UNSIGNED NOT NULL,
+  ready_at BIGINT NOT NULL,
+  job_id BIGINT NOT NULL,
+  run INT UNSIGNED NOT NULL,
+  alone BOOLEAN NOT NULL DEFAULT FALSE,
+  kind INT UNSIGNED NOT NULL DEFAULT 0,
+  PRIMARY KEY (queue_id, rank, ready_at, job_id),
+  CONSTRAINT ready_sentinel CHECK (
+    (job_id = 0) = (ready_at = 9223372036854775807) AND
+    (job_id = 0) = (run = 0) AND job_id >= 0)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_scheduled
+-- Jobs due later; moved into ready when due.
+-- kind: as in ready.
+CREATE TABLE nightshift_scheduled (
+  run_at BIGINT NOT NULL,
+  job_id BIGINT NOT NULL,
+  queue_id INT NOT NULL,
+  rank TINYINT UNSIGNED NOT NULL,
+  run INT UNSIGNED NOT NULL,
+  kind INT UNSIGNED NOT NULL DEFAULT 0,
+  PRIMARY KEY (run_at, job_id),
+  CONSTRAINT scheduled_real CHECK (job_id > 0 AND run_at > 0 AND run >= 1)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_edge
+-- job_id waits for on_id; job.unmet counts its rows.
+CREATE TABLE nightshift_edge (
+  on_id BIGINT NOT NULL,
+  job_id BIGINT NOT NULL,
+  PRIMARY KEY (on_id, job_id),
+  CONSTRAINT edge_other CHECK (on_id <> job_id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_child
+-- A child of a job, live or ended. seq is the order of spawning: the parent's run
+-- times 1048576, and its place among those of that run.
+CREATE TABLE nightshift_child (
+  parent BIGINT NOT NULL,
+  seq BIGINT NOT NULL,
+  id BIGINT NOT NULL,
+  PRIMARY KEY (parent, seq, id),
+  CONSTRAINT child_other CHECK (parent <> id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_met
+-- Ended jobs whose dependents were not all told, because somebody held one of
+-- them or they go too deep: the next holder that looks tells them.
+CREATE TABLE nightshift_met (
+  on_id BIGINT NOT NULL PRIMARY KEY,
+  failed BOOL NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_pause
+-- Jobs whose pause, of themselves and all below, is on; job.paused has their ids.
+CREATE TABLE nightshift_pause (
+  id BIGINT NOT NULL PRIMARY KEY,
+  since BIGINT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_lease
+-- A claimed batch: jobs is [[id,run],…]. Deleted when its last job settles,
+-- never rewritten.
+CREATE TABLE nightshift_lease (
+  id BIGINT NOT NULL PRIMARY KEY,
+  holder BIGINT NOT NULL,
+  claimed BIGINT NOT NULL,
+  jobs MEDIUMTEXT NOT NULL,
+  KEY holder (holder),
+  CONSTRAINT lease_jobs_json CHECK (JSON_VALID(jobs))
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_expiry
+-- Leases that also end by themselves when they are not touched. Few.
+CREATE TABLE nightshift_expiry (
+  lease BIGINT NOT NULL PRIMARY KEY,
+  expires BIGINT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_listener
+-- A connection that listens, once for each set of queues (kind) it has listened for as that
+-- holder (0: of nobody in particular). It sleeps while it owns the lock "nightshift-ear",
+-- database, thread, holder, kind; so a row of a connection that is gone, or of another server,
+-- is of nobody. In memory on purpose: nothing of it is worth a disk, and a caller's open
+-- transaction holds no row of it. No key is unique, and rows are only added or all taken
+-- away together: a replica, whatever it has of them, can do the same.
+CREATE TABLE nightshift_listener (
+  thread BIGINT NOT NULL,
+  kind CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  holder BIGINT NOT NULL,
+  KEY kind (kind, thread) USING BTREE,
+  KEY holder (holder) USING HASH
+) ENGINE=MEMORY
+
+-- name: create_holder
+-- Whoever holds claims: a host process or an embedded handle. cycle numbers
+-- its transactions, so that after a cut at COMMIT it knows which half it is in.
+-- boot_id also names the space of process ids. For people, told with a delay of a few
+-- seconds; NULL: no host, or it has not said yet: workers: that take jobs. busy: that run
+-- one, whether they take more or not. leaving: that take no more and still run one.
+-- scripts: counts how often those were loaded.
+CREATE TABLE nightshift_holder (
+  id BIGINT NOT NULL PRIMARY KEY,
+  kind ENUM('host','handle') NOT NULL,
+  host VARCHAR(255) NOT NULL,
+  pid INT NOT NULL,
+  boot_id VARCHAR(64) NOT NULL,
+  connection BIGINT NOT NULL,
+  started BIGINT NOT NULL,
+  beat BIGINT NOT NULL,
+  cycle BIGINT NOT NULL DEFAULT 0,
+  dead BIGINT NULL,
+  version VARCHAR(32) NOT NULL,
+  workers INT UNSIGNED NULL,
+  busy INT UNSIGNED NULL,
+  leaving INT UNSIGNED NULL,
+  scripts INT UNSIGNED NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_served
+-- What a live host can run, for people who ask why a job does not: written when
+-- it starts and when it reloads its scripts, deleted with the holder's row.
+-- workers: how many take jobs, 0 while it is quiet or about to end.
+-- queues: ["mail",…], NULL: all. handlers: ["mail.send",…]; a null at the end:
+-- and more. reserves: [["mail",2],…], of the workers those for one queue; NULL: none.
+-- ended: when its host ended: who looks within a minute may see a deploy. NULL: it has not.
+CREATE TABLE nightshift_served (
+  holder BIGINT NOT NULL PRIMARY KEY,
+  workers INT UNSIGNED NOT NULL,
+  queues MEDIUMTEXT NULL,
+  handlers MEDIUMTEXT NOT NULL,
+  reserves TEXT NULL,
+  ended BIGINT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_running
+-- Jobs that show themselves while they run: longer than a second, or with
+-- progress. Removed with the verdict.
+CREATE TABLE nightshift_running (
+  job_id BIGINT NOT NULL PRIMARY KEY,
+  run INT UNSIGNED NOT NULL,
+  holder BIGINT NOT NULL,
+  worker INT NULL,
+  started BIGINT NOT NULL,
+  touched BIGINT NOT NULL,
+  progress DOUBLE NULL,
+  status VARCHAR(255) NULL,
+  CONSTRAINT running_progress CHECK (progress IS NULL OR progress BETWEEN 0 AND 1)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_notice
+-- A message to a holder about a job it holds. paused: what has not been begun is to be
+-- given back.
+CREATE TABLE nightshift_notice (
+  holder BIGINT NOT NULL,
+  job_id BIGINT NOT NULL,
+  run INT UNSIGNED NOT NULL,
+  kind ENUM('cancelled','paused') NOT NULL,
+  created BIGINT NOT NULL,
+  PRIMARY KEY (holder, job_id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_signal
+-- What was sent to a job; name '' is whatever it waits for. It may come before
+-- the wait; of one name the last counts. Deleted with the verdict of the run that
+-- was given it, if it is still the same; what came later is for the next wait.
+CREATE TABLE nightshift_signal (
+  job_id BIGINT NOT NULL,
+  name VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,
+  value MEDIUMTEXT NOT NULL,
+  sent BIGINT NOT NULL,
+  PRIMARY KEY (job_id, name),
+  CONSTRAINT signal_value_json CHECK (JSON_VALID(value))
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_finished
+-- History: every ended job with all that is needed to run it again. The key
+-- on (outcome, finished_at) serves pruning and the newest-first listings.
+-- after_ids to state: what a parked job has to have when it is to wait again.
+CREATE TABLE nightshift_finished (
+  id BIGINT NOT NULL PRIMARY KEY,
+  queue_id INT NOT NULL,
+  name VARCHAR(100) NOT NULL,
+  payload MEDIUMTEXT NOT NULL,
+  priority TINYINT UNSIGNED NOT NULL,
+  outcome ENUM('done','dead','cancelled') NOT NULL,
+  reason VARCHAR(40) NULL,
+  run INT UNSIGNED NOT NULL,
+  result MEDIUMTEXT NULL,
+  error MEDIUMTEXT NULL,
+  attempts INT UNSIGNED NOT NULL,
+  polls INT UNSIGNED NOT NULL,
+  crashes INT UNSIGNED NOT NULL,
+  lost INT UNSIGNED NOT NULL,
+  max_attempts INT UNSIGNED NOT NULL,
+  max_polls INT UNSIGNED NULL,
+  max_crashes INT UNSIGNED NOT NULL,
+  backoff BIGINT NOT NULL,
+  timeout BIGINT NOT NULL,
+  deadline BIGINT NULL,
+  created BIGINT NOT NULL,
+  finished_at BIGINT NOT NULL,
+  parent BIGINT NULL,
+  root BIGINT NULL,
+  on_fail ENUM('cancel','run') NOT NULL,
+  ukey VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NULL,
+  nonce BIGINT NOT NULL,
+  holder BIGINT NULL,
+  since BIGINT NOT NULL DEFAULT 0,
+  decay TINYINT UNSIGNED NOT NULL DEFAULT 8,
+  after_ids MEDIUMTEXT NULL,
+  phase INT UNSIGNED NOT NULL DEFAULT 0,
+  waits ENUM('fail','continue') NULL,
+  state MEDIUMTEXT NULL,
+  max_phases INT UNSIGNED NULL,
+  KEY outcome (outcome, finished_at),
+  CONSTRAINT finished_reason CHECK ((outcome = 'dead') <= (reason IS NOT NULL)),
+  CONSTRAINT finished_result CHECK (outcome = 'done' OR result IS NULL),
+  CONSTRAINT finished_error CHECK (outcome <> 'done' OR error IS NULL)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_attempt
+-- A failed, crashed or lost attempt. A poll leaves no row.
+CREATE TABLE nightshift_attempt (
+  job_id BIGINT NOT NULL,
+  run INT UNSIGNED NOT NULL,
+  kind ENUM('failed','crashed','lost') NOT NULL,
+  ended BIGINT NOT NULL,
+  holder BIGINT NULL,
+  error MEDIUMTEXT NULL,
+  log MEDIUMTEXT NULL,
+  PRIMARY KEY (job_id, run)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_unique_key
+-- Held by a live job from its push to its end.
+CREATE TABLE nightshift_unique_key (
+  queue_id INT NOT NULL,
+  ukey VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,
+  job_id BIGINT NOT NULL,
+  PRIMARY KEY (queue_id, ukey)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_slot
+-- A taken slot of a semaphore; a lock is a semaphore of one. The owner is a
+-- running job, by the token of its claim, or else a holder. A row whose owner
+-- is gone is a free slot: nobody has to find it when its owner dies. token is
+-- random and changes hands with the slot.
+CREATE TABLE nightshift_slot (
+  name VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,
+  slot INT NOT NULL,
+  token BIGINT NOT NULL,
+  job_id BIGINT NULL,
+  run INT UNSIGNED NULL,
+  holder BIGINT NULL,
+  since BIGINT NOT NULL,
+  PRIMARY KEY (name, slot),
+  CONSTRAINT slot_name_length CHECK (CHAR_LENGTH(name) BETWEEN 1 AND 190),
+  CONSTRAINT slot_name_plain CHECK (name NOT REGEXP '[[:cntrl:]]'),
+  CONSTRAINT slot_counts CHECK (slot BETWEEN 1 AND 10000),
+  CONSTRAINT slot_one_owner CHECK ((job_id IS NULL) <> (holder IS NULL)),
+  CONSTRAINT slot_job_with_run CHECK ((job_id IS NULL) = (run IS NULL))
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_mended
+-- How many jobs and rows that were in no place, or in a wrong one, have been mended, by
+-- what was wrong with them; last: when.
+CREATE TABLE nightshift_mended (
+  what VARCHAR(20) NOT NULL PRIMARY KEY,
+  n BIGINT NOT NULL,
+  last BIGINT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_adopted
+-- Existing tables that are queues, as nightshift.adopt takes them ('mapping'), and what
+-- may be changed while they are worked on. Nothing is claimed while one is paused, or
+-- before held_until: a job was told to come back later. gap: µs between claimed rows,
+-- of all hosts together (0: none), and when the next is due. block, workers: rows of a
+-- claim, and rows that one host has at a time; 0: as many as it likes. moves: counts the
+-- batches of drains that have arrived.
+CREATE TABLE nightshift_adopted (
+  tab VARCHAR(64) NOT NULL PRIMARY KEY,
+  mapping MEDIUMTEXT NOT NULL,
+  paused BOOL NOT NULL DEFAULT FALSE,
+  held_until BIGINT NOT NULL DEFAULT 0,
+  gap BIGINT NOT NULL DEFAULT 0,
+  next_at BIGINT NOT NULL DEFAULT 0,
+  block INT UNSIGNED NOT NULL DEFAULT 0,
+  workers INT UNSIGNED NOT NULL DEFAULT 0,
+  moves BIGINT NOT NULL DEFAULT 0,
+  CONSTRAINT adopted_mapping_json CHECK (JSON_VALID(mapping))
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_adopted_error
+-- Why a row of an adopted table has failed last, for people: attempt counts its failures,
+-- this one included, holder is who had it (NULL: a program not ours). One per row at most,
+-- written and deleted with the verdict; whoever lists rows looks at the table, so what
+-- others have made of a row counts, and what was left behind goes by and by.
+CREATE TABLE nightshift_adopted_error (
+  tab VARCHAR(64) NOT NULL,
+  row_id BIGINT NOT NULL,
+  at BIGINT NOT NULL,
+  holder BIGINT NULL,
+  attempt INT UNSIGNED NOT NULL,
+  error VARCHAR(1000) NOT NULL,
+  PRIMARY KEY (tab, row_id),
+  KEY at (tab, at)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_grip
+-- Rows of adopted tables that somebody has: "ns:HOLDER:TOKEN". Written with the claim
+-- where the table has no column for that, and the row of that table is locked by
+-- whoever writes it, so one claimant has it; of other tables when there is something to
+-- show: worker (a process), touched (a sign of life), progress, note.
+CREATE TABLE nightshift_grip (
+  tab VARCHAR(64) NOT NULL,
+  row_id BIGINT NOT NULL,
+  claimant VARCHAR(64) NOT NULL,
+  since BIGINT NOT NULL,
+  worker INT UNSIGNED NULL,
+  touched BIGINT NULL,
+  progress DOUBLE NULL,
+  note VARCHAR(255) NULL,
+  PRIMARY KEY (tab, row_id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+
+-- name: create_drained
+-- Rows of adopted tables on their way to a queue or to history: what they will be there.
+-- A row is marked here, then deleted from its table, then it arrives and its mark goes;
+-- so while there is a mark the row may still be in its table, as 'print' says, or not.
+-- holder: whose drain it is; when that is dead, others finish it. due: NULL: at once.
+-- outcome: NULL: a job. ended: NULL: not known.
+CREATE TABLE nightshift_drained (
+  tab VARCHAR(64) NOT NULL,
+  row_id BIGINT NOT NULL,
+  job_id BIGINT NOT NULL,
+  holder BIGINT NOT NULL,
+  queue_id INT NOT NULL,
+  name VARCHAR(100) NOT NULL,
+  payload MEDIUMTEXT NOT NULL,
+  priority TINYINT UNSIGNED NOT NULL,
+  decay TINYINT UNSIGNED NOT NULL,
+  attempts INT UNSIGNED NOT NULL,
+  max_attempts INT UNSIGNED NOT NULL,
+  nonce BIGINT NOT NULL,
+  due BIGINT NULL,
+  outcome ENUM('done','dead','cancelled') NULL,
+  ended BIGINT NULL,
+  print CHAR(32) NULL,
+  PRIMARY KEY (tab, row_id),
+  CONSTRAINT drained_payload_json CHECK (JSON_VALID(payload))
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin

@@ -1,0 +1,465 @@
+-- The view and the procedures. They hold no rows, so each migration makes all of them anew:
+-- they have the version of the newest tables.
+--
+-- What SQL calls is atomic: a push and a signal write all of their rows or none,
+-- wherever a KILL or a crash of the server ends them, in autocommit too. So all that
+-- they write is written by a function: to the server, a function is one statement.
+-- (A transaction of a procedure's own would not do: a COMMIT is refused in triggers,
+-- and a KILL would leave the caller in the middle of it.) DETERMINISTIC is what a
+-- server with a binary log asks of functions that write; they are called once each.
+
+-- name: jobs
+-- Every job with its state, for people and reports. It reads all hot tables;
+-- counts for dashboards come from elsewhere. Who is parked for a signal waits,
+-- though it is scheduled for its deadline; what is paused and still runs is
+-- running.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW nightshift_jobs AS
+SELECT j.id, q.name AS queue, j.name, 'ready' AS state, 255 - j.rank AS priority,
+  j.run, j.attempts, j.polls, j.crashes, j.created, j.due, j.parent, j.root,
+  j.unmet, NULL AS holder, NULL AS finished_at, NULL AS reason, NULL AS error,
+  j.payload, NULL AS result, j.phase, NULL AS awaits
+FROM nightshift_ready r
+JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run
+JOIN nightshift_queue q ON q.id = j.queue_id
+UNION ALL
+SELECT j.id, q.name, j.name, IF(j.waits = 'signal' AND j.due > {now}, 'waiting', 'scheduled'),
+  255 - j.rank, j.run, j.attempts, j.polls, j.crashes, j.created, j.due,
+  j.parent, j.root, j.unmet, NULL, NULL, NULL, NULL, j.payload, NULL, j.phase,
+  IF(j.waits = 'signal' AND j.due > {now}, j.awaits, NULL)
+FROM nightshift_scheduled s
+JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
+JOIN nightshift_queue q ON q.id = j.queue_id
+UNION ALL
+SELECT j.id, q.name, j.name, 'running', 255 - j.rank,
+  j.run, j.attempts, j.polls, j.crashes, j.created, j.due, j.parent, j.root,
+  j.unmet, l.holder, NULL, NULL, NULL, j.payload, NULL, j.phase, NULL
+FROM nightshift_lease l
+JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+JOIN nightshift_job j ON j.id = c.id AND j.run = c.run
+JOIN nightshift_queue q ON q.id = j.queue_id
+UNION ALL
+SELECT j.id, q.name, j.name, 'waiting', 255 - j.rank,
+  j.run, j.attempts, j.polls, j.crashes, j.created, j.due, j.parent, j.root,
+  j.unmet, NULL, NULL, NULL, NULL, j.payload, NULL, j.phase, NULL
+FROM nightshift_job j
+JOIN nightshift_queue q ON q.id = j.queue_id
+WHERE j.unmet > 0 AND (j.paused IS NULL OR NOT EXISTS (
+  SELECT 1 FROM nightshift_lease l
+  JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+  WHERE c.id = j.id AND c.run = j.run))
+UNION ALL
+SELECT f.id, q.name, f.name, f.outcome, f.priority,
+  f.run, f.attempts, f.polls, f.crashes, f.created, f.created, f.parent, f.root,
+  0, f.holder, f.finished_at, f.reason, f.error, f.payload, f.result, NULL, NULL
+FROM nightshift_finished f
+JOIN nightshift_queue q ON q.id = f.queue_id
+
+-- name: push_whole
+-- The rows of CALL nightshift_push. p_known: the id of the queue, NULL: of one that is
+-- new, or newer than the caller's view. p_after: those jobs that it waits for and that the
+-- history did not have a moment ago; p_failed: one of the others did not end done.
+-- Whatever fails takes back all.
+--
+-- Each job that it waits for stays locked to the end, so nobody ends it before its
+-- edge can be seen; one that is not there has ended meanwhile. The parent stays
+-- locked, too: when it is parked for its children it waits for this one as well.
+CREATE OR REPLACE FUNCTION nightshift_push_whole(
+  p_known INT, p_queue VARCHAR(64) CHARACTER SET utf8mb4,
+  p_name VARCHAR(100) CHARACTER SET utf8mb4,
+  p_payload MEDIUMTEXT CHARACTER SET utf8mb4,
+  p_options MEDIUMTEXT CHARACTER SET utf8mb4,
+  p_after MEDIUMTEXT CHARACTER SET utf8mb4, p_failed BOOLEAN)
+  RETURNS BIGINT DETERMINISTIC MODIFIES SQL DATA
+BEGIN
+  DECLARE v_queue INT DEFAULT p_known;
+  DECLARE v_id, v_now BIGINT;
+  DECLARE v_delay, v_deadline, v_backoff, v_timeout DOUBLE;
+  DECLARE v_priority, v_decay, v_attempts, v_crashes, v_polls, v_phases DOUBLE;
+  DECLARE v_parent, v_root, v_on, v_paused, v_inherited, v_seq BIGINT DEFAULT NULL;
+  DECLARE v_unmet INT DEFAULT 0;
+  DECLARE v_failed, v_doomed, v_over, v_joins BOOLEAN DEFAULT FALSE;
+  DECLARE v_after MEDIUMTEXT CHARACTER SET utf8mb4;
+  DECLARE v_on_fail VARCHAR(10) CHARACTER SET utf8mb4;
+  DECLARE v_unique VARCHAR(190) CHARACTER SET utf8mb4;
+  DECLARE v_bad TEXT CHARACTER SET utf8mb4 DEFAULT NULL;
+  DECLARE v_options MEDIUMTEXT CHARACTER SET utf8mb4
+    DEFAULT COALESCE(NULLIF(p_options, ''), '{}');
+  IF p_payload IS NULL OR NOT JSON_VALID(p_payload) THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: the payload is not valid JSON';
+  END IF;
+  IF LENGTH(p_payload) > COALESCE(@nightshift_max_payload, 1048576) THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: the payload is over 1 MiB; SET @nightshift_max_payload to allow more bytes';
+  END IF;
+  IF NOT JSON_VALID(v_options) OR JSON_TYPE(v_options) <> 'OBJECT' THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: the options are not a JSON object';
+  END IF;
+  SELECT GROUP_CONCAT(k.name) INTO v_bad
+  FROM JSON_TABLE(JSON_KEYS(v_options), '$[*]' COLUMNS (name VARCHAR(64) PATH '$')) k
+  WHERE k.name NOT IN ('delay', 'priority', 'unique', 'max_attempts',
+    'max_crashes', 'max_polls', 'backoff', 'timeout', 'deadline', 'decay',
+    'parent', 'after', 'on_fail', 'max_phases');
+  IF v_bad IS NOT NULL THEN
+    SET v_bad = LEFT(CONCAT('nightshift_push: unknown option ', v_bad), 128);
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
+  END IF;
+  SELECT GROUP_CONCAT(k.name) INTO v_bad
+  FROM JSON_TABLE(JSON_KEYS(v_options), '$[*]' COLUMNS (name VARCHAR(64) PATH '$')) k
+  WHERE JSON_TYPE(JSON_EXTRACT(v_options, CONCAT('$.', k.name)))
+    NOT IN ('NULL', IF(k.name = 'after', 'ARRAY', IF(k.name = 'on_fail', 'STRING', 'INTEGER')),
+      IF(k.name IN ('after', 'on_fail', 'parent'), '', 'DOUBLE'), IF(k.name = 'unique', 'STRING', ''));
+  IF v_bad IS NOT NULL THEN
+    SET v_bad = CONCAT('nightshift_push: wrong type: ', v_bad);
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
+  END IF;
+  SET v_delay = COALESCE(JSON_VALUE(v_options, '$.delay'), 0);
+  SET v_deadline = JSON_VALUE(v_options, '$.deadline');
+  SET v_backoff = COALESCE(JSON_VALUE(v_options, '$.backoff'), 5);
+  SET v_timeout = COALESCE(JSON_VALUE(v_options, '$.timeout'), 3600);
+  SET v_priority = COALESCE(JSON_VALUE(v_options, '$.priority'), 100);
+  SET v_attempts = COALESCE(JSON_VALUE(v_options, '$.max_attempts'), 10);
+  SET v_crashes = COALESCE(JSON_VALUE(v_options, '$.max_crashes'), 5);
+  SET v_polls = NULLIF(JSON_VALUE(v_options, '$.max_polls'), -1);
+  SET v_phases = JSON_VALUE(v_options, '$.max_phases');
+  SET v_unique = JSON_VALUE(v_options, '$.unique');
+  SET v_decay = COALESCE(JSON_VALUE(v_options, '$.decay'), 8);
+  SET v_parent = JSON_VALUE(v_options, '$.parent');
+  SET v_on_fail = COALESCE(JSON_VALUE(v_options, '$.on_fail'), 'cancel');
+  SET v_doomed = v_on_fail = 'cancel' AND p_failed;
+  IF JSON_TYPE(JSON_EXTRACT(v_options, '$.after')) = 'ARRAY' THEN
+    SET v_after = JSON_EXTRACT(v_options, '$.after');
+  END IF;
+  SET v_bad = CONCAT_WS(',',
+    IF(v_delay BETWEEN 0 AND 3155760000, NULL, 'delay'),
+    IF(v_deadline IS NULL OR v_deadline BETWEEN 0 AND 3155760000, NULL, 'deadline'),
+    IF(v_backoff BETWEEN 0 AND 3155760000, NULL, 'backoff'),
+    IF(v_timeout BETWEEN 0.000001 AND 3155760000, NULL, 'timeout'),
+    IF(v_priority BETWEEN 0 AND 255 AND v_priority = FLOOR(v_priority), NULL, 'priority'),
+    IF(v_attempts BETWEEN 1 AND 1000000, NULL, 'max_attempts'),
+    IF(v_crashes BETWEEN 1 AND 1000000, NULL, 'max_crashes'),
+    IF(v_polls IS NULL OR v_polls BETWEEN 0 AND 1000000000, NULL, 'max_polls'),
+    IF(v_phases IS NULL OR v_phases BETWEEN 0 AND 1000000, NULL, 'max_phases'),
+    IF(v_unique IS NULL OR CHAR_LENGTH(v_unique) > 0, NULL, 'unique'),
+    IF(v_decay BETWEEN 0 AND 255 AND v_decay = FLOOR(v_decay), NULL, 'decay'),
+    IF(v_parent IS NULL OR v_parent > 0, NULL, 'parent'),
+    IF(v_on_fail IN ('cancel', 'run'), NULL, 'on_fail'),
+    IF(v_after IS NULL OR JSON_LENGTH(v_after) BETWEEN 1 AND 100000 AND NOT EXISTS(
+        SELECT 1 FROM JSON_TABLE(v_after, '$[*]' COLUMNS (id VARCHAR(30) PATH '$')) t
+        WHERE t.id IS NULL OR t.id NOT REGEXP '^[1-9][0-9]{0,17}$'), NULL, 'after'));
+  IF v_bad <> '' THEN
+    SET v_bad = CONCAT('nightshift_push: out of range: ', v_bad);
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
+  END IF;
+  IF v_queue IS NULL THEN
+    INSERT IGNORE INTO nightshift_queue (name, created) VALUES (p_queue, {now});
+    SELECT id INTO v_queue FROM nightshift_queue WHERE name = p_queue
+    LOCK IN SHARE MODE;
+  END IF;
+  SET v_id = (NEXT VALUE FOR nightshift_id) * 100;
+  SET v_now = {now};
+  IF v_parent IS NOT NULL THEN
+    SELECT COALESCE(root, id), paused, deadline, run * 1048576 + 1048575,
+      COALESCE(waits IN ('fail', 'continue'), FALSE)
+    INTO v_root, v_paused, v_inherited, v_seq, v_joins FROM nightshift_job
+    WHERE id = v_parent FOR UPDATE;
+    IF v_root IS NULL THEN
+      SET v_bad = CONCAT('nightshift_push: the parent, job ', v_parent, ', is no live job');
+      SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
+    END IF;
+  END IF;
+  BEGIN
+    DECLARE targets CURSOR FOR SELECT DISTINCT id
+      FROM JSON_TABLE(COALESCE(p_after, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) t
+      WHERE NOT (v_joins AND id = v_parent) ORDER BY id;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = TRUE;
+    OPEN targets;
+    FETCH targets INTO v_on;
+    WHILE NOT v_over DO
+      INSERT INTO nightshift_edge (on_id, job_id)
+      SELECT id, v_id FROM nightshift_job WHERE id = v_on LOCK IN SHARE MODE;
+      IF ROW_COUNT() = 1 THEN
+        SET v_unmet = v_unmet + 1;
+      ELSE
+        SET v_failed = NULL;
+        SELECT outcome <> 'done' INTO v_failed FROM nightshift_finished
+        WHERE id = v_on LOCK IN SHARE MODE;
+        IF v_failed IS NULL THEN
+          SET v_bad = CONCAT('nightshift_push: job ', v_on, ', which this is to wait for, is unknown');
+          SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
+        END IF;
+        SET v_doomed = v_doomed OR (v_failed AND v_on_fail = 'cancel'), v_over = FALSE;
+      END IF;
+      FETCH targets INTO v_on;
+    END WHILE;
+  END;
+  IF v_unique IS NOT NULL THEN
+    INSERT INTO nightshift_unique_key (queue_id, ukey, job_id)
+    VALUES (v_queue, v_unique, v_id);
+  END IF;
+  INSERT INTO nightshift_job
+    (id, queue_id, name, payload, priority, rank, max_attempts, max_polls,
+     max_crashes, backoff, timeout, deadline, created, due, ukey, nonce,
+     decay, parent, root, on_fail, paused, after_ids, max_phases, unmet)
+  VALUES (v_id, v_queue, p_name, p_payload, v_priority, 255 - v_priority,
+    v_attempts, v_polls, v_crashes, v_backoff * 1000000,
+    v_timeout * 1000000,
+    COALESCE(v_now + CAST(v_deadline * 1000000 AS SIGNED), v_inherited), v_now,
+    v_now + CAST(v_delay * 1000000 AS SIGNED), v_unique,
+    FLOOR(RAND() * 9000000000000000000), v_decay, v_parent, v_root,
+    v_on_fail, v_paused, v_after, v_phases, v_unmet + (v_paused IS NOT NULL));
+  IF v_parent IS NOT NULL THEN
+    INSERT INTO nightshift_child (parent, seq, id) VALUES (v_parent, v_seq, v_id);
+  END IF;
+  IF v_joins THEN
+    IF v_unmet > 0 AND NOT v_doomed THEN
+      SELECT name INTO v_bad FROM nightshift_meta WHERE name = 'schema' FOR UPDATE;
+      SET v_bad = (WITH RECURSIVE up (id) AS (
+          SELECT job_id FROM nightshift_edge WHERE on_id = v_parent
+          UNION
+          SELECT STRAIGHT_JOIN e.job_id FROM up
+          JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = up.id)
+        SELECT CONCAT('nightshift_push: job ', v_parent, ' would wait for itself')
+        FROM up WHERE id = v_id LIMIT 1);
+      IF v_bad <> '' THEN
+        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
+      END IF;
+    END IF;
+    INSERT INTO nightshift_edge (on_id, job_id) VALUES (v_id, v_parent);
+    UPDATE nightshift_job SET unmet = unmet + 1 WHERE id = v_parent;
+  END IF;
+  IF v_doomed THEN
+    INSERT INTO nightshift_finished
+      (id, queue_id, name, payload, priority, outcome, reason, run, attempts,
+       polls, crashes, lost, max_attempts, max_polls, max_crashes, backoff,
+       timeout, deadline, created, finished_at, parent, root, on_fail, ukey,
+       nonce, decay)
+    SELECT id, queue_id, name, payload, priority, 'cancelled', 'dependency',
+      run, 0, 0, 0, 0, max_attempts, max_polls, max_crashes, backoff,
+      timeout, deadline, created, v_now, parent, root, on_fail, ukey, nonce,
+      decay
+    FROM nightshift_job WHERE id = v_id FOR UPDATE;
+    DELETE e FROM JSON_TABLE(p_after, '$[*]' COLUMNS (id BIGINT PATH '$')) t
+    STRAIGHT_JOIN nightshift_edge e ON e.on_id = t.id AND e.job_id = v_id;
+    DELETE FROM nightshift_unique_key
+    WHERE queue_id = v_queue AND ukey = v_unique AND job_id = v_id;
+    DELETE FROM nightshift_job WHERE id = v_id;
+    IF v_joins THEN
+      INSERT INTO nightshift_met (on_id, failed) VALUES (v_id, TRUE);
+    END IF;
+  ELSEIF v_unmet > 0 OR v_paused IS NOT NULL THEN
+    RETURN v_id;
+  ELSEIF CAST(v_delay * 1000000 AS SIGNED) > 0 THEN
+    INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run, kind)
+    VALUES (v_now + CAST(v_delay * 1000000 AS SIGNED), v_id, v_queue,
+      255 - v_priority, 1, CRC32(p_name));
+  ELSE
+    INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run, kind)
+    VALUES (v_queue, 255 - v_priority, v_now, v_id, 1, CRC32(p_name));
+  END IF;
+  RETURN v_id;
+END
+
+-- name: push
+-- CALL nightshift_push('mail', 'email.send', '{"to":"a@b"}', '{"delay":30}').
+-- From any language, and from triggers: it returns no rows and leaves the id
+-- in @nightshift_id. Options: delay, priority, decay, unique, max_attempts,
+-- max_crashes, max_polls, max_phases, backoff, timeout, deadline, parent, after, on_fail;
+-- seconds are numbers, after is a list of ids.
+-- Ring after your commit: CALL nightshift_ring().
+--
+-- Queue and history are asked here, without a lock: in a function a server with a
+-- binary log locks what is read. In REPEATABLE READ a lock on a row of history that is
+-- not there would hold up whoever ends a job beside it, and one on jobs all pushes.
+CREATE OR REPLACE PROCEDURE nightshift_push(
+  IN p_queue VARCHAR(64) CHARACTER SET utf8mb4,
+  IN p_name VARCHAR(100) CHARACTER SET utf8mb4,
+  IN p_payload MEDIUMTEXT CHARACTER SET utf8mb4,
+  IN p_options MEDIUMTEXT CHARACTER SET utf8mb4)
+  MODIFIES SQL DATA
+BEGIN
+  DECLARE v_after, v_open MEDIUMTEXT CHARACTER SET utf8mb4 DEFAULT NULL;
+  DECLARE v_failed BOOLEAN DEFAULT FALSE;
+  DECLARE v_queue INT DEFAULT NULL;
+  SELECT id INTO v_queue FROM nightshift_queue WHERE name = p_queue;
+  IF JSON_VALID(p_options) THEN
+    SET v_after = JSON_EXTRACT(p_options, '$.after');
+  END IF;
+  IF v_after IS NOT NULL THEN
+    SET STATEMENT group_concat_max_len = 16777216 FOR
+    SELECT CONCAT('[', GROUP_CONCAT(IF(f.id IS NULL, t.id, NULL)), ']'),
+      COALESCE(MAX(f.outcome <> 'done'), FALSE)
+    INTO v_open, v_failed
+    FROM JSON_TABLE(v_after, '$[*]' COLUMNS (id BIGINT PATH '$')) t
+    LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = t.id;
+  END IF;
+  SET @nightshift_id = nightshift_push_whole(v_queue, p_queue, p_name, p_payload,
+    p_options, v_open, v_failed);
+END
+
+-- name: signal_whole
+-- The rows of CALL nightshift_signal. The job stays locked to the end, and whoever
+-- parks it locks it before it looks for a value: so one of the two finds the other. A
+-- job that waits for this is ready at once, unless it is paused.
+-- Lock order: job, signal, scheduled, ready.
+CREATE OR REPLACE FUNCTION nightshift_signal_whole(
+  p_job BIGINT, p_value MEDIUMTEXT CHARACTER SET utf8mb4,
+  p_name VARCHAR(100) CHARACTER SET utf8mb4)
+  RETURNS BOOLEAN DETERMINISTIC MODIFIES SQL DATA
+BEGIN
+  DECLARE v_id, v_due, v_queue, v_rank, v_run, v_kind BIGINT DEFAULT NULL;
+  DECLARE v_awaits VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin DEFAULT NULL;
+  DECLARE v_now BIGINT;
+  DECLARE v_name VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+    DEFAULT COALESCE(p_name, '');
+  IF p_value IS NULL OR NOT JSON_VALID(p_value) THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_signal: the value is not valid JSON';
+  END IF;
+  IF LENGTH(p_value) > COALESCE(@nightshift_max_payload, 1048576) THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_signal: the value is over 1 MiB; SET @nightshift_max_payload to allow more bytes';
+  END IF;
+  SELECT id, due, queue_id, rank, run, CRC32(name), IF(waits = 'signal', awaits, NULL)
+  INTO v_id, v_due, v_queue, v_rank, v_run, v_kind, v_awaits
+  FROM nightshift_job WHERE id = p_job FOR UPDATE;
+  IF v_id IS NULL THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_signal: no such live job';
+  END IF;
+  INSERT INTO nightshift_signal (job_id, name, value, sent)
+  VALUES (p_job, v_name, p_value, {now})
+  ON DUPLICATE KEY UPDATE value = VALUES(value), sent = GREATEST(VALUES(sent), sent + 1);
+  SET v_now = {now};
+  IF v_awaits IS NOT NULL AND v_name IN ('', v_awaits) AND v_due > v_now THEN
+    UPDATE nightshift_job SET due = v_now WHERE id = p_job;
+    DELETE FROM nightshift_scheduled WHERE run_at = v_due AND job_id = p_job;
+    IF ROW_COUNT() = 1 THEN
+      INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run, kind)
+      VALUES (v_queue, v_rank, v_now, p_job, v_run, v_kind);
+    END IF;
+  END IF;
+  RETURN TRUE;
+END
+
+-- name: signal
+-- CALL nightshift_signal(12, '{"ok":true}', 'approved'); NULL or '' as the name:
+-- whatever the job waits for. From any language, and from triggers. (Not DO: that
+-- drops errors.)
+-- Ring after your commit: CALL nightshift_ring().
+CREATE OR REPLACE PROCEDURE nightshift_signal(
+  IN p_job BIGINT, IN p_value MEDIUMTEXT CHARACTER SET utf8mb4,
+  IN p_name VARCHAR(100) CHARACTER SET utf8mb4)
+  MODIFIES SQL DATA
+BEGIN
+  DECLARE v_whole BOOLEAN;
+  SET v_whole = nightshift_signal_whole(p_job, p_value, p_name);
+END
+
+-- name: listen
+-- This connection is about to sleep, or is awake (p_queues NULL). What the ring ends is the
+-- query of who owns the lock, and a session can take one for itself alone. The other lock
+-- has listeners enter one by one: when most rows are of connections that are gone, all are
+-- taken away, and who sleeps is woken, to enter again behind us. That is left for another
+-- time while somebody's open transaction has read the table. The ring ends queries by its
+-- definer's rights, so the table must not be anybody's to write: with INSERT on it a
+-- worker's account could have every query of the server ended.
+CREATE OR REPLACE PROCEDURE nightshift_listen(
+  IN p_queues MEDIUMTEXT CHARACTER SET utf8mb4, IN p_holder BIGINT)
+  SQL SECURITY DEFINER MODIFIES SQL DATA
+BEGIN
+  DECLARE v_kind CHAR(32) CHARACTER SET ascii DEFAULT MD5(p_queues);
+  DECLARE v_door VARCHAR(192) DEFAULT CONCAT('nightshift-ears:', DATABASE());
+  DECLARE v_known INT;
+  DECLARE v_crowded BOOLEAN;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
+    DO RELEASE_LOCK(v_door), RELEASE_LOCK(@nightshift_ear);
+    RESIGNAL;
+  END;
+  DO RELEASE_LOCK(v_door), RELEASE_LOCK(@nightshift_ear);
+  IF p_queues IS NULL THEN
+    SET @nightshift_ear = NULL;
+  ELSE
+    SET @nightshift_ear = CONCAT_WS(':', 'nightshift-ear', DATABASE(), CONNECTION_ID(),
+      p_holder, v_kind);
+    DO GET_LOCK(v_door, 1), GET_LOCK(@nightshift_ear, 0);
+    SELECT COUNT(*) INTO v_known FROM nightshift_listener
+    WHERE kind = v_kind AND thread = CONNECTION_ID() AND holder = p_holder;
+    IF v_known = 0 THEN
+      SELECT COUNT(*) > 32 + 2 * (SELECT COUNT(*) FROM nightshift_holder)
+      INTO v_crowded FROM nightshift_listener; -- in an IF it would lock what it reads
+      IF v_crowded THEN
+        BEGIN
+          DECLARE CONTINUE HANDLER FOR 1094, 1095, 1205 BEGIN END;
+          FOR ear IN (SELECT thread FROM nightshift_listener
+              WHERE IS_USED_LOCK(CONCAT_WS(':', 'nightshift-ear', DATABASE(), thread, holder,
+                kind)) = thread AND thread <> CONNECTION_ID()) DO
+            KILL QUERY ear.thread;
+          END FOR;
+          SET STATEMENT lock_wait_timeout=0 FOR TRUNCATE nightshift_listener;
+        END;
+      END IF;
+      INSERT INTO nightshift_listener (thread, kind, holder)
+      VALUES (CONNECTION_ID(), v_kind, p_holder);
+    END IF;
+    DO RELEASE_LOCK(v_door);
+  END IF;
+END
+
+-- name: ring
+-- Ends the sleep of two listeners of each kind (each set of queues), whoever
+-- owns them: the oldest and the newest, because one of them may belong to a
+-- process that was killed and whose connection the server has not missed yet.
+-- When one is gone meanwhile (error 1094), so is its lock, and the next is rung.
+CREATE OR REPLACE PROCEDURE nightshift_ring()
+  SQL SECURITY DEFINER MODIFIES SQL DATA
+BEGIN
+  DECLARE v_kind CHAR(32) CHARACTER SET ascii DEFAULT '';
+  DECLARE v_next CHAR(32) CHARACTER SET ascii;
+  DECLARE v_old, v_new BIGINT;
+  DECLARE v_gone BOOLEAN;
+  DECLARE CONTINUE HANDLER FOR 1094 SET v_gone = TRUE;
+  DECLARE CONTINUE HANDLER FOR 1095 BEGIN END;
+  ring: LOOP
+    SET v_next = NULL;
+    SELECT kind INTO v_next FROM nightshift_listener
+    WHERE kind > v_kind AND IS_USED_LOCK(CONCAT_WS(':', 'nightshift-ear', DATABASE(), thread,
+      holder, kind)) = thread
+    ORDER BY kind LIMIT 1;
+    IF v_next IS NULL THEN
+      LEAVE ring;
+    END IF;
+    SET v_kind = v_next;
+    REPEAT
+      SET v_gone = FALSE;
+      SELECT MIN(thread), MAX(thread) INTO v_old, v_new FROM nightshift_listener
+      WHERE kind = v_kind AND IS_USED_LOCK(CONCAT_WS(':', 'nightshift-ear', DATABASE(), thread,
+        holder, kind)) = thread;
+      IF v_old IS NOT NULL THEN
+        KILL QUERY v_old;
+        IF NOT v_gone AND v_new <> v_old THEN
+          KILL QUERY v_new;
+        END IF;
+      END IF;
+    UNTIL NOT v_gone END REPEAT;
+  END LOOP;
+END
+
+-- name: nudge
+-- Ends the sleep of the listener of one holder, which then finds a notice; or,
+-- with p_before, of the next holder before it in the ring of ids: it then
+-- learns that it has a new neighbour to watch.
+CREATE OR REPLACE PROCEDURE nightshift_nudge(IN p_holder BIGINT, IN p_before BOOLEAN)
+  SQL SECURITY DEFINER MODIFIES SQL DATA
+BEGIN
+  DECLARE v_thread BIGINT DEFAULT NULL;
+  DECLARE CONTINUE HANDLER FOR 1094, 1095 BEGIN END;
+  IF NOT p_before THEN
+    SELECT MAX(thread) INTO v_thread FROM nightshift_listener
+    WHERE holder = p_holder AND IS_USED_LOCK(CONCAT_WS(':', 'nightshift-ear', DATABASE(),
+      thread, holder, kind)) = thread;
+  ELSE
+    SELECT thread INTO v_thread FROM nightshift_listener
+    WHERE holder <> p_holder AND holder > 0 AND IS_USED_LOCK(CONCAT_WS(':', 'nightshift-ear',
+      DATABASE(), thread, holder, kind)) = thread
+    ORDER BY holder < p_holder DESC, holder DESC LIMIT 1;
+  END IF;
+  IF v_thread IS NOT NULL THEN
+    KILL QUERY v_thread;
+  END IF;
+END
