@@ -157,7 +157,7 @@ local function calm_down()
   resume()
   drain()
   progress "drained"
-  places.check(cast, 20)
+  places.check(cast, 25)
   drain()
   cast.leaving = true
   assert(io.open(folder .. "/quiet", "w")):close()

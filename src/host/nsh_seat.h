@@ -60,7 +60,7 @@ typedef struct nsh_seat {
   nsh_task *tasks;   /* ring of 'cap', a power of two */
   uint32_t first, n, cap;
   uint32_t next_seq;
-  uint32_t idle_seq; /* the first task, while the worker does not start it */
+  uint32_t idle_seq; /* the first task, while the worker does not start it, or leave */
   int64_t idle_at;   /* when that was first seen; 0: it is not so */
   /* of the running job */
   bool stuck;        /* it takes long: nothing is sent behind it */

@@ -15,7 +15,7 @@
 
 #define STUCK_US 20000          /* a job behind one this old is taken back */
 #define LONG_US 100000          /* nothing is claimed ahead for its worker */
-#define DEAF_US (10 * NS_SECOND) /* a worker that does not start what it has */
+#define DEAF_US (10 * NS_SECOND) /* a worker that does not start what it has, or leave */
 #define MOMENT_US (NS_SECOND / 2) /* the backlog waits so long for a worker */
 #define TICK_FINE 20000         /* period while somebody works */
 #define TICK_COARSE 100000      /* with many workers */
@@ -51,16 +51,18 @@ static bool look(nsh_seat *s, int64_t now) {
   return late;
 }
 
-/* Has an idle worker been given a job and not started it for long? It is
-** stopped or stuck, and no timeout of a job would ever end that. */
-static bool deaf(nsh_seat *s, int64_t now) {
+/* Has an idle worker been given a job and not started it for long, or been told to leave
+** and not left? It is stopped or stuck, and no timeout of a job would ever end that. */
+static bool is_deaf(nsh_seat *s, int64_t now) {
   int64_t since;
-  if (s->phase != NSH_UP || s->n == 0 || nsh_seat_running(s, &since)) {
+  bool asked = s->phase == NSH_UP ? s->n > 0 : s->phase == NSH_DOOMED && !s->forced;
+  uint32_t seq = s->n > 0 ? nsh_seat_task(s, 0)->seq : s->next_seq;
+  if (!asked || nsh_seat_running(s, &since)) {
     s->idle_at = 0;
     return false;
   }
-  if (s->idle_at == 0 || s->idle_seq != nsh_seat_task(s, 0)->seq) {
-    s->idle_seq = nsh_seat_task(s, 0)->seq;
+  if (s->idle_at == 0 || s->idle_seq != seq) {
+    s->idle_seq = seq;
     s->idle_at = now;
   }
   return now - s->idle_at > DEAF_US;
@@ -115,7 +117,7 @@ void nsh_watch_tick(nsh_table *t, int64_t now) {
       late[s->pool] += look(s, now);
     if (s->rung != NSH_CALM)
       nsh_ladder_climb(s, now);
-    if (deaf(s, now))
+    if (is_deaf(s, now))
       replace(s);
   }
   for (size_t i = 0; i < t->npools; i++)
