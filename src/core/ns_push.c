@@ -98,10 +98,11 @@ ns_status ns_push_check(const ns_push *p, int64_t max_payload, ns_err *err) {
 
 /* ------------------------------------------------------------------ ids */
 
-static ns_status take_block(ns_db *db, int64_t blocks, ns_err *err,
-                            int64_t *ids, size_t n) {
+/* '*taken' of 'n' ids: a KILL QUERY may leave out some of the blocks. */
+static ns_status take_blocks(ns_db *db, int64_t *ids, size_t n, size_t *taken,
+                             ns_err *err) {
   const ns_value *row;
-  ns_value param = ns_vint(blocks);
+  ns_value param = ns_vint((int64_t)((n + ID_BLOCK - 1) / ID_BLOCK));
   size_t i = 0;
   ns_status st = ns_run(db, NS_SQL_HANDLE_IDS, &param, err);
   while (st == NS_OK &&
@@ -120,6 +121,7 @@ static ns_status take_block(ns_db *db, int64_t blocks, ns_err *err,
     db->next_id = id; /* what the last block has left */
     db->end_id = end;
   }
+  *taken = i;
   return st;
 }
 
@@ -131,10 +133,12 @@ ns_status ns_take_ids(ns_db *db, int64_t *ids, size_t n, ns_err *err) {
   }
   while (st == NS_OK && n > 0) {
     size_t part = n < 50000 ? n : 50000; /* the server recurses 1000 deep */
-    st = take_block(db, (int64_t)((part + ID_BLOCK - 1) / ID_BLOCK), err, ids,
-                    part);
-    ids += part;
-    n -= part;
+    size_t taken = 0;
+    st = take_blocks(db, ids, part, &taken, err);
+    if (st == NS_OK && taken == 0)
+      st = ns_fail(err, NS_EBUSY, "the server gave no ids: the statement was interrupted");
+    ids += taken;
+    n -= taken;
   }
   return st;
 }

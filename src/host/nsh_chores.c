@@ -197,6 +197,7 @@ static void take_ids(nsh_dispatch *d, size_t want) {
     nsh_mail_lock(d->mail);
     nsh_mail_ids(d->mail, ids, n);
     nsh_mail_unlock(d->mail);
+    d->mail->notify(d->mail->notify_arg);
     want -= n;
   }
   nsh_mail_lock(d->mail);
@@ -204,7 +205,6 @@ static void take_ids(nsh_dispatch *d, size_t want) {
   nsh_mail_unlock(d->mail);
   if (want > 0)
     nsh_back_off(d, &err);
-  d->mail->notify(d->mail->notify_arg);
 }
 
 /* Claims that somebody has ended go to the loop, which stops their handlers. */

@@ -206,35 +206,6 @@ static bool on_hook(const nsh_seat *s, nsh_frame *f) {
   return true;
 }
 
-static bool on_want_ids(nsh_seat *s, nsh_frame *f) {
-  nsh_table *t = s->table;
-  int64_t n = nsh_get_int(f);
-  if (!nsh_done(f) || n < 1 || n > IDS_MAX)
-    return false;
-  nsh_must(ns_grow(&t->wanters, &t->capwanters, t->nwanters + 1,
-                   sizeof *t->wanters));
-  t->wanters[t->nwanters++] = (nsh_wanter){s->index, s->pid, (size_t)n};
-  nsh_mail_want_ids(t->mail, (size_t)n);
-  return true;
-}
-
-bool nsh_intake_frame(nsh_seat *s, nsh_frame *f) {
-  switch (f->type) {
-  case NSH_VERDICT:
-    return on_verdict(s, f);
-  case NSH_PROGRESS:
-    return on_progress(s, f);
-  case NSH_LOG:
-    return on_log(s, f);
-  case NSH_WANT_IDS:
-    return on_want_ids(s, f);
-  case NSH_HOOK:
-    return on_hook(s, f);
-  default:
-    return false;
-  }
-}
-
 static void send_ids(nsh_seat *s, const int64_t *ids, size_t n) {
   size_t start = nsh_begin(&s->out, NSH_IDS);
   nsh_put_int(&s->out, (int64_t)n);
@@ -265,4 +236,34 @@ void nsh_intake_serve_ids(nsh_table *t) {
   if (t->nwanters > 0)
     memmove(t->wanters, t->wanters + served,
             t->nwanters * sizeof *t->wanters);
+}
+
+static bool on_want_ids(nsh_seat *s, nsh_frame *f) {
+  nsh_table *t = s->table;
+  int64_t n = nsh_get_int(f);
+  if (!nsh_done(f) || n < 1 || n > IDS_MAX)
+    return false;
+  nsh_must(ns_grow(&t->wanters, &t->capwanters, t->nwanters + 1,
+                   sizeof *t->wanters));
+  t->wanters[t->nwanters++] = (nsh_wanter){s->index, s->pid, (size_t)n};
+  nsh_intake_serve_ids(t);
+  nsh_mail_want_ids(t->mail, (size_t)n, t->nwanters > 0);
+  return true;
+}
+
+bool nsh_intake_frame(nsh_seat *s, nsh_frame *f) {
+  switch (f->type) {
+  case NSH_VERDICT:
+    return on_verdict(s, f);
+  case NSH_PROGRESS:
+    return on_progress(s, f);
+  case NSH_LOG:
+    return on_log(s, f);
+  case NSH_WANT_IDS:
+    return on_want_ids(s, f);
+  case NSH_HOOK:
+    return on_hook(s, f);
+  default:
+    return false;
+  }
 }

@@ -11,6 +11,7 @@
 #include "nsh_memory.h"
 
 #define MANY_CHILDREN 100 /* of a verdict: some 20 µs each to write */
+#define IDS_STOCK 1024    /* ids that a host whose handlers spawn keeps */
 
 void nsh_load_free(nsh_load *load) {
   if (load == NULL)
@@ -40,6 +41,7 @@ void nsh_mail_init(nsh_mail *m, size_t npools, void (*notify)(void *arg),
   m->loads_end = &m->loads;
   m->rest_due = -1;
   m->turn = 1;
+  m->ids_owed = IDS_STOCK;
 }
 
 void nsh_mail_free(nsh_mail *m) {
@@ -129,8 +131,12 @@ void nsh_mail_touch(nsh_mail *m, const nsh_touch *t, nsh_place *place) {
   pthread_cond_signal(&m->work);
 }
 
-void nsh_mail_want_ids(nsh_mail *m, size_t n) {
-  m->want_ids += n;
+void nsh_mail_want_ids(nsh_mail *m, size_t n, bool waits) {
+  m->ids_owed += n;
+  if (!waits && m->ids_owed < IDS_STOCK / 2)
+    return;
+  m->want_ids += m->ids_owed;
+  m->ids_owed = 0;
   pthread_cond_signal(&m->work);
 }
 

@@ -74,6 +74,7 @@ typedef struct nsh_mail {
   size_t ntouches, captouches;
   uint64_t turn;      /* counts how often they were taken out; from 1 */
   size_t want_ids;
+  size_t ids_owed;    /* that the stock lacks and that are not asked for yet */
   ns_workers workers; /* what they do; told now and then */
   char *handlers;     /* what the scripts handle, JSON; malloc'd; */
   char *names;        /* the same, a line each; NULL: they are too many to list */
@@ -93,7 +94,7 @@ typedef struct nsh_mail {
 
   /* from the dispatcher to the loop */
   nsh_load *loads, **loads_end;
-  int64_t *ids;
+  int64_t *ids;       /* a stock: who spawns need not wait for the dispatcher */
   size_t nids, capids;
   nsh_lost *lost;
   size_t nlost, caplost;
@@ -157,7 +158,9 @@ void nsh_mail_release(nsh_mail *m, int64_t id, int64_t run, int64_t lease);
 ** they are one, or of a job that has ended. 'place' gets that of 't'. */
 void nsh_mail_touch(nsh_mail *m, const nsh_touch *t, nsh_place *place);
 
-void nsh_mail_want_ids(nsh_mail *m, size_t n);
+/* 'n' ids of the stock have been handed out, or wait to be ('waits'): it is filled up
+** again, now or when half of it is gone. The first call fills it. */
+void nsh_mail_want_ids(nsh_mail *m, size_t n, bool waits);
 
 /* 'places': what each pool has free; jobs that are on their way to the loop are taken
 ** off here. */
