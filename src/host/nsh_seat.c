@@ -72,6 +72,8 @@ void nsh_seat_recall(nsh_seat *s) {
     s->n--;
     nsh_table_count(s, -1);
   }
+  if (s->n == 0)
+    nsh_table_list(s, true); /* nothing would be heard of it */
 }
 
 bool nsh_seat_running(nsh_seat *s, int64_t *since) {

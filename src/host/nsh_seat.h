@@ -92,7 +92,8 @@ bool nsh_seat_give(nsh_seat *s, const ns_job *job, nsh_name *name);
 /* Sends what was given. */
 void nsh_seat_flush(nsh_seat *s);
 
-/* Takes back all tasks that have not been started. The mailbox is locked. */
+/* Takes back all tasks that have not been started; whoever has none then may be given
+** others. The mailbox is locked. */
 void nsh_seat_recall(nsh_seat *s);
 
 /* The oldest task is over; the state of a running job is forgotten. */

@@ -292,8 +292,6 @@ static void lose_task(nsh_seat *s, uint32_t at, bool paused) {
     return;
   }
   nsh_seat_recall(s);
-  if (s->n == 0 && s->phase == NSH_UP)
-    nsh_table_list(s, true); /* nothing would be heard of it */
 }
 
 /* Claims that somebody has ended, or whose jobs were paused; sorted. There may be as many
@@ -378,11 +376,8 @@ static void withdraw(nsh_table *t, int64_t lease) {
     t->backlog -= nsh_backlog_drop(&t->pools[i].backlog, withdraw_waiting, &w);
   for (size_t i = 0; i < t->nseats; i++) {
     nsh_seat *s = &t->seats[i];
-    if (!waits_with(s, lease))
-      continue;
-    nsh_seat_recall(s);
-    if (s->n == 0 && s->phase == NSH_UP)
-      nsh_table_list(s, true);
+    if (waits_with(s, lease))
+      nsh_seat_recall(s);
   }
 }
 
