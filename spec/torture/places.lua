@@ -20,24 +20,29 @@ local function held(folder)
   return by
 end
 
+-- A host that has fewer, or more; nil: none. Those that were told to end do not count, but
+-- who takes their places does.
+local function wrong(cast)
+  local by = held(cast.folder)
+  for _, host in ipairs(cast:all "host") do
+    if not host.expected and by[host.name] ~= cast.workers then return host, by[host.name] or 0 end
+  end
+end
+
 --- Looks for `seconds` at most; calls cast:found for who has less, or more.
 -- @tparam Cast cast only hosts work any more, and nothing breaks
 function places.check(cast, seconds)
-  local hosts, stop = cast:all "host", nst.clock() + proc.limit(seconds)
-  local n = AHEAD * #hosts * cast.workers
+  local stop = nst.clock() + proc.limit(seconds)
+  local n = AHEAD * #cast:all "host" * cast.workers
   while not burst.push(cast, "place", n, "a") and nst.clock() < stop do nst.sleep(0.2) end -- all may take these
-  local short
+  local short, runs
   repeat
     nst.sleep(0.2)
-    short = nil
-    local by = held(cast.folder)
-    for _, host in ipairs(hosts) do
-      if by[host.name] ~= cast.workers then short = host end
-    end
+    cast:tend()
+    short, runs = wrong(cast)
   until not short or nst.clock() > stop
   if short then
-    cast:found("places", "%s runs %d jobs at once, and has %d workers", short.name,
-      held(cast.folder)[short.name] or 0, cast.workers)
+    cast:found("places", "%s runs %d jobs at once, and has %d workers", short.name, runs, cast.workers)
   end
   assert(io.open(cast.folder .. "/go", "w")):close()
 end
