@@ -64,8 +64,8 @@ return {
   end,
 }]]
 
-it("what a job changes in its process is not there for the next one", function()
-  local h = host.start(url, SCRIPT, { "--workers", "1" }, { LUA_CPATH = fixture.module("changing", MODULE) })
+-- Runs jobs that change what they can in one worker of such a host, and looks after each.
+local function check(h)
   local function run(name)
     local id = assert(q:push(name, nil, { max_attempts = 1 }))
     eventually(function() return handle:job(id).state:match "^d" end)
@@ -79,4 +79,17 @@ it("what a job changes in its process is not there for the next one", function()
   h:signal "TERM"
   assert.equal(0, h:wait())
   assert.is_nil(h:transcript():find "worker.died", h:transcript())
+end
+
+it("what a job changes in its process is not there for the next one", function()
+  check(host.start(url, SCRIPT, { "--workers", "1" }, { LUA_CPATH = fixture.module("changing", MODULE) }))
+end)
+
+it("nor when the host itself has loaded the library, with a mapping", function()
+  assert(handle:execute "CREATE TABLE task (id BIGINT PRIMARY KEY, status VARCHAR(10))")
+  local mapping = fixture.file("mapping.lua", [[require "changing"
+    return { table = "task", strategy = "skip_locked", name = "task",
+      status = { column = "status", open = "open", processing = "busy", done = "done" } }]])
+  check(host.start(url, SCRIPT, { "--workers", "1", "--queues", "q", "--adopt", mapping },
+    { LUA_CPATH = fixture.module("changing", MODULE) }))
 end)
