@@ -87,6 +87,8 @@ static ns_status take_from(ns_db *db, const ns_lane *lanes, size_t n,
   for (size_t i = 0; i < n; i++)
     ns_ranges_add(&r, lanes[i].rank, lanes[i].floor, lanes[i].end);
   ns_ranges_end(&r, want);
+  if (r.n == 0)
+    return NS_OK;
   if ((st = ns_ranges_text(&r, NS_SQL_CLAIM_FAST, kinds, &fast, err)) == NS_OK &&
       (st = ns_ranges_text(&r, NS_SQL_CLAIM_SKIP, kinds, &skip, err)) == NS_OK)
     st = take_rows(db, ns_buf_bytes(&fast), ns_buf_bytes(&skip), r.params,
@@ -154,14 +156,19 @@ static ns_status look_everywhere(ns_db *db, ns_sweep *s, bool *news, ns_err *err
   return ns_sweep_run(db, s, !db->is_host, news, err);
 }
 
-/* In true order. When nothing is found, what floors hide is looked for. A claim that
-** comes back short has seen all that is known. */
+/* Of a queue that has nothing no lane is in the middle. */
+static bool goes_on(const ns_db *db, const ns_sweep *s) {
+  return s != NULL && !s->quiet && ns_scout_goes_on(db, s->queue_id);
+}
+
+/* In true order. When nothing is found, what floors hide is looked for, once the lanes
+** have been gone through. A claim that comes back short has seen all that is known. */
 static ns_status take_in_order(ns_db *db, ns_sweep *s, size_t want,
                                ns_takes *out, ns_err *err) {
   size_t before = out->n;
   bool news = false;
   ns_status st = take_lanes(db, s->queue_id, want, out, err);
-  if (st == NS_OK && out->n == before)
+  if (st == NS_OK && out->n == before && !goes_on(db, s))
     st = look_everywhere(db, s, &news, err);
   if (st == NS_OK && news)
     st = take_hidden(db, s, want, out, err);
@@ -222,16 +229,10 @@ static void look_now_and_then(const ns_db *db, int64_t queue_id, int64_t *in) {
     *in = HIDDEN_LATEST;
 }
 
-/* Of a queue that has nothing no lane is in the middle. */
-static bool goes_on(const ns_db *db, int64_t queue_id) {
-  const ns_sweep *s = ns_lanes_known(&db->lanes, queue_id);
-  return s != NULL && !s->quiet && ns_scout_goes_on(db, queue_id);
-}
-
 void ns_take_again(const ns_db *db, const ns_feed *feeds, size_t nfeeds, bool none,
                    int64_t *in) {
-  for (size_t i = 0; db->lanes.some && i < nfeeds; i++)
-    if (goes_on(db, feeds[i].queue_id))
+  for (size_t i = 0; i < nfeeds; i++)
+    if (goes_on(db, ns_lanes_known(&db->lanes, feeds[i].queue_id)))
       *in = 0;
   for (size_t i = 0; db->lanes.some && none && i < nfeeds; i++)
     look_now_and_then(db, feeds[i].queue_id, in);

@@ -16,6 +16,8 @@ void ns_ranges_begin(ns_ranges *r, int64_t queue_id, bool crowd) {
 }
 
 void ns_ranges_add(ns_ranges *r, int64_t rank, int64_t from, int64_t to) {
+  if (from >= to)
+    return;
   r->params[r->nparams++] = ns_vint(rank);
   r->params[r->nparams++] = ns_vint(from);
   r->params[r->nparams++] = ns_vint(to);

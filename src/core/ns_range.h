@@ -16,7 +16,10 @@ typedef struct ns_ranges {
 
 void ns_ranges_begin(ns_ranges *r, int64_t queue_id, bool crowd);
 
-/* Rows of one lane: from <= ready_at < to. There is room for NS_LANES_MAX. */
+/* Rows of one lane: from <= ready_at < to. There is room for NS_LANES_MAX. One that can
+** have no rows is left out; when all are, 'n' stays 0 and there is nothing to ask for: a
+** DELETE … RETURNING whose condition is impossible would be answered without rows, as
+** one that a KILL QUERY has hit. */
 void ns_ranges_add(ns_ranges *r, int64_t rank, int64_t from, int64_t to);
 
 /* At most so many rows. The parameters are complete. */

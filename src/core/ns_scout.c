@@ -155,7 +155,7 @@ ns_status ns_scout_above(ns_db *db, ns_sweep *s, size_t want, ns_err *err) {
 bool ns_scout_goes_on(const ns_db *db, int64_t queue_id) {
   size_t first;
   size_t n = ns_lanes_of(&db->lanes, queue_id, &first);
-  for (size_t i = first; i < first + n; i++)
+  for (size_t i = first; db->lanes.some && i < first + n; i++)
     if (db->lanes.items[i].unknown || db->lanes.items[i].spent)
       return true;
   return false;

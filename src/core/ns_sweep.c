@@ -118,6 +118,9 @@ static ns_status look_below(ns_db *db, ns_sql sql, const ns_lane *lanes, size_t 
     ns_ranges_add(&r, lanes[i].rank, pane.from,
                   pane.to < lanes[i].floor ? pane.to : lanes[i].floor);
   ns_ranges_end(&r, 1);
+  *found = false;
+  if (r.n == 0)
+    return NS_OK;
   if ((st = ns_ranges_text(&r, sql, ns_only_kinds(&db->only), &text, err)) == NS_OK &&
       (st = ns_spelled(db, &stmt, ns_buf_bytes(&text), err)) == NS_OK &&
       (st = ns_stmt_run(db->link, stmt, r.params, err)) == NS_OK)
