@@ -10,7 +10,7 @@ local SCRIPT <const> = [[return {
   parent = function(job)
     if job.phase > 0 then return end
     while not io.open %q do require "nightshift.core".sleep(0.02) end
-    for _ = 1, 60 do job:spawn "child" end
+    for _ = 1, job.payload.children do job:spawn "child" end
     return job:wait()
   end,
   child = function() end,
@@ -23,8 +23,8 @@ describe("a handler that spawns", function()
     local folder = fixture.dir()
     local q = handle:queue "q"
     local h = host.start(url, SCRIPT:format(folder .. "/go"), { "--workers", "1" })
-    local function parent(options)
-      local items = { { "parent", nil, options } }
+    local function parent(children, options)
+      local items = { { "parent", { children = children }, options } }
       for _ = 1, 200 do items[#items + 1] = { "child" } end
       return assert(q:push_many(items))[1]
     end
@@ -32,7 +32,7 @@ describe("a handler that spawns", function()
       return function() return handle:job(id).state == "done" end
     end
     assert(io.open(folder .. "/go", "w")):close()
-    eventually(is_done(parent())) -- it has filled the stock
+    for _ = 1, 4 do eventually(is_done(parent(950))) end -- the worker asks for thousands by now
     os.remove(folder .. "/go")
     db.sql([[CREATE TABLE rung (n INT); INSERT INTO rung VALUES (0)]], name)
     db.sql([[CREATE OR REPLACE PROCEDURE nightshift_ring() BEGIN
@@ -41,7 +41,7 @@ describe("a handler that spawns", function()
         IF (SELECT n FROM rung) = 1 THEN DO SLEEP(6); END IF;
       END IF;
     END]], name)
-    local id = parent { timeout = 5, max_attempts = 1 }
+    local id = parent(950, { timeout = 5, max_attempts = 1 })
     eventually(function()
       return db.sql("SELECT id FROM information_schema.processlist WHERE state = 'User sleep'", name) ~= ""
     end)

@@ -151,12 +151,16 @@ end
 -- was stopped has sent jobs ahead, a program works on a list.
 local LATE = 60
 
+-- Longest pause between two tries to connect, seconds: so long is the end of a fault felt.
+local RECONNECT <const> = 3
+local FELT <const> = { ["server-back"] = RECONNECT, ["network-thaw"] = RECONNECT }
+
 --- Was there a fault that could touch `to` between a run's start and the next?
 -- The next may have come first: who lost the claim did not know yet.
 function Audit:fault(to, from, next_at)
   if next_at < from then from, next_at = next_at - LATE, from end
   for _, fault in ipairs(self.faults[to] or {}) do
-    if fault.at >= from - 1 and fault.at <= next_at then return true end
+    if fault.at >= from - 1 - (FELT[fault.how] or 0) and fault.at <= next_at then return true end
   end
 end
 

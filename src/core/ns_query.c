@@ -4,7 +4,7 @@
 **
 ** Invariant: what is prepared is of the connection there is: both caches are emptied
 ** with it. Outside a transaction a statement that is run by name is run once more
-** when the connection was lost, and so is a read when it was interrupted; nothing else is.
+** when the connection was lost, and so is a report when it was interrupted; nothing else is.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -355,14 +355,20 @@ static ns_status execute_watched(ns_db *db, ns_bytes sql, const ns_value *params
                  "is decided, and nothing can follow it");
 }
 
-/* A read of our own, outside a transaction, that was cut is run once more: whoever asks
-** for the results of a job has no use for the news that somebody's KILL has met it. */
-static ns_status execute_named(ns_db *db, ns_bytes sql, const ns_value *params,
+/* What people and handlers are told; those have no effects. */
+static bool is_report(ns_bytes name) {
+  return (name.n > 8 && memcmp(name.p, "@report_", 8) == 0) ||
+         (name.n == 13 && memcmp(name.p, "@edge_results", 13) == 0) ||
+         (name.n == 11 && memcmp(name.p, "@edge_count", 11) == 0);
+}
+
+/* A report outside a transaction that was cut is asked for once more: whoever asks for the
+** results of a job has no use for the news that somebody's KILL has met it. */
+static ns_status execute_report(ns_db *db, ns_bytes sql, const ns_value *params,
                                size_t nparams, ns_err *err) {
-  ns_bytes rest = sql;
-  bool reads = is_word(take_word(&rest), "SELECT") && !ns_in_transaction(db);
+  bool alone = !ns_in_transaction(db);
   ns_status st = execute(db, sql, params, nparams, err);
-  if (!reads || (st != NS_EGONE && err->sqlerr != INTERRUPTED))
+  if (!alone || (st != NS_EGONE && err->sqlerr != INTERRUPTED))
     return st;
   ns_err_clear(err);
   st = ns_ready(db, err);
@@ -373,14 +379,14 @@ ns_status ns_execute(ns_db *db, ns_bytes sql, const ns_value *params,
                      size_t nparams, ns_result *result, ns_err *err) {
   ns_status st;
   bool watched = ns_in_transaction(db) && !stays_inside(sql);
-  bool named = sql.n > 1 && *sql.p == '@';
+  bool report = is_report(sql);
   *result = (ns_result){0};
   ns_err_clear(err);
   if ((st = resolve(&sql, err)) != NS_OK || (st = ns_ready(db, err)) != NS_OK)
     return st;
   st = watched ? execute_watched(db, sql, params, nparams, err)
-       : named ? execute_named(db, sql, params, nparams, err)
-               : execute(db, sql, params, nparams, err);
+       : report ? execute_report(db, sql, params, nparams, err)
+                : execute(db, sql, params, nparams, err);
   st = misses(st, err);
   if (db->user_tx && ends_transaction(db, err))
     db->broken_tx = true;

@@ -214,20 +214,20 @@ static void send_ids(nsh_seat *s, const int64_t *ids, size_t n) {
   nsh_must(nsh_end(&s->out, start));
 }
 
+/* Who gets fewer than it wanted asks again. */
 void nsh_intake_serve_ids(nsh_table *t) {
   nsh_mail *m = t->mail;
   size_t used = 0;
   size_t served = 0;
-  for (; served < t->nwanters; served++) {
-    nsh_wanter *w = &t->wanters[served];
+  for (; served < t->nwanters && used < m->nids; served++) {
+    const nsh_wanter *w = &t->wanters[served];
     nsh_seat *s = &t->seats[w->seat];
-    if (m->nids - used < w->n)
-      break;
-    if (s->phase != NSH_EMPTY && s->pid == w->pid) {
-      send_ids(s, m->ids + used, w->n);
-      nsh_seat_flush(s);
-    }
-    used += w->n; /* those of a dead worker are lost; there are more */
+    size_t n = w->n < m->nids - used ? w->n : m->nids - used;
+    if (s->phase == NSH_EMPTY || s->pid != w->pid)
+      continue;
+    send_ids(s, m->ids + used, n);
+    nsh_seat_flush(s);
+    used += n;
   }
   m->nids -= used;
   if (m->nids > 0)
@@ -236,6 +236,7 @@ void nsh_intake_serve_ids(nsh_table *t) {
   if (t->nwanters > 0)
     memmove(t->wanters, t->wanters + served,
             t->nwanters * sizeof *t->wanters);
+  nsh_mail_want_ids(m, used, t->nwanters > 0);
 }
 
 static bool on_want_ids(nsh_seat *s, nsh_frame *f) {
@@ -247,7 +248,6 @@ static bool on_want_ids(nsh_seat *s, nsh_frame *f) {
                    sizeof *t->wanters));
   t->wanters[t->nwanters++] = (nsh_wanter){s->index, s->pid, (size_t)n};
   nsh_intake_serve_ids(t);
-  nsh_mail_want_ids(t->mail, (size_t)n, t->nwanters > 0);
   return true;
 }
 

@@ -133,7 +133,7 @@ void nsh_mail_touch(nsh_mail *m, const nsh_touch *t, nsh_place *place) {
 
 void nsh_mail_want_ids(nsh_mail *m, size_t n, bool waits) {
   m->ids_owed += n;
-  if (!waits && m->ids_owed < IDS_STOCK / 2)
+  if (m->ids_owed == 0 || (!waits && m->ids_owed < IDS_STOCK / 2))
     return;
   m->want_ids += m->ids_owed;
   m->ids_owed = 0;

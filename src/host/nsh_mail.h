@@ -158,8 +158,8 @@ void nsh_mail_release(nsh_mail *m, int64_t id, int64_t run, int64_t lease);
 ** they are one, or of a job that has ended. 'place' gets that of 't'. */
 void nsh_mail_touch(nsh_mail *m, const nsh_touch *t, nsh_place *place);
 
-/* 'n' ids of the stock have been handed out, or wait to be ('waits'): it is filled up
-** again, now or when half of it is gone. The first call fills it. */
+/* 'n' ids of the stock have been handed out: it is filled up again when half of it is gone,
+** or now, when somebody 'waits' for one. It is empty until somebody does. */
 void nsh_mail_want_ids(nsh_mail *m, size_t n, bool waits);
 
 /* 'places': what each pool has free; jobs that are on their way to the loop are taken
