@@ -23,7 +23,8 @@
 #include "ns_sweep.h"
 #include "ns_time.h"
 
-#define SWEEP_CLAIMS 8                 /* from one sweep to the next, at least */
+#define SWEEP_CLAIMS 8                 /* from one sweep to the next, at least, … */
+#define SWEEP_LATEST (5 * NS_SECOND)   /* … unless claims take long, on a slow network */
 #define SENTINELS 1000                 /* put up at once */
 #define LATE_COMMIT (5 * NS_SECOND)    /* floors of empty lanes trail by this */
 #define LATE_OF_SOME (NS_SECOND / 2) /* ... of those where rows of others lie */
@@ -185,11 +186,19 @@ static ns_status take_in_order(ns_db *db, ns_sweep *s, size_t want,
   return NS_OK;
 }
 
+/* Is it time to look for what floors hide, whatever the claim finds? */
+static bool is_sweep_due(const ns_sweep *s) {
+  bool late = s->full && s->window.next > 0 &&
+              ns_mono_us() - s->window.next > SWEEP_LATEST;
+  return ns_sweep_due(s) && (s->since >= SWEEP_CLAIMS || late);
+}
+
 ns_status ns_take_queue(ns_db *db, ns_sweep *s, size_t want, ns_takes *out, ns_err *err) {
   size_t before = out->n;
   ns_status st = NS_OK;
   bool news;
-  if (++s->since >= SWEEP_CLAIMS && ns_sweep_due(s)) {
+  s->since++;
+  if (is_sweep_due(s)) {
     st = ns_sweep_run(db, s, false, &news, err);
     if (st == NS_OK)
       st = take_hidden(db, s, want, out, err);

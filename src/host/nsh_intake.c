@@ -219,6 +219,8 @@ void nsh_intake_serve_ids(nsh_table *t) {
   nsh_mail *m = t->mail;
   size_t used = 0;
   size_t served = 0;
+  if (t->nwanters == 0)
+    return; /* handlers may never spawn */
   for (; served < t->nwanters && used < m->nids; served++) {
     const nsh_wanter *w = &t->wanters[served];
     nsh_seat *s = &t->seats[w->seat];
