@@ -91,14 +91,14 @@ all: $(MODULE) $(PROGRAM)
 SCHEMA_SQL := $(sort $(wildcard sql/schema/*.sql))
 QUERY_SQL  := $(sort $(wildcard sql/query/*.sql))
 
-$(O)/gen/ns_sql_names.h: sql/embed.awk $(QUERY_SQL) $(SCHEMA_SQL)
+$(O)/gen/ns_sql_names.h: sql/embed.awk sql/marks.sql $(QUERY_SQL) $(SCHEMA_SQL)
 	@mkdir -p $(@D)
 	$(SAY) SQL $@
-	$(Q)$(AWK) -v part=header -f sql/embed.awk $(SCHEMA_SQL) $(QUERY_SQL) > $@.tmp && mv $@.tmp $@
+	$(Q)$(AWK) -v part=header -f sql/embed.awk sql/marks.sql $(SCHEMA_SQL) $(QUERY_SQL) > $@.tmp && mv $@.tmp $@
 
-$(O)/gen/ns_sql.c: sql/embed.awk $(QUERY_SQL) $(SCHEMA_SQL) $(O)/gen/ns_sql_names.h
+$(O)/gen/ns_sql.c: sql/embed.awk sql/marks.sql $(QUERY_SQL) $(SCHEMA_SQL) $(O)/gen/ns_sql_names.h
 	$(SAY) SQL $@
-	$(Q)$(AWK) -v part=source -f sql/embed.awk $(SCHEMA_SQL) $(QUERY_SQL) > $@.tmp && mv $@.tmp $@
+	$(Q)$(AWK) -v part=source -f sql/embed.awk sql/marks.sql $(SCHEMA_SQL) $(QUERY_SQL) > $@.tmp && mv $@.tmp $@
 
 $(O)/gen/ns_sql.o: $(O)/gen/ns_sql.c
 	$(SAY) CC $@

@@ -2,9 +2,10 @@
 #
 # A statement begins at a line `-- name: NAME` and ends at the next one.
 # Comment lines (`-- …`) and blank lines are dropped, one trailing semicolon
-# too; /* … */ comments stay, the server shows them. {now} stands for the server
-# clock in microseconds, {end} for the ready_at of a sentinel. Usage:
-#   awk -v part=header|source -f sql/embed.awk FILE…
+# too; /* … */ comments stay, the server shows them. {MARK} stands for the text behind
+# `-- mark: MARK` (sql/marks.sql), also in the marks after it; braces with other words in
+# them stay. Usage:
+#   awk -v part=header|source -f sql/embed.awk sql/marks.sql FILE…
 # Schema statements keep their order and carry the number of their file
 # (NNN_title.sql) as the version, those of the last file, routines.sql, the highest;
 # query statements must be sorted by name.
@@ -15,6 +16,7 @@ function flush_statement() {
   if (name == "") return
   sub(/;[ \t\n]*$/, "", text); sub(/\n+$/, "", text)
   if (text == "") fail("statement " name " is empty")
+  if (is_mark) { marks[name] = text; name = text = ""; return }
   n++; names[n] = name; texts[n] = text; versions[n] = version; lines[n] = at
   name = ""; text = ""
 }
@@ -25,12 +27,13 @@ FNR == 1 {
   version = (FILENAME !~ /schema\//) ? 0 : base ~ /^[0-9]/ ? base + 0 : version
   last = ""
 }
-/^-- name: / {
+/^-- (name|mark): / {
   flush_statement()
-  name = $3; at = FILENAME ":" FNR
+  name = $3; at = FILENAME ":" FNR; is_mark = $2 == "mark:"
   if (name !~ /^[a-z][a-z0-9_]*$/) fail("bad statement name '" name "'")
-  if (name in seen) fail("statement " name " is named twice")
-  seen[name] = 1
+  if ((is_mark, name) in seen) fail(name " is named twice")
+  seen[is_mark, name] = 1
+  if (is_mark) next
   if (!version && last != "" && name < last) fail(name " must come before " last)
   last = name
   next
@@ -38,10 +41,7 @@ FNR == 1 {
 /^[ \t]*--/ || /^[ \t]*$/ { next }
 {
   if (name == "") fail("text before the first `-- name:`")
-  line = $0
-  gsub(/\{now\}/, "TIMESTAMPDIFF(MICROSECOND,TIMESTAMP'1970-01-01 00:00:00',UTC_TIMESTAMP(6))", line)
-  gsub(/\{end\}/, "9223372036854775807", line)
-  text = text line "\n"
+  text = text unfolded($0) "\n"
 }
 END {
   if (bad) exit 1
@@ -61,6 +61,11 @@ END {
   print "};\n\nconst ns_schema_statement ns_schema_statements[] = {"
   for (i = 1; i <= n; i++) if (versions[i]) print "    {" versions[i] ", \"" names[i] "\",\n     " quoted(texts[i]) "},"
   print "    {0, NULL, NULL}};"
+}
+
+function unfolded(line,   mark) {
+  for (mark in marks) gsub("[{]" mark "[}]", marks[mark], line)
+  return line
 }
 
 function quoted(s,   parts, count, j, out, piece) {

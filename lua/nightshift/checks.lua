@@ -229,11 +229,21 @@ local function missing_tables(seen, expected, shown)
 end
 
 --- A server writes the database's name into a view, and so does its dump: restored
--- under another name, the view reads the original.
+-- under another name, the view reads the original. Gives the name of such a view.
 local function reads_another(seen)
-  local rows = ask(seen, "doctor_tables_view")
-  local text = rows and rows[1] and rows[1].text or ""
-  return text ~= "" and not text:find(("`%s`.`nightshift_job`"):format(seen.server.db), 1, true)
+  for _, row in ipairs(ask(seen, "doctor_tables_views") or {}) do
+    local ours = ("`%s`.`nightshift_queue`"):format(seen.server.db)
+    if row.text ~= "" and not row.text:find(ours, 1, true) then return row.name end
+  end
+end
+
+local VIEWS = { nightshift_history = true, nightshift_jobs = true }
+
+local function are_views(missing)
+  for _, says in ipairs(missing) do
+    if not VIEWS[says:match "^%S+"] then return false end
+  end
+  return #missing > 0
 end
 
 check("tables", function(seen)
@@ -246,16 +256,17 @@ check("tables", function(seen)
     if engine and row.engine ~= engine then wrong[#wrong + 1] = ("%s is %s"):format(row.name, row.engine) end
   end
   local missing = missing_tables(seen, expected, shown)
-  if #missing == 1 and missing[1] == "nightshift_jobs is not there" then
-    return "fail", missing[1], "nightshift migrate makes the view anew"
+  local other = reads_another(seen)
+  if are_views(missing) then
+    return "fail", table.concat(missing, ", "), "nightshift migrate makes the views anew"
   elseif #missing > 0 then
     return "fail", table.concat(missing, ", "),
       "bring it back from a backup; its statement is in nightshift init --print"
   elseif #wrong > 0 then
     return "fail", table.concat(wrong, ", "), "ALTER TABLE … ENGINE=InnoDB (MEMORY for nightshift_listener)"
-  elseif reads_another(seen) then
-    return "fail", "the view nightshift_jobs shows the jobs of another database, whose dump was restored here",
-      "nightshift migrate makes the view anew"
+  elseif other then
+    return "fail", ("the view %s shows the jobs of another database, whose dump was restored here"):format(other),
+      "nightshift migrate makes the views anew"
   end
   return "ok", "InnoDB, and the list of listeners in memory"
 end)

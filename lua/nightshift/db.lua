@@ -377,7 +377,7 @@ scope.watch(methods, { "queue", "execute", "cancel", "pause", "resume", "retry",
 db.KEEP_DONE = 86400 * 1000000
 db.KEEP_DEAD = 30 * 86400 * 1000000
 
---- Creates or upgrades the tables and makes procedures and view anew; gives the
+--- Creates or upgrades the tables and makes procedures and views anew; gives the
 -- version found before (0: none) and the version now.
 ---@return integer|nil before
 ---@return integer|string|nil now

@@ -76,7 +76,7 @@ local ROLES = {
   },
   {
     name = "dashboard",
-    does = "status, jobs, show, why and the view nightshift_jobs; writes nothing",
+    does = "status, jobs, show, why and the views nightshift_jobs and nightshift_history; writes nothing",
     tables = {
       { "nightshift_adopted", "SELECT" },
       { "nightshift_adopted_error", "SELECT" },
@@ -85,6 +85,7 @@ local ROLES = {
       { "nightshift_edge", "SELECT" },
       { "nightshift_finished", "SELECT" },
       { "nightshift_grip", "SELECT" },
+      { "nightshift_history", "SELECT" },
       { "nightshift_holder", "SELECT" },
       { "nightshift_job", "SELECT" },
       { "nightshift_jobs", "SELECT" },

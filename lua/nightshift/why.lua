@@ -141,10 +141,6 @@ local look
 local WEIGHT = { paused = 5, waits = 5, waits_children = 5, waits_signal = 5, no_handler = 4, no_host = 4, lost = 4,
   queue_paused = 4, quiet = 3, scheduled = 2, retry = 2, poll = 2, busy = 1, limit = 1, finished = -1 }
 
-local STATE = { running = "running", lost = "running", limit = "running", paused = "waiting", waits = "waiting",
-  waits_children = "waiting", waits_signal = "waiting", scheduled = "scheduled", retry = "scheduled",
-  poll = "scheduled" }
-
 --- Adds to `fact` the jobs of `ids` that it waits for, and the one to follow.
 local function follow(handle, fact, ids, depth, seen)
   fact.on = {}
@@ -154,7 +150,7 @@ local function follow(handle, fact, ids, depth, seen)
       local brief = { id = ids[i] }
       if other then
         brief.name, brief.kind = other.name, other.kind
-        brief.state = other.outcome or STATE[other.kind] or other.missed and "scheduled" or "ready"
+        brief.state = other.outcome or other.state
         if not fact.cause or (WEIGHT[other.kind] or 0) > (WEIGHT[fact.cause.kind] or 0) then fact.cause = other end
       end
       fact.on[#fact.on + 1] = brief
@@ -225,7 +221,7 @@ local function paused(handle, row)
   local fact = { kind = "paused", by = row.paused, left = others_of(row) }
   fact.says = "is paused"
   if row.paused ~= row.id then
-    local by = ask(handle, "job", row.paused)[1]
+    local by = ask(handle, "job", row.paused, row.paused)[1]
     fact.says = ("is paused with %s, above it"):format(named { id = row.paused, name = by and by.name })
   end
   if fact.left > 0 then
@@ -471,17 +467,17 @@ end
 function look(handle, id, depth, seen)
   seen[id] = true
   for _ = 1, TRIES do
-    local row = ask(handle, "job", id)[1]
+    local row = ask(handle, "job", id, id)[1]
     local fact
     if row then
       fact = examine(handle, row, depth, seen)
     else
       fact = finished(handle, id)
-      if not fact and #ask(handle, "job", id) > 0 then fact = MOVED end -- retried meanwhile
+      if not fact and #ask(handle, "job", id, id) > 0 then fact = MOVED end -- retried meanwhile
     end
     if fact ~= MOVED then
       if row then
-        fact.id, fact.name, fact.queue = row.id, row.name, row.queue
+        fact.id, fact.name, fact.queue, fact.state = row.id, row.name, row.queue, row.state
         if not row.lease then add_deadline(fact, row) end
       end
       return fact

@@ -155,7 +155,7 @@ describe("init --print", function()
     local result = run({ "push", "q", "n", "1" }, url)
     assert.equal("", result.err)
     assert.equal(0, result.exit)
-    assert.matches("^the tables are of version %d+ already; procedures and view were made anew\n$",
+    assert.matches("^the tables are of version %d+ already; procedures and views were made anew\n$",
       run({ "migrate" }, url).out)
   end)
 end)

@@ -63,7 +63,7 @@ describe("the command line", function()
     local url, name = server.empty()
     expect(run({ "status" }, url), 78, "nightshift init", "(SCHEMA)")
     assert.matches("^created the tables, version %d+\n$", run({ "init" }, url).out)
-    assert.matches("^the tables are of version %d+ already; procedures and view were made anew\n$",
+    assert.matches("^the tables are of version %d+ already; procedures and views were made anew\n$",
       run({ "init" }, url).out)
     server.sql("UPDATE nightshift_meta SET value = '99' WHERE name = 'schema'", name)
     expect(run({ "push", "q", "n", "1" }, url), 78, "99", "newer", "(SCHEMA)")

@@ -78,7 +78,7 @@ describe("the schema", function()
     end
   end)
 
-  it("shows every job with its state in the view nightshift_jobs", function()
+  it("shows live and ended jobs with their states in two views", function()
     local url = db.fresh()
     local handle <close> = assert(nightshift.open(url))
     local q = handle:queue "q"
@@ -91,17 +91,17 @@ describe("the schema", function()
     jobs[1]:again(60)
     jobs[3]:ack()
     jobs[4]:discard "no good"
-    local rows = assert(handle:execute "SELECT name, state, queue FROM nightshift_jobs ORDER BY name")
+    local rows = assert(handle:execute [[SELECT id, name, state, queue, created, due FROM nightshift_jobs
+      UNION ALL SELECT id, name, state, queue, created, finished_at FROM nightshift_history ORDER BY name]])
     local seen = {}
     for _, row in ipairs(rows) do
       assert.equal("q", row.queue)
+      assert.matches("^%d%d%d%d%-%d%d%-%d%d %d%d:%d%d:%d%d%.%d%d%d%d%d%d$", row.created)
+      assert.matches("^%d%d%d%d%-%d%d%-%d%d %d%d:%d%d:%d%d%.%d%d%d%d%d%d$", row.due)
+      assert.equal(row.state, assert(handle:job(row.id)).state)
       seen[#seen + 1] = row.name .. "=" .. row.state
     end
     assert.same({ "is.dead=dead", "is.done=done", "is.later=scheduled", "is.ready=ready", "runs=running",
       "spawns=scheduled", "waits=waiting" }, seen)
-    for _, row in ipairs(rows) do
-      local id = assert(handle:execute("SELECT id FROM nightshift_jobs WHERE name = ?", row.name))[1].id
-      assert.equal(row.state, assert(handle:job(id)).state)
-    end
   end)
 end)

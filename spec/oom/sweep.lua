@@ -36,7 +36,10 @@ local function assert_legal(call, forever)
       WHERE NOT EXISTS (SELECT 1 FROM nightshift_holder h WHERE h.id = l.holder)) AS orphans,
     (SELECT COUNT(*) FROM nightshift_slot s JOIN nightshift_holder h ON h.id = s.holder) AS slots,
     (SELECT COUNT(*) FROM nightshift_job j
-      WHERE (SELECT COUNT(*) FROM nightshift_jobs v WHERE v.id = j.id) <> 1) AS lost,
+      WHERE (SELECT COUNT(*) FROM nightshift_ready r WHERE r.job_id = j.id AND r.run = j.run)
+        + (SELECT COUNT(*) FROM nightshift_scheduled c WHERE c.job_id = j.id AND c.run = j.run)
+        + (SELECT COUNT(*) FROM nightshift_lease l WHERE JSON_CONTAINS(l.jobs, CONCAT('[[', j.id, ',', j.run, ']]')))
+        + (j.unmet > 0) <> 1) AS lost,
     (SELECT COUNT(*) FROM nightshift_job j JOIN nightshift_finished f ON f.id = j.id) AS undead]], GHOST))[1]
   if call.closes or forever then row.holders, row.slots = 0, 0 end
   assert.same({ holders = 0, orphans = 0, slots = 0, lost = 0, undead = 0 }, row)

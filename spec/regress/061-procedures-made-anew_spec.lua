@@ -28,14 +28,14 @@ describe("migrate, with tables that are current", function()
   end
 
   for _, command in ipairs { "migrate", "init" } do
-    it("makes procedures and view anew: " .. command, function()
+    it("makes procedures and views anew: " .. command, function()
       for _, procedure in ipairs(PROCEDURES) do db.sql("DROP PROCEDURE " .. procedure, name) end
-      db.sql("DROP VIEW nightshift_jobs", name)
+      db.sql("DROP VIEW nightshift_jobs, nightshift_history", name)
       expect(doctor(url).procedures, "fail", table.concat(PROCEDURES, ", ") .. " not there", "nightshift migrate")
-      expect(doctor(url).tables, "fail", "nightshift_jobs is not there", "nightshift migrate")
+      expect(doctor(url).tables, "fail", "nightshift_history is not there, nightshift_jobs is not there", "nightshift migrate")
       local exit, out, err = proc.nightshift({ command }, url)
       assert.same({ 0, "" }, { exit, err })
-      assert.matches("^the tables are of version %d+ already; procedures and view were made anew\n$", out)
+      assert.matches("^the tables are of version %d+ already; procedures and views were made anew\n$", out)
       local found = doctor(url)
       expect(found.procedures, "ok", "5")
       expect(found.tables, "ok", "")

@@ -103,7 +103,7 @@ function verbs.dashboard(place)
     assert(h:jobs { state = state or nil })
   end
   for _, row in ipairs(assert(h:jobs())) do assert.equal("table", type(assert(h:job(row.id)).payload)) end
-  assert(h:execute "SELECT * FROM nightshift_jobs")
+  for _, view in ipairs { "nightshift_jobs", "nightshift_history" } do assert(h:execute("SELECT * FROM " .. view)) end
   assert.equal(0, (proc.nightshift({ "status" }, place.url)))
   assert.equal(0, (proc.nightshift({ "jobs", "--table", "spec_theirs" }, place.url)))
   for _, row in ipairs(assert(h:jobs())) do
@@ -120,7 +120,7 @@ local forbidden = {} -- role -> function(place) that tries what it may not do
 
 function forbidden.caller(place)
   local h <close> = assert(core.open { url = place.url, no_schema = true })
-  read_denied(h, "SELECT id FROM nightshift_job", "SELECT id FROM nightshift_queue", "SELECT 1 FROM nightshift_jobs",
+  read_denied(h, "SELECT id FROM nightshift_job", "SELECT id FROM nightshift_queue", "SELECT 1 FROM nightshift_jobs", "SELECT 1 FROM nightshift_history",
     "INSERT INTO nightshift_queue (name, created) VALUES ('x', 1)", "SELECT 1 FROM spec_secret")
   denied(nightshift.open(place.url))
 end
@@ -129,7 +129,7 @@ function forbidden.pusher(place)
   local h <close> = assert(nightshift.open(place.url))
   read_denied(h, "SELECT payload FROM nightshift_job", "SELECT * FROM nightshift_job",
     "SELECT payload FROM nightshift_finished", "SELECT result FROM nightshift_finished",
-    "SELECT 1 FROM nightshift_ready", "SELECT 1 FROM nightshift_jobs", "SELECT 1 FROM spec_secret",
+    "SELECT 1 FROM nightshift_ready", "SELECT 1 FROM nightshift_jobs", "SELECT 1 FROM nightshift_history", "SELECT 1 FROM spec_secret",
     "DELETE FROM nightshift_ready", "UPDATE nightshift_job SET payload = '2'", "DROP TABLE nightshift_job",
     "CALL nightshift_push('a', 'b', '1', '{}')")
   local id = assert(h:queue("mail"):push("a", { secret = true }))
@@ -151,7 +151,7 @@ function forbidden.worker(place)
     "CREATE TABLE x (x INT)", "TRUNCATE nightshift_job", "SELECT error FROM nightshift_attempt",
     "SELECT payload FROM nightshift_finished", "DELETE FROM nightshift_finished",
     "UPDATE nightshift_meta SET value = '0'", "UPDATE nightshift_queue SET paused = TRUE",
-    "SELECT 1 FROM nightshift_jobs", "CALL nightshift_push('a', 'b', '1', '{}')")
+    "SELECT 1 FROM nightshift_jobs", "SELECT 1 FROM nightshift_history", "CALL nightshift_push('a', 'b', '1', '{}')")
   denied(h:prune())
   denied(h._handle:pause("mail", true))
 end

@@ -26,22 +26,18 @@ WHERE id = ? FOR UPDATE
 DELETE nightshift_finished FROM nightshift_finished WHERE id = ?
 
 -- name: admin_info
--- Params: job. Key: PRIMARY of job; running by PRIMARY; leases are few. No
--- locks. Not MIN(l.holder): the server (10.11.19) then gives the least holder of
--- all leases, as soon as one has the job.
+-- Params: job, job. Key: PRIMARY of job; running by PRIMARY; leases are few. No locks.
 SELECT j.id, j.run, j.queue_id, q.name AS queue, j.name, j.payload, j.state,
   j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls, j.max_crashes,
   255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
   j.timeout, j.nonce, j.ukey, j.unmet, r.progress, r.status,
-  (SELECT l.holder FROM nightshift_lease l
-   JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
-   WHERE c.id = j.id AND c.run = j.run LIMIT 1) AS holder,
-  NULL AS outcome, NULL AS reason, NULL AS error, NULL AS result,
+  c.holder, {state} AS outcome, NULL AS reason, NULL AS error, NULL AS result,
   NULL AS finished_at, {now} AS now, IF(j.waits = 'signal', j.awaits, NULL) AS awaits, j.phase,
   j.decay, j.paused
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
+LEFT JOIN {claim}
 WHERE j.id = ?
 
 -- name: admin_info_finished
@@ -68,7 +64,7 @@ FROM nightshift_job j WHERE j.id = ? FOR UPDATE
 INSERT IGNORE INTO nightshift_notice (holder, job_id, run, kind, created)
 SELECT l.holder, c.id, c.run, ?, {now}
 FROM nightshift_lease l
-JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+JOIN JSON_TABLE(l.jobs, {tokens}) c
 JOIN nightshift_holder h ON h.id = l.holder AND h.kind = 'host'
 WHERE c.id = ? AND c.run = ?
 

@@ -186,7 +186,7 @@ WHERE tab = ? AND row_id = ?
 -- name: adopt_error_drop_list
 -- Params: [id,…], table. Key: PRIMARY. Their rows are gone.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
-DELETE e FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) l
+DELETE e FROM JSON_TABLE(?, {ids}) l
 STRAIGHT_JOIN nightshift_adopted_error e FORCE INDEX (PRIMARY) ON e.tab = ? AND e.row_id = l.id
 
 -- name: adopt_error_drop_seen
@@ -243,7 +243,7 @@ DO RELEASE_LOCK(CONCAT('nightshift-gate:', MD5(DATABASE()), MD5({:table}), {:row
 -- Params: table, claimant, rows. Key: PRIMARY; the rows themselves are locked by us,
 -- so what is there is a claim that somebody has ended by hand.
 INSERT INTO nightshift_grip (tab, row_id, claimant, since)
-SELECT ?, l.id, ?, {now} FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) l
+SELECT ?, l.id, ?, {now} FROM JSON_TABLE(?, {ids}) l
 ON DUPLICATE KEY UPDATE claimant = VALUES(claimant), since = VALUES(since)
 
 -- name: adopt_grip_drop
@@ -351,13 +351,13 @@ FROM (SELECT 1 FROM {table} t WHERE {prunable} AND {old} LIMIT {:limit}) x
 
 -- name: adopt_prune_drop
 -- Key: PRIMARY, locked by adopt_prune_pick.
-DELETE t FROM JSON_TABLE({:rows}, '$[*]' COLUMNS (id BIGINT PATH '$')) l
+DELETE t FROM JSON_TABLE({:rows}, {ids}) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id
 
 -- name: adopt_prune_move
 -- Key: PRIMARY, locked by adopt_prune_pick. What the target has already is an error.
 INSERT INTO {into} ({into_columns}) SELECT {moved_columns}
-FROM JSON_TABLE({:rows}, '$[*]' COLUMNS (id BIGINT PATH '$')) l
+FROM JSON_TABLE({:rows}, {ids}) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id
 
 -- name: adopt_prune_pick
@@ -378,7 +378,7 @@ FOR UPDATE SKIP LOCKED
 -- Key: PRIMARY. The same by ids, in their order, which a sort with a temporary table would
 -- cost more than all the rest.
 {zone}SELECT {columns}
-FROM JSON_TABLE({:rows}, '$[*]' COLUMNS (id BIGINT PATH '$')) l
+FROM JSON_TABLE({:rows}, {ids}) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id WHERE {ours}
 
 -- name: adopt_release
@@ -454,7 +454,7 @@ DO RELEASE_LOCK(CONCAT('nightshift-step:', MD5(DATABASE()), MD5({:table}), {:row
 
 -- name: adopt_take
 -- Key: PRIMARY. Marks rows as taken that were picked, and so are locked by us.
-{at_once}UPDATE JSON_TABLE({:rows}, '$[*]' COLUMNS (id BIGINT PATH '$')) l
+{at_once}UPDATE JSON_TABLE({:rows}, {ids}) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id SET {claim}
 
 -- name: adopt_there

@@ -129,17 +129,10 @@ FOR UPDATE SKIP LOCKED
 -- the list; no locks. A row that is missing here was cancelled or moved. Who has
 -- waited for a signal, and nobody else, has it looked up: PRIMARY of signal, by the
 -- name and by none.
-SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.name, j.payload, j.state,
-  j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls,
-  255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
-  j.timeout, j.nonce, {now} AS now, j.phase, j.awaits, j.ukey IS NOT NULL AS keyed,
-  IF(j.awaits IS NULL, NULL, (SELECT s.value FROM nightshift_signal s
-    WHERE s.job_id = j.id AND s.name IN (j.awaits, '')
-    ORDER BY s.name = '' LIMIT 1)) AS heard,
-  IF(j.awaits IS NULL, NULL, (SELECT s.sent FROM nightshift_signal s
-    WHERE s.job_id = j.id AND s.name IN (j.awaits, '')
-    ORDER BY s.name = '' LIMIT 1)) AS sent
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
+SELECT STRAIGHT_JOIN {job_columns},
+  IF(j.awaits IS NULL, NULL, (SELECT s.value {signal})) AS heard,
+  IF(j.awaits IS NULL, NULL, (SELECT s.sent {signal})) AS sent
+FROM JSON_TABLE(?, {tokens}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 
 -- name: claim_read_again
@@ -149,17 +142,10 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 -- does, so a claim may have met a ready row whose job is not to be seen yet. Keys: as
 -- claim_read; locks the rows, around those that somebody holds; a shared lock could
 -- become one on the gap before its row, where pushes would wait.
-SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.name, j.payload, j.state,
-  j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls,
-  255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
-  j.timeout, j.nonce, {now} AS now, j.phase, j.awaits, j.ukey IS NOT NULL AS keyed,
-  IF(j.awaits IS NULL, NULL, (SELECT s.value FROM nightshift_signal s
-    WHERE s.job_id = j.id AND s.name IN (j.awaits, '')
-    ORDER BY s.name = '' LIMIT 1 FOR UPDATE SKIP LOCKED)) AS heard,
-  IF(j.awaits IS NULL, NULL, (SELECT s.sent FROM nightshift_signal s
-    WHERE s.job_id = j.id AND s.name IN (j.awaits, '')
-    ORDER BY s.name = '' LIMIT 1 FOR UPDATE SKIP LOCKED)) AS sent
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
+SELECT STRAIGHT_JOIN {job_columns},
+  IF(j.awaits IS NULL, NULL, (SELECT s.value {signal} FOR UPDATE SKIP LOCKED)) AS heard,
+  IF(j.awaits IS NULL, NULL, (SELECT s.sent {signal} FOR UPDATE SKIP LOCKED)) AS sent
+FROM JSON_TABLE(?, {tokens}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED
 
@@ -224,15 +210,8 @@ WHERE (SELECT 1 FROM nightshift_ready r FORCE INDEX (PRIMARY)
 -- name: claim_stretch
 -- Params: first, last, run. As claim_read, of jobs with ids in a row: a range of
 -- PRIMARY of job, a third of the time.
-SELECT j.id, j.run, j.queue_id, j.name, j.payload, j.state,
-  j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls,
-  255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
-  j.timeout, j.nonce, {now} AS now, j.phase, j.awaits, j.ukey IS NOT NULL AS keyed,
-  IF(j.awaits IS NULL, NULL, (SELECT s.value FROM nightshift_signal s
-    WHERE s.job_id = j.id AND s.name IN (j.awaits, '')
-    ORDER BY s.name = '' LIMIT 1)) AS heard,
-  IF(j.awaits IS NULL, NULL, (SELECT s.sent FROM nightshift_signal s
-    WHERE s.job_id = j.id AND s.name IN (j.awaits, '')
-    ORDER BY s.name = '' LIMIT 1)) AS sent
+SELECT {job_columns},
+  IF(j.awaits IS NULL, NULL, (SELECT s.value {signal})) AS heard,
+  IF(j.awaits IS NULL, NULL, (SELECT s.sent {signal})) AS sent
 FROM nightshift_job j FORCE INDEX (PRIMARY)
 WHERE j.id BETWEEN ? AND ? AND j.run = ? ORDER BY j.id

@@ -31,7 +31,7 @@ LEFT JOIN nightshift_finished f ON f.id = e.on_id
 -- Params: [id,…] of jobs that have ended. Key: PRIMARY of edge by on_id. No
 -- locks: whoever writes an edge has locked its target before.
 SELECT STRAIGHT_JOIN e.on_id, e.job_id
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
 
 -- name: depend_edges_between
@@ -45,7 +45,7 @@ WHERE on_id BETWEEN ? AND ? LIMIT ?
 -- met. Those of them that somebody waits for are left to be resolved.
 INSERT IGNORE INTO nightshift_met (on_id, failed)
 SELECT STRAIGHT_JOIN DISTINCT v.id, ?
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
 
 -- name: depend_left
@@ -59,7 +59,7 @@ WHERE on_id > ? ORDER BY on_id LIMIT ? FOR UPDATE SKIP LOCKED
 -- locks them, around those that somebody holds.
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, j.on_fail,
   j.ukey, {now} AS now, j.waits, CRC32(j.name) AS kind
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 FOR UPDATE SKIP LOCKED
 
@@ -75,11 +75,11 @@ SET j.waits = IF(j.unmet <= v.met, NULL, j.waits), j.unmet = j.unmet - LEAST(j.u
 
 -- name: depend_resolved
 -- Params: [id,…]. Key: PRIMARY of met, locked by depend_left.
-DELETE m FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+DELETE m FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_met m FORCE INDEX (PRIMARY) ON m.on_id = v.id
 
 -- name: depend_there
 -- Params: [id,…]. Key: PRIMARY of job; no locks. Tells a job that somebody
 -- holds from one that is gone.
-SELECT STRAIGHT_JOIN j.id FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+SELECT STRAIGHT_JOIN j.id FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id

@@ -30,6 +30,10 @@ GROUP BY d.tab
 -- Params: name. 1: free, 0: taken.
 SELECT IS_FREE_LOCK(?) AS free
 
+-- name: doctor_history
+-- As doctor_jobs: the view of ended jobs.
+SELECT id FROM nightshift_history LIMIT 0
+
 -- name: doctor_holders
 -- Every holder with what tells whether it lives. Index: small table; lease by
 -- holder.
@@ -95,10 +99,11 @@ SHOW SESSION STATUS WHERE Variable_name IN ('Innodb_history_list_length',
 SELECT table_name AS name, engine FROM information_schema.tables
 WHERE table_schema = DATABASE() AND table_name LIKE 'nightshift%'
 
--- name: doctor_tables_view
--- What the view reads; empty for who may not see it.
-SELECT view_definition AS text FROM information_schema.views
-WHERE table_schema = DATABASE() AND table_name = 'nightshift_jobs'
+-- name: doctor_tables_views
+-- What the views read; empty for who may not see it.
+SELECT table_name AS name, view_definition AS text FROM information_schema.views
+WHERE table_schema = DATABASE() AND table_name IN ('nightshift_history', 'nightshift_jobs')
+ORDER BY table_name
 
 -- name: doctor_take_lock
 -- Params: name. Given back when the connection ends.

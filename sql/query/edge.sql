@@ -4,7 +4,7 @@
 -- Params: [id,…] of parents. Keys: PRIMARY of child, a range each, and of job, row
 -- by row. The children that live; they are locked by edge_brood_lock, or our own.
 SELECT STRAIGHT_JOIN c.parent, j.id
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id
 
@@ -22,7 +22,7 @@ WHERE f.outcome <> 'done' AND f.finished_at >= l.claimed
 -- Params: [id,…] of parents. Keys: as edge_brood. Shared locks on the children that
 -- live, around those that somebody is ending.
 SELECT STRAIGHT_JOIN c.parent, j.id
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id
 LOCK IN SHARE MODE SKIP LOCKED
@@ -64,7 +64,7 @@ SELECT outcome <> 'done' FROM nightshift_finished WHERE id = ?
 -- children that wait for their parent; locks them, around those that somebody holds.
 SELECT STRAIGHT_JOIN e.on_id, j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, {now} AS now,
   CRC32(j.name) AS kind
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id AND j.parent = e.on_id
 FOR UPDATE SKIP LOCKED
@@ -73,7 +73,7 @@ FOR UPDATE SKIP LOCKED
 -- Params: [id,…] of parents, locked. Keys: PRIMARY of child and of edge, one row of
 -- each; EXISTS would be turned into a scan of a table that was small. Those that have
 -- children, or somebody who waits for them. No locks.
-SELECT v.id FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+SELECT v.id FROM JSON_TABLE(?, {ids}) v
 WHERE (SELECT 1 FROM nightshift_child c FORCE INDEX (PRIMARY) WHERE c.parent = v.id LIMIT 1) = 1
   OR (SELECT 1 FROM nightshift_edge e FORCE INDEX (PRIMARY) WHERE e.on_id = v.id LIMIT 1) = 1
 
@@ -133,4 +133,4 @@ SELECT v.id,
   COALESCE((SELECT STRAIGHT_JOIN 1 FROM nightshift_child d FORCE INDEX (PRIMARY)
     JOIN nightshift_job k FORCE INDEX (PRIMARY) ON k.id = d.id
     WHERE d.parent = v.id AND k.unmet > 0 LIMIT 1), 0)
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+FROM JSON_TABLE(?, {ids}) v

@@ -98,7 +98,7 @@ VALUES (?, ?, ?, ?, ?)
 -- locks. Was one of these verdicts written? A rescue leaves neither of the two.
 SELECT STRAIGHT_JOIN 1
 FROM (SELECT CAST(? AS SIGNED) AS holder) h
-JOIN JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
+JOIN JSON_TABLE(?, {tokens}) v
 LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY)
   ON f.id = v.id AND f.run = v.run AND f.holder = h.holder AND f.outcome = 'done'
 LEFT JOIN nightshift_attempt a FORCE INDEX (PRIMARY)

@@ -76,7 +76,7 @@ BEGIN NOT ATOMIC /* nightshift-wait (queues) */
     IF IF(v_neighbour = 0, SLEEP(v_seconds),
         IF(GET_LOCK(CONCAT('nightshift:', DATABASE(), ':', v_neighbour), v_seconds),
           RELEASE_LOCK(CONCAT('nightshift:', DATABASE(), ':', v_neighbour)), FALSE))
-      OR EXISTS(SELECT 1 FROM JSON_TABLE(v_watched, '$[*]' COLUMNS (id BIGINT PATH '$')) h
+      OR EXISTS(SELECT 1 FROM JSON_TABLE(v_watched, {ids}) h
         WHERE IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id))) THEN
       SET v_why = 3;
       LEAVE slices;

@@ -73,14 +73,14 @@ ORDER BY u.queue_id, u.ukey LIMIT ?
 -- Params: 16 jobs. Key: none, all leases: they are few, and asked of jobs that were found
 -- twice. No locks.
 SELECT c.id, c.run FROM nightshift_lease l
-JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+JOIN JSON_TABLE(l.jobs, {tokens}) c
 WHERE c.id IN (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: mend_leases
 -- Params: lease, leases. Key: PRIMARY of lease, a range. No locks.
 SELECT l.id, c.id, c.run
 FROM (SELECT id, jobs FROM nightshift_lease WHERE id > ? ORDER BY id LIMIT ?) l
-LEFT JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+LEFT JOIN JSON_TABLE(l.jobs, {tokens}) c
   ON TRUE
 ORDER BY l.id
 
@@ -96,7 +96,7 @@ SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.rank, j.unmet, j.due, {now} AS n
   EXISTS(SELECT 1 FROM nightshift_scheduled c
     WHERE c.run_at = j.due AND c.job_id = j.id AND c.run = j.run) AS scheduled,
   CRC32(j.name) AS kind
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
+FROM JSON_TABLE(?, {tokens}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED
 
@@ -104,7 +104,7 @@ FOR UPDATE SKIP LOCKED
 -- Params: holder. Keys: holder of lease, PRIMARY of job. No locks. Claims of a holder
 -- that stand.
 SELECT STRAIGHT_JOIN j.id, j.run FROM nightshift_lease l FORCE INDEX (holder)
-JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+JOIN JSON_TABLE(l.jobs, {tokens}) c
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id AND j.run = c.run
 WHERE l.holder = ?
 
@@ -172,5 +172,5 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run AND
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_ready WHERE queue_id = ? AND rank = ? AND ready_at = ? AND job_id = ?
   AND run = ? AND EXISTS(SELECT 1 FROM nightshift_lease l
-    JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+    JOIN JSON_TABLE(l.jobs, {tokens}) c
     WHERE c.id = nightshift_ready.job_id AND c.run = nightshift_ready.run)

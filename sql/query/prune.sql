@@ -2,24 +2,24 @@
 
 -- name: prune_attempts
 -- Params: [id,…]. Key: PRIMARY of attempt, by its job.
-DELETE a FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+DELETE a FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_attempt a FORCE INDEX (PRIMARY) ON a.job_id = v.id
 
 -- name: prune_children
 -- Params: [id,…]. Key: PRIMARY of child, by its parent.
-DELETE c FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+DELETE c FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 
 -- name: prune_finished
 -- Params: [id,…]. Key: PRIMARY of finished, locked by prune_select or prune_hold.
-DELETE f FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+DELETE f FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 
 -- name: prune_hold
 -- Params: [id,…]. Keys: PRIMARY of finished and of job, one after the other. Locks them all,
 -- waiting. How many are in the history; how many live, being retried meanwhile.
 SELECT STRAIGHT_JOIN COUNT(f.id), COUNT(j.id)
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+FROM JSON_TABLE(?, {ids}) v
 LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 FOR UPDATE
@@ -27,7 +27,7 @@ FOR UPDATE
 -- name: prune_hold_now
 -- Params: [id,…]. As prune_hold, but fails at once where somebody holds one.
 SELECT STRAIGHT_JOIN COUNT(f.id), COUNT(j.id)
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+FROM JSON_TABLE(?, {ids}) v
 LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 FOR UPDATE NOWAIT
@@ -38,7 +38,7 @@ FOR UPDATE NOWAIT
 -- long ago; parent and place.
 SELECT STRAIGHT_JOIN c.id, j.id IS NOT NULL, f.outcome = 'done', {now} - f.finished_at,
   c.parent, c.seq
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 LEFT JOIN nightshift_job j ON j.id = c.id
 LEFT JOIN nightshift_finished f ON f.id = c.id
@@ -54,7 +54,7 @@ STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY)
 -- name: prune_pauses
 -- Params: [id,…]. Key: PRIMARY of pause. A pause of a job that is forgotten holds
 -- nobody.
-DELETE p FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+DELETE p FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_pause p FORCE INDEX (PRIMARY) ON p.id = v.id
 
 -- name: prune_root
@@ -99,5 +99,5 @@ ORDER BY c.seq, c.id LIMIT ?
 
 -- name: prune_signals
 -- Params: [id,…]. Key: PRIMARY of signal, by its job. What nobody waited for.
-DELETE s FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+DELETE s FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_signal s FORCE INDEX (PRIMARY) ON s.job_id = v.id

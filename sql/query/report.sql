@@ -45,33 +45,21 @@ WHERE kind = 'host' AND dead IS NULL AND boot_id LIKE CONCAT(?, ' %')
   AND NOT IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', id))
 
 -- name: report_jobs_all
--- Live and finished jobs of every state, newest id first. The state of a live
--- job follows from its row and from whether a lease names (id, run); DISTINCT
--- makes the server unfold the leases once, not once per job.
+-- Live and finished jobs of every state, newest id first.
 -- Params: queue id or NULL twice, name or NULL twice, limit; the same again
 -- for the finished ones; limit. Index: job and finished PRIMARY, backwards.
 -- Locks: none.
-(SELECT n.id, q.name AS queue, n.name,
-        CASE WHEN c.id IS NOT NULL THEN 'running'
-             WHEN n.unmet > 0 THEN 'waiting'
-             WHEN n.due <= {now} THEN 'ready'
-             WHEN n.waits = 'signal' THEN 'waiting'
-             ELSE 'scheduled' END AS state,
-        n.priority, n.run, n.attempts, n.polls, n.crashes, n.max_attempts,
-        n.created, n.due, n.parent, NULL AS finished_at, NULL AS reason, NULL AS error,
-        NULLIF(n.unmet, 0) AS unmet,
-        IF(n.waits = 'signal' AND n.due > {now}, n.awaits, NULL) AS awaits
+(SELECT j.id, q.name AS queue, j.name, {state} AS state,
+        j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts,
+        j.created, j.due, j.parent, NULL AS finished_at, NULL AS reason, NULL AS error,
+        NULLIF(j.unmet, 0) AS unmet, IF({awaits}, j.awaits, NULL) AS awaits
  FROM (SELECT id, queue_id, name, unmet, due, priority, run, attempts, polls,
               crashes, max_attempts, created, parent, waits, awaits
        FROM nightshift_job
        WHERE (? IS NULL OR queue_id = ?) AND (? IS NULL OR name = ?)
-       ORDER BY id DESC LIMIT ?) n
- JOIN nightshift_queue q ON q.id = n.queue_id
- LEFT JOIN (SELECT DISTINCT t.id, t.run
-            FROM nightshift_lease l,
-                 JSON_TABLE(l.jobs, '$[*]' COLUMNS (
-                   id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) c
-   ON c.id = n.id AND c.run = n.run)
+       ORDER BY id DESC LIMIT ?) j
+ JOIN nightshift_queue q ON q.id = j.queue_id
+ LEFT JOIN {claims})
 UNION ALL
 (SELECT f.id, q.name, f.name, f.outcome,
         f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
@@ -94,7 +82,7 @@ SELECT j.id, q.name AS queue, j.name, 'waiting' AS state,
 FROM (SELECT job_id, run FROM nightshift_scheduled
       ORDER BY run_at DESC, job_id DESC LIMIT ?) s
 STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
-  AND j.waits = 'signal' AND j.due > {now}
+  AND {awaits}
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
 WHERE (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?)
 ORDER BY j.id LIMIT ?
@@ -136,8 +124,7 @@ SELECT j.id, q.name AS queue, j.name, 'running' AS state,
        j.created, j.due, j.parent, l.claimed, l.holder,
        r.started, r.touched, r.progress, r.status
 FROM nightshift_lease l
-STRAIGHT_JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (
-  id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+STRAIGHT_JOIN JSON_TABLE(l.jobs, {tokens}) c
 STRAIGHT_JOIN nightshift_job j ON j.id = c.id AND j.run = c.run
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
@@ -155,7 +142,7 @@ FROM nightshift_scheduled s
 STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
 STRAIGHT_JOIN nightshift_queue q ON q.id = s.queue_id
 WHERE (? IS NULL OR s.queue_id = ?) AND (? IS NULL OR j.name = ?)
-  AND NOT (j.waits <=> 'signal' AND j.due > {now})
+  AND NOT {awaits}
 ORDER BY s.run_at, s.job_id LIMIT ?
 
 -- name: report_jobs_waiting
@@ -176,8 +163,7 @@ FROM ((SELECT DISTINCT e.job_id
       (SELECT w.id FROM nightshift_job w
        WHERE w.paused IS NOT NULL AND (SELECT COUNT(*) FROM nightshift_pause) > 0
          AND NOT EXISTS (SELECT 1 FROM nightshift_lease l
-           JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (
-             id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+           JOIN JSON_TABLE(l.jobs, {tokens}) c
            WHERE c.id = w.id AND c.run = w.run)
          AND (? IS NULL OR w.queue_id = ?) AND (? IS NULL OR w.name = ?)
        LIMIT ?)) e
@@ -249,7 +235,7 @@ ORDER BY s.name, s.slot
 -- Jobs parked for a signal, per queue, among the last ones of scheduled.
 -- Params: how many are looked at. Index: scheduled PRIMARY, backwards; job
 -- PRIMARY. Locks: none.
-SELECT j.queue_id, COUNT(IF(j.waits = 'signal' AND j.due > {now}, 1, NULL)) AS n, COUNT(*) AS looked
+SELECT j.queue_id, SUM({awaits}) AS n, COUNT(*) AS looked
 FROM (SELECT job_id, run FROM nightshift_scheduled
       ORDER BY run_at DESC, job_id DESC LIMIT ?) s
 STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
@@ -284,8 +270,7 @@ GROUP BY queue_id
 -- Claimed jobs per queue. Index: lease PRIMARY (all), job PRIMARY. Locks: none.
 SELECT j.queue_id, COUNT(*) AS n
 FROM nightshift_lease l
-STRAIGHT_JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (
-  id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+STRAIGHT_JOIN JSON_TABLE(l.jobs, {tokens}) c
 STRAIGHT_JOIN nightshift_job j ON j.id = c.id AND j.run = c.run
 GROUP BY j.queue_id
 
@@ -296,7 +281,7 @@ GROUP BY j.queue_id
 SELECT s.queue_id, COUNT(*) AS n, MIN(s.run_at) AS next
 FROM nightshift_scheduled s
 STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
-  AND NOT (j.waits <=> 'signal' AND j.due > {now})
+  AND NOT {awaits}
 GROUP BY s.queue_id
 
 -- name: report_stats_scheduled_rows

@@ -6,7 +6,7 @@
 -- registers anew. Those of the living are not touched: their claims hold them locked. 1205 at
 -- once when somebody else has one.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
-DELETE h FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+DELETE h FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_holder h FORCE INDEX (PRIMARY) ON h.id = v.id
 WHERE h.dead IS NOT NULL
 
@@ -23,7 +23,7 @@ WHERE id = ? AND (dead <= {now} - ? OR dead IS NULL AND beat = ?
 -- counts as known for as long as that of hosts that ended: see report_served.
 REPLACE INTO nightshift_served (holder, workers, queues, handlers, reserves, ended)
 SELECT STRAIGHT_JOIN s.holder, 0, s.queues, s.handlers, s.reserves, h.dead
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_holder h FORCE INDEX (PRIMARY) ON h.id = v.id AND h.dead IS NOT NULL
 JOIN nightshift_served s FORCE INDEX (PRIMARY) ON s.holder = v.id AND s.ended IS NULL
 
@@ -71,5 +71,5 @@ WHERE h.id IS NULL LIMIT 100
 -- Params: lease. Key: PRIMARY. What it holds; no locks, the verdicts are fenced.
 SELECT c.id, c.run
 FROM nightshift_lease l
-JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+JOIN JSON_TABLE(l.jobs, {tokens}) c
 WHERE l.id = ?

@@ -69,7 +69,7 @@ FOR UPDATE SKIP LOCKED
 -- Params: [[id,run],…]. Keys: PRIMARY of job, one row at a time, and of finished. No
 -- locks. Those that have just been written, where not all could be.
 SELECT STRAIGHT_JOIN j.id, j.run
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
+FROM JSON_TABLE(?, {tokens}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = j.id
 
@@ -108,7 +108,7 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 -- name: settle_gone
 -- Params: [id,…]. Key: PRIMARY of job, one row at a time, locked by
 -- settle_lock. Half the time of an array-bound delete.
-DELETE j FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+DELETE j FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 
 -- name: settle_hidden
@@ -136,7 +136,7 @@ SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.rank, j.attempts, j.polls,
   j.crashes, j.lost, j.missed, j.missing_since, j.max_attempts, j.max_polls, j.max_crashes,
   j.backoff, j.deadline, j.root, j.ukey, {now} AS now, j.decay, j.paused, j.due,
   CRC32(j.name) AS kind, j.phases, j.max_phases
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
+FROM JSON_TABLE(?, {tokens}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED
 
@@ -189,7 +189,7 @@ ON DUPLICATE KEY UPDATE touched = VALUES(touched),
 -- Params: [[id,run],…]. Key: PRIMARY of job; no locks. Tells a row that is
 -- only locked from one that is stale.
 SELECT STRAIGHT_JOIN j.id, j.run
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) v
+FROM JSON_TABLE(?, {tokens}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 
 -- name: settle_state

@@ -8,9 +8,9 @@
 -- jobs each was pushed to wait for, apart from a parent that waits for it; locks
 -- those. No edge of theirs is there.
 SELECT STRAIGHT_JOIN j.id, t.id, NULL
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
-JOIN JSON_TABLE(COALESCE(j.after_ids, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) a
+JOIN JSON_TABLE(COALESCE(j.after_ids, '[]'), {ids}) a
 JOIN nightshift_job t FORCE INDEX (PRIMARY) ON t.id = a.id
 WHERE t.id <> COALESCE(j.parent, 0) OR t.waits IS NULL
 FOR UPDATE
@@ -21,7 +21,7 @@ FOR UPDATE
 -- goes under the lock of the one that waits.
 SELECT STRAIGHT_JOIN c.parent, t.id, (SELECT 1 FROM nightshift_edge e FORCE INDEX (PRIMARY)
   WHERE e.on_id = t.id AND e.job_id = c.parent)
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 JOIN nightshift_job t FORCE INDEX (PRIMARY) ON t.id = c.id
 FOR UPDATE
@@ -32,7 +32,7 @@ INSERT IGNORE INTO nightshift_edge (on_id, job_id) VALUES (?, ?)
 
 -- name: admin_tree_forget
 -- Params: [id,…]. Key: PRIMARY of finished, locked by admin_tree_past.
-DELETE f FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+DELETE f FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 
 -- name: admin_tree_held
@@ -40,9 +40,9 @@ STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 -- has them. No locks; asked while the jobs' rows are locked.
 SELECT c.id, c.holder
 FROM (SELECT DISTINCT t.id, t.run, l.holder FROM nightshift_lease l,
-      JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) c
+      JSON_TABLE(l.jobs, {tokens}) t) c
 JOIN (SELECT DISTINCT t.id, t.run FROM
-      JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) v
+      JSON_TABLE(?, {tokens}) t) v
   ON v.id = c.id AND v.run = c.run
 
 -- name: admin_tree_hold_ready
@@ -85,7 +85,7 @@ SELECT STRAIGHT_JOIN j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, j.lost,
   COALESCE(j.waits IN ('fail', 'continue'), FALSE), j.ukey, {now},
   COALESCE(IF(j.due = j.deadline, j.wish, NULL), j.due), j.priority,
   CRC32(j.name)
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 FOR UPDATE
 
@@ -96,9 +96,9 @@ INSERT INTO nightshift_notice (holder, job_id, run, kind, created)
 SELECT c.holder, c.id, c.run, ?, {now}
 FROM (SELECT DISTINCT t.id, t.run, l.holder FROM nightshift_lease l
       JOIN nightshift_holder h ON h.id = l.holder AND h.kind = 'host',
-      JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) c
+      JSON_TABLE(l.jobs, {tokens}) t) c
 JOIN (SELECT DISTINCT t.id, t.run FROM
-      JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) v
+      JSON_TABLE(?, {tokens}) t) v
   ON v.id = c.id AND v.run = c.run
 ON DUPLICATE KEY UPDATE run = VALUES(run), kind = VALUES(kind)
 
@@ -106,7 +106,7 @@ ON DUPLICATE KEY UPDATE run = VALUES(run), kind = VALUES(kind)
 -- Params: [id,…]. Key: PRIMARY of finished, one row at a time; locks those that
 -- failed.
 SELECT STRAIGHT_JOIN f.id, f.queue_id, f.ukey
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 WHERE f.outcome <> 'done'
 FOR UPDATE
@@ -121,11 +121,11 @@ INSERT IGNORE INTO nightshift_pause (id, since) VALUES (?, {now})
 SELECT r.job_id, r.run, r.ready_at
 FROM nightshift_ready r FORCE INDEX (PRIMARY)
 WHERE r.queue_id = ? AND r.rank = ? AND r.ready_at < {end}
-  AND r.job_id IN (SELECT v.id FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v)
+  AND r.job_id IN (SELECT v.id FROM JSON_TABLE(?, {ids}) v)
 
 -- name: admin_tree_resume
 -- Params: [id,…]. Key: PRIMARY of pause.
-DELETE p FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+DELETE p FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_pause p FORCE INDEX (PRIMARY) ON p.id = v.id
 
 -- name: admin_tree_retry
@@ -140,7 +140,7 @@ SELECT STRAIGHT_JOIN f.id, f.queue_id, f.name, f.payload, f.priority,
   255 - f.priority, f.run + 1, f.max_attempts, f.max_polls, f.max_crashes,
   f.backoff, f.timeout, {now} + f.deadline - f.created, {now}, {now}, f.parent, f.root, f.on_fail, f.ukey,
   f.nonce, f.decay, f.after_ids, f.phase, f.waits, f.state, f.since, f.max_phases, ?, 1
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 
 -- name: admin_tree_scheduled
@@ -156,16 +156,16 @@ ON DUPLICATE KEY UPDATE rank = VALUES(rank), run = VALUES(run)
 -- pushed to wait for, to its children, to its parent.
 DELETE e FROM (
   SELECT f.id AS job_id, a.id AS on_id
-  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+  FROM JSON_TABLE(?, {ids}) v
   STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
-  STRAIGHT_JOIN JSON_TABLE(COALESCE(f.after_ids, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) a
+  STRAIGHT_JOIN JSON_TABLE(COALESCE(f.after_ids, '[]'), {ids}) a
   UNION
   SELECT c.parent, c.id
-  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+  FROM JSON_TABLE(?, {ids}) v
   STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
   UNION
   SELECT f.id, f.parent
-  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+  FROM JSON_TABLE(?, {ids}) v
   STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id) w
 STRAIGHT_JOIN nightshift_edge e FORCE INDEX (PRIMARY)
   ON e.on_id = w.on_id AND e.job_id = w.job_id
@@ -176,23 +176,23 @@ STRAIGHT_JOIN nightshift_edge e FORCE INDEX (PRIMARY)
 -- and is not to wait for ours.
 SELECT STRAIGHT_JOIN j.id FROM (
   SELECT a.id AS on_id
-  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+  FROM JSON_TABLE(?, {ids}) v
   STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
-  STRAIGHT_JOIN JSON_TABLE(COALESCE(f.after_ids, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) a
+  STRAIGHT_JOIN JSON_TABLE(COALESCE(f.after_ids, '[]'), {ids}) a
   UNION
   SELECT c.id
-  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+  FROM JSON_TABLE(?, {ids}) v
   STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
   UNION
   SELECT f.parent
-  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+  FROM JSON_TABLE(?, {ids}) v
   STRAIGHT_JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id) w
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = w.on_id
 LOCK IN SHARE MODE
 
 -- name: admin_tree_unmet
 -- Params: [id,…]. Key: PRIMARY of met. As admin_unmet.
-DELETE m FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+DELETE m FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_met m FORCE INDEX (PRIMARY) ON m.on_id = v.id
 
 -- name: admin_tree_unschedule
@@ -204,17 +204,13 @@ STRAIGHT_JOIN nightshift_scheduled s FORCE INDEX (PRIMARY) ON s.run_at = v.run_a
 -- Params: [id,…]. Key: PRIMARY of child, a range each. The children of these jobs,
 -- live or ended. Locks: none.
 SELECT STRAIGHT_JOIN c.id
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 
 -- name: report_tree_job
 -- Params: id. As report_tree_rows, the job itself. Locks: none.
 SELECT v.id, COALESCE(j.name, f.name) AS name,
-  CASE WHEN j.id IS NULL THEN f.outcome
-       WHEN c.id IS NOT NULL THEN 'running'
-       WHEN j.unmet > 0 OR j.waits = 'signal' AND j.due > {now} THEN 'waiting'
-       WHEN j.due > {now} THEN 'scheduled'
-       ELSE 'ready' END AS state,
+  IF(j.id IS NULL, f.outcome, {state}) AS state,
   j.paused, r.progress, r.status, f.reason,
   COALESCE(LEFT(f.error, 300), (SELECT LEFT(a.error, 300) FROM nightshift_attempt a
     WHERE a.job_id = v.id ORDER BY a.run DESC LIMIT 1)) AS error,
@@ -222,38 +218,26 @@ SELECT v.id, COALESCE(j.name, f.name) AS name,
 FROM (SELECT ? AS id) v
 LEFT JOIN nightshift_job j ON j.id = v.id
 LEFT JOIN nightshift_finished f ON f.id = v.id
-LEFT JOIN (SELECT DISTINCT t.id, t.run FROM nightshift_lease l,
-           JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) c
-  ON c.id = j.id AND c.run = j.run
+LEFT JOIN {claims}
 LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
 WHERE j.id IS NOT NULL OR f.id IS NOT NULL
 
 -- name: report_tree_rest
 -- Params: parent, how many children are shown. Key: PRIMARY of child, a range; of
 -- job and finished. How many come after those, by state. Locks: none.
-SELECT CASE WHEN j.id IS NULL THEN COALESCE(f.outcome, 'gone')
-            WHEN c.id IS NOT NULL THEN 'running'
-            WHEN j.unmet > 0 OR j.waits = 'signal' AND j.due > {now} THEN 'waiting'
-            WHEN j.due > {now} THEN 'scheduled'
-            ELSE 'ready' END AS state, COUNT(*) AS n
+SELECT IF(j.id IS NULL, COALESCE(f.outcome, 'gone'), {state}) AS state, COUNT(*) AS n
 FROM (SELECT id FROM nightshift_child WHERE parent = ?
       ORDER BY seq, id LIMIT 9223372036854775807 OFFSET ?) v
 LEFT JOIN nightshift_job j ON j.id = v.id
 LEFT JOIN nightshift_finished f ON f.id = v.id
-LEFT JOIN (SELECT DISTINCT t.id, t.run FROM nightshift_lease l,
-           JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) c
-  ON c.id = j.id AND c.run = j.run
+LEFT JOIN {claims}
 GROUP BY state
 
 -- name: report_tree_rows
 -- Params: parent, limit. Keys: PRIMARY of child, a range; of job, finished, running,
 -- attempt. The first children of a job: what a drawing shows of each. Locks: none.
 SELECT v.id, COALESCE(j.name, f.name) AS name,
-  CASE WHEN j.id IS NULL THEN COALESCE(f.outcome, 'gone')
-       WHEN c.id IS NOT NULL THEN 'running'
-       WHEN j.unmet > 0 OR j.waits = 'signal' AND j.due > {now} THEN 'waiting'
-       WHEN j.due > {now} THEN 'scheduled'
-       ELSE 'ready' END AS state,
+  IF(j.id IS NULL, COALESCE(f.outcome, 'gone'), {state}) AS state,
   j.paused, r.progress, r.status, f.reason,
   COALESCE(LEFT(f.error, 300), (SELECT LEFT(a.error, 300) FROM nightshift_attempt a
     WHERE a.job_id = v.id ORDER BY a.run DESC LIMIT 1)) AS error,
@@ -261,26 +245,18 @@ SELECT v.id, COALESCE(j.name, f.name) AS name,
 FROM (SELECT seq, id FROM nightshift_child WHERE parent = ? ORDER BY seq, id LIMIT ?) v
 LEFT JOIN nightshift_job j ON j.id = v.id
 LEFT JOIN nightshift_finished f ON f.id = v.id
-LEFT JOIN (SELECT DISTINCT t.id, t.run FROM nightshift_lease l,
-           JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) c
-  ON c.id = j.id AND c.run = j.run
+LEFT JOIN {claims}
 LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
 ORDER BY v.seq, v.id
 
 -- name: report_tree_states
 -- Params: [id,…]. Keys: PRIMARY of job and finished. How many of these jobs are in
 -- which state. Locks: none.
-SELECT CASE WHEN j.id IS NULL THEN COALESCE(f.outcome, 'gone')
-            WHEN c.id IS NOT NULL THEN 'running'
-            WHEN j.unmet > 0 OR j.waits = 'signal' AND j.due > {now} THEN 'waiting'
-            WHEN j.due > {now} THEN 'scheduled'
-            ELSE 'ready' END AS state, COUNT(*)
-FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) v
+SELECT IF(j.id IS NULL, COALESCE(f.outcome, 'gone'), {state}) AS state, COUNT(*)
+FROM JSON_TABLE(?, {ids}) v
 LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
-LEFT JOIN (SELECT DISTINCT t.id, t.run FROM nightshift_lease l,
-           JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) t) c
-  ON c.id = j.id AND c.run = j.run
+LEFT JOIN {claims}
 GROUP BY state
 
 -- name: report_tree_up

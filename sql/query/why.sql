@@ -43,8 +43,7 @@ SELECT l.claimed, l.holder, h.kind, h.host, h.pid, h.dead, s.workers,
   r.started, r.progress, r.status, {now} AS now, {now} - h.beat AS silent,
   IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id)) AS free,
   (SELECT COUNT(*) FROM nightshift_lease o
-   STRAIGHT_JOIN JSON_TABLE(o.jobs, '$[*]' COLUMNS (
-     id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+   STRAIGHT_JOIN JSON_TABLE(o.jobs, {tokens}) c
    STRAIGHT_JOIN nightshift_running x FORCE INDEX (PRIMARY) ON x.job_id = c.id AND x.run = c.run
    WHERE o.holder = l.holder) AS shown
 FROM nightshift_lease l
@@ -66,8 +65,7 @@ WHERE f.id = ?
 -- lease, job and queue PRIMARY. Locks: none.
 SELECT q.name AS queue, COUNT(*) AS n
 FROM nightshift_lease l
-STRAIGHT_JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (
-  id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+STRAIGHT_JOIN JSON_TABLE(l.jobs, {tokens}) c
 STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id AND j.run = c.run
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
 WHERE l.holder = ?
@@ -80,8 +78,7 @@ GROUP BY q.name
 SELECT h.id, h.kind, h.host, h.pid, s.workers, s.queues, s.handlers, s.reserves, {now} - h.beat AS silent,
   IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id)) AS free,
   (SELECT COUNT(*) FROM nightshift_lease l
-   STRAIGHT_JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (
-     id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
+   STRAIGHT_JOIN JSON_TABLE(l.jobs, {tokens}) c
    STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id AND j.run = c.run
    WHERE l.holder = h.id) AS held
 FROM nightshift_holder h
@@ -90,17 +87,15 @@ WHERE h.dead IS NULL
 ORDER BY h.id
 
 -- name: report_why_job
--- A live job; lease: the claim of its present run (no MIN: see admin_info). Params:
--- job id. Index: job and queue PRIMARY; all leases, they are few. Locks: none.
+-- A live job; lease: the claim of its present run. Params: job id, job id. Index: job and
+-- queue PRIMARY; all leases, they are few. Locks: none.
 SELECT j.id, j.name, j.queue_id, q.name AS queue, q.paused AS queue_paused, j.run,
   j.attempts, j.polls, j.crashes, j.lost, j.missed, j.missing_since,
   j.max_attempts, j.max_polls, j.due, j.deadline, j.unmet, j.waits, j.awaits,
-  j.parent, j.paused, j.phase, {now} AS now,
-  (SELECT l.id FROM nightshift_lease l
-   JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
-   WHERE c.id = j.id AND c.run = j.run LIMIT 1) AS lease
+  j.parent, j.paused, j.phase, {now} AS now, c.lease, {state} AS state
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
+LEFT JOIN {claim}
 WHERE j.id = ?
 
 -- name: report_why_locks

@@ -9,48 +9,27 @@
 -- server with a binary log asks of functions that write; they are called once each.
 
 -- name: jobs
--- Every job with its state, for people and reports. It reads all hot tables;
--- counts for dashboards come from elsewhere. Who is parked for a signal waits,
--- though it is scheduled for its deadline; what is paused and still runs is
--- running.
+-- Live jobs with their states, for people and reports: times are DATETIME(6), UTC. A row
+-- is looked up by id in no time; who asks for states of all has all jobs read. Counts for
+-- dashboards come from elsewhere.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW nightshift_jobs AS
-SELECT j.id, q.name AS queue, j.name, 'ready' AS state, 255 - j.rank AS priority,
-  j.run, j.attempts, j.polls, j.crashes, j.created, j.due, j.parent, j.root,
-  j.unmet, NULL AS holder, NULL AS finished_at, NULL AS reason, NULL AS error,
-  j.payload, NULL AS result, j.phase, NULL AS awaits
-FROM nightshift_ready r
-JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run
-JOIN nightshift_queue q ON q.id = j.queue_id
-UNION ALL
-SELECT j.id, q.name, j.name, IF(j.waits = 'signal' AND j.due > {now}, 'waiting', 'scheduled'),
-  255 - j.rank, j.run, j.attempts, j.polls, j.crashes, j.created, j.due,
-  j.parent, j.root, j.unmet, NULL, NULL, NULL, NULL, j.payload, NULL, j.phase,
-  IF(j.waits = 'signal' AND j.due > {now}, j.awaits, NULL)
-FROM nightshift_scheduled s
-JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
-JOIN nightshift_queue q ON q.id = j.queue_id
-UNION ALL
-SELECT j.id, q.name, j.name, 'running', 255 - j.rank,
-  j.run, j.attempts, j.polls, j.crashes, j.created, j.due, j.parent, j.root,
-  j.unmet, l.holder, NULL, NULL, NULL, j.payload, NULL, j.phase, NULL
-FROM nightshift_lease l
-JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
-JOIN nightshift_job j ON j.id = c.id AND j.run = c.run
-JOIN nightshift_queue q ON q.id = j.queue_id
-UNION ALL
-SELECT j.id, q.name, j.name, 'waiting', 255 - j.rank,
-  j.run, j.attempts, j.polls, j.crashes, j.created, j.due, j.parent, j.root,
-  j.unmet, NULL, NULL, NULL, NULL, j.payload, NULL, j.phase, NULL
+SELECT j.id, q.name AS queue, j.name, {state} AS state, 255 - j.rank AS priority,
+  j.run, j.attempts, j.polls, j.crashes,
+  TIMESTAMP'1970-01-01 00:00:00' + INTERVAL j.created MICROSECOND AS created,
+  TIMESTAMP'1970-01-01 00:00:00' + INTERVAL j.due MICROSECOND AS due,
+  j.parent, j.root, j.unmet, c.holder, j.phase, IF({awaits}, j.awaits, NULL) AS awaits
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
-WHERE j.unmet > 0 AND (j.paused IS NULL OR NOT EXISTS (
-  SELECT 1 FROM nightshift_lease l
-  JOIN JSON_TABLE(l.jobs, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')) c
-  WHERE c.id = j.id AND c.run = j.run))
-UNION ALL
-SELECT f.id, q.name, f.name, f.outcome, f.priority,
-  f.run, f.attempts, f.polls, f.crashes, f.created, f.created, f.parent, f.root,
-  0, f.holder, f.finished_at, f.reason, f.error, f.payload, f.result, NULL, NULL
+LEFT JOIN {claims}
+
+-- name: history
+-- Ended jobs; state is done, dead or cancelled, and dead ones have a reason.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW nightshift_history AS
+SELECT f.id, q.name AS queue, f.name, f.outcome AS state, f.reason, f.priority,
+  f.run, f.attempts, f.polls, f.crashes,
+  TIMESTAMP'1970-01-01 00:00:00' + INTERVAL f.created MICROSECOND AS created,
+  TIMESTAMP'1970-01-01 00:00:00' + INTERVAL f.finished_at MICROSECOND AS finished_at,
+  f.parent, f.root, f.holder, f.error, f.payload, f.result
 FROM nightshift_finished f
 JOIN nightshift_queue q ON q.id = f.queue_id
 
@@ -168,7 +147,7 @@ BEGIN
   END IF;
   BEGIN
     DECLARE targets CURSOR FOR SELECT DISTINCT id
-      FROM JSON_TABLE(COALESCE(p_after, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) t
+      FROM JSON_TABLE(COALESCE(p_after, '[]'), {ids}) t
       WHERE NOT (v_joins AND id = v_parent) ORDER BY id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = TRUE;
     OPEN targets;
@@ -237,7 +216,7 @@ BEGIN
       timeout, deadline, created, v_now, parent, root, on_fail, ukey, nonce,
       decay
     FROM nightshift_job WHERE id = v_id FOR UPDATE;
-    DELETE e FROM JSON_TABLE(p_after, '$[*]' COLUMNS (id BIGINT PATH '$')) t
+    DELETE e FROM JSON_TABLE(p_after, {ids}) t
     STRAIGHT_JOIN nightshift_edge e ON e.on_id = t.id AND e.job_id = v_id;
     DELETE FROM nightshift_unique_key
     WHERE queue_id = v_queue AND ukey = v_unique AND job_id = v_id;
@@ -288,7 +267,7 @@ BEGIN
     SELECT CONCAT('[', GROUP_CONCAT(IF(f.id IS NULL, t.id, NULL)), ']'),
       COALESCE(MAX(f.outcome <> 'done'), FALSE)
     INTO v_open, v_failed
-    FROM JSON_TABLE(v_after, '$[*]' COLUMNS (id BIGINT PATH '$')) t
+    FROM JSON_TABLE(v_after, {ids}) t
     LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = t.id;
   END IF;
   SET @nightshift_id = nightshift_push_whole(v_queue, p_queue, p_name, p_payload,

@@ -84,23 +84,12 @@ static void keep_numbers(ns_info *info, const ns_value *r) {
   info->progress = r[I_PROGRESS].type == NS_REAL ? r[I_PROGRESS].d : -1.0;
 }
 
-/* The state of a live job follows from where it is. */
-static const char *where_is(const ns_value *r) {
-  if (r[I_HOLDER].type != NS_NULL) /* perhaps paused, too */
-    return "running";
-  if (r[I_UNMET].i > 0)
-    return "waiting";
-  if (r[I_DUE].i <= r[I_NOW].i)
-    return "ready";
-  return r[I_AWAITS].type == NS_TEXT ? "waiting" : "scheduled";
-}
-
 /* Looks in one table; '*found' says whether it was there. */
 static ns_status look(ns_db *db, ns_sql sql, int64_t id, ns_info *info,
                       bool *found, ns_err *err) {
   const ns_value *r = NULL;
-  ns_value param = ns_vint(id);
-  ns_status st = ns_run(db, sql, &param, err);
+  const ns_value params[] = {ns_vint(id), ns_vint(id)};
+  ns_status st = ns_run(db, sql, params, err);
   if (st == NS_OK)
     st = ns_row(db, sql, &r, err);
   *found = st == NS_OK && r != NULL;
@@ -109,8 +98,6 @@ static ns_status look(ns_db *db, ns_sql sql, int64_t id, ns_info *info,
   if (!keep_texts(info, r))
     return ns_no_memory(err);
   keep_numbers(info, r);
-  if (sql == NS_SQL_ADMIN_INFO)
-    info->where = ns_str(where_is(r));
   return NS_OK;
 }
 

@@ -103,7 +103,7 @@ static int db_take_ids(lua_State *L) {
 }
 
 /***
-Creates or upgrades the tables, and makes procedures and view anew. Safe to
+Creates or upgrades the tables, and makes procedures and views anew. Safe to
 repeat.
 @function db:migrate
 @return the version found before (0: none), or nil, message, code

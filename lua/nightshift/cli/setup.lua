@@ -54,11 +54,11 @@ local function migrate(args)
   local handle <close> = context.connect(args, { no_schema = true })
   local before, now = context.must(handle:migrate())
   if before == now then
-    output.line(("the tables are of version %d already; procedures and view were made anew"):format(now))
+    output.line(("the tables are of version %d already; procedures and views were made anew"):format(now))
   elseif before == 0 then
     output.line(("created the tables, version %d"):format(now))
   else
-    output.line(("upgraded the tables from version %d to %d; procedures and view were made anew"):format(before, now))
+    output.line(("upgraded the tables from version %d to %d; procedures and views were made anew"):format(before, now))
   end
 end
 

@@ -1,0 +1,52 @@
+-- Marks: {NAME} in a statement stands for the text below NAME. What several statements
+-- say in the same words stands here, once. Marks may use those above them.
+
+-- mark: now
+-- The server's clock: microseconds since 1970, UTC.
+TIMESTAMPDIFF(MICROSECOND,TIMESTAMP'1970-01-01 00:00:00',UTC_TIMESTAMP(6))
+
+-- mark: end
+-- The ready_at of a sentinel, which ends a lane.
+9223372036854775807
+
+-- mark: tokens
+-- Behind `JSON_TABLE(text, `: the columns of [[id,run],…].
+'$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')
+
+-- mark: ids
+-- Behind `JSON_TABLE(text, `: the column of [id,…].
+'$[*]' COLUMNS (id BIGINT PATH '$')
+
+-- mark: claims
+-- Behind `LEFT JOIN `: the claim c of job j, if somebody has it. The LIMIT makes the server
+-- unfold the leases once, and not once for each job.
+(SELECT t.id, t.run, l.holder FROM nightshift_lease l, JSON_TABLE(l.jobs, {tokens}) t
+  LIMIT 9223372036854775807) c ON c.id = j.id AND c.run = j.run
+
+-- mark: claim
+-- Behind `LEFT JOIN `: as {claims}, of one job. Params: its id.
+(SELECT t.id, t.run, l.holder, l.id AS lease
+  FROM nightshift_lease l, JSON_TABLE(l.jobs, {tokens}) t WHERE t.id = ?
+  LIMIT 9223372036854775807) c ON c.id = j.id AND c.run = j.run
+
+-- mark: awaits
+-- Does live job j, which nobody has, wait for a signal? It is scheduled for its deadline.
+(j.unmet = 0 AND j.waits = 'signal' AND j.due > {now}) IS TRUE
+
+-- mark: state
+-- The state of live job j, of which c.id is not NULL when somebody has it. What is paused and
+-- still runs is running; what is due and not yet moved out of scheduled is ready.
+CASE WHEN c.id IS NOT NULL THEN 'running' WHEN j.unmet > 0 OR {awaits} THEN 'waiting'
+  WHEN j.due > {now} THEN 'scheduled' ELSE 'ready' END
+
+-- mark: job_columns
+-- What a claim gives of job j.
+j.id, j.run, j.queue_id, j.name, j.payload, j.state,
+  j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls,
+  255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
+  j.timeout, j.nonce, {now} AS now, j.phase, j.awaits, j.ukey IS NOT NULL AS keyed
+
+-- mark: signal
+-- Behind `SELECT s.… `: the signal that job j has waited for, sent by name or without one.
+FROM nightshift_signal s WHERE s.job_id = j.id AND s.name IN (j.awaits, '')
+    ORDER BY s.name = '' LIMIT 1
