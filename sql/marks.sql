@@ -24,10 +24,9 @@ TIMESTAMPDIFF(MICROSECOND,TIMESTAMP'1970-01-01 00:00:00',UTC_TIMESTAMP(6))
   LIMIT 9223372036854775807) c ON c.id = j.id AND c.run = j.run
 
 -- mark: claim
--- Behind `LEFT JOIN `: as {claims}, of one job. Params: its id.
-(SELECT t.id, t.run, l.holder, l.id AS lease
-  FROM nightshift_lease l, JSON_TABLE(l.jobs, {tokens}) t WHERE t.id = ?
-  LIMIT 9223372036854775807) c ON c.id = j.id AND c.run = j.run
+-- Behind `LEFT JOIN `: the lease c that job j is in, if somebody has it. All leases are
+-- searched, as text, for each job: for a few jobs that is a tenth of the time of {claims}.
+nightshift_lease c ON c.jobs LIKE CONCAT('%[', j.id, ',', j.run, ']%')
 
 -- mark: awaits
 -- Does live job j, which nobody has, wait for a signal? It is scheduled for its deadline.

@@ -26,10 +26,23 @@ report.FILTER = {
 -- null) and limit.
 local listings = {}
 
+--- Adds the rows of a second statement, whose last parameter is a limit, up to `limit` in all.
+local function and_then(handle, rows, limit, statement, ...)
+  if #rows >= limit then return rows end
+  local params = table.pack(...)
+  params[params.n + 1] = limit - #rows
+  local more, message, code = handle:execute(statement, table.unpack(params, 1, params.n + 1))
+  if not more then return nil, message, code end
+  return table.move(more, 1, #more, #rows + 1, rows)
+end
+
+-- First those in ready, then those that are due and were not yet moved there.
 function listings.ready(handle, queue, name, limit)
   local first, behind = 0, 0x7FFFFFFF
   if queue ~= core.null then first, behind = queue, queue + 1 end
-  return handle:execute("@report_jobs_ready", first, behind, name, name, limit)
+  local rows, message, code = handle:execute("@report_jobs_ready", first, behind, name, name, limit)
+  if not rows then return nil, message, code end
+  return and_then(handle, rows, limit, "@report_jobs_due", queue, queue, name, name)
 end
 
 for _, state in ipairs { "scheduled", "running" } do
@@ -42,12 +55,8 @@ end
 function listings.waiting(handle, queue, name, limit)
   local rows, message, code = handle:execute("@report_jobs_waiting", queue, queue, name, name, limit,
     queue, queue, name, name, limit, limit)
-  if not rows or #rows >= limit then return rows, message, code end
-  local more
-  more, message, code =
-    handle:execute("@report_jobs_awaiting", EXACT, queue, queue, name, name, limit - #rows)
-  if not more then return nil, message, code end
-  return table.move(more, 1, #more, #rows + 1, rows)
+  if not rows then return nil, message, code end
+  return and_then(handle, rows, limit, "@report_jobs_awaiting", EXACT, queue, queue, name, name)
 end
 
 for _, outcome in ipairs { "done", "dead", "cancelled" } do
@@ -99,6 +108,16 @@ local function capped(handle, statement, ...)
   return rows
 end
 
+--- Those in ready and those that are due.
+local function ready(handle)
+  local rows, message, code = counted(handle, "@report_stats_ready", "@report_stats_ready_rows")
+  if not rows then return nil, message, code end
+  local due
+  due, message, code = counted(handle, "@report_stats_due", "@report_stats_due_rows")
+  if not due then return nil, message, code end
+  return table.move(due, 1, #due, #rows + 1, rows)
+end
+
 --- Those that wait for jobs and those that wait for signals.
 local function waiting(handle)
   local rows, message, code = capped(handle, "@report_stats_waiting", EXACT)
@@ -116,7 +135,7 @@ local function waiting(handle)
 end
 
 local COUNTS = {
-  ready = function(h) return counted(h, "@report_stats_ready", "@report_stats_ready_rows") end,
+  ready = ready,
   scheduled = function(h) return counted(h, "@report_stats_scheduled", "@report_stats_scheduled_rows") end,
   running = function(h) return h:execute "@report_stats_running" end,
   waiting = waiting,
@@ -142,7 +161,7 @@ local function add_counts(by_id, state, counts, now)
         row.approximate = row.approximate or {}
         row.approximate[state] = true
       end
-      if count.oldest then row.oldest = math.max(0, now - count.oldest) / 1000000 end
+      if count.oldest then row.oldest = math.max(row.oldest or 0, (now - count.oldest) / 1000000) end
       if count.next then row.next = math.max(0, count.next - now) / 1000000 end
     end
   end

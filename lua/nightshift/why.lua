@@ -221,7 +221,7 @@ local function paused(handle, row)
   local fact = { kind = "paused", by = row.paused, left = others_of(row) }
   fact.says = "is paused"
   if row.paused ~= row.id then
-    local by = ask(handle, "job", row.paused, row.paused)[1]
+    local by = ask(handle, "job", row.paused)[1]
     fact.says = ("is paused with %s, above it"):format(named { id = row.paused, name = by and by.name })
   end
   if fact.left > 0 then
@@ -467,13 +467,13 @@ end
 function look(handle, id, depth, seen)
   seen[id] = true
   for _ = 1, TRIES do
-    local row = ask(handle, "job", id, id)[1]
+    local row = ask(handle, "job", id)[1]
     local fact
     if row then
       fact = examine(handle, row, depth, seen)
     else
       fact = finished(handle, id)
-      if not fact and #ask(handle, "job", id, id) > 0 then fact = MOVED end -- retried meanwhile
+      if not fact and #ask(handle, "job", id) > 0 then fact = MOVED end -- retried meanwhile
     end
     if fact ~= MOVED then
       if row then

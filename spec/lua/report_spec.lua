@@ -42,6 +42,22 @@ local function rows_read(fn)
   return sum
 end
 
+describe("a job that is due, and that nobody has moved into ready", function()
+  it("is ready in every listing and count", function()
+    local place = db:queue "due"
+    local id = assert(place:push("late", 1, { delay = 0.001 }))
+    assert(db:execute("DO SLEEP(0.01)"))
+    assert.equal("ready", db:job(id).state)
+    assert.equal("ready", db:jobs({ queue = "due" })[1].state)
+    assert.equal(id, db:jobs({ queue = "due", state = "ready" })[1].id)
+    assert.same({}, db:jobs { queue = "due", state = "scheduled" })
+    assert.equal("ready", db:execute("SELECT state FROM nightshift_jobs WHERE id = ?", id)[1].state)
+    local stats = place:stats()
+    assert.same({ 1, 0 }, { stats.ready, stats.scheduled })
+    assert.is_true(stats.oldest > 0)
+  end)
+end)
+
 describe("a listing of ten jobs", function()
   for _, state in ipairs { "ready", "scheduled", "waiting", "dead" } do
     it("reads a few rows of the " .. state .. " ones", function()

@@ -26,7 +26,7 @@ WHERE id = ? FOR UPDATE
 DELETE nightshift_finished FROM nightshift_finished WHERE id = ?
 
 -- name: admin_info
--- Params: job, job. Key: PRIMARY of job; running by PRIMARY; leases are few. No locks.
+-- Params: job. Key: PRIMARY of job; running by PRIMARY; leases are few. No locks.
 SELECT j.id, j.run, j.queue_id, q.name AS queue, j.name, j.payload, j.state,
   j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls, j.max_crashes,
   255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
@@ -62,11 +62,10 @@ FROM nightshift_job j WHERE j.id = ? FOR UPDATE
 -- Params: kind, job, run. Key: leases are few. Tells the host that holds a
 -- claim; other holders learn it from their next touch.
 INSERT IGNORE INTO nightshift_notice (holder, job_id, run, kind, created)
-SELECT l.holder, c.id, c.run, ?, {now}
-FROM nightshift_lease l
-JOIN JSON_TABLE(l.jobs, {tokens}) c
-JOIN nightshift_holder h ON h.id = l.holder AND h.kind = 'host'
-WHERE c.id = ? AND c.run = ?
+SELECT c.holder, j.id, j.run, ?, {now}
+FROM (SELECT ? AS id, ? AS run) j
+JOIN {claim}
+JOIN nightshift_holder h ON h.id = c.holder AND h.kind = 'host'
 
 -- name: admin_notified
 -- Params: job. Key: none, all notices: they are few and soon read.

@@ -87,6 +87,19 @@ STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
 WHERE (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?)
 ORDER BY j.id LIMIT ?
 
+-- name: report_jobs_due
+-- Jobs that are due and not yet moved into ready, oldest first: ready for all but a claim.
+-- Params: queue id or NULL twice, name or NULL twice, limit.
+-- Index: scheduled PRIMARY, its first rows; job PRIMARY. Locks: none.
+SELECT j.id, q.name AS queue, j.name, 'ready' AS state,
+       j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts,
+       j.created, j.due, j.parent
+FROM nightshift_scheduled s
+STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
+STRAIGHT_JOIN nightshift_queue q ON q.id = s.queue_id
+WHERE s.run_at <= {now} AND (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?)
+ORDER BY s.run_at, s.job_id LIMIT ?
+
 -- name: report_jobs_finished
 -- Finished jobs of one outcome, newest first.
 -- Params: outcome, queue id or NULL twice, name or NULL twice, limit.
@@ -141,7 +154,7 @@ SELECT j.id, q.name AS queue, j.name, 'scheduled' AS state,
 FROM nightshift_scheduled s
 STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
 STRAIGHT_JOIN nightshift_queue q ON q.id = s.queue_id
-WHERE (? IS NULL OR s.queue_id = ?) AND (? IS NULL OR j.name = ?)
+WHERE s.run_at > {now} AND (? IS NULL OR s.queue_id = ?) AND (? IS NULL OR j.name = ?)
   AND NOT {awaits}
 ORDER BY s.run_at, s.job_id LIMIT ?
 
@@ -160,12 +173,10 @@ FROM ((SELECT DISTINCT e.job_id
        WHERE (? IS NULL OR w.queue_id = ?) AND (? IS NULL OR w.name = ?)
        LIMIT ?)
       UNION
-      (SELECT w.id FROM nightshift_job w
-       WHERE w.paused IS NOT NULL AND (SELECT COUNT(*) FROM nightshift_pause) > 0
-         AND NOT EXISTS (SELECT 1 FROM nightshift_lease l
-           JOIN JSON_TABLE(l.jobs, {tokens}) c
-           WHERE c.id = w.id AND c.run = w.run)
-         AND (? IS NULL OR w.queue_id = ?) AND (? IS NULL OR w.name = ?)
+      (SELECT j.id FROM nightshift_job j LEFT JOIN {claim}
+       WHERE j.paused IS NOT NULL AND (SELECT COUNT(*) FROM nightshift_pause) > 0
+         AND c.id IS NULL
+         AND (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?)
        LIMIT ?)) e
 STRAIGHT_JOIN nightshift_job j ON j.id = e.job_id
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
@@ -250,6 +261,23 @@ FROM (SELECT queue_id FROM nightshift_finished
       WHERE outcome = 'dead' ORDER BY finished_at DESC LIMIT ?) d
 GROUP BY d.queue_id
 
+-- name: report_stats_due
+-- Jobs per queue that are due and not yet moved into ready, and since when the oldest is.
+-- Index: scheduled PRIMARY, its first rows; job PRIMARY for each. Locks: none.
+SELECT s.queue_id, COUNT(*) AS n, MIN(s.run_at) AS oldest
+FROM nightshift_scheduled s
+STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
+WHERE s.run_at <= {now}
+GROUP BY s.queue_id
+
+-- name: report_stats_due_rows
+-- As report_stats_due without looking at the jobs: rows of jobs that have moved on are
+-- counted too. Index: scheduled PRIMARY, its first rows. Locks: none.
+SELECT queue_id, COUNT(*) AS n, MIN(run_at) AS oldest
+FROM nightshift_scheduled
+WHERE run_at <= {now}
+GROUP BY queue_id
+
 -- name: report_stats_ready
 -- Claimable jobs per queue, exactly, and since when the oldest waits.
 -- Index: ready PRIMARY, all of it; job PRIMARY for each row. Locks: none.
@@ -282,6 +310,7 @@ SELECT s.queue_id, COUNT(*) AS n, MIN(s.run_at) AS next
 FROM nightshift_scheduled s
 STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
   AND NOT {awaits}
+WHERE s.run_at > {now}
 GROUP BY s.queue_id
 
 -- name: report_stats_scheduled_rows
@@ -290,6 +319,7 @@ GROUP BY s.queue_id
 -- Index: scheduled PRIMARY, all of it. Locks: none.
 SELECT queue_id, COUNT(*) AS n, MIN(run_at) AS next
 FROM nightshift_scheduled
+WHERE run_at > {now}
 GROUP BY queue_id
 
 -- name: report_stats_waiting

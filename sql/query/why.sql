@@ -87,12 +87,12 @@ WHERE h.dead IS NULL
 ORDER BY h.id
 
 -- name: report_why_job
--- A live job; lease: the claim of its present run. Params: job id, job id. Index: job and
+-- A live job; lease: the claim of its present run. Params: job id. Index: job and
 -- queue PRIMARY; all leases, they are few. Locks: none.
 SELECT j.id, j.name, j.queue_id, q.name AS queue, q.paused AS queue_paused, j.run,
   j.attempts, j.polls, j.crashes, j.lost, j.missed, j.missing_since,
   j.max_attempts, j.max_polls, j.due, j.deadline, j.unmet, j.waits, j.awaits,
-  j.parent, j.paused, j.phase, {now} AS now, c.lease, {state} AS state
+  j.parent, j.paused, j.phase, {now} AS now, c.id AS lease, {state} AS state
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN {claim}

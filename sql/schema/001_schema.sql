@@ -177,13 +177,13 @@ CREATE TABLE nightshift_pause (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
 
 -- name: create_lease
--- A claimed batch: jobs is [[id,run],…]. Deleted when its last job settles,
--- never rewritten.
+-- A claimed batch: jobs is [[id,run],…], without a space. Deleted when its last job
+-- settles, never rewritten.
 CREATE TABLE nightshift_lease (
   id BIGINT NOT NULL PRIMARY KEY,
   holder BIGINT NOT NULL,
   claimed BIGINT NOT NULL,
-  jobs MEDIUMTEXT NOT NULL,
+  jobs MEDIUMTEXT CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   KEY holder (holder),
   CONSTRAINT lease_jobs_json CHECK (JSON_VALID(jobs))
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin

@@ -88,8 +88,8 @@ static void keep_numbers(ns_info *info, const ns_value *r) {
 static ns_status look(ns_db *db, ns_sql sql, int64_t id, ns_info *info,
                       bool *found, ns_err *err) {
   const ns_value *r = NULL;
-  const ns_value params[] = {ns_vint(id), ns_vint(id)};
-  ns_status st = ns_run(db, sql, params, err);
+  ns_value param = ns_vint(id);
+  ns_status st = ns_run(db, sql, &param, err);
   if (st == NS_OK)
     st = ns_row(db, sql, &r, err);
   *found = st == NS_OK && r != NULL;
