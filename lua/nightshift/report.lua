@@ -1,18 +1,16 @@
 --- What people look at: listings of jobs and counts of queues, read-only.
 --
 -- The statements are in sql/query/report.sql; this file picks one and shapes
--- its rows. Counts are exact up to some 200,000 rows (0.2 s); a larger table is
--- counted without looking at its jobs, or only in part, and the count is then
--- named in `approximate`.
+-- its rows. Counts are in counts.lua.
 
 local core = require "nightshift.core"
+local counts = require "nightshift.counts"
 local options = require "nightshift.options"
 local unserved = require "nightshift.unserved"
 
 local report = {}
 
---- Rows up to which counts look at every job.
-local EXACT = 200000
+local AWAITING = 20000 -- rows of scheduled, the last ones, that are looked at for waits for a signal
 
 --- What db:jobs accepts.
 report.FILTER = {
@@ -56,7 +54,7 @@ function listings.waiting(handle, queue, name, limit)
   local rows, message, code = handle:execute("@report_jobs_waiting", queue, queue, name, name, limit,
     queue, queue, name, name, limit, limit)
   if not rows then return nil, message, code end
-  return and_then(handle, rows, limit, "@report_jobs_awaiting", EXACT, queue, queue, name, name)
+  return and_then(handle, rows, limit, "@report_jobs_awaiting", AWAITING, queue, queue, name, name)
 end
 
 for _, outcome in ipairs { "done", "dead", "cancelled" } do
@@ -85,111 +83,13 @@ function report.jobs(handle, filter)
   return listing(handle, queue, filter.name or core.null, filter.limit or 50)
 end
 
---- Runs a count; large tables by `rough`, which looks at no job.
-local function counted(handle, exact, rough)
-  local rows, message, code = handle:execute(rough)
-  if not rows then return nil, message, code end
-  local total = 0
-  for _, row in ipairs(rows) do total = total + row.n end
-  if total <= EXACT then return handle:execute(exact) end
-  for _, row in ipairs(rows) do row.approximate = true end
-  return rows
-end
-
---- Runs a count that looks at the first EXACT rows only.
-local function capped(handle, statement, ...)
-  local rows, message, code = handle:execute(statement, EXACT, ...)
-  if not rows then return nil, message, code end
-  local total = 0
-  for _, row in ipairs(rows) do total = total + row.n end
-  if total >= EXACT then
-    for _, row in ipairs(rows) do row.approximate = true end
-  end
-  return rows
-end
-
---- Those in ready and those that are due.
-local function ready(handle)
-  local rows, message, code = counted(handle, "@report_stats_ready", "@report_stats_ready_rows")
-  if not rows then return nil, message, code end
-  local due
-  due, message, code = counted(handle, "@report_stats_due", "@report_stats_due_rows")
-  if not due then return nil, message, code end
-  return table.move(due, 1, #due, #rows + 1, rows)
-end
-
---- Those that wait for jobs and those that wait for signals.
-local function waiting(handle)
-  local rows, message, code = capped(handle, "@report_stats_waiting", EXACT)
-  if not rows then return nil, message, code end
-  local more
-  more, message, code = handle:execute("@report_stats_awaiting", EXACT)
-  if not more then return nil, message, code end
-  local looked = 0
-  for _, row in ipairs(more) do looked = looked + row.looked end
-  for _, row in ipairs(more) do
-    row.approximate = looked >= EXACT or nil
-    rows[#rows + 1] = row
-  end
-  return rows
-end
-
-local COUNTS = {
-  ready = ready,
-  scheduled = function(h) return counted(h, "@report_stats_scheduled", "@report_stats_scheduled_rows") end,
-  running = function(h) return h:execute "@report_stats_running" end,
-  waiting = waiting,
-  dead = function(h) return capped(h, "@report_stats_dead") end,
-}
-
-local function empty_rows(queues)
-  local rows, by_id = {}, {}
-  for i, queue in ipairs(queues) do
-    local row = { name = queue.name, paused = queue.paused }
-    for state in pairs(COUNTS) do row[state] = 0 end
-    rows[i], by_id[queue.id] = row, row
-  end
-  return rows, by_id
-end
-
-local function add_counts(by_id, state, counts, now)
-  for _, count in ipairs(counts) do
-    local row = by_id[count.queue_id]
-    if row then
-      row[state] = row[state] + count.n
-      if count.approximate then
-        row.approximate = row.approximate or {}
-        row.approximate[state] = true
-      end
-      if count.oldest then row.oldest = math.max(row.oldest or 0, (now - count.oldest) / 1000000) end
-      if count.next then row.next = math.max(0, count.next - now) / 1000000 end
-    end
-  end
-end
-
---- Rows of `queues`: name, paused, counts per state, `oldest` (seconds the
--- oldest ready job has waited), `next` (seconds to the next due one).
-local function queue_rows(handle, now)
-  local queues, message, code = handle:queues()
-  if not queues then return nil, message, code end
-  local rows, by_id = empty_rows(queues)
-  for state, count in pairs(COUNTS) do
-    local counts
-    counts, message, code = count(handle)
-    if not counts then return nil, message, code end
-    add_counts(by_id, state, counts, now)
-  end
-  table.sort(rows, function(a, b) return a.name < b.name end)
-  return rows
-end
-
 --- Everything db:stats shows.
 ---@param handle userdata core handle
 function report.stats(handle)
   local now, message, code = handle:now()
   if not now then return nil, message, code end
   local queues, holders
-  queues, message, code = queue_rows(handle, now)
+  queues, message, code = counts.of_queues(handle, now)
   if not queues then return nil, message, code end
   holders, message, code = handle:execute "@report_holders"
   if not holders then return nil, message, code end

@@ -8,18 +8,20 @@ local options = require "nightshift.options"
 
 local unserved = {}
 
-local LOOKED_AT = 200000 -- ready rows; those behind are not seen
+-- Ready rows; those behind are not seen. Who looks time and again looks at fewer.
+local LOOKED_AT, GLANCED_AT = 200000, 20000
 
 --- Ready jobs of other names, in queues that are not paused.
 ---@param handle userdata core handle
 ---@param known string[] names
 ---@param queues string[]? of these queues only
+---@param most integer? ready rows that are looked at
 ---@return {queue: string, name: string, n: integer, waited: integer}[]? rows waited: µs
 ---@return string? message
 ---@return string? code
-function unserved.left(handle, known, queues)
+function unserved.left(handle, known, queues, most)
   local list = queues and core.encode(core.array(queues)) or core.null
-  return handle:execute("@report_left", LOOKED_AT, core.encode(core.array(known)), list, list)
+  return handle:execute("@report_left", most or LOOKED_AT, core.encode(core.array(known)), list, list)
 end
 
 --- The names of all hosts; nil when one of them has more than it tells, or none lives.
@@ -46,7 +48,7 @@ function unserved.find(handle)
   local names = known_by(hosts)
   if not names then return {} end
   local rows
-  rows, message, code = unserved.left(handle, names)
+  rows, message, code = unserved.left(handle, names, nil, GLANCED_AT)
   if not rows then return nil, message, code end
   for _, row in ipairs(rows) do row.near = unserved.near(row.name, names) end
   return rows

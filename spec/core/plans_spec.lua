@@ -203,7 +203,7 @@ describe("the plan of", function()
   for name, params in pairs {
     report_jobs_waiting = { nightshift.null, nightshift.null, nightshift.null, nightshift.null, 10,
       nightshift.null, nightshift.null, nightshift.null, nightshift.null, 10, 10 },
-    report_stats_waiting = { 10, 10 },
+    report_counts_waiting = { 10, 10 },
   } do
     it(name .. " reads no jobs for pauses while there are none", function()
       local impossible = 0
@@ -326,7 +326,7 @@ describe("the plan of", function()
     { "attempt", { "nightshift_attempt", "ref" }, 100 },
     { "brood", { "nightshift_child", "ref" }, 100, 100000 },
     { "children", { "nightshift_child", "ref" }, { "j", "eq_ref" }, 100, 10000, 3 },
-    { "claim", { "l", "const" }, { "x", "eq_ref" }, 100, 100 },
+    { "claim", { "l", "const" }, { "o", "eq_ref" }, 100, 100 },
     { "hosts", { "s", "eq_ref" }, { "j", "eq_ref" } },
     { "job", { "j", "const" }, 100 },
     { "slots", { "s", "ref" }, { "j", "eq_ref" }, { "h", "eq_ref" }, "s1", 100 },

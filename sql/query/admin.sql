@@ -25,6 +25,10 @@ WHERE id = ? FOR UPDATE
 -- Params: job. Key: PRIMARY of finished, locked by admin_finished.
 DELETE nightshift_finished FROM nightshift_finished WHERE id = ?
 
+-- name: admin_held
+-- Params: job, run. Key: none, leases are few. No locks. A row: somebody has it.
+SELECT c.holder FROM (SELECT ? AS id, ? AS run) j JOIN {claim}
+
 -- name: admin_info
 -- Params: job. Key: PRIMARY of job; running by PRIMARY; leases are few. No locks.
 SELECT j.id, j.run, j.queue_id, q.name AS queue, j.name, j.payload, j.state,

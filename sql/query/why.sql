@@ -38,14 +38,13 @@ ORDER BY c.seq, c.id LIMIT ?
 -- name: report_why_claim
 -- Who has a claim, and what the job shows of itself. shown: how many jobs of the
 -- holder do. Params: job id, lease. Index: PRIMARY of lease, holder, served and
--- running; key holder of lease. Locks: none.
+-- running; all of running, that are those which run for long. Locks: none.
 SELECT l.claimed, l.holder, h.kind, h.host, h.pid, h.dead, s.workers,
   r.started, r.progress, r.status, {now} AS now, {now} - h.beat AS silent,
   IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id)) AS free,
-  (SELECT COUNT(*) FROM nightshift_lease o
-   STRAIGHT_JOIN JSON_TABLE(o.jobs, {tokens}) c
-   STRAIGHT_JOIN nightshift_running x FORCE INDEX (PRIMARY) ON x.job_id = c.id AND x.run = c.run
-   WHERE o.holder = l.holder) AS shown
+  (SELECT COUNT(*) FROM nightshift_running x
+   STRAIGHT_JOIN nightshift_job o FORCE INDEX (PRIMARY) ON o.id = x.job_id AND o.run = x.run
+   WHERE x.holder = l.holder) AS shown
 FROM nightshift_lease l
 LEFT JOIN nightshift_holder h ON h.id = l.holder
 LEFT JOIN nightshift_served s ON s.holder = l.holder

@@ -221,7 +221,12 @@ static ns_status run_verb(ns_db *db, work *w,
 ** have read the job before our commit. */
 static void tell_claimer(ns_db *db, const work *w) {
   char token[64];
-  if (db->user_tx || !w->now.found)
+  const ns_value *row = NULL;
+  const ns_value params[] = {ns_vint(w->id), ns_vint(w->now.run)};
+  ns_err none;
+  if (db->user_tx || !w->now.found ||
+      ns_run(db, NS_SQL_ADMIN_HELD, params, &none) != NS_OK ||
+      ns_row(db, NS_SQL_ADMIN_HELD, &row, &none) != NS_OK || row == NULL)
     return;
   snprintf(token, sizeof token, "[[%lld,%lld]]", (long long)w->id,
            (long long)w->now.run);

@@ -38,7 +38,7 @@ end
 
 local function count_of(state)
   return function(row)
-    return row.approximate and row.approximate[state] and "~" .. row[state] or row[state]
+    return row.approximate and row.approximate[state] and row[state] .. "+" or row[state]
   end
 end
 
