@@ -277,12 +277,14 @@ function Db:why(id) end
 ---@field queue string?
 ---@field name string?
 ---@field limit integer? default 50
+---@field after integer? an id: only those below it, newest id first
 
 --- Lists jobs, without their payloads. With a state: next first, or newest
---- first when finished.
+--- first when finished. Where there are more than 20,000 jobs, a filter by name or queue
+--- looks at so many, newest id first; `more.after` goes on from there.
 ---@param filter nightshift.JobFilter?
 ---@return nightshift.JobRow[]? rows
----@return string? message
+---@return {after: integer, looked: integer?}|string|nil more nil: that is all; or the message
 ---@return nightshift.Code? code
 function Db:jobs(filter) end
 

@@ -38,6 +38,12 @@ nightshift_lease c ON c.jobs LIKE CONCAT('%[', j.id, ',', j.run, ']%')
 CASE WHEN c.id IS NOT NULL THEN 'running' WHEN j.unmet > 0 OR {awaits} THEN 'waiting'
   WHEN j.due > {now} THEN 'scheduled' ELSE 'ready' END
 
+-- mark: live_columns
+-- What a listing of all states shows of live job j in queue q, with its claim c.
+j.id, q.name AS queue, j.name, {state} AS state,
+  j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts, j.created, j.due, j.parent,
+  NULLIF(j.unmet, 0) AS unmet, IF({awaits}, j.awaits, NULL) AS awaits
+
 -- mark: job_columns
 -- What a claim gives of job j.
 j.id, j.run, j.queue_id, j.name, j.payload, j.state,

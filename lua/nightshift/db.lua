@@ -76,13 +76,15 @@ end
 -- finished), or every state, newest first.
 ---@param filter nightshift.JobFilter?
 ---@return nightshift.JobRow[]|nil
----@return string? message
+---@return {after: integer, looked: integer?}|string|nil more
 ---@return string? code
 function methods:jobs(filter)
   local handle = live(self, "jobs")
   local given, message, code = options.read("jobs", filter, report.FILTER)
   if not given then return nil, message, code end
-  return report.jobs(handle, given)
+  local rows, more
+  rows, more, code = report.jobs(handle, given)
+  return rows, more, code
 end
 
 local CANCEL = { reason = options.text, tree = options.typed "boolean" }

@@ -10,7 +10,8 @@ local unserved = require "nightshift.unserved"
 
 local report = {}
 
-local AWAITING = 20000 -- rows of scheduled, the last ones, that are looked at for waits for a signal
+local LOOK = 20000 -- jobs that a listing looks at where no key leads to what is sought
+local FEW = 1000 -- claims that a listing of all running jobs looks at, and of no more than it shows
 
 --- What db:jobs accepts.
 report.FILTER = {
@@ -18,6 +19,7 @@ report.FILTER = {
   queue = options.typed "string",
   name = options.typed "string",
   limit = options.integer(1, 1 << 31),
+  after = options.integer(1, math.maxinteger),
 }
 
 -- One function per listing: the core handle, then queue id, name (each may be
@@ -43,10 +45,13 @@ function listings.ready(handle, queue, name, limit)
   return and_then(handle, rows, limit, "@report_jobs_due", queue, queue, name, name)
 end
 
-for _, state in ipairs { "scheduled", "running" } do
-  listings[state] = function(handle, queue, name, limit)
-    return handle:execute("@report_jobs_" .. state, queue, queue, name, name, limit)
-  end
+function listings.scheduled(handle, queue, name, limit)
+  return handle:execute("@report_jobs_scheduled", queue, queue, name, name, limit)
+end
+
+function listings.running(handle, queue, name, limit)
+  local look = math.max(limit, queue == core.null and name == core.null and FEW or LOOK)
+  return handle:execute("@report_jobs_running", look, queue, queue, name, name, limit)
 end
 
 -- First those that wait for other jobs, then those that wait for a signal.
@@ -54,7 +59,7 @@ function listings.waiting(handle, queue, name, limit)
   local rows, message, code = handle:execute("@report_jobs_waiting", queue, queue, name, name, limit,
     queue, queue, name, name, limit, limit)
   if not rows then return nil, message, code end
-  return and_then(handle, rows, limit, "@report_jobs_awaiting", AWAITING, queue, queue, name, name)
+  return and_then(handle, rows, limit, "@report_jobs_awaiting", LOOK, queue, queue, name, name)
 end
 
 for _, outcome in ipairs { "done", "dead", "cancelled" } do
@@ -68,19 +73,61 @@ local function every_state(handle, queue, name, limit)
     queue, queue, name, name, limit, limit)
 end
 
---- Lists jobs; a queue that does not exist has none.
+local ENDED = { done = true, dead = true, cancelled = true }
+
+--- Where pages of live and of ended jobs end that have LOOK of them, or all that are left:
+-- ids, 0 for all; of those that a state is not of, nil.
+local function page_ends(handle, state, after)
+  local rows, message, code = handle:execute("@report_jobs_from", after, LOOK - 1, after, LOOK - 1)
+  if not rows then return nil, message, code end
+  return { live = not ENDED[state] and (rows[1].live or 0) or nil,
+    ended = (not state or ENDED[state]) and (rows[1].ended or 0) or nil }
+end
+
+--- Jobs by id, newest first, below `after`: as many as are found among LOOK live ones and
+-- LOOK ended ones. Then how to go on, if there are more to look at.
+local function page(handle, ends, queue, filter, after, limit)
+  local list, state, name = {}, filter.state or core.null, filter.name or core.null
+  for _, kind in ipairs { "live", "ended" } do
+    if ends[kind] then
+      local rows, message, code = handle:execute("@report_jobs_page_" .. kind, after, ends[kind], state, state,
+        queue, queue, name, name, limit)
+      if not rows then return nil, message, code end
+      table.move(rows, 1, #rows, #list + 1, list)
+    end
+  end
+  table.sort(list, function(a, b) return a.id > b.id end)
+  local down = math.max(ends.live or 0, ends.ended or 0)
+  while #list > limit or #list > 0 and list[#list].id < down do list[#list] = nil end
+  if #list >= limit then return list, { after = list[#list].id } end
+  return list, down > 0 and { after = down, looked = LOOK } or nil
+end
+
+--- Lists jobs; a queue that does not exist has none. What no key leads to is looked for by
+-- id where there are many jobs: then the second value says how to go on.
 ---@param handle userdata core handle
 ---@param filter nightshift.JobFilter checked
+---@return table[]? rows
+---@return {after: integer, looked: integer?}|string|nil more
+---@return string? code
 function report.jobs(handle, filter)
-  local queue = core.null
+  local queue, state, limit = core.null, filter.state, filter.limit or 50
   if filter.queue then
     local id, message, code = handle:queue_id(filter.queue, false)
     if not id and code == "NOT_FOUND" then return {} end
     if not id then return nil, message, code end
     queue = id
   end
-  local listing = filter.state and listings[filter.state] or every_state
-  return listing(handle, queue, filter.name or core.null, filter.limit or 50)
+  local by_key = not filter.name and (not filter.queue or state == "ready") or state == "running"
+  if filter.after or not by_key then
+    local after = filter.after or math.maxinteger
+    local ends, message, code = page_ends(handle, state, after)
+    if not ends then return nil, message, code end
+    if filter.after or (ends.live or 0) > 0 or (ends.ended or 0) > 0 then
+      return page(handle, ends, queue, filter, after, limit)
+    end
+  end
+  return (state and listings[state] or every_state)(handle, queue, filter.name or core.null, limit)
 end
 
 --- Everything db:stats shows.
@@ -126,9 +173,9 @@ function report.prunable(handle, keep_done, keep_dead)
   local rows
   rows, message, code = handle:execute("@report_prunable", before(keep_done), before(keep_dead))
   if not rows then return nil, message, code end
-  local counts = { done = 0, dead = 0, cancelled = 0 }
-  for _, row in ipairs(rows) do counts[row.outcome] = row.n end
-  return counts
+  local prunable = { done = 0, dead = 0, cancelled = 0 }
+  for _, row in ipairs(rows) do prunable[row.outcome] = row.n end
+  return prunable
 end
 
 return report

@@ -2,6 +2,7 @@
 
 local nightshift = require "nightshift"
 local report = require "nightshift.report"
+local proc = require "spec.support.proc"
 local server = require "spec.support.db"
 
 local db, q
@@ -163,5 +164,55 @@ describe("counts", function()
   it("say what a prune would take", function()
     assert.same({ done = 0, dead = 200, cancelled = 1 }, report.prunable(db._handle, 0, 0))
     assert.same({ done = 0, dead = 0, cancelled = 0 }, report.prunable(db._handle, -1, -1))
+  end)
+end)
+
+describe("a listing by name among 45,000 jobs", function()
+  local many, place, first
+
+  setup(function()
+    many = server.fresh()
+    local handle <close> = assert(nightshift.open(many))
+    place = handle:queue "q"
+    first = assert(place:push("rare", 1))
+    local batch = {}
+    for i = 1, 1000 do batch[i] = { "common", i } end
+    for _ = 1, 25 do assert(place:push_many(batch)) end
+    assert(handle:execute [[INSERT INTO nightshift_finished (id, queue_id, name, payload, priority, outcome, run,
+        attempts, polls, crashes, lost, max_attempts, max_crashes, backoff, timeout,
+        created, finished_at, on_fail, nonce)
+      SELECT 1000000000 + seq, 1, 'ended', '1', 100, 'done', 1, 0, 0, 0, 0, 10, 5, 1, 1, 1, 1, 'cancel', 1
+      FROM seq_1_to_20000]])
+  end)
+
+  it("looks at 20,000, and says how to go on", function()
+    local handle <close> = assert(nightshift.open(many))
+    for _, filter in ipairs { { name = "rare" }, { name = "rare", state = "ready" } } do
+      local pages, list, more = 1, handle:jobs(filter)
+      while #list == 0 do
+        assert.equal(20000, more.looked)
+        filter.after, pages = more.after, pages + 1
+        list, more = handle:jobs(filter)
+      end
+      assert.equal(first, list[1].id)
+      assert.equal(filter.state and 2 or 3, pages)
+    end
+    local list, more = handle:jobs { name = "common", state = "ready", limit = 10 }
+    assert.equal(10, #list)
+    assert.same({ after = list[10].id }, more)
+    assert.is_true(handle:jobs({ name = "common", state = "ready", limit = 10, after = more.after })[1].id < more.after)
+    assert.same({}, (handle:jobs { name = "none", state = "done" }))
+  end)
+
+  it("says so on the command line", function()
+    local exit, out, err = proc.nightshift({ "jobs", "--name", "rare", "--state", "ready" }, many)
+    assert.same({ 0, "no such jobs\n" }, { exit, out })
+    local after = err:match "^nightshift: looked at 20000 jobs, down to id (%d+); %-%-after %1 goes on\n$"
+    assert.is_truthy(after, err)
+    exit, out, err = proc.nightshift({ "jobs", "--name", "rare", "--state", "ready", "--after", after, "--json" }, many)
+    assert.same({ 0, "" }, { exit, err })
+    assert.is_truthy(out:find(tostring(first), 1, true))
+    exit, out = proc.nightshift({ "cancel", "--name", "rare", "--yes" }, many)
+    assert.same({ 0, "1 job cancelled\n" }, { exit, out })
   end)
 end)

@@ -38,7 +38,7 @@ local function assert_legal(call, forever)
     (SELECT COUNT(*) FROM nightshift_job j
       WHERE (SELECT COUNT(*) FROM nightshift_ready r WHERE r.job_id = j.id AND r.run = j.run)
         + (SELECT COUNT(*) FROM nightshift_scheduled c WHERE c.job_id = j.id AND c.run = j.run)
-        + (SELECT COUNT(*) FROM nightshift_lease l WHERE JSON_CONTAINS(l.jobs, CONCAT('[[', j.id, ',', j.run, ']]')))
+        + (SELECT COUNT(*) FROM nightshift_lease l WHERE JSON_CONTAINS(l.jobs, JSON_ARRAY(JSON_ARRAY(j.id, j.run))))
         + (j.unmet > 0) <> 1) AS lost,
     (SELECT COUNT(*) FROM nightshift_job j JOIN nightshift_finished f ON f.id = j.id) AS undead]], GHOST))[1]
   if call.closes or forever then row.holders, row.slots = 0, 0 end

@@ -32,7 +32,8 @@ describe("migrate, with tables that are current", function()
       for _, procedure in ipairs(PROCEDURES) do db.sql("DROP PROCEDURE " .. procedure, name) end
       db.sql("DROP VIEW nightshift_jobs, nightshift_history", name)
       expect(doctor(url).procedures, "fail", table.concat(PROCEDURES, ", ") .. " not there", "nightshift migrate")
-      expect(doctor(url).tables, "fail", "nightshift_history is not there, nightshift_jobs is not there", "nightshift migrate")
+      expect(doctor(url).tables, "fail", "nightshift_history is not there, nightshift_jobs is not there",
+        "nightshift migrate")
       local exit, out, err = proc.nightshift({ command }, url)
       assert.same({ 0, "" }, { exit, err })
       assert.matches("^the tables are of version %d+ already; procedures and views were made anew\n$", out)

@@ -18,7 +18,8 @@ it("a view that reads another database is found by the doctor, and made anew by 
   local handle <close> = assert(nightshift.open(url))
   assert(handle:queue "q":push("original", 1))
   assert.equal("ok", tables(copy_url).level)
-  local text = db.sql(("SELECT view_definition FROM information_schema.views WHERE table_schema = '%s' AND table_name = 'nightshift_jobs'"):format(name))
+  local text = db.sql(("SELECT view_definition FROM information_schema.views "
+    .. "WHERE table_schema = '%s' AND table_name = 'nightshift_jobs'"):format(name))
   db.sql("CREATE OR REPLACE SQL SECURITY INVOKER VIEW nightshift_jobs AS " .. text, copy)
   assert.equal("original", db.sql("SELECT name FROM nightshift_jobs", copy))
   local check = tables(copy_url)

@@ -120,8 +120,9 @@ local forbidden = {} -- role -> function(place) that tries what it may not do
 
 function forbidden.caller(place)
   local h <close> = assert(core.open { url = place.url, no_schema = true })
-  read_denied(h, "SELECT id FROM nightshift_job", "SELECT id FROM nightshift_queue", "SELECT 1 FROM nightshift_jobs", "SELECT 1 FROM nightshift_history",
-    "INSERT INTO nightshift_queue (name, created) VALUES ('x', 1)", "SELECT 1 FROM spec_secret")
+  read_denied(h, "SELECT id FROM nightshift_job", "SELECT id FROM nightshift_queue", "SELECT 1 FROM nightshift_jobs",
+    "SELECT 1 FROM nightshift_history", "INSERT INTO nightshift_queue (name, created) VALUES ('x', 1)",
+    "SELECT 1 FROM spec_secret")
   denied(nightshift.open(place.url))
 end
 
@@ -129,9 +130,9 @@ function forbidden.pusher(place)
   local h <close> = assert(nightshift.open(place.url))
   read_denied(h, "SELECT payload FROM nightshift_job", "SELECT * FROM nightshift_job",
     "SELECT payload FROM nightshift_finished", "SELECT result FROM nightshift_finished",
-    "SELECT 1 FROM nightshift_ready", "SELECT 1 FROM nightshift_jobs", "SELECT 1 FROM nightshift_history", "SELECT 1 FROM spec_secret",
-    "DELETE FROM nightshift_ready", "UPDATE nightshift_job SET payload = '2'", "DROP TABLE nightshift_job",
-    "CALL nightshift_push('a', 'b', '1', '{}')")
+    "SELECT 1 FROM nightshift_ready", "SELECT 1 FROM nightshift_jobs", "SELECT 1 FROM nightshift_history",
+    "SELECT 1 FROM spec_secret", "DELETE FROM nightshift_ready", "UPDATE nightshift_job SET payload = '2'",
+    "DROP TABLE nightshift_job", "CALL nightshift_push('a', 'b', '1', '{}')")
   local id = assert(h:queue("mail"):push("a", { secret = true }))
   denied(h:queue("mail"):push("b", 1, { after = { place.dead } })) -- would have to end at once
   denied(h:reprioritise(id, 1))

@@ -45,14 +45,11 @@ WHERE kind = 'host' AND dead IS NULL AND boot_id LIKE CONCAT(?, ' %')
   AND NOT IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', id))
 
 -- name: report_jobs_all
--- Live and finished jobs of every state, newest id first.
+-- Live jobs and ended ones of every state, newest id first.
 -- Params: queue id or NULL twice, name or NULL twice, limit; the same again
 -- for the finished ones; limit. Index: job and finished PRIMARY, backwards.
 -- Locks: none.
-(SELECT j.id, q.name AS queue, j.name, {state} AS state,
-        j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts,
-        j.created, j.due, j.parent, NULL AS finished_at, NULL AS reason, NULL AS error,
-        NULLIF(j.unmet, 0) AS unmet, IF({awaits}, j.awaits, NULL) AS awaits
+(SELECT {live_columns}, NULL AS finished_at, NULL AS reason, NULL AS error
  FROM (SELECT id, queue_id, name, unmet, due, priority, run, attempts, polls,
               crashes, max_attempts, created, parent, waits, awaits
        FROM nightshift_job
@@ -63,8 +60,7 @@ WHERE kind = 'host' AND dead IS NULL AND boot_id LIKE CONCAT(?, ' %')
 UNION ALL
 (SELECT f.id, q.name, f.name, f.outcome,
         f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
-        f.created, NULL, f.parent, f.finished_at, f.reason, LEFT(f.error, 300),
-        NULL, NULL
+        f.created, NULL, f.parent, NULL, NULL, f.finished_at, f.reason, LEFT(f.error, 300)
  FROM nightshift_finished f
  JOIN nightshift_queue q ON q.id = f.queue_id
  WHERE (? IS NULL OR f.queue_id = ?) AND (? IS NULL OR f.name = ?)
@@ -113,6 +109,38 @@ WHERE f.outcome = ?
   AND (? IS NULL OR f.queue_id = ?) AND (? IS NULL OR f.name = ?)
 ORDER BY f.finished_at DESC, f.id DESC LIMIT ?
 
+-- name: report_jobs_from
+-- Where a page of jobs by id begins and ends: the ids of the last of so many live jobs, and
+-- of the last of so many ended ones, below an id; NULL: there are fewer. Params: id, how
+-- many less one, twice. Index: job and finished PRIMARY, backwards. Locks: none.
+SELECT (SELECT id FROM nightshift_job WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?) AS live,
+  (SELECT id FROM nightshift_finished WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?) AS ended
+
+-- name: report_jobs_page_ended
+-- Ended jobs by id, newest first. Params: an id, all below; an id, that one and all above;
+-- outcome or NULL twice, queue id or NULL twice, name or NULL twice, limit. Index: finished
+-- PRIMARY, a range, backwards. Locks: none.
+SELECT f.id, q.name AS queue, f.name, f.outcome AS state,
+       f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
+       f.created, f.parent, f.finished_at, f.reason, LEFT(f.error, 300) AS error
+FROM nightshift_finished f FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN nightshift_queue q ON q.id = f.queue_id
+WHERE f.id < ? AND f.id >= ? AND (? IS NULL OR f.outcome = ?)
+  AND (? IS NULL OR f.queue_id = ?) AND (? IS NULL OR f.name = ?)
+ORDER BY f.id DESC LIMIT ?
+
+-- name: report_jobs_page_live
+-- Live jobs by id, newest first. Params: an id, all below; an id, that one and all above;
+-- state or NULL twice, queue id or NULL twice, name or NULL twice, limit. Index: job
+-- PRIMARY, a range, backwards; all leases, once. Locks: none.
+SELECT {live_columns}
+FROM nightshift_job j FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
+LEFT JOIN {claims}
+WHERE j.id < ? AND j.id >= ? AND (? IS NULL OR {state} = ?)
+  AND (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?)
+ORDER BY j.id DESC LIMIT ?
+
 -- name: report_jobs_ready
 -- Claimable jobs in claim order, queue by queue. A row whose job is gone or
 -- has another run is one the next claim drops; it is left out.
@@ -129,20 +157,21 @@ WHERE r.queue_id >= ? AND r.queue_id < ? AND (? IS NULL OR j.name = ?)
 ORDER BY r.queue_id, r.rank, r.ready_at, r.job_id LIMIT ?
 
 -- name: report_jobs_running
--- Claimed jobs, longest claimed first, with what they show of themselves.
--- Params: queue id or NULL twice, name or NULL twice, limit.
--- Index: lease PRIMARY (all leases), job and running PRIMARY. Locks: none.
+-- Claimed jobs, longest claimed first, with what they show of themselves. Params: how many
+-- claims are looked at, queue id or NULL twice, name or NULL twice, limit. Index: lease
+-- PRIMARY (all leases, sorted), job and running PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'running' AS state,
        j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts,
-       j.created, j.due, j.parent, l.claimed, l.holder,
+       j.created, j.due, j.parent, c.claimed, c.holder,
        r.started, r.touched, r.progress, r.status
-FROM nightshift_lease l
-STRAIGHT_JOIN JSON_TABLE(l.jobs, {tokens}) c
+FROM (SELECT t.id, t.run, l.claimed, l.holder
+      FROM (SELECT claimed, holder, jobs FROM nightshift_lease ORDER BY claimed, id LIMIT {end}) l
+      STRAIGHT_JOIN JSON_TABLE(l.jobs, {tokens}) t LIMIT ?) c
 STRAIGHT_JOIN nightshift_job j ON j.id = c.id AND j.run = c.run
 STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
 WHERE (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?)
-ORDER BY l.claimed, j.id LIMIT ?
+ORDER BY c.claimed, j.id LIMIT ?
 
 -- name: report_jobs_scheduled
 -- Jobs due later, next first; without those that are parked for a signal.

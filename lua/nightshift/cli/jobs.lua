@@ -46,6 +46,7 @@ local function define_reading(parser)
   list:option("--queue", "Only of this queue.")
   list:option("--name", "Only of this job name.")
   list:option("--limit", "At most so many.", "50"):convert(context.integer)
+  list:option("--after", "Only those with smaller ids, newest first."):convert(context.id)
   rows.define_jobs(list)
   list:flag("--json", "Print JSON.")
   local show = parser:command("show", "Show everything about one job.")
@@ -142,12 +143,20 @@ function commands.jobs(args)
   if rows.wanted(args, { "by", "error" }, { "queue", "name" }) then return rows.jobs(args) end
   context.checked(report.FILTER.limit, args.limit, "--limit")
   local db <close> = context.connect(args)
-  local list = context.must(db:jobs {
-    state = args.state, queue = args.queue, name = args.name, limit = args.limit,
-  })
-  if args.json then return output.json_list(list) end
-  if #list == 0 then return output.line "no such jobs" end
-  output.table(job_columns(context.must(db._handle:now())), list)
+  local list, more, code = db:jobs {
+    state = args.state, queue = args.queue, name = args.name, limit = args.limit, after = args.after,
+  }
+  context.must(list, more, code)
+  if args.json then
+    output.json_list(list)
+  elseif #list > 0 then
+    output.table(job_columns(context.must(db._handle:now())), list)
+  else
+    output.line "no such jobs"
+  end
+  if more and more.looked then
+    context.complain("looked at %d jobs, down to id %d; --after %d goes on", more.looked, more.after, more.after)
+  end
 end
 
 local TIMES = { created = true, due = true, deadline = true, finished_at = true }
@@ -209,8 +218,15 @@ end
 local function matching(db, args, states)
   local ids = {}
   for _, state in ipairs(states) do
-    local list = context.must(db:jobs { state = state, queue = args.queue, name = args.name, limit = EVERY })
-    for _, row in ipairs(list) do ids[#ids + 1] = row.id end
+    local after
+    repeat
+      local list, more, code = db:jobs {
+        state = state, queue = args.queue, name = args.name, limit = EVERY, after = after,
+      }
+      context.must(list, more, code)
+      for _, row in ipairs(list) do ids[#ids + 1] = row.id end
+      after = more and more.after
+    until not after
   end
   return ids
 end
