@@ -26,7 +26,7 @@ TIMESTAMPDIFF(MICROSECOND,TIMESTAMP'1970-01-01 00:00:00',UTC_TIMESTAMP(6))
 -- mark: claim
 -- Behind `LEFT JOIN `: the lease c that job j is in, if somebody has it. All leases are
 -- searched, as text, for each job: for a few jobs that is a tenth of the time of {claims}.
-nightshift_lease c ON c.jobs LIKE CONCAT('%[', j.id, ',', j.run, ']%')
+nightshift_lease c ON LOCATE(CONCAT('[', j.id, ',', j.run, ']'), c.jobs) > 0
 
 -- mark: awaits
 -- Does live job j, which nobody has, wait for a signal? It is scheduled for its deadline.
