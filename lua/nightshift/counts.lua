@@ -8,7 +8,7 @@
 local counts = {}
 
 local MOST = 1000
-local LOOKED = 3000 -- rows that a statement looks at which no key leads to a queue's own
+local LOOKED = 4000 -- rows that a statement looks at which no key leads to a queue's own
 
 --- What is being counted: rows of queues by id, the server's clock, and the states whose
 -- statements have stopped early.
