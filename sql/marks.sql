@@ -23,7 +23,7 @@ TIMESTAMPDIFF(MICROSECOND,TIMESTAMP'1970-01-01 00:00:00',UTC_TIMESTAMP(6))
 (SELECT t.id, t.run, l.holder FROM nightshift_lease l, JSON_TABLE(l.jobs, {tokens}) t
   LIMIT 9223372036854775807) c ON c.id = j.id AND c.run = j.run
 
--- mark: claim
+-- mark: lease
 -- Behind `LEFT JOIN `: the lease c that job j is in, if somebody has it. All leases are
 -- searched, as text, for each job: for a few jobs that is a tenth of the time of {claims}.
 nightshift_lease c ON LOCATE(CONCAT('[', j.id, ',', j.run, ']'), c.jobs) > 0

@@ -61,9 +61,10 @@ describe("SQL", function()
       for argument in read(path):gmatch ":execute%s*(%b())" do
         local first = argument:match "^%(%s*([^,]-)%s*[,)]"
         local fine = first:find '^"@[%l_]+"$' or first:find '^"@" %.%. statement$' -- a name
-          or first == '"@report_jobs_" .. state' or first == '"@report_why_" .. statement' -- one of some
+          or first == '"@report_jobs_page_" .. kind' or first == '"@report_why_" .. statement' -- one of some
+          or first == '"@report_counts_" .. statement'
           or first == "sql" -- db:execute itself
-          or first == "statement" or first == "exact" or first == "rough" -- of report.lua, names
+          or first == "statement" -- of report.lua, a name
           or first:find "^plans%.question%(" -- an EXPLAIN
         if not fine then found[#found + 1] = path .. ": execute" .. argument end
       end

@@ -27,7 +27,7 @@ DELETE nightshift_finished FROM nightshift_finished WHERE id = ?
 
 -- name: admin_held
 -- Params: job, run. Key: none, leases are few. No locks. A row: somebody has it.
-SELECT c.holder FROM (SELECT ? AS id, ? AS run) j JOIN {claim}
+SELECT c.holder FROM (SELECT ? AS id, ? AS run) j JOIN {lease}
 
 -- name: admin_info
 -- Params: job. Key: PRIMARY of job; running by PRIMARY; leases are few. No locks.
@@ -41,7 +41,7 @@ SELECT j.id, j.run, j.queue_id, q.name AS queue, j.name, j.payload, j.state,
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
-LEFT JOIN {claim}
+LEFT JOIN {lease}
 WHERE j.id = ?
 
 -- name: admin_info_finished
@@ -68,7 +68,7 @@ FROM nightshift_job j WHERE j.id = ? FOR UPDATE
 INSERT IGNORE INTO nightshift_notice (holder, job_id, run, kind, created)
 SELECT c.holder, j.id, j.run, ?, {now}
 FROM (SELECT ? AS id, ? AS run) j
-JOIN {claim}
+JOIN {lease}
 JOIN nightshift_holder h ON h.id = c.holder AND h.kind = 'host'
 
 -- name: admin_notified

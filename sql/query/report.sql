@@ -202,7 +202,7 @@ FROM ((SELECT DISTINCT e.job_id
        WHERE (? IS NULL OR w.queue_id = ?) AND (? IS NULL OR w.name = ?)
        LIMIT ?)
       UNION
-      (SELECT j.id FROM nightshift_job j LEFT JOIN {claim}
+      (SELECT j.id FROM nightshift_job j LEFT JOIN {lease}
        WHERE j.paused IS NOT NULL AND (SELECT COUNT(*) FROM nightshift_pause) > 0
          AND c.id IS NULL
          AND (? IS NULL OR j.queue_id = ?) AND (? IS NULL OR j.name = ?)

@@ -94,7 +94,7 @@ SELECT j.id, j.name, j.queue_id, q.name AS queue, q.paused AS queue_paused, j.ru
   j.parent, j.paused, j.phase, {now} AS now, c.id AS lease, {state} AS state
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
-LEFT JOIN {claim}
+LEFT JOIN {lease}
 WHERE j.id = ?
 
 -- name: report_why_locks
