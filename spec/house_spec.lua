@@ -93,6 +93,22 @@ describe("the house", function()
     end))
   end)
 
+  it("names no mark of sql/marks.sql as a placeholder of adopted tables", function()
+    local placeholders, marks = {}, 0
+    for _, path in ipairs(files "src/core/ns_adopt*.c") do
+      for line in io.lines(path) do
+        for name in line:gmatch '{"([%l_]+)", ?[%a_]' do placeholders[name] = true end
+      end
+    end
+    assert.is_true(placeholders.claim)
+    for line in io.lines "sql/marks.sql" do
+      local mark = line:match "^%-%- mark: (%S+)$"
+      marks = marks + (mark and 1 or 0)
+      assert.is_nil(placeholders[mark or ""], mark)
+    end
+    assert.is_true(marks > 5)
+  end)
+
   it("writes numbers with fractions in one file, whatever the locale's decimal sign", function()
     assert.same({}, wrong_lines("src/*/*.[ch] lua/nightshift/*.lua lua/nightshift/*/*.lua", function(line, path)
       local is_format = path:match "%.[ch]$" or line:find "format"
