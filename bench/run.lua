@@ -14,8 +14,8 @@ local report = require "bench.report"
 local stage = require "bench.stage"
 
 local QUESTIONS = {
-  "push", "claim", "handles", "work", "latency", "idle", "workers", "memory", "volume", "purge", "prune", "parked",
-  "large", "flows",
+  "push", "claim", "handles", "work", "latency", "idle", "workers", "memory", "volume", "looking", "purge", "prune",
+  "parked", "large", "flows",
 }
 
 local function misuse(format, ...)

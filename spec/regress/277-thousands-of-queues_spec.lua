@@ -3,6 +3,7 @@
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"
+local ledger = require "spec.support.ledger"
 local nightshift = require "nightshift"
 
 local QUEUES, EACH = 400, 12
@@ -39,14 +40,18 @@ it("a claim of many queues with a few jobs each takes a few statements", functio
   h:signal "TERM"
   assert.equal(0, h:wait())
   assert.equal(tostring(QUEUES * EACH),
-    db.sql("SELECT COUNT(*) FROM nightshift_finished WHERE outcome = 'done' AND run = 1", name))
+    db.sql("SELECT COUNT(*) FROM nightshift_finished WHERE outcome = 'done'", name))
   assert(handle:queue "q1")
 end)
 
+-- A host whose workers all seem to be long at one job gives back what it has claimed ahead,
+-- so on a busy machine a job may have another run, and be started once all the same.
 it("two hosts share them, and each job is started once", function()
   local hosts
+  local path = fixture.dir() .. "/ledger"
+  local script = ledger.script(path) .. "return { job = function(job) begin(job.id) done(job.id) end }"
   local handle <close>, name = filled(nil, function(url) -- both are there before the first job
-    hosts = { host.start(url, NOTHING), host.start(url, NOTHING) }
+    hosts = { host.start(url, script), host.start(url, script) }
   end)
   eventually(function() return drained(name) end, 60)
   for _, h in ipairs(hosts) do
@@ -54,7 +59,13 @@ it("two hosts share them, and each job is started once", function()
     assert.equal(0, h:wait())
   end
   assert.equal(tostring(QUEUES * EACH),
-    db.sql("SELECT COUNT(*) FROM nightshift_finished WHERE outcome = 'done' AND run = 1", name))
+    db.sql("SELECT COUNT(*) FROM nightshift_finished WHERE outcome = 'done'", name))
+  local found, n = ledger.read(path), 0
+  for id, times in pairs(found.begun) do
+    assert.same({ 1, 1 }, { times, found.done[id] })
+    n = n + 1
+  end
+  assert.equal(QUEUES * EACH, n)
   assert.equal("2", db.sql("SELECT COUNT(DISTINCT holder) FROM nightshift_finished", name))
   assert(handle:queue "q1")
 end)
