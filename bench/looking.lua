@@ -7,7 +7,7 @@ local nightshift = require "nightshift"
 local report = require "bench.report"
 
 local url, scale = arg[1], tonumber(arg[3])
-local db <close> = assert(nightshift.open(url))
+local db <close> = assert(nightshift.open { url = url, read_timeout = "10m" }) -- it makes millions of rows at once
 local function count(n) return math.max(10, math.floor(n * scale)) end
 local claimed, ready, scheduled, waiting = count(100000), count(500000), count(350000), count(50000)
 local live, ended, batch = claimed + ready + scheduled + waiting, count(5000000), 500

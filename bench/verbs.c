@@ -46,11 +46,15 @@ static void execute(ns_db *db, const char *sql) {
   check(ns_execute(db, ns_str(sql), NULL, 0, &result, &err), sql, &err);
 }
 
+/* Of 200 handles that claim batches at one moment each may wait for half a minute. */
+#define PATIENCE INT64_C(600000000) /* µs */
+
 static ns_db *open_db(void) {
   ns_err err;
   ns_db *db;
   ns_config cfg = NS_CONFIG_INIT;
   cfg.url = url;
+  cfg.read_timeout = PATIENCE;
   check(ns_open(&db, &cfg, &err), "open", &err);
   ns_forget_done(db, asked.history == 0);
   return db;

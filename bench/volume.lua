@@ -6,7 +6,7 @@
 local nightshift = require "nightshift"
 
 local url, scale = arg[1], tonumber(arg[3])
-local db <close> = assert(nightshift.open(url))
+local db <close> = assert(nightshift.open { url = url, read_timeout = "10m" }) -- it makes millions of rows at once
 local function count(n) return math.max(1, math.floor(n * scale)) end
 local scheduled, finished, waiting = count(5000000), count(5000000), count(1000000)
 local rows = 2 * scheduled + finished + 2 * waiting
