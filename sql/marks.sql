@@ -38,10 +38,14 @@ nightshift_lease c ON LOCATE(CONCAT('[', j.id, ',', j.run, ']'), c.jobs) > 0
 CASE WHEN c.id IS NOT NULL THEN 'running' WHEN j.unmet > 0 OR {awaits} THEN 'waiting'
   WHEN j.due > {now} THEN 'scheduled' ELSE 'ready' END
 
+-- mark: listed_columns
+-- What every listing shows of live job j besides its id, queue, name and state.
+j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts, j.created, j.due, j.parent
+
 -- mark: live_columns
 -- What a listing of all states shows of live job j in queue q, with its claim c.
 j.id, q.name AS queue, j.name, {state} AS state,
-  j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts, j.created, j.due, j.parent,
+  {listed_columns},
   NULLIF(j.unmet, 0) AS unmet, IF({awaits}, j.awaits, NULL) AS awaits
 
 -- mark: job_columns

@@ -11,7 +11,7 @@ local unserved = require "nightshift.unserved"
 local report = {}
 
 local LOOK = 20000 -- jobs that a listing looks at where no key leads to what is sought
-local FEW = 1000 -- claims that a listing of all running jobs looks at, and of no more than it shows
+local EVERY = math.maxinteger
 
 --- What db:jobs accepts.
 report.FILTER = {
@@ -49,9 +49,15 @@ function listings.scheduled(handle, queue, name, limit)
   return handle:execute("@report_jobs_scheduled", queue, queue, name, name, limit)
 end
 
+-- A batch names its jobs until the last is settled, so many claims may be of jobs that have
+-- gone on; then all are looked at.
 function listings.running(handle, queue, name, limit)
-  local look = math.max(limit, queue == core.null and name == core.null and FEW or LOOK)
-  return handle:execute("@report_jobs_running", look, queue, queue, name, name, limit)
+  local rows, message, code
+  for _, look in ipairs { math.max(limit, LOOK), EVERY } do
+    rows, message, code = handle:execute("@report_jobs_running", look, queue, queue, name, name, limit)
+    if not rows or #rows >= limit then break end
+  end
+  return rows, message, code
 end
 
 -- First those that wait for other jobs, then those that wait for a signal.

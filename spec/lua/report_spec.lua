@@ -59,6 +59,22 @@ describe("a job that is due, and that nobody has moved into ready", function()
   end)
 end)
 
+describe("a running job behind old batches of jobs that have gone on", function()
+  it("is listed", function()
+    local handle <close> = assert(nightshift.open((server.fresh())))
+    local place = handle:queue "long"
+    local id = assert(place:push("long", 1))
+    local job = assert(place:claim())
+    assert(handle:execute [=[INSERT INTO nightshift_lease (id, holder, claimed, jobs)
+      SELECT 1 + seq, (SELECT MIN(id) FROM nightshift_holder), 1,
+        CONCAT('[', REPEAT(CONCAT('[', 900000000 + seq, ',1],'), 999), '[1,1]]') FROM seq_1_to_25]=])
+    for _, filter in ipairs { { state = "running" }, { state = "running", queue = "long" } } do
+      assert.equal(id, assert(handle:jobs(filter)[1], "none").id)
+    end
+    assert(job:ack())
+  end)
+end)
+
 describe("a listing of ten jobs", function()
   for _, state in ipairs { "ready", "scheduled", "waiting", "dead" } do
     it("reads a few rows of the " .. state .. " ones", function()

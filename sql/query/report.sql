@@ -73,8 +73,7 @@ ORDER BY id DESC LIMIT ?
 -- Params: how many are looked at, queue id or NULL twice, name or NULL twice,
 -- limit. Index: scheduled PRIMARY, backwards; job PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'waiting' AS state,
-       j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts,
-       j.created, j.due, j.parent, j.awaits
+       {listed_columns}, j.awaits
 FROM (SELECT job_id, run FROM nightshift_scheduled
       ORDER BY run_at DESC, job_id DESC LIMIT ?) s
 STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
@@ -88,8 +87,7 @@ ORDER BY j.id LIMIT ?
 -- Params: queue id or NULL twice, name or NULL twice, limit.
 -- Index: scheduled PRIMARY, its first rows; job PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'ready' AS state,
-       j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts,
-       j.created, j.due, j.parent
+       {listed_columns}
 FROM nightshift_scheduled s
 STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
 STRAIGHT_JOIN nightshift_queue q ON q.id = s.queue_id
@@ -148,8 +146,7 @@ ORDER BY j.id DESC LIMIT ?
 -- Index: ready PRIMARY, range of queue_id (BETWEEN 1 AND 1 would become a ref
 -- with a filesort of the whole queue); job PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'ready' AS state,
-       j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts,
-       j.created, j.due, j.parent
+       {listed_columns}
 FROM nightshift_ready r
 STRAIGHT_JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run
 STRAIGHT_JOIN nightshift_queue q ON q.id = r.queue_id
@@ -161,8 +158,7 @@ ORDER BY r.queue_id, r.rank, r.ready_at, r.job_id LIMIT ?
 -- claims are looked at, queue id or NULL twice, name or NULL twice, limit. Index: lease
 -- PRIMARY (all leases, sorted), job and running PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'running' AS state,
-       j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts,
-       j.created, j.due, j.parent, c.claimed, c.holder,
+       {listed_columns}, c.claimed, c.holder,
        r.started, r.touched, r.progress, r.status
 FROM (SELECT t.id, t.run, l.claimed, l.holder
       FROM (SELECT claimed, holder, jobs FROM nightshift_lease ORDER BY claimed, id LIMIT {end}) l
@@ -178,8 +174,7 @@ ORDER BY c.claimed, j.id LIMIT ?
 -- Params: queue id or NULL twice, name or NULL twice, limit.
 -- Index: scheduled PRIMARY (run_at, job_id); job PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'scheduled' AS state,
-       j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts,
-       j.created, j.due, j.parent
+       {listed_columns}
 FROM nightshift_scheduled s
 STRAIGHT_JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
 STRAIGHT_JOIN nightshift_queue q ON q.id = s.queue_id
@@ -194,8 +189,7 @@ ORDER BY s.run_at, s.job_id LIMIT ?
 -- Params: queue id or NULL twice, name or NULL twice, limit; the same again.
 -- Index: edge PRIMARY; job PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'waiting' AS state,
-       j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts,
-       j.created, j.due, j.parent, j.unmet
+       {listed_columns}, j.unmet
 FROM ((SELECT DISTINCT e.job_id
        FROM nightshift_edge e
        STRAIGHT_JOIN nightshift_job w ON w.id = e.job_id AND w.unmet > 0
