@@ -15,7 +15,7 @@ BASE := ns_err ns_buf ns_number ns_time ns_duration ns_log ns_spool ns_latch ns_
 CORE := ns_url ns_await ns_db ns_stmt ns_packet ns_handle ns_query ns_list ns_kind ns_tx ns_volley ns_schema ns_queue ns_edge ns_insert ns_push ns_doubt ns_holder ns_peers \
         ns_rescue ns_lease \
         ns_window ns_lanes ns_range ns_paths ns_only ns_scout ns_shares ns_sweep ns_promote ns_aging ns_claim \
-        ns_read ns_depend ns_left ns_nowhere ns_mend ns_own ns_finish ns_fate ns_brood ns_park ns_done ns_settle \
+        ns_read ns_depend ns_left ns_nowhere ns_mend ns_own ns_finish ns_gate ns_fate ns_brood ns_park ns_done ns_settle \
         ns_cycle ns_wait ns_touch ns_admin ns_tree ns_unclaimed ns_verb ns_again ns_signal ns_prune ns_slot ns_listen ns_doctor \
         ns_adopt ns_adopt_map ns_adopt_text ns_adopt_put ns_adopt_where ns_adopt_ends ns_adopt_set ns_adopt_run \
         ns_adopt_pick ns_adopt_refuse ns_adopt_claim ns_adopt_seat ns_adopt_settle ns_adopt_free ns_adopt_plan ns_adopt_control \

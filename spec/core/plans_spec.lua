@@ -50,7 +50,7 @@ describe("the plan of", function()
   end
 
   for _, lanes in ipairs { 1, 32, 100 } do
-    for _, name in ipairs { "claim_fast", "claim_skip", "claim_late" } do
+    for _, name in ipairs { "claim_fast", "claim_skip", "claim_skip_soon", "claim_skip_long", "claim_late" } do
       it(("%s with %d lanes is one range scan in the order of the key"):format(name, lanes), function()
         local ranges, params = plans.lanes(lanes)
         local row = explain(plans.question(name, ranges), table.unpack(params)).nightshift_ready

@@ -26,6 +26,7 @@
 #define SWEEP_CLAIMS 8                 /* from one sweep to the next, at least, … */
 #define SWEEP_LATEST (5 * NS_SECOND)   /* … unless claims take long, on a slow network */
 #define SENTINELS 1000                 /* put up at once */
+#define FEW 1000                       /* rows: more take long without a crowd, too */
 #define LATE_COMMIT (5 * NS_SECOND)    /* floors of empty lanes trail by this */
 #define LATE_OF_SOME (NS_SECOND / 2) /* ... of those where rows of others lie */
 #define HIDDEN_LATEST (60 * NS_SECOND) /* ... and are looked below at least so often */
@@ -65,12 +66,19 @@ static ns_status take_rows(ns_db *db, ns_bytes fast, ns_bytes skip,
   size_t before = out->n;
   ns_stmt *s = NULL;
   bool slow;
-  ns_status st = ns_paths_run(db, fast, skip, params, &s, &slow, err);
+  ns_status st = ns_gate_felt(db, ns_paths_run(db, fast, skip, params, &s, &slow, err), err);
   if (st == NS_OK)
     st = collect(db, s, queue_id, out, err);
   if (st == NS_OK && slow)
     st = ns_take_drop(db, out->items + before, out->n - before, err);
   return st;
+}
+
+/* How the rows of others are passed. Who feels alone is cut when that takes long. */
+static ns_sql around_others(const ns_db *db, size_t want) {
+  if (!ns_gate_watches(db))
+    return NS_SQL_CLAIM_SKIP;
+  return want <= FEW ? NS_SQL_CLAIM_SKIP_SOON : NS_SQL_CLAIM_SKIP_LONG;
 }
 
 /* From up to NS_LANES_MAX lanes of one queue, each from its floor on. While a job is
@@ -91,7 +99,7 @@ static ns_status take_from(ns_db *db, const ns_lane *lanes, size_t n,
   if (r.n == 0)
     return NS_OK;
   if ((st = ns_ranges_text(&r, NS_SQL_CLAIM_FAST, kinds, &fast, err)) == NS_OK &&
-      (st = ns_ranges_text(&r, NS_SQL_CLAIM_SKIP, kinds, &skip, err)) == NS_OK)
+      (st = ns_ranges_text(&r, around_others(db, want), kinds, &skip, err)) == NS_OK)
     st = take_rows(db, ns_buf_bytes(&fast), ns_buf_bytes(&skip), r.params,
                    lanes->queue_id, out, err);
   ns_buf_free(&fast);

@@ -114,6 +114,8 @@ static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
     if ((st = ns_begun(db, err)) == NS_OK)
       st = ns_register(db, db->is_host, err);
   }
+  if (st == NS_OK && claims && w->want.nfeeds > 0)
+    st = ns_gate_enter(db, w->want.feeds[0].queue_id, err);
   w->holder = db->holder;
   ns_finish_late(db, claims && w->nverdicts >= MANY);
   if (st == NS_OK && claims && w->want.choose != NULL)
@@ -204,6 +206,7 @@ static void own_up(ns_db *db, ns_verdict *v) {
 
 static void read_ahead(ns_db *db, ns_tx *tx) {
   const work *w = tx->arg;
+  ns_gate_leave_ahead(db);
   if (w->takes.n > 0)
     ns_take_ahead(db, &w->takes);
 }
@@ -227,6 +230,7 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   w->number = ++db->cycle;
   w->tells = db->met_due && db->is_host;
   st = ns_transact(db, &tx, err);
+  ns_gate_leave(db, st == NS_OK && !tx.replay);
   ns_finish_late(db, false); /* a cycle that failed must not keep others' ends */
   db->met_due = db->met_due || (st != NS_OK && w->tells);
   if (st != NS_OK) {

@@ -90,6 +90,7 @@ static void hang_up(ns_db *db) {
   db->life = 0;
   db->ahead = 0;
   db->in_tx = false;
+  db->gate.number = 0;
   if (db->user_tx)
     db->broken_tx = true;
   drop_floors(db);

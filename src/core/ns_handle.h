@@ -15,6 +15,7 @@
 #include "ns_claim.h"
 #include "ns_db.h"
 #include "ns_finish.h"
+#include "ns_gate.h"
 #include "ns_lanes.h"
 #include "ns_lease.h"
 #include "ns_only.h"
@@ -136,6 +137,7 @@ struct ns_db {
   ns_leases leases;    /* what we hold */
   ns_token *wronged;   /* what we lost while we lived, to be absolved */
   size_t nwronged, capwronged;
+  ns_gate gate;        /* how crowded it is */
   ns_lanes lanes;      /* where we claim, */
   ns_only only;        /* and of which names */
   ns_take alone; /* a job to be claimed by itself next; id 0: none */

@@ -17,6 +17,7 @@
 #include "ns_time.h"
 
 #define LOOK_EVERY INT64_C(20000) /* µs between looks at scheduled */
+#define LOOK_IN_CROWD (NS_SECOND / 5) /* ... while others crowd, who look as well */
 #define PROMOTE_AT_ONCE 1000      /* rows per cycle */
 #define LATE_COMMIT (5 * NS_SECOND) /* the floor of what others promote trails by this */
 #define END INT64_MAX
@@ -193,7 +194,7 @@ ns_status ns_promote(ns_db *db, int64_t *next_due, ns_err *err) {
   if (db->due_window.open && (*next_due < 0 || *next_due > due))
     *next_due = due > 0 ? due : 0;
   db->due_at = *next_due < 0 ? 0 : now + *next_due;
-  db->look_at = now + LOOK_EVERY;
+  db->look_at = now + (db->gate.wary > 0 ? LOOK_IN_CROWD : LOOK_EVERY);
   if (*next_due >= 0 && db->due_at < db->look_at)
     db->look_at = db->due_at;
   if (n >= PROMOTE_AT_ONCE)
