@@ -80,7 +80,7 @@ end)
 
 -- Rows of others in number, and as a crowd has them: held by a transaction.
 describe("a claim past very many rows that somebody holds", function()
-  local HELD = 60000
+  local HELD = 120000
   local LANE = "nightshift_ready WHERE ready_at < 9223372036854775807 ORDER BY queue_id, rank, ready_at, job_id LIMIT "
 
   local function beside_holder(fn)

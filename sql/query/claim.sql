@@ -204,7 +204,7 @@ FOR UPDATE SKIP LOCKED
 -- name: claim_skip_soon
 -- Params: queue, rank, floor and end per lane, limit. As claim_skip, of a claimer that
 -- feels alone: cut (1969, see ns_gate.c) where others hold very many rows.
-SET STATEMENT max_statement_time=0.01 FOR
+SET STATEMENT max_statement_time=0.02 FOR
 SELECT rank, ready_at, job_id, run, alone, kind FROM nightshift_ready
 WHERE queue_id = ? AND (/*lanes*/)
 ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
