@@ -12,7 +12,7 @@ LIBDIR  ?= $(PREFIX)/lib/lua/5.4
 # Files by name, a list per layer.
 BASE := ns_err ns_buf ns_number ns_time ns_duration ns_log ns_spool ns_latch ns_dict ns_shared \
         ns_mutex ns_region
-CORE := ns_url ns_await ns_db ns_stmt ns_packet ns_handle ns_query ns_list ns_kind ns_tx ns_volley ns_schema ns_queue ns_edge ns_insert ns_push ns_doubt ns_holder ns_peers \
+CORE := ns_url ns_await ns_db ns_stmt ns_packet ns_handle ns_query ns_session ns_list ns_kind ns_tx ns_volley ns_schema ns_queue ns_edge ns_insert ns_push ns_doubt ns_holder ns_peers \
         ns_rescue ns_lease \
         ns_window ns_lanes ns_range ns_paths ns_only ns_scout ns_shares ns_sweep ns_promote ns_aging ns_claim \
         ns_read ns_depend ns_left ns_nowhere ns_mend ns_own ns_finish ns_gate ns_fate ns_brood ns_park ns_done ns_settle \

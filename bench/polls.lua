@@ -17,7 +17,8 @@ local reader
 if arg[4] == "hold" then
   reader = assert(nightshift.open(url))
   assert(reader:execute "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-  assert(reader:execute "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+  assert(reader._handle:begin())
+  assert(reader:execute "SELECT 1 FROM nightshift_meta")
 end
 local q = db:queue "polls"
 local id = assert(q:push("poll", { n = 1 }))

@@ -121,7 +121,7 @@ local function backend_of(self)
 
   function backend.settle(claimed, verdict)
     local jobs = own.in_transaction -- after a rollback the job is open again
-    if jobs then jobs[#jobs + 1] = claimed end
+    if jobs and own.takes_part() then jobs[#jobs + 1] = claimed end
     return handle:adopt_settle(number, {
       id = claimed.id, run = claimed.run, kind = verdict.kind, error = verdict.error,
       delay = verdict.delay and core.duration(verdict.delay), go_on = verdict.asked and ALL or nil,

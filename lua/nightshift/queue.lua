@@ -42,12 +42,15 @@ function queue.backend(handle, max_children)
   -- jobs here, and opens them again after a rollback.
   backend.in_transaction = nil
 
+  --- Is this coroutine in the open transaction, if there is one?
+  function backend.takes_part() return handle:is_open() and handle:in_transaction() end
+
   function backend.ask(statement, ...) return handle:execute("@" .. statement, ...) end
 
   --- A verdict as the core wants it.
   function backend.entry(claimed, verdict)
     local jobs = backend.in_transaction
-    if jobs then jobs[#jobs + 1] = claimed end
+    if jobs and backend.takes_part() then jobs[#jobs + 1] = claimed end
     return {
       id = claimed.id, run = claimed.run, lease = claimed.lease, kind = verdict.kind,
       result = verdict.result, error = verdict.error, state = verdict.state,

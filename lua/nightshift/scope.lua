@@ -40,7 +40,8 @@ local function note(object, ...)
   if value == nil and message ~= nil then
     local backend = object._backend
     local open = (backend.own or backend).in_transaction
-    if open then scope.spoil(open, message, code) end
+    -- a coroutine that takes no part in it, and was refused, spoils nothing
+    if open and (backend.own or backend).takes_part() then scope.spoil(open, message, code) end
   end
   return ...
 end

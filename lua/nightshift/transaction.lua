@@ -6,6 +6,10 @@
 -- its end, and the first verb that failed in it. That one keeps it from being committed:
 -- what belongs together is written whole or not at all. The scope that is open is its
 -- backend's `in_transaction`.
+--
+-- A coroutine may be inside db:transaction and never come back. Its transaction can be ended
+-- from outside: then its scopes have `ended`, and whatever that coroutine does later touches
+-- no transaction that others have begun since.
 
 local job = require "nightshift.job"
 local options = require "nightshift.options"
@@ -63,10 +67,13 @@ end
 
 -- ---------------------------------------------------------------------- scopes
 
+local ENDED = "this transaction was rolled back from outside: what began it, a job say, has ended"
+
 --- May it stand? Writes its acks if so. Else nil, message, code: of the first verb that
 -- failed, or what its function has returned.
 local function conclude(guard, results)
   local open = guard.scope
+  if open.ended then return nil, ENDED, "STATE" end
   if not guard.handle:is_open() then raise "transaction: its handle was closed inside it; nothing was committed" end
   if open.failed then return nil, open.failed[1], open.failed[2] end
   if results[1] == nil and results[2] ~= nil then return table.unpack(results, 1, results.n) end
@@ -86,6 +93,7 @@ end
 local try_meta = {
   __close = function(guard)
     local open = guard.scope
+    if open.ended then return end
     guard.backend.in_transaction = open.outer
     if guard.stands or not guard.handle:is_open() then return end
     scope.reopen(open)
@@ -139,17 +147,24 @@ local function tell(guard)
   end
 end
 
+-- The guard of the open transaction of each backend, for as long as somebody could go on.
+local guards = setmetatable({}, { __mode = "kv" })
+
 -- Rolls back unless the commit was reached; the error passes with its traceback.
-local guard_meta = {
-  __close = function(guard)
-    guard.tx._db = nil
-    if not guard.stands then
-      if guard.handle:is_open() then guard.handle:rollback() end
-      scope.reopen(guard.scope)
-    end
-    guard.backend.in_transaction = nil
-  end,
-}
+local function finish(guard)
+  guard.tx._db = nil
+  if guard.scope.ended then return end
+  guard.scope.ended = true
+  guards[guard.backend] = nil
+  if not guard.stands then
+    if guard.handle:is_open() then guard.handle:rollback() end
+    scope.reopen(guard.scope)
+  end
+  guard.backend.in_transaction = nil
+end
+
+-- A coroutine that nobody can resume any more is collected with what it has begun.
+local guard_meta = { __close = finish, __gc = finish }
 
 local function begin(db)
   local ok, message, code = db._handle:begin()
@@ -157,7 +172,28 @@ local function begin(db)
   local open = scope.new()
   db._backend.in_transaction = open
   local tx = setmetatable({ _db = db }, meta)
-  return setmetatable({ tx = tx, handle = db._handle, backend = db._backend, scope = open }, guard_meta)
+  local guard = setmetatable({ tx = tx, handle = db._handle, backend = db._backend, scope = open }, guard_meta)
+  guards[db._backend] = guard
+  return guard
+end
+
+--- Sets the session of a handle back to what it was: see ns_session_reset. Gives what was left of a
+-- transaction, a sentence, or nil.
+---@param db nightshift.Db
+---@return string?
+function transaction.reset(db)
+  local backend = db._backend
+  local open, guard = backend.in_transaction, guards[backend]
+  if guard then finish(guard) end
+  while open do -- a try in it
+    open.ended = true
+    scope.reopen(open)
+    open = open.outer
+  end
+  backend.in_transaction = nil
+  local left = db._handle:reset()
+  if guard then return "a coroutine was left inside db:transaction; resume it to its end, or close it" end
+  return left and "a transaction was left open; use db:transaction(function(tx) … end)" or nil
 end
 
 --- Runs `fn` in one transaction of the handle; see db.lua.

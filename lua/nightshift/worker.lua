@@ -14,6 +14,7 @@ local hooks = require "nightshift.hooks"
 local job = require "nightshift.job"
 local mutex = require "nightshift.mutex"
 local options = require "nightshift.options"
+local transaction = require "nightshift.transaction"
 
 local worker = {}
 
@@ -132,6 +133,13 @@ local function make_backend(api, connection, max_children)
     return backend.db()._handle:execute("@" .. statement, ...)
   end
 
+  --- Between two jobs: what the last one left on job:db() is set back. Gives what was left of
+  -- a transaction, a sentence, or nil.
+  function backend.reset()
+    if not (db and db:is_open()) then return nil end
+    return transaction.reset(db)
+  end
+
   return backend
 end
 
@@ -218,6 +226,18 @@ local function make_run(set, api, backend, standard)
   end
 end
 
+--- What the C side calls behind each job, with its verdict if it has one, also of a job that
+-- was stopped. Gives the error of an attempt that has left a transaction open.
+local function make_reset(backend)
+  return function(v)
+    local left = backend.reset()
+    if not left or v and v.go_on == 1 then return nil end -- it has ended, in a transaction of its own
+    left = "job:db(): " .. left .. "; it was rolled back"
+    if not (v and v.kind == "fail") then return left end
+    return (v.error or "failed") .. "\n" .. left
+  end
+end
+
 --- Loads the handlers and makes what the C side calls.
 ---@param files string[] handler files and folders
 ---@param api table C functions: touch, cancelled, log, take_id, quota, complain, exit
@@ -229,6 +249,7 @@ end
 -- integers; or the message
 ---@return function? run called per job; returns a result, or nil and a verdict,
 -- and whether the worker is to be replaced
+---@return function? reset called behind each job
 ---@return function? finish called at the end of a worker
 function worker.prepare(files, api, connection, memory, max_children)
   replace_exit(api)
@@ -246,7 +267,7 @@ function worker.prepare(files, api, connection, memory, max_children)
   local backend = make_backend(api, connection, max_children)
   return names, begin,
     make_run({ functions = functions, names = names, memory = limits, phases = phases }, api, backend, standard),
-    function() hooks.run("worker.stop", api.complain) end
+    make_reset(backend), function() hooks.run("worker.stop", api.complain) end
 end
 
 return worker

@@ -23,12 +23,12 @@ end
 -- A program that locks a row for a while.
 local HOLDER = [[
   local db = assert(require "nightshift".open(arg[1]))
-  assert(db:execute "START TRANSACTION")
+  assert(db._handle:begin())
   assert(db:execute(arg[2]))
   io.stdout:setvbuf "no"
   print "locked"
   require "nightshift.core".sleep(0.5)
-  assert(db:execute "ROLLBACK")
+  assert(db._handle:rollback())
   db:close()]]
 
 local function lock(sql)

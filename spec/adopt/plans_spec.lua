@@ -125,7 +125,7 @@ it("a drain reads by the key, and deletes one row by it at a time", function()
   local function drain()
     local other <close> = lab.open()
     local locker <close> = lab.open()
-    assert(locker:execute "START TRANSACTION")
+    assert(locker._handle:begin())
     assert(locker:execute "SELECT id FROM migration_task WHERE id = 100 FOR UPDATE")
     assert(assert(other:adopt(designs.map "migration_task")):drain { into = "post", batch = 200, limit = 800 })
   end

@@ -142,9 +142,9 @@ describe("a job that many ask for", function()
     local handles, got = {}, {}
     for i = 1, WORKERS do
       handles[i] = lab.open()
-      assert(handles[i]:execute "START TRANSACTION")
+      assert(handles[i]._handle:begin())
       local row = assert(handles[i]:execute(CLAIM:format "processed"))[1]
-      assert(handles[i]:execute "COMMIT") -- and with it the lock
+      assert(handles[i]._handle:commit()) -- and with it the lock
       got[row.id] = (got[row.id] or 0) + 1
     end
     for _, handle in ipairs(handles) do

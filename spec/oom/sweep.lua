@@ -607,7 +607,7 @@ local calls = {
     arrange = function(h)
       local ctx = drained()(h)
       ctx.locker = assert(open())
-      assert(ctx.locker:execute "START TRANSACTION")
+      assert(ctx.locker:begin())
       assert(ctx.locker:execute "SELECT id FROM theirs WHERE id = 2 FOR UPDATE")
       return ctx
     end,

@@ -17,7 +17,9 @@ it("whoever sleeps for want of work keeps no lock", function()
   local q = db:queue "q"
   local reader <close> = lab.open() -- purge removes nothing: the sleeper's look goes over deleted rows
   for i = 1, 20 do assert(q:push("noop", i)) end
-  assert(reader:execute "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+  assert(reader:execute "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+  assert(reader._handle:begin())
+  assert(reader:execute "SELECT 1 FROM nightshift_meta")
   for _ = 1, 20 do assert(assert(q:claim()):ack()) end
   crew.fork(2, function()
     local own <close> = lab.open()

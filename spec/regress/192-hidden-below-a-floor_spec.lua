@@ -28,7 +28,8 @@ end
 local function blocking()
   local reader = assert(nightshift.open(url))
   assert(reader:execute "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-  assert(reader:execute "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+  assert(reader._handle:begin())
+  assert(reader:execute "SELECT 1 FROM nightshift_meta")
   return reader
 end
 

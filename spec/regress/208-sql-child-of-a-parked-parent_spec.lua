@@ -18,10 +18,10 @@ for _, within in ipairs { "in autocommit", "in a transaction" } do
 
     local function call(options)
       local h = handle._handle
-      if within == "in a transaction" then assert(h:execute "START TRANSACTION") end
+      if within == "in a transaction" then assert(h:begin()) end
       local ok, message = h:execute("CALL nightshift_push('q', 'late', '1', ?)", (assert(core.encode(options))))
       local id = assert(h:execute "SELECT @nightshift_id AS id")[1].id
-      if within == "in a transaction" then assert(h:execute "COMMIT") end
+      if within == "in a transaction" then assert(h:commit()) end
       if not ok then return nil, message end
       return id
     end

@@ -31,9 +31,9 @@ for _, within in ipairs { "in autocommit", "in a transaction" } do
   describe("CALL nightshift_push " .. within, function()
     local function push(options)
       if within == "in autocommit" then return call(options) end
-      assert(handle:execute "START TRANSACTION")
+      assert(handle._handle:begin())
       local id, message = call(options)
-      assert(handle:execute "COMMIT")
+      assert(handle._handle:commit())
       return id, message
     end
 
@@ -123,10 +123,10 @@ describe("CALL nightshift_push", function()
     local a = assert(q:push "a")
     local job = assert(q:claim())
     local other <close> = assert(core.open { url = url })
-    assert(other:execute "START TRANSACTION")
+    assert(other:begin())
     local id = assert(call({ after = { a } }, other))
     assert.same({}, handle:execute("SELECT 1 FROM nightshift_job WHERE id = ? FOR UPDATE SKIP LOCKED", a))
-    assert(other:execute "COMMIT")
+    assert(other:commit())
     assert(job:ack())
     assert.equal(id, assert(q:claim()).id)
   end)

@@ -144,3 +144,7 @@ SELECT {now}, @@innodb_rollback_on_timeout, @@max_allowed_packet,
   (SELECT CRC32(CONCAT_WS(' ', @@hostname, @@port, @@socket,
                           UNIX_TIMESTAMP() - VARIABLE_VALUE))
    FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'UPTIME')
+
+-- name: session_place
+-- Default database and role of the session, as a number: a reset leaves both as they are.
+SELECT CRC32(CONCAT_WS('/', IFNULL(HEX(DATABASE()), '-'), IFNULL(HEX(CURRENT_ROLE()), '-')))

@@ -726,6 +726,16 @@ typedef struct ns_value {
   ns_bytes s; /* TEXT */
 } ns_value;
 
+/* From now on, while a transaction of the caller is open, every verb is STATE; or not. For
+** who shares a handle among several threads of control, of which one has begun it. */
+void ns_session_bar(ns_db *db, bool yes);
+
+/* Sets back what the caller's own SQL has left on the session: an open transaction (then
+** '*open'; it is rolled back), variables, locks, temporary tables, default database, role.
+** Costs nothing without such SQL. What cannot be set back ends with the connection, which
+** the next verb makes anew. */
+void ns_session_reset(ns_db *db, bool *open);
+
 typedef struct ns_result {
   size_t ncols;           /* 0: the statement returned no rows */
   const char *const *names; /* ncols column names */

@@ -333,6 +333,7 @@ static void session_text(char *text, size_t size, const ns_config *cfg) {
            "sql_select_limit=18446744073709551615,sql_safe_updates=0,sql_big_selects=1,"
            "sql_auto_is_null=0,unique_checks=1,foreign_key_checks=1,"
            "check_constraint_checks=1,max_recursive_iterations=4294967295,"
+           "session_track_state_change=1,"
            "sort_buffer_size=GREATEST(@@sort_buffer_size,262144),"
            "innodb_lock_wait_timeout=%u,lock_wait_timeout=%u%s",
            wait < 3 ? wait : 3, wait,
@@ -482,6 +483,28 @@ void ns_link_close(ns_link *l, bool foreign) {
   mysql_close(l->my);
   ns_buf_free(&l->packet);
   free(l);
+}
+
+bool ns_link_is_open(const ns_link *l) {
+  unsigned status = l->my->server_status;
+  return (status & SERVER_STATUS_IN_TRANS) != 0 || (status & SERVER_STATUS_AUTOCOMMIT) == 0;
+}
+
+bool ns_link_is_marked(const ns_link *l) {
+  return (l->my->server_status & SERVER_SESSION_STATE_CHANGED) != 0;
+}
+
+ns_status ns_link_reset(ns_link *l, const ns_config *cfg, ns_err *err) {
+  ns_status st;
+  if (l->dead)
+    return ns_link_gone(err);
+  st = mysql_reset_connection(l->my) == 0 ? NS_OK : ns_link_refused(l, err);
+  ns_stmts_lost(l);
+  if (st == NS_OK)
+    st = set_session(l, cfg, err);
+  if (st != NS_OK)
+    ns_link_give_up(l);
+  return st;
 }
 
 bool ns_link_dead(const ns_link *l) {

@@ -47,6 +47,18 @@ void ns_link_limit(ns_link *l, int64_t max_packet);
 /* Runs plain text that returns no rows of interest (they are dropped). */
 ns_status ns_link_text(ns_link *l, const char *sql, ns_err *err);
 
+/* What the server's last answer said of the session. Open: a transaction is, or autocommit is
+** off, so that the next statement would begin one. Marked: the answered statement has changed
+** variables, the default database, the role, or what else belongs to a session; the server
+** does not see all of that (ns_session.c does the rest). */
+bool ns_link_is_open(const ns_link *l);
+bool ns_link_is_marked(const ns_link *l);
+
+/* Sets the session back to what it was behind ns_link_open, but for its default database and
+** its role. The server forgets all statements, which are prepared anew when they are needed.
+** The caller has read all answers. An error leaves the link dead. */
+ns_status ns_link_reset(ns_link *l, const ns_config *cfg, ns_err *err);
+
 /* True for 1213, 1205 and 1020: the transaction may simply be run again. */
 bool ns_link_retryable(const ns_err *err);
 

@@ -18,6 +18,7 @@
 #include "ns_await.h"
 #include "ns_holder.h"
 #include "ns_schema.h"
+#include "ns_session.h"
 #include "ns_time.h"
 
 #define RETRY_SOON 150000 /* µs: the longest pause while others still wait */
@@ -91,6 +92,7 @@ static void hang_up(ns_db *db) {
   db->ahead = 0;
   db->in_tx = false;
   db->gate.number = 0;
+  db->session = (ns_left_behind){0};
   if (db->user_tx)
     db->broken_tx = true;
   drop_floors(db);
@@ -103,6 +105,11 @@ static void lose(ns_db *db) {
   if (db->nlost == NS_GHOSTS)
     memmove(db->lost, db->lost + 1, --db->nlost * sizeof *db->lost);
   db->lost[db->nlost++] = (ns_session){ns_link_thread(db->link), db->life};
+}
+
+void ns_leave_session(ns_db *db) {
+  lose(db);
+  hang_up(db);
 }
 
 /* Ends a session and waits until it is gone. Usually it is already; then, or
@@ -288,12 +295,18 @@ ns_status ns_ready(ns_db *db, ns_err *err) {
     disown(db);
   if (db->link != NULL && !db->in_tx)
     ns_link_look(db->link);
+  if (db->user_tx && db->barred)
+    return ns_fail(err, NS_ESTATE,
+                   "a transaction of this handle is open in a coroutine that does not run: "
+                   "resume it to its end or close it first, or open another handle");
   if (db->user_tx && db->ended_tx)
     return ns_tx_ended(err);
   if (db->user_tx && (db->broken_tx || ns_link_dead(db->link)))
     return ns_fail(err, NS_EGONE,
                    "the transaction is lost with its connection; roll back "
                    "and run it again");
+  if (db->session.used && !db->in_tx && !db->user_tx)
+    ns_session_end(db);
   if (db->link != NULL && !ns_link_dead(db->link))
     return NS_OK;
   if (db->in_tx || db->connecting || is_over(db))

@@ -68,6 +68,13 @@ typedef struct ns_session {
   int64_t life;   /* of the server that gave the id */
 } ns_session;
 
+/* What the caller's own SQL may have left on the session; see ns_session.c. */
+typedef struct ns_left_behind {
+  int64_t place; /* default database and role, a number; 0: not known */
+  bool used;     /* there was such SQL, */
+  bool marked;   /* and it may have changed the session */
+} ns_left_behind;
+
 /* Jobs that have ended on the open transaction, and are to be told of last. */
 typedef struct ns_ended {
   ns_end *items; /* ids and outcomes */
@@ -100,6 +107,8 @@ struct ns_db {
   bool user_tx;        /* a transaction of the caller is open */
   bool broken_tx;      /* the server rolled the caller's back */
   bool ended_tx;       /* a statement of the caller's has ended it */
+  bool barred;         /* the caller's is not for who asks: see ns_session_bar */
+  ns_left_behind session;
   bool ring_due;       /* something was pushed: ring after the commit */
   bool may_ring;       /* so we have been told on this connection */
   int64_t ring_at;     /* monotonic: no ring before, it was refused; 0: none was */
@@ -175,6 +184,10 @@ const ns_config *ns_db_config(const ns_db *db, ns_config *room);
 ns_status ns_ready(ns_db *db, ns_err *err);
 /* STATE: the caller's own SQL has ended the caller's transaction. */
 ns_status ns_tx_ended(ns_err *err);
+
+/* Ends the session at once, in a way that counts as a loss: claims and locks are taken up
+** again by the next connection. */
+void ns_leave_session(ns_db *db);
 
 /* Has somebody ended what this handle waits for? */
 bool ns_interrupted(const ns_db *db);

@@ -43,6 +43,9 @@ ns_status ns_link_refuse(ns_link *l, unsigned sqlerr, const char *text,
 /* The same with what the connection itself says of its last call. */
 ns_status ns_link_refused(ns_link *l, ns_err *err);
 
+/* The server has forgotten all statements. */
+void ns_stmts_lost(ns_link *l);
+
 /* Before something is sent: if nothing else is due its answer is to be waited for. */
 void ns_link_sends(ns_link *l);
 

@@ -8,9 +8,9 @@
 */
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "ns_handle.h"
+#include "ns_session.h"
 
 void ns_forget_statements(ns_db *db) {
   memset(db->stmts, 0, sizeof db->stmts);
@@ -302,42 +302,6 @@ static ns_status misses(ns_status st, ns_err *err) {
   return st == NS_ESCHEMA && !ours ? (err->status = NS_ESQL) : st;
 }
 
-static bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-
-/* Takes the first word off a statement. */
-static ns_bytes take_word(ns_bytes *sql) {
-  ns_bytes word = *sql;
-  size_t i = 0;
-  while (word.n > 0 && (is_blank(*word.p) || *word.p == '('))
-    word = (ns_bytes){word.p + 1, word.n - 1};
-  while (i < word.n && !is_blank(word.p[i]) && word.p[i] != '(')
-    i++;
-  *sql = (ns_bytes){word.p + i, word.n - i};
-  word.n = i;
-  return word;
-}
-
-static bool is_word(ns_bytes word, const char *text) {
-  return word.n == strlen(text) && strncasecmp(word.p, text, word.n) == 0;
-}
-
-/* Of these statements none ends a transaction; nor do ours, which are named. */
-static bool stays_inside(ns_bytes sql) {
-  static const char *const words[] = {"SELECT", "INSERT", "UPDATE", "DELETE",
-                                      "REPLACE", "WITH", "SAVEPOINT", "RELEASE"};
-  ns_bytes word = take_word(&sql);
-  if (word.n > 0 && *word.p == '@')
-    return true;
-  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-    if (is_word(word, words[i]))
-      return true;
-  if (!is_word(word, "ROLLBACK"))
-    return false;
-  word = take_word(&sql);
-  return is_word(word, "TO") ||
-         (is_word(word, "WORK") && is_word(take_word(&sql), "TO"));
-}
-
 /* One that may end the caller's transaction, by itself or in a procedure: then a
 ** savepoint from before it is gone. */
 static ns_status execute_watched(ns_db *db, ns_bytes sql, const ns_value *params,
@@ -379,11 +343,13 @@ static ns_status execute_report(ns_db *db, ns_bytes sql, const ns_value *params,
 ns_status ns_execute(ns_db *db, ns_bytes sql, const ns_value *params,
                      size_t nparams, ns_result *result, ns_err *err) {
   ns_status st;
-  bool watched = ns_in_transaction(db) && !stays_inside(sql);
+  bool ours = sql.n > 0 && sql.p[0] == '@';
+  bool watched = ns_in_transaction(db) && !ours && !ns_session_stays_inside(sql);
   bool report = is_report(sql);
   *result = (ns_result){0};
   ns_err_clear(err);
-  if ((st = resolve(&sql, err)) != NS_OK || (st = ns_ready(db, err)) != NS_OK)
+  if ((st = resolve(&sql, err)) != NS_OK || (st = ns_ready(db, err)) != NS_OK ||
+      (!ours && (st = ns_session_allows(db, sql, err)) != NS_OK))
     return st;
   st = watched ? execute_watched(db, sql, params, nparams, err)
        : report ? execute_report(db, sql, params, nparams, err)
@@ -391,6 +357,8 @@ ns_status ns_execute(ns_db *db, ns_bytes sql, const ns_value *params,
   st = misses(st, err);
   if (db->user_tx && ends_transaction(db, err))
     db->broken_tx = true;
+  if (!ours)
+    st = ns_session_saw(db, st, err);
   if (st != NS_OK) {
     db->current = NULL;
     return st;

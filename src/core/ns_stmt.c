@@ -224,6 +224,12 @@ void ns_stmt_free(ns_link *l, ns_stmt *s) {
   free(s);
 }
 
+void ns_stmts_lost(ns_link *l) {
+  for (ns_stmt *s = l->stmts; s != NULL; s = s->next)
+    s->open = false;
+  l->open = 0;
+}
+
 size_t ns_stmt_params(const ns_stmt *s) {
   return s->nparams;
 }

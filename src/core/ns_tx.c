@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "ns_left.h"
+#include "ns_session.h"
 #include "ns_settle.h"
 #include "ns_time.h"
 
@@ -28,7 +29,7 @@ void ns_count_retry(ns_db *db, const ns_err *err) {
     db->count.changed++;
 }
 
-static void take_back(ns_db *db) {
+void ns_take_back(ns_db *db) {
   if (db->link == NULL || ns_is_foreign(db))
     return;
   ns_link_answers(db->link, NULL, NULL);
@@ -38,7 +39,7 @@ static void take_back(ns_db *db) {
 
 static void roll_back(ns_db *db) {
   if (db->in_tx)
-    take_back(db);
+    ns_take_back(db);
   db->in_tx = false;
 }
 
@@ -155,6 +156,8 @@ ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err) {
 
 ns_status ns_begin(ns_db *db, ns_err *err) {
   ns_status st;
+  if (ns_in_transaction(db) && db->barred)
+    return ns_ready(db, err);
   if (ns_in_transaction(db))
     return ns_fail(err, NS_ESTATE,
                    "a transaction is open already; they do not nest");
@@ -163,7 +166,7 @@ ns_status ns_begin(ns_db *db, ns_err *err) {
   if (st == NS_EGONE && (st = ns_ready(db, err)) == NS_OK) /* as in ns_run */
     st = ns_text(db, "START TRANSACTION", err);
   if (st != NS_OK) {
-    take_back(db);
+    ns_take_back(db);
     return st;
   }
   db->user_tx = true;
@@ -179,7 +182,7 @@ static ns_status refused_commit(ns_db *db, ns_status st, ns_err *err) {
   bool open = st != NS_EGONE && ns_run(db, NS_SQL_HANDLE_OPEN, NULL, &none) == NS_OK &&
               ns_row(db, NS_SQL_HANDLE_OPEN, &row, &none) == NS_OK && row != NULL &&
               row[0].i == 1;
-  take_back(db);
+  ns_take_back(db);
   return open || st != NS_EBUSY ? st : in_doubt(err);
 }
 
@@ -208,6 +211,7 @@ ns_status ns_commit(ns_db *db, ns_err *err) {
   }
   db->ntx = 0;
   db->ring_due = false;
+  ns_session_end(db);
   ns_slots_flush(db);
   if (st == NS_OK)
     ns_left_rest(db);
@@ -217,12 +221,13 @@ ns_status ns_commit(ns_db *db, ns_err *err) {
 void ns_rollback(ns_db *db) {
   if (!db->user_tx)
     return;
-  take_back(db);
+  ns_take_back(db);
   if (db->ended_tx && !ns_is_foreign(db) && db->link != NULL &&
       !ns_link_dead(db->link))
     ns_link_text(db->link, "UNLOCK TABLES", NULL); /* one that locked them */
   db->user_tx = db->broken_tx = db->ended_tx = db->ring_due = false;
   db->ntx = 0;
+  ns_session_end(db);
   ns_slots_flush(db);
 }
 

@@ -38,6 +38,9 @@ ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err);
 ** beginning that a KILL has hit would commit by itself. */
 ns_status ns_begun(ns_db *db, ns_err *err);
 
+/* Rolls the session back; one that will not is given up. */
+void ns_take_back(ns_db *db);
+
 /* Counts an error after which a transaction is run again. */
 void ns_count_retry(ns_db *db, const ns_err *err);
 

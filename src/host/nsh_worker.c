@@ -40,7 +40,7 @@ static struct {
   const nsh_config *cfg;
   nsh_wire wire;
   pid_t pid;          /* a handler may fork: its child is not the worker */
-  int begin, run, finish; /* references */
+  int begin, run, reset, finish; /* references */
   int64_t max_json;
   ns_buf text;        /* JSON of a plain result */
   uint32_t seq;       /* of the running job */
@@ -245,6 +245,7 @@ void nsh_worker_pushapi(lua_State *L) {
 
 void nsh_worker_keep(lua_State *L) {
   w.finish = luaL_ref(L, LUA_REGISTRYINDEX);
+  w.reset = luaL_ref(L, LUA_REGISTRYINDEX);
   w.run = luaL_ref(L, LUA_REGISTRYINDEX);
   w.begin = luaL_ref(L, LUA_REGISTRYINDEX);
 }
@@ -273,13 +274,13 @@ static void report_failure(ns_bytes error) {
     nsh_wire_leave(1);
 }
 
-/* The handler simply returned: its result is at index 2. */
+/* The handler simply returned: its result is at index 1. */
 static void report_result(lua_State *L) {
   nsh_report r = ending(NS_ACK);
   ns_err err;
   ns_buf_reset(&w.text);
-  if (!lua_isnil(L, 2)) {
-    if (nsl_encode(L, 2, "result", w.max_json, &w.text, &err) != NS_OK) {
+  if (!lua_isnil(L, 1)) {
+    if (nsl_encode(L, 1, "result", w.max_json, &w.text, &err) != NS_OK) {
       report_failure(ns_str(err.message));
       return;
     }
@@ -289,10 +290,10 @@ static void report_result(lua_State *L) {
     report_failure(ns_str("the result is over 64 MiB"));
 }
 
-/* The verdict table is at index 3. */
+/* The verdict table is at index 2. */
 static void report_verdict(lua_State *L) {
   ns_err err;
-  nsl_verdict *box = nsl_toverdict(L, 3, w.max_json, &err);
+  nsl_verdict *box = nsl_toverdict(L, 2, w.max_json, &err);
   nsh_report r;
   if (box == NULL) {
     report_failure(ns_str(err.message));
@@ -359,29 +360,69 @@ static bool is_last(void) {
   return (w.left > 0 && --w.left == 0) || is_fat();
 }
 
-/* Protected. Argument: the order. run(job) gives result, verdict, spent. */
+/* Protected. Argument: the order. Results: those of run(job), a result, or nil and a
+** verdict, and whether this worker is spent. */
 static int run(lua_State *L) {
   const nsh_order *o = lua_touserdata(L, 1);
+  lua_settop(L, 0);
   lua_rawgeti(L, LUA_REGISTRYINDEX, w.run);
   nsl_pushjob(L, &o->job);
   w.running = true;
-  lua_call(L, 1, 3); /* stack: order; result; verdict; spent */
+  lua_call(L, 1, 3);
   if (forked())
-    nsh_wire_leave(lua_isnil(L, 3) ? 0 : 1);
-  w.running = false;
+    nsh_wire_leave(lua_isnil(L, 2) ? 0 : 1);
   w.ended = ns_mono_us();
-  if (!lua_gc(L, LUA_GCISRUNNING))
-    lua_gc(L, LUA_GCRESTART);
-  w.spent = !nsh_restore() || is_last() || w.spent || lua_toboolean(L, 4) ||
-            (!lua_isnil(L, 3) && !files_left());
-  w.over = nsh_quota_end(L);
-  if (w.over || nsh_halt_end() != NSH_WHY_NONE)
-    return 0; /* what the handler said does not count */
-  if (lua_isnil(L, 3))
+  w.spent = lua_toboolean(L, 3) || w.spent || (!lua_isnil(L, 2) && !files_left());
+  return 3;
+}
+
+/* Protected. Arguments: result and verdict. */
+static int tell(lua_State *L) {
+  if (lua_isnil(L, 2))
     report_result(L);
   else
     report_verdict(L);
   return 0;
+}
+
+/* Result and verdict are the first two of three on the stack. */
+static void report_end(lua_State *L) {
+  lua_settop(L, 2);
+  lua_pushcfunction(L, tell);
+  lua_insert(L, 1);
+  if (lua_pcall(L, 2, 0, 0) == LUA_OK && !w.over)
+    return;
+  w.spent = true;
+  if (w.over)
+    report_failure(nsh_quota_text());
+  else
+    report_failure(lua_isstring(L, -1) ? ns_str(lua_tostring(L, -1))
+                                       : ns_str("the job's end could not be told"));
+}
+
+/* Sets back what the job has left on its connection, in a place where nothing stops it.
+** A text on top of the stack: the attempt has failed, and why; else nothing is there. */
+static const char *reset(lua_State *L, bool has_verdict) {
+  int top = lua_gettop(L);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, w.reset);
+  if (has_verdict)
+    lua_pushvalue(L, 2);
+  else
+    lua_pushnil(L);
+  if (lua_pcall(L, 1, 1, 0) != LUA_OK)
+    w.spent = true; /* with its connection */
+  if (lua_isstring(L, -1))
+    return lua_tostring(L, -1);
+  lua_settop(L, top);
+  return NULL;
+}
+
+/* What the job has changed in its process is set back; what was its own ends. */
+static void restore(lua_State *L) {
+  w.running = false;
+  if (!lua_gc(L, LUA_GCISRUNNING))
+    lua_gc(L, LUA_GCRESTART);
+  w.spent = !nsh_restore() || is_last() || w.spent;
 }
 
 /* Ends the job with one report, whatever happened. An error that arrives here
@@ -389,7 +430,7 @@ static int run(lua_State *L) {
 ** has broken what our own code needs. Such a worker is replaced. */
 static void run_protected(const nsh_order *o) {
   lua_State *L = w.L;
-  const char *error;
+  const char *error, *left;
   bool ok;
   nsh_why why;
   w.over = false;
@@ -398,20 +439,25 @@ static void run_protected(const nsh_order *o) {
   lua_pushcfunction(L, run);
   lua_pushlightuserdata(L, (void *)(uintptr_t)o);
   nsh_halt_begin(o->seq, o->job.timeout);
-  ok = lua_pcall(L, 1, 0, 0) == LUA_OK;
+  ok = lua_pcall(L, 1, 3, 0) == LUA_OK;
   if (forked())
     nsh_wire_leave(1);
   why = nsh_halt_end();
   error = ok ? NULL : lua_tostring(L, -1);
-  w.over = nsh_quota_end(L) || w.over || nsh_quota_blamed(ns_str(error));
+  w.over = nsh_quota_end(L) || nsh_quota_blamed(ns_str(error));
+  restore(L);
   w.spent = w.spent || w.over || !ok;
+  left = reset(L, ok);
   if (w.over)
     report_failure(nsh_quota_text());
   else if (why != NSH_WHY_NONE)
     report_stopped(why);
   else if (!ok)
     report_failure(ns_str(error != NULL ? error : "the job could not be run"));
-  w.running = false;
+  else if (left != NULL)
+    report_failure(ns_str(left));
+  else
+    report_end(L);
   lua_settop(L, 0);
 }
 

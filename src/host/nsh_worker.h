@@ -26,7 +26,7 @@ typedef struct nsh_worker_setup {
 void nsh_worker_pushapi(lua_State *L);
 
 /* Zygote: keeps the functions begin (called once per worker, with two random
-** numbers) and run (called per job). [-2, +0, m] */
+** numbers), run (called per job), reset (behind each) and finish. [-4, +0, m] */
 void nsh_worker_keep(lua_State *L);
 
 /* The life of worker 'index'; 'arg' an nsh_worker_setup, 'fd' unused. */

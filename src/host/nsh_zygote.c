@@ -60,12 +60,12 @@ static int load(lua_State *L) {
   nsh_config_pushdb(L, fam->cfg);
   lua_pushinteger(L, fam->cfg->memory);
   lua_pushinteger(L, fam->cfg->max_children);
-  lua_call(L, 5, 4); /* names, begin, run, finish; or nil, message */
-  if (lua_isnil(L, -4)) {
-    lua_pop(L, 2);
+  lua_call(L, 5, 5); /* names, begin, run, reset, finish; or nil, message */
+  if (lua_isnil(L, -5)) {
+    lua_pop(L, 3);
     return 2;
   }
-  nsh_worker_keep(L); /* takes begin, run and finish */
+  nsh_worker_keep(L); /* takes all but the names */
   return 1;
 }
 

@@ -94,7 +94,7 @@ int nsl_lib_open(lua_State *L) {
     lua_newtable(L);
   }
   luaL_checktype(L, 1, LUA_TTABLE);
-  box = lua_newuserdatauv(L, sizeof *box, 0);
+  box = lua_newuserdatauv(L, sizeof *box, 1);
   *box = (nsl_db){.wait = {.L = L}}; /* may be collected from here on */
   luaL_setmetatable(L, NSL_DB);
   /* from here to ns_open nothing allocates: 'o' borrows from the table */
@@ -132,6 +132,36 @@ static void check_idle(lua_State *L, const nsl_db *box) {
     luaL_error(L, "attempt to use a database in a hook that runs while it waits");
 }
 
+/* ------------------------------------- whose transaction it is */
+
+/* Keeps, weakly, which coroutine has begun it. */
+static void keep_owner(lua_State *L) {
+  lua_createtable(L, 1, 0);
+  lua_createtable(L, 0, 1);
+  lua_pushliteral(L, "v");
+  lua_setfield(L, -2, "__mode");
+  lua_setmetatable(L, -2);
+  lua_pushthread(L);
+  lua_rawseti(L, -2, 1);
+  lua_setiuservalue(L, 1, 1);
+}
+
+/* Is the coroutine that has begun it neither this one nor waiting for this one? Then nobody
+** knows whether it will ever go on. */
+static bool owner_rests(lua_State *L) {
+  lua_State *owner = NULL;
+  lua_Debug ar;
+  if (lua_getiuservalue(L, 1, 1) == LUA_TTABLE) {
+    lua_rawgeti(L, -1, 1);
+    owner = lua_tothread(L, -1);
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  if (owner == NULL)
+    return true;
+  return owner != L && (lua_status(owner) != LUA_OK || lua_getstack(owner, 0, &ar) == 0);
+}
+
 /* Runs the verb that is the upvalue; what a hook raised meanwhile is raised behind it. */
 static int run_verb(lua_State *L) {
   nsl_db *box = rawdb(L);
@@ -139,6 +169,8 @@ static int run_verb(lua_State *L) {
   check_idle(L, box);
   nsl_raise(L, &box->wait);
   box->wait.L = L;
+  if (box->db != NULL && ns_in_transaction(box->db))
+    ns_session_bar(box->db, owner_rests(L));
   n = lua_tocfunction(L, lua_upvalueindex(1))(L);
   nsl_raise(L, &box->wait);
   return n;
@@ -210,6 +242,8 @@ Opens a transaction; pushes and statements join it until commit or rollback.
 */
 static int db_begin(lua_State *L) {
   ns_err err;
+  if (!ns_in_transaction(nsl_checkdb(L)))
+    keep_owner(L);
   return nsl_result(L, ns_begin(nsl_checkdb(L), &err), &err);
 }
 
@@ -231,6 +265,18 @@ Undoes the open transaction; nothing happens without one.
 static int db_rollback(lua_State *L) {
   ns_rollback(nsl_checkdb(L));
   lua_pushboolean(L, 1);
+  return 1;
+}
+
+/***
+Sets back what the caller's own SQL has left on the session; see ns_session_reset.
+@function db:reset
+@treturn boolean whether a transaction was open, which is rolled back
+*/
+static int db_reset(lua_State *L) {
+  bool open;
+  ns_session_reset(nsl_checkdb(L), &open);
+  lua_pushboolean(L, open);
   return 1;
 }
 
@@ -265,12 +311,13 @@ static int db_undo(lua_State *L) {
 }
 
 /***
-Whether a transaction of the caller is open.
+Whether a transaction of the caller is open in which this coroutine takes part.
 @function db:in_transaction
 @treturn boolean
 */
 static int db_in_transaction(lua_State *L) {
-  lua_pushboolean(L, ns_in_transaction(nsl_checkdb(L)));
+  ns_db *db = nsl_checkdb(L);
+  lua_pushboolean(L, ns_in_transaction(db) && !owner_rests(L));
   return 1;
 }
 
@@ -281,6 +328,7 @@ static const luaL_Reg verbs[] = {{"begin", db_begin},
                                  {"counters", db_counters},
                                  {"in_transaction", db_in_transaction},
                                  {"is_open", db_is_open},
+                                 {"reset", db_reset},
                                  {"rollback", db_rollback},
                                  {"savepoint", db_savepoint},
                                  {"undo", db_undo},
