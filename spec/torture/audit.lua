@@ -590,6 +590,8 @@ end
 function audit.prepare(db)
   assert(db:execute "CREATE TABLE torture_note (tag VARCHAR(100) NOT NULL PRIMARY KEY)")
   assert(db:execute "CREATE TABLE torture_effect (job_id BIGINT NOT NULL, run INT NOT NULL, KEY (job_id, run))")
+  assert(db:execute [[CREATE PROCEDURE torture_dirt()
+    BEGIN START TRANSACTION; SET @dirt = 1; DO GET_LOCK('dirt', 0); END]])
 end
 
 return audit

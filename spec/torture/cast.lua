@@ -44,7 +44,8 @@ local function url_of(self, place) return place == 1 and self.way:url(self.url) 
 function Cast:environment(name, place)
   return {
     NIGHTSHIFT_URL = url_of(self, place), TORTURE_FOLDER = self.folder, TORTURE_SEED = self.seed, TORTURE_WHO = name,
-    TORTURE_MARK = self.mark, TORTURE_FAULTS = self.groups, TMPDIR = self.folder .. "/tmp",
+    TORTURE_DATABASE = self.database, TORTURE_MARK = self.mark, TORTURE_FAULTS = self.groups,
+    TMPDIR = self.folder .. "/tmp",
     LUA_PATH = ("%s/?.lua;%s/lua/?.lua;%s/lua/?/init.lua;;"):format(proc.root, proc.root, proc.root),
   }
 end

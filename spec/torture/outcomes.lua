@@ -9,6 +9,8 @@
 --   logged TIME ID RUN N                      N lines have been given to job:log
 --   holds  TIME ID RUN WHO                    it lasts until places.lua has counted
 --   bad    TIME ID RUN text                   something the job saw and must not see
+--
+-- What handlers push is in `pushes`, as pusher.lua writes it.
 
 local nst = require "nst"
 local journal = require "spec.torture.journal"
@@ -25,6 +27,7 @@ local MENU = {
   { "ack", 56 }, { "raise", 8 }, { "again", 9 }, { "spawn", 8 }, { "spawn_again", 3 }, { "spawn_raise", 2 },
   { "discard", 2 }, { "release", 2 }, { "long", 5 }, { "crash", 2 }, { "exit", 1 }, { "hang", 1 }, { "big", 1 },
   { "slot", 7 }, { "slot_crash", 1 }, { "wait", 8 }, { "wait_crash", 1 }, { "signal", 5 }, { "leak", 3 },
+  { "dirty", 6 }, { "clean", 6 }, { "keeps", 2 },
 }
 
 -- What a job of a kind does, of many that are pushed at once (burst.lua); others choose.
@@ -257,6 +260,78 @@ function run.slot(job)
 end
 
 function run.slot_crash(job) return in_slot(job, run.crash) end
+
+-- ------------------------------------------------- what is left on job:db()
+
+-- Ways to leave the session of job:db() other than it was.
+local DIRT = { "SET @dirt = 1", "SELECT 1 INTO @dirt", "USE information_schema", "SELECT GET_LOCK('dirt', 0)",
+  "SET SESSION sql_mode = 'ANSI', time_zone = '+05:00'", "SET NAMES latin1", "LOCK TABLES torture_note READ",
+  "CREATE TEMPORARY TABLE dirt SELECT 1 AS a", "SET TRANSACTION READ ONLY", "SET ROLE NONE", "CALL torture_dirt()",
+  "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY" }
+
+local LOOK <const> = [[SELECT CONCAT_WS(' ', DATABASE() = ?, @dirt IS NULL, @@sql_mode LIKE 'STRICT%', @@time_zone,
+  @@character_set_client, @@tx_isolation, @@tx_read_only, @@autocommit, IS_USED_LOCK('dirt') <=> CONNECTION_ID(),
+  CURRENT_ROLE() IS NULL) AS seen]]
+local CLEAN <const> = "1 1 1 +00:00 utf8mb4 READ-COMMITTED OFF ON 0 1"
+
+-- The handle; nil where there is none: in programs that claim, or while the server is away.
+local function handle_of(job)
+  local opened, db = pcall(job.db, job)
+  if not opened and job:cancelled() then error(db, 0) end
+  return opened and db or nil
+end
+
+-- A push of a handler's, in the journal of pushes like those of programs.
+local function push(job, queue, in_doubt)
+  local write = journal.writer(FOLDER, "pushes")
+  local tag = ("h%d-%d"):format(job.id, job.run)
+  write("intend", tag, "handler", 1)
+  local id, _, code = queue:push("work", { tag = tag .. ".1", kind = "leaf" }, { backoff = 0.2 })
+  if id and in_doubt then
+    write("rolled", tag)
+  elseif id then
+    write("acked", tag, id)
+  else
+    write(code == "GONE" and "doubt" or "refused", tag, code)
+  end
+  return id
+end
+
+-- It sees a session without dirt, and what it pushes is there whatever others have kept.
+function run.clean(job)
+  local db = handle_of(job)
+  if not db then return run.ack(job) end
+  local name = os.getenv "TORTURE_DATABASE"
+  local rows = db:execute(LOOK, name)
+  if rows and rows[1].seen ~= CLEAN then
+    note("bad", job.id, job.run, "session-" .. tostring(rows[1].seen):gsub("%s", "_"))
+  end
+  if db:execute "SELECT 1 FROM dirt" then note("bad", job.id, job.run, "temporary-table") end
+  push(job, db:queue "a")
+  return run.ack(job)
+end
+
+function run.dirty(job)
+  local db = handle_of(job)
+  if db then db:execute(DIRT[outcomes.pick(#DIRT, job.payload.tag, job.run, "dirt") + 1]) end
+  return run.ack(job)
+end
+
+-- A coroutine stays inside db:transaction: the attempt fails, and nothing of it is there.
+function run.keeps(job)
+  local db = handle_of(job)
+  if not db then return run.ack(job) end
+  outcomes.kept = coroutine.create(function()
+    return db:transaction(function(tx)
+      push(job, tx:queue "b", true)
+      coroutine.yield "inside"
+    end)
+  end)
+  local _, inside = coroutine.resume(outcomes.kept)
+  if inside ~= "inside" then return run.ack(job) end -- the transaction could not be begun
+  finish(job, "fail")
+  return true
+end
 
 --- Runs a job.
 -- @tparam Job job with a payload {tag =}
