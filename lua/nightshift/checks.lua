@@ -1,8 +1,9 @@
 --- The checks of `nightshift doctor`, in the order in which they are printed.
 --
 -- A check looks at one thing and returns "ok", "warn" or "fail", what it found,
--- and, unless all is well, what to do. It changes nothing in the database and
--- never shows a password, a payload or another session's query.
+-- and, unless all is well, what to do. It changes nothing in the database (the row of
+-- 'write' is gone when it is committed) and never shows a password, a payload or another
+-- session's query.
 
 local core = require "nightshift.core"
 local grants = require "nightshift.grants"
@@ -271,6 +272,85 @@ check("tables", function(seen)
   return "ok", "InnoDB, and the list of listeners in memory"
 end)
 
+local STALLED = "not tried: no write comes through"
+
+-- What a session that writes is at, as the server says it, and what keeps it there.
+local STALLS = {
+  { "backup lock", "FLUSH TABLES WITH READ LOCK, or a backup that blocks commits, keeps all writes back",
+    "as an administrator find who holds it (SHOW PROCESSLIST: a backup, or a session that sleeps), and end it" },
+  { "metadata lock", "LOCK TABLES or an ALTER TABLE keeps writes back",
+    "as an administrator find the session that holds or changes the table (SHOW PROCESSLIST), and end it" },
+  { "semi-sync", "no replica has acknowledged it",
+    "start the replica, or SET GLOBAL rpl_semi_sync_master_enabled=0" },
+}
+local DISK = "look at the server's disk, full, slow or lost (df, iostat), and at its error log"
+
+--- Why a write does not come back, from what its session is at; and what to do.
+local function stalled(state)
+  for _, stall in ipairs(STALLS) do
+    if state:find(stall[1], 1, true) then return ("%s ('%s')"):format(stall[2], state), stall[3] end
+  end
+  return ("the server answers what is read, but does not write (it is at '%s')"):format(state), DISK
+end
+
+local LOOK_AFTER = 1 -- s of a write, and
+local LOOK_EVERY = 0.3
+
+--- A hook that looks at a session while ours waits for it. Gives in `seen.state` what it is
+-- at most of the time: a wait for a lock is one of many short ones.
+local function looker(seen, thread)
+  local count, at = { [""] = 0 }, core.clock() + LOOK_AFTER
+  seen.state = ""
+  return function()
+    if core.clock() < at then return end
+    at = core.clock() + LOOK_EVERY
+    local ok, rows = pcall(ask, seen, "doctor_session", thread)
+    if not ok then seen.mute = rows end
+    local state = ok and rows and rows[1] and rows[1].state or ""
+    count[state] = (count[state] or 0) + 1
+    if count[state] > count[seen.state] then seen.state = state end
+  end
+end
+
+--- Writes a row on a session of its own. Gives the seconds, and how it failed.
+local function write(seen)
+  local other <close>, message, code = seen.open()
+  if not other then error({ skip = ("%s (%s)"):format(message, code) }, 0) end
+  local rows = other:execute "@doctor_server"
+  local thread, before = rows and rows[1].thread or 0, core.clock()
+  debug.sethook(looker(seen, thread), "", 1000) -- runs ten times a second while it waits
+  rows, message, code = other:execute "@doctor_write"
+  debug.sethook()
+  local took = core.clock() - before
+  if rows then return took end
+  if seen.mute then error(seen.mute, 0) end -- what is read is not answered either
+  if code == "GONE" then ask(seen, "doctor_end_session", thread) end
+  return took, message, code
+end
+
+local LONG = 1 -- s, of a commit that is worth a warning
+
+check("write", function(seen)
+  if seen.calls_only then return "ok", CALLS_ONLY end
+  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
+  local took, message, code = write(seen)
+  if not message then
+    local found = ("a row was written and committed in %s ms"):format(decimal.fixed(took * 1000, 1))
+    if took < LONG then return "ok", found end
+    local why, advice = stalled(seen.state)
+    return "warn", ("%s, and so is every claim, push and verdict: %s"):format(found, why), advice
+  elseif code == "DENIED" then
+    return "ok", "not tried: this user may not write nightshift_running"
+  elseif is_read_only(message) then
+    return "fail", "the server is read-only", "see writable"
+  elseif code ~= "GONE" then
+    return "fail", ("%s (%s)"):format(message, code), "mend what the server says"
+  end
+  seen.stalled = true
+  local why, advice = stalled(seen.state)
+  return "fail", ("a row was not written within %s s: %s"):format(decimal.fixed(took, 1), why), advice
+end)
+
 local LAST_BLOCK = math.maxinteger // 100 -- ids come in blocks of 100
 local FAR_BLOCK = 1000000000000000 -- a thousand blocks a second for 30,000 years
 
@@ -319,6 +399,7 @@ end
 check("procedures", function(seen)
   seen.absent = {}
   if not seen.tables and not seen.calls_only then return "warn", NOT_LOOKED_AT, "see schema" end
+  if seen.stalled then return "warn", STALLED, "see write" end
   local absent, orphaned, there = call_all(seen)
   seen.absent = absent
   if #absent > 0 then
@@ -400,6 +481,7 @@ end
 
 check("ring", function(seen)
   if not seen.tables and not seen.calls_only then return "warn", NOT_LOOKED_AT, "see schema" end
+  if seen.stalled then return "warn", STALLED, "see write" end
   local callable = routines(seen)
   local ring = callable.nightshift_ring
   if seen.absent.nightshift_ring then
@@ -477,6 +559,7 @@ end
 check("plans", function(seen)
   if seen.calls_only then return "ok", CALLS_ONLY end
   if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
+  if seen.stalled then return "warn", STALLED, "see write" end -- their plans lock like they do
   local bad, asked = {}, 0
   for _, hot in ipairs(plans.hot) do
     local rows = seen.handle:execute(plans.question(hot[1]), table.unpack(hot, 2))
@@ -646,6 +729,8 @@ local ADVICE = {
 
 -- Whatever its code: what the server says, and what to do.
 local TROUBLES = {
+  ["not answer"] = "it is there, but frozen or overloaded: see whether its process is stopped and whether its machine "
+    .. "swaps or waits for a disk, read its error log, then restart it",
   ["(1461)"] = "raise max_prepared_stmt_count, and find the program that leaves statements open",
   ["max-session-mem-used"] = "raise max_session_mem_used, or take it out of my.cnf",
 }
@@ -670,24 +755,30 @@ end
 --- Examines one database. Gives a list of {name, level, found, advice}, and
 -- the code that cut it short, if any did.
 ---@param open fun(): table|nil, string?, string? opens a core handle
+---@param tell fun(finding: table) gets each as soon as it is found
 ---@return table[] findings
 ---@return string? code
-function checks.run(open)
+function checks.run(open, tell)
+  local findings = {}
+  local function add(finding)
+    findings[#findings + 1] = finding
+    tell(finding)
+  end
   local handle <close>, message, code = open()
   if not handle then
-    return { refused(message, code) }, code
+    add(refused(message, code))
+    return findings, code
   end
-  local findings = {}
   local ok, err = pcall(function()
     local seen = look(handle)
     seen.open = open
     for _, item in ipairs(list) do
-      findings[#findings + 1] = examine(item, seen)
+      add(examine(item, seen))
     end
   end)
   if ok then return findings end
   if type(err) ~= "table" then error(err, 0) end
-  findings[#findings + 1] = refused(err.message or err.skip, err.code)
+  add(refused(err.message or err.skip, err.code))
   return findings, err.code
 end
 

@@ -57,7 +57,7 @@ describe("nightshift doctor", function()
       names[#names + 1] = check
     end
     assert.same({ "server", "connection", "clock", "isolation", "settings", "durability", "binlog", "writable",
-      "schema", "tables", "ids", "procedures", "grants", "ring", "locks", "plans", "timeouts", "connections",
+      "schema", "tables", "write", "ids", "procedures", "grants", "ring", "locks", "plans", "timeouts", "connections",
       "statements", "tmpdir", "transactions", "handlers", "holders", "lost", "drains" }, names)
   end)
 
@@ -102,6 +102,66 @@ describe("nightshift doctor", function()
     expect(found.ring, "fail", "the server is read-only", "see writable")
     expect(found.procedures, "ok", "5 of 5")
     assert.is_truthy(found.holders)
+  end)
+
+  it("writes a row and says how long that took, or what it waited for", function()
+    expect((examine(url)).write, "ok", "written and committed in ")
+    local locker <close> = assert(nightshift.open(url))
+    assert(locker:execute "FLUSH TABLES WITH READ LOCK")
+    local doctor = proc.start { proc.program, "doctor", env = { NIGHTSHIFT_URL = url } }
+    eventually(function()
+      return server:sql([[SELECT COUNT(*) FROM information_schema.processlist
+        WHERE time_ms > 1500 AND info LIKE '%INSERT INTO nightshift_running%' AND id <> CONNECTION_ID()]]) == "1"
+    end)
+    assert(locker:execute "UNLOCK TABLES")
+    assert.equal(0, doctor:wait())
+    local out = doctor:text()
+    local ms = tonumber(out:match "warn  write +a row was written and committed in ([%d.]+) ms, and so is every claim")
+    assert.is_true(ms and ms >= 1500, out)
+    assert.is_truthy(out:find("'Waiting for backup lock'", 1, true), out)
+    assert.equal("0", server:sql("SELECT COUNT(*) FROM nightshift_running", name))
+  end)
+
+  it("ends when no write comes through, and says what it can without", function()
+    server:sql "SET GLOBAL rpl_semi_sync_master_timeout=600000; SET GLOBAL rpl_semi_sync_master_enabled=1"
+    local doctor = proc.start { proc.program, "doctor", "--json", env = { NIGHTSHIFT_URL = url } }
+    local ended, exit = pcall(doctor.wait, doctor, 20)
+    server:sql "SET GLOBAL rpl_semi_sync_master_enabled=0"
+    assert.is_true(ended)
+    assert.equal(1, exit)
+    local found = {}
+    for _, check in ipairs(nightshift.decode((doctor:text())).checks) do found[check.name] = check end
+    expect(found.write, "fail", "not written within 5.", "no replica has acknowledged it", "semi-sync")
+    expect(found.ring, "warn", "no write comes through", "see write")
+    expect(found.connections, "ok", "in use")
+    expect(found.drains, "ok")
+  end)
+
+  it("tells a frozen server from one that is away or slow", function()
+    server:freeze()
+    local ok, found, exit = pcall(examine, url)
+    server:thaw()
+    assert(ok, found)
+    assert.equal(69, exit)
+    expect(found.server, "fail", "takes connections and does not answer", "frozen", "restart")
+  end)
+
+  it("tells a server that freezes while it looks from a slow one", function()
+    local locker <close> = assert(nightshift.open(url))
+    assert(locker:execute "FLUSH TABLES WITH READ LOCK")
+    local doctor = proc.start { proc.program, "doctor", env = { NIGHTSHIFT_URL = url } }
+    eventually(function()
+      return server:sql([[SELECT COUNT(*) FROM information_schema.processlist
+        WHERE info LIKE '%INSERT INTO nightshift_running%' AND id <> CONNECTION_ID()]]) == "1"
+    end)
+    server:freeze()
+    local ended, exit = pcall(doctor.wait, doctor, 30)
+    server:thaw()
+    assert.is_true(ended)
+    assert.equal(69, exit)
+    local out = doctor:text()
+    assert.is_truthy(out:find "fail  server +the server has not answered for 5 s.*frozen", out)
+    assert.is_nil(out:find("does not write", 1, true))
   end)
 
   it("sees limits that are too tight", function()

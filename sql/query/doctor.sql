@@ -1,5 +1,5 @@
--- What `nightshift doctor` asks. Reads only, takes no row lock, and is run by
--- hand: none of this is part of a verb. Sorted by name.
+-- What `nightshift doctor` asks. Reads only, but for doctor_write, which leaves nothing, and
+-- is run by hand: none of this is part of a verb. Sorted by name.
 
 -- name: doctor_call_listen
 -- These five calls write nothing and wake a listener at most; their error tells
@@ -25,6 +25,10 @@ SELECT d.tab, COUNT(*) AS n FROM nightshift_drained d
 LEFT JOIN nightshift_holder h ON h.id = d.holder AND h.dead IS NULL
 WHERE h.id IS NULL OR IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id))
 GROUP BY d.tab
+
+-- name: doctor_end_session
+-- Params: thread, one of our own account.
+KILL ?
 
 -- name: doctor_free_lock
 -- Params: name. 1: free, 0: taken.
@@ -83,6 +87,10 @@ WHERE routine_schema = DATABASE() AND routine_name LIKE 'nightshift%'
 -- name: doctor_server
 SELECT VERSION() AS version, @@version_comment AS comment, DATABASE() AS db,
   CURRENT_USER() AS account, CONNECTION_ID() AS thread, @@hostname AS host
+
+-- name: doctor_session
+-- Params: thread, one of our own account. What the server says it is at.
+SELECT state FROM information_schema.processlist WHERE id = ?
 
 -- name: doctor_sleeps
 -- Params: thread, one of our own account. A row: it sleeps. One that puts its name down
@@ -143,3 +151,17 @@ SHOW GLOBAL VARIABLES WHERE Variable_name IN ('binlog_format',
 -- Those of this session, which Nightshift has set up.
 SHOW SESSION VARIABLES WHERE Variable_name IN ('innodb_lock_wait_timeout',
   'sql_mode', 'time_zone', 'transaction_isolation', 'tx_isolation')
+
+-- name: doctor_write
+-- A row of no job, written and deleted in one transaction, whose commit has to reach the
+-- disk all the same. On a session of its own, which whoever asks ends when this takes too
+-- long; so it waits for locks without a limit of its own. Key: PRIMARY, a row that nobody
+-- else asks for.
+BEGIN NOT ATOMIC
+  SET SESSION lock_wait_timeout = 3600;
+  START TRANSACTION;
+  INSERT INTO nightshift_running (job_id, run, holder, started, touched)
+    VALUES (-CONNECTION_ID(), 0, 0, {now}, {now});
+  DELETE FROM nightshift_running WHERE job_id = -CONNECTION_ID();
+  COMMIT;
+END

@@ -29,6 +29,7 @@
 #include "ns_time.h"
 
 #define MIN_SERVER 100600 /* MariaDB 10.6 */
+#define CONNECT (3 * NS_SECOND)
 #define HOST_READ (20 * NS_SECOND) /* read_timeout of a host */
 #define READ (30 * NS_SECOND)      /* of others */
 /* Statements that a connection keeps open. The server's limit, 16,382 by default, is for all
@@ -269,9 +270,12 @@ static unsigned read_seconds(const ns_config *cfg) {
   return asked < 2 ? 2 : asked;
 }
 
+static int64_t connect_timeout(const ns_config *cfg) {
+  return cfg->connect_timeout > 0 ? cfg->connect_timeout : CONNECT;
+}
+
 static void set_timeouts(MYSQL *my, const ns_config *cfg) {
-  unsigned connecting =
-      seconds(cfg->connect_timeout > 0 ? cfg->connect_timeout : 3 * NS_SECOND);
+  unsigned connecting = seconds(connect_timeout(cfg));
   unsigned reading = read_seconds(cfg);
   mysql_optionsv(my, MYSQL_OPT_CONNECT_TIMEOUT, &connecting);
   mysql_optionsv(my, MYSQL_OPT_READ_TIMEOUT, &reading);
@@ -384,8 +388,19 @@ static ns_status refuse_tls(const ns_link *l, ns_err *err) {
                  CR_SSL_CONNECTION_ERROR);
 }
 
-/* Says what to do where the server's words alone do not. */
-static ns_status refuse_connect(ns_link *l, const ns_config *cfg, ns_err *err) {
+/* The kernel takes connections for a server that is stopped or swaps, and then nobody
+** speaks. One that is refused, or whose machine does not answer, fails otherwise. */
+static bool is_frozen(unsigned sqlerr, const ns_config *cfg, int64_t took) {
+  int64_t patience = read_seconds(cfg) * NS_SECOND;
+  if (connect_timeout(cfg) < patience)
+    patience = connect_timeout(cfg);
+  return (sqlerr == CR_SERVER_LOST || sqlerr == CR_SERVER_LOST_EXTENDED) &&
+         took >= patience * 9 / 10;
+}
+
+/* Says what to do where the server's words alone do not. 'took': µs. */
+static ns_status refuse_connect(ns_link *l, const ns_config *cfg, int64_t took,
+                                ns_err *err) {
   unsigned sqlerr = mysql_errno(l->my);
   ns_status st = ns_link_refuse(l, sqlerr, mysql_error(l->my), err);
   if (sqlerr == CR_SSL_CONNECTION_ERROR)
@@ -400,6 +415,11 @@ static ns_status refuse_connect(ns_link *l, const ns_config *cfg, ns_err *err) {
   else if (sqlerr == ER_WRONG_DB_NAME || sqlerr == ER_INVALID_CHARACTER_STRING)
     ns_fail(err, NS_EINVALID, "the server takes no such name of a database: %s (%u)",
             mysql_error(l->my), sqlerr);
+  else if (is_frozen(sqlerr, cfg, took))
+    ns_fail(err, NS_EGONE,
+            "cannot connect: the server takes connections and does not answer: it is "
+            "frozen, or overloaded (%u)",
+            sqlerr);
   else if (st != NS_ESCHEMA) /* whatever the reason: it cannot be reached */
     ns_fail(err, NS_EGONE, "cannot connect: %s (%u)", mysql_error(l->my), sqlerr);
   err->sqlerr = sqlerr;
@@ -436,6 +456,15 @@ bool ns_owns_socket(int fd) {
   return found;
 }
 
+static ns_status join_server(ns_link *l, const ns_config *cfg, ns_err *err) {
+  int64_t since = ns_mono_us();
+  if (mysql_real_connect(l->my, host_of(l->my, cfg), cfg->user, cfg->password,
+                         database_of(l->my, cfg), cfg->port, cfg->socket,
+                         CLIENT_REMEMBER_OPTIONS) == NULL)
+    return refuse_connect(l, cfg, ns_mono_us() - since, err);
+  return NS_OK;
+}
+
 ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
   ns_link *l = calloc(1, sizeof *l);
   ns_status st;
@@ -450,11 +479,8 @@ ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
   l->await = (ns_await){cfg->interrupted, cfg->interrupted_arg, cfg->interrupt_fd,
                         cfg->end_by, l->patience, 0};
   st = set_options(l->my, cfg, err);
-  if (st == NS_OK &&
-      mysql_real_connect(l->my, host_of(l->my, cfg), cfg->user, cfg->password,
-                         database_of(l->my, cfg), cfg->port, cfg->socket,
-                         CLIENT_REMEMBER_OPTIONS) == NULL)
-    st = refuse_connect(l, cfg, err);
+  if (st == NS_OK)
+    st = join_server(l, cfg, err);
   if (st == NS_OK)
     st = set_session(l, cfg, err);
   if (st != NS_OK) {

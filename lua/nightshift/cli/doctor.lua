@@ -7,6 +7,9 @@ local grants = require "nightshift.grants"
 local nightshift = require "nightshift"
 local output = require "nightshift.cli.output"
 
+-- Seconds that any answer may take; a write, too.
+local DEADLINE = 5
+
 local doctor = { commands = {} }
 
 --- Adds the command to the parser.
@@ -37,11 +40,10 @@ local function print_grants(role, user)
   end
 end
 
-local function print_findings(findings)
-  for _, f in ipairs(findings) do
-    local advice = f.level ~= "ok" and f.advice and "  → " .. f.advice or ""
-    output.line(("%-4s  %-12s  %s%s"):format(f.level, f.name, output.safe(f.found), output.safe(advice)))
-  end
+local function print_finding(f)
+  local advice = f.level ~= "ok" and f.advice and "  → " .. f.advice or ""
+  output.line(("%-4s  %-12s  %s%s"):format(f.level, f.name, output.safe(f.found), output.safe(advice)))
+  io.stdout:flush() -- the next one may take its time
 end
 
 local function count(findings, level)
@@ -57,15 +59,13 @@ function doctor.commands.doctor(args)
   if args.user then context.fail(context.USAGE, "--user goes with --grants") end
   context.check_place(args)
   local findings, code = checks.run(function()
-    local db, message, why = nightshift.open { url = args.url, no_schema = true }
+    local db, message, why = nightshift.open { url = args.url, no_schema = true, read_timeout = DEADLINE }
     if not db then return nil, message, why end
     return db._handle
-  end)
+  end, args.json and function() end or print_finding)
   local fails = count(findings, "fail")
   if args.json then
     output.json { checks = core.array(findings), fail = fails, warn = count(findings, "warn") }
-  else
-    print_findings(findings)
   end
   if code == "GONE" then return context.UNREACHABLE end
   return fails > 0 and context.FAILURE or 0
