@@ -40,6 +40,7 @@ plans.hot = {
   { "claim_promote_next", 0 },
   { "claim_read", "[[100,1],[101,1]]" },
   { "claim_read_again", "[[100,1],[101,1]]" },
+  { "claim_upcoming", 0, 60000000, 1000 },
   { "claim_stretch", 100, 109, 1 },
   { "settle_done", 1, 100, 109, 1, 10 },
   { "settle_done_gone", 100, 109, 1, 10 },

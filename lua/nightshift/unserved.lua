@@ -8,20 +8,26 @@ local options = require "nightshift.options"
 
 local unserved = {}
 
--- Ready rows; those behind are not seen. Who looks time and again looks at fewer.
+-- Rows; those behind are not seen. Who looks time and again looks at fewer.
 local LOOKED_AT, GLANCED_AT = 200000, 20000
 
---- Ready jobs of other names, in queues that are not paused.
+--- Jobs of other names, ready or due soon, in queues that are not paused.
 ---@param handle userdata core handle
 ---@param known string[] names
 ---@param queues string[]? of these queues only
----@param most integer? ready rows that are looked at
----@return {queue: string, name: string, n: integer, waited: integer}[]? rows waited: µs
+---@param within integer µs: what is due sooner counts
+---@param most integer? rows that are looked at, of those that are ready and of those that are scheduled
+---@return {queue: string, name: string, n: integer, soon: integer, waited: integer}[]? rows soon: how many
+---of n are not due yet; waited: µs
 ---@return string? message
 ---@return string? code
-function unserved.left(handle, known, queues, most)
+function unserved.left(handle, known, queues, within, most)
   local list = queues and core.encode(core.array(queues)) or core.null
-  return handle:execute("@report_left", most or LOOKED_AT, core.encode(core.array(known)), list, list)
+  most = most or LOOKED_AT
+  local rows, message, code =
+    handle:execute("@report_left", most, within, most, core.encode(core.array(known)), list, list)
+  for _, row in ipairs(rows or {}) do row.soon = math.tointeger(tonumber(row.soon)) end
+  return rows, message, code
 end
 
 --- The names of all hosts; nil when one of them has more than it tells, or none lives.
@@ -48,7 +54,7 @@ function unserved.find(handle)
   local names = known_by(hosts)
   if not names then return {} end
   local rows
-  rows, message, code = unserved.left(handle, names, nil, GLANCED_AT)
+  rows, message, code = unserved.left(handle, names, nil, 0, GLANCED_AT)
   if not rows then return nil, message, code end
   for _, row in ipairs(rows) do row.near = unserved.near(row.name, names) end
   return rows
@@ -64,12 +70,13 @@ function unserved.near(name, known)
   return options.nearest(name, set)
 end
 
---- "'helo.say' (3 in queue 'q'; did you mean 'hello.say'?)"
----@param row {queue: string, name: string, n: integer, near: string?}
+--- "'helo.say' (3 in queue 'q', 1 of them due soon; did you mean 'hello.say'?)"
+---@param row {queue: string, name: string, n: integer, soon: integer, near: string?}
 ---@return string
 function unserved.text(row)
   local near = row.near and ("; did you mean '%s'?"):format(row.near) or ""
-  return ("'%s' (%d in queue '%s'%s)"):format(row.name, row.n, row.queue, near)
+  local soon = row.soon == 0 and "" or row.soon == row.n and ", due soon" or (", %d of them due soon"):format(row.soon)
+  return ("'%s' (%d in queue '%s'%s%s)"):format(row.name, row.n, row.queue, soon, near)
 end
 
 return unserved

@@ -108,6 +108,15 @@ describe("the plan of", function()
     end)
   end
 
+  it("claim_upcoming reads what is due soon of scheduled, and the jobs of it by key", function()
+    local within = 60 * 1000000
+    local plan = explain(plans.question "claim_upcoming", 1, within, 1000)
+    assert.same({ "PRIMARY", "range" }, { plan.s.key, plan.s.type })
+    assert.is_true(tonumber(plan.s.rows) < 10, plan.s.rows .. " rows: all are due in an hour")
+    assert.is_nil(tostring(plan.s.Extra):find("filesort", 1, true))
+    assert.same({ "eq_ref", "eq_ref" }, { plan.j.type, plan.q.type })
+  end)
+
   -- without the forced index a small table is scanned, and waits on locks
   for name, params in pairs {
     claim_read = { "[[100,1],[101,1]]" }, claim_read_again = { "[[100,1],[101,1]]" },

@@ -232,3 +232,15 @@ SELECT {job_columns},
   IF(j.awaits IS NULL, NULL, (SELECT s.sent {signal})) AS sent
 FROM nightshift_job j FORCE INDEX (PRIMARY)
 WHERE j.id BETWEEN ? AND ? AND j.run = ? ORDER BY j.id
+
+-- name: claim_upcoming
+-- Params: from, microseconds from now, limit. Jobs that come due in that time and that a
+-- claim would take: of its queues and kinds, which are filled in. A row whose job is gone or
+-- has another run is left out. Key: PRIMARY of scheduled, a range; of job and queue, for
+-- rows that match. No locks.
+SELECT s.run_at AS upcoming, {now} AS now, j.name, q.name AS queue
+FROM nightshift_scheduled s FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = s.job_id AND j.run = s.run
+STRAIGHT_JOIN nightshift_queue q ON q.id = s.queue_id
+WHERE s.run_at >= ? AND s.run_at <= {now} + ? AND s.queue_id IN (queues) /*kinds*/
+ORDER BY s.run_at, s.job_id LIMIT ?

@@ -206,12 +206,17 @@ STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
 ORDER BY j.id LIMIT ?
 
 -- name: report_left
--- Ready jobs whose names are not among some. Params: rows to look at, [name,…], [queue,…]
--- or NULL: all, twice. Index: PRIMARY of ready, from its start; job and queue PRIMARY.
+-- Jobs whose names are not among some, ready or scheduled for the next microseconds. Params:
+-- rows to look at, microseconds, rows, [name,…], [queue,…] or NULL: all, twice. Index:
+-- PRIMARY of ready, from its start, and of scheduled, a range; job and queue PRIMARY.
 -- Locks: none.
-SELECT q.name AS queue, j.name, COUNT(*) AS n, {now} - MIN(r.ready_at) AS waited
-FROM (SELECT queue_id, ready_at, job_id, run, kind FROM nightshift_ready
-      WHERE ready_at < {end} LIMIT ?) r
+SELECT q.name AS queue, j.name, COUNT(*) AS n, SUM(r.ready_at > {now}) AS soon,
+  {now} - MIN(r.ready_at) AS waited
+FROM ((SELECT queue_id, ready_at, job_id, run, kind FROM nightshift_ready
+       WHERE ready_at < {end} LIMIT ?)
+      UNION ALL
+      (SELECT queue_id, run_at, job_id, run, kind FROM nightshift_scheduled
+       WHERE run_at <= {now} + ? ORDER BY run_at, job_id LIMIT ?)) r
 JOIN nightshift_queue q ON q.id = r.queue_id AND NOT q.paused
 JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run
 WHERE r.kind NOT IN (SELECT CRC32(v.name)

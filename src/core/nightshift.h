@@ -355,6 +355,22 @@ int64_t ns_first_due(const ns_db *db);
 bool ns_looked_everywhere(const ns_db *db, const ns_feed *feeds, size_t nfeeds,
                           int64_t since);
 
+/* Server time now, µs since 1970, estimated from the last answer that carried it. */
+int64_t ns_now(const ns_db *db);
+
+/* Scheduled jobs that claims of this handle will take when they are due. Instants are µs
+** since 1970 by the server's clock. */
+typedef struct ns_upcoming {
+  size_t n;             /* at most 1,000; 0: none, and nothing below is set */
+  int64_t in;           /* µs until the first is due */
+  int64_t first, last;  /* when they are due */
+  char name[NS_MAX_NAME + 1], queue[257]; /* of the first */
+} ns_upcoming;
+
+/* Those of these feeds that come due within so many µs. Errors: GONE, BUSY. */
+ns_status ns_look_ahead(ns_db *db, const ns_feed *feeds, size_t nfeeds, int64_t within,
+                        ns_upcoming *out, ns_err *err);
+
 /* What the server said last of verdicts with 'trouble'; until the next such. */
 const ns_err *ns_trouble(const ns_db *db);
 

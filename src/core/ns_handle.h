@@ -204,9 +204,7 @@ static inline int64_t ns_claimant(const ns_db *db) {
   return db->blamed != 0 ? db->blamed : db->holder;
 }
 
-/* Server time now, estimated from the last answer that carried it. */
-int64_t ns_now(const ns_db *db);
-/* Learns it: 'now' was the server's a moment ago. */
+/* For ns_now: 'now' was the server's a moment ago. */
 void ns_saw_now(ns_db *db, int64_t now);
 
 /* ------------------------------------------------- statements: ns_query.c */

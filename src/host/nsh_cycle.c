@@ -38,7 +38,7 @@ ns_status nsh_cycle_open(nsh_dispatch *d, ns_err *err) {
   heat(d);
   d->feeds.closed = true; /* until it is known what there are handlers for */
   d->due = -1;
-  d->recheck_at = d->due_at = NSH_NEVER;
+  d->recheck_at = d->due_at = d->outlook.due_at = NSH_NEVER;
   return nsh_feeds_open(&d->feeds, d->cfg, d->db, err);
 }
 
@@ -205,7 +205,9 @@ static void plan(nsh_dispatch *d, const nsh_turn *t, const size_t *got, size_t n
       d->empty_since = t->began;
   }
   d->due_at = d->due >= 0 ? now + d->due : NSH_NEVER;
-  d->recheck_at = d->cfg->drain && d->empties == 1 ? now + LAST_LOOK : NSH_NEVER;
+  d->recheck_at = d->cfg->drain && (d->empties == 1 || d->outlook.failed)
+                      ? now + LAST_LOOK
+                      : NSH_NEVER;
   arm(d);
 }
 
@@ -234,16 +236,19 @@ static ns_want choice(nsh_dispatch *d, nsh_turn *t) {
   return want;
 }
 
-void nsh_cycle_rest(nsh_dispatch *d) {
+/* Is there nothing to be had, of all sources? The lock is held. True: what is due soon is
+** all that there is to wait for. */
+static bool rest(nsh_dispatch *d) {
   nsh_mail *m = d->mail;
   int64_t due;
   bool others = nsh_adopted_rested(d, &due, &m->patient);
-  int64_t first = ns_first_due(d->db);
+  int64_t first = nsh_outlook_due(d);
   m->rested = d->empties >= 2 && d->due != 0 && others && m->outstanding == 0 &&
-              m->unsettled == m->patient &&
+              m->unsettled == m->patient && d->outlook.known &&
               ns_looked_everywhere(d->db, d->feeds.items, d->feeds.n, d->empty_since);
   m->refused = nsh_adopted_refuses(d);
   m->rest_due = first < 0 || (due >= 0 && due < first) ? due : first;
+  return m->rested && m->rest_due >= 0 && m->rest_due <= d->cfg->drain_within;
 }
 
 static void publish(nsh_dispatch *d, const nsh_turn *t, ns_jobs *jobs,
@@ -251,6 +256,9 @@ static void publish(nsh_dispatch *d, const nsh_turn *t, ns_jobs *jobs,
   nsh_mail *m = d->mail;
   size_t n = jobs->n;
   size_t got[NSH_POOLS_MAX] = {0};
+  bool waits;
+  if (n == 0 && d->empties > 0)
+    nsh_outlook_look(d);
   for (size_t i = 0; i < n; i++)
     got[nsh_config_pool(d->cfg, jobs->items[i].queue)]++;
   nsh_mail_lock(m);
@@ -265,18 +273,25 @@ static void publish(nsh_dispatch *d, const nsh_turn *t, ns_jobs *jobs,
     heat(d); /* no worker was up: what came back waits for the next */
   if ((settled > 0 || d->due == 0) && t->room.open == 0)
     d->more = true; /* what came back, or was spawned */
-  nsh_cycle_rest(d);
+  waits = rest(d);
   nsh_mail_unlock(m);
   m->notify(m->notify_arg);
+  if (waits)
+    nsh_outlook_tell(d);
 }
 
 /* This turn was of the others. */
 static void pass(nsh_dispatch *d) {
+  bool waits;
+  if (d->empties > 1)
+    nsh_outlook_look(d);
   nsh_mail_lock(d->mail);
   d->mail->cycling = false;
-  nsh_cycle_rest(d);
+  waits = rest(d);
   nsh_mail_unlock(d->mail);
   d->mail->notify(d->mail->notify_arg);
+  if (waits)
+    nsh_outlook_tell(d);
 }
 
 /* The handlers are known, or have changed: what is claimed changes with them. */

@@ -60,6 +60,16 @@ typedef struct nsh_adopted {
   int64_t error_wait, error_at; /* the table does not work: nothing before */
 } nsh_adopted;
 
+/* What a host that is to end when nothing is left still waits for: of what is scheduled
+** and due soon, that which it will claim itself. Instants are monotonic µs. */
+typedef struct nsh_outlook {
+  bool known;           /* the last look has told */
+  bool failed;          /* ... or could not: it is to be repeated */
+  ns_upcoming upcoming; /* of queues; n == 0: nothing */
+  int64_t due_at;       /* when the first of it is; NEVER: nothing */
+  int64_t tell_at;      /* people are not told again before */
+} nsh_outlook;
+
 /* Instants ('…_at') are monotonic µs. */
 struct nsh_dispatch {
   const nsh_config *cfg;
@@ -89,6 +99,7 @@ struct nsh_dispatch {
   int64_t due;        /* as the last cycle said; -1: no reason to claim by itself */
   int empties;        /* claims in a row that found nothing */
   int64_t empty_since; /* when the first of them began */
+  nsh_outlook outlook; /* nsh_outlook.c */
 
   /* nsh_chores.c */
   bool more;          /* others may find what we cannot take: to be rung */
@@ -140,8 +151,17 @@ bool nsh_cycle_wants(const nsh_dispatch *d, const nsh_turn *t);
 /* Settles and claims; false: nothing is known to be written, try again. */
 bool nsh_cycle_run(nsh_dispatch *d, nsh_turn *t);
 
-/* Is there nothing to be had? Of all sources; the mailbox is locked. */
-void nsh_cycle_rest(nsh_dispatch *d);
+/* ---------------------------------------------------------- nsh_outlook.c */
+
+/* With --drain, after a claim that found nothing, before the next is planned: what is due
+** soon? A look that failed is repeated. The mailbox is not locked. */
+void nsh_outlook_look(nsh_dispatch *d);
+
+/* As it was seen then: µs until the first of it is due, -1: nothing is. */
+int64_t nsh_outlook_due(const nsh_dispatch *d);
+
+/* The host would end, but for what is due soon, tables included: says so, now and then. */
+void nsh_outlook_tell(nsh_dispatch *d);
 
 /* ---------------------------------------------------------- nsh_adopted.c */
 

@@ -26,9 +26,9 @@ function work.define(parser)
   command:flag("--strict", "By priority alone, and one queue after the other in the order of --queues.")
   command:option("--history", "What of: all jobs, or only those that failed and children.")
     :choices { "all", "failed" }:default "all"
-  command:flag("--drain", "Exit when nothing is ready, running or due soon; with status 3 when jobs are left that no "
-    .. "script here can run.")
-  command:option("--drain-within", 'What "soon" is, e.g. 0 or "5m".')
+  command:flag("--drain", "Exit when nothing that this host may run is ready, running or due soon; with status 3 when "
+    .. "its queues have jobs, ready or due soon, that no script here can run.")
+  command:option("--drain-within", 'What "soon" is, e.g. 0 or "5m"; without: 60s.')
   command:option("--drain-timeout", "How long running jobs may take at the end.")
   command:flag("--single", "Exit at once, with status 0, when another host of this database runs on this machine.")
   command:option("--memory", "What a job may use in Lua, e.g. 64M; without: no limit."):argname "SIZE"
@@ -140,6 +140,8 @@ local function check_count(n, option)
   return n
 end
 
+local SOON = "60s" -- what a drain waits for
+
 local LOOKS = 3 -- at hosts, of which one may be about to end; a quarter of a second apart
 
 --- Is there a host of this database on this machine, whether it minds others or not?
@@ -198,7 +200,7 @@ local function left_over(args, config, known)
     queues = queues or {}
     queues[#queues + 1] = feed.name
   end
-  local rows = context.must(unserved.left(db._handle, names, queues))
+  local rows = context.must(unserved.left(db._handle, names, queues, config.drain_within))
   if #rows == 0 then return 0 end
   for _, row in ipairs(rows) do
     row.near = unserved.near(row.name, names)
@@ -224,7 +226,7 @@ function work.commands.work(args)
     strict = check_strict(args, queues),
     forget_done = args.history == "failed",
     drain = args.drain or args.drain_within ~= nil,
-    drain_within = microseconds(args.drain_within, "--drain-within"),
+    drain_within = microseconds(args.drain_within or SOON, "--drain-within"),
     drain_timeout = microseconds(args.drain_timeout, "--drain-timeout"),
     memory = bytes(args.memory, "--memory"),
     recycle = check_count(args.recycle, "--recycle"),
