@@ -127,7 +127,13 @@ check("settings", function(seen)
   elseif memory and memory < SMALL_SESSION then
     return "warn", ("max_session_mem_used=%d: statements over it are refused, and tried again"):format(memory),
       "set it to 256M or more, or take it out of my.cnf"
-  elseif #wrong > 0 then
+  end
+  -- what it may do to a session is anything; the usual one is SET NAMES of another character set
+  local first = g.init_connect or ""
+  if first ~= "" then
+    wrong[#wrong + 1] = ("init_connect=%s (each new session of an account without SUPER begins with it)"):format(first)
+  end
+  if #wrong > 0 then
     return "warn", table.concat(wrong, ", ") .. ": our own sessions set it back, those of other programs do not",
       "take it out of my.cnf, or have programs that call nightshift_push or nightshift_signal set it for themselves"
   end

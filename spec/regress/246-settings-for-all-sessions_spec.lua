@@ -69,6 +69,36 @@ describe("under what a server sets for all sessions,", function()
     end)
   end
 
+  -- An old piece of advice, which undoes the character set that the client has asked for.
+  for _, first in ipairs { "SET NAMES utf8", "SET NAMES latin1, collation_connection = latin1_german1_ci",
+    "SET timestamp = 1, autocommit = 0, sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES', group_concat_max_len = 4" } do
+    it("texts stay what they are, and doctor names it: init_connect=" .. first, function()
+      local name = url:match "/([%w_]+)%?" or url:match "/([%w_]+)$"
+      server:sql(("CREATE OR REPLACE USER plain@localhost; GRANT ALL ON %s.* TO plain@localhost"):format(name))
+      local setting = { ('init_connect="%s"'):format(first), "init_connect=''" }
+      with(setting, function()
+        local plain = server:url(name, "plain")
+        local handle <close> = assert(nightshift.open(plain))
+        local q = assert(handle:queue "emoji 😀")
+        local id = assert(q:push("smile 😀", { text = "ü 😀" }, { unique = "key 😀" }))
+        local before = handle:job(id)
+        assert.is_true(before.created > 1.7e15)
+        assert.equal(0, (host.drain(plain, [[return { ["smile 😀"] = function(job)
+          job:log "log 😀"
+          if job.attempts == 0 then return job:fail("error 😀", { retry_in = 0 }) end
+          return { was = job.payload.text, row = job:db():execute("SELECT '😀' AS s")[1].s }
+        end }]])))
+        local info = handle:job(id)
+        assert.same({ "done", "smile 😀", "emoji 😀" }, { info.state, info.name, info.queue })
+        assert.same({ was = "ü 😀", row = "😀" }, info.result)
+        local other <close> = assert(nightshift.open(url)) -- an account that is spared
+        assert.same(info, other:job(id))
+        local _, json = proc.nightshift({ "doctor", "--json" }, plain)
+        assert.is_truthy(json:find("init_connect=SET", 1, true), json)
+      end)
+    end)
+  end
+
   it("a limit of memory is the server's trouble, and named", function()
     server:sql "SET GLOBAL max_session_mem_used=8192"
     local none, message, code = nightshift.open(url)

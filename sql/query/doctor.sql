@@ -138,7 +138,7 @@ WHERE grantee = ?
 -- Those of the server, as new sessions start with them.
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('binlog_format',
   'check_constraint_checks', 'completion_type', 'enforce_storage_engine',
-  'foreign_key_checks', 'idle_transaction_timeout',
+  'foreign_key_checks', 'idle_transaction_timeout', 'init_connect',
   'innodb_flush_log_at_trx_commit', 'innodb_read_only',
   'innodb_rollback_on_timeout', 'log_bin', 'max_allowed_packet',
   'max_connections', 'max_join_size', 'max_prepared_stmt_count',

@@ -325,19 +325,23 @@ static ns_status check_tls(MYSQL *my, const ns_config *cfg, ns_err *err) {
 
 /* A wait for a lock ends before the wait for its reply does. What a server may have set
 ** for all and would break us is set back: transactions that follow each other, results that
-** are cut, changes without a key that are refused, sorts without room, checks that are off. */
+** are cut, changes without a key that are refused, sorts without room, checks that are off,
+** texts in another character set than the one that was agreed on (init_connect), a clock that
+** stands still. */
 static void session_text(char *text, size_t size, const ns_config *cfg) {
   unsigned reading = read_seconds(cfg);
   unsigned wait = reading < 80 ? reading * 3 / 4 : 60;
   wait = wait > 0 ? wait : 1;
   snprintf(text, size,
-           "SET SESSION sql_mode='STRICT_TRANS_TABLES,"
+           "SET NAMES 'utf8mb4' COLLATE 'utf8mb4_general_ci',"
+           "sql_mode='STRICT_TRANS_TABLES,"
            "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION',"
            "time_zone='+00:00',autocommit=1,completion_type=0,"
            "sql_select_limit=18446744073709551615,sql_safe_updates=0,sql_big_selects=1,"
            "sql_auto_is_null=0,unique_checks=1,foreign_key_checks=1,"
            "check_constraint_checks=1,max_recursive_iterations=4294967295,"
-           "session_track_state_change=1,"
+           "session_track_state_change=1,timestamp=DEFAULT,group_concat_max_len=1048576,"
+           "div_precision_increment=4,lc_time_names='en_US',standard_compliant_cte=1,sql_notes=1,"
            "sort_buffer_size=GREATEST(@@sort_buffer_size,262144),"
            "innodb_lock_wait_timeout=%u,lock_wait_timeout=%u%s",
            wait < 3 ? wait : 3, wait,
@@ -366,7 +370,7 @@ static void set_socket(int fd) {
 }
 
 static ns_status set_session(ns_link *l, const ns_config *cfg, ns_err *err) {
-  char text[640];
+  char text[1024];
   ns_status st;
   set_socket((int)mysql_get_socket(l->my));
   session_text(text, sizeof text, cfg);
