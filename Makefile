@@ -27,7 +27,7 @@ LUAC := nsl_module nsl_conv nsl_json nsl_encode nsl_decode nsl_db nsl_admin nsl_
 HOST := nsh_main nsh_module nsh_lua nsh_config nsh_host nsh_scripts nsh_signals nsh_dump nsh_table nsh_seat \
         nsh_intake nsh_life nsh_ladder nsh_watch nsh_secrets \
         nsh_names nsh_pace nsh_ring nsh_bell nsh_ear nsh_limits nsh_slot nsh_brood nsh_peer nsh_ctl nsh_ipc \
-        nsh_dispatch nsh_cycle nsh_adopted nsh_row_log nsh_hark nsh_patience nsh_feeds nsh_outlook nsh_unsettled nsh_chores nsh_upkeep nsh_listen nsh_mail nsh_backlog nsh_batch \
+        nsh_dispatch nsh_cycle nsh_adopted nsh_row_log nsh_hark nsh_patience nsh_feeds nsh_outlook nsh_unsettled nsh_chores nsh_upkeep nsh_slow nsh_listen nsh_mail nsh_backlog nsh_batch \
         nsh_memory nsh_served nsh_zygote nsh_nursery nsh_share nsh_sweep nsh_worker nsh_wire nsh_halt nsh_restore nsh_sockets \
         nsh_quota nsh_confine nsh_single
 

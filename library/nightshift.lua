@@ -1109,6 +1109,6 @@ function Job:db() end
 ---@field queues nightshift.QueueStats[] by name
 ---@field holders nightshift.Holder[]
 ---@field unserved nightshift.Unserved[] ready jobs of names that no live host handles
----@field counters table<string, integer> of this handle
+---@field counters table<string, integer> of this handle; `slow`: answers that took more than a second, `slowest`: µs
 
 return nightshift

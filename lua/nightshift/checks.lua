@@ -310,7 +310,7 @@ local function looker(seen, thread)
   return function()
     if core.clock() < at then return end
     at = core.clock() + LOOK_EVERY
-    local ok, rows = pcall(ask, seen, "doctor_session", thread)
+    local ok, rows = pcall(ask, seen, "holder_state", thread)
     if not ok then seen.mute = rows end
     local state = ok and rows and rows[1] and rows[1].state or ""
     count[state] = (count[state] or 0) + 1

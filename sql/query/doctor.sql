@@ -88,10 +88,6 @@ WHERE routine_schema = DATABASE() AND routine_name LIKE 'nightshift%'
 SELECT VERSION() AS version, @@version_comment AS comment, DATABASE() AS db,
   CURRENT_USER() AS account, CONNECTION_ID() AS thread, @@hostname AS host
 
--- name: doctor_session
--- Params: thread, one of our own account. What the server says it is at.
-SELECT state FROM information_schema.processlist WHERE id = ?
-
 -- name: doctor_sleeps
 -- Params: thread, one of our own account. A row: it sleeps. One that puts its name down
 -- may wait for a named lock.

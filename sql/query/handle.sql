@@ -93,6 +93,10 @@ DELETE FROM nightshift_served WHERE ended < {now} - 60000000
 REPLACE INTO nightshift_served (holder, workers, queues, handlers, reserves)
 VALUES (?, ?, ?, ?, ?)
 
+-- name: holder_state
+-- Params: thread, one of our own account. What the server says it is at.
+SELECT state FROM information_schema.processlist WHERE id = ?
+
 -- name: holder_traces
 -- Params: holder, [[id,run],…]. Keys: PRIMARY of finished and of attempt, one row each; no
 -- locks. Was one of these verdicts written? A rescue leaves neither of the two.

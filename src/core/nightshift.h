@@ -50,6 +50,7 @@
 #define NS_BACKOFF_MAX INT64_C(3600000000)   /* the longest one */
 #define NS_TIMEOUT INT64_C(3600000000)       /* wall time of one run */
 #define NS_MISSING_MAX INT64_C(600000000)    /* life without a handler */
+#define NS_SLOW INT64_C(1000000)             /* an answer that takes longer is slow */
 #define NS_KEEP_DONE INT64_C(86400000000)    /* history of done jobs */
 #define NS_KEEP_DEAD INT64_C(2592000000000)  /* dead and cancelled ones */
 #define NS_KEEP_TREE INT64_C(7776000000000)  /* those of a tree that does not end */
@@ -84,6 +85,12 @@ typedef struct ns_config {
   void *interrupted_arg;
   int interrupt_fd; /* once it may be read it is as if that had said true; 0: none */
   int64_t end_by; /* monotonic µs: nothing is waited for after that; 0: no such time */
+  /* Told when an answer to a statement of ours is waited for, and with 'what' NULL when it
+  ** has come or never will. 'what': the statement's name, or its words (COMMIT); it is
+  ** there for good. 'thread': the server's id of the session; 'at': monotonic µs. Not told
+  ** of the caller's own SQL, nor of what is there to wait. NULL: nobody is told. */
+  void (*waits)(void *arg, const char *what, int64_t thread, int64_t at);
+  void *waits_arg;
 } ns_config;
 
 #define NS_CONFIG_INIT ((ns_config){0})
@@ -133,6 +140,7 @@ typedef struct ns_counters {
   int64_t deadlocks, lock_waits, changed; /* 1213, 1205, 1020: all retried */
   int64_t reconnects, pushed, claimed, settled, stale, sweeps, rings;
   int64_t swept; /* µs that the sweeps took */
+  int64_t slow, slowest; /* answers that took longer than NS_SLOW; µs of the longest */
 } ns_counters;
 
 ns_counters ns_count(const ns_db *db);

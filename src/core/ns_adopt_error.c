@@ -29,7 +29,7 @@ static ns_status run(ns_adopted *a, ns_seat *seat, ns_sql sql, const ns_value *v
   if (seat == NULL)
     return ns_run(a->db, sql, values, err);
   if (seat->stmts[sql] == NULL)
-    st = ns_link_prepare(seat->link, &seat->stmts[sql], text, strlen(text), err);
+    st = ns_link_prepare(seat->link, &seat->stmts[sql], NULL, text, strlen(text), err);
   return st == NS_OK ? ns_stmt_run(seat->link, seat->stmts[sql], values, err) : st;
 }
 

@@ -40,7 +40,7 @@ static ns_status prepare(ns_adopted *a, ns_seat *seat, ns_sql sql,
     return ns_prepared(a->db, s, ns_buf_bytes(&f->text), err);
   st = seat->stmts[sql] != NULL
            ? NS_OK
-           : ns_link_prepare(seat->link, &seat->stmts[sql], f->text.p, f->text.n,
+           : ns_link_prepare(seat->link, &seat->stmts[sql], NULL, f->text.p, f->text.n,
                              err);
   *s = seat->stmts[sql];
   return st;

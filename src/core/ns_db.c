@@ -482,6 +482,8 @@ ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
   l->patience = read_seconds(cfg) * NS_SECOND;
   l->await = (ns_await){cfg->interrupted, cfg->interrupted_arg, cfg->interrupt_fd,
                         cfg->end_by, l->patience, 0};
+  l->waits = cfg->waits;
+  l->waits_arg = cfg->waits_arg;
   st = set_options(l->my, cfg, err);
   if (st == NS_OK)
     st = join_server(l, cfg, err);
@@ -599,6 +601,44 @@ ns_status ns_link_await(ns_link *l, ns_err *err) {
   return st;
 }
 
+/* -------------------------------------------------- how long they take */
+
+const char *ns_link_name(const char *sql) {
+  static const char *const names[] = {"COMMIT", "ROLLBACK"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+    if (strncmp(sql, names[i], strlen(names[i])) == 0)
+      return names[i];
+  return NULL;
+}
+
+void ns_link_waits(ns_link *l, const char *name) {
+  l->waiting = name;
+  if (name == NULL)
+    return;
+  l->waits_since = ns_mono_us();
+  if (l->waits != NULL)
+    l->waits(l->waits_arg, name, ns_link_thread(l), l->waits_since);
+}
+
+void ns_link_waited(ns_link *l) {
+  int64_t now;
+  int64_t took;
+  if (l->waiting == NULL)
+    return;
+  now = ns_mono_us();
+  took = now - l->waits_since;
+  l->waiting = NULL;
+  l->slow += took > NS_SLOW;
+  l->slowest = took > l->slowest ? took : l->slowest;
+  if (l->waits != NULL)
+    l->waits(l->waits_arg, NULL, ns_link_thread(l), now);
+}
+
+int64_t ns_link_slow(const ns_link *l, int64_t *slowest) {
+  *slowest = l->slowest;
+  return l->slow;
+}
+
 /* ---------------------------------------------------------- plain text */
 
 /* Drops every result the last text statement left (a CALL leaves several). */
@@ -625,9 +665,9 @@ ns_status ns_link_text(ns_link *l, const char *sql, ns_err *err) {
   ns_link_sends(l);
   if (mysql_send_query(l->my, sql, (unsigned long)strlen(sql)) != 0)
     return ns_link_refused(l, err);
-  if ((st = ns_link_await(l, err)) != NS_OK)
-    return st;
-  if (mysql_read_query_result(l->my) != 0)
-    return ns_link_refused(l, err);
-  return drain(l, err);
+  ns_link_waits(l, ns_link_name(sql));
+  if ((st = ns_link_await(l, err)) == NS_OK && mysql_read_query_result(l->my) != 0)
+    st = ns_link_refused(l, err);
+  ns_link_waited(l);
+  return st == NS_OK ? drain(l, err) : st;
 }

@@ -62,7 +62,7 @@ static void disconnect(ns_ear *e) {
 
 static ns_status prepare(ns_link *l, ns_stmt **out, ns_sql sql, ns_err *err) {
   const char *text = ns_sql_texts[sql];
-  return ns_link_prepare(l, out, text, strlen(text), err);
+  return ns_link_prepare(l, out, NULL, text, strlen(text), err);
 }
 
 static ns_status open_sleeper(ns_ear *e, ns_err *err) {
@@ -80,7 +80,7 @@ static ns_status open_eye(ns_ear *e, ns_err *err) {
     st = ns_link_text(e->eye, ns_sql_texts[NS_SQL_ADOPT_EAR_SESSION], err);
   if (st == NS_OK)
     st = prepare(e->eye, &e->asleep, NS_SQL_ADOPT_EAR_ASLEEP, err);
-  return st == NS_OK ? ns_link_prepare(e->eye, &e->stirs, e->look.p, e->look.n, err) : st;
+  return st == NS_OK ? ns_link_prepare(e->eye, &e->stirs, NULL, e->look.p, e->look.n, err) : st;
 }
 
 static ns_status get_ready(ns_ear *e, ns_err *err) {
@@ -102,6 +102,7 @@ ns_status ns_ear_open(ns_ear **out, ns_adopted *a, bool watch, ns_err *err) {
   if (e == NULL)
     return ns_fail(err, NS_ENOMEM, "out of memory");
   ns_db_config(a->db, &e->cfg);
+  e->cfg.waits = NULL;
   if (e->cfg.read_timeout < 2 * NS_EAR_LONGEST) /* only silence lasts longer */
     e->cfg.read_timeout = 2 * NS_EAR_LONGEST;
   e->cfg.host_session = false;

@@ -84,7 +84,17 @@ static void drop_floors(ns_db *db) {
   db->due_window = (ns_window){0};
 }
 
+/* Those of the handle and of its connection. */
+static void add_slow(const ns_db *db, ns_counters *sum) {
+  int64_t slowest;
+  if (db->link == NULL)
+    return;
+  sum->slow += ns_link_slow(db->link, &slowest);
+  sum->slowest = slowest > sum->slowest ? slowest : sum->slowest;
+}
+
 static void hang_up(ns_db *db) {
+  add_slow(db, &db->count);
   ns_forget_statements(db);
   ns_link_close(db->link, ns_is_foreign(db));
   db->link = NULL;
@@ -411,7 +421,9 @@ void ns_close(ns_db *db) {
 }
 
 ns_counters ns_count(const ns_db *db) {
-  return db->count;
+  ns_counters sum = db->count;
+  add_slow(db, &sum);
+  return sum;
 }
 
 /* ------------------------------------------------------------- the clock */

@@ -84,7 +84,7 @@ static int64_t least(int64_t a, int64_t b) {
 static ns_status prepare_named(ns_listener *l, ns_stmt **out, ns_sql sql,
                                ns_err *err) {
   const char *text = ns_sql_texts[sql];
-  return ns_link_prepare(l->link, out, text, strlen(text), err);
+  return ns_link_prepare(l->link, out, NULL, text, strlen(text), err);
 }
 
 static void forget_statements(ns_listener *l) {
@@ -121,6 +121,7 @@ ns_status ns_listener_open(ns_listener **out, const ns_db *db, ns_err *err) {
   if (l == NULL)
     return ns_no_memory(err);
   ns_db_config(db, &l->cfg);
+  l->cfg.waits = NULL; /* that is what it is for */
   if (l->cfg.read_timeout < 2 * LONGEST) /* only silence lasts longer */
     l->cfg.read_timeout = 2 * LONGEST;
   l->cfg.host_session = false;
@@ -256,7 +257,7 @@ static ns_status prepare_wait(ns_listener *l, const int64_t *ids, size_t n,
     ns_buf_free(&l->text);
     l->text = text;
     text = NS_BUF_INIT;
-    st = ns_link_prepare(l->link, &l->stmt, l->text.p, l->text.n - 1, err);
+    st = ns_link_prepare(l->link, &l->stmt, NULL, l->text.p, l->text.n - 1, err);
   }
   ns_buf_free(&text);
   return st;

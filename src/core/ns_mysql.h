@@ -11,6 +11,8 @@
 #include "ns_db.h"
 #include "ns_stmt.h"
 
+#define NS_DUE_MAX 64 /* answers due at once: the server never waits for us to read */
+
 struct ns_link {
   MYSQL *my;
   bool dead;
@@ -34,6 +36,12 @@ struct ns_link {
   ns_await await;    /* how an answer is waited for */
   int64_t patience;  /* µs: its read timeout */
   bool flowing;      /* the first answer to what was sent has come */
+  const char *names[NS_DUE_MAX]; /* of what is due, by its number modulo so many */
+  void (*waits)(void *arg, const char *what, int64_t thread, int64_t at);
+  void *waits_arg;   /* as the ns_config says */
+  const char *waiting; /* the name of what is waited for; NULL: it has none */
+  int64_t waits_since; /* monotonic */
+  int64_t slow, slowest; /* as the ns_counters say */
 };
 
 /* Fills 'err' (may be NULL) from the server's words and notes a lost connection. */
@@ -53,6 +61,14 @@ void ns_link_sends(ns_link *l);
 ** read timeout. So what the library has read ahead is never waited for. Errors: GONE,
 ** when there is none in time or somebody interrupts. */
 ns_status ns_link_await(ns_link *l, ns_err *err);
+
+/* Before an answer is read, and after: how long it takes is counted and told. 'name' as
+** for ns_link_prepare. */
+void ns_link_waits(ns_link *l, const char *name);
+void ns_link_waited(ns_link *l);
+
+/* The name of a statement that ends a transaction; NULL of others. */
+const char *ns_link_name(const char *sql);
 
 /* What is said of a dead one. */
 ns_status ns_link_gone(ns_err *err);

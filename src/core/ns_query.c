@@ -37,6 +37,12 @@ static bool is_brief(const ns_db *db, ns_sql sql) {
   return false;
 }
 
+/* What it is called where people are told that it takes long; NULL: to wait is its
+** purpose. */
+static const char *name_of(ns_sql sql) {
+  return sql == NS_SQL_GATE_ENTER || sql == NS_SQL_HOLDER_LOCK ? NULL : ns_sql_names[sql];
+}
+
 /* A reconnect that failed has left no link: whoever comes next may come without a look
 ** at the connection. */
 static ns_status need_link(const ns_db *db, ns_err *err) {
@@ -53,15 +59,16 @@ ns_status ns_prepare(ns_db *db, ns_sql sql, ns_err *err) {
     return st;
   if (*s != NULL)
     return ns_stmt_ready(db->link, *s, err);
-  return is_brief(db, sql) ? ns_link_brief(db->link, s, text, strlen(text), err)
-                           : ns_link_prepare(db->link, s, text, strlen(text), err);
+  return is_brief(db, sql)
+             ? ns_link_brief(db->link, s, name_of(sql), text, strlen(text), err)
+             : ns_link_prepare(db->link, s, name_of(sql), text, strlen(text), err);
 }
 
 ns_status ns_try(ns_db *db, ns_sql sql, ns_err *err) {
   ns_stmt *s;
   const char *text = ns_sql_texts[sql];
   ns_status st = need_link(db, err);
-  if (st != NS_OK || (st = ns_link_prepare(db->link, &s, text, strlen(text), err)) != NS_OK)
+  if (st != NS_OK || (st = ns_link_prepare(db->link, &s, NULL, text, strlen(text), err)) != NS_OK)
     return st;
   ns_stmt_free(db->link, s);
   return NS_OK;
@@ -221,8 +228,8 @@ static ns_status keep(ns_db *db, ns_stmt **out, ns_bytes sql, bool brief, ns_err
     if (copy == NULL)
       return ns_no_memory(err);
     memcpy(copy, sql.p, sql.n);
-    st = brief ? ns_link_brief(db->link, &slot->stmt, copy, sql.n, err)
-               : ns_link_prepare(db->link, &slot->stmt, copy, sql.n, err);
+    st = brief ? ns_link_brief(db->link, &slot->stmt, NULL, copy, sql.n, err)
+               : ns_link_prepare(db->link, &slot->stmt, NULL, copy, sql.n, err);
     if (st != NS_OK) {
       free(copy);
       return st;

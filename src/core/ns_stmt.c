@@ -22,11 +22,11 @@
 #define VALUE_BYTES 18    /* a parameter on the wire, beside its text */
 #define PACKET_SPARE 1024 /* of max_packet that is left alone */
 #define COOLING 16        /* statements that make room, until uses count half */
-#define ANSWERS_MAX 64    /* due at once: the server never waits for us to read */
 
 struct ns_stmt {
   ns_stmt *next;
   MYSQL_STMT *st;      /* NULL: brief */
+  const char *name;    /* for whoever is told of waits; NULL: nobody is */
   char *sql;           /* owned */
   size_t nsql;
   bool brief;          /* it is sent as text */
@@ -134,10 +134,12 @@ static ns_status prepare(ns_link *l, ns_stmt *s, ns_err *err) {
   mysql_optionsv(l->my, MARIADB_OPT_SKIP_READ_RESPONSE, &off);
   if (failed)
     return refuse_stmt(l, s, err);
-  if ((st = ns_link_await(l, err)) != NS_OK)
-    return st;
-  return l->my->methods->db_read_prepare_response(s->st) ? ns_link_refused(l, err)
-                                                         : NS_OK;
+  ns_link_waits(l, s->name);
+  if ((st = ns_link_await(l, err)) == NS_OK &&
+      l->my->methods->db_read_prepare_response(s->st))
+    st = ns_link_refused(l, err);
+  ns_link_waited(l);
+  return st;
 }
 
 static ns_status open_stmt(ns_link *l, ns_stmt *s, ns_err *err) {
@@ -161,13 +163,14 @@ static ns_status open_stmt(ns_link *l, ns_stmt *s, ns_err *err) {
   return NS_OK;
 }
 
-static ns_stmt *add_stmt(ns_link *l, const char *sql, size_t n) {
+static ns_stmt *add_stmt(ns_link *l, const char *name, const char *sql, size_t n) {
   ns_stmt *s = calloc(1, sizeof *s);
   if (s == NULL || (s->sql = malloc(n + 1)) == NULL) {
     free(s);
     return NULL;
   }
   memcpy(s->sql, sql, n);
+  s->name = name;
   s->nsql = n;
   s->next = l->stmts;
   l->stmts = s;
@@ -180,9 +183,9 @@ ns_status ns_stmt_ready(ns_link *l, ns_stmt *s, ns_err *err) {
   return s->open || s->brief ? NS_OK : open_stmt(l, s, err);
 }
 
-ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *sql, size_t n,
-                          ns_err *err) {
-  ns_stmt *s = add_stmt(l, sql, n);
+ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *name, const char *sql,
+                          size_t n, ns_err *err) {
+  ns_stmt *s = add_stmt(l, name, sql, n);
   ns_status st;
   *out = NULL;
   if (s == NULL)
@@ -195,9 +198,9 @@ ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *sql, size_t n,
   return NS_OK;
 }
 
-ns_status ns_link_brief(ns_link *l, ns_stmt **out, const char *sql, size_t n,
-                        ns_err *err) {
-  if ((*out = add_stmt(l, sql, n)) == NULL)
+ns_status ns_link_brief(ns_link *l, ns_stmt **out, const char *name, const char *sql,
+                        size_t n, ns_err *err) {
+  if ((*out = add_stmt(l, name, sql, n)) == NULL)
     return ns_no_memory(err);
   (*out)->brief = true;
   for (size_t i = 0; i < n; i++)
@@ -511,10 +514,14 @@ static ns_status send_stmt(ns_link *l, ns_stmt *s, const ns_value *params,
 }
 
 static ns_status read_stmt(ns_link *l, ns_stmt *s, ns_err *err) {
+  ns_status st;
+  ns_link_waits(l, s->name);
   if (s->brief)
-    return read_brief(l, s, err);
-  ns_status st = read_execution(l, s, err);
-  return st == NS_OK && s->ncols == 0 ? finish_call(l, s, err) : st;
+    st = read_brief(l, s, err);
+  else if ((st = read_execution(l, s, err)) == NS_OK && s->ncols == 0)
+    st = finish_call(l, s, err);
+  ns_link_waited(l);
+  return st;
 }
 
 ns_status ns_stmt_run(ns_link *l, ns_stmt *s, const ns_value *params,
@@ -536,14 +543,18 @@ static void take_answer(ns_link *l) {
   size_t number = l->sent - l->due--;
   ns_status st;
   ns_err err;
+  bool read;
   if (l->asked != NULL && l->asked_at == number) {
     ns_stmt *s = l->asked;
     l->asked = NULL;
     s->outcome = read_stmt(l, s, &l->refusal);
     return;
   }
+  ns_link_waits(l, l->names[number % NS_DUE_MAX]);
   st = ns_link_await(l, &err);
-  if (st == NS_OK && mysql_read_query_result(l->my) == 0) {
+  read = st == NS_OK && mysql_read_query_result(l->my) == 0;
+  ns_link_waited(l);
+  if (read) {
     if (number >= l->counted)
       l->affected += (int64_t)mysql_affected_rows(l->my);
     return;
@@ -557,21 +568,25 @@ static void take_answer(ns_link *l) {
 }
 
 /* With compression the library keeps what it writes where it reads. */
-static void sent(ns_link *l) {
-  l->sent++;
+static void sent(ns_link *l, const char *name) {
+  l->names[l->sent++ % NS_DUE_MAX] = name;
   l->due++;
-  if (l->due >= ANSWERS_MAX || l->my->net.compress)
+  if (l->due >= NS_DUE_MAX || l->my->net.compress)
     take_answer(l);
 }
 
-ns_status ns_link_send(ns_link *l, const char *sql, ns_err *err) {
+static ns_status send_text(ns_link *l, const char *name, const char *sql, ns_err *err) {
   if (l->dead)
     return ns_link_gone(err);
   ns_link_sends(l);
   if (mysql_send_query(l->my, sql, (unsigned long)strlen(sql)) != 0)
     return ns_link_refused(l, err);
-  sent(l);
+  sent(l, name);
   return NS_OK;
+}
+
+ns_status ns_link_send(ns_link *l, const char *sql, ns_err *err) {
+  return send_text(l, ns_link_name(sql), sql, err);
 }
 
 /* One packet. The library's own call for this waits for the answer; what is
@@ -590,7 +605,7 @@ static ns_status send_rows(ns_link *l, ns_stmt *s, const ns_column *cols,
           l->my, nrows == 1 ? COM_STMT_EXECUTE : COM_STMT_BULK_EXECUTE,
           l->packet.p, l->packet.n, 1, NULL) != 0)
     return ns_link_refused(l, err);
-  sent(l);
+  sent(l, s->name);
   return NS_OK;
 }
 
@@ -601,7 +616,7 @@ static ns_status send_brief_row(ns_link *l, const ns_stmt *s, const ns_column *c
   if (st != NS_OK)
     return st;
   ns_buf_addc(&l->packet, '\0');
-  return l->packet.oom ? ns_no_memory(err) : ns_link_send(l, l->packet.p, err);
+  return l->packet.oom ? ns_no_memory(err) : send_text(l, s->name, l->packet.p, err);
 }
 
 /* As many rows from 'from' on as go into a packet; '*n': how many. */
@@ -642,7 +657,7 @@ ns_status ns_stmt_ask(ns_link *l, ns_stmt *s, const ns_value *params,
     return st;
   l->asked = s;
   l->asked_at = l->sent;
-  sent(l);
+  sent(l, s->name);
   return NS_OK;
 }
 

@@ -11,14 +11,14 @@ typedef struct ns_stmt ns_stmt; /* a prepared statement of one link */
 /* Prepares. Owned by the link, freed with it or by ns_stmt_free. A link keeps few
 ** statements open in the server, which has a limit for all programs together: the one that
 ** is used least makes room, and is prepared again with its next use. Its rows can be
-** fetched until then. */
-ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *sql, size_t n,
-                          ns_err *err);
+** fetched until then. 'name' is there for good; NULL: nobody is told how long it takes. */
+ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *name, const char *sql,
+                          size_t n, ns_err *err);
 
 /* One that takes no place: it is sent as text, with its parameters spelled out. Those are
 ** integers, and so are all that its rows hold. */
-ns_status ns_link_brief(ns_link *l, ns_stmt **out, const char *sql, size_t n,
-                        ns_err *err);
+ns_status ns_link_brief(ns_link *l, ns_stmt **out, const char *name, const char *sql,
+                        size_t n, ns_err *err);
 
 /* Until it is said no more, what is used makes no room: for who sends several ahead. */
 void ns_link_hold(ns_link *l, bool yes);

@@ -321,8 +321,10 @@ bool nsh_cycle_run(nsh_dispatch *d, nsh_turn *t) {
   }
   want = choice(d, t);
   t->began = ns_mono_us();
+  nsh_slow_doing(d->slow, NSH_DISPATCHER, d->unsettled.batch.n, want.limit > 0);
   st = ns_cycle(d->db, d->unsettled.batch.items, d->unsettled.batch.n, &want,
                 &jobs, &d->due, &err);
+  nsh_slow_doing(d->slow, NSH_DISPATCHER, 0, false);
   if (st != NS_OK) {
     ns_jobs_free(&jobs);
     nsh_back_off(d, &err);

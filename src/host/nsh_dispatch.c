@@ -183,13 +183,18 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
   d->slots = slots;
   db.keep_trying = keep_trying;
   db.keep_trying_arg = d;
+  if ((st = nsh_slow_open(&d->slow, cfg, err)) != NS_OK) {
+    nsh_dispatch_close(d);
+    return st;
+  }
+  nsh_slow_watch(d->slow, NSH_DISPATCHER, &db);
   if ((st = ns_open(&d->db, &db, err)) != NS_OK ||
       (st = ns_probe(d->db, err)) != NS_OK ||
       (st = ns_register(d->db, true, err)) != NS_OK ||
       (st = nsh_cycle_open(d, err)) != NS_OK ||
       (st = nsh_adopted_open(d, err)) != NS_OK ||
       (st = nsh_listen_open(&d->listen, d->db, mail, err)) != NS_OK ||
-      (st = nsh_upkeep_open(&d->upkeep, cfg, mail, err)) != NS_OK) {
+      (st = nsh_upkeep_open(&d->upkeep, cfg, mail, d->slow, err)) != NS_OK) {
     nsh_dispatch_close(d);
     return st;
   }
@@ -213,6 +218,8 @@ ns_status nsh_dispatch_start(nsh_dispatch *d, ns_err *err) {
   st = nsh_listen_start(d->listen, err);
   if (st == NS_OK)
     st = nsh_upkeep_start(d->upkeep, err);
+  if (st == NS_OK)
+    st = nsh_slow_start(d->slow, err);
   if (st == NS_OK && pthread_create(&d->thread, NULL, thread, d) != 0)
     st = ns_fail(err, NS_ENOMEM, "cannot start the dispatcher's thread");
   pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -230,6 +237,8 @@ bool nsh_dispatch_close(nsh_dispatch *d) {
   nsh_listen_close(d->listen);
   nsh_adopted_deafen(d);
   ns_close(d->db);
+  if (ended) /* nobody is left who tells it */
+    ended = nsh_slow_close(d->slow);
   nsh_cycle_close(d);
   nsh_adopted_close(d);
   nsh_chores_close(d);

@@ -18,6 +18,7 @@
 #include "nsh_hark.h"
 #include "nsh_listen.h"
 #include "nsh_patience.h"
+#include "nsh_slow.h"
 #include "nsh_unsettled.h"
 #include "nsh_upkeep.h"
 
@@ -78,6 +79,7 @@ struct nsh_dispatch {
   ns_db *db;
   nsh_listen *listen;
   nsh_upkeep *upkeep;
+  nsh_slow *slow;
   pthread_t thread;
   bool running;
   atomic_bool opened; /* from here on a lost server is waited for */

@@ -26,6 +26,7 @@
 /* Instants are monotonic µs. */
 struct nsh_upkeep {
   nsh_mail *mail;
+  nsh_slow *slow;
   ns_db *db;
   pthread_t thread;
   int stop;        /* ends its waits for the server */
@@ -181,7 +182,9 @@ static void settle(nsh_upkeep *u) {
   nsh_mail_unlock(m);
   if (u->large.batch.n == 0)
     return;
+  nsh_slow_doing(u->slow, NSH_UPKEEP, u->large.batch.n, false);
   trouble = write_each(u, holder);
+  nsh_slow_doing(u->slow, NSH_UPKEEP, 0, false);
   if (ns_unfinished(u->db))
     u->look_at = sooner(u->look_at, ns_mono_us() + LOOK_SOON);
   nsh_unsettled_sort(&u->large, &trouble, ns_mono_us());
@@ -271,17 +274,19 @@ static void *thread(void *arg) {
 }
 
 ns_status nsh_upkeep_open(nsh_upkeep **out, const nsh_config *cfg, nsh_mail *mail,
-                          ns_err *err) {
+                          nsh_slow *slow, ns_err *err) {
   nsh_upkeep *u = nsh_alloc(sizeof *u);
   ns_config db = cfg->db;
   ns_status st;
   *out = u;
   u->mail = mail;
+  u->slow = slow;
   u->large = NSH_UNSETTLED_INIT;
   u->prune_at = ns_mono_us() + PRUNE_AGAIN;
   u->mend_at = ns_mono_us() + MEND;
   db.keep_trying = keep_trying;
   db.keep_trying_arg = u;
+  nsh_slow_watch(slow, NSH_UPKEEP, &db);
   if ((u->stop = db.interrupt_fd = ns_stop_open(err)) <= 0)
     return err->status;
   st = ns_open(&u->db, &db, err);

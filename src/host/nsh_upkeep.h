@@ -13,12 +13,13 @@
 
 #include "nsh_config.h"
 #include "nsh_mail.h"
+#include "nsh_slow.h"
 
 typedef struct nsh_upkeep nsh_upkeep;
 
-/* Connects. Errors: as ns_open. */
+/* Connects; 'slow' is told of its waits. Errors: as ns_open. */
 ns_status nsh_upkeep_open(nsh_upkeep **out, const nsh_config *cfg, nsh_mail *mail,
-                          ns_err *err);
+                          nsh_slow *slow, ns_err *err);
 
 ns_status nsh_upkeep_start(nsh_upkeep *u, ns_err *err);
 

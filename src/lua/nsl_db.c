@@ -214,11 +214,12 @@ static int db_tostring(lua_State *L) {
 What this handle has done since it was opened.
 @function db:counters
 @treturn table deadlocks, lock_waits, changed, reconnects, pushed, claimed,
-settled, stale, sweeps, rings, and swept: µs that the sweeps took
+settled, stale, sweeps, rings, swept: µs that the sweeps took, slow: answers to statements of
+ours that took more than a second, and slowest: µs of the longest
 */
 static int db_counters(lua_State *L) {
   ns_counters c = ns_count(nsl_checkdb(L));
-  lua_createtable(L, 0, 11);
+  lua_createtable(L, 0, 13);
   nsl_setint(L, "deadlocks", c.deadlocks);
   nsl_setint(L, "lock_waits", c.lock_waits);
   nsl_setint(L, "changed", c.changed);
@@ -230,6 +231,8 @@ static int db_counters(lua_State *L) {
   nsl_setint(L, "sweeps", c.sweeps);
   nsl_setint(L, "rings", c.rings);
   nsl_setint(L, "swept", c.swept);
+  nsl_setint(L, "slow", c.slow);
+  nsl_setint(L, "slowest", c.slowest);
   return 1;
 }
 
