@@ -219,10 +219,11 @@ describe("a running job", function()
   it("learns that it was cancelled", function()
     local id = q:push("wait")
     local h = host.start(url, [[return { wait = function(job)
+      print "waits"
       while not job:cancelled() do require "nightshift.core".sleep(0.02) end
       print "cancelled"
     end }]])
-    eventually(function() return handle:job(id).state == "running" end)
+    h:wait_line "^waits" -- what is claimed and has not started would not start
     assert(handle:cancel(id))
     h:wait_line("^cancelled", 20)
     h:wait_line "event=job.stale"
