@@ -640,6 +640,13 @@ local calls = {
   begin = { run = function(h) return h:begin() end },
   commit = { arrange = begun(push), run = function(h) return h:commit() end },
   rollback = { arrange = begun(push), run = function(h) return h:rollback() end },
+  reset = { -- a session on which something was left
+    arrange = begun(function(h)
+      assert(h:execute "SET @x = 1")
+      return push(h)
+    end),
+    run = function(h) return h:reset() end,
+  },
   savepoint = {
     arrange = begun(push),
     run = function(h) return h:savepoint(1) end,
