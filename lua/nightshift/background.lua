@@ -13,11 +13,12 @@
 -- With `wait` the parent is parked until its child has ended and then ends the
 -- same way, so that whoever waits for it waits for the operation.
 
-local error_text = require "nightshift.job".error_text
 local decimal = require "nightshift.decimal"
+local jobs = require "nightshift.job"
 local options = require "nightshift.options"
 
 local raise = options.raise
+local error_text = jobs.error_text
 
 local background = {}
 
@@ -193,7 +194,7 @@ local function dead(polling, err)
   return polling._backend.settle(polling, { kind = "again", error = error_text(err) })
 end
 
-local function traceback(err) return debug.traceback(error_text(err), 2) end
+local function traceback(err) return (jobs.traceback(err, 2)) end
 
 --- The end of a poll that is not ready in time. What on_timeout returns is its
 -- result; `again`, `fail`, a raise, nil and a message mean that it is dead.

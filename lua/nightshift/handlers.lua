@@ -47,7 +47,7 @@ local function last_line(chunk)
 end
 
 local function traceback(err)
-  return debug.traceback(job.error_text(err), 2)
+  return job.traceback(err, 2)
 end
 
 --- Runs one file; its table, or nil and a message.

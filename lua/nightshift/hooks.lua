@@ -23,7 +23,7 @@ function hooks.on(event, fn)
 end
 
 local function traceback(err)
-  return (debug.traceback(job.error_text(err), 2):gsub("\n%s*%[C%]: in function 'xpcall'.*$", ""))
+  return (job.traceback(err, 2):gsub("\n%s*%[C%]: in function 'xpcall'.*$", ""))
 end
 
 --- Calls what was registered, one after the other.

@@ -83,7 +83,7 @@ local function tail(text, max)
 end
 
 -- Not what __metatable shows, which is anybody's.
-local real_metatable = debug.getmetatable
+local real_metatable, debug_traceback = debug.getmetatable, debug.traceback
 
 local function plain_text(value)
   if value == nil then return "failed without an error value" end
@@ -104,6 +104,15 @@ function job.error_text(value)
     text = text:sub(1, MAX_ERROR) .. ("… (%d bytes)"):format(#text)
   end
   return valid_utf8(text)
+end
+
+--- The text of an error with the traceback of where it was raised, for message handlers.
+-- debug.traceback itself would cut the text at its first NUL.
+---@param value any
+---@param level integer of the caller's: 1 is the caller itself
+---@return string
+function job.traceback(value, level)
+  return job.error_text(value) .. "\n" .. debug_traceback(nil, level + 1)
 end
 
 --- Seconds of a duration; raises on a bad one.

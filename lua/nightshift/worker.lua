@@ -21,6 +21,8 @@ local worker = {}
 local debug_traceback, getmetatable, match, next, pcall, xpcall =
   debug.traceback, getmetatable, string.match, next, pcall, xpcall
 
+local job_traceback = job.traceback
+
 local current      -- the running job
 local verdict      -- what it recorded
 
@@ -37,7 +39,7 @@ local function is_row(fields) return fields.lease ~= nil and fields.lease < 0 en
 
 --- Traceback of a handler, without the lines of what called it.
 local function traceback(err)
-  local text = debug_traceback(job.error_text(err), 2)
+  local text = job_traceback(err, 2)
   return match(text, "^(.*)\n%s*%[C%]: in function 'xpcall'") or text
 end
 

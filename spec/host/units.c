@@ -704,7 +704,7 @@ static void log_lines(void) {
                                  ns_fb("c", (ns_bytes){"q\"\\\n\0\xff\xc3\xbc", 8}),
                                  ns_fs("d", "")));
   CHECK(SAME(got, ns_str(HEAD " id=-5 a=plain b=\"two words\" "
-                              "c=\"q\\\"\\\\\\n\\x00\\xff\xc3\xbc\" d=\"\"\n")));
+                              "c=\"q\\\"\\\\\\n\\0\\xff\xc3\xbc\" d=\"\"\n")));
   got = line(out, true, NS_FIELDS(ns_fi("id", 5),
                                   ns_fb("c", (ns_bytes){"\t\0\xff\xc3\xbc", 5})));
   CHECK(SAME(got, ns_str(JSON_HEAD ",\"id\":5,\"c\":\"\\t\\u0000\\ufffd"

@@ -127,6 +127,8 @@ static bool escaped(line *l, bool json, const char *p, size_t n,
     return add(l, p, len);
   if (len == 0 && json)
     return adds(l, "\\ufffd");
+  if (c == '\0' && !json)
+    return adds(l, "\\0");
   snprintf(code, sizeof code, json ? "\\u%04x" : "\\x%02x", (unsigned)c);
   return adds(l, code);
 }

@@ -157,7 +157,7 @@ static ns_status write_signs(nsh_dispatch *d, const nsh_turn *t, ns_sign *signs,
     const nsh_touch *p = &t->touches[i];
     if (table != NULL ? p->lease == lease : p->lease >= 0)
       signs[n++] = (ns_sign){.id = p->id, .run = p->run, .worker_pid = p->pid,
-                             .progress = p->progress, .text = ns_str(p->text)};
+                             .progress = p->progress, .text = {p->text, p->n}};
   }
   st = n == 0          ? NS_OK
        : table != NULL ? ns_adopted_touch_many(table, signs, n, err)

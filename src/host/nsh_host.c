@@ -70,8 +70,16 @@ typedef struct host {
   bool ready;             /* host.ready has been logged */
 } host;
 
+/* A NUL is shown as "\0". */
 static void complain(const char *text, size_t n) {
-  fprintf(stderr, "nightshift: %.*s\n", (int)n, text);
+  const char *nul;
+  fputs("nightshift: ", stderr);
+  while ((nul = memchr(text, '\0', n)) != NULL) {
+    fprintf(stderr, "%s\\0", text);
+    n -= (size_t)(nul - text) + 1;
+    text = nul + 1;
+  }
+  fprintf(stderr, "%.*s\n", (int)n, text);
   fflush(stderr);
 }
 

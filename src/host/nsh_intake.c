@@ -146,7 +146,7 @@ void nsh_intake_touch(nsh_seat *s, int64_t now) {
   nsh_task *task = nsh_seat_task(s, 0);
   nsh_touch p = {.seat = s->index, .seq = task->seq, .id = task->id,
                  .run = task->run, .pid = s->pid, .lease = task->lease,
-                 .progress = s->progress, .text = s->text};
+                 .progress = s->progress, .text = s->text, .n = s->textlen};
   s->text = NULL;
   s->news = false;
   s->shown = true;
@@ -174,6 +174,7 @@ static bool on_progress(nsh_seat *s, nsh_frame *f) {
     free(s->text);
     s->text = nsh_alloc(text.n + 1);
     memcpy(s->text, text.p, text.n);
+    s->textlen = text.n;
   }
   s->news = true;
   if (now - s->touched_at >= TOUCH_GAP)

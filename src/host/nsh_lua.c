@@ -89,10 +89,17 @@ lua_State *nsh_lua_new(void) {
   return NULL;
 }
 
+ns_bytes nsh_lua_text(lua_State *L, int idx) {
+  ns_bytes text = NS_NONE;
+  text.p = lua_tolstring(L, idx, &text.n);
+  return text;
+}
+
+/* luaL_traceback would cut the text at its first NUL. */
 int nsh_lua_traceback(lua_State *L) {
-  const char *text = lua_tostring(L, 1);
-  if (text == NULL)
-    text = luaL_tolstring(L, 1, NULL);
-  luaL_traceback(L, L, text, 1);
+  luaL_tolstring(L, 1, NULL);
+  lua_pushliteral(L, "\n");
+  luaL_traceback(L, L, NULL, 1);
+  lua_concat(L, 3);
   return 1;
 }

@@ -8,8 +8,13 @@
 
 #include <lua.h>
 
+#include "ns_buf.h"
+
 /* NULL: no memory. */
 lua_State *nsh_lua_new(void);
+
+/* The string or number at 'idx', NUL and all; else absent. Borrowed. [-0, +0, m] */
+ns_bytes nsh_lua_text(lua_State *L, int idx);
 
 /* Message handler: error object -> text with traceback. [-1, +1] */
 int nsh_lua_traceback(lua_State *L);

@@ -112,9 +112,10 @@ static void merge_touch(nsh_touch *old, const nsh_touch *t) {
   nsh_touch both = *t;
   if (same && t->progress < 0)
     both.progress = old->progress;
-  if (same && t->text == NULL)
+  if (same && t->text == NULL) {
     both.text = old->text;
-  else
+    both.n = old->n;
+  } else
     free(old->text);
   *old = both;
 }

@@ -36,6 +36,7 @@ typedef struct nsh_touch {
   int64_t lease;      /* of the job */
   double progress;    /* -1: none */
   char *text;         /* malloc'd; NULL: none */
+  size_t n;           /* its bytes */
 } nsh_touch;
 
 /* Where a touch waits in the mailbox, as long as 'turn' is the mailbox's. */

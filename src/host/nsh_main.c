@@ -92,7 +92,8 @@ int main(int argc, char **argv) {
   if (lua_pcall(L, 1, 1, 1) == LUA_OK)
     code = exit_code(L);
   else {
-    fprintf(stderr, "nightshift: %s\n", lua_tostring(L, -1));
+    ns_bytes text = nsh_lua_text(L, -1);
+    fprintf(stderr, "nightshift: %.*s\n", (int)text.n, text.p);
     code = NSH_EXIT_FAILURE;
   }
   lua_close(L);

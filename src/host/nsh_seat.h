@@ -69,6 +69,7 @@ typedef struct nsh_seat {
   bool news;         /* progress that has not been passed on */
   double progress;
   char *text;        /* malloc'd; NULL: none */
+  size_t textlen;
   int64_t touched_at;
   nsh_place touch;   /* the last one */
   /* in the table's list of seats with room */

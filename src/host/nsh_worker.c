@@ -20,6 +20,7 @@
 #include "ns_time.h"
 #include "nsh_halt.h"
 #include "nsh_ipc.h"
+#include "nsh_lua.h"
 #include "nsh_quota.h"
 #include "nsh_restore.h"
 #include "nsh_wire.h"
@@ -396,13 +397,13 @@ static void report_end(lua_State *L) {
   if (w.over)
     report_failure(nsh_quota_text());
   else
-    report_failure(lua_isstring(L, -1) ? ns_str(lua_tostring(L, -1))
+    report_failure(lua_isstring(L, -1) ? nsh_lua_text(L, -1)
                                        : ns_str("the job's end could not be told"));
 }
 
 /* Sets back what the job has left on its connection, in a place where nothing stops it.
 ** A text on top of the stack: the attempt has failed, and why; else nothing is there. */
-static const char *reset(lua_State *L, bool has_verdict) {
+static ns_bytes reset(lua_State *L, bool has_verdict) {
   int top = lua_gettop(L);
   lua_rawgeti(L, LUA_REGISTRYINDEX, w.reset);
   if (has_verdict)
@@ -412,9 +413,9 @@ static const char *reset(lua_State *L, bool has_verdict) {
   if (lua_pcall(L, 1, 1, 0) != LUA_OK)
     w.spent = true; /* with its connection */
   if (lua_isstring(L, -1))
-    return lua_tostring(L, -1);
+    return nsh_lua_text(L, -1);
   lua_settop(L, top);
-  return NULL;
+  return NS_NONE;
 }
 
 /* What the job has changed in its process is set back; what was its own ends. */
@@ -430,7 +431,7 @@ static void restore(lua_State *L) {
 ** has broken what our own code needs. Such a worker is replaced. */
 static void run_protected(const nsh_order *o) {
   lua_State *L = w.L;
-  const char *error, *left;
+  ns_bytes error, left;
   bool ok;
   nsh_why why;
   w.over = false;
@@ -443,8 +444,8 @@ static void run_protected(const nsh_order *o) {
   if (forked())
     nsh_wire_leave(1);
   why = nsh_halt_end();
-  error = ok ? NULL : lua_tostring(L, -1);
-  w.over = nsh_quota_end(L) || nsh_quota_blamed(ns_str(error));
+  error = ok ? NS_NONE : nsh_lua_text(L, -1);
+  w.over = nsh_quota_end(L) || nsh_quota_blamed(error);
   restore(L);
   w.spent = w.spent || w.over || !ok;
   left = reset(L, ok);
@@ -453,9 +454,9 @@ static void run_protected(const nsh_order *o) {
   else if (why != NSH_WHY_NONE)
     report_stopped(why);
   else if (!ok)
-    report_failure(ns_str(error != NULL ? error : "the job could not be run"));
-  else if (left != NULL)
-    report_failure(ns_str(left));
+    report_failure(error.p != NULL ? error : ns_str("the job could not be run"));
+  else if (left.p != NULL)
+    report_failure(left);
   else
     report_end(L);
   lua_settop(L, 0);

@@ -69,12 +69,11 @@ static int load(lua_State *L) {
   return 1;
 }
 
-static void report(int ctl, nsh_type type, int64_t count, const char *text) {
+static void report(int ctl, nsh_type type, int64_t count, ns_bytes text) {
   ns_buf out = NS_BUF_INIT;
   size_t start = nsh_begin(&out, type);
-  size_t n = strlen(text);
   nsh_put_int(&out, count);
-  nsh_put_bytes(&out, (ns_bytes){text, n < TEXT_MAX ? n : TEXT_MAX});
+  nsh_put_bytes(&out, (ns_bytes){text.p, text.n < TEXT_MAX ? text.n : TEXT_MAX});
   if (nsh_end(&out, start))
     nsh_ctl_send(ctl, &out, -1, true);
   ns_buf_free(&out);
@@ -105,9 +104,9 @@ static int join_names(lua_State *L) {
   return 1;
 }
 
-static const char *message_of(lua_State *L) {
-  return lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1)
-                                        : "the handlers cannot be loaded";
+static ns_bytes message_of(lua_State *L) {
+  return lua_type(L, -1) == LUA_TSTRING ? nsh_lua_text(L, -1)
+                                        : ns_str("the handlers cannot be loaded");
 }
 
 /* True when the handlers are there; the host has been told either way. */
@@ -127,7 +126,7 @@ static bool load_handlers(lua_State *L, family *fam, int ctl) {
     report(ctl, NSH_LOADERR, 0, message_of(L));
     return false;
   }
-  report(ctl, NSH_LOADED, n, lua_tostring(L, -1));
+  report(ctl, NSH_LOADED, n, nsh_lua_text(L, -1));
   lua_settop(L, 0);
   return true;
 }
@@ -137,9 +136,8 @@ static bool load_handlers(lua_State *L, family *fam, int ctl) {
 static void report_sockets(const nsh_sockets *before, int ctl) {
   ns_buf text = NS_BUF_INIT;
   nsh_sockets_since(before, ns_owns_socket, &text);
-  ns_buf_addc(&text, '\0');
-  if (!text.oom && text.n > 1)
-    report(ctl, NSH_SOCKETS, 0, text.p);
+  if (!text.oom && text.n > 0)
+    report(ctl, NSH_SOCKETS, 0, ns_buf_bytes(&text));
   ns_buf_free(&text);
 }
 
@@ -188,9 +186,9 @@ static void zygote(void *arg, uint32_t index, int ctl) {
   if (!fam->cfg->keep_env)
     nsh_secrets_drop();
   if (nsh_confine(fam->cfg, &err) != NS_OK)
-    report(ctl, NSH_LOADERR, 0, err.message);
+    report(ctl, NSH_LOADERR, 0, ns_str(err.message));
   else if (L == NULL)
-    report(ctl, NSH_LOADERR, 0, "not enough memory");
+    report(ctl, NSH_LOADERR, 0, ns_str("not enough memory"));
   else
     loaded = load_handlers(L, fam, ctl);
   if (!loaded)

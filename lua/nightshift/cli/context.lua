@@ -55,9 +55,9 @@ function context.must(value, message, code)
   return value, message
 end
 
---- One line on stderr.
+--- One line on stderr, a NUL in it as "\0".
 function context.complain(format, ...)
-  io.stderr:write("nightshift: ", format:format(...), "\n")
+  io.stderr:write("nightshift: ", (format:format(...):gsub("%z", "\\0")), "\n")
 end
 
 --- Complains of a failed verb, and ends the command when the server is gone.

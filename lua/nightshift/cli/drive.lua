@@ -62,7 +62,7 @@ end
 local OUR_FRAMES = "\n%s*%[C%]: in function 'xpcall'\n[^\n]*nightshift/cli/drive%.lua.*$"
 
 local function traceback(err)
-  return (debug.traceback(job.error_text(err), 2):gsub(OUR_FRAMES, ""))
+  return (job.traceback(err, 2):gsub(OUR_FRAMES, ""))
 end
 
 --- Records verdicts and tells the rest on stderr.

@@ -5,6 +5,7 @@
 
 local argparse = require "argparse"
 local context = require "nightshift.cli.context"
+local job = require "nightshift.job"
 
 local cli = {}
 
@@ -48,7 +49,7 @@ end
 
 local function handle_error(err)
   if context.is_exit(err) then return err end
-  return debug.traceback("internal error: " .. tostring(err), 2)
+  return (job.traceback("internal error: " .. tostring(err), 2))
 end
 
 --- Runs the command line `argv`.

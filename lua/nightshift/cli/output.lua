@@ -22,7 +22,7 @@ function output.line(text)
 end
 
 local function escape(char)
-  return ("\\x%02x"):format(char:byte())
+  return char == "\0" and "\\0" or ("\\x%02x"):format(char:byte())
 end
 
 local function escape_rune(char)
