@@ -9,6 +9,11 @@ TIMESTAMPDIFF(MICROSECOND,TIMESTAMP'1970-01-01 00:00:00',UTC_TIMESTAMP(6))
 -- The ready_at of a sentinel, which ends a lane.
 9223372036854775807
 
+-- mark: bytes
+-- Behind the type of a text that is no column of ours: equal when all of its bytes are,
+-- whatever the database and the session have for a default.
+CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+
 -- mark: tokens
 -- Behind `JSON_TABLE(text, `: the columns of [[id,run],…].
 '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')
@@ -36,7 +41,7 @@ nightshift_lease c ON LOCATE(CONCAT('[', j.id, ',', j.run, ']'), c.jobs) > 0
 -- The state of live job j, of which c.id is not NULL when somebody has it. What is paused and
 -- still runs is running; what is due and not yet moved out of scheduled is ready.
 CASE WHEN c.id IS NOT NULL THEN 'running' WHEN j.unmet > 0 OR {awaits} THEN 'waiting'
-  WHEN j.due > {now} THEN 'scheduled' ELSE 'ready' END
+  WHEN j.due > {now} THEN 'scheduled' ELSE 'ready' END COLLATE utf8mb4_nopad_bin
 
 -- mark: listed_columns
 -- What every listing shows of live job j besides its id, queue, name and state.

@@ -118,7 +118,7 @@ FROM nightshift_holder
 -- comes while the server reads a table's triggers leaves them broken for everybody.
 -- PRIMARY of holder, all: they are few. No locks.
 BEGIN NOT ATOMIC
-  DECLARE v_ear VARCHAR(200) DEFAULT ?;
+  DECLARE v_ear VARCHAR(200) {bytes} DEFAULT ?;
   DECLARE v_holder BIGINT DEFAULT ?;
   DECLARE v_slice BIGINT DEFAULT ?;
   DECLARE v_slices BIGINT DEFAULT ?;

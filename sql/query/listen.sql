@@ -58,9 +58,9 @@ CALL nightshift_ring()
 -- become one on the gap, and nobody could push there. The list of queue ids goes where the
 -- marks (queues) are: into a comment for people who read the process list, and into ranges.
 BEGIN NOT ATOMIC /* nightshift-wait (queues) */
-  DECLARE v_slices TEXT DEFAULT ?;
+  DECLARE v_slices TEXT {bytes} DEFAULT ?;
   DECLARE v_neighbour BIGINT DEFAULT ?;
-  DECLARE v_watched TEXT DEFAULT ?;
+  DECLARE v_watched TEXT {bytes} DEFAULT ?;
   DECLARE v_why, v_n INT DEFAULT 0;
   DECLARE v_looks BOOLEAN DEFAULT TRUE;
   DECLARE v_seconds DOUBLE;

@@ -220,7 +220,7 @@ FROM ((SELECT queue_id, ready_at, job_id, run, kind FROM nightshift_ready
 JOIN nightshift_queue q ON q.id = r.queue_id AND NOT q.paused
 JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run
 WHERE r.kind NOT IN (SELECT CRC32(v.name)
-    FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(100) PATH '$')) v)
+    FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(100) {bytes} PATH '$')) v)
   AND (? IS NULL OR JSON_CONTAINS(?, JSON_QUOTE(q.name)))
 GROUP BY q.name, j.name ORDER BY n DESC, q.name, j.name LIMIT 20
 

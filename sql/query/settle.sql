@@ -61,7 +61,7 @@ SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, 'done', j.
   j.max_crashes, j.backoff, j.timeout, j.deadline, j.created, {now}, j.parent, j.root,
   j.on_fail, j.nonce, ?, j.decay, j.since, j.max_phases
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]',
-  run INT UNSIGNED PATH '$[1]', result MEDIUMTEXT PATH '$[2]')) v
+  run INT UNSIGNED PATH '$[1]', result MEDIUMTEXT {bytes} PATH '$[2]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED
 
@@ -99,9 +99,9 @@ SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, v.outcome,
   IF(v.outcome = 'done' OR j.awaits IS NOT NULL OR j.phase = 0, NULL, j.state), ?,
   j.decay, j.since, j.max_phases
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
-  id BIGINT PATH '$.i', outcome VARCHAR(10) PATH '$.o',
-  reason VARCHAR(40) PATH '$.r', result MEDIUMTEXT PATH '$.x',
-  error MEDIUMTEXT PATH '$.e', attempts INT UNSIGNED PATH '$.a',
+  id BIGINT PATH '$.i', outcome VARCHAR(10) {bytes} PATH '$.o',
+  reason VARCHAR(40) {bytes} PATH '$.r', result MEDIUMTEXT {bytes} PATH '$.x',
+  error MEDIUMTEXT {bytes} PATH '$.e', attempts INT UNSIGNED PATH '$.a',
   polls INT UNSIGNED PATH '$.p', crashes INT UNSIGNED PATH '$.c')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 
@@ -120,7 +120,7 @@ DELETE nightshift_running FROM nightshift_running WHERE job_id = ?
 -- them, around those that somebody holds: whoever was refused a key.
 SELECT STRAIGHT_JOIN v.n
 FROM JSON_TABLE(?, '$[*]' COLUMNS (n BIGINT PATH '$[0]', queue INT PATH '$[1]',
-  ukey VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin PATH '$[2]')) v
+  ukey VARCHAR(190) {bytes} PATH '$[2]')) v
 JOIN nightshift_unique_key u FORCE INDEX (PRIMARY)
   ON u.queue_id = v.queue AND u.ukey = v.ukey
 FOR UPDATE SKIP LOCKED
@@ -143,7 +143,7 @@ FOR UPDATE SKIP LOCKED
 -- name: settle_parked
 -- Params: [[what a failed child means,how many live,job,phases],…]. Key: PRIMARY of job, one
 -- row at a time, locked by settle_lock. Half the time of an array-bound update.
-UPDATE JSON_TABLE(?, '$[*]' COLUMNS (waits VARCHAR(10) PATH '$[0]',
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (waits VARCHAR(10) {bytes} PATH '$[0]',
   unmet INT UNSIGNED PATH '$[1]', id BIGINT PATH '$[2]',
   phases INT UNSIGNED PATH '$[3]')) v
 STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
@@ -176,7 +176,7 @@ INSERT INTO nightshift_running
   (job_id, run, holder, worker, started, touched, progress, status)
 SELECT STRAIGHT_JOIN j.id, j.run, ?, v.worker, {now}, {now}, v.progress, v.status
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]',
-  worker INT PATH '$[2]', progress DOUBLE PATH '$[3]', status VARCHAR(255) PATH '$[4]')) v
+  worker INT PATH '$[2]', progress DOUBLE PATH '$[3]', status VARCHAR(255) {bytes} PATH '$[4]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 ON DUPLICATE KEY UPDATE touched = VALUES(touched),
   worker = COALESCE(VALUES(worker), nightshift_running.worker),

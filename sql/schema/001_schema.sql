@@ -1,6 +1,7 @@
 -- All tables: queues, jobs, the small hot tables that claims touch, who holds claims, the
 -- history, locks, adopted tables. Times are microseconds since 1970, UTC, by the server's
 -- clock. There are no foreign keys: they would deadlock promotion against cancelling.
+-- Two texts are equal when all of their bytes are: utf8mb4_nopad_bin, as {bytes} everywhere.
 -- Statements are separated by `-- name:` lines. What comes after a release goes into a file
 -- with the next number, and NS_SCHEMA_VERSION with it.
 
@@ -9,7 +10,7 @@
 CREATE TABLE nightshift_meta (
   name VARCHAR(64) NOT NULL PRIMARY KEY,
   value VARCHAR(255) NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_id
 -- Ids of jobs, leases and holders. Clients take blocks of 100:
@@ -20,13 +21,13 @@ CREATE SEQUENCE nightshift_id START WITH 1 INCREMENT BY 1 CACHE 1000 ENGINE=Inno
 -- A named line of jobs.
 CREATE TABLE nightshift_queue (
   id INT NOT NULL AUTO_INCREMENT PRIMARY KEY,
-  name VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,
+  name VARCHAR(64) NOT NULL,
   paused BOOLEAN NOT NULL DEFAULT FALSE,
   created BIGINT NOT NULL,
   UNIQUE KEY name (name),
   CONSTRAINT queue_name_length CHECK (LENGTH(name) BETWEEN 1 AND 64),
   CONSTRAINT queue_name_plain CHECK (name NOT REGEXP '[[:cntrl:]]')
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_job
 -- A live job. Where it is follows from it: waiting when unmet > 0, running
@@ -76,11 +77,11 @@ CREATE TABLE nightshift_job (
   unmet INT UNSIGNED NOT NULL DEFAULT 0,
   on_fail ENUM('cancel','run') NOT NULL DEFAULT 'cancel',
   state MEDIUMTEXT NULL,
-  ukey VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NULL,
+  ukey VARCHAR(190) NULL,
   nonce BIGINT NOT NULL,
   phase INT UNSIGNED NOT NULL DEFAULT 0,
   waits ENUM('fail','continue','signal') NULL,
-  awaits VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NULL,
+  awaits VARCHAR(100) NULL,
   since BIGINT NOT NULL DEFAULT 0,
   decay TINYINT UNSIGNED NOT NULL DEFAULT 8,
   paused BIGINT NULL,
@@ -103,7 +104,7 @@ CREATE TABLE nightshift_job (
   CONSTRAINT job_times CHECK (created > 0 AND due > 0),
   CONSTRAINT job_parent_other CHECK (parent IS NULL OR parent <> id),
   CONSTRAINT job_root_with_parent CHECK ((parent IS NULL) = (root IS NULL))
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_ready
 -- Claimable jobs, clustered in claim order: rank = 255 - priority, then first
@@ -125,7 +126,7 @@ CREATE TABLE nightshift_ready (
   CONSTRAINT ready_sentinel CHECK (
     (job_id = 0) = (ready_at = 9223372036854775807) AND
     (job_id = 0) = (run = 0) AND job_id >= 0)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_scheduled
 -- Jobs due later; moved into ready when due.
@@ -139,7 +140,7 @@ CREATE TABLE nightshift_scheduled (
   kind INT UNSIGNED NOT NULL DEFAULT 0,
   PRIMARY KEY (run_at, job_id),
   CONSTRAINT scheduled_real CHECK (job_id > 0 AND run_at > 0 AND run >= 1)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_edge
 -- job_id waits for on_id; job.unmet counts its rows.
@@ -148,7 +149,7 @@ CREATE TABLE nightshift_edge (
   job_id BIGINT NOT NULL,
   PRIMARY KEY (on_id, job_id),
   CONSTRAINT edge_other CHECK (on_id <> job_id)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_child
 -- A child of a job, live or ended. seq is the order of spawning: the parent's run
@@ -159,7 +160,7 @@ CREATE TABLE nightshift_child (
   id BIGINT NOT NULL,
   PRIMARY KEY (parent, seq, id),
   CONSTRAINT child_other CHECK (parent <> id)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_met
 -- Ended jobs whose dependents were not all told, because somebody held one of
@@ -167,14 +168,14 @@ CREATE TABLE nightshift_child (
 CREATE TABLE nightshift_met (
   on_id BIGINT NOT NULL PRIMARY KEY,
   failed BOOL NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_pause
 -- Jobs whose pause, of themselves and all below, is on; job.paused has their ids.
 CREATE TABLE nightshift_pause (
   id BIGINT NOT NULL PRIMARY KEY,
   since BIGINT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_lease
 -- A claimed batch: jobs is [[id,run],…], without a space. Deleted when its last job
@@ -186,14 +187,14 @@ CREATE TABLE nightshift_lease (
   jobs MEDIUMTEXT CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   KEY holder (holder),
   CONSTRAINT lease_jobs_json CHECK (JSON_VALID(jobs))
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_expiry
 -- Leases that also end by themselves when they are not touched. Few.
 CREATE TABLE nightshift_expiry (
   lease BIGINT NOT NULL PRIMARY KEY,
   expires BIGINT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_listener
 -- A connection that listens, once for each set of queues (kind) it has listened for as that
@@ -208,7 +209,7 @@ CREATE TABLE nightshift_listener (
   holder BIGINT NOT NULL,
   KEY kind (kind, thread) USING BTREE,
   KEY holder (holder) USING HASH
-) ENGINE=MEMORY
+) ENGINE=MEMORY DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_holder
 -- Whoever holds claims: a host process or an embedded handle. cycle numbers
@@ -233,7 +234,7 @@ CREATE TABLE nightshift_holder (
   busy INT UNSIGNED NULL,
   leaving INT UNSIGNED NULL,
   scripts INT UNSIGNED NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_served
 -- What a live host can run, for people who ask why a job does not: written when
@@ -249,7 +250,7 @@ CREATE TABLE nightshift_served (
   handlers MEDIUMTEXT NOT NULL,
   reserves TEXT NULL,
   ended BIGINT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_running
 -- Jobs that show themselves while they run: longer than a second, or with
@@ -264,7 +265,7 @@ CREATE TABLE nightshift_running (
   progress DOUBLE NULL,
   status VARCHAR(255) NULL,
   CONSTRAINT running_progress CHECK (progress IS NULL OR progress BETWEEN 0 AND 1)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_notice
 -- A message to a holder about a job it holds. paused: what has not been begun is to be
@@ -276,7 +277,7 @@ CREATE TABLE nightshift_notice (
   kind ENUM('cancelled','paused') NOT NULL,
   created BIGINT NOT NULL,
   PRIMARY KEY (holder, job_id)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_signal
 -- What was sent to a job; name '' is whatever it waits for. It may come before
@@ -284,12 +285,12 @@ CREATE TABLE nightshift_notice (
 -- was given it, if it is still the same; what came later is for the next wait.
 CREATE TABLE nightshift_signal (
   job_id BIGINT NOT NULL,
-  name VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,
+  name VARCHAR(100) NOT NULL,
   value MEDIUMTEXT NOT NULL,
   sent BIGINT NOT NULL,
   PRIMARY KEY (job_id, name),
   CONSTRAINT signal_value_json CHECK (JSON_VALID(value))
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_finished
 -- History: every ended job with all that is needed to run it again. The key
@@ -321,7 +322,7 @@ CREATE TABLE nightshift_finished (
   parent BIGINT NULL,
   root BIGINT NULL,
   on_fail ENUM('cancel','run') NOT NULL,
-  ukey VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NULL,
+  ukey VARCHAR(190) NULL,
   nonce BIGINT NOT NULL,
   holder BIGINT NULL,
   since BIGINT NOT NULL DEFAULT 0,
@@ -335,7 +336,7 @@ CREATE TABLE nightshift_finished (
   CONSTRAINT finished_reason CHECK ((outcome = 'dead') <= (reason IS NOT NULL)),
   CONSTRAINT finished_result CHECK (outcome = 'done' OR result IS NULL),
   CONSTRAINT finished_error CHECK (outcome <> 'done' OR error IS NULL)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_attempt
 -- A failed, crashed or lost attempt. A poll leaves no row.
@@ -348,16 +349,16 @@ CREATE TABLE nightshift_attempt (
   error MEDIUMTEXT NULL,
   log MEDIUMTEXT NULL,
   PRIMARY KEY (job_id, run)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_unique_key
 -- Held by a live job from its push to its end.
 CREATE TABLE nightshift_unique_key (
   queue_id INT NOT NULL,
-  ukey VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,
+  ukey VARCHAR(190) NOT NULL,
   job_id BIGINT NOT NULL,
   PRIMARY KEY (queue_id, ukey)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_slot
 -- A taken slot of a semaphore; a lock is a semaphore of one. The owner is a
@@ -365,7 +366,7 @@ CREATE TABLE nightshift_unique_key (
 -- is gone is a free slot: nobody has to find it when its owner dies. token is
 -- random and changes hands with the slot.
 CREATE TABLE nightshift_slot (
-  name VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,
+  name VARCHAR(190) NOT NULL,
   slot INT NOT NULL,
   token BIGINT NOT NULL,
   job_id BIGINT NULL,
@@ -378,7 +379,7 @@ CREATE TABLE nightshift_slot (
   CONSTRAINT slot_counts CHECK (slot BETWEEN 1 AND 10000),
   CONSTRAINT slot_one_owner CHECK ((job_id IS NULL) <> (holder IS NULL)),
   CONSTRAINT slot_job_with_run CHECK ((job_id IS NULL) = (run IS NULL))
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_mended
 -- How many jobs and rows that were in no place, or in a wrong one, have been mended, by
@@ -387,7 +388,7 @@ CREATE TABLE nightshift_mended (
   what VARCHAR(20) NOT NULL PRIMARY KEY,
   n BIGINT NOT NULL,
   last BIGINT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_adopted
 -- Existing tables that are queues, as nightshift.adopt takes them ('mapping'), and what
@@ -407,7 +408,7 @@ CREATE TABLE nightshift_adopted (
   workers INT UNSIGNED NOT NULL DEFAULT 0,
   moves BIGINT NOT NULL DEFAULT 0,
   CONSTRAINT adopted_mapping_json CHECK (JSON_VALID(mapping))
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_adopted_error
 -- Why a row of an adopted table has failed last, for people: attempt counts its failures,
@@ -423,7 +424,7 @@ CREATE TABLE nightshift_adopted_error (
   error VARCHAR(1000) NOT NULL,
   PRIMARY KEY (tab, row_id),
   KEY at (tab, at)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_grip
 -- Rows of adopted tables that somebody has: "ns:HOLDER:TOKEN". Written with the claim
@@ -440,7 +441,7 @@ CREATE TABLE nightshift_grip (
   progress DOUBLE NULL,
   note VARCHAR(255) NULL,
   PRIMARY KEY (tab, row_id)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_drained
 -- Rows of adopted tables on their way to a queue or to history: what they will be there.
@@ -467,4 +468,4 @@ CREATE TABLE nightshift_drained (
   print CHAR(32) NULL,
   PRIMARY KEY (tab, row_id),
   CONSTRAINT drained_payload_json CHECK (JSON_VALID(payload))
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin

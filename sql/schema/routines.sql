@@ -7,6 +7,8 @@
 -- (A transaction of a procedure's own would not do: a COMMIT is refused in triggers,
 -- and a KILL would leave the caller in the middle of it.) DETERMINISTIC is what a
 -- server with a binary log asks of functions that write; they are called once each.
+-- Names may be one character too long: of what is longer the server drops trailing blanks
+-- and says nothing, so a name would become another.
 
 -- name: jobs
 -- Live jobs with their states, for people and reports: times are DATETIME(6), UTC. A row
@@ -43,11 +45,11 @@ JOIN nightshift_queue q ON q.id = f.queue_id
 -- edge can be seen; one that is not there has ended meanwhile. The parent stays
 -- locked, too: when it is parked for its children it waits for this one as well.
 CREATE OR REPLACE FUNCTION nightshift_push_whole(
-  p_known INT, p_queue VARCHAR(64) CHARACTER SET utf8mb4,
-  p_name VARCHAR(100) CHARACTER SET utf8mb4,
-  p_payload MEDIUMTEXT CHARACTER SET utf8mb4,
-  p_options MEDIUMTEXT CHARACTER SET utf8mb4,
-  p_after MEDIUMTEXT CHARACTER SET utf8mb4, p_failed BOOLEAN)
+  p_known INT, p_queue VARCHAR(65) {bytes},
+  p_name VARCHAR(101) {bytes},
+  p_payload MEDIUMTEXT {bytes},
+  p_options MEDIUMTEXT {bytes},
+  p_after MEDIUMTEXT {bytes}, p_failed BOOLEAN)
   RETURNS BIGINT DETERMINISTIC MODIFIES SQL DATA
 BEGIN
   DECLARE v_queue INT DEFAULT p_known;
@@ -57,11 +59,11 @@ BEGIN
   DECLARE v_parent, v_root, v_on, v_paused, v_inherited, v_seq BIGINT DEFAULT NULL;
   DECLARE v_unmet INT DEFAULT 0;
   DECLARE v_failed, v_doomed, v_over, v_joins BOOLEAN DEFAULT FALSE;
-  DECLARE v_after MEDIUMTEXT CHARACTER SET utf8mb4;
-  DECLARE v_on_fail VARCHAR(10) CHARACTER SET utf8mb4;
-  DECLARE v_unique VARCHAR(190) CHARACTER SET utf8mb4;
-  DECLARE v_bad TEXT CHARACTER SET utf8mb4 DEFAULT NULL;
-  DECLARE v_options MEDIUMTEXT CHARACTER SET utf8mb4
+  DECLARE v_after MEDIUMTEXT {bytes};
+  DECLARE v_on_fail VARCHAR(10) {bytes};
+  DECLARE v_unique VARCHAR(191) {bytes};
+  DECLARE v_bad TEXT {bytes} DEFAULT NULL;
+  DECLARE v_options MEDIUMTEXT {bytes}
     DEFAULT COALESCE(NULLIF(p_options, ''), '{}');
   IF p_payload IS NULL OR NOT JSON_VALID(p_payload) THEN
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: the payload is not valid JSON';
@@ -72,9 +74,9 @@ BEGIN
   IF NOT JSON_VALID(v_options) OR JSON_TYPE(v_options) <> 'OBJECT' THEN
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: the options are not a JSON object';
   END IF;
-  SELECT GROUP_CONCAT(k.name) INTO v_bad
-  FROM JSON_TABLE(JSON_KEYS(v_options), '$[*]' COLUMNS (name VARCHAR(64) PATH '$')) k
-  WHERE k.name NOT IN ('delay', 'priority', 'unique', 'max_attempts',
+  SELECT GROUP_CONCAT(COALESCE(k.name, 'of a long name')) INTO v_bad
+  FROM JSON_TABLE(JSON_KEYS(v_options), '$[*]' COLUMNS (name VARCHAR(64) {bytes} PATH '$')) k
+  WHERE k.name IS NULL OR k.name NOT IN ('delay', 'priority', 'unique', 'max_attempts',
     'max_crashes', 'max_polls', 'backoff', 'timeout', 'deadline', 'decay',
     'parent', 'after', 'on_fail', 'max_phases');
   IF v_bad IS NOT NULL THEN
@@ -82,7 +84,7 @@ BEGIN
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
   END IF;
   SELECT GROUP_CONCAT(k.name) INTO v_bad
-  FROM JSON_TABLE(JSON_KEYS(v_options), '$[*]' COLUMNS (name VARCHAR(64) PATH '$')) k
+  FROM JSON_TABLE(JSON_KEYS(v_options), '$[*]' COLUMNS (name VARCHAR(64) {bytes} PATH '$')) k
   WHERE JSON_TYPE(JSON_EXTRACT(v_options, CONCAT('$.', k.name)))
     NOT IN ('NULL', IF(k.name = 'after', 'ARRAY', IF(k.name = 'on_fail', 'STRING', 'INTEGER')),
       IF(k.name IN ('after', 'on_fail', 'parent'), '', 'DOUBLE'), IF(k.name = 'unique', 'STRING', ''));
@@ -108,6 +110,8 @@ BEGIN
     SET v_after = JSON_EXTRACT(v_options, '$.after');
   END IF;
   SET v_bad = CONCAT_WS(',',
+    IF(CHAR_LENGTH(p_queue) > 64, 'queue', NULL),
+    IF(CHAR_LENGTH(p_name) > 100, 'name', NULL),
     IF(v_delay BETWEEN 0 AND 3155760000, NULL, 'delay'),
     IF(v_deadline IS NULL OR v_deadline BETWEEN 0 AND 3155760000, NULL, 'deadline'),
     IF(v_backoff BETWEEN 0 AND 3155760000, NULL, 'backoff'),
@@ -117,12 +121,12 @@ BEGIN
     IF(v_crashes BETWEEN 1 AND 1000000, NULL, 'max_crashes'),
     IF(v_polls IS NULL OR v_polls BETWEEN 0 AND 1000000000, NULL, 'max_polls'),
     IF(v_phases IS NULL OR v_phases BETWEEN 0 AND 1000000, NULL, 'max_phases'),
-    IF(v_unique IS NULL OR CHAR_LENGTH(v_unique) > 0, NULL, 'unique'),
+    IF(v_unique IS NULL OR CHAR_LENGTH(v_unique) BETWEEN 1 AND 190, NULL, 'unique'),
     IF(v_decay BETWEEN 0 AND 255 AND v_decay = FLOOR(v_decay), NULL, 'decay'),
     IF(v_parent IS NULL OR v_parent > 0, NULL, 'parent'),
     IF(v_on_fail IN ('cancel', 'run'), NULL, 'on_fail'),
     IF(v_after IS NULL OR JSON_LENGTH(v_after) BETWEEN 1 AND 100000 AND NOT EXISTS(
-        SELECT 1 FROM JSON_TABLE(v_after, '$[*]' COLUMNS (id VARCHAR(30) PATH '$')) t
+        SELECT 1 FROM JSON_TABLE(v_after, '$[*]' COLUMNS (id VARCHAR(30) {bytes} PATH '$')) t
         WHERE t.id IS NULL OR t.id NOT REGEXP '^[1-9][0-9]{0,17}$'), NULL, 'after'));
   IF v_bad <> '' THEN
     SET v_bad = CONCAT('nightshift_push: out of range: ', v_bad);
@@ -249,13 +253,13 @@ END
 -- binary log locks what is read. In REPEATABLE READ a lock on a row of history that is
 -- not there would hold up whoever ends a job beside it, and one on jobs all pushes.
 CREATE OR REPLACE PROCEDURE nightshift_push(
-  IN p_queue VARCHAR(64) CHARACTER SET utf8mb4,
-  IN p_name VARCHAR(100) CHARACTER SET utf8mb4,
-  IN p_payload MEDIUMTEXT CHARACTER SET utf8mb4,
-  IN p_options MEDIUMTEXT CHARACTER SET utf8mb4)
+  IN p_queue VARCHAR(65) {bytes},
+  IN p_name VARCHAR(101) {bytes},
+  IN p_payload MEDIUMTEXT {bytes},
+  IN p_options MEDIUMTEXT {bytes})
   MODIFIES SQL DATA
 BEGIN
-  DECLARE v_after, v_open MEDIUMTEXT CHARACTER SET utf8mb4 DEFAULT NULL;
+  DECLARE v_after, v_open MEDIUMTEXT {bytes} DEFAULT NULL;
   DECLARE v_failed BOOLEAN DEFAULT FALSE;
   DECLARE v_queue INT DEFAULT NULL;
   SELECT id INTO v_queue FROM nightshift_queue WHERE name = p_queue;
@@ -280,15 +284,16 @@ END
 -- job that waits for this is ready at once, unless it is paused.
 -- Lock order: job, signal, scheduled, ready.
 CREATE OR REPLACE FUNCTION nightshift_signal_whole(
-  p_job BIGINT, p_value MEDIUMTEXT CHARACTER SET utf8mb4,
-  p_name VARCHAR(100) CHARACTER SET utf8mb4)
+  p_job BIGINT, p_value MEDIUMTEXT {bytes}, p_name VARCHAR(101) {bytes})
   RETURNS BOOLEAN DETERMINISTIC MODIFIES SQL DATA
 BEGIN
   DECLARE v_id, v_due, v_queue, v_rank, v_run, v_kind BIGINT DEFAULT NULL;
-  DECLARE v_awaits VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin DEFAULT NULL;
+  DECLARE v_awaits VARCHAR(100) {bytes} DEFAULT NULL;
   DECLARE v_now BIGINT;
-  DECLARE v_name VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
-    DEFAULT COALESCE(p_name, '');
+  DECLARE v_name VARCHAR(101) {bytes} DEFAULT COALESCE(p_name, '');
+  IF CHAR_LENGTH(v_name) > 100 THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_signal: the name has more than 100 characters';
+  END IF;
   IF p_value IS NULL OR NOT JSON_VALID(p_value) THEN
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_signal: the value is not valid JSON';
   END IF;
@@ -322,8 +327,8 @@ END
 -- drops errors.)
 -- Ring after your commit: CALL nightshift_ring().
 CREATE OR REPLACE PROCEDURE nightshift_signal(
-  IN p_job BIGINT, IN p_value MEDIUMTEXT CHARACTER SET utf8mb4,
-  IN p_name VARCHAR(100) CHARACTER SET utf8mb4)
+  IN p_job BIGINT, IN p_value MEDIUMTEXT {bytes},
+  IN p_name VARCHAR(101) {bytes})
   MODIFIES SQL DATA
 BEGIN
   DECLARE v_whole BOOLEAN;
@@ -339,11 +344,11 @@ END
 -- definer's rights, so the table must not be anybody's to write: with INSERT on it a
 -- worker's account could have every query of the server ended.
 CREATE OR REPLACE PROCEDURE nightshift_listen(
-  IN p_queues MEDIUMTEXT CHARACTER SET utf8mb4, IN p_holder BIGINT)
+  IN p_queues MEDIUMTEXT {bytes}, IN p_holder BIGINT)
   SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
-  DECLARE v_kind CHAR(32) CHARACTER SET ascii DEFAULT MD5(p_queues);
-  DECLARE v_door VARCHAR(192) DEFAULT CONCAT('nightshift-ears:', DATABASE());
+  DECLARE v_kind CHAR(32) CHARACTER SET ascii COLLATE ascii_bin DEFAULT MD5(p_queues);
+  DECLARE v_door VARCHAR(192) {bytes} DEFAULT CONCAT('nightshift-ears:', DATABASE());
   DECLARE v_known INT;
   DECLARE v_crowded BOOLEAN;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
@@ -388,8 +393,8 @@ END
 CREATE OR REPLACE PROCEDURE nightshift_ring()
   SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
-  DECLARE v_kind CHAR(32) CHARACTER SET ascii DEFAULT '';
-  DECLARE v_next CHAR(32) CHARACTER SET ascii;
+  DECLARE v_kind CHAR(32) CHARACTER SET ascii COLLATE ascii_bin DEFAULT '';
+  DECLARE v_next CHAR(32) CHARACTER SET ascii COLLATE ascii_bin;
   DECLARE v_old, v_new BIGINT;
   DECLARE v_gone BOOLEAN;
   DECLARE CONTINUE HANDLER FOR 1094 SET v_gone = TRUE;
