@@ -16,7 +16,7 @@ CORE := ns_url ns_await ns_db ns_stmt ns_packet ns_handle ns_query ns_session ns
         ns_rescue ns_lease \
         ns_window ns_lanes ns_range ns_paths ns_only ns_scout ns_shares ns_sweep ns_promote ns_aging ns_claim ns_upcoming \
         ns_read ns_depend ns_left ns_nowhere ns_mend ns_own ns_finish ns_gate ns_fate ns_brood ns_park ns_done ns_settle \
-        ns_cycle ns_wait ns_touch ns_admin ns_tree ns_unclaimed ns_verb ns_again ns_signal ns_prune ns_slot ns_listen ns_doctor \
+        ns_cycle ns_wait ns_touch ns_owed ns_admin ns_tree ns_unclaimed ns_verb ns_again ns_signal ns_prune ns_slot ns_listen ns_doctor \
         ns_adopt ns_adopt_map ns_adopt_text ns_adopt_put ns_adopt_where ns_adopt_ends ns_adopt_set ns_adopt_run \
         ns_adopt_pick ns_adopt_refuse ns_adopt_claim ns_adopt_seat ns_adopt_settle ns_adopt_free ns_adopt_plan ns_adopt_control \
         ns_adopt_note ns_adopt_error ns_adopt_dead ns_adopt_prune ns_adopt_drain ns_adopt_move ns_adopt_ring \
@@ -27,7 +27,7 @@ LUAC := nsl_module nsl_conv nsl_json nsl_encode nsl_decode nsl_db nsl_admin nsl_
 HOST := nsh_main nsh_module nsh_lua nsh_config nsh_host nsh_scripts nsh_signals nsh_dump nsh_table nsh_seat \
         nsh_intake nsh_life nsh_ladder nsh_watch nsh_secrets \
         nsh_names nsh_pace nsh_ring nsh_bell nsh_ear nsh_limits nsh_slot nsh_brood nsh_peer nsh_ctl nsh_ipc \
-        nsh_dispatch nsh_cycle nsh_adopted nsh_row_log nsh_hark nsh_patience nsh_feeds nsh_outlook nsh_unsettled nsh_chores nsh_upkeep nsh_slow nsh_listen nsh_mail nsh_backlog nsh_batch \
+        nsh_dispatch nsh_cycle nsh_adopted nsh_row_log nsh_hark nsh_patience nsh_feeds nsh_outlook nsh_unsettled nsh_chores nsh_upkeep nsh_slow nsh_owed nsh_listen nsh_mail nsh_backlog nsh_batch \
         nsh_memory nsh_served nsh_zygote nsh_nursery nsh_share nsh_sweep nsh_worker nsh_wire nsh_halt nsh_restore nsh_sockets \
         nsh_quota nsh_confine nsh_single
 

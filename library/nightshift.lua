@@ -1026,6 +1026,9 @@ function Job:db() end
 ---@field busy integer? those that run one
 ---@field leaving integer? those that take no more, and end when theirs has
 ---@field scripts integer? how often its scripts have been loaded
+---@field unsettled {n: integer, oldest: number, server: string?}? verdicts that have waited for more than a second to
+---be written: how many, seconds of the oldest, what the server says that the host waits for; who may not see the host's
+---sessions is told of none
 
 ---@class nightshift.Why what db:why knows; instants are µs by the server's clock
 ---@field kind nightshift.WhyKind
@@ -1042,6 +1045,8 @@ function Job:db() end
 ---@field since integer? the same: since when
 ---@field progress number? running, 0 to 1
 ---@field status string? running
+---@field waited integer? unsettled: µs since its handler has ended
+---@field server string? unsettled: what the server says that its host waits for
 ---@field lock string? limit: the lock or semaphore it waits for
 ---@field held_by {id: integer?, name: string?, host: string?, pid: integer?, since: integer}[]? limit: job or program
 ---@field by integer? paused: the job whose pause it is; running: the same, later
@@ -1074,6 +1079,7 @@ function Job:db() end
 ---| "finished"
 ---| "running"
 ---| "lost" # by a holder that is gone
+---| "unsettled" # its handler has ended, and the database does not take the verdict
 ---| "limit" # it runs, and waits for a lock or semaphore
 ---| "paused" # it, or a job above it
 ---| "waits" # for other jobs

@@ -6,6 +6,7 @@
 local core = require "nightshift.core"
 local counts = require "nightshift.counts"
 local options = require "nightshift.options"
+local owed = require "nightshift.owed"
 local unserved = require "nightshift.unserved"
 
 local report = {}
@@ -146,7 +147,13 @@ function report.stats(handle)
   if not queues then return nil, message, code end
   holders, message, code = handle:execute "@report_holders"
   if not holders then return nil, message, code end
-  local left
+  local left, late
+  late, message, code = owed.find(handle)
+  if not late then return nil, message, code end
+  for _, holder in ipairs(holders) do
+    local told = late[holder.id]
+    holder.unsettled = told and { n = told.n, oldest = told.oldest / 1000000, server = told.server }
+  end
   left, message, code = unserved.find(handle)
   if not left then return nil, message, code end
   return { now = now, queues = queues, holders = holders, unserved = left, counters = handle:counters() }

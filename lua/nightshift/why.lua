@@ -9,6 +9,7 @@
 -- statements are in sql/query/why.sql.
 
 local core = require "nightshift.core"
+local owed = require "nightshift.owed"
 local span = require "nightshift.span"
 
 local why = {}
@@ -108,6 +109,22 @@ local function limited(handle, fact, claim)
   return true
 end
 
+--- A handler that has ended, and whose verdict the database does not take. Only its host knows
+-- that, so all others are said to run.
+local function unsettled(handle, row, fact, claim)
+  local found, message, code = owed.find(handle, claim.holder)
+  if not found then error { message = message, code = code } end
+  local told = found[claim.holder]
+  local verdict = told and told.by_job[row.id]
+  if not verdict or verdict.run ~= row.run then return false end
+  fact.kind, fact.progress, fact.status = "unsettled", nil, nil
+  fact.waited, fact.server = verdict.waited, told.server
+  fact.says = ("has run for %s on %s, and its verdict has waited for %s, for the database does not take it%s"):format(
+    seconds(claim.now - fact.since - verdict.waited), place(claim), seconds(verdict.waited),
+    told.server and ": " .. first_line(told.server) or "")
+  return true
+end
+
 local function running(handle, row)
   local claim = ask(handle, "claim", row.id, row.lease)[1]
   if not claim then return MOVED end
@@ -117,7 +134,9 @@ local function running(handle, row)
     progress = claim.progress, status = claim.status,
   }
   local took = seconds(claim.now - claim.claimed)
-  if not claim.host or claim.dead or is_gone(handle, claim) then
+  local lives = claim.host and not claim.dead and not is_gone(handle, claim)
+  if lives and unsettled(handle, row, fact, claim) then return fact end
+  if not lives then
     fact.kind = "lost"
     fact.says = ("was taken %s ago by %s, which is gone; whatever host lives gives it back, and so does "
       .. "nightshift rescue"):format(took, claim.host and place(claim) or "somebody")

@@ -71,6 +71,11 @@ RETURNING job_id, run, kind = 'paused'
 -- committed. No row: it was dead for so long that it was buried; see holder_traces.
 SELECT cycle FROM nightshift_holder WHERE id = ?
 
+-- name: holder_owes
+-- Locks: none. Tells of verdicts that wait: report_owed reads it among the processes. It is
+-- sent as text, for of a prepared one nobody sees the parameters; '(verdicts)' is numbers.
+DO SLEEP(1) /* nightshift owes (verdicts) */
+
 -- name: holder_resume
 -- Params: holder. Key: PRIMARY. No row: we were declared dead meanwhile.
 UPDATE nightshift_holder SET connection = CONNECTION_ID(), beat = {now}

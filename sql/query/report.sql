@@ -228,6 +228,19 @@ GROUP BY q.name, j.name ORDER BY n DESC, q.name, j.name LIMIT 20
 -- What was in no place, or in a wrong one, and has been mended. Index: small table.
 SELECT what, n, last FROM nightshift_mended ORDER BY what
 
+-- name: report_owed
+-- Sessions of this database that tell which verdicts their hosts owe (told: see
+-- holder_owes), and those in which hosts and programs work, with what they wait for.
+-- Params: none. Index: none, all processes that our account may see; small table. Locks:
+-- none.
+SELECT h.id AS holder, p.time_ms * 1000 AS lasted, p.state,
+  p.command <> 'Sleep' AND p.time_ms > 1000 AS waits,
+  IF(p.info LIKE 'DO SLEEP(1) /* nightshift owes %', p.info, NULL) AS told
+FROM information_schema.processlist p
+LEFT JOIN nightshift_holder h ON h.connection = p.id AND h.dead IS NULL
+WHERE BINARY p.db = BINARY DATABASE()
+  AND (h.id IS NOT NULL OR p.info LIKE 'DO SLEEP(1) /* nightshift owes %')
+
 -- name: report_place
 -- Which database of which server this is, the same for all who connect. Key: none.
 -- Locks: none.

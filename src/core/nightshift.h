@@ -289,6 +289,7 @@ typedef struct ns_verdict {
   bool trouble;      /* out: it is BUSY for the server's own trouble with it */
   bool dead;         /* out: the job ended dead */
   ns_row_claim row;  /* out: of an adopted row */
+  int64_t ended;     /* not the core's: when the handler has, monotonic µs; 0: none had begun */
 } ns_verdict;
 
 /* A queue as a holder sees it. */
@@ -418,6 +419,20 @@ typedef struct ns_sign {
 ** its claim still holds. Each job is there once; 'signs' are sorted by id. Errors:
 ** GONE, INVALID; then nothing is said of any. */
 ns_status ns_touch_many(ns_db *db, ns_sign *signs, size_t n, ns_err *err);
+
+/* A handler has ended, and its verdict waits to be written. */
+typedef struct ns_owed {
+  int64_t id, run;
+  int64_t since; /* monotonic µs */
+} ns_owed;
+
+#define NS_OWED_SHOWN 1000 /* that a telling has room for */
+
+/* For a second all who may see this session's statement, by what account ever, can read
+** which verdicts 'holder' owes, also where nothing can be written: 'total', of which 'list'
+** has the oldest, in order. Errors: GONE. */
+ns_status ns_tell_owed(ns_db *db, int64_t holder, const ns_owed *list, size_t n,
+                       size_t total, ns_err *err);
 
 /* The same of one job. Errors: STALE too. */
 ns_status ns_touch(ns_db *db, int64_t id, int64_t run, int64_t worker_pid,

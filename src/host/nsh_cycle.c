@@ -93,6 +93,7 @@ void nsh_cycle_take(nsh_dispatch *d, nsh_turn *t, int64_t now) {
   size_t written;
   t->cycle = d->nadopted == 0 || nsh_cycle_due(d, now);
   written = nsh_unsettled_take(&d->unsettled, &m->verdicts, &m->broods, now);
+  nsh_slow_owes(d->slow, NSH_DISPATCHER, &d->unsettled);
   t->room = nsh_mail_room(m);
   hold_places(&t->room, nsh_unsettled_waiting(&d->unsettled) + m->broods.n, written);
   t->limit = t->room.all;
@@ -107,6 +108,7 @@ void nsh_cycle_take(nsh_dispatch *d, nsh_turn *t, int64_t now) {
 static void put_back(nsh_dispatch *d, const nsh_turn *t) {
   size_t settled =
       nsh_unsettled_failed(&d->unsettled, ns_trouble(d->db), ns_mono_us());
+  nsh_slow_owes(d->slow, NSH_DISPATCHER, &d->unsettled);
   if (t->limit > 0)
     heat(d);
   nsh_mail_lock(d->mail);
@@ -335,6 +337,7 @@ bool nsh_cycle_run(nsh_dispatch *d, nsh_turn *t) {
   now = ns_mono_us();
   nsh_unsettled_took(&d->unsettled, now - t->began);
   settled = nsh_unsettled_sort(&d->unsettled, ns_trouble(d->db), now);
+  nsh_slow_owes(d->slow, NSH_DISPATCHER, &d->unsettled);
   if (ns_unfinished(d->db))
     d->unsettled.again_at = nsh_sooner(d->unsettled.again_at, now + HELD_RETRY);
   publish(d, t, &jobs, settled, now);

@@ -183,7 +183,7 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
   d->slots = slots;
   db.keep_trying = keep_trying;
   db.keep_trying_arg = d;
-  if ((st = nsh_slow_open(&d->slow, cfg, err)) != NS_OK) {
+  if ((st = nsh_slow_open(&d->slow, cfg, mail, err)) != NS_OK) {
     nsh_dispatch_close(d);
     return st;
   }

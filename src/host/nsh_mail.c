@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "ns_time.h"
 #include "nsh_memory.h"
 
 #define MANY_CHILDREN 100 /* of a verdict: some 20 µs each to write */
@@ -88,6 +89,8 @@ nsh_batch *nsh_mail_batch(nsh_mail *m, int64_t lease, size_t nchildren) {
 void nsh_mail_verdict(nsh_mail *m, const ns_verdict *v) {
   nsh_batch *batch = nsh_mail_batch(m, v->lease, v->nchildren);
   nsh_batch_add(batch, v);
+  if (v->kind != NS_RELEASE)
+    batch->items[batch->n - 1].ended = ns_mono_us();
   m->outstanding--;
   m->unsettled++;
   pthread_cond_signal(batch == &m->large ? &m->upkeep : &m->work);
@@ -96,7 +99,8 @@ void nsh_mail_verdict(nsh_mail *m, const ns_verdict *v) {
 void nsh_mail_written(nsh_mail *m, const ns_verdict *v) {
   nsh_batch_add(&m->verdicts,
                 &(ns_verdict){.id = v->id, .run = v->run, .lease = v->lease,
-                              .kind = NS_RELEASE, .delay = -1, .go_on = 2});
+                              .kind = NS_RELEASE, .delay = -1, .go_on = 2,
+                              .ended = v->ended});
   m->woken = true;
   pthread_cond_signal(&m->work);
 }

@@ -149,7 +149,7 @@ void nsh_mail_unlock(nsh_mail *m);
 nsh_batch *nsh_mail_batch(nsh_mail *m, int64_t lease, size_t nchildren);
 
 /* The verdict of a job of the host's, complete: what it points to is kept by its batch
-** already. Wakes whoever writes it. */
+** already. Its handler has ended now, if one had begun. Wakes whoever writes it. */
 void nsh_mail_verdict(nsh_mail *m, const ns_verdict *v);
 
 /* Takes a job back that no worker has started. */

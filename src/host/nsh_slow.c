@@ -1,7 +1,8 @@
 /*
 ** Slow answers of the database. A wait that lasts for a second is looked at, by a
 ** connection that is made for that and kept while it lasts: the server says what the
-** session is at, or says nothing to anybody, and then it is frozen.
+** session is at, or says nothing to anybody, and then it is frozen. The same connection
+** tells which verdicts have waited for a second, whatever it is that they wait for.
 **
 ** Invariant: whoever waits stores two words and never waits for this thread, which sleeps
 ** without a timer while nobody waits for anything. In ten seconds there is one line of
@@ -18,7 +19,6 @@
 #include "ns_await.h"
 #include "ns_log.h"
 #include "ns_time.h"
-#include "nsh_mail.h"
 #include "nsh_memory.h"
 
 #define LINE_GAP (10 * NS_SECOND)
@@ -45,6 +45,8 @@ typedef struct wait {
 /* Instants are monotonic µs. 'lock' guards 'told', and what follows it. */
 struct nsh_slow {
   wait waits[NSH_WAITERS];
+  nsh_owed owed;
+  nsh_mail *mail;
   ns_config cfg;      /* strings are the host's configuration's */
   ns_db *db;          /* NULL: not connected */
   pthread_t thread;
@@ -117,6 +119,14 @@ static void is_over(wait *w, const char *what, int64_t since, int64_t now) {
   pthread_mutex_unlock(&s->lock);
 }
 
+static bool may_write(nsh_slow *s) {
+  bool may;
+  pthread_mutex_lock(&s->lock);
+  may = ns_mono_us() >= s->line_at;
+  pthread_mutex_unlock(&s->lock);
+  return may;
+}
+
 /* Lasts still. */
 static void lasts(nsh_slow *s, wait *w, const char *state) {
   int64_t now = ns_mono_us();
@@ -166,6 +176,10 @@ void nsh_slow_watch(nsh_slow *s, nsh_waiter who, ns_config *db) {
 void nsh_slow_doing(nsh_slow *s, nsh_waiter who, size_t verdicts, bool claims) {
   atomic_store_explicit(&s->waits[who].verdicts, verdicts, memory_order_relaxed);
   atomic_store_explicit(&s->waits[who].claims, claims, memory_order_relaxed);
+}
+
+void nsh_slow_owes(nsh_slow *s, nsh_waiter who, const nsh_unsettled *u) {
+  nsh_owed_set(&s->owed, who, u);
 }
 
 /* ---------------------------------------------------------- what the server says */
@@ -230,7 +244,26 @@ static void sleep_deep(nsh_slow *s) {
   pthread_mutex_unlock(&s->lock);
 }
 
-/* Looks at each; gives when to look again. '*busy' when somebody waits. */
+/* For a second, those that have waited for one. False: there are none, or they cannot be
+** told. */
+static bool tell_owed(nsh_slow *s) {
+  size_t n;
+  ns_owed *list = nsh_owed_list(&s->owed, s->mail, &n);
+  bool old = n > 0 && ns_mono_us() - list[0].since > NS_SLOW;
+  ns_err err;
+  ns_status st = !old ? NS_ENOTFOUND : s->db != NULL ? NS_OK : ns_open(&s->db, &s->cfg, &err);
+  int64_t holder;
+  nsh_mail_lock(s->mail);
+  holder = s->mail->assisted;
+  nsh_mail_unlock(s->mail);
+  if (st == NS_OK && (st = ns_tell_owed(s->db, holder, list, n < NS_OWED_SHOWN ? n : NS_OWED_SHOWN,
+                                        n, &err)) != NS_OK)
+    disconnect(s);
+  free(list);
+  return st == NS_OK;
+}
+
+/* Looks at each; gives when to look again. '*busy' when somebody waits, or a verdict. */
 static int64_t look_around(nsh_slow *s, bool *busy) {
   int64_t next = ns_mono_us() + NS_SLOW;
   bool slow = false;
@@ -241,10 +274,15 @@ static int64_t look_around(nsh_slow *s, bool *busy) {
     char state[STATE_MAX];
     *busy = *busy || since != 0;
     if (since != 0 && ns_mono_us() - since > NS_SLOW) {
-      lasts(s, w, look(s, w, state));
+      if (may_write(s))
+        lasts(s, w, look(s, w, state));
       slow = true;
     } else if (since != 0 && since + NS_SLOW < next)
       next = since + NS_SLOW + 1;
+  }
+  if (tell_owed(s)) {
+    *busy = true;
+    return 0;
   }
   if (!slow && s->db != NULL)
     disconnect(s);
@@ -288,7 +326,8 @@ static void *thread(void *arg) {
 
 /* ------------------------------------------------------------- birth and end */
 
-ns_status nsh_slow_open(nsh_slow **out, const nsh_config *cfg, ns_err *err) {
+ns_status nsh_slow_open(nsh_slow **out, const nsh_config *cfg, nsh_mail *mail,
+                        ns_err *err) {
   static const char *const names[NSH_WAITERS] = {"chores", "upkeep"};
   nsh_slow *s = nsh_alloc(sizeof *s);
   *out = s;
@@ -296,6 +335,8 @@ ns_status nsh_slow_open(nsh_slow **out, const nsh_config *cfg, ns_err *err) {
     s->waits[i].slow = s;
     s->waits[i].who = names[i];
   }
+  s->mail = mail;
+  nsh_owed_init(&s->owed);
   pthread_mutex_init(&s->lock, NULL);
   nsh_mail_cond(&s->wake);
   s->cfg = cfg->db;
@@ -340,6 +381,7 @@ bool nsh_slow_close(nsh_slow *s) {
   ns_stop_close(s->stop);
   pthread_cond_destroy(&s->wake);
   pthread_mutex_destroy(&s->lock);
+  nsh_owed_free(&s->owed);
   free(s);
   return true;
 }

@@ -178,6 +178,7 @@ static void settle(nsh_upkeep *u) {
   ns_err trouble;
   nsh_mail_lock(m);
   nsh_unsettled_take(&u->large, &m->large, NULL, ns_mono_us());
+  nsh_slow_owes(u->slow, NSH_UPKEEP, &u->large);
   holder = m->assisted;
   nsh_mail_unlock(m);
   if (u->large.batch.n == 0)
@@ -188,6 +189,7 @@ static void settle(nsh_upkeep *u) {
   if (ns_unfinished(u->db))
     u->look_at = sooner(u->look_at, ns_mono_us() + LOOK_SOON);
   nsh_unsettled_sort(&u->large, &trouble, ns_mono_us());
+  nsh_slow_owes(u->slow, NSH_UPKEEP, &u->large);
 }
 
 /* ---------------------------------------------------------------- pruning */

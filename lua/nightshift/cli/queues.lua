@@ -79,6 +79,13 @@ local function holder_columns(now)
   }
 end
 
+--- What a host's handlers have left to be written, when that takes long.
+local function unsettled_text(row)
+  local late = row.unsettled
+  return ("the database does not take %s of holder %d, the oldest for %s%s"):format(output.count(late.n, "verdict"),
+    row.id, output.span(late.oldest), late.server and ": " .. output.one_line(late.server, 80) or "")
+end
+
 local function slot_columns(now)
   return {
     { title = "LOCK", get = function(row) return output.one_line(row.name, 60) end },
@@ -154,6 +161,9 @@ local function show_queues(stats)
   if #stats.holders == 0 then return output.line "\nnobody holds jobs" end
   output.line()
   output.table(holder_columns(stats.now), stats.holders)
+  for _, row in ipairs(stats.holders) do
+    if row.unsettled then output.line(unsettled_text(row)) end
+  end
 end
 
 local WRONG = {
