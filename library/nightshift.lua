@@ -759,11 +759,16 @@ function Transaction:try(fn) end
 ---@field name string
 local Queue = {}
 
+---@class nightshift.Unique
+---@field key string any text of 1 to 190 characters, compared byte by byte
+---@field on_conflict "refuse"|"keep"|nil when a live job has the key: `DUPLICATE` (default), or nothing is pushed and
+---the id is that job's; not in flows and for children
+
 ---@class nightshift.PushOptions
 ---@field delay nightshift.Duration? run it this much later
 ---@field priority integer? 0 to 255, higher first; default 100
 ---@field decay integer? 0 to 255: priority it loses with each failure, crash or `again`, down to 0; default 8
----@field unique string? key that at most one live job of the queue has; any text of 1 to 190 characters
+---@field unique string|nightshift.Unique|nil key that at most one live job of the queue has
 ---@field max_attempts integer? errors before it is dead; default 10, at most a million
 ---@field max_polls integer? polls before it is dead; default: no limit
 ---@field max_phases integer? waits since the push or the last signal before it is dead; default: what its handler says,
@@ -783,6 +788,7 @@ local Queue = {}
 ---@return integer? id
 ---@return string? message
 ---@return nightshift.Code? code `INVALID`, `TOO_BIG`, `DUPLICATE`, `GONE`, `BUSY`, `DENIED`
+---@return integer? holder with `DUPLICATE`: the live job that has the key
 function Queue:push(name, payload, opts) end
 
 --- Pushes many jobs in one transaction, all or none. A list with holes or
@@ -791,6 +797,7 @@ function Queue:push(name, payload, opts) end
 ---@return integer[]? ids
 ---@return string? message
 ---@return nightshift.Code? code
+---@return integer? holder with `DUPLICATE`: the live job that has the key
 function Queue:push_many(items) end
 
 --- Claims one job; a bare nil when none came within `wait`. With `lease` it is

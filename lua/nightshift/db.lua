@@ -315,11 +315,12 @@ end
 ---@return integer|nil id of the root
 ---@return table|string|nil ids in the shape of the flow, or the message
 ---@return string? code
+---@return integer? holder with DUPLICATE: the live job that has the key
 function methods:flow(root, extra)
   local handle = live(self, "flow")
   options.no_more("flow", "a tree of jobs", extra)
-  local id, ids, code = flow.push(handle, root)
-  return id, ids, code
+  local id, ids, code, holder = flow.push(handle, root)
+  return id, ids, code, holder
 end
 
 --- Pushes many trees of jobs in one transaction, all or none.
@@ -327,11 +328,12 @@ end
 ---@return integer[]|nil ids of the roots
 ---@return table[]|string|nil ids of each in its shape, or the message
 ---@return string? code
+---@return integer? holder with DUPLICATE: the live job that has the key
 function methods:flow_many(roots, extra)
   local handle = live(self, "flow_many")
   options.no_more("flow_many", "a list of flows", extra)
-  local ids, shapes, code = flow.push_many(handle, roots)
-  return ids, shapes, code
+  local ids, shapes, code, holder = flow.push_many(handle, roots)
+  return ids, shapes, code, holder
 end
 
 local PRUNE = {

@@ -202,7 +202,7 @@ local function entry_of(item)
   local queue = node.queue or item.queue or up and up.queue or "default"
   if item.waits or item.others then given = with_after(item, given) end
   if not given then return { node.name, node.payload, item.id, queue, up and up.id } end
-  local entry, message, code = options.entry("flow: " .. label_of(node), node.name, node.payload, given)
+  local entry, message, code = options.entry("flow: " .. label_of(node), node.name, node.payload, given, options.FLOW)
   if not entry then return nil, message, code end
   entry.id, entry.queue, entry.parent = item.id, queue, up and up.id or entry.parent
   return entry
@@ -286,11 +286,12 @@ end
 ---@return integer|nil id
 ---@return table|string|nil ids or the message
 ---@return string? code
+---@return integer? holder with DUPLICATE: the live job that has the key
 function flow.push(handle, root)
   local levels = {}
   local first = add(levels, root)
-  local ids, message, code = push(handle, levels)
-  if not ids then return nil, message, code end
+  local ids, message, code, holder = push(handle, levels)
+  if not ids then return nil, message, code, holder end
   return first.id, shape(first)
 end
 
@@ -300,6 +301,7 @@ end
 ---@return integer[]|nil ids
 ---@return table[]|string|nil shapes or the message
 ---@return string? code
+---@return integer? holder with DUPLICATE: the live job that has the key
 function flow.push_many(handle, roots)
   if type(roots) ~= "table" then raise("flow_many wants a list of flows, got %s", type(roots)) end
   local hole = options.hole(roots)
@@ -307,8 +309,8 @@ function flow.push_many(handle, roots)
   local levels, firsts, shapes = {}, {}, {}
   for i, root in ipairs(roots) do firsts[i] = add(levels, root, i) end
   if #firsts == 0 then return {}, {} end
-  local ids, message, code = push(handle, levels)
-  if not ids then return nil, message, code end
+  local ids, message, code, holder = push(handle, levels)
+  if not ids then return nil, message, code, holder end
   ids = {}
   for i, first in ipairs(firsts) do ids[i], shapes[i] = first.id, shape(first) end
   return ids, shapes

@@ -287,6 +287,24 @@ local function unique(value, what)
   return nil, ("%s has %d characters, the limit is %d"):format(what, length, MAX_UNIQUE)
 end
 
+local CONFLICT = { key = unique, on_conflict = options.one_of("refuse", "keep") }
+
+--- Check: a key, or {key =, on_conflict =}; gives the latter.
+local function unique_push(value, what)
+  if type(value) ~= "table" then
+    if type(value) ~= "string" then
+      raise("%s must be a string or {key =, on_conflict =}, got %s", what, type(value))
+    end
+    local key, message = unique(value, what)
+    if not key then return nil, message end
+    return { key = key }
+  end
+  local read, message = options.read(what, value, CONFLICT)
+  if not read then return nil, message end
+  if not read.key then raise("%s has no key", what) end
+  return read
+end
+
 --- Makes a check for a duration of a job, at least so many µs long.
 local function span(least)
   return function(value, what)
@@ -348,7 +366,7 @@ options.PUSH = {
   delay = span(0),
   priority = options.integer(0, 255),
   decay = options.integer(0, 255),
-  unique = unique,
+  unique = unique_push,
   max_attempts = options.COUNT,
   max_polls = options.POLLS,
   max_phases = options.PHASES,
@@ -358,10 +376,24 @@ options.PUSH = {
   deadline = span(0),
 }
 
+--- Check: as above for a job whose id is known before the key is asked for.
+local function unique_own(value, what)
+  local read, message = unique_push(value, what)
+  if read and read.on_conflict == "keep" then
+    return nil, what .. ": on_conflict 'keep' is for push and push_many; a child or node of a flow is its own job"
+  end
+  return read, message
+end
+
 --- The same for a child, which may go to another queue, and has its parent.
 options.SPAWN = { queue = options.typed "string" }
 for key, check in pairs(options.PUSH) do options.SPAWN[key] = check end
-options.SPAWN.parent = nil
+options.SPAWN.parent, options.SPAWN.unique = nil, unique_own
+
+--- The same for a node of a flow.
+options.FLOW = {}
+for key, check in pairs(options.PUSH) do options.FLOW[key] = check end
+options.FLOW.unique = unique_own
 
 --- One entry for the core's push: options in microseconds, name and payload.
 -- A payload of nil is JSON null. The core checks name and payload.
@@ -381,6 +413,8 @@ function options.entry(verb, name, payload, given, known)
   if not entry then return nil, message, code end
   entry.name, entry.payload = name, payload
   entry.on_fail_run, entry.on_fail = entry.on_fail == "run" and 1 or nil, nil
+  local own = entry.unique
+  if own then entry.unique, entry.keep = own.key, own.on_conflict == "keep" and 1 or nil end
   return entry
 end
 

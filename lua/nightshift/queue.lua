@@ -112,14 +112,15 @@ end
 ---@return integer|nil id
 ---@return string? message
 ---@return string? code
+---@return integer? holder with DUPLICATE: the live job that has the key
 function methods:push(name, payload, opts, extra)
   local handle = live(self, "push")
   options.no_more("push", "name, payload and options", extra)
   local entry, message, code = options.entry("push", name, payload, opts)
   if not entry then return nil, message, code end
-  local ids
-  ids, message, code = handle:push(self.name, { entry })
-  if not ids then return nil, message, code end
+  local ids, holder
+  ids, message, code, holder = handle:push(self.name, { entry })
+  if not ids then return nil, message, code, holder end
   return ids[1]
 end
 
@@ -162,6 +163,7 @@ end
 ---@return integer[]|nil ids in the order of the items
 ---@return string? message
 ---@return string? code
+---@return integer? holder with DUPLICATE: the live job that has the key
 function methods:push_many(items)
   local handle = live(self, "push_many")
   local entries = {}

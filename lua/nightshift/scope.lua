@@ -10,7 +10,7 @@ local scope = {}
 
 ---@class nightshift.Scope
 ---@field acks table[] verdicts that are not written yet
----@field failed table? {message, code}
+---@field failed table? {message, code, job}
 ---@field outer nightshift.Scope? nil: of a whole transaction
 ---@field depth integer 0: of a whole transaction
 
@@ -25,8 +25,9 @@ end
 ---@param self nightshift.Scope
 ---@param message string
 ---@param code string?
-function scope.spoil(self, message, code)
-  self.failed = self.failed or { message, code }
+---@param holder integer? with DUPLICATE
+function scope.spoil(self, message, code, holder)
+  self.failed = self.failed or { message, code, holder }
 end
 
 --- The jobs that were settled in it are not.
@@ -36,12 +37,12 @@ function scope.reopen(self)
 end
 
 local function note(object, ...)
-  local value, message, code = ...
+  local value, message, code, holder = ...
   if value == nil and message ~= nil then
     local backend = object._backend
     local open = (backend.own or backend).in_transaction
     -- a coroutine that takes no part in it, and was refused, spoils nothing
-    if open and (backend.own or backend).takes_part() then scope.spoil(open, message, code) end
+    if open and (backend.own or backend).takes_part() then scope.spoil(open, message, code, holder) end
   end
   return ...
 end

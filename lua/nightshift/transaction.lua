@@ -75,7 +75,7 @@ local function conclude(guard, results)
   local open = guard.scope
   if open.ended then return nil, ENDED, "STATE" end
   if not guard.handle:is_open() then raise "transaction: its handle was closed inside it; nothing was committed" end
-  if open.failed then return nil, open.failed[1], open.failed[2] end
+  if open.failed then return nil, table.unpack(open.failed, 1, 3) end
   if results[1] == nil and results[2] ~= nil then return table.unpack(results, 1, results.n) end
   if #open.acks == 0 then return true end
   return guard.handle:settle_all(open.acks)

@@ -42,6 +42,13 @@ local verbs = {
     verb = function(q, _, name) return q:push_many { { name, 1 }, { name, 2 }, { name, 3, { priority = 7 } } } end,
     no = {}, yes = { live = 3, ready = 3 },
   },
+  ["push_many that keeps"] = {
+    verb = function(q, _, name)
+      local keep = { unique = { key = name, on_conflict = "keep" } }
+      return q:push_many { { name, 1 }, { name, 2, keep }, { name, 3, keep } }
+    end,
+    no = {}, yes = { live = 2, ready = 2 },
+  },
   claim = {
     prepare = function(_, pushed) return pushed end,
     verb = function(q) return q:claim() end,

@@ -166,8 +166,8 @@ describe("nightshift_push", function()
       ["'q', 'n', '{', NULL"] = "payload is not valid JSON",
       ["'q', 'n', '1', '[]'"] = "options are not a JSON object",
       ["'q', 'n', '1', '{\"priorty\": 1}'"] = "unknown option priorty",
-      ["'', 'n', '1', NULL"] = "queue_name_length",
-      ["'q', '', '1', NULL"] = "job_name_length",
+      ["'', 'n', '1', NULL"] = "the queue is empty",
+      ["'q', '', '1', NULL"] = "the job name is empty",
     } do
       local ok, message = pcall(db.sql, "CALL nightshift_push(" .. call .. ")", name)
       assert.is_false(ok)

@@ -107,5 +107,11 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 INSERT INTO nightshift_unique_key (queue_id, ukey, job_id) VALUES (?, ?, ?)
 
 -- name: push_unique_owner
--- Params: queue, key. Key: PRIMARY.
+-- Params: queue, key. Key: PRIMARY. Waits for nobody.
 SELECT job_id FROM nightshift_unique_key WHERE queue_id = ? AND ukey = ?
+
+-- name: push_unique_taken
+-- Params: queue, key. Key: PRIMARY. Who has a key that was refused: the refusal has locked
+-- that row, as this does; a snapshot may be older.
+SELECT job_id FROM nightshift_unique_key WHERE queue_id = ? AND ukey = ?
+LOCK IN SHARE MODE

@@ -35,6 +35,67 @@ SELECT f.id, q.name AS queue, f.name, f.outcome AS state, f.reason, f.priority,
 FROM nightshift_finished f
 JOIN nightshift_queue q ON q.id = f.queue_id
 
+-- name: seconds
+-- The seconds of a duration: "90", "90s", "1h30m", "0.5ms"; units go from large to small,
+-- each once. NULL: it is none.
+CREATE OR REPLACE FUNCTION nightshift_seconds(p_text VARCHAR(100) {bytes})
+  RETURNS DOUBLE DETERMINISTIC NO SQL
+BEGIN
+  DECLARE v_sum DOUBLE DEFAULT 0;
+  DECLARE v_rest VARCHAR(100) {bytes} DEFAULT p_text;
+  DECLARE v_part VARCHAR(100) {bytes};
+  DECLARE v_unit, v_last INT DEFAULT 0;
+  IF p_text REGEXP '^-?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?$' THEN
+    RETURN p_text + 0e0;
+  END IF;
+  WHILE v_rest <> '' DO
+    SET v_part = REGEXP_SUBSTR(v_rest, '^[0-9]+([.][0-9]+)?(w|d|h|ms|m|s|us)');
+    SET v_unit = FIELD(REGEXP_SUBSTR(v_part, '[a-z]+'), 'w', 'd', 'h', 'm', 's', 'ms', 'us');
+    IF v_unit <= v_last THEN
+      RETURN NULL;
+    END IF;
+    SET v_sum = v_sum + REGEXP_SUBSTR(v_part, '^[0-9.]+')
+      * ELT(v_unit, 604800e0, 86400e0, 3600e0, 60e0, 1e0, 1e-3, 1e-6);
+    SET v_rest = SUBSTR(v_rest, CHAR_LENGTH(v_part) + 1), v_last = v_unit;
+  END WHILE;
+  RETURN IF(v_last > 0, v_sum, NULL);
+END
+
+-- name: bad_name
+-- What is wrong with a name of what is called 'p_what'; NULL: nothing. p_max counts bytes.
+CREATE OR REPLACE FUNCTION nightshift_bad_name(
+  p_what VARCHAR(20) {bytes}, p_name VARCHAR(101) {bytes}, p_max INT)
+  RETURNS VARCHAR(100) {bytes} DETERMINISTIC NO SQL
+BEGIN
+  RETURN CASE
+    WHEN p_name IS NULL THEN CONCAT('the ', p_what, ' is NULL')
+    WHEN LENGTH(p_name) = 0 THEN CONCAT('the ', p_what, ' is empty')
+    WHEN LENGTH(p_name) > p_max
+      THEN CONCAT('the ', p_what, ' has ', LENGTH(p_name), ' bytes, the limit is ', p_max)
+    WHEN p_name REGEXP '[[:cntrl:]]' THEN CONCAT('the ', p_what, ' has a control character')
+  END;
+END
+
+-- name: key_taken
+-- Takes a unique key, or gives the live job that has it, which has it until our end. Waits
+-- for a push of the same key that is not yet committed. Key: PRIMARY.
+CREATE OR REPLACE FUNCTION nightshift_key_taken(
+  p_queue INT, p_key VARCHAR(190) {bytes}, p_job BIGINT)
+  RETURNS BIGINT DETERMINISTIC MODIFIES SQL DATA
+BEGIN
+  DECLARE v_taken BOOLEAN DEFAULT FALSE;
+  DECLARE v_owner BIGINT DEFAULT NULL;
+  BEGIN
+    DECLARE CONTINUE HANDLER FOR 1062 SET v_taken = TRUE;
+    INSERT INTO nightshift_unique_key (queue_id, ukey, job_id) VALUES (p_queue, p_key, p_job);
+  END;
+  IF v_taken THEN
+    SELECT job_id INTO v_owner FROM nightshift_unique_key
+    WHERE queue_id = p_queue AND ukey = p_key LOCK IN SHARE MODE;
+  END IF;
+  RETURN v_owner;
+END
+
 -- name: push_whole
 -- The rows of CALL nightshift_push. p_known: the id of the queue, NULL: of one that is
 -- new, or newer than the caller's view. p_after: those jobs that it waits for and that the
@@ -61,18 +122,24 @@ BEGIN
   DECLARE v_failed, v_doomed, v_over, v_joins BOOLEAN DEFAULT FALSE;
   DECLARE v_after MEDIUMTEXT {bytes};
   DECLARE v_on_fail VARCHAR(10) {bytes};
+  DECLARE v_conflict VARCHAR(10) {bytes} DEFAULT 'refuse';
   DECLARE v_unique VARCHAR(191) {bytes};
   DECLARE v_bad TEXT {bytes} DEFAULT NULL;
   DECLARE v_options MEDIUMTEXT {bytes}
     DEFAULT COALESCE(NULLIF(p_options, ''), '{}');
-  IF p_payload IS NULL OR NOT JSON_VALID(p_payload) THEN
-    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: the payload is not valid JSON';
+  SET v_bad = CONCAT_WS('; ',
+    nightshift_bad_name('queue', p_queue, 64), nightshift_bad_name('job name', p_name, 100),
+    IF(p_payload IS NULL, 'the payload is NULL; write ''null''',
+      IF(JSON_VALID(p_payload), NULL, 'the payload is not valid JSON')));
+  IF v_bad <> '' THEN
+    SET v_bad = LEFT(CONCAT('nightshift_push: INVALID: ', v_bad), 128);
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
   END IF;
   IF LENGTH(p_payload) > COALESCE(@nightshift_max_payload, 1048576) THEN
-    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: the payload is over 1 MiB; SET @nightshift_max_payload to allow more bytes';
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: TOO_BIG: the payload is over 1 MiB; SET @nightshift_max_payload to allow more bytes';
   END IF;
   IF NOT JSON_VALID(v_options) OR JSON_TYPE(v_options) <> 'OBJECT' THEN
-    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: the options are not a JSON object';
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: INVALID: the options are not a JSON object';
   END IF;
   SELECT GROUP_CONCAT(COALESCE(k.name, 'of a long name')) INTO v_bad
   FROM JSON_TABLE(JSON_KEYS(v_options), '$[*]' COLUMNS (name VARCHAR(64) {bytes} PATH '$')) k
@@ -80,28 +147,57 @@ BEGIN
     'max_crashes', 'max_polls', 'backoff', 'timeout', 'deadline', 'decay',
     'parent', 'after', 'on_fail', 'max_phases');
   IF v_bad IS NOT NULL THEN
-    SET v_bad = LEFT(CONCAT('nightshift_push: unknown option ', v_bad), 128);
+    SET v_bad = LEFT(CONCAT('nightshift_push: INVALID: unknown option ', v_bad), 128);
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
   END IF;
   SELECT GROUP_CONCAT(k.name) INTO v_bad
   FROM JSON_TABLE(JSON_KEYS(v_options), '$[*]' COLUMNS (name VARCHAR(64) {bytes} PATH '$')) k
   WHERE JSON_TYPE(JSON_EXTRACT(v_options, CONCAT('$.', k.name)))
     NOT IN ('NULL', IF(k.name = 'after', 'ARRAY', IF(k.name = 'on_fail', 'STRING', 'INTEGER')),
-      IF(k.name IN ('after', 'on_fail', 'parent'), '', 'DOUBLE'), IF(k.name = 'unique', 'STRING', ''));
+      IF(k.name IN ('after', 'on_fail', 'parent'), '', 'DOUBLE'),
+      IF(k.name IN ('unique', 'delay', 'deadline', 'backoff', 'timeout'), 'STRING', ''),
+      IF(k.name = 'unique', 'OBJECT', ''));
   IF v_bad IS NOT NULL THEN
-    SET v_bad = CONCAT('nightshift_push: wrong type: ', v_bad);
+    SET v_bad = LEFT(CONCAT('nightshift_push: INVALID: wrong type: ', v_bad), 128);
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
   END IF;
-  SET v_delay = COALESCE(JSON_VALUE(v_options, '$.delay'), 0);
-  SET v_deadline = JSON_VALUE(v_options, '$.deadline');
-  SET v_backoff = COALESCE(JSON_VALUE(v_options, '$.backoff'), 5);
-  SET v_timeout = COALESCE(JSON_VALUE(v_options, '$.timeout'), 3600);
+  SET v_delay = nightshift_seconds(LEFT(JSON_VALUE(v_options, '$.delay'), 100));
+  SET v_deadline = nightshift_seconds(LEFT(JSON_VALUE(v_options, '$.deadline'), 100));
+  SET v_backoff = nightshift_seconds(LEFT(JSON_VALUE(v_options, '$.backoff'), 100));
+  SET v_timeout = nightshift_seconds(LEFT(JSON_VALUE(v_options, '$.timeout'), 100));
+  SET v_bad = CONCAT_WS(',',
+    IF(v_delay IS NULL AND JSON_VALUE(v_options, '$.delay') IS NOT NULL, 'delay', NULL),
+    IF(v_deadline IS NULL AND JSON_VALUE(v_options, '$.deadline') IS NOT NULL, 'deadline', NULL),
+    IF(v_backoff IS NULL AND JSON_VALUE(v_options, '$.backoff') IS NOT NULL, 'backoff', NULL),
+    IF(v_timeout IS NULL AND JSON_VALUE(v_options, '$.timeout') IS NOT NULL, 'timeout', NULL));
+  IF v_bad <> '' THEN
+    SET v_bad = CONCAT('nightshift_push: INVALID: no duration: ', v_bad,
+      '; write seconds, or "90s", "5m", "1h30m"');
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
+  END IF;
+  SET v_delay = COALESCE(v_delay, 0), v_backoff = COALESCE(v_backoff, 5);
+  SET v_timeout = COALESCE(v_timeout, 3600);
   SET v_priority = COALESCE(JSON_VALUE(v_options, '$.priority'), 100);
   SET v_attempts = COALESCE(JSON_VALUE(v_options, '$.max_attempts'), 10);
   SET v_crashes = COALESCE(JSON_VALUE(v_options, '$.max_crashes'), 5);
   SET v_polls = NULLIF(JSON_VALUE(v_options, '$.max_polls'), -1);
   SET v_phases = JSON_VALUE(v_options, '$.max_phases');
+  SET v_bad = COALESCE(JSON_VALUE(v_options, '$.unique.key'), JSON_VALUE(v_options, '$.unique'));
+  IF CHAR_LENGTH(v_bad) > 190 THEN
+    SET v_bad = CONCAT('nightshift_push: INVALID: the unique key has ', CHAR_LENGTH(v_bad),
+      ' characters, the limit is 190');
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
+  END IF;
   SET v_unique = JSON_VALUE(v_options, '$.unique');
+  IF JSON_TYPE(JSON_EXTRACT(v_options, '$.unique')) = 'OBJECT' THEN
+    SET v_unique = JSON_VALUE(v_options, '$.unique.key');
+    SET v_conflict = COALESCE(JSON_VALUE(v_options, '$.unique.on_conflict'), 'refuse');
+    IF v_unique IS NULL OR v_conflict NOT IN ('keep', 'refuse')
+      OR JSON_LENGTH(v_options, '$.unique') > 1 + JSON_EXISTS(v_options, '$.unique.on_conflict') THEN
+      SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
+        'nightshift_push: INVALID: unique is a key or {"key": "…", "on_conflict": "refuse" or "keep"}';
+    END IF;
+  END IF;
   SET v_decay = COALESCE(JSON_VALUE(v_options, '$.decay'), 8);
   SET v_parent = JSON_VALUE(v_options, '$.parent');
   SET v_on_fail = COALESCE(JSON_VALUE(v_options, '$.on_fail'), 'cancel');
@@ -129,7 +225,7 @@ BEGIN
         SELECT 1 FROM JSON_TABLE(v_after, '$[*]' COLUMNS (id VARCHAR(30) {bytes} PATH '$')) t
         WHERE t.id IS NULL OR t.id NOT REGEXP '^[1-9][0-9]{0,17}$'), NULL, 'after'));
   IF v_bad <> '' THEN
-    SET v_bad = CONCAT('nightshift_push: out of range: ', v_bad);
+    SET v_bad = LEFT(CONCAT('nightshift_push: INVALID: out of range: ', v_bad), 128);
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
   END IF;
   IF v_queue IS NULL THEN
@@ -139,13 +235,19 @@ BEGIN
   END IF;
   SET v_id = (NEXT VALUE FOR nightshift_id) * 100;
   SET v_now = {now};
+  IF v_conflict = 'keep' THEN
+    SET v_on = nightshift_key_taken(v_queue, v_unique, v_id);
+    IF v_on IS NOT NULL THEN
+      RETURN v_on;
+    END IF;
+  END IF;
   IF v_parent IS NOT NULL THEN
     SELECT COALESCE(root, id), paused, deadline, run * 1048576 + 1048575,
       COALESCE(waits IN ('fail', 'continue'), FALSE)
     INTO v_root, v_paused, v_inherited, v_seq, v_joins FROM nightshift_job
     WHERE id = v_parent FOR UPDATE;
     IF v_root IS NULL THEN
-      SET v_bad = CONCAT('nightshift_push: the parent, job ', v_parent, ', is no live job');
+      SET v_bad = CONCAT('nightshift_push: NOT_FOUND: the parent, job ', v_parent, ', is no live job');
       SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
     END IF;
   END IF;
@@ -166,7 +268,7 @@ BEGIN
         SELECT outcome <> 'done' INTO v_failed FROM nightshift_finished
         WHERE id = v_on LOCK IN SHARE MODE;
         IF v_failed IS NULL THEN
-          SET v_bad = CONCAT('nightshift_push: job ', v_on, ', which this is to wait for, is unknown');
+          SET v_bad = CONCAT('nightshift_push: NOT_FOUND: job ', v_on, ', which this is to wait for, is unknown');
           SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
         END IF;
         SET v_doomed = v_doomed OR (v_failed AND v_on_fail = 'cancel'), v_over = FALSE;
@@ -174,9 +276,14 @@ BEGIN
       FETCH targets INTO v_on;
     END WHILE;
   END;
-  IF v_unique IS NOT NULL THEN
-    INSERT INTO nightshift_unique_key (queue_id, ukey, job_id)
-    VALUES (v_queue, v_unique, v_id);
+  IF v_unique IS NOT NULL AND v_conflict = 'refuse' THEN
+    SET v_on = nightshift_key_taken(v_queue, v_unique, v_id);
+    IF v_on IS NOT NULL THEN
+      SET v_bad = CONCAT('nightshift_push: DUPLICATE: job ', v_on,
+        ', which has not finished, has the unique key ''',
+        REGEXP_REPLACE(LEFT(v_unique, 32), '[[:cntrl:]]', '?'), '''');
+      SIGNAL SQLSTATE '23000' SET MYSQL_ERRNO = 1062, MESSAGE_TEXT = v_bad;
+    END IF;
   END IF;
   INSERT INTO nightshift_job
     (id, queue_id, name, payload, priority, rank, max_attempts, max_polls,
@@ -200,7 +307,7 @@ BEGIN
           UNION
           SELECT STRAIGHT_JOIN e.job_id FROM up
           JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = up.id)
-        SELECT CONCAT('nightshift_push: job ', v_parent, ' would wait for itself')
+        SELECT CONCAT('nightshift_push: INVALID: job ', v_parent, ' would wait for itself')
         FROM up WHERE id = v_id LIMIT 1);
       IF v_bad <> '' THEN
         SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
@@ -245,8 +352,10 @@ END
 -- CALL nightshift_push('mail', 'email.send', '{"to":"a@b"}', '{"delay":30}').
 -- From any language, and from triggers: it returns no rows and leaves the id
 -- in @nightshift_id. Options: delay, priority, decay, unique, max_attempts,
--- max_crashes, max_polls, max_phases, backoff, timeout, deadline, parent, after, on_fail;
--- seconds are numbers, after is a list of ids.
+-- max_crashes, max_polls, max_phases, backoff, timeout, deadline, parent, after, on_fail.
+-- Durations are seconds or texts like "5m"; after is a list of ids; unique is a key, or
+-- {"key": …, "on_conflict": "keep"}: then @nightshift_id is the live job that has it.
+-- What is refused is SQLSTATE 45000 with "nightshift_push: CODE: …", a taken key 23000.
 -- Ring after your commit: CALL nightshift_ring().
 --
 -- Queue and history are asked here, without a lock: in a function a server with a
@@ -292,19 +401,19 @@ BEGIN
   DECLARE v_now BIGINT;
   DECLARE v_name VARCHAR(101) {bytes} DEFAULT COALESCE(p_name, '');
   IF CHAR_LENGTH(v_name) > 100 THEN
-    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_signal: the name has more than 100 characters';
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_signal: INVALID: the name has more than 100 characters';
   END IF;
   IF p_value IS NULL OR NOT JSON_VALID(p_value) THEN
-    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_signal: the value is not valid JSON';
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_signal: INVALID: the value is not valid JSON';
   END IF;
   IF LENGTH(p_value) > COALESCE(@nightshift_max_payload, 1048576) THEN
-    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_signal: the value is over 1 MiB; SET @nightshift_max_payload to allow more bytes';
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_signal: TOO_BIG: the value is over 1 MiB; SET @nightshift_max_payload to allow more bytes';
   END IF;
   SELECT id, due, queue_id, rank, run, CRC32(name), IF(waits = 'signal', awaits, NULL)
   INTO v_id, v_due, v_queue, v_rank, v_run, v_kind, v_awaits
   FROM nightshift_job WHERE id = p_job FOR UPDATE;
   IF v_id IS NULL THEN
-    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_signal: no such live job';
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_signal: NOT_FOUND: no such live job';
   END IF;
   INSERT INTO nightshift_signal (job_id, name, value, sent)
   VALUES (p_job, v_name, p_value, {now})

@@ -20,6 +20,7 @@ ns_status ns_fail(ns_err *err, ns_status status, const char *fmt, ...) {
     return status;
   err->status = status;
   err->sqlerr = 0;
+  err->job = 0;
   va_start(ap, fmt);
   vsnprintf(err->message, sizeof err->message, fmt, ap);
   va_end(ap);
@@ -42,6 +43,7 @@ ns_status ns_err_context(ns_err *err, const char *context) {
 void ns_err_clear(ns_err *err) {
   err->status = NS_OK;
   err->sqlerr = 0;
+  err->job = 0;
   err->message[0] = '\0';
 }
 

@@ -9,6 +9,8 @@
 #ifndef NS_ERR_H
 #define NS_ERR_H
 
+#include <stdint.h>
+
 /* enumerator, stable code that Lua and the command line show, meaning */
 #define NS_ERRORS(X)                                                          \
   X(ESTALE, "STALE", "the claim is lost; somebody else settles this job")      \
@@ -36,6 +38,7 @@ typedef enum ns_status {
 typedef struct ns_err {
   ns_status status;
   unsigned sqlerr; /* MariaDB error number; 0: not from the server */
+  int64_t job;     /* DUPLICATE: the live job that has the key; 0: it is not known */
   char message[512]; /* always terminated */
 } ns_err;
 

@@ -176,6 +176,8 @@ typedef struct ns_push {
   int64_t deadline;  /* µs from now after which it is not started any more, and a
                      ** poll is dead; -1: its parent's, or none */
   ns_bytes unique;   /* key that at most one live job of the queue has */
+  int64_t keep;      /* 1: a live job that has the key is no error: nothing is pushed,
+                     ** and 'id' is that job's; not for children of a verdict */
   int64_t parent;    /* a live job; 0: none */
   ns_bytes after;    /* "[id,…]" of jobs to wait for; absent: none */
   int64_t on_fail_run; /* when one of them fails: 1: run all the same, 0: be
@@ -194,7 +196,7 @@ ns_push ns_push_new(const char *name, const char *payload);
 ** repeated without a second job; when that ends in GONE, the caller may repeat
 ** it within a minute, on the same handle and with the same content, to the same
 ** end. Rings a listener after the commit.
-** Errors: GONE, BUSY, INVALID, TOO_BIG, DUPLICATE, DENIED.
+** Errors: GONE, BUSY, INVALID, TOO_BIG, DUPLICATE (err->job has the key), DENIED.
 */
 ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
                        ns_err *err);

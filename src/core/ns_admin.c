@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "ns_handle.h"
+#include "ns_insert.h"
 #include "ns_left.h"
 #include "ns_tree.h"
 #include "ns_tx.h"
@@ -295,6 +296,20 @@ ns_status ns_cancel(ns_db *db, int64_t id, ns_bytes reason, ns_err *err) {
 
 /* ----------------------------------------------------------------- retry */
 
+static ns_status key_taken(ns_db *db, const work *w, ns_err *err) {
+  ns_bytes key = ns_buf_bytes(&w->then.key);
+  ns_err none;
+  int64_t owner = 0;
+  ns_key_owner(db, w->then.queue_id, key, &owner, &none);
+  ns_fail(err, NS_EDUPLICATE,
+          "job %lld cannot run again: job %lld, which has not finished, has its unique "
+          "key '%.*s'",
+          (long long)w->id, (long long)owner, (int)key.n, key.p);
+  if (err != NULL)
+    err->job = owner;
+  return NS_EDUPLICATE;
+}
+
 static ns_status retry_key(ns_db *db, work *w, ns_err *err) {
   ns_status st;
   if (w->then.key.n == 0)
@@ -303,12 +318,7 @@ static ns_status retry_key(ns_db *db, work *w, ns_err *err) {
               (ns_value[]){ns_vint(w->then.queue_id),
                            ns_vtext(ns_buf_bytes(&w->then.key)), ns_vint(w->id)},
               err);
-  if (st == NS_EDUPLICATE)
-    return ns_fail(err, NS_EDUPLICATE,
-                   "job %lld cannot run again: another live job has its unique "
-                   "key '%.*s'",
-                   (long long)w->id, (int)w->then.key.n, w->then.key.p);
-  return st;
+  return st == NS_EDUPLICATE ? key_taken(db, w, err) : st;
 }
 
 static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {

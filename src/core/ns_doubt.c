@@ -29,6 +29,63 @@ static ns_status look(ns_db *db, ns_sql sql, const ns_insert *row, bool *yes,
   return st;
 }
 
+/* The rows of 'from' that are not kept, into 'to'; how many. */
+static size_t fresh(ns_insert *to, const ns_insert *from, size_t n) {
+  size_t k = 0;
+  for (size_t i = 0; i < n; i++)
+    if (from[i].kept == 0)
+      to[k++] = from[i];
+  return k;
+}
+
+/* What was found out about the fresh rows goes back to where they stood. */
+static void give_back(ns_insert *to, size_t n, const ns_insert *fresh) {
+  for (size_t i = 0; i < n; i++)
+    if (to[i].kept == 0)
+      to[i] = *fresh++;
+}
+
+static ns_status insert_fresh(ns_db *db, ns_insert *rows, size_t n, ns_err *err) {
+  ns_insert *some = malloc(n * sizeof *some);
+  ns_status st;
+  if (some == NULL)
+    return ns_no_memory(err);
+  st = ns_insert_jobs(db, some, fresh(some, rows, n), NULL, err);
+  give_back(rows, n, some);
+  free(some);
+  return st;
+}
+
+/* Whom the try that was cut has kept counts on when that one was written. */
+ns_status ns_doubt_insert(ns_db *db, ns_insert *rows, size_t n, bool *yes,
+                          ns_err *err) {
+  ns_insert *before;
+  ns_status st;
+  size_t i = 0;
+  *yes = false;
+  while (i < n && rows[i].push->keep == 0)
+    i++;
+  if (i == n)
+    return ns_insert_jobs(db, rows, n, NULL, err);
+  if ((before = malloc(n * sizeof *before)) == NULL)
+    return ns_no_memory(err);
+  memcpy(before, rows, n * sizeof *before);
+  if ((st = ns_insert_keep(db, rows, n, yes, err)) == NS_OK && !*yes)
+    st = insert_fresh(db, rows, n, err);
+  if (*yes)
+    memcpy(rows, before, n * sizeof *before);
+  free(before);
+  return st;
+}
+
+/* The first row that the earlier try wrote; n: none, so it did not matter. */
+static size_t first_written(const ns_insert *rows, size_t n) {
+  size_t i = 0;
+  while (i < n && rows[i].kept != 0)
+    i++;
+  return i;
+}
+
 /*
 ** The try that was cut at its commit may have happened, may still be
 ** committing, and its job may even end while we look. So: look; insert, which
@@ -38,14 +95,18 @@ static ns_status look(ns_db *db, ns_sql sql, const ns_insert *row, bool *yes,
 ns_status ns_doubt_replay(ns_db *db, ns_insert *rows, size_t n, bool *yes,
                           ns_err *err) {
   ns_err second;
-  ns_status st = look(db, NS_SQL_PUSH_REPLAYED, rows, yes, err);
+  size_t first = first_written(rows, n);
+  ns_status st = NS_OK;
+  if (first == n)
+    return ns_doubt_insert(db, rows, n, yes, err);
+  st = look(db, NS_SQL_PUSH_REPLAYED, &rows[first], yes, err);
   if (st != NS_OK || *yes)
     return st;
-  st = ns_insert_jobs(db, rows, n, NULL, err);
-  if (st == NS_OK)
-    st = look(db, NS_SQL_PUSH_REPLAYED_END, rows, yes, err);
+  st = ns_doubt_insert(db, rows, n, yes, err);
+  if (st == NS_OK && !*yes)
+    st = look(db, NS_SQL_PUSH_REPLAYED_END, &rows[first], yes, err);
   else if (st == NS_EDUPLICATE &&
-           look(db, NS_SQL_PUSH_REPLAYED, rows, yes, &second) == NS_OK && *yes)
+           look(db, NS_SQL_PUSH_REPLAYED, &rows[first], yes, &second) == NS_OK && *yes)
     st = NS_OK;
   return st;
 }
@@ -77,7 +138,7 @@ static void put_content(ns_buf *to, ns_bytes queue, const ns_push *jobs,
                 (long long)p->timeout, (long long)p->deadline,
                 (long long)p->parent);
     put_text(to, p->after);
-    ns_buf_addf(to, "%lld ", (long long)p->on_fail_run);
+    ns_buf_addf(to, "%lld %lld ", (long long)p->on_fail_run, (long long)p->keep);
   }
 }
 
@@ -98,11 +159,12 @@ bool ns_doubt_repeats(const ns_db *db, ns_bytes queue, const ns_push *jobs,
 void ns_doubt_push(ns_db *db, ns_bytes queue, const ns_push *jobs,
                    const ns_insert *rows, size_t n) {
   ns_push_doubt *d = &db->pushing;
-  int64_t *tokens = malloc(2 * n * sizeof *tokens);
+  int64_t *tokens = malloc(3 * n * sizeof *tokens);
   put_content(&d->content, queue, jobs, n);
   for (size_t i = 0; tokens != NULL && i < n; i++) {
-    tokens[2 * i] = rows[i].id;
-    tokens[2 * i + 1] = rows[i].nonce;
+    tokens[3 * i] = rows[i].id;
+    tokens[3 * i + 1] = rows[i].nonce;
+    tokens[3 * i + 2] = rows[i].kept;
   }
   free(d->tokens);
   d->tokens = tokens;
@@ -115,7 +177,8 @@ void ns_doubt_number(const ns_db *db, const ns_push *jobs, ns_insert *rows) {
   for (size_t i = 0; i < d->n; i++) {
     rows[i].push = &jobs[i];
     rows[i].deadline_in = -1;
-    rows[i].id = d->tokens[2 * i];
-    rows[i].nonce = d->tokens[2 * i + 1];
+    rows[i].id = d->tokens[3 * i];
+    rows[i].nonce = d->tokens[3 * i + 1];
+    rows[i].kept = d->tokens[3 * i + 2];
   }
 }

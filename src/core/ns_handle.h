@@ -46,7 +46,7 @@ typedef struct ns_queue_name {
 ** the caller repeats it, it keeps its ids and nonces, and so stays one push. */
 typedef struct ns_push_doubt {
   ns_buf content;      /* all that was asked, for recognising it */
-  int64_t *tokens;     /* id, nonce, id, nonce, … */
+  int64_t *tokens;     /* id, nonce, who is kept in its place; of each job */
   size_t n;            /* jobs; 0: nothing is in doubt */
   int64_t until;       /* monotonic: a repeat counts as one until then */
 } ns_push_doubt;

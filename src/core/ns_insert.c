@@ -207,7 +207,7 @@ static size_t list_scheduled(ns_buf *ids, const ns_insert *rows, size_t n) {
 
 bool ns_insert_rings(const ns_insert *rows, size_t n) {
   for (size_t i = 0; i < n; i++)
-    if (is_free(&rows[i]) && rows[i].push->delay < RING_WITHIN)
+    if (rows[i].kept == 0 && is_free(&rows[i]) && rows[i].push->delay < RING_WITHIN)
       return true;
   return false;
 }
@@ -242,29 +242,66 @@ static void show_key(char out[SHOWN_KEY + 1], ns_bytes key) {
   out[n] = '\0';
 }
 
+static ns_status insert_key(ns_db *db, const ns_insert *row, ns_err *err) {
+  return ns_run(db, NS_SQL_PUSH_UNIQUE,
+                (ns_value[]){ns_vint(row->queue_id), ns_vtext(row->push->unique),
+                             ns_vint(row->id)},
+                err);
+}
+
+ns_status ns_key_owner(ns_db *db, int64_t queue, ns_bytes key, int64_t *id, ns_err *err) {
+  const ns_value *owner = NULL;
+  ns_status st = ns_run(db, NS_SQL_PUSH_UNIQUE_TAKEN,
+                        (ns_value[]){ns_vint(queue), ns_vtext(key)}, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_PUSH_UNIQUE_TAKEN, &owner, err);
+  *id = owner != NULL ? owner[0].i : 0;
+  return st;
+}
+
 /* 'row' met its unique key: held by a live job, or by an earlier row of the
 ** same push, of which 'first' is the first. */
 static ns_status taken(ns_db *db, const ns_insert *first, const ns_insert *row,
                        ns_err *err) {
-  const ns_value *owner = NULL;
   ns_err none;
-  long long id = 0;
-  ns_bytes key = row->push->unique;
+  int64_t id = 0;
   char shown[SHOWN_KEY + 1];
-  show_key(shown, key);
-  if (ns_run(db, NS_SQL_PUSH_UNIQUE_OWNER,
-             (ns_value[]){ns_vint(row->queue_id), ns_vtext(key)}, &none) == NS_OK &&
-      ns_row(db, NS_SQL_PUSH_UNIQUE_OWNER, &owner, &none) == NS_OK &&
-      owner != NULL)
-    id = owner[0].i;
+  show_key(shown, row->push->unique);
+  ns_key_owner(db, row->queue_id, row->push->unique, &id, &none);
   for (; first < row; first++)
     if (first->id == id)
       return ns_fail(err, NS_EDUPLICATE,
                      "the unique key '%s' stands twice in one push", shown);
-  return ns_fail(err, NS_EDUPLICATE,
-                 "the unique key '%s' is held by job %lld, which has not "
-                 "finished",
-                 shown, id);
+  ns_fail(err, NS_EDUPLICATE,
+          "the unique key '%s' is held by job %lld, which has not finished", shown,
+          (long long)id);
+  if (err != NULL)
+    err->job = id;
+  return NS_EDUPLICATE;
+}
+
+/* The server has locked the row that refused ours, so its owner stays for now. */
+static ns_status keep_one(ns_db *db, ns_insert *row, ns_err *err) {
+  ns_status st = insert_key(db, row, err);
+  row->kept = 0;
+  if (st != NS_EDUPLICATE)
+    return st;
+  st = ns_key_owner(db, row->queue_id, row->push->unique, &row->kept, err);
+  if (st == NS_OK && row->kept == 0)
+    st = ns_fail(err, NS_EBUSY, "the unique key is let go and taken all the time");
+  return st;
+}
+
+ns_status ns_insert_keep(ns_db *db, ns_insert *rows, size_t n, bool *again,
+                         ns_err *err) {
+  ns_status st = NS_OK;
+  *again = false;
+  for (size_t i = 0; st == NS_OK && !*again && i < n; i++)
+    if (rows[i].push->keep != 0) {
+      st = keep_one(db, &rows[i], err);
+      *again = rows[i].kept == rows[i].id;
+    }
+  return st;
 }
 
 /* Rare, so one statement per key. */
@@ -272,12 +309,9 @@ static ns_status insert_keys(ns_db *db, const ns_insert *rows, size_t n,
                              ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++) {
-    if (rows[i].push->unique.p == NULL)
+    if (rows[i].push->unique.p == NULL || rows[i].push->keep != 0)
       continue;
-    st = ns_run(db, NS_SQL_PUSH_UNIQUE,
-                (ns_value[]){ns_vint(rows[i].queue_id),
-                             ns_vtext(rows[i].push->unique), ns_vint(rows[i].id)},
-                err);
+    st = insert_key(db, &rows[i], err);
     if (st == NS_EDUPLICATE)
       st = taken(db, rows, &rows[i], err);
   }

@@ -22,6 +22,8 @@ typedef struct ns_insert {
   int64_t deadline_in; /* the same of one that is pushed with it; -1: none */
   int64_t unmet;       /* jobs it waits for, and a pause: not claimable; by
                        ** ns_edges_find */
+  int64_t kept;        /* who has its key, and is pushed in its place; 0: nobody. One
+                       ** whose push says 'keep' has its key when it is inserted */
   int64_t doomed;      /* one of them has failed: it is cancelled; 0: none */
 } ns_insert;
 
@@ -38,6 +40,17 @@ static inline int64_t ns_seq(int64_t run, size_t i) {
 ** is written and '*held' is 1 + the index of a row for which it would be (0).
 ** Errors: DUPLICATE, INVALID, TOO_BIG, BUSY, GONE. */
 ns_status ns_insert_jobs(ns_db *db, ns_insert *rows, size_t n, size_t *held,
+                         ns_err *err);
+
+/* Who has the unique key 'key' of a queue that was refused to us a moment ago; '*id' 0:
+** nobody any more. Errors: BUSY, GONE. */
+ns_status ns_key_owner(ns_db *db, int64_t queue, ns_bytes key, int64_t *id, ns_err *err);
+
+/* Takes, on the open transaction, the keys of those whose push says 'keep', and finds who
+** has those that are taken ('kept'): such rows are not to be inserted. '*again': one of
+** them is of its own row, so the push was written by an earlier try.
+** Errors: BUSY, GONE. */
+ns_status ns_insert_keep(ns_db *db, ns_insert *rows, size_t n, bool *again,
                          ns_err *err);
 
 /* One try to write jobs of which none waits for anything or has a parent, outside

@@ -86,6 +86,8 @@ ns_status ns_push_check(const ns_push *p, int64_t max_payload, ns_err *err) {
     st = ns_name_check(p->queue, "queue name", NS_MAX_QUEUE, err);
   if (st == NS_OK && p->unique.p != NULL)
     st = check_key(p->unique, err);
+  if (st == NS_OK && p->keep != 0 && p->unique.p == NULL)
+    st = ns_fail(err, NS_EINVALID, "what is to be kept has no unique key");
   if (st == NS_OK && p->payload.p == NULL)
     st = ns_fail(err, NS_EINVALID, "the payload is absent; push null instead");
   if (st == NS_OK && p->payload.n > (uint64_t)max)
@@ -154,7 +156,7 @@ typedef struct work {
 static ns_status push_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
   return tx->replay ? ns_doubt_replay(db, w->rows, w->n, &tx->done, err)
-                    : ns_insert_jobs(db, w->rows, w->n, NULL, err);
+                    : ns_doubt_insert(db, w->rows, w->n, &tx->done, err);
 }
 
 static ns_status resolve_queues(ns_db *db, ns_bytes queue, const ns_push *jobs,
@@ -204,9 +206,13 @@ static ns_status check_all(ns_db *db, const ns_push *jobs, size_t n,
 }
 
 static void pushed(ns_db *db, ns_push *jobs, const work *w) {
-  for (size_t i = 0; i < w->n; i++)
-    jobs[i].id = w->rows[i].id;
-  db->count.pushed += (int64_t)w->n;
+  size_t kept = 0;
+  for (size_t i = 0; i < w->n; i++) {
+    bool keep = w->rows[i].kept != 0;
+    jobs[i].id = keep ? w->rows[i].kept : w->rows[i].id;
+    kept += keep;
+  }
+  db->count.pushed += (int64_t)(w->n - kept);
   if (w->rung || !ns_insert_rings(w->rows, w->n))
     return;
   if (db->user_tx)

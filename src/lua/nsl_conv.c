@@ -293,7 +293,10 @@ int nsl_fail(lua_State *L, const ns_err *err) {
   luaL_pushfail(L);
   pushmessage(L, err->message);
   lua_pushstring(L, ns_code(err->status));
-  return 3;
+  if (err->job == 0)
+    return 3;
+  lua_pushinteger(L, err->job);
+  return 4;
 }
 
 int nsl_result(lua_State *L, ns_status st, const ns_err *err) {

@@ -38,6 +38,7 @@ static const nsl_field entry_fields[] = {
     {"timeout", NSL_INT, offsetof(entry, push.timeout)},
     {"deadline", NSL_INT, offsetof(entry, push.deadline)},
     {"unique", NSL_BYTES, offsetof(entry, push.unique)},
+    {"keep", NSL_INT, offsetof(entry, push.keep)},
     {"parent", NSL_INT, offsetof(entry, push.parent)},
     {"after", NSL_BYTES, offsetof(entry, push.after)},
     {"on_fail_run", NSL_INT, offsetof(entry, push.on_fail_run)},
@@ -210,11 +211,12 @@ Pushes jobs in one transaction: all or none. Durations are microseconds.
 @tparam {table,...} jobs each {name, payload, id, queue, parent}, without
 options, or {name=, payload=, queue=, id=, delay=, priority=,
 max_attempts=, max_crashes=, max_polls=, backoff=, timeout=, deadline=, unique=,
-parent=}, whose payload may also be `json`, encoded before
+keep=, parent=}, whose payload may also be `json`, encoded before
 @treturn[1] {integer,...} ids
 @treturn[2] nil
 @treturn[2] string message
 @treturn[2] string code `INVALID`, `TOO_BIG`, `DUPLICATE`, `GONE`, `BUSY`
+@treturn[2] ?integer `DUPLICATE`: the live job that has the key
 @raise for an unknown key or a wrong type
 */
 static int db_push(lua_State *L) {

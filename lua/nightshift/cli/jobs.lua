@@ -25,6 +25,8 @@ local function define_push(parser)
   push:option("--priority", "0 to 255, higher first."):convert(context.integer)
   push:option("--decay", "Priority it loses with each return that is no end, 0 to 255."):convert(context.integer)
   push:option("--unique", "Key that at most one live job of the queue has.")
+  push:option("--on-conflict", "When a live job has the key: refuse, or keep that job and print its id.")
+    :choices { "refuse", "keep" }
   push:option("--max-attempts", "Errors before it is dead."):convert(context.integer)
   push:option("--max-polls", "Polls before it is dead."):convert(context.integer)
   push:option("--max-phases", "Waits without a signal before it is dead; 0: no limit."):convert(context.integer)
@@ -93,6 +95,10 @@ local function push_options(args)
   for _, key in ipairs(PUSH_KEYS) do
     given[key] = args[key]
     if args[key] then context.checked(options.PUSH[key], args[key], "--" .. key:gsub("_", "-")) end
+  end
+  if args.on_conflict then
+    if not given.unique then context.fail(context.USAGE, "--on-conflict wants --unique") end
+    given.unique = { key = given.unique, on_conflict = args.on_conflict }
   end
   return given
 end
