@@ -10,7 +10,7 @@ LUADIR  ?= $(PREFIX)/share/lua/5.4
 LIBDIR  ?= $(PREFIX)/lib/lua/5.4
 
 # Files by name, a list per layer.
-BASE := ns_err ns_buf ns_number ns_time ns_duration ns_log ns_spool ns_latch ns_dict ns_shared \
+BASE := ns_err ns_buf ns_hash ns_number ns_time ns_duration ns_log ns_spool ns_latch ns_dict ns_shared \
         ns_mutex ns_region
 CORE := ns_url ns_await ns_db ns_stmt ns_packet ns_handle ns_query ns_session ns_list ns_kind ns_tx ns_volley ns_schema ns_queue ns_edge ns_insert ns_push ns_doubt ns_holder ns_peers \
         ns_rescue ns_lease \
@@ -28,7 +28,7 @@ HOST := nsh_main nsh_module nsh_lua nsh_config nsh_host nsh_scripts nsh_signals 
         nsh_intake nsh_life nsh_ladder nsh_watch nsh_secrets \
         nsh_names nsh_pace nsh_ring nsh_bell nsh_ear nsh_limits nsh_slot nsh_brood nsh_peer nsh_ctl nsh_ipc \
         nsh_dispatch nsh_cycle nsh_adopted nsh_row_log nsh_hark nsh_patience nsh_feeds nsh_outlook nsh_unsettled nsh_chores nsh_upkeep nsh_slow nsh_owed nsh_listen nsh_mail nsh_backlog nsh_batch \
-        nsh_memory nsh_served nsh_zygote nsh_nursery nsh_share nsh_sweep nsh_worker nsh_wire nsh_halt nsh_restore nsh_sockets \
+        nsh_memory nsh_served nsh_reading nsh_zygote nsh_nursery nsh_share nsh_sweep nsh_worker nsh_wire nsh_halt nsh_restore nsh_sockets \
         nsh_quota nsh_confine nsh_single
 
 WARN   := -Wall -Wextra -Wshadow -Wformat=2 -Wstrict-prototypes \

@@ -1032,7 +1032,11 @@ function Job:db() end
 ---@field workers integer? of a host: those that take jobs
 ---@field busy integer? those that run one
 ---@field leaving integer? those that take no more, and end when theirs has
----@field scripts integer? how often its scripts have been loaded
+---@field loads integer? how often its scripts have been loaded
+---@field scripts string? a short hash of the texts of those
+---@field old_scripts integer? workers that still run others
+---@field load_ended integer? when they were last read, or could not be; µs
+---@field load_error string? why they could not; those of before go on
 ---@field unsettled {n: integer, oldest: number, server: string?}? verdicts that have waited for more than a second to
 ---be written: how many, seconds of the oldest, what the server says that the host waits for; who may not see the host's
 ---sessions is told of none

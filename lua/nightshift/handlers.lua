@@ -10,6 +10,7 @@ local background = require "nightshift.background"
 local core = require "nightshift.core"
 local job = require "nightshift.job"
 local options = require "nightshift.options"
+local versions = require "nightshift.versions"
 
 local handlers = {}
 
@@ -51,8 +52,11 @@ local function traceback(err)
 end
 
 --- Runs one file; its table, or nil and a message.
-local function run_file(file)
-  local chunk, message = loadfile(file, "t")
+local function run_file(file, seen)
+  local source, message = versions.read(seen, file)
+  if not source then return nil, message end
+  local chunk
+  chunk, message = load(source, "@" .. file, "t")
   if not chunk then
     -- nothing checks compiled code: a broken one can crash Lua
     if message:find("binary chunk", 1, true) then
@@ -137,7 +141,7 @@ end
 
 --- Handlers in the order of their names, so that messages do not vary.
 local function add_file(set, file)
-  local result, message = run_file(file)
+  local result, message = run_file(file, set.seen)
   if not result then return message end
   local names = {}
   for name in pairs(result) do names[#names + 1] = name end
@@ -155,8 +159,9 @@ end
 ---@return string[]|string names in order, or the message
 ---@return table<string, integer>? memory bytes by name, where a handler has a limit
 ---@return table<string, integer>? phases by name, where a handler says so
+---@return {short: string, files: string}? version of what was read
 function handlers.load(paths)
-  local files, set = {}, { functions = {}, places = {}, names = {}, memory = {}, phases = {} }
+  local files, set = {}, { functions = {}, places = {}, names = {}, memory = {}, phases = {}, seen = versions.begin() }
   for _, path in ipairs(paths) do
     local message = expand(path, files)
     if message then return nil, message end
@@ -166,7 +171,7 @@ function handlers.load(paths)
     if message then return nil, message end
   end
   table.sort(set.names)
-  return set.functions, set.names, set.memory, set.phases
+  return set.functions, set.names, set.memory, set.phases, versions.finish(set.seen)
 end
 
 --- What to say about a name that nobody handles.

@@ -246,7 +246,8 @@ end
 ---@param connection table options for nightshift.open
 ---@param memory integer bytes for jobs whose handler says nothing; 0: no limit
 ---@param max_children integer that a run may spawn; 0: the default
----@return string[]|nil names of the handlers
+---@return {names: string[], version: string, files: string}|nil loaded what the host is told: names of the
+---handlers, version of the scripts, and of what, as JSON
 ---@return function|string begin called once in each worker, with two random
 -- integers; or the message
 ---@return function? run called per job; returns a result, or nil and a verdict,
@@ -257,7 +258,7 @@ function worker.prepare(files, api, connection, memory, max_children)
   replace_exit(api)
   address.serve(connection)
   local standard = library()
-  local functions, names, limits, phases = handlers.load(files)
+  local functions, names, limits, phases, version = handlers.load(files)
   if not functions then return nil, names end
   accept(standard)
   for _, name in ipairs(memory > 0 and names or {}) do limits[name] = limits[name] or memory end
@@ -267,7 +268,7 @@ function worker.prepare(files, api, connection, memory, max_children)
     hooks.run("worker.start", api.complain)
   end
   local backend = make_backend(api, connection, max_children)
-  return names, begin,
+  return { names = names, version = version.short, files = version.files }, begin,
     make_run({ functions = functions, names = names, memory = limits, phases = phases }, api, backend, standard),
     make_reset(backend), function() hooks.run("worker.stop", api.complain) end
 end

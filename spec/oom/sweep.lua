@@ -385,6 +385,7 @@ local calls = {
     run = function() return core.encode { a = { 1, 2.5, core.null, ("x"):rep(600) }, ["\u{e9}"] = "\n" } end,
   },
   ["encode, bad"] = { run = function() return core.encode { a = { b = print } } end, bad = "INVALID" },
+  hash = { run = function() return core.hash "return {}" end },
   schema = { run = function() return core.schema() end },
   statements = { run = function() return core.statements() end },
   sql = { run = function() return core.sql "claim_read" end },

@@ -15,11 +15,11 @@ local function holder()
   end
 end
 
-local function shows(workers, busy, leaving, scripts)
+local function shows(workers, busy, leaving, loads)
   eventually(function()
     local row = holder()
     return row and row.workers == workers and row.busy == busy and row.leaving == leaving
-      and row.scripts == scripts
+      and row.loads == loads
   end, 20)
 end
 
@@ -34,7 +34,7 @@ describe("status", function()
     local _, text = proc.nightshift({ "status" }, url)
     assert.matches("2, 1 busy, 1 leaving", text, 1, true)
     local row = handle:stats().holders[1]
-    assert.same({ 2, 1, 1, 2 }, { row.workers, row.busy, row.leaving, row.scripts })
+    assert.same({ 2, 1, 1, 2 }, { row.workers, row.busy, row.leaving, row.loads })
     h:signal "QUIT"
     h:wait(20)
   end)

@@ -93,10 +93,13 @@ DELETE FROM nightshift_served WHERE ended < {now} - 60000000
 
 -- name: holder_serves
 -- Params: holder, workers that take jobs, ["queue",…] or NULL: all, ["handler",…],
--- [["queue",workers],…] or NULL: none are reserved.
+-- [["queue",workers],…] or NULL: none are reserved; version of the scripts,
+-- [["file","version"],…], when their last reading began (see the table), when it ended, why
+-- it failed or NULL: it did not.
 -- Key: PRIMARY; locks our own row only. What a host can run, for report_why_hosts.
-REPLACE INTO nightshift_served (holder, workers, queues, handlers, reserves)
-VALUES (?, ?, ?, ?, ?)
+REPLACE INTO nightshift_served (holder, workers, queues, handlers, reserves, scripts,
+  files, load_began, load_ended, load_error)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: holder_state
 -- Params: thread, one of our own account. What the server says it is at.
@@ -119,9 +122,10 @@ WHERE f.id IS NOT NULL OR a.job_id IS NOT NULL LIMIT 1
 DO RELEASE_LOCK(CONCAT('nightshift:', DATABASE(), ':', ?))
 
 -- name: holder_workers
--- Params: workers that take jobs, that run one, that take no more, number of the
--- scripts, holder. Key: PRIMARY; locks our own row only. For report_holders.
-UPDATE nightshift_holder SET workers = ?, busy = ?, leaving = ?, scripts = ?
+-- Params: workers that take jobs, that run one, that take no more, how often the scripts
+-- have been loaded, workers that run older ones, holder. Key: PRIMARY; locks our own row
+-- only. For report_holders.
+UPDATE nightshift_holder SET workers = ?, busy = ?, leaving = ?, loads = ?, old_scripts = ?
 WHERE id = ?
 
 -- name: queue_add

@@ -29,11 +29,13 @@ ORDER BY run
 
 -- name: report_holders
 -- Holders that are not known dead, with the number of batches they hold.
--- Params: none. Index: small table; lease holder. Locks: none.
+-- Params: none. Index: small table; lease holder; served PRIMARY. Locks: none.
 SELECT h.id, h.kind, h.host, h.pid, h.started, h.beat, h.version,
-       h.workers, h.busy, h.leaving, h.scripts,
+       h.workers, h.busy, h.leaving, h.loads, h.old_scripts,
+       s.scripts, s.load_ended, s.load_error,
        (SELECT COUNT(*) FROM nightshift_lease l WHERE l.holder = h.id) AS leases
 FROM nightshift_holder h
+LEFT JOIN nightshift_served s ON s.holder = h.id
 WHERE h.dead IS NULL
 ORDER BY h.id
 

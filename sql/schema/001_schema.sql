@@ -233,7 +233,8 @@ CREATE TABLE nightshift_holder (
   workers INT UNSIGNED NULL,
   busy INT UNSIGNED NULL,
   leaving INT UNSIGNED NULL,
-  scripts INT UNSIGNED NULL
+  loads INT UNSIGNED NULL,
+  old_scripts INT UNSIGNED NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_served
@@ -243,13 +244,22 @@ CREATE TABLE nightshift_holder (
 -- queues: ["mail",…], NULL: all. handlers: ["mail.send",…]; a null at the end:
 -- and more. reserves: [["mail",2],…], of the workers those for one queue; NULL: none.
 -- ended: when its host ended: who looks within a minute may see a deploy. NULL: it has not.
+-- scripts: a short hash of the texts that its workers run. files: [["jobs.lua","hash"],…], of
+-- what. The last reading of them: load_began, µs of the clock of its machine that starts
+-- at 0 with the boot, to compare with the same clock only; load_ended; load_error: why it
+-- failed, so that those of before go on. NULL: it did not.
 CREATE TABLE nightshift_served (
   holder BIGINT NOT NULL PRIMARY KEY,
   workers INT UNSIGNED NOT NULL,
   queues MEDIUMTEXT NULL,
   handlers MEDIUMTEXT NOT NULL,
   reserves TEXT NULL,
-  ended BIGINT NULL
+  ended BIGINT NULL,
+  scripts VARCHAR(16) NULL,
+  files TEXT NULL,
+  load_began BIGINT NULL,
+  load_ended BIGINT NULL,
+  load_error TEXT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_running

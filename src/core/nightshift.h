@@ -462,18 +462,29 @@ ns_status ns_register(ns_db *db, bool is_host, ns_err *err);
 ** in every cycle and reconnect: compare ns_holder_id. Errors: GONE. */
 ns_status ns_beat(ns_db *db, ns_err *err);
 
-/* What this host can run, for whoever asks why a job does not: 'workers' that
-** take jobs, 0: it takes none now; 'queues' ["name",…] or absent: all; 'handlers'
-** ["name",…]; 'reserves' [["queue",workers],…] or absent: none. Nothing happens without a holder. Errors: GONE, BUSY. */
-ns_status ns_serves(ns_db *db, int64_t workers, ns_bytes queues,
-                    ns_bytes handlers, ns_bytes reserves, ns_err *err);
+/* What a host can run, for whoever asks why a job does not, and of which scripts. */
+typedef struct ns_serving {
+  int64_t workers;   /* that take jobs, 0: it takes none now */
+  ns_bytes queues;   /* ["name",…] or absent: all */
+  ns_bytes handlers; /* ["name",…] */
+  ns_bytes reserves; /* [["queue",workers],…] or absent: none */
+  ns_bytes scripts;  /* a short hash of the texts that run */
+  ns_bytes files;    /* [["name","short hash"],…], theirs */
+  int64_t load_began; /* monotonic µs of its machine: the last reading of the scripts */
+  int64_t load_ended; /* µs since 1970, the server's */
+  ns_bytes load_error; /* why that failed; absent: it did not */
+} ns_serving;
+
+/* Tells that. Nothing happens without a holder. Errors: GONE, BUSY. */
+ns_status ns_serves(ns_db *db, const ns_serving *s, ns_err *err);
 
 /* What the workers of a host do, for people. */
 typedef struct ns_workers {
   int64_t up;      /* take jobs */
   int64_t busy;    /* run one */
   int64_t leaving; /* take no more, and end when theirs has */
-  int64_t scripts; /* how often these have been loaded */
+  int64_t loads;   /* how often the scripts have been loaded */
+  int64_t old;     /* that run other scripts than those loaded last */
 } ns_workers;
 
 /* Tells that. Nothing happens without a holder. Errors: GONE, BUSY. */

@@ -144,18 +144,22 @@ ns_status ns_beat(ns_db *db, ns_err *err) {
   return start_anew(db, err);
 }
 
-ns_status ns_serves(ns_db *db, int64_t workers, ns_bytes queues,
-                    ns_bytes handlers, ns_bytes reserves, ns_err *err) {
+static ns_value text_or_null(ns_bytes s) {
+  return s.p != NULL ? ns_vtext(s) : ns_vnull;
+}
+
+ns_status ns_serves(ns_db *db, const ns_serving *s, ns_err *err) {
   ns_status st = ns_ready(db, err);
   if (st != NS_OK || db->holder == 0)
     return st;
   if ((st = ns_run(db, NS_SQL_HOLDER_SERVED_PAST, NULL, err)) != NS_OK)
     return st;
   return ns_run(db, NS_SQL_HOLDER_SERVES,
-                (ns_value[]){ns_vint(db->holder), ns_vint(workers),
-                             queues.p != NULL ? ns_vtext(queues) : ns_vnull,
-                             ns_vtext(handlers),
-                             reserves.p != NULL ? ns_vtext(reserves) : ns_vnull},
+                (ns_value[]){ns_vint(db->holder), ns_vint(s->workers),
+                             text_or_null(s->queues), ns_vtext(s->handlers),
+                             text_or_null(s->reserves), text_or_null(s->scripts),
+                             text_or_null(s->files), ns_vint(s->load_began),
+                             ns_vint(s->load_ended), text_or_null(s->load_error)},
                 err);
 }
 
@@ -165,7 +169,7 @@ ns_status ns_tell_workers(ns_db *db, const ns_workers *w, ns_err *err) {
     return st;
   return ns_run(db, NS_SQL_HOLDER_WORKERS,
                 (ns_value[]){ns_vint(w->up), ns_vint(w->busy), ns_vint(w->leaving),
-                             ns_vint(w->scripts), ns_vint(db->holder)},
+                             ns_vint(w->loads), ns_vint(w->old), ns_vint(db->holder)},
                 err);
 }
 

@@ -33,15 +33,28 @@ static void ask(nsh_brood *b, nsh_peer *p, nsh_type type, uint32_t index,
 
 static void on_loaded(nsh_zygote *z, nsh_frame *f) {
   nsh_brood *b = z->brood;
-  int64_t count = nsh_get_int(f);
-  ns_bytes text = nsh_get_bytes(f);
+  nsh_loaded what;
+  ns_bytes version;
+  what.count = nsh_get_int(f);
+  what.names = nsh_get_bytes(f);
+  version = nsh_get_bytes(f);
+  what.files = nsh_get_bytes(f);
   if (z->stage != NSH_LOADING || !nsh_done(f))
     return;
-  z->stage = f->type == NSH_LOADED ? NSH_READY : NSH_LEAVING;
-  if (f->type == NSH_LOADED)
-    b->loaded(b->arg, z, count, text);
-  else
-    b->failed(b->arg, z, text, 0);
+  nsh_version_copy(z->version, version);
+  z->stage = NSH_READY;
+  b->loaded(b->arg, z, &what);
+}
+
+static void on_load_error(nsh_zygote *z, nsh_frame *f) {
+  nsh_brood *b = z->brood;
+  ns_bytes text;
+  nsh_get_int(f); /* nothing is counted */
+  text = nsh_get_bytes(f);
+  if (z->stage != NSH_LOADING || !nsh_done(f))
+    return;
+  z->stage = NSH_LEAVING;
+  b->failed(b->arg, z, text, 0);
 }
 
 /* A zygote that was told to go is let go with its last worker. */
@@ -82,8 +95,10 @@ static void on_zygote_frame(void *arg, nsh_frame *f) {
   nsh_zygote *z = arg;
   if (f->type == NSH_SOCKETS)
     on_sockets(f);
-  else if (f->type == NSH_LOADED || f->type == NSH_LOADERR)
+  else if (f->type == NSH_LOADED)
     on_loaded(z, f);
+  else if (f->type == NSH_LOADERR)
+    on_load_error(z, f);
   else if (f->type == NSH_FORKED || f->type == NSH_EXITED)
     on_worker(z, f);
 }
@@ -284,6 +299,7 @@ nsh_zygote *nsh_brood_load(nsh_brood *b) {
   z->stage = NSH_LOADING;
   z->workers = 0;
   z->condemned = false;
+  z->version[0] = '\0';
   z->peer = (nsh_peer){.frame = on_zygote_frame, .arg = z};
   nsh_peer_open(&z->peer, b->loop, pair[0]);
   ask(b, &b->keeper, NSH_FORK, z->index, 0, pair[1]);

@@ -13,6 +13,7 @@
 #include <sys/types.h>
 
 #include "nsh_peer.h"
+#include "nsh_reading.h"
 #include "nsh_zygote.h"
 
 typedef enum nsh_stage {
@@ -22,6 +23,13 @@ typedef enum nsh_stage {
   NSH_LEAVING  /* told to go, or did not load */
 } nsh_stage;
 
+/* What a zygote has loaded. */
+typedef struct nsh_loaded {
+  int64_t count;  /* of its handlers */
+  ns_bytes names; /* theirs, a line each; the last of 'count' may be left out */
+  ns_bytes files; /* [["name","version"],…] of what was read */
+} nsh_loaded;
+
 typedef struct nsh_zygote {
   struct nsh_brood *brood;
   nsh_stage stage;
@@ -29,6 +37,7 @@ typedef struct nsh_zygote {
   nsh_peer peer;
   size_t workers; /* forks asked for, less exits and failures */
   bool condemned; /* killed for its silence: no job did it */
+  char version[NSH_VERSION_SIZE]; /* of its scripts, a short hash */
 } nsh_zygote;
 
 typedef struct nsh_brood {
@@ -42,8 +51,7 @@ typedef struct nsh_brood {
   nsh_zygote zygotes[NSH_ZYGOTES];
   /* What happens; 'arg' is the owner's. */
   void *arg;
-  /* 'names' of handlers, a line each; the last of 'count' may be left out. */
-  void (*loaded)(void *arg, nsh_zygote *z, int64_t count, ns_bytes names);
+  void (*loaded)(void *arg, nsh_zygote *z, const nsh_loaded *what);
   /* Without a message it died of 'status'; negative: with its keeper. */
   void (*failed)(void *arg, nsh_zygote *z, ns_bytes message, int status);
   void (*forked)(void *arg, nsh_zygote *z, uint32_t worker, pid_t pid, int why);

@@ -44,6 +44,7 @@ void nsh_chores_open(nsh_dispatch *d) {
 void nsh_chores_close(nsh_dispatch *d) {
   free(d->handlers);
   free(d->names);
+  nsh_reading_free(&d->reading);
 }
 
 /* Nobody listens, and jobs that we hold may have been cancelled. */
@@ -84,6 +85,9 @@ static void take_served(nsh_dispatch *d) {
   d->names = NULL;
   nsh_must(m->names == NULL || (d->names = strdup(m->names)) != NULL);
   d->renamed = true;
+  if (m->reading.ended == 0)
+    m->reading.ended = ns_now(d->db);
+  nsh_reading_copy(&d->reading, &m->reading);
   d->taking = m->taking;
   d->serves_at = 0;
 }
@@ -271,6 +275,11 @@ static void check_holder(nsh_dispatch *d) {
 static void write_served(nsh_dispatch *d, int64_t now) {
   ns_buf queues = NS_BUF_INIT;
   ns_buf reserves = NS_BUF_INIT;
+  const nsh_reading *r = &d->reading;
+  ns_serving s = {.workers = (int64_t)d->taking, .handlers = ns_str(d->handlers),
+                  .scripts = ns_str(r->version), .files = r->files,
+                  .load_began = r->began, .load_ended = r->ended,
+                  .load_error = r->error};
   ns_status st;
   ns_err err;
   if (now < d->serves_at)
@@ -278,11 +287,11 @@ static void write_served(nsh_dispatch *d, int64_t now) {
   nsh_served_queues(&queues, d->cfg);
   nsh_served_reserves(&reserves, d->cfg);
   nsh_must(!queues.oom && !reserves.oom);
-  st = ns_serves(d->db, (int64_t)d->taking,
-                 d->cfg->nqueues > 0 || d->cfg->no_queues ? ns_buf_bytes(&queues)
-                                                           : NS_NONE,
-                 ns_str(d->handlers),
-                 d->cfg->nreserves > 0 ? ns_buf_bytes(&reserves) : NS_NONE, &err);
+  if (d->cfg->nqueues > 0 || d->cfg->no_queues)
+    s.queues = ns_buf_bytes(&queues);
+  if (d->cfg->nreserves > 0)
+    s.reserves = ns_buf_bytes(&reserves);
+  st = ns_serves(d->db, &s, &err);
   ns_buf_free(&queues);
   ns_buf_free(&reserves);
   d->serves_at = st == NS_OK ? NSH_NEVER : now + BEAT;

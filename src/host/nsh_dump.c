@@ -60,7 +60,8 @@ static void dump_workers(nsh_table *t, int64_t now) {
            NS_FIELDS(ns_fi("pid", s->pid), ns_fi("id", task->id),
                      ns_fs("name", task->name->text),
                      ns_fi("ms", (now - since) / 1000),
-                     ns_fi("ahead", s->n - 1)));
+                     ns_fi("ahead", s->n - 1),
+                     ns_fs("scripts", s->zygote->version)));
   }
 }
 

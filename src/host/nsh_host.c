@@ -83,6 +83,11 @@ static void complain(const char *text, size_t n) {
   fflush(stderr);
 }
 
+/* Of the scripts that run; absent: there is nobody to run any. */
+static ns_bytes version_of(const host *h) {
+  return h->table.zygote != NULL ? ns_str(h->table.zygote->version) : NS_NONE;
+}
+
 /* What we can run has changed; both are malloc'd; no 'handlers': as before. */
 static void tell_served(host *h, char *handlers, char *names) {
   bool takes = h->mode <= RUNNING && !h->table.quiet;
@@ -150,7 +155,8 @@ static void check_running(host *h) {
     ns_log(NS_LOG_INFO, "host.ready",
            NS_FIELDS(ns_fi("pid", getpid()),
                      ns_fi("workers", (int64_t)h->table.nseats),
-                     ns_fi("handlers", h->handlers)));
+                     ns_fi("handlers", h->handlers),
+                     ns_fb("scripts", version_of(h))));
   }
   nsh_mail_lock(&h->mail);
   done = nothing_left(h);
@@ -240,14 +246,17 @@ static void check(host *h) {
 /* ------------------------------------------------- handlers and processes */
 
 /* The handlers of a new generation, for the log and for all to see. */
-static void tell_handlers(host *h, int64_t count, ns_bytes lines) {
+static void tell_handlers(host *h, const char *version, const nsh_loaded *what) {
   ns_buf text = NS_BUF_INIT;
   ns_buf picked = NS_BUF_INIT;
-  bool all = h->cfg->nonly > 0 || nsh_served_count(lines) == count;
-  ns_bytes names;
-  h->handlers = count = nsh_served_pick(&picked, lines, count, h->cfg);
-  names = ns_buf_bytes(&picked);
-  h->table.scripts++;
+  bool all = h->cfg->nonly > 0 || nsh_served_count(what->names) == what->count;
+  int64_t count = nsh_served_pick(&picked, what->names, what->count, h->cfg);
+  ns_bytes names = ns_buf_bytes(&picked);
+  h->handlers = count;
+  h->table.loads++;
+  nsh_mail_lock(&h->mail);
+  nsh_reading_done(&h->mail.reading, version, what->files, h->scripts.since);
+  nsh_mail_unlock(&h->mail);
   nsh_served_json(&text, names, count);
   ns_buf_addc(&text, '\0');
   ns_buf_addc(&picked, '\0');
@@ -259,14 +268,23 @@ static void tell_handlers(host *h, int64_t count, ns_bytes lines) {
   nsh_must(!text.oom);
   if (h->mode != LOADING)
     ns_log(NS_LOG_INFO, "reload.done",
-         NS_FIELDS(ns_fi("handlers", count),
-                   ns_fb("names", ns_buf_bytes(&text))));
+           NS_FIELDS(ns_fi("handlers", count), ns_fb("names", ns_buf_bytes(&text)),
+                     ns_fs("scripts", version)));
   ns_buf_free(&text);
   ns_buf_free(&picked);
 }
 
-static void on_loaded(void *arg, nsh_zygote *z, int64_t count,
-                      ns_bytes names) {
+/* Those of before go on, for all to see. */
+static void tell_failed(host *h, ns_bytes message) {
+  ns_log(NS_LOG_ERROR, "reload.failed",
+         NS_FIELDS(ns_fb("error", message), ns_fb("scripts", version_of(h))));
+  nsh_mail_lock(&h->mail);
+  nsh_reading_failed(&h->mail.reading, message, h->scripts.since);
+  nsh_mail_unlock(&h->mail);
+  tell_served(h, NULL, NULL);
+}
+
+static void on_loaded(void *arg, nsh_zygote *z, const nsh_loaded *what) {
   host *h = arg;
   nsh_zygote *old = h->table.zygote;
   nsh_scripts_over(&h->scripts);
@@ -277,7 +295,7 @@ static void on_loaded(void *arg, nsh_zygote *z, int64_t count,
     nsh_scripts_load(&h->scripts);
     return;
   }
-  tell_handlers(h, count, names);
+  tell_handlers(h, z->version, what);
   if (h->mode == LOADING) {
     h->table.zygote = z;
     uv_stop(&h->loop); /* a HUP that came meanwhile is obeyed by live() */
@@ -307,7 +325,7 @@ static void on_failed(void *arg, nsh_zygote *z, ns_bytes message, int status) {
     uv_stop(&h->loop);
     return;
   }
-  ns_log(NS_LOG_ERROR, "reload.failed", NS_FIELDS(ns_fb("error", message)));
+  tell_failed(h, message);
   if (h->table.zygote == NULL) /* there are no older handlers to go on with */
     nsh_scripts_load_later(&h->scripts);
   else if (h->scripts.again)

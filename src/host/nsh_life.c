@@ -52,9 +52,14 @@ void nsh_life_leave(nsh_seat *s) {
 
 void nsh_life_generation(nsh_table *t, nsh_zygote *z) {
   t->zygote = z;
-  for (size_t i = 0; i < t->nseats; i++)
-    if (t->seats[i].phase == NSH_UP && t->seats[i].zygote != z)
-      nsh_life_leave(&t->seats[i]);
+  for (size_t i = 0; i < t->nseats; i++) {
+    nsh_seat *s = &t->seats[i];
+    if (s->phase == NSH_EMPTY)
+      continue;
+    nsh_table_age(s, strcmp(s->zygote->version, z->version) != 0);
+    if (s->phase == NSH_UP && s->zygote != z)
+      nsh_life_leave(s);
+  }
   nsh_life_fill(t);
 }
 

@@ -64,6 +64,7 @@ void nsh_mail_free(nsh_mail *m) {
   free(m->queues);
   free(m->handlers);
   free(m->names);
+  nsh_reading_free(&m->reading);
   pthread_cond_destroy(&m->work);
   pthread_cond_destroy(&m->listen);
   pthread_cond_destroy(&m->upkeep);

@@ -18,6 +18,7 @@
 
 #include "nightshift.h"
 #include "nsh_batch.h"
+#include "nsh_reading.h"
 #include "nsh_config.h"
 
 /* Jobs of one claim on their way to the workers. */
@@ -80,7 +81,8 @@ typedef struct nsh_mail {
   char *handlers;     /* what the scripts handle, JSON; malloc'd; */
   char *names;        /* the same, a line each; NULL: they are too many to list */
   size_t taking;      /* workers that take jobs */
-  bool serves;        /* one of these two has changed */
+  nsh_reading reading; /* of the scripts */
+  bool serves;        /* one of these has changed */
   bool finish;        /* settle what there is, then end */
   atomic_bool give_up; /* do not wait for the server any more */
   atomic_bool away;    /* the server is being waited for */

@@ -7,21 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ns_hash.h"
 #include "nsh_memory.h"
 
 #define USES_MAX 1024 /* so that ten rounds forget anybody */
 
-/* FNV-1a */
-static size_t hash(ns_bytes s) {
-  uint64_t h = UINT64_C(14695981039346656037);
-  for (size_t i = 0; i < s.n; i++)
-    h = (h ^ (unsigned char)s.p[i]) * UINT64_C(1099511628211);
-  return (size_t)(h ^ h >> 32);
-}
-
 /* Where the name is, or where it would go. */
 static nsh_name **find(nsh_name **items, size_t cap, ns_bytes s) {
-  size_t i = hash(s) & (cap - 1);
+  size_t i = ns_hash_short(s) & (cap - 1);
   while (items[i] != NULL &&
          (items[i]->n != s.n || memcmp(items[i]->text, s.p, s.n) != 0))
     i = (i + 1) & (cap - 1);

@@ -46,6 +46,7 @@ typedef struct nsh_seat {
   size_t pool;       /* of nsh_config; what it may be given */
   nsh_phase phase;
   nsh_zygote *zygote;
+  bool old;          /* its scripts are not those loaded last */
   pid_t pid;
   nsh_slot *slot;
   bool forced;       /* SIGKILL was sent */

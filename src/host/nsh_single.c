@@ -14,18 +14,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* FNV-1a. */
-static uint64_t hash(ns_bytes s) {
-  uint64_t h = UINT64_C(14695981039346656037);
-  for (size_t i = 0; i < s.n; i++)
-    h = (h ^ (unsigned char)s.p[i]) * UINT64_C(1099511628211);
-  return h;
-}
+#include "ns_hash.h"
 
 int nsh_single_take(ns_bytes name) {
   struct sockaddr_un at = {.sun_family = AF_UNIX};
   int n = snprintf(at.sun_path + 1, sizeof at.sun_path - 1,
-                   "nightshift-single-%016" PRIx64, hash(name));
+                   "nightshift-single-%016" PRIx64, ns_hash(name));
   int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   int why;
   if (fd < 0)

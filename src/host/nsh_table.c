@@ -68,6 +68,13 @@ void nsh_table_enter(nsh_seat *s, nsh_phase phase) {
   shift(&p->held, was, is, s->n);
   shift(&t->leaving, s->phase == NSH_DOOMED, phase == NSH_DOOMED, 1);
   s->phase = phase;
+  if (phase == NSH_EMPTY)
+    nsh_table_age(s, false);
+}
+
+void nsh_table_age(nsh_seat *s, bool old) {
+  shift(&s->table->old, s->old, old, 1);
+  s->old = old;
 }
 
 void nsh_table_count(nsh_seat *s, int n) {
@@ -135,7 +142,7 @@ void nsh_table_unlock(nsh_table *t) {
   nsh_mail_publish(t->mail, n);
   t->mail->workers = (ns_workers){.up = (int64_t)t->up, .busy = (int64_t)t->working,
                                   .leaving = (int64_t)t->leaving,
-                                  .scripts = t->scripts};
+                                  .loads = t->loads, .old = (int64_t)t->old};
   nsh_mail_unlock(t->mail);
 }
 

@@ -54,7 +54,8 @@ typedef struct nsh_table {
   size_t up, leaving;   /* seats in phase UP, DOOMED */
   size_t busy;          /* tasks in all seats */
   size_t working;       /* seats with a task */
-  int64_t scripts;      /* how often these have been loaded */
+  int64_t loads;        /* how often the scripts have been loaded */
+  size_t old;           /* seats whose worker runs others than those */
   nsh_pool pools[NSH_POOLS_MAX];
   size_t npools;
   uint64_t arrivals;    /* jobs that have joined a backlog */
@@ -95,6 +96,9 @@ void nsh_table_hand_out(nsh_table *t);
 /* The one way for a seat to change its phase; it has 'n' tasks more, or fewer. */
 void nsh_table_enter(nsh_seat *s, nsh_phase phase);
 void nsh_table_count(nsh_seat *s, int n);
+
+/* Does its worker run older scripts than those loaded last? */
+void nsh_table_age(nsh_seat *s, bool old);
 
 /* Workers of a pool that places are counted for; is a seat one of theirs? */
 size_t nsh_table_attending(const nsh_table *t, size_t pool);

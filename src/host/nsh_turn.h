@@ -112,6 +112,7 @@ struct nsh_dispatch {
   size_t taking;      /* ... and how many workers take jobs: from the mailbox; */
   char *names;        /* the same as lines, owned; NULL: all names are claimed */
   bool renamed;       /* that has changed */
+  nsh_reading reading; /* how its scripts were read: from the mailbox */
   ns_workers workers; /* what was last told of them */
   int64_t workers_at; /* not told before */
   int64_t serves_at;  /* when that is to be written; NEVER: it stands */

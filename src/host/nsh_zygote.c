@@ -42,7 +42,7 @@ typedef struct family {
 
 /* ----------------------------------------------------------------- zygote */
 
-/* Loads worker and handlers. Arguments: family. Results: names (a table), or
+/* Loads worker and handlers. Arguments: family. Results: what was loaded (a table), or
 ** nil and a message. */
 static int load(lua_State *L) {
   const family *fam = lua_touserdata(L, 1);
@@ -60,23 +60,32 @@ static int load(lua_State *L) {
   nsh_config_pushdb(L, fam->cfg);
   lua_pushinteger(L, fam->cfg->memory);
   lua_pushinteger(L, fam->cfg->max_children);
-  lua_call(L, 5, 5); /* names, begin, run, reset, finish; or nil, message */
+  lua_call(L, 5, 5); /* loaded, begin, run, reset, finish; or nil, message */
   if (lua_isnil(L, -5)) {
     lua_pop(L, 3);
     return 2;
   }
-  nsh_worker_keep(L); /* takes all but the names */
+  nsh_worker_keep(L); /* takes all but the first */
   return 1;
+}
+
+static size_t begin_report(ns_buf *out, nsh_type type, int64_t count, ns_bytes text) {
+  size_t start = nsh_begin(out, type);
+  nsh_put_int(out, count);
+  nsh_put_bytes(out, (ns_bytes){text.p, text.n < TEXT_MAX ? text.n : TEXT_MAX});
+  return start;
+}
+
+static void send_report(int ctl, ns_buf *out, size_t start) {
+  if (nsh_end(out, start))
+    nsh_ctl_send(ctl, out, -1, true);
+  ns_buf_free(out);
 }
 
 static void report(int ctl, nsh_type type, int64_t count, ns_bytes text) {
   ns_buf out = NS_BUF_INIT;
-  size_t start = nsh_begin(&out, type);
-  nsh_put_int(&out, count);
-  nsh_put_bytes(&out, (ns_bytes){text.p, text.n < TEXT_MAX ? text.n : TEXT_MAX});
-  if (nsh_end(&out, start))
-    nsh_ctl_send(ctl, &out, -1, true);
-  ns_buf_free(&out);
+  size_t start = begin_report(&out, type, count, text);
+  send_report(ctl, &out, start);
 }
 
 /* The names of a table, a line each, as many as a report takes: no name has a
@@ -109,26 +118,45 @@ static ns_bytes message_of(lua_State *L) {
                                         : ns_str("the handlers cannot be loaded");
 }
 
+/* Tells the host what was loaded. Arguments: the table of load, ctl. Protected. */
+static int tell_loaded(lua_State *L) {
+  ns_buf out = NS_BUF_INIT;
+  const char *version;
+  const char *files;
+  size_t start;
+  lua_getfield(L, 1, "version");
+  version = luaL_checkstring(L, -1);
+  lua_getfield(L, 1, "files");
+  files = luaL_checkstring(L, -1);
+  lua_pushcfunction(L, join_names);
+  lua_getfield(L, 1, "names");
+  lua_pushvalue(L, -1);
+  lua_replace(L, 1); /* the names themselves */
+  lua_call(L, 1, 1);
+  start = begin_report(&out, NSH_LOADED, (int64_t)lua_rawlen(L, 1), nsh_lua_text(L, -1));
+  nsh_put_bytes(&out, ns_str(version));
+  nsh_put_bytes(&out, ns_str(files));
+  send_report((int)lua_tointeger(L, 2), &out, start);
+  return 0;
+}
+
 /* True when the handlers are there; the host has been told either way. */
 static bool load_handlers(lua_State *L, family *fam, int ctl) {
-  lua_Integer n;
+  bool loaded;
   lua_pushcfunction(L, nsh_lua_traceback);
   lua_pushcfunction(L, load);
   lua_pushlightuserdata(L, fam);
-  if (lua_pcall(L, 1, LUA_MULTRET, 1) != LUA_OK || lua_isnil(L, 2)) {
-    report(ctl, NSH_LOADERR, 0, message_of(L));
-    return false;
+  loaded = lua_pcall(L, 1, LUA_MULTRET, 1) == LUA_OK && !lua_isnil(L, 2);
+  if (loaded) {
+    lua_pushcfunction(L, tell_loaded);
+    lua_insert(L, 2);
+    lua_pushinteger(L, ctl);
+    loaded = lua_pcall(L, 2, 0, 0) == LUA_OK;
   }
-  n = (lua_Integer)lua_rawlen(L, 2);
-  lua_pushcfunction(L, join_names);
-  lua_insert(L, 2);
-  if (lua_pcall(L, 1, 1, 0) != LUA_OK) {
+  if (!loaded)
     report(ctl, NSH_LOADERR, 0, message_of(L));
-    return false;
-  }
-  report(ctl, NSH_LOADED, n, nsh_lua_text(L, -1));
   lua_settop(L, 0);
-  return true;
+  return loaded;
 }
 
 /* A connection of the scripts' own, which all workers would use at once. A handle opens

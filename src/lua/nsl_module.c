@@ -2,8 +2,11 @@
 ** The module nightshift.core: what needs no database. It is private to
 ** lua/nightshift, which adds defaults, units and objects on top.
 */
+#include <inttypes.h>
 #include <lauxlib.h>
+#include <stdio.h>
 
+#include "../base/ns_hash.h"
 #include "../base/ns_log.h"
 #include "../base/ns_time.h"
 #include "nsl_conv.h"
@@ -49,6 +52,21 @@ static int lib_duration(lua_State *L) {
   if (nsl_toduration(L, 1, &us, &err) != NS_OK)
     return nsl_fail(L, &err);
   lua_pushinteger(L, us);
+  return 1;
+}
+
+/***
+A short hash of a text.
+@function hash
+@tparam string text
+@treturn string eight hexadecimal digits
+*/
+static int lib_hash(lua_State *L) {
+  ns_bytes text;
+  char digits[16];
+  text.p = luaL_checklstring(L, 1, &text.n);
+  snprintf(digits, sizeof digits, "%08" PRIx32, ns_hash_short(text));
+  lua_pushstring(L, digits);
   return 1;
 }
 
@@ -116,6 +134,7 @@ static const luaL_Reg functions[] = {
     {"open", nsl_lib_open},     {"encode", nsl_lib_encode},
     {"decode", nsl_lib_decode}, {"array", nsl_lib_array},
     {"clock", lib_clock},       {"duration", lib_duration},
+    {"hash", lib_hash},
     {"schema", lib_schema},     {"sleep", lib_sleep},
     {"sql", lib_sql},
     {"lock", nsl_lib_lock},     {"unlock", nsl_lib_unlock},

@@ -61,6 +61,12 @@ local function workers_of(row)
   return row.leaving > 0 and ("%s, %d leaving"):format(text, row.leaving) or text
 end
 
+--- "1a2b3c4d", "1a2b3c4d, 2 old": what new jobs run, and how many workers run what was before.
+local function scripts_of(row)
+  if not row.scripts then return "" end
+  return row.old_scripts and row.old_scripts > 0 and ("%s, %d old"):format(row.scripts, row.old_scripts) or row.scripts
+end
+
 local function holder_columns(now)
   local function since(key)
     return function(row) return output.span((now - row[key]) / 1000000) end
@@ -73,7 +79,7 @@ local function holder_columns(now)
     { title = "UP", get = since "started", right = true },
     { title = "BEAT", get = since "beat", right = true },
     { title = "WORKERS", get = workers_of },
-    output.column("SCRIPTS", "scripts", true),
+    { title = "SCRIPTS", get = scripts_of },
     output.column("BATCHES", "leases", true),
     output.column("VERSION", "version"),
   }
@@ -151,9 +157,20 @@ local function show_adopted(adopted, now)
   output.table(running_columns(now), adopted.running)
 end
 
+--- What a host that could not read its scripts again goes on with, and why.
+local function show_failed_load(row, now)
+  output.line(("host %d (pid %d on %s) could not read its scripts again %s ago, and goes on with %s: %s"):format(
+    row.id, row.pid, output.one_line(row.host, 40), output.span(math.max(0, now - row.load_ended) / 1000000),
+    row.scripts, output.one_line(row.load_error, 400)))
+end
+
 local function show_queues(stats)
-  if #stats.queues == 0 then return output.line "no queues yet; `nightshift push` makes the first" end
-  output.table(QUEUE_COLUMNS, stats.queues)
+  if #stats.queues == 0 then
+    output.line "no queues yet; `nightshift push` makes the first"
+    if #stats.holders == 0 then return end
+  else
+    output.table(QUEUE_COLUMNS, stats.queues)
+  end
   for i, row in ipairs(stats.unserved) do
     if i == 1 then output.line() end
     output.line("no live host has a handler for " .. output.one_line(unserved.text(row), 400))
@@ -162,6 +179,7 @@ local function show_queues(stats)
   output.line()
   output.table(holder_columns(stats.now), stats.holders)
   for _, row in ipairs(stats.holders) do
+    if row.load_error then show_failed_load(row, stats.now) end
     if row.unsettled then output.line(unsettled_text(row)) end
   end
 end

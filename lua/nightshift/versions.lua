@@ -1,0 +1,96 @@
+--- Which version of the scripts is loaded: short hashes of the texts that were read.
+--
+-- A version is made of the handler files and of the Lua modules that they require while
+-- they are loaded; not of libraries in C, nor of what a handler requires when it runs, nor
+-- of what `dofile` reads. Where the files are does not matter: hosts of several machines
+-- that run the same texts run the same version.
+
+local core = require "nightshift.core"
+
+-- Scripts may change the library while they are loaded.
+local open, searchpath = io.open, package.searchpath
+
+local versions = {}
+
+-- Bytes of the list of files. What does not fit is left out of it, not out of the hash.
+local LISTED = 16384
+
+---@class nightshift.Seen
+---@field before table<string, boolean> modules that were there before
+---@field items string[][] {name, hash} of each text
+
+--- Before anything is loaded.
+---@return nightshift.Seen
+function versions.begin()
+  local before = {}
+  for name in pairs(package.loaded) do before[name] = true end
+  return { before = before, items = {} }
+end
+
+local function add(seen, name, text)
+  name = name:gsub("%c", "?")
+  if not utf8.len(name) then name = name:gsub("[\x80-\xFF]", "?") end
+  seen.items[#seen.items + 1] = { name, core.hash(text) }
+end
+
+local function read(file)
+  local handle <close>, message = open(file, "rb")
+  if not handle then return nil, "cannot open " .. message end
+  local text
+  text, message = handle:read "a"
+  if not text then return nil, ("cannot read %s: %s"):format(file, message) end
+  return text
+end
+
+--- The text of a handler file, ready for `load`: without the mark and the first line that
+-- `loadfile` skips.
+---@param seen nightshift.Seen
+---@param file string
+---@return string? text
+---@return string? message
+function versions.read(seen, file)
+  local text, message = read(file)
+  if not text then return nil, message end
+  add(seen, file:match "[^/]*$", text)
+  return (text:gsub("^\xEF\xBB\xBF", "", 1):gsub("^#[^\n]*", "", 1))
+end
+
+--- Modules that have come meanwhile, but for our own and those in C.
+local function add_modules(seen)
+  if type(package.path) ~= "string" then return end
+  for name in pairs(package.loaded) do
+    local file = type(name) == "string" and not seen.before[name] and not name:find "^nightshift%f[.\0]"
+      and searchpath(name, package.path)
+    local text = file and read(file)
+    if text then add(seen, name, text) end
+  end
+end
+
+--- [["jobs.lua","1a2b3c4d"],…], as many as fit.
+local function list(items)
+  local shown, n = {}, 2
+  for _, item in ipairs(items) do
+    local text = core.encode(core.array(item))
+    n = n + #text + 1
+    if n > LISTED then break end
+    shown[#shown + 1] = text
+  end
+  return "[" .. table.concat(shown, ",") .. "]"
+end
+
+--- After all is loaded.
+---@param seen nightshift.Seen
+---@return {short: string, files: string} version a hash of all, of one text its own, and of what, as JSON
+function versions.finish(seen)
+  local items, hashes = seen.items, {}
+  add_modules(seen)
+  table.sort(items, function(a, b)
+    if a[1] ~= b[1] then return a[1] < b[1] end
+    return a[2] < b[2]
+  end)
+  for i, item in ipairs(items) do hashes[i] = item[2] end
+  table.sort(hashes)
+  return { short = #hashes == 1 and hashes[1] or core.hash(table.concat(hashes)), files = list(items) }
+end
+
+return versions

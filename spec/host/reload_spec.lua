@@ -1,0 +1,144 @@
+-- Which version of the scripts a host and its workers run, and what became of the last
+-- reading of them: in the log, in status, in doctor, and in the exit status of reload.
+
+local host = require "spec.support.host"
+local nightshift = require "nightshift"
+local proc = require "spec.support.proc"
+
+local url, handle, q
+
+with_database(function(...) handle, q, url = ... end)
+
+local function write(path, text)
+  local file <close> = assert(io.open(path, "w"))
+  file:write(text)
+end
+
+local function status() return select(2, proc.nightshift({ "status" }, url)) end
+
+--- The rows of the hosts, by their processes.
+local function hosts()
+  local rows = {}
+  for _, row in ipairs(assert(handle:stats()).holders) do
+    if row.kind == "host" then rows[row.pid] = row end
+  end
+  return rows
+end
+
+local function row_of(h)
+  return eventually(function()
+    local row = hosts()[h.pid]
+    return row and row.scripts and row
+  end)
+end
+
+local function ready(h) return host.events(h:transcript(), "host.ready")[1].scripts end
+
+local function stop(...)
+  for _, h in ipairs { ... } do
+    h:signal "QUIT"
+    h:wait(20)
+  end
+end
+
+local BROKEN = "return {\n  a = function() end,\n  b = = 1,\n}"
+
+describe("the version of the scripts", function()
+  it("is a short hash of their texts, wherever they are", function()
+    local text = "return { a = function() end }"
+    local a, b = host.start(url, text), host.start(url, fixture.file("tasks.lua", text))
+    local other = host.start(url, text .. " -- and more")
+    assert.matches("^%x%x%x%x%x%x%x%x$", ready(a))
+    assert.equal(ready(a), ready(b))
+    assert.not_equal(ready(a), ready(other))
+    for _, h in ipairs { a, b, other } do
+      assert.equal(ready(h), row_of(h).scripts)
+      assert.is_truthy(status():find(ready(h), 1, true))
+    end
+    stop(a, b, other)
+  end)
+
+  it("is another one when a module that they require has changed", function()
+    local library = fixture.file("things.lua", "return { n = 1 }")
+    local h = host.start(url, [[local things = require "things" return { n = function() return things.n end }]], nil,
+      { LUA_PATH = library:gsub("things.lua$", "?.lua;;") })
+    local before = ready(h)
+    write(library, "return { n = 2 }")
+    h:signal "HUP"
+    h:wait_line "event=reload.done"
+    local after = host.events(h:transcript(), "reload.done")[1].scripts
+    assert.not_equal(before, after)
+    eventually(function() return row_of(h).scripts == after end)
+    stop(h)
+  end)
+
+  it("stays with a reload that changes nothing", function()
+    local h = host.start(url, "return { long = function() os.execute 'sleep 600' end }")
+    assert(q:push "long")
+    eventually(function() return row_of(h).busy == 1 end)
+    h:signal "HUP"
+    h:wait_line "event=reload.done"
+    assert.equal(ready(h), host.events(h:transcript(), "reload.done")[1].scripts)
+    eventually(function()
+      local row = row_of(h)
+      return row.loads == 2 and row.leaving == 1 and row.old_scripts == 0
+    end)
+    stop(h)
+  end)
+
+  it("is told of the workers that still run the one before", function()
+    local go = fixture.dir() .. "/go"
+    local h = host.start(url, host.holding(go))
+    local before = ready(h)
+    local id = assert(q:push "hold")
+    h:wait_line "^holds"
+    write(h.script, "return { other = function() end }")
+    h:signal "HUP"
+    h:wait_line "event=reload.done"
+    local after = host.events(h:transcript(), "reload.done")[1].scripts
+    eventually(function() return status():find(after .. ", 1 old", 1, true) end)
+    h:signal "USR1"
+    h:wait_line("event=dump.worker .*scripts=" .. before)
+    write(go, "")
+    eventually(function() return handle:job(id).state == "done" and row_of(h).old_scripts == 0 end)
+    assert.is_nil(status():find(" old", 1, true))
+    stop(h)
+  end)
+end)
+
+describe("a reload that failed", function()
+  it("is in status with file and line, until one is done", function()
+    local h = host.start(url, "return { a = function() end }")
+    local before = ready(h)
+    write(h.script, BROKEN)
+    h:signal "HUP"
+    h:wait_line "event=reload.failed"
+    assert.equal(before, host.events(h:transcript(), "reload.failed")[1].scripts)
+    local line = eventually(function() return status():match "[^\n]*could not read its scripts again[^\n]*" end)
+    assert.is_truthy(line:find(h.script .. ":3:", 1, true))
+    assert.is_truthy(line:find("goes on with " .. before, 1, true))
+    local _, json = proc.nightshift({ "status", "--json" }, url)
+    local row = nightshift.decode(json).holders[1]
+    assert.is_truthy(row.load_error:find(h.script .. ":3:", 1, true))
+    assert.same({ before, 1 }, { row.scripts, row.loads })
+    write(h.script, "return { b = function() end }")
+    h:signal "HUP"
+    h:wait_line "event=reload.done"
+    eventually(function() return row_of(h).load_error == nil end)
+    assert.is_nil(status():find("could not read", 1, true))
+    stop(h)
+  end)
+
+  it("is told whatever bytes its message has", function()
+    local h = host.start(url, "return {}")
+    write(h.script, "error 'not \\xFF UTF-8, \\0'")
+    h:signal "HUP"
+    h:wait_line "event=reload.failed"
+    eventually(function()
+      local row = row_of(h)
+      return row.load_error and row.load_error:find "jobs%.lua:1: not .- UTF%-8"
+    end)
+    assert.is_truthy(status():find "jobs%.lua:1: not .- UTF%-8")
+    stop(h)
+  end)
+end)
