@@ -18,7 +18,7 @@ local why = require "nightshift.why"
 local raise = options.raise
 
 local db = {}
-local methods = {}
+local methods = options.methods({}, "db")
 local meta = { __index = methods, __name = "nightshift.db" }
 
 --- The core's handle, for a verb that was called with a colon on an open one.

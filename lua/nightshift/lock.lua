@@ -14,7 +14,7 @@ local options = require "nightshift.options"
 local raise = options.raise
 
 local lock = {}
-local methods = {}
+local methods = options.methods({}, "the lock")
 local meta = { __index = methods, __name = "nightshift.lock" }
 
 local TIMEOUT = 30 -- seconds, unless told

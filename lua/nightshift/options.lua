@@ -55,6 +55,21 @@ end
 
 local raise = options.raise
 
+local nearest
+
+--- Has a method that is not there raise, with the name of one that is like it. Names that begin
+-- with "_" are our own, and may be absent.
+---@param methods table<string, function>
+---@param noun string what people call such an object: "db"
+---@return table methods
+function options.methods(methods, noun)
+  return setmetatable(methods, { __index = function(_, name)
+    if type(name) ~= "string" or name:find "^_" then return nil end
+    local near = nearest(name, methods)
+    raise("%s has no method '%s'%s", noun, options.shown(name), near and ("; did you mean '%s'?"):format(near) or "")
+  end })
+end
+
 --- Raises unless a method got its object, as `job.ack()` does not.
 ---@param object any
 ---@param meta table of such objects
@@ -128,6 +143,8 @@ function options.nearest(key, known)
   end
   return best
 end
+
+nearest = options.nearest
 
 local function sorted_keys(known)
   local keys = {}

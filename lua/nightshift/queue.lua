@@ -12,7 +12,7 @@ local raise = options.raise
 local mathtype = math.type
 
 local queue = {}
-local methods = {}
+local methods = options.methods({}, "q")
 local meta = { __index = methods, __name = "nightshift.queue" }
 
 -- Lines and bytes of `job:log` that are kept with a failed attempt: the last.

@@ -22,7 +22,7 @@ local transaction = {}
 -- ------------------------------------------------------------------------- tx
 
 -- What the function of db:transaction gets: the verbs that take part in it.
-local methods = {}
+local methods = options.methods({}, "tx")
 local meta = { __index = methods, __name = "nightshift.transaction" }
 
 local function open_tx(tx, verb)

@@ -3,7 +3,7 @@
 -- Results go to stdout, messages to stderr as `nightshift: …`. Exit codes:
 -- 0 fine, 1 failure, 2 usage, 69 database unreachable, 78 configuration.
 
-local argparse = require "argparse"
+local found, argparse = pcall(require, "argparse")
 local context = require "nightshift.cli.context"
 local job = require "nightshift.job"
 
@@ -16,6 +16,10 @@ for i, name in ipairs { "setup", "work", "adopt", "jobs", "tree", "queues", "run
 end
 
 local function make_parser()
+  if not found then
+    context.fail(context.CONFIG, "the command line needs the Lua module argparse, which Lua 5.4 does not find:\n"
+      .. "apt-get install lua-argparse, or luarocks --lua-version=5.4 install argparse")
+  end
   local parser = argparse("nightshift", "Durable background jobs for Lua, on MariaDB.")
     :epilog "Without --url and $NIGHTSHIFT_URL a private server under ./.nightshift is used."
     :command_target "command"
