@@ -10,6 +10,7 @@ local grants = require "nightshift.grants"
 local decimal = require "nightshift.decimal"
 local plans = require "nightshift.plans"
 local unserved = require "nightshift.unserved"
+local versions = require "nightshift.versions"
 
 local checks = {}
 local list = {}
@@ -691,6 +692,39 @@ check("holders", function(seen)
   if #stale == 0 then return "ok", ("%d hold claims or may, none of them dead"):format(living) end
   return "warn", "running jobs of the dead: " .. table.concat(stale, "; "),
     "nightshift rescue; a living host does it by itself within seconds"
+end)
+
+--- Of whom the lock says that he lives, where locks serve.
+local function living(seen, rows)
+  local there = {}
+  for _, row in ipairs(rows) do
+    if seen.no_locks or row.gone ~= 1 then there[#there + 1] = row end
+  end
+  return there
+end
+
+check("scripts", function(seen)
+  if seen.calls_only then return "ok", CALLS_ONLY end
+  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
+  local rows = ask(seen, "doctor_scripts")
+  if not rows then return "ok", "not looked at: this user may not read them" end
+  local failed, hashes, known = {}, {}, {}
+  local hosts = living(seen, rows)
+  for _, row in ipairs(hosts) do
+    if row.load_error then failed[#failed + 1] = versions.failure(row, row.ago) end
+    if not known[row.scripts] then hashes[#hashes + 1] = row.scripts end
+    known[row.scripts] = true
+  end
+  if #failed > 0 then
+    return "fail", table.concat(failed, "; "), "mend the file, then nightshift reload on that machine"
+  end
+  local differing = versions.differ(hosts)
+  if #differing > 0 then
+    return "warn", "hosts run different versions of " .. table.concat(differing, "; "),
+      "where no deploy is under way: bring the files there, then nightshift reload on each machine"
+  end
+  if #hosts == 0 then return "ok", "no host lives" end
+  return "ok", ("%d host%s, of scripts %s"):format(#hosts, #hosts > 1 and "s" or "", table.concat(hashes, ", "))
 end)
 
 local LOOK_AGAIN = 0.5 -- s: what moves is somewhere by then

@@ -1,4 +1,5 @@
---- Which version of the scripts is loaded: short hashes of the texts that were read.
+--- Which version of the scripts is loaded: short hashes of the texts that were read; and
+-- what hosts tell of theirs, compared.
 --
 -- A version is made of the handler files and of the Lua modules that they require while
 -- they are loaded; not of libraries in C, nor of what a handler requires when it runs, nor
@@ -6,6 +7,7 @@
 -- that run the same texts run the same version.
 
 local core = require "nightshift.core"
+local span = require "nightshift.span"
 
 -- Scripts may change the library while they are loaded.
 local open, searchpath = io.open, package.searchpath
@@ -91,6 +93,89 @@ function versions.finish(seen)
   for i, item in ipairs(items) do hashes[i] = item[2] end
   table.sort(hashes)
   return { short = #hashes == 1 and hashes[1] or core.hash(table.concat(hashes)), files = list(items) }
+end
+
+-- ------------------------------------------------------------- what hosts tell
+
+--- What a host that could not read its scripts again goes on with, and why.
+---@param row {id: integer, pid: integer, host: string, scripts: string, load_error: string}
+---@param ago integer µs
+---@return string
+function versions.failure(row, ago)
+  return ("host %d (pid %d on %s) could not read its scripts again %s ago, and goes on with %s: %s"):format(row.id,
+    row.pid, row.host, span(math.max(0, ago) / 1000000), row.scripts, row.load_error:match "[^\n]*")
+end
+
+--- A JSON list, which was made from what scripts gave; {} where it is none.
+local function decoded(text)
+  local value = core.decode(text or "[]")
+  return type(value) == "table" and value or {}
+end
+
+--- {name = "hash,hash"}: of one name there may be several files.
+local function files_of(row)
+  local hashes, files = {}, {}
+  for _, item in ipairs(decoded(row.files)) do
+    local name, hash = table.unpack(type(item) == "table" and item or {})
+    if type(name) == "string" and type(hash) == "string" then
+      hashes[name] = hashes[name] or {}
+      table.insert(hashes[name], hash)
+    end
+  end
+  for name, all in pairs(hashes) do
+    table.sort(all)
+    files[name] = table.concat(all, ",")
+  end
+  return files
+end
+
+--- Do two hosts run jobs of the same name? A host that has more names than it tells may.
+local function share(a, b)
+  local names = {}
+  for _, name in ipairs(decoded(a.handlers)) do names[name] = true end
+  for _, name in ipairs(decoded(b.handlers)) do
+    if names[name] then return true end
+  end
+  return false
+end
+
+--- "1a2b3c4d (host 100, pid 3 on web1)" of each version, the oldest host first.
+local function shown(name, hosts)
+  local texts, seen = {}, {}
+  for _, row in ipairs(hosts) do
+    local hash = row.names[name]
+    if hash and not seen[hash] then
+      seen[hash] = true
+      texts[#texts + 1] = ("%s (host %d, pid %d on %s)"):format(hash, row.id, row.pid, row.host)
+    end
+  end
+  return ("%s: %s"):format(name, table.concat(texts, ", "))
+end
+
+--- Files of the same name that differ between hosts which run jobs of the same name.
+---@param rows {id: integer, pid: integer, host: string, scripts: string, files: string, handlers: string}[]
+---@return string[] texts "jobs.lua: 1a2b3c4d (host 100, pid 3 on web1), …"
+function versions.differ(rows)
+  local hosts, known, names, texts = {}, {}, {}, {}
+  for _, row in ipairs(rows) do
+    if not known[row.scripts] then
+      known[row.scripts] = true
+      hosts[#hosts + 1] = setmetatable({ names = files_of(row) }, { __index = row })
+    end
+  end
+  for i, a in ipairs(hosts) do
+    for k = i + 1, #hosts do
+      for name, hash in pairs(share(a, hosts[k]) and a.names or {}) do
+        local other = hosts[k].names[name]
+        names[name] = names[name] or other ~= nil and other ~= hash
+      end
+    end
+  end
+  for name, differs in pairs(names) do
+    if differs then texts[#texts + 1] = shown(name, hosts) end
+  end
+  table.sort(texts)
+  return texts
 end
 
 return versions

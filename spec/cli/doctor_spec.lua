@@ -58,7 +58,7 @@ describe("nightshift doctor", function()
     end
     assert.same({ "server", "connection", "clock", "isolation", "settings", "durability", "binlog", "writable",
       "schema", "tables", "write", "ids", "procedures", "grants", "ring", "locks", "plans", "timeouts", "connections",
-      "statements", "tmpdir", "transactions", "handlers", "holders", "lost", "drains" }, names)
+      "statements", "tmpdir", "transactions", "handlers", "holders", "scripts", "lost", "drains" }, names)
   end)
 
   it("exits 69 when the server is away, and 1 when it does not let us in", function()

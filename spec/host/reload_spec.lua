@@ -41,6 +41,14 @@ local function stop(...)
   end
 end
 
+--- The check of the scripts, and the exit status.
+local function doctor()
+  local exit, json = proc.nightshift({ "doctor", "--json" }, url)
+  for _, check in ipairs(nightshift.decode(json).checks) do
+    if check.name == "scripts" then return check, exit end
+  end
+end
+
 local BROKEN = "return {\n  a = function() end,\n  b = = 1,\n}"
 
 describe("the version of the scripts", function()
@@ -121,11 +129,16 @@ describe("a reload that failed", function()
     local row = nightshift.decode(json).holders[1]
     assert.is_truthy(row.load_error:find(h.script .. ":3:", 1, true))
     assert.same({ before, 1 }, { row.scripts, row.loads })
+    local check, exit = doctor()
+    assert.same({ "fail", 1 }, { check.level, exit })
+    assert.is_truthy(check.found:find(h.script .. ":3:", 1, true))
     write(h.script, "return { b = function() end }")
     h:signal "HUP"
     h:wait_line "event=reload.done"
     eventually(function() return row_of(h).load_error == nil end)
     assert.is_nil(status():find("could not read", 1, true))
+    check, exit = doctor()
+    assert.same({ "ok", 0, "1 host, of scripts " .. row_of(h).scripts }, { check.level, exit, check.found })
     stop(h)
   end)
 
@@ -140,5 +153,31 @@ describe("a reload that failed", function()
     end)
     assert.is_truthy(status():find "jobs%.lua:1: not .- UTF%-8")
     stop(h)
+  end)
+end)
+
+describe("hosts that run jobs of the same name", function()
+  it("are named when a file of theirs differs, with its hashes", function()
+    local a = host.start(url, "return { a = function() end }")
+    local b = host.start(url, "return { a = function() return 2 end, b = function() end }")
+    for _, h in ipairs { a, b } do row_of(h) end
+    local check, exit = doctor()
+    assert.same({ "warn", 0 }, { check.level, exit })
+    for _, h in ipairs { a, b } do
+      assert.is_truthy(check.found:find(("%s (host %d, pid %d on "):format(ready(h), row_of(h).id, h.pid), 1, true))
+    end
+    stop(a, b)
+  end)
+
+  it("are not when others have files that they have not, or jobs of other names", function()
+    local both = fixture.dir()
+    write(both .. "/jobs.lua", "return { a = function() end }")
+    write(both .. "/more.lua", "return { b = function() end }")
+    local a = host.start(url, "return { a = function() end }")
+    local b = host.spawn(url, "return { other = function() end }")
+    local c = host.start(url, both .. "/jobs.lua", { both .. "/more.lua" })
+    for _, h in ipairs { a, b, c } do row_of(h) end
+    assert.equal("ok", doctor().level)
+    stop(a, b, c)
   end)
 end)

@@ -84,6 +84,17 @@ SELECT routine_name AS name, definer, security_type AS security
 FROM information_schema.routines
 WHERE routine_schema = DATABASE() AND routine_name LIKE 'nightshift%'
 
+-- name: doctor_scripts
+-- What the hosts that are not known dead run, and how the last reading of it ended; ago, µs:
+-- when. Index: small tables; PRIMARY of holder.
+SELECT h.id, h.host, h.pid, s.scripts, s.files, s.handlers, s.load_error,
+  {now} - s.load_ended AS ago,
+  IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id)) AS gone
+FROM nightshift_served s
+JOIN nightshift_holder h ON h.id = s.holder
+WHERE h.dead IS NULL AND s.scripts IS NOT NULL
+ORDER BY h.id
+
 -- name: doctor_server
 SELECT VERSION() AS version, @@version_comment AS comment, DATABASE() AS db,
   CURRENT_USER() AS account, CONNECTION_ID() AS thread, @@hostname AS host

@@ -7,6 +7,7 @@ local decimal = require "nightshift.decimal"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local unserved = require "nightshift.unserved"
+local versions = require "nightshift.versions"
 
 local queues = { commands = {} }
 local commands = queues.commands
@@ -157,13 +158,6 @@ local function show_adopted(adopted, now)
   output.table(running_columns(now), adopted.running)
 end
 
---- What a host that could not read its scripts again goes on with, and why.
-local function show_failed_load(row, now)
-  output.line(("host %d (pid %d on %s) could not read its scripts again %s ago, and goes on with %s: %s"):format(
-    row.id, row.pid, output.one_line(row.host, 40), output.span(math.max(0, now - row.load_ended) / 1000000),
-    row.scripts, output.one_line(row.load_error, 400)))
-end
-
 local function show_queues(stats)
   if #stats.queues == 0 then
     output.line "no queues yet; `nightshift push` makes the first"
@@ -179,7 +173,7 @@ local function show_queues(stats)
   output.line()
   output.table(holder_columns(stats.now), stats.holders)
   for _, row in ipairs(stats.holders) do
-    if row.load_error then show_failed_load(row, stats.now) end
+    if row.load_error then output.line(output.safe(versions.failure(row, stats.now - row.load_ended))) end
     if row.unsettled then output.line(unsettled_text(row)) end
   end
 end
