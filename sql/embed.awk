@@ -72,7 +72,7 @@ function quoted(s,   parts, count, j, out, piece) {
   count = split(s, parts, "\n")
   for (j = 1; j <= count; j++) {
     piece = parts[j]
-    gsub(/\\/, "\\\\", piece); gsub(/"/, "\\\"", piece)
+    gsub(/[\\"]/, "\\\\&", piece)
     out = out (j > 1 ? "\n     " : "") "\"" piece (j < count ? "\\n" : "") "\""
   }
   return out

@@ -282,12 +282,12 @@ describe("SQL", function()
       local function call(text, ...) return ("SET sql_mode = '%s'; CALL "):format(mode) .. text:format(...) end
       local queue, job, key = ("q"):rep(64), ("n"):rep(100), ("k"):rep(190)
       local push = "nightshift_push('%s', '%s', '1', '{\"unique\": \"%s\"}')"
-      refused(call(push, queue .. " ", job, key), "out of range: queue")
-      refused(call(push, queue .. "   ", job, key), "out of range: queue")
-      refused(call(push, queue, job .. " ", key), "out of range: name")
-      refused(call(push, queue, job .. (" "):rep(200), key), "out of range: name")
-      refused(call(push, queue, job, key .. " "), "out of range: unique")
-      refused(call(push, queue, job, key .. (" "):rep(300)), "out of range: unique")
+      refused(call(push, queue .. " ", job, key), "the queue has 65 bytes")
+      refused(call(push, queue .. "   ", job, key), "the queue has 65 bytes")
+      refused(call(push, queue, job .. " ", key), "the job name has 101 bytes")
+      refused(call(push, queue, job .. (" "):rep(200), key), "the job name has 101 bytes")
+      refused(call(push, queue, job, key .. " "), "characters, the limit is 190")
+      refused(call(push, queue, job, key .. (" "):rep(300)), "characters, the limit is 190")
       db.sql(call(push, queue, job, key) , name)
       local job_id = assert(handle:queue(queue):claim { names = { job } }).id
       refused(call("nightshift_signal(%d, '1', '%s ')", job_id, job), "more than 100 characters")

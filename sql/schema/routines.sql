@@ -348,6 +348,73 @@ BEGIN
   RETURN v_id;
 END
 
+-- name: doubled
+-- Has the client named a character set of one byte a character, and sent UTF-8? Then each
+-- byte of it has become a character, and the bytes of those characters in that set are
+-- UTF-8 again. Of what a routine can see only character_set_results is its caller's; a
+-- client that says SET NAMES has set it. Letters that hardly any text has are no sign of
+-- UTF-8: in latin1 the end of NESCAFÉ® would be one.
+CREATE OR REPLACE FUNCTION nightshift_doubled(p_text MEDIUMTEXT {bytes})
+  RETURNS BOOLEAN DETERMINISTIC NO SQL
+BEGIN
+  DECLARE v_text MEDIUMTEXT {bytes};
+  DECLARE v_bytes LONGBLOB;
+  DECLARE EXIT HANDLER FOR 1366, 1977 RETURN FALSE; -- no UTF-8; not of that set
+  SET v_bytes = CASE @@character_set_results
+    WHEN 'latin1' THEN CAST(CONVERT(p_text USING latin1) AS BINARY)
+    WHEN 'latin2' THEN CAST(CONVERT(p_text USING latin2) AS BINARY)
+    WHEN 'latin5' THEN CAST(CONVERT(p_text USING latin5) AS BINARY)
+    WHEN 'latin7' THEN CAST(CONVERT(p_text USING latin7) AS BINARY)
+    WHEN 'cp1250' THEN CAST(CONVERT(p_text USING cp1250) AS BINARY)
+    WHEN 'cp1251' THEN CAST(CONVERT(p_text USING cp1251) AS BINARY)
+    WHEN 'cp1257' THEN CAST(CONVERT(p_text USING cp1257) AS BINARY)
+    WHEN 'cp850' THEN CAST(CONVERT(p_text USING cp850) AS BINARY)
+    WHEN 'cp852' THEN CAST(CONVERT(p_text USING cp852) AS BINARY)
+    WHEN 'cp866' THEN CAST(CONVERT(p_text USING cp866) AS BINARY)
+    WHEN 'koi8r' THEN CAST(CONVERT(p_text USING koi8r) AS BINARY)
+    WHEN 'greek' THEN CAST(CONVERT(p_text USING greek) AS BINARY)
+    WHEN 'hebrew' THEN CAST(CONVERT(p_text USING hebrew) AS BINARY) END;
+  SET v_text = v_bytes;
+  RETURN CHAR_LENGTH(v_text) < LENGTH(v_bytes) AND v_text NOT REGEXP
+    '[\\x{80}-\\x{9F}\\x{180}-\\x{36F}\\x{500}-\\x{58F}\\x{700}-\\x{7FF}]';
+END
+
+-- name: carried
+-- Refuses texts that were not carried whole by the session that calls p_what. A strict
+-- session refuses them before the call. In another one characters that do not fit become
+-- "?"; the server's warnings of that name our parameters, and are here when the call
+-- begins. Those of an earlier call, which was refused, stand beside its error. What was
+-- lost before it was a parameter leaves no trace: the text of a statement, where
+-- character_set_connection has less than character_set_client.
+CREATE OR REPLACE PROCEDURE nightshift_carried(
+  IN p_what VARCHAR(20) {bytes},
+  IN p_first MEDIUMTEXT {bytes}, IN p_second MEDIUMTEXT {bytes},
+  IN p_third MEDIUMTEXT {bytes}, IN p_fourth MEDIUMTEXT {bytes})
+  READS SQL DATA
+BEGIN
+  DECLARE v_n, v_code INT DEFAULT 0;
+  DECLARE v_says TEXT {bytes};
+  DECLARE v_call VARCHAR(40) {bytes} DEFAULT CONCAT('nightshift_', p_what);
+  IF @@error_count = 0 THEN
+    GET DIAGNOSTICS v_n = NUMBER;
+  END IF;
+  WHILE v_n > 0 DO
+    GET DIAGNOSTICS CONDITION v_n v_code = MYSQL_ERRNO, v_says = MESSAGE_TEXT;
+    IF v_code = 1366 AND LOCATE(CONCAT(v_call, '_'), v_says) > 0 THEN
+      SET v_says = LEFT(CONCAT(v_call,
+        ': INVALID: this session cannot carry the text: SET NAMES utf8mb4. ', v_says), 128);
+      SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_says;
+    END IF;
+    SET v_n = v_n - 1;
+  END WHILE;
+  IF nightshift_doubled(p_first) OR nightshift_doubled(p_second) OR nightshift_doubled(p_third)
+    OR nightshift_doubled(p_fourth) THEN
+    SET v_says = CONCAT(v_call, ': INVALID: the text is UTF-8, but the session says ',
+      @@character_set_results, ': SET NAMES utf8mb4');
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_says;
+  END IF;
+END
+
 -- name: push
 -- CALL nightshift_push('mail', 'email.send', '{"to":"a@b"}', '{"delay":30}').
 -- From any language, and from triggers: it returns no rows and leaves the id
@@ -361,19 +428,26 @@ END
 -- Queue and history are asked here, without a lock: in a function a server with a
 -- binary log locks what is read. In REPEATABLE READ a lock on a row of history that is
 -- not there would hold up whoever ends a job beside it, and one on jobs all pushes.
+--
+-- What a server says of a text that does not fit has the parameter's name, which is ours.
 CREATE OR REPLACE PROCEDURE nightshift_push(
-  IN p_queue VARCHAR(65) {bytes},
-  IN p_name VARCHAR(101) {bytes},
-  IN p_payload MEDIUMTEXT {bytes},
-  IN p_options MEDIUMTEXT {bytes})
+  IN nightshift_push_queue VARCHAR(65) {bytes},
+  IN nightshift_push_name VARCHAR(101) {bytes},
+  IN nightshift_push_payload MEDIUMTEXT {bytes},
+  IN nightshift_push_options MEDIUMTEXT {bytes})
   MODIFIES SQL DATA
 BEGIN
   DECLARE v_after, v_open MEDIUMTEXT {bytes} DEFAULT NULL;
   DECLARE v_failed BOOLEAN DEFAULT FALSE;
   DECLARE v_queue INT DEFAULT NULL;
-  SELECT id INTO v_queue FROM nightshift_queue WHERE name = p_queue;
-  IF JSON_VALID(p_options) THEN
-    SET v_after = JSON_EXTRACT(p_options, '$.after');
+  IF @@warning_count > 0
+    OR COALESCE(@@character_set_results, 'utf8mb4') NOT IN ('utf8mb4', 'utf8mb3') THEN
+    CALL nightshift_carried('push', nightshift_push_queue, nightshift_push_name,
+      nightshift_push_payload, nightshift_push_options);
+  END IF;
+  SELECT id INTO v_queue FROM nightshift_queue WHERE name = nightshift_push_queue;
+  IF JSON_VALID(nightshift_push_options) THEN
+    SET v_after = JSON_EXTRACT(nightshift_push_options, '$.after');
   END IF;
   IF v_after IS NOT NULL THEN
     SET STATEMENT group_concat_max_len = 16777216 FOR
@@ -383,8 +457,8 @@ BEGIN
     FROM JSON_TABLE(v_after, {ids}) t
     LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = t.id;
   END IF;
-  SET @nightshift_id = nightshift_push_whole(v_queue, p_queue, p_name, p_payload,
-    p_options, v_open, v_failed);
+  SET @nightshift_id = nightshift_push_whole(v_queue, nightshift_push_queue, nightshift_push_name,
+    nightshift_push_payload, nightshift_push_options, v_open, v_failed);
 END
 
 -- name: signal_whole
@@ -436,12 +510,17 @@ END
 -- drops errors.)
 -- Ring after your commit: CALL nightshift_ring().
 CREATE OR REPLACE PROCEDURE nightshift_signal(
-  IN p_job BIGINT, IN p_value MEDIUMTEXT {bytes},
-  IN p_name VARCHAR(101) {bytes})
+  IN nightshift_signal_job BIGINT, IN nightshift_signal_value MEDIUMTEXT {bytes},
+  IN nightshift_signal_name VARCHAR(101) {bytes})
   MODIFIES SQL DATA
 BEGIN
   DECLARE v_whole BOOLEAN;
-  SET v_whole = nightshift_signal_whole(p_job, p_value, p_name);
+  IF @@warning_count > 0
+    OR COALESCE(@@character_set_results, 'utf8mb4') NOT IN ('utf8mb4', 'utf8mb3') THEN
+    CALL nightshift_carried('signal', nightshift_signal_value, nightshift_signal_name, NULL, NULL);
+  END IF;
+  SET v_whole = nightshift_signal_whole(nightshift_signal_job, nightshift_signal_value,
+    nightshift_signal_name);
 END
 
 -- name: listen
