@@ -863,7 +863,9 @@ function Queue:stats() end
 ---@field parent integer?
 ---@field root integer?
 ---@field phase integer how often `wait` has parked it
----@field results nightshift.Result[] what became of its children, in the order of spawning
+---@field after integer[] the jobs that it was pushed to wait for, without parent and children
+---@field results nightshift.Result[] what became of its children, in the order of spawning, and behind them of those of
+---`after`
 ---@field awaits string? the signal it has waited for
 ---@field signal any what was sent, nightshift.null for null; nil: nothing came before the deadline
 ---@field created integer
@@ -874,11 +876,12 @@ local Job = {}
 
 ---@class nightshift.Result
 ---@field id integer
----@field name string
----@field outcome "done"|"dead"|"cancelled"|nil nil while it lives
+---@field name string? nil: gone
+---@field outcome "done"|"dead"|"cancelled"|"gone"|nil nil while it lives; gone: the history does not have it any more
 ---@field result any
 ---@field reason string?
 ---@field error string?
+---@field after true? it is of `after`, and no child
 
 --- Done, with a result.
 ---@param result any
@@ -1003,6 +1006,7 @@ function Job:db() end
 ---@field max_polls integer?
 ---@field max_crashes integer
 ---@field paused integer? by the pause of which job
+---@field after integer[]? the jobs that it was pushed to wait for, without parent and children
 ---@field decay integer
 ---@field deadline integer?
 ---@field timeout integer µs

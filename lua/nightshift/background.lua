@@ -153,7 +153,7 @@ end
 local function ended_poll(name, job)
   local id = job.phase > 0 and type(job.state) == "table" and job.state[name .. ":poll"]
   for _, child in ipairs(id and job.results or {}) do
-    if child.id == id then return child end
+    if child.id == id and not child.after then return child end
   end
 end
 

@@ -11,6 +11,7 @@ local lock = require "nightshift.lock"
 local options = require "nightshift.options"
 local queue = require "nightshift.queue"
 local report = require "nightshift.report"
+local results = require "nightshift.results"
 local scope = require "nightshift.scope"
 local transaction = require "nightshift.transaction"
 local why = require "nightshift.why"
@@ -57,6 +58,12 @@ function methods:job(id)
   if not info then return nil, message, code end
   -- outside a handler `state` is where the job is; what a poll keeps is its poll_state
   info.poll_state, info.state, info.where = info.state, info.where, nil
+  if not info._follows then return info end
+  info._follows = nil
+  local after
+  after, message, code = results.after(info.id, self._backend.ask)
+  if not after then return nil, message, code end
+  info.after = #after > 0 and after or nil
   return info
 end
 
@@ -194,8 +201,8 @@ function methods:transaction(fn)
   local handle = live(self, "transaction")
   if type(fn) ~= "function" then raise("transaction wants a function, got %s", type(fn)) end
   if handle:in_transaction() then raise "transaction: this handle is already in one" end
-  local results = table.pack(transaction.run(self, fn))
-  return table.unpack(results, 1, results.n)
+  local given = table.pack(transaction.run(self, fn))
+  return table.unpack(given, 1, given.n)
 end
 
 local PARAMETER = { ["nil"] = true, boolean = true, number = true, string = true }

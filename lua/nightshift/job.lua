@@ -45,7 +45,13 @@ local meta = { __name = "nightshift.job", methods = methods }
 -- Fields that are read when they are first asked for.
 local lazy = {}
 
-function lazy.results(self) return results.of(self.id, self._backend.ask) end
+function lazy.after(self)
+  if not self._follows then return {} end
+  local ids, message = results.after(self.id, self._backend.ask)
+  return ids or error("job.after: " .. message, 0)
+end
+
+function lazy.results(self) return results.of(self.id, self.after, self._backend.ask) end
 
 function meta.__index(self, key)
   local value = methods[key]
@@ -257,7 +263,7 @@ local WAIT = {
 }
 
 --- Parks the job, without a worker, until all its children have ended; then it
--- runs again, with `job.phase` one higher and `job:results()`. When a child
+-- runs again, with `job.phase` one higher and `job.results`. When a child
 -- fails it is dead (reason "child failed"), unless `on_fail` is "continue".
 -- Children of this run may be claimed at once.
 --
@@ -275,7 +281,7 @@ function methods:wait(opts)
     return settle(self, { kind = "wait", signal = given.signal, delay = given.deadline, state = given.state })
   elseif given.deadline then
     raise "wait: 'deadline' is for a signal"
-  elseif not (self._settled or self._children or self._unspawned) and #self.results == 0 then
+  elseif not (self._settled or self._children or self._unspawned) and results.children(self.results) == 0 then
     raise("wait: job %d has no children; spawn some first, or name a signal", self.id)
   end
   return settle(self, { kind = "wait", go_on = given.on_fail == "continue" and 1 or 0, state = given.state })

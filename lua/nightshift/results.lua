@@ -1,8 +1,9 @@
---- What became of a job's children: `job.results`.
+--- What became of the jobs that a job has waited for: `job.results`.
 --
--- Looks like a list, in the order in which they were spawned, and reads a page
--- at a time from the database, so a job with 10,000 children needs no memory for
--- them. What is read is not read again while the page is the same.
+-- Looks like a list: its children in the order in which they were spawned, and behind them
+-- those that it was pushed to wait for, in the order of `after`. It reads a page at a time
+-- from the database, so a job with 10,000 children needs no memory for them. What is read is
+-- not read again while the page is the same. A job without `after` asks nothing about that.
 
 local core = require "nightshift.core"
 
@@ -10,26 +11,45 @@ local PAGE = 500
 
 local results = {}
 
---- One child: outcome is "done", "dead" or "cancelled"; nil while it lives.
+--- One of them: outcome is "done", "dead" or "cancelled"; nil while it lives; "gone" of one
+-- of `after` that history does not have any more.
 ---@class nightshift.Result
 ---@field id integer
----@field name string
+---@field name string?
 ---@field outcome string?
 ---@field result any
 ---@field reason string?
 ---@field error string?
+---@field after true? it is none of its children
 
-local function child(row)
+local function entry(row, after)
   local value = row.result and core.decode(row.result)
   if value == core.null then value = nil end
   return { id = row.id, name = row.name, outcome = row.outcome, result = value, reason = row.reason,
-    error = row.error }
+    error = row.error, after = after }
 end
 
-local function read(pages, first)
-  local size = pages.size
-  local rows, message = pages.ask("edge_results", pages.parent, size, first)
+local function ask(pages, statement, ...)
+  local rows, message = pages.ask(statement, ...)
   if not rows then error("job.results: " .. message, 0) end
+  return rows
+end
+
+-- Children and those of `after`: how one counts them, and how one reads some of them.
+local CHILDREN = {
+  count = function(pages) return ask(pages, "edge_count", pages.parent)[1].n end,
+  read = function(pages, first) return ask(pages, "edge_results", pages.parent, pages.size, first) end,
+}
+local FOLLOWED = {
+  count = function(pages) return #pages.ids end,
+  read = function(pages, first)
+    local ids = table.move(pages.ids, first + 1, math.min(first + pages.size, #pages.ids), 1, {})
+    return #ids > 0 and ask(pages, "edge_followed", core.encode(core.array(ids))) or {}
+  end,
+}
+
+local function read(pages, first)
+  local rows = pages.kind.read(pages, first)
   pages.first, pages.rows = first, rows
   -- Cut short: the database is not to look at many large results for a few.
   pages.size = math.min(PAGE, math.max(2 * #rows, 8))
@@ -39,41 +59,69 @@ local function has(pages, i)
   return pages.rows and i > pages.first and i <= pages.first + #pages.rows
 end
 
---- Reads a page with item i; raises with the database's words. One of large
--- results is shorter: then the next begins behind it.
-local function turn_to(pages, i)
-  if has(pages, i) then return end
-  local follows = pages.rows and i == pages.first + #pages.rows + 1
-  read(pages, follows and i - 1 or (i - 1) // PAGE * PAGE)
-  if not has(pages, i) and pages.first < i - 1 then read(pages, i - 1) end
+--- The row of item i; raises with the database's words. A page of large results is
+-- shorter: then the next begins behind it.
+local function row_of(pages, i)
+  if not has(pages, i) then
+    local follows = pages.rows and i == pages.first + #pages.rows + 1
+    read(pages, follows and i - 1 or (i - 1) // PAGE * PAGE)
+    if not has(pages, i) and pages.first < i - 1 then read(pages, i - 1) end
+  end
+  return pages.rows[i - pages.first]
 end
 
 local function count(pages)
-  if not pages.n then
-    local rows, message = pages.ask("edge_count", pages.parent)
-    if not rows then error("job.results: " .. message, 0) end
-    pages.n = rows[1].n
-  end
+  pages.n = pages.n or pages.kind.count(pages)
   return pages.n
 end
 
---- @param parent integer the job's id
----@param ask fun(statement: string, ...): table?, string? runs a statement
+local function item(children, followed, i)
+  local n = #followed.ids > 0 and count(children) or math.maxinteger
+  if i > n then
+    local row = row_of(followed, i - n)
+    return row and entry(row, true)
+  end
+  local row = row_of(children, i)
+  return row and entry(row)
+end
+
+--- Ids of the jobs that a job was pushed to wait for, apart from parent and children.
+---@param id integer the job's
+---@param asks fun(statement: string, ...): table?, string?, string? runs a statement
+---@return integer[]|nil
+---@return string? message
+---@return string? code
+function results.after(id, asks)
+  local rows, message, code = asks("edge_after", id, id)
+  if not rows then return nil, message, code end
+  local ids = {}
+  for i, row in ipairs(rows) do ids[i] = row.id end
+  return ids
+end
+
+---@param parent integer the job's id
+---@param after integer[] jobs that it was pushed to wait for
+---@param asks fun(statement: string, ...): table?, string? runs a statement
 ---@return nightshift.Result[]
-function results.of(parent, ask)
-  local pages = { parent = parent, ask = ask, size = PAGE }
+function results.of(parent, after, asks)
+  local children = { kind = CHILDREN, parent = parent, ask = asks, size = PAGE }
+  local followed = { kind = FOLLOWED, ids = after, ask = asks, size = PAGE }
   return setmetatable({}, {
-    __len = function() return count(pages) end,
+    __len = function() return count(children) + count(followed) end,
     __index = function(_, i)
       if math.type(i) ~= "integer" or i < 1 then return nil end
-      turn_to(pages, i)
-      local row = pages.rows[i - pages.first]
-      return row and child(row)
+      return item(children, followed, i)
     end,
     __pairs = function(list) return ipairs(list) end,
     __newindex = function() error("job.results cannot be changed", 2) end,
     __name = "nightshift.results",
+    children = children,
   })
+end
+
+--- How many of them are children.
+function results.children(list)
+  return count(getmetatable(list).children)
 end
 
 return results

@@ -277,6 +277,14 @@ describe("the plan of", function()
     assert.same({ "eq_ref", "eq_ref", "eq_ref" }, { plan.o.type, plan.f.type, plan.j.type })
   end)
 
+  it("edge_after and edge_followed look up each by key", function()
+    local plan = explain(plans.question "edge_followed", "[1,2]")
+    assert.same({ "eq_ref", "eq_ref", "eq_ref" }, { plan.e.type, plan.f.type, plan.j.type })
+    local id = assert(filled:execute "SELECT MAX(id) AS id FROM nightshift_job WHERE after_ids IS NOT NULL")[1].id
+    plan = explain(plans.question "edge_after", id, id)
+    assert.same({ "PRIMARY", "eq_ref", "eq_ref" }, { plan.nightshift_job.key, plan.f.type, plan.j.type })
+  end)
+
   it("edge_count counts in the key", function()
     local row = explain(plans.question "edge_count", parent).c
     assert.same({ "PRIMARY", "ref" }, { row.key, row.type })

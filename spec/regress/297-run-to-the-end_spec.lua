@@ -34,6 +34,13 @@ return {
     return { sum = sum, n = #job.results }
   end,
   child = function(job) return job.payload * 10 end,
+  chain = function(job)
+    if job.phase > 0 then return job.results[2].result end
+    local first = job:spawn("child", 4)
+    job:spawn("next", nil, { after = { first } })
+    return job:wait()
+  end,
+  next = function(job) return { job.results[1].result, #job.after } end,
   fragile = function(job)
     if job.phase == 0 then
       job:spawn("broken", 1)
@@ -77,6 +84,10 @@ describe("run", function()
     assert.same({ 'wait for children {"kept":1}', "spawn 2 child 1", "spawn 3 child 2", "child 2: ack 10",
       "child 3: ack 20" }, { table.unpack(lines, 1, 5) })
     assert.same({ sum = 31, n = 2 }, nightshift.decode(lines[6]:match "^ack (.*)$"))
+  end)
+
+  it("gives a child what became of those it was spawned to wait for", function()
+    assert.same({ 40, 1 }, last "chain")
   end)
 
   it("takes the place of children with --results, and begins at a phase", function()

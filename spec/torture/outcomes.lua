@@ -138,14 +138,14 @@ end
 local function look(job)
   local ok, live = pcall(function()
     local n = 0
-    for _, child in ipairs(job.results) do n = n + (child.outcome and 0 or 1) end
+    for _, child in ipairs(job.results) do n = n + (not child.after and not child.outcome and 1 or 0) end
     return n
   end)
   if ok and live > 0 then note("bad", job.id, job.run, ("runs-on-while-%d-children-live"):format(live)) end
 end
 
 function run.wait(job, state)
-  if job.phase >= 2 or spawn(job) == 0 and #job.results == 0 then return run.ack(job) end
+  if job.phase >= 2 or spawn(job) == 0 and #job.results == #job.after then return run.ack(job) end
   finish(job, "wait")
   return job:wait { on_fail = outcomes.pick(3, job.payload.tag, job.run, "wait") == 0 and "fail" or "continue",
     state = { polls = state.polls, last = job.run, waits = true } }

@@ -20,14 +20,14 @@ describe("a flow", function()
     local status, log = host.drain(url, [[return { note = function(job)
       io.stderr:write("ran ", job.payload, "\n")
       local seen = {}
-      for _, child in ipairs(job.results) do seen[#seen + 1] = child.result end
+      for _, one in ipairs(job.results) do seen[#seen + 1] = (one.after and "after " or "") .. one.result end
       return job.payload .. "(" .. table.concat(seen, ",") .. ")"
     end }]])
     assert.equal(0, status, log)
     local order = {}
     for name in log:gmatch "ran (%a+)" do order[#order + 1] = name end
     assert.same({ "leaf", "left", "right", "root" }, order)
-    assert.equal("root(left(leaf()),right())", handle:job(root).result)
+    assert.equal("root(left(leaf()),right(after left(leaf())))", handle:job(root).result)
     assert.equal(root, handle:job(ids.children[1].children[1].id).root)
   end)
 

@@ -37,7 +37,7 @@ SELECT j.id, j.run, j.queue_id, q.name AS queue, j.name, j.payload, j.state,
   j.timeout, j.nonce, j.ukey, j.unmet, r.progress, r.status,
   c.holder, {state} AS outcome, NULL AS reason, NULL AS error, NULL AS result,
   NULL AS finished_at, {now} AS now, IF(j.waits = 'signal', j.awaits, NULL) AS awaits, j.phase,
-  j.decay, j.paused
+  j.decay, j.paused, j.after_ids IS NOT NULL AS follows
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN nightshift_running r ON r.job_id = j.id AND r.run = j.run
@@ -51,7 +51,7 @@ SELECT f.id, f.run, f.queue_id, q.name AS queue, f.name, f.payload, NULL AS stat
   f.priority, f.parent, f.root, f.created, f.created AS due, f.deadline,
   f.timeout, f.nonce, f.ukey, 0 AS unmet, NULL AS progress, NULL AS status,
   f.holder, f.outcome, f.reason, f.error, f.result, f.finished_at, {now} AS now,
-  NULL AS awaits, 0 AS phase, f.decay, NULL AS paused
+  NULL AS awaits, 0 AS phase, f.decay, NULL AS paused, f.after_ids IS NOT NULL AS follows
 FROM nightshift_finished f
 JOIN nightshift_queue q ON q.id = f.queue_id
 WHERE f.id = ?

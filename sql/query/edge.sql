@@ -1,5 +1,18 @@
 -- Statements about who waits for whom. Sorted by name.
 
+-- name: edge_after
+-- Params: job, twice. Keys: PRIMARY of job and finished. Which jobs it was pushed to wait
+-- for, in that order: not its children, in a flow, and not its parent, that said "again".
+SELECT a.id
+FROM (SELECT id, parent, after_ids FROM nightshift_job WHERE id = ?
+      UNION ALL SELECT id, parent, after_ids FROM nightshift_finished WHERE id = ?) w
+STRAIGHT_JOIN JSON_TABLE(w.after_ids,
+  '$[*]' COLUMNS (n FOR ORDINALITY, id BIGINT PATH '$')) a
+LEFT JOIN nightshift_job j ON j.id = a.id
+LEFT JOIN nightshift_finished f ON f.id = a.id
+WHERE a.id <> COALESCE(w.parent, 0) AND COALESCE(j.parent, f.parent, 0) <> w.id
+ORDER BY a.n
+
 -- name: edge_brood
 -- Params: [id,…] of parents. Keys: PRIMARY of child, a range each, and of job, row
 -- by row. The children that live; they are locked by edge_brood_lock, or our own.
@@ -58,6 +71,20 @@ WHERE p.id = ? AND o.id IS NULL
 -- name: edge_ended
 -- Params: job. Key: PRIMARY of finished. Whether it failed; no row: unknown.
 SELECT outcome <> 'done' FROM nightshift_finished WHERE id = ?
+
+-- name: edge_followed
+-- Params: [id,…]. Keys: PRIMARY of finished and of job. What became of these jobs, in their
+-- order; of those that neither has nothing is known any more. Stops at 4 MiB of results.
+SELECT v.id, COALESCE(f.name, j.name) AS name,
+  IF(j.id IS NULL, COALESCE(f.outcome, 'gone'), NULL) AS outcome, f.result, f.reason, f.error
+FROM (SELECT w.n, w.id, w.bytes, SUM(w.bytes) OVER (ORDER BY w.n) AS upto
+  FROM (SELECT u.n, u.id, COALESCE(LENGTH(e.result), 0) + COALESCE(LENGTH(e.error), 0) AS bytes
+    FROM JSON_TABLE(?, '$[*]' COLUMNS (n FOR ORDINALITY, id BIGINT PATH '$')) u
+    LEFT JOIN nightshift_finished e ON e.id = u.id) w) v
+LEFT JOIN nightshift_finished f ON f.id = v.id
+LEFT JOIN nightshift_job j ON j.id = v.id
+WHERE v.upto - v.bytes < 4194304
+ORDER BY v.n
 
 -- name: edge_held
 -- Params: [id,…] of parents. Keys: PRIMARY of edge, a range each, and of job. The

@@ -26,11 +26,11 @@ SELECT 1 FROM nightshift_child WHERE parent = ? AND seq = ? AND id = ?
 INSERT INTO nightshift_finished
   (id, queue_id, name, payload, priority, outcome, run, attempts, polls, crashes,
    lost, max_attempts, max_polls, max_crashes, backoff, timeout, deadline, created,
-   finished_at, parent, root, on_fail, nonce, holder, decay, since, max_phases)
+   finished_at, parent, root, on_fail, nonce, holder, decay, since, max_phases, after_ids)
 SELECT j.id, j.queue_id, j.name, j.payload, j.priority, 'done', j.run, j.attempts,
   j.polls, j.crashes, j.lost, j.max_attempts, j.max_polls, j.max_crashes, j.backoff,
   j.timeout, j.deadline, j.created, {now}, j.parent, j.root, j.on_fail, j.nonce, ?,
-  j.decay, j.since, j.max_phases
+  j.decay, j.since, j.max_phases, j.after_ids
 FROM nightshift_job j FORCE INDEX (PRIMARY)
 WHERE j.id BETWEEN ? AND ? AND j.run = ? ORDER BY j.id LIMIT ?
 FOR UPDATE SKIP LOCKED
@@ -55,11 +55,12 @@ DELETE FROM nightshift_job WHERE id BETWEEN ? AND ? AND run = ? ORDER BY id LIMI
 INSERT INTO nightshift_finished
   (id, queue_id, name, payload, priority, outcome, run, result, attempts, polls,
    crashes, lost, max_attempts, max_polls, max_crashes, backoff, timeout, deadline,
-   created, finished_at, parent, root, on_fail, nonce, holder, decay, since, max_phases)
+   created, finished_at, parent, root, on_fail, nonce, holder, decay, since, max_phases,
+   after_ids)
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, 'done', j.run,
   v.result, j.attempts, j.polls, j.crashes, j.lost, j.max_attempts, j.max_polls,
   j.max_crashes, j.backoff, j.timeout, j.deadline, j.created, {now}, j.parent, j.root,
-  j.on_fail, j.nonce, ?, j.decay, j.since, j.max_phases
+  j.on_fail, j.nonce, ?, j.decay, j.since, j.max_phases, j.after_ids
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]',
   run INT UNSIGNED PATH '$[1]', result MEDIUMTEXT {bytes} PATH '$[2]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
@@ -93,7 +94,7 @@ SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, v.outcome,
   COALESCE(v.polls, j.polls), COALESCE(v.crashes, j.crashes), j.lost,
   j.max_attempts, j.max_polls, j.max_crashes, j.backoff, j.timeout, j.deadline,
   j.created, {now}, j.parent, j.root, j.on_fail, j.ukey, j.nonce,
-  IF(v.outcome = 'done', NULL, j.after_ids),
+  j.after_ids,
   IF(v.outcome = 'done' OR j.awaits IS NOT NULL, 0, j.phase),
   IF(v.outcome <> 'done' AND j.waits IN ('fail', 'continue'), j.waits, NULL),
   IF(v.outcome = 'done' OR j.awaits IS NOT NULL OR j.phase = 0, NULL, j.state), ?,

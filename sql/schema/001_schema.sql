@@ -305,7 +305,8 @@ CREATE TABLE nightshift_signal (
 -- name: create_finished
 -- History: every ended job with all that is needed to run it again. The key
 -- on (outcome, finished_at) serves pruning and the newest-first listings.
--- after_ids to state: what a parked job has to have when it is to wait again.
+-- after_ids: as in job. phase to state: what a parked job has to have when it is to wait
+-- again.
 CREATE TABLE nightshift_finished (
   id BIGINT NOT NULL PRIMARY KEY,
   queue_id INT NOT NULL,

@@ -224,6 +224,7 @@ typedef struct ns_job {
   int64_t priority;        /* as it is now, after decay */
   int64_t parent, root;    /* 0: none */
   int64_t phase;           /* how often it was parked to wait for its children */
+  int64_t follows;         /* 1: it was pushed to wait for other jobs */
   int64_t created, due;
   int64_t deadline;        /* 0: none */
   int64_t timeout;         /* µs */

@@ -23,7 +23,8 @@ enum {
   I_POLLS, I_CRASHES, I_MAX_ATTEMPTS, I_MAX_POLLS, I_MAX_CRASHES, I_PRIORITY,
   I_PARENT, I_ROOT, I_CREATED, I_DUE, I_DEADLINE, I_TIMEOUT, I_NONCE, I_UKEY,
   I_UNMET, I_PROGRESS, I_STATUS, I_HOLDER, I_OUTCOME, I_REASON, I_ERROR,
-  I_RESULT, I_FINISHED_AT, I_NOW, I_AWAITS, I_PHASE, I_DECAY, I_PAUSED, I_COUNT
+  I_RESULT, I_FINISHED_AT, I_NOW, I_AWAITS, I_PHASE, I_DECAY, I_PAUSED,
+  I_FOLLOWS, I_COUNT
 };
 
 void ns_info_free(ns_info *info) {
@@ -78,6 +79,7 @@ static void keep_numbers(ns_info *info, const ns_value *r) {
   j->timeout = r[I_TIMEOUT].i;
   j->nonce = r[I_NONCE].i;
   j->phase = r[I_PHASE].i;
+  j->follows = r[I_FOLLOWS].i;
   info->unmet = r[I_UNMET].i;
   info->paused = ns_int_or(&r[I_PAUSED], 0);
   info->holder = ns_int_or(&r[I_HOLDER], 0);

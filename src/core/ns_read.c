@@ -45,7 +45,7 @@ enum {
   R_ID, R_RUN, R_QUEUE, R_NAME, R_PAYLOAD, R_STATE, R_ATTEMPTS, R_POLLS,
   R_CRASHES, R_MAX_ATTEMPTS, R_MAX_POLLS, R_PRIORITY, R_PARENT, R_ROOT,
   R_CREATED, R_DUE, R_DEADLINE, R_TIMEOUT, R_NONCE, R_NOW, R_PHASE,
-  R_AWAITS, R_KEYED, R_SIGNAL, R_SENT
+  R_AWAITS, R_KEYED, R_FOLLOWS, R_SIGNAL, R_SENT
 };
 
 static size_t length(const ns_value *v) {
@@ -84,7 +84,8 @@ static bool add_job(ns_db *db, int64_t lease, const ns_value *r, ns_jobs *out) {
       .parent = ns_int_or(&r[R_PARENT], 0), .root = ns_int_or(&r[R_ROOT], 0),
       .created = r[R_CREATED].i, .due = r[R_DUE].i,
       .deadline = ns_int_or(&r[R_DEADLINE], 0), .timeout = r[R_TIMEOUT].i,
-      .nonce = r[R_NONCE].i, .phase = r[R_PHASE].i};
+      .nonce = r[R_NONCE].i, .phase = r[R_PHASE].i,
+      .follows = r[R_FOLLOWS].i};
   return true;
 }
 

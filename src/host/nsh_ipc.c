@@ -140,7 +140,7 @@ static const size_t job_ints[] = {
     JOB(attempts),     JOB(polls),     JOB(crashes),  JOB(max_attempts),
     JOB(max_polls),    JOB(priority),  JOB(parent),   JOB(root),
     JOB(created),      JOB(due),       JOB(deadline), JOB(timeout),
-    JOB(nonce),        JOB(phase),
+    JOB(nonce),        JOB(phase),     JOB(follows),
 };
 static const size_t job_bytes[] = {JOB(queue), JOB(name), JOB(payload),
                                    JOB(state), JOB(awaits), JOB(signal)};

@@ -44,6 +44,10 @@ static void setjob(lua_State *L, const ns_job *job) {
   nsl_setpositive(L, "parent", job->parent);
   nsl_setpositive(L, "root", job->root);
   nsl_setint(L, "phase", job->phase);
+  if (job->follows != 0) {
+    lua_pushboolean(L, true);
+    lua_setfield(L, -2, "_follows");
+  }
   nsl_setbytes(L, "awaits", job->awaits);
   nsl_setjson(L, "signal", job->signal, true);
   nsl_setint(L, "created", job->created);

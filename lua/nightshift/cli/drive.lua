@@ -28,6 +28,7 @@ local BACKOFF = 5  -- seconds
 ---@field due integer? the same
 ---@field results table[] rows as of the statement edge_results
 ---@field given boolean? results: children are not run
+---@field after integer[]? jobs that it was spawned to wait for
 
 local function tell(format, ...)
   io.stderr:write(output.safe(format:format(...)), "\n")
@@ -55,6 +56,7 @@ local function fields_of(task)
     signal = task.signal and core.decode(task.signal), phase = task.phase, attempts = task.attempt - 1,
     polls = task.polls, crashes = 0, max_attempts = 10, max_polls = task.max_polls, priority = 100,
     created = task.created, due = task.due, deadline = task.deadline, timeout = 3600000000,
+    _follows = task.after and true,
   }
 end
 
@@ -63,6 +65,19 @@ local OUR_FRAMES = "\n%s*%[C%]: in function 'xpcall'\n[^\n]*nightshift/cli/drive
 
 local function traceback(err)
   return (job.traceback(err, 2):gsub(OUR_FRAMES, ""))
+end
+
+local function ids_of(ids)
+  local rows = {}
+  for i, id in ipairs(ids) do rows[i] = { id = id } end
+  return rows
+end
+
+--- What became of jobs that ran before, as rows of the statement edge_followed.
+local function ends_of(self, ids)
+  local rows = {}
+  for i, id in ipairs(ids) do rows[i] = self.ended[id] or { id = id, outcome = "gone" } end
+  return rows
 end
 
 --- Records verdicts and tells the rest on stderr.
@@ -91,6 +106,8 @@ local function backend_of(self)
     return self.opened
   end
   function backend.ask(statement, id, size, first)
+    if statement == "edge_followed" then return ends_of(self, core.decode(id)) end
+    if statement == "edge_after" then return ids_of(self.tasks[id].after) end
     local rows = self.tasks[id].results
     if statement == "edge_count" then return { { n = #rows } } end
     return { table.unpack(rows, first + 1, math.min(#rows, first + size)) }
@@ -154,11 +171,13 @@ local function finish_child(self, entry)
   local task = {
     id = entry.id, name = entry.name, json = entry.json, phase = 0, polls = 0, attempt = 1, results = {},
     max_polls = entry.max_polls, deadline = entry.deadline and started + entry.deadline,
-    created = started, due = started,
+    created = started, due = started, after = entry.after and core.decode(entry.after),
   }
   local ended = finish(self, task)
-  return { id = task.id, name = task.name, outcome = ended.outcome, result = ended.result, reason = ended.reason,
+  local row = { id = task.id, name = task.name, outcome = ended.outcome, result = ended.result, reason = ended.reason,
     error = ended.error }
+  self.ended[task.id] = row
+  return row
 end
 
 --- The next poll, after its pause; or the end.
@@ -230,7 +249,8 @@ end
 ---@param signal string? JSON, for its first wait
 ---@return table outcome, reason, error, raised
 function drive.run(args, functions, task, signal)
-  local self = { args = args, functions = functions, top = task, signal = signal, tasks = {}, last_id = task.id }
+  local self = { args = args, functions = functions, top = task, signal = signal, tasks = {}, ended = {},
+    last_id = task.id }
   self.backend = backend_of(self)
   local ended = finish(self, task)
   if self.opened then self.opened:close() end

@@ -170,13 +170,21 @@ local SPANS = { timeout = true, backoff = true }
 local JSONS = { payload = true, result = true, poll_state = true }
 local LINES = { "id", "key", "queue", "name", "state", "reason", "priority", "decay", "run", "attempts", "max_attempts",
   "polls", "max_polls", "crashes", "max_crashes", "unique", "created", "due", "deadline", "timeout", "backoff",
-  "finished_at", "parent", "root", "phase", "unmet", "awaits", "paused", "holder", "progress",
+  "finished_at", "parent", "root", "after", "phase", "unmet", "awaits", "paused", "holder", "progress",
   "status", "payload", "poll_state", "result", "error" }
+
+local SOME = 20 -- ids of a list that are printed
+
+local function some_ids(ids)
+  local more = #ids > SOME and (" and %d more"):format(#ids - SOME) or ""
+  return table.concat(ids, " ", 1, math.min(#ids, SOME)) .. more
+end
 
 local function shown(key, value)
   if TIMES[key] then return output.time(value) end
   if SPANS[key] then return output.span(value / 1000000) end
   if JSONS[key] then return output.safe(assert(core.encode(value, math.maxinteger))) end
+  if key == "after" then return some_ids(value) end
   return (output.safe(value):gsub("\n", "\n" .. (" "):rep(14)))
 end
 
