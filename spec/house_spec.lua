@@ -64,6 +64,25 @@ describe("the house", function()
     assert.same({}, broken)
   end)
 
+  it("compiles each layer with the headers of its own and of those below", function()
+    local sees = {
+      base = { "-Isrc/base" },
+      core = { "-Isrc/base", "-Isrc/core", "-Ibuild/gen" },
+      lua = { "-Isrc/base", "-Isrc/core", "-Isrc/lua" },
+      host = { "-Isrc/base", "-Isrc/core", "-Isrc/lua", "-Isrc/host" },
+    }
+    for layer, expected in pairs(sees) do
+      local path = files("src/" .. layer .. "/*.c")[1]
+      local object = "build/" .. path:match "src/(.*)c$" .. "o"
+      local seen = {}
+      for _, line in ipairs(lines("env -u MAKEFLAGS -u MFLAGS -u O make -Bn V=1 O=build " .. object)) do
+        local command = line:find("-c -o " .. object, 1, true) and line or ""
+        for folder in command:gmatch "%-I[%w_.][%w_./]*" do seen[#seen + 1] = folder end
+      end
+      assert.same(expected, seen, layer)
+    end
+  end)
+
   it("has a paragraph on top of each source file", function()
     local bare = {}
     for _, path in ipairs(files "src/*/*.[ch] lua/nightshift/*.lua lua/nightshift/*/*.lua sql/*/*.sql spec/c/*.c") do

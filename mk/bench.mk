@@ -1,0 +1,41 @@
+# What is measured.
+
+$(O)/bench/floor: bench/floor.c bench/bench.h
+	@mkdir -p $(@D)
+	$(SAY) LINK $@
+	$(Q)$(CC) -D_GNU_SOURCE $(MARIADB_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -o $@ $< $(MARIADB_LIBS)
+
+$(O)/bench/verbs: bench/verbs.c bench/bench.h $(LIBRARY)
+	@mkdir -p $(@D)
+	$(SAY) LINK $@
+	$(Q)$(CC) $(CPPFLAGS) $(ALL_SEE) $(NS_CFLAGS) $(LDFLAGS) -o $@ $< $(LIBRARY) $(MARIADB_LIBS)
+
+STRATEGIES := bench/strategies.c bench/bare.c bench/ours.c
+$(O)/bench/strategies: $(STRATEGIES) bench/bench.h bench/crew.h $(LIBRARY)
+	@mkdir -p $(@D)
+	$(SAY) LINK $@
+	$(Q)$(CC) $(CPPFLAGS) $(ALL_SEE) $(MARIADB_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -o $@ $(STRATEGIES) $(LIBRARY) $(MARIADB_LIBS)
+
+#: make bench       measure, beside bare SQL; ARGS="--only work --json FILE"
+# ARGS="--only work,latency --rounds 5 --scale 0.1 --json FILE"
+.PHONY: bench
+bench: deps
+	@$(MAKE) $(if $(V),,-s) --no-print-directory all $(O)/bench/floor $(O)/bench/verbs
+	@O="$(O)" LUA="$(LUA)" sh bench/run.sh $(ARGS)
+
+#: make bench-strategies    designs of queues, side by side; ONLY=..., DOC=doc/strategies.md
+# Ways of taking rows from a table, side by side: ONLY=checkout,named_lock for some of
+# them; DOC=doc/strategies.md writes tables and plots there.
+.PHONY: bench-strategies
+bench-strategies: deps
+	@$(MAKE) $(if $(V),,-s) --no-print-directory all $(O)/bench/floor $(O)/bench/verbs $(O)/bench/strategies
+	@O="$(O)" LUA="$(LUA)" ASK=bench/strategies.lua sh bench/run.sh $(if $(ONLY),--only "$(ONLY)") \
+	  $(if $(DOC),--doc "$(DOC)") $(ARGS)
+
+#: make recovery    measure what faults cost; writes the README's table
+# Measures how long each fault is felt and writes the table into the README.
+ROUNDS ?= 20
+.PHONY: recovery
+recovery: deps
+	@$(MAKE) --no-print-directory tests
+	@$(HARNESS) bench/recovery.lua "$(ROUNDS)" README.md

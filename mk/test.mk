@@ -1,0 +1,152 @@
+# The specs, and the same under tools that find faults.
+
+# nst.so is what specs need from the system. `run` is a Lua interpreter built
+# with the sanitizers; see spec/c/run.c.
+$(O)/nst.so: spec/c/nst.c
+	@mkdir -p $(@D)
+	$(SAY) LINK $@
+	$(Q)$(CC) -D_GNU_SOURCE $(MARIADB_CFLAGS) $(LUA_CFLAGS) $(NS_CFLAGS) -shared $(LDFLAGS) -o $@ $< \
+	  $(MARIADB_LIBS)
+
+$(O)/run: spec/c/run.c
+	@mkdir -p $(@D)
+	$(SAY) LINK $@
+	$(Q)$(CC) -D_GNU_SOURCE $(LUA_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -rdynamic -o $@ $< $(LUA_LIBS)
+
+# The same with memory that runs out on demand, and the module linked in.
+HEAP_WRAP := malloc calloc realloc strdup free mysql_init mysql_stmt_init luaL_newstate
+$(O)/heap: spec/c/run.c spec/c/heap.c $(LUAC_O) $(LIBRARY)
+	$(SAY) LINK $@
+	$(Q)$(CC) $(CPPFLAGS) $(ALL_SEE) $(LUA_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) $(HEAP_WRAP:%=-Wl,--wrap=%) -rdynamic \
+	  -o $@ $^ $(MARIADB_LIBS) $(JANSSON_LIBS) $(LUA_LIBS) -lm
+
+# A proxy that breaks connections in chosen ways.
+$(O)/proxy: spec/c/proxy.c
+	@mkdir -p $(@D)
+	$(SAY) LINK $@
+	$(Q)$(CC) -D_GNU_SOURCE $(NS_CFLAGS) $(LDFLAGS) -o $@ $<
+
+# Clock and signals of a process, from inside. It is loaded into programs that
+# have no sanitizers, so it has none; its signals come until the very end.
+$(O)/meddle.so: spec/c/meddle.c
+	@mkdir -p $(@D)
+	$(SAY) LINK $@
+	$(Q)$(CC) -D_GNU_SOURCE -std=c11 -O2 $(WARN) -fPIC -shared -pthread -Wl,-z,nodelete -o $@ $< -ldl
+
+.PHONY: tests
+tests: all $(O)/nst.so $(O)/run $(O)/proxy $(O)/meddle.so
+
+# A run of the suite; $(1): environment, $(2): interpreter. Specs that call
+# make must not see this one's flags.
+SPECS = env -u MAKEFLAGS -u MFLAGS $(1) NIGHTSHIFT_BUILD="$(O)" O="$(O)" $(2) \
+        "$$(command -v busted)" -o spec/support/ci.lua $(ARGS)
+
+#: make test        run all specs, or some: ARGS=spec/core/push_spec.lua
+# ARGS=spec/core/push_spec.lua or ARGS='--filter "gives a job" spec'
+.PHONY: test
+test: deps
+	@$(MAKE) --no-print-directory tests
+	@$(if $(ARGS),,sh spec/support/shards.sh "$(O)") $(call SPECS,LUA=$(LUA),$(LUA))
+
+#: make test-asan   the same under AddressSanitizer and UBSan
+# The same under AddressSanitizer and UBSan. Specs that build know by SAN.
+# Without its hook on thread-local variables: that takes the module's, made
+# late, for pointers and crashes the search for leaks (gcc 12, glibc 2.36).
+SANITIZERS := address,undefined
+ASAN := detect_stack_use_after_return=1:intercept_tls_get_addr=0
+REPORT = log_path=$(CURDIR)/$(O)/report
+.PHONY: test-asan asan
+test-asan asan: deps
+	@$(MAKE) --no-print-directory O=build/asan SAN=$(SANITIZERS) tests
+	@$(MAKE) --no-print-directory O=build/asan asan-run
+
+.PHONY: asan-run
+asan-run:
+	@$(call SPECS,LUA="$(CURDIR)/$(O)/run" NIGHTSHIFT_PATIENCE=5 SAN=$(SANITIZERS) \
+	  ASAN_OPTIONS=$(ASAN):abort_on_error=1 \
+	  UBSAN_OPTIONS=print_stacktrace=1,$(O)/run)
+
+#: make test-oom    memory that runs out at every allocation of the module
+# Memory that runs out at every single allocation of every function of the
+# module, under AddressSanitizer.
+.PHONY: test-oom oom-run
+test-oom: deps
+	@$(MAKE) --no-print-directory O=build/asan SAN=$(SANITIZERS) tests build/asan/heap
+	@$(MAKE) --no-print-directory O=build/asan oom-run
+
+oom-run: ARGS ?= spec/oom/sweep.lua
+oom-run:
+	@$(call SPECS,LUA="$(CURDIR)/$(O)/run" NIGHTSHIFT_PATIENCE=5 \
+	  ASAN_OPTIONS=$(ASAN):abort_on_error=1:allocator_may_return_null=1 \
+	  UBSAN_OPTIONS=print_stacktrace=1,$(O)/heap)
+
+#: make test-gc     specs of base, core and binding while the collector runs all the time
+# A full collection at every STRIDEth allocation inside the module's functions,
+# and at every STRIDEth way in or out. Specs whose work is done by other
+# processes have nothing to gain. (`make test-oom` collects at every single
+# allocation once.)
+STRIDE ?= 97
+GC_SPECS := spec/base spec/lua spec/shared/dict_spec.lua spec/shared/mutex_spec.lua \
+  $(filter-out %/concurrency_spec.lua \
+  %/private_spec.lua %/ambiguity_spec.lua,$(wildcard spec/core/*_spec.lua))
+.PHONY: test-gc gc-run
+test-gc: deps
+	@$(MAKE) --no-print-directory O=build/asan SAN=$(SANITIZERS) tests build/asan/heap
+	@$(MAKE) --no-print-directory O=build/asan gc-run
+
+gc-run: ARGS ?= $(GC_SPECS)
+gc-run:
+	@$(call SPECS,LUA="$(CURDIR)/$(O)/run" NIGHTSHIFT_PATIENCE=5 SAN=$(SANITIZERS) \
+	  NIGHTSHIFT_COLLECT=$(STRIDE) \
+	  ASAN_OPTIONS=$(ASAN):abort_on_error=1 \
+	  UBSAN_OPTIONS=print_stacktrace=1,$(O)/heap)
+
+#: make test-tsan   the host's specs under ThreadSanitizer
+# The host's specs under ThreadSanitizer. A report does not stop whoever made
+# it; any that is left in the end is a failure. No suppressions are needed.
+.PHONY: test-tsan tsan-run
+test-tsan: deps
+	@$(MAKE) --no-print-directory O=build/tsan SAN=thread tests
+	@$(MAKE) --no-print-directory O=build/tsan tsan-run
+
+tsan-run: ARGS ?= spec/host
+tsan-run:
+	@rm -f $(O)/report.*
+	@$(call SPECS,LUA="$(CURDIR)/$(O)/run" NIGHTSHIFT_PATIENCE=5 SAN=thread \
+	  TSAN_OPTIONS="log_path=$(CURDIR)/$(O)/report second_deadlock_stack=1",$(O)/run)
+	@! cat $(O)/report.* 2>/dev/null
+
+#: make test-comma  all specs with a decimal comma in every process
+# The suite in processes that all have a locale with a decimal comma, made here.
+COMMA := LC_NUMERIC=de_DE.UTF-8 LOCPATH="$(CURDIR)/$(O)/locale" LD_PRELOAD="$(CURDIR)/$(O)/comma.so"
+$(O)/comma.so: spec/c/comma.c
+	@mkdir -p $(@D)
+	$(SAY) LINK $@
+	$(Q)$(CC) -std=c11 -O2 $(WARN) -fPIC -shared -o $@ $<
+
+$(O)/locale/de_DE.UTF-8: .ci/deps
+	@mkdir -p $(@D)
+	$(Q)localedef --no-archive -i de_DE -f UTF-8 $@ && touch $@
+
+.PHONY: test-comma
+test-comma: deps
+	@$(MAKE) --no-print-directory tests $(O)/comma.so $(O)/locale/de_DE.UTF-8
+	@$(if $(ARGS),,sh spec/support/shards.sh "$(O)") $(call SPECS,$(COMMA) LUA=$(LUA),$(LUA))
+
+#: make test-valgrind   specs of base, core and binding under valgrind
+# valgrind over what runs in this process: base, core, the binding.
+.PHONY: test-valgrind valgrind
+test-valgrind valgrind: ARGS ?= spec/base spec/core spec/lua
+test-valgrind valgrind: deps
+	@$(MAKE) --no-print-directory tests
+	@$(call SPECS,LUA=$(LUA) NIGHTSHIFT_PATIENCE=20,valgrind -q \
+	  --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite \
+	  --child-silent-after-fork=yes $(O)/run)
+
+#: make test-cut-all    connections cut at every byte of every verb
+# Connections cut at every single byte of every verb; some minutes.
+.PHONY: test-cut-all
+test-cut-all: ARGS = spec/core/ambiguity_spec.lua
+test-cut-all: deps
+	@$(MAKE) --no-print-directory tests
+	@$(call SPECS,LUA=$(LUA) NIGHTSHIFT_CUT=all,$(LUA))
