@@ -289,7 +289,8 @@ function Db:why(id) end
 function Db:jobs(filter) end
 
 --- Ends a live job as cancelled; a running one is told, stopped when it does not
---- listen, and its late verdict is STALE. `tree`: with all below it.
+--- listen, and its late verdict is STALE. `reason` is what its history has as that: 255
+--- characters, and more as its error. `tree`: with all below it.
 ---@param id integer
 ---@param opts {reason: string?, tree: boolean?}?
 ---@return true|integer|nil ok how many jobs, with `tree`
@@ -1071,10 +1072,13 @@ function Job:db() end
 ---@field on {id: integer, name: string?, state: nightshift.State?}[]? waits, waits_children: the first three
 ---@field cause nightshift.Why? waits, waits_children: the one that tells most
 ---@field signal string? waits_signal
+---@field came string[]? waits_signal: those that have come, and that it does not wait for
 ---@field deadline integer? waits_signal: when it runs without; poll
 ---@field due integer? scheduled, retry, poll, no_handler
 ---@field attempt integer? retry: which one is next
 ---@field max_attempts integer? retry
+---@field crashes integer? retry
+---@field max_crashes integer? retry: so many, and it is dead
 ---@field polls integer? poll
 ---@field max_polls integer? poll
 ---@field queue_paused true? scheduled, retry, poll, waits_signal: its queue is

@@ -20,6 +20,7 @@ local CHILDREN = 10000 -- looked at for the first that lives
 local COUNTED = 100000 -- children
 local EDGES = 20000 -- looked at to either side of the job
 local SLOTS = 100 -- of a lock, whose holders are named
+local CAME = 5 -- names of signals that are told
 local AHEAD = 1000 -- rows of the queue that are counted
 local SILENT = 30000000 -- µs; a host beats every 10 s
 local WAITS_LONG = 1500000 -- µs; a job shows itself when it has run for a second
@@ -67,7 +68,11 @@ local function finished(handle, id)
   local row = ask(handle, "finished", id)[1]
   if not row then return nil end
   local says = ("ended %s ago: %s"):format(seconds(row.now - row.finished_at), row.outcome)
-  if row.reason and row.reason ~= row.outcome then says = ("%s (%s)"):format(says, row.reason) end
+  if row.outcome == "cancelled" and row.reason ~= "dependency" then
+    if row.reason ~= row.outcome then says = with_error(says, row.reason) end -- somebody's words
+  elseif row.reason then
+    says = ("%s (%s)"):format(says, row.reason)
+  end
   return {
     kind = "finished", id = row.id, name = row.name, queue = row.queue, outcome = row.outcome, reason = row.reason,
     error = row.error, finished_at = row.finished_at, says = with_error(says, row.error),
@@ -253,22 +258,37 @@ end
 
 local function later(row) return seconds(row.due - row.now) end
 
-local function waits_signal(_, row)
+local function waits_signal(handle, row)
   local fact = { kind = "waits_signal", signal = row.awaits }
   fact.says = ("waits for the signal '%s'"):format(row.awaits)
   if row.due - row.now < FOR_EVER then
     fact.deadline = row.due
     fact.says = ("%s, for %s at most"):format(fact.says, later(row))
   end
+  local came = {}
+  for i, sent in ipairs(ask(handle, "signals", row.id, CAME)) do came[i] = sent.name end
+  if #came > 0 then
+    fact.came = came
+    fact.says = ("%s; '%s' has come, for which it does not wait"):format(fact.says, table.concat(came, "', '"))
+  end
   return fact
+end
+
+--- Which of its budgets the last run has spent, and how much of that is gone.
+local function spent(row, attempt)
+  if attempt.kind == "failed" then
+    return ("attempt %d of %d, after it failed"):format(row.attempts + 1, row.max_attempts)
+  end
+  local how = attempt.kind == "lost" and "was lost with its holder" or "crashed"
+  if row.crashes == 0 then return "after it " .. how end
+  return ("after it %s, %d of %d crashes"):format(how, row.crashes, row.max_crashes)
 end
 
 local function retry(row, attempt)
   return {
     kind = "retry", due = row.due, attempt = row.attempts + 1, max_attempts = row.max_attempts, error = attempt.error,
-    says = with_error(("is to be tried again in %s, attempt %d of %d, after it %s"):format(later(row), row.attempts + 1,
-      row.max_attempts, attempt.kind == "failed" and "failed" or attempt.kind == "lost" and "was lost" or "crashed"),
-      attempt.error),
+    crashes = row.crashes, max_crashes = row.max_crashes,
+    says = with_error(("is to be tried again in %s, %s"):format(later(row), spent(row, attempt)), attempt.error),
   }
 end
 

@@ -102,7 +102,7 @@ describe("cancel and retry --tree", function()
     assert.equal("waiting", db:job(parent).state)
     assert.equal(("%d: 3 jobs cancelled\n"):format(parent),
       ok { "cancel", text(parent), "--tree", "--yes", "--reason", "wrong file" })
-    assert.equal(("with job %d: wrong file"):format(parent), db:job(kids[2]).error)
+    assert.equal(("with job %d: wrong file"):format(parent), db:job(kids[2]).reason)
     fails(1, { "cancel", text(parent), "--tree", "--yes" }, "has finished already", "STATE")
     fails(2, { "retry", text(parent), "--tree" }, "3 jobs would be retried; add --yes")
     assert.equal(("%d: 3 jobs retried\n"):format(parent), ok { "retry", text(parent), "--tree", "--yes" })

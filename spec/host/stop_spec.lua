@@ -204,11 +204,11 @@ describe("a job that is cancelled while it runs", function()
       noop = function() end }]], { "--workers", "1" })
     local id = q:push "stubborn"
     h:wait_line "^started"
-    assert(handle:cancel(id))
+    assert(handle:cancel(id, { reason = "too slow" }))
     local after = q:push "noop"
     eventually(function() return handle:job(after).state == "done" end)
-    assert.equal("cancelled", handle:job(id).state)
-    h:wait_line "job.stop .*the claim is lost"
+    assert.same({ "cancelled", "too slow" }, { handle:job(id).state, handle:job(id).reason })
+    h:wait_line 'job.stop .*why="cancelled: too slow"'
     h:signal "TERM"
     assert.equal(0, h:wait())
     assert.is_nil(h:transcript():find "worker.died")

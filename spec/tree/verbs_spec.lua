@@ -41,8 +41,8 @@ describe("cancel of a tree", function()
     assert.same({ "cancelled", "done", "cancelled", "cancelled", "cancelled" },
       states { parent, kids[1], kids[2], kids[3], grandchild })
     local top, deep = handle:job(parent), handle:job(grandchild)
-    assert.same({ "cancelled", "wrong file" }, { top.reason, top.error })
-    assert.same({ "cancelled", ("with job %d: wrong file"):format(parent) }, { deep.reason, deep.error })
+    assert.same({ "wrong file" }, { top.reason, top.error })
+    assert.same({ ("with job %d: wrong file"):format(parent) }, { deep.reason, deep.error })
     assert.is_nil(q:claim())
     assert.equal("0", (db.sql([[SELECT (SELECT COUNT(*) FROM nightshift_job) +
       (SELECT COUNT(*) FROM nightshift_scheduled) + (SELECT COUNT(*) FROM nightshift_edge)]], name)))

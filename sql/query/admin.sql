@@ -63,10 +63,10 @@ SELECT j.queue_id, j.rank, j.run, j.unmet, j.due, j.ukey, {now} AS now, j.paused
 FROM nightshift_job j WHERE j.id = ? FOR UPDATE
 
 -- name: admin_notice
--- Params: kind, job, run. Key: leases are few. Tells the host that holds a
+-- Params: kind, why or NULL, job, run. Key: leases are few. Tells the host that holds a
 -- claim; other holders learn it from their next touch.
-INSERT IGNORE INTO nightshift_notice (holder, job_id, run, kind, created)
-SELECT c.holder, j.id, j.run, ?, {now}
+INSERT IGNORE INTO nightshift_notice (holder, job_id, run, kind, why, created)
+SELECT c.holder, j.id, j.run, ?, ?, {now}
 FROM (SELECT ? AS id, ? AS run) j
 JOIN {lease}
 JOIN nightshift_holder h ON h.id = c.holder AND h.kind = 'host'

@@ -64,7 +64,7 @@ SELECT NOT EXISTS(SELECT 1 FROM nightshift_meta
 -- name: holder_notices
 -- Params: holder. Key: PRIMARY, a range. Takes them.
 DELETE FROM nightshift_notice WHERE holder = ?
-RETURNING job_id, run, kind = 'paused'
+RETURNING job_id, run, kind = 'paused', why
 
 -- name: holder_now
 -- Params: holder. Key: PRIMARY; reads the number of the last cycle that was

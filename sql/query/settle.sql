@@ -101,7 +101,7 @@ SELECT STRAIGHT_JOIN j.id, j.queue_id, j.name, j.payload, j.priority, v.outcome,
   j.decay, j.since, j.max_phases
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
   id BIGINT PATH '$.i', outcome VARCHAR(10) {bytes} PATH '$.o',
-  reason VARCHAR(40) {bytes} PATH '$.r', result MEDIUMTEXT {bytes} PATH '$.x',
+  reason VARCHAR(255) {bytes} PATH '$.r', result MEDIUMTEXT {bytes} PATH '$.x',
   error MEDIUMTEXT {bytes} PATH '$.e', attempts INT UNSIGNED PATH '$.a',
   polls INT UNSIGNED PATH '$.p', crashes INT UNSIGNED PATH '$.c')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id

@@ -90,17 +90,17 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 FOR UPDATE
 
 -- name: admin_tree_notice
--- Params: kind, [[id,run],…]. Key: leases are few. As admin_notice, of many jobs;
--- takes the place of what has not been read yet.
-INSERT INTO nightshift_notice (holder, job_id, run, kind, created)
-SELECT c.holder, c.id, c.run, ?, {now}
+-- Params: kind, why or NULL, [[id,run],…]. Key: leases are few. As admin_notice, of many
+-- jobs; takes the place of what has not been read yet.
+INSERT INTO nightshift_notice (holder, job_id, run, kind, why, created)
+SELECT c.holder, c.id, c.run, ?, ?, {now}
 FROM (SELECT DISTINCT t.id, t.run, l.holder FROM nightshift_lease l
       JOIN nightshift_holder h ON h.id = l.holder AND h.kind = 'host',
       JSON_TABLE(l.jobs, {tokens}) t) c
 JOIN (SELECT DISTINCT t.id, t.run FROM
       JSON_TABLE(?, {tokens}) t) v
   ON v.id = c.id AND v.run = c.run
-ON DUPLICATE KEY UPDATE run = VALUES(run), kind = VALUES(kind)
+ON DUPLICATE KEY UPDATE run = VALUES(run), kind = VALUES(kind), why = VALUES(why)
 
 -- name: admin_tree_past
 -- Params: [id,…]. Key: PRIMARY of finished, one row at a time; locks those that

@@ -90,7 +90,7 @@ ORDER BY h.id
 -- queue PRIMARY; all leases, they are few. Locks: none.
 SELECT j.id, j.name, j.queue_id, q.name AS queue, q.paused AS queue_paused, j.run,
   j.attempts, j.polls, j.crashes, j.lost, j.missed, j.missing_since,
-  j.max_attempts, j.max_polls, j.due, j.deadline, j.unmet, j.waits, j.awaits,
+  j.max_attempts, j.max_polls, j.max_crashes, j.due, j.deadline, j.unmet, j.waits, j.awaits,
   j.parent, j.paused, j.phase, {now} AS now, c.id AS lease, {state} AS state
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
@@ -101,6 +101,14 @@ WHERE j.id = ?
 -- Whether named locks tell who lives: see holder_locks.
 SELECT NOT EXISTS(SELECT 1 FROM nightshift_meta
     WHERE name = 'named_locks' AND value = 'off') AS serve
+
+-- name: report_why_signals
+-- Signals that have come and that a job does not wait for. Params: job id, limit. Index:
+-- signal and job PRIMARY. Locks: none.
+SELECT s.name FROM nightshift_signal s
+STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = s.job_id
+WHERE s.job_id = ? AND s.name NOT IN (COALESCE(j.awaits, ''), '')
+ORDER BY s.sent DESC LIMIT ?
 
 -- name: report_why_slots
 -- Who has the slots of a lock or semaphore; rows of owners that are gone are free

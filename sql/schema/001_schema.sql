@@ -279,13 +279,14 @@ CREATE TABLE nightshift_running (
 
 -- name: create_notice
 -- A message to a holder about a job it holds. paused: what has not been begun is to be
--- given back.
+-- given back. why: the words of who cancelled it; NULL: none.
 CREATE TABLE nightshift_notice (
   holder BIGINT NOT NULL,
   job_id BIGINT NOT NULL,
   run INT UNSIGNED NOT NULL,
   kind ENUM('cancelled','paused') NOT NULL,
   created BIGINT NOT NULL,
+  why VARCHAR(255) NULL,
   PRIMARY KEY (holder, job_id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
@@ -314,7 +315,7 @@ CREATE TABLE nightshift_finished (
   payload MEDIUMTEXT NOT NULL,
   priority TINYINT UNSIGNED NOT NULL,
   outcome ENUM('done','dead','cancelled') NOT NULL,
-  reason VARCHAR(40) NULL,
+  reason VARCHAR(255) NULL,
   run INT UNSIGNED NOT NULL,
   result MEDIUMTEXT NULL,
   error MEDIUMTEXT NULL,

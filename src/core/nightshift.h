@@ -498,9 +498,15 @@ typedef struct ns_token {
   bool paused;
 } ns_token;
 
-/* Takes what has been written to us since; '*tokens' is malloc'd, the caller
+/* What has become of a claim of ours. */
+typedef struct ns_notice {
+  ns_token token;
+  char why[256]; /* words of who has cancelled it, cut; "": none */
+} ns_notice;
+
+/* Takes what has been written to us since; '*list' is malloc'd, the caller
 ** frees it. Errors: GONE, NOMEM. */
-ns_status ns_notices(ns_db *db, ns_token **tokens, size_t *n, ns_err *err);
+ns_status ns_notices(ns_db *db, ns_notice **list, size_t *n, ns_err *err);
 
 /* ---------------------------------------------------------------- rescue */
 
@@ -537,7 +543,8 @@ ns_status ns_own_look(ns_db *db, ns_rescued *sum, ns_err *err);
 typedef struct ns_mended {
   int64_t jobs;    /* put back, or told what they wait for; */
   int64_t ids[NS_MENDED_IDS]; /* the first of them */
-  int64_t rows;    /* deleted: of ready, scheduled and unique keys, that are of no job */
+  int64_t rows;    /* deleted: claimed jobs that were ready, too, and keys of no job; what a
+                   ** cancel leaves behind is deleted, and not counted */
   int64_t twice;   /* faults that this step has seen for the second time; a row that is
                    ** left of a job that was cancelled is none */
   int64_t seen;    /* by the round, when it has ended: the first time or the second */

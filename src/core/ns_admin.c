@@ -233,7 +233,7 @@ static void tell_claimer(ns_db *db, const work *w) {
     return;
   snprintf(token, sizeof token, "[[%lld,%lld]]", (long long)w->id,
            (long long)w->now.run);
-  ns_tree_tell(db, "cancelled", ns_str(token));
+  ns_tree_tell(db, "cancelled", w->reason, ns_str(token));
 }
 
 /* No live row: finished already, or never there. After a cut at the commit
@@ -254,7 +254,7 @@ static ns_status cancel_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
   ns_end end = {.id = w->id, .outcome = "cancelled",
                 .reason = "cancelled", .attempts = -1,
-                .polls = -1, .crashes = -1, .error = w->reason};
+                .polls = -1, .crashes = -1, .said = w->reason};
   ns_status st = lock_live(db, w->id, &w->now, err);
   if (st != NS_OK)
     return st;
@@ -266,8 +266,8 @@ static ns_status cancel_run(ns_db *db, ns_tx *tx, ns_err *err) {
   if (w->now.due > w->now.now)
     unschedule(db, w->id, w->now.due);
   st = ns_run(db, NS_SQL_ADMIN_NOTICE,
-              (ns_value[]){ns_vtext(ns_str("cancelled")), ns_vint(w->id),
-                           ns_vint(w->now.run)},
+              (ns_value[]){ns_vtext(ns_str("cancelled")), ns_vtext(ns_said(w->reason)),
+                           ns_vint(w->id), ns_vint(w->now.run)},
               err);
   w->noticed = st == NS_OK && ns_affected(db, NS_SQL_ADMIN_NOTICE) > 0;
   if (st == NS_OK)

@@ -15,7 +15,9 @@
 #include "ns_handle.h"
 #include "ns_left.h"
 #include "ns_list.h"
+#include "ns_log.h"
 
+#define SAID 255 /* characters of a reason */
 #define DEEP 32 /* levels of a tree that fall in one transaction */
 
 static void add_text(ns_buf *list, const char *key, ns_bytes text) {
@@ -30,12 +32,26 @@ static void add_count(ns_buf *list, const char *key, int64_t n) {
     ns_buf_addf(list, ",\"%s\":%lld", key, (long long)n);
 }
 
+ns_bytes ns_said(ns_bytes text) {
+  size_t n = 0;
+  for (size_t chars = 0; n < text.n && chars < SAID; chars++) {
+    size_t one = ns_utf8(text.p + n, text.n - n);
+    n += one > 0 ? one : 1;
+  }
+  return n > 0 ? (ns_bytes){text.p, n} : NS_NONE;
+}
+
+static void add_reason(ns_buf *list, const ns_end *e) {
+  ns_bytes said = ns_said(e->said);
+  add_text(list, "r", said.p != NULL ? said : ns_str(e->reason));
+  add_text(list, "e", said.n < e->said.n ? e->said : e->error);
+}
+
 static void add_end(ns_buf *list, const ns_end *e) {
   ns_buf_addf(list, "%c{\"i\":%lld", list->n > 0 ? ',' : '[', (long long)e->id);
   add_text(list, "o", ns_str(e->outcome));
-  add_text(list, "r", ns_str(e->reason));
+  add_reason(list, e);
   add_text(list, "x", e->result);
-  add_text(list, "e", e->error);
   add_count(list, "a", e->attempts);
   add_count(list, "p", e->polls);
   add_count(list, "c", e->crashes);

@@ -16,7 +16,12 @@ typedef struct ns_end {
   int64_t attempts, polls, crashes; /* -1: as the job has them */
   ns_bytes unique;      /* its key; absent: none */
   bool forgotten;       /* it leaves no history */
+  ns_bytes said;        /* a person's reason, in place of 'reason'; absent: none. What is
+                        ** too long for that is the error as well */
 } ns_end;
+
+/* As much of a person's words as a reason has room for: 255 characters. Nothing is absent. */
+ns_bytes ns_said(ns_bytes text);
 
 int ns_end_by_id(const void *a, const void *b); /* for qsort and bsearch */
 

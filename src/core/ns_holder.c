@@ -195,19 +195,29 @@ ns_status ns_holder_cycle(ns_db *db, int64_t number, ns_err *err) {
   return st;
 }
 
-ns_status ns_notices(ns_db *db, ns_token **tokens, size_t *n, ns_err *err) {
+/* Cut at a character. */
+static void copy_why(char *to, size_t size, const ns_value *v) {
+  size_t n = v->type != NS_TEXT ? 0 : v->s.n < size ? v->s.n : size - 1;
+  while (n > 0 && n < v->s.n && ((unsigned char)v->s.p[n] & 0xC0) == 0x80)
+    n--;
+  memcpy(to, v->s.p, n);
+  to[n] = '\0';
+}
+
+ns_status ns_notices(ns_db *db, ns_notice **list, size_t *n, ns_err *err) {
   const ns_value *row;
   size_t cap = 0;
   ns_value holder = ns_vint(db->holder);
   ns_status st = ns_run(db, NS_SQL_HOLDER_NOTICES, &holder, err);
-  *tokens = NULL;
+  *list = NULL;
   *n = 0;
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_HOLDER_NOTICES, &row, err)) == NS_OK &&
          row != NULL) {
-    if (!ns_grow(tokens, &cap, *n + 1, sizeof **tokens))
+    if (!ns_grow(list, &cap, *n + 1, sizeof **list))
       return ns_no_memory(err);
-    (*tokens)[(*n)++] = (ns_token){row[0].i, row[1].i, row[2].i != 0};
+    (*list)[*n].token = (ns_token){row[0].i, row[1].i, row[2].i != 0};
+    copy_why((*list)[(*n)++].why, sizeof (*list)->why, &row[3]);
   }
   return st;
 }

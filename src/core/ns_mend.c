@@ -31,7 +31,8 @@ typedef struct work {
 } work;
 
 static ns_status count(ns_db *db, ns_wrong wrong, int64_t n, ns_err *err) {
-  static const char *const what[] = {"nowhere", "waits", "twice", "row", "due", "signal", "key"};
+  static const char *const what[] = {[NS_NOWHERE] = "nowhere", [NS_WAITS] = "waits",
+                                     [NS_TWICE] = "twice", [NS_KEY] = "key"};
   return ns_run(db, NS_SQL_MEND_COUNT,
                 (ns_value[]){ns_vtext(ns_str(what[wrong])), ns_vint(n)}, err);
 }
@@ -152,8 +153,10 @@ static ns_status mend_row(ns_db *db, const ns_stray *x, ns_mended *sum, ns_err *
     ns_err_clear(err);
     st = NS_OK;
   }
+  if (gone == 0 || !ns_is_fault(x->wrong))
+    return st;
   sum->rows += gone;
-  return gone > 0 ? count(db, x->wrong, gone, err) : st;
+  return count(db, x->wrong, gone, err);
 }
 
 ns_status ns_mend(ns_db *db, const ns_stray *list, size_t n, ns_mended *sum,

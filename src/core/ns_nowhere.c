@@ -114,11 +114,14 @@ static ns_status suspect(ns_census *c, const ns_stray *x, ns_err *err) {
   return NS_OK;
 }
 
-/* A row that is left of a job which was cancelled, or forgotten, is nobody's fault. */
+bool ns_is_fault(ns_wrong wrong) {
+  return wrong < NS_ROW || wrong == NS_KEY;
+}
+
 static int64_t count_faults(const ns_strays *s) {
   int64_t n = 0;
   for (size_t i = 0; i < s->n; i++)
-    n += s->items[i].wrong < NS_ROW || s->items[i].wrong == NS_KEY;
+    n += ns_is_fault(s->items[i].wrong);
   return n;
 }
 

@@ -17,6 +17,10 @@ typedef enum ns_wrong {
   NS_KEY      /* a unique key of no job */
 } ns_wrong;
 
+/* Not of a row that a cancel leaves behind, or a job that leaves no history: nobody meets
+** it, and that it goes is no news. */
+bool ns_is_fault(ns_wrong wrong);
+
 typedef struct ns_stray {
   ns_wrong wrong;
   int64_t id, run;      /* of the job; run 0: a key */

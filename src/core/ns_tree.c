@@ -80,12 +80,12 @@ static void drop_nodes(ns_tree *t) {
   t->nnodes = 0;
 }
 
-void ns_tree_tell(ns_db *db, const char *kind, ns_bytes tokens) {
-  ns_value params[] = {ns_vtext(ns_str(kind)), ns_vtext(tokens)};
+void ns_tree_tell(ns_db *db, const char *kind, ns_bytes why, ns_bytes tokens) {
+  ns_value params[] = {ns_vtext(ns_str(kind)), ns_vtext(ns_said(why)), ns_vtext(tokens)};
   const ns_value *row = NULL;
   ns_err none;
   int64_t holder = 0;
-  if (ns_run(db, NS_SQL_ADMIN_TREE_HELD, &params[1], &none) != NS_OK ||
+  if (ns_run(db, NS_SQL_ADMIN_TREE_HELD, &params[2], &none) != NS_OK ||
       ns_row(db, NS_SQL_ADMIN_TREE_HELD, &row, &none) != NS_OK || row == NULL ||
       ns_run(db, NS_SQL_ADMIN_TREE_NOTICE, params, &none) != NS_OK)
     return;
@@ -116,7 +116,7 @@ static void tell_claimers(ns_db *db, ns_tree *t, const char *kind,
     return;
   ns_list_end(&t->list);
   if (!t->list.oom)
-    ns_tree_tell(db, kind, ns_buf_bytes(&t->list));
+    ns_tree_tell(db, kind, t->text, ns_buf_bytes(&t->list));
 }
 
 void ns_tree_told(ns_db *db, ns_tree *t) {

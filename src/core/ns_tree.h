@@ -93,7 +93,7 @@ ns_status ns_tree_release(ns_db *db, ns_tx *tx, ns_err *err);
 ** read it before that commit: its lease is there by now. Best effort: a host
 ** learns it from the job's next touch, too.
 */
-void ns_tree_tell(ns_db *db, const char *kind, ns_bytes tokens);
+void ns_tree_tell(ns_db *db, const char *kind, ns_bytes why, ns_bytes tokens);
 
 /* Deletes the edges that have outlived jobs, '[id,…]', which are to run again. Until
 ** the end of the transaction the live jobs at their other ends do not end. */

@@ -174,7 +174,8 @@ static ns_status notify(ns_db *db, ns_tree *t, ns_err *err) {
   return t->list.oom
              ? ns_no_memory(err)
              : ns_run(db, NS_SQL_ADMIN_TREE_NOTICE,
-                      (ns_value[]){ns_vtext(ns_str("cancelled")), list}, err);
+                      (ns_value[]){ns_vtext(ns_str("cancelled")),
+                                   ns_vtext(ns_said(t->text)), list}, err);
 }
 
 /* Jobs that show themselves as running, and scheduled rows, go. */
@@ -198,8 +199,8 @@ static ns_status end_nodes(ns_db *db, ns_tree *t, ns_err *err) {
   for (size_t i = 0; ends != NULL && i < t->nnodes; i++)
     ends[i] = (ns_end){.id = t->nodes[i].id, .queue_id = t->nodes[i].queue_id,
                        .outcome = "cancelled", .reason = "cancelled",
-                       .error = t->nodes[i].id == t->id ? t->text
-                                                        : ns_buf_bytes(&why),
+                       .said = t->nodes[i].id == t->id ? t->text
+                                                       : ns_buf_bytes(&why),
                        .attempts = -1, .polls = -1, .crashes = -1,
                        .unique = {t->nodes[i].key, t->nodes[i].keylen}};
   st = ends != NULL && !why.oom ? ns_finish(db, ends, t->nnodes, err)

@@ -213,20 +213,20 @@ static void take_ids(nsh_dispatch *d, size_t want) {
 
 /* Claims that somebody has ended go to the loop, which stops their handlers. */
 static void read_notices(nsh_dispatch *d, nsh_turn *t) {
-  ns_token *tokens;
+  ns_notice *list;
   ns_err err;
   size_t n;
   if (!t->notices)
     return;
-  t->notices = ns_notices(d->db, &tokens, &n, &err) != NS_OK;
+  t->notices = ns_notices(d->db, &list, &n, &err) != NS_OK;
   if (n > 0) {
     nsh_mail_lock(d->mail);
     for (size_t i = 0; i < n; i++)
-      nsh_mail_revoke(d->mail, &tokens[i]);
+      nsh_mail_revoke(d->mail, &list[i]);
     nsh_mail_unlock(d->mail);
     d->mail->notify(d->mail->notify_arg);
   }
-  free(tokens);
+  free(list);
 }
 
 /* ---------------------------------------------------------- as one of many */

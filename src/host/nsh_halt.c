@@ -42,6 +42,7 @@ static void publish(void) {
 
 static void describe(lua_State *L, lua_Debug *ar) {
   static const char *const reasons[] = {[NSH_WHY_LOST] = "the claim is lost:",
+                                        [NSH_WHY_CANCELLED] = "cancelled:",
                                         [NSH_WHY_STOP] = "the host stops:",
                                         [NSH_WHY_MEMORY] = "memory limit:"};
   char reason[64];

@@ -5,21 +5,25 @@
 #include "nsh_ladder.h"
 
 #include <signal.h>
+#include <stdio.h>
 
 #include "ns_log.h"
 #include "ns_time.h"
 #include "nsh_life.h"
 
-static void log_start(const nsh_seat *s, const nsh_task *task) {
+static void log_start(const nsh_seat *s, const nsh_task *task, const char *said) {
   static const char *const reasons[] = {
       [NSH_WHY_TIMEOUT] = "timeout", [NSH_WHY_LOST] = "the claim is lost",
-      [NSH_WHY_STOP] = "the host stops", [NSH_WHY_MEMORY] = "memory limit"};
+      [NSH_WHY_STOP] = "the host stops", [NSH_WHY_MEMORY] = "memory limit",
+      [NSH_WHY_CANCELLED] = "cancelled"};
+  char why[288];
+  snprintf(why, sizeof why, "%s%s%s", reasons[s->why], said[0] != '\0' ? ": " : "", said);
   ns_log(NS_LOG_WARN, s->why == NSH_WHY_TIMEOUT ? "job.timeout" : "job.stop",
          NS_FIELDS(ns_fi("id", task->id), ns_fs("name", task->name->text),
-                   ns_fi("pid", s->pid), ns_fs("why", reasons[s->why])));
+                   ns_fi("pid", s->pid), ns_fs("why", why)));
 }
 
-void nsh_ladder_start(nsh_seat *s, nsh_why why, int64_t step) {
+void nsh_ladder_start(nsh_seat *s, nsh_why why, int64_t step, const char *said) {
   nsh_task *task = nsh_seat_task(s, 0);
   if (s->rung != NSH_CALM)
     return;
@@ -30,7 +34,7 @@ void nsh_ladder_start(nsh_seat *s, nsh_why why, int64_t step) {
   nsh_seat_recall(s);
   s->table->tally.timeouts += why == NSH_WHY_TIMEOUT;
   nsh_slot_tell(s->slot, task->seq, why);
-  log_start(s, task);
+  log_start(s, task, said);
 }
 
 void nsh_ladder_climb(nsh_seat *s, int64_t now) {

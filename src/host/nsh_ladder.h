@@ -14,9 +14,9 @@
 #define NSH_STEP 500000      /* µs of the first step */
 #define NSH_STEP_STOP 100000 /* ... when the whole host stops */
 
-/* The running job of 's' is to stop; it stays with the first reason. The
-** mailbox is locked. */
-void nsh_ladder_start(nsh_seat *s, nsh_why why, int64_t step);
+/* The running job of 's' is to stop; it stays with the first reason. 'said': the words of
+** who has cancelled it, for the log, or "". The mailbox is locked. */
+void nsh_ladder_start(nsh_seat *s, nsh_why why, int64_t step, const char *said);
 
 /* Takes the next step when it is due. */
 void nsh_ladder_climb(nsh_seat *s, int64_t now);

@@ -219,9 +219,9 @@ void nsh_mail_lose(nsh_mail *m, const nsh_touch *t) {
   m->lost[m->nlost++] = (nsh_lost){t->seat, t->seq, t->pid};
 }
 
-void nsh_mail_revoke(nsh_mail *m, const ns_token *t) {
+void nsh_mail_revoke(nsh_mail *m, const ns_notice *n) {
   nsh_must(ns_grow(&m->revoked, &m->caprevoked, m->nrevoked + 1, sizeof *m->revoked));
-  m->revoked[m->nrevoked++] = *t;
+  m->revoked[m->nrevoked++] = *n;
 }
 
 void nsh_mail_withdraw(nsh_mail *m, int64_t lease) {

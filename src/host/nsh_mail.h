@@ -101,7 +101,7 @@ typedef struct nsh_mail {
   size_t nids, capids;
   nsh_lost *lost;
   size_t nlost, caplost;
-  ns_token *revoked;  /* claims that somebody has ended */
+  ns_notice *revoked; /* claims that somebody has ended */
   size_t nrevoked, caprevoked;
   int64_t *withdrawn; /* leases whose jobs, where not begun, are to be given back */
   size_t nwithdrawn, capwithdrawn;
@@ -194,7 +194,7 @@ nsh_room nsh_mail_room(const nsh_mail *m);
 void nsh_mail_deliver(nsh_mail *m, ns_jobs *jobs, const size_t *by_pool);
 void nsh_mail_ids(nsh_mail *m, const int64_t *ids, size_t n);
 void nsh_mail_lose(nsh_mail *m, const nsh_touch *t);
-void nsh_mail_revoke(nsh_mail *m, const ns_token *t);
+void nsh_mail_revoke(nsh_mail *m, const ns_notice *n);
 void nsh_mail_withdraw(nsh_mail *m, int64_t lease);
 
 #endif

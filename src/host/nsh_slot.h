@@ -37,7 +37,8 @@ typedef enum nsh_why {
   NSH_WHY_TIMEOUT, /* it runs too long: it fails */
   NSH_WHY_LOST,    /* its claim is gone: nobody wants to know how it ends */
   NSH_WHY_STOP,    /* the host stops: it is given back */
-  NSH_WHY_MEMORY   /* it is over its memory limit and goes on: it fails */
+  NSH_WHY_MEMORY,  /* it is over its memory limit and goes on: it fails */
+  NSH_WHY_CANCELLED /* as LOST */
 } nsh_why;
 
 typedef struct nsh_slot {

@@ -280,22 +280,24 @@ static void take_loads(nsh_table *t) {
     release_backlog(t);
 }
 
-/* The claim of the oldest task of 's' is lost. The mailbox is locked. */
-static void lose(nsh_seat *s) {
+/* The claim of the oldest task of 's' is lost; 'cancel' NULL: nobody has said why. The
+** mailbox is locked. */
+static void lose(nsh_seat *s, const ns_notice *cancel) {
   int64_t since;
   if (!nsh_seat_running(s, &since))
     return; /* it has been taken back, or has just ended */
   atomic_store(&s->slot->lost, nsh_seat_task(s, 0)->seq + 1);
-  nsh_ladder_start(s, NSH_WHY_LOST, NSH_STEP);
+  nsh_ladder_start(s, cancel != NULL ? NSH_WHY_CANCELLED : NSH_WHY_LOST, NSH_STEP,
+                   cancel != NULL ? cancel->why : "");
 }
 
 /* One that waits behind a running job is taken back, with its neighbours, whose
 ** release costs them nothing. One that is paused and runs runs on. */
-static void lose_task(nsh_seat *s, uint32_t at, bool paused) {
+static void lose_task(nsh_seat *s, uint32_t at, const ns_notice *n) {
   int64_t since;
   if (at == 0 && nsh_seat_running(s, &since)) {
-    if (!paused)
-      lose(s);
+    if (!n->token.paused)
+      lose(s, n);
     return;
   }
   nsh_seat_recall(s);
@@ -305,19 +307,19 @@ static void lose_task(nsh_seat *s, uint32_t at, bool paused) {
 ** as a host has workers, and each of those is looked at under the lock: so only once. */
 typedef struct revoked {
   nsh_mail *mail;
-  const ns_token *items;
+  const ns_notice *items;
   size_t n;
 } revoked;
 
 static int by_token(const void *a, const void *b) {
-  const ns_token *x = a;
-  const ns_token *y = b;
+  const ns_token *x = &((const ns_notice *)a)->token;
+  const ns_token *y = &((const ns_notice *)b)->token;
   return x->id != y->id ? (x->id > y->id) - (x->id < y->id)
                         : (x->run > y->run) - (x->run < y->run);
 }
 
-static const ns_token *find(const revoked *r, int64_t id, int64_t run) {
-  ns_token key = {.id = id, .run = run};
+static const ns_notice *find(const revoked *r, int64_t id, int64_t run) {
+  ns_notice key = {.token = {.id = id, .run = run}};
   return bsearch(&key, r->items, r->n, sizeof key, by_token);
 }
 
@@ -333,9 +335,9 @@ static bool lose_waiting(void *arg, const ns_job *job) {
 static void lose_tasks(nsh_seat *s, const revoked *r) {
   for (uint32_t at = 0; at < s->n; at++) {
     const nsh_task *task = nsh_seat_task(s, at);
-    const ns_token *token = find(r, task->id, task->run);
-    if (token != NULL)
-      lose_task(s, at, token->paused); /* what is taken back is behind it */
+    const ns_notice *n = find(r, task->id, task->run);
+    if (n != NULL)
+      lose_task(s, at, n); /* what is taken back is behind it */
   }
 }
 
@@ -394,7 +396,7 @@ static void take_lost(nsh_table *t) {
     const nsh_lost *l = &m->lost[i];
     nsh_seat *s = &t->seats[l->seat];
     if (s->n > 0 && s->pid == l->pid && nsh_seat_task(s, 0)->seq == l->seq)
-      lose(s);
+      lose(s, NULL);
   }
   m->nlost = 0;
   take_revoked(t);
@@ -410,7 +412,7 @@ static void lose_all(nsh_table *t) {
   for (size_t i = 0; i < t->nseats; i++)
     if (t->seats[i].n > 0) {
       nsh_seat_recall(&t->seats[i]);
-      lose(&t->seats[i]);
+      lose(&t->seats[i], NULL);
     }
   t->mail->lost_all = false;
 }
@@ -525,7 +527,7 @@ static void stop(nsh_seat *s) {
   int64_t since;
   nsh_table_lock(s->table);
   if (nsh_seat_running(s, &since))
-    nsh_ladder_start(s, NSH_WHY_STOP, NSH_STEP_STOP);
+    nsh_ladder_start(s, NSH_WHY_STOP, NSH_STEP_STOP, "");
   nsh_table_unlock(s->table);
   if (s->rung == NSH_CALM) {
     nsh_life_doom(s);

@@ -37,9 +37,9 @@ static bool look(nsh_seat *s, int64_t now) {
   if (nsh_seat_running(s, &since)) {
     timeout = nsh_seat_task(s, 0)->timeout;
     if (timeout > 0 && now - since > timeout)
-      nsh_ladder_start(s, NSH_WHY_TIMEOUT, NSH_STEP);
+      nsh_ladder_start(s, NSH_WHY_TIMEOUT, NSH_STEP, "");
     if (atomic_load(&s->slot->over) == nsh_seat_task(s, 0)->seq + 1)
-      nsh_ladder_start(s, NSH_WHY_MEMORY, NSH_STEP);
+      nsh_ladder_start(s, NSH_WHY_MEMORY, NSH_STEP, "");
     s->stuck = now - since > STUCK_US;
     if (s->n > 1 && s->stuck)
       nsh_seat_recall(s);

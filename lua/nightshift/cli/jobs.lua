@@ -323,8 +323,11 @@ function commands.signal(args)
   if args.name then context.check_name("signal name", args.name, options.MAX_NAME) end
   local value = context.json(args.json, "the value")
   local db <close> = context.connect(args)
+  local before = context.must(db:job(args.id)).awaits
   context.must(db:signal(args.id, value, args.name))
-  output.line(args.id .. " is told")
+  if not args.name or before == args.name then return output.line(args.id .. " is told") end
+  output.line(output.safe(("%d is told '%s', %s"):format(args.id, args.name,
+    before and ("but waits for '%s'"):format(before) or "and does not wait for a signal now")))
 end
 
 return jobs

@@ -180,8 +180,7 @@ end
 
 local WRONG = {
   nowhere = "jobs in no place", waits = "jobs that waited for nothing", unknown = "claims unknown to their holder",
-  twice = "claimed jobs that were ready, too", row = "rows of no job", due = "scheduled rows of no job",
-  key = "unique keys of no job", signal = "signals to no job",
+  twice = "claimed jobs that were ready, too", key = "unique keys of no job",
 }
 
 function commands.status(args)
