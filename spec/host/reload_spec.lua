@@ -3,6 +3,7 @@
 
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
+local nst = require "nst"
 local proc = require "spec.support.proc"
 
 local url, handle, q
@@ -179,5 +180,114 @@ describe("hosts that run jobs of the same name", function()
     for _, h in ipairs { a, b, c } do row_of(h) end
     assert.equal("ok", doctor().level)
     stop(a, b, c)
+  end)
+end)
+
+--- Exit status, stdout, stderr.
+local function reload(...) return proc.nightshift({ "reload", ... }, url) end
+
+--- A row of a host that is none of this spec's: `fields` differ from that of a real one.
+local function pretend(h, fields)
+  local id = 1000000 + row_of(h).id
+  assert(handle:execute(([[INSERT INTO nightshift_holder (id, kind, host, pid, boot_id, connection, started, beat,
+      version)
+    SELECT %d, kind, host, %s, %s, connection, started + %d, beat, version
+    FROM nightshift_holder WHERE id = ?]]):format(id, fields.pid or "pid", fields.boot_id or "boot_id",
+      fields.later or 0), row_of(h).id))
+  return id
+end
+
+local function forget(id) assert(handle:execute("DELETE FROM nightshift_holder WHERE id = ?", id)) end
+
+describe("nightshift reload", function()
+  it("has every host of this machine read its scripts, and says which it runs now", function()
+    local a, b = host.start(url, "return { a = function() end }"), host.start(url, "return { b = function() end }")
+    write(a.script, "return { a = function() return 2 end }")
+    local exit, out, err = reload()
+    assert.same({ 0, "" }, { exit, err })
+    assert.is_truthy(out:find(("host %d (pid %d on "):format(row_of(a).id, a.pid), 1, true))
+    assert.is_truthy(out:find(("runs %s now, before %s\n"):format(row_of(a).scripts, ready(a)), 1, true))
+    assert.is_truthy(out:find(("runs %s, as before\n"):format(ready(b)), 1, true))
+    assert.not_equal(ready(a), row_of(a).scripts)
+    stop(a, b)
+  end)
+
+  it("ends with 1 when one could not, with file and line", function()
+    local a, b = host.start(url, "return { a = function() end }"), host.start(url, "return { b = function() end }")
+    write(b.script, BROKEN)
+    local exit, out, err = reload()
+    assert.equal(1, exit)
+    assert.is_truthy(out:find("runs " .. ready(a), 1, true))
+    assert.is_truthy(err:find(("goes on with %s: %s:3:"):format(ready(b), b.script), 1, true))
+    local _, json = reload "--json"
+    local outcomes = {}
+    for _, each in ipairs(nightshift.decode(json)) do outcomes[each.pid] = each.outcome end
+    assert.same({ [a.pid] = "loaded", [b.pid] = "failed" }, outcomes)
+    stop(a, b)
+  end)
+
+  it("waits for what it has asked for, not for what is being read already", function()
+    local h = host.start(url, "return { a = function() end }")
+    write(h.script, "print 'reading' while true do end")
+    h:signal "HUP"
+    h:wait_line "^reading"
+    write(h.script, "return { a = function() return 3 end }")
+    local exit, out = reload()
+    assert.equal(0, exit)
+    assert.is_truthy(out:find(("runs %s now, before %s\n"):format(row_of(h).scripts, ready(h)), 1, true))
+    stop(h)
+  end)
+
+  it("ends with 1 when one does not answer, or is about to end", function()
+    local go = fixture.dir() .. "/go"
+    local h = host.start(url, host.holding(go))
+    h:signal "STOP"
+    local exit, _, err = reload("--timeout", "300ms")
+    h:signal "CONT"
+    assert.equal(1, exit)
+    assert.is_truthy(err:find("has not answered for 300ms", 1, true))
+    assert(q:push "hold")
+    h:wait_line "^holds"
+    h:signal "TERM"
+    h:wait_line "event=host.drain"
+    exit, _, err = reload()
+    assert.equal(1, exit)
+    assert.is_truthy(err:find("it is about to end", 1, true))
+    write(go, "")
+    assert.equal(0, h:wait(20))
+  end)
+
+  it("names hosts of other machines, and says where there is none", function()
+    local h = host.start(url, "return {}")
+    local id = pretend(h, { boot_id = "'elsewhere'" })
+    assert(handle:execute("DO GET_LOCK(CONCAT('nightshift:', DATABASE(), ':', ?), 0)", id))
+    local exit, out = reload()
+    assert.equal(0, exit)
+    assert.is_truthy(out:find(("host %d (pid %d on "):format(id, h.pid), 1, true))
+    assert.is_truthy(out:find("was not reached: it is on another machine", 1, true))
+    stop(h)
+    local none, _, err = reload()
+    assert.equal(1, none)
+    assert.is_truthy(err:find("no host of this database runs on this machine", 1, true))
+    assert(handle:execute("DO RELEASE_LOCK(CONCAT('nightshift:', DATABASE(), ':', ?))", id))
+    forget(id)
+  end)
+
+  it("sends nothing to a process that has the number of a host that is gone", function()
+    local h = host.start(url, "return {}")
+    local other = proc.start { "sleep", "600" }
+    local young = pretend(h, { pid = other.pid, later = -3600000000 })
+    local exit, _, err = reload()
+    assert.same({ 0, "" }, { exit, err })
+    forget(young)
+    local deaf = pretend(h, { pid = other.pid, later = 3600000000 })
+    exit, _, err = reload()
+    assert.equal(1, exit)
+    assert.is_truthy(err:find("the process does not listen to HUP", 1, true))
+    forget(deaf)
+    assert.is_truthy(nst.kill(other.pid, "0"))
+    other:signal "KILL"
+    other:wait(5)
+    stop(h)
   end)
 end)

@@ -35,12 +35,16 @@ describe("a reload while 32 generations are alive", function()
         return done == version or h:transcript():find "event=reload.refused"
       end, 20)
     until h:transcript():find "event=reload.refused"
+    eventually(function()
+      return (assert(handle:stats()).holders[1].load_error or ""):find "too many generations"
+    end, 20)
     assert(handle:cancel(ids[1]))
     eventually(function()
       local id = assert(q:push "version")
       return eventually(function() return handle:job(id).result end, 20) == version
     end, 40)
     assert.equal(1, #host.events(h:transcript(), "reload.refused"))
+    eventually(function() return assert(handle:stats()).holders[1].load_error == nil end, 20)
     h:signal "QUIT"
     h:wait(20)
   end)

@@ -258,6 +258,17 @@ WHERE (outcome = 'done' AND finished_at < ?)
    OR (outcome IN ('dead', 'cancelled') AND finished_at < ?)
 GROUP BY outcome
 
+-- name: report_reload
+-- Hosts that are not known dead, with how the last reading of their scripts ended; age, µs:
+-- how long they are known; silent, µs: since when nothing was heard of them. Index: small tables; PRIMARY of served. Locks: none.
+SELECT h.id, h.host, h.pid, h.boot_id AS place, {now} - h.started AS age,
+  {now} - h.beat AS silent, s.scripts, s.load_began, s.load_error,
+  IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id)) AS free
+FROM nightshift_holder h
+LEFT JOIN nightshift_served s ON s.holder = h.id
+WHERE h.kind = 'host' AND h.dead IS NULL
+ORDER BY h.id
+
 -- name: report_schema
 -- The version of the tables. Index: meta PRIMARY. Locks: none.
 SELECT value FROM nightshift_meta WHERE name = 'schema'

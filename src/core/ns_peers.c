@@ -66,6 +66,15 @@ static int64_t process_age(const char *state) {
          (int64_t)(ticks * NS_SECOND / (unsigned long long)sysconf(_SC_CLK_TCK));
 }
 
+bool ns_process_is(pid_t pid, int64_t age) {
+  char text[512];
+  const char *state;
+  read_stat(pid, text, sizeof text);
+  state = strrchr(text, ')');
+  return state != NULL && strchr("ZX", state[2]) == NULL &&
+         process_age(state + 2) + YOUNGER >= age;
+}
+
 /* Looks for its process, where that is to be seen. A zombie is gone, though its
 ** parent has not waited for it yet. */
 static void look_here(ns_peer *p, const char *here, const ns_value *row) {

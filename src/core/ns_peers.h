@@ -5,6 +5,8 @@
 #ifndef NS_PEERS_H
 #define NS_PEERS_H
 
+#include <sys/types.h>
+
 #include "nightshift.h"
 
 /* A holder as a row of rescue_holders tells. */
@@ -30,6 +32,10 @@ typedef struct ns_peers {
 /* This boot of this machine and its space of process ids: within one place a
 ** process id means one process. */
 void ns_place(char out[NS_PLACE]);
+
+/* Is process 'pid' of this place there, and for 'age' µs? Otherwise its number has been
+** given to another. Stopped ones are there, zombies are not. */
+bool ns_process_is(pid_t pid, int64_t age);
 
 /* Adds a row of rescue_holders. False: out of memory. */
 bool ns_peers_add(ns_peers *p, const ns_value *row);

@@ -448,6 +448,25 @@ static void quiet(host *h, bool on) {
   tell_served(h, NULL, NULL);
 }
 
+/* A reload that does not begin is a failed one, for who waits for its end. */
+static void not_reloaded(host *h, const char *why) {
+  nsh_mail_lock(&h->mail);
+  nsh_reading_failed(&h->mail.reading, ns_str(why), ns_mono_us());
+  nsh_mail_unlock(&h->mail);
+  tell_served(h, NULL, NULL);
+}
+
+static void reload(host *h) {
+  if (h->mode > RUNNING) {
+    not_reloaded(h, "it is about to end");
+    return;
+  }
+  nsh_scripts_load(&h->scripts);
+  if (h->scripts.refused)
+    not_reloaded(h, "too many generations of scripts are still alive; it is tried again "
+                    "when one has ended");
+}
+
 static void on_stop_signal(host *h, int sig) {
   const char *name = sig == SIGTERM ? "SIGTERM" : sig == SIGINT ? "SIGINT"
                                                                 : "SIGQUIT";
@@ -465,8 +484,7 @@ static void on_signal(void *arg, int sig) {
   host *h = arg;
   switch (sig) {
   case SIGHUP:
-    if (h->mode <= RUNNING)
-      nsh_scripts_load(&h->scripts);
+    reload(h);
     break;
   case SIGUSR1:
     nsh_dump(&h->table);

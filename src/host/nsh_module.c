@@ -11,6 +11,7 @@
 
 #include "../lua/nsl.h"
 #include "nsh_host.h"
+#include "nsh_hup.h"
 #include "nsh_lua.h"
 #include "nsh_single.h"
 
@@ -67,6 +68,36 @@ static int host_single(lua_State *L) {
   }
   lua_pushboolean(L, taken);
   return 1;
+}
+
+/***
+Has another host of this machine read its scripts again: sends it HUP.
+@function hup
+@tparam integer pid
+@tparam string place its machine and container, as its row has it
+@tparam integer age µs that it has been known for: a younger process is another one
+@treturn[1] boolean true
+@treturn[2] nil
+@treturn[2] string `away`: it is of another place; `gone`; or what is wrong
+*/
+static int host_hup(lua_State *L) {
+  lua_Integer pid = luaL_checkinteger(L, 1);
+  lua_Integer age = luaL_checkinteger(L, 3);
+  ns_bytes place;
+  nsh_hup how;
+  place.p = luaL_checklstring(L, 2, &place.n);
+  luaL_argcheck(L, pid > 1 && pid <= INT32_MAX, 1, "not a process id");
+  how = nsh_hup_send((pid_t)pid, place, age);
+  if (how == NSH_HUP_SENT) {
+    lua_pushboolean(L, 1);
+    return 1;
+  }
+  lua_pushnil(L);
+  lua_pushstring(L, how == NSH_HUP_AWAY   ? "away"
+                    : how == NSH_HUP_GONE ? "gone"
+                    : how == NSH_HUP_DEAF ? "the process does not listen to HUP"
+                                          : strerror(errno));
+  return 2;
 }
 
 static int is_lua_file(const struct dirent *e) {
@@ -129,7 +160,8 @@ static int host_scan(lua_State *L) {
 
 int nsh_lua_openhost(lua_State *L) {
   static const luaL_Reg functions[] = {
-      {"work", host_work}, {"scan", host_scan}, {"single", host_single}, {NULL, NULL}};
+      {"work", host_work}, {"scan", host_scan}, {"single", host_single},
+      {"hup", host_hup}, {NULL, NULL}};
   luaL_newlib(L, functions);
   return 1;
 }
