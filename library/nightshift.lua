@@ -990,6 +990,7 @@ function Job:db() end
 ---@field parent integer?
 ---@field unmet integer? waiting: for how many jobs, a pause counted as one
 ---@field awaits string? waiting: for this signal
+---@field paused integer? waiting: by the pause of which job
 ---@field claimed integer? running: since when
 ---@field holder integer? running: by whom
 ---@field progress number? running

@@ -48,10 +48,12 @@ CASE WHEN c.id IS NOT NULL THEN 'running' WHEN j.unmet > 0 OR {awaits} THEN 'wai
 j.priority, j.run, j.attempts, j.polls, j.crashes, j.max_attempts, j.created, j.due, j.parent
 
 -- mark: live_columns
--- What a listing of all states shows of live job j in queue q, with its claim c.
+-- What a listing of all states shows of live job j in queue q, with its claim c. An unsigned
+-- number would be a decimal in a UNION with NULL, and a text in Lua.
 j.id, q.name AS queue, j.name, {state} AS state,
   {listed_columns},
-  NULLIF(j.unmet, 0) AS unmet, IF({awaits}, j.awaits, NULL) AS awaits
+  NULLIF(CAST(j.unmet AS SIGNED), 0) AS unmet, IF({awaits}, j.awaits, NULL) AS awaits,
+  IF(j.paused > 0, j.paused, NULL) AS paused
 
 -- mark: job_columns
 -- What a claim gives of job j.

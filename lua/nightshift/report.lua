@@ -164,6 +164,11 @@ function report.slots(handle)
   return handle:execute "@report_slots"
 end
 
+--- Up to `limit` running jobs that show how far they are, the longest first.
+function report.progress(handle, limit)
+  return handle:execute("@report_progress", limit)
+end
+
 --- Failed attempts of a job, oldest first.
 function report.attempts(handle, id)
   return handle:execute("@report_attempts", id)

@@ -53,7 +53,7 @@ WHERE kind = 'host' AND dead IS NULL AND boot_id LIKE CONCAT(?, ' %')
 -- Locks: none.
 (SELECT {live_columns}, NULL AS finished_at, NULL AS reason, NULL AS error
  FROM (SELECT id, queue_id, name, unmet, due, priority, run, attempts, polls,
-              crashes, max_attempts, created, parent, waits, awaits
+              crashes, max_attempts, created, parent, waits, awaits, paused
        FROM nightshift_job
        WHERE (? IS NULL OR queue_id = ?) AND (? IS NULL OR name = ?)
        ORDER BY id DESC LIMIT ?) j
@@ -62,7 +62,7 @@ WHERE kind = 'host' AND dead IS NULL AND boot_id LIKE CONCAT(?, ' %')
 UNION ALL
 (SELECT f.id, q.name, f.name, f.outcome,
         f.priority, f.run, f.attempts, f.polls, f.crashes, f.max_attempts,
-        f.created, NULL, f.parent, NULL, NULL, f.finished_at, f.reason, LEFT(f.error, 300)
+        f.created, NULL, f.parent, NULL, NULL, NULL, f.finished_at, f.reason, LEFT(f.error, 300)
  FROM nightshift_finished f
  JOIN nightshift_queue q ON q.id = f.queue_id
  WHERE (? IS NULL OR f.queue_id = ?) AND (? IS NULL OR f.name = ?)
@@ -191,7 +191,7 @@ ORDER BY s.run_at, s.job_id LIMIT ?
 -- Params: queue id or NULL twice, name or NULL twice, limit; the same again.
 -- Index: edge PRIMARY; job PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'waiting' AS state,
-       {listed_columns}, j.unmet
+       {listed_columns}, j.unmet, IF(j.paused > 0, j.paused, NULL) AS paused
 FROM ((SELECT DISTINCT e.job_id
        FROM nightshift_edge e
        STRAIGHT_JOIN nightshift_job w ON w.id = e.job_id AND w.unmet > 0
@@ -247,6 +247,18 @@ WHERE BINARY p.db = BINARY DATABASE()
 -- Which database of which server this is, the same for all who connect. Key: none.
 -- Locks: none.
 SELECT CONCAT_WS(':', @@hostname, @@port, @@datadir, DATABASE()) AS place
+
+-- name: report_progress
+-- Jobs that show how far they are, the longest first. Params: limit. Index: all of running,
+-- those that show something; PRIMARY of job, queue and holder. Locks: none.
+SELECT j.id, q.name AS queue, j.name, r.holder, h.host, h.pid, r.worker, r.started, r.touched,
+  r.progress, r.status
+FROM nightshift_running r
+STRAIGHT_JOIN nightshift_job j ON j.id = r.job_id AND j.run = r.run
+STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
+LEFT JOIN nightshift_holder h ON h.id = r.holder
+WHERE r.progress IS NOT NULL OR r.status <> ''
+ORDER BY r.started, r.job_id LIMIT ?
 
 -- name: report_prunable
 -- How much history of each outcome a prune would delete.

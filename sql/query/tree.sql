@@ -212,7 +212,7 @@ JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 SELECT v.id, COALESCE(j.name, f.name) AS name,
   IF(j.id IS NULL, f.outcome, {state}) AS state,
   j.paused, r.progress, r.status, f.reason,
-  COALESCE(LEFT(f.error, 300), (SELECT LEFT(a.error, 300) FROM nightshift_attempt a
+  IF(f.id IS NOT NULL, LEFT(f.error, 300), (SELECT LEFT(a.error, 300) FROM nightshift_attempt a
     WHERE a.job_id = v.id ORDER BY a.run DESC LIMIT 1)) AS error,
   (SELECT 1 FROM nightshift_child x WHERE x.parent = v.id LIMIT 1) AS inner_node
 FROM (SELECT ? AS id) v
@@ -239,7 +239,7 @@ GROUP BY state
 SELECT v.id, COALESCE(j.name, f.name) AS name,
   IF(j.id IS NULL, COALESCE(f.outcome, 'gone'), {state}) AS state,
   j.paused, r.progress, r.status, f.reason,
-  COALESCE(LEFT(f.error, 300), (SELECT LEFT(a.error, 300) FROM nightshift_attempt a
+  IF(f.id IS NOT NULL, LEFT(f.error, 300), (SELECT LEFT(a.error, 300) FROM nightshift_attempt a
     WHERE a.job_id = v.id ORDER BY a.run DESC LIMIT 1)) AS error,
   (SELECT 1 FROM nightshift_child x WHERE x.parent = v.id LIMIT 1) AS inner_node
 FROM (SELECT seq, id FROM nightshift_child WHERE parent = ? ORDER BY seq, id LIMIT ?) v

@@ -122,12 +122,19 @@ local function when(row, now)
   return ago(row.created) .. " old"
 end
 
+--- "paused with 12, for 2 jobs": whose pause holds it, and what it waits for besides.
+local function pause_of(row)
+  local text = row.paused == row.id and "paused" or "paused with " .. row.paused
+  return row.unmet > 1 and ("%s, for %s"):format(text, output.count(row.unmet - 1, "job")) or text
+end
+
 local function note(row)
   if row.progress then
     return output.one_line(("%d%% %s"):format(row.progress * 100 // 1, row.status or ""), 60)
   end
   if row.error then return output.one_line(("%s: %s"):format(row.reason or "error", row.error), 60) end
   if row.awaits then return output.one_line("for the signal " .. row.awaits, 60) end
+  if row.state == "waiting" and row.paused then return pause_of(row) end
   return row.reason or (row.unmet and "for " .. output.count(row.unmet, "job")) or ""
 end
 

@@ -6,16 +6,26 @@ local core = require "nightshift.core"
 local decimal = require "nightshift.decimal"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
+local report = require "nightshift.report"
 local unserved = require "nightshift.unserved"
 local versions = require "nightshift.versions"
 
 local queues = { commands = {} }
 local commands = queues.commands
 
+local COLUMNS = [[
+READY to DEAD: jobs in that state; 1000+: so many and more.
+OLDEST: how long the first of them has been ready. NEXT DUE: until the next scheduled one is.
+UP: since its start. BEAT: since it has last said that it lives; a host does so every 10 s at least.
+WORKERS: those that take jobs, that run one, that take no more and end with theirs.
+BATCHES: claims it holds; one is of one job or of many.
+STARTED to STATUS: of jobs that call job:progress, 20 at most; SEEN: since they last did.]]
+
 --- Adds the commands to the parser.
 function queues.define(parser)
   local status = parser:command("status", "Show queues and adopted tables with their counts, who holds jobs and locks, "
     .. "and what runs of adopted tables.")
+  status:epilog(COLUMNS)
   status:flag("--json", "Print JSON.")
   for _, verb in ipairs {
     { "pause", "Stop claims from queues, or of a job and all below it; pushes still work." },
@@ -131,14 +141,15 @@ local function adopted_columns()
   return columns
 end
 
+local function joined(first, second) return table.move(second, 1, #second, #first + 1, first) end
+
+--- What is shown of each row or job that runs.
 local function running_columns(now)
   local function ago(key)
     return function(row) return output.span(math.max(0, now - row[key]) / 1000000) end
   end
   return {
-    output.column("TABLE", "table"),
-    output.column("ID", "id", true),
-    { title = "HOST", get = function(row) return output.one_line(row.host, 40) end },
+    { title = "HOST", get = function(row) return output.one_line(row.host or "-", 40) end },
     { title = "PID", get = function(row) return row.worker or row.pid end, right = true },
     { title = "STARTED", get = function(row) return output.time(row.started) end },
     { title = "SEEN", get = ago "touched", right = true },
@@ -149,13 +160,27 @@ local function running_columns(now)
   }
 end
 
+local SHOWN = 20 -- running jobs
+local EVERY = 1 << 31 -- a limit that is none
+
+--- Jobs of our own queues that show how far they are.
+local function show_running(running, now)
+  if #running == 0 then return end
+  local columns = { output.column("ID", "id", true), output.column("QUEUE", "queue"),
+    { title = "NAME", get = function(row) return output.one_line(row.name, 40) end } }
+  output.line()
+  output.table(joined(columns, running_columns(now)), { table.unpack(running, 1, SHOWN) })
+  if #running > SHOWN then output.line "… and more: nightshift jobs --state running" end
+end
+
 local function show_adopted(adopted, now)
   if #adopted.tables == 0 then return end
   output.line()
   output.table(adopted_columns(), adopted.tables)
   if #adopted.running == 0 then return end
   output.line()
-  output.table(running_columns(now), adopted.running)
+  output.table(joined({ output.column("TABLE", "table"), output.column("ID", "id", true) }, running_columns(now)),
+    adopted.running)
 end
 
 local function show_queues(stats)
@@ -188,15 +213,18 @@ function commands.status(args)
   local stats = context.must(db:stats())
   local slots = context.must(db:slots())
   local adopted = context.must(adopt.status(db))
+  local running = context.must(report.progress(db._handle, args.json and EVERY or SHOWN + 1))
   local mended = context.must(db._handle:execute "@report_mended")
   if args.json then
     return output.json {
       now = stats.now, queues = core.array(stats.queues), holders = core.array(stats.holders),
       slots = core.array(slots), unserved = core.array(stats.unserved), mended = core.array(mended),
+      running = core.array(running),
       adopted = { tables = core.array(adopted.tables), running = core.array(adopted.running) },
     }
   end
   show_queues(stats)
+  show_running(running, stats.now)
   if #slots > 0 then
     output.line()
     output.table(slot_columns(stats.now), slots)
