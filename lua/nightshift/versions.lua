@@ -10,7 +10,7 @@ local core = require "nightshift.core"
 local span = require "nightshift.span"
 
 -- Scripts may change the library while they are loaded.
-local open, searchpath = io.open, package.searchpath
+local open, searchpath, utf8_len = io.open, package.searchpath, utf8.len
 
 local versions = {}
 
@@ -31,7 +31,7 @@ end
 
 local function add(seen, name, text)
   name = name:gsub("%c", "?")
-  if not utf8.len(name) then name = name:gsub("[\x80-\xFF]", "?") end
+  if not utf8_len(name) then name = name:gsub("[\x80-\xFF]", "?") end
   seen.items[#seen.items + 1] = { name, core.hash(text) }
 end
 
@@ -97,13 +97,20 @@ end
 
 -- ------------------------------------------------------------- what hosts tell
 
+--- What a host does whose scripts could not be read.
+---@param scripts string version of those that it has; "": none
+---@return string
+function versions.goes_on(scripts)
+  return scripts == "" and "runs nothing" or "goes on with " .. scripts
+end
+
 --- What a host that could not read its scripts again goes on with, and why.
 ---@param row {id: integer, pid: integer, host: string, scripts: string, load_error: string}
 ---@param ago integer µs
 ---@return string
 function versions.failure(row, ago)
-  return ("host %d (pid %d on %s) could not read its scripts again %s ago, and goes on with %s: %s"):format(row.id,
-    row.pid, row.host, span(math.max(0, ago) / 1000000), row.scripts, row.load_error:match "[^\n]*")
+  return ("host %d (pid %d on %s) could not read its scripts again %s ago, and %s: %s"):format(row.id, row.pid,
+    row.host, span(math.max(0, ago) / 1000000), versions.goes_on(row.scripts), row.load_error:match "[^\n]*")
 end
 
 --- A JSON list, which was made from what scripts gave; {} where it is none.

@@ -274,14 +274,18 @@ static void tell_handlers(host *h, const char *version, const nsh_loaded *what) 
   ns_buf_free(&picked);
 }
 
-/* Those of before go on, for all to see. */
+/* The scripts were not read again, for all to see. */
+static void not_read(host *h, ns_bytes why, int64_t began) {
+  nsh_mail_lock(&h->mail);
+  nsh_reading_failed(&h->mail.reading, version_of(h), why, began);
+  nsh_mail_unlock(&h->mail);
+  tell_served(h, NULL, NULL);
+}
+
 static void tell_failed(host *h, ns_bytes message) {
   ns_log(NS_LOG_ERROR, "reload.failed",
          NS_FIELDS(ns_fb("error", message), ns_fb("scripts", version_of(h))));
-  nsh_mail_lock(&h->mail);
-  nsh_reading_failed(&h->mail.reading, message, h->scripts.since);
-  nsh_mail_unlock(&h->mail);
-  tell_served(h, NULL, NULL);
+  not_read(h, message, h->scripts.since);
 }
 
 static void on_loaded(void *arg, nsh_zygote *z, const nsh_loaded *what) {
@@ -449,22 +453,14 @@ static void quiet(host *h, bool on) {
 }
 
 /* A reload that does not begin is a failed one, for who waits for its end. */
-static void not_reloaded(host *h, const char *why) {
-  nsh_mail_lock(&h->mail);
-  nsh_reading_failed(&h->mail.reading, ns_str(why), ns_mono_us());
-  nsh_mail_unlock(&h->mail);
-  tell_served(h, NULL, NULL);
-}
-
 static void reload(host *h) {
-  if (h->mode > RUNNING) {
-    not_reloaded(h, "it is about to end");
-    return;
-  }
-  nsh_scripts_load(&h->scripts);
-  if (h->scripts.refused)
-    not_reloaded(h, "too many generations of scripts are still alive; it is tried again "
-                    "when one has ended");
+  if (h->mode <= RUNNING)
+    nsh_scripts_load(&h->scripts);
+  if (h->mode <= RUNNING && h->scripts.refused)
+    not_read(h, ns_str("too many generations of scripts are still alive; it is tried "
+                       "again when one has ended"), ns_mono_us());
+  else if (h->mode == DRAINING)
+    not_read(h, ns_str("it is about to end"), ns_mono_us());
 }
 
 static void on_stop_signal(host *h, int sig) {

@@ -36,7 +36,8 @@ void nsh_reading_done(nsh_reading *r, const char *version, ns_bytes files, int64
   r->began = began;
 }
 
-void nsh_reading_failed(nsh_reading *r, ns_bytes error, int64_t began) {
+void nsh_reading_failed(nsh_reading *r, ns_bytes runs, ns_bytes error, int64_t began) {
+  nsh_version_copy(r->version, runs);
   free((void *)r->error.p);
   if (error.n > ERROR_MAX)
     error.n = ERROR_MAX;

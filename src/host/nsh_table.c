@@ -459,6 +459,16 @@ void nsh_table_hear(nsh_table *t) {
 }
 
 #ifdef NS_DEBUG
+/* Seats whose worker runs older scripts; those without one count as such never. */
+static size_t aged(const nsh_table *t) {
+  size_t n = 0;
+  for (size_t i = 0; i < t->nseats; i++) {
+    assert(!t->seats[i].old || t->seats[i].phase != NSH_EMPTY);
+    n += t->seats[i].old;
+  }
+  return n;
+}
+
 /* What the counts of a pool have to be, from its seats. */
 static nsh_pool recounted(const nsh_table *t, size_t pool) {
   nsh_pool sum = {.tasks = 0};
@@ -490,7 +500,7 @@ void nsh_table_recount(nsh_table *t) {
     waiting += p->backlog.n;
     arriving += t->mail->arriving[i];
   }
-  assert(t->up == up && t->busy == busy && t->backlog == waiting);
+  assert(t->up == up && t->busy == busy && t->backlog == waiting && t->old == aged(t));
   assert(t->mail->outstanding == busy + waiting + arriving);
   nsh_mail_unlock(t->mail);
 }

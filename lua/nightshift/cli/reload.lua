@@ -5,6 +5,7 @@ local core = require "nightshift.core"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local runner = require "nightshift.reload"
+local versions = require "nightshift.versions"
 
 local reload = { commands = {} }
 
@@ -27,7 +28,7 @@ local TEXTS = {
   end,
   failed = function(host)
     local why = output.safe(host.error:match "[^\n]*")
-    return host.was and ("goes on with %s: %s"):format(host.was, why) or why
+    return host.scripts and ("%s: %s"):format(versions.goes_on(host.scripts), why) or "was not told: " .. why
   end,
   silent = function(_, timeout)
     return ("has not answered for %s: it reads for long, is stopped, or its database is slow"):format(timeout)
