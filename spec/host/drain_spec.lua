@@ -123,6 +123,15 @@ describe("a drain waits for", function()
     assert.same({ from // 1000, to // 1000 }, { instant(said.next) // 1000, instant(said["until"]) // 1000 })
   end)
 
+  it("jobs behind more cancelled ones than it claims at once", function()
+    local gone = {}
+    for i = 1, 25 do gone[i] = push("q", "a") end
+    local own = push("q", "a")
+    for _, id in ipairs(gone) do assert(handle:cancel(id)) end
+    assert.equal(0, (drain { "--workers", "1" }))
+    assert.equal("done", handle:job(own).state)
+  end)
+
   it("a retry of its own", function()
     assert(q:push("flaky", nil, { backoff = "1s" }))
     local h = host.spawn(url, [[return { flaky = function(job)

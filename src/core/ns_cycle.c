@@ -415,6 +415,16 @@ static ns_status read_claimed(ns_db *db, const work *w, ns_jobs *out,
   return st;
 }
 
+/* '*missed': some rows were of jobs that are gone, cancelled say, and gave nothing; those
+** behind them are to be claimed at once. */
+static ns_status read_taken(ns_db *db, const work *w, ns_jobs *out, bool *missed,
+                               ns_err *err) {
+  size_t before = out->n;
+  ns_status st = read_claimed(db, w, out, err);
+  *missed = st == NS_OK && out->n - before < w->takes.n;
+  return st;
+}
+
 /* Verdicts that are written, of a call that fails all the same: its caller comes with
 ** them again, but a host sorts them out by their statuses. */
 static void remember_written(ns_db *db, const ns_verdict *v, size_t n) {
@@ -534,7 +544,7 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
   bool claims = w.want.limit > 0;
   int64_t unread = 0;
   size_t before = out != NULL ? out->n : 0;
-  bool late = false;
+  bool again = false;
   ns_status st = NS_OK;
   ns_err_clear(err);
   wait_for_another(verdicts, nverdicts);
@@ -555,13 +565,13 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
   if (st == NS_OK && unread != 0)
     db->unread = 0; /* a call that fails keeps it: the caller drops 'out' */
   if (st == NS_OK && w.takes.n > 0)
-    st = read_claimed(db, &w, out, err);
+    st = read_taken(db, &w, out, &again, err);
   if (st == NS_OK && out != NULL)
-    late = drop_expired(db, out, before);
+    again = drop_expired(db, out, before) || again;
   if (st == NS_OK && !ns_in_transaction(db))
     ns_holder_absolve(db);
   if (next_due != NULL)
-    *next_due = late || w.released ||
+    *next_due = again || w.released ||
                         ns_take_alone_next(db, w.want.feeds, w.want.nfeeds,
                                            w.want.limit)
                     ? 0
