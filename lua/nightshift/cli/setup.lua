@@ -45,6 +45,7 @@ end
 local function print_schema()
   output.write(("-- Nightshift %s, tables of version %d.\n"):format(nightshift._VERSION, newest_schema()))
   output.write "-- For an empty database: nightshift init --print | mariadb DATABASE\n"
+  output.write "SET NAMES utf8mb4;\n" -- the client's own choice may have no collation of ours
   for _, statement in ipairs(core.schema()) do print_statement(statement) end
   output.write(("\n-- the version of the tables\nREPLACE INTO nightshift_meta (name, value) VALUES ('schema', '%d');\n")
     :format(newest_schema()))
