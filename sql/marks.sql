@@ -14,6 +14,10 @@ TIMESTAMPDIFF(MICROSECOND,TIMESTAMP'1970-01-01 00:00:00',UTC_TIMESTAMP(6))
 -- whatever the database and the session have for a default.
 CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
 
+-- mark: here
+-- This database in the name of a lock: in ASCII and short, whatever the database is called.
+MD5(DATABASE())
+
 -- mark: tokens
 -- Behind `JSON_TABLE(text, `: the columns of [[id,run],…].
 '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]')

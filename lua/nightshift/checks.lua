@@ -240,7 +240,7 @@ end
 -- under another name, the view reads the original. Gives the name of such a view.
 local function reads_another(seen)
   for _, row in ipairs(ask(seen, "doctor_tables_views") or {}) do
-    local ours = ("`%s`.`nightshift_queue`"):format(seen.server.db)
+    local ours = ("`%s`.`nightshift_queue`"):format((seen.server.db:gsub("`", "``")))
     if row.text ~= "" and not row.text:find(ours, 1, true) then return row.name end
   end
 end

@@ -178,7 +178,7 @@ end
 -- @treturn string a line for each: thread and holder
 function Server:asleep(database)
   return self:sql([[SELECT DISTINCT thread, holder FROM nightshift_listener WHERE thread =
-    IS_USED_LOCK(CONCAT_WS(':', 'nightshift-ear', DATABASE(), thread, holder, kind))]], database)
+    IS_USED_LOCK(CONCAT_WS(':', 'nightshift-ear', MD5(DATABASE()), thread, holder, kind))]], database)
 end
 
 --- How many they are.

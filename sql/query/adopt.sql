@@ -96,7 +96,7 @@ WHERE {dead} AND {blamed} LIMIT {:limit}
 -- Params: whether named locks serve. Key: none, all holders: they are few. When the
 -- last of them was declared dead, and whether one may be.
 SELECT COALESCE(MAX(dead), 0), COUNT(CASE WHEN dead IS NULL AND ?
-  AND IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', id)) THEN 1 END)
+  AND IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', id)) THEN 1 END)
 FROM nightshift_holder
 
 -- name: adopt_discard
@@ -136,11 +136,11 @@ BEGIN NOT ATOMIC
   WHILE v_slices > 0 AND NOT v_found DO
     SET v_slices = v_slices - 1;
     SET v_found = IF(v_holder = 0, SLEEP(v_slice / 1000000),
-      IF(GET_LOCK(CONCAT('nightshift:', DATABASE(), ':', v_holder), v_slice / 1000000),
-        RELEASE_LOCK(CONCAT('nightshift:', DATABASE(), ':', v_holder)), FALSE));
+      IF(GET_LOCK(CONCAT('nightshift:', {here}, ':', v_holder), v_slice / 1000000),
+        RELEASE_LOCK(CONCAT('nightshift:', {here}, ':', v_holder)), FALSE));
     IF v_watch AND NOT v_found THEN
       SET v_found = EXISTS(SELECT 1 FROM nightshift_holder WHERE dead IS NULL
-        AND id <> v_holder AND IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', id)));
+        AND id <> v_holder AND IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', id)));
     END IF;
   END WHILE;
   IF v_found THEN
@@ -161,9 +161,9 @@ DO RELEASE_ALL_LOCKS()
 -- name: adopt_ear_name
 -- Params: table. What the named locks of its ears begin with, and whether triggers of
 -- ours may end the queries of other users.
-SELECT CONCAT('nightshift-ear:', MD5(DATABASE()), MD5(?), ':'),
+SELECT CONCAT('nightshift-ear:', {here}, MD5(?), ':'),
   EXISTS(SELECT 1 FROM information_schema.USER_PRIVILEGES
-    WHERE GRANTEE = CONCAT(QUOTE(LEFT(CURRENT_USER(), CHAR_LENGTH(CURRENT_USER())
+    WHERE BINARY GRANTEE = CONCAT(QUOTE(LEFT(CURRENT_USER(), CHAR_LENGTH(CURRENT_USER())
         - CHAR_LENGTH(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)) - 1)), '@',
       QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)))
     AND PRIVILEGE_TYPE IN ('SUPER', 'CONNECTION ADMIN'))
@@ -234,10 +234,10 @@ EXPLAIN SELECT {id} FROM {table} t WHERE {ready} ORDER BY {order} LIMIT {:limit}
 
 -- name: adopt_gate
 -- One of a few named locks under which a crowd goes in; waits for it {:limit} seconds.
-DO GET_LOCK(CONCAT('nightshift-gate:', MD5(DATABASE()), MD5({:table}), {:row}), {:limit})
+DO GET_LOCK(CONCAT('nightshift-gate:', {here}, MD5({:table}), {:row}), {:limit})
 
 -- name: adopt_gate_leave
-DO RELEASE_LOCK(CONCAT('nightshift-gate:', MD5(DATABASE()), MD5({:table}), {:row}))
+DO RELEASE_LOCK(CONCAT('nightshift-gate:', {here}, MD5({:table}), {:row}))
 
 -- name: adopt_grip_add
 -- Params: table, claimant, rows. Key: PRIMARY; the rows themselves are locked by us,
@@ -301,7 +301,7 @@ ON DUPLICATE KEY UPDATE mapping = VALUES(mapping)
 
 -- name: adopt_lock
 -- Params: table, seconds. The named lock under which one claims at a time; waits.
-SELECT GET_LOCK(CONCAT('nightshift-adopt:', MD5(DATABASE()), MD5(?)), ?)
+SELECT GET_LOCK(CONCAT('nightshift-adopt:', {here}, MD5(?)), ?)
 
 -- name: adopt_note
 -- Params: table, row, claimant, worker, progress, note. Key: PRIMARY. What a running
@@ -433,7 +433,7 @@ FROM (SELECT {id} FROM {table} t
 -- name: adopt_settled
 -- Part of the looks at rows that are locked by whoever has them: nobody is between the
 -- mark and the lock of this one.
-IS_FREE_LOCK(CONCAT('nightshift-step:', MD5(DATABASE()), MD5({:table}), {id}))
+IS_FREE_LOCK(CONCAT('nightshift-step:', {here}, MD5({:table}), {id}))
 
 -- name: adopt_state
 -- Key: PRIMARY. No locks. What becomes of a row.
@@ -442,10 +442,10 @@ FROM {table} t FORCE INDEX (PRIMARY) WHERE {id} = {:row}
 
 -- name: adopt_step
 -- A named lock, which nobody else asks for: we are between the mark and the lock.
-DO GET_LOCK(CONCAT('nightshift-step:', MD5(DATABASE()), MD5({:table}), {:row}), 0)
+DO GET_LOCK(CONCAT('nightshift-step:', {here}, MD5({:table}), {:row}), 0)
 
 -- name: adopt_step_end
-DO RELEASE_LOCK(CONCAT('nightshift-step:', MD5(DATABASE()), MD5({:table}), {:row}))
+DO RELEASE_LOCK(CONCAT('nightshift-step:', {here}, MD5({:table}), {:row}))
 
 -- name: adopt_stirs
 -- When whoever is to be rung has fallen asleep: is there a row to claim, if only for
@@ -498,7 +498,7 @@ END
 -- name: adopt_triggers
 -- Params: their prefix, twice, table. Of ours: the text, and whether it ends our queries by
 -- the rights of its definer. Whoever has no TRIGGER right on the table sees none.
-SELECT ACTION_STATEMENT, LEFT(DEFINER, CHAR_LENGTH(DEFINER)
+SELECT ACTION_STATEMENT, BINARY LEFT(DEFINER, CHAR_LENGTH(DEFINER)
     - CHAR_LENGTH(SUBSTRING_INDEX(DEFINER, '@', -1)) - 1)
   = LEFT(USER(), CHAR_LENGTH(USER()) - CHAR_LENGTH(SUBSTRING_INDEX(USER(), '@', -1)) - 1)
 FROM information_schema.TRIGGERS
@@ -509,8 +509,8 @@ WHERE TRIGGER_SCHEMA = DATABASE() AND LEFT(TRIGGER_NAME, CHAR_LENGTH(?)) = ?
 -- Params: table, twice, the turn we had last. Four times a second somebody looks for
 -- all who claim from a table: whoever has the named lock of that quarter, which nobody
 -- asks for later, so it may be kept as long as one likes.
-SELECT turn, GET_LOCK(CONCAT('nightshift-turn:', MD5(DATABASE()), MD5(?), turn), 0) AS ours,
-  RELEASE_LOCK(CONCAT('nightshift-turn:', MD5(DATABASE()), MD5(?), ?)) AS last
+SELECT turn, GET_LOCK(CONCAT('nightshift-turn:', {here}, MD5(?), turn), 0) AS ours,
+  RELEASE_LOCK(CONCAT('nightshift-turn:', {here}, MD5(?), ?)) AS last
 FROM (SELECT FLOOR(UNIX_TIMESTAMP(NOW(6)) * 4) AS turn) n
 
 -- name: adopt_unheld
@@ -521,7 +521,7 @@ COALESCE((SELECT NOT x.paused AND x.held_until <= {now}
 
 -- name: adopt_unlock
 -- Params: table.
-DO RELEASE_LOCK(CONCAT('nightshift-adopt:', MD5(DATABASE()), MD5(?)))
+DO RELEASE_LOCK(CONCAT('nightshift-adopt:', {here}, MD5(?)))
 
 -- name: adopt_version
 -- Whether indexes may be descending, and what an unknown time zone is.

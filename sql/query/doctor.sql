@@ -23,7 +23,7 @@ CALL nightshift_signal(NULL, NULL, NULL)
 -- of holder; the others are few.
 SELECT d.tab, COUNT(*) AS n FROM nightshift_drained d
 LEFT JOIN nightshift_holder h ON h.id = d.holder AND h.dead IS NULL
-WHERE h.id IS NULL OR IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id))
+WHERE h.id IS NULL OR IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id))
 GROUP BY d.tab
 
 -- name: doctor_end_session
@@ -42,7 +42,7 @@ SELECT id FROM nightshift_history LIMIT 0
 -- Every holder with what tells whether it lives. Index: small table; lease by
 -- holder.
 SELECT h.id, h.kind, h.host, h.pid, h.dead, {now} - h.beat AS silent,
-  IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id)) AS gone,
+  IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS gone,
   (SELECT COUNT(*) FROM nightshift_lease l WHERE l.holder = h.id) AS leases
 FROM nightshift_holder h
 ORDER BY h.id
@@ -89,7 +89,7 @@ WHERE routine_schema = DATABASE() AND routine_name LIKE 'nightshift%'
 -- when. Index: small tables; PRIMARY of holder.
 SELECT h.id, h.host, h.pid, s.scripts, s.files, s.handlers, s.load_error,
   {now} - s.load_ended AS ago,
-  IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id)) AS gone
+  IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS gone
 FROM nightshift_served s
 JOIN nightshift_holder h ON h.id = s.holder
 WHERE h.dead IS NULL AND s.scripts IS NOT NULL
@@ -139,7 +139,7 @@ ORDER BY age DESC LIMIT 3
 -- name: doctor_user_privileges
 -- Params: account as 'name'@'host'. Shows our own, and all with SELECT on mysql.
 SELECT privilege_type AS privilege FROM information_schema.user_privileges
-WHERE grantee = ?
+WHERE BINARY grantee = ?
 
 -- name: doctor_variables
 -- Those of the server, as new sessions start with them.

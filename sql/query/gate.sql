@@ -5,10 +5,10 @@
 -- Params: queue, gate, milliseconds to wait, queue, gate. Whether it is ours now, the
 -- session that has it, and the microseconds that it was waited for (SYSDATE goes on during
 -- a statement). A network takes no part in those.
-SELECT GET_LOCK(CONCAT('nightshift-gate:', MD5(DATABASE()), ':', ?, ':', ?), ? / 1000),
-  IS_USED_LOCK(CONCAT('nightshift-gate:', MD5(DATABASE()), ':', ?, ':', ?)),
+SELECT GET_LOCK(CONCAT('nightshift-gate:', {here}, ':', ?, ':', ?), ? / 1000),
+  IS_USED_LOCK(CONCAT('nightshift-gate:', {here}, ':', ?, ':', ?)),
   TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))
 
 -- name: gate_leave
 -- Params: queue, gate. Nothing happens when it is not ours.
-DO RELEASE_LOCK(CONCAT('nightshift-gate:', MD5(DATABASE()), ':', ?, ':', ?))
+DO RELEASE_LOCK(CONCAT('nightshift-gate:', {here}, ':', ?, ':', ?))

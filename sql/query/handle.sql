@@ -54,7 +54,7 @@ DELETE FROM nightshift_holder WHERE id = ?
 -- name: holder_lock
 -- Params: holder, seconds to wait. The named lock that says "this session
 -- lives".
-SELECT GET_LOCK(CONCAT('nightshift:', DATABASE(), ':', ?), ?)
+SELECT GET_LOCK(CONCAT('nightshift:', {here}, ':', ?), ?)
 
 -- name: holder_locks
 -- Whether named locks serve: not where somebody has written so into meta.
@@ -119,7 +119,7 @@ WHERE f.id IS NOT NULL OR a.job_id IS NOT NULL LIMIT 1
 
 -- name: holder_unlock
 -- Params: holder.
-DO RELEASE_LOCK(CONCAT('nightshift:', DATABASE(), ':', ?))
+DO RELEASE_LOCK(CONCAT('nightshift:', {here}, ':', ?))
 
 -- name: holder_workers
 -- Params: workers that take jobs, that run one, that take no more, how often the scripts

@@ -74,10 +74,10 @@ BEGIN NOT ATOMIC /* nightshift-wait (queues) */
     END IF;
     SET v_looks = JSON_VALUE(v_slices, CONCAT('$[', v_n, '][1]')), v_n = v_n + 1;
     IF IF(v_neighbour = 0, SLEEP(v_seconds),
-        IF(GET_LOCK(CONCAT('nightshift:', DATABASE(), ':', v_neighbour), v_seconds),
-          RELEASE_LOCK(CONCAT('nightshift:', DATABASE(), ':', v_neighbour)), FALSE))
+        IF(GET_LOCK(CONCAT('nightshift:', {here}, ':', v_neighbour), v_seconds),
+          RELEASE_LOCK(CONCAT('nightshift:', {here}, ':', v_neighbour)), FALSE))
       OR EXISTS(SELECT 1 FROM JSON_TABLE(v_watched, {ids}) h
-        WHERE IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id))) THEN
+        WHERE IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id))) THEN
       SET v_why = 3;
       LEAVE slices;
     END IF;

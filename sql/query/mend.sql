@@ -4,8 +4,8 @@
 
 -- name: mend_begin
 -- One host looks, as long as its connection lives. 1: it is this one.
-SELECT IF(IS_USED_LOCK(CONCAT('nightshift-mend:', DATABASE())) = CONNECTION_ID(), 1,
-  GET_LOCK(CONCAT('nightshift-mend:', DATABASE()), 0))
+SELECT IF(IS_USED_LOCK(CONCAT('nightshift-mend:', {here})) = CONNECTION_ID(), 1,
+  GET_LOCK(CONCAT('nightshift-mend:', {here}), 0))
 
 -- name: mend_count
 -- Params: what, how many. Key: PRIMARY.

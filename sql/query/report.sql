@@ -44,7 +44,7 @@ ORDER BY h.id
 -- Params: its boot id. Index: small table. Locks: none.
 SELECT pid FROM nightshift_holder
 WHERE kind = 'host' AND dead IS NULL AND boot_id LIKE CONCAT(?, ' %')
-  AND NOT IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', id))
+  AND NOT IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', id))
 
 -- name: report_jobs_all
 -- Live jobs and ended ones of every state, newest id first.
@@ -275,7 +275,7 @@ GROUP BY outcome
 -- how long they are known; silent, µs: since when nothing was heard of them. Index: small tables; PRIMARY of served. Locks: none.
 SELECT h.id, h.host, h.pid, h.boot_id AS place, {now} - h.started AS age,
   {now} - h.beat AS silent, s.scripts, s.load_began, s.load_error,
-  IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id)) AS free
+  IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS free
 FROM nightshift_holder h
 LEFT JOIN nightshift_served s ON s.holder = h.id
 WHERE h.kind = 'host' AND h.dead IS NULL

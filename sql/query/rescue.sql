@@ -16,7 +16,7 @@ WHERE h.dead IS NOT NULL
 -- and is giving back what it held.
 UPDATE nightshift_holder SET dead = {now}
 WHERE id = ? AND (dead <= {now} - ? OR dead IS NULL AND beat = ?
-  AND (NOT ? OR IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', id))))
+  AND (NOT ? OR IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', id))))
 
 -- name: rescue_ended
 -- Params: [id,…]. Key: PRIMARY of each; locks the rows of served. What dead hosts could run
@@ -39,7 +39,7 @@ ORDER BY e.lease
 -- that whoever asks who has died knows. They are few. No locks.
 SELECT h.id, h.kind = 'host' AS host, h.pid, h.boot_id, h.dead IS NOT NULL AS dead,
   h.beat, {now} - h.beat AS silent, {now} - h.started AS age,
-  ? AND IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id)) AS free,
+  ? AND IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS free,
   h.dead < {now} - 30000000
     AND NOT EXISTS(SELECT 1 FROM nightshift_lease l WHERE l.holder = h.id) AS past
 FROM nightshift_holder h

@@ -21,12 +21,12 @@ LIMIT ?
 SELECT 0 AS slot, 0 AS token,
   NOT EXISTS(SELECT 1 FROM nightshift_job WHERE id = ? AND run = ?) AND
   NOT EXISTS(SELECT 1 FROM nightshift_holder WHERE id = ? AND dead IS NULL) AS gone,
-  COALESCE(IS_USED_LOCK(CONCAT('nightshift-next:', MD5(DATABASE()), MD5(?)))
+  COALESCE(IS_USED_LOCK(CONCAT('nightshift-next:', {here}, MD5(?)))
     <> CONNECTION_ID(), 0) AS queued,
   0 AS suspect, NULL AS job, NULL AS pid, NULL AS host
 UNION ALL
 SELECT s.slot, s.token, j.id IS NULL AND h.id IS NULL, 0,
-  h.id IS NOT NULL AND IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id)),
+  h.id IS NOT NULL AND IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)),
   j.id, h.pid, h.host
 FROM nightshift_slot s
 LEFT JOIN nightshift_job j ON j.id = s.job_id AND j.run = s.run
@@ -35,11 +35,11 @@ WHERE s.name = ? AND s.slot <= ?
 
 -- name: slot_next
 -- Params: name. The named lock that says "this session is next in line".
-SELECT GET_LOCK(CONCAT('nightshift-next:', MD5(DATABASE()), MD5(?)), 0)
+SELECT GET_LOCK(CONCAT('nightshift-next:', {here}, MD5(?)), 0)
 
 -- name: slot_next_done
 -- Params: name.
-DO RELEASE_LOCK(CONCAT('nightshift-next:', MD5(DATABASE()), MD5(?)))
+DO RELEASE_LOCK(CONCAT('nightshift-next:', {here}, MD5(?)))
 
 -- name: slot_release
 -- Params: name, slot, token. Key: PRIMARY. May be run twice. Array-bound, too.

@@ -41,7 +41,7 @@ ORDER BY c.seq, c.id LIMIT ?
 -- running; all of running, that are those which run for long. Locks: none.
 SELECT l.claimed, l.holder, h.kind, h.host, h.pid, h.dead, s.workers,
   r.started, r.progress, r.status, {now} AS now, {now} - h.beat AS silent,
-  IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id)) AS free,
+  IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS free,
   (SELECT COUNT(*) FROM nightshift_running x
    STRAIGHT_JOIN nightshift_job o FORCE INDEX (PRIMARY) ON o.id = x.job_id AND o.run = x.run
    WHERE x.holder = l.holder) AS shown
@@ -75,7 +75,7 @@ GROUP BY q.name
 -- Index: all holders, they are few; PRIMARY of served, key holder of lease, job
 -- PRIMARY. Locks: none.
 SELECT h.id, h.kind, h.host, h.pid, s.workers, s.queues, s.handlers, s.reserves, {now} - h.beat AS silent,
-  IS_FREE_LOCK(CONCAT('nightshift:', DATABASE(), ':', h.id)) AS free,
+  IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS free,
   (SELECT COUNT(*) FROM nightshift_lease l
    STRAIGHT_JOIN JSON_TABLE(l.jobs, {tokens}) c
    STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id AND j.run = c.run

@@ -536,7 +536,7 @@ CREATE OR REPLACE PROCEDURE nightshift_listen(
   SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
   DECLARE v_kind CHAR(32) CHARACTER SET ascii COLLATE ascii_bin DEFAULT MD5(p_queues);
-  DECLARE v_door VARCHAR(192) {bytes} DEFAULT CONCAT('nightshift-ears:', DATABASE());
+  DECLARE v_door VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin DEFAULT CONCAT('nightshift-ears:', {here});
   DECLARE v_known INT;
   DECLARE v_crowded BOOLEAN;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
@@ -547,7 +547,7 @@ BEGIN
   IF p_queues IS NULL THEN
     SET @nightshift_ear = NULL;
   ELSE
-    SET @nightshift_ear = CONCAT_WS(':', 'nightshift-ear', DATABASE(), CONNECTION_ID(),
+    SET @nightshift_ear = CONCAT_WS(':', 'nightshift-ear', {here}, CONNECTION_ID(),
       p_holder, v_kind);
     DO GET_LOCK(v_door, 1), GET_LOCK(@nightshift_ear, 0);
     SELECT COUNT(*) INTO v_known FROM nightshift_listener
@@ -559,7 +559,7 @@ BEGIN
         BEGIN
           DECLARE CONTINUE HANDLER FOR 1094, 1095, 1205 BEGIN END;
           FOR ear IN (SELECT thread FROM nightshift_listener
-              WHERE IS_USED_LOCK(CONCAT_WS(':', 'nightshift-ear', DATABASE(), thread, holder,
+              WHERE IS_USED_LOCK(CONCAT_WS(':', 'nightshift-ear', {here}, thread, holder,
                 kind)) = thread AND thread <> CONNECTION_ID()) DO
             KILL QUERY ear.thread;
           END FOR;
@@ -590,7 +590,7 @@ BEGIN
   ring: LOOP
     SET v_next = NULL;
     SELECT kind INTO v_next FROM nightshift_listener
-    WHERE kind > v_kind AND IS_USED_LOCK(CONCAT_WS(':', 'nightshift-ear', DATABASE(), thread,
+    WHERE kind > v_kind AND IS_USED_LOCK(CONCAT_WS(':', 'nightshift-ear', {here}, thread,
       holder, kind)) = thread
     ORDER BY kind LIMIT 1;
     IF v_next IS NULL THEN
@@ -600,7 +600,7 @@ BEGIN
     REPEAT
       SET v_gone = FALSE;
       SELECT MIN(thread), MAX(thread) INTO v_old, v_new FROM nightshift_listener
-      WHERE kind = v_kind AND IS_USED_LOCK(CONCAT_WS(':', 'nightshift-ear', DATABASE(), thread,
+      WHERE kind = v_kind AND IS_USED_LOCK(CONCAT_WS(':', 'nightshift-ear', {here}, thread,
         holder, kind)) = thread;
       IF v_old IS NOT NULL THEN
         KILL QUERY v_old;
@@ -623,12 +623,12 @@ BEGIN
   DECLARE CONTINUE HANDLER FOR 1094, 1095 BEGIN END;
   IF NOT p_before THEN
     SELECT MAX(thread) INTO v_thread FROM nightshift_listener
-    WHERE holder = p_holder AND IS_USED_LOCK(CONCAT_WS(':', 'nightshift-ear', DATABASE(),
+    WHERE holder = p_holder AND IS_USED_LOCK(CONCAT_WS(':', 'nightshift-ear', {here},
       thread, holder, kind)) = thread;
   ELSE
     SELECT thread INTO v_thread FROM nightshift_listener
     WHERE holder <> p_holder AND holder > 0 AND IS_USED_LOCK(CONCAT_WS(':', 'nightshift-ear',
-      DATABASE(), thread, holder, kind)) = thread
+      {here}, thread, holder, kind)) = thread
     ORDER BY holder < p_holder DESC, holder DESC LIMIT 1;
   END IF;
   IF v_thread IS NOT NULL THEN

@@ -182,13 +182,13 @@ ns_status ns_schema_raise(ns_db *db, bool anew, int *from, ns_err *err) {
   db->cfg.no_schema = true; /* also when this has to reconnect */
   if ((st = ns_ready(db, err)) == NS_OK) {
     ns_link_be_patient(db->link, true); /* a table may have many rows */
-    st = ns_text(db, "DO GET_LOCK(CONCAT('nightshift-migrate:', DATABASE()), 30)",
+    st = ns_text(db, "DO GET_LOCK(CONCAT('nightshift-migrate:', MD5(DATABASE())), 30)",
                  err);
   }
   if (st == NS_OK)
     st = upgrade(db, anew, from, err);
   if (db->link != NULL) {
-    ns_text(db, "DO RELEASE_LOCK(CONCAT('nightshift-migrate:', DATABASE()))",
+    ns_text(db, "DO RELEASE_LOCK(CONCAT('nightshift-migrate:', MD5(DATABASE())))",
             NULL);
     ns_link_be_patient(db->link, false);
   }

@@ -42,10 +42,14 @@ local function print_statement(statement)
   end
 end
 
+-- As our own sessions have it.
+local SESSION <const> = "SET NAMES utf8mb4 COLLATE utf8mb4_general_ci,"
+  .. " sql_mode = 'STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION';"
+
 local function print_schema()
   output.write(("-- Nightshift %s, tables of version %d.\n"):format(nightshift._VERSION, newest_schema()))
   output.write "-- For an empty database: nightshift init --print | mariadb DATABASE\n"
-  output.write "SET NAMES utf8mb4;\n" -- the client's own choice may have no collation of ours
+  output.write("\n-- views and procedures keep these\n", SESSION, "\n")
   for _, statement in ipairs(core.schema()) do print_statement(statement) end
   output.write(("\n-- the version of the tables\nREPLACE INTO nightshift_meta (name, value) VALUES ('schema', '%d');\n")
     :format(newest_schema()))
