@@ -187,7 +187,7 @@ static ns_status lock_past(ns_db *db, int64_t id, past *p, ns_err *err) {
 /* Best effort: what cannot be had at once stays, and is stale. */
 static void unschedule(ns_db *db, int64_t id, int64_t due) {
   ns_err none;
-  if (!db->lanes.never_fast)
+  if (!db->never_fast)
     ns_run(db, NS_SQL_ADMIN_UNSCHEDULE,
            (ns_value[]){ns_vint(due), ns_vint(id)}, &none);
 }
@@ -488,4 +488,19 @@ ns_status ns_reprioritise(ns_db *db, int64_t id, int64_t priority, ns_err *err) 
                    (long long)priority);
   w.rank = 255 - priority;
   return run_verb(db, &w, reprioritise_run, err);
+}
+
+/* ----------------------------------------------------------------- queues */
+
+ns_status ns_pause(ns_db *db, ns_bytes queue, bool paused, ns_err *err) {
+  int64_t id;
+  ns_status st = ns_queue_id(db, queue, false, &id, err);
+  if (st == NS_OK)
+    st = ns_ready(db, err);
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_ADMIN_PAUSE,
+                (ns_value[]){ns_vint(paused), ns_vtext(queue)}, err);
+  if (st == NS_OK)
+    ns_ring(db, NULL);
+  return st;
 }

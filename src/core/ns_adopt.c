@@ -5,6 +5,7 @@
 ** closes gives its rows back before the holder leaves.
 */
 #include "ns_adopt.h"
+#include "ns_hooks.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -142,18 +143,25 @@ static void give_all_back(ns_adopted *a) {
   free(all);
 }
 
-void ns_adopts_leave(ns_db *db) {
-  bool (*keep)(void *, const ns_err *) = db->cfg.keep_trying;
-  db->cfg.keep_trying = NULL; /* closing waits for no server */
+static void leave_all(ns_db *db) {
   for (size_t i = 0; i < db->nadopted; i++)
     give_all_back(db->adopted[i]);
-  db->cfg.keep_trying = keep;
 }
 
-void ns_adopts_free(ns_db *db) {
+static void free_all(ns_db *db) {
   for (size_t i = 0; i < db->nadopted; i++)
     adopted_free(db->adopted[i]);
   free(db->adopted);
   db->adopted = NULL;
   db->nadopted = db->capadopted = 0;
 }
+
+/* ------------------------------------------------------------------- hooks */
+
+static void closing(ns_db *db) {
+  if (!ns_is_foreign(db))
+    leave_all(db);
+  free_all(db);
+}
+
+const ns_hooks ns_adopt_hooks = {.closing = closing};

@@ -359,8 +359,4 @@ ns_status ns_adopt_clean(ns_adopted *a, int64_t *moved, ns_err *err);
 /* What a forked child has inherited is none of its business. */
 void ns_adopt_own(ns_adopted *a);
 
-/* Gives everything back, best effort; and frees, for closing. */
-void ns_adopts_leave(ns_db *db);
-void ns_adopts_free(ns_db *db);
-
 #endif

@@ -84,7 +84,7 @@ ns_status ns_adopt_ask(ns_adopted *a, ns_sql sql, const ns_call *call, ns_stmt *
 }
 
 bool ns_adopt_is_locked(const ns_adopted *a, ns_status st, const ns_err *err) {
-  return st == NS_EBUSY && err->sqlerr == NS_LOCK_WAIT && !a->db->lanes.never_fast;
+  return st == NS_EBUSY && err->sqlerr == NS_LOCK_WAIT && !a->db->never_fast;
 }
 
 ns_status ns_adopt_change(ns_adopted *a, ns_seat *seat, ns_sql sql,

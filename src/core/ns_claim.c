@@ -14,6 +14,7 @@
 
 #include "ns_aging.h"
 #include "ns_handle.h"
+#include "ns_hooks.h"
 #include "ns_list.h"
 #include "ns_paths.h"
 #include "ns_queue.h"
@@ -326,7 +327,7 @@ ns_status ns_take_alone(ns_db *db, const ns_feed *feeds, size_t nfeeds,
                            ns_vint(t.ready_at), ns_vint(t.id)},
               err);
   if (st == NS_EBUSY && err->sqlerr == NS_LOCK_WAIT &&
-      !db->lanes.never_fast) {
+      !db->never_fast) {
     ns_err_clear(err);
     return NS_OK;
   }
@@ -437,3 +438,33 @@ ns_status ns_take_resolve(ns_db *db, ns_err *err) {
   db->doubt = 0;
   return NS_OK;
 }
+
+/* ------------------------------------------------------------------- hooks */
+
+static void drop_floors(ns_db *db) {
+  ns_lanes_drop_floors(&db->lanes);
+  db->due_floor = db->due_reached = 0;
+  db->due_window = (ns_window){0};
+}
+
+static void lost(ns_db *db) {
+  db->ahead = 0;
+  drop_floors(db);
+}
+
+static void forked(ns_db *db) {
+  ns_leases_free(&db->leases);
+  db->unread = db->doubt = 0;
+  db->nexpired = 0;
+}
+
+static void closing(ns_db *db) {
+  forked(db);
+  ns_lanes_free(&db->lanes);
+  ns_only_free(&db->only);
+  free(db->expired);
+  db->expired = NULL;
+}
+
+const ns_hooks ns_claim_hooks = {
+    .lost = lost, .set_back = drop_floors, .forked = forked, .closing = closing};

@@ -182,7 +182,7 @@ static void add(acks *a, ns_fate *f) {
 /* Moves, or forgets, the long stretches. */
 static ns_status settle_stretches(ns_db *db, const acks *a, ns_err *err) {
   ns_status st = NS_OK;
-  if (db->forgets && db->lanes.never_fast)
+  if (db->forgets && db->never_fast)
     return NS_OK; /* a row that is held would cost the whole transaction */
   for (size_t i = 0, len; st == NS_OK && i < a->n; i += len) {
     len = ns_stretch(a->tokens + i, a->n - i);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ns_hooks.h"
 #include "ns_time.h"
 
 #define REPEAT_WITHIN (60 * NS_SECOND) /* of GONE: then it is the same push */
@@ -182,3 +183,17 @@ void ns_doubt_number(const ns_db *db, const ns_push *jobs, ns_insert *rows) {
     rows[i].kept = d->tokens[3 * i + 2];
   }
 }
+
+/* ------------------------------------------------------------------ hooks */
+
+static void forked(ns_db *db) {
+  db->pushing.n = 0;
+}
+
+static void closing(ns_db *db) {
+  free(db->pushing.tokens);
+  ns_buf_free(&db->pushing.content);
+  db->pushing = (ns_push_doubt){0};
+}
+
+const ns_hooks ns_push_hooks = {.forked = forked, .closing = closing};

@@ -13,6 +13,7 @@
 
 #include "ns_depend.h"
 #include "ns_handle.h"
+#include "ns_hooks.h"
 #include "ns_left.h"
 #include "ns_list.h"
 #include "ns_log.h"
@@ -228,3 +229,10 @@ ns_status ns_finish_tell(ns_db *db, ns_err *err) {
   ns_finish_late(db, false);
   return st;
 }
+
+static void closing(ns_db *db) {
+  free(db->late.items);
+  db->late = (ns_ended){0};
+}
+
+const ns_hooks ns_finish_hooks = {.closing = closing};

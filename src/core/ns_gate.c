@@ -14,6 +14,7 @@
 #include "ns_gate.h"
 
 #include "ns_handle.h"
+#include "ns_hooks.h"
 #include "ns_time.h"
 
 #define GATES 4
@@ -137,3 +138,9 @@ void ns_gate_leave(ns_db *db, bool whole) {
            (ns_value[]){ns_vint(g->place), ns_vint(g->number)}, &none);
   g->number = 0;
 }
+
+static void lost(ns_db *db) {
+  db->gate.number = 0;
+}
+
+const ns_hooks ns_gate_hooks = {.lost = lost};

@@ -91,6 +91,8 @@ struct ns_db {
   ns_config cfg;       /* strings owned: see cfg_copy */
   ns_url url;          /* owns what cfg.url was parsed into */
   size_t max_payload;  /* bytes of a payload, result or state */
+  const struct ns_hooks *const *hooks; /* of its parts, in their order; ends in NULL */
+  ns_status (*restart)(ns_db *db, ns_err *err); /* of a server that is ours; NULL */
   char *private_url;   /* of the private server; NULL: not ours */
   char *private_dir;   /* where it is, absolute */
   pid_t owner;         /* the process that opened the link */
@@ -154,6 +156,7 @@ struct ns_db {
   ns_slots slots;      /* of locks and semaphores */
   ns_adopted **adopted; /* existing tables that are queues; owned */
   size_t nadopted, capadopted;
+  bool never_fast;     /* here a lock wait would end the whole transaction */
   int64_t skew;        /* server's clock minus our monotonic one, µs */
   int64_t look_at;     /* monotonic: when to look at scheduled again */
   int64_t stir_at;     /* monotonic: when to ask again which queues have work, */
@@ -184,6 +187,18 @@ const ns_config *ns_db_config(const ns_db *db, ns_config *room);
 ns_status ns_ready(ns_db *db, ns_err *err);
 /* STATE: the caller's own SQL has ended the caller's transaction. */
 ns_status ns_tx_ended(ns_err *err);
+
+/* Connects once, and tells the parts. Errors: GONE, DENIED, SERVER, SCHEMA. */
+ns_status ns_connect(ns_db *db, ns_err *err);
+
+/* Closes the connection, and tells the parts. */
+void ns_hang_up(ns_db *db);
+
+/* The configuration with what the URL says filled in; borrows from 'db'. */
+ns_config ns_config_of(const ns_db *db);
+
+/* Adds the slow answers of the connection there is. */
+void ns_add_slow(const ns_db *db, ns_counters *sum);
 
 /* Ends the session at once, in a way that counts as a loss: claims and locks are taken up
 ** again by the next connection. */

@@ -11,11 +11,11 @@
 
 #include "ns_claim.h"
 #include "ns_handle.h"
+#include "ns_hooks.h"
 #include "ns_list.h"
 #include "ns_peers.h"
 #include "ns_time.h"
 
-#define LEAVE_MAX (3 * NS_SECOND) /* a close waits this long for locked rows */
 #define LOCK_WAIT 2               /* seconds */
 
 /* Where named locks serve, ours is to be had, if not at once: a rescuer or a
@@ -123,7 +123,9 @@ static ns_status start_anew(ns_db *db, ns_err *err) {
   return st;
 }
 
-ns_status ns_holder_resume(ns_db *db, ns_err *err) {
+/* Takes the lock again and says where we are now. A holder that was declared dead meanwhile
+** starts anew, without claims. */
+static ns_status resume(ns_db *db, ns_err *err) {
   ns_value param = ns_vint(db->holder);
   ns_status st = take_lock(db, err);
   if (st == NS_OK)
@@ -254,54 +256,6 @@ ns_status ns_holder_committed(ns_db *db, const ns_doubtful *c, bool *yes, ns_err
   return st == NS_OK && row == NULL ? look_for_traces(db, c, yes, err) : st;
 }
 
-/* One release verdict per open claim; false: there was no memory for some. */
-static bool releases(const ns_leases *leases, ns_verdict **out, size_t *n) {
-  ns_verdict *all = NULL;
-  size_t cap = 0;
-  bool whole = true;
-  *n = 0;
-  for (size_t i = 0; i < leases->n; i++)
-    for (size_t k = 0; k < leases->items[i].n; k++) {
-      const ns_claimed *c = &leases->items[i].jobs[k];
-      if (c->settled)
-        continue;
-      whole = whole && ns_grow(&all, &cap, *n + 1, sizeof *all);
-      if (!whole)
-        continue;
-      all[(*n)++] = (ns_verdict){.id = c->id, .run = c->run,
-                                 .lease = leases->items[i].id,
-                                 .kind = NS_RELEASE};
-    }
-  *out = all;
-  return whole;
-}
-
-/* Gives everything back, trying again while somebody holds rows of it. False:
-** some is still ours. */
-static bool release_all(ns_db *db, ns_err *err) {
-  int64_t give_up = ns_mono_us() + LEAVE_MAX;
-  ns_status st = ns_take_resolve(db, err);
-  bool gave = false;
-  size_t n = 1;
-  while (st == NS_OK) {
-    ns_verdict *all;
-    bool whole = releases(&db->leases, &all, &n);
-    if (n > 0)
-      st = ns_cycle(db, all, n, NULL, NULL, NULL, err);
-    else if (!whole)
-      st = ns_no_memory(err);
-    free(all);
-    gave = gave || n > 0;
-    if (n == 0 || ns_mono_us() > give_up)
-      break;
-    if (db->leases.n > 0)
-      ns_sleep_us(ns_jitter(20000, 0.5));
-  }
-  if (gave && st == NS_OK)
-    ns_ring(db, NULL);
-  return st == NS_OK && n == 0;
-}
-
 static void leave_table(ns_db *db) {
   ns_err err;
   ns_value param = ns_vint(db->holder);
@@ -311,14 +265,28 @@ static void leave_table(ns_db *db) {
     ns_run(db, NS_SQL_RESCUE_NOTICES, &param, &err);
 }
 
-void ns_holder_leave(ns_db *db) {
-  ns_err err;
-  bool (*keep)(void *, const ns_err *) = db->cfg.keep_trying;
-  if (db->holder == 0)
-    return;
-  db->cfg.keep_trying = NULL; /* closing waits for no server */
-  if (release_all(db, &err) && db->link != NULL && !ns_link_dead(db->link))
-    leave_table(db);
-  db->cfg.keep_trying = keep;
-  db->holder = 0;
+/* ------------------------------------------------------------------- hooks */
+
+static ns_status connected(ns_db *db, ns_err *err) {
+  return db->holder != 0 ? resume(db, err) : NS_OK;
 }
+
+static void forked(ns_db *db) {
+  db->holder = 0;
+  db->nwronged = 0;
+}
+
+/* The row stays as long as a claim names it. */
+static void closing(ns_db *db) {
+  bool reachable = db->link != NULL && !ns_link_dead(db->link);
+  if (!ns_is_foreign(db) && db->holder != 0 && reachable && db->doubt == 0 &&
+      ns_leases_settled(&db->leases))
+    leave_table(db);
+  db->holder = 0;
+  free(db->wronged);
+  db->wronged = NULL;
+  db->nwronged = db->capwronged = 0;
+}
+
+const ns_hooks ns_holder_hooks = {
+    .connected = connected, .forked = forked, .closing = closing};

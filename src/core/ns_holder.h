@@ -6,20 +6,12 @@
 
 #include "nightshift.h"
 
-/* After a reconnect: takes the lock again and says where we are now. A holder
-** that was declared dead meanwhile starts anew, without claims. */
-ns_status ns_holder_resume(ns_db *db, ns_err *err);
-
 /* We were declared dead: no claim is ours any more, nor the id. */
 void ns_holder_lost(ns_db *db);
 
 /* We live, so none of the jobs that we lost has killed us: they lose the blame,
 ** best effort. Outside transactions; costs nothing when nothing was lost. */
 void ns_holder_absolve(ns_db *db);
-
-/* Gives all claims back and removes the row; best effort, for closing. The row
-** stays as long as a claim names it. */
-void ns_holder_leave(ns_db *db);
 
 /* Writes the number of this cycle, inside its transaction. A holder that finds
 ** itself declared dead says BUSY, to be run again without its claims. */

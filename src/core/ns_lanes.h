@@ -69,7 +69,6 @@ typedef struct ns_lanes {
   size_t next;    /* where the one behind the last that was asked for is */
   int backoff;    /* cycles left on the slow path; see ns_claim.c */
   int penalty;    /* how many the next collision will cost */
-  bool never_fast; /* here a lock wait would end the whole transaction */
   bool some;      /* claims are of some names only */
 } ns_lanes;
 

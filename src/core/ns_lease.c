@@ -17,6 +17,14 @@ void ns_leases_free(ns_leases *l) {
   *l = (ns_leases){0};
 }
 
+bool ns_leases_settled(const ns_leases *l) {
+  for (size_t i = 0; i < l->n; i++)
+    for (size_t k = 0; k < l->items[i].n; k++)
+      if (!l->items[i].jobs[k].settled)
+        return false;
+  return true;
+}
+
 static int by_token(const void *a, const void *b) {
   const ns_claimed *x = a;
   const ns_claimed *y = b;

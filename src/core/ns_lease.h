@@ -36,6 +36,9 @@ typedef struct ns_leases {
 
 void ns_leases_free(ns_leases *l);
 
+/* Is there no claim in them that waits for its verdict? */
+bool ns_leases_settled(const ns_leases *l);
+
 /* Adds a batch; copies 'jobs'. False: out of memory. */
 bool ns_leases_add(ns_leases *l, int64_t id, const ns_claimed *jobs, size_t n);
 

@@ -16,6 +16,7 @@
 
 #include "ns_depend.h"
 #include "ns_handle.h"
+#include "ns_hooks.h"
 #include "ns_list.h"
 #include "ns_time.h"
 #include "ns_tx.h"
@@ -183,3 +184,12 @@ ns_status ns_left_sweep(ns_db *db, ns_err *err) {
   ns_tx tx = {.run = sweep_run, .arg = &db->swept_to};
   return ns_transact(db, &tx, err);
 }
+
+/* ------------------------------------------------------------------- hooks */
+
+static void committed(ns_db *db, bool written) {
+  if (written)
+    ns_left_rest(db);
+}
+
+const ns_hooks ns_left_hooks = {.committed = committed};

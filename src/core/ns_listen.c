@@ -27,6 +27,7 @@
 
 #include "ns_await.h"
 #include "ns_handle.h"
+#include "ns_hooks.h"
 #include "ns_number.h"
 #include "ns_peers.h"
 #include "ns_queue.h"
@@ -499,3 +500,21 @@ ns_status ns_ring(ns_db *db, ns_err *err) {
   db->count.rings++;
   return ns_run(db, NS_SQL_LISTEN_RING, NULL, err);
 }
+
+/* ------------------------------------------------------------------- hooks */
+
+static void committed(ns_db *db, bool written) {
+  bool due = db->ring_due;
+  db->ring_due = false;
+  if (written && due)
+    ns_ring(db, NULL);
+}
+
+/* That of an embedded handle that waits. */
+static void close_waiter(ns_db *db) {
+  ns_listener_close(db->waiter);
+  db->waiter = NULL;
+}
+
+const ns_hooks ns_listen_hooks = {
+    .forked = close_waiter, .committed = committed, .closing = close_waiter};

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "ns_handle.h"
+#include "ns_hooks.h"
 #include "ns_nowhere.h"
 #include "ns_settle.h"
 #include "ns_time.h"
@@ -90,3 +91,13 @@ ns_status ns_own_look(ns_db *db, ns_rescued *sum, ns_err *err) {
   db->own_at = ns_mono_us() + every;
   return st;
 }
+
+static void closing(ns_db *db) {
+  free(db->unknown);
+  db->unknown = NULL;
+  db->nunknown = 0;
+  ns_census_free(db->census);
+  db->census = NULL;
+}
+
+const ns_hooks ns_own_hooks = {.closing = closing};

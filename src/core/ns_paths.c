@@ -26,7 +26,7 @@ static bool collided(ns_db *db, const ns_err *err) {
 
 /* True while the fast path is worth a try in this cycle: in a crowd it is not. */
 static bool fast_open(ns_db *db) {
-  if (db->lanes.never_fast || db->gate.wary > 0)
+  if (db->never_fast || db->gate.wary > 0)
     return false;
   if (db->lanes.backoff == 0)
     return true;

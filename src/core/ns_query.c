@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "ns_handle.h"
+#include "ns_hooks.h"
 #include "ns_session.h"
 
 void ns_forget_statements(ns_db *db) {
@@ -135,7 +136,7 @@ ns_status ns_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err) {
       (st = ns_ready(db, err)) != NS_OK)
     return st;
   if ((st = run(db, sql, params, err)) == NS_EGONE) /* read-only: for others too */
-    ns_watch_anew(db);
+    ns_hooks_away(db);
   return st;
 }
 
@@ -285,7 +286,7 @@ static ns_status resolve(ns_bytes *sql, ns_err *err) {
 /* The server has rolled back more than the statement. */
 static bool ends_transaction(const ns_db *db, const ns_err *err) {
   return err->sqlerr == 1213 || err->sqlerr == 1020 ||
-         (err->sqlerr == 1205 && db->lanes.never_fast);
+         (err->sqlerr == 1205 && db->never_fast);
 }
 
 static ns_status execute(ns_db *db, ns_bytes sql, const ns_value *params,

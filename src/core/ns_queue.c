@@ -129,16 +129,20 @@ static ns_status find(ns_db *db, ns_bytes name, int64_t *id, ns_err *err) {
 
 /* Creates the row on a connection that has no transaction open. */
 static ns_status add(ns_db *db, ns_bytes name, ns_err *err) {
+  const char *text = ns_sql_texts[NS_SQL_QUEUE_ADD];
   ns_value param = ns_vtext(name);
-  ns_db *other;
+  ns_config cfg = ns_config_of(db);
+  ns_link *other;
+  ns_stmt *stmt;
   ns_status st;
   if (!db->user_tx && !db->in_tx)
     return ns_run(db, NS_SQL_QUEUE_ADD, &param, err);
-  ns_config cfg;
-  if ((st = ns_open(&other, ns_db_config(db, &cfg), err)) != NS_OK)
+  if ((st = ns_link_open(&other, &cfg, err)) != NS_OK)
     return st;
-  st = ns_run(other, NS_SQL_QUEUE_ADD, &param, err);
-  ns_close(other);
+  st = ns_link_prepare(other, &stmt, NULL, text, strlen(text), err);
+  if (st == NS_OK)
+    st = ns_stmt_run(other, stmt, &param, err);
+  ns_link_close(other, false);
   return st;
 }
 
@@ -162,19 +166,6 @@ ns_status ns_queue_id(ns_db *db, ns_bytes name, bool create, int64_t *id,
   if (st == NS_OK && *id == 0)
     return ns_fail(err, NS_ENOTFOUND, "there is no queue '%.*s'", (int)name.n,
                    name.p);
-  return st;
-}
-
-ns_status ns_pause(ns_db *db, ns_bytes queue, bool paused, ns_err *err) {
-  int64_t id;
-  ns_status st = ns_queue_id(db, queue, false, &id, err);
-  if (st == NS_OK)
-    st = ns_ready(db, err);
-  if (st == NS_OK)
-    st = ns_run(db, NS_SQL_ADMIN_PAUSE,
-                (ns_value[]){ns_vint(paused), ns_vtext(queue)}, err);
-  if (st == NS_OK)
-    ns_ring(db, NULL);
   return st;
 }
 

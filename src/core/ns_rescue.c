@@ -22,6 +22,7 @@
 
 #include "ns_claim.h"
 #include "ns_handle.h"
+#include "ns_hooks.h"
 #include "ns_left.h"
 #include "ns_list.h"
 #include "ns_peers.h"
@@ -267,7 +268,9 @@ static bool remember(ns_suspects *s, const ns_peers *peers, int64_t now) {
   return true;
 }
 
-void ns_watch_anew(ns_db *db) {
+/* The silence of others may have been our own, or everybody's: no holder is declared dead
+** for what was seen before. */
+static void watch_anew(ns_db *db) {
   int64_t now = ns_mono_us();
   for (size_t i = 0; i < db->suspects.n; i++) {
     ns_suspect *s = &db->suspects.items[i];
@@ -472,3 +475,12 @@ void ns_look_when_due(ns_db *db) {
       row[0].type == NS_INT)
     no_later(&db->peers_at, ns_mono_us() + row[0].i);
 }
+
+/* ------------------------------------------------------------------- hooks */
+
+static void closing(ns_db *db) {
+  free(db->suspects.items);
+  db->suspects = (ns_suspects){0};
+}
+
+const ns_hooks ns_rescue_hooks = {.away = watch_anew, .closing = closing};

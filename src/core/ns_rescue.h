@@ -26,8 +26,4 @@ void ns_look_around(ns_db *db);
 /* Has the next look come when the next lease ends, if that is earlier. */
 void ns_look_when_due(ns_db *db);
 
-/* After a connection was lost: the silence of others may have been our own, or
-** everybody's. Nobody is declared dead for what was seen before. */
-void ns_watch_anew(ns_db *db);
-
 #endif

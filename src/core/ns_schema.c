@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "ns_handle.h"
+#include "ns_hooks.h"
 
 #define ER_TABLE_EXISTS 1050
 #define ER_SP_EXISTS 1304
@@ -62,7 +63,7 @@ static ns_status newer(int version, ns_err *err) {
                  version, NS_SCHEMA_VERSION);
 }
 
-ns_status ns_schema_check(ns_db *db, ns_err *err) {
+static ns_status check(ns_db *db, ns_err *err) {
   int version;
   ns_status st = read_version(db, &version, err);
   if (st != NS_OK)
@@ -203,3 +204,9 @@ ns_status ns_migrate(ns_db *db, int *from, ns_err *err) {
     *from = version;
   return st;
 }
+
+static ns_status connected(ns_db *db, ns_err *err) {
+  return db->cfg.no_schema ? NS_OK : check(db, err);
+}
+
+const ns_hooks ns_schema_hooks = {.connected = connected};

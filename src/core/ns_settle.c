@@ -19,6 +19,7 @@
 #include "ns_done.h"
 #include "ns_finish.h"
 #include "ns_handle.h"
+#include "ns_hooks.h"
 #include "ns_insert.h"
 #include "ns_list.h"
 #include "ns_park.h"
@@ -550,7 +551,9 @@ void ns_settle_done(ns_db *db, const ns_verdict *v, size_t n) {
   }
 }
 
-void ns_settle_joined(ns_db *db) {
+/* The verdicts that joined the caller's commit. Best effort: a lease row that
+** stays behind names no live claim. */
+static void settle_joined(ns_db *db) {
   for (size_t i = 0; i < db->ntx; i++) {
     const ns_verdict *v = &db->tx_settled[i];
     ns_err err;
@@ -572,3 +575,27 @@ void ns_settle_refused(ns_verdict *v, const char *text) {
   v->children = NULL;
   v->nchildren = 0;
 }
+
+/* ------------------------------------------------------------------- hooks */
+
+static void committed(ns_db *db, bool written) {
+  if (written)
+    settle_joined(db);
+  db->ntx = 0;
+}
+
+static void forked(ns_db *db) {
+  db->settling.n = db->settling.written = 0;
+  db->ntx = 0;
+}
+
+static void closing(ns_db *db) {
+  forked(db);
+  free(db->tx_settled);
+  free(db->settling.items);
+  db->tx_settled = NULL;
+  db->settling = (ns_settle_doubt){0};
+}
+
+const ns_hooks ns_settle_hooks = {
+    .forked = forked, .committed = committed, .closing = closing};

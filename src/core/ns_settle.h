@@ -14,10 +14,6 @@ ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err);
 /* After the commit: claims are forgotten in memory. */
 void ns_settle_done(ns_db *db, const ns_verdict *v, size_t n);
 
-/* After the caller's own commit: the verdicts that joined it. Best effort: a
-** lease row that stays behind names no live claim. */
-void ns_settle_joined(ns_db *db);
-
 /* Turns a verdict that the server refuses into a failure of its job. 'text'
 ** must outlive the verdict. */
 void ns_settle_refused(ns_verdict *v, const char *text);

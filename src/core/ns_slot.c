@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "ns_handle.h"
+#include "ns_hooks.h"
 #include "ns_queue.h"
 #include "ns_rescue.h"
 #include "ns_time.h"
@@ -156,7 +157,9 @@ static bool can_write(const ns_db *db) {
          !db->in_tx;
 }
 
-void ns_slots_flush(ns_db *db) {
+/* Gives back what could not be given back before: the server was away, or a transaction was
+** open. Best effort; what fails stays. */
+static void flush(ns_db *db) {
   ns_slots *s = own_slots(db);
   ns_err none;
   s->next = s->next && !db->connecting; /* the named lock went with the link */
@@ -165,11 +168,12 @@ void ns_slots_flush(ns_db *db) {
       give_back(db, &s->items[i], &none);
 }
 
-void ns_slots_leave(ns_db *db) {
+/* Gives everything back, best effort, and frees. */
+static void leave(ns_db *db) {
   ns_slots *s = own_slots(db);
   for (size_t i = 0; i < s->n; i++)
     s->items[i].dropped = true;
-  ns_slots_flush(db);
+  flush(db);
   forget_all(s);
 }
 
@@ -410,7 +414,7 @@ static ns_status attempt(ns_db *db, ns_held *want, int64_t n, int64_t waited,
   view v;
   ns_status st;
   *raced = false;
-  ns_slots_flush(db);
+  flush(db);
   if ((st = ns_ready(db, err)) == NS_OK)
     st = set_owner(db, want, err);
   if (st == NS_OK && waited > 0)
@@ -494,3 +498,24 @@ ns_status ns_slots_prune(ns_db *db, ns_err *err) {
   forget_all(&gone);
   return st;
 }
+
+/* ------------------------------------------------------------------- hooks */
+
+static ns_status connected(ns_db *db, ns_err *err) {
+  (void)err;
+  flush(db);
+  return NS_OK;
+}
+
+static void committed(ns_db *db, bool written) {
+  (void)written;
+  flush(db);
+}
+
+static void closing(ns_db *db) {
+  if (!ns_is_foreign(db))
+    leave(db);
+}
+
+const ns_hooks ns_slot_hooks = {
+    .connected = connected, .committed = committed, .closing = closing};

@@ -29,13 +29,6 @@ typedef struct ns_slots {
   pid_t process;    /* a forked child has no slots */
 } ns_slots;
 
-/* Gives back what could not be given back before: the server was away, or a
-** transaction was open. Best effort; what fails stays. */
-void ns_slots_flush(ns_db *db);
-
-/* Gives everything back, best effort, and frees; for closing. */
-void ns_slots_leave(ns_db *db);
-
 /* Deletes rows of owners that are gone. Errors: GONE, BUSY. */
 ns_status ns_slots_prune(ns_db *db, ns_err *err);
 

@@ -11,9 +11,8 @@
 
 #include <stdio.h>
 
-#include "ns_left.h"
+#include "ns_hooks.h"
 #include "ns_session.h"
-#include "ns_settle.h"
 #include "ns_time.h"
 
 #define TX_TRIES 20 /* of one unit of work, before NS_EBUSY */
@@ -186,6 +185,12 @@ static ns_status refused_commit(ns_db *db, ns_status st, ns_err *err) {
   return open || st != NS_EBUSY ? st : in_doubt(err);
 }
 
+static void end_transaction(ns_db *db, bool written) {
+  db->user_tx = db->broken_tx = db->ended_tx = false;
+  ns_session_end(db);
+  ns_hooks_committed(db, written);
+}
+
 ns_status ns_commit(ns_db *db, ns_err *err) {
   bool broken = db->broken_tx;
   ns_status st;
@@ -203,18 +208,7 @@ ns_status ns_commit(ns_db *db, ns_err *err) {
   }
   if ((st = ns_text(db, "COMMIT", err)) != NS_OK)
     st = refused_commit(db, st, err);
-  db->user_tx = false;
-  if (st == NS_OK) {
-    ns_settle_joined(db);
-    if (db->ring_due)
-      ns_ring(db, NULL);
-  }
-  db->ntx = 0;
-  db->ring_due = false;
-  ns_session_end(db);
-  ns_slots_flush(db);
-  if (st == NS_OK)
-    ns_left_rest(db);
+  end_transaction(db, st == NS_OK);
   return st;
 }
 
@@ -225,10 +219,7 @@ void ns_rollback(ns_db *db) {
   if (db->ended_tx && !ns_is_foreign(db) && db->link != NULL &&
       !ns_link_dead(db->link))
     ns_link_text(db->link, "UNLOCK TABLES", NULL); /* one that locked them */
-  db->user_tx = db->broken_tx = db->ended_tx = db->ring_due = false;
-  db->ntx = 0;
-  ns_session_end(db);
-  ns_slots_flush(db);
+  end_transaction(db, false);
 }
 
 bool ns_in_transaction(const ns_db *db) {
