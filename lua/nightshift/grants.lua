@@ -52,7 +52,8 @@ local ROLES = {
       { "nightshift_edge", "SELECT, INSERT, DELETE" },
       { "nightshift_expiry", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_finished",
-        "SELECT(id, run, name, nonce, outcome, reason, result, error, finished_at, holder), INSERT" },
+        "SELECT(id, run, name, nonce, outcome, reason, result, error, finished_at, holder, parent, after_ids), "
+          .. "INSERT" },
       { "nightshift_grip", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_holder", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_id", "SELECT, INSERT" },
@@ -98,6 +99,7 @@ local ROLES = {
       { "nightshift_running", "SELECT" },
       { "nightshift_scheduled", "SELECT" },
       { "nightshift_served", "SELECT" },
+      { "nightshift_signal", "SELECT(job_id, name, sent)" },
       { "nightshift_slot", "SELECT" },
     },
     routines = {},

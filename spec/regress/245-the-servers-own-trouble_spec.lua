@@ -27,7 +27,8 @@ local HANDLERS = [[
 
 -- What is written of a job that ends so fails with an error of our choice.
 local function plant(name, number)
-  db.sql(([[CREATE TABLE trouble (number INT, sort VARCHAR(20)); INSERT INTO trouble VALUES (%d, 'done');
+  db.sql(([[CREATE TABLE trouble (number INT, sort VARCHAR(20) COLLATE utf8mb4_nopad_bin);
+    INSERT INTO trouble VALUES (%d, 'done');
     DELIMITER $$
     CREATE TRIGGER trouble BEFORE INSERT ON nightshift_finished FOR EACH ROW BEGIN
       DECLARE v_number INT DEFAULT NULL;
