@@ -9,13 +9,11 @@ local proc = require "spec.support.proc"
 -- A name; what is the database's default, and the server's: CHARACTER SET, COLLATE.
 local PLACES <const> = {
   { "bühne-日本", "latin1", "latin1_german2_ci", "latin2", "latin2_croatian_ci" },
-  { "bühne-日本", "utf8mb3", "utf8mb3_general_ci", "latin1", "latin1_swedish_ci" },
+  { "bühne-日本", "utf8mb3", "utf8mb3_general_ci", "utf8mb3", "utf8mb3_turkish_ci" },
   { "bühne-日本", "utf8mb4", "utf8mb4_unicode_520_ci", "utf8mb4", "utf8mb4_uca1400_ai_ci" },
   { ("日"):rep(50), "utf16", "utf16_unicode_ci", "utf16", "utf16_bin" },
   { "it's `a` \\ % \" /?#@.x", "swe7", "swe7_swedish_ci", "cp1251", "cp1251_general_ci" },
-  { "BÜHNE-日本", "sjis", "sjis_japanese_ci", "gbk", "gbk_chinese_ci" },
   { "plain", "binary", "binary", "binary", "binary" },
-  { "İıſ", "utf8mb4", "utf8mb4_turkish_ci", "utf8mb3", "utf8mb3_turkish_ci" },
 }
 
 -- What a client says first, and "ü" as it sends it.
@@ -25,7 +23,6 @@ local CLIENTS <const> = {
   { "SET NAMES utf8mb4 COLLATE utf8mb4_unicode_520_ci", "ü" },
   { "SET NAMES utf8mb4 COLLATE utf8mb4_bin, collation_connection = utf16_general_ci", "ü" },
   { "SET NAMES cp1250, sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES'", "\xFC" },
-  { "SET NAMES cp932", "u" },
   { "SET NAMES utf8mb4, character_set_results = NULL", "ü" },
 }
 
@@ -182,14 +179,37 @@ describe("a database", function()
           end
           assert.equal(0, waiting:wait(30))
           assert.equal("0", server:sql("SELECT COUNT(*) FROM " .. into
-            .. " WHERE status <> 'ok' OR note NOT IN ('ü', 'u', 'last')", name))
+            .. " WHERE status <> 'ok' OR note NOT IN ('ü', 'last')", name))
+        end
+      end)
+
+      it("is pushed to by triggers of tables of any character set", function()
+        for table_name, type in pairs {
+          plain = set == "binary" and "CHARACTER SET ascii" or "",
+          german = "CHARACTER SET latin1 COLLATE latin1_german2_ci",
+          wide = "CHARACTER SET utf16 COLLATE utf16_bin", turkish = "CHARACTER SET utf8mb4 COLLATE utf8mb4_turkish_ci",
+        } do
+          local made = [[CREATE TABLE pushes_TABLE (id INT, queue VARCHAR(20) TYPE, name TEXT TYPE, text TEXT TYPE);
+            CREATE TRIGGER pushes_TABLE AFTER INSERT ON pushes_TABLE FOR EACH ROW
+              CALL nightshift_push(NEW.queue, CONCAT(NEW.name, '.', NEW.id),
+                JSON_OBJECT('text', CONVERT(NEW.text USING utf8mb4)),
+                JSON_OBJECT('unique', CONVERT(NEW.name USING utf8mb4), 'priority', 7))]]
+          server:sql(made:gsub("_TABLE", "_" .. table_name):gsub("TYPE", type), name)
+          for i, client in ipairs(CLIENTS) do
+            local u, is = client[2], "ü"
+            if table_name == "plain" then u, is = "u", "u" end -- whose character set may have no more
+            server:sql(("%s; INSERT INTO pushes_%s VALUES (%d, 'tr%s', 'n%s', 't%s')"):format(client[1], table_name, i,
+              u, u, u), name)
+            local job = assert(handle:queue("tr" .. is):claim())
+            assert.same({ "n" .. is .. "." .. i, "t" .. is, 7 }, { job.name, job.payload.text, job.priority })
+            assert.equal("n" .. is, handle:job(job.id).unique)
+            assert(job:ack())
+          end
         end
       end)
 
       for _, client in ipairs(CLIENTS) do
         local first, u = table.unpack(client)
-
-        local is = u == "u" and "u" or "ü"
 
         -- Statements in the character set of the client; ~text~ in quotes.
         local function call(text)
@@ -202,35 +222,37 @@ describe("a database", function()
             for job in db:queue %q:jobs{ wait = 60 } do
               assert(job:ack(job.payload))
               if job.name == %q then break end
-            end]]):format(url, "b" .. is, "last " .. is) }
+            end]]):format(url, "bü", "last ü") }
           eventually(function() return server:sleepers(name) == 1 end)
           local rung = kills()
-          call "CALL nightshift_ring()"
-          assert.equal(1, kills() - rung)
+          eventually(function() -- it may be awake for a moment
+            call "CALL nightshift_ring()"
+            return kills() > rung
+          end)
           eventually(function() return server:sleepers(name) == 1 end)
           call [[CALL nightshift_push(~bü~, ~first ü~, ~{"u":"ü"}~, ~{"unique":"ü","priority":3}~)]]
           call [[CALL nightshift_push(~bü~, ~last ü~, ~["ü"]~, ~{"priority":1}~); CALL nightshift_ring()]]
           assert.equal(0, waiting:wait(30))
-          local jobs = assert(handle:jobs { queue = "b" .. is, state = "done" })
+          local jobs = assert(handle:jobs { queue = "bü", state = "done" })
           table.sort(jobs, function(a, b) return a.id < b.id end)
           jobs = table.move(jobs, #jobs - 1, #jobs, 1, {})
-          assert.same({ "first " .. is, "last " .. is }, { jobs[1].name, jobs[2].name })
-          assert.same({ { u = is }, { is } }, { handle:job(jobs[1].id).result, handle:job(jobs[2].id).result })
+          assert.same({ "first ü", "last ü" }, { jobs[1].name, jobs[2].name })
+          assert.same({ { u = "ü" }, { "ü" } }, { handle:job(jobs[1].id).result, handle:job(jobs[2].id).result })
           for _, where in ipairs { "name = ~first ü~", "queue = ~bü~ AND state = ~done~ AND name LIKE ~first %~" } do
             assert.equal(tostring(jobs[1].id), call("SELECT MAX(id) FROM nightshift_history WHERE " .. where))
           end
         end)
 
         it("is signalled, and its live jobs read, by a session of " .. first, function()
-          local q = handle:queue("b" .. is)
-          local id = assert(q:push("waits " .. is))
-          assert(assert(q:claim()):wait { signal = "s" .. is })
+          local q = handle:queue("bü")
+          local id = assert(q:push("waits ü"))
+          assert(assert(q:claim()):wait { signal = "sü" })
           local look = "SELECT id FROM nightshift_jobs WHERE state = ~waiting~ AND awaits = ~sü~ AND queue = ~bü~"
           assert.equal(tostring(id), call(look))
           call(("CALL nightshift_signal(%d, ~{\"u\":\"ü\"}~, ~sü~)"):format(id))
           assert.equal(tostring(id), call "SELECT id FROM nightshift_jobs WHERE name = ~waits ü~ AND state = ~ready~")
           local job = assert(q:claim())
-          assert.equal(is, job.signal.u)
+          assert.equal("ü", job.signal.u)
           assert(job:ack())
         end)
       end
