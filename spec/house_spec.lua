@@ -16,10 +16,12 @@ local function includes(path)
   local list = {}
   for line in io.lines(path) do
     local name = line:match '^%s*#%s*include%s*[<"]([^>"]+)[>"]'
-    if name then list[#list + 1] = name:match "[^/]+$" end
+    if name then list[#list + 1] = name:gsub("^%.%./.*/", "") end
   end
   return list
 end
+
+local SOURCES = "src/*/*.[ch] src/*/*/*.[ch]"
 
 -- Host files that may speak Lua: the worker's side and the command line.
 local HOST_LUA = { nsh_main = true, nsh_module = true, nsh_lua = true, nsh_zygote = true, nsh_worker = true,
@@ -30,12 +32,16 @@ local HOST_CORE = { nsh_dispatch = true, nsh_listen = true, nsh_mail = true, nsh
   nsh_config = true, nsh_module = true }
 
 -- Who sees libmariadb: two files, and the header between them, which is theirs alone.
-local MYSQL = { ["src/core/ns_db.c"] = true, ["src/core/ns_stmt.c"] = true }
+local MYSQL = { ["src/core/link/connection.c"] = true, ["src/core/link/statement.c"] = true }
+
+local SYSTEM = { sys = true, netinet = true, linux = true, arpa = true }
+-- Headers of core's folders that other layers use.
+local SEEN_ABOVE = { ["link/await.h"] = true, ["wake/peers.h"] = true, ["link/url.h"] = true }
 
 local function breaks(path, layer, base, name)
   if name == "mysql.h" or name == "mysqld_error.h" or name == "errmsg.h" then
-    return not (MYSQL[path] or path == "src/core/ns_mysql.h")
-  elseif name == "ns_mysql.h" then
+    return not (MYSQL[path] or path == "src/core/link/mariadb.h")
+  elseif name == "link/mariadb.h" then
     return not MYSQL[path]
   elseif name == "lua.h" or name == "lauxlib.h" or name == "lualib.h" then
     return layer == "base" or layer == "core" or (layer == "host" and not HOST_LUA[base])
@@ -45,8 +51,8 @@ local function breaks(path, layer, base, name)
     return layer ~= "host"
   elseif name == "nightshift.h" or name == "nightshift_adopt.h" then
     return layer == "base" or (layer == "host" and not HOST_CORE[base])
-  elseif name == "ns_db.h" or name == "ns_stmt.h" or name == "ns_handle.h" or name == "ns_sql.h" then
-    return layer ~= "core"
+  elseif name:match "^%l+/" or name == "handle.h" then -- a folder of core, or the system's
+    return layer ~= "core" and not SYSTEM[name:match "^%l+"] and not SEEN_ABOVE[name]
   end
 end
 
@@ -83,9 +89,42 @@ describe("the house", function()
     end
   end)
 
+  -- A layer's README names its folders in order: each calls only those above it in that list.
+  for _, layer in ipairs { "core" } do
+    it("has folders in " .. layer .. " that call only folders named before them", function()
+      local place, n = {}, 0
+      for line in io.lines("src/" .. layer .. "/README.md") do
+        local folder = line:match "^| `(%l+)/?` |"
+        if folder then
+          n = n + 1
+          place[folder] = n
+        end
+      end
+      local folder_of, calls = {}, {}
+      local objects = ("%s/%s/*.o %s/%s/*/*.o"):format(proc.build, layer, proc.build, layer)
+      for _, line in ipairs(lines("nm -A " .. objects)) do
+        local inside, kind, symbol = line:match("/" .. layer .. "/(%g*)%.o:%x* +(%a) (%g+)$")
+        local folder = inside:match "^(%l+)/" or inside
+        assert.is_truthy(place[folder], folder .. " is not in the README")
+        if kind:match "[TDBR]" then folder_of[symbol] = folder end
+        if kind == "U" then calls[#calls + 1] = { inside, folder, symbol } end
+      end
+      assert.is_true(#calls > 0)
+      local upward = {}
+      for _, call in ipairs(calls) do
+        local to = folder_of[call[3]]
+        if to and place[to] > place[call[2]] then
+          upward[#upward + 1] = ("%s calls %s of %s"):format(call[1], call[3], to)
+        end
+      end
+      assert.same({}, upward)
+    end)
+  end
+
   it("has a paragraph on top of each source file", function()
     local bare = {}
-    for _, path in ipairs(files "src/*/*.[ch] lua/nightshift/*.lua lua/nightshift/*/*.lua sql/*/*.sql spec/c/*.c") do
+    local patterns = SOURCES .. " lua/nightshift/*.lua lua/nightshift/*/*.lua sql/*/*.sql spec/c/*.c"
+    for _, path in ipairs(files(patterns)) do
       local file <close> = assert(io.open(path))
       if not (file:read "l" or ""):match "^%s*[-/]" then bare[#bare + 1] = path end
     end
@@ -106,7 +145,7 @@ describe("the house", function()
   end
 
   it("writes SQL in sql/ only", function()
-    assert.same({}, wrong_lines("src/*/*.c lua/nightshift/*.lua lua/nightshift/*/*.lua", function(line)
+    assert.same({}, wrong_lines("src/*/*.c src/*/*/*.c lua/nightshift/*.lua lua/nightshift/*/*.lua", function(line)
       local code = line:gsub("^%s*%*%*.*", ""):gsub("^%s*/%*.*", ""):gsub("%-%-.*", "")
       return code:match '["%[]%s*SELECT%s' or code:match '["%[]%s*UPDATE%s+%w' or code:match '["%[]%s*DELETE%s+FROM'
     end))
@@ -114,7 +153,7 @@ describe("the house", function()
 
   it("names no mark of sql/marks.sql as a placeholder of adopted tables", function()
     local placeholders, marks = {}, 0
-    for _, path in ipairs(files "src/core/ns_adopt*.c") do
+    for _, path in ipairs(files "src/core/adopt/*.c") do
       for line in io.lines(path) do
         for name in line:gmatch '{"([%l_]+)", ?[%a_]' do placeholders[name] = true end
       end
@@ -129,7 +168,7 @@ describe("the house", function()
   end)
 
   it("writes numbers with fractions in one file, whatever the locale's decimal sign", function()
-    assert.same({}, wrong_lines("src/*/*.[ch] lua/nightshift/*.lua lua/nightshift/*/*.lua", function(line, path)
+    assert.same({}, wrong_lines(SOURCES .. " lua/nightshift/*.lua lua/nightshift/*/*.lua", function(line, path)
       local is_format = path:match "%.[ch]$" or line:find "format"
       local fraction = line:gsub("%%%%", ""):match '"[^"]*%%[-+#0]*[%d*]*%.?[%d*]*[lL]*[efgEFG]'
       return is_format and fraction and path ~= "src/base/ns_number.c"

@@ -1,4 +1,4 @@
---- Draining adopted tables: batch after batch, at a rate; see ns_adopt_drain.c.
+--- Draining adopted tables: batch after batch, at a rate; see adopt/drain.c.
 
 local core = require "nightshift.core"
 local options = require "nightshift.options"

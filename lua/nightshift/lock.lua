@@ -3,7 +3,7 @@
 -- An object stands for one slot at a time. The core takes and gives slots and
 -- never waits; waiting is done here, in naps of 5 to 250 ms, so a handler that is
 -- told to stop meanwhile hears it. Whoever holds a slot when
--- its job's run ends, or its program, has given it back: see ns_slot.c.
+-- its job's run ends, or its program, has given it back: see holder/slot.c.
 -- Everything that is wrong with the arguments raises, because the object is
 -- called on the spot: db:lock "report" (fn).
 

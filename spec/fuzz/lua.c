@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "../../src/lua/nsl.h"
-#include "ns_url.h"
+#include "link/url.h"
 
 #ifndef SCRIPT
 #define SCRIPT "spec/fuzz/json.lua"

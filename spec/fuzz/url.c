@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "ns_url.h"
+#include "link/url.h"
 
 #define SECRET "hunter2Zx"
 

@@ -14,11 +14,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "ns_claim.h"
-#include "ns_handle.h"
+#include "claim/scan_window.h"
+#include "claim/take.h"
+#include "handle.h"
 #include "ns_log.h"
 #include "ns_time.h"
-#include "ns_window.h"
 #include "nsh_backlog.h"
 #include "nsh_batch.h"
 #include "nsh_ipc.h"

@@ -1,6 +1,6 @@
 -- Existing tables as queues. Sorted by name.
 --
--- Most of these are templates: ns_adopt_text.c puts in for {marks} the quoted
+-- Most of these are templates: adopt/text.c puts in for {marks} the quoted
 -- names of columns, the conditions and assignments of a mapping, and a ? for each
 -- of its values; {:marks} are parameters of the call. {zone} sets the time zone in
 -- which DATETIME columns are written, for one statement; {at_once} a lock wait of

@@ -1,12 +1,12 @@
 -- Statements of a claim: promotion, claiming, leases, payloads. None waits
 -- for a row lock. The comment (lanes) marks where the claim's range expression
 -- goes, one `(rank = ? AND ready_at >= ? AND ready_at < ?)` per known lane;
--- ns_range.c puts it in. Sorted by name.
+-- claim/range.c puts it in. Sorted by name.
 
 -- name: claim_above
 -- Params: queue, rank. The lane before this one: its last row, which is its
 -- sentinel or a row that nobody has claimed yet; so no deleted rows are read.
--- Key: PRIMARY, backwards, one row; no locks. In brackets, as ns_sweep.c makes
+-- Key: PRIMARY, backwards, one row; no locks. In brackets, as claim/sweep.c makes
 -- one statement of several.
 (SELECT rank FROM nightshift_ready WHERE queue_id = ? AND rank < ?
  ORDER BY queue_id DESC, rank DESC, ready_at DESC, job_id DESC LIMIT 1)
@@ -80,7 +80,7 @@ FOR UPDATE SKIP LOCKED
 -- name: claim_head
 -- Params: queue, rank, floor. The oldest row of a lane, or the oldest of some kinds.
 -- Key: PRIMARY, one row, or up to the first of them; no locks. In brackets, as
--- ns_sweep.c makes one statement of several.
+-- claim/sweep.c makes one statement of several.
 (SELECT rank, ready_at FROM nightshift_ready
  WHERE queue_id = ? AND rank = ? AND ready_at >= ? AND ready_at < {end} /*kinds*/
  ORDER BY queue_id, rank, ready_at, job_id LIMIT 1)
@@ -166,7 +166,7 @@ ORDER BY queue_id, rank, ready_at, job_id LIMIT 1
 
 -- name: claim_scout_end
 -- Params: queue, rank, ready_at, job, ready_at, end, and those again. The next rows of a
--- lane behind (ready_at, job), as many as are read in some milliseconds (ns_scout.c): the
+-- lane behind (ready_at, job), as many as are read in some milliseconds (claim/scout.c): the
 -- last of them, before it whether there are so many. Key: PRIMARY, a range; no locks.
 (SELECT TRUE, ready_at, job_id FROM nightshift_ready FORCE INDEX (PRIMARY)
   WHERE queue_id = ? AND rank = ? AND ((ready_at = ? AND job_id > ?) OR ready_at > ?)
@@ -203,7 +203,7 @@ FOR UPDATE SKIP LOCKED
 
 -- name: claim_skip_soon
 -- Params: queue, rank, floor and end per lane, limit. As claim_skip, of a claimer that
--- feels alone: cut (1969, see ns_gate.c) where others hold very many rows.
+-- feels alone: cut (1969, see claim/gate.c) where others hold very many rows.
 SET STATEMENT max_statement_time=0.02 FOR
 SELECT rank, ready_at, job_id, run, alone, kind FROM nightshift_ready
 WHERE queue_id = ? AND (/*lanes*/)

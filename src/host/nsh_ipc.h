@@ -16,8 +16,8 @@
 
 #include <stdint.h>
 
-#include "ns_buf.h"
 #include "nightshift.h"
+#include "ns_buf.h"
 
 #define NSH_FRAME_MAX (64u << 20) /* bytes of one frame; more is malformed */
 

@@ -18,8 +18,8 @@
 
 #include "nightshift.h"
 #include "nsh_batch.h"
-#include "nsh_reading.h"
 #include "nsh_config.h"
+#include "nsh_reading.h"
 
 /* Jobs of one claim on their way to the workers. */
 typedef struct nsh_load {

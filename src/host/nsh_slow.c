@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ns_await.h"
+#include "link/await.h"
 #include "ns_log.h"
 #include "ns_time.h"
 #include "nsh_memory.h"

@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-#include "ns_await.h"
+#include "link/await.h"
 #include "ns_log.h"
 #include "ns_time.h"
 #include "nsh_memory.h"

@@ -24,10 +24,10 @@
 #include "nsh_halt.h"
 #include "nsh_lua.h"
 #include "nsh_nursery.h"
+#include "nsh_secrets.h"
 #include "nsh_share.h"
 #include "nsh_sockets.h"
 #include "nsh_sweep.h"
-#include "nsh_secrets.h"
 #include "nsh_worker.h"
 #include "nsl.h"
 

@@ -1,0 +1,506 @@
+/*
+** Verbs from outside: cancel, retry, run-now, and what a job looks like.
+**
+** Invariant: each locks the job's row before it looks at anything else, so it
+** is serialised with verdicts; whatever it leaves in ready or in a lease is
+** stale by its run and is dropped by whoever meets it.
+*/
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "db/transaction.h"
+#include "finish/pending.h"
+#include "handle.h"
+#include "push/insert.h"
+#include "tree/tree.h"
+
+/* ----------------------------------------------------------------- info */
+
+/* Columns of admin_info and admin_info_finished. */
+enum {
+  I_ID, I_RUN, I_QUEUE_ID, I_QUEUE, I_NAME, I_PAYLOAD, I_STATE, I_ATTEMPTS,
+  I_POLLS, I_CRASHES, I_MAX_ATTEMPTS, I_MAX_POLLS, I_MAX_CRASHES, I_PRIORITY,
+  I_PARENT, I_ROOT, I_CREATED, I_DUE, I_DEADLINE, I_TIMEOUT, I_NONCE, I_UKEY,
+  I_UNMET, I_PROGRESS, I_STATUS, I_HOLDER, I_OUTCOME, I_REASON, I_ERROR,
+  I_RESULT, I_FINISHED_AT, I_NOW, I_AWAITS, I_PHASE, I_DECAY, I_PAUSED,
+  I_FOLLOWS, I_COUNT
+};
+
+void ns_info_free(ns_info *info) {
+  ns_buf_free(&info->bytes);
+  *info = NS_INFO_INIT;
+}
+
+/* Copies every text of the row; the pointers are set when all have landed. */
+static bool keep_texts(ns_info *info, const ns_value *r) {
+  ns_bytes *const to[I_COUNT] = {
+      [I_QUEUE] = &info->job.queue, [I_NAME] = &info->job.name,
+      [I_PAYLOAD] = &info->job.payload, [I_STATE] = &info->job.state,
+      [I_AWAITS] = &info->job.awaits, [I_UKEY] = &info->unique, [I_STATUS] = &info->status_text,
+      [I_OUTCOME] = &info->where, [I_REASON] = &info->reason,
+      [I_ERROR] = &info->error, [I_RESULT] = &info->result};
+  size_t total = 0;
+  char *at;
+  for (size_t i = 0; i < I_COUNT; i++)
+    if (to[i] != NULL && r[i].type == NS_TEXT)
+      total += r[i].s.n;
+  if ((at = ns_buf_room(&info->bytes, total + 1)) == NULL)
+    return false;
+  info->bytes.n = total;
+  for (size_t i = 0; i < I_COUNT; i++) {
+    if (to[i] == NULL || r[i].type != NS_TEXT)
+      continue;
+    memcpy(at, r[i].s.p, r[i].s.n);
+    *to[i] = (ns_bytes){at, r[i].s.n};
+    at += r[i].s.n;
+  }
+  return true;
+}
+
+static void keep_numbers(ns_info *info, const ns_value *r) {
+  ns_job *j = &info->job;
+  j->id = r[I_ID].i;
+  j->run = r[I_RUN].i;
+  j->queue_id = r[I_QUEUE_ID].i;
+  j->attempts = r[I_ATTEMPTS].i;
+  j->polls = r[I_POLLS].i;
+  j->crashes = r[I_CRASHES].i;
+  j->max_attempts = r[I_MAX_ATTEMPTS].i;
+  j->max_polls = ns_int_or(&r[I_MAX_POLLS], -1);
+  info->max_crashes = r[I_MAX_CRASHES].i;
+  info->decay = r[I_DECAY].i;
+  j->priority = r[I_PRIORITY].i;
+  j->parent = ns_int_or(&r[I_PARENT], 0);
+  j->root = ns_int_or(&r[I_ROOT], 0);
+  j->created = r[I_CREATED].i;
+  j->due = r[I_DUE].i;
+  j->deadline = ns_int_or(&r[I_DEADLINE], 0);
+  j->timeout = r[I_TIMEOUT].i;
+  j->nonce = r[I_NONCE].i;
+  j->phase = r[I_PHASE].i;
+  j->follows = r[I_FOLLOWS].i;
+  info->unmet = r[I_UNMET].i;
+  info->paused = ns_int_or(&r[I_PAUSED], 0);
+  info->holder = ns_int_or(&r[I_HOLDER], 0);
+  info->finished_at = ns_int_or(&r[I_FINISHED_AT], 0);
+  info->progress = r[I_PROGRESS].type == NS_REAL ? r[I_PROGRESS].d : -1.0;
+}
+
+/* Looks in one table; '*found' says whether it was there. */
+static ns_status look(ns_db *db, ns_sql sql, int64_t id, ns_info *info,
+                      bool *found, ns_err *err) {
+  const ns_value *r = NULL;
+  ns_value param = ns_vint(id);
+  ns_status st = ns_run(db, sql, &param, err);
+  if (st == NS_OK)
+    st = ns_row(db, sql, &r, err);
+  *found = st == NS_OK && r != NULL;
+  if (!*found)
+    return st;
+  if (!keep_texts(info, r))
+    return ns_no_memory(err);
+  keep_numbers(info, r);
+  return NS_OK;
+}
+
+static ns_status not_found(int64_t id, ns_err *err) {
+  return ns_fail(err, NS_ENOTFOUND,
+                 "there is no job %lld, live or in the history", (long long)id);
+}
+
+ns_status ns_job_info(ns_db *db, int64_t id, ns_info *info, ns_err *err) {
+  bool found = false;
+  ns_status st;
+  ns_info_free(info);
+  ns_err_clear(err);
+  if ((st = ns_ready(db, err)) != NS_OK)
+    return st;
+  st = look(db, NS_SQL_ADMIN_INFO, id, info, &found, err);
+  if (st == NS_OK && !found)
+    st = look(db, NS_SQL_ADMIN_INFO_FINISHED, id, info, &found, err);
+  if (st == NS_OK && !found) /* it may have been retried in between */
+    st = look(db, NS_SQL_ADMIN_INFO, id, info, &found, err);
+  return st == NS_OK && !found ? not_found(id, err) : st;
+}
+
+/* --------------------------------------------------------------- the row */
+
+/* A live job's row, locked. */
+typedef struct live {
+  bool found;
+  bool paused;
+  int64_t queue_id, rank, run, unmet, due, now, kind;
+  ns_buf key; /* its unique key; empty: none */
+} live;
+
+static ns_status lock_live(ns_db *db, int64_t id, live *l, ns_err *err) {
+  const ns_value *r = NULL;
+  ns_value param = ns_vint(id);
+  ns_status st = ns_run(db, NS_SQL_ADMIN_LOCK, &param, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_ADMIN_LOCK, &r, err);
+  l->found = st == NS_OK && r != NULL;
+  ns_buf_reset(&l->key);
+  if (!l->found)
+    return st;
+  l->queue_id = r[0].i;
+  l->rank = r[1].i;
+  l->run = r[2].i;
+  l->unmet = r[3].i;
+  l->due = r[4].i;
+  if (r[5].type == NS_TEXT)
+    ns_buf_add(&l->key, r[5].s.p, r[5].s.n);
+  l->now = r[6].i;
+  l->paused = r[7].type != NS_NULL;
+  l->kind = r[8].i;
+  return l->key.oom ? ns_no_memory(err) : NS_OK;
+}
+
+/* A finished job's row, locked. 'outcome' is empty when there is none. */
+typedef struct past {
+  char outcome[16];
+  int64_t run, queue_id, priority, kind;
+  ns_buf key;
+} past;
+
+static ns_status lock_past(ns_db *db, int64_t id, past *p, ns_err *err) {
+  const ns_value *r = NULL;
+  ns_value param = ns_vint(id);
+  ns_status st = ns_run(db, NS_SQL_ADMIN_FINISHED, &param, err);
+  p->outcome[0] = '\0';
+  ns_buf_reset(&p->key);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_ADMIN_FINISHED, &r, err);
+  if (st != NS_OK || r == NULL)
+    return st;
+  snprintf(p->outcome, sizeof p->outcome, "%.*s", (int)r[0].s.n, r[0].s.p);
+  p->run = r[1].i;
+  p->queue_id = r[2].i;
+  if (r[3].type == NS_TEXT)
+    ns_buf_add(&p->key, r[3].s.p, r[3].s.n);
+  p->priority = r[4].i;
+  p->kind = r[6].i;
+  return p->key.oom ? ns_no_memory(err) : NS_OK;
+}
+
+/* Best effort: what cannot be had at once stays, and is stale. */
+static void unschedule(ns_db *db, int64_t id, int64_t due) {
+  ns_err none;
+  if (!db->never_fast)
+    ns_run(db, NS_SQL_ADMIN_UNSCHEDULE,
+           (ns_value[]){ns_vint(due), ns_vint(id)}, &none);
+}
+
+/* One verb on one job. */
+typedef struct work {
+  int64_t id;
+  int64_t rank; /* its new one */
+  ns_bytes reason;
+  live now;
+  past then;
+  bool noticed; /* its holder is to be told */
+} work;
+
+static ns_status run_verb(ns_db *db, work *w,
+                          ns_status (*run)(ns_db *, ns_tx *, ns_err *),
+                          ns_err *err) {
+  ns_tx tx = {.run = run, .arg = w};
+  ns_status st = ns_transact(db, &tx, err);
+  ns_buf_free(&w->now.key);
+  ns_buf_free(&w->then.key);
+  if (st == NS_OK && !db->user_tx) {
+    if (db->ring_due)
+      ns_ring(db, NULL);
+    db->ring_due = false;
+    ns_left_rest(db);
+  }
+  return st;
+}
+
+/* ---------------------------------------------------------------- cancel */
+
+/* No lease of its run was seen: one that is there by now is of somebody who may
+** have read the job before our commit. */
+static void tell_claimer(ns_db *db, const work *w) {
+  char token[64];
+  const ns_value *row = NULL;
+  const ns_value params[] = {ns_vint(w->id), ns_vint(w->now.run)};
+  ns_err none;
+  if (db->user_tx || !w->now.found ||
+      ns_run(db, NS_SQL_ADMIN_HELD, params, &none) != NS_OK ||
+      ns_row(db, NS_SQL_ADMIN_HELD, &row, &none) != NS_OK || row == NULL)
+    return;
+  snprintf(token, sizeof token, "[[%lld,%lld]]", (long long)w->id,
+           (long long)w->now.run);
+  ns_tree_tell(db, "cancelled", w->reason, ns_str(token));
+}
+
+/* No live row: finished already, or never there. After a cut at the commit
+** "cancelled" is our own doing. */
+static ns_status cancel_late(ns_db *db, work *w, bool replay, ns_err *err) {
+  ns_status st = lock_past(db, w->id, &w->then, err);
+  if (st != NS_OK)
+    return st;
+  if (w->then.outcome[0] == '\0')
+    return not_found(w->id, err);
+  if (replay && strcmp(w->then.outcome, "cancelled") == 0)
+    return NS_OK;
+  return ns_fail(err, NS_ESTATE, "job %lld has finished already: %s",
+                 (long long)w->id, w->then.outcome);
+}
+
+static ns_status cancel_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  work *w = tx->arg;
+  ns_end end = {.id = w->id, .outcome = "cancelled",
+                .reason = "cancelled", .attempts = -1,
+                .polls = -1, .crashes = -1, .said = w->reason};
+  ns_status st = lock_live(db, w->id, &w->now, err);
+  if (st != NS_OK)
+    return st;
+  if (!w->now.found)
+    return cancel_late(db, w, tx->replay, err);
+  end.queue_id = w->now.queue_id;
+  if (w->now.key.n > 0)
+    end.unique = ns_buf_bytes(&w->now.key);
+  if (w->now.due > w->now.now)
+    unschedule(db, w->id, w->now.due);
+  st = ns_run(db, NS_SQL_ADMIN_NOTICE,
+              (ns_value[]){ns_vtext(ns_str("cancelled")), ns_vtext(ns_said(w->reason)),
+                           ns_vint(w->id), ns_vint(w->now.run)},
+              err);
+  w->noticed = st == NS_OK && ns_affected(db, NS_SQL_ADMIN_NOTICE) > 0;
+  if (st == NS_OK)
+    st = ns_bulk_of(db, NS_SQL_SETTLE_HIDDEN,
+                    (ns_column[]){{NS_INT, &w->id, NULL, NULL}}, 1, 0, err);
+  return st == NS_OK ? ns_finish(db, &end, 1, err) : st;
+}
+
+/* Best effort: a host that is not woken reads its notices within 10 s. */
+static void nudge_holder(ns_db *db, int64_t id) {
+  const ns_value *row = NULL;
+  ns_value param = ns_vint(id);
+  ns_err none;
+  if (ns_run(db, NS_SQL_ADMIN_NOTIFIED, &param, &none) == NS_OK &&
+      ns_row(db, NS_SQL_ADMIN_NOTIFIED, &row, &none) == NS_OK && row != NULL)
+    ns_run(db, NS_SQL_LISTEN_NUDGE, (ns_value[]){row[0], ns_vint(0)}, &none);
+}
+
+ns_status ns_cancel(ns_db *db, int64_t id, ns_bytes reason, ns_err *err) {
+  work w = {.id = id, .reason = reason};
+  ns_status st = run_verb(db, &w, cancel_run, err);
+  if (st == NS_OK && w.noticed && !db->user_tx)
+    nudge_holder(db, id);
+  else if (st == NS_OK)
+    tell_claimer(db, &w);
+  return st;
+}
+
+/* ----------------------------------------------------------------- retry */
+
+static ns_status key_taken(ns_db *db, const work *w, ns_err *err) {
+  ns_bytes key = ns_buf_bytes(&w->then.key);
+  ns_err none;
+  int64_t owner = 0;
+  ns_key_owner(db, w->then.queue_id, key, &owner, &none);
+  ns_fail(err, NS_EDUPLICATE,
+          "job %lld cannot run again: job %lld, which has not finished, has its unique "
+          "key '%.*s'",
+          (long long)w->id, (long long)owner, (int)key.n, key.p);
+  if (err != NULL)
+    err->job = owner;
+  return NS_EDUPLICATE;
+}
+
+static ns_status retry_key(ns_db *db, work *w, ns_err *err) {
+  ns_status st;
+  if (w->then.key.n == 0)
+    return NS_OK;
+  st = ns_run(db, NS_SQL_PUSH_UNIQUE,
+              (ns_value[]){ns_vint(w->then.queue_id),
+                           ns_vtext(ns_buf_bytes(&w->then.key)), ns_vint(w->id)},
+              err);
+  return st == NS_EDUPLICATE ? key_taken(db, w, err) : st;
+}
+
+static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  work *w = tx->arg;
+  int64_t rank, run;
+  char text[32];
+  ns_value id = ns_vint(w->id);
+  ns_value list;
+  const ns_value all_signals[] = {id, ns_vint(0), ns_vint(1)};
+  ns_status st = lock_past(db, w->id, &w->then, err);
+  if (st == NS_OK && w->then.outcome[0] == '\0') {
+    if ((st = lock_live(db, w->id, &w->now, err)) != NS_OK || !w->now.found)
+      return st == NS_OK ? not_found(w->id, err) : st;
+    return tx->replay ? NS_OK
+                      : ns_fail(err, NS_ESTATE,
+                                "job %lld has not finished; only finished jobs "
+                                "are retried",
+                                (long long)w->id);
+  }
+  snprintf(text, sizeof text, "[%lld]", (long long)w->id);
+  list = ns_vtext(ns_str(text));
+  if (st == NS_OK && (st = retry_key(db, w, err)) == NS_OK &&
+      (st = ns_run(db, NS_SQL_ADMIN_UNMET, &id, err)) == NS_OK &&
+      (st = ns_run(db, NS_SQL_SIGNAL_FORGET, all_signals, err)) == NS_OK &&
+      (st = ns_tree_unlink(db, list, err)) == NS_OK &&
+      (st = ns_run(db, NS_SQL_ADMIN_RETRY, &id, err)) == NS_OK)
+    st = ns_run(db, NS_SQL_ADMIN_FORGET, &id, err);
+  if (st != NS_OK)
+    return st;
+  rank = 255 - w->then.priority;
+  run = w->then.run + 1;
+  db->ring_due = true;
+  return ns_promote_one(db, w->then.queue_id, rank, w->id, run, w->then.kind, err);
+}
+
+ns_status ns_retry(ns_db *db, int64_t id, ns_err *err) {
+  work w = {.id = id};
+  return run_verb(db, &w, retry_run, err);
+}
+
+/* --------------------------------------------------------------- run now */
+
+/* No live row: STATE or NOT_FOUND. */
+static ns_status ended_or_unknown(ns_db *db, work *w, ns_err *err) {
+  ns_status st = lock_past(db, w->id, &w->then, err);
+  if (st != NS_OK || w->then.outcome[0] == '\0')
+    return st == NS_OK ? not_found(w->id, err) : st;
+  return ns_fail(err, NS_ESTATE, "job %lld has finished already: %s",
+                 (long long)w->id, w->then.outcome);
+}
+
+/* Did the statement take a row? */
+static ns_status take_one(ns_db *db, ns_sql sql, const ns_value *params, bool *taken,
+                          ns_err *err) {
+  ns_status st = ns_run(db, sql, params, err);
+  *taken = st == NS_OK && ns_affected(db, sql) > 0;
+  return st;
+}
+
+/* Is it scheduled, or has it just been promoted? Waits for who does that. A job whose row
+** is missing before its time is in no place, and goes on from here. */
+static ns_status leave_schedule(ns_db *db, work *w, bool *promoted, ns_err *err) {
+  const ns_value at[] = {ns_vint(w->now.due), ns_vint(w->id)};
+  bool taken;
+  ns_status st = take_one(db, NS_SQL_ADMIN_TAKE_SCHEDULED, at, &taken, err);
+  if (st == NS_OK && !taken)
+    st = lock_live(db, w->id, &w->now, err);
+  *promoted = st == NS_OK && !taken && w->now.due <= w->now.now;
+  return st;
+}
+
+static ns_status not_scheduled(const work *w, ns_err *err) {
+  return ns_fail(err, NS_ESTATE, "job %lld is not scheduled: it is %s", (long long)w->id,
+                 w->now.paused      ? "paused"
+                 : w->now.unmet > 0 ? "waiting for other jobs"
+                                    : "ready or running");
+}
+
+static ns_status run_now_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  work *w = tx->arg;
+  int64_t run;
+  bool promoted;
+  ns_value id = ns_vint(w->id);
+  ns_status st = lock_live(db, w->id, &w->now, err);
+  if (st != NS_OK)
+    return st;
+  if (!w->now.found)
+    return ended_or_unknown(db, w, err);
+  if (w->now.unmet > 0 || w->now.due <= w->now.now)
+    return tx->replay ? NS_OK : not_scheduled(w, err);
+  if ((st = leave_schedule(db, w, &promoted, err)) != NS_OK)
+    return st;
+  if (promoted)
+    return not_scheduled(w, err);
+  if ((st = ns_run(db, NS_SQL_ADMIN_DUE_NOW, &id, err)) != NS_OK)
+    return st;
+  run = w->now.run + 1;
+  db->ring_due = true;
+  return ns_promote_one(db, w->now.queue_id, w->now.rank, w->id, run, w->now.kind, err);
+}
+
+ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err) {
+  work w = {.id = id};
+  return run_verb(db, &w, run_now_run, err);
+}
+
+/* ----------------------------------------------------------- reprioritise */
+
+/* Takes the job's row out of scheduled or ready: then nobody has claimed it, or will.
+** When there is none it is claimed, maybe since a moment ago. Waits for who is claiming
+** it, or has it move from one to the other; who claims waits for nobody. */
+static ns_status take_out(ns_db *db, const work *w, bool *taken, ns_err *err) {
+  const live *j = &w->now;
+  const ns_value due[] = {ns_vint(j->due), ns_vint(w->id)};
+  const ns_value of[] = {ns_vint(j->queue_id), ns_vint(j->rank), ns_vint(w->id),
+                         ns_vint(j->run)};
+  const ns_value *row = NULL;
+  ns_status st = take_one(db, NS_SQL_ADMIN_TAKE_SCHEDULED, due, taken, err);
+  if (st != NS_OK || *taken ||
+      (st = ns_run(db, NS_SQL_ADMIN_READY_AT, of, err)) != NS_OK ||
+      (st = ns_row(db, NS_SQL_ADMIN_READY_AT, &row, err)) != NS_OK || row == NULL)
+    return st;
+  return take_one(db, NS_SQL_ADMIN_TAKE_READY,
+                  (ns_value[]){of[0], of[1], ns_vint(row[0].i), of[2]}, taken, err);
+}
+
+/* Where it waits, under its next run; the row of this run is stale. */
+static ns_status queue_again(ns_db *db, const work *w, int64_t rank,
+                             ns_err *err) {
+  int64_t run = w->now.run + 1;
+  if (w->now.due <= w->now.now) {
+    db->ring_due = true;
+    return ns_promote_one(db, w->now.queue_id, rank, w->id, run, w->now.kind, err);
+  }
+  return ns_run(db, NS_SQL_ADMIN_SCHEDULE,
+                (ns_value[]){ns_vint(w->now.due), ns_vint(w->id),
+                             ns_vint(w->now.queue_id), ns_vint(rank),
+                             ns_vint(run), ns_vint(w->now.kind)},
+                err);
+}
+
+static ns_status reprioritise_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  work *w = tx->arg;
+  int64_t rank = w->rank;
+  bool moves = false;
+  ns_status st = lock_live(db, w->id, &w->now, err);
+  if (st != NS_OK)
+    return st;
+  if (!w->now.found)
+    return ended_or_unknown(db, w, err);
+  if (w->now.rank == rank)
+    return NS_OK;
+  if (w->now.unmet == 0)
+    st = take_out(db, w, &moves, err);
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_ADMIN_RANK,
+                (ns_value[]){ns_vint(moves), ns_vint(rank), ns_vint(w->id)}, err);
+  return st == NS_OK && moves ? queue_again(db, w, rank, err) : st;
+}
+
+ns_status ns_reprioritise(ns_db *db, int64_t id, int64_t priority, ns_err *err) {
+  work w = {.id = id};
+  if (priority < 0 || priority > 255)
+    return ns_fail(err, NS_EINVALID, "the priority must be 0 to 255, got %lld",
+                   (long long)priority);
+  w.rank = 255 - priority;
+  return run_verb(db, &w, reprioritise_run, err);
+}
+
+/* ----------------------------------------------------------------- queues */
+
+ns_status ns_pause(ns_db *db, ns_bytes queue, bool paused, ns_err *err) {
+  int64_t id;
+  ns_status st = ns_queue_id(db, queue, false, &id, err);
+  if (st == NS_OK)
+    st = ns_ready(db, err);
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_ADMIN_PAUSE,
+                (ns_value[]){ns_vint(paused), ns_vtext(queue)}, err);
+  if (st == NS_OK)
+    ns_ring(db, NULL);
+  return st;
+}

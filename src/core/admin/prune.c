@@ -1,0 +1,459 @@
+/*
+** Pruning: history that is old enough goes, in small batches, each its own
+** transaction, so that nobody waits for it. Slots of the dead go, too.
+**
+** Invariant: a job of a tree goes with all of its tree, once none of it lives and
+** every one is old enough; the leaves first, so that a prune that is cut short
+** can be gone on with. What has outlived NS_KEEP_TREE does not wait for a tree
+** that never ends, except below a parent that lives. A row of nightshift_child goes
+** with its child, so that none has to be looked for when the parent goes.
+*/
+#include <stdlib.h>
+#include <string.h>
+
+#include "db/list.h"
+#include "db/transaction.h"
+#include "finish/pending.h"
+#include "handle.h"
+#include "holder/slot.h"
+#include "ns_time.h"
+
+#define BATCH 1000    /* rows per transaction */
+#define BARREN 20     /* batches of which nothing may go, per one that counts */
+#define AT_A_TIME (NS_SECOND / 10) /* for trees, of who counts batches */
+#define WALK 1000000  /* jobs of a tree that are looked at, at most */
+#define LEVELS 1000   /* and how deep */
+
+/* A job, and its row of nightshift_child; parent 0: it has none, or that stays. */
+typedef struct kin {
+  int64_t id, parent, seq;
+} kin;
+
+typedef struct kins {
+  kin *items;
+  size_t n, cap;
+} kins;
+
+static bool add(kins *list, kin k) {
+  if (!ns_grow(&list->items, &list->cap, list->n + 1, sizeof *list->items))
+    return false;
+  list->items[list->n++] = k;
+  return true;
+}
+
+static ns_value as_json(const kin *items, size_t n, ns_buf *text) {
+  ns_buf_reset(text);
+  for (size_t i = 0; i < n; i++)
+    ns_id_add(text, items[i].id);
+  return ns_list_end(text);
+}
+
+/* "[[parent,seq,id],…]" of those that are children. */
+static ns_value links_json(const kin *items, size_t n, ns_buf *text) {
+  ns_buf_reset(text);
+  for (size_t i = 0; i < n; i++)
+    if (items[i].parent != 0)
+      ns_buf_addf(text, "%s[%lld,%lld,%lld]", text->n > 0 ? "," : "[",
+                  (long long)items[i].parent, (long long)items[i].seq,
+                  (long long)items[i].id);
+  return ns_list_end(text);
+}
+
+/* Between two transactions: is the prune to go on? */
+static bool goes_on(ns_db *db) {
+  return db->goes_on == NULL || db->goes_on(db->goes_on_arg);
+}
+
+/* How long rows are kept, µs; negative: for ever. */
+typedef struct ages {
+  int64_t done, dead;
+} ages;
+
+/* -------------------------------------------------------------- deleting */
+
+typedef struct batch {
+  const kin *items;
+  size_t n;
+  bool tree;       /* each goes with all that is below it */
+  bool lives;      /* one of them, again: then all of these stay */
+  int64_t deleted; /* of these: what the history had */
+} batch;
+
+/* Of a tree, the rows of its children went with those. */
+static ns_status delete_links(ns_db *db, const batch *b, ns_err *err) {
+  ns_buf text = NS_BUF_INIT;
+  ns_value param = b->tree ? links_json(b->items, b->n, &text)
+                           : as_json(b->items, b->n, &text);
+  ns_status st = text.oom ? ns_no_memory(err)
+                          : ns_run(db, b->tree ? NS_SQL_PRUNE_LINKS
+                                               : NS_SQL_PRUNE_CHILDREN, &param, err);
+  ns_buf_free(&text);
+  return st;
+}
+
+/* From here on none can be retried. What was, since the walk, is seen. Who has other
+** things to do does not wait for rows that somebody holds. */
+static ns_status hold(ns_db *db, batch *b, const ns_value *ids, ns_err *err) {
+  ns_sql sql = db->goes_on == NULL ? NS_SQL_PRUNE_HOLD : NS_SQL_PRUNE_HOLD_NOW;
+  const ns_value *row = NULL;
+  ns_status st = ns_run(db, sql, ids, err);
+  if (st == NS_OK)
+    st = ns_row(db, sql, &row, err);
+  b->lives = st == NS_OK && row != NULL && row[1].i > 0;
+  return st;
+}
+
+static ns_status delete_rows(ns_db *db, batch *b, const ns_value *ids, ns_err *err) {
+  ns_status st = ns_run(db, NS_SQL_PRUNE_ATTEMPTS, ids, err);
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_PRUNE_FINISHED, ids, err);
+  if (st != NS_OK)
+    return st;
+  b->deleted = ns_affected(db, NS_SQL_PRUNE_FINISHED);
+  if ((st = delete_links(db, b, err)) == NS_OK)
+    st = ns_run(db, NS_SQL_PRUNE_PAUSES, ids, err);
+  return st == NS_OK ? ns_run(db, NS_SQL_PRUNE_SIGNALS, ids, err) : st;
+}
+
+static ns_status delete_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  batch *b = tx->arg;
+  ns_buf text = NS_BUF_INIT;
+  ns_value param = as_json(b->items, b->n, &text);
+  ns_status st = text.oom  ? ns_no_memory(err)
+                 : b->tree ? hold(db, b, &param, err)
+                           : NS_OK; /* prune_select holds them */
+  b->deleted = 0;
+  if (st == NS_OK && !b->lives)
+    st = delete_rows(db, b, &param, err);
+  ns_buf_free(&text);
+  return st;
+}
+
+/* The last ones first: those are the leaves. What is above a job that lives again
+** stays, too: another prune looks at it. */
+static ns_status delete_all(ns_db *db, const kins *list, int64_t *deleted,
+                            ns_err *err) {
+  ns_status st = NS_OK;
+  bool lives = false;
+  for (size_t left = list->n; st == NS_OK && !lives && left > 0 && goes_on(db);) {
+    batch b = {.n = left < BATCH ? left : BATCH, .tree = true};
+    ns_tx tx = {.run = delete_run, .arg = &b, .once = db->goes_on != NULL};
+    left -= b.n;
+    b.items = list->items + left;
+    if ((st = ns_transact(db, &tx, err)) == NS_OK)
+      *deleted += b.deleted;
+    lives = b.lives;
+  }
+  return st;
+}
+
+/* ----------------------------------------------------------------- trees */
+
+typedef enum fate { GOES, LIVES, YOUNG, ENDLESS, STOPPED } fate;
+
+enum { K_ID, K_LIVES, K_DONE, K_AGE, K_PARENT, K_SEQ };
+
+static fate fate_of(const ns_value *r, const ages *keep) {
+  int64_t age = r[K_DONE].i != 0 ? keep->done : keep->dead;
+  if (r[K_LIVES].i != 0)
+    return LIVES;
+  if (r[K_AGE].type == NS_NULL) /* not in the history any more */
+    return GOES;
+  return age < 0 || r[K_AGE].i < age ? YOUNG : GOES;
+}
+
+/* Reads the rows of a statement: jobs of the tree. */
+static ns_status read_kin(ns_db *db, ns_sql sql, const ages *keep, kins *tree,
+                          fate *f, ns_err *err) {
+  const ns_value *row;
+  ns_status st = NS_OK;
+  while (*f == GOES && (st = ns_row(db, sql, &row, err)) == NS_OK &&
+         row != NULL) {
+    *f = fate_of(row, keep);
+    if (*f == GOES && !add(tree, (kin){row[K_ID].i, row[K_PARENT].i, row[K_SEQ].i}))
+      return ns_no_memory(err);
+    if (tree->n >= WALK)
+      *f = ENDLESS;
+  }
+  return st;
+}
+
+/* One page of a level; is there more? Nobody waits for longer than for that. */
+static ns_status read_page(ns_db *db, ns_sql sql, const ns_value *params,
+                           const ages *keep, kins *tree, fate *f, bool *more,
+                           ns_err *err) {
+  size_t before = tree->n;
+  ns_status st;
+  *more = false;
+  if (!goes_on(db)) {
+    *f = STOPPED;
+    return NS_OK;
+  }
+  if ((st = ns_run(db, sql, params, err)) == NS_OK)
+    st = read_kin(db, sql, keep, tree, f, err);
+  *more = st == NS_OK && *f == GOES && tree->n == before + BATCH;
+  return st;
+}
+
+/* The siblings behind the last job of the tree. */
+static ns_status read_siblings(ns_db *db, const ages *keep, kins *tree, fate *f,
+                               ns_err *err) {
+  bool more = true;
+  ns_status st = NS_OK;
+  while (st == NS_OK && more) {
+    kin last = tree->items[tree->n - 1];
+    st = read_page(db, NS_SQL_PRUNE_SIBLINGS,
+                   (ns_value[]){ns_vint(last.parent), ns_vint(last.seq),
+                                ns_vint(last.seq), ns_vint(last.id), ns_vint(BATCH)},
+                   keep, tree, f, &more, err);
+  }
+  return st;
+}
+
+/* The children of tree[from…to), behind them. A page that is full may end among those
+** of one parent; all before it are read. */
+static ns_status read_level(ns_db *db, const ages *keep, kins *tree, size_t from,
+                            size_t to, fate *f, ns_err *err) {
+  ns_buf text = NS_BUF_INIT;
+  ns_status st = NS_OK;
+  while (st == NS_OK && *f == GOES && from < to) {
+    size_t n = to - from < BATCH ? to - from : BATCH;
+    ns_value ids = as_json(tree->items + from, n, &text);
+    bool more;
+    st = text.oom ? ns_no_memory(err)
+                  : read_page(db, NS_SQL_PRUNE_KIN, (ns_value[]){ids, ns_vint(BATCH)},
+                              keep, tree, f, &more, err);
+    if (st == NS_OK && more) {
+      while (tree->items[from].id != tree->items[tree->n - 1].parent)
+        from++;
+      n = 1;
+      st = read_siblings(db, keep, tree, f, err);
+    }
+    from += n;
+  }
+  ns_buf_free(&text);
+  return st;
+}
+
+/* All jobs of a tree, level by level, behind those that 'tree' has, and what is to
+** become of them. One that does not go is not added. */
+static ns_status walk(ns_db *db, int64_t root, const ages *keep, kins *tree,
+                      fate *f, ns_err *err) {
+  ns_value param = ns_vint(root);
+  size_t start = tree->n;
+  size_t from = start;
+  ns_status st = ns_run(db, NS_SQL_PRUNE_SELF, &param, err);
+  *f = GOES;
+  if (st == NS_OK)
+    st = read_kin(db, NS_SQL_PRUNE_SELF, keep, tree, f, err);
+  for (int level = 0; st == NS_OK && *f == GOES && from < tree->n; level++) {
+    size_t to = tree->n;
+    st = read_level(db, keep, tree, from, to, f, err);
+    from = to;
+    if (level == LEVELS)
+      *f = ENDLESS;
+  }
+  if (*f != GOES)
+    tree->n = start;
+  return st;
+}
+
+static ns_status find_root(ns_db *db, int64_t id, int64_t *root, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_value params[] = {ns_vint(id), ns_vint(id)};
+  ns_status st = ns_run(db, NS_SQL_PRUNE_ROOT, params, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_PRUNE_ROOT, &row, err);
+  if (st == NS_OK && row == NULL)
+    return ns_fail(err, NS_ENOTFOUND,
+                   "there is no job %lld, live or in the history", (long long)id);
+  if (st == NS_OK)
+    *root = ns_int_or(&row[0], id);
+  return st;
+}
+
+/* Who lives anywhere in the tree may want the results of what is below it. */
+ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err) {
+  ages none = {0, 0};
+  kins tree = {0};
+  fate f = GOES;
+  int64_t root = id;
+  ns_status st;
+  *deleted = 0;
+  ns_err_clear(err);
+  if ((st = ns_ready(db, err)) == NS_OK &&
+      (st = find_root(db, id, &root, err)) == NS_OK)
+    st = walk(db, root, &none, &tree, &f, err);
+  if (st == NS_OK && f == GOES && root != id) {
+    tree.n = 0; /* of all that has ended, this part */
+    st = walk(db, id, &none, &tree, &f, err);
+  }
+  if (st == NS_OK && f == LIVES)
+    st = ns_fail(err, NS_ESTATE,
+                 "the tree of job %lld has not finished: only whole finished "
+                 "trees are pruned", (long long)id);
+  else if (st == NS_OK && f == ENDLESS)
+    st = ns_fail(err, NS_ESTATE,
+                 "the tree of job %lld has more than %d jobs or %d levels",
+                 (long long)id, WALK, LEVELS);
+  else if (st == NS_OK)
+    st = delete_all(db, &tree, deleted, err);
+  free(tree.items);
+  return st;
+}
+
+/* ----------------------------------------------------------------- batches */
+
+/* A tree that some of a batch belong to. */
+typedef struct top {
+  int64_t root;
+  ns_past_row before; /* the row in front of the first that does */
+} top;
+
+/* One outcome's pass: its oldest rows, those behind 'at' at a time. */
+typedef struct pass {
+  const char *outcome;
+  int64_t age;
+  bool bounded; /* somebody's jobs wait meanwhile */
+  bool cut;     /* the rest of the batch is for another time */
+  ns_past_row at;
+  ns_past_row from; /* where the batch under way begins, in each try */
+  size_t n;     /* rows of the last batch */
+  kins alone;   /* they go by themselves */
+  top *tops;
+  size_t ntops, captops;
+  int64_t stays; /* the tree that was last found to, by its root: it may be in all batches */
+} pass;
+
+static bool add_row(pass *p, const ns_value *row) {
+  ns_past_row before = p->at;
+  p->n++;
+  p->at = (ns_past_row){row[1].i, row[0].i};
+  if (row[2].type == NS_NULL)
+    return add(&p->alone, (kin){.id = row[0].i});
+  for (size_t i = 0; i < p->ntops; i++)
+    if (p->tops[i].root == row[2].i)
+      return true;
+  if (!ns_grow(&p->tops, &p->captops, p->ntops + 1, sizeof *p->tops))
+    return false;
+  p->tops[p->ntops++] = (top){row[2].i, before};
+  return true;
+}
+
+static ns_status batch_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  pass *p = tx->arg;
+  const ns_value *row;
+  ns_status st = ns_run(db, NS_SQL_PRUNE_SELECT,
+                        (ns_value[]){ns_vint(NS_KEEP_TREE),
+                                     ns_vtext(ns_str(p->outcome)),
+                                     ns_vint(p->from.finished_at),
+                                     ns_vint(p->from.finished_at),
+                                     ns_vint(p->from.id), ns_vint(p->age),
+                                     ns_vint(BATCH)},
+                        err);
+  p->at = p->from;
+  p->n = p->alone.n = p->ntops = 0;
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_PRUNE_SELECT, &row, err)) == NS_OK &&
+         row != NULL)
+    if (!add_row(p, row))
+      st = ns_no_memory(err);
+  if (st == NS_OK && p->alone.n > 0) {
+    batch b = {.items = p->alone.items, .n = p->alone.n};
+    ns_tx here = {.run = delete_run, .arg = &b};
+    st = delete_run(db, &here, err);
+  }
+  return st;
+}
+
+/* The trees of a batch, several a transaction. Who is bounded goes on with the
+** rest another time. */
+static ns_status prune_trees(ns_db *db, pass *p, const ages *keep,
+                             int64_t *deleted, ns_err *err) {
+  int64_t until = ns_mono_us() + AT_A_TIME;
+  kins going = {0};
+  ns_status st = NS_OK;
+  p->cut = false;
+  for (size_t i = 0; st == NS_OK && i < p->ntops; i++) {
+    fate f;
+    if (p->tops[i].root == p->stays)
+      continue;
+    if (p->bounded && (going.n >= BATCH || ns_mono_us() > until)) {
+      p->at = p->tops[i].before;
+      p->n = BATCH;
+      p->cut = true;
+      break;
+    }
+    st = walk(db, p->tops[i].root, keep, &going, &f, err);
+    if (st == NS_OK && f != GOES)
+      p->stays = p->tops[i].root;
+    if (st == NS_OK && !p->bounded && going.n >= BATCH) {
+      st = delete_all(db, &going, deleted, err);
+      going.n = 0;
+    }
+  }
+  if (st == NS_OK)
+    st = delete_all(db, &going, deleted, err);
+  free(going.items);
+  return st;
+}
+
+static ns_status prune_batch(ns_db *db, pass *p, const ages *keep,
+                             int64_t *deleted, ns_err *err) {
+  ns_tx tx = {.run = batch_run, .arg = p, .once = db->goes_on != NULL};
+  ns_status st;
+  p->from = p->at;
+  if ((st = ns_transact(db, &tx, err)) != NS_OK)
+    return st;
+  *deleted += (int64_t)p->alone.n;
+  return prune_trees(db, p, keep, deleted, err);
+}
+
+/* '*left' batches may still be spent (NULL: any number); then '*at' is where
+** the next call goes on. */
+static ns_status prune_outcome(ns_db *db, pass *p, const ages *keep, size_t *left,
+                               ns_past_row *at, int64_t *deleted, ns_err *err) {
+  ns_status st = NS_OK;
+  int barren = 0;
+  if (p->age < 0)
+    return NS_OK;
+  p->at = *at;
+  do {
+    int64_t before = *deleted;
+    if ((left != NULL && *left == 0) || !goes_on(db))
+      return NS_OK;
+    p->bounded = left != NULL;
+    st = prune_batch(db, p, keep, deleted, err);
+    *at = p->n == BATCH ? p->at : (ns_past_row){0, 0};
+    if (left != NULL && (*deleted > before || p->cut || ++barren % BARREN == 0))
+      --*left;
+  } while (st == NS_OK && p->n == BATCH);
+  return st;
+}
+
+void ns_between(ns_db *db, bool (*on)(void *arg), void *arg) {
+  db->goes_on = on;
+  db->goes_on_arg = arg;
+}
+
+ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead,
+                   size_t max_batches, int64_t *deleted, ns_err *err) {
+  static const char *const outcomes[] = {"done", "dead", "cancelled"};
+  const ages keep = {keep_done, keep_dead};
+  size_t left = max_batches;
+  ns_status st = NS_OK;
+  *deleted = 0;
+  for (size_t i = 0; st == NS_OK && i < 3; i++) {
+    ns_past_row start = {0, 0};
+    pass p = {.outcome = outcomes[i], .age = i == 0 ? keep_done : keep_dead};
+    st = prune_outcome(db, &p, &keep, max_batches > 0 ? &left : NULL,
+                       max_batches > 0 ? &db->pruned_to[i] : &start, deleted, err);
+    free(p.alone.items);
+    free(p.tops);
+  }
+  if (st == NS_OK)
+    st = ns_left_sweep(db, err);
+  if (st == NS_OK && !ns_in_transaction(db))
+    st = ns_left_look(db, err);
+  return st == NS_OK ? ns_slots_prune(db, err) : st;
+}

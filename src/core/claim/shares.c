@@ -1,0 +1,412 @@
+/*
+** Shares: which of its queues a claim asks, and for how many jobs.
+**
+** Of many queues most have nothing, and one statement tells which have. What it told is
+** believed for a while, as it may be dear; but whoever would come back with too few jobs
+** asks again about those that had nothing. When more queues have work than are worth a
+** statement each, one statement takes the first job of each.
+**
+** Invariant: a queue is left out only when it had nothing, or for a part of a second
+** while others fill the claim.
+*/
+#include "claim/shares.h"
+
+#include <stdlib.h>
+
+#include "claim/aging.h"
+#include "db/list.h"
+#include "handle.h"
+#include "ns_time.h"
+
+#define MANY 8                    /* queues to be asked one by one */
+#define FEW 4                     /* jobs of each: then one statement takes them */
+#define SINGLY INT64_C(1000)      /* µs: what it costs to ask one queue, at most */
+#define STIR_CHEAP INT64_C(1000)  /* µs: ask for the busy ones each time */
+#define DEAR INT64_C(20000)       /* ... or rather ask all, from their floors on */
+#define STIR_LATEST (NS_SECOND / 2)
+#define SHARE 20                  /* 1/20 of the time: 5 % */
+#define LOOK_EVERY 64             /* first jobs, until a queue is looked through */
+
+/* One queue in one claim. */
+typedef struct share {
+  const ns_feed *feed;
+  ns_sweep *s;
+  bool dry;     /* is not asked, or not any more */
+  bool singly;  /* has what is not to be had together with others' */
+  uint64_t lot; /* among queues of the same credit */
+} share;
+
+typedef struct shares {
+  share *items;
+  share **some; /* room for as many */
+  size_t n;
+} shares;
+
+/* A record of a queue that is new moves others. */
+static ns_status make(ns_db *db, const ns_feed *feeds, size_t n, shares *all, ns_err *err) {
+  size_t known;
+  *all = (shares){calloc(n + 1, sizeof *all->items), calloc(n + 1, sizeof *all->some), n};
+  if (all->items == NULL || all->some == NULL)
+    return ns_no_memory(err);
+  do {
+    known = db->lanes.nsweeps;
+    for (size_t i = 0; i < n; i++) {
+      ns_sweep *s = ns_lanes_sweep(&db->lanes, feeds[i].queue_id);
+      if (s == NULL)
+        return ns_no_memory(err);
+      all->items[i] = (share){.feed = &feeds[i], .s = s};
+    }
+  } while (known != db->lanes.nsweeps);
+  return NS_OK;
+}
+
+static void drop(shares *all) {
+  free(all->items);
+  free(all->some);
+}
+
+static size_t pick(const shares *all, bool (*of)(const share *)) {
+  size_t n = 0;
+  for (size_t i = 0; i < all->n; i++)
+    if (of(&all->items[i]))
+      all->some[n++] = &all->items[i];
+  return n;
+}
+
+/* ------------------------------------------------------ who has anything */
+
+static ns_status ask(ns_db *db, share *const *of, size_t n, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  const ns_value *row;
+  ns_status st;
+  for (size_t i = 0; i < n; i++) {
+    ns_id_add(&list, of[i]->feed->queue_id);
+    of[i]->dry = of[i]->s->quiet = true;
+  }
+  st = ns_list_run(db, NS_SQL_CLAIM_STIRRING, NULL, &list, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_CLAIM_STIRRING, &row, err)) == NS_OK &&
+         row != NULL)
+    of[row[0].i]->dry = of[row[0].i]->s->quiet = false;
+  for (size_t i = 0; st == NS_OK && i < n; i++) /* a look below floors could find no more */
+    of[i]->s->window.open = of[i]->s->window.open && !of[i]->dry;
+  return st;
+}
+
+/* It reads deleted rows, which floors spare those that are asked one by one. */
+static bool is_dear(const ns_db *db, size_t n) {
+  return db->stir_cost > DEAR && db->stir_cost > (int64_t)n * SINGLY;
+}
+
+static ns_status ask_some(ns_db *db, shares *all, bool (*of)(const share *), ns_err *err) {
+  int64_t start = ns_mono_us();
+  ns_status st = ask(db, all->some, pick(all, of), err);
+  int64_t pause;
+  db->stir_cost = ns_mono_us() - start;
+  pause = db->stir_cost > STIR_CHEAP ? db->stir_cost * SHARE : 0;
+  if (pause > STIR_LATEST && !is_dear(db, all->n))
+    pause = STIR_LATEST;
+  db->stir_at = start + pause;
+  return st;
+}
+
+static bool is_any(const share *x) {
+  return x->feed != NULL;
+}
+
+static bool is_left_out(const share *x) {
+  return x->dry && x->s->quiet;
+}
+
+/* '*all_told': nobody is left out but who has nothing now. */
+static ns_status leave_out_empty(ns_db *db, shares *all, bool *all_told, ns_err *err) {
+  bool ask_all = all->n <= MANY || is_dear(db, all->n);
+  *all_told = true;
+  if (all->n > MANY && ns_mono_us() >= db->stir_at)
+    return ask_some(db, all, is_any, err);
+  for (size_t i = 0; i < all->n; i++) {
+    share *x = &all->items[i];
+    x->s->quiet = x->s->quiet && !ask_all;
+    x->dry = x->s->quiet && x->feed->reserve == 0;
+  }
+  *all_told = ask_all;
+  return NS_OK;
+}
+
+/* ------------------------------------------------------- one by one */
+
+/* Who runs dry loses what it has saved. */
+static void run_dry(share *x) {
+  x->dry = true;
+  x->s->credit = x->s->credit < 0.0 ? x->s->credit : 0.0;
+}
+
+static ns_status take_from(ns_db *db, share *x, size_t want, ns_takes *out, ns_err *err) {
+  size_t before = out->n;
+  ns_status st = ns_take_queue(db, x->s, want, out, err);
+  x->s->credit -= (double)(out->n - before);
+  if (out->n - before < want)
+    run_dry(x);
+  return st;
+}
+
+/* The one with the most credit that is still worth asking; NULL: none. */
+static share *richest(const shares *all) {
+  share *best = NULL;
+  for (size_t i = 0; i < all->n; i++) {
+    share *x = &all->items[i];
+    if (!x->dry && (best == NULL || x->s->credit > best->s->credit))
+      best = x;
+  }
+  return best;
+}
+
+/* Shares 'limit' among those that are not dry. */
+static void give_credit(const shares *all, size_t limit) {
+  int total = 0;
+  for (size_t i = 0; i < all->n; i++)
+    total += all->items[i].dry ? 0 : all->items[i].feed->weight;
+  for (size_t i = 0; i < all->n; i++) {
+    share *x = &all->items[i];
+    if (!x->dry)
+      x->s->credit += (double)limit * x->feed->weight / (total > 0 ? total : 1);
+  }
+}
+
+/* ----------------------------------------------------- the first of each */
+
+static int by_credit(const void *a, const void *b) {
+  const share *x = *(share *const *)a;
+  const share *y = *(share *const *)b;
+  double d = y->s->credit - x->s->credit;
+  return d != 0.0 ? (d > 0.0) - (d < 0.0) : (x->lot > y->lot) - (x->lot < y->lot);
+}
+
+static int by_queue(const void *a, const void *b) {
+  const share *x = *(share *const *)a;
+  const share *y = *(share *const *)b;
+  return (x->feed->queue_id > y->feed->queue_id) - (x->feed->queue_id < y->feed->queue_id);
+}
+
+static int is_of(const void *key, const void *element) {
+  const int64_t *id = key;
+  const share *x = *(share *const *)element;
+  return (*id > x->feed->queue_id) - (*id < x->feed->queue_id);
+}
+
+/* Rows that come back are locked; of the others 'singly' stays. */
+static ns_status lock_firsts(ns_db *db, share **of, size_t n, ns_stmt *s, ns_takes *out,
+                             ns_err *err) {
+  const ns_value *row;
+  ns_status st;
+  while ((st = ns_stmt_fetch(db->link, s, &row, err)) == NS_OK && row != NULL) {
+    share *const *x = bsearch(&row[6].i, of, n, sizeof *of, is_of);
+    if (!ns_grow(&out->items, &out->cap, out->n + 1, sizeof *out->items))
+      return ns_no_memory(err);
+    out->items[out->n++] =
+        (ns_take){row[6].i, row[0].i, row[1].i, row[2].i, row[3].i,
+                  row[5].i, row[4].i != 0};
+    if (x == NULL)
+      continue;
+    (*x)->singly = false;
+    (*x)->s->credit -= 1.0;
+    (*x)->s->since++;
+    ns_aging_passed((*x)->s, 1, row[0].i);
+  }
+  return st;
+}
+
+/* Who has given none has none, or one that somebody holds, or of another name. */
+static ns_status tell_apart(ns_db *db, share **of, size_t n, ns_err *err) {
+  size_t k = 0;
+  ns_status st;
+  for (size_t i = 0; i < n; i++)
+    if (of[i]->singly)
+      of[k++] = of[i];
+  st = k > 0 ? ask(db, of, k, err) : NS_OK;
+  for (size_t i = 0; i < k; i++)
+    if (of[i]->dry)
+      run_dry(of[i]);
+  return st;
+}
+
+static ns_status take_firsts(ns_db *db, share **of, size_t n, ns_takes *out, ns_err *err) {
+  ns_buf text = NS_BUF_INIT;
+  ns_buf list = NS_BUF_INIT;
+  ns_stmt *s;
+  size_t before = out->n;
+  ns_status st;
+  qsort(of, n, sizeof *of, by_queue);
+  for (size_t i = 0; i < n; i++) {
+    ns_id_add(&list, of[i]->feed->queue_id);
+    of[i]->singly = true;
+  }
+  ns_only_fill(&db->only, &text, NS_SQL_CLAIM_FIRSTS);
+  ns_value ids = ns_list_end(&list);
+  st = text.oom || list.oom ? ns_no_memory(err)
+                            : ns_prepared(db, &s, ns_buf_bytes(&text), err);
+  if (st == NS_OK && (st = ns_stmt_run(db->link, s, &ids, err)) == NS_OK)
+    st = lock_firsts(db, of, n, s, out, err);
+  if (st == NS_OK)
+    st = ns_take_drop(db, out->items + before, out->n - before, err);
+  if (st == NS_OK && out->n - before < n)
+    st = tell_apart(db, of, n, err);
+  ns_buf_free(&text);
+  ns_buf_free(&list);
+  return st;
+}
+
+/* The first row of a queue hides lower lanes, whose turn comes, too. */
+static bool is_to_be_looked_through(const ns_db *db, const ns_sweep *s) {
+  size_t first;
+  return s->since >= LOOK_EVERY ||
+         (ns_aging_due(db, s) && ns_lanes_of(&db->lanes, s->queue_id, &first) > 1);
+}
+
+/* As is_dear. One is believed when the next is, too: it may have been the machine that was
+** slow. */
+static void rest_from_rounds(ns_db *db, int64_t start, size_t n) {
+  int64_t cost = ns_mono_us() - start;
+  bool dear = cost > DEAR + (int64_t)n * SINGLY;
+  if (dear && db->firsts_dear)
+    db->firsts_at = start + cost * SHARE;
+  db->firsts_dear = dear;
+}
+
+/* One job of each of the 'n' that are picked, or of 'most' of them: by credit, and by lot,
+** so that hosts do not all ask the same. */
+static ns_status take_round(ns_db *db, shares *all, size_t n, size_t most, ns_takes *out,
+                            ns_err *err) {
+  share **of = all->some;
+  int64_t start = ns_mono_us();
+  size_t k = 0;
+  ns_status st = NS_OK;
+  for (size_t i = 0; n > most && i < n; i++)
+    of[i]->lot = ns_random();
+  if (n > most)
+    qsort(of, n, sizeof *of, by_credit);
+  n = n < most ? n : most;
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (is_to_be_looked_through(db, of[i]->s))
+      st = take_from(db, of[i], 1, out, err);
+    else
+      of[k++] = of[i];
+  if (st == NS_OK && k > 0)
+    st = take_firsts(db, of, k, out, err);
+  rest_from_rounds(db, start, n);
+  return st;
+}
+
+static bool has_turn(const share *x) {
+  return !x->dry && !x->singly;
+}
+
+/* While so many queues have work that each gets a few jobs only. */
+static ns_status take_rounds(ns_db *db, shares *all, size_t limit, ns_takes *out,
+                             ns_err *err) {
+  ns_status st = NS_OK;
+  while (st == NS_OK) {
+    size_t rest = limit - out->n;
+    size_t n;
+    if (all->n <= MANY || rest < 2 || ns_leases_alone(&db->leases) ||
+        ns_mono_us() < db->firsts_at)
+      break;
+    n = pick(all, has_turn);
+    if (n <= MANY || n < rest / FEW)
+      break;
+    st = take_round(db, all, n, rest, out, err);
+  }
+  return st;
+}
+
+/* ------------------------------------------------------------- the claim */
+
+/* The places that are one queue's own. What is left of the limit is for all. */
+static ns_status take_reserved(ns_db *db, const shares *all, ns_takes *out, ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < all->n; i++) {
+    share *x = &all->items[i];
+    size_t before = out->n;
+    if (x->dry || x->feed->reserve == 0)
+      continue;
+    st = ns_take_queue(db, x->s, x->feed->reserve, out, err);
+    x->dry = out->n - before < x->feed->reserve;
+  }
+  return st;
+}
+
+/* One feed after the other. */
+static ns_status take_strictly(ns_db *db, const shares *all, size_t limit, ns_takes *out,
+                               ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < all->n && out->n < limit; i++)
+    if (!all->items[i].dry)
+      st = ns_take_queue(db, all->items[i].s, limit - out->n, out, err);
+  return st;
+}
+
+/* Deficit round robin: who has most credit takes up to it; the rest goes round again. */
+static ns_status take_shares(ns_db *db, shares *all, size_t limit, ns_takes *out,
+                             ns_err *err) {
+  ns_status st;
+  share *x;
+  give_credit(all, limit - out->n);
+  st = take_rounds(db, all, limit, out, err);
+  while (st == NS_OK && out->n < limit && (x = richest(all)) != NULL) {
+    size_t rest = limit - out->n;
+    size_t want;
+    if (x->s->credit < 1.0) /* what dry queues left is shared out again */
+      give_credit(all, rest);
+    want = x->s->credit >= 1.0 ? (size_t)x->s->credit : 1;
+    if (want > rest || all->n == 1)
+      want = rest;
+    st = take_from(db, x, want, out, err);
+  }
+  return st;
+}
+
+size_t ns_open_places(const ns_feed *feeds, size_t nfeeds, size_t limit) {
+  for (size_t i = 0; i < nfeeds; i++)
+    limit -= feeds[i].reserve < limit ? feeds[i].reserve : limit;
+  return limit;
+}
+
+static ns_status take_open(ns_db *db, shares *all, size_t limit, ns_takes *out, ns_err *err) {
+  return db->strict ? take_strictly(db, all, limit, out, err)
+                    : take_shares(db, all, limit, out, err);
+}
+
+static ns_status take(ns_db *db, shares *all, size_t open, ns_takes *out, ns_err *err) {
+  bool all_told;
+  size_t limit;
+  ns_status st = leave_out_empty(db, all, &all_told, err);
+  if (st == NS_OK)
+    st = take_reserved(db, all, out, err);
+  limit = out->n + open;
+  if (st == NS_OK && open > 0)
+    st = take_open(db, all, limit, out, err);
+  if (st != NS_OK || all_told || out->n >= limit)
+    return st;
+  st = ask_some(db, all, is_left_out, err);
+  return st == NS_OK ? take_open(db, all, limit, out, err) : st;
+}
+
+/* Claims went past rows that are to be claimed alone, and so did floors. */
+static void find_passed(ns_db *db) {
+  if (!db->passed || ns_leases_alone(&db->leases))
+    return;
+  db->passed = false;
+  ns_lanes_drop_floors(&db->lanes);
+}
+
+ns_status ns_take_ready(ns_db *db, const ns_feed *feeds, size_t nfeeds, size_t limit,
+                        ns_takes *out, ns_err *err) {
+  shares all;
+  ns_status st;
+  find_passed(db);
+  st = make(db, feeds, nfeeds, &all, err);
+  if (st == NS_OK)
+    st = take(db, &all, ns_open_places(feeds, nfeeds, limit), out, err);
+  drop(&all);
+  return st;
+}

@@ -1,0 +1,231 @@
+/*
+** Queues: names to ids, pausing, listing. A queue's row is created outside any
+** open transaction, so a push that is not yet committed never makes other
+** pushers into the same new queue wait. Ids never change: they are cached.
+*/
+#include "db/queue.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "handle.h"
+
+/* ASCII control characters, and U+0080 to U+009F, which are C2 80 to C2 9F. */
+static bool is_control(ns_bytes name, size_t i) {
+  unsigned char c = (unsigned char)name.p[i];
+  unsigned char next = i + 1 < name.n ? (unsigned char)name.p[i + 1] : 0;
+  return c < 32 || c == 127 || (c == 0xC2 && next < 0xA0);
+}
+
+ns_status ns_name_check(ns_bytes name, const char *what, size_t max,
+                        ns_err *err) {
+  if (name.p == NULL || name.n == 0)
+    return ns_fail(err, NS_EINVALID, "the %s is empty", what);
+  if (name.n > max)
+    return ns_fail(err, NS_EINVALID, "the %s has %zu bytes; the limit is %zu",
+                   what, name.n, max);
+  for (size_t i = 0; i < name.n; i++)
+    if (is_control(name, i))
+      return ns_fail(err, NS_EINVALID,
+                     "the %s has a control character at byte %zu", what, i + 1);
+  if (!ns_utf8_valid(name))
+    return ns_fail(err, NS_EINVALID, "the %s is not valid UTF-8", what);
+  return NS_OK;
+}
+
+/* ------------------------------------------------------------------- known */
+
+static int by_name(ns_bytes name, const ns_queue_name *q) {
+  int d = memcmp(name.p, q->name, name.n < q->n ? name.n : q->n);
+  return d != 0 ? d : (name.n > q->n) - (name.n < q->n);
+}
+
+/* Where a name is or belongs in db->by_name; of the ids in db->queues, the same. */
+static size_t place_of_name(const ns_db *db, ns_bytes name) {
+  size_t first = 0;
+  for (size_t end = db->nqueues; first < end;) {
+    size_t middle = first + (end - first) / 2;
+    if (by_name(name, db->by_name[middle]) > 0)
+      first = middle + 1;
+    else
+      end = middle;
+  }
+  return first;
+}
+
+static size_t place_of_id(const ns_db *db, int64_t id) {
+  size_t first = 0;
+  for (size_t end = db->nqueues; first < end;) {
+    size_t middle = first + (end - first) / 2;
+    if (db->queues[middle]->id < id)
+      first = middle + 1;
+    else
+      end = middle;
+  }
+  return first;
+}
+
+static const ns_queue_name *cached(const ns_db *db, ns_bytes name) {
+  size_t i = place_of_name(db, name);
+  return i < db->nqueues && by_name(name, db->by_name[i]) == 0 ? db->by_name[i] : NULL;
+}
+
+static const ns_queue_name *cached_id(const ns_db *db, int64_t id) {
+  size_t i = place_of_id(db, id);
+  return i < db->nqueues && db->queues[i]->id == id ? db->queues[i] : NULL;
+}
+
+static void insert(ns_queue_name **list, size_t n, size_t i, ns_queue_name *q) {
+  memmove(&list[i + 1], &list[i], (n - i) * sizeof *list);
+  list[i] = q;
+}
+
+/* Jobs borrow the name, so a cell stays where it is. */
+static ns_status remember(ns_db *db, ns_bytes name, int64_t id, ns_err *err) {
+  ns_queue_name *q;
+  if (cached_id(db, id) != NULL)
+    return NS_OK;
+  if (!ns_grow(&db->queues, &db->capqueues, db->nqueues + 1, sizeof q) ||
+      !ns_grow(&db->by_name, &db->capnames, db->nqueues + 1, sizeof q) ||
+      (q = malloc(sizeof *q + name.n + 1)) == NULL)
+    return ns_no_memory(err);
+  q->id = id;
+  q->n = name.n;
+  memcpy(q->name, name.p, name.n);
+  q->name[name.n] = '\0';
+  insert(db->queues, db->nqueues, place_of_id(db, id), q);
+  insert(db->by_name, db->nqueues, place_of_name(db, name), q);
+  db->nqueues++;
+  return NS_OK;
+}
+
+void ns_queues_forget(ns_db *db) {
+  for (size_t i = 0; i < db->nqueues; i++)
+    free(db->queues[i]);
+  free(db->queues);
+  free(db->by_name);
+}
+
+ns_bytes ns_queue_name_of(const ns_db *db, int64_t id) {
+  const ns_queue_name *q = cached_id(db, id);
+  return q != NULL ? (ns_bytes){q->name, q->n} : NS_NONE;
+}
+
+/* -------------------------------------------------------------------- verbs */
+
+static ns_status find(ns_db *db, ns_bytes name, int64_t *id, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_value param = ns_vtext(name);
+  ns_status st = ns_run(db, NS_SQL_QUEUE_FIND, &param, err);
+  *id = 0;
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_QUEUE_FIND, &row, err);
+  if (st == NS_OK && row != NULL) {
+    *id = row[0].i;
+    st = remember(db, name, *id, err);
+  }
+  return st;
+}
+
+/* Creates the row on a connection that has no transaction open. */
+static ns_status add(ns_db *db, ns_bytes name, ns_err *err) {
+  const char *text = ns_sql_texts[NS_SQL_QUEUE_ADD];
+  ns_value param = ns_vtext(name);
+  ns_config cfg = ns_config_of(db);
+  ns_link *other;
+  ns_stmt *stmt;
+  ns_status st;
+  if (!db->user_tx && !db->in_tx)
+    return ns_run(db, NS_SQL_QUEUE_ADD, &param, err);
+  if ((st = ns_link_open(&other, &cfg, err)) != NS_OK)
+    return st;
+  st = ns_link_prepare(other, &stmt, NULL, text, strlen(text), err);
+  if (st == NS_OK)
+    st = ns_stmt_run(other, stmt, &param, err);
+  ns_link_close(other, false);
+  return st;
+}
+
+ns_status ns_queue_id(ns_db *db, ns_bytes name, bool create, int64_t *id,
+                      ns_err *err) {
+  const ns_queue_name *q;
+  ns_status st = ns_name_check(name, "queue name", NS_MAX_QUEUE, err);
+  *id = 0;
+  if (st != NS_OK)
+    return st;
+  if ((q = cached(db, name)) != NULL) {
+    *id = q->id;
+    return NS_OK;
+  }
+  if ((st = ns_ready(db, err)) == NS_OK)
+    st = find(db, name, id, err);
+  if (st == NS_OK && *id == 0 && create) {
+    if ((st = add(db, name, err)) == NS_OK)
+      st = find(db, name, id, err);
+  }
+  if (st == NS_OK && *id == 0)
+    return ns_fail(err, NS_ENOTFOUND, "there is no queue '%.*s'", (int)name.n,
+                   name.p);
+  return st;
+}
+
+ns_status ns_queue_paused(ns_db *db, int64_t id, bool *paused, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_value param = ns_vint(id);
+  ns_status st = ns_run(db, NS_SQL_QUEUE_PAUSED, &param, err);
+  *paused = false;
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_QUEUE_PAUSED, &row, err);
+  if (st == NS_OK && row != NULL)
+    *paused = row[0].i != 0;
+  return st;
+}
+
+static bool append(ns_queue_row **rows, size_t *cap, size_t *n,
+                   const ns_value *row) {
+  ns_queue_row *q;
+  size_t len = row[1].s.n < NS_MAX_QUEUE ? row[1].s.n : NS_MAX_QUEUE;
+  if (!ns_grow(rows, cap, *n + 1, sizeof **rows))
+    return false;
+  q = &(*rows)[(*n)++];
+  q->id = row[0].i;
+  memcpy(q->name, row[1].s.p, len);
+  q->name[len] = '\0';
+  q->paused = row[2].i != 0;
+  return true;
+}
+
+static ns_status read_list(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err) {
+  const ns_value *row = NULL;
+  size_t cap = 0;
+  ns_status st = NS_OK;
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_QUEUE_LIST, &row, err)) == NS_OK && row != NULL) {
+    if (!append(rows, &cap, n, row))
+      st = ns_no_memory(err);
+    else
+      st = remember(db, row[1].s, row[0].i, err);
+  }
+  if (st != NS_OK) {
+    free(*rows);
+    *rows = NULL;
+    *n = 0;
+  }
+  return st;
+}
+
+ns_status ns_queues(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err) {
+  ns_status st = ns_ready(db, err);
+  *rows = NULL;
+  *n = 0;
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_QUEUE_LIST, NULL, err);
+  return st == NS_OK ? read_list(db, rows, n, err) : st;
+}
+
+ns_status ns_queues_told(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err) {
+  ns_status st = ns_told(db, NS_SQL_QUEUE_LIST, err);
+  *rows = NULL;
+  *n = 0;
+  return st == NS_OK ? read_list(db, rows, n, err) : st;
+}

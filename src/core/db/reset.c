@@ -1,0 +1,256 @@
+/*
+** The session behind a handle's connection, as far as the caller's own SQL changes it:
+** which statements are refused, which may leave something behind, and setting all of it
+** back.
+**
+** Invariant: outside ns_begin and ns_commit no transaction of the caller's stays open and
+** autocommit is on, so nothing of ours commits what somebody else has begun. A statement
+** that may have changed the session marks it; a session without a mark is as it was at
+** connect, but for named locks that a trigger, view or function takes unseen.
+*/
+#include "db/reset.h"
+
+#include <string.h>
+#include <strings.h>
+
+#include "db/transaction.h"
+#include "holder/holder.h"
+
+/* -------------------------------------------------------------- the text */
+
+static bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+static bool is_wordly(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+         c == '_' || c == '$' || (unsigned char)c >= 0x80;
+}
+
+static ns_bytes skip(ns_bytes s, size_t n) {
+  return n < s.n ? (ns_bytes){s.p + n, s.n - n} : (ns_bytes){s.p + s.n, 0};
+}
+
+static bool begins(ns_bytes s, const char *text) {
+  size_t n = strlen(text);
+  return s.n >= n && memcmp(s.p, text, n) == 0;
+}
+
+/* What stands behind the first occurrence of 'end', or nothing. */
+static ns_bytes behind(ns_bytes s, const char *end) {
+  while (s.n > 0 && !begins(s, end))
+    s = skip(s, 1);
+  return skip(s, strlen(end));
+}
+
+/* What a comment with a version number in it says is run. */
+static ns_bytes open_comment(ns_bytes s) {
+  s = skip(s, begins(s, "/*M!") ? 4 : 3);
+  while (s.n > 0 && *s.p >= '0' && *s.p <= '9')
+    s = skip(s, 1);
+  return s;
+}
+
+/* Without what stands before the next word, sign or quoted text. */
+static ns_bytes trim(ns_bytes s) {
+  for (;;) {
+    if (s.n > 0 && is_blank(*s.p))
+      s = skip(s, 1);
+    else if (begins(s, "#") || begins(s, "-- ") || begins(s, "--\n") || begins(s, "--\t"))
+      s = behind(s, "\n");
+    else if (begins(s, "/*!") || begins(s, "/*M!"))
+      s = open_comment(s);
+    else if (begins(s, "/*"))
+      s = behind(skip(s, 2), "*/");
+    else if (begins(s, "*/"))
+      s = skip(s, 2);
+    else
+      return s;
+  }
+}
+
+/* A quoted text with its quotes; a doubled quote or one behind a \ does not end it. */
+static size_t quoted(ns_bytes s) {
+  char quote = *s.p;
+  size_t i = 1;
+  while (i < s.n && s.p[i] != quote)
+    i += s.p[i] == '\\' && quote != '`' && i + 1 < s.n ? 2 : 1;
+  return i < s.n ? i + 1 : s.n;
+}
+
+/* Takes the next word off a statement, or one sign, or a quoted text; empty: its end. */
+static ns_bytes take(ns_bytes *sql) {
+  ns_bytes s = trim(*sql);
+  size_t n = 0;
+  while (n < s.n && is_wordly(s.p[n]))
+    n++;
+  if (n == 0 && s.n > 0)
+    n = *s.p == '\'' || *s.p == '"' || *s.p == '`' ? quoted(s) : 1;
+  *sql = skip(s, n);
+  return (ns_bytes){s.p, n};
+}
+
+/* The first word: a statement may stand in brackets. */
+static ns_bytes take_verb(ns_bytes *sql) {
+  ns_bytes word = take(sql);
+  while (word.n == 1 && *word.p == '(')
+    word = take(sql);
+  return word;
+}
+
+static bool is_word(ns_bytes word, const char *text) {
+  return word.n == strlen(text) && strncasecmp(word.p, text, word.n) == 0;
+}
+
+static bool is_any(ns_bytes word, const char *const *words) {
+  for (; *words != NULL; words++)
+    if (is_word(word, *words))
+      return true;
+  return false;
+}
+
+bool ns_session_stays_inside(ns_bytes sql) {
+  static const char *const words[] = {"SELECT", "INSERT",    "UPDATE",  "DELETE", "REPLACE",
+                                      "WITH",   "SAVEPOINT", "RELEASE", NULL};
+  ns_bytes word = take_verb(&sql);
+  if (is_any(word, words))
+    return true;
+  if (!is_word(word, "ROLLBACK"))
+    return false;
+  word = take(&sql);
+  return is_word(word, "TO") || (is_word(word, "WORK") && is_word(take(&sql), "TO"));
+}
+
+static bool sets_autocommit(ns_bytes sql) {
+  for (ns_bytes word = take(&sql); word.n > 0; word = take(&sql))
+    if (is_word(word, "autocommit") || is_word(word, "`autocommit`"))
+      return true;
+  return false;
+}
+
+/* Does it say that it begins or ends a transaction, or a part of one? */
+static bool is_of_transactions(ns_bytes sql) {
+  static const char *const words[] = {"COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "XA", NULL};
+  ns_bytes verb = take_verb(&sql);
+  if (is_word(verb, "BEGIN")) /* NOT ATOMIC: a block of statements */
+    return !is_word(take(&sql), "NOT");
+  if (is_word(verb, "START"))
+    return is_word(take(&sql), "TRANSACTION");
+  return is_any(verb, words) || (is_word(verb, "SET") && sets_autocommit(sql));
+}
+
+/* Has it no words that change a session? Triggers and functions are the server's to tell. */
+static bool is_plain(ns_bytes sql) {
+  static const char *const verbs[] = {"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE",
+                                      "WITH",   "VALUES", NULL};
+  static const char *const locks[] = {"GET_LOCK", "RELEASE_LOCK", "RELEASE_ALL_LOCKS", NULL};
+  if (!is_any(take_verb(&sql), verbs))
+    return false;
+  for (ns_bytes word = take(&sql); word.n > 0; word = take(&sql))
+    if (*word.p == '@' || is_any(word, locks))
+      return false;
+  return true;
+}
+
+/* --------------------------------------------------------------- the marks */
+
+/* Default database and role, as a number: these alone are not set back. */
+static ns_status read_place(ns_db *db, int64_t *place, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_status st = ns_run(db, NS_SQL_SESSION_PLACE, NULL, err);
+  *place = 0;
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_SESSION_PLACE, &row, err);
+  if (st == NS_OK && row != NULL)
+    *place = row[0].i + 1; /* 0: not known */
+  return st;
+}
+
+ns_status ns_session_allows(ns_db *db, ns_bytes sql, ns_err *err) {
+  ns_status st = NS_OK;
+  if (!ns_in_transaction(db) && is_of_transactions(sql))
+    return ns_fail(err, NS_ESTATE,
+                   "a transaction is begun and ended by db:transaction(function(tx) … end), "
+                   "a part of it by tx:try(function(tx) … end); this statement was not run");
+  if (!is_plain(sql)) {
+    if (db->session.place == 0)
+      st = read_place(db, &db->session.place, err);
+    db->session.marked = true;
+  }
+  db->session.used = true;
+  return st;
+}
+
+/* The caller's own is rolled back, and autocommit is on. A session that will not is given
+** up. */
+static void set_right(ns_db *db) {
+  ns_take_back(db);
+  if (!ns_link_dead(db->link) && ns_link_is_open(db->link) &&
+      ns_text(db, "SET SESSION autocommit=1", NULL) != NS_OK)
+    ns_link_give_up(db->link);
+}
+
+ns_status ns_session_saw(ns_db *db, ns_status st, ns_err *err) {
+  if (db->link == NULL || ns_link_dead(db->link))
+    return st;
+  db->session.marked = db->session.marked || ns_link_is_marked(db->link);
+  if (ns_in_transaction(db) || !ns_link_is_open(db->link))
+    return st;
+  set_right(db);
+  return ns_fail(err, NS_ESTATE,
+                 "this statement has left a transaction open, which was rolled back; use "
+                 "db:transaction(function(tx) … end)");
+}
+
+void ns_session_end(ns_db *db) {
+  if (db->link != NULL && !ns_link_dead(db->link) && ns_link_is_open(db->link))
+    set_right(db);
+}
+
+/* -------------------------------------------------------------- setting back */
+
+/* What takes locks unseen keeps them no longer. */
+static bool release_locks(ns_db *db) {
+  return ns_text(db, "DO RELEASE_ALL_LOCKS()", NULL) == NS_OK;
+}
+
+/* False: only another connection is as it should be. */
+static bool reset(ns_db *db) {
+  ns_config room;
+  ns_err none;
+  int64_t before = db->session.place;
+  int64_t place;
+  db->current = NULL;
+  db->may_ring = false;
+  return before != 0 &&
+         ns_link_reset(db->link, ns_db_config(db, &room), &none) == NS_OK &&
+         read_place(db, &place, &none) == NS_OK && place == before;
+}
+
+/* A holder has a named lock and maybe claims, which are taken up again as after any loss. */
+static void clean(ns_db *db) {
+  bool done = db->holder != 0      ? !db->session.marked
+              : db->session.marked ? reset(db)
+                                   : release_locks(db);
+  if (!done)
+    ns_leave_session(db);
+  else
+    db->session = (ns_left_behind){.place = db->session.place};
+}
+
+void ns_session_bar(ns_db *db, bool yes) {
+  db->barred = yes;
+}
+
+void ns_session_reset(ns_db *db, bool *open) {
+  *open = ns_in_transaction(db);
+  if (db->user_tx)
+    ns_rollback(db);
+  if (db->link == NULL || ns_is_foreign(db) || ns_link_dead(db->link))
+    return;
+  ns_link_answers(db->link, NULL, NULL);
+  if (db->session.used && ns_link_is_open(db->link)) {
+    *open = true;
+    ns_session_end(db);
+  }
+  if (!ns_link_dead(db->link) && db->session.used)
+    clean(db);
+}

@@ -1,0 +1,283 @@
+/*
+** The connection of a handle: making it, losing it, making it again; forks; and the
+** server's clock. What is run on it is in db/query.c; its transactions are in db/transaction.c.
+**
+** Invariant: a handle inherited over a fork never sends a byte on its parent's
+** connection. The parts above learn of all this by their hooks alone.
+*/
+#include "handle.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "db/hooks.h"
+#include "db/reset.h"
+#include "link/await.h"
+#include "ns_time.h"
+
+#define RETRY_SOON 150000 /* µs: the longest pause while others still wait */
+#define RETRY_SOON_FOR (2 * NS_SECOND) /* for us to come back, up to this */
+#define END_STEP 2000 /* µs between looks whether a session ended */
+#define END_MAX (2 * NS_SECOND)
+#define CONNECT_MIN NS_SECOND /* less time is not enough; the library counts seconds */
+
+/* ---------------------------------------------------------- connecting */
+
+/* The configuration with what the URL says filled in; borrows from both. */
+ns_config ns_config_of(const ns_db *db) {
+  ns_config cfg = db->cfg;
+  if (cfg.url != NULL)
+    ns_url_fill(&db->url, &cfg);
+  if (cfg.end_by != 0)
+    cfg.connect_timeout = CONNECT_MIN;
+  return cfg;
+}
+
+const ns_config *ns_db_config(const ns_db *db, ns_config *room) {
+  *room = ns_config_of(db);
+  return room;
+}
+
+void ns_add_slow(const ns_db *db, ns_counters *sum) {
+  int64_t slowest;
+  if (db->link == NULL)
+    return;
+  sum->slow += ns_link_slow(db->link, &slowest);
+  sum->slowest = slowest > sum->slowest ? slowest : sum->slowest;
+}
+
+void ns_hang_up(ns_db *db) {
+  ns_add_slow(db, &db->count);
+  ns_forget_statements(db);
+  ns_link_close(db->link, ns_is_foreign(db));
+  db->link = NULL;
+  db->life = 0;
+  db->in_tx = false;
+  db->session = (ns_left_behind){0};
+  if (db->user_tx)
+    db->broken_tx = true;
+  ns_hooks_lost(db);
+}
+
+/* Notes the session of the link, which is lost for us. */
+static void lose(ns_db *db) {
+  if (db->link == NULL || db->life == 0 || ns_is_foreign(db))
+    return;
+  if (db->nlost == NS_GHOSTS)
+    memmove(db->lost, db->lost + 1, --db->nlost * sizeof *db->lost);
+  db->lost[db->nlost++] = (ns_session){ns_link_thread(db->link), db->life};
+}
+
+void ns_leave_session(ns_db *db) {
+  lose(db);
+  ns_hang_up(db);
+}
+
+/* Ends a session and waits until it is gone. Usually it is already; then, or
+** when the server will not do it, this returns at once. */
+static ns_status end_session(ns_db *db, int64_t thread) {
+  int64_t give_up = ns_mono_us() + END_MAX;
+  char sql[40];
+  ns_err err;
+  ns_status st;
+  snprintf(sql, sizeof sql, "KILL %lld", (long long)thread);
+  while ((st = ns_text(db, sql, &err)) == NS_OK && ns_mono_us() < give_up)
+    ns_sleep_us(END_STEP);
+  return st;
+}
+
+/* A network that stops tells the server nothing: sessions that we have lost
+** may live on there, with their locks and an open transaction. They are ended
+** before anything is repeated, so that by then it is settled what they did.
+** An id above our new one is of an earlier start, within the same second. */
+static void end_lost(ns_db *db) {
+  int64_t newest = ns_link_thread(db->link);
+  for (; db->nlost > 0; db->nlost--) {
+    const ns_session *s = &db->lost[db->nlost - 1];
+    if (s->life == db->life && s->thread < newest &&
+        end_session(db, s->thread) == NS_EGONE)
+      return;
+  }
+}
+
+/* A Galera node undoes what it has told others, lets half a claim be committed, and has
+** named locks of its own: jobs are lost there, and run twice. */
+static ns_status check_cluster(ns_db *db, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_err none;
+  if (ns_run(db, NS_SQL_SERVER_CLUSTER, NULL, &none) != NS_OK ||
+      ns_row(db, NS_SQL_SERVER_CLUSTER, &row, &none) != NS_OK || row == NULL ||
+      row[0].i == 0)
+    return NS_OK;
+  return ns_fail(err, NS_ESERVER,
+                 "the server is a node of a Galera cluster (wsrep_on=ON), where jobs would "
+                 "be lost and run twice; use one MariaDB with a semi-synchronous replica "
+                 "to fail over to");
+}
+
+ns_status ns_connect(ns_db *db, ns_err *err) {
+  ns_config cfg = ns_config_of(db);
+  ns_status st = ns_link_open(&db->link, &cfg, err);
+  int64_t now;
+  if (st != NS_OK)
+    return st;
+  db->connecting = true;
+  db->owner = getpid();
+  db->current = NULL;
+  if ((st = ns_server_now(db, &now, err)) == NS_OK)
+    end_lost(db);
+  if (st == NS_OK)
+    st = check_cluster(db, err);
+  if (st == NS_OK)
+    st = ns_hooks_connected(db, err);
+  db->connecting = false;
+  if (st != NS_OK) {
+    lose(db);
+    ns_hang_up(db);
+  }
+  return st;
+}
+
+/* In a forked child: the parent's claims and ids are not ours. */
+static void disown(ns_db *db) {
+  ns_hang_up(db);
+  db->nlost = 0;
+  db->next_id = db->end_id = 0;
+  db->user_tx = db->broken_tx = db->ended_tx = false;
+  db->owner = getpid();
+  ns_hooks_forked(db);
+}
+
+void ns_pause_up_to(const ns_db *db, int64_t *most, int64_t longest) {
+  ns_await a = {.interrupt_fd = db->cfg.interrupt_fd,
+                .patience = 1 + ns_jitter(*most / 2, 1.0)}; /* 0 is no limit */
+  ns_await_input(&a, -1, NULL); /* of no socket: only that descriptor ends it */
+  *most = *most * 2 < longest ? *most * 2 : longest;
+}
+
+/* A server of our own that has gone, with its guardian say, is started again. */
+static ns_status connect_anyhow(ns_db *db, ns_err *err) {
+  ns_status st = ns_connect(db, err);
+  if (st != NS_EGONE || db->restart == NULL)
+    return st;
+  st = db->restart(db, err);
+  return st == NS_OK ? ns_connect(db, err) : st;
+}
+
+bool ns_interrupted(const ns_db *db) {
+  return db->cfg.interrupted != NULL && db->cfg.interrupted(db->cfg.interrupted_arg);
+}
+
+void ns_end_by(ns_db *db, int64_t at) {
+  if (db->cfg.end_by == 0)
+    db->cfg.end_by = at;
+  if (db->link != NULL)
+    ns_link_end_by(db->link, db->cfg.end_by);
+}
+
+/* Is there nobody any more who would wait for a connection? */
+static bool is_over(const ns_db *db) {
+  return ns_interrupted(db) ||
+         (db->cfg.end_by != 0 && db->cfg.end_by - ns_mono_us() < CONNECT_MIN);
+}
+
+/* Connects, trying as long as the configuration says. */
+static ns_status reconnect(ns_db *db, ns_err *err) {
+  int64_t pause = NS_PAUSE_FIRST;
+  int64_t soon = ns_mono_us() + RETRY_SOON_FOR;
+  ns_status st;
+  lose(db);
+  ns_hang_up(db);
+  ns_hooks_away(db);
+  db->count.reconnects++;
+  while ((st = connect_anyhow(db, err)) == NS_EGONE &&
+         db->cfg.keep_trying != NULL &&
+         db->cfg.keep_trying(db->cfg.keep_trying_arg, err))
+    ns_pause_up_to(db, &pause, ns_mono_us() < soon ? RETRY_SOON : NS_PAUSE_LONGEST);
+  return st;
+}
+
+bool ns_is_foreign(const ns_db *db) {
+  return db->owner != getpid();
+}
+
+bool ns_hung_up(ns_db *db) {
+  if (ns_is_foreign(db) || db->link == NULL)
+    return true;
+  ns_link_look(db->link);
+  return ns_link_dead(db->link);
+}
+
+void ns_renew(ns_db *db) {
+  if (!ns_is_foreign(db) && !ns_in_transaction(db))
+    ns_hang_up(db);
+}
+
+ns_status ns_tx_ended(ns_err *err) {
+  return ns_fail(err, NS_ESTATE,
+                 "a statement in this transaction has ended it; roll back");
+}
+
+ns_status ns_ready(ns_db *db, ns_err *err) {
+  if (ns_is_foreign(db))
+    disown(db);
+  if (db->link != NULL && !db->in_tx)
+    ns_link_look(db->link);
+  if (db->user_tx && db->barred)
+    return ns_fail(err, NS_ESTATE,
+                   "a transaction of this handle is open in a coroutine that does not run: "
+                   "resume it to its end or close it first, or open another handle");
+  if (db->user_tx && db->ended_tx)
+    return ns_tx_ended(err);
+  if (db->user_tx && (db->broken_tx || ns_link_dead(db->link)))
+    return ns_fail(err, NS_EGONE,
+                   "the transaction is lost with its connection; roll back "
+                   "and run it again");
+  if (db->session.used && !db->in_tx && !db->user_tx)
+    ns_session_end(db);
+  if (db->link != NULL && !ns_link_dead(db->link))
+    return NS_OK;
+  if (db->in_tx || db->connecting || is_over(db))
+    return ns_fail(err, NS_EGONE, "the connection to the server is lost");
+  return reconnect(db, err);
+}
+
+/* ------------------------------------------------------------- the clock */
+
+int64_t ns_now(const ns_db *db) {
+  return ns_mono_us() + db->skew;
+}
+
+void ns_saw_now(ns_db *db, int64_t now) {
+  int64_t skew = now - ns_mono_us();
+  if (db->skew - skew > NS_SECOND) /* the server's clock stepped back */
+    ns_hooks_set_back(db);
+  db->skew = skew;
+}
+
+ns_status ns_server_now(ns_db *db, int64_t *now, ns_err *err) {
+  const ns_value *row;
+  ns_status st = ns_ready(db, err);
+  *now = 0;
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_SERVER_NOW, NULL, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_SERVER_NOW, &row, err);
+  if (st == NS_OK && row != NULL) {
+    *now = row[0].i;
+    ns_saw_now(db, *now);
+    db->never_fast = row[1].type == NS_INT && row[1].i != 0;
+    ns_link_limit(db->link, row[2].i);
+    db->life = ns_int_or(&row[3], 0);
+  }
+  return st;
+}
+
+ns_status ns_ping(ns_db *db, ns_err *err) {
+  int64_t now;
+  ns_status st = ns_server_now(db, &now, err);
+  if (st == NS_EGONE && !db->user_tx) /* found out by asking: once more */
+    st = ns_server_now(db, &now, err);
+  return st;
+}

@@ -1,0 +1,253 @@
+/*
+** Transactions: our own, which are run again, and the caller's, which ours join.
+** This is the one place where they are begun, committed and repeated, but for what
+** is sent whole (db/pipeline.c).
+**
+** Invariant: a transaction that failed is rolled back before its function returns,
+** whatever the reason. A session that would not roll back is given up: its next
+** beginning would commit what it still has open.
+*/
+#include "db/transaction.h"
+
+#include <stdio.h>
+
+#include "db/hooks.h"
+#include "db/reset.h"
+#include "ns_time.h"
+
+#define TX_TRIES 20 /* of one unit of work, before NS_EBUSY */
+
+/* ----------------------------------------------------------------- ours */
+
+void ns_count_retry(ns_db *db, const ns_err *err) {
+  if (err->sqlerr == 1213)
+    db->count.deadlocks++;
+  else if (err->sqlerr == 1205)
+    db->count.lock_waits++;
+  else
+    db->count.changed++;
+}
+
+void ns_take_back(ns_db *db) {
+  if (db->link == NULL || ns_is_foreign(db))
+    return;
+  ns_link_answers(db->link, NULL, NULL);
+  if (!ns_link_dead(db->link) && ns_text(db, "ROLLBACK", NULL) != NS_OK)
+    ns_link_give_up(db->link);
+}
+
+static void roll_back(ns_db *db) {
+  if (db->in_tx)
+    ns_take_back(db);
+  db->in_tx = false;
+}
+
+ns_status ns_begun(ns_db *db, ns_err *err) {
+  return ns_link_answers(db->link, NULL, err);
+}
+
+static ns_status commit(ns_db *db, ns_tx *tx, ns_err *err) {
+  ns_status st = ns_link_send(db->link, "COMMIT", err);
+  if (st == NS_OK && tx->ahead != NULL)
+    tx->ahead(db, tx);
+  return st == NS_OK ? ns_link_answers(db->link, NULL, err) : st;
+}
+
+/* One try: begin, run, commit. '*cut' is set when the commit was sent. */
+static ns_status try_once(ns_db *db, ns_tx *tx, bool *cut, ns_err *err) {
+  ns_status st = ns_link_send(db->link, "START TRANSACTION", err);
+  *cut = false;
+  db->ahead = 0;
+  db->in_tx = true;
+  if (st == NS_OK && !tx->looks)
+    st = ns_begun(db, err);
+  if (st == NS_OK && (st = tx->run(db, tx, err)) == NS_OK)
+    st = ns_begun(db, err); /* and all else that was sent has worked */
+  if (st == NS_OK && !tx->done) {
+    *cut = true;
+    st = commit(db, tx, err);
+    if (st == NS_OK)
+      db->in_tx = false;
+  }
+  roll_back(db);
+  return st;
+}
+
+/* In the caller's transaction: join it. What fails leaves nothing behind for
+** the caller to commit; when the server has ended the whole transaction, the
+** savepoint is gone with it. */
+static ns_status join(ns_db *db, ns_tx *tx, ns_err *err) {
+  ns_status st;
+  if ((st = ns_ready(db, err)) != NS_OK ||
+      (st = ns_text(db, "SAVEPOINT nightshift", err)) != NS_OK)
+    return st;
+  st = tx->run(db, tx, err);
+  if (st != NS_OK &&
+      ns_text(db, "ROLLBACK TO SAVEPOINT nightshift", NULL) != NS_OK)
+    db->broken_tx = true;
+  return st;
+}
+
+/* Nobody knows whether an earlier try was written: its COMMIT was refused (a KILL
+** QUERY), and then so were all questions. */
+static ns_status in_doubt(ns_err *err) {
+  unsigned sqlerr = err->sqlerr;
+  ns_status st = ns_fail(err, NS_EGONE,
+                         "the commit was interrupted, and whether it was written "
+                         "could not be found out");
+  err->sqlerr = sqlerr;
+  return st;
+}
+
+/* Has somebody kept a lock from us for as long as a reply may take? */
+static bool is_locked_out(const ns_db *db, int64_t since, const ns_err *err) {
+  return err->sqlerr == NS_LOCK_WAIT && db->link != NULL &&
+         ns_mono_us() - since >= ns_link_patience(db->link);
+}
+
+ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err) {
+  int64_t pause = 1000;
+  int64_t rest = NS_PAUSE_FIRST;
+  int lost = 0;
+  int tries = 0;
+  int64_t since = tx->began != 0 ? tx->began : ns_mono_us();
+  ns_status st = NS_OK;
+  tx->done = false;
+  if (ns_in_transaction(db))
+    return join(db, tx, err);
+  while (tries < TX_TRIES) {
+    bool cut = false;
+    ns_err_clear(err);
+    /* BUSY: the session that was cut is still at its commit */
+    if ((st = ns_ready(db, err)) == NS_OK)
+      st = try_once(db, tx, &cut, err);
+    else if (st != NS_EBUSY)
+      return st;
+    if (st == NS_EGONE && (db->cfg.keep_trying != NULL || lost++ < 2)) {
+      tx->replay = tx->replay || cut;
+      since = ns_mono_us(); /* nobody could have let go */
+      if (!ns_link_dead(db->link)) /* read-only: wait for it to end */
+        ns_pause_up_to(db, &rest, NS_PAUSE_LONGEST);
+      if (db->cfg.keep_trying == NULL ||
+          db->cfg.keep_trying(db->cfg.keep_trying_arg, err))
+        continue;
+    }
+    if (st != NS_EBUSY || !(ns_link_retryable(err) || cut || tx->replay))
+      return st;
+    if (tx->once && ns_link_retryable(err) && !tx->replay)
+      return st;
+    tx->replay = tx->replay || (cut && !ns_link_retryable(err));
+    ns_count_retry(db, err);
+    if (is_locked_out(db, since, err))
+      break;
+    tries++;
+    ns_sleep_us(ns_jitter(pause, 0.5));
+    if (pause < 100000)
+      pause *= 2;
+  }
+  if (tx->replay)
+    return in_doubt(err);
+  return ns_err_context(err, tries < TX_TRIES ? "somebody keeps a lock"
+                                              : "gave up after 20 tries");
+}
+
+/* ---------------------------------------------------------- the caller's */
+
+ns_status ns_begin(ns_db *db, ns_err *err) {
+  ns_status st;
+  if (ns_in_transaction(db) && db->barred)
+    return ns_ready(db, err);
+  if (ns_in_transaction(db))
+    return ns_fail(err, NS_ESTATE,
+                   "a transaction is open already; they do not nest");
+  if ((st = ns_ready(db, err)) == NS_OK)
+    st = ns_text(db, "START TRANSACTION", err);
+  if (st == NS_EGONE && (st = ns_ready(db, err)) == NS_OK) /* as in ns_run */
+    st = ns_text(db, "START TRANSACTION", err);
+  if (st != NS_OK) {
+    ns_take_back(db);
+    return st;
+  }
+  db->user_tx = true;
+  db->broken_tx = db->ended_tx = false;
+  return NS_OK;
+}
+
+/* A COMMIT that the server has refused: BUSY when the transaction is still open, so
+** that nothing was written; else GONE. */
+static ns_status refused_commit(ns_db *db, ns_status st, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_err none;
+  bool open = st != NS_EGONE && ns_run(db, NS_SQL_HANDLE_OPEN, NULL, &none) == NS_OK &&
+              ns_row(db, NS_SQL_HANDLE_OPEN, &row, &none) == NS_OK && row != NULL &&
+              row[0].i == 1;
+  ns_take_back(db);
+  return open || st != NS_EBUSY ? st : in_doubt(err);
+}
+
+static void end_transaction(ns_db *db, bool written) {
+  db->user_tx = db->broken_tx = db->ended_tx = false;
+  ns_session_end(db);
+  ns_hooks_committed(db, written);
+}
+
+ns_status ns_commit(ns_db *db, ns_err *err) {
+  bool broken = db->broken_tx;
+  ns_status st;
+  if (!db->user_tx)
+    return ns_fail(err, NS_ESTATE, "no transaction is open");
+  if (db->ended_tx && !ns_is_foreign(db)) {
+    ns_rollback(db);
+    return ns_tx_ended(err);
+  }
+  if (broken || ns_is_foreign(db)) {
+    ns_rollback(db);
+    return ns_fail(err, NS_EBUSY,
+                   "the server has rolled this transaction back (deadlock or "
+                   "lost connection); run it again");
+  }
+  if ((st = ns_text(db, "COMMIT", err)) != NS_OK)
+    st = refused_commit(db, st, err);
+  end_transaction(db, st == NS_OK);
+  return st;
+}
+
+void ns_rollback(ns_db *db) {
+  if (!db->user_tx)
+    return;
+  ns_take_back(db);
+  if (db->ended_tx && !ns_is_foreign(db) && db->link != NULL &&
+      !ns_link_dead(db->link))
+    ns_link_text(db->link, "UNLOCK TABLES", NULL); /* one that locked them */
+  end_transaction(db, false);
+}
+
+bool ns_in_transaction(const ns_db *db) {
+  return db->user_tx && !ns_is_foreign(db);
+}
+
+static ns_status text_at(ns_db *db, const char *verb, int64_t depth,
+                         ns_err *err) {
+  char sql[64];
+  ns_status st;
+  if (!ns_in_transaction(db))
+    return ns_fail(err, NS_ESTATE, "no transaction is open");
+  if ((st = ns_ready(db, err)) != NS_OK)
+    return st;
+  snprintf(sql, sizeof sql, "%s nightshift_%lld", verb, (long long)depth);
+  return ns_text(db, sql, err);
+}
+
+ns_status ns_savepoint(ns_db *db, int64_t depth, int64_t *mark, ns_err *err) {
+  *mark = (int64_t)db->ntx;
+  return text_at(db, "SAVEPOINT", depth, err);
+}
+
+ns_status ns_undo(ns_db *db, int64_t depth, int64_t mark, ns_err *err) {
+  ns_status st = text_at(db, "ROLLBACK TO SAVEPOINT", depth, err);
+  if (st != NS_OK && ns_in_transaction(db))
+    db->broken_tx = true;
+  if (mark >= 0 && (size_t)mark < db->ntx)
+    db->ntx = (size_t)mark; /* those are not settled any more */
+  return st;
+}

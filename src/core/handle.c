@@ -1,0 +1,169 @@
+/*
+** The handle: opening and closing it, and the list of its parts. Its connection is in
+** db/session.c.
+**
+** Invariant: each part stands behind all that it uses.
+*/
+#include "handle.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "db/hooks.h"
+#include "db/queue.h"
+#include "db/schema.h"
+#include "ns_time.h"
+
+#define CLOSE_MAX (3 * NS_SECOND)
+
+static const ns_hooks *const parts[] = {
+    &ns_schema_hooks, &ns_claim_hooks,  &ns_gate_hooks,   &ns_push_hooks,   &ns_finish_hooks,
+    &ns_settle_hooks, &ns_holder_hooks, &ns_rescue_hooks, &ns_own_hooks,    &ns_leave_hooks,
+    &ns_listen_hooks, &ns_slot_hooks,   &ns_left_hooks,   &ns_adopt_hooks,  NULL};
+
+/* -------------------------------------------------------------- config */
+
+/* The string fields of a config, for copying and freeing them alike. */
+static const char **cfg_string(ns_config *cfg, size_t i) {
+  const char **all[] = {&cfg->url,  &cfg->host,  &cfg->user, &cfg->password,
+                        &cfg->database, &cfg->socket, &cfg->file, &cfg->group,
+                        &cfg->tls,  &cfg->ca,    &cfg->cert, &cfg->key};
+  return i < sizeof all / sizeof all[0] ? all[i] : NULL;
+}
+
+static bool cfg_copy(ns_config *to, const ns_config *from) {
+  bool ok = true;
+  const char **field;
+  *to = *from;
+  for (size_t i = 0; (field = cfg_string(to, i)) != NULL; i++)
+    if (*field != NULL && (*field = strdup(*field)) == NULL)
+      ok = false;
+  return ok;
+}
+
+static void cfg_free(ns_config *cfg) {
+  const char **field;
+  for (size_t i = 0; (field = cfg_string(cfg, i)) != NULL; i++) {
+    free((char *)(uintptr_t)*field);
+    *field = NULL;
+  }
+}
+
+static bool is_unset(const ns_config *cfg) {
+  return cfg->url == NULL && cfg->host == NULL && cfg->socket == NULL &&
+         cfg->database == NULL && cfg->file == NULL && cfg->group == NULL;
+}
+
+/* --------------------------------------------------------- open, close */
+
+/* Starts or joins the private server, whose URL becomes ours; started again,
+** it has the same one, which listeners have borrowed. The folder is that of the
+** open, wherever the process has gone since. */
+static ns_status use_private(ns_db *db, ns_err *err) {
+  char *url;
+  bool again = db->private_url != NULL;
+  ns_status st = ns_private_start(db->private_dir, &url, err);
+  if (st != NS_OK)
+    return st;
+  if (again) {
+    if (strcmp(url, db->private_url) != 0)
+      st = ns_fail(err, NS_EGONE,
+                   "the private server has moved to another socket; open it "
+                   "again");
+    free(url);
+    return st;
+  }
+  db->private_url = url;
+  db->cfg.url = strdup(url);
+  db->private_dir = getcwd(NULL, 0);
+  db->restart = use_private;
+  return db->cfg.url != NULL && db->private_dir != NULL
+             ? NS_OK
+             : ns_no_memory(err);
+}
+
+static ns_status open_parsed(ns_db *db, ns_err *err) {
+  ns_status st = NS_OK;
+  bool checked = !db->cfg.no_schema;
+  int from;
+  if (db->cfg.url != NULL)
+    st = ns_url_parse(db->cfg.url, &db->url, err);
+  if (st != NS_OK)
+    return st;
+  if (ns_config_of(db).max_payload > 0)
+    db->max_payload = (size_t)ns_config_of(db).max_payload;
+  if (db->private_url != NULL)
+    db->cfg.no_schema = true; /* created below */
+  st = ns_connect(db, err);
+  if (st == NS_OK && db->private_url != NULL && checked) {
+    st = ns_schema_raise(db, false, &from, err);
+    db->cfg.no_schema = false;
+  }
+  return st;
+}
+
+/* Whoever died before us, and nobody has seen it: best effort. */
+static void look_once(ns_db *db) {
+  ns_rescued sum;
+  ns_err err;
+  int64_t again_in;
+  if (db->cfg.no_schema)
+    return;
+  ns_look(db, &again_in, &sum, &err);
+  db->rescued = sum; /* the first who asks is told */
+  db->peers_at = ns_mono_us() + again_in;
+}
+
+ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err) {
+  ns_err none;
+  ns_db *db = calloc(1, sizeof *db);
+  ns_status st = NS_OK;
+  *out = NULL;
+  if (err == NULL)
+    err = &none;
+  if (db == NULL)
+    return ns_no_memory(err);
+  db->owner = getpid();
+  db->hooks = parts;
+  db->max_payload = NS_MAX_PAYLOAD;
+  if (!cfg_copy(&db->cfg, cfg))
+    st = ns_no_memory(err);
+  if (st == NS_OK && is_unset(cfg))
+    st = use_private(db, err);
+  if (st == NS_OK)
+    st = open_parsed(db, err);
+  if (st != NS_OK) {
+    ns_close(db);
+    return st;
+  }
+  look_once(db);
+  *out = db;
+  return NS_OK;
+}
+
+void ns_close(ns_db *db) {
+  if (db == NULL)
+    return;
+  db->restart = NULL; /* it is not started again for this */
+  if (!ns_is_foreign(db)) {
+    ns_end_by(db, ns_mono_us() + CLOSE_MAX);
+    ns_rollback(db);
+    db->cfg.keep_trying = NULL; /* closing waits for no server */
+  }
+  ns_hooks_closing(db);
+  ns_hang_up(db);
+  ns_queues_forget(db);
+  ns_url_free(&db->url);
+  cfg_free(&db->cfg);
+  free(db->private_url);
+  free(db->private_dir);
+  free(db);
+}
+
+ns_counters ns_count(const ns_db *db) {
+  ns_counters sum = db->count;
+  ns_add_slow(db, &sum);
+  return sum;
+}

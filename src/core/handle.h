@@ -1,0 +1,288 @@
+/*
+** What an ns_db is inside, and how the core's files run statements on it.
+**
+** Invariant: between verbs a handle is outside any transaction of its own;
+** 'link' is NULL or usable until proven dead, and every verb starts with
+** ns_ready, which reconnects. All memory of prepared statements belongs to
+** the link, so the caches below are emptied with it.
+*/
+#ifndef NS_HANDLE_H
+#define NS_HANDLE_H
+
+#include <sys/types.h>
+
+#include "claim/filter.h"
+#include "claim/gate.h"
+#include "claim/lanes.h"
+#include "claim/lease.h"
+#include "claim/take.h"
+#include "db/sql.h"
+#include "finish/finish.h"
+#include "holder/rescue.h"
+#include "holder/slot.h"
+#include "link/connection.h"
+#include "link/statement.h"
+#include "link/url.h"
+#include "nightshift.h"
+
+#define NS_LOCK_WAIT 1205 /* the server's numbers: a lock wait that took too long, */
+#define NS_RUN_AGAIN 1020 /* a row that has changed meanwhile */
+#define NS_TEXTS 64 /* statements prepared from free text, kept per link */
+
+typedef struct ns_text_stmt {
+  char *sql;
+  size_t n;
+  ns_stmt *stmt;
+  uint64_t used; /* of db->clock, for throwing the oldest out */
+} ns_text_stmt;
+
+typedef struct ns_queue_name {
+  int64_t id;
+  size_t n;
+  char name[]; /* ends in NUL */
+} ns_queue_name;
+
+/* A push that said GONE after a cut at its commit: it may have happened. When
+** the caller repeats it, it keeps its ids and nonces, and so stays one push. */
+typedef struct ns_push_doubt {
+  ns_buf content;      /* all that was asked, for recognising it */
+  int64_t *tokens;     /* id, nonce, who is kept in its place; of each job */
+  size_t n;            /* jobs; 0: nothing is in doubt */
+  int64_t until;       /* monotonic: a repeat counts as one until then */
+} ns_push_doubt;
+
+/* Verdicts of a cycle that was cut at its commit and could not be asked about. */
+typedef struct ns_settle_doubt {
+  ns_verdict *items;   /* tokens and statuses only; no bytes */
+  size_t n, cap;
+  size_t written;      /* the first ones are known to be written; their caller,
+                       ** who was told GONE, will ask again */
+  int64_t holder, cycle; /* whose cycle the others were in */
+} ns_settle_doubt;
+
+#define NS_GHOSTS 8 /* sessions to end after a reconnect; the oldest give way */
+
+/* A session that we have lost, and that the server may still have. */
+typedef struct ns_session {
+  int64_t thread; /* the server's id of it */
+  int64_t life;   /* of the server that gave the id */
+} ns_session;
+
+/* What the caller's own SQL may have left on the session; see db/reset.c. */
+typedef struct ns_left_behind {
+  int64_t place; /* default database and role, a number; 0: not known */
+  bool used;     /* there was such SQL, */
+  bool marked;   /* and it may have changed the session */
+} ns_left_behind;
+
+/* Jobs that have ended on the open transaction, and are to be told of last. */
+typedef struct ns_ended {
+  ns_end *items; /* ids and outcomes */
+  size_t n, cap;
+  bool on;
+} ns_ended;
+
+/* A row of history in the order of its ends. */
+typedef struct ns_past_row {
+  int64_t finished_at, id;
+} ns_past_row;
+
+struct ns_db {
+  ns_config cfg;       /* strings owned: see cfg_copy */
+  ns_url url;          /* owns what cfg.url was parsed into */
+  size_t max_payload;  /* bytes of a payload, result or state */
+  const struct ns_hooks *const *hooks; /* of its parts, in their order; ends in NULL */
+  ns_status (*restart)(ns_db *db, ns_err *err); /* of a server that is ours; NULL */
+  char *private_url;   /* of the private server; NULL: not ours */
+  char *private_dir;   /* where it is, absolute */
+  pid_t owner;         /* the process that opened the link */
+  ns_link *link;       /* NULL: never opened, or given up */
+  int64_t life;        /* which start of which server it leads to; 0: not asked */
+  ns_session lost[NS_GHOSTS];
+  size_t nlost;
+  ns_stmt *stmts[NS_SQL_COUNT];
+  ns_text_stmt texts[NS_TEXTS];
+  ns_stmt *current;    /* what ns_fetch reads from; borrowed */
+  uint64_t clock;      /* counts uses of texts */
+  bool connecting;     /* the link is new and not ours to use yet */
+  bool in_tx;          /* a transaction of the core is open */
+  bool user_tx;        /* a transaction of the caller is open */
+  bool broken_tx;      /* the server rolled the caller's back */
+  bool ended_tx;       /* a statement of the caller's has ended it */
+  bool barred;         /* the caller's is not for who asks: see ns_session_bar */
+  ns_left_behind session;
+  bool ring_due;       /* something was pushed: ring after the commit */
+  bool may_ring;       /* so we have been told on this connection */
+  int64_t ring_at;     /* monotonic: no ring before, it was refused; 0: none was */
+  ns_queue_name **queues; /* those known to exist, by id, which never changes; owned */
+  ns_queue_name **by_name; /* the same, in another order */
+  size_t nqueues, capqueues, capnames;
+  int64_t next_id, end_id; /* rest of the id block of this process */
+  int64_t holder;      /* id of our holder row; 0: not registered */
+  bool is_host;
+  bool strict;         /* claims in true order only: no aging */
+  bool forgets;        /* done jobs without a parent leave no history */
+  bool no_locks;       /* named locks do not serve here */
+  int64_t assisted;    /* the holder that we look around for; 0: our own */
+  int64_t blamed;      /* another holder, whose claims are being settled; 0 */
+  ns_rescued rescued;  /* by the look at opening, not told yet */
+  ns_suspects suspects; /* what earlier looks have seen */
+  ns_token *unknown;   /* claims of ours that the last look did not know; owned */
+  size_t nunknown;
+  int64_t own_at;      /* monotonic: no such look before */
+  struct ns_census *census; /* of jobs that are nowhere; owned; NULL: none yet */
+  int64_t peers_at;    /* monotonic: an embedded handle's next look */
+  int64_t span;        /* of the claim under way: see ns_lease */
+  int64_t cycle;       /* number of the last cycle that wrote */
+  int64_t unread;      /* a lease whose jobs could not be read yet; 0: none */
+  ns_sql ahead;        /* asks for the jobs of a claim, and was sent; 0: none */
+  int64_t doubt;       /* a lease that may not have been committed; 0: none */
+  ns_err trouble;      /* the server's, with verdicts: the last */
+  ns_settle_doubt settling; /* verdicts of which the same is true */
+  ns_push_doubt pushing;    /* and a push */
+  ns_verdict *expired; /* claims whose jobs are too late to be started, and that
+                       ** could not be ended yet */
+  size_t nexpired, capexpired;
+  ns_verdict *tx_settled; /* verdicts written in the caller's transaction */
+  size_t ntx, captx;
+  ns_leases leases;    /* what we hold */
+  ns_token *wronged;   /* what we lost while we lived, to be absolved */
+  size_t nwronged, capwronged;
+  ns_gate gate;        /* how crowded it is */
+  ns_lanes lanes;      /* where we claim, */
+  ns_only only;        /* and of which names */
+  ns_take alone; /* a job to be claimed by itself next; id 0: none */
+  bool passed;         /* claims have left out jobs that are to be claimed alone */
+  ns_slots slots;      /* of locks and semaphores */
+  ns_adopted **adopted; /* existing tables that are queues; owned */
+  size_t nadopted, capadopted;
+  bool never_fast;     /* here a lock wait would end the whole transaction */
+  int64_t skew;        /* server's clock minus our monotonic one, µs */
+  int64_t look_at;     /* monotonic: when to look at scheduled again */
+  int64_t stir_at;     /* monotonic: when to ask again which queues have work, */
+  int64_t stir_cost;   /* which took so many µs */
+  int64_t firsts_at;   /* monotonic: when to take the first jobs of many together again */
+  bool firsts_dear;    /* the last time that took long */
+  ns_ended late;
+  bool met_due;        /* nightshift_met has something for us */
+  int64_t met_to;      /* the target in it where the next look begins */
+  ns_past_row pruned_to[3]; /* where pruning goes on, per outcome */
+  bool (*goes_on)(void *arg); /* between its transactions; NULL: as it is */
+  void *goes_on_arg;
+  int64_t swept_to;    /* the edge where the sweep goes on */
+  int64_t due_at;      /* monotonic: when its first row is due, or a look below it; 0: none */
+  int64_t first_at;    /* monotonic: when its first row is due; 0: none */
+  int64_t due_floor;   /* run_at up to which it was promoted; 0: not known */
+  int64_t due_reached; /* ... when the transaction under way is committed */
+  ns_window due_window; /* of looking below due_floor */
+  ns_listener *waiter; /* second connection of an embedded waiting claim */
+  ns_counters count;
+};
+
+/* The configuration with the URL filled in; strings borrowed from 'db'. */
+const ns_config *ns_db_config(const ns_db *db, ns_config *room);
+
+/* Connects if need be, also when the server has hung up while we were idle.
+** Inside a transaction of ours it never reconnects. */
+ns_status ns_ready(ns_db *db, ns_err *err);
+/* STATE: the caller's own SQL has ended the caller's transaction. */
+ns_status ns_tx_ended(ns_err *err);
+
+/* Connects once, and tells the parts. Errors: GONE, DENIED, SERVER, SCHEMA. */
+ns_status ns_connect(ns_db *db, ns_err *err);
+
+/* Closes the connection, and tells the parts. */
+void ns_hang_up(ns_db *db);
+
+/* The configuration with what the URL says filled in; borrows from 'db'. */
+ns_config ns_config_of(const ns_db *db);
+
+/* Adds the slow answers of the connection there is. */
+void ns_add_slow(const ns_db *db, ns_counters *sum);
+
+/* Ends the session at once, in a way that counts as a loss: claims and locks are taken up
+** again by the next connection. */
+void ns_leave_session(ns_db *db);
+
+/* Has somebody ended what this handle waits for? */
+bool ns_interrupted(const ns_db *db);
+
+/* Sleeps any time up to '*most' µs, which is doubled then, up to 'longest': whoever
+** lost the server together with us must not come back together with us. Ends at once
+** when the descriptor 'interrupt_fd' of the configuration may be read. */
+#define NS_PAUSE_FIRST 50000
+#define NS_PAUSE_LONGEST 3000000
+void ns_pause_up_to(const ns_db *db, int64_t *most, int64_t longest);
+
+/* Who held the claims that are being settled; 0: nobody. */
+static inline int64_t ns_claimant(const ns_db *db) {
+  return db->blamed != 0 ? db->blamed : db->holder;
+}
+
+/* For ns_now: 'now' was the server's a moment ago. */
+void ns_saw_now(ns_db *db, int64_t now);
+
+/* ------------------------------------------------- statements: db/query.c */
+
+#define ns_vint(x) ((ns_value){.type = NS_INT, .i = (x)})
+#define ns_vtext(x) ((ns_value){.type = NS_TEXT, .s = (x)})
+#define ns_vnull ((ns_value){.type = NS_NULL})
+#define ns_vopt(x) ((x).p != NULL ? ns_vtext(x) : ns_vnull)
+
+/* An integer column, or what stands for its NULL. */
+static inline int64_t ns_int_or(const ns_value *v, int64_t fallback) {
+  return v->type == NS_NULL ? fallback : v->i;
+}
+
+/* Before their link goes, which owns them. */
+void ns_forget_statements(ns_db *db);
+
+/* Runs a named statement with its parameters; outside a transaction once more
+** when the connection is lost, so all that run there may be run twice. */
+ns_status ns_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
+
+/* Prepares it, unless it is. What is prepared may make room for others: see
+** ns_link_prepare. */
+ns_status ns_prepare(ns_db *db, ns_sql sql, ns_err *err);
+
+/* Prepares it for nothing: may we, and is there what it needs? */
+ns_status ns_try(ns_db *db, ns_sql sql, ns_err *err);
+
+/* Sends it; ns_told says what became of it, and has its rows. */
+ns_status ns_ask(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
+ns_status ns_told(ns_db *db, ns_sql sql, ns_err *err);
+
+/* Sends one that has no rows; the next statement tells what it fails with. */
+ns_status ns_send(ns_db *db, ns_sql sql, const ns_column *cols, ns_err *err);
+
+/* Did a statement change as many rows as it had to? BUSY when not: the transaction
+** is to be rolled back and run again. */
+ns_status ns_whole(int64_t changed, int64_t expected, ns_err *err);
+
+/* Runs it once per row in one round trip; each has to change a row, or: all of them
+** together so many. Errors: as ns_whole. */
+ns_status ns_bulk(ns_db *db, ns_sql sql, const ns_column *cols, size_t nrows,
+                  ns_err *err);
+ns_status ns_bulk_of(ns_db *db, ns_sql sql, const ns_column *cols, size_t nrows,
+                     int64_t changes, ns_err *err);
+
+/* The next row of a named statement; NULL after the last. */
+ns_status ns_row(ns_db *db, ns_sql sql, const ns_value **row, ns_err *err);
+
+/* Rows changed by the last run of a named statement. */
+int64_t ns_affected(const ns_db *db, ns_sql sql);
+
+/* Our statements fit our tables: what one of them misses there is the fault of
+** whoever changed them (SCHEMA), and never that of a job or a verdict. */
+ns_status ns_misfit(ns_status st, ns_err *err);
+
+/* A statement prepared from text, cached by the text. */
+ns_status ns_prepared(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err);
+
+/* The same of one that takes and gives integers alone; of a program it takes no place. */
+ns_status ns_spelled(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err);
+
+/* Text without parameters or rows: BEGIN, COMMIT and the like. */
+ns_status ns_text(ns_db *db, const char *sql, ns_err *err);
+
+#endif

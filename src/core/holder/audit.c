@@ -1,0 +1,426 @@
+/*
+** Nothing is nowhere: a live job is ready, scheduled, waiting or claimed. This looks
+** for what is not, a stretch of rows at a time, all of it in rounds.
+**
+** A round reads live jobs into memory, and then what places them, in the order in
+** which a job goes through its places: edges, scheduled, ready, leases. So a job that
+** moves meanwhile is met in one of them at least. Nothing is locked. What ends or
+** returns meanwhile does not stand any more with the same run, which is asked last.
+**
+** Invariant: what a round has found is a suspicion. It is mended when the next round,
+** 'every' later, finds it in the same state; and then only after a look under the lock
+** of its row (holder/repair.c).
+*/
+#include "holder/audit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "db/list.h"
+#include "handle.h"
+#include "ns_time.h"
+
+#define STRETCH 2000      /* rows per step */
+#define LEASES 50         /* per step */
+#define AT_ONCE 1000000   /* jobs in memory, 24 MB; more are looked at in turns */
+#define STRAYS 1000       /* of a round; the others are found by a later one */
+#define EVERY (30 * NS_SECOND)
+#define SHARE 100         /* a hundredth of the server's time */
+#define PAUSE (NS_SECOND * 4 / 5) /* at most, so that a round of a million ends in time */
+
+typedef enum phase {
+  REST, JOBS, EDGES, SCHEDULED, READY, CLAIMED, STAND, SIGNALS, KEYS, PHASES
+} phase;
+
+/* A live job, and how much of what places it was met. */
+typedef struct seat {
+  int64_t id;
+  uint32_t run, unmet;
+  uint32_t edges : 27;
+  uint32_t scheduled : 1, ready : 1, claimed : 1;
+  uint32_t paused : 1;
+  uint32_t wrong : 1; /* its pause is over, or what it waits for was sent */
+} seat;
+
+struct ns_census {
+  phase at;
+  int64_t every;          /* µs between two looks at the same job */
+  seat *jobs;             /* sorted by id */
+  size_t n, cap;
+  int64_t from;           /* jobs behind this id are read next */
+  bool all;               /* there are none behind them */
+  bool first;             /* these are the first jobs of the round */
+  int64_t mark[4];        /* where the phase goes on: a key */
+  char key[4 * 190];      /* of unique_key and signal, the same */
+  size_t nkey;
+  size_t asked;           /* jobs[0…asked) have been asked whether they stand */
+  ns_strays before, now;  /* of the last round, and of this one */
+  ns_strays twice;        /* to be mended by this step */
+};
+
+/* ------------------------------------------------------------- suspicions */
+
+static void strays_clear(ns_strays *s) {
+  for (size_t i = 0; i < s->n; i++)
+    free(s->items[i].key);
+  s->n = 0;
+}
+
+static void strays_free(ns_strays *s) {
+  strays_clear(s);
+  free(s->items);
+  *s = (ns_strays){0};
+}
+
+void ns_census_free(ns_census *c) {
+  if (c == NULL)
+    return;
+  strays_free(&c->before);
+  strays_free(&c->now);
+  strays_free(&c->twice);
+  free(c->jobs);
+  free(c);
+}
+
+/* Copies 'x' with its key. */
+static bool strays_add(ns_strays *s, const ns_stray *x) {
+  ns_stray copy = *x;
+  if (!ns_grow(&s->items, &s->cap, s->n + 1, sizeof *s->items))
+    return false;
+  if (x->key != NULL && (copy.key = malloc(x->nkey + 1)) == NULL)
+    return false;
+  if (x->key != NULL)
+    memcpy(copy.key, x->key, x->nkey);
+  s->items[s->n++] = copy;
+  return true;
+}
+
+static const ns_stray *known(const ns_strays *s, const ns_stray *x) {
+  for (size_t i = 0; i < s->n; i++)
+    if (s->items[i].wrong == x->wrong && s->items[i].id == x->id &&
+        s->items[i].run == x->run && s->items[i].unmet == x->unmet &&
+        s->items[i].nkey == x->nkey &&
+        (x->nkey == 0 || memcmp(s->items[i].key, x->key, x->nkey) == 0))
+      return &s->items[i];
+  return NULL;
+}
+
+static ns_status suspect(ns_census *c, const ns_stray *x, ns_err *err) {
+  const ns_stray *before = known(&c->before, x);
+  if (c->now.n >= STRAYS)
+    return NS_OK;
+  if (!strays_add(&c->now, x) || (before != NULL && !strays_add(&c->twice, before)))
+    return ns_no_memory(err);
+  return NS_OK;
+}
+
+bool ns_is_fault(ns_wrong wrong) {
+  return wrong < NS_ROW || wrong == NS_KEY;
+}
+
+static int64_t count_faults(const ns_strays *s) {
+  int64_t n = 0;
+  for (size_t i = 0; i < s->n; i++)
+    n += ns_is_fault(s->items[i].wrong);
+  return n;
+}
+
+/* ----------------------------------------------------------------- phases */
+
+static seat *find(const ns_census *c, int64_t id) {
+  size_t low = 0;
+  size_t high = c->n;
+  while (low < high) {
+    size_t mid = low + (high - low) / 2;
+    if (c->jobs[mid].id < id)
+      low = mid + 1;
+    else
+      high = mid;
+  }
+  return low < c->n && c->jobs[low].id == id ? &c->jobs[low] : NULL;
+}
+
+/* Begins a phase at the start of its table. */
+static void enter(ns_census *c, phase at) {
+  c->at = at;
+  memset(c->mark, 0, sizeof c->mark);
+  c->mark[0] = INT64_MIN;
+  c->nkey = 0;
+  c->asked = 0;
+}
+
+static ns_status take_job(ns_census *c, const ns_value *r, ns_err *err) {
+  if (!ns_grow(&c->jobs, &c->cap, c->n + 1, sizeof *c->jobs))
+    return ns_no_memory(err);
+  c->jobs[c->n++] = (seat){.id = r[0].i, .run = (uint32_t)r[1].i,
+                           .unmet = (uint32_t)r[2].i, .paused = r[3].i != 0,
+                           .wrong = r[4].i != 0 || r[5].i != 0};
+  c->from = r[0].i;
+  return NS_OK;
+}
+
+static ns_status take_edge(ns_census *c, const ns_value *r, ns_err *err) {
+  seat *s = find(c, r[1].i);
+  (void)err;
+  c->mark[0] = r[0].i;
+  c->mark[1] = r[1].i;
+  if (s != NULL)
+    s->edges++;
+  return NS_OK;
+}
+
+static ns_status take_scheduled(ns_census *c, const ns_value *r, ns_err *err) {
+  ns_stray x = {.wrong = NS_DUE, .id = r[1].i, .run = r[2].i, .ready_at = r[0].i};
+  seat *s = find(c, x.id);
+  c->mark[0] = r[0].i;
+  c->mark[1] = r[1].i;
+  if (r[3].i != 0)
+    return c->first ? suspect(c, &x, err) : NS_OK;
+  if (s != NULL && s->run == (uint32_t)r[2].i)
+    s->scheduled = true;
+  return NS_OK;
+}
+
+/* A job that is claimed has no row here: leases are looked at behind this. */
+static ns_status take_ready(ns_census *c, const ns_value *r, ns_err *err) {
+  ns_stray x = {.wrong = NS_ROW, .id = r[3].i, .run = r[4].i, .queue_id = r[0].i,
+                .rank = r[1].i, .ready_at = r[2].i};
+  seat *s = find(c, x.id);
+  for (size_t i = 0; i < 4; i++)
+    c->mark[i] = r[i].i;
+  if (x.id != 0 && r[5].i != 0) /* 0: the end of a lane */
+    return c->first ? suspect(c, &x, err) : NS_OK;
+  if (s != NULL && s->run == (uint32_t)x.run)
+    s->ready = true;
+  for (size_t i = 0; i < c->before.n; i++) {
+    ns_stray *b = &c->before.items[i];
+    if (b->wrong == NS_TWICE && b->id == x.id && b->run == x.run) {
+      b->queue_id = x.queue_id;
+      b->rank = x.rank;
+      b->ready_at = x.ready_at;
+    }
+  }
+  return NS_OK;
+}
+
+static ns_status take_claim(ns_census *c, const ns_value *r, ns_err *err) {
+  seat *s = r[1].type != NS_NULL ? find(c, r[1].i) : NULL;
+  (void)err;
+  c->mark[0] = r[0].i;
+  if (s != NULL && s->run == (uint32_t)r[2].i)
+    s->claimed = true;
+  return NS_OK;
+}
+
+static void mark_key(ns_census *c, const ns_stray *x) {
+  c->nkey = x->nkey < sizeof c->key ? x->nkey : sizeof c->key;
+  memcpy(c->key, x->key, c->nkey);
+}
+
+static ns_status take_signal(ns_census *c, const ns_value *r, ns_err *err) {
+  ns_stray x = {.wrong = NS_SIGNAL, .id = r[0].i, .key = (char *)(uintptr_t)r[1].s.p,
+                .nkey = r[1].s.n};
+  c->mark[0] = x.id;
+  mark_key(c, &x);
+  return r[2].i != 0 ? suspect(c, &x, err) : NS_OK;
+}
+
+static ns_status take_key(ns_census *c, const ns_value *r, ns_err *err) {
+  ns_stray x = {.wrong = NS_KEY, .id = r[2].i, .queue_id = r[0].i,
+                .key = (char *)(uintptr_t)r[1].s.p, .nkey = r[1].s.n};
+  c->mark[0] = r[0].i;
+  mark_key(c, &x);
+  return r[3].i != 0 ? suspect(c, &x, err) : NS_OK;
+}
+
+static ns_status ask_stretch(ns_db *db, ns_census *c, ns_sql *sql, ns_err *err) {
+  const int64_t *m = c->mark;
+  const ns_value rows = ns_vint(STRETCH);
+  const ns_value key = ns_vtext(((ns_bytes){c->key, c->nkey}));
+  const ns_value jobs[] = {ns_vint(c->from), rows};
+  const ns_value pairs[] = {ns_vint(m[0]), ns_vint(m[0]), ns_vint(m[1]), rows};
+  const ns_value ready[] = {ns_vint(m[0]), ns_vint(m[0]), ns_vint(m[1]), ns_vint(m[0]),
+                            ns_vint(m[1]), ns_vint(m[2]), ns_vint(m[0]), ns_vint(m[1]),
+                            ns_vint(m[2]), ns_vint(m[3]), rows};
+  const ns_value leases[] = {ns_vint(m[0]), ns_vint(LEASES)};
+  const ns_value keys[] = {ns_vint(m[0]), ns_vint(m[0]), key, rows};
+  const struct {
+    ns_sql sql;
+    const ns_value *params;
+  } asks[PHASES] = {[JOBS] = {NS_SQL_MEND_JOBS, jobs},
+                    [EDGES] = {NS_SQL_MEND_EDGES, pairs},
+                    [SCHEDULED] = {NS_SQL_MEND_SCHEDULED, pairs},
+                    [READY] = {NS_SQL_MEND_READY, ready},
+                    [CLAIMED] = {NS_SQL_MEND_LEASES, leases},
+                    [SIGNALS] = {NS_SQL_MEND_SIGNALS, keys},
+                    [KEYS] = {NS_SQL_MEND_KEYS, keys}};
+  *sql = asks[c->at].sql;
+  return ns_run(db, *sql, asks[c->at].params, err);
+}
+
+/* The next rows of a phase; '*n': how many. */
+static ns_status read_stretch(ns_db *db, ns_census *c, size_t *n, ns_err *err) {
+  static ns_status (*const take[PHASES])(ns_census *, const ns_value *, ns_err *) = {
+      [JOBS] = take_job,     [EDGES] = take_edge,   [SCHEDULED] = take_scheduled,
+      [READY] = take_ready,  [CLAIMED] = take_claim,
+      [SIGNALS] = take_signal, [KEYS] = take_key};
+  const ns_value *row;
+  ns_sql sql;
+  ns_status st = ask_stretch(db, c, &sql, err);
+  *n = 0;
+  while (st == NS_OK && (st = ns_row(db, sql, &row, err)) == NS_OK && row != NULL) {
+    ++*n;
+    st = take[c->at](c, row, err);
+  }
+  return st;
+}
+
+/* --------------------------------------------------------------- judging */
+
+/* What is wrong with a job, as far as it was met; false: nothing. */
+static bool judge(const seat *s, ns_stray *x) {
+  *x = (ns_stray){.id = s->id, .run = s->run, .unmet = s->unmet};
+  if (s->wrong || s->unmet > s->edges + s->paused)
+    x->wrong = NS_WAITS;
+  else if (s->unmet == 0 && !s->scheduled && !s->ready && !s->claimed)
+    x->wrong = NS_NOWHERE;
+  else if (s->ready && s->claimed)
+    x->wrong = NS_TWICE;
+  else
+    return false;
+  return true;
+}
+
+/* Most of what was met nowhere has ended or returned meanwhile. */
+static ns_status ask_standing(ns_db *db, ns_census *c, size_t *n, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  const ns_value *row;
+  ns_stray x;
+  ns_status st;
+  for (*n = 0; c->asked < c->n && *n < STRETCH; c->asked++)
+    if (judge(&c->jobs[c->asked], &x)) {
+      ns_buf_addf(&list, "%s[%lld,%lld,%lld]", list.n > 0 ? "," : "[", (long long)x.id,
+                  (long long)x.run, (long long)x.unmet);
+      ++*n;
+    }
+  if (*n == 0)
+    return NS_OK;
+  st = ns_list_run(db, NS_SQL_MEND_STAND, NULL, &list, err);
+  while (st == NS_OK && (st = ns_row(db, NS_SQL_MEND_STAND, &row, err)) == NS_OK &&
+         row != NULL)
+    if (judge(find(c, row[0].i), &x))
+      st = suspect(c, &x, err);
+  return st;
+}
+
+/* ----------------------------------------------------------------- rounds */
+
+ns_status ns_mend_every(ns_db *db, int64_t *every, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_status st = ns_run(db, NS_SQL_MEND_EVERY, NULL, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_MEND_EVERY, &row, err);
+  *every = st == NS_OK && row != NULL && row[0].type == NS_INT && row[0].i > 0
+               ? row[0].i
+               : EVERY;
+  return st;
+}
+
+static ns_status begin(ns_db *db, ns_census *c, ns_mend_how how, bool *ours,
+                       ns_err *err) {
+  const ns_value *row = NULL;
+  ns_status st = ns_mend_every(db, &c->every, err);
+  *ours = how != NS_MEND_SHARED || db->no_locks;
+  if (st == NS_OK && !*ours && (st = ns_run(db, NS_SQL_MEND_BEGIN, NULL, err)) == NS_OK &&
+      (st = ns_row(db, NS_SQL_MEND_BEGIN, &row, err)) == NS_OK && row != NULL)
+    *ours = row[0].type == NS_INT && row[0].i == 1;
+  if (st == NS_OK && *ours) {
+    enter(c, JOBS);
+    c->from = 0;
+    c->first = true;
+  }
+  return st;
+}
+
+static void end(ns_census *c, ns_mended *sum) {
+  ns_strays empty = c->before;
+  sum->seen = count_faults(&c->now);
+  sum->round = true;
+  strays_clear(&empty);
+  c->before = c->now;
+  c->now = empty;
+  free(c->jobs);
+  c->jobs = NULL;
+  c->n = c->cap = 0;
+  c->at = REST;
+}
+
+/* The phase has come to its end, or memory is full of jobs. */
+static void go_on(ns_census *c, ns_mended *sum) {
+  if (c->at == KEYS) {
+    end(c, sum);
+  } else if (c->at == STAND) {
+    c->n = 0;
+    c->first = false;
+    enter(c, c->all ? SIGNALS : JOBS);
+  } else {
+    enter(c, c->at + 1);
+  }
+}
+
+/* One statement; '*n': rows. */
+static ns_status look(ns_db *db, ns_census *c, size_t *n, ns_mended *sum, ns_err *err) {
+  bool more;
+  ns_status st = c->at == STAND ? ask_standing(db, c, n, err)
+                                : read_stretch(db, c, n, err);
+  if (st != NS_OK)
+    return st;
+  more = c->at == CLAIMED ? *n > 0 : c->at == STAND ? c->asked < c->n : *n >= STRETCH;
+  if (c->at == JOBS) {
+    c->all = !more;
+    more = more && c->n < AT_ONCE;
+  }
+  if (!more)
+    go_on(c, sum);
+  return NS_OK;
+}
+
+/* As many statements as read a stretch of rows, and what they confirm. */
+static ns_status step(ns_db *db, ns_census *c, ns_mend_how how, ns_mended *sum,
+                      ns_err *err) {
+  bool ours = true;
+  size_t rows = 0;
+  ns_status st = c->at == REST ? begin(db, c, how, &ours, err) : NS_OK;
+  while (st == NS_OK && ours && rows < STRETCH && !sum->round) {
+    size_t n = 0;
+    st = look(db, c, &n, sum, err);
+    rows += n;
+  }
+  sum->twice += count_faults(&c->twice);
+  if (st == NS_OK && how != NS_MEND_LOOK && c->twice.n > 0)
+    st = ns_mend(db, c->twice.items, c->twice.n, sum, err);
+  strays_clear(&c->twice);
+  return st;
+}
+
+ns_status ns_mend_step(ns_db *db, ns_mend_how how, int64_t *again_in, ns_mended *sum,
+                       ns_err *err) {
+  int64_t begun = ns_mono_us();
+  ns_status st;
+  *sum = (ns_mended){0};
+  *again_in = EVERY;
+  ns_err_clear(err);
+  if (ns_in_transaction(db))
+    return ns_fail(err, NS_ESTATE, "the look for lost jobs cannot run inside a transaction");
+  if ((st = ns_ready(db, err)) != NS_OK)
+    return st;
+  if (db->census == NULL && (db->census = calloc(1, sizeof *db->census)) == NULL)
+    return ns_no_memory(err);
+  st = step(db, db->census, how, sum, err);
+  *again_in = (SHARE - 1) * (ns_mono_us() - begun);
+  if (db->census->at == REST && *again_in < db->census->every)
+    *again_in = db->census->every;
+  else if (db->census->at != REST && *again_in > PAUSE)
+    *again_in = PAUSE;
+  return st;
+}

@@ -1,0 +1,486 @@
+/*
+** The rescue: finding holders that died and giving back what they held.
+**
+** A holder is dead when its process is gone from this machine; or when its
+** named lock has been free for the grace, time enough for a living one whose
+** connection broke to come back; or, for a host, when its beat has stood still.
+** Nobody takes its lock: whoever declares it dead has the next half second for the
+** rescue, and is then helped by others.
+** A living holder that is declared dead by mistake loses its claims but
+** harms nobody: every verdict is fenced by (id, run), and it finds out with its
+** next cycle or reconnect. It then takes the blame from the jobs it has lost.
+**
+** Invariant: each lease is given back in one transaction that settles its jobs
+** and deletes it. So whatever ends the rescuer, the next look goes on. A job
+** that the server refuses to give back keeps its lease, and nobody else waiting:
+** the look tells of it in the end.
+*/
+#include "holder/rescue.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "claim/take.h"
+#include "db/hooks.h"
+#include "db/list.h"
+#include "db/transaction.h"
+#include "finish/pending.h"
+#include "handle.h"
+#include "ns_time.h"
+#include "settle/settle.h"
+#include "wake/peers.h"
+
+#define GRACE NS_SECOND
+#define GRACE_ALIVE (30 * NS_SECOND)   /* its process is there: it may come back */
+#define TURN (NS_SECOND / 2)           /* who declared it dead is left alone this long */
+#define GRACE_STARTED (15 * NS_SECOND) /* after a start all are reconnecting */
+#define BEAT_MAX (30 * NS_SECOND)
+#define BEAT_SEEN (12 * NS_SECOND)     /* longer than between two beats */
+#define LOOK_EVERY (10 * NS_SECOND)
+#define LOOK_SOON (NS_SECOND / 10) /* while dependents are left to be told */
+
+static void no_later(int64_t *t, int64_t than) {
+  if (than < *t)
+    *t = than > 0 ? than : 0;
+}
+
+/* What a look has come to so far. */
+typedef struct look {
+  ns_rescued sum;
+  int64_t again_in; /* µs */
+  ns_buf past;      /* the ids of those to bury */
+  ns_err trouble;   /* the first that did not end it */
+} look;
+
+/* Trouble with one lease or holder does not keep the others waiting. */
+static ns_status note(look *k, ns_status st, ns_err *err) {
+  if (st == NS_OK || st == NS_EGONE || st == NS_ENOMEM)
+    return st;
+  if (k->trouble.status == NS_OK)
+    k->trouble = *err;
+  ns_err_clear(err);
+  return NS_OK;
+}
+
+/* ------------------------------------------------------------- one lease */
+
+/* A lease to give back. */
+typedef struct found {
+  int64_t lease, holder;
+  bool died; /* the holder's process is known to be no more */
+} found;
+
+/* A lease on its way back. */
+typedef struct work {
+  int64_t lease;
+  ns_verdict *verdicts;
+  size_t n, cap;
+  size_t from, to; /* the verdicts of this transaction */
+  bool whole;      /* nothing of it was held by somebody else */
+  char error[64]; /* of the attempts, and of poison */
+} work;
+
+static ns_status read_tokens(ns_db *db, work *w, ns_err *err) {
+  const ns_value *row;
+  ns_value param = ns_vint(w->lease);
+  ns_status st = ns_run(db, NS_SQL_RESCUE_TOKENS, &param, err);
+  w->n = 0;
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_RESCUE_TOKENS, &row, err)) == NS_OK &&
+         row != NULL) {
+    if (!ns_grow(&w->verdicts, &w->cap, w->n + 1, sizeof *w->verdicts))
+      return ns_no_memory(err);
+    w->verdicts[w->n++] = (ns_verdict){.id = row[0].i, .run = row[1].i,
+                                       .kind = NS_LOST,
+                                       .error = ns_str(w->error)};
+  }
+  return st;
+}
+
+static ns_status drop_lease(ns_db *db, int64_t lease, ns_err *err) {
+  ns_column id = {NS_INT, &lease, NULL, NULL};
+  ns_status st = ns_bulk_of(db, NS_SQL_SETTLE_LEASE, &id, 1, 0, err);
+  return st == NS_OK ? ns_bulk_of(db, NS_SQL_SETTLE_EXPIRY, &id, 1, 0, err) : st;
+}
+
+static ns_status settle_some(ns_db *db, ns_tx *tx, ns_err *err) {
+  work *w = tx->arg;
+  ns_status st = ns_settle_batch(db, &w->verdicts[w->from], w->to - w->from, err);
+  for (size_t i = w->from; st == NS_OK && i < w->to; i++) {
+    const ns_verdict *v = &w->verdicts[i];
+    w->whole = w->whole && v->status != NS_EBUSY;
+    if (v->status == NS_OK)
+      st = ns_bulk_of(db, NS_SQL_SETTLE_HIDDEN,
+                      (ns_column[]){{NS_INT, &v->id, NULL, NULL}}, 1, 0, err);
+  }
+  return st;
+}
+
+static ns_status settle_all(ns_db *db, ns_tx *tx, ns_err *err) {
+  work *w = tx->arg;
+  ns_status st = read_tokens(db, w, err);
+  w->whole = true;
+  w->from = 0;
+  w->to = w->n;
+  if (st == NS_OK)
+    st = settle_some(db, tx, err);
+  return st == NS_OK && w->whole ? drop_lease(db, w->lease, err) : st;
+}
+
+static void count(const work *w, ns_rescued *sum) {
+  for (size_t i = w->from; i < w->to; i++) {
+    bool back = w->verdicts[i].status == NS_OK;
+    sum->jobs += back;
+    sum->poison += back && w->verdicts[i].dead;
+  }
+}
+
+/* The server refuses the jobs together: those it does not refuse alone. The
+** lease stays; what is left of it is dropped by a later look. */
+static ns_status give_back_each(ns_db *db, work *w, look *k, ns_err *err) {
+  ns_tx tx = {.run = settle_some, .arg = w};
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < w->n; i++) {
+    w->from = i;
+    w->to = i + 1;
+    st = ns_transact(db, &tx, err);
+    if (st == NS_OK)
+      count(w, &k->sum);
+    st = note(k, st, err);
+  }
+  return st;
+}
+
+/* Gives back what a lease still holds. '*whole' is false when
+** something is left of it: another look goes on. */
+static ns_status give_back(ns_db *db, found f, look *k, bool *whole,
+                           ns_err *err) {
+  work w = {.lease = f.lease};
+  ns_tx tx = {.run = settle_all, .arg = &w};
+  ns_status st;
+  snprintf(w.error, sizeof w.error,
+           f.died ? "holder %lld died with it" : "holder %lld was lost with it",
+           (long long)f.holder);
+  db->blamed = f.holder;
+  st = ns_transact(db, &tx, err);
+  *whole = st == NS_OK && w.whole;
+  if (st == NS_OK)
+    count(&w, &k->sum);
+  if (st == NS_OK && !w.whole)
+    no_later(&k->again_in, GRACE);
+  if (note(k, st, err) == NS_OK && st != NS_OK)
+    st = give_back_each(db, &w, k, err);
+  db->blamed = 0;
+  free(w.verdicts);
+  return st;
+}
+
+/* ------------------------------------------------------------ one holder */
+
+static ns_suspect *remembered(const ns_suspects *s, int64_t id) {
+  for (size_t i = 0; i < s->n; i++)
+    if (s->items[i].id == id)
+      return &s->items[i];
+  return NULL;
+}
+
+static ns_status list_leases(ns_db *db, int64_t holder, int64_t *ids, size_t *n,
+                             ns_err *err) {
+  const ns_value *row;
+  ns_value param = ns_vint(holder);
+  ns_status st = ns_run(db, NS_SQL_RESCUE_LEASES, &param, err);
+  *n = 0;
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_RESCUE_LEASES, &row, err)) == NS_OK &&
+         row != NULL && *n < 100)
+    ids[(*n)++] = row[0].i;
+  return st;
+}
+
+/* All leases of a dead holder. '*whole': none is left. */
+static ns_status empty_hands(ns_db *db, const ns_peer *p, look *k, bool *whole,
+                             ns_err *err) {
+  int64_t ids[100];
+  size_t n = 1;
+  ns_status st = NS_OK;
+  *whole = true;
+  while (st == NS_OK && n > 0 && *whole) {
+    st = list_leases(db, p->id, ids, &n, err);
+    for (size_t i = 0; st == NS_OK && i < n; i++) {
+      bool all;
+      st = give_back(db, (found){ids[i], p->id, p->gone}, k, &all, err);
+      *whole = *whole && all;
+    }
+  }
+  return st;
+}
+
+/* One whose lock is free and that owns it by now has come back. */
+static ns_status declare(ns_db *db, const ns_peer *p, bool *dead, ns_err *err) {
+  ns_suspect *s = remembered(&db->suspects, p->id);
+  ns_status st = ns_run(db, NS_SQL_RESCUE_DEAD,
+                        (ns_value[]){ns_vint(p->id), ns_vint(s->ours ? 0 : TURN),
+                                     ns_vint(p->beat), ns_vint(p->free && !db->no_locks)},
+                        err);
+  *dead = st == NS_OK && ns_affected(db, NS_SQL_RESCUE_DEAD) > 0;
+  s->ours = s->ours || *dead;
+  return st;
+}
+
+/* Rescues a holder that is taken for dead, unless somebody else is at it. */
+static ns_status rescue(ns_db *db, const ns_peer *p, look *k, ns_err *err) {
+  ns_value id = ns_vint(p->id);
+  bool dead;
+  bool whole;
+  ns_status st = declare(db, p, &dead, err);
+  if (st == NS_OK && !dead && p->dead) {
+    no_later(&k->again_in, TURN);
+    k->sum.suspects++;
+  }
+  if (st != NS_OK || !dead)
+    return st;
+  k->sum.holders += !p->dead;
+  st = empty_hands(db, p, k, &whole, err);
+  k->sum.suspects += !whole;
+  return st == NS_OK ? ns_run(db, NS_SQL_RESCUE_NOTICES, &id, err) : st;
+}
+
+/* -------------------------------------------------------------- suspicion */
+
+/* What is known now, with what was known before. False: out of memory. */
+static bool remember(ns_suspects *s, const ns_peers *peers, int64_t now) {
+  ns_suspects next = {0};
+  if (!ns_grow(&next.items, &next.cap, peers->n + 1, sizeof *next.items))
+    return false;
+  for (size_t i = 0; i < peers->n; i++) {
+    const ns_peer *p = &peers->items[i];
+    const ns_suspect *old = remembered(s, p->id);
+    bool still = old != NULL && old->beat == p->beat;
+    next.items[next.n++] = (ns_suspect){
+        p->id, p->beat, still ? old->beat_since : now,
+        !p->free                                   ? 0
+        : old != NULL && old->free_since != 0 ? old->free_since
+                                                   : now,
+        old != NULL && old->ours && p->dead};
+  }
+  free(s->items);
+  *s = next;
+  return true;
+}
+
+/* The silence of others may have been our own, or everybody's: no holder is declared dead
+** for what was seen before. */
+static void watch_anew(ns_db *db) {
+  int64_t now = ns_mono_us();
+  for (size_t i = 0; i < db->suspects.n; i++) {
+    ns_suspect *s = &db->suspects.items[i];
+    s->beat_since = now;
+    s->free_since = s->free_since != 0 ? now : 0;
+  }
+}
+
+/* Below zero when the server's clock was set back behind its start. */
+static ns_status uptime(ns_db *db, int64_t *up, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_status st = ns_run(db, NS_SQL_HANDLE_UPTIME, NULL, err);
+  if (st == NS_OK)
+    st = ns_row(db, NS_SQL_HANDLE_UPTIME, &row, err);
+  *up = st == NS_OK && row != NULL ? row[0].i * NS_SECOND : 0;
+  return st;
+}
+
+/* Its lock has been free for the grace: longer for one whose process is seen to
+** live, and after a start of the server, when all are coming back. */
+static ns_status dead_by_lock(ns_db *db, const ns_peer *p, const ns_suspect *s,
+                              int64_t now, int64_t *in, ns_err *err) {
+  int64_t up;
+  ns_status st;
+  *in = INT64_MAX;
+  if (s->free_since == 0)
+    return NS_OK;
+  *in = s->free_since + (p->alive ? GRACE_ALIVE : GRACE) - now;
+  if ((st = uptime(db, &up, err)) == NS_OK && up >= 0 && up < GRACE_STARTED &&
+      GRACE_STARTED - up > *in)
+    *in = GRACE_STARTED - up;
+  return st;
+}
+
+/* Its beat has stood still by the server's clock, and by ours. */
+static int64_t dead_by_beat(const ns_peer *p, const ns_suspect *s, int64_t now) {
+  int64_t watched = s->beat_since + BEAT_SEEN - now;
+  if (!p->is_host || p->silent <= BEAT_MAX / 2)
+    return INT64_MAX;
+  return BEAT_MAX - p->silent > watched ? BEAT_MAX - p->silent : watched;
+}
+
+/* µs until 'p' counts as dead; INT64_MAX: it lives. */
+static ns_status dead_in(ns_db *db, const ns_peer *p, int64_t now, int64_t *in,
+                         ns_err *err) {
+  const ns_suspect *s = remembered(&db->suspects, p->id);
+  ns_status st;
+  *in = 0;
+  if (p->dead || p->gone)
+    return NS_OK;
+  st = dead_by_lock(db, p, s, now, in, err);
+  no_later(in, dead_by_beat(p, s, now));
+  return st;
+}
+
+/* ------------------------------------------------------------------ looks */
+
+enum { H_ID = 0, H_PAST = 9 };
+
+static ns_status list_peers(ns_db *db, ns_peers *peers, ns_buf *past, ns_err *err) {
+  const ns_value *row;
+  ns_value locks = ns_vint(!db->no_locks);
+  ns_status st = ns_run(db, NS_SQL_RESCUE_HOLDERS, &locks, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_RESCUE_HOLDERS, &row, err)) == NS_OK &&
+         row != NULL)
+    if (ns_int_or(&row[H_PAST], 0) != 0)
+      ns_id_add(past, row[H_ID].i);
+    else if (row[H_ID].i != db->holder && row[H_ID].i != db->assisted &&
+             !ns_peers_add(peers, row))
+      st = ns_no_memory(err);
+  return st;
+}
+
+static ns_status look_at_holders(ns_db *db, look *k, ns_err *err) {
+  ns_peers peers = {0};
+  int64_t now = ns_mono_us();
+  ns_status st = list_peers(db, &peers, &k->past, err);
+  if (st == NS_OK && !remember(&db->suspects, &peers, now))
+    st = ns_no_memory(err);
+  for (size_t i = 0; st == NS_OK && i < peers.n; i++) {
+    int64_t in;
+    st = dead_in(db, &peers.items[i], now, &in, err);
+    if (st == NS_OK && in <= 0)
+      st = note(k, rescue(db, &peers.items[i], k, err), err);
+    else
+      no_later(&k->again_in, in);
+    k->sum.suspects += in > 0 && in < INT64_MAX;
+  }
+  ns_peers_free(&peers);
+  return st;
+}
+
+/* Leases that nobody touched in time, and those of unknown holders; the
+** listings are read to their end before anything else is run. */
+static ns_status list_leftovers(ns_db *db, found *list, size_t max, size_t *n,
+                                int64_t *again_in, ns_err *err) {
+  const ns_value *row;
+  ns_status st = ns_run(db, NS_SQL_RESCUE_EXPIRED, NULL, err);
+  *n = 0;
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_RESCUE_EXPIRED, &row, err)) == NS_OK &&
+         row != NULL) {
+    if (row[2].i > 0)
+      no_later(again_in, row[2].i);
+    else if (*n < max)
+      list[(*n)++] = (found){row[0].i, ns_int_or(&row[1], 0), false};
+  }
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_RESCUE_ORPHANS, NULL, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_RESCUE_ORPHANS, &row, err)) == NS_OK &&
+         row != NULL)
+    if (*n < max)
+      list[(*n)++] = (found){row[0].i, row[1].i, false};
+  return st;
+}
+
+static ns_status look_at_leases(ns_db *db, look *k, ns_err *err) {
+  found list[200];
+  size_t n;
+  ns_status st = list_leftovers(db, list, 200, &n, &k->again_in, err);
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    bool whole;
+    st = give_back(db, list[i], k, &whole, err);
+  }
+  return st;
+}
+
+/* Whoever asks who has died has had the time to. Others may be at it. */
+static ns_status bury(ns_db *db, look *k, ns_err *err) {
+  ns_value list = ns_list_end(&k->past);
+  ns_status st = k->past.oom ? ns_no_memory(err)
+                             : ns_run(db, NS_SQL_RESCUE_ENDED, &list, err);
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_RESCUE_BURY, &list, err);
+  return st == NS_EBUSY ? NS_OK : note(k, st, err);
+}
+
+static ns_status look_at_all(ns_db *db, look *k, ns_err *err) {
+  ns_status st = ns_ready(db, err);
+  if (st == NS_OK)
+    st = look_at_holders(db, k, err);
+  if (st == NS_OK)
+    st = look_at_leases(db, k, err);
+  if (st == NS_OK && !ns_list_is_empty(&k->past))
+    st = bury(db, k, err);
+  if (k->sum.jobs > 0)
+    ns_ring(db, NULL);
+  db->ring_due = false;
+  return st;
+}
+
+ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
+  look k = {.sum = db->rescued, .again_in = LOOK_EVERY, .past = NS_BUF_INIT};
+  ns_status st;
+  db->rescued = (ns_rescued){0};
+  ns_err_clear(err);
+  st = ns_in_transaction(db)
+           ? ns_fail(err, NS_ESTATE, "a rescue cannot run inside a transaction")
+           : look_at_all(db, &k, err);
+  if (st == NS_OK)
+    st = ns_left_look(db, err);
+  if (st == NS_OK && !db->is_host)
+    st = ns_own_look(db, &k.sum, err);
+  ns_buf_free(&k.past);
+  *sum = k.sum;
+  *again_in = db->met_due && k.again_in > LOOK_SOON ? LOOK_SOON : k.again_in;
+  if (st == NS_OK && k.trouble.status != NS_OK) {
+    *err = k.trouble;
+    st = k.trouble.status;
+  }
+  if (st == NS_EBUSY)
+    no_later(again_in, GRACE);
+  return st;
+}
+
+void ns_assist(ns_db *db, int64_t holder, bool locks) {
+  db->assisted = holder;
+  db->no_locks = !locks;
+}
+
+bool ns_uses_locks(const ns_db *db) {
+  return !db->no_locks;
+}
+
+void ns_look_around(ns_db *db) {
+  int64_t again_in;
+  ns_rescued sum;
+  ns_err err;
+  if (ns_mono_us() < db->peers_at || db->is_host)
+    return;
+  ns_look(db, &again_in, &sum, &err);
+  db->peers_at = ns_mono_us() + (again_in > 0 ? again_in : 1);
+}
+
+void ns_look_when_due(ns_db *db) {
+  const ns_value *row = NULL;
+  ns_err err;
+  if (ns_run(db, NS_SQL_RESCUE_NEXT, NULL, &err) == NS_OK &&
+      ns_row(db, NS_SQL_RESCUE_NEXT, &row, &err) == NS_OK && row != NULL &&
+      row[0].type == NS_INT)
+    no_later(&db->peers_at, ns_mono_us() + row[0].i);
+}
+
+/* ------------------------------------------------------------------- hooks */
+
+static void closing(ns_db *db) {
+  free(db->suspects.items);
+  db->suspects = (ns_suspects){0};
+}
+
+const ns_hooks ns_rescue_hooks = {.away = watch_anew, .closing = closing};

@@ -1,0 +1,673 @@
+/*
+** The connection to MariaDB: opening it, closing it, plain text, and what the
+** server's errors mean. Its statements are in link/statement.c; these two files are all
+** that sees mysql.h.
+**
+** Invariants: the socket is close-on-exec. After an error that loses the
+** connection the link is dead for good.
+*/
+#include "link/connection.h"
+
+#include "link/mariadb.h"
+
+#include <mysqld_error.h>
+#include <errmsg.h>
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "ns_time.h"
+
+#define MIN_SERVER 100600 /* MariaDB 10.6 */
+#define CONNECT (3 * NS_SECOND)
+#define HOST_READ (20 * NS_SECOND) /* read_timeout of a host */
+#define READ (30 * NS_SECOND)      /* of others */
+/* Statements that a connection keeps open. The server's limit, 16,382 by default, is for all
+** programs: a host has two such connections, a listener and, per adopted table, an ear. */
+#define HOST_PLACES 22
+#define PLACES 8
+/* A machine that vanishes is noticed by its silence, in seconds. */
+#define PROBE_AFTER 15
+#define PROBE_EVERY 5
+#define PROBES 3
+#define SILENCE_MAX 30
+/* Where nobody answers. */
+#define NO_PORT 1
+#define NO_SOCKET "/dev/null/none"
+
+#ifndef POLLRDHUP
+#define POLLRDHUP 0
+#endif
+
+/* ------------------------------------------------------------- errors */
+
+typedef struct ns_meaning {
+  unsigned sqlerr;
+  ns_status status;
+} ns_meaning;
+
+/* Everything else is NS_ESQL. Of NS_EBUSY 1213, 1205 and 1020 are retried. */
+static const ns_meaning meanings[] = {
+    {ER_LOCK_DEADLOCK, NS_EBUSY},        {ER_LOCK_WAIT_TIMEOUT, NS_EBUSY},
+    {ER_CHECKREAD, NS_EBUSY},            {CR_SERVER_GONE_ERROR, NS_EGONE},
+    /* the server's trouble, not the statement's: it may well work later */
+    {ER_QUERY_INTERRUPTED, NS_EBUSY},    {ER_STATEMENT_TIMEOUT, NS_EBUSY},
+    {ER_DISK_FULL, NS_EBUSY},            {ER_RECORD_FILE_FULL, NS_EBUSY},
+    {ER_LOCK_TABLE_FULL, NS_EBUSY},      {ER_OUTOFMEMORY, NS_EBUSY},
+    {ER_OUT_OF_RESOURCES, NS_EBUSY},     {ER_ERROR_DURING_COMMIT, NS_EBUSY},
+    {ER_GET_ERRNO, NS_EBUSY},            {ER_MAX_PREPARED_STMT_COUNT_REACHED, NS_EBUSY},
+    {CR_SERVER_LOST, NS_EGONE},          {CR_SERVER_LOST_EXTENDED, NS_EGONE},
+    {CR_CONNECTION_ERROR, NS_EGONE},     {CR_CONN_HOST_ERROR, NS_EGONE},
+    {CR_UNKNOWN_HOST, NS_EGONE},         {CR_IPSOCK_ERROR, NS_EGONE},
+    {ER_CON_COUNT_ERROR, NS_EGONE},      {ER_SERVER_SHUTDOWN, NS_EGONE},
+    {ER_NORMAL_SHUTDOWN, NS_EGONE},      {ER_CONNECTION_KILLED, NS_EGONE},
+    {ER_NEW_ABORTING_CONNECTION, NS_EGONE}, {ER_ABORTING_CONNECTION, NS_EGONE},
+    {4031, NS_EGONE},                    {ER_TOO_MANY_USER_CONNECTIONS, NS_EGONE},
+    {ER_USER_LIMIT_REACHED, NS_EGONE},   {ER_UNKNOWN_COM_ERROR, NS_EGONE},
+    {ER_ACCESS_DENIED_ERROR, NS_EDENIED}, {ER_DBACCESS_DENIED_ERROR, NS_EDENIED},
+    {ER_ACCESS_DENIED_NO_PASSWORD_ERROR, NS_EDENIED},
+    {ER_TABLEACCESS_DENIED_ERROR, NS_EDENIED},
+    {ER_COLUMNACCESS_DENIED_ERROR, NS_EDENIED},
+    {ER_PROCACCESS_DENIED_ERROR, NS_EDENIED},
+    {ER_SPECIFIC_ACCESS_DENIED_ERROR, NS_EDENIED},
+    {CR_SSL_CONNECTION_ERROR, NS_EDENIED},
+    {ER_BAD_DB_ERROR, NS_ESCHEMA},       {ER_NO_DB_ERROR, NS_ESCHEMA},
+    {ER_NO_SUCH_TABLE, NS_ESCHEMA},      {ER_SP_DOES_NOT_EXIST, NS_ESCHEMA},
+    {ER_DUP_ENTRY, NS_EDUPLICATE},       {ER_DATA_TOO_LONG, NS_ETOOBIG},
+    {ER_NET_PACKET_TOO_LARGE, NS_ETOOBIG}, {CR_NET_PACKET_TOO_LARGE, NS_ETOOBIG},
+    {ER_TRUNCATED_WRONG_VALUE_FOR_FIELD, NS_EINVALID},
+    {ER_CONSTRAINT_FAILED, NS_EINVALID}, {CR_OUT_OF_MEMORY, NS_ENOMEM},
+};
+
+/* An option that keeps a statement from being run: one that makes the server read-only
+** will be off again, or another server's; the limit of a session's memory is its trouble. */
+static ns_status prevented(const char *text) {
+  if (strstr(text, "read-only") != NULL || strstr(text, "read_only") != NULL ||
+      strstr(text, "READ_ONLY") != NULL)
+    return NS_EGONE;
+  return strstr(text, "max-session-mem-used") != NULL ? NS_EBUSY : NS_ESQL;
+}
+
+static ns_status meaning_of(unsigned sqlerr, const char *text) {
+  if (sqlerr == ER_OPTION_PREVENTS_STATEMENT)
+    return prevented(text);
+  for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++)
+    if (meanings[i].sqlerr == sqlerr)
+      return meanings[i].status;
+  return NS_ESQL;
+}
+
+bool ns_link_retryable(const ns_err *err) {
+  return err->sqlerr == ER_LOCK_DEADLOCK || err->sqlerr == ER_LOCK_WAIT_TIMEOUT ||
+         err->sqlerr == ER_CHECKREAD;
+}
+
+static const unsigned of_values[] = {
+    ER_BAD_NULL_ERROR, ER_DUP_ENTRY, ER_TOO_BIG_ROWSIZE, ER_INVALID_USE_OF_NULL,
+    ER_NET_PACKET_TOO_LARGE, ER_NO_REFERENCED_ROW, ER_WARN_NULL_TO_NOTNULL,
+    ER_WARN_DATA_OUT_OF_RANGE, WARN_DATA_TRUNCATED, ER_TRUNCATED_WRONG_VALUE,
+    ER_INVALID_CHARACTER_STRING, ER_WARN_ALLOWED_PACKET_OVERFLOWED,
+    ER_DIVISION_BY_ZERO, ER_TRUNCATED_WRONG_VALUE_FOR_FIELD,
+    ER_ILLEGAL_VALUE_FOR_TYPE, ER_VIEW_CHECK_FAILED, ER_DATA_TOO_LONG,
+    ER_WRONG_VALUE_FOR_TYPE, ER_DATETIME_FUNCTION_OVERFLOW, ER_NO_REFERENCED_ROW_2,
+    ER_WRONG_VALUE, ER_NO_PARTITION_FOR_GIVEN_VALUE, ER_DUP_ENTRY_WITH_KEY_NAME,
+    ER_SIGNAL_EXCEPTION, ER_DATA_OUT_OF_RANGE, ER_UNDO_RECORD_TOO_BIG,
+    ER_CONSTRAINT_FAILED,
+    ER_ILLEGAL_PARAMETER_DATA_TYPES2_FOR_OPERATION, ER_JSON_BAD_CHR,
+    ER_JSON_NOT_JSON_CHR, ER_JSON_EOS, ER_JSON_SYNTAX, ER_JSON_ESCAPING,
+    ER_JSON_DEPTH,
+};
+
+bool ns_link_blames_value(const ns_err *err) {
+  for (size_t i = 0; i < sizeof of_values / sizeof of_values[0]; i++)
+    if (of_values[i] == err->sqlerr)
+      return true;
+  return false;
+}
+
+ns_status ns_link_refuse(ns_link *l, unsigned sqlerr, const char *text,
+                         ns_err *err) {
+  ns_status st = meaning_of(sqlerr, text);
+  if (st == NS_EGONE && sqlerr != ER_OPTION_PREVENTS_STATEMENT)
+    l->dead = true;
+  ns_fail(err, st, "%s (%u)", text, sqlerr);
+  if (err != NULL)
+    err->sqlerr = sqlerr;
+  return st;
+}
+
+ns_status ns_link_refused(ns_link *l, ns_err *err) {
+  return ns_link_refuse(l, mysql_errno(l->my), mysql_error(l->my), err);
+}
+
+ns_status ns_link_gone(ns_err *err) {
+  return ns_fail(err, NS_EGONE, "the connection to the server is lost");
+}
+
+/* ---------------------------------------------------------- connecting */
+
+/* libmariadb would load plugins and option files from wherever these say. It
+** may do so at any connect, so they are gone for good; once, before its own
+** initialisation. $MYSQL_PWD stays for others: set_options makes it idle. */
+static void forget_environment(void) {
+  static const char *const names[] = {"LIBMYSQL_PLUGINS", "MARIADB_PLUGIN_DIR",
+                                      "MYSQL_HOME", "MARIADB_HOME"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+    unsetenv(names[i]);
+}
+
+static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
+
+/* An address of this machine, or nobody named one. A name is not looked up:
+** what it stands for is not ours to say. */
+static bool is_loopback(const char *host) {
+  struct in_addr v4;
+  struct in6_addr v6;
+  if (host == NULL || host[0] == '\0' || strcmp(host, "localhost") == 0)
+    return true;
+  if (inet_pton(AF_INET, host, &v4) == 1)
+    return ntohl(v4.s_addr) >> 24 == 127;
+  return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+/* The library's own words for a file that is missing do not name it. */
+static ns_status check_file(const char *path, const char *what, ns_err *err) {
+  if (path == NULL || access(path, R_OK) == 0)
+    return NS_OK;
+  return ns_fail(err, NS_EINVALID, "cannot read the %s '%.200s': %s", what, path,
+                 strerror(errno));
+}
+
+/* The library reads option files as the first step of connecting, and keeps
+** what they say when that fails. So the first try is one that cannot get
+** anywhere, with no name and no password: after it we know whom the files name,
+** and what is set from here on stands above them. */
+static ns_status read_files(MYSQL *my, const ns_config *cfg, ns_err *err) {
+  if (check_file(cfg->file, "file", err) != NS_OK)
+    return NS_EINVALID;
+  if (cfg->file != NULL)
+    mysql_optionsv(my, MYSQL_READ_DEFAULT_FILE, cfg->file);
+  if (cfg->group != NULL)
+    mysql_optionsv(my, MYSQL_READ_DEFAULT_GROUP, cfg->group);
+  if ((cfg->file != NULL || cfg->group != NULL) &&
+      mysql_real_connect(my, "localhost", "", "", NULL, NO_PORT, NO_SOCKET,
+                         CLIENT_REMEMBER_OPTIONS) != NULL)
+    return ns_fail(err, NS_EGONE, "port %d of this machine is a database", NO_PORT);
+  return NS_OK;
+}
+
+/* Whom we connect to; NULL: this machine. A socket is of this one, whatever
+** host a file names. */
+static const char *host_of(const MYSQL *my, const ns_config *cfg) {
+  if (cfg->socket != NULL)
+    return "localhost";
+  return cfg->host != NULL && cfg->host[0] != '\0' ? cfg->host : my->options.host;
+}
+
+static const char *database_of(const MYSQL *my, const ns_config *cfg) {
+  return cfg->database != NULL ? cfg->database : my->options.db;
+}
+
+/* TLS: verified by default to other machines, off on this one. */
+static const char *tls_mode(const MYSQL *my, const ns_config *cfg) {
+  bool asked = cfg->ca != NULL || cfg->cert != NULL || cfg->key != NULL;
+  if (cfg->tls != NULL)
+    return cfg->tls;
+  return is_loopback(host_of(my, cfg)) && !asked ? "off" : "verify";
+}
+
+/* What the URL does not say stays as a file has it. */
+static void set_path(MYSQL *my, enum mysql_option option, const char *path) {
+  if (path != NULL)
+    mysql_optionsv(my, option, path);
+}
+
+static ns_status set_tls(MYSQL *my, const ns_config *cfg, ns_err *err) {
+  const char *tls = tls_mode(my, cfg);
+  my_bool on = 1;
+  my_bool verify = 1;
+  if (strcmp(tls, "off") == 0)
+    return NS_OK;
+  if (strcmp(tls, "trust") == 0)
+    verify = 0;
+  else if (strcmp(tls, "verify") != 0)
+    return ns_fail(err, NS_EINVALID,
+                   "tls must be \"off\", \"verify\" or \"trust\", not \"%.20s\"",
+                   tls);
+  if (check_file(cfg->ca, "ca file", err) != NS_OK ||
+      check_file(cfg->cert, "cert file", err) != NS_OK ||
+      check_file(cfg->key, "key file", err) != NS_OK)
+    return NS_EINVALID;
+  set_path(my, MYSQL_OPT_SSL_KEY, cfg->key);
+  set_path(my, MYSQL_OPT_SSL_CERT, cfg->cert);
+  set_path(my, MYSQL_OPT_SSL_CA, cfg->ca);
+  mysql_optionsv(my, MYSQL_OPT_SSL_ENFORCE, &on);
+  mysql_optionsv(my, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify);
+  return NS_OK;
+}
+
+/* The library counts whole seconds. */
+static unsigned seconds(int64_t us) {
+  return (unsigned)((us + NS_SECOND - 1) / NS_SECOND);
+}
+
+/* How long a reply may take. A wait for a lock, which is a second at least, has to
+** end before. */
+static unsigned read_seconds(const ns_config *cfg) {
+  unsigned asked = seconds(cfg->read_timeout);
+  if (cfg->read_timeout <= 0)
+    return seconds(cfg->host_session ? HOST_READ : READ);
+  return asked < 2 ? 2 : asked;
+}
+
+static int64_t connect_timeout(const ns_config *cfg) {
+  return cfg->connect_timeout > 0 ? cfg->connect_timeout : CONNECT;
+}
+
+static void set_timeouts(MYSQL *my, const ns_config *cfg) {
+  unsigned connecting = seconds(connect_timeout(cfg));
+  unsigned reading = read_seconds(cfg);
+  mysql_optionsv(my, MYSQL_OPT_CONNECT_TIMEOUT, &connecting);
+  mysql_optionsv(my, MYSQL_OPT_READ_TIMEOUT, &reading);
+  mysql_optionsv(my, MYSQL_OPT_WRITE_TIMEOUT, &reading);
+}
+
+static ns_status set_options(MYSQL *my, const ns_config *cfg, ns_err *err) {
+  unsigned no_files = 0;
+  ns_status st;
+  mysql_optionsv(my, MARIADB_OPT_PASSWORD, ""); /* else $MYSQL_PWD; a file's wins */
+  set_timeouts(my, cfg); /* a file's win */
+  if ((st = read_files(my, cfg, err)) != NS_OK)
+    return st;
+  if (database_of(my, cfg) == NULL)
+    return ns_fail(err, NS_EINVALID,
+                   "no database is named; add it to the URL: "
+                   "mysql://user@host/DATABASE");
+  mysql_optionsv(my, MYSQL_SET_CHARSET_NAME, "utf8mb4");
+  mysql_optionsv(my, MYSQL_OPT_LOCAL_INFILE, &no_files);
+  mysql_optionsv(my, MYSQL_OPT_CONNECT_ATTR_ADD, "program_name", "nightshift");
+  return set_tls(my, cfg, err);
+}
+
+static ns_status check_server(MYSQL *my, ns_err *err) {
+  const char *info = mysql_get_server_info(my);
+  if (!mariadb_connection(my) || mysql_get_server_version(my) < MIN_SERVER)
+    return ns_fail(err, NS_ESERVER,
+                   "the server says it is '%.60s'; Nightshift needs MariaDB "
+                   "10.6 or later",
+                   info != NULL ? info : "?");
+  return NS_OK;
+}
+
+static ns_status no_tls(ns_err *err) {
+  return ns_fail(err, NS_EDENIED,
+                 "the server offers no TLS; set it up, or say tls=off to send "
+                 "everything in plain text");
+}
+
+/* A TLS session that was asked for must be there. With "verify" the library
+** sees to it before it sends anything; with "trust" it falls back to plain text
+** when the server offers none. */
+static ns_status check_tls(MYSQL *my, const ns_config *cfg, ns_err *err) {
+  bool wanted = strcmp(tls_mode(my, cfg), "off") != 0;
+  return wanted && mysql_get_ssl_cipher(my) == NULL ? no_tls(err) : NS_OK;
+}
+
+/* A wait for a lock ends before the wait for its reply does. What a server may have set
+** for all and would break us is set back: transactions that follow each other, results that
+** are cut, changes without a key that are refused, sorts without room, checks that are off,
+** texts in another character set than the one that was agreed on (init_connect), a clock that
+** stands still. */
+static void session_text(char *text, size_t size, const ns_config *cfg) {
+  unsigned reading = read_seconds(cfg);
+  unsigned wait = reading < 80 ? reading * 3 / 4 : 60;
+  wait = wait > 0 ? wait : 1;
+  snprintf(text, size,
+           "SET NAMES 'utf8mb4' COLLATE 'utf8mb4_general_ci',"
+           "sql_mode='STRICT_TRANS_TABLES,"
+           "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION',"
+           "time_zone='+00:00',autocommit=1,completion_type=0,"
+           "sql_select_limit=18446744073709551615,sql_safe_updates=0,sql_big_selects=1,"
+           "sql_auto_is_null=0,unique_checks=1,foreign_key_checks=1,"
+           "check_constraint_checks=1,max_recursive_iterations=4294967295,"
+           "session_track_state_change=1,timestamp=DEFAULT,group_concat_max_len=1048576,"
+           "div_precision_increment=4,lc_time_names='en_US',standard_compliant_cte=1,sql_notes=1,"
+           "sort_buffer_size=GREATEST(@@sort_buffer_size,262144),"
+           "innodb_lock_wait_timeout=%u,lock_wait_timeout=%u%s",
+           wait < 3 ? wait : 3, wait,
+           cfg->host_session ? ",wait_timeout=30" : "");
+}
+
+/* Programs that are executed do not get the socket. When the server's machine
+** is gone without a word the kernel finds out; a unix socket refuses these
+** options, and does not need them. */
+static void set_socket(int fd) {
+  int on = 1;
+  int after = PROBE_AFTER;
+  int every = PROBE_EVERY;
+  int probes = PROBES;
+  if (fd < 0)
+    return;
+  fcntl(fd, F_SETFD, FD_CLOEXEC);
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &after, sizeof after);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof every);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+#ifdef TCP_USER_TIMEOUT
+  unsigned silence = SILENCE_MAX * 1000;
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silence, sizeof silence);
+#endif
+}
+
+static ns_status set_session(ns_link *l, const ns_config *cfg, ns_err *err) {
+  char text[1024];
+  ns_status st;
+  set_socket((int)mysql_get_socket(l->my));
+  session_text(text, sizeof text, cfg);
+  if ((st = check_server(l->my, err)) != NS_OK ||
+      (st = check_tls(l->my, cfg, err)) != NS_OK)
+    return st;
+  st = ns_link_text(l, text, err);
+  if (st == NS_OK)
+    st = ns_link_text(
+        l, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE", err);
+  return st;
+}
+
+/* The session that verify asked for did not come about. */
+static ns_status refuse_tls(const ns_link *l, ns_err *err) {
+  if ((l->my->server_capabilities & CLIENT_SSL) == 0)
+    return no_tls(err);
+  return ns_fail(err, NS_EDENIED, "%s (%d)", mysql_error(l->my),
+                 CR_SSL_CONNECTION_ERROR);
+}
+
+/* The kernel takes connections for a server that is stopped or swaps, and then nobody
+** speaks. One that is refused, or whose machine does not answer, fails otherwise. */
+static bool is_frozen(unsigned sqlerr, const ns_config *cfg, int64_t took) {
+  int64_t patience = read_seconds(cfg) * NS_SECOND;
+  if (connect_timeout(cfg) < patience)
+    patience = connect_timeout(cfg);
+  return (sqlerr == CR_SERVER_LOST || sqlerr == CR_SERVER_LOST_EXTENDED) &&
+         took >= patience * 9 / 10;
+}
+
+/* Says what to do where the server's words alone do not. 'took': µs. */
+static ns_status refuse_connect(ns_link *l, const ns_config *cfg, int64_t took,
+                                ns_err *err) {
+  unsigned sqlerr = mysql_errno(l->my);
+  ns_status st = ns_link_refuse(l, sqlerr, mysql_error(l->my), err);
+  if (sqlerr == CR_SSL_CONNECTION_ERROR)
+    refuse_tls(l, err);
+  else if (sqlerr == ER_BAD_DB_ERROR)
+    ns_fail(err, NS_ESCHEMA,
+            "the database '%.64s' does not exist; create it, then run "
+            "`nightshift init`",
+            database_of(l->my, cfg));
+  else if (st == NS_EDENIED)
+    ns_err_context(err, "access denied");
+  else if (sqlerr == ER_WRONG_DB_NAME || sqlerr == ER_INVALID_CHARACTER_STRING)
+    ns_fail(err, NS_EINVALID, "the server takes no such name of a database: %s (%u)",
+            mysql_error(l->my), sqlerr);
+  else if (is_frozen(sqlerr, cfg, took))
+    ns_fail(err, NS_EGONE,
+            "cannot connect: the server takes connections and does not answer: it is "
+            "frozen, or overloaded (%u)",
+            sqlerr);
+  else if (st != NS_ESCHEMA) /* whatever the reason: it cannot be reached */
+    ns_fail(err, NS_EGONE, "cannot connect: %s (%u)", mysql_error(l->my), sqlerr);
+  err->sqlerr = sqlerr;
+  return err->status;
+}
+
+/* All links of this process, for ns_owns_socket; threads have theirs. */
+static ns_link *links;
+static pthread_mutex_t links_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void enlist(ns_link *l) {
+  pthread_mutex_lock(&links_lock);
+  l->next = links;
+  links = l;
+  pthread_mutex_unlock(&links_lock);
+}
+
+static void strike_out(const ns_link *l) {
+  pthread_mutex_lock(&links_lock);
+  for (ns_link **p = &links; *p != NULL; p = &(*p)->next)
+    if (*p == l) {
+      *p = l->next;
+      break;
+    }
+  pthread_mutex_unlock(&links_lock);
+}
+
+bool ns_owns_socket(int fd) {
+  bool found = false;
+  pthread_mutex_lock(&links_lock);
+  for (const ns_link *l = links; l != NULL; l = l->next)
+    found = found || (int)mysql_get_socket(l->my) == fd;
+  pthread_mutex_unlock(&links_lock);
+  return found;
+}
+
+static ns_status join_server(ns_link *l, const ns_config *cfg, ns_err *err) {
+  int64_t since = ns_mono_us();
+  if (mysql_real_connect(l->my, host_of(l->my, cfg), cfg->user, cfg->password,
+                         database_of(l->my, cfg), cfg->port, cfg->socket,
+                         CLIENT_REMEMBER_OPTIONS) == NULL)
+    return refuse_connect(l, cfg, ns_mono_us() - since, err);
+  return NS_OK;
+}
+
+ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
+  ns_link *l = calloc(1, sizeof *l);
+  ns_status st;
+  *out = NULL;
+  pthread_once(&environment_once, forget_environment);
+  if (l == NULL || (l->my = mysql_init(NULL)) == NULL) {
+    free(l);
+    return ns_no_memory(err);
+  }
+  l->places = cfg->host_session ? HOST_PLACES : PLACES;
+  l->patience = read_seconds(cfg) * NS_SECOND;
+  l->await = (ns_await){cfg->interrupted, cfg->interrupted_arg, cfg->interrupt_fd,
+                        cfg->end_by, l->patience, 0};
+  l->waits = cfg->waits;
+  l->waits_arg = cfg->waits_arg;
+  st = set_options(l->my, cfg, err);
+  if (st == NS_OK)
+    st = join_server(l, cfg, err);
+  if (st == NS_OK)
+    st = set_session(l, cfg, err);
+  if (st != NS_OK) {
+    ns_link_close(l, false);
+    return st;
+  }
+  enlist(l);
+  *out = l;
+  return NS_OK;
+}
+
+void ns_link_close(ns_link *l, bool foreign) {
+  if (l == NULL)
+    return;
+  strike_out(l);
+  if (foreign) { /* the parent's session: free memory, say nothing */
+    int fd = (int)mysql_get_socket(l->my);
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (fd >= 0 && null >= 0)
+      dup2(null, fd);
+    if (null >= 0)
+      close(null);
+  }
+  while (l->stmts != NULL)
+    ns_stmt_free(l, l->stmts);
+  mysql_close(l->my);
+  ns_buf_free(&l->packet);
+  free(l);
+}
+
+bool ns_link_is_open(const ns_link *l) {
+  unsigned status = l->my->server_status;
+  return (status & SERVER_STATUS_IN_TRANS) != 0 || (status & SERVER_STATUS_AUTOCOMMIT) == 0;
+}
+
+bool ns_link_is_marked(const ns_link *l) {
+  return (l->my->server_status & SERVER_SESSION_STATE_CHANGED) != 0;
+}
+
+ns_status ns_link_reset(ns_link *l, const ns_config *cfg, ns_err *err) {
+  ns_status st;
+  if (l->dead)
+    return ns_link_gone(err);
+  st = mysql_reset_connection(l->my) == 0 ? NS_OK : ns_link_refused(l, err);
+  ns_stmts_lost(l);
+  if (st == NS_OK)
+    st = set_session(l, cfg, err);
+  if (st != NS_OK)
+    ns_link_give_up(l);
+  return st;
+}
+
+bool ns_link_dead(const ns_link *l) {
+  return l->dead;
+}
+
+void ns_link_give_up(ns_link *l) {
+  l->dead = true;
+}
+
+void ns_link_look(ns_link *l) {
+  struct pollfd fd = {.fd = (int)mysql_get_socket(l->my), .events = POLLRDHUP};
+  if (!l->dead && poll(&fd, 1, 0) > 0 &&
+      (fd.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0)
+    l->dead = true;
+}
+
+void ns_link_end_by(ns_link *l, int64_t at) {
+  l->await.end_by = at;
+}
+
+void ns_link_be_patient(ns_link *l, bool patient) {
+  l->await.patience = patient ? 0 : l->patience;
+}
+
+int64_t ns_link_patience(const ns_link *l) {
+  return l->patience;
+}
+
+int64_t ns_link_thread(const ns_link *l) {
+  return (int64_t)mysql_thread_id(l->my);
+}
+
+void ns_link_limit(ns_link *l, int64_t max_packet) {
+  l->max_packet = max_packet > 0 ? (size_t)max_packet : 0;
+}
+
+unsigned ns_link_version(const ns_link *l) {
+  return (unsigned)mysql_get_server_version(l->my);
+}
+
+/* ------------------------------------------------------------- answers */
+
+void ns_link_sends(ns_link *l) {
+  if (l->due == 0)
+    l->flowing = false;
+}
+
+/* The server finds the socket shut, and ends the session. */
+ns_status ns_link_await(ns_link *l, ns_err *err) {
+  int fd = (int)mysql_get_socket(l->my);
+  ns_status st;
+  if (l->dead)
+    return ns_link_gone(err);
+  if (l->flowing)
+    return NS_OK;
+  l->flowing = true;
+  if ((st = ns_await_input(&l->await, fd, err)) == NS_OK)
+    return NS_OK;
+  ns_link_give_up(l);
+  shutdown(fd, SHUT_RDWR);
+  return st;
+}
+
+/* -------------------------------------------------- how long they take */
+
+const char *ns_link_name(const char *sql) {
+  static const char *const names[] = {"COMMIT", "ROLLBACK"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+    if (strncmp(sql, names[i], strlen(names[i])) == 0)
+      return names[i];
+  return NULL;
+}
+
+void ns_link_waits(ns_link *l, const char *name) {
+  l->waiting = name;
+  if (name == NULL)
+    return;
+  l->waits_since = ns_mono_us();
+  if (l->waits != NULL)
+    l->waits(l->waits_arg, name, ns_link_thread(l), l->waits_since);
+}
+
+void ns_link_waited(ns_link *l) {
+  int64_t now;
+  int64_t took;
+  if (l->waiting == NULL)
+    return;
+  now = ns_mono_us();
+  took = now - l->waits_since;
+  l->waiting = NULL;
+  l->slow += took > NS_SLOW;
+  l->slowest = took > l->slowest ? took : l->slowest;
+  if (l->waits != NULL)
+    l->waits(l->waits_arg, NULL, ns_link_thread(l), now);
+}
+
+int64_t ns_link_slow(const ns_link *l, int64_t *slowest) {
+  *slowest = l->slowest;
+  return l->slow;
+}
+
+/* ---------------------------------------------------------- plain text */
+
+/* Drops every result the last text statement left (a CALL leaves several). */
+static ns_status drain(ns_link *l, ns_err *err) {
+  int more;
+  do {
+    MYSQL_RES *res = mysql_store_result(l->my);
+    mysql_free_result(res);
+    if (mysql_errno(l->my) != 0)
+      return ns_link_refused(l, err);
+    more = mysql_next_result(l->my);
+  } while (more == 0);
+  if (more > 0)
+    return ns_link_refused(l, err);
+  return NS_OK;
+}
+
+ns_status ns_link_text(ns_link *l, const char *sql, ns_err *err) {
+  ns_status st = ns_link_answers(l, NULL, err);
+  if (st != NS_OK)
+    return st;
+  if (l->dead)
+    return ns_link_gone(err);
+  ns_link_sends(l);
+  if (mysql_send_query(l->my, sql, (unsigned long)strlen(sql)) != 0)
+    return ns_link_refused(l, err);
+  ns_link_waits(l, ns_link_name(sql));
+  if ((st = ns_link_await(l, err)) == NS_OK && mysql_read_query_result(l->my) != 0)
+    st = ns_link_refused(l, err);
+  ns_link_waited(l);
+  return st == NS_OK ? drain(l, err) : st;
+}

@@ -1,0 +1,76 @@
+/*
+** What link/connection.c and link/statement.c share of libmariadb: the inside of a link. Nobody
+** else may include this, or mysql.h.
+*/
+#ifndef NS_LINK_MARIADB_H
+#define NS_LINK_MARIADB_H
+
+#include <mysql.h>
+
+#include "link/await.h"
+#include "link/connection.h"
+#include "link/statement.h"
+
+#define NS_DUE_MAX 64 /* answers due at once: the server never waits for us to read */
+
+struct ns_link {
+  MYSQL *my;
+  bool dead;
+  size_t max_packet; /* the server hangs up on a longer one; 0: not known */
+  size_t sent, due;  /* statements since nothing was due, answers of them to come */
+  size_t failed;     /* which was the first to fail, and how; status OK: none */
+  ns_err failure;
+  size_t counted;    /* from which on rows are counted, and those of what has been */
+  int64_t affected;  /* answered */
+  int64_t changed;   /* the same when all had been */
+  ns_stmt *asked;    /* one of them has rows; NULL: none, or they are here */
+  size_t asked_at;   /* its number */
+  ns_err refusal;    /* what became of the last such */
+  ns_buf packet;     /* the execution that is sent */
+  ns_stmt *stmts;    /* all there are, in a list */
+  size_t open, places; /* how many of them the server knows, and may at most */
+  uint64_t clock;    /* counts their uses */
+  uint64_t held;     /* what is used from here on makes no room; 0: all may */
+  uint64_t closed;   /* how many have made room */
+  ns_link *next;     /* of those that are open in this process */
+  ns_await await;    /* how an answer is waited for */
+  int64_t patience;  /* µs: its read timeout */
+  bool flowing;      /* the first answer to what was sent has come */
+  const char *names[NS_DUE_MAX]; /* of what is due, by its number modulo so many */
+  void (*waits)(void *arg, const char *what, int64_t thread, int64_t at);
+  void *waits_arg;   /* as the ns_config says */
+  const char *waiting; /* the name of what is waited for; NULL: it has none */
+  int64_t waits_since; /* monotonic */
+  int64_t slow, slowest; /* as the ns_counters say */
+};
+
+/* Fills 'err' (may be NULL) from the server's words and notes a lost connection. */
+ns_status ns_link_refuse(ns_link *l, unsigned sqlerr, const char *text,
+                         ns_err *err);
+
+/* The same with what the connection itself says of its last call. */
+ns_status ns_link_refused(ns_link *l, ns_err *err);
+
+/* The server has forgotten all statements. */
+void ns_stmts_lost(ns_link *l);
+
+/* Before something is sent: if nothing else is due its answer is to be waited for. */
+void ns_link_sends(ns_link *l);
+
+/* Waits for the first answer to what was sent; those behind it have the library's
+** read timeout. So what the library has read ahead is never waited for. Errors: GONE,
+** when there is none in time or somebody interrupts. */
+ns_status ns_link_await(ns_link *l, ns_err *err);
+
+/* Before an answer is read, and after: how long it takes is counted and told. 'name' as
+** for ns_link_prepare. */
+void ns_link_waits(ns_link *l, const char *name);
+void ns_link_waited(ns_link *l);
+
+/* The name of a statement that ends a transaction; NULL of others. */
+const char *ns_link_name(const char *sql);
+
+/* What is said of a dead one. */
+ns_status ns_link_gone(ns_err *err);
+
+#endif

@@ -1,0 +1,70 @@
+/*
+** Inserting jobs, for pushes and for the children that come with a verdict.
+*/
+#ifndef NS_PUSH_INSERT_H
+#define NS_PUSH_INSERT_H
+
+#include "nightshift.h"
+
+/* One job on its way in: what was asked, and what was decided for it. */
+typedef struct ns_insert {
+  const ns_push *push; /* borrowed */
+  int64_t id, queue_id, nonce;
+  int64_t parent, root; /* 0: none */
+  int64_t seq;         /* its place among the children of 'parent' */
+  bool waits;          /* for 'parent' to be done */
+  bool joins;          /* 'parent' is parked, and waits for it, too; by
+                       ** ns_edges_find */
+  bool child;          /* of a job that settles: its parent, and what it has from
+                       ** that, is known */
+  int64_t paused;      /* by whose pause its parent is held, and so is it; 0: none */
+  int64_t deadline;    /* its parent's, if it has none of its own; 0: none */
+  int64_t deadline_in; /* the same of one that is pushed with it; -1: none */
+  int64_t unmet;       /* jobs it waits for, and a pause: not claimable; by
+                       ** ns_edges_find */
+  int64_t kept;        /* who has its key, and is pushed in its place; 0: nobody. One
+                       ** whose push says 'keep' has its key when it is inserted */
+  int64_t doomed;      /* one of them has failed: it is cancelled; 0: none */
+} ns_insert;
+
+/* The place of the i-th child that a parent brings with the verdict of a run. */
+#define NS_SEQ_RUN INT64_C(1048576)
+static inline int64_t ns_seq(int64_t run, size_t i) {
+  return run * NS_SEQ_RUN +
+         (i < NS_SEQ_RUN - 1 ? (int64_t)i : NS_SEQ_RUN - 1);
+}
+
+/* Writes jobs, their keys and edges, and their ready or scheduled rows, on the
+** open transaction. 'rows' are in the order of their ids. With 'held' (NULL:
+** wait) nobody's lock on a job that they wait for is waited for: then nothing
+** is written and '*held' is 1 + the index of a row for which it would be (0).
+** Errors: DUPLICATE, INVALID, TOO_BIG, BUSY, GONE. */
+ns_status ns_insert_jobs(ns_db *db, ns_insert *rows, size_t n, size_t *held,
+                         ns_err *err);
+
+/* Who has the unique key 'key' of a queue that was refused to us a moment ago; '*id' 0:
+** nobody any more. Errors: BUSY, GONE. */
+ns_status ns_key_owner(ns_db *db, int64_t queue, ns_bytes key, int64_t *id, ns_err *err);
+
+/* Takes, on the open transaction, the keys of those whose push says 'keep', and finds who
+** has those that are taken ('kept'): such rows are not to be inserted. '*again': one of
+** them is of its own row, so the push was written by an earlier try.
+** Errors: BUSY, GONE. */
+ns_status ns_insert_keep(ns_db *db, ns_insert *rows, size_t n, bool *again,
+                         ns_err *err);
+
+/* One try to write jobs of which none waits for anything or has a parent, outside
+** any transaction, as one of its own; of several none has a key. '*ring', '*cut':
+** as ns_volley. */
+ns_status ns_insert_volley(ns_db *db, const ns_insert *rows, size_t n, bool *ring,
+                           bool *cut, ns_err *err);
+
+/* The same of one job, in one wait. After an error its fate may be open, too: a KILL
+** comes when it likes. */
+ns_status ns_insert_one(ns_db *db, const ns_insert *row, bool *ring, bool *cut,
+                        ns_err *err);
+
+/* True when one of them may start within the next 10 s: worth a ring. */
+bool ns_insert_rings(const ns_insert *rows, size_t n);
+
+#endif

@@ -1,0 +1,243 @@
+/*
+** Pushing: checking, ids, and how the jobs get in: at once, if that can be.
+**
+** Invariant: ids are chosen before anything is written, each with a random
+** nonce; so after a cut at COMMIT the jobs can be looked for by (id, nonce),
+** and a repeated insert can only be a duplicate of itself (push/in_doubt.c).
+*/
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "db/pipeline.h"
+#include "db/queue.h"
+#include "db/transaction.h"
+#include "handle.h"
+#include "ns_time.h"
+#include "push/in_doubt.h"
+#include "push/insert.h"
+
+ns_push ns_push_new(const char *name, const char *payload) {
+  return (ns_push){.name = ns_str(name),
+                   .payload = ns_str(payload),
+                   .queue = NS_NONE,
+                   .unique = NS_NONE,
+                   .priority = NS_PRIORITY,
+                   .decay = NS_DECAY,
+                   .max_attempts = NS_MAX_ATTEMPTS,
+                   .max_crashes = NS_MAX_CRASHES,
+                   .max_polls = -1,
+                   .max_phases = -1,
+                   .backoff = NS_BACKOFF,
+                   .timeout = NS_TIMEOUT,
+                   .deadline = -1};
+}
+
+/* ------------------------------------------------------------- checking */
+
+/* Characters, not bytes: the server counts them for the key's column. */
+static size_t characters(ns_bytes s) {
+  size_t n = 0;
+  for (size_t i = 0; i < s.n; i++)
+    n += ((unsigned char)s.p[i] & 0xC0) != 0x80;
+  return n;
+}
+
+/* Unlike a name a key may be any text: nobody shows it as it is. */
+static ns_status check_key(ns_bytes key, ns_err *err) {
+  if (!ns_utf8_valid(key))
+    return ns_fail(err, NS_EINVALID, "the unique key is not valid UTF-8");
+  if (key.n > 0 && characters(key) <= NS_MAX_UNIQUE)
+    return NS_OK;
+  return ns_fail(err, NS_EINVALID,
+                 "the unique key has %zu characters; it must have 1 to %d",
+                 characters(key), NS_MAX_UNIQUE);
+}
+
+static ns_status check_range(const char *what, int64_t value, int64_t min,
+                             int64_t max, ns_err *err) {
+  if (value < min || value > max)
+    return ns_fail(err, NS_EINVALID, "%s is %lld; it must be %lld to %lld", what,
+                   (long long)value, (long long)min, (long long)max);
+  return NS_OK;
+}
+
+static ns_status check_numbers(const ns_push *p, ns_err *err) {
+  const int64_t far = INT64_C(3155760000) * NS_SECOND; /* a century */
+  ns_status st;
+  if ((st = check_range("priority", p->priority, 0, 255, err)) != NS_OK ||
+      (st = check_range("decay", p->decay, 0, 255, err)) != NS_OK ||
+      (st = check_range("max_attempts", p->max_attempts, 1, 1000000, err)) != NS_OK ||
+      (st = check_range("max_crashes", p->max_crashes, 1, 1000000, err)) != NS_OK ||
+      (st = check_range("max_polls", p->max_polls, -1, 1000000000, err)) != NS_OK ||
+      (st = check_range("max_phases", p->max_phases, -1, 1000000, err)) != NS_OK ||
+      (st = check_range("delay (µs)", p->delay, 0, far, err)) != NS_OK ||
+      (st = check_range("backoff (µs)", p->backoff, 0, far, err)) != NS_OK ||
+      (st = check_range("timeout (µs)", p->timeout, 1, far, err)) != NS_OK)
+    return st;
+  return check_range("deadline (µs)", p->deadline, -1, far, err);
+}
+
+ns_status ns_push_check(const ns_push *p, int64_t max_payload, ns_err *err) {
+  int64_t max = max_payload > 0 ? max_payload : NS_MAX_PAYLOAD;
+  ns_status st = ns_name_check(p->name, "job name", NS_MAX_NAME, err);
+  if (st == NS_OK && p->queue.p != NULL)
+    st = ns_name_check(p->queue, "queue name", NS_MAX_QUEUE, err);
+  if (st == NS_OK && p->unique.p != NULL)
+    st = check_key(p->unique, err);
+  if (st == NS_OK && p->keep != 0 && p->unique.p == NULL)
+    st = ns_fail(err, NS_EINVALID, "what is to be kept has no unique key");
+  if (st == NS_OK && p->payload.p == NULL)
+    st = ns_fail(err, NS_EINVALID, "the payload is absent; push null instead");
+  if (st == NS_OK && p->payload.n > (uint64_t)max)
+    st = ns_fail(err, NS_ETOOBIG,
+                 "the payload has %zu bytes of JSON; the limit is %lld "
+                 "(max_payload)",
+                 p->payload.n, (long long)max);
+  return st == NS_OK ? check_numbers(p, err) : st;
+}
+
+/* ----------------------------------------------------------------- pushing */
+
+typedef struct work {
+  ns_insert *rows;
+  size_t n;
+  bool rung; /* a ring went with the commit */
+} work;
+
+static ns_status push_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  work *w = tx->arg;
+  return tx->replay ? ns_doubt_replay(db, w->rows, w->n, &tx->done, err)
+                    : ns_doubt_insert(db, w->rows, w->n, &tx->done, err);
+}
+
+static ns_status resolve_queues(ns_db *db, ns_bytes queue, const ns_push *jobs,
+                                work *w, ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < w->n; i++) {
+    ns_bytes name = jobs[i].queue.p != NULL ? jobs[i].queue : queue;
+    st = ns_queue_id(db, name, true, &w->rows[i].queue_id, err);
+  }
+  return st;
+}
+
+/* The jobs of a flow bring their ids. */
+static ns_status number(ns_db *db, const ns_push *jobs, work *w, ns_err *err) {
+  int64_t *ids = malloc(w->n * sizeof *ids);
+  size_t without = 0;
+  ns_status st = NS_OK;
+  for (size_t i = 0; i < w->n; i++)
+    without += jobs[i].id <= 0;
+  if (ids == NULL)
+    st = ns_no_memory(err);
+  else if (without > 0)
+    st = ns_take_ids(db, ids, without, err);
+  for (size_t i = 0, taken = 0; st == NS_OK && i < w->n; i++) {
+    w->rows[i].push = &jobs[i];
+    w->rows[i].deadline_in = -1;
+    w->rows[i].id = jobs[i].id > 0 ? jobs[i].id : ids[taken++];
+    w->rows[i].nonce = (int64_t)(ns_random() >> 1);
+  }
+  free(ids);
+  return st;
+}
+
+static ns_status check_all(ns_db *db, const ns_push *jobs, size_t n,
+                           ns_err *err) {
+  for (size_t i = 0; i < n; i++) {
+    char where[64];
+    ns_status st = ns_push_check(&jobs[i], (int64_t)db->max_payload, err);
+    if (st == NS_OK)
+      continue;
+    if (n == 1)
+      return st;
+    snprintf(where, sizeof where, "job %zu of %zu", i + 1, n);
+    return ns_err_context(err, where);
+  }
+  return NS_OK;
+}
+
+static void pushed(ns_db *db, ns_push *jobs, const work *w) {
+  size_t kept = 0;
+  for (size_t i = 0; i < w->n; i++) {
+    bool keep = w->rows[i].kept != 0;
+    jobs[i].id = keep ? w->rows[i].kept : w->rows[i].id;
+    kept += keep;
+  }
+  db->count.pushed += (int64_t)(w->n - kept);
+  if (w->rung || !ns_insert_rings(w->rows, w->n))
+    return;
+  if (db->user_tx)
+    db->ring_due = true;
+  else
+    ns_ring(db, NULL);
+}
+
+/* Waits for nobody; and there are no keys, of which it would have to be told which
+** one was taken. */
+static bool is_simple(const ns_insert *rows, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    const ns_push *p = rows[i].push;
+    if (p->parent != 0 || p->after.p != NULL ||
+        (n > 1 ? p->unique.p != NULL : p->max_phases >= 0))
+      return false;
+  }
+  return true;
+}
+
+/* Is there more to be done, or to be found out, by the patient way? A key that is
+** taken has an owner; and a server may not prepare what others do. */
+static bool has_hope(ns_status st, const ns_insert *first, const ns_err *err) {
+  return st == NS_EGONE || st == NS_ESQL || ns_link_retryable(err) ||
+         (st == NS_EDUPLICATE && first->push->unique.p != NULL);
+}
+
+/* At once, if that can be. */
+static ns_status write_jobs(ns_db *db, work *w, ns_tx *tx, ns_err *err) {
+  bool ring = ns_insert_rings(w->rows, w->n);
+  bool cut = false;
+  ns_status st;
+  if (tx->replay || ns_in_transaction(db) || !is_simple(w->rows, w->n))
+    return ns_transact(db, tx, err);
+  st = w->n == 1 ? ns_insert_one(db, w->rows, &ring, &cut, err)
+                 : ns_insert_volley(db, w->rows, w->n, &ring, &cut, err);
+  if (st == NS_OK) {
+    db->count.rings += ring;
+    w->rung = ring || ns_ring_refused(db);
+    return NS_OK;
+  }
+  if (ns_link_retryable(err))
+    ns_count_retry(db, err);
+  if (!cut && !has_hope(st, w->rows, err))
+    return st;
+  tx->replay = cut;
+  return ns_transact(db, tx, err);
+}
+
+ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
+                       ns_err *err) {
+  work w = {NULL, n, false};
+  ns_tx tx = {.run = push_run, .arg = &w, .began = ns_mono_us()};
+  bool repeat;
+  ns_status st;
+  ns_err_clear(err);
+  if (n == 0)
+    return NS_OK;
+  if ((st = check_all(db, jobs, n, err)) != NS_OK)
+    return st;
+  if ((w.rows = calloc(n, sizeof *w.rows)) == NULL)
+    return ns_no_memory(err);
+  if ((tx.replay = repeat = ns_doubt_repeats(db, queue, jobs, n)))
+    ns_doubt_number(db, jobs, w.rows);
+  else
+    st = number(db, jobs, &w, err);
+  if (st == NS_OK && (st = resolve_queues(db, queue, jobs, &w, err)) == NS_OK)
+    st = write_jobs(db, &w, &tx, err);
+  if (st == NS_EGONE && tx.replay)
+    ns_doubt_push(db, queue, jobs, w.rows, n);
+  else if (repeat)
+    db->pushing.n = 0; /* decided, whichever way */
+  if (st == NS_OK)
+    pushed(db, jobs, &w);
+  free(w.rows);
+  return st;
+}

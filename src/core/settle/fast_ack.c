@@ -1,0 +1,291 @@
+/*
+** Plain acks: jobs that are done and leave nothing behind but their row of history.
+** Nothing is read before that is written: the count of the rows tells whether all
+** claims stood. Where the ids come in stretches, as they were pushed, and there are
+** no results, two statements move a whole stretch.
+**
+** Invariant: a stretch holds claims of ours only, so its range of keys is touched
+** by nobody else; what somebody holds, or has taken from us, is not written and
+** is left to be settled one by one.
+*/
+#include "settle/fast_ack.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "claim/take.h"
+#include "db/list.h"
+#include "finish/finish.h"
+#include "handle.h"
+
+void ns_forget_done(ns_db *db, bool yes) {
+  db->forgets = yes;
+}
+
+static bool is_plain(ns_db *db, const ns_fate *f) {
+  const ns_verdict *v = f->v;
+  const ns_claimed *c;
+  if (v->kind != NS_ACK || v->nchildren > 0)
+    return false;
+  c = ns_leases_find(&db->leases, v->lease, v->id, v->run);
+  return c != NULL && c->plain && !(c->child && db->forgets);
+}
+
+static void settled(ns_fate *f) {
+  f->gone = true;
+  f->v->status = NS_OK;
+  f->v->dead = false;
+}
+
+static void settled_all(ns_fate *const *fates, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    settled(fates[i]);
+}
+
+static int by_token(const void *key, const void *element) {
+  const ns_token *x = key;
+  const ns_verdict *y = (*(ns_fate *const *)element)->v;
+  return x->id != y->id ? (x->id > y->id) - (x->id < y->id)
+                        : (x->run > y->run) - (x->run < y->run);
+}
+
+/* Of these, sorted by id and run, not all could be written: which were? */
+static ns_status find_ours(ns_db *db, ns_fate *const *fates, size_t n, ns_err *err) {
+  ns_buf ids = NS_BUF_INIT;
+  const ns_value *row = NULL;
+  ns_status st;
+  for (size_t i = 0; i < n; i++)
+    ns_pair_add(&ids, fates[i]->v->id, fates[i]->v->run);
+  st = ns_list_run(db, NS_SQL_SETTLE_DONE_OURS, NULL, &ids, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_SETTLE_DONE_OURS, &row, err)) == NS_OK &&
+         row != NULL) {
+    ns_token token = {row[0].i, row[1].i, false};
+    ns_fate *const *f = bsearch(&token, fates, n, sizeof *fates, by_token);
+    if (f != NULL)
+      settled(*f);
+  }
+  return st;
+}
+
+/* Those that a statement was to write. */
+static ns_status note_written(ns_db *db, ns_sql sql, ns_fate *const *fates, size_t n,
+                              ns_err *err) {
+  if (ns_affected(db, sql) < (int64_t)n)
+    return find_ours(db, fates, n, err);
+  settled_all(fates, n);
+  return NS_OK;
+}
+
+static ns_value claimant(const ns_db *db) {
+  return ns_claimant(db) != 0 ? ns_vint(ns_claimant(db)) : ns_vnull;
+}
+
+/* ------------------------------------------------------------- stretches */
+
+static ns_status write_stretch(ns_db *db, ns_fate *const *fates, size_t n,
+                               ns_err *err) {
+  ns_status st = ns_run(db, NS_SQL_SETTLE_DONE,
+                        (ns_value[]){claimant(db), ns_vint(fates[0]->v->id),
+                                     ns_vint(fates[n - 1]->v->id),
+                                     ns_vint(fates[0]->v->run), ns_vint((int64_t)n)},
+                        err);
+  return st == NS_OK ? note_written(db, NS_SQL_SETTLE_DONE, fates, n, err) : st;
+}
+
+static ns_status delete_stretch(ns_db *db, ns_sql sql, ns_fate *const *fates, size_t n,
+                                ns_err *err) {
+  return ns_run(db, sql,
+                (ns_value[]){ns_vint(fates[0]->v->id), ns_vint(fates[n - 1]->v->id),
+                             ns_vint(fates[0]->v->run), ns_vint((int64_t)n)},
+                err);
+}
+
+/* The jobs of a stretch that was written. */
+static ns_status drop_stretch(ns_db *db, ns_fate *const *fates, size_t n, ns_err *err) {
+  ns_status st = delete_stretch(db, NS_SQL_SETTLE_DONE_GONE, fates, n, err);
+  return st == NS_OK
+             ? ns_whole(ns_affected(db, NS_SQL_SETTLE_DONE_GONE), (int64_t)n, err)
+             : st;
+}
+
+/* Without history. One that somebody holds leaves all of them to be settled
+** singly. */
+static ns_status forget_stretch(ns_db *db, ns_fate *const *fates, size_t n,
+                                ns_err *err) {
+  ns_fate **gone = malloc(n * sizeof *gone);
+  const ns_value *row = NULL;
+  size_t k = 0;
+  ns_status st =
+      gone == NULL ? ns_no_memory(err)
+                   : delete_stretch(db, NS_SQL_SETTLE_DONE_FORGET, fates, n, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_SETTLE_DONE_FORGET, &row, err)) == NS_OK &&
+         row != NULL)
+    gone[k++] = fates[row[0].i - fates[0]->v->id];
+  if (st == NS_OK)
+    settled_all(gone, k);
+  free(gone);
+  if (st != NS_EBUSY || err->sqlerr != NS_LOCK_WAIT)
+    return st;
+  ns_err_clear(err);
+  return NS_OK;
+}
+
+/* ------------------------------------------------------------------ lists */
+
+/* Without a statement for nobody. */
+static ns_status write_list(ns_db *db, ns_fate *const *fates, size_t n, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  ns_value who = claimant(db);
+  ns_status st;
+  if (n == 0)
+    return NS_OK;
+  for (size_t i = 0; i < n; i++) {
+    const ns_verdict *v = fates[i]->v;
+    ns_buf_addf(&list, "%c[%lld,%lld,", i > 0 ? ',' : '[', (long long)v->id,
+                (long long)v->run);
+    if (v->result.p != NULL)
+      ns_buf_add_json(&list, v->result);
+    else
+      ns_buf_adds(&list, "null");
+    ns_buf_addc(&list, ']');
+  }
+  st = ns_list_run(db, NS_SQL_SETTLE_DONE_LIST, &who, &list, err);
+  return st == NS_OK ? note_written(db, NS_SQL_SETTLE_DONE_LIST, fates, n, err) : st;
+}
+
+/* ------------------------------------------------------------------- both */
+
+/* Some of the plain acks, in their order. */
+typedef struct acks {
+  ns_fate **items;
+  ns_token *tokens; /* as many */
+  size_t n;
+} acks;
+
+static bool make(acks *a, size_t cap) {
+  *a = (acks){malloc(cap * sizeof *a->items), malloc(cap * sizeof *a->tokens), 0};
+  return a->items != NULL && a->tokens != NULL;
+}
+
+static void drop(acks *a) {
+  free(a->items);
+  free(a->tokens);
+}
+
+static void add(acks *a, ns_fate *f) {
+  a->tokens[a->n] = (ns_token){f->v->id, f->v->run, false};
+  a->items[a->n++] = f;
+}
+
+/* Moves, or forgets, the long stretches. */
+static ns_status settle_stretches(ns_db *db, const acks *a, ns_err *err) {
+  ns_status st = NS_OK;
+  if (db->forgets && db->never_fast)
+    return NS_OK; /* a row that is held would cost the whole transaction */
+  for (size_t i = 0, len; st == NS_OK && i < a->n; i += len) {
+    len = ns_stretch(a->tokens + i, a->n - i);
+    if (len >= NS_STRETCH_LEAST)
+      st = db->forgets ? forget_stretch(db, a->items + i, len, err)
+                       : write_stretch(db, a->items + i, len, err);
+  }
+  return st;
+}
+
+/* The rows of jobs that have been written. */
+static ns_status delete_jobs(ns_db *db, const acks *a, ns_err *err) {
+  ns_buf ids = NS_BUF_INIT;
+  size_t singly = 0;
+  ns_status st = NS_OK;
+  for (size_t i = 0, len; st == NS_OK && i < a->n; i += len) {
+    len = ns_stretch(a->tokens + i, a->n - i);
+    if (len >= NS_STRETCH_LEAST) {
+      st = drop_stretch(db, a->items + i, len, err);
+      continue;
+    }
+    for (size_t k = i; k < i + len; k++)
+      ns_id_add(&ids, a->tokens[k].id);
+    singly += len;
+  }
+  if (st == NS_OK && singly > 0)
+    st = ns_list_change(db, NS_SQL_SETTLE_GONE, NULL, &ids, singly, err);
+  ns_buf_free(&ids);
+  return st;
+}
+
+/* Those among 'fates' that are plain, in 'a': without a result where that is to be
+** kept. */
+static void find_stretches(ns_db *db, ns_fate *fates, size_t n, acks *a) {
+  a->n = 0;
+  for (size_t i = 0; i < n; i++) {
+    fates[i].plain = is_plain(db, &fates[i]);
+    if (fates[i].plain && (db->forgets || fates[i].v->result.p == NULL))
+      add(a, &fates[i]);
+  }
+}
+
+static void find_left(ns_fate *fates, size_t n, acks *a) {
+  a->n = 0;
+  for (size_t i = 0; i < n; i++)
+    if (fates[i].plain && !fates[i].gone)
+      add(a, &fates[i]);
+}
+
+static void find_gone(ns_fate *fates, size_t n, acks *a) {
+  a->n = 0;
+  for (size_t i = 0; i < n; i++)
+    if (fates[i].gone)
+      add(a, &fates[i]);
+}
+
+static ns_status tell(ns_db *db, const acks *gone, ns_err *err) {
+  ns_end *ends = calloc(gone->n + 1, sizeof *ends);
+  ns_status st;
+  if (ends == NULL)
+    return ns_no_memory(err);
+  for (size_t i = 0; i < gone->n; i++)
+    ends[i] = (ns_end){.id = gone->tokens[i].id, .outcome = "done"};
+  st = ns_finish_gone(db, ends, gone->n, err);
+  free(ends);
+  return st;
+}
+
+/* 'a' is room. */
+static ns_status settle(ns_db *db, ns_fate *fates, size_t n, acks *a, ns_err *err) {
+  ns_status st;
+  find_stretches(db, fates, n, a);
+  if ((st = settle_stretches(db, a, err)) != NS_OK)
+    return st;
+  find_left(fates, n, a);
+  if (!db->forgets && (st = write_list(db, a->items, a->n, err)) != NS_OK)
+    return st;
+  find_gone(fates, n, a);
+  if (!db->forgets && (st = delete_jobs(db, a, err)) != NS_OK)
+    return st;
+  return a->n > 0 ? tell(db, a, err) : NS_OK;
+}
+
+/* Those that are settled go to the end. */
+static ns_status part(ns_fate *fates, size_t n, size_t *rest, ns_err *err) {
+  ns_fate *gone = malloc(n * sizeof *gone);
+  size_t k = 0;
+  if (gone == NULL)
+    return ns_no_memory(err);
+  *rest = 0;
+  for (size_t i = 0; i < n; i++)
+    if (fates[i].gone)
+      gone[k++] = fates[i];
+    else
+      fates[(*rest)++] = fates[i];
+  memcpy(fates + *rest, gone, k * sizeof *gone);
+  free(gone);
+  return NS_OK;
+}
+
+ns_status ns_done(ns_db *db, ns_fate *fates, size_t n, size_t *rest, ns_err *err) {
+  acks room;
+  ns_status st = make(&room, n) ? settle(db, fates, n, &room, err) : ns_no_memory(err);
+  drop(&room);
+  return st == NS_OK ? part(fates, n, rest, err) : st;
+}

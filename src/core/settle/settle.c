@@ -1,0 +1,591 @@
+/*
+** Settling: from verdicts to rows.
+**
+** The batch is sorted by (id, run). Plain acks in long stretches go first (ns_done).
+** Of the others settle_lock locks every job whose (id, run) still stands and that
+** nobody else holds; each of those is decided in memory (ended
+** or returned, with which budgets and when), and then everything is written
+** array-bound in the order of the keys.
+**
+** Invariant: a verdict changes rows only while its (id, run) stands, and each
+** return makes run grow, so no token is ever accepted twice.
+*/
+#include "settle/settle.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "claim/take.h"
+#include "db/hooks.h"
+#include "db/list.h"
+#include "db/queue.h"
+#include "finish/finish.h"
+#include "handle.h"
+#include "ns_time.h"
+#include "push/insert.h"
+#include "settle/fast_ack.h"
+#include "settle/park.h"
+
+/* --------------------------------------------------------------- locking */
+
+/* A batch may bring verdicts on several runs of one job: cancelled and retried
+** while the first still ran. */
+static int by_token(const void *a, const void *b) {
+  const ns_verdict *x = ((const ns_fate *)a)->v;
+  const ns_verdict *y = ((const ns_fate *)b)->v;
+  return x->id != y->id ? (x->id > y->id) - (x->id < y->id)
+                        : (x->run > y->run) - (x->run < y->run);
+}
+
+static ns_fate *find(ns_fate *fates, size_t n, int64_t id, int64_t run) {
+  ns_verdict v = {.id = id, .run = run};
+  ns_fate *key = &(ns_fate){.v = &v};
+  return bsearch(key, fates, n, sizeof *fates, by_token);
+}
+
+enum { L_ID, L_RUN, L_QUEUE, L_RANK, L_ATTEMPTS, L_POLLS, L_CRASHES, L_LOST,
+       L_MISSED, L_MISSING_SINCE, L_MAX_ATTEMPTS, L_MAX_POLLS, L_MAX_CRASHES, L_BACKOFF,
+       L_DEADLINE, L_ROOT, L_UKEY, L_NOW, L_DECAY, L_PAUSED, L_DUE,
+       L_KIND, L_PHASES, L_MAX_PHASES };
+
+/* NULL for NULL. False: out of memory. */
+static bool copy(const ns_value *v, char **out, size_t *n) {
+  if (v->type != NS_TEXT)
+    return true;
+  *n = v->s.n;
+  if ((*out = malloc(*n + 1)) != NULL)
+    memcpy(*out, v->s.p, *n);
+  return *out != NULL;
+}
+
+static ns_status fill(ns_fate *f, const ns_value *r, ns_err *err) {
+  f->locked = true;
+  f->v->status = NS_OK;
+  f->queue_id = r[L_QUEUE].i;
+  f->rank = r[L_RANK].i;
+  f->attempts = r[L_ATTEMPTS].i;
+  f->polls = r[L_POLLS].i;
+  f->crashes = r[L_CRASHES].i;
+  f->lost = r[L_LOST].i;
+  f->missed = r[L_MISSED].i;
+  f->missing_since = ns_int_or(&r[L_MISSING_SINCE], 0);
+  f->max_attempts = r[L_MAX_ATTEMPTS].i;
+  f->max_polls = ns_int_or(&r[L_MAX_POLLS], -1);
+  f->max_crashes = r[L_MAX_CRASHES].i;
+  f->backoff = r[L_BACKOFF].i;
+  f->deadline = ns_int_or(&r[L_DEADLINE], 0);
+  f->root = ns_int_or(&r[L_ROOT], 0);
+  f->paused = ns_int_or(&r[L_PAUSED], 0);
+  f->now = r[L_NOW].i;
+  f->decay = r[L_DECAY].i;
+  f->due = r[L_DUE].i;
+  f->phases = r[L_PHASES].i;
+  f->max_phases = ns_int_or(&r[L_MAX_PHASES], -1);
+  f->kind = r[L_KIND].i;
+  return copy(&r[L_UKEY], &f->key, &f->keylen) ? NS_OK : ns_no_memory(err);
+}
+
+/* Runs a statement about all fates, or those that could not be locked. */
+static ns_status ask(ns_db *db, ns_sql sql, const ns_fate *fates, size_t n,
+                     bool unlocked_only, ns_err *err) {
+  ns_buf tokens = NS_BUF_INIT;
+  for (size_t i = 0; i < n; i++)
+    if (!unlocked_only || !fates[i].locked)
+      ns_pair_add(&tokens, fates[i].v->id, fates[i].v->run);
+  return ns_list_run(db, sql, NULL, &tokens, err);
+}
+
+/* Of the rows that were not locked, which still stand? Those are BUSY. */
+static ns_status tell_stale(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
+  const ns_value *row;
+  ns_status st = ask(db, NS_SQL_SETTLE_STANDS, fates, n, true, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_SETTLE_STANDS, &row, err)) == NS_OK &&
+         row != NULL) {
+    ns_fate *f = find(fates, n, row[0].i, row[1].i);
+    if (f != NULL && !f->locked)
+      f->v->status = NS_EBUSY;
+  }
+  return st;
+}
+
+static ns_status lock_jobs(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
+  const ns_value *row;
+  size_t locked = 0;
+  ns_status st = ask(db, NS_SQL_SETTLE_LOCK, fates, n, false, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_SETTLE_LOCK, &row, err)) == NS_OK &&
+         row != NULL) {
+    ns_fate *f = find(fates, n, row[L_ID].i, row[L_RUN].i);
+    if (f == NULL || f->locked)
+      continue;
+    st = fill(f, row, err);
+    locked++;
+  }
+  return st == NS_OK && locked < n ? tell_stale(db, fates, n, err) : st;
+}
+
+/* A job that ends, or that its children's failure may end, has a key. */
+static bool frees_key(const ns_fate *f) {
+  return f->locked && (f->ends || f->parks) && f->key != NULL;
+}
+
+/* The unique keys of jobs that end: one that somebody holds puts its job off. */
+static ns_status lock_keys(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
+  ns_end *ends = calloc(n, sizeof *ends);
+  bool *held = calloc(n, sizeof *held);
+  ns_status st = ends == NULL || held == NULL ? ns_no_memory(err) : NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (frees_key(&fates[i]))
+      ends[i] = (ns_end){.id = fates[i].v->id, .queue_id = fates[i].queue_id,
+                         .unique = {fates[i].key, fates[i].keylen}};
+  if (st == NS_OK)
+    st = ns_finish_keys(db, ends, n, held, err);
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (held[i])
+      ns_fate_put_off(&fates[i]);
+  free(held);
+  free(ends);
+  return st;
+}
+
+/* --------------------------------------------------------------- writing */
+
+/* Errors and logs come from handlers: whatever bytes they are, they must not
+** keep the attempt from being recorded. */
+static ns_status write_attempt(ns_db *db, const ns_fate *f, ns_err *err) {
+  ns_buf error = NS_BUF_INIT;
+  ns_buf log = NS_BUF_INIT;
+  ns_status st;
+  ns_buf_add_utf8(&error, f->v->error);
+  ns_buf_add_utf8(&log, f->v->log);
+  st = error.oom || log.oom
+           ? ns_no_memory(err)
+           : ns_run(db, NS_SQL_SETTLE_ATTEMPT,
+                    (ns_value[]){ns_vint(f->v->id), ns_vint(f->v->run),
+                                 ns_vtext(ns_str(f->attempt)),
+                                 ns_vint(ns_claimant(db)),
+                                 f->v->error.p != NULL
+                                     ? ns_vtext(ns_buf_bytes(&error))
+                                     : ns_vnull,
+                                 f->v->log.p != NULL
+                                     ? ns_vtext(ns_buf_bytes(&log))
+                                     : ns_vnull},
+                    err);
+  ns_buf_free(&error);
+  ns_buf_free(&log);
+  return st;
+}
+
+static ns_status write_attempts(ns_db *db, const ns_fate *fates, size_t n,
+                                ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (fates[i].locked && fates[i].attempt != NULL)
+      st = write_attempt(db, &fates[i], err);
+  return st;
+}
+
+static ns_status write_ends(ns_db *db, const ns_fate *fates, size_t n,
+                            ns_err *err) {
+  ns_end *ends = calloc(n, sizeof *ends);
+  size_t k = 0;
+  ns_status st;
+  if (ends == NULL)
+    return ns_no_memory(err);
+  for (size_t i = 0; i < n; i++) {
+    const ns_fate *f = &fates[i];
+    bool done = f->v->kind == NS_ACK;
+    if (!f->locked || !f->ends)
+      continue;
+    ends[k++] = (ns_end){.id = f->v->id, .queue_id = f->queue_id,
+                         .outcome = f->outcome, .reason = f->reason,
+                         .result = done ? f->v->result : NS_NONE,
+                         .error = done          ? NS_NONE
+                                  : f->why[0] != '\0' ? ns_str(f->why)
+                                                      : f->v->error,
+                         .attempts = f->attempts, .polls = f->polls,
+                         .crashes = f->crashes,
+                         .unique = {f->key, f->keylen},
+                         .forgotten = done && db->forgets && f->root == 0};
+  }
+  st = ns_finish(db, ends, k, err);
+  free(ends);
+  return st;
+}
+
+enum { T_RANK, T_ATTEMPTS, T_POLLS, T_CRASHES, T_LOST, T_MISSED, T_SINCE, T_DUE,
+       T_STATE, T_HEARS, T_ID, T_QUEUE, T_RUN, T_OFFSET, T_ALONE, T_KIND, T_COUNT };
+
+/* The columns of all jobs that return, as far as 'later' picks them. */
+typedef struct returns {
+  int64_t *ints;   /* T_COUNT * n */
+  ns_bytes *states;
+  char *nulls;
+  size_t n, cap;   /* rows, columns' stride */
+} returns;
+
+static bool returns_make(returns *r, size_t cap) {
+  r->ints = calloc(T_COUNT * cap, sizeof *r->ints);
+  r->states = calloc(cap, sizeof *r->states);
+  r->nulls = calloc(cap, 1);
+  r->n = 0;
+  r->cap = cap;
+  return r->ints != NULL && r->states != NULL && r->nulls != NULL;
+}
+
+static void returns_free(returns *r) {
+  free(r->ints);
+  free(r->states);
+  free(r->nulls);
+}
+
+static void returns_add(returns *r, const ns_fate *f) {
+  int64_t values[T_COUNT] = {
+      [T_RANK] = f->rank, [T_ATTEMPTS] = f->attempts, [T_POLLS] = f->polls,
+      [T_CRASHES] = f->crashes, [T_LOST] = f->lost, [T_MISSED] = f->missed,
+      [T_ALONE] = f->lost >= NS_LOST_TOGETHER, [T_SINCE] = f->missing_since, [T_DUE] = f->due, [T_ID] = f->v->id,
+      [T_HEARS] = f->v->kind != NS_AGAIN,
+      [T_QUEUE] = f->queue_id, [T_RUN] = f->v->run + 1,
+      [T_OFFSET] = (int64_t)r->n, [T_KIND] = f->kind};
+  for (size_t c = 0; c < T_COUNT; c++)
+    r->ints[c * r->cap + r->n] = values[c];
+  r->states[r->n] = f->v->kind == NS_AGAIN ? f->v->state : NS_NONE;
+  r->nulls[r->n] = f->missed == 0;
+  r->n++;
+}
+
+static ns_column col(const returns *r, size_t c) {
+  return (ns_column){c == T_STATE ? NS_TEXT : NS_INT, &r->ints[c * r->cap],
+                     r->states, c == T_SINCE ? r->nulls : NULL};
+}
+
+static ns_status update_jobs(ns_db *db, const returns *r, ns_err *err) {
+  return ns_bulk(db, NS_SQL_SETTLE_RETURN,
+                 (ns_column[]){col(r, T_RANK), col(r, T_ATTEMPTS),
+                               col(r, T_POLLS), col(r, T_CRASHES),
+                               col(r, T_LOST), col(r, T_MISSED), col(r, T_SINCE), col(r, T_DUE),
+                               col(r, T_STATE), col(r, T_HEARS), col(r, T_ID)},
+                 r->n, err);
+}
+
+static ns_status insert_later(ns_db *db, const returns *r, ns_err *err) {
+  if (r->n > 0)
+    db->look_at = 0;
+  return ns_bulk(db, NS_SQL_SETTLE_SCHEDULED,
+                 (ns_column[]){col(r, T_DUE), col(r, T_ID), col(r, T_QUEUE),
+                               col(r, T_RANK), col(r, T_RUN), col(r, T_KIND)},
+                 r->n, err);
+}
+
+static ns_status insert_now(ns_db *db, const returns *r, ns_err *err) {
+  return ns_bulk(db, NS_SQL_CLAIM_READY,
+                 (ns_column[]){col(r, T_QUEUE), col(r, T_RANK),
+                               col(r, T_OFFSET), col(r, T_ID), col(r, T_RUN),
+                               col(r, T_ALONE), col(r, T_KIND)},
+                 r->n, err);
+}
+
+/* Our next claim looks there; others find it with their next sweep. */
+static ns_status insert_back(ns_db *db, const returns *r, ns_err *err) {
+  for (size_t i = 0; i < r->n; i++)
+    ns_lanes_back(&db->lanes, r->ints[T_QUEUE * r->cap + i],
+                  r->ints[T_RANK * r->cap + i], r->ints[T_DUE * r->cap + i]);
+  return ns_bulk(db, NS_SQL_SETTLE_BACK,
+                 (ns_column[]){col(r, T_QUEUE), col(r, T_RANK), col(r, T_DUE),
+                               col(r, T_ID), col(r, T_RUN), col(r, T_ALONE),
+                               col(r, T_KIND)},
+                 r->n, err);
+}
+
+/* Where a job that returns waits: BACK is where it was. One that is paused gets no
+** row: whoever resumes it writes that. */
+typedef enum place { LATER, AT_ONCE, BACK, NOWHERE, PLACES } place;
+
+static bool returns_to(const ns_fate *f, place p) {
+  place its = f->paused != 0      ? NOWHERE
+              : f->due > f->now ? LATER
+              : f->keeps        ? BACK
+                                : AT_ONCE;
+  return f->locked && !f->ends && !f->parks && its == p;
+}
+
+/* Jobs that return to 'p': their rows change, and where they wait. */
+static ns_status write_returns(ns_db *db, const ns_fate *fates, size_t n, place p,
+                               ns_err *err) {
+  returns r;
+  size_t k = 0;
+  ns_status st = NS_OK;
+  for (size_t i = 0; i < n; i++)
+    k += returns_to(&fates[i], p);
+  if (k == 0)
+    return NS_OK;
+  if (!returns_make(&r, k))
+    st = ns_no_memory(err);
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (returns_to(&fates[i], p))
+      returns_add(&r, &fates[i]);
+  if (st == NS_OK)
+    st = update_jobs(db, &r, err);
+  if (st == NS_OK && p == LATER)
+    st = insert_later(db, &r, err);
+  if (st == NS_OK && p == AT_ONCE)
+    st = insert_now(db, &r, err);
+  if (st == NS_OK && p == BACK)
+    st = insert_back(db, &r, err);
+  db->ring_due = db->ring_due || p == AT_ONCE || p == BACK;
+  returns_free(&r);
+  return st;
+}
+
+/* ------------------------------------------------------------- children */
+
+static bool brings_children(const ns_fate *f) {
+  return f->locked && (f->v->kind == NS_ACK ||
+                       (f->v->kind == NS_WAIT && !f->ends) ||
+                       (f->v->kind == NS_AGAIN && !f->ends));
+}
+
+static size_t count_children(const ns_fate *fates, size_t n) {
+  size_t k = 0;
+  for (size_t i = 0; i < n; i++)
+    if (brings_children(&fates[i]))
+      k += fates[i].v->nchildren;
+  return k;
+}
+
+static int insert_by_id(const void *a, const void *b) {
+  int64_t x = ((const ns_insert *)a)->id;
+  int64_t y = ((const ns_insert *)b)->id;
+  return (x > y) - (x < y);
+}
+
+static ns_status child_row(ns_db *db, const ns_fate *f, size_t c,
+                           ns_insert *row, ns_err *err) {
+  const ns_push *child = &f->v->children[c];
+  ns_status st = ns_push_check(child, (int64_t)db->max_payload, err);
+  *row = (ns_insert){.push = child, .id = child->id, .queue_id = f->queue_id,
+                     .nonce = (int64_t)(ns_random() >> 1),
+                     .parent = f->v->id, .seq = ns_seq(f->v->run, c),
+                     .root = f->root != 0 ? f->root : f->v->id,
+                     .waits = f->v->kind == NS_AGAIN, .child = true,
+                     .paused = f->paused, .deadline = f->deadline,
+                     .deadline_in = -1};
+  if (st == NS_OK && child->id <= 0)
+    st = ns_fail(err, NS_EINVALID, "a spawned child has no id");
+  if (st == NS_OK && child->queue.p != NULL)
+    st = ns_queue_id(db, child->queue, true, &row->queue_id, err);
+  return st;
+}
+
+/* One whose child is to wait for a job that somebody holds comes with the next
+** cycle. */
+static void put_off_parent(ns_fate *fates, size_t n, int64_t id) {
+  for (size_t i = 0; i < n; i++)
+    if (fates[i].locked && fates[i].v->id == id)
+      ns_fate_put_off(&fates[i]);
+}
+
+/* '*held': a row for which a lock would have to be waited for; 0: all is
+** written. */
+static ns_status try_children(ns_db *db, ns_fate *fates, size_t n, ns_insert *rows,
+                              size_t total, size_t *held, ns_err *err) {
+  size_t k = 0;
+  ns_status st = NS_OK;
+  *held = 0;
+  for (size_t i = 0; i < n; i++)
+    for (size_t c = 0; st == NS_OK && brings_children(&fates[i]) &&
+                       c < fates[i].v->nchildren; c++)
+      st = child_row(db, &fates[i], c, &rows[k++], err);
+  if (st != NS_OK)
+    return st;
+  qsort(rows, total, sizeof *rows, insert_by_id);
+  st = ns_insert_jobs(db, rows, total, held, err);
+  if (*held != 0)
+    put_off_parent(fates, n, rows[*held - 1].parent);
+  else if (st == NS_OK)
+    db->ring_due = db->ring_due || ns_insert_rings(rows, total);
+  return st;
+}
+
+static ns_status write_children(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
+  size_t total = count_children(fates, n);
+  size_t held = 0;
+  ns_insert *rows;
+  ns_status st = NS_OK;
+  if (total == 0)
+    return NS_OK;
+  if ((rows = calloc(total, sizeof *rows)) == NULL)
+    return ns_no_memory(err);
+  do {
+    total = count_children(fates, n);
+    st = try_children(db, fates, n, rows, total, &held, err);
+  } while (st == NS_OK && held != 0);
+  free(rows);
+  return st;
+}
+
+/* ------------------------------------------------------- leases, running */
+
+static bool is_over(const ns_verdict *v) {
+  return v->status == NS_OK || v->status == NS_ESTALE;
+}
+
+/* Lease rows whose last open claims are all among these verdicts. */
+static ns_status delete_leases(ns_db *db, const ns_fate *fates, size_t n,
+                               ns_err *err) {
+  ns_status st = NS_OK;
+  if (db->user_tx)
+    return NS_OK; /* after the caller's commit */
+  for (size_t i = 0; st == NS_OK && i < db->leases.n; i++) {
+    ns_lease *b = &db->leases.items[i];
+    size_t over = 0;
+    for (size_t k = 0; k < n; k++)
+      over += fates[k].v->lease == b->id && is_over(fates[k].v) &&
+              ns_leases_find(&db->leases, b->id, fates[k].v->id,
+                             fates[k].v->run) != NULL;
+    if (over > 0 && over == b->open)
+      st = ns_lease_delete(db, b, err);
+  }
+  return st;
+}
+
+static ns_status hide_running(ns_db *db, const ns_fate *fates, size_t n,
+                              ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    const ns_verdict *v = fates[i].v;
+    const ns_claimed *c = ns_leases_find(&db->leases, v->lease, v->id, v->run);
+    if (c != NULL && c->shown && is_over(v))
+      st = ns_bulk_of(db, NS_SQL_SETTLE_HIDDEN,
+                      (ns_column[]){{NS_INT, &v->id, NULL, NULL}}, 1, 0, err);
+  }
+  return st;
+}
+
+static ns_status write_all(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
+  ns_status st;
+  if ((st = write_children(db, fates, n, err)) != NS_OK ||
+      (st = ns_park_forget(db, fates, n, err)) != NS_OK ||
+      (st = ns_park(db, fates, n, err)) != NS_OK ||
+      (st = write_attempts(db, fates, n, err)) != NS_OK ||
+      (st = write_ends(db, fates, n, err)) != NS_OK)
+    return st;
+  for (place p = LATER; st == NS_OK && p < PLACES; p++)
+    st = write_returns(db, fates, n, p, err);
+  return st;
+}
+
+/* Those that have to be looked at before it is known what becomes of them. */
+static ns_status settle_rest(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
+  ns_status st;
+  if (n == 0)
+    return NS_OK;
+  if ((st = lock_jobs(db, fates, n, err)) != NS_OK)
+    return st;
+  for (size_t i = 0; i < n; i++)
+    if (fates[i].locked) {
+      ns_fate_decide(&fates[i]);
+      ns_park_bound(db, &fates[i]);
+    }
+  if ((st = lock_keys(db, fates, n, err)) != NS_OK ||
+      (st = ns_park_lock(db, fates, n, err)) != NS_OK)
+    return st;
+  return write_all(db, fates, n, err);
+}
+
+bool ns_verdict_written(const ns_verdict *v) {
+  return (v->kind == NS_ACK && v->go_on == 1) || (v->kind == NS_RELEASE && v->go_on == 2);
+}
+
+/* What another handle has scheduled is not known here yet. */
+static void look_for_written(ns_db *db, const ns_verdict *v) {
+  if (v->kind == NS_RELEASE && ns_verdict_written(v))
+    db->look_at = 0;
+}
+
+ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
+  size_t rest;
+  ns_fate *fates;
+  ns_status st;
+  if (n == 0)
+    return NS_OK;
+  if ((fates = calloc(n, sizeof *fates)) == NULL)
+    return ns_no_memory(err);
+  for (size_t i = 0; i < n; i++) {
+    fates[i].v = &v[i];
+    v[i].status = NS_ESTALE;
+    look_for_written(db, &v[i]);
+  }
+  qsort(fates, n, sizeof *fates, by_token);
+  if ((st = ns_done(db, fates, n, &rest, err)) == NS_OK &&
+      (st = settle_rest(db, fates, rest, err)) == NS_OK &&
+      (st = hide_running(db, fates, n, err)) == NS_OK)
+    st = delete_leases(db, fates, n, err);
+  for (size_t i = 0; i < n; i++)
+    free(fates[i].key);
+  free(fates);
+  return st;
+}
+
+void ns_settle_done(ns_db *db, const ns_verdict *v, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    if (!is_over(&v[i]))
+      continue;
+    if (v[i].status == NS_OK)
+      db->count.settled++;
+    else if (!ns_verdict_written(&v[i]))
+      db->count.stale++;
+    if (ns_leases_settle(&db->leases, v[i].lease, v[i].id, v[i].run))
+      ns_leases_drop(&db->leases, v[i].lease);
+  }
+}
+
+/* The verdicts that joined the caller's commit. Best effort: a lease row that
+** stays behind names no live claim. */
+static void settle_joined(ns_db *db) {
+  for (size_t i = 0; i < db->ntx; i++) {
+    const ns_verdict *v = &db->tx_settled[i];
+    ns_err err;
+    db->count.settled += v->status == NS_OK;
+    if (is_over(v) &&
+        ns_leases_settle(&db->leases, v->lease, v->id, v->run)) {
+      ns_lease_delete(db, ns_leases_batch(&db->leases, v->lease), &err);
+      ns_leases_drop(&db->leases, v->lease);
+    }
+  }
+}
+
+void ns_settle_refused(ns_verdict *v, const char *text) {
+  if (v->kind != NS_DISCARD && v->kind != NS_CRASH)
+    v->kind = NS_FAIL;
+  v->error = ns_str(text);
+  v->delay = -1;
+  v->result = v->state = v->log = NS_NONE;
+  v->children = NULL;
+  v->nchildren = 0;
+}
+
+/* ------------------------------------------------------------------- hooks */
+
+static void committed(ns_db *db, bool written) {
+  if (written)
+    settle_joined(db);
+  db->ntx = 0;
+}
+
+static void forked(ns_db *db) {
+  db->settling.n = db->settling.written = 0;
+  db->ntx = 0;
+}
+
+static void closing(ns_db *db) {
+  forked(db);
+  free(db->tx_settled);
+  free(db->settling.items);
+  db->tx_settled = NULL;
+  db->settling = (ns_settle_doubt){0};
+}
+
+const ns_hooks ns_settle_hooks = {
+    .forked = forked, .committed = committed, .closing = closing};

@@ -1,0 +1,341 @@
+/*
+** Broods: the children of jobs that are about to wait for them.
+**
+** Most parents are new to it: they have the children that come with their verdict,
+** and nobody waits for them. One look tells; only of the others, "kin", the
+** children are locked and counted.
+**
+** Invariant: the parents' rows are locked, so nobody adds a child, or comes to wait
+** for one of them; and their live children are locked, so none ends unseen between
+** the count and the commit.
+*/
+#include "settle/waiting_children.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "db/list.h"
+#include "finish/dependents.h"
+#include "handle.h"
+#include "push/edges.h"
+
+/* ----------------------------------------------------------------- parents */
+
+static bool is_kin(const ns_fate *f) {
+  return f->locked && f->parks && f->kin;
+}
+
+/* A child that waits for something may have fallen as it was spawned. */
+static bool brings_waiters(const ns_fate *f) {
+  for (size_t i = 0; i < f->v->nchildren; i++)
+    if (f->v->children[i].after.p != NULL)
+      return true;
+  return false;
+}
+
+/* Its live children are those that come with its verdict, all of them. */
+static bool is_new(const ns_fate *f) {
+  return !f->kin && !brings_waiters(f);
+}
+
+static bool is_known(const ns_fate *f) {
+  return f->locked && f->parks && !is_new(f);
+}
+
+/* A new child, too, may be told to wait for its parent. */
+static bool has_held(const ns_fate *f) {
+  return is_known(f) && (f->held > 0 || brings_waiters(f));
+}
+
+static bool any(const ns_fate *f) {
+  return f->locked && f->parks;
+}
+
+/* NULL: it is none of them, or is not parked any more. */
+static ns_fate *find(const ns_parents *p, int64_t id) {
+  size_t low = 0;
+  size_t high = p->n;
+  while (low < high) {
+    size_t mid = low + (high - low) / 2;
+    if (p->items[mid]->v->id < id)
+      low = mid + 1;
+    else
+      high = mid;
+  }
+  return low < p->n && p->items[low]->v->id == id && any(p->items[low])
+             ? p->items[low]
+             : NULL;
+}
+
+/* Runs a statement about those that are picked, given as "[id,…]". '*rows': it was
+** run; there are none to be asked about else. */
+static ns_status ask(ns_db *db, ns_sql sql, const ns_parents *p,
+                     bool (*picks)(const ns_fate *), bool *rows, ns_err *err) {
+  ns_buf ids = NS_BUF_INIT;
+  for (size_t i = 0; i < p->n; i++)
+    if (picks(p->items[i]))
+      ns_id_add(&ids, p->items[i]->v->id);
+  *rows = !ns_list_is_empty(&ids);
+  return *rows ? ns_list_run(db, sql, NULL, &ids, err) : NS_OK;
+}
+
+/* Its next row, and which parent that is about; '*f' is NULL after the last. */
+static ns_status next_row(ns_db *db, ns_sql sql, const ns_parents *p, ns_fate **f,
+                          const ns_value **row, ns_err *err) {
+  ns_status st;
+  *f = NULL;
+  while ((st = ns_row(db, sql, row, err)) == NS_OK && *row != NULL)
+    if ((*f = find(p, (*row)[0].i)) != NULL)
+      break;
+  return st;
+}
+
+/* ----------------------------------------------------------------- locking */
+
+static ns_status find_kin(ns_db *db, const ns_parents *p, bool *found, ns_err *err) {
+  const ns_value *row;
+  ns_fate *f = NULL;
+  bool rows;
+  ns_status st = ask(db, NS_SQL_EDGE_KIN, p, any, &rows, err);
+  *found = false;
+  while (st == NS_OK && rows &&
+         (st = next_row(db, NS_SQL_EDGE_KIN, p, &f, &row, err)) == NS_OK && f != NULL)
+    *found = f->kin = true;
+  return st;
+}
+
+/* The children that wait for their parent, as far as they can be locked. */
+static ns_status lock_held(ns_db *db, const ns_parents *p, ns_err *err) {
+  const ns_value *row;
+  ns_fate *f = NULL;
+  bool rows;
+  ns_status st = ask(db, NS_SQL_EDGE_HELD, p, is_kin, &rows, err);
+  while (st == NS_OK && rows &&
+         (st = next_row(db, NS_SQL_EDGE_HELD, p, &f, &row, err)) == NS_OK && f != NULL)
+    f->held++;
+  return st;
+}
+
+/* A child that is to be parked in this batch, too, waits, and is waited for. */
+static ns_status lock_live(ns_db *db, const ns_parents *p, ns_err *err) {
+  const ns_value *row;
+  ns_fate *f = NULL;
+  bool rows;
+  ns_status st = ask(db, NS_SQL_EDGE_BROOD_LOCK, p, is_kin, &rows, err);
+  while (st == NS_OK && rows &&
+         (st = next_row(db, NS_SQL_EDGE_BROOD_LOCK, p, &f, &row, err)) == NS_OK &&
+         f != NULL) {
+    ns_fate *child = find(p, row[1].i);
+    f->live++;
+    if (child != NULL)
+      f->waits = child->waited = true;
+  }
+  return st;
+}
+
+enum { T_ID, T_HELD, T_LIVE, T_WAITED, T_WAITS };
+
+/* Now that they are locked: are those all? */
+static ns_status count_kin(ns_db *db, const ns_parents *p, ns_err *err) {
+  const ns_value *row;
+  ns_fate *f = NULL;
+  bool rows;
+  ns_status st = ask(db, NS_SQL_EDGE_TIES, p, is_kin, &rows, err);
+  while (st == NS_OK && rows &&
+         (st = next_row(db, NS_SQL_EDGE_TIES, p, &f, &row, err)) == NS_OK &&
+         f != NULL) {
+    f->waited = f->waited || row[T_WAITED].i != 0;
+    f->waits = f->waits || row[T_WAITS].i != 0;
+    if (row[T_HELD].i > f->held || row[T_LIVE].i != f->live)
+      ns_fate_put_off(f);
+  }
+  return st;
+}
+
+/* A circle may close where somebody waits for the parent, and a child of it for
+** something. Such parents take turns, each until its commit. */
+static bool is_tied(const ns_fate *f) {
+  return any(f) && f->waited && f->waits;
+}
+
+static ns_status take_turn(ns_db *db, const ns_parents *p, ns_err *err) {
+  bool tied = false;
+  bool mine = true;
+  ns_status st = NS_OK;
+  for (size_t i = 0; i < p->n; i++) {
+    ns_fate *f = p->items[i];
+    f->waits = f->waits || (f->waited && brings_waiters(f));
+    tied = tied || is_tied(f);
+  }
+  if (tied)
+    st = ns_circle_turn(db, NS_SQL_EDGE_CIRCLE_TURN, &mine, err);
+  for (size_t i = 0; st == NS_OK && !mine && i < p->n; i++)
+    if (is_tied(p->items[i]))
+      ns_fate_put_off(p->items[i]);
+  return st;
+}
+
+ns_status ns_brood_lock(ns_db *db, const ns_parents *p, ns_err *err) {
+  bool kin;
+  ns_status st = find_kin(db, p, &kin, err);
+  if (st != NS_OK || !kin)
+    return st;
+  if ((st = lock_held(db, p, err)) == NS_OK &&
+      (st = lock_live(db, p, err)) == NS_OK &&
+      (st = count_kin(db, p, err)) == NS_OK)
+    st = take_turn(db, p, err);
+  return st;
+}
+
+/* ----------------------------------------------------------------- failing */
+
+/* "[[parent,lease],…]" of those that go down with a child. */
+static void list_runs(const ns_parents *p, ns_buf *list) {
+  for (size_t i = 0; i < p->n; i++)
+    if (is_known(p->items[i]) && !p->items[i]->v->go_on)
+      ns_pair_add(list, p->items[i]->v->id, p->items[i]->v->lease);
+}
+
+static void end_with(ns_fate *f, int64_t child) {
+  snprintf(f->why, sizeof f->why, "its child, job %lld, failed", (long long)child);
+  ns_fate_end(f, "dead", "child failed");
+}
+
+/* A child that failed while the run went on, or as it was spawned after one that
+** had failed, counts as one that fails later. */
+ns_status ns_brood_failed(ns_db *db, const ns_parents *p, ns_err *err) {
+  const ns_value *row;
+  ns_fate *f = NULL;
+  ns_buf list = NS_BUF_INIT;
+  ns_status st;
+  list_runs(p, &list);
+  if (ns_list_is_empty(&list))
+    return NS_OK;
+  st = ns_list_run(db, NS_SQL_EDGE_BROOD_FAILED, NULL, &list, err);
+  while (st == NS_OK &&
+         (st = next_row(db, NS_SQL_EDGE_BROOD_FAILED, p, &f, &row, err)) == NS_OK &&
+         f != NULL)
+    end_with(f, row[1].i); /* the first of its children; then it is found no more */
+  return st;
+}
+
+/* ----------------------------------------------------------------- waiting */
+
+enum { H_PARENT, H_ID, H_QUEUE, H_RANK, H_RUN, H_UNMET, H_DUE, H_NOW, H_KIND };
+
+/* Children that are let go, and what that writes. */
+typedef struct leaving {
+  int64_t *on, *ids;
+  ns_buf met; /* "[[1,id],…" */
+  ns_released *free;
+  size_t n, nfree;
+} leaving;
+
+static bool leaving_make(leaving *l, size_t n) {
+  *l = (leaving){.on = malloc(n * sizeof *l->on), .ids = malloc(n * sizeof *l->ids),
+                 .met = NS_BUF_INIT, .free = malloc(n * sizeof *l->free)};
+  return l->on != NULL && l->ids != NULL && l->free != NULL;
+}
+
+static void leaving_free(leaving *l) {
+  free(l->on);
+  free(l->ids);
+  ns_buf_free(&l->met);
+  free(l->free);
+}
+
+static void leaving_add(leaving *l, const ns_value *r) {
+  l->on[l->n] = r[H_PARENT].i;
+  l->ids[l->n++] = r[H_ID].i;
+  ns_pair_add(&l->met, 1, r[H_ID].i);
+  if (r[H_UNMET].i <= 1)
+    l->free[l->nfree++] = (ns_released){
+        .queue_id = r[H_QUEUE].i, .rank = r[H_RANK].i, .id = r[H_ID].i,
+        .run = r[H_RUN].i, .due = r[H_DUE].i > r[H_NOW].i ? r[H_DUE].i : 0,
+        .kind = r[H_KIND].i};
+}
+
+static ns_status write_leaving(ns_db *db, leaving *l, ns_err *err) {
+  ns_status st = ns_bulk(db, NS_SQL_DEPEND_CUT_ONE,
+                         (ns_column[]){{NS_INT, l->on, NULL, NULL},
+                                       {NS_INT, l->ids, NULL, NULL}},
+                         l->n, err);
+  return st == NS_OK ? ns_depend_meet(db, &l->met, l->n, l->free, l->nfree, err) : st;
+}
+
+/* Those that were locked before, and new ones: so there is room for all. */
+static ns_status let_go(ns_db *db, const ns_parents *p, ns_err *err) {
+  const ns_value *row;
+  ns_fate *f = NULL;
+  leaving l;
+  size_t n = 0;
+  bool rows;
+  ns_status st;
+  for (size_t i = 0; i < p->n; i++)
+    if (has_held(p->items[i]))
+      n += (size_t)p->items[i]->held + p->items[i]->v->nchildren;
+  if (n == 0)
+    return NS_OK;
+  st = leaving_make(&l, n) ? ask(db, NS_SQL_EDGE_HELD, p, has_held, &rows, err)
+                           : ns_no_memory(err);
+  while (st == NS_OK &&
+         (st = next_row(db, NS_SQL_EDGE_HELD, p, &f, &row, err)) == NS_OK &&
+         f != NULL && l.n < n)
+    leaving_add(&l, row);
+  if (st == NS_OK)
+    st = write_leaving(db, &l, err);
+  leaving_free(&l);
+  return st;
+}
+
+static ns_status add_new(const ns_parents *p, ns_edges *edges, ns_err *err) {
+  for (size_t i = 0; i < p->n; i++) {
+    ns_fate *f = p->items[i];
+    bool news = any(f) && is_new(f); /* looks at all children, so once */
+    if (!any(f))
+      continue;
+    f->live = 0;
+    for (size_t c = 0; news && c < f->v->nchildren; c++, f->live++)
+      if (!ns_edges_add(edges, f->v->children[c].id, f->v->id))
+        return ns_no_memory(err);
+  }
+  return NS_OK;
+}
+
+static ns_status add_known(ns_db *db, const ns_parents *p, ns_edges *edges,
+                           ns_err *err) {
+  const ns_value *row;
+  ns_fate *f = NULL;
+  bool rows;
+  ns_status st = ask(db, NS_SQL_EDGE_BROOD, p, is_known, &rows, err);
+  while (st == NS_OK && rows &&
+         (st = next_row(db, NS_SQL_EDGE_BROOD, p, &f, &row, err)) == NS_OK &&
+         f != NULL) {
+    f->live++;
+    if (!ns_edges_add(edges, row[1].i, f->v->id))
+      st = ns_no_memory(err);
+  }
+  return st;
+}
+
+static ns_status write_edges(ns_db *db, const ns_parents *p, ns_err *err) {
+  ns_edges edges = {0};
+  ns_status st = add_new(p, &edges, err);
+  if (st == NS_OK)
+    st = add_known(db, p, &edges, err);
+  if (st == NS_OK)
+    st = ns_edges_write(db, &edges, err);
+  ns_edges_free(&edges);
+  return st;
+}
+
+/* With all edges there, so that two of one batch that close a circle are seen. */
+ns_status ns_brood_wait(ns_db *db, const ns_parents *p, ns_err *err) {
+  ns_status st = let_go(db, p, err);
+  if (st == NS_OK)
+    st = write_edges(db, p, err);
+  for (size_t i = 0; st == NS_OK && i < p->n; i++)
+    if (is_tied(p->items[i]))
+      st = ns_circle_refuse(db, p->items[i]->v->id, err);
+  return st;
+}

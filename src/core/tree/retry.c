@@ -1,0 +1,295 @@
+/*
+** The verb "retry" over a tree: what failed runs again, and what was cancelled or
+** died because of that waits for it again.
+**
+** It goes through the tree three times. First everything that failed lives again,
+** held as by a pause, under the negative id of the tree's top. Then each gets its
+** edges: what it was pushed to wait for, or its children when it was parked, as far
+** as they live. At last all are let go. So nothing runs before all know what they
+** wait for; and a retry that was cut off is made again. Nobody else lets go what
+** it holds: nobody else knows what that waits for.
+*/
+#include <stdlib.h>
+#include <string.h>
+
+#include "db/list.h"
+#include "finish/pending.h"
+#include "ns_time.h"
+#include "tree/tree.h"
+
+#define FALLS_MAX_US 2000000 /* that a retry waits for what is falling */
+
+/* ---------------------------------------------------------- living again */
+
+/* A failed job of the batch. */
+typedef struct past {
+  int64_t id, queue_id;
+  char *key; /* owned; NULL: none */
+  size_t keylen;
+} past;
+
+typedef struct pasts {
+  past *items;
+  size_t n, cap;
+} pasts;
+
+static void pasts_free(pasts *p) {
+  for (size_t i = 0; i < p->n; i++)
+    free(p->items[i].key);
+  free(p->items);
+}
+
+static bool add_past(pasts *p, const ns_value *r) {
+  past *x;
+  if (!ns_grow(&p->items, &p->cap, p->n + 1, sizeof *p->items))
+    return false;
+  x = &p->items[p->n++];
+  *x = (past){.id = r[0].i, .queue_id = r[1].i};
+  if (r[2].type != NS_TEXT)
+    return true;
+  x->keylen = r[2].s.n;
+  if ((x->key = malloc(x->keylen + 1)) != NULL)
+    memcpy(x->key, r[2].s.p, x->keylen);
+  return x->key != NULL;
+}
+
+static ns_status read_pasts(ns_db *db, ns_tree *t, pasts *out, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_value param;
+  ns_status st = ns_tree_ids(t, &param, err);
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_ADMIN_TREE_PAST, &param, err);
+  while (st == NS_OK &&
+         (st = ns_row(db, NS_SQL_ADMIN_TREE_PAST, &row, err)) == NS_OK &&
+         row != NULL)
+    if (!add_past(out, row))
+      st = ns_no_memory(err);
+  return st;
+}
+
+/* Takes the keys back; whose key is another's stays as it is. */
+static ns_status take_keys(ns_db *db, ns_tree *t, pasts *p, ns_err *err) {
+  ns_status st = NS_OK;
+  size_t kept = 0;
+  for (size_t i = 0; st == NS_OK && i < p->n; i++) {
+    past x = p->items[i];
+    if (x.key != NULL)
+      st = ns_run(db, NS_SQL_PUSH_UNIQUE,
+                  (ns_value[]){ns_vint(x.queue_id),
+                               ns_vtext(((ns_bytes){x.key, x.keylen})),
+                               ns_vint(x.id)},
+                  err);
+    if (st == NS_OK) {
+      p->items[i] = p->items[kept];
+      p->items[kept++] = x;
+    } else if (st == NS_EDUPLICATE) {
+      t->taken = x.id;
+      ns_err_clear(err);
+      st = NS_OK;
+    }
+  }
+  for (size_t i = kept; i < p->n; i++)
+    free(p->items[i].key);
+  p->n = kept;
+  return st;
+}
+
+ns_status ns_tree_unlink(ns_db *db, ns_value list, ns_err *err) {
+  const ns_value params[] = {list, list, list};
+  const ns_value *row = NULL;
+  ns_status st = ns_run(db, NS_SQL_ADMIN_TREE_UNLINKED, params, err);
+  do {
+    if (st == NS_OK)
+      st = ns_row(db, NS_SQL_ADMIN_TREE_UNLINKED, &row, err);
+  } while (st == NS_OK && row != NULL);
+  return st == NS_OK ? ns_run(db, NS_SQL_ADMIN_TREE_UNLINK, params, err) : st;
+}
+
+static ns_status revive(ns_db *db, ns_tree *t, const pasts *p, ns_err *err) {
+  ns_value list;
+  ns_status st;
+  if (p->n == 0)
+    return NS_OK;
+  ns_buf_reset(&t->list);
+  for (size_t i = 0; i < p->n; i++)
+    ns_id_add(&t->list, p->items[i].id);
+  list = ns_list_end(&t->list);
+  st = t->list.oom ? ns_no_memory(err) : ns_tree_unlink(db, list, err);
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_ADMIN_TREE_UNMET, &list, err);
+  if (st == NS_OK)
+    st = ns_run(db, NS_SQL_ADMIN_TREE_RETRY, (ns_value[]){ns_vint(-t->id), list},
+                err);
+  return st == NS_OK ? ns_run(db, NS_SQL_ADMIN_TREE_FORGET, &list, err) : st;
+}
+
+static ns_status step_revive(ns_db *db, ns_tx *tx, ns_err *err) {
+  ns_tree *t = tx->arg;
+  pasts p = {0};
+  ns_status st = ns_tree_lock(db, t, false, err);
+  for (size_t i = 0; i < t->nnodes; i++)
+    t->was_paused = t->was_paused || t->nodes[i].paused == t->id;
+  if (st == NS_OK && (st = read_pasts(db, t, &p, err)) == NS_OK &&
+      (st = take_keys(db, t, &p, err)) == NS_OK)
+    st = revive(db, t, &p, err);
+  if (st == NS_OK)
+    t->changed += (int64_t)p.n;
+  pasts_free(&p);
+  return st;
+}
+
+/* ------------------------------------------------------------------- edges */
+
+/* "job waits for on". */
+typedef struct tie {
+  int64_t job, on;
+  bool there; /* before: the job's unmet has counted it */
+} tie;
+
+typedef struct ties {
+  tie *items;
+  size_t n, cap;
+} ties;
+
+static int by_job(const void *a, const void *b) {
+  const tie *x = a;
+  const tie *y = b;
+  return x->job != y->job ? (x->job > y->job) - (x->job < y->job)
+                          : (x->on > y->on) - (x->on < y->on);
+}
+
+static bool is_held(const ns_tree *t, const ns_node *x) {
+  return x->paused == -t->id;
+}
+
+/* Does it get edges by this statement? */
+static bool wants(const ns_tree *t, const ns_node *x, ns_sql sql) {
+  return sql == NS_SQL_ADMIN_TREE_BROOD ? x->waits : !x->waits && is_held(t, x);
+}
+
+static ns_status read_ties(ns_db *db, ns_tree *t, ns_sql sql, ties *out,
+                            ns_err *err) {
+  const ns_value *row = NULL;
+  ns_status st;
+  ns_buf_reset(&t->list);
+  for (size_t i = 0; i < t->nnodes; i++)
+    if (wants(t, &t->nodes[i], sql))
+      ns_id_add(&t->list, t->nodes[i].id);
+  if (ns_list_is_empty(&t->list))
+    return NS_OK;
+  st = ns_list_run(db, sql, NULL, &t->list, err);
+  while (st == NS_OK && (st = ns_row(db, sql, &row, err)) == NS_OK && row != NULL) {
+    if (!ns_grow(&out->items, &out->cap, out->n + 1, sizeof *out->items))
+      return ns_no_memory(err);
+    out->items[out->n++] = (tie){row[0].i, row[1].i, row[2].type == NS_INT};
+  }
+  return st;
+}
+
+/* One named twice is one. */
+static void sort_ties(ties *l) {
+  size_t kept = 0;
+  if (l->n > 1)
+    qsort(l->items, l->n, sizeof *l->items, by_job);
+  for (size_t i = 0; i < l->n; i++)
+    if (kept == 0 || by_job(&l->items[kept - 1], &l->items[i]) != 0)
+      l->items[kept++] = l->items[i];
+  l->n = kept;
+}
+
+static ns_status write_ties(ns_db *db, const ties *l, ns_err *err) {
+  int64_t *cols;
+  ns_status st;
+  if (l->n == 0)
+    return NS_OK;
+  if ((cols = malloc(2 * l->n * sizeof *cols)) == NULL)
+    return ns_no_memory(err);
+  for (size_t i = 0; i < l->n; i++) {
+    cols[i] = l->items[i].on;
+    cols[l->n + i] = l->items[i].job;
+  }
+  st = ns_bulk_of(db, NS_SQL_ADMIN_TREE_EDGE,
+                  (ns_column[]){{NS_INT, cols, NULL, NULL},
+                                {NS_INT, cols + l->n, NULL, NULL}},
+                  l->n, 0, err);
+  free(cols);
+  return st;
+}
+
+/* What each waits for now, and a pause. Of one that is not held the edges to jobs that
+** have ended, and of which it is not told yet, count as before. */
+static void count_ties(ns_tree *t, const ties *l) {
+  size_t at = 0;
+  for (size_t i = 0; i < t->nnodes; i++) {
+    ns_node *x = &t->nodes[i];
+    bool held = is_held(t, x);
+    int64_t unmet = held ? 1 : x->unmet;
+    for (; at < l->n && l->items[at].job <= x->id; at++)
+      unmet += l->items[at].job == x->id && (held || !l->items[at].there);
+    x->changed = held || unmet != x->unmet;
+    x->unmet = unmet;
+    if (held)
+      x->paused = t->id;
+  }
+}
+
+static ns_status step_link(ns_db *db, ns_tx *tx, ns_err *err) {
+  ns_tree *t = tx->arg;
+  ties l = {0};
+  ns_status st = ns_tree_lock(db, t, false, err);
+  if (st == NS_OK && (st = read_ties(db, t, NS_SQL_ADMIN_TREE_BROOD, &l, err)) == NS_OK)
+    st = read_ties(db, t, NS_SQL_ADMIN_TREE_AFTER, &l, err);
+  if (st == NS_OK) {
+    sort_ties(&l);
+    st = write_ties(db, &l, err);
+  }
+  if (st == NS_OK) {
+    count_ties(t, &l);
+    st = ns_tree_write(db, t, err);
+  }
+  free(l.items);
+  return st;
+}
+
+/* --------------------------------------------------------------------- verb */
+
+/* What falls does so in pieces, from below: the top would be seen alive, and be
+** cancelled after that. So all are told first, by us or by who is at it. In a
+** transaction of the caller we would wait for ourselves. */
+static ns_status finish_falls(ns_db *db, ns_err *err) {
+  int64_t end = ns_mono_us() + FALLS_MAX_US;
+  const ns_value *row = NULL;
+  ns_status st = NS_OK;
+  while (st == NS_OK && !ns_in_transaction(db) && ns_mono_us() < end) {
+    st = ns_left_look(db, err);
+    if (st == NS_OK && !db->met_due &&
+        (st = ns_run(db, NS_SQL_DEPEND_ANY, NULL, err)) == NS_OK &&
+        (st = ns_row(db, NS_SQL_DEPEND_ANY, &row, err)) == NS_OK && row == NULL)
+      break;
+    ns_sleep_us(1000);
+  }
+  return st;
+}
+
+ns_status ns_tree_retry(ns_db *db, ns_tree *t, ns_err *err) {
+  int64_t revived;
+  ns_status st = finish_falls(db, err);
+  if (st == NS_OK)
+    st = ns_tree_walk(db, t, step_revive, err);
+  revived = t->changed;
+  if (st == NS_OK)
+    st = ns_tree_walk(db, t, step_link, err);
+  if (st == NS_OK && !t->was_paused)
+    st = ns_tree_walk(db, t, ns_tree_release, err);
+  if (revived > 0)
+    t->changed = revived; /* else those that a retry before has left held */
+  if (st == NS_OK && t->taken != 0)
+    return ns_fail(err, NS_EDUPLICATE,
+                   "%lld jobs run again; job %lld cannot: another live job has "
+                   "its unique key",
+                   (long long)revived, (long long)t->taken);
+  if (st == NS_OK && t->changed == 0)
+    return ns_fail(err, NS_ESTATE, "nothing has failed of job %lld and all below it",
+                   (long long)t->id);
+  return st;
+}

@@ -1,0 +1,105 @@
+/*
+** Working through a job and all below it, for the verbs: tree/verbs.c and tree/retry.c.
+*/
+#ifndef NS_TREE_TREE_H
+#define NS_TREE_TREE_H
+
+#include "db/transaction.h"
+#include "handle.h"
+#include "nightshift.h"
+
+#define NS_TREE_BATCH 500 /* jobs per transaction */
+#define NS_SOMEBODY (-1)  /* a holder: the claim's lease cannot be seen yet */
+
+/* A live job of the tree, locked. 'run' to 'deadline' are written back when a
+** verb has changed it. */
+typedef struct ns_node {
+  int64_t id, queue_id, rank, run, unmet, due, lost, kind;
+  int64_t paused;   /* by whose pause it is held, 0: none; negative: a retry of
+                    ** that tree is under way */
+  int64_t deadline; /* 0: none */
+  int64_t wish;     /* when it would be due without one */
+  int64_t was_due, was_run, now;
+  int64_t priority; /* that it was given; rank is what it has sunk to */
+  int64_t holder;   /* who runs it; 0: nobody */
+  int64_t ready_at; /* where its row in ready is; 0: not known */
+  bool asks;        /* it is to be found out whether anybody is claiming it */
+  bool seen;        /* ... and its lane was read */
+  bool placed;      /* ... and nobody is: its row is locked */
+  bool awaits;      /* is, or was last, parked for a signal */
+  bool waits;       /* parked until its children have ended */
+  bool revoked;     /* a claim of 'was_run', if there is one, is over */
+  bool suspended;   /* a claim of it stands, and is not to be begun */
+  bool changed;
+  bool moves;       /* has to get another row in ready or scheduled, or, when it is
+                    ** not free, to lose its own */
+  char *key;        /* its unique key, owned; NULL: none */
+  size_t keylen;
+} ns_node;
+
+/* One verb on its way through a tree. */
+typedef struct ns_tree {
+  int64_t id, n;    /* the top, and the verb's number */
+  int64_t outer;    /* whose pause holds what is above; 0: nobody's */
+  ns_bytes text;
+  int64_t changed, live; /* jobs, so far */
+  /* of the batch under way */
+  const int64_t *ids;
+  size_t nids;
+  ns_node *nodes;
+  size_t nnodes, capnodes;
+  ns_buf list;      /* scratch */
+  bool was_paused;  /* retry: by somebody else, before */
+  int64_t taken;    /* retry: its unique key is another's; 0: none */
+} ns_tree;
+
+/* Does 'step' with each batch, in a transaction, from the top; then goes to the
+** children that are there by then. */
+ns_status ns_tree_walk(ns_db *db, ns_tree *t,
+                       ns_status (*step)(ns_db *, ns_tx *, ns_err *), ns_err *err);
+
+void ns_tree_free(ns_tree *t);
+
+/* After a batch's commit: tells whom it concerns. Best effort: hosts read their
+** notices every ten seconds in any case. */
+void ns_tree_told(ns_db *db, ns_tree *t);
+
+/* A job's parent (0: none), whether no pause above it matters, and whose pause
+** holds it. Errors: NOT_FOUND, GONE. */
+ns_status ns_tree_up(ns_db *db, int64_t id, int64_t *parent, bool *sure,
+                     int64_t *paused, ns_err *err);
+
+/* Locks the live jobs of the batch; 'held': also finds out who runs them. */
+ns_status ns_tree_lock(ns_db *db, ns_tree *t, bool held, ns_err *err);
+
+/* The batch's node of that job; NULL: none. Good until the batch is over. */
+ns_node *ns_tree_node(ns_tree *t, int64_t id);
+
+/* Writes the jobs that have changed, and where they wait. */
+ns_status ns_tree_write(ns_db *db, ns_tree *t, ns_err *err);
+
+/* "[id,…]" in the scratch list; good until the next one. */
+ns_status ns_tree_ids(ns_tree *t, ns_value *param, ns_err *err);
+
+/* "[[id,run],…]" of the nodes, or of those that somebody runs, there. */
+ns_value ns_tree_pairs(ns_tree *t, bool held_only);
+
+/* The step that gives back what the pause of 't->id' holds. */
+ns_status ns_tree_release(ns_db *db, ns_tx *tx, ns_err *err);
+
+/*
+** After the commit that ended the claims "[[id,run],…]", or paused their jobs: tells
+** who has them, if anybody has. Also who has claimed one while its row was locked, and may have
+** read it before that commit: its lease is there by now. Best effort: a host
+** learns it from the job's next touch, too.
+*/
+void ns_tree_tell(ns_db *db, const char *kind, ns_bytes why, ns_bytes tokens);
+
+/* Deletes the edges that have outlived jobs, '[id,…]', which are to run again. Until
+** the end of the transaction the live jobs at their other ends do not end. */
+ns_status ns_tree_unlink(ns_db *db, ns_value list, ns_err *err);
+
+/* The verb "retry". */
+ns_status ns_tree_retry(ns_db *db, ns_tree *t, ns_err *err);
+
+#endif

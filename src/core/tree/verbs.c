@@ -1,0 +1,322 @@
+/*
+** Verbs over a job and all below it: cancel, pause, resume, priority, run now,
+** deadline. A verb is a step that tree/tree.c does with each batch on its way down.
+**
+** Invariant: what a verb moves has another run, or no row yet, so of its rows in
+** ready and scheduled one at most is not stale. What somebody runs, or is claiming, is
+** not moved: it is written into its job, and he is told.
+*/
+#include <stdlib.h>
+#include <string.h>
+
+#include "tree/tree.h"
+#include "tree/unclaimed.h"
+
+/* -------------------------------------------------------------- small verbs */
+
+/* Nobody runs it and it waits for nobody: it has a row in ready or scheduled. */
+static bool is_free(const ns_node *x) {
+  return x->unmet == 0 && x->holder == 0;
+}
+
+/* Its row, if it has one, is stale from now on, and it gets another. */
+static void move(ns_node *x) {
+  x->changed = true;
+  if (!is_free(x))
+    return;
+  x->moves = x->revoked = true;
+  x->run++;
+}
+
+static void pause_one(const ns_tree *t, ns_node *x) {
+  if (x->paused == 0) {
+    x->suspended = x->holder != 0;
+    move(x);
+    x->unmet++;
+  } else if (t->outer == 0 || x->paused != t->outer)
+    return;
+  x->changed = true;
+  x->paused = t->id;
+}
+
+static void resume_one(const ns_tree *t, ns_node *x) {
+  if (x->paused != t->id)
+    return;
+  x->changed = true;
+  x->paused = t->outer;
+  if (t->outer != 0)
+    return;
+  x->unmet--;
+  x->moves = is_free(x); /* its run is new enough: there is no row of it */
+}
+
+static void rank_one(const ns_tree *t, ns_node *x) {
+  x->changed = x->priority != t->n;
+  x->priority = t->n;
+  if (x->rank == 255 - t->n)
+    return;
+  x->rank = 255 - t->n;
+  move(x);
+}
+
+/* What waits for a signal goes on waiting. */
+static void run_one_now(const ns_tree *t, ns_node *x) {
+  (void)t;
+  if (x->due <= x->now || x->awaits)
+    return;
+  x->due = x->now;
+  move(x);
+}
+
+/* Nothing is due after its deadline: then it would be too late. What an earlier
+** deadline has brought forward goes back. */
+static void limit_one(const ns_tree *t, ns_node *x) {
+  int64_t due = x->wish;
+  x->changed = true;
+  x->deadline = t->n < 0 ? 0 : x->now + t->n;
+  if (x->deadline != 0 && due > x->deadline)
+    due = x->deadline;
+  if (due == x->due || x->holder != 0)
+    return;
+  x->due = due;
+  move(x);
+}
+
+typedef void (*small)(const ns_tree *t, ns_node *x);
+
+/* Would it get another row, if nobody is claiming it? */
+static bool would_move(const ns_tree *t, small verb, const ns_node *x) {
+  ns_node then = *x;
+  verb(t, &then);
+  return is_free(x) && then.moves;
+}
+
+static ns_status step_small(ns_db *db, ns_tree *t, small verb, ns_err *err) {
+  int64_t changed = t->changed;
+  int64_t live = t->live;
+  ns_status st = ns_tree_lock(db, t, true, err);
+  for (size_t i = 0; st == NS_OK && i < t->nnodes; i++)
+    t->nodes[i].asks = would_move(t, verb, &t->nodes[i]);
+  if (st == NS_OK)
+    st = ns_unclaimed(db, t, err);
+  for (size_t i = 0; st == NS_OK && i < t->nnodes; i++) {
+    verb(t, &t->nodes[i]);
+    changed += t->nodes[i].changed;
+    live++;
+  }
+  if (st == NS_OK)
+    st = ns_tree_write(db, t, err);
+  if (st == NS_OK) {
+    t->changed = changed;
+    t->live = live;
+  }
+  return st;
+}
+
+#define STEP(name, verb)                                                \
+  static ns_status name(ns_db *db, ns_tx *tx, ns_err *err) {           \
+    return step_small(db, tx->arg, verb, err);                         \
+  }
+
+STEP(step_rank, rank_one)
+STEP(step_now, run_one_now)
+STEP(step_limit, limit_one)
+
+ns_status ns_tree_release(ns_db *db, ns_tx *tx, ns_err *err) {
+  return step_small(db, tx->arg, resume_one, err);
+}
+
+static ns_status step_pause(ns_db *db, ns_tx *tx, ns_err *err) {
+  ns_tree *t = tx->arg;
+  int64_t changed = t->changed;
+  ns_value id = ns_vint(t->id);
+  ns_status st = step_small(db, t, pause_one, err);
+  return st == NS_OK && changed == 0 && t->changed > 0
+             ? ns_run(db, NS_SQL_ADMIN_TREE_PAUSE, &id, err)
+             : st;
+}
+
+/* The batch's own pauses are over: nothing is left that they could hold. */
+static ns_status forget_pauses(ns_db *db, ns_tree *t, ns_err *err) {
+  ns_value param;
+  ns_status st = ns_tree_ids(t, &param, err);
+  return st == NS_OK ? ns_run(db, NS_SQL_ADMIN_TREE_RESUME, &param, err) : st;
+}
+
+static ns_status end_pause(ns_db *db, ns_tx *tx, ns_err *err) {
+  return forget_pauses(db, tx->arg, err);
+}
+
+/* Before the walk: what is spawned below a finished top meanwhile is nobody's. Inside
+** another pause there is a walk before that, too: what is not reached when we are cut off
+** is held by its pause, and nobody takes that for lost. */
+static ns_status resume(ns_db *db, ns_tree *t, ns_err *err) {
+  ns_tx tx = {.run = end_pause, .arg = t};
+  ns_status st = t->outer != 0 ? ns_tree_walk(db, t, ns_tree_release, err) : NS_OK;
+  if (st != NS_OK)
+    return st;
+  t->ids = &t->id;
+  t->nids = 1;
+  st = ns_transact(db, &tx, err);
+  return st == NS_OK ? ns_tree_walk(db, t, ns_tree_release, err) : st;
+}
+
+/* ------------------------------------------------------------------- cancel */
+
+/* Who runs them is told after the commit, all at once with those who have claimed
+** them meanwhile: a worker that is told is free for the next. In a transaction of
+** the caller nothing of ours comes after the commit. */
+static ns_status notify(ns_db *db, ns_tree *t, ns_err *err) {
+  ns_value list;
+  if (!db->user_tx)
+    return NS_OK;
+  list = ns_tree_pairs(t, true);
+  return t->list.oom
+             ? ns_no_memory(err)
+             : ns_run(db, NS_SQL_ADMIN_TREE_NOTICE,
+                      (ns_value[]){ns_vtext(ns_str("cancelled")),
+                                   ns_vtext(ns_said(t->text)), list}, err);
+}
+
+/* Jobs that show themselves as running, and scheduled rows, go. */
+static ns_status hide(ns_db *db, ns_tree *t, ns_err *err) {
+  for (size_t i = 0; i < t->nnodes; i++) {
+    t->nodes[i].moves = t->nodes[i].unmet++ == 0 && t->nodes[i].holder == 0;
+    t->nodes[i].revoked = true;
+  }
+  return ns_tree_write(db, t, err);
+}
+
+static ns_status end_nodes(ns_db *db, ns_tree *t, ns_err *err) {
+  ns_end *ends = calloc(t->nnodes, sizeof *ends);
+  ns_buf why = NS_BUF_INIT;
+  ns_status st;
+  ns_buf_addf(&why, "with job %lld", (long long)t->id);
+  if (t->text.p != NULL) {
+    ns_buf_adds(&why, ": ");
+    ns_buf_add(&why, t->text.p, t->text.n);
+  }
+  for (size_t i = 0; ends != NULL && i < t->nnodes; i++)
+    ends[i] = (ns_end){.id = t->nodes[i].id, .queue_id = t->nodes[i].queue_id,
+                       .outcome = "cancelled", .reason = "cancelled",
+                       .said = t->nodes[i].id == t->id ? t->text
+                                                       : ns_buf_bytes(&why),
+                       .attempts = -1, .polls = -1, .crashes = -1,
+                       .unique = {t->nodes[i].key, t->nodes[i].keylen}};
+  st = ends != NULL && !why.oom ? ns_finish(db, ends, t->nnodes, err)
+                                : ns_no_memory(err);
+  ns_buf_free(&why);
+  free(ends);
+  return st;
+}
+
+static ns_status hide_running(ns_db *db, const ns_tree *t, ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < t->nnodes; i++)
+    if (t->nodes[i].holder != 0)
+      st = ns_bulk_of(db, NS_SQL_SETTLE_HIDDEN,
+                      (ns_column[]){{NS_INT, &t->nodes[i].id, NULL, NULL}}, 1, 0, err);
+  return st;
+}
+
+static ns_status step_cancel(ns_db *db, ns_tx *tx, ns_err *err) {
+  ns_tree *t = tx->arg;
+  ns_status st = ns_tree_lock(db, t, true, err);
+  if (st != NS_OK || t->nnodes == 0)
+    return st;
+  if ((st = notify(db, t, err)) != NS_OK ||
+      (st = hide_running(db, t, err)) != NS_OK ||
+      (st = hide(db, t, err)) != NS_OK ||
+      (st = forget_pauses(db, t, err)) != NS_OK ||
+      (st = end_nodes(db, t, err)) != NS_OK)
+    return st;
+  t->live += (int64_t)t->nnodes;
+  t->changed += (int64_t)t->nnodes;
+  return NS_OK;
+}
+
+/* ----------------------------------------------------------------- the verb */
+
+/* Whose pause, other than its own, holds the tree: the nearest job above that lives
+** or has its own pause on tells. '*paused': what holds its top itself. */
+static ns_status look_outside(ns_db *db, ns_tree *t, int64_t *paused,
+                              ns_err *err) {
+  int64_t up = 0;
+  bool sure = false;
+  ns_status st = ns_tree_up(db, t->id, &up, &sure, paused, err);
+  t->outer = 0;
+  sure = false;
+  while (st == NS_OK && up != 0 && !sure) {
+    ns_err none;
+    if (ns_tree_up(db, up, &up, &sure, &t->outer, &none) != NS_OK)
+      break; /* pruned */
+  }
+  return st;
+}
+
+static ns_status refuse_resume(const ns_tree *t, int64_t paused, ns_err *err) {
+  if (paused > 0 && paused != t->id)
+    return ns_fail(err, NS_ESTATE,
+                   "job %lld is paused with job %lld: resume that one",
+                   (long long)t->id, (long long)paused);
+  return ns_fail(err, NS_ESTATE, "job %lld is not paused", (long long)t->id);
+}
+
+static ns_status (*const steps[])(ns_db *, ns_tx *, ns_err *) = {
+    [NS_TREE_CANCEL] = step_cancel, [NS_TREE_PAUSE] = step_pause,
+    [NS_TREE_RESUME] = ns_tree_release, [NS_TREE_PRIORITY] = step_rank,
+    [NS_TREE_RUN_NOW] = step_now, [NS_TREE_DEADLINE] = step_limit};
+
+static ns_status run_verb(ns_db *db, ns_tree *t, ns_verb verb, ns_err *err) {
+  int64_t paused = 0;
+  ns_status st = look_outside(db, t, &paused, err);
+  if (st != NS_OK)
+    return st;
+  if (verb == NS_TREE_RETRY)
+    return ns_tree_retry(db, t, err);
+  st = verb == NS_TREE_RESUME ? resume(db, t, err)
+                              : ns_tree_walk(db, t, steps[verb], err);
+  if (st != NS_OK)
+    return st;
+  if (verb == NS_TREE_RESUME && t->changed == 0)
+    return refuse_resume(t, paused, err);
+  if (t->live == 0)
+    return ns_fail(err, NS_ESTATE,
+                   "job %lld has finished already, and all below it",
+                   (long long)t->id);
+  return NS_OK;
+}
+
+ns_status ns_tree_do(ns_db *db, ns_verb verb, int64_t id, int64_t n,
+                     ns_bytes text, int64_t *changed, ns_err *err) {
+  ns_tree t = {.id = id, .n = n, .text = text};
+  ns_status st;
+  ns_err_clear(err);
+  if (verb == NS_TREE_PRIORITY && (n < 0 || n > 255))
+    return ns_fail(err, NS_EINVALID, "the priority must be 0 to 255, got %lld",
+                   (long long)n);
+  st = run_verb(db, &t, verb, err);
+  *changed = t.changed;
+  ns_tree_free(&t);
+  return st;
+}
+
+/* A limit of one job. */
+ns_status ns_deadline(ns_db *db, int64_t id, int64_t deadline, ns_err *err) {
+  ns_tree t = {.id = id, .n = deadline, .ids = &id, .nids = 1};
+  ns_tx tx = {.run = step_limit, .arg = &t};
+  int64_t up;
+  int64_t paused;
+  bool sure;
+  ns_status st = ns_tree_up(db, id, &up, &sure, &paused, err);
+  if (st == NS_OK)
+    st = ns_transact(db, &tx, err);
+  if (st == NS_OK) {
+    ns_tree_told(db, &t);
+    if (t.live == 0)
+      st = ns_fail(err, NS_ESTATE, "job %lld has finished already",
+                   (long long)id);
+  }
+  ns_tree_free(&t);
+  return st;
+}

@@ -1,0 +1,52 @@
+/*
+** Other holders: what the table and their locks say of them, and which of them
+** a listener watches. Pure memory, but for a look at this machine's processes.
+*/
+#ifndef NS_WAKE_PEERS_H
+#define NS_WAKE_PEERS_H
+
+#include <sys/types.h>
+
+#include "nightshift.h"
+
+/* A holder as a row of rescue_holders tells. */
+typedef struct ns_peer {
+  int64_t id;
+  int64_t beat;   /* when it last wrote, by the server's clock */
+  int64_t silent; /* µs since then */
+  bool is_host;
+  bool dead;      /* somebody has declared it so */
+  bool free;      /* nobody owns its named lock */
+  bool gone;      /* it ran on this machine and its process is no more */
+  bool alive;     /* its process is seen on this machine, and not stopped */
+} ns_peer;
+
+#define NS_PLACE 64 /* bytes of a place */
+
+typedef struct ns_peers {
+  ns_peer *items; /* sorted by id */
+  size_t n, cap;
+  char here[NS_PLACE]; /* our own place, once asked for */
+} ns_peers;
+
+/* This boot of this machine and its space of process ids: within one place a
+** process id means one process. */
+void ns_place(char out[NS_PLACE]);
+
+/* Is process 'pid' of this place there, and for 'age' µs? Otherwise its number has been
+** given to another. Stopped ones are there, zombies are not. */
+bool ns_process_is(pid_t pid, int64_t age);
+
+/* Adds a row of rescue_holders. False: out of memory. */
+bool ns_peers_add(ns_peers *p, const ns_value *row);
+void ns_peers_free(ns_peers *p);
+
+/*
+** Whom holder 'me' watches: the living ones behind it in the ring of ids. The
+** first is the neighbour (0: nobody), the others are written as "[id,…]". Hosts
+** go on up to the next host, so that between them nobody is left out.
+*/
+int64_t ns_peers_watched(const ns_peers *p, int64_t me, bool is_host,
+                         ns_buf *others);
+
+#endif
