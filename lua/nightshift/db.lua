@@ -60,10 +60,10 @@ function methods:job(id)
   info.poll_state, info.state, info.where = info.state, info.where, nil
   if not info._follows then return info end
   info._follows = nil
-  local after
-  after, message, code = results.after(info.id, self._backend.ask)
-  if not after then return nil, message, code end
-  info.after = #after > 0 and after or nil
+  local rows
+  rows, message, code = self._handle:execute("@admin_after", info.id, info.id)
+  if not rows then return nil, message, code end
+  info.after = #rows > 0 and results.ids(rows) or nil
   return info
 end
 

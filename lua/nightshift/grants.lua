@@ -52,8 +52,7 @@ local ROLES = {
       { "nightshift_edge", "SELECT, INSERT, DELETE" },
       { "nightshift_expiry", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_finished",
-        "SELECT(id, run, name, nonce, outcome, reason, result, error, finished_at, holder, parent, after_ids), "
-          .. "INSERT" },
+        "SELECT(id, run, name, parent, nonce, outcome, reason, result, error, finished_at, holder), INSERT" },
       { "nightshift_grip", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_holder", "SELECT, INSERT, UPDATE, DELETE" },
       { "nightshift_id", "SELECT, INSERT" },

@@ -47,8 +47,8 @@ local lazy = {}
 
 function lazy.after(self)
   if not self._follows then return {} end
-  local ids, message = results.after(self.id, self._backend.ask)
-  return ids or error("job.after: " .. message, 0)
+  local rows, message = self._backend.ask("edge_after", self.id)
+  return rows and results.ids(rows) or error("job.after: " .. message, 0)
 end
 
 function lazy.results(self) return results.of(self.id, self.after, self._backend.ask) end

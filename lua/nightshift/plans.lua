@@ -60,7 +60,7 @@ plans.hot = {
   { "depend_there", "[100]" },
   { "depend_left", 0, 1000 },
   { "depend_cut", 100, 101, 10 },
-  { "edge_after", 100, 100 },
+  { "edge_after", 100 },
   { "edge_brood", "[100]" },
   { "edge_brood_failed", "[[100,1]]" },
   { "edge_brood_lock", "[100]" },

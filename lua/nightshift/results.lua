@@ -85,15 +85,11 @@ local function item(children, followed, i)
   return row and entry(row)
 end
 
---- Ids of the jobs that a job was pushed to wait for, apart from parent and children.
----@param id integer the job's
----@param asks fun(statement: string, ...): table?, string?, string? runs a statement
----@return integer[]|nil
----@return string? message
----@return string? code
-function results.after(id, asks)
-  local rows, message, code = asks("edge_after", id, id)
-  if not rows then return nil, message, code end
+--- Ids of the jobs that a job was pushed to wait for, apart from parent and children, as a
+-- statement gives them.
+---@param rows table[]
+---@return integer[]
+function results.ids(rows)
   local ids = {}
   for i, row in ipairs(rows) do ids[i] = row.id end
   return ids

@@ -281,7 +281,9 @@ describe("the plan of", function()
     local plan = explain(plans.question "edge_followed", "[1,2]")
     assert.same({ "eq_ref", "eq_ref", "eq_ref" }, { plan.e.type, plan.f.type, plan.j.type })
     local id = assert(filled:execute "SELECT MAX(id) AS id FROM nightshift_job WHERE after_ids IS NOT NULL")[1].id
-    plan = explain(plans.question "edge_after", id, id)
+    plan = explain(plans.question "edge_after", id)
+    assert.same({ "PRIMARY", "eq_ref", "eq_ref" }, { plan.w.key, plan.f.type, plan.j.type })
+    plan = explain(plans.question "admin_after", id, id)
     assert.same({ "PRIMARY", "eq_ref", "eq_ref" }, { plan.nightshift_job.key, plan.f.type, plan.j.type })
   end)
 

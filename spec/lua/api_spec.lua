@@ -829,7 +829,7 @@ describe("listings", function()
     local states = {}
     for _, row in ipairs(db:jobs { queue = q.name }) do states[row.id] = row.state end
     assert.same({ [low] = "dead", [high] = "done", [soon] = "cancelled", [later] = "scheduled" }, states)
-    assert.equal("not needed", db:job(soon).error)
+    assert.equal("not needed", db:job(soon).reason)
     db:cancel(later)
   end)
 

@@ -11,6 +11,18 @@ SET gap = COALESCE(?, gap), next_at = IF(gap = 0, 0, next_at),
   block = COALESCE(?, block), workers = COALESCE(?, workers)
 WHERE tab = ?
 
+-- name: admin_after
+-- Params: job, twice. As edge_after, also of one that has ended.
+SELECT a.id
+FROM (SELECT id, parent, after_ids FROM nightshift_job WHERE id = ?
+      UNION ALL SELECT id, parent, after_ids FROM nightshift_finished WHERE id = ?) w
+STRAIGHT_JOIN JSON_TABLE(w.after_ids,
+  '$[*]' COLUMNS (n FOR ORDINALITY, id BIGINT PATH '$')) a
+LEFT JOIN nightshift_job j ON j.id = a.id
+LEFT JOIN nightshift_finished f ON f.id = a.id
+WHERE a.id <> COALESCE(w.parent, 0) AND COALESCE(j.parent, f.parent, 0) <> w.id
+ORDER BY a.n
+
 -- name: admin_due_now
 -- Params: job. Key: PRIMARY of job, locked by admin_lock.
 UPDATE nightshift_job SET run = run + 1, due = {now} WHERE id = ?

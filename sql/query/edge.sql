@@ -1,16 +1,15 @@
 -- Statements about who waits for whom. Sorted by name.
 
 -- name: edge_after
--- Params: job, twice. Keys: PRIMARY of job and finished. Which jobs it was pushed to wait
+-- Params: live job. Keys: PRIMARY of job and finished. Which jobs it was pushed to wait
 -- for, in that order: not its children, in a flow, and not its parent, that said "again".
 SELECT a.id
-FROM (SELECT id, parent, after_ids FROM nightshift_job WHERE id = ?
-      UNION ALL SELECT id, parent, after_ids FROM nightshift_finished WHERE id = ?) w
+FROM nightshift_job w
 STRAIGHT_JOIN JSON_TABLE(w.after_ids,
   '$[*]' COLUMNS (n FOR ORDINALITY, id BIGINT PATH '$')) a
 LEFT JOIN nightshift_job j ON j.id = a.id
 LEFT JOIN nightshift_finished f ON f.id = a.id
-WHERE a.id <> COALESCE(w.parent, 0) AND COALESCE(j.parent, f.parent, 0) <> w.id
+WHERE w.id = ? AND a.id <> COALESCE(w.parent, 0) AND COALESCE(j.parent, f.parent, 0) <> w.id
 ORDER BY a.n
 
 -- name: edge_brood
