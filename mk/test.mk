@@ -133,6 +133,14 @@ test-comma: deps
 	@$(MAKE) --no-print-directory tests $(O)/comma.so $(O)/locale/de_DE.UTF-8
 	@$(if $(ARGS),,sh spec/support/shards.sh "$(O)") $(call SPECS,$(COMMA) LUA=$(LUA),$(LUA))
 
+#: make test-hostile    all specs on a server whose every default is odd
+# Names of databases, character sets, collations, modes, accounts, what sessions begin
+# with: spec/support/db.lua says how.
+.PHONY: test-hostile
+test-hostile: deps
+	@$(MAKE) --no-print-directory tests
+	@$(if $(ARGS),,sh spec/support/shards.sh "$(O)") $(call SPECS,NIGHTSHIFT_HOSTILE=1 LUA=$(LUA),$(LUA))
+
 #: make test-valgrind   specs of base, core and binding under valgrind
 # valgrind over what runs in this process: base, core, the binding.
 .PHONY: test-valgrind valgrind

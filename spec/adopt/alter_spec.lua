@@ -118,7 +118,7 @@ describe("triggers", function()
       local started = nightshift.clock()
       local pid = assert(nst.fork(function()
         nst.sleep(0.2)
-        lab.sql(("INSERT INTO %s.migration_task (imageUrl) VALUES ('a')"):format(lab.database))
+        lab.sql(("INSERT INTO `%s`.migration_task (imageUrl) VALUES ('a')"):format(lab.database))
         os.exit(0, true)
       end))
       local job = assert(t:claim { wait = 30 })
@@ -219,7 +219,7 @@ describe("triggers", function()
         local since = nightshift.clock()
         local pid = assert(nst.fork(function()
           nst.sleep(0.1)
-          lab.sql(("INSERT INTO %s.%s (w) VALUES (1)"):format(lab.database, quoted))
+          lab.sql(("INSERT INTO `%s`.%s (w) VALUES (1)"):format(lab.database, quoted))
           os.exit(0, true)
         end))
         local job = assert(t:claim { wait = 30 })
@@ -246,12 +246,12 @@ describe("whoever adds a row", function()
     designs.create(db, "migration_task", 0)
     local h, path = start("migration_task", nil, { "--allow-alter" })
     heard "migration_task"
-    local url = user { "INSERT ON %s.migration_task" }
+    local url = user { "INSERT ON `%s`.migration_task" }
     local late = {}
     for i = 1, 5 do
       local status, out, err = proc.run { "mariadb", "--no-defaults",
         "--socket=" .. url:match "unix_socket=(.*)", "--user=" .. url:match "//(.-):", "--password=Pass-word_1",
-        lab.database, "-e", designs.migration_task.row }
+        "-e", ("USE `%s`; "):format(lab.database) .. designs.migration_task.row }
       assert.equal(0, status, out .. err)
       local added = nightshift.clock()
       late[i] = eventually(function() return begun(path)[i] end) - added
@@ -278,11 +278,11 @@ describe("whoever adds a row", function()
 
   it("does not notice when who added the triggers may read the table no more", function()
     designs.create(db, "migration_task", 0)
-    local url, name = user { "ALL ON %s.*" }
+    local url, name = user { "ALL ON `%s`.*" }
     local own <close> = assert(nightshift.open(url))
     assert(own:adopt(map "migration_task"))
     own:close()
-    lab.sql(("REVOKE ALL ON %s.* FROM %s@localhost; GRANT TRIGGER ON %s.migration_task TO %s@localhost")
+    lab.sql(("REVOKE ALL ON `%s`.* FROM %s@localhost; GRANT TRIGGER ON `%s`.migration_task TO %s@localhost")
       :format(lab.database, name, lab.database, name))
     all(designs.migration_task.row)
     all "UPDATE migration_task SET status = 'complete'"
@@ -292,7 +292,7 @@ describe("whoever adds a row", function()
 
   it("is told what the user lacks who was to add triggers", function()
     designs.create(db, "migration_task", 0)
-    local url, name = user { "SELECT, INSERT, UPDATE, DELETE, EXECUTE ON %s.*" }
+    local url, name = user { "SELECT, INSERT, UPDATE, DELETE, EXECUTE ON `%s`.*" }
     local before = shape "migration_task"
     do
       local own <close> = assert(nightshift.open(url))
@@ -306,7 +306,7 @@ describe("whoever adds a row", function()
     assert.equal(78, status)
     assert.is_truthy(err:find("GRANT TRIGGER", 1, true), err)
     assert.equal(before, shape "migration_task")
-    lab.sql(("GRANT TRIGGER ON %s.migration_task TO %s@localhost"):format(lab.database, name))
+    lab.sql(("GRANT TRIGGER ON `%s`.migration_task TO %s@localhost"):format(lab.database, name))
     local own <close> = assert(nightshift.open(url))
     assert(own:adopt(map "migration_task"))
     assert.equal(2, #triggers "migration_task")

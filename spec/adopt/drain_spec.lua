@@ -30,7 +30,7 @@ local function create(n, engine)
     body TEXT NULL,
     sent TINYINT NOT NULL DEFAULT 0,
     created DATETIME NOT NULL DEFAULT CURRENT_TIMESTAMP,
-    sent_at DATETIME NULL) ENGINE=]] .. (engine or "InnoDB"))
+    sent_at DATETIME NULL) CHARACTER SET utf8mb4 ENGINE=]] .. (engine or "InnoDB"))
   if n == 0 then return end
   all(([[INSERT INTO mails (recipient, subject, body, sent, sent_at)
     SELECT CONCAT('to', seq, '@example.org'), IF(seq %% 3, CONCAT('Grüße, "', seq, '" \\ it''s 😀'), NULL),

@@ -266,7 +266,8 @@ describe("the payload", function()
   it("is the row: whole numbers exact, JSON decoded, NULL left out, the rest text", function()
     all "DROP TABLE IF EXISTS wide"
     all [[CREATE TABLE wide (id INT PRIMARY KEY, done BOOLEAN NOT NULL DEFAULT 0, big BIGINT, huge BIGINT UNSIGNED,
-      r DOUBLE, d DECIMAL(20,10), j JSON, t VARCHAR(99), n INT, at DATETIME(3))]]
+      r DOUBLE, d DECIMAL(20,10), j JSON, t VARCHAR(99) CHARACTER SET utf8mb4, n INT,
+      at DATETIME(3))]]
     all([[INSERT INTO wide VALUES (1, 0, ?, 18446744073709551615, 0.5, 1.25, '{"a":[1,{"b":null}]}', ?, NULL,
       '2020-01-02 03:04:05.678')]], math.mininteger, 'q"\\\n\u{1F600}')
     local t = assert(a:adopt { table = "wide", status = { column = "done", open = false, done = true } })

@@ -418,6 +418,13 @@ static int run_all(MYSQL *c, luaL_Buffer *b, const char *text, size_t n) {
   return more < 0; /* -1: there is no more */
 }
 
+/* What our sessions have, whatever a server gives them. */
+#define SESSION \
+  "SET NAMES utf8mb4, sql_mode='STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO," \
+  "NO_AUTO_CREATE_USER,NO_ENGINE_SUBSTITUTION', time_zone=SYSTEM, completion_type=0, " \
+  "group_concat_max_len=1048576, div_precision_increment=4, " \
+  "explicit_defaults_for_timestamp=1, lc_time_names=en_US"
+
 /* sql(socket, database, text) -> the rows of all statements, as text. */
 static int l_sql(lua_State *L) {
   const char *path = luaL_checkstring(L, 1);
@@ -430,9 +437,10 @@ static int l_sql(lua_State *L) {
   if (c == NULL)
     return fail(L, "mysql_init");
   luaL_buffinit(L, &b);
-  good = mysql_real_connect(c, NULL, "root", NULL, database, 0, path,
+  good = mysql_real_connect(c, NULL, "root", NULL, NULL, 0, path,
                             CLIENT_MULTI_STATEMENTS) != NULL &&
-         mysql_set_character_set(c, "utf8mb4") == 0 && run_all(c, &b, text, n);
+         mysql_query(c, SESSION) == 0 && mysql_select_db(c, database) == 0 &&
+         run_all(c, &b, text, n);
   luaL_pushresult(&b);
   if (!good) {
     lua_pushnil(L);
@@ -454,5 +462,7 @@ static const luaL_Reg functions[] = {
 
 int luaopen_nst(lua_State *L) {
   luaL_newlib(L, functions);
+  lua_pushliteral(L, SESSION);
+  lua_setfield(L, -2, "session");
   return 1;
 }

@@ -82,7 +82,8 @@ describe("a database", function()
         local exit, out = proc.nightshift({ "doctor", "--json" }, url)
         assert.equal(0, exit, out)
         for _, check in ipairs(nightshift.decode(out).checks) do
-          if check.name ~= "durability" then assert.equal("ok", check.level, check.name .. ": " .. check.found) end
+          local spared = check.name == "durability" or db.odd and check.name == "settings"
+          if not spared then assert.equal("ok", check.level, check.name .. ": " .. check.found) end
         end
       end)
 

@@ -10,10 +10,10 @@ local server = require "spec.support.db"
 
 local a, b
 lab.handles(2, function(...) a, b = ... end)
-after_each(function() lab.sql("DELETE FROM " .. lab.database .. ".nightshift_slot") end)
+after_each(function() lab.sql("DELETE FROM `" .. lab.database .. "`.nightshift_slot") end)
 
 local function rows()
-  return tonumber((lab.sql("SELECT COUNT(*) FROM " .. lab.database .. ".nightshift_slot")))
+  return tonumber((lab.sql("SELECT COUNT(*) FROM `" .. lab.database .. "`.nightshift_slot")))
 end
 
 local function code_of(_, _, code) return code end
@@ -187,7 +187,7 @@ describe("what a handle holds", function()
 
   it("is free once the handle's holder has been taken for dead, and then its release is STALE", function()
     local l = assert(a:lock("report"):acquire())
-    lab.sql(("UPDATE %s.nightshift_holder SET dead = 1 WHERE id = %d"):format(lab.database, a:slots()[1].holder))
+    lab.sql(("UPDATE `%s`.nightshift_holder SET dead = 1 WHERE id = %d"):format(lab.database, a:slots()[1].holder))
     assert.same({}, names(a))
     local other = assert(b:lock("report"):acquire(0))
     assert.equal("STALE", code_of(l:release()))
@@ -198,7 +198,7 @@ describe("what a handle holds", function()
   it("is free when the handle's holder is not known any more, and the handle goes on as another", function()
     local l = assert(a:lock("report"):acquire())
     local holder = a:slots()[1].holder
-    lab.sql(("DELETE FROM %s.nightshift_holder"):format(lab.database))
+    lab.sql(("DELETE FROM `%s`.nightshift_holder"):format(lab.database))
     assert(assert(b:lock("report"):acquire(0)):release())
     assert(a:lock("report"):acquire(0))
     assert.is_false(l:is_held())
@@ -259,7 +259,7 @@ describe("what a handle holds", function()
 
   it("leaves rows behind when nobody asks for it again, and they are pruned", function()
     assert(a:lock("one-off"):acquire())
-    lab.sql(("DELETE FROM %s.nightshift_holder"):format(lab.database))
+    lab.sql(("DELETE FROM `%s`.nightshift_holder"):format(lab.database))
     assert.equal(1, rows())
     local held = assert(b:lock("held"):acquire())
     assert(b:prune {})

@@ -19,7 +19,7 @@ describe("a push that is refused in a transaction", function()
       assert.equal("DUPLICATE", code)
       return true
     end))
-    assert.equal("2", db.sql("SELECT COUNT(*) FROM nightshift_job", url:match "/([%w_]+)%?"))
+    assert.equal("2", db.sql("SELECT COUNT(*) FROM nightshift_job", db.name(url)))
     assert(q:push("c", 1, { unique = "free" }))
   end)
 end)

@@ -15,14 +15,14 @@ describe("a running host whose right is taken away", function()
     local h = host.start(where, host.holding(go))
     local id = q:push "hold"
     h:wait_line "^holds"
-    db.sql(("REVOKE DELETE ON %s.* FROM %s@localhost"):format(name, user))
+    db.sql(("REVOKE DELETE ON `%s`.* FROM %s@localhost"):format(name, user))
     for thread in db.sql("SELECT id FROM information_schema.PROCESSLIST WHERE user = '" .. user .. "'"):gmatch "%d+" do
       pcall(db.sql, "KILL " .. thread)
     end
     assert(io.open(go, "w")):close()
     h:wait_line("event=db.error code=DENIED", 20, 2)
     local waiting = q:push "hold"
-    db.sql(("GRANT DELETE ON %s.* TO %s@localhost"):format(name, user))
+    db.sql(("GRANT DELETE ON `%s`.* TO %s@localhost"):format(name, user))
     for _, one in ipairs { id, waiting } do
       eventually(function() return handle:job(one).state == "done" end)
       assert.equal(1, handle:job(one).run)

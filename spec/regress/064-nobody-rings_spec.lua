@@ -46,7 +46,7 @@ describe("a host that cannot be rung, or cannot ring", function()
   end)
 
   it("says so when they are not there, and finds its work all the same", function()
-    db.sql(("GRANT EXECUTE ON %s.* TO %s@localhost; DROP PROCEDURE nightshift_listen"):format(name, user), name)
+    db.sql(("GRANT EXECUTE ON `%s`.* TO %s@localhost; DROP PROCEDURE nightshift_listen"):format(name, user), name)
     local lines = warnings()
     assert.equal(1, #lines)
     assert.is_truthy(lines[1]:find("nightshift migrate", 1, true), lines[1])

@@ -67,7 +67,7 @@ local function stuck(server, case, url, queue)
   assert(holder:execute "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
   assert(holder:begin())
   assert(holder:execute("SELECT * FROM nightshift_" .. case[1] .. " FOR UPDATE"))
-  local name = url:match "/([%w_]+)%?"
+  local name = db.name(url)
   local before, call = rows(server, name), case[2](ids)
   local caller = proc.start { proc.lua, "-e", CALLER:format(url, call) }
   local thread = caller:wait_line "thread (%d+)"

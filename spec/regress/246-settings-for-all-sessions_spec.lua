@@ -73,8 +73,8 @@ describe("under what a server sets for all sessions,", function()
   for _, first in ipairs { "SET NAMES utf8", "SET NAMES latin1, collation_connection = latin1_german1_ci",
     "SET timestamp = 1, autocommit = 0, sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES', group_concat_max_len = 4" } do
     it("texts stay what they are, and doctor names it: init_connect=" .. first, function()
-      local name = url:match "/([%w_]+)%?" or url:match "/([%w_]+)$"
-      server:sql(("CREATE OR REPLACE USER plain@localhost; GRANT ALL ON %s.* TO plain@localhost"):format(name))
+      local name = db.name(url)
+      server:sql(("CREATE OR REPLACE USER plain@localhost; GRANT ALL ON `%s`.* TO plain@localhost"):format(name))
       local setting = { ('init_connect="%s"'):format(first), "init_connect=''" }
       with(setting, function()
         local plain = server:url(name, "plain")

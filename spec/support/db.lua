@@ -38,6 +38,32 @@ aria-pagecache-buffer-size=8M
 key-buffer-size=1M
 ]]
 
+-- `make test-hostile`: all that a server, a database and an account may have for a default
+-- is as odd as it can be, and no client gets the character set that it asks for.
+local HOSTILE = os.getenv "NIGHTSHIFT_HOSTILE" == "1"
+local ODD = HOSTILE and [[
+character-set-server=latin1
+collation-server=latin1_german2_ci
+skip-character-set-client-handshake
+init-connect="SET NAMES latin1 COLLATE latin1_german2_ci, autocommit=0, sql_auto_is_null=1, timestamp=1"
+sql-mode=ANSI,NO_BACKSLASH_ESCAPES,NO_ZERO_DATE,NO_ZERO_IN_DATE,PAD_CHAR_TO_FULL_LENGTH,HIGH_NOT_PRECEDENCE
+completion-type=CHAIN
+group-concat-max-len=4
+div-precision-increment=0
+innodb-strict-mode=OFF
+explicit-defaults-for-timestamp=OFF
+lc-time-names=ja_JP
+]] or ""
+local DATABASE, USER, DEFAULTS = "spec", "root", "utf8mb4 COLLATE utf8mb4_bin"
+if HOSTILE then
+  DATABASE, USER, DEFAULTS = "bühne-日本", "plain", "latin1 COLLATE latin1_german2_ci"
+end
+
+--- Is all odd?
+db.odd = HOSTILE
+--- Whose URLs are given out: an administrator, but for one right where all is odd.
+db.account = USER
+
 local servers = {}
 
 local function quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
@@ -71,6 +97,9 @@ local function sweep(parent)
   end
 end
 
+--- The database of a URL.
+function db.name(url) return (url:match "^%w+://[^/]*/([^?]*)") end
+
 --- A server of one's own, running. server:remove() ends it, and so does the
 -- helper, as with processes.
 -- @tparam[opt] string more lines for its settings; FOLDER is its folder
@@ -88,7 +117,8 @@ function db.server(more, files, parent)
   self.settings = self.folder .. "/my.cnf"
   assert(os.execute("mkdir " .. quoted(self.folder .. "/tmp")))
   for name, text in pairs(files or {}) do write(self.folder .. "/" .. name, text) end
-  local settings = (SETTINGS .. (more or "")):gsub("%u%u%u%u%u%u", { SOCKET = self.socket, FOLDER = self.folder })
+  local settings = SETTINGS .. ODD .. (more or "")
+  settings = settings:gsub("%u%u%u%u%u%u", { SOCKET = self.socket, FOLDER = self.folder })
   write(self.settings, settings .. (euid == 0 and "user=root\n" or ""))
   -- The installation must not see user=root: it would chown parts of the system.
   local install = self.folder .. "/install.cnf"
@@ -98,6 +128,10 @@ function db.server(more, files, parent)
   if status ~= 0 then error("mariadb-install-db: " .. out .. err .. tail(self.folder .. "/server.log")) end
   servers[self] = true
   self:start()
+  if HOSTILE then -- init_connect is for those without CONNECTION ADMIN
+    self:sql("CREATE USER plain@localhost; GRANT ALL ON *.* TO plain@localhost WITH GRANT OPTION;"
+      .. "REVOKE CONNECTION ADMIN ON *.* FROM plain@localhost")
+  end
   return self
 end
 
@@ -161,7 +195,8 @@ function Server:sql(text, database)
   if text:find "DELIMITER" then -- a word of the client's
     local status
     status, out, message = proc.run { find "mariadb", "--no-defaults", "--socket=" .. self.socket, "--user=root",
-      "--batch", "--raw", "--skip-column-names", database or "mysql", stdin = text, timeout = 120 }
+      "--batch", "--raw", "--skip-column-names", "--init-command=" .. nst.session,
+      stdin = ("USE `%s`;\n"):format(database or "mysql") .. text, timeout = 120 }
     out = status == 0 and out
   else
     -- The place above max_connections may still be the one that has just closed.
@@ -187,7 +222,7 @@ function Server:sleepers(database) return select(2, self:asleep(database):gsub("
 --- URL of a database on this server.
 function Server:url(database, user, password)
   return ("mysql://%s%s@localhost/%s?unix_socket=%s")
-    :format(user or "root", password and ":" .. password or "", database, self.socket)
+    :format(user or USER, password and ":" .. password or "", database, self.socket)
 end
 
 local made = 0
@@ -200,8 +235,8 @@ end
 -- @treturn string URL
 -- @treturn string its name
 function Server:empty()
-  local name = new_name "spec"
-  self:sql(("CREATE DATABASE %s CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"):format(name))
+  local name = new_name(DATABASE)
+  self:sql(("CREATE DATABASE `%s` CHARACTER SET %s"):format(name, DEFAULTS))
   return self:url(name), name
 end
 
@@ -222,10 +257,10 @@ end
 -- @treturn string URL of that database for the user
 -- @treturn string the user's name
 function Server:user(url, privileges)
-  local database = url:match "/([%w_]+)%?"
+  local database = db.name(url)
   local user, password = new_name "user", "Pass-word_1"
   self:sql(("CREATE USER %s@localhost IDENTIFIED BY '%s'"):format(user, password))
-  if privileges ~= "" then self:sql(("GRANT %s ON %s.* TO %s@localhost"):format(privileges, database, user)) end
+  if privileges ~= "" then self:sql(("GRANT %s ON `%s`.* TO %s@localhost"):format(privileges, database, user)) end
   return self:url(database, user, password), user
 end
 

@@ -18,7 +18,7 @@ end
 --- Opens it as administrator, or as `options` say.
 -- @treturn Database, or nil, message, code
 function lab.try_open(options)
-  local all = { socket = socket, user = "root", database = lab.database }
+  local all = { socket = socket, user = db.account, database = lab.database }
   for name, value in pairs(options or {}) do all[name] = value end
   return require "nightshift".open(all)
 end

@@ -460,13 +460,36 @@ bool ns_owns_socket(int fd) {
   return found;
 }
 
+static bool is_ascii(const char *text) {
+  while (*text != '\0' && (unsigned char)*text < 0x80)
+    text++;
+  return *text == '\0';
+}
+
+/* Into no database yet, whatever a file says. */
+static bool connect_outside(MYSQL *my, const ns_config *cfg) {
+  char *named = my->options.db;
+  bool good;
+  my->options.db = NULL;
+  good = mysql_real_connect(my, host_of(my, cfg), cfg->user, cfg->password, NULL, cfg->port,
+                            cfg->socket, CLIENT_REMEMBER_OPTIONS) != NULL;
+  my->options.db = named;
+  return good;
+}
+
+/* A server that gives all clients a character set of its own (character_set_client_handshake
+** OFF) reads the name of the database in that one: such a name comes behind SET NAMES. */
 static ns_status join_server(ns_link *l, const ns_config *cfg, ns_err *err) {
   int64_t since = ns_mono_us();
-  if (mysql_real_connect(l->my, host_of(l->my, cfg), cfg->user, cfg->password,
-                         database_of(l->my, cfg), cfg->port, cfg->socket,
-                         CLIENT_REMEMBER_OPTIONS) == NULL)
-    return refuse_connect(l, cfg, ns_mono_us() - since, err);
-  return NS_OK;
+  const char *database = database_of(l->my, cfg);
+  bool good = is_ascii(database)
+                  ? mysql_real_connect(l->my, host_of(l->my, cfg), cfg->user, cfg->password,
+                                       database, cfg->port, cfg->socket,
+                                       CLIENT_REMEMBER_OPTIONS) != NULL
+                  : connect_outside(l->my, cfg) &&
+                        mysql_query(l->my, "SET NAMES 'utf8mb4'") == 0 &&
+                        mysql_select_db(l->my, database) == 0;
+  return good ? NS_OK : refuse_connect(l, cfg, ns_mono_us() - since, err);
 }
 
 ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
