@@ -32,7 +32,8 @@ $(O)/base/%.o: SEES = -Isrc/base
 $(O)/core/%.o: SEES = -Isrc/base -Isrc/core -I$(O)/gen $(MARIADB_CFLAGS)
 $(O)/gen/%.o:  SEES = -Isrc/base -Isrc/core -I$(O)/gen
 $(O)/lua/%.o:  SEES = -Isrc/base -Isrc/core -Isrc/lua $(LUA_CFLAGS)
-$(O)/host/%.o: SEES = -Isrc/base -Isrc/core -Isrc/lua -Isrc/host $(LUA_CFLAGS)
+$(O)/host/%.o: SEES = -Isrc/base -Isrc/core -Isrc/host $(if $(filter $(SPEAKS_LUA),$@),-Isrc/lua $(LUA_CFLAGS))
+SPEAKS_LUA := $(addprefix $(O)/host/,main.o module.o config.o process/zygote.o worker/%.o)
 # Only the program has these: position independent, but no library.
 $(O)/host/%.o: PIC := -fPIE
 # Tests and benches see all.

@@ -26,6 +26,6 @@ $(O)/fuzz-json $(O)/fuzz-options: $(O)/fuzz-%: spec/fuzz/lua.c spec/fuzz/adopted
 	$(Q)$(FUZZ_LINK) $(LUA_CFLAGS) -DSCRIPT='"spec/fuzz/$*.lua"' $(FUZZ_WRAP:%=-Wl,--wrap=%) \
 	  -o $@ $(filter %.c,$^) $(LUAC_O) $(LIBRARY) $(MARIADB_LIBS) $(JANSSON_LIBS) $(LUA_LIBS) -lm
 
-$(O)/fuzz-%: spec/fuzz/%.c spec/fuzz/fuzz.h $(O)/host/nsh_ipc.o $(LIBRARY)
+$(O)/fuzz-%: spec/fuzz/%.c spec/fuzz/fuzz.h $(O)/host/ipc/frame.o $(LIBRARY)
 	$(SAY) LINK $@
-	$(Q)$(FUZZ_LINK) -o $@ $< $(O)/host/nsh_ipc.o $(LIBRARY) $(MARIADB_LIBS)
+	$(Q)$(FUZZ_LINK) -o $@ $< $(O)/host/ipc/frame.o $(LIBRARY) $(MARIADB_LIBS)

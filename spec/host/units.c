@@ -16,18 +16,18 @@
 
 #include "claim/scan_window.h"
 #include "claim/take.h"
+#include "dispatcher/batch.h"
+#include "dispatcher/deferred.h"
 #include "handle.h"
+#include "ipc/frame.h"
+#include "ipc/shared_slot.h"
 #include "ns_log.h"
 #include "ns_time.h"
-#include "nsh_backlog.h"
-#include "nsh_batch.h"
-#include "nsh_ipc.h"
-#include "nsh_limits.h"
-#include "nsh_names.h"
-#include "nsh_pace.h"
-#include "nsh_patience.h"
-#include "nsh_single.h"
-#include "nsh_slot.h"
+#include "pool/names.h"
+#include "pool/pace.h"
+#include "pool/prefetch.h"
+#include "process/single.h"
+#include "rlimits.h"
 
 #define CHECK(x)                                                              \
   do                                                                          \

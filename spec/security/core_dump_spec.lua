@@ -10,7 +10,7 @@ local function read(path)
 end
 
 describe("a core dump", function()
-  --- Soft and hard, in bytes. Of 1 the kernel makes nothing, see nsh_confine.c.
+  --- Soft and hard, in bytes. Of 1 the kernel makes nothing, see process/privileges.c.
   local function limits(pid)
     local soft, hard = read("/proc/" .. pid .. "/limits"):match "Max core file size%s+(%S+)%s+(%S+)"
     return { tonumber(soft), tonumber(hard) }

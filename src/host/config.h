@@ -1,0 +1,82 @@
+/*
+** What `nightshift work` was asked to do.
+**
+** Invariant: every string is borrowed from the Lua table it was read from,
+** which stays on the caller's stack for as long as the host runs (and, by
+** fork, in every child). Nothing here is changed after reading.
+*/
+#ifndef NSH_CONFIG_H
+#define NSH_CONFIG_H
+
+
+#include "ipc/wakeup.h"
+#include "nightshift.h"
+
+#define NSH_POOLS_MAX 33 /* 32 reserved queues, and the workers for all */
+
+/* A queue to serve; it may not exist yet. */
+typedef struct nsh_feed {
+  ns_bytes name;
+  int weight;
+} nsh_feed;
+
+/* Workers that take jobs of this queue only. */
+typedef struct nsh_reserve {
+  ns_bytes name;
+  size_t workers;
+} nsh_reserve;
+
+typedef struct lua_State lua_State; /* of lua.h */
+
+typedef struct nsh_config {
+  const char **files;    /* handler files and folders */
+  size_t nfiles;
+  size_t workers;        /* default: one per processor */
+  nsh_feed *queues;      /* none: every queue */
+  size_t nqueues;
+  bool no_queues;        /* no queue at all: only adopted tables */
+  ns_bytes *only;        /* jobs of these names only; none: of all handlers */
+  size_t nonly;
+  ns_mapping *adopted;   /* existing tables to serve */
+  size_t nadopted;
+  nsh_reserve *reserves; /* number i has pool i + 1; pool 0 takes all jobs */
+  size_t nreserves;      /* < NSH_POOLS_MAX */
+  bool strict;           /* by priority, and in the order of 'queues', only */
+  bool forget_done;      /* done jobs without a parent leave no history */
+  bool drain;            /* end when there is nothing left to do */
+  int64_t drain_within;  /* µs: what is due sooner counts as left to do */
+  int64_t drain_timeout; /* µs a stopping host waits for running handlers */
+  const char *user;      /* of zygotes and workers; NULL: the host's own */
+  bool allow_setuid;     /* what workers start may gain rights */
+  int64_t memory;        /* bytes a job may use; 0: no limit */
+  int64_t recycle;       /* jobs after which a worker is replaced; 0: never, and */
+  int64_t recycle_memory; /* bytes: when it has more of them resident */
+  int64_t max_children;  /* that a run may spawn; 0: as options.lua says */
+  bool json;             /* how log lines look */
+  const char *shared;    /* size of the shared dict; NULL: see ns_region_open */
+  bool fork_per_job;     /* isolation = "job" */
+  bool keep_env;         /* workers keep what nsh_secrets_drop would take */
+  ns_config db;
+} nsh_config;
+
+/*
+** Reads the table at 'idx' and pushes a userdata that holds the arrays, which
+** must outlive '*cfg'. Raises for an unknown key or a wrong type; errors of
+** value come back as INVALID. [-0, +1, v]
+*/
+ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg, ns_err *err);
+
+/* The pool that has workers for a queue's jobs alone; 0: none has. */
+size_t nsh_config_pool(const nsh_config *cfg, ns_bytes queue);
+
+/* Is it the name of an adopted table, whose jobs say so in place of a queue's? */
+bool nsh_config_is_adopted(const nsh_config *cfg, ns_bytes name);
+
+/* The pool of worker 'index', and how many workers a pool has. */
+size_t nsh_config_pool_of(const nsh_config *cfg, size_t index);
+size_t nsh_config_workers(const nsh_config *cfg, size_t pool);
+
+/* Pushes the connection as options for nightshift.open; [-0, +1, m] */
+void nsh_config_pushdb(lua_State *L, const nsh_config *cfg);
+
+#endif

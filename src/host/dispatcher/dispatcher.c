@@ -1,0 +1,247 @@
+/*
+** The dispatcher's thread: waits for a reason, takes the orders out of the mailbox,
+** does a turn, and so on until the host ends. What a turn does is in dispatcher/queues.c
+** (settling and claiming) and dispatcher/maintenance.c (all else); dispatcher/turn.h has the picture.
+*/
+#include "dispatcher/dispatcher.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dispatcher/turn.h"
+#include "ipc/alloc.h"
+#include "ns_log.h"
+#include "ns_time.h"
+
+#define HOLD_LOOK (NS_SECOND / 4) /* at the connection, while jobs run */
+#define ERROR_FIRST 50000 /* after a failed cycle, doubling */
+#define ERROR_LAST (5 * NS_SECOND)
+#define CLOSE_MAX (3 * NS_SECOND) /* from its end on the server is waited for so long */
+
+/* --------------------------------------------------------------- one turn */
+
+static bool has_work(const nsh_dispatch *d, int64_t now) {
+  const nsh_mail *m = d->mail;
+  if (atomic_load(&m->give_up))
+    return true;
+  if (now < d->error_at)
+    return false;
+  return nsh_cycle_due(d, now) || nsh_adopted_due(d, now) ||
+         nsh_chores_due(d, now) || (m->finish && nsh_mail_quiescent(m));
+}
+
+/* When has_work may change its mind by itself. */
+static int64_t next_time(const nsh_dispatch *d, int64_t now) {
+  if (now < d->error_at)
+    return d->error_at;
+  return nsh_sooner(nsh_adopted_next(d),
+                    nsh_sooner(nsh_cycle_next(d), nsh_chores_next(d)));
+}
+
+static void wait_until(nsh_mail *m, int64_t when) {
+  struct timespec t = {(time_t)(when / NS_SECOND),
+                       (long)(when % NS_SECOND) * 1000};
+  pthread_cond_timedwait(&m->work, &m->lock, &t);
+}
+
+static void take_turn(nsh_dispatch *d, nsh_turn *t) {
+  nsh_mail *m = d->mail;
+  int64_t now = ns_mono_us();
+  nsh_mail_lock(m);
+  while (!has_work(d, now)) {
+    int64_t next = next_time(d, now);
+    bool holds = m->outstanding > 0;
+    wait_until(m, holds ? nsh_sooner(next, now + HOLD_LOOK) : next);
+    now = ns_mono_us();
+    if (holds && ns_hung_up(d->db)) /* come back before others think us dead */
+      d->beat_at = now;
+  }
+  nsh_adopted_take(d, now);
+  nsh_cycle_take(d, t, now);
+  nsh_chores_take(d, t, now);
+  m->cycling = true;
+  m->claiming = t->limit > 0;
+  nsh_mail_unlock(m);
+}
+
+/* Jobs first: what was claimed is not to wait for the chores. */
+static void do_turn(nsh_dispatch *d, nsh_turn *t) {
+  bool adopted = nsh_adopted_run(d, t);
+  if (nsh_cycle_run(d, t) && adopted)
+    nsh_chores_run(d, t);
+  else
+    nsh_chores_put_back(d, t);
+}
+
+/* ---------------------------------------------- a server that does not help */
+
+void nsh_back_off(nsh_dispatch *d, const ns_err *err) {
+  ns_log(NS_LOG_ERROR, "db.error",
+         NS_FIELDS(ns_fs("code", ns_code(err->status)),
+                   ns_fi("number", err->sqlerr),
+                   ns_fs("message", err->message)));
+  d->error_wait = d->error_wait == 0 ? ERROR_FIRST : d->error_wait * 2;
+  d->error_wait = nsh_sooner(d->error_wait, ERROR_LAST);
+  d->error_at = ns_mono_us() + d->error_wait;
+  if (err->status == NS_EDENIED) /* so that a right granted since counts */
+    ns_renew(d->db);
+  nsh_mail_lock(d->mail);
+  d->mail->cycling = false;
+  nsh_mail_unlock(d->mail);
+}
+
+void nsh_recovered(nsh_dispatch *d) {
+  d->error_wait = d->error_at = 0;
+  if (atomic_exchange(&d->mail->away, false))
+    ns_log(NS_LOG_INFO, "db.back", NULL, 0);
+}
+
+/* The core asks this between attempts to reconnect; any thread of ours. */
+static bool keep_trying(void *arg, const ns_err *why) {
+  nsh_dispatch *d = arg;
+  if (!atomic_load(&d->opened) || atomic_load(&d->mail->give_up))
+    return false;
+  if (atomic_exchange(&d->mail->away, true))
+    return true;
+  ns_log(NS_LOG_WARN, "db.lost", NS_FIELDS(ns_fs("why", why->message)));
+  d->mail->notify(d->mail->notify_arg); /* one that ends need not wait for it */
+  return true;
+}
+
+/* ------------------------------------------------------------- the thread */
+
+/* True when the host has asked to end and nothing is left to write. */
+static bool may_end(nsh_dispatch *d) {
+  bool end;
+  nsh_mail_lock(d->mail);
+  end = d->mail->finish && nsh_mail_quiescent(d->mail);
+  nsh_mail_unlock(d->mail);
+  return end || atomic_load(&d->mail->give_up);
+}
+
+static void *thread(void *arg) {
+  nsh_dispatch *d = arg;
+  nsh_mail *m = d->mail;
+  nsh_turn t;
+  while (!may_end(d)) {
+    take_turn(d, &t);
+    do_turn(d, &t);
+  }
+  ns_end_by(d->db, ns_mono_us() + CLOSE_MAX);
+  nsh_listen_stop(d->listen, d->db);
+  nsh_adopted_deafen(d);
+  nsh_mail_lock(m);
+  m->clean = nsh_mail_quiescent(m);
+  m->ended = true;
+  nsh_mail_unlock(m);
+  m->notify(m->notify_arg);
+  return NULL;
+}
+
+/* ----------------------------------------------------------- birth and end */
+
+/* Without these procedures all goes on, only nobody hears of a push at once. */
+static void say_unrung(ns_db *db) {
+  static const char *const calls[] = {"listen", "nudge", "ring"};
+  char which[80] = "";
+  ns_err why;
+  bool denied = true;
+  for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+    char sql[32];
+    ns_result result;
+    ns_err err;
+    size_t n = strlen(which);
+    snprintf(sql, sizeof sql, "@doctor_call_%s", calls[i]);
+    if (ns_execute(db, ns_str(sql), NULL, 0, &result, &err) == NS_OK ||
+        err.status == NS_EGONE || err.status == NS_EBUSY)
+      continue;
+    denied = denied && err.status == NS_EDENIED;
+    snprintf(which + n, sizeof which - n, "%snightshift_%s", n > 0 ? ", " : "",
+             calls[i]);
+    why = err;
+  }
+  if (which[0] != '\0')
+    ns_log(NS_LOG_WARN, "host.unrung",
+           NS_FIELDS(ns_fs("call", which), ns_fs("error", why.message),
+                     ns_fs("advice",
+                           denied ? "jobs wait up to 10 s; grant EXECUTE: "
+                                    "nightshift doctor --grants worker"
+                                  : "jobs wait up to 10 s; nightshift migrate "
+                                    "makes procedures anew")));
+}
+
+ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
+                            nsh_mail *mail, nsh_slots *slots, ns_err *err) {
+  nsh_dispatch *d = nsh_alloc(sizeof *d);
+  ns_config db = cfg->db;
+  ns_status st;
+  *out = NULL;
+  d->cfg = cfg;
+  d->mail = mail;
+  d->slots = slots;
+  db.keep_trying = keep_trying;
+  db.keep_trying_arg = d;
+  if ((st = nsh_slow_open(&d->slow, cfg, mail, err)) != NS_OK) {
+    nsh_dispatch_close(d);
+    return st;
+  }
+  nsh_slow_watch(d->slow, NSH_DISPATCHER, &db);
+  if ((st = ns_open(&d->db, &db, err)) != NS_OK ||
+      (st = ns_probe(d->db, err)) != NS_OK ||
+      (st = ns_register(d->db, true, err)) != NS_OK ||
+      (st = nsh_cycle_open(d, err)) != NS_OK ||
+      (st = nsh_adopted_open(d, err)) != NS_OK ||
+      (st = nsh_listen_open(&d->listen, d->db, mail, err)) != NS_OK ||
+      (st = nsh_upkeep_open(&d->upkeep, cfg, mail, d->slow, err)) != NS_OK) {
+    nsh_dispatch_close(d);
+    return st;
+  }
+  ns_claim_strictly(d->db, cfg->strict);
+  ns_forget_done(d->db, cfg->forget_done);
+  say_unrung(d->db);
+  atomic_store(&d->opened, true);
+  nsh_chores_open(d);
+  mail->woken = true; /* for the first claim */
+  *out = d;
+  return NS_OK;
+}
+
+/* Signals are the loop's business: threads start with all of them blocked. */
+ns_status nsh_dispatch_start(nsh_dispatch *d, ns_err *err) {
+  sigset_t all;
+  sigset_t old;
+  ns_status st;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  st = nsh_listen_start(d->listen, err);
+  if (st == NS_OK)
+    st = nsh_upkeep_start(d->upkeep, err);
+  if (st == NS_OK)
+    st = nsh_slow_start(d->slow, err);
+  if (st == NS_OK && pthread_create(&d->thread, NULL, thread, d) != 0)
+    st = ns_fail(err, NS_ENOMEM, "cannot start the dispatcher's thread");
+  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  d->running = st == NS_OK;
+  return st;
+}
+
+bool nsh_dispatch_close(nsh_dispatch *d) {
+  bool ended;
+  if (d == NULL)
+    return true;
+  if (d->running)
+    pthread_join(d->thread, NULL);
+  ended = nsh_upkeep_close(d->upkeep);
+  nsh_listen_close(d->listen);
+  nsh_adopted_deafen(d);
+  ns_close(d->db);
+  if (ended) /* nobody is left who tells it */
+    ended = nsh_slow_close(d->slow);
+  nsh_cycle_close(d);
+  nsh_adopted_close(d);
+  nsh_chores_close(d);
+  free(d);
+  return ended;
+}

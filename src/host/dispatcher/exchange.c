@@ -1,0 +1,231 @@
+/*
+** The mailbox. Waiting is by condition variables on the monotonic clock; the
+** loop, which waits in epoll, is woken through 'notify'.
+*/
+#include "dispatcher/exchange.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "ipc/alloc.h"
+#include "ns_time.h"
+
+#define MANY_CHILDREN 100 /* of a verdict: some 20 µs each to write */
+#define IDS_STOCK 1024    /* ids that a host whose handlers spawn keeps */
+
+void nsh_load_free(nsh_load *load) {
+  if (load == NULL)
+    return;
+  ns_jobs_free(&load->jobs);
+  free(load);
+}
+
+void nsh_mail_cond(pthread_cond_t *c) {
+  pthread_condattr_t attr;
+  pthread_condattr_init(&attr);
+  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+  pthread_cond_init(c, &attr);
+  pthread_condattr_destroy(&attr);
+}
+
+void nsh_mail_init(nsh_mail *m, size_t npools, void (*notify)(void *arg),
+                   void *arg) {
+  memset(m, 0, sizeof *m);
+  m->npools = npools;
+  pthread_mutex_init(&m->lock, NULL);
+  nsh_mail_cond(&m->work);
+  nsh_mail_cond(&m->listen);
+  nsh_mail_cond(&m->upkeep);
+  m->notify = notify;
+  m->notify_arg = arg;
+  m->loads_end = &m->loads;
+  m->rest_due = -1;
+  m->turn = 1;
+  m->ids_owed = IDS_STOCK;
+}
+
+void nsh_mail_free(nsh_mail *m) {
+  nsh_load *load;
+  while ((load = m->loads) != NULL) {
+    m->loads = load->next;
+    nsh_load_free(load);
+  }
+  for (size_t i = 0; i < m->ntouches; i++)
+    free(m->touches[i].text);
+  nsh_batch_free(&m->verdicts);
+  nsh_batch_free(&m->broods);
+  nsh_batch_free(&m->large);
+  free(m->touches);
+  free(m->ids);
+  free(m->lost);
+  free(m->revoked);
+  free(m->withdrawn);
+  free(m->queues);
+  free(m->handlers);
+  free(m->names);
+  nsh_reading_free(&m->reading);
+  pthread_cond_destroy(&m->work);
+  pthread_cond_destroy(&m->listen);
+  pthread_cond_destroy(&m->upkeep);
+  pthread_mutex_destroy(&m->lock);
+}
+
+void nsh_mail_lock(nsh_mail *m) {
+  pthread_mutex_lock(&m->lock);
+}
+
+void nsh_mail_unlock(nsh_mail *m) {
+  pthread_mutex_unlock(&m->lock);
+}
+
+/* --------------------------------------------------------------- the loop */
+
+nsh_batch *nsh_mail_batch(nsh_mail *m, int64_t lease, size_t nchildren) {
+  if (lease < 0 || nchildren == 0)
+    return &m->verdicts;
+  return nchildren > MANY_CHILDREN ? &m->large : &m->broods;
+}
+
+void nsh_mail_verdict(nsh_mail *m, const ns_verdict *v) {
+  nsh_batch *batch = nsh_mail_batch(m, v->lease, v->nchildren);
+  nsh_batch_add(batch, v);
+  if (v->kind != NS_RELEASE)
+    batch->items[batch->n - 1].ended = ns_mono_us();
+  m->outstanding--;
+  m->unsettled++;
+  pthread_cond_signal(batch == &m->large ? &m->upkeep : &m->work);
+}
+
+void nsh_mail_written(nsh_mail *m, const ns_verdict *v) {
+  nsh_batch_add(&m->verdicts,
+                &(ns_verdict){.id = v->id, .run = v->run, .lease = v->lease,
+                              .kind = NS_RELEASE, .delay = -1, .go_on = 2,
+                              .ended = v->ended});
+  m->woken = true;
+  pthread_cond_signal(&m->work);
+}
+
+void nsh_mail_release(nsh_mail *m, int64_t id, int64_t run, int64_t lease) {
+  nsh_mail_verdict(m, &(ns_verdict){.id = id, .run = run, .lease = lease,
+                                    .kind = NS_RELEASE, .delay = -1, .go_on = 1});
+}
+
+/* The newer one of a seat's two touches takes the place of the other. */
+static void merge_touch(nsh_touch *old, const nsh_touch *t) {
+  bool same = old->seq == t->seq && old->pid == t->pid;
+  nsh_touch both = *t;
+  if (same && t->progress < 0)
+    both.progress = old->progress;
+  if (same && t->text == NULL) {
+    both.text = old->text;
+    both.n = old->n;
+  } else
+    free(old->text);
+  *old = both;
+}
+
+void nsh_mail_touch(nsh_mail *m, const nsh_touch *t, nsh_place *place) {
+  if (place->turn == m->turn) {
+    merge_touch(&m->touches[place->at], t);
+    return;
+  }
+  nsh_must(ns_grow(&m->touches, &m->captouches, m->ntouches + 1,
+                   sizeof *m->touches));
+  *place = (nsh_place){m->turn, m->ntouches};
+  m->touches[m->ntouches++] = *t;
+  pthread_cond_signal(&m->work);
+}
+
+void nsh_mail_want_ids(nsh_mail *m, size_t n, bool waits) {
+  m->ids_owed += n;
+  if (m->ids_owed == 0 || (!waits && m->ids_owed < IDS_STOCK / 2))
+    return;
+  m->want_ids += m->ids_owed;
+  m->ids_owed = 0;
+  pthread_cond_signal(&m->work);
+}
+
+void nsh_mail_publish(nsh_mail *m, const int64_t *places) {
+  bool more = false;
+  for (size_t i = 0; i < m->npools; i++) {
+    int64_t n = places[i] - (int64_t)m->arriving[i];
+    more = more || n > m->places[i];
+    m->places[i] = n;
+  }
+  if (more)
+    pthread_cond_signal(&m->work);
+}
+
+void nsh_mail_serves(nsh_mail *m, char *handlers, char *names, size_t taking) {
+  if (handlers != NULL) {
+    free(m->handlers);
+    m->handlers = handlers;
+    free(m->names);
+    m->names = names;
+  }
+  m->taking = taking;
+  m->serves = true;
+  pthread_cond_signal(&m->work);
+}
+
+void nsh_mail_finish(nsh_mail *m) {
+  m->finish = true;
+  pthread_cond_signal(&m->work);
+}
+
+bool nsh_mail_quiescent(const nsh_mail *m) {
+  return m->outstanding == 0 && m->unsettled == 0 && !m->cycling;
+}
+
+/* --------------------------------------------------------- the dispatcher */
+
+/* What waits for a pool's own workers, and does not fit, waits for pool 0. */
+nsh_room nsh_mail_room(const nsh_mail *m) {
+  nsh_room room = {0};
+  int64_t open = m->places[0];
+  for (size_t i = 1; i < m->npools; i++)
+    if (m->places[i] > 0)
+      room.all += room.own[i] = (size_t)m->places[i];
+    else
+      open += m->places[i];
+  room.open = open > 0 ? (size_t)open : 0;
+  room.all += room.open;
+  return room;
+}
+
+void nsh_mail_deliver(nsh_mail *m, ns_jobs *jobs, const size_t *by_pool) {
+  nsh_load *load = nsh_alloc(sizeof *load);
+  load->jobs = *jobs;
+  load->left = jobs->n;
+  *jobs = NS_JOBS_INIT;
+  m->outstanding += load->jobs.n;
+  for (size_t i = 0; i < m->npools; i++) {
+    m->arriving[i] += by_pool[i];
+    m->places[i] -= (int64_t)by_pool[i];
+  }
+  *m->loads_end = load;
+  m->loads_end = &load->next;
+}
+
+void nsh_mail_ids(nsh_mail *m, const int64_t *ids, size_t n) {
+  nsh_must(ns_grow(&m->ids, &m->capids, m->nids + n, sizeof *m->ids));
+  memcpy(m->ids + m->nids, ids, n * sizeof *ids);
+  m->nids += n;
+}
+
+void nsh_mail_lose(nsh_mail *m, const nsh_touch *t) {
+  nsh_must(ns_grow(&m->lost, &m->caplost, m->nlost + 1, sizeof *m->lost));
+  m->lost[m->nlost++] = (nsh_lost){t->seat, t->seq, t->pid};
+}
+
+void nsh_mail_revoke(nsh_mail *m, const ns_notice *n) {
+  nsh_must(ns_grow(&m->revoked, &m->caprevoked, m->nrevoked + 1, sizeof *m->revoked));
+  m->revoked[m->nrevoked++] = *n;
+}
+
+void nsh_mail_withdraw(nsh_mail *m, int64_t lease) {
+  nsh_must(ns_grow(&m->withdrawn, &m->capwithdrawn, m->nwithdrawn + 1,
+                   sizeof *m->withdrawn));
+  m->withdrawn[m->nwithdrawn++] = lease;
+}

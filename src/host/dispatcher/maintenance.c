@@ -1,0 +1,362 @@
+/*
+** The chores: whatever a host tells the database and asks of it beside settling
+** and claiming. That it lives, what it can run, how far its jobs are; which
+** claims were ended; ids for children. What may take long is the upkeep's
+** (dispatcher/upkeep.c).
+**
+** Invariant: none of them matters to a job's fate but the beat. A chore that fails
+** is done again, by the next turn or when its time comes.
+*/
+#include "dispatcher/turn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "dispatcher/served.h"
+#include "ipc/alloc.h"
+#include "ns_log.h"
+#include "ns_time.h"
+
+#define BEAT (10 * NS_SECOND)
+#define BEAT_SOON (NS_SECOND / 20) /* while lost claims are being dropped */
+#define CLAIMS_HOLD (25 * NS_SECOND) /* after a beat: others wait for 30 s */
+#define TOLD_BUSY (NS_SECOND / 10) /* at notices, while nobody listens */
+#define WORKERS_GAP (2 * NS_SECOND) /* between two tellings of what they do */
+#define RING_GAP (NS_SECOND / 20)
+#define WIDEN 20000 /* a listener that should wait for more is woken */
+
+/* ------------------------------------------------------------------ when */
+
+/* The upkeep looks at other holders for this one. */
+static void assist(nsh_dispatch *d) {
+  nsh_mail_lock(d->mail);
+  d->mail->assisted = d->holder;
+  d->mail->locks = ns_uses_locks(d->db);
+  nsh_mail_unlock(d->mail);
+}
+
+void nsh_chores_open(nsh_dispatch *d) {
+  d->holder = ns_holder_id(d->db);
+  d->serves_at = d->widen_at = NSH_NEVER;
+  assist(d);
+}
+
+void nsh_chores_close(nsh_dispatch *d) {
+  free(d->handlers);
+  free(d->names);
+  nsh_reading_free(&d->reading);
+}
+
+/* Nobody listens, and jobs that we hold may have been cancelled. */
+static bool may_be_told(const nsh_dispatch *d) {
+  return d->mail->outstanding > 0 && !d->mail->armed;
+}
+
+/* Do the workers do anything else than was told? */
+static bool work_differs(const nsh_dispatch *d) {
+  return memcmp(&d->workers, &d->mail->workers, sizeof d->workers) != 0;
+}
+
+bool nsh_chores_due(const nsh_dispatch *d, int64_t now) {
+  const nsh_mail *m = d->mail;
+  return m->ntouches > 0 || m->want_ids > 0 || m->notices || m->died ||
+         m->serves || now >= d->serves_at ||
+         (work_differs(d) && now >= d->workers_at) ||
+         now >= d->beat_at || now >= d->widen_at || (may_be_told(d) && now >= d->told_at);
+}
+
+int64_t nsh_chores_next(const nsh_dispatch *d) {
+  int64_t t = nsh_sooner(d->beat_at, d->serves_at);
+  if (may_be_told(d))
+    t = nsh_sooner(t, d->told_at);
+  if (work_differs(d))
+    t = nsh_sooner(t, d->workers_at);
+  return nsh_sooner(t, d->widen_at);
+}
+
+static void take_served(nsh_dispatch *d) {
+  nsh_mail *m = d->mail;
+  if (!m->serves)
+    return;
+  m->serves = false;
+  free(d->handlers);
+  nsh_must((d->handlers = strdup(m->handlers)) != NULL);
+  free(d->names);
+  d->names = NULL;
+  nsh_must(m->names == NULL || (d->names = strdup(m->names)) != NULL);
+  d->renamed = true;
+  if (m->reading.ended == 0)
+    m->reading.ended = ns_now(d->db);
+  nsh_reading_copy(&d->reading, &m->reading);
+  d->taking = m->taking;
+  d->serves_at = 0;
+}
+
+void nsh_chores_take(nsh_dispatch *d, nsh_turn *t, int64_t now) {
+  nsh_mail *m = d->mail;
+  take_served(d);
+  t->workers = m->workers;
+  t->notices = m->notices;
+  if (may_be_told(d) && now >= d->told_at) {
+    t->notices = true;
+    d->told_at = now + TOLD_BUSY;
+  }
+  t->died = m->died;
+  t->want_ids = m->want_ids;
+  t->touches = m->touches;
+  t->ntouches = m->ntouches;
+  m->notices = m->died = false;
+  m->want_ids = 0;
+  m->touches = NULL;
+  m->ntouches = m->captouches = 0;
+  m->turn++;
+}
+
+void nsh_chores_put_back(nsh_dispatch *d, nsh_turn *t) {
+  nsh_mail *m = d->mail;
+  nsh_mail_lock(m);
+  m->want_ids += t->want_ids;
+  m->notices = m->notices || t->notices;
+  m->died = m->died || t->died;
+  nsh_mail_unlock(m);
+  for (size_t i = 0; i < t->ntouches; i++)
+    free(t->touches[i].text); /* signs of life come again */
+  free(t->touches);
+}
+
+/* ------------------------------------------------------------- for our jobs */
+
+static int by_token(const void *a, const void *b) {
+  const ns_sign *x = a;
+  const ns_sign *y = b;
+  return x->id != y->id ? (x->id > y->id) - (x->id < y->id)
+                        : (x->run > y->run) - (x->run < y->run);
+}
+
+/* Claims that turn out to be lost go to the loop. 'signs' are sorted; there may be as
+** many as the host has workers. */
+static void tell_lost(nsh_dispatch *d, const nsh_turn *t, const ns_sign *signs,
+                      size_t n) {
+  bool any = false;
+  nsh_mail_lock(d->mail);
+  for (size_t i = 0; i < t->ntouches; i++) {
+    ns_sign key = {.id = t->touches[i].id, .run = t->touches[i].run};
+    const ns_sign *s = bsearch(&key, signs, n, sizeof key, by_token);
+    if (s != NULL && s->lost) {
+      nsh_mail_lose(d->mail, &t->touches[i]);
+      any = true;
+    }
+  }
+  nsh_mail_unlock(d->mail);
+  if (any)
+    d->mail->notify(d->mail->notify_arg);
+}
+
+/* Those of one source: 'table' NULL: of nightshift's own. */
+static ns_status write_signs(nsh_dispatch *d, const nsh_turn *t, ns_sign *signs,
+                             int64_t lease, ns_adopted *table, ns_err *err) {
+  size_t n = 0;
+  ns_status st;
+  for (size_t i = 0; i < t->ntouches; i++) {
+    const nsh_touch *p = &t->touches[i];
+    if (table != NULL ? p->lease == lease : p->lease >= 0)
+      signs[n++] = (ns_sign){.id = p->id, .run = p->run, .worker_pid = p->pid,
+                             .progress = p->progress, .text = {p->text, p->n}};
+  }
+  st = n == 0          ? NS_OK
+       : table != NULL ? ns_adopted_touch_many(table, signs, n, err)
+                       : ns_touch_many(d->db, signs, n, err);
+  if (st != NS_OK || n == 0)
+    return st;
+  qsort(signs, n, sizeof *signs, by_token); /* those of a table are in the order of seats */
+  tell_lost(d, t, signs, n);
+  return NS_OK;
+}
+
+/* What could not be written is for people to see, and comes again if the job
+** shows more. */
+static void write_touches(nsh_dispatch *d, nsh_turn *t) {
+  ns_sign *signs;
+  ns_err err;
+  if (t->ntouches == 0)
+    return;
+  signs = nsh_alloc(t->ntouches * sizeof *signs);
+  write_signs(d, t, signs, 0, NULL, &err);
+  for (size_t i = 0; i < d->nadopted; i++)
+    write_signs(d, t, signs, d->adopted[i].lease, d->adopted[i].table, &err);
+  for (size_t i = 0; i < t->ntouches; i++)
+    free(t->touches[i].text);
+  free(signs);
+  free(t->touches);
+  t->touches = NULL;
+}
+
+static void take_ids(nsh_dispatch *d, size_t want) {
+  int64_t ids[256];
+  ns_err err;
+  while (want > 0) {
+    size_t n = want < 256 ? want : 256;
+    if (ns_take_ids(d->db, ids, n, &err) != NS_OK)
+      break;
+    nsh_mail_lock(d->mail);
+    nsh_mail_ids(d->mail, ids, n);
+    nsh_mail_unlock(d->mail);
+    d->mail->notify(d->mail->notify_arg);
+    want -= n;
+  }
+  nsh_mail_lock(d->mail);
+  d->mail->want_ids += want; /* what could not be had is asked for again */
+  nsh_mail_unlock(d->mail);
+  if (want > 0)
+    nsh_back_off(d, &err);
+}
+
+/* Claims that somebody has ended go to the loop, which stops their handlers. */
+static void read_notices(nsh_dispatch *d, nsh_turn *t) {
+  ns_notice *list;
+  ns_err err;
+  size_t n;
+  if (!t->notices)
+    return;
+  t->notices = ns_notices(d->db, &list, &n, &err) != NS_OK;
+  if (n > 0) {
+    nsh_mail_lock(d->mail);
+    for (size_t i = 0; i < n; i++)
+      nsh_mail_revoke(d->mail, &list[i]);
+    nsh_mail_unlock(d->mail);
+    d->mail->notify(d->mail->notify_arg);
+  }
+  free(list);
+}
+
+/* ---------------------------------------------------------- as one of many */
+
+/* Is every claim that loop and workers know of the present holder's? */
+static bool claims_are_ours(nsh_dispatch *d) {
+  bool lost;
+  nsh_mail_lock(d->mail);
+  lost = d->mail->lost_all;
+  nsh_mail_unlock(d->mail);
+  return !lost && ns_holder_id(d->db) == d->holder;
+}
+
+/* "We live": with each cycle that writes, and at least so often. Nobody gives
+** our claims to others for a while then. */
+static void beat(nsh_dispatch *d, int64_t now) {
+  ns_err err;
+  if (now < d->beat_at)
+    return;
+  if (ns_beat(d->db, &err) != NS_OK)
+    nsh_back_off(d, &err);
+  else if (claims_are_ours(d)) {
+    d->beat_at = now + BEAT;
+    nsh_slots_fresh(d->slots, now + CLAIMS_HOLD);
+  } else
+    d->beat_at = now + BEAT_SOON;
+}
+
+/* Who was declared dead has lost every claim. */
+static void check_holder(nsh_dispatch *d) {
+  int64_t holder = ns_holder_id(d->db);
+  if (holder == d->holder)
+    return;
+  ns_log(NS_LOG_ERROR, "holder.lost",
+         NS_FIELDS(ns_fi("was", d->holder), ns_fi("is", holder)));
+  d->holder = holder;
+  d->serves_at = 0;
+  assist(d);
+  nsh_mail_lock(d->mail);
+  d->mail->lost_all = true;
+  nsh_mail_unlock(d->mail);
+  d->mail->notify(d->mail->notify_arg);
+}
+
+/* Tells what we can run; nobody but people depends on it. */
+static void write_served(nsh_dispatch *d, int64_t now) {
+  ns_buf queues = NS_BUF_INIT;
+  ns_buf reserves = NS_BUF_INIT;
+  const nsh_reading *r = &d->reading;
+  ns_serving s = {.workers = (int64_t)d->taking, .handlers = ns_str(d->handlers),
+                  .scripts = ns_str(r->version), .files = r->files,
+                  .load_began = r->began, .load_ended = r->ended,
+                  .load_error = r->error};
+  ns_status st;
+  ns_err err;
+  if (now < d->serves_at)
+    return;
+  nsh_served_queues(&queues, d->cfg);
+  nsh_served_reserves(&reserves, d->cfg);
+  nsh_must(!queues.oom && !reserves.oom);
+  if (d->cfg->nqueues > 0 || d->cfg->no_queues)
+    s.queues = ns_buf_bytes(&queues);
+  if (d->cfg->nreserves > 0)
+    s.reserves = ns_buf_bytes(&reserves);
+  st = ns_serves(d->db, &s, &err);
+  ns_buf_free(&queues);
+  ns_buf_free(&reserves);
+  d->serves_at = st == NS_OK ? NSH_NEVER : now + BEAT;
+  if (st != NS_OK)
+    ns_log(NS_LOG_WARN, "served.failed", NS_FIELDS(ns_fs("code", ns_code(st)),
+                                                  ns_fs("error", err.message)));
+}
+
+/* Claims that stand and that our own memory has lost. Who is idle is rung for them. */
+static void check_claims(nsh_dispatch *d) {
+  ns_rescued sum = {0};
+  ns_err err;
+  if (ns_own_look(d->db, &sum, &err) == NS_OK && sum.jobs > 0)
+    ns_log(NS_LOG_ERROR, "mended", NS_FIELDS(ns_fi("jobs", sum.jobs)));
+  d->more = d->more || sum.jobs > 0;
+}
+
+/* What the workers do is for people, so not at once: it changes all the time. */
+static void write_workers(nsh_dispatch *d, const nsh_turn *t, int64_t now) {
+  ns_err err;
+  if (now < d->workers_at || memcmp(&d->workers, &t->workers, sizeof d->workers) == 0)
+    return;
+  d->workers_at = now + WORKERS_GAP;
+  if (ns_tell_workers(d->db, &t->workers, &err) == NS_OK)
+    d->workers = t->workers;
+}
+
+/* There is more than we can take: somebody idle may have it. Our own listener,
+** which waits for reserved queues, must not have us ring again and again. */
+static void ring(nsh_dispatch *d, int64_t now) {
+  ns_err err;
+  if (!d->more || now < d->ring_at)
+    return;
+  ns_ring(d->db, &err);
+  d->ring_at = now + RING_GAP;
+  d->more = d->cfg->nreserves == 0;
+}
+
+/* The listener that waits for too little is woken until it has heard. */
+static void widen(nsh_dispatch *d, int64_t now) {
+  bool narrow;
+  if (now < d->widen_at)
+    return;
+  nsh_mail_lock(d->mail);
+  narrow = d->mail->narrow;
+  nsh_mail_unlock(d->mail);
+  d->widen_at = narrow ? now + WIDEN : NSH_NEVER;
+  if (narrow)
+    nsh_listen_wake(d->listen, d->db);
+}
+
+void nsh_chores_run(nsh_dispatch *d, nsh_turn *t) {
+  int64_t now;
+  if (t->want_ids > 0)
+    take_ids(d, t->want_ids);
+  write_touches(d, t);
+  now = ns_mono_us();
+  beat(d, now);
+  check_holder(d);
+  write_served(d, now);
+  write_workers(d, t, now);
+  read_notices(d, t);
+  check_claims(d);
+  if (t->died)
+    nsh_adopted_look(d);
+  ring(d, now);
+  widen(d, now);
+}

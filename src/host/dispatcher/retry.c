@@ -1,0 +1,169 @@
+/*
+** What the database says of verdicts. Written, or too late to be: done with.
+** Held by somebody: a little later. In the server's own trouble: later and later, and
+** apart from those that come in meanwhile. Refused: as something milder. With children:
+** as many a cycle as are soon written.
+*/
+#include "dispatcher/retry.h"
+
+#include <stdio.h>
+
+#include "ns_log.h"
+#include "ns_time.h"
+
+#define LOCKED_RETRY 5000 /* µs: verdicts whose row somebody else holds */
+#define CYCLE_US 20000    /* that children may make a cycle last: as many as fit, … */
+#define CHILDREN_MIN 100
+#define CHILDREN_MAX 1500 /* … and no more */
+#define ILL_FIRST 50000   /* µs: those that the server has trouble with, doubling … */
+#define ILL_LAST (5 * NS_SECOND)
+
+void nsh_unsettled_free(nsh_unsettled *u) {
+  nsh_batch_free(&u->batch);
+  nsh_batch_free(&u->broods);
+  nsh_batch_free(&u->later);
+  nsh_batch_free(&u->ill);
+}
+
+/* Begins anywhere: the time for what cannot be written together is short, and each is
+** to have its turn. */
+static void move(nsh_batch *from, nsh_batch *to) {
+  size_t first = from->n > 1 ? (size_t)ns_random() % from->n : 0;
+  for (size_t i = 0; i < from->n; i++)
+    nsh_batch_copy(to, &from->items[(first + i) % from->n]);
+  nsh_batch_clear(from);
+}
+
+static void swap(nsh_batch *a, nsh_batch *b) {
+  nsh_batch was = *a;
+  *a = *b;
+  *b = was;
+}
+
+size_t nsh_unsettled_waiting(const nsh_unsettled *u) {
+  return u->broods.n - u->nturns;
+}
+
+void nsh_unsettled_took(nsh_unsettled *u, int64_t micros) {
+  size_t fit = u->children * CYCLE_US / (size_t)(micros > 0 ? micros : 1);
+  if (u->children < CHILDREN_MIN)
+    return;
+  u->most = (u->most + fit) / 2;
+  u->most = u->most > CHILDREN_MIN ? u->most : CHILDREN_MIN;
+  u->most = u->most < CHILDREN_MAX ? u->most : CHILDREN_MAX;
+}
+
+static size_t take_broods(nsh_unsettled *u, nsh_batch *fresh) {
+  size_t n = 0;
+  if (nsh_unsettled_waiting(u) == 0) {
+    nsh_batch_clear(&u->broods);
+    swap(&u->broods, fresh);
+    u->nturns = 0;
+  }
+  for (u->children = 0; nsh_unsettled_waiting(u) > 0 && u->children < u->most; n++) {
+    const ns_verdict *v = &u->broods.items[u->nturns++];
+    u->children += v->nchildren;
+    nsh_batch_add(&u->batch, v);
+  }
+  return n;
+}
+
+size_t nsh_unsettled_take(nsh_unsettled *u, nsh_batch *fresh, nsh_batch *broods,
+                          int64_t now) {
+  if (u->batch.n > 0)
+    return 0;
+  swap(&u->batch, fresh);
+  move(&u->later, &u->batch);
+  if (u->ill.n > 0 && now >= u->ill_at)
+    move(&u->ill, &u->batch);
+  u->again_at = u->ill.n > 0 ? u->ill_at : INT64_MAX;
+  return broods != NULL ? take_broods(u, broods) : 0;
+}
+
+/* Of all verdicts that the server has trouble with one line at a time. */
+static void log_trouble(const ns_err *trouble, size_t n) {
+  ns_log(NS_LOG_ERROR, "db.error",
+         NS_FIELDS(ns_fs("code", ns_code(NS_EBUSY)), ns_fi("number", trouble->sqlerr),
+                   ns_fs("message", trouble->message), ns_fi("verdicts", (int64_t)n)));
+}
+
+/* When those that met trouble come again. 'found': in this cycle. */
+static void pace(nsh_unsettled *u, size_t found, const ns_err *trouble, int64_t now) {
+  if (u->ill.n == 0)
+    u->ill_wait = 0;
+  if (found > 0) {
+    log_trouble(trouble, found);
+    u->ill_wait = u->ill_wait == 0 ? ILL_FIRST : u->ill_wait * 2;
+    u->ill_wait = u->ill_wait < ILL_LAST ? u->ill_wait : ILL_LAST;
+    u->ill_at = now + u->ill_wait;
+  }
+  if (u->ill.n > 0 && u->ill_at < u->again_at)
+    u->again_at = u->ill_at;
+}
+
+/* Logs what a cycle said about one verdict. One whose row somebody else holds
+** (BUSY) is written a little later, and no news. */
+static void log_verdict(const ns_verdict *v) {
+  ns_field id = ns_fi("id", v->id);
+  if (v->status == NS_EBUSY || (v->status == NS_ESTALE && ns_verdict_written(v)))
+    return;
+  if (v->status == NS_ESTALE)
+    ns_log(NS_LOG_WARN, "job.stale", NS_FIELDS(id, ns_fi("run", v->run)));
+  else if (v->status != NS_OK)
+    ns_log(NS_LOG_ERROR, "job.refused",
+           NS_FIELDS(id, ns_fs("code", ns_code(v->status)),
+                     ns_fi("kind", (int64_t)v->kind)));
+  else if (v->dead)
+    ns_log(NS_LOG_WARN, "job.dead",
+           NS_FIELDS(id, ns_fb("reason", ns_first_line(v->error))));
+}
+
+/* A verdict the database would not take becomes a failure, and a failure it
+** would not take a release, so that the job does not stay claimed. */
+static bool soften(nsh_batch *b, ns_verdict *v) {
+  char text[64];
+  if (v->kind == NS_RELEASE)
+    return false;
+  v->kind = v->kind == NS_FAIL ? NS_RELEASE : NS_FAIL;
+  snprintf(text, sizeof text, "the verdict was refused: %s",
+           ns_code(v->status));
+  v->error = v->kind == NS_FAIL ? nsh_batch_keep(b, ns_str(text)) : NS_NONE;
+  v->result = v->state = v->log = NS_NONE;
+  v->nchildren = 0;
+  v->delay = -1;
+  return true;
+}
+
+/* Nothing is known of any of them: they are kept as they are. */
+static bool untold(const nsh_batch *b) {
+  for (size_t i = 0; i < b->n; i++)
+    if (b->items[i].status != NS_EBUSY || b->items[i].trouble)
+      return false;
+  return true;
+}
+
+size_t nsh_unsettled_failed(nsh_unsettled *u, const ns_err *trouble, int64_t now) {
+  return untold(&u->batch) ? 0 : nsh_unsettled_sort(u, trouble, now);
+}
+
+size_t nsh_unsettled_sort(nsh_unsettled *u, const ns_err *trouble, int64_t now) {
+  size_t settled = 0;
+  size_t ill = 0;
+  for (size_t i = 0; i < u->batch.n; i++) {
+    ns_verdict *v = &u->batch.items[i];
+    log_verdict(v);
+    bool refused = v->status != NS_OK && v->status != NS_ESTALE &&
+                   v->status != NS_EBUSY;
+    if (v->status == NS_EBUSY && v->trouble) {
+      nsh_batch_copy(&u->ill, v);
+      ill++;
+    } else if (v->status == NS_EBUSY || (refused && soften(&u->batch, v))) {
+      nsh_batch_copy(&u->later, v);
+      u->again_at = now + LOCKED_RETRY;
+    } else
+      settled++;
+  }
+  pace(u, ill, trouble, now);
+  nsh_batch_clear(&u->batch);
+  return settled;
+}

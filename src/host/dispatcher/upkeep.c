@@ -1,0 +1,345 @@
+/*
+** The upkeep's thread: it sleeps until something is due, a holder may have died, or there
+** is a large verdict to write. A prune is made of small transactions; between two of them
+** the thread rests for as long as it has worked, and does what others wait for.
+*/
+#include "dispatcher/upkeep.h"
+
+#include <stdlib.h>
+
+#include "dispatcher/retry.h"
+#include "ipc/alloc.h"
+#include "link/await.h"
+#include "ns_log.h"
+#include "ns_time.h"
+
+#define LOOK_BUSY (NS_SECOND / 2) /* at other holders, while nobody listens */
+#define LOOK_SOON (NS_SECOND / 10) /* dependents whose row somebody holds */
+#define PRUNE (60 * NS_SECOND)
+#define PRUNE_MORE NS_SECOND
+#define PRUNE_AGAIN (6 * NS_SECOND) /* somebody holds a row of it */
+#define MEND NS_SECOND /* after the start: jobs that are nowhere */
+#define REST_MAX (NS_SECOND / 4)  /* between two transactions of a prune */
+#define END_MAX (NS_SECOND / 2)  /* for the chore that it is at */
+#define STOP_MAX (3 * NS_SECOND) /* once what it waits for is cut off */
+
+/* Instants are monotonic µs. */
+struct nsh_upkeep {
+  nsh_mail *mail;
+  nsh_slow *slow;
+  ns_db *db;
+  pthread_t thread;
+  int stop;        /* ends its waits for the server */
+  bool running;
+  bool opened;     /* from here on a lost server is waited for */
+  bool gone;       /* a look that was asked for has failed: again when it is due */
+  nsh_unsettled large; /* verdicts with many children */
+  int64_t look_at, prune_at, mend_at;
+  int64_t looked_at; /* when the last look was over */
+  int64_t rested;  /* when the last rest was over */
+};
+
+/* ------------------------------------------------------------------- waiting */
+
+static int64_t sooner(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+/* Who has been busy for a while, so that nobody listens, looks more often: work that the
+** listener wakes us for, and that is soon taken, brings no look. The lock is held. */
+static int64_t look_due(const nsh_upkeep *u) {
+  const nsh_mail *m = u->mail;
+  int64_t since = m->disarmed_at > u->looked_at ? m->disarmed_at : u->looked_at;
+  return m->armed ? u->look_at : sooner(u->look_at, since + LOOK_BUSY);
+}
+
+/* A listener that wakes may bring the look forward: the mailbox signals it. */
+static void sleep_until(const nsh_upkeep *u, int64_t when) {
+  nsh_mail *m = u->mail;
+  while (!m->upkeep_ends && !m->gone && m->large.n == 0) {
+    int64_t until = sooner(when, look_due(u));
+    struct timespec t = {(time_t)(until / NS_SECOND), (long)(until % NS_SECOND) * 1000};
+    if (ns_mono_us() >= until)
+      break;
+    pthread_cond_timedwait(&m->upkeep, &m->lock, &t);
+  }
+}
+
+/* Until then, or there is something to do; false: the host ends. */
+static bool rest(nsh_upkeep *u, int64_t when) {
+  nsh_mail *m = u->mail;
+  bool ends;
+  nsh_mail_lock(m);
+  sleep_until(u, when);
+  ends = m->upkeep_ends;
+  nsh_mail_unlock(m);
+  return !ends;
+}
+
+/* The core asks this between attempts to reconnect. */
+static bool keep_trying(void *arg, const ns_err *why) {
+  nsh_upkeep *u = arg;
+  bool ends;
+  (void)why;
+  nsh_mail_lock(u->mail);
+  ends = u->mail->upkeep_ends;
+  nsh_mail_unlock(u->mail);
+  return u->opened && !ends;
+}
+
+/* -------------------------------------------------------- holders that died */
+
+/* What is BUSY comes with the next look. */
+static void log_look(ns_status st, const ns_rescued *sum, const ns_err *err) {
+  if (st != NS_OK && st != NS_EGONE)
+    ns_log(st == NS_EBUSY ? NS_LOG_WARN : NS_LOG_ERROR, "rescue.failed",
+           NS_FIELDS(ns_fs("code", ns_code(st)), ns_fs("error", err->message)));
+  if (sum->holders > 0 || sum->jobs > 0)
+    ns_log(NS_LOG_WARN, "rescue",
+           NS_FIELDS(ns_fi("holders", sum->holders), ns_fi("jobs", sum->jobs),
+                     ns_fi("poison", sum->poison)));
+}
+
+/* Takes what the listener has told, and for whom we look. */
+static bool take_orders(nsh_upkeep *u, int64_t now) {
+  nsh_mail *m = u->mail;
+  bool due;
+  nsh_mail_lock(m);
+  u->gone = u->gone || m->gone;
+  due = m->gone || now >= look_due(u);
+  m->gone = false;
+  ns_assist(u->db, m->assisted, m->locks);
+  nsh_mail_unlock(m);
+  return due;
+}
+
+/* There is more to claim; and who has died may have held rows of adopted tables.
+** Whether anybody listens. */
+static bool tell(nsh_mail *m, bool back, bool died) {
+  bool armed;
+  nsh_mail_lock(m);
+  armed = m->armed;
+  m->woken = m->woken || back;
+  m->died = m->died || died;
+  if (back || died)
+    pthread_cond_signal(&m->work);
+  nsh_mail_unlock(m);
+  return armed;
+}
+
+/* Gives back what dead holders held. While the listener waits in the server it says
+** when one dies; otherwise we look ourselves. */
+static void look(nsh_upkeep *u) {
+  int64_t again_in;
+  ns_rescued sum;
+  ns_err err;
+  ns_status st;
+  bool armed;
+  if (!take_orders(u, ns_mono_us()))
+    return;
+  st = ns_look(u->db, &again_in, &sum, &err);
+  log_look(st, &sum, &err);
+  armed = tell(u->mail, sum.jobs > 0, u->gone || sum.holders > 0);
+  u->gone = st == NS_EGONE;
+  if (!armed && again_in > LOOK_BUSY)
+    again_in = LOOK_BUSY;
+  u->looked_at = ns_mono_us();
+  u->look_at = u->looked_at + again_in;
+}
+
+/* -------------------------------------------------------- large verdicts */
+
+static void tell_written(nsh_mail *m, const ns_verdict *v) {
+  nsh_mail_lock(m);
+  nsh_mail_written(m, v);
+  nsh_mail_unlock(m);
+}
+
+/* Each in a transaction of its own. One that fails waits, longer each time. */
+static ns_err write_each(nsh_upkeep *u, int64_t holder) {
+  nsh_batch *b = &u->large.batch;
+  ns_err last = *ns_trouble(u->db);
+  for (size_t i = 0; i < b->n; i++) {
+    ns_verdict *v = &b->items[i];
+    ns_err err;
+    ns_status st = ns_settle_for(u->db, holder, v, &err);
+    if (st == NS_OK && v->status != NS_EBUSY)
+      tell_written(u->mail, v);
+    v->trouble = v->trouble || st != NS_OK;
+    if (v->trouble)
+      last = st != NS_OK ? err : *ns_trouble(u->db);
+  }
+  return last;
+}
+
+static void settle(nsh_upkeep *u) {
+  nsh_mail *m = u->mail;
+  int64_t holder;
+  ns_err trouble;
+  nsh_mail_lock(m);
+  nsh_unsettled_take(&u->large, &m->large, NULL, ns_mono_us());
+  nsh_slow_owes(u->slow, NSH_UPKEEP, &u->large);
+  holder = m->assisted;
+  nsh_mail_unlock(m);
+  if (u->large.batch.n == 0)
+    return;
+  nsh_slow_doing(u->slow, NSH_UPKEEP, u->large.batch.n, false);
+  trouble = write_each(u, holder);
+  nsh_slow_doing(u->slow, NSH_UPKEEP, 0, false);
+  if (ns_unfinished(u->db))
+    u->look_at = sooner(u->look_at, ns_mono_us() + LOOK_SOON);
+  nsh_unsettled_sort(&u->large, &trouble, ns_mono_us());
+  nsh_slow_owes(u->slow, NSH_UPKEEP, &u->large);
+}
+
+/* ---------------------------------------------------------------- pruning */
+
+/* The server's other half of the time is for jobs. */
+static bool between(void *arg) {
+  nsh_upkeep *u = arg;
+  int64_t now = ns_mono_us();
+  int64_t until = now + (now - u->rested < REST_MAX ? now - u->rested : REST_MAX);
+  bool goes_on;
+  while ((goes_on = rest(u, until))) {
+    settle(u);
+    look(u);
+    if (ns_mono_us() >= until)
+      break;
+  }
+  u->rested = ns_mono_us();
+  return goes_on;
+}
+
+static void prune(nsh_upkeep *u) {
+  ns_err err;
+  ns_status st;
+  int64_t deleted = 0;
+  u->rested = ns_mono_us();
+  if (u->rested < u->prune_at)
+    return;
+  st = ns_prune(u->db, NS_KEEP_DONE, NS_KEEP_DEAD, 1, &deleted, &err);
+  u->prune_at = ns_mono_us() + (st != NS_OK   ? PRUNE_AGAIN
+                                : deleted > 0 ? PRUNE_MORE
+                                              : PRUNE);
+}
+
+/* ------------------------------------------------- jobs that are nowhere */
+
+static void log_mended(const ns_mended *sum) {
+  for (int64_t i = 0; i < sum->jobs && i < NS_MENDED_IDS; i++)
+    ns_log(NS_LOG_ERROR, "job.mended", NS_FIELDS(ns_fi("id", sum->ids[i])));
+  if (sum->jobs > 0 || sum->rows > 0)
+    ns_log(sum->jobs > 0 ? NS_LOG_ERROR : NS_LOG_INFO, "mended",
+           NS_FIELDS(ns_fi("jobs", sum->jobs), ns_fi("rows", sum->rows)));
+}
+
+static void mend(nsh_upkeep *u) {
+  int64_t again_in;
+  ns_mended sum;
+  ns_err err;
+  ns_status st;
+  if (ns_mono_us() < u->mend_at)
+    return;
+  st = ns_mend_step(u->db, NS_MEND_SHARED, &again_in, &sum, &err);
+  if (st != NS_OK && st != NS_EGONE && st != NS_EBUSY)
+    ns_log(NS_LOG_WARN, "mend.failed",
+           NS_FIELDS(ns_fs("code", ns_code(st)), ns_fs("error", err.message)));
+  log_mended(&sum);
+  if (sum.jobs > 0)
+    tell(u->mail, true, false);
+  u->mend_at = ns_mono_us() + again_in;
+}
+
+/* ------------------------------------------------------------- the thread */
+
+/* For the chores beside the look, which a sleep knows of by itself. */
+static int64_t next(const nsh_upkeep *u) {
+  return sooner(sooner(u->prune_at, u->mend_at), u->large.again_at);
+}
+
+/* A chore that takes long is made of steps: each is called when it is due, does little,
+** and says when the next is. */
+static void *thread(void *arg) {
+  nsh_upkeep *u = arg;
+  nsh_mail *m = u->mail;
+  while (rest(u, next(u))) {
+    settle(u);
+    look(u);
+    prune(u);
+    mend(u);
+  }
+  nsh_mail_lock(m);
+  m->upkeep_ended = true;
+  pthread_cond_broadcast(&m->upkeep);
+  nsh_mail_unlock(m);
+  return NULL;
+}
+
+ns_status nsh_upkeep_open(nsh_upkeep **out, const nsh_config *cfg, nsh_mail *mail,
+                          nsh_slow *slow, ns_err *err) {
+  nsh_upkeep *u = nsh_alloc(sizeof *u);
+  ns_config db = cfg->db;
+  ns_status st;
+  *out = u;
+  u->mail = mail;
+  u->slow = slow;
+  u->large = NSH_UNSETTLED_INIT;
+  u->prune_at = ns_mono_us() + PRUNE_AGAIN;
+  u->mend_at = ns_mono_us() + MEND;
+  db.keep_trying = keep_trying;
+  db.keep_trying_arg = u;
+  nsh_slow_watch(slow, NSH_UPKEEP, &db);
+  if ((u->stop = db.interrupt_fd = ns_stop_open(err)) <= 0)
+    return err->status;
+  st = ns_open(&u->db, &db, err);
+  u->opened = st == NS_OK;
+  if (st == NS_OK) {
+    ns_between(u->db, between, u);
+    ns_forget_done(u->db, cfg->forget_done);
+  }
+  return st;
+}
+
+ns_status nsh_upkeep_start(nsh_upkeep *u, ns_err *err) {
+  if (pthread_create(&u->thread, NULL, thread, u) != 0)
+    return ns_fail(err, NS_ENOMEM, "cannot start the upkeep's thread");
+  u->running = true;
+  return NS_OK;
+}
+
+/* True when the thread has ended in time. */
+static bool has_ended(nsh_mail *m, int64_t max) {
+  int64_t until = ns_mono_us() + max;
+  struct timespec t = {(time_t)(until / NS_SECOND),
+                       (long)(until % NS_SECOND) * 1000};
+  bool ended;
+  nsh_mail_lock(m);
+  m->upkeep_ends = true;
+  pthread_cond_broadcast(&m->upkeep);
+  while (!m->upkeep_ended && ns_mono_us() < until)
+    pthread_cond_timedwait(&m->upkeep, &m->lock, &t);
+  ended = m->upkeep_ended;
+  nsh_mail_unlock(m);
+  return ended;
+}
+
+static bool end(nsh_upkeep *u) {
+  if (has_ended(u->mail, END_MAX))
+    return true;
+  ns_stop(u->stop);
+  return has_ended(u->mail, STOP_MAX);
+}
+
+bool nsh_upkeep_close(nsh_upkeep *u) {
+  if (u == NULL)
+    return true;
+  if (u->running && !end(u))
+    return false;
+  if (u->running)
+    pthread_join(u->thread, NULL);
+  ns_close(u->db);
+  ns_stop_close(u->stop);
+  nsh_unsettled_free(&u->large);
+  free(u);
+  return true;
+}

@@ -1,0 +1,72 @@
+/*
+** A few lines of log: the host, its reserved workers, its busy workers.
+*/
+#include "dump.h"
+
+#include "ns_log.h"
+#include "ns_time.h"
+
+static void dump_host(const nsh_table *t) {
+  const nsh_tally *tally = &t->tally;
+  ns_counters c;
+  int64_t outstanding;
+  int64_t unsettled;
+  nsh_mail_lock(t->mail);
+  c = t->mail->counters;
+  outstanding = (int64_t)t->mail->outstanding;
+  unsettled = (int64_t)t->mail->unsettled;
+  nsh_mail_unlock(t->mail);
+  ns_log(NS_LOG_INFO, "dump.host",
+         NS_FIELDS(ns_fi("workers", (int64_t)t->up),
+                   ns_fi("outstanding", outstanding),
+                   ns_fi("backlog", (int64_t)t->backlog),
+                   ns_fi("unsettled", unsettled), ns_fi("done", tally->done),
+                   ns_fi("failed", tally->failed), ns_fi("again", tally->again),
+                   ns_fi("crashed", tally->crashed),
+                   ns_fi("timeouts", tally->timeouts), ns_fi("forks", tally->forks),
+                   ns_fi("claimed", c.claimed), ns_fi("settled", c.settled),
+                   ns_fi("stale", c.stale), ns_fi("sweeps", c.sweeps),
+                   ns_fi("swept_us", c.swept), ns_fi("deadlocks", c.deadlocks),
+                   ns_fi("lock_waits", c.lock_waits),
+                   ns_fi("reconnects", c.reconnects)));
+}
+
+/* The mailbox is locked. */
+static void dump_pool(const nsh_table *t, size_t pool) {
+  const nsh_reserve *r = &t->cfg->reserves[pool - 1];
+  ns_log(NS_LOG_INFO, "dump.reserve",
+         NS_FIELDS(ns_fb("queue", r->name), ns_fi("workers", (int64_t)r->workers),
+                   ns_fi("up", (int64_t)t->pools[pool].up),
+                   ns_fi("jobs", (int64_t)t->pools[pool].tasks),
+                   ns_fi("backlog", (int64_t)t->pools[pool].backlog.n)));
+}
+
+static void dump_pools(nsh_table *t) {
+  nsh_mail_lock(t->mail);
+  for (size_t i = 1; i < t->npools; i++)
+    dump_pool(t, i);
+  nsh_mail_unlock(t->mail);
+}
+
+static void dump_workers(nsh_table *t, int64_t now) {
+  for (size_t i = 0; i < t->nseats; i++) {
+    nsh_seat *s = &t->seats[i];
+    int64_t since;
+    nsh_task *task;
+    if (!nsh_seat_running(s, &since))
+      continue;
+    task = nsh_seat_task(s, 0);
+    ns_log(NS_LOG_INFO, "dump.worker",
+           NS_FIELDS(ns_fi("pid", s->pid), ns_fi("id", task->id),
+                     ns_fs("name", task->name->text),
+                     ns_fi("ms", (now - since) / 1000),
+                     ns_fi("ahead", s->n - 1),
+                     ns_fs("scripts", s->zygote->version)));
+  }
+}
+
+void nsh_dump(nsh_table *t) {
+  dump_host(t);
+  dump_pools(t);
+  dump_workers(t, ns_mono_us());
+}

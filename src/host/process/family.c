@@ -1,0 +1,326 @@
+/*
+** Seed, keeper and zygotes in the loop: reports become calls of the owner.
+*/
+#include "process/family.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ipc/alloc.h"
+#include "ns_log.h"
+#include "ns_time.h"
+#include "process/session.h"
+
+#define WATCH_MS 500
+#define ZYGOTE_SILENT (4 * NS_SECOND)
+#define SILENT (12 * NS_SECOND) /* seed, keeper: they sweep up to 5 s */
+
+static void on_watch(uv_timer_t *timer);
+
+/* A command that will be answered. */
+static void ask(nsh_brood *b, nsh_peer *p, nsh_type type, uint32_t index,
+                int64_t arg, int fd) {
+  nsh_peer_send(p, type, index, arg, fd);
+  if (uv_is_active((uv_handle_t *)&b->watch))
+    return;
+  b->watched = ns_mono_us();
+  uv_timer_start(&b->watch, on_watch, WATCH_MS, WATCH_MS);
+}
+
+/* ------------------------------------------------------- reports of zygotes */
+
+static void on_loaded(nsh_zygote *z, nsh_frame *f) {
+  nsh_brood *b = z->brood;
+  nsh_loaded what;
+  ns_bytes version;
+  what.count = nsh_get_int(f);
+  what.names = nsh_get_bytes(f);
+  version = nsh_get_bytes(f);
+  what.files = nsh_get_bytes(f);
+  if (z->stage != NSH_LOADING || !nsh_done(f))
+    return;
+  nsh_version_copy(z->version, version);
+  z->stage = NSH_READY;
+  b->loaded(b->arg, z, &what);
+}
+
+static void on_load_error(nsh_zygote *z, nsh_frame *f) {
+  nsh_brood *b = z->brood;
+  ns_bytes text;
+  nsh_get_int(f); /* nothing is counted */
+  text = nsh_get_bytes(f);
+  if (z->stage != NSH_LOADING || !nsh_done(f))
+    return;
+  z->stage = NSH_LEAVING;
+  b->failed(b->arg, z, text, 0);
+}
+
+/* A zygote that was told to go is let go with its last worker. */
+static void one_less(nsh_zygote *z) {
+  if (z->workers > 0)
+    z->workers--;
+  if (z->workers == 0 && z->stage == NSH_LEAVING)
+    nsh_peer_close(&z->peer);
+}
+
+static void on_worker(nsh_zygote *z, nsh_frame *f) {
+  nsh_brood *b = z->brood;
+  uint32_t index = (uint32_t)nsh_get_int(f);
+  int64_t pid = nsh_get_int(f);
+  int64_t last = nsh_get_int(f);
+  if (!nsh_done(f))
+    return;
+  if (f->type == NSH_FORKED)
+    b->forked(b->arg, z, index, (pid_t)pid, (int)last);
+  else
+    b->exited(b->arg, z, index, (int)last);
+  if (f->type == NSH_EXITED || pid == 0)
+    one_less(z);
+}
+
+static void on_sockets(nsh_frame *f) {
+  int64_t count = nsh_get_int(f);
+  ns_bytes text = nsh_get_bytes(f);
+  if (nsh_done(f) && count == 0)
+    ns_log(NS_LOG_WARN, "script.sockets",
+           NS_FIELDS(ns_fb("open", text),
+                     ns_fs("advice", "all workers share what scripts open while they "
+                                     "are loaded; open it in a handler, or in "
+                                     "nightshift.on(\"worker.start\", fn)")));
+}
+
+static void on_zygote_frame(void *arg, nsh_frame *f) {
+  nsh_zygote *z = arg;
+  if (f->type == NSH_SOCKETS)
+    on_sockets(f);
+  else if (f->type == NSH_LOADED)
+    on_loaded(z, f);
+  else if (f->type == NSH_LOADERR)
+    on_load_error(z, f);
+  else if (f->type == NSH_FORKED || f->type == NSH_EXITED)
+    on_worker(z, f);
+}
+
+/* ----------------------------------------------------- reports of the keeper */
+
+/* The zygote's process is gone: first everything it still said. */
+static void on_death(nsh_zygote *z, int status) {
+  nsh_brood *b = z->brood;
+  bool loading;
+  nsh_peer_read(&z->peer);
+  loading = z->stage == NSH_LOADING;
+  nsh_peer_close(&z->peer);
+  z->stage = NSH_ABSENT;
+  z->workers = 0;
+  if (loading)
+    b->failed(b->arg, z, NS_NONE, status);
+  b->died(b->arg, z, status);
+}
+
+static void on_keeper_frame(void *arg, nsh_frame *f) {
+  nsh_brood *b = arg;
+  uint32_t index = (uint32_t)nsh_get_int(f);
+  int64_t pid = nsh_get_int(f);
+  int64_t last = nsh_get_int(f);
+  if (!nsh_done(f) || index >= NSH_ZYGOTES ||
+      b->zygotes[index].stage == NSH_ABSENT)
+    return;
+  if (f->type == NSH_EXITED || (f->type == NSH_FORKED && pid == 0))
+    on_death(&b->zygotes[index], (int)last);
+}
+
+/* Without a seed there is nobody else to clear up, and no other keeper. */
+static void lose_keeper(nsh_brood *b) {
+  if (b->keeper_pid > 0)
+    nsh_sweep(b->keeper_pid, NULL, 0);
+  b->keeper_died(b->arg, false);
+}
+
+static void on_keeper_end(void *arg) {
+  nsh_brood *b = arg;
+  if (b->seed.gone)
+    lose_keeper(b);
+}
+
+/* ------------------------------------------------------- reports of the seed */
+
+static void call_keeper(nsh_brood *b) {
+  int pair[2];
+  nsh_must(nsh_ctl_pair(pair));
+  b->keeper = (nsh_peer){.frame = on_keeper_frame, .end = on_keeper_end,
+                         .arg = b};
+  nsh_peer_open(&b->keeper, b->loop, pair[0]);
+  ask(b, &b->seed, NSH_FORK, 0, 0, pair[1]);
+}
+
+/* Its whole session is dead by now. */
+static void replace_keeper(nsh_brood *b) {
+  nsh_peer_read(&b->keeper);
+  nsh_peer_close(&b->keeper);
+  call_keeper(b);
+  b->keeper_died(b->arg, true);
+  for (size_t i = 0; i < NSH_ZYGOTES; i++)
+    if (b->zygotes[i].stage != NSH_ABSENT)
+      on_death(&b->zygotes[i], -1);
+}
+
+static void on_seed_frame(void *arg, nsh_frame *f) {
+  nsh_brood *b = arg;
+  nsh_get_int(f); /* index: there is one */
+  int64_t pid = nsh_get_int(f);
+  nsh_get_int(f);
+  if (!nsh_done(f))
+    return;
+  b->keeper_pid = f->type == NSH_FORKED ? (pid_t)pid : 0;
+  if (f->type == NSH_EXITED)
+    replace_keeper(b);
+  else if (f->type == NSH_FORKED && pid == 0)
+    lose_keeper(b);
+}
+
+static void on_seed_end(void *arg) {
+  nsh_brood *b = arg;
+  if (b->keeper.gone)
+    lose_keeper(b);
+}
+
+/* ----------------------------------------------------------------- silence */
+
+/* Whoever is stopped or stuck hears no SIGTERM; its workers die with it. */
+static void end_zygote(nsh_zygote *z) {
+  ns_log(NS_LOG_ERROR, "zygote.silent", NULL, 0);
+  z->condemned = true;
+  z->peer.silence = 0;
+  nsh_zygote_signal(z, SIGKILL);
+}
+
+static void end_keeper(nsh_brood *b) {
+  ns_log(NS_LOG_ERROR, "keeper.silent", NULL, 0);
+  for (size_t i = 0; i < NSH_ZYGOTES; i++)
+    b->zygotes[i].condemned = true;
+  b->keeper.silence = 0;
+  ask(b, &b->seed, NSH_KILL, 0, SIGKILL, -1);
+}
+
+/* Nobody is above it but the host: all of them go. */
+static void end_seed(nsh_brood *b) {
+  ns_log(NS_LOG_ERROR, "seed.silent", NULL, 0);
+  if (b->keeper_pid > 0)
+    nsh_sweep(b->keeper_pid, NULL, 0);
+  kill(b->seed_pid, SIGKILL);
+}
+
+/* 'micros' more have passed: is 'p' silent for longer than 'most'? What it said
+** meanwhile is read first; time that we slept through ourselves, stopped like
+** them, counts as one look. */
+static bool silent(nsh_peer *p, int64_t micros, int64_t most) {
+  const int64_t look = WATCH_MS * INT64_C(1000);
+  nsh_peer_read(p);
+  if (!nsh_peer_owes(p))
+    return false;
+  p->silence += micros < 2 * look ? micros : look;
+  return p->silence > most;
+}
+
+static bool anybody_owes(const nsh_brood *b) {
+  bool owes = nsh_peer_owes(&b->keeper) || nsh_peer_owes(&b->seed);
+  for (size_t i = 0; i < NSH_ZYGOTES; i++)
+    owes = owes || nsh_peer_owes(&b->zygotes[i].peer);
+  return owes;
+}
+
+static void on_watch(uv_timer_t *timer) {
+  nsh_brood *b = timer->data;
+  int64_t now = ns_mono_us();
+  int64_t micros = now - b->watched;
+  b->watched = now;
+  for (size_t i = 0; i < NSH_ZYGOTES; i++)
+    if (silent(&b->zygotes[i].peer, micros, ZYGOTE_SILENT))
+      end_zygote(&b->zygotes[i]);
+  if (silent(&b->keeper, micros, SILENT))
+    end_keeper(b);
+  if (silent(&b->seed, micros, SILENT))
+    end_seed(b);
+  if (!anybody_owes(b))
+    uv_timer_stop(&b->watch);
+}
+
+/* ------------------------------------------------------------------- verbs */
+
+void nsh_brood_open(nsh_brood *b, uv_loop_t *loop, int ctl) {
+  b->loop = loop;
+  uv_timer_init(loop, &b->watch);
+  b->watch.data = b;
+  b->seed = (nsh_peer){.frame = on_seed_frame, .end = on_seed_end, .arg = b};
+  for (uint32_t i = 0; i < NSH_ZYGOTES; i++)
+    b->zygotes[i] = (nsh_zygote){.brood = b, .index = i, .peer = {.ctl = -1}};
+  nsh_peer_open(&b->seed, loop, ctl);
+  call_keeper(b);
+}
+
+void nsh_brood_close(nsh_brood *b) {
+  for (uint32_t i = 0; i < NSH_ZYGOTES; i++)
+    nsh_peer_close(&b->zygotes[i].peer);
+  nsh_peer_close(&b->keeper);
+  nsh_peer_close(&b->seed);
+}
+
+size_t nsh_brood_alive(const nsh_brood *b) {
+  size_t n = 0;
+  for (size_t i = 0; i < NSH_ZYGOTES; i++)
+    n += b->zygotes[i].stage != NSH_ABSENT;
+  return n;
+}
+
+/* Nobody has that number, so nobody is hit. One that reads its scripts hears
+** nothing, and may take long. */
+void nsh_brood_ping(nsh_brood *b) {
+  for (size_t i = 0; i < NSH_ZYGOTES; i++)
+    if (b->zygotes[i].stage > NSH_LOADING &&
+        !nsh_peer_owes(&b->zygotes[i].peer))
+      nsh_zygote_kill(&b->zygotes[i], UINT32_MAX, 0);
+}
+
+void nsh_brood_retire(nsh_brood *b) {
+  for (size_t i = 0; i < NSH_ZYGOTES; i++)
+    if (b->zygotes[i].stage != NSH_ABSENT)
+      nsh_zygote_retire(&b->zygotes[i]);
+}
+
+nsh_zygote *nsh_brood_load(nsh_brood *b) {
+  nsh_zygote *z = b->zygotes;
+  int pair[2];
+  while (z < b->zygotes + NSH_ZYGOTES && z->stage != NSH_ABSENT)
+    z++;
+  if (z == b->zygotes + NSH_ZYGOTES || !nsh_ctl_pair(pair))
+    return NULL;
+  z->stage = NSH_LOADING;
+  z->workers = 0;
+  z->condemned = false;
+  z->version[0] = '\0';
+  z->peer = (nsh_peer){.frame = on_zygote_frame, .arg = z};
+  nsh_peer_open(&z->peer, b->loop, pair[0]);
+  ask(b, &b->keeper, NSH_FORK, z->index, 0, pair[1]);
+  return z;
+}
+
+void nsh_zygote_fork(nsh_zygote *z, uint32_t index) {
+  z->workers++;
+  ask(z->brood, &z->peer, NSH_FORK, index, 0, -1);
+}
+
+void nsh_zygote_kill(nsh_zygote *z, uint32_t index, int sig) {
+  ask(z->brood, &z->peer, NSH_KILL, index, sig, -1);
+}
+
+void nsh_zygote_retire(nsh_zygote *z) {
+  z->stage = NSH_LEAVING;
+  if (z->workers == 0)
+    nsh_peer_close(&z->peer);
+}
+
+void nsh_zygote_signal(nsh_zygote *z, int sig) {
+  ask(z->brood, &z->brood->keeper, NSH_KILL, z->index, sig, -1);
+}

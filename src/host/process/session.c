@@ -1,0 +1,144 @@
+/*
+** Sweeping a session: /proc is read, the victims are killed, and again, until
+** there are none; so one that forks while we look is found in the next round.
+*/
+#include "process/session.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ns_buf.h"
+#include "ns_time.h"
+
+#define PATIENCE (5 * NS_SECOND)
+#define PAUSE 500         /* µs between rounds, doubling */
+#define PAUSE_MAX 50000
+#define KIN 64            /* steps up to a spared ancestor */
+
+/* A living process of the session. */
+typedef struct proc {
+  pid_t pid, parent, group;
+} proc;
+
+typedef struct procs {
+  proc *items; /* ascending by pid, once read */
+  size_t n, cap;
+} procs;
+
+/* ------------------------------------------------------------------- /proc */
+
+/* Reads "pid (any name) state ppid pgrp session …"; false: it is gone, dead or
+** of another session. */
+static bool read_proc(int dir, const char *name, pid_t session, proc *p) {
+  char path[32];
+  char text[512];
+  char state;
+  int of;
+  const char *rest;
+  int fd;
+  ssize_t n;
+  snprintf(path, sizeof path, "%.16s/stat", name);
+  if ((fd = openat(dir, path, O_RDONLY | O_CLOEXEC)) < 0)
+    return false;
+  n = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (n <= 0)
+    return false;
+  text[n] = '\0';
+  p->pid = (pid_t)strtol(text, NULL, 10);
+  rest = strrchr(text, ')');
+  return rest != NULL &&
+         sscanf(rest + 1, " %c %d %d %d", &state, &p->parent, &p->group,
+                &of) == 4 &&
+         of == session && state != 'Z' && state != 'X';
+}
+
+static int by_pid(const void *a, const void *b) {
+  pid_t x = ((const proc *)a)->pid;
+  pid_t y = ((const proc *)b)->pid;
+  return (x > y) - (x < y);
+}
+
+static void read_procs(procs *all, pid_t session) {
+  DIR *dir = opendir("/proc");
+  const struct dirent *e;
+  proc p;
+  all->n = 0;
+  if (dir == NULL)
+    return;
+  while ((e = readdir(dir)) != NULL)
+    if (e->d_name[0] >= '1' && e->d_name[0] <= '9' &&
+        read_proc(dirfd(dir), e->d_name, session, &p) &&
+        ns_grow(&all->items, &all->cap, all->n + 1, sizeof *all->items))
+      all->items[all->n++] = p;
+  closedir(dir);
+  if (all->n > 0)
+    qsort(all->items, all->n, sizeof *all->items, by_pid);
+}
+
+/* ----------------------------------------------------------------- victims */
+
+static const proc *find(const procs *all, pid_t pid) {
+  proc key = {pid, 0, 0};
+  return all->n == 0 ? NULL
+                     : bsearch(&key, all->items, all->n, sizeof key, by_pid);
+}
+
+static bool is_spared(const pid_t *spared, size_t n, pid_t pid) {
+  for (size_t i = 0; i < n; i++)
+    if (spared[i] == pid)
+      return true;
+  return false;
+}
+
+static bool has_kin(const procs *all, pid_t pid, const pid_t *spared,
+                    size_t n) {
+  for (int step = 0; step < KIN; step++) {
+    const proc *p = find(all, pid);
+    if (is_spared(spared, n, pid))
+      return true;
+    if (p == NULL)
+      return false;
+    pid = p->parent;
+  }
+  return false;
+}
+
+/* One round; how many were found alive. */
+static size_t kill_all(const procs *all, pid_t session, const pid_t *spared,
+                       size_t n) {
+  size_t found = 0;
+  for (size_t i = 0; i < all->n; i++) {
+    const proc *p = &all->items[i];
+    if (p->pid == getpid() || has_kin(all, p->pid, spared, n) ||
+        has_kin(all, p->group, spared, n))
+      continue;
+    if (getsid(p->pid) != session)
+      continue; /* its number may be somebody else's by now */
+    kill(p->pid, SIGKILL);
+    found++;
+  }
+  return found;
+}
+
+void nsh_sweep(pid_t session, const pid_t *spared, size_t n) {
+  procs all = {NULL, 0, 0};
+  int64_t end = ns_mono_us() + PATIENCE;
+  int64_t pause = PAUSE;
+  for (;;) {
+    read_procs(&all, session);
+    if (kill_all(&all, session, spared, n) == 0 || ns_mono_us() > end)
+      break;
+    ns_sleep_us(pause);
+    pause = pause * 2 < PAUSE_MAX ? pause * 2 : PAUSE_MAX;
+  }
+  free(all.items);
+}

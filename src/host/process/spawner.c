@@ -1,0 +1,196 @@
+/*
+** Forking and reaping. One loop over two descriptors: the control socket and
+** a signalfd for SIGCHLD. Exits are reported after everything that happened
+** before them, because reports and commands are handled one at a time.
+*/
+#include "process/spawner.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* A nursery while it serves. */
+typedef struct home {
+  const nsh_nursery *n;
+  pid_t *pids;  /* by index; 0: no child */
+  int signals;  /* signalfd */
+  pid_t self;
+} home;
+
+/* ------------------------------------------------------- after every fork */
+
+void nsh_child_begin(pid_t parent, const char *name) {
+  sigset_t none;
+  if (parent != 0 &&
+      (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent))
+    _exit(0); /* it died before we could ask */
+  prctl(PR_SET_NAME, name);
+  for (int sig = 1; sig < NSIG; sig++)
+    signal(sig, SIG_DFL);
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+static void nothing(int sig) {
+  (void)sig;
+}
+
+void nsh_child_deaf(void) {
+  static const int sigs[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1};
+  struct sigaction act = {.sa_handler = nothing, .sa_flags = SA_RESTART};
+  for (size_t i = 0; i < sizeof sigs / sizeof sigs[0]; i++)
+    sigaction(sigs[i], &act, NULL);
+}
+
+/* ---------------------------------------------------------------- reports */
+
+static void tell(home *h, nsh_type type, int64_t a, int64_t b, int64_t c) {
+  char room[64];
+  ns_buf out = {room, 0, sizeof room, false};
+  size_t start = nsh_begin(&out, type);
+  nsh_put_int(&out, a);
+  nsh_put_int(&out, b);
+  nsh_put_int(&out, c);
+  if (nsh_end(&out, start))
+    nsh_ctl_send(h->n->ctl, &out, -1, true);
+}
+
+/* --------------------------------------------------------------- commands */
+
+static void leave_home(home *h) {
+  close(h->n->ctl);
+  close(h->signals);
+}
+
+static void do_fork(home *h, uint32_t index, int fd) {
+  bool may = index < h->n->max && h->pids[index] == 0 &&
+             (fd >= 0 || h->n->mute);
+  pid_t pid;
+  int why;
+  fflush(NULL); /* or the child would write it once more */
+  pid = may ? fork() : -1;
+  why = may ? errno : EINVAL;
+  if (pid == 0) {
+    if (h->n->bound)
+      setpgid(0, 0);
+    else
+      setsid();
+    nsh_child_begin(h->n->bound ? h->self : 0, h->n->name);
+    leave_home(h);
+    h->n->child(h->n->arg, index, fd);
+    _exit(0);
+  }
+  if (fd >= 0)
+    close(fd);
+  if (pid > 0 && h->n->bound)
+    setpgid(pid, pid); /* whoever comes first: the group exists from now on */
+  if (pid > 0)
+    h->pids[index] = pid;
+  tell(h, NSH_FORKED, index, pid > 0 ? pid : 0, pid > 0 ? 0 : why);
+}
+
+static void do_kill(home *h, uint32_t index, int sig) {
+  if (index < h->n->max && h->pids[index] > 0)
+    kill(h->pids[index], sig);
+  tell(h, NSH_HEARD, index, 0, 0);
+}
+
+/* One command; false: the host is gone. */
+static bool obey(home *h) {
+  static char bytes[NSH_CTL_MAX];
+  nsh_frame f;
+  int fd;
+  uint32_t index;
+  int got = nsh_ctl_receive(h->n->ctl, bytes, &f, &fd, false);
+  if (got <= 0)
+    return got < 0;
+  index = (uint32_t)nsh_get_int(&f);
+  if (f.type == NSH_FORK)
+    do_fork(h, index, fd);
+  else if (f.type == NSH_KILL)
+    do_kill(h, index, (int)nsh_get_int(&f));
+  return true;
+}
+
+/* Clears up after child 'index', which is dead, and takes its status. */
+static int bury(home *h, size_t index) {
+  pid_t dead = h->pids[index];
+  int status = 0;
+  h->pids[index] = 0;
+  h->n->clear(dead, h->pids, h->n->max);
+  while (waitpid(dead, &status, 0) < 0 && errno == EINTR)
+    ;
+  return status;
+}
+
+static void child_died(home *h, pid_t pid) {
+  size_t i = 0;
+  while (i < h->n->max && h->pids[i] != pid)
+    i++;
+  if (i == h->n->max)
+    waitpid(pid, NULL, 0); /* somebody's orphan */
+  else
+    tell(h, NSH_EXITED, (int64_t)i, pid, bury(h, i));
+}
+
+/* A dead child is looked at before it is reaped: until then its number, which
+** is also that of its group, belongs to nobody else. */
+static void reap(home *h) {
+  struct signalfd_siginfo info;
+  siginfo_t dead = {0};
+  while (read(h->signals, &info, sizeof info) == (ssize_t)sizeof info)
+    ;
+  while (waitid(P_ALL, 0, &dead, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         dead.si_pid > 0) {
+    child_died(h, dead.si_pid);
+    dead.si_pid = 0;
+  }
+}
+
+/* The host is gone. */
+static void end_children(home *h) {
+  for (size_t i = 0; i < h->n->max; i++)
+    if (h->pids[i] > 0) {
+      kill(h->pids[i], SIGKILL);
+      bury(h, i);
+    }
+}
+
+static bool settle_in(home *h, const nsh_nursery *n) {
+  sigset_t chld;
+  h->n = n;
+  h->self = getpid();
+  h->pids = calloc(n->max, sizeof *h->pids);
+  sigemptyset(&chld);
+  sigaddset(&chld, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &chld, NULL);
+  h->signals = signalfd(-1, &chld, SFD_CLOEXEC | SFD_NONBLOCK);
+  nsh_child_deaf();
+  return h->pids != NULL && h->signals >= 0;
+}
+
+void nsh_nursery_serve(const nsh_nursery *n) {
+  home h;
+  struct pollfd fds[2];
+  if (!settle_in(&h, n))
+    _exit(1);
+  fds[0] = (struct pollfd){n->ctl, POLLIN, 0};
+  fds[1] = (struct pollfd){h.signals, POLLIN, 0};
+  for (;;) {
+    if (poll(fds, 2, -1) < 0)
+      continue;
+    if (fds[1].revents != 0)
+      reap(&h);
+    if (fds[0].revents != 0 && !obey(&h)) {
+      end_children(&h);
+      _exit(0);
+    }
+  }
+}

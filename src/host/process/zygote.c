@@ -1,0 +1,298 @@
+/*
+** Seed, keeper and zygote. All are nurseries; the zygote has a Lua state with
+** the handlers in it, which its children find in their memory.
+**
+** The keeper leads a session of its own, so that a ^C at the host's terminal
+** reaches the host alone and what handlers leave behind can be told from all
+** other processes. Seed and keeper adopt orphans (subreaper). Seed and keeper
+** see the host's death by the end of their sockets, zygotes and workers are
+** bound to their parents.
+*/
+#include "process/zygote.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <lauxlib.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "ns_log.h"
+#include "nsl.h"
+#include "process/privileges.h"
+#include "process/secrets.h"
+#include "process/session.h"
+#include "process/share.h"
+#include "process/sockets.h"
+#include "process/spawner.h"
+#include "worker/interrupt.h"
+#include "worker/lua_state.h"
+#include "worker/worker.h"
+
+#define TEXT_MAX 32768  /* bytes of a report to the host */
+
+/* What all of them know. */
+typedef struct family {
+  const nsh_config *cfg;
+  nsh_slots *slots;
+  int bell; /* of the workers */
+} family;
+
+/* ----------------------------------------------------------------- zygote */
+
+/* Loads worker and handlers. Arguments: family. Results: what was loaded (a table), or
+** nil and a message. */
+static int load(lua_State *L) {
+  const family *fam = lua_touserdata(L, 1);
+  nsh_halt_install(L); /* before a script can keep the old functions */
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "nightshift.worker");
+  lua_call(L, 1, 1);
+  lua_getfield(L, -1, "prepare");
+  lua_createtable(L, (int)fam->cfg->nfiles, 0);
+  for (size_t i = 0; i < fam->cfg->nfiles; i++) {
+    lua_pushstring(L, fam->cfg->files[i]);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  nsh_worker_pushapi(L);
+  nsh_config_pushdb(L, fam->cfg);
+  lua_pushinteger(L, fam->cfg->memory);
+  lua_pushinteger(L, fam->cfg->max_children);
+  lua_call(L, 5, 5); /* loaded, begin, run, reset, finish; or nil, message */
+  if (lua_isnil(L, -5)) {
+    lua_pop(L, 3);
+    return 2;
+  }
+  nsh_worker_keep(L); /* takes all but the first */
+  return 1;
+}
+
+static size_t begin_report(ns_buf *out, nsh_type type, int64_t count, ns_bytes text) {
+  size_t start = nsh_begin(out, type);
+  nsh_put_int(out, count);
+  nsh_put_bytes(out, (ns_bytes){text.p, text.n < TEXT_MAX ? text.n : TEXT_MAX});
+  return start;
+}
+
+static void send_report(int ctl, ns_buf *out, size_t start) {
+  if (nsh_end(out, start))
+    nsh_ctl_send(ctl, out, -1, true);
+  ns_buf_free(out);
+}
+
+static void report(int ctl, nsh_type type, int64_t count, ns_bytes text) {
+  ns_buf out = NS_BUF_INIT;
+  size_t start = begin_report(&out, type, count, text);
+  send_report(ctl, &out, start);
+}
+
+/* The names of a table, a line each, as many as a report takes: no name has a
+** line break. Protected. */
+static int join_names(lua_State *L) {
+  luaL_Buffer b;
+  lua_Integer n = luaL_len(L, 1);
+  size_t total = 0;
+  luaL_buffinit(L, &b);
+  for (lua_Integer i = 1; i <= n; i++) {
+    lua_rawgeti(L, 1, i);
+    total += lua_rawlen(L, -1) + 1;
+    if (total > TEXT_MAX) {
+      lua_pop(L, 1);
+      break;
+    }
+    if (i > 1) { /* behind the name, for it must not lie on top of the buffer */
+      lua_pushliteral(L, "\n");
+      lua_insert(L, -2);
+      lua_concat(L, 2);
+    }
+    luaL_addvalue(&b);
+  }
+  luaL_pushresult(&b);
+  return 1;
+}
+
+static ns_bytes message_of(lua_State *L) {
+  return lua_type(L, -1) == LUA_TSTRING ? nsh_lua_text(L, -1)
+                                        : ns_str("the handlers cannot be loaded");
+}
+
+/* Tells the host what was loaded. Arguments: the table of load, ctl. Protected. */
+static int tell_loaded(lua_State *L) {
+  ns_buf out = NS_BUF_INIT;
+  const char *version;
+  const char *files;
+  size_t start;
+  lua_getfield(L, 1, "version");
+  version = luaL_checkstring(L, -1);
+  lua_getfield(L, 1, "files");
+  files = luaL_checkstring(L, -1);
+  lua_pushcfunction(L, join_names);
+  lua_getfield(L, 1, "names");
+  lua_pushvalue(L, -1);
+  lua_replace(L, 1); /* the names themselves */
+  lua_call(L, 1, 1);
+  start = begin_report(&out, NSH_LOADED, (int64_t)lua_rawlen(L, 1), nsh_lua_text(L, -1));
+  nsh_put_bytes(&out, ns_str(version));
+  nsh_put_bytes(&out, ns_str(files));
+  send_report((int)lua_tointeger(L, 2), &out, start);
+  return 0;
+}
+
+/* True when the handlers are there; the host has been told either way. */
+static bool load_handlers(lua_State *L, family *fam, int ctl) {
+  bool loaded;
+  lua_pushcfunction(L, nsh_lua_traceback);
+  lua_pushcfunction(L, load);
+  lua_pushlightuserdata(L, fam);
+  loaded = lua_pcall(L, 1, LUA_MULTRET, 1) == LUA_OK && !lua_isnil(L, 2);
+  if (loaded) {
+    lua_pushcfunction(L, tell_loaded);
+    lua_insert(L, 2);
+    lua_pushinteger(L, ctl);
+    loaded = lua_pcall(L, 2, 0, 0) == LUA_OK;
+  }
+  if (!loaded)
+    report(ctl, NSH_LOADERR, 0, message_of(L));
+  lua_settop(L, 0);
+  return loaded;
+}
+
+/* A connection of the scripts' own, which all workers would use at once. A handle opens
+** another in each process. */
+static void report_sockets(const nsh_sockets *before, int ctl) {
+  ns_buf text = NS_BUF_INIT;
+  nsh_sockets_since(before, ns_owns_socket, &text);
+  if (!text.oom && text.n > 0)
+    report(ctl, NSH_SOCKETS, 0, ns_buf_bytes(&text));
+  ns_buf_free(&text);
+}
+
+/* What a worker started goes with it, unless it left its process group. */
+static void clear_worker(pid_t dead, const pid_t *others, size_t n) {
+  (void)others;
+  (void)n;
+  kill(-dead, SIGKILL);
+}
+
+/* A library's function is looked up when it is called for the first time, which
+** costs a process several pages. All workers read JSON, and most write some: it is
+** looked up here for all of them. Protected. */
+static int rehearse(lua_State *L) {
+  ns_buf *text = nsl_newbuf(L);
+  ns_err err;
+  if (nsl_decode(L, ns_str("{\"a\":[1,2.5,\"b\",true]}"), &err) == NS_OK)
+    nsl_encode(L, -1, "rehearsal", NS_MAX_PAYLOAD, text, &err);
+  return 0;
+}
+
+/* Workers share this memory as long as nobody writes to it: they begin with a heap
+** without garbage and without holes. (The generational collector was tried: no less
+** memory after a thousand jobs, and an eighth fewer jobs per second.) */
+static void be_shared(lua_State *L) {
+  lua_pushcfunction(L, rehearse);
+  lua_pcall(L, 0, 0, 0);
+  lua_settop(L, 0);
+  lua_gc(L, LUA_GCCOLLECT);
+  nsh_share();
+}
+
+static void zygote(void *arg, uint32_t index, int ctl) {
+  family *fam = arg;
+  lua_State *L = nsh_lua_new();
+  nsh_worker_setup setup = {L, fam->cfg, fam->slots, fam->bell};
+  nsh_nursery n = {.ctl = ctl, .max = fam->cfg->workers, .name = "ns-worker",
+                   .child = nsh_worker_main, .arg = &setup, .mute = true,
+                   .bound = true, .clear = clear_worker};
+  nsh_sockets before;
+  bool loaded = false;
+  ns_err err;
+  (void)index;
+  nsh_sockets_note(&before);
+  nsh_child_deaf();
+  if (!fam->cfg->keep_env)
+    nsh_secrets_drop();
+  if (nsh_confine(fam->cfg, &err) != NS_OK)
+    report(ctl, NSH_LOADERR, 0, ns_str(err.message));
+  else if (L == NULL)
+    report(ctl, NSH_LOADERR, 0, ns_str("not enough memory"));
+  else
+    loaded = load_handlers(L, fam, ctl);
+  if (!loaded)
+    _exit(1);
+  report_sockets(&before, ctl);
+  be_shared(L);
+  nsh_nursery_serve(&n);
+}
+
+/* ----------------------------------------------------------------- keeper */
+
+/* Its workers are dead or dying; what they started came to us, or will. */
+static void clear_zygote(pid_t dead, const pid_t *others, size_t n) {
+  kill(-dead, SIGKILL);
+  nsh_sweep(getpid(), others, n);
+}
+
+static void keeper(void *arg, uint32_t index, int ctl) {
+  nsh_nursery n = {.ctl = ctl, .max = NSH_ZYGOTES, .name = "ns-zygote",
+                   .child = zygote, .arg = arg, .bound = true,
+                   .clear = clear_zygote};
+  (void)index;
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  nsh_nursery_serve(&n);
+}
+
+/* ------------------------------------------------------------------- seed */
+
+/* The session keeps the keeper's number. */
+static void clear_keeper(pid_t dead, const pid_t *others, size_t n) {
+  (void)others;
+  (void)n;
+  nsh_sweep(dead, NULL, 0);
+}
+
+/* Nothing of the host's stays open but output, the control socket and the bell. */
+static void close_others(int ctl, int bell) {
+  int low = ctl < bell ? ctl : bell;
+  int high = ctl < bell ? bell : ctl;
+  int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (null >= 0)
+    dup2(null, STDIN_FILENO);
+  if (low > 3)
+    close_range(3, (unsigned)low - 1, 0);
+  if (high > low + 1)
+    close_range((unsigned)low + 1, (unsigned)high - 1, 0);
+  close_range((unsigned)high + 1, ~0U, 0);
+}
+
+static void seed(family *fam, int ctl) {
+  nsh_nursery n = {.ctl = ctl, .max = 1, .name = "ns-keeper",
+                   .child = keeper, .arg = fam, .clear = clear_keeper};
+  nsh_child_begin(0, "ns-seed");
+  setsid();
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  close_others(n.ctl, fam->bell);
+  nsh_nursery_serve(&n);
+}
+
+ns_status nsh_seed_start(const nsh_config *cfg, nsh_slots *slots, int bell,
+                         pid_t *pid, int *ctl, ns_err *err) {
+  family fam = {cfg, slots, bell};
+  int pair[2];
+  if (geteuid() == 0 && cfg->user == NULL)
+    ns_log(NS_LOG_WARN, "host.root",
+           NS_FIELDS(ns_fs("advice", "handlers run as root; --user NAME makes "
+                                     "them run as somebody else")));
+  if (!nsh_ctl_pair(pair))
+    return ns_fail(err, NS_ENOMEM, "socketpair: %s", strerror(errno));
+  *pid = fork();
+  if (*pid == 0)
+    seed(&fam, pair[1]);
+  close(pair[1]);
+  *ctl = pair[0];
+  if (*pid > 0)
+    return NS_OK;
+  close(pair[0]);
+  return ns_fail(err, NS_ENOMEM, "fork: %s", strerror(errno));
+}

@@ -1,0 +1,36 @@
+/*
+** What the machine lets a host have: processes, files, memory. Asked before
+** anything is started, so that a limit is named in one message and not met by
+** the ten-thousandth worker.
+**
+** Invariant: what cannot be read is no limit.
+*/
+#ifndef NSH_RLIMITS_H
+#define NSH_RLIMITS_H
+
+#include "config.h"
+
+#define NSH_UNLIMITED INT64_MAX
+
+/* What there is still room for. */
+typedef struct nsh_limits {
+  int64_t files;       /* descriptors of one process */
+  int64_t user_tasks;  /* processes and threads of the workers' user */
+  int64_t group_tasks; /* of our control group, and those above it */
+  int64_t pids;        /* numbers for processes */
+  int64_t tasks;       /* of the kernel */
+  int64_t memory;      /* bytes that are available */
+  int64_t group_memory; /* bytes, of our control group */
+} nsh_limits;
+
+/* Reads them; 'root' is in front of /proc and /sys, "" on a machine. */
+void nsh_limits_read(nsh_limits *have, const char *root, const nsh_config *cfg);
+
+/* Do 'workers' workers fit? Errors: INVALID, which says what is needed, what
+** there is and what to raise. */
+ns_status nsh_limits_check(const nsh_limits *have, size_t workers, ns_err *err);
+
+/* Raises our own soft limit of processes as far as we may; workers inherit it. */
+void nsh_limits_raise(void);
+
+#endif

@@ -1,0 +1,113 @@
+/*
+** Making Lua states. The Lua files are looked for where an installation puts
+** them beside the program (<bin>/../share/lua/5.4) and where a source tree has
+** them (a folder `lua` above the build folder).
+*/
+#include "worker/lua_state.h"
+
+#include <lauxlib.h>
+#include <limits.h>
+#include <lualib.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "nsl.h"
+
+static lua_CFunction host_module;
+
+void nsh_lua_offer(lua_CFunction host) {
+  host_module = host;
+}
+
+/* The folder of the running program, in front of which "/.." may follow. */
+static bool program_folder(char out[PATH_MAX]) {
+  ssize_t n = readlink("/proc/self/exe", out, PATH_MAX - 1);
+  char *slash;
+  if (n <= 0)
+    return false;
+  out[n] = '\0';
+  slash = strrchr(out, '/');
+  if (slash == NULL)
+    return false;
+  *slash = '\0';
+  return true;
+}
+
+static bool has_our_files(lua_State *L, const char *folder) {
+  const char *file =
+      lua_pushfstring(L, "%s/nightshift/init.lua", folder);
+  bool there = access(file, R_OK) == 0;
+  lua_pop(L, 1);
+  return there;
+}
+
+/* package[field] = text .. package[field]; pops the text. */
+static void prefix(lua_State *L, const char *field) {
+  lua_getglobal(L, "package");
+  lua_insert(L, -2);         /* stack: package; text */
+  lua_getfield(L, -2, field);
+  lua_concat(L, 2);
+  lua_setfield(L, -2, field);
+  lua_pop(L, 1);
+}
+
+static void set_paths(lua_State *L) {
+  static const char *const places[] = {"../share/lua/5.4", "../../lua",
+                                       "../../../lua"};
+  char bin[PATH_MAX];
+  if (!program_folder(bin))
+    return;
+  lua_pushfstring(L, "%s/../lib/lua/5.4/?.so;", bin);
+  prefix(L, "cpath");
+  for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+    const char *folder = lua_pushfstring(L, "%s/%s", bin, places[i]);
+    if (has_our_files(L, folder)) {
+      lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;", folder, folder);
+      prefix(L, "path");
+      lua_pop(L, 1);
+      return;
+    }
+    lua_pop(L, 1);
+  }
+}
+
+static int fill(lua_State *L) {
+  luaL_openlibs(L);
+  luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_PRELOAD_TABLE);
+  lua_pushcfunction(L, luaopen_nightshift_core);
+  lua_setfield(L, -2, "nightshift.core");
+  if (host_module != NULL) {
+    lua_pushcfunction(L, host_module);
+    lua_setfield(L, -2, "nightshift.host");
+  }
+  set_paths(L);
+  return 0;
+}
+
+lua_State *nsh_lua_new(void) {
+  lua_State *L = luaL_newstate();
+  if (L == NULL)
+    return NULL;
+  lua_pushcfunction(L, fill);
+  if (lua_pcall(L, 0, 0, 0) == LUA_OK)
+    return L;
+  lua_close(L);
+  return NULL;
+}
+
+ns_bytes nsh_lua_text(lua_State *L, int idx) {
+  ns_bytes text = NS_NONE;
+  text.p = lua_tolstring(L, idx, &text.n);
+  return text;
+}
+
+/* luaL_traceback would cut the text at its first NUL. */
+int nsh_lua_traceback(lua_State *L) {
+  luaL_tolstring(L, 1, NULL);
+  lua_pushliteral(L, "\n");
+  luaL_traceback(L, L, NULL, 1);
+  lua_concat(L, 3);
+  return 1;
+}

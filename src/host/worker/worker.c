@@ -1,0 +1,575 @@
+/*
+** The worker's loop: a job, its verdict, the next. Verdicts are posted at once; the
+** host is told of them later while more jobs are at hand and each of them is
+** expected to be short. How frames travel is in worker/channel.c.
+**
+** There is one worker per process, so its state is static, and buffers that
+** Lua's errors may jump over belong to the process.
+*/
+#include "worker/worker.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <lauxlib.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "ipc/frame.h"
+#include "ns_time.h"
+#include "nsl.h"
+#include "worker/channel.h"
+#include "worker/interrupt.h"
+#include "worker/lua_state.h"
+#include "worker/memory_limit.h"
+#include "worker/restore.h"
+
+#define HOLD_US 300        /* the host is told of a verdict at most so late */
+#define ASK_EVERY NS_SECOND /* cancelled() asks the host at most so often */
+#define FRESH_MS 50        /* between looks whether the host is back in touch */
+#define ERROR_MAX 65600    /* bytes of an error text */
+#define SPARE_FILES 8      /* descriptors a job needs to have a chance */
+#define HALT_LOOK (NS_SECOND / 4) /* who waits for ids: is the job to stop? */
+#define STOP_S 1           /* seconds for functions of nightshift.on("worker.stop") */
+#define IDS_FIRST 16
+#define IDS_LAST 4096
+
+static struct {
+  lua_State *L;
+  const nsh_config *cfg;
+  nsh_wire wire;
+  pid_t pid;          /* a handler may fork: its child is not the worker */
+  int begin, run, reset, finish; /* references */
+  int64_t max_json;
+  ns_buf text;        /* JSON of a plain result */
+  uint32_t seq;       /* of the running job */
+  bool running;       /* a handler is on the stack */
+  bool over;          /* it was over its quota */
+  bool spent;         /* this state is not to be trusted with another job, or has
+                      ** had as many as it may have: */
+  int64_t left;       /* jobs until then; 0: any number */
+  int64_t started, ended; /* of the job, monotonic µs */
+  int64_t asked;      /* when the running job last asked for its claim */
+  int64_t *ids;       /* for children: next first */
+  size_t nids, atid, capids;
+  size_t block;       /* how many to ask for next time */
+} w;
+
+/* ------------------------------------------- what handlers ask of the host */
+
+/* A child that a handler forked has our memory, and no say in how the job
+** ends. */
+static bool forked(void) {
+  return getpid() != w.pid;
+}
+
+static int lost(lua_State *L) {
+  lua_pushnil(L);
+  lua_pushliteral(L, "the claim is lost: the job was cancelled or is run "
+                     "elsewhere");
+  lua_pushliteral(L, "STALE");
+  return 3;
+}
+
+/* Raises outside a handler, in a coroutine's finaliser for instance. */
+static void need_job(lua_State *L) {
+  if (!w.running)
+    luaL_error(L, "no job is running");
+  if (forked())
+    luaL_error(L, "a forked child cannot speak for the job");
+}
+
+static bool held(void) {
+  return atomic_load(&w.wire.slot->lost) != w.seq + 1;
+}
+
+static void send_progress(double progress, ns_bytes text) {
+  size_t start;
+  ns_buf_reset(&w.wire.frame);
+  start = nsh_begin(&w.wire.frame, NSH_PROGRESS);
+  nsh_put_int(&w.wire.frame, w.seq);
+  nsh_put_real(&w.wire.frame, progress);
+  nsh_put_bytes(&w.wire.frame, text);
+  if (nsh_end(&w.wire.frame, start))
+    nsh_wire_post_now(&w.wire);
+}
+
+/* touch([progress [, text]]): shows a sign of life. True, or nil, message,
+** code when the claim is known to be lost. */
+static int api_touch(lua_State *L) {
+  double progress = luaL_optnumber(L, 1, -1);
+  ns_bytes text = NS_NONE;
+  text.p = luaL_optlstring(L, 2, NULL, &text.n);
+  need_job(L);
+  send_progress(progress, text);
+  w.asked = ns_mono_us();
+  if (!held())
+    return lost(L);
+  lua_pushboolean(L, true);
+  return 1;
+}
+
+/* cancelled(): is the job to stop, or its claim known to be lost? Asking makes
+** the host ask. */
+static int api_cancelled(lua_State *L) {
+  int64_t now = ns_mono_us();
+  need_job(L);
+  if (now - w.asked > ASK_EVERY) {
+    send_progress(-1, NS_NONE);
+    w.asked = now;
+  }
+  lua_pushboolean(L, !held() ||
+                         nsh_slot_told(w.wire.slot, w.seq) != NSH_WHY_NONE);
+  return 1;
+}
+
+/* log(text): one line of the running job. */
+static int api_log(lua_State *L) {
+  ns_bytes text;
+  size_t start;
+  text.p = luaL_checklstring(L, 1, &text.n);
+  need_job(L);
+  ns_buf_reset(&w.wire.frame);
+  start = nsh_begin(&w.wire.frame, NSH_LOG);
+  nsh_put_int(&w.wire.frame, w.seq);
+  nsh_put_bytes(&w.wire.frame, text);
+  if (nsh_end(&w.wire.frame, start))
+    nsh_wire_post_now(&w.wire);
+  lua_pushboolean(L, true);
+  return 1;
+}
+
+static void ask_for_ids(void) {
+  size_t start;
+  w.block = w.block == 0 ? IDS_FIRST
+            : w.block < IDS_LAST ? w.block * 2 : IDS_LAST;
+  ns_buf_reset(&w.wire.frame);
+  start = nsh_begin(&w.wire.frame, NSH_WANT_IDS);
+  nsh_put_int(&w.wire.frame, (int64_t)w.block);
+  if (nsh_end(&w.wire.frame, start))
+    nsh_wire_post_now(&w.wire);
+}
+
+static void read_ids(nsh_frame *f) {
+  size_t n = (size_t)nsh_get_int(f);
+  w.nids = w.atid = 0;
+  if (f->bad || n > IDS_LAST || !ns_grow(&w.ids, &w.capids, n, sizeof *w.ids))
+    return;
+  for (size_t i = 0; i < n; i++)
+    w.ids[i] = nsh_get_int(f);
+  w.nids = nsh_done(f) ? n : 0;
+}
+
+/* Waits for the answer; the jobs that came before it stay in the buffer. While the server
+** is away that takes as long as it does, unless the job is stopped. */
+static void await_ids(void) {
+  size_t at = w.wire.at;
+  for (;;) {
+    nsh_frame f;
+    size_t n = nsh_wire_peek(&w.wire, at, &f);
+    if (n == 0) {
+      size_t ahead = at - w.wire.at;
+      while (!nsh_ring_await(&w.wire.slot->in, HALT_LOOK))
+        if (nsh_halt_asked())
+          return;
+      nsh_wire_receive(&w.wire);
+      at = w.wire.at + ahead;
+    } else if (f.type == NSH_IDS) {
+      read_ids(&f);
+      nsh_wire_drop(&w.wire, at, n);
+      return;
+    } else
+      at += n;
+  }
+}
+
+/* take_id(): an id for a child; nil, message, code when the job is being stopped. */
+static int api_take_id(lua_State *L) {
+  need_job(L);
+  if (w.atid == w.nids) {
+    ask_for_ids();
+    await_ids();
+  }
+  if (w.atid == w.nids) {
+    lua_pushnil(L);
+    lua_pushliteral(L, "no id for a child: the job is being stopped");
+    lua_pushliteral(L, "GONE");
+    return 3;
+  }
+  lua_pushinteger(L, w.ids[w.atid++]);
+  return 1;
+}
+
+/* quota(bytes): what the running job may use. */
+static int api_quota(lua_State *L) {
+  nsh_quota_begin(w.L, luaL_checkinteger(L, 1), w.wire.slot, w.seq);
+  return 0;
+}
+
+/* complain(event, text): a function of nightshift.on has failed. */
+static int api_complain(lua_State *L) {
+  ns_bytes event, text;
+  size_t start;
+  event.p = luaL_checklstring(L, 1, &event.n);
+  text.p = luaL_checklstring(L, 2, &text.n);
+  if (forked())
+    return 0;
+  ns_buf_reset(&w.wire.frame);
+  start = nsh_begin(&w.wire.frame, NSH_HOOK);
+  nsh_put_bytes(&w.wire.frame, event);
+  nsh_put_bytes(&w.wire.frame, text);
+  if (nsh_end(&w.wire.frame, start))
+    nsh_wire_post_now(&w.wire);
+  return 0;
+}
+
+/* exit(status): what the handler wrote is not lost. */
+static int api_exit(lua_State *L) {
+  int status = (int)luaL_checkinteger(L, 1);
+  fflush(NULL);
+  nsh_wire_leave(status);
+}
+
+void nsh_worker_pushapi(lua_State *L) {
+  static const luaL_Reg api[] = {{"touch", api_touch},
+                                 {"cancelled", api_cancelled},
+                                 {"log", api_log},
+                                 {"take_id", api_take_id},
+                                 {"quota", api_quota},
+                                 {"complain", api_complain},
+                                 {"exit", api_exit},
+                                 {NULL, NULL}};
+  luaL_newlib(L, api);
+}
+
+void nsh_worker_keep(lua_State *L) {
+  w.finish = luaL_ref(L, LUA_REGISTRYINDEX);
+  w.reset = luaL_ref(L, LUA_REGISTRYINDEX);
+  w.run = luaL_ref(L, LUA_REGISTRYINDEX);
+  w.begin = luaL_ref(L, LUA_REGISTRYINDEX);
+}
+
+/* ------------------------------------------------------------ running jobs */
+
+static nsh_report ending(ns_kind kind) {
+  return (nsh_report){.seq = w.seq, .kind = kind, .delay = -1,
+                      .micros = w.ended - w.started, .leaves = w.spent};
+}
+
+/* The frame of a job's end is built in w.wire.frame; false: it is too large. */
+static bool report(const nsh_report *r, const ns_push *children) {
+  size_t start;
+  ns_buf_reset(&w.wire.frame);
+  start = nsh_begin_report(&w.wire.frame, r);
+  for (size_t i = 0; i < r->nchildren; i++)
+    nsh_put_child(&w.wire.frame, &children[i]);
+  return nsh_end(&w.wire.frame, start);
+}
+
+static void report_failure(ns_bytes error) {
+  nsh_report r = ending(NS_FAIL);
+  r.error = (ns_bytes){error.p, error.n < ERROR_MAX ? error.n : ERROR_MAX};
+  if (!report(&r, NULL))
+    nsh_wire_leave(1);
+}
+
+/* The handler simply returned: its result is at index 1. */
+static void report_result(lua_State *L) {
+  nsh_report r = ending(NS_ACK);
+  ns_err err;
+  ns_buf_reset(&w.text);
+  if (!lua_isnil(L, 1)) {
+    if (nsl_encode(L, 1, "result", w.max_json, &w.text, &err) != NS_OK) {
+      report_failure(ns_str(err.message));
+      return;
+    }
+    r.result = ns_buf_bytes(&w.text);
+  }
+  if (!report(&r, NULL))
+    report_failure(ns_str("the result is over 64 MiB"));
+}
+
+/* The verdict table is at index 2. */
+static void report_verdict(lua_State *L) {
+  ns_err err;
+  nsl_verdict *box = nsl_toverdict(L, 2, w.max_json, &err);
+  nsh_report r;
+  if (box == NULL) {
+    report_failure(ns_str(err.message));
+    return;
+  }
+  if (box->verdict.kind == NS_FAIL && nsh_quota_blamed(box->verdict.error)) {
+    nsl_unbox(box);
+    w.over = true; /* reported as such */
+    return;
+  }
+  r = ending(box->verdict.kind);
+  r.delay = box->verdict.delay;
+  r.go_on = box->verdict.go_on;
+  r.max_phases = box->verdict.max_phases;
+  r.result = box->verdict.result;
+  r.error = box->verdict.error;
+  r.state = box->verdict.state;
+  r.signal = box->verdict.signal;
+  r.nchildren = box->verdict.nchildren;
+  if (!report(&r, box->verdict.children))
+    report_failure(ns_str("the verdict with its children is over 64 MiB"));
+  nsl_unbox(box);
+}
+
+/* The handler was stopped; what it said meanwhile does not count. */
+static void report_stopped(nsh_why why) {
+  nsh_report r = ending(NS_RELEASE);
+  if (why == NSH_WHY_TIMEOUT)
+    report_failure(nsh_halt_text());
+  else if (!report(&r, NULL))
+    nsh_wire_leave(1);
+}
+
+/* Has a job left so many files open that the next ones would have none? */
+static bool files_left(void) {
+  struct rlimit r;
+  int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (fd < 0)
+    return errno != EMFILE;
+  close(fd);
+  return getrlimit(RLIMIT_NOFILE, &r) != 0 ||
+         (rlim_t)fd + SPARE_FILES < r.rlim_cur;
+}
+
+/* Does the process have more in memory than it may keep? */
+static bool is_fat(void) {
+  char text[128];
+  long pages = 0;
+  int fd;
+  ssize_t n;
+  if (w.cfg->recycle_memory == 0)
+    return false;
+  fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+  if (fd >= 0)
+    close(fd);
+  text[n > 0 ? n : 0] = '\0';
+  return sscanf(text, "%*d %ld", &pages) == 1 &&
+         (int64_t)pages * sysconf(_SC_PAGESIZE) > w.cfg->recycle_memory;
+}
+
+/* Is the job that has just ended the last one of this worker? */
+static bool is_last(void) {
+  return (w.left > 0 && --w.left == 0) || is_fat();
+}
+
+/* Protected. Argument: the order. Results: those of run(job), a result, or nil and a
+** verdict, and whether this worker is spent. */
+static int run(lua_State *L) {
+  const nsh_order *o = lua_touserdata(L, 1);
+  lua_settop(L, 0);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, w.run);
+  nsl_pushjob(L, &o->job);
+  w.running = true;
+  lua_call(L, 1, 3);
+  if (forked())
+    nsh_wire_leave(lua_isnil(L, 2) ? 0 : 1);
+  w.ended = ns_mono_us();
+  w.spent = lua_toboolean(L, 3) || w.spent || (!lua_isnil(L, 2) && !files_left());
+  return 3;
+}
+
+/* Protected. Arguments: result and verdict. */
+static int tell(lua_State *L) {
+  if (lua_isnil(L, 2))
+    report_result(L);
+  else
+    report_verdict(L);
+  return 0;
+}
+
+/* Result and verdict are the first two of three on the stack. */
+static void report_end(lua_State *L) {
+  lua_settop(L, 2);
+  lua_pushcfunction(L, tell);
+  lua_insert(L, 1);
+  if (lua_pcall(L, 2, 0, 0) == LUA_OK && !w.over)
+    return;
+  w.spent = true;
+  if (w.over)
+    report_failure(nsh_quota_text());
+  else
+    report_failure(lua_isstring(L, -1) ? nsh_lua_text(L, -1)
+                                       : ns_str("the job's end could not be told"));
+}
+
+/* Sets back what the job has left on its connection, in a place where nothing stops it.
+** A text on top of the stack: the attempt has failed, and why; else nothing is there. */
+static ns_bytes reset(lua_State *L, bool has_verdict) {
+  int top = lua_gettop(L);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, w.reset);
+  if (has_verdict)
+    lua_pushvalue(L, 2);
+  else
+    lua_pushnil(L);
+  if (lua_pcall(L, 1, 1, 0) != LUA_OK)
+    w.spent = true; /* with its connection */
+  if (lua_isstring(L, -1))
+    return nsh_lua_text(L, -1);
+  lua_settop(L, top);
+  return NS_NONE;
+}
+
+/* What the job has changed in its process is set back; what was its own ends. */
+static void restore(lua_State *L) {
+  w.running = false;
+  if (!lua_gc(L, LUA_GCISRUNNING))
+    lua_gc(L, LUA_GCRESTART);
+  w.spent = !nsh_restore() || is_last() || w.spent;
+}
+
+/* Ends the job with one report, whatever happened. An error that arrives here
+** is not the handler's but in what surrounds it: memory is short, or a handler
+** has broken what our own code needs. Such a worker is replaced. */
+static void run_protected(const nsh_order *o) {
+  lua_State *L = w.L;
+  ns_bytes error, left;
+  bool ok;
+  nsh_why why;
+  w.over = false;
+  w.spent = w.cfg->fork_per_job;
+  nsh_quota_forget();
+  lua_pushcfunction(L, run);
+  lua_pushlightuserdata(L, (void *)(uintptr_t)o);
+  nsh_halt_begin(o->seq, o->job.timeout);
+  ok = lua_pcall(L, 1, 3, 0) == LUA_OK;
+  if (forked())
+    nsh_wire_leave(1);
+  why = nsh_halt_end();
+  error = ok ? NS_NONE : nsh_lua_text(L, -1);
+  w.over = nsh_quota_end(L) || nsh_quota_blamed(error);
+  restore(L);
+  w.spent = w.spent || w.over || !ok;
+  left = reset(L, ok);
+  if (w.over)
+    report_failure(nsh_quota_text());
+  else if (why != NSH_WHY_NONE)
+    report_stopped(why);
+  else if (!ok)
+    report_failure(error.p != NULL ? error : ns_str("the job could not be run"));
+  else if (left.p != NULL)
+    report_failure(left);
+  else
+    report_end(L);
+  lua_settop(L, 0);
+}
+
+/* An orderly end: all that was said is told, and whoever wants to know of it does. */
+static void retire(void) {
+  nsh_wire_flush(&w.wire);
+  alarm(STOP_S);
+  lua_settop(w.L, 0);
+  lua_rawgeti(w.L, LUA_REGISTRYINDEX, w.finish);
+  lua_pcall(w.L, 0, 0, 0);
+  nsh_wire_flush(&w.wire);
+  nsh_wire_leave(0);
+}
+
+/* The host has lost touch with the database: its claims may be others' by now.
+** Waits until it is back, or has taken job 'seq' back; the time then. */
+static int64_t wait_fresh(uint32_t seq) {
+  int64_t now;
+  nsh_wire_flush(&w.wire);
+  do {
+    if (nsh_bell_dead(&w.wire.bell, FRESH_MS))
+      nsh_wire_leave(0); /* the host is gone */
+    now = ns_mono_us();
+  } while (!nsh_slots_valid(w.wire.slots, now) && !nsh_slot_started(w.wire.slot, seq));
+  return now;
+}
+
+static void do_job(nsh_frame *f) {
+  nsh_order o;
+  int64_t start = ns_mono_us();
+  if (!nsh_get_order(f, &o))
+    nsh_wire_leave(1);
+  if (!nsh_slots_valid(w.wire.slots, start))
+    start = wait_fresh(o.seq);
+  if (w.wire.waiting > 0 && (!o.hold || start - w.wire.waiting > HOLD_US))
+    nsh_wire_flush(&w.wire); /* which may end us, so nothing is started yet */
+  if (!nsh_slot_start(w.wire.slot, o.seq, start))
+    return; /* taken back */
+  w.seq = o.seq;
+  w.started = w.ended = start;
+  w.asked = 0;
+  run_protected(&o);
+  fflush(stdout);
+  nsh_wire_post(&w.wire, w.ended);
+  if (w.spent)
+    retire();
+}
+
+static void do_frame(nsh_frame *f) {
+  if (f->type == NSH_JOB)
+    do_job(f);
+  else if (f->type == NSH_QUIT)
+    retire();
+}
+
+/* ---------------------------------------------------------------- the life */
+
+/* Only the zygote may end us by SIGTERM; one that is sent to all processes of
+** a service is meant for the host, which then tells us. */
+static void on_term(int sig, siginfo_t *info, void *context) {
+  (void)context;
+  if (info->si_pid != getppid())
+    return;
+  signal(sig, SIG_DFL);
+  raise(sig);
+}
+
+/* Writing to nobody is an error of the handler's, not its end. SIG_IGN would be
+** inherited by the programs it starts; a handler is not. */
+static void on_pipe(int sig) {
+  (void)sig;
+}
+
+/* As many as was asked for, or up to an eighth fewer: not all at once. */
+static int64_t jobs_to_do(int64_t most) {
+  return most - (int64_t)(ns_random() % (uint64_t)(most / 8 + 1));
+}
+
+static void set_up(const nsh_worker_setup *s, uint32_t index) {
+  struct sigaction act = {.sa_flags = SA_SIGINFO | SA_RESTART};
+  act.sa_sigaction = on_term;
+  sigaction(SIGTERM, &act, NULL);
+  signal(SIGPIPE, on_pipe);
+  nsh_halt_listen(s->L, &s->slots->slot[index]);
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  w.L = s->L;
+  w.cfg = s->cfg;
+  nsh_wire_open(&w.wire, s->slots, index, s->bell);
+  w.pid = getpid();
+  w.max_json = s->cfg->db.max_payload > 0 ? s->cfg->db.max_payload
+                                          : NS_MAX_PAYLOAD;
+  w.left = jobs_to_do(s->cfg->recycle);
+  nsh_restore_note();
+}
+
+void nsh_worker_main(void *arg, uint32_t index, int fd) {
+  (void)fd;
+  set_up(arg, index);
+  lua_rawgeti(w.L, LUA_REGISTRYINDEX, w.begin);
+  lua_pushinteger(w.L, (lua_Integer)ns_random());
+  lua_pushinteger(w.L, (lua_Integer)ns_random());
+  if (lua_pcall(w.L, 2, 0, 0) != LUA_OK)
+    nsh_wire_leave(1);
+  for (;;) {
+    nsh_frame f;
+    size_t n;
+    while ((n = nsh_wire_peek(&w.wire, w.wire.at, &f)) > 0) {
+      w.wire.at += n;
+      do_frame(&f);
+    }
+    nsh_wire_flush(&w.wire);
+    nsh_wire_receive(&w.wire);
+  }
+}
