@@ -135,7 +135,7 @@ describe("the session between two jobs", function()
   local LOOK = "SELECT DATABASE() AS db, @x AS x, @t AS t, @@sql_mode AS mode, @@time_zone AS zone, " ..
     "@@character_set_client AS client, @@innodb_lock_wait_timeout AS wait, @@tx_isolation AS isolation, " ..
     "@@autocommit AS auto, CURRENT_ROLE() AS role, IFNULL(IS_USED_LOCK('mine'), 0) AS held, " ..
-    "IFNULL(IS_USED_LOCK('unseen'), 0) AS unseen"
+    "IFNULL(IS_USED_LOCK('unseen'), 0) AS unseen, LAST_INSERT_ID() AS last"
   local function run(sql)
     return function(job)
       local db = job:db()
@@ -150,6 +150,7 @@ describe("the session between two jobs", function()
       local row = assert(db:execute(LOOK))[1]
       row.temporary = db:execute "SELECT 1 FROM scratch" and "there" or "none"
       row.prepared = db:execute "EXECUTE kept" and "there" or "none"
+      row.value = assert(db:execute "SELECT LASTVAL(counted) AS v")[1].v
       row.note = assert(db:execute "INSERT INTO note VALUES ('look')").affected
       return row
     end,
@@ -167,6 +168,8 @@ describe("the session between two jobs", function()
     lock = run "SELECT GET_LOCK('mine', 0)",
     ["function"] = run "SELECT takes()",
     trigger = run "INSERT INTO fires VALUES (1)",
+    counted = run "SELECT NEXT VALUE FOR counted; INSERT INTO note VALUES (NEXTVAL(counted))",
+    inserted = run "INSERT INTO numbered VALUES ()",
     tables = run "LOCK TABLES note READ",
     all_tables = run "FLUSH TABLES WITH READ LOCK",
     prepared = run "PREPARE kept FROM 'SELECT 1'",
@@ -189,11 +192,14 @@ describe("the session between two jobs", function()
     acks = function() return assert(KEPT:ack()) end,
   }]]
   local SPOIL = { "database", "variables", "assigned", "into", "mode", "names", "comment", "hidden", "isolation",
-    "next_one", "temporary", "lock", "function", "trigger", "tables", "all_tables", "prepared", "role", "procedure",
+    "next_one", "temporary", "lock", "function", "trigger", "inserted", "counted",
+    "tables", "all_tables", "prepared", "role", "procedure",
     "block", "inside", "autocommit", "raises" }
 
   before_each(function()
     assert(handle:execute "CREATE TABLE fires (n INT) ENGINE=InnoDB")
+    assert(handle:execute "CREATE SEQUENCE counted")
+    assert(handle:execute "CREATE TABLE numbered (n INT PRIMARY KEY AUTO_INCREMENT) ENGINE=InnoDB")
     assert(handle:execute "CREATE TRIGGER fires BEFORE INSERT ON fires FOR EACH ROW SET @t = GET_LOCK('unseen', 0)")
     assert(handle:execute "CREATE FUNCTION takes() RETURNS INT RETURN GET_LOCK('unseen', 0)")
     assert(handle:execute "CREATE PROCEDURE spoils() BEGIN SET @x = 1; SET NAMES latin1; DO GET_LOCK('mine', 0); END")
@@ -243,7 +249,8 @@ describe("db:execute outside a transaction", function()
   for _, sql in ipairs { "BEGIN", "begin work", "START TRANSACTION", "/* x */ START TRANSACTION READ ONLY", "COMMIT",
     "ROLLBACK", "ROLLBACK TO SAVEPOINT a", "SAVEPOINT a", "RELEASE SAVEPOINT a", "SET autocommit = 0",
     "SET @@session.autocommit=1", "set @x = 'a', SESSION autocommit = 1", "XA START 'a'", "/*!BEGIN*/",
-    "-- a line\nBEGIN", "# a line\nCOMMIT", "SET `autocommit` = 0" } do
+    "-- a line\nBEGIN", "# a line\nCOMMIT", "SET `autocommit` = 0", "SET completion_type = 'CHAIN'",
+    "SET @x = 1, autocommit := 0" } do
     it("refuses " .. sql:gsub("\n", " "), function()
       local value, message, code = handle:execute(sql)
       assert.same({ nil, "STATE" }, { value, code })
@@ -254,7 +261,8 @@ describe("db:execute outside a transaction", function()
 
   it("takes what only sounds like it", function()
     for _, sql in ipairs { "SELECT 'BEGIN; autocommit'", "SET @autocommits = 'autocommit'",
-      "BEGIN NOT ATOMIC DO 1; END", "SELECT 1 AS begin", "SELECT @@autocommit" } do
+      "BEGIN NOT ATOMIC DO 1; END", "SELECT 1 AS begin", "SELECT @@autocommit", "SET @autocommit = 1",
+      "SET @old = @@autocommit", "XA RECOVER" } do
       assert(handle:execute(sql))
     end
   end)
@@ -267,6 +275,60 @@ describe("db:execute outside a transaction", function()
     assert(q:push "x")
     assert.equal("", notes())
     assert.equal(1, handle:execute("SELECT @@autocommit AS a")[1].a)
+  end)
+
+  -- what a procedure does, what is told of it
+  local FAILS <const> = "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'a word'"
+  local OPENS <const> = "START TRANSACTION; INSERT INTO note VALUES ('opened'); "
+  for what, case in pairs {
+    ["gives rows"] = { "SELECT 1;" .. OPENS .. "SELECT 2", "STATE", "left a transaction open" },
+    ["fails"] = { OPENS .. FAILS, "SQL", "left open was rolled back: a word" },
+    ["gives rows and fails"] = { OPENS .. "SELECT 1; SELECT 2;" .. FAILS, "SQL", "left open was rolled back: a word" },
+  } do
+    it("rolls back what a procedure has begun that " .. what, function()
+      assert(handle:execute("CREATE PROCEDURE opens() BEGIN " .. case[1] .. "; END"))
+      for _, next_one in ipairs {
+        function() return q:push "x" end,
+        function() return handle:execute "INSERT INTO note VALUES ('mine')" end,
+        function() return q:claim() end,
+      } do
+        local value, message, code = handle:execute "CALL opens()"
+        assert.same({ nil, case[2] }, { value, code })
+        assert.matches(case[3], message)
+        assert(next_one())
+      end
+      assert.equal("mine", notes())
+    end)
+  end
+
+  it("gives the first rows of a procedure, whatever comes behind them", function()
+    assert(handle:execute [[CREATE PROCEDURE gives(n INT) BEGIN
+      SELECT seq, REPEAT('ä', seq) AS text, NULL AS none FROM seq_1_to_300 WHERE seq <= n;
+      SELECT 'other', 2; DO 1; END]])
+    for _, n in ipairs { 300, 0, 2, 1 } do
+      local rows = assert(handle:execute("CALL gives(?)", n))
+      assert.equal(n, #rows)
+      for i, row in ipairs(rows) do assert.same({ seq = i, text = ("ä"):rep(i) }, row) end
+    end
+  end)
+end)
+
+describe("in a transaction", function()
+  it("a procedure that gives rows and ends it is told as any that ends it", function()
+    for _, body in ipairs { "SELECT 1; COMMIT", "COMMIT; SELECT 1", "SELECT 1; ROLLBACK; SELECT 2" } do
+      assert(handle:execute("CREATE OR REPLACE PROCEDURE ends() BEGIN " .. body .. "; END"))
+      local value, message, code = handle:transaction(function(tx) return tx:execute "CALL ends()" end)
+      assert.same({ nil, "STATE" }, { value, code })
+      assert.matches("has ended the transaction", message)
+    end
+  end)
+
+  it("completion_type is not there behind it", function()
+    assert(handle:transaction(function(tx) return tx:execute "SET completion_type = 'CHAIN'" end))
+    assert(handle:execute "INSERT INTO note VALUES ('mine')")
+    assert(q:push "x")
+    assert.equal("mine", notes())
+    assert.equal("NO_CHAIN", handle:execute("SELECT @@completion_type AS c")[1].c)
   end)
 end)
 

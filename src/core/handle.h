@@ -73,6 +73,7 @@ typedef struct ns_left_behind {
   int64_t place; /* default database and role, a number; 0: not known */
   bool used;     /* there was such SQL, */
   bool marked;   /* and it may have changed the session */
+  bool doubtful; /* the last of it may have */
 } ns_left_behind;
 
 /* Jobs that have ended on the open transaction, and are to be told of last. */

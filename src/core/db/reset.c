@@ -119,33 +119,45 @@ bool ns_session_stays_inside(ns_bytes sql) {
   return is_word(word, "TO") || (is_word(word, "WORK") && is_word(take(&sql), "TO"));
 }
 
-static bool sets_autocommit(ns_bytes sql) {
-  for (ns_bytes word = take(&sql); word.n > 0; word = take(&sql))
-    if (is_word(word, "autocommit") || is_word(word, "`autocommit`"))
+/* Does a SET assign to a variable that says how transactions begin and end? One of the
+** caller's own (@autocommit) and one that is only read say nothing. */
+static bool sets_transactions(ns_bytes sql) {
+  static const char *const names[] = {"autocommit", "`autocommit`", "completion_type",
+                                      "`completion_type`", NULL};
+  size_t ats = 0;
+  for (ns_bytes word = take(&sql); word.n > 0; word = take(&sql)) {
+    ns_bytes rest = sql;
+    ns_bytes next = take(&rest);
+    if (ats != 1 && is_any(word, names) && (is_word(next, "=") || is_word(next, ":")))
       return true;
+    ats = *word.p == '@' ? ats + 1 : 0;
+  }
   return false;
 }
 
 /* Does it say that it begins or ends a transaction, or a part of one? */
 static bool is_of_transactions(ns_bytes sql) {
-  static const char *const words[] = {"COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "XA", NULL};
+  static const char *const words[] = {"COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", NULL};
   ns_bytes verb = take_verb(&sql);
   if (is_word(verb, "BEGIN")) /* NOT ATOMIC: a block of statements */
     return !is_word(take(&sql), "NOT");
   if (is_word(verb, "START"))
     return is_word(take(&sql), "TRANSACTION");
-  return is_any(verb, words) || (is_word(verb, "SET") && sets_autocommit(sql));
+  if (is_word(verb, "XA"))
+    return !is_word(take(&sql), "RECOVER");
+  return is_any(verb, words) || (is_word(verb, "SET") && sets_transactions(sql));
 }
 
 /* Has it no words that change a session? Triggers and functions are the server's to tell. */
 static bool is_plain(ns_bytes sql) {
   static const char *const verbs[] = {"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE",
                                       "WITH",   "VALUES", NULL};
-  static const char *const locks[] = {"GET_LOCK", "RELEASE_LOCK", "RELEASE_ALL_LOCKS", NULL};
+  static const char *const others[] = {"GET_LOCK", "RELEASE_LOCK", "RELEASE_ALL_LOCKS",
+                                       "NEXTVAL",  "NEXT", /* VALUE FOR */ NULL};
   if (!is_any(take_verb(&sql), verbs))
     return false;
   for (ns_bytes word = take(&sql); word.n > 0; word = take(&sql))
-    if (*word.p == '@' || is_any(word, locks))
+    if (*word.p == '@' || is_any(word, others))
       return false;
   return true;
 }
@@ -170,7 +182,8 @@ ns_status ns_session_allows(ns_db *db, ns_bytes sql, ns_err *err) {
     return ns_fail(err, NS_ESTATE,
                    "a transaction is begun and ended by db:transaction(function(tx) … end), "
                    "a part of it by tx:try(function(tx) … end); this statement was not run");
-  if (!is_plain(sql)) {
+  db->session.doubtful = !is_plain(sql);
+  if (db->session.doubtful) {
     if (db->session.place == 0)
       st = read_place(db, &db->session.place, err);
     db->session.marked = true;
@@ -179,22 +192,34 @@ ns_status ns_session_allows(ns_db *db, ns_bytes sql, ns_err *err) {
   return st;
 }
 
-/* The caller's own is rolled back, and autocommit is on. A session that will not is given
-** up. */
+/* The caller's own is rolled back, no other follows it, and autocommit is on. A session that
+** will not is given up. */
 static void set_right(ns_db *db) {
+  if (!ns_link_dead(db->link) && ns_text(db, "SET SESSION completion_type=0", NULL) != NS_OK)
+    ns_link_give_up(db->link);
   ns_take_back(db);
   if (!ns_link_dead(db->link) && ns_link_is_open(db->link) &&
       ns_text(db, "SET SESSION autocommit=1", NULL) != NS_OK)
     ns_link_give_up(db->link);
 }
 
+/* An error does not say what is open behind it: a procedure may have begun a transaction
+** before it failed. */
+static bool left_open(ns_db *db, ns_status st) {
+  if (st != NS_OK && db->session.doubtful && ns_text(db, "DO 0", NULL) != NS_OK)
+    ns_link_give_up(db->link);
+  return !ns_link_dead(db->link) && ns_link_is_open(db->link);
+}
+
 ns_status ns_session_saw(ns_db *db, ns_status st, ns_err *err) {
   if (db->link == NULL || ns_link_dead(db->link))
     return st;
   db->session.marked = db->session.marked || ns_link_is_marked(db->link);
-  if (ns_in_transaction(db) || !ns_link_is_open(db->link))
+  if (ns_in_transaction(db) || !left_open(db, st))
     return st;
   set_right(db);
+  if (st != NS_OK)
+    return ns_err_context(err, "the transaction that this has left open was rolled back");
   return ns_fail(err, NS_ESTATE,
                  "this statement has left a transaction open, which was rolled back; use "
                  "db:transaction(function(tx) … end)");
@@ -207,9 +232,13 @@ void ns_session_end(ns_db *db) {
 
 /* -------------------------------------------------------------- setting back */
 
-/* What takes locks unseen keeps them no longer. */
-static bool release_locks(ns_db *db) {
-  return ns_text(db, "DO RELEASE_ALL_LOCKS()", NULL) == NS_OK;
+/* What takes locks unseen keeps them no longer, and LAST_INSERT_ID() tells of no other
+** job's row. A holder's own lock stays. */
+static bool forget(ns_db *db) {
+  return ns_text(db,
+                 db->holder != 0 ? "DO LAST_INSERT_ID(0)"
+                                 : "DO RELEASE_ALL_LOCKS(), LAST_INSERT_ID(0)",
+                 NULL) == NS_OK;
 }
 
 /* False: only another connection is as it should be. */
@@ -227,9 +256,7 @@ static bool reset(ns_db *db) {
 
 /* A holder has a named lock and maybe claims, which are taken up again as after any loss. */
 static void clean(ns_db *db) {
-  bool done = db->holder != 0      ? !db->session.marked
-              : db->session.marked ? reset(db)
-                                   : release_locks(db);
+  bool done = db->session.marked ? db->holder == 0 && reset(db) : forget(db);
   if (!done)
     ns_leave_session(db);
   else

@@ -23,6 +23,15 @@
 #define PACKET_SPARE 1024 /* of max_packet that is left alone */
 #define COOLING 16        /* statements that make room, until uses count half */
 
+/* Rows that are read before what comes behind them. */
+typedef struct ns_kept {
+  bool on;
+  ns_value *values; /* row by row */
+  size_t n, cap;
+  size_t at;        /* the next that is handed out */
+  ns_buf bytes;     /* names of columns, then texts, in their order */
+} ns_kept;
+
 struct ns_stmt {
   ns_stmt *next;
   MYSQL_STMT *st;      /* NULL: brief */
@@ -41,6 +50,7 @@ struct ns_stmt {
   unsigned long *lengths;
   my_bool *nulls;
   ns_buf text;         /* where text columns of one row land */
+  ns_kept kept;        /* the rows of a CALL */
   int64_t affected, insert_id;
   ns_status outcome;   /* of the last time it was asked */
 };
@@ -223,6 +233,8 @@ void ns_stmt_free(ns_link *l, ns_stmt *s) {
   }
   free_columns(s);
   ns_buf_free(&s->text);
+  ns_buf_free(&s->kept.bytes);
+  free(s->kept.values);
   free(s->sql);
   free(s);
 }
@@ -383,6 +395,12 @@ static ns_status store(ns_link *l, ns_stmt *s, ns_err *err) {
                                                       : refuse_stmt(l, s, err);
 }
 
+static void forget_kept(ns_kept *k) {
+  k->on = false;
+  k->n = k->at = 0;
+  ns_buf_reset(&k->bytes);
+}
+
 /* The library sends, and does not wait for the answer. */
 static ns_status send_execution(ns_link *l, ns_stmt *s, ns_err *err) {
   my_bool on = 1;
@@ -396,6 +414,7 @@ static ns_status send_execution(ns_link *l, ns_stmt *s, ns_err *err) {
 
 static ns_status read_execution(ns_link *l, ns_stmt *s, ns_err *err) {
   ns_status st = ns_link_await(l, err);
+  forget_kept(&s->kept);
   if (st != NS_OK)
     return st;
   l->my->field_count = 0; /* that of an earlier answer */
@@ -408,12 +427,98 @@ static ns_status read_execution(ns_link *l, ns_stmt *s, ns_err *err) {
   return store(l, s, err);
 }
 
-/* A CALL answers with a status after its rows: take all of it. */
+/* From what has been stored. */
+static ns_status fetch_row(ns_link *l, ns_stmt *s, const ns_value **row, ns_err *err) {
+  const MYSQL_FIELD *fields;
+  int rc = mysql_stmt_fetch(s->st);
+  *row = NULL;
+  if (rc == MYSQL_NO_DATA) {
+    mysql_stmt_free_result(s->st);
+    return NS_OK;
+  }
+  if (rc == 1)
+    return refuse_stmt(l, s, err);
+  fields = mysql_fetch_fields(s->meta);
+  for (size_t i = 0; i < s->ncols; i++) {
+    ns_value *v = &s->row[i];
+    if (s->nulls[i])
+      v->type = NS_NULL;
+    else if (s->binds[i].buffer_type == MYSQL_TYPE_LONGLONG)
+      v->type = (fields[i].flags & UNSIGNED_FLAG) && v->i < 0 ? NS_UINT : NS_INT;
+    else if (s->binds[i].buffer_type == MYSQL_TYPE_DOUBLE)
+      v->type = NS_REAL;
+    else {
+      v->type = NS_TEXT;
+      v->s = (ns_bytes){s->binds[i].buffer, s->lengths[i]};
+    }
+  }
+  *row = s->row;
+  return NS_OK;
+}
+
+/* ---------------------------------------------------------------- of a CALL */
+
+static bool keep_row(ns_kept *k, const ns_value *row, size_t n) {
+  if (!ns_grow(&k->values, &k->cap, k->n + n, sizeof *row))
+    return false;
+  for (size_t i = 0; i < n; i++) {
+    if (row[i].type == NS_TEXT)
+      ns_buf_add(&k->bytes, row[i].s.p, row[i].s.n);
+    k->values[k->n++] = row[i];
+  }
+  return !k->bytes.oom;
+}
+
+/* Names and texts are where they stay. */
+static void place_kept(ns_stmt *s) {
+  ns_kept *k = &s->kept;
+  const char *at = k->bytes.p;
+  for (size_t i = 0; i < s->ncols; i++) {
+    s->names[i] = at;
+    at += strlen(at) + 1;
+  }
+  for (size_t i = 0; i < k->n; i++)
+    if (k->values[i].type == NS_TEXT) {
+      k->values[i].s.p = at;
+      at += k->values[i].s.n;
+    }
+}
+
+/* What comes behind the rows takes their place in the library. */
+static ns_status keep_rows(ns_link *l, ns_stmt *s, ns_err *err) {
+  ns_kept *k = &s->kept;
+  const ns_value *row;
+  ns_status st;
+  k->on = true;
+  for (size_t i = 0; i < s->ncols; i++)
+    ns_buf_add(&k->bytes, s->names[i], strlen(s->names[i]) + 1);
+  while ((st = fetch_row(l, s, &row, err)) == NS_OK && row != NULL)
+    if (!keep_row(k, row, s->ncols))
+      return ns_no_memory(err);
+  if (st == NS_OK && k->bytes.oom)
+    st = ns_no_memory(err);
+  if (st == NS_OK)
+    place_kept(s);
+  return st;
+}
+
+static const ns_value *next_kept(ns_stmt *s) {
+  ns_kept *k = &s->kept;
+  if (k->at >= k->n)
+    return NULL;
+  k->at += s->ncols;
+  return k->values + k->at - s->ncols;
+}
+
+/* A CALL answers with a status after its rows, and maybe with more rows before it, which
+** nobody is given. All of it is taken, so that its end is known: what it was, and whether a
+** transaction is open. */
 static ns_status finish_call(ns_link *l, ns_stmt *s, ns_err *err) {
+  ns_status st = s->ncols > 0 && mysql_stmt_more_results(s->st) ? keep_rows(l, s, err) : NS_OK;
   while (mysql_stmt_more_results(s->st))
     if (mysql_stmt_next_result(s->st) > 0)
       return refuse_stmt(l, s, err);
-  return NS_OK;
+  return st;
 }
 
 /* ---------------------------------------------------------------- as text */
@@ -518,7 +623,7 @@ static ns_status read_stmt(ns_link *l, ns_stmt *s, ns_err *err) {
   ns_link_waits(l, s->name);
   if (s->brief)
     st = read_brief(l, s, err);
-  else if ((st = read_execution(l, s, err)) == NS_OK && s->ncols == 0)
+  else if ((st = read_execution(l, s, err)) == NS_OK)
     st = finish_call(l, s, err);
   ns_link_waited(l);
   return st;
@@ -712,37 +817,15 @@ int64_t ns_link_changed(const ns_link *l) {
 
 ns_status ns_stmt_fetch(ns_link *l, ns_stmt *s, const ns_value **row,
                         ns_err *err) {
-  const MYSQL_FIELD *fields;
-  int rc;
   *row = NULL;
   if (s->ncols == 0)
     return NS_OK;
-  if (s->brief) {
+  if (s->brief)
     fetch_brief(s, row);
-    return NS_OK;
-  }
-  rc = mysql_stmt_fetch(s->st);
-  if (rc == MYSQL_NO_DATA) {
-    mysql_stmt_free_result(s->st);
-    return finish_call(l, s, err);
-  }
-  if (rc == 1)
-    return refuse_stmt(l, s, err);
-  fields = mysql_fetch_fields(s->meta);
-  for (size_t i = 0; i < s->ncols; i++) {
-    ns_value *v = &s->row[i];
-    if (s->nulls[i])
-      v->type = NS_NULL;
-    else if (s->binds[i].buffer_type == MYSQL_TYPE_LONGLONG)
-      v->type = (fields[i].flags & UNSIGNED_FLAG) && v->i < 0 ? NS_UINT : NS_INT;
-    else if (s->binds[i].buffer_type == MYSQL_TYPE_DOUBLE)
-      v->type = NS_REAL;
-    else {
-      v->type = NS_TEXT;
-      v->s = (ns_bytes){s->binds[i].buffer, s->lengths[i]};
-    }
-  }
-  *row = s->row;
+  else if (s->kept.on)
+    *row = next_kept(s);
+  else
+    return fetch_row(l, s, row, err);
   return NS_OK;
 }
 
