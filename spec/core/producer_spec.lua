@@ -36,7 +36,8 @@ describe("CALL nightshift_push", function()
     end)
   end
 
-  local NONE = { "", "soon", "5 m", "5M", "m", "1m1h", "1m1m", "1.m", ".5s", "1s2", "5min", "--5", ("9"):rep(101) }
+  local NONE = { "", "soon", "5 m", "5M", "m", "1m1h", "1m1m", "1.m", ".5s", "1s2", "5min", "--5", ("9"):rep(101),
+    "1e3", "1E2", "1e-7", "1e400" }
   for _, text in ipairs(NONE) do
     it("takes '" .. text .. "' for no duration, and says so", function()
       local none, message = push(('{"delay": "%s"}'):format(text))
@@ -49,6 +50,14 @@ describe("CALL nightshift_push", function()
   it("leaves the id of the job in @nightshift_id", function()
     local id = assert(push '{}')
     assert.equal("n", assert(handle:job(id)).name)
+  end)
+
+  it("leaves no id of an earlier call where it is refused", function()
+    assert(push '{"unique": "u2"}')
+    for _, options in ipairs { '{"unique": "u2"}', '{"delay": "soon"}', "{" } do
+      assert.is_nil((push(options)))
+      assert.is_nil(assert(handle:execute "SELECT @nightshift_id AS id")[1].id)
+    end
   end)
 
   it("keeps the job that has a key, or says which one it is", function()
@@ -77,6 +86,7 @@ describe("CALL nightshift_push", function()
     ["('q', 'n', '1', '{\"dely\": 1}')"] = "INVALID: unknown option dely",
     ["('q', 'n', '1', '{\"priority\": \"high\"}')"] = "INVALID: wrong type: priority",
     ["('q', 'n', '1', '{\"priority\": 256}')"] = "INVALID: out of range: priority",
+    ["('q', 'n', '1', '{\"delay\": 1e400}')"] = "INVALID: out of range: delay",
     ["('q', 'n', '1', '{\"parent\": 1}')"] = "NOT_FOUND: the parent, job 1, is no live job",
     ["('q', 'n', '1', '{\"after\": [1]}')"] = "NOT_FOUND: job 1",
     ["('q', 'n', '1', '{\"unique\": {\"on_conflict\": \"keep\"}}')"] = "INVALID: unique is a key or",

@@ -36,17 +36,28 @@ FROM nightshift_finished f
 JOIN nightshift_queue q ON q.id = f.queue_id
 
 -- name: seconds
--- The seconds of a duration: "90", "90s", "1h30m", "0.5ms"; units go from large to small,
--- each once. NULL: it is none.
-CREATE OR REPLACE FUNCTION nightshift_seconds(p_text VARCHAR(100) {bytes})
+-- The seconds of a duration in JSON: a number, or a text like "90", "90s", "1h30m", "0.5ms";
+-- units go from large to small, each once, and a text has no exponent. NULL: it is none. What
+-- no DOUBLE holds is 1e300, which is out of any range.
+CREATE OR REPLACE FUNCTION nightshift_seconds(p_json VARCHAR(100) {bytes})
   RETURNS DOUBLE DETERMINISTIC NO SQL
 BEGIN
   DECLARE v_sum DOUBLE DEFAULT 0;
-  DECLARE v_rest VARCHAR(100) {bytes} DEFAULT p_text;
+  DECLARE v_rest VARCHAR(100) {bytes} DEFAULT p_json;
   DECLARE v_part VARCHAR(100) {bytes};
   DECLARE v_unit, v_last INT DEFAULT 0;
-  IF p_text REGEXP '^-?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?$' THEN
-    RETURN p_text + 0e0;
+  IF p_json REGEXP '^-?[0-9]+([.][0-9]+)?[eE][+]?[0-9]{3,}$' THEN
+    RETURN 1e300;
+  END IF;
+  IF p_json REGEXP '^-?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?$' THEN
+    RETURN p_json + 0e0;
+  END IF;
+  IF p_json NOT LIKE '"_%"' THEN
+    RETURN NULL;
+  END IF;
+  SET v_rest = JSON_UNQUOTE(p_json);
+  IF v_rest REGEXP '^-?[0-9]+([.][0-9]+)?$' THEN
+    RETURN v_rest + 0e0;
   END IF;
   WHILE v_rest <> '' DO
     SET v_part = REGEXP_SUBSTR(v_rest, '^[0-9]+([.][0-9]+)?(w|d|h|ms|m|s|us)');
@@ -161,10 +172,10 @@ BEGIN
     SET v_bad = LEFT(CONCAT('nightshift_push: INVALID: wrong type: ', v_bad), 128);
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
   END IF;
-  SET v_delay = nightshift_seconds(LEFT(JSON_VALUE(v_options, '$.delay'), 100));
-  SET v_deadline = nightshift_seconds(LEFT(JSON_VALUE(v_options, '$.deadline'), 100));
-  SET v_backoff = nightshift_seconds(LEFT(JSON_VALUE(v_options, '$.backoff'), 100));
-  SET v_timeout = nightshift_seconds(LEFT(JSON_VALUE(v_options, '$.timeout'), 100));
+  SET v_delay = nightshift_seconds(LEFT(JSON_EXTRACT(v_options, '$.delay'), 100));
+  SET v_deadline = nightshift_seconds(LEFT(JSON_EXTRACT(v_options, '$.deadline'), 100));
+  SET v_backoff = nightshift_seconds(LEFT(JSON_EXTRACT(v_options, '$.backoff'), 100));
+  SET v_timeout = nightshift_seconds(LEFT(JSON_EXTRACT(v_options, '$.timeout'), 100));
   SET v_bad = CONCAT_WS(',',
     IF(v_delay IS NULL AND JSON_VALUE(v_options, '$.delay') IS NOT NULL, 'delay', NULL),
     IF(v_deadline IS NULL AND JSON_VALUE(v_options, '$.deadline') IS NOT NULL, 'deadline', NULL),
@@ -418,7 +429,7 @@ END
 -- name: push
 -- CALL nightshift_push('mail', 'email.send', '{"to":"a@b"}', '{"delay":30}').
 -- From any language, and from triggers: it returns no rows and leaves the id
--- in @nightshift_id. Options: delay, priority, decay, unique, max_attempts,
+-- in @nightshift_id; NULL: it was refused. Options: delay, priority, decay, unique, max_attempts,
 -- max_crashes, max_polls, max_phases, backoff, timeout, deadline, parent, after, on_fail.
 -- Durations are seconds or texts like "5m"; after is a list of ids; unique is a key, or
 -- {"key": …, "on_conflict": "keep"}: then @nightshift_id is the live job that has it.
@@ -445,6 +456,7 @@ BEGIN
     CALL nightshift_carried('push', nightshift_push_queue, nightshift_push_name,
       nightshift_push_payload, nightshift_push_options);
   END IF;
+  SET @nightshift_id = NULL;
   SELECT id INTO v_queue FROM nightshift_queue WHERE name = nightshift_push_queue;
   IF JSON_VALID(nightshift_push_options) THEN
     SET v_after = JSON_EXTRACT(nightshift_push_options, '$.after');
