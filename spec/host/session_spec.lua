@@ -1,11 +1,12 @@
 -- What a handler leaves on the session of job:db() is not there for the next job of its
 -- worker; and no transaction is begun or ended but by db:transaction.
 
+local db = require "spec.support.db"
 local host = require "spec.support.host"
 
-local handle, q, url
+local handle, q, url, database
 with_database(function(...)
-  handle, q, url = ...
+  handle, q, url, database = ...
   assert(handle:execute "CREATE TABLE note (who VARCHAR(40)) ENGINE=InnoDB")
 end)
 
@@ -300,6 +301,34 @@ describe("db:execute outside a transaction", function()
       assert.equal("mine", notes())
     end)
   end
+
+  it("keeps the tables that it has locked until it unlocks them, whatever else is asked", function()
+    for _, sql in ipairs { "LOCK TABLES note WRITE", "/* a */ lock table note read",
+      "FLUSH TABLES note WITH READ LOCK" } do
+      assert(handle:execute(sql))
+      for _, verb in ipairs {
+        function() return q:push "x" end,
+        function() return q:push_many { { "x" }, { "x" } } end,
+        function() return q:claim() end,
+        function() return handle:transaction(function() return true end) end,
+        function() return handle:cancel(1) end,
+        function() return q:pause() end,
+      } do
+        local value, message, code = verb()
+        assert.same({ nil, "STATE" }, { value, code })
+        assert.matches("UNLOCK TABLES", message)
+      end
+      assert.is_false(pcall(db.sql, "SET lock_wait_timeout = 0; INSERT INTO note VALUES ('another')", database))
+      assert(handle:execute "UNLOCK TABLES")
+      assert(q:push "x")
+      assert(q:claim()):ack()
+    end
+    assert(handle:execute "FLUSH TABLES WITH READ LOCK") -- of all: a transaction may read under it
+    assert(handle:transaction(function(tx) return tx:execute "SELECT 1 FROM note" end))
+    assert(handle:execute "UNLOCK TABLES")
+    assert.is_nil((handle:execute "LOCK TABLES nowhere WRITE"))
+    assert(q:push "x")
+  end)
 
   it("gives the first rows of a procedure, whatever comes behind them", function()
     assert(handle:execute [[CREATE PROCEDURE gives(n INT) BEGIN

@@ -74,6 +74,8 @@ typedef struct ns_left_behind {
   bool used;     /* there was such SQL, */
   bool marked;   /* and it may have changed the session */
   bool doubtful; /* the last of it may have */
+  bool tables;   /* it has locked tables, which a transaction would unlock, */
+  int locking;   /* and the last of it does, 1, or unlocks them, -1, where it works */
 } ns_left_behind;
 
 /* Jobs that have ended on the open transaction, and are to be told of last. */

@@ -11,6 +11,7 @@
 */
 #include "db/pipeline.h"
 
+#include "db/reset.h"
 #include "ns_time.h"
 
 #define BEGIN "SET autocommit=0"
@@ -104,7 +105,7 @@ ns_status ns_volley(ns_db *db, const ns_step *steps, size_t n, bool *ring,
                     bool *cut, ns_err *err) {
   ns_status st;
   *cut = false;
-  if ((st = ns_ready(db, err)) != NS_OK)
+  if ((st = ns_ready(db, err)) != NS_OK || (st = ns_session_begins(db, err)) != NS_OK)
     return st;
   *ring = *ring && ns_may_ring(db);
   ns_link_hold(db->link, true);
@@ -125,7 +126,7 @@ ns_status ns_at_once(ns_db *db, ns_sql sql, const ns_value *params, bool *cut,
                      ns_err *err) {
   ns_status st;
   *cut = false;
-  if ((st = ns_ready(db, err)) != NS_OK ||
+  if ((st = ns_ready(db, err)) != NS_OK || (st = ns_session_begins(db, err)) != NS_OK ||
       (st = ns_prepare(db, sql, err)) != NS_OK)
     return st;
   st = ns_misfit(ns_stmt_run(db->link, db->stmts[sql], params, err), err);

@@ -86,7 +86,9 @@ ns_status ns_misfit(ns_status st, ns_err *err) {
 
 static ns_status run(ns_db *db, ns_sql sql, const ns_value *params,
                      ns_err *err) {
-  ns_status st = ns_prepare(db, sql, err);
+  ns_status st = ns_session_begins(db, err);
+  if (st == NS_OK)
+    st = ns_prepare(db, sql, err);
   if (st == NS_OK)
     st = ns_stmt_run(db->link, db->stmts[sql], params, err);
   return ns_misfit(st, err);

@@ -148,6 +148,24 @@ static bool is_of_transactions(ns_bytes sql) {
   return is_any(verb, words) || (is_word(verb, "SET") && sets_transactions(sql));
 }
 
+/* Does it lock tables, 1, or unlock them, -1? FLUSH TABLES WITH READ LOCK, of all of them,
+** does not count: transactions leave that as it is. */
+static int locking(ns_bytes sql) {
+  ns_bytes verb = take(&sql);
+  ns_bytes word = take(&sql);
+  bool flush = is_word(verb, "FLUSH");
+  if (flush && (is_word(word, "LOCAL") || is_word(word, "NO_WRITE_TO_BINLOG")))
+    word = take(&sql);
+  if (!is_word(word, "TABLES") && !is_word(word, "TABLE"))
+    return 0;
+  if (!flush || is_word(word = take(&sql), "WITH"))
+    return is_word(verb, "LOCK") ? 1 : is_word(verb, "UNLOCK") ? -1 : 0;
+  for (; word.n > 0; word = take(&sql))
+    if (is_word(word, "READ") || is_word(word, "EXPORT"))
+      return 1;
+  return 0;
+}
+
 /* Has it no words that change a session? Triggers and functions are the server's to tell. */
 static bool is_plain(ns_bytes sql) {
   static const char *const verbs[] = {"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE",
@@ -188,8 +206,17 @@ ns_status ns_session_allows(ns_db *db, ns_bytes sql, ns_err *err) {
       st = read_place(db, &db->session.place, err);
     db->session.marked = true;
   }
+  db->session.locking = locking(sql);
   db->session.used = true;
   return st;
+}
+
+ns_status ns_session_begins(const ns_db *db, ns_err *err) {
+  return db->session.tables
+             ? ns_fail(err, NS_ESTATE,
+                       "the session has tables locked (LOCK TABLES): UNLOCK TABLES first, "
+                       "or use db:lock")
+             : NS_OK;
 }
 
 /* The caller's own is rolled back, no other follows it, and autocommit is on. A session that
@@ -215,6 +242,8 @@ ns_status ns_session_saw(ns_db *db, ns_status st, ns_err *err) {
   if (db->link == NULL || ns_link_dead(db->link))
     return st;
   db->session.marked = db->session.marked || ns_link_is_marked(db->link);
+  if (st == NS_OK && db->session.locking != 0)
+    db->session.tables = db->session.locking > 0;
   if (ns_in_transaction(db) || !left_open(db, st))
     return st;
   set_right(db);
@@ -248,7 +277,7 @@ static bool reset(ns_db *db) {
   int64_t before = db->session.place;
   int64_t place;
   db->current = NULL;
-  db->may_ring = false;
+  db->may_ring = db->session.tables = false;
   return before != 0 &&
          ns_link_reset(db->link, ns_db_config(db, &room), &none) == NS_OK &&
          read_place(db, &place, &none) == NS_OK && place == before;

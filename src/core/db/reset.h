@@ -18,6 +18,10 @@ ns_status ns_session_allows(ns_db *db, ns_bytes sql, ns_err *err);
 ** ns_begin and ns_commit, which is rolled back. */
 ns_status ns_session_saw(ns_db *db, ns_status st, ns_err *err);
 
+/* Before a transaction, or a statement of ours, on a connection that is there: STATE while the
+** caller's own SQL has tables locked, which a transaction would unlock. */
+ns_status ns_session_begins(const ns_db *db, ns_err *err);
+
 /* Behind the end of a transaction of the caller's: autocommit is on again. */
 void ns_session_end(ns_db *db);
 

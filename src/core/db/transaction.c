@@ -55,8 +55,11 @@ static ns_status commit(ns_db *db, ns_tx *tx, ns_err *err) {
 
 /* One try: begin, run, commit. '*cut' is set when the commit was sent. */
 static ns_status try_once(ns_db *db, ns_tx *tx, bool *cut, ns_err *err) {
-  ns_status st = ns_link_send(db->link, "START TRANSACTION", err);
+  ns_status st = ns_session_begins(db, err);
   *cut = false;
+  if (st != NS_OK)
+    return st;
+  st = ns_link_send(db->link, "START TRANSACTION", err);
   db->ahead = 0;
   db->in_tx = true;
   if (st == NS_OK && !tx->looks)
@@ -160,7 +163,9 @@ ns_status ns_begin(ns_db *db, ns_err *err) {
   if (ns_in_transaction(db))
     return ns_fail(err, NS_ESTATE,
                    "a transaction is open already; they do not nest");
-  if ((st = ns_ready(db, err)) == NS_OK)
+  if ((st = ns_ready(db, err)) == NS_OK && (st = ns_session_begins(db, err)) != NS_OK)
+    return st;
+  if (st == NS_OK)
     st = ns_text(db, "START TRANSACTION", err);
   if (st == NS_EGONE && (st = ns_ready(db, err)) == NS_OK) /* as in ns_run */
     st = ns_text(db, "START TRANSACTION", err);
