@@ -365,11 +365,11 @@ static void rings(void) {
 static void bell(void) {
   nsh_slots *all = nsh_slots_map(130);
   nsh_news *news = &all->news;
-  nsh_knocker k;
+  nsh_waker k;
   char byte;
   int ends[2];
-  CHECK(nsh_bell_make(ends));
-  nsh_knocker_init(&k, ends[1]);
+  CHECK(nsh_wakeup_make(ends));
+  nsh_waker_init(&k, ends[1]);
   nsh_news_wake(news);
   CHECK(nsh_news_tell(news, 129, &k) && read(ends[0], &byte, 1) == -1);
   CHECK(nsh_news_sleep(news, 130) && nsh_news_take(news, 2) == 2);
@@ -378,9 +378,9 @@ static void bell(void) {
   CHECK(nsh_news_tell(news, 3, &k) && read(ends[0], &byte, 1) == -1);
   nsh_news_forget(news, 3);
   CHECK(!nsh_news_sleep(news, 130));
-  CHECK(!nsh_bell_dead(&k, 0));
+  CHECK(!nsh_wakeup_dead(&k, 0));
   close(ends[0]);
-  CHECK(nsh_bell_dead(&k, 1000));
+  CHECK(nsh_wakeup_dead(&k, 1000));
   dup2(STDERR_FILENO, ends[1]); /* something else has its number now */
   CHECK(!nsh_news_tell(news, 4, &k));
   close(ends[1]);
@@ -639,30 +639,30 @@ static bool is_odd(void *arg, const ns_job *job) {
 }
 
 /* Jobs 'from' … 'from' + n - 1 of one load. */
-static void join(nsh_backlog *b, int64_t from, size_t n) {
+static void join(nsh_prefetch *b, int64_t from, size_t n) {
   nsh_load *load = calloc(1, sizeof *load);
   char *at;
   for (size_t i = 0; i < n; i++)
     ns_jobs_add(&load->jobs, 0, &at)->id = from + (int64_t)i;
   load->left = n;
   for (size_t i = 0; i < n; i++)
-    nsh_backlog_add(b, &(nsh_waiting){&load->jobs.items[i], load, i});
+    nsh_prefetch_add(b, &(nsh_waiting){&load->jobs.items[i], load, i});
 }
 
 /* However many leave at once, each is looked at once; the others keep their order. */
 static void lines(void) {
-  nsh_backlog b = {NULL, 0, 0, 0};
+  nsh_prefetch b = {NULL, 0, 0, 0};
   join(&b, 0, 60);
   for (int i = 0; i < 50; i++)
-    nsh_backlog_pop(&b);
+    nsh_prefetch_pop(&b);
   join(&b, 100, 40); /* past the end of the ring */
-  CHECK(nsh_backlog_drop(&b, is_odd, NULL) == 25 && asked == 50 && b.n == 25);
-  for (int64_t id = 50; id < 140; id = id == 58 ? 100 : id + 2, nsh_backlog_pop(&b))
-    CHECK(nsh_backlog_first(&b)->job->id == id);
+  CHECK(nsh_prefetch_drop(&b, is_odd, NULL) == 25 && asked == 50 && b.n == 25);
+  for (int64_t id = 50; id < 140; id = id == 58 ? 100 : id + 2, nsh_prefetch_pop(&b))
+    CHECK(nsh_prefetch_first(&b)->job->id == id);
   CHECK(b.n == 0);
   join(&b, 1, 1);
-  CHECK(nsh_backlog_drop(&b, is_odd, NULL) == 1 && b.n == 0);
-  nsh_backlog_free(&b);
+  CHECK(nsh_prefetch_drop(&b, is_odd, NULL) == 1 && b.n == 0);
+  nsh_prefetch_free(&b);
   puts("lines");
 }
 
@@ -732,17 +732,17 @@ static void utf8(void) {
 }
 
 /* A look at all that took 'cost' µs, 'cost' µs ago; how long until the next. */
-static int64_t looks_again_in(ns_window *w, int64_t cost) {
+static int64_t looks_again_in(ns_scan_window *w, int64_t cost) {
   int64_t start = ns_mono_us() - cost;
   w->open = true;
-  ns_window_seen(w, (ns_pane){0, INT64_C(1) << 50, false}, cost);
-  ns_window_rest(w, start);
-  return ns_window_when(w) - ns_mono_us();
+  ns_scan_window_seen(w, (ns_pane){0, INT64_C(1) << 50, false}, cost);
+  ns_scan_window_rest(w, start);
+  return ns_scan_window_when(w) - ns_mono_us();
 }
 
 /* Once the machine's being slow for 0.3 s put off the next look by a minute. */
 static void windows(void) {
-  ns_window w = {0};
+  ns_scan_window w = {0};
   CHECK(looks_again_in(&w, 300) <= NS_LOOK_MIN && w.width == 0);
   CHECK(looks_again_in(&w, 300000) <= NS_SECOND && w.width > 0);
   CHECK(looks_again_in(&w, 300) <= NS_LOOK_MIN && w.width == 0);
@@ -754,26 +754,26 @@ static void windows(void) {
 
 /* Verdicts wait each for its time, or until all are asked for. */
 static void patience(void) {
-  nsh_patience p = NSH_PATIENCE_INIT;
+  nsh_deferred p = NSH_DEFERRED_INIT;
   nsh_batch out = NSH_BATCH_INIT;
   for (int64_t i = 1; i <= 3; i++) {
     ns_verdict v = {.id = i, .kind = NS_FAIL, .error = ns_str("no")};
-    nsh_patience_hold(&p, &v, (nsh_term){400 - 100 * i, i == 3});
+    nsh_deferred_hold(&p, &v, (nsh_term){400 - 100 * i, i == 3});
   }
-  CHECK(p.next_at == 100 && nsh_patience_over(&p) == 200);
-  nsh_patience_take(&p, &out, 99, false);
+  CHECK(p.next_at == 100 && nsh_deferred_over(&p) == 200);
+  nsh_deferred_take(&p, &out, 99, false);
   CHECK(out.n == 0 && p.batch.n == 3);
-  nsh_patience_take(&p, &out, 200, false);
+  nsh_deferred_take(&p, &out, 200, false);
   CHECK(out.n == 2 && out.items[0].id == 2 && out.items[1].id == 3);
   CHECK(p.batch.n == 1 && p.next_at == 300);
-  nsh_patience_take(&p, &out, 0, true);
+  nsh_deferred_take(&p, &out, 0, true);
   CHECK(out.n == 3 && out.items[2].error.n == 2 && p.next_at == INT64_MAX &&
-        nsh_patience_over(&p) == INT64_MAX);
+        nsh_deferred_over(&p) == INT64_MAX);
   for (int64_t id = 50; id > 0; id--)
-    CHECK(nsh_patience_failing(&p, id * 7 % 51, id) == 0);
+    CHECK(nsh_deferred_failing(&p, id * 7 % 51, id) == 0);
   for (int64_t id = 50; id > 0; id--)
-    CHECK(nsh_patience_failing(&p, id * 7 % 51, 100) == 100 - id);
-  nsh_patience_free(&p);
+    CHECK(nsh_deferred_failing(&p, id * 7 % 51, 100) == 100 - id);
+  nsh_deferred_free(&p);
   nsh_batch_free(&out);
   puts("patience");
 }

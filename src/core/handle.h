@@ -153,7 +153,7 @@ struct ns_db {
   size_t nwronged, capwronged;
   ns_gate gate;        /* how crowded it is */
   ns_lanes lanes;      /* where we claim, */
-  ns_only only;        /* and of which names */
+  ns_filter only;      /* and of which names */
   ns_take alone; /* a job to be claimed by itself next; id 0: none */
   bool passed;         /* claims have left out jobs that are to be claimed alone */
   ns_slots slots;      /* of locks and semaphores */
@@ -177,7 +177,7 @@ struct ns_db {
   int64_t first_at;    /* monotonic: when its first row is due; 0: none */
   int64_t due_floor;   /* run_at up to which it was promoted; 0: not known */
   int64_t due_reached; /* ... when the transaction under way is committed */
-  ns_window due_window; /* of looking below due_floor */
+  ns_scan_window due_window; /* of looking below due_floor */
   ns_listener *waiter; /* second connection of an embedded waiting claim */
   ns_counters count;
 };

@@ -6,16 +6,16 @@
 #include "ns_log.h"
 #include "ns_time.h"
 
-static void dump_host(const nsh_table *t) {
+static void dump_host(const nsh_pools *t) {
   const nsh_tally *tally = &t->tally;
   ns_counters c;
   int64_t outstanding;
   int64_t unsettled;
-  nsh_mail_lock(t->mail);
+  nsh_exchange_lock(t->mail);
   c = t->mail->counters;
   outstanding = (int64_t)t->mail->outstanding;
   unsettled = (int64_t)t->mail->unsettled;
-  nsh_mail_unlock(t->mail);
+  nsh_exchange_unlock(t->mail);
   ns_log(NS_LOG_INFO, "dump.host",
          NS_FIELDS(ns_fi("workers", (int64_t)t->up),
                    ns_fi("outstanding", outstanding),
@@ -32,7 +32,7 @@ static void dump_host(const nsh_table *t) {
 }
 
 /* The mailbox is locked. */
-static void dump_pool(const nsh_table *t, size_t pool) {
+static void dump_pool(const nsh_pools *t, size_t pool) {
   const nsh_reserve *r = &t->cfg->reserves[pool - 1];
   ns_log(NS_LOG_INFO, "dump.reserve",
          NS_FIELDS(ns_fb("queue", r->name), ns_fi("workers", (int64_t)r->workers),
@@ -41,21 +41,21 @@ static void dump_pool(const nsh_table *t, size_t pool) {
                    ns_fi("backlog", (int64_t)t->pools[pool].backlog.n)));
 }
 
-static void dump_pools(nsh_table *t) {
-  nsh_mail_lock(t->mail);
+static void dump_pools(nsh_pools *t) {
+  nsh_exchange_lock(t->mail);
   for (size_t i = 1; i < t->npools; i++)
     dump_pool(t, i);
-  nsh_mail_unlock(t->mail);
+  nsh_exchange_unlock(t->mail);
 }
 
-static void dump_workers(nsh_table *t, int64_t now) {
+static void dump_workers(nsh_pools *t, int64_t now) {
   for (size_t i = 0; i < t->nseats; i++) {
-    nsh_seat *s = &t->seats[i];
+    nsh_process *s = &t->seats[i];
     int64_t since;
     nsh_task *task;
-    if (!nsh_seat_running(s, &since))
+    if (!nsh_process_running(s, &since))
       continue;
-    task = nsh_seat_task(s, 0);
+    task = nsh_process_task(s, 0);
     ns_log(NS_LOG_INFO, "dump.worker",
            NS_FIELDS(ns_fi("pid", s->pid), ns_fi("id", task->id),
                      ns_fs("name", task->name->text),
@@ -65,7 +65,7 @@ static void dump_workers(nsh_table *t, int64_t now) {
   }
 }
 
-void nsh_dump(nsh_table *t) {
+void nsh_dump(nsh_pools *t) {
   dump_host(t);
   dump_pools(t);
   dump_workers(t, ns_mono_us());

@@ -7,6 +7,6 @@
 #include "pool/pool.h"
 
 /* One line about all, one per pool of reserved workers, one per busy worker. */
-void nsh_dump(nsh_table *t);
+void nsh_dump(nsh_pools *t);
 
 #endif

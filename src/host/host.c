@@ -53,12 +53,12 @@ typedef struct host {
   nsh_signals signals;
   nsh_slots *slots;
   int bell[2];            /* workers knock at [1] */
-  nsh_ear ear;
+  nsh_inbox ear;
   pid_t seed;
-  nsh_brood brood;
-  nsh_mail mail;
+  nsh_family brood;
+  nsh_exchange mail;
   nsh_dispatch *dispatch;
-  nsh_table table;
+  nsh_pools table;
   mode mode;
   int code;               /* exit code */
   int64_t deadline;       /* of DRAINING, STOPPING, FINISHING */
@@ -91,9 +91,9 @@ static ns_bytes version_of(const host *h) {
 /* What we can run has changed; both are malloc'd; no 'handlers': as before. */
 static void tell_served(host *h, char *handlers, char *names) {
   bool takes = h->mode <= RUNNING && !h->table.quiet;
-  nsh_mail_lock(&h->mail);
-  nsh_mail_serves(&h->mail, handlers, names, takes ? h->cfg->workers : 0);
-  nsh_mail_unlock(&h->mail);
+  nsh_exchange_lock(&h->mail);
+  nsh_exchange_serves(&h->mail, handlers, names, takes ? h->cfg->workers : 0);
+  nsh_exchange_unlock(&h->mail);
 }
 
 /* ----------------------------------------------------------------- stopping */
@@ -106,15 +106,15 @@ static void set_mode(host *h, mode m, int64_t patience) {
 static void drain(host *h, const char *why) {
   ns_log(NS_LOG_INFO, "host.drain", NS_FIELDS(ns_fs("why", why)));
   set_mode(h, DRAINING, h->cfg->drain_timeout);
-  nsh_table_close(&h->table);
+  nsh_pool_close(&h->table);
   tell_served(h, NULL, NULL);
 }
 
 static void stop(host *h, const char *why) {
   ns_log(NS_LOG_INFO, "host.stop", NS_FIELDS(ns_fs("why", why)));
-  nsh_table_close(&h->table);
+  nsh_pool_close(&h->table);
   set_mode(h, STOPPING, SETTLE_US);
-  nsh_table_kill(&h->table);
+  nsh_pool_kill(&h->table);
 }
 
 /* Without waiting for the server any more. */
@@ -128,14 +128,14 @@ static void give_up(host *h) {
   ns_log(NS_LOG_ERROR, "host.give_up", NULL, 0);
   h->code = NSH_EXIT_FAILURE;
   leave_now(h);
-  nsh_mail_lock(&h->mail);
-  nsh_mail_finish(&h->mail);
-  nsh_mail_unlock(&h->mail);
+  nsh_exchange_lock(&h->mail);
+  nsh_exchange_finish(&h->mail);
+  nsh_exchange_unlock(&h->mail);
 }
 
 /* With --drain: is there really nothing left? The mailbox is locked. */
 static bool nothing_left(const host *h) {
-  const nsh_mail *m = &h->mail;
+  const nsh_exchange *m = &h->mail;
   return h->cfg->drain && h->ready && m->rested && m->outstanding == 0 &&
          m->unsettled == m->patient && !m->cycling &&
          (m->rest_due < 0 || m->rest_due > h->cfg->drain_within);
@@ -143,7 +143,7 @@ static bool nothing_left(const host *h) {
 
 /* Has every seat had its worker? Those that are forked per job have gone since. */
 static bool complete(const host *h) {
-  const nsh_table *t = &h->table;
+  const nsh_pools *t = &h->table;
   return t->up == t->nseats ||
          (h->cfg->fork_per_job && t->tally.forks >= (int64_t)t->nseats);
 }
@@ -158,10 +158,10 @@ static void check_running(host *h) {
                      ns_fi("handlers", h->handlers),
                      ns_fb("scripts", version_of(h))));
   }
-  nsh_mail_lock(&h->mail);
+  nsh_exchange_lock(&h->mail);
   done = nothing_left(h);
   refused = h->mail.refused;
-  nsh_mail_unlock(&h->mail);
+  nsh_exchange_unlock(&h->mail);
   if (!done)
     return;
   if (refused)
@@ -174,33 +174,33 @@ static void check_running(host *h) {
 ** a server that is slow needs it; nothing is lost by who leaves without. */
 static void finish(host *h) {
   int64_t rest = h->deadline - ns_mono_us();
-  nsh_mail_finish(&h->mail);
+  nsh_exchange_finish(&h->mail);
   set_mode(h, FINISHING, rest > SETTLE_US ? rest : SETTLE_US);
 }
 
 /* All jobs are back and all verdicts written? */
 static void check_quiescent(host *h) {
-  nsh_mail *m = &h->mail;
+  nsh_exchange *m = &h->mail;
   bool away = atomic_load(&m->away);
-  nsh_mail_lock(m);
+  nsh_exchange_lock(m);
   if (h->table.busy == 0 && m->outstanding == 0 && m->unsettled == 0 &&
       (away || !m->cycling || !m->claiming)) {
     finish(h);
     if (away)
       leave_now(h);
   }
-  nsh_mail_unlock(m);
+  nsh_exchange_unlock(m);
 }
 
 static void check_ended(host *h) {
-  nsh_mail_lock(&h->mail);
+  nsh_exchange_lock(&h->mail);
   if (h->mail.ended) {
     h->mode = OVER;
     if (!h->mail.clean)
       h->code = NSH_EXIT_FAILURE;
     uv_stop(&h->loop);
   }
-  nsh_mail_unlock(&h->mail);
+  nsh_exchange_unlock(&h->mail);
 }
 
 /* At once: a thread is stuck in the client library. */
@@ -227,9 +227,9 @@ static void arm(host *h, int64_t now);
 /* After every event: is it time for the next mode? */
 static void check(host *h) {
   int64_t now = ns_mono_us();
-  nsh_table_lock(&h->table); /* what the event has changed counts */
-  nsh_table_unlock(&h->table);
-  nsh_table_recount(&h->table);
+  nsh_pool_lock(&h->table); /* what the event has changed counts */
+  nsh_pool_unlock(&h->table);
+  nsh_pool_recount(&h->table);
   if (h->mode == LOADING || h->mode == OVER)
     return;
   if (h->mode == RUNNING)
@@ -254,9 +254,9 @@ static void tell_handlers(host *h, const char *version, const nsh_loaded *what) 
   ns_bytes names = ns_buf_bytes(&picked);
   h->handlers = count;
   h->table.loads++;
-  nsh_mail_lock(&h->mail);
+  nsh_exchange_lock(&h->mail);
   nsh_reading_done(&h->mail.reading, version, what->files, h->scripts.since);
-  nsh_mail_unlock(&h->mail);
+  nsh_exchange_unlock(&h->mail);
   nsh_served_json(&text, names, count);
   ns_buf_addc(&text, '\0');
   ns_buf_addc(&picked, '\0');
@@ -276,9 +276,9 @@ static void tell_handlers(host *h, const char *version, const nsh_loaded *what) 
 
 /* The scripts were not read again, for all to see. */
 static void not_read(host *h, ns_bytes why, int64_t began) {
-  nsh_mail_lock(&h->mail);
+  nsh_exchange_lock(&h->mail);
   nsh_reading_failed(&h->mail.reading, version_of(h), why, began);
-  nsh_mail_unlock(&h->mail);
+  nsh_exchange_unlock(&h->mail);
   tell_served(h, NULL, NULL);
 }
 
@@ -305,7 +305,7 @@ static void on_loaded(void *arg, nsh_zygote *z, const nsh_loaded *what) {
     uv_stop(&h->loop); /* a HUP that came meanwhile is obeyed by live() */
     return;
   }
-  nsh_life_generation(&h->table, z);
+  nsh_lifecycle_generation(&h->table, z);
   if (old != NULL)
     nsh_zygote_retire(old);
   if (h->scripts.again)
@@ -341,7 +341,7 @@ static void on_forked(void *arg, nsh_zygote *z, uint32_t worker, pid_t pid,
                       int why) {
   host *h = arg;
   (void)z;
-  nsh_life_forked(&h->table, worker, pid, why);
+  nsh_lifecycle_forked(&h->table, worker, pid, why);
   if (pid > 0)
     h->scripts.wait = 0;
   check(h);
@@ -350,7 +350,7 @@ static void on_forked(void *arg, nsh_zygote *z, uint32_t worker, pid_t pid,
 static void on_exited(void *arg, nsh_zygote *z, uint32_t worker, int status) {
   host *h = arg;
   (void)z;
-  nsh_life_exited(&h->table, worker, status);
+  nsh_lifecycle_exited(&h->table, worker, status);
   check(h);
 }
 
@@ -364,7 +364,7 @@ static void on_died(void *arg, nsh_zygote *z, int status) {
     if (h->mode == RUNNING)
       nsh_scripts_load_later(&h->scripts);
   }
-  nsh_life_orphaned(&h->table, z);
+  nsh_lifecycle_orphaned(&h->table, z);
   if (h->scripts.refused && h->mode == RUNNING)
     nsh_scripts_load(&h->scripts); /* now there is a place */
   check(h);
@@ -387,7 +387,7 @@ static void on_keeper_died(void *arg, bool replaced) {
   }
   h->table.zygote = NULL;
   for (size_t i = 0; i < NSH_ZYGOTES; i++)
-    nsh_life_orphaned(&h->table, &h->brood.zygotes[i]);
+    nsh_lifecycle_orphaned(&h->table, &h->brood.zygotes[i]);
   if (h->mode == RUNNING)
     drain(h, "the keeper died");
   check(h);
@@ -403,7 +403,7 @@ static void on_timer(uv_timer_t *timer) {
   if (h->scripts.due > 0 && now >= h->scripts.due)
     nsh_scripts_load(&h->scripts);
   if (now - h->pinged > PING_US) {
-    nsh_brood_ping(&h->brood);
+    nsh_family_ping(&h->brood);
     h->pinged = now;
   }
   nsh_watch_tick(&h->table, now);
@@ -435,7 +435,7 @@ static void arm(host *h, int64_t now) {
 
 static void on_async(uv_async_t *async) {
   host *h = async->data;
-  nsh_table_collect(&h->table);
+  nsh_pool_collect(&h->table);
   check(h);
 }
 
@@ -448,7 +448,7 @@ static void quiet(host *h, bool on) {
   if (h->table.quiet == on || h->mode != RUNNING)
     return;
   ns_log(NS_LOG_INFO, on ? "host.quiet" : "host.continue", NULL, 0);
-  nsh_table_quiet(&h->table, on);
+  nsh_pool_quiet(&h->table, on);
   tell_served(h, NULL, NULL);
 }
 
@@ -504,14 +504,18 @@ static void open_loop(host *h, int seed) {
   uv_timer_init(&h->loop, &h->timer);
   h->timer.data = h;
   nsh_scripts_open(&h->scripts, &h->loop, &h->brood);
-  h->brood = (nsh_brood){.arg = h, .loaded = on_loaded, .failed = on_failed,
-                         .forked = on_forked, .exited = on_exited,
-                         .died = on_died, .keeper_died = on_keeper_died,
-                         .seed_pid = h->seed};
-  nsh_mail_init(&h->mail, h->cfg->nreserves + 1, notify, &h->async);
-  nsh_table_init(&h->table, h->cfg, &h->mail, &h->loop, h->slots);
-  nsh_ear_open(&h->ear, &h->loop, &h->table, h->bell[0]);
-  nsh_brood_open(&h->brood, &h->loop, seed);
+  h->brood = (nsh_family){.arg = h,
+                          .loaded = on_loaded,
+                          .failed = on_failed,
+                          .forked = on_forked,
+                          .exited = on_exited,
+                          .died = on_died,
+                          .keeper_died = on_keeper_died,
+                          .seed_pid = h->seed};
+  nsh_exchange_init(&h->mail, h->cfg->nreserves + 1, notify, &h->async);
+  nsh_pool_init(&h->table, h->cfg, &h->mail, &h->loop, h->slots);
+  nsh_inbox_open(&h->ear, &h->loop, &h->table, h->bell[0]);
+  nsh_family_open(&h->brood, &h->loop, seed);
   h->signals = (nsh_signals){.heard = on_signal, .arg = h};
   nsh_signals_open(&h->signals, &h->loop);
 }
@@ -529,11 +533,11 @@ static void on_impatience(uv_timer_t *timer) {
 /* Lets everybody leave in order, so that the caller finds no process left. */
 static void say_goodbye(host *h) {
   h->mode = OVER;
-  nsh_table_close(&h->table);
-  nsh_table_dismiss(&h->table);
-  nsh_brood_retire(&h->brood);
+  nsh_pool_close(&h->table);
+  nsh_pool_dismiss(&h->table);
+  nsh_family_retire(&h->brood);
   uv_timer_start(&h->timer, on_impatience, GOODBYE_MS, 0);
-  while (nsh_brood_alive(&h->brood) > 0 && !h->keeper_gone &&
+  while (nsh_family_alive(&h->brood) > 0 && !h->keeper_gone &&
          uv_is_active((uv_handle_t *)&h->timer))
     uv_run(&h->loop, UV_RUN_ONCE);
 }
@@ -552,7 +556,7 @@ static void await_seed(host *h) {
     return;
   ns_log(NS_LOG_ERROR, "seed.silent", NULL, 0);
   if (h->brood.keeper_pid > 0)
-    nsh_sweep(h->brood.keeper_pid, NULL, 0);
+    nsh_session_kill(h->brood.keeper_pid, NULL, 0);
   kill(h->seed, SIGKILL);
   waitpid(h->seed, NULL, 0);
 }
@@ -561,12 +565,12 @@ static void await_seed(host *h) {
 static void close_loop(host *h) {
   say_goodbye(h);
   nsh_signals_hold(true); /* from here on nobody listens */
-  nsh_brood_close(&h->brood);
-  nsh_table_free(&h->table);
+  nsh_family_close(&h->brood);
+  nsh_pool_free(&h->table);
   uv_walk(&h->loop, close_handle, NULL);
   uv_run(&h->loop, UV_RUN_DEFAULT);
   uv_loop_close(&h->loop);
-  nsh_mail_free(&h->mail);
+  nsh_exchange_free(&h->mail);
   await_seed(h);
 }
 
@@ -594,7 +598,7 @@ static void live(host *h) {
   nsh_signals_all(&h->signals);
   if (h->scripts.again)
     nsh_scripts_load(&h->scripts);
-  nsh_life_fill(&h->table);
+  nsh_lifecycle_fill(&h->table);
   check(h);
   uv_run(&h->loop, UV_RUN_DEFAULT);
   ns_log(NS_LOG_INFO, "host.end",
@@ -624,7 +628,7 @@ int nsh_host_run(const nsh_config *cfg, ns_buf *known) {
   ns_log_setup(cfg->json, NS_LOG_INFO);
   signal(SIGPIPE, SIG_IGN);
   h->slots = nsh_slots_map(cfg->workers);
-  nsh_must(h->slots != NULL && nsh_bell_make(h->bell));
+  nsh_must(h->slots != NULL && nsh_wakeup_make(h->bell));
   if (nsh_seed_start(cfg, h->slots, h->bell[1], &h->seed, &seed, &err) !=
       NS_OK) {
     complain(err.message, strlen(err.message));

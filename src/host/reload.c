@@ -17,7 +17,7 @@
 #define SLOW_S 5                  /* it takes long */
 #define SLOW_AGAIN_S 60
 
-void nsh_scripts_open(nsh_scripts *s, uv_loop_t *loop, nsh_brood *brood) {
+void nsh_scripts_open(nsh_scripts *s, uv_loop_t *loop, nsh_family *brood) {
   s->brood = brood;
   uv_timer_init(loop, &s->look);
   s->look.data = s;
@@ -43,7 +43,7 @@ void nsh_scripts_load(nsh_scripts *s) {
   }
   s->again = s->dropped = false;
   s->due = 0;
-  s->loading = nsh_brood_load(s->brood);
+  s->loading = nsh_family_load(s->brood);
   s->since = ns_mono_us();
   if (s->loading != NULL) {
     s->refused = false;
@@ -74,7 +74,7 @@ ns_bytes nsh_scripts_why(char text[160], ns_bytes message, int status) {
   char how[96];
   if (message.p != NULL)
     return message;
-  nsh_life_describe(how, status);
+  nsh_lifecycle_describe(how, status);
   snprintf(text, 160, "the process that loads the handlers died: %s", how);
   return ns_str(text);
 }

@@ -213,7 +213,7 @@ static ns_status run_verb(ns_db *db, work *w,
     if (db->ring_due)
       ns_ring(db, NULL);
     db->ring_due = false;
-    ns_left_rest(db);
+    ns_pending_rest(db);
   }
   return st;
 }

@@ -452,8 +452,8 @@ ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead,
     free(p.tops);
   }
   if (st == NS_OK)
-    st = ns_left_sweep(db, err);
+    st = ns_pending_sweep(db, err);
   if (st == NS_OK && !ns_in_transaction(db))
-    st = ns_left_look(db, err);
+    st = ns_pending_look(db, err);
   return st == NS_OK ? ns_slots_prune(db, err) : st;
 }

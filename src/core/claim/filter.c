@@ -12,24 +12,24 @@
 
 #define KINDS_MARK "/*kinds*/"
 
-void ns_only_free(ns_only *o) {
+void ns_filter_free(ns_filter *o) {
   ns_buf_free(&o->names);
   ns_buf_free(&o->kinds);
 }
 
-const char *ns_only_kinds(const ns_only *o) {
+const char *ns_filter_kinds(const ns_filter *o) {
   return o->kinds.n > 0 ? o->kinds.p : NULL;
 }
 
-void ns_only_fill(const ns_only *o, ns_buf *text, ns_sql sql) {
-  const char *kinds = ns_only_kinds(o);
+void ns_filter_fill(const ns_filter *o, ns_buf *text, ns_sql sql) {
+  const char *kinds = ns_filter_kinds(o);
   if (kinds != NULL && strstr(ns_sql_texts[sql], KINDS_MARK) != NULL)
     ns_buf_fill(text, ns_sql_texts[sql], KINDS_MARK, ns_str(kinds));
   else
     ns_buf_adds(text, ns_sql_texts[sql]);
 }
 
-bool ns_only_has(const ns_only *o, ns_bytes name) {
+bool ns_filter_has(const ns_filter *o, ns_bytes name) {
   for (size_t at = 0; at < o->names.n; at += strlen(o->names.p + at) + 1)
     if (strlen(o->names.p + at) == name.n &&
         memcmp(o->names.p + at, name.p, name.n) == 0)
@@ -45,7 +45,7 @@ static int by_bytes(const void *a, const void *b) {
 }
 
 /* 'names' are sorted. False: out of memory. */
-static bool make(ns_only *o, const ns_bytes *names, size_t n) {
+static bool make(ns_filter *o, const ns_bytes *names, size_t n) {
   ns_buf_addf(&o->kinds, " AND kind IN (%d", NS_KIND_ANY);
   for (size_t i = 0; i < n; i++) {
     ns_buf_add(&o->names, names[i].p, names[i].n);
@@ -57,22 +57,22 @@ static bool make(ns_only *o, const ns_bytes *names, size_t n) {
   return !o->names.oom && !o->kinds.oom;
 }
 
-static bool same(const ns_only *a, const ns_only *b) {
+static bool same(const ns_filter *a, const ns_filter *b) {
   return a->kinds.n == b->kinds.n && a->names.n == b->names.n &&
          (a->names.n == 0 || memcmp(a->names.p, b->names.p, a->names.n) == 0);
 }
 
 /* What the floors hide may be of the new names. */
-static void replace(ns_db *db, const ns_only *o) {
-  ns_only_free(&db->only);
+static void replace(ns_db *db, const ns_filter *o) {
+  ns_filter_free(&db->only);
   db->only = *o;
-  db->lanes.some = ns_only_kinds(o) != NULL;
+  db->lanes.some = ns_filter_kinds(o) != NULL;
   db->alone.id = 0;
   ns_lanes_drop_floors(&db->lanes);
 }
 
 ns_status ns_claim_only(ns_db *db, const ns_bytes *names, size_t n, ns_err *err) {
-  ns_only o = {NS_BUF_INIT, NS_BUF_INIT};
+  ns_filter o = {NS_BUF_INIT, NS_BUF_INIT};
   ns_bytes *sorted = malloc((n + 1) * sizeof *sorted);
   bool ok = sorted != NULL;
   if (ok && names != NULL) {
@@ -85,6 +85,6 @@ ns_status ns_claim_only(ns_db *db, const ns_bytes *names, size_t n, ns_err *err)
   if (ok && !same(&db->only, &o))
     replace(db, &o);
   else
-    ns_only_free(&o);
+    ns_filter_free(&o);
   return ok ? NS_OK : ns_no_memory(err);
 }

@@ -11,20 +11,20 @@
 #include "db/sql.h"
 #include "nightshift.h"
 
-typedef struct ns_only {
+typedef struct ns_filter {
   ns_buf names; /* each ended by NUL, sorted */
   ns_buf kinds; /* " AND kind IN (0,…)", ended by NUL; empty: all names */
-} ns_only;
+} ns_filter;
 
-void ns_only_free(ns_only *o);
+void ns_filter_free(ns_filter *o);
 
 /* The condition behind that of the lanes; NULL: there is none. */
-const char *ns_only_kinds(const ns_only *o);
+const char *ns_filter_kinds(const ns_filter *o);
 
 /* Appends a statement, with the condition in the place of its mark. */
-void ns_only_fill(const ns_only *o, ns_buf *text, ns_sql sql);
+void ns_filter_fill(const ns_filter *o, ns_buf *text, ns_sql sql);
 
 /* Is it one of the names? */
-bool ns_only_has(const ns_only *o, ns_bytes name);
+bool ns_filter_has(const ns_filter *o, ns_bytes name);
 
 #endif

@@ -21,7 +21,7 @@ void ns_lanes_drop_floors(ns_lanes *l) {
                             .rank = l->items[i].rank, .end = NS_LANE_END,
                             .sentinel = l->items[i].sentinel, .unknown = true};
   for (size_t i = 0; i < l->nsweeps; i++) {
-    l->sweeps[i].window = (ns_window){0};
+    l->sweeps[i].window = (ns_scan_window){0};
     l->sweeps[i].hidden = l->sweeps[i].round = (ns_gap){0};
     l->sweeps[i].cost = 0;
   }

@@ -40,7 +40,7 @@ typedef struct ns_gap {
 /* A queue as this claimer sees it. */
 typedef struct ns_sweep {
   int64_t queue_id;
-  ns_window window; /* of looking below the floors of its lanes */
+  ns_scan_window window; /* of looking below the floors of its lanes */
   int64_t since;    /* claims since the last sweep */
   double credit;    /* jobs this queue may still take in its fair share */
   bool quiet;       /* it had nothing at the last look, see claim/shares.c */

@@ -145,7 +145,7 @@ static ns_status look_above(ns_db *db, size_t *n, int64_t *next_due, ns_err *err
 
 /* One pane below the floor, when it is affordable. */
 static ns_status look_below(ns_db *db, size_t *n, ns_err *err) {
-  ns_window *w = &db->due_window;
+  ns_scan_window *w = &db->due_window;
   int64_t start = ns_mono_us();
   size_t found = 0;
   ns_pane s;
@@ -155,11 +155,11 @@ static ns_status look_below(ns_db *db, size_t *n, ns_err *err) {
   w->open = true;
   if (start < w->next)
     return NS_OK;
-  s = ns_window_next(w, db->due_floor);
+  s = ns_scan_window_next(w, db->due_floor);
   st = promote_batch(db, s.from, s.to, &found, err);
   if (st == NS_OK && found < PROMOTE_AT_ONCE)
-    ns_window_seen(w, s, ns_mono_us() - start);
-  ns_window_rest(w, start);
+    ns_scan_window_seen(w, s, ns_mono_us() - start);
+  ns_scan_window_rest(w, start);
   *n += found;
   return st;
 }
@@ -190,7 +190,7 @@ ns_status ns_promote(ns_db *db, int64_t *next_due, ns_err *err) {
   if (*next_due == 0 && n < PROMOTE_AT_ONCE) /* somebody holds what is due */
     *next_due = n > 0 ? LOOK_EVERY / 10 : LOOK_EVERY;
   db->first_at = *next_due < 0 ? 0 : now + *next_due;
-  due = ns_window_when(&db->due_window) - now;
+  due = ns_scan_window_when(&db->due_window) - now;
   if (db->due_window.open && (*next_due < 0 || *next_due > due))
     *next_due = due > 0 ? due : 0;
   db->due_at = *next_due < 0 ? 0 : now + *next_due;

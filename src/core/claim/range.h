@@ -26,7 +26,7 @@ void ns_ranges_add(ns_ranges *r, int64_t rank, int64_t from, int64_t to);
 void ns_ranges_end(ns_ranges *r, size_t limit);
 
 /* The statement with as many ranges in the place of its mark; 'kinds': as of
-** ns_only_kinds. */
+** ns_filter_kinds. */
 ns_status ns_ranges_text(const ns_ranges *r, ns_sql sql, const char *kinds, ns_buf *text,
                          ns_err *err);
 

@@ -14,7 +14,7 @@
 #define WIDE NS_SECOND       /* to begin with, when all at once is too dear */
 #define WIDEST (3600 * NS_SECOND)
 
-ns_pane ns_window_next(const ns_window *w, int64_t floor) {
+ns_pane ns_scan_window_next(const ns_scan_window *w, int64_t floor) {
   bool dear = w->width > 0 && ns_mono_us() >= w->full_at;
   bool all = w->width == 0 || dear || w->width >= floor;
   return (ns_pane){all ? 0 : floor - w->width, floor, dear};
@@ -30,7 +30,7 @@ static int64_t least(int64_t a, int64_t b) {
 
 /* A look that was dear is believed when the next one is, too: it may have been the
 ** machine that was slow. */
-static void seen_all(ns_window *w, int64_t cost) {
+static void seen_all(ns_scan_window *w, int64_t cost) {
   bool twice = w->width > 0;
   w->open = false;
   w->seen_at = ns_mono_us();
@@ -41,7 +41,7 @@ static void seen_all(ns_window *w, int64_t cost) {
     w->width = WIDE;
 }
 
-void ns_window_seen(ns_window *w, ns_pane seen, int64_t cost) {
+void ns_scan_window_seen(ns_scan_window *w, ns_pane seen, int64_t cost) {
   if (seen.from == 0)
     seen_all(w, cost);
   else if (cost > NS_LOOK_MAX)
@@ -50,15 +50,15 @@ void ns_window_seen(ns_window *w, ns_pane seen, int64_t cost) {
     w->width *= 4;
 }
 
-void ns_window_cut(ns_window *w, ns_pane tried) {
+void ns_scan_window_cut(ns_scan_window *w, ns_pane tried) {
   w->width = narrower(tried.to - tried.from);
 }
 
-void ns_window_rest(ns_window *w, int64_t start) {
+void ns_scan_window_rest(ns_scan_window *w, int64_t start) {
   int64_t pause = least((ns_mono_us() - start) * SHARE, REST_LATEST);
   w->next = start + (pause > NS_LOOK_MIN ? pause : NS_LOOK_MIN);
 }
 
-int64_t ns_window_when(const ns_window *w) {
+int64_t ns_scan_window_when(const ns_scan_window *w) {
   return w->width > 0 && w->full_at > w->next ? w->full_at : w->next;
 }

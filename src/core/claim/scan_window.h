@@ -17,13 +17,13 @@
 #define NS_LOOK_MIN INT64_C(10000) /* µs between two looks */
 #define NS_LOOK_MAX INT64_C(3000)  /* µs that one may take; claim_late, too, has it */
 
-typedef struct ns_window {
+typedef struct ns_scan_window {
   int64_t next;    /* monotonic µs: when another look is affordable */
   int64_t full_at; /* ... when one at all is, while that is dear */
   int64_t width;   /* µs of the key, of the pane; 0: all is cheap */
   int64_t seen_at; /* ... when all was last looked at; 0: never */
   bool open;       /* all is to be looked at, and has not been yet */
-} ns_window;
+} ns_scan_window;
 
 /* What to look at: from <= key < to. */
 typedef struct ns_pane {
@@ -32,18 +32,18 @@ typedef struct ns_pane {
 } ns_pane;
 
 /* The next pane below 'floor'. */
-ns_pane ns_window_next(const ns_window *w, int64_t floor);
+ns_pane ns_scan_window_next(const ns_scan_window *w, int64_t floor);
 
 /* It has been looked at, for 'cost' µs. */
-void ns_window_seen(ns_window *w, ns_pane seen, int64_t cost);
+void ns_scan_window_seen(ns_scan_window *w, ns_pane seen, int64_t cost);
 
 /* It took too long and was not looked at to its end: the next is narrower. */
-void ns_window_cut(ns_window *w, ns_pane tried);
+void ns_scan_window_cut(ns_scan_window *w, ns_pane tried);
 
 /* A look that began at 'start', monotonic, is over. */
-void ns_window_rest(ns_window *w, int64_t start);
+void ns_scan_window_rest(ns_scan_window *w, int64_t start);
 
 /* When an open look at all is affordable, monotonic. */
-int64_t ns_window_when(const ns_window *w);
+int64_t ns_scan_window_when(const ns_scan_window *w);
 
 #endif

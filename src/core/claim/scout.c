@@ -33,7 +33,7 @@ static ns_status run_scout(ns_db *db, ns_sql sql, const ns_value *params,
   ns_buf text = NS_BUF_INIT;
   ns_stmt *s;
   ns_status st;
-  ns_only_fill(&db->only, &text, sql);
+  ns_filter_fill(&db->only, &text, sql);
   st = text.oom ? ns_no_memory(err) : ns_spelled(db, &s, ns_buf_bytes(&text), err);
   if (st == NS_OK && (st = ns_stmt_run(db->link, s, params, err)) == NS_OK)
     st = ns_stmt_fetch(db->link, s, row, err);
@@ -210,7 +210,7 @@ ns_status ns_scout_below(ns_db *db, ns_sweep *s, bool all, bool *found, ns_err *
   s->window.full_at = start + cost * SHARE;
   if (lane != NULL || st != NS_OK)
     return st;
-  ns_window_seen(&s->window, (ns_pane){0, 0, true}, s->cost);
+  ns_scan_window_seen(&s->window, (ns_pane){0, 0, true}, s->cost);
   s->round = (ns_gap){0};
   s->cost = 0;
   return st;

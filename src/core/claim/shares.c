@@ -241,7 +241,7 @@ static ns_status take_firsts(ns_db *db, share **of, size_t n, ns_takes *out, ns_
     ns_id_add(&list, of[i]->feed->queue_id);
     of[i]->singly = true;
   }
-  ns_only_fill(&db->only, &text, NS_SQL_CLAIM_FIRSTS);
+  ns_filter_fill(&db->only, &text, NS_SQL_CLAIM_FIRSTS);
   ns_value ids = ns_list_end(&list);
   st = text.oom || list.oom ? ns_no_memory(err)
                             : ns_prepared(db, &s, ns_buf_bytes(&text), err);

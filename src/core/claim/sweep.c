@@ -34,7 +34,7 @@ ns_status ns_sweep_ask(ns_db *db, ns_sql sql, size_t n, const ns_value *params,
   ns_status st = NS_OK;
   for (size_t i = 0; i < n; i++) {
     ns_buf_adds(&text, i > 0 ? " UNION ALL " : "");
-    ns_only_fill(&db->only, &text, sql);
+    ns_filter_fill(&db->only, &text, sql);
   }
   st = text.oom ? ns_no_memory(err) : ns_spelled(db, s, ns_buf_bytes(&text), err);
   if (st == NS_OK)
@@ -121,7 +121,7 @@ static ns_status look_below(ns_db *db, ns_sql sql, const ns_lane *lanes, size_t 
   *found = false;
   if (r.n == 0)
     return NS_OK;
-  if ((st = ns_ranges_text(&r, sql, ns_only_kinds(&db->only), &text, err)) == NS_OK &&
+  if ((st = ns_ranges_text(&r, sql, ns_filter_kinds(&db->only), &text, err)) == NS_OK &&
       (st = ns_spelled(db, &stmt, ns_buf_bytes(&text), err)) == NS_OK &&
       (st = ns_stmt_run(db->link, stmt, r.params, err)) == NS_OK)
     st = ns_stmt_fetch(db->link, stmt, &row, err);
@@ -153,17 +153,17 @@ static ns_status look_through(ns_db *db, ns_sql sql, int64_t queue_id, ns_pane p
 static ns_status find_late(ns_db *db, ns_sweep *s, ns_pane pane, bool *found,
                            ns_err *err) {
   int64_t start = ns_mono_us();
-  ns_sql sql = pane.dear                          ? NS_SQL_CLAIM_SKIP
-               : ns_only_kinds(&db->only) != NULL ? NS_SQL_CLAIM_BELOW
-                                                  : NS_SQL_CLAIM_LATE;
+  ns_sql sql = pane.dear                            ? NS_SQL_CLAIM_SKIP
+               : ns_filter_kinds(&db->only) != NULL ? NS_SQL_CLAIM_BELOW
+                                                    : NS_SQL_CLAIM_LATE;
   ns_status st = look_through(db, sql, s->queue_id, pane, found, err);
   if (st == NS_EBUSY && err->sqlerr == TOO_LONG) {
     ns_err_clear(err);
-    ns_window_cut(&s->window, pane);
+    ns_scan_window_cut(&s->window, pane);
     return NS_OK;
   }
   if (st == NS_OK && !*found)
-    ns_window_seen(&s->window, pane, ns_mono_us() - start);
+    ns_scan_window_seen(&s->window, pane, ns_mono_us() - start);
   return st;
 }
 
@@ -176,7 +176,7 @@ ns_status ns_sweep_run(ns_db *db, ns_sweep *s, bool all, bool *news, ns_err *err
   s->since = 0;
   s->window.open = true;
   st = find_lanes(db, s->queue_id, news, err);
-  pane = ns_window_next(&s->window, ns_lanes_top(&db->lanes, s->queue_id));
+  pane = ns_scan_window_next(&s->window, ns_lanes_top(&db->lanes, s->queue_id));
   if (all)
     pane = (ns_pane){0, pane.to, true};
   if (st == NS_OK && pane.to > 0 && pane.dear && db->lanes.some)
@@ -186,7 +186,7 @@ ns_status ns_sweep_run(ns_db *db, ns_sweep *s, bool all, bool *news, ns_err *err
   else if (st == NS_OK)
     s->window.open = false;
   *news = *news || found;
-  ns_window_rest(&s->window, start);
+  ns_scan_window_rest(&s->window, start);
   db->count.sweeps++;
   db->count.swept += ns_mono_us() - start;
   return st;

@@ -90,7 +90,7 @@ static ns_status take_from(ns_db *db, const ns_lane *lanes, size_t n,
   ns_buf fast = NS_BUF_INIT;
   ns_buf skip = NS_BUF_INIT;
   bool crowd = ns_leases_alone(&db->leases);
-  const char *kinds = ns_only_kinds(&db->only);
+  const char *kinds = ns_filter_kinds(&db->only);
   ns_status st;
   ns_ranges_begin(&r, lanes->queue_id, crowd);
   db->passed = db->passed || crowd;
@@ -226,7 +226,7 @@ ns_status ns_take_queue(ns_db *db, ns_sweep *s, size_t want, ns_takes *out, ns_e
 /* ------------------------------------------------------------ after it */
 
 /* A look that is not open is over, or none was asked for; an open one goes on by itself. */
-static bool has_looked(const ns_window *w, int64_t since) {
+static bool has_looked(const ns_scan_window *w, int64_t since) {
   return !w->open || w->seen_at >= since;
 }
 
@@ -256,7 +256,7 @@ void ns_take_again(const ns_db *db, const ns_feed *feeds, size_t nfeeds, bool no
     look_now_and_then(db, feeds[i].queue_id, in);
   for (size_t i = 0; db->is_host && none && i < nfeeds; i++) {
     const ns_sweep *s = ns_lanes_known(&db->lanes, feeds[i].queue_id);
-    int64_t wait = s != NULL ? ns_window_when(&s->window) - ns_mono_us() : 0;
+    int64_t wait = s != NULL ? ns_scan_window_when(&s->window) - ns_mono_us() : 0;
     if (wait > 0 && s->window.open && (*in < 0 || wait < *in))
       *in = wait; /* what is over is of a queue that was not asked */
   }
@@ -444,7 +444,7 @@ ns_status ns_take_resolve(ns_db *db, ns_err *err) {
 static void drop_floors(ns_db *db) {
   ns_lanes_drop_floors(&db->lanes);
   db->due_floor = db->due_reached = 0;
-  db->due_window = (ns_window){0};
+  db->due_window = (ns_scan_window){0};
 }
 
 static void lost(ns_db *db) {
@@ -461,7 +461,7 @@ static void forked(ns_db *db) {
 static void closing(ns_db *db) {
   forked(db);
   ns_lanes_free(&db->lanes);
-  ns_only_free(&db->only);
+  ns_filter_free(&db->only);
   free(db->expired);
   db->expired = NULL;
 }

@@ -23,7 +23,7 @@ static void write_text(const ns_db *db, const ns_feed *feeds, size_t n, ns_buf *
   for (size_t i = 0; i < n; i++)
     ns_buf_addf(&list, "%c%lld", i > 0 ? ',' : '(', (long long)feeds[i].queue_id);
   ns_buf_addc(&list, ')');
-  ns_only_fill(&db->only, &chosen, NS_SQL_CLAIM_UPCOMING);
+  ns_filter_fill(&db->only, &chosen, NS_SQL_CLAIM_UPCOMING);
   ns_buf_addc(&chosen, '\0');
   if (!chosen.oom)
     ns_buf_fill(text, chosen.p, QUEUES_MARK, ns_buf_bytes(&list));
@@ -50,7 +50,7 @@ static ns_status collect(ns_db *db, ns_stmt *s, ns_upcoming *out, ns_err *err) {
   const ns_value *row;
   ns_status st;
   while ((st = ns_stmt_fetch(db->link, s, &row, err)) == NS_OK && row != NULL)
-    if (ns_only_has(&db->only, row[U_NAME].s))
+    if (ns_filter_has(&db->only, row[U_NAME].s))
       add(out, row);
   return st;
 }

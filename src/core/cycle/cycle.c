@@ -4,8 +4,9 @@
 **
 ** Invariant: memory (lanes, verdict statuses, settled claims) changes only after
 ** the commit is known; a claim's lease is remembered before, while it can still
-** be refused, and forgotten again when its transaction fails. Each cycle that writes puts its number into the holder's
-** row; after a cut at COMMIT that row says whether it happened. When it cannot
+** be refused, and forgotten again when its transaction fails. Each cycle that writes
+** puts its number into the holder's row; after a cut at COMMIT that row says whether it
+** happened. When it cannot
 ** be asked, the claims stay in doubt until the next cycle looks for the lease,
 ** and the verdicts until the next cycle, before it writes anything, has read
 ** the number: a verdict that was written is OK when its caller comes with it
@@ -129,7 +130,7 @@ static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
   if (st == NS_OK)
     st = ns_finish_tell(db, err);
   if (st == NS_OK && w->tells)
-    st = ns_left_tell(db, err);
+    st = ns_pending_tell(db, err);
   if (st == NS_OK && db->holder != 0 && !db->user_tx && wrote(w))
     st = ns_holder_cycle(db, w->number, err);
   return st;
@@ -507,7 +508,7 @@ static void end_expired(ns_db *db) {
 
 /* A program has no use for a job of another name; a host's worker says so itself. */
 static bool is_foreign(const ns_db *db, const ns_job *j) {
-  return !db->is_host && !ns_only_has(&db->only, j->name);
+  return !db->is_host && !ns_filter_has(&db->only, j->name);
 }
 
 /* Takes jobs that are too late, and those of other names, out of those that were
@@ -608,7 +609,7 @@ ns_status ns_settle_for(ns_db *db, int64_t holder, ns_verdict *v, ns_err *err) {
   if (yes)
     v->status = NS_OK;
   if (st == NS_OK)
-    ns_left_rest(db);
+    ns_pending_rest(db);
   else
     wait_for_another(v, 1);
   return st;
@@ -633,7 +634,7 @@ ns_status ns_settle(ns_db *db, ns_verdict *v, ns_err *err) {
       err->status = NS_EBUSY; /* the claim stands: it may be given again */
     if (st != NS_OK)
       return err->status;
-    ns_left_rest(db);
+    ns_pending_rest(db);
     if (v->status != NS_EBUSY)
       break;
     ns_sleep_us(ns_jitter(pause, 0.5));

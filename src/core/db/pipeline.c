@@ -101,8 +101,8 @@ static ns_status commit(ns_db *db, bool ring, bool *cut, ns_err *err) {
   return NS_OK;
 }
 
-ns_status ns_volley(ns_db *db, const ns_step *steps, size_t n, bool *ring,
-                    bool *cut, ns_err *err) {
+ns_status ns_pipeline(ns_db *db, const ns_step *steps, size_t n, bool *ring, bool *cut,
+                      ns_err *err) {
   ns_status st;
   *cut = false;
   if ((st = ns_ready(db, err)) != NS_OK || (st = ns_session_begins(db, err)) != NS_OK)

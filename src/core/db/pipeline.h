@@ -21,8 +21,8 @@ typedef struct ns_step {
 ** connection was lost with the COMMIT on its way. Nothing is repeated. Errors: as
 ** those of the statements; GONE.
 */
-ns_status ns_volley(ns_db *db, const ns_step *steps, size_t n, bool *ring,
-                    bool *cut, ns_err *err);
+ns_status ns_pipeline(ns_db *db, const ns_step *steps, size_t n, bool *ring, bool *cut,
+                      ns_err *err);
 
 /* Runs a statement that is a whole transaction. '*cut': it may have been
 ** committed all the same, after what is told by the error. */

@@ -154,7 +154,7 @@ static ns_status resolve(ns_db *db, const ns_end *ends, size_t n, ns_fallen *nex
   bool *held = NULL;
   ns_status st = ns_depend_resolve(db, ends, n, &held, next, err);
   if (st == NS_OK && held != NULL)
-    st = ns_left_note(db, ends, n, held, err);
+    st = ns_pending_note(db, ends, n, held, err);
   free(held);
   return st;
 }
@@ -169,7 +169,7 @@ ns_status ns_finish_from(ns_db *db, struct ns_fallen *level, ns_err *err) {
     if (st == NS_OK && depth < DEEP)
       st = resolve(db, level->ends, level->n, &next, err);
     else if (st == NS_OK)
-      st = ns_left_note(db, level->ends, level->n, NULL, err);
+      st = ns_pending_note(db, level->ends, level->n, NULL, err);
     ns_fallen_free(level);
     *level = next;
   }

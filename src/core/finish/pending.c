@@ -41,8 +41,8 @@ static ns_status leave(ns_db *db, const ns_end *ends, size_t n, const bool *pick
   return ns_list_run(db, NS_SQL_DEPEND_LATER, &failure, &ids, err);
 }
 
-ns_status ns_left_note(ns_db *db, const ns_end *ends, size_t n, const bool *picked,
-                       ns_err *err) {
+ns_status ns_pending_note(ns_db *db, const ns_end *ends, size_t n, const bool *picked,
+                          ns_err *err) {
   ns_status st = leave(db, ends, n, picked, false, err);
   return st == NS_OK ? leave(db, ends, n, picked, true, err) : st;
 }
@@ -97,7 +97,7 @@ static ns_status look_run(ns_db *db, look *l, ns_err *err) {
   return st;
 }
 
-ns_status ns_left_tell(ns_db *db, ns_err *err) {
+ns_status ns_pending_tell(ns_db *db, ns_err *err) {
   look l = {.ends = malloc(AT_ONCE * sizeof *l.ends)};
   ns_status st = l.ends == NULL ? ns_no_memory(err) : NS_OK;
   db->met_due = false;
@@ -112,10 +112,10 @@ ns_status ns_left_tell(ns_db *db, ns_err *err) {
 
 static ns_status tell_run(ns_db *db, ns_tx *tx, ns_err *err) {
   (void)tx;
-  return ns_left_tell(db, err);
+  return ns_pending_tell(db, err);
 }
 
-ns_status ns_left_look(ns_db *db, ns_err *err) {
+ns_status ns_pending_look(ns_db *db, ns_err *err) {
   ns_tx tx = {.run = tell_run};
   const ns_value *row = NULL;
   ns_status st = NS_OK;
@@ -131,7 +131,7 @@ ns_status ns_left_look(ns_db *db, ns_err *err) {
   return st;
 }
 
-void ns_left_rest(ns_db *db) {
+void ns_pending_rest(ns_db *db) {
   ns_err none;
   int64_t pause = 1000;
   for (int tries = 0; db->met_due && !db->is_host && !ns_in_transaction(db) &&
@@ -139,7 +139,7 @@ void ns_left_rest(ns_db *db) {
     if (tries > 0)
       ns_sleep_us(ns_jitter(pause, 0.5));
     pause *= tries > 0 ? 2 : 1;
-    if (ns_left_look(db, &none) != NS_OK)
+    if (ns_pending_look(db, &none) != NS_OK)
       break;
   }
   if (db->met_due)
@@ -180,7 +180,7 @@ static ns_status sweep_run(ns_db *db, ns_tx *tx, ns_err *err) {
   return st;
 }
 
-ns_status ns_left_sweep(ns_db *db, ns_err *err) {
+ns_status ns_pending_sweep(ns_db *db, ns_err *err) {
   ns_tx tx = {.run = sweep_run, .arg = &db->swept_to};
   return ns_transact(db, &tx, err);
 }
@@ -189,7 +189,7 @@ ns_status ns_left_sweep(ns_db *db, ns_err *err) {
 
 static void committed(ns_db *db, bool written) {
   if (written)
-    ns_left_rest(db);
+    ns_pending_rest(db);
 }
 
-const ns_hooks ns_left_hooks = {.committed = committed};
+const ns_hooks ns_pending_hooks = {.committed = committed};

@@ -433,7 +433,7 @@ ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
            ? ns_fail(err, NS_ESTATE, "a rescue cannot run inside a transaction")
            : look_at_all(db, &k, err);
   if (st == NS_OK)
-    st = ns_left_look(db, err);
+    st = ns_pending_look(db, err);
   if (st == NS_OK && !db->is_host)
     st = ns_own_look(db, &k.sum, err);
   ns_buf_free(&k.past);

@@ -58,8 +58,7 @@ static ns_status insert_fresh(ns_db *db, ns_insert *rows, size_t n, ns_err *err)
 }
 
 /* Whom the try that was cut has kept counts on when that one was written. */
-ns_status ns_doubt_insert(ns_db *db, ns_insert *rows, size_t n, bool *yes,
-                          ns_err *err) {
+ns_status ns_push_insert(ns_db *db, ns_insert *rows, size_t n, bool *yes, ns_err *err) {
   ns_insert *before;
   ns_status st;
   size_t i = 0;
@@ -93,17 +92,16 @@ static size_t first_written(const ns_insert *rows, size_t n) {
 ** waits for the old transaction and is a duplicate if its job lives; look into
 ** the history once more, where a job that ended in between must be by now.
 */
-ns_status ns_doubt_replay(ns_db *db, ns_insert *rows, size_t n, bool *yes,
-                          ns_err *err) {
+ns_status ns_push_replay(ns_db *db, ns_insert *rows, size_t n, bool *yes, ns_err *err) {
   ns_err second;
   size_t first = first_written(rows, n);
   ns_status st = NS_OK;
   if (first == n)
-    return ns_doubt_insert(db, rows, n, yes, err);
+    return ns_push_insert(db, rows, n, yes, err);
   st = look(db, NS_SQL_PUSH_REPLAYED, &rows[first], yes, err);
   if (st != NS_OK || *yes)
     return st;
-  st = ns_doubt_insert(db, rows, n, yes, err);
+  st = ns_push_insert(db, rows, n, yes, err);
   if (st == NS_OK && !*yes)
     st = look(db, NS_SQL_PUSH_REPLAYED_END, &rows[first], yes, err);
   else if (st == NS_EDUPLICATE &&
@@ -143,8 +141,7 @@ static void put_content(ns_buf *to, ns_bytes queue, const ns_push *jobs,
   }
 }
 
-bool ns_doubt_repeats(const ns_db *db, ns_bytes queue, const ns_push *jobs,
-                      size_t n) {
+bool ns_push_repeats(const ns_db *db, ns_bytes queue, const ns_push *jobs, size_t n) {
   const ns_push_doubt *d = &db->pushing;
   ns_buf content = NS_BUF_INIT;
   bool same;
@@ -157,8 +154,8 @@ bool ns_doubt_repeats(const ns_db *db, ns_bytes queue, const ns_push *jobs,
   return same;
 }
 
-void ns_doubt_push(ns_db *db, ns_bytes queue, const ns_push *jobs,
-                   const ns_insert *rows, size_t n) {
+void ns_push_remember(ns_db *db, ns_bytes queue, const ns_push *jobs, const ns_insert *rows,
+                      size_t n) {
   ns_push_doubt *d = &db->pushing;
   int64_t *tokens = malloc(3 * n * sizeof *tokens);
   put_content(&d->content, queue, jobs, n);
@@ -173,7 +170,7 @@ void ns_doubt_push(ns_db *db, ns_bytes queue, const ns_push *jobs,
   d->until = ns_mono_us() + REPEAT_WITHIN;
 }
 
-void ns_doubt_number(const ns_db *db, const ns_push *jobs, ns_insert *rows) {
+void ns_push_number(const ns_db *db, const ns_push *jobs, ns_insert *rows) {
   const ns_push_doubt *d = &db->pushing;
   for (size_t i = 0; i < d->n; i++) {
     rows[i].push = &jobs[i];

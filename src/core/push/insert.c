@@ -454,7 +454,7 @@ ns_status ns_insert_volley(ns_db *db, const ns_insert *rows, size_t n, bool *rin
       {NS_SQL_PUSH_SCHEDULED, &s.list, s.nlists, s.nlater},
       {NS_SQL_PUSH_READY, s.ready.cols, s.ready.n, s.ready.n}};
   if (st == NS_OK)
-    st = ns_volley(db, steps, sizeof steps / sizeof steps[0], ring, cut, err);
+    st = ns_pipeline(db, steps, sizeof steps / sizeof steps[0], ring, cut, err);
   if (s.nlists > 0)
     db->look_at = 0;
   salvo_free(&s);

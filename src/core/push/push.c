@@ -106,8 +106,8 @@ typedef struct work {
 
 static ns_status push_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
-  return tx->replay ? ns_doubt_replay(db, w->rows, w->n, &tx->done, err)
-                    : ns_doubt_insert(db, w->rows, w->n, &tx->done, err);
+  return tx->replay ? ns_push_replay(db, w->rows, w->n, &tx->done, err)
+                    : ns_push_insert(db, w->rows, w->n, &tx->done, err);
 }
 
 static ns_status resolve_queues(ns_db *db, ns_bytes queue, const ns_push *jobs,
@@ -226,14 +226,14 @@ ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
     return st;
   if ((w.rows = calloc(n, sizeof *w.rows)) == NULL)
     return ns_no_memory(err);
-  if ((tx.replay = repeat = ns_doubt_repeats(db, queue, jobs, n)))
-    ns_doubt_number(db, jobs, w.rows);
+  if ((tx.replay = repeat = ns_push_repeats(db, queue, jobs, n)))
+    ns_push_number(db, jobs, w.rows);
   else
     st = number(db, jobs, &w, err);
   if (st == NS_OK && (st = resolve_queues(db, queue, jobs, &w, err)) == NS_OK)
     st = write_jobs(db, &w, &tx, err);
   if (st == NS_EGONE && tx.replay)
-    ns_doubt_push(db, queue, jobs, w.rows, n);
+    ns_push_remember(db, queue, jobs, w.rows, n);
   else if (repeat)
     db->pushing.n = 0; /* decided, whichever way */
   if (st == NS_OK)

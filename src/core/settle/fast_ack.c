@@ -22,7 +22,7 @@ void ns_forget_done(ns_db *db, bool yes) {
   db->forgets = yes;
 }
 
-static bool is_plain(ns_db *db, const ns_fate *f) {
+static bool is_plain(ns_db *db, const ns_outcome *f) {
   const ns_verdict *v = f->v;
   const ns_claimed *c;
   if (v->kind != NS_ACK || v->nchildren > 0)
@@ -31,26 +31,26 @@ static bool is_plain(ns_db *db, const ns_fate *f) {
   return c != NULL && c->plain && !(c->child && db->forgets);
 }
 
-static void settled(ns_fate *f) {
+static void settled(ns_outcome *f) {
   f->gone = true;
   f->v->status = NS_OK;
   f->v->dead = false;
 }
 
-static void settled_all(ns_fate *const *fates, size_t n) {
+static void settled_all(ns_outcome *const *fates, size_t n) {
   for (size_t i = 0; i < n; i++)
     settled(fates[i]);
 }
 
 static int by_token(const void *key, const void *element) {
   const ns_token *x = key;
-  const ns_verdict *y = (*(ns_fate *const *)element)->v;
+  const ns_verdict *y = (*(ns_outcome *const *)element)->v;
   return x->id != y->id ? (x->id > y->id) - (x->id < y->id)
                         : (x->run > y->run) - (x->run < y->run);
 }
 
 /* Of these, sorted by id and run, not all could be written: which were? */
-static ns_status find_ours(ns_db *db, ns_fate *const *fates, size_t n, ns_err *err) {
+static ns_status find_ours(ns_db *db, ns_outcome *const *fates, size_t n, ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
   const ns_value *row = NULL;
   ns_status st;
@@ -61,7 +61,7 @@ static ns_status find_ours(ns_db *db, ns_fate *const *fates, size_t n, ns_err *e
          (st = ns_row(db, NS_SQL_SETTLE_DONE_OURS, &row, err)) == NS_OK &&
          row != NULL) {
     ns_token token = {row[0].i, row[1].i, false};
-    ns_fate *const *f = bsearch(&token, fates, n, sizeof *fates, by_token);
+    ns_outcome *const *f = bsearch(&token, fates, n, sizeof *fates, by_token);
     if (f != NULL)
       settled(*f);
   }
@@ -69,7 +69,7 @@ static ns_status find_ours(ns_db *db, ns_fate *const *fates, size_t n, ns_err *e
 }
 
 /* Those that a statement was to write. */
-static ns_status note_written(ns_db *db, ns_sql sql, ns_fate *const *fates, size_t n,
+static ns_status note_written(ns_db *db, ns_sql sql, ns_outcome *const *fates, size_t n,
                               ns_err *err) {
   if (ns_affected(db, sql) < (int64_t)n)
     return find_ours(db, fates, n, err);
@@ -83,8 +83,7 @@ static ns_value claimant(const ns_db *db) {
 
 /* ------------------------------------------------------------- stretches */
 
-static ns_status write_stretch(ns_db *db, ns_fate *const *fates, size_t n,
-                               ns_err *err) {
+static ns_status write_stretch(ns_db *db, ns_outcome *const *fates, size_t n, ns_err *err) {
   ns_status st = ns_run(db, NS_SQL_SETTLE_DONE,
                         (ns_value[]){claimant(db), ns_vint(fates[0]->v->id),
                                      ns_vint(fates[n - 1]->v->id),
@@ -93,7 +92,7 @@ static ns_status write_stretch(ns_db *db, ns_fate *const *fates, size_t n,
   return st == NS_OK ? note_written(db, NS_SQL_SETTLE_DONE, fates, n, err) : st;
 }
 
-static ns_status delete_stretch(ns_db *db, ns_sql sql, ns_fate *const *fates, size_t n,
+static ns_status delete_stretch(ns_db *db, ns_sql sql, ns_outcome *const *fates, size_t n,
                                 ns_err *err) {
   return ns_run(db, sql,
                 (ns_value[]){ns_vint(fates[0]->v->id), ns_vint(fates[n - 1]->v->id),
@@ -102,7 +101,7 @@ static ns_status delete_stretch(ns_db *db, ns_sql sql, ns_fate *const *fates, si
 }
 
 /* The jobs of a stretch that was written. */
-static ns_status drop_stretch(ns_db *db, ns_fate *const *fates, size_t n, ns_err *err) {
+static ns_status drop_stretch(ns_db *db, ns_outcome *const *fates, size_t n, ns_err *err) {
   ns_status st = delete_stretch(db, NS_SQL_SETTLE_DONE_GONE, fates, n, err);
   return st == NS_OK
              ? ns_whole(ns_affected(db, NS_SQL_SETTLE_DONE_GONE), (int64_t)n, err)
@@ -111,9 +110,8 @@ static ns_status drop_stretch(ns_db *db, ns_fate *const *fates, size_t n, ns_err
 
 /* Without history. One that somebody holds leaves all of them to be settled
 ** singly. */
-static ns_status forget_stretch(ns_db *db, ns_fate *const *fates, size_t n,
-                                ns_err *err) {
-  ns_fate **gone = malloc(n * sizeof *gone);
+static ns_status forget_stretch(ns_db *db, ns_outcome *const *fates, size_t n, ns_err *err) {
+  ns_outcome **gone = malloc(n * sizeof *gone);
   const ns_value *row = NULL;
   size_t k = 0;
   ns_status st =
@@ -135,7 +133,7 @@ static ns_status forget_stretch(ns_db *db, ns_fate *const *fates, size_t n,
 /* ------------------------------------------------------------------ lists */
 
 /* Without a statement for nobody. */
-static ns_status write_list(ns_db *db, ns_fate *const *fates, size_t n, ns_err *err) {
+static ns_status write_list(ns_db *db, ns_outcome *const *fates, size_t n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   ns_value who = claimant(db);
   ns_status st;
@@ -159,7 +157,7 @@ static ns_status write_list(ns_db *db, ns_fate *const *fates, size_t n, ns_err *
 
 /* Some of the plain acks, in their order. */
 typedef struct acks {
-  ns_fate **items;
+  ns_outcome **items;
   ns_token *tokens; /* as many */
   size_t n;
 } acks;
@@ -174,7 +172,7 @@ static void drop(acks *a) {
   free(a->tokens);
 }
 
-static void add(acks *a, ns_fate *f) {
+static void add(acks *a, ns_outcome *f) {
   a->tokens[a->n] = (ns_token){f->v->id, f->v->run, false};
   a->items[a->n++] = f;
 }
@@ -216,7 +214,7 @@ static ns_status delete_jobs(ns_db *db, const acks *a, ns_err *err) {
 
 /* Those among 'fates' that are plain, in 'a': without a result where that is to be
 ** kept. */
-static void find_stretches(ns_db *db, ns_fate *fates, size_t n, acks *a) {
+static void find_stretches(ns_db *db, ns_outcome *fates, size_t n, acks *a) {
   a->n = 0;
   for (size_t i = 0; i < n; i++) {
     fates[i].plain = is_plain(db, &fates[i]);
@@ -225,14 +223,14 @@ static void find_stretches(ns_db *db, ns_fate *fates, size_t n, acks *a) {
   }
 }
 
-static void find_left(ns_fate *fates, size_t n, acks *a) {
+static void find_left(ns_outcome *fates, size_t n, acks *a) {
   a->n = 0;
   for (size_t i = 0; i < n; i++)
     if (fates[i].plain && !fates[i].gone)
       add(a, &fates[i]);
 }
 
-static void find_gone(ns_fate *fates, size_t n, acks *a) {
+static void find_gone(ns_outcome *fates, size_t n, acks *a) {
   a->n = 0;
   for (size_t i = 0; i < n; i++)
     if (fates[i].gone)
@@ -252,7 +250,7 @@ static ns_status tell(ns_db *db, const acks *gone, ns_err *err) {
 }
 
 /* 'a' is room. */
-static ns_status settle(ns_db *db, ns_fate *fates, size_t n, acks *a, ns_err *err) {
+static ns_status settle(ns_db *db, ns_outcome *fates, size_t n, acks *a, ns_err *err) {
   ns_status st;
   find_stretches(db, fates, n, a);
   if ((st = settle_stretches(db, a, err)) != NS_OK)
@@ -267,8 +265,8 @@ static ns_status settle(ns_db *db, ns_fate *fates, size_t n, acks *a, ns_err *er
 }
 
 /* Those that are settled go to the end. */
-static ns_status part(ns_fate *fates, size_t n, size_t *rest, ns_err *err) {
-  ns_fate *gone = malloc(n * sizeof *gone);
+static ns_status part(ns_outcome *fates, size_t n, size_t *rest, ns_err *err) {
+  ns_outcome *gone = malloc(n * sizeof *gone);
   size_t k = 0;
   if (gone == NULL)
     return ns_no_memory(err);
@@ -283,7 +281,7 @@ static ns_status part(ns_fate *fates, size_t n, size_t *rest, ns_err *err) {
   return NS_OK;
 }
 
-ns_status ns_done(ns_db *db, ns_fate *fates, size_t n, size_t *rest, ns_err *err) {
+ns_status ns_fast_ack(ns_db *db, ns_outcome *fates, size_t n, size_t *rest, ns_err *err) {
   acks room;
   ns_status st = make(&room, n) ? settle(db, fates, n, &room, err) : ns_no_memory(err);
   drop(&room);

@@ -12,6 +12,6 @@
 ** behind the others; '*rest': how many are left, in their order.
 ** Errors: GONE, NOMEM, SQL.
 */
-ns_status ns_done(ns_db *db, ns_fate *fates, size_t n, size_t *rest, ns_err *err);
+ns_status ns_fast_ack(ns_db *db, ns_outcome *fates, size_t n, size_t *rest, ns_err *err);
 
 #endif

@@ -15,7 +15,7 @@
 /* A row that somebody wrote by hand may hold whatever fits the columns. */
 #define COUNT_MAX INT64_C(4294967295) /* INT UNSIGNED */
 
-void ns_fate_end(ns_fate *f, const char *outcome, const char *reason) {
+void ns_outcome_end(ns_outcome *f, const char *outcome, const char *reason) {
   f->ends = true;
   f->parks = false;
   f->outcome = outcome;
@@ -23,7 +23,7 @@ void ns_fate_end(ns_fate *f, const char *outcome, const char *reason) {
   f->v->dead = strcmp(outcome, "dead") == 0;
 }
 
-static void come_back(ns_fate *f, int64_t delay) {
+static void come_back(ns_outcome *f, int64_t delay) {
   if (delay > NS_DELAY_MAX)
     delay = NS_DELAY_MAX;
   f->due = f->now + (delay > 0 ? delay : 0);
@@ -35,7 +35,7 @@ static void count(int64_t *n) {
 }
 
 /* Priority 0, rank 255, is the bottom. */
-static void sink(ns_fate *f) {
+static void sink(ns_outcome *f) {
   f->rank = f->rank + f->decay > 255 ? 255 : f->rank + f->decay;
 }
 
@@ -47,7 +47,7 @@ static int64_t doubled(int64_t base, int64_t n, int64_t longest) {
 }
 
 /* Its handler was found, and the holder came out of it alive. */
-static void found_handler(ns_fate *f) {
+static void found_handler(ns_outcome *f) {
   f->missed = 0;
   f->missing_since = 0;
   f->lost = 0;
@@ -55,59 +55,59 @@ static void found_handler(ns_fate *f) {
 
 /* Its backoff ends behind its deadline: what polls has its last look all the
 ** same, at the deadline. */
-static void too_late(ns_fate *f) {
+static void too_late(ns_outcome *f) {
   bool polls = f->max_polls >= 0;
   if (polls && f->now < f->deadline)
     f->due = f->deadline;
   else
-    ns_fate_end(f, "dead", polls ? "poll deadline" : "deadline");
+    ns_outcome_end(f, "dead", polls ? "poll deadline" : "deadline");
 }
 
 /* Returns after 'delay', unless it has ended, or its deadline comes before that. */
-static void come_back_in_time(ns_fate *f, int64_t delay) {
+static void come_back_in_time(ns_outcome *f, int64_t delay) {
   come_back(f, delay);
   if (!f->ends && f->deadline != 0 && f->due > f->deadline)
     too_late(f);
 }
 
-static void decide_fail(ns_fate *f) {
+static void decide_fail(ns_outcome *f) {
   int64_t delay = f->v->delay;
   found_handler(f);
   f->attempt = "failed";
   if (delay < 0)
     delay = ns_jitter(doubled(f->backoff, f->attempts, NS_BACKOFF_MAX), 0.2);
   if (++f->attempts >= f->max_attempts)
-    ns_fate_end(f, "dead", "failed");
+    ns_outcome_end(f, "dead", "failed");
   sink(f);
   come_back_in_time(f, delay);
 }
 
 /* Who wants to go on past the deadline gets one more run, which is due then, and
 ** sees by that that it is the last. */
-static void decide_again(ns_fate *f) {
+static void decide_again(ns_outcome *f) {
   int64_t delay = f->v->delay < 0 ? f->backoff : f->v->delay;
   bool last = f->max_polls >= 0 && f->polls >= f->max_polls;
   bool late = f->deadline != 0 && f->now >= f->deadline;
   found_handler(f);
   count(&f->polls);
   if (last || (late && f->v->go_on == 0))
-    ns_fate_end(f, "dead", "poll deadline");
+    ns_outcome_end(f, "dead", "poll deadline");
   sink(f);
   come_back(f, delay);
   if (f->deadline != 0 && f->due > f->deadline)
     f->due = f->deadline; /* one last look */
 }
 
-static void crash_once(ns_fate *f) {
+static void crash_once(ns_outcome *f) {
   if (++f->crashes >= f->max_crashes)
-    ns_fate_end(f, "dead", "poison");
+    ns_outcome_end(f, "dead", "poison");
   sink(f);
 }
 
 /* The first crash costs no time. What kills its worker again and again may do so
 ** because of its surroundings (a library being replaced, memory that is short), so the
 ** pauses grow. */
-static void decide_crash(ns_fate *f) {
+static void decide_crash(ns_outcome *f) {
   static const int64_t pauses[] = {0, NS_SECOND, 10 * NS_SECOND, 60 * NS_SECOND};
   static const int64_t last = sizeof pauses / sizeof pauses[0] - 1;
   int64_t before = f->crashes < last ? f->crashes : last;
@@ -120,7 +120,7 @@ static void decide_crash(ns_fate *f) {
 /* The holder died with it. Twice that says nothing of the job; then it is
 ** claimed alone, and the next holder that dies with it is its crash. It never pauses:
 ** only a row in ready says that it is to be claimed alone. */
-static void decide_lost(ns_fate *f) {
+static void decide_lost(ns_outcome *f) {
   f->attempt = "lost";
   if (f->lost >= NS_LOST_TOGETHER)
     crash_once(f);
@@ -128,20 +128,20 @@ static void decide_lost(ns_fate *f) {
   come_back(f, 0);
 }
 
-static void decide_missing(ns_fate *f) {
+static void decide_missing(ns_outcome *f) {
   if (f->missed == 0)
     f->missing_since = f->now;
   if (f->missing_since <= f->now - NS_MISSING_MAX)
-    ns_fate_end(f, "dead", "no handler");
+    ns_outcome_end(f, "dead", "no handler");
   come_back(f, ns_jitter(doubled(MISSING_FIRST, f->missed, MISSING_LONGEST), 0.2));
   count(&f->missed);
 }
 
-void ns_fate_decide(ns_fate *f) {
+void ns_outcome_decide(ns_outcome *f) {
   f->v->dead = false;
   switch (f->v->kind) {
   case NS_ACK:
-    ns_fate_end(f, "done", NULL);
+    ns_outcome_end(f, "done", NULL);
     break;
   case NS_FAIL:
     decide_fail(f);
@@ -150,10 +150,10 @@ void ns_fate_decide(ns_fate *f) {
     decide_again(f);
     break;
   case NS_DISCARD:
-    ns_fate_end(f, "dead", "discarded");
+    ns_outcome_end(f, "dead", "discarded");
     break;
   case NS_EXPIRE:
-    ns_fate_end(f, "dead", "deadline");
+    ns_outcome_end(f, "dead", "deadline");
     break;
   case NS_RELEASE:
     f->keeps = f->v->go_on == 1 && f->due <= f->now;
@@ -175,10 +175,10 @@ void ns_fate_decide(ns_fate *f) {
     break;
   }
   if (!f->ends && f->v->run >= NS_MAX_RUN)
-    ns_fate_end(f, "dead", "too many runs");
+    ns_outcome_end(f, "dead", "too many runs");
 }
 
-void ns_fate_put_off(ns_fate *f) {
+void ns_outcome_put_off(ns_outcome *f) {
   f->locked = false;
   f->v->status = NS_EBUSY;
 }

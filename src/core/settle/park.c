@@ -15,19 +15,19 @@
 #include "handle.h"
 #include "settle/waiting_children.h"
 
-static bool is_parent(const ns_fate *f) {
+static bool is_parent(const ns_outcome *f) {
   return f->locked && f->parks && f->v->signal.p == NULL;
 }
 
 /* False: out of memory. The caller frees the items. */
-static bool pick_parents(ns_fate *fates, size_t n, ns_parents *p) {
+static bool pick_parents(ns_outcome *fates, size_t n, ns_parents *p) {
   size_t k = 0;
   for (size_t i = 0; i < n; i++)
     k += is_parent(&fates[i]);
   *p = (ns_parents){0};
   if (k == 0)
     return true;
-  p->items = malloc(k * sizeof(ns_fate *));
+  p->items = malloc(k * sizeof(ns_outcome *));
   for (size_t i = 0; p->items != NULL && i < n; i++)
     if (is_parent(&fates[i]))
       p->items[p->n++] = &fates[i];
@@ -35,13 +35,13 @@ static bool pick_parents(ns_fate *fates, size_t n, ns_parents *p) {
 }
 
 /* When the signal that this run was given was sent; 0: it was given none. */
-static int64_t heard(ns_db *db, const ns_fate *f) {
+static int64_t heard(ns_db *db, const ns_outcome *f) {
   const ns_claimed *c =
       ns_leases_find(&db->leases, f->v->lease, f->v->id, f->v->run);
   return c != NULL ? c->heard : f->v->heard;
 }
 
-void ns_park_bound(ns_db *db, ns_fate *f) {
+void ns_park_bound(ns_db *db, ns_outcome *f) {
   int64_t max = f->max_phases >= 0      ? f->max_phases
                 : f->v->max_phases >= 0 ? f->v->max_phases
                                         : NS_MAX_PHASES;
@@ -55,18 +55,18 @@ void ns_park_bound(ns_db *db, ns_fate *f) {
            "handler ask `if job.phase == 0` before it spawns, or push it with a "
            "larger max_phases",
            (long long)max);
-  ns_fate_end(f, "dead", "too many phases");
+  ns_outcome_end(f, "dead", "too many phases");
 }
 
 /* A parent whose child somebody is ending, or that might close a circle beside
 ** another, comes with the next cycle: nothing is written of it now. */
-ns_status ns_park_lock(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
+ns_status ns_park_lock(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
   ns_parents p;
   ns_status st = NS_OK;
   if (!pick_parents(fates, n, &p))
     return ns_no_memory(err);
   if (p.n > 0)
-    st = ns_brood_lock(db, &p, err);
+    st = ns_children_lock(db, &p, err);
   free(p.items);
   return st;
 }
@@ -80,7 +80,7 @@ typedef struct parking {
 } parking;
 
 /* One whose children have all ended is not parked but claimable. */
-static void parking_add(parking *k, const ns_fate *f) {
+static void parking_add(parking *k, const ns_outcome *f) {
   int64_t unmet = f->live + (f->paused != 0);
   ns_buf_adds(&k->list, k->n++ > 0 ? ",[" : "[[");
   ns_buf_adds(&k->list, f->live == 0     ? "null"
@@ -114,7 +114,7 @@ static ns_status write_state(ns_db *db, const ns_verdict *v, ns_err *err) {
 /* Those whose children have not failed. */
 static ns_status park_rest(ns_db *db, const ns_parents *p, ns_err *err) {
   parking k = {NS_BUF_INIT, 0, malloc(p->n * sizeof *k.free), 0};
-  ns_status st = k.free != NULL ? ns_brood_wait(db, p, err) : ns_no_memory(err);
+  ns_status st = k.free != NULL ? ns_children_wait(db, p, err) : ns_no_memory(err);
   for (size_t i = 0; st == NS_OK && i < p->n; i++)
     if (p->items[i]->parks) {
       parking_add(&k, p->items[i]);
@@ -127,18 +127,18 @@ static ns_status park_rest(ns_db *db, const ns_parents *p, ns_err *err) {
   return st;
 }
 
-static ns_status park(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
+static ns_status park(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
   ns_parents p;
   ns_status st = NS_OK;
   if (!pick_parents(fates, n, &p))
     return ns_no_memory(err);
-  if (p.n > 0 && (st = ns_brood_failed(db, &p, err)) == NS_OK)
+  if (p.n > 0 && (st = ns_children_failed(db, &p, err)) == NS_OK)
     st = park_rest(db, &p, err);
   free(p.items);
   return st;
 }
 
-static bool went_on(const ns_fate *f) {
+static bool went_on(const ns_outcome *f) {
   return f->ends || f->parks || f->v->kind == NS_AGAIN;
 }
 
@@ -146,7 +146,7 @@ static int64_t parked_for(const ns_verdict *v) {
   return v->delay < 0 || v->delay > NS_DELAY_MAX ? NS_DELAY_MAX : v->delay;
 }
 
-static ns_status schedule(ns_db *db, const ns_fate *f, ns_err *err) {
+static ns_status schedule(ns_db *db, const ns_outcome *f, ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
   ns_pair_add(&ids, f->v->id, f->kind);
   db->look_at = 0;
@@ -156,7 +156,7 @@ static ns_status schedule(ns_db *db, const ns_fate *f, ns_err *err) {
 /* What was sent before we look is found here; whoever sends later waits for our
 ** lock on the job's row, and then finds it scheduled. Who has had a run after the
 ** deadline, and finds nothing, would be run again at once, for ever. */
-static ns_status park_for_signal(ns_db *db, ns_fate *f, ns_err *err) {
+static ns_status park_for_signal(ns_db *db, ns_outcome *f, ns_err *err) {
   const ns_verdict *v = f->v;
   const ns_value *row = NULL;
   int64_t wish = parked_for(v);
@@ -169,7 +169,7 @@ static ns_status park_for_signal(ns_db *db, ns_fate *f, ns_err *err) {
   sent = st == NS_OK && row != NULL;
   if (st == NS_OK && !sent && f->deadline != 0 && f->now >= f->deadline) {
     snprintf(f->why, sizeof f->why, "its deadline had passed as it waited");
-    ns_fate_end(f, "dead", "deadline");
+    ns_outcome_end(f, "dead", "deadline");
     return NS_OK;
   }
   span = sent ? 0 : wish;
@@ -190,11 +190,10 @@ static ns_status park_for_signal(ns_db *db, ns_fate *f, ns_err *err) {
 
 /* A run that was given a signal, and went on, needs it no more; who has ended
 ** needs none. */
-ns_status ns_park_forget(ns_db *db, const ns_fate *fates, size_t n,
-                                ns_err *err) {
+ns_status ns_park_forget(ns_db *db, const ns_outcome *fates, size_t n, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++) {
-    const ns_fate *f = &fates[i];
+    const ns_outcome *f = &fates[i];
     int64_t sent = f->locked && went_on(f) ? heard(db, f) : 0;
     if (sent != 0)
       st = ns_run(db, NS_SQL_SIGNAL_FORGET,
@@ -205,7 +204,7 @@ ns_status ns_park_forget(ns_db *db, const ns_fate *fates, size_t n,
   return st;
 }
 
-ns_status ns_park(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
+ns_status ns_park(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
   ns_status st = park(db, fates, n, err);
   for (size_t i = 0; st == NS_OK && i < n; i++)
     if (fates[i].locked && fates[i].parks && !is_parent(&fates[i]))

@@ -1,7 +1,7 @@
 /*
 ** Settling: from verdicts to rows.
 **
-** The batch is sorted by (id, run). Plain acks in long stretches go first (ns_done).
+** The batch is sorted by (id, run). Plain acks in long stretches go first (ns_fast_ack).
 ** Of the others settle_lock locks every job whose (id, run) still stands and that
 ** nobody else holds; each of those is decided in memory (ended
 ** or returned, with which budgets and when), and then everything is written
@@ -31,15 +31,15 @@
 /* A batch may bring verdicts on several runs of one job: cancelled and retried
 ** while the first still ran. */
 static int by_token(const void *a, const void *b) {
-  const ns_verdict *x = ((const ns_fate *)a)->v;
-  const ns_verdict *y = ((const ns_fate *)b)->v;
+  const ns_verdict *x = ((const ns_outcome *)a)->v;
+  const ns_verdict *y = ((const ns_outcome *)b)->v;
   return x->id != y->id ? (x->id > y->id) - (x->id < y->id)
                         : (x->run > y->run) - (x->run < y->run);
 }
 
-static ns_fate *find(ns_fate *fates, size_t n, int64_t id, int64_t run) {
+static ns_outcome *find(ns_outcome *fates, size_t n, int64_t id, int64_t run) {
   ns_verdict v = {.id = id, .run = run};
-  ns_fate *key = &(ns_fate){.v = &v};
+  ns_outcome *key = &(ns_outcome){.v = &v};
   return bsearch(key, fates, n, sizeof *fates, by_token);
 }
 
@@ -58,7 +58,7 @@ static bool copy(const ns_value *v, char **out, size_t *n) {
   return *out != NULL;
 }
 
-static ns_status fill(ns_fate *f, const ns_value *r, ns_err *err) {
+static ns_status fill(ns_outcome *f, const ns_value *r, ns_err *err) {
   f->locked = true;
   f->v->status = NS_OK;
   f->queue_id = r[L_QUEUE].i;
@@ -86,8 +86,8 @@ static ns_status fill(ns_fate *f, const ns_value *r, ns_err *err) {
 }
 
 /* Runs a statement about all fates, or those that could not be locked. */
-static ns_status ask(ns_db *db, ns_sql sql, const ns_fate *fates, size_t n,
-                     bool unlocked_only, ns_err *err) {
+static ns_status ask(ns_db *db, ns_sql sql, const ns_outcome *fates, size_t n, bool unlocked_only,
+                     ns_err *err) {
   ns_buf tokens = NS_BUF_INIT;
   for (size_t i = 0; i < n; i++)
     if (!unlocked_only || !fates[i].locked)
@@ -96,27 +96,27 @@ static ns_status ask(ns_db *db, ns_sql sql, const ns_fate *fates, size_t n,
 }
 
 /* Of the rows that were not locked, which still stand? Those are BUSY. */
-static ns_status tell_stale(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
+static ns_status tell_stale(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
   const ns_value *row;
   ns_status st = ask(db, NS_SQL_SETTLE_STANDS, fates, n, true, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_STANDS, &row, err)) == NS_OK &&
          row != NULL) {
-    ns_fate *f = find(fates, n, row[0].i, row[1].i);
+    ns_outcome *f = find(fates, n, row[0].i, row[1].i);
     if (f != NULL && !f->locked)
       f->v->status = NS_EBUSY;
   }
   return st;
 }
 
-static ns_status lock_jobs(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
+static ns_status lock_jobs(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
   const ns_value *row;
   size_t locked = 0;
   ns_status st = ask(db, NS_SQL_SETTLE_LOCK, fates, n, false, err);
   while (st == NS_OK &&
          (st = ns_row(db, NS_SQL_SETTLE_LOCK, &row, err)) == NS_OK &&
          row != NULL) {
-    ns_fate *f = find(fates, n, row[L_ID].i, row[L_RUN].i);
+    ns_outcome *f = find(fates, n, row[L_ID].i, row[L_RUN].i);
     if (f == NULL || f->locked)
       continue;
     st = fill(f, row, err);
@@ -126,12 +126,12 @@ static ns_status lock_jobs(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
 }
 
 /* A job that ends, or that its children's failure may end, has a key. */
-static bool frees_key(const ns_fate *f) {
+static bool frees_key(const ns_outcome *f) {
   return f->locked && (f->ends || f->parks) && f->key != NULL;
 }
 
 /* The unique keys of jobs that end: one that somebody holds puts its job off. */
-static ns_status lock_keys(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
+static ns_status lock_keys(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
   ns_end *ends = calloc(n, sizeof *ends);
   bool *held = calloc(n, sizeof *held);
   ns_status st = ends == NULL || held == NULL ? ns_no_memory(err) : NS_OK;
@@ -143,7 +143,7 @@ static ns_status lock_keys(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
     st = ns_finish_keys(db, ends, n, held, err);
   for (size_t i = 0; st == NS_OK && i < n; i++)
     if (held[i])
-      ns_fate_put_off(&fates[i]);
+      ns_outcome_put_off(&fates[i]);
   free(held);
   free(ends);
   return st;
@@ -153,7 +153,7 @@ static ns_status lock_keys(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
 
 /* Errors and logs come from handlers: whatever bytes they are, they must not
 ** keep the attempt from being recorded. */
-static ns_status write_attempt(ns_db *db, const ns_fate *f, ns_err *err) {
+static ns_status write_attempt(ns_db *db, const ns_outcome *f, ns_err *err) {
   ns_buf error = NS_BUF_INIT;
   ns_buf log = NS_BUF_INIT;
   ns_status st;
@@ -177,8 +177,7 @@ static ns_status write_attempt(ns_db *db, const ns_fate *f, ns_err *err) {
   return st;
 }
 
-static ns_status write_attempts(ns_db *db, const ns_fate *fates, size_t n,
-                                ns_err *err) {
+static ns_status write_attempts(ns_db *db, const ns_outcome *fates, size_t n, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++)
     if (fates[i].locked && fates[i].attempt != NULL)
@@ -186,15 +185,14 @@ static ns_status write_attempts(ns_db *db, const ns_fate *fates, size_t n,
   return st;
 }
 
-static ns_status write_ends(ns_db *db, const ns_fate *fates, size_t n,
-                            ns_err *err) {
+static ns_status write_ends(ns_db *db, const ns_outcome *fates, size_t n, ns_err *err) {
   ns_end *ends = calloc(n, sizeof *ends);
   size_t k = 0;
   ns_status st;
   if (ends == NULL)
     return ns_no_memory(err);
   for (size_t i = 0; i < n; i++) {
-    const ns_fate *f = &fates[i];
+    const ns_outcome *f = &fates[i];
     bool done = f->v->kind == NS_ACK;
     if (!f->locked || !f->ends)
       continue;
@@ -240,11 +238,12 @@ static void returns_free(returns *r) {
   free(r->nulls);
 }
 
-static void returns_add(returns *r, const ns_fate *f) {
+static void returns_add(returns *r, const ns_outcome *f) {
   int64_t values[T_COUNT] = {
       [T_RANK] = f->rank, [T_ATTEMPTS] = f->attempts, [T_POLLS] = f->polls,
       [T_CRASHES] = f->crashes, [T_LOST] = f->lost, [T_MISSED] = f->missed,
-      [T_ALONE] = f->lost >= NS_LOST_TOGETHER, [T_SINCE] = f->missing_since, [T_DUE] = f->due, [T_ID] = f->v->id,
+      [T_ALONE] = f->lost >= NS_LOST_TOGETHER, [T_SINCE] = f->missing_since,
+      [T_DUE] = f->due, [T_ID] = f->v->id,
       [T_HEARS] = f->v->kind != NS_AGAIN,
       [T_QUEUE] = f->queue_id, [T_RUN] = f->v->run + 1,
       [T_OFFSET] = (int64_t)r->n, [T_KIND] = f->kind};
@@ -302,7 +301,7 @@ static ns_status insert_back(ns_db *db, const returns *r, ns_err *err) {
 ** row: whoever resumes it writes that. */
 typedef enum place { LATER, AT_ONCE, BACK, NOWHERE, PLACES } place;
 
-static bool returns_to(const ns_fate *f, place p) {
+static bool returns_to(const ns_outcome *f, place p) {
   place its = f->paused != 0      ? NOWHERE
               : f->due > f->now ? LATER
               : f->keeps        ? BACK
@@ -311,8 +310,7 @@ static bool returns_to(const ns_fate *f, place p) {
 }
 
 /* Jobs that return to 'p': their rows change, and where they wait. */
-static ns_status write_returns(ns_db *db, const ns_fate *fates, size_t n, place p,
-                               ns_err *err) {
+static ns_status write_returns(ns_db *db, const ns_outcome *fates, size_t n, place p, ns_err *err) {
   returns r;
   size_t k = 0;
   ns_status st = NS_OK;
@@ -340,13 +338,13 @@ static ns_status write_returns(ns_db *db, const ns_fate *fates, size_t n, place 
 
 /* ------------------------------------------------------------- children */
 
-static bool brings_children(const ns_fate *f) {
+static bool brings_children(const ns_outcome *f) {
   return f->locked && (f->v->kind == NS_ACK ||
                        (f->v->kind == NS_WAIT && !f->ends) ||
                        (f->v->kind == NS_AGAIN && !f->ends));
 }
 
-static size_t count_children(const ns_fate *fates, size_t n) {
+static size_t count_children(const ns_outcome *fates, size_t n) {
   size_t k = 0;
   for (size_t i = 0; i < n; i++)
     if (brings_children(&fates[i]))
@@ -360,8 +358,7 @@ static int insert_by_id(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-static ns_status child_row(ns_db *db, const ns_fate *f, size_t c,
-                           ns_insert *row, ns_err *err) {
+static ns_status child_row(ns_db *db, const ns_outcome *f, size_t c, ns_insert *row, ns_err *err) {
   const ns_push *child = &f->v->children[c];
   ns_status st = ns_push_check(child, (int64_t)db->max_payload, err);
   *row = (ns_insert){.push = child, .id = child->id, .queue_id = f->queue_id,
@@ -380,16 +377,16 @@ static ns_status child_row(ns_db *db, const ns_fate *f, size_t c,
 
 /* One whose child is to wait for a job that somebody holds comes with the next
 ** cycle. */
-static void put_off_parent(ns_fate *fates, size_t n, int64_t id) {
+static void put_off_parent(ns_outcome *fates, size_t n, int64_t id) {
   for (size_t i = 0; i < n; i++)
     if (fates[i].locked && fates[i].v->id == id)
-      ns_fate_put_off(&fates[i]);
+      ns_outcome_put_off(&fates[i]);
 }
 
 /* '*held': a row for which a lock would have to be waited for; 0: all is
 ** written. */
-static ns_status try_children(ns_db *db, ns_fate *fates, size_t n, ns_insert *rows,
-                              size_t total, size_t *held, ns_err *err) {
+static ns_status try_children(ns_db *db, ns_outcome *fates, size_t n, ns_insert *rows, size_t total,
+                              size_t *held, ns_err *err) {
   size_t k = 0;
   ns_status st = NS_OK;
   *held = 0;
@@ -408,7 +405,7 @@ static ns_status try_children(ns_db *db, ns_fate *fates, size_t n, ns_insert *ro
   return st;
 }
 
-static ns_status write_children(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
+static ns_status write_children(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
   size_t total = count_children(fates, n);
   size_t held = 0;
   ns_insert *rows;
@@ -432,8 +429,7 @@ static bool is_over(const ns_verdict *v) {
 }
 
 /* Lease rows whose last open claims are all among these verdicts. */
-static ns_status delete_leases(ns_db *db, const ns_fate *fates, size_t n,
-                               ns_err *err) {
+static ns_status delete_leases(ns_db *db, const ns_outcome *fates, size_t n, ns_err *err) {
   ns_status st = NS_OK;
   if (db->user_tx)
     return NS_OK; /* after the caller's commit */
@@ -450,8 +446,7 @@ static ns_status delete_leases(ns_db *db, const ns_fate *fates, size_t n,
   return st;
 }
 
-static ns_status hide_running(ns_db *db, const ns_fate *fates, size_t n,
-                              ns_err *err) {
+static ns_status hide_running(ns_db *db, const ns_outcome *fates, size_t n, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++) {
     const ns_verdict *v = fates[i].v;
@@ -463,7 +458,7 @@ static ns_status hide_running(ns_db *db, const ns_fate *fates, size_t n,
   return st;
 }
 
-static ns_status write_all(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
+static ns_status write_all(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
   ns_status st;
   if ((st = write_children(db, fates, n, err)) != NS_OK ||
       (st = ns_park_forget(db, fates, n, err)) != NS_OK ||
@@ -477,7 +472,7 @@ static ns_status write_all(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
 }
 
 /* Those that have to be looked at before it is known what becomes of them. */
-static ns_status settle_rest(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
+static ns_status settle_rest(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
   ns_status st;
   if (n == 0)
     return NS_OK;
@@ -485,7 +480,7 @@ static ns_status settle_rest(ns_db *db, ns_fate *fates, size_t n, ns_err *err) {
     return st;
   for (size_t i = 0; i < n; i++)
     if (fates[i].locked) {
-      ns_fate_decide(&fates[i]);
+      ns_outcome_decide(&fates[i]);
       ns_park_bound(db, &fates[i]);
     }
   if ((st = lock_keys(db, fates, n, err)) != NS_OK ||
@@ -506,7 +501,7 @@ static void look_for_written(ns_db *db, const ns_verdict *v) {
 
 ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
   size_t rest;
-  ns_fate *fates;
+  ns_outcome *fates;
   ns_status st;
   if (n == 0)
     return NS_OK;
@@ -518,7 +513,7 @@ ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
     look_for_written(db, &v[i]);
   }
   qsort(fates, n, sizeof *fates, by_token);
-  if ((st = ns_done(db, fates, n, &rest, err)) == NS_OK &&
+  if ((st = ns_fast_ack(db, fates, n, &rest, err)) == NS_OK &&
       (st = settle_rest(db, fates, rest, err)) == NS_OK &&
       (st = hide_running(db, fates, n, err)) == NS_OK)
     st = delete_leases(db, fates, n, err);

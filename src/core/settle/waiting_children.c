@@ -21,12 +21,12 @@
 
 /* ----------------------------------------------------------------- parents */
 
-static bool is_kin(const ns_fate *f) {
+static bool is_kin(const ns_outcome *f) {
   return f->locked && f->parks && f->kin;
 }
 
 /* A child that waits for something may have fallen as it was spawned. */
-static bool brings_waiters(const ns_fate *f) {
+static bool brings_waiters(const ns_outcome *f) {
   for (size_t i = 0; i < f->v->nchildren; i++)
     if (f->v->children[i].after.p != NULL)
       return true;
@@ -34,25 +34,25 @@ static bool brings_waiters(const ns_fate *f) {
 }
 
 /* Its live children are those that come with its verdict, all of them. */
-static bool is_new(const ns_fate *f) {
+static bool is_new(const ns_outcome *f) {
   return !f->kin && !brings_waiters(f);
 }
 
-static bool is_known(const ns_fate *f) {
+static bool is_known(const ns_outcome *f) {
   return f->locked && f->parks && !is_new(f);
 }
 
 /* A new child, too, may be told to wait for its parent. */
-static bool has_held(const ns_fate *f) {
+static bool has_held(const ns_outcome *f) {
   return is_known(f) && (f->held > 0 || brings_waiters(f));
 }
 
-static bool any(const ns_fate *f) {
+static bool any(const ns_outcome *f) {
   return f->locked && f->parks;
 }
 
 /* NULL: it is none of them, or is not parked any more. */
-static ns_fate *find(const ns_parents *p, int64_t id) {
+static ns_outcome *find(const ns_parents *p, int64_t id) {
   size_t low = 0;
   size_t high = p->n;
   while (low < high) {
@@ -69,8 +69,8 @@ static ns_fate *find(const ns_parents *p, int64_t id) {
 
 /* Runs a statement about those that are picked, given as "[id,…]". '*rows': it was
 ** run; there are none to be asked about else. */
-static ns_status ask(ns_db *db, ns_sql sql, const ns_parents *p,
-                     bool (*picks)(const ns_fate *), bool *rows, ns_err *err) {
+static ns_status ask(ns_db *db, ns_sql sql, const ns_parents *p, bool (*picks)(const ns_outcome *),
+                     bool *rows, ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
   for (size_t i = 0; i < p->n; i++)
     if (picks(p->items[i]))
@@ -80,7 +80,7 @@ static ns_status ask(ns_db *db, ns_sql sql, const ns_parents *p,
 }
 
 /* Its next row, and which parent that is about; '*f' is NULL after the last. */
-static ns_status next_row(ns_db *db, ns_sql sql, const ns_parents *p, ns_fate **f,
+static ns_status next_row(ns_db *db, ns_sql sql, const ns_parents *p, ns_outcome **f,
                           const ns_value **row, ns_err *err) {
   ns_status st;
   *f = NULL;
@@ -94,7 +94,7 @@ static ns_status next_row(ns_db *db, ns_sql sql, const ns_parents *p, ns_fate **
 
 static ns_status find_kin(ns_db *db, const ns_parents *p, bool *found, ns_err *err) {
   const ns_value *row;
-  ns_fate *f = NULL;
+  ns_outcome *f = NULL;
   bool rows;
   ns_status st = ask(db, NS_SQL_EDGE_KIN, p, any, &rows, err);
   *found = false;
@@ -107,7 +107,7 @@ static ns_status find_kin(ns_db *db, const ns_parents *p, bool *found, ns_err *e
 /* The children that wait for their parent, as far as they can be locked. */
 static ns_status lock_held(ns_db *db, const ns_parents *p, ns_err *err) {
   const ns_value *row;
-  ns_fate *f = NULL;
+  ns_outcome *f = NULL;
   bool rows;
   ns_status st = ask(db, NS_SQL_EDGE_HELD, p, is_kin, &rows, err);
   while (st == NS_OK && rows &&
@@ -119,13 +119,13 @@ static ns_status lock_held(ns_db *db, const ns_parents *p, ns_err *err) {
 /* A child that is to be parked in this batch, too, waits, and is waited for. */
 static ns_status lock_live(ns_db *db, const ns_parents *p, ns_err *err) {
   const ns_value *row;
-  ns_fate *f = NULL;
+  ns_outcome *f = NULL;
   bool rows;
   ns_status st = ask(db, NS_SQL_EDGE_BROOD_LOCK, p, is_kin, &rows, err);
   while (st == NS_OK && rows &&
          (st = next_row(db, NS_SQL_EDGE_BROOD_LOCK, p, &f, &row, err)) == NS_OK &&
          f != NULL) {
-    ns_fate *child = find(p, row[1].i);
+    ns_outcome *child = find(p, row[1].i);
     f->live++;
     if (child != NULL)
       f->waits = child->waited = true;
@@ -138,7 +138,7 @@ enum { T_ID, T_HELD, T_LIVE, T_WAITED, T_WAITS };
 /* Now that they are locked: are those all? */
 static ns_status count_kin(ns_db *db, const ns_parents *p, ns_err *err) {
   const ns_value *row;
-  ns_fate *f = NULL;
+  ns_outcome *f = NULL;
   bool rows;
   ns_status st = ask(db, NS_SQL_EDGE_TIES, p, is_kin, &rows, err);
   while (st == NS_OK && rows &&
@@ -147,14 +147,14 @@ static ns_status count_kin(ns_db *db, const ns_parents *p, ns_err *err) {
     f->waited = f->waited || row[T_WAITED].i != 0;
     f->waits = f->waits || row[T_WAITS].i != 0;
     if (row[T_HELD].i > f->held || row[T_LIVE].i != f->live)
-      ns_fate_put_off(f);
+      ns_outcome_put_off(f);
   }
   return st;
 }
 
 /* A circle may close where somebody waits for the parent, and a child of it for
 ** something. Such parents take turns, each until its commit. */
-static bool is_tied(const ns_fate *f) {
+static bool is_tied(const ns_outcome *f) {
   return any(f) && f->waited && f->waits;
 }
 
@@ -163,7 +163,7 @@ static ns_status take_turn(ns_db *db, const ns_parents *p, ns_err *err) {
   bool mine = true;
   ns_status st = NS_OK;
   for (size_t i = 0; i < p->n; i++) {
-    ns_fate *f = p->items[i];
+    ns_outcome *f = p->items[i];
     f->waits = f->waits || (f->waited && brings_waiters(f));
     tied = tied || is_tied(f);
   }
@@ -171,11 +171,11 @@ static ns_status take_turn(ns_db *db, const ns_parents *p, ns_err *err) {
     st = ns_circle_turn(db, NS_SQL_EDGE_CIRCLE_TURN, &mine, err);
   for (size_t i = 0; st == NS_OK && !mine && i < p->n; i++)
     if (is_tied(p->items[i]))
-      ns_fate_put_off(p->items[i]);
+      ns_outcome_put_off(p->items[i]);
   return st;
 }
 
-ns_status ns_brood_lock(ns_db *db, const ns_parents *p, ns_err *err) {
+ns_status ns_children_lock(ns_db *db, const ns_parents *p, ns_err *err) {
   bool kin;
   ns_status st = find_kin(db, p, &kin, err);
   if (st != NS_OK || !kin)
@@ -196,16 +196,16 @@ static void list_runs(const ns_parents *p, ns_buf *list) {
       ns_pair_add(list, p->items[i]->v->id, p->items[i]->v->lease);
 }
 
-static void end_with(ns_fate *f, int64_t child) {
+static void end_with(ns_outcome *f, int64_t child) {
   snprintf(f->why, sizeof f->why, "its child, job %lld, failed", (long long)child);
-  ns_fate_end(f, "dead", "child failed");
+  ns_outcome_end(f, "dead", "child failed");
 }
 
 /* A child that failed while the run went on, or as it was spawned after one that
 ** had failed, counts as one that fails later. */
-ns_status ns_brood_failed(ns_db *db, const ns_parents *p, ns_err *err) {
+ns_status ns_children_failed(ns_db *db, const ns_parents *p, ns_err *err) {
   const ns_value *row;
-  ns_fate *f = NULL;
+  ns_outcome *f = NULL;
   ns_buf list = NS_BUF_INIT;
   ns_status st;
   list_runs(p, &list);
@@ -266,7 +266,7 @@ static ns_status write_leaving(ns_db *db, leaving *l, ns_err *err) {
 /* Those that were locked before, and new ones: so there is room for all. */
 static ns_status let_go(ns_db *db, const ns_parents *p, ns_err *err) {
   const ns_value *row;
-  ns_fate *f = NULL;
+  ns_outcome *f = NULL;
   leaving l;
   size_t n = 0;
   bool rows;
@@ -290,7 +290,7 @@ static ns_status let_go(ns_db *db, const ns_parents *p, ns_err *err) {
 
 static ns_status add_new(const ns_parents *p, ns_edges *edges, ns_err *err) {
   for (size_t i = 0; i < p->n; i++) {
-    ns_fate *f = p->items[i];
+    ns_outcome *f = p->items[i];
     bool news = any(f) && is_new(f); /* looks at all children, so once */
     if (!any(f))
       continue;
@@ -305,7 +305,7 @@ static ns_status add_new(const ns_parents *p, ns_edges *edges, ns_err *err) {
 static ns_status add_known(ns_db *db, const ns_parents *p, ns_edges *edges,
                            ns_err *err) {
   const ns_value *row;
-  ns_fate *f = NULL;
+  ns_outcome *f = NULL;
   bool rows;
   ns_status st = ask(db, NS_SQL_EDGE_BROOD, p, is_known, &rows, err);
   while (st == NS_OK && rows &&
@@ -330,7 +330,7 @@ static ns_status write_edges(ns_db *db, const ns_parents *p, ns_err *err) {
 }
 
 /* With all edges there, so that two of one batch that close a circle are seen. */
-ns_status ns_brood_wait(ns_db *db, const ns_parents *p, ns_err *err) {
+ns_status ns_children_wait(ns_db *db, const ns_parents *p, ns_err *err) {
   ns_status st = let_go(db, p, err);
   if (st == NS_OK)
     st = write_edges(db, p, err);

@@ -10,7 +10,7 @@
 /* Parents whose verdicts are to park them, locked, sorted by id; borrowed. Those
 ** that are put off, or end, stay among them and are passed over. */
 typedef struct ns_parents {
-  ns_fate **items;
+  ns_outcome **items;
   size_t n;
 } ns_parents;
 
@@ -20,16 +20,16 @@ typedef struct ns_parents {
 ** another transaction has the turn of those that might close a circle.
 ** Waits for nobody. Errors: GONE, NOMEM.
 */
-ns_status ns_brood_lock(ns_db *db, const ns_parents *p, ns_err *err);
+ns_status ns_children_lock(ns_db *db, const ns_parents *p, ns_err *err);
 
 /* After the children of this batch have been written. Ends parents one of whose
 ** children has failed since their run was claimed. Errors: GONE, NOMEM. */
-ns_status ns_brood_failed(ns_db *db, const ns_parents *p, ns_err *err);
+ns_status ns_children_failed(ns_db *db, const ns_parents *p, ns_err *err);
 
 /* Has them wait for their live children, which are locked or new, and lets go those
 ** that wait for their parent's end: children of runs that said "again"; they and the
 ** parent would wait for each other for ever. 'live' of each says how many there are.
 ** Errors: INVALID (one waits for something that waits for the parent), GONE, NOMEM. */
-ns_status ns_brood_wait(ns_db *db, const ns_parents *p, ns_err *err);
+ns_status ns_children_wait(ns_db *db, const ns_parents *p, ns_err *err);
 
 #endif

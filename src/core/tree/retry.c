@@ -261,7 +261,7 @@ static ns_status finish_falls(ns_db *db, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st = NS_OK;
   while (st == NS_OK && !ns_in_transaction(db) && ns_mono_us() < end) {
-    st = ns_left_look(db, err);
+    st = ns_pending_look(db, err);
     if (st == NS_OK && !db->met_due &&
         (st = ns_run(db, NS_SQL_DEPEND_ANY, NULL, err)) == NS_OK &&
         (st = ns_row(db, NS_SQL_DEPEND_ANY, &row, err)) == NS_OK && row == NULL)

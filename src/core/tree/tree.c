@@ -127,7 +127,7 @@ void ns_tree_told(ns_db *db, ns_tree *t) {
   if (db->ring_due)
     ns_ring(db, NULL);
   db->ring_due = false;
-  ns_left_rest(db);
+  ns_pending_rest(db);
 }
 
 ns_status ns_tree_walk(ns_db *db, ns_tree *t,

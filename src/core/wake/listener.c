@@ -17,8 +17,9 @@
 ** While it sleeps it watches other holders: the sleep is a wait for the
 ** neighbour's named lock (our own without one), and looks now and then whether those of
 ** some others are free. The server lets go of a lock that the wait came to own before the
-** wait ends. Whoever is found dead is told of once; what follows is ns_rescue's. It is no SLEEP() where locks serve: all of a server share a mutex, and a
-** KILL QUERY that finds it taken waits for two seconds, and all sleepers with it.
+** wait ends. Whoever is found dead is told of once; what follows is holder/rescue.c's. It
+** is no SLEEP() where locks serve: all of a server share a mutex, and a KILL QUERY that
+** finds it taken waits for two seconds, and all sleepers with it.
 */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -193,7 +194,7 @@ static bool add_near(ns_buf *text, const ns_db *db, int64_t queue_id) {
 void ns_listen_near(ns_listener *l, const ns_db *db, const int64_t *queue_ids,
                     size_t n) {
   ns_view *v = calloc(1, sizeof *v);
-  const char *kinds = ns_only_kinds(&db->only);
+  const char *kinds = ns_filter_kinds(&db->only);
   if (v == NULL)
     return;
   for (size_t i = 0; i < n; i++)

@@ -3,7 +3,8 @@
 ** their rows claimed by the same thread, on the same connection.
 **
 ** Each is looked at about once a second while claims find nothing, and at once while
-** they come back full; one whose triggers ring (dispatcher/table_listener.c) is left alone for ten seconds.
+** they come back full; one whose triggers ring (table_listener.c) is left alone for
+** ten seconds.
 ** What is free is shared with the queues by halves, and tables take turns at it.
 **
 ** A row whose failure, or "again", names a delay that its table has no column for would
@@ -57,13 +58,13 @@ ns_status nsh_adopted_open(nsh_dispatch *d, ns_err *err) {
     a->map = &cfg->adopted[i];
     a->lease = -number;
     a->pool = nsh_config_pool(cfg, a->map->table);
-    a->unsettled = NSH_UNSETTLED_INIT;
-    a->patience = NSH_PATIENCE_INIT;
+    a->unsettled = NSH_RETRY_INIT;
+    a->patience = NSH_DEFERRED_INIT;
     a->due = -1;
     d->nadopted++;
     say_index(a);
     if (ns_adopted_rung(a->table) && !cfg->drain &&
-        (st = nsh_hark_open(&a->hark, a->table, d->mail, err)) != NS_OK)
+        (st = nsh_table_listener_open(&a->hark, a->table, d->mail, err)) != NS_OK)
       return st;
   }
   return NS_OK;
@@ -71,7 +72,7 @@ ns_status nsh_adopted_open(nsh_dispatch *d, ns_err *err) {
 
 void nsh_adopted_deafen(nsh_dispatch *d) {
   for (size_t i = 0; i < d->nadopted; i++) {
-    nsh_hark_close(d->adopted[i].hark, d->db);
+    nsh_table_listener_close(d->adopted[i].hark, d->db);
     d->adopted[i].hark = NULL;
   }
 }
@@ -80,8 +81,8 @@ void nsh_adopted_close(nsh_dispatch *d) {
   for (size_t i = 0; i < d->nadopted; i++) {
     nsh_adopted *a = &d->adopted[i];
     nsh_batch_free(&a->fresh);
-    nsh_patience_free(&a->patience);
-    nsh_unsettled_free(&a->unsettled);
+    nsh_deferred_free(&a->patience);
+    nsh_retry_free(&a->unsettled);
   }
   free(d->adopted);
 }
@@ -94,7 +95,7 @@ static size_t room_of(const nsh_adopted *a, const nsh_room *room) {
 }
 
 /* No more jobs are taken: what waits need not. */
-static bool is_ending(const nsh_mail *m) {
+static bool is_ending(const nsh_exchange *m) {
   return m->finish || m->taking == 0;
 }
 
@@ -105,7 +106,7 @@ static bool is_full(const nsh_adopted *a) {
 
 /* When a claim may find something. */
 static int64_t claim_at(const nsh_adopted *a) {
-  return a->hark != NULL && nsh_hark_woken(a->hark) ? 0 : ns_adopted_claim_at(a->table);
+  return a->hark != NULL && nsh_table_listener_woken(a->hark) ? 0 : ns_adopted_claim_at(a->table);
 }
 
 /* When it has something to do, as far as is known now. */
@@ -119,13 +120,13 @@ static int64_t next_of(const nsh_dispatch *d, const nsh_adopted *a,
   return t > a->error_at ? t : a->error_at;
 }
 
-/* Verdicts in the mailbox are found by nsh_cycle_due. */
+/* Verdicts in the mailbox are found by nsh_queues_due. */
 int64_t nsh_adopted_next(const nsh_dispatch *d) {
   int64_t t = NSH_NEVER;
   nsh_room room;
   if (d->nadopted == 0)
     return t;
-  room = nsh_mail_room(d->mail);
+  room = nsh_exchange_room(d->mail);
   if (d->mail->outstanding > 0)
     t = d->watch_at;
   for (size_t i = 0; i < d->nadopted; i++)
@@ -164,8 +165,8 @@ void nsh_adopted_take(nsh_dispatch *d, int64_t now) {
     sort_out(d);
   for (size_t i = 0; i < d->nadopted; i++) {
     nsh_adopted *a = &d->adopted[i];
-    nsh_patience_take(&a->patience, &a->fresh, now, is_ending(d->mail));
-    nsh_unsettled_take(&a->unsettled, &a->fresh, NULL, now);
+    nsh_deferred_take(&a->patience, &a->fresh, now, is_ending(d->mail));
+    nsh_retry_take(&a->unsettled, &a->fresh, NULL, now);
   }
 }
 
@@ -176,7 +177,7 @@ void nsh_adopted_take(nsh_dispatch *d, int64_t now) {
 static bool is_hopeless(const nsh_dispatch *d, nsh_adopted *a, const ns_verdict *v,
                         int64_t now) {
   return d->cfg->drain && ns_adopted_returns(a->table, v) &&
-         nsh_patience_failing(&a->patience, v->id, now) > d->cfg->drain_within;
+         nsh_deferred_failing(&a->patience, v->id, now) > d->cfg->drain_within;
 }
 
 /* Is there one among the jobs, or the verdicts, that is not of such a row? */
@@ -185,8 +186,7 @@ static bool brings_news(const nsh_dispatch *d, const nsh_adopted *a,
   if (!d->cfg->drain)
     return jobs->n > 0;
   for (size_t i = 0; i < jobs->n; i++)
-    if (nsh_patience_failed(&a->patience, jobs->items[i].id, now) <=
-        d->cfg->drain_within)
+    if (nsh_deferred_failed(&a->patience, jobs->items[i].id, now) <= d->cfg->drain_within)
       return true;
   return false;
 }
@@ -220,14 +220,14 @@ static void hold_back(nsh_dispatch *d, nsh_adopted *a, int64_t now) {
   nsh_batch *b = &a->unsettled.batch;
   size_t n = 0;
   bool ending;
-  nsh_mail_lock(d->mail);
+  nsh_exchange_lock(d->mail);
   ending = is_ending(d->mail);
-  nsh_mail_unlock(d->mail);
+  nsh_exchange_unlock(d->mail);
   for (size_t i = 0; i < b->n && !ending; i++) {
     nsh_term term = patience_with(d, a, &b->items[i], now);
     if (term.until > now) {
       b->items[i].lease = 0;
-      nsh_patience_hold(&a->patience, &b->items[i], term);
+      nsh_deferred_hold(&a->patience, &b->items[i], term);
     } else
       b->items[n++] = b->items[i];
   }
@@ -247,10 +247,10 @@ static ns_status settle(nsh_dispatch *d, nsh_adopted *a, ns_err *err) {
   if ((st = ns_adopted_settle(a->table, b->items, b->n, err)) != NS_OK)
     return st;
   nsh_row_log_failed(a->map->table, b->items, b->n);
-  settled = nsh_unsettled_sort(&a->unsettled, ns_trouble(d->db), ns_mono_us());
-  nsh_mail_lock(d->mail);
+  settled = nsh_retry_sort(&a->unsettled, ns_trouble(d->db), ns_mono_us());
+  nsh_exchange_lock(d->mail);
   d->mail->unsettled -= settled;
-  nsh_mail_unlock(d->mail);
+  nsh_exchange_unlock(d->mail);
   if (news)
     a->empties = 0;
   return NS_OK;
@@ -274,9 +274,9 @@ static void obey(nsh_dispatch *d, nsh_adopted *a) {
            NS_FIELDS(ns_fb("table", a->map->table)));
   if (!paused)
     return;
-  nsh_mail_lock(d->mail);
-  nsh_mail_withdraw(d->mail, a->lease);
-  nsh_mail_unlock(d->mail);
+  nsh_exchange_lock(d->mail);
+  nsh_exchange_withdraw(d->mail, a->lease);
+  nsh_exchange_unlock(d->mail);
 }
 
 static ns_status look(nsh_dispatch *d, nsh_adopted *a, bool now, int64_t *freed,
@@ -304,7 +304,7 @@ void nsh_adopted_look(nsh_dispatch *d) {
 static size_t share_of(const nsh_dispatch *d, const nsh_adopted *a,
                        const nsh_turn *t) {
   size_t room = room_of(a, &t->room);
-  if (!nsh_cycle_wants(d, t))
+  if (!nsh_queues_wants(d, t))
     return room;
   return room - room / 2 - (d->first % 2 == 1 && room % 2 == 1 ? 1 : 0);
 }
@@ -312,9 +312,9 @@ static size_t share_of(const nsh_dispatch *d, const nsh_adopted *a,
 static void deliver(nsh_dispatch *d, const nsh_adopted *a, ns_jobs *jobs) {
   size_t by_pool[NSH_POOLS_MAX] = {0};
   by_pool[a->pool] = jobs->n;
-  nsh_mail_lock(d->mail);
-  nsh_mail_deliver(d->mail, jobs, by_pool);
-  nsh_mail_unlock(d->mail);
+  nsh_exchange_lock(d->mail);
+  nsh_exchange_deliver(d->mail, jobs, by_pool);
+  nsh_exchange_unlock(d->mail);
   d->mail->notify(d->mail->notify_arg);
 }
 
@@ -353,9 +353,9 @@ static ns_status count_empty(nsh_dispatch *d, nsh_adopted *a, ns_err *err) {
 /* Is there a reason to claim? A ring counts once. */
 static bool may_claim(nsh_dispatch *d, nsh_adopted *a) {
   bool rung;
-  nsh_mail_lock(d->mail);
-  rung = a->hark != NULL && nsh_hark_take(a->hark);
-  nsh_mail_unlock(d->mail);
+  nsh_exchange_lock(d->mail);
+  rung = a->hark != NULL && nsh_table_listener_take(a->hark);
+  nsh_exchange_unlock(d->mail);
   return rung || ns_mono_us() >= ns_adopted_claim_at(a->table);
 }
 
@@ -363,9 +363,9 @@ static bool may_claim(nsh_dispatch *d, nsh_adopted *a) {
 static void await(nsh_dispatch *d, nsh_adopted *a, bool found) {
   if (a->hark == NULL || !ns_adopted_looked(a->table))
     return;
-  nsh_mail_lock(d->mail);
-  nsh_hark_arm(a->hark, d->holder, found);
-  nsh_mail_unlock(d->mail);
+  nsh_exchange_lock(d->mail);
+  nsh_table_listener_arm(a->hark, d->holder, found);
+  nsh_exchange_unlock(d->mail);
 }
 
 static ns_status claim(nsh_dispatch *d, nsh_adopted *a, nsh_turn *t, ns_err *err) {
@@ -384,7 +384,7 @@ static ns_status claim(nsh_dispatch *d, nsh_adopted *a, nsh_turn *t, ns_err *err
     a->empties = brings_news(d, a, &jobs, ns_mono_us()) ? 0 : a->empties + 1;
     a->worked = true;
     deliver(d, a, &jobs);
-    nsh_cycle_yield(d, t, a->pool, n);
+    nsh_queues_yield(d, t, a->pool, n);
   } else if (st == NS_OK)
     st = count_empty(d, a, err);
   ns_jobs_free(&jobs);
@@ -470,7 +470,7 @@ bool nsh_adopted_rested(const nsh_dispatch *d, int64_t *due, size_t *patient) {
   *patient = 0;
   for (size_t i = 0; i < d->nadopted; i++) {
     const nsh_adopted *a = &d->adopted[i];
-    int64_t over = nsh_patience_over(&a->patience);
+    int64_t over = nsh_deferred_over(&a->patience);
     rested = rested && (a->empties >= 2 || !a->handled || is_full(a));
     *patient += a->patience.batch.n;
     if (a->handled)

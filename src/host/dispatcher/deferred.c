@@ -8,13 +8,13 @@
 
 #include "ipc/alloc.h"
 
-void nsh_patience_free(nsh_patience *p) {
+void nsh_deferred_free(nsh_deferred *p) {
   nsh_batch_free(&p->batch);
   free(p->terms);
   free(p->failed);
 }
 
-void nsh_patience_hold(nsh_patience *p, const ns_verdict *v, nsh_term term) {
+void nsh_deferred_hold(nsh_deferred *p, const ns_verdict *v, nsh_term term) {
   nsh_batch_copy(&p->batch, v);
   nsh_must(ns_grow(&p->terms, &p->capterms, p->batch.n, sizeof *p->terms));
   p->terms[p->batch.n - 1] = term;
@@ -22,7 +22,7 @@ void nsh_patience_hold(nsh_patience *p, const ns_verdict *v, nsh_term term) {
     p->next_at = term.until;
 }
 
-int64_t nsh_patience_over(const nsh_patience *p) {
+int64_t nsh_deferred_over(const nsh_deferred *p) {
   int64_t first = INT64_MAX;
   for (size_t i = 0; i < p->batch.n; i++)
     if (!p->terms[i].kept && p->terms[i].until < first)
@@ -30,7 +30,7 @@ int64_t nsh_patience_over(const nsh_patience *p) {
   return first;
 }
 
-void nsh_patience_take(nsh_patience *p, nsh_batch *out, int64_t now, bool all) {
+void nsh_deferred_take(nsh_deferred *p, nsh_batch *out, int64_t now, bool all) {
   nsh_batch old = p->batch;
   size_t n = old.n;
   if (n == 0 || (!all && now < p->next_at))
@@ -41,12 +41,12 @@ void nsh_patience_take(nsh_patience *p, nsh_batch *out, int64_t now, bool all) {
     if (all || p->terms[i].until <= now)
       nsh_batch_copy(out, &old.items[i]);
     else
-      nsh_patience_hold(p, &old.items[i], p->terms[i]);
+      nsh_deferred_hold(p, &old.items[i], p->terms[i]);
   nsh_batch_free(&old);
 }
 
 /* Where it is, or belongs. */
-static size_t place_of(const nsh_patience *p, int64_t id) {
+static size_t place_of(const nsh_deferred *p, int64_t id) {
   size_t low = 0;
   size_t high = p->nfailed;
   while (low < high) {
@@ -59,14 +59,14 @@ static size_t place_of(const nsh_patience *p, int64_t id) {
   return low;
 }
 
-int64_t nsh_patience_failed(const nsh_patience *p, int64_t id, int64_t now) {
+int64_t nsh_deferred_failed(const nsh_deferred *p, int64_t id, int64_t now) {
   size_t i = place_of(p, id);
   return i < p->nfailed && p->failed[i].id == id ? now - p->failed[i].since : -1;
 }
 
-int64_t nsh_patience_failing(nsh_patience *p, int64_t id, int64_t now) {
+int64_t nsh_deferred_failing(nsh_deferred *p, int64_t id, int64_t now) {
   size_t i = place_of(p, id);
-  int64_t since = nsh_patience_failed(p, id, now);
+  int64_t since = nsh_deferred_failed(p, id, now);
   if (since >= 0)
     return since;
   nsh_must(ns_grow(&p->failed, &p->capfailed, p->nfailed + 1, sizeof *p->failed));

@@ -20,33 +20,32 @@ typedef struct nsh_term {
   bool kept;     /* ... or until the host ends, which need not wait for it */
 } nsh_term;
 
-typedef struct nsh_patience {
+typedef struct nsh_deferred {
   nsh_batch batch; /* those that wait, ... */
   nsh_term *terms; /* ... each so long */
   size_t capterms;
   int64_t next_at;
   nsh_failed *failed;
   size_t nfailed, capfailed;
-} nsh_patience;
+} nsh_deferred;
 
-#define NSH_PATIENCE_INIT \
-  ((nsh_patience){.batch = NSH_BATCH_INIT, .next_at = INT64_MAX})
+#define NSH_DEFERRED_INIT ((nsh_deferred){.batch = NSH_BATCH_INIT, .next_at = INT64_MAX})
 
 /* A copy of 'v' waits. */
-void nsh_patience_hold(nsh_patience *p, const ns_verdict *v, nsh_term term);
+void nsh_deferred_hold(nsh_deferred *p, const ns_verdict *v, nsh_term term);
 
 /* Those whose time has come, or all, go to 'out'. */
-void nsh_patience_take(nsh_patience *p, nsh_batch *out, int64_t now, bool all);
+void nsh_deferred_take(nsh_deferred *p, nsh_batch *out, int64_t now, bool all);
 
 /* When the first is over that is not kept; NEVER: there is none. */
-int64_t nsh_patience_over(const nsh_patience *p);
+int64_t nsh_deferred_over(const nsh_deferred *p);
 
 /* The row has failed. µs since it did so for the first time. */
-int64_t nsh_patience_failing(nsh_patience *p, int64_t id, int64_t now);
+int64_t nsh_deferred_failing(nsh_deferred *p, int64_t id, int64_t now);
 
 /* The same of one that has failed before; -1: it has not. */
-int64_t nsh_patience_failed(const nsh_patience *p, int64_t id, int64_t now);
+int64_t nsh_deferred_failed(const nsh_deferred *p, int64_t id, int64_t now);
 
-void nsh_patience_free(nsh_patience *p);
+void nsh_deferred_free(nsh_deferred *p);
 
 #endif

@@ -1,7 +1,7 @@
 /*
 ** The dispatcher's thread: waits for a reason, takes the orders out of the mailbox,
 ** does a turn, and so on until the host ends. What a turn does is in dispatcher/queues.c
-** (settling and claiming) and dispatcher/maintenance.c (all else); dispatcher/turn.h has the picture.
+** (settling and claiming) and dispatcher/maintenance.c (all else); turn.h has the picture.
 */
 #include "dispatcher/dispatcher.h"
 
@@ -23,33 +23,32 @@
 /* --------------------------------------------------------------- one turn */
 
 static bool has_work(const nsh_dispatch *d, int64_t now) {
-  const nsh_mail *m = d->mail;
+  const nsh_exchange *m = d->mail;
   if (atomic_load(&m->give_up))
     return true;
   if (now < d->error_at)
     return false;
-  return nsh_cycle_due(d, now) || nsh_adopted_due(d, now) ||
-         nsh_chores_due(d, now) || (m->finish && nsh_mail_quiescent(m));
+  return nsh_queues_due(d, now) || nsh_adopted_due(d, now) || nsh_maintenance_due(d, now) ||
+         (m->finish && nsh_exchange_quiescent(m));
 }
 
 /* When has_work may change its mind by itself. */
 static int64_t next_time(const nsh_dispatch *d, int64_t now) {
   if (now < d->error_at)
     return d->error_at;
-  return nsh_sooner(nsh_adopted_next(d),
-                    nsh_sooner(nsh_cycle_next(d), nsh_chores_next(d)));
+  return nsh_sooner(nsh_adopted_next(d), nsh_sooner(nsh_queues_next(d), nsh_maintenance_next(d)));
 }
 
-static void wait_until(nsh_mail *m, int64_t when) {
+static void wait_until(nsh_exchange *m, int64_t when) {
   struct timespec t = {(time_t)(when / NS_SECOND),
                        (long)(when % NS_SECOND) * 1000};
   pthread_cond_timedwait(&m->work, &m->lock, &t);
 }
 
 static void take_turn(nsh_dispatch *d, nsh_turn *t) {
-  nsh_mail *m = d->mail;
+  nsh_exchange *m = d->mail;
   int64_t now = ns_mono_us();
-  nsh_mail_lock(m);
+  nsh_exchange_lock(m);
   while (!has_work(d, now)) {
     int64_t next = next_time(d, now);
     bool holds = m->outstanding > 0;
@@ -59,20 +58,20 @@ static void take_turn(nsh_dispatch *d, nsh_turn *t) {
       d->beat_at = now;
   }
   nsh_adopted_take(d, now);
-  nsh_cycle_take(d, t, now);
-  nsh_chores_take(d, t, now);
+  nsh_queues_take(d, t, now);
+  nsh_maintenance_take(d, t, now);
   m->cycling = true;
   m->claiming = t->limit > 0;
-  nsh_mail_unlock(m);
+  nsh_exchange_unlock(m);
 }
 
 /* Jobs first: what was claimed is not to wait for the chores. */
 static void do_turn(nsh_dispatch *d, nsh_turn *t) {
   bool adopted = nsh_adopted_run(d, t);
-  if (nsh_cycle_run(d, t) && adopted)
-    nsh_chores_run(d, t);
+  if (nsh_queues_run(d, t) && adopted)
+    nsh_maintenance_run(d, t);
   else
-    nsh_chores_put_back(d, t);
+    nsh_maintenance_put_back(d, t);
 }
 
 /* ---------------------------------------------- a server that does not help */
@@ -87,9 +86,9 @@ void nsh_back_off(nsh_dispatch *d, const ns_err *err) {
   d->error_at = ns_mono_us() + d->error_wait;
   if (err->status == NS_EDENIED) /* so that a right granted since counts */
     ns_renew(d->db);
-  nsh_mail_lock(d->mail);
+  nsh_exchange_lock(d->mail);
   d->mail->cycling = false;
-  nsh_mail_unlock(d->mail);
+  nsh_exchange_unlock(d->mail);
 }
 
 void nsh_recovered(nsh_dispatch *d) {
@@ -115,15 +114,15 @@ static bool keep_trying(void *arg, const ns_err *why) {
 /* True when the host has asked to end and nothing is left to write. */
 static bool may_end(nsh_dispatch *d) {
   bool end;
-  nsh_mail_lock(d->mail);
-  end = d->mail->finish && nsh_mail_quiescent(d->mail);
-  nsh_mail_unlock(d->mail);
+  nsh_exchange_lock(d->mail);
+  end = d->mail->finish && nsh_exchange_quiescent(d->mail);
+  nsh_exchange_unlock(d->mail);
   return end || atomic_load(&d->mail->give_up);
 }
 
 static void *thread(void *arg) {
   nsh_dispatch *d = arg;
-  nsh_mail *m = d->mail;
+  nsh_exchange *m = d->mail;
   nsh_turn t;
   while (!may_end(d)) {
     take_turn(d, &t);
@@ -132,10 +131,10 @@ static void *thread(void *arg) {
   ns_end_by(d->db, ns_mono_us() + CLOSE_MAX);
   nsh_listen_stop(d->listen, d->db);
   nsh_adopted_deafen(d);
-  nsh_mail_lock(m);
-  m->clean = nsh_mail_quiescent(m);
+  nsh_exchange_lock(m);
+  m->clean = nsh_exchange_quiescent(m);
   m->ended = true;
-  nsh_mail_unlock(m);
+  nsh_exchange_unlock(m);
   m->notify(m->notify_arg);
   return NULL;
 }
@@ -172,8 +171,8 @@ static void say_unrung(ns_db *db) {
                                     "makes procedures anew")));
 }
 
-ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
-                            nsh_mail *mail, nsh_slots *slots, ns_err *err) {
+ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg, nsh_exchange *mail,
+                            nsh_slots *slots, ns_err *err) {
   nsh_dispatch *d = nsh_alloc(sizeof *d);
   ns_config db = cfg->db;
   ns_status st;
@@ -188,10 +187,8 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
     return st;
   }
   nsh_slow_watch(d->slow, NSH_DISPATCHER, &db);
-  if ((st = ns_open(&d->db, &db, err)) != NS_OK ||
-      (st = ns_probe(d->db, err)) != NS_OK ||
-      (st = ns_register(d->db, true, err)) != NS_OK ||
-      (st = nsh_cycle_open(d, err)) != NS_OK ||
+  if ((st = ns_open(&d->db, &db, err)) != NS_OK || (st = ns_probe(d->db, err)) != NS_OK ||
+      (st = ns_register(d->db, true, err)) != NS_OK || (st = nsh_queues_open(d, err)) != NS_OK ||
       (st = nsh_adopted_open(d, err)) != NS_OK ||
       (st = nsh_listen_open(&d->listen, d->db, mail, err)) != NS_OK ||
       (st = nsh_upkeep_open(&d->upkeep, cfg, mail, d->slow, err)) != NS_OK) {
@@ -202,7 +199,7 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
   ns_forget_done(d->db, cfg->forget_done);
   say_unrung(d->db);
   atomic_store(&d->opened, true);
-  nsh_chores_open(d);
+  nsh_maintenance_open(d);
   mail->woken = true; /* for the first claim */
   *out = d;
   return NS_OK;
@@ -239,9 +236,9 @@ bool nsh_dispatch_close(nsh_dispatch *d) {
   ns_close(d->db);
   if (ended) /* nobody is left who tells it */
     ended = nsh_slow_close(d->slow);
-  nsh_cycle_close(d);
+  nsh_queues_close(d);
   nsh_adopted_close(d);
-  nsh_chores_close(d);
+  nsh_maintenance_close(d);
   free(d);
   return ended;
 }

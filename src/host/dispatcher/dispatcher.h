@@ -23,8 +23,8 @@ typedef struct nsh_dispatch nsh_dispatch;
 ** retried: a server that is not there at the start is an error.
 ** Errors: as ns_open.
 */
-ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg,
-                            nsh_mail *mail, nsh_slots *slots, ns_err *err);
+ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg, nsh_exchange *mail,
+                            nsh_slots *slots, ns_err *err);
 
 /* Starts the threads, with all signals blocked. */
 ns_status nsh_dispatch_start(nsh_dispatch *d, ns_err *err);

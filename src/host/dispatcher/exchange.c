@@ -21,7 +21,7 @@ void nsh_load_free(nsh_load *load) {
   free(load);
 }
 
-void nsh_mail_cond(pthread_cond_t *c) {
+void nsh_exchange_cond(pthread_cond_t *c) {
   pthread_condattr_t attr;
   pthread_condattr_init(&attr);
   pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -29,14 +29,13 @@ void nsh_mail_cond(pthread_cond_t *c) {
   pthread_condattr_destroy(&attr);
 }
 
-void nsh_mail_init(nsh_mail *m, size_t npools, void (*notify)(void *arg),
-                   void *arg) {
+void nsh_exchange_init(nsh_exchange *m, size_t npools, void (*notify)(void *arg), void *arg) {
   memset(m, 0, sizeof *m);
   m->npools = npools;
   pthread_mutex_init(&m->lock, NULL);
-  nsh_mail_cond(&m->work);
-  nsh_mail_cond(&m->listen);
-  nsh_mail_cond(&m->upkeep);
+  nsh_exchange_cond(&m->work);
+  nsh_exchange_cond(&m->listen);
+  nsh_exchange_cond(&m->upkeep);
   m->notify = notify;
   m->notify_arg = arg;
   m->loads_end = &m->loads;
@@ -45,7 +44,7 @@ void nsh_mail_init(nsh_mail *m, size_t npools, void (*notify)(void *arg),
   m->ids_owed = IDS_STOCK;
 }
 
-void nsh_mail_free(nsh_mail *m) {
+void nsh_exchange_free(nsh_exchange *m) {
   nsh_load *load;
   while ((load = m->loads) != NULL) {
     m->loads = load->next;
@@ -71,24 +70,24 @@ void nsh_mail_free(nsh_mail *m) {
   pthread_mutex_destroy(&m->lock);
 }
 
-void nsh_mail_lock(nsh_mail *m) {
+void nsh_exchange_lock(nsh_exchange *m) {
   pthread_mutex_lock(&m->lock);
 }
 
-void nsh_mail_unlock(nsh_mail *m) {
+void nsh_exchange_unlock(nsh_exchange *m) {
   pthread_mutex_unlock(&m->lock);
 }
 
 /* --------------------------------------------------------------- the loop */
 
-nsh_batch *nsh_mail_batch(nsh_mail *m, int64_t lease, size_t nchildren) {
+nsh_batch *nsh_exchange_batch(nsh_exchange *m, int64_t lease, size_t nchildren) {
   if (lease < 0 || nchildren == 0)
     return &m->verdicts;
   return nchildren > MANY_CHILDREN ? &m->large : &m->broods;
 }
 
-void nsh_mail_verdict(nsh_mail *m, const ns_verdict *v) {
-  nsh_batch *batch = nsh_mail_batch(m, v->lease, v->nchildren);
+void nsh_exchange_verdict(nsh_exchange *m, const ns_verdict *v) {
+  nsh_batch *batch = nsh_exchange_batch(m, v->lease, v->nchildren);
   nsh_batch_add(batch, v);
   if (v->kind != NS_RELEASE)
     batch->items[batch->n - 1].ended = ns_mono_us();
@@ -97,7 +96,7 @@ void nsh_mail_verdict(nsh_mail *m, const ns_verdict *v) {
   pthread_cond_signal(batch == &m->large ? &m->upkeep : &m->work);
 }
 
-void nsh_mail_written(nsh_mail *m, const ns_verdict *v) {
+void nsh_exchange_written(nsh_exchange *m, const ns_verdict *v) {
   nsh_batch_add(&m->verdicts,
                 &(ns_verdict){.id = v->id, .run = v->run, .lease = v->lease,
                               .kind = NS_RELEASE, .delay = -1, .go_on = 2,
@@ -106,9 +105,10 @@ void nsh_mail_written(nsh_mail *m, const ns_verdict *v) {
   pthread_cond_signal(&m->work);
 }
 
-void nsh_mail_release(nsh_mail *m, int64_t id, int64_t run, int64_t lease) {
-  nsh_mail_verdict(m, &(ns_verdict){.id = id, .run = run, .lease = lease,
-                                    .kind = NS_RELEASE, .delay = -1, .go_on = 1});
+void nsh_exchange_release(nsh_exchange *m, int64_t id, int64_t run, int64_t lease) {
+  nsh_exchange_verdict(
+      m, &(ns_verdict){
+             .id = id, .run = run, .lease = lease, .kind = NS_RELEASE, .delay = -1, .go_on = 1});
 }
 
 /* The newer one of a seat's two touches takes the place of the other. */
@@ -125,7 +125,7 @@ static void merge_touch(nsh_touch *old, const nsh_touch *t) {
   *old = both;
 }
 
-void nsh_mail_touch(nsh_mail *m, const nsh_touch *t, nsh_place *place) {
+void nsh_exchange_touch(nsh_exchange *m, const nsh_touch *t, nsh_place *place) {
   if (place->turn == m->turn) {
     merge_touch(&m->touches[place->at], t);
     return;
@@ -137,7 +137,7 @@ void nsh_mail_touch(nsh_mail *m, const nsh_touch *t, nsh_place *place) {
   pthread_cond_signal(&m->work);
 }
 
-void nsh_mail_want_ids(nsh_mail *m, size_t n, bool waits) {
+void nsh_exchange_want_ids(nsh_exchange *m, size_t n, bool waits) {
   m->ids_owed += n;
   if (m->ids_owed == 0 || (!waits && m->ids_owed < IDS_STOCK / 2))
     return;
@@ -146,7 +146,7 @@ void nsh_mail_want_ids(nsh_mail *m, size_t n, bool waits) {
   pthread_cond_signal(&m->work);
 }
 
-void nsh_mail_publish(nsh_mail *m, const int64_t *places) {
+void nsh_exchange_publish(nsh_exchange *m, const int64_t *places) {
   bool more = false;
   for (size_t i = 0; i < m->npools; i++) {
     int64_t n = places[i] - (int64_t)m->arriving[i];
@@ -157,7 +157,7 @@ void nsh_mail_publish(nsh_mail *m, const int64_t *places) {
     pthread_cond_signal(&m->work);
 }
 
-void nsh_mail_serves(nsh_mail *m, char *handlers, char *names, size_t taking) {
+void nsh_exchange_serves(nsh_exchange *m, char *handlers, char *names, size_t taking) {
   if (handlers != NULL) {
     free(m->handlers);
     m->handlers = handlers;
@@ -169,19 +169,19 @@ void nsh_mail_serves(nsh_mail *m, char *handlers, char *names, size_t taking) {
   pthread_cond_signal(&m->work);
 }
 
-void nsh_mail_finish(nsh_mail *m) {
+void nsh_exchange_finish(nsh_exchange *m) {
   m->finish = true;
   pthread_cond_signal(&m->work);
 }
 
-bool nsh_mail_quiescent(const nsh_mail *m) {
+bool nsh_exchange_quiescent(const nsh_exchange *m) {
   return m->outstanding == 0 && m->unsettled == 0 && !m->cycling;
 }
 
 /* --------------------------------------------------------- the dispatcher */
 
 /* What waits for a pool's own workers, and does not fit, waits for pool 0. */
-nsh_room nsh_mail_room(const nsh_mail *m) {
+nsh_room nsh_exchange_room(const nsh_exchange *m) {
   nsh_room room = {0};
   int64_t open = m->places[0];
   for (size_t i = 1; i < m->npools; i++)
@@ -194,7 +194,7 @@ nsh_room nsh_mail_room(const nsh_mail *m) {
   return room;
 }
 
-void nsh_mail_deliver(nsh_mail *m, ns_jobs *jobs, const size_t *by_pool) {
+void nsh_exchange_deliver(nsh_exchange *m, ns_jobs *jobs, const size_t *by_pool) {
   nsh_load *load = nsh_alloc(sizeof *load);
   load->jobs = *jobs;
   load->left = jobs->n;
@@ -208,23 +208,23 @@ void nsh_mail_deliver(nsh_mail *m, ns_jobs *jobs, const size_t *by_pool) {
   m->loads_end = &load->next;
 }
 
-void nsh_mail_ids(nsh_mail *m, const int64_t *ids, size_t n) {
+void nsh_exchange_ids(nsh_exchange *m, const int64_t *ids, size_t n) {
   nsh_must(ns_grow(&m->ids, &m->capids, m->nids + n, sizeof *m->ids));
   memcpy(m->ids + m->nids, ids, n * sizeof *ids);
   m->nids += n;
 }
 
-void nsh_mail_lose(nsh_mail *m, const nsh_touch *t) {
+void nsh_exchange_lose(nsh_exchange *m, const nsh_touch *t) {
   nsh_must(ns_grow(&m->lost, &m->caplost, m->nlost + 1, sizeof *m->lost));
   m->lost[m->nlost++] = (nsh_lost){t->seat, t->seq, t->pid};
 }
 
-void nsh_mail_revoke(nsh_mail *m, const ns_notice *n) {
+void nsh_exchange_revoke(nsh_exchange *m, const ns_notice *n) {
   nsh_must(ns_grow(&m->revoked, &m->caprevoked, m->nrevoked + 1, sizeof *m->revoked));
   m->revoked[m->nrevoked++] = *n;
 }
 
-void nsh_mail_withdraw(nsh_mail *m, int64_t lease) {
+void nsh_exchange_withdraw(nsh_exchange *m, int64_t lease) {
   nsh_must(ns_grow(&m->withdrawn, &m->capwithdrawn, m->nwithdrawn + 1,
                    sizeof *m->withdrawn));
   m->withdrawn[m->nwithdrawn++] = lease;

@@ -60,7 +60,7 @@ typedef struct nsh_room {
   size_t all;                /* of both kinds */
 } nsh_room;
 
-typedef struct nsh_mail {
+typedef struct nsh_exchange {
   pthread_mutex_t lock;
   pthread_cond_t work;   /* the dispatcher waits here */
   pthread_cond_t listen; /* the listener waits here */
@@ -131,70 +131,69 @@ typedef struct nsh_mail {
   size_t nqueues, npaused, capqueues;
   int64_t newest;     /* greatest queue id known; -1: new ones do not matter */
   int64_t holder;     /* who we are */
-} nsh_mail;
+} nsh_exchange;
 
-void nsh_mail_init(nsh_mail *m, size_t npools, void (*notify)(void *arg),
-                   void *arg);
-void nsh_mail_free(nsh_mail *m); /* when the threads are gone */
+void nsh_exchange_init(nsh_exchange *m, size_t npools, void (*notify)(void *arg), void *arg);
+void nsh_exchange_free(nsh_exchange *m); /* when the threads are gone */
 
 /* A condition whose time is monotonic. */
-void nsh_mail_cond(pthread_cond_t *c);
+void nsh_exchange_cond(pthread_cond_t *c);
 
-void nsh_mail_lock(nsh_mail *m);
-void nsh_mail_unlock(nsh_mail *m);
+void nsh_exchange_lock(nsh_exchange *m);
+void nsh_exchange_unlock(nsh_exchange *m);
 
 /* ------------------------------------------------- the loop; lock is held */
 
 /* Where a verdict waits to be written: children keep the jobs of all queues waiting in the
 ** dispatcher's transaction, so few are written there at a time, and many of one elsewhere.
 ** Those of adopted rows are not told apart. */
-nsh_batch *nsh_mail_batch(nsh_mail *m, int64_t lease, size_t nchildren);
+nsh_batch *nsh_exchange_batch(nsh_exchange *m, int64_t lease, size_t nchildren);
 
 /* The verdict of a job of the host's, complete: what it points to is kept by its batch
 ** already. Its handler has ended now, if one had begun. Wakes whoever writes it. */
-void nsh_mail_verdict(nsh_mail *m, const ns_verdict *v);
+void nsh_exchange_verdict(nsh_exchange *m, const ns_verdict *v);
 
 /* Takes a job back that no worker has started. */
-void nsh_mail_release(nsh_mail *m, int64_t id, int64_t run, int64_t lease);
+void nsh_exchange_release(nsh_exchange *m, int64_t id, int64_t run, int64_t lease);
 
 /* 't->text' changes hands. What waits at 'place' is of the same seat: together
 ** they are one, or of a job that has ended. 'place' gets that of 't'. */
-void nsh_mail_touch(nsh_mail *m, const nsh_touch *t, nsh_place *place);
+void nsh_exchange_touch(nsh_exchange *m, const nsh_touch *t, nsh_place *place);
 
 /* 'n' ids of the stock have been handed out: it is filled up again when half of it is gone,
 ** or now, when somebody 'waits' for one. It is empty until somebody does. */
-void nsh_mail_want_ids(nsh_mail *m, size_t n, bool waits);
+void nsh_exchange_want_ids(nsh_exchange *m, size_t n, bool waits);
 
 /* 'places': what each pool has free; jobs that are on their way to the loop are taken
 ** off here. */
-void nsh_mail_publish(nsh_mail *m, const int64_t *places);
+void nsh_exchange_publish(nsh_exchange *m, const int64_t *places);
 
 /* What the host can run has changed: 'handlers' and 'names' (malloc'd, change hands; no
 ** 'handlers': both as before), 'taking' workers. */
-void nsh_mail_serves(nsh_mail *m, char *handlers, char *names, size_t taking);
+void nsh_exchange_serves(nsh_exchange *m, char *handlers, char *names, size_t taking);
 
 /* No job will be claimed any more: end once everything is settled. */
-void nsh_mail_finish(nsh_mail *m);
+void nsh_exchange_finish(nsh_exchange *m);
 
 /* True when the host holds no job and owes no verdict. */
-bool nsh_mail_quiescent(const nsh_mail *m);
+bool nsh_exchange_quiescent(const nsh_exchange *m);
 
 /* -------------------------------------------------- the upkeep; lock is held */
 
 /* One of 'large' is written: the rest is the dispatcher's. */
-void nsh_mail_written(nsh_mail *m, const ns_verdict *v);
+void nsh_exchange_written(nsh_exchange *m, const ns_verdict *v);
 
 /* ------------------------------------------- the dispatcher; lock is held */
 
 /* How many jobs may be claimed now. */
-nsh_room nsh_mail_room(const nsh_mail *m);
+nsh_room nsh_exchange_room(const nsh_exchange *m);
 
 /* Hands claimed jobs over, 'by_pool' of each pool's queue; '*jobs' is empty
 ** afterwards. */
-void nsh_mail_deliver(nsh_mail *m, ns_jobs *jobs, const size_t *by_pool);
-void nsh_mail_ids(nsh_mail *m, const int64_t *ids, size_t n);
-void nsh_mail_lose(nsh_mail *m, const nsh_touch *t);
-void nsh_mail_revoke(nsh_mail *m, const ns_notice *n);
-void nsh_mail_withdraw(nsh_mail *m, int64_t lease);
+void nsh_exchange_deliver(nsh_exchange *m, ns_jobs *jobs, const size_t *by_pool);
+void nsh_exchange_ids(nsh_exchange *m, const int64_t *ids, size_t n);
+void nsh_exchange_lose(nsh_exchange *m, const nsh_touch *t);
+void nsh_exchange_revoke(nsh_exchange *m, const ns_notice *n);
+void nsh_exchange_withdraw(nsh_exchange *m, int64_t lease);
 
 #endif

@@ -21,7 +21,7 @@
 #define STOP_MAX NS_SECOND
 
 struct nsh_listen {
-  nsh_mail *mail;
+  nsh_exchange *mail;
   ns_listener *listener;
   pthread_t thread;
   bool running;
@@ -31,7 +31,7 @@ struct nsh_listen {
 };
 
 static void copy_awaited(nsh_listen *l) {
-  const nsh_mail *m = l->mail;
+  const nsh_exchange *m = l->mail;
   size_t n = m->nqueues + m->npaused;
   nsh_must(ns_grow(&l->queues, &l->cap, n, sizeof *l->queues));
   if (n > 0)
@@ -46,21 +46,21 @@ static void copy_awaited(nsh_listen *l) {
 
 /* Waits until armed; false: stop. */
 static bool armed(nsh_listen *l) {
-  nsh_mail *m = l->mail;
+  nsh_exchange *m = l->mail;
   bool go;
-  nsh_mail_lock(m);
+  nsh_exchange_lock(m);
   while (!m->armed && !m->stop_listening)
     pthread_cond_wait(&m->listen, &m->lock);
   copy_awaited(l);
   m->narrow = false;
   go = !m->stop_listening;
-  nsh_mail_unlock(m);
+  nsh_exchange_unlock(m);
   return go;
 }
 
 /* 'why': NS_WOKE_… . Only for work the listener rests until it is armed. */
-static void wake(nsh_mail *m, unsigned why) {
-  nsh_mail_lock(m);
+static void wake(nsh_exchange *m, unsigned why) {
+  nsh_exchange_lock(m);
   if (why & NS_WOKE_WORK) {
     m->armed = m->narrow = false;
     m->disarmed_at = ns_mono_us();
@@ -70,23 +70,23 @@ static void wake(nsh_mail *m, unsigned why) {
   m->gone = m->gone || (why & NS_WOKE_GONE);
   pthread_cond_signal(&m->work);
   pthread_cond_signal(&m->upkeep);
-  nsh_mail_unlock(m);
+  nsh_exchange_unlock(m);
 }
 
 /* A pause that ends early when the host stops. */
-static void pause_us(nsh_mail *m, int64_t us) {
+static void pause_us(nsh_exchange *m, int64_t us) {
   int64_t until = ns_mono_us() + us;
   struct timespec t = {(time_t)(until / NS_SECOND),
                        (long)(until % NS_SECOND) * 1000};
-  nsh_mail_lock(m);
+  nsh_exchange_lock(m);
   while (!m->stop_listening && ns_mono_us() < until)
     pthread_cond_timedwait(&m->listen, &m->lock, &t);
-  nsh_mail_unlock(m);
+  nsh_exchange_unlock(m);
 }
 
 static void *thread(void *arg) {
   nsh_listen *l = arg;
-  nsh_mail *m = l->mail;
+  nsh_exchange *m = l->mail;
   ns_err err;
   unsigned why;
   bool failed = false; /* the last time */
@@ -107,14 +107,13 @@ static void *thread(void *arg) {
     if (why != 0 && !(why & NS_WOKE_WORK))
       pause_us(m, TOLD_STEP); /* until it has been seen to */
   }
-  nsh_mail_lock(m);
+  nsh_exchange_lock(m);
   m->deaf = true;
-  nsh_mail_unlock(m);
+  nsh_exchange_unlock(m);
   return NULL;
 }
 
-ns_status nsh_listen_open(nsh_listen **out, const ns_db *db, nsh_mail *mail,
-                          ns_err *err) {
+ns_status nsh_listen_open(nsh_listen **out, const ns_db *db, nsh_exchange *mail, ns_err *err) {
   nsh_listen *l = nsh_alloc(sizeof *l);
   ns_status st = ns_listener_open(&l->listener, db, err);
   *out = l;
@@ -148,23 +147,23 @@ void nsh_listen_wake(nsh_listen *l, ns_db *db) {
   nsh_listen_interrupt(db, ns_listener_thread(l->listener));
 }
 
-static bool deaf(nsh_mail *m) {
+static bool deaf(nsh_exchange *m) {
   bool yes;
-  nsh_mail_lock(m);
+  nsh_exchange_lock(m);
   yes = m->deaf;
-  nsh_mail_unlock(m);
+  nsh_exchange_unlock(m);
   return yes;
 }
 
-static void tell_to_stop(nsh_mail *m) {
-  nsh_mail_lock(m);
+static void tell_to_stop(nsh_exchange *m) {
+  nsh_exchange_lock(m);
   m->stop_listening = true;
   pthread_cond_signal(&m->listen);
-  nsh_mail_unlock(m);
+  nsh_exchange_unlock(m);
 }
 
 void nsh_listen_stop(nsh_listen *l, ns_db *db) {
-  nsh_mail *m = l->mail;
+  nsh_exchange *m = l->mail;
   int64_t until = ns_mono_us() + STOP_MAX;
   tell_to_stop(m);
   if (!l->running)

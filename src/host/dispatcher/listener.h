@@ -13,8 +13,7 @@
 typedef struct nsh_listen nsh_listen;
 
 /* Connects. Errors: as ns_open. */
-ns_status nsh_listen_open(nsh_listen **out, const ns_db *db, nsh_mail *mail,
-                          ns_err *err);
+ns_status nsh_listen_open(nsh_listen **out, const ns_db *db, nsh_exchange *mail, ns_err *err);
 
 ns_status nsh_listen_start(nsh_listen *l, ns_err *err);
 

@@ -29,19 +29,19 @@
 
 /* The upkeep looks at other holders for this one. */
 static void assist(nsh_dispatch *d) {
-  nsh_mail_lock(d->mail);
+  nsh_exchange_lock(d->mail);
   d->mail->assisted = d->holder;
   d->mail->locks = ns_uses_locks(d->db);
-  nsh_mail_unlock(d->mail);
+  nsh_exchange_unlock(d->mail);
 }
 
-void nsh_chores_open(nsh_dispatch *d) {
+void nsh_maintenance_open(nsh_dispatch *d) {
   d->holder = ns_holder_id(d->db);
   d->serves_at = d->widen_at = NSH_NEVER;
   assist(d);
 }
 
-void nsh_chores_close(nsh_dispatch *d) {
+void nsh_maintenance_close(nsh_dispatch *d) {
   free(d->handlers);
   free(d->names);
   nsh_reading_free(&d->reading);
@@ -57,15 +57,15 @@ static bool work_differs(const nsh_dispatch *d) {
   return memcmp(&d->workers, &d->mail->workers, sizeof d->workers) != 0;
 }
 
-bool nsh_chores_due(const nsh_dispatch *d, int64_t now) {
-  const nsh_mail *m = d->mail;
+bool nsh_maintenance_due(const nsh_dispatch *d, int64_t now) {
+  const nsh_exchange *m = d->mail;
   return m->ntouches > 0 || m->want_ids > 0 || m->notices || m->died ||
          m->serves || now >= d->serves_at ||
          (work_differs(d) && now >= d->workers_at) ||
          now >= d->beat_at || now >= d->widen_at || (may_be_told(d) && now >= d->told_at);
 }
 
-int64_t nsh_chores_next(const nsh_dispatch *d) {
+int64_t nsh_maintenance_next(const nsh_dispatch *d) {
   int64_t t = nsh_sooner(d->beat_at, d->serves_at);
   if (may_be_told(d))
     t = nsh_sooner(t, d->told_at);
@@ -75,7 +75,7 @@ int64_t nsh_chores_next(const nsh_dispatch *d) {
 }
 
 static void take_served(nsh_dispatch *d) {
-  nsh_mail *m = d->mail;
+  nsh_exchange *m = d->mail;
   if (!m->serves)
     return;
   m->serves = false;
@@ -92,8 +92,8 @@ static void take_served(nsh_dispatch *d) {
   d->serves_at = 0;
 }
 
-void nsh_chores_take(nsh_dispatch *d, nsh_turn *t, int64_t now) {
-  nsh_mail *m = d->mail;
+void nsh_maintenance_take(nsh_dispatch *d, nsh_turn *t, int64_t now) {
+  nsh_exchange *m = d->mail;
   take_served(d);
   t->workers = m->workers;
   t->notices = m->notices;
@@ -112,13 +112,13 @@ void nsh_chores_take(nsh_dispatch *d, nsh_turn *t, int64_t now) {
   m->turn++;
 }
 
-void nsh_chores_put_back(nsh_dispatch *d, nsh_turn *t) {
-  nsh_mail *m = d->mail;
-  nsh_mail_lock(m);
+void nsh_maintenance_put_back(nsh_dispatch *d, nsh_turn *t) {
+  nsh_exchange *m = d->mail;
+  nsh_exchange_lock(m);
   m->want_ids += t->want_ids;
   m->notices = m->notices || t->notices;
   m->died = m->died || t->died;
-  nsh_mail_unlock(m);
+  nsh_exchange_unlock(m);
   for (size_t i = 0; i < t->ntouches; i++)
     free(t->touches[i].text); /* signs of life come again */
   free(t->touches);
@@ -138,16 +138,16 @@ static int by_token(const void *a, const void *b) {
 static void tell_lost(nsh_dispatch *d, const nsh_turn *t, const ns_sign *signs,
                       size_t n) {
   bool any = false;
-  nsh_mail_lock(d->mail);
+  nsh_exchange_lock(d->mail);
   for (size_t i = 0; i < t->ntouches; i++) {
     ns_sign key = {.id = t->touches[i].id, .run = t->touches[i].run};
     const ns_sign *s = bsearch(&key, signs, n, sizeof key, by_token);
     if (s != NULL && s->lost) {
-      nsh_mail_lose(d->mail, &t->touches[i]);
+      nsh_exchange_lose(d->mail, &t->touches[i]);
       any = true;
     }
   }
-  nsh_mail_unlock(d->mail);
+  nsh_exchange_unlock(d->mail);
   if (any)
     d->mail->notify(d->mail->notify_arg);
 }
@@ -198,15 +198,15 @@ static void take_ids(nsh_dispatch *d, size_t want) {
     size_t n = want < 256 ? want : 256;
     if (ns_take_ids(d->db, ids, n, &err) != NS_OK)
       break;
-    nsh_mail_lock(d->mail);
-    nsh_mail_ids(d->mail, ids, n);
-    nsh_mail_unlock(d->mail);
+    nsh_exchange_lock(d->mail);
+    nsh_exchange_ids(d->mail, ids, n);
+    nsh_exchange_unlock(d->mail);
     d->mail->notify(d->mail->notify_arg);
     want -= n;
   }
-  nsh_mail_lock(d->mail);
+  nsh_exchange_lock(d->mail);
   d->mail->want_ids += want; /* what could not be had is asked for again */
-  nsh_mail_unlock(d->mail);
+  nsh_exchange_unlock(d->mail);
   if (want > 0)
     nsh_back_off(d, &err);
 }
@@ -220,10 +220,10 @@ static void read_notices(nsh_dispatch *d, nsh_turn *t) {
     return;
   t->notices = ns_notices(d->db, &list, &n, &err) != NS_OK;
   if (n > 0) {
-    nsh_mail_lock(d->mail);
+    nsh_exchange_lock(d->mail);
     for (size_t i = 0; i < n; i++)
-      nsh_mail_revoke(d->mail, &list[i]);
-    nsh_mail_unlock(d->mail);
+      nsh_exchange_revoke(d->mail, &list[i]);
+    nsh_exchange_unlock(d->mail);
     d->mail->notify(d->mail->notify_arg);
   }
   free(list);
@@ -234,9 +234,9 @@ static void read_notices(nsh_dispatch *d, nsh_turn *t) {
 /* Is every claim that loop and workers know of the present holder's? */
 static bool claims_are_ours(nsh_dispatch *d) {
   bool lost;
-  nsh_mail_lock(d->mail);
+  nsh_exchange_lock(d->mail);
   lost = d->mail->lost_all;
-  nsh_mail_unlock(d->mail);
+  nsh_exchange_unlock(d->mail);
   return !lost && ns_holder_id(d->db) == d->holder;
 }
 
@@ -265,9 +265,9 @@ static void check_holder(nsh_dispatch *d) {
   d->holder = holder;
   d->serves_at = 0;
   assist(d);
-  nsh_mail_lock(d->mail);
+  nsh_exchange_lock(d->mail);
   d->mail->lost_all = true;
-  nsh_mail_unlock(d->mail);
+  nsh_exchange_unlock(d->mail);
   d->mail->notify(d->mail->notify_arg);
 }
 
@@ -335,15 +335,15 @@ static void widen(nsh_dispatch *d, int64_t now) {
   bool narrow;
   if (now < d->widen_at)
     return;
-  nsh_mail_lock(d->mail);
+  nsh_exchange_lock(d->mail);
   narrow = d->mail->narrow;
-  nsh_mail_unlock(d->mail);
+  nsh_exchange_unlock(d->mail);
   d->widen_at = narrow ? now + WIDEN : NSH_NEVER;
   if (narrow)
     nsh_listen_wake(d->listen, d->db);
 }
 
-void nsh_chores_run(nsh_dispatch *d, nsh_turn *t) {
+void nsh_maintenance_run(nsh_dispatch *d, nsh_turn *t) {
   int64_t now;
   if (t->want_ids > 0)
     take_ids(d, t->want_ids);

@@ -18,9 +18,9 @@ static bool is_soon(const nsh_dispatch *d, int64_t in) {
 
 static bool is_busy(const nsh_dispatch *d) {
   bool busy;
-  nsh_mail_lock(d->mail);
+  nsh_exchange_lock(d->mail);
   busy = d->mail->outstanding > 0;
-  nsh_mail_unlock(d->mail);
+  nsh_exchange_unlock(d->mail);
   return busy;
 }
 

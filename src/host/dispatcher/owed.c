@@ -33,7 +33,7 @@ static void add(nsh_debts *d, const nsh_batch *b, size_t first) {
   }
 }
 
-void nsh_owed_set(nsh_owed *o, nsh_waiter who, const nsh_unsettled *u) {
+void nsh_owed_set(nsh_owed *o, nsh_waiter who, const nsh_retry *u) {
   nsh_debts *d = &o->of[who];
   pthread_mutex_lock(&o->lock);
   d->n = 0;
@@ -50,9 +50,9 @@ static int by_age(const void *a, const void *b) {
   return (x->since > y->since) - (x->since < y->since);
 }
 
-ns_owed *nsh_owed_list(nsh_owed *o, nsh_mail *m, size_t *n) {
+ns_owed *nsh_owed_list(nsh_owed *o, nsh_exchange *m, size_t *n) {
   nsh_debts all = {0};
-  nsh_mail_lock(m);
+  nsh_exchange_lock(m);
   pthread_mutex_lock(&o->lock);
   for (size_t i = 0; i < NSH_WAITERS; i++) {
     const nsh_debts *d = &o->of[i];
@@ -65,7 +65,7 @@ ns_owed *nsh_owed_list(nsh_owed *o, nsh_mail *m, size_t *n) {
   add(&all, &m->verdicts, 0);
   add(&all, &m->broods, 0);
   add(&all, &m->large, 0);
-  nsh_mail_unlock(m);
+  nsh_exchange_unlock(m);
   if (all.n > 1)
     qsort(all.items, all.n, sizeof *all.items, by_age);
   *n = all.n;

@@ -27,10 +27,10 @@ void nsh_owed_free(nsh_owed *o);
 
 /* 'who' has these from here on; rows of adopted tables are left out. When he has taken them
 ** out of the mailbox it is still locked. */
-void nsh_owed_set(nsh_owed *o, nsh_waiter who, const nsh_unsettled *u);
+void nsh_owed_set(nsh_owed *o, nsh_waiter who, const nsh_retry *u);
 
 /* All, with those in the mailbox, which is not locked; the oldest first. The array is
 ** malloc'd; 'NULL': there is none. */
-ns_owed *nsh_owed_list(nsh_owed *o, nsh_mail *m, size_t *n);
+ns_owed *nsh_owed_list(nsh_owed *o, nsh_exchange *m, size_t *n);
 
 #endif

@@ -33,8 +33,8 @@ static void heat(nsh_dispatch *d) {
     d->hot[i] = true;
 }
 
-ns_status nsh_cycle_open(nsh_dispatch *d, ns_err *err) {
-  d->unsettled = NSH_UNSETTLED_INIT;
+ns_status nsh_queues_open(nsh_dispatch *d, ns_err *err) {
+  d->unsettled = NSH_RETRY_INIT;
   heat(d);
   d->feeds.closed = true; /* until it is known what there are handlers for */
   d->due = -1;
@@ -42,14 +42,14 @@ ns_status nsh_cycle_open(nsh_dispatch *d, ns_err *err) {
   return nsh_feeds_open(&d->feeds, d->cfg, d->db, err);
 }
 
-void nsh_cycle_close(nsh_dispatch *d) {
-  nsh_unsettled_free(&d->unsettled);
+void nsh_queues_close(nsh_dispatch *d) {
+  nsh_retry_free(&d->unsettled);
   nsh_feeds_free(&d->feeds);
 }
 
 /* A claim has a reason to find something. */
 static bool may_claim(const nsh_dispatch *d, int64_t now) {
-  nsh_room room = nsh_mail_room(d->mail);
+  nsh_room room = nsh_exchange_room(d->mail);
   bool any = room.open > 0 && d->hot[0];
   for (size_t i = 1; i < d->mail->npools; i++)
     any = any || (room.own[i] > 0 && d->hot[i]);
@@ -57,15 +57,14 @@ static bool may_claim(const nsh_dispatch *d, int64_t now) {
                                   now >= d->due_at));
 }
 
-bool nsh_cycle_due(const nsh_dispatch *d, int64_t now) {
-  return d->unsettled.batch.n > 0 || d->mail->verdicts.n > 0 ||
-         d->mail->broods.n > 0 || nsh_unsettled_waiting(&d->unsettled) > 0 ||
-         now >= d->unsettled.again_at || may_claim(d, now);
+bool nsh_queues_due(const nsh_dispatch *d, int64_t now) {
+  return d->unsettled.batch.n > 0 || d->mail->verdicts.n > 0 || d->mail->broods.n > 0 ||
+         nsh_retry_waiting(&d->unsettled) > 0 || now >= d->unsettled.again_at || may_claim(d, now);
 }
 
-int64_t nsh_cycle_next(const nsh_dispatch *d) {
+int64_t nsh_queues_next(const nsh_dispatch *d) {
   int64_t t = d->unsettled.again_at;
-  if (nsh_mail_room(d->mail).all > 0)
+  if (nsh_exchange_room(d->mail).all > 0)
     t = nsh_sooner(t, nsh_sooner(d->recheck_at, d->due_at));
   return t;
 }
@@ -88,14 +87,14 @@ static void hold_places(nsh_room *room, size_t waiting, size_t written) {
   room->all = most;
 }
 
-void nsh_cycle_take(nsh_dispatch *d, nsh_turn *t, int64_t now) {
-  nsh_mail *m = d->mail;
+void nsh_queues_take(nsh_dispatch *d, nsh_turn *t, int64_t now) {
+  nsh_exchange *m = d->mail;
   size_t written;
-  t->cycle = d->nadopted == 0 || nsh_cycle_due(d, now);
-  written = nsh_unsettled_take(&d->unsettled, &m->verdicts, &m->broods, now);
+  t->cycle = d->nadopted == 0 || nsh_queues_due(d, now);
+  written = nsh_retry_take(&d->unsettled, &m->verdicts, &m->broods, now);
   nsh_slow_owes(d->slow, NSH_DISPATCHER, &d->unsettled);
-  t->room = nsh_mail_room(m);
-  hold_places(&t->room, nsh_unsettled_waiting(&d->unsettled) + m->broods.n, written);
+  t->room = nsh_exchange_room(m);
+  hold_places(&t->room, nsh_retry_waiting(&d->unsettled) + m->broods.n, written);
   t->limit = t->room.all;
   t->woken = t->limit > 0 && (m->woken || now >= d->recheck_at);
   if (t->cycle && t->limit > 0) {
@@ -106,22 +105,21 @@ void nsh_cycle_take(nsh_dispatch *d, nsh_turn *t, int64_t now) {
 
 /* That claim is still to be made; verdicts may have been written before it. */
 static void put_back(nsh_dispatch *d, const nsh_turn *t) {
-  size_t settled =
-      nsh_unsettled_failed(&d->unsettled, ns_trouble(d->db), ns_mono_us());
+  size_t settled = nsh_retry_failed(&d->unsettled, ns_trouble(d->db), ns_mono_us());
   nsh_slow_owes(d->slow, NSH_DISPATCHER, &d->unsettled);
   if (t->limit > 0)
     heat(d);
-  nsh_mail_lock(d->mail);
+  nsh_exchange_lock(d->mail);
   d->mail->unsettled -= settled;
   d->mail->woken = d->mail->woken || t->woken;
-  nsh_mail_unlock(d->mail);
+  nsh_exchange_unlock(d->mail);
 }
 
-bool nsh_cycle_wants(const nsh_dispatch *d, const nsh_turn *t) {
+bool nsh_queues_wants(const nsh_dispatch *d, const nsh_turn *t) {
   return t->cycle && t->limit > 0 && d->feeds.n > 0;
 }
 
-void nsh_cycle_yield(nsh_dispatch *d, nsh_turn *t, size_t pool, size_t n) {
+void nsh_queues_yield(nsh_dispatch *d, nsh_turn *t, size_t pool, size_t n) {
   size_t *own = &t->room.own[pool]; /* of pool 0: nothing */
   size_t of_own = n < *own ? n : *own;
   bool had = t->limit > 0;
@@ -130,9 +128,9 @@ void nsh_cycle_yield(nsh_dispatch *d, nsh_turn *t, size_t pool, size_t n) {
   t->limit = t->room.all = less(t->room.all, n);
   if (had && t->limit == 0) {
     heat(d);
-    nsh_mail_lock(d->mail);
+    nsh_exchange_lock(d->mail);
     d->mail->woken = d->mail->woken || t->woken;
-    nsh_mail_unlock(d->mail);
+    nsh_exchange_unlock(d->mail);
   }
 }
 
@@ -142,7 +140,7 @@ static bool is_wanted(const nsh_dispatch *d, size_t feed) {
   return !d->hot[0] || (d->feeds.pools[feed] > 0 && !d->hot[d->feeds.pools[feed]]);
 }
 
-static void list_awaited(const nsh_dispatch *d, nsh_mail *m) {
+static void list_awaited(const nsh_dispatch *d, nsh_exchange *m) {
   const nsh_feeds *f = &d->feeds;
   nsh_must(ns_grow(&m->queues, &m->capqueues, f->n + f->npaused, sizeof *m->queues));
   m->nqueues = 0;
@@ -157,7 +155,7 @@ static void list_awaited(const nsh_dispatch *d, nsh_mail *m) {
 /* Tells the listener what to wait for, if anything. One that sleeps already, for
 ** less, is woken. The lock is held. */
 static void arm(nsh_dispatch *d) {
-  nsh_mail *m = d->mail;
+  nsh_exchange *m = d->mail;
   bool any = !d->hot[0];
   for (size_t i = 0; i < d->feeds.n; i++)
     any = any || is_wanted(d, i);
@@ -241,7 +239,7 @@ static ns_want choice(nsh_dispatch *d, nsh_turn *t) {
 /* Is there nothing to be had, of all sources? The lock is held. True: what is due soon is
 ** all that there is to wait for. */
 static bool rest(nsh_dispatch *d) {
-  nsh_mail *m = d->mail;
+  nsh_exchange *m = d->mail;
   int64_t due;
   bool others = nsh_adopted_rested(d, &due, &m->patient);
   int64_t first = nsh_outlook_due(d);
@@ -255,7 +253,7 @@ static bool rest(nsh_dispatch *d) {
 
 static void publish(nsh_dispatch *d, const nsh_turn *t, ns_jobs *jobs,
                     size_t settled, int64_t now) {
-  nsh_mail *m = d->mail;
+  nsh_exchange *m = d->mail;
   size_t n = jobs->n;
   size_t got[NSH_POOLS_MAX] = {0};
   bool waits;
@@ -263,12 +261,12 @@ static void publish(nsh_dispatch *d, const nsh_turn *t, ns_jobs *jobs,
     nsh_outlook_look(d);
   for (size_t i = 0; i < n; i++)
     got[nsh_config_pool(d->cfg, jobs->items[i].queue)]++;
-  nsh_mail_lock(m);
+  nsh_exchange_lock(m);
   m->unsettled -= settled;
   m->cycling = false;
   m->counters = ns_count(d->db);
   if (n > 0)
-    nsh_mail_deliver(m, jobs, got);
+    nsh_exchange_deliver(m, jobs, got);
   if (t->limit > 0)
     plan(d, t, got, n, now);
   else if (settled > 0 || d->due == 0)
@@ -276,7 +274,7 @@ static void publish(nsh_dispatch *d, const nsh_turn *t, ns_jobs *jobs,
   if ((settled > 0 || d->due == 0) && t->room.open == 0)
     d->more = true; /* what came back, or was spawned */
   waits = rest(d);
-  nsh_mail_unlock(m);
+  nsh_exchange_unlock(m);
   m->notify(m->notify_arg);
   if (waits)
     nsh_outlook_tell(d);
@@ -287,10 +285,10 @@ static void pass(nsh_dispatch *d) {
   bool waits;
   if (d->empties > 1)
     nsh_outlook_look(d);
-  nsh_mail_lock(d->mail);
+  nsh_exchange_lock(d->mail);
   d->mail->cycling = false;
   waits = rest(d);
-  nsh_mail_unlock(d->mail);
+  nsh_exchange_unlock(d->mail);
   d->mail->notify(d->mail->notify_arg);
   if (waits)
     nsh_outlook_tell(d);
@@ -309,7 +307,7 @@ static void rename_claims(nsh_dispatch *d) {
   heat(d);
 }
 
-bool nsh_cycle_run(nsh_dispatch *d, nsh_turn *t) {
+bool nsh_queues_run(nsh_dispatch *d, nsh_turn *t) {
   ns_err err;
   ns_jobs jobs = NS_JOBS_INIT;
   ns_want want;
@@ -335,8 +333,8 @@ bool nsh_cycle_run(nsh_dispatch *d, nsh_turn *t) {
   }
   nsh_recovered(d);
   now = ns_mono_us();
-  nsh_unsettled_took(&d->unsettled, now - t->began);
-  settled = nsh_unsettled_sort(&d->unsettled, ns_trouble(d->db), now);
+  nsh_retry_took(&d->unsettled, now - t->began);
+  settled = nsh_retry_sort(&d->unsettled, ns_trouble(d->db), now);
   nsh_slow_owes(d->slow, NSH_DISPATCHER, &d->unsettled);
   if (ns_unfinished(d->db))
     d->unsettled.again_at = nsh_sooner(d->unsettled.again_at, now + HELD_RETRY);

@@ -18,7 +18,7 @@
 #define ILL_FIRST 50000   /* µs: those that the server has trouble with, doubling … */
 #define ILL_LAST (5 * NS_SECOND)
 
-void nsh_unsettled_free(nsh_unsettled *u) {
+void nsh_retry_free(nsh_retry *u) {
   nsh_batch_free(&u->batch);
   nsh_batch_free(&u->broods);
   nsh_batch_free(&u->later);
@@ -40,11 +40,11 @@ static void swap(nsh_batch *a, nsh_batch *b) {
   *b = was;
 }
 
-size_t nsh_unsettled_waiting(const nsh_unsettled *u) {
+size_t nsh_retry_waiting(const nsh_retry *u) {
   return u->broods.n - u->nturns;
 }
 
-void nsh_unsettled_took(nsh_unsettled *u, int64_t micros) {
+void nsh_retry_took(nsh_retry *u, int64_t micros) {
   size_t fit = u->children * CYCLE_US / (size_t)(micros > 0 ? micros : 1);
   if (u->children < CHILDREN_MIN)
     return;
@@ -53,14 +53,14 @@ void nsh_unsettled_took(nsh_unsettled *u, int64_t micros) {
   u->most = u->most < CHILDREN_MAX ? u->most : CHILDREN_MAX;
 }
 
-static size_t take_broods(nsh_unsettled *u, nsh_batch *fresh) {
+static size_t take_broods(nsh_retry *u, nsh_batch *fresh) {
   size_t n = 0;
-  if (nsh_unsettled_waiting(u) == 0) {
+  if (nsh_retry_waiting(u) == 0) {
     nsh_batch_clear(&u->broods);
     swap(&u->broods, fresh);
     u->nturns = 0;
   }
-  for (u->children = 0; nsh_unsettled_waiting(u) > 0 && u->children < u->most; n++) {
+  for (u->children = 0; nsh_retry_waiting(u) > 0 && u->children < u->most; n++) {
     const ns_verdict *v = &u->broods.items[u->nturns++];
     u->children += v->nchildren;
     nsh_batch_add(&u->batch, v);
@@ -68,8 +68,7 @@ static size_t take_broods(nsh_unsettled *u, nsh_batch *fresh) {
   return n;
 }
 
-size_t nsh_unsettled_take(nsh_unsettled *u, nsh_batch *fresh, nsh_batch *broods,
-                          int64_t now) {
+size_t nsh_retry_take(nsh_retry *u, nsh_batch *fresh, nsh_batch *broods, int64_t now) {
   if (u->batch.n > 0)
     return 0;
   swap(&u->batch, fresh);
@@ -88,7 +87,7 @@ static void log_trouble(const ns_err *trouble, size_t n) {
 }
 
 /* When those that met trouble come again. 'found': in this cycle. */
-static void pace(nsh_unsettled *u, size_t found, const ns_err *trouble, int64_t now) {
+static void pace(nsh_retry *u, size_t found, const ns_err *trouble, int64_t now) {
   if (u->ill.n == 0)
     u->ill_wait = 0;
   if (found > 0) {
@@ -142,11 +141,11 @@ static bool untold(const nsh_batch *b) {
   return true;
 }
 
-size_t nsh_unsettled_failed(nsh_unsettled *u, const ns_err *trouble, int64_t now) {
-  return untold(&u->batch) ? 0 : nsh_unsettled_sort(u, trouble, now);
+size_t nsh_retry_failed(nsh_retry *u, const ns_err *trouble, int64_t now) {
+  return untold(&u->batch) ? 0 : nsh_retry_sort(u, trouble, now);
 }
 
-size_t nsh_unsettled_sort(nsh_unsettled *u, const ns_err *trouble, int64_t now) {
+size_t nsh_retry_sort(nsh_retry *u, const ns_err *trouble, int64_t now) {
   size_t settled = 0;
   size_t ill = 0;
   for (size_t i = 0; i < u->batch.n; i++) {

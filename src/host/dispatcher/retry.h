@@ -11,7 +11,7 @@
 
 #include "dispatcher/batch.h"
 
-typedef struct nsh_unsettled {
+typedef struct nsh_retry {
   nsh_batch batch;  /* of this cycle; kept until it says something of one */
   nsh_batch broods; /* those with children; each comes into 'batch' in its turn, and its … */
   size_t nturns;    /* … bytes stay here until all of these have had theirs */
@@ -22,32 +22,34 @@ typedef struct nsh_unsettled {
   int64_t ill_at;   /* monotonic µs: when they are tried again */
   int64_t ill_wait; /* µs: how long they wait; grows; 0: they have none */
   int64_t again_at; /* monotonic µs: time for some; INT64_MAX: there is no need */
-} nsh_unsettled;
+} nsh_retry;
 
-#define NSH_UNSETTLED_INIT                                                   \
-  ((nsh_unsettled){.batch = NSH_BATCH_INIT, .broods = NSH_BATCH_INIT,        \
-                   .later = NSH_BATCH_INIT, .ill = NSH_BATCH_INIT,           \
-                   .most = 500, .again_at = INT64_MAX})
+#define NSH_RETRY_INIT                                                                             \
+  ((nsh_retry){.batch = NSH_BATCH_INIT,                                                            \
+               .broods = NSH_BATCH_INIT,                                                           \
+               .later = NSH_BATCH_INIT,                                                            \
+               .ill = NSH_BATCH_INIT,                                                              \
+               .most = 500,                                                                        \
+               .again_at = INT64_MAX})
 
-void nsh_unsettled_free(nsh_unsettled *u);
+void nsh_retry_free(nsh_retry *u);
 
 /* Before a cycle: takes what has come in, which is empty afterwards, unless the
 ** last cycle has failed and is repeated with the same verdicts. Of 'broods' (may be NULL),
 ** those with children, some come into this cycle; how many. */
-size_t nsh_unsettled_take(nsh_unsettled *u, nsh_batch *fresh, nsh_batch *broods,
-                          int64_t now);
+size_t nsh_retry_take(nsh_retry *u, nsh_batch *fresh, nsh_batch *broods, int64_t now);
 
 /* How long the cycle took: as many children may come into the next as are soon written. */
-void nsh_unsettled_took(nsh_unsettled *u, int64_t micros);
+void nsh_retry_took(nsh_retry *u, int64_t micros);
 
 /* How many wait for a cycle because of their children. */
-size_t nsh_unsettled_waiting(const nsh_unsettled *u);
+size_t nsh_retry_waiting(const nsh_retry *u);
 
 /* After a cycle: logs what became of each; how many are done with. The others are for
 ** a later cycle. 'trouble': the server's, with those it had trouble with. */
-size_t nsh_unsettled_sort(nsh_unsettled *u, const ns_err *trouble, int64_t now);
+size_t nsh_retry_sort(nsh_retry *u, const ns_err *trouble, int64_t now);
 
 /* The same after one that failed; when it says nothing of any, they are kept. */
-size_t nsh_unsettled_failed(nsh_unsettled *u, const ns_err *trouble, int64_t now);
+size_t nsh_retry_failed(nsh_retry *u, const ns_err *trouble, int64_t now);
 
 #endif

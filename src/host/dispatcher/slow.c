@@ -46,7 +46,7 @@ typedef struct wait {
 struct nsh_slow {
   wait waits[NSH_WAITERS];
   nsh_owed owed;
-  nsh_mail *mail;
+  nsh_exchange *mail;
   ns_config cfg;      /* strings are the host's configuration's */
   ns_db *db;          /* NULL: not connected */
   pthread_t thread;
@@ -178,7 +178,7 @@ void nsh_slow_doing(nsh_slow *s, nsh_waiter who, size_t verdicts, bool claims) {
   atomic_store_explicit(&s->waits[who].claims, claims, memory_order_relaxed);
 }
 
-void nsh_slow_owes(nsh_slow *s, nsh_waiter who, const nsh_unsettled *u) {
+void nsh_slow_owes(nsh_slow *s, nsh_waiter who, const nsh_retry *u) {
   nsh_owed_set(&s->owed, who, u);
 }
 
@@ -253,9 +253,9 @@ static bool tell_owed(nsh_slow *s) {
   ns_err err;
   ns_status st = !old ? NS_ENOTFOUND : s->db != NULL ? NS_OK : ns_open(&s->db, &s->cfg, &err);
   int64_t holder;
-  nsh_mail_lock(s->mail);
+  nsh_exchange_lock(s->mail);
   holder = s->mail->assisted;
-  nsh_mail_unlock(s->mail);
+  nsh_exchange_unlock(s->mail);
   if (st == NS_OK && (st = ns_tell_owed(s->db, holder, list, n < NS_OWED_SHOWN ? n : NS_OWED_SHOWN,
                                         n, &err)) != NS_OK)
     disconnect(s);
@@ -326,8 +326,7 @@ static void *thread(void *arg) {
 
 /* ------------------------------------------------------------- birth and end */
 
-ns_status nsh_slow_open(nsh_slow **out, const nsh_config *cfg, nsh_mail *mail,
-                        ns_err *err) {
+ns_status nsh_slow_open(nsh_slow **out, const nsh_config *cfg, nsh_exchange *mail, ns_err *err) {
   static const char *const names[NSH_WAITERS] = {"chores", "upkeep"};
   nsh_slow *s = nsh_alloc(sizeof *s);
   *out = s;
@@ -338,7 +337,7 @@ ns_status nsh_slow_open(nsh_slow **out, const nsh_config *cfg, nsh_mail *mail,
   s->mail = mail;
   nsh_owed_init(&s->owed);
   pthread_mutex_init(&s->lock, NULL);
-  nsh_mail_cond(&s->wake);
+  nsh_exchange_cond(&s->wake);
   s->cfg = cfg->db;
   s->cfg.no_schema = true;
   s->cfg.host_session = false;

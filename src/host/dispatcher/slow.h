@@ -11,8 +11,7 @@
 typedef struct nsh_slow nsh_slow;
 
 /* Connects to nobody yet. Errors: NOMEM. */
-ns_status nsh_slow_open(nsh_slow **out, const nsh_config *cfg, nsh_mail *mail,
-                        ns_err *err);
+ns_status nsh_slow_open(nsh_slow **out, const nsh_config *cfg, nsh_exchange *mail, ns_err *err);
 
 /* A handle that is opened with '*db' will tell of its waits, from any thread. */
 void nsh_slow_watch(nsh_slow *s, nsh_waiter who, ns_config *db);
@@ -21,7 +20,7 @@ void nsh_slow_watch(nsh_slow *s, nsh_waiter who, ns_config *db);
 void nsh_slow_doing(nsh_slow *s, nsh_waiter who, size_t verdicts, bool claims);
 
 /* Which verdicts it owes: see nsh_owed_set. */
-void nsh_slow_owes(nsh_slow *s, nsh_waiter who, const nsh_unsettled *u);
+void nsh_slow_owes(nsh_slow *s, nsh_waiter who, const nsh_retry *u);
 
 /* With all signals blocked. */
 ns_status nsh_slow_start(nsh_slow *s, ns_err *err);

@@ -1,5 +1,6 @@
 /*
-** The thread of dispatcher/table_listener.h. It starts when it is armed first; its mutex is the mailbox's.
+** The thread of table_listener.h. It starts when it is armed first; its mutex is the
+** exchange's.
 */
 #include "dispatcher/table_listener.h"
 
@@ -14,8 +15,8 @@
 #define STOP_STEP 20000
 #define STOP_MAX NS_SECOND
 
-struct nsh_hark {
-  nsh_mail *mail;
+struct nsh_table_listener {
+  nsh_exchange *mail;
   ns_ear *ear;
   pthread_t thread;
   pthread_cond_t cond;
@@ -27,8 +28,9 @@ struct nsh_hark {
   int64_t pause;   /* µs before the next sleep */
 };
 
-ns_status nsh_hark_open(nsh_hark **out, ns_adopted *a, nsh_mail *mail, ns_err *err) {
-  nsh_hark *h = nsh_alloc(sizeof *h);
+ns_status nsh_table_listener_open(nsh_table_listener **out, ns_adopted *a, nsh_exchange *mail,
+                                  ns_err *err) {
+  nsh_table_listener *h = nsh_alloc(sizeof *h);
   ns_status st = ns_ear_open(&h->ear, a, false, err);
   *out = NULL;
   if (st != NS_OK) {
@@ -36,21 +38,21 @@ ns_status nsh_hark_open(nsh_hark **out, ns_adopted *a, nsh_mail *mail, ns_err *e
     return st;
   }
   h->mail = mail;
-  nsh_mail_cond(&h->cond);
+  nsh_exchange_cond(&h->cond);
   *out = h;
   return NS_OK;
 }
 
-static void wait_until(nsh_hark *h, int64_t when) {
+static void wait_until(nsh_table_listener *h, int64_t when) {
   struct timespec t = {(time_t)(when / NS_SECOND), (long)(when % NS_SECOND) * 1000};
   while (!h->stop && !h->found && ns_mono_us() < when)
     pthread_cond_timedwait(&h->cond, &h->mail->lock, &t);
 }
 
 /* Waits until it is time to sleep; false: stop. '*holder': for whom. */
-static bool ready(nsh_hark *h, int64_t *holder) {
+static bool ready(nsh_table_listener *h, int64_t *holder) {
   bool go;
-  nsh_mail_lock(h->mail);
+  nsh_exchange_lock(h->mail);
   while (!h->armed && !h->stop)
     pthread_cond_wait(&h->cond, &h->mail->lock);
   wait_until(h, ns_mono_us() + h->pause);
@@ -59,18 +61,18 @@ static bool ready(nsh_hark *h, int64_t *holder) {
   h->found = false;
   *holder = h->holder;
   go = !h->stop;
-  nsh_mail_unlock(h->mail);
+  nsh_exchange_unlock(h->mail);
   return go;
 }
 
 static void *thread(void *arg) {
-  nsh_hark *h = arg;
+  nsh_table_listener *h = arg;
   ns_err err;
   int64_t holder;
   bool woke;
   while (ready(h, &holder)) {
     bool failed = ns_ear_wait(h->ear, holder, NS_EAR_LONGEST, &woke, &err) != NS_OK;
-    nsh_mail_lock(h->mail);
+    nsh_exchange_lock(h->mail);
     if (woke || failed) { /* then the dispatcher looks as if nobody rang */
       h->armed = false;
       h->woken = true;
@@ -82,15 +84,15 @@ static void *thread(void *arg) {
                                : h->pause * 4;
     if (h->pause > PAUSE_LAST && !failed)
       h->pause = PAUSE_LAST;
-    nsh_mail_unlock(h->mail);
+    nsh_exchange_unlock(h->mail);
   }
-  nsh_mail_lock(h->mail);
+  nsh_exchange_lock(h->mail);
   h->ended = true;
-  nsh_mail_unlock(h->mail);
+  nsh_exchange_unlock(h->mail);
   return NULL;
 }
 
-void nsh_hark_arm(nsh_hark *h, int64_t holder, bool found) {
+void nsh_table_listener_arm(nsh_table_listener *h, int64_t holder, bool found) {
   h->found = h->found || found;
   h->holder = holder;
   h->armed = true;
@@ -99,32 +101,32 @@ void nsh_hark_arm(nsh_hark *h, int64_t holder, bool found) {
   pthread_cond_signal(&h->cond);
 }
 
-bool nsh_hark_woken(const nsh_hark *h) {
+bool nsh_table_listener_woken(const nsh_table_listener *h) {
   return h->woken;
 }
 
-bool nsh_hark_take(nsh_hark *h) {
+bool nsh_table_listener_take(nsh_table_listener *h) {
   bool yes = h->woken;
   h->woken = false;
   return yes;
 }
 
-static bool has_ended(nsh_hark *h) {
+static bool has_ended(nsh_table_listener *h) {
   bool yes;
-  nsh_mail_lock(h->mail);
+  nsh_exchange_lock(h->mail);
   yes = h->ended || !h->running;
-  nsh_mail_unlock(h->mail);
+  nsh_exchange_unlock(h->mail);
   return yes;
 }
 
-void nsh_hark_close(nsh_hark *h, ns_db *db) {
+void nsh_table_listener_close(nsh_table_listener *h, ns_db *db) {
   int64_t until = ns_mono_us() + STOP_MAX;
   if (h == NULL)
     return;
-  nsh_mail_lock(h->mail);
+  nsh_exchange_lock(h->mail);
   h->stop = true;
   pthread_cond_signal(&h->cond);
-  nsh_mail_unlock(h->mail);
+  nsh_exchange_unlock(h->mail);
   for (; !has_ended(h) && ns_mono_us() < until; ns_sleep_us(STOP_STEP))
     nsh_listen_interrupt(db, ns_ear_thread(h->ear));
   ns_ear_stop(h->ear);

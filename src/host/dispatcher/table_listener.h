@@ -11,21 +11,22 @@
 
 #include "dispatcher/exchange.h"
 
-typedef struct nsh_hark nsh_hark;
+typedef struct nsh_table_listener nsh_table_listener;
 
 /* For a table that is rung. Errors: NOMEM. */
-ns_status nsh_hark_open(nsh_hark **out, ns_adopted *a, nsh_mail *mail, ns_err *err);
+ns_status nsh_table_listener_open(nsh_table_listener **out, ns_adopted *a, nsh_exchange *mail,
+                                  ns_err *err);
 
 /* The lock of the mailbox is held for these three. Waits for a row that 'holder' may
 ** claim, if it does not yet; 'found': the last wake was worth it. */
-void nsh_hark_arm(nsh_hark *h, int64_t holder, bool found);
+void nsh_table_listener_arm(nsh_table_listener *h, int64_t holder, bool found);
 
 /* Has it been woken? And the same, once. */
-bool nsh_hark_woken(const nsh_hark *h);
-bool nsh_hark_take(nsh_hark *h);
+bool nsh_table_listener_woken(const nsh_table_listener *h);
+bool nsh_table_listener_take(nsh_table_listener *h);
 
 /* Makes the thread end, with 'db' to end its sleep, and frees it; after a second in
 ** which the server does not help it leaves the server. NULL is allowed. */
-void nsh_hark_close(nsh_hark *h, ns_db *db);
+void nsh_table_listener_close(nsh_table_listener *h, ns_db *db);
 
 #endif

@@ -49,9 +49,9 @@ typedef struct nsh_adopted {
   int64_t lease;
   size_t pool;        /* of its jobs */
   nsh_batch fresh;    /* verdicts out of the mailbox */
-  nsh_unsettled unsettled;
-  nsh_patience patience; /* verdicts that wait */
-  nsh_hark *hark;     /* hears whoever rings for it; NULL: nobody does */
+  nsh_retry unsettled;
+  nsh_deferred patience;    /* verdicts that wait */
+  nsh_table_listener *hark; /* hears whoever rings for it; NULL: nobody does */
   bool handled;       /* some script here has its handler */
   bool told;          /* ... or people have been told that none has */
   bool paused;        /* what was claimed has been taken back */
@@ -74,7 +74,7 @@ typedef struct nsh_outlook {
 /* Instants ('…_at') are monotonic µs. */
 struct nsh_dispatch {
   const nsh_config *cfg;
-  nsh_mail *mail;
+  nsh_exchange *mail;
   nsh_slots *slots;   /* told how long claims hold */
   ns_db *db;
   nsh_listen *listen;
@@ -92,7 +92,7 @@ struct nsh_dispatch {
   int64_t watch_at;   /* while we hold rows: what people decide */
 
   /* dispatcher/queues.c */
-  nsh_unsettled unsettled;
+  nsh_retry unsettled;
   nsh_feeds feeds;
   nsh_turn *turn;     /* under way, for choose_anew */
   bool hot[NSH_POOLS_MAX]; /* when this pool has room, a claim may find more */
@@ -133,26 +133,26 @@ void nsh_recovered(nsh_dispatch *d);
 /* ------------------------------------------------------------ dispatcher/queues.c */
 
 /* Makes the queues that were named. Errors: as ns_queue_id. */
-ns_status nsh_cycle_open(nsh_dispatch *d, ns_err *err);
-void nsh_cycle_close(nsh_dispatch *d);
+ns_status nsh_queues_open(nsh_dispatch *d, ns_err *err);
+void nsh_queues_close(nsh_dispatch *d);
 
 /* Is there a verdict to write, or a reason for a claim to find something? When
 ** may that change by itself? The mailbox is locked. */
-bool nsh_cycle_due(const nsh_dispatch *d, int64_t now);
-int64_t nsh_cycle_next(const nsh_dispatch *d);
+bool nsh_queues_due(const nsh_dispatch *d, int64_t now);
+int64_t nsh_queues_next(const nsh_dispatch *d);
 
 /* Takes verdicts and room for jobs. The mailbox is locked. */
-void nsh_cycle_take(nsh_dispatch *d, nsh_turn *t, int64_t now);
+void nsh_queues_take(nsh_dispatch *d, nsh_turn *t, int64_t now);
 
 /* Others have taken so many places for jobs of a pool's queue; what was to be claimed
 ** for them waits for the next turn when none is left. */
-void nsh_cycle_yield(nsh_dispatch *d, nsh_turn *t, size_t pool, size_t n);
+void nsh_queues_yield(nsh_dispatch *d, nsh_turn *t, size_t pool, size_t n);
 
 /* Does it want places for jobs of any queue? */
-bool nsh_cycle_wants(const nsh_dispatch *d, const nsh_turn *t);
+bool nsh_queues_wants(const nsh_dispatch *d, const nsh_turn *t);
 
 /* Settles and claims; false: nothing is known to be written, try again. */
-bool nsh_cycle_run(nsh_dispatch *d, nsh_turn *t);
+bool nsh_queues_run(nsh_dispatch *d, nsh_turn *t);
 
 /* ---------------------------------------------------------- dispatcher/outlook.c */
 
@@ -195,17 +195,17 @@ bool nsh_adopted_refuses(const nsh_dispatch *d);
 
 /* ----------------------------------------------------------- dispatcher/maintenance.c */
 
-void nsh_chores_open(nsh_dispatch *d);
-void nsh_chores_close(nsh_dispatch *d);
+void nsh_maintenance_open(nsh_dispatch *d);
+void nsh_maintenance_close(nsh_dispatch *d);
 
 /* As for a cycle. The mailbox is locked. */
-bool nsh_chores_due(const nsh_dispatch *d, int64_t now);
-int64_t nsh_chores_next(const nsh_dispatch *d);
-void nsh_chores_take(nsh_dispatch *d, nsh_turn *t, int64_t now);
+bool nsh_maintenance_due(const nsh_dispatch *d, int64_t now);
+int64_t nsh_maintenance_next(const nsh_dispatch *d);
+void nsh_maintenance_take(nsh_dispatch *d, nsh_turn *t, int64_t now);
 
-void nsh_chores_run(nsh_dispatch *d, nsh_turn *t);
+void nsh_maintenance_run(nsh_dispatch *d, nsh_turn *t);
 
 /* In place of running them: what was taken waits for the next turn. */
-void nsh_chores_put_back(nsh_dispatch *d, nsh_turn *t);
+void nsh_maintenance_put_back(nsh_dispatch *d, nsh_turn *t);
 
 #endif

@@ -25,7 +25,7 @@
 
 /* Instants are monotonic µs. */
 struct nsh_upkeep {
-  nsh_mail *mail;
+  nsh_exchange *mail;
   nsh_slow *slow;
   ns_db *db;
   pthread_t thread;
@@ -33,7 +33,7 @@ struct nsh_upkeep {
   bool running;
   bool opened;     /* from here on a lost server is waited for */
   bool gone;       /* a look that was asked for has failed: again when it is due */
-  nsh_unsettled large; /* verdicts with many children */
+  nsh_retry large; /* verdicts with many children */
   int64_t look_at, prune_at, mend_at;
   int64_t looked_at; /* when the last look was over */
   int64_t rested;  /* when the last rest was over */
@@ -48,14 +48,14 @@ static int64_t sooner(int64_t a, int64_t b) {
 /* Who has been busy for a while, so that nobody listens, looks more often: work that the
 ** listener wakes us for, and that is soon taken, brings no look. The lock is held. */
 static int64_t look_due(const nsh_upkeep *u) {
-  const nsh_mail *m = u->mail;
+  const nsh_exchange *m = u->mail;
   int64_t since = m->disarmed_at > u->looked_at ? m->disarmed_at : u->looked_at;
   return m->armed ? u->look_at : sooner(u->look_at, since + LOOK_BUSY);
 }
 
 /* A listener that wakes may bring the look forward: the mailbox signals it. */
 static void sleep_until(const nsh_upkeep *u, int64_t when) {
-  nsh_mail *m = u->mail;
+  nsh_exchange *m = u->mail;
   while (!m->upkeep_ends && !m->gone && m->large.n == 0) {
     int64_t until = sooner(when, look_due(u));
     struct timespec t = {(time_t)(until / NS_SECOND), (long)(until % NS_SECOND) * 1000};
@@ -67,12 +67,12 @@ static void sleep_until(const nsh_upkeep *u, int64_t when) {
 
 /* Until then, or there is something to do; false: the host ends. */
 static bool rest(nsh_upkeep *u, int64_t when) {
-  nsh_mail *m = u->mail;
+  nsh_exchange *m = u->mail;
   bool ends;
-  nsh_mail_lock(m);
+  nsh_exchange_lock(m);
   sleep_until(u, when);
   ends = m->upkeep_ends;
-  nsh_mail_unlock(m);
+  nsh_exchange_unlock(m);
   return !ends;
 }
 
@@ -81,9 +81,9 @@ static bool keep_trying(void *arg, const ns_err *why) {
   nsh_upkeep *u = arg;
   bool ends;
   (void)why;
-  nsh_mail_lock(u->mail);
+  nsh_exchange_lock(u->mail);
   ends = u->mail->upkeep_ends;
-  nsh_mail_unlock(u->mail);
+  nsh_exchange_unlock(u->mail);
   return u->opened && !ends;
 }
 
@@ -102,28 +102,28 @@ static void log_look(ns_status st, const ns_rescued *sum, const ns_err *err) {
 
 /* Takes what the listener has told, and for whom we look. */
 static bool take_orders(nsh_upkeep *u, int64_t now) {
-  nsh_mail *m = u->mail;
+  nsh_exchange *m = u->mail;
   bool due;
-  nsh_mail_lock(m);
+  nsh_exchange_lock(m);
   u->gone = u->gone || m->gone;
   due = m->gone || now >= look_due(u);
   m->gone = false;
   ns_assist(u->db, m->assisted, m->locks);
-  nsh_mail_unlock(m);
+  nsh_exchange_unlock(m);
   return due;
 }
 
 /* There is more to claim; and who has died may have held rows of adopted tables.
 ** Whether anybody listens. */
-static bool tell(nsh_mail *m, bool back, bool died) {
+static bool tell(nsh_exchange *m, bool back, bool died) {
   bool armed;
-  nsh_mail_lock(m);
+  nsh_exchange_lock(m);
   armed = m->armed;
   m->woken = m->woken || back;
   m->died = m->died || died;
   if (back || died)
     pthread_cond_signal(&m->work);
-  nsh_mail_unlock(m);
+  nsh_exchange_unlock(m);
   return armed;
 }
 
@@ -149,10 +149,10 @@ static void look(nsh_upkeep *u) {
 
 /* -------------------------------------------------------- large verdicts */
 
-static void tell_written(nsh_mail *m, const ns_verdict *v) {
-  nsh_mail_lock(m);
-  nsh_mail_written(m, v);
-  nsh_mail_unlock(m);
+static void tell_written(nsh_exchange *m, const ns_verdict *v) {
+  nsh_exchange_lock(m);
+  nsh_exchange_written(m, v);
+  nsh_exchange_unlock(m);
 }
 
 /* Each in a transaction of its own. One that fails waits, longer each time. */
@@ -173,14 +173,14 @@ static ns_err write_each(nsh_upkeep *u, int64_t holder) {
 }
 
 static void settle(nsh_upkeep *u) {
-  nsh_mail *m = u->mail;
+  nsh_exchange *m = u->mail;
   int64_t holder;
   ns_err trouble;
-  nsh_mail_lock(m);
-  nsh_unsettled_take(&u->large, &m->large, NULL, ns_mono_us());
+  nsh_exchange_lock(m);
+  nsh_retry_take(&u->large, &m->large, NULL, ns_mono_us());
   nsh_slow_owes(u->slow, NSH_UPKEEP, &u->large);
   holder = m->assisted;
-  nsh_mail_unlock(m);
+  nsh_exchange_unlock(m);
   if (u->large.batch.n == 0)
     return;
   nsh_slow_doing(u->slow, NSH_UPKEEP, u->large.batch.n, false);
@@ -188,7 +188,7 @@ static void settle(nsh_upkeep *u) {
   nsh_slow_doing(u->slow, NSH_UPKEEP, 0, false);
   if (ns_unfinished(u->db))
     u->look_at = sooner(u->look_at, ns_mono_us() + LOOK_SOON);
-  nsh_unsettled_sort(&u->large, &trouble, ns_mono_us());
+  nsh_retry_sort(&u->large, &trouble, ns_mono_us());
   nsh_slow_owes(u->slow, NSH_UPKEEP, &u->large);
 }
 
@@ -261,21 +261,21 @@ static int64_t next(const nsh_upkeep *u) {
 ** and says when the next is. */
 static void *thread(void *arg) {
   nsh_upkeep *u = arg;
-  nsh_mail *m = u->mail;
+  nsh_exchange *m = u->mail;
   while (rest(u, next(u))) {
     settle(u);
     look(u);
     prune(u);
     mend(u);
   }
-  nsh_mail_lock(m);
+  nsh_exchange_lock(m);
   m->upkeep_ended = true;
   pthread_cond_broadcast(&m->upkeep);
-  nsh_mail_unlock(m);
+  nsh_exchange_unlock(m);
   return NULL;
 }
 
-ns_status nsh_upkeep_open(nsh_upkeep **out, const nsh_config *cfg, nsh_mail *mail,
+ns_status nsh_upkeep_open(nsh_upkeep **out, const nsh_config *cfg, nsh_exchange *mail,
                           nsh_slow *slow, ns_err *err) {
   nsh_upkeep *u = nsh_alloc(sizeof *u);
   ns_config db = cfg->db;
@@ -283,7 +283,7 @@ ns_status nsh_upkeep_open(nsh_upkeep **out, const nsh_config *cfg, nsh_mail *mai
   *out = u;
   u->mail = mail;
   u->slow = slow;
-  u->large = NSH_UNSETTLED_INIT;
+  u->large = NSH_RETRY_INIT;
   u->prune_at = ns_mono_us() + PRUNE_AGAIN;
   u->mend_at = ns_mono_us() + MEND;
   db.keep_trying = keep_trying;
@@ -308,18 +308,18 @@ ns_status nsh_upkeep_start(nsh_upkeep *u, ns_err *err) {
 }
 
 /* True when the thread has ended in time. */
-static bool has_ended(nsh_mail *m, int64_t max) {
+static bool has_ended(nsh_exchange *m, int64_t max) {
   int64_t until = ns_mono_us() + max;
   struct timespec t = {(time_t)(until / NS_SECOND),
                        (long)(until % NS_SECOND) * 1000};
   bool ended;
-  nsh_mail_lock(m);
+  nsh_exchange_lock(m);
   m->upkeep_ends = true;
   pthread_cond_broadcast(&m->upkeep);
   while (!m->upkeep_ended && ns_mono_us() < until)
     pthread_cond_timedwait(&m->upkeep, &m->lock, &t);
   ended = m->upkeep_ended;
-  nsh_mail_unlock(m);
+  nsh_exchange_unlock(m);
   return ended;
 }
 
@@ -339,7 +339,7 @@ bool nsh_upkeep_close(nsh_upkeep *u) {
     pthread_join(u->thread, NULL);
   ns_close(u->db);
   ns_stop_close(u->stop);
-  nsh_unsettled_free(&u->large);
+  nsh_retry_free(&u->large);
   free(u);
   return true;
 }

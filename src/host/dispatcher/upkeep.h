@@ -18,7 +18,7 @@
 typedef struct nsh_upkeep nsh_upkeep;
 
 /* Connects; 'slow' is told of its waits. Errors: as ns_open. */
-ns_status nsh_upkeep_open(nsh_upkeep **out, const nsh_config *cfg, nsh_mail *mail,
+ns_status nsh_upkeep_open(nsh_upkeep **out, const nsh_config *cfg, nsh_exchange *mail,
                           nsh_slow *slow, ns_err *err);
 
 ns_status nsh_upkeep_start(nsh_upkeep *u, ns_err *err);

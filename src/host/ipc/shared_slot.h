@@ -29,7 +29,7 @@
 #include "ns_buf.h"
 
 #define NSH_SAID 3776 /* bytes of a text, with its zero */
-#define NSH_HALT_SIGNAL SIGUSR2 /* from zygote to worker: worker/interrupt.h */
+#define NSH_INTERRUPT_SIGNAL SIGUSR2 /* from zygote to worker: worker/interrupt.h */
 
 /* Why a job is to stop. */
 typedef enum nsh_why {

@@ -32,10 +32,10 @@ typedef struct nsh_news {
 
 /* The two ends, close-on-exec, none of them ever blocks; the host hears [0].
 ** False: errno says why. */
-bool nsh_bell_make(int ends[2]);
+bool nsh_wakeup_make(int ends[2]);
 
 /* Takes the knocks that have come. */
-void nsh_bell_hear(int end);
+void nsh_wakeup_hear(int end);
 
 /* Says that the host sleeps; true: stay awake, there are news. */
 bool nsh_news_sleep(nsh_news *news, size_t workers);
@@ -52,19 +52,19 @@ void nsh_news_forget(nsh_news *news, size_t index);
 /* ----------------------------------------------------------------- worker */
 
 /* A worker's end, and how to know it from whatever else gets its number. */
-typedef struct nsh_knocker {
+typedef struct nsh_waker {
   int end;
   dev_t dev;
   ino_t ino;
-} nsh_knocker;
+} nsh_waker;
 
-void nsh_knocker_init(nsh_knocker *k, int end);
+void nsh_waker_init(nsh_waker *k, int end);
 
 /* Worker 'index' has news. False: there is no bell any more, as the host is
 ** gone or a handler has closed it. */
-bool nsh_news_tell(nsh_news *news, uint32_t index, const nsh_knocker *k);
+bool nsh_news_tell(nsh_news *news, uint32_t index, const nsh_waker *k);
 
 /* Is the host gone? Waits for it up to 'ms'. */
-bool nsh_bell_dead(const nsh_knocker *k, int ms);
+bool nsh_wakeup_dead(const nsh_waker *k, int ms);
 
 #endif

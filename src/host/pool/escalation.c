@@ -11,7 +11,7 @@
 #include "ns_time.h"
 #include "pool/lifecycle.h"
 
-static void log_start(const nsh_seat *s, const nsh_task *task, const char *said) {
+static void log_start(const nsh_process *s, const nsh_task *task, const char *said) {
   static const char *const reasons[] = {
       [NSH_WHY_TIMEOUT] = "timeout", [NSH_WHY_LOST] = "the claim is lost",
       [NSH_WHY_STOP] = "the host stops", [NSH_WHY_MEMORY] = "memory limit",
@@ -23,41 +23,41 @@ static void log_start(const nsh_seat *s, const nsh_task *task, const char *said)
                    ns_fi("pid", s->pid), ns_fs("why", why)));
 }
 
-void nsh_ladder_start(nsh_seat *s, nsh_why why, int64_t step, const char *said) {
-  nsh_task *task = nsh_seat_task(s, 0);
+void nsh_escalation_start(nsh_process *s, nsh_why why, int64_t step, const char *said) {
+  nsh_task *task = nsh_process_task(s, 0);
   if (s->rung != NSH_CALM)
     return;
   s->rung = NSH_TOLD;
   s->why = why;
   s->step = step;
   s->next_at = ns_mono_us() + step;
-  nsh_seat_recall(s);
+  nsh_process_recall(s);
   s->table->tally.timeouts += why == NSH_WHY_TIMEOUT;
   nsh_slot_tell(s->slot, task->seq, why);
   log_start(s, task, said);
 }
 
-void nsh_ladder_climb(nsh_seat *s, int64_t now) {
+void nsh_escalation_climb(nsh_process *s, int64_t now) {
   if (now < s->next_at || s->rung == NSH_KILLED)
     return;
   s->step *= 2;
   s->next_at = now + s->step;
   s->rung++;
   if (s->rung == NSH_TERMED)
-    nsh_life_doom(s);
-  nsh_life_kill(s, s->rung == NSH_HALTED   ? NSH_HALT_SIGNAL
-                   : s->rung == NSH_TERMED ? SIGTERM
-                                           : SIGKILL);
+    nsh_lifecycle_doom(s);
+  nsh_lifecycle_kill(s, s->rung == NSH_HALTED   ? NSH_INTERRUPT_SIGNAL
+                        : s->rung == NSH_TERMED ? SIGTERM
+                                                : SIGKILL);
 }
 
 /* A worker that got SIGTERM is as good as dead: it is not to be seen again. */
-void nsh_ladder_leave(nsh_seat *s) {
-  if (nsh_ladder_killed(s))
+void nsh_escalation_leave(nsh_process *s) {
+  if (nsh_escalation_killed(s))
     return;
   s->rung = NSH_CALM;
   s->why = NSH_WHY_NONE;
 }
 
-bool nsh_ladder_killed(const nsh_seat *s) {
+bool nsh_escalation_killed(const nsh_process *s) {
   return s->rung >= NSH_TERMED;
 }

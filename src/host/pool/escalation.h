@@ -16,15 +16,15 @@
 
 /* The running job of 's' is to stop; it stays with the first reason. 'said': the words of
 ** who has cancelled it, for the log, or "". The mailbox is locked. */
-void nsh_ladder_start(nsh_seat *s, nsh_why why, int64_t step, const char *said);
+void nsh_escalation_start(nsh_process *s, nsh_why why, int64_t step, const char *said);
 
 /* Takes the next step when it is due. */
-void nsh_ladder_climb(nsh_seat *s, int64_t now);
+void nsh_escalation_climb(nsh_process *s, int64_t now);
 
 /* The job has ended. */
-void nsh_ladder_leave(nsh_seat *s);
+void nsh_escalation_leave(nsh_process *s);
 
 /* Was the worker killed to stop its job? */
-bool nsh_ladder_killed(const nsh_seat *s);
+bool nsh_escalation_killed(const nsh_process *s);
 
 #endif

@@ -7,10 +7,10 @@
 #include "ipc/alloc.h"
 
 static void on_knock(uv_poll_t *poll, int status, int events) {
-  nsh_ear *e = poll->data;
+  nsh_inbox *e = poll->data;
   (void)status;
   (void)events;
-  nsh_bell_hear(e->end);
+  nsh_wakeup_hear(e->end);
 }
 
 static void on_stay(uv_idle_t *idle) {
@@ -18,8 +18,8 @@ static void on_stay(uv_idle_t *idle) {
 }
 
 static void on_sleep(uv_prepare_t *prepare) {
-  nsh_ear *e = prepare->data;
-  nsh_table_hear(e->table);
+  nsh_inbox *e = prepare->data;
+  nsh_pool_hear(e->table);
   if (nsh_news_sleep(&e->table->slots->news, e->table->nseats))
     uv_idle_start(&e->stay, on_stay);
   else
@@ -27,11 +27,11 @@ static void on_sleep(uv_prepare_t *prepare) {
 }
 
 static void on_wake(uv_check_t *check) {
-  nsh_ear *e = check->data;
+  nsh_inbox *e = check->data;
   nsh_news_wake(&e->table->slots->news);
 }
 
-void nsh_ear_open(nsh_ear *e, uv_loop_t *loop, nsh_table *t, int end) {
+void nsh_inbox_open(nsh_inbox *e, uv_loop_t *loop, nsh_pools *t, int end) {
   e->table = t;
   e->end = end;
   nsh_must(uv_poll_init(loop, &e->knocks, end) == 0);

@@ -9,17 +9,17 @@
 
 #include "pool/pool.h"
 
-typedef struct nsh_ear {
-  nsh_table *table;
+typedef struct nsh_inbox {
+  nsh_pools *table;
   int end;             /* of the bell */
   uv_poll_t knocks;
   uv_prepare_t before; /* the loop sleeps */
   uv_check_t after;
   uv_idle_t stay;      /* active: the loop does not sleep */
-} nsh_ear;
+} nsh_inbox;
 
 /* Listens at 'end', which stays the caller's. The handles are closed with the
 ** loop. */
-void nsh_ear_open(nsh_ear *e, uv_loop_t *loop, nsh_table *t, int end);
+void nsh_inbox_open(nsh_inbox *e, uv_loop_t *loop, nsh_pools *t, int end);
 
 #endif

@@ -21,71 +21,71 @@
 #define OWN_FAULT (-1)       /* one job was running: it did it */
 #define SOMEBODYS_FAULT (-2) /* one of several did */
 
-void nsh_life_resigned(nsh_seat *s) {
-  nsh_table_enter(s, NSH_DOOMED);
-  nsh_seat_recall(s);
+void nsh_lifecycle_resigned(nsh_process *s) {
+  nsh_pool_enter(s, NSH_DOOMED);
+  nsh_process_recall(s);
 }
 
-void nsh_life_doom(nsh_seat *s) {
-  nsh_table_lock(s->table);
-  nsh_life_resigned(s);
-  nsh_table_unlock(s->table);
+void nsh_lifecycle_doom(nsh_process *s) {
+  nsh_pool_lock(s->table);
+  nsh_lifecycle_resigned(s);
+  nsh_pool_unlock(s->table);
 }
 
-void nsh_life_kill(nsh_seat *s, int sig) {
+void nsh_lifecycle_kill(nsh_process *s, int sig) {
   s->forced = s->forced || sig == SIGKILL;
   nsh_zygote_kill(s->zygote, s->index, sig);
 }
 
-void nsh_life_distrust(nsh_seat *s) {
+void nsh_lifecycle_distrust(nsh_process *s) {
   ns_log(NS_LOG_ERROR, "worker.nonsense", NS_FIELDS(ns_fi("pid", s->pid)));
-  nsh_table_enter(s, NSH_DOOMED);
+  nsh_pool_enter(s, NSH_DOOMED);
   s->blame = "what it wrote to us made no sense";
   if (s->pid > 0)
-    nsh_life_kill(s, SIGKILL);
+    nsh_lifecycle_kill(s, SIGKILL);
 }
 
-void nsh_life_leave(nsh_seat *s) {
-  nsh_life_doom(s);
-  nsh_seat_quit(s);
+void nsh_lifecycle_leave(nsh_process *s) {
+  nsh_lifecycle_doom(s);
+  nsh_process_quit(s);
 }
 
-void nsh_life_generation(nsh_table *t, nsh_zygote *z) {
+void nsh_lifecycle_generation(nsh_pools *t, nsh_zygote *z) {
   t->zygote = z;
   for (size_t i = 0; i < t->nseats; i++) {
-    nsh_seat *s = &t->seats[i];
+    nsh_process *s = &t->seats[i];
     if (s->phase == NSH_EMPTY)
       continue;
-    nsh_table_age(s, strcmp(s->zygote->version, z->version) != 0);
+    nsh_pool_age(s, strcmp(s->zygote->version, z->version) != 0);
     if (s->phase == NSH_UP && s->zygote != z)
-      nsh_life_leave(s);
+      nsh_lifecycle_leave(s);
   }
-  nsh_life_fill(t);
+  nsh_lifecycle_fill(t);
 }
 
-static bool may_fork(const nsh_table *t, int64_t now) {
+static bool may_fork(const nsh_pools *t, int64_t now) {
   return t->zygote != NULL && !t->closing && now >= t->fork_at;
 }
 
-void nsh_life_fill(nsh_table *t) {
+void nsh_lifecycle_fill(nsh_pools *t) {
   if (!may_fork(t, ns_mono_us()))
     return;
   for (size_t i = 0; i < t->nseats; i++)
     if (t->seats[i].phase == NSH_EMPTY)
-      nsh_seat_fork(&t->seats[i], t->zygote);
+      nsh_process_fork(&t->seats[i], t->zygote);
 }
 
 /* The worker exists; one of a generation that is over leaves at once. */
-void nsh_life_forked(nsh_table *t, uint32_t index, pid_t pid, int why) {
-  nsh_seat *s;
+void nsh_lifecycle_forked(nsh_pools *t, uint32_t index, pid_t pid, int why) {
+  nsh_process *s;
   if (index >= t->nseats || t->seats[index].phase == NSH_EMPTY)
     return;
   s = &t->seats[index];
   if (pid == 0) {
     ns_log(NS_LOG_ERROR, "worker.no_fork", NS_FIELDS(ns_fs("error",
                                                            strerror(why))));
-    nsh_seat_bury(s);
-    nsh_table_enter(s, NSH_EMPTY);
+    nsh_process_bury(s);
+    nsh_pool_enter(s, NSH_EMPTY);
     t->fork_at = ns_mono_us() + FORK_RETRY;
     return;
   }
@@ -93,14 +93,14 @@ void nsh_life_forked(nsh_table *t, uint32_t index, pid_t pid, int why) {
   t->tally.forks++;
   if (s->phase != NSH_STARTING)
     return;
-  nsh_table_enter(s, NSH_UP);
+  nsh_pool_enter(s, NSH_UP);
   if (s->zygote != t->zygote)
-    nsh_life_leave(s);
-  nsh_table_list(s, true);
-  nsh_table_hand_out(t);
+    nsh_lifecycle_leave(s);
+  nsh_pool_list(s, true);
+  nsh_pool_hand_out(t);
 }
 
-void nsh_life_describe(char out[96], int status) {
+void nsh_lifecycle_describe(char out[96], int status) {
   if (status < 0)
     snprintf(out, 96, "lost together with the process that forked it");
   else if (WIFSIGNALED(status))
@@ -112,9 +112,9 @@ void nsh_life_describe(char out[96], int status) {
 
 /* How a job failed that was killed to stop it: in its worker's words, if it
 ** found any. */
-static ns_bytes failure_text(nsh_seat *s, char out[160]) {
+static ns_bytes failure_text(nsh_process *s, char out[160]) {
   char seconds[NS_NUMBER_SIZE];
-  const nsh_task *task = nsh_seat_task(s, 0);
+  const nsh_task *task = nsh_process_task(s, 0);
   ns_bytes said = nsh_slot_said(s->slot, task->seq);
   if (said.p != NULL)
     return said;
@@ -125,9 +125,9 @@ static ns_bytes failure_text(nsh_seat *s, char out[160]) {
 }
 
 /* How a job crashed. */
-static ns_bytes crash_text(const nsh_seat *s, int status, char out[160]) {
+static ns_bytes crash_text(const nsh_process *s, int status, char out[160]) {
   char how[96];
-  nsh_life_describe(how, status);
+  nsh_lifecycle_describe(how, status);
   if (s->blame != NULL && status >= 0 && WIFSIGNALED(status) &&
       WTERMSIG(status) == SIGKILL)
     snprintf(out, 160, "worker killed by the host: %s", s->blame);
@@ -138,9 +138,9 @@ static ns_bytes crash_text(const nsh_seat *s, int status, char out[160]) {
 
 /* The verdict of the job that was running when its worker died: by our hand, by
 ** its own fault, or by that of another ('status' SOMEBODYS_FAULT). */
-static void end_running(nsh_seat *s, int64_t since, int status) {
+static void end_running(nsh_process *s, int64_t since, int status) {
   char text[160];
-  nsh_why why = nsh_ladder_killed(s) ? s->why : NSH_WHY_NONE;
+  nsh_why why = nsh_escalation_killed(s) ? s->why : NSH_WHY_NONE;
   ns_verdict v = {.kind = NS_RELEASE, .delay = -1};
   if (why == NSH_WHY_TIMEOUT || why == NSH_WHY_MEMORY) {
     v.kind = NS_FAIL;
@@ -149,27 +149,27 @@ static void end_running(nsh_seat *s, int64_t since, int status) {
     v.kind = status == SOMEBODYS_FAULT ? NS_LOST : NS_CRASH;
     v.error = crash_text(s, status, text);
   }
-  nsh_intake_end(s, &v, ns_mono_us() - since);
+  nsh_messages_end(s, &v, ns_mono_us() - since);
 }
 
 /* What becomes of the tasks of a worker that is gone. */
-static void end_tasks(nsh_seat *s, int status) {
+static void end_tasks(nsh_process *s, int status) {
   int64_t since;
-  nsh_table_lock(s->table);
-  if (nsh_seat_running(s, &since))
+  nsh_pool_lock(s->table);
+  if (nsh_process_running(s, &since))
     end_running(s, since, status);
   while (s->n > 0)
-    nsh_intake_end(s, &(ns_verdict){.kind = NS_RELEASE, .delay = -1, .go_on = 1}, 0);
-  nsh_table_unlock(s->table);
+    nsh_messages_end(s, &(ns_verdict){.kind = NS_RELEASE, .delay = -1, .go_on = 1}, 0);
+  nsh_pool_unlock(s->table);
 }
 
 /* A death nobody ordered; many of them in a row slow the forking down. */
-static void mourn(nsh_seat *s, int status) {
-  nsh_table *t = s->table;
+static void mourn(nsh_process *s, int status) {
+  nsh_pools *t = s->table;
   int64_t now = ns_mono_us();
   int64_t delay;
   char how[96];
-  nsh_life_describe(how, status);
+  nsh_lifecycle_describe(how, status);
   ns_log(NS_LOG_WARN, "worker.died",
          NS_FIELDS(ns_fi("pid", s->pid), ns_fs("how", how)));
   nsh_storm_crash(&t->storm, now);
@@ -182,36 +182,36 @@ static void mourn(nsh_seat *s, int status) {
   }
 }
 
-static void bury(nsh_seat *s, int status) {
-  nsh_table *t = s->table;
+static void bury(nsh_process *s, int status) {
+  nsh_pools *t = s->table;
   bool expected;
-  nsh_seat_bury(s); /* its last words may be that it leaves */
+  nsh_process_bury(s); /* its last words may be that it leaves */
   expected = s->phase == NSH_DOOMED;
   end_tasks(s, status);
   if (!expected && !t->closing)
     mourn(s, status);
-  nsh_table_enter(s, NSH_EMPTY);
+  nsh_pool_enter(s, NSH_EMPTY);
   s->pid = 0;
 }
 
-void nsh_life_exited(nsh_table *t, uint32_t index, int status) {
+void nsh_lifecycle_exited(nsh_pools *t, uint32_t index, int status) {
   if (index >= t->nseats || t->seats[index].phase == NSH_EMPTY)
     return;
   bury(&t->seats[index], status);
   if (may_fork(t, ns_mono_us()))
-    nsh_seat_fork(&t->seats[index], t->zygote);
-  nsh_table_hand_out(t);
+    nsh_process_fork(&t->seats[index], t->zygote);
+  nsh_pool_hand_out(t);
 }
 
-void nsh_life_orphaned(nsh_table *t, nsh_zygote *z) {
+void nsh_lifecycle_orphaned(nsh_pools *t, nsh_zygote *z) {
   size_t running = 0;
   int64_t since;
   for (size_t i = 0; i < t->nseats; i++)
     running += t->seats[i].phase != NSH_EMPTY && t->seats[i].zygote == z &&
-               nsh_seat_running(&t->seats[i], &since);
+               nsh_process_running(&t->seats[i], &since);
   for (size_t i = 0; i < t->nseats; i++)
     if (t->seats[i].phase != NSH_EMPTY && t->seats[i].zygote == z) {
-      nsh_table_enter(&t->seats[i], NSH_DOOMED); /* one death is logged, not all */
+      nsh_pool_enter(&t->seats[i], NSH_DOOMED); /* one death is logged, not all */
       bury(&t->seats[i], running > 1 || z->condemned ? SOMEBODYS_FAULT
                                                      : OWN_FAULT);
     }

@@ -13,35 +13,35 @@
 /* ---------------------------------------------------------- what happened */
 
 /* New workers come from 'z'; older ones leave after their running job. */
-void nsh_life_generation(nsh_table *t, nsh_zygote *z);
+void nsh_lifecycle_generation(nsh_pools *t, nsh_zygote *z);
 
-void nsh_life_forked(nsh_table *t, uint32_t index, pid_t pid, int why);
-void nsh_life_exited(nsh_table *t, uint32_t index, int status);
+void nsh_lifecycle_forked(nsh_pools *t, uint32_t index, pid_t pid, int why);
+void nsh_lifecycle_exited(nsh_pools *t, uint32_t index, int status);
 
 /* A zygote is gone, and so is whoever it had forked. */
-void nsh_life_orphaned(nsh_table *t, nsh_zygote *z);
+void nsh_lifecycle_orphaned(nsh_pools *t, nsh_zygote *z);
 
 /* Of pool/messages.c: the worker is about to exit. The mailbox is locked. */
-void nsh_life_resigned(nsh_seat *s);
+void nsh_lifecycle_resigned(nsh_process *s);
 
 /* Of pool/process.c: a worker that is not to be believed any more. */
-void nsh_life_distrust(nsh_seat *s);
+void nsh_lifecycle_distrust(nsh_process *s);
 
 /* "killed by signal 9 (Killed)", "exited with status 3"; of a status as wait
 ** gives it, or negative: it died with its parent. */
-void nsh_life_describe(char out[96], int status);
+void nsh_lifecycle_describe(char out[96], int status);
 
 /* ------------------------------------------------------------------ orders */
 
 /* Forks where nobody sits, if it is time. */
-void nsh_life_fill(nsh_table *t);
+void nsh_lifecycle_fill(nsh_pools *t);
 
 /* No more jobs for this seat: its worker leaves or is going to be killed. */
-void nsh_life_doom(nsh_seat *s);
+void nsh_lifecycle_doom(nsh_process *s);
 
-void nsh_life_kill(nsh_seat *s, int sig);
+void nsh_lifecycle_kill(nsh_process *s, int sig);
 
 /* Lets the worker go after its running job. */
-void nsh_life_leave(nsh_seat *s);
+void nsh_lifecycle_leave(nsh_process *s);
 
 #endif

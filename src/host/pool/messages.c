@@ -45,8 +45,8 @@ static bool tells_again(nsh_name *name) {
   return yes;
 }
 
-static void log_end(const nsh_seat *s, const nsh_task *task, ns_kind kind,
-                    int64_t micros, ns_bytes error) {
+static void log_end(const nsh_process *s, const nsh_task *task, ns_kind kind, int64_t micros,
+                    ns_bytes error) {
   ns_level level = events[kind].level;
   if (kind == NS_MISSING && !tells_again(task->name))
     return;
@@ -57,7 +57,7 @@ static void log_end(const nsh_seat *s, const nsh_task *task, ns_kind kind,
                      ns_fb("error", ns_first_line(error))));
 }
 
-static void count(nsh_table *t, ns_kind kind) {
+static void count(nsh_pools *t, ns_kind kind) {
   t->tally.done += kind == NS_ACK;
   t->tally.again += kind == NS_AGAIN;
   t->tally.crashed += kind == NS_CRASH;
@@ -65,10 +65,10 @@ static void count(nsh_table *t, ns_kind kind) {
       kind == NS_FAIL || kind == NS_DISCARD || kind == NS_MISSING;
 }
 
-void nsh_intake_end(nsh_seat *s, const ns_verdict *v, int64_t micros) {
-  nsh_table *t = s->table;
-  const nsh_task *task = nsh_seat_task(s, 0);
-  nsh_batch *batch = nsh_mail_batch(t->mail, task->lease, v->nchildren);
+void nsh_messages_end(nsh_process *s, const ns_verdict *v, int64_t micros) {
+  nsh_pools *t = s->table;
+  const nsh_task *task = nsh_process_task(s, 0);
+  nsh_batch *batch = nsh_exchange_batch(t->mail, task->lease, v->nchildren);
   ns_verdict end = *v;
   log_end(s, task, v->kind, micros, v->error);
   count(t, v->kind);
@@ -80,9 +80,9 @@ void nsh_intake_end(nsh_seat *s, const ns_verdict *v, int64_t micros) {
   if (s->log.n > 0 && (v->kind == NS_FAIL || v->kind == NS_CRASH ||
                        v->kind == NS_LOST || v->kind == NS_DISCARD))
     end.log = nsh_batch_keep(batch, ns_buf_bytes(&s->log));
-  nsh_mail_verdict(t->mail, &end);
-  nsh_ladder_leave(s);
-  nsh_seat_pop(s);
+  nsh_exchange_verdict(t->mail, &end);
+  nsh_escalation_leave(s);
+  nsh_process_pop(s);
 }
 
 /* Reads the children behind a report; false: malformed. */
@@ -100,9 +100,9 @@ static bool read_children(nsh_batch *batch, nsh_frame *f, size_t n,
 
 /* The verdict of a report and the children behind it, with all bytes but the error's
 ** kept. False: malformed, and the job's crash. */
-static bool read_verdict(nsh_mail *m, int64_t lease, const nsh_report *r, nsh_frame *f,
+static bool read_verdict(nsh_exchange *m, int64_t lease, const nsh_report *r, nsh_frame *f,
                          ns_verdict *v) {
-  nsh_batch *batch = nsh_mail_batch(m, lease, r->nchildren);
+  nsh_batch *batch = nsh_exchange_batch(m, lease, r->nchildren);
   *v = (ns_verdict){.kind = r->kind, .delay = r->delay, .go_on = r->go_on,
                     .max_phases = r->max_phases,
                     .error = r->error};
@@ -117,33 +117,33 @@ static bool read_verdict(nsh_mail *m, int64_t lease, const nsh_report *r, nsh_fr
   return false;
 }
 
-static bool on_verdict(nsh_seat *s, nsh_frame *f) {
-  nsh_table *t = s->table;
+static bool on_verdict(nsh_process *s, nsh_frame *f) {
+  nsh_pools *t = s->table;
   nsh_report r;
   nsh_task *task;
   ns_verdict v;
   bool whole;
   if (!nsh_get_report(f, &r))
     return false;
-  if (s->n == 0 || nsh_before(r.seq, nsh_seat_task(s, 0)->seq))
+  if (s->n == 0 || nsh_before(r.seq, nsh_process_task(s, 0)->seq))
     return nsh_before(r.seq, s->next_seq);
-  task = nsh_seat_task(s, 0);
+  task = nsh_process_task(s, 0);
   if (r.seq != task->seq)
     return false;
   nsh_pace_ran(&task->name->pace, r.micros);
   nsh_pace_ran(&t->pools[s->pool].pace, r.micros);
   nsh_storm_over(&t->storm);
   whole = read_verdict(t->mail, task->lease, &r, f, &v);
-  nsh_intake_end(s, &v, r.micros);
+  nsh_messages_end(s, &v, r.micros);
   if (r.leaves)
-    nsh_life_resigned(s);
+    nsh_lifecycle_resigned(s);
   return whole;
 }
 
 /* ----------------------------------------------------- signs of life, ids */
 
-void nsh_intake_touch(nsh_seat *s, int64_t now) {
-  nsh_task *task = nsh_seat_task(s, 0);
+void nsh_messages_touch(nsh_process *s, int64_t now) {
+  nsh_task *task = nsh_process_task(s, 0);
   nsh_touch p = {.seat = s->index, .seq = task->seq, .id = task->id,
                  .run = task->run, .pid = s->pid, .lease = task->lease,
                  .progress = s->progress, .text = s->text, .n = s->textlen};
@@ -151,22 +151,22 @@ void nsh_intake_touch(nsh_seat *s, int64_t now) {
   s->news = false;
   s->shown = true;
   s->touched_at = now;
-  nsh_mail_touch(s->table->mail, &p, &s->touch);
+  nsh_exchange_touch(s->table->mail, &p, &s->touch);
 }
 
-bool nsh_intake_due(const nsh_seat *s, int64_t since, int64_t now) {
+bool nsh_messages_due(const nsh_process *s, int64_t since, int64_t now) {
   return (!s->shown && now - since > SHOW_US) ||
          (s->news && now - s->touched_at >= TOUCH_GAP);
 }
 
-static bool on_progress(nsh_seat *s, nsh_frame *f) {
+static bool on_progress(nsh_process *s, nsh_frame *f) {
   uint32_t seq = (uint32_t)nsh_get_int(f);
   double progress = nsh_get_real(f);
   ns_bytes text = nsh_get_bytes(f);
   int64_t now = ns_mono_us();
   if (!nsh_done(f) || !(progress >= -1 && progress <= 1))
     return false;
-  if (s->n == 0 || nsh_seat_task(s, 0)->seq != seq)
+  if (s->n == 0 || nsh_process_task(s, 0)->seq != seq)
     return true;
   if (progress >= 0)
     s->progress = progress;
@@ -178,26 +178,26 @@ static bool on_progress(nsh_seat *s, nsh_frame *f) {
   }
   s->news = true;
   if (now - s->touched_at >= TOUCH_GAP)
-    nsh_intake_touch(s, now);
+    nsh_messages_touch(s, now);
   return true;
 }
 
-static bool on_log(nsh_seat *s, nsh_frame *f) {
+static bool on_log(nsh_process *s, nsh_frame *f) {
   uint32_t seq = (uint32_t)nsh_get_int(f);
   ns_bytes text = nsh_get_bytes(f);
   nsh_task *task;
   if (!nsh_done(f) || text.p == NULL)
     return false;
-  if (s->n == 0 || (task = nsh_seat_task(s, 0))->seq != seq)
+  if (s->n == 0 || (task = nsh_process_task(s, 0))->seq != seq)
     return true;
-  nsh_seat_log(s, text);
+  nsh_process_log(s, text);
   ns_log(NS_LOG_INFO, "job.log",
          NS_FIELDS(ns_fi("id", task->id), ns_fs("name", task->name->text),
                    ns_fb("text", text)));
   return true;
 }
 
-static bool on_hook(const nsh_seat *s, nsh_frame *f) {
+static bool on_hook(const nsh_process *s, nsh_frame *f) {
   ns_bytes event = nsh_get_bytes(f);
   ns_bytes error = nsh_get_bytes(f);
   if (!nsh_done(f) || event.p == NULL || error.p == NULL)
@@ -207,7 +207,7 @@ static bool on_hook(const nsh_seat *s, nsh_frame *f) {
   return true;
 }
 
-static void send_ids(nsh_seat *s, const int64_t *ids, size_t n) {
+static void send_ids(nsh_process *s, const int64_t *ids, size_t n) {
   size_t start = nsh_begin(&s->out, NSH_IDS);
   nsh_put_int(&s->out, (int64_t)n);
   for (size_t i = 0; i < n; i++)
@@ -216,20 +216,20 @@ static void send_ids(nsh_seat *s, const int64_t *ids, size_t n) {
 }
 
 /* Who gets fewer than it wanted asks again. */
-void nsh_intake_serve_ids(nsh_table *t) {
-  nsh_mail *m = t->mail;
+void nsh_messages_serve_ids(nsh_pools *t) {
+  nsh_exchange *m = t->mail;
   size_t used = 0;
   size_t served = 0;
   if (t->nwanters == 0)
     return; /* handlers may never spawn */
   for (; served < t->nwanters && used < m->nids; served++) {
     const nsh_wanter *w = &t->wanters[served];
-    nsh_seat *s = &t->seats[w->seat];
+    nsh_process *s = &t->seats[w->seat];
     size_t n = w->n < m->nids - used ? w->n : m->nids - used;
     if (s->phase == NSH_EMPTY || s->pid != w->pid)
       continue;
     send_ids(s, m->ids + used, n);
-    nsh_seat_flush(s);
+    nsh_process_flush(s);
     used += n;
   }
   m->nids -= used;
@@ -239,22 +239,22 @@ void nsh_intake_serve_ids(nsh_table *t) {
   if (t->nwanters > 0)
     memmove(t->wanters, t->wanters + served,
             t->nwanters * sizeof *t->wanters);
-  nsh_mail_want_ids(m, used, t->nwanters > 0);
+  nsh_exchange_want_ids(m, used, t->nwanters > 0);
 }
 
-static bool on_want_ids(nsh_seat *s, nsh_frame *f) {
-  nsh_table *t = s->table;
+static bool on_want_ids(nsh_process *s, nsh_frame *f) {
+  nsh_pools *t = s->table;
   int64_t n = nsh_get_int(f);
   if (!nsh_done(f) || n < 1 || n > IDS_MAX)
     return false;
   nsh_must(ns_grow(&t->wanters, &t->capwanters, t->nwanters + 1,
                    sizeof *t->wanters));
   t->wanters[t->nwanters++] = (nsh_wanter){s->index, s->pid, (size_t)n};
-  nsh_intake_serve_ids(t);
+  nsh_messages_serve_ids(t);
   return true;
 }
 
-bool nsh_intake_frame(nsh_seat *s, nsh_frame *f) {
+bool nsh_messages_frame(nsh_process *s, nsh_frame *f) {
   switch (f->type) {
   case NSH_VERDICT:
     return on_verdict(s, f);

@@ -22,11 +22,11 @@
 
 /* --------------------------------------------------------- seats with room */
 
-static nsh_pool *pool_of(const nsh_seat *s) {
+static nsh_pool *pool_of(const nsh_process *s) {
   return &s->table->pools[s->pool];
 }
 
-void nsh_table_list(nsh_seat *s, bool front) {
+void nsh_pool_list(nsh_process *s, bool front) {
   nsh_pool *p = pool_of(s);
   if (s->listed || s->phase != NSH_UP)
     return;
@@ -42,8 +42,8 @@ void nsh_table_list(nsh_seat *s, bool front) {
   }
 }
 
-static nsh_seat *unlist(nsh_pool *p) {
-  nsh_seat *s = p->room;
+static nsh_process *unlist(nsh_pool *p) {
+  nsh_process *s = p->room;
   if (s == NULL)
     return NULL;
   p->room = s->next;
@@ -58,8 +58,8 @@ static void shift(size_t *count, bool from, bool to, size_t n) {
   *count = *count - (from ? n : 0) + (to ? n : 0);
 }
 
-void nsh_table_enter(nsh_seat *s, nsh_phase phase) {
-  nsh_table *t = s->table;
+void nsh_pool_enter(nsh_process *s, nsh_phase phase) {
+  nsh_pools *t = s->table;
   nsh_pool *p = pool_of(s);
   bool was = s->phase == NSH_UP;
   bool is = phase == NSH_UP;
@@ -69,15 +69,15 @@ void nsh_table_enter(nsh_seat *s, nsh_phase phase) {
   shift(&t->leaving, s->phase == NSH_DOOMED, phase == NSH_DOOMED, 1);
   s->phase = phase;
   if (phase == NSH_EMPTY)
-    nsh_table_age(s, false);
+    nsh_pool_age(s, false);
 }
 
-void nsh_table_age(nsh_seat *s, bool old) {
+void nsh_pool_age(nsh_process *s, bool old) {
   shift(&s->table->old, s->old, old, 1);
   s->old = old;
 }
 
-void nsh_table_count(nsh_seat *s, int n) {
+void nsh_pool_count(nsh_process *s, int n) {
   nsh_pool *p = pool_of(s);
   size_t more = (size_t)n; /* that wraps around is meant */
   s->table->busy += more;
@@ -93,13 +93,13 @@ void nsh_table_count(nsh_seat *s, int n) {
 /* ------------------------------------------------------------- handing out */
 
 /* Workers die one after the other: something that was claimed kills them. */
-static bool storming(const nsh_table *t) {
+static bool storming(const nsh_pools *t) {
   return nsh_storm_delay(&t->storm) > 0;
 }
 
 /* How many jobs a seat may have. In a storm nothing is sent behind a job that
 ** may kill its worker; one that is forked per job has no use for a second. */
-static uint32_t window(const nsh_table *t, size_t pool) {
+static uint32_t window(const nsh_pools *t, size_t pool) {
   return storming(t) || t->cfg->fork_per_job
              ? 1
              : nsh_pace_window(&t->pools[pool].pace);
@@ -107,22 +107,22 @@ static uint32_t window(const nsh_table *t, size_t pool) {
 
 /* Workers that are forked per job come and go all the time; unless something holds the
 ** forking up, all are about to be there. */
-static bool come_and_go(const nsh_table *t) {
+static bool come_and_go(const nsh_pools *t) {
   return t->cfg->fork_per_job && t->zygote != NULL && !storming(t);
 }
 
-size_t nsh_table_attending(const nsh_table *t, size_t pool) {
+size_t nsh_pool_attending(const nsh_pools *t, size_t pool) {
   return come_and_go(t) ? nsh_config_workers(t->cfg, pool) : t->pools[pool].up;
 }
 
-bool nsh_table_attends(const nsh_seat *s) {
+bool nsh_pool_attends(const nsh_process *s) {
   return s->phase == NSH_UP || come_and_go(s->table);
 }
 
 /* What the attending workers may have, less what they have, less what waits for them. */
-static int64_t places(const nsh_table *t, size_t pool) {
+static int64_t places(const nsh_pools *t, size_t pool) {
   const nsh_pool *p = &t->pools[pool];
-  size_t there = nsh_table_attending(t, pool);
+  size_t there = nsh_pool_attending(t, pool);
   size_t late = p->late < there ? p->late : there;
   size_t has = come_and_go(t) ? p->tasks : p->held;
   size_t most = t->closing || t->quiet || there == 0
@@ -131,35 +131,35 @@ static int64_t places(const nsh_table *t, size_t pool) {
   return (int64_t)(most > has ? most - has : 0) - (int64_t)p->backlog.n;
 }
 
-void nsh_table_lock(nsh_table *t) {
-  nsh_mail_lock(t->mail);
+void nsh_pool_lock(nsh_pools *t) {
+  nsh_exchange_lock(t->mail);
 }
 
-void nsh_table_unlock(nsh_table *t) {
+void nsh_pool_unlock(nsh_pools *t) {
   int64_t n[NSH_POOLS_MAX];
   for (size_t i = 0; i < t->npools; i++)
     n[i] = places(t, i);
-  nsh_mail_publish(t->mail, n);
+  nsh_exchange_publish(t->mail, n);
   t->mail->workers = (ns_workers){.up = (int64_t)t->up, .busy = (int64_t)t->working,
                                   .leaving = (int64_t)t->leaving,
                                   .loads = t->loads, .old = (int64_t)t->old};
-  nsh_mail_unlock(t->mail);
+  nsh_exchange_unlock(t->mail);
 }
 
 /* Jobs that seats of a pool may be given. */
-static size_t on_offer(const nsh_table *t, const nsh_pool *p) {
+static size_t on_offer(const nsh_pools *t, const nsh_pool *p) {
   return p == t->pools ? t->backlog : p->backlog.n;
 }
 
 /* Whose line has the next job for a seat of a pool. Those who may take any take
 ** the one that came first. */
-static size_t next_line(const nsh_table *t, size_t pool) {
+static size_t next_line(const nsh_pools *t, size_t pool) {
   size_t best = pool;
   uint64_t first = UINT64_MAX;
   for (size_t i = 0; pool == 0 && i < t->npools; i++) {
-    const nsh_backlog *b = &t->pools[i].backlog;
-    if (b->n > 0 && nsh_backlog_first(b)->arrival < first) {
-      first = nsh_backlog_first(b)->arrival;
+    const nsh_prefetch *b = &t->pools[i].backlog;
+    if (b->n > 0 && nsh_prefetch_first(b)->arrival < first) {
+      first = nsh_prefetch_first(b)->arrival;
       best = i;
     }
   }
@@ -167,31 +167,34 @@ static size_t next_line(const nsh_table *t, size_t pool) {
 }
 
 /* Gives one job of a line to 's'. */
-static void give(nsh_table *t, nsh_seat *s, size_t line) {
-  nsh_backlog *b = &t->pools[line].backlog;
-  const ns_job *job = nsh_backlog_first(b)->job;
-  bool given = nsh_seat_give(s, job, nsh_names_get(&t->names, job->name));
+static void give(nsh_pools *t, nsh_process *s, size_t line) {
+  nsh_prefetch *b = &t->pools[line].backlog;
+  const ns_job *job = nsh_prefetch_first(b)->job;
+  bool given = nsh_process_give(s, job, nsh_names_get(&t->names, job->name));
   if (given && line == s->pool) { /* no place has become free */
-    nsh_backlog_pop(b);
+    nsh_prefetch_pop(b);
     t->backlog--;
     return;
   }
-  nsh_table_lock(t);
+  nsh_pool_lock(t);
   if (!given)
-    nsh_mail_verdict(t->mail,
-                     &(ns_verdict){.id = job->id, .run = job->run, .lease = job->lease,
-                                   .kind = NS_FAIL, .delay = -1, .error = ns_str(
-                                   "the job is too large to be handed to a worker")});
-  nsh_backlog_pop(b);
+    nsh_exchange_verdict(
+        t->mail, &(ns_verdict){.id = job->id,
+                               .run = job->run,
+                               .lease = job->lease,
+                               .kind = NS_FAIL,
+                               .delay = -1,
+                               .error = ns_str("the job is too large to be handed to a worker")});
+  nsh_prefetch_pop(b);
   t->backlog--;
-  nsh_table_unlock(t);
+  nsh_pool_unlock(t);
 }
 
 /* Jobs are spread evenly: first one share for each seat with room. */
-static void hand_out(nsh_table *t, size_t pool) {
+static void hand_out(nsh_pools *t, size_t pool) {
   nsh_pool *p = &t->pools[pool];
   uint32_t most = window(t, pool);
-  nsh_seat *s;
+  nsh_process *s;
   while (on_offer(t, p) > 0 && p->nroom > 0) {
     size_t share = (on_offer(t, p) + p->nroom - 1) / p->nroom;
     s = unlist(p);
@@ -201,14 +204,14 @@ static void hand_out(nsh_table *t, size_t pool) {
     while (share-- > 0 && s->n < most && on_offer(t, p) > 0)
       give(t, s, next_line(t, pool));
     nsh_slot_allow(s->slot, s->next_seq);
-    nsh_seat_flush(s);
+    nsh_process_flush(s);
     if (s->n < most)
-      nsh_table_list(s, false);
+      nsh_pool_list(s, false);
   }
 }
 
 /* Reserved workers first: who may take any job leaves theirs to them. */
-void nsh_table_hand_out(nsh_table *t) {
+void nsh_pool_hand_out(nsh_pools *t) {
   if (t->quiet ||
       (t->backlog > 0 && !nsh_slots_valid(t->slots, ns_mono_us())))
     return; /* the backlog may be others' by now */
@@ -217,19 +220,19 @@ void nsh_table_hand_out(nsh_table *t) {
   hand_out(t, 0);
 }
 
-void nsh_table_release(nsh_table *t, size_t line) {
-  nsh_backlog *b = &t->pools[line].backlog;
-  for (; b->n > 0; nsh_backlog_pop(b)) {
-    const ns_job *job = nsh_backlog_first(b)->job;
-    nsh_mail_release(t->mail, job->id, job->run, job->lease);
+void nsh_pool_release(nsh_pools *t, size_t line) {
+  nsh_prefetch *b = &t->pools[line].backlog;
+  for (; b->n > 0; nsh_prefetch_pop(b)) {
+    const ns_job *job = nsh_prefetch_first(b)->job;
+    nsh_exchange_release(t->mail, job->id, job->run, job->lease);
     t->backlog--;
   }
 }
 
 /* Gives all of the backlog back. The mailbox is locked. */
-static void release_backlog(nsh_table *t) {
+static void release_backlog(nsh_pools *t) {
   for (size_t i = 0; i < t->npools; i++)
-    nsh_table_release(t, i);
+    nsh_pool_release(t, i);
 }
 
 /* --------------------------------------------------------- from the mailbox */
@@ -255,7 +258,7 @@ static void mix(ns_jobs *jobs) {
 }
 
 /* Each job joins its line; the last one to leave frees the load. */
-static void take_load(nsh_table *t, nsh_load *load) {
+static void take_load(nsh_pools *t, nsh_load *load) {
   if (nsh_storm_wary(&t->storm, ns_mono_us()))
     mix(&load->jobs);
   t->backlog += load->jobs.n;
@@ -263,12 +266,12 @@ static void take_load(nsh_table *t, nsh_load *load) {
     const ns_job *job = &load->jobs.items[i];
     nsh_pool *p = &t->pools[nsh_config_pool(t->cfg, job->queue)];
     nsh_pace_claimed(&p->pace, job->payload.n);
-    nsh_backlog_add(&p->backlog, &(nsh_waiting){job, load, t->arrivals++});
+    nsh_prefetch_add(&p->backlog, &(nsh_waiting){job, load, t->arrivals++});
   }
 }
 
-static void take_loads(nsh_table *t) {
-  nsh_mail *m = t->mail;
+static void take_loads(nsh_pools *t) {
+  nsh_exchange *m = t->mail;
   nsh_load *load;
   while ((load = m->loads) != NULL) {
     m->loads = load->next;
@@ -282,31 +285,31 @@ static void take_loads(nsh_table *t) {
 
 /* The claim of the oldest task of 's' is lost; 'cancel' NULL: nobody has said why. The
 ** mailbox is locked. */
-static void lose(nsh_seat *s, const ns_notice *cancel) {
+static void lose(nsh_process *s, const ns_notice *cancel) {
   int64_t since;
-  if (!nsh_seat_running(s, &since))
+  if (!nsh_process_running(s, &since))
     return; /* it has been taken back, or has just ended */
-  atomic_store(&s->slot->lost, nsh_seat_task(s, 0)->seq + 1);
-  nsh_ladder_start(s, cancel != NULL ? NSH_WHY_CANCELLED : NSH_WHY_LOST, NSH_STEP,
-                   cancel != NULL ? cancel->why : "");
+  atomic_store(&s->slot->lost, nsh_process_task(s, 0)->seq + 1);
+  nsh_escalation_start(s, cancel != NULL ? NSH_WHY_CANCELLED : NSH_WHY_LOST, NSH_STEP,
+                       cancel != NULL ? cancel->why : "");
 }
 
 /* One that waits behind a running job is taken back, with its neighbours, whose
 ** release costs them nothing. One that is paused and runs runs on. */
-static void lose_task(nsh_seat *s, uint32_t at, const ns_notice *n) {
+static void lose_task(nsh_process *s, uint32_t at, const ns_notice *n) {
   int64_t since;
-  if (at == 0 && nsh_seat_running(s, &since)) {
+  if (at == 0 && nsh_process_running(s, &since)) {
     if (!n->token.paused)
       lose(s, n);
     return;
   }
-  nsh_seat_recall(s);
+  nsh_process_recall(s);
 }
 
 /* Claims that somebody has ended, or whose jobs were paused; sorted. There may be as many
 ** as a host has workers, and each of those is looked at under the lock: so only once. */
 typedef struct revoked {
-  nsh_mail *mail;
+  nsh_exchange *mail;
   const ns_notice *items;
   size_t n;
 } revoked;
@@ -328,13 +331,13 @@ static bool lose_waiting(void *arg, const ns_job *job) {
   const revoked *r = arg;
   if (find(r, job->id, job->run) == NULL)
     return false;
-  nsh_mail_release(r->mail, job->id, job->run, job->lease);
+  nsh_exchange_release(r->mail, job->id, job->run, job->lease);
   return true;
 }
 
-static void lose_tasks(nsh_seat *s, const revoked *r) {
+static void lose_tasks(nsh_process *s, const revoked *r) {
   for (uint32_t at = 0; at < s->n; at++) {
-    const nsh_task *task = nsh_seat_task(s, at);
+    const nsh_task *task = nsh_process_task(s, at);
     const ns_notice *n = find(r, task->id, task->run);
     if (n != NULL)
       lose_task(s, at, n); /* what is taken back is behind it */
@@ -342,14 +345,14 @@ static void lose_tasks(nsh_seat *s, const revoked *r) {
 }
 
 /* The jobs are stopped, or not started. The mailbox is locked. */
-static void take_revoked(nsh_table *t) {
-  nsh_mail *m = t->mail;
+static void take_revoked(nsh_pools *t) {
+  nsh_exchange *m = t->mail;
   revoked r = {m, m->revoked, m->nrevoked};
   if (r.n == 0)
     return;
   qsort(m->revoked, r.n, sizeof *m->revoked, by_token);
   for (size_t i = 0; i < t->npools; i++)
-    t->backlog -= nsh_backlog_drop(&t->pools[i].backlog, lose_waiting, &r);
+    t->backlog -= nsh_prefetch_drop(&t->pools[i].backlog, lose_waiting, &r);
   for (size_t i = 0; i < t->nseats; i++)
     lose_tasks(&t->seats[i], &r);
   m->nrevoked = 0;
@@ -357,7 +360,7 @@ static void take_revoked(nsh_table *t) {
 
 /* A lease of which nothing is to be started any more. */
 typedef struct withdrawal {
-  nsh_mail *mail;
+  nsh_exchange *mail;
   int64_t lease;
 } withdrawal;
 
@@ -365,37 +368,37 @@ static bool withdraw_waiting(void *arg, const ns_job *job) {
   const withdrawal *w = arg;
   if (job->lease != w->lease)
     return false;
-  nsh_mail_release(w->mail, job->id, job->run, job->lease);
+  nsh_exchange_release(w->mail, job->id, job->run, job->lease);
   return true;
 }
 
-static bool waits_with(nsh_seat *s, int64_t lease) {
+static bool waits_with(nsh_process *s, int64_t lease) {
   int64_t since;
-  for (uint32_t i = nsh_seat_running(s, &since) ? 1 : 0; i < s->n; i++)
-    if (nsh_seat_task(s, i)->lease == lease)
+  for (uint32_t i = nsh_process_running(s, &since) ? 1 : 0; i < s->n; i++)
+    if (nsh_process_task(s, i)->lease == lease)
       return true;
   return false;
 }
 
 /* What has not been started of a lease goes back; its neighbours in a seat lose
 ** nothing by going with it. The mailbox is locked. */
-static void withdraw(nsh_table *t, int64_t lease) {
+static void withdraw(nsh_pools *t, int64_t lease) {
   withdrawal w = {t->mail, lease};
   for (size_t i = 0; i < t->npools; i++)
-    t->backlog -= nsh_backlog_drop(&t->pools[i].backlog, withdraw_waiting, &w);
+    t->backlog -= nsh_prefetch_drop(&t->pools[i].backlog, withdraw_waiting, &w);
   for (size_t i = 0; i < t->nseats; i++) {
-    nsh_seat *s = &t->seats[i];
+    nsh_process *s = &t->seats[i];
     if (waits_with(s, lease))
-      nsh_seat_recall(s);
+      nsh_process_recall(s);
   }
 }
 
-static void take_lost(nsh_table *t) {
-  nsh_mail *m = t->mail;
+static void take_lost(nsh_pools *t) {
+  nsh_exchange *m = t->mail;
   for (size_t i = 0; i < m->nlost; i++) {
     const nsh_lost *l = &m->lost[i];
-    nsh_seat *s = &t->seats[l->seat];
-    if (s->n > 0 && s->pid == l->pid && nsh_seat_task(s, 0)->seq == l->seq)
+    nsh_process *s = &t->seats[l->seat];
+    if (s->n > 0 && s->pid == l->pid && nsh_process_task(s, 0)->seq == l->seq)
       lose(s, NULL);
   }
   m->nlost = 0;
@@ -407,45 +410,45 @@ static void take_lost(nsh_table *t) {
 
 /* We were given up for dead. What has not been started is dropped: its release
 ** will be STALE. The mailbox is locked. */
-static void lose_all(nsh_table *t) {
+static void lose_all(nsh_pools *t) {
   release_backlog(t);
   for (size_t i = 0; i < t->nseats; i++)
     if (t->seats[i].n > 0) {
-      nsh_seat_recall(&t->seats[i]);
+      nsh_process_recall(&t->seats[i]);
       lose(&t->seats[i], NULL);
     }
   t->mail->lost_all = false;
 }
 
-void nsh_table_collect(nsh_table *t) {
-  nsh_table_lock(t);
+void nsh_pool_collect(nsh_pools *t) {
+  nsh_pool_lock(t);
   take_loads(t);
   take_lost(t);
   if (t->mail->lost_all)
     lose_all(t);
-  nsh_intake_serve_ids(t);
-  nsh_table_unlock(t);
-  nsh_table_hand_out(t);
+  nsh_messages_serve_ids(t);
+  nsh_pool_unlock(t);
+  nsh_pool_hand_out(t);
 }
 
-void nsh_table_hear_seat(nsh_seat *s) {
-  nsh_seat_hear(s);
+void nsh_pool_hear_process(nsh_process *s) {
+  nsh_process_hear(s);
   if (s->phase == NSH_UP && s->n * 2 <= window(s->table, s->pool))
-    nsh_table_list(s, s->n == 0);
+    nsh_pool_list(s, s->n == 0);
 }
 
 /* The workers of one word of news. */
-static void hear_some(nsh_table *t, size_t word, uint64_t bits) {
-  nsh_table_lock(t);
+static void hear_some(nsh_pools *t, size_t word, uint64_t bits) {
+  nsh_pool_lock(t);
   for (; bits != 0; bits &= bits - 1) {
     size_t i = word * 64 + (size_t)__builtin_ctzll(bits);
     if (i < t->nseats)
-      nsh_table_hear_seat(&t->seats[i]);
+      nsh_pool_hear_process(&t->seats[i]);
   }
-  nsh_table_unlock(t);
+  nsh_pool_unlock(t);
 }
 
-void nsh_table_hear(nsh_table *t) {
+void nsh_pool_hear(nsh_pools *t) {
   bool any = false;
   for (size_t word = 0; word * 64 < t->nseats; word++) {
     uint64_t bits = nsh_news_take(&t->slots->news, word);
@@ -455,12 +458,12 @@ void nsh_table_hear(nsh_table *t) {
     any = true;
   }
   if (any)
-    nsh_table_hand_out(t);
+    nsh_pool_hand_out(t);
 }
 
 #ifdef NS_DEBUG
 /* Seats whose worker runs older scripts; those without one count as such never. */
-static size_t aged(const nsh_table *t) {
+static size_t aged(const nsh_pools *t) {
   size_t n = 0;
   for (size_t i = 0; i < t->nseats; i++) {
     assert(!t->seats[i].old || t->seats[i].phase != NSH_EMPTY);
@@ -470,10 +473,10 @@ static size_t aged(const nsh_table *t) {
 }
 
 /* What the counts of a pool have to be, from its seats. */
-static nsh_pool recounted(const nsh_table *t, size_t pool) {
+static nsh_pool recounted(const nsh_pools *t, size_t pool) {
   nsh_pool sum = {.tasks = 0};
   for (size_t i = 0; i < t->nseats; i++) {
-    const nsh_seat *s = &t->seats[i];
+    const nsh_process *s = &t->seats[i];
     bool up = s->phase == NSH_UP;
     if (s->pool != pool)
       continue;
@@ -484,12 +487,12 @@ static nsh_pool recounted(const nsh_table *t, size_t pool) {
   return sum;
 }
 
-void nsh_table_recount(nsh_table *t) {
+void nsh_pool_recount(nsh_pools *t) {
   size_t up = 0;
   size_t busy = 0;
   size_t waiting = 0;
   size_t arriving = 0;
-  nsh_mail_lock(t->mail);
+  nsh_exchange_lock(t->mail);
   for (size_t i = 0; i < t->npools; i++) {
     const nsh_pool *p = &t->pools[i];
     nsh_pool now = recounted(t, i);
@@ -502,63 +505,63 @@ void nsh_table_recount(nsh_table *t) {
   }
   assert(t->up == up && t->busy == busy && t->backlog == waiting && t->old == aged(t));
   assert(t->mail->outstanding == busy + waiting + arriving);
-  nsh_mail_unlock(t->mail);
+  nsh_exchange_unlock(t->mail);
 }
 #else
-void nsh_table_recount(nsh_table *t) {
+void nsh_pool_recount(nsh_pools *t) {
   (void)t;
 }
 #endif
 
 /* ------------------------------------------------------------------ orders */
 
-static void take_back(nsh_table *t) {
-  nsh_table_lock(t);
+static void take_back(nsh_pools *t) {
+  nsh_pool_lock(t);
   release_backlog(t);
   for (size_t i = 0; i < t->nseats; i++)
     if (t->seats[i].n > 0)
-      nsh_seat_recall(&t->seats[i]);
-  nsh_table_unlock(t);
+      nsh_process_recall(&t->seats[i]);
+  nsh_pool_unlock(t);
 }
 
-void nsh_table_quiet(nsh_table *t, bool quiet) {
+void nsh_pool_quiet(nsh_pools *t, bool quiet) {
   t->quiet = quiet;
   if (quiet)
     take_back(t);
-  nsh_table_hand_out(t);
+  nsh_pool_hand_out(t);
 }
 
-void nsh_table_close(nsh_table *t) {
+void nsh_pool_close(nsh_pools *t) {
   t->closing = true;
   take_back(t);
 }
 
-static void stop(nsh_seat *s) {
+static void stop(nsh_process *s) {
   int64_t since;
-  nsh_table_lock(s->table);
-  if (nsh_seat_running(s, &since))
-    nsh_ladder_start(s, NSH_WHY_STOP, NSH_STEP_STOP, "");
-  nsh_table_unlock(s->table);
+  nsh_pool_lock(s->table);
+  if (nsh_process_running(s, &since))
+    nsh_escalation_start(s, NSH_WHY_STOP, NSH_STEP_STOP, "");
+  nsh_pool_unlock(s->table);
   if (s->rung == NSH_CALM) {
-    nsh_life_doom(s);
-    nsh_life_kill(s, SIGKILL);
+    nsh_lifecycle_doom(s);
+    nsh_lifecycle_kill(s, SIGKILL);
   }
 }
 
-void nsh_table_kill(nsh_table *t) {
+void nsh_pool_kill(nsh_pools *t) {
   for (size_t i = 0; i < t->nseats; i++)
     if (t->seats[i].phase != NSH_EMPTY)
       stop(&t->seats[i]);
 }
 
-void nsh_table_dismiss(nsh_table *t) {
+void nsh_pool_dismiss(nsh_pools *t) {
   for (size_t i = 0; i < t->nseats; i++)
     if (t->seats[i].phase == NSH_UP)
-      nsh_life_leave(&t->seats[i]);
+      nsh_lifecycle_leave(&t->seats[i]);
 }
 
-void nsh_table_init(nsh_table *t, const nsh_config *cfg, nsh_mail *mail,
-                    uv_loop_t *loop, nsh_slots *slots) {
+void nsh_pool_init(nsh_pools *t, const nsh_config *cfg, nsh_exchange *mail, uv_loop_t *loop,
+                   nsh_slots *slots) {
   memset(t, 0, sizeof *t);
   t->cfg = cfg;
   t->mail = mail;
@@ -579,13 +582,12 @@ void nsh_table_init(nsh_table *t, const nsh_config *cfg, nsh_mail *mail,
   }
 }
 
-void nsh_table_free(nsh_table *t) {
+void nsh_pool_free(nsh_pools *t) {
   for (size_t i = 0; i < t->nseats; i++)
-    nsh_seat_free(&t->seats[i]);
+    nsh_process_free(&t->seats[i]);
   for (size_t i = 0; i < t->npools; i++)
-    nsh_backlog_free(&t->pools[i].backlog);
+    nsh_prefetch_free(&t->pools[i].backlog);
   nsh_names_free(&t->names);
   free(t->wanters);
   free(t->seats);
 }
-

@@ -1,7 +1,7 @@
 /*
 ** The table of workers: hands claimed jobs out and takes them back. Its other
-** parts: nsh_seat (one worker), nsh_intake (what workers say), nsh_life (their
-** births and deaths), nsh_ladder (stopping a job), nsh_watch (looking after all of
+** parts: nsh_process (one worker), nsh_messages (what workers say), nsh_lifecycle (their
+** births and deaths), nsh_escalation (stopping a job), nsh_watch (looking after all of
 ** them while time passes).
 **
 ** Invariants: a job that was delivered by the dispatcher is in the backlog or
@@ -33,22 +33,22 @@ typedef struct nsh_tally {
 ** of one queue only. A job of such a queue that its own workers have no room for counts
 ** against pool 0. */
 typedef struct nsh_pool {
-  nsh_seat *room, **room_end; /* seats that may take more */
+  nsh_process *room, **room_end; /* seats that may take more */
   size_t nroom;
   size_t up;            /* seats in phase UP */
   size_t tasks;         /* jobs in all its seats */
   size_t held;          /* of these: in seats in phase UP */
   size_t late;          /* seats that attend to a long job, at the last tick */
-  nsh_backlog backlog;  /* claimed jobs of its queue; pool 0: of all others */
+  nsh_prefetch backlog; /* claimed jobs of its queue; pool 0: of all others */
   nsh_pace pace;
 } nsh_pool;
 
-typedef struct nsh_table {
+typedef struct nsh_pools {
   const nsh_config *cfg;
-  nsh_mail *mail;
+  nsh_exchange *mail;
   uv_loop_t *loop;
   nsh_slots *slots;
-  nsh_seat *seats;
+  nsh_process *seats;
   size_t nseats;
   nsh_zygote *zygote;   /* new workers come from here; NULL: wait */
   size_t up, leaving;   /* seats in phase UP, DOOMED */
@@ -69,61 +69,61 @@ typedef struct nsh_table {
   nsh_wanter *wanters;  /* first come first served */
   size_t nwanters, capwanters;
   nsh_tally tally;
-} nsh_table;
+} nsh_pools;
 
-void nsh_table_init(nsh_table *t, const nsh_config *cfg, nsh_mail *mail,
-                    uv_loop_t *loop, nsh_slots *slots);
-void nsh_table_free(nsh_table *t);
+void nsh_pool_init(nsh_pools *t, const nsh_config *cfg, nsh_exchange *mail, uv_loop_t *loop,
+                   nsh_slots *slots);
+void nsh_pool_free(nsh_pools *t);
 
 /* ---------------------------------------------------------- what happened */
 
 /* Takes what the dispatcher has put into the mailbox. */
-void nsh_table_collect(nsh_table *t);
+void nsh_pool_collect(nsh_pools *t);
 
 /* Takes what workers have told. */
-void nsh_table_hear(nsh_table *t);
+void nsh_pool_hear(nsh_pools *t);
 
 /* ------------------------------------------------ for the table's other parts */
 
 /* Locks the mailbox; unlocks it after it has been told how many places are free. */
-void nsh_table_lock(nsh_table *t);
-void nsh_table_unlock(nsh_table *t);
+void nsh_pool_lock(nsh_pools *t);
+void nsh_pool_unlock(nsh_pools *t);
 
 /* A seat may have room; jobs may be handed out. */
-void nsh_table_list(nsh_seat *s, bool front);
-void nsh_table_hand_out(nsh_table *t);
+void nsh_pool_list(nsh_process *s, bool front);
+void nsh_pool_hand_out(nsh_pools *t);
 
 /* The one way for a seat to change its phase; it has 'n' tasks more, or fewer. */
-void nsh_table_enter(nsh_seat *s, nsh_phase phase);
-void nsh_table_count(nsh_seat *s, int n);
+void nsh_pool_enter(nsh_process *s, nsh_phase phase);
+void nsh_pool_count(nsh_process *s, int n);
 
 /* Does its worker run older scripts than those loaded last? */
-void nsh_table_age(nsh_seat *s, bool old);
+void nsh_pool_age(nsh_process *s, bool old);
 
 /* Workers of a pool that places are counted for; is a seat one of theirs? */
-size_t nsh_table_attending(const nsh_table *t, size_t pool);
-bool nsh_table_attends(const nsh_seat *s);
+size_t nsh_pool_attending(const nsh_pools *t, size_t pool);
+bool nsh_pool_attends(const nsh_process *s);
 
 /* The mailbox is locked: hears a worker, and lists its seat before its tasks run
 ** out; gives a line of the backlog back. */
-void nsh_table_hear_seat(nsh_seat *s);
-void nsh_table_release(nsh_table *t, size_t line);
+void nsh_pool_hear_process(nsh_process *s);
+void nsh_pool_release(nsh_pools *t, size_t line);
 
 /* Debug builds: counts everything anew and compares. After each event. */
-void nsh_table_recount(nsh_table *t);
+void nsh_pool_recount(nsh_pools *t);
 
 /* ------------------------------------------------------------------ orders */
 
 /* Claims nothing more and gives back what no worker has started. 'quiet' can
 ** be undone, 'closing' cannot. */
-void nsh_table_quiet(nsh_table *t, bool quiet);
-void nsh_table_close(nsh_table *t);
+void nsh_pool_quiet(nsh_pools *t, bool quiet);
+void nsh_pool_close(nsh_pools *t);
 
 /* Stops all workers, idle ones at once, running jobs by the ladder's short
 ** steps; they are given back. */
-void nsh_table_kill(nsh_table *t);
+void nsh_pool_kill(nsh_pools *t);
 
 /* Tells all workers to leave. */
-void nsh_table_dismiss(nsh_table *t);
+void nsh_pool_dismiss(nsh_pools *t);
 
 #endif

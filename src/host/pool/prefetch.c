@@ -7,7 +7,7 @@
 
 #include "ipc/alloc.h"
 
-static void grow(nsh_backlog *b) {
+static void grow(nsh_prefetch *b) {
   size_t cap = b->cap > 0 ? b->cap * 2 : 64;
   nsh_waiting *items = nsh_alloc(cap * sizeof *items);
   for (size_t i = 0; i < b->n; i++)
@@ -18,17 +18,17 @@ static void grow(nsh_backlog *b) {
   b->first = 0;
 }
 
-void nsh_backlog_add(nsh_backlog *b, const nsh_waiting *w) {
+void nsh_prefetch_add(nsh_prefetch *b, const nsh_waiting *w) {
   if (b->n == b->cap)
     grow(b);
   b->items[(b->first + b->n++) & (b->cap - 1)] = *w;
 }
 
-const nsh_waiting *nsh_backlog_first(const nsh_backlog *b) {
+const nsh_waiting *nsh_prefetch_first(const nsh_prefetch *b) {
   return &b->items[b->first];
 }
 
-void nsh_backlog_pop(nsh_backlog *b) {
+void nsh_prefetch_pop(nsh_prefetch *b) {
   nsh_load *load = b->items[b->first].load;
   b->first = (b->first + 1) & (b->cap - 1);
   b->n--;
@@ -36,12 +36,11 @@ void nsh_backlog_pop(nsh_backlog *b) {
     nsh_load_free(load);
 }
 
-static nsh_waiting *at(const nsh_backlog *b, size_t i) {
+static nsh_waiting *at(const nsh_prefetch *b, size_t i) {
   return &b->items[(b->first + i) & (b->cap - 1)];
 }
 
-size_t nsh_backlog_drop(nsh_backlog *b, bool (*leaves)(void *arg, const ns_job *job),
-                        void *arg) {
+size_t nsh_prefetch_drop(nsh_prefetch *b, bool (*leaves)(void *arg, const ns_job *job), void *arg) {
   size_t n = b->n;
   b->n = 0;
   for (size_t i = 0; i < n; i++) {
@@ -54,8 +53,8 @@ size_t nsh_backlog_drop(nsh_backlog *b, bool (*leaves)(void *arg, const ns_job *
   return n - b->n;
 }
 
-void nsh_backlog_free(nsh_backlog *b) {
+void nsh_prefetch_free(nsh_prefetch *b) {
   while (b->n > 0)
-    nsh_backlog_pop(b);
+    nsh_prefetch_pop(b);
   free(b->items);
 }

@@ -16,24 +16,23 @@ typedef struct nsh_waiting {
   uint64_t arrival; /* counts over all lines */
 } nsh_waiting;
 
-typedef struct nsh_backlog {
+typedef struct nsh_prefetch {
   nsh_waiting *items; /* ring of 'cap', a power of two */
   size_t first, n, cap;
-} nsh_backlog;
+} nsh_prefetch;
 
 /* Joins the line. */
-void nsh_backlog_add(nsh_backlog *b, const nsh_waiting *w);
+void nsh_prefetch_add(nsh_prefetch *b, const nsh_waiting *w);
 
 /* Who is first of a line that is not empty. */
-const nsh_waiting *nsh_backlog_first(const nsh_backlog *b);
+const nsh_waiting *nsh_prefetch_first(const nsh_prefetch *b);
 
 /* The first leaves; its job is gone then, too. */
-void nsh_backlog_pop(nsh_backlog *b);
+void nsh_prefetch_pop(nsh_prefetch *b);
 
 /* All that 'leaves' says leave the line, in one pass; how many. */
-size_t nsh_backlog_drop(nsh_backlog *b, bool (*leaves)(void *arg, const ns_job *job),
-                        void *arg);
+size_t nsh_prefetch_drop(nsh_prefetch *b, bool (*leaves)(void *arg, const ns_job *job), void *arg);
 
-void nsh_backlog_free(nsh_backlog *b);
+void nsh_prefetch_free(nsh_prefetch *b);
 
 #endif

@@ -16,29 +16,29 @@
 
 /* --------------------------------------------------------------- the tasks */
 
-nsh_task *nsh_seat_task(nsh_seat *s, uint32_t i) {
+nsh_task *nsh_process_task(nsh_process *s, uint32_t i) {
   return &s->tasks[(s->first + i) & (s->cap - 1)];
 }
 
-static nsh_task *add_task(nsh_seat *s) {
+static nsh_task *add_task(nsh_process *s) {
   if (s->n == s->cap) {
     uint32_t cap = s->cap > 0 ? s->cap * 2 : 2;
     nsh_task *tasks = nsh_alloc(cap * sizeof *tasks);
     for (uint32_t i = 0; i < s->n; i++)
-      tasks[i] = *nsh_seat_task(s, i);
+      tasks[i] = *nsh_process_task(s, i);
     free(s->tasks);
     s->tasks = tasks;
     s->cap = cap;
     s->first = 0;
   }
-  return nsh_seat_task(s, s->n++);
+  return nsh_process_task(s, s->n++);
 }
 
-void nsh_seat_pop(nsh_seat *s) {
-  nsh_seat_task(s, 0)->name->tasks--;
+void nsh_process_pop(nsh_process *s) {
+  nsh_process_task(s, 0)->name->tasks--;
   s->first = (s->first + 1) & (s->cap - 1);
   s->n--;
-  nsh_table_count(s, -1);
+  nsh_pool_count(s, -1);
   ns_buf_reset(&s->log);
   free(s->text);
   s->text = NULL;
@@ -47,7 +47,7 @@ void nsh_seat_pop(nsh_seat *s) {
   s->touched_at = 0;
 }
 
-bool nsh_seat_give(nsh_seat *s, const ns_job *job, nsh_name *name) {
+bool nsh_process_give(nsh_process *s, const ns_job *job, nsh_name *name) {
   nsh_order o = {.seq = s->next_seq, .hold = nsh_pace_brief(&name->pace),
                  .job = *job};
   nsh_task *t;
@@ -57,33 +57,33 @@ bool nsh_seat_give(nsh_seat *s, const ns_job *job, nsh_name *name) {
   *t = (nsh_task){s->next_seq++, job->id, job->run, job->lease, job->timeout,
                   job->heard, name};
   name->tasks++;
-  nsh_table_count(s, 1);
+  nsh_pool_count(s, 1);
   return true;
 }
 
-void nsh_seat_recall(nsh_seat *s) {
+void nsh_process_recall(nsh_process *s) {
   uint32_t first = nsh_slot_recall(s->slot);
   while (s->n > 0) {
-    nsh_task *t = nsh_seat_task(s, s->n - 1);
+    nsh_task *t = nsh_process_task(s, s->n - 1);
     if (nsh_before(t->seq, first))
       break;
-    nsh_mail_release(s->table->mail, t->id, t->run, t->lease);
+    nsh_exchange_release(s->table->mail, t->id, t->run, t->lease);
     t->name->tasks--;
     s->n--;
-    nsh_table_count(s, -1);
+    nsh_pool_count(s, -1);
   }
   if (s->n == 0)
-    nsh_table_list(s, true); /* nothing would be heard of it */
+    nsh_pool_list(s, true); /* nothing would be heard of it */
 }
 
-bool nsh_seat_running(nsh_seat *s, int64_t *since) {
-  if (s->n == 0 || !nsh_slot_started(s->slot, nsh_seat_task(s, 0)->seq))
+bool nsh_process_running(nsh_process *s, int64_t *since) {
+  if (s->n == 0 || !nsh_slot_started(s->slot, nsh_process_task(s, 0)->seq))
     return false;
   *since = atomic_load(&s->slot->started_at);
   return true;
 }
 
-void nsh_seat_log(nsh_seat *s, ns_bytes line) {
+void nsh_process_log(nsh_process *s, ns_bytes line) {
   size_t cut;
   if (line.n > LOG_KEEP / 2)
     line.n = LOG_KEEP / 2;
@@ -101,15 +101,15 @@ void nsh_seat_log(nsh_seat *s, ns_bytes line) {
 
 /* The frames in 'n' bytes; how many bytes they were. A worker that talks
 ** nonsense is killed, as its memory cannot be trusted any more. */
-static size_t take_frames(nsh_seat *s, const char *p, size_t n) {
+static size_t take_frames(nsh_process *s, const char *p, size_t n) {
   size_t at = 0;
   while (at < n) {
     nsh_frame f;
     int64_t size = nsh_next(p + at, n - at, &f);
     if (size == 0)
       break;
-    if (size < 0 || !nsh_intake_frame(s, &f)) {
-      nsh_life_distrust(s);
+    if (size < 0 || !nsh_messages_frame(s, &f)) {
+      nsh_lifecycle_distrust(s);
       return n;
     }
     at += (size_t)size;
@@ -118,7 +118,7 @@ static size_t take_frames(nsh_seat *s, const char *p, size_t n) {
 }
 
 /* Most reads end with a whole frame, and nothing is copied then. */
-static void take_bytes(nsh_seat *s, const char *p, size_t n) {
+static void take_bytes(nsh_process *s, const char *p, size_t n) {
   size_t used;
   if (s->in.n == 0) {
     used = take_frames(s, p, n);
@@ -135,11 +135,11 @@ static void take_bytes(nsh_seat *s, const char *p, size_t n) {
 }
 
 /* One look takes all that was there; what comes meanwhile is told anew. */
-static void read_ring(nsh_seat *s) {
+static void read_ring(nsh_process *s) {
   static char bytes[NSH_RING];
   int64_t n = nsh_ring_take(&s->slot->out, bytes, sizeof bytes);
   if (n < 0) {
-    nsh_life_distrust(s);
+    nsh_lifecycle_distrust(s);
     return;
   }
   if (nsh_ring_relieved(&s->slot->out))
@@ -147,7 +147,7 @@ static void read_ring(nsh_seat *s) {
   take_bytes(s, bytes, (size_t)n);
 }
 
-void nsh_seat_flush(nsh_seat *s) {
+void nsh_process_flush(nsh_process *s) {
   size_t n;
   if (s->out_at == s->out.n)
     return;
@@ -163,18 +163,18 @@ void nsh_seat_flush(nsh_seat *s) {
     ns_buf_free(&s->out);
 }
 
-void nsh_seat_hear(nsh_seat *s) {
+void nsh_process_hear(nsh_process *s) {
   if (s->phase == NSH_EMPTY || s->blame != NULL)
     return;
   read_ring(s);
-  nsh_seat_flush(s);
+  nsh_process_flush(s);
 }
 
 /* ------------------------------------------------------------- life, death */
 
-void nsh_seat_fork(nsh_seat *s, nsh_zygote *z) {
+void nsh_process_fork(nsh_process *s, nsh_zygote *z) {
   nsh_slots_reset(s->table->slots, s->index);
-  nsh_table_enter(s, NSH_STARTING);
+  nsh_pool_enter(s, NSH_STARTING);
   s->zygote = z;
   s->forced = false;
   s->blame = NULL;
@@ -186,22 +186,22 @@ void nsh_seat_fork(nsh_seat *s, nsh_zygote *z) {
   nsh_zygote_fork(z, s->index);
 }
 
-void nsh_seat_bury(nsh_seat *s) {
-  nsh_table_lock(s->table);
+void nsh_process_bury(nsh_process *s) {
+  nsh_pool_lock(s->table);
   if (s->blame == NULL)
     read_ring(s);
-  nsh_table_unlock(s->table);
+  nsh_pool_unlock(s->table);
   ns_buf_free(&s->in);
   ns_buf_free(&s->out);
   s->out_at = 0;
 }
 
-void nsh_seat_quit(nsh_seat *s) {
+void nsh_process_quit(nsh_process *s) {
   nsh_must(nsh_end(&s->out, nsh_begin(&s->out, NSH_QUIT)));
-  nsh_seat_flush(s);
+  nsh_process_flush(s);
 }
 
-void nsh_seat_free(nsh_seat *s) {
+void nsh_process_free(nsh_process *s) {
   ns_buf_free(&s->in);
   ns_buf_free(&s->out);
   ns_buf_free(&s->log);

@@ -24,13 +24,13 @@ typedef enum nsh_phase {
 } nsh_phase;
 
 /* How far the stopping of the running job has come: pool/escalation.h. */
-typedef enum nsh_rung {
+typedef enum nsh_stop_step {
   NSH_CALM,   /* nobody wants it to stop */
   NSH_TOLD,   /* job:cancelled() is true */
   NSH_HALTED, /* its Lua code is being stopped */
   NSH_TERMED, /* SIGTERM was sent */
   NSH_KILLED  /* SIGKILL was sent */
-} nsh_rung;
+} nsh_stop_step;
 
 /* A job in a worker's hands. */
 typedef struct nsh_task {
@@ -40,8 +40,8 @@ typedef struct nsh_task {
   nsh_name *name;
 } nsh_task;
 
-typedef struct nsh_seat {
-  struct nsh_table *table;
+typedef struct nsh_process {
+  struct nsh_pools *table;
   uint32_t index;
   size_t pool;       /* of nsh_config; what it may be given */
   nsh_phase phase;
@@ -51,7 +51,7 @@ typedef struct nsh_seat {
   nsh_slot *slot;
   bool forced;       /* SIGKILL was sent */
   const char *blame; /* why, if that was the worker's fault; static */
-  nsh_rung rung;     /* of the running job */
+  nsh_stop_step rung; /* of the running job */
   nsh_why why;       /* it is to stop */
   int64_t step;      /* µs this rung is given */
   int64_t next_at;   /* when the next one is due */
@@ -75,46 +75,46 @@ typedef struct nsh_seat {
   nsh_place touch;   /* the last one */
   /* in the table's list of seats with room */
   bool listed;
-  struct nsh_seat *next;
-} nsh_seat;
+  struct nsh_process *next;
+} nsh_process;
 
 /* Starts a worker of zygote 'z' here. */
-void nsh_seat_fork(nsh_seat *s, nsh_zygote *z);
+void nsh_process_fork(nsh_process *s, nsh_zygote *z);
 
 /* The process is gone: takes what it still said, then frees the seat. What
-** remained of its tasks is left for the caller: nsh_seat_drop. */
-void nsh_seat_bury(nsh_seat *s);
+** remained of its tasks is left for the caller: nsh_process_drop. */
+void nsh_process_bury(nsh_process *s);
 
 /* Task 'i' of 'n', the oldest first. */
-nsh_task *nsh_seat_task(nsh_seat *s, uint32_t i);
+nsh_task *nsh_process_task(nsh_process *s, uint32_t i);
 
 /* Writes a job into the outgoing bytes; false: it is too large to send. */
-bool nsh_seat_give(nsh_seat *s, const ns_job *job, nsh_name *name);
+bool nsh_process_give(nsh_process *s, const ns_job *job, nsh_name *name);
 
 /* Sends what was given. */
-void nsh_seat_flush(nsh_seat *s);
+void nsh_process_flush(nsh_process *s);
 
 /* Takes back all tasks that have not been started; whoever has none then may be given
 ** others. The mailbox is locked. */
-void nsh_seat_recall(nsh_seat *s);
+void nsh_process_recall(nsh_process *s);
 
 /* The oldest task is over; the state of a running job is forgotten. */
-void nsh_seat_pop(nsh_seat *s);
+void nsh_process_pop(nsh_process *s);
 
 /* Is the oldest task running? '*since' gets its start. */
-bool nsh_seat_running(nsh_seat *s, int64_t *since);
+bool nsh_process_running(nsh_process *s, int64_t *since);
 
 /* Takes what the worker has put into its ring, told or not, and sends what it
 ** has made room for. The mailbox is locked. */
-void nsh_seat_hear(nsh_seat *s);
+void nsh_process_hear(nsh_process *s);
 
 /* Tells the worker to leave after its running job. */
-void nsh_seat_quit(nsh_seat *s);
+void nsh_process_quit(nsh_process *s);
 
 /* A line of the running job's log, kept for its failure. */
-void nsh_seat_log(nsh_seat *s, ns_bytes line);
+void nsh_process_log(nsh_process *s, ns_bytes line);
 
 /* Frees what an empty seat still has. */
-void nsh_seat_free(nsh_seat *s);
+void nsh_process_free(nsh_process *s);
 
 #endif

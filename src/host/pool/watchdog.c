@@ -25,39 +25,39 @@
 /* ---------------------------------------------------------------- a worker */
 
 /* Does it attend to a long job? */
-static bool look(nsh_seat *s, int64_t now) {
-  nsh_table *t = s->table;
+static bool look(nsh_process *s, int64_t now) {
+  nsh_pools *t = s->table;
   int64_t since;
   int64_t timeout;
   bool late = false;
-  nsh_table_lock(t);
-  if (nsh_seat_running(s, &since) && now - since > STUCK_US &&
-      atomic_load(&s->slot->current) != nsh_seat_task(s, 0)->seq)
-    nsh_table_hear_seat(s); /* the job behind those verdicts was expected to be short */
-  if (nsh_seat_running(s, &since)) {
-    timeout = nsh_seat_task(s, 0)->timeout;
+  nsh_pool_lock(t);
+  if (nsh_process_running(s, &since) && now - since > STUCK_US &&
+      atomic_load(&s->slot->current) != nsh_process_task(s, 0)->seq)
+    nsh_pool_hear_process(s); /* the job behind those verdicts was expected to be short */
+  if (nsh_process_running(s, &since)) {
+    timeout = nsh_process_task(s, 0)->timeout;
     if (timeout > 0 && now - since > timeout)
-      nsh_ladder_start(s, NSH_WHY_TIMEOUT, NSH_STEP, "");
-    if (atomic_load(&s->slot->over) == nsh_seat_task(s, 0)->seq + 1)
-      nsh_ladder_start(s, NSH_WHY_MEMORY, NSH_STEP, "");
+      nsh_escalation_start(s, NSH_WHY_TIMEOUT, NSH_STEP, "");
+    if (atomic_load(&s->slot->over) == nsh_process_task(s, 0)->seq + 1)
+      nsh_escalation_start(s, NSH_WHY_MEMORY, NSH_STEP, "");
     s->stuck = now - since > STUCK_US;
     if (s->n > 1 && s->stuck)
-      nsh_seat_recall(s);
-    late = now - since > LONG_US && nsh_table_attends(s);
-    if (t->mail->ntouches < TOUCHES_MAX && nsh_intake_due(s, since, now))
-      nsh_intake_touch(s, now);
+      nsh_process_recall(s);
+    late = now - since > LONG_US && nsh_pool_attends(s);
+    if (t->mail->ntouches < TOUCHES_MAX && nsh_messages_due(s, since, now))
+      nsh_messages_touch(s, now);
   }
-  nsh_table_unlock(t);
+  nsh_pool_unlock(t);
   return late;
 }
 
 /* Has an idle worker been given a job and not started it for long, or been told to leave
 ** and not left? It is stopped or stuck, and no timeout of a job would ever end that. */
-static bool is_deaf(nsh_seat *s, int64_t now) {
+static bool is_deaf(nsh_process *s, int64_t now) {
   int64_t since;
   bool asked = s->phase == NSH_UP ? s->n > 0 : s->phase == NSH_DOOMED && !s->forced;
-  uint32_t seq = s->n > 0 ? nsh_seat_task(s, 0)->seq : s->next_seq;
-  if (!asked || nsh_seat_running(s, &since)) {
+  uint32_t seq = s->n > 0 ? nsh_process_task(s, 0)->seq : s->next_seq;
+  if (!asked || nsh_process_running(s, &since)) {
     s->idle_at = 0;
     return false;
   }
@@ -69,23 +69,23 @@ static bool is_deaf(nsh_seat *s, int64_t now) {
 }
 
 /* Its jobs were not started: they go back, and nothing is blamed. */
-static void replace(nsh_seat *s) {
+static void replace(nsh_process *s) {
   ns_log(NS_LOG_WARN, "worker.deaf", NS_FIELDS(ns_fi("pid", s->pid)));
-  nsh_life_doom(s);
-  nsh_life_kill(s, SIGKILL);
+  nsh_lifecycle_doom(s);
+  nsh_lifecycle_kill(s, SIGKILL);
 }
 
 /* ------------------------------------------------------------------ a line */
 
 /* Does nobody live who may take the jobs of a line? */
-static bool unattended(const nsh_table *t, size_t line) {
+static bool unattended(const nsh_pools *t, size_t line) {
   return t->pools[line].backlog.n > 0 && t->pools[line].up == 0 &&
          t->pools[0].up == 0;
 }
 
 /* Nobody is there to start a line, and nobody will be for a moment: others may
 ** have it. */
-static bool stranded(nsh_table *t, int64_t now) {
+static bool stranded(nsh_pools *t, int64_t now) {
   bool any = false;
   for (size_t i = 0; i < t->npools; i++)
     any = any || unattended(t, i);
@@ -100,39 +100,39 @@ static bool stranded(nsh_table *t, int64_t now) {
 
 /* Has every worker that takes jobs of a line a long one? What was claimed ahead
 ** for them may then as well run elsewhere. */
-static bool overtaken(const nsh_table *t, size_t line) {
+static bool overtaken(const nsh_pools *t, size_t line) {
   const nsh_pool *p = &t->pools[line];
-  return p->backlog.n > 0 && p->late >= nsh_table_attending(t, line) &&
-         t->pools[0].late >= nsh_table_attending(t, 0);
+  return p->backlog.n > 0 && p->late >= nsh_pool_attending(t, line) &&
+         t->pools[0].late >= nsh_pool_attending(t, 0);
 }
 
 /* --------------------------------------------------------------------- all */
 
-void nsh_watch_tick(nsh_table *t, int64_t now) {
+void nsh_watch_tick(nsh_pools *t, int64_t now) {
   size_t late[NSH_POOLS_MAX] = {0};
   bool strand;
   for (size_t i = 0; i < t->nseats; i++) {
-    nsh_seat *s = &t->seats[i];
+    nsh_process *s = &t->seats[i];
     if (s->n > 0)
       late[s->pool] += look(s, now);
     if (s->rung != NSH_CALM)
-      nsh_ladder_climb(s, now);
+      nsh_escalation_climb(s, now);
     if (is_deaf(s, now))
       replace(s);
   }
   for (size_t i = 0; i < t->npools; i++)
     t->pools[i].late = late[i];
   strand = stranded(t, now);
-  nsh_table_lock(t);
+  nsh_pool_lock(t);
   for (size_t i = 0; i < t->npools; i++)
     if (unattended(t, i) ? strand : overtaken(t, i))
-      nsh_table_release(t, i);
-  nsh_table_unlock(t);
-  nsh_life_fill(t);
-  nsh_table_hand_out(t);
+      nsh_pool_release(t, i);
+  nsh_pool_unlock(t);
+  nsh_lifecycle_fill(t);
+  nsh_pool_hand_out(t);
 }
 
-int64_t nsh_watch_next(const nsh_table *t, int64_t now) {
+int64_t nsh_watch_next(const nsh_pools *t, int64_t now) {
   if (t->busy + t->backlog > 0)
     return t->nseats <= FINE_SEATS ? TICK_FINE : TICK_COARSE;
   if (t->closing || t->up == t->nseats)

@@ -12,9 +12,9 @@
 #include "pool/pool.h"
 
 /* Looks at everybody, and forks where nobody sits. */
-void nsh_watch_tick(nsh_table *t, int64_t now);
+void nsh_watch_tick(nsh_pools *t, int64_t now);
 
 /* µs until the next tick or fork is due; -1: nothing to look after. */
-int64_t nsh_watch_next(const nsh_table *t, int64_t now);
+int64_t nsh_watch_next(const nsh_pools *t, int64_t now);
 
 #endif

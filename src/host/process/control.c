@@ -15,7 +15,7 @@ typedef union passenger {
   char room[CMSG_SPACE(sizeof(int))];
 } passenger;
 
-bool nsh_ctl_pair(int fds[2]) {
+bool nsh_control_pair(int fds[2]) {
   return socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) == 0;
 }
 
@@ -31,7 +31,7 @@ static void attach(struct msghdr *m, passenger *p, int fd) {
   memcpy(CMSG_DATA(c), &fd, sizeof fd);
 }
 
-bool nsh_ctl_send(int ctl, const ns_buf *frame, int fd, bool wait) {
+bool nsh_control_send(int ctl, const ns_buf *frame, int fd, bool wait) {
   struct iovec bytes = {frame->p, frame->n};
   struct msghdr m = {.msg_iov = &bytes, .msg_iovlen = 1};
   passenger p;
@@ -53,9 +53,9 @@ static int passed_fd(struct msghdr *m) {
   return fd;
 }
 
-int nsh_ctl_receive(int ctl, char *bytes, nsh_frame *f, int *fd, bool wait) {
+int nsh_control_receive(int ctl, char *bytes, nsh_frame *f, int *fd, bool wait) {
   passenger p;
-  struct iovec room = {bytes, NSH_CTL_MAX};
+  struct iovec room = {bytes, NSH_CONTROL_MAX};
   struct msghdr m = {.msg_iov = &room, .msg_iovlen = 1,
                      .msg_control = p.room, .msg_controllen = sizeof p.room};
   ssize_t n;

@@ -10,20 +10,20 @@
 
 #include "ipc/frame.h"
 
-#define NSH_CTL_MAX 65536 /* bytes of one message */
+#define NSH_CONTROL_MAX 65536 /* bytes of one message */
 
 /* A pair of control sockets; ours in [0]. False: errno says why. */
-bool nsh_ctl_pair(int fds[2]);
+bool nsh_control_pair(int fds[2]);
 
 /* Sends one frame; 'fd' -1: none, otherwise it is sent along and stays open
 ** here. 'wait' false: false with errno EAGAIN when the peer is behind. */
-bool nsh_ctl_send(int ctl, const ns_buf *frame, int fd, bool wait);
+bool nsh_control_send(int ctl, const ns_buf *frame, int fd, bool wait);
 
 /*
-** Receives one frame into 'bytes' (NSH_CTL_MAX of them), which '*f' reads.
+** Receives one frame into 'bytes' (NSH_CONTROL_MAX of them), which '*f' reads.
 ** '*fd' gets a descriptor or -1. 1: a frame; 0: the peer is gone (or talks
 ** nonsense, which is the same); -1: nothing yet (when not 'wait').
 */
-int nsh_ctl_receive(int ctl, char *bytes, nsh_frame *f, int *fd, bool wait);
+int nsh_control_receive(int ctl, char *bytes, nsh_frame *f, int *fd, bool wait);
 
 #endif

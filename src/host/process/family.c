@@ -20,8 +20,7 @@
 static void on_watch(uv_timer_t *timer);
 
 /* A command that will be answered. */
-static void ask(nsh_brood *b, nsh_peer *p, nsh_type type, uint32_t index,
-                int64_t arg, int fd) {
+static void ask(nsh_family *b, nsh_peer *p, nsh_type type, uint32_t index, int64_t arg, int fd) {
   nsh_peer_send(p, type, index, arg, fd);
   if (uv_is_active((uv_handle_t *)&b->watch))
     return;
@@ -32,7 +31,7 @@ static void ask(nsh_brood *b, nsh_peer *p, nsh_type type, uint32_t index,
 /* ------------------------------------------------------- reports of zygotes */
 
 static void on_loaded(nsh_zygote *z, nsh_frame *f) {
-  nsh_brood *b = z->brood;
+  nsh_family *b = z->brood;
   nsh_loaded what;
   ns_bytes version;
   what.count = nsh_get_int(f);
@@ -47,7 +46,7 @@ static void on_loaded(nsh_zygote *z, nsh_frame *f) {
 }
 
 static void on_load_error(nsh_zygote *z, nsh_frame *f) {
-  nsh_brood *b = z->brood;
+  nsh_family *b = z->brood;
   ns_bytes text;
   nsh_get_int(f); /* nothing is counted */
   text = nsh_get_bytes(f);
@@ -66,7 +65,7 @@ static void one_less(nsh_zygote *z) {
 }
 
 static void on_worker(nsh_zygote *z, nsh_frame *f) {
-  nsh_brood *b = z->brood;
+  nsh_family *b = z->brood;
   uint32_t index = (uint32_t)nsh_get_int(f);
   int64_t pid = nsh_get_int(f);
   int64_t last = nsh_get_int(f);
@@ -107,7 +106,7 @@ static void on_zygote_frame(void *arg, nsh_frame *f) {
 
 /* The zygote's process is gone: first everything it still said. */
 static void on_death(nsh_zygote *z, int status) {
-  nsh_brood *b = z->brood;
+  nsh_family *b = z->brood;
   bool loading;
   nsh_peer_read(&z->peer);
   loading = z->stage == NSH_LOADING;
@@ -120,7 +119,7 @@ static void on_death(nsh_zygote *z, int status) {
 }
 
 static void on_keeper_frame(void *arg, nsh_frame *f) {
-  nsh_brood *b = arg;
+  nsh_family *b = arg;
   uint32_t index = (uint32_t)nsh_get_int(f);
   int64_t pid = nsh_get_int(f);
   int64_t last = nsh_get_int(f);
@@ -132,23 +131,23 @@ static void on_keeper_frame(void *arg, nsh_frame *f) {
 }
 
 /* Without a seed there is nobody else to clear up, and no other keeper. */
-static void lose_keeper(nsh_brood *b) {
+static void lose_keeper(nsh_family *b) {
   if (b->keeper_pid > 0)
-    nsh_sweep(b->keeper_pid, NULL, 0);
+    nsh_session_kill(b->keeper_pid, NULL, 0);
   b->keeper_died(b->arg, false);
 }
 
 static void on_keeper_end(void *arg) {
-  nsh_brood *b = arg;
+  nsh_family *b = arg;
   if (b->seed.gone)
     lose_keeper(b);
 }
 
 /* ------------------------------------------------------- reports of the seed */
 
-static void call_keeper(nsh_brood *b) {
+static void call_keeper(nsh_family *b) {
   int pair[2];
-  nsh_must(nsh_ctl_pair(pair));
+  nsh_must(nsh_control_pair(pair));
   b->keeper = (nsh_peer){.frame = on_keeper_frame, .end = on_keeper_end,
                          .arg = b};
   nsh_peer_open(&b->keeper, b->loop, pair[0]);
@@ -156,7 +155,7 @@ static void call_keeper(nsh_brood *b) {
 }
 
 /* Its whole session is dead by now. */
-static void replace_keeper(nsh_brood *b) {
+static void replace_keeper(nsh_family *b) {
   nsh_peer_read(&b->keeper);
   nsh_peer_close(&b->keeper);
   call_keeper(b);
@@ -167,7 +166,7 @@ static void replace_keeper(nsh_brood *b) {
 }
 
 static void on_seed_frame(void *arg, nsh_frame *f) {
-  nsh_brood *b = arg;
+  nsh_family *b = arg;
   nsh_get_int(f); /* index: there is one */
   int64_t pid = nsh_get_int(f);
   nsh_get_int(f);
@@ -181,7 +180,7 @@ static void on_seed_frame(void *arg, nsh_frame *f) {
 }
 
 static void on_seed_end(void *arg) {
-  nsh_brood *b = arg;
+  nsh_family *b = arg;
   if (b->keeper.gone)
     lose_keeper(b);
 }
@@ -196,7 +195,7 @@ static void end_zygote(nsh_zygote *z) {
   nsh_zygote_signal(z, SIGKILL);
 }
 
-static void end_keeper(nsh_brood *b) {
+static void end_keeper(nsh_family *b) {
   ns_log(NS_LOG_ERROR, "keeper.silent", NULL, 0);
   for (size_t i = 0; i < NSH_ZYGOTES; i++)
     b->zygotes[i].condemned = true;
@@ -205,10 +204,10 @@ static void end_keeper(nsh_brood *b) {
 }
 
 /* Nobody is above it but the host: all of them go. */
-static void end_seed(nsh_brood *b) {
+static void end_seed(nsh_family *b) {
   ns_log(NS_LOG_ERROR, "seed.silent", NULL, 0);
   if (b->keeper_pid > 0)
-    nsh_sweep(b->keeper_pid, NULL, 0);
+    nsh_session_kill(b->keeper_pid, NULL, 0);
   kill(b->seed_pid, SIGKILL);
 }
 
@@ -224,7 +223,7 @@ static bool silent(nsh_peer *p, int64_t micros, int64_t most) {
   return p->silence > most;
 }
 
-static bool anybody_owes(const nsh_brood *b) {
+static bool anybody_owes(const nsh_family *b) {
   bool owes = nsh_peer_owes(&b->keeper) || nsh_peer_owes(&b->seed);
   for (size_t i = 0; i < NSH_ZYGOTES; i++)
     owes = owes || nsh_peer_owes(&b->zygotes[i].peer);
@@ -232,7 +231,7 @@ static bool anybody_owes(const nsh_brood *b) {
 }
 
 static void on_watch(uv_timer_t *timer) {
-  nsh_brood *b = timer->data;
+  nsh_family *b = timer->data;
   int64_t now = ns_mono_us();
   int64_t micros = now - b->watched;
   b->watched = now;
@@ -249,7 +248,7 @@ static void on_watch(uv_timer_t *timer) {
 
 /* ------------------------------------------------------------------- verbs */
 
-void nsh_brood_open(nsh_brood *b, uv_loop_t *loop, int ctl) {
+void nsh_family_open(nsh_family *b, uv_loop_t *loop, int ctl) {
   b->loop = loop;
   uv_timer_init(loop, &b->watch);
   b->watch.data = b;
@@ -260,14 +259,14 @@ void nsh_brood_open(nsh_brood *b, uv_loop_t *loop, int ctl) {
   call_keeper(b);
 }
 
-void nsh_brood_close(nsh_brood *b) {
+void nsh_family_close(nsh_family *b) {
   for (uint32_t i = 0; i < NSH_ZYGOTES; i++)
     nsh_peer_close(&b->zygotes[i].peer);
   nsh_peer_close(&b->keeper);
   nsh_peer_close(&b->seed);
 }
 
-size_t nsh_brood_alive(const nsh_brood *b) {
+size_t nsh_family_alive(const nsh_family *b) {
   size_t n = 0;
   for (size_t i = 0; i < NSH_ZYGOTES; i++)
     n += b->zygotes[i].stage != NSH_ABSENT;
@@ -276,25 +275,25 @@ size_t nsh_brood_alive(const nsh_brood *b) {
 
 /* Nobody has that number, so nobody is hit. One that reads its scripts hears
 ** nothing, and may take long. */
-void nsh_brood_ping(nsh_brood *b) {
+void nsh_family_ping(nsh_family *b) {
   for (size_t i = 0; i < NSH_ZYGOTES; i++)
     if (b->zygotes[i].stage > NSH_LOADING &&
         !nsh_peer_owes(&b->zygotes[i].peer))
       nsh_zygote_kill(&b->zygotes[i], UINT32_MAX, 0);
 }
 
-void nsh_brood_retire(nsh_brood *b) {
+void nsh_family_retire(nsh_family *b) {
   for (size_t i = 0; i < NSH_ZYGOTES; i++)
     if (b->zygotes[i].stage != NSH_ABSENT)
       nsh_zygote_retire(&b->zygotes[i]);
 }
 
-nsh_zygote *nsh_brood_load(nsh_brood *b) {
+nsh_zygote *nsh_family_load(nsh_family *b) {
   nsh_zygote *z = b->zygotes;
   int pair[2];
   while (z < b->zygotes + NSH_ZYGOTES && z->stage != NSH_ABSENT)
     z++;
-  if (z == b->zygotes + NSH_ZYGOTES || !nsh_ctl_pair(pair))
+  if (z == b->zygotes + NSH_ZYGOTES || !nsh_control_pair(pair))
     return NULL;
   z->stage = NSH_LOADING;
   z->workers = 0;

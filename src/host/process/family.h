@@ -31,7 +31,7 @@ typedef struct nsh_loaded {
 } nsh_loaded;
 
 typedef struct nsh_zygote {
-  struct nsh_brood *brood;
+  struct nsh_family *brood;
   nsh_stage stage;
   uint32_t index;
   nsh_peer peer;
@@ -40,7 +40,7 @@ typedef struct nsh_zygote {
   char version[NSH_VERSION_SIZE]; /* of its scripts, a short hash */
 } nsh_zygote;
 
-typedef struct nsh_brood {
+typedef struct nsh_family {
   uv_loop_t *loop;
   uv_timer_t watch; /* runs while an answer is owed */
   int64_t watched;  /* µs, when it last ran */
@@ -58,24 +58,24 @@ typedef struct nsh_brood {
   void (*exited)(void *arg, nsh_zygote *z, uint32_t worker, int status);
   void (*died)(void *arg, nsh_zygote *z, int status);
   void (*keeper_died)(void *arg, bool replaced); /* false: no more workers */
-} nsh_brood;
+} nsh_family;
 
 /* Callbacks and seed_pid are set already; 'ctl' is the seed's socket, handed over. */
-void nsh_brood_open(nsh_brood *b, uv_loop_t *loop, int ctl);
-void nsh_brood_close(nsh_brood *b);
+void nsh_family_open(nsh_family *b, uv_loop_t *loop, int ctl);
+void nsh_family_close(nsh_family *b);
 
 /* How many zygotes there are. */
-size_t nsh_brood_alive(const nsh_brood *b);
+size_t nsh_family_alive(const nsh_family *b);
 
 /* Has the zygotes show that they live: one that is stopped would not report the
 ** deaths of its workers. */
-void nsh_brood_ping(nsh_brood *b);
+void nsh_family_ping(nsh_family *b);
 
 /* Retires all of them. */
-void nsh_brood_retire(nsh_brood *b);
+void nsh_family_retire(nsh_family *b);
 
 /* A new generation; NULL: too many are alive. It ends in loaded or failed. */
-nsh_zygote *nsh_brood_load(nsh_brood *b);
+nsh_zygote *nsh_family_load(nsh_family *b);
 
 void nsh_zygote_fork(nsh_zygote *z, uint32_t index);
 void nsh_zygote_kill(nsh_zygote *z, uint32_t index, int sig);

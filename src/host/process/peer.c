@@ -22,7 +22,7 @@ static bool send_one(nsh_peer *p, const nsh_command *c) {
   nsh_put_int(&out, c->index);
   nsh_put_int(&out, c->arg);
   nsh_must(nsh_end(&out, start));
-  if (!nsh_ctl_send(p->ctl, &out, c->fd, false) &&
+  if (!nsh_control_send(p->ctl, &out, c->fd, false) &&
       (errno == EAGAIN || errno == EWOULDBLOCK || errno == ETOOMANYREFS))
     return false; /* any other error: the end of the peer is seen by reading */
   if (c->fd >= 0)
@@ -42,12 +42,12 @@ static void flush(nsh_peer *p) {
 }
 
 void nsh_peer_read(nsh_peer *p) {
-  static char bytes[NSH_CTL_MAX];
+  static char bytes[NSH_CONTROL_MAX];
   nsh_frame f;
   int fd;
   int got = -1;
   while (p->ctl >= 0 && !p->gone &&
-         (got = nsh_ctl_receive(p->ctl, bytes, &f, &fd, false)) > 0) {
+         (got = nsh_control_receive(p->ctl, bytes, &f, &fd, false)) > 0) {
     if (fd >= 0)
       close(fd); /* nobody sends us one */
     p->silence = 0;

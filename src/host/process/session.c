@@ -129,7 +129,7 @@ static size_t kill_all(const procs *all, pid_t session, const pid_t *spared,
   return found;
 }
 
-void nsh_sweep(pid_t session, const pid_t *spared, size_t n) {
+void nsh_session_kill(pid_t session, const pid_t *spared, size_t n) {
   procs all = {NULL, 0, 0};
   int64_t end = ns_mono_us() + PATIENCE;
   int64_t pause = PAUSE;

@@ -20,6 +20,6 @@
 ** The session's number should still be taken: its leader is the caller, or has
 ** not been reaped, or only just.
 */
-void nsh_sweep(pid_t session, const pid_t *spared, size_t n);
+void nsh_session_kill(pid_t session, const pid_t *spared, size_t n);
 
 #endif

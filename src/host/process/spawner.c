@@ -18,7 +18,7 @@
 
 /* A nursery while it serves. */
 typedef struct home {
-  const nsh_nursery *n;
+  const nsh_spawner *n;
   pid_t *pids;  /* by index; 0: no child */
   int signals;  /* signalfd */
   pid_t self;
@@ -59,7 +59,7 @@ static void tell(home *h, nsh_type type, int64_t a, int64_t b, int64_t c) {
   nsh_put_int(&out, b);
   nsh_put_int(&out, c);
   if (nsh_end(&out, start))
-    nsh_ctl_send(h->n->ctl, &out, -1, true);
+    nsh_control_send(h->n->ctl, &out, -1, true);
 }
 
 /* --------------------------------------------------------------- commands */
@@ -104,11 +104,11 @@ static void do_kill(home *h, uint32_t index, int sig) {
 
 /* One command; false: the host is gone. */
 static bool obey(home *h) {
-  static char bytes[NSH_CTL_MAX];
+  static char bytes[NSH_CONTROL_MAX];
   nsh_frame f;
   int fd;
   uint32_t index;
-  int got = nsh_ctl_receive(h->n->ctl, bytes, &f, &fd, false);
+  int got = nsh_control_receive(h->n->ctl, bytes, &f, &fd, false);
   if (got <= 0)
     return got < 0;
   index = (uint32_t)nsh_get_int(&f);
@@ -163,7 +163,7 @@ static void end_children(home *h) {
     }
 }
 
-static bool settle_in(home *h, const nsh_nursery *n) {
+static bool settle_in(home *h, const nsh_spawner *n) {
   sigset_t chld;
   h->n = n;
   h->self = getpid();
@@ -176,7 +176,7 @@ static bool settle_in(home *h, const nsh_nursery *n) {
   return h->pids != NULL && h->signals >= 0;
 }
 
-void nsh_nursery_serve(const nsh_nursery *n) {
+void nsh_spawner_serve(const nsh_spawner *n) {
   home h;
   struct pollfd fds[2];
   if (!settle_in(&h, n))

@@ -15,7 +15,7 @@
 
 #include "process/control.h"
 
-typedef struct nsh_nursery {
+typedef struct nsh_spawner {
   int ctl;         /* to the host */
   size_t max;      /* children: indexes below this */
   const char *name; /* of the children, as ps shows them */
@@ -29,11 +29,11 @@ typedef struct nsh_nursery {
   /* A child is dead and not reaped yet: kills what it leaves behind. 'others'
   ** are the living children, with gaps of 0. */
   void (*clear)(pid_t dead, const pid_t *others, size_t n);
-} nsh_nursery;
+} nsh_spawner;
 
 /* Obeys commands until the host closes the socket, then ends all children;
 ** does not return. */
-void nsh_nursery_serve(const nsh_nursery *n) __attribute__((noreturn));
+void nsh_spawner_serve(const nsh_spawner *n) __attribute__((noreturn));
 
 /*
 ** What every process of the host does after its fork: has default signal

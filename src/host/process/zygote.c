@@ -46,7 +46,7 @@ typedef struct family {
 ** nil and a message. */
 static int load(lua_State *L) {
   const family *fam = lua_touserdata(L, 1);
-  nsh_halt_install(L); /* before a script can keep the old functions */
+  nsh_interrupt_install(L); /* before a script can keep the old functions */
   lua_getglobal(L, "require");
   lua_pushliteral(L, "nightshift.worker");
   lua_call(L, 1, 1);
@@ -78,7 +78,7 @@ static size_t begin_report(ns_buf *out, nsh_type type, int64_t count, ns_bytes t
 
 static void send_report(int ctl, ns_buf *out, size_t start) {
   if (nsh_end(out, start))
-    nsh_ctl_send(ctl, out, -1, true);
+    nsh_control_send(ctl, out, -1, true);
   ns_buf_free(out);
 }
 
@@ -202,9 +202,14 @@ static void zygote(void *arg, uint32_t index, int ctl) {
   family *fam = arg;
   lua_State *L = nsh_lua_new();
   nsh_worker_setup setup = {L, fam->cfg, fam->slots, fam->bell};
-  nsh_nursery n = {.ctl = ctl, .max = fam->cfg->workers, .name = "ns-worker",
-                   .child = nsh_worker_main, .arg = &setup, .mute = true,
-                   .bound = true, .clear = clear_worker};
+  nsh_spawner n = {.ctl = ctl,
+                   .max = fam->cfg->workers,
+                   .name = "ns-worker",
+                   .child = nsh_worker_main,
+                   .arg = &setup,
+                   .mute = true,
+                   .bound = true,
+                   .clear = clear_worker};
   nsh_sockets before;
   bool loaded = false;
   ns_err err;
@@ -223,7 +228,7 @@ static void zygote(void *arg, uint32_t index, int ctl) {
     _exit(1);
   report_sockets(&before, ctl);
   be_shared(L);
-  nsh_nursery_serve(&n);
+  nsh_spawner_serve(&n);
 }
 
 /* ----------------------------------------------------------------- keeper */
@@ -231,16 +236,20 @@ static void zygote(void *arg, uint32_t index, int ctl) {
 /* Its workers are dead or dying; what they started came to us, or will. */
 static void clear_zygote(pid_t dead, const pid_t *others, size_t n) {
   kill(-dead, SIGKILL);
-  nsh_sweep(getpid(), others, n);
+  nsh_session_kill(getpid(), others, n);
 }
 
 static void keeper(void *arg, uint32_t index, int ctl) {
-  nsh_nursery n = {.ctl = ctl, .max = NSH_ZYGOTES, .name = "ns-zygote",
-                   .child = zygote, .arg = arg, .bound = true,
+  nsh_spawner n = {.ctl = ctl,
+                   .max = NSH_ZYGOTES,
+                   .name = "ns-zygote",
+                   .child = zygote,
+                   .arg = arg,
+                   .bound = true,
                    .clear = clear_zygote};
   (void)index;
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-  nsh_nursery_serve(&n);
+  nsh_spawner_serve(&n);
 }
 
 /* ------------------------------------------------------------------- seed */
@@ -249,7 +258,7 @@ static void keeper(void *arg, uint32_t index, int ctl) {
 static void clear_keeper(pid_t dead, const pid_t *others, size_t n) {
   (void)others;
   (void)n;
-  nsh_sweep(dead, NULL, 0);
+  nsh_session_kill(dead, NULL, 0);
 }
 
 /* Nothing of the host's stays open but output, the control socket and the bell. */
@@ -267,13 +276,17 @@ static void close_others(int ctl, int bell) {
 }
 
 static void seed(family *fam, int ctl) {
-  nsh_nursery n = {.ctl = ctl, .max = 1, .name = "ns-keeper",
-                   .child = keeper, .arg = fam, .clear = clear_keeper};
+  nsh_spawner n = {.ctl = ctl,
+                   .max = 1,
+                   .name = "ns-keeper",
+                   .child = keeper,
+                   .arg = fam,
+                   .clear = clear_keeper};
   nsh_child_begin(0, "ns-seed");
   setsid();
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   close_others(n.ctl, fam->bell);
-  nsh_nursery_serve(&n);
+  nsh_spawner_serve(&n);
 }
 
 ns_status nsh_seed_start(const nsh_config *cfg, nsh_slots *slots, int bell,
@@ -284,7 +297,7 @@ ns_status nsh_seed_start(const nsh_config *cfg, nsh_slots *slots, int bell,
     ns_log(NS_LOG_WARN, "host.root",
            NS_FIELDS(ns_fs("advice", "handlers run as root; --user NAME makes "
                                      "them run as somebody else")));
-  if (!nsh_ctl_pair(pair))
+  if (!nsh_control_pair(pair))
     return ns_fail(err, NS_ENOMEM, "socketpair: %s", strerror(errno));
   *pid = fork();
   if (*pid == 0)

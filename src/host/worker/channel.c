@@ -1,6 +1,6 @@
 /*
 ** Frames are written into the ring at once. Telling the host of it costs a system
-** call, so that of a verdict may wait, for nsh_wire_flush or a ring that is full.
+** call, so that of a verdict may wait, for nsh_channel_flush or a ring that is full.
 */
 #include "worker/channel.h"
 
@@ -10,36 +10,36 @@
 
 #define KEEP_ROOM 262144 /* bytes of input; more is freed after the job */
 
-void nsh_wire_leave(int status) {
+void nsh_channel_leave(int status) {
   fflush(stdout);
   _exit(status);
 }
 
-void nsh_wire_open(nsh_wire *w, nsh_slots *slots, uint32_t index, int bell) {
+void nsh_channel_open(nsh_channel *w, nsh_slots *slots, uint32_t index, int bell) {
   w->slots = slots;
   w->slot = &slots->slot[index];
   w->index = index;
-  nsh_knocker_init(&w->bell, bell);
+  nsh_waker_init(&w->bell, bell);
 }
 
 /* ----------------------------------------------------------------- output */
 
 /* What is in the ring is not lost when there is no bell any more: the host finds
 ** it when it hears that we have ended. */
-static void tell(nsh_wire *w) {
+static void tell(nsh_channel *w) {
   w->waiting = 0;
   w->untold = false;
   if (!nsh_news_tell(&w->slots->news, w->index, &w->bell))
-    nsh_wire_leave(0);
+    nsh_channel_leave(0);
 }
 
-void nsh_wire_flush(nsh_wire *w) {
+void nsh_channel_flush(nsh_channel *w) {
   if (w->untold)
     tell(w);
 }
 
 /* Should we die in the middle, the host drops the piece it has. */
-static void put_frame(nsh_wire *w) {
+static void put_frame(nsh_channel *w) {
   const char *p = w->frame.p;
   size_t n = w->frame.n;
   for (;;) {
@@ -54,20 +54,20 @@ static void put_frame(nsh_wire *w) {
   }
 }
 
-void nsh_wire_post(nsh_wire *w, int64_t now) {
+void nsh_channel_post(nsh_channel *w, int64_t now) {
   put_frame(w);
   if (w->waiting == 0)
     w->waiting = now;
 }
 
-void nsh_wire_post_now(nsh_wire *w) {
+void nsh_channel_post_now(nsh_channel *w) {
   put_frame(w);
   tell(w);
 }
 
 /* ------------------------------------------------------------------ input */
 
-void nsh_wire_receive(nsh_wire *w) {
+void nsh_channel_receive(nsh_channel *w) {
   nsh_ring *in = &w->slot->in;
   char *room;
   int64_t n;
@@ -79,27 +79,27 @@ void nsh_wire_receive(nsh_wire *w) {
   if (w->in.n == 0 && w->in.cap > KEEP_ROOM)
     ns_buf_free(&w->in); /* a large job is over */
   if ((room = ns_buf_room(&w->in, NSH_RING)) == NULL)
-    nsh_wire_leave(1);
+    nsh_channel_leave(1);
   while ((n = nsh_ring_take(in, room, NSH_RING)) == 0)
     nsh_ring_await(in, NSH_RING_EVER);
   if (n < 0)
-    nsh_wire_leave(1);
+    nsh_channel_leave(1);
   w->in.n += (size_t)n;
   if (nsh_ring_relieved(in))
     tell(w);
 }
 
-size_t nsh_wire_peek(nsh_wire *w, size_t at, nsh_frame *f) {
+size_t nsh_channel_peek(nsh_channel *w, size_t at, nsh_frame *f) {
   int64_t n;
   if (at >= w->in.n)
     return 0;
   n = nsh_next(w->in.p + at, w->in.n - at, f);
   if (n < 0)
-    nsh_wire_leave(1);
+    nsh_channel_leave(1);
   return (size_t)n;
 }
 
-void nsh_wire_drop(nsh_wire *w, size_t at, size_t n) {
+void nsh_channel_drop(nsh_channel *w, size_t at, size_t n) {
   memmove(w->in.p + at, w->in.p + at + n, w->in.n - at - n);
   w->in.n -= n;
 }

@@ -11,38 +11,38 @@
 #include "ipc/frame.h"
 #include "ipc/shared_slot.h"
 
-typedef struct nsh_wire {
+typedef struct nsh_channel {
   nsh_slots *slots;
   nsh_slot *slot;
   uint32_t index;
-  nsh_knocker bell;
+  nsh_waker bell;
   ns_buf in;       /* received */
   size_t at;       /* of the first frame not taken yet */
   ns_buf frame;    /* the one being built, to be posted */
   bool untold;     /* the host does not know of all that is in the ring */
   int64_t waiting; /* monotonic µs: since when a verdict is among it; 0: none is */
-} nsh_wire;
+} nsh_channel;
 
-void nsh_wire_open(nsh_wire *w, nsh_slots *slots, uint32_t index, int bell);
+void nsh_channel_open(nsh_channel *w, nsh_slots *slots, uint32_t index, int bell);
 
 /* Sends a verdict that is in 'frame'. The host hears of it with the next flush. */
-void nsh_wire_post(nsh_wire *w, int64_t now);
+void nsh_channel_post(nsh_channel *w, int64_t now);
 
 /* Sends any other frame; the host is to know at once. */
-void nsh_wire_post_now(nsh_wire *w);
+void nsh_channel_post_now(nsh_channel *w);
 
-void nsh_wire_flush(nsh_wire *w);
+void nsh_channel_flush(nsh_channel *w);
 
 /* Waits for more bytes; the frames not taken stay at the same distance from 'at'. */
-void nsh_wire_receive(nsh_wire *w);
+void nsh_channel_receive(nsh_channel *w);
 
 /* Looks at the frame at 'at'; its bytes, 0: it is not complete. */
-size_t nsh_wire_peek(nsh_wire *w, size_t at, nsh_frame *f);
+size_t nsh_channel_peek(nsh_channel *w, size_t at, nsh_frame *f);
 
 /* Takes the 'n' bytes at 'at' out from among the others. */
-void nsh_wire_drop(nsh_wire *w, size_t at, size_t n);
+void nsh_channel_drop(nsh_channel *w, size_t at, size_t n);
 
 /* Ends the worker; what it printed is not lost. */
-void nsh_wire_leave(int status) __attribute__((noreturn));
+void nsh_channel_leave(int status) __attribute__((noreturn));
 
 #endif

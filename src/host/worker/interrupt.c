@@ -205,7 +205,7 @@ static int debug_sethook(lua_State *L) {
 
 /* ------------------------------------------------------------------- verbs */
 
-void nsh_halt_install(lua_State *L) {
+void nsh_interrupt_install(lua_State *L) {
   lua_getglobal(L, LUA_COLIBNAME);
   lua_pushcfunction(L, co_resume);
   lua_setfield(L, -2, "resume");
@@ -223,14 +223,14 @@ void nsh_halt_install(lua_State *L) {
   h.main = h.now = L;
 }
 
-void nsh_halt_listen(lua_State *L, nsh_slot *slot) {
+void nsh_interrupt_listen(lua_State *L, nsh_slot *slot) {
   struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
   h.main = h.now = L;
   h.slot = slot;
-  sigaction(NSH_HALT_SIGNAL, &act, NULL);
+  sigaction(NSH_INTERRUPT_SIGNAL, &act, NULL);
 }
 
-void nsh_halt_begin(uint32_t seq, int64_t timeout) {
+void nsh_interrupt_begin(uint32_t seq, int64_t timeout) {
   h.seq = seq;
   h.timeout = timeout;
   h.patience = PATIENCE;
@@ -239,11 +239,11 @@ void nsh_halt_begin(uint32_t seq, int64_t timeout) {
   h.running = 1;
 }
 
-bool nsh_halt_asked(void) {
+bool nsh_interrupt_asked(void) {
   return h.hooked != 0;
 }
 
-nsh_why nsh_halt_end(void) {
+nsh_why nsh_interrupt_end(void) {
   h.running = 0;
   if (h.hooked) {
     h.hooked = 0;
@@ -252,6 +252,6 @@ nsh_why nsh_halt_end(void) {
   return h.why;
 }
 
-ns_bytes nsh_halt_text(void) {
+ns_bytes nsh_interrupt_text(void) {
   return ns_str(h.text);
 }

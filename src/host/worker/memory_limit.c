@@ -94,17 +94,16 @@ static void limit_process(lua_State *L, int64_t bytes) {
     setrlimit(RLIMIT_DATA, &r);
 }
 
-void nsh_quota_forget(void) {
+void nsh_memory_limit_forget(void) {
   q.over = q.denied = q.refused = false;
 }
 
-void nsh_quota_begin(lua_State *L, int64_t bytes, nsh_slot *slot,
-                     uint32_t seq) {
+void nsh_memory_limit_begin(lua_State *L, int64_t bytes, nsh_slot *slot, uint32_t seq) {
   const char *unit = bytes % (1 << 20) == 0 ? "MiB"
                      : bytes % 1024 == 0    ? "KiB"
                                             : "bytes";
   int64_t size = *unit == 'M' ? bytes >> 20 : *unit == 'K' ? bytes >> 10 : bytes;
-  nsh_quota_end(L);
+  nsh_memory_limit_end(L);
   limit_process(L, bytes);
   snprintf(q.text, sizeof q.text, "memory limit of %lld %s", (long long)size,
            unit);
@@ -112,13 +111,13 @@ void nsh_quota_begin(lua_State *L, int64_t bytes, nsh_slot *slot,
   q.limit = bytes;
   q.slot = slot;
   q.seq = seq;
-  nsh_quota_forget();
+  nsh_memory_limit_forget();
   q.on = true;
   q.alloc = lua_getallocf(L, &q.ud);
   lua_setallocf(L, allocate, NULL);
 }
 
-bool nsh_quota_end(lua_State *L) {
+bool nsh_memory_limit_end(lua_State *L) {
   bool over = q.over;
   if (!q.on)
     return false;
@@ -128,12 +127,12 @@ bool nsh_quota_end(lua_State *L) {
   return over;
 }
 
-bool nsh_quota_blamed(ns_bytes error) {
+bool nsh_memory_limit_blamed(ns_bytes error) {
   static const char words[] = "not enough memory";
   return (q.over || q.denied || q.refused) && error.p != NULL &&
          memmem(error.p, error.n, words, sizeof words - 1) != NULL;
 }
 
-ns_bytes nsh_quota_text(void) {
+ns_bytes nsh_memory_limit_text(void) {
   return ns_str(q.text);
 }

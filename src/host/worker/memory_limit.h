@@ -15,19 +15,19 @@
 
 /* From now on, in job 'seq', the state may grow by 'bytes'. When it is over,
 ** 'slot' says so at once, for the handler may go on. [-0, +0, -] */
-void nsh_quota_begin(lua_State *L, int64_t bytes, nsh_slot *slot, uint32_t seq);
+void nsh_memory_limit_begin(lua_State *L, int64_t bytes, nsh_slot *slot, uint32_t seq);
 
 /* A new job begins, with a quota or without. */
-void nsh_quota_forget(void);
+void nsh_memory_limit_forget(void);
 
 /* Lifts it. True: it was hit since it began. Safe to repeat. [-0, +0, -] */
-bool nsh_quota_end(lua_State *L);
+bool nsh_memory_limit_end(lua_State *L);
 
 /* Did the job, whose quota may be lifted already, fail of a refusal, when
 ** 'error' is how it failed? */
-bool nsh_quota_blamed(ns_bytes error);
+bool nsh_memory_limit_blamed(ns_bytes error);
 
 /* "memory limit of 64 MiB" */
-ns_bytes nsh_quota_text(void);
+ns_bytes nsh_memory_limit_text(void);
 
 #endif

@@ -39,7 +39,7 @@
 static struct {
   lua_State *L;
   const nsh_config *cfg;
-  nsh_wire wire;
+  nsh_channel wire;
   pid_t pid;          /* a handler may fork: its child is not the worker */
   int begin, run, reset, finish; /* references */
   int64_t max_json;
@@ -93,7 +93,7 @@ static void send_progress(double progress, ns_bytes text) {
   nsh_put_real(&w.wire.frame, progress);
   nsh_put_bytes(&w.wire.frame, text);
   if (nsh_end(&w.wire.frame, start))
-    nsh_wire_post_now(&w.wire);
+    nsh_channel_post_now(&w.wire);
 }
 
 /* touch([progress [, text]]): shows a sign of life. True, or nil, message,
@@ -136,7 +136,7 @@ static int api_log(lua_State *L) {
   nsh_put_int(&w.wire.frame, w.seq);
   nsh_put_bytes(&w.wire.frame, text);
   if (nsh_end(&w.wire.frame, start))
-    nsh_wire_post_now(&w.wire);
+    nsh_channel_post_now(&w.wire);
   lua_pushboolean(L, true);
   return 1;
 }
@@ -149,7 +149,7 @@ static void ask_for_ids(void) {
   start = nsh_begin(&w.wire.frame, NSH_WANT_IDS);
   nsh_put_int(&w.wire.frame, (int64_t)w.block);
   if (nsh_end(&w.wire.frame, start))
-    nsh_wire_post_now(&w.wire);
+    nsh_channel_post_now(&w.wire);
 }
 
 static void read_ids(nsh_frame *f) {
@@ -168,17 +168,17 @@ static void await_ids(void) {
   size_t at = w.wire.at;
   for (;;) {
     nsh_frame f;
-    size_t n = nsh_wire_peek(&w.wire, at, &f);
+    size_t n = nsh_channel_peek(&w.wire, at, &f);
     if (n == 0) {
       size_t ahead = at - w.wire.at;
       while (!nsh_ring_await(&w.wire.slot->in, HALT_LOOK))
-        if (nsh_halt_asked())
+        if (nsh_interrupt_asked())
           return;
-      nsh_wire_receive(&w.wire);
+      nsh_channel_receive(&w.wire);
       at = w.wire.at + ahead;
     } else if (f.type == NSH_IDS) {
       read_ids(&f);
-      nsh_wire_drop(&w.wire, at, n);
+      nsh_channel_drop(&w.wire, at, n);
       return;
     } else
       at += n;
@@ -204,7 +204,7 @@ static int api_take_id(lua_State *L) {
 
 /* quota(bytes): what the running job may use. */
 static int api_quota(lua_State *L) {
-  nsh_quota_begin(w.L, luaL_checkinteger(L, 1), w.wire.slot, w.seq);
+  nsh_memory_limit_begin(w.L, luaL_checkinteger(L, 1), w.wire.slot, w.seq);
   return 0;
 }
 
@@ -221,7 +221,7 @@ static int api_complain(lua_State *L) {
   nsh_put_bytes(&w.wire.frame, event);
   nsh_put_bytes(&w.wire.frame, text);
   if (nsh_end(&w.wire.frame, start))
-    nsh_wire_post_now(&w.wire);
+    nsh_channel_post_now(&w.wire);
   return 0;
 }
 
@@ -229,7 +229,7 @@ static int api_complain(lua_State *L) {
 static int api_exit(lua_State *L) {
   int status = (int)luaL_checkinteger(L, 1);
   fflush(NULL);
-  nsh_wire_leave(status);
+  nsh_channel_leave(status);
 }
 
 void nsh_worker_pushapi(lua_State *L) {
@@ -272,7 +272,7 @@ static void report_failure(ns_bytes error) {
   nsh_report r = ending(NS_FAIL);
   r.error = (ns_bytes){error.p, error.n < ERROR_MAX ? error.n : ERROR_MAX};
   if (!report(&r, NULL))
-    nsh_wire_leave(1);
+    nsh_channel_leave(1);
 }
 
 /* The handler simply returned: its result is at index 1. */
@@ -300,7 +300,7 @@ static void report_verdict(lua_State *L) {
     report_failure(ns_str(err.message));
     return;
   }
-  if (box->verdict.kind == NS_FAIL && nsh_quota_blamed(box->verdict.error)) {
+  if (box->verdict.kind == NS_FAIL && nsh_memory_limit_blamed(box->verdict.error)) {
     nsl_unbox(box);
     w.over = true; /* reported as such */
     return;
@@ -323,9 +323,9 @@ static void report_verdict(lua_State *L) {
 static void report_stopped(nsh_why why) {
   nsh_report r = ending(NS_RELEASE);
   if (why == NSH_WHY_TIMEOUT)
-    report_failure(nsh_halt_text());
+    report_failure(nsh_interrupt_text());
   else if (!report(&r, NULL))
-    nsh_wire_leave(1);
+    nsh_channel_leave(1);
 }
 
 /* Has a job left so many files open that the next ones would have none? */
@@ -371,7 +371,7 @@ static int run(lua_State *L) {
   w.running = true;
   lua_call(L, 1, 3);
   if (forked())
-    nsh_wire_leave(lua_isnil(L, 2) ? 0 : 1);
+    nsh_channel_leave(lua_isnil(L, 2) ? 0 : 1);
   w.ended = ns_mono_us();
   w.spent = lua_toboolean(L, 3) || w.spent || (!lua_isnil(L, 2) && !files_left());
   return 3;
@@ -395,7 +395,7 @@ static void report_end(lua_State *L) {
     return;
   w.spent = true;
   if (w.over)
-    report_failure(nsh_quota_text());
+    report_failure(nsh_memory_limit_text());
   else
     report_failure(lua_isstring(L, -1) ? nsh_lua_text(L, -1)
                                        : ns_str("the job's end could not be told"));
@@ -436,21 +436,21 @@ static void run_protected(const nsh_order *o) {
   nsh_why why;
   w.over = false;
   w.spent = w.cfg->fork_per_job;
-  nsh_quota_forget();
+  nsh_memory_limit_forget();
   lua_pushcfunction(L, run);
   lua_pushlightuserdata(L, (void *)(uintptr_t)o);
-  nsh_halt_begin(o->seq, o->job.timeout);
+  nsh_interrupt_begin(o->seq, o->job.timeout);
   ok = lua_pcall(L, 1, 3, 0) == LUA_OK;
   if (forked())
-    nsh_wire_leave(1);
-  why = nsh_halt_end();
+    nsh_channel_leave(1);
+  why = nsh_interrupt_end();
   error = ok ? NS_NONE : nsh_lua_text(L, -1);
-  w.over = nsh_quota_end(L) || nsh_quota_blamed(error);
+  w.over = nsh_memory_limit_end(L) || nsh_memory_limit_blamed(error);
   restore(L);
   w.spent = w.spent || w.over || !ok;
   left = reset(L, ok);
   if (w.over)
-    report_failure(nsh_quota_text());
+    report_failure(nsh_memory_limit_text());
   else if (why != NSH_WHY_NONE)
     report_stopped(why);
   else if (!ok)
@@ -464,23 +464,23 @@ static void run_protected(const nsh_order *o) {
 
 /* An orderly end: all that was said is told, and whoever wants to know of it does. */
 static void retire(void) {
-  nsh_wire_flush(&w.wire);
+  nsh_channel_flush(&w.wire);
   alarm(STOP_S);
   lua_settop(w.L, 0);
   lua_rawgeti(w.L, LUA_REGISTRYINDEX, w.finish);
   lua_pcall(w.L, 0, 0, 0);
-  nsh_wire_flush(&w.wire);
-  nsh_wire_leave(0);
+  nsh_channel_flush(&w.wire);
+  nsh_channel_leave(0);
 }
 
 /* The host has lost touch with the database: its claims may be others' by now.
 ** Waits until it is back, or has taken job 'seq' back; the time then. */
 static int64_t wait_fresh(uint32_t seq) {
   int64_t now;
-  nsh_wire_flush(&w.wire);
+  nsh_channel_flush(&w.wire);
   do {
-    if (nsh_bell_dead(&w.wire.bell, FRESH_MS))
-      nsh_wire_leave(0); /* the host is gone */
+    if (nsh_wakeup_dead(&w.wire.bell, FRESH_MS))
+      nsh_channel_leave(0); /* the host is gone */
     now = ns_mono_us();
   } while (!nsh_slots_valid(w.wire.slots, now) && !nsh_slot_started(w.wire.slot, seq));
   return now;
@@ -490,11 +490,11 @@ static void do_job(nsh_frame *f) {
   nsh_order o;
   int64_t start = ns_mono_us();
   if (!nsh_get_order(f, &o))
-    nsh_wire_leave(1);
+    nsh_channel_leave(1);
   if (!nsh_slots_valid(w.wire.slots, start))
     start = wait_fresh(o.seq);
   if (w.wire.waiting > 0 && (!o.hold || start - w.wire.waiting > HOLD_US))
-    nsh_wire_flush(&w.wire); /* which may end us, so nothing is started yet */
+    nsh_channel_flush(&w.wire); /* which may end us, so nothing is started yet */
   if (!nsh_slot_start(w.wire.slot, o.seq, start))
     return; /* taken back */
   w.seq = o.seq;
@@ -502,7 +502,7 @@ static void do_job(nsh_frame *f) {
   w.asked = 0;
   run_protected(&o);
   fflush(stdout);
-  nsh_wire_post(&w.wire, w.ended);
+  nsh_channel_post(&w.wire, w.ended);
   if (w.spent)
     retire();
 }
@@ -542,11 +542,11 @@ static void set_up(const nsh_worker_setup *s, uint32_t index) {
   act.sa_sigaction = on_term;
   sigaction(SIGTERM, &act, NULL);
   signal(SIGPIPE, on_pipe);
-  nsh_halt_listen(s->L, &s->slots->slot[index]);
+  nsh_interrupt_listen(s->L, &s->slots->slot[index]);
   setvbuf(stdout, NULL, _IOLBF, 0);
   w.L = s->L;
   w.cfg = s->cfg;
-  nsh_wire_open(&w.wire, s->slots, index, s->bell);
+  nsh_channel_open(&w.wire, s->slots, index, s->bell);
   w.pid = getpid();
   w.max_json = s->cfg->db.max_payload > 0 ? s->cfg->db.max_payload
                                           : NS_MAX_PAYLOAD;
@@ -561,15 +561,15 @@ void nsh_worker_main(void *arg, uint32_t index, int fd) {
   lua_pushinteger(w.L, (lua_Integer)ns_random());
   lua_pushinteger(w.L, (lua_Integer)ns_random());
   if (lua_pcall(w.L, 2, 0, 0) != LUA_OK)
-    nsh_wire_leave(1);
+    nsh_channel_leave(1);
   for (;;) {
     nsh_frame f;
     size_t n;
-    while ((n = nsh_wire_peek(&w.wire, w.wire.at, &f)) > 0) {
+    while ((n = nsh_channel_peek(&w.wire, w.wire.at, &f)) > 0) {
       w.wire.at += n;
       do_frame(&f);
     }
-    nsh_wire_flush(&w.wire);
-    nsh_wire_receive(&w.wire);
+    nsh_channel_flush(&w.wire);
+    nsh_channel_receive(&w.wire);
   }
 }
