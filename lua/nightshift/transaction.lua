@@ -163,8 +163,28 @@ local function finish(guard)
   guard.backend.in_transaction = nil
 end
 
--- A coroutine that nobody can resume any more is collected with what it has begun.
-local guard_meta = { __close = finish, __gc = finish }
+--- From outside, whatever of the transaction its coroutine is in.
+local function abandon(backend)
+  local open, guard = backend.in_transaction, guards[backend]
+  if guard then finish(guard) end
+  while open do -- a try in it
+    open.ended = true
+    scope.reopen(open)
+    open = open.outer
+  end
+  backend.in_transaction = nil
+  return guard ~= nil
+end
+
+-- A coroutine that nobody can resume any more is collected with what it has begun. One that
+-- died of an error may be kept, but its transaction is not: it has raised.
+local guard_meta = {
+  __close = finish,
+  __gc = finish,
+  abandon = function(guard)
+    if guards[guard.backend] == guard then abandon(guard.backend) end
+  end,
+}
 
 local function begin(db)
   local ok, message, code = db._handle:begin()
@@ -174,6 +194,7 @@ local function begin(db)
   local tx = setmetatable({ _db = db }, meta)
   local guard = setmetatable({ tx = tx, handle = db._handle, backend = db._backend, scope = open }, guard_meta)
   guards[db._backend] = guard
+  db._handle:keep(guard)
   return guard
 end
 
@@ -182,17 +203,10 @@ end
 ---@param db nightshift.Db
 ---@return string?
 function transaction.reset(db)
-  local backend = db._backend
-  local open, guard = backend.in_transaction, guards[backend]
-  if guard then finish(guard) end
-  while open do -- a try in it
-    open.ended = true
-    scope.reopen(open)
-    open = open.outer
-  end
-  backend.in_transaction = nil
+  if db._handle:is_open() then db._handle:in_transaction() end -- of one that died: it is over
+  local kept = abandon(db._backend)
   local left = db._handle:reset()
-  if guard then return "a coroutine was left inside db:transaction; resume it to its end, or close it" end
+  if kept then return "a coroutine was left inside db:transaction; resume it to its end, or close it" end
   return left and "a transaction was left open; use db:transaction(function(tx) … end)" or nil
 end
 

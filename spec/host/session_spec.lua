@@ -54,6 +54,11 @@ describe("a transaction that a handler leaves open", function()
     keep_try = function(job)
       keep(job, function(tx) tx:try(function() tx:execute "INSERT INTO note VALUES ('kept')" coroutine.yield() end) end)
     end,
+    dies = function(job)
+      local function die(tx) tx:execute "INSERT INTO note VALUES ('died')" error "inside" end
+      DEAD = coroutine.create(function() return job:db():transaction(die) end)
+      return { coroutine.resume(DEAD) }
+    end,
     keep_and_fail = function(job) keep(job, function() coroutine.yield() end) error "on its own" end,
     keep_and_push = function(job)
       keep(job, function() coroutine.yield() end)
@@ -100,6 +105,14 @@ describe("a transaction that a handler leaves open", function()
   it("is named beside the error of a handler that failed", function()
     local first = in_turn(SCRIPT, { "keep_and_fail" })
     assert.matches("on its own.*left inside db:transaction", first.error)
+  end)
+
+  it("is none when its coroutine died of an error", function()
+    local first, second = in_turn(SCRIPT, { "dies", "plain" })
+    assert.equal("done", first.state, first.error)
+    assert.is_false(first.result[1])
+    assert.equal("done", second.state, second.error)
+    assert.equal("plain", notes())
   end)
 
   it("gives no id to a push from outside of its coroutine", function()
@@ -397,6 +410,28 @@ describe("a transaction in a coroutine", function()
       return "over"
     end))
     assert.equal(1, #handle:jobs { queue = "q" })
+  end)
+
+  it("is rolled back when that has died of an error, with a try in it or not", function()
+    for _, inside in ipairs { function(_, fn) fn() end, function(tx, fn) tx:try(fn) end } do
+      local thread = coroutine.create(function()
+        return handle:transaction(function(tx)
+          inside(tx, function()
+            tx:execute "INSERT INTO note VALUES ('inside')"
+            error "died"
+          end)
+        end)
+      end)
+      assert.is_false((coroutine.resume(thread)))
+      assert(q:push "x")
+      assert.equal("", notes())
+      assert(handle:transaction(function(tx)
+        coroutine.close(thread)
+        return tx:execute "INSERT INTO note VALUES ('other')"
+      end))
+      assert.equal("other", notes())
+      assert(handle:execute "DELETE FROM note")
+    end
   end)
 
   it("is rolled back when nobody can resume it any more", function()

@@ -162,6 +162,24 @@ static bool owner_rests(lua_State *L) {
   return owner != L && (lua_status(owner) != LUA_OK || lua_getstack(owner, 0, &ar) == 0);
 }
 
+/* A coroutine that has died of an error has left its transaction as one that raised does,
+** but nothing has told that: whoever looks after it (db:keep) ends it. */
+static void bury_owner(lua_State *L) {
+  lua_State *owner = NULL;
+  int top = lua_gettop(L);
+  if (lua_getiuservalue(L, 1, 1) == LUA_TTABLE) {
+    lua_rawgeti(L, -1, 1);
+    owner = lua_tothread(L, -1);
+    lua_rawgeti(L, -2, 2);
+  }
+  if (owner != NULL && owner != L && lua_status(owner) > LUA_YIELD && !lua_isnil(L, -1)) {
+    lua_pushnil(L);
+    lua_rawseti(L, top + 1, 2); /* once: it asks for verbs */
+    luaL_callmeta(L, -1, "abandon");
+  }
+  lua_settop(L, top);
+}
+
 /* Runs the verb that is the upvalue; what a hook raised meanwhile is raised behind it. */
 static int run_verb(lua_State *L) {
   nsl_db *box = rawdb(L);
@@ -169,6 +187,8 @@ static int run_verb(lua_State *L) {
   check_idle(L, box);
   nsl_raise(L, &box->wait);
   box->wait.L = L;
+  if (box->db != NULL && ns_in_transaction(box->db))
+    bury_owner(L);
   if (box->db != NULL && ns_in_transaction(box->db))
     ns_session_bar(box->db, owner_rests(L));
   n = lua_tocfunction(L, lua_upvalueindex(1))(L);
@@ -248,6 +268,21 @@ static int db_begin(lua_State *L) {
   if (!ns_in_transaction(nsl_checkdb(L)))
     keep_owner(L);
   return nsl_result(L, ns_begin(nsl_checkdb(L), &err), &err);
+}
+
+/***
+Says who looks after the open transaction: its metamethod 'abandon' is called when the coroutine
+that has begun it died of an error. It is kept weakly.
+@function db:keep
+@tparam table guard
+*/
+static int db_keep(lua_State *L) {
+  luaL_checktype(L, 2, LUA_TTABLE);
+  if (lua_getiuservalue(L, 1, 1) != LUA_TTABLE)
+    return 0;
+  lua_pushvalue(L, 2);
+  lua_rawseti(L, -2, 2);
+  return 0;
 }
 
 /***
@@ -331,6 +366,7 @@ static const luaL_Reg verbs[] = {{"begin", db_begin},
                                  {"counters", db_counters},
                                  {"in_transaction", db_in_transaction},
                                  {"is_open", db_is_open},
+                                 {"keep", db_keep},
                                  {"reset", db_reset},
                                  {"rollback", db_rollback},
                                  {"savepoint", db_savepoint},
