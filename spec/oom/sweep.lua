@@ -648,6 +648,14 @@ local calls = {
     end),
     run = function(h) return h:reset() end,
   },
+  keep = {
+    arrange = begun(push),
+    run = function(h)
+      h:keep {}
+      return true
+    end,
+    check = function(_, _, h) h:rollback() end,
+  },
   savepoint = {
     arrange = begun(push),
     run = function(h) return h:savepoint(1) end,
@@ -942,6 +950,9 @@ local calls = {
   },
   ["execute, by name"] = { run = function(h) return h:execute "@server_now" end },
   ["execute, CALL"] = { run = function(h) return h:execute "CALL nightshift_ring()" end },
+  ["execute, rows of a CALL"] = {
+    run = function(h) return h:execute "BEGIN NOT ATOMIC SELECT seq, 'x' AS t FROM seq_1_to_3; SELECT 2; END" end,
+  },
   ["execute, bad SQL"] = { run = function(h) return h:execute "SELEC" end, bad = "SQL" },
   ["execute, many parameters"] = {
     run = function(h) return h:execute("SELECT " .. ("?,"):rep(40) .. "1 AS one", table.unpack({}, 1, 40)) end,
