@@ -16,8 +16,6 @@
 #include "ns_time.h"
 
 #define HOLD_LOOK (NS_SECOND / 4) /* at the connection, while jobs run */
-#define ERROR_FIRST 50000 /* after a failed cycle, doubling */
-#define ERROR_LAST (5 * NS_SECOND)
 #define CLOSE_MAX (3 * NS_SECOND) /* from its end on the server is waited for so long */
 
 /* --------------------------------------------------------------- one turn */
@@ -72,41 +70,6 @@ static void do_turn(nsh_dispatch *d, nsh_turn *t) {
     nsh_maintenance_run(d, t);
   else
     nsh_maintenance_put_back(d, t);
-}
-
-/* ---------------------------------------------- a server that does not help */
-
-void nsh_back_off(nsh_dispatch *d, const ns_err *err) {
-  ns_log(NS_LOG_ERROR, "db.error",
-         NS_FIELDS(ns_fs("code", ns_code(err->status)),
-                   ns_fi("number", err->sqlerr),
-                   ns_fs("message", err->message)));
-  d->error_wait = d->error_wait == 0 ? ERROR_FIRST : d->error_wait * 2;
-  d->error_wait = nsh_sooner(d->error_wait, ERROR_LAST);
-  d->error_at = ns_mono_us() + d->error_wait;
-  if (err->status == NS_EDENIED) /* so that a right granted since counts */
-    ns_renew(d->db);
-  nsh_exchange_lock(d->mail);
-  d->mail->cycling = false;
-  nsh_exchange_unlock(d->mail);
-}
-
-void nsh_recovered(nsh_dispatch *d) {
-  d->error_wait = d->error_at = 0;
-  if (atomic_exchange(&d->mail->away, false))
-    ns_log(NS_LOG_INFO, "db.back", NULL, 0);
-}
-
-/* The core asks this between attempts to reconnect; any thread of ours. */
-static bool keep_trying(void *arg, const ns_err *why) {
-  nsh_dispatch *d = arg;
-  if (!atomic_load(&d->opened) || atomic_load(&d->mail->give_up))
-    return false;
-  if (atomic_exchange(&d->mail->away, true))
-    return true;
-  ns_log(NS_LOG_WARN, "db.lost", NS_FIELDS(ns_fs("why", why->message)));
-  d->mail->notify(d->mail->notify_arg); /* one that ends need not wait for it */
-  return true;
 }
 
 /* ------------------------------------------------------------- the thread */
@@ -180,7 +143,7 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg, nsh_excha
   d->cfg = cfg;
   d->mail = mail;
   d->slots = slots;
-  db.keep_trying = keep_trying;
+  db.keep_trying = nsh_keep_trying;
   db.keep_trying_arg = d;
   if ((st = nsh_slow_open(&d->slow, cfg, mail, err)) != NS_OK) {
     nsh_dispatch_close(d);

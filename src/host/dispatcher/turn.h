@@ -122,13 +122,17 @@ static inline int64_t nsh_sooner(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
-/* --------------------------------------------------------- dispatcher/dispatcher.c */
+/* --------------------------------------------------------- dispatcher/outage.c */
 
 /* The database has refused: nothing is done for a while, longer each time. */
 void nsh_back_off(nsh_dispatch *d, const ns_err *err);
 
 /* It answers: an outage or a row of errors is over. */
 void nsh_recovered(nsh_dispatch *d);
+
+/* The core asks this between attempts to reconnect, in any thread of ours. 'arg': the
+** dispatcher. */
+bool nsh_keep_trying(void *arg, const ns_err *why);
 
 /* ------------------------------------------------------------ dispatcher/queues.c */
 
