@@ -38,7 +38,7 @@ ssl-key=FOLDER/key.pem
 ]]):format(port), { ["cert.pem"] = read(folder .. "/cert.pem"), ["key.pem"] = read(folder .. "/key.pem") })
     local _
     _, name = server:fresh()
-    server:sql(("CREATE USER u IDENTIFIED BY 'hunter2'; GRANT ALL ON %s.* TO u"):format(name))
+    server:sql(("CREATE USER u IDENTIFIED BY 'hunter2'; GRANT ALL ON `%s`.* TO u"):format(name))
   end)
   teardown(function() server:remove() end)
   after_each(function() server:thaw() end)

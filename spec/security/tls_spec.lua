@@ -53,7 +53,7 @@ ssl-key=FOLDER/key.pem
       { ["cert.pem"] = read(folder .. "/cert.pem"), ["key.pem"] = read(folder .. "/key.pem") })
     local _
     _, name = server:fresh()
-    server:sql(("CREATE USER u IDENTIFIED BY 'hunter2'; GRANT ALL ON %s.* TO u"):format(name))
+    server:sql(("CREATE USER u IDENTIFIED BY 'hunter2'; GRANT ALL ON `%s`.* TO u"):format(name))
   end)
 
   local function open(options)

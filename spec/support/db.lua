@@ -56,7 +56,7 @@ lc-time-names=ja_JP
 ]] or ""
 local DATABASE, USER, DEFAULTS = "spec", "root", "utf8mb4 COLLATE utf8mb4_bin"
 if HOSTILE then
-  DATABASE, USER, DEFAULTS = "bühne-日本", "plain", "latin1 COLLATE latin1_german2_ci"
+  DATABASE, USER, DEFAULTS = "bühne-日本", "odd", "latin1 COLLATE latin1_german2_ci"
 end
 
 --- Is all odd?
@@ -129,8 +129,8 @@ function db.server(more, files, parent)
   servers[self] = true
   self:start()
   if HOSTILE then -- init_connect is for those without CONNECTION ADMIN
-    self:sql("CREATE USER plain@localhost; GRANT ALL ON *.* TO plain@localhost WITH GRANT OPTION;"
-      .. "REVOKE CONNECTION ADMIN ON *.* FROM plain@localhost")
+    self:sql("SET sql_log_bin=0; CREATE USER odd@localhost; GRANT ALL ON *.* TO odd@localhost WITH GRANT OPTION;"
+      .. "REVOKE CONNECTION ADMIN ON *.* FROM odd@localhost")
   end
   return self
 end
