@@ -173,7 +173,7 @@ describe("the session between two jobs", function()
     assigned = run "SELECT @x := 1",
     into = run "SELECT 1 INTO @x",
     mode = run "SET SESSION sql_mode = 'ANSI', time_zone = '+05:00', innodb_lock_wait_timeout = 1",
-    names = run "SET NAMES latin1",
+    names = run "SET NAMES utf8mb4 COLLATE utf8mb4_bin",
     comment = run "/* a */ -- b\n # c\n SET @x = 1",
     hidden = run "/*!50000 SET @x = 1 */",
     isolation = run "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY",
@@ -216,7 +216,8 @@ describe("the session between two jobs", function()
     assert(handle:execute "CREATE TABLE numbered (n INT PRIMARY KEY AUTO_INCREMENT) ENGINE=InnoDB")
     assert(handle:execute "CREATE TRIGGER fires BEFORE INSERT ON fires FOR EACH ROW SET @t = GET_LOCK('unseen', 0)")
     assert(handle:execute "CREATE FUNCTION takes() RETURNS INT RETURN GET_LOCK('unseen', 0)")
-    assert(handle:execute "CREATE PROCEDURE spoils() BEGIN SET @x = 1; SET NAMES latin1; DO GET_LOCK('mine', 0); END")
+    assert(handle:execute [[CREATE PROCEDURE spoils() BEGIN
+      SET @x = 1; SET NAMES utf8mb4 COLLATE utf8mb4_bin; DO GET_LOCK('mine', 0); END]])
   end)
 
   it("is as it was, whatever a job does to it", function()
@@ -440,5 +441,34 @@ describe("a transaction in a coroutine", function()
     collectgarbage()
     assert.equal("", notes())
     assert(q:push "x")
+  end)
+end)
+
+describe("the character set of a handle's connection", function()
+  local OTHERS = { "SET NAMES latin1", "SET NAMES 'utf8mb3'", "SET CHARACTER SET latin1", "SET CHARSET latin1",
+    "SET @x = 1, character_set_client = latin1", "SET SESSION character_set_results := NULL",
+    "set @@session.character_set_connection='cp850'", "/*! SET NAMES */ DEFAULT",
+    "BEGIN NOT ATOMIC SET NAMES latin1; END", "BEGIN NOT ATOMIC SET character_set_results = NULL; END",
+    "CALL speaks_latin1()" }
+
+  it("stays ours, so that texts stay what they are", function()
+    assert(handle:execute "CREATE PROCEDURE speaks_latin1() SET NAMES latin1")
+    for _, sql in ipairs(OTHERS) do
+      local none, message, code = handle:execute(sql)
+      assert.same({ nil, "STATE" }, { none, code }, sql)
+      assert.is_truthy(message:find("utf8mb4", 1, true), message)
+      local id = assert(q:push("bä", { x = "ü 😀" }))
+      assert.equal("62C3A4", assert(handle:execute("SELECT HEX(name) AS h FROM nightshift_job WHERE id = ?", id))[1].h)
+      local job = assert(q:claim { wait = 5 }, sql)
+      assert.same({ "bä", "ü 😀" }, { job.name, job.payload.x })
+      assert(job:ack())
+    end
+  end)
+
+  it("may be named, and another collation of it", function()
+    for _, sql in ipairs { "SET NAMES utf8mb4", "SET NAMES 'utf8mb4' COLLATE utf8mb4_bin", "SET @a = 'names', @b = 1",
+      "SET character_set_client = utf8mb4", "SET @character_set_client = 'latin1'" } do
+      assert(handle:execute(sql))
+    end
   end)
 end)

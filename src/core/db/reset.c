@@ -135,6 +135,30 @@ static bool sets_transactions(ns_bytes sql) {
   return false;
 }
 
+/* Does a SET have the session take or give texts in another character set than ours? */
+static bool sets_charset(ns_bytes sql) {
+  static const char *const ours[] = {"utf8mb4", "'utf8mb4'", "\"utf8mb4\"", "`utf8mb4`", NULL};
+  static const char *const names[] = {"character_set_client", "character_set_connection",
+                                      "character_set_results", NULL};
+  ns_bytes word = take(&sql);
+  if (is_word(word, "GLOBAL"))
+    return false;
+  if (is_word(word, "NAMES") || is_word(word, "CHARSET"))
+    return !is_any(take(&sql), ours);
+  if (is_word(word, "CHARACTER"))
+    return is_word(take(&sql), "SET") && !is_any(take(&sql), ours);
+  for (size_t ats = 0; word.n > 0; word = take(&sql)) {
+    ns_bytes rest = sql;
+    ns_bytes next = take(&rest);
+    if (is_word(next, ":"))
+      next = take(&rest);
+    if (ats != 1 && is_any(word, names) && is_word(next, "=") && !is_any(take(&rest), ours))
+      return true;
+    ats = *word.p == '@' ? ats + 1 : 0;
+  }
+  return false;
+}
+
 /* Does it say that it begins or ends a transaction, or a part of one? */
 static bool is_of_transactions(ns_bytes sql) {
   static const char *const words[] = {"COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", NULL};
@@ -196,10 +220,15 @@ static ns_status read_place(ns_db *db, int64_t *place, ns_err *err) {
 
 ns_status ns_session_allows(ns_db *db, ns_bytes sql, ns_err *err) {
   ns_status st = NS_OK;
+  ns_bytes rest = sql;
   if (!ns_in_transaction(db) && is_of_transactions(sql))
     return ns_fail(err, NS_ESTATE,
                    "a transaction is begun and ended by db:transaction(function(tx) … end), "
                    "a part of it by tx:try(function(tx) … end); this statement was not run");
+  if (is_word(take_verb(&rest), "SET") && sets_charset(rest))
+    return ns_fail(err, NS_ESTATE,
+                   "this connection's texts are UTF-8 (utf8mb4), jobs' too, and stay so; write "
+                   "CONVERT(text USING latin1), say; this statement was not run");
   db->session.doubtful = !is_plain(sql);
   if (db->session.doubtful) {
     if (db->session.place == 0)
@@ -238,9 +267,23 @@ static bool left_open(ns_db *db, ns_status st) {
   return !ns_link_dead(db->link) && ns_link_is_open(db->link);
 }
 
+/* A procedure may have changed the character set. A session that does not take ours back is
+** given up. */
+static ns_status speak_utf8(ns_db *db, ns_status st, ns_err *err) {
+  if (ns_link_is_utf8(db->link))
+    return st;
+  if (ns_text(db, "SET NAMES utf8mb4 COLLATE utf8mb4_general_ci", NULL) != NS_OK)
+    ns_link_give_up(db->link);
+  return st != NS_OK ? st
+                     : ns_fail(err, NS_ESTATE,
+                               "this statement has changed the connection's character set, "
+                               "which was set back: its texts are UTF-8 (utf8mb4)");
+}
+
 ns_status ns_session_saw(ns_db *db, ns_status st, ns_err *err) {
   if (db->link == NULL || ns_link_dead(db->link))
     return st;
+  st = speak_utf8(db, st, err);
   db->session.marked = db->session.marked || ns_link_is_marked(db->link);
   if (st == NS_OK && db->session.locking != 0)
     db->session.tables = db->session.locking > 0;

@@ -11,7 +11,8 @@
 bool ns_session_stays_inside(ns_bytes sql);
 
 /* Before a statement of the caller's. Errors: STATE for one that begins or ends a
-** transaction, outside ns_begin and ns_commit; as a statement. */
+** transaction, outside ns_begin and ns_commit, and for one that names another character
+** set than utf8mb4; as a statement. */
 ns_status ns_session_allows(ns_db *db, ns_bytes sql, ns_err *err);
 
 /* Behind it; 'st' is what became of it. STATE when it has left a transaction open outside

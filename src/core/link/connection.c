@@ -340,7 +340,9 @@ static void session_text(char *text, size_t size, const ns_config *cfg) {
            "sql_select_limit=18446744073709551615,sql_safe_updates=0,sql_big_selects=1,"
            "sql_auto_is_null=0,unique_checks=1,foreign_key_checks=1,"
            "check_constraint_checks=1,max_recursive_iterations=4294967295,"
-           "session_track_state_change=1,timestamp=DEFAULT,group_concat_max_len=1048576,"
+           "session_track_state_change=1,"
+           "session_track_system_variables='character_set_client,character_set_results',"
+           "timestamp=DEFAULT,group_concat_max_len=1048576,"
            "div_precision_increment=4,lc_time_names='en_US',standard_compliant_cte=1,sql_notes=1,"
            "sort_buffer_size=GREATEST(@@sort_buffer_size,262144),"
            "innodb_lock_wait_timeout=%u,lock_wait_timeout=%u%s",
@@ -370,7 +372,7 @@ static void set_socket(int fd) {
 }
 
 static ns_status set_session(ns_link *l, const ns_config *cfg, ns_err *err) {
-  char text[1024];
+  char text[1536];
   ns_status st;
   set_socket((int)mysql_get_socket(l->my));
   session_text(text, sizeof text, cfg);
@@ -543,6 +545,21 @@ void ns_link_close(ns_link *l, bool foreign) {
 bool ns_link_is_open(const ns_link *l) {
   unsigned status = l->my->server_status;
   return (status & SERVER_STATUS_IN_TRANS) != 0 || (status & SERVER_STATUS_AUTOCOMMIT) == 0;
+}
+
+/* Names and values of variables follow each other. */
+bool ns_link_is_utf8(ns_link *l) {
+  const char *text;
+  size_t n;
+  bool results = false;
+  bool more = mysql_session_track_get_first(l->my, SESSION_TRACK_SYSTEM_VARIABLES, &text, &n) == 0;
+  for (; more;
+       more = mysql_session_track_get_next(l->my, SESSION_TRACK_SYSTEM_VARIABLES, &text, &n) == 0) {
+    if (results && (n != strlen("utf8mb4") || memcmp(text, "utf8mb4", n) != 0))
+      return false;
+    results = n == strlen("character_set_results") && memcmp(text, "character_set_results", n) == 0;
+  }
+  return strcmp(mysql_character_set_name(l->my), "utf8mb4") == 0;
 }
 
 bool ns_link_is_marked(const ns_link *l) {

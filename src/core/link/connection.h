@@ -55,6 +55,8 @@ ns_status ns_link_text(ns_link *l, const char *sql, ns_err *err);
 ** variables, the default database, the role, or what else belongs to a session; the server
 ** does not see all of that (db/reset.c does the rest). */
 bool ns_link_is_open(const ns_link *l);
+/* Has the server said that it takes and gives texts in our character set? Of the last answer. */
+bool ns_link_is_utf8(ns_link *l);
 bool ns_link_is_marked(const ns_link *l);
 
 /* Sets the session back to what it was behind ns_link_open, but for its default database and
