@@ -41,6 +41,6 @@ describe("the built", function()
 
   it("code marks where jumps may land (x86)", function()
     if not read "uname -m":find "x86_64" then return pending "another machine" end
-    assert.is_truthy(read("readelf -nW " .. proc.build .. "/core/ns_url.o"):find "IBT, SHSTK")
+    assert.is_truthy(read("readelf -nW " .. proc.build .. "/core/link/url.o"):find "IBT, SHSTK")
   end)
 end)
