@@ -202,7 +202,8 @@ static void copy_why(char *to, size_t size, const ns_value *v) {
   size_t n = v->type != NS_TEXT ? 0 : v->s.n < size ? v->s.n : size - 1;
   while (n > 0 && n < v->s.n && ((unsigned char)v->s.p[n] & 0xC0) == 0x80)
     n--;
-  memcpy(to, v->s.p, n);
+  if (n > 0) /* of no text, 'p' is NULL */
+    memcpy(to, v->s.p, n);
   to[n] = '\0';
 }
 
