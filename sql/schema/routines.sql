@@ -135,15 +135,16 @@ BEGIN
   DECLARE v_on_fail VARCHAR(10) {bytes};
   DECLARE v_conflict VARCHAR(10) {bytes} DEFAULT 'refuse';
   DECLARE v_unique VARCHAR(191) {bytes};
+  DECLARE v_text VARCHAR(100) {bytes};
   DECLARE v_bad TEXT {bytes} DEFAULT NULL;
   DECLARE v_options MEDIUMTEXT {bytes}
     DEFAULT COALESCE(NULLIF(p_options, ''), '{}');
-  SET v_bad = CONCAT_WS('; ',
-    nightshift_bad_name('queue', p_queue, 64), nightshift_bad_name('job name', p_name, 100),
-    IF(p_payload IS NULL, 'the payload is NULL; write ''null''',
-      IF(JSON_VALID(p_payload), NULL, 'the payload is not valid JSON')));
-  IF v_bad <> '' THEN
-    SET v_bad = LEFT(CONCAT('nightshift_push: INVALID: ', v_bad), 128);
+  IF NOT COALESCE(LENGTH(p_queue) BETWEEN 1 AND 64 AND LENGTH(p_name) BETWEEN 1 AND 100
+      AND CONCAT(p_queue, p_name) NOT REGEXP '[[:cntrl:]]' AND JSON_VALID(p_payload), FALSE) THEN
+    SET v_bad = LEFT(CONCAT('nightshift_push: INVALID: ', CONCAT_WS('; ',
+      nightshift_bad_name('queue', p_queue, 64), nightshift_bad_name('job name', p_name, 100),
+      IF(p_payload IS NULL, 'the payload is NULL; write ''null''',
+        IF(JSON_VALID(p_payload), NULL, 'the payload is not valid JSON')))), 128);
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
   END IF;
   IF LENGTH(p_payload) > COALESCE(@nightshift_max_payload, 1048576) THEN
@@ -152,39 +153,64 @@ BEGIN
   IF NOT JSON_VALID(v_options) OR JSON_TYPE(v_options) <> 'OBJECT' THEN
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'nightshift_push: INVALID: the options are not a JSON object';
   END IF;
-  SELECT GROUP_CONCAT(COALESCE(k.name, 'of a long name')) INTO v_bad
-  FROM JSON_TABLE(JSON_KEYS(v_options), '$[*]' COLUMNS (name VARCHAR(64) {bytes} PATH '$')) k
-  WHERE k.name IS NULL OR k.name NOT IN ('delay', 'priority', 'unique', 'max_attempts',
-    'max_crashes', 'max_polls', 'backoff', 'timeout', 'deadline', 'decay',
-    'parent', 'after', 'on_fail', 'max_phases');
-  IF v_bad IS NOT NULL THEN
-    SET v_bad = LEFT(CONCAT('nightshift_push: INVALID: unknown option ', v_bad), 128);
-    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
-  END IF;
-  SELECT GROUP_CONCAT(k.name) INTO v_bad
-  FROM JSON_TABLE(JSON_KEYS(v_options), '$[*]' COLUMNS (name VARCHAR(64) {bytes} PATH '$')) k
-  WHERE JSON_TYPE(JSON_EXTRACT(v_options, CONCAT('$.', k.name)))
-    NOT IN ('NULL', IF(k.name = 'after', 'ARRAY', IF(k.name = 'on_fail', 'STRING', 'INTEGER')),
-      IF(k.name IN ('after', 'on_fail', 'parent'), '', 'DOUBLE'),
-      IF(k.name IN ('unique', 'delay', 'deadline', 'backoff', 'timeout'), 'STRING', ''),
-      IF(k.name = 'unique', 'OBJECT', ''));
-  IF v_bad IS NOT NULL THEN
-    SET v_bad = LEFT(CONCAT('nightshift_push: INVALID: wrong type: ', v_bad), 128);
-    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
-  END IF;
-  SET v_delay = nightshift_seconds(LEFT(JSON_EXTRACT(v_options, '$.delay'), 100));
-  SET v_deadline = nightshift_seconds(LEFT(JSON_EXTRACT(v_options, '$.deadline'), 100));
-  SET v_backoff = nightshift_seconds(LEFT(JSON_EXTRACT(v_options, '$.backoff'), 100));
-  SET v_timeout = nightshift_seconds(LEFT(JSON_EXTRACT(v_options, '$.timeout'), 100));
-  SET v_bad = CONCAT_WS(',',
-    IF(v_delay IS NULL AND JSON_VALUE(v_options, '$.delay') IS NOT NULL, 'delay', NULL),
-    IF(v_deadline IS NULL AND JSON_VALUE(v_options, '$.deadline') IS NOT NULL, 'deadline', NULL),
-    IF(v_backoff IS NULL AND JSON_VALUE(v_options, '$.backoff') IS NOT NULL, 'backoff', NULL),
-    IF(v_timeout IS NULL AND JSON_VALUE(v_options, '$.timeout') IS NOT NULL, 'timeout', NULL));
-  IF v_bad <> '' THEN
-    SET v_bad = CONCAT('nightshift_push: INVALID: no duration: ', v_bad,
-      '; write seconds, or "90s", "5m", "1h30m"');
-    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
+  IF v_options <> '{}' THEN -- most have none
+    SELECT GROUP_CONCAT(COALESCE(k.name, 'of a long name')) INTO v_bad
+    FROM JSON_TABLE(JSON_KEYS(v_options), '$[*]' COLUMNS (name VARCHAR(64) {bytes} PATH '$')) k
+    WHERE k.name IS NULL OR k.name NOT IN ('delay', 'priority', 'unique', 'max_attempts',
+      'max_crashes', 'max_polls', 'backoff', 'timeout', 'deadline', 'decay',
+      'parent', 'after', 'on_fail', 'max_phases');
+    IF v_bad IS NOT NULL THEN
+      SET v_bad = LEFT(CONCAT('nightshift_push: INVALID: unknown option ', v_bad), 128);
+      SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
+    END IF;
+    SELECT GROUP_CONCAT(k.name) INTO v_bad
+    FROM JSON_TABLE(JSON_KEYS(v_options), '$[*]' COLUMNS (name VARCHAR(64) {bytes} PATH '$')) k
+    WHERE JSON_TYPE(JSON_EXTRACT(v_options, CONCAT('$.', k.name)))
+      NOT IN ('NULL', IF(k.name = 'after', 'ARRAY', IF(k.name = 'on_fail', 'STRING', 'INTEGER')),
+        IF(k.name IN ('after', 'on_fail', 'parent'), '', 'DOUBLE'),
+        IF(k.name IN ('unique', 'delay', 'deadline', 'backoff', 'timeout'), 'STRING', ''),
+        IF(k.name = 'unique', 'OBJECT', ''));
+    IF v_bad IS NOT NULL THEN
+      SET v_bad = LEFT(CONCAT('nightshift_push: INVALID: wrong type: ', v_bad), 128);
+      SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
+    END IF;
+    -- A statement that names a function is dear, whether it calls it or not.
+    IF JSON_EXISTS(v_options, '$.delay') OR JSON_EXISTS(v_options, '$.deadline')
+      OR JSON_EXISTS(v_options, '$.backoff') OR JSON_EXISTS(v_options, '$.timeout') THEN
+      SET v_text = LEFT(JSON_EXTRACT(v_options, '$.delay'), 100);
+      IF v_text REGEXP '^[0-9]{1,15}$' THEN
+        SET v_delay = v_text;
+      ELSEIF v_text <> 'null' THEN
+        SET v_delay = nightshift_seconds(v_text);
+        SET v_bad = IF(v_delay IS NULL, CONCAT_WS(',', v_bad, 'delay'), v_bad);
+      END IF;
+      SET v_text = LEFT(JSON_EXTRACT(v_options, '$.deadline'), 100);
+      IF v_text REGEXP '^[0-9]{1,15}$' THEN
+        SET v_deadline = v_text;
+      ELSEIF v_text <> 'null' THEN
+        SET v_deadline = nightshift_seconds(v_text);
+        SET v_bad = IF(v_deadline IS NULL, CONCAT_WS(',', v_bad, 'deadline'), v_bad);
+      END IF;
+      SET v_text = LEFT(JSON_EXTRACT(v_options, '$.backoff'), 100);
+      IF v_text REGEXP '^[0-9]{1,15}$' THEN
+        SET v_backoff = v_text;
+      ELSEIF v_text <> 'null' THEN
+        SET v_backoff = nightshift_seconds(v_text);
+        SET v_bad = IF(v_backoff IS NULL, CONCAT_WS(',', v_bad, 'backoff'), v_bad);
+      END IF;
+      SET v_text = LEFT(JSON_EXTRACT(v_options, '$.timeout'), 100);
+      IF v_text REGEXP '^[0-9]{1,15}$' THEN
+        SET v_timeout = v_text;
+      ELSEIF v_text <> 'null' THEN
+        SET v_timeout = nightshift_seconds(v_text);
+        SET v_bad = IF(v_timeout IS NULL, CONCAT_WS(',', v_bad, 'timeout'), v_bad);
+      END IF;
+      IF v_bad <> '' THEN
+        SET v_bad = CONCAT('nightshift_push: INVALID: no duration: ', v_bad,
+          '; write seconds, or "90s", "5m", "1h30m"');
+        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
+      END IF;
+    END IF;
   END IF;
   SET v_delay = COALESCE(v_delay, 0), v_backoff = COALESCE(v_backoff, 5);
   SET v_timeout = COALESCE(v_timeout, 3600);
@@ -193,20 +219,22 @@ BEGIN
   SET v_crashes = COALESCE(JSON_VALUE(v_options, '$.max_crashes'), 5);
   SET v_polls = NULLIF(JSON_VALUE(v_options, '$.max_polls'), -1);
   SET v_phases = JSON_VALUE(v_options, '$.max_phases');
-  SET v_bad = COALESCE(JSON_VALUE(v_options, '$.unique.key'), JSON_VALUE(v_options, '$.unique'));
-  IF CHAR_LENGTH(v_bad) > 190 THEN
-    SET v_bad = CONCAT('nightshift_push: INVALID: the unique key has ', CHAR_LENGTH(v_bad),
-      ' characters, the limit is 190');
-    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
-  END IF;
-  SET v_unique = JSON_VALUE(v_options, '$.unique');
-  IF JSON_TYPE(JSON_EXTRACT(v_options, '$.unique')) = 'OBJECT' THEN
-    SET v_unique = JSON_VALUE(v_options, '$.unique.key');
-    SET v_conflict = COALESCE(JSON_VALUE(v_options, '$.unique.on_conflict'), 'refuse');
-    IF v_unique IS NULL OR v_conflict NOT IN ('keep', 'refuse')
-      OR JSON_LENGTH(v_options, '$.unique') > 1 + JSON_EXISTS(v_options, '$.unique.on_conflict') THEN
-      SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
-        'nightshift_push: INVALID: unique is a key or {"key": "…", "on_conflict": "refuse" or "keep"}';
+  IF JSON_EXISTS(v_options, '$.unique') THEN
+    SET v_bad = COALESCE(JSON_VALUE(v_options, '$.unique.key'), JSON_VALUE(v_options, '$.unique'));
+    IF CHAR_LENGTH(v_bad) > 190 THEN
+      SET v_bad = CONCAT('nightshift_push: INVALID: the unique key has ', CHAR_LENGTH(v_bad),
+        ' characters, the limit is 190');
+      SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_bad;
+    END IF;
+    SET v_unique = JSON_VALUE(v_options, '$.unique');
+    IF JSON_TYPE(JSON_EXTRACT(v_options, '$.unique')) = 'OBJECT' THEN
+      SET v_unique = JSON_VALUE(v_options, '$.unique.key');
+      SET v_conflict = COALESCE(JSON_VALUE(v_options, '$.unique.on_conflict'), 'refuse');
+      IF v_unique IS NULL OR v_conflict NOT IN ('keep', 'refuse')
+        OR JSON_LENGTH(v_options, '$.unique') > 1 + JSON_EXISTS(v_options, '$.unique.on_conflict') THEN
+        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
+          'nightshift_push: INVALID: unique is a key or {"key": "…", "on_conflict": "refuse" or "keep"}';
+      END IF;
     END IF;
   END IF;
   SET v_decay = COALESCE(JSON_VALUE(v_options, '$.decay'), 8);
