@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "claim/take.h"
+#include "cycle/in_doubt.h"
 #include "db/queue.h"
 #include "db/transaction.h"
 #include "finish/finish.h"
@@ -152,58 +153,7 @@ static ns_status make_notes(ns_db *db, size_t n, ns_err *err) {
              : ns_no_memory(err);
 }
 
-/* -------------------------------------------------------- verdicts in doubt */
-
-/* Remembers what was to be written; out of memory: then a repeat is STALE. */
-static void doubt_verdicts(ns_db *db, const work *w) {
-  ns_settle_doubt *d = &db->settling;
-  d->holder = w->holder;
-  d->cycle = w->number;
-  for (size_t i = 0; i < w->nverdicts; i++) {
-    const ns_verdict *v = &w->verdicts[i];
-    if (v->status == NS_OK &&
-        ns_grow(&d->items, &d->cap, d->n + 1, sizeof *d->items))
-      d->items[d->n++] =
-          (ns_verdict){.id = v->id, .run = v->run, .lease = v->lease,
-                       .kind = v->kind, .status = NS_OK, .dead = v->dead};
-  }
-}
-
-/* Asks whether the cycle in doubt was written. No other can have been since. */
-static ns_status resolve_verdicts(ns_db *db, ns_err *err) {
-  ns_settle_doubt *d = &db->settling;
-  bool yes;
-  ns_status st;
-  if (d->written == d->n)
-    return NS_OK;
-  if ((st = ns_ready(db, err)) != NS_OK ||
-      (st = ns_holder_committed(
-           db, &(ns_doubtful){d->holder, d->cycle, d->items + d->written, d->n - d->written},
-           &yes, err)) != NS_OK)
-    return st;
-  if (!yes)
-    d->n = d->written;
-  for (; d->written < d->n; d->written++) {
-    const ns_verdict *v = &d->items[d->written];
-    if (ns_leases_settle(&db->leases, v->lease, v->id, v->run))
-      ns_leases_drop(&db->leases, v->lease);
-  }
-  return NS_OK;
-}
-
-/* A verdict that comes again and was written the first time. */
-static void own_up(ns_db *db, ns_verdict *v) {
-  ns_settle_doubt *d = &db->settling;
-  for (size_t i = 0; v->status == NS_ESTALE && i < d->written; i++) {
-    const ns_verdict *w = &d->items[i];
-    if (w->id != v->id || w->run != v->run || w->kind != v->kind)
-      continue;
-    v->status = NS_OK;
-    v->dead = w->dead;
-    d->items[i] = d->items[--d->written];
-    d->n--;
-  }
-}
+/* ------------------------------------------------------------------ a cycle */
 
 static void read_ahead(ns_db *db, ns_tx *tx) {
   const work *w = tx->arg;
@@ -223,7 +173,7 @@ static void wait_for_another(ns_verdict *v, size_t n) {
 static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   ns_tx tx = {.run = cycle_run, .ahead = read_ahead, .arg = w, .looks = true};
   bool claims = w->want.limit > 0;
-  ns_status st = resolve_verdicts(db, err);
+  ns_status st = ns_in_doubt_resolve(db, err);
   if (st == NS_OK)
     st = make_notes(db, w->nverdicts, err);
   if (st != NS_OK)
@@ -237,7 +187,7 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   if (st != NS_OK) {
     db->ahead = 0;
     if (tx.replay)
-      doubt_verdicts(db, w);
+      ns_in_doubt_add(db, &(ns_doubtful){w->holder, w->number, w->verdicts, w->nverdicts});
     wait_for_another(w->verdicts, w->nverdicts);
     if (tx.replay && w->lease != 0)
       ns_take_doubt(db, w->lease);
@@ -248,7 +198,7 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   if (w->holder != db->holder)
     w->takes.n = 0; /* written, but declared dead since: they are others' */
   for (size_t i = 0; i < w->nverdicts; i++)
-    own_up(db, &w->verdicts[i]);
+    ns_in_doubt_own_up(db, &w->verdicts[i]);
   if (db->user_tx) {
     note_settled(db, w->verdicts, w->nverdicts);
     return NS_OK;
