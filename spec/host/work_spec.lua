@@ -94,7 +94,7 @@ describe("os.exit in a handler", function()
       kept:write "all of it"
       pcall(os.exit, false)
     end }]]):format(path), "exit")
-    assert.same({ "done", "again", 0 }, { job.state, job.result, job.attempts })
+    assert.same({ "done", "again", 0 }, { job.state, job.result, job.attempts }, log)
     assert.equal("all of it", io.open(path):read "a")
     assert.equal(1, #host.events(log, "worker.died"))
     local row = handle:execute("SELECT error, log FROM nightshift_attempt WHERE job_id = ?", job.id)[1]

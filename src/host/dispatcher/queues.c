@@ -261,6 +261,8 @@ static void publish(nsh_dispatch *d, const nsh_turn *t, ns_jobs *jobs,
     nsh_outlook_look(d);
   for (size_t i = 0; i < n; i++)
     got[nsh_config_pool(d->cfg, jobs->items[i].queue)]++;
+  if (settled > 0) /* what came back may lie behind what was looked at before */
+    d->empties = 0;
   nsh_exchange_lock(m);
   m->unsettled -= settled;
   m->cycling = false;
