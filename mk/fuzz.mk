@@ -1,7 +1,8 @@
 # Random inputs.
 
 # Every target of spec/fuzz for an equal share of SECONDS. The seeds are in
-# spec/fuzz/corpus; an input that breaks something stays in build/fuzz.
+# spec/fuzz/corpus, an archive for each target; an input that breaks something
+# stays in build/fuzz.
 FUZZ := ipc url duration json options
 FUZZ_WRAP := ns_open ns_close ns_execute ns_push_jobs ns_settle ns_take_ids ns_signal ns_reprioritise \
              ns_forget_done ns_in_transaction ns_adopt $(addprefix ns_adopted_,at settle touch touch_many dead \
@@ -14,6 +15,12 @@ FUZZ_FLAGS := CC=clang O=build/fuzz SAN=fuzzer-no-link,address,undefined
 fuzz: deps
 	@$(MAKE) --no-print-directory $(FUZZ_FLAGS) fuzzers
 	@O=build/fuzz sh spec/fuzz/run.sh $(SECONDS) $(FUZZ)
+
+#: make fuzz-pack   adds what the last `make fuzz` has found to the seeds
+.PHONY: fuzz-pack
+fuzz-pack: deps
+	@$(MAKE) --no-print-directory $(FUZZ_FLAGS) fuzzers
+	@O=build/fuzz sh spec/fuzz/pack.sh $(FUZZ)
 
 .PHONY: fuzzers
 fuzzers: $(FUZZ:%=$(O)/fuzz-%)

@@ -1,16 +1,15 @@
 #!/bin/sh
 # run.sh SECONDS TARGET…: runs each fuzz target for an equal share of the time,
-# from the seeds in spec/fuzz/corpus. What the run finds new is forgotten, but
-# for the input that broke something: $O/fuzz-TARGET-crash-…; run it again with
-# `$O/fuzz-TARGET FILE`. Ends with 1 when one broke.
+# from the seeds in spec/fuzz/corpus/TARGET.tar, which are unpacked into
+# $O/corpus. What the run finds new stays in $O/found until the next run;
+# pack.sh adds it to the seeds. The input that broke something is
+# $O/fuzz-TARGET-crash-…; run it again with `$O/fuzz-TARGET FILE`. Ends with 1
+# when one broke.
 set -u
 share=$(($1 / ($# - 1)))
 [ "$share" -gt 0 ] || share=1
 shift
 
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-trap 'exit 1' HUP INT TERM
 export ASAN_OPTIONS=allocator_may_return_null=1:detect_stack_use_after_return=1
 export UBSAN_OPTIONS=print_stacktrace=1
 unset NIGHTSHIFT_URL
@@ -18,20 +17,25 @@ unset NIGHTSHIFT_URL
 passed=0
 failed=0
 for target; do
-  mkdir "$work/$target"
+  seeds="$O/corpus/$target"
+  found="$O/found/$target"
+  log="$O/fuzz-$target.log"
+  rm -rf "$seeds" "$found"
+  mkdir -p "$seeds" "$found"
+  tar -xf "spec/fuzz/corpus/$target.tar" -C "$seeds" || exit
   dictionary="spec/fuzz/$target.dict"
   if nice "$O/fuzz-$target" -max_total_time="$share" -timeout=10 -rss_limit_mb=1024 -max_len=4096 \
     -artifact_prefix="$O/fuzz-$target-" -print_final_stats=1 \
     $([ ! -f "$dictionary" ] || echo "-dict=$dictionary") \
-    "$work/$target" "spec/fuzz/corpus/$target" >"$work/log" 2>&1
+    "$found" "$seeds" >"$log" 2>&1
   then
     passed=$((passed + 1))
     awk -v t="$target" '/number_of_executed_units/ { n = $2 }
       { for (i = 1; i < NF; i++) if ($i == "cov:") cov = $(i + 1) }
-      END { printf "fuzz %s: %d inputs, %d edges\n", t, n, cov }' "$work/log"
+      END { printf "fuzz %s: %d inputs, %d edges\n", t, n, cov }' "$log"
   else
     failed=$((failed + 1))
-    tail -n 60 "$work/log"
+    tail -n 60 "$log"
     echo "fuzz $target: broken"
   fi
 done
