@@ -34,7 +34,7 @@ plans.hot = {
   { "claim_drop", "[[1,155,100,1]]" },
   { "claim_firsts", "[1,2]" },
   { "claim_head", 1, 155, 0 },
-  { "claim_stirring", "[1,2]" },
+  { "claim_busy_queues", "[1,2]" },
   { "claim_promote", 0, math.maxinteger, 10 },
   { "claim_promote_skip", 0, math.maxinteger, 10 },
   { "claim_promote_next", 0 },

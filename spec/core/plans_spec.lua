@@ -70,10 +70,10 @@ describe("the plan of", function()
     end)
   end
 
-  it("claim_scout and claim_scout_end read a part of a lane in its order", function()
+  it("claim_prescan and claim_prescan_end read a part of a lane in its order", function()
     for name, params in pairs {
-      claim_scout = { 1, 155, 10, 0, 10, 1000, 5, 1000 },
-      claim_scout_end = { 1, 155, 10, 0, 10, 1000, 1, 155, 10, 0, 10, 1000 },
+      claim_prescan = { 1, 155, 10, 0, 10, 1000, 5, 1000 },
+      claim_prescan_end = { 1, 155, 10, 0, 10, 1000, 1, 155, 10, 0, 10, 1000 },
     } do
       local row = explain(plans.question(name), table.unpack(params)).nightshift_ready
       assert.same({ "PRIMARY", "range" }, { row.key, row.type })
@@ -81,8 +81,8 @@ describe("the plan of", function()
     end
   end)
 
-  it("claim_stirring looks at each queue by itself", function()
-    local row = explain(plans.question "claim_stirring", "[1,2]").r
+  it("claim_busy_queues looks at each queue by itself", function()
+    local row = explain(plans.question "claim_busy_queues", "[1,2]").r
     assert.equal("PRIMARY", row.key)
     assert.equal("DEPENDENT SUBQUERY", row.select_type)
     assert.equal("ref", row.type)

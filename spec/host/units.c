@@ -14,8 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "claim/scan_window.h"
-#include "claim/take.h"
+#include "claim/inner.h"
 #include "dispatcher/batch.h"
 #include "dispatcher/deferred.h"
 #include "handle.h"
@@ -643,7 +642,7 @@ static void join(nsh_prefetch *b, int64_t from, size_t n) {
   nsh_load *load = calloc(1, sizeof *load);
   char *at;
   for (size_t i = 0; i < n; i++)
-    ns_jobs_add(&load->jobs, 0, &at)->id = from + (int64_t)i;
+    ns_claim_jobs_add(&load->jobs, 0, &at)->id = from + (int64_t)i;
   load->left = n;
   for (size_t i = 0; i < n; i++)
     nsh_prefetch_add(b, &(nsh_waiting){&load->jobs.items[i], load, i});
@@ -735,9 +734,9 @@ static void utf8(void) {
 static int64_t looks_again_in(ns_scan_window *w, int64_t cost) {
   int64_t start = ns_mono_us() - cost;
   w->open = true;
-  ns_scan_window_seen(w, (ns_pane){0, INT64_C(1) << 50, false}, cost);
-  ns_scan_window_rest(w, start);
-  return ns_scan_window_when(w) - ns_mono_us();
+  ns_claim_window_seen(w, (ns_scan_range){0, INT64_C(1) << 50, false}, cost);
+  ns_claim_window_rest(w, start);
+  return ns_claim_window_when(w) - ns_mono_us();
 }
 
 /* Once the machine's being slow for 0.3 s put off the next look by a minute. */

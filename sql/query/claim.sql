@@ -1,7 +1,8 @@
 -- Statements of a claim: promotion, claiming, leases, payloads. None waits
 -- for a row lock. The comment (lanes) marks where the claim's range expression
 -- goes, one `(rank = ? AND ready_at >= ? AND ready_at < ?)` per known lane;
--- claim/range.c puts it in. Sorted by name.
+-- claim/statement.c puts it in. An admission lock is a named lock: claimers that meet each
+-- other go in a few at a time. Sorted by name.
 
 -- name: claim_above
 -- Params: queue, rank. The lane before this one: its last row, which is its
@@ -10,6 +11,18 @@
 -- one statement of several.
 (SELECT rank FROM nightshift_ready WHERE queue_id = ? AND rank < ?
  ORDER BY queue_id DESC, rank DESC, ready_at DESC, job_id DESC LIMIT 1)
+
+-- name: claim_admission_enter
+-- Params: queue, lock, milliseconds to wait, queue, lock. Whether it is ours now, the
+-- session that has it, and the microseconds that it was waited for (SYSDATE goes on during
+-- a statement). A network takes no part in those.
+SELECT GET_LOCK(CONCAT('nightshift-gate:', {here}, ':', ?, ':', ?), ? / 1000),
+  IS_USED_LOCK(CONCAT('nightshift-gate:', {here}, ':', ?, ':', ?)),
+  TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))
+
+-- name: claim_admission_leave
+-- Params: queue, lock. Nothing happens when it is not ours. Neither reads or locks a row.
+DO RELEASE_LOCK(CONCAT('nightshift-gate:', {here}, ':', ?, ':', ?))
 
 -- name: claim_alone
 -- Params: queue, rank, ready_at, job. Key: PRIMARY, one row; 1205 at once when
@@ -37,6 +50,15 @@ WHERE queue_id = ? AND (/*lanes*/)
       AND r.job_id = v.job_id
     LIMIT 1 FOR UPDATE SKIP LOCKED) = 1
 ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
+
+-- name: claim_busy_queues
+-- Params: [queue,…]. Places in the list, from 0, of queues that have a row to be
+-- claimed. Key: PRIMARY of ready, per queue up to its first row that is no
+-- sentinel: EXISTS would be turned into a scan of the whole table. No locks.
+SELECT v.place - 1
+FROM JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, id INT PATH '$')) v
+WHERE (SELECT 1 FROM nightshift_ready r FORCE INDEX (PRIMARY)
+  WHERE r.queue_id = v.id AND r.ready_at < {end} LIMIT 1) = 1
 
 -- name: claim_drop
 -- Params: [[queue,rank,ready_at,job],…]. Key: PRIMARY, one row at a time, each locked by
@@ -99,6 +121,29 @@ FOR UPDATE SKIP LOCKED
 -- Params: id, holder, [[id,run],…]. Key: PRIMARY.
 INSERT INTO nightshift_lease (id, holder, claimed, jobs) VALUES (?, ?, {now}, ?)
 
+-- name: claim_prescan
+-- Params: queue, rank, ready_at, job, ready_at, its end's ready_at, job, ready_at. Where the
+-- first row of some kinds is in a stretch of a lane, which claim_prescan_end has found. Key:
+-- PRIMARY, the rows up to it; no locks.
+SELECT ready_at FROM nightshift_ready FORCE INDEX (PRIMARY)
+WHERE queue_id = ? AND rank = ? AND ((ready_at = ? AND job_id > ?) OR ready_at > ?)
+  AND ((ready_at = ? AND job_id <= ?) OR ready_at < ?) /*kinds*/
+ORDER BY queue_id, rank, ready_at, job_id LIMIT 1
+
+-- name: claim_prescan_end
+-- Params: queue, rank, ready_at, job, ready_at, end, and those again. The next rows of a
+-- lane behind (ready_at, job), as many as are read in some milliseconds (claim/sweep.c): the
+-- last of them, before it whether there are so many. Key: PRIMARY, a range; no locks.
+(SELECT TRUE, ready_at, job_id FROM nightshift_ready FORCE INDEX (PRIMARY)
+  WHERE queue_id = ? AND rank = ? AND ((ready_at = ? AND job_id > ?) OR ready_at > ?)
+    AND ready_at < ?
+  ORDER BY queue_id, rank, ready_at, job_id LIMIT 1 OFFSET 4999)
+UNION ALL
+(SELECT FALSE, ready_at, job_id FROM nightshift_ready FORCE INDEX (PRIMARY)
+  WHERE queue_id = ? AND rank = ? AND ((ready_at = ? AND job_id > ?) OR ready_at > ?)
+    AND ready_at < ?
+  ORDER BY queue_id DESC, rank DESC, ready_at DESC, job_id DESC LIMIT 1)
+
 -- name: claim_promote
 -- Params: from, up to, limit. Key: PRIMARY of scheduled; 1205 at once when
 -- somebody holds one of the rows.
@@ -155,29 +200,6 @@ FOR UPDATE SKIP LOCKED
 INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run, alone, kind)
 VALUES (?, ?, {now} + ?, ?, ?, ?, ?)
 
--- name: claim_scout
--- Params: queue, rank, ready_at, job, ready_at, its end's ready_at, job, ready_at. Where the
--- first row of some kinds is in a stretch of a lane, which claim_scout_end has found. Key:
--- PRIMARY, the rows up to it; no locks.
-SELECT ready_at FROM nightshift_ready FORCE INDEX (PRIMARY)
-WHERE queue_id = ? AND rank = ? AND ((ready_at = ? AND job_id > ?) OR ready_at > ?)
-  AND ((ready_at = ? AND job_id <= ?) OR ready_at < ?) /*kinds*/
-ORDER BY queue_id, rank, ready_at, job_id LIMIT 1
-
--- name: claim_scout_end
--- Params: queue, rank, ready_at, job, ready_at, end, and those again. The next rows of a
--- lane behind (ready_at, job), as many as are read in some milliseconds (claim/scout.c): the
--- last of them, before it whether there are so many. Key: PRIMARY, a range; no locks.
-(SELECT TRUE, ready_at, job_id FROM nightshift_ready FORCE INDEX (PRIMARY)
-  WHERE queue_id = ? AND rank = ? AND ((ready_at = ? AND job_id > ?) OR ready_at > ?)
-    AND ready_at < ?
-  ORDER BY queue_id, rank, ready_at, job_id LIMIT 1 OFFSET 4999)
-UNION ALL
-(SELECT FALSE, ready_at, job_id FROM nightshift_ready FORCE INDEX (PRIMARY)
-  WHERE queue_id = ? AND rank = ? AND ((ready_at = ? AND job_id > ?) OR ready_at > ?)
-    AND ready_at < ?
-  ORDER BY queue_id DESC, rank DESC, ready_at DESC, job_id DESC LIMIT 1)
-
 -- name: claim_sentinel
 -- Array-bound. Params: queue, rank. Run on its own. Key: PRIMARY, the last row
 -- of the lane; 1205 at once while another claimer adds it.
@@ -203,7 +225,7 @@ FOR UPDATE SKIP LOCKED
 
 -- name: claim_skip_soon
 -- Params: queue, rank, floor and end per lane, limit. As claim_skip, of a claimer that
--- feels alone: cut (1969, see claim/gate.c) where others hold very many rows.
+-- feels alone: cut (1969, see claim/admission.c) where others hold very many rows.
 SET STATEMENT max_statement_time=0.02 FOR
 SELECT rank, ready_at, job_id, run, alone, kind FROM nightshift_ready
 WHERE queue_id = ? AND (/*lanes*/)
@@ -214,15 +236,6 @@ FOR UPDATE SKIP LOCKED
 -- Params: lease. Key: PRIMARY. A row: the claim that was cut at its commit
 -- did happen.
 SELECT 1 FROM nightshift_lease WHERE id = ?
-
--- name: claim_stirring
--- Params: [queue,…]. Places in the list, from 0, of queues that have a row to be
--- claimed. Key: PRIMARY of ready, per queue up to its first row that is no
--- sentinel: EXISTS would be turned into a scan of the whole table. No locks.
-SELECT v.place - 1
-FROM JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, id INT PATH '$')) v
-WHERE (SELECT 1 FROM nightshift_ready r FORCE INDEX (PRIMARY)
-  WHERE r.queue_id = v.id AND r.ready_at < {end} LIMIT 1) = 1
 
 -- name: claim_stretch
 -- Params: first, last, run. As claim_read, of jobs with ids in a row: a range of

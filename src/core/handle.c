@@ -18,10 +18,13 @@
 
 #define CLOSE_MAX (3 * NS_SECOND)
 
-static const ns_hooks *const parts[] = {
-    &ns_schema_hooks, &ns_claim_hooks,  &ns_gate_hooks,    &ns_push_hooks,  &ns_finish_hooks,
-    &ns_settle_hooks, &ns_holder_hooks, &ns_rescue_hooks,  &ns_own_hooks,   &ns_leave_hooks,
-    &ns_listen_hooks, &ns_slot_hooks,   &ns_pending_hooks, &ns_adopt_hooks, NULL};
+static const ns_hooks *const parts[] = {&ns_schema_hooks, &ns_claim_hooks,
+                                        &ns_push_hooks,   &ns_finish_hooks,
+                                        &ns_settle_hooks, &ns_holder_hooks,
+                                        &ns_rescue_hooks, &ns_own_hooks,
+                                        &ns_leave_hooks,  &ns_listen_hooks,
+                                        &ns_slot_hooks,   &ns_pending_hooks,
+                                        &ns_adopt_hooks,  NULL};
 
 /* -------------------------------------------------------------- config */
 

@@ -11,11 +11,7 @@
 
 #include <sys/types.h>
 
-#include "claim/filter.h"
-#include "claim/gate.h"
-#include "claim/lanes.h"
-#include "claim/lease.h"
-#include "claim/take.h"
+#include "claim/claim.h"
 #include "db/sql.h"
 #include "finish/finish.h"
 #include "holder/rescue.h"
@@ -123,7 +119,6 @@ struct ns_db {
   int64_t next_id, end_id; /* rest of the id block of this process */
   int64_t holder;      /* id of our holder row; 0: not registered */
   bool is_host;
-  bool strict;         /* claims in true order only: no aging */
   bool forgets;        /* done jobs without a parent leave no history */
   bool no_locks;       /* named locks do not serve here */
   int64_t assisted;    /* the holder that we look around for; 0: our own */
@@ -134,38 +129,22 @@ struct ns_db {
   size_t nunknown;
   int64_t own_at;      /* monotonic: no such look before */
   struct ns_census *census; /* of jobs that are nowhere; owned; NULL: none yet */
-  int64_t peers_at;    /* monotonic: an embedded handle's next look */
-  int64_t span;        /* of the claim under way: see ns_lease */
-  int64_t cycle;       /* number of the last cycle that wrote */
-  int64_t unread;      /* a lease whose jobs could not be read yet; 0: none */
-  ns_sql ahead;        /* asks for the jobs of a claim, and was sent; 0: none */
-  int64_t doubt;       /* a lease that may not have been committed; 0: none */
+  int64_t peers_at;         /* monotonic: an embedded handle's next look */
+  int64_t cycle;            /* number of the last cycle that wrote */
+  ns_sql ahead;             /* asks for the jobs of a claim, and was sent; 0: none */
   ns_err trouble;      /* the server's, with verdicts: the last */
   ns_settle_doubt settling; /* verdicts of which the same is true */
   ns_push_doubt pushing;    /* and a push */
-  ns_verdict *expired; /* claims whose jobs are too late to be started, and that
-                       ** could not be ended yet */
-  size_t nexpired, capexpired;
   ns_verdict *tx_settled; /* verdicts written in the caller's transaction */
   size_t ntx, captx;
-  ns_leases leases;    /* what we hold */
+  ns_claim_state claim; /* where we claim, and what we hold */
   ns_token *wronged;   /* what we lost while we lived, to be absolved */
   size_t nwronged, capwronged;
-  ns_gate gate;        /* how crowded it is */
-  ns_lanes lanes;      /* where we claim, */
-  ns_filter only;      /* and of which names */
-  ns_take alone; /* a job to be claimed by itself next; id 0: none */
-  bool passed;         /* claims have left out jobs that are to be claimed alone */
   ns_slots slots;      /* of locks and semaphores */
   ns_adopted **adopted; /* existing tables that are queues; owned */
   size_t nadopted, capadopted;
   bool never_fast;     /* here a lock wait would end the whole transaction */
   int64_t skew;        /* server's clock minus our monotonic one, µs */
-  int64_t look_at;     /* monotonic: when to look at scheduled again */
-  int64_t stir_at;     /* monotonic: when to ask again which queues have work, */
-  int64_t stir_cost;   /* which took so many µs */
-  int64_t firsts_at;   /* monotonic: when to take the first jobs of many together again */
-  bool firsts_dear;    /* the last time that took long */
   ns_ended late;
   bool met_due;        /* nightshift_met has something for us */
   int64_t met_to;      /* the target in it where the next look begins */
@@ -173,11 +152,6 @@ struct ns_db {
   bool (*goes_on)(void *arg); /* between its transactions; NULL: as it is */
   void *goes_on_arg;
   int64_t swept_to;    /* the edge where the sweep goes on */
-  int64_t due_at;      /* monotonic: when its first row is due, or a look below it; 0: none */
-  int64_t first_at;    /* monotonic: when its first row is due; 0: none */
-  int64_t due_floor;   /* run_at up to which it was promoted; 0: not known */
-  int64_t due_reached; /* ... when the transaction under way is committed */
-  ns_scan_window due_window; /* of looking below due_floor */
   ns_listener *waiter; /* second connection of an embedded waiting claim */
   ns_counters count;
 };

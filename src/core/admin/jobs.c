@@ -353,7 +353,7 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
   rank = 255 - w->then.priority;
   run = w->then.run + 1;
   db->ring_due = true;
-  return ns_promote_one(db, w->then.queue_id, rank, w->id, run, w->then.kind, err);
+  return ns_claim_promote_one(db, w->then.queue_id, rank, w->id, run, w->then.kind, err);
 }
 
 ns_status ns_retry(ns_db *db, int64_t id, ns_err *err) {
@@ -419,7 +419,7 @@ static ns_status run_now_run(ns_db *db, ns_tx *tx, ns_err *err) {
     return st;
   run = w->now.run + 1;
   db->ring_due = true;
-  return ns_promote_one(db, w->now.queue_id, w->now.rank, w->id, run, w->now.kind, err);
+  return ns_claim_promote_one(db, w->now.queue_id, w->now.rank, w->id, run, w->now.kind, err);
 }
 
 ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err) {
@@ -453,7 +453,7 @@ static ns_status queue_again(ns_db *db, const work *w, int64_t rank,
   int64_t run = w->now.run + 1;
   if (w->now.due <= w->now.now) {
     db->ring_due = true;
-    return ns_promote_one(db, w->now.queue_id, rank, w->id, run, w->now.kind, err);
+    return ns_claim_promote_one(db, w->now.queue_id, rank, w->id, run, w->now.kind, err);
   }
   return ns_run(db, NS_SQL_ADMIN_SCHEDULE,
                 (ns_value[]){ns_vint(w->now.due), ns_vint(w->id),

@@ -55,7 +55,7 @@ ns_status ns_signal(ns_db *db, int64_t id, ns_bytes value, ns_bytes name,
                  value.n, db->max_payload);
   if (st == NS_OK)
     st = ns_transact(db, &tx, err);
-  db->look_at = 0; /* at what is due: it may be by now */
+  db->claim.promote_at = 0; /* at what is due: it may be by now */
   if (st == NS_OK && db->user_tx)
     db->ring_due = true;
   else if (st == NS_OK)

@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "adopt/table.h"
-#include "claim/take.h"
+#include "claim/claim.h"
 #include "db/list.h"
 #include "db/queue.h"
 #include "db/transaction.h"
@@ -123,7 +123,7 @@ static bool add_job(ns_adopted *a, int64_t token, const ns_value *row,
                                .last = is_last(a, row), .attempts = attempts,
                                .since = ns_now(a->db)};
   ns_adopt_row_json(a, row, json);
-  if (json->oom || (job = ns_jobs_add(out, json->n, &at)) == NULL)
+  if (json->oom || (job = ns_claim_jobs_add(out, json->n, &at)) == NULL)
     return false;
   memcpy(at, json->p, json->n);
   *job = (ns_job){.id = id, .run = token, .queue = a->map.table,

@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "adopt/table.h"
-#include "claim/take.h"
+#include "claim/claim.h"
 #include "db/transaction.h"
 #include "ns_time.h"
 

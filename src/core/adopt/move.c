@@ -403,7 +403,7 @@ static ns_status write_jobs(ns_move *b, fates *f, ns_err *err) {
                            ns_vint(NS_TIMEOUT), list, ns_vtext(b->a->map.table)},
               err);
   if (st == NS_OK && b->later) {
-    db->look_at = 0;
+    db->claim.promote_at = 0;
     st = ns_run(db, NS_SQL_DRAIN_SCHEDULED, &list, err);
   }
   return st == NS_OK ? ns_run(db, NS_SQL_DRAIN_READY, &list, err) : st;

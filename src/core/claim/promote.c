@@ -1,29 +1,36 @@
 /*
-** Promotion: jobs that are due move from scheduled to ready, in the order in
-** which they were due. It looks at the head of scheduled now and then, so that
-** a cycle with nothing due costs nothing.
+** Promotion: jobs that are due move from scheduled to ready, in the order in which they were
+** due; and which jobs are due next here.
 **
-** Rows that were promoted stay in the index until purge has removed them, and a
-** look from the start would read all of them: so it begins at the floor, the
-** last run_at that was promoted. What a floor hides, a late commit, is looked for
-** below it, as far as that is cheap (claim/scan_window.h), and nobody waits for what is due
-** before all has been looked at. The floor moves only after the commit.
+** Promoted rows stay in the index until purge has removed them, and a look from the start
+** would read all of them: so it begins at the floor, the last run_at that was promoted. Late
+** commits below the floor are looked for as far as that is cheap (claim/lanes.c), and no
+** verb waits for a due job before all has been looked at. A look at the head of scheduled
+** comes now and then, so that a cycle with nothing due costs nothing.
+**
+** A program that ends when nothing is left waits for jobs that are due soon and that it will
+** claim itself, and for nothing else. Those rows are chosen as a claim chooses them, by
+** queue and kind, and by the name itself, which a kind may share with others. Below the floor
+** nothing is looked for: ns_looked_everywhere says when that can be trusted.
+**
+** Invariant: the floor moves only after the commit, and never back but to 0, when all floors
+** are dropped.
 */
+#include "claim/inner.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 
-#include "claim/paths.h"
-#include "claim/take.h"
-#include "handle.h"
 #include "ns_time.h"
 
-#define LOOK_EVERY INT64_C(20000) /* µs between looks at scheduled */
-#define LOOK_IN_CROWD (NS_SECOND / 5) /* ... while others crowd, who look as well */
-#define PROMOTE_AT_ONCE 1000      /* rows per cycle */
-#define LATE_COMMIT (5 * NS_SECOND) /* the floor of what others promote trails by this */
+#define LOOK_EVERY INT64_C(20000)      /* µs between looks at scheduled */
+#define LOOK_CONTENDED (NS_SECOND / 5) /* ... under contention, as others look as well */
+#define PROMOTE_AT_ONCE 1000           /* rows per cycle */
+#define LATE_COMMIT (5 * NS_SECOND)    /* the floor of what others promote trails by this */
 #define END INT64_MAX
 
-ns_status ns_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_t id,
-                         int64_t run, int64_t kind, ns_err *err) {
+ns_status ns_claim_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_t id, int64_t run,
+                               int64_t kind, ns_err *err) {
   const int64_t zero = 0; /* now; and not alone */
   return ns_bulk(db, NS_SQL_CLAIM_READY,
                  (ns_column[]){{NS_INT, &queue_id, NULL, NULL},
@@ -39,8 +46,7 @@ ns_status ns_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_t id,
 /* A due row: run_at, job, queue, rank, run, kind. */
 enum { P_RUN_AT, P_JOB, P_QUEUE, P_RANK, P_RUN, P_KIND, P_OFFSET, P_ALONE, P_COUNT };
 
-static ns_status collect_due(ns_db *db, ns_stmt *s, int64_t *cols, size_t *n,
-                             ns_err *err) {
+static ns_status collect_due(ns_db *db, ns_stmt *s, int64_t *cols, size_t *n, ns_err *err) {
   const ns_value *row;
   ns_status st;
   *n = 0;
@@ -59,41 +65,34 @@ static ns_column int_column(const int64_t *cols, size_t c) {
   return (ns_column){NS_INT, cols + c * PROMOTE_AT_ONCE, NULL, NULL};
 }
 
-static ns_status move_due(ns_db *db, const int64_t *cols, size_t n, bool slow,
-                          ns_err *err) {
+static ns_status move_due(ns_db *db, const int64_t *cols, size_t n, bool slow, ns_err *err) {
   ns_status st = NS_OK;
   if (slow)
     st = ns_bulk(db, NS_SQL_CLAIM_PROMOTE_DROP,
-                 (ns_column[]){int_column(cols, P_RUN_AT),
-                               int_column(cols, P_JOB)},
-                 n, err);
+                 (ns_column[]){int_column(cols, P_RUN_AT), int_column(cols, P_JOB)}, n, err);
   if (st == NS_OK)
     st = ns_bulk(db, NS_SQL_CLAIM_READY,
-                 (ns_column[]){int_column(cols, P_QUEUE),
-                               int_column(cols, P_RANK),
-                               int_column(cols, P_OFFSET),
-                               int_column(cols, P_JOB),
-                               int_column(cols, P_RUN),
-                               int_column(cols, P_ALONE),
+                 (ns_column[]){int_column(cols, P_QUEUE), int_column(cols, P_RANK),
+                               int_column(cols, P_OFFSET), int_column(cols, P_JOB),
+                               int_column(cols, P_RUN), int_column(cols, P_ALONE),
                                int_column(cols, P_KIND)},
                  n, err);
   /* a returned job may open a lane of its own: no need to sweep for it */
   for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (!ns_lanes_saw(&db->lanes, cols[P_QUEUE * PROMOTE_AT_ONCE + i],
-                      cols[P_RANK * PROMOTE_AT_ONCE + i], 0))
+    if (!ns_claim_lanes_learn(&db->claim.lanes, cols[P_QUEUE * PROMOTE_AT_ONCE + i],
+                              cols[P_RANK * PROMOTE_AT_ONCE + i], 0))
       st = ns_no_memory(err);
   return st;
 }
 
-static void raise_floor(ns_db *db, const int64_t *cols, size_t n) {
+static void note_reached(ns_db *db, const int64_t *cols, size_t n) {
   for (size_t i = 0; i < n; i++)
-    if (cols[P_RUN_AT * PROMOTE_AT_ONCE + i] > db->due_reached)
-      db->due_reached = cols[P_RUN_AT * PROMOTE_AT_ONCE + i];
+    if (cols[P_RUN_AT * PROMOTE_AT_ONCE + i] > db->claim.due_reached)
+      db->claim.due_reached = cols[P_RUN_AT * PROMOTE_AT_ONCE + i];
 }
 
 /* From <= run_at < to, as far as it is due. Adds to '*n'. */
-static ns_status promote_batch(ns_db *db, int64_t from, int64_t to, size_t *n,
-                               ns_err *err) {
+static ns_status promote_batch(ns_db *db, int64_t from, int64_t to, size_t *n, ns_err *err) {
   int64_t *cols = malloc(P_COUNT * PROMOTE_AT_ONCE * sizeof *cols);
   ns_value params[] = {ns_vint(from), ns_vint(to), ns_vint(PROMOTE_AT_ONCE)};
   ns_stmt *s = NULL;
@@ -102,15 +101,14 @@ static ns_status promote_batch(ns_db *db, int64_t from, int64_t to, size_t *n,
   ns_status st = NS_OK;
   if (cols == NULL)
     return ns_no_memory(err);
-  st = ns_paths_run(db, ns_str(ns_sql_texts[NS_SQL_CLAIM_PROMOTE]),
-                    ns_str(ns_sql_texts[NS_SQL_CLAIM_PROMOTE_SKIP]), params, &s,
-                    &slow, err);
+  st = ns_claim_form_run(db, ns_str(ns_sql_texts[NS_SQL_CLAIM_PROMOTE]),
+                         ns_str(ns_sql_texts[NS_SQL_CLAIM_PROMOTE_SKIP]), params, &s, &slow, err);
   if (st == NS_OK)
     st = collect_due(db, s, cols, &found, err);
   if (st == NS_OK)
     st = move_due(db, cols, found, slow, err);
   if (st == NS_OK)
-    raise_floor(db, cols, found);
+    note_reached(db, cols, found);
   *n += found;
   free(cols);
   return st;
@@ -132,72 +130,139 @@ static ns_status next_scheduled(ns_db *db, int64_t from, int64_t *in, ns_err *er
 }
 
 /* From the floor on. What others have promoted is not read again and again. */
-static ns_status look_above(ns_db *db, size_t *n, int64_t *next_due, ns_err *err) {
-  ns_status st = next_scheduled(db, db->due_floor, next_due, err);
+static ns_status promote_above(ns_db *db, size_t *n, int64_t *next_due, ns_err *err) {
+  ns_status st = next_scheduled(db, db->claim.due_floor, next_due, err);
   if (st == NS_OK && *next_due == 0)
-    st = promote_batch(db, db->due_floor, END, n, err);
+    st = promote_batch(db, db->claim.due_floor, END, n, err);
   if (st == NS_OK && *n > 0 && *n < PROMOTE_AT_ONCE)
-    st = next_scheduled(db, db->due_reached, next_due, err);
-  if (st == NS_OK && *next_due != 0 && ns_now(db) - LATE_COMMIT > db->due_reached)
-    db->due_reached = ns_now(db) - LATE_COMMIT;
+    st = next_scheduled(db, db->claim.due_reached, next_due, err);
+  if (st == NS_OK && *next_due != 0 && ns_now(db) - LATE_COMMIT > db->claim.due_reached)
+    db->claim.due_reached = ns_now(db) - LATE_COMMIT;
   return st;
 }
 
-/* One pane below the floor, when it is affordable. */
-static ns_status look_below(ns_db *db, size_t *n, ns_err *err) {
-  ns_scan_window *w = &db->due_window;
+/* One range below the floor, when it is affordable. */
+static ns_status promote_below(ns_db *db, size_t *n, ns_err *err) {
+  ns_scan_window *w = &db->claim.due_window;
   int64_t start = ns_mono_us();
   size_t found = 0;
-  ns_pane s;
+  ns_scan_range s;
   ns_status st;
-  if (db->due_floor == 0)
+  if (db->claim.due_floor == 0)
     return NS_OK;
   w->open = true;
   if (start < w->next)
     return NS_OK;
-  s = ns_scan_window_next(w, db->due_floor);
+  s = ns_claim_window_next(w, db->claim.due_floor);
   st = promote_batch(db, s.from, s.to, &found, err);
   if (st == NS_OK && found < PROMOTE_AT_ONCE)
-    ns_scan_window_seen(w, s, ns_mono_us() - start);
-  ns_scan_window_rest(w, start);
+    ns_claim_window_seen(w, s, ns_mono_us() - start);
+  ns_claim_window_rest(w, start);
   *n += found;
   return st;
 }
 
-void ns_promote_done(ns_db *db) {
-  if (db->due_reached > db->due_floor)
-    db->due_floor = db->due_reached;
+void ns_claim_promoted(ns_db *db) {
+  if (db->claim.due_reached > db->claim.due_floor)
+    db->claim.due_floor = db->claim.due_reached;
 }
 
 int64_t ns_first_due(const ns_db *db) {
-  int64_t in = db->first_at - ns_mono_us();
-  return db->first_at == 0 ? -1 : in > 0 ? in : 0;
+  int64_t in = db->claim.first_at - ns_mono_us();
+  return db->claim.first_at == 0 ? -1 : in > 0 ? in : 0;
 }
 
-ns_status ns_promote(ns_db *db, int64_t *next_due, ns_err *err) {
+ns_status ns_claim_promote(ns_db *db, int64_t *next_due, ns_err *err) {
   size_t n = 0;
   int64_t now = ns_mono_us();
   int64_t due;
   ns_status st;
-  db->due_reached = db->due_floor;
-  if (now < db->look_at) {
-    *next_due = db->due_at == 0 ? -1 : db->due_at > now ? db->due_at - now : 0;
+  db->claim.due_reached = db->claim.due_floor;
+  if (now < db->claim.promote_at) {
+    *next_due = db->claim.due_at == 0 ? -1 : db->claim.due_at > now ? db->claim.due_at - now : 0;
     return NS_OK;
   }
-  if ((st = look_above(db, &n, next_due, err)) != NS_OK ||
-      (st = look_below(db, &n, err)) != NS_OK)
+  if ((st = promote_above(db, &n, next_due, err)) != NS_OK ||
+      (st = promote_below(db, &n, err)) != NS_OK)
     return st;
-  if (*next_due == 0 && n < PROMOTE_AT_ONCE) /* somebody holds what is due */
+  if (*next_due == 0 && n < PROMOTE_AT_ONCE) /* another transaction holds them */
     *next_due = n > 0 ? LOOK_EVERY / 10 : LOOK_EVERY;
-  db->first_at = *next_due < 0 ? 0 : now + *next_due;
-  due = ns_scan_window_when(&db->due_window) - now;
-  if (db->due_window.open && (*next_due < 0 || *next_due > due))
+  db->claim.first_at = *next_due < 0 ? 0 : now + *next_due;
+  due = ns_claim_window_when(&db->claim.due_window) - now;
+  if (db->claim.due_window.open && (*next_due < 0 || *next_due > due))
     *next_due = due > 0 ? due : 0;
-  db->due_at = *next_due < 0 ? 0 : now + *next_due;
-  db->look_at = now + (db->gate.wary > 0 ? LOOK_IN_CROWD : LOOK_EVERY);
-  if (*next_due >= 0 && db->due_at < db->look_at)
-    db->look_at = db->due_at;
+  db->claim.due_at = *next_due < 0 ? 0 : now + *next_due;
+  db->claim.promote_at = now + (db->claim.admission.contended > 0 ? LOOK_CONTENDED : LOOK_EVERY);
+  if (*next_due >= 0 && db->claim.due_at < db->claim.promote_at)
+    db->claim.promote_at = db->claim.due_at;
   if (n >= PROMOTE_AT_ONCE)
-    db->look_at = now;
+    db->claim.promote_at = now;
+  return st;
+}
+
+/* ------------------------------------------------------------- jobs due next */
+
+#define QUEUES_MARK "(queues)"
+#define MOST 1000 /* rows that are read, and so jobs that are counted */
+
+/* A row: run_at, now, name, queue. */
+enum { U_RUN_AT, U_NOW, U_NAME, U_QUEUE };
+
+/* The statement for these queues: ids are numbers that we print ourselves. */
+static void write_upcoming(const ns_db *db, const ns_feed *feeds, size_t n, ns_buf *text) {
+  ns_buf chosen = NS_BUF_INIT;
+  ns_buf list = NS_BUF_INIT;
+  for (size_t i = 0; i < n; i++)
+    ns_buf_addf(&list, "%c%lld", i > 0 ? ',' : '(', (long long)feeds[i].queue_id);
+  ns_buf_addc(&list, ')');
+  ns_claim_filter_text(&db->claim.filter, &chosen, NS_SQL_CLAIM_UPCOMING);
+  ns_buf_addc(&chosen, '\0');
+  if (!chosen.oom)
+    ns_buf_fill(text, chosen.p, QUEUES_MARK, ns_buf_bytes(&list));
+  text->oom = text->oom || chosen.oom || list.oom;
+  ns_buf_free(&chosen);
+  ns_buf_free(&list);
+}
+
+static void copy_text(char *to, size_t size, ns_bytes from) {
+  snprintf(to, size, "%.*s", (int)from.n, from.p);
+}
+
+static void add_upcoming(ns_upcoming *u, const ns_value *row) {
+  u->last = row[U_RUN_AT].i;
+  if (u->n++ > 0)
+    return;
+  u->first = u->last;
+  u->in = u->first > row[U_NOW].i ? u->first - row[U_NOW].i : 0;
+  copy_text(u->name, sizeof u->name, row[U_NAME].s);
+  copy_text(u->queue, sizeof u->queue, row[U_QUEUE].s);
+}
+
+static ns_status collect_upcoming(ns_db *db, ns_stmt *s, ns_upcoming *out, ns_err *err) {
+  const ns_value *row;
+  ns_status st;
+  while ((st = ns_stmt_fetch(db->link, s, &row, err)) == NS_OK && row != NULL)
+    if (ns_claim_filter_has(&db->claim.filter, row[U_NAME].s))
+      add_upcoming(out, row);
+  return st;
+}
+
+ns_status ns_look_ahead(ns_db *db, const ns_feed *feeds, size_t nfeeds, int64_t within,
+                        ns_upcoming *out, ns_err *err) {
+  const ns_value params[] = {ns_vint(db->claim.due_floor), ns_vint(within), ns_vint(MOST)};
+  ns_buf text = NS_BUF_INIT;
+  ns_stmt *s;
+  ns_status st;
+  *out = (ns_upcoming){0};
+  if (nfeeds == 0)
+    return NS_OK;
+  write_upcoming(db, feeds, nfeeds, &text);
+  if (text.oom)
+    st = ns_no_memory(err);
+  else if ((st = ns_ready(db, err)) == NS_OK &&
+           (st = ns_prepared(db, &s, ns_buf_bytes(&text), err)) == NS_OK &&
+           (st = ns_stmt_run(db->link, s, params, err)) == NS_OK)
+    st = collect_upcoming(db, s, out, err);
+  ns_buf_free(&text);
   return st;
 }

@@ -1,36 +1,43 @@
 /*
-** Shares: which of its queues a claim asks, and for how many jobs.
+** Shares: which of its queues a claim asks, and for how many jobs; and aging, a small share
+** of the claims that goes to lower lanes, so that nothing starves.
 **
-** Of many queues most have nothing, and one statement tells which have. What it told is
-** believed for a while, as it may be dear; but whoever would come back with too few jobs
-** asks again about those that had nothing. When more queues have work than are worth a
-** statement each, one statement takes the first job of each.
+** Of many queues most have nothing, and one statement tells which have. Its answer is used
+** for a while, as it may be dear; but a claim that would come back with too few jobs asks
+** again about those that had nothing. When more queues have work than are worth a statement
+** each, one statement takes the first job of each.
 **
-** Invariant: a queue is left out only when it had nothing, or for a part of a second
-** while others fill the claim.
+** While a queue has more than is claimed, rows of high lanes would keep those of lower lanes
+** waiting for ever. So every 16th row is the oldest of a lower lane: one turn for the lowest
+** lane that has any, the next for all of them in rotation, from the lowest up. No row is
+** moved.
+**
+** Invariants: a queue is left out only when it had nothing, or for a part of a second while
+** others fill the claim. A turn of aging reads one row per lane, by key, and nothing of the
+** lanes that are served anyway: neither a long backlog there nor its deleted rows cost
+** anything. Turns are counted in rows and claims, so their cost stays a fixed small part of
+** the claims; and one is due every five seconds, for claimers that take a row now and then.
 */
-#include "claim/shares.h"
+#include "claim/inner.h"
 
 #include <stdlib.h>
 
-#include "claim/aging.h"
 #include "db/list.h"
-#include "handle.h"
 #include "ns_time.h"
 
-#define MANY 8                    /* queues to be asked one by one */
-#define FEW 4                     /* jobs of each: then one statement takes them */
-#define SINGLY INT64_C(1000)      /* µs: what it costs to ask one queue, at most */
-#define STIR_CHEAP INT64_C(1000)  /* µs: ask for the busy ones each time */
-#define DEAR INT64_C(20000)       /* ... or rather ask all, from their floors on */
-#define STIR_LATEST (NS_SECOND / 2)
-#define SHARE 20                  /* 1/20 of the time: 5 % */
-#define LOOK_EVERY 64             /* first jobs, until a queue is looked through */
+#define MANY 8                   /* queues to be asked one by one */
+#define FEW 4                    /* jobs of each: then one statement takes them */
+#define SINGLY INT64_C(1000)     /* µs: what it costs to ask one queue, at most */
+#define BUSY_CHEAP INT64_C(1000) /* µs: ask for the busy ones each time */
+#define DEAR INT64_C(20000)      /* ... or rather ask all, from their floors on */
+#define BUSY_LATEST (NS_SECOND / 2)
+#define SHARE 20      /* 1/20 of the time: 5 % */
+#define LOOK_EVERY 64 /* first jobs, until a queue is looked through */
 
 /* One queue in one claim. */
 typedef struct share {
   const ns_feed *feed;
-  ns_sweep *s;
+  ns_claim_queue *s;
   bool dry;     /* is not asked, or not any more */
   bool singly;  /* has what is not to be had together with others' */
   uint64_t lot; /* among queues of the same credit */
@@ -43,29 +50,29 @@ typedef struct shares {
 } shares;
 
 /* A record of a queue that is new moves others. */
-static ns_status make(ns_db *db, const ns_feed *feeds, size_t n, shares *all, ns_err *err) {
+static ns_status make_shares(ns_db *db, const ns_feed *feeds, size_t n, shares *all, ns_err *err) {
   size_t known;
   *all = (shares){calloc(n + 1, sizeof *all->items), calloc(n + 1, sizeof *all->some), n};
   if (all->items == NULL || all->some == NULL)
     return ns_no_memory(err);
   do {
-    known = db->lanes.nsweeps;
+    known = db->claim.lanes.nqueues;
     for (size_t i = 0; i < n; i++) {
-      ns_sweep *s = ns_lanes_sweep(&db->lanes, feeds[i].queue_id);
+      ns_claim_queue *s = ns_claim_queue_of(&db->claim.lanes, feeds[i].queue_id);
       if (s == NULL)
         return ns_no_memory(err);
       all->items[i] = (share){.feed = &feeds[i], .s = s};
     }
-  } while (known != db->lanes.nsweeps);
+  } while (known != db->claim.lanes.nqueues);
   return NS_OK;
 }
 
-static void drop(shares *all) {
+static void free_shares(shares *all) {
   free(all->items);
   free(all->some);
 }
 
-static size_t pick(const shares *all, bool (*of)(const share *)) {
+static size_t pick_shares(const shares *all, bool (*of)(const share *)) {
   size_t n = 0;
   for (size_t i = 0; i < all->n; i++)
     if (of(&all->items[i]))
@@ -75,7 +82,7 @@ static size_t pick(const shares *all, bool (*of)(const share *)) {
 
 /* ------------------------------------------------------ who has anything */
 
-static ns_status ask(ns_db *db, share *const *of, size_t n, ns_err *err) {
+static ns_status ask_which_have_jobs(ns_db *db, share *const *of, size_t n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   const ns_value *row;
   ns_status st;
@@ -83,9 +90,8 @@ static ns_status ask(ns_db *db, share *const *of, size_t n, ns_err *err) {
     ns_id_add(&list, of[i]->feed->queue_id);
     of[i]->dry = of[i]->s->quiet = true;
   }
-  st = ns_list_run(db, NS_SQL_CLAIM_STIRRING, NULL, &list, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_CLAIM_STIRRING, &row, err)) == NS_OK &&
+  st = ns_list_run(db, NS_SQL_CLAIM_BUSY_QUEUES, NULL, &list, err);
+  while (st == NS_OK && (st = ns_row(db, NS_SQL_CLAIM_BUSY_QUEUES, &row, err)) == NS_OK &&
          row != NULL)
     of[row[0].i]->dry = of[row[0].i]->s->quiet = false;
   for (size_t i = 0; st == NS_OK && i < n; i++) /* a look below floors could find no more */
@@ -95,22 +101,22 @@ static ns_status ask(ns_db *db, share *const *of, size_t n, ns_err *err) {
 
 /* It reads deleted rows, which floors spare those that are asked one by one. */
 static bool is_dear(const ns_db *db, size_t n) {
-  return db->stir_cost > DEAR && db->stir_cost > (int64_t)n * SINGLY;
+  return db->claim.busy_cost > DEAR && db->claim.busy_cost > (int64_t)n * SINGLY;
 }
 
-static ns_status ask_some(ns_db *db, shares *all, bool (*of)(const share *), ns_err *err) {
+static ns_status ask_about(ns_db *db, shares *all, bool (*of)(const share *), ns_err *err) {
   int64_t start = ns_mono_us();
-  ns_status st = ask(db, all->some, pick(all, of), err);
+  ns_status st = ask_which_have_jobs(db, all->some, pick_shares(all, of), err);
   int64_t pause;
-  db->stir_cost = ns_mono_us() - start;
-  pause = db->stir_cost > STIR_CHEAP ? db->stir_cost * SHARE : 0;
-  if (pause > STIR_LATEST && !is_dear(db, all->n))
-    pause = STIR_LATEST;
-  db->stir_at = start + pause;
+  db->claim.busy_cost = ns_mono_us() - start;
+  pause = db->claim.busy_cost > BUSY_CHEAP ? db->claim.busy_cost * SHARE : 0;
+  if (pause > BUSY_LATEST && !is_dear(db, all->n))
+    pause = BUSY_LATEST;
+  db->claim.busy_at = start + pause;
   return st;
 }
 
-static bool is_any(const share *x) {
+static bool is_in_claim(const share *x) {
   return x->feed != NULL;
 }
 
@@ -122,8 +128,8 @@ static bool is_left_out(const share *x) {
 static ns_status leave_out_empty(ns_db *db, shares *all, bool *all_told, ns_err *err) {
   bool ask_all = all->n <= MANY || is_dear(db, all->n);
   *all_told = true;
-  if (all->n > MANY && ns_mono_us() >= db->stir_at)
-    return ask_some(db, all, is_any, err);
+  if (all->n > MANY && ns_mono_us() >= db->claim.busy_at)
+    return ask_about(db, all, is_in_claim, err);
   for (size_t i = 0; i < all->n; i++) {
     share *x = &all->items[i];
     x->s->quiet = x->s->quiet && !ask_all;
@@ -141,9 +147,9 @@ static void run_dry(share *x) {
   x->s->credit = x->s->credit < 0.0 ? x->s->credit : 0.0;
 }
 
-static ns_status take_from(ns_db *db, share *x, size_t want, ns_takes *out, ns_err *err) {
+static ns_status take_from(ns_db *db, share *x, size_t want, ns_claim_rows *out, ns_err *err) {
   size_t before = out->n;
-  ns_status st = ns_take_queue(db, x->s, want, out, err);
+  ns_status st = ns_claim_take_queue(db, x->s, want, out, err);
   x->s->credit -= (double)(out->n - before);
   if (out->n - before < want)
     run_dry(x);
@@ -188,49 +194,48 @@ static int by_queue(const void *a, const void *b) {
   return (x->feed->queue_id > y->feed->queue_id) - (x->feed->queue_id < y->feed->queue_id);
 }
 
-static int is_of(const void *key, const void *element) {
+static int by_queue_id(const void *key, const void *element) {
   const int64_t *id = key;
   const share *x = *(share *const *)element;
   return (*id > x->feed->queue_id) - (*id < x->feed->queue_id);
 }
 
 /* Rows that come back are locked; of the others 'singly' stays. */
-static ns_status lock_firsts(ns_db *db, share **of, size_t n, ns_stmt *s, ns_takes *out,
+static ns_status lock_firsts(ns_db *db, share **of, size_t n, ns_stmt *s, ns_claim_rows *out,
                              ns_err *err) {
   const ns_value *row;
   ns_status st;
   while ((st = ns_stmt_fetch(db->link, s, &row, err)) == NS_OK && row != NULL) {
-    share *const *x = bsearch(&row[6].i, of, n, sizeof *of, is_of);
+    share *const *x = bsearch(&row[6].i, of, n, sizeof *of, by_queue_id);
     if (!ns_grow(&out->items, &out->cap, out->n + 1, sizeof *out->items))
       return ns_no_memory(err);
     out->items[out->n++] =
-        (ns_take){row[6].i, row[0].i, row[1].i, row[2].i, row[3].i,
-                  row[5].i, row[4].i != 0};
+        (ns_claim_row){row[6].i, row[0].i, row[1].i, row[2].i, row[3].i, row[5].i, row[4].i != 0};
     if (x == NULL)
       continue;
     (*x)->singly = false;
     (*x)->s->credit -= 1.0;
     (*x)->s->since++;
-    ns_aging_passed((*x)->s, 1, row[0].i);
+    ns_claim_aging_count((*x)->s, 1, row[0].i);
   }
   return st;
 }
 
 /* Who has given none has none, or one that somebody holds, or of another name. */
-static ns_status tell_apart(ns_db *db, share **of, size_t n, ns_err *err) {
+static ns_status ask_about_rest(ns_db *db, share **of, size_t n, ns_err *err) {
   size_t k = 0;
   ns_status st;
   for (size_t i = 0; i < n; i++)
     if (of[i]->singly)
       of[k++] = of[i];
-  st = k > 0 ? ask(db, of, k, err) : NS_OK;
+  st = k > 0 ? ask_which_have_jobs(db, of, k, err) : NS_OK;
   for (size_t i = 0; i < k; i++)
     if (of[i]->dry)
       run_dry(of[i]);
   return st;
 }
 
-static ns_status take_firsts(ns_db *db, share **of, size_t n, ns_takes *out, ns_err *err) {
+static ns_status take_firsts(ns_db *db, share **of, size_t n, ns_claim_rows *out, ns_err *err) {
   ns_buf text = NS_BUF_INIT;
   ns_buf list = NS_BUF_INIT;
   ns_stmt *s;
@@ -241,26 +246,25 @@ static ns_status take_firsts(ns_db *db, share **of, size_t n, ns_takes *out, ns_
     ns_id_add(&list, of[i]->feed->queue_id);
     of[i]->singly = true;
   }
-  ns_filter_fill(&db->only, &text, NS_SQL_CLAIM_FIRSTS);
+  ns_claim_filter_text(&db->claim.filter, &text, NS_SQL_CLAIM_FIRSTS);
   ns_value ids = ns_list_end(&list);
-  st = text.oom || list.oom ? ns_no_memory(err)
-                            : ns_prepared(db, &s, ns_buf_bytes(&text), err);
+  st = text.oom || list.oom ? ns_no_memory(err) : ns_prepared(db, &s, ns_buf_bytes(&text), err);
   if (st == NS_OK && (st = ns_stmt_run(db->link, s, &ids, err)) == NS_OK)
     st = lock_firsts(db, of, n, s, out, err);
   if (st == NS_OK)
-    st = ns_take_drop(db, out->items + before, out->n - before, err);
+    st = ns_claim_delete_rows(db, out->items + before, out->n - before, err);
   if (st == NS_OK && out->n - before < n)
-    st = tell_apart(db, of, n, err);
+    st = ask_about_rest(db, of, n, err);
   ns_buf_free(&text);
   ns_buf_free(&list);
   return st;
 }
 
 /* The first row of a queue hides lower lanes, whose turn comes, too. */
-static bool is_to_be_looked_through(const ns_db *db, const ns_sweep *s) {
+static bool is_to_be_looked_through(const ns_db *db, const ns_claim_queue *s) {
   size_t first;
-  return s->since >= LOOK_EVERY ||
-         (ns_aging_due(db, s) && ns_lanes_of(&db->lanes, s->queue_id, &first) > 1);
+  return s->since >= LOOK_EVERY || (ns_claim_aging_due(db, s) &&
+                                    ns_claim_lanes_of(&db->claim.lanes, s->queue_id, &first) > 1);
 }
 
 /* As is_dear. One is believed when the next is, too: it may have been the machine that was
@@ -268,14 +272,14 @@ static bool is_to_be_looked_through(const ns_db *db, const ns_sweep *s) {
 static void rest_from_rounds(ns_db *db, int64_t start, size_t n) {
   int64_t cost = ns_mono_us() - start;
   bool dear = cost > DEAR + (int64_t)n * SINGLY;
-  if (dear && db->firsts_dear)
-    db->firsts_at = start + cost * SHARE;
-  db->firsts_dear = dear;
+  if (dear && db->claim.firsts_dear)
+    db->claim.firsts_at = start + cost * SHARE;
+  db->claim.firsts_dear = dear;
 }
 
 /* One job of each of the 'n' that are picked, or of 'most' of them: by credit, and by lot,
 ** so that hosts do not all ask the same. */
-static ns_status take_round(ns_db *db, shares *all, size_t n, size_t most, ns_takes *out,
+static ns_status take_round(ns_db *db, shares *all, size_t n, size_t most, ns_claim_rows *out,
                             ns_err *err) {
   share **of = all->some;
   int64_t start = ns_mono_us();
@@ -302,16 +306,16 @@ static bool has_turn(const share *x) {
 }
 
 /* While so many queues have work that each gets a few jobs only. */
-static ns_status take_rounds(ns_db *db, shares *all, size_t limit, ns_takes *out,
+static ns_status take_rounds(ns_db *db, shares *all, size_t limit, ns_claim_rows *out,
                              ns_err *err) {
   ns_status st = NS_OK;
   while (st == NS_OK) {
     size_t rest = limit - out->n;
     size_t n;
-    if (all->n <= MANY || rest < 2 || ns_leases_alone(&db->leases) ||
-        ns_mono_us() < db->firsts_at)
+    if (all->n <= MANY || rest < 2 || ns_claim_leases_alone(&db->claim.leases) ||
+        ns_mono_us() < db->claim.firsts_at)
       break;
-    n = pick(all, has_turn);
+    n = pick_shares(all, has_turn);
     if (n <= MANY || n < rest / FEW)
       break;
     st = take_round(db, all, n, rest, out, err);
@@ -322,31 +326,31 @@ static ns_status take_rounds(ns_db *db, shares *all, size_t limit, ns_takes *out
 /* ------------------------------------------------------------- the claim */
 
 /* The places that are one queue's own. What is left of the limit is for all. */
-static ns_status take_reserved(ns_db *db, const shares *all, ns_takes *out, ns_err *err) {
+static ns_status take_reserved(ns_db *db, const shares *all, ns_claim_rows *out, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < all->n; i++) {
     share *x = &all->items[i];
     size_t before = out->n;
     if (x->dry || x->feed->reserve == 0)
       continue;
-    st = ns_take_queue(db, x->s, x->feed->reserve, out, err);
+    st = ns_claim_take_queue(db, x->s, x->feed->reserve, out, err);
     x->dry = out->n - before < x->feed->reserve;
   }
   return st;
 }
 
 /* One feed after the other. */
-static ns_status take_strictly(ns_db *db, const shares *all, size_t limit, ns_takes *out,
+static ns_status take_strictly(ns_db *db, const shares *all, size_t limit, ns_claim_rows *out,
                                ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < all->n && out->n < limit; i++)
     if (!all->items[i].dry)
-      st = ns_take_queue(db, all->items[i].s, limit - out->n, out, err);
+      st = ns_claim_take_queue(db, all->items[i].s, limit - out->n, out, err);
   return st;
 }
 
 /* Deficit round robin: who has most credit takes up to it; the rest goes round again. */
-static ns_status take_shares(ns_db *db, shares *all, size_t limit, ns_takes *out,
+static ns_status take_shares(ns_db *db, shares *all, size_t limit, ns_claim_rows *out,
                              ns_err *err) {
   ns_status st;
   share *x;
@@ -365,18 +369,18 @@ static ns_status take_shares(ns_db *db, shares *all, size_t limit, ns_takes *out
   return st;
 }
 
-size_t ns_open_places(const ns_feed *feeds, size_t nfeeds, size_t limit) {
+size_t ns_claim_open_places(const ns_feed *feeds, size_t nfeeds, size_t limit) {
   for (size_t i = 0; i < nfeeds; i++)
     limit -= feeds[i].reserve < limit ? feeds[i].reserve : limit;
   return limit;
 }
 
-static ns_status take_open(ns_db *db, shares *all, size_t limit, ns_takes *out, ns_err *err) {
-  return db->strict ? take_strictly(db, all, limit, out, err)
-                    : take_shares(db, all, limit, out, err);
+static ns_status take_open(ns_db *db, shares *all, size_t limit, ns_claim_rows *out, ns_err *err) {
+  return db->claim.strict ? take_strictly(db, all, limit, out, err)
+                          : take_shares(db, all, limit, out, err);
 }
 
-static ns_status take(ns_db *db, shares *all, size_t open, ns_takes *out, ns_err *err) {
+static ns_status take_all(ns_db *db, shares *all, size_t open, ns_claim_rows *out, ns_err *err) {
   bool all_told;
   size_t limit;
   ns_status st = leave_out_empty(db, all, &all_told, err);
@@ -387,26 +391,157 @@ static ns_status take(ns_db *db, shares *all, size_t open, ns_takes *out, ns_err
     st = take_open(db, all, limit, out, err);
   if (st != NS_OK || all_told || out->n >= limit)
     return st;
-  st = ask_some(db, all, is_left_out, err);
+  st = ask_about(db, all, is_left_out, err);
   return st == NS_OK ? take_open(db, all, limit, out, err) : st;
 }
 
 /* Claims went past rows that are to be claimed alone, and so did floors. */
-static void find_passed(ns_db *db) {
-  if (!db->passed || ns_leases_alone(&db->leases))
+static void lower_floors_for_alone(ns_db *db) {
+  if (!db->claim.skipped_alone || ns_claim_leases_alone(&db->claim.leases))
     return;
-  db->passed = false;
-  ns_lanes_drop_floors(&db->lanes);
+  db->claim.skipped_alone = false;
+  ns_claim_lanes_drop_floors(&db->claim.lanes);
 }
 
-ns_status ns_take_ready(ns_db *db, const ns_feed *feeds, size_t nfeeds, size_t limit,
-                        ns_takes *out, ns_err *err) {
+ns_status ns_claim_take(ns_db *db, const ns_feed *feeds, size_t nfeeds, size_t limit,
+                        ns_claim_rows *out, ns_err *err) {
   shares all;
   ns_status st;
-  find_passed(db);
-  st = make(db, feeds, nfeeds, &all, err);
+  lower_floors_for_alone(db);
+  st = make_shares(db, feeds, nfeeds, &all, err);
   if (st == NS_OK)
-    st = take(db, &all, ns_open_places(feeds, nfeeds, limit), out, err);
-  drop(&all);
+    st = take_all(db, &all, ns_claim_open_places(feeds, nfeeds, limit), out, err);
+  free_shares(&all);
   return st;
+}
+
+/* --------------------------------------------------------------------- aging */
+
+#define AGING_EVERY 16               /* rows in true order for one that is aged */
+#define AGING_CLAIMS 8               /* ... and at least so many claims, and one */
+                                     /* more per lane that was looked at */
+#define AGING_LATEST (5 * NS_SECOND) /* a turn is due after this, if few rows pass */
+#define RANKS 256
+
+typedef struct lane_head {
+  int64_t rank, ready_at;
+} lane_head;
+
+typedef struct lane_heads {
+  lane_head items[RANKS];
+  size_t n;
+} lane_heads;
+
+bool ns_claim_aging_due(const ns_db *db, const ns_claim_queue *s) {
+  if (db->claim.strict || s->claims == 0)
+    return false;
+  return (s->passed >= AGING_EVERY && s->claims >= AGING_CLAIMS + s->below) ||
+         ns_mono_us() >= s->turn_at;
+}
+
+void ns_claim_aging_count(ns_claim_queue *s, size_t rows, int64_t rank) {
+  if (rows == 0)
+    return;
+  if (s->claims++ == 0)
+    s->turn_at = ns_mono_us() + AGING_LATEST;
+  s->passed += (int64_t)rows;
+  s->rank = rank;
+}
+
+void ns_claim_aging_reset(ns_claim_queue *s) {
+  s->passed = 0;
+  s->claims = 0;
+}
+
+/* ------------------------------------------------------------------ asking */
+
+/* The lanes below the one that is served; '*first' is the uppermost. */
+static size_t lower_lanes(const ns_db *db, const ns_claim_queue *s, size_t *first) {
+  size_t n = ns_claim_lanes_of(&db->claim.lanes, s->queue_id, first);
+  while (n > 0 && db->claim.lanes.items[*first].rank <= s->rank) {
+    ++*first;
+    n--;
+  }
+  return n;
+}
+
+/* The oldest row of each lower lane that has any. */
+static ns_status read_heads(ns_db *db, const ns_claim_queue *s, lane_heads *out, ns_err *err) {
+  ns_value params[3 * RANKS];
+  const ns_value *row;
+  ns_stmt *stmt;
+  size_t first;
+  size_t lower = lower_lanes(db, s, &first);
+  size_t n = 0;
+  ns_status st;
+  out->n = 0;
+  for (size_t i = first; i < first + lower; i++) {
+    const ns_lane *lane = &db->claim.lanes.items[i];
+    if (db->claim.lanes.some_names && lane->unknown)
+      continue; /* it has its turn when it is known where a row is */
+    params[3 * n] = ns_vint(s->queue_id);
+    params[3 * n + 1] = ns_vint(lane->rank);
+    params[3 * n++ + 2] = ns_vint(lane->floor);
+  }
+  if (n == 0)
+    return NS_OK;
+  st = ns_claim_union_run(db, NS_SQL_CLAIM_HEAD, n, params, &stmt, err);
+  while (st == NS_OK && (st = ns_stmt_fetch(db->link, stmt, &row, err)) == NS_OK && row != NULL)
+    out->items[out->n++] = (lane_head){row[0].i, row[1].i};
+  return st;
+}
+
+/* ---------------------------------------------------------------- choosing */
+
+/* The head of the lowest lane above 'bound'; NULL: none. */
+static const lane_head *lowest_head(const lane_heads *h, int64_t bound) {
+  const lane_head *best = NULL;
+  for (size_t i = 0; i < h->n; i++)
+    if (h->items[i].rank < bound && (best == NULL || h->items[i].rank > best->rank))
+      best = &h->items[i];
+  return best;
+}
+
+/* Every other turn is the lowest lane's; those between go round from there up. */
+static const lane_head *choose_head(ns_claim_queue *s, const lane_heads *h) {
+  const lane_head *bottom = lowest_head(h, RANKS);
+  const lane_head *next;
+  if (bottom == NULL || s->turns++ % 2 == 0)
+    return bottom;
+  next = lowest_head(h, s->cursor);
+  if (next == NULL)
+    next = lowest_head(h, bottom->rank);
+  if (next == NULL)
+    next = bottom;
+  s->cursor = next->rank;
+  return next;
+}
+
+/* How far it may be claimed from. */
+static int64_t head_end(const ns_db *db, const ns_claim_queue *s, const lane_head *chosen) {
+  int64_t end = ns_claim_lanes_find(&db->claim.lanes, s->queue_id, chosen->rank)->end;
+  return end > chosen->ready_at ? end : chosen->ready_at + 1;
+}
+
+ns_status ns_claim_aging_take(ns_db *db, ns_claim_queue *s, size_t want, ns_claim_rows *out,
+                              ns_err *err) {
+  size_t owed = (size_t)(s->passed / AGING_EVERY);
+  lane_heads h = {.n = 0};
+  const lane_head *chosen;
+  ns_status st = read_heads(db, s, &h, err);
+  if (st != NS_OK)
+    return st;
+  s->passed = 0;
+  s->claims = 0;
+  s->below = (int64_t)h.n;
+  if ((chosen = choose_head(s, &h)) == NULL)
+    return NS_OK;
+  if (owed > (want + 1) / 2)
+    owed = (want + 1) / 2;
+  return ns_claim_take_lane(db,
+                            &(ns_lane){.queue_id = s->queue_id,
+                                       .rank = chosen->rank,
+                                       .floor = chosen->ready_at,
+                                       .end = head_end(db, s, chosen)},
+                            owed > 0 ? owed : 1, out, err);
 }

@@ -1,27 +1,20 @@
 /*
-** Claiming: the range claim over the known lanes of a queue, sentinels, leases.
+** Taking rows of ready, by ranges over the known lanes of a queue; jobs that are claimed
+** alone; sentinels, leases and claims in doubt.
 **
-** Invariant: nothing here waits for a row lock. The fast path deletes with a
-** lock wait of zero; when it meets a row that somebody holds it gives way, for
-** a growing number of cycles, to SELECT … SKIP LOCKED and deletes by key.
-** Floors move only after the commit, so a claim that was rolled back is found
-** again by the next one.
+** Invariant: nothing here waits for a row lock (claim/statement.c has the two forms of a
+** claim). Floors move only after the commit, so rows of a claim that was rolled back are
+** found again by the next one. While a job is held that was claimed alone, no other such
+** job is.
 */
-#include "claim/take.h"
+#include "claim/inner.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "claim/aging.h"
-#include "claim/paths.h"
-#include "claim/range.h"
-#include "claim/scout.h"
-#include "claim/shares.h"
-#include "claim/sweep.h"
 #include "db/hooks.h"
 #include "db/list.h"
 #include "db/queue.h"
-#include "handle.h"
 #include "ns_time.h"
 
 #define SWEEP_CLAIMS 8                 /* from one sweep to the next, at least, … */
@@ -29,123 +22,118 @@
 #define SENTINELS 1000                 /* put up at once */
 #define FEW 1000                       /* rows: more take long without a crowd, too */
 #define LATE_COMMIT (5 * NS_SECOND)    /* floors of empty lanes trail by this */
-#define LATE_OF_SOME (NS_SECOND / 2) /* ... of those where rows of others lie */
+#define LATE_OF_SOME (NS_SECOND / 2)   /* ... of those where rows of others lie */
 #define HIDDEN_LATEST (60 * NS_SECOND) /* ... and are looked below at least so often */
 
 void ns_claim_strictly(ns_db *db, bool strict) {
-  db->strict = strict;
+  db->claim.strict = strict;
 }
 
 /* ---------------------------------------------------------------- taking */
 
-static ns_status collect(ns_db *db, ns_stmt *s, int64_t queue_id, ns_takes *out,
-                         ns_err *err) {
+static ns_status collect_rows(ns_db *db, ns_stmt *s, int64_t queue_id, ns_claim_rows *out,
+                              ns_err *err) {
   const ns_value *row;
   ns_status st;
   while ((st = ns_stmt_fetch(db->link, s, &row, err)) == NS_OK && row != NULL) {
     if (!ns_grow(&out->items, &out->cap, out->n + 1, sizeof *out->items))
       return ns_no_memory(err);
     out->items[out->n++] =
-        (ns_take){queue_id, row[0].i, row[1].i, row[2].i, row[3].i,
-                  row[5].i, row[4].i != 0};
+        (ns_claim_row){queue_id, row[0].i, row[1].i, row[2].i, row[3].i, row[5].i, row[4].i != 0};
   }
   return st;
 }
 
-ns_status ns_take_drop(ns_db *db, const ns_take *rows, size_t n, ns_err *err) {
+ns_status ns_claim_delete_rows(ns_db *db, const ns_claim_row *rows, size_t n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   for (size_t i = 0; i < n; i++)
-    ns_buf_addf(&list, "%c[%lld,%lld,%lld,%lld]", i > 0 ? ',' : '[',
-                (long long)rows[i].queue_id, (long long)rows[i].rank,
-                (long long)rows[i].ready_at, (long long)rows[i].id);
+    ns_buf_addf(&list, "%c[%lld,%lld,%lld,%lld]", i > 0 ? ',' : '[', (long long)rows[i].queue_id,
+                (long long)rows[i].rank, (long long)rows[i].ready_at, (long long)rows[i].id);
   return n == 0 ? NS_OK : ns_list_change(db, NS_SQL_CLAIM_DROP, NULL, &list, n, err);
 }
 
-static ns_status take_rows(ns_db *db, ns_bytes fast, ns_bytes skip,
-                           const ns_value *params, int64_t queue_id,
-                           ns_takes *out, ns_err *err) {
+static ns_status take_rows(ns_db *db, ns_bytes fast, ns_bytes skip, const ns_value *params,
+                           int64_t queue_id, ns_claim_rows *out, ns_err *err) {
   size_t before = out->n;
   ns_stmt *s = NULL;
   bool slow;
-  ns_status st = ns_gate_felt(db, ns_paths_run(db, fast, skip, params, &s, &slow, err), err);
+  ns_status st =
+      ns_claim_admission_met(db, ns_claim_form_run(db, fast, skip, params, &s, &slow, err), err);
   if (st == NS_OK)
-    st = collect(db, s, queue_id, out, err);
+    st = collect_rows(db, s, queue_id, out, err);
   if (st == NS_OK && slow)
-    st = ns_take_drop(db, out->items + before, out->n - before, err);
+    st = ns_claim_delete_rows(db, out->items + before, out->n - before, err);
   return st;
 }
 
 /* How the rows of others are passed. Who feels alone is cut when that takes long. */
-static ns_sql around_others(const ns_db *db, size_t want) {
-  if (!ns_gate_watches(db))
+static ns_sql skipping_form(const ns_db *db, size_t want) {
+  if (!ns_claim_admission_watches(db))
     return NS_SQL_CLAIM_SKIP;
   return want <= FEW ? NS_SQL_CLAIM_SKIP_SOON : NS_SQL_CLAIM_SKIP_LONG;
 }
 
 /* From up to NS_LANES_MAX lanes of one queue, each from its floor on. While a job is
 ** held that has to be alone, others like it stay where they are. */
-static ns_status take_from(ns_db *db, const ns_lane *lanes, size_t n,
-                           size_t want, ns_takes *out, ns_err *err) {
-  ns_ranges r;
+static ns_status take_from(ns_db *db, const ns_lane *lanes, size_t n, size_t want,
+                           ns_claim_rows *out, ns_err *err) {
+  ns_claim_ranges r;
   ns_buf fast = NS_BUF_INIT;
   ns_buf skip = NS_BUF_INIT;
-  bool crowd = ns_leases_alone(&db->leases);
-  const char *kinds = ns_filter_kinds(&db->only);
+  bool skip_alone = ns_claim_leases_alone(&db->claim.leases);
+  const char *kinds = ns_claim_filter_kinds(&db->claim.filter);
   ns_status st;
-  ns_ranges_begin(&r, lanes->queue_id, crowd);
-  db->passed = db->passed || crowd;
+  ns_claim_ranges_begin(&r, lanes->queue_id, skip_alone);
+  db->claim.skipped_alone = db->claim.skipped_alone || skip_alone;
   for (size_t i = 0; i < n; i++)
-    ns_ranges_add(&r, lanes[i].rank, lanes[i].floor, lanes[i].end);
-  ns_ranges_end(&r, want);
+    ns_claim_ranges_add(&r, lanes[i].rank, lanes[i].floor, lanes[i].end);
+  ns_claim_ranges_end(&r, want);
   if (r.n == 0)
     return NS_OK;
-  if ((st = ns_ranges_text(&r, NS_SQL_CLAIM_FAST, kinds, &fast, err)) == NS_OK &&
-      (st = ns_ranges_text(&r, around_others(db, want), kinds, &skip, err)) == NS_OK)
-    st = take_rows(db, ns_buf_bytes(&fast), ns_buf_bytes(&skip), r.params,
-                   lanes->queue_id, out, err);
+  if ((st = ns_claim_ranges_text(&r, NS_SQL_CLAIM_FAST, kinds, &fast, err)) == NS_OK &&
+      (st = ns_claim_ranges_text(&r, skipping_form(db, want), kinds, &skip, err)) == NS_OK)
+    st = take_rows(db, ns_buf_bytes(&fast), ns_buf_bytes(&skip), r.params, lanes->queue_id, out,
+                   err);
   ns_buf_free(&fast);
   ns_buf_free(&skip);
   return st;
 }
 
-ns_status ns_take_lane(ns_db *db, const ns_lane *lane, size_t want,
-                       ns_takes *out, ns_err *err) {
+ns_status ns_claim_take_lane(ns_db *db, const ns_lane *lane, size_t want, ns_claim_rows *out,
+                             ns_err *err) {
   return take_from(db, lane, 1, want, out, err);
 }
 
 /* Lanes above the first row had nothing: their floors rise, or rows that others have
 ** claimed there would be read again and again. */
-static void note_passed(ns_db *db, int64_t queue_id, const ns_takes *out,
-                        size_t before) {
+static void raise_passed_floors(ns_db *db, int64_t queue_id, const ns_claim_rows *out,
+                                size_t before) {
   int64_t rank = out->n > before ? out->items[before].rank : INT64_MAX;
-  ns_lanes_passed(&db->lanes, queue_id, rank, ns_now(db) - LATE_COMMIT);
+  ns_claim_lanes_raise(&db->claim.lanes, queue_id, rank, ns_now(db) - LATE_COMMIT);
 }
 
 /* From the known lanes, each above its floor, in true order. */
-static ns_status take_lanes(ns_db *db, int64_t queue_id, size_t want,
-                            ns_takes *out, ns_err *err) {
+static ns_status take_lanes(ns_db *db, int64_t queue_id, size_t want, ns_claim_rows *out,
+                            ns_err *err) {
   size_t before = out->n;
   size_t first;
-  size_t n = ns_lanes_of(&db->lanes, queue_id, &first);
+  size_t n = ns_claim_lanes_of(&db->claim.lanes, queue_id, &first);
   ns_status st = NS_OK;
-  for (size_t i = 0; st == NS_OK && i < n && out->n - before < want;
-       i += NS_LANES_MAX)
-    st = take_from(db, &db->lanes.items[first + i],
-                   n - i < NS_LANES_MAX ? n - i : NS_LANES_MAX,
-                   want - (out->n - before), out, err);
+  for (size_t i = 0; st == NS_OK && i < n && out->n - before < want; i += NS_LANES_MAX)
+    st = take_from(db, &db->claim.lanes.items[first + i],
+                   n - i < NS_LANES_MAX ? n - i : NS_LANES_MAX, want - (out->n - before), out, err);
   if (st == NS_OK)
-    note_passed(db, queue_id, out, before);
-  if (st == NS_OK && db->lanes.some && out->n - before < want)
-    ns_lanes_short(&db->lanes.items[first], n, ns_now(db) - LATE_OF_SOME);
+    raise_passed_floors(db, queue_id, out, before);
+  if (st == NS_OK && db->claim.lanes.some_names && out->n - before < want)
+    ns_claim_lanes_exhaust(&db->claim.lanes.items[first], n, ns_now(db) - LATE_OF_SOME);
   return st;
 }
 
 /* What a sweep has found so deep below a floor that the floor stays. */
-static ns_status take_hidden(ns_db *db, ns_sweep *s, size_t want, ns_takes *out,
+static ns_status take_hidden(ns_db *db, ns_claim_queue *s, size_t want, ns_claim_rows *out,
                              ns_err *err) {
-  const ns_gap h = s->hidden;
-  const ns_lane lane = {.queue_id = s->queue_id, .rank = h.rank, .floor = h.from,
-                        .end = h.to};
+  const ns_lane_gap h = s->hidden;
+  const ns_lane lane = {.queue_id = s->queue_id, .rank = h.rank, .floor = h.from, .end = h.to};
   size_t before = out->n;
   ns_status st;
   if (h.to == 0 || want == 0)
@@ -153,69 +141,69 @@ static ns_status take_hidden(ns_db *db, ns_sweep *s, size_t want, ns_takes *out,
   st = take_from(db, &lane, 1, want, out, err);
   s->hidden.to = 0;
   if (st == NS_OK && out->n - before == want)
-    s->round = (ns_gap){.rank = h.rank, .from = h.from - 1}; /* there may be more */
+    s->round = (ns_lane_gap){.rank = h.rank, .from = h.from - 1}; /* there may be more */
   return st;
 }
 
 /* A host whose sweeps are dear looks when it can afford it. */
-static ns_status look_everywhere(ns_db *db, ns_sweep *s, bool *news, ns_err *err) {
-  if (db->is_host && !ns_sweep_cheap(s) && !ns_sweep_due(s)) {
+static ns_status sweep_when_affordable(ns_db *db, ns_claim_queue *s, bool *news, ns_err *err) {
+  if (db->is_host && !ns_claim_sweep_is_cheap(s) && !ns_claim_sweep_is_due(s)) {
     s->window.open = true;
     return NS_OK;
   }
-  return ns_sweep_run(db, s, !db->is_host, news, err);
+  return ns_claim_sweep_run(db, s, !db->is_host, news, err);
 }
 
 /* Of a queue that has nothing no lane is in the middle. */
-static bool goes_on(const ns_db *db, const ns_sweep *s) {
-  return s != NULL && !s->quiet && ns_scout_goes_on(db, s->queue_id);
+static bool is_in_the_middle(const ns_db *db, const ns_claim_queue *s) {
+  return s != NULL && !s->quiet && ns_claim_prescan_goes_on(db, s->queue_id);
 }
 
 /* In true order. When nothing is found, what floors hide is looked for, once the lanes
 ** have been gone through. A claim that comes back short has seen all that is known. */
-static ns_status take_in_order(ns_db *db, ns_sweep *s, size_t want,
-                               ns_takes *out, ns_err *err) {
+static ns_status take_in_order(ns_db *db, ns_claim_queue *s, size_t want, ns_claim_rows *out,
+                               ns_err *err) {
   size_t before = out->n;
   bool news = false;
   ns_status st = take_lanes(db, s->queue_id, want, out, err);
-  if (st == NS_OK && out->n == before && !goes_on(db, s))
-    st = look_everywhere(db, s, &news, err);
+  if (st == NS_OK && out->n == before && !is_in_the_middle(db, s))
+    st = sweep_when_affordable(db, s, &news, err);
   if (st == NS_OK && news)
     st = take_hidden(db, s, want, out, err);
-  if (st == NS_OK && news && out->n == before && db->lanes.some)
-    st = ns_scout_above(db, s, want, err);
+  if (st == NS_OK && news && out->n == before && db->claim.lanes.some_names)
+    st = ns_claim_prescan_above(db, s, want, err);
   if (st == NS_OK && news && out->n == before)
     st = take_lanes(db, s->queue_id, want, out, err);
   if (st != NS_OK)
     return st;
   if (out->n - before < want)
-    ns_aging_rest(s);
+    ns_claim_aging_reset(s);
   else
-    ns_aging_passed(s, out->n - before, out->items[out->n - 1].rank);
+    ns_claim_aging_count(s, out->n - before, out->items[out->n - 1].rank);
   return NS_OK;
 }
 
 /* Is it time to look for what floors hide, whatever the claim finds? */
-static bool is_sweep_due(const ns_sweep *s) {
-  bool late = s->full && s->window.next > 0 &&
-              ns_mono_us() - s->window.next > SWEEP_LATEST;
-  return ns_sweep_due(s) && (s->since >= SWEEP_CLAIMS || late);
+static bool is_sweep_due(const ns_claim_queue *s) {
+  bool late = s->full && s->window.next > 0 && ns_mono_us() - s->window.next > SWEEP_LATEST;
+  return ns_claim_sweep_is_due(s) && (s->since >= SWEEP_CLAIMS || late);
 }
 
-ns_status ns_take_queue(ns_db *db, ns_sweep *s, size_t want, ns_takes *out, ns_err *err) {
+ns_status ns_claim_take_queue(ns_db *db, ns_claim_queue *s, size_t want, ns_claim_rows *out,
+                              ns_err *err) {
   size_t before = out->n;
   ns_status st = NS_OK;
   bool news;
   s->since++;
   if (is_sweep_due(s)) {
-    st = ns_sweep_run(db, s, false, &news, err);
+    st = ns_claim_sweep_run(db, s, false, &news, err);
     if (st == NS_OK)
       st = take_hidden(db, s, want, out, err);
   }
-  if (st == NS_OK && db->lanes.some)
-    st = ns_scout_above(db, s, want, err);
-  if (st == NS_OK && out->n == before && ns_aging_due(db, s))
-    st = ns_aging_take(db, s, want, out, err);
+  if (st == NS_OK && db->claim.lanes.some_names)
+    st = ns_claim_prescan_above(db, s, want, err);
+  if (st == NS_OK && out->n == before && ns_claim_aging_due(db, s))
+    st = ns_claim_aging_take(db, s, want, out, err);
   if (st == NS_OK && out->n - before < want)
     st = take_in_order(db, s, want - (out->n - before), out, err);
   s->claimed_at = ns_mono_us();
@@ -226,37 +214,36 @@ ns_status ns_take_queue(ns_db *db, ns_sweep *s, size_t want, ns_takes *out, ns_e
 /* ------------------------------------------------------------ after it */
 
 /* A look that is not open is over, or none was asked for; an open one goes on by itself. */
-static bool has_looked(const ns_scan_window *w, int64_t since) {
+static bool has_seen_all(const ns_scan_window *w, int64_t since) {
   return !w->open || w->seen_at >= since;
 }
 
-bool ns_looked_everywhere(const ns_db *db, const ns_feed *feeds, size_t nfeeds,
-                          int64_t since) {
+bool ns_looked_everywhere(const ns_db *db, const ns_feed *feeds, size_t nfeeds, int64_t since) {
   for (size_t i = 0; i < nfeeds; i++) {
-    const ns_sweep *s = ns_lanes_known(&db->lanes, feeds[i].queue_id);
-    if (s != NULL && !has_looked(&s->window, since))
+    const ns_claim_queue *s = ns_claim_queue_known(&db->claim.lanes, feeds[i].queue_id);
+    if (s != NULL && !has_seen_all(&s->window, since))
       return false;
   }
-  return has_looked(&db->due_window, since);
+  return has_seen_all(&db->claim.due_window, since);
 }
 
 /* While it is dear to look below the floors, listeners do not. */
-static void look_now_and_then(const ns_db *db, int64_t queue_id, int64_t *in) {
-  const ns_sweep *s = ns_lanes_known(&db->lanes, queue_id);
-  if (s != NULL && !ns_sweep_cheap(s) && (*in < 0 || *in > HIDDEN_LATEST))
+static void limit_wait_for_hidden(const ns_db *db, int64_t queue_id, int64_t *in) {
+  const ns_claim_queue *s = ns_claim_queue_known(&db->claim.lanes, queue_id);
+  if (s != NULL && !ns_claim_sweep_is_cheap(s) && (*in < 0 || *in > HIDDEN_LATEST))
     *in = HIDDEN_LATEST;
 }
 
-void ns_take_again(const ns_db *db, const ns_feed *feeds, size_t nfeeds, bool none,
-                   int64_t *in) {
+void ns_claim_next_look(const ns_db *db, const ns_feed *feeds, size_t nfeeds, bool none,
+                        int64_t *in) {
   for (size_t i = 0; i < nfeeds; i++)
-    if (goes_on(db, ns_lanes_known(&db->lanes, feeds[i].queue_id)))
+    if (is_in_the_middle(db, ns_claim_queue_known(&db->claim.lanes, feeds[i].queue_id)))
       *in = 0;
-  for (size_t i = 0; db->lanes.some && none && i < nfeeds; i++)
-    look_now_and_then(db, feeds[i].queue_id, in);
+  for (size_t i = 0; db->claim.lanes.some_names && none && i < nfeeds; i++)
+    limit_wait_for_hidden(db, feeds[i].queue_id, in);
   for (size_t i = 0; db->is_host && none && i < nfeeds; i++) {
-    const ns_sweep *s = ns_lanes_known(&db->lanes, feeds[i].queue_id);
-    int64_t wait = s != NULL ? ns_scan_window_when(&s->window) - ns_mono_us() : 0;
+    const ns_claim_queue *s = ns_claim_queue_known(&db->claim.lanes, feeds[i].queue_id);
+    int64_t wait = s != NULL ? ns_claim_window_when(&s->window) - ns_mono_us() : 0;
     if (wait > 0 && s->window.open && (*in < 0 || wait < *in))
       *in = wait; /* what is over is of a queue that was not asked */
   }
@@ -264,29 +251,28 @@ void ns_take_again(const ns_db *db, const ns_feed *feeds, size_t nfeeds, bool no
 
 /* ------------------------------------------------------------ jobs alone */
 
-static ns_status put_back(ns_db *db, const ns_take *t, ns_err *err) {
+static ns_status put_back(ns_db *db, const ns_claim_row *t, ns_err *err) {
   return ns_run(db, NS_SQL_CLAIM_BACK,
-                (ns_value[]){ns_vint(t->queue_id), ns_vint(t->rank),
-                             ns_vint(t->ready_at), ns_vint(t->id),
-                             ns_vint(t->run), ns_vint(t->kind)},
+                (ns_value[]){ns_vint(t->queue_id), ns_vint(t->rank), ns_vint(t->ready_at),
+                             ns_vint(t->id), ns_vint(t->run), ns_vint(t->kind)},
                 err);
 }
 
 /* A single one stays, unless another is held already. */
-ns_status ns_take_apart(ns_db *db, ns_takes *takes, ns_err *err) {
+ns_status ns_claim_separate(ns_db *db, ns_claim_rows *takes, ns_err *err) {
   size_t kept = 0;
   ns_status st = NS_OK;
-  if (takes->n == 1 && !ns_leases_alone(&db->leases))
+  if (takes->n == 1 && !ns_claim_leases_alone(&db->claim.leases))
     return NS_OK;
   for (size_t i = 0; st == NS_OK && i < takes->n; i++) {
-    const ns_take *t = &takes->items[i];
+    const ns_claim_row *t = &takes->items[i];
     if (!t->alone) {
       takes->items[kept++] = *t;
       continue;
     }
-    db->passed = true;
-    if (db->alone.id == 0)
-      db->alone = *t;
+    db->claim.skipped_alone = true;
+    if (db->claim.alone.id == 0)
+      db->claim.alone = *t;
     st = put_back(db, t, err);
   }
   takes->n = kept;
@@ -294,61 +280,52 @@ ns_status ns_take_apart(ns_db *db, ns_takes *takes, ns_err *err) {
 }
 
 /* Is there a place for a job of this queue? */
-static bool is_fed(const ns_feed *feeds, size_t n, size_t limit,
-                   int64_t queue_id) {
+static bool has_place(const ns_feed *feeds, size_t n, size_t limit, int64_t queue_id) {
   for (size_t i = 0; i < n; i++)
     if (feeds[i].queue_id == queue_id)
-      return feeds[i].reserve > 0 || ns_open_places(feeds, n, limit) > 0;
+      return feeds[i].reserve > 0 || ns_claim_open_places(feeds, n, limit) > 0;
   return false;
 }
 
-static bool knows_alone(const ns_db *db, const ns_feed *feeds, size_t nfeeds,
-                        size_t limit) {
-  return db->alone.id != 0 && is_fed(feeds, nfeeds, limit, db->alone.queue_id);
+static bool knows_alone(const ns_db *db, const ns_feed *feeds, size_t nfeeds, size_t limit) {
+  return db->claim.alone.id != 0 && has_place(feeds, nfeeds, limit, db->claim.alone.queue_id);
 }
 
-bool ns_take_alone_next(const ns_db *db, const ns_feed *feeds, size_t nfeeds,
-                        size_t limit) {
-  if (ns_leases_alone(&db->leases))
+bool ns_claim_alone_next(const ns_db *db, const ns_feed *feeds, size_t nfeeds, size_t limit) {
+  if (ns_claim_leases_alone(&db->claim.leases))
     return false;
-  return knows_alone(db, feeds, nfeeds, limit) || (db->passed && limit > 0);
+  return knows_alone(db, feeds, nfeeds, limit) || (db->claim.skipped_alone && limit > 0);
 }
 
 /* The row may be gone or held: then somebody else has it. */
-ns_status ns_take_alone(ns_db *db, const ns_feed *feeds, size_t nfeeds,
-                        size_t limit, ns_takes *takes, ns_err *err) {
-  const ns_take t = db->alone;
+ns_status ns_claim_take_alone(ns_db *db, const ns_feed *feeds, size_t nfeeds, size_t limit,
+                              ns_claim_rows *takes, ns_err *err) {
+  const ns_claim_row t = db->claim.alone;
   ns_status st;
-  if (ns_leases_alone(&db->leases) || !knows_alone(db, feeds, nfeeds, limit))
+  if (ns_claim_leases_alone(&db->claim.leases) || !knows_alone(db, feeds, nfeeds, limit))
     return NS_OK;
-  db->alone.id = 0;
-  st = ns_run(db, NS_SQL_CLAIM_ALONE,
-              (ns_value[]){ns_vint(t.queue_id), ns_vint(t.rank),
-                           ns_vint(t.ready_at), ns_vint(t.id)},
-              err);
-  if (st == NS_EBUSY && err->sqlerr == NS_LOCK_WAIT &&
-      !db->never_fast) {
+  db->claim.alone.id = 0;
+  st = ns_run(
+      db, NS_SQL_CLAIM_ALONE,
+      (ns_value[]){ns_vint(t.queue_id), ns_vint(t.rank), ns_vint(t.ready_at), ns_vint(t.id)}, err);
+  if (st == NS_EBUSY && err->sqlerr == NS_LOCK_WAIT && !db->never_fast) {
     ns_err_clear(err);
     return NS_OK;
   }
-  return st == NS_OK
-             ? collect(db, db->stmts[NS_SQL_CLAIM_ALONE], t.queue_id, takes, err)
-             : st;
+  return st == NS_OK ? collect_rows(db, db->stmts[NS_SQL_CLAIM_ALONE], t.queue_id, takes, err) : st;
 }
 
 /* --------------------------------------------------- leases and payloads */
 
 /* Before the commit: what cannot be remembered is not claimed. */
-static bool hold(ns_db *db, const ns_takes *takes, int64_t lease,
-                 int64_t span) {
+static bool remember_batch(ns_db *db, const ns_claim_rows *takes, int64_t lease, int64_t span) {
   ns_claimed *claims = malloc((takes->n + 1) * sizeof *claims);
   bool ok = claims != NULL;
   for (size_t i = 0; ok && i < takes->n; i++)
-    claims[i] =
-        (ns_claimed){.id = takes->items[i].id, .run = takes->items[i].run};
-  ok = ok && ns_leases_add(&db->leases, lease, claims, takes->n);
+    claims[i] = (ns_claimed){.id = takes->items[i].id, .run = takes->items[i].run};
+  ok = ok && ns_claim_leases_add(&db->claim.leases, lease, claims, takes->n);
   if (ok) {
-    ns_lease *b = ns_leases_batch(&db->leases, lease);
+    ns_lease *b = ns_claim_leases_batch(&db->claim.leases, lease);
     b->span = span;
     b->alone = takes->n == 1 && takes->items[0].alone;
   }
@@ -356,8 +333,8 @@ static bool hold(ns_db *db, const ns_takes *takes, int64_t lease,
   return ok;
 }
 
-ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t span,
-                        int64_t *lease, ns_err *err) {
+ns_status ns_claim_lease(ns_db *db, const ns_claim_rows *takes, int64_t span, int64_t *lease,
+                         ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   ns_value jobs;
   ns_status st;
@@ -366,8 +343,7 @@ ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t span,
   jobs = ns_list_end(&list);
   st = list.oom ? ns_no_memory(err) : ns_take_ids(db, lease, 1, err);
   if (st == NS_OK && span > 0)
-    st = ns_run(db, NS_SQL_CLAIM_EXPIRY,
-                (ns_value[]){ns_vint(*lease), ns_vint(span)}, err);
+    st = ns_run(db, NS_SQL_CLAIM_EXPIRY, (ns_value[]){ns_vint(*lease), ns_vint(span)}, err);
   if (st == NS_OK) /* behind it there are looks, and the cycle's number (holder_cycle) */
     st = ns_send(db, NS_SQL_CLAIM_LEASE,
                  (ns_column[]){{NS_INT, lease, NULL, NULL},
@@ -375,7 +351,7 @@ ns_status ns_take_lease(ns_db *db, const ns_takes *takes, int64_t span,
                                {NS_TEXT, NULL, &jobs.s, NULL}},
                  err);
   ns_buf_free(&list);
-  return st == NS_OK && !hold(db, takes, *lease, span) ? ns_no_memory(err) : st;
+  return st == NS_OK && !remember_batch(db, takes, *lease, span) ? ns_no_memory(err) : st;
 }
 
 /* Lanes without a sentinel get one, best effort: it only saves time. */
@@ -385,16 +361,15 @@ static void put_sentinels(ns_db *db) {
   ns_lane *lanes[SENTINELS];
   size_t n = 0;
   ns_err err;
-  for (size_t i = 0; n < SENTINELS && i < db->lanes.n; i++)
-    if (!db->lanes.items[i].sentinel)
-      lanes[n++] = &db->lanes.items[i];
+  for (size_t i = 0; n < SENTINELS && i < db->claim.lanes.n; i++)
+    if (!db->claim.lanes.items[i].sentinel)
+      lanes[n++] = &db->claim.lanes.items[i];
   for (size_t i = 0; i < n; i++) {
     queues[i] = lanes[i]->queue_id;
     ranks[i] = lanes[i]->rank;
   }
   if (n == 0 || ns_bulk_of(db, NS_SQL_CLAIM_SENTINEL,
-                           (ns_column[]){{NS_INT, queues, NULL, NULL},
-                                         {NS_INT, ranks, NULL, NULL}},
+                           (ns_column[]){{NS_INT, queues, NULL, NULL}, {NS_INT, ranks, NULL, NULL}},
                            n, 0, &err) != NS_OK)
     return;
   for (size_t i = 0; i < n; i++)
@@ -402,68 +377,69 @@ static void put_sentinels(ns_db *db) {
 }
 
 /* A lane that there is no memory for is left to the sweep. */
-void ns_take_done(ns_db *db, const ns_takes *takes) {
+void ns_claim_committed(ns_db *db, const ns_claim_rows *takes) {
   for (size_t i = 0; i < takes->n; i++) {
-    const ns_take *t = &takes->items[i];
-    ns_lane *lane = ns_lanes_saw(&db->lanes, t->queue_id, t->rank, t->ready_at);
+    const ns_claim_row *t = &takes->items[i];
+    ns_lane *lane = ns_claim_lanes_learn(&db->claim.lanes, t->queue_id, t->rank, t->ready_at);
     if (lane != NULL)
       lane->left--;
   }
   put_sentinels(db);
 }
 
-void ns_take_undo(ns_db *db, int64_t lease) {
-  ns_leases_drop(&db->leases, lease);
+void ns_claim_undo(ns_db *db, int64_t lease) {
+  ns_claim_leases_drop(&db->claim.leases, lease);
 }
 
-void ns_take_doubt(ns_db *db, int64_t lease) {
-  if (db->doubt != 0)
-    ns_leases_drop(&db->leases, db->doubt);
-  db->doubt = lease;
+void ns_claim_in_doubt(ns_db *db, int64_t lease) {
+  if (db->claim.in_doubt != 0)
+    ns_claim_leases_drop(&db->claim.leases, db->claim.in_doubt);
+  db->claim.in_doubt = lease;
 }
 
-ns_status ns_take_resolve(ns_db *db, ns_err *err) {
+ns_status ns_claim_resolve(ns_db *db, ns_err *err) {
   const ns_value *row = NULL;
-  ns_value param = ns_vint(db->doubt);
+  ns_value param = ns_vint(db->claim.in_doubt);
   ns_status st = NS_OK;
-  if (db->doubt == 0 || (st = ns_ready(db, err)) != NS_OK)
+  if (db->claim.in_doubt == 0 || (st = ns_ready(db, err)) != NS_OK)
     return st; /* connected: the session that was cut is over */
   if ((st = ns_run(db, NS_SQL_CLAIM_STANDS, &param, err)) != NS_OK ||
       (st = ns_row(db, NS_SQL_CLAIM_STANDS, &row, err)) != NS_OK)
     return st;
   if (row != NULL)
-    db->unread = db->doubt;
+    db->claim.unread = db->claim.in_doubt;
   else
-    ns_leases_drop(&db->leases, db->doubt);
-  db->doubt = 0;
+    ns_claim_leases_drop(&db->claim.leases, db->claim.in_doubt);
+  db->claim.in_doubt = 0;
   return NS_OK;
 }
 
 /* ------------------------------------------------------------------- hooks */
 
 static void drop_floors(ns_db *db) {
-  ns_lanes_drop_floors(&db->lanes);
-  db->due_floor = db->due_reached = 0;
-  db->due_window = (ns_scan_window){0};
+  ns_claim_lanes_drop_floors(&db->claim.lanes);
+  db->claim.due_floor = db->claim.due_reached = 0;
+  db->claim.due_window = (ns_scan_window){0};
 }
 
 static void lost(ns_db *db) {
   db->ahead = 0;
+  db->claim.admission.number = 0; /* the lock went with the session */
   drop_floors(db);
 }
 
 static void forked(ns_db *db) {
-  ns_leases_free(&db->leases);
-  db->unread = db->doubt = 0;
-  db->nexpired = 0;
+  ns_claim_leases_free(&db->claim.leases);
+  db->claim.unread = db->claim.in_doubt = 0;
+  db->claim.nexpired = 0;
 }
 
 static void closing(ns_db *db) {
   forked(db);
-  ns_lanes_free(&db->lanes);
-  ns_filter_free(&db->only);
-  free(db->expired);
-  db->expired = NULL;
+  ns_claim_lanes_free(&db->claim.lanes);
+  ns_claim_filter_free(&db->claim.filter);
+  free(db->claim.expired);
+  db->claim.expired = NULL;
 }
 
 const ns_hooks ns_claim_hooks = {

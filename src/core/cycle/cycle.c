@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "claim/take.h"
+#include "claim/claim.h"
 #include "cycle/in_doubt.h"
 #include "db/queue.h"
 #include "db/transaction.h"
@@ -37,7 +37,7 @@ typedef struct work {
   ns_verdict *verdicts;
   size_t nverdicts;
   ns_want want;     /* limit 0: nothing is to be claimed */
-  ns_takes takes;
+  ns_claim_rows takes;
   int64_t lease;    /* of takes; 0: nothing was taken */
   int64_t span;     /* µs that lease lasts untouched; 0: as its holder */
   bool released;    /* jobs that the claim came too early for */
@@ -69,12 +69,11 @@ static ns_status choose(ns_db *db, work *w, ns_err *err) {
 
 static ns_status take(ns_db *db, work *w, ns_err *err) {
   const ns_want *want = &w->want;
-  ns_status st =
-      ns_take_alone(db, want->feeds, want->nfeeds, want->limit, &w->takes, err);
+  ns_status st = ns_claim_take_alone(db, want->feeds, want->nfeeds, want->limit, &w->takes, err);
   if (st != NS_OK || w->takes.n > 0)
     return st;
-  st = ns_take_ready(db, want->feeds, want->nfeeds, want->limit, &w->takes, err);
-  return st == NS_OK ? ns_take_apart(db, &w->takes, err) : st;
+  st = ns_claim_take(db, want->feeds, want->nfeeds, want->limit, &w->takes, err);
+  return st == NS_OK ? ns_claim_separate(db, &w->takes, err) : st;
 }
 
 /* The first statement of a cycle that settles nothing is the look at scheduled or
@@ -82,23 +81,23 @@ static ns_status take(ns_db *db, work *w, ns_err *err) {
 ** looks at those first. */
 static ns_status claim_half(ns_db *db, work *w, ns_err *err) {
   bool served = w->want.nfeeds > 0;
-  ns_status st = served ? ns_promote(db, &w->next_due, err) : NS_OK;
-  ns_take_undo(db, w->lease); /* of an earlier try */
-  ns_lanes_settle(&db->lanes, false);
+  ns_status st = served ? ns_claim_promote(db, &w->next_due, err) : NS_OK;
+  ns_claim_undo(db, w->lease); /* of an earlier try */
+  ns_claim_lanes_end(&db->claim.lanes, false);
   w->takes.n = 0;
   w->lease = 0;
   if (st == NS_OK)
     st = choose(db, w, err);
   if (st == NS_OK && !served && w->want.limit > 0)
-    st = ns_promote(db, &w->next_due, err);
+    st = ns_claim_promote(db, &w->next_due, err);
   if (st == NS_OK)
     st = ns_begun(db, err);
   if (st == NS_OK && w->want.limit > 0)
     st = take(db, w, err);
   if (st == NS_OK && w->takes.n > 0)
-    st = ns_take_lease(db, &w->takes, w->span, &w->lease, err);
+    st = ns_claim_lease(db, &w->takes, w->span, &w->lease, err);
   if (st == NS_OK && w->takes.n < w->want.limit)
-    ns_take_again(db, w->want.feeds, w->want.nfeeds, w->takes.n == 0, &w->next_due);
+    ns_claim_next_look(db, w->want.feeds, w->want.nfeeds, w->takes.n == 0, &w->next_due);
   return st;
 }
 
@@ -117,7 +116,7 @@ static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
       st = ns_register(db, db->is_host, err);
   }
   if (st == NS_OK && claims && w->want.nfeeds > 0)
-    st = ns_gate_enter(db, w->want.feeds[0].queue_id, err);
+    st = ns_claim_admission_enter(db, w->want.feeds[0].queue_id, err);
   w->holder = db->holder;
   ns_finish_late(db, claims && w->nverdicts >= MANY);
   if (st == NS_OK && claims && w->want.choose != NULL)
@@ -157,9 +156,9 @@ static ns_status make_notes(ns_db *db, size_t n, ns_err *err) {
 
 static void read_ahead(ns_db *db, ns_tx *tx) {
   const work *w = tx->arg;
-  ns_gate_leave_ahead(db);
+  ns_claim_admission_leave_ahead(db);
   if (w->takes.n > 0)
-    ns_take_ahead(db, &w->takes);
+    ns_claim_read_ahead(db, &w->takes);
 }
 
 /* None of them is written, or known to be. */
@@ -181,7 +180,7 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   w->number = ++db->cycle;
   w->tells = db->met_due && db->is_host;
   st = ns_transact(db, &tx, err);
-  ns_gate_leave(db, st == NS_OK && !tx.replay);
+  ns_claim_admission_leave(db, st == NS_OK && !tx.replay);
   ns_finish_late(db, false); /* a cycle that failed must not keep others' ends */
   db->met_due = db->met_due || (st != NS_OK && w->tells);
   if (st != NS_OK) {
@@ -190,9 +189,9 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
       ns_in_doubt_add(db, &(ns_doubtful){w->holder, w->number, w->verdicts, w->nverdicts});
     wait_for_another(w->verdicts, w->nverdicts);
     if (tx.replay && w->lease != 0)
-      ns_take_doubt(db, w->lease);
+      ns_claim_in_doubt(db, w->lease);
     else
-      ns_take_undo(db, w->lease);
+      ns_claim_undo(db, w->lease);
     return st;
   }
   if (w->holder != db->holder)
@@ -205,12 +204,12 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
   }
   ns_settle_done(db, w->verdicts, w->nverdicts);
   if (claims) {
-    ns_promote_done(db);
-    ns_lanes_settle(&db->lanes, true);
+    ns_claim_promoted(db);
+    ns_claim_lanes_end(&db->claim.lanes, true);
   }
   if (w->takes.n > 0) {
     db->count.claimed += (int64_t)w->takes.n;
-    ns_take_done(db, &w->takes);
+    ns_claim_committed(db, &w->takes);
   }
   if (db->ring_due && !db->is_host)
     ns_ring(db, NULL);
@@ -343,11 +342,11 @@ static void give_back(ns_verdict *v, const ns_verdict *given, size_t n) {
 ** place of a claim. */
 static ns_status read_unread(ns_db *db, work *w, ns_jobs *out, ns_err *err) {
   size_t before = out->n;
-  ns_status st = ns_take_resolve(db, err);
-  if (st != NS_OK || db->unread == 0)
+  ns_status st = ns_claim_resolve(db, err);
+  if (st != NS_OK || db->claim.unread == 0)
     return st;
   if ((st = ns_ready(db, err)) == NS_OK)
-    st = ns_take_read(db, db->unread, NULL, out, err);
+    st = ns_claim_read(db, db->claim.unread, NULL, out, err);
   if (out->n > before) {
     w->want.limit = 0;
     w->next_due = 0; /* claim at once */
@@ -357,12 +356,12 @@ static ns_status read_unread(ns_db *db, work *w, ns_jobs *out, ns_err *err) {
 
 static ns_status read_claimed(ns_db *db, const work *w, ns_jobs *out,
                               ns_err *err) {
-  ns_status st = ns_take_read(db, w->lease, &w->takes, out, err);
+  ns_status st = ns_claim_read(db, w->lease, &w->takes, out, err);
   for (int tries = 0; st == NS_EGONE && tries < 3; tries++)
     if ((st = ns_ready(db, err)) == NS_OK)
-      st = ns_take_read(db, w->lease, &w->takes, out, err);
+      st = ns_claim_read(db, w->lease, &w->takes, out, err);
   if (st != NS_OK)
-    db->unread = w->lease;
+    db->claim.unread = w->lease;
   return st;
 }
 
@@ -441,24 +440,24 @@ static bool is_expired(const ns_job *j, int64_t now) {
 /* Claims that are over, or in memory's way, are not kept. */
 static void keep_unsettled(ns_db *db) {
   size_t kept = 0;
-  for (size_t i = 0; i < db->nexpired; i++)
-    if (db->expired[i].status == NS_EBUSY)
-      db->expired[kept++] = db->expired[i];
-  db->nexpired = kept;
+  for (size_t i = 0; i < db->claim.nexpired; i++)
+    if (db->claim.expired[i].status == NS_EBUSY)
+      db->claim.expired[kept++] = db->claim.expired[i];
+  db->claim.nexpired = kept;
 }
 
 /* Best effort: what cannot be ended now is ended with the next claim, or goes
 ** back when the handle is closed. */
 static void end_expired(ns_db *db) {
-  work w = {.verdicts = db->expired, .nverdicts = db->nexpired};
+  work w = {.verdicts = db->claim.expired, .nverdicts = db->claim.nexpired};
   ns_err none;
-  if (db->nexpired > 0 && run_cycle(db, &w, &none) == NS_OK)
+  if (db->claim.nexpired > 0 && run_cycle(db, &w, &none) == NS_OK)
     keep_unsettled(db);
 }
 
 /* A program has no use for a job of another name; a host's worker says so itself. */
 static bool is_foreign(const ns_db *db, const ns_job *j) {
-  return !db->is_host && !ns_filter_has(&db->only, j->name);
+  return !db->is_host && !ns_claim_filter_has(&db->claim.filter, j->name);
 }
 
 /* Takes jobs that are too late, and those of other names, out of those that were
@@ -469,14 +468,15 @@ static bool drop_expired(ns_db *db, ns_jobs *out, size_t first) {
   for (size_t i = first; i < out->n; i++) {
     const ns_job j = out->items[i];
     bool late = is_expired(&j, now);
-    if ((late || is_foreign(db, &j)) &&
-        ns_grow(&db->expired, &db->capexpired, db->nexpired + 1,
-                sizeof *db->expired))
-      db->expired[db->nexpired++] = (ns_verdict){
-          .id = j.id, .run = j.run, .lease = j.lease,
-          .kind = late ? NS_EXPIRE : NS_MISSING,
-          .error = ns_str(late ? "its deadline had passed before it was started"
-                               : "it was claimed where its name is not wanted")};
+    if ((late || is_foreign(db, &j)) && ns_grow(&db->claim.expired, &db->claim.capexpired,
+                                                db->claim.nexpired + 1, sizeof *db->claim.expired))
+      db->claim.expired[db->claim.nexpired++] =
+          (ns_verdict){.id = j.id,
+                       .run = j.run,
+                       .lease = j.lease,
+                       .kind = late ? NS_EXPIRE : NS_MISSING,
+                       .error = ns_str(late ? "its deadline had passed before it was started"
+                                            : "it was claimed where its name is not wanted")};
     else
       out->items[kept++] = j;
   }
@@ -490,8 +490,11 @@ static bool drop_expired(ns_db *db, ns_jobs *out, size_t first) {
 ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
                    const ns_want *want, ns_jobs *out, int64_t *next_due,
                    ns_err *err) {
-  work w = {.verdicts = verdicts, .nverdicts = nverdicts, .span = db->span,
-            .want = want != NULL ? *want : (ns_want){0}, .next_due = -1};
+  work w = {.verdicts = verdicts,
+            .nverdicts = nverdicts,
+            .span = db->claim.span,
+            .want = want != NULL ? *want : (ns_want){0},
+            .next_due = -1};
   bool claims = w.want.limit > 0;
   int64_t unread = 0;
   size_t before = out != NULL ? out->n : 0;
@@ -508,13 +511,13 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
   if (st == NS_OK && claims) {
     end_expired(db);
     st = read_unread(db, &w, out, err);
-    unread = db->unread;
+    unread = db->claim.unread;
   }
   if (st != NS_OK)
     return st;
   st = with_verdicts(db, &w, err);
   if (st == NS_OK && unread != 0)
-    db->unread = 0; /* a call that fails keeps it: the caller drops 'out' */
+    db->claim.unread = 0; /* a call that fails keeps it: the caller drops 'out' */
   if (st == NS_OK && w.takes.n > 0)
     st = read_taken(db, &w, out, &again, err);
   if (st == NS_OK && out != NULL)
@@ -522,11 +525,10 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
   if (st == NS_OK && !ns_in_transaction(db))
     ns_holder_absolve(db);
   if (next_due != NULL)
-    *next_due = again || w.released ||
-                        ns_take_alone_next(db, w.want.feeds, w.want.nfeeds,
-                                           w.want.limit)
-                    ? 0
-                    : w.next_due;
+    *next_due =
+        again || w.released || ns_claim_alone_next(db, w.want.feeds, w.want.nfeeds, w.want.limit)
+            ? 0
+            : w.next_due;
   free(w.takes.items);
   return st;
 }

@@ -6,7 +6,7 @@
 */
 #include <stdlib.h>
 
-#include "claim/take.h"
+#include "claim/claim.h"
 #include "db/hooks.h"
 #include "handle.h"
 #include "link/connection.h"
@@ -39,12 +39,12 @@ static bool releases(const ns_leases *leases, ns_verdict **out, size_t *n) {
 /* Gives everything back, trying again while somebody holds rows of it. */
 static void release_all(ns_db *db, ns_err *err) {
   int64_t give_up = ns_mono_us() + LEAVE_MAX;
-  ns_status st = ns_take_resolve(db, err);
+  ns_status st = ns_claim_resolve(db, err);
   bool gave = false;
   size_t n = 1;
   while (st == NS_OK) {
     ns_verdict *all;
-    bool whole = releases(&db->leases, &all, &n);
+    bool whole = releases(&db->claim.leases, &all, &n);
     if (n > 0)
       st = ns_cycle(db, all, n, NULL, NULL, NULL, err);
     else if (!whole)
@@ -53,7 +53,7 @@ static void release_all(ns_db *db, ns_err *err) {
     gave = gave || n > 0;
     if (n == 0 || ns_mono_us() > give_up)
       break;
-    if (db->leases.n > 0)
+    if (db->claim.leases.n > 0)
       ns_sleep_us(ns_jitter(20000, 0.5));
   }
   if (gave && st == NS_OK)
@@ -63,7 +63,7 @@ static void release_all(ns_db *db, ns_err *err) {
 static void closing(ns_db *db) {
   bool reachable = db->link != NULL && !ns_link_dead(db->link);
   ns_err err;
-  if (db->holder == 0 || ns_is_foreign(db) || (db->leases.n == 0 && !reachable))
+  if (db->holder == 0 || ns_is_foreign(db) || (db->claim.leases.n == 0 && !reachable))
     return;
   release_all(db, &err);
 }

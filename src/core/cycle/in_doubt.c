@@ -36,8 +36,8 @@ ns_status ns_in_doubt_resolve(ns_db *db, ns_err *err) {
     d->n = d->written;
   for (; d->written < d->n; d->written++) {
     const ns_verdict *v = &d->items[d->written];
-    if (ns_leases_settle(&db->leases, v->lease, v->id, v->run))
-      ns_leases_drop(&db->leases, v->lease);
+    if (ns_claim_leases_settle(&db->claim.leases, v->lease, v->id, v->run))
+      ns_claim_leases_drop(&db->claim.leases, v->lease);
   }
   return NS_OK;
 }

@@ -54,9 +54,9 @@ static ns_status claim_once(ns_db *db, const ns_feed *feed, size_t limit,
                             ns_err *err) {
   ns_want want = {.feeds = feed, .nfeeds = 1, .limit = limit};
   ns_status st;
-  db->span = lease;
+  db->claim.span = lease;
   st = ns_cycle(db, NULL, 0, &want, out, next_due, err);
-  db->span = 0;
+  db->claim.span = 0;
   if (st == NS_OK && lease > 0 && out->n > 0)
     ns_ring(db, NULL); /* whoever sleeps learns when it ends */
   return st;
@@ -78,8 +78,7 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
     if (st == NS_OK && !paused)
       st = claim_once(db, &feed, limit, lease, out, &next_due, err);
     if (st == NS_OK && out->n == 0 &&
-        (db->count.claimed > taken || next_due == 0 ||
-         ns_take_alone_next(db, &feed, 1, limit)))
+        (db->count.claimed > taken || next_due == 0 || ns_claim_alone_next(db, &feed, 1, limit)))
       continue; /* rows of jobs that are gone or too late, or one to be taken
                 ** alone */
     if (st != NS_OK || out->n > 0 || ns_mono_us() >= until)

@@ -29,9 +29,9 @@ typedef struct ns_hooks {
 } ns_hooks;
 
 /* The parts, in their order; the list ends in NULL. */
-extern const ns_hooks ns_schema_hooks, ns_claim_hooks, ns_gate_hooks, ns_push_hooks,
-    ns_finish_hooks, ns_settle_hooks, ns_holder_hooks, ns_rescue_hooks, ns_own_hooks,
-    ns_leave_hooks, ns_listen_hooks, ns_slot_hooks, ns_pending_hooks, ns_adopt_hooks;
+extern const ns_hooks ns_schema_hooks, ns_claim_hooks, ns_push_hooks, ns_finish_hooks,
+    ns_settle_hooks, ns_holder_hooks, ns_rescue_hooks, ns_own_hooks, ns_leave_hooks,
+    ns_listen_hooks, ns_slot_hooks, ns_pending_hooks, ns_adopt_hooks;
 
 ns_status ns_hooks_connected(ns_db *db, ns_err *err);
 void ns_hooks_lost(ns_db *db);

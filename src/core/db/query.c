@@ -27,11 +27,10 @@ void ns_forget_statements(ns_db *db) {
 /* Statements of integers that a program runs while it claims one job at a time, and that
 ** need no place: the others are as many as there are places. */
 static bool is_brief(const ns_db *db, ns_sql sql) {
-  static const ns_sql brief[] = {NS_SQL_HOLDER_CYCLE,  NS_SQL_SETTLE_LEASE,
-                                 NS_SQL_SETTLE_EXPIRY, NS_SQL_SETTLE_HIDDEN,
-                                 NS_SQL_QUEUE_PAUSED,  NS_SQL_CLAIM_PROMOTE_NEXT,
-                                 NS_SQL_HANDLE_IDS,    NS_SQL_GATE_ENTER,
-                                 NS_SQL_GATE_LEAVE};
+  static const ns_sql brief[] = {
+      NS_SQL_HOLDER_CYCLE,  NS_SQL_SETTLE_LEASE,          NS_SQL_SETTLE_EXPIRY,
+      NS_SQL_SETTLE_HIDDEN, NS_SQL_QUEUE_PAUSED,          NS_SQL_CLAIM_PROMOTE_NEXT,
+      NS_SQL_HANDLE_IDS,    NS_SQL_CLAIM_ADMISSION_ENTER, NS_SQL_CLAIM_ADMISSION_LEAVE};
   for (size_t i = 0; i < sizeof brief / sizeof brief[0]; i++)
     if (brief[i] == sql)
       return !db->cfg.host_session;
@@ -41,7 +40,8 @@ static bool is_brief(const ns_db *db, ns_sql sql) {
 /* What it is called where people are told that it takes long; NULL: to wait is its
 ** purpose. */
 static const char *name_of(ns_sql sql) {
-  return sql == NS_SQL_GATE_ENTER || sql == NS_SQL_HOLDER_LOCK ? NULL : ns_sql_names[sql];
+  return sql == NS_SQL_CLAIM_ADMISSION_ENTER || sql == NS_SQL_HOLDER_LOCK ? NULL
+                                                                          : ns_sql_names[sql];
 }
 
 /* A reconnect that failed has left no link: whoever comes next may come without a look

@@ -383,7 +383,7 @@ static ns_status release_later(ns_db *db, const ns_released *jobs, size_t n,
   for (size_t i = 0; i < S_COUNT; i++)
     c[i] = (ns_column){NS_INT, cols + i * n, NULL, NULL};
   if (k > 0)
-    db->look_at = 0;
+    db->claim.promote_at = 0;
   return ns_bulk(db, NS_SQL_SETTLE_SCHEDULED, c, k, err);
 }
 

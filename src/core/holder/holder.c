@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "claim/take.h"
+#include "claim/claim.h"
 #include "db/hooks.h"
 #include "db/list.h"
 #include "handle.h"
@@ -86,9 +86,9 @@ int64_t ns_holder_id(const ns_db *db) {
 
 /* Without memory for it a job keeps the blame. */
 static void remember_wronged(ns_db *db) {
-  for (size_t i = 0; i < db->leases.n; i++)
-    for (size_t k = 0; k < db->leases.items[i].n; k++) {
-      const ns_claimed *c = &db->leases.items[i].jobs[k];
+  for (size_t i = 0; i < db->claim.leases.n; i++)
+    for (size_t k = 0; k < db->claim.leases.items[i].n; k++) {
+      const ns_claimed *c = &db->claim.leases.items[i].jobs[k];
       if (!c->settled && ns_grow(&db->wronged, &db->capwronged,
                                  db->nwronged + 1, sizeof *db->wronged))
         db->wronged[db->nwronged++] = (ns_token){c->id, c->run, false};
@@ -107,9 +107,9 @@ void ns_holder_absolve(ns_db *db) {
 
 void ns_holder_lost(ns_db *db) {
   remember_wronged(db);
-  ns_leases_free(&db->leases);
-  db->holder = db->unread = db->doubt = 0;
-  db->alone.id = 0;
+  ns_claim_leases_free(&db->claim.leases);
+  db->holder = db->claim.unread = db->claim.in_doubt = 0;
+  db->claim.alone.id = 0;
 }
 
 /* Somebody has declared us dead. */
@@ -280,8 +280,8 @@ static void forked(ns_db *db) {
 /* The row stays as long as a claim names it. */
 static void closing(ns_db *db) {
   bool reachable = db->link != NULL && !ns_link_dead(db->link);
-  if (!ns_is_foreign(db) && db->holder != 0 && reachable && db->doubt == 0 &&
-      ns_leases_settled(&db->leases))
+  if (!ns_is_foreign(db) && db->holder != 0 && reachable && db->claim.in_doubt == 0 &&
+      ns_claim_leases_settled(&db->claim.leases))
     leave_table(db);
   db->holder = 0;
   free(db->wronged);

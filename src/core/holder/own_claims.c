@@ -13,10 +13,10 @@
 #include "settle/settle.h"
 
 static bool knows(ns_db *db, const ns_token *t) {
-  for (size_t i = 0; i < db->nexpired; i++)
-    if (db->expired[i].id == t->id && db->expired[i].run == t->run)
+  for (size_t i = 0; i < db->claim.nexpired; i++)
+    if (db->claim.expired[i].id == t->id && db->claim.expired[i].run == t->run)
       return true;
-  return ns_leases_find_any(&db->leases, t->id, t->run, NULL) != NULL;
+  return ns_claim_leases_find_any(&db->claim.leases, t->id, t->run, NULL) != NULL;
 }
 
 /* The claims that this handle does not know of. */
@@ -77,8 +77,8 @@ ns_status ns_own_look(ns_db *db, ns_rescued *sum, ns_err *err) {
   size_t n = 0;
   int64_t every = NS_SECOND;
   ns_status st;
-  if (db->holder == 0 || ns_mono_us() < db->own_at || db->doubt != 0 ||
-      db->unread != 0 || db->settling.n > db->settling.written || ns_in_transaction(db))
+  if (db->holder == 0 || ns_mono_us() < db->own_at || db->claim.in_doubt != 0 ||
+      db->claim.unread != 0 || db->settling.n > db->settling.written || ns_in_transaction(db))
     return NS_OK;
   st = ns_mend_every(db, &every, err);
   if (st == NS_OK)

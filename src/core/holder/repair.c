@@ -8,7 +8,7 @@
 */
 #include <stdlib.h>
 
-#include "claim/take.h"
+#include "claim/claim.h"
 #include "db/list.h"
 #include "db/transaction.h"
 #include "handle.h"
@@ -82,7 +82,7 @@ static ns_status put(ns_db *db, const job *j, bool now, ns_err *err) {
   int64_t run = j->run + 1;
   db->ring_due = db->ring_due || now;
   if (now)
-    return ns_promote_one(db, j->queue_id, j->rank, j->id, run, j->kind, err);
+    return ns_claim_promote_one(db, j->queue_id, j->rank, j->id, run, j->kind, err);
   return ns_bulk(db, NS_SQL_SETTLE_SCHEDULED,
                  (ns_column[]){{NS_INT, &j->due, NULL, NULL},
                                {NS_INT, &j->id, NULL, NULL},

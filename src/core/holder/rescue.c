@@ -20,7 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "claim/take.h"
+#include "claim/claim.h"
 #include "db/hooks.h"
 #include "db/list.h"
 #include "db/transaction.h"

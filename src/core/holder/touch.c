@@ -84,7 +84,7 @@ static ns_status find_lost(ns_db *db, ns_sign *signs, size_t n, ns_err *err) {
 ** longer by this. */
 static ns_status renew(ns_db *db, ns_sign *s, ns_err *err) {
   ns_lease *batch = NULL;
-  ns_claimed *c = ns_leases_find_any(&db->leases, s->id, s->run, &batch);
+  ns_claimed *c = ns_claim_leases_find_any(&db->claim.leases, s->id, s->run, &batch);
   s->lost = s->lost || c == NULL;
   if (s->lost)
     return NS_OK;

@@ -334,7 +334,7 @@ static ns_status insert_scheduled(ns_db *db, const ns_insert *rows, size_t n,
   size_t k = list_scheduled(&ids, rows, n);
   if (k == 0)
     return NS_OK;
-  db->look_at = 0;
+  db->claim.promote_at = 0;
   return ns_list_change(db, NS_SQL_PUSH_SCHEDULED, NULL, &ids, k, err);
 }
 
@@ -456,7 +456,7 @@ ns_status ns_insert_volley(ns_db *db, const ns_insert *rows, size_t n, bool *rin
   if (st == NS_OK)
     st = ns_pipeline(db, steps, sizeof steps / sizeof steps[0], ring, cut, err);
   if (s.nlists > 0)
-    db->look_at = 0;
+    db->claim.promote_at = 0;
   salvo_free(&s);
   return st;
 }
@@ -489,6 +489,6 @@ ns_status ns_insert_one(ns_db *db, const ns_insert *row, bool *ring, bool *cut,
       [O_DEADLINE] = p->deadline < 0 ? ns_vnull : ns_vint(p->deadline),
       [O_ON_FAIL] = ns_vint(p->on_fail_run ? 2 : 1)};
   if (p->delay > 0)
-    db->look_at = 0;
+    db->claim.promote_at = 0;
   return st == NS_OK ? ns_at_once(db, NS_SQL_PUSH_ONE, params, cut, err) : st;
 }

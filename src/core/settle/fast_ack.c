@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "claim/take.h"
+#include "claim/claim.h"
 #include "db/list.h"
 #include "finish/finish.h"
 #include "handle.h"
@@ -27,7 +27,7 @@ static bool is_plain(ns_db *db, const ns_outcome *f) {
   const ns_claimed *c;
   if (v->kind != NS_ACK || v->nchildren > 0)
     return false;
-  c = ns_leases_find(&db->leases, v->lease, v->id, v->run);
+  c = ns_claim_leases_find(&db->claim.leases, v->lease, v->id, v->run);
   return c != NULL && c->plain && !(c->child && db->forgets);
 }
 
@@ -183,7 +183,7 @@ static ns_status settle_stretches(ns_db *db, const acks *a, ns_err *err) {
   if (db->forgets && db->never_fast)
     return NS_OK; /* a row that is held would cost the whole transaction */
   for (size_t i = 0, len; st == NS_OK && i < a->n; i += len) {
-    len = ns_stretch(a->tokens + i, a->n - i);
+    len = ns_claim_stretch(a->tokens + i, a->n - i);
     if (len >= NS_STRETCH_LEAST)
       st = db->forgets ? forget_stretch(db, a->items + i, len, err)
                        : write_stretch(db, a->items + i, len, err);
@@ -197,7 +197,7 @@ static ns_status delete_jobs(ns_db *db, const acks *a, ns_err *err) {
   size_t singly = 0;
   ns_status st = NS_OK;
   for (size_t i = 0, len; st == NS_OK && i < a->n; i += len) {
-    len = ns_stretch(a->tokens + i, a->n - i);
+    len = ns_claim_stretch(a->tokens + i, a->n - i);
     if (len >= NS_STRETCH_LEAST) {
       st = drop_stretch(db, a->items + i, len, err);
       continue;

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "claim/take.h"
+#include "claim/claim.h"
 #include "db/list.h"
 #include "finish/dependents.h"
 #include "handle.h"
@@ -36,8 +36,7 @@ static bool pick_parents(ns_outcome *fates, size_t n, ns_parents *p) {
 
 /* When the signal that this run was given was sent; 0: it was given none. */
 static int64_t heard(ns_db *db, const ns_outcome *f) {
-  const ns_claimed *c =
-      ns_leases_find(&db->leases, f->v->lease, f->v->id, f->v->run);
+  const ns_claimed *c = ns_claim_leases_find(&db->claim.leases, f->v->lease, f->v->id, f->v->run);
   return c != NULL ? c->heard : f->v->heard;
 }
 
@@ -149,7 +148,7 @@ static int64_t parked_for(const ns_verdict *v) {
 static ns_status schedule(ns_db *db, const ns_outcome *f, ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
   ns_pair_add(&ids, f->v->id, f->kind);
-  db->look_at = 0;
+  db->claim.promote_at = 0;
   return ns_list_change(db, NS_SQL_PUSH_SCHEDULED, NULL, &ids, 1, err);
 }
 
@@ -185,7 +184,7 @@ static ns_status park_for_signal(ns_db *db, ns_outcome *f, ns_err *err) {
   if (!sent)
     return schedule(db, f, err);
   db->ring_due = true;
-  return ns_promote_one(db, f->queue_id, f->rank, v->id, v->run + 1, f->kind, err);
+  return ns_claim_promote_one(db, f->queue_id, f->rank, v->id, v->run + 1, f->kind, err);
 }
 
 /* A run that was given a signal, and went on, needs it no more; who has ended

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "claim/take.h"
+#include "claim/claim.h"
 #include "db/hooks.h"
 #include "db/list.h"
 #include "db/queue.h"
@@ -270,7 +270,7 @@ static ns_status update_jobs(ns_db *db, const returns *r, ns_err *err) {
 
 static ns_status insert_later(ns_db *db, const returns *r, ns_err *err) {
   if (r->n > 0)
-    db->look_at = 0;
+    db->claim.promote_at = 0;
   return ns_bulk(db, NS_SQL_SETTLE_SCHEDULED,
                  (ns_column[]){col(r, T_DUE), col(r, T_ID), col(r, T_QUEUE),
                                col(r, T_RANK), col(r, T_RUN), col(r, T_KIND)},
@@ -288,8 +288,8 @@ static ns_status insert_now(ns_db *db, const returns *r, ns_err *err) {
 /* Our next claim looks there; others find it with their next sweep. */
 static ns_status insert_back(ns_db *db, const returns *r, ns_err *err) {
   for (size_t i = 0; i < r->n; i++)
-    ns_lanes_back(&db->lanes, r->ints[T_QUEUE * r->cap + i],
-                  r->ints[T_RANK * r->cap + i], r->ints[T_DUE * r->cap + i]);
+    ns_claim_lanes_lower(&db->claim.lanes, r->ints[T_QUEUE * r->cap + i],
+                         r->ints[T_RANK * r->cap + i], r->ints[T_DUE * r->cap + i]);
   return ns_bulk(db, NS_SQL_SETTLE_BACK,
                  (ns_column[]){col(r, T_QUEUE), col(r, T_RANK), col(r, T_DUE),
                                col(r, T_ID), col(r, T_RUN), col(r, T_ALONE),
@@ -433,15 +433,15 @@ static ns_status delete_leases(ns_db *db, const ns_outcome *fates, size_t n, ns_
   ns_status st = NS_OK;
   if (db->user_tx)
     return NS_OK; /* after the caller's commit */
-  for (size_t i = 0; st == NS_OK && i < db->leases.n; i++) {
-    ns_lease *b = &db->leases.items[i];
+  for (size_t i = 0; st == NS_OK && i < db->claim.leases.n; i++) {
+    ns_lease *b = &db->claim.leases.items[i];
     size_t over = 0;
     for (size_t k = 0; k < n; k++)
-      over += fates[k].v->lease == b->id && is_over(fates[k].v) &&
-              ns_leases_find(&db->leases, b->id, fates[k].v->id,
-                             fates[k].v->run) != NULL;
+      over +=
+          fates[k].v->lease == b->id && is_over(fates[k].v) &&
+          ns_claim_leases_find(&db->claim.leases, b->id, fates[k].v->id, fates[k].v->run) != NULL;
     if (over > 0 && over == b->open)
-      st = ns_lease_delete(db, b, err);
+      st = ns_claim_lease_delete(db, b, err);
   }
   return st;
 }
@@ -450,7 +450,7 @@ static ns_status hide_running(ns_db *db, const ns_outcome *fates, size_t n, ns_e
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++) {
     const ns_verdict *v = fates[i].v;
-    const ns_claimed *c = ns_leases_find(&db->leases, v->lease, v->id, v->run);
+    const ns_claimed *c = ns_claim_leases_find(&db->claim.leases, v->lease, v->id, v->run);
     if (c != NULL && c->shown && is_over(v))
       st = ns_bulk_of(db, NS_SQL_SETTLE_HIDDEN,
                       (ns_column[]){{NS_INT, &v->id, NULL, NULL}}, 1, 0, err);
@@ -496,7 +496,7 @@ bool ns_verdict_written(const ns_verdict *v) {
 /* What another handle has scheduled is not known here yet. */
 static void look_for_written(ns_db *db, const ns_verdict *v) {
   if (v->kind == NS_RELEASE && ns_verdict_written(v))
-    db->look_at = 0;
+    db->claim.promote_at = 0;
 }
 
 ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
@@ -531,8 +531,8 @@ void ns_settle_done(ns_db *db, const ns_verdict *v, size_t n) {
       db->count.settled++;
     else if (!ns_verdict_written(&v[i]))
       db->count.stale++;
-    if (ns_leases_settle(&db->leases, v[i].lease, v[i].id, v[i].run))
-      ns_leases_drop(&db->leases, v[i].lease);
+    if (ns_claim_leases_settle(&db->claim.leases, v[i].lease, v[i].id, v[i].run))
+      ns_claim_leases_drop(&db->claim.leases, v[i].lease);
   }
 }
 
@@ -543,10 +543,9 @@ static void settle_joined(ns_db *db) {
     const ns_verdict *v = &db->tx_settled[i];
     ns_err err;
     db->count.settled += v->status == NS_OK;
-    if (is_over(v) &&
-        ns_leases_settle(&db->leases, v->lease, v->id, v->run)) {
-      ns_lease_delete(db, ns_leases_batch(&db->leases, v->lease), &err);
-      ns_leases_drop(&db->leases, v->lease);
+    if (is_over(v) && ns_claim_leases_settle(&db->claim.leases, v->lease, v->id, v->run)) {
+      ns_claim_lease_delete(db, ns_claim_leases_batch(&db->claim.leases, v->lease), &err);
+      ns_claim_leases_drop(&db->claim.leases, v->lease);
     }
   }
 }

@@ -4,7 +4,7 @@
 #ifndef NS_SETTLE_SETTLE_H
 #define NS_SETTLE_SETTLE_H
 
-#include "claim/lease.h"
+#include "claim/claim.h"
 #include "nightshift.h"
 
 /* Writes the verdicts and their children; each gets its status: OK, STALE, or

@@ -348,7 +348,7 @@ ns_status ns_tree_write(ns_db *db, ns_tree *t, ns_err *err) {
                                          : ns_no_memory(err);
   free(r.ints);
   free(r.nulls);
-  db->look_at = 0;
+  db->claim.promote_at = 0;
   return st;
 }
 

@@ -26,7 +26,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "claim/sweep.h"
+#include "claim/claim.h"
 #include "db/hooks.h"
 #include "db/queue.h"
 #include "handle.h"
@@ -176,25 +176,26 @@ int64_t ns_listener_thread(const ns_listener *l) {
 /* One queue, or its lanes from a while below their floors on when there is so much
 ** below that a sweep takes it in panes. */
 static bool add_near(ns_buf *text, const ns_db *db, int64_t queue_id) {
-  const ns_sweep *s = ns_lanes_known(&db->lanes, queue_id);
+  const ns_claim_queue *s = ns_claim_queue_known(&db->claim.lanes, queue_id);
   size_t first;
-  size_t n = ns_lanes_of(&db->lanes, queue_id, &first);
+  size_t n = ns_claim_lanes_of(&db->claim.lanes, queue_id, &first);
   const char *or = text->n > 0 ? " OR " : "";
-  if ((!db->is_host && !db->lanes.some) || s == NULL || ns_sweep_cheap(s) || n == 0) {
+  if ((!db->is_host && !db->claim.lanes.some_names) || s == NULL || ns_claim_sweep_is_cheap(s) ||
+      n == 0) {
     ns_buf_addf(text, "%squeue_id = %lld", or, (long long)queue_id);
     return false;
   }
   for (size_t i = first; i < first + n; i++, or = " OR ")
     ns_buf_addf(text, "%s(queue_id = %lld AND rank = %lld AND ready_at >= %lld)", or,
-                (long long)queue_id, (long long)db->lanes.items[i].rank,
-                (long long)(db->lanes.items[i].floor - NEAR));
+                (long long)queue_id, (long long)db->claim.lanes.items[i].rank,
+                (long long)(db->claim.lanes.items[i].floor - NEAR));
   return true;
 }
 
 void ns_listen_near(ns_listener *l, const ns_db *db, const int64_t *queue_ids,
                     size_t n) {
   ns_view *v = calloc(1, sizeof *v);
-  const char *kinds = ns_filter_kinds(&db->only);
+  const char *kinds = ns_claim_filter_kinds(&db->claim.filter);
   if (v == NULL)
     return;
   for (size_t i = 0; i < n; i++)
@@ -207,7 +208,7 @@ void ns_listen_near(ns_listener *l, const ns_db *db, const int64_t *queue_ids,
     ns_buf_addc(&v->next, '\0');
     v->part = false;
   }
-  if (ns_leases_alone(&db->leases))
+  if (ns_claim_leases_alone(&db->claim.leases))
     ns_buf_adds(&v->text, v->text.n > 0 ? ") AND (NOT alone" : "NOT alone");
   if (v->text.n == 0 || v->text.oom || v->next.oom) {
     free_view(v);

@@ -1,0 +1,304 @@
+/*
+** Taking jobs: what the rest of the core may use. A claim's steps, in their order, are
+** promote, take, lease, and after the commit read (cycle/cycle.c calls them).
+**
+** Invariant: nothing here waits for a row lock. Floors move only after the commit, so rows
+** of a claim that was rolled back are found again by the next one.
+*/
+#ifndef NS_CLAIM_CLAIM_H
+#define NS_CLAIM_CLAIM_H
+
+#include "nightshift.h"
+
+/* -------------------------------------------- what a claimer remembers of queues */
+
+#define NS_LOOK_MIN INT64_C(10000) /* µs between two looks below a floor */
+#define NS_LOOK_MAX INT64_C(3000)  /* µs that one may take; claim_late, too, has it */
+
+/* Which part below a floor is looked at, and when; see claim/lanes.c. */
+typedef struct ns_scan_window {
+  int64_t next;    /* monotonic µs: when another look is affordable */
+  int64_t full_at; /* ... when one at all is, while that is dear */
+  int64_t width;   /* µs of the key, of the window; 0: all is cheap */
+  int64_t seen_at; /* ... when all was last looked at; 0: never */
+  bool open;       /* all is to be looked at, and has not been yet */
+} ns_scan_window;
+
+/* A lane: the ready rows of one queue with one rank. */
+typedef struct ns_lane {
+  int64_t queue_id;
+  int64_t rank;
+  int64_t floor; /* smallest ready_at worth looking at */
+  bool sentinel; /* known to stand */
+  /* of a claimer of some names, see claim/sweep.c; else they keep their first values */
+  bool unknown;  /* how many rows of other names lie above the floor: not looked */
+  bool spent;    /* a claim has come short of it up to 'end' */
+  int64_t end;   /* rows from there on have not been looked at, exclusive */
+  int64_t left;  /* rows from the floor to 'end', about */
+  int64_t start; /* where the last stretch of those begins */
+  int64_t job;   /* up to which rows of the instant 'floor' have been looked at */
+  int64_t reach; /* the floor when the claim under way is committed */
+} ns_lane;
+
+/* A stretch of a lane: from <= ready_at < to. */
+typedef struct ns_lane_gap {
+  int64_t rank, from, to;
+} ns_lane_gap;
+
+/* A queue as this claimer sees it. */
+typedef struct ns_claim_queue {
+  int64_t queue_id;
+  ns_scan_window window; /* of looking below the floors of its lanes */
+  int64_t since;         /* claims since the last sweep */
+  double credit;         /* jobs this queue may still take in its fair share */
+  bool quiet;            /* it had nothing at the last look, see claim/shares.c */
+  /* for aging, see claim/shares.c */
+  int64_t passed;  /* rows taken in true order since the last turn */
+  int64_t claims;  /* by how many claims; 0: nothing lies below */
+  int64_t rank;    /* of the last of them */
+  int64_t below;   /* lower lanes that had rows at the last turn */
+  int64_t turn_at; /* monotonic µs: when the next turn is due in any case */
+  int64_t cursor;  /* rank that the rotation has come to */
+  unsigned turns;
+  /* of a claimer of some names, see claim/sweep.c */
+  ns_lane_gap hidden; /* below a floor, with a row to be claimed; to = 0: none */
+  ns_lane_gap round;  /* where the round below the floors has come to: rank and from; */
+                      /* 'to' is a job, as in ns_lane */
+  int64_t cost;       /* µs that it has taken so far */
+  int64_t claimed_at; /* monotonic: the last claim, */
+  bool full;          /* which came back full */
+} ns_claim_queue;
+
+/* All of them, in two arrays. */
+typedef struct ns_lanes {
+  ns_lane *items; /* sorted by (queue_id, rank) */
+  size_t n, cap;
+  ns_claim_queue *queues; /* sorted by queue_id */
+  size_t nqueues, capqueues;
+  size_t next;     /* index behind the last queue that was asked for */
+  int backoff;     /* cycles left on the slow path; see claim/statement.c */
+  int penalty;     /* how many the next collision will cost */
+  bool some_names; /* claims are of some names only */
+} ns_lanes;
+
+/* There is a row again at ready_at: a known floor above it goes back to it, unless
+** too many rows of other names may lie between: then the next sweep finds it. */
+void ns_claim_lanes_lower(ns_lanes *l, int64_t queue_id, int64_t rank, int64_t ready_at);
+
+/* After the transaction: the stretches that claims have come short of are passed, if it was
+** committed. */
+void ns_claim_lanes_end(ns_lanes *l, bool committed);
+
+/* The lanes of a queue: first index, and how many. */
+size_t ns_claim_lanes_of(const ns_lanes *l, int64_t queue_id, size_t *first);
+
+/* The record of a queue, if there is one. */
+const ns_claim_queue *ns_claim_queue_known(const ns_lanes *l, int64_t queue_id);
+
+/* Has no sweep of it ever been cut short? */
+bool ns_claim_sweep_is_cheap(const ns_claim_queue *q);
+
+/* -------------------------------------------------------------- names */
+
+/* Which names a handle claims: all, or some, as kinds (see ns_db_kind_of). Two names may
+** share a kind, so the names of claimed jobs are compared once more. */
+typedef struct ns_claim_filter {
+  ns_buf names; /* each ended by NUL, sorted */
+  ns_buf kinds; /* " AND kind IN (0,…)", ended by NUL; empty: all names */
+} ns_claim_filter;
+
+/* The condition behind that of the lanes; NULL: there is none. */
+const char *ns_claim_filter_kinds(const ns_claim_filter *f);
+
+/* Is it one of the names? */
+bool ns_claim_filter_has(const ns_claim_filter *f, ns_bytes name);
+
+/* ------------------------------------------------------------ batches */
+
+/* A claim: one run of one job. */
+typedef struct ns_claimed {
+  int64_t id, run;
+  bool settled;
+  bool shown;    /* has a row in running */
+  int64_t heard; /* when the signal it was given was sent; 0: none */
+  bool child;    /* read, and another job's child */
+  bool plain;    /* read, and without a unique key or a signal: when it is done
+                 ** only its row moves */
+} ns_claimed;
+
+/* A batch: the claims of one row of nightshift_lease. */
+typedef struct ns_lease {
+  int64_t id;
+  ns_claimed *jobs; /* sorted by (id, run); old runs may be among them */
+  size_t n, open;   /* how many, how many unsettled */
+  int64_t span;     /* µs it lasts untouched; 0: as long as its holder */
+  bool alone;       /* its one job was lost with holders before */
+} ns_lease;
+
+typedef struct ns_leases {
+  ns_lease *items;
+  size_t n, cap;
+} ns_leases;
+
+void ns_claim_leases_free(ns_leases *l);
+
+/* Is there no claim in them that waits for its verdict? */
+bool ns_claim_leases_settled(const ns_leases *l);
+
+/* A batch by its id; NULL when there is none. */
+ns_lease *ns_claim_leases_batch(ns_leases *l, int64_t lease);
+
+/* Is a job held that has to be claimed alone? */
+bool ns_claim_leases_alone(const ns_leases *l);
+
+/* An unsettled claim of a batch; NULL when there is none. */
+ns_claimed *ns_claim_leases_find(ns_leases *l, int64_t lease, int64_t id, int64_t run);
+
+/* The same in any batch, which '*batch' (may be NULL) gets. */
+ns_claimed *ns_claim_leases_find_any(ns_leases *l, int64_t id, int64_t run, ns_lease **batch);
+
+/* Marks a claim settled. True when it was its batch's last one: then the
+** caller deletes the row and calls ns_claim_leases_drop. */
+bool ns_claim_leases_settle(ns_leases *l, int64_t lease, int64_t id, int64_t run);
+void ns_claim_leases_drop(ns_leases *l, int64_t lease);
+
+/* Deletes the row of a batch of ours. */
+ns_status ns_claim_lease_delete(ns_db *db, const ns_lease *b, ns_err *err);
+
+/* How many tokens, of 'n' > 0, make the stretch that begins with the first: ids in
+** a row, of the same run. A range of a key is read, and deleted, in a third of the
+** time that so many single keys take. */
+#define NS_STRETCH_LEAST 8 /* a shorter one is not worth a statement */
+size_t ns_claim_stretch(const ns_token *tokens, size_t n);
+
+/* ---------------------------------------------------- the claim's steps */
+
+/* A row taken out of ready. */
+typedef struct ns_claim_row {
+  int64_t queue_id, rank, ready_at, id, run, kind;
+  bool alone; /* it was lost with its holder before: nothing beside it */
+} ns_claim_row;
+
+typedef struct ns_claim_rows {
+  ns_claim_row *items;
+  size_t n, cap;
+} ns_claim_rows;
+
+/* Moves due jobs from scheduled to ready. '*next_due': µs until the next
+** one, -1: none. Looks at most every 20 ms unless something is due. */
+ns_status ns_claim_promote(ns_db *db, int64_t *next_due, ns_err *err);
+
+/* After the commit: rows that were promoted are not looked at again. */
+void ns_claim_promoted(ns_db *db);
+
+/* Makes one job ready now. */
+ns_status ns_claim_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_t id, int64_t run,
+                               int64_t kind, ns_err *err);
+
+/* Takes up to 'limit' ready rows out of 'feeds': reserved places first, then in
+** weighted shares, or strictly. */
+ns_status ns_claim_take(ns_db *db, const ns_feed *feeds, size_t nfeeds, size_t limit,
+                        ns_claim_rows *out, ns_err *err);
+
+/* After a claim that came back with too few jobs, or 'none': '*in' µs, -1: any time, is cut
+** to the next look at one of these queues, or, with none, to the next full one. */
+void ns_claim_next_look(const ns_db *db, const ns_feed *feeds, size_t nfeeds, bool none,
+                        int64_t *in);
+
+/*
+** Jobs to be claimed alone leave 'rows' and are put back; the first of them is
+** remembered in db->claim.alone, and the next ns_claim_take_alone takes it, when the handle
+** holds no other such job. So a job that kills its holders takes no other
+** suspect with it. While one is held, claims leave the others where they are, and
+** db->claim.skipped_alone says so.
+*/
+ns_status ns_claim_separate(ns_db *db, ns_claim_rows *rows, ns_err *err);
+ns_status ns_claim_take_alone(ns_db *db, const ns_feed *feeds, size_t nfeeds, size_t limit,
+                              ns_claim_rows *rows, ns_err *err);
+
+/* May there be a job that a claim of these takes alone? */
+bool ns_claim_alone_next(const ns_db *db, const ns_feed *feeds, size_t nfeeds, size_t limit);
+
+/* Sends one lease row for 'rows' and remembers the batch; '*lease' gets its
+** id. It lasts 'span' µs untouched, 0: as long as its holder. ns_claim_undo forgets
+** it, when the transaction fails; 0 is allowed. */
+ns_status ns_claim_lease(ns_db *db, const ns_claim_rows *rows, int64_t span, int64_t *lease,
+                         ns_err *err);
+void ns_claim_undo(ns_db *db, int64_t lease);
+
+/* After the commit: floors and lanes are learnt, sentinels put up. */
+void ns_claim_committed(ns_db *db, const ns_claim_rows *rows);
+
+/* A cut commit whose outcome could not be learnt: its batch is kept in doubt, and
+** ns_claim_resolve looks whether its lease exists: then it is 'unread', else it
+** is forgotten. Errors: GONE, BUSY. */
+void ns_claim_in_doubt(ns_db *db, int64_t lease);
+ns_status ns_claim_resolve(ns_db *db, ns_err *err);
+
+/* Asks for the jobs of a claim behind its COMMIT, when that takes one statement;
+** best effort. The ns_claim_read that follows has them. */
+void ns_claim_read_ahead(ns_db *db, const ns_claim_rows *rows);
+
+/* Reads the jobs of a lease that are still ours into 'out', in the order of
+** 'rows' (NULL: by id); the others are forgotten. */
+ns_status ns_claim_read(ns_db *db, int64_t lease, const ns_claim_rows *rows, ns_jobs *out,
+                        ns_err *err);
+
+/* Adds a job, to be filled, with room for so many bytes at '*at' that live as long.
+** NULL: out of memory. */
+ns_job *ns_claim_jobs_add(ns_jobs *jobs, size_t bytes, char **at);
+
+/* ---------------------------------------------------- admission locks */
+
+/* What a claimer remembers of contention; see claim/admission.c. */
+typedef struct ns_claim_admission {
+  int contended;       /* claims that still ask for a lock; 0: no contention was met */
+  int64_t place;       /* what the others are at: a queue, */
+  int64_t number;      /* and which of its locks is ours, from 1 on; 0: none */
+  bool leaving;        /* the statement that releases it was sent */
+  unsigned stuck;      /* locks that are not asked for, a bit each: their holder stays, */
+  int64_t stuck_until; /* ... until then (monotonic) */
+} ns_claim_admission;
+
+/* Takes an admission lock of 'place', if this claimer has met contention; it may as well go
+** on without. In the transaction, before it has any locks. Errors: those of any statement. */
+ns_status ns_claim_admission_enter(ns_db *db, int64_t place, ns_err *err);
+
+/* Sends the statement that releases it, behind a COMMIT; best effort. */
+void ns_claim_admission_leave_ahead(ns_db *db);
+
+/* After the transaction, however it ended. 'whole': no answer was an error. */
+void ns_claim_admission_leave(ns_db *db, bool whole);
+
+/* ------------------------------------------------------------ the state */
+
+/* What a handle knows of its claims: db->claim. */
+typedef struct ns_claim_state {
+  ns_lanes lanes;
+  ns_claim_filter filter;
+  ns_claim_admission admission;
+  ns_leases leases;    /* what we hold */
+  int64_t span;        /* of the claim under way: see ns_lease */
+  bool strict;         /* claims in true order only: no aging */
+  ns_claim_row alone;  /* a job to be claimed by itself next; id 0: none */
+  bool skipped_alone;  /* claims have left out jobs that are to be claimed alone */
+  int64_t unread;      /* a lease whose jobs could not be read yet; 0: none */
+  int64_t in_doubt;    /* a lease that may not have been committed; 0: none */
+  ns_verdict *expired; /* claims whose jobs are too late to be started, and that
+                       ** could not be ended yet; owned */
+  size_t nexpired, capexpired;
+  /* shares: see claim/shares.c */
+  int64_t busy_at;   /* monotonic: when to ask again which queues have work, */
+  int64_t busy_cost; /* which took so many µs */
+  int64_t firsts_at; /* monotonic: when to take the first jobs of many together again */
+  bool firsts_dear;  /* the last time that took long */
+  /* promotion: see claim/promote.c */
+  int64_t promote_at;        /* monotonic: when to look at scheduled again */
+  int64_t due_at;            /* monotonic: when its first row is due, or a look below it; 0: none */
+  int64_t first_at;          /* monotonic: when its first row is due; 0: none */
+  int64_t due_floor;         /* run_at up to which it was promoted; 0: not known */
+  int64_t due_reached;       /* ... when the transaction under way is committed */
+  ns_scan_window due_window; /* of looking below due_floor */
+} ns_claim_state;
+
+#endif
