@@ -53,7 +53,7 @@ END {
     print "  NS_SQL_COUNT\n} ns_sql;\n\n#endif"
     exit 0
   }
-  print "#include \"db/sql.h\"\n\n#include <stddef.h>\n"
+  print "#include \"db/db.h\"\n\n#include <stddef.h>\n"
   print "const char *const ns_sql_names[] = {"
   for (i = 1; i <= n; i++) if (!versions[i]) print "    \"" names[i] "\","
   print "};\n\nconst char *const ns_sql_texts[] = {"

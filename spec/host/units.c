@@ -672,7 +672,7 @@ static void pauses(void) {
   ns_db db = {0};
   for (int i = 0; i < 100; i++) {
     int64_t most = 2;
-    ns_pause_up_to(&db, &most, 2);
+    ns_db_pause_up_to(&db, &most, 2);
     CHECK(most == 2);
   }
   puts("pauses");

@@ -11,20 +11,18 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "db/hooks.h"
-#include "db/queue.h"
-#include "db/schema.h"
+#include "db/db.h"
 #include "ns_time.h"
 
 #define CLOSE_MAX (3 * NS_SECOND)
 
-static const ns_hooks *const parts[] = {&ns_schema_hooks, &ns_claim_hooks,
-                                        &ns_push_hooks,   &ns_finish_hooks,
-                                        &ns_settle_hooks, &ns_holder_hooks,
-                                        &ns_rescue_hooks, &ns_own_hooks,
-                                        &ns_leave_hooks,  &ns_listen_hooks,
-                                        &ns_slot_hooks,   &ns_pending_hooks,
-                                        &ns_adopt_hooks,  NULL};
+static const ns_hooks *const parts[] = {&ns_db_schema_hooks, &ns_claim_hooks,
+                                        &ns_push_hooks,      &ns_finish_hooks,
+                                        &ns_settle_hooks,    &ns_holder_hooks,
+                                        &ns_rescue_hooks,    &ns_own_hooks,
+                                        &ns_leave_hooks,     &ns_listen_hooks,
+                                        &ns_slot_hooks,      &ns_pending_hooks,
+                                        &ns_adopt_hooks,     NULL};
 
 /* -------------------------------------------------------------- config */
 
@@ -95,13 +93,13 @@ static ns_status open_parsed(ns_db *db, ns_err *err) {
     st = ns_url_parse(db->cfg.url, &db->url, err);
   if (st != NS_OK)
     return st;
-  if (ns_config_of(db).max_payload > 0)
-    db->max_payload = (size_t)ns_config_of(db).max_payload;
+  if (ns_db_config_value(db).max_payload > 0)
+    db->max_payload = (size_t)ns_db_config_value(db).max_payload;
   if (db->private_url != NULL)
     db->cfg.no_schema = true; /* created below */
-  st = ns_connect(db, err);
+  st = ns_db_connect(db, err);
   if (st == NS_OK && db->private_url != NULL && checked) {
-    st = ns_schema_raise(db, false, &from, err);
+    st = ns_db_schema_raise(db, false, &from, err);
     db->cfg.no_schema = false;
   }
   return st;
@@ -155,9 +153,9 @@ void ns_close(ns_db *db) {
     ns_rollback(db);
     db->cfg.keep_trying = NULL; /* closing waits for no server */
   }
-  ns_hooks_closing(db);
-  ns_hang_up(db);
-  ns_queues_forget(db);
+  ns_db_tell_closing(db);
+  ns_db_hang_up(db);
+  ns_db_queues_free(db);
   ns_url_free(&db->url);
   cfg_free(&db->cfg);
   free(db->private_url);
@@ -167,6 +165,6 @@ void ns_close(ns_db *db) {
 
 ns_counters ns_count(const ns_db *db) {
   ns_counters sum = db->count;
-  ns_add_slow(db, &sum);
+  ns_db_add_slow(db, &sum);
   return sum;
 }

@@ -3,7 +3,7 @@
 **
 ** Invariant: between verbs a handle is outside any transaction of its own;
 ** 'link' is NULL or usable until proven dead, and every verb starts with
-** ns_ready, which reconnects. All memory of prepared statements belongs to
+** ns_db_ready, which reconnects. All memory of prepared statements belongs to
 ** the link, so the caches below are emptied with it.
 */
 #ifndef NS_HANDLE_H
@@ -12,12 +12,10 @@
 #include <sys/types.h>
 
 #include "claim/claim.h"
-#include "db/sql.h"
+#include "db/db.h"
 #include "finish/finish.h"
 #include "holder/rescue.h"
 #include "holder/slot.h"
-#include "link/connection.h"
-#include "link/statement.h"
 #include "link/url.h"
 #include "nightshift.h"
 
@@ -156,110 +154,9 @@ struct ns_db {
   ns_counters count;
 };
 
-/* The configuration with the URL filled in; strings borrowed from 'db'. */
-const ns_config *ns_db_config(const ns_db *db, ns_config *room);
-
-/* Connects if need be, also when the server has hung up while we were idle.
-** Inside a transaction of ours it never reconnects. */
-ns_status ns_ready(ns_db *db, ns_err *err);
-/* STATE: the caller's own SQL has ended the caller's transaction. */
-ns_status ns_tx_ended(ns_err *err);
-
-/* Connects once, and tells the parts. Errors: GONE, DENIED, SERVER, SCHEMA. */
-ns_status ns_connect(ns_db *db, ns_err *err);
-
-/* Closes the connection, and tells the parts. */
-void ns_hang_up(ns_db *db);
-
-/* The configuration with what the URL says filled in; borrows from 'db'. */
-ns_config ns_config_of(const ns_db *db);
-
-/* Adds the slow answers of the connection there is. */
-void ns_add_slow(const ns_db *db, ns_counters *sum);
-
-/* Ends the session at once, in a way that counts as a loss: claims and locks are taken up
-** again by the next connection. */
-void ns_leave_session(ns_db *db);
-
-/* Has somebody ended what this handle waits for? */
-bool ns_interrupted(const ns_db *db);
-
-/* Sleeps any time up to '*most' µs, which is doubled then, up to 'longest': whoever
-** lost the server together with us must not come back together with us. Ends at once
-** when the descriptor 'interrupt_fd' of the configuration may be read. */
-#define NS_PAUSE_FIRST 50000
-#define NS_PAUSE_LONGEST 3000000
-void ns_pause_up_to(const ns_db *db, int64_t *most, int64_t longest);
-
 /* Who held the claims that are being settled; 0: nobody. */
-static inline int64_t ns_claimant(const ns_db *db) {
+static inline int64_t ns_db_claimant(const ns_db *db) {
   return db->blamed != 0 ? db->blamed : db->holder;
 }
-
-/* For ns_now: 'now' was the server's a moment ago. */
-void ns_saw_now(ns_db *db, int64_t now);
-
-/* ------------------------------------------------- statements: db/query.c */
-
-#define ns_vint(x) ((ns_value){.type = NS_INT, .i = (x)})
-#define ns_vtext(x) ((ns_value){.type = NS_TEXT, .s = (x)})
-#define ns_vnull ((ns_value){.type = NS_NULL})
-#define ns_vopt(x) ((x).p != NULL ? ns_vtext(x) : ns_vnull)
-
-/* An integer column, or what stands for its NULL. */
-static inline int64_t ns_int_or(const ns_value *v, int64_t fallback) {
-  return v->type == NS_NULL ? fallback : v->i;
-}
-
-/* Before their link goes, which owns them. */
-void ns_forget_statements(ns_db *db);
-
-/* Runs a named statement with its parameters; outside a transaction once more
-** when the connection is lost, so all that run there may be run twice. */
-ns_status ns_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
-
-/* Prepares it, unless it is. What is prepared may make room for others: see
-** ns_link_prepare. */
-ns_status ns_prepare(ns_db *db, ns_sql sql, ns_err *err);
-
-/* Prepares it for nothing: may we, and is there what it needs? */
-ns_status ns_try(ns_db *db, ns_sql sql, ns_err *err);
-
-/* Sends it; ns_told says what became of it, and has its rows. */
-ns_status ns_ask(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
-ns_status ns_told(ns_db *db, ns_sql sql, ns_err *err);
-
-/* Sends one that has no rows; the next statement tells what it fails with. */
-ns_status ns_send(ns_db *db, ns_sql sql, const ns_column *cols, ns_err *err);
-
-/* Did a statement change as many rows as it had to? BUSY when not: the transaction
-** is to be rolled back and run again. */
-ns_status ns_whole(int64_t changed, int64_t expected, ns_err *err);
-
-/* Runs it once per row in one round trip; each has to change a row, or: all of them
-** together so many. Errors: as ns_whole. */
-ns_status ns_bulk(ns_db *db, ns_sql sql, const ns_column *cols, size_t nrows,
-                  ns_err *err);
-ns_status ns_bulk_of(ns_db *db, ns_sql sql, const ns_column *cols, size_t nrows,
-                     int64_t changes, ns_err *err);
-
-/* The next row of a named statement; NULL after the last. */
-ns_status ns_row(ns_db *db, ns_sql sql, const ns_value **row, ns_err *err);
-
-/* Rows changed by the last run of a named statement. */
-int64_t ns_affected(const ns_db *db, ns_sql sql);
-
-/* Our statements fit our tables: what one of them misses there is the fault of
-** whoever changed them (SCHEMA), and never that of a job or a verdict. */
-ns_status ns_misfit(ns_status st, ns_err *err);
-
-/* A statement prepared from text, cached by the text. */
-ns_status ns_prepared(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err);
-
-/* The same of one that takes and gives integers alone; of a program it takes no place. */
-ns_status ns_spelled(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err);
-
-/* Text without parameters or rows: BEGIN, COMMIT and the like. */
-ns_status ns_text(ns_db *db, const char *sql, ns_err *err);
 
 #endif

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "db/transaction.h"
+#include "db/db.h"
 #include "finish/pending.h"
 #include "handle.h"
 #include "push/insert.h"
@@ -92,9 +92,9 @@ static ns_status look(ns_db *db, ns_sql sql, int64_t id, ns_info *info,
                       bool *found, ns_err *err) {
   const ns_value *r = NULL;
   ns_value param = ns_vint(id);
-  ns_status st = ns_run(db, sql, &param, err);
+  ns_status st = ns_db_run(db, sql, &param, err);
   if (st == NS_OK)
-    st = ns_row(db, sql, &r, err);
+    st = ns_db_row(db, sql, &r, err);
   *found = st == NS_OK && r != NULL;
   if (!*found)
     return st;
@@ -114,7 +114,7 @@ ns_status ns_job_info(ns_db *db, int64_t id, ns_info *info, ns_err *err) {
   ns_status st;
   ns_info_free(info);
   ns_err_clear(err);
-  if ((st = ns_ready(db, err)) != NS_OK)
+  if ((st = ns_db_ready(db, err)) != NS_OK)
     return st;
   st = look(db, NS_SQL_ADMIN_INFO, id, info, &found, err);
   if (st == NS_OK && !found)
@@ -137,9 +137,9 @@ typedef struct live {
 static ns_status lock_live(ns_db *db, int64_t id, live *l, ns_err *err) {
   const ns_value *r = NULL;
   ns_value param = ns_vint(id);
-  ns_status st = ns_run(db, NS_SQL_ADMIN_LOCK, &param, err);
+  ns_status st = ns_db_run(db, NS_SQL_ADMIN_LOCK, &param, err);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_ADMIN_LOCK, &r, err);
+    st = ns_db_row(db, NS_SQL_ADMIN_LOCK, &r, err);
   l->found = st == NS_OK && r != NULL;
   ns_buf_reset(&l->key);
   if (!l->found)
@@ -167,11 +167,11 @@ typedef struct past {
 static ns_status lock_past(ns_db *db, int64_t id, past *p, ns_err *err) {
   const ns_value *r = NULL;
   ns_value param = ns_vint(id);
-  ns_status st = ns_run(db, NS_SQL_ADMIN_FINISHED, &param, err);
+  ns_status st = ns_db_run(db, NS_SQL_ADMIN_FINISHED, &param, err);
   p->outcome[0] = '\0';
   ns_buf_reset(&p->key);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_ADMIN_FINISHED, &r, err);
+    st = ns_db_row(db, NS_SQL_ADMIN_FINISHED, &r, err);
   if (st != NS_OK || r == NULL)
     return st;
   snprintf(p->outcome, sizeof p->outcome, "%.*s", (int)r[0].s.n, r[0].s.p);
@@ -188,8 +188,7 @@ static ns_status lock_past(ns_db *db, int64_t id, past *p, ns_err *err) {
 static void unschedule(ns_db *db, int64_t id, int64_t due) {
   ns_err none;
   if (!db->never_fast)
-    ns_run(db, NS_SQL_ADMIN_UNSCHEDULE,
-           (ns_value[]){ns_vint(due), ns_vint(id)}, &none);
+    ns_db_run(db, NS_SQL_ADMIN_UNSCHEDULE, (ns_value[]){ns_vint(due), ns_vint(id)}, &none);
 }
 
 /* One verb on one job. */
@@ -206,7 +205,7 @@ static ns_status run_verb(ns_db *db, work *w,
                           ns_status (*run)(ns_db *, ns_tx *, ns_err *),
                           ns_err *err) {
   ns_tx tx = {.run = run, .arg = w};
-  ns_status st = ns_transact(db, &tx, err);
+  ns_status st = ns_db_transact(db, &tx, err);
   ns_buf_free(&w->now.key);
   ns_buf_free(&w->then.key);
   if (st == NS_OK && !db->user_tx) {
@@ -227,9 +226,8 @@ static void tell_claimer(ns_db *db, const work *w) {
   const ns_value *row = NULL;
   const ns_value params[] = {ns_vint(w->id), ns_vint(w->now.run)};
   ns_err none;
-  if (db->user_tx || !w->now.found ||
-      ns_run(db, NS_SQL_ADMIN_HELD, params, &none) != NS_OK ||
-      ns_row(db, NS_SQL_ADMIN_HELD, &row, &none) != NS_OK || row == NULL)
+  if (db->user_tx || !w->now.found || ns_db_run(db, NS_SQL_ADMIN_HELD, params, &none) != NS_OK ||
+      ns_db_row(db, NS_SQL_ADMIN_HELD, &row, &none) != NS_OK || row == NULL)
     return;
   snprintf(token, sizeof token, "[[%lld,%lld]]", (long long)w->id,
            (long long)w->now.run);
@@ -265,14 +263,14 @@ static ns_status cancel_run(ns_db *db, ns_tx *tx, ns_err *err) {
     end.unique = ns_buf_bytes(&w->now.key);
   if (w->now.due > w->now.now)
     unschedule(db, w->id, w->now.due);
-  st = ns_run(db, NS_SQL_ADMIN_NOTICE,
-              (ns_value[]){ns_vtext(ns_str("cancelled")), ns_vtext(ns_said(w->reason)),
-                           ns_vint(w->id), ns_vint(w->now.run)},
-              err);
-  w->noticed = st == NS_OK && ns_affected(db, NS_SQL_ADMIN_NOTICE) > 0;
+  st = ns_db_run(db, NS_SQL_ADMIN_NOTICE,
+                 (ns_value[]){ns_vtext(ns_str("cancelled")), ns_vtext(ns_said(w->reason)),
+                              ns_vint(w->id), ns_vint(w->now.run)},
+                 err);
+  w->noticed = st == NS_OK && ns_db_affected(db, NS_SQL_ADMIN_NOTICE) > 0;
   if (st == NS_OK)
-    st = ns_bulk_of(db, NS_SQL_SETTLE_HIDDEN,
-                    (ns_column[]){{NS_INT, &w->id, NULL, NULL}}, 1, 0, err);
+    st = ns_db_bulk_changing(db, NS_SQL_SETTLE_HIDDEN, (ns_column[]){{NS_INT, &w->id, NULL, NULL}},
+                             1, 0, err);
   return st == NS_OK ? ns_finish(db, &end, 1, err) : st;
 }
 
@@ -281,9 +279,9 @@ static void nudge_holder(ns_db *db, int64_t id) {
   const ns_value *row = NULL;
   ns_value param = ns_vint(id);
   ns_err none;
-  if (ns_run(db, NS_SQL_ADMIN_NOTIFIED, &param, &none) == NS_OK &&
-      ns_row(db, NS_SQL_ADMIN_NOTIFIED, &row, &none) == NS_OK && row != NULL)
-    ns_run(db, NS_SQL_LISTEN_NUDGE, (ns_value[]){row[0], ns_vint(0)}, &none);
+  if (ns_db_run(db, NS_SQL_ADMIN_NOTIFIED, &param, &none) == NS_OK &&
+      ns_db_row(db, NS_SQL_ADMIN_NOTIFIED, &row, &none) == NS_OK && row != NULL)
+    ns_db_run(db, NS_SQL_LISTEN_NUDGE, (ns_value[]){row[0], ns_vint(0)}, &none);
 }
 
 ns_status ns_cancel(ns_db *db, int64_t id, ns_bytes reason, ns_err *err) {
@@ -316,10 +314,10 @@ static ns_status retry_key(ns_db *db, work *w, ns_err *err) {
   ns_status st;
   if (w->then.key.n == 0)
     return NS_OK;
-  st = ns_run(db, NS_SQL_PUSH_UNIQUE,
-              (ns_value[]){ns_vint(w->then.queue_id),
-                           ns_vtext(ns_buf_bytes(&w->then.key)), ns_vint(w->id)},
-              err);
+  st = ns_db_run(
+      db, NS_SQL_PUSH_UNIQUE,
+      (ns_value[]){ns_vint(w->then.queue_id), ns_vtext(ns_buf_bytes(&w->then.key)), ns_vint(w->id)},
+      err);
   return st == NS_EDUPLICATE ? key_taken(db, w, err) : st;
 }
 
@@ -343,11 +341,11 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
   snprintf(text, sizeof text, "[%lld]", (long long)w->id);
   list = ns_vtext(ns_str(text));
   if (st == NS_OK && (st = retry_key(db, w, err)) == NS_OK &&
-      (st = ns_run(db, NS_SQL_ADMIN_UNMET, &id, err)) == NS_OK &&
-      (st = ns_run(db, NS_SQL_SIGNAL_FORGET, all_signals, err)) == NS_OK &&
+      (st = ns_db_run(db, NS_SQL_ADMIN_UNMET, &id, err)) == NS_OK &&
+      (st = ns_db_run(db, NS_SQL_SIGNAL_FORGET, all_signals, err)) == NS_OK &&
       (st = ns_tree_unlink(db, list, err)) == NS_OK &&
-      (st = ns_run(db, NS_SQL_ADMIN_RETRY, &id, err)) == NS_OK)
-    st = ns_run(db, NS_SQL_ADMIN_FORGET, &id, err);
+      (st = ns_db_run(db, NS_SQL_ADMIN_RETRY, &id, err)) == NS_OK)
+    st = ns_db_run(db, NS_SQL_ADMIN_FORGET, &id, err);
   if (st != NS_OK)
     return st;
   rank = 255 - w->then.priority;
@@ -375,8 +373,8 @@ static ns_status ended_or_unknown(ns_db *db, work *w, ns_err *err) {
 /* Did the statement take a row? */
 static ns_status take_one(ns_db *db, ns_sql sql, const ns_value *params, bool *taken,
                           ns_err *err) {
-  ns_status st = ns_run(db, sql, params, err);
-  *taken = st == NS_OK && ns_affected(db, sql) > 0;
+  ns_status st = ns_db_run(db, sql, params, err);
+  *taken = st == NS_OK && ns_db_affected(db, sql) > 0;
   return st;
 }
 
@@ -415,7 +413,7 @@ static ns_status run_now_run(ns_db *db, ns_tx *tx, ns_err *err) {
     return st;
   if (promoted)
     return not_scheduled(w, err);
-  if ((st = ns_run(db, NS_SQL_ADMIN_DUE_NOW, &id, err)) != NS_OK)
+  if ((st = ns_db_run(db, NS_SQL_ADMIN_DUE_NOW, &id, err)) != NS_OK)
     return st;
   run = w->now.run + 1;
   db->ring_due = true;
@@ -439,9 +437,8 @@ static ns_status take_out(ns_db *db, const work *w, bool *taken, ns_err *err) {
                          ns_vint(j->run)};
   const ns_value *row = NULL;
   ns_status st = take_one(db, NS_SQL_ADMIN_TAKE_SCHEDULED, due, taken, err);
-  if (st != NS_OK || *taken ||
-      (st = ns_run(db, NS_SQL_ADMIN_READY_AT, of, err)) != NS_OK ||
-      (st = ns_row(db, NS_SQL_ADMIN_READY_AT, &row, err)) != NS_OK || row == NULL)
+  if (st != NS_OK || *taken || (st = ns_db_run(db, NS_SQL_ADMIN_READY_AT, of, err)) != NS_OK ||
+      (st = ns_db_row(db, NS_SQL_ADMIN_READY_AT, &row, err)) != NS_OK || row == NULL)
     return st;
   return take_one(db, NS_SQL_ADMIN_TAKE_READY,
                   (ns_value[]){of[0], of[1], ns_vint(row[0].i), of[2]}, taken, err);
@@ -455,11 +452,10 @@ static ns_status queue_again(ns_db *db, const work *w, int64_t rank,
     db->ring_due = true;
     return ns_claim_promote_one(db, w->now.queue_id, rank, w->id, run, w->now.kind, err);
   }
-  return ns_run(db, NS_SQL_ADMIN_SCHEDULE,
-                (ns_value[]){ns_vint(w->now.due), ns_vint(w->id),
-                             ns_vint(w->now.queue_id), ns_vint(rank),
-                             ns_vint(run), ns_vint(w->now.kind)},
-                err);
+  return ns_db_run(db, NS_SQL_ADMIN_SCHEDULE,
+                   (ns_value[]){ns_vint(w->now.due), ns_vint(w->id), ns_vint(w->now.queue_id),
+                                ns_vint(rank), ns_vint(run), ns_vint(w->now.kind)},
+                   err);
 }
 
 static ns_status reprioritise_run(ns_db *db, ns_tx *tx, ns_err *err) {
@@ -476,8 +472,8 @@ static ns_status reprioritise_run(ns_db *db, ns_tx *tx, ns_err *err) {
   if (w->now.unmet == 0)
     st = take_out(db, w, &moves, err);
   if (st == NS_OK)
-    st = ns_run(db, NS_SQL_ADMIN_RANK,
-                (ns_value[]){ns_vint(moves), ns_vint(rank), ns_vint(w->id)}, err);
+    st = ns_db_run(db, NS_SQL_ADMIN_RANK,
+                   (ns_value[]){ns_vint(moves), ns_vint(rank), ns_vint(w->id)}, err);
   return st == NS_OK && moves ? queue_again(db, w, rank, err) : st;
 }
 
@@ -496,10 +492,9 @@ ns_status ns_pause(ns_db *db, ns_bytes queue, bool paused, ns_err *err) {
   int64_t id;
   ns_status st = ns_queue_id(db, queue, false, &id, err);
   if (st == NS_OK)
-    st = ns_ready(db, err);
+    st = ns_db_ready(db, err);
   if (st == NS_OK)
-    st = ns_run(db, NS_SQL_ADMIN_PAUSE,
-                (ns_value[]){ns_vint(paused), ns_vtext(queue)}, err);
+    st = ns_db_run(db, NS_SQL_ADMIN_PAUSE, (ns_value[]){ns_vint(paused), ns_vtext(queue)}, err);
   if (st == NS_OK)
     ns_ring(db, NULL);
   return st;

@@ -27,7 +27,7 @@ ns_status ns_tell_owed(ns_db *db, int64_t holder, const ns_owed *list, size_t n,
   add_json(&json, holder, list, n, total);
   ns_buf_fill(&sql, ns_sql_texts[NS_SQL_HOLDER_OWES], VERDICTS_MARK, ns_buf_bytes(&json));
   ns_buf_addc(&sql, '\0');
-  st = json.oom || sql.oom ? ns_no_memory(err) : ns_text(db, sql.p, err);
+  st = json.oom || sql.oom ? ns_no_memory(err) : ns_db_text(db, sql.p, err);
   ns_buf_free(&json);
   ns_buf_free(&sql);
   return st;

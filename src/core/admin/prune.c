@@ -11,8 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "db/list.h"
-#include "db/transaction.h"
+#include "db/db.h"
 #include "finish/pending.h"
 #include "handle.h"
 #include "holder/slot.h"
@@ -44,8 +43,8 @@ static bool add(kins *list, kin k) {
 static ns_value as_json(const kin *items, size_t n, ns_buf *text) {
   ns_buf_reset(text);
   for (size_t i = 0; i < n; i++)
-    ns_id_add(text, items[i].id);
-  return ns_list_end(text);
+    ns_db_list_add_id(text, items[i].id);
+  return ns_db_list_end(text);
 }
 
 /* "[[parent,seq,id],…]" of those that are children. */
@@ -56,7 +55,7 @@ static ns_value links_json(const kin *items, size_t n, ns_buf *text) {
       ns_buf_addf(text, "%s[%lld,%lld,%lld]", text->n > 0 ? "," : "[",
                   (long long)items[i].parent, (long long)items[i].seq,
                   (long long)items[i].id);
-  return ns_list_end(text);
+  return ns_db_list_end(text);
 }
 
 /* Between two transactions: is the prune to go on? */
@@ -84,9 +83,9 @@ static ns_status delete_links(ns_db *db, const batch *b, ns_err *err) {
   ns_buf text = NS_BUF_INIT;
   ns_value param = b->tree ? links_json(b->items, b->n, &text)
                            : as_json(b->items, b->n, &text);
-  ns_status st = text.oom ? ns_no_memory(err)
-                          : ns_run(db, b->tree ? NS_SQL_PRUNE_LINKS
-                                               : NS_SQL_PRUNE_CHILDREN, &param, err);
+  ns_status st =
+      text.oom ? ns_no_memory(err)
+               : ns_db_run(db, b->tree ? NS_SQL_PRUNE_LINKS : NS_SQL_PRUNE_CHILDREN, &param, err);
   ns_buf_free(&text);
   return st;
 }
@@ -96,23 +95,23 @@ static ns_status delete_links(ns_db *db, const batch *b, ns_err *err) {
 static ns_status hold(ns_db *db, batch *b, const ns_value *ids, ns_err *err) {
   ns_sql sql = db->goes_on == NULL ? NS_SQL_PRUNE_HOLD : NS_SQL_PRUNE_HOLD_NOW;
   const ns_value *row = NULL;
-  ns_status st = ns_run(db, sql, ids, err);
+  ns_status st = ns_db_run(db, sql, ids, err);
   if (st == NS_OK)
-    st = ns_row(db, sql, &row, err);
+    st = ns_db_row(db, sql, &row, err);
   b->lives = st == NS_OK && row != NULL && row[1].i > 0;
   return st;
 }
 
 static ns_status delete_rows(ns_db *db, batch *b, const ns_value *ids, ns_err *err) {
-  ns_status st = ns_run(db, NS_SQL_PRUNE_ATTEMPTS, ids, err);
+  ns_status st = ns_db_run(db, NS_SQL_PRUNE_ATTEMPTS, ids, err);
   if (st == NS_OK)
-    st = ns_run(db, NS_SQL_PRUNE_FINISHED, ids, err);
+    st = ns_db_run(db, NS_SQL_PRUNE_FINISHED, ids, err);
   if (st != NS_OK)
     return st;
-  b->deleted = ns_affected(db, NS_SQL_PRUNE_FINISHED);
+  b->deleted = ns_db_affected(db, NS_SQL_PRUNE_FINISHED);
   if ((st = delete_links(db, b, err)) == NS_OK)
-    st = ns_run(db, NS_SQL_PRUNE_PAUSES, ids, err);
-  return st == NS_OK ? ns_run(db, NS_SQL_PRUNE_SIGNALS, ids, err) : st;
+    st = ns_db_run(db, NS_SQL_PRUNE_PAUSES, ids, err);
+  return st == NS_OK ? ns_db_run(db, NS_SQL_PRUNE_SIGNALS, ids, err) : st;
 }
 
 static ns_status delete_run(ns_db *db, ns_tx *tx, ns_err *err) {
@@ -140,7 +139,7 @@ static ns_status delete_all(ns_db *db, const kins *list, int64_t *deleted,
     ns_tx tx = {.run = delete_run, .arg = &b, .once = db->goes_on != NULL};
     left -= b.n;
     b.items = list->items + left;
-    if ((st = ns_transact(db, &tx, err)) == NS_OK)
+    if ((st = ns_db_transact(db, &tx, err)) == NS_OK)
       *deleted += b.deleted;
     lives = b.lives;
   }
@@ -167,8 +166,7 @@ static ns_status read_kin(ns_db *db, ns_sql sql, const ages *keep, kins *tree,
                           fate *f, ns_err *err) {
   const ns_value *row;
   ns_status st = NS_OK;
-  while (*f == GOES && (st = ns_row(db, sql, &row, err)) == NS_OK &&
-         row != NULL) {
+  while (*f == GOES && (st = ns_db_row(db, sql, &row, err)) == NS_OK && row != NULL) {
     *f = fate_of(row, keep);
     if (*f == GOES && !add(tree, (kin){row[K_ID].i, row[K_PARENT].i, row[K_SEQ].i}))
       return ns_no_memory(err);
@@ -189,7 +187,7 @@ static ns_status read_page(ns_db *db, ns_sql sql, const ns_value *params,
     *f = STOPPED;
     return NS_OK;
   }
-  if ((st = ns_run(db, sql, params, err)) == NS_OK)
+  if ((st = ns_db_run(db, sql, params, err)) == NS_OK)
     st = read_kin(db, sql, keep, tree, f, err);
   *more = st == NS_OK && *f == GOES && tree->n == before + BATCH;
   return st;
@@ -242,7 +240,7 @@ static ns_status walk(ns_db *db, int64_t root, const ages *keep, kins *tree,
   ns_value param = ns_vint(root);
   size_t start = tree->n;
   size_t from = start;
-  ns_status st = ns_run(db, NS_SQL_PRUNE_SELF, &param, err);
+  ns_status st = ns_db_run(db, NS_SQL_PRUNE_SELF, &param, err);
   *f = GOES;
   if (st == NS_OK)
     st = read_kin(db, NS_SQL_PRUNE_SELF, keep, tree, f, err);
@@ -261,9 +259,9 @@ static ns_status walk(ns_db *db, int64_t root, const ages *keep, kins *tree,
 static ns_status find_root(ns_db *db, int64_t id, int64_t *root, ns_err *err) {
   const ns_value *row = NULL;
   ns_value params[] = {ns_vint(id), ns_vint(id)};
-  ns_status st = ns_run(db, NS_SQL_PRUNE_ROOT, params, err);
+  ns_status st = ns_db_run(db, NS_SQL_PRUNE_ROOT, params, err);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_PRUNE_ROOT, &row, err);
+    st = ns_db_row(db, NS_SQL_PRUNE_ROOT, &row, err);
   if (st == NS_OK && row == NULL)
     return ns_fail(err, NS_ENOTFOUND,
                    "there is no job %lld, live or in the history", (long long)id);
@@ -281,8 +279,7 @@ ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err) {
   ns_status st;
   *deleted = 0;
   ns_err_clear(err);
-  if ((st = ns_ready(db, err)) == NS_OK &&
-      (st = find_root(db, id, &root, err)) == NS_OK)
+  if ((st = ns_db_ready(db, err)) == NS_OK && (st = find_root(db, id, &root, err)) == NS_OK)
     st = walk(db, root, &none, &tree, &f, err);
   if (st == NS_OK && f == GOES && root != id) {
     tree.n = 0; /* of all that has ended, this part */
@@ -343,18 +340,14 @@ static bool add_row(pass *p, const ns_value *row) {
 static ns_status batch_run(ns_db *db, ns_tx *tx, ns_err *err) {
   pass *p = tx->arg;
   const ns_value *row;
-  ns_status st = ns_run(db, NS_SQL_PRUNE_SELECT,
-                        (ns_value[]){ns_vint(NS_KEEP_TREE),
-                                     ns_vtext(ns_str(p->outcome)),
-                                     ns_vint(p->from.finished_at),
-                                     ns_vint(p->from.finished_at),
-                                     ns_vint(p->from.id), ns_vint(p->age),
-                                     ns_vint(BATCH)},
-                        err);
+  ns_status st = ns_db_run(db, NS_SQL_PRUNE_SELECT,
+                           (ns_value[]){ns_vint(NS_KEEP_TREE), ns_vtext(ns_str(p->outcome)),
+                                        ns_vint(p->from.finished_at), ns_vint(p->from.finished_at),
+                                        ns_vint(p->from.id), ns_vint(p->age), ns_vint(BATCH)},
+                           err);
   p->at = p->from;
   p->n = p->alone.n = p->ntops = 0;
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_PRUNE_SELECT, &row, err)) == NS_OK &&
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_PRUNE_SELECT, &row, err)) == NS_OK &&
          row != NULL)
     if (!add_row(p, row))
       st = ns_no_memory(err);
@@ -403,7 +396,7 @@ static ns_status prune_batch(ns_db *db, pass *p, const ages *keep,
   ns_tx tx = {.run = batch_run, .arg = p, .once = db->goes_on != NULL};
   ns_status st;
   p->from = p->at;
-  if ((st = ns_transact(db, &tx, err)) != NS_OK)
+  if ((st = ns_db_transact(db, &tx, err)) != NS_OK)
     return st;
   *deleted += (int64_t)p->alone.n;
   return prune_trees(db, p, keep, deleted, err);

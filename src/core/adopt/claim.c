@@ -18,9 +18,7 @@
 
 #include "adopt/table.h"
 #include "claim/claim.h"
-#include "db/list.h"
-#include "db/queue.h"
-#include "db/transaction.h"
+#include "db/db.h"
 #include "ns_number.h"
 #include "ns_time.h"
 
@@ -168,10 +166,10 @@ typedef struct claim {
 
 /* Where the table has no column for it: whose these rows are. */
 static ns_status add_grips(claim *c, ns_err *err) {
-  return ns_run(c->a->db, NS_SQL_ADOPT_GRIP_ADD,
-                (ns_value[]){ns_vtext(c->a->map.table), ns_vtext(c->call.token),
-                             ns_vtext(c->call.rows)},
-                err);
+  return ns_db_run(
+      c->a->db, NS_SQL_ADOPT_GRIP_ADD,
+      (ns_value[]){ns_vtext(c->a->map.table), ns_vtext(c->call.token), ns_vtext(c->call.rows)},
+      err);
 }
 
 /* Marks the rows of the call. */
@@ -186,7 +184,7 @@ static ns_status mark_one(claim *c, int64_t id, ns_buf *marked, ns_err *err) {
   c->call.rows =
       (ns_bytes){text, (size_t)snprintf(text, sizeof text, "[%" PRId64 "]", id)};
   if ((st = mark(c, err)) == NS_OK)
-    ns_id_add(marked, id);
+    ns_db_list_add_id(marked, id);
   return st == NS_OK ? st : ns_adopt_refuse(c->a, id, st, err);
 }
 
@@ -228,15 +226,15 @@ static ns_status by_update(claim *c, ns_err *err) {
   ns_status st;
   if (ns_adopted_refuses(c->a))
     return by_key(c, err);
-  if ((st = ns_begun(c->a->db, err)) != NS_OK)
+  if ((st = ns_db_begun(c->a->db, err)) != NS_OK)
     return st;
   st = ns_adopt_run(c->a, NULL, NS_SQL_ADOPT_CLAIM, &c->call, &s, err);
   c->found = st == NS_OK && ns_stmt_affected(s) > 0;
   if ((st != NS_EBUSY || err->sqlerr != NS_LOCK_WAIT) && !ns_adopt_is_refused(st, err))
     return st;
   ns_err_clear(err);
-  if ((st = ns_text(c->a->db, "ROLLBACK", err)) == NS_OK &&
-      (st = ns_text(c->a->db, "START TRANSACTION", err)) == NS_OK)
+  if ((st = ns_db_text(c->a->db, "ROLLBACK", err)) == NS_OK &&
+      (st = ns_db_text(c->a->db, "START TRANSACTION", err)) == NS_OK)
     st = by_key(c, err);
   return st;
 }
@@ -290,7 +288,7 @@ static ns_status read_claimed(claim *c, ns_jobs *out, ns_err *err) {
   ns_status st;
   if (s != NULL && !ns_link_dead(db->link)) /* a dead link ends with its statements */
     st = ns_stmt_told(db->link, s, err);
-  else if ((st = ns_ready(db, err)) == NS_OK)
+  else if ((st = ns_db_ready(db, err)) == NS_OK)
     st = ns_adopt_run(c->a, NULL, reader(c), &c->call, &s, err);
   return st == NS_OK ? ns_adopt_collect(c->a, NULL, s, c->token, out, err) : st;
 }
@@ -304,7 +302,7 @@ static ns_status claim_and_read(claim *c, ns_jobs *out, ns_err *err) {
   ns_status st;
   a->in_doubt = c->token; /* until its rows are here */
   a->doubter = a->db->holder;
-  st = ns_transact(a->db, &tx, err);
+  st = ns_db_transact(a->db, &tx, err);
   doubtful = st == NS_EGONE || st == NS_ENOMEM || (st != NS_OK && replay);
   if (st == NS_OK && c->found) { /* they are ours, though they may not be read now */
     st = read_claimed(c, out, err);
@@ -341,8 +339,8 @@ static ns_status take_lock(ns_adopted *a, bool *got, ns_err *err) {
   ns_status st;
   do {
     ns_value params[] = {ns_vtext(a->map.table), patience};
-    if ((st = ns_run(a->db, NS_SQL_ADOPT_LOCK, params, err)) == NS_OK)
-      st = ns_row(a->db, NS_SQL_ADOPT_LOCK, &row, err);
+    if ((st = ns_db_run(a->db, NS_SQL_ADOPT_LOCK, params, err)) == NS_OK)
+      st = ns_db_row(a->db, NS_SQL_ADOPT_LOCK, &row, err);
     *got = st == NS_OK && row != NULL && row[0].type == NS_INT && row[0].i == 1;
     if (st != NS_OK || *got)
       return st;
@@ -367,7 +365,7 @@ static ns_status claim_locked(ns_adopted *a, size_t limit, ns_jobs *out,
     return st;
   }
   st = claim_written(a, limit, out, err);
-  ns_run(a->db, NS_SQL_ADOPT_UNLOCK, &table, &none); /* nobody's after a reconnect */
+  ns_db_run(a->db, NS_SQL_ADOPT_UNLOCK, &table, &none); /* nobody's after a reconnect */
   return st;
 }
 
@@ -377,9 +375,9 @@ static ns_status claim_locked(ns_adopted *a, size_t limit, ns_jobs *out,
 ns_status ns_adopt_lockable(ns_adopted *a, ns_err *err) {
   const ns_value *row = NULL;
   ns_value table = ns_vtext(a->map.table);
-  ns_status st = a->lockable ? NS_OK : ns_run(a->db, NS_SQL_ADOPT_ENGINE, &table, err);
+  ns_status st = a->lockable ? NS_OK : ns_db_run(a->db, NS_SQL_ADOPT_ENGINE, &table, err);
   if (st == NS_OK && !a->lockable)
-    st = ns_row(a->db, NS_SQL_ADOPT_ENGINE, &row, err);
+    st = ns_db_row(a->db, NS_SQL_ADOPT_ENGINE, &row, err);
   if (st != NS_OK || row == NULL || row[0].type != NS_TEXT)
     return st;
   a->lockable = row[0].s.n == 6 && memcmp(row[0].s.p, "InnoDB", 6) == 0;
@@ -406,7 +404,7 @@ ns_status ns_adopted_claim(ns_adopted *a, size_t limit, ns_jobs *out,
   ns_adopt_own(a);
   st = ns_adopted_look(a, false, &freed, err);
   if (st == NS_OK || st == NS_EBUSY)
-    st = ns_ready(a->db, err);
+    st = ns_db_ready(a->db, err);
   if (st == NS_OK)
     st = ns_adopt_lockable(a, err);
   if (st == NS_OK)

@@ -45,10 +45,10 @@ static ns_bytes given(const ns_adopted *a) {
 /* '*same': the mapping that is known there is ours. */
 static ns_status read_control(ns_adopted *a, bool *same, ns_err *err) {
   const ns_value *row = NULL;
-  ns_status st = ns_run(a->db, NS_SQL_ADOPT_CONTROL,
-                        (ns_value[]){ns_vtext(given(a)), ns_vtext(a->map.table)}, err);
+  ns_status st = ns_db_run(a->db, NS_SQL_ADOPT_CONTROL,
+                           (ns_value[]){ns_vtext(given(a)), ns_vtext(a->map.table)}, err);
   if (st == NS_OK)
-    st = ns_row(a->db, NS_SQL_ADOPT_CONTROL, &row, err);
+    st = ns_db_row(a->db, NS_SQL_ADOPT_CONTROL, &row, err);
   *same = st == NS_OK && row != NULL && row[C_SAME].i != 0;
   if (st == NS_OK && row != NULL)
     take_control(a, row);
@@ -64,8 +64,8 @@ ns_status ns_adopt_control(ns_adopted *a, ns_err *err) {
     return NS_OK;
   st = read_control(a, &same, err);
   if (st == NS_OK && first && !same) {
-    st = ns_run(a->db, NS_SQL_ADOPT_KNOWN,
-                (ns_value[]){ns_vtext(a->map.table), ns_vtext(given(a))}, err);
+    st = ns_db_run(a->db, NS_SQL_ADOPT_KNOWN,
+                   (ns_value[]){ns_vtext(a->map.table), ns_vtext(given(a))}, err);
     if (st == NS_OK)
       st = read_control(a, &same, err);
   }
@@ -109,10 +109,9 @@ static ns_status pay(ns_adopted *a, size_t *limit, ns_err *err) {
   if ((int64_t)*limit > most)
     *limit = (size_t)most;
   from += (int64_t)*limit * c->gap;
-  st = ns_run(a->db, NS_SQL_ADOPT_RESERVE,
-              (ns_value[]){ns_vint(from), ns_vtext(a->map.table),
-                           ns_vint(c->next_at)}, err);
-  if (st == NS_OK && ns_affected(a->db, NS_SQL_ADOPT_RESERVE) > 0) {
+  st = ns_db_run(a->db, NS_SQL_ADOPT_RESERVE,
+                 (ns_value[]){ns_vint(from), ns_vtext(a->map.table), ns_vint(c->next_at)}, err);
+  if (st == NS_OK && ns_db_affected(a->db, NS_SQL_ADOPT_RESERVE) > 0) {
     c->next_at = from;
     return NS_OK;
   }
@@ -195,8 +194,8 @@ int64_t ns_adopted_claim_at(const ns_adopted *a) {
 
 ns_status ns_adopt_hold(ns_adopted *a, int64_t us, ns_err *err) {
   a->control_at = 0;
-  return ns_run(a->db, NS_SQL_ADOPT_HOLD,
-                (ns_value[]){ns_vint(us), ns_vtext(a->map.table)}, err);
+  return ns_db_run(a->db, NS_SQL_ADOPT_HOLD, (ns_value[]){ns_vint(us), ns_vtext(a->map.table)},
+                   err);
 }
 
 /* ---------------------------------------------------------------- what is due */
@@ -208,7 +207,7 @@ ns_status ns_adopted_due(ns_adopted *a, int64_t *due, ns_err *err) {
   ns_status st;
   *due = -1;
   ns_err_clear(err);
-  if ((st = ns_ready(a->db, err)) != NS_OK)
+  if ((st = ns_db_ready(a->db, err)) != NS_OK)
     return st;
   if (a->control.paused)
     return NS_OK;

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "adopt/table.h"
-#include "db/transaction.h"
+#include "db/db.h"
 #include "ns_time.h"
 
 #define BATCH 500   /* rows of a transaction */
@@ -72,7 +72,7 @@ static ns_status list(ns_adopted *a, ns_sql sql, const ns_call *call,
   ns_err_clear(err);
   ns_buf_reset(json);
   ns_buf_addc(json, '[');
-  if ((st = ns_ready(a->db, err)) == NS_OK)
+  if ((st = ns_db_ready(a->db, err)) == NS_OK)
     st = ns_adopt_run(a, NULL, sql, call, &s, err);
   while (st == NS_OK && (st = ns_stmt_fetch(a->db->link, s, &row, err)) == NS_OK &&
          row != NULL)
@@ -143,7 +143,7 @@ static ns_status begin_retry(ns_adopted *a, ns_err *err) {
   ns_status st;
   ns_err_clear(err);
   ns_adopt_own(a);
-  if ((st = check_retry(a, err)) == NS_OK && (st = ns_ready(a->db, err)) == NS_OK)
+  if ((st = check_retry(a, err)) == NS_OK && (st = ns_db_ready(a->db, err)) == NS_OK)
     a->control.failures = true; /* as far as we know */
   return st;
 }
@@ -172,7 +172,7 @@ ns_status ns_adopted_retry(ns_adopted *a, int64_t id, ns_err *err) {
   ns_tx tx = {.run = retry_rows, .arg = &b};
   ns_status st = begin_retry(a, err);
   if (st == NS_OK)
-    st = ns_transact(a->db, &tx, err);
+    st = ns_db_transact(a->db, &tx, err);
   if (st == NS_OK && b.locked > 0)
     st = ns_fail(err, NS_EBUSY, "row %" PRId64 " of '%s' is locked by somebody else", id,
                  a->map.table.p);
@@ -210,7 +210,7 @@ static ns_status retry_list(ns_adopted *a, const ids *list, int64_t *n, ns_err *
     batch b = {.a = a, .ids = list->items + i,
                .n = list->n - i < BATCH ? list->n - i : BATCH};
     ns_tx tx = {.run = retry_rows, .arg = &b};
-    if ((st = ns_transact(a->db, &tx, err)) == NS_OK)
+    if ((st = ns_db_transact(a->db, &tx, err)) == NS_OK)
       *n += b.retried;
   }
   return st;

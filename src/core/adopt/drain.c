@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "adopt/move.h"
-#include "db/queue.h"
+#include "db/db.h"
 #include "ns_time.h"
 #include "push/insert.h"
 
@@ -139,9 +139,9 @@ static ns_status read_rows(ns_move *b, size_t limit, ns_drained *d, ns_err *err)
 /* -------------------------------------------------------------- draining */
 
 static ns_status check(ns_adopted *a, ns_bytes queue, ns_err *err) {
-  ns_status st = ns_name_check(queue, "queue name", NS_MAX_QUEUE, err);
+  ns_status st = ns_db_name_check(queue, "queue name", NS_MAX_QUEUE, err);
   if (st == NS_OK)
-    st = ns_name_check(a->map.name, "job name", NS_MAX_NAME, err);
+    st = ns_db_name_check(a->map.name, "job name", NS_MAX_NAME, err);
   if (st != NS_OK)
     return st;
   if (ns_adopt_has(a, NS_PART_PARENT))
@@ -209,7 +209,7 @@ ns_status ns_adopted_drain(ns_adopted *a, ns_bytes queue, size_t limit, ns_drain
   ns_err_clear(err);
   ns_adopt_own(a);
   d->more = false;
-  if ((st = check(a, queue, err)) == NS_OK && (st = ns_ready(a->db, err)) == NS_OK &&
+  if ((st = check(a, queue, err)) == NS_OK && (st = ns_db_ready(a->db, err)) == NS_OK &&
       d->from == INT64_MIN)
     st = begin(a, d, err);
   if (st == NS_OK)
@@ -225,7 +225,7 @@ ns_status ns_adopted_drainable(ns_adopted *a, ns_drained *d, ns_err *err) {
   ns_stmt *s = NULL;
   ns_status st;
   ns_err_clear(err);
-  if ((st = ns_ready(a->db, err)) == NS_OK)
+  if ((st = ns_db_ready(a->db, err)) == NS_OK)
     st = ns_adopt_run(a, NULL, NS_SQL_DRAIN_COUNT, &none, &s, err);
   while (st == NS_OK && (st = ns_stmt_fetch(a->db->link, s, &row, err)) == NS_OK &&
          row != NULL)

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "adopt/table.h"
-#include "db/transaction.h"
+#include "db/db.h"
 
 #define ERROR_BYTES 1000    /* of a text, at most */
 #define ERRORS_MAX 100000   /* that are kept of a table */
@@ -27,7 +27,7 @@ static ns_status run(ns_adopted *a, ns_seat *seat, ns_sql sql, const ns_value *v
   const char *text = ns_sql_texts[sql];
   ns_status st = NS_OK;
   if (seat == NULL)
-    return ns_run(a->db, sql, values, err);
+    return ns_db_run(a->db, sql, values, err);
   if (seat->stmts[sql] == NULL)
     st = ns_link_prepare(seat->link, &seat->stmts[sql], NULL, text, strlen(text), err);
   return st == NS_OK ? ns_stmt_run(seat->link, seat->stmts[sql], values, err) : st;
@@ -96,10 +96,10 @@ static ns_status drop_rows(ns_db *db, ns_tx *tx, ns_err *err) {
   page *p = tx->arg;
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < p->n; i++) {
-    st = ns_run(db, NS_SQL_ADOPT_ERROR_DROP_SEEN,
-                (ns_value[]){ns_vtext(p->a->map.table), ns_vint(p->rows[i].id),
-                             ns_vint(p->rows[i].at)},
-                err);
+    st = ns_db_run(
+        db, NS_SQL_ADOPT_ERROR_DROP_SEEN,
+        (ns_value[]){ns_vtext(p->a->map.table), ns_vint(p->rows[i].id), ns_vint(p->rows[i].at)},
+        err);
     st = at_best(p->a, st, err);
   }
   return st;
@@ -107,7 +107,7 @@ static ns_status drop_rows(ns_db *db, ns_tx *tx, ns_err *err) {
 
 static ns_status drop_page(page *p, ns_err *err) {
   ns_tx tx = {.run = drop_rows, .arg = p};
-  return p->n > 0 ? ns_transact(p->a->db, &tx, err) : NS_OK;
+  return p->n > 0 ? ns_db_transact(p->a->db, &tx, err) : NS_OK;
 }
 
 /* Some whose row is gone or done; behind the last page of all comes the first. */
@@ -136,12 +136,10 @@ static ns_status drop_old(page *p, ns_err *err) {
   ns_db *db = p->a->db;
   ns_value table = ns_vtext(p->a->map.table);
   const ns_value *row;
-  ns_status st = ns_run(db, NS_SQL_ADOPT_ERROR_OLD,
-                        (ns_value[]){table, table, ns_vint(ERRORS_MAX - 1), ns_vint(PAGE)},
-                        err);
+  ns_status st = ns_db_run(db, NS_SQL_ADOPT_ERROR_OLD,
+                           (ns_value[]){table, table, ns_vint(ERRORS_MAX - 1), ns_vint(PAGE)}, err);
   p->n = 0;
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_ADOPT_ERROR_OLD, &row, err)) == NS_OK &&
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_ADOPT_ERROR_OLD, &row, err)) == NS_OK &&
          row != NULL && p->n < PAGE)
     p->rows[p->n++] = (error_row){row[0].i, row[1].i};
   return st == NS_OK ? drop_page(p, err) : st;

@@ -18,7 +18,7 @@
 
 #include "adopt/table.h"
 #include "claim/claim.h"
-#include "db/transaction.h"
+#include "db/db.h"
 #include "ns_time.h"
 
 #define LOOK_EVERY (NS_SECOND / 4)
@@ -133,11 +133,11 @@ static ns_status free_found(ns_adopted *a, ns_sql sql, size_t *found, int64_t *f
                             ns_err *err) {
   lost_rows l = {.a = a, .why = sql == NS_SQL_ADOPT_OVERDUE ? OVERDUE : DIED};
   ns_tx tx = {.run = free_rows, .arg = &l};
-  ns_status st = ns_ready(a->db, err);
+  ns_status st = ns_db_ready(a->db, err);
   if (st == NS_OK)
     st = list_lost(&l, sql, err);
   if (st == NS_OK && l.n > 0)
-    st = ns_transact(a->db, &tx, err);
+    st = ns_db_transact(a->db, &tx, err);
   for (size_t i = 0; st == NS_OK && i < l.n; i++)
     if (l.items[i].freed)
       add_reset(a, l.why, &l.items[i]);
@@ -158,10 +158,9 @@ static ns_status take_turn(ns_adopted *a, bool *ours, ns_err *err) {
   *ours = true;
   if (a->db->no_locks)
     return NS_OK;
-  st = ns_run(a->db, NS_SQL_ADOPT_TURN,
-              (ns_value[]){table, table, ns_vint(a->turn)}, err);
+  st = ns_db_run(a->db, NS_SQL_ADOPT_TURN, (ns_value[]){table, table, ns_vint(a->turn)}, err);
   if (st == NS_OK)
-    st = ns_row(a->db, NS_SQL_ADOPT_TURN, &row, err);
+    st = ns_db_row(a->db, NS_SQL_ADOPT_TURN, &row, err);
   *ours = st == NS_OK && row != NULL && ns_int_or(&row[1], 0) == 1;
   if (*ours)
     a->turn = ns_int_or(&row[0], 0);
@@ -175,9 +174,9 @@ static ns_status ask_deaths(ns_db *db, int64_t *last, int64_t *suspects,
                             ns_err *err) {
   const ns_value *row = NULL;
   ns_value locks = ns_vint(!db->no_locks);
-  ns_status st = ns_run(db, NS_SQL_ADOPT_DEATHS, &locks, err);
+  ns_status st = ns_db_run(db, NS_SQL_ADOPT_DEATHS, &locks, err);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_ADOPT_DEATHS, &row, err);
+    st = ns_db_row(db, NS_SQL_ADOPT_DEATHS, &row, err);
   *last = st == NS_OK && row != NULL ? ns_int_or(&row[0], 0) : 0;
   *suspects = st == NS_OK && row != NULL ? ns_int_or(&row[1], 0) : 0;
   return st;
@@ -331,7 +330,7 @@ ns_status ns_adopted_look(ns_adopted *a, bool now, int64_t *freed, ns_err *err) 
   ns_adopt_own(a);
   if (!now && ns_mono_us() < a->look_at)
     return NS_OK;
-  if ((st = ns_ready(a->db, err)) == NS_OK)
+  if ((st = ns_db_ready(a->db, err)) == NS_OK)
     st = ns_adopt_control(a, err);
   if (st == NS_OK)
     st = ns_adopt_hear(a, err);

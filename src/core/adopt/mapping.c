@@ -154,10 +154,8 @@ static bool add_field(ns_fields *all, const ns_value *row) {
 static ns_status list_fields(ns_adopted *a, ns_err *err) {
   const ns_value *row;
   ns_value table = ns_vtext(a->map.table);
-  ns_status st = ns_run(a->db, NS_SQL_ADOPT_COLUMNS,
-                        (ns_value[]){table, table, table}, err);
-  while (st == NS_OK &&
-         (st = ns_row(a->db, NS_SQL_ADOPT_COLUMNS, &row, err)) == NS_OK &&
+  ns_status st = ns_db_run(a->db, NS_SQL_ADOPT_COLUMNS, (ns_value[]){table, table, table}, err);
+  while (st == NS_OK && (st = ns_db_row(a->db, NS_SQL_ADOPT_COLUMNS, &row, err)) == NS_OK &&
          row != NULL)
     if (!add_field(&a->fields, row))
       return no_memory(err);
@@ -492,8 +490,8 @@ static ns_status server_zone(ns_adopted *a, ns_err *err) {
   ns_status st;
   if (a->map.time_zone.p != NULL)
     return NS_OK;
-  if ((st = ns_run(a->db, NS_SQL_ADOPT_VERSION, NULL, err)) == NS_OK)
-    st = ns_row(a->db, NS_SQL_ADOPT_VERSION, &row, err);
+  if ((st = ns_db_run(a->db, NS_SQL_ADOPT_VERSION, NULL, err)) == NS_OK)
+    st = ns_db_row(a->db, NS_SQL_ADOPT_VERSION, &row, err);
   if (st != NS_OK || row == NULL)
     return st;
   a->map.time_zone = row[1].s;

@@ -23,8 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "db/list.h"
-#include "db/transaction.h"
+#include "db/db.h"
 #include "ns_time.h"
 
 #define LEFT_MAX 1000 /* rows of a batch that is cleaned, as of drain_left */
@@ -52,8 +51,8 @@ static ns_bytes list_of(const ns_move *b, ns_whereabouts at, ns_buf *text) {
   ns_buf_reset(text);
   for (size_t i = b->from; i < b->to; i++)
     if (b->rows[i].at == at)
-      ns_pair_add(text, b->rows[i].id, b->rows[i].job);
-  return ns_list_end(text).s;
+      ns_db_list_add_pair(text, b->rows[i].id, b->rows[i].job);
+  return ns_db_list_end(text).s;
 }
 
 /* --------------------------------------------------------------- marking */
@@ -126,7 +125,7 @@ static ns_status write_marks(ns_move *b, ns_err *err) {
     c.nulls[C_ENDED * n + i] = m->ended <= 0;
   }
   if (st == NS_OK)
-    st = ns_bulk_of(b->a->db, NS_SQL_DRAIN_MARK, c.cols, n, 0, err);
+    st = ns_db_bulk_changing(b->a->db, NS_SQL_DRAIN_MARK, c.cols, n, 0, err);
   columns_free(&c);
   return st;
 }
@@ -146,8 +145,8 @@ static ns_status look(ns_move *b, ns_bytes list, ns_err *err) {
 }
 
 static ns_status drop_marks(ns_move *b, ns_bytes list, ns_err *err) {
-  return ns_run(b->a->db, NS_SQL_DRAIN_GONE,
-                (ns_value[]){ns_vtext(list), ns_vtext(b->a->map.table)}, err);
+  return ns_db_run(b->a->db, NS_SQL_DRAIN_GONE,
+                   (ns_value[]){ns_vtext(list), ns_vtext(b->a->map.table)}, err);
 }
 
 static void set_where(ns_move *b, ns_whereabouts from, ns_whereabouts to) {
@@ -160,9 +159,9 @@ static void set_where(ns_move *b, ns_whereabouts from, ns_whereabouts to) {
 static ns_status count_moves(const ns_move *b, int64_t *moves, ns_err *err) {
   const ns_value *row = NULL;
   ns_value table = ns_vtext(b->a->map.table);
-  ns_status st = ns_run(b->a->db, NS_SQL_DRAIN_MOVES, &table, err);
+  ns_status st = ns_db_run(b->a->db, NS_SQL_DRAIN_MOVES, &table, err);
   if (st == NS_OK)
-    st = ns_row(b->a->db, NS_SQL_DRAIN_MOVES, &row, err);
+    st = ns_db_row(b->a->db, NS_SQL_DRAIN_MOVES, &row, err);
   *moves = st == NS_OK && row != NULL ? row[0].i : -1;
   return st;
 }
@@ -176,8 +175,8 @@ ns_status ns_move_begin(ns_move *b, ns_err *err) {
 static ns_status is_simple(const ns_move *b, bool *simple, ns_err *err) {
   int64_t moves;
   ns_status st = NS_OK;
-  *simple = b->moves >= 0 &&
-            ns_affected(b->a->db, NS_SQL_DRAIN_MARK) == (int64_t)(b->to - b->from);
+  *simple =
+      b->moves >= 0 && ns_db_affected(b->a->db, NS_SQL_DRAIN_MARK) == (int64_t)(b->to - b->from);
   if (*simple && (st = count_moves(b, &moves, err)) == NS_OK)
     *simple = moves == b->moves;
   return st;
@@ -237,7 +236,7 @@ static ns_status mark(ns_move *b, size_t from, size_t to, ns_err *err) {
   b->to = to;
   if (from == to)
     return NS_OK;
-  st = ns_transact(b->a->db, &tx, err);
+  st = ns_db_transact(b->a->db, &tx, err);
   if (!is_unfit(st, err))
     return st;
   set_where(b, NS_AT_MARKED, NS_AT_READ);
@@ -274,8 +273,8 @@ static ns_status lock_free(ns_move *b, ns_call *call, ns_buf *list, ns_err *err)
   while (st == NS_OK && (st = ns_stmt_fetch(b->a->db->link, s, &row, err)) == NS_OK &&
          row != NULL)
     if ((m = find(b, row[0].i)) != NULL)
-      ns_pair_add(list, m->id, m->job);
-  call->rows = ns_list_end(list).s;
+      ns_db_list_add_pair(list, m->id, m->job);
+  call->rows = ns_db_list_end(list).s;
   return st == NS_OK && list->oom ? ns_no_memory(err) : st;
 }
 
@@ -298,7 +297,7 @@ static ns_status delete_run(ns_db *db, ns_tx *tx, ns_err *err) {
                           : run_delete(b, &call, &deleted, err);
   b->all = st == NS_OK && !tx->replay && deleted == count_of(b, NS_AT_MARKED);
   if (st == NS_EBUSY && err->sqlerr == NS_LOCK_WAIT) {
-    ns_count_retry(db, err);
+    ns_db_count_retry(db, err);
     ns_err_clear(err);
     if ((st = lock_free(b, &call, &free_ones, err)) == NS_OK && call.rows.n > 2)
       st = run_delete(b, &call, &deleted, err);
@@ -342,12 +341,10 @@ static ns_status hold(ns_move *b, ns_err *err) {
   ns_bytes all = list_of(b, NS_AT_MARKED, &list);
   const ns_value *row;
   ns_mover *m;
-  ns_status st = list.oom
-                     ? ns_no_memory(err)
-                     : ns_run(db, NS_SQL_DRAIN_HOLD,
-                              (ns_value[]){ns_vtext(all), ns_vtext(b->a->map.table)}, err);
-  while (st == NS_OK && (st = ns_row(db, NS_SQL_DRAIN_HOLD, &row, err)) == NS_OK &&
-         row != NULL)
+  ns_status st = list.oom ? ns_no_memory(err)
+                          : ns_db_run(db, NS_SQL_DRAIN_HOLD,
+                                      (ns_value[]){ns_vtext(all), ns_vtext(b->a->map.table)}, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_DRAIN_HOLD, &row, err)) == NS_OK && row != NULL)
     if ((m = find(b, row[0].i)) != NULL)
       m->at = NS_AT_GONE;
   set_where(b, NS_AT_MARKED, NS_AT_OTHERS);
@@ -366,13 +363,13 @@ static void decide(ns_move *b, fates *f) {
     bool waits = m->at == NS_AT_SAME && b->crashed;
     if (m->at == NS_AT_OTHERS || m->at == NS_AT_READ || waits)
       continue;
-    ns_pair_add(&f->over, m->id, m->job);
+    ns_db_list_add_pair(&f->over, m->id, m->job);
     if (m->at == NS_AT_GONE && m->kind == NS_MOVE_JOB)
-      ns_pair_add(&f->jobs, m->id, m->job);
+      ns_db_list_add_pair(&f->jobs, m->id, m->job);
     else if (m->at == NS_AT_GONE || (differs && b->crashed))
-      ns_pair_add(&f->past, m->id, m->job);
+      ns_db_list_add_pair(&f->past, m->id, m->job);
     if (differs && b->crashed && m->kind == NS_MOVE_JOB)
-      ns_pair_add(&f->doubt, m->id, m->job);
+      ns_db_list_add_pair(&f->doubt, m->id, m->job);
   }
 }
 
@@ -381,14 +378,13 @@ static ns_status write_past(ns_move *b, fates *f, ns_err *err) {
   ns_value table = ns_vtext(b->a->map.table);
   ns_status st = NS_OK;
   if (f->doubt.n > 0)
-    st = ns_run(db, NS_SQL_DRAIN_DOUBT,
-                (ns_value[]){ns_vtext(ns_buf_bytes(&f->doubt)), table}, err);
+    st = ns_db_run(db, NS_SQL_DRAIN_DOUBT, (ns_value[]){ns_vtext(ns_buf_bytes(&f->doubt)), table},
+                   err);
   if (st == NS_OK && f->past.n > 0)
-    st = ns_run(db, NS_SQL_DRAIN_HISTORY,
-                (ns_value[]){table, ns_vint(NS_MAX_CRASHES), ns_vint(NS_BACKOFF),
-                             ns_vint(NS_TIMEOUT), ns_vtext(ns_buf_bytes(&f->past)),
-                             table},
-                err);
+    st = ns_db_run(db, NS_SQL_DRAIN_HISTORY,
+                   (ns_value[]){table, ns_vint(NS_MAX_CRASHES), ns_vint(NS_BACKOFF),
+                                ns_vint(NS_TIMEOUT), ns_vtext(ns_buf_bytes(&f->past)), table},
+                   err);
   return st;
 }
 
@@ -398,15 +394,15 @@ static ns_status write_jobs(ns_move *b, fates *f, ns_err *err) {
   ns_status st;
   if (f->jobs.n == 0)
     return NS_OK;
-  st = ns_run(db, NS_SQL_DRAIN_JOB,
-              (ns_value[]){ns_vint(NS_MAX_CRASHES), ns_vint(NS_BACKOFF),
-                           ns_vint(NS_TIMEOUT), list, ns_vtext(b->a->map.table)},
-              err);
+  st = ns_db_run(db, NS_SQL_DRAIN_JOB,
+                 (ns_value[]){ns_vint(NS_MAX_CRASHES), ns_vint(NS_BACKOFF), ns_vint(NS_TIMEOUT),
+                              list, ns_vtext(b->a->map.table)},
+                 err);
   if (st == NS_OK && b->later) {
     db->claim.promote_at = 0;
-    st = ns_run(db, NS_SQL_DRAIN_SCHEDULED, &list, err);
+    st = ns_db_run(db, NS_SQL_DRAIN_SCHEDULED, &list, err);
   }
-  return st == NS_OK ? ns_run(db, NS_SQL_DRAIN_READY, &list, err) : st;
+  return st == NS_OK ? ns_db_run(db, NS_SQL_DRAIN_READY, &list, err) : st;
 }
 
 /* A try that was cut at its commit did happen when no mark is left: then its fates are
@@ -437,7 +433,7 @@ static ns_status arrive_run(ns_db *db, ns_tx *tx, ns_err *err) {
   if (st == NS_OK && f.over.n > 0 && (st = write_past(b, &f, err)) == NS_OK &&
       (st = write_jobs(b, &f, err)) == NS_OK &&
       (st = drop_marks(b, ns_buf_bytes(&f.over), err)) == NS_OK)
-    st = ns_run(db, NS_SQL_DRAIN_MOVED, &table, err);
+    st = ns_db_run(db, NS_SQL_DRAIN_MOVED, &table, err);
   fates_free(&f);
   if (st == NS_OK && tx->replay)
     recall(b);
@@ -467,12 +463,12 @@ ns_status ns_move_on(ns_move *b, ns_err *err) {
   b->all = false;
   if (count_of(b, NS_AT_MARKED) == 0)
     return NS_OK;
-  st = ns_transact(db, &deletion, err);
+  st = ns_db_transact(db, &deletion, err);
   trouble = *err;
   if (st == NS_EGONE || st == NS_ENOMEM)
     return st;
   ns_err_clear(err);
-  if (ns_transact(db, &arrival, err) != NS_OK)
+  if (ns_db_transact(db, &arrival, err) != NS_OK)
     return err->status;
   count_arrived(b);
   db->count.pushed += b->jobs - before;
@@ -488,12 +484,11 @@ ns_status ns_move_on(ns_move *b, ns_err *err) {
 static ns_status list_left(ns_move *b, int64_t from, ns_err *err) {
   ns_db *db = b->a->db;
   const ns_value *row;
-  ns_status st = ns_run(db, NS_SQL_DRAIN_LEFT,
-                        (ns_value[]){ns_vtext(b->a->map.table), ns_vint(from),
-                                     ns_vint(db->holder)},
-                        err);
+  ns_status st =
+      ns_db_run(db, NS_SQL_DRAIN_LEFT,
+                (ns_value[]){ns_vtext(b->a->map.table), ns_vint(from), ns_vint(db->holder)}, err);
   b->n = 0;
-  while (st == NS_OK && (st = ns_row(db, NS_SQL_DRAIN_LEFT, &row, err)) == NS_OK &&
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_DRAIN_LEFT, &row, err)) == NS_OK &&
          row != NULL) {
     if (!ns_grow(&b->rows, &b->cap, b->n + 1, sizeof *b->rows))
       return ns_no_memory(err);

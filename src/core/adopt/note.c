@@ -30,12 +30,12 @@ static ns_status show(ns_adopted *a, ns_grip *grip, const ns_sign *s, ns_err *er
   char claimant[NS_CLAIMANT];
   ns_value progress = {.type = NS_REAL, .d = s->progress};
   ns_bytes who = ns_adopt_claimant(claimant, grip->holder, s->run);
-  ns_status st = ns_run(
-      a->db, NS_SQL_ADOPT_NOTE,
-      (ns_value[]){ns_vtext(a->map.table), ns_vint(s->id), ns_vtext(who),
-                   s->worker_pid > 0 ? ns_vint(s->worker_pid) : ns_vnull,
-                   s->progress >= 0.0 ? progress : ns_vnull, ns_vopt(cut(s->text))},
-      err);
+  ns_status st =
+      ns_db_run(a->db, NS_SQL_ADOPT_NOTE,
+                (ns_value[]){ns_vtext(a->map.table), ns_vint(s->id), ns_vtext(who),
+                             s->worker_pid > 0 ? ns_vint(s->worker_pid) : ns_vnull,
+                             s->progress >= 0.0 ? progress : ns_vnull, ns_vopt(cut(s->text))},
+                err);
   grip->shown = grip->shown || st == NS_OK;
   return st;
 }
@@ -61,9 +61,8 @@ ns_status ns_adopted_touch_many(ns_adopted *a, ns_sign *signs, size_t n,
 
 ns_status ns_adopt_unshow(ns_adopted *a, int64_t id, ns_bytes claimant,
                           ns_err *err) {
-  return ns_run(a->db, NS_SQL_ADOPT_GRIP_DROP,
-                (ns_value[]){ns_vtext(a->map.table), ns_vint(id), ns_vtext(claimant)},
-                err);
+  return ns_db_run(a->db, NS_SQL_ADOPT_GRIP_DROP,
+                   (ns_value[]){ns_vtext(a->map.table), ns_vint(id), ns_vtext(claimant)}, err);
 }
 
 /* --------------------------------------------------------------- of the dead */
@@ -81,8 +80,8 @@ typedef struct lefts {
 static ns_status list_lefts(ns_adopted *a, lefts *l, ns_err *err) {
   const ns_value *row;
   ns_value table = ns_vtext(a->map.table);
-  ns_status st = ns_run(a->db, NS_SQL_ADOPT_GRIPS, &table, err);
-  while (st == NS_OK && (st = ns_row(a->db, NS_SQL_ADOPT_GRIPS, &row, err)) == NS_OK &&
+  ns_status st = ns_db_run(a->db, NS_SQL_ADOPT_GRIPS, &table, err);
+  while (st == NS_OK && (st = ns_db_row(a->db, NS_SQL_ADOPT_GRIPS, &row, err)) == NS_OK &&
          row != NULL) {
     left *x;
     if (!ns_grow(&l->items, &l->cap, l->n + 1, sizeof *l->items))
@@ -132,7 +131,7 @@ ns_status ns_adopted_count(ns_adopted *a, int64_t most, ns_row_counts *out,
   *out = (ns_row_counts){0};
   ns_err_clear(err);
   ns_adopt_own(a);
-  if ((st = ns_ready(a->db, err)) == NS_OK)
+  if ((st = ns_db_ready(a->db, err)) == NS_OK)
     st = ns_adopt_run(a, NULL, NS_SQL_ADOPT_COUNTS, &call, &s, err);
   if (st == NS_OK)
     st = ns_stmt_fetch(a->db->link, s, &row, err);

@@ -17,7 +17,7 @@
 #include <stdlib.h>
 
 #include "adopt/table.h"
-#include "db/list.h"
+#include "db/db.h"
 #include "ns_time.h"
 
 #define PICKS 10   /* looks at rows that others have all locked … */
@@ -82,7 +82,7 @@ static ns_status list_ids(ns_adopted *a, ns_seat *seat, ns_stmt *s, ns_buf *ids,
   ns_buf_reset(ids);
   while ((st = ns_stmt_fetch(ns_adopt_link(a, seat), s, &row, err)) == NS_OK &&
          row != NULL)
-    ns_id_add(ids, row[0].i);
+    ns_db_list_add_id(ids, row[0].i);
   if (ids->n > 0)
     ns_buf_addc(ids, ']');
   return st == NS_OK && ids->oom ? no_memory(err) : st;

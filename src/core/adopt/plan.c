@@ -99,10 +99,9 @@ static ns_status is_there(ns_adopted *a, const ns_field *const *cols, size_t n,
   ns_value table = ns_vtext(a->map.table);
   seen x = {.matched = 0};
   const ns_value *row;
-  ns_status st = ns_run(a->db, NS_SQL_ADOPT_INDEXES, &table, err);
+  ns_status st = ns_db_run(a->db, NS_SQL_ADOPT_INDEXES, &table, err);
   *there = false;
-  while (st == NS_OK &&
-         (st = ns_row(a->db, NS_SQL_ADOPT_INDEXES, &row, err)) == NS_OK &&
+  while (st == NS_OK && (st = ns_db_row(a->db, NS_SQL_ADOPT_INDEXES, &row, err)) == NS_OK &&
          row != NULL) {
     *there = *there || (is_next(&x, row) && serves(a, &x, cols, n));
     see_column(&x, row, cols, n);
@@ -113,9 +112,9 @@ static ns_status is_there(ns_adopted *a, const ns_field *const *cols, size_t n,
 
 static ns_status version_of(ns_adopted *a, int64_t *version, ns_err *err) {
   const ns_value *row = NULL;
-  ns_status st = ns_run(a->db, NS_SQL_ADOPT_VERSION, NULL, err);
+  ns_status st = ns_db_run(a->db, NS_SQL_ADOPT_VERSION, NULL, err);
   if (st == NS_OK)
-    st = ns_row(a->db, NS_SQL_ADOPT_VERSION, &row, err);
+    st = ns_db_row(a->db, NS_SQL_ADOPT_VERSION, &row, err);
   *version = row == NULL ? 0 : row[0].type == NS_REAL ? (int64_t)row[0].d : row[0].i;
   return st;
 }
@@ -171,7 +170,7 @@ ns_status ns_adopted_advice(ns_adopted *a, ns_buf *sql, ns_err *err) {
   ns_status st;
   ns_err_clear(err);
   ns_buf_reset(sql);
-  if ((st = ns_ready(a->db, err)) == NS_OK)
+  if ((st = ns_db_ready(a->db, err)) == NS_OK)
     st = advise_order(a, sql, err);
   if (st == NS_OK && sql->n == 0 && needs_claimant(a))
     st = advise_claimant(a, sql, err);

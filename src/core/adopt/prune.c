@@ -15,8 +15,7 @@
 #include <string.h>
 
 #include "adopt/table.h"
-#include "db/list.h"
-#include "db/transaction.h"
+#include "db/db.h"
 
 #define BATCH 500
 
@@ -82,9 +81,9 @@ static ns_status set_target(ns_adopted *a, ns_bytes into, ns_err *err) {
     return ns_fail(err, NS_EINVALID, "rows of '%s' cannot be moved to '%s'",
                    a->map.table.p, a->into.p);
   ns_buf_reset(&a->stmts[NS_SQL_ADOPT_PRUNE_MOVE].text);
-  st = ns_run(a->db, NS_SQL_ADOPT_INTO,
-              (ns_value[]){ns_vtext(into), ns_vtext(into), ns_vtext(a->map.table)}, err);
-  while (st == NS_OK && (st = ns_row(a->db, NS_SQL_ADOPT_INTO, &row, err)) == NS_OK &&
+  st = ns_db_run(a->db, NS_SQL_ADOPT_INTO,
+                 (ns_value[]){ns_vtext(into), ns_vtext(into), ns_vtext(a->map.table)}, err);
+  while (st == NS_OK && (st = ns_db_row(a->db, NS_SQL_ADOPT_INTO, &row, err)) == NS_OK &&
          row != NULL)
     st = check_column(a, row, err);
   return st;
@@ -116,12 +115,12 @@ static ns_status pick(pass *p, ns_buf *ids, ns_err *err) {
   p->n = 0;
   while (st == NS_OK && (st = ns_stmt_fetch(p->a->db->link, s, &row, err)) == NS_OK &&
          row != NULL) {
-    ns_id_add(ids, row[0].i);
+    ns_db_list_add_id(ids, row[0].i);
     if (p->n++ == 0 || row[0].i > p->reached)
       p->reached = row[0].i;
   }
   if (st == NS_OK)
-    ns_list_end(ids);
+    ns_db_list_end(ids);
   return st == NS_OK && ids->oom ? ns_no_memory(err) : st;
 }
 
@@ -163,7 +162,7 @@ static ns_status prune_pass(pass *p, int64_t limit, int64_t *n, ns_err *err) {
   do {
     p->limit = limit - *n < BATCH ? (size_t)(limit - *n) : BATCH;
     tx.replay = false;
-    if ((st = ns_transact(p->a->db, &tx, err)) == NS_OK)
+    if ((st = ns_db_transact(p->a->db, &tx, err)) == NS_OK)
       *n += (int64_t)p->n;
     p->last = p->reached;
   } while (st == NS_OK && p->n > 0 && *n < limit);
@@ -193,7 +192,7 @@ static void set_end(ns_adopted *a, bool dead) {
 static ns_status begin(ns_adopted *a, const ns_row_pruning *which, ns_err *err) {
   ns_status st;
   ns_err_clear(err);
-  if ((st = check_prune(a, which, err)) != NS_OK || (st = ns_ready(a->db, err)) != NS_OK)
+  if ((st = check_prune(a, which, err)) != NS_OK || (st = ns_db_ready(a->db, err)) != NS_OK)
     return st;
   set_end(a, which->dead);
   return NS_OK;

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "adopt/table.h"
-#include "db/list.h"
+#include "db/db.h"
 #include "ns_time.h"
 
 #define REFUSED_FOR (60 * NS_SECOND)
@@ -64,7 +64,7 @@ ns_status ns_adopt_shunned(ns_adopted *a, ns_bytes *ids, ns_err *err) {
     return NS_OK;
   ns_buf_reset(&l->ids);
   for (size_t i = 0; i < l->n; i++)
-    ns_id_add(&l->ids, l->items[i].id);
+    ns_db_list_add_id(&l->ids, l->items[i].id);
   ns_buf_addc(&l->ids, ']');
   *ids = ns_buf_bytes(&l->ids);
   return l->ids.oom ? ns_fail(err, NS_ENOMEM, "out of memory") : NS_OK;

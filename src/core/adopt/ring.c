@@ -37,9 +37,9 @@ uint64_t ns_adopt_digest(ns_bytes text) {
 static ns_status name_ear(ns_adopted *a, bool *reach, ns_err *err) {
   const ns_value *row = NULL;
   ns_value table = ns_vtext(a->map.table);
-  ns_status st = ns_run(a->db, NS_SQL_ADOPT_EAR_NAME, &table, err);
+  ns_status st = ns_db_run(a->db, NS_SQL_ADOPT_EAR_NAME, &table, err);
   if (st == NS_OK)
-    st = ns_row(a->db, NS_SQL_ADOPT_EAR_NAME, &row, err);
+    st = ns_db_row(a->db, NS_SQL_ADOPT_EAR_NAME, &row, err);
   if (st != NS_OK || row == NULL)
     return st;
   snprintf(a->ear_name, sizeof a->ear_name, "%.*s", (int)row[0].s.n, row[0].s.p);
@@ -75,11 +75,11 @@ static ns_status see_once(ns_adopted *a, size_t *good, ns_err *err) {
   const ns_value *row;
   ns_value prefix = ns_vtext(ns_str(NS_TRIGGER_PREFIX));
   size_t digest = strlen("/* ") + 16;
-  ns_status st = ns_run(a->db, NS_SQL_ADOPT_TRIGGERS,
-                        (ns_value[]){prefix, prefix, ns_vtext(a->map.table)}, err);
+  ns_status st = ns_db_run(a->db, NS_SQL_ADOPT_TRIGGERS,
+                           (ns_value[]){prefix, prefix, ns_vtext(a->map.table)}, err);
   *good = 0;
-  while (st == NS_OK &&
-         (st = ns_row(a->db, NS_SQL_ADOPT_TRIGGERS, &row, err)) == NS_OK && row != NULL)
+  while (st == NS_OK && (st = ns_db_row(a->db, NS_SQL_ADOPT_TRIGGERS, &row, err)) == NS_OK &&
+         row != NULL)
     if (row[0].type == NS_TEXT && contains(row[0].s, a->mark, digest) &&
         (row[1].i != 0 || contains(row[0].s, " all */", 7)))
       ++*good;
@@ -190,7 +190,7 @@ bool ns_adopted_rung(const ns_adopted *a) {
 ns_status ns_adopted_drop_triggers(ns_adopted *a, ns_err *err) {
   ns_status st;
   ns_err_clear(err);
-  if ((st = refuse_inside(a, err)) == NS_OK && (st = ns_ready(a->db, err)) == NS_OK)
+  if ((st = refuse_inside(a, err)) == NS_OK && (st = ns_db_ready(a->db, err)) == NS_OK)
     st = alter(a, NS_SQL_ADOPT_TRIGGER_DROP_INSERT, err);
   if (st == NS_OK)
     st = alter(a, NS_SQL_ADOPT_TRIGGER_DROP_UPDATE, err);
@@ -226,7 +226,7 @@ ns_status ns_adopted_wait(ns_adopted *a, int64_t us, ns_err *err) {
     st = ns_ear_open(&a->ear, a, true, err);
   if (st == NS_OK)
     st = ns_ear_wait(a->ear, a->db->holder, us, &woke, err);
-  if (st != NS_OK && ns_interrupted(a->db))
+  if (st != NS_OK && ns_db_is_interrupted(a->db))
     return st;
   if (st != NS_OK) { /* no second connection to be had: look as if nobody rang */
     ns_sleep_us(ns_jitter(NS_SECOND, 0.25));

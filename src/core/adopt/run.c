@@ -37,7 +37,7 @@ static ns_status prepare(ns_adopted *a, ns_seat *seat, ns_sql sql,
                          const ns_filled *f, ns_stmt **s, ns_err *err) {
   ns_status st;
   if (seat == NULL)
-    return ns_prepared(a->db, s, ns_buf_bytes(&f->text), err);
+    return ns_db_prepared(a->db, s, ns_buf_bytes(&f->text), err);
   st = seat->stmts[sql] != NULL
            ? NS_OK
            : ns_link_prepare(seat->link, &seat->stmts[sql], NULL, f->text.p, f->text.n,

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #include "adopt/table.h"
-#include "db/transaction.h"
+#include "db/db.h"
 #include "ns_time.h"
 
 #define RACES 20 /* rows lost to others before a claim gives up */
@@ -165,7 +165,7 @@ static ns_status claim_seated(ns_adopted *a, ns_jobs *out, bool *found,
     if ((st = ns_adopt_seat(a, &seat, err)) == NS_OK)
       st = claim_one(a, seat, out, found, err);
     if (st == NS_EBUSY && ns_link_retryable(err)) {
-      ns_count_retry(a->db, err);
+      ns_db_count_retry(a->db, err);
       *found = true;
     } else if (st == NS_EGONE && tries == 0) { /* since the seat was looked at */
       *found = true;

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "adopt/table.h"
-#include "db/transaction.h"
+#include "db/db.h"
 #include "ns_time.h"
 
 #define SEATED_FOR (60 * NS_SECOND) /* a row whose claim is a connection, at most */
@@ -79,11 +79,10 @@ static ns_value delay_of(const ns_verdict *v, const ns_grip *grip) {
 /* The grip goes first: whoever deletes it is the one who may. */
 static ns_status drop_grip(ns_adopted *a, const ns_call *call, bool *was,
                            ns_err *err) {
-  ns_status st = ns_run(a->db, NS_SQL_ADOPT_GRIP_DROP,
-                        (ns_value[]){ns_vtext(a->map.table), ns_vint(call->row),
-                                     ns_vtext(call->token)},
-                        err);
-  *was = st == NS_OK && ns_affected(a->db, NS_SQL_ADOPT_GRIP_DROP) > 0;
+  ns_status st = ns_db_run(
+      a->db, NS_SQL_ADOPT_GRIP_DROP,
+      (ns_value[]){ns_vtext(a->map.table), ns_vint(call->row), ns_vtext(call->token)}, err);
+  *was = st == NS_OK && ns_db_affected(a->db, NS_SQL_ADOPT_GRIP_DROP) > 0;
   return st;
 }
 
@@ -91,10 +90,10 @@ static ns_status drop_grip(ns_adopted *a, const ns_call *call, bool *was,
 static ns_status keep_grip(ns_adopted *a, const ns_call *call, ns_err *err) {
   char row[32];
   int n = snprintf(row, sizeof row, "[%" PRId64 "]", call->row);
-  return ns_run(a->db, NS_SQL_ADOPT_GRIP_ADD,
-                (ns_value[]){ns_vtext(a->map.table), ns_vtext(call->token),
-                             ns_vtext(((ns_bytes){row, (size_t)n}))},
-                err);
+  return ns_db_run(a->db, NS_SQL_ADOPT_GRIP_ADD,
+                   (ns_value[]){ns_vtext(a->map.table), ns_vtext(call->token),
+                                ns_vtext(((ns_bytes){row, (size_t)n}))},
+                   err);
 }
 
 /* The server had something against the statement; others are written all the same. */
@@ -280,7 +279,7 @@ static ns_status settle_written(ns_adopted *a, ns_verdict *verdicts, size_t n,
                                 ns_err *err) {
   work w = {a, verdicts, n};
   ns_tx tx = {.run = settle_rows, .arg = &w};
-  ns_status st = ns_transact(a->db, &tx, err);
+  ns_status st = ns_db_transact(a->db, &tx, err);
   if (st != NS_OK || ns_in_transaction(a->db)) /* … which may be rolled back */
     return st;
   for (size_t i = 0; i < n; i++) {
@@ -462,5 +461,5 @@ ns_status ns_adopted_touch(ns_adopted *a, int64_t id, int64_t run, ns_err *err) 
   ns_err_clear(err);
   ns_adopt_own(a);
   return a->map.strategy == NS_TRANSACTION ? touch_seat(a, id, run, err)
-                                           : ns_transact(a->db, &tx, err);
+                                           : ns_db_transact(a->db, &tx, err);
 }

@@ -5,7 +5,7 @@
 ** closes gives its rows back before the holder leaves.
 */
 #include "adopt/table.h"
-#include "db/hooks.h"
+#include "db/db.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -77,7 +77,7 @@ ns_status ns_adopt(ns_db *db, const ns_mapping *map, ns_adopted **out,
   a->process = getpid();
   a->error_to = INT64_MIN;
   name_host(a);
-  if ((st = ns_ready(db, err)) == NS_OK)
+  if ((st = ns_db_ready(db, err)) == NS_OK)
     st = ns_adopt_check(a, map, err);
   if (st == NS_OK && db->is_host) /* all it does is claim; others may drain */
     st = ns_adopt_lockable(a, err);

@@ -71,12 +71,12 @@ static ns_status wait_step(ns_db *db, lock_wait *out, ns_err *err) {
   const ns_claim_admission *a = &db->claim.admission;
   const ns_value *row = NULL;
   ns_status st =
-      ns_run(db, NS_SQL_CLAIM_ADMISSION_ENTER,
-             (ns_value[]){ns_vint(a->place), ns_vint(a->number), ns_vint(wait_step_ms(db)),
-                          ns_vint(a->place), ns_vint(a->number)},
-             err);
+      ns_db_run(db, NS_SQL_CLAIM_ADMISSION_ENTER,
+                (ns_value[]){ns_vint(a->place), ns_vint(a->number), ns_vint(wait_step_ms(db)),
+                             ns_vint(a->place), ns_vint(a->number)},
+                err);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_CLAIM_ADMISSION_ENTER, &row, err);
+    st = ns_db_row(db, NS_SQL_CLAIM_ADMISSION_ENTER, &row, err);
   *out = (lock_wait){0};
   if (st == NS_OK && row != NULL)
     *out = (lock_wait){ns_int_or(&row[0], 0) == 1, ns_int_or(&row[1], 0), row[2].i};
@@ -87,7 +87,7 @@ static ns_status wait_step(ns_db *db, lock_wait *out, ns_err *err) {
 static ns_status wait_for_lock(ns_db *db, ns_err *err) {
   ns_claim_admission *a = &db->claim.admission;
   int64_t before = 0;
-  for (int i = 0; i < WAIT_STEPS && !ns_interrupted(db); i++) {
+  for (int i = 0; i < WAIT_STEPS && !ns_db_is_interrupted(db); i++) {
     lock_wait s;
     ns_status st = wait_step(db, &s, err);
     if (s.took > FREE_WITHIN)
@@ -121,17 +121,17 @@ ns_status ns_claim_admission_enter(ns_db *db, int64_t place, ns_err *err) {
 void ns_claim_admission_leave_ahead(ns_db *db) {
   ns_claim_admission *a = &db->claim.admission;
   ns_err none;
-  a->leaving = a->number != 0 && ns_send(db, NS_SQL_CLAIM_ADMISSION_LEAVE,
-                                         (ns_column[]){{NS_INT, &a->place, NULL, NULL},
-                                                       {NS_INT, &a->number, NULL, NULL}},
-                                         &none) == NS_OK;
+  a->leaving = a->number != 0 && ns_db_send(db, NS_SQL_CLAIM_ADMISSION_LEAVE,
+                                            (ns_column[]){{NS_INT, &a->place, NULL, NULL},
+                                                          {NS_INT, &a->number, NULL, NULL}},
+                                            &none) == NS_OK;
 }
 
 void ns_claim_admission_leave(ns_db *db, bool whole) {
   ns_claim_admission *a = &db->claim.admission;
   ns_err none;
   if (a->number != 0 && !(a->leaving && whole) && db->link != NULL && !ns_link_dead(db->link))
-    ns_run(db, NS_SQL_CLAIM_ADMISSION_LEAVE, (ns_value[]){ns_vint(a->place), ns_vint(a->number)},
-           &none);
+    ns_db_run(db, NS_SQL_CLAIM_ADMISSION_LEAVE, (ns_value[]){ns_vint(a->place), ns_vint(a->number)},
+              &none);
   a->number = 0;
 }

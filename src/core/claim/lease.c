@@ -14,8 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "db/list.h"
-#include "db/queue.h"
+#include "db/db.h"
 #include "ns_buf.h"
 
 void ns_claim_leases_free(ns_leases *l) {
@@ -115,8 +114,9 @@ ns_status ns_claim_lease_delete(ns_db *db, const ns_lease *b, ns_err *err) {
   const int64_t lease = b->id; /* a reconnect may find that we are dead, and free it */
   const bool expires = b->span > 0;
   ns_column id = {NS_INT, &lease, NULL, NULL};
-  ns_status st = ns_bulk_of(db, NS_SQL_SETTLE_LEASE, &id, 1, 0, err);
-  return st == NS_OK && expires ? ns_bulk_of(db, NS_SQL_SETTLE_EXPIRY, &id, 1, 0, err) : st;
+  ns_status st = ns_db_bulk_changing(db, NS_SQL_SETTLE_LEASE, &id, 1, 0, err);
+  return st == NS_OK && expires ? ns_db_bulk_changing(db, NS_SQL_SETTLE_EXPIRY, &id, 1, 0, err)
+                                : st;
 }
 
 /* -------------------------------------------------------------- reading jobs */
@@ -203,7 +203,7 @@ static bool add_job(ns_db *db, int64_t lease, const ns_value *r, ns_jobs *out) {
                   .run = r[R_RUN].i,
                   .lease = lease,
                   .queue_id = r[R_QUEUE].i,
-                  .queue = ns_queue_name_of(db, r[R_QUEUE].i),
+                  .queue = ns_db_queue_name(db, r[R_QUEUE].i),
                   .name = keep_bytes(&at, &r[R_NAME]),
                   .payload = keep_bytes(&at, &r[R_PAYLOAD]),
                   .state = keep_bytes(&at, &r[R_STATE]),
@@ -275,11 +275,12 @@ static ns_status read_jobs(ns_db *db, int64_t lease, ns_sql sql, const ns_value 
                            ns_jobs *out, ns_err *err) {
   const ns_value *row = NULL;
   size_t first = out->n;
-  ns_status st = db->ahead == sql ? ns_told(db, sql, err) : ns_run(db, sql, params, err);
+  ns_status st =
+      db->ahead == sql ? ns_db_read_answer(db, sql, err) : ns_db_run(db, sql, params, err);
   db->ahead = 0;
-  while (st == NS_OK && (st = ns_row(db, sql, &row, err)) == NS_OK && row != NULL) {
+  while (st == NS_OK && (st = ns_db_row(db, sql, &row, err)) == NS_OK && row != NULL) {
     if (out->n == first)
-      ns_saw_now(db, row[R_NOW].i);
+      ns_db_note_now(db, row[R_NOW].i);
     note_claim(db, lease, row);
     if (!add_job(db, lease, row, out))
       st = ns_no_memory(err);
@@ -293,8 +294,8 @@ static ns_status read_list(ns_db *db, int64_t lease, const ns_token *t, size_t n
   ns_value param;
   ns_status st;
   for (size_t i = 0; i < n; i++)
-    ns_pair_add(&list, t[i].id, t[i].run);
-  param = ns_list_end(&list);
+    ns_db_list_add_pair(&list, t[i].id, t[i].run);
+  param = ns_db_list_end(&list);
   st = list.oom ? ns_no_memory(err) : read_jobs(db, lease, NS_SQL_CLAIM_READ, &param, out, err);
   ns_buf_free(&list);
   return st;
@@ -348,10 +349,10 @@ static ns_status read_again(ns_db *db, int64_t lease, const ns_token *t, size_t 
   for (size_t i = 0; i < n; i++) {
     const ns_job *job = find_read(out, first, t[i].id, t[i].run);
     if (job == NULL || is_silent(job))
-      ns_pair_add(&list, t[i].id, t[i].run);
+      ns_db_list_add_pair(&list, t[i].id, t[i].run);
   }
-  if (!ns_list_is_empty(&list)) {
-    param = ns_list_end(&list);
+  if (!ns_db_list_is_empty(&list)) {
+    param = ns_db_list_end(&list);
     st = list.oom ? ns_no_memory(err)
                   : read_jobs(db, lease, NS_SQL_CLAIM_READ_AGAIN, &param, out, err);
     keep_last(out, first, second);
@@ -389,9 +390,9 @@ void ns_claim_read_ahead(ns_db *db, const ns_claim_rows *takes) {
   if (takes->n >= NS_STRETCH_LEAST)
     return;
   for (size_t i = 0; i < takes->n; i++)
-    ns_pair_add(&list, takes->items[i].id, takes->items[i].run);
-  param = ns_list_end(&list);
-  if (!list.oom && ns_ask(db, NS_SQL_CLAIM_READ, &param, NULL) == NS_OK)
+    ns_db_list_add_pair(&list, takes->items[i].id, takes->items[i].run);
+  param = ns_db_list_end(&list);
+  if (!list.oom && ns_db_send_query(db, NS_SQL_CLAIM_READ, &param, NULL) == NS_OK)
     db->ahead = NS_SQL_CLAIM_READ;
   ns_buf_free(&list);
 }

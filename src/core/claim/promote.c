@@ -32,15 +32,15 @@
 ns_status ns_claim_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_t id, int64_t run,
                                int64_t kind, ns_err *err) {
   const int64_t zero = 0; /* now; and not alone */
-  return ns_bulk(db, NS_SQL_CLAIM_READY,
-                 (ns_column[]){{NS_INT, &queue_id, NULL, NULL},
-                               {NS_INT, &rank, NULL, NULL},
-                               {NS_INT, &zero, NULL, NULL},
-                               {NS_INT, &id, NULL, NULL},
-                               {NS_INT, &run, NULL, NULL},
-                               {NS_INT, &zero, NULL, NULL},
-                               {NS_INT, &kind, NULL, NULL}},
-                 1, err);
+  return ns_db_bulk(db, NS_SQL_CLAIM_READY,
+                    (ns_column[]){{NS_INT, &queue_id, NULL, NULL},
+                                  {NS_INT, &rank, NULL, NULL},
+                                  {NS_INT, &zero, NULL, NULL},
+                                  {NS_INT, &id, NULL, NULL},
+                                  {NS_INT, &run, NULL, NULL},
+                                  {NS_INT, &zero, NULL, NULL},
+                                  {NS_INT, &kind, NULL, NULL}},
+                    1, err);
 }
 
 /* A due row: run_at, job, queue, rank, run, kind. */
@@ -68,15 +68,15 @@ static ns_column int_column(const int64_t *cols, size_t c) {
 static ns_status move_due(ns_db *db, const int64_t *cols, size_t n, bool slow, ns_err *err) {
   ns_status st = NS_OK;
   if (slow)
-    st = ns_bulk(db, NS_SQL_CLAIM_PROMOTE_DROP,
-                 (ns_column[]){int_column(cols, P_RUN_AT), int_column(cols, P_JOB)}, n, err);
+    st = ns_db_bulk(db, NS_SQL_CLAIM_PROMOTE_DROP,
+                    (ns_column[]){int_column(cols, P_RUN_AT), int_column(cols, P_JOB)}, n, err);
   if (st == NS_OK)
-    st = ns_bulk(db, NS_SQL_CLAIM_READY,
-                 (ns_column[]){int_column(cols, P_QUEUE), int_column(cols, P_RANK),
-                               int_column(cols, P_OFFSET), int_column(cols, P_JOB),
-                               int_column(cols, P_RUN), int_column(cols, P_ALONE),
-                               int_column(cols, P_KIND)},
-                 n, err);
+    st = ns_db_bulk(db, NS_SQL_CLAIM_READY,
+                    (ns_column[]){int_column(cols, P_QUEUE), int_column(cols, P_RANK),
+                                  int_column(cols, P_OFFSET), int_column(cols, P_JOB),
+                                  int_column(cols, P_RUN), int_column(cols, P_ALONE),
+                                  int_column(cols, P_KIND)},
+                    n, err);
   /* a returned job may open a lane of its own: no need to sweep for it */
   for (size_t i = 0; st == NS_OK && i < n; i++)
     if (!ns_claim_lanes_learn(&db->claim.lanes, cols[P_QUEUE * PROMOTE_AT_ONCE + i],
@@ -118,12 +118,12 @@ static ns_status promote_batch(ns_db *db, int64_t from, int64_t to, size_t *n, n
 static ns_status next_scheduled(ns_db *db, int64_t from, int64_t *in, ns_err *err) {
   const ns_value *row = NULL;
   ns_value param = ns_vint(from);
-  ns_status st = ns_run(db, NS_SQL_CLAIM_PROMOTE_NEXT, &param, err);
+  ns_status st = ns_db_run(db, NS_SQL_CLAIM_PROMOTE_NEXT, &param, err);
   *in = -1;
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_CLAIM_PROMOTE_NEXT, &row, err);
+    st = ns_db_row(db, NS_SQL_CLAIM_PROMOTE_NEXT, &row, err);
   if (st == NS_OK && row != NULL) {
-    ns_saw_now(db, row[1].i);
+    ns_db_note_now(db, row[1].i);
     *in = row[0].i > row[1].i ? row[0].i - row[1].i : 0;
   }
   return st;
@@ -259,8 +259,8 @@ ns_status ns_look_ahead(ns_db *db, const ns_feed *feeds, size_t nfeeds, int64_t 
   write_upcoming(db, feeds, nfeeds, &text);
   if (text.oom)
     st = ns_no_memory(err);
-  else if ((st = ns_ready(db, err)) == NS_OK &&
-           (st = ns_prepared(db, &s, ns_buf_bytes(&text), err)) == NS_OK &&
+  else if ((st = ns_db_ready(db, err)) == NS_OK &&
+           (st = ns_db_prepared(db, &s, ns_buf_bytes(&text), err)) == NS_OK &&
            (st = ns_stmt_run(db->link, s, params, err)) == NS_OK)
     st = collect_upcoming(db, s, out, err);
   ns_buf_free(&text);

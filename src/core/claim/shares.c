@@ -22,7 +22,7 @@
 
 #include <stdlib.h>
 
-#include "db/list.h"
+#include "db/db.h"
 #include "ns_time.h"
 
 #define MANY 8                   /* queues to be asked one by one */
@@ -87,11 +87,11 @@ static ns_status ask_which_have_jobs(ns_db *db, share *const *of, size_t n, ns_e
   const ns_value *row;
   ns_status st;
   for (size_t i = 0; i < n; i++) {
-    ns_id_add(&list, of[i]->feed->queue_id);
+    ns_db_list_add_id(&list, of[i]->feed->queue_id);
     of[i]->dry = of[i]->s->quiet = true;
   }
-  st = ns_list_run(db, NS_SQL_CLAIM_BUSY_QUEUES, NULL, &list, err);
-  while (st == NS_OK && (st = ns_row(db, NS_SQL_CLAIM_BUSY_QUEUES, &row, err)) == NS_OK &&
+  st = ns_db_list_run(db, NS_SQL_CLAIM_BUSY_QUEUES, NULL, &list, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_CLAIM_BUSY_QUEUES, &row, err)) == NS_OK &&
          row != NULL)
     of[row[0].i]->dry = of[row[0].i]->s->quiet = false;
   for (size_t i = 0; st == NS_OK && i < n; i++) /* a look below floors could find no more */
@@ -243,12 +243,12 @@ static ns_status take_firsts(ns_db *db, share **of, size_t n, ns_claim_rows *out
   ns_status st;
   qsort(of, n, sizeof *of, by_queue);
   for (size_t i = 0; i < n; i++) {
-    ns_id_add(&list, of[i]->feed->queue_id);
+    ns_db_list_add_id(&list, of[i]->feed->queue_id);
     of[i]->singly = true;
   }
   ns_claim_filter_text(&db->claim.filter, &text, NS_SQL_CLAIM_FIRSTS);
-  ns_value ids = ns_list_end(&list);
-  st = text.oom || list.oom ? ns_no_memory(err) : ns_prepared(db, &s, ns_buf_bytes(&text), err);
+  ns_value ids = ns_db_list_end(&list);
+  st = text.oom || list.oom ? ns_no_memory(err) : ns_db_prepared(db, &s, ns_buf_bytes(&text), err);
   if (st == NS_OK && (st = ns_stmt_run(db->link, s, &ids, err)) == NS_OK)
     st = lock_firsts(db, of, n, s, out, err);
   if (st == NS_OK)

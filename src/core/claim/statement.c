@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "db/kind.h"
+#include "db/db.h"
 
 /* --------------------------------------------------------------------- names */
 
@@ -60,7 +60,7 @@ static bool make_filter(ns_claim_filter *o, const ns_bytes *names, size_t n) {
   for (size_t i = 0; i < n; i++) {
     ns_buf_add(&o->names, names[i].p, names[i].n);
     ns_buf_addc(&o->names, '\0');
-    ns_buf_addf(&o->kinds, ",%lld", (long long)ns_kind_of(names[i]));
+    ns_buf_addf(&o->kinds, ",%lld", (long long)ns_db_kind_of(names[i]));
   }
   ns_buf_addc(&o->kinds, ')');
   ns_buf_addc(&o->kinds, '\0');
@@ -173,7 +173,8 @@ static bool is_fast_open(ns_db *db) {
 static ns_status prepare_form(ns_db *db, forms *p, ns_bytes fast, ns_bytes skip, bool want_fast,
                               ns_err *err) {
   p->fast = p->skip = NULL;
-  return want_fast ? ns_prepared(db, &p->fast, fast, err) : ns_prepared(db, &p->skip, skip, err);
+  return want_fast ? ns_db_prepared(db, &p->fast, fast, err)
+                   : ns_db_prepared(db, &p->skip, skip, err);
 }
 
 ns_status ns_claim_form_run(ns_db *db, ns_bytes fast, ns_bytes skip, const ns_value *params,
@@ -190,7 +191,7 @@ ns_status ns_claim_form_run(ns_db *db, ns_bytes fast, ns_bytes skip, const ns_va
     if (st != NS_EBUSY || !note_collision(db, err))
       return st;
     *slow = true;
-    st = ns_prepared(db, &p.skip, skip, err);
+    st = ns_db_prepared(db, &p.skip, skip, err);
   }
   if (st == NS_OK) {
     *ran = p.skip;

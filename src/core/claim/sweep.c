@@ -43,7 +43,7 @@ ns_status ns_claim_union_run(ns_db *db, ns_sql sql, size_t n, const ns_value *pa
     ns_buf_adds(&text, i > 0 ? " UNION ALL " : "");
     ns_claim_filter_text(&db->claim.filter, &text, sql);
   }
-  st = text.oom ? ns_no_memory(err) : ns_spelled(db, s, ns_buf_bytes(&text), err);
+  st = text.oom ? ns_no_memory(err) : ns_db_prepared_brief(db, s, ns_buf_bytes(&text), err);
   if (st == NS_OK)
     st = ns_stmt_run(db->link, *s, params, err);
   ns_buf_free(&text);
@@ -128,7 +128,7 @@ static ns_status find_late_in(ns_db *db, ns_sql sql, const ns_lane *lanes, size_
     return NS_OK;
   if ((st = ns_claim_ranges_text(&r, sql, ns_claim_filter_kinds(&db->claim.filter), &text, err)) ==
           NS_OK &&
-      (st = ns_spelled(db, &stmt, ns_buf_bytes(&text), err)) == NS_OK &&
+      (st = ns_db_prepared_brief(db, &stmt, ns_buf_bytes(&text), err)) == NS_OK &&
       (st = ns_stmt_run(db->link, stmt, r.params, err)) == NS_OK)
     st = ns_stmt_fetch(db->link, stmt, &row, err);
   *found = st == NS_OK && row != NULL;
@@ -199,7 +199,7 @@ static ns_status run_prescan(ns_db *db, ns_sql sql, const ns_value *params, cons
   ns_stmt *s;
   ns_status st;
   ns_claim_filter_text(&db->claim.filter, &text, sql);
-  st = text.oom ? ns_no_memory(err) : ns_spelled(db, &s, ns_buf_bytes(&text), err);
+  st = text.oom ? ns_no_memory(err) : ns_db_prepared_brief(db, &s, ns_buf_bytes(&text), err);
   if (st == NS_OK && (st = ns_stmt_run(db->link, s, params, err)) == NS_OK)
     st = ns_stmt_fetch(db->link, s, row, err);
   ns_buf_free(&text);

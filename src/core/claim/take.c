@@ -12,9 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "db/hooks.h"
-#include "db/list.h"
-#include "db/queue.h"
+#include "db/db.h"
 #include "ns_time.h"
 
 #define SWEEP_CLAIMS 8                 /* from one sweep to the next, at least, … */
@@ -49,7 +47,7 @@ ns_status ns_claim_delete_rows(ns_db *db, const ns_claim_row *rows, size_t n, ns
   for (size_t i = 0; i < n; i++)
     ns_buf_addf(&list, "%c[%lld,%lld,%lld,%lld]", i > 0 ? ',' : '[', (long long)rows[i].queue_id,
                 (long long)rows[i].rank, (long long)rows[i].ready_at, (long long)rows[i].id);
-  return n == 0 ? NS_OK : ns_list_change(db, NS_SQL_CLAIM_DROP, NULL, &list, n, err);
+  return n == 0 ? NS_OK : ns_db_list_change(db, NS_SQL_CLAIM_DROP, NULL, &list, n, err);
 }
 
 static ns_status take_rows(ns_db *db, ns_bytes fast, ns_bytes skip, const ns_value *params,
@@ -252,10 +250,10 @@ void ns_claim_next_look(const ns_db *db, const ns_feed *feeds, size_t nfeeds, bo
 /* ------------------------------------------------------------ jobs alone */
 
 static ns_status put_back(ns_db *db, const ns_claim_row *t, ns_err *err) {
-  return ns_run(db, NS_SQL_CLAIM_BACK,
-                (ns_value[]){ns_vint(t->queue_id), ns_vint(t->rank), ns_vint(t->ready_at),
-                             ns_vint(t->id), ns_vint(t->run), ns_vint(t->kind)},
-                err);
+  return ns_db_run(db, NS_SQL_CLAIM_BACK,
+                   (ns_value[]){ns_vint(t->queue_id), ns_vint(t->rank), ns_vint(t->ready_at),
+                                ns_vint(t->id), ns_vint(t->run), ns_vint(t->kind)},
+                   err);
 }
 
 /* A single one stays, unless another is held already. */
@@ -305,7 +303,7 @@ ns_status ns_claim_take_alone(ns_db *db, const ns_feed *feeds, size_t nfeeds, si
   if (ns_claim_leases_alone(&db->claim.leases) || !knows_alone(db, feeds, nfeeds, limit))
     return NS_OK;
   db->claim.alone.id = 0;
-  st = ns_run(
+  st = ns_db_run(
       db, NS_SQL_CLAIM_ALONE,
       (ns_value[]){ns_vint(t.queue_id), ns_vint(t.rank), ns_vint(t.ready_at), ns_vint(t.id)}, err);
   if (st == NS_EBUSY && err->sqlerr == NS_LOCK_WAIT && !db->never_fast) {
@@ -339,17 +337,17 @@ ns_status ns_claim_lease(ns_db *db, const ns_claim_rows *takes, int64_t span, in
   ns_value jobs;
   ns_status st;
   for (size_t i = 0; i < takes->n; i++)
-    ns_pair_add(&list, takes->items[i].id, takes->items[i].run);
-  jobs = ns_list_end(&list);
+    ns_db_list_add_pair(&list, takes->items[i].id, takes->items[i].run);
+  jobs = ns_db_list_end(&list);
   st = list.oom ? ns_no_memory(err) : ns_take_ids(db, lease, 1, err);
   if (st == NS_OK && span > 0)
-    st = ns_run(db, NS_SQL_CLAIM_EXPIRY, (ns_value[]){ns_vint(*lease), ns_vint(span)}, err);
+    st = ns_db_run(db, NS_SQL_CLAIM_EXPIRY, (ns_value[]){ns_vint(*lease), ns_vint(span)}, err);
   if (st == NS_OK) /* behind it there are looks, and the cycle's number (holder_cycle) */
-    st = ns_send(db, NS_SQL_CLAIM_LEASE,
-                 (ns_column[]){{NS_INT, lease, NULL, NULL},
-                               {NS_INT, &db->holder, NULL, NULL},
-                               {NS_TEXT, NULL, &jobs.s, NULL}},
-                 err);
+    st = ns_db_send(db, NS_SQL_CLAIM_LEASE,
+                    (ns_column[]){{NS_INT, lease, NULL, NULL},
+                                  {NS_INT, &db->holder, NULL, NULL},
+                                  {NS_TEXT, NULL, &jobs.s, NULL}},
+                    err);
   ns_buf_free(&list);
   return st == NS_OK && !remember_batch(db, takes, *lease, span) ? ns_no_memory(err) : st;
 }
@@ -368,9 +366,10 @@ static void put_sentinels(ns_db *db) {
     queues[i] = lanes[i]->queue_id;
     ranks[i] = lanes[i]->rank;
   }
-  if (n == 0 || ns_bulk_of(db, NS_SQL_CLAIM_SENTINEL,
-                           (ns_column[]){{NS_INT, queues, NULL, NULL}, {NS_INT, ranks, NULL, NULL}},
-                           n, 0, &err) != NS_OK)
+  if (n == 0 ||
+      ns_db_bulk_changing(db, NS_SQL_CLAIM_SENTINEL,
+                          (ns_column[]){{NS_INT, queues, NULL, NULL}, {NS_INT, ranks, NULL, NULL}},
+                          n, 0, &err) != NS_OK)
     return;
   for (size_t i = 0; i < n; i++)
     lanes[i]->sentinel = true;
@@ -401,10 +400,10 @@ ns_status ns_claim_resolve(ns_db *db, ns_err *err) {
   const ns_value *row = NULL;
   ns_value param = ns_vint(db->claim.in_doubt);
   ns_status st = NS_OK;
-  if (db->claim.in_doubt == 0 || (st = ns_ready(db, err)) != NS_OK)
+  if (db->claim.in_doubt == 0 || (st = ns_db_ready(db, err)) != NS_OK)
     return st; /* connected: the session that was cut is over */
-  if ((st = ns_run(db, NS_SQL_CLAIM_STANDS, &param, err)) != NS_OK ||
-      (st = ns_row(db, NS_SQL_CLAIM_STANDS, &row, err)) != NS_OK)
+  if ((st = ns_db_run(db, NS_SQL_CLAIM_STANDS, &param, err)) != NS_OK ||
+      (st = ns_db_row(db, NS_SQL_CLAIM_STANDS, &row, err)) != NS_OK)
     return st;
   if (row != NULL)
     db->claim.unread = db->claim.in_doubt;

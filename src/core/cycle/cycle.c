@@ -18,8 +18,7 @@
 
 #include "claim/claim.h"
 #include "cycle/in_doubt.h"
-#include "db/queue.h"
-#include "db/transaction.h"
+#include "db/db.h"
 #include "finish/finish.h"
 #include "finish/pending.h"
 #include "handle.h"
@@ -61,7 +60,7 @@ static ns_status choose(ns_db *db, work *w, ns_err *err) {
   ns_status st;
   if (w->want.choose == NULL)
     return NS_OK;
-  if ((st = ns_queues_told(db, &rows, &n, err)) == NS_OK)
+  if ((st = ns_db_queues_read(db, &rows, &n, err)) == NS_OK)
     w->want.choose(&w->want, rows, n);
   free(rows);
   return st;
@@ -91,7 +90,7 @@ static ns_status claim_half(ns_db *db, work *w, ns_err *err) {
   if (st == NS_OK && !served && w->want.limit > 0)
     st = ns_claim_promote(db, &w->next_due, err);
   if (st == NS_OK)
-    st = ns_begun(db, err);
+    st = ns_db_begun(db, err);
   if (st == NS_OK && w->want.limit > 0)
     st = take(db, w, err);
   if (st == NS_OK && w->takes.n > 0)
@@ -112,7 +111,7 @@ static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
       return st; /* all of it happened; memory has what it did */
   }
   if (claims && db->holder == 0) { /* declared dead in an earlier try */
-    if ((st = ns_begun(db, err)) == NS_OK)
+    if ((st = ns_db_begun(db, err)) == NS_OK)
       st = ns_register(db, db->is_host, err);
   }
   if (st == NS_OK && claims && w->want.nfeeds > 0)
@@ -120,9 +119,9 @@ static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
   w->holder = db->holder;
   ns_finish_late(db, claims && w->nverdicts >= MANY);
   if (st == NS_OK && claims && w->want.choose != NULL)
-    st = ns_ask(db, NS_SQL_QUEUE_LIST, NULL, err);
+    st = ns_db_send_query(db, NS_SQL_QUEUE_LIST, NULL, err);
   if (st == NS_OK && (!claims || w->nverdicts > 0))
-    st = ns_begun(db, err);
+    st = ns_db_begun(db, err);
   if (st == NS_OK)
     st = ns_settle_batch(db, w->verdicts, w->nverdicts, err);
   if (st == NS_OK && claims)
@@ -179,7 +178,7 @@ static ns_status run_cycle(ns_db *db, work *w, ns_err *err) {
     return st;
   w->number = ++db->cycle;
   w->tells = db->met_due && db->is_host;
-  st = ns_transact(db, &tx, err);
+  st = ns_db_transact(db, &tx, err);
   ns_claim_admission_leave(db, st == NS_OK && !tx.replay);
   ns_finish_late(db, false); /* a cycle that failed must not keep others' ends */
   db->met_due = db->met_due || (st != NS_OK && w->tells);
@@ -345,7 +344,7 @@ static ns_status read_unread(ns_db *db, work *w, ns_jobs *out, ns_err *err) {
   ns_status st = ns_claim_resolve(db, err);
   if (st != NS_OK || db->claim.unread == 0)
     return st;
-  if ((st = ns_ready(db, err)) == NS_OK)
+  if ((st = ns_db_ready(db, err)) == NS_OK)
     st = ns_claim_read(db, db->claim.unread, NULL, out, err);
   if (out->n > before) {
     w->want.limit = 0;
@@ -358,7 +357,7 @@ static ns_status read_claimed(ns_db *db, const work *w, ns_jobs *out,
                               ns_err *err) {
   ns_status st = ns_claim_read(db, w->lease, &w->takes, out, err);
   for (int tries = 0; st == NS_EGONE && tries < 3; tries++)
-    if ((st = ns_ready(db, err)) == NS_OK)
+    if ((st = ns_db_ready(db, err)) == NS_OK)
       st = ns_claim_read(db, w->lease, &w->takes, out, err);
   if (st != NS_OK)
     db->claim.unread = w->lease;
@@ -536,12 +535,11 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
 /* Only the verdict that brought a child can have made it. */
 static ns_status was_written(ns_db *db, const ns_verdict *v, bool *yes, ns_err *err) {
   const ns_value *row = NULL;
-  ns_status st = ns_run(db, NS_SQL_SETTLE_BORN,
-                        (ns_value[]){ns_vint(v->id), ns_vint(ns_seq(v->run, 0)),
-                                     ns_vint(v->children[0].id)},
-                        err);
+  ns_status st = ns_db_run(
+      db, NS_SQL_SETTLE_BORN,
+      (ns_value[]){ns_vint(v->id), ns_vint(ns_seq(v->run, 0)), ns_vint(v->children[0].id)}, err);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_SETTLE_BORN, &row, err);
+    st = ns_db_row(db, NS_SQL_SETTLE_BORN, &row, err);
   *yes = row != NULL;
   return st;
 }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "claim/claim.h"
-#include "db/hooks.h"
+#include "db/db.h"
 #include "handle.h"
 #include "link/connection.h"
 #include "ns_time.h"

@@ -27,10 +27,10 @@ ns_status ns_in_doubt_resolve(ns_db *db, ns_err *err) {
   ns_status st;
   if (d->written == d->n)
     return NS_OK;
-  if ((st = ns_ready(db, err)) != NS_OK ||
+  if ((st = ns_db_ready(db, err)) != NS_OK ||
       (st = ns_holder_committed(
-           db, &(ns_doubtful){d->holder, d->cycle, d->items + d->written, d->n - d->written},
-           &yes, err)) != NS_OK)
+           db, &(ns_doubtful){d->holder, d->cycle, d->items + d->written, d->n - d->written}, &yes,
+           err)) != NS_OK)
     return st;
   if (!yes)
     d->n = d->written;

@@ -6,7 +6,7 @@
 ** it is time to look after other holders. Whoever wakes for nothing listens again at once:
 ** what is not committed yet is found by the looks of that sleep.
 */
-#include "db/queue.h"
+#include "db/db.h"
 #include "handle.h"
 #include "ns_time.h"
 
@@ -39,7 +39,7 @@ static ns_status wait_for_work(ns_db *db, int64_t queue_id, bool paused,
                    wait, &why, err);
   if (db->waiter != NULL)
     ns_listen_leave(db->waiter);
-  if (st != NS_OK && ns_interrupted(db))
+  if (st != NS_OK && ns_db_is_interrupted(db))
     return st;
   if (st != NS_OK) /* no second connection to be had: look now and then */
     ns_sleep_us(least(wait, ns_jitter(200000, 0.5)));
@@ -73,8 +73,8 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
     int64_t taken = db->count.claimed;
     ns_look_around(db);
     next_due = -1;
-    if ((st = ns_ready(db, err)) == NS_OK)
-      st = ns_queue_paused(db, feed.queue_id, &paused, err);
+    if ((st = ns_db_ready(db, err)) == NS_OK)
+      st = ns_db_queue_paused(db, feed.queue_id, &paused, err);
     if (st == NS_OK && !paused)
       st = claim_once(db, &feed, limit, lease, out, &next_due, err);
     if (st == NS_OK && out->n == 0 &&

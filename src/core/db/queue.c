@@ -1,14 +1,18 @@
 /*
-** Queues: names to ids, pausing, listing. A queue's row is created outside any
-** open transaction, so a push that is not yet committed never makes other
-** pushers into the same new queue wait. Ids never change: they are cached.
+** Names and numbers: queues by name and by id, pausing and listing them; ids of jobs, leases
+** and holders, out of one sequence, a block at a time; the kind of a job's name.
+**
+** A queue's row is created outside any open transaction, so a push that is not yet committed
+** never makes other pushers into the same new queue wait.
+**
+** Invariants: ids of queues never change, so they are cached, in two lists of the same
+** queues, by id and by name. An id of the sequence is given once; a forked child takes none
+** of its parent's block.
 */
-#include "db/queue.h"
+#include "db/inner.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#include "handle.h"
 
 /* ASCII control characters, and U+0080 to U+009F, which are C2 80 to C2 9F. */
 static bool is_control(ns_bytes name, size_t i) {
@@ -17,17 +21,14 @@ static bool is_control(ns_bytes name, size_t i) {
   return c < 32 || c == 127 || (c == 0xC2 && next < 0xA0);
 }
 
-ns_status ns_name_check(ns_bytes name, const char *what, size_t max,
-                        ns_err *err) {
+ns_status ns_db_name_check(ns_bytes name, const char *what, size_t max, ns_err *err) {
   if (name.p == NULL || name.n == 0)
     return ns_fail(err, NS_EINVALID, "the %s is empty", what);
   if (name.n > max)
-    return ns_fail(err, NS_EINVALID, "the %s has %zu bytes; the limit is %zu",
-                   what, name.n, max);
+    return ns_fail(err, NS_EINVALID, "the %s has %zu bytes; the limit is %zu", what, name.n, max);
   for (size_t i = 0; i < name.n; i++)
     if (is_control(name, i))
-      return ns_fail(err, NS_EINVALID,
-                     "the %s has a control character at byte %zu", what, i + 1);
+      return ns_fail(err, NS_EINVALID, "the %s has a control character at byte %zu", what, i + 1);
   if (!ns_utf8_valid(name))
     return ns_fail(err, NS_EINVALID, "the %s is not valid UTF-8", what);
   return NS_OK;
@@ -65,25 +66,25 @@ static size_t place_of_id(const ns_db *db, int64_t id) {
   return first;
 }
 
-static const ns_queue_name *cached(const ns_db *db, ns_bytes name) {
+static const ns_queue_name *cached_by_name(const ns_db *db, ns_bytes name) {
   size_t i = place_of_name(db, name);
   return i < db->nqueues && by_name(name, db->by_name[i]) == 0 ? db->by_name[i] : NULL;
 }
 
-static const ns_queue_name *cached_id(const ns_db *db, int64_t id) {
+static const ns_queue_name *cached_by_id(const ns_db *db, int64_t id) {
   size_t i = place_of_id(db, id);
   return i < db->nqueues && db->queues[i]->id == id ? db->queues[i] : NULL;
 }
 
-static void insert(ns_queue_name **list, size_t n, size_t i, ns_queue_name *q) {
+static void insert_at(ns_queue_name **list, size_t n, size_t i, ns_queue_name *q) {
   memmove(&list[i + 1], &list[i], (n - i) * sizeof *list);
   list[i] = q;
 }
 
 /* Jobs borrow the name, so a cell stays where it is. */
-static ns_status remember(ns_db *db, ns_bytes name, int64_t id, ns_err *err) {
+static ns_status cache_queue(ns_db *db, ns_bytes name, int64_t id, ns_err *err) {
   ns_queue_name *q;
-  if (cached_id(db, id) != NULL)
+  if (cached_by_id(db, id) != NULL)
     return NS_OK;
   if (!ns_grow(&db->queues, &db->capqueues, db->nqueues + 1, sizeof q) ||
       !ns_grow(&db->by_name, &db->capnames, db->nqueues + 1, sizeof q) ||
@@ -93,50 +94,50 @@ static ns_status remember(ns_db *db, ns_bytes name, int64_t id, ns_err *err) {
   q->n = name.n;
   memcpy(q->name, name.p, name.n);
   q->name[name.n] = '\0';
-  insert(db->queues, db->nqueues, place_of_id(db, id), q);
-  insert(db->by_name, db->nqueues, place_of_name(db, name), q);
+  insert_at(db->queues, db->nqueues, place_of_id(db, id), q);
+  insert_at(db->by_name, db->nqueues, place_of_name(db, name), q);
   db->nqueues++;
   return NS_OK;
 }
 
-void ns_queues_forget(ns_db *db) {
+void ns_db_queues_free(ns_db *db) {
   for (size_t i = 0; i < db->nqueues; i++)
     free(db->queues[i]);
   free(db->queues);
   free(db->by_name);
 }
 
-ns_bytes ns_queue_name_of(const ns_db *db, int64_t id) {
-  const ns_queue_name *q = cached_id(db, id);
+ns_bytes ns_db_queue_name(const ns_db *db, int64_t id) {
+  const ns_queue_name *q = cached_by_id(db, id);
   return q != NULL ? (ns_bytes){q->name, q->n} : NS_NONE;
 }
 
 /* -------------------------------------------------------------------- verbs */
 
-static ns_status find(ns_db *db, ns_bytes name, int64_t *id, ns_err *err) {
+static ns_status find_queue(ns_db *db, ns_bytes name, int64_t *id, ns_err *err) {
   const ns_value *row = NULL;
   ns_value param = ns_vtext(name);
-  ns_status st = ns_run(db, NS_SQL_QUEUE_FIND, &param, err);
+  ns_status st = ns_db_run(db, NS_SQL_QUEUE_FIND, &param, err);
   *id = 0;
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_QUEUE_FIND, &row, err);
+    st = ns_db_row(db, NS_SQL_QUEUE_FIND, &row, err);
   if (st == NS_OK && row != NULL) {
     *id = row[0].i;
-    st = remember(db, name, *id, err);
+    st = cache_queue(db, name, *id, err);
   }
   return st;
 }
 
 /* Creates the row on a connection that has no transaction open. */
-static ns_status add(ns_db *db, ns_bytes name, ns_err *err) {
+static ns_status add_queue(ns_db *db, ns_bytes name, ns_err *err) {
   const char *text = ns_sql_texts[NS_SQL_QUEUE_ADD];
   ns_value param = ns_vtext(name);
-  ns_config cfg = ns_config_of(db);
+  ns_config cfg = ns_db_config_value(db);
   ns_link *other;
   ns_stmt *stmt;
   ns_status st;
   if (!db->user_tx && !db->in_tx)
-    return ns_run(db, NS_SQL_QUEUE_ADD, &param, err);
+    return ns_db_run(db, NS_SQL_QUEUE_ADD, &param, err);
   if ((st = ns_link_open(&other, &cfg, err)) != NS_OK)
     return st;
   st = ns_link_prepare(other, &stmt, NULL, text, strlen(text), err);
@@ -146,43 +147,40 @@ static ns_status add(ns_db *db, ns_bytes name, ns_err *err) {
   return st;
 }
 
-ns_status ns_queue_id(ns_db *db, ns_bytes name, bool create, int64_t *id,
-                      ns_err *err) {
+ns_status ns_queue_id(ns_db *db, ns_bytes name, bool create, int64_t *id, ns_err *err) {
   const ns_queue_name *q;
-  ns_status st = ns_name_check(name, "queue name", NS_MAX_QUEUE, err);
+  ns_status st = ns_db_name_check(name, "queue name", NS_MAX_QUEUE, err);
   *id = 0;
   if (st != NS_OK)
     return st;
-  if ((q = cached(db, name)) != NULL) {
+  if ((q = cached_by_name(db, name)) != NULL) {
     *id = q->id;
     return NS_OK;
   }
-  if ((st = ns_ready(db, err)) == NS_OK)
-    st = find(db, name, id, err);
+  if ((st = ns_db_ready(db, err)) == NS_OK)
+    st = find_queue(db, name, id, err);
   if (st == NS_OK && *id == 0 && create) {
-    if ((st = add(db, name, err)) == NS_OK)
-      st = find(db, name, id, err);
+    if ((st = add_queue(db, name, err)) == NS_OK)
+      st = find_queue(db, name, id, err);
   }
   if (st == NS_OK && *id == 0)
-    return ns_fail(err, NS_ENOTFOUND, "there is no queue '%.*s'", (int)name.n,
-                   name.p);
+    return ns_fail(err, NS_ENOTFOUND, "there is no queue '%.*s'", (int)name.n, name.p);
   return st;
 }
 
-ns_status ns_queue_paused(ns_db *db, int64_t id, bool *paused, ns_err *err) {
+ns_status ns_db_queue_paused(ns_db *db, int64_t id, bool *paused, ns_err *err) {
   const ns_value *row = NULL;
   ns_value param = ns_vint(id);
-  ns_status st = ns_run(db, NS_SQL_QUEUE_PAUSED, &param, err);
+  ns_status st = ns_db_run(db, NS_SQL_QUEUE_PAUSED, &param, err);
   *paused = false;
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_QUEUE_PAUSED, &row, err);
+    st = ns_db_row(db, NS_SQL_QUEUE_PAUSED, &row, err);
   if (st == NS_OK && row != NULL)
     *paused = row[0].i != 0;
   return st;
 }
 
-static bool append(ns_queue_row **rows, size_t *cap, size_t *n,
-                   const ns_value *row) {
+static bool append_row(ns_queue_row **rows, size_t *cap, size_t *n, const ns_value *row) {
   ns_queue_row *q;
   size_t len = row[1].s.n < NS_MAX_QUEUE ? row[1].s.n : NS_MAX_QUEUE;
   if (!ns_grow(rows, cap, *n + 1, sizeof **rows))
@@ -199,12 +197,12 @@ static ns_status read_list(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *er
   const ns_value *row = NULL;
   size_t cap = 0;
   ns_status st = NS_OK;
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_QUEUE_LIST, &row, err)) == NS_OK && row != NULL) {
-    if (!append(rows, &cap, n, row))
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_QUEUE_LIST, &row, err)) == NS_OK &&
+         row != NULL) {
+    if (!append_row(rows, &cap, n, row))
       st = ns_no_memory(err);
     else
-      st = remember(db, row[1].s, row[0].i, err);
+      st = cache_queue(db, row[1].s, row[0].i, err);
   }
   if (st != NS_OK) {
     free(*rows);
@@ -215,17 +213,81 @@ static ns_status read_list(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *er
 }
 
 ns_status ns_queues(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err) {
-  ns_status st = ns_ready(db, err);
+  ns_status st = ns_db_ready(db, err);
   *rows = NULL;
   *n = 0;
   if (st == NS_OK)
-    st = ns_run(db, NS_SQL_QUEUE_LIST, NULL, err);
+    st = ns_db_run(db, NS_SQL_QUEUE_LIST, NULL, err);
   return st == NS_OK ? read_list(db, rows, n, err) : st;
 }
 
-ns_status ns_queues_told(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err) {
-  ns_status st = ns_told(db, NS_SQL_QUEUE_LIST, err);
+ns_status ns_db_queues_read(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err) {
+  ns_status st = ns_db_read_answer(db, NS_SQL_QUEUE_LIST, err);
   *rows = NULL;
   *n = 0;
   return st == NS_OK ? read_list(db, rows, n, err) : st;
+}
+
+/* ----------------------------------------------------------------------- ids */
+
+#define ID_BLOCK 100
+
+/* '*taken' of 'n' ids: a KILL QUERY may leave out some of the blocks. */
+static ns_status take_blocks(ns_db *db, int64_t *ids, size_t n, size_t *taken, ns_err *err) {
+  const ns_value *row;
+  ns_value param = ns_vint((int64_t)((n + ID_BLOCK - 1) / ID_BLOCK));
+  size_t i = 0;
+  ns_status st = ns_db_run(db, NS_SQL_HANDLE_IDS, &param, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_HANDLE_IDS, &row, err)) == NS_OK &&
+         row != NULL) {
+    int64_t id;
+    int64_t end;
+    if (row[0].i < 0 || row[0].i >= INT64_MAX / ID_BLOCK)
+      return ns_fail(err, NS_ESQL,
+                     "the sequence nightshift_id has been set to %lld, and ids "
+                     "have run out; nightshift doctor says what to do",
+                     (long long)row[0].i);
+    id = row[0].i * ID_BLOCK;
+    end = id + ID_BLOCK;
+    while (id < end && i < n)
+      ids[i++] = id++;
+    db->next_id = id; /* what the last block has left */
+    db->end_id = end;
+  }
+  *taken = i;
+  return st;
+}
+
+ns_status ns_take_ids(ns_db *db, int64_t *ids, size_t n, ns_err *err) {
+  ns_status st = ns_db_ready(db, err); /* also drops a parent process's block */
+  while (st == NS_OK && n > 0 && db->next_id < db->end_id) {
+    *ids++ = db->next_id++;
+    n--;
+  }
+  while (st == NS_OK && n > 0) {
+    size_t part = n < 50000 ? n : 50000; /* the server recurses 1000 deep */
+    size_t taken = 0;
+    st = take_blocks(db, ids, part, &taken, err);
+    if (st == NS_OK && taken == 0)
+      st = ns_fail(err, NS_EBUSY, "the server gave no ids: the statement was interrupted");
+    ids += taken;
+    n -= taken;
+  }
+  return st;
+}
+
+/* --------------------------------------------------------------------- kinds */
+
+int64_t ns_db_kind_of(ns_bytes name) {
+  static const uint32_t table[16] = {0x00000000, 0x1DB71064, 0x3B6E20C8, 0x26D930AC,
+                                     0x76DC4190, 0x6B6B51F4, 0x4DB26158, 0x5005713C,
+                                     0xEDB88320, 0xF00F9344, 0xD6D6A3E8, 0xCB61B38C,
+                                     0x9B64C2B0, 0x86D3D2D4, 0xA00AE278, 0xBDBDF21C};
+  uint32_t crc = UINT32_MAX;
+  for (size_t i = 0; i < name.n; i++) {
+    crc ^= (unsigned char)name.p[i];
+    crc = table[crc & 15] ^ (crc >> 4);
+    crc = table[crc & 15] ^ (crc >> 4);
+  }
+  return (int64_t)(crc ^ UINT32_MAX);
 }

@@ -8,67 +8,69 @@
 ** that may have changed the session marks it; a session without a mark is as it was at
 ** connect, but for named locks that a trigger, view or function takes unseen.
 */
-#include "db/reset.h"
+#include "db/inner.h"
 
 #include <string.h>
 #include <strings.h>
 
-#include "db/transaction.h"
 #include "holder/holder.h"
 
 /* -------------------------------------------------------------- the text */
 
-static bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-
-static bool is_wordly(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-         c == '_' || c == '$' || (unsigned char)c >= 0x80;
+static bool is_blank(char c) {
+  return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-static ns_bytes skip(ns_bytes s, size_t n) {
+static bool is_wordly(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+         c == '$' || (unsigned char)c >= 0x80;
+}
+
+static ns_bytes skip_bytes(ns_bytes s, size_t n) {
   return n < s.n ? (ns_bytes){s.p + n, s.n - n} : (ns_bytes){s.p + s.n, 0};
 }
 
-static bool begins(ns_bytes s, const char *text) {
+static bool begins_with(ns_bytes s, const char *text) {
   size_t n = strlen(text);
   return s.n >= n && memcmp(s.p, text, n) == 0;
 }
 
 /* What stands behind the first occurrence of 'end', or nothing. */
-static ns_bytes behind(ns_bytes s, const char *end) {
-  while (s.n > 0 && !begins(s, end))
-    s = skip(s, 1);
-  return skip(s, strlen(end));
+static ns_bytes text_behind(ns_bytes s, const char *end) {
+  while (s.n > 0 && !begins_with(s, end))
+    s = skip_bytes(s, 1);
+  return skip_bytes(s, strlen(end));
 }
 
 /* What a comment with a version number in it says is run. */
 static ns_bytes open_comment(ns_bytes s) {
-  s = skip(s, begins(s, "/*M!") ? 4 : 3);
+  s = skip_bytes(s, begins_with(s, "/*M!") ? 4 : 3);
   while (s.n > 0 && *s.p >= '0' && *s.p <= '9')
-    s = skip(s, 1);
+    s = skip_bytes(s, 1);
   return s;
 }
 
 /* Without what stands before the next word, sign or quoted text. */
-static ns_bytes trim(ns_bytes s) {
+static ns_bytes trim_left(ns_bytes s) {
   for (;;) {
     if (s.n > 0 && is_blank(*s.p))
-      s = skip(s, 1);
-    else if (begins(s, "#") || begins(s, "-- ") || begins(s, "--\n") || begins(s, "--\t"))
-      s = behind(s, "\n");
-    else if (begins(s, "/*!") || begins(s, "/*M!"))
+      s = skip_bytes(s, 1);
+    else if (begins_with(s, "#") || begins_with(s, "-- ") || begins_with(s, "--\n") ||
+             begins_with(s, "--\t"))
+      s = text_behind(s, "\n");
+    else if (begins_with(s, "/*!") || begins_with(s, "/*M!"))
       s = open_comment(s);
-    else if (begins(s, "/*"))
-      s = behind(skip(s, 2), "*/");
-    else if (begins(s, "*/"))
-      s = skip(s, 2);
+    else if (begins_with(s, "/*"))
+      s = text_behind(skip_bytes(s, 2), "*/");
+    else if (begins_with(s, "*/"))
+      s = skip_bytes(s, 2);
     else
       return s;
   }
 }
 
 /* A quoted text with its quotes; a doubled quote or one behind a \ does not end it. */
-static size_t quoted(ns_bytes s) {
+static size_t quoted_length(ns_bytes s) {
   char quote = *s.p;
   size_t i = 1;
   while (i < s.n && s.p[i] != quote)
@@ -77,22 +79,22 @@ static size_t quoted(ns_bytes s) {
 }
 
 /* Takes the next word off a statement, or one sign, or a quoted text; empty: its end. */
-static ns_bytes take(ns_bytes *sql) {
-  ns_bytes s = trim(*sql);
+static ns_bytes take_word(ns_bytes *sql) {
+  ns_bytes s = trim_left(*sql);
   size_t n = 0;
   while (n < s.n && is_wordly(s.p[n]))
     n++;
   if (n == 0 && s.n > 0)
-    n = *s.p == '\'' || *s.p == '"' || *s.p == '`' ? quoted(s) : 1;
-  *sql = skip(s, n);
+    n = *s.p == '\'' || *s.p == '"' || *s.p == '`' ? quoted_length(s) : 1;
+  *sql = skip_bytes(s, n);
   return (ns_bytes){s.p, n};
 }
 
 /* The first word: a statement may stand in brackets. */
 static ns_bytes take_verb(ns_bytes *sql) {
-  ns_bytes word = take(sql);
+  ns_bytes word = take_word(sql);
   while (word.n == 1 && *word.p == '(')
-    word = take(sql);
+    word = take_word(sql);
   return word;
 }
 
@@ -100,23 +102,23 @@ static bool is_word(ns_bytes word, const char *text) {
   return word.n == strlen(text) && strncasecmp(word.p, text, word.n) == 0;
 }
 
-static bool is_any(ns_bytes word, const char *const *words) {
+static bool is_one_of(ns_bytes word, const char *const *words) {
   for (; *words != NULL; words++)
     if (is_word(word, *words))
       return true;
   return false;
 }
 
-bool ns_session_stays_inside(ns_bytes sql) {
+bool ns_db_stays_inside(ns_bytes sql) {
   static const char *const words[] = {"SELECT", "INSERT",    "UPDATE",  "DELETE", "REPLACE",
                                       "WITH",   "SAVEPOINT", "RELEASE", NULL};
   ns_bytes word = take_verb(&sql);
-  if (is_any(word, words))
+  if (is_one_of(word, words))
     return true;
   if (!is_word(word, "ROLLBACK"))
     return false;
-  word = take(&sql);
-  return is_word(word, "TO") || (is_word(word, "WORK") && is_word(take(&sql), "TO"));
+  word = take_word(&sql);
+  return is_word(word, "TO") || (is_word(word, "WORK") && is_word(take_word(&sql), "TO"));
 }
 
 /* Does a SET assign to a variable that says how transactions begin and end? One of the
@@ -125,10 +127,10 @@ static bool sets_transactions(ns_bytes sql) {
   static const char *const names[] = {"autocommit", "`autocommit`", "completion_type",
                                       "`completion_type`", NULL};
   size_t ats = 0;
-  for (ns_bytes word = take(&sql); word.n > 0; word = take(&sql)) {
+  for (ns_bytes word = take_word(&sql); word.n > 0; word = take_word(&sql)) {
     ns_bytes rest = sql;
-    ns_bytes next = take(&rest);
-    if (ats != 1 && is_any(word, names) && (is_word(next, "=") || is_word(next, ":")))
+    ns_bytes next = take_word(&rest);
+    if (ats != 1 && is_one_of(word, names) && (is_word(next, "=") || is_word(next, ":")))
       return true;
     ats = *word.p == '@' ? ats + 1 : 0;
   }
@@ -140,19 +142,20 @@ static bool sets_charset(ns_bytes sql) {
   static const char *const ours[] = {"utf8mb4", "'utf8mb4'", "\"utf8mb4\"", "`utf8mb4`", NULL};
   static const char *const names[] = {"character_set_client", "character_set_connection",
                                       "character_set_results", NULL};
-  ns_bytes word = take(&sql);
+  ns_bytes word = take_word(&sql);
   if (is_word(word, "GLOBAL"))
     return false;
   if (is_word(word, "NAMES") || is_word(word, "CHARSET"))
-    return !is_any(take(&sql), ours);
+    return !is_one_of(take_word(&sql), ours);
   if (is_word(word, "CHARACTER"))
-    return is_word(take(&sql), "SET") && !is_any(take(&sql), ours);
-  for (size_t ats = 0; word.n > 0; word = take(&sql)) {
+    return is_word(take_word(&sql), "SET") && !is_one_of(take_word(&sql), ours);
+  for (size_t ats = 0; word.n > 0; word = take_word(&sql)) {
     ns_bytes rest = sql;
-    ns_bytes next = take(&rest);
+    ns_bytes next = take_word(&rest);
     if (is_word(next, ":"))
-      next = take(&rest);
-    if (ats != 1 && is_any(word, names) && is_word(next, "=") && !is_any(take(&rest), ours))
+      next = take_word(&rest);
+    if (ats != 1 && is_one_of(word, names) && is_word(next, "=") &&
+        !is_one_of(take_word(&rest), ours))
       return true;
     ats = *word.p == '@' ? ats + 1 : 0;
   }
@@ -164,27 +167,27 @@ static bool is_of_transactions(ns_bytes sql) {
   static const char *const words[] = {"COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", NULL};
   ns_bytes verb = take_verb(&sql);
   if (is_word(verb, "BEGIN")) /* NOT ATOMIC: a block of statements */
-    return !is_word(take(&sql), "NOT");
+    return !is_word(take_word(&sql), "NOT");
   if (is_word(verb, "START"))
-    return is_word(take(&sql), "TRANSACTION");
+    return is_word(take_word(&sql), "TRANSACTION");
   if (is_word(verb, "XA"))
-    return !is_word(take(&sql), "RECOVER");
-  return is_any(verb, words) || (is_word(verb, "SET") && sets_transactions(sql));
+    return !is_word(take_word(&sql), "RECOVER");
+  return is_one_of(verb, words) || (is_word(verb, "SET") && sets_transactions(sql));
 }
 
 /* Does it lock tables, 1, or unlock them, -1? FLUSH TABLES WITH READ LOCK, of all of them,
 ** does not count: transactions leave that as it is. */
-static int locking(ns_bytes sql) {
-  ns_bytes verb = take(&sql);
-  ns_bytes word = take(&sql);
+static int lock_change(ns_bytes sql) {
+  ns_bytes verb = take_word(&sql);
+  ns_bytes word = take_word(&sql);
   bool flush = is_word(verb, "FLUSH");
   if (flush && (is_word(word, "LOCAL") || is_word(word, "NO_WRITE_TO_BINLOG")))
-    word = take(&sql);
+    word = take_word(&sql);
   if (!is_word(word, "TABLES") && !is_word(word, "TABLE"))
     return 0;
-  if (!flush || is_word(word = take(&sql), "WITH"))
+  if (!flush || is_word(word = take_word(&sql), "WITH"))
     return is_word(verb, "LOCK") ? 1 : is_word(verb, "UNLOCK") ? -1 : 0;
-  for (; word.n > 0; word = take(&sql))
+  for (; word.n > 0; word = take_word(&sql))
     if (is_word(word, "READ") || is_word(word, "EXPORT"))
       return 1;
   return 0;
@@ -192,14 +195,14 @@ static int locking(ns_bytes sql) {
 
 /* Has it no words that change a session? Triggers and functions are the server's to tell. */
 static bool is_plain(ns_bytes sql) {
-  static const char *const verbs[] = {"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE",
-                                      "WITH",   "VALUES", NULL};
+  static const char *const verbs[] = {"SELECT",  "INSERT", "UPDATE", "DELETE",
+                                      "REPLACE", "WITH",   "VALUES", NULL};
   static const char *const others[] = {"GET_LOCK", "RELEASE_LOCK", "RELEASE_ALL_LOCKS",
-                                       "NEXTVAL",  "NEXT", /* VALUE FOR */ NULL};
-  if (!is_any(take_verb(&sql), verbs))
+                                       "NEXTVAL",  "NEXT",         /* VALUE FOR */ NULL};
+  if (!is_one_of(take_verb(&sql), verbs))
     return false;
-  for (ns_bytes word = take(&sql); word.n > 0; word = take(&sql))
-    if (*word.p == '@' || is_any(word, others))
+  for (ns_bytes word = take_word(&sql); word.n > 0; word = take_word(&sql))
+    if (*word.p == '@' || is_one_of(word, others))
       return false;
   return true;
 }
@@ -209,16 +212,16 @@ static bool is_plain(ns_bytes sql) {
 /* Default database and role, as a number: these alone are not set back. */
 static ns_status read_place(ns_db *db, int64_t *place, ns_err *err) {
   const ns_value *row = NULL;
-  ns_status st = ns_run(db, NS_SQL_SESSION_PLACE, NULL, err);
+  ns_status st = ns_db_run(db, NS_SQL_SESSION_PLACE, NULL, err);
   *place = 0;
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_SESSION_PLACE, &row, err);
+    st = ns_db_row(db, NS_SQL_SESSION_PLACE, &row, err);
   if (st == NS_OK && row != NULL)
     *place = row[0].i + 1; /* 0: not known */
   return st;
 }
 
-ns_status ns_session_allows(ns_db *db, ns_bytes sql, ns_err *err) {
+ns_status ns_db_session_allows(ns_db *db, ns_bytes sql, ns_err *err) {
   ns_status st = NS_OK;
   ns_bytes rest = sql;
   if (!ns_in_transaction(db) && is_of_transactions(sql))
@@ -235,12 +238,12 @@ ns_status ns_session_allows(ns_db *db, ns_bytes sql, ns_err *err) {
       st = read_place(db, &db->session.place, err);
     db->session.marked = true;
   }
-  db->session.locking = locking(sql);
+  db->session.locking = lock_change(sql);
   db->session.used = true;
   return st;
 }
 
-ns_status ns_session_begins(const ns_db *db, ns_err *err) {
+ns_status ns_db_session_begins(const ns_db *db, ns_err *err) {
   return db->session.tables
              ? ns_fail(err, NS_ESTATE,
                        "the session has tables locked (LOCK TABLES): UNLOCK TABLES first, "
@@ -250,19 +253,19 @@ ns_status ns_session_begins(const ns_db *db, ns_err *err) {
 
 /* The caller's own is rolled back, no other follows it, and autocommit is on. A session that
 ** will not is given up. */
-static void set_right(ns_db *db) {
-  if (!ns_link_dead(db->link) && ns_text(db, "SET SESSION completion_type=0", NULL) != NS_OK)
+static void end_open_transaction(ns_db *db) {
+  if (!ns_link_dead(db->link) && ns_db_text(db, "SET SESSION completion_type=0", NULL) != NS_OK)
     ns_link_give_up(db->link);
-  ns_take_back(db);
+  ns_db_roll_back(db);
   if (!ns_link_dead(db->link) && ns_link_is_open(db->link) &&
-      ns_text(db, "SET SESSION autocommit=1", NULL) != NS_OK)
+      ns_db_text(db, "SET SESSION autocommit=1", NULL) != NS_OK)
     ns_link_give_up(db->link);
 }
 
 /* An error does not say what is open behind it: a procedure may have begun a transaction
 ** before it failed. */
 static bool left_open(ns_db *db, ns_status st) {
-  if (st != NS_OK && db->session.doubtful && ns_text(db, "DO 0", NULL) != NS_OK)
+  if (st != NS_OK && db->session.doubtful && ns_db_text(db, "DO 0", NULL) != NS_OK)
     ns_link_give_up(db->link);
   return !ns_link_dead(db->link) && ns_link_is_open(db->link);
 }
@@ -272,7 +275,7 @@ static bool left_open(ns_db *db, ns_status st) {
 static ns_status speak_utf8(ns_db *db, ns_status st, ns_err *err) {
   if (ns_link_is_utf8(db->link))
     return st;
-  if (ns_text(db, "SET NAMES utf8mb4 COLLATE utf8mb4_general_ci", NULL) != NS_OK)
+  if (ns_db_text(db, "SET NAMES utf8mb4 COLLATE utf8mb4_general_ci", NULL) != NS_OK)
     ns_link_give_up(db->link);
   return st != NS_OK ? st
                      : ns_fail(err, NS_ESTATE,
@@ -280,7 +283,7 @@ static ns_status speak_utf8(ns_db *db, ns_status st, ns_err *err) {
                                "which was set back: its texts are UTF-8 (utf8mb4)");
 }
 
-ns_status ns_session_saw(ns_db *db, ns_status st, ns_err *err) {
+ns_status ns_db_session_saw(ns_db *db, ns_status st, ns_err *err) {
   if (db->link == NULL || ns_link_dead(db->link))
     return st;
   st = speak_utf8(db, st, err);
@@ -289,7 +292,7 @@ ns_status ns_session_saw(ns_db *db, ns_status st, ns_err *err) {
     db->session.tables = db->session.locking > 0;
   if (ns_in_transaction(db) || !left_open(db, st))
     return st;
-  set_right(db);
+  end_open_transaction(db);
   if (st != NS_OK)
     return ns_err_context(err, "the transaction that this has left open was rolled back");
   return ns_fail(err, NS_ESTATE,
@@ -297,40 +300,39 @@ ns_status ns_session_saw(ns_db *db, ns_status st, ns_err *err) {
                  "db:transaction(function(tx) … end)");
 }
 
-void ns_session_end(ns_db *db) {
+void ns_db_session_end(ns_db *db) {
   if (db->link != NULL && !ns_link_dead(db->link) && ns_link_is_open(db->link))
-    set_right(db);
+    end_open_transaction(db);
 }
 
 /* -------------------------------------------------------------- setting back */
 
 /* What takes locks unseen keeps them no longer, and LAST_INSERT_ID() tells of no other
 ** job's row. A holder's own lock stays. */
-static bool forget(ns_db *db) {
-  return ns_text(db,
-                 db->holder != 0 ? "DO LAST_INSERT_ID(0)"
-                                 : "DO RELEASE_ALL_LOCKS(), LAST_INSERT_ID(0)",
-                 NULL) == NS_OK;
+static bool forget_unseen(ns_db *db) {
+  return ns_db_text(db,
+                    db->holder != 0 ? "DO LAST_INSERT_ID(0)"
+                                    : "DO RELEASE_ALL_LOCKS(), LAST_INSERT_ID(0)",
+                    NULL) == NS_OK;
 }
 
 /* False: only another connection is as it should be. */
-static bool reset(ns_db *db) {
+static bool reset_session(ns_db *db) {
   ns_config room;
   ns_err none;
   int64_t before = db->session.place;
   int64_t place;
   db->current = NULL;
   db->may_ring = db->session.tables = false;
-  return before != 0 &&
-         ns_link_reset(db->link, ns_db_config(db, &room), &none) == NS_OK &&
+  return before != 0 && ns_link_reset(db->link, ns_db_config(db, &room), &none) == NS_OK &&
          read_place(db, &place, &none) == NS_OK && place == before;
 }
 
 /* A holder has a named lock and maybe claims, which are taken up again as after any loss. */
-static void clean(ns_db *db) {
-  bool done = db->session.marked ? db->holder == 0 && reset(db) : forget(db);
+static void clean_session(ns_db *db) {
+  bool done = db->session.marked ? db->holder == 0 && reset_session(db) : forget_unseen(db);
   if (!done)
-    ns_leave_session(db);
+    ns_db_leave_session(db);
   else
     db->session = (ns_left_behind){.place = db->session.place};
 }
@@ -348,8 +350,8 @@ void ns_session_reset(ns_db *db, bool *open) {
   ns_link_answers(db->link, NULL, NULL);
   if (db->session.used && ns_link_is_open(db->link)) {
     *open = true;
-    ns_session_end(db);
+    ns_db_session_end(db);
   }
   if (!ns_link_dead(db->link) && db->session.used)
-    clean(db);
+    clean_session(db);
 }

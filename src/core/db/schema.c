@@ -12,14 +12,11 @@
 ** Whoever uses a table, is inside a procedure or has read the view is waited
 ** for, and others wait behind us: so each try of each statement is short.
 */
-#include "db/schema.h"
+#include "db/inner.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "db/hooks.h"
-#include "handle.h"
 
 #define ER_TABLE_EXISTS 1050
 #define ER_SP_EXISTS 1304
@@ -39,18 +36,17 @@ const char *ns_schema_text(size_t i, int *version, const char **name) {
 /* The version found; 0 when there are no tables. */
 static ns_status read_version(ns_db *db, int *version, ns_err *err) {
   const ns_value *row = NULL;
-  ns_status st = ns_run(db, NS_SQL_HANDLE_SCHEMA, NULL, err);
+  ns_status st = ns_db_run(db, NS_SQL_HANDLE_SCHEMA, NULL, err);
   *version = 0;
   if (st == NS_ESCHEMA && err->sqlerr == ER_NO_SUCH) {
     ns_err_clear(err);
     return NS_OK;
   }
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_HANDLE_SCHEMA, &row, err);
+    st = ns_db_row(db, NS_SQL_HANDLE_SCHEMA, &row, err);
   if (st == NS_OK && row != NULL && row[0].type == NS_TEXT) {
     char digits[16];
-    snprintf(digits, sizeof digits, "%.*s", (int)(row[0].s.n & 15),
-             row[0].s.p);
+    snprintf(digits, sizeof digits, "%.*s", (int)(row[0].s.n & 15), row[0].s.p);
     *version = atoi(digits);
   }
   return st;
@@ -84,7 +80,7 @@ static bool exists_already(const ns_err *err) {
   return err->sqlerr == ER_TABLE_EXISTS || err->sqlerr == ER_SP_EXISTS;
 }
 
-static void say_binlog(ns_err *err) {
+static void explain_binlog(ns_err *err) {
   ns_err why = *err;
   ns_fail(err, NS_EDENIED,
           "the server has a binary log and lets this user make no function: SET GLOBAL "
@@ -93,8 +89,7 @@ static void say_binlog(ns_err *err) {
           why.message);
 }
 
-static ns_status run_statement(ns_db *db, const ns_schema_statement *s,
-                               int most, ns_err *err) {
+static ns_status run_statement(ns_db *db, const ns_schema_statement *s, int most, ns_err *err) {
   ns_buf sql = NS_BUF_INIT;
   ns_status st = NS_EBUSY;
   ns_buf_adds(&sql, "SET STATEMENT lock_wait_timeout=1 FOR ");
@@ -103,16 +98,16 @@ static ns_status run_statement(ns_db *db, const ns_schema_statement *s,
   if (sql.oom)
     st = ns_no_memory(err);
   for (int tries = 0; st == NS_EBUSY && tries < most; tries++)
-    st = ns_text(db, sql.p, err);
+    st = ns_db_text(db, sql.p, err);
   ns_buf_free(&sql);
   if (st != NS_OK && err->sqlerr == ER_NO_SUPER_AND_BINLOG) {
-    say_binlog(err);
+    explain_binlog(err);
     return NS_EDENIED;
   }
   return st;
 }
 
-static ns_status apply(ns_db *db, const ns_schema_statement *s, ns_err *err) {
+static ns_status apply_statement(ns_db *db, const ns_schema_statement *s, ns_err *err) {
   ns_status st = run_statement(db, s, TRIES, err);
   if (st != NS_OK && exists_already(err)) {
     ns_err_clear(err);
@@ -127,17 +122,17 @@ static ns_status write_version(ns_db *db, int version, ns_err *err) {
            "INSERT INTO nightshift_meta (name, value) VALUES ('schema', '%d') "
            "ON DUPLICATE KEY UPDATE value = VALUES(value)",
            version);
-  return ns_text(db, sql, err);
+  return ns_db_text(db, sql, err);
 }
 
 /* All files after 'version', in order. */
-static ns_status apply_all(ns_db *db, int version, ns_err *err) {
+static ns_status apply_statements(ns_db *db, int version, ns_err *err) {
   const ns_schema_statement *s = ns_schema_statements;
   ns_status st = NS_OK;
   for (; st == NS_OK && s->version != 0; s++) {
     if (s->version <= version)
       continue;
-    st = apply(db, s, err);
+    st = apply_statement(db, s, err);
     if (st == NS_OK && s[1].version != s->version)
       st = write_version(db, s->version, err);
   }
@@ -147,7 +142,7 @@ static ns_status apply_all(ns_db *db, int version, ns_err *err) {
 /* A transaction that has called a function keeps it to its end (a procedure only
 ** while it runs). One that is in use is there, has an owner, and is the newest, for
 ** what is newer than the tables were has been made by apply_all: so it stays. */
-static ns_status replace(ns_db *db, const ns_schema_statement *s, ns_err *err) {
+static ns_status replace_routine(ns_db *db, const ns_schema_statement *s, ns_err *err) {
   bool function = strncmp(s->text, "CREATE OR REPLACE FUNCTION ", 27) == 0;
   ns_status st = run_statement(db, s, function ? 1 : TRIES, err);
   if (st == NS_EBUSY && function) {
@@ -157,12 +152,11 @@ static ns_status replace(ns_db *db, const ns_schema_statement *s, ns_err *err) {
   return st == NS_OK ? NS_OK : ns_err_context(err, s->name);
 }
 
-static ns_status replace_all(ns_db *db, ns_err *err) {
+static ns_status replace_routines(ns_db *db, ns_err *err) {
   ns_status st = NS_OK;
-  for (const ns_schema_statement *s = ns_schema_statements;
-       st == NS_OK && s->version != 0; s++)
+  for (const ns_schema_statement *s = ns_schema_statements; st == NS_OK && s->version != 0; s++)
     if (strncmp(s->text, "CREATE OR REPLACE ", 18) == 0)
-      st = replace(db, s, err);
+      st = replace_routine(db, s, err);
   return st;
 }
 
@@ -171,26 +165,24 @@ static ns_status upgrade(ns_db *db, bool anew, int *from, ns_err *err) {
   if (st == NS_OK && *from > NS_SCHEMA_VERSION)
     return newer(*from, err);
   if (st == NS_OK)
-    st = apply_all(db, *from, err);
-  return st == NS_OK && anew && *from > 0 ? replace_all(db, err) : st;
+    st = apply_statements(db, *from, err);
+  return st == NS_OK && anew && *from > 0 ? replace_routines(db, err) : st;
 }
 
-ns_status ns_schema_raise(ns_db *db, bool anew, int *from, ns_err *err) {
+ns_status ns_db_schema_raise(ns_db *db, bool anew, int *from, ns_err *err) {
   bool check = !db->cfg.no_schema;
   ns_status st;
   *from = 0;
   ns_err_clear(err);
   db->cfg.no_schema = true; /* also when this has to reconnect */
-  if ((st = ns_ready(db, err)) == NS_OK) {
+  if ((st = ns_db_ready(db, err)) == NS_OK) {
     ns_link_be_patient(db->link, true); /* a table may have many rows */
-    st = ns_text(db, "DO GET_LOCK(CONCAT('nightshift-migrate:', MD5(DATABASE())), 30)",
-                 err);
+    st = ns_db_text(db, "DO GET_LOCK(CONCAT('nightshift-migrate:', MD5(DATABASE())), 30)", err);
   }
   if (st == NS_OK)
     st = upgrade(db, anew, from, err);
   if (db->link != NULL) {
-    ns_text(db, "DO RELEASE_LOCK(CONCAT('nightshift-migrate:', MD5(DATABASE())))",
-            NULL);
+    ns_db_text(db, "DO RELEASE_LOCK(CONCAT('nightshift-migrate:', MD5(DATABASE())))", NULL);
     ns_link_be_patient(db->link, false);
   }
   db->cfg.no_schema = !check;
@@ -199,7 +191,7 @@ ns_status ns_schema_raise(ns_db *db, bool anew, int *from, ns_err *err) {
 
 ns_status ns_migrate(ns_db *db, int *from, ns_err *err) {
   int version;
-  ns_status st = ns_schema_raise(db, true, &version, err);
+  ns_status st = ns_db_schema_raise(db, true, &version, err);
   if (from != NULL)
     *from = version;
   return st;
@@ -209,4 +201,4 @@ static ns_status connected(ns_db *db, ns_err *err) {
   return db->cfg.no_schema ? NS_OK : check(db, err);
 }
 
-const ns_hooks ns_schema_hooks = {.connected = connected};
+const ns_hooks ns_db_schema_hooks = {.connected = connected};

@@ -1,31 +1,30 @@
 /*
-** The connection of a handle: making it, losing it, making it again; forks; and the
-** server's clock. What is run on it is in db/query.c; its transactions are in db/transaction.c.
+** The connection of a handle: making it, losing it, making it again; forks; the server's
+** clock; and the hooks by which the parts above learn of all this.
 **
-** Invariant: a handle inherited over a fork never sends a byte on its parent's
-** connection. The parts above learn of all this by their hooks alone.
+** Invariant: a handle inherited over a fork never sends a byte on its parent's connection.
+** The list of hooks, which the handle has from its opening on, is in the order of the parts,
+** each above those that it uses: closing goes through it backwards.
 */
-#include "handle.h"
+#include "db/inner.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "db/hooks.h"
-#include "db/reset.h"
 #include "link/await.h"
 #include "ns_time.h"
 
-#define RETRY_SOON 150000 /* µs: the longest pause while others still wait */
+#define RETRY_SOON 150000              /* µs: the longest pause while others still wait */
 #define RETRY_SOON_FOR (2 * NS_SECOND) /* for us to come back, up to this */
-#define END_STEP 2000 /* µs between looks whether a session ended */
+#define END_STEP 2000                  /* µs between looks whether a session ended */
 #define END_MAX (2 * NS_SECOND)
 #define CONNECT_MIN NS_SECOND /* less time is not enough; the library counts seconds */
 
 /* ---------------------------------------------------------- connecting */
 
 /* The configuration with what the URL says filled in; borrows from both. */
-ns_config ns_config_of(const ns_db *db) {
+ns_config ns_db_config_value(const ns_db *db) {
   ns_config cfg = db->cfg;
   if (cfg.url != NULL)
     ns_url_fill(&db->url, &cfg);
@@ -35,11 +34,11 @@ ns_config ns_config_of(const ns_db *db) {
 }
 
 const ns_config *ns_db_config(const ns_db *db, ns_config *room) {
-  *room = ns_config_of(db);
+  *room = ns_db_config_value(db);
   return room;
 }
 
-void ns_add_slow(const ns_db *db, ns_counters *sum) {
+void ns_db_add_slow(const ns_db *db, ns_counters *sum) {
   int64_t slowest;
   if (db->link == NULL)
     return;
@@ -47,9 +46,9 @@ void ns_add_slow(const ns_db *db, ns_counters *sum) {
   sum->slowest = slowest > sum->slowest ? slowest : sum->slowest;
 }
 
-void ns_hang_up(ns_db *db) {
-  ns_add_slow(db, &db->count);
-  ns_forget_statements(db);
+void ns_db_hang_up(ns_db *db) {
+  ns_db_add_slow(db, &db->count);
+  ns_db_forget_statements(db);
   ns_link_close(db->link, ns_is_foreign(db));
   db->link = NULL;
   db->life = 0;
@@ -57,11 +56,11 @@ void ns_hang_up(ns_db *db) {
   db->session = (ns_left_behind){0};
   if (db->user_tx)
     db->broken_tx = true;
-  ns_hooks_lost(db);
+  ns_db_tell_lost(db);
 }
 
 /* Notes the session of the link, which is lost for us. */
-static void lose(ns_db *db) {
+static void note_lost_session(ns_db *db) {
   if (db->link == NULL || db->life == 0 || ns_is_foreign(db))
     return;
   if (db->nlost == NS_GHOSTS)
@@ -69,9 +68,9 @@ static void lose(ns_db *db) {
   db->lost[db->nlost++] = (ns_session){ns_link_thread(db->link), db->life};
 }
 
-void ns_leave_session(ns_db *db) {
-  lose(db);
-  ns_hang_up(db);
+void ns_db_leave_session(ns_db *db) {
+  note_lost_session(db);
+  ns_db_hang_up(db);
 }
 
 /* Ends a session and waits until it is gone. Usually it is already; then, or
@@ -82,7 +81,7 @@ static ns_status end_session(ns_db *db, int64_t thread) {
   ns_err err;
   ns_status st;
   snprintf(sql, sizeof sql, "KILL %lld", (long long)thread);
-  while ((st = ns_text(db, sql, &err)) == NS_OK && ns_mono_us() < give_up)
+  while ((st = ns_db_text(db, sql, &err)) == NS_OK && ns_mono_us() < give_up)
     ns_sleep_us(END_STEP);
   return st;
 }
@@ -91,12 +90,11 @@ static ns_status end_session(ns_db *db, int64_t thread) {
 ** may live on there, with their locks and an open transaction. They are ended
 ** before anything is repeated, so that by then it is settled what they did.
 ** An id above our new one is of an earlier start, within the same second. */
-static void end_lost(ns_db *db) {
+static void end_lost_sessions(ns_db *db) {
   int64_t newest = ns_link_thread(db->link);
   for (; db->nlost > 0; db->nlost--) {
     const ns_session *s = &db->lost[db->nlost - 1];
-    if (s->life == db->life && s->thread < newest &&
-        end_session(db, s->thread) == NS_EGONE)
+    if (s->life == db->life && s->thread < newest && end_session(db, s->thread) == NS_EGONE)
       return;
   }
 }
@@ -106,9 +104,8 @@ static void end_lost(ns_db *db) {
 static ns_status check_cluster(ns_db *db, ns_err *err) {
   const ns_value *row = NULL;
   ns_err none;
-  if (ns_run(db, NS_SQL_SERVER_CLUSTER, NULL, &none) != NS_OK ||
-      ns_row(db, NS_SQL_SERVER_CLUSTER, &row, &none) != NS_OK || row == NULL ||
-      row[0].i == 0)
+  if (ns_db_run(db, NS_SQL_SERVER_CLUSTER, NULL, &none) != NS_OK ||
+      ns_db_row(db, NS_SQL_SERVER_CLUSTER, &row, &none) != NS_OK || row == NULL || row[0].i == 0)
     return NS_OK;
   return ns_fail(err, NS_ESERVER,
                  "the server is a node of a Galera cluster (wsrep_on=ON), where jobs would "
@@ -116,8 +113,8 @@ static ns_status check_cluster(ns_db *db, ns_err *err) {
                  "to fail over to");
 }
 
-ns_status ns_connect(ns_db *db, ns_err *err) {
-  ns_config cfg = ns_config_of(db);
+ns_status ns_db_connect(ns_db *db, ns_err *err) {
+  ns_config cfg = ns_db_config_value(db);
   ns_status st = ns_link_open(&db->link, &cfg, err);
   int64_t now;
   if (st != NS_OK)
@@ -126,30 +123,30 @@ ns_status ns_connect(ns_db *db, ns_err *err) {
   db->owner = getpid();
   db->current = NULL;
   if ((st = ns_server_now(db, &now, err)) == NS_OK)
-    end_lost(db);
+    end_lost_sessions(db);
   if (st == NS_OK)
     st = check_cluster(db, err);
   if (st == NS_OK)
-    st = ns_hooks_connected(db, err);
+    st = ns_db_tell_connected(db, err);
   db->connecting = false;
   if (st != NS_OK) {
-    lose(db);
-    ns_hang_up(db);
+    note_lost_session(db);
+    ns_db_hang_up(db);
   }
   return st;
 }
 
 /* In a forked child: the parent's claims and ids are not ours. */
-static void disown(ns_db *db) {
-  ns_hang_up(db);
+static void become_child(ns_db *db) {
+  ns_db_hang_up(db);
   db->nlost = 0;
   db->next_id = db->end_id = 0;
   db->user_tx = db->broken_tx = db->ended_tx = false;
   db->owner = getpid();
-  ns_hooks_forked(db);
+  ns_db_tell_forked(db);
 }
 
-void ns_pause_up_to(const ns_db *db, int64_t *most, int64_t longest) {
+void ns_db_pause_up_to(const ns_db *db, int64_t *most, int64_t longest) {
   ns_await a = {.interrupt_fd = db->cfg.interrupt_fd,
                 .patience = 1 + ns_jitter(*most / 2, 1.0)}; /* 0 is no limit */
   ns_await_input(&a, -1, NULL); /* of no socket: only that descriptor ends it */
@@ -157,15 +154,15 @@ void ns_pause_up_to(const ns_db *db, int64_t *most, int64_t longest) {
 }
 
 /* A server of our own that has gone, with its guardian say, is started again. */
-static ns_status connect_anyhow(ns_db *db, ns_err *err) {
-  ns_status st = ns_connect(db, err);
+static ns_status connect_or_restart(ns_db *db, ns_err *err) {
+  ns_status st = ns_db_connect(db, err);
   if (st != NS_EGONE || db->restart == NULL)
     return st;
   st = db->restart(db, err);
-  return st == NS_OK ? ns_connect(db, err) : st;
+  return st == NS_OK ? ns_db_connect(db, err) : st;
 }
 
-bool ns_interrupted(const ns_db *db) {
+bool ns_db_is_interrupted(const ns_db *db) {
   return db->cfg.interrupted != NULL && db->cfg.interrupted(db->cfg.interrupted_arg);
 }
 
@@ -177,8 +174,8 @@ void ns_end_by(ns_db *db, int64_t at) {
 }
 
 /* Is there nobody any more who would wait for a connection? */
-static bool is_over(const ns_db *db) {
-  return ns_interrupted(db) ||
+static bool is_no_time_left(const ns_db *db) {
+  return ns_db_is_interrupted(db) ||
          (db->cfg.end_by != 0 && db->cfg.end_by - ns_mono_us() < CONNECT_MIN);
 }
 
@@ -187,14 +184,13 @@ static ns_status reconnect(ns_db *db, ns_err *err) {
   int64_t pause = NS_PAUSE_FIRST;
   int64_t soon = ns_mono_us() + RETRY_SOON_FOR;
   ns_status st;
-  lose(db);
-  ns_hang_up(db);
-  ns_hooks_away(db);
+  note_lost_session(db);
+  ns_db_hang_up(db);
+  ns_db_tell_away(db);
   db->count.reconnects++;
-  while ((st = connect_anyhow(db, err)) == NS_EGONE &&
-         db->cfg.keep_trying != NULL &&
+  while ((st = connect_or_restart(db, err)) == NS_EGONE && db->cfg.keep_trying != NULL &&
          db->cfg.keep_trying(db->cfg.keep_trying_arg, err))
-    ns_pause_up_to(db, &pause, ns_mono_us() < soon ? RETRY_SOON : NS_PAUSE_LONGEST);
+    ns_db_pause_up_to(db, &pause, ns_mono_us() < soon ? RETRY_SOON : NS_PAUSE_LONGEST);
   return st;
 }
 
@@ -211,17 +207,16 @@ bool ns_hung_up(ns_db *db) {
 
 void ns_renew(ns_db *db) {
   if (!ns_is_foreign(db) && !ns_in_transaction(db))
-    ns_hang_up(db);
+    ns_db_hang_up(db);
 }
 
-ns_status ns_tx_ended(ns_err *err) {
-  return ns_fail(err, NS_ESTATE,
-                 "a statement in this transaction has ended it; roll back");
+ns_status ns_db_tx_ended(ns_err *err) {
+  return ns_fail(err, NS_ESTATE, "a statement in this transaction has ended it; roll back");
 }
 
-ns_status ns_ready(ns_db *db, ns_err *err) {
+ns_status ns_db_ready(ns_db *db, ns_err *err) {
   if (ns_is_foreign(db))
-    disown(db);
+    become_child(db);
   if (db->link != NULL && !db->in_tx)
     ns_link_look(db->link);
   if (db->user_tx && db->barred)
@@ -229,16 +224,16 @@ ns_status ns_ready(ns_db *db, ns_err *err) {
                    "a transaction of this handle is open in a coroutine that does not run: "
                    "resume it to its end or close it first, or open another handle");
   if (db->user_tx && db->ended_tx)
-    return ns_tx_ended(err);
+    return ns_db_tx_ended(err);
   if (db->user_tx && (db->broken_tx || ns_link_dead(db->link)))
     return ns_fail(err, NS_EGONE,
                    "the transaction is lost with its connection; roll back "
                    "and run it again");
   if (db->session.used && !db->in_tx && !db->user_tx)
-    ns_session_end(db);
+    ns_db_session_end(db);
   if (db->link != NULL && !ns_link_dead(db->link))
     return NS_OK;
-  if (db->in_tx || db->connecting || is_over(db))
+  if (db->in_tx || db->connecting || is_no_time_left(db))
     return ns_fail(err, NS_EGONE, "the connection to the server is lost");
   return reconnect(db, err);
 }
@@ -249,24 +244,24 @@ int64_t ns_now(const ns_db *db) {
   return ns_mono_us() + db->skew;
 }
 
-void ns_saw_now(ns_db *db, int64_t now) {
+void ns_db_note_now(ns_db *db, int64_t now) {
   int64_t skew = now - ns_mono_us();
   if (db->skew - skew > NS_SECOND) /* the server's clock stepped back */
-    ns_hooks_set_back(db);
+    ns_db_tell_set_back(db);
   db->skew = skew;
 }
 
 ns_status ns_server_now(ns_db *db, int64_t *now, ns_err *err) {
   const ns_value *row;
-  ns_status st = ns_ready(db, err);
+  ns_status st = ns_db_ready(db, err);
   *now = 0;
   if (st == NS_OK)
-    st = ns_run(db, NS_SQL_SERVER_NOW, NULL, err);
+    st = ns_db_run(db, NS_SQL_SERVER_NOW, NULL, err);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_SERVER_NOW, &row, err);
+    st = ns_db_row(db, NS_SQL_SERVER_NOW, &row, err);
   if (st == NS_OK && row != NULL) {
     *now = row[0].i;
-    ns_saw_now(db, *now);
+    ns_db_note_now(db, *now);
     db->never_fast = row[1].type == NS_INT && row[1].i != 0;
     ns_link_limit(db->link, row[2].i);
     db->life = ns_int_or(&row[3], 0);
@@ -280,4 +275,51 @@ ns_status ns_ping(ns_db *db, ns_err *err) {
   if (st == NS_EGONE && !db->user_tx) /* found out by asking: once more */
     st = ns_server_now(db, &now, err);
   return st;
+}
+
+/* --------------------------------------------------------------------- hooks */
+
+/* Those whose hook takes the handle alone. */
+#define EACH(db, hook)                                                                             \
+  for (const ns_hooks *const *h_ = (db)->hooks; *h_ != NULL; h_++)                                 \
+    if ((*h_)->hook != NULL)                                                                       \
+  (*h_)->hook(db)
+
+ns_status ns_db_tell_connected(ns_db *db, ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && db->hooks[i] != NULL; i++)
+    if (db->hooks[i]->connected != NULL)
+      st = db->hooks[i]->connected(db, err);
+  return st;
+}
+
+void ns_db_tell_lost(ns_db *db) {
+  EACH(db, lost);
+}
+
+void ns_db_tell_away(ns_db *db) {
+  EACH(db, away);
+}
+
+void ns_db_tell_set_back(ns_db *db) {
+  EACH(db, set_back);
+}
+
+void ns_db_tell_forked(ns_db *db) {
+  EACH(db, forked);
+}
+
+void ns_db_tell_committed(ns_db *db, bool written) {
+  for (size_t i = 0; db->hooks[i] != NULL; i++)
+    if (db->hooks[i]->committed != NULL)
+      db->hooks[i]->committed(db, written);
+}
+
+void ns_db_tell_closing(ns_db *db) {
+  size_t n = 0;
+  while (db->hooks[n] != NULL)
+    n++;
+  while (n-- > 0)
+    if (db->hooks[n]->closing != NULL)
+      db->hooks[n]->closing(db);
 }

@@ -1,25 +1,29 @@
 /*
-** Transactions: our own, which are run again, and the caller's, which ours join.
-** This is the one place where they are begun, committed and repeated, but for what
-** is sent whole (db/pipeline.c).
+** Transactions: our own, which are run again; the caller's, which ours join; and those that
+** are sent whole, in three waits, or in one, instead of one per statement.
 **
-** Invariant: a transaction that failed is rolled back before its function returns,
-** whatever the reason. A session that would not roll back is given up: its next
-** beginning would commit what it still has open.
+** Invariants: a transaction that failed is rolled back before its function returns, whatever
+** the reason. A session that would not roll back is given up: its next beginning would commit
+** what it still has open.
+**
+** In a pipeline autocommit is off before anything is sent and until the COMMIT. So when a
+** statement fails and takes the transaction with it, statements that were sent behind it are
+** in a transaction, too, that is rolled back; and COMMIT is sent only when every statement is
+** known to have worked. The ring goes behind it: it is run after the commit, and its outcome
+** is not the push's concern. A session in which autocommit may still be off is given up. END
+** commits a transaction whose COMMIT a KILL has hit; such a push counts as cut.
 */
-#include "db/transaction.h"
+#include "db/inner.h"
 
 #include <stdio.h>
 
-#include "db/hooks.h"
-#include "db/reset.h"
 #include "ns_time.h"
 
 #define TX_TRIES 20 /* of one unit of work, before NS_EBUSY */
 
 /* ----------------------------------------------------------------- ours */
 
-void ns_count_retry(ns_db *db, const ns_err *err) {
+void ns_db_count_retry(ns_db *db, const ns_err *err) {
   if (err->sqlerr == 1213)
     db->count.deadlocks++;
   else if (err->sqlerr == 1205)
@@ -28,25 +32,25 @@ void ns_count_retry(ns_db *db, const ns_err *err) {
     db->count.changed++;
 }
 
-void ns_take_back(ns_db *db) {
+void ns_db_roll_back(ns_db *db) {
   if (db->link == NULL || ns_is_foreign(db))
     return;
   ns_link_answers(db->link, NULL, NULL);
-  if (!ns_link_dead(db->link) && ns_text(db, "ROLLBACK", NULL) != NS_OK)
+  if (!ns_link_dead(db->link) && ns_db_text(db, "ROLLBACK", NULL) != NS_OK)
     ns_link_give_up(db->link);
 }
 
-static void roll_back(ns_db *db) {
+static void end_failed(ns_db *db) {
   if (db->in_tx)
-    ns_take_back(db);
+    ns_db_roll_back(db);
   db->in_tx = false;
 }
 
-ns_status ns_begun(ns_db *db, ns_err *err) {
+ns_status ns_db_begun(ns_db *db, ns_err *err) {
   return ns_link_answers(db->link, NULL, err);
 }
 
-static ns_status commit(ns_db *db, ns_tx *tx, ns_err *err) {
+static ns_status commit_tx(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_status st = ns_link_send(db->link, "COMMIT", err);
   if (st == NS_OK && tx->ahead != NULL)
     tx->ahead(db, tx);
@@ -55,7 +59,7 @@ static ns_status commit(ns_db *db, ns_tx *tx, ns_err *err) {
 
 /* One try: begin, run, commit. '*cut' is set when the commit was sent. */
 static ns_status try_once(ns_db *db, ns_tx *tx, bool *cut, ns_err *err) {
-  ns_status st = ns_session_begins(db, err);
+  ns_status st = ns_db_session_begins(db, err);
   *cut = false;
   if (st != NS_OK)
     return st;
@@ -63,37 +67,36 @@ static ns_status try_once(ns_db *db, ns_tx *tx, bool *cut, ns_err *err) {
   db->ahead = 0;
   db->in_tx = true;
   if (st == NS_OK && !tx->looks)
-    st = ns_begun(db, err);
+    st = ns_db_begun(db, err);
   if (st == NS_OK && (st = tx->run(db, tx, err)) == NS_OK)
-    st = ns_begun(db, err); /* and all else that was sent has worked */
+    st = ns_db_begun(db, err); /* and all else that was sent has worked */
   if (st == NS_OK && !tx->done) {
     *cut = true;
-    st = commit(db, tx, err);
+    st = commit_tx(db, tx, err);
     if (st == NS_OK)
       db->in_tx = false;
   }
-  roll_back(db);
+  end_failed(db);
   return st;
 }
 
 /* In the caller's transaction: join it. What fails leaves nothing behind for
 ** the caller to commit; when the server has ended the whole transaction, the
 ** savepoint is gone with it. */
-static ns_status join(ns_db *db, ns_tx *tx, ns_err *err) {
+static ns_status join_callers(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_status st;
-  if ((st = ns_ready(db, err)) != NS_OK ||
-      (st = ns_text(db, "SAVEPOINT nightshift", err)) != NS_OK)
+  if ((st = ns_db_ready(db, err)) != NS_OK ||
+      (st = ns_db_text(db, "SAVEPOINT nightshift", err)) != NS_OK)
     return st;
   st = tx->run(db, tx, err);
-  if (st != NS_OK &&
-      ns_text(db, "ROLLBACK TO SAVEPOINT nightshift", NULL) != NS_OK)
+  if (st != NS_OK && ns_db_text(db, "ROLLBACK TO SAVEPOINT nightshift", NULL) != NS_OK)
     db->broken_tx = true;
   return st;
 }
 
 /* Nobody knows whether an earlier try was written: its COMMIT was refused (a KILL
 ** QUERY), and then so were all questions. */
-static ns_status in_doubt(ns_err *err) {
+static ns_status fail_in_doubt(ns_err *err) {
   unsigned sqlerr = err->sqlerr;
   ns_status st = ns_fail(err, NS_EGONE,
                          "the commit was interrupted, and whether it was written "
@@ -108,7 +111,7 @@ static bool is_locked_out(const ns_db *db, int64_t since, const ns_err *err) {
          ns_mono_us() - since >= ns_link_patience(db->link);
 }
 
-ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err) {
+ns_status ns_db_transact(ns_db *db, ns_tx *tx, ns_err *err) {
   int64_t pause = 1000;
   int64_t rest = NS_PAUSE_FIRST;
   int lost = 0;
@@ -117,22 +120,21 @@ ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_status st = NS_OK;
   tx->done = false;
   if (ns_in_transaction(db))
-    return join(db, tx, err);
+    return join_callers(db, tx, err);
   while (tries < TX_TRIES) {
     bool cut = false;
     ns_err_clear(err);
     /* BUSY: the session that was cut is still at its commit */
-    if ((st = ns_ready(db, err)) == NS_OK)
+    if ((st = ns_db_ready(db, err)) == NS_OK)
       st = try_once(db, tx, &cut, err);
     else if (st != NS_EBUSY)
       return st;
     if (st == NS_EGONE && (db->cfg.keep_trying != NULL || lost++ < 2)) {
       tx->replay = tx->replay || cut;
-      since = ns_mono_us(); /* nobody could have let go */
+      since = ns_mono_us();        /* nobody could have let go */
       if (!ns_link_dead(db->link)) /* read-only: wait for it to end */
-        ns_pause_up_to(db, &rest, NS_PAUSE_LONGEST);
-      if (db->cfg.keep_trying == NULL ||
-          db->cfg.keep_trying(db->cfg.keep_trying_arg, err))
+        ns_db_pause_up_to(db, &rest, NS_PAUSE_LONGEST);
+      if (db->cfg.keep_trying == NULL || db->cfg.keep_trying(db->cfg.keep_trying_arg, err))
         continue;
     }
     if (st != NS_EBUSY || !(ns_link_retryable(err) || cut || tx->replay))
@@ -140,7 +142,7 @@ ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err) {
     if (tx->once && ns_link_retryable(err) && !tx->replay)
       return st;
     tx->replay = tx->replay || (cut && !ns_link_retryable(err));
-    ns_count_retry(db, err);
+    ns_db_count_retry(db, err);
     if (is_locked_out(db, since, err))
       break;
     tries++;
@@ -149,9 +151,8 @@ ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err) {
       pause *= 2;
   }
   if (tx->replay)
-    return in_doubt(err);
-  return ns_err_context(err, tries < TX_TRIES ? "somebody keeps a lock"
-                                              : "gave up after 20 tries");
+    return fail_in_doubt(err);
+  return ns_err_context(err, tries < TX_TRIES ? "somebody keeps a lock" : "gave up after 20 tries");
 }
 
 /* ---------------------------------------------------------- the caller's */
@@ -159,18 +160,17 @@ ns_status ns_transact(ns_db *db, ns_tx *tx, ns_err *err) {
 ns_status ns_begin(ns_db *db, ns_err *err) {
   ns_status st;
   if (ns_in_transaction(db) && db->barred)
-    return ns_ready(db, err);
+    return ns_db_ready(db, err);
   if (ns_in_transaction(db))
-    return ns_fail(err, NS_ESTATE,
-                   "a transaction is open already; they do not nest");
-  if ((st = ns_ready(db, err)) == NS_OK && (st = ns_session_begins(db, err)) != NS_OK)
+    return ns_fail(err, NS_ESTATE, "a transaction is open already; they do not nest");
+  if ((st = ns_db_ready(db, err)) == NS_OK && (st = ns_db_session_begins(db, err)) != NS_OK)
     return st;
   if (st == NS_OK)
-    st = ns_text(db, "START TRANSACTION", err);
-  if (st == NS_EGONE && (st = ns_ready(db, err)) == NS_OK) /* as in ns_run */
-    st = ns_text(db, "START TRANSACTION", err);
+    st = ns_db_text(db, "START TRANSACTION", err);
+  if (st == NS_EGONE && (st = ns_db_ready(db, err)) == NS_OK) /* as in ns_db_run */
+    st = ns_db_text(db, "START TRANSACTION", err);
   if (st != NS_OK) {
-    ns_take_back(db);
+    ns_db_roll_back(db);
     return st;
   }
   db->user_tx = true;
@@ -180,20 +180,20 @@ ns_status ns_begin(ns_db *db, ns_err *err) {
 
 /* A COMMIT that the server has refused: BUSY when the transaction is still open, so
 ** that nothing was written; else GONE. */
-static ns_status refused_commit(ns_db *db, ns_status st, ns_err *err) {
+static ns_status judge_refused_commit(ns_db *db, ns_status st, ns_err *err) {
   const ns_value *row = NULL;
   ns_err none;
-  bool open = st != NS_EGONE && ns_run(db, NS_SQL_HANDLE_OPEN, NULL, &none) == NS_OK &&
-              ns_row(db, NS_SQL_HANDLE_OPEN, &row, &none) == NS_OK && row != NULL &&
+  bool open = st != NS_EGONE && ns_db_run(db, NS_SQL_HANDLE_OPEN, NULL, &none) == NS_OK &&
+              ns_db_row(db, NS_SQL_HANDLE_OPEN, &row, &none) == NS_OK && row != NULL &&
               row[0].i == 1;
-  ns_take_back(db);
-  return open || st != NS_EBUSY ? st : in_doubt(err);
+  ns_db_roll_back(db);
+  return open || st != NS_EBUSY ? st : fail_in_doubt(err);
 }
 
 static void end_transaction(ns_db *db, bool written) {
   db->user_tx = db->broken_tx = db->ended_tx = false;
-  ns_session_end(db);
-  ns_hooks_committed(db, written);
+  ns_db_session_end(db);
+  ns_db_tell_committed(db, written);
 }
 
 ns_status ns_commit(ns_db *db, ns_err *err) {
@@ -203,7 +203,7 @@ ns_status ns_commit(ns_db *db, ns_err *err) {
     return ns_fail(err, NS_ESTATE, "no transaction is open");
   if (db->ended_tx && !ns_is_foreign(db)) {
     ns_rollback(db);
-    return ns_tx_ended(err);
+    return ns_db_tx_ended(err);
   }
   if (broken || ns_is_foreign(db)) {
     ns_rollback(db);
@@ -211,8 +211,8 @@ ns_status ns_commit(ns_db *db, ns_err *err) {
                    "the server has rolled this transaction back (deadlock or "
                    "lost connection); run it again");
   }
-  if ((st = ns_text(db, "COMMIT", err)) != NS_OK)
-    st = refused_commit(db, st, err);
+  if ((st = ns_db_text(db, "COMMIT", err)) != NS_OK)
+    st = judge_refused_commit(db, st, err);
   end_transaction(db, st == NS_OK);
   return st;
 }
@@ -220,9 +220,8 @@ ns_status ns_commit(ns_db *db, ns_err *err) {
 void ns_rollback(ns_db *db) {
   if (!db->user_tx)
     return;
-  ns_take_back(db);
-  if (db->ended_tx && !ns_is_foreign(db) && db->link != NULL &&
-      !ns_link_dead(db->link))
+  ns_db_roll_back(db);
+  if (db->ended_tx && !ns_is_foreign(db) && db->link != NULL && !ns_link_dead(db->link))
     ns_link_text(db->link, "UNLOCK TABLES", NULL); /* one that locked them */
   end_transaction(db, false);
 }
@@ -231,16 +230,15 @@ bool ns_in_transaction(const ns_db *db) {
   return db->user_tx && !ns_is_foreign(db);
 }
 
-static ns_status text_at(ns_db *db, const char *verb, int64_t depth,
-                         ns_err *err) {
+static ns_status text_at(ns_db *db, const char *verb, int64_t depth, ns_err *err) {
   char sql[64];
   ns_status st;
   if (!ns_in_transaction(db))
     return ns_fail(err, NS_ESTATE, "no transaction is open");
-  if ((st = ns_ready(db, err)) != NS_OK)
+  if ((st = ns_db_ready(db, err)) != NS_OK)
     return st;
   snprintf(sql, sizeof sql, "%s nightshift_%lld", verb, (long long)depth);
-  return ns_text(db, sql, err);
+  return ns_db_text(db, sql, err);
 }
 
 ns_status ns_savepoint(ns_db *db, int64_t depth, int64_t *mark, ns_err *err) {
@@ -254,5 +252,129 @@ ns_status ns_undo(ns_db *db, int64_t depth, int64_t mark, ns_err *err) {
     db->broken_tx = true;
   if (mark >= 0 && (size_t)mark < db->ntx)
     db->ntx = (size_t)mark; /* those are not settled any more */
+  return st;
+}
+
+/* ---------------------------------------------------------------- sent whole */
+
+#define BEGIN "SET autocommit=0"
+#define END "SET autocommit=1"
+#define RING_AGAIN (10 * NS_SECOND) /* after a refusal */
+
+bool ns_db_ring_refused(const ns_db *db) {
+  return ns_mono_us() < db->ring_at;
+}
+
+/* Preparing the call needs the right to it. */
+bool ns_db_may_ring(ns_db *db) {
+  ns_err none;
+  if (ns_db_ring_refused(db))
+    return false;
+  if (db->may_ring)
+    return true;
+  switch (ns_db_try(db, NS_SQL_LISTEN_RING, &none)) {
+  case NS_OK:
+    return db->may_ring = true;
+  case NS_EDENIED:
+  case NS_ESCHEMA:
+  case NS_ESQL:
+    db->ring_at = ns_mono_us() + RING_AGAIN;
+    return false;
+  default: /* nothing is said about the right */
+    return false;
+  }
+}
+
+static ns_status prepare_all(ns_db *db, const ns_step *steps, size_t n, ns_err *err) {
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < n; i++)
+    if (steps[i].nrows > 0)
+      st = ns_db_prepare(db, steps[i].sql, err);
+  return st;
+}
+
+static ns_status run_plain(ns_db *db, const char *text, ns_err *err) {
+  ns_status st = ns_link_send(db->link, text, err);
+  return st == NS_OK ? ns_link_answers(db->link, NULL, err) : st;
+}
+
+/* Sends the steps and waits; not before BEGIN has worked: what is sent behind one
+** that a KILL has hit would commit by itself. */
+static ns_status send_steps(ns_db *db, const ns_step *steps, size_t n, ns_err *err) {
+  ns_status st = run_plain(db, BEGIN, err);
+  ns_status answer;
+  int64_t changes = 0;
+  if (st != NS_OK)
+    return st;
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    changes += (int64_t)steps[i].changes;
+    st = ns_stmt_send(db->link, db->stmts[steps[i].sql], steps[i].cols, steps[i].nrows, err);
+  }
+  answer = ns_link_answers(db->link, NULL, st == NS_OK ? err : NULL);
+  if (st != NS_OK || answer != NS_OK)
+    return st != NS_OK ? st : answer;
+  return ns_db_check_changed(ns_link_changed(db->link), changes, err);
+}
+
+/* Not in one go: behind a ROLLBACK that a KILL has hit, END would commit. */
+static void roll_back_pipeline(ns_db *db) {
+  if (!ns_link_dead(db->link) &&
+      (run_plain(db, "ROLLBACK", NULL) != NS_OK || run_plain(db, END, NULL) != NS_OK))
+    ns_link_give_up(db->link);
+}
+
+/* What fails after the COMMIT leaves it as it is. */
+static ns_status commit_pipeline(ns_db *db, bool ring, bool *cut, ns_err *err) {
+  enum { IS_COMMIT, IS_END, IS_RING };
+  size_t failed = IS_RING;
+  ns_status st = ns_link_send(db->link, "COMMIT", err);
+  *cut = true;
+  if (st != NS_OK)
+    return st;
+  if (ns_link_send(db->link, END, NULL) == NS_OK && ring)
+    ns_link_send(db->link, ns_sql_texts[NS_SQL_LISTEN_RING], NULL);
+  st = ns_link_answers(db->link, &failed, err);
+  if (failed != IS_RING)
+    ns_link_give_up(db->link);
+  if (st == NS_OK || failed == IS_COMMIT)
+    return st;
+  ns_err_clear(err);
+  return NS_OK;
+}
+
+ns_status ns_db_pipeline(ns_db *db, const ns_step *steps, size_t n, bool *ring, bool *cut,
+                         ns_err *err) {
+  ns_status st;
+  *cut = false;
+  if ((st = ns_db_ready(db, err)) != NS_OK || (st = ns_db_session_begins(db, err)) != NS_OK)
+    return st;
+  *ring = *ring && ns_db_may_ring(db);
+  ns_link_hold(db->link, true);
+  if ((st = prepare_all(db, steps, n, err)) != NS_OK) {
+    ns_link_hold(db->link, false);
+    return st;
+  }
+  ns_link_hold(db->link, false);
+  if ((st = send_steps(db, steps, n, err)) == NS_OK)
+    return commit_pipeline(db, *ring, cut, err);
+  roll_back_pipeline(db);
+  return ns_db_misfit(st, err);
+}
+
+/* ------------------------------------------------------- in one statement */
+
+ns_status ns_db_run_whole(ns_db *db, ns_sql sql, const ns_value *params, bool *cut, ns_err *err) {
+  ns_status st;
+  *cut = false;
+  if ((st = ns_db_ready(db, err)) != NS_OK || (st = ns_db_session_begins(db, err)) != NS_OK ||
+      (st = ns_db_prepare(db, sql, err)) != NS_OK)
+    return st;
+  st = ns_db_misfit(ns_stmt_run(db->link, db->stmts[sql], params, err), err);
+  if (st == NS_OK)
+    return NS_OK;
+  *cut = st == NS_EGONE || (st == NS_EBUSY && !ns_link_retryable(err));
+  /* handlers do not see a KILL */
+  if (!ns_link_dead(db->link) && ns_link_text(db->link, "ROLLBACK", NULL) != NS_OK)
+    ns_link_give_up(db->link);
   return st;
 }

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "db/list.h"
+#include "db/db.h"
 #include "handle.h"
 
 #define CLOSE 4 /* ids, and edges, per target: as many are read in a range */
@@ -89,7 +89,7 @@ static ns_status collect_edges(ns_db *db, ns_sql sql, work *w, size_t *rows,
   edges *e = &w->edges;
   ns_status st = NS_OK;
   e->n = *rows = 0;
-  while (st == NS_OK && (st = ns_row(db, sql, &row, err)) == NS_OK && row != NULL) {
+  while (st == NS_OK && (st = ns_db_row(db, sql, &row, err)) == NS_OK && row != NULL) {
     ++*rows;
     if (!has_ended(w, row[0].i))
       continue;
@@ -111,8 +111,8 @@ static ns_status read_between(ns_db *db, work *w, bool *all, ns_err *err) {
   *all = last - first < (int64_t)most;
   if (!*all)
     return NS_OK;
-  st = ns_run(db, NS_SQL_DEPEND_EDGES_BETWEEN,
-              (ns_value[]){ns_vint(first), ns_vint(last), ns_vint((int64_t)most)}, err);
+  st = ns_db_run(db, NS_SQL_DEPEND_EDGES_BETWEEN,
+                 (ns_value[]){ns_vint(first), ns_vint(last), ns_vint((int64_t)most)}, err);
   if (st == NS_OK)
     st = collect_edges(db, NS_SQL_DEPEND_EDGES_BETWEEN, w, &rows, err);
   *all = rows < most;
@@ -126,8 +126,8 @@ static ns_status read_edges(ns_db *db, work *w, ns_err *err) {
   ns_status st = read_between(db, w, &all, err);
   if (st == NS_OK && !all) {
     for (size_t i = 0; i < w->nended; i++)
-      ns_id_add(&ids, w->ended[i].id);
-    st = ns_list_run(db, NS_SQL_DEPEND_EDGES, NULL, &ids, err);
+      ns_db_list_add_id(&ids, w->ended[i].id);
+    st = ns_db_list_run(db, NS_SQL_DEPEND_EDGES, NULL, &ids, err);
     if (st == NS_OK)
       st = collect_edges(db, NS_SQL_DEPEND_EDGES, w, &rows, err);
   }
@@ -178,11 +178,10 @@ static ns_status tell_gone(ns_db *db, work *w, ns_err *err) {
   for (size_t i = 0; i < w->n; i++) {
     w->waiters[i].gone = w->waiters[i].gone || !w->waiters[i].locked;
     if (!w->waiters[i].locked)
-      ns_id_add(&ids, w->waiters[i].id);
+      ns_db_list_add_id(&ids, w->waiters[i].id);
   }
-  st = ns_list_run(db, NS_SQL_DEPEND_THERE, NULL, &ids, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_DEPEND_THERE, &row, err)) == NS_OK &&
+  st = ns_db_list_run(db, NS_SQL_DEPEND_THERE, NULL, &ids, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_DEPEND_THERE, &row, err)) == NS_OK &&
          row != NULL) {
     ns_waiter *x = find(w, row[0].i);
     if (x != NULL)
@@ -197,10 +196,9 @@ static ns_status lock_waiters(ns_db *db, work *w, ns_err *err) {
   size_t locked = 0;
   ns_status st;
   for (size_t i = 0; i < w->n; i++)
-    ns_id_add(&ids, w->waiters[i].id);
-  st = ns_list_run(db, NS_SQL_DEPEND_LOCK, NULL, &ids, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_DEPEND_LOCK, &row, err)) == NS_OK &&
+    ns_db_list_add_id(&ids, w->waiters[i].id);
+  st = ns_db_list_run(db, NS_SQL_DEPEND_LOCK, NULL, &ids, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_DEPEND_LOCK, &row, err)) == NS_OK &&
          row != NULL) {
     ns_waiter *x = find(w, row[D_ID].i);
     if (x == NULL || x->locked)
@@ -299,11 +297,11 @@ static ns_status cut_rows(ns_db *db, const work *w, const mark *marks,
       counts[n] += marks[i].edges;
     all += counts[n++];
   }
-  return ns_bulk_of(db, NS_SQL_DEPEND_CUT,
-                    (ns_column[]){{NS_INT, first, NULL, NULL},
-                                  {NS_INT, last, NULL, NULL},
-                                  {NS_INT, counts, NULL, NULL}},
-                    n, all, err);
+  return ns_db_bulk_changing(db, NS_SQL_DEPEND_CUT,
+                             (ns_column[]){{NS_INT, first, NULL, NULL},
+                                           {NS_INT, last, NULL, NULL},
+                                           {NS_INT, counts, NULL, NULL}},
+                             n, all, err);
 }
 
 /* Of targets that stay, the edges to jobs that are told. */
@@ -321,10 +319,9 @@ static ns_status cut_singly(ns_db *db, const work *w, const mark *marks,
     cols[n] = e->on;
     cols[w->edges.n + n++] = e->job;
   }
-  st = ns_bulk(db, NS_SQL_DEPEND_CUT_ONE,
-               (ns_column[]){{NS_INT, cols, NULL, NULL},
-                             {NS_INT, cols + w->edges.n, NULL, NULL}},
-               n, err);
+  st = ns_db_bulk(
+      db, NS_SQL_DEPEND_CUT_ONE,
+      (ns_column[]){{NS_INT, cols, NULL, NULL}, {NS_INT, cols + w->edges.n, NULL, NULL}}, n, err);
   free(cols);
   return st;
 }
@@ -362,7 +359,7 @@ static ns_status release_now(ns_db *db, const ns_released *jobs, size_t n,
   for (size_t i = 0; i < N_COUNT; i++)
     c[i] = (ns_column){NS_INT, cols + i * n, NULL, NULL};
   db->ring_due = db->ring_due || k > 0;
-  return ns_bulk(db, NS_SQL_CLAIM_READY, c, k, err);
+  return ns_db_bulk(db, NS_SQL_CLAIM_READY, c, k, err);
 }
 
 enum { S_DUE, S_ID, S_QUEUE, S_RANK, S_RUN, S_KIND, S_COUNT };
@@ -384,7 +381,7 @@ static ns_status release_later(ns_db *db, const ns_released *jobs, size_t n,
     c[i] = (ns_column){NS_INT, cols + i * n, NULL, NULL};
   if (k > 0)
     db->claim.promote_at = 0;
-  return ns_bulk(db, NS_SQL_SETTLE_SCHEDULED, c, k, err);
+  return ns_db_bulk(db, NS_SQL_SETTLE_SCHEDULED, c, k, err);
 }
 
 ns_status ns_depend_release(ns_db *db, const ns_released *jobs, size_t n,
@@ -410,7 +407,7 @@ typedef struct meeting {
 } meeting;
 
 static void meet(meeting *m, const ns_waiter *x, int64_t met) {
-  ns_pair_add(&m->met, met, x->id);
+  ns_db_list_add_pair(&m->met, met, x->id);
   m->n++;
   if (met >= x->unmet)
     m->released[m->nreleased++] =
@@ -423,7 +420,7 @@ ns_status ns_depend_meet(ns_db *db, ns_buf *met, size_t nmet, const ns_released 
                          size_t n, ns_err *err) {
   ns_status st = NS_OK;
   if (nmet > 0)
-    st = ns_list_change(db, NS_SQL_DEPEND_MET, NULL, met, nmet, err);
+    st = ns_db_list_change(db, NS_SQL_DEPEND_MET, NULL, met, nmet, err);
   return st == NS_OK ? ns_depend_release(db, jobs, n, err) : st;
 }
 

@@ -11,8 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "db/hooks.h"
-#include "db/list.h"
+#include "db/db.h"
 #include "finish/dependents.h"
 #include "finish/pending.h"
 #include "handle.h"
@@ -62,24 +61,23 @@ static void add_end(ns_buf *list, const ns_end *e) {
 static ns_status write_history(ns_db *db, const ns_end *ends, size_t n,
                                ns_err *err) {
   ns_buf list = NS_BUF_INIT;
-  ns_value who = ns_claimant(db) != 0 ? ns_vint(ns_claimant(db)) : ns_vnull;
+  ns_value who = ns_db_claimant(db) != 0 ? ns_vint(ns_db_claimant(db)) : ns_vnull;
   size_t k = 0;
   for (size_t i = 0; i < n; i++)
     if (!ends[i].forgotten) {
       add_end(&list, &ends[i]);
       k++;
     }
-  return k > 0 ? ns_list_change(db, NS_SQL_SETTLE_FINISH, &who, &list, k, err) : NS_OK;
+  return k > 0 ? ns_db_list_change(db, NS_SQL_SETTLE_FINISH, &who, &list, k, err) : NS_OK;
 }
 
 /* Is the key the job's own, and only held by somebody else? */
 static ns_status is_held(ns_db *db, const ns_end *e, bool *yes, ns_err *err) {
   const ns_value *row = NULL;
-  ns_status st =
-      ns_run(db, NS_SQL_PUSH_UNIQUE_OWNER,
-             (ns_value[]){ns_vint(e->queue_id), ns_vtext(e->unique)}, err);
+  ns_status st = ns_db_run(db, NS_SQL_PUSH_UNIQUE_OWNER,
+                           (ns_value[]){ns_vint(e->queue_id), ns_vtext(e->unique)}, err);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_PUSH_UNIQUE_OWNER, &row, err);
+    st = ns_db_row(db, NS_SQL_PUSH_UNIQUE_OWNER, &row, err);
   *yes = row != NULL && row[0].i == e->id;
   return st;
 }
@@ -98,9 +96,8 @@ static ns_status lock_keys(ns_db *db, const ns_end *ends, size_t n,
       ns_buf_add_json(&list, ends[i].unique);
       ns_buf_addc(&list, ']');
     }
-  st = ns_list_run(db, NS_SQL_SETTLE_KEYS, NULL, &list, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_SETTLE_KEYS, &row, err)) == NS_OK && row != NULL)
+  st = ns_db_list_run(db, NS_SQL_SETTLE_KEYS, NULL, &list, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_SETTLE_KEYS, &row, err)) == NS_OK && row != NULL)
     missing[row[0].i] = false;
   return st;
 }
@@ -124,11 +121,11 @@ static ns_status free_keys(ns_db *db, const ns_end *ends, size_t n,
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++)
     if (ends[i].unique.p != NULL)
-      st = ns_bulk_of(db, NS_SQL_SETTLE_UNIQUE,
-                      (ns_column[]){{NS_INT, &ends[i].queue_id, NULL, NULL},
-                                    {NS_TEXT, NULL, &ends[i].unique, NULL},
-                                    {NS_INT, &ends[i].id, NULL, NULL}},
-                      1, 0, err);
+      st = ns_db_bulk_changing(db, NS_SQL_SETTLE_UNIQUE,
+                               (ns_column[]){{NS_INT, &ends[i].queue_id, NULL, NULL},
+                                             {NS_TEXT, NULL, &ends[i].unique, NULL},
+                                             {NS_INT, &ends[i].id, NULL, NULL}},
+                               1, 0, err);
   return st;
 }
 
@@ -136,8 +133,8 @@ static ns_status delete_jobs(ns_db *db, const ns_end *ends, size_t n,
                              ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
   for (size_t i = 0; i < n; i++)
-    ns_id_add(&ids, ends[i].id);
-  return ns_list_change(db, NS_SQL_SETTLE_GONE, NULL, &ids, n, err);
+    ns_db_list_add_id(&ids, ends[i].id);
+  return ns_db_list_change(db, NS_SQL_SETTLE_GONE, NULL, &ids, n, err);
 }
 
 static ns_status end_jobs(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {

@@ -14,9 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "db/hooks.h"
-#include "db/list.h"
-#include "db/transaction.h"
+#include "db/db.h"
 #include "finish/dependents.h"
 #include "handle.h"
 #include "ns_time.h"
@@ -34,11 +32,11 @@ static ns_status leave(ns_db *db, const ns_end *ends, size_t n, const bool *pick
   for (size_t i = 0; i < n; i++)
     if ((picked == NULL || picked[i]) &&
         (strcmp(ends[i].outcome, "done") != 0) == failures)
-      ns_id_add(&ids, ends[i].id);
-  if (ns_list_is_empty(&ids))
+      ns_db_list_add_id(&ids, ends[i].id);
+  if (ns_db_list_is_empty(&ids))
     return NS_OK;
   db->met_due = true;
-  return ns_list_run(db, NS_SQL_DEPEND_LATER, &failure, &ids, err);
+  return ns_db_list_run(db, NS_SQL_DEPEND_LATER, &failure, &ids, err);
 }
 
 ns_status ns_pending_note(ns_db *db, const ns_end *ends, size_t n, const bool *picked,
@@ -57,11 +55,10 @@ typedef struct look {
 
 static ns_status read_left(ns_db *db, look *l, ns_err *err) {
   const ns_value *row;
-  ns_status st = ns_run(db, NS_SQL_DEPEND_LEFT,
-                        (ns_value[]){ns_vint(db->met_to), ns_vint(AT_ONCE)}, err);
+  ns_status st =
+      ns_db_run(db, NS_SQL_DEPEND_LEFT, (ns_value[]){ns_vint(db->met_to), ns_vint(AT_ONCE)}, err);
   l->n = 0;
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_DEPEND_LEFT, &row, err)) == NS_OK &&
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_DEPEND_LEFT, &row, err)) == NS_OK &&
          row != NULL && l->n < AT_ONCE)
     l->ends[l->n++] = (ns_end){.id = row[0].i,
                                .outcome = row[1].i != 0 ? "dead" : "done"};
@@ -74,10 +71,10 @@ static ns_status forget(ns_db *db, const look *l, const bool *held, ns_err *err)
   size_t n = 0;
   for (size_t i = 0; i < l->n; i++)
     if (held == NULL || !held[i]) {
-      ns_id_add(&ids, l->ends[i].id);
+      ns_db_list_add_id(&ids, l->ends[i].id);
       n++;
     }
-  return ns_list_change(db, NS_SQL_DEPEND_RESOLVED, NULL, &ids, n, err);
+  return ns_db_list_change(db, NS_SQL_DEPEND_RESOLVED, NULL, &ids, n, err);
 }
 
 static ns_status look_run(ns_db *db, look *l, ns_err *err) {
@@ -119,11 +116,11 @@ ns_status ns_pending_look(ns_db *db, ns_err *err) {
   ns_tx tx = {.run = tell_run};
   const ns_value *row = NULL;
   ns_status st = NS_OK;
-  if (!db->met_due && (st = ns_run(db, NS_SQL_DEPEND_ANY, NULL, err)) == NS_OK)
-    st = ns_row(db, NS_SQL_DEPEND_ANY, &row, err);
+  if (!db->met_due && (st = ns_db_run(db, NS_SQL_DEPEND_ANY, NULL, err)) == NS_OK)
+    st = ns_db_row(db, NS_SQL_DEPEND_ANY, &row, err);
   if (st != NS_OK || (!db->met_due && row == NULL))
     return st;
-  st = ns_transact(db, &tx, err);
+  st = ns_db_transact(db, &tx, err);
   if (st == NS_OK && db->ring_due && !db->is_host) {
     ns_ring(db, NULL);
     db->ring_due = false;
@@ -157,24 +154,23 @@ static ns_status sweep_run(ns_db *db, ns_tx *tx, ns_err *err) {
   const ns_value *row;
   ns_buf ids[2] = {NS_BUF_INIT, NS_BUF_INIT}; /* done; failed, or unknown */
   size_t n = 0;
-  ns_status st = ns_run(db, NS_SQL_DEPEND_DANGLING,
-                        (ns_value[]){ns_vint(*at), ns_vint(AT_ONCE)}, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_DEPEND_DANGLING, &row, err)) == NS_OK &&
+  ns_status st =
+      ns_db_run(db, NS_SQL_DEPEND_DANGLING, (ns_value[]){ns_vint(*at), ns_vint(AT_ONCE)}, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_DEPEND_DANGLING, &row, err)) == NS_OK &&
          row != NULL) {
     n++;
     *at = row[0].i;
     if (row[1].i != 0)
-      ns_id_add(&ids[row[2].i != 0], row[0].i);
+      ns_db_list_add_id(&ids[row[2].i != 0], row[0].i);
   }
   if (n < AT_ONCE)
     *at = 0;
   for (int k = 0; k < 2; k++) {
     ns_value failure = ns_vint(k);
-    bool any = !ns_list_is_empty(&ids[k]);
+    bool any = !ns_db_list_is_empty(&ids[k]);
     db->met_due = db->met_due || any;
     if (st == NS_OK && any)
-      st = ns_list_run(db, NS_SQL_DEPEND_LATER, &failure, &ids[k], err);
+      st = ns_db_list_run(db, NS_SQL_DEPEND_LATER, &failure, &ids[k], err);
     ns_buf_free(&ids[k]);
   }
   return st;
@@ -182,7 +178,7 @@ static ns_status sweep_run(ns_db *db, ns_tx *tx, ns_err *err) {
 
 ns_status ns_pending_sweep(ns_db *db, ns_err *err) {
   ns_tx tx = {.run = sweep_run, .arg = &db->swept_to};
-  return ns_transact(db, &tx, err);
+  return ns_db_transact(db, &tx, err);
 }
 
 /* ------------------------------------------------------------------- hooks */

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "db/list.h"
+#include "db/db.h"
 #include "handle.h"
 #include "ns_time.h"
 
@@ -255,7 +255,7 @@ static ns_status ask_stretch(ns_db *db, ns_census *c, ns_sql *sql, ns_err *err) 
                     [SIGNALS] = {NS_SQL_MEND_SIGNALS, keys},
                     [KEYS] = {NS_SQL_MEND_KEYS, keys}};
   *sql = asks[c->at].sql;
-  return ns_run(db, *sql, asks[c->at].params, err);
+  return ns_db_run(db, *sql, asks[c->at].params, err);
 }
 
 /* The next rows of a phase; '*n': how many. */
@@ -268,7 +268,7 @@ static ns_status read_stretch(ns_db *db, ns_census *c, size_t *n, ns_err *err) {
   ns_sql sql;
   ns_status st = ask_stretch(db, c, &sql, err);
   *n = 0;
-  while (st == NS_OK && (st = ns_row(db, sql, &row, err)) == NS_OK && row != NULL) {
+  while (st == NS_OK && (st = ns_db_row(db, sql, &row, err)) == NS_OK && row != NULL) {
     ++*n;
     st = take[c->at](c, row, err);
   }
@@ -305,9 +305,8 @@ static ns_status ask_standing(ns_db *db, ns_census *c, size_t *n, ns_err *err) {
     }
   if (*n == 0)
     return NS_OK;
-  st = ns_list_run(db, NS_SQL_MEND_STAND, NULL, &list, err);
-  while (st == NS_OK && (st = ns_row(db, NS_SQL_MEND_STAND, &row, err)) == NS_OK &&
-         row != NULL)
+  st = ns_db_list_run(db, NS_SQL_MEND_STAND, NULL, &list, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_MEND_STAND, &row, err)) == NS_OK && row != NULL)
     if (judge(find(c, row[0].i), &x))
       st = suspect(c, &x, err);
   return st;
@@ -317,9 +316,9 @@ static ns_status ask_standing(ns_db *db, ns_census *c, size_t *n, ns_err *err) {
 
 ns_status ns_mend_every(ns_db *db, int64_t *every, ns_err *err) {
   const ns_value *row = NULL;
-  ns_status st = ns_run(db, NS_SQL_MEND_EVERY, NULL, err);
+  ns_status st = ns_db_run(db, NS_SQL_MEND_EVERY, NULL, err);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_MEND_EVERY, &row, err);
+    st = ns_db_row(db, NS_SQL_MEND_EVERY, &row, err);
   *every = st == NS_OK && row != NULL && row[0].type == NS_INT && row[0].i > 0
                ? row[0].i
                : EVERY;
@@ -331,8 +330,8 @@ static ns_status begin(ns_db *db, ns_census *c, ns_mend_how how, bool *ours,
   const ns_value *row = NULL;
   ns_status st = ns_mend_every(db, &c->every, err);
   *ours = how != NS_MEND_SHARED || db->no_locks;
-  if (st == NS_OK && !*ours && (st = ns_run(db, NS_SQL_MEND_BEGIN, NULL, err)) == NS_OK &&
-      (st = ns_row(db, NS_SQL_MEND_BEGIN, &row, err)) == NS_OK && row != NULL)
+  if (st == NS_OK && !*ours && (st = ns_db_run(db, NS_SQL_MEND_BEGIN, NULL, err)) == NS_OK &&
+      (st = ns_db_row(db, NS_SQL_MEND_BEGIN, &row, err)) == NS_OK && row != NULL)
     *ours = row[0].type == NS_INT && row[0].i == 1;
   if (st == NS_OK && *ours) {
     enter(c, JOBS);
@@ -412,7 +411,7 @@ ns_status ns_mend_step(ns_db *db, ns_mend_how how, int64_t *again_in, ns_mended 
   ns_err_clear(err);
   if (ns_in_transaction(db))
     return ns_fail(err, NS_ESTATE, "the look for lost jobs cannot run inside a transaction");
-  if ((st = ns_ready(db, err)) != NS_OK)
+  if ((st = ns_db_ready(db, err)) != NS_OK)
     return st;
   if (db->census == NULL && (db->census = calloc(1, sizeof *db->census)) == NULL)
     return ns_no_memory(err);

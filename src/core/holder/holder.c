@@ -10,8 +10,7 @@
 #include <unistd.h>
 
 #include "claim/claim.h"
-#include "db/hooks.h"
-#include "db/list.h"
+#include "db/db.h"
 #include "handle.h"
 #include "ns_time.h"
 #include "wake/peers.h"
@@ -22,18 +21,18 @@
 ** listener may look at it, or the server has not missed our last session. */
 static ns_status take_lock(ns_db *db, ns_err *err) {
   const ns_value *row = NULL;
-  ns_status st = ns_run(db, NS_SQL_HOLDER_LOCKS, NULL, err);
+  ns_status st = ns_db_run(db, NS_SQL_HOLDER_LOCKS, NULL, err);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_HOLDER_LOCKS, &row, err);
+    st = ns_db_row(db, NS_SQL_HOLDER_LOCKS, &row, err);
   if (st != NS_OK || row == NULL)
     return st;
   db->no_locks = row[0].i == 0;
   if (db->no_locks)
     return NS_OK;
-  st = ns_run(db, NS_SQL_HOLDER_LOCK,
-              (ns_value[]){ns_vint(db->holder), ns_vint(LOCK_WAIT)}, err);
+  st =
+      ns_db_run(db, NS_SQL_HOLDER_LOCK, (ns_value[]){ns_vint(db->holder), ns_vint(LOCK_WAIT)}, err);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_HOLDER_LOCK, &row, err);
+    st = ns_db_row(db, NS_SQL_HOLDER_LOCK, &row, err);
   if (st == NS_OK && (row == NULL || row[0].type == NS_NULL || row[0].i != 1))
     st = ns_fail(err, NS_EGONE,
                  "the named lock of holder %lld is held by another session; "
@@ -45,8 +44,7 @@ static ns_status take_lock(ns_db *db, ns_err *err) {
 /* Watchers learn that there is one more; who does not is told by time. */
 static void tell_neighbour(ns_db *db) {
   ns_err err;
-  ns_run(db, NS_SQL_LISTEN_NUDGE,
-         (ns_value[]){ns_vint(db->holder), ns_vint(1)}, &err);
+  ns_db_run(db, NS_SQL_LISTEN_NUDGE, (ns_value[]){ns_vint(db->holder), ns_vint(1)}, &err);
 }
 
 /* Inside a transaction of ours the row appears with its commit. */
@@ -55,17 +53,17 @@ ns_status ns_register(ns_db *db, bool is_host, ns_err *err) {
   char place[NS_PLACE];
   int64_t id;
   ns_status st;
-  if ((st = ns_ready(db, err)) != NS_OK || db->holder != 0)
+  if ((st = ns_db_ready(db, err)) != NS_OK || db->holder != 0)
     return st;
   if ((st = ns_take_ids(db, &id, 1, err)) != NS_OK)
     return st;
   gethostname(host, sizeof host - 1);
   ns_place(place);
-  st = ns_run(db, NS_SQL_HOLDER_ADD,
-              (ns_value[]){ns_vint(id), ns_vtext(ns_str(is_host ? "host" : "handle")),
-                           ns_vtext(ns_str(host)), ns_vint(getpid()),
-                           ns_vtext(ns_str(place)), ns_vtext(ns_str(NS_VERSION))},
-              err);
+  st = ns_db_run(db, NS_SQL_HOLDER_ADD,
+                 (ns_value[]){ns_vint(id), ns_vtext(ns_str(is_host ? "host" : "handle")),
+                              ns_vtext(ns_str(host)), ns_vint(getpid()), ns_vtext(ns_str(place)),
+                              ns_vtext(ns_str(NS_VERSION))},
+                 err);
   if (st != NS_OK)
     return st;
   db->holder = id;
@@ -73,7 +71,7 @@ ns_status ns_register(ns_db *db, bool is_host, ns_err *err) {
   if ((st = take_lock(db, err)) != NS_OK) { /* nobody may hold without it */
     ns_err none;
     ns_value param = ns_vint(id);
-    ns_run(db, NS_SQL_HOLDER_LEAVE, &param, &none);
+    ns_db_run(db, NS_SQL_HOLDER_LEAVE, &param, &none);
     db->holder = 0;
   } else if (!db->in_tx)
     tell_neighbour(db);
@@ -98,10 +96,8 @@ static void remember_wronged(ns_db *db) {
 void ns_holder_absolve(ns_db *db) {
   ns_err err;
   for (size_t i = 0; i < db->nwronged; i++)
-    ns_run(db, NS_SQL_HOLDER_ABSOLVE,
-           (ns_value[]){ns_vint(db->wronged[i].id),
-                        ns_vint(db->wronged[i].run)},
-           &err);
+    ns_db_run(db, NS_SQL_HOLDER_ABSOLVE,
+              (ns_value[]){ns_vint(db->wronged[i].id), ns_vint(db->wronged[i].run)}, &err);
   db->nwronged = 0;
 }
 
@@ -116,7 +112,7 @@ void ns_holder_lost(ns_db *db) {
 static ns_status start_anew(ns_db *db, ns_err *err) {
   ns_value param = ns_vint(db->holder);
   ns_status st;
-  ns_run(db, NS_SQL_HOLDER_UNLOCK, &param, err);
+  ns_db_run(db, NS_SQL_HOLDER_UNLOCK, &param, err);
   ns_holder_lost(db);
   if ((st = ns_register(db, db->is_host, err)) == NS_OK)
     ns_holder_absolve(db);
@@ -129,19 +125,19 @@ static ns_status resume(ns_db *db, ns_err *err) {
   ns_value param = ns_vint(db->holder);
   ns_status st = take_lock(db, err);
   if (st == NS_OK)
-    st = ns_run(db, NS_SQL_HOLDER_RESUME, &param, err);
-  if (st != NS_OK || ns_affected(db, NS_SQL_HOLDER_RESUME) > 0)
+    st = ns_db_run(db, NS_SQL_HOLDER_RESUME, &param, err);
+  if (st != NS_OK || ns_db_affected(db, NS_SQL_HOLDER_RESUME) > 0)
     return st;
   return start_anew(db, err);
 }
 
 ns_status ns_beat(ns_db *db, ns_err *err) {
   ns_value param = ns_vint(db->holder);
-  ns_status st = ns_ready(db, err);
+  ns_status st = ns_db_ready(db, err);
   if (st != NS_OK || db->holder == 0)
     return st;
-  if ((st = ns_run(db, NS_SQL_HOLDER_BEAT, &param, err)) != NS_OK ||
-      ns_affected(db, NS_SQL_HOLDER_BEAT) > 0)
+  if ((st = ns_db_run(db, NS_SQL_HOLDER_BEAT, &param, err)) != NS_OK ||
+      ns_db_affected(db, NS_SQL_HOLDER_BEAT) > 0)
     return st;
   return start_anew(db, err);
 }
@@ -151,28 +147,28 @@ static ns_value text_or_null(ns_bytes s) {
 }
 
 ns_status ns_serves(ns_db *db, const ns_serving *s, ns_err *err) {
-  ns_status st = ns_ready(db, err);
+  ns_status st = ns_db_ready(db, err);
   if (st != NS_OK || db->holder == 0)
     return st;
-  if ((st = ns_run(db, NS_SQL_HOLDER_SERVED_PAST, NULL, err)) != NS_OK)
+  if ((st = ns_db_run(db, NS_SQL_HOLDER_SERVED_PAST, NULL, err)) != NS_OK)
     return st;
-  return ns_run(db, NS_SQL_HOLDER_SERVES,
-                (ns_value[]){ns_vint(db->holder), ns_vint(s->workers),
-                             text_or_null(s->queues), ns_vtext(s->handlers),
-                             text_or_null(s->reserves), text_or_null(s->scripts),
-                             text_or_null(s->files), ns_vint(s->load_began),
-                             ns_vint(s->load_ended), text_or_null(s->load_error)},
-                err);
+  return ns_db_run(db, NS_SQL_HOLDER_SERVES,
+                   (ns_value[]){ns_vint(db->holder), ns_vint(s->workers), text_or_null(s->queues),
+                                ns_vtext(s->handlers), text_or_null(s->reserves),
+                                text_or_null(s->scripts), text_or_null(s->files),
+                                ns_vint(s->load_began), ns_vint(s->load_ended),
+                                text_or_null(s->load_error)},
+                   err);
 }
 
 ns_status ns_tell_workers(ns_db *db, const ns_workers *w, ns_err *err) {
-  ns_status st = ns_ready(db, err);
+  ns_status st = ns_db_ready(db, err);
   if (st != NS_OK || db->holder == 0)
     return st;
-  return ns_run(db, NS_SQL_HOLDER_WORKERS,
-                (ns_value[]){ns_vint(w->up), ns_vint(w->busy), ns_vint(w->leaving),
-                             ns_vint(w->loads), ns_vint(w->old), ns_vint(db->holder)},
-                err);
+  return ns_db_run(db, NS_SQL_HOLDER_WORKERS,
+                   (ns_value[]){ns_vint(w->up), ns_vint(w->busy), ns_vint(w->leaving),
+                                ns_vint(w->loads), ns_vint(w->old), ns_vint(db->holder)},
+                   err);
 }
 
 /* Another run of the cycle, for a holder that has no claims any more. */
@@ -183,16 +179,16 @@ static ns_status declared_dead(ns_db *db, ns_err *err) {
                          "given to others",
                          (long long)db->holder);
   ns_err none;
-  ns_run(db, NS_SQL_HOLDER_UNLOCK, &param, &none);
+  ns_db_run(db, NS_SQL_HOLDER_UNLOCK, &param, &none);
   ns_holder_lost(db);
   err->sqlerr = NS_RUN_AGAIN;
   return st;
 }
 
 ns_status ns_holder_cycle(ns_db *db, int64_t number, ns_err *err) {
-  ns_status st = ns_run(db, NS_SQL_HOLDER_CYCLE,
-                        (ns_value[]){ns_vint(number), ns_vint(db->holder)}, err);
-  if (st == NS_OK && ns_affected(db, NS_SQL_HOLDER_CYCLE) == 0)
+  ns_status st =
+      ns_db_run(db, NS_SQL_HOLDER_CYCLE, (ns_value[]){ns_vint(number), ns_vint(db->holder)}, err);
+  if (st == NS_OK && ns_db_affected(db, NS_SQL_HOLDER_CYCLE) == 0)
     return declared_dead(db, err);
   return st;
 }
@@ -211,11 +207,10 @@ ns_status ns_notices(ns_db *db, ns_notice **list, size_t *n, ns_err *err) {
   const ns_value *row;
   size_t cap = 0;
   ns_value holder = ns_vint(db->holder);
-  ns_status st = ns_run(db, NS_SQL_HOLDER_NOTICES, &holder, err);
+  ns_status st = ns_db_run(db, NS_SQL_HOLDER_NOTICES, &holder, err);
   *list = NULL;
   *n = 0;
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_HOLDER_NOTICES, &row, err)) == NS_OK &&
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_HOLDER_NOTICES, &row, err)) == NS_OK &&
          row != NULL) {
     if (!ns_grow(list, &cap, *n + 1, sizeof **list))
       return ns_no_memory(err);
@@ -234,12 +229,12 @@ static ns_status look_for_traces(ns_db *db, const ns_doubtful *c, bool *yes, ns_
   ns_status st;
   for (size_t i = 0; i < c->n; i++)
     if (c->verdicts[i].status == NS_OK)
-      ns_pair_add(&list, c->verdicts[i].id, c->verdicts[i].run);
-  if (ns_list_is_empty(&list))
+      ns_db_list_add_pair(&list, c->verdicts[i].id, c->verdicts[i].run);
+  if (ns_db_list_is_empty(&list))
     return NS_OK;
-  st = ns_list_run(db, NS_SQL_HOLDER_TRACES, &who, &list, err);
+  st = ns_db_list_run(db, NS_SQL_HOLDER_TRACES, &who, &list, err);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_HOLDER_TRACES, &row, err);
+    st = ns_db_row(db, NS_SQL_HOLDER_TRACES, &row, err);
   *yes = st == NS_OK && row != NULL;
   if (st != NS_EDENIED) /* whose grants are older does not know */
     return st;
@@ -250,9 +245,9 @@ static ns_status look_for_traces(ns_db *db, const ns_doubtful *c, bool *yes, ns_
 ns_status ns_holder_committed(ns_db *db, const ns_doubtful *c, bool *yes, ns_err *err) {
   const ns_value *row = NULL;
   ns_value param = ns_vint(c->holder);
-  ns_status st = ns_run(db, NS_SQL_HOLDER_NOW, &param, err);
+  ns_status st = ns_db_run(db, NS_SQL_HOLDER_NOW, &param, err);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_HOLDER_NOW, &row, err);
+    st = ns_db_row(db, NS_SQL_HOLDER_NOW, &row, err);
   *yes = st == NS_OK && row != NULL && row[0].i >= c->number;
   return st == NS_OK && row == NULL ? look_for_traces(db, c, yes, err) : st;
 }
@@ -261,9 +256,9 @@ static void leave_table(ns_db *db) {
   ns_err err;
   ns_value param = ns_vint(db->holder);
   if (db->is_host)
-    ns_run(db, NS_SQL_HOLDER_SERVED, &param, &err); /* for people only */
-  if (ns_run(db, NS_SQL_HOLDER_LEAVE, &param, &err) == NS_OK)
-    ns_run(db, NS_SQL_RESCUE_NOTICES, &param, &err);
+    ns_db_run(db, NS_SQL_HOLDER_SERVED, &param, &err); /* for people only */
+  if (ns_db_run(db, NS_SQL_HOLDER_LEAVE, &param, &err) == NS_OK)
+    ns_db_run(db, NS_SQL_RESCUE_NOTICES, &param, &err);
 }
 
 /* ------------------------------------------------------------------- hooks */

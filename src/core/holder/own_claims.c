@@ -5,8 +5,7 @@
 */
 #include <stdlib.h>
 
-#include "db/hooks.h"
-#include "db/transaction.h"
+#include "db/db.h"
 #include "handle.h"
 #include "holder/audit.h"
 #include "ns_time.h"
@@ -24,9 +23,8 @@ static ns_status list_unknown(ns_db *db, ns_token **list, size_t *n, ns_err *err
   ns_value holder = ns_vint(db->holder);
   const ns_value *r;
   size_t cap = 0;
-  ns_status st = ns_run(db, NS_SQL_MEND_OWN, &holder, err);
-  while (st == NS_OK && (st = ns_row(db, NS_SQL_MEND_OWN, &r, err)) == NS_OK &&
-         r != NULL) {
+  ns_status st = ns_db_run(db, NS_SQL_MEND_OWN, &holder, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_MEND_OWN, &r, err)) == NS_OK && r != NULL) {
     ns_token t = {.id = r[0].i, .run = r[1].i};
     if (knows(db, &t))
       continue;
@@ -44,8 +42,8 @@ static ns_status give_back_run(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_status st = ns_settle_batch(db, &v, 1, err);
   if (st != NS_OK || v.status != NS_OK)
     return st;
-  return ns_run(db, NS_SQL_MEND_COUNT,
-                (ns_value[]){ns_vtext(ns_str("unknown")), ns_vint(1)}, err);
+  return ns_db_run(db, NS_SQL_MEND_COUNT, (ns_value[]){ns_vtext(ns_str("unknown")), ns_vint(1)},
+                   err);
 }
 
 static bool was_unknown(const ns_db *db, const ns_token *t) {
@@ -65,7 +63,7 @@ static ns_status give_back(ns_db *db, ns_token *list, size_t n, ns_rescued *sum,
     ns_tx tx = {.run = give_back_run, .arg = &list[i]};
     if (!was_unknown(db, &list[i]))
       continue;
-    st = ns_transact(db, &tx, err);
+    st = ns_db_transact(db, &tx, err);
     sum->jobs += st == NS_OK;
   }
   db->blamed = 0;

@@ -9,8 +9,7 @@
 #include <stdlib.h>
 
 #include "claim/claim.h"
-#include "db/list.h"
-#include "db/transaction.h"
+#include "db/db.h"
 #include "handle.h"
 #include "holder/audit.h"
 
@@ -33,8 +32,8 @@ typedef struct work {
 static ns_status count(ns_db *db, ns_wrong wrong, int64_t n, ns_err *err) {
   static const char *const what[] = {[NS_NOWHERE] = "nowhere", [NS_WAITS] = "waits",
                                      [NS_TWICE] = "twice", [NS_KEY] = "key"};
-  return ns_run(db, NS_SQL_MEND_COUNT,
-                (ns_value[]){ns_vtext(ns_str(what[wrong])), ns_vint(n)}, err);
+  return ns_db_run(db, NS_SQL_MEND_COUNT, (ns_value[]){ns_vtext(ns_str(what[wrong])), ns_vint(n)},
+                   err);
 }
 
 /* ------------------------------------------------------------------- jobs */
@@ -44,11 +43,11 @@ static ns_status lock(ns_db *db, work *w, ns_err *err) {
   const ns_value *r;
   ns_status st;
   for (size_t i = 0; i < w->n; i++)
-    ns_pair_add(&list, w->list[i].id, w->list[i].run);
-  st = ns_list_run(db, NS_SQL_MEND_LOCK, NULL, &list, err);
+    ns_db_list_add_pair(&list, w->list[i].id, w->list[i].run);
+  st = ns_db_list_run(db, NS_SQL_MEND_LOCK, NULL, &list, err);
   w->njobs = 0;
-  while (st == NS_OK && (st = ns_row(db, NS_SQL_MEND_LOCK, &r, err)) == NS_OK &&
-         r != NULL && w->njobs < AT_ONCE)
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_MEND_LOCK, &r, err)) == NS_OK && r != NULL &&
+         w->njobs < AT_ONCE)
     w->jobs[w->njobs++] = (job){
         .id = r[0].i, .run = r[1].i, .queue_id = r[2].i, .rank = r[3].i,
         .unmet = r[4].i, .due = r[5].i, .now = r[6].i, .paused = r[7].i != 0,
@@ -64,8 +63,8 @@ static ns_status look_in(ns_db *db, work *w, ns_sql sql, ns_err *err) {
   ns_status st;
   for (size_t i = 0; i < AT_ONCE; i++)
     ids[i] = ns_vint(i < w->njobs ? w->jobs[i].id : 0);
-  st = ns_run(db, sql, ids, err);
-  while (st == NS_OK && (st = ns_row(db, sql, &r, err)) == NS_OK && r != NULL)
+  st = ns_db_run(db, sql, ids, err);
+  while (st == NS_OK && (st = ns_db_row(db, sql, &r, err)) == NS_OK && r != NULL)
     for (size_t i = 0; i < w->njobs; i++) {
       job *j = &w->jobs[i];
       if (j->id != r[0].i)
@@ -83,14 +82,14 @@ static ns_status put(ns_db *db, const job *j, bool now, ns_err *err) {
   db->ring_due = db->ring_due || now;
   if (now)
     return ns_claim_promote_one(db, j->queue_id, j->rank, j->id, run, j->kind, err);
-  return ns_bulk(db, NS_SQL_SETTLE_SCHEDULED,
-                 (ns_column[]){{NS_INT, &j->due, NULL, NULL},
-                               {NS_INT, &j->id, NULL, NULL},
-                               {NS_INT, &j->queue_id, NULL, NULL},
-                               {NS_INT, &j->rank, NULL, NULL},
-                               {NS_INT, &run, NULL, NULL},
-                               {NS_INT, &j->kind, NULL, NULL}},
-                 1, err);
+  return ns_db_bulk(db, NS_SQL_SETTLE_SCHEDULED,
+                    (ns_column[]){{NS_INT, &j->due, NULL, NULL},
+                                  {NS_INT, &j->id, NULL, NULL},
+                                  {NS_INT, &j->queue_id, NULL, NULL},
+                                  {NS_INT, &j->rank, NULL, NULL},
+                                  {NS_INT, &run, NULL, NULL},
+                                  {NS_INT, &j->kind, NULL, NULL}},
+                    1, err);
 }
 
 /* Who runs, or is about to, runs on. */
@@ -104,11 +103,10 @@ static ns_status mend_job(ns_db *db, work *w, const job *j, ns_err *err) {
   ns_status st;
   if (!fewer && !lost && !(told && !j->placed))
     return NS_OK;
-  st = ns_run(db, NS_SQL_MEND_JOB,
-              (ns_value[]){ns_vint(lost), ns_vint(unmet), ns_vint(unmet),
-                           ns_vint(j->lost_pause), ns_vint(told && !j->placed),
-                           ns_vint(j->id)},
-              err);
+  st = ns_db_run(db, NS_SQL_MEND_JOB,
+                 (ns_value[]){ns_vint(lost), ns_vint(unmet), ns_vint(unmet), ns_vint(j->lost_pause),
+                              ns_vint(told && !j->placed), ns_vint(j->id)},
+                 err);
   if (st == NS_OK && lost)
     st = put(db, j, told || j->due <= j->now, err);
   if (st == NS_OK)
@@ -147,8 +145,8 @@ static ns_status mend_row(ns_db *db, const ns_stray *x, ns_mended *sum, ns_err *
               [NS_DUE] = {NS_SQL_MEND_DUE, due},
               [NS_SIGNAL] = {NS_SQL_MEND_SIGNAL, signal}, [NS_KEY] = {NS_SQL_MEND_KEY, key}};
   ns_sql sql = goes[x->wrong].sql;
-  ns_status st = ns_run(db, sql, goes[x->wrong].params, err);
-  int64_t gone = st == NS_OK ? ns_affected(db, sql) : 0;
+  ns_status st = ns_db_run(db, sql, goes[x->wrong].params, err);
+  int64_t gone = st == NS_OK ? ns_db_affected(db, sql) : 0;
   if (st == NS_EBUSY) {
     ns_err_clear(err);
     st = NS_OK;
@@ -171,7 +169,7 @@ ns_status ns_mend(ns_db *db, const ns_stray *list, size_t n, ns_mended *sum,
       st = mend_row(db, &list[i++], sum, err);
       continue;
     }
-    st = ns_transact(db, &tx, err);
+    st = ns_db_transact(db, &tx, err);
     for (int64_t k = 0; st == NS_OK && k < w.done.jobs; k++)
       if (sum->jobs < NS_MENDED_IDS)
         sum->ids[sum->jobs++] = w.done.ids[k];

@@ -21,9 +21,7 @@
 #include <stdlib.h>
 
 #include "claim/claim.h"
-#include "db/hooks.h"
-#include "db/list.h"
-#include "db/transaction.h"
+#include "db/db.h"
 #include "finish/pending.h"
 #include "handle.h"
 #include "ns_time.h"
@@ -83,10 +81,9 @@ typedef struct work {
 static ns_status read_tokens(ns_db *db, work *w, ns_err *err) {
   const ns_value *row;
   ns_value param = ns_vint(w->lease);
-  ns_status st = ns_run(db, NS_SQL_RESCUE_TOKENS, &param, err);
+  ns_status st = ns_db_run(db, NS_SQL_RESCUE_TOKENS, &param, err);
   w->n = 0;
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_RESCUE_TOKENS, &row, err)) == NS_OK &&
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_RESCUE_TOKENS, &row, err)) == NS_OK &&
          row != NULL) {
     if (!ns_grow(&w->verdicts, &w->cap, w->n + 1, sizeof *w->verdicts))
       return ns_no_memory(err);
@@ -99,8 +96,8 @@ static ns_status read_tokens(ns_db *db, work *w, ns_err *err) {
 
 static ns_status drop_lease(ns_db *db, int64_t lease, ns_err *err) {
   ns_column id = {NS_INT, &lease, NULL, NULL};
-  ns_status st = ns_bulk_of(db, NS_SQL_SETTLE_LEASE, &id, 1, 0, err);
-  return st == NS_OK ? ns_bulk_of(db, NS_SQL_SETTLE_EXPIRY, &id, 1, 0, err) : st;
+  ns_status st = ns_db_bulk_changing(db, NS_SQL_SETTLE_LEASE, &id, 1, 0, err);
+  return st == NS_OK ? ns_db_bulk_changing(db, NS_SQL_SETTLE_EXPIRY, &id, 1, 0, err) : st;
 }
 
 static ns_status settle_some(ns_db *db, ns_tx *tx, ns_err *err) {
@@ -110,8 +107,8 @@ static ns_status settle_some(ns_db *db, ns_tx *tx, ns_err *err) {
     const ns_verdict *v = &w->verdicts[i];
     w->whole = w->whole && v->status != NS_EBUSY;
     if (v->status == NS_OK)
-      st = ns_bulk_of(db, NS_SQL_SETTLE_HIDDEN,
-                      (ns_column[]){{NS_INT, &v->id, NULL, NULL}}, 1, 0, err);
+      st = ns_db_bulk_changing(db, NS_SQL_SETTLE_HIDDEN,
+                               (ns_column[]){{NS_INT, &v->id, NULL, NULL}}, 1, 0, err);
   }
   return st;
 }
@@ -143,7 +140,7 @@ static ns_status give_back_each(ns_db *db, work *w, look *k, ns_err *err) {
   for (size_t i = 0; st == NS_OK && i < w->n; i++) {
     w->from = i;
     w->to = i + 1;
-    st = ns_transact(db, &tx, err);
+    st = ns_db_transact(db, &tx, err);
     if (st == NS_OK)
       count(w, &k->sum);
     st = note(k, st, err);
@@ -162,7 +159,7 @@ static ns_status give_back(ns_db *db, found f, look *k, bool *whole,
            f.died ? "holder %lld died with it" : "holder %lld was lost with it",
            (long long)f.holder);
   db->blamed = f.holder;
-  st = ns_transact(db, &tx, err);
+  st = ns_db_transact(db, &tx, err);
   *whole = st == NS_OK && w.whole;
   if (st == NS_OK)
     count(&w, &k->sum);
@@ -188,10 +185,9 @@ static ns_status list_leases(ns_db *db, int64_t holder, int64_t *ids, size_t *n,
                              ns_err *err) {
   const ns_value *row;
   ns_value param = ns_vint(holder);
-  ns_status st = ns_run(db, NS_SQL_RESCUE_LEASES, &param, err);
+  ns_status st = ns_db_run(db, NS_SQL_RESCUE_LEASES, &param, err);
   *n = 0;
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_RESCUE_LEASES, &row, err)) == NS_OK &&
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_RESCUE_LEASES, &row, err)) == NS_OK &&
          row != NULL && *n < 100)
     ids[(*n)++] = row[0].i;
   return st;
@@ -218,11 +214,11 @@ static ns_status empty_hands(ns_db *db, const ns_peer *p, look *k, bool *whole,
 /* One whose lock is free and that owns it by now has come back. */
 static ns_status declare(ns_db *db, const ns_peer *p, bool *dead, ns_err *err) {
   ns_suspect *s = remembered(&db->suspects, p->id);
-  ns_status st = ns_run(db, NS_SQL_RESCUE_DEAD,
-                        (ns_value[]){ns_vint(p->id), ns_vint(s->ours ? 0 : TURN),
-                                     ns_vint(p->beat), ns_vint(p->free && !db->no_locks)},
-                        err);
-  *dead = st == NS_OK && ns_affected(db, NS_SQL_RESCUE_DEAD) > 0;
+  ns_status st = ns_db_run(db, NS_SQL_RESCUE_DEAD,
+                           (ns_value[]){ns_vint(p->id), ns_vint(s->ours ? 0 : TURN),
+                                        ns_vint(p->beat), ns_vint(p->free && !db->no_locks)},
+                           err);
+  *dead = st == NS_OK && ns_db_affected(db, NS_SQL_RESCUE_DEAD) > 0;
   s->ours = s->ours || *dead;
   return st;
 }
@@ -242,7 +238,7 @@ static ns_status rescue(ns_db *db, const ns_peer *p, look *k, ns_err *err) {
   k->sum.holders += !p->dead;
   st = empty_hands(db, p, k, &whole, err);
   k->sum.suspects += !whole;
-  return st == NS_OK ? ns_run(db, NS_SQL_RESCUE_NOTICES, &id, err) : st;
+  return st == NS_OK ? ns_db_run(db, NS_SQL_RESCUE_NOTICES, &id, err) : st;
 }
 
 /* -------------------------------------------------------------- suspicion */
@@ -282,9 +278,9 @@ static void watch_anew(ns_db *db) {
 /* Below zero when the server's clock was set back behind its start. */
 static ns_status uptime(ns_db *db, int64_t *up, ns_err *err) {
   const ns_value *row = NULL;
-  ns_status st = ns_run(db, NS_SQL_HANDLE_UPTIME, NULL, err);
+  ns_status st = ns_db_run(db, NS_SQL_HANDLE_UPTIME, NULL, err);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_HANDLE_UPTIME, &row, err);
+    st = ns_db_row(db, NS_SQL_HANDLE_UPTIME, &row, err);
   *up = st == NS_OK && row != NULL ? row[0].i * NS_SECOND : 0;
   return st;
 }
@@ -333,12 +329,11 @@ enum { H_ID = 0, H_PAST = 9 };
 static ns_status list_peers(ns_db *db, ns_peers *peers, ns_buf *past, ns_err *err) {
   const ns_value *row;
   ns_value locks = ns_vint(!db->no_locks);
-  ns_status st = ns_run(db, NS_SQL_RESCUE_HOLDERS, &locks, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_RESCUE_HOLDERS, &row, err)) == NS_OK &&
+  ns_status st = ns_db_run(db, NS_SQL_RESCUE_HOLDERS, &locks, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_RESCUE_HOLDERS, &row, err)) == NS_OK &&
          row != NULL)
     if (ns_int_or(&row[H_PAST], 0) != 0)
-      ns_id_add(past, row[H_ID].i);
+      ns_db_list_add_id(past, row[H_ID].i);
     else if (row[H_ID].i != db->holder && row[H_ID].i != db->assisted &&
              !ns_peers_add(peers, row))
       st = ns_no_memory(err);
@@ -369,10 +364,9 @@ static ns_status look_at_holders(ns_db *db, look *k, ns_err *err) {
 static ns_status list_leftovers(ns_db *db, found *list, size_t max, size_t *n,
                                 int64_t *again_in, ns_err *err) {
   const ns_value *row;
-  ns_status st = ns_run(db, NS_SQL_RESCUE_EXPIRED, NULL, err);
+  ns_status st = ns_db_run(db, NS_SQL_RESCUE_EXPIRED, NULL, err);
   *n = 0;
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_RESCUE_EXPIRED, &row, err)) == NS_OK &&
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_RESCUE_EXPIRED, &row, err)) == NS_OK &&
          row != NULL) {
     if (row[2].i > 0)
       no_later(again_in, row[2].i);
@@ -380,9 +374,8 @@ static ns_status list_leftovers(ns_db *db, found *list, size_t max, size_t *n,
       list[(*n)++] = (found){row[0].i, ns_int_or(&row[1], 0), false};
   }
   if (st == NS_OK)
-    st = ns_run(db, NS_SQL_RESCUE_ORPHANS, NULL, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_RESCUE_ORPHANS, &row, err)) == NS_OK &&
+    st = ns_db_run(db, NS_SQL_RESCUE_ORPHANS, NULL, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_RESCUE_ORPHANS, &row, err)) == NS_OK &&
          row != NULL)
     if (*n < max)
       list[(*n)++] = (found){row[0].i, row[1].i, false};
@@ -402,21 +395,20 @@ static ns_status look_at_leases(ns_db *db, look *k, ns_err *err) {
 
 /* Whoever asks who has died has had the time to. Others may be at it. */
 static ns_status bury(ns_db *db, look *k, ns_err *err) {
-  ns_value list = ns_list_end(&k->past);
-  ns_status st = k->past.oom ? ns_no_memory(err)
-                             : ns_run(db, NS_SQL_RESCUE_ENDED, &list, err);
+  ns_value list = ns_db_list_end(&k->past);
+  ns_status st = k->past.oom ? ns_no_memory(err) : ns_db_run(db, NS_SQL_RESCUE_ENDED, &list, err);
   if (st == NS_OK)
-    st = ns_run(db, NS_SQL_RESCUE_BURY, &list, err);
+    st = ns_db_run(db, NS_SQL_RESCUE_BURY, &list, err);
   return st == NS_EBUSY ? NS_OK : note(k, st, err);
 }
 
 static ns_status look_at_all(ns_db *db, look *k, ns_err *err) {
-  ns_status st = ns_ready(db, err);
+  ns_status st = ns_db_ready(db, err);
   if (st == NS_OK)
     st = look_at_holders(db, k, err);
   if (st == NS_OK)
     st = look_at_leases(db, k, err);
-  if (st == NS_OK && !ns_list_is_empty(&k->past))
+  if (st == NS_OK && !ns_db_list_is_empty(&k->past))
     st = bury(db, k, err);
   if (k->sum.jobs > 0)
     ns_ring(db, NULL);
@@ -470,8 +462,8 @@ void ns_look_around(ns_db *db) {
 void ns_look_when_due(ns_db *db) {
   const ns_value *row = NULL;
   ns_err err;
-  if (ns_run(db, NS_SQL_RESCUE_NEXT, NULL, &err) == NS_OK &&
-      ns_row(db, NS_SQL_RESCUE_NEXT, &row, &err) == NS_OK && row != NULL &&
+  if (ns_db_run(db, NS_SQL_RESCUE_NEXT, NULL, &err) == NS_OK &&
+      ns_db_row(db, NS_SQL_RESCUE_NEXT, &row, &err) == NS_OK && row != NULL &&
       row[0].type == NS_INT)
     no_later(&db->peers_at, ns_mono_us() + row[0].i);
 }

@@ -25,8 +25,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "db/hooks.h"
-#include "db/queue.h"
+#include "db/db.h"
 #include "handle.h"
 #include "holder/rescue.h"
 #include "ns_time.h"
@@ -122,11 +121,10 @@ static ns_status lost(ns_err *err) {
 /* Deletes the row of '*h'. STALE when it is not ours any more. */
 static ns_status delete_row(ns_db *db, const ns_held *h, ns_err *err) {
   int64_t links = db->count.reconnects;
-  ns_status st = ns_run(db, NS_SQL_SLOT_RELEASE,
-                        (ns_value[]){ns_vtext(h->name), ns_vint(h->slot),
-                                     ns_vint(h->token)},
-                        err);
-  if (st != NS_OK || ns_affected(db, NS_SQL_SLOT_RELEASE) > 0 ||
+  ns_status st =
+      ns_db_run(db, NS_SQL_SLOT_RELEASE,
+                (ns_value[]){ns_vtext(h->name), ns_vint(h->slot), ns_vint(h->token)}, err);
+  if (st != NS_OK || ns_db_affected(db, NS_SQL_SLOT_RELEASE) > 0 ||
       (links != db->count.reconnects && is_ours(db, h))) /* done before the cut */
     return st;
   return lost(err);
@@ -179,7 +177,7 @@ static void leave(ns_db *db) {
 
 ns_status ns_slot_release(ns_db *db, int64_t token, ns_err *err) {
   bool later = ns_in_transaction(db); /* nobody comes in before the commit */
-  ns_status st = later ? NS_OK : ns_ready(db, err);
+  ns_status st = later ? NS_OK : ns_db_ready(db, err);
   ns_held *h = find(own_slots(db), token);
   if (h == NULL || h->dropped || !is_ours(db, h)) {
     if (h != NULL && !h->dropped)
@@ -197,8 +195,8 @@ static ns_status step_forward(ns_db *db, ns_bytes name, ns_err *err) {
   const ns_value *row = NULL;
   ns_value param = ns_vtext(name);
   ns_status st = NS_OK;
-  if (!db->slots.next && (st = ns_run(db, NS_SQL_SLOT_NEXT, &param, err)) == NS_OK)
-    st = ns_row(db, NS_SQL_SLOT_NEXT, &row, err);
+  if (!db->slots.next && (st = ns_db_run(db, NS_SQL_SLOT_NEXT, &param, err)) == NS_OK)
+    st = ns_db_row(db, NS_SQL_SLOT_NEXT, &row, err);
   if (row != NULL)
     db->slots.next = row[0].type == NS_INT && row[0].i == 1;
   return st;
@@ -208,7 +206,7 @@ void ns_slot_give_up(ns_db *db, ns_bytes name) {
   ns_value param = ns_vtext(name);
   ns_err none;
   if (own_slots(db)->next && can_write(db))
-    ns_run(db, NS_SQL_SLOT_NEXT_DONE, &param, &none);
+    ns_db_run(db, NS_SQL_SLOT_NEXT_DONE, &param, &none);
   db->slots.next = false;
 }
 
@@ -264,7 +262,7 @@ static ns_status read_view(ns_db *db, view *v, char *taken, ns_err *err) {
   const ns_value *row;
   int64_t found = 0;
   ns_status st;
-  while ((st = ns_row(db, NS_SQL_SLOT_LOOK, &row, err)) == NS_OK && row != NULL) {
+  while ((st = ns_db_row(db, NS_SQL_SLOT_LOOK, &row, err)) == NS_OK && row != NULL) {
     bool gone = row[2].i != 0;
     taken[row[0].i] = true;
     v->suspect = v->suspect || row[4].i != 0;
@@ -289,11 +287,10 @@ static ns_status look(ns_db *db, const ns_held *want, int64_t n, view *v,
   *v = (view){.slot = 0};
   if (taken == NULL)
     return ns_no_memory(err);
-  st = ns_run(db, NS_SQL_SLOT_LOOK,
-              (ns_value[]){ns_vint(want->job), ns_vint(want->run),
-                           ns_vint(want->holder), ns_vtext(want->name),
-                           ns_vtext(want->name), ns_vint(n)},
-              err);
+  st = ns_db_run(db, NS_SQL_SLOT_LOOK,
+                 (ns_value[]){ns_vint(want->job), ns_vint(want->run), ns_vint(want->holder),
+                              ns_vtext(want->name), ns_vtext(want->name), ns_vint(n)},
+                 err);
   if (st == NS_OK)
     st = read_view(db, v, taken, err);
   if (st == NS_OK && v->slot == 0)
@@ -307,15 +304,13 @@ static ns_status write_row(ns_db *db, const ns_held *h, int64_t old_token,
                            ns_err *err) {
   bool by_job = h->job != 0;
   ns_sql sql = old_token != 0 ? NS_SQL_SLOT_TAKE_OVER : NS_SQL_SLOT_TAKE;
-  ns_status st = ns_run(db, sql,
-                        (ns_value[]){ns_vint(h->token),
-                                     by_job ? ns_vint(h->job) : ns_vnull,
-                                     by_job ? ns_vint(h->run) : ns_vnull,
-                                     by_job ? ns_vnull : ns_vint(h->holder),
-                                     ns_vtext(h->name), ns_vint(h->slot),
-                                     ns_vint(old_token)},
-                        err);
-  if (st == NS_OK && ns_affected(db, sql) == 0)
+  ns_status st = ns_db_run(db, sql,
+                           (ns_value[]){ns_vint(h->token), by_job ? ns_vint(h->job) : ns_vnull,
+                                        by_job ? ns_vint(h->run) : ns_vnull,
+                                        by_job ? ns_vnull : ns_vint(h->holder), ns_vtext(h->name),
+                                        ns_vint(h->slot), ns_vint(old_token)},
+                           err);
+  if (st == NS_OK && ns_db_affected(db, sql) == 0)
     st = ns_fail(err, NS_EDUPLICATE, "slot %lld was taken by somebody else",
                  (long long)h->slot);
   return st;
@@ -415,7 +410,7 @@ static ns_status attempt(ns_db *db, ns_held *want, int64_t n, int64_t waited,
   ns_status st;
   *raced = false;
   flush(db);
-  if ((st = ns_ready(db, err)) == NS_OK)
+  if ((st = ns_db_ready(db, err)) == NS_OK)
     st = set_owner(db, want, err);
   if (st == NS_OK && waited > 0)
     st = step_forward(db, want->name, err);
@@ -439,7 +434,7 @@ static ns_status attempt(ns_db *db, ns_held *want, int64_t n, int64_t waited,
 
 static ns_status check(ns_bytes name, int64_t n, ns_err *err) {
   size_t characters = 0;
-  ns_status st = ns_name_check(name, "slot's name", 4 * NS_MAX_SLOT_NAME, err);
+  ns_status st = ns_db_name_check(name, "slot's name", 4 * NS_MAX_SLOT_NAME, err);
   for (size_t i = 0; i < name.n; i++)
     characters += ((unsigned char)name.p[i] & 0xC0) != 0x80;
   if (st == NS_OK && characters > NS_MAX_SLOT_NAME)
@@ -483,9 +478,8 @@ ns_status ns_slots_prune(ns_db *db, ns_err *err) {
   ns_slots gone = {0}; /* their rows; a list of its own */
   ns_value limit = ns_vint(PRUNE);
   const ns_value *row;
-  ns_status st = ns_run(db, NS_SQL_SLOT_GONE, &limit, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_SLOT_GONE, &row, err)) == NS_OK && row != NULL)
+  ns_status st = ns_db_run(db, NS_SQL_SLOT_GONE, &limit, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_SLOT_GONE, &row, err)) == NS_OK && row != NULL)
     st = remember(&gone,
                   &(ns_held){.name = row[0].s, .slot = row[1].i,
                              .token = row[2].i},

@@ -7,7 +7,7 @@
 */
 #include <stdlib.h>
 
-#include "db/list.h"
+#include "db/db.h"
 #include "handle.h"
 #include "ns_number.h"
 
@@ -55,7 +55,7 @@ static ns_status show(ns_db *db, const ns_sign *signs, size_t n, ns_err *err) {
   ns_value holder = ns_vint(db->holder);
   for (size_t i = 0; i < n; i++)
     add_sign(&list, &signs[i]);
-  return ns_list_run(db, NS_SQL_SETTLE_SHOWN, &holder, &list, err);
+  return ns_db_list_run(db, NS_SQL_SETTLE_SHOWN, &holder, &list, err);
 }
 
 /* Which of them stand? */
@@ -64,12 +64,11 @@ static ns_status find_lost(ns_db *db, ns_sign *signs, size_t n, ns_err *err) {
   const ns_value *row;
   ns_status st;
   for (size_t i = 0; i < n; i++) {
-    ns_pair_add(&list, signs[i].id, signs[i].run);
+    ns_db_list_add_pair(&list, signs[i].id, signs[i].run);
     signs[i].lost = true;
   }
-  st = ns_list_run(db, NS_SQL_SETTLE_STANDS, NULL, &list, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_SETTLE_STANDS, &row, err)) == NS_OK &&
+  st = ns_db_list_run(db, NS_SQL_SETTLE_STANDS, NULL, &list, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_SETTLE_STANDS, &row, err)) == NS_OK &&
          row != NULL) {
     ns_sign key = {.id = row[0].i, .run = row[1].i};
     ns_sign *s = bsearch(&key, signs, n, sizeof key, by_token);
@@ -89,10 +88,9 @@ static ns_status renew(ns_db *db, ns_sign *s, ns_err *err) {
   if (s->lost)
     return NS_OK;
   c->shown = true;
-  return batch->span == 0
-             ? NS_OK
-             : ns_run(db, NS_SQL_SETTLE_RENEW,
-                      (ns_value[]){ns_vint(batch->span), ns_vint(batch->id)}, err);
+  return batch->span == 0 ? NS_OK
+                          : ns_db_run(db, NS_SQL_SETTLE_RENEW,
+                                      (ns_value[]){ns_vint(batch->span), ns_vint(batch->id)}, err);
 }
 
 ns_status ns_touch_many(ns_db *db, ns_sign *signs, size_t n, ns_err *err) {
@@ -103,12 +101,12 @@ ns_status ns_touch_many(ns_db *db, ns_sign *signs, size_t n, ns_err *err) {
       st = ns_fail(err, NS_EINVALID, "progress is %s; it must be 0 to 1",
                    ns_number(signs[i].progress, text));
   if (st == NS_OK)
-    st = ns_ready(db, err);
+    st = ns_db_ready(db, err);
   if (st != NS_OK || n == 0)
     return st;
   qsort(signs, n, sizeof *signs, by_token);
   st = show(db, signs, n, err);
-  signs[0].lost = st == NS_OK && ns_affected(db, NS_SQL_SETTLE_SHOWN) == 0;
+  signs[0].lost = st == NS_OK && ns_db_affected(db, NS_SQL_SETTLE_SHOWN) == 0;
   if (st == NS_OK && n > 1) /* how many rows it wrote does not tell which */
     st = find_lost(db, signs, n, err);
   for (size_t i = 0; i < n && st == NS_OK; i++)

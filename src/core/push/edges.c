@@ -89,9 +89,9 @@ static bool is_new(const ns_insert *rows, size_t n, int64_t id) {
 static ns_status ask(ns_db *db, ns_sql sql, int64_t id, const ns_value **row,
                      ns_err *err) {
   ns_value param = ns_vint(id);
-  ns_status st = ns_run(db, sql, &param, err);
+  ns_status st = ns_db_run(db, sql, &param, err);
   *row = NULL;
-  return st == NS_OK ? ns_row(db, sql, row, err) : st;
+  return st == NS_OK ? ns_db_row(db, sql, row, err) : st;
 }
 
 /* A job that is named. */
@@ -281,10 +281,10 @@ ns_status ns_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edges,
 ns_status ns_edges_write(ns_db *db, const ns_edges *edges, ns_err *err) {
   if (edges->n == 0) /* who pushes plain jobs needs no right to write edges */
     return NS_OK;
-  return ns_bulk(db, NS_SQL_PUSH_EDGE,
-                 (ns_column[]){{NS_INT, edges->on, NULL, NULL},
-                               {NS_INT, edges->job, NULL, NULL}},
-                 edges->n, err);
+  return ns_db_bulk(
+      db, NS_SQL_PUSH_EDGE,
+      (ns_column[]){{NS_INT, edges->on, NULL, NULL}, {NS_INT, edges->job, NULL, NULL}}, edges->n,
+      err);
 }
 
 void ns_edges_free(ns_edges *edges) {
@@ -296,18 +296,16 @@ void ns_edges_free(ns_edges *edges) {
 /* ------------------------------------------------------- a parent that waits */
 
 static ns_status more(ns_db *db, int64_t by, int64_t job, ns_err *err) {
-  return ns_bulk(db, NS_SQL_EDGE_MORE,
-                 (ns_column[]){{NS_INT, &by, NULL, NULL},
-                               {NS_INT, &job, NULL, NULL}},
-                 1, err);
+  return ns_db_bulk(db, NS_SQL_EDGE_MORE,
+                    (ns_column[]){{NS_INT, &by, NULL, NULL}, {NS_INT, &job, NULL, NULL}}, 1, err);
 }
 
 ns_status ns_circle_refuse(ns_db *db, int64_t parent, ns_err *err) {
   const ns_value *row = NULL;
-  ns_status st = ns_run(db, NS_SQL_EDGE_CIRCLE,
-                        (ns_value[]){ns_vint(parent), ns_vint(parent)}, err);
+  ns_status st =
+      ns_db_run(db, NS_SQL_EDGE_CIRCLE, (ns_value[]){ns_vint(parent), ns_vint(parent)}, err);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_EDGE_CIRCLE, &row, err);
+    st = ns_db_row(db, NS_SQL_EDGE_CIRCLE, &row, err);
   if (st == NS_OK && row != NULL && row[0].type != NS_NULL)
     return ns_fail(err, NS_EINVALID,
                    "job %lld would wait for itself: its child, job %lld, waits "
@@ -318,9 +316,9 @@ ns_status ns_circle_refuse(ns_db *db, int64_t parent, ns_err *err) {
 
 ns_status ns_circle_turn(ns_db *db, ns_sql turn, bool *mine, ns_err *err) {
   const ns_value *row = NULL;
-  ns_status st = ns_run(db, turn, NULL, err);
+  ns_status st = ns_db_run(db, turn, NULL, err);
   if (st == NS_OK)
-    st = ns_row(db, turn, &row, err);
+    st = ns_db_row(db, turn, &row, err);
   *mine = row != NULL;
   return st;
 }

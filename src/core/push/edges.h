@@ -4,7 +4,7 @@
 #ifndef NS_PUSH_EDGES_H
 #define NS_PUSH_EDGES_H
 
-#include "db/sql.h"
+#include "db/db.h"
 #include "push/insert.h"
 
 /*

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "db/hooks.h"
+#include "db/db.h"
 #include "ns_time.h"
 
 #define REPEAT_WITHIN (60 * NS_SECOND) /* of GONE: then it is the same push */
@@ -20,12 +20,12 @@
 static ns_status look(ns_db *db, ns_sql sql, const ns_insert *row, bool *yes,
                       ns_err *err) {
   const ns_value *found = NULL;
-  ns_status st = ns_run(db, sql,
-                        (ns_value[]){ns_vint(row->id), ns_vint(row->nonce),
-                                     ns_vint(row->id), ns_vint(row->nonce)},
-                        err);
+  ns_status st = ns_db_run(
+      db, sql,
+      (ns_value[]){ns_vint(row->id), ns_vint(row->nonce), ns_vint(row->id), ns_vint(row->nonce)},
+      err);
   if (st == NS_OK)
-    st = ns_row(db, sql, &found, err);
+    st = ns_db_row(db, sql, &found, err);
   *yes = found != NULL;
   return st;
 }

@@ -12,9 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "db/kind.h"
-#include "db/list.h"
-#include "db/pipeline.h"
+#include "db/db.h"
 #include "finish/finish.h"
 #include "handle.h"
 #include "ns_time.h"
@@ -185,7 +183,7 @@ static ns_status ready_fill(ready *r, const ns_insert *rows, size_t n,
       ints[n + k] = 255 - rows[i].push->priority;
       ints[2 * n + k] = (int64_t)k;
       ints[3 * n + k] = rows[i].id;
-      ints[4 * n + k] = ns_kind_of(rows[i].push->name);
+      ints[4 * n + k] = ns_db_kind_of(rows[i].push->name);
       k++;
     }
   for (size_t c = 0; c < 5; c++)
@@ -199,7 +197,7 @@ static size_t list_scheduled(ns_buf *ids, const ns_insert *rows, size_t n) {
   size_t k = 0;
   for (size_t i = 0; i < n; i++)
     if (is_free(&rows[i]) && rows[i].push->delay > 0) {
-      ns_pair_add(ids, rows[i].id, ns_kind_of(rows[i].push->name));
+      ns_db_list_add_pair(ids, rows[i].id, ns_db_kind_of(rows[i].push->name));
       k++;
     }
   return k;
@@ -219,7 +217,7 @@ static ns_status insert_rows(ns_db *db, const ns_insert *rows, size_t n,
   batch b = {0};
   ns_status st = batch_fill(&b, rows, n, err);
   if (st == NS_OK)
-    st = ns_bulk(db, batch_sql(&b), b.cols, n, err);
+    st = ns_db_bulk(db, batch_sql(&b), b.cols, n, err);
   batch_free(&b);
   return st;
 }
@@ -243,18 +241,17 @@ static void show_key(char out[SHOWN_KEY + 1], ns_bytes key) {
 }
 
 static ns_status insert_key(ns_db *db, const ns_insert *row, ns_err *err) {
-  return ns_run(db, NS_SQL_PUSH_UNIQUE,
-                (ns_value[]){ns_vint(row->queue_id), ns_vtext(row->push->unique),
-                             ns_vint(row->id)},
-                err);
+  return ns_db_run(
+      db, NS_SQL_PUSH_UNIQUE,
+      (ns_value[]){ns_vint(row->queue_id), ns_vtext(row->push->unique), ns_vint(row->id)}, err);
 }
 
 ns_status ns_key_owner(ns_db *db, int64_t queue, ns_bytes key, int64_t *id, ns_err *err) {
   const ns_value *owner = NULL;
-  ns_status st = ns_run(db, NS_SQL_PUSH_UNIQUE_TAKEN,
-                        (ns_value[]){ns_vint(queue), ns_vtext(key)}, err);
+  ns_status st =
+      ns_db_run(db, NS_SQL_PUSH_UNIQUE_TAKEN, (ns_value[]){ns_vint(queue), ns_vtext(key)}, err);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_PUSH_UNIQUE_TAKEN, &owner, err);
+    st = ns_db_row(db, NS_SQL_PUSH_UNIQUE_TAKEN, &owner, err);
   *id = owner != NULL ? owner[0].i : 0;
   return st;
 }
@@ -323,7 +320,7 @@ static ns_status insert_ready(ns_db *db, const ns_insert *rows, size_t n,
   ready r;
   ns_status st = ready_fill(&r, rows, n, err);
   if (st == NS_OK)
-    st = ns_bulk(db, NS_SQL_PUSH_READY, r.cols, r.n, err);
+    st = ns_db_bulk(db, NS_SQL_PUSH_READY, r.cols, r.n, err);
   free(r.ints);
   return st;
 }
@@ -335,7 +332,7 @@ static ns_status insert_scheduled(ns_db *db, const ns_insert *rows, size_t n,
   if (k == 0)
     return NS_OK;
   db->claim.promote_at = 0;
-  return ns_list_change(db, NS_SQL_PUSH_SCHEDULED, NULL, &ids, k, err);
+  return ns_db_list_change(db, NS_SQL_PUSH_SCHEDULED, NULL, &ids, k, err);
 }
 
 static ns_status insert_children(ns_db *db, const ns_insert *rows, size_t n,
@@ -355,11 +352,11 @@ static ns_status insert_children(ns_db *db, const ns_insert *rows, size_t n,
       ints[k + at] = rows[i].seq;
       ints[2 * k + at++] = rows[i].id;
     }
-  st = ns_bulk(db, NS_SQL_PUSH_CHILD,
-               (ns_column[]){{NS_INT, ints, NULL, NULL},
-                             {NS_INT, ints + k, NULL, NULL},
-                             {NS_INT, ints + 2 * k, NULL, NULL}},
-               k, err);
+  st = ns_db_bulk(db, NS_SQL_PUSH_CHILD,
+                  (ns_column[]){{NS_INT, ints, NULL, NULL},
+                                {NS_INT, ints + k, NULL, NULL},
+                                {NS_INT, ints + 2 * k, NULL, NULL}},
+                  k, err);
   free(ints);
   return st;
 }
@@ -434,7 +431,7 @@ static ns_status salvo_fill(salvo *s, const ns_insert *rows, size_t n,
     return st;
   s->nlater = list_scheduled(&s->ids, rows, n);
   s->nlists = s->nlater > 0;
-  s->later = ns_list_end(&s->ids).s;
+  s->later = ns_db_list_end(&s->ids).s;
   s->list = (ns_column){NS_TEXT, NULL, &s->later, NULL};
   return s->ids.oom ? ns_no_memory(err) : NS_OK;
 }
@@ -454,7 +451,7 @@ ns_status ns_insert_volley(ns_db *db, const ns_insert *rows, size_t n, bool *rin
       {NS_SQL_PUSH_SCHEDULED, &s.list, s.nlists, s.nlater},
       {NS_SQL_PUSH_READY, s.ready.cols, s.ready.n, s.ready.n}};
   if (st == NS_OK)
-    st = ns_pipeline(db, steps, sizeof steps / sizeof steps[0], ring, cut, err);
+    st = ns_db_pipeline(db, steps, sizeof steps / sizeof steps[0], ring, cut, err);
   if (s.nlists > 0)
     db->claim.promote_at = 0;
   salvo_free(&s);
@@ -472,23 +469,29 @@ enum { /* the params of push_one */
 ns_status ns_insert_one(ns_db *db, const ns_insert *row, bool *ring, bool *cut,
                         ns_err *err) {
   const ns_push *p = row->push;
-  ns_status st = ns_ready(db, err);
-  *ring = st == NS_OK && *ring && ns_may_ring(db);
-  const ns_value params[O_COUNT] = {
-      [O_QUEUE] = ns_vint(row->queue_id), [O_ID] = ns_vint(row->id),
-      [O_DELAY] = ns_vint(p->delay), [O_RANK] = ns_vint(255 - p->priority),
-      [O_KEY] = ns_vopt(p->unique), [O_RING] = ns_vint(*ring),
-      [O_KIND] = ns_vint(ns_kind_of(p->name)),
-      [O_NAME] = ns_vtext(p->name), [O_PAYLOAD] = ns_vtext(p->payload),
-      [O_PRIORITY] = ns_vint(p->priority),
-      [O_ATTEMPTS] = ns_vint(p->max_attempts),
-      [O_CRASHES] = ns_vint(p->max_crashes), [O_BACKOFF] = ns_vint(p->backoff),
-      [O_TIMEOUT] = ns_vint(p->timeout), [O_NONCE] = ns_vint(row->nonce),
-      [O_DECAY] = ns_vint(p->decay),
-      [O_POLLS] = p->max_polls < 0 ? ns_vnull : ns_vint(p->max_polls),
-      [O_DEADLINE] = p->deadline < 0 ? ns_vnull : ns_vint(p->deadline),
-      [O_ON_FAIL] = ns_vint(p->on_fail_run ? 2 : 1)};
+  ns_status st = ns_db_ready(db, err);
+  *ring = st == NS_OK && *ring && ns_db_may_ring(db);
+  const ns_value params[O_COUNT] = {[O_QUEUE] = ns_vint(row->queue_id),
+                                    [O_ID] = ns_vint(row->id),
+                                    [O_DELAY] = ns_vint(p->delay),
+                                    [O_RANK] = ns_vint(255 - p->priority),
+                                    [O_KEY] = ns_vopt(p->unique),
+                                    [O_RING] = ns_vint(*ring),
+                                    [O_KIND] = ns_vint(ns_db_kind_of(p->name)),
+                                    [O_NAME] = ns_vtext(p->name),
+                                    [O_PAYLOAD] = ns_vtext(p->payload),
+                                    [O_PRIORITY] = ns_vint(p->priority),
+                                    [O_ATTEMPTS] = ns_vint(p->max_attempts),
+                                    [O_CRASHES] = ns_vint(p->max_crashes),
+                                    [O_BACKOFF] = ns_vint(p->backoff),
+                                    [O_TIMEOUT] = ns_vint(p->timeout),
+                                    [O_NONCE] = ns_vint(row->nonce),
+                                    [O_DECAY] = ns_vint(p->decay),
+                                    [O_POLLS] = p->max_polls < 0 ? ns_vnull : ns_vint(p->max_polls),
+                                    [O_DEADLINE] =
+                                        p->deadline < 0 ? ns_vnull : ns_vint(p->deadline),
+                                    [O_ON_FAIL] = ns_vint(p->on_fail_run ? 2 : 1)};
   if (p->delay > 0)
     db->claim.promote_at = 0;
-  return st == NS_OK ? ns_at_once(db, NS_SQL_PUSH_ONE, params, cut, err) : st;
+  return st == NS_OK ? ns_db_run_whole(db, NS_SQL_PUSH_ONE, params, cut, err) : st;
 }

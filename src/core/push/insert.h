@@ -55,7 +55,7 @@ ns_status ns_insert_keep(ns_db *db, ns_insert *rows, size_t n, bool *again,
 
 /* One try to write jobs of which none waits for anything or has a parent, outside
 ** any transaction, as one of its own; of several none has a key. '*ring', '*cut':
-** as ns_pipeline. */
+** as ns_db_pipeline. */
 ns_status ns_insert_volley(ns_db *db, const ns_insert *rows, size_t n, bool *ring,
                            bool *cut, ns_err *err);
 

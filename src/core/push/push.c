@@ -8,9 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "db/pipeline.h"
-#include "db/queue.h"
-#include "db/transaction.h"
+#include "db/db.h"
 #include "handle.h"
 #include "ns_time.h"
 #include "push/in_doubt.h"
@@ -79,9 +77,9 @@ static ns_status check_numbers(const ns_push *p, ns_err *err) {
 
 ns_status ns_push_check(const ns_push *p, int64_t max_payload, ns_err *err) {
   int64_t max = max_payload > 0 ? max_payload : NS_MAX_PAYLOAD;
-  ns_status st = ns_name_check(p->name, "job name", NS_MAX_NAME, err);
+  ns_status st = ns_db_name_check(p->name, "job name", NS_MAX_NAME, err);
   if (st == NS_OK && p->queue.p != NULL)
-    st = ns_name_check(p->queue, "queue name", NS_MAX_QUEUE, err);
+    st = ns_db_name_check(p->queue, "queue name", NS_MAX_QUEUE, err);
   if (st == NS_OK && p->unique.p != NULL)
     st = check_key(p->unique, err);
   if (st == NS_OK && p->keep != 0 && p->unique.p == NULL)
@@ -197,20 +195,20 @@ static ns_status write_jobs(ns_db *db, work *w, ns_tx *tx, ns_err *err) {
   bool cut = false;
   ns_status st;
   if (tx->replay || ns_in_transaction(db) || !is_simple(w->rows, w->n))
-    return ns_transact(db, tx, err);
+    return ns_db_transact(db, tx, err);
   st = w->n == 1 ? ns_insert_one(db, w->rows, &ring, &cut, err)
                  : ns_insert_volley(db, w->rows, w->n, &ring, &cut, err);
   if (st == NS_OK) {
     db->count.rings += ring;
-    w->rung = ring || ns_ring_refused(db);
+    w->rung = ring || ns_db_ring_refused(db);
     return NS_OK;
   }
   if (ns_link_retryable(err))
-    ns_count_retry(db, err);
+    ns_db_count_retry(db, err);
   if (!cut && !has_hope(st, w->rows, err))
     return st;
   tx->replay = cut;
-  return ns_transact(db, tx, err);
+  return ns_db_transact(db, tx, err);
 }
 
 ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "claim/claim.h"
-#include "db/list.h"
+#include "db/db.h"
 #include "finish/finish.h"
 #include "handle.h"
 
@@ -55,10 +55,9 @@ static ns_status find_ours(ns_db *db, ns_outcome *const *fates, size_t n, ns_err
   const ns_value *row = NULL;
   ns_status st;
   for (size_t i = 0; i < n; i++)
-    ns_pair_add(&ids, fates[i]->v->id, fates[i]->v->run);
-  st = ns_list_run(db, NS_SQL_SETTLE_DONE_OURS, NULL, &ids, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_SETTLE_DONE_OURS, &row, err)) == NS_OK &&
+    ns_db_list_add_pair(&ids, fates[i]->v->id, fates[i]->v->run);
+  st = ns_db_list_run(db, NS_SQL_SETTLE_DONE_OURS, NULL, &ids, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_SETTLE_DONE_OURS, &row, err)) == NS_OK &&
          row != NULL) {
     ns_token token = {row[0].i, row[1].i, false};
     ns_outcome *const *f = bsearch(&token, fates, n, sizeof *fates, by_token);
@@ -71,40 +70,40 @@ static ns_status find_ours(ns_db *db, ns_outcome *const *fates, size_t n, ns_err
 /* Those that a statement was to write. */
 static ns_status note_written(ns_db *db, ns_sql sql, ns_outcome *const *fates, size_t n,
                               ns_err *err) {
-  if (ns_affected(db, sql) < (int64_t)n)
+  if (ns_db_affected(db, sql) < (int64_t)n)
     return find_ours(db, fates, n, err);
   settled_all(fates, n);
   return NS_OK;
 }
 
 static ns_value claimant(const ns_db *db) {
-  return ns_claimant(db) != 0 ? ns_vint(ns_claimant(db)) : ns_vnull;
+  return ns_db_claimant(db) != 0 ? ns_vint(ns_db_claimant(db)) : ns_vnull;
 }
 
 /* ------------------------------------------------------------- stretches */
 
 static ns_status write_stretch(ns_db *db, ns_outcome *const *fates, size_t n, ns_err *err) {
-  ns_status st = ns_run(db, NS_SQL_SETTLE_DONE,
-                        (ns_value[]){claimant(db), ns_vint(fates[0]->v->id),
-                                     ns_vint(fates[n - 1]->v->id),
-                                     ns_vint(fates[0]->v->run), ns_vint((int64_t)n)},
-                        err);
+  ns_status st =
+      ns_db_run(db, NS_SQL_SETTLE_DONE,
+                (ns_value[]){claimant(db), ns_vint(fates[0]->v->id), ns_vint(fates[n - 1]->v->id),
+                             ns_vint(fates[0]->v->run), ns_vint((int64_t)n)},
+                err);
   return st == NS_OK ? note_written(db, NS_SQL_SETTLE_DONE, fates, n, err) : st;
 }
 
 static ns_status delete_stretch(ns_db *db, ns_sql sql, ns_outcome *const *fates, size_t n,
                                 ns_err *err) {
-  return ns_run(db, sql,
-                (ns_value[]){ns_vint(fates[0]->v->id), ns_vint(fates[n - 1]->v->id),
-                             ns_vint(fates[0]->v->run), ns_vint((int64_t)n)},
-                err);
+  return ns_db_run(db, sql,
+                   (ns_value[]){ns_vint(fates[0]->v->id), ns_vint(fates[n - 1]->v->id),
+                                ns_vint(fates[0]->v->run), ns_vint((int64_t)n)},
+                   err);
 }
 
 /* The jobs of a stretch that was written. */
 static ns_status drop_stretch(ns_db *db, ns_outcome *const *fates, size_t n, ns_err *err) {
   ns_status st = delete_stretch(db, NS_SQL_SETTLE_DONE_GONE, fates, n, err);
   return st == NS_OK
-             ? ns_whole(ns_affected(db, NS_SQL_SETTLE_DONE_GONE), (int64_t)n, err)
+             ? ns_db_check_changed(ns_db_affected(db, NS_SQL_SETTLE_DONE_GONE), (int64_t)n, err)
              : st;
 }
 
@@ -117,8 +116,7 @@ static ns_status forget_stretch(ns_db *db, ns_outcome *const *fates, size_t n, n
   ns_status st =
       gone == NULL ? ns_no_memory(err)
                    : delete_stretch(db, NS_SQL_SETTLE_DONE_FORGET, fates, n, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_SETTLE_DONE_FORGET, &row, err)) == NS_OK &&
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_SETTLE_DONE_FORGET, &row, err)) == NS_OK &&
          row != NULL)
     gone[k++] = fates[row[0].i - fates[0]->v->id];
   if (st == NS_OK)
@@ -149,7 +147,7 @@ static ns_status write_list(ns_db *db, ns_outcome *const *fates, size_t n, ns_er
       ns_buf_adds(&list, "null");
     ns_buf_addc(&list, ']');
   }
-  st = ns_list_run(db, NS_SQL_SETTLE_DONE_LIST, &who, &list, err);
+  st = ns_db_list_run(db, NS_SQL_SETTLE_DONE_LIST, &who, &list, err);
   return st == NS_OK ? note_written(db, NS_SQL_SETTLE_DONE_LIST, fates, n, err) : st;
 }
 
@@ -203,11 +201,11 @@ static ns_status delete_jobs(ns_db *db, const acks *a, ns_err *err) {
       continue;
     }
     for (size_t k = i; k < i + len; k++)
-      ns_id_add(&ids, a->tokens[k].id);
+      ns_db_list_add_id(&ids, a->tokens[k].id);
     singly += len;
   }
   if (st == NS_OK && singly > 0)
-    st = ns_list_change(db, NS_SQL_SETTLE_GONE, NULL, &ids, singly, err);
+    st = ns_db_list_change(db, NS_SQL_SETTLE_GONE, NULL, &ids, singly, err);
   ns_buf_free(&ids);
   return st;
 }

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "claim/claim.h"
-#include "db/list.h"
+#include "db/db.h"
 #include "finish/dependents.h"
 #include "handle.h"
 #include "settle/waiting_children.h"
@@ -96,7 +96,7 @@ static ns_status write_parking(ns_db *db, parking *k, ns_err *err) {
   ns_status st;
   if (k->n == 0)
     return NS_OK;
-  st = ns_list_change(db, NS_SQL_SETTLE_PARKED, NULL, &k->list, k->n, err);
+  st = ns_db_list_change(db, NS_SQL_SETTLE_PARKED, NULL, &k->list, k->n, err);
   return st == NS_OK ? ns_depend_release(db, k->free, k->nfree, err) : st;
 }
 
@@ -104,10 +104,9 @@ static ns_status write_parking(ns_db *db, parking *k, ns_err *err) {
 static ns_status write_state(ns_db *db, const ns_verdict *v, ns_err *err) {
   if (v->state.p == NULL)
     return NS_OK;
-  return ns_bulk_of(db, NS_SQL_SETTLE_STATE, /* the same again changes nothing */
-                    (ns_column[]){{NS_TEXT, NULL, &v->state, NULL},
-                                  {NS_INT, &v->id, NULL, NULL}},
-                    1, 0, err);
+  return ns_db_bulk_changing(
+      db, NS_SQL_SETTLE_STATE, /* the same again changes nothing */
+      (ns_column[]){{NS_TEXT, NULL, &v->state, NULL}, {NS_INT, &v->id, NULL, NULL}}, 1, 0, err);
 }
 
 /* Those whose children have not failed. */
@@ -147,9 +146,9 @@ static int64_t parked_for(const ns_verdict *v) {
 
 static ns_status schedule(ns_db *db, const ns_outcome *f, ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
-  ns_pair_add(&ids, f->v->id, f->kind);
+  ns_db_list_add_pair(&ids, f->v->id, f->kind);
   db->claim.promote_at = 0;
-  return ns_list_change(db, NS_SQL_PUSH_SCHEDULED, NULL, &ids, 1, err);
+  return ns_db_list_change(db, NS_SQL_PUSH_SCHEDULED, NULL, &ids, 1, err);
 }
 
 /* What was sent before we look is found here; whoever sends later waits for our
@@ -161,10 +160,10 @@ static ns_status park_for_signal(ns_db *db, ns_outcome *f, ns_err *err) {
   int64_t wish = parked_for(v);
   int64_t span;
   bool sent = false;
-  ns_status st = ns_run(db, NS_SQL_SIGNAL_FIND,
-                        (ns_value[]){ns_vint(v->id), ns_vtext(v->signal)}, err);
+  ns_status st =
+      ns_db_run(db, NS_SQL_SIGNAL_FIND, (ns_value[]){ns_vint(v->id), ns_vtext(v->signal)}, err);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_SIGNAL_FIND, &row, err);
+    st = ns_db_row(db, NS_SQL_SIGNAL_FIND, &row, err);
   sent = st == NS_OK && row != NULL;
   if (st == NS_OK && !sent && f->deadline != 0 && f->now >= f->deadline) {
     snprintf(f->why, sizeof f->why, "its deadline had passed as it waited");
@@ -173,12 +172,11 @@ static ns_status park_for_signal(ns_db *db, ns_outcome *f, ns_err *err) {
   }
   span = sent ? 0 : wish;
   if (st == NS_OK)
-    st = ns_run(db, NS_SQL_SIGNAL_PARK,
-                (ns_value[]){ns_vint(f->phases), ns_vtext(v->signal),
-                             ns_vint(span), ns_vint(span), ns_vint(wish),
-                             v->state.p != NULL ? ns_vtext(v->state) : ns_vnull,
-                             ns_vint(v->id)},
-                err);
+    st = ns_db_run(db, NS_SQL_SIGNAL_PARK,
+                   (ns_value[]){ns_vint(f->phases), ns_vtext(v->signal), ns_vint(span),
+                                ns_vint(span), ns_vint(wish),
+                                v->state.p != NULL ? ns_vtext(v->state) : ns_vnull, ns_vint(v->id)},
+                   err);
   if (st != NS_OK || f->paused != 0)
     return st;
   if (!sent)
@@ -195,10 +193,8 @@ ns_status ns_park_forget(ns_db *db, const ns_outcome *fates, size_t n, ns_err *e
     const ns_outcome *f = &fates[i];
     int64_t sent = f->locked && went_on(f) ? heard(db, f) : 0;
     if (sent != 0)
-      st = ns_run(db, NS_SQL_SIGNAL_FORGET,
-                  (ns_value[]){ns_vint(f->v->id), ns_vint(sent),
-                               ns_vint(f->ends)},
-                  err);
+      st = ns_db_run(db, NS_SQL_SIGNAL_FORGET,
+                     (ns_value[]){ns_vint(f->v->id), ns_vint(sent), ns_vint(f->ends)}, err);
   }
   return st;
 }

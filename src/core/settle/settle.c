@@ -16,9 +16,7 @@
 #include <string.h>
 
 #include "claim/claim.h"
-#include "db/hooks.h"
-#include "db/list.h"
-#include "db/queue.h"
+#include "db/db.h"
 #include "finish/finish.h"
 #include "handle.h"
 #include "ns_time.h"
@@ -91,16 +89,15 @@ static ns_status ask(ns_db *db, ns_sql sql, const ns_outcome *fates, size_t n, b
   ns_buf tokens = NS_BUF_INIT;
   for (size_t i = 0; i < n; i++)
     if (!unlocked_only || !fates[i].locked)
-      ns_pair_add(&tokens, fates[i].v->id, fates[i].v->run);
-  return ns_list_run(db, sql, NULL, &tokens, err);
+      ns_db_list_add_pair(&tokens, fates[i].v->id, fates[i].v->run);
+  return ns_db_list_run(db, sql, NULL, &tokens, err);
 }
 
 /* Of the rows that were not locked, which still stand? Those are BUSY. */
 static ns_status tell_stale(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
   const ns_value *row;
   ns_status st = ask(db, NS_SQL_SETTLE_STANDS, fates, n, true, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_SETTLE_STANDS, &row, err)) == NS_OK &&
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_SETTLE_STANDS, &row, err)) == NS_OK &&
          row != NULL) {
     ns_outcome *f = find(fates, n, row[0].i, row[1].i);
     if (f != NULL && !f->locked)
@@ -113,8 +110,7 @@ static ns_status lock_jobs(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) 
   const ns_value *row;
   size_t locked = 0;
   ns_status st = ask(db, NS_SQL_SETTLE_LOCK, fates, n, false, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_SETTLE_LOCK, &row, err)) == NS_OK &&
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_SETTLE_LOCK, &row, err)) == NS_OK &&
          row != NULL) {
     ns_outcome *f = find(fates, n, row[L_ID].i, row[L_RUN].i);
     if (f == NULL || f->locked)
@@ -161,17 +157,13 @@ static ns_status write_attempt(ns_db *db, const ns_outcome *f, ns_err *err) {
   ns_buf_add_utf8(&log, f->v->log);
   st = error.oom || log.oom
            ? ns_no_memory(err)
-           : ns_run(db, NS_SQL_SETTLE_ATTEMPT,
-                    (ns_value[]){ns_vint(f->v->id), ns_vint(f->v->run),
-                                 ns_vtext(ns_str(f->attempt)),
-                                 ns_vint(ns_claimant(db)),
-                                 f->v->error.p != NULL
-                                     ? ns_vtext(ns_buf_bytes(&error))
-                                     : ns_vnull,
-                                 f->v->log.p != NULL
-                                     ? ns_vtext(ns_buf_bytes(&log))
-                                     : ns_vnull},
-                    err);
+           : ns_db_run(
+                 db, NS_SQL_SETTLE_ATTEMPT,
+                 (ns_value[]){ns_vint(f->v->id), ns_vint(f->v->run), ns_vtext(ns_str(f->attempt)),
+                              ns_vint(ns_db_claimant(db)),
+                              f->v->error.p != NULL ? ns_vtext(ns_buf_bytes(&error)) : ns_vnull,
+                              f->v->log.p != NULL ? ns_vtext(ns_buf_bytes(&log)) : ns_vnull},
+                 err);
   ns_buf_free(&error);
   ns_buf_free(&log);
   return st;
@@ -260,29 +252,28 @@ static ns_column col(const returns *r, size_t c) {
 }
 
 static ns_status update_jobs(ns_db *db, const returns *r, ns_err *err) {
-  return ns_bulk(db, NS_SQL_SETTLE_RETURN,
-                 (ns_column[]){col(r, T_RANK), col(r, T_ATTEMPTS),
-                               col(r, T_POLLS), col(r, T_CRASHES),
-                               col(r, T_LOST), col(r, T_MISSED), col(r, T_SINCE), col(r, T_DUE),
-                               col(r, T_STATE), col(r, T_HEARS), col(r, T_ID)},
-                 r->n, err);
+  return ns_db_bulk(db, NS_SQL_SETTLE_RETURN,
+                    (ns_column[]){col(r, T_RANK), col(r, T_ATTEMPTS), col(r, T_POLLS),
+                                  col(r, T_CRASHES), col(r, T_LOST), col(r, T_MISSED),
+                                  col(r, T_SINCE), col(r, T_DUE), col(r, T_STATE), col(r, T_HEARS),
+                                  col(r, T_ID)},
+                    r->n, err);
 }
 
 static ns_status insert_later(ns_db *db, const returns *r, ns_err *err) {
   if (r->n > 0)
     db->claim.promote_at = 0;
-  return ns_bulk(db, NS_SQL_SETTLE_SCHEDULED,
-                 (ns_column[]){col(r, T_DUE), col(r, T_ID), col(r, T_QUEUE),
-                               col(r, T_RANK), col(r, T_RUN), col(r, T_KIND)},
-                 r->n, err);
+  return ns_db_bulk(db, NS_SQL_SETTLE_SCHEDULED,
+                    (ns_column[]){col(r, T_DUE), col(r, T_ID), col(r, T_QUEUE), col(r, T_RANK),
+                                  col(r, T_RUN), col(r, T_KIND)},
+                    r->n, err);
 }
 
 static ns_status insert_now(ns_db *db, const returns *r, ns_err *err) {
-  return ns_bulk(db, NS_SQL_CLAIM_READY,
-                 (ns_column[]){col(r, T_QUEUE), col(r, T_RANK),
-                               col(r, T_OFFSET), col(r, T_ID), col(r, T_RUN),
-                               col(r, T_ALONE), col(r, T_KIND)},
-                 r->n, err);
+  return ns_db_bulk(db, NS_SQL_CLAIM_READY,
+                    (ns_column[]){col(r, T_QUEUE), col(r, T_RANK), col(r, T_OFFSET), col(r, T_ID),
+                                  col(r, T_RUN), col(r, T_ALONE), col(r, T_KIND)},
+                    r->n, err);
 }
 
 /* Our next claim looks there; others find it with their next sweep. */
@@ -290,11 +281,10 @@ static ns_status insert_back(ns_db *db, const returns *r, ns_err *err) {
   for (size_t i = 0; i < r->n; i++)
     ns_claim_lanes_lower(&db->claim.lanes, r->ints[T_QUEUE * r->cap + i],
                          r->ints[T_RANK * r->cap + i], r->ints[T_DUE * r->cap + i]);
-  return ns_bulk(db, NS_SQL_SETTLE_BACK,
-                 (ns_column[]){col(r, T_QUEUE), col(r, T_RANK), col(r, T_DUE),
-                               col(r, T_ID), col(r, T_RUN), col(r, T_ALONE),
-                               col(r, T_KIND)},
-                 r->n, err);
+  return ns_db_bulk(db, NS_SQL_SETTLE_BACK,
+                    (ns_column[]){col(r, T_QUEUE), col(r, T_RANK), col(r, T_DUE), col(r, T_ID),
+                                  col(r, T_RUN), col(r, T_ALONE), col(r, T_KIND)},
+                    r->n, err);
 }
 
 /* Where a job that returns waits: BACK is where it was. One that is paused gets no
@@ -452,8 +442,8 @@ static ns_status hide_running(ns_db *db, const ns_outcome *fates, size_t n, ns_e
     const ns_verdict *v = fates[i].v;
     const ns_claimed *c = ns_claim_leases_find(&db->claim.leases, v->lease, v->id, v->run);
     if (c != NULL && c->shown && is_over(v))
-      st = ns_bulk_of(db, NS_SQL_SETTLE_HIDDEN,
-                      (ns_column[]){{NS_INT, &v->id, NULL, NULL}}, 1, 0, err);
+      st = ns_db_bulk_changing(db, NS_SQL_SETTLE_HIDDEN,
+                               (ns_column[]){{NS_INT, &v->id, NULL, NULL}}, 1, 0, err);
   }
   return st;
 }

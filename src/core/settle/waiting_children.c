@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "db/list.h"
+#include "db/db.h"
 #include "finish/dependents.h"
 #include "handle.h"
 #include "push/edges.h"
@@ -74,9 +74,9 @@ static ns_status ask(ns_db *db, ns_sql sql, const ns_parents *p, bool (*picks)(c
   ns_buf ids = NS_BUF_INIT;
   for (size_t i = 0; i < p->n; i++)
     if (picks(p->items[i]))
-      ns_id_add(&ids, p->items[i]->v->id);
-  *rows = !ns_list_is_empty(&ids);
-  return *rows ? ns_list_run(db, sql, NULL, &ids, err) : NS_OK;
+      ns_db_list_add_id(&ids, p->items[i]->v->id);
+  *rows = !ns_db_list_is_empty(&ids);
+  return *rows ? ns_db_list_run(db, sql, NULL, &ids, err) : NS_OK;
 }
 
 /* Its next row, and which parent that is about; '*f' is NULL after the last. */
@@ -84,7 +84,7 @@ static ns_status next_row(ns_db *db, ns_sql sql, const ns_parents *p, ns_outcome
                           const ns_value **row, ns_err *err) {
   ns_status st;
   *f = NULL;
-  while ((st = ns_row(db, sql, row, err)) == NS_OK && *row != NULL)
+  while ((st = ns_db_row(db, sql, row, err)) == NS_OK && *row != NULL)
     if ((*f = find(p, (*row)[0].i)) != NULL)
       break;
   return st;
@@ -193,7 +193,7 @@ ns_status ns_children_lock(ns_db *db, const ns_parents *p, ns_err *err) {
 static void list_runs(const ns_parents *p, ns_buf *list) {
   for (size_t i = 0; i < p->n; i++)
     if (is_known(p->items[i]) && !p->items[i]->v->go_on)
-      ns_pair_add(list, p->items[i]->v->id, p->items[i]->v->lease);
+      ns_db_list_add_pair(list, p->items[i]->v->id, p->items[i]->v->lease);
 }
 
 static void end_with(ns_outcome *f, int64_t child) {
@@ -209,9 +209,9 @@ ns_status ns_children_failed(ns_db *db, const ns_parents *p, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   ns_status st;
   list_runs(p, &list);
-  if (ns_list_is_empty(&list))
+  if (ns_db_list_is_empty(&list))
     return NS_OK;
-  st = ns_list_run(db, NS_SQL_EDGE_BROOD_FAILED, NULL, &list, err);
+  st = ns_db_list_run(db, NS_SQL_EDGE_BROOD_FAILED, NULL, &list, err);
   while (st == NS_OK &&
          (st = next_row(db, NS_SQL_EDGE_BROOD_FAILED, p, &f, &row, err)) == NS_OK &&
          f != NULL)
@@ -247,7 +247,7 @@ static void leaving_free(leaving *l) {
 static void leaving_add(leaving *l, const ns_value *r) {
   l->on[l->n] = r[H_PARENT].i;
   l->ids[l->n++] = r[H_ID].i;
-  ns_pair_add(&l->met, 1, r[H_ID].i);
+  ns_db_list_add_pair(&l->met, 1, r[H_ID].i);
   if (r[H_UNMET].i <= 1)
     l->free[l->nfree++] = (ns_released){
         .queue_id = r[H_QUEUE].i, .rank = r[H_RANK].i, .id = r[H_ID].i,
@@ -256,10 +256,9 @@ static void leaving_add(leaving *l, const ns_value *r) {
 }
 
 static ns_status write_leaving(ns_db *db, leaving *l, ns_err *err) {
-  ns_status st = ns_bulk(db, NS_SQL_DEPEND_CUT_ONE,
-                         (ns_column[]){{NS_INT, l->on, NULL, NULL},
-                                       {NS_INT, l->ids, NULL, NULL}},
-                         l->n, err);
+  ns_status st = ns_db_bulk(
+      db, NS_SQL_DEPEND_CUT_ONE,
+      (ns_column[]){{NS_INT, l->on, NULL, NULL}, {NS_INT, l->ids, NULL, NULL}}, l->n, err);
   return st == NS_OK ? ns_depend_meet(db, &l->met, l->n, l->free, l->nfree, err) : st;
 }
 

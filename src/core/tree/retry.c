@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "db/list.h"
+#include "db/db.h"
 #include "finish/pending.h"
 #include "ns_time.h"
 #include "tree/tree.h"
@@ -58,9 +58,8 @@ static ns_status read_pasts(ns_db *db, ns_tree *t, pasts *out, ns_err *err) {
   ns_value param;
   ns_status st = ns_tree_ids(t, &param, err);
   if (st == NS_OK)
-    st = ns_run(db, NS_SQL_ADMIN_TREE_PAST, &param, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_ADMIN_TREE_PAST, &row, err)) == NS_OK &&
+    st = ns_db_run(db, NS_SQL_ADMIN_TREE_PAST, &param, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_ADMIN_TREE_PAST, &row, err)) == NS_OK &&
          row != NULL)
     if (!add_past(out, row))
       st = ns_no_memory(err);
@@ -74,11 +73,10 @@ static ns_status take_keys(ns_db *db, ns_tree *t, pasts *p, ns_err *err) {
   for (size_t i = 0; st == NS_OK && i < p->n; i++) {
     past x = p->items[i];
     if (x.key != NULL)
-      st = ns_run(db, NS_SQL_PUSH_UNIQUE,
-                  (ns_value[]){ns_vint(x.queue_id),
-                               ns_vtext(((ns_bytes){x.key, x.keylen})),
-                               ns_vint(x.id)},
-                  err);
+      st = ns_db_run(
+          db, NS_SQL_PUSH_UNIQUE,
+          (ns_value[]){ns_vint(x.queue_id), ns_vtext(((ns_bytes){x.key, x.keylen})), ns_vint(x.id)},
+          err);
     if (st == NS_OK) {
       p->items[i] = p->items[kept];
       p->items[kept++] = x;
@@ -97,12 +95,12 @@ static ns_status take_keys(ns_db *db, ns_tree *t, pasts *p, ns_err *err) {
 ns_status ns_tree_unlink(ns_db *db, ns_value list, ns_err *err) {
   const ns_value params[] = {list, list, list};
   const ns_value *row = NULL;
-  ns_status st = ns_run(db, NS_SQL_ADMIN_TREE_UNLINKED, params, err);
+  ns_status st = ns_db_run(db, NS_SQL_ADMIN_TREE_UNLINKED, params, err);
   do {
     if (st == NS_OK)
-      st = ns_row(db, NS_SQL_ADMIN_TREE_UNLINKED, &row, err);
+      st = ns_db_row(db, NS_SQL_ADMIN_TREE_UNLINKED, &row, err);
   } while (st == NS_OK && row != NULL);
-  return st == NS_OK ? ns_run(db, NS_SQL_ADMIN_TREE_UNLINK, params, err) : st;
+  return st == NS_OK ? ns_db_run(db, NS_SQL_ADMIN_TREE_UNLINK, params, err) : st;
 }
 
 static ns_status revive(ns_db *db, ns_tree *t, const pasts *p, ns_err *err) {
@@ -112,15 +110,14 @@ static ns_status revive(ns_db *db, ns_tree *t, const pasts *p, ns_err *err) {
     return NS_OK;
   ns_buf_reset(&t->list);
   for (size_t i = 0; i < p->n; i++)
-    ns_id_add(&t->list, p->items[i].id);
-  list = ns_list_end(&t->list);
+    ns_db_list_add_id(&t->list, p->items[i].id);
+  list = ns_db_list_end(&t->list);
   st = t->list.oom ? ns_no_memory(err) : ns_tree_unlink(db, list, err);
   if (st == NS_OK)
-    st = ns_run(db, NS_SQL_ADMIN_TREE_UNMET, &list, err);
+    st = ns_db_run(db, NS_SQL_ADMIN_TREE_UNMET, &list, err);
   if (st == NS_OK)
-    st = ns_run(db, NS_SQL_ADMIN_TREE_RETRY, (ns_value[]){ns_vint(-t->id), list},
-                err);
-  return st == NS_OK ? ns_run(db, NS_SQL_ADMIN_TREE_FORGET, &list, err) : st;
+    st = ns_db_run(db, NS_SQL_ADMIN_TREE_RETRY, (ns_value[]){ns_vint(-t->id), list}, err);
+  return st == NS_OK ? ns_db_run(db, NS_SQL_ADMIN_TREE_FORGET, &list, err) : st;
 }
 
 static ns_status step_revive(ns_db *db, ns_tx *tx, ns_err *err) {
@@ -174,11 +171,11 @@ static ns_status read_ties(ns_db *db, ns_tree *t, ns_sql sql, ties *out,
   ns_buf_reset(&t->list);
   for (size_t i = 0; i < t->nnodes; i++)
     if (wants(t, &t->nodes[i], sql))
-      ns_id_add(&t->list, t->nodes[i].id);
-  if (ns_list_is_empty(&t->list))
+      ns_db_list_add_id(&t->list, t->nodes[i].id);
+  if (ns_db_list_is_empty(&t->list))
     return NS_OK;
-  st = ns_list_run(db, sql, NULL, &t->list, err);
-  while (st == NS_OK && (st = ns_row(db, sql, &row, err)) == NS_OK && row != NULL) {
+  st = ns_db_list_run(db, sql, NULL, &t->list, err);
+  while (st == NS_OK && (st = ns_db_row(db, sql, &row, err)) == NS_OK && row != NULL) {
     if (!ns_grow(&out->items, &out->cap, out->n + 1, sizeof *out->items))
       return ns_no_memory(err);
     out->items[out->n++] = (tie){row[0].i, row[1].i, row[2].type == NS_INT};
@@ -208,10 +205,9 @@ static ns_status write_ties(ns_db *db, const ties *l, ns_err *err) {
     cols[i] = l->items[i].on;
     cols[l->n + i] = l->items[i].job;
   }
-  st = ns_bulk_of(db, NS_SQL_ADMIN_TREE_EDGE,
-                  (ns_column[]){{NS_INT, cols, NULL, NULL},
-                                {NS_INT, cols + l->n, NULL, NULL}},
-                  l->n, 0, err);
+  st = ns_db_bulk_changing(
+      db, NS_SQL_ADMIN_TREE_EDGE,
+      (ns_column[]){{NS_INT, cols, NULL, NULL}, {NS_INT, cols + l->n, NULL, NULL}}, l->n, 0, err);
   free(cols);
   return st;
 }
@@ -263,8 +259,8 @@ static ns_status finish_falls(ns_db *db, ns_err *err) {
   while (st == NS_OK && !ns_in_transaction(db) && ns_mono_us() < end) {
     st = ns_pending_look(db, err);
     if (st == NS_OK && !db->met_due &&
-        (st = ns_run(db, NS_SQL_DEPEND_ANY, NULL, err)) == NS_OK &&
-        (st = ns_row(db, NS_SQL_DEPEND_ANY, &row, err)) == NS_OK && row == NULL)
+        (st = ns_db_run(db, NS_SQL_DEPEND_ANY, NULL, err)) == NS_OK &&
+        (st = ns_db_row(db, NS_SQL_DEPEND_ANY, &row, err)) == NS_OK && row == NULL)
       break;
     ns_sleep_us(1000);
   }

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "db/list.h"
+#include "db/db.h"
 #include "finish/pending.h"
 
 /* ---------------------------------------------------------------- the walk */
@@ -28,8 +28,8 @@ static int by_id(const void *a, const void *b) {
 ns_status ns_tree_ids(ns_tree *t, ns_value *param, ns_err *err) {
   ns_buf_reset(&t->list);
   for (size_t i = 0; i < t->nids; i++)
-    ns_id_add(&t->list, t->ids[i]);
-  *param = ns_list_end(&t->list);
+    ns_db_list_add_id(&t->list, t->ids[i]);
+  *param = ns_db_list_end(&t->list);
   return t->list.oom ? ns_no_memory(err) : NS_OK;
 }
 
@@ -63,11 +63,10 @@ static ns_status look_below(ns_db *db, ns_tree *t, found *f, ns_err *err) {
   const ns_value *row = NULL;
   ns_value param;
   ns_status st = ns_tree_ids(t, &param, err);
-  if (st == NS_OK && (st = ns_ready(db, err)) == NS_OK)
-    st = ns_run(db, NS_SQL_REPORT_TREE_BELOW, &param, err);
+  if (st == NS_OK && (st = ns_db_ready(db, err)) == NS_OK)
+    st = ns_db_run(db, NS_SQL_REPORT_TREE_BELOW, &param, err);
   f->at += t->nids;
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_REPORT_TREE_BELOW, &row, err)) == NS_OK &&
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_REPORT_TREE_BELOW, &row, err)) == NS_OK &&
          row != NULL)
     if (!add_found(f, row[0].i))
       st = ns_no_memory(err);
@@ -85,15 +84,15 @@ void ns_tree_tell(ns_db *db, const char *kind, ns_bytes why, ns_bytes tokens) {
   const ns_value *row = NULL;
   ns_err none;
   int64_t holder = 0;
-  if (ns_run(db, NS_SQL_ADMIN_TREE_HELD, &params[2], &none) != NS_OK ||
-      ns_row(db, NS_SQL_ADMIN_TREE_HELD, &row, &none) != NS_OK || row == NULL ||
-      ns_run(db, NS_SQL_ADMIN_TREE_NOTICE, params, &none) != NS_OK)
+  if (ns_db_run(db, NS_SQL_ADMIN_TREE_HELD, &params[2], &none) != NS_OK ||
+      ns_db_row(db, NS_SQL_ADMIN_TREE_HELD, &row, &none) != NS_OK || row == NULL ||
+      ns_db_run(db, NS_SQL_ADMIN_TREE_NOTICE, params, &none) != NS_OK)
     return;
   while (row != NULL) {
     if (row[1].i != holder)
-      ns_run(db, NS_SQL_LISTEN_NUDGE, (ns_value[]){row[1], ns_vint(0)}, &none);
+      ns_db_run(db, NS_SQL_LISTEN_NUDGE, (ns_value[]){row[1], ns_vint(0)}, &none);
     holder = row[1].i;
-    if (ns_row(db, NS_SQL_ADMIN_TREE_HELD, &row, &none) != NS_OK)
+    if (ns_db_row(db, NS_SQL_ADMIN_TREE_HELD, &row, &none) != NS_OK)
       return;
   }
 }
@@ -111,10 +110,10 @@ static void tell_claimers(ns_db *db, ns_tree *t, const char *kind,
   ns_buf_reset(&t->list);
   for (size_t i = 0; i < t->nnodes; i++)
     if (picks(&t->nodes[i]))
-      ns_pair_add(&t->list, t->nodes[i].id, t->nodes[i].was_run);
+      ns_db_list_add_pair(&t->list, t->nodes[i].id, t->nodes[i].was_run);
   if (t->list.n == 0)
     return;
-  ns_list_end(&t->list);
+  ns_db_list_end(&t->list);
   if (!t->list.oom)
     ns_tree_tell(db, kind, t->text, ns_buf_bytes(&t->list));
 }
@@ -138,7 +137,7 @@ ns_status ns_tree_walk(ns_db *db, ns_tree *t,
   while (st == NS_OK && next_batch(t, &f)) {
     ns_tx tx = {.run = step, .arg = t};
     qsort(f.ids + f.at, t->nids, sizeof *f.ids, by_id);
-    if ((st = ns_transact(db, &tx, err)) == NS_OK)
+    if ((st = ns_db_transact(db, &tx, err)) == NS_OK)
       ns_tree_told(db, t);
     drop_nodes(t);
     if (st == NS_OK)
@@ -185,8 +184,8 @@ ns_value ns_tree_pairs(ns_tree *t, bool held_only) {
   ns_buf_reset(&t->list);
   for (size_t i = 0; i < t->nnodes; i++)
     if (!held_only || t->nodes[i].holder != 0)
-      ns_pair_add(&t->list, t->nodes[i].id, t->nodes[i].run);
-  return ns_list_end(&t->list);
+      ns_db_list_add_pair(&t->list, t->nodes[i].id, t->nodes[i].run);
+  return ns_db_list_end(&t->list);
 }
 
 static int node_by_id(const void *key, const void *node) {
@@ -202,10 +201,9 @@ ns_node *ns_tree_node(ns_tree *t, int64_t id) {
 static ns_status find_holders(ns_db *db, ns_tree *t, ns_err *err) {
   const ns_value *row = NULL;
   ns_value param = ns_tree_pairs(t, false);
-  ns_status st = t->list.oom ? ns_no_memory(err)
-                             : ns_run(db, NS_SQL_ADMIN_TREE_HELD, &param, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_ADMIN_TREE_HELD, &row, err)) == NS_OK &&
+  ns_status st =
+      t->list.oom ? ns_no_memory(err) : ns_db_run(db, NS_SQL_ADMIN_TREE_HELD, &param, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_ADMIN_TREE_HELD, &row, err)) == NS_OK &&
          row != NULL) {
     ns_node *x = ns_tree_node(t, row[0].i);
     if (x != NULL)
@@ -220,9 +218,8 @@ ns_status ns_tree_lock(ns_db *db, ns_tree *t, bool held, ns_err *err) {
   ns_status st = ns_tree_ids(t, &param, err);
   drop_nodes(t);
   if (st == NS_OK)
-    st = ns_run(db, NS_SQL_ADMIN_TREE_LOCK, &param, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_ADMIN_TREE_LOCK, &row, err)) == NS_OK &&
+    st = ns_db_run(db, NS_SQL_ADMIN_TREE_LOCK, &param, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_ADMIN_TREE_LOCK, &row, err)) == NS_OK &&
          row != NULL)
     if (!add_node(t, row))
       st = ns_no_memory(err);
@@ -305,7 +302,7 @@ static ns_status run_rows(ns_db *db, ns_sql sql, const rows *r, const int *colum
     }
     ns_buf_addc(&list, ']');
   }
-  return ns_list_run(db, sql, NULL, &list, err);
+  return ns_db_list_run(db, sql, NULL, &list, err);
 }
 
 static ns_status write_rows(ns_db *db, rows *r, const ns_tree *t, ns_err *err) {
@@ -321,18 +318,17 @@ static ns_status write_rows(ns_db *db, rows *r, const ns_tree *t, ns_err *err) {
                   sizeof place / sizeof place[0], err);
   pick(r, t, goes_later);
   if (st == NS_OK)
-    st = ns_bulk_of(db, NS_SQL_ADMIN_TREE_SCHEDULED, /* one that is there may stay so */
-                    (ns_column[]){col(r, W_DUE), col(r, W_ID), col(r, W_QUEUE),
-                                  col(r, W_RANK), col(r, W_RUN), col(r, W_KIND)},
-                    r->n, 0, err);
+    st = ns_db_bulk_changing(db, NS_SQL_ADMIN_TREE_SCHEDULED, /* one that is there may stay so */
+                             (ns_column[]){col(r, W_DUE), col(r, W_ID), col(r, W_QUEUE),
+                                           col(r, W_RANK), col(r, W_RUN), col(r, W_KIND)},
+                             r->n, 0, err);
   db->ring_due = db->ring_due || r->n > 0;
   pick(r, t, goes_now);
   if (st == NS_OK)
-    st = ns_bulk(db, NS_SQL_CLAIM_READY,
-                 (ns_column[]){col(r, W_QUEUE), col(r, W_RANK),
-                               col(r, W_OFFSET), col(r, W_ID), col(r, W_RUN),
-                               col(r, W_ALONE), col(r, W_KIND)},
-                 r->n, err);
+    st = ns_db_bulk(db, NS_SQL_CLAIM_READY,
+                    (ns_column[]){col(r, W_QUEUE), col(r, W_RANK), col(r, W_OFFSET), col(r, W_ID),
+                                  col(r, W_RUN), col(r, W_ALONE), col(r, W_KIND)},
+                    r->n, err);
   db->ring_due = db->ring_due || r->n > 0;
   return st;
 }
@@ -357,12 +353,11 @@ ns_status ns_tree_write(ns_db *db, ns_tree *t, ns_err *err) {
 ns_status ns_tree_up(ns_db *db, int64_t id, int64_t *parent, bool *sure,
                      int64_t *paused, ns_err *err) {
   const ns_value *row = NULL;
-  ns_status st = ns_ready(db, err);
+  ns_status st = ns_db_ready(db, err);
   if (st == NS_OK)
-    st = ns_run(db, NS_SQL_REPORT_TREE_UP,
-                (ns_value[]){ns_vint(id), ns_vint(id)}, err);
+    st = ns_db_run(db, NS_SQL_REPORT_TREE_UP, (ns_value[]){ns_vint(id), ns_vint(id)}, err);
   if (st == NS_OK)
-    st = ns_row(db, NS_SQL_REPORT_TREE_UP, &row, err);
+    st = ns_db_row(db, NS_SQL_REPORT_TREE_UP, &row, err);
   if (st == NS_OK && row == NULL)
     st = ns_fail(err, NS_ENOTFOUND,
                  "there is no job %lld, live or in the history", (long long)id);
@@ -394,10 +389,9 @@ static ns_status count_batch(ns_db *db, ns_tree *t, ns_progress *p, ns_err *err)
   const ns_value *row = NULL;
   ns_value param;
   ns_status st = ns_tree_ids(t, &param, err);
-  if (st == NS_OK && (st = ns_ready(db, err)) == NS_OK)
-    st = ns_run(db, NS_SQL_REPORT_TREE_STATES, &param, err);
-  while (st == NS_OK &&
-         (st = ns_row(db, NS_SQL_REPORT_TREE_STATES, &row, err)) == NS_OK &&
+  if (st == NS_OK && (st = ns_db_ready(db, err)) == NS_OK)
+    st = ns_db_run(db, NS_SQL_REPORT_TREE_STATES, &param, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_REPORT_TREE_STATES, &row, err)) == NS_OK &&
          row != NULL) {
     int64_t *n = counter(p, row[0].s);
     if (n == NULL)

@@ -4,7 +4,7 @@
 #ifndef NS_TREE_TREE_H
 #define NS_TREE_TREE_H
 
-#include "db/transaction.h"
+#include "db/db.h"
 #include "handle.h"
 #include "nightshift.h"
 

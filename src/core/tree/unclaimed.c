@@ -9,7 +9,7 @@
 */
 #include "tree/unclaimed.h"
 
-#include "db/list.h"
+#include "db/db.h"
 
 static bool is_sought(const ns_node *x) {
   return x->asks && !x->placed;
@@ -21,7 +21,7 @@ static bool same_lane(const ns_node *a, const ns_node *b) {
 
 static ns_node *next_id(ns_db *db, ns_tree *t, ns_sql sql, const ns_value **row,
                         ns_status *st, ns_err *err) {
-  *st = ns_row(db, sql, row, err);
+  *st = ns_db_row(db, sql, row, err);
   return *st == NS_OK && *row != NULL ? ns_tree_node(t, (*row)[0].i) : NULL;
 }
 
@@ -30,9 +30,9 @@ static ns_status hold(ns_db *db, ns_tree *t, ns_sql sql, ns_buf *list, ns_err *e
   const ns_value *row = NULL;
   ns_node *x;
   ns_status st;
-  if (ns_list_is_empty(list))
+  if (ns_db_list_is_empty(list))
     return NS_OK;
-  st = ns_list_run(db, sql, NULL, list, err);
+  st = ns_db_list_run(db, sql, NULL, list, err);
   while (st == NS_OK && (x = next_id(db, t, sql, &row, &st, err)) != NULL)
     x->placed = true;
   return st;
@@ -58,12 +58,11 @@ static ns_status look_at_lane(ns_db *db, ns_tree *t, ns_node *like, ns_err *err)
   ns_status st;
   for (ns_node *y = like; y < t->nodes + t->nnodes; y++)
     if (is_sought(y) && same_lane(y, like)) {
-      ns_id_add(&list, y->id);
+      ns_db_list_add_id(&list, y->id);
       y->seen = true;
     }
-  params[2] = ns_list_end(&list);
-  st = list.oom ? ns_no_memory(err)
-                : ns_run(db, NS_SQL_ADMIN_TREE_READY_AT, params, err);
+  params[2] = ns_db_list_end(&list);
+  st = list.oom ? ns_no_memory(err) : ns_db_run(db, NS_SQL_ADMIN_TREE_READY_AT, params, err);
   while (st == NS_OK &&
          (x = next_id(db, t, NS_SQL_ADMIN_TREE_READY_AT, &row, &st, err)) != NULL)
     if (row[1].i == x->was_run)

@@ -132,7 +132,7 @@ static ns_status step_pause(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_value id = ns_vint(t->id);
   ns_status st = step_small(db, t, pause_one, err);
   return st == NS_OK && changed == 0 && t->changed > 0
-             ? ns_run(db, NS_SQL_ADMIN_TREE_PAUSE, &id, err)
+             ? ns_db_run(db, NS_SQL_ADMIN_TREE_PAUSE, &id, err)
              : st;
 }
 
@@ -140,7 +140,7 @@ static ns_status step_pause(ns_db *db, ns_tx *tx, ns_err *err) {
 static ns_status forget_pauses(ns_db *db, ns_tree *t, ns_err *err) {
   ns_value param;
   ns_status st = ns_tree_ids(t, &param, err);
-  return st == NS_OK ? ns_run(db, NS_SQL_ADMIN_TREE_RESUME, &param, err) : st;
+  return st == NS_OK ? ns_db_run(db, NS_SQL_ADMIN_TREE_RESUME, &param, err) : st;
 }
 
 static ns_status end_pause(ns_db *db, ns_tx *tx, ns_err *err) {
@@ -157,7 +157,7 @@ static ns_status resume(ns_db *db, ns_tree *t, ns_err *err) {
     return st;
   t->ids = &t->id;
   t->nids = 1;
-  st = ns_transact(db, &tx, err);
+  st = ns_db_transact(db, &tx, err);
   return st == NS_OK ? ns_tree_walk(db, t, ns_tree_release, err) : st;
 }
 
@@ -171,11 +171,11 @@ static ns_status notify(ns_db *db, ns_tree *t, ns_err *err) {
   if (!db->user_tx)
     return NS_OK;
   list = ns_tree_pairs(t, true);
-  return t->list.oom
-             ? ns_no_memory(err)
-             : ns_run(db, NS_SQL_ADMIN_TREE_NOTICE,
-                      (ns_value[]){ns_vtext(ns_str("cancelled")),
-                                   ns_vtext(ns_said(t->text)), list}, err);
+  return t->list.oom ? ns_no_memory(err)
+                     : ns_db_run(db, NS_SQL_ADMIN_TREE_NOTICE,
+                                 (ns_value[]){ns_vtext(ns_str("cancelled")),
+                                              ns_vtext(ns_said(t->text)), list},
+                                 err);
 }
 
 /* Jobs that show themselves as running, and scheduled rows, go. */
@@ -214,8 +214,8 @@ static ns_status hide_running(ns_db *db, const ns_tree *t, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < t->nnodes; i++)
     if (t->nodes[i].holder != 0)
-      st = ns_bulk_of(db, NS_SQL_SETTLE_HIDDEN,
-                      (ns_column[]){{NS_INT, &t->nodes[i].id, NULL, NULL}}, 1, 0, err);
+      st = ns_db_bulk_changing(db, NS_SQL_SETTLE_HIDDEN,
+                               (ns_column[]){{NS_INT, &t->nodes[i].id, NULL, NULL}}, 1, 0, err);
   return st;
 }
 
@@ -310,7 +310,7 @@ ns_status ns_deadline(ns_db *db, int64_t id, int64_t deadline, ns_err *err) {
   bool sure;
   ns_status st = ns_tree_up(db, id, &up, &sure, &paused, err);
   if (st == NS_OK)
-    st = ns_transact(db, &tx, err);
+    st = ns_db_transact(db, &tx, err);
   if (st == NS_OK) {
     ns_tree_told(db, &t);
     if (t.live == 0)

@@ -27,8 +27,7 @@
 #include <unistd.h>
 
 #include "claim/claim.h"
-#include "db/hooks.h"
-#include "db/queue.h"
+#include "db/db.h"
 #include "handle.h"
 #include "link/await.h"
 #include "ns_number.h"
@@ -497,10 +496,10 @@ ns_status ns_ring(ns_db *db, ns_err *err) {
   ns_status st;
   if (err == NULL)
     err = &none;
-  if ((st = ns_ready(db, err)) != NS_OK)
+  if ((st = ns_db_ready(db, err)) != NS_OK)
     return st;
   db->count.rings++;
-  return ns_run(db, NS_SQL_LISTEN_RING, NULL, err);
+  return ns_db_run(db, NS_SQL_LISTEN_RING, NULL, err);
 }
 
 /* ------------------------------------------------------------------- hooks */

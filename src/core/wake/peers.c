@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "db/list.h"
+#include "db/db.h"
 #include "ns_time.h"
 
 #define WATCHED_MIN 16 /* a death must not hide behind holders that sleep */
@@ -125,10 +125,10 @@ int64_t ns_peers_watched(const ns_peers *p, int64_t me, bool is_host,
     if (neighbour == 0)
       neighbour = x->id;
     else
-      ns_id_add(others, x->id);
+      ns_db_list_add_id(others, x->id);
     if (++watched >= WATCHED_MIN && (!is_host || x->is_host))
       break;
   }
-  ns_list_end(others);
+  ns_db_list_end(others);
   return neighbour;
 }

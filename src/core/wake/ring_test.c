@@ -42,8 +42,8 @@ static ns_status await_sleep(ns_db *db, sleeper *s, ns_err *err) {
   while (st == NS_OK && row == NULL && !atomic_load(&s->done) && ns_mono_us() < until) {
     ns_value thread = ns_vint(ns_listener_thread(s->listener));
     ns_sleep_us(LOOK);
-    if ((st = ns_run(db, NS_SQL_DOCTOR_SLEEPS, &thread, err)) == NS_OK)
-      st = ns_row(db, NS_SQL_DOCTOR_SLEEPS, &row, err);
+    if ((st = ns_db_run(db, NS_SQL_DOCTOR_SLEEPS, &thread, err)) == NS_OK)
+      st = ns_db_row(db, NS_SQL_DOCTOR_SLEEPS, &row, err);
   }
   return st;
 }

@@ -1,0 +1,256 @@
+/*
+** What an ns_db does with its connection: the session, statements, transactions, queues and
+** ids, the schema, and the hooks of the parts above.
+**
+** Invariant: between verbs a handle is outside any transaction of its own; its link is NULL
+** or usable until proven dead, and every verb starts with ns_db_ready, which reconnects.
+*/
+#ifndef NS_DB_DB_H
+#define NS_DB_DB_H
+
+#include "link/statement.h"
+#include "nightshift.h"
+#include "ns_sql_names.h" /* generated: enum ns_sql */
+
+/* ------------------------------------ the SQL of sql/, embedded at build */
+
+extern const char *const ns_sql_names[]; /* NS_SQL_COUNT of them, sorted */
+extern const char *const ns_sql_texts[];
+
+typedef struct ns_schema_statement {
+  int version; /* number of its file; 0 ends the list */
+  const char *name;
+  const char *text;
+} ns_schema_statement;
+
+extern const ns_schema_statement ns_schema_statements[];
+
+/* ------------------------------------------------------ hooks: session.c */
+
+/* What the parts of a handle do when its connection comes and goes. The connection, below
+** them all, calls them through the list 'hooks' of the handle, and names none of them. Each
+** may be NULL. None but 'connected' and 'committed' runs statements on the handle. */
+typedef struct ns_hooks {
+  /* A new session, on which nothing has been done yet. An error gives it up. */
+  ns_status (*connected)(ns_db *db, ns_err *err);
+  /* The session is gone, with its locks and what was open on it. */
+  void (*lost)(ns_db *db);
+  /* The server was away for a while, for all its clients. */
+  void (*away)(ns_db *db);
+  /* The server's clock was set back. */
+  void (*set_back)(ns_db *db);
+  /* This is a forked child: what the parent holds is not ours. */
+  void (*forked)(ns_db *db);
+  /* The caller's transaction is over, and was written or not. */
+  void (*committed)(ns_db *db, bool written);
+  /* Gives back what is held (unless the process is a forked child), best effort, and frees. */
+  void (*closing)(ns_db *db);
+} ns_hooks;
+
+/* The parts, in their order; the list ends in NULL. */
+extern const ns_hooks ns_db_schema_hooks, ns_claim_hooks, ns_push_hooks, ns_finish_hooks,
+    ns_settle_hooks, ns_holder_hooks, ns_rescue_hooks, ns_own_hooks, ns_leave_hooks,
+    ns_listen_hooks, ns_slot_hooks, ns_pending_hooks, ns_adopt_hooks;
+
+void ns_db_tell_closing(ns_db *db);
+
+/* ------------------------------------------------ the session: session.c */
+
+/* The configuration with the URL filled in; strings borrowed from 'db'. */
+const ns_config *ns_db_config(const ns_db *db, ns_config *room);
+
+/* Connects if need be, also when the server has hung up while we were idle.
+** Inside a transaction of ours it never reconnects. */
+ns_status ns_db_ready(ns_db *db, ns_err *err);
+
+/* Connects once, and tells the parts. Errors: GONE, DENIED, SERVER, SCHEMA. */
+ns_status ns_db_connect(ns_db *db, ns_err *err);
+
+/* Closes the connection, and tells the parts. */
+void ns_db_hang_up(ns_db *db);
+
+/* The configuration with what the URL says filled in; borrows from 'db'. */
+ns_config ns_db_config_value(const ns_db *db);
+
+/* Adds the slow answers of the connection there is. */
+void ns_db_add_slow(const ns_db *db, ns_counters *sum);
+
+/* Has somebody ended what this handle waits for? */
+bool ns_db_is_interrupted(const ns_db *db);
+
+/* Sleeps any time up to '*most' µs, which is doubled then, up to 'longest': whoever
+** lost the server together with us must not come back together with us. Ends at once
+** when the descriptor 'interrupt_fd' of the configuration may be read. */
+#define NS_PAUSE_FIRST 50000
+#define NS_PAUSE_LONGEST 3000000
+void ns_db_pause_up_to(const ns_db *db, int64_t *most, int64_t longest);
+
+/* For ns_now: 'now' was the server's a moment ago. */
+void ns_db_note_now(ns_db *db, int64_t now);
+
+/* --------------------------------------------------- statements: query.c */
+
+#define ns_vint(x) ((ns_value){.type = NS_INT, .i = (x)})
+#define ns_vtext(x) ((ns_value){.type = NS_TEXT, .s = (x)})
+#define ns_vnull ((ns_value){.type = NS_NULL})
+#define ns_vopt(x) ((x).p != NULL ? ns_vtext(x) : ns_vnull)
+
+/* An integer column, or what stands for its NULL. */
+static inline int64_t ns_int_or(const ns_value *v, int64_t fallback) {
+  return v->type == NS_NULL ? fallback : v->i;
+}
+
+/* Runs a named statement with its parameters; outside a transaction once more
+** when the connection is lost, so all that run there may be run twice. */
+ns_status ns_db_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
+
+/* Sends it; ns_db_read_answer says what became of it, and has its rows. */
+ns_status ns_db_send_query(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
+ns_status ns_db_read_answer(ns_db *db, ns_sql sql, ns_err *err);
+
+/* Sends one that has no rows; the next statement tells what it fails with. */
+ns_status ns_db_send(ns_db *db, ns_sql sql, const ns_column *cols, ns_err *err);
+
+/* Did a statement change as many rows as it had to? BUSY when not: the transaction
+** is to be rolled back and run again. */
+ns_status ns_db_check_changed(int64_t changed, int64_t expected, ns_err *err);
+
+/* Runs it once per row in one round trip; each has to change a row, or: all of them
+** together so many. Errors: as ns_db_check_changed. */
+ns_status ns_db_bulk(ns_db *db, ns_sql sql, const ns_column *cols, size_t nrows, ns_err *err);
+ns_status ns_db_bulk_changing(ns_db *db, ns_sql sql, const ns_column *cols, size_t nrows,
+                              int64_t changes, ns_err *err);
+
+/* The next row of a named statement; NULL after the last. */
+ns_status ns_db_row(ns_db *db, ns_sql sql, const ns_value **row, ns_err *err);
+
+/* Rows changed by the last run of a named statement. */
+int64_t ns_db_affected(const ns_db *db, ns_sql sql);
+
+/* A statement prepared from text, cached by the text. */
+ns_status ns_db_prepared(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err);
+
+/* The same of one that takes and gives integers alone; of a program it takes no place. */
+ns_status ns_db_prepared_brief(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *err);
+
+/* Text without parameters or rows: BEGIN, COMMIT and the like. */
+ns_status ns_db_text(ns_db *db, const char *sql, ns_err *err);
+
+/* ------------------------------------------ lists as parameters: query.c */
+
+/* Each adds an element, "[id,…]" or "[[id,run],…]"; the first one begins the list. */
+void ns_db_list_add_id(ns_buf *list, int64_t id);
+void ns_db_list_add_pair(ns_buf *list, int64_t id, int64_t run);
+
+/* It has no element, and has lost none. */
+bool ns_db_list_is_empty(const ns_buf *list);
+
+/* Ends a list, whatever its elements are, or though it has none. The parameter is
+** good until the list changes. */
+ns_value ns_db_list_end(ns_buf *list);
+
+/* Ends a list, runs the statement whose last parameter it is, behind 'first' if
+** that is not NULL, and frees it. Errors: NOMEM, too. */
+ns_status ns_db_list_run(ns_db *db, ns_sql sql, const ns_value *first, ns_buf *list, ns_err *err);
+
+/* The same of a statement that has to change 'n' rows. Errors: as ns_db_check_changed, too. */
+ns_status ns_db_list_change(ns_db *db, ns_sql sql, const ns_value *first, ns_buf *list, size_t n,
+                            ns_err *err);
+
+/* ------------------------------------------- transactions: transaction.c */
+
+/*
+** A unit of work that can be run again. 'run' does it on an open
+** transaction; ns_db_transact begins, commits, and repeats it after 1213, 1205,
+** 1020 (with jitter) and after a lost connection. Locks that others keep are waited
+** for as long as a reply, from 'began' on (monotonic µs; 0: now); the last wait may
+** end later. 'replay' is true when an
+** earlier try was cut at its COMMIT, whose fate only 'run' can find out (the
+** session that was cut is over by then); it sets 'done' when that commit turns
+** out to have happened. It may be true from the start: the earlier try was an
+** earlier call. Inside a transaction of the caller 'run' simply joins it, once.
+** What 'looks' only reads until it has called ns_db_begun, so that its first statement
+** goes out together with the one that begins. 'ahead' (may be NULL) asks, behind the
+** COMMIT, for what is to be read after it; best effort. What is done 'once' is not
+** repeated after 1213, 1205 and 1020, but BUSY.
+*/
+typedef struct ns_tx {
+  ns_status (*run)(ns_db *db, struct ns_tx *tx, ns_err *err);
+  void (*ahead)(ns_db *db, struct ns_tx *tx);
+  void *arg;
+  int64_t began;
+  bool replay;
+  bool done;
+  bool looks;
+  bool once;
+} ns_tx;
+
+ns_status ns_db_transact(ns_db *db, ns_tx *tx, ns_err *err);
+
+/* From here on what is written is part of the transaction. What is sent behind a
+** beginning that a KILL has hit would commit by itself. */
+ns_status ns_db_begun(ns_db *db, ns_err *err);
+
+/* Counts an error after which a transaction is run again. */
+void ns_db_count_retry(ns_db *db, const ns_err *err);
+
+/* A statement that returns no rows, to be run once per row of its columns. */
+typedef struct ns_step {
+  ns_sql sql;
+  const ns_column *cols;
+  size_t nrows;   /* 0: it is left out */
+  size_t changes; /* rows that it has to change */
+} ns_step;
+
+/*
+** Runs the steps as one transaction, outside any other. With '*ring' a listener
+** of each kind is rung after the commit; false when that may not be. '*cut': the
+** connection was lost with the COMMIT on its way. Nothing is repeated. Errors: as
+** those of the statements; GONE.
+*/
+ns_status ns_db_pipeline(ns_db *db, const ns_step *steps, size_t n, bool *ring, bool *cut,
+                         ns_err *err);
+
+/* Runs a statement that is a whole transaction. '*cut': it may have been
+** committed all the same, after what is told by the error. */
+ns_status ns_db_run_whole(ns_db *db, ns_sql sql, const ns_value *params, bool *cut, ns_err *err);
+
+/* May this user ring? Who was refused does not ask again for a while. The handle
+** is ready; false also when the answer does not come. */
+bool ns_db_may_ring(ns_db *db);
+bool ns_db_ring_refused(const ns_db *db);
+
+/* ------------------------------------------- queues, ids, kinds: queue.c */
+
+/* Refuses an empty name, one over 'max' bytes, control characters. 'what' is
+** "queue name" or "job name". Errors: INVALID. */
+ns_status ns_db_name_check(ns_bytes name, const char *what, size_t max, ns_err *err);
+
+/* The name of a queue this handle has met; NS_NONE otherwise. Good as long as the
+** handle is open, for other threads, too. */
+ns_bytes ns_db_queue_name(const ns_db *db, int64_t id);
+
+/* Frees the names; only when the handle is closed. */
+void ns_db_queues_free(ns_db *db);
+
+/* Whether a queue is paused at this moment. Errors: GONE. */
+ns_status ns_db_queue_paused(ns_db *db, int64_t id, bool *paused, ns_err *err);
+
+/* As ns_queues, of a list that was asked for (ns_db_send_query, queue_list). */
+ns_status ns_db_queues_read(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *err);
+
+/* The kind of a job is a number that stands for its name in the rows of ready and
+** scheduled, so that a claim can tell what it wants without reading jobs. */
+#define NS_KIND_ANY 0 /* of a row whose writer did not know: anybody may claim it */
+
+/* CRC32 of the bytes of a name, as the server's CRC32() has it. Two names may share
+** one. */
+int64_t ns_db_kind_of(ns_bytes name);
+
+/* -------------------------------------------------- the schema: schema.c */
+
+/* ns_migrate; with 'anew' it makes procedures and views anew, too, when there
+** were tables before. Errors: as ns_migrate. */
+ns_status ns_db_schema_raise(ns_db *db, bool anew, int *from, ns_err *err);
+
+#endif
