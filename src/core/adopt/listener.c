@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 #include "adopt/table.h"
-#include "link/await.h"
+#include "ns_await.h"
 #include "ns_time.h"
 
 #define DEAF 10           /* slices of a sleep of one that has no lock, on average */
@@ -106,7 +106,7 @@ ns_status ns_ear_open(ns_ear **out, ns_adopted *a, bool watch, ns_err *err) {
   if (e->cfg.read_timeout < 2 * NS_EAR_LONGEST) /* only silence lasts longer */
     e->cfg.read_timeout = 2 * NS_EAR_LONGEST;
   e->cfg.host_session = false;
-  if (a->db->is_host && (e->cfg.interrupt_fd = ns_stop_open(err)) <= 0) {
+  if (a->db->is_host && (e->cfg.interrupt_fd = ns_await_stop_open(err)) <= 0) {
     free(e);
     return err->status;
   }
@@ -130,14 +130,14 @@ void ns_ear_close(ns_ear *e) {
   if (e == NULL)
     return;
   disconnect(e);
-  ns_stop_close(e->cfg.interrupt_fd);
+  ns_await_stop_close(e->cfg.interrupt_fd);
   ns_buf_free(&e->name);
   ns_buf_free(&e->look);
   free(e);
 }
 
 void ns_ear_stop(ns_ear *e) {
-  ns_stop(e->cfg.interrupt_fd);
+  ns_await_stop(e->cfg.interrupt_fd);
 }
 
 int64_t ns_ear_thread(const ns_ear *e) {

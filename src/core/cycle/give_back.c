@@ -9,7 +9,7 @@
 #include "claim/claim.h"
 #include "db/db.h"
 #include "handle.h"
-#include "link/connection.h"
+#include "link/link.h"
 #include "ns_time.h"
 
 #define LEAVE_MAX (3 * NS_SECOND) /* a close waits this long for locked rows */

@@ -8,7 +8,7 @@
 #ifndef NS_DB_DB_H
 #define NS_DB_DB_H
 
-#include "link/statement.h"
+#include "link/link.h"
 #include "nightshift.h"
 #include "ns_sql_names.h" /* generated: enum ns_sql */
 

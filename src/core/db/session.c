@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "link/await.h"
+#include "ns_await.h"
 #include "ns_time.h"
 
 #define RETRY_SOON 150000              /* µs: the longest pause while others still wait */

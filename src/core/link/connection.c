@@ -1,13 +1,11 @@
 /*
-** The connection to MariaDB: opening it, closing it, plain text. Its statements are in
-** link/statement.c, what the server's errors mean in link/errors.c; these three files are
-** all that sees mysql.h.
+** The connection to MariaDB: opening it, closing it, and the session behind it. What the
+** server answers is in link/answers.c; statements are in link/statement.c, link/send.c and
+** link/rows.c. Only these five files see mysql.h.
 **
 ** Invariants: the socket is close-on-exec. After an error that loses the
 ** connection the link is dead for good.
 */
-#include "link/connection.h"
-
 #include "link/mariadb.h"
 
 #include <mysqld_error.h>
@@ -55,8 +53,8 @@
 ** may do so at any connect, so they are gone for good; once, before its own
 ** initialisation. $MYSQL_PWD stays for others: set_options makes it idle. */
 static void forget_environment(void) {
-  static const char *const names[] = {"LIBMYSQL_PLUGINS", "MARIADB_PLUGIN_DIR",
-                                      "MYSQL_HOME", "MARIADB_HOME"};
+  static const char *const names[] = {"LIBMYSQL_PLUGINS", "MARIADB_PLUGIN_DIR", "MYSQL_HOME",
+                                      "MARIADB_HOME"};
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
     unsetenv(names[i]);
 }
@@ -79,8 +77,7 @@ static bool is_loopback(const char *host) {
 static ns_status check_file(const char *path, const char *what, ns_err *err) {
   if (path == NULL || access(path, R_OK) == 0)
     return NS_OK;
-  return ns_fail(err, NS_EINVALID, "cannot read the %s '%.200s': %s", what, path,
-                 strerror(errno));
+  return ns_fail(err, NS_EINVALID, "cannot read the %s '%.200s': %s", what, path, strerror(errno));
 }
 
 /* The library reads option files as the first step of connecting, and keeps
@@ -136,8 +133,7 @@ static ns_status set_tls(MYSQL *my, const ns_config *cfg, ns_err *err) {
   if (strcmp(tls, "trust") == 0)
     verify = 0;
   else if (strcmp(tls, "verify") != 0)
-    return ns_fail(err, NS_EINVALID,
-                   "tls must be \"off\", \"verify\" or \"trust\", not \"%.20s\"",
+    return ns_fail(err, NS_EINVALID, "tls must be \"off\", \"verify\" or \"trust\", not \"%.20s\"",
                    tls);
   if (check_file(cfg->ca, "ca file", err) != NS_OK ||
       check_file(cfg->cert, "cert file", err) != NS_OK ||
@@ -181,7 +177,7 @@ static ns_status set_options(MYSQL *my, const ns_config *cfg, ns_err *err) {
   unsigned no_files = 0;
   ns_status st;
   mysql_optionsv(my, MARIADB_OPT_PASSWORD, ""); /* else $MYSQL_PWD; a file's wins */
-  set_timeouts(my, cfg); /* a file's win */
+  set_timeouts(my, cfg);                        /* a file's win */
   if ((st = read_files(my, cfg, err)) != NS_OK)
     return st;
   if (database_of(my, cfg) == NULL)
@@ -241,8 +237,7 @@ static void session_text(char *text, size_t size, const ns_config *cfg) {
            "div_precision_increment=4,lc_time_names='en_US',standard_compliant_cte=1,sql_notes=1,"
            "sort_buffer_size=GREATEST(@@sort_buffer_size,262144),"
            "innodb_lock_wait_timeout=%u,lock_wait_timeout=%u%s",
-           wait < 3 ? wait : 3, wait,
-           cfg->host_session ? ",wait_timeout=30" : "");
+           wait < 3 ? wait : 3, wait, cfg->host_session ? ",wait_timeout=30" : "");
 }
 
 /* Programs that are executed do not get the socket. When the server's machine
@@ -271,13 +266,11 @@ static ns_status set_session(ns_link *l, const ns_config *cfg, ns_err *err) {
   ns_status st;
   set_socket((int)mysql_get_socket(l->my));
   session_text(text, sizeof text, cfg);
-  if ((st = check_server(l->my, err)) != NS_OK ||
-      (st = check_tls(l->my, cfg, err)) != NS_OK)
+  if ((st = check_server(l->my, err)) != NS_OK || (st = check_tls(l->my, cfg, err)) != NS_OK)
     return st;
   st = ns_link_text(l, text, err);
   if (st == NS_OK)
-    st = ns_link_text(
-        l, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE", err);
+    st = ns_link_text(l, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE", err);
   return st;
 }
 
@@ -285,8 +278,7 @@ static ns_status set_session(ns_link *l, const ns_config *cfg, ns_err *err) {
 static ns_status refuse_tls(const ns_link *l, ns_err *err) {
   if ((l->my->server_capabilities & CLIENT_SSL) == 0)
     return no_tls(err);
-  return ns_fail(err, NS_EDENIED, "%s (%d)", mysql_error(l->my),
-                 CR_SSL_CONNECTION_ERROR);
+  return ns_fail(err, NS_EDENIED, "%s (%d)", mysql_error(l->my), CR_SSL_CONNECTION_ERROR);
 }
 
 /* The kernel takes connections for a server that is stopped or swaps, and then nobody
@@ -300,8 +292,7 @@ static bool is_frozen(unsigned sqlerr, const ns_config *cfg, int64_t took) {
 }
 
 /* Says what to do where the server's words alone do not. 'took': µs. */
-static ns_status refuse_connect(ns_link *l, const ns_config *cfg, int64_t took,
-                                ns_err *err) {
+static ns_status refuse_connect(ns_link *l, const ns_config *cfg, int64_t took, ns_err *err) {
   unsigned sqlerr = mysql_errno(l->my);
   ns_status st = ns_link_refuse(l, sqlerr, mysql_error(l->my), err);
   if (sqlerr == CR_SSL_CONNECTION_ERROR)
@@ -379,13 +370,12 @@ static bool connect_outside(MYSQL *my, const ns_config *cfg) {
 static ns_status join_server(ns_link *l, const ns_config *cfg, ns_err *err) {
   int64_t since = ns_mono_us();
   const char *database = database_of(l->my, cfg);
-  bool good = is_ascii(database)
-                  ? mysql_real_connect(l->my, host_of(l->my, cfg), cfg->user, cfg->password,
-                                       database, cfg->port, cfg->socket,
-                                       CLIENT_REMEMBER_OPTIONS) != NULL
-                  : connect_outside(l->my, cfg) &&
-                        mysql_query(l->my, "SET NAMES 'utf8mb4'") == 0 &&
-                        mysql_select_db(l->my, database) == 0;
+  bool good =
+      is_ascii(database)
+          ? mysql_real_connect(l->my, host_of(l->my, cfg), cfg->user, cfg->password, database,
+                               cfg->port, cfg->socket, CLIENT_REMEMBER_OPTIONS) != NULL
+          : connect_outside(l->my, cfg) && mysql_query(l->my, "SET NAMES 'utf8mb4'") == 0 &&
+                mysql_select_db(l->my, database) == 0;
   return good ? NS_OK : refuse_connect(l, cfg, ns_mono_us() - since, err);
 }
 
@@ -401,7 +391,7 @@ ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
   l->places = cfg->host_session ? HOST_PLACES : PLACES;
   l->patience = read_seconds(cfg) * NS_SECOND;
   l->await = (ns_await){cfg->interrupted, cfg->interrupted_arg, cfg->interrupt_fd,
-                        cfg->end_by, l->patience, 0};
+                        cfg->end_by,      l->patience,          0};
   l->waits = cfg->waits;
   l->waits_arg = cfg->waits_arg;
   st = set_options(l->my, cfg, err);
@@ -466,7 +456,7 @@ ns_status ns_link_reset(ns_link *l, const ns_config *cfg, ns_err *err) {
   if (l->dead)
     return ns_link_gone(err);
   st = mysql_reset_connection(l->my) == 0 ? NS_OK : ns_link_refused(l, err);
-  ns_stmts_lost(l);
+  ns_stmt_all_lost(l);
   if (st == NS_OK)
     st = set_session(l, cfg, err);
   if (st != NS_OK)
@@ -484,8 +474,7 @@ void ns_link_give_up(ns_link *l) {
 
 void ns_link_look(ns_link *l) {
   struct pollfd fd = {.fd = (int)mysql_get_socket(l->my), .events = POLLRDHUP};
-  if (!l->dead && poll(&fd, 1, 0) > 0 &&
-      (fd.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0)
+  if (!l->dead && poll(&fd, 1, 0) > 0 && (fd.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0)
     l->dead = true;
 }
 
@@ -511,98 +500,4 @@ void ns_link_limit(ns_link *l, int64_t max_packet) {
 
 unsigned ns_link_version(const ns_link *l) {
   return (unsigned)mysql_get_server_version(l->my);
-}
-
-/* ------------------------------------------------------------- answers */
-
-void ns_link_sends(ns_link *l) {
-  if (l->due == 0)
-    l->flowing = false;
-}
-
-/* The server finds the socket shut, and ends the session. */
-ns_status ns_link_await(ns_link *l, ns_err *err) {
-  int fd = (int)mysql_get_socket(l->my);
-  ns_status st;
-  if (l->dead)
-    return ns_link_gone(err);
-  if (l->flowing)
-    return NS_OK;
-  l->flowing = true;
-  if ((st = ns_await_input(&l->await, fd, err)) == NS_OK)
-    return NS_OK;
-  ns_link_give_up(l);
-  shutdown(fd, SHUT_RDWR);
-  return st;
-}
-
-/* -------------------------------------------------- how long they take */
-
-const char *ns_link_name(const char *sql) {
-  static const char *const names[] = {"COMMIT", "ROLLBACK"};
-  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-    if (strncmp(sql, names[i], strlen(names[i])) == 0)
-      return names[i];
-  return NULL;
-}
-
-void ns_link_waits(ns_link *l, const char *name) {
-  l->waiting = name;
-  if (name == NULL)
-    return;
-  l->waits_since = ns_mono_us();
-  if (l->waits != NULL)
-    l->waits(l->waits_arg, name, ns_link_thread(l), l->waits_since);
-}
-
-void ns_link_waited(ns_link *l) {
-  int64_t now;
-  int64_t took;
-  if (l->waiting == NULL)
-    return;
-  now = ns_mono_us();
-  took = now - l->waits_since;
-  l->waiting = NULL;
-  l->slow += took > NS_SLOW;
-  l->slowest = took > l->slowest ? took : l->slowest;
-  if (l->waits != NULL)
-    l->waits(l->waits_arg, NULL, ns_link_thread(l), now);
-}
-
-int64_t ns_link_slow(const ns_link *l, int64_t *slowest) {
-  *slowest = l->slowest;
-  return l->slow;
-}
-
-/* ---------------------------------------------------------- plain text */
-
-/* Drops every result the last text statement left (a CALL leaves several). */
-static ns_status drain(ns_link *l, ns_err *err) {
-  int more;
-  do {
-    MYSQL_RES *res = mysql_store_result(l->my);
-    mysql_free_result(res);
-    if (mysql_errno(l->my) != 0)
-      return ns_link_refused(l, err);
-    more = mysql_next_result(l->my);
-  } while (more == 0);
-  if (more > 0)
-    return ns_link_refused(l, err);
-  return NS_OK;
-}
-
-ns_status ns_link_text(ns_link *l, const char *sql, ns_err *err) {
-  ns_status st = ns_link_answers(l, NULL, err);
-  if (st != NS_OK)
-    return st;
-  if (l->dead)
-    return ns_link_gone(err);
-  ns_link_sends(l);
-  if (mysql_send_query(l->my, sql, (unsigned long)strlen(sql)) != 0)
-    return ns_link_refused(l, err);
-  ns_link_waits(l, ns_link_name(sql));
-  if ((st = ns_link_await(l, err)) == NS_OK && mysql_read_query_result(l->my) != 0)
-    st = ns_link_refused(l, err);
-  ns_link_waited(l);
-  return st == NS_OK ? drain(l, err) : st;
 }

@@ -1,17 +1,17 @@
 /*
-** What link/connection.c and link/statement.c share of libmariadb: the inside of a link. Nobody
-** else may include this, or mysql.h.
+** What the files of link/ share of libmariadb: the inside of a link and of a statement. No
+** other file may include this, or mysql.h.
 */
 #ifndef NS_LINK_MARIADB_H
 #define NS_LINK_MARIADB_H
 
 #include <mysql.h>
 
-#include "link/await.h"
-#include "link/connection.h"
-#include "link/statement.h"
+#include "link/link.h"
+#include "ns_await.h"
 
-#define NS_DUE_MAX 64 /* answers due at once: the server never waits for us to read */
+#define NS_PACKET_SPARE 1024 /* bytes of max_packet that are left alone */
+#define NS_DUE_MAX 64        /* answers due at once: the server never waits for us to read */
 
 struct ns_link {
   MYSQL *my;
@@ -20,39 +20,93 @@ struct ns_link {
   size_t sent, due;  /* statements since nothing was due, answers of them to come */
   size_t failed;     /* which was the first to fail, and how; status OK: none */
   ns_err failure;
-  size_t counted;    /* from which on rows are counted, and those of what has been */
-  int64_t affected;  /* answered */
-  int64_t changed;   /* the same when all had been */
-  ns_stmt *asked;    /* one of them has rows; NULL: none, or they are here */
-  size_t asked_at;   /* its number */
-  ns_err refusal;    /* what became of the last such */
-  ns_buf packet;     /* the execution that is sent */
-  ns_stmt *stmts;    /* all there are, in a list */
-  size_t open, places; /* how many of them the server knows, and may at most */
-  uint64_t clock;    /* counts their uses */
-  uint64_t held;     /* what is used from here on makes no room; 0: all may */
-  uint64_t closed;   /* how many have made room */
-  ns_link *next;     /* of those that are open in this process */
-  ns_await await;    /* how an answer is waited for */
-  int64_t patience;  /* µs: its read timeout */
-  bool flowing;      /* the first answer to what was sent has come */
+  size_t counted;                /* from which on rows are counted, and those of what has been */
+  int64_t affected;              /* answered */
+  int64_t changed;               /* the same when all had been */
+  ns_stmt *asked;                /* one of them has rows; NULL: none, or they are here */
+  size_t asked_at;               /* its number */
+  ns_err refusal;                /* what became of the last such */
+  ns_buf packet;                 /* the execution that is sent */
+  ns_stmt *stmts;                /* all there are, in a list */
+  size_t open, places;           /* how many of them the server knows, and may at most */
+  uint64_t clock;                /* counts their uses */
+  uint64_t held;                 /* what is used from here on makes no room; 0: all may */
+  uint64_t closed;               /* how many have made room */
+  ns_link *next;                 /* of those that are open in this process */
+  ns_await await;                /* how an answer is waited for */
+  int64_t patience;              /* µs: its read timeout */
+  bool flowing;                  /* the first answer to what was sent has come */
   const char *names[NS_DUE_MAX]; /* of what is due, by its number modulo so many */
   void (*waits)(void *arg, const char *what, int64_t thread, int64_t at);
-  void *waits_arg;   /* as the ns_config says */
-  const char *waiting; /* the name of what is waited for; NULL: it has none */
-  int64_t waits_since; /* monotonic */
+  void *waits_arg;       /* as the ns_config says */
+  const char *waiting;   /* the name of what is waited for; NULL: it has none */
+  int64_t waits_since;   /* monotonic */
   int64_t slow, slowest; /* as the ns_counters say */
 };
 
+/* Rows that are read before what comes behind them. */
+typedef struct ns_kept {
+  bool on;
+  ns_value *values; /* row by row */
+  size_t n, cap;
+  size_t at;    /* the next that is handed out */
+  ns_buf bytes; /* names of columns, then texts, in their order */
+} ns_kept;
+
+struct ns_stmt {
+  ns_stmt *next;
+  MYSQL_STMT *st;   /* NULL: brief */
+  const char *name; /* for whoever is told of waits; NULL: nobody is */
+  char *sql;        /* owned */
+  size_t nsql;
+  bool brief;          /* it is sent as text */
+  bool open;           /* the server knows it */
+  uint64_t heat, used; /* how often lately, and when last, by the link's clock */
+  size_t nparams;
+  size_t ncols;       /* of the result; 0: no rows */
+  const char **names; /* ncols; point into fields */
+  MYSQL_RES *meta;    /* owns what names point to; NULL without rows */
+  MYSQL_BIND *binds;  /* ncols */
+  ns_value *row;      /* ncols, handed out by fetch */
+  unsigned long *lengths;
+  my_bool *nulls;
+  ns_buf text;  /* where text columns of one row land */
+  ns_kept kept; /* the rows of a CALL */
+  int64_t affected, insert_id;
+  ns_status outcome; /* of the last time it was asked */
+};
+
 /* Fills 'err' (may be NULL) from the server's words and notes a lost connection. */
-ns_status ns_link_refuse(ns_link *l, unsigned sqlerr, const char *text,
-                         ns_err *err);
+ns_status ns_link_refuse(ns_link *l, unsigned sqlerr, const char *text, ns_err *err);
 
 /* The same with what the connection itself says of its last call. */
 ns_status ns_link_refused(ns_link *l, ns_err *err);
 
+/* The same with what a prepared statement says of its last call. */
+ns_status ns_stmt_refuse(ns_link *l, ns_stmt *s, ns_err *err);
+
 /* The server has forgotten all statements. */
-void ns_stmts_lost(ns_link *l);
+void ns_stmt_all_lost(ns_link *l);
+
+/* Frees the room for the columns of its result. */
+void ns_stmt_free_columns(ns_stmt *s);
+
+/* Sends an execution; its answer comes after those that are due. */
+ns_status ns_stmt_send_execution(ns_link *l, ns_stmt *s, const ns_value *params, ns_err *err);
+
+/* Reads its answer, and its rows, to be fetched. */
+ns_status ns_stmt_read_execution(ns_link *l, ns_stmt *s, ns_err *err);
+
+/* Puts the text of a brief statement into 'packet', with the integers of 'params', or else of
+** a row of 'cols', in the place of its marks. */
+ns_status ns_stmt_spell(ns_link *l, const ns_stmt *s, const ns_value *params, const ns_column *cols,
+                        size_t row, ns_err *err);
+
+/* TOO_BIG: over what the server takes. */
+ns_status ns_stmt_too_big(const ns_link *l, ns_err *err);
+
+/* Reads all answers that are due; ns_link_answers tells what failed. */
+void ns_link_take_answers(ns_link *l);
 
 /* Before something is sent: if nothing else is due its answer is to be waited for. */
 void ns_link_sends(ns_link *l);

@@ -29,7 +29,7 @@
 #include "claim/claim.h"
 #include "db/db.h"
 #include "handle.h"
-#include "link/await.h"
+#include "ns_await.h"
 #include "ns_number.h"
 #include "ns_time.h"
 #include "wake/peers.h"
@@ -127,7 +127,7 @@ ns_status ns_listener_open(ns_listener **out, const ns_db *db, ns_err *err) {
     l->cfg.read_timeout = 2 * LONGEST;
   l->cfg.host_session = false;
   l->is_host = db->is_host;
-  if (l->is_host && (l->cfg.interrupt_fd = ns_stop_open(err)) <= 0) {
+  if (l->is_host && (l->cfg.interrupt_fd = ns_await_stop_open(err)) <= 0) {
     free(l);
     return err->status;
   }
@@ -153,7 +153,7 @@ void ns_listener_close(ns_listener *l) {
   if (l == NULL)
     return;
   disconnect(l);
-  ns_stop_close(l->cfg.interrupt_fd);
+  ns_await_stop_close(l->cfg.interrupt_fd);
   ns_buf_free(&l->text);
   ns_buf_free(&l->queues);
   ns_buf_free(&l->watched);
@@ -165,7 +165,7 @@ void ns_listener_close(ns_listener *l) {
 }
 
 void ns_listener_stop(ns_listener *l) {
-  ns_stop(l->cfg.interrupt_fd);
+  ns_await_stop(l->cfg.interrupt_fd);
 }
 
 int64_t ns_listener_thread(const ns_listener *l) {

@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "ipc/alloc.h"
-#include "link/await.h"
+#include "ns_await.h"
 #include "ns_log.h"
 #include "ns_time.h"
 
@@ -343,7 +343,7 @@ ns_status nsh_slow_open(nsh_slow **out, const nsh_config *cfg, nsh_exchange *mai
   s->cfg.host_session = false;
   s->cfg.connect_timeout = CONNECT;
   s->cfg.read_timeout = ANSWER;
-  s->cfg.interrupt_fd = s->stop = ns_stop_open(err);
+  s->cfg.interrupt_fd = s->stop = ns_await_stop_open(err);
   return s->stop > 0 ? NS_OK : err->status;
 }
 
@@ -359,7 +359,7 @@ static bool end(nsh_slow *s) {
   struct timespec t = {(time_t)(until / NS_SECOND), (long)(until % NS_SECOND) * 1000};
   bool ended;
   atomic_store(&s->ends, true);
-  ns_stop(s->stop);
+  ns_await_stop(s->stop);
   rouse(s);
   pthread_mutex_lock(&s->lock);
   while (!s->ended && ns_mono_us() < until)
@@ -377,7 +377,7 @@ bool nsh_slow_close(nsh_slow *s) {
   if (s->running)
     pthread_join(s->thread, NULL);
   disconnect(s);
-  ns_stop_close(s->stop);
+  ns_await_stop_close(s->stop);
   pthread_cond_destroy(&s->wake);
   pthread_mutex_destroy(&s->lock);
   nsh_owed_free(&s->owed);

@@ -9,7 +9,7 @@
 
 #include "dispatcher/retry.h"
 #include "ipc/alloc.h"
-#include "link/await.h"
+#include "ns_await.h"
 #include "ns_log.h"
 #include "ns_time.h"
 
@@ -289,7 +289,7 @@ ns_status nsh_upkeep_open(nsh_upkeep **out, const nsh_config *cfg, nsh_exchange 
   db.keep_trying = keep_trying;
   db.keep_trying_arg = u;
   nsh_slow_watch(slow, NSH_UPKEEP, &db);
-  if ((u->stop = db.interrupt_fd = ns_stop_open(err)) <= 0)
+  if ((u->stop = db.interrupt_fd = ns_await_stop_open(err)) <= 0)
     return err->status;
   st = ns_open(&u->db, &db, err);
   u->opened = st == NS_OK;
@@ -326,7 +326,7 @@ static bool has_ended(nsh_exchange *m, int64_t max) {
 static bool end(nsh_upkeep *u) {
   if (has_ended(u->mail, END_MAX))
     return true;
-  ns_stop(u->stop);
+  ns_await_stop(u->stop);
   return has_ended(u->mail, STOP_MAX);
 }
 
@@ -338,7 +338,7 @@ bool nsh_upkeep_close(nsh_upkeep *u) {
   if (u->running)
     pthread_join(u->thread, NULL);
   ns_close(u->db);
-  ns_stop_close(u->stop);
+  ns_await_stop_close(u->stop);
   nsh_retry_free(&u->large);
   free(u);
   return true;

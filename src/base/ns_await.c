@@ -5,7 +5,7 @@
 ** Invariant: whoever may interrupt is asked at least ten times a second while the
 ** wait lasts, and also between short waits: somebody may try again and again.
 */
-#include "link/await.h"
+#include "ns_await.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -68,7 +68,7 @@ ns_status ns_await_input(ns_await *a, int fd, ns_err *err) {
   }
 }
 
-int ns_stop_open(ns_err *err) {
+int ns_await_stop_open(ns_err *err) {
   int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (fd > 0)
     return fd;
@@ -76,11 +76,11 @@ int ns_stop_open(ns_err *err) {
   return 0;
 }
 
-void ns_stop(int fd) {
+void ns_await_stop(int fd) {
   eventfd_write(fd, 1);
 }
 
-void ns_stop_close(int fd) {
+void ns_await_stop_close(int fd) {
   if (fd > 0)
     close(fd);
 }

@@ -1,10 +1,13 @@
 /*
-** Waiting for a socket to have something to read, as long as somebody allows it.
+** Waiting for a socket to have something to read, until it is interrupted or too late.
 */
-#ifndef NS_LINK_AWAIT_H
-#define NS_LINK_AWAIT_H
+#ifndef NS_AWAIT_H
+#define NS_AWAIT_H
 
-#include "nightshift.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ns_err.h"
 
 typedef struct ns_await {
   bool (*interrupted)(void *arg); /* as the ns_config says, and the next three */
@@ -18,10 +21,10 @@ typedef struct ns_await {
 /* Errors: GONE, when nothing comes in time or somebody interrupts. 'err' may be NULL. */
 ns_status ns_await_input(ns_await *a, int fd, ns_err *err);
 
-/* A descriptor for 'interrupt_fd' that another thread makes readable, for good, by ns_stop.
+/* A descriptor for 'interrupt_fd' that another thread makes readable, for good, by ns_await_stop.
 ** Errors: 0, NOMEM. */
-int ns_stop_open(ns_err *err);
-void ns_stop(int fd);
-void ns_stop_close(int fd); /* 0 is allowed */
+int ns_await_stop_open(ns_err *err);
+void ns_await_stop(int fd);
+void ns_await_stop_close(int fd); /* 0 is allowed */
 
 #endif

@@ -1,0 +1,147 @@
+/*
+** One connection to MariaDB, its statements, and what server errors mean. Everything above
+** speaks through this, and never sees mysql.h.
+**
+** A link does not reconnect, retry or know about jobs. After a lost
+** connection it is 'dead' and every call says NS_EGONE.
+*/
+#ifndef NS_LINK_LINK_H
+#define NS_LINK_LINK_H
+
+#include "nightshift.h"
+
+/* ------------------------------------------ the connection: connection.c */
+
+typedef struct ns_link ns_link;
+
+/* Connects, checks the server and sets the session up. Errors: GONE, DENIED,
+** SERVER, SCHEMA (no such database), INVALID. */
+ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err);
+
+/* Closes; 'foreign' (inherited over a fork) frees memory without a word to
+** the server. NULL is allowed. */
+void ns_link_close(ns_link *l, bool foreign);
+
+bool ns_link_dead(const ns_link *l);
+
+/* From now on it is dead: nobody knows what state its session is in. */
+void ns_link_give_up(ns_link *l);
+
+/* Nothing is waited for after that; monotonic µs. */
+void ns_link_end_by(ns_link *l, int64_t at);
+
+/* From now on an answer may take as long as it takes; or the read timeout at most, as
+** at first. */
+void ns_link_be_patient(ns_link *l, bool patient);
+
+int64_t ns_link_patience(const ns_link *l); /* µs: how long an answer may take at first */
+
+/* Asks the kernel whether the server has closed the connection while nothing
+** was under way; then the link is dead. Costs no round trip. */
+void ns_link_look(ns_link *l);
+
+int64_t ns_link_thread(const ns_link *l); /* the server's id of it */
+/* How many answers were slow, and µs of the slowest. */
+int64_t ns_link_slow(const ns_link *l, int64_t *slowest);
+
+unsigned ns_link_version(const ns_link *l); /* e.g. 101106 */
+
+/* The server's max_allowed_packet: what is longer is TOO_BIG before it is sent. */
+void ns_link_limit(ns_link *l, int64_t max_packet);
+
+/* What the server's last answer said of the session. Open: a transaction is, or autocommit is
+** off, so that the next statement would begin one. Marked: the answered statement has changed
+** variables, the default database, the role, or what else belongs to a session; the server
+** does not see all of that (db/reset.c does the rest). */
+bool ns_link_is_open(const ns_link *l);
+/* Has the server said that it takes and gives texts in our character set? Of the last answer. */
+bool ns_link_is_utf8(ns_link *l);
+bool ns_link_is_marked(const ns_link *l);
+
+/* Sets the session back to what it was behind ns_link_open, but for its default database and
+** its role. The server forgets all statements, which are prepared anew when they are needed.
+** The caller has read all answers. An error leaves the link dead. */
+ns_status ns_link_reset(ns_link *l, const ns_config *cfg, ns_err *err);
+
+/* ----------------------------------------------------- errors: answers.c */
+
+/* True for 1213, 1205 and 1020: the transaction may simply be run again. */
+bool ns_link_retryable(const ns_err *err);
+
+/* True for what a value in a row can cause: a constraint, a range, an encoding, a size,
+** or a trigger that refuses it. All other errors of a server are its own trouble. */
+bool ns_link_blames_value(const ns_err *err);
+
+/* ----------------------------------------------- statements: statement.c */
+
+typedef struct ns_stmt ns_stmt; /* a prepared statement of one link */
+
+/* Prepares. Owned by the link, freed with it or by ns_stmt_free. A link keeps few
+** statements open in the server, which has a limit for all programs together: the one that
+** is used least makes room, and is prepared again with its next use. Its rows can be
+** fetched until then. 'name' is there for good; NULL: nobody is told how long it takes. */
+ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *name, const char *sql, size_t n,
+                          ns_err *err);
+
+/* One that takes no place: it is sent as text, with its parameters spelled out. Those are
+** integers, and so are all that its rows hold. */
+ns_status ns_link_brief(ns_link *l, ns_stmt **out, const char *name, const char *sql, size_t n,
+                        ns_err *err);
+
+/* Until it is said no more, what is used makes no room: for who sends several ahead. */
+void ns_link_hold(ns_link *l, bool yes);
+
+/* Prepares it again if it has made room. */
+ns_status ns_stmt_ready(ns_link *l, ns_stmt *s, ns_err *err);
+void ns_stmt_free(ns_link *l, ns_stmt *s);
+size_t ns_stmt_params(const ns_stmt *s);
+
+/* The next row, borrowed until the next call on 's'; NULL after the last. */
+ns_status ns_stmt_fetch(ns_link *l, ns_stmt *s, const ns_value **row, ns_err *err);
+size_t ns_stmt_columns(const ns_stmt *s);
+const char *const *ns_stmt_names(const ns_stmt *s);
+int64_t ns_stmt_affected(const ns_stmt *s);
+int64_t ns_stmt_insert_id(const ns_stmt *s);
+
+/* ------------------------------------------------------- sending: send.c */
+
+/* Runs plain text that returns no rows of interest (they are dropped). */
+ns_status ns_link_text(ns_link *l, const char *sql, ns_err *err);
+
+/* Executes with bound parameters; rows wait on the client to be fetched. The
+** previous rows of 's' are dropped. */
+ns_status ns_stmt_run(ns_link *l, ns_stmt *s, const ns_value *params, ns_err *err);
+
+/* One column of an array-bound execution; 'type' NS_INT or NS_TEXT. */
+typedef struct ns_column {
+  ns_type type;
+  const int64_t *ints;
+  const ns_bytes *texts; /* p == NULL: SQL NULL */
+  const char *null;      /* NULL, or per row: non-zero is SQL NULL */
+} ns_column;
+
+/* Executes once per row, in as few round trips as the server's limit on packets
+** allows: one, as a rule. Inside a transaction it fails or succeeds as a whole. */
+ns_status ns_stmt_bulk(ns_link *l, ns_stmt *s, const ns_column *cols, size_t nrows, ns_err *err);
+
+/* Sending ahead: statements go out one behind the other, and their answers are read
+** together, with those of the next statement that is run, so that all of them take
+** one wait. What fails does not keep the server from running what was sent behind
+** it; the first failure is that of the call that reads the answers. */
+ns_status ns_link_send(ns_link *l, const char *sql, ns_err *err);
+ns_status ns_stmt_send(ns_link *l, ns_stmt *s, const ns_column *cols, size_t nrows, ns_err *err);
+
+/* Sends an execution whose rows, if any, are to be had with ns_stmt_told. */
+ns_status ns_stmt_ask(ns_link *l, ns_stmt *s, const ns_value *params, ns_err *err);
+/* What became of it, after the errors of what was sent before; its rows wait to be
+** fetched. */
+ns_status ns_stmt_told(ns_link *l, ns_stmt *s, ns_err *err);
+
+/* Reads the answers that are due. Of errors the first wins; '*failed' (may be
+** NULL): of which packet, counted from 0. */
+ns_status ns_link_answers(ns_link *l, size_t *failed, ns_err *err);
+
+/* Rows that those statements have changed together, but for those with rows. */
+int64_t ns_link_changed(const ns_link *l);
+
+#endif

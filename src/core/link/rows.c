@@ -1,0 +1,330 @@
+/*
+** Rows: reading the answer of an execution, storing its rows on the client, and handing them
+** out one by one.
+**
+** Invariants: all rows of a statement are on the client before anything else runs on the
+** connection. A row that is handed out is good until the next call on its statement.
+*/
+#include "link/mariadb.h"
+
+#include <errmsg.h>
+#include <mysqld_error.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------- columns */
+
+/* Room for 'ncols' result columns. */
+static bool make_columns(ns_stmt *s) {
+  size_t n = s->ncols;
+  s->names = calloc(n, sizeof *s->names);
+  s->binds = calloc(n, sizeof *s->binds);
+  s->row = calloc(n, sizeof *s->row);
+  s->lengths = calloc(n, sizeof *s->lengths);
+  s->nulls = calloc(n, sizeof *s->nulls);
+  return s->names != NULL && s->binds != NULL && s->row != NULL && s->lengths != NULL &&
+         s->nulls != NULL;
+}
+
+void ns_stmt_free_columns(ns_stmt *s) {
+  mysql_free_result(s->meta);
+  free(s->names);
+  free(s->binds);
+  free(s->row);
+  free(s->lengths);
+  free(s->nulls);
+  s->meta = NULL;
+  s->names = NULL;
+  s->binds = NULL;
+  s->row = NULL;
+  s->lengths = NULL;
+  s->nulls = NULL;
+  s->ncols = 0;
+}
+
+static bool is_integer(const MYSQL_FIELD *f) {
+  return f->type == MYSQL_TYPE_TINY || f->type == MYSQL_TYPE_SHORT || f->type == MYSQL_TYPE_INT24 ||
+         f->type == MYSQL_TYPE_LONG || f->type == MYSQL_TYPE_LONGLONG || f->type == MYSQL_TYPE_YEAR;
+}
+
+static bool is_real(const MYSQL_FIELD *f) {
+  return f->type == MYSQL_TYPE_FLOAT || f->type == MYSQL_TYPE_DOUBLE;
+}
+
+static void bind_column(ns_stmt *s, size_t i, const MYSQL_FIELD *f) {
+  MYSQL_BIND *b = &s->binds[i];
+  ns_value *v = &s->row[i];
+  memset(b, 0, sizeof *b);
+  b->is_null = &s->nulls[i];
+  b->length = &s->lengths[i];
+  if (is_integer(f)) {
+    b->buffer_type = MYSQL_TYPE_LONGLONG;
+    b->buffer = &v->i;
+    b->is_unsigned = (f->flags & UNSIGNED_FLAG) != 0;
+  } else if (is_real(f)) {
+    b->buffer_type = MYSQL_TYPE_DOUBLE;
+    b->buffer = &v->d;
+  } else {
+    b->buffer_type = MYSQL_TYPE_STRING;
+    b->buffer_length = f->max_length + 1;
+  }
+}
+
+/* Lays the text columns of a row out in s->text, each as long as its longest
+** value in this result. */
+static bool place_texts(ns_stmt *s) {
+  size_t total = 0;
+  char *at;
+  for (size_t i = 0; i < s->ncols; i++)
+    total += s->binds[i].buffer_length;
+  ns_buf_reset(&s->text);
+  if ((at = ns_buf_room(&s->text, total + 1)) == NULL)
+    return false;
+  for (size_t i = 0; i < s->ncols; i++)
+    if (s->binds[i].buffer_type == MYSQL_TYPE_STRING) {
+      s->binds[i].buffer = at;
+      at += s->binds[i].buffer_length;
+    }
+  return true;
+}
+
+/* ---------------------------------------------------- of prepared statements */
+
+/* An error took the place of the rows (a KILL QUERY, a time limit). libmariadb
+** leaves the statement "waiting to be stored", and its next use would wait for
+** rows that never come: say that they have all been seen. */
+static ns_status cut_off(ns_link *l, ns_stmt *s, ns_err *err) {
+  ns_status st = ns_stmt_refuse(l, s, err);
+  s->st->state = MYSQL_STMT_FETCH_DONE;
+  return st;
+}
+
+/* A DELETE … RETURNING that a KILL QUERY has hit may be answered with a plain OK. */
+static ns_status no_rows(ns_link *l, ns_stmt *s, ns_err *err) {
+  s->st->state = MYSQL_STMT_FETCH_DONE;
+  return ns_link_refuse(l, ER_QUERY_INTERRUPTED,
+                        "the statement was interrupted: the server has answered "
+                        "without its rows",
+                        err);
+}
+
+/* Brings the rows to the client and binds the columns. */
+static ns_status store(ns_link *l, ns_stmt *s, ns_err *err) {
+  MYSQL_FIELD *fields;
+  size_t n = mysql_stmt_field_count(s->st);
+  if (n != s->ncols)
+    ns_stmt_free_columns(s);
+  if (n == 0)
+    return NS_OK;
+  if (mysql_stmt_store_result(s->st) != 0)
+    return cut_off(l, s, err);
+  mysql_free_result(s->meta);
+  s->meta = mysql_stmt_result_metadata(s->st);
+  if (s->ncols == 0) {
+    s->ncols = n;
+    if (!make_columns(s)) {
+      ns_stmt_free_columns(s);
+      return ns_no_memory(err);
+    }
+  }
+  if (s->meta == NULL)
+    return ns_no_memory(err);
+  fields = mysql_fetch_fields(s->meta);
+  for (size_t i = 0; i < n; i++) {
+    s->names[i] = fields[i].name;
+    bind_column(s, i, &fields[i]);
+  }
+  if (!place_texts(s))
+    return ns_no_memory(err);
+  return mysql_stmt_bind_result(s->st, s->binds) == 0 ? NS_OK : ns_stmt_refuse(l, s, err);
+}
+
+static void forget_kept(ns_kept *k) {
+  k->on = false;
+  k->n = k->at = 0;
+  ns_buf_reset(&k->bytes);
+}
+
+static ns_status read_execution(ns_link *l, ns_stmt *s, ns_err *err) {
+  ns_status st = ns_link_await(l, err);
+  forget_kept(&s->kept);
+  if (st != NS_OK)
+    return st;
+  l->my->field_count = 0; /* that of an earlier answer */
+  if (l->my->methods->db_read_execute_response(s->st) != 0)
+    return ns_stmt_refuse(l, s, err);
+  if (mysql_stmt_field_count(s->st) > 0 && l->my->field_count == 0)
+    return no_rows(l, s, err);
+  s->affected = (int64_t)mysql_stmt_affected_rows(s->st);
+  s->insert_id = (int64_t)mysql_stmt_insert_id(s->st);
+  return store(l, s, err);
+}
+
+/* From what has been stored. */
+static ns_status fetch_row(ns_link *l, ns_stmt *s, const ns_value **row, ns_err *err) {
+  const MYSQL_FIELD *fields;
+  int rc = mysql_stmt_fetch(s->st);
+  *row = NULL;
+  if (rc == MYSQL_NO_DATA) {
+    mysql_stmt_free_result(s->st);
+    return NS_OK;
+  }
+  if (rc == 1)
+    return ns_stmt_refuse(l, s, err);
+  fields = mysql_fetch_fields(s->meta);
+  for (size_t i = 0; i < s->ncols; i++) {
+    ns_value *v = &s->row[i];
+    if (s->nulls[i])
+      v->type = NS_NULL;
+    else if (s->binds[i].buffer_type == MYSQL_TYPE_LONGLONG)
+      v->type = (fields[i].flags & UNSIGNED_FLAG) && v->i < 0 ? NS_UINT : NS_INT;
+    else if (s->binds[i].buffer_type == MYSQL_TYPE_DOUBLE)
+      v->type = NS_REAL;
+    else {
+      v->type = NS_TEXT;
+      v->s = (ns_bytes){s->binds[i].buffer, s->lengths[i]};
+    }
+  }
+  *row = s->row;
+  return NS_OK;
+}
+
+/* ----------------------------------------------------------------- of a CALL */
+
+static bool keep_row(ns_kept *k, const ns_value *row, size_t n) {
+  if (!ns_grow(&k->values, &k->cap, k->n + n, sizeof *row))
+    return false;
+  for (size_t i = 0; i < n; i++) {
+    if (row[i].type == NS_TEXT)
+      ns_buf_add(&k->bytes, row[i].s.p, row[i].s.n);
+    k->values[k->n++] = row[i];
+  }
+  return !k->bytes.oom;
+}
+
+/* Names and texts are where they stay. */
+static void place_kept(ns_stmt *s) {
+  ns_kept *k = &s->kept;
+  const char *at = k->bytes.p;
+  for (size_t i = 0; i < s->ncols; i++) {
+    s->names[i] = at;
+    at += strlen(at) + 1;
+  }
+  for (size_t i = 0; i < k->n; i++)
+    if (k->values[i].type == NS_TEXT) {
+      k->values[i].s.p = at;
+      at += k->values[i].s.n;
+    }
+}
+
+/* What comes behind the rows takes their place in the library. */
+static ns_status keep_rows(ns_link *l, ns_stmt *s, ns_err *err) {
+  ns_kept *k = &s->kept;
+  const ns_value *row;
+  ns_status st;
+  k->on = true;
+  for (size_t i = 0; i < s->ncols; i++)
+    ns_buf_add(&k->bytes, s->names[i], strlen(s->names[i]) + 1);
+  while ((st = fetch_row(l, s, &row, err)) == NS_OK && row != NULL)
+    if (!keep_row(k, row, s->ncols))
+      return ns_no_memory(err);
+  if (st == NS_OK && k->bytes.oom)
+    st = ns_no_memory(err);
+  if (st == NS_OK)
+    place_kept(s);
+  return st;
+}
+
+static const ns_value *next_kept(ns_stmt *s) {
+  ns_kept *k = &s->kept;
+  if (k->at >= k->n)
+    return NULL;
+  k->at += s->ncols;
+  return k->values + k->at - s->ncols;
+}
+
+/* A CALL answers with a status after its rows, and maybe with more rows before it, which
+** nobody is given. All of it is taken, so that its end is known: what it was, and whether a
+** transaction is open. */
+static ns_status finish_call(ns_link *l, ns_stmt *s, ns_err *err) {
+  ns_status st = s->ncols > 0 && mysql_stmt_more_results(s->st) ? keep_rows(l, s, err) : NS_OK;
+  while (mysql_stmt_more_results(s->st))
+    if (mysql_stmt_next_result(s->st) > 0)
+      return ns_stmt_refuse(l, s, err);
+  return st;
+}
+
+/* ------------------------------------------------------- of brief statements */
+
+static ns_status read_brief(ns_link *l, ns_stmt *s, ns_err *err) {
+  ns_status st = ns_link_await(l, err);
+  if (st != NS_OK)
+    return st;
+  if (mysql_read_query_result(l->my) != 0)
+    return ns_link_refused(l, err);
+  s->affected = (int64_t)mysql_affected_rows(l->my);
+  if ((s->ncols = mysql_field_count(l->my)) == 0)
+    return NS_OK;
+  if ((s->meta = mysql_store_result(l->my)) == NULL) {
+    s->ncols = 0;
+    return ns_link_refused(l, err);
+  }
+  if (make_columns(s))
+    return NS_OK;
+  ns_stmt_free_columns(s);
+  return ns_no_memory(err);
+}
+
+/* Of integers. */
+static void fetch_brief(ns_stmt *s, const ns_value **row) {
+  MYSQL_ROW texts = mysql_fetch_row(s->meta);
+  if (texts == NULL)
+    return;
+  for (size_t i = 0; i < s->ncols; i++) {
+    s->row[i].type = texts[i] == NULL ? NS_NULL : NS_INT;
+    s->row[i].i = texts[i] == NULL ? 0 : strtoll(texts[i], NULL, 10);
+  }
+  *row = s->row;
+}
+
+/* -------------------------------------------------------------------- of any */
+
+ns_status ns_stmt_read_execution(ns_link *l, ns_stmt *s, ns_err *err) {
+  ns_status st;
+  ns_link_waits(l, s->name);
+  if (s->brief)
+    st = read_brief(l, s, err);
+  else if ((st = read_execution(l, s, err)) == NS_OK)
+    st = finish_call(l, s, err);
+  ns_link_waited(l);
+  return st;
+}
+
+ns_status ns_stmt_fetch(ns_link *l, ns_stmt *s, const ns_value **row, ns_err *err) {
+  *row = NULL;
+  if (s->ncols == 0)
+    return NS_OK;
+  if (s->brief)
+    fetch_brief(s, row);
+  else if (s->kept.on)
+    *row = next_kept(s);
+  else
+    return fetch_row(l, s, row, err);
+  return NS_OK;
+}
+
+size_t ns_stmt_columns(const ns_stmt *s) {
+  return s->ncols;
+}
+
+const char *const *ns_stmt_names(const ns_stmt *s) {
+  return s->names;
+}
+
+int64_t ns_stmt_affected(const ns_stmt *s) {
+  return s->affected;
+}
+
+int64_t ns_stmt_insert_id(const ns_stmt *s) {
+  return s->insert_id;
+}
