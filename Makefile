@@ -12,6 +12,8 @@ PREFIX  ?= /usr/local
 BINDIR  ?= $(PREFIX)/bin
 LUADIR  ?= $(PREFIX)/share/lua/5.4
 LIBDIR  ?= $(PREFIX)/lib/lua/5.4
+INCDIR  ?= $(PREFIX)/include
+CLIBDIR ?= $(PREFIX)/lib
 
 #: make [all]       build program and module into build/
 .PHONY: all
@@ -24,20 +26,23 @@ include mk/flags.mk
 objects = $(patsubst src/%.c,$(O)/%.o,$(sort $(wildcard src/$(1)/*.c src/$(1)/*/*.c)))
 
 BASE_O := $(call objects,base)
+PRIV_O := $(call objects,private)
 CORE_O := $(call objects,core) $(O)/gen/ns_sql.o
 LUAC_O := $(call objects,lua)
 HOST_O := $(call objects,host)
 
-$(O)/base/%.o: SEES = -Isrc/base
-$(O)/core/%.o: SEES = -Isrc/base -Isrc/core -I$(O)/gen $(MARIADB_CFLAGS)
-$(O)/gen/%.o:  SEES = -Isrc/base -Isrc/core -I$(O)/gen
-$(O)/lua/%.o:  SEES = -Isrc/base -Isrc/core -Isrc/lua $(LUA_CFLAGS)
-$(O)/host/%.o: SEES = -Isrc/base -Isrc/core -Isrc/host $(if $(filter $(SPEAKS_LUA),$@),-Isrc/lua $(LUA_CFLAGS))
+$(O)/base/%.o: SEES = -Isrc/include -Isrc/base
+$(O)/core/%.o: SEES = -Isrc/include -Isrc/base -Isrc/core -I$(O)/gen $(MARIADB_CFLAGS)
+$(O)/gen/%.o:  SEES = -Isrc/include -Isrc/base -Isrc/core -I$(O)/gen
+$(O)/private/%.o: SEES = -Isrc/include -Isrc/base -Isrc/core -Isrc/private
+$(O)/lua/%.o:  SEES = -Isrc/include -Isrc/base -Isrc/private -Isrc/lua $(LUA_CFLAGS)
+$(O)/host/%.o: SEES = -Isrc/include -Isrc/base -Isrc/core -Isrc/host \
+  $(if $(filter $(SPEAKS_LUA),$@),-Isrc/lua $(LUA_CFLAGS))
 SPEAKS_LUA := $(addprefix $(O)/host/,main.o module.o config.o process/zygote.o worker/%.o)
 # Only the program has these: position independent, but no library.
 $(O)/host/%.o: PIC := -fPIE
 # Tests and benches see all.
-ALL_SEE = -Isrc/base -Isrc/core -Isrc/lua -Isrc/host -I$(O)/gen
+ALL_SEE = -Isrc/include -Isrc/base -Isrc/core -Isrc/private -Isrc/lua -Isrc/host -I$(O)/gen
 
 $(O)/%.o: src/%.c | $(O)/gen/ns_sql_names.h
 	@mkdir -p $(@D)
@@ -68,7 +73,7 @@ MODULE  := $(O)/nightshift/core.so
 PROGRAM := $(O)/bin/nightshift
 LIBRARY := $(O)/libnightshift.a
 
-all: $(MODULE) $(PROGRAM)
+all: $(MODULE) $(PROGRAM) $(LIBRARY)
 
 $(LIBRARY): $(BASE_O) $(CORE_O)
 	$(SAY) AR $@
@@ -76,12 +81,12 @@ $(LIBRARY): $(BASE_O) $(CORE_O)
 
 # nodelete: lua_close must not unload libmariadb, whose globals and thread
 # destructors outlive a Lua state.
-$(MODULE): $(LUAC_O) $(LIBRARY)
+$(MODULE): $(LUAC_O) $(PRIV_O) $(LIBRARY)
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
 	$(Q)$(CC) -shared -Wl,-z,nodelete $(LDFLAGS) -o $@ $^ $(MARIADB_LIBS) $(JANSSON_LIBS)
 
-$(PROGRAM): $(HOST_O) $(LUAC_O) $(LIBRARY)
+$(PROGRAM): $(HOST_O) $(LUAC_O) $(PRIV_O) $(LIBRARY)
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
 	$(Q)$(CC) $(LDFLAGS) -pie -rdynamic -o $@ $^ $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(LUA_LIBS) -lm

@@ -7,7 +7,7 @@
 
 #include "bench.h"
 #include "crew.h"
-#include "nightshift.h"
+#include "nightshift_host.h"
 #include "ns_time.h"
 
 #define LOOK 0.25 /* seconds between looks at holders, and … */

@@ -25,7 +25,7 @@
 #include <string.h>
 
 #include "bench.h"
-#include "nightshift.h"
+#include "nightshift_host.h"
 
 static bench_options asked;
 static const char *url;

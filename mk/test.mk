@@ -15,7 +15,7 @@ $(O)/run: spec/c/run.c
 
 # The same with memory that runs out on demand, and the module linked in.
 HEAP_WRAP := malloc calloc realloc strdup free mysql_init mysql_stmt_init luaL_newstate
-$(O)/heap: spec/c/run.c spec/c/heap.c $(LUAC_O) $(LIBRARY)
+$(O)/heap: spec/c/run.c spec/c/heap.c $(LUAC_O) $(PRIV_O) $(LIBRARY)
 	$(SAY) LINK $@
 	$(Q)$(CC) $(CPPFLAGS) $(ALL_SEE) $(LUA_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) $(HEAP_WRAP:%=-Wl,--wrap=%) -rdynamic \
 	  -o $@ $^ $(MARIADB_LIBS) $(JANSSON_LIBS) $(LUA_LIBS) -lm

@@ -44,11 +44,11 @@ local function breaks(path, layer, base, name)
   elseif name == "link/mariadb.h" then
     return not MYSQL[path]
   elseif name == "lua.h" or name == "lauxlib.h" or name == "lualib.h" then
-    return layer == "base" or layer == "core" -- of host's the compiler finds them for a few alone
+    return layer ~= "lua" and layer ~= "host" -- of host's the compiler finds them for a few alone
   elseif name:match "^nsl_?" then
-    return layer == "base" or layer == "core"
-  elseif name == "nightshift.h" or name == "nightshift_adopt.h" then
-    return layer == "base" or (layer == "host" and not HOST_CORE[base])
+    return layer == "base" or layer == "core" or layer == "private"
+  elseif name:match "^nightshift%l*_?%l*%.h$" and name ~= "nightshift_types.h" then
+    return layer == "base" or layer == "private" or (layer == "host" and not HOST_CORE[base])
   elseif CORE[name:match "^(%l+)/" or name] then
     return layer ~= "core" and not SEEN_ABOVE[name]
   end
@@ -57,7 +57,7 @@ end
 describe("the house", function()
   it("keeps its layers: who includes what", function()
     local broken = {}
-    for _, layer in ipairs { "base", "core", "lua", "host" } do
+    for _, layer in ipairs { "include", "base", "core", "private", "lua", "host" } do
       for _, path in ipairs(files(("src/%s/*.[ch] src/%s/*/*.[ch]"):format(layer, layer))) do
         local base = path:match("^src/" .. layer .. "/(.*)%.[ch]$")
         for _, name in ipairs(includes(path)) do
@@ -70,13 +70,18 @@ describe("the house", function()
 
   it("compiles each layer with the headers of its own and of those below", function()
     local sees = {
-      ["base/ns_buf"] = { "-Isrc/base" },
-      ["core/claim/take"] = { "-Isrc/base", "-Isrc/core", "-Ibuild/gen" },
-      ["lua/nsl_db"] = { "-Isrc/base", "-Isrc/core", "-Isrc/lua" },
-      ["host/pool/pool"] = { "-Isrc/base", "-Isrc/core", "-Isrc/host" },
-      ["host/worker/worker"] = { "-Isrc/base", "-Isrc/core", "-Isrc/host", "-Isrc/lua" },
+      ["base/ns_buf"] = { "base" },
+      ["core/claim/take"] = { "base", "core", "build/gen" },
+      ["private/server"] = { "base", "core", "private" },
+      ["lua/nsl_db"] = { "base", "private", "lua" },
+      ["host/pool/pool"] = { "base", "core", "host" },
+      ["host/worker/worker"] = { "base", "core", "host", "lua" },
     }
-    for path, expected in pairs(sees) do
+    for path, folders in pairs(sees) do
+      local expected = { "-Isrc/include" }
+      for _, folder in ipairs(folders) do
+        expected[#expected + 1] = "-I" .. (folder:find "/" and folder or "src/" .. folder)
+      end
       local object = "build/" .. path .. ".o"
       local seen = {}
       for _, line in ipairs(lines("env -u MAKEFLAGS -u MFLAGS -u O make -Bn V=1 O=build " .. object)) do

@@ -5,7 +5,7 @@
 */
 #include "fuzz.h"
 
-#include "nightshift_adopt.h"
+#include "nightshift_host.h"
 
 ns_status __wrap_ns_adopt(ns_db *db, const ns_mapping *map, ns_adopted **out,
                           int64_t *number, ns_err *err);

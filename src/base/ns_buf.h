@@ -8,25 +8,9 @@
 #ifndef NS_BUF_H
 #define NS_BUF_H
 
-#include <stdbool.h>
-#include <stddef.h>
-
-/* A view of somebody else's bytes. p == NULL means "absent" (SQL NULL). */
-typedef struct ns_bytes {
-  const char *p;
-  size_t n;
-} ns_bytes;
+#include "nightshift_types.h"
 
 #define NS_NONE ((ns_bytes){NULL, 0})
-
-/* The view of a C string; NULL gives NS_NONE. */
-ns_bytes ns_str(const char *s);
-
-typedef struct ns_buf {
-  char *p; /* owned; NULL while empty */
-  size_t n, cap;
-  bool oom; /* an addition was lost */
-} ns_buf;
 
 #define NS_BUF_INIT ((ns_buf){NULL, 0, 0, false})
 

@@ -6,6 +6,7 @@
 */
 #include "handle.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,14 +60,25 @@ static bool is_unset(const ns_config *cfg) {
 
 /* --------------------------------------------------------- open, close */
 
+/* Set once, when a module is loaded, and read by every thread that opens. */
+static ns_status (*_Atomic start_private)(const char *dir, char **url, ns_err *err);
+
+void ns_use_private(ns_status (*start)(const char *dir, char **url, ns_err *err)) {
+  atomic_store(&start_private, start);
+}
+
 /* Starts or joins the private server, whose URL becomes ours; started again,
 ** it has the same one, which listeners have borrowed. The folder is that of the
 ** open, wherever the process has gone since. */
 static ns_status use_private(ns_db *db, ns_err *err) {
   char *url;
   bool again = db->private_url != NULL;
-  ns_status st = ns_private_start(db->private_dir, &url, err);
-  if (st != NS_OK)
+  ns_status (*start)(const char *, char **, ns_err *) = atomic_load(&start_private);
+  ns_status st;
+  if (start == NULL)
+    return ns_fail(err, NS_EINVALID,
+                   "nothing names a server; set 'url', or 'host' or 'socket' and 'database'");
+  if ((st = start(db->private_dir, &url, err)) != NS_OK)
     return st;
   if (again) {
     if (strcmp(url, db->private_url) != 0)

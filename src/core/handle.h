@@ -17,7 +17,7 @@
 #include "holder/rescue.h"
 #include "holder/slot.h"
 #include "link/url.h"
-#include "nightshift.h"
+#include "nightshift_host.h"
 
 #define NS_LOCK_WAIT 1205 /* the server's numbers: a lock wait that took too long, */
 #define NS_RUN_AGAIN 1020 /* a row that has changed meanwhile */

@@ -10,7 +10,7 @@
 
 
 #include "ipc/wakeup.h"
-#include "nightshift.h"
+#include "nightshift_host.h"
 
 #define NSH_POOLS_MAX 33 /* 32 reserved queues, and the workers for all */
 

@@ -12,7 +12,7 @@
 
 #include <lua.h>
 
-#include "../core/nightshift.h"
+#include "nightshift_host.h"
 
 /* The server's own JSON functions accept no deeper nesting than this, so a
 ** deeper value could be encoded but never stored. */

@@ -8,7 +8,7 @@
 */
 #include "nsl_db.h"
 
-#include "../base/ns_number.h"
+#include "ns_number.h"
 
 #include <inttypes.h>
 #include <stdio.h>

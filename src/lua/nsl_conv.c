@@ -5,8 +5,8 @@
 */
 #include "nsl_conv.h"
 
-#include "../base/ns_duration.h"
-#include "../base/ns_number.h"
+#include "ns_duration.h"
+#include "ns_number.h"
 
 #include <lauxlib.h>
 #include <stddef.h>

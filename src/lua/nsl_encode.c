@@ -13,8 +13,8 @@
 */
 #include "nsl_json.h"
 
-#include "../base/ns_log.h"
-#include "../base/ns_number.h"
+#include "ns_log.h"
+#include "ns_number.h"
 
 #include <inttypes.h>
 #include <jansson.h>

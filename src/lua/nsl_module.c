@@ -6,9 +6,10 @@
 #include <lauxlib.h>
 #include <stdio.h>
 
-#include "../base/ns_hash.h"
-#include "../base/ns_log.h"
-#include "../base/ns_time.h"
+#include "ns_hash.h"
+#include "ns_log.h"
+#include "ns_time.h"
+#include "private.h"
 #include "nsl_conv.h"
 #include "nsl_db.h"
 #include "nsl_json.h"
@@ -145,6 +146,7 @@ static const luaL_Reg functions[] = {
 
 int luaopen_nightshift_core(lua_State *L) {
   luaL_checkversion(L);
+  ns_use_private(ns_private_start);
   nsl_openboxes(L);
   nsl_openjson(L);
   nsl_opendb(L);

@@ -6,7 +6,7 @@
 
 #include <lauxlib.h>
 
-#include "../base/ns_region.h"
+#include "ns_region.h"
 #include "nsl_conv.h"
 #include "nsl_hooks.h"
 #include "nsl_shared.h"

@@ -7,8 +7,8 @@
 #include <lauxlib.h>
 #include <math.h>
 
-#include "../base/ns_region.h"
-#include "../base/ns_time.h"
+#include "ns_region.h"
+#include "ns_time.h"
 #include "nsl_conv.h"
 #include "nsl_shared.h"
 

@@ -8,7 +8,7 @@
 #ifndef NS_CLAIM_CLAIM_H
 #define NS_CLAIM_CLAIM_H
 
-#include "nightshift.h"
+#include "nightshift_host.h"
 
 /* -------------------------------------------- what a claimer remembers of queues */
 

@@ -9,7 +9,7 @@
 #define NS_DB_DB_H
 
 #include "link/link.h"
-#include "nightshift.h"
+#include "nightshift_host.h"
 #include "ns_sql_names.h" /* generated: enum ns_sql */
 
 /* ------------------------------------ the SQL of sql/, embedded at build */

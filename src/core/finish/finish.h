@@ -5,7 +5,7 @@
 #ifndef NS_FINISH_FINISH_H
 #define NS_FINISH_FINISH_H
 
-#include "nightshift.h"
+#include "nightshift_host.h"
 
 /* A job that ends on the open transaction, which has locked its row. */
 typedef struct ns_end {

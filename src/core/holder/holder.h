@@ -4,7 +4,7 @@
 #ifndef NS_HOLDER_HOLDER_H
 #define NS_HOLDER_HOLDER_H
 
-#include "nightshift.h"
+#include "nightshift_host.h"
 
 /* We were declared dead: no claim is ours any more, nor the id. */
 void ns_holder_lost(ns_db *db);

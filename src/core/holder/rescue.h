@@ -4,7 +4,7 @@
 #ifndef NS_HOLDER_RESCUE_H
 #define NS_HOLDER_RESCUE_H
 
-#include "nightshift.h"
+#include "nightshift_host.h"
 
 /* What earlier looks have seen of a holder; instants are monotonic µs. */
 typedef struct ns_suspect {

@@ -7,7 +7,7 @@
 
 #include <sys/types.h>
 
-#include "nightshift.h"
+#include "nightshift_host.h"
 
 /* A slot that is ours, or that is still to be given back. */
 typedef struct ns_held {

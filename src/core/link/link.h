@@ -8,7 +8,7 @@
 #ifndef NS_LINK_LINK_H
 #define NS_LINK_LINK_H
 
-#include "nightshift.h"
+#include "nightshift_host.h"
 
 /* ------------------------------------------ the connection: connection.c */
 

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "../base/ns_duration.h"
+#include "ns_duration.h"
 
 static int hexdigit(char c) {
   if (c >= '0' && c <= '9')

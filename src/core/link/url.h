@@ -10,7 +10,7 @@
 #ifndef NS_LINK_URL_H
 #define NS_LINK_URL_H
 
-#include "nightshift.h"
+#include "nightshift_host.h"
 
 typedef struct ns_url {
   char *text; /* owned: the decoded parts below live in it */

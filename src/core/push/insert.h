@@ -4,7 +4,7 @@
 #ifndef NS_PUSH_INSERT_H
 #define NS_PUSH_INSERT_H
 
-#include "nightshift.h"
+#include "nightshift_host.h"
 
 /* One job on its way in: what was asked, and what was decided for it. */
 typedef struct ns_insert {

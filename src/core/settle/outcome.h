@@ -4,7 +4,7 @@
 #ifndef NS_SETTLE_OUTCOME_H
 #define NS_SETTLE_OUTCOME_H
 
-#include "nightshift.h"
+#include "nightshift_host.h"
 #include "ns_time.h"
 
 #define NS_DELAY_MAX (INT64_C(3155760000) * NS_SECOND) /* as of a push */

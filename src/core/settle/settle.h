@@ -5,7 +5,7 @@
 #define NS_SETTLE_SETTLE_H
 
 #include "claim/claim.h"
-#include "nightshift.h"
+#include "nightshift_host.h"
 
 /* Writes the verdicts and their children; each gets its status: OK, STALE, or
 ** BUSY when somebody holds its row. Errors: what makes the whole batch fail. */

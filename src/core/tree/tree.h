@@ -6,7 +6,7 @@
 
 #include "db/db.h"
 #include "handle.h"
-#include "nightshift.h"
+#include "nightshift_host.h"
 
 #define NS_TREE_BATCH 500 /* jobs per transaction */
 #define NS_SOMEBODY (-1)  /* a holder: the claim's lease cannot be seen yet */

@@ -7,7 +7,7 @@
 
 #include <sys/types.h>
 
-#include "nightshift.h"
+#include "nightshift_host.h"
 
 /* A holder as a row of rescue_holders tells. */
 typedef struct ns_peer {

@@ -9,7 +9,7 @@
 #ifndef NSH_DISPATCHER_BATCH_H
 #define NSH_DISPATCHER_BATCH_H
 
-#include "nightshift.h"
+#include "nightshift_host.h"
 
 typedef struct nsh_chunk nsh_chunk;
 

@@ -18,7 +18,7 @@
 
 #include "config.h"
 #include "dispatcher/batch.h"
-#include "nightshift.h"
+#include "nightshift_host.h"
 #include "reading.h"
 
 /* Jobs of one claim on their way to the workers. */

@@ -16,7 +16,7 @@
 
 #include <stdint.h>
 
-#include "nightshift.h"
+#include "nightshift_host.h"
 #include "ns_buf.h"
 
 #define NSH_FRAME_MAX (64u << 20) /* bytes of one frame; more is malformed */

@@ -2,7 +2,7 @@
 ** The folder of a private server. Files are replaced as a whole, and named
 ** relative to the folder's descriptor, so that no path is ever too long.
 */
-#include "private/home.h"
+#include "private.h"
 
 #include <errno.h>
 #include <fcntl.h>

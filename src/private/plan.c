@@ -2,7 +2,7 @@
 ** What a private server is started with: which programs, with which arguments,
 ** and whether their version fits the data that is there.
 */
-#include "private/plan.h"
+#include "private.h"
 
 #include <fcntl.h>
 #include <spawn.h>

@@ -1,112 +1,26 @@
 /*
-** Nightshift: durable background jobs on MariaDB. The public C header.
+** What the host and the Lua module call beside nightshift.h: cycles, listeners, holders and
+** their rescue, trees, locks, all verbs from outside. Nothing of this is installed.
 **
-** An ns_db is one handle on one database: one connection, its statements and
-** the claims it holds. It serves one thread at a time. Every function that can
-** fail returns an ns_status and fills the caller's ns_err; see ns_err.h for
-** the codes. Strings come and go as ns_bytes: pointer and length, NUL-safe;
-** p == NULL means absent. All durations are microseconds; all instants are
-** microseconds since 1970, UTC, by the server's clock. Payloads, results and
-** states are JSON text in UTF-8; the core moves them and never parses them.
-**
-** Example: push one job, claim it, settle it.
-**
-**   ns_err err;
-**   ns_db *db;
-**   ns_config cfg = NS_CONFIG_INIT;
-**   cfg.url = "mysql://app:secret@localhost/shop";
-**   if (ns_open(&db, &cfg, &err) != NS_OK) { puts(err.message); return 1; }
-**   ns_push job = ns_push_new("email.send", "{\"to\":\"a@example.com\"}");
-**   if (ns_push_jobs(db, ns_str("mail"), &job, 1, &err) == NS_OK)
-**     printf("job %lld is durable\n", (long long)job.id);
-**   ns_close(db);
+** The rules of nightshift.h hold: one thread per handle, microseconds, borrowed bytes.
 */
-#ifndef NIGHTSHIFT_H
-#define NIGHTSHIFT_H
+#ifndef NIGHTSHIFT_HOST_H
+#define NIGHTSHIFT_HOST_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "nightshift.h"
+#include "ns_buf.h"
+#include "ns_err.h"
 
-#include "../base/ns_buf.h"
-#include "../base/ns_err.h"
-
-#define NS_VERSION "0.1.0"
 #define NS_SCHEMA_VERSION 1
 
-/* Limits and defaults; the one place they are written. */
-#define NS_MAX_SIGNAL 100   /* characters of its name */
-#define NS_MAX_QUEUE 64              /* bytes of a queue name */
-#define NS_MAX_NAME 100              /* bytes of a job name */
-#define NS_MAX_UNIQUE 190            /* characters of a unique key */
-#define NS_MAX_PAYLOAD 1048576       /* bytes of payload, result or state */
-#define NS_PRIORITY 100              /* 0..255, higher first */
-#define NS_DECAY 8                   /* priority lost per unfinished return, 0..255 */
-#define NS_MAX_ATTEMPTS 10
-#define NS_MAX_CRASHES 5
-#define NS_MAX_RUN INT64_C(4000000000) /* with the next return a job is dead */
-#define NS_LOST_TOGETHER 2            /* losses before a job is claimed alone */
-#define NS_BACKOFF INT64_C(5000000)          /* first retry delay */
-#define NS_BACKOFF_MAX INT64_C(3600000000)   /* the longest one */
-#define NS_TIMEOUT INT64_C(3600000000)       /* wall time of one run */
+/* Limits that only hosts and the core meet. */
+#define NS_MAX_RUN INT64_C(4000000000)       /* with the next return a job is dead */
+#define NS_LOST_TOGETHER 2                   /* losses before a job is claimed alone */
 #define NS_MISSING_MAX INT64_C(600000000)    /* life without a handler */
 #define NS_SLOW INT64_C(1000000)             /* an answer that takes longer is slow */
-#define NS_KEEP_DONE INT64_C(86400000000)    /* history of done jobs */
-#define NS_KEEP_DEAD INT64_C(2592000000000)  /* dead and cancelled ones */
-#define NS_KEEP_TREE INT64_C(7776000000000)  /* those of a tree that does not end */
-
-typedef struct ns_db ns_db;
+#define NS_KEEP_TREE INT64_C(7776000000000)  /* history of a tree that does not end */
 
 /* ------------------------------------------------------------ connection */
-
-/* How to reach the server. Absent fields (NULL, 0) take the default. */
-typedef struct ns_config {
-  const char *url;      /* mysql:// or mariadb://user:pass@host:port/db?k=v */
-  const char *host, *user, *password, *database, *socket;
-  unsigned port;
-  const char *file;     /* my.cnf to read instead of the standard ones */
-  const char *group;    /* my.cnf group; read after [client] */
-  const char *tls;      /* "off", "verify" (default to other machines), "trust" */
-  const char *ca, *cert, *key; /* PEM files */
-  int64_t connect_timeout; /* µs; default 3 s */
-  int64_t read_timeout; /* µs the server may let us wait for a reply before it
-                        ** counts as lost; default 30 s, for a host_session 20 s */
-  int64_t max_payload;  /* bytes; default NS_MAX_PAYLOAD */
-  bool no_schema;       /* skip the version check: for init and migrate */
-  bool host_session;    /* wait_timeout=30: the caller pings every 10 s */
-  /* A holder that must not give up asks this between attempts to reconnect;
-  ** NULL: one reconnect, then NS_EGONE. */
-  bool (*keep_trying)(void *arg, const ns_err *why);
-  void *keep_trying_arg;
-  /* Asked while a reply is waited for, ten times a second and after each signal. True
-  ** ends the wait and the connection, and the verb says NS_EGONE; it has to stay true
-  ** until the verb has returned. NULL: nobody is asked. */
-  bool (*interrupted)(void *arg);
-  void *interrupted_arg;
-  int interrupt_fd; /* once it may be read it is as if that had said true; 0: none */
-  int64_t end_by; /* monotonic µs: nothing is waited for after that; 0: no such time */
-  /* Told when an answer to a statement of ours is waited for, and with 'what' NULL when it
-  ** has come or never will. 'what': the statement's name, or its words (COMMIT); it is
-  ** there for good. 'thread': the server's id of the session; 'at': monotonic µs. Not told
-  ** of the caller's own SQL, nor of what is there to wait. NULL: nobody is told. */
-  void (*waits)(void *arg, const char *what, int64_t thread, int64_t at);
-  void *waits_arg;
-} ns_config;
-
-#define NS_CONFIG_INIT ((ns_config){0})
-
-/*
-** Opens '*out' (set to NULL on failure). No url and no other field set: the
-** private server of the working directory is created and started. The first
-** open takes LIBMYSQL_PLUGINS, MARIADB_PLUGIN_DIR, MYSQL_HOME and MARIADB_HOME
-** out of the environment; $MYSQL_PWD is never read.
-** Errors: GONE, DENIED, SCHEMA, SERVER, INVALID (bad url).
-*/
-ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err);
-
-/* Gives claims back if the server is there, and frees. Waits 3 s at most, for the
-** server and for rows that others hold. NULL is allowed. */
-void ns_close(ns_db *db);
 
 /* Is it the socket of a handle of this process? After a fork such a handle opens
 ** another one, so nobody shares it. */
@@ -121,9 +35,6 @@ void ns_end_by(ns_db *db, int64_t at);
 ** first and knows no claims; the parent's session stays untouched.
 */
 bool ns_is_foreign(const ns_db *db);
-
-/* Round trip to the server; reconnects if needed. Errors: GONE. */
-ns_status ns_ping(ns_db *db, ns_err *err);
 
 /* Has the server ended the connection? Looks at the socket only; the next verb
 ** reconnects. */
@@ -151,55 +62,7 @@ ns_counters ns_count(const ns_db *db);
 ** '*version' and '*name' get the migration it belongs to and its name. */
 const char *ns_schema_text(size_t i, int *version, const char **name);
 
-/* Creates or upgrades all tables, up to NS_SCHEMA_VERSION, and makes procedures
-** and views anew, by the rights of this user. '*from' gets the version found
-** (0: none). Safe to repeat, also while jobs flow. Errors: DENIED, SCHEMA
-** (newer), BUSY (somebody has been inside a procedure for ten seconds). */
-ns_status ns_migrate(ns_db *db, int *from, ns_err *err);
-
 /* ------------------------------------------------------------------ push */
-
-typedef struct ns_push {
-  int64_t id;        /* 0: chosen by the push, which writes it back */
-  ns_bytes name;     /* 1..NS_MAX_NAME bytes, no control characters */
-  ns_bytes payload;  /* JSON text */
-  ns_bytes queue;    /* absent: the queue of the call */
-  int64_t delay;     /* µs from now */
-  int priority;      /* 0..255 */
-  int64_t decay;     /* 0..255 of it lost with each unfinished return */
-  int64_t max_attempts, max_crashes;
-  int64_t max_polls; /* -1: unlimited */
-  int64_t max_phases; /* waits since the push or the last signal, 0: unlimited; -1:
-                      ** what the handler says, or NS_MAX_PHASES */
-  int64_t backoff;   /* µs, first retry delay */
-  int64_t timeout;   /* µs of wall time per run */
-  int64_t deadline;  /* µs from now after which it is not started any more, and a
-                     ** poll is dead; -1: its parent's, or none */
-  ns_bytes unique;   /* key that at most one live job of the queue has */
-  int64_t keep;      /* 1: a live job that has the key is no error: nothing is pushed,
-                     ** and 'id' is that job's; not for children of a verdict */
-  int64_t parent;    /* a live job; 0: none */
-  ns_bytes after;    /* "[id,…]" of jobs to wait for; absent: none */
-  int64_t on_fail_run; /* when one of them fails: 1: run all the same, 0: be
-                       ** cancelled */
-} ns_push;
-
-#define NS_MAX_PHASES 100
-
-/* A push with every default; 'name' and 'payload' are borrowed. */
-ns_push ns_push_new(const char *name, const char *payload);
-
-/*
-** Pushes 'n' jobs into 'queue' (created when new) in one transaction, all or
-** none; ids are written into 'jobs'. Inside a transaction of the caller it
-** joins that one. When the connection is cut at the commit the push is
-** repeated without a second job; when that ends in GONE, the caller may repeat
-** it within a minute, on the same handle and with the same content, to the same
-** end. Rings a listener after the commit.
-** Errors: GONE, BUSY, INVALID, TOO_BIG, DUPLICATE (err->job has the key), DENIED.
-*/
-ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
-                       ns_err *err);
 
 /* Checks what a push would refuse before anything is written. 'index' is
 ** named in the message when n > 1. Errors: INVALID, TOO_BIG. */
@@ -209,91 +72,6 @@ ns_status ns_push_check(const ns_push *job, int64_t max_payload, ns_err *err);
 ns_status ns_take_ids(ns_db *db, int64_t *ids, size_t n, ns_err *err);
 
 /* ---------------------------------------------------- claim and settle */
-
-/* A claimed job. Everything is borrowed from the ns_jobs that holds it. */
-typedef struct ns_job {
-  int64_t id, run, lease;  /* (id, run) is the claim token */
-  int64_t queue_id;
-  ns_bytes queue, name, payload;
-  ns_bytes state;          /* of the last again; absent at first */
-  ns_bytes awaits;         /* the signal it has waited for; absent: none */
-  ns_bytes signal;         /* JSON that was sent; absent: nothing came */
-  int64_t heard;           /* when that was, as its verdict has to know; 0: never */
-  int64_t attempts, polls, crashes; /* before this run */
-  int64_t max_attempts, max_polls;  /* max_polls -1: unlimited */
-  int64_t priority;        /* as it is now, after decay */
-  int64_t parent, root;    /* 0: none */
-  int64_t phase;           /* how often it was parked to wait for its children */
-  int64_t follows;         /* 1: it was pushed to wait for other jobs */
-  int64_t created, due;
-  int64_t deadline;        /* 0: none */
-  int64_t timeout;         /* µs */
-  int64_t nonce;
-} ns_job;
-
-/* A batch of claimed jobs and the memory their bytes live in. */
-typedef struct ns_jobs {
-  ns_job *items;
-  size_t n, cap;
-  void *memory; /* list of blocks that never move */
-} ns_jobs;
-
-#define NS_JOBS_INIT ((ns_jobs){NULL, 0, 0, NULL})
-void ns_jobs_free(ns_jobs *jobs); /* empties; usable again */
-
-typedef enum ns_kind {
-  NS_ACK,      /* done, with result */
-  NS_FAIL,     /* error; retried after a backoff, or dead */
-  NS_AGAIN,    /* not yet; come back after delay, with state */
-  NS_DISCARD,  /* dead at once; error holds the reason */
-  NS_EXPIRE,   /* the same for one whose deadline passed before it was started */
-  NS_RELEASE,  /* given back untouched: no budget, no priority lost */
-  NS_WAIT,     /* parked until its children have ended, then run again */
-  NS_CRASH,    /* the worker died: retried at once, or dead as poison */
-  NS_MISSING,  /* no handler of this name here; error lists the known ones */
-  NS_LOST      /* its holder died, or its worker by another job's fault */
-} ns_kind;
-
-/* What is known of a claim on a row of an adopted table, for people. Instants are µs by
-** the server's clock. */
-typedef struct ns_row_claim {
-  int64_t holder;   /* who has it; 0: nobody that we know of */
-  int64_t since;
-  int64_t failures; /* this one included */
-  int64_t next;     /* it is not claimed before */
-} ns_row_claim;
-
-/* How one claim ends. The caller owns all bytes during the call. */
-typedef struct ns_verdict {
-  int64_t id, run, lease;
-  ns_kind kind;
-  ns_bytes result;   /* ACK: JSON text or absent */
-  ns_bytes error;    /* FAIL, DISCARD, CRASH, MISSING; AGAIN that is the end */
-  ns_bytes state;    /* AGAIN: JSON text; absent keeps the last one */
-  ns_bytes log;      /* last log lines, kept with a failed attempt */
-  int64_t delay;     /* FAIL, AGAIN: µs; -1: the job's backoff */
-  ns_bytes signal;   /* WAIT: for this signal, with 'delay' as the deadline (-1:
-                     ** none); absent: for the children */
-  int64_t go_on;     /* WAIT: when a child fails: 1: run all the same, 0: dead;
-                     ** AGAIN, after the deadline: 1: run once more, 0: dead;
-                     ** AGAIN of an adopted row: 2: no other is claimed so long;
-                     ** RELEASE: 1: it was never begun, and keeps its place; 2: its
-                     ** verdict was written already, by ns_settle_for;
-                     ** ACK: 1: written already, in a transaction of the handler's.
-                     ** That what was written already is STALE is no news */
-  int64_t max_phases; /* WAIT: of the handler, when the push has said nothing; -1:
-                      ** NS_MAX_PHASES; 0: unlimited */
-  ns_push *children; /* ACK, WAIT: claimable now; AGAIN: wait for the parent's
-                     ** done; otherwise dropped. ids already taken */
-  size_t nchildren;
-  int64_t heard;     /* of the claim, for ns_settle_for: see ns_job */
-  ns_status status;  /* out: NS_OK, NS_ESTALE, NS_EBUSY: it belongs into a later
-                     ** cycle; an adopted row's: or why this one was refused */
-  bool trouble;      /* out: it is BUSY for the server's own trouble with it */
-  bool dead;         /* out: the job ended dead */
-  ns_row_claim row;  /* out: of an adopted row */
-  int64_t ended;     /* not the core's: when the handler has, monotonic µs; 0: none had begun */
-} ns_verdict;
 
 /* A queue as a holder sees it. */
 typedef struct ns_queue_row {
@@ -386,18 +164,6 @@ ns_status ns_look_ahead(ns_db *db, const ns_feed *feeds, size_t nfeeds, int64_t 
 /* What the server said last of verdicts with 'trouble'; until the next such. */
 const ns_err *ns_trouble(const ns_db *db);
 
-/* Claims up to 'limit' jobs of one queue, waiting up to 'wait' µs for the
-** first; out->n == 0: none. 'lease' µs (0: none) after the claim or the last
-** ns_touch of one of its jobs they are given back, for callers that may hang.
-** Errors: GONE, BUSY, NOT_FOUND never. */
-ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait,
-                   int64_t lease, ns_jobs *out, ns_err *err);
-
-/* Settles one verdict, retrying while its row is locked (at most 10 s).
-** After GONE the same verdict may be settled again: OK when it was written.
-** Errors: STALE, GONE, BUSY, TOO_BIG. */
-ns_status ns_settle(ns_db *db, ns_verdict *verdict, ns_err *err);
-
 /*
 ** Settles a verdict on a claim of another handle, whose holder is 'holder', and rings for
 ** what that made claimable. With NS_OK it has its status, as after ns_cycle; unless that is
@@ -436,10 +202,6 @@ typedef struct ns_owed {
 ** has the oldest, in order. Errors: GONE. */
 ns_status ns_tell_owed(ns_db *db, int64_t holder, const ns_owed *list, size_t n,
                        size_t total, ns_err *err);
-
-/* The same of one job. Errors: STALE too. */
-ns_status ns_touch(ns_db *db, int64_t id, int64_t run, int64_t worker_pid,
-                   double progress, ns_bytes text, ns_err *err);
 
 /* Whether jobs that wait for ended ones have still to be told, since somebody
 ** held them: the next ns_cycle does, even with nothing else to do. */
@@ -568,38 +330,9 @@ ns_status ns_mend_step(ns_db *db, ns_mend_how how, int64_t *again_in, ns_mended 
 
 /* --------------------------------------------------- verbs from outside */
 
-typedef struct ns_info {
-  ns_job job;          /* bytes live in 'bytes' */
-  ns_bytes where;      /* scheduled ready running waiting done dead cancelled */
-  ns_bytes reason, error, result, unique;
-  int64_t finished_at, unmet, holder;
-  int64_t paused; /* by the pause of which job; 0: it is not */
-  int64_t max_crashes, decay;
-  double progress;     /* -1: none */
-  ns_bytes status_text;
-  ns_buf bytes;
-} ns_info;
-
-#define NS_INFO_INIT ((ns_info){0})
-void ns_info_free(ns_info *info);
-
-/* Errors: NOT_FOUND, GONE. */
-ns_status ns_job_info(ns_db *db, int64_t id, ns_info *info, ns_err *err);
-
-/* Ends a live job as cancelled; a running one's late verdict is STALE.
-** Errors: NOT_FOUND, STATE (already finished), GONE. */
-ns_status ns_cancel(ns_db *db, int64_t id, ns_bytes reason, ns_err *err);
-
-/* A finished job runs again with fresh budgets. Errors: NOT_FOUND, STATE
-** (still live), DUPLICATE (its unique key is taken). */
-ns_status ns_retry(ns_db *db, int64_t id, ns_err *err);
-
 /* A live job gets another priority, 0 to 255; in its new lane it is the last. One
 ** that runs keeps its worker. Errors: NOT_FOUND, STATE (finished), INVALID. */
 ns_status ns_reprioritise(ns_db *db, int64_t id, int64_t priority, ns_err *err);
-
-/* A scheduled job becomes ready now. Errors: NOT_FOUND, STATE. */
-ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err);
 
 /* A live job is not started after this, µs from now (-1: no limit any more); one
 ** that polls has its last look then. Errors: NOT_FOUND, STATE. */
@@ -633,21 +366,6 @@ typedef struct ns_progress {
 /* Errors: NOT_FOUND, GONE. */
 ns_status ns_tree_progress(ns_db *db, int64_t id, ns_progress *progress,
                            ns_err *err);
-
-/* Sends a value to a job that waits for the signal 'name' (absent: for any), or
-** will. Errors: NOT_FOUND, INVALID, TOO_BIG. */
-ns_status ns_signal(ns_db *db, int64_t id, ns_bytes value, ns_bytes name,
-                    ns_err *err);
-
-/* Stops or restarts claiming from a queue. Errors: NOT_FOUND. */
-ns_status ns_pause(ns_db *db, ns_bytes queue, bool paused, ns_err *err);
-
-/* Deletes history older than this in small batches; '*deleted' counts. A tree
-** goes as a whole, once all of it has ended and is old enough. Slots whose owner
-** is gone are deleted, too. A negative age keeps that kind. 'max_batches' 0:
-** until nothing is left; else the next call goes on where this one stopped. */
-ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead,
-                   size_t max_batches, int64_t *deleted, ns_err *err);
 
 /* Called between two of a prune's transactions, where the handle may be used; false: the
 ** prune stops, and another goes on where it was. NULL: nobody is asked. */
@@ -763,28 +481,11 @@ ns_status ns_ring_try(ns_db *db, int64_t *took, ns_err *err);
 
 /* ----------------------------------------------- the caller's own SQL */
 
-/* Transactions nest as savepoints never: begin inside begin is STATE. */
-ns_status ns_begin(ns_db *db, ns_err *err);
-ns_status ns_commit(ns_db *db, ns_err *err);   /* then rings what was pushed */
-void ns_rollback(ns_db *db);
-bool ns_in_transaction(const ns_db *db);
-
 /* A point of the caller's transaction that ns_undo takes it back to; of one 'depth' the
 ** last counts. '*mark' is for ns_undo. When taking it back is refused, all of it is
 ** lost, and can only be rolled back. */
 ns_status ns_savepoint(ns_db *db, int64_t depth, int64_t *mark, ns_err *err);
 ns_status ns_undo(ns_db *db, int64_t depth, int64_t mark, ns_err *err);
-
-typedef enum ns_type { NS_NULL, NS_INT, NS_UINT, NS_REAL, NS_TEXT } ns_type;
-
-/* A parameter or a column value. TEXT carries text, blobs, decimals, dates;
-** UINT is only used for values above INT64_MAX. */
-typedef struct ns_value {
-  ns_type type;
-  int64_t i; /* INT; UINT as its two's complement */
-  double d;  /* REAL */
-  ns_bytes s; /* TEXT */
-} ns_value;
 
 /* From now on, while a transaction of the caller is open, every verb is STATE; or not. For
 ** who shares a handle among several threads of control, of which one has begun it. */
@@ -796,23 +497,6 @@ void ns_session_bar(ns_db *db, bool yes);
 ** the next verb makes anew. */
 void ns_session_reset(ns_db *db, bool *open);
 
-typedef struct ns_result {
-  size_t ncols;           /* 0: the statement returned no rows */
-  const char *const *names; /* ncols column names */
-  int64_t affected, insert_id;
-} ns_result;
-
-/*
-** Runs one statement with bound parameters. With rows, ns_fetch hands out one
-** row after the other. 'result' and rows are borrowed until the next call.
-** 'sql' may also be "@name": a statement of sql/query.
-** Errors: SQL (message is the server's), DENIED, GONE, BUSY, TOO_BIG.
-*/
-ns_status ns_execute(ns_db *db, ns_bytes sql, const ns_value *params,
-                     size_t nparams, ns_result *result, ns_err *err);
-/* '*row' is NULL after the last row. */
-ns_status ns_fetch(ns_db *db, const ns_value **row, ns_err *err);
-
 /* Text of a named statement of sql/query, NULL when there is none. */
 const char *ns_sql_text(const char *name);
 
@@ -822,15 +506,12 @@ const char *ns_sql_name(size_t i);
 /* Microseconds since 1970, UTC, by the server. */
 ns_status ns_server_now(ns_db *db, int64_t *now, ns_err *err);
 
-/* --------------------------------------------------------- private server */
+/* ------------------------------------------------------- private server */
 
-/*
-** Creates and starts (or joins) the private MariaDB server under
-** 'dir'/.nightshift; 'dir' NULL: the working directory. '*url' gets a malloc'd
-** URL. The server lives until its last user is gone, however it went.
-** Errors: GONE (did not start), DENIED, INVALID.
-*/
-ns_status ns_private_start(const char *dir, char **url, ns_err *err);
+/* What ns_open does from now on, in this process, when nothing names a server: 'start' (as
+** ns_private_start of src/private) creates or joins a private one under 'dir', NULL: the
+** working directory, and gives its malloc'd URL. At first such an open is INVALID. */
+void ns_use_private(ns_status (*start)(const char *dir, char **url, ns_err *err));
 
 #include "nightshift_adopt.h" /* existing tables as queues */
 

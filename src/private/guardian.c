@@ -14,7 +14,7 @@
 ** only a server that answers gets one. SIGKILL loses nothing: the next start
 ** recovers, as after a power cut.
 */
-#include "private/guardian.h"
+#include "private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,7 +35,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../base/ns_time.h"
+#include "ns_time.h"
 
 #define STATUS_FD 3
 #define STOP_WAIT (15 * NS_SECOND)    /* SIGTERM, then SIGKILL */

@@ -1,11 +1,11 @@
 /*
 ** Existing tables as queues: the part of the contract that is about tables of others.
-** Comes with nightshift.h, which has the handle, jobs, verdicts and errors.
+** Comes with nightshift_host.h; nightshift.h has the handle, jobs, verdicts and errors.
 */
 #ifndef NIGHTSHIFT_ADOPT_H
 #define NIGHTSHIFT_ADOPT_H
 
-#include "nightshift.h"
+#include "nightshift_host.h"
 
 typedef enum ns_strategy {
   NS_UPDATE_LIMIT, /* a claim token, and one UPDATE … ORDER BY … LIMIT */

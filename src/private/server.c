@@ -1,8 +1,8 @@
 /*
 ** The private server: a MariaDB of its own for the working directory, for
 ** development. This file is the side of the user: it joins or starts the
-** server and waits until it answers. The folder is private/home.c, the command
-** lines private/plan.c; the guardian (private/guardian.c) is the other side.
+** server and waits until it answers. The folder is home.c, the command
+** lines plan.c; the guardian (guardian.c) is the other side.
 **
 ** Order of the locks: start.lock (one starter at a time; held until the
 ** server answers), then a share of users.lock. The share is kept until the
@@ -10,7 +10,7 @@
 ** forked child inherits the share, and the server then lives until that child
 ** ends too; programs that are executed do not inherit it.
 */
-#include "nightshift.h"
+#include "private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,10 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../base/ns_time.h"
-#include "private/guardian.h"
-#include "private/home.h"
-#include "private/plan.h"
+#include "ns_time.h"
 
 #define PATIENCE (120 * NS_SECOND) /* for locks and for the server */
 
