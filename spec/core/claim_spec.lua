@@ -1,12 +1,15 @@
 -- Claims: in order, each job to one holder, never waiting for a lock.
 
-local nightshift = require "nightshift"
 local core = require "nightshift.core"
 local db = require "spec.support.db"
-
-local function database(url) return url:match "/([^/?]+)%?" end
+local host = require "spec.support.host"
+local nightshift = require "nightshift"
+local nst = require "nst"
+local proxy = require "spec.support.proxy"
 
 describe("a claim", function()
+  local function database(url) return url:match "/([^/?]+)%?" end
+
   local url, handle, q
 
   with_database(function(opened, _, at)
@@ -144,5 +147,269 @@ describe("a claim", function()
     end
     local job = assert(q:claim())
     assert.same({ "a", 1 }, { job.name, job.attempt })
+  end)
+end)
+
+-- Claims of several runs of one job were told apart by the id alone: a verdict
+-- could be written with the run of an older claim, and the job was lost.
+describe("a job that was cancelled and retried twice", function()
+  local url, name, handle, other, id
+
+  before_each(function()
+    url, name = db.fresh()
+    handle = assert(nightshift.open(url))
+    other = assert(nightshift.open(url))
+    id = assert(handle:queue("q"):push("job", 1))
+  end)
+  after_each(function()
+    handle:close()
+    other:close()
+  end)
+
+  local function start_over()
+    assert(other:cancel(id))
+    assert(other:retry(id))
+  end
+
+  it("comes back when the handle that claimed each run closes", function()
+    for i = 1, 3 do
+      assert(handle:queue("q"):claim())
+      if i < 3 then start_over() end
+    end
+    handle:close()
+    local job = assert(other:queue("q"):claim())
+    assert.equal(id, job.id)
+    assert.is_true((job:ack()))
+  end)
+
+  it("is claimed once when its old rows are still there, and its lease goes", function()
+    start_over()
+    start_over()
+    local jobs = assert(handle:queue("q"):claim_many(10))
+    assert.equal(1, #jobs)
+    assert.is_true((jobs[1]:progress(0.5)))
+    assert.is_true((jobs[1]:ack()))
+    assert.equal("0", db.sql("SELECT COUNT(*) FROM nightshift_lease", name))
+  end)
+end)
+
+-- A claim that waited turned in circles, thousands of transactions a second,
+-- while an open transaction held a scheduled row that had come due.
+describe("a waiting claim", function()
+  it("does not turn in circles while a due job is held by a transaction", function()
+    local url = db.fresh()
+    local handle <close> = assert(nightshift.open(url))
+    local holder <close> = assert(nightshift.open(url))
+    assert(handle:queue("q"):push("job", 1, { delay = 0.1 }))
+    holder:transaction(function(tx)
+      assert(tx:execute "DELETE FROM nightshift_scheduled")
+      local function commits() return tonumber((db.sql("SHOW GLOBAL STATUS LIKE 'Com_commit'"):match "%d+")) end
+      local before = commits()
+      assert.is_nil(handle:queue("q"):claim { wait = 1 })
+      local n = commits() - before
+      assert.is_true(n < 200, n .. " transactions in a second")
+    end)
+  end)
+end)
+
+-- A wait of more microseconds than the clock can count to was over at once.
+describe("a wait for ever", function()
+  it("of a claim lasts until a job is there", function()
+    local handle <close> = assert(core.open { url = db.fresh() })
+    assert(handle:push("q", { { name = "later", delay = 300000 } }))
+    assert.equal("later", assert(handle:claim("q", 1, math.maxinteger))[1].name)
+  end)
+
+  it("of a look ends when nobody seems dead", function()
+    local handle <close> = assert(core.open { url = db.fresh() })
+    assert.same({ holders = 0, jobs = 0, poison = 0 }, handle:look(math.maxinteger))
+  end)
+
+  it("cannot be negative", function()
+    local handle <close> = assert(core.open { url = db.fresh() })
+    assert.has_error(function() handle:claim("q", 1, -1) end)
+    assert.has_error(function() handle:claim("q", 1, 0, -1) end)
+    assert.has_error(function() handle:look(-1) end)
+  end)
+end)
+
+-- A job that was cancelled while a host had claimed it and not begun it was begun
+-- all the same, and ran until its first sign of life; so did one behind it.
+describe("a job that is cancelled while it waits in a host", function()
+  it("is not begun", function()
+    local url = db.fresh()
+    local handle <close> = assert(nightshift.open(url))
+    local q = handle:queue "q"
+    local folder = fixture.dir()
+    local h = host.start(url, ([[return { slow = function(job)
+      io.open("%s/" .. job.id, "w"):close()
+      while not io.open "%s/go" do os.execute "sleep 0.02" end
+    end }]]):format(folder, folder), { "--workers", "1" })
+    local ids = {}
+    for i = 1, 3 do ids[i] = assert(q:push("slow", i)) end
+    local function begun(id) return io.open(folder .. "/" .. id) ~= nil end
+    eventually(function() return begun(ids[1]) end)
+    assert(handle:cancel(ids[2]))
+    io.open(folder .. "/go", "w"):close()
+    eventually(function() return handle:job(ids[3]).state == "done" end)
+    assert.is_false(begun(ids[2]))
+    h:signal "TERM"
+    assert.equal(0, h:wait(20))
+  end)
+end)
+
+-- The server lets a locking read see a commit a moment before a snapshot does: a claim
+-- took a ready row and read its job in a snapshot that did not show it yet, held it
+-- for cancelled, and forgot it, so that nobody ever ran it; and a job was woken by a
+-- signal that its claim did not see. Seen on a machine with far more to do than it
+-- could. Here the moment is as long as it takes: of two rows that belong together one
+-- is committed by itself, and the claimer's replies are slow.
+describe("what a locking read sees before a snapshot does", function()
+  local proc = require "spec.support.proc"
+
+  local DELAY = 400 -- ms, of each reply
+
+  local handle, q, url, late
+  with_database(function(...) handle, q, url = ... end)
+  before_each(function() late = assert(nightshift.open(url)) end)
+  after_each(function() late:close() end)
+
+  local CLAIM = [[
+  local db = assert(require "nightshift".open(arg[1]))
+  db:queue("q"):claim():ack() -- all that it says from here on is prepared
+  print "open"
+  io.open(arg[2]):read "a" -- until it may go on
+  local job = assert(db:queue("q"):claim { wait = 20 })
+  print("has " .. job.run .. " " .. tostring(job.signal))
+  job:ack(job.signal)]]
+
+  --- A claimer whose replies are slow from now on; it claims when it is told to.
+  local function claimer()
+    assert(q:push "warm-up")
+    local through, gate = proxy.start(db.shared()), fixture.dir() .. "/gate"
+    assert(os.execute("mkfifo " .. gate))
+    local process = proc.start { proc.lua, fixture.file("claim.lua", CLAIM), through:url(url), gate }
+    process:wait_line "^open"
+    through:tell("delay " .. DELAY)
+    return process, through, gate
+  end
+
+  --- It claims, and as soon as the ready row is taken what 'late' has done is committed.
+  local function claim_and_commit(gate)
+    assert(io.open(gate, "w")):close()
+    eventually(function()
+      return handle:execute("SELECT COUNT(*) AS n FROM nightshift_ready WHERE job_id > 0")[1].n == 0
+    end)
+    assert(late._handle:commit())
+  end
+
+  it("is a job that is claimed, not one that is gone", function()
+    local process, through, gate = claimer()
+    local id = assert(q:push "job")
+    assert(handle:execute("UPDATE nightshift_ready SET run = 2 WHERE job_id = ?", id))
+    assert(late._handle:begin())
+    assert(late:execute("UPDATE nightshift_job SET run = 2 WHERE id = ?", id))
+    claim_and_commit(gate)
+    process:wait_line "^has 2 nil"
+    through:tell "delay 0"
+    assert.equal(0, process:wait(20))
+    assert.equal("done", handle:job(id).state)
+  end)
+
+  it("is a signal", function()
+    local process, through, gate = claimer()
+    local id = assert(q:push "job")
+    assert(assert(q:claim()):wait { signal = "go" })
+    assert(late._handle:begin())
+    assert(late:execute("INSERT INTO nightshift_signal VALUES (?, 'go', '7', 1)", id))
+    assert(handle:execute("DELETE FROM nightshift_scheduled WHERE job_id = ?", id))
+    assert(handle:execute("UPDATE nightshift_job SET due = 1 WHERE id = ?", id))
+    assert(handle:execute("INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)"
+      .. " SELECT queue_id, rank, created + 1, id, run FROM nightshift_job WHERE id = ?", id))
+    claim_and_commit(gate)
+    process:wait_line "^has 2 7"
+    through:tell "delay 0"
+    assert.equal(0, process:wait(20))
+    assert.equal(7, handle:job(id).result)
+  end)
+end)
+
+-- A forked child took over its parent's verdicts on jobs that were claimed too late, and settled
+-- claims that are not its own.
+it("what a parent has claimed too late is none of a forked child's business", function()
+  local url, name = db.fresh()
+  local handle <close> = assert(nightshift.open(url))
+  local other <close> = assert(nightshift.open(url))
+  local q = handle:queue "q"
+  local id = assert(q:push("job", 1, { deadline = 3600 }))
+  db.sql("UPDATE nightshift_job SET deadline = 1", name)
+  assert(other:transaction(function(tx)
+    assert(tx:execute("SELECT id FROM nightshift_job WHERE id = ? FOR UPDATE", id))
+    assert.is_nil(q:claim())
+    return true
+  end))
+  assert.equal("running", other:job(id).state)
+  local pid = nst.fork(function()
+    assert(not q:claim())
+    handle:close()
+  end)
+  local how, status
+  eventually(function()
+    how, status = nst.reap(pid)
+    return how
+  end)
+  assert.same({ "exit", 0 }, { how, status })
+  assert.equal("running", other:job(id).state)
+  assert.is_nil(q:claim())
+  assert.equal("dead", other:job(id).state)
+end)
+
+-- Acks that go together and were not all written were told apart by their jobs alone: of three
+-- runs of one job, a lost one was told that it was written, and the one that is held that it
+-- was not.
+it("of the runs of a job that are acked together the one that is held is done", function()
+  local url, name = db.fresh()
+  local handle <close> = assert(nightshift.open(url))
+  local id = assert(handle:queue "q":push("job", 1))
+  local claimer <close> = assert(core.open { url = url })
+  local acks = {}
+  for run = 1, 3 do -- the middle one is looked at first when a token is searched
+    if run > 1 then
+      db.sql(([[UPDATE nightshift_job SET run = %d WHERE id = %d; UPDATE nightshift_lease SET jobs = '[]';
+        INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run, kind)
+          SELECT queue_id, rank, 1, id, run, CRC32(name) FROM nightshift_job]]):format(run, id), name)
+    end
+    local job = assert(claimer:claim("q", 1)[1])
+    assert.same({ id, run }, { job.id, job.run })
+    acks[run] = { id = job.id, run = job.run, lease = job.lease, kind = "ack" }
+  end
+  local ok, message, code = claimer:settle_all { acks[2], acks[3], acks[1] }
+  assert.same({ nil, "STALE" }, { ok, code }, message)
+  assert.matches("run 2,", message)
+  code = select(3, claimer:settle_all { acks[3] })
+  assert.equal("STALE", code)
+  assert.equal("done", handle:job(id).state)
+  assert.equal("3", db.sql("SELECT run FROM nightshift_finished", name))
+  assert.equal("0", db.sql("SELECT COUNT(*) FROM nightshift_lease", name))
+end)
+
+-- db:job and `nightshift show` named the holder with the least id of all who had
+-- anything, whoever had the job: MariaDB 10.11 takes MIN over an indexed column
+-- from the whole table when the join is with JSON_TABLE.
+describe("the holder of a job", function()
+  it("is the one that has it, not the first of all that have any", function()
+    local url = db.fresh()
+    local first <close> = assert(nightshift.open(url))
+    local second <close> = assert(nightshift.open(url))
+    local ids = first:queue("q"):push_many { { "a" }, { "b" } }
+    local a, b = assert(first:queue("q"):claim()), assert(second:queue("q"):claim())
+    assert.same(ids, { a.id, b.id })
+    local holders = {}
+    for i, id in ipairs(ids) do
+      holders[i] = first:job(id).holder
+      assert.equal(holders[i], select(2, assert(first:why(id))).holder)
+    end
+    assert.equal(2, #holders)
+    assert.not_equal(holders[1], holders[2])
   end)
 end)

@@ -2,6 +2,7 @@
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"
+local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 
@@ -357,4 +358,214 @@ describe("liveness:", function()
     assert.equal(1, assert(handle:rescue { wait = 0 }).jobs)
     assert.equal("0", sql "SELECT COUNT(*) FROM nightshift_lease")
   end)
+end)
+
+-- A handle that was closed while somebody held the row of a job it had claimed
+-- did not give the job back, and removed its holder: nobody could ever claim it.
+describe("closing a handle", function()
+  it("waits a moment for rows that others hold, and gives the jobs back", function()
+    local url = db.fresh()
+    local handle = assert(nightshift.open(url))
+    local id = assert(handle:queue("q"):push("job", 1))
+    assert(handle:queue("q"):claim())
+    local locker = proc.start { proc.lua, "-e", ([[
+      local db = require "nightshift".open(%q)
+      db:transaction(function(tx)
+        tx:execute("SELECT id FROM nightshift_job WHERE id = %d FOR UPDATE")
+        print "locked"
+        tx:execute "DO SLEEP(0.5)"
+        return true
+      end)]]):format(url, id) }
+    locker:wait_line "locked"
+    handle:close()
+    local other <close> = assert(nightshift.open(url))
+    assert.equal(id, assert(other:queue("q"):claim { wait = 20 }).id)
+  end)
+end)
+
+-- Whoever looked after dead holders deleted the rows of the long dead with a DELETE that
+-- locked all holders one after the other, and so waited for those that were in the middle
+-- of a claim, which keeps its holder's row locked until its commit.
+describe("beside claims", function()
+  local handle, q, url
+  with_database(function(...) handle, q, url = ... end)
+
+  local function ask(sql, ...) return assert(handle:execute(sql, ...))[1] end
+
+  local function waits() return tonumber(ask("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_waits'").Value) end
+
+  local CLAIM = [[
+  local db = assert(require "nightshift".open(arg[1]))
+  assert(db:queue("q"):claim())
+  print "claimed"
+  require "nst".sleep(60)]]
+
+  --- Adds one who has been dead for long.
+  local function add_dead(id)
+    assert(handle:execute([[INSERT INTO nightshift_holder
+    (id, kind, host, pid, boot_id, connection, started, beat, version, dead)
+    VALUES (?, 'host', 'h', 1, '', 1, 1, 1, '', 1)]], id))
+  end
+
+  it("the long dead are buried while the living claim", function()
+    assert(q:push_many { { "a" }, { "b" } })
+    local living <close> = assert(nightshift.open(url))
+    assert(living:queue "q":claim())
+    local id = ask("SELECT MAX(id) AS id FROM nightshift_holder").id
+    local mortal = proc.start { proc.lua, fixture.file("claim.lua", CLAIM), url }
+    mortal:wait_line "claimed"
+    local locker <close> = assert(nightshift.open(url))
+    local before = waits()
+    assert(locker:transaction(function(tx)
+      assert.equal(1, assert(tx:execute("UPDATE nightshift_holder SET cycle = cycle + 1 WHERE id = ?", id)).affected)
+      add_dead(1)
+      mortal:signal "KILL"
+      mortal:wait(10)
+      eventually(function()
+        assert(handle:rescue())
+        return ask("SELECT COUNT(*) AS n FROM nightshift_holder WHERE id = 1").n == 0
+      end)
+      return true
+    end))
+    assert.equal(before, waits())
+  end)
+end)
+
+-- A program that cannot read /proc wrote an empty place, which is that of all such machines: a
+-- process of another one that has no such number here counted as gone, and its jobs were given
+-- to others while it lived.
+it("a place has the name of the machine where there is no /proc", function()
+  local CLAIMER = [[
+  local handle = assert(require "nightshift".open(%q))
+  assert(handle:queue "q":claim())
+  print "claimed"
+  require "nst".sleep(60)]]
+
+  local url, name = db.fresh()
+  local handle <close> = assert(nightshift.open(url))
+  assert(handle:queue "q":push("job", 1))
+  local alone = { "unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh" }
+  if proc.run { "unshare", "--mount", "sh", "-c", "mount -t tmpfs none /proc", timeout = 60 } ~= 0 then
+    pending "needs the right to mount"
+    return
+  end
+  for i, word in ipairs { proc.lua, "-e", CLAIMER:format(url) } do alone[6 + i] = word end
+  local claimer = proc.start(alone)
+  claimer:wait_line "claimed"
+  local machine = io.popen "hostname":read "l"
+  assert.equal(machine, db.sql("SELECT TRIM(boot_id) FROM nightshift_holder", name))
+end)
+
+-- Whoever waits learns of a holder's death by its named lock. When he was stopped while he
+-- waited, the lock became his and stayed his, so the dead holder counted as alive for
+-- everybody else, and its jobs stayed away as long as he was stopped.
+describe("a process that is stopped while it waits", function()
+  local CLAIMER = [[
+  local db = assert(require "nightshift".open(%q))
+  assert(db:queue "q":claim())
+  print "holds"
+  io.flush()
+  os.execute "sleep 60"]]
+
+  local WAITER = [[
+  local db = assert(require "nightshift".open(%q))
+  db:queue "none":claim{ wait = 60 }]]
+
+  local url, name
+  before_each(function() url, name = db.fresh() end)
+
+  local function sql(text) return db.sql(text, name) end
+
+  local function start(program, line)
+    local p = proc.start { proc.lua, "-e", program:format(url) }
+    if line then p:wait_line(line) end
+    return p
+  end
+
+  local function sleepers()
+    return tonumber(sql [[SELECT COUNT(*) FROM information_schema.processlist
+      WHERE db = DATABASE() AND info LIKE 'BEGIN NOT ATOMIC /* nightshift-wait%' AND state = 'User lock']])
+  end
+
+  -- Its sleep has seen that another holder is there: it began after that one's claim.
+  local function watches()
+    eventually(function() return sleepers() == 1 end)
+    sql "CALL nightshift_ring()"
+    eventually(function() return sleepers() == 1 end)
+  end
+
+  -- As if they ran where process ids say nothing.
+  local function elsewhere() sql "UPDATE nightshift_holder SET boot_id = 'elsewhere'" end
+
+  local function aged_server()
+    eventually(function()
+      return tonumber(sql [[SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS
+        WHERE VARIABLE_NAME = 'UPTIME']]) >= 15
+    end)
+  end
+
+  local stops = {
+    handle = function() return start(WAITER) end,
+    host = function() return host.start(url, "return { a = function() end }", { "--queues", "none" }) end,
+  }
+  for kind, begin in pairs(stops) do
+    for _, where in ipairs { "this machine", "another one" } do
+      it(("keeps no jobs of a program on %s, as a %s"):format(where, kind), function()
+        local handle <close> = assert(nightshift.open(url))
+        assert(handle:queue "q":push("a", 1))
+        local stopped = begin()
+        local dies = start(CLAIMER, "holds")
+        watches()
+        stopped:signal "STOP"
+        if where == "another one" then
+          aged_server()
+          elsewhere()
+        end
+        dies:signal "KILL"
+        dies:wait()
+        local since = nightshift.clock()
+        assert.equal(2, assert(handle:queue "q":claim { wait = 30 }, "no job came back").run)
+        local took = nightshift.clock() - since
+        assert.is_true(took < proc.limit(9), took) -- by the round: 10 s
+        stopped:signal "CONT"
+      end)
+    end
+  end
+end)
+
+-- A machine that dies takes all its holders with it. Their graces, a second each, have to
+-- run together for all of their jobs to be back within two.
+it("fifty holders of another machine that die together are missed together", function()
+  local HOLDERS = [[
+  local nightshift = require "nightshift"
+  local handles = {}
+  for i = 1, 50 do
+    handles[i] = assert(nightshift.open(%q))
+    assert(handles[i]:queue "q":claim())
+  end
+  print "hold"
+  io.flush()
+  os.execute "sleep 60"]]
+
+  local url, name = db.fresh()
+  eventually(function()
+    return tonumber((db.sql "SHOW GLOBAL STATUS LIKE 'Uptime'":match "%d+$")) >= 15
+  end, 20)
+  local handle <close> = assert(nightshift.open(url))
+  local q = handle:queue "q"
+  for i = 1, 50 do assert(q:push("a", i)) end
+  local p = proc.start { proc.lua, "-e", HOLDERS:format(url) }
+  p:wait_line("hold", 20)
+  assert.is_nil(q:claim())
+  db.sql("UPDATE nightshift_holder SET boot_id = 'elsewhere'", name)
+  local since = nightshift.clock()
+  p:signal "KILL"
+  local back = 0
+  while back < 50 do
+    local jobs = assert(q:claim_many(50, { wait = 20 }))
+    assert.is_true(#jobs > 0, "no more came back")
+    back = back + #jobs
+  end
+  local took = nightshift.clock() - since
+  assert.is_true(took < proc.limit(9), took) -- by the round 10 s, one by one 50
 end)

@@ -1,9 +1,10 @@
--- Connections that do not break but go silent: what is waited for and how long,
--- and what becomes of the session that the server still has.
+-- Connections that go silent, or are lost: what is waited for and how long, and what becomes
+-- of the session that the server still has.
 
+local db = require "spec.support.db"
+local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local nst = require "nst"
-local db = require "spec.support.db"
 local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
 
@@ -190,4 +191,78 @@ describe("opening", function()
     assert.equal(7, #messages)
     for _, message in ipairs(messages) do assert.is_nil(message:find("s3cret", 1, true), message) end
   end)
+end)
+
+-- A handle whose connection was lost while it was idle said GONE once for each
+-- verb that did not begin with a transaction, though the server was there.
+describe("a handle whose connection was lost while it was idle", function()
+  local handle, name
+
+  before_each(function()
+    local url
+    url, name = db.fresh()
+    handle = assert(nightshift.open(url))
+    assert(handle:queue("q"):push("job", 1))
+  end)
+  after_each(function() handle:close() end)
+
+  local verbs = {
+    push = function() return handle:queue("new"):push("job", 1) end,
+    claim = function() return handle:queue("q"):claim() end,
+    job = function() return handle:job(assert(handle:queue("q"):push("job", 1))) end,
+    pause = function() return handle:queue("q"):pause() end,
+    transaction = function() return handle:transaction(function(tx) return tx:queue("q"):push("job", 1) end) end,
+  }
+  for verb, call in pairs(verbs) do
+    it("connects again: " .. verb, function()
+      for id in db.sql("SELECT id FROM information_schema.processlist WHERE db = '" .. name .. "'"):gmatch "%d+" do
+        db.sql("KILL " .. id)
+      end
+      assert.is_truthy(assert(call()))
+    end)
+  end
+end)
+
+-- A handler that asked for the results of its children when a KILL met its connection got an
+-- error raised, and the attempt had failed. A read of our own is asked again.
+describe("a read that a KILL cuts:", function()
+  --- In its second phase it waits until the file is there before it asks.
+  local SCRIPT <const> = [[return {
+  parent = function(job)
+    if job.phase == 0 then
+      job:spawn "child"
+      return job:wait()
+    end
+    print "asks"
+    while not io.open %q do require "nightshift.core".sleep(0.02) end
+    return job.results[1].result
+  end,
+  child = function() return "told" end,
+}]]
+
+  for _, kill in ipairs { "KILL QUERY", "KILL" } do
+    it("results are asked for again after a " .. kill, function()
+      local url, name = db.fresh()
+      local handle <close> = assert(nightshift.open(url))
+      local go = fixture.dir() .. "/go"
+      local h = host.start(url, SCRIPT:format(go), { "--workers", "1" })
+      local id = assert(handle:queue("q"):push "parent")
+      h:wait_line("asks", 20)
+      local other <close> = assert(nightshift.open(url))
+      assert(other:execute "LOCK TABLES nightshift_finished WRITE")
+      assert(io.open(go, "w")):close()
+      local waiting = eventually(function()
+        local list = db.sql([[SELECT id FROM information_schema.processlist
+        WHERE state LIKE 'Waiting for table%' AND info LIKE '%nightshift_child c FORCE%']], name)
+        return list ~= "" and list
+      end)
+      db.sql(kill .. " " .. waiting, name)
+      assert(other:execute "UNLOCK TABLES")
+      eventually(function() return handle:job(id).state == "done" end)
+      assert.equal("told", handle:job(id).result)
+      assert.equal("0", db.sql("SELECT COUNT(*) FROM nightshift_attempt", name))
+      h:signal "TERM"
+      assert.equal(0, h:wait())
+    end)
+  end
 end)

@@ -1,16 +1,18 @@
 -- What a push and its ring cost, and that no ring is lost.
 
-local nightshift = require "nightshift"
 local db = require "spec.support.db"
 local host = require "spec.support.host"
+local nightshift = require "nightshift"
+local nst = require "nst"
 local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
 
--- Two rings each: 10,000 rings with NIGHTSHIFT_LONG.
-local ROUNDS = math.ceil((os.getenv "NIGHTSHIFT_LONG" and 5000 or 1500) / proc.limit(1))
+describe("a ring", function()
+  -- Two rings each: 10,000 rings with NIGHTSHIFT_LONG.
+  local ROUNDS = math.ceil((os.getenv "NIGHTSHIFT_LONG" and 5000 or 1500) / proc.limit(1))
 
--- Answers each job of "there" by one of "back", at a moment of its own.
-local ANSWERER = [[
+  -- Answers each job of "there" by one of "back", at a moment of its own.
+  local ANSWERER = [[
   local nightshift = require "nightshift"
   local db = assert(nightshift.open(%q))
   local there, back = db:queue "there", db:queue "back"
@@ -24,38 +26,37 @@ local ANSWERER = [[
     if job.name == "last" then break end
   end]]
 
--- A waiting claim, which says when it has got its job.
-local WAITER = [[
+  -- A waiting claim, which says when it has got its job.
+  local WAITER = [[
   local db = assert(require "nightshift".open(%q))
   print "waiting"
   io.flush()
   assert(assert(db:queue "mail":claim{ wait = 30 }):ack())
   print "woken"]]
 
-local SLEEPS = [[SELECT COUNT(*) AS n FROM information_schema.processlist
+  local SLEEPS = [[SELECT COUNT(*) AS n FROM information_schema.processlist
   WHERE db = DATABASE() AND info LIKE 'BEGIN NOT ATOMIC /* nightshift-wait%' AND state LIKE 'User %']]
 
-local function number(handle, sql) return math.tointeger(tonumber(assert(handle:execute(sql))[1].n)) end
+  local function number(handle, sql) return math.tointeger(tonumber(assert(handle:execute(sql))[1].n)) end
 
--- How often the caller of a verb waits for the server, each of whose replies comes
--- DELAY later. The least of some: a machine may be busy.
-local DELAY = math.ceil(proc.limit(0.2) * 1000)
-local function waits(p, least_of_all, verb, prepare)
-  local least = math.huge
-  for i = 1, 6 do
-    if prepare then prepare() end
-    p:tell("delay " .. DELAY)
-    local start = nightshift.clock()
-    assert(verb(i))
-    local took = nightshift.clock() - start
-    p:tell "delay 0"
-    least = math.min(least, took * 1000 // DELAY)
-    if least <= least_of_all then break end
+  -- How often the caller of a verb waits for the server, each of whose replies comes
+  -- DELAY later. The least of some: a machine may be busy.
+  local DELAY = math.ceil(proc.limit(0.2) * 1000)
+  local function waits(p, least_of_all, verb, prepare)
+    local least = math.huge
+    for i = 1, 6 do
+      if prepare then prepare() end
+      p:tell("delay " .. DELAY)
+      local start = nightshift.clock()
+      assert(verb(i))
+      local took = nightshift.clock() - start
+      p:tell "delay 0"
+      least = math.min(least, took * 1000 // DELAY)
+      if least <= least_of_all then break end
+    end
+    return least
   end
-  return least
-end
 
-describe("a ring", function()
   local url, handle
 
   with_database(function(opened, _, at) handle, url = opened, at end)
@@ -163,5 +164,233 @@ describe("a ring", function()
     end
     h:signal "TERM"
     assert.equal(0, h:wait())
+  end)
+end)
+
+-- A host whose user may not call nightshift_listen, or nightshift_ring, started
+-- without a word and then heard of each push up to ten seconds late.
+describe("a host that cannot be rung, or cannot ring", function()
+  local url, name, worker, user
+
+  before_each(function()
+    url, name = db.fresh()
+    local _
+    _, user = db.user(url, "")
+    local _, text = proc.nightshift { "doctor", "--grants", "worker", "--user", user .. "@localhost" }
+    db.sql(text, name)
+    worker = db.url(name, user, "Pass-word_1")
+  end)
+
+  local function warnings()
+    local status, log = host.drain(worker, "return { a = function() end }")
+    assert.equal(0, status, log)
+    local lines = {}
+    for line in log:gmatch "[^\n]+" do
+      if line:find("event=host.unrung ", 1, true) then lines[#lines + 1] = line end
+    end
+    return lines
+  end
+
+  local function executed()
+    return tonumber((db.sql "SHOW GLOBAL STATUS LIKE 'Com_stmt_execute'":match "%d+$"))
+  end
+
+  it("says so in one line, with what to grant", function()
+    assert.same({}, warnings())
+    for _, procedure in ipairs { "nightshift_listen", "nightshift_ring" } do
+      db.sql(("REVOKE EXECUTE ON PROCEDURE %s FROM %s@localhost"):format(procedure, user), name)
+    end
+    local lines = warnings()
+    assert.equal(1, #lines)
+    assert.is_truthy(lines[1]:find("nightshift_listen, nightshift_ring", 1, true), lines[1])
+    assert.is_truthy(lines[1]:find("denied", 1, true), lines[1])
+    assert.is_truthy(lines[1]:find("doctor --grants worker", 1, true), lines[1])
+  end)
+
+  it("says so when they are not there, and finds its work all the same", function()
+    db.sql(("GRANT EXECUTE ON `%s`.* TO %s@localhost; DROP PROCEDURE nightshift_listen"):format(name, user), name)
+    local lines = warnings()
+    assert.equal(1, #lines)
+    assert.is_truthy(lines[1]:find("nightshift migrate", 1, true), lines[1])
+    local h = host.start(worker, "return { a = function() end }")
+    local handle <close> = assert(nightshift.open(url))
+    eventually(function() -- behind what follows a start
+      local before = executed()
+      nst.sleep(3)
+      return executed() - before < 16
+    end, 30)
+    local id = assert(handle:queue("q"):push("a", 1))
+    eventually(function() return assert(handle:job(id)).state == "done" end, 15)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+end)
+
+-- All SLEEP()s of a server share a mutex. A KILL QUERY that found it taken waited for
+-- two seconds, and whoever slept with it: so did a push whose ring ended the sleep of
+-- a host, when an application slept somewhere.
+describe("a ring", function()
+  local SLEEPER = [[
+  local db = assert(require "nightshift".open(%q))
+  print "sleeping"
+  io.flush()
+  while true do assert(db:execute "DO SLEEP(0.0001)") end]]
+
+  it("is not held up by others who sleep in the server", function()
+    local url = db.fresh()
+    local work = host.start(url, 'return { job = function() return require "nightshift".clock() end }')
+    local sleepers = {}
+    for i = 1, 4 do
+      sleepers[i] = proc.start { proc.lua, "-e", SLEEPER:format(url) }
+      sleepers[i]:wait_line "sleeping"
+    end
+    local handle <close> = assert(nightshift.open(url))
+    local q = handle:queue "q"
+    local slow = 0
+    for i = 1, 300 do
+      local start = nightshift.clock()
+      local id = assert(q:push("job", i))
+      slow = slow + (nightshift.clock() - start < 1.5 and 0 or 1)
+      eventually(function() return assert(handle:job(id)).state == "done" end)
+      slow = slow + (handle:job(id).result - start < 1.5 and 0 or 1)
+    end
+    assert.is_true(slow <= 6, slow .. " pushes were held up, or jobs came late") -- a machine may be busy
+    for _, sleeper in ipairs(sleepers) do
+      sleeper:signal "KILL"
+      sleeper:wait()
+    end
+    work:signal "TERM"
+    assert.equal(0, (work:wait()))
+  end)
+end)
+
+-- A ring from within a transaction, as from a trigger, that met a listener between
+-- two of its statements ended neither; the look that followed could not see the job
+-- yet. It slept on: 4 to 10 s.
+describe("between two statements:", function()
+  local handle, q, url, name
+
+  with_database(function(...) handle, q, url, name = ... end)
+
+  local WAITER = [[
+  local db = assert(require "nightshift".open(%q))
+  print "waiting"
+  io.flush()
+  assert(assert(db:queue "q":claim{ wait = 60 }):ack())
+  print "woken"]]
+
+  local function count(from) return tonumber(db.sql("SELECT COUNT(*) FROM " .. from, name)) end
+  local function asleep()
+    return count "information_schema.processlist WHERE db = DATABASE() AND state = 'User lock'" == 1
+  end
+
+  it("a ring that comes before its commit, between two statements of a listener, is found soon", function()
+    assert(q:push "first")
+    assert(q:claim():ack()) -- the queue has its lanes
+    local slow = proxy.start(db.shared())
+    local waiter = proc.start { proc.lua, "-e", WAITER:format(slow:url(url)) }
+    waiter:wait_line "waiting"
+    eventually(asleep)
+    slow:tell "delay 800" -- each reply, from now on: also that to its being entered again
+    handle:execute "CALL nightshift_ring()"
+    eventually(function() return db.sleepers(name) == 0 end)
+    eventually(function() return db.sleepers(name) == 1 end)
+    assert(handle:transaction(function(tx)
+      assert(tx:execute "CALL nightshift_push('q', 'second', '1', '')")
+      assert(tx:execute "CALL nightshift_ring()")
+      slow:tell "delay 0"
+      eventually(asleep)
+      return true
+    end))
+    waiter:wait_line("woken", 9) -- not found: 10 s
+  end)
+end)
+
+-- A host in a database without queues listened for no queue, and for no new one either:
+-- the greatest id that it knew was 0, which stood for "new ones do not matter". A first
+-- job whose ring came before the host had put its name down started ten seconds late.
+describe("a host that has seen no queue yet", function()
+  local SLEEPER = [[SELECT time_ms / 1000 AS age FROM information_schema.processlist
+  WHERE db = DATABASE() AND info LIKE 'BEGIN NOT ATOMIC /* nightshift-wait%' AND state = 'User lock']]
+
+  local handle, url
+  with_database(function(h, _, u) handle, url = h, u end)
+
+  it("finds the first job without a ring", function()
+    local h = host.start(url, "return { job = function() end }")
+    eventually(function()
+      return handle:execute("SELECT MAX(workers) AS n FROM nightshift_holder")[1].n == 2
+    end)
+    eventually(function() return handle:execute(SLEEPER)[1] end)
+    local rung = nst.clock()
+    assert(handle:execute "CALL nightshift_ring()")
+    eventually(function() -- so that it looks often
+      local sleeper = handle:execute(SLEEPER)[1]
+      return sleeper and tonumber(sleeper.age) < nst.clock() - rung
+    end)
+    assert(handle:execute "CALL nightshift_push('q', 'job', 'null', '{}')")
+    eventually(function() return handle:execute("SELECT COUNT(*) AS n FROM nightshift_finished")[1].n == 1 end, 8)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+end)
+
+-- A queue was resumed after its host, or its consumer, had read that it is paused, and before
+-- its listener slept: nobody was rung, and the listener looked into other queues only. So
+-- the jobs began up to ten seconds late.
+describe("a queue that is resumed before its listener sleeps", function()
+  local CONSUMER = [[
+  local db = assert(require "nightshift".open(%q))
+  for job in db:queue "late":jobs { wait = 60 } do
+    assert(job:ack())
+    break
+  end]]
+
+  --- Has whoever puts its name down take two seconds for it.
+  local function slow_down(handle)
+    local row = assert(handle:execute "SHOW CREATE PROCEDURE nightshift_listen")[1]
+    local slow, n = row["Create Procedure"]:gsub("^CREATE (.-)IF p_queues IS NULL THEN",
+      "CREATE OR REPLACE %1DO SLEEP(IF(p_queues IS NULL, 0, 2)); IF p_queues IS NULL THEN", 1)
+    assert.equal(1, n)
+    assert(handle:execute(slow))
+  end
+
+  local url, handle
+
+  before_each(function()
+    url = db.fresh()
+    handle = assert(nightshift.open(url))
+    slow_down(handle)
+    assert(handle:queue "late":push "noop")
+    assert(handle:queue "late":pause())
+  end)
+
+  after_each(function() handle:close() end)
+
+  local function count(what) return assert(handle:execute("SELECT COUNT(*) AS n FROM " .. what))[1].n end
+
+  -- Seconds from its resume to the end of its job.
+  local function resume()
+    eventually(function()
+      return count "information_schema.processlist WHERE db = DATABASE() AND state = 'User sleep'" > 0
+    end)
+    assert(handle:queue "late":resume())
+    local resumed = nightshift.clock()
+    eventually(function() return count "nightshift_job" == 0 end)
+    return nightshift.clock() - resumed
+  end
+
+  it("is served at once by its host", function()
+    local h = host.spawn(url, "return { noop = function() end }")
+    local late = resume()
+    h:signal "KILL"
+    assert.is_true(late < proc.limit(9), ("%.1f s late"):format(late))
+  end)
+
+  it("is served at once by its consumer", function()
+    local p = proc.start { proc.lua, "-e", CONSUMER:format(url) }
+    local late = resume()
+    p:signal "KILL"
+    assert.is_true(late < proc.limit(9), ("%.1f s late"):format(late))
   end)
 end)

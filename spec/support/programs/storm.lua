@@ -1,4 +1,4 @@
---- Who takes part in a storm of KILL QUERY (regress 221). usage: storm.lua ROLE URL FOLDER NUMBER;
+--- Who takes part in a storm of KILL QUERY (`spec/core/cut_spec.lua`). usage: storm.lua ROLE URL FOLDER NUMBER;
 -- each ends when the file `stop` is there, the killer when it has killed NUMBER times. Lines:
 --
 --   pushes  pushed  TIME IDS                  the answer was yes

@@ -1,0 +1,324 @@
+-- Replicas, clusters and copies of a server.
+
+local core = require "nightshift.core"
+local db = require "spec.support.db"
+local host = require "spec.support.host"
+local nightshift = require "nightshift"
+local nst = require "nst"
+local proc = require "spec.support.proc"
+local proxy = require "spec.support.proxy"
+
+-- The list of those who listen is in memory, and was replicated row by row: a replica that
+-- was restarted, or seeded by a copy of files, had none of its rows, and stopped for good at
+-- the first one that left (error 1032); nothing of any database of that server came after it.
+describe("replication:", function()
+  local HANDLERS = [[return { a = function(job) return job.payload end }]]
+  local BINLOG = "log-bin=bin\nserver-id=%d\nbinlog-format=%s\nlog-slave-updates\ngtid-strict-mode=1\n"
+    .. "relay-log=relay\n"
+
+  local function status(server)
+    local handle <close> = assert(core.open { url = server:url "mysql", no_schema = true })
+    local row = assert(handle:execute "SHOW SLAVE STATUS")[1]
+    return { row.Slave_SQL_Running, row.Last_SQL_Error, row.Last_IO_Error }
+  end
+
+  local function done(handle) return assert(handle:execute "SELECT COUNT(*) AS n FROM nightshift_finished")[1].n end
+
+  -- Replicas connect by TCP alone, so the way leads through a proxy's port.
+  local function follow(replica, way, gtid)
+    replica:sql(("SET GLOBAL gtid_slave_pos='%s'; CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT=%d, "
+      .. "MASTER_USER='repl', MASTER_PASSWORD='repl', MASTER_USE_GTID=slave_pos, MASTER_CONNECT_RETRY=1; START SLAVE")
+      :format(gtid, way.port))
+  end
+
+  local function caught_up(from, to)
+    local gtid = from:sql "SELECT @@gtid_binlog_pos"
+    local waited = to:sql(("SELECT MASTER_GTID_WAIT('%s', 20)"):format(gtid))
+    assert.same({ "Yes", "", "" }, status(to))
+    assert.equal("0", waited)
+  end
+
+  -- Both have the same rows of all our tables but the one in memory.
+  local function assert_same(from, to, name)
+    caught_up(from, to)
+    local tables = from:sql(("SELECT GROUP_CONCAT(table_name) FROM information_schema.tables WHERE table_schema = '%s' "
+      .. "AND table_type = 'BASE TABLE' AND engine = 'InnoDB' AND table_name NOT LIKE '%%_holder'"):format(name))
+    local sums = "CHECKSUM TABLE " .. tables
+    assert.equal(from:sql(sums, name), to:sql(sums, name))
+  end
+
+  for _, format in ipairs { "ROW", "MIXED" } do
+    describe("a replica, binlog_format=" .. format .. ",", function()
+      local from, to, way, url, name, h
+
+      before_each(function()
+        from, to = db.server(BINLOG:format(1, format)), db.server(BINLOG:format(2, format))
+        from:sql "CREATE USER repl@'%' IDENTIFIED BY 'repl'; GRANT REPLICATION SLAVE ON *.* TO repl@'%'"
+        way = proxy.start(from, "tcp")
+      end)
+
+      local function work()
+        h = host.start(url, HANDLERS)
+        local handle = assert(nightshift.open(url))
+        for i = 1, 5 do
+          local id = assert(handle:queue("q"):push("a", i))
+          eventually(function() return handle:job(id).state == "done" end)
+          nst.sleep(0.05) -- so that the host falls asleep, and is rung
+        end
+        return handle
+      end
+
+      it("goes on after its restart, with hosts asleep at that time", function()
+        follow(to, way, from:sql "SELECT @@gtid_binlog_pos")
+        url, name = from:fresh()
+        local handle <close> = work()
+        caught_up(from, to)
+        to:stop()
+        to:start()
+        for i = 1, 3 do assert(handle:queue("q"):push("a", i)) end
+        eventually(function() return done(handle) == 8 end)
+        h:signal "TERM"
+        assert.equal(0, h:wait())
+        assert_same(from, to, name)
+      end)
+
+      it("goes on from a copy of files, taken while hosts sleep", function()
+        url, name = from:fresh()
+        local handle <close> = work()
+        local gtid = from:sql "SELECT @@gtid_binlog_pos"
+        to:stop()
+        from:sql "SET GLOBAL innodb_fast_shutdown=1"
+        h:signal "STOP"
+        from:stop()
+        assert(os.execute(("rm -rf '%s/data' && cp -r '%s/data' '%s/data' && rm -f '%s'/data/bin.* '%s'/data/relay*"
+          .. " '%s'/data/*.info"):format(to.folder, from.folder, to.folder, to.folder, to.folder, to.folder)))
+        from:start()
+        to:start()
+        h:signal "CONT"
+        follow(to, way, gtid)
+        for i = 1, 3 do
+          eventually(function() return (handle:queue("q"):push("a", i)) end)
+        end
+        eventually(function() return done(handle) == 8 end, 30)
+        h:signal "TERM"
+        assert.equal(0, h:wait())
+        assert_same(from, to, name)
+      end)
+    end)
+  end
+end)
+
+-- A node of a Galera cluster was taken like any server, with a warning about locks; there
+-- jobs ran twice, or were left for ever, and nothing told anybody.
+describe("a node of a Galera cluster", function()
+  local LIBRARY = "/usr/lib/galera/libgalera_smm.so"
+
+  local function there()
+    local file = io.open(LIBRARY)
+    return file and file:close()
+  end
+
+  local server
+
+  -- A cluster of one. Its port is the kernel's choice of a moment before.
+  setup(function()
+    if not there() then return end
+    server = db.server(("wsrep_on=ON\nwsrep_provider=%s\nwsrep_cluster_address=gcomm://\nbinlog_format=ROW\n"
+      .. "innodb_autoinc_lock_mode=2\nwsrep_sst_method=rsync\nwsrep_node_address=127.0.0.1\n"
+      .. "wsrep_provider_options=gmcast.listen_addr=tcp://127.0.0.1:0;ist.recv_addr=127.0.0.1:0\n"):format(LIBRARY))
+  end)
+
+  local function on_node(fn)
+    return function()
+      if server then return fn() end
+      pending "no Galera library is installed (galera-4)"
+    end
+  end
+
+  it("is refused at connect, and the message says what works instead", on_node(function()
+    server:sql "CREATE DATABASE IF NOT EXISTS n"
+    for _, open in ipairs { nightshift.open, core.open } do
+      local none, message, code = open { url = server:url "n", no_schema = open == core.open or nil }
+      assert.same({ nil, "SERVER" }, { none, code })
+      assert.is_truthy(message:find("wsrep_on=ON", 1, true), message)
+      assert.is_truthy(message:find("semi-synchronous replica", 1, true), message)
+    end
+  end))
+
+  it("is refused by init, work and doctor", on_node(function()
+    server:sql "CREATE DATABASE IF NOT EXISTS n"
+    local url = server:url "n"
+    local exit, _, err = proc.nightshift({ "init" }, url)
+    assert.equal(78, exit)
+    assert.is_truthy(err:find("wsrep_on=ON", 1, true), err)
+    assert.equal("", server:sql "SHOW TABLES FROM n LIKE 'nightshift%'")
+    exit, _, err = proc.nightshift({ "work", fixture.file("a.lua", "return { a = function() end }") }, url)
+    assert.equal(78, exit)
+    assert.is_truthy(err:find("wsrep_on=ON", 1, true), err)
+    local out
+    exit, out = proc.nightshift({ "doctor" }, url)
+    assert.equal(1, exit)
+    assert.is_truthy(out:find("fail  server", 1, true) and out:find("wsrep_on=ON", 1, true), out)
+    assert.is_truthy(out:find("semi-synchronous replica", 1, true), out)
+  end))
+end)
+
+-- The primary dies under load, with one host and one program beside it, and its semi-synchronous
+-- replica takes its place behind a forwarder. What was acknowledged is there, and nothing that
+-- was done runs again; a minute later no row of nightshift_holder is left of who had died.
+it("a promoted replica has all that was acknowledged, and the dead leave", function()
+  local BINLOG = "log-bin=bin\nserver-id=%d\nbinlog-format=ROW\nlog-slave-updates\ngtid-strict-mode=1\n"
+    .. "relay-log=relay\nsync-binlog=1\n"
+  local PRIMARY = "rpl-semi-sync-master-wait-point=AFTER_SYNC\nrpl-semi-sync-master-timeout=600000\n"
+  local REPLICA = "rpl-semi-sync-slave-enabled=ON\n"
+
+  -- Each says what it was told, in a file that is only appended to.
+  local HANDLERS = [[
+  local file
+  return { a = function(job)
+    file = file or assert(io.open(%q, "ab"))
+    file:setvbuf "no"
+    file:write(job.id .. "\n")
+    require "nst".sleep(0.003)
+  end }]]
+  local PUSHER = [[
+  local url, queue, path, stop = table.unpack(arg)
+  local handle = assert(require "nightshift".open(url))
+  local file = assert(io.open(path, "ab"))
+  file:setvbuf "no"
+  while not io.open(stop) do
+    local id, why, code = handle:queue(queue):push("a", 1)
+    if id then file:write(id .. "\n") else assert(code == "GONE" or code == "BUSY", why) end
+  end]]
+  local CLAIMER = [[
+  local nst = require "nst"
+  local url, begun, acked, hold, stop = table.unpack(arg)
+  local handle = assert(require "nightshift".open(url))
+  local starts, ends = assert(io.open(begun, "ab")), assert(io.open(acked, "ab"))
+  starts:setvbuf "no"
+  ends:setvbuf "no"
+  while true do
+    local job, why, code = handle:queue "e":claim { wait = 0.2 }
+    if job then
+      starts:write(job.id .. "\n")
+      while hold ~= "" and io.open(hold) do nst.sleep(1) end
+      local ok
+      repeat ok, why, code = job:ack() until ok or code ~= "GONE" and code ~= "BUSY"
+      if ok then ends:write(job.id .. "\n") else print(job.id, why, code) end
+    else
+      assert(not why or code == "GONE" or code == "BUSY", why)
+      if not why and io.open(stop) then break end
+    end
+  end
+  handle:close()]]
+
+  local function lines(path)
+    local list = {}
+    for id in io.open(path):read "a":gmatch "(%d+)\n" do list[#list + 1] = math.tointeger(tonumber(id)) end
+    return list
+  end
+
+  local function follow(replica, way)
+    replica:sql(("CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT=%d, MASTER_USER='repl', "
+      .. "MASTER_PASSWORD='repl', MASTER_USE_GTID=slave_pos, MASTER_CONNECT_RETRY=1; START SLAVE"):format(way.port))
+  end
+
+  local function promote(replica)
+    local handle <close> = assert(core.open { url = replica:url "mysql", no_schema = true })
+    replica:sql "STOP SLAVE IO_THREAD"
+    local read = assert(handle:execute "SHOW SLAVE STATUS")[1].Gtid_IO_Pos
+    assert.equal("0", replica:sql(("SELECT MASTER_GTID_WAIT('%s', 20)"):format(read)))
+    replica:sql "STOP SLAVE; RESET SLAVE ALL"
+  end
+
+  -- Of jobs, as a set; where: words of SQL.
+  local function ids(server, name, where)
+    local set = {}
+    for id in server:sql("SELECT id FROM " .. where, name):gmatch "%d+" do set[math.tointeger(tonumber(id))] = true end
+    return set
+  end
+
+  local from, to = db.server(BINLOG:format(1) .. PRIMARY), db.server(BINLOG:format(2) .. REPLICA)
+  from:sql [[CREATE USER repl@'%' IDENTIFIED BY 'repl'; GRANT REPLICATION SLAVE ON *.* TO repl@'%';
+    SET GLOBAL rpl_semi_sync_master_enabled=ON]]
+  follow(to, proxy.start(from, "tcp"))
+  local url, name = from:fresh()
+  eventually(function() return from:sql "SHOW STATUS LIKE 'Rpl_semi_sync_master_status'":find "ON" end)
+  local dir = fixture.dir()
+  local function file(which) return dir .. "/" .. which end
+  local function program(text, ...) return proc.start { proc.lua, "-e", text, "/dev/null", ... } end
+  local function lead_to(server) assert(os.execute(("ln -sfn '%s' '%s'"):format(server.socket, file "way"))) end
+  lead_to(from)
+  url = proxy.start({ socket = file "way" }):url(url)
+  for _, which in ipairs { "pushed", "begun", "first", "acked", "hold" } do io.open(file(which), "w"):close() end
+  local hosts = { host.start(url, HANDLERS:format(file "first")), host.start(url, HANDLERS:format(file "begun")) }
+  local pushers = {}
+  for i, queue in ipairs { "q", "e" } do pushers[i] = program(PUSHER, url, queue, file "pushed", file "stop") end
+  local holding = program(CLAIMER, url, file "first", file "acked", file "hold", file "idle")
+  local claimer = program(CLAIMER, url, file "begun", file "acked", "", file "idle")
+  eventually(function() return #lines(file "acked") > 100 and #lines(file "begun") > 200 end, 60)
+
+  local pushed, acked = lines(file "pushed"), lines(file "acked")
+  from:kill()
+  for _, p in ipairs { hosts[1], holding } do
+    p:signal "KILL"
+    p:wait(10)
+  end
+  promote(to)
+  local done, live = ids(to, name, "nightshift_finished WHERE outcome = 'done'"), ids(to, name, "nightshift_job")
+  for _, id in ipairs(acked) do assert(done[id], id .. " was acknowledged and is lost") end
+  for _, id in ipairs(pushed) do assert(done[id] or live[id], id .. " was pushed and is lost") end
+  local before, more = #lines(file "begun"), #lines(file "pushed")
+  lead_to(to)
+  eventually(function() return #lines(file "pushed") > more + 100 and #lines(file "begun") > before + 200 end, 60)
+  io.open(file "stop", "w"):close()
+  for _, p in ipairs(pushers) do assert.equal(0, p:wait(60)) end
+  eventually(function() return to:sql("SELECT COUNT(*) FROM nightshift_job", name) == "0" end, 60)
+  eventually(function()
+    return to:sql("SELECT pid FROM nightshift_holder ORDER BY pid", name)
+      == table.concat({ math.min(hosts[2].pid, claimer.pid), math.max(hosts[2].pid, claimer.pid) }, "\n")
+  end, 60)
+  io.open(file "idle", "w"):close()
+  assert.equal(0, claimer:wait(60))
+  assert.equal("", (claimer:text()))
+  hosts[2]:signal "TERM"
+  assert.equal(0, hosts[2]:wait(20))
+
+  local twice, ended = {}, ids(to, name, "nightshift_finished WHERE outcome = 'done'")
+  for i, id in ipairs(lines(file "begun")) do
+    assert(not twice[id], id .. " ran twice")
+    assert(i <= before or not done[id], id .. " was done and ran again")
+    twice[id] = true
+  end
+  for _, which in ipairs { "pushed", "acked" } do
+    for _, id in ipairs(lines(file(which))) do assert(ended[id], id .. " is lost: " .. which) end
+  end
+end)
+
+-- A dump names its database in the view. Restored under another name, the view showed
+-- the jobs of the original, and the doctor found nothing.
+it("a view that reads another database is found by the doctor, and made anew by migrate", function()
+  local function tables(url)
+    local _, out = proc.nightshift({ "doctor", "--json" }, url)
+    for _, check in ipairs(nightshift.decode(out).checks) do
+      if check.name == "tables" then return check end
+    end
+  end
+
+  local url, name = db.fresh()
+  local copy_url, copy = db.fresh()
+  local handle <close> = assert(nightshift.open(url))
+  assert(handle:queue "q":push("original", 1))
+  assert.equal("ok", tables(copy_url).level)
+  local text = db.sql(("SELECT view_definition FROM information_schema.views "
+    .. "WHERE table_schema = '%s' AND table_name = 'nightshift_jobs'"):format(name))
+  db.sql("CREATE OR REPLACE SQL SECURITY INVOKER VIEW nightshift_jobs AS " .. text, copy)
+  assert.equal("original", db.sql("SELECT name FROM nightshift_jobs", copy))
+  local check = tables(copy_url)
+  assert.equal("fail", check.level)
+  assert.is_truthy(check.found:find("another database", 1, true), check.found)
+  assert.is_truthy(check.advice:find("nightshift migrate", 1, true), check.advice)
+  assert.equal(0, (proc.nightshift({ "migrate" }, copy_url)))
+  assert.equal("", db.sql("SELECT name FROM nightshift_jobs", copy))
+  assert.equal("ok", tables(copy_url).level)
+end)
