@@ -14,7 +14,7 @@ local report = require "nightshift.report"
 local results = require "nightshift.results"
 local scope = require "nightshift.scope"
 local transaction = require "nightshift.transaction"
-local why = require "nightshift.why"
+local why = require "nightshift.report.why"
 
 local raise = options.raise
 

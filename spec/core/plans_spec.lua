@@ -2,7 +2,7 @@
 
 local core = require "nightshift.core"
 local nightshift = require "nightshift"
-local plans = require "nightshift.plans"
+local plans = require "nightshift.doctor.plans"
 local db = require "spec.support.db"
 
 describe("the plan of", function()

@@ -3,7 +3,7 @@
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"
-local grants = require "nightshift.grants"
+local grants = require "nightshift.doctor.grants"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"

@@ -1,4 +1,4 @@
--- Counts of jobs per queue and state, for lua/nightshift/counts.lua, which says how far
+-- Counts of jobs per queue and state, for lua/nightshift/report/counts.lua, which says how far
 -- they go. `looked`, where it is given: rows of a table that were read, those of jobs
 -- that have moved on among them. Nothing here locks. Sorted by name.
 

@@ -1,5 +1,5 @@
 /*
-** The verbs on adopted tables, of which lua/nightshift/adopt.lua makes objects. A
+** The verbs on adopted tables, of which lua/nightshift/adopt/init.lua makes objects. A
 ** table is a number here; what is held is the core's, so nothing is lost when Lua
 ** raises, and nothing is left to close.
 */

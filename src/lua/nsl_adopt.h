@@ -7,7 +7,7 @@
 
 #include "nsl_conv.h"
 
-/* Reads the flat table at 'idx' (lua/nightshift/adopt.lua makes it), whose texts are
+/* Reads the flat table at 'idx' (lua/nightshift/adopt/init.lua makes it), whose texts are
 ** borrowed. Raises for an unknown key or a wrong type. [-0, +0, v] Errors: INVALID. */
 ns_status nsl_tomapping(lua_State *L, int idx, ns_mapping *map, ns_err *err);
 

@@ -2,7 +2,7 @@
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
-local drain = require "nightshift.adopt_drain"
+local drain = require "nightshift.adopt.drain"
 local mapping = require "nightshift.cli.mapping"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"

@@ -1,9 +1,9 @@
 --- Command doctor: is everything as Nightshift needs it, and what to grant.
 
-local checks = require "nightshift.checks"
+local examination = require "nightshift.doctor"
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
-local grants = require "nightshift.grants"
+local grants = require "nightshift.doctor.grants"
 local nightshift = require "nightshift"
 local output = require "nightshift.cli.output"
 
@@ -58,7 +58,7 @@ function doctor.commands.doctor(args)
   if args.grants then return print_grants(args.grants[1], args.user) end
   if args.user then context.fail(context.USAGE, "--user goes with --grants") end
   context.check_place(args)
-  local findings, code = checks.run(function()
+  local findings, code = examination.run(function()
     local db, message, why = nightshift.open { url = args.url, no_schema = true, read_timeout = DEADLINE }
     if not db then return nil, message, why end
     return db._handle

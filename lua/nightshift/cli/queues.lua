@@ -7,7 +7,7 @@ local decimal = require "nightshift.decimal"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local report = require "nightshift.report"
-local unserved = require "nightshift.unserved"
+local unserved = require "nightshift.report.unserved"
 local versions = require "nightshift.versions"
 
 local queues = { commands = {} }

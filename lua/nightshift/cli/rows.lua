@@ -3,7 +3,7 @@
 
 local adopt = require "nightshift.adopt"
 local context = require "nightshift.cli.context"
-local dead = require "nightshift.adopt_dead"
+local dead = require "nightshift.adopt.dead"
 local output = require "nightshift.cli.output"
 
 local rows = {}

@@ -4,7 +4,7 @@ local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
-local reader = require "nightshift.tree"
+local reader = require "nightshift.report.tree"
 
 local tree = { commands = {} }
 local commands = tree.commands

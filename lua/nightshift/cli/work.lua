@@ -5,7 +5,7 @@ local core = require "nightshift.core"
 local context = require "nightshift.cli.context"
 local mapping = require "nightshift.cli.mapping"
 local options = require "nightshift.options"
-local unserved = require "nightshift.unserved"
+local unserved = require "nightshift.report.unserved"
 
 local work = { commands = {} }
 

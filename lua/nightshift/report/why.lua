@@ -9,7 +9,7 @@
 -- statements are in sql/query/why.sql.
 
 local core = require "nightshift.core"
-local owed = require "nightshift.owed"
+local owed = require "nightshift.report.owed"
 local span = require "nightshift.span"
 
 local why = {}

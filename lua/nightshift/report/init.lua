@@ -4,10 +4,10 @@
 -- its rows. Counts are in counts.lua.
 
 local core = require "nightshift.core"
-local counts = require "nightshift.counts"
+local counts = require "nightshift.report.counts"
 local options = require "nightshift.options"
-local owed = require "nightshift.owed"
-local unserved = require "nightshift.unserved"
+local owed = require "nightshift.report.owed"
+local unserved = require "nightshift.report.unserved"
 
 local report = {}
 

@@ -7,8 +7,8 @@
 
 local claims = require "nightshift.claims"
 local core = require "nightshift.core"
-local dead = require "nightshift.adopt_dead"
-local drain = require "nightshift.adopt_drain"
+local dead = require "nightshift.adopt.dead"
+local drain = require "nightshift.adopt.drain"
 local decimal = require "nightshift.decimal"
 local options = require "nightshift.options"
 

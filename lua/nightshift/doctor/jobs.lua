@@ -1,0 +1,117 @@
+--- Checks of jobs and of those who work them off: handlers, holders, scripts, lost jobs, drains.
+-- A check is a function of this table by its name; nightshift.doctor says what it returns.
+
+local core = require "nightshift.core"
+local unserved = require "nightshift.report.unserved"
+local versions = require "nightshift.versions"
+local looking = require "nightshift.doctor.looking"
+
+local ask, seconds = looking.ask, looking.seconds
+local CALLS_ONLY, NOT_LOOKED_AT = looking.CALLS_ONLY, looking.NOT_LOOKED_AT
+
+local checks = {}
+
+function checks.handlers(seen)
+  if seen.calls_only then return "ok", CALLS_ONLY end
+  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
+  local rows = unserved.find(seen.handle)
+  if not rows then return "ok", "not looked at: this user may not read them" end
+  if #rows == 0 then return "ok", "no ready job waits for a handler that no live host has" end
+  local texts = {}
+  for i, row in ipairs(rows) do texts[i] = unserved.text(row) end
+  return "warn", "no live host has a handler for " .. table.concat(texts, ", "),
+    "run a host with such a handler, or cancel them; they stay ready"
+end
+
+local SILENT = 30 * 1000000 -- µs without a beat after which a host is dead
+
+function checks.holders(seen)
+  if seen.calls_only then return "ok", CALLS_ONLY end
+  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
+  local rows = ask(seen, "doctor_holders")
+  local orphans = ask(seen, "doctor_orphans")
+  if not rows then return "ok", "not looked at: this user may not read them" end
+  local living, stale = 0, {}
+  for _, h in ipairs(rows) do
+    local silent = h.kind == "host" and h.silent > SILENT
+    local gone = not seen.no_locks and h.gone == 1
+    if h.leases > 0 and (h.dead or gone or silent) then
+      stale[#stale + 1] = ("%s %d (pid %d on %s, last seen %s ago) holds %d batches"):format(h.kind, h.id, h.pid,
+        h.host, seconds(h.silent), h.leases)
+    elseif not h.dead and not gone then
+      living = living + 1
+    end
+  end
+  local lost = orphans and orphans[1] and orphans[1].n or 0
+  if lost > 0 then stale[#stale + 1] = ("%d batches are held by nobody known"):format(lost) end
+  if #stale == 0 then return "ok", ("%d hold claims or may, none of them dead"):format(living) end
+  return "warn", "running jobs of the dead: " .. table.concat(stale, "; "),
+    "nightshift rescue; a living host does it by itself within seconds"
+end
+
+--- Of whom the lock says that he lives, where locks serve.
+local function living(seen, rows)
+  local there = {}
+  for _, row in ipairs(rows) do
+    if seen.no_locks or row.gone ~= 1 then there[#there + 1] = row end
+  end
+  return there
+end
+
+function checks.scripts(seen)
+  if seen.calls_only then return "ok", CALLS_ONLY end
+  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
+  local rows = ask(seen, "doctor_scripts")
+  if not rows then return "ok", "not looked at: this user may not read them" end
+  local failed, hashes, known = {}, {}, {}
+  local hosts = living(seen, rows)
+  for _, row in ipairs(hosts) do
+    if row.load_error then failed[#failed + 1] = versions.failure(row, row.ago) end
+    if not known[row.scripts] then hashes[#hashes + 1] = row.scripts end
+    known[row.scripts] = true
+  end
+  if #failed > 0 then
+    return "fail", table.concat(failed, "; "), "mend the file, then nightshift reload on that machine"
+  end
+  local differing = versions.differ(hosts)
+  if #differing > 0 then
+    return "warn", "hosts run different versions of " .. table.concat(differing, "; "),
+      "where no deploy is under way: bring the files there, then nightshift reload on each machine"
+  end
+  if #hosts == 0 then return "ok", "no host lives" end
+  return "ok", ("%d host%s, of scripts %s"):format(#hosts, #hosts > 1 and "s" or "", table.concat(hashes, ", "))
+end
+
+local LOOK_AGAIN = 0.5 -- s: what moves is somewhere by then
+
+function checks.lost(seen)
+  if seen.calls_only then return "ok", CALLS_ONLY end
+  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
+  local round, message, code = seen.handle:mend(false)
+  if round and round.seen > 0 then
+    core.sleep(LOOK_AGAIN)
+    round, message, code = seen.handle:mend(false)
+  end
+  if not round and code == "DENIED" then return "ok", "not looked at: this user may not read them" end
+  if not round then return "warn", ("%s (%s)"):format(message, code), "run it again" end
+  local rows = ask(seen, "doctor_mended")
+  local past = rows and rows[1] and rows[1].n or 0
+  if round.twice == 0 then return "ok", ("every live job is somewhere; %d mended so far"):format(past) end
+  return "fail", ("%d jobs or rows are in no place, or in a wrong one"):format(round.twice),
+    "a living host mends them within minutes, nightshift rescue at once; please report it"
+end
+
+function checks.drains(seen)
+  if seen.calls_only then return "ok", CALLS_ONLY end
+  if not seen.tables then return "warn", NOT_LOOKED_AT, "see schema" end
+  local rows = ask(seen, "doctor_drained")
+  if not rows then return "ok", "not looked at: this user may not read them" end
+  if #rows == 0 then return "ok", "no row of an adopted table is half way" end
+  local found = {}
+  for i, row in ipairs(rows) do found[i] = ("%d of %s"):format(row.n, row.tab) end
+  return "warn",
+    "rows of adopted tables are half way to a queue, and their drain is over: " .. table.concat(found, ", "),
+    "nightshift rescue, by a user who may delete them there; a host that serves the table does it, too"
+end
+
+return checks
