@@ -17,13 +17,10 @@
 
 #define CLOSE_MAX (3 * NS_SECOND)
 
-static const ns_hooks *const parts[] = {&ns_db_schema_hooks, &ns_claim_hooks,
-                                        &ns_push_hooks,      &ns_finish_hooks,
-                                        &ns_settle_hooks,    &ns_holder_hooks,
-                                        &ns_rescue_hooks,    &ns_own_hooks,
-                                        &ns_leave_hooks,     &ns_listen_hooks,
-                                        &ns_slot_hooks,      &ns_pending_hooks,
-                                        &ns_adopt_hooks,     NULL};
+static const ns_hooks *const parts[] = {
+    &ns_db_schema_hooks, &ns_claim_hooks,  &ns_push_hooks,    &ns_finish_hooks, &ns_settle_hooks,
+    &ns_holder_hooks,    &ns_rescue_hooks, &ns_own_hooks,     &ns_leave_hooks,  &ns_listen_hooks,
+    &ns_ring_hooks,      &ns_slot_hooks,   &ns_pending_hooks, &ns_adopt_hooks,  NULL};
 
 /* -------------------------------------------------------------- config */
 
@@ -125,8 +122,8 @@ static void look_once(ns_db *db) {
   if (db->cfg.no_schema)
     return;
   ns_look(db, &again_in, &sum, &err);
-  db->rescued = sum; /* the first who asks is told */
-  db->peers_at = ns_mono_us() + again_in;
+  db->rescue.rescued = sum; /* the first who asks is told */
+  db->rescue.look_at = ns_mono_us() + again_in;
 }
 
 ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err) {

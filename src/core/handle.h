@@ -14,70 +14,11 @@
 #include "claim/claim.h"
 #include "db/db.h"
 #include "finish/finish.h"
-#include "holder/rescue.h"
-#include "holder/slot.h"
+#include "holder/holder.h"
 #include "link/url.h"
 #include "nightshift_host.h"
-
-#define NS_LOCK_WAIT 1205 /* the server's numbers: a lock wait that took too long, */
-#define NS_RUN_AGAIN 1020 /* a row that has changed meanwhile */
-#define NS_TEXTS 64 /* statements prepared from free text, kept per link */
-
-typedef struct ns_text_stmt {
-  char *sql;
-  size_t n;
-  ns_stmt *stmt;
-  uint64_t used; /* of db->clock, for throwing the oldest out */
-} ns_text_stmt;
-
-typedef struct ns_queue_name {
-  int64_t id;
-  size_t n;
-  char name[]; /* ends in NUL */
-} ns_queue_name;
-
-/* A push that said GONE after a cut at its commit: it may have happened. When
-** the caller repeats it, it keeps its ids and nonces, and so stays one push. */
-typedef struct ns_push_doubt {
-  ns_buf content;      /* all that was asked, for recognising it */
-  int64_t *tokens;     /* id, nonce, who is kept in its place; of each job */
-  size_t n;            /* jobs; 0: nothing is in doubt */
-  int64_t until;       /* monotonic: a repeat counts as one until then */
-} ns_push_doubt;
-
-/* Verdicts of a cycle that was cut at its commit and could not be asked about. */
-typedef struct ns_settle_doubt {
-  ns_verdict *items;   /* tokens and statuses only; no bytes */
-  size_t n, cap;
-  size_t written;      /* the first ones are known to be written; their caller,
-                       ** who was told GONE, will ask again */
-  int64_t holder, cycle; /* whose cycle the others were in */
-} ns_settle_doubt;
-
-#define NS_GHOSTS 8 /* sessions to end after a reconnect; the oldest give way */
-
-/* A session that we have lost, and that the server may still have. */
-typedef struct ns_session {
-  int64_t thread; /* the server's id of it */
-  int64_t life;   /* of the server that gave the id */
-} ns_session;
-
-/* What the caller's own SQL may have left on the session; see db/reset.c. */
-typedef struct ns_left_behind {
-  int64_t place; /* default database and role, a number; 0: not known */
-  bool used;     /* there was such SQL, */
-  bool marked;   /* and it may have changed the session */
-  bool doubtful; /* the last of it may have */
-  bool tables;   /* it has locked tables, which a transaction would unlock, */
-  int locking;   /* and the last of it does, 1, or unlocks them, -1, where it works */
-} ns_left_behind;
-
-/* Jobs that have ended on the open transaction, and are to be told of last. */
-typedef struct ns_ended {
-  ns_end *items; /* ids and outcomes */
-  size_t n, cap;
-  bool on;
-} ns_ended;
+#include "push/push.h"
+#include "settle/settle.h"
 
 /* A row of history in the order of its ends. */
 typedef struct ns_past_row {
@@ -117,46 +58,30 @@ struct ns_db {
   int64_t next_id, end_id; /* rest of the id block of this process */
   int64_t holder;      /* id of our holder row; 0: not registered */
   bool is_host;
-  bool forgets;        /* done jobs without a parent leave no history */
-  bool no_locks;       /* named locks do not serve here */
-  int64_t assisted;    /* the holder that we look around for; 0: our own */
-  int64_t blamed;      /* another holder, whose claims are being settled; 0 */
-  ns_rescued rescued;  /* by the look at opening, not told yet */
-  ns_suspects suspects; /* what earlier looks have seen */
-  ns_token *unknown;   /* claims of ours that the last look did not know; owned */
-  size_t nunknown;
-  int64_t own_at;      /* monotonic: no such look before */
-  struct ns_census *census; /* of jobs that are nowhere; owned; NULL: none yet */
-  int64_t peers_at;         /* monotonic: an embedded handle's next look */
+  bool no_locks;            /* named locks do not serve here */
   int64_t cycle;            /* number of the last cycle that wrote */
   ns_sql ahead;             /* asks for the jobs of a claim, and was sent; 0: none */
   ns_err trouble;      /* the server's, with verdicts: the last */
-  ns_settle_doubt settling; /* verdicts of which the same is true */
-  ns_push_doubt pushing;    /* and a push */
-  ns_verdict *tx_settled; /* verdicts written in the caller's transaction */
-  size_t ntx, captx;
-  ns_claim_state claim; /* where we claim, and what we hold */
-  ns_token *wronged;   /* what we lost while we lived, to be absolved */
-  size_t nwronged, capwronged;
+  ns_push_doubt push;  /* a push that may have been written */
+  ns_finish_state finish; /* ended jobs whose dependents are to be notified */
+  ns_settle_state settle; /* verdicts in doubt, or in the caller's transaction */
+  ns_rescue_state rescue; /* what looks at other holders, and at our own claims, have seen */
+  ns_claim_state claim;   /* where we claim, and what we hold */
   ns_slots slots;      /* of locks and semaphores */
   ns_adopted **adopted; /* existing tables that are queues; owned */
   size_t nadopted, capadopted;
   bool never_fast;     /* here a lock wait would end the whole transaction */
   int64_t skew;        /* server's clock minus our monotonic one, µs */
-  ns_ended late;
-  bool met_due;        /* nightshift_met has something for us */
-  int64_t met_to;      /* the target in it where the next look begins */
   ns_past_row pruned_to[3]; /* where pruning goes on, per outcome */
   bool (*goes_on)(void *arg); /* between its transactions; NULL: as it is */
   void *goes_on_arg;
-  int64_t swept_to;    /* the edge where the sweep goes on */
   ns_listener *waiter; /* second connection of an embedded waiting claim */
   ns_counters count;
 };
 
 /* Who held the claims that are being settled; 0: nobody. */
 static inline int64_t ns_db_claimant(const ns_db *db) {
-  return db->blamed != 0 ? db->blamed : db->holder;
+  return db->settle.blamed != 0 ? db->settle.blamed : db->holder;
 }
 
 #endif

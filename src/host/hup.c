@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "wake/peers.h"
+#include "wake/wake.h"
 
 /* Is it caught, or kept until somebody listens? */
 static bool listens(pid_t pid) {

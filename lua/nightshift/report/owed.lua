@@ -2,7 +2,7 @@
 -- what became of the job.
 --
 -- A host that cannot write tells of those that have waited for a second by the text of a
--- statement, in a session of its own: see src/core/admin/owed.c. Who may not see the host's
+-- statement, in a session of its own: see src/core/holder/holder.c. Who may not see the host's
 -- sessions is told of none. Between two such statements there is a moment without any; so
 -- while a host's session waits for the server it is looked at again.
 

@@ -1,128 +1,20 @@
 /*
-** Verbs from outside: cancel, retry, run-now, and what a job looks like.
+** Verbs from outside: cancel, retry, run-now, priorities, queues, signals.
 **
 ** Invariant: each locks the job's row before it looks at anything else, so it
 ** is serialised with verdicts; whatever it leaves in ready or in a lease is
 ** stale by its run and is dropped by whoever meets it.
 */
+#include "admin/admin.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "db/db.h"
-#include "finish/pending.h"
-#include "handle.h"
-#include "push/insert.h"
+#include "finish/finish.h"
+#include "push/push.h"
 #include "tree/tree.h"
-
-/* ----------------------------------------------------------------- info */
-
-/* Columns of admin_info and admin_info_finished. */
-enum {
-  I_ID, I_RUN, I_QUEUE_ID, I_QUEUE, I_NAME, I_PAYLOAD, I_STATE, I_ATTEMPTS,
-  I_POLLS, I_CRASHES, I_MAX_ATTEMPTS, I_MAX_POLLS, I_MAX_CRASHES, I_PRIORITY,
-  I_PARENT, I_ROOT, I_CREATED, I_DUE, I_DEADLINE, I_TIMEOUT, I_NONCE, I_UKEY,
-  I_UNMET, I_PROGRESS, I_STATUS, I_HOLDER, I_OUTCOME, I_REASON, I_ERROR,
-  I_RESULT, I_FINISHED_AT, I_NOW, I_AWAITS, I_PHASE, I_DECAY, I_PAUSED,
-  I_FOLLOWS, I_COUNT
-};
-
-void ns_info_free(ns_info *info) {
-  ns_buf_free(&info->bytes);
-  *info = NS_INFO_INIT;
-}
-
-/* Copies every text of the row; the pointers are set when all have landed. */
-static bool keep_texts(ns_info *info, const ns_value *r) {
-  ns_bytes *const to[I_COUNT] = {
-      [I_QUEUE] = &info->job.queue, [I_NAME] = &info->job.name,
-      [I_PAYLOAD] = &info->job.payload, [I_STATE] = &info->job.state,
-      [I_AWAITS] = &info->job.awaits, [I_UKEY] = &info->unique, [I_STATUS] = &info->status_text,
-      [I_OUTCOME] = &info->where, [I_REASON] = &info->reason,
-      [I_ERROR] = &info->error, [I_RESULT] = &info->result};
-  size_t total = 0;
-  char *at;
-  for (size_t i = 0; i < I_COUNT; i++)
-    if (to[i] != NULL && r[i].type == NS_TEXT)
-      total += r[i].s.n;
-  if ((at = ns_buf_room(&info->bytes, total + 1)) == NULL)
-    return false;
-  info->bytes.n = total;
-  for (size_t i = 0; i < I_COUNT; i++) {
-    if (to[i] == NULL || r[i].type != NS_TEXT)
-      continue;
-    memcpy(at, r[i].s.p, r[i].s.n);
-    *to[i] = (ns_bytes){at, r[i].s.n};
-    at += r[i].s.n;
-  }
-  return true;
-}
-
-static void keep_numbers(ns_info *info, const ns_value *r) {
-  ns_job *j = &info->job;
-  j->id = r[I_ID].i;
-  j->run = r[I_RUN].i;
-  j->queue_id = r[I_QUEUE_ID].i;
-  j->attempts = r[I_ATTEMPTS].i;
-  j->polls = r[I_POLLS].i;
-  j->crashes = r[I_CRASHES].i;
-  j->max_attempts = r[I_MAX_ATTEMPTS].i;
-  j->max_polls = ns_int_or(&r[I_MAX_POLLS], -1);
-  info->max_crashes = r[I_MAX_CRASHES].i;
-  info->decay = r[I_DECAY].i;
-  j->priority = r[I_PRIORITY].i;
-  j->parent = ns_int_or(&r[I_PARENT], 0);
-  j->root = ns_int_or(&r[I_ROOT], 0);
-  j->created = r[I_CREATED].i;
-  j->due = r[I_DUE].i;
-  j->deadline = ns_int_or(&r[I_DEADLINE], 0);
-  j->timeout = r[I_TIMEOUT].i;
-  j->nonce = r[I_NONCE].i;
-  j->phase = r[I_PHASE].i;
-  j->follows = r[I_FOLLOWS].i;
-  info->unmet = r[I_UNMET].i;
-  info->paused = ns_int_or(&r[I_PAUSED], 0);
-  info->holder = ns_int_or(&r[I_HOLDER], 0);
-  info->finished_at = ns_int_or(&r[I_FINISHED_AT], 0);
-  info->progress = r[I_PROGRESS].type == NS_REAL ? r[I_PROGRESS].d : -1.0;
-}
-
-/* Looks in one table; '*found' says whether it was there. */
-static ns_status look(ns_db *db, ns_sql sql, int64_t id, ns_info *info,
-                      bool *found, ns_err *err) {
-  const ns_value *r = NULL;
-  ns_value param = ns_vint(id);
-  ns_status st = ns_db_run(db, sql, &param, err);
-  if (st == NS_OK)
-    st = ns_db_row(db, sql, &r, err);
-  *found = st == NS_OK && r != NULL;
-  if (!*found)
-    return st;
-  if (!keep_texts(info, r))
-    return ns_no_memory(err);
-  keep_numbers(info, r);
-  return NS_OK;
-}
-
-static ns_status not_found(int64_t id, ns_err *err) {
-  return ns_fail(err, NS_ENOTFOUND,
-                 "there is no job %lld, live or in the history", (long long)id);
-}
-
-ns_status ns_job_info(ns_db *db, int64_t id, ns_info *info, ns_err *err) {
-  bool found = false;
-  ns_status st;
-  ns_info_free(info);
-  ns_err_clear(err);
-  if ((st = ns_db_ready(db, err)) != NS_OK)
-    return st;
-  st = look(db, NS_SQL_ADMIN_INFO, id, info, &found, err);
-  if (st == NS_OK && !found)
-    st = look(db, NS_SQL_ADMIN_INFO_FINISHED, id, info, &found, err);
-  if (st == NS_OK && !found) /* it may have been retried in between */
-    st = look(db, NS_SQL_ADMIN_INFO, id, info, &found, err);
-  return st == NS_OK && !found ? not_found(id, err) : st;
-}
 
 /* --------------------------------------------------------------- the row */
 
@@ -201,8 +93,7 @@ typedef struct work {
   bool noticed; /* its holder is to be told */
 } work;
 
-static ns_status run_verb(ns_db *db, work *w,
-                          ns_status (*run)(ns_db *, ns_tx *, ns_err *),
+static ns_status run_verb(ns_db *db, work *w, ns_status (*run)(ns_db *, ns_tx *, ns_err *),
                           ns_err *err) {
   ns_tx tx = {.run = run, .arg = w};
   ns_status st = ns_db_transact(db, &tx, err);
@@ -229,8 +120,7 @@ static void tell_claimer(ns_db *db, const work *w) {
   if (db->user_tx || !w->now.found || ns_db_run(db, NS_SQL_ADMIN_HELD, params, &none) != NS_OK ||
       ns_db_row(db, NS_SQL_ADMIN_HELD, &row, &none) != NS_OK || row == NULL)
     return;
-  snprintf(token, sizeof token, "[[%lld,%lld]]", (long long)w->id,
-           (long long)w->now.run);
+  snprintf(token, sizeof token, "[[%lld,%lld]]", (long long)w->id, (long long)w->now.run);
   ns_tree_tell(db, "cancelled", w->reason, ns_str(token));
 }
 
@@ -241,18 +131,22 @@ static ns_status cancel_late(ns_db *db, work *w, bool replay, ns_err *err) {
   if (st != NS_OK)
     return st;
   if (w->then.outcome[0] == '\0')
-    return not_found(w->id, err);
+    return ns_admin_not_found(w->id, err);
   if (replay && strcmp(w->then.outcome, "cancelled") == 0)
     return NS_OK;
-  return ns_fail(err, NS_ESTATE, "job %lld has finished already: %s",
-                 (long long)w->id, w->then.outcome);
+  return ns_fail(err, NS_ESTATE, "job %lld has finished already: %s", (long long)w->id,
+                 w->then.outcome);
 }
 
 static ns_status cancel_run(ns_db *db, ns_tx *tx, ns_err *err) {
   work *w = tx->arg;
-  ns_end end = {.id = w->id, .outcome = "cancelled",
-                .reason = "cancelled", .attempts = -1,
-                .polls = -1, .crashes = -1, .said = w->reason};
+  ns_end end = {.id = w->id,
+                .outcome = "cancelled",
+                .reason = "cancelled",
+                .attempts = -1,
+                .polls = -1,
+                .crashes = -1,
+                .said = w->reason};
   ns_status st = lock_live(db, w->id, &w->now, err);
   if (st != NS_OK)
     return st;
@@ -331,7 +225,7 @@ static ns_status retry_run(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_status st = lock_past(db, w->id, &w->then, err);
   if (st == NS_OK && w->then.outcome[0] == '\0') {
     if ((st = lock_live(db, w->id, &w->now, err)) != NS_OK || !w->now.found)
-      return st == NS_OK ? not_found(w->id, err) : st;
+      return st == NS_OK ? ns_admin_not_found(w->id, err) : st;
     return tx->replay ? NS_OK
                       : ns_fail(err, NS_ESTATE,
                                 "job %lld has not finished; only finished jobs "
@@ -365,14 +259,13 @@ ns_status ns_retry(ns_db *db, int64_t id, ns_err *err) {
 static ns_status ended_or_unknown(ns_db *db, work *w, ns_err *err) {
   ns_status st = lock_past(db, w->id, &w->then, err);
   if (st != NS_OK || w->then.outcome[0] == '\0')
-    return st == NS_OK ? not_found(w->id, err) : st;
-  return ns_fail(err, NS_ESTATE, "job %lld has finished already: %s",
-                 (long long)w->id, w->then.outcome);
+    return st == NS_OK ? ns_admin_not_found(w->id, err) : st;
+  return ns_fail(err, NS_ESTATE, "job %lld has finished already: %s", (long long)w->id,
+                 w->then.outcome);
 }
 
 /* Did the statement take a row? */
-static ns_status take_one(ns_db *db, ns_sql sql, const ns_value *params, bool *taken,
-                          ns_err *err) {
+static ns_status take_one(ns_db *db, ns_sql sql, const ns_value *params, bool *taken, ns_err *err) {
   ns_status st = ns_db_run(db, sql, params, err);
   *taken = st == NS_OK && ns_db_affected(db, sql) > 0;
   return st;
@@ -433,20 +326,18 @@ ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err) {
 static ns_status take_out(ns_db *db, const work *w, bool *taken, ns_err *err) {
   const live *j = &w->now;
   const ns_value due[] = {ns_vint(j->due), ns_vint(w->id)};
-  const ns_value of[] = {ns_vint(j->queue_id), ns_vint(j->rank), ns_vint(w->id),
-                         ns_vint(j->run)};
+  const ns_value of[] = {ns_vint(j->queue_id), ns_vint(j->rank), ns_vint(w->id), ns_vint(j->run)};
   const ns_value *row = NULL;
   ns_status st = take_one(db, NS_SQL_ADMIN_TAKE_SCHEDULED, due, taken, err);
   if (st != NS_OK || *taken || (st = ns_db_run(db, NS_SQL_ADMIN_READY_AT, of, err)) != NS_OK ||
       (st = ns_db_row(db, NS_SQL_ADMIN_READY_AT, &row, err)) != NS_OK || row == NULL)
     return st;
-  return take_one(db, NS_SQL_ADMIN_TAKE_READY,
-                  (ns_value[]){of[0], of[1], ns_vint(row[0].i), of[2]}, taken, err);
+  return take_one(db, NS_SQL_ADMIN_TAKE_READY, (ns_value[]){of[0], of[1], ns_vint(row[0].i), of[2]},
+                  taken, err);
 }
 
 /* Where it waits, under its next run; the row of this run is stale. */
-static ns_status queue_again(ns_db *db, const work *w, int64_t rank,
-                             ns_err *err) {
+static ns_status queue_again(ns_db *db, const work *w, int64_t rank, ns_err *err) {
   int64_t run = w->now.run + 1;
   if (w->now.due <= w->now.now) {
     db->ring_due = true;
@@ -496,6 +387,64 @@ ns_status ns_pause(ns_db *db, ns_bytes queue, bool paused, ns_err *err) {
   if (st == NS_OK)
     st = ns_db_run(db, NS_SQL_ADMIN_PAUSE, (ns_value[]){ns_vint(paused), ns_vtext(queue)}, err);
   if (st == NS_OK)
+    ns_ring(db, NULL);
+  return st;
+}
+
+/* ------------------------------------------------------------------- signals */
+
+/* Values sent to jobs from outside, which a parked job waits for. */
+
+#define USUAL_MAX (1 << 20) /* bytes that the procedure takes unless told */
+
+static ns_status check_signal_name(ns_bytes name, ns_err *err) {
+  return name.p == NULL || name.n == 0 ? NS_OK
+                                       : ns_db_name_check(name, "signal name", NS_MAX_SIGNAL, err);
+}
+
+static ns_status check_live(ns_db *db, int64_t id, ns_err *err) {
+  ns_value param = ns_vint(id);
+  const ns_value *row = NULL;
+  ns_status st = ns_db_run(db, NS_SQL_SIGNAL_LIVE, &param, err);
+  if (st == NS_OK)
+    st = ns_db_row(db, NS_SQL_SIGNAL_LIVE, &row, err);
+  if (st == NS_OK && row == NULL)
+    return ns_fail(err, NS_ENOTFOUND, "no live job has the id %lld", (long long)id);
+  return st;
+}
+
+typedef struct signal_work {
+  int64_t id;
+  ns_bytes value, name;
+} signal_work;
+
+static ns_status signal_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  const signal_work *w = tx->arg;
+  ns_value limit = ns_vint((int64_t)db->max_payload);
+  ns_status st = check_live(db, w->id, err);
+  if (st == NS_OK && w->value.n > USUAL_MAX)
+    st = ns_db_run(db, NS_SQL_SIGNAL_LIMIT, &limit, err);
+  if (st == NS_OK)
+    st = ns_db_run(db, NS_SQL_SIGNAL_CALL,
+                   (ns_value[]){ns_vint(w->id), ns_vtext(w->value),
+                                w->name.p != NULL ? ns_vtext(w->name) : ns_vnull},
+                   err);
+  return st;
+}
+
+ns_status ns_signal(ns_db *db, int64_t id, ns_bytes value, ns_bytes name, ns_err *err) {
+  signal_work w = {id, value, name};
+  ns_tx tx = {.run = signal_run, .arg = &w};
+  ns_status st = check_signal_name(name, err);
+  if (st == NS_OK && value.n > db->max_payload)
+    st = ns_fail(err, NS_ETOOBIG, "the value has %zu bytes of JSON; the limit is %zu (max_payload)",
+                 value.n, db->max_payload);
+  if (st == NS_OK)
+    st = ns_db_transact(db, &tx, err);
+  db->claim.promote_at = 0; /* at what is due: it may be by now */
+  if (st == NS_OK && db->user_tx)
+    db->ring_due = true;
+  else if (st == NS_OK)
     ns_ring(db, NULL);
   return st;
 }

@@ -12,9 +12,9 @@
 #include <string.h>
 
 #include "db/db.h"
-#include "finish/pending.h"
+#include "finish/finish.h"
 #include "handle.h"
-#include "holder/slot.h"
+#include "holder/holder.h"
 #include "ns_time.h"
 
 #define BATCH 1000    /* rows per transaction */

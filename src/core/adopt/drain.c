@@ -12,7 +12,7 @@
 #include "adopt/move.h"
 #include "db/db.h"
 #include "ns_time.h"
-#include "push/insert.h"
+#include "push/push.h"
 
 #define FAR (INT64_C(3155760000) * NS_SECOND) /* a century */
 

@@ -189,7 +189,7 @@ static ns_status look_at_holders(ns_adopted *a, bool *died, ns_err *err) {
   int64_t suspects = 0;
   ns_status st = ask_deaths(a->db, &last, &suspects, err);
   if (st == NS_OK && suspects > 0 && !a->db->is_host) {
-    a->db->peers_at = 0;
+    a->db->rescue.look_at = 0;
     ns_look_around(a->db);
     st = ask_deaths(a->db, &last, &suspects, err);
   }

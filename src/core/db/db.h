@@ -50,11 +50,32 @@ typedef struct ns_hooks {
 /* The parts, in their order; the list ends in NULL. */
 extern const ns_hooks ns_db_schema_hooks, ns_claim_hooks, ns_push_hooks, ns_finish_hooks,
     ns_settle_hooks, ns_holder_hooks, ns_rescue_hooks, ns_own_hooks, ns_leave_hooks,
-    ns_listen_hooks, ns_slot_hooks, ns_pending_hooks, ns_adopt_hooks;
+    ns_listen_hooks, ns_ring_hooks, ns_slot_hooks, ns_pending_hooks, ns_adopt_hooks;
 
 void ns_db_tell_closing(ns_db *db);
 
 /* ------------------------------------------------ the session: session.c */
+
+#define NS_LOCK_WAIT 1205 /* the server's numbers: a lock wait that took too long, */
+#define NS_RUN_AGAIN 1020 /* a row that has changed meanwhile */
+
+#define NS_GHOSTS 8 /* sessions to end after a reconnect; the oldest give way */
+
+/* A session that we have lost, and that the server may still have. */
+typedef struct ns_session {
+  int64_t thread; /* the server's id of it */
+  int64_t life;   /* of the server that gave the id */
+} ns_session;
+
+/* What the caller's own SQL may have left on the session; see db/reset.c. */
+typedef struct ns_left_behind {
+  int64_t place; /* default database and role, a number; 0: not known */
+  bool used;     /* there was such SQL, */
+  bool marked;   /* and it may have changed the session */
+  bool doubtful; /* the last of it may have */
+  bool tables;   /* it has locked tables, which a transaction would unlock, */
+  int locking;   /* and the last of it does, 1, or unlocks them, -1, where it works */
+} ns_left_behind;
 
 /* The configuration with the URL filled in; strings borrowed from 'db'. */
 const ns_config *ns_db_config(const ns_db *db, ns_config *room);
@@ -99,6 +120,15 @@ void ns_db_note_now(ns_db *db, int64_t now);
 static inline int64_t ns_int_or(const ns_value *v, int64_t fallback) {
   return v->type == NS_NULL ? fallback : v->i;
 }
+
+#define NS_TEXTS 64 /* statements prepared from free text, kept per link */
+
+typedef struct ns_text_stmt {
+  char *sql;
+  size_t n;
+  ns_stmt *stmt;
+  uint64_t used; /* of db->clock, for throwing the oldest out */
+} ns_text_stmt;
 
 /* Runs a named statement with its parameters; outside a transaction once more
 ** when the connection is lost, so all that run there may be run twice. */
@@ -221,6 +251,12 @@ bool ns_db_may_ring(ns_db *db);
 bool ns_db_ring_refused(const ns_db *db);
 
 /* ------------------------------------------- queues, ids, kinds: queue.c */
+
+typedef struct ns_queue_name {
+  int64_t id;
+  size_t n;
+  char name[]; /* ends in NUL */
+} ns_queue_name;
 
 /* Refuses an empty name, one over 'max' bytes, control characters. 'what' is
 ** "queue name" or "job name". Errors: INVALID. */

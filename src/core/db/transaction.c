@@ -242,7 +242,7 @@ static ns_status text_at(ns_db *db, const char *verb, int64_t depth, ns_err *err
 }
 
 ns_status ns_savepoint(ns_db *db, int64_t depth, int64_t *mark, ns_err *err) {
-  *mark = (int64_t)db->ntx;
+  *mark = (int64_t)db->settle.njoined;
   return text_at(db, "SAVEPOINT", depth, err);
 }
 
@@ -250,8 +250,8 @@ ns_status ns_undo(ns_db *db, int64_t depth, int64_t mark, ns_err *err) {
   ns_status st = text_at(db, "ROLLBACK TO SAVEPOINT", depth, err);
   if (st != NS_OK && ns_in_transaction(db))
     db->broken_tx = true;
-  if (mark >= 0 && (size_t)mark < db->ntx)
-    db->ntx = (size_t)mark; /* those are not settled any more */
+  if (mark >= 0 && (size_t)mark < db->settle.njoined)
+    db->settle.njoined = (size_t)mark; /* those are not settled any more */
   return st;
 }
 

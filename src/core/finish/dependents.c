@@ -1,12 +1,12 @@
 /*
 ** Dependents: the jobs that waited for one that has ended. Each that can be locked
 ** loses its edges, and is let go or falls; of the others the edges stay, and
-** finish/pending.c sees to them.
+** finish/finish.c sees to them.
 **
 ** Invariant: nobody's lock on a dependent is waited for, and one that somebody
 ** holds is not touched, nor are its edges.
 */
-#include "finish/dependents.h"
+#include "finish/finish.h"
 
 #include <stdio.h>
 #include <stdlib.h>

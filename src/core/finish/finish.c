@@ -1,10 +1,17 @@
 /*
-** Ending jobs. Rows of history come from the job rows on the server, so a
-** payload never travels twice; results go as one JSON list, everything else is
-** array-bound, one key per row.
+** Ending jobs, and which of their dependents are to be notified later.
 **
-** Invariant: when a job's row goes, its unique key goes in the same transaction,
-** and every dependent is decided, or its target noted down in nightshift_met.
+** Rows of history come from the job rows on the server, so a payload never travels twice;
+** results go as one JSON list, everything else is array-bound, one key per row.
+**
+** Many siblings that end at once on several hosts all have the same dependent. No verb waits
+** for its row: a verb that finds it locked writes the ended job down in nightshift_met, in the
+** same transaction, and the dependent is notified later.
+**
+** Invariants: when a job's row goes, its unique key goes in the same transaction, and every
+** dependent is decided, or its target is in nightshift_met. An edge whose target has ended is
+** there only while nightshift_met has that target; and only a transaction that has locked
+** that row, or has just ended the target, deletes the edge.
 */
 #include "finish/finish.h"
 
@@ -12,10 +19,9 @@
 #include <string.h>
 
 #include "db/db.h"
-#include "finish/dependents.h"
-#include "finish/pending.h"
 #include "handle.h"
 #include "ns_log.h"
+#include "ns_time.h"
 
 #define SAID 255 /* characters of a reason */
 #define DEEP 32 /* levels of a tree that fall in one transaction */
@@ -146,8 +152,8 @@ static ns_status end_jobs(ns_db *db, const ns_end *ends, size_t n, ns_err *err) 
 }
 
 /* Tells the dependents of these, and notes down what cannot be told now. */
-static ns_status resolve(ns_db *db, const ns_end *ends, size_t n, ns_fallen *next,
-                         ns_err *err) {
+static ns_status resolve_dependents(ns_db *db, const ns_end *ends, size_t n, ns_fallen *next,
+                                    ns_err *err) {
   bool *held = NULL;
   ns_status st = ns_depend_resolve(db, ends, n, &held, next, err);
   if (st == NS_OK && held != NULL)
@@ -164,7 +170,7 @@ ns_status ns_finish_from(ns_db *db, struct ns_fallen *level, ns_err *err) {
     ns_fallen next = {0};
     st = end_jobs(db, level->ends, level->n, err);
     if (st == NS_OK && depth < DEEP)
-      st = resolve(db, level->ends, level->n, &next, err);
+      st = resolve_dependents(db, level->ends, level->n, &next, err);
     else if (st == NS_OK)
       st = ns_pending_note(db, level->ends, level->n, NULL, err);
     ns_fallen_free(level);
@@ -174,9 +180,9 @@ ns_status ns_finish_from(ns_db *db, struct ns_fallen *level, ns_err *err) {
   return st;
 }
 
-static ns_status tell(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
+static ns_status notify_dependents(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
   ns_fallen next = {0};
-  ns_status st = resolve(db, ends, n, &next, err);
+  ns_status st = resolve_dependents(db, ends, n, &next, err);
   if (st == NS_OK)
     return ns_finish_from(db, &next, err);
   ns_fallen_free(&next);
@@ -184,8 +190,8 @@ static ns_status tell(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
 }
 
 /* Ids and outcomes only: the bytes are the caller's. */
-static ns_status remember(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
-  ns_ended *late = &db->late;
+static ns_status remember_ends(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
+  ns_ended *late = &db->finish.late;
   if (!ns_grow(&late->items, &late->cap, late->n + n, sizeof *late->items))
     return ns_no_memory(err);
   for (size_t i = 0; i < n; i++)
@@ -194,7 +200,7 @@ static ns_status remember(ns_db *db, const ns_end *ends, size_t n, ns_err *err) 
 }
 
 ns_status ns_finish_gone(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
-  return db->late.on ? remember(db, ends, n, err) : tell(db, ends, n, err);
+  return db->finish.late.on ? remember_ends(db, ends, n, err) : notify_dependents(db, ends, n, err);
 }
 
 ns_status ns_finish(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
@@ -206,8 +212,8 @@ ns_status ns_finish(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
 }
 
 void ns_finish_late(ns_db *db, bool on) {
-  db->late.on = on;
-  db->late.n = 0;
+  db->finish.late.on = on;
+  db->finish.late.n = 0;
 }
 
 int ns_end_by_id(const void *a, const void *b) {
@@ -219,17 +225,188 @@ int ns_end_by_id(const void *a, const void *b) {
 /* Children that fell as they were spawned have come before their elders. */
 ns_status ns_finish_tell(ns_db *db, ns_err *err) {
   ns_status st = NS_OK;
-  if (db->late.n > 1)
-    qsort(db->late.items, db->late.n, sizeof *db->late.items, ns_end_by_id);
-  if (db->late.n > 0)
-    st = tell(db, db->late.items, db->late.n, err);
+  if (db->finish.late.n > 1)
+    qsort(db->finish.late.items, db->finish.late.n, sizeof *db->finish.late.items, ns_end_by_id);
+  if (db->finish.late.n > 0)
+    st = notify_dependents(db, db->finish.late.items, db->finish.late.n, err);
   ns_finish_late(db, false);
   return st;
 }
 
 static void closing(ns_db *db) {
-  free(db->late.items);
-  db->late = (ns_ended){0};
+  free(db->finish.late.items);
+  db->finish.late = (ns_ended){0};
 }
 
 const ns_hooks ns_finish_hooks = {.closing = closing};
+
+/* -------------------------------------------------------------- pending ends */
+
+#define AT_ONCE 1000 /* targets per look */
+#define TRIES 8      /* of a handle: an eighth of a second */
+
+/* --------------------------------------------------------- writing it down */
+
+/* Those that have failed, or those that have not. */
+static ns_status write_down(ns_db *db, const ns_end *ends, size_t n, const bool *picked,
+                            bool failures, ns_err *err) {
+  ns_value failure = ns_vint(failures);
+  ns_buf ids = NS_BUF_INIT;
+  for (size_t i = 0; i < n; i++)
+    if ((picked == NULL || picked[i]) && (strcmp(ends[i].outcome, "done") != 0) == failures)
+      ns_db_list_add_id(&ids, ends[i].id);
+  if (ns_db_list_is_empty(&ids))
+    return NS_OK;
+  db->finish.pending_due = true;
+  return ns_db_list_run(db, NS_SQL_DEPEND_LATER, &failure, &ids, err);
+}
+
+ns_status ns_pending_note(ns_db *db, const ns_end *ends, size_t n, const bool *picked,
+                          ns_err *err) {
+  ns_status st = write_down(db, ends, n, picked, false, err);
+  return st == NS_OK ? write_down(db, ends, n, picked, true, err) : st;
+}
+
+/* ------------------------------------------------------------- telling it */
+
+typedef struct pending_look {
+  ns_end *ends; /* AT_ONCE of them */
+  size_t n;
+  bool held; /* something could not be told this time either */
+} pending_look;
+
+static ns_status read_pending(ns_db *db, pending_look *l, ns_err *err) {
+  const ns_value *row;
+  ns_status st = ns_db_run(db, NS_SQL_DEPEND_LEFT,
+                           (ns_value[]){ns_vint(db->finish.pending_from), ns_vint(AT_ONCE)}, err);
+  l->n = 0;
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_DEPEND_LEFT, &row, err)) == NS_OK &&
+         row != NULL && l->n < AT_ONCE)
+    l->ends[l->n++] = (ns_end){.id = row[0].i, .outcome = row[1].i != 0 ? "dead" : "done"};
+  return st;
+}
+
+/* Targets without an edge that stays are resolved. */
+static ns_status delete_resolved(ns_db *db, const pending_look *l, const bool *held, ns_err *err) {
+  ns_buf ids = NS_BUF_INIT;
+  size_t n = 0;
+  for (size_t i = 0; i < l->n; i++)
+    if (held == NULL || !held[i]) {
+      ns_db_list_add_id(&ids, l->ends[i].id);
+      n++;
+    }
+  return ns_db_list_change(db, NS_SQL_DEPEND_RESOLVED, NULL, &ids, n, err);
+}
+
+static ns_status notify_found(ns_db *db, pending_look *l, ns_err *err) {
+  ns_fallen next = {0};
+  bool *held = NULL;
+  ns_status st = read_pending(db, l, err);
+  if (st != NS_OK || l->n == 0)
+    return st;
+  st = ns_depend_resolve(db, l->ends, l->n, &held, &next, err);
+  l->held = held != NULL;
+  if (st == NS_OK)
+    st = delete_resolved(db, l, held, err);
+  free(held);
+  if (st == NS_OK)
+    return ns_finish_from(db, &next, err);
+  ns_fallen_free(&next);
+  return st;
+}
+
+ns_status ns_pending_tell(ns_db *db, ns_err *err) {
+  pending_look l = {.ends = malloc(AT_ONCE * sizeof *l.ends)};
+  ns_status st = l.ends == NULL ? ns_no_memory(err) : NS_OK;
+  db->finish.pending_due = false;
+  if (st == NS_OK)
+    st = notify_found(db, &l, err);
+  db->finish.pending_due = db->finish.pending_due || st != NS_OK || l.held || l.n == AT_ONCE ||
+                           db->finish.pending_from != 0; /* those before it have been held */
+  db->finish.pending_from = st == NS_OK && l.n == AT_ONCE ? l.ends[l.n - 1].id : 0;
+  free(l.ends);
+  return st;
+}
+
+static ns_status notify_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  (void)tx;
+  return ns_pending_tell(db, err);
+}
+
+ns_status ns_pending_look(ns_db *db, ns_err *err) {
+  ns_tx tx = {.run = notify_run};
+  const ns_value *row = NULL;
+  ns_status st = NS_OK;
+  if (!db->finish.pending_due && (st = ns_db_run(db, NS_SQL_DEPEND_ANY, NULL, err)) == NS_OK)
+    st = ns_db_row(db, NS_SQL_DEPEND_ANY, &row, err);
+  if (st != NS_OK || (!db->finish.pending_due && row == NULL))
+    return st;
+  st = ns_db_transact(db, &tx, err);
+  if (st == NS_OK && db->ring_due && !db->is_host) {
+    ns_ring(db, NULL);
+    db->ring_due = false;
+  }
+  return st;
+}
+
+void ns_pending_rest(ns_db *db) {
+  ns_err none;
+  int64_t pause = 1000;
+  for (int tries = 0;
+       db->finish.pending_due && !db->is_host && !ns_in_transaction(db) && tries < TRIES; tries++) {
+    if (tries > 0)
+      ns_sleep_us(ns_jitter(pause, 0.5));
+    pause *= tries > 0 ? 2 : 1;
+    if (ns_pending_look(db, &none) != NS_OK)
+      break;
+  }
+  if (db->finish.pending_due)
+    db->rescue.look_at = 0; /* a claim that waits looks again */
+}
+
+bool ns_unfinished(const ns_db *db) {
+  return db->finish.pending_due;
+}
+
+/* ---------------------------------------------------------------- sweeping */
+
+static ns_status find_dangling_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  int64_t *at = tx->arg;
+  const ns_value *row;
+  ns_buf ids[2] = {NS_BUF_INIT, NS_BUF_INIT}; /* done; failed, or unknown */
+  size_t n = 0;
+  ns_status st =
+      ns_db_run(db, NS_SQL_DEPEND_DANGLING, (ns_value[]){ns_vint(*at), ns_vint(AT_ONCE)}, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_DEPEND_DANGLING, &row, err)) == NS_OK &&
+         row != NULL) {
+    n++;
+    *at = row[0].i;
+    if (row[1].i != 0)
+      ns_db_list_add_id(&ids[row[2].i != 0], row[0].i);
+  }
+  if (n < AT_ONCE)
+    *at = 0;
+  for (int k = 0; k < 2; k++) {
+    ns_value failure = ns_vint(k);
+    bool any = !ns_db_list_is_empty(&ids[k]);
+    db->finish.pending_due = db->finish.pending_due || any;
+    if (st == NS_OK && any)
+      st = ns_db_list_run(db, NS_SQL_DEPEND_LATER, &failure, &ids[k], err);
+    ns_buf_free(&ids[k]);
+  }
+  return st;
+}
+
+ns_status ns_pending_sweep(ns_db *db, ns_err *err) {
+  ns_tx tx = {.run = find_dangling_run, .arg = &db->finish.edges_from};
+  return ns_db_transact(db, &tx, err);
+}
+
+/* ------------------------------------------------------------------- hooks */
+
+static void committed(ns_db *db, bool written) {
+  if (written)
+    ns_pending_rest(db);
+}
+
+const ns_hooks ns_pending_hooks = {.committed = committed};

@@ -1,6 +1,7 @@
 /*
-** Ending jobs: the one way from a live job to a row of history, shared by
-** verdicts, cancelling and the failure of something that was waited for.
+** Ending jobs: the one way from a live job to a row of history, shared by verdicts,
+** cancelling and the failure of a job that was waited for; and the jobs that waited for one
+** that has ended.
 */
 #ifndef NS_FINISH_FINISH_H
 #define NS_FINISH_FINISH_H
@@ -54,5 +55,80 @@ struct ns_fallen;
 
 /* Ends these, and whatever falls with them; frees them. */
 ns_status ns_finish_from(ns_db *db, struct ns_fallen *level, ns_err *err);
+
+/* ---------------------------------------------- dependents: dependents.c */
+
+/* Jobs that end because what they waited for has failed; the memory is ours. */
+typedef struct ns_fallen {
+  ns_end *ends; /* sorted by id */
+  size_t n;
+  struct ns_waiter *waiters; /* where their texts are */
+  size_t nwaiters;
+} ns_fallen;
+
+void ns_fallen_free(ns_fallen *f);
+
+/*
+** Tells the dependents of jobs that have ended on the open transaction: those
+** that wait for nobody any more become claimable; those that fall are locked
+** and come back in '*next' (also after an error, for ns_fallen_free). '*held' says
+** of each of 'ends' whether somebody holds a dependent of it, whose edge stays
+** (NULL: nobody does); the caller frees it. Waits for nobody. Errors: GONE, NOMEM.
+*/
+ns_status ns_depend_resolve(ns_db *db, const ns_end *ends, size_t n, bool **held, ns_fallen *next,
+                            ns_err *err);
+
+/* A locked job that waits for nobody any more. */
+typedef struct ns_released {
+  int64_t queue_id, rank, id, run, kind;
+  int64_t due; /* µs, in the future; 0: now */
+} ns_released;
+
+/* Makes them claimable, or scheduled. Errors: GONE, NOMEM. */
+ns_status ns_depend_release(ns_db *db, const ns_released *jobs, size_t n, ns_err *err);
+
+/* Writes that jobs have edges less, "[[edges,job],…" in 'met', which is emptied;
+** 'jobs' are those of them that had no other. Errors: GONE, NOMEM. */
+ns_status ns_depend_meet(ns_db *db, ns_buf *met, size_t nmet, const ns_released *jobs, size_t n,
+                         ns_err *err);
+
+/* ------------------------------------------------ pending ends: finish.c */
+
+/* Writes jobs down that have ended on the open transaction: those that are picked
+** (NULL: all), as far as anybody waits for them. Errors: GONE, NOMEM. */
+ns_status ns_pending_note(ns_db *db, const ns_end *ends, size_t n, const bool *picked, ns_err *err);
+
+/*
+** Tells what was left, by whomever, on the open transaction. Afterwards
+** db->finish.pending_due says whether to come back soon. Errors: GONE, NOMEM.
+*/
+ns_status ns_pending_tell(ns_db *db, ns_err *err);
+
+/* The same in a transaction of its own, if there is anything. Errors: GONE,
+** BUSY, NOMEM. */
+ns_status ns_pending_look(ns_db *db, ns_err *err);
+
+/* What a handle's own verb has left: tries for an eighth of a second, then it is
+** others'. Best effort. */
+void ns_pending_rest(ns_db *db);
+
+/* Looks at the next edges for some whose target is no job, as a person's DELETE
+** may leave them, and has them told; a cursor in the handle goes round. */
+ns_status ns_pending_sweep(ns_db *db, ns_err *err);
+
+/* Jobs that have ended on the open transaction, and are to be told of last. */
+typedef struct ns_ended {
+  ns_end *items; /* ids and outcomes */
+  size_t n, cap;
+  bool on;
+} ns_ended;
+
+/* What a handle knows of jobs that have ended: db->finish. */
+typedef struct ns_finish_state {
+  ns_ended late;
+  bool pending_due;     /* nightshift_met has something for us */
+  int64_t pending_from; /* the target in it where the next look begins */
+  int64_t edges_from;   /* the edge where the look for dangling ones goes on */
+} ns_finish_state;
 
 #endif

@@ -1,15 +1,18 @@
 /*
-** Nothing is nowhere: a live job is ready, scheduled, waiting or claimed. This looks
-** for what is not, a stretch of rows at a time, all of it in rounds.
+** The audit: no live job is nowhere. A live job is ready, scheduled, waiting or claimed. This
+** looks for jobs and rows that are not, a stretch of rows at a time, all of it in rounds.
 **
-** A round reads live jobs into memory, and then what places them, in the order in
-** which a job goes through its places: edges, scheduled, ready, leases. So a job that
-** moves meanwhile is met in one of them at least. Nothing is locked. What ends or
-** returns meanwhile does not stand any more with the same run, which is asked last.
+** A round reads live jobs into memory, and then the rows that place them, in the order in
+** which a job goes through its places: edges, scheduled, ready, leases. So a job that moves
+** meanwhile is met in one of them at least. Nothing is locked. A job that ends or returns
+** meanwhile does not stand any more with the same run, which is asked last.
 **
-** Invariant: what a round has found is a suspicion. It is mended when the next round,
-** 'every' later, finds it in the same state; and then only after a look under the lock
-** of its row (holder/repair.c).
+** A holder compares its own claims as well: are those that stand in the database the ones in
+** its memory? Only the holder can tell, and no rescue would give back the others, as it lives.
+**
+** Invariant: a finding of one round is a suspicion. It is repaired when the next round,
+** 'every' later, finds it in the same state; and then only after a look under the lock of its
+** row (holder/repair.c).
 */
 #include "holder/audit.h"
 
@@ -19,43 +22,53 @@
 #include "db/db.h"
 #include "handle.h"
 #include "ns_time.h"
+#include "settle/settle.h"
 
-#define STRETCH 2000      /* rows per step */
-#define LEASES 50         /* per step */
-#define AT_ONCE 1000000   /* jobs in memory, 24 MB; more are looked at in turns */
-#define STRAYS 1000       /* of a round; the others are found by a later one */
+#define STRETCH 2000    /* rows per step */
+#define LEASES 50       /* per step */
+#define AT_ONCE 1000000 /* jobs in memory, 24 MB; more are looked at in turns */
+#define STRAYS 1000     /* of a round; the others are found by a later one */
 #define EVERY (30 * NS_SECOND)
-#define SHARE 100         /* a hundredth of the server's time */
+#define SHARE 100                 /* a hundredth of the server's time */
 #define PAUSE (NS_SECOND * 4 / 5) /* at most, so that a round of a million ends in time */
 
 typedef enum phase {
-  REST, JOBS, EDGES, SCHEDULED, READY, CLAIMED, STAND, SIGNALS, KEYS, PHASES
+  REST,
+  JOBS,
+  EDGES,
+  SCHEDULED,
+  READY,
+  CLAIMED,
+  STAND,
+  SIGNALS,
+  KEYS,
+  PHASES
 } phase;
 
 /* A live job, and how much of what places it was met. */
-typedef struct seat {
+typedef struct place_seen {
   int64_t id;
   uint32_t run, unmet;
   uint32_t edges : 27;
   uint32_t scheduled : 1, ready : 1, claimed : 1;
   uint32_t paused : 1;
   uint32_t wrong : 1; /* its pause is over, or what it waits for was sent */
-} seat;
+} place_seen;
 
 struct ns_census {
   phase at;
-  int64_t every;          /* µs between two looks at the same job */
-  seat *jobs;             /* sorted by id */
+  int64_t every;    /* µs between two looks at the same job */
+  place_seen *jobs; /* sorted by id */
   size_t n, cap;
-  int64_t from;           /* jobs behind this id are read next */
-  bool all;               /* there are none behind them */
-  bool first;             /* these are the first jobs of the round */
-  int64_t mark[4];        /* where the phase goes on: a key */
-  char key[4 * 190];      /* of unique_key and signal, the same */
+  int64_t from;      /* jobs behind this id are read next */
+  bool all;          /* there are none behind them */
+  bool first;        /* these are the first jobs of the round */
+  int64_t mark[4];   /* where the phase goes on: a key */
+  char key[4 * 190]; /* of unique_key and signal, the same */
   size_t nkey;
-  size_t asked;           /* jobs[0…asked) have been asked whether they stand */
-  ns_strays before, now;  /* of the last round, and of this one */
-  ns_strays twice;        /* to be mended by this step */
+  size_t asked;          /* jobs[0…asked) have been asked whether they stand */
+  ns_strays before, now; /* of the last round, and of this one */
+  ns_strays twice;       /* to be mended by this step */
 };
 
 /* ------------------------------------------------------------- suspicions */
@@ -95,18 +108,17 @@ static bool strays_add(ns_strays *s, const ns_stray *x) {
   return true;
 }
 
-static const ns_stray *known(const ns_strays *s, const ns_stray *x) {
+static const ns_stray *is_known(const ns_strays *s, const ns_stray *x) {
   for (size_t i = 0; i < s->n; i++)
-    if (s->items[i].wrong == x->wrong && s->items[i].id == x->id &&
-        s->items[i].run == x->run && s->items[i].unmet == x->unmet &&
-        s->items[i].nkey == x->nkey &&
+    if (s->items[i].wrong == x->wrong && s->items[i].id == x->id && s->items[i].run == x->run &&
+        s->items[i].unmet == x->unmet && s->items[i].nkey == x->nkey &&
         (x->nkey == 0 || memcmp(s->items[i].key, x->key, x->nkey) == 0))
       return &s->items[i];
   return NULL;
 }
 
 static ns_status suspect(ns_census *c, const ns_stray *x, ns_err *err) {
-  const ns_stray *before = known(&c->before, x);
+  const ns_stray *before = is_known(&c->before, x);
   if (c->now.n >= STRAYS)
     return NS_OK;
   if (!strays_add(&c->now, x) || (before != NULL && !strays_add(&c->twice, before)))
@@ -127,7 +139,7 @@ static int64_t count_faults(const ns_strays *s) {
 
 /* ----------------------------------------------------------------- phases */
 
-static seat *find(const ns_census *c, int64_t id) {
+static place_seen *find_job(const ns_census *c, int64_t id) {
   size_t low = 0;
   size_t high = c->n;
   while (low < high) {
@@ -141,7 +153,7 @@ static seat *find(const ns_census *c, int64_t id) {
 }
 
 /* Begins a phase at the start of its table. */
-static void enter(ns_census *c, phase at) {
+static void enter_phase(ns_census *c, phase at) {
   c->at = at;
   memset(c->mark, 0, sizeof c->mark);
   c->mark[0] = INT64_MIN;
@@ -152,15 +164,17 @@ static void enter(ns_census *c, phase at) {
 static ns_status take_job(ns_census *c, const ns_value *r, ns_err *err) {
   if (!ns_grow(&c->jobs, &c->cap, c->n + 1, sizeof *c->jobs))
     return ns_no_memory(err);
-  c->jobs[c->n++] = (seat){.id = r[0].i, .run = (uint32_t)r[1].i,
-                           .unmet = (uint32_t)r[2].i, .paused = r[3].i != 0,
-                           .wrong = r[4].i != 0 || r[5].i != 0};
+  c->jobs[c->n++] = (place_seen){.id = r[0].i,
+                                 .run = (uint32_t)r[1].i,
+                                 .unmet = (uint32_t)r[2].i,
+                                 .paused = r[3].i != 0,
+                                 .wrong = r[4].i != 0 || r[5].i != 0};
   c->from = r[0].i;
   return NS_OK;
 }
 
 static ns_status take_edge(ns_census *c, const ns_value *r, ns_err *err) {
-  seat *s = find(c, r[1].i);
+  place_seen *s = find_job(c, r[1].i);
   (void)err;
   c->mark[0] = r[0].i;
   c->mark[1] = r[1].i;
@@ -171,7 +185,7 @@ static ns_status take_edge(ns_census *c, const ns_value *r, ns_err *err) {
 
 static ns_status take_scheduled(ns_census *c, const ns_value *r, ns_err *err) {
   ns_stray x = {.wrong = NS_DUE, .id = r[1].i, .run = r[2].i, .ready_at = r[0].i};
-  seat *s = find(c, x.id);
+  place_seen *s = find_job(c, x.id);
   c->mark[0] = r[0].i;
   c->mark[1] = r[1].i;
   if (r[3].i != 0)
@@ -183,9 +197,13 @@ static ns_status take_scheduled(ns_census *c, const ns_value *r, ns_err *err) {
 
 /* A job that is claimed has no row here: leases are looked at behind this. */
 static ns_status take_ready(ns_census *c, const ns_value *r, ns_err *err) {
-  ns_stray x = {.wrong = NS_ROW, .id = r[3].i, .run = r[4].i, .queue_id = r[0].i,
-                .rank = r[1].i, .ready_at = r[2].i};
-  seat *s = find(c, x.id);
+  ns_stray x = {.wrong = NS_ROW,
+                .id = r[3].i,
+                .run = r[4].i,
+                .queue_id = r[0].i,
+                .rank = r[1].i,
+                .ready_at = r[2].i};
+  place_seen *s = find_job(c, x.id);
   for (size_t i = 0; i < 4; i++)
     c->mark[i] = r[i].i;
   if (x.id != 0 && r[5].i != 0) /* 0: the end of a lane */
@@ -204,7 +222,7 @@ static ns_status take_ready(ns_census *c, const ns_value *r, ns_err *err) {
 }
 
 static ns_status take_claim(ns_census *c, const ns_value *r, ns_err *err) {
-  seat *s = r[1].type != NS_NULL ? find(c, r[1].i) : NULL;
+  place_seen *s = r[1].type != NS_NULL ? find_job(c, r[1].i) : NULL;
   (void)err;
   c->mark[0] = r[0].i;
   if (s != NULL && s->run == (uint32_t)r[2].i)
@@ -218,16 +236,19 @@ static void mark_key(ns_census *c, const ns_stray *x) {
 }
 
 static ns_status take_signal(ns_census *c, const ns_value *r, ns_err *err) {
-  ns_stray x = {.wrong = NS_SIGNAL, .id = r[0].i, .key = (char *)(uintptr_t)r[1].s.p,
-                .nkey = r[1].s.n};
+  ns_stray x = {
+      .wrong = NS_SIGNAL, .id = r[0].i, .key = (char *)(uintptr_t)r[1].s.p, .nkey = r[1].s.n};
   c->mark[0] = x.id;
   mark_key(c, &x);
   return r[2].i != 0 ? suspect(c, &x, err) : NS_OK;
 }
 
 static ns_status take_key(ns_census *c, const ns_value *r, ns_err *err) {
-  ns_stray x = {.wrong = NS_KEY, .id = r[2].i, .queue_id = r[0].i,
-                .key = (char *)(uintptr_t)r[1].s.p, .nkey = r[1].s.n};
+  ns_stray x = {.wrong = NS_KEY,
+                .id = r[2].i,
+                .queue_id = r[0].i,
+                .key = (char *)(uintptr_t)r[1].s.p,
+                .nkey = r[1].s.n};
   c->mark[0] = r[0].i;
   mark_key(c, &x);
   return r[3].i != 0 ? suspect(c, &x, err) : NS_OK;
@@ -261,9 +282,9 @@ static ns_status ask_stretch(ns_db *db, ns_census *c, ns_sql *sql, ns_err *err) 
 /* The next rows of a phase; '*n': how many. */
 static ns_status read_stretch(ns_db *db, ns_census *c, size_t *n, ns_err *err) {
   static ns_status (*const take[PHASES])(ns_census *, const ns_value *, ns_err *) = {
-      [JOBS] = take_job,     [EDGES] = take_edge,   [SCHEDULED] = take_scheduled,
-      [READY] = take_ready,  [CLAIMED] = take_claim,
-      [SIGNALS] = take_signal, [KEYS] = take_key};
+      [JOBS] = take_job,    [EDGES] = take_edge,    [SCHEDULED] = take_scheduled,
+      [READY] = take_ready, [CLAIMED] = take_claim, [SIGNALS] = take_signal,
+      [KEYS] = take_key};
   const ns_value *row;
   ns_sql sql;
   ns_status st = ask_stretch(db, c, &sql, err);
@@ -278,7 +299,7 @@ static ns_status read_stretch(ns_db *db, ns_census *c, size_t *n, ns_err *err) {
 /* --------------------------------------------------------------- judging */
 
 /* What is wrong with a job, as far as it was met; false: nothing. */
-static bool judge(const seat *s, ns_stray *x) {
+static bool judge_jobs(const place_seen *s, ns_stray *x) {
   *x = (ns_stray){.id = s->id, .run = s->run, .unmet = s->unmet};
   if (s->wrong || s->unmet > s->edges + s->paused)
     x->wrong = NS_WAITS;
@@ -298,7 +319,7 @@ static ns_status ask_standing(ns_db *db, ns_census *c, size_t *n, ns_err *err) {
   ns_stray x;
   ns_status st;
   for (*n = 0; c->asked < c->n && *n < STRETCH; c->asked++)
-    if (judge(&c->jobs[c->asked], &x)) {
+    if (judge_jobs(&c->jobs[c->asked], &x)) {
       ns_buf_addf(&list, "%s[%lld,%lld,%lld]", list.n > 0 ? "," : "[", (long long)x.id,
                   (long long)x.run, (long long)x.unmet);
       ++*n;
@@ -307,7 +328,7 @@ static ns_status ask_standing(ns_db *db, ns_census *c, size_t *n, ns_err *err) {
     return NS_OK;
   st = ns_db_list_run(db, NS_SQL_MEND_STAND, NULL, &list, err);
   while (st == NS_OK && (st = ns_db_row(db, NS_SQL_MEND_STAND, &row, err)) == NS_OK && row != NULL)
-    if (judge(find(c, row[0].i), &x))
+    if (judge_jobs(find_job(c, row[0].i), &x))
       st = suspect(c, &x, err);
   return st;
 }
@@ -319,14 +340,11 @@ ns_status ns_mend_every(ns_db *db, int64_t *every, ns_err *err) {
   ns_status st = ns_db_run(db, NS_SQL_MEND_EVERY, NULL, err);
   if (st == NS_OK)
     st = ns_db_row(db, NS_SQL_MEND_EVERY, &row, err);
-  *every = st == NS_OK && row != NULL && row[0].type == NS_INT && row[0].i > 0
-               ? row[0].i
-               : EVERY;
+  *every = st == NS_OK && row != NULL && row[0].type == NS_INT && row[0].i > 0 ? row[0].i : EVERY;
   return st;
 }
 
-static ns_status begin(ns_db *db, ns_census *c, ns_mend_how how, bool *ours,
-                       ns_err *err) {
+static ns_status begin_phase(ns_db *db, ns_census *c, ns_mend_how how, bool *ours, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st = ns_mend_every(db, &c->every, err);
   *ours = how != NS_MEND_SHARED || db->no_locks;
@@ -334,14 +352,14 @@ static ns_status begin(ns_db *db, ns_census *c, ns_mend_how how, bool *ours,
       (st = ns_db_row(db, NS_SQL_MEND_BEGIN, &row, err)) == NS_OK && row != NULL)
     *ours = row[0].type == NS_INT && row[0].i == 1;
   if (st == NS_OK && *ours) {
-    enter(c, JOBS);
+    enter_phase(c, JOBS);
     c->from = 0;
     c->first = true;
   }
   return st;
 }
 
-static void end(ns_census *c, ns_mended *sum) {
+static void end_round(ns_census *c, ns_mended *sum) {
   ns_strays empty = c->before;
   sum->seen = count_faults(&c->now);
   sum->round = true;
@@ -355,23 +373,22 @@ static void end(ns_census *c, ns_mended *sum) {
 }
 
 /* The phase has come to its end, or memory is full of jobs. */
-static void go_on(ns_census *c, ns_mended *sum) {
+static void next_stretch(ns_census *c, ns_mended *sum) {
   if (c->at == KEYS) {
-    end(c, sum);
+    end_round(c, sum);
   } else if (c->at == STAND) {
     c->n = 0;
     c->first = false;
-    enter(c, c->all ? SIGNALS : JOBS);
+    enter_phase(c, c->all ? SIGNALS : JOBS);
   } else {
-    enter(c, c->at + 1);
+    enter_phase(c, c->at + 1);
   }
 }
 
 /* One statement; '*n': rows. */
-static ns_status look(ns_db *db, ns_census *c, size_t *n, ns_mended *sum, ns_err *err) {
+static ns_status look_for_strays(ns_db *db, ns_census *c, size_t *n, ns_mended *sum, ns_err *err) {
   bool more;
-  ns_status st = c->at == STAND ? ask_standing(db, c, n, err)
-                                : read_stretch(db, c, n, err);
+  ns_status st = c->at == STAND ? ask_standing(db, c, n, err) : read_stretch(db, c, n, err);
   if (st != NS_OK)
     return st;
   more = c->at == CLAIMED ? *n > 0 : c->at == STAND ? c->asked < c->n : *n >= STRETCH;
@@ -380,19 +397,18 @@ static ns_status look(ns_db *db, ns_census *c, size_t *n, ns_mended *sum, ns_err
     more = more && c->n < AT_ONCE;
   }
   if (!more)
-    go_on(c, sum);
+    next_stretch(c, sum);
   return NS_OK;
 }
 
 /* As many statements as read a stretch of rows, and what they confirm. */
-static ns_status step(ns_db *db, ns_census *c, ns_mend_how how, ns_mended *sum,
-                      ns_err *err) {
+static ns_status run_step(ns_db *db, ns_census *c, ns_mend_how how, ns_mended *sum, ns_err *err) {
   bool ours = true;
   size_t rows = 0;
-  ns_status st = c->at == REST ? begin(db, c, how, &ours, err) : NS_OK;
+  ns_status st = c->at == REST ? begin_phase(db, c, how, &ours, err) : NS_OK;
   while (st == NS_OK && ours && rows < STRETCH && !sum->round) {
     size_t n = 0;
-    st = look(db, c, &n, sum, err);
+    st = look_for_strays(db, c, &n, sum, err);
     rows += n;
   }
   sum->twice += count_faults(&c->twice);
@@ -402,8 +418,7 @@ static ns_status step(ns_db *db, ns_census *c, ns_mend_how how, ns_mended *sum,
   return st;
 }
 
-ns_status ns_mend_step(ns_db *db, ns_mend_how how, int64_t *again_in, ns_mended *sum,
-                       ns_err *err) {
+ns_status ns_mend_step(ns_db *db, ns_mend_how how, int64_t *again_in, ns_mended *sum, ns_err *err) {
   int64_t begun = ns_mono_us();
   ns_status st;
   *sum = (ns_mended){0};
@@ -413,13 +428,108 @@ ns_status ns_mend_step(ns_db *db, ns_mend_how how, int64_t *again_in, ns_mended 
     return ns_fail(err, NS_ESTATE, "the look for lost jobs cannot run inside a transaction");
   if ((st = ns_db_ready(db, err)) != NS_OK)
     return st;
-  if (db->census == NULL && (db->census = calloc(1, sizeof *db->census)) == NULL)
+  if (db->rescue.census == NULL &&
+      (db->rescue.census = calloc(1, sizeof *db->rescue.census)) == NULL)
     return ns_no_memory(err);
-  st = step(db, db->census, how, sum, err);
+  st = run_step(db, db->rescue.census, how, sum, err);
   *again_in = (SHARE - 1) * (ns_mono_us() - begun);
-  if (db->census->at == REST && *again_in < db->census->every)
-    *again_in = db->census->every;
-  else if (db->census->at != REST && *again_in > PAUSE)
+  if (db->rescue.census->at == REST && *again_in < db->rescue.census->every)
+    *again_in = db->rescue.census->every;
+  else if (db->rescue.census->at != REST && *again_in > PAUSE)
     *again_in = PAUSE;
   return st;
 }
+
+/* ----------------------------------------------------- a holder's own claims */
+
+static bool knows_claim(ns_db *db, const ns_token *t) {
+  for (size_t i = 0; i < db->claim.nexpired; i++)
+    if (db->claim.expired[i].id == t->id && db->claim.expired[i].run == t->run)
+      return true;
+  return ns_claim_leases_find_any(&db->claim.leases, t->id, t->run, NULL) != NULL;
+}
+
+/* The claims that this handle does not know of. */
+static ns_status list_unknown(ns_db *db, ns_token **list, size_t *n, ns_err *err) {
+  ns_value holder = ns_vint(db->holder);
+  const ns_value *r;
+  size_t cap = 0;
+  ns_status st = ns_db_run(db, NS_SQL_MEND_OWN, &holder, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_MEND_OWN, &r, err)) == NS_OK && r != NULL) {
+    ns_token t = {.id = r[0].i, .run = r[1].i};
+    if (knows_claim(db, &t))
+      continue;
+    if (!ns_grow(list, &cap, *n + 1, sizeof **list))
+      return ns_no_memory(err);
+    (*list)[(*n)++] = t;
+  }
+  return st;
+}
+
+static ns_status give_back_run(ns_db *db, ns_tx *tx, ns_err *err) {
+  ns_token *t = tx->arg;
+  ns_verdict v = {.id = t->id,
+                  .run = t->run,
+                  .kind = NS_LOST,
+                  .error = ns_str("its holder did not know that it had it")};
+  ns_status st = ns_settle_batch(db, &v, 1, err);
+  if (st != NS_OK || v.status != NS_OK)
+    return st;
+  return ns_db_run(db, NS_SQL_MEND_COUNT, (ns_value[]){ns_vtext(ns_str("unknown")), ns_vint(1)},
+                   err);
+}
+
+static bool was_unknown(const ns_db *db, const ns_token *t) {
+  for (size_t i = 0; i < db->rescue.nunknown; i++)
+    if (db->rescue.unknown[i].id == t->id && db->rescue.unknown[i].run == t->run)
+      return true;
+  return false;
+}
+
+/* Those that were unknown the last time, too. Their leases are empty then, and stay for
+** the rescue of this holder. */
+static ns_status give_back_unknown(ns_db *db, ns_token *list, size_t n, ns_rescued *sum,
+                                   ns_err *err) {
+  ns_status st = NS_OK;
+  db->settle.blamed = db->holder;
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    ns_tx tx = {.run = give_back_run, .arg = &list[i]};
+    if (!was_unknown(db, &list[i]))
+      continue;
+    st = ns_db_transact(db, &tx, err);
+    sum->jobs += st == NS_OK;
+  }
+  db->settle.blamed = 0;
+  return st;
+}
+
+ns_status ns_own_look(ns_db *db, ns_rescued *sum, ns_err *err) {
+  ns_token *list = NULL;
+  size_t n = 0;
+  int64_t every = NS_SECOND;
+  ns_status st;
+  if (db->holder == 0 || ns_mono_us() < db->rescue.own_at || db->claim.in_doubt != 0 ||
+      db->claim.unread != 0 || db->settle.doubt.n > db->settle.doubt.written ||
+      ns_in_transaction(db))
+    return NS_OK;
+  st = ns_mend_every(db, &every, err);
+  if (st == NS_OK)
+    st = list_unknown(db, &list, &n, err);
+  if (st == NS_OK)
+    st = give_back_unknown(db, list, n, sum, err);
+  free(db->rescue.unknown);
+  db->rescue.unknown = list;
+  db->rescue.nunknown = n;
+  db->rescue.own_at = ns_mono_us() + every;
+  return st;
+}
+
+static void closing(ns_db *db) {
+  free(db->rescue.unknown);
+  db->rescue.unknown = NULL;
+  db->rescue.nunknown = 0;
+  ns_census_free(db->rescue.census);
+  db->rescue.census = NULL;
+}
+
+const ns_hooks ns_own_hooks = {.closing = closing};

@@ -4,7 +4,7 @@
 #ifndef NS_HOLDER_AUDIT_H
 #define NS_HOLDER_AUDIT_H
 
-#include "nightshift_host.h"
+#include "handle.h"
 
 /* What is wrong with a job, or with a row. */
 typedef enum ns_wrong {

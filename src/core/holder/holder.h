@@ -1,10 +1,14 @@
 /*
-** Our row in nightshift_holder and the named lock beside it.
+** Holders of claims and locks: our own, and others that may be dead.
 */
 #ifndef NS_HOLDER_HOLDER_H
 #define NS_HOLDER_HOLDER_H
 
+#include <sys/types.h>
+
 #include "nightshift_host.h"
+
+/* ----------------------------------------------------- our own: holder.c */
 
 /* We were declared dead: no claim is ours any more, nor the id. */
 void ns_holder_lost(ns_db *db);
@@ -27,5 +31,66 @@ typedef struct ns_doubtful {
 /* Whether it was committed. The holder may be one that this handle was before it was
 ** declared dead. */
 ns_status ns_holder_committed(ns_db *db, const ns_doubtful *c, bool *yes, ns_err *err);
+
+/* ------------------------------------------------------ others: rescue.c */
+
+/* What earlier looks have seen of a holder; instants are monotonic µs. */
+typedef struct ns_suspect {
+  int64_t id, beat;
+  int64_t beat_since; /* this beat has stood since then */
+  int64_t free_since; /* its lock has been free since then; 0: it is not */
+  bool ours;          /* we have declared it dead, and give back what it held */
+} ns_suspect;
+
+typedef struct ns_suspects {
+  ns_suspect *items;
+  size_t n, cap;
+} ns_suspects;
+
+/* What looks have seen: db->rescue. */
+typedef struct ns_rescue_state {
+  int64_t look_at;      /* monotonic: an embedded handle's next look */
+  int64_t assisted;     /* the holder that we look around for; 0: our own */
+  ns_rescued rescued;   /* by the look at opening, not told yet */
+  ns_suspects suspects; /* what earlier looks have seen of other holders */
+  ns_token *unknown;    /* claims of ours that the last look did not know; owned */
+  size_t nunknown;
+  int64_t own_at;           /* monotonic: no such look before */
+  struct ns_census *census; /* of jobs that are nowhere; owned; NULL: none yet */
+  ns_token *wronged;        /* what we lost while we lived, to be absolved; owned */
+  size_t nwronged, capwronged;
+} ns_rescue_state;
+
+/* For handles that wait: looks after other holders, when it is time. One that
+** may not do so, or finds the server away, leaves it to others. */
+void ns_look_around(ns_db *db);
+
+/* Has the next look come when the next lease ends, if that is earlier. */
+void ns_look_when_due(ns_db *db);
+
+/* ------------------------------------------ locks and semaphores: slot.c */
+
+/* A slot that is ours, or that is still to be given back. */
+typedef struct ns_held {
+  int64_t token;
+  int64_t slot;
+  int64_t job, run; /* its owner; job 0: the holder is */
+  int64_t holder;
+  ns_bytes name; /* owned */
+  bool dropped;  /* to be deleted once the server can be asked */
+} ns_held;
+
+typedef struct ns_slots {
+  ns_held *items;
+  size_t n, cap;
+  int64_t job, run; /* the running job, which owns what is taken; job 0: none */
+  bool next;        /* we may own the named lock of who is next in line */
+  bool suspect;     /* who has what we wait for may be dead, and was looked at */
+  int64_t look_at;  /* monotonic: look at other holders again */
+  pid_t process;    /* a forked child has no slots */
+} ns_slots;
+
+/* Deletes rows of owners that are gone. Errors: GONE, BUSY. */
+ns_status ns_slots_prune(ns_db *db, ns_err *err);
 
 #endif

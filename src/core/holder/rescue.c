@@ -15,18 +15,18 @@
 ** that the server refuses to give back keeps its lease, and nobody else waiting:
 ** the look tells of it in the end.
 */
-#include "holder/rescue.h"
+#include "holder/holder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "claim/claim.h"
 #include "db/db.h"
-#include "finish/pending.h"
+#include "finish/finish.h"
 #include "handle.h"
 #include "ns_time.h"
 #include "settle/settle.h"
-#include "wake/peers.h"
+#include "wake/wake.h"
 
 #define GRACE NS_SECOND
 #define GRACE_ALIVE (30 * NS_SECOND)   /* its process is there: it may come back */
@@ -158,7 +158,7 @@ static ns_status give_back(ns_db *db, found f, look *k, bool *whole,
   snprintf(w.error, sizeof w.error,
            f.died ? "holder %lld died with it" : "holder %lld was lost with it",
            (long long)f.holder);
-  db->blamed = f.holder;
+  db->settle.blamed = f.holder;
   st = ns_db_transact(db, &tx, err);
   *whole = st == NS_OK && w.whole;
   if (st == NS_OK)
@@ -167,7 +167,7 @@ static ns_status give_back(ns_db *db, found f, look *k, bool *whole,
     no_later(&k->again_in, GRACE);
   if (note(k, st, err) == NS_OK && st != NS_OK)
     st = give_back_each(db, &w, k, err);
-  db->blamed = 0;
+  db->settle.blamed = 0;
   free(w.verdicts);
   return st;
 }
@@ -213,7 +213,7 @@ static ns_status empty_hands(ns_db *db, const ns_peer *p, look *k, bool *whole,
 
 /* One whose lock is free and that owns it by now has come back. */
 static ns_status declare(ns_db *db, const ns_peer *p, bool *dead, ns_err *err) {
-  ns_suspect *s = remembered(&db->suspects, p->id);
+  ns_suspect *s = remembered(&db->rescue.suspects, p->id);
   ns_status st = ns_db_run(db, NS_SQL_RESCUE_DEAD,
                            (ns_value[]){ns_vint(p->id), ns_vint(s->ours ? 0 : TURN),
                                         ns_vint(p->beat), ns_vint(p->free && !db->no_locks)},
@@ -268,8 +268,8 @@ static bool remember(ns_suspects *s, const ns_peers *peers, int64_t now) {
 ** for what was seen before. */
 static void watch_anew(ns_db *db) {
   int64_t now = ns_mono_us();
-  for (size_t i = 0; i < db->suspects.n; i++) {
-    ns_suspect *s = &db->suspects.items[i];
+  for (size_t i = 0; i < db->rescue.suspects.n; i++) {
+    ns_suspect *s = &db->rescue.suspects.items[i];
     s->beat_since = now;
     s->free_since = s->free_since != 0 ? now : 0;
   }
@@ -312,7 +312,7 @@ static int64_t dead_by_beat(const ns_peer *p, const ns_suspect *s, int64_t now) 
 /* µs until 'p' counts as dead; INT64_MAX: it lives. */
 static ns_status dead_in(ns_db *db, const ns_peer *p, int64_t now, int64_t *in,
                          ns_err *err) {
-  const ns_suspect *s = remembered(&db->suspects, p->id);
+  const ns_suspect *s = remembered(&db->rescue.suspects, p->id);
   ns_status st;
   *in = 0;
   if (p->dead || p->gone)
@@ -334,7 +334,7 @@ static ns_status list_peers(ns_db *db, ns_peers *peers, ns_buf *past, ns_err *er
          row != NULL)
     if (ns_int_or(&row[H_PAST], 0) != 0)
       ns_db_list_add_id(past, row[H_ID].i);
-    else if (row[H_ID].i != db->holder && row[H_ID].i != db->assisted &&
+    else if (row[H_ID].i != db->holder && row[H_ID].i != db->rescue.assisted &&
              !ns_peers_add(peers, row))
       st = ns_no_memory(err);
   return st;
@@ -344,7 +344,7 @@ static ns_status look_at_holders(ns_db *db, look *k, ns_err *err) {
   ns_peers peers = {0};
   int64_t now = ns_mono_us();
   ns_status st = list_peers(db, &peers, &k->past, err);
-  if (st == NS_OK && !remember(&db->suspects, &peers, now))
+  if (st == NS_OK && !remember(&db->rescue.suspects, &peers, now))
     st = ns_no_memory(err);
   for (size_t i = 0; st == NS_OK && i < peers.n; i++) {
     int64_t in;
@@ -417,9 +417,9 @@ static ns_status look_at_all(ns_db *db, look *k, ns_err *err) {
 }
 
 ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
-  look k = {.sum = db->rescued, .again_in = LOOK_EVERY, .past = NS_BUF_INIT};
+  look k = {.sum = db->rescue.rescued, .again_in = LOOK_EVERY, .past = NS_BUF_INIT};
   ns_status st;
-  db->rescued = (ns_rescued){0};
+  db->rescue.rescued = (ns_rescued){0};
   ns_err_clear(err);
   st = ns_in_transaction(db)
            ? ns_fail(err, NS_ESTATE, "a rescue cannot run inside a transaction")
@@ -430,7 +430,7 @@ ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
     st = ns_own_look(db, &k.sum, err);
   ns_buf_free(&k.past);
   *sum = k.sum;
-  *again_in = db->met_due && k.again_in > LOOK_SOON ? LOOK_SOON : k.again_in;
+  *again_in = db->finish.pending_due && k.again_in > LOOK_SOON ? LOOK_SOON : k.again_in;
   if (st == NS_OK && k.trouble.status != NS_OK) {
     *err = k.trouble;
     st = k.trouble.status;
@@ -441,7 +441,7 @@ ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
 }
 
 void ns_assist(ns_db *db, int64_t holder, bool locks) {
-  db->assisted = holder;
+  db->rescue.assisted = holder;
   db->no_locks = !locks;
 }
 
@@ -453,10 +453,10 @@ void ns_look_around(ns_db *db) {
   int64_t again_in;
   ns_rescued sum;
   ns_err err;
-  if (ns_mono_us() < db->peers_at || db->is_host)
+  if (ns_mono_us() < db->rescue.look_at || db->is_host)
     return;
   ns_look(db, &again_in, &sum, &err);
-  db->peers_at = ns_mono_us() + (again_in > 0 ? again_in : 1);
+  db->rescue.look_at = ns_mono_us() + (again_in > 0 ? again_in : 1);
 }
 
 void ns_look_when_due(ns_db *db) {
@@ -465,14 +465,14 @@ void ns_look_when_due(ns_db *db) {
   if (ns_db_run(db, NS_SQL_RESCUE_NEXT, NULL, &err) == NS_OK &&
       ns_db_row(db, NS_SQL_RESCUE_NEXT, &row, &err) == NS_OK && row != NULL &&
       row[0].type == NS_INT)
-    no_later(&db->peers_at, ns_mono_us() + row[0].i);
+    no_later(&db->rescue.look_at, ns_mono_us() + row[0].i);
 }
 
 /* ------------------------------------------------------------------- hooks */
 
 static void closing(ns_db *db) {
-  free(db->suspects.items);
-  db->suspects = (ns_suspects){0};
+  free(db->rescue.suspects.items);
+  db->rescue.suspects = (ns_suspects){0};
 }
 
 const ns_hooks ns_rescue_hooks = {.away = watch_anew, .closing = closing};

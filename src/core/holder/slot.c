@@ -18,7 +18,7 @@
 ** who has waited long enough takes what is free, because the next in line may be
 ** a process that was stopped.
 */
-#include "holder/slot.h"
+#include "holder/holder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,6 @@
 
 #include "db/db.h"
 #include "handle.h"
-#include "holder/rescue.h"
 #include "ns_time.h"
 
 #define RACES 3   /* somebody was faster: so many looks before BUSY */
@@ -373,7 +372,7 @@ static void look_after(ns_db *db, bool suspect) {
   ns_slots *s = &db->slots;
   int64_t now = ns_mono_us();
   if ((suspect && !s->suspect) || (s->next && now >= s->look_at)) {
-    db->peers_at = 0;
+    db->rescue.look_at = 0;
     s->look_at = now + LOOK_EVERY;
   }
   s->suspect = suspect;

@@ -5,7 +5,7 @@
 ** is our own; so whoever ends the target later sees the edge, and whoever ended
 ** it before left a row of history that we see.
 */
-#include "push/edges.h"
+#include "push/push.h"
 
 #include <stdlib.h>
 #include <string.h>

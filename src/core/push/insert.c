@@ -6,7 +6,7 @@
 ** Invariant: a job that nothing keeps from being claimed gets one row, in ready or
 ** in scheduled, and no other gets one.
 */
-#include "push/insert.h"
+#include "push/push.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,6 @@
 #include "finish/finish.h"
 #include "handle.h"
 #include "ns_time.h"
-#include "push/edges.h"
 
 #define RING_WITHIN (10 * NS_SECOND) /* listeners look again by then anyway */
 #define SHOWN_KEY 100                /* bytes of a key in a message */

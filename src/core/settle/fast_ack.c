@@ -8,7 +8,7 @@
 ** by nobody else; what somebody holds, or has taken from us, is not written and
 ** is left to be settled one by one.
 */
-#include "settle/fast_ack.h"
+#include "settle/outcome.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 #include "handle.h"
 
 void ns_forget_done(ns_db *db, bool yes) {
-  db->forgets = yes;
+  db->settle.forgets = yes;
 }
 
 static bool is_plain(ns_db *db, const ns_outcome *f) {
@@ -28,7 +28,7 @@ static bool is_plain(ns_db *db, const ns_outcome *f) {
   if (v->kind != NS_ACK || v->nchildren > 0)
     return false;
   c = ns_claim_leases_find(&db->claim.leases, v->lease, v->id, v->run);
-  return c != NULL && c->plain && !(c->child && db->forgets);
+  return c != NULL && c->plain && !(c->child && db->settle.forgets);
 }
 
 static void settled(ns_outcome *f) {
@@ -178,13 +178,13 @@ static void add(acks *a, ns_outcome *f) {
 /* Moves, or forgets, the long stretches. */
 static ns_status settle_stretches(ns_db *db, const acks *a, ns_err *err) {
   ns_status st = NS_OK;
-  if (db->forgets && db->never_fast)
+  if (db->settle.forgets && db->never_fast)
     return NS_OK; /* a row that is held would cost the whole transaction */
   for (size_t i = 0, len; st == NS_OK && i < a->n; i += len) {
     len = ns_claim_stretch(a->tokens + i, a->n - i);
     if (len >= NS_STRETCH_LEAST)
-      st = db->forgets ? forget_stretch(db, a->items + i, len, err)
-                       : write_stretch(db, a->items + i, len, err);
+      st = db->settle.forgets ? forget_stretch(db, a->items + i, len, err)
+                              : write_stretch(db, a->items + i, len, err);
   }
   return st;
 }
@@ -216,7 +216,7 @@ static void find_stretches(ns_db *db, ns_outcome *fates, size_t n, acks *a) {
   a->n = 0;
   for (size_t i = 0; i < n; i++) {
     fates[i].plain = is_plain(db, &fates[i]);
-    if (fates[i].plain && (db->forgets || fates[i].v->result.p == NULL))
+    if (fates[i].plain && (db->settle.forgets || fates[i].v->result.p == NULL))
       add(a, &fates[i]);
   }
 }
@@ -254,10 +254,10 @@ static ns_status settle(ns_db *db, ns_outcome *fates, size_t n, acks *a, ns_err 
   if ((st = settle_stretches(db, a, err)) != NS_OK)
     return st;
   find_left(fates, n, a);
-  if (!db->forgets && (st = write_list(db, a->items, a->n, err)) != NS_OK)
+  if (!db->settle.forgets && (st = write_list(db, a->items, a->n, err)) != NS_OK)
     return st;
   find_gone(fates, n, a);
-  if (!db->forgets && (st = delete_jobs(db, a, err)) != NS_OK)
+  if (!db->settle.forgets && (st = delete_jobs(db, a, err)) != NS_OK)
     return st;
   return a->n > 0 ? tell(db, a, err) : NS_OK;
 }

@@ -1,10 +1,11 @@
 /*
-** What becomes of a job whose run has a verdict.
+** Outcomes: what becomes of jobs whose runs have verdicts; and the steps of settling a batch
+** of them.
 */
 #ifndef NS_SETTLE_OUTCOME_H
 #define NS_SETTLE_OUTCOME_H
 
-#include "nightshift_host.h"
+#include "handle.h"
 #include "ns_time.h"
 
 #define NS_DELAY_MAX (INT64_C(3155760000) * NS_SECOND) /* as of a push */
@@ -42,5 +43,64 @@ void ns_outcome_end(ns_outcome *f, const char *outcome, const char *reason);
 
 /* Nothing is written of it in this batch: its verdict is BUSY. */
 void ns_outcome_put_off(ns_outcome *f);
+
+/* ------------------------------------------------ plain acks: fast_ack.c */
+
+/*
+** Settles those of 'fates', sorted by token, that are plain acks (no children, no
+** unique key, no signal) and that nobody holds: their status is OK. They are moved
+** behind the others; '*rest': how many are left, in their order.
+** Errors: GONE, NOMEM, SQL.
+*/
+ns_status ns_fast_ack(ns_db *db, ns_outcome *fates, size_t n, size_t *rest, ns_err *err);
+
+/* ------------------------------------------------ jobs that wait: park.c */
+
+/* Counts a wait, which ends a job that has waited too often since it was pushed or
+** given a signal. */
+void ns_park_bound(ns_db *db, ns_outcome *f);
+
+/* Before anything is written: a parent whose child somebody is ending, or that
+** might close a circle beside another, is put off. */
+ns_status ns_park_lock(ns_db *db, ns_outcome *fates, size_t n, ns_err *err);
+
+/* Writes those that wait; one whose child has failed ends instead. After the
+** children of this batch have been written. */
+ns_status ns_park(ns_db *db, ns_outcome *fates, size_t n, ns_err *err);
+
+/* A run that was given a signal, and went on, needs it no more; who has ended
+** needs none. */
+ns_status ns_park_forget(ns_db *db, const ns_outcome *fates, size_t n, ns_err *err);
+
+/* -------------------------------------------------- children: children.c */
+
+/* Parents whose verdicts are to park them, locked, sorted by id; borrowed. Those
+** that are put off, or end, stay among them and are passed over. */
+typedef struct ns_parents {
+  ns_outcome **items;
+  size_t n;
+} ns_parents;
+
+/*
+** Before anything is written: locks their live children. A parent is put off while
+** somebody is ending one of them, or holds one that is to be let go; or while
+** another transaction has the turn of those that might close a circle.
+** Waits for nobody. Errors: GONE, NOMEM.
+*/
+ns_status ns_children_lock(ns_db *db, const ns_parents *p, ns_err *err);
+
+/* After the children of this batch have been written. Ends parents one of whose
+** children has failed since their run was claimed. Errors: GONE, NOMEM. */
+ns_status ns_children_failed(ns_db *db, const ns_parents *p, ns_err *err);
+
+/* Has them wait for their live children, which are locked or new, and lets go those
+** that wait for their parent's end: children of runs that said "again"; they and the
+** parent would wait for each other for ever. 'live' of each says how many there are.
+** Errors: INVALID (one waits for something that waits for the parent), GONE, NOMEM. */
+ns_status ns_children_wait(ns_db *db, const ns_parents *p, ns_err *err);
+
+/* Writes the children that the verdicts bring. A parent one of whose children is to wait for
+** a locked job is put off. Errors: INVALID, TOO_BIG, DUPLICATE, GONE, NOMEM. */
+ns_status ns_children_write(ns_db *db, ns_outcome *fates, size_t n, ns_err *err);
 
 #endif

@@ -4,16 +4,15 @@
 ** Invariant: while a parent is being parked its row and those of its live
 ** children are locked, so no child ends unseen between the count and the commit.
 */
-#include "settle/park.h"
+#include "settle/outcome.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "claim/claim.h"
 #include "db/db.h"
-#include "finish/dependents.h"
+#include "finish/finish.h"
 #include "handle.h"
-#include "settle/waiting_children.h"
 
 static bool is_parent(const ns_outcome *f) {
   return f->locked && f->parks && f->v->signal.p == NULL;

@@ -20,9 +20,8 @@
 #include "finish/finish.h"
 #include "handle.h"
 #include "ns_time.h"
-#include "push/insert.h"
-#include "settle/fast_ack.h"
-#include "settle/park.h"
+#include "push/push.h"
+#include "settle/outcome.h"
 
 /* --------------------------------------------------------------- locking */
 
@@ -35,7 +34,7 @@ static int by_token(const void *a, const void *b) {
                         : (x->run > y->run) - (x->run < y->run);
 }
 
-static ns_outcome *find(ns_outcome *fates, size_t n, int64_t id, int64_t run) {
+static ns_outcome *find_outcome(ns_outcome *fates, size_t n, int64_t id, int64_t run) {
   ns_verdict v = {.id = id, .run = run};
   ns_outcome *key = &(ns_outcome){.v = &v};
   return bsearch(key, fates, n, sizeof *fates, by_token);
@@ -47,7 +46,7 @@ enum { L_ID, L_RUN, L_QUEUE, L_RANK, L_ATTEMPTS, L_POLLS, L_CRASHES, L_LOST,
        L_KIND, L_PHASES, L_MAX_PHASES };
 
 /* NULL for NULL. False: out of memory. */
-static bool copy(const ns_value *v, char **out, size_t *n) {
+static bool copy_text(const ns_value *v, char **out, size_t *n) {
   if (v->type != NS_TEXT)
     return true;
   *n = v->s.n;
@@ -56,7 +55,7 @@ static bool copy(const ns_value *v, char **out, size_t *n) {
   return *out != NULL;
 }
 
-static ns_status fill(ns_outcome *f, const ns_value *r, ns_err *err) {
+static ns_status fill_outcome(ns_outcome *f, const ns_value *r, ns_err *err) {
   f->locked = true;
   f->v->status = NS_OK;
   f->queue_id = r[L_QUEUE].i;
@@ -80,12 +79,12 @@ static ns_status fill(ns_outcome *f, const ns_value *r, ns_err *err) {
   f->phases = r[L_PHASES].i;
   f->max_phases = ns_int_or(&r[L_MAX_PHASES], -1);
   f->kind = r[L_KIND].i;
-  return copy(&r[L_UKEY], &f->key, &f->keylen) ? NS_OK : ns_no_memory(err);
+  return copy_text(&r[L_UKEY], &f->key, &f->keylen) ? NS_OK : ns_no_memory(err);
 }
 
 /* Runs a statement about all fates, or those that could not be locked. */
-static ns_status ask(ns_db *db, ns_sql sql, const ns_outcome *fates, size_t n, bool unlocked_only,
-                     ns_err *err) {
+static ns_status ask_about(ns_db *db, ns_sql sql, const ns_outcome *fates, size_t n,
+                           bool unlocked_only, ns_err *err) {
   ns_buf tokens = NS_BUF_INIT;
   for (size_t i = 0; i < n; i++)
     if (!unlocked_only || !fates[i].locked)
@@ -94,12 +93,12 @@ static ns_status ask(ns_db *db, ns_sql sql, const ns_outcome *fates, size_t n, b
 }
 
 /* Of the rows that were not locked, which still stand? Those are BUSY. */
-static ns_status tell_stale(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
+static ns_status mark_locked_by_others_busy(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
   const ns_value *row;
-  ns_status st = ask(db, NS_SQL_SETTLE_STANDS, fates, n, true, err);
+  ns_status st = ask_about(db, NS_SQL_SETTLE_STANDS, fates, n, true, err);
   while (st == NS_OK && (st = ns_db_row(db, NS_SQL_SETTLE_STANDS, &row, err)) == NS_OK &&
          row != NULL) {
-    ns_outcome *f = find(fates, n, row[0].i, row[1].i);
+    ns_outcome *f = find_outcome(fates, n, row[0].i, row[1].i);
     if (f != NULL && !f->locked)
       f->v->status = NS_EBUSY;
   }
@@ -109,16 +108,16 @@ static ns_status tell_stale(ns_db *db, ns_outcome *fates, size_t n, ns_err *err)
 static ns_status lock_jobs(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
   const ns_value *row;
   size_t locked = 0;
-  ns_status st = ask(db, NS_SQL_SETTLE_LOCK, fates, n, false, err);
+  ns_status st = ask_about(db, NS_SQL_SETTLE_LOCK, fates, n, false, err);
   while (st == NS_OK && (st = ns_db_row(db, NS_SQL_SETTLE_LOCK, &row, err)) == NS_OK &&
          row != NULL) {
-    ns_outcome *f = find(fates, n, row[L_ID].i, row[L_RUN].i);
+    ns_outcome *f = find_outcome(fates, n, row[L_ID].i, row[L_RUN].i);
     if (f == NULL || f->locked)
       continue;
-    st = fill(f, row, err);
+    st = fill_outcome(f, row, err);
     locked++;
   }
-  return st == NS_OK && locked < n ? tell_stale(db, fates, n, err) : st;
+  return st == NS_OK && locked < n ? mark_locked_by_others_busy(db, fates, n, err) : st;
 }
 
 /* A job that ends, or that its children's failure may end, has a key. */
@@ -188,16 +187,19 @@ static ns_status write_ends(ns_db *db, const ns_outcome *fates, size_t n, ns_err
     bool done = f->v->kind == NS_ACK;
     if (!f->locked || !f->ends)
       continue;
-    ends[k++] = (ns_end){.id = f->v->id, .queue_id = f->queue_id,
-                         .outcome = f->outcome, .reason = f->reason,
+    ends[k++] = (ns_end){.id = f->v->id,
+                         .queue_id = f->queue_id,
+                         .outcome = f->outcome,
+                         .reason = f->reason,
                          .result = done ? f->v->result : NS_NONE,
-                         .error = done          ? NS_NONE
+                         .error = done                ? NS_NONE
                                   : f->why[0] != '\0' ? ns_str(f->why)
                                                       : f->v->error,
-                         .attempts = f->attempts, .polls = f->polls,
+                         .attempts = f->attempts,
+                         .polls = f->polls,
                          .crashes = f->crashes,
                          .unique = {f->key, f->keylen},
-                         .forgotten = done && db->forgets && f->root == 0};
+                         .forgotten = done && db->settle.forgets && f->root == 0};
   }
   st = ns_finish(db, ends, k, err);
   free(ends);
@@ -326,92 +328,6 @@ static ns_status write_returns(ns_db *db, const ns_outcome *fates, size_t n, pla
   return st;
 }
 
-/* ------------------------------------------------------------- children */
-
-static bool brings_children(const ns_outcome *f) {
-  return f->locked && (f->v->kind == NS_ACK ||
-                       (f->v->kind == NS_WAIT && !f->ends) ||
-                       (f->v->kind == NS_AGAIN && !f->ends));
-}
-
-static size_t count_children(const ns_outcome *fates, size_t n) {
-  size_t k = 0;
-  for (size_t i = 0; i < n; i++)
-    if (brings_children(&fates[i]))
-      k += fates[i].v->nchildren;
-  return k;
-}
-
-static int insert_by_id(const void *a, const void *b) {
-  int64_t x = ((const ns_insert *)a)->id;
-  int64_t y = ((const ns_insert *)b)->id;
-  return (x > y) - (x < y);
-}
-
-static ns_status child_row(ns_db *db, const ns_outcome *f, size_t c, ns_insert *row, ns_err *err) {
-  const ns_push *child = &f->v->children[c];
-  ns_status st = ns_push_check(child, (int64_t)db->max_payload, err);
-  *row = (ns_insert){.push = child, .id = child->id, .queue_id = f->queue_id,
-                     .nonce = (int64_t)(ns_random() >> 1),
-                     .parent = f->v->id, .seq = ns_seq(f->v->run, c),
-                     .root = f->root != 0 ? f->root : f->v->id,
-                     .waits = f->v->kind == NS_AGAIN, .child = true,
-                     .paused = f->paused, .deadline = f->deadline,
-                     .deadline_in = -1};
-  if (st == NS_OK && child->id <= 0)
-    st = ns_fail(err, NS_EINVALID, "a spawned child has no id");
-  if (st == NS_OK && child->queue.p != NULL)
-    st = ns_queue_id(db, child->queue, true, &row->queue_id, err);
-  return st;
-}
-
-/* One whose child is to wait for a job that somebody holds comes with the next
-** cycle. */
-static void put_off_parent(ns_outcome *fates, size_t n, int64_t id) {
-  for (size_t i = 0; i < n; i++)
-    if (fates[i].locked && fates[i].v->id == id)
-      ns_outcome_put_off(&fates[i]);
-}
-
-/* '*held': a row for which a lock would have to be waited for; 0: all is
-** written. */
-static ns_status try_children(ns_db *db, ns_outcome *fates, size_t n, ns_insert *rows, size_t total,
-                              size_t *held, ns_err *err) {
-  size_t k = 0;
-  ns_status st = NS_OK;
-  *held = 0;
-  for (size_t i = 0; i < n; i++)
-    for (size_t c = 0; st == NS_OK && brings_children(&fates[i]) &&
-                       c < fates[i].v->nchildren; c++)
-      st = child_row(db, &fates[i], c, &rows[k++], err);
-  if (st != NS_OK)
-    return st;
-  qsort(rows, total, sizeof *rows, insert_by_id);
-  st = ns_insert_jobs(db, rows, total, held, err);
-  if (*held != 0)
-    put_off_parent(fates, n, rows[*held - 1].parent);
-  else if (st == NS_OK)
-    db->ring_due = db->ring_due || ns_insert_rings(rows, total);
-  return st;
-}
-
-static ns_status write_children(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
-  size_t total = count_children(fates, n);
-  size_t held = 0;
-  ns_insert *rows;
-  ns_status st = NS_OK;
-  if (total == 0)
-    return NS_OK;
-  if ((rows = calloc(total, sizeof *rows)) == NULL)
-    return ns_no_memory(err);
-  do {
-    total = count_children(fates, n);
-    st = try_children(db, fates, n, rows, total, &held, err);
-  } while (st == NS_OK && held != 0);
-  free(rows);
-  return st;
-}
-
 /* ------------------------------------------------------- leases, running */
 
 static bool is_over(const ns_verdict *v) {
@@ -450,7 +366,7 @@ static ns_status hide_running(ns_db *db, const ns_outcome *fates, size_t n, ns_e
 
 static ns_status write_all(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
   ns_status st;
-  if ((st = write_children(db, fates, n, err)) != NS_OK ||
+  if ((st = ns_children_write(db, fates, n, err)) != NS_OK ||
       (st = ns_park_forget(db, fates, n, err)) != NS_OK ||
       (st = ns_park(db, fates, n, err)) != NS_OK ||
       (st = write_attempts(db, fates, n, err)) != NS_OK ||
@@ -529,8 +445,8 @@ void ns_settle_done(ns_db *db, const ns_verdict *v, size_t n) {
 /* The verdicts that joined the caller's commit. Best effort: a lease row that
 ** stays behind names no live claim. */
 static void settle_joined(ns_db *db) {
-  for (size_t i = 0; i < db->ntx; i++) {
-    const ns_verdict *v = &db->tx_settled[i];
+  for (size_t i = 0; i < db->settle.njoined; i++) {
+    const ns_verdict *v = &db->settle.joined[i];
     ns_err err;
     db->count.settled += v->status == NS_OK;
     if (is_over(v) && ns_claim_leases_settle(&db->claim.leases, v->lease, v->id, v->run)) {
@@ -555,20 +471,20 @@ void ns_settle_refused(ns_verdict *v, const char *text) {
 static void committed(ns_db *db, bool written) {
   if (written)
     settle_joined(db);
-  db->ntx = 0;
+  db->settle.njoined = 0;
 }
 
 static void forked(ns_db *db) {
-  db->settling.n = db->settling.written = 0;
-  db->ntx = 0;
+  db->settle.doubt.n = db->settle.doubt.written = 0;
+  db->settle.njoined = 0;
 }
 
 static void closing(ns_db *db) {
   forked(db);
-  free(db->tx_settled);
-  free(db->settling.items);
-  db->tx_settled = NULL;
-  db->settling = (ns_settle_doubt){0};
+  free(db->settle.joined);
+  free(db->settle.doubt.items);
+  db->settle.joined = NULL;
+  db->settle.doubt = (ns_settle_doubt){0};
 }
 
 const ns_hooks ns_settle_hooks = {

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "db/db.h"
-#include "finish/pending.h"
+#include "finish/finish.h"
 #include "ns_time.h"
 #include "tree/tree.h"
 
@@ -258,7 +258,7 @@ static ns_status finish_falls(ns_db *db, ns_err *err) {
   ns_status st = NS_OK;
   while (st == NS_OK && !ns_in_transaction(db) && ns_mono_us() < end) {
     st = ns_pending_look(db, err);
-    if (st == NS_OK && !db->met_due &&
+    if (st == NS_OK && !db->finish.pending_due &&
         (st = ns_db_run(db, NS_SQL_DEPEND_ANY, NULL, err)) == NS_OK &&
         (st = ns_db_row(db, NS_SQL_DEPEND_ANY, &row, err)) == NS_OK && row == NULL)
       break;

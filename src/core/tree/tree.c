@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "db/db.h"
-#include "finish/pending.h"
+#include "finish/finish.h"
 
 /* ---------------------------------------------------------------- the walk */
 

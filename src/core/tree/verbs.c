@@ -2,15 +2,111 @@
 ** Verbs over a job and all below it: cancel, pause, resume, priority, run now,
 ** deadline. A verb is a step that tree/tree.c does with each batch on its way down.
 **
-** Invariant: what a verb moves has another run, or no row yet, so of its rows in
-** ready and scheduled one at most is not stale. What somebody runs, or is claiming, is
-** not moved: it is written into its job, and he is told.
+** A claim takes a job's row out of ready and locks no job; its lease cannot be seen before it
+** commits. So a verb that is to move a job locks the job's row in scheduled or ready first: a
+** claim that has the row is waited for, and one that comes later finds it locked and goes on
+** without it. The key of ready begins with the lane, and the job is its end. So a lane is read
+** once per batch, without locks, and the rows that were found are locked by key.
+**
+** Invariant: a job that a verb moves has another run, or no row yet, so of its rows in ready
+** and scheduled one at most is not stale. A job that is running, or being claimed, is not
+** moved: the change is written into its job, and its holder is told.
 */
+#include "tree/tree.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "tree/tree.h"
-#include "tree/unclaimed.h"
+#include "db/db.h"
+
+/* ---------------------------------------------------- jobs that no claim has */
+
+static bool is_sought(const ns_node *x) {
+  return x->asks && !x->placed;
+}
+
+static bool same_lane(const ns_node *a, const ns_node *b) {
+  return a->queue_id == b->queue_id && a->rank == b->rank;
+}
+
+static ns_node *next_id(ns_db *db, ns_tree *t, ns_sql sql, const ns_value **row, ns_status *st,
+                        ns_err *err) {
+  *st = ns_db_row(db, sql, row, err);
+  return *st == NS_OK && *row != NULL ? ns_tree_node(t, (*row)[0].i) : NULL;
+}
+
+/* Locks the rows of a list, the statement's one parameter: their jobs have their place. */
+static ns_status lock_rows(ns_db *db, ns_tree *t, ns_sql sql, ns_buf *list, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_node *x;
+  ns_status st;
+  if (ns_db_list_is_empty(list))
+    return NS_OK;
+  st = ns_db_list_run(db, sql, NULL, list, err);
+  while (st == NS_OK && (x = next_id(db, t, sql, &row, &st, err)) != NULL)
+    x->placed = true;
+  return st;
+}
+
+static ns_status lock_scheduled(ns_db *db, ns_tree *t, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  for (size_t i = 0; i < t->nnodes; i++) {
+    const ns_node *x = &t->nodes[i];
+    if (is_sought(x))
+      ns_buf_addf(&list, "%s[%lld,%lld,%lld]", list.n > 0 ? "," : "[", (long long)x->was_due,
+                  (long long)x->id, (long long)x->was_run);
+  }
+  return lock_rows(db, t, NS_SQL_ADMIN_TREE_HOLD_SCHEDULED, &list, err);
+}
+
+/* Where in their lane the jobs of one lane lie: 'like' is the first of them. */
+static ns_status look_at_lane(ns_db *db, ns_tree *t, ns_node *like, ns_err *err) {
+  const ns_value *row = NULL;
+  ns_buf list = NS_BUF_INIT;
+  ns_value params[] = {ns_vint(like->queue_id), ns_vint(like->rank), ns_vnull};
+  ns_node *x;
+  ns_status st;
+  for (ns_node *y = like; y < t->nodes + t->nnodes; y++)
+    if (is_sought(y) && same_lane(y, like)) {
+      ns_db_list_add_id(&list, y->id);
+      y->seen = true;
+    }
+  params[2] = ns_db_list_end(&list);
+  st = list.oom ? ns_no_memory(err) : ns_db_run(db, NS_SQL_ADMIN_TREE_READY_AT, params, err);
+  while (st == NS_OK && (x = next_id(db, t, NS_SQL_ADMIN_TREE_READY_AT, &row, &st, err)) != NULL)
+    if (row[1].i == x->was_run)
+      x->ready_at = row[2].i;
+  ns_buf_free(&list);
+  return st;
+}
+
+static ns_status lock_ready(ns_db *db, ns_tree *t, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  ns_status st = NS_OK;
+  for (size_t i = 0; st == NS_OK && i < t->nnodes; i++)
+    if (is_sought(&t->nodes[i]) && !t->nodes[i].seen)
+      st = look_at_lane(db, t, &t->nodes[i], err);
+  for (size_t i = 0; i < t->nnodes; i++) {
+    const ns_node *x = &t->nodes[i];
+    if (is_sought(x) && x->ready_at != 0)
+      ns_buf_addf(&list, "%s[%lld,%lld,%lld,%lld]", list.n > 0 ? "," : "[", (long long)x->queue_id,
+                  (long long)x->rank, (long long)x->ready_at, (long long)x->id);
+  }
+  if (st == NS_OK)
+    return lock_rows(db, t, NS_SQL_ADMIN_TREE_HOLD_READY, &list, err);
+  ns_buf_free(&list);
+  return st;
+}
+
+static ns_status find_unclaimed(ns_db *db, ns_tree *t, ns_err *err) {
+  ns_status st = lock_scheduled(db, t, err);
+  if (st == NS_OK)
+    st = lock_ready(db, t, err);
+  for (size_t i = 0; i < t->nnodes; i++)
+    if (is_sought(&t->nodes[i]))
+      t->nodes[i].holder = NS_SOMEBODY;
+  return st;
+}
 
 /* -------------------------------------------------------------- small verbs */
 
@@ -20,7 +116,7 @@ static bool is_free(const ns_node *x) {
 }
 
 /* Its row, if it has one, is stale from now on, and it gets another. */
-static void move(ns_node *x) {
+static void move_node(ns_node *x) {
   x->changed = true;
   if (!is_free(x))
     return;
@@ -31,7 +127,7 @@ static void move(ns_node *x) {
 static void pause_one(const ns_tree *t, ns_node *x) {
   if (x->paused == 0) {
     x->suspended = x->holder != 0;
-    move(x);
+    move_node(x);
     x->unmet++;
   } else if (t->outer == 0 || x->paused != t->outer)
     return;
@@ -56,7 +152,7 @@ static void rank_one(const ns_tree *t, ns_node *x) {
   if (x->rank == 255 - t->n)
     return;
   x->rank = 255 - t->n;
-  move(x);
+  move_node(x);
 }
 
 /* What waits for a signal goes on waiting. */
@@ -65,7 +161,7 @@ static void run_one_now(const ns_tree *t, ns_node *x) {
   if (x->due <= x->now || x->awaits)
     return;
   x->due = x->now;
-  move(x);
+  move_node(x);
 }
 
 /* Nothing is due after its deadline: then it would be too late. What an earlier
@@ -79,7 +175,7 @@ static void limit_one(const ns_tree *t, ns_node *x) {
   if (due == x->due || x->holder != 0)
     return;
   x->due = due;
-  move(x);
+  move_node(x);
 }
 
 typedef void (*small)(const ns_tree *t, ns_node *x);
@@ -98,7 +194,7 @@ static ns_status step_small(ns_db *db, ns_tree *t, small verb, ns_err *err) {
   for (size_t i = 0; st == NS_OK && i < t->nnodes; i++)
     t->nodes[i].asks = would_move(t, verb, &t->nodes[i]);
   if (st == NS_OK)
-    st = ns_unclaimed(db, t, err);
+    st = find_unclaimed(db, t, err);
   for (size_t i = 0; st == NS_OK && i < t->nnodes; i++) {
     verb(t, &t->nodes[i]);
     changed += t->nodes[i].changed;
@@ -166,7 +262,7 @@ static ns_status resume(ns_db *db, ns_tree *t, ns_err *err) {
 /* Who runs them is told after the commit, all at once with those who have claimed
 ** them meanwhile: a worker that is told is free for the next. In a transaction of
 ** the caller nothing of ours comes after the commit. */
-static ns_status notify(ns_db *db, ns_tree *t, ns_err *err) {
+static ns_status notify_holder(ns_db *db, ns_tree *t, ns_err *err) {
   ns_value list;
   if (!db->user_tx)
     return NS_OK;
@@ -179,7 +275,7 @@ static ns_status notify(ns_db *db, ns_tree *t, ns_err *err) {
 }
 
 /* Jobs that show themselves as running, and scheduled rows, go. */
-static ns_status hide(ns_db *db, ns_tree *t, ns_err *err) {
+static ns_status hide_node(ns_db *db, ns_tree *t, ns_err *err) {
   for (size_t i = 0; i < t->nnodes; i++) {
     t->nodes[i].moves = t->nodes[i].unmet++ == 0 && t->nodes[i].holder == 0;
     t->nodes[i].revoked = true;
@@ -224,10 +320,8 @@ static ns_status step_cancel(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_status st = ns_tree_lock(db, t, true, err);
   if (st != NS_OK || t->nnodes == 0)
     return st;
-  if ((st = notify(db, t, err)) != NS_OK ||
-      (st = hide_running(db, t, err)) != NS_OK ||
-      (st = hide(db, t, err)) != NS_OK ||
-      (st = forget_pauses(db, t, err)) != NS_OK ||
+  if ((st = notify_holder(db, t, err)) != NS_OK || (st = hide_running(db, t, err)) != NS_OK ||
+      (st = hide_node(db, t, err)) != NS_OK || (st = forget_pauses(db, t, err)) != NS_OK ||
       (st = end_nodes(db, t, err)) != NS_OK)
     return st;
   t->live += (int64_t)t->nnodes;

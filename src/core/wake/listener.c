@@ -32,7 +32,7 @@
 #include "ns_await.h"
 #include "ns_number.h"
 #include "ns_time.h"
-#include "wake/peers.h"
+#include "wake/wake.h"
 
 #define LONGEST (10 * NS_SECOND)
 #define UNRUNG NS_SECOND          /* a sleep of one that cannot be rung, on average */
@@ -218,7 +218,7 @@ void ns_listen_near(ns_listener *l, const ns_db *db, const int64_t *queue_ids,
 }
 
 /* Replaces a mark in '*text', which ends in NUL. */
-static void fill(ns_buf *text, const char *mark, ns_bytes by) {
+static void fill_mark(ns_buf *text, const char *mark, ns_bytes by) {
   ns_buf filled = NS_BUF_INIT;
   if (!text->oom)
     ns_buf_fill(&filled, text->p, mark, by);
@@ -239,9 +239,9 @@ static void write_text(ns_listener *l, const int64_t *ids, size_t n,
   ns_buf_addc(&l->queues, ')');
   ns_buf_adds(text, ns_sql_texts[NS_SQL_LISTEN_WAIT]);
   ns_buf_addc(text, '\0');
-  fill(text, LOOK_MARK, ns_str(ns_sql_texts[look]));
-  fill(text, QUEUES_MARK, ns_buf_bytes(&l->queues));
-  fill(text, NEAR_MARK, ns_str(near));
+  fill_mark(text, LOOK_MARK, ns_str(ns_sql_texts[look]));
+  fill_mark(text, QUEUES_MARK, ns_buf_bytes(&l->queues));
+  fill_mark(text, NEAR_MARK, ns_str(near));
   text->oom = text->oom || l->queues.oom;
 }
 
@@ -275,7 +275,7 @@ static bool was_told(const ns_listener *l, int64_t id) {
 }
 
 /* Holders whose lock is free: '*news' says whether one of them is new. */
-static bool tell(ns_listener *l, const ns_peers *peers, int64_t me, bool *news) {
+static bool remember_free_holders(ns_listener *l, const ns_peers *peers, int64_t me, bool *news) {
   size_t n = 0;
   int64_t *free_ones = NULL;
   size_t cap = 0;
@@ -313,7 +313,7 @@ static ns_status look_around(ns_listener *l, int64_t me, unsigned *woke,
   while (st == NS_OK && ok &&
          (st = ns_stmt_fetch(l->link, l->list, &row, err)) == NS_OK && row != NULL)
     ok = ns_peers_add(&peers, row);
-  ok = ok && tell(l, &peers, me, &news);
+  ok = ok && remember_free_holders(l, &peers, me, &news);
   if (st == NS_OK && ok)
     l->neighbour = ns_peers_watched(&peers, me, l->is_host, &l->watched);
   if (st == NS_OK && ok && l->neighbour == 0)
@@ -350,7 +350,7 @@ static void cut_wait(ns_listener *l, int64_t wait) {
 
 /* A ring that comes while we run something is a wake, not an error; so is what a wait
 ** ended for. */
-static ns_status woken(ns_status st, unsigned *woke, ns_err *err) {
+static ns_status judge_wake(ns_status st, unsigned *woke, ns_err *err) {
   static const unsigned why[] = {0, 0, NS_WOKE_WORK, NS_WOKE_GONE, NS_WOKE_NOTICE};
   if (st != NS_OK && err->sqlerr == ER_QUERY_INTERRUPTED)
     *woke |= NS_WOKE_WORK | NS_WOKE_NOTICE;
@@ -377,7 +377,7 @@ static ns_status sleep_there(ns_listener *l, const ns_awaited *what, unsigned *w
                        ns_vtext(ns_buf_bytes(&l->watched)),
                        ns_vint(what->newest >= 0 ? what->newest : INT32_MAX),
                        ns_vtext(ns_buf_bytes(&l->paused)), ns_vint(what->holder)};
-  ns_status st = woken(ns_stmt_run(l->link, l->stmt, params, err), woke, err);
+  ns_status st = judge_wake(ns_stmt_run(l->link, l->stmt, params, err), woke, err);
   if (l->neighbour == what->holder && (*woke & NS_WOKE_GONE))
     *woke |= NS_WOKE_WORK; /* it was our own work connection's: it looks, and is back */
   return st;
@@ -389,7 +389,7 @@ static bool is_refusal(ns_status st, const ns_err *err) {
 }
 
 /* Of what kind it is: of each a ring wakes one. */
-static ns_status put_down(ns_listener *l, int64_t holder, ns_err *err) {
+static ns_status insert_entry(ns_listener *l, int64_t holder, ns_err *err) {
   ns_buf kind = NS_BUF_INIT;
   ns_status st;
   ns_buf_add(&kind, l->queues.p, l->queues.n);
@@ -403,12 +403,11 @@ static ns_status put_down(ns_listener *l, int64_t holder, ns_err *err) {
 }
 
 /* Asks for rings; 'l->listed' says whether they will come. */
-static ns_status enter(ns_listener *l, int64_t holder, unsigned *woke,
-                       ns_err *err) {
+static ns_status enter_list(ns_listener *l, int64_t holder, unsigned *woke, ns_err *err) {
   ns_status st;
   if (l->ask_at != 0 && ns_mono_us() < l->ask_at)
     return NS_OK;
-  st = woken(put_down(l, holder, err), woke, err);
+  st = judge_wake(insert_entry(l, holder, err), woke, err);
   l->ask_at = 0;
   l->listed = st == NS_OK;
   if (st == NS_OK || !is_refusal(st, err))
@@ -439,9 +438,9 @@ static ns_status sleep_listed(ns_listener *l, const ns_awaited *what, int64_t wa
                               unsigned *woke, ns_err *err) {
   ns_status st;
   list_paused(l, what);
-  st = enter(l, what->holder, woke, err);
+  st = enter_list(l, what->holder, woke, err);
   if (st == NS_OK && *woke == 0)
-    st = woken(look_around(l, what->holder, woke, err), woke, err);
+    st = judge_wake(look_around(l, what->holder, woke, err), woke, err);
   if (!l->listed)
     wait = least(wait, ns_jitter(UNRUNG, 0.5));
   cut_wait(l, wait);
@@ -489,27 +488,7 @@ ns_status ns_listen(ns_listener *l, const ns_awaited *what, int64_t max_wait,
   return st == NS_OK && wait > 0 ? sleep_listed(l, what, wait, woke, err) : st;
 }
 
-/* --------------------------------------------------------------- ringing */
-
-ns_status ns_ring(ns_db *db, ns_err *err) {
-  ns_err none;
-  ns_status st;
-  if (err == NULL)
-    err = &none;
-  if ((st = ns_db_ready(db, err)) != NS_OK)
-    return st;
-  db->count.rings++;
-  return ns_db_run(db, NS_SQL_LISTEN_RING, NULL, err);
-}
-
 /* ------------------------------------------------------------------- hooks */
-
-static void committed(ns_db *db, bool written) {
-  bool due = db->ring_due;
-  db->ring_due = false;
-  if (written && due)
-    ns_ring(db, NULL);
-}
 
 /* That of an embedded handle that waits. */
 static void close_waiter(ns_db *db) {
@@ -517,5 +496,4 @@ static void close_waiter(ns_db *db) {
   db->waiter = NULL;
 }
 
-const ns_hooks ns_listen_hooks = {
-    .forked = close_waiter, .committed = committed, .closing = close_waiter};
+const ns_hooks ns_listen_hooks = {.forked = close_waiter, .closing = close_waiter};

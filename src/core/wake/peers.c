@@ -1,7 +1,7 @@
 /*
 ** The ring of holders. Ids order it; whoever comes behind the last is the first.
 */
-#include "wake/peers.h"
+#include "wake/wake.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -2,8 +2,8 @@
 ** Other holders: what the table and their locks say of them, and which of them
 ** a listener watches. Pure memory, but for a look at this machine's processes.
 */
-#ifndef NS_WAKE_PEERS_H
-#define NS_WAKE_PEERS_H
+#ifndef NS_WAKE_WAKE_H
+#define NS_WAKE_WAKE_H
 
 #include <sys/types.h>
 
@@ -15,10 +15,10 @@ typedef struct ns_peer {
   int64_t beat;   /* when it last wrote, by the server's clock */
   int64_t silent; /* µs since then */
   bool is_host;
-  bool dead;      /* somebody has declared it so */
-  bool free;      /* nobody owns its named lock */
-  bool gone;      /* it ran on this machine and its process is no more */
-  bool alive;     /* its process is seen on this machine, and not stopped */
+  bool dead;  /* somebody has declared it so */
+  bool free;  /* nobody owns its named lock */
+  bool gone;  /* it ran on this machine and its process is no more */
+  bool alive; /* its process is seen on this machine, and not stopped */
 } ns_peer;
 
 #define NS_PLACE 64 /* bytes of a place */
@@ -46,7 +46,6 @@ void ns_peers_free(ns_peers *p);
 ** first is the neighbour (0: nobody), the others are written as "[id,…]". Hosts
 ** go on up to the next host, so that between them nobody is left out.
 */
-int64_t ns_peers_watched(const ns_peers *p, int64_t me, bool is_host,
-                         ns_buf *others);
+int64_t ns_peers_watched(const ns_peers *p, int64_t me, bool is_host, ns_buf *others);
 
 #endif

@@ -1,21 +1,45 @@
 /*
-** Trying whether a ring arrives: a real listener sleeps in the server on a
-** thread of its own while the caller's handle rings, as a pusher would.
+** Ringing: waking a listener after a commit; and trying whether a ring arrives: a real
+** listener sleeps in the server on a thread of its own while the caller's handle rings, as a
+** pusher would.
 **
-** A ring that comes while the listener still puts its name down ends that call, also
-** by rights that would not end its sleep: the procedure runs as whoever rings. So nobody
-** rings before the server shows that it sleeps.
+** Invariant: a trial rings only when the server shows that the listener sleeps. A ring that
+** comes while it still enters itself ends that call, also by rights that would not end its
+** sleep, as the procedure runs with the rights of the handle that rings.
 */
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "db/db.h"
 #include "handle.h"
 #include "ns_time.h"
 
 #define TRY_MAX (2 * NS_SECOND)
-#define LOOK 2000             /* µs from one look whether it sleeps to the next, */
-#define LOOK_MAX NS_SECOND    /* and in all, should the server not show it */
-#define RING_FIRST 5000       /* µs to the second ring, then doubling */
+#define LOOK 2000          /* µs from one look whether it sleeps to the next, */
+#define LOOK_MAX NS_SECOND /* and in all, should the server not show it */
+#define RING_FIRST 5000    /* µs to the second ring, then doubling */
+
+ns_status ns_ring(ns_db *db, ns_err *err) {
+  ns_err none;
+  ns_status st;
+  if (err == NULL)
+    err = &none;
+  if ((st = ns_db_ready(db, err)) != NS_OK)
+    return st;
+  db->count.rings++;
+  return ns_db_run(db, NS_SQL_LISTEN_RING, NULL, err);
+}
+
+static void committed(ns_db *db, bool written) {
+  bool due = db->ring_due;
+  db->ring_due = false;
+  if (written && due)
+    ns_ring(db, NULL);
+}
+
+const ns_hooks ns_ring_hooks = {.committed = committed};
+
+/* ------------------------------------------------------------------- a trial */
 
 typedef struct sleeper {
   ns_listener *listener;

@@ -1,23 +1,24 @@
 /*
-** Broods: the children of jobs that are about to wait for them.
+** Children: those that come with a verdict, and those that a parked parent waits for. A batch
+** of parents costs as many statements as one parent.
 **
-** Most parents are new to it: they have the children that come with their verdict,
-** and nobody waits for them. One look tells; only of the others, "kin", the
+** Most parents are new: they have the children that come with their verdict, and no job waits
+** for them. One look tells; only of the others, which have dependents or older children, the
 ** children are locked and counted.
 **
-** Invariant: the parents' rows are locked, so nobody adds a child, or comes to wait
-** for one of them; and their live children are locked, so none ends unseen between
-** the count and the commit.
+** Invariant: the parents' rows are locked, so no transaction adds a child, or comes to wait
+** for one of them; and their live children are locked, so none ends unseen between the count
+** and the commit.
 */
-#include "settle/waiting_children.h"
+#include "settle/outcome.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "db/db.h"
-#include "finish/dependents.h"
+#include "finish/finish.h"
 #include "handle.h"
-#include "push/edges.h"
+#include "push/push.h"
 
 /* ----------------------------------------------------------------- parents */
 
@@ -47,12 +48,12 @@ static bool has_held(const ns_outcome *f) {
   return is_known(f) && (f->held > 0 || brings_waiters(f));
 }
 
-static bool any(const ns_outcome *f) {
+static bool is_parking(const ns_outcome *f) {
   return f->locked && f->parks;
 }
 
 /* NULL: it is none of them, or is not parked any more. */
-static ns_outcome *find(const ns_parents *p, int64_t id) {
+static ns_outcome *find_parent(const ns_parents *p, int64_t id) {
   size_t low = 0;
   size_t high = p->n;
   while (low < high) {
@@ -62,15 +63,14 @@ static ns_outcome *find(const ns_parents *p, int64_t id) {
     else
       high = mid;
   }
-  return low < p->n && p->items[low]->v->id == id && any(p->items[low])
-             ? p->items[low]
-             : NULL;
+  return low < p->n && p->items[low]->v->id == id && is_parking(p->items[low]) ? p->items[low]
+                                                                               : NULL;
 }
 
 /* Runs a statement about those that are picked, given as "[id,…]". '*rows': it was
 ** run; there are none to be asked about else. */
-static ns_status ask(ns_db *db, ns_sql sql, const ns_parents *p, bool (*picks)(const ns_outcome *),
-                     bool *rows, ns_err *err) {
+static ns_status ask_about(ns_db *db, ns_sql sql, const ns_parents *p,
+                           bool (*picks)(const ns_outcome *), bool *rows, ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
   for (size_t i = 0; i < p->n; i++)
     if (picks(p->items[i]))
@@ -85,7 +85,7 @@ static ns_status next_row(ns_db *db, ns_sql sql, const ns_parents *p, ns_outcome
   ns_status st;
   *f = NULL;
   while ((st = ns_db_row(db, sql, row, err)) == NS_OK && *row != NULL)
-    if ((*f = find(p, (*row)[0].i)) != NULL)
+    if ((*f = find_parent(p, (*row)[0].i)) != NULL)
       break;
   return st;
 }
@@ -96,10 +96,10 @@ static ns_status find_kin(ns_db *db, const ns_parents *p, bool *found, ns_err *e
   const ns_value *row;
   ns_outcome *f = NULL;
   bool rows;
-  ns_status st = ask(db, NS_SQL_EDGE_KIN, p, any, &rows, err);
+  ns_status st = ask_about(db, NS_SQL_EDGE_KIN, p, is_parking, &rows, err);
   *found = false;
-  while (st == NS_OK && rows &&
-         (st = next_row(db, NS_SQL_EDGE_KIN, p, &f, &row, err)) == NS_OK && f != NULL)
+  while (st == NS_OK && rows && (st = next_row(db, NS_SQL_EDGE_KIN, p, &f, &row, err)) == NS_OK &&
+         f != NULL)
     *found = f->kin = true;
   return st;
 }
@@ -109,9 +109,9 @@ static ns_status lock_held(ns_db *db, const ns_parents *p, ns_err *err) {
   const ns_value *row;
   ns_outcome *f = NULL;
   bool rows;
-  ns_status st = ask(db, NS_SQL_EDGE_HELD, p, is_kin, &rows, err);
-  while (st == NS_OK && rows &&
-         (st = next_row(db, NS_SQL_EDGE_HELD, p, &f, &row, err)) == NS_OK && f != NULL)
+  ns_status st = ask_about(db, NS_SQL_EDGE_HELD, p, is_kin, &rows, err);
+  while (st == NS_OK && rows && (st = next_row(db, NS_SQL_EDGE_HELD, p, &f, &row, err)) == NS_OK &&
+         f != NULL)
     f->held++;
   return st;
 }
@@ -121,11 +121,10 @@ static ns_status lock_live(ns_db *db, const ns_parents *p, ns_err *err) {
   const ns_value *row;
   ns_outcome *f = NULL;
   bool rows;
-  ns_status st = ask(db, NS_SQL_EDGE_BROOD_LOCK, p, is_kin, &rows, err);
+  ns_status st = ask_about(db, NS_SQL_EDGE_BROOD_LOCK, p, is_kin, &rows, err);
   while (st == NS_OK && rows &&
-         (st = next_row(db, NS_SQL_EDGE_BROOD_LOCK, p, &f, &row, err)) == NS_OK &&
-         f != NULL) {
-    ns_outcome *child = find(p, row[1].i);
+         (st = next_row(db, NS_SQL_EDGE_BROOD_LOCK, p, &f, &row, err)) == NS_OK && f != NULL) {
+    ns_outcome *child = find_parent(p, row[1].i);
     f->live++;
     if (child != NULL)
       f->waits = child->waited = true;
@@ -140,9 +139,8 @@ static ns_status count_kin(ns_db *db, const ns_parents *p, ns_err *err) {
   const ns_value *row;
   ns_outcome *f = NULL;
   bool rows;
-  ns_status st = ask(db, NS_SQL_EDGE_TIES, p, is_kin, &rows, err);
-  while (st == NS_OK && rows &&
-         (st = next_row(db, NS_SQL_EDGE_TIES, p, &f, &row, err)) == NS_OK &&
+  ns_status st = ask_about(db, NS_SQL_EDGE_TIES, p, is_kin, &rows, err);
+  while (st == NS_OK && rows && (st = next_row(db, NS_SQL_EDGE_TIES, p, &f, &row, err)) == NS_OK &&
          f != NULL) {
     f->waited = f->waited || row[T_WAITED].i != 0;
     f->waits = f->waits || row[T_WAITS].i != 0;
@@ -155,7 +153,7 @@ static ns_status count_kin(ns_db *db, const ns_parents *p, ns_err *err) {
 /* A circle may close where somebody waits for the parent, and a child of it for
 ** something. Such parents take turns, each until its commit. */
 static bool is_tied(const ns_outcome *f) {
-  return any(f) && f->waited && f->waits;
+  return is_parking(f) && f->waited && f->waits;
 }
 
 static ns_status take_turn(ns_db *db, const ns_parents *p, ns_err *err) {
@@ -180,8 +178,7 @@ ns_status ns_children_lock(ns_db *db, const ns_parents *p, ns_err *err) {
   ns_status st = find_kin(db, p, &kin, err);
   if (st != NS_OK || !kin)
     return st;
-  if ((st = lock_held(db, p, err)) == NS_OK &&
-      (st = lock_live(db, p, err)) == NS_OK &&
+  if ((st = lock_held(db, p, err)) == NS_OK && (st = lock_live(db, p, err)) == NS_OK &&
       (st = count_kin(db, p, err)) == NS_OK)
     st = take_turn(db, p, err);
   return st;
@@ -212,8 +209,7 @@ ns_status ns_children_failed(ns_db *db, const ns_parents *p, ns_err *err) {
   if (ns_db_list_is_empty(&list))
     return NS_OK;
   st = ns_db_list_run(db, NS_SQL_EDGE_BROOD_FAILED, NULL, &list, err);
-  while (st == NS_OK &&
-         (st = next_row(db, NS_SQL_EDGE_BROOD_FAILED, p, &f, &row, err)) == NS_OK &&
+  while (st == NS_OK && (st = next_row(db, NS_SQL_EDGE_BROOD_FAILED, p, &f, &row, err)) == NS_OK &&
          f != NULL)
     end_with(f, row[1].i); /* the first of its children; then it is found no more */
   return st;
@@ -232,8 +228,10 @@ typedef struct leaving {
 } leaving;
 
 static bool leaving_make(leaving *l, size_t n) {
-  *l = (leaving){.on = malloc(n * sizeof *l->on), .ids = malloc(n * sizeof *l->ids),
-                 .met = NS_BUF_INIT, .free = malloc(n * sizeof *l->free)};
+  *l = (leaving){.on = malloc(n * sizeof *l->on),
+                 .ids = malloc(n * sizeof *l->ids),
+                 .met = NS_BUF_INIT,
+                 .free = malloc(n * sizeof *l->free)};
   return l->on != NULL && l->ids != NULL && l->free != NULL;
 }
 
@@ -249,10 +247,12 @@ static void leaving_add(leaving *l, const ns_value *r) {
   l->ids[l->n++] = r[H_ID].i;
   ns_db_list_add_pair(&l->met, 1, r[H_ID].i);
   if (r[H_UNMET].i <= 1)
-    l->free[l->nfree++] = (ns_released){
-        .queue_id = r[H_QUEUE].i, .rank = r[H_RANK].i, .id = r[H_ID].i,
-        .run = r[H_RUN].i, .due = r[H_DUE].i > r[H_NOW].i ? r[H_DUE].i : 0,
-        .kind = r[H_KIND].i};
+    l->free[l->nfree++] = (ns_released){.queue_id = r[H_QUEUE].i,
+                                        .rank = r[H_RANK].i,
+                                        .id = r[H_ID].i,
+                                        .run = r[H_RUN].i,
+                                        .due = r[H_DUE].i > r[H_NOW].i ? r[H_DUE].i : 0,
+                                        .kind = r[H_KIND].i};
 }
 
 static ns_status write_leaving(ns_db *db, leaving *l, ns_err *err) {
@@ -263,7 +263,7 @@ static ns_status write_leaving(ns_db *db, leaving *l, ns_err *err) {
 }
 
 /* Those that were locked before, and new ones: so there is room for all. */
-static ns_status let_go(ns_db *db, const ns_parents *p, ns_err *err) {
+static ns_status release_leaving(ns_db *db, const ns_parents *p, ns_err *err) {
   const ns_value *row;
   ns_outcome *f = NULL;
   leaving l;
@@ -275,10 +275,9 @@ static ns_status let_go(ns_db *db, const ns_parents *p, ns_err *err) {
       n += (size_t)p->items[i]->held + p->items[i]->v->nchildren;
   if (n == 0)
     return NS_OK;
-  st = leaving_make(&l, n) ? ask(db, NS_SQL_EDGE_HELD, p, has_held, &rows, err)
+  st = leaving_make(&l, n) ? ask_about(db, NS_SQL_EDGE_HELD, p, has_held, &rows, err)
                            : ns_no_memory(err);
-  while (st == NS_OK &&
-         (st = next_row(db, NS_SQL_EDGE_HELD, p, &f, &row, err)) == NS_OK &&
+  while (st == NS_OK && (st = next_row(db, NS_SQL_EDGE_HELD, p, &f, &row, err)) == NS_OK &&
          f != NULL && l.n < n)
     leaving_add(&l, row);
   if (st == NS_OK)
@@ -290,8 +289,8 @@ static ns_status let_go(ns_db *db, const ns_parents *p, ns_err *err) {
 static ns_status add_new(const ns_parents *p, ns_edges *edges, ns_err *err) {
   for (size_t i = 0; i < p->n; i++) {
     ns_outcome *f = p->items[i];
-    bool news = any(f) && is_new(f); /* looks at all children, so once */
-    if (!any(f))
+    bool news = is_parking(f) && is_new(f); /* looks at all children, so once */
+    if (!is_parking(f))
       continue;
     f->live = 0;
     for (size_t c = 0; news && c < f->v->nchildren; c++, f->live++)
@@ -301,14 +300,12 @@ static ns_status add_new(const ns_parents *p, ns_edges *edges, ns_err *err) {
   return NS_OK;
 }
 
-static ns_status add_known(ns_db *db, const ns_parents *p, ns_edges *edges,
-                           ns_err *err) {
+static ns_status add_known(ns_db *db, const ns_parents *p, ns_edges *edges, ns_err *err) {
   const ns_value *row;
   ns_outcome *f = NULL;
   bool rows;
-  ns_status st = ask(db, NS_SQL_EDGE_BROOD, p, is_known, &rows, err);
-  while (st == NS_OK && rows &&
-         (st = next_row(db, NS_SQL_EDGE_BROOD, p, &f, &row, err)) == NS_OK &&
+  ns_status st = ask_about(db, NS_SQL_EDGE_BROOD, p, is_known, &rows, err);
+  while (st == NS_OK && rows && (st = next_row(db, NS_SQL_EDGE_BROOD, p, &f, &row, err)) == NS_OK &&
          f != NULL) {
     f->live++;
     if (!ns_edges_add(edges, row[1].i, f->v->id))
@@ -330,11 +327,100 @@ static ns_status write_edges(ns_db *db, const ns_parents *p, ns_err *err) {
 
 /* With all edges there, so that two of one batch that close a circle are seen. */
 ns_status ns_children_wait(ns_db *db, const ns_parents *p, ns_err *err) {
-  ns_status st = let_go(db, p, err);
+  ns_status st = release_leaving(db, p, err);
   if (st == NS_OK)
     st = write_edges(db, p, err);
   for (size_t i = 0; st == NS_OK && i < p->n; i++)
     if (is_tied(p->items[i]))
       st = ns_circle_refuse(db, p->items[i]->v->id, err);
+  return st;
+}
+
+/* ----------------------------------------------------- children of a verdict */
+
+static bool brings_children(const ns_outcome *f) {
+  return f->locked && (f->v->kind == NS_ACK || (f->v->kind == NS_WAIT && !f->ends) ||
+                       (f->v->kind == NS_AGAIN && !f->ends));
+}
+
+static size_t count_children(const ns_outcome *fates, size_t n) {
+  size_t k = 0;
+  for (size_t i = 0; i < n; i++)
+    if (brings_children(&fates[i]))
+      k += fates[i].v->nchildren;
+  return k;
+}
+
+static int insert_by_id(const void *a, const void *b) {
+  int64_t x = ((const ns_insert *)a)->id;
+  int64_t y = ((const ns_insert *)b)->id;
+  return (x > y) - (x < y);
+}
+
+static ns_status child_row(ns_db *db, const ns_outcome *f, size_t c, ns_insert *row, ns_err *err) {
+  const ns_push *child = &f->v->children[c];
+  ns_status st = ns_push_check(child, (int64_t)db->max_payload, err);
+  *row = (ns_insert){.push = child,
+                     .id = child->id,
+                     .queue_id = f->queue_id,
+                     .nonce = (int64_t)(ns_random() >> 1),
+                     .parent = f->v->id,
+                     .seq = ns_seq(f->v->run, c),
+                     .root = f->root != 0 ? f->root : f->v->id,
+                     .waits = f->v->kind == NS_AGAIN,
+                     .child = true,
+                     .paused = f->paused,
+                     .deadline = f->deadline,
+                     .deadline_in = -1};
+  if (st == NS_OK && child->id <= 0)
+    st = ns_fail(err, NS_EINVALID, "a spawned child has no id");
+  if (st == NS_OK && child->queue.p != NULL)
+    st = ns_queue_id(db, child->queue, true, &row->queue_id, err);
+  return st;
+}
+
+/* One whose child is to wait for a job that somebody holds comes with the next
+** cycle. */
+static void put_off_parent(ns_outcome *fates, size_t n, int64_t id) {
+  for (size_t i = 0; i < n; i++)
+    if (fates[i].locked && fates[i].v->id == id)
+      ns_outcome_put_off(&fates[i]);
+}
+
+/* '*held': a row for which a lock would have to be waited for; 0: all is
+** written. */
+static ns_status try_children(ns_db *db, ns_outcome *fates, size_t n, ns_insert *rows, size_t total,
+                              size_t *held, ns_err *err) {
+  size_t k = 0;
+  ns_status st = NS_OK;
+  *held = 0;
+  for (size_t i = 0; i < n; i++)
+    for (size_t c = 0; st == NS_OK && brings_children(&fates[i]) && c < fates[i].v->nchildren; c++)
+      st = child_row(db, &fates[i], c, &rows[k++], err);
+  if (st != NS_OK)
+    return st;
+  qsort(rows, total, sizeof *rows, insert_by_id);
+  st = ns_insert_jobs(db, rows, total, held, err);
+  if (*held != 0)
+    put_off_parent(fates, n, rows[*held - 1].parent);
+  else if (st == NS_OK)
+    db->ring_due = db->ring_due || ns_insert_rings(rows, total);
+  return st;
+}
+
+ns_status ns_children_write(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
+  size_t total = count_children(fates, n);
+  size_t held = 0;
+  ns_insert *rows;
+  ns_status st = NS_OK;
+  if (total == 0)
+    return NS_OK;
+  if ((rows = calloc(total, sizeof *rows)) == NULL)
+    return ns_no_memory(err);
+  do {
+    total = count_children(fates, n);
+    st = try_children(db, fates, n, rows, total, &held, err);
+  } while (st == NS_OK && held != 0);
+  free(rows);
   return st;
 }
