@@ -157,7 +157,7 @@ describe("the plan of", function()
   end)
 
   for name, found in pairs {
-    report_tree_below = { "c", { "[100,101]" } }, admin_tree_brood = { "c", { "[100]" } },
+    report_tree_below = { "c", { "[100,101]" } }, admin_tree_children = { "c", { "[100]" } },
     report_tree_rest = { "nightshift_child", { 100, 0 } },
   } do
     it(name .. " reads children by their parent", function()
@@ -223,7 +223,7 @@ describe("the plan of", function()
     end)
   end
 
-  for _, name in ipairs { "edge_brood", "edge_brood_lock" } do
+  for _, name in ipairs { "edge_children", "edge_children_lock" } do
     it(name .. " reads the children of each parent, and their jobs by key", function()
       local plan = explain(plans.question(name), ("[%d]"):format(parent))
       assert.same({ "PRIMARY", "PRIMARY" }, { plan.c.key, plan.j.key })
@@ -232,9 +232,9 @@ describe("the plan of", function()
     end)
   end
 
-  it("edge_brood_failed reads the children of each parent, and history by key", function()
+  it("edge_children_failed reads the children of each parent, and history by key", function()
     assert(filled:execute "REPLACE INTO nightshift_lease (id, holder, claimed, jobs) VALUES (77, 77, 1, '[]')")
-    local plan = explain(plans.question "edge_brood_failed", ("[[%d,77]]"):format(parent))
+    local plan = explain(plans.question "edge_children_failed", ("[[%d,77]]"):format(parent))
     assert.same({ "PRIMARY", "PRIMARY", "PRIMARY" }, { plan.l.key, plan.c.key, plan.f.key })
     assert.same({ "eq_ref", "ref", "eq_ref" }, { plan.l.type, plan.c.type, plan.f.type })
   end)
@@ -245,8 +245,8 @@ describe("the plan of", function()
     assert.same({ "ref", "eq_ref" }, { plan.e.type, plan.j.type })
   end)
 
-  it("edge_kin looks for one row of each parent", function()
-    local plan = explain(plans.question "edge_kin", ("[%d]"):format(parent))
+  it("edge_dependents looks for one row of each parent", function()
+    local plan = explain(plans.question "edge_dependents", ("[%d]"):format(parent))
     for _, name in ipairs { "c", "e" } do
       assert.same({ "PRIMARY", "ref" }, { plan[name].key, plan[name].type })
     end
@@ -343,7 +343,7 @@ describe("the plan of", function()
   local WHY = {
     { "ahead", { "nightshift_ready", "ref" }, { "j", "eq_ref" }, 1, 1001 },
     { "attempt", { "nightshift_attempt", "ref" }, 100 },
-    { "brood", { "nightshift_child", "ref" }, 100, 100000 },
+    { "children_count", { "nightshift_child", "ref" }, 100, 100000 },
     { "children", { "nightshift_child", "ref" }, { "j", "eq_ref" }, 100, 10000, 3 },
     { "claim", { "l", "const" }, { "o", "eq_ref" }, 100, 100 },
     { "hosts", { "s", "eq_ref" }, { "j", "eq_ref" } },

@@ -1,10 +1,6 @@
 -- Statements about the jobs that waited for one that has ended. None of them
 -- waits for somebody else's lock. Sorted by name.
 
--- name: depend_any
--- Key: PRIMARY of met, which is mostly empty. No locks.
-SELECT 1 FROM nightshift_met LIMIT 1
-
 -- name: depend_cut
 -- Array-bound. Params: first target, last target, how many edges they have. Key:
 -- PRIMARY of edge, a range in which every target has ended. Siblings have ids in a
@@ -40,20 +36,6 @@ JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
 SELECT on_id, job_id FROM nightshift_edge FORCE INDEX (PRIMARY)
 WHERE on_id BETWEEN ? AND ? LIMIT ?
 
--- name: depend_later
--- Params: failed, [id,…] of jobs that have ended. Keys: PRIMARY of edge and of
--- met. Those of them that somebody waits for are left to be resolved.
-INSERT IGNORE INTO nightshift_met (on_id, failed)
-SELECT STRAIGHT_JOIN DISTINCT v.id, ?
-FROM JSON_TABLE(?, {ids}) v
-JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
-
--- name: depend_left
--- Params: target to begin behind, rows. Key: PRIMARY of met; locks what it finds,
--- around what others are resolving.
-SELECT on_id, failed FROM nightshift_met FORCE INDEX (PRIMARY)
-WHERE on_id > ? ORDER BY on_id LIMIT ? FOR UPDATE SKIP LOCKED
-
 -- name: depend_lock
 -- Params: [id,…] of jobs that wait. Key: PRIMARY of job, one row at a time;
 -- locks them, around those that somebody holds.
@@ -73,8 +55,26 @@ UPDATE JSON_TABLE(?, '$[*]' COLUMNS (met INT UNSIGNED PATH '$[0]', id BIGINT PAT
 STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 SET j.waits = IF(j.unmet <= v.met, NULL, j.waits), j.unmet = j.unmet - LEAST(j.unmet, v.met)
 
+-- name: depend_pending
+-- Params: target to begin behind, rows. Key: PRIMARY of met; locks what it finds,
+-- around what others are resolving.
+SELECT on_id, failed FROM nightshift_met FORCE INDEX (PRIMARY)
+WHERE on_id > ? ORDER BY on_id LIMIT ? FOR UPDATE SKIP LOCKED
+
+-- name: depend_pending_add
+-- Params: failed, [id,…] of jobs that have ended. Keys: PRIMARY of edge and of
+-- met. Those of them that somebody waits for are left to be resolved.
+INSERT IGNORE INTO nightshift_met (on_id, failed)
+SELECT STRAIGHT_JOIN DISTINCT v.id, ?
+FROM JSON_TABLE(?, {ids}) v
+JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
+
+-- name: depend_pending_any
+-- Key: PRIMARY of met, which is mostly empty. No locks.
+SELECT 1 FROM nightshift_met LIMIT 1
+
 -- name: depend_resolved
--- Params: [id,…]. Key: PRIMARY of met, locked by depend_left.
+-- Params: [id,…]. Key: PRIMARY of met, locked by depend_pending.
 DELETE m FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_met m FORCE INDEX (PRIMARY) ON m.on_id = v.id
 

@@ -12,15 +12,15 @@ LEFT JOIN nightshift_finished f ON f.id = a.id
 WHERE w.id = ? AND a.id <> COALESCE(w.parent, 0) AND COALESCE(j.parent, f.parent, 0) <> w.id
 ORDER BY a.n
 
--- name: edge_brood
+-- name: edge_children
 -- Params: [id,…] of parents. Keys: PRIMARY of child, a range each, and of job, row
--- by row. The children that live; they are locked by edge_brood_lock, or our own.
+-- by row. The children that live; they are locked by edge_children_lock, or our own.
 SELECT STRAIGHT_JOIN c.parent, j.id
 FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id
 
--- name: edge_brood_failed
+-- name: edge_children_failed
 -- Params: [[parent,lease of its run],…]. Keys: PRIMARY of lease; of child, a range
 -- each, and of finished. The children that have failed since that run was claimed.
 SELECT STRAIGHT_JOIN c.parent, f.id
@@ -30,8 +30,8 @@ JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = c.id
 WHERE f.outcome <> 'done' AND f.finished_at >= l.claimed
 
--- name: edge_brood_lock
--- Params: [id,…] of parents. Keys: as edge_brood. Shared locks on the children that
+-- name: edge_children_lock
+-- Params: [id,…] of parents. Keys: as edge_children. Shared locks on the children that
 -- live, around those that somebody is ending.
 SELECT STRAIGHT_JOIN c.parent, j.id
 FROM JSON_TABLE(?, {ids}) v
@@ -67,6 +67,14 @@ LEFT JOIN nightshift_finished o
   ON c.seq < p.since AND o.id = c.id AND o.finished_at < p.created
 WHERE p.id = ? AND o.id IS NULL
 
+-- name: edge_dependents
+-- Params: [id,…] of parents, locked. Keys: PRIMARY of child and of edge, one row of
+-- each; EXISTS would be turned into a scan of a table that was small. Those that have
+-- children, or somebody who waits for them. No locks.
+SELECT v.id FROM JSON_TABLE(?, {ids}) v
+WHERE (SELECT 1 FROM nightshift_child c FORCE INDEX (PRIMARY) WHERE c.parent = v.id LIMIT 1) = 1
+  OR (SELECT 1 FROM nightshift_edge e FORCE INDEX (PRIMARY) WHERE e.on_id = v.id LIMIT 1) = 1
+
 -- name: edge_ended
 -- Params: job. Key: PRIMARY of finished. Whether it failed; no row: unknown.
 SELECT outcome <> 'done' FROM nightshift_finished WHERE id = ?
@@ -94,14 +102,6 @@ FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id AND j.parent = e.on_id
 FOR UPDATE SKIP LOCKED
-
--- name: edge_kin
--- Params: [id,…] of parents, locked. Keys: PRIMARY of child and of edge, one row of
--- each; EXISTS would be turned into a scan of a table that was small. Those that have
--- children, or somebody who waits for them. No locks.
-SELECT v.id FROM JSON_TABLE(?, {ids}) v
-WHERE (SELECT 1 FROM nightshift_child c FORCE INDEX (PRIMARY) WHERE c.parent = v.id LIMIT 1) = 1
-  OR (SELECT 1 FROM nightshift_edge e FORCE INDEX (PRIMARY) WHERE e.on_id = v.id LIMIT 1) = 1
 
 -- name: edge_lock
 -- Params: job. Key: PRIMARY; a shared lock on its row, which waits for whoever

@@ -1,15 +1,6 @@
 -- Looking after other holders, and giving back what the dead ones held. Sorted
 -- by name.
 
--- name: rescue_bury
--- Params: [id,…]. Key: PRIMARY. Rows of the dead go, each locked by its key; whoever had them
--- registers anew. Those of the living are not touched: their claims hold them locked. 1205 at
--- once when somebody else has one.
-SET STATEMENT innodb_lock_wait_timeout=0 FOR
-DELETE h FROM JSON_TABLE(?, {ids}) v
-STRAIGHT_JOIN nightshift_holder h FORCE INDEX (PRIMARY) ON h.id = v.id
-WHERE h.dead IS NOT NULL
-
 -- name: rescue_dead
 -- Params: holder, µs, its beat as it was seen, whether its lock has to be free. Key:
 -- PRIMARY. No row: it came back, or another has declared it dead less than so many µs ago
@@ -17,6 +8,15 @@ WHERE h.dead IS NOT NULL
 UPDATE nightshift_holder SET dead = {now}
 WHERE id = ? AND (dead <= {now} - ? OR dead IS NULL AND beat = ?
   AND (NOT ? OR IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', id))))
+
+-- name: rescue_delete
+-- Params: [id,…]. Key: PRIMARY. Rows of the dead go, each locked by its key; whoever had them
+-- registers anew. Those of the living are not touched: their claims hold them locked. 1205 at
+-- once when somebody else has one.
+SET STATEMENT innodb_lock_wait_timeout=0 FOR
+DELETE h FROM JSON_TABLE(?, {ids}) v
+STRAIGHT_JOIN nightshift_holder h FORCE INDEX (PRIMARY) ON h.id = v.id
+WHERE h.dead IS NOT NULL
 
 -- name: rescue_ended
 -- Params: [id,…]. Key: PRIMARY of each; locks the rows of served. What dead hosts could run

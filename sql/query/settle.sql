@@ -14,7 +14,7 @@ VALUES (?, ?, ?, {now}, ?, ?, ?)
 INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run, alone, kind)
 VALUES (?, ?, ?, ?, ?, ?, ?)
 
--- name: settle_born
+-- name: settle_child_exists
 -- Params: parent, seq, child. Key: PRIMARY of child; no locks. Was the verdict written that
 -- brought this child?
 SELECT 1 FROM nightshift_child WHERE parent = ? AND seq = ? AND id = ?

@@ -15,7 +15,7 @@ JOIN nightshift_job t FORCE INDEX (PRIMARY) ON t.id = a.id
 WHERE t.id <> COALESCE(j.parent, 0) OR t.waits IS NULL
 FOR UPDATE
 
--- name: admin_tree_brood
+-- name: admin_tree_children
 -- Params: [id,…] of jobs that are locked. Keys: PRIMARY of child, a range each, of job
 -- and of edge. The live children of each; locks those. Is the edge there? It comes and
 -- goes under the lock of the one that waits.

@@ -22,11 +22,6 @@ FROM nightshift_attempt
 WHERE job_id = ?
 ORDER BY run DESC LIMIT 1
 
--- name: report_why_brood
--- How many children a job has. Params: job id, the most to count. Index: child
--- PRIMARY, a range. Locks: none.
-SELECT COUNT(*) AS n FROM (SELECT 1 FROM nightshift_child WHERE parent = ? LIMIT ?) c
-
 -- name: report_why_children
 -- The first children that live. Params: job id, the most children to look at,
 -- limit. Index: child PRIMARY, a range; job PRIMARY. Locks: none.
@@ -34,6 +29,11 @@ SELECT j.id
 FROM (SELECT seq, id FROM nightshift_child WHERE parent = ? ORDER BY seq, id LIMIT ?) c
 STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id
 ORDER BY c.seq, c.id LIMIT ?
+
+-- name: report_why_children_count
+-- How many children a job has. Params: job id, the most to count. Index: child
+-- PRIMARY, a range. Locks: none.
+SELECT COUNT(*) AS n FROM (SELECT 1 FROM nightshift_child WHERE parent = ? LIMIT ?) c
 
 -- name: report_why_claim
 -- Who has a claim, and what the job shows of itself. shown: how many jobs of the

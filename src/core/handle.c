@@ -18,9 +18,11 @@
 #define CLOSE_MAX (3 * NS_SECOND)
 
 static const ns_hooks *const parts[] = {
-    &ns_db_schema_hooks, &ns_claim_hooks,  &ns_push_hooks,    &ns_finish_hooks, &ns_settle_hooks,
-    &ns_holder_hooks,    &ns_rescue_hooks, &ns_own_hooks,     &ns_leave_hooks,  &ns_listen_hooks,
-    &ns_ring_hooks,      &ns_slot_hooks,   &ns_pending_hooks, &ns_adopt_hooks,  NULL};
+    &ns_db_schema_hooks,      &ns_claim_hooks,      &ns_push_hooks,
+    &ns_finish_hooks,         &ns_settle_hooks,     &ns_holder_hooks,
+    &ns_holder_rescue_hooks,  &ns_holder_own_hooks, &ns_cycle_hooks,
+    &ns_wake_listen_hooks,    &ns_wake_ring_hooks,  &ns_holder_slot_hooks,
+    &ns_finish_pending_hooks, &ns_adopt_hooks,      NULL};
 
 /* -------------------------------------------------------------- config */
 
@@ -115,7 +117,7 @@ static ns_status open_parsed(ns_db *db, ns_err *err) {
 }
 
 /* Whoever died before us, and nobody has seen it: best effort. */
-static void look_once(ns_db *db) {
+static void look_at_holders_once(ns_db *db) {
   ns_rescued sum;
   ns_err err;
   int64_t again_in;
@@ -148,7 +150,7 @@ ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err) {
     ns_close(db);
     return st;
   }
-  look_once(db);
+  look_at_holders_once(db);
   *out = db;
   return NS_OK;
 }

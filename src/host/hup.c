@@ -41,13 +41,13 @@ nsh_hup nsh_hup_send(pid_t pid, ns_bytes place, int64_t age) {
   nsh_hup how;
   int handle;
   int why;
-  ns_place(here);
+  ns_wake_place(here);
   if (place.n != strlen(here) || memcmp(place.p, here, place.n) != 0)
     return NSH_HUP_AWAY;
   handle = (int)syscall(SYS_pidfd_open, pid, 0); /* not every kernel lets us */
-  how = !ns_process_is(pid, age) ? NSH_HUP_GONE
-        : !listens(pid)          ? NSH_HUP_DEAF
-                                 : send_to(handle, pid);
+  how = !ns_wake_process_is(pid, age) ? NSH_HUP_GONE
+        : !listens(pid)               ? NSH_HUP_DEAF
+                                      : send_to(handle, pid);
   why = errno;
   if (handle >= 0)
     close(handle);

@@ -19,7 +19,7 @@ typedef enum nsh_hup {
   NSH_HUP_FAILED /* errno says why */
 } nsh_hup;
 
-/* 'place': of the host, as ns_place has it; 'age': µs that it has been known for. */
+/* 'place': of the host, as ns_wake_place has it; 'age': µs that it has been known for. */
 nsh_hup nsh_hup_send(pid_t pid, ns_bytes place, int64_t age);
 
 #endif

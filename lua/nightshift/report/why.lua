@@ -209,7 +209,7 @@ end
 
 local function waits_children(handle, row, depth, seen)
   local left = others_of(row)
-  local total = ask(handle, "brood", row.id, COUNTED)[1].n
+  local total = ask(handle, "children_count", row.id, COUNTED)[1].n
   local fact = { kind = "waits_children", left = left, total = total, done = math.max(0, total - left),
     on_fail = row.waits }
   local ids = {}

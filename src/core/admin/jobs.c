@@ -103,7 +103,7 @@ static ns_status run_verb(ns_db *db, work *w, ns_status (*run)(ns_db *, ns_tx *,
     if (db->ring_due)
       ns_ring(db, NULL);
     db->ring_due = false;
-    ns_pending_rest(db);
+    ns_finish_pending_retry(db);
   }
   return st;
 }
@@ -158,7 +158,7 @@ static ns_status cancel_run(ns_db *db, ns_tx *tx, ns_err *err) {
   if (w->now.due > w->now.now)
     unschedule(db, w->id, w->now.due);
   st = ns_db_run(db, NS_SQL_ADMIN_NOTICE,
-                 (ns_value[]){ns_vtext(ns_str("cancelled")), ns_vtext(ns_said(w->reason)),
+                 (ns_value[]){ns_vtext(ns_str("cancelled")), ns_vtext(ns_finish_reason(w->reason)),
                               ns_vint(w->id), ns_vint(w->now.run)},
                  err);
   w->noticed = st == NS_OK && ns_db_affected(db, NS_SQL_ADMIN_NOTICE) > 0;
@@ -194,7 +194,7 @@ static ns_status key_taken(ns_db *db, const work *w, ns_err *err) {
   ns_bytes key = ns_buf_bytes(&w->then.key);
   ns_err none;
   int64_t owner = 0;
-  ns_key_owner(db, w->then.queue_id, key, &owner, &none);
+  ns_push_key_owner(db, w->then.queue_id, key, &owner, &none);
   ns_fail(err, NS_EDUPLICATE,
           "job %lld cannot run again: job %lld, which has not finished, has its unique "
           "key '%.*s'",
@@ -265,7 +265,8 @@ static ns_status ended_or_unknown(ns_db *db, work *w, ns_err *err) {
 }
 
 /* Did the statement take a row? */
-static ns_status take_one(ns_db *db, ns_sql sql, const ns_value *params, bool *taken, ns_err *err) {
+static ns_status delete_row(ns_db *db, ns_sql sql, const ns_value *params, bool *taken,
+                            ns_err *err) {
   ns_status st = ns_db_run(db, sql, params, err);
   *taken = st == NS_OK && ns_db_affected(db, sql) > 0;
   return st;
@@ -276,7 +277,7 @@ static ns_status take_one(ns_db *db, ns_sql sql, const ns_value *params, bool *t
 static ns_status leave_schedule(ns_db *db, work *w, bool *promoted, ns_err *err) {
   const ns_value at[] = {ns_vint(w->now.due), ns_vint(w->id)};
   bool taken;
-  ns_status st = take_one(db, NS_SQL_ADMIN_TAKE_SCHEDULED, at, &taken, err);
+  ns_status st = delete_row(db, NS_SQL_ADMIN_TAKE_SCHEDULED, at, &taken, err);
   if (st == NS_OK && !taken)
     st = lock_live(db, w->id, &w->now, err);
   *promoted = st == NS_OK && !taken && w->now.due <= w->now.now;
@@ -323,17 +324,17 @@ ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err) {
 /* Takes the job's row out of scheduled or ready: then nobody has claimed it, or will.
 ** When there is none it is claimed, maybe since a moment ago. Waits for who is claiming
 ** it, or has it move from one to the other; who claims waits for nobody. */
-static ns_status take_out(ns_db *db, const work *w, bool *taken, ns_err *err) {
+static ns_status take_out_of_ready(ns_db *db, const work *w, bool *taken, ns_err *err) {
   const live *j = &w->now;
   const ns_value due[] = {ns_vint(j->due), ns_vint(w->id)};
   const ns_value of[] = {ns_vint(j->queue_id), ns_vint(j->rank), ns_vint(w->id), ns_vint(j->run)};
   const ns_value *row = NULL;
-  ns_status st = take_one(db, NS_SQL_ADMIN_TAKE_SCHEDULED, due, taken, err);
+  ns_status st = delete_row(db, NS_SQL_ADMIN_TAKE_SCHEDULED, due, taken, err);
   if (st != NS_OK || *taken || (st = ns_db_run(db, NS_SQL_ADMIN_READY_AT, of, err)) != NS_OK ||
       (st = ns_db_row(db, NS_SQL_ADMIN_READY_AT, &row, err)) != NS_OK || row == NULL)
     return st;
-  return take_one(db, NS_SQL_ADMIN_TAKE_READY, (ns_value[]){of[0], of[1], ns_vint(row[0].i), of[2]},
-                  taken, err);
+  return delete_row(db, NS_SQL_ADMIN_TAKE_READY,
+                    (ns_value[]){of[0], of[1], ns_vint(row[0].i), of[2]}, taken, err);
 }
 
 /* Where it waits, under its next run; the row of this run is stale. */
@@ -361,7 +362,7 @@ static ns_status reprioritise_run(ns_db *db, ns_tx *tx, ns_err *err) {
   if (w->now.rank == rank)
     return NS_OK;
   if (w->now.unmet == 0)
-    st = take_out(db, w, &moves, err);
+    st = take_out_of_ready(db, w, &moves, err);
   if (st == NS_OK)
     st = ns_db_run(db, NS_SQL_ADMIN_RANK,
                    (ns_value[]){ns_vint(moves), ns_vint(rank), ns_vint(w->id)}, err);

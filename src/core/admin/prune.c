@@ -33,7 +33,7 @@ typedef struct kins {
   size_t n, cap;
 } kins;
 
-static bool add(kins *list, kin k) {
+static bool add_kin(kins *list, kin k) {
   if (!ns_grow(&list->items, &list->cap, list->n + 1, sizeof *list->items))
     return false;
   list->items[list->n++] = k;
@@ -92,7 +92,7 @@ static ns_status delete_links(ns_db *db, const batch *b, ns_err *err) {
 
 /* From here on none can be retried. What was, since the walk, is seen. Who has other
 ** things to do does not wait for rows that somebody holds. */
-static ns_status hold(ns_db *db, batch *b, const ns_value *ids, ns_err *err) {
+static ns_status lock_batch(ns_db *db, batch *b, const ns_value *ids, ns_err *err) {
   ns_sql sql = db->goes_on == NULL ? NS_SQL_PRUNE_HOLD : NS_SQL_PRUNE_HOLD_NOW;
   const ns_value *row = NULL;
   ns_status st = ns_db_run(db, sql, ids, err);
@@ -119,7 +119,7 @@ static ns_status delete_run(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_buf text = NS_BUF_INIT;
   ns_value param = as_json(b->items, b->n, &text);
   ns_status st = text.oom  ? ns_no_memory(err)
-                 : b->tree ? hold(db, b, &param, err)
+                 : b->tree ? lock_batch(db, b, &param, err)
                            : NS_OK; /* prune_select holds them */
   b->deleted = 0;
   if (st == NS_OK && !b->lives)
@@ -168,7 +168,7 @@ static ns_status read_kin(ns_db *db, ns_sql sql, const ages *keep, kins *tree,
   ns_status st = NS_OK;
   while (*f == GOES && (st = ns_db_row(db, sql, &row, err)) == NS_OK && row != NULL) {
     *f = fate_of(row, keep);
-    if (*f == GOES && !add(tree, (kin){row[K_ID].i, row[K_PARENT].i, row[K_SEQ].i}))
+    if (*f == GOES && !add_kin(tree, (kin){row[K_ID].i, row[K_PARENT].i, row[K_SEQ].i}))
       return ns_no_memory(err);
     if (tree->n >= WALK)
       *f = ENDLESS;
@@ -235,8 +235,8 @@ static ns_status read_level(ns_db *db, const ages *keep, kins *tree, size_t from
 
 /* All jobs of a tree, level by level, behind those that 'tree' has, and what is to
 ** become of them. One that does not go is not added. */
-static ns_status walk(ns_db *db, int64_t root, const ages *keep, kins *tree,
-                      fate *f, ns_err *err) {
+static ns_status walk_tree(ns_db *db, int64_t root, const ages *keep, kins *tree, fate *f,
+                           ns_err *err) {
   ns_value param = ns_vint(root);
   size_t start = tree->n;
   size_t from = start;
@@ -280,10 +280,10 @@ ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err) {
   *deleted = 0;
   ns_err_clear(err);
   if ((st = ns_db_ready(db, err)) == NS_OK && (st = find_root(db, id, &root, err)) == NS_OK)
-    st = walk(db, root, &none, &tree, &f, err);
+    st = walk_tree(db, root, &none, &tree, &f, err);
   if (st == NS_OK && f == GOES && root != id) {
     tree.n = 0; /* of all that has ended, this part */
-    st = walk(db, id, &none, &tree, &f, err);
+    st = walk_tree(db, id, &none, &tree, &f, err);
   }
   if (st == NS_OK && f == LIVES)
     st = ns_fail(err, NS_ESTATE,
@@ -327,7 +327,7 @@ static bool add_row(pass *p, const ns_value *row) {
   p->n++;
   p->at = (ns_past_row){row[1].i, row[0].i};
   if (row[2].type == NS_NULL)
-    return add(&p->alone, (kin){.id = row[0].i});
+    return add_kin(&p->alone, (kin){.id = row[0].i});
   for (size_t i = 0; i < p->ntops; i++)
     if (p->tops[i].root == row[2].i)
       return true;
@@ -377,7 +377,7 @@ static ns_status prune_trees(ns_db *db, pass *p, const ages *keep,
       p->cut = true;
       break;
     }
-    st = walk(db, p->tops[i].root, keep, &going, &f, err);
+    st = walk_tree(db, p->tops[i].root, keep, &going, &f, err);
     if (st == NS_OK && f != GOES)
       p->stays = p->tops[i].root;
     if (st == NS_OK && !p->bounded && going.n >= BATCH) {
@@ -445,8 +445,8 @@ ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead,
     free(p.tops);
   }
   if (st == NS_OK)
-    st = ns_pending_sweep(db, err);
+    st = ns_finish_pending_repair(db, err);
   if (st == NS_OK && !ns_in_transaction(db))
-    st = ns_pending_look(db, err);
-  return st == NS_OK ? ns_slots_prune(db, err) : st;
+    st = ns_finish_pending_look(db, err);
+  return st == NS_OK ? ns_holder_slots_prune(db, err) : st;
 }

@@ -190,7 +190,7 @@ static ns_status look_at_holders(ns_adopted *a, bool *died, ns_err *err) {
   ns_status st = ask_deaths(a->db, &last, &suspects, err);
   if (st == NS_OK && suspects > 0 && !a->db->is_host) {
     a->db->rescue.look_at = 0;
-    ns_look_around(a->db);
+    ns_holder_look_around(a->db);
     st = ask_deaths(a->db, &last, &suspects, err);
   }
   *died = st == NS_OK && last > a->deaths;

@@ -56,7 +56,7 @@ static int64_t choose_lock(ns_claim_admission *a, int64_t now) {
 }
 
 static int64_t wait_step_ms(const ns_db *db) {
-  int64_t most = ns_link_patience(db->link) / WAIT_SHARE;
+  int64_t most = ns_link_read_timeout(db->link) / WAIT_SHARE;
   return (most > 0 && most < WAIT_STEP ? most : WAIT_STEP) / 1000;
 }
 

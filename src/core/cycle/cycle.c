@@ -109,23 +109,23 @@ static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
   if (st == NS_OK && claims)
     st = claim_half(db, w, err);
   if (st == NS_OK)
-    st = ns_finish_tell(db, err);
+    st = ns_finish_notify(db, err);
   if (st == NS_OK && w->tells)
-    st = ns_pending_tell(db, err);
+    st = ns_finish_pending_notify(db, err);
   if (st == NS_OK && db->holder != 0 && !db->user_tx && has_written(w))
     st = ns_holder_cycle(db, w->number, err);
   return st;
 }
 
 /* Verdicts inside the caller's transaction count when it commits. */
-static void note_settled(ns_db *db, const ns_verdict *v, size_t n) {
+static void note_joined(ns_db *db, const ns_verdict *v, size_t n) {
   for (size_t i = 0; i < n; i++)
     db->settle.joined[db->settle.njoined++] =
         (ns_verdict){.id = v[i].id, .run = v[i].run, .lease = v[i].lease, .status = v[i].status};
 }
 
 /* Room for that is made before anything is written. */
-static ns_status make_notes(ns_db *db, size_t n, ns_err *err) {
+static ns_status reserve_joined(ns_db *db, size_t n, ns_err *err) {
   return !db->user_tx || ns_grow(&db->settle.joined, &db->settle.capjoined, db->settle.njoined + n,
                                  sizeof *db->settle.joined)
              ? NS_OK
@@ -152,9 +152,9 @@ void ns_cycle_put_off(ns_verdict *v, size_t n) {
 ns_status ns_cycle_run(ns_db *db, ns_cycle_work *w, ns_err *err) {
   ns_tx tx = {.run = cycle_run, .ahead = read_ahead, .arg = w, .looks = true};
   bool claims = w->want.limit > 0;
-  ns_status st = ns_in_doubt_resolve(db, err);
+  ns_status st = ns_cycle_in_doubt_resolve(db, err);
   if (st == NS_OK)
-    st = make_notes(db, w->nverdicts, err);
+    st = reserve_joined(db, w->nverdicts, err);
   if (st != NS_OK)
     return st;
   w->number = ++db->cycle;
@@ -166,7 +166,7 @@ ns_status ns_cycle_run(ns_db *db, ns_cycle_work *w, ns_err *err) {
   if (st != NS_OK) {
     db->ahead = 0;
     if (tx.replay)
-      ns_in_doubt_add(db, &(ns_doubtful){w->holder, w->number, w->verdicts, w->nverdicts});
+      ns_cycle_in_doubt_add(db, &(ns_doubtful){w->holder, w->number, w->verdicts, w->nverdicts});
     ns_cycle_put_off(w->verdicts, w->nverdicts);
     if (tx.replay && w->lease != 0)
       ns_claim_in_doubt(db, w->lease);
@@ -177,9 +177,9 @@ ns_status ns_cycle_run(ns_db *db, ns_cycle_work *w, ns_err *err) {
   if (w->holder != db->holder)
     w->takes.n = 0; /* written, but declared dead since: they are others' */
   for (size_t i = 0; i < w->nverdicts; i++)
-    ns_in_doubt_own_up(db, &w->verdicts[i]);
+    ns_cycle_recognise_repeat(db, &w->verdicts[i]);
   if (db->user_tx) {
-    note_settled(db, w->verdicts, w->nverdicts);
+    note_joined(db, w->verdicts, w->nverdicts);
     return NS_OK;
   }
   ns_settle_done(db, w->verdicts, w->nverdicts);

@@ -36,13 +36,13 @@ ns_status ns_cycle_with_verdicts(ns_db *db, ns_cycle_work *w, ns_err *err);
 /* ----------------------------------------- verdicts in doubt: verdicts.c */
 
 /* Remembers what was to be written; out of memory: then a repeat is STALE. */
-void ns_in_doubt_add(ns_db *db, const ns_doubtful *c);
+void ns_cycle_in_doubt_add(ns_db *db, const ns_doubtful *c);
 
 /* Asks whether the cycle in doubt was written. No other can have been since.
 ** Errors: GONE, BUSY. */
-ns_status ns_in_doubt_resolve(ns_db *db, ns_err *err);
+ns_status ns_cycle_in_doubt_resolve(ns_db *db, ns_err *err);
 
 /* A verdict that comes again, and is STALE because it was written the first time, is OK. */
-void ns_in_doubt_own_up(ns_db *db, ns_verdict *v);
+void ns_cycle_recognise_repeat(ns_db *db, ns_verdict *v);
 
 #endif

@@ -28,7 +28,7 @@ static ns_status wait_for_work(ns_db *db, int64_t queue_id, bool paused, int64_t
   int64_t wait;
   unsigned why = 0;
   ns_status st = NS_OK;
-  ns_look_when_due(db);
+  ns_holder_look_when_due(db);
   wait = least(until - now, db->rescue.look_at - now);
   if (next_due >= 0)
     wait = least(wait, next_due);
@@ -80,7 +80,7 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait, int64_
   while (st == NS_OK) {
     bool paused = false;
     int64_t taken = db->count.claimed;
-    ns_look_around(db);
+    ns_holder_look_around(db);
     next_due = -1;
     if ((st = ns_db_ready(db, err)) == NS_OK)
       st = ns_db_queue_paused(db, feed.queue_id, &paused, err);
@@ -154,4 +154,4 @@ static void closing(ns_db *db) {
   release_all(db, &err);
 }
 
-const ns_hooks ns_leave_hooks = {.closing = closing};
+const ns_hooks ns_cycle_hooks = {.closing = closing};

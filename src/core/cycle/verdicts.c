@@ -24,8 +24,8 @@
 
 /* ------------------------------------------------------------------ in doubt */
 
-void ns_in_doubt_add(ns_db *db, const ns_doubtful *c) {
-  ns_settle_doubt *d = &db->settle.doubt;
+void ns_cycle_in_doubt_add(ns_db *db, const ns_doubtful *c) {
+  ns_settle_in_doubt *d = &db->settle.doubt;
   d->holder = c->holder;
   d->cycle = c->number;
   for (size_t i = 0; i < c->n; i++) {
@@ -40,8 +40,8 @@ void ns_in_doubt_add(ns_db *db, const ns_doubtful *c) {
   }
 }
 
-ns_status ns_in_doubt_resolve(ns_db *db, ns_err *err) {
-  ns_settle_doubt *d = &db->settle.doubt;
+ns_status ns_cycle_in_doubt_resolve(ns_db *db, ns_err *err) {
+  ns_settle_in_doubt *d = &db->settle.doubt;
   bool yes;
   ns_status st;
   if (d->written == d->n)
@@ -61,8 +61,8 @@ ns_status ns_in_doubt_resolve(ns_db *db, ns_err *err) {
   return NS_OK;
 }
 
-void ns_in_doubt_own_up(ns_db *db, ns_verdict *v) {
-  ns_settle_doubt *d = &db->settle.doubt;
+void ns_cycle_recognise_repeat(ns_db *db, ns_verdict *v) {
+  ns_settle_in_doubt *d = &db->settle.doubt;
   for (size_t i = 0; v->status == NS_ESTALE && i < d->written; i++) {
     const ns_verdict *w = &d->items[i];
     if (w->id != v->id || w->run != v->run || w->kind != v->kind)
@@ -107,7 +107,7 @@ static ns_status settle_refused(ns_db *db, ns_verdict *v, ns_err *err) {
   char text[sizeof err->message];
   ns_status st;
   snprintf(text, sizeof text, "the verdict was refused: %.400s", err->message);
-  ns_settle_refused(v, text);
+  ns_settle_refuse(v, text);
   st = ns_cycle_run(db, &w, err);
   if (!is_refusal(st, err) && !is_trouble(st, err))
     return st;
@@ -155,7 +155,7 @@ static void check_size(const ns_db *db, ns_verdict *v, char *text, size_t size) 
     return;
   snprintf(text, size, "the %s has %zu bytes of JSON; the limit is %zu (max_payload)", what, n,
            max);
-  ns_settle_refused(v, text);
+  ns_settle_refuse(v, text);
 }
 
 #define SIZE_TEXT 128
@@ -195,7 +195,7 @@ static void restore_verdicts(ns_verdict *v, const ns_verdict *given, size_t n) {
 /* Verdicts that are written, of a call that fails all the same: its caller comes with
 ** them again, but a host sorts them out by their statuses. */
 static void remember_written(ns_db *db, const ns_verdict *v, size_t n) {
-  ns_settle_doubt *d = &db->settle.doubt;
+  ns_settle_in_doubt *d = &db->settle.doubt;
   if (db->is_host)
     return;
   for (size_t i = 0; i < n; i++) {
@@ -252,10 +252,10 @@ ns_status ns_cycle_with_verdicts(ns_db *db, ns_cycle_work *w, ns_err *err) {
 static ns_status was_written(ns_db *db, const ns_verdict *v, bool *yes, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st = ns_db_run(
-      db, NS_SQL_SETTLE_BORN,
+      db, NS_SQL_SETTLE_CHILD_EXISTS,
       (ns_value[]){ns_vint(v->id), ns_vint(ns_seq(v->run, 0)), ns_vint(v->children[0].id)}, err);
   if (st == NS_OK)
-    st = ns_db_row(db, NS_SQL_SETTLE_BORN, &row, err);
+    st = ns_db_row(db, NS_SQL_SETTLE_CHILD_EXISTS, &row, err);
   *yes = row != NULL;
   return st;
 }
@@ -275,7 +275,7 @@ ns_status ns_settle_for(ns_db *db, int64_t holder, ns_verdict *v, ns_err *err) {
   if (yes)
     v->status = NS_OK;
   if (st == NS_OK)
-    ns_pending_rest(db);
+    ns_finish_pending_retry(db);
   else
     ns_cycle_put_off(v, 1);
   return st;
@@ -300,7 +300,7 @@ ns_status ns_settle(ns_db *db, ns_verdict *v, ns_err *err) {
       err->status = NS_EBUSY; /* the claim stands: it may be given again */
     if (st != NS_OK)
       return err->status;
-    ns_pending_rest(db);
+    ns_finish_pending_retry(db);
     if (v->status != NS_EBUSY)
       break;
     ns_sleep_us(ns_jitter(pause, 0.5));

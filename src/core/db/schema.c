@@ -176,14 +176,14 @@ ns_status ns_db_schema_raise(ns_db *db, bool anew, int *from, ns_err *err) {
   ns_err_clear(err);
   db->cfg.no_schema = true; /* also when this has to reconnect */
   if ((st = ns_db_ready(db, err)) == NS_OK) {
-    ns_link_be_patient(db->link, true); /* a table may have many rows */
+    ns_link_wait_any_time(db->link, true); /* a table may have many rows */
     st = ns_db_text(db, "DO GET_LOCK(CONCAT('nightshift-migrate:', MD5(DATABASE())), 30)", err);
   }
   if (st == NS_OK)
     st = upgrade(db, anew, from, err);
   if (db->link != NULL) {
     ns_db_text(db, "DO RELEASE_LOCK(CONCAT('nightshift-migrate:', MD5(DATABASE())))", NULL);
-    ns_link_be_patient(db->link, false);
+    ns_link_wait_any_time(db->link, false);
   }
   db->cfg.no_schema = !check;
   return st;

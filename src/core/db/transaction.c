@@ -108,7 +108,7 @@ static ns_status fail_in_doubt(ns_err *err) {
 /* Has somebody kept a lock from us for as long as a reply may take? */
 static bool is_locked_out(const ns_db *db, int64_t since, const ns_err *err) {
   return err->sqlerr == NS_LOCK_WAIT && db->link != NULL &&
-         ns_mono_us() - since >= ns_link_patience(db->link);
+         ns_mono_us() - since >= ns_link_read_timeout(db->link);
 }
 
 ns_status ns_db_transact(ns_db *db, ns_tx *tx, ns_err *err) {

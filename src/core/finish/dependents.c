@@ -49,7 +49,7 @@ typedef struct work {
 
 /* ----------------------------------------------------------------- lists */
 
-static ns_waiter *find(const work *w, int64_t id) {
+static ns_waiter *find_waiter(const work *w, int64_t id) {
   size_t low = 0;
   size_t high = w->n;
   while (low < high) {
@@ -62,9 +62,9 @@ static ns_waiter *find(const work *w, int64_t id) {
   return low < w->n && w->waiters[low].id == id ? &w->waiters[low] : NULL;
 }
 
-static bool failed(const work *w, int64_t id) {
+static bool has_failed(const work *w, int64_t id) {
   ns_end key = {.id = id};
-  const ns_end *e = bsearch(&key, w->ended, w->nended, sizeof key, ns_end_by_id);
+  const ns_end *e = bsearch(&key, w->ended, w->nended, sizeof key, ns_finish_by_id);
   return e != NULL && strcmp(e->outcome, "done") != 0;
 }
 
@@ -79,7 +79,7 @@ static int by_job(const void *a, const void *b) {
 
 static bool has_ended(const work *w, int64_t id) {
   ns_end key = {.id = id};
-  return bsearch(&key, w->ended, w->nended, sizeof key, ns_end_by_id) != NULL;
+  return bsearch(&key, w->ended, w->nended, sizeof key, ns_finish_by_id) != NULL;
 }
 
 /* What a statement has found, without what is of others. '*rows': of both. */
@@ -148,7 +148,7 @@ static ns_status name_waiters(work *w, ns_err *err) {
 enum { D_ID, D_QUEUE, D_RANK, D_RUN, D_UNMET, D_DUE, D_ON_FAIL, D_UKEY, D_NOW,
        D_WAITS, D_KIND };
 
-static bool fill(ns_waiter *x, const ns_value *r) {
+static bool fill_waiter(ns_waiter *x, const ns_value *r) {
   x->locked = true;
   x->gone = r[D_UNMET].i == 0;
   x->queue_id = r[D_QUEUE].i;
@@ -183,7 +183,7 @@ static ns_status tell_gone(ns_db *db, work *w, ns_err *err) {
   st = ns_db_list_run(db, NS_SQL_DEPEND_THERE, NULL, &ids, err);
   while (st == NS_OK && (st = ns_db_row(db, NS_SQL_DEPEND_THERE, &row, err)) == NS_OK &&
          row != NULL) {
-    ns_waiter *x = find(w, row[0].i);
+    ns_waiter *x = find_waiter(w, row[0].i);
     if (x != NULL)
       x->gone = false;
   }
@@ -200,11 +200,11 @@ static ns_status lock_waiters(ns_db *db, work *w, ns_err *err) {
   st = ns_db_list_run(db, NS_SQL_DEPEND_LOCK, NULL, &ids, err);
   while (st == NS_OK && (st = ns_db_row(db, NS_SQL_DEPEND_LOCK, &row, err)) == NS_OK &&
          row != NULL) {
-    ns_waiter *x = find(w, row[D_ID].i);
+    ns_waiter *x = find_waiter(w, row[D_ID].i);
     if (x == NULL || x->locked)
       continue;
     locked++;
-    if (!fill(x, row))
+    if (!fill_waiter(x, row))
       st = ns_no_memory(err);
   }
   return st == NS_OK && locked < w->n ? tell_gone(db, w, err) : st;
@@ -217,8 +217,8 @@ static ns_status lock_keys(ns_db *db, work *w, ns_err *err) {
   bool *held = calloc(w->n, sizeof *held);
   ns_status st = ends == NULL || held == NULL ? ns_no_memory(err) : NS_OK;
   for (size_t i = 0; st == NS_OK && i < w->edges.n; i++) {
-    const ns_waiter *x = find(w, w->edges.items[i].job);
-    if (x->locked && !x->gone && x->cancels && failed(w, w->edges.items[i].on))
+    const ns_waiter *x = find_waiter(w, w->edges.items[i].job);
+    if (x->locked && !x->gone && x->cancels && has_failed(w, w->edges.items[i].on))
       ends[x - w->waiters] = (ns_end){.id = x->id, .queue_id = x->queue_id,
                                       .unique = {x->key, x->keylen}};
   }
@@ -236,16 +236,16 @@ static ns_status lock_keys(ns_db *db, work *w, ns_err *err) {
 
 /* Somebody holds it: its edges stay. */
 static bool is_held(const work *w, size_t i) {
-  const ns_waiter *x = find(w, w->edges.items[i].job);
+  const ns_waiter *x = find_waiter(w, w->edges.items[i].job);
   return !x->locked && !x->gone;
 }
 
 /* What becomes of the edges of one target. */
 enum { NONE, GO, STAY };
 
-static size_t place(const work *w, int64_t on) {
+static size_t ended_index(const work *w, int64_t on) {
   ns_end key = {.id = on};
-  const ns_end *e = bsearch(&key, w->ended, w->nended, sizeof key, ns_end_by_id);
+  const ns_end *e = bsearch(&key, w->ended, w->nended, sizeof key, ns_finish_by_id);
   return (size_t)(e - w->ended);
 }
 
@@ -258,7 +258,7 @@ typedef struct mark {
 static mark *mark_targets(const work *w) {
   mark *marks = calloc(w->nended, sizeof *marks);
   for (size_t i = 0; marks != NULL && i < w->edges.n; i++) {
-    mark *m = &marks[place(w, w->edges.items[i].on)];
+    mark *m = &marks[ended_index(w, w->edges.items[i].on)];
     m->edges++;
     if (is_held(w, i))
       m->fate = STAY;
@@ -314,7 +314,7 @@ static ns_status cut_singly(ns_db *db, const work *w, const mark *marks,
     return ns_no_memory(err);
   for (size_t i = 0; i < w->edges.n; i++) {
     const edge *e = &w->edges.items[i];
-    if (marks[place(w, e->on)].fate != STAY || is_held(w, i))
+    if (marks[ended_index(w, e->on)].fate != STAY || is_held(w, i))
       continue;
     cols[n] = e->on;
     cols[w->edges.n + n++] = e->job;
@@ -384,8 +384,7 @@ static ns_status release_later(ns_db *db, const ns_released *jobs, size_t n,
   return ns_db_bulk(db, NS_SQL_SETTLE_SCHEDULED, c, k, err);
 }
 
-ns_status ns_depend_release(ns_db *db, const ns_released *jobs, size_t n,
-                            ns_err *err) {
+ns_status ns_finish_release(ns_db *db, const ns_released *jobs, size_t n, ns_err *err) {
   int64_t *cols;
   ns_status st;
   if (n == 0)
@@ -406,7 +405,7 @@ typedef struct meeting {
   size_t nreleased;
 } meeting;
 
-static void meet(meeting *m, const ns_waiter *x, int64_t met) {
+static void add_met(meeting *m, const ns_waiter *x, int64_t met) {
   ns_db_list_add_pair(&m->met, met, x->id);
   m->n++;
   if (met >= x->unmet)
@@ -416,12 +415,12 @@ static void meet(meeting *m, const ns_waiter *x, int64_t met) {
                       .due = x->due > x->now ? x->due : 0};
 }
 
-ns_status ns_depend_meet(ns_db *db, ns_buf *met, size_t nmet, const ns_released *jobs,
-                         size_t n, ns_err *err) {
+ns_status ns_finish_edges_met(ns_db *db, ns_buf *met, size_t nmet, const ns_released *jobs,
+                              size_t n, ns_err *err) {
   ns_status st = NS_OK;
   if (nmet > 0)
     st = ns_db_list_change(db, NS_SQL_DEPEND_MET, NULL, met, nmet, err);
-  return st == NS_OK ? ns_depend_release(db, jobs, n, err) : st;
+  return st == NS_OK ? ns_finish_release(db, jobs, n, err) : st;
 }
 
 /* The end of a job that waited for one that failed. */
@@ -437,46 +436,46 @@ static ns_end end_of(ns_waiter *x, int64_t culprit) {
 }
 
 /* Each job that was locked is met, or falls. Its edges stand together. */
-static void decide(work *w, meeting *m, ns_fallen *next) {
+static void decide_waiters(work *w, meeting *m, ns_failed_dependents *next) {
   size_t i = 0;
   for (size_t k = 0; k < w->n; k++) {
     ns_waiter *x = &w->waiters[k];
     int64_t culprit = 0;
     int64_t met = 0;
     for (; i < w->edges.n && w->edges.items[i].job == x->id; i++, met++)
-      if (x->cancels && failed(w, w->edges.items[i].on))
+      if (x->cancels && has_failed(w, w->edges.items[i].on))
         culprit = w->edges.items[i].on;
     if (x->gone || !x->locked)
       continue;
     if (culprit == 0)
-      meet(m, x, met);
+      add_met(m, x, met);
     else
       next->ends[next->n++] = end_of(x, culprit);
   }
 }
 
-static ns_status tell_all(ns_db *db, work *w, ns_fallen *next, ns_err *err) {
+static ns_status tell_all(ns_db *db, work *w, ns_failed_dependents *next, ns_err *err) {
   meeting m = {NS_BUF_INIT, 0, malloc(w->n * sizeof *m.released), 0};
   ns_status st = ns_no_memory(err);
   next->ends = calloc(w->n, sizeof *next->ends);
   if (m.released != NULL && next->ends != NULL) {
-    decide(w, &m, next);
-    st = ns_depend_meet(db, &m.met, m.n, m.released, m.nreleased, err);
+    decide_waiters(w, &m, next);
+    st = ns_finish_edges_met(db, &m.met, m.n, m.released, m.nreleased, err);
   }
   free(m.released);
   return st;
 }
 
-void ns_fallen_free(ns_fallen *f) {
+void ns_finish_failed_free(ns_failed_dependents *f) {
   for (size_t i = 0; i < f->nwaiters; i++)
     free(f->waiters[i].key);
   free(f->waiters);
   free(f->ends);
-  *f = (ns_fallen){0};
+  *f = (ns_failed_dependents){0};
 }
 
 /* 'w' is freed by the caller, without its waiters: those belong to '*next'. */
-static ns_status resolve(ns_db *db, work *w, ns_fallen *next, ns_err *err) {
+static ns_status resolve(ns_db *db, work *w, ns_failed_dependents *next, ns_err *err) {
   ns_status st = read_edges(db, w, err);
   if (st != NS_OK || w->edges.n == 0)
     return st;
@@ -499,13 +498,13 @@ static ns_status find_held(const work *w, bool **held, ns_err *err) {
       continue;
     if (*held == NULL && (*held = calloc(w->nended, sizeof **held)) == NULL)
       return ns_no_memory(err);
-    (*held)[place(w, w->edges.items[i].on)] = true;
+    (*held)[ended_index(w, w->edges.items[i].on)] = true;
   }
   return NS_OK;
 }
 
-ns_status ns_depend_resolve(ns_db *db, const ns_end *ends, size_t n, bool **held,
-                            ns_fallen *next, ns_err *err) {
+ns_status ns_finish_resolve(ns_db *db, const ns_end *ends, size_t n, bool **held,
+                            ns_failed_dependents *next, ns_err *err) {
   work w = {.ended = ends, .nended = n};
   ns_status st = resolve(db, &w, next, err);
   *held = NULL;

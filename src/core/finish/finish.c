@@ -38,7 +38,7 @@ static void add_count(ns_buf *list, const char *key, int64_t n) {
     ns_buf_addf(list, ",\"%s\":%lld", key, (long long)n);
 }
 
-ns_bytes ns_said(ns_bytes text) {
+ns_bytes ns_finish_reason(ns_bytes text) {
   size_t n = 0;
   for (size_t chars = 0; n < text.n && chars < SAID; chars++) {
     size_t one = ns_utf8(text.p + n, text.n - n);
@@ -48,7 +48,7 @@ ns_bytes ns_said(ns_bytes text) {
 }
 
 static void add_reason(ns_buf *list, const ns_end *e) {
-  ns_bytes said = ns_said(e->said);
+  ns_bytes said = ns_finish_reason(e->said);
   add_text(list, "r", said.p != NULL ? said : ns_str(e->reason));
   add_text(list, "e", said.n < e->said.n ? e->said : e->error);
 }
@@ -152,40 +152,40 @@ static ns_status end_jobs(ns_db *db, const ns_end *ends, size_t n, ns_err *err) 
 }
 
 /* Tells the dependents of these, and notes down what cannot be told now. */
-static ns_status resolve_dependents(ns_db *db, const ns_end *ends, size_t n, ns_fallen *next,
-                                    ns_err *err) {
+static ns_status resolve_dependents(ns_db *db, const ns_end *ends, size_t n,
+                                    ns_failed_dependents *next, ns_err *err) {
   bool *held = NULL;
-  ns_status st = ns_depend_resolve(db, ends, n, &held, next, err);
+  ns_status st = ns_finish_resolve(db, ends, n, &held, next, err);
   if (st == NS_OK && held != NULL)
-    st = ns_pending_note(db, ends, n, held, err);
+    st = ns_finish_pending_add(db, ends, n, held, err);
   free(held);
   return st;
 }
 
 /* Jobs that fall with others are the next level; very deep trees are left to be
 ** felled in pieces, each its own transaction. */
-ns_status ns_finish_from(ns_db *db, struct ns_fallen *level, ns_err *err) {
+ns_status ns_finish_from(ns_db *db, struct ns_failed_dependents *level, ns_err *err) {
   ns_status st = NS_OK;
   for (int depth = 0; st == NS_OK && level->n > 0; depth++) {
-    ns_fallen next = {0};
+    ns_failed_dependents next = {0};
     st = end_jobs(db, level->ends, level->n, err);
     if (st == NS_OK && depth < DEEP)
       st = resolve_dependents(db, level->ends, level->n, &next, err);
     else if (st == NS_OK)
-      st = ns_pending_note(db, level->ends, level->n, NULL, err);
-    ns_fallen_free(level);
+      st = ns_finish_pending_add(db, level->ends, level->n, NULL, err);
+    ns_finish_failed_free(level);
     *level = next;
   }
-  ns_fallen_free(level);
+  ns_finish_failed_free(level);
   return st;
 }
 
 static ns_status notify_dependents(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
-  ns_fallen next = {0};
+  ns_failed_dependents next = {0};
   ns_status st = resolve_dependents(db, ends, n, &next, err);
   if (st == NS_OK)
     return ns_finish_from(db, &next, err);
-  ns_fallen_free(&next);
+  ns_finish_failed_free(&next);
   return st;
 }
 
@@ -216,17 +216,17 @@ void ns_finish_late(ns_db *db, bool on) {
   db->finish.late.n = 0;
 }
 
-int ns_end_by_id(const void *a, const void *b) {
+int ns_finish_by_id(const void *a, const void *b) {
   int64_t x = ((const ns_end *)a)->id;
   int64_t y = ((const ns_end *)b)->id;
   return (x > y) - (x < y);
 }
 
 /* Children that fell as they were spawned have come before their elders. */
-ns_status ns_finish_tell(ns_db *db, ns_err *err) {
+ns_status ns_finish_notify(ns_db *db, ns_err *err) {
   ns_status st = NS_OK;
   if (db->finish.late.n > 1)
-    qsort(db->finish.late.items, db->finish.late.n, sizeof *db->finish.late.items, ns_end_by_id);
+    qsort(db->finish.late.items, db->finish.late.n, sizeof *db->finish.late.items, ns_finish_by_id);
   if (db->finish.late.n > 0)
     st = notify_dependents(db, db->finish.late.items, db->finish.late.n, err);
   ns_finish_late(db, false);
@@ -258,11 +258,11 @@ static ns_status write_down(ns_db *db, const ns_end *ends, size_t n, const bool 
   if (ns_db_list_is_empty(&ids))
     return NS_OK;
   db->finish.pending_due = true;
-  return ns_db_list_run(db, NS_SQL_DEPEND_LATER, &failure, &ids, err);
+  return ns_db_list_run(db, NS_SQL_DEPEND_PENDING_ADD, &failure, &ids, err);
 }
 
-ns_status ns_pending_note(ns_db *db, const ns_end *ends, size_t n, const bool *picked,
-                          ns_err *err) {
+ns_status ns_finish_pending_add(ns_db *db, const ns_end *ends, size_t n, const bool *picked,
+                                ns_err *err) {
   ns_status st = write_down(db, ends, n, picked, false, err);
   return st == NS_OK ? write_down(db, ends, n, picked, true, err) : st;
 }
@@ -277,10 +277,10 @@ typedef struct pending_look {
 
 static ns_status read_pending(ns_db *db, pending_look *l, ns_err *err) {
   const ns_value *row;
-  ns_status st = ns_db_run(db, NS_SQL_DEPEND_LEFT,
+  ns_status st = ns_db_run(db, NS_SQL_DEPEND_PENDING,
                            (ns_value[]){ns_vint(db->finish.pending_from), ns_vint(AT_ONCE)}, err);
   l->n = 0;
-  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_DEPEND_LEFT, &row, err)) == NS_OK &&
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_DEPEND_PENDING, &row, err)) == NS_OK &&
          row != NULL && l->n < AT_ONCE)
     l->ends[l->n++] = (ns_end){.id = row[0].i, .outcome = row[1].i != 0 ? "dead" : "done"};
   return st;
@@ -299,23 +299,23 @@ static ns_status delete_resolved(ns_db *db, const pending_look *l, const bool *h
 }
 
 static ns_status notify_found(ns_db *db, pending_look *l, ns_err *err) {
-  ns_fallen next = {0};
+  ns_failed_dependents next = {0};
   bool *held = NULL;
   ns_status st = read_pending(db, l, err);
   if (st != NS_OK || l->n == 0)
     return st;
-  st = ns_depend_resolve(db, l->ends, l->n, &held, &next, err);
+  st = ns_finish_resolve(db, l->ends, l->n, &held, &next, err);
   l->held = held != NULL;
   if (st == NS_OK)
     st = delete_resolved(db, l, held, err);
   free(held);
   if (st == NS_OK)
     return ns_finish_from(db, &next, err);
-  ns_fallen_free(&next);
+  ns_finish_failed_free(&next);
   return st;
 }
 
-ns_status ns_pending_tell(ns_db *db, ns_err *err) {
+ns_status ns_finish_pending_notify(ns_db *db, ns_err *err) {
   pending_look l = {.ends = malloc(AT_ONCE * sizeof *l.ends)};
   ns_status st = l.ends == NULL ? ns_no_memory(err) : NS_OK;
   db->finish.pending_due = false;
@@ -330,15 +330,16 @@ ns_status ns_pending_tell(ns_db *db, ns_err *err) {
 
 static ns_status notify_run(ns_db *db, ns_tx *tx, ns_err *err) {
   (void)tx;
-  return ns_pending_tell(db, err);
+  return ns_finish_pending_notify(db, err);
 }
 
-ns_status ns_pending_look(ns_db *db, ns_err *err) {
+ns_status ns_finish_pending_look(ns_db *db, ns_err *err) {
   ns_tx tx = {.run = notify_run};
   const ns_value *row = NULL;
   ns_status st = NS_OK;
-  if (!db->finish.pending_due && (st = ns_db_run(db, NS_SQL_DEPEND_ANY, NULL, err)) == NS_OK)
-    st = ns_db_row(db, NS_SQL_DEPEND_ANY, &row, err);
+  if (!db->finish.pending_due &&
+      (st = ns_db_run(db, NS_SQL_DEPEND_PENDING_ANY, NULL, err)) == NS_OK)
+    st = ns_db_row(db, NS_SQL_DEPEND_PENDING_ANY, &row, err);
   if (st != NS_OK || (!db->finish.pending_due && row == NULL))
     return st;
   st = ns_db_transact(db, &tx, err);
@@ -349,7 +350,7 @@ ns_status ns_pending_look(ns_db *db, ns_err *err) {
   return st;
 }
 
-void ns_pending_rest(ns_db *db) {
+void ns_finish_pending_retry(ns_db *db) {
   ns_err none;
   int64_t pause = 1000;
   for (int tries = 0;
@@ -357,7 +358,7 @@ void ns_pending_rest(ns_db *db) {
     if (tries > 0)
       ns_sleep_us(ns_jitter(pause, 0.5));
     pause *= tries > 0 ? 2 : 1;
-    if (ns_pending_look(db, &none) != NS_OK)
+    if (ns_finish_pending_look(db, &none) != NS_OK)
       break;
   }
   if (db->finish.pending_due)
@@ -391,13 +392,13 @@ static ns_status find_dangling_run(ns_db *db, ns_tx *tx, ns_err *err) {
     bool any = !ns_db_list_is_empty(&ids[k]);
     db->finish.pending_due = db->finish.pending_due || any;
     if (st == NS_OK && any)
-      st = ns_db_list_run(db, NS_SQL_DEPEND_LATER, &failure, &ids[k], err);
+      st = ns_db_list_run(db, NS_SQL_DEPEND_PENDING_ADD, &failure, &ids[k], err);
     ns_buf_free(&ids[k]);
   }
   return st;
 }
 
-ns_status ns_pending_sweep(ns_db *db, ns_err *err) {
+ns_status ns_finish_pending_repair(ns_db *db, ns_err *err) {
   ns_tx tx = {.run = find_dangling_run, .arg = &db->finish.edges_from};
   return ns_db_transact(db, &tx, err);
 }
@@ -406,7 +407,7 @@ ns_status ns_pending_sweep(ns_db *db, ns_err *err) {
 
 static void committed(ns_db *db, bool written) {
   if (written)
-    ns_pending_rest(db);
+    ns_finish_pending_retry(db);
 }
 
-const ns_hooks ns_pending_hooks = {.committed = committed};
+const ns_hooks ns_finish_pending_hooks = {.committed = committed};

@@ -22,9 +22,9 @@ typedef struct ns_end {
 } ns_end;
 
 /* As much of a person's words as a reason has room for: 255 characters. Nothing is absent. */
-ns_bytes ns_said(ns_bytes text);
+ns_bytes ns_finish_reason(ns_bytes text);
 
-int ns_end_by_id(const void *a, const void *b); /* for qsort and bsearch */
+int ns_finish_by_id(const void *a, const void *b); /* for qsort and bsearch */
 
 /* Locks the unique keys of jobs that are about to end. 'held' has room for 'n':
 ** which keys somebody else holds, so that ending their jobs would wait for him.
@@ -49,34 +49,34 @@ ns_status ns_finish_gone(ns_db *db, const ns_end *ends, size_t n, ns_err *err);
 ** from ns_finish_late(db, true) on ns_finish only remembers whom to tell.
 */
 void ns_finish_late(ns_db *db, bool on);
-ns_status ns_finish_tell(ns_db *db, ns_err *err);
+ns_status ns_finish_notify(ns_db *db, ns_err *err);
 
-struct ns_fallen;
+struct ns_failed_dependents;
 
 /* Ends these, and whatever falls with them; frees them. */
-ns_status ns_finish_from(ns_db *db, struct ns_fallen *level, ns_err *err);
+ns_status ns_finish_from(ns_db *db, struct ns_failed_dependents *level, ns_err *err);
 
 /* ---------------------------------------------- dependents: dependents.c */
 
 /* Jobs that end because what they waited for has failed; the memory is ours. */
-typedef struct ns_fallen {
+typedef struct ns_failed_dependents {
   ns_end *ends; /* sorted by id */
   size_t n;
   struct ns_waiter *waiters; /* where their texts are */
   size_t nwaiters;
-} ns_fallen;
+} ns_failed_dependents;
 
-void ns_fallen_free(ns_fallen *f);
+void ns_finish_failed_free(ns_failed_dependents *f);
 
 /*
 ** Tells the dependents of jobs that have ended on the open transaction: those
 ** that wait for nobody any more become claimable; those that fall are locked
-** and come back in '*next' (also after an error, for ns_fallen_free). '*held' says
+** and come back in '*next' (also after an error, for ns_finish_failed_free). '*held' says
 ** of each of 'ends' whether somebody holds a dependent of it, whose edge stays
 ** (NULL: nobody does); the caller frees it. Waits for nobody. Errors: GONE, NOMEM.
 */
-ns_status ns_depend_resolve(ns_db *db, const ns_end *ends, size_t n, bool **held, ns_fallen *next,
-                            ns_err *err);
+ns_status ns_finish_resolve(ns_db *db, const ns_end *ends, size_t n, bool **held,
+                            ns_failed_dependents *next, ns_err *err);
 
 /* A locked job that waits for nobody any more. */
 typedef struct ns_released {
@@ -85,36 +85,37 @@ typedef struct ns_released {
 } ns_released;
 
 /* Makes them claimable, or scheduled. Errors: GONE, NOMEM. */
-ns_status ns_depend_release(ns_db *db, const ns_released *jobs, size_t n, ns_err *err);
+ns_status ns_finish_release(ns_db *db, const ns_released *jobs, size_t n, ns_err *err);
 
 /* Writes that jobs have edges less, "[[edges,job],…" in 'met', which is emptied;
 ** 'jobs' are those of them that had no other. Errors: GONE, NOMEM. */
-ns_status ns_depend_meet(ns_db *db, ns_buf *met, size_t nmet, const ns_released *jobs, size_t n,
-                         ns_err *err);
+ns_status ns_finish_edges_met(ns_db *db, ns_buf *met, size_t nmet, const ns_released *jobs,
+                              size_t n, ns_err *err);
 
 /* ------------------------------------------------ pending ends: finish.c */
 
 /* Writes jobs down that have ended on the open transaction: those that are picked
 ** (NULL: all), as far as anybody waits for them. Errors: GONE, NOMEM. */
-ns_status ns_pending_note(ns_db *db, const ns_end *ends, size_t n, const bool *picked, ns_err *err);
+ns_status ns_finish_pending_add(ns_db *db, const ns_end *ends, size_t n, const bool *picked,
+                                ns_err *err);
 
 /*
 ** Tells what was left, by whomever, on the open transaction. Afterwards
 ** db->finish.pending_due says whether to come back soon. Errors: GONE, NOMEM.
 */
-ns_status ns_pending_tell(ns_db *db, ns_err *err);
+ns_status ns_finish_pending_notify(ns_db *db, ns_err *err);
 
 /* The same in a transaction of its own, if there is anything. Errors: GONE,
 ** BUSY, NOMEM. */
-ns_status ns_pending_look(ns_db *db, ns_err *err);
+ns_status ns_finish_pending_look(ns_db *db, ns_err *err);
 
 /* What a handle's own verb has left: tries for an eighth of a second, then it is
 ** others'. Best effort. */
-void ns_pending_rest(ns_db *db);
+void ns_finish_pending_retry(ns_db *db);
 
 /* Looks at the next edges for some whose target is no job, as a person's DELETE
 ** may leave them, and has them told; a cursor in the handle goes round. */
-ns_status ns_pending_sweep(ns_db *db, ns_err *err);
+ns_status ns_finish_pending_repair(ns_db *db, ns_err *err);
 
 /* Jobs that have ended on the open transaction, and are to be told of last. */
 typedef struct ns_ended {

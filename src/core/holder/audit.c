@@ -55,7 +55,7 @@ typedef struct place_seen {
   uint32_t wrong : 1; /* its pause is over, or what it waits for was sent */
 } place_seen;
 
-struct ns_census {
+struct ns_audit {
   phase at;
   int64_t every;    /* µs between two looks at the same job */
   place_seen *jobs; /* sorted by id */
@@ -85,7 +85,7 @@ static void strays_free(ns_strays *s) {
   *s = (ns_strays){0};
 }
 
-void ns_census_free(ns_census *c) {
+void ns_holder_audit_free(ns_audit *c) {
   if (c == NULL)
     return;
   strays_free(&c->before);
@@ -117,7 +117,7 @@ static const ns_stray *is_known(const ns_strays *s, const ns_stray *x) {
   return NULL;
 }
 
-static ns_status suspect(ns_census *c, const ns_stray *x, ns_err *err) {
+static ns_status suspect(ns_audit *c, const ns_stray *x, ns_err *err) {
   const ns_stray *before = is_known(&c->before, x);
   if (c->now.n >= STRAYS)
     return NS_OK;
@@ -126,20 +126,20 @@ static ns_status suspect(ns_census *c, const ns_stray *x, ns_err *err) {
   return NS_OK;
 }
 
-bool ns_is_fault(ns_wrong wrong) {
-  return wrong < NS_ROW || wrong == NS_KEY;
+bool ns_holder_is_fault(ns_wrong wrong) {
+  return wrong < NS_READY_OF_NONE || wrong == NS_KEY_OF_NONE;
 }
 
 static int64_t count_faults(const ns_strays *s) {
   int64_t n = 0;
   for (size_t i = 0; i < s->n; i++)
-    n += ns_is_fault(s->items[i].wrong);
+    n += ns_holder_is_fault(s->items[i].wrong);
   return n;
 }
 
 /* ----------------------------------------------------------------- phases */
 
-static place_seen *find_job(const ns_census *c, int64_t id) {
+static place_seen *find_job(const ns_audit *c, int64_t id) {
   size_t low = 0;
   size_t high = c->n;
   while (low < high) {
@@ -153,7 +153,7 @@ static place_seen *find_job(const ns_census *c, int64_t id) {
 }
 
 /* Begins a phase at the start of its table. */
-static void enter_phase(ns_census *c, phase at) {
+static void enter_phase(ns_audit *c, phase at) {
   c->at = at;
   memset(c->mark, 0, sizeof c->mark);
   c->mark[0] = INT64_MIN;
@@ -161,7 +161,7 @@ static void enter_phase(ns_census *c, phase at) {
   c->asked = 0;
 }
 
-static ns_status take_job(ns_census *c, const ns_value *r, ns_err *err) {
+static ns_status take_job(ns_audit *c, const ns_value *r, ns_err *err) {
   if (!ns_grow(&c->jobs, &c->cap, c->n + 1, sizeof *c->jobs))
     return ns_no_memory(err);
   c->jobs[c->n++] = (place_seen){.id = r[0].i,
@@ -173,7 +173,7 @@ static ns_status take_job(ns_census *c, const ns_value *r, ns_err *err) {
   return NS_OK;
 }
 
-static ns_status take_edge(ns_census *c, const ns_value *r, ns_err *err) {
+static ns_status take_edge(ns_audit *c, const ns_value *r, ns_err *err) {
   place_seen *s = find_job(c, r[1].i);
   (void)err;
   c->mark[0] = r[0].i;
@@ -183,8 +183,8 @@ static ns_status take_edge(ns_census *c, const ns_value *r, ns_err *err) {
   return NS_OK;
 }
 
-static ns_status take_scheduled(ns_census *c, const ns_value *r, ns_err *err) {
-  ns_stray x = {.wrong = NS_DUE, .id = r[1].i, .run = r[2].i, .ready_at = r[0].i};
+static ns_status take_scheduled(ns_audit *c, const ns_value *r, ns_err *err) {
+  ns_stray x = {.wrong = NS_SCHEDULED_OF_NONE, .id = r[1].i, .run = r[2].i, .ready_at = r[0].i};
   place_seen *s = find_job(c, x.id);
   c->mark[0] = r[0].i;
   c->mark[1] = r[1].i;
@@ -196,8 +196,8 @@ static ns_status take_scheduled(ns_census *c, const ns_value *r, ns_err *err) {
 }
 
 /* A job that is claimed has no row here: leases are looked at behind this. */
-static ns_status take_ready(ns_census *c, const ns_value *r, ns_err *err) {
-  ns_stray x = {.wrong = NS_ROW,
+static ns_status take_ready(ns_audit *c, const ns_value *r, ns_err *err) {
+  ns_stray x = {.wrong = NS_READY_OF_NONE,
                 .id = r[3].i,
                 .run = r[4].i,
                 .queue_id = r[0].i,
@@ -212,7 +212,7 @@ static ns_status take_ready(ns_census *c, const ns_value *r, ns_err *err) {
     s->ready = true;
   for (size_t i = 0; i < c->before.n; i++) {
     ns_stray *b = &c->before.items[i];
-    if (b->wrong == NS_TWICE && b->id == x.id && b->run == x.run) {
+    if (b->wrong == NS_READY_TWICE && b->id == x.id && b->run == x.run) {
       b->queue_id = x.queue_id;
       b->rank = x.rank;
       b->ready_at = x.ready_at;
@@ -221,7 +221,7 @@ static ns_status take_ready(ns_census *c, const ns_value *r, ns_err *err) {
   return NS_OK;
 }
 
-static ns_status take_claim(ns_census *c, const ns_value *r, ns_err *err) {
+static ns_status take_claim(ns_audit *c, const ns_value *r, ns_err *err) {
   place_seen *s = r[1].type != NS_NULL ? find_job(c, r[1].i) : NULL;
   (void)err;
   c->mark[0] = r[0].i;
@@ -230,21 +230,23 @@ static ns_status take_claim(ns_census *c, const ns_value *r, ns_err *err) {
   return NS_OK;
 }
 
-static void mark_key(ns_census *c, const ns_stray *x) {
+static void mark_key(ns_audit *c, const ns_stray *x) {
   c->nkey = x->nkey < sizeof c->key ? x->nkey : sizeof c->key;
   memcpy(c->key, x->key, c->nkey);
 }
 
-static ns_status take_signal(ns_census *c, const ns_value *r, ns_err *err) {
-  ns_stray x = {
-      .wrong = NS_SIGNAL, .id = r[0].i, .key = (char *)(uintptr_t)r[1].s.p, .nkey = r[1].s.n};
+static ns_status take_signal(ns_audit *c, const ns_value *r, ns_err *err) {
+  ns_stray x = {.wrong = NS_SIGNAL_OF_NONE,
+                .id = r[0].i,
+                .key = (char *)(uintptr_t)r[1].s.p,
+                .nkey = r[1].s.n};
   c->mark[0] = x.id;
   mark_key(c, &x);
   return r[2].i != 0 ? suspect(c, &x, err) : NS_OK;
 }
 
-static ns_status take_key(ns_census *c, const ns_value *r, ns_err *err) {
-  ns_stray x = {.wrong = NS_KEY,
+static ns_status take_key(ns_audit *c, const ns_value *r, ns_err *err) {
+  ns_stray x = {.wrong = NS_KEY_OF_NONE,
                 .id = r[2].i,
                 .queue_id = r[0].i,
                 .key = (char *)(uintptr_t)r[1].s.p,
@@ -254,7 +256,7 @@ static ns_status take_key(ns_census *c, const ns_value *r, ns_err *err) {
   return r[3].i != 0 ? suspect(c, &x, err) : NS_OK;
 }
 
-static ns_status ask_stretch(ns_db *db, ns_census *c, ns_sql *sql, ns_err *err) {
+static ns_status ask_stretch(ns_db *db, ns_audit *c, ns_sql *sql, ns_err *err) {
   const int64_t *m = c->mark;
   const ns_value rows = ns_vint(STRETCH);
   const ns_value key = ns_vtext(((ns_bytes){c->key, c->nkey}));
@@ -268,20 +270,20 @@ static ns_status ask_stretch(ns_db *db, ns_census *c, ns_sql *sql, ns_err *err) 
   const struct {
     ns_sql sql;
     const ns_value *params;
-  } asks[PHASES] = {[JOBS] = {NS_SQL_MEND_JOBS, jobs},
-                    [EDGES] = {NS_SQL_MEND_EDGES, pairs},
-                    [SCHEDULED] = {NS_SQL_MEND_SCHEDULED, pairs},
-                    [READY] = {NS_SQL_MEND_READY, ready},
-                    [CLAIMED] = {NS_SQL_MEND_LEASES, leases},
-                    [SIGNALS] = {NS_SQL_MEND_SIGNALS, keys},
-                    [KEYS] = {NS_SQL_MEND_KEYS, keys}};
+  } asks[PHASES] = {[JOBS] = {NS_SQL_AUDIT_JOBS, jobs},
+                    [EDGES] = {NS_SQL_AUDIT_EDGES, pairs},
+                    [SCHEDULED] = {NS_SQL_AUDIT_SCHEDULED, pairs},
+                    [READY] = {NS_SQL_AUDIT_READY, ready},
+                    [CLAIMED] = {NS_SQL_AUDIT_LEASES, leases},
+                    [SIGNALS] = {NS_SQL_AUDIT_SIGNALS, keys},
+                    [KEYS] = {NS_SQL_AUDIT_KEYS, keys}};
   *sql = asks[c->at].sql;
   return ns_db_run(db, *sql, asks[c->at].params, err);
 }
 
 /* The next rows of a phase; '*n': how many. */
-static ns_status read_stretch(ns_db *db, ns_census *c, size_t *n, ns_err *err) {
-  static ns_status (*const take[PHASES])(ns_census *, const ns_value *, ns_err *) = {
+static ns_status read_stretch(ns_db *db, ns_audit *c, size_t *n, ns_err *err) {
+  static ns_status (*const take[PHASES])(ns_audit *, const ns_value *, ns_err *) = {
       [JOBS] = take_job,    [EDGES] = take_edge,    [SCHEDULED] = take_scheduled,
       [READY] = take_ready, [CLAIMED] = take_claim, [SIGNALS] = take_signal,
       [KEYS] = take_key};
@@ -302,18 +304,18 @@ static ns_status read_stretch(ns_db *db, ns_census *c, size_t *n, ns_err *err) {
 static bool judge_jobs(const place_seen *s, ns_stray *x) {
   *x = (ns_stray){.id = s->id, .run = s->run, .unmet = s->unmet};
   if (s->wrong || s->unmet > s->edges + s->paused)
-    x->wrong = NS_WAITS;
+    x->wrong = NS_WAITS_TOO_LONG;
   else if (s->unmet == 0 && !s->scheduled && !s->ready && !s->claimed)
-    x->wrong = NS_NOWHERE;
+    x->wrong = NS_UNPLACED;
   else if (s->ready && s->claimed)
-    x->wrong = NS_TWICE;
+    x->wrong = NS_READY_TWICE;
   else
     return false;
   return true;
 }
 
 /* Most of what was met nowhere has ended or returned meanwhile. */
-static ns_status ask_standing(ns_db *db, ns_census *c, size_t *n, ns_err *err) {
+static ns_status ask_standing(ns_db *db, ns_audit *c, size_t *n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   const ns_value *row;
   ns_stray x;
@@ -326,8 +328,8 @@ static ns_status ask_standing(ns_db *db, ns_census *c, size_t *n, ns_err *err) {
     }
   if (*n == 0)
     return NS_OK;
-  st = ns_db_list_run(db, NS_SQL_MEND_STAND, NULL, &list, err);
-  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_MEND_STAND, &row, err)) == NS_OK && row != NULL)
+  st = ns_db_list_run(db, NS_SQL_AUDIT_STAND, NULL, &list, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_AUDIT_STAND, &row, err)) == NS_OK && row != NULL)
     if (judge_jobs(find_job(c, row[0].i), &x))
       st = suspect(c, &x, err);
   return st;
@@ -335,21 +337,21 @@ static ns_status ask_standing(ns_db *db, ns_census *c, size_t *n, ns_err *err) {
 
 /* ----------------------------------------------------------------- rounds */
 
-ns_status ns_mend_every(ns_db *db, int64_t *every, ns_err *err) {
+ns_status ns_holder_audit_period(ns_db *db, int64_t *every, ns_err *err) {
   const ns_value *row = NULL;
-  ns_status st = ns_db_run(db, NS_SQL_MEND_EVERY, NULL, err);
+  ns_status st = ns_db_run(db, NS_SQL_AUDIT_EVERY, NULL, err);
   if (st == NS_OK)
-    st = ns_db_row(db, NS_SQL_MEND_EVERY, &row, err);
+    st = ns_db_row(db, NS_SQL_AUDIT_EVERY, &row, err);
   *every = st == NS_OK && row != NULL && row[0].type == NS_INT && row[0].i > 0 ? row[0].i : EVERY;
   return st;
 }
 
-static ns_status begin_phase(ns_db *db, ns_census *c, ns_mend_how how, bool *ours, ns_err *err) {
+static ns_status begin_phase(ns_db *db, ns_audit *c, ns_mend_how how, bool *ours, ns_err *err) {
   const ns_value *row = NULL;
-  ns_status st = ns_mend_every(db, &c->every, err);
+  ns_status st = ns_holder_audit_period(db, &c->every, err);
   *ours = how != NS_MEND_SHARED || db->no_locks;
-  if (st == NS_OK && !*ours && (st = ns_db_run(db, NS_SQL_MEND_BEGIN, NULL, err)) == NS_OK &&
-      (st = ns_db_row(db, NS_SQL_MEND_BEGIN, &row, err)) == NS_OK && row != NULL)
+  if (st == NS_OK && !*ours && (st = ns_db_run(db, NS_SQL_AUDIT_BEGIN, NULL, err)) == NS_OK &&
+      (st = ns_db_row(db, NS_SQL_AUDIT_BEGIN, &row, err)) == NS_OK && row != NULL)
     *ours = row[0].type == NS_INT && row[0].i == 1;
   if (st == NS_OK && *ours) {
     enter_phase(c, JOBS);
@@ -359,7 +361,7 @@ static ns_status begin_phase(ns_db *db, ns_census *c, ns_mend_how how, bool *our
   return st;
 }
 
-static void end_round(ns_census *c, ns_mended *sum) {
+static void end_round(ns_audit *c, ns_mended *sum) {
   ns_strays empty = c->before;
   sum->seen = count_faults(&c->now);
   sum->round = true;
@@ -373,7 +375,7 @@ static void end_round(ns_census *c, ns_mended *sum) {
 }
 
 /* The phase has come to its end, or memory is full of jobs. */
-static void next_stretch(ns_census *c, ns_mended *sum) {
+static void next_stretch(ns_audit *c, ns_mended *sum) {
   if (c->at == KEYS) {
     end_round(c, sum);
   } else if (c->at == STAND) {
@@ -386,7 +388,7 @@ static void next_stretch(ns_census *c, ns_mended *sum) {
 }
 
 /* One statement; '*n': rows. */
-static ns_status look_for_strays(ns_db *db, ns_census *c, size_t *n, ns_mended *sum, ns_err *err) {
+static ns_status look_for_strays(ns_db *db, ns_audit *c, size_t *n, ns_mended *sum, ns_err *err) {
   bool more;
   ns_status st = c->at == STAND ? ask_standing(db, c, n, err) : read_stretch(db, c, n, err);
   if (st != NS_OK)
@@ -402,7 +404,7 @@ static ns_status look_for_strays(ns_db *db, ns_census *c, size_t *n, ns_mended *
 }
 
 /* As many statements as read a stretch of rows, and what they confirm. */
-static ns_status run_step(ns_db *db, ns_census *c, ns_mend_how how, ns_mended *sum, ns_err *err) {
+static ns_status run_step(ns_db *db, ns_audit *c, ns_mend_how how, ns_mended *sum, ns_err *err) {
   bool ours = true;
   size_t rows = 0;
   ns_status st = c->at == REST ? begin_phase(db, c, how, &ours, err) : NS_OK;
@@ -413,7 +415,7 @@ static ns_status run_step(ns_db *db, ns_census *c, ns_mend_how how, ns_mended *s
   }
   sum->twice += count_faults(&c->twice);
   if (st == NS_OK && how != NS_MEND_LOOK && c->twice.n > 0)
-    st = ns_mend(db, c->twice.items, c->twice.n, sum, err);
+    st = ns_holder_repair(db, c->twice.items, c->twice.n, sum, err);
   strays_clear(&c->twice);
   return st;
 }
@@ -454,8 +456,8 @@ static ns_status list_unknown(ns_db *db, ns_token **list, size_t *n, ns_err *err
   ns_value holder = ns_vint(db->holder);
   const ns_value *r;
   size_t cap = 0;
-  ns_status st = ns_db_run(db, NS_SQL_MEND_OWN, &holder, err);
-  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_MEND_OWN, &r, err)) == NS_OK && r != NULL) {
+  ns_status st = ns_db_run(db, NS_SQL_AUDIT_OWN, &holder, err);
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_AUDIT_OWN, &r, err)) == NS_OK && r != NULL) {
     ns_token t = {.id = r[0].i, .run = r[1].i};
     if (knows_claim(db, &t))
       continue;
@@ -475,7 +477,7 @@ static ns_status give_back_run(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_status st = ns_settle_batch(db, &v, 1, err);
   if (st != NS_OK || v.status != NS_OK)
     return st;
-  return ns_db_run(db, NS_SQL_MEND_COUNT, (ns_value[]){ns_vtext(ns_str("unknown")), ns_vint(1)},
+  return ns_db_run(db, NS_SQL_AUDIT_COUNT, (ns_value[]){ns_vtext(ns_str("unknown")), ns_vint(1)},
                    err);
 }
 
@@ -512,7 +514,7 @@ ns_status ns_own_look(ns_db *db, ns_rescued *sum, ns_err *err) {
       db->claim.unread != 0 || db->settle.doubt.n > db->settle.doubt.written ||
       ns_in_transaction(db))
     return NS_OK;
-  st = ns_mend_every(db, &every, err);
+  st = ns_holder_audit_period(db, &every, err);
   if (st == NS_OK)
     st = list_unknown(db, &list, &n, err);
   if (st == NS_OK)
@@ -528,8 +530,8 @@ static void closing(ns_db *db) {
   free(db->rescue.unknown);
   db->rescue.unknown = NULL;
   db->rescue.nunknown = 0;
-  ns_census_free(db->rescue.census);
+  ns_holder_audit_free(db->rescue.census);
   db->rescue.census = NULL;
 }
 
-const ns_hooks ns_own_hooks = {.closing = closing};
+const ns_hooks ns_holder_own_hooks = {.closing = closing};

@@ -8,18 +8,18 @@
 
 /* What is wrong with a job, or with a row. */
 typedef enum ns_wrong {
-  NS_NOWHERE, /* a job neither ready nor scheduled, waiting or claimed */
-  NS_WAITS,   /* one that waits for more than there is, or was told already */
-  NS_TWICE,   /* a row of ready of a job that is claimed */
-  NS_ROW,     /* a row of ready of no job */
-  NS_DUE,     /* a row of scheduled of no job that is due then */
-  NS_SIGNAL,  /* a signal to a job that is neither live nor in the history */
-  NS_KEY      /* a unique key of no job */
+  NS_UNPLACED,          /* a job neither ready nor scheduled, waiting or claimed */
+  NS_WAITS_TOO_LONG,    /* one that waits for more than there is, or was told already */
+  NS_READY_TWICE,       /* a row of ready of a job that is claimed */
+  NS_READY_OF_NONE,     /* a row of ready of no job */
+  NS_SCHEDULED_OF_NONE, /* a row of scheduled of no job that is due then */
+  NS_SIGNAL_OF_NONE,    /* a signal to a job that is neither live nor in the history */
+  NS_KEY_OF_NONE        /* a unique key of no job */
 } ns_wrong;
 
 /* Not of a row that a cancel leaves behind, or a job that leaves no history: nobody meets
 ** it, and that it goes is no news. */
-bool ns_is_fault(ns_wrong wrong);
+bool ns_holder_is_fault(ns_wrong wrong);
 
 typedef struct ns_stray {
   ns_wrong wrong;
@@ -35,16 +35,15 @@ typedef struct ns_strays {
   size_t n, cap;
 } ns_strays;
 
-typedef struct ns_census ns_census;
+typedef struct ns_audit ns_audit;
 
-void ns_census_free(ns_census *c);
+void ns_holder_audit_free(ns_audit *c);
 
 /* µs between two looks at the same job. */
-ns_status ns_mend_every(ns_db *db, int64_t *every, ns_err *err);
+ns_status ns_holder_audit_period(ns_db *db, int64_t *every, ns_err *err);
 
 /* Mends what was seen twice; what cannot be mended now is seen again. '*sum' grows.
 ** Errors: as those of the statements. */
-ns_status ns_mend(ns_db *db, const ns_stray *list, size_t n, ns_mended *sum,
-                  ns_err *err);
+ns_status ns_holder_repair(ns_db *db, const ns_stray *list, size_t n, ns_mended *sum, ns_err *err);
 
 #endif

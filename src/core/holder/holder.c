@@ -67,7 +67,7 @@ ns_status ns_register(ns_db *db, bool is_host, ns_err *err) {
   if ((st = ns_take_ids(db, &id, 1, err)) != NS_OK)
     return st;
   gethostname(host, sizeof host - 1);
-  ns_place(place);
+  ns_wake_place(place);
   st = ns_db_run(db, NS_SQL_HOLDER_ADD,
                  (ns_value[]){ns_vint(id), ns_vtext(ns_str(is_host ? "host" : "handle")),
                               ns_vtext(ns_str(host)), ns_vint(getpid()), ns_vtext(ns_str(place)),
@@ -119,7 +119,7 @@ void ns_holder_lost(ns_db *db) {
 }
 
 /* Somebody has declared us dead. */
-static ns_status start_anew(ns_db *db, ns_err *err) {
+static ns_status forget_claims(ns_db *db, ns_err *err) {
   ns_value param = ns_vint(db->holder);
   ns_status st;
   ns_db_run(db, NS_SQL_HOLDER_UNLOCK, &param, err);
@@ -131,14 +131,14 @@ static ns_status start_anew(ns_db *db, ns_err *err) {
 
 /* Takes the lock again and says where we are now. A holder that was declared dead meanwhile
 ** starts anew, without claims. */
-static ns_status resume(ns_db *db, ns_err *err) {
+static ns_status resume_holder(ns_db *db, ns_err *err) {
   ns_value param = ns_vint(db->holder);
   ns_status st = take_lock(db, err);
   if (st == NS_OK)
     st = ns_db_run(db, NS_SQL_HOLDER_RESUME, &param, err);
   if (st != NS_OK || ns_db_affected(db, NS_SQL_HOLDER_RESUME) > 0)
     return st;
-  return start_anew(db, err);
+  return forget_claims(db, err);
 }
 
 ns_status ns_beat(ns_db *db, ns_err *err) {
@@ -149,7 +149,7 @@ ns_status ns_beat(ns_db *db, ns_err *err) {
   if ((st = ns_db_run(db, NS_SQL_HOLDER_BEAT, &param, err)) != NS_OK ||
       ns_db_affected(db, NS_SQL_HOLDER_BEAT) > 0)
     return st;
-  return start_anew(db, err);
+  return forget_claims(db, err);
 }
 
 static ns_value text_or_null(ns_bytes s) {
@@ -274,7 +274,7 @@ static void leave_table(ns_db *db) {
 /* ------------------------------------------------------------------- hooks */
 
 static ns_status connected(ns_db *db, ns_err *err) {
-  return db->holder != 0 ? resume(db, err) : NS_OK;
+  return db->holder != 0 ? resume_holder(db, err) : NS_OK;
 }
 
 static void forked(ns_db *db) {

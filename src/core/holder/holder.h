@@ -56,17 +56,17 @@ typedef struct ns_rescue_state {
   ns_token *unknown;    /* claims of ours that the last look did not know; owned */
   size_t nunknown;
   int64_t own_at;           /* monotonic: no such look before */
-  struct ns_census *census; /* of jobs that are nowhere; owned; NULL: none yet */
+  struct ns_audit *census;  /* of jobs that are nowhere; owned; NULL: none yet */
   ns_token *wronged;        /* what we lost while we lived, to be absolved; owned */
   size_t nwronged, capwronged;
 } ns_rescue_state;
 
 /* For handles that wait: looks after other holders, when it is time. One that
 ** may not do so, or finds the server away, leaves it to others. */
-void ns_look_around(ns_db *db);
+void ns_holder_look_around(ns_db *db);
 
 /* Has the next look come when the next lease ends, if that is earlier. */
-void ns_look_when_due(ns_db *db);
+void ns_holder_look_when_due(ns_db *db);
 
 /* ------------------------------------------ locks and semaphores: slot.c */
 
@@ -91,6 +91,6 @@ typedef struct ns_slots {
 } ns_slots;
 
 /* Deletes rows of owners that are gone. Errors: GONE, BUSY. */
-ns_status ns_slots_prune(ns_db *db, ns_err *err);
+ns_status ns_holder_slots_prune(ns_db *db, ns_err *err);
 
 #endif

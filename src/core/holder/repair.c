@@ -30,9 +30,11 @@ typedef struct work {
 } work;
 
 static ns_status count(ns_db *db, ns_wrong wrong, int64_t n, ns_err *err) {
-  static const char *const what[] = {[NS_NOWHERE] = "nowhere", [NS_WAITS] = "waits",
-                                     [NS_TWICE] = "twice", [NS_KEY] = "key"};
-  return ns_db_run(db, NS_SQL_MEND_COUNT, (ns_value[]){ns_vtext(ns_str(what[wrong])), ns_vint(n)},
+  static const char *const what[] = {[NS_UNPLACED] = "nowhere",
+                                     [NS_WAITS_TOO_LONG] = "waits",
+                                     [NS_READY_TWICE] = "twice",
+                                     [NS_KEY_OF_NONE] = "key"};
+  return ns_db_run(db, NS_SQL_AUDIT_COUNT, (ns_value[]){ns_vtext(ns_str(what[wrong])), ns_vint(n)},
                    err);
 }
 
@@ -44,9 +46,9 @@ static ns_status lock(ns_db *db, work *w, ns_err *err) {
   ns_status st;
   for (size_t i = 0; i < w->n; i++)
     ns_db_list_add_pair(&list, w->list[i].id, w->list[i].run);
-  st = ns_db_list_run(db, NS_SQL_MEND_LOCK, NULL, &list, err);
+  st = ns_db_list_run(db, NS_SQL_AUDIT_LOCK, NULL, &list, err);
   w->njobs = 0;
-  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_MEND_LOCK, &r, err)) == NS_OK && r != NULL &&
+  while (st == NS_OK && (st = ns_db_row(db, NS_SQL_AUDIT_LOCK, &r, err)) == NS_OK && r != NULL &&
          w->njobs < AT_ONCE)
     w->jobs[w->njobs++] = (job){
         .id = r[0].i, .run = r[1].i, .queue_id = r[2].i, .rank = r[3].i,
@@ -69,7 +71,7 @@ static ns_status look_in(ns_db *db, work *w, ns_sql sql, ns_err *err) {
       job *j = &w->jobs[i];
       if (j->id != r[0].i)
         continue;
-      if (sql == NS_SQL_MEND_EDGES_OF)
+      if (sql == NS_SQL_AUDIT_EDGES_OF)
         j->edges = r[1].i;
       else
         j->placed = j->placed || j->run == r[1].i;
@@ -93,7 +95,7 @@ static ns_status put(ns_db *db, const job *j, bool now, ns_err *err) {
 }
 
 /* Who runs, or is about to, runs on. */
-static ns_status mend_job(ns_db *db, work *w, const job *j, ns_err *err) {
+static ns_status audit_job(ns_db *db, work *w, const job *j, ns_err *err) {
   int64_t needs = j->edges + (j->paused && !j->lost_pause);
   bool fewer = needs < j->unmet;
   int64_t unmet = fewer ? needs : j->unmet;
@@ -103,35 +105,35 @@ static ns_status mend_job(ns_db *db, work *w, const job *j, ns_err *err) {
   ns_status st;
   if (!fewer && !lost && !(told && !j->placed))
     return NS_OK;
-  st = ns_db_run(db, NS_SQL_MEND_JOB,
+  st = ns_db_run(db, NS_SQL_AUDIT_JOB,
                  (ns_value[]){ns_vint(lost), ns_vint(unmet), ns_vint(unmet), ns_vint(j->lost_pause),
                               ns_vint(told && !j->placed), ns_vint(j->id)},
                  err);
   if (st == NS_OK && lost)
     st = put(db, j, told || j->due <= j->now, err);
   if (st == NS_OK)
-    st = count(db, fewer || told ? NS_WAITS : NS_NOWHERE, 1, err);
+    st = count(db, fewer || told ? NS_WAITS_TOO_LONG : NS_UNPLACED, 1, err);
   w->done.ids[w->done.jobs++] = j->id;
   return st;
 }
 
 static ns_status jobs_run(ns_db *db, ns_tx *tx, ns_err *err) {
-  static const ns_sql places[] = {NS_SQL_MEND_READY_OF, NS_SQL_MEND_LEASED,
-                                  NS_SQL_MEND_EDGES_OF};
+  static const ns_sql places[] = {NS_SQL_AUDIT_READY_OF, NS_SQL_AUDIT_LEASED,
+                                  NS_SQL_AUDIT_EDGES_OF};
   work *w = tx->arg;
   ns_status st = lock(db, w, err);
   w->done = (ns_mended){0};
   for (size_t i = 0; st == NS_OK && w->njobs > 0 && i < 3; i++)
     st = look_in(db, w, places[i], err);
   for (size_t i = 0; st == NS_OK && i < w->njobs; i++)
-    st = mend_job(db, w, &w->jobs[i], err);
+    st = audit_job(db, w, &w->jobs[i], err);
   return st;
 }
 
 /* ------------------------------------------------------------------- rows */
 
 /* A row that somebody holds stays until the next round. */
-static ns_status mend_row(ns_db *db, const ns_stray *x, ns_mended *sum, ns_err *err) {
+static ns_status audit_row(ns_db *db, const ns_stray *x, ns_mended *sum, ns_err *err) {
   const ns_value id = ns_vint(x->id);
   const ns_value row[] = {ns_vint(x->queue_id), ns_vint(x->rank), ns_vint(x->ready_at), id,
                           ns_vint(x->run)};
@@ -141,9 +143,11 @@ static ns_status mend_row(ns_db *db, const ns_stray *x, ns_mended *sum, ns_err *
   const struct {
     ns_sql sql;
     const ns_value *params;
-  } goes[] = {[NS_TWICE] = {NS_SQL_MEND_TWICE, row}, [NS_ROW] = {NS_SQL_MEND_ROW, row},
-              [NS_DUE] = {NS_SQL_MEND_DUE, due},
-              [NS_SIGNAL] = {NS_SQL_MEND_SIGNAL, signal}, [NS_KEY] = {NS_SQL_MEND_KEY, key}};
+  } goes[] = {[NS_READY_TWICE] = {NS_SQL_AUDIT_TWICE, row},
+              [NS_READY_OF_NONE] = {NS_SQL_AUDIT_ROW, row},
+              [NS_SCHEDULED_OF_NONE] = {NS_SQL_AUDIT_DUE, due},
+              [NS_SIGNAL_OF_NONE] = {NS_SQL_AUDIT_SIGNAL, signal},
+              [NS_KEY_OF_NONE] = {NS_SQL_AUDIT_KEY, key}};
   ns_sql sql = goes[x->wrong].sql;
   ns_status st = ns_db_run(db, sql, goes[x->wrong].params, err);
   int64_t gone = st == NS_OK ? ns_db_affected(db, sql) : 0;
@@ -151,22 +155,21 @@ static ns_status mend_row(ns_db *db, const ns_stray *x, ns_mended *sum, ns_err *
     ns_err_clear(err);
     st = NS_OK;
   }
-  if (gone == 0 || !ns_is_fault(x->wrong))
+  if (gone == 0 || !ns_holder_is_fault(x->wrong))
     return st;
   sum->rows += gone;
   return count(db, x->wrong, gone, err);
 }
 
-ns_status ns_mend(ns_db *db, const ns_stray *list, size_t n, ns_mended *sum,
-                  ns_err *err) {
+ns_status ns_holder_repair(ns_db *db, const ns_stray *list, size_t n, ns_mended *sum, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n;) {
     work w = {.list = list + i};
     ns_tx tx = {.run = jobs_run, .arg = &w};
-    while (i < n && w.n < AT_ONCE && list[i].wrong <= NS_WAITS)
+    while (i < n && w.n < AT_ONCE && list[i].wrong <= NS_WAITS_TOO_LONG)
       w.n++, i++;
     if (w.n == 0) {
-      st = mend_row(db, &list[i++], sum, err);
+      st = audit_row(db, &list[i++], sum, err);
       continue;
     }
     st = ns_db_transact(db, &tx, err);

@@ -51,7 +51,7 @@ typedef struct look {
 } look;
 
 /* Trouble with one lease or holder does not keep the others waiting. */
-static ns_status note(look *k, ns_status st, ns_err *err) {
+static ns_status note_trouble(look *k, ns_status st, ns_err *err) {
   if (st == NS_OK || st == NS_EGONE || st == NS_ENOMEM)
     return st;
   if (k->trouble.status == NS_OK)
@@ -124,7 +124,7 @@ static ns_status settle_all(ns_db *db, ns_tx *tx, ns_err *err) {
   return st == NS_OK && w->whole ? drop_lease(db, w->lease, err) : st;
 }
 
-static void count(const work *w, ns_rescued *sum) {
+static void count_returned(const work *w, ns_rescued *sum) {
   for (size_t i = w->from; i < w->to; i++) {
     bool back = w->verdicts[i].status == NS_OK;
     sum->jobs += back;
@@ -142,8 +142,8 @@ static ns_status give_back_each(ns_db *db, work *w, look *k, ns_err *err) {
     w->to = i + 1;
     st = ns_db_transact(db, &tx, err);
     if (st == NS_OK)
-      count(w, &k->sum);
-    st = note(k, st, err);
+      count_returned(w, &k->sum);
+    st = note_trouble(k, st, err);
   }
   return st;
 }
@@ -162,10 +162,10 @@ static ns_status give_back(ns_db *db, found f, look *k, bool *whole,
   st = ns_db_transact(db, &tx, err);
   *whole = st == NS_OK && w.whole;
   if (st == NS_OK)
-    count(&w, &k->sum);
+    count_returned(&w, &k->sum);
   if (st == NS_OK && !w.whole)
     no_later(&k->again_in, GRACE);
-  if (note(k, st, err) == NS_OK && st != NS_OK)
+  if (note_trouble(k, st, err) == NS_OK && st != NS_OK)
     st = give_back_each(db, &w, k, err);
   db->settle.blamed = 0;
   free(w.verdicts);
@@ -174,7 +174,7 @@ static ns_status give_back(ns_db *db, found f, look *k, bool *whole,
 
 /* ------------------------------------------------------------ one holder */
 
-static ns_suspect *remembered(const ns_suspects *s, int64_t id) {
+static ns_suspect *find_suspect(const ns_suspects *s, int64_t id) {
   for (size_t i = 0; i < s->n; i++)
     if (s->items[i].id == id)
       return &s->items[i];
@@ -212,8 +212,8 @@ static ns_status empty_hands(ns_db *db, const ns_peer *p, look *k, bool *whole,
 }
 
 /* One whose lock is free and that owns it by now has come back. */
-static ns_status declare(ns_db *db, const ns_peer *p, bool *dead, ns_err *err) {
-  ns_suspect *s = remembered(&db->rescue.suspects, p->id);
+static ns_status declare_dead(ns_db *db, const ns_peer *p, bool *dead, ns_err *err) {
+  ns_suspect *s = find_suspect(&db->rescue.suspects, p->id);
   ns_status st = ns_db_run(db, NS_SQL_RESCUE_DEAD,
                            (ns_value[]){ns_vint(p->id), ns_vint(s->ours ? 0 : TURN),
                                         ns_vint(p->beat), ns_vint(p->free && !db->no_locks)},
@@ -224,11 +224,11 @@ static ns_status declare(ns_db *db, const ns_peer *p, bool *dead, ns_err *err) {
 }
 
 /* Rescues a holder that is taken for dead, unless somebody else is at it. */
-static ns_status rescue(ns_db *db, const ns_peer *p, look *k, ns_err *err) {
+static ns_status rescue_holder(ns_db *db, const ns_peer *p, look *k, ns_err *err) {
   ns_value id = ns_vint(p->id);
   bool dead;
   bool whole;
-  ns_status st = declare(db, p, &dead, err);
+  ns_status st = declare_dead(db, p, &dead, err);
   if (st == NS_OK && !dead && p->dead) {
     no_later(&k->again_in, TURN);
     k->sum.suspects++;
@@ -244,13 +244,13 @@ static ns_status rescue(ns_db *db, const ns_peer *p, look *k, ns_err *err) {
 /* -------------------------------------------------------------- suspicion */
 
 /* What is known now, with what was known before. False: out of memory. */
-static bool remember(ns_suspects *s, const ns_peers *peers, int64_t now) {
+static bool remember_holder(ns_suspects *s, const ns_peers *peers, int64_t now) {
   ns_suspects next = {0};
   if (!ns_grow(&next.items, &next.cap, peers->n + 1, sizeof *next.items))
     return false;
   for (size_t i = 0; i < peers->n; i++) {
     const ns_peer *p = &peers->items[i];
-    const ns_suspect *old = remembered(s, p->id);
+    const ns_suspect *old = find_suspect(s, p->id);
     bool still = old != NULL && old->beat == p->beat;
     next.items[next.n++] = (ns_suspect){
         p->id, p->beat, still ? old->beat_since : now,
@@ -312,7 +312,7 @@ static int64_t dead_by_beat(const ns_peer *p, const ns_suspect *s, int64_t now) 
 /* µs until 'p' counts as dead; INT64_MAX: it lives. */
 static ns_status dead_in(ns_db *db, const ns_peer *p, int64_t now, int64_t *in,
                          ns_err *err) {
-  const ns_suspect *s = remembered(&db->rescue.suspects, p->id);
+  const ns_suspect *s = find_suspect(&db->rescue.suspects, p->id);
   ns_status st;
   *in = 0;
   if (p->dead || p->gone)
@@ -335,7 +335,7 @@ static ns_status list_peers(ns_db *db, ns_peers *peers, ns_buf *past, ns_err *er
     if (ns_int_or(&row[H_PAST], 0) != 0)
       ns_db_list_add_id(past, row[H_ID].i);
     else if (row[H_ID].i != db->holder && row[H_ID].i != db->rescue.assisted &&
-             !ns_peers_add(peers, row))
+             !ns_wake_peers_add(peers, row))
       st = ns_no_memory(err);
   return st;
 }
@@ -344,18 +344,18 @@ static ns_status look_at_holders(ns_db *db, look *k, ns_err *err) {
   ns_peers peers = {0};
   int64_t now = ns_mono_us();
   ns_status st = list_peers(db, &peers, &k->past, err);
-  if (st == NS_OK && !remember(&db->rescue.suspects, &peers, now))
+  if (st == NS_OK && !remember_holder(&db->rescue.suspects, &peers, now))
     st = ns_no_memory(err);
   for (size_t i = 0; st == NS_OK && i < peers.n; i++) {
     int64_t in;
     st = dead_in(db, &peers.items[i], now, &in, err);
     if (st == NS_OK && in <= 0)
-      st = note(k, rescue(db, &peers.items[i], k, err), err);
+      st = note_trouble(k, rescue_holder(db, &peers.items[i], k, err), err);
     else
       no_later(&k->again_in, in);
     k->sum.suspects += in > 0 && in < INT64_MAX;
   }
-  ns_peers_free(&peers);
+  ns_wake_peers_free(&peers);
   return st;
 }
 
@@ -394,12 +394,12 @@ static ns_status look_at_leases(ns_db *db, look *k, ns_err *err) {
 }
 
 /* Whoever asks who has died has had the time to. Others may be at it. */
-static ns_status bury(ns_db *db, look *k, ns_err *err) {
+static ns_status delete_dead(ns_db *db, look *k, ns_err *err) {
   ns_value list = ns_db_list_end(&k->past);
   ns_status st = k->past.oom ? ns_no_memory(err) : ns_db_run(db, NS_SQL_RESCUE_ENDED, &list, err);
   if (st == NS_OK)
-    st = ns_db_run(db, NS_SQL_RESCUE_BURY, &list, err);
-  return st == NS_EBUSY ? NS_OK : note(k, st, err);
+    st = ns_db_run(db, NS_SQL_RESCUE_DELETE, &list, err);
+  return st == NS_EBUSY ? NS_OK : note_trouble(k, st, err);
 }
 
 static ns_status look_at_all(ns_db *db, look *k, ns_err *err) {
@@ -409,7 +409,7 @@ static ns_status look_at_all(ns_db *db, look *k, ns_err *err) {
   if (st == NS_OK)
     st = look_at_leases(db, k, err);
   if (st == NS_OK && !ns_db_list_is_empty(&k->past))
-    st = bury(db, k, err);
+    st = delete_dead(db, k, err);
   if (k->sum.jobs > 0)
     ns_ring(db, NULL);
   db->ring_due = false;
@@ -425,7 +425,7 @@ ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
            ? ns_fail(err, NS_ESTATE, "a rescue cannot run inside a transaction")
            : look_at_all(db, &k, err);
   if (st == NS_OK)
-    st = ns_pending_look(db, err);
+    st = ns_finish_pending_look(db, err);
   if (st == NS_OK && !db->is_host)
     st = ns_own_look(db, &k.sum, err);
   ns_buf_free(&k.past);
@@ -449,7 +449,7 @@ bool ns_uses_locks(const ns_db *db) {
   return !db->no_locks;
 }
 
-void ns_look_around(ns_db *db) {
+void ns_holder_look_around(ns_db *db) {
   int64_t again_in;
   ns_rescued sum;
   ns_err err;
@@ -459,7 +459,7 @@ void ns_look_around(ns_db *db) {
   db->rescue.look_at = ns_mono_us() + (again_in > 0 ? again_in : 1);
 }
 
-void ns_look_when_due(ns_db *db) {
+void ns_holder_look_when_due(ns_db *db) {
   const ns_value *row = NULL;
   ns_err err;
   if (ns_db_run(db, NS_SQL_RESCUE_NEXT, NULL, &err) == NS_OK &&
@@ -475,4 +475,4 @@ static void closing(ns_db *db) {
   db->rescue.suspects = (ns_suspects){0};
 }
 
-const ns_hooks ns_rescue_hooks = {.away = watch_anew, .closing = closing};
+const ns_hooks ns_holder_rescue_hooks = {.away = watch_anew, .closing = closing};

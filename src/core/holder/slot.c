@@ -38,14 +38,14 @@
 
 /* --------------------------------------------------------------- memory */
 
-static void forget(ns_slots *s, ns_held *h) {
+static void forget_held(ns_slots *s, ns_held *h) {
   free((char *)(uintptr_t)h->name.p);
   *h = s->items[--s->n];
 }
 
 static void forget_all(ns_slots *s) {
   while (s->n > 0)
-    forget(s, s->items);
+    forget_held(s, s->items);
   free(s->items);
   s->items = NULL;
   s->cap = 0;
@@ -63,7 +63,7 @@ static ns_slots *own_slots(ns_db *db) {
   return s;
 }
 
-static ns_held *find(ns_slots *s, int64_t token) {
+static ns_held *find_held(ns_slots *s, int64_t token) {
   for (size_t i = 0; i < s->n; i++)
     if (s->items[i].token == token)
       return &s->items[i];
@@ -78,7 +78,7 @@ static bool is_ours(const ns_db *db, const ns_held *h) {
 }
 
 /* Adds a copy of '*h'. */
-static ns_status remember(ns_slots *s, const ns_held *h, ns_err *err) {
+static ns_status remember_held(ns_slots *s, const ns_held *h, ns_err *err) {
   char *name = malloc(h->name.n);
   if (name == NULL || !ns_grow(&s->items, &s->cap, s->n + 1, sizeof *h)) {
     free(name);
@@ -106,7 +106,7 @@ void ns_slot_owner(ns_db *db, int64_t job, int64_t run) {
   s->run = run;
   for (size_t i = s->n; i-- > 0;) /* free by themselves: their run is over */
     if (s->items[i].job != 0 && !is_ours(db, &s->items[i]))
-      forget(s, &s->items[i]);
+      forget_held(s, &s->items[i]);
 }
 
 /* -------------------------------------------------------------- giving back */
@@ -135,7 +135,7 @@ static bool is_done(ns_status st) {
 
 /* Deletes the row of '*h' and forgets it; what fails stays, dropped. The item
 ** is out of the list meanwhile: a reconnect flushes the list. */
-static ns_status give_back(ns_db *db, ns_held *h, ns_err *err) {
+static ns_status give_back_held(ns_db *db, ns_held *h, ns_err *err) {
   ns_slots *s = &db->slots;
   ns_held held = *h;
   ns_status st;
@@ -156,35 +156,35 @@ static bool can_write(const ns_db *db) {
 
 /* Gives back what could not be given back before: the server was away, or a transaction was
 ** open. Best effort; what fails stays. */
-static void flush(ns_db *db) {
+static void give_back_dropped(ns_db *db) {
   ns_slots *s = own_slots(db);
   ns_err none;
   s->next = s->next && !db->connecting; /* the named lock went with the link */
   for (size_t i = s->n; i-- > 0 && can_write(db);)
     if (i < s->n && s->items[i].dropped)
-      give_back(db, &s->items[i], &none);
+      give_back_held(db, &s->items[i], &none);
 }
 
 /* Gives everything back, best effort, and frees. */
-static void leave(ns_db *db) {
+static void give_back_all(ns_db *db) {
   ns_slots *s = own_slots(db);
   for (size_t i = 0; i < s->n; i++)
     s->items[i].dropped = true;
-  flush(db);
+  give_back_dropped(db);
   forget_all(s);
 }
 
 ns_status ns_slot_release(ns_db *db, int64_t token, ns_err *err) {
   bool later = ns_in_transaction(db); /* nobody comes in before the commit */
   ns_status st = later ? NS_OK : ns_db_ready(db, err);
-  ns_held *h = find(own_slots(db), token);
+  ns_held *h = find_held(own_slots(db), token);
   if (h == NULL || h->dropped || !is_ours(db, h)) {
     if (h != NULL && !h->dropped)
-      forget(&db->slots, h);
+      forget_held(&db->slots, h);
     return lost(err);
   }
   h->dropped = true;
-  return later || st != NS_OK ? st : give_back(db, h, err);
+  return later || st != NS_OK ? st : give_back_held(db, h, err);
 }
 
 /* ------------------------------------------------------------------- waiting */
@@ -211,7 +211,7 @@ void ns_slot_give_up(ns_db *db, ns_bytes name) {
 
 /* The pause before the next look: it grows by half with each, and is short for
 ** who is next. */
-static int64_t nap(const ns_db *db, int64_t waited) {
+static int64_t pause_before_look(const ns_db *db, int64_t waited) {
   int64_t us = NAP + (waited > 0 ? waited / 2 : 0);
   if (db->slots.next)
     us = NAP;
@@ -234,7 +234,7 @@ typedef struct view {
 
 /* The i-th of a number of candidates takes the place of the others with a
 ** chance of 1 in i, so each is as likely as the next. */
-static bool chosen(int64_t i) {
+static bool is_drawn(int64_t i) {
   return ns_random() % (uint64_t)i == 0;
 }
 
@@ -242,13 +242,13 @@ static bool chosen(int64_t i) {
 static void pick_empty(view *v, const char *taken, int64_t n) {
   int64_t found = 0;
   for (int64_t i = 1; i <= n; i++)
-    if (!taken[i] && chosen(++found))
+    if (!taken[i] && is_drawn(++found))
       v->slot = i;
 }
 
 /* A row about a slot that somebody has. */
 static void see_owner(ns_db *db, view *v, const ns_value *row) {
-  const ns_held *h = find(&db->slots, row[1].i);
+  const ns_held *h = find_held(&db->slots, row[1].i);
   v->mine += h != NULL && !h->dropped && is_ours(db, h);
   v->job = ns_int_or(&row[5], 0);
   v->pid = ns_int_or(&row[6], 0);
@@ -268,7 +268,7 @@ static ns_status read_view(ns_db *db, view *v, char *taken, ns_err *err) {
     if (row[0].i == 0) {
       v->gone = gone;
       v->queued = row[3].i != 0;
-    } else if (gone && chosen(++found)) {
+    } else if (gone && is_drawn(++found)) {
       v->slot = row[0].i;
       v->token = row[1].i;
     } else if (!gone) {
@@ -279,8 +279,7 @@ static ns_status read_view(ns_db *db, view *v, char *taken, ns_err *err) {
 }
 
 /* Abandoned rows are taken first, so that they do not pile up. */
-static ns_status look(ns_db *db, const ns_held *want, int64_t n, view *v,
-                      ns_err *err) {
+static ns_status look_for_free(ns_db *db, const ns_held *want, int64_t n, view *v, ns_err *err) {
   char *taken = calloc((size_t)n + 1, 1);
   ns_status st;
   *v = (view){.slot = 0};
@@ -316,25 +315,24 @@ static ns_status write_row(ns_db *db, const ns_held *h, int64_t old_token,
 }
 
 /* The server has said so: ours was not written. */
-static bool faster(ns_status st, const ns_err *err) {
+static bool is_raced(ns_status st, const ns_err *err) {
   return st == NS_EDUPLICATE || (st == NS_EBUSY && ns_link_retryable(err));
 }
 
 /* Takes slot want->slot. When it fails for any other reason than that somebody
 ** was faster, our row may be there: it is deleted before the next look. */
-static ns_status take(ns_db *db, const ns_held *want, int64_t old_token,
-                      ns_err *err) {
+static ns_status take_slot(ns_db *db, const ns_held *want, int64_t old_token, ns_err *err) {
   ns_slots *s = &db->slots;
   int64_t links = db->count.reconnects;
   ns_held *mine;
-  ns_status st = remember(s, want, err);
+  ns_status st = remember_held(s, want, err);
   if (st != NS_OK)
     return st;
   st = write_row(db, want, old_token, err);
-  if ((mine = find(s, want->token)) == NULL || (st == NS_OK && is_ours(db, mine)))
+  if ((mine = find_held(s, want->token)) == NULL || (st == NS_OK && is_ours(db, mine)))
     return st;
-  if (links == db->count.reconnects && faster(st, err))
-    forget(s, mine);
+  if (links == db->count.reconnects && is_raced(st, err))
+    forget_held(s, mine);
   else
     mine->dropped = true;
   return st == NS_OK ? ns_fail(err, NS_EDUPLICATE, "our holder has changed") : st;
@@ -376,12 +374,12 @@ static void look_after(ns_db *db, bool suspect) {
     s->look_at = now + LOOK_EVERY;
   }
   s->suspect = suspect;
-  ns_look_around(db);
+  ns_holder_look_around(db);
 }
 
 /* None is free. Who would wait for nobody but himself is told so. */
-static ns_status taken(const ns_held *want, const view *v, int64_t n,
-                       bool waits, ns_err *err) {
+static ns_status refuse_taken(const ns_held *want, const view *v, int64_t n, bool waits,
+                              ns_err *err) {
   char what[NS_MAX_SLOT_NAME * 4 + 40];
   bool ours = waits && v->mine == n;
   if (n == 1)
@@ -403,17 +401,17 @@ static ns_status taken(const ns_held *want, const view *v, int64_t n,
 
 /* One look and, when there is a free slot, one write. '*raced': somebody was
 ** faster, and another look may find another slot. */
-static ns_status attempt(ns_db *db, ns_held *want, int64_t n, int64_t waited,
-                         bool *raced, ns_err *err) {
+static ns_status try_to_take(ns_db *db, ns_held *want, int64_t n, int64_t waited, bool *raced,
+                             ns_err *err) {
   view v;
   ns_status st;
   *raced = false;
-  flush(db);
+  give_back_dropped(db);
   if ((st = ns_db_ready(db, err)) == NS_OK)
     st = set_owner(db, want, err);
   if (st == NS_OK && waited > 0)
     st = step_forward(db, want->name, err);
-  if (st != NS_OK || (st = look(db, want, n, &v, err)) != NS_OK)
+  if (st != NS_OK || (st = look_for_free(db, want, n, &v, err)) != NS_OK)
     return st;
   if (v.gone)
     return owner_gone(db, want, raced, err);
@@ -423,15 +421,15 @@ static ns_status attempt(ns_db *db, ns_held *want, int64_t n, int64_t waited,
     return ns_fail(err, NS_EBUSY, "others have waited longer for '%.*s'",
                    (int)want->name.n, want->name.p);
   if (v.slot == 0)
-    return taken(want, &v, n, waited >= 0, err);
+    return refuse_taken(want, &v, n, waited >= 0, err);
   want->slot = v.slot;
   want->token = (int64_t)(ns_random() >> 2) + 1;
-  st = take(db, want, v.token, err);
-  *raced = st != NS_OK && faster(st, err);
+  st = take_slot(db, want, v.token, err);
+  *raced = st != NS_OK && is_raced(st, err);
   return st;
 }
 
-static ns_status check(ns_bytes name, int64_t n, ns_err *err) {
+static ns_status check_name(ns_bytes name, int64_t n, ns_err *err) {
   size_t characters = 0;
   ns_status st = ns_db_name_check(name, "slot's name", 4 * NS_MAX_SLOT_NAME, err);
   for (size_t i = 0; i < name.n; i++)
@@ -450,7 +448,7 @@ ns_status ns_slot_acquire(ns_db *db, ns_bytes name, int64_t n, int64_t waited,
                           int64_t *token, int64_t *again_in, ns_err *err) {
   ns_held want = {.name = name};
   bool raced = true;
-  ns_status st = check(name, n, err);
+  ns_status st = check_name(name, n, err);
   *token = *again_in = 0;
   if (st == NS_OK && ns_in_transaction(db))
     st = ns_fail(err, NS_ESTATE,
@@ -459,8 +457,8 @@ ns_status ns_slot_acquire(ns_db *db, ns_bytes name, int64_t n, int64_t waited,
   if (st != NS_OK)
     return st;
   for (int tries = 0; raced && tries < RACES; tries++)
-    st = attempt(db, &want, n, waited, &raced, err);
-  *again_in = nap(db, waited);
+    st = try_to_take(db, &want, n, waited, &raced, err);
+  *again_in = pause_before_look(db, waited);
   if (raced)
     return ns_fail(err, NS_EBUSY, "others were faster at the slots of '%.*s'",
                    (int)name.n, name.p);
@@ -473,16 +471,14 @@ ns_status ns_slot_acquire(ns_db *db, ns_bytes name, int64_t n, int64_t waited,
 
 /* ------------------------------------------------------------------- pruning */
 
-ns_status ns_slots_prune(ns_db *db, ns_err *err) {
+ns_status ns_holder_slots_prune(ns_db *db, ns_err *err) {
   ns_slots gone = {0}; /* their rows; a list of its own */
   ns_value limit = ns_vint(PRUNE);
   const ns_value *row;
   ns_status st = ns_db_run(db, NS_SQL_SLOT_GONE, &limit, err);
   while (st == NS_OK && (st = ns_db_row(db, NS_SQL_SLOT_GONE, &row, err)) == NS_OK && row != NULL)
-    st = remember(&gone,
-                  &(ns_held){.name = row[0].s, .slot = row[1].i,
-                             .token = row[2].i},
-                  err);
+    st = remember_held(&gone, &(ns_held){.name = row[0].s, .slot = row[1].i, .token = row[2].i},
+                       err);
   for (size_t i = 0; st == NS_OK && i < gone.n; i++) {
     st = delete_row(db, &gone.items[i], err);
     if (st == NS_ESTALE) /* taken over meanwhile */
@@ -496,19 +492,19 @@ ns_status ns_slots_prune(ns_db *db, ns_err *err) {
 
 static ns_status connected(ns_db *db, ns_err *err) {
   (void)err;
-  flush(db);
+  give_back_dropped(db);
   return NS_OK;
 }
 
 static void committed(ns_db *db, bool written) {
   (void)written;
-  flush(db);
+  give_back_dropped(db);
 }
 
 static void closing(ns_db *db) {
   if (!ns_is_foreign(db))
-    leave(db);
+    give_back_all(db);
 }
 
-const ns_hooks ns_slot_hooks = {
+const ns_hooks ns_holder_slot_hooks = {
     .connected = connected, .committed = committed, .closing = closing};

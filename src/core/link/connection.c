@@ -322,14 +322,14 @@ static ns_status refuse_connect(ns_link *l, const ns_config *cfg, int64_t took, 
 static ns_link *links;
 static pthread_mutex_t links_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void enlist(ns_link *l) {
+static void add_to_links(ns_link *l) {
   pthread_mutex_lock(&links_lock);
   l->next = links;
   links = l;
   pthread_mutex_unlock(&links_lock);
 }
 
-static void strike_out(const ns_link *l) {
+static void remove_from_links(const ns_link *l) {
   pthread_mutex_lock(&links_lock);
   for (ns_link **p = &links; *p != NULL; p = &(*p)->next)
     if (*p == l) {
@@ -403,7 +403,7 @@ ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
     ns_link_close(l, false);
     return st;
   }
-  enlist(l);
+  add_to_links(l);
   *out = l;
   return NS_OK;
 }
@@ -411,7 +411,7 @@ ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
 void ns_link_close(ns_link *l, bool foreign) {
   if (l == NULL)
     return;
-  strike_out(l);
+  remove_from_links(l);
   if (foreign) { /* the parent's session: free memory, say nothing */
     int fd = (int)mysql_get_socket(l->my);
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -482,11 +482,11 @@ void ns_link_end_by(ns_link *l, int64_t at) {
   l->await.end_by = at;
 }
 
-void ns_link_be_patient(ns_link *l, bool patient) {
+void ns_link_wait_any_time(ns_link *l, bool patient) {
   l->await.patience = patient ? 0 : l->patience;
 }
 
-int64_t ns_link_patience(const ns_link *l) {
+int64_t ns_link_read_timeout(const ns_link *l) {
   return l->patience;
 }
 

@@ -32,9 +32,9 @@ void ns_link_end_by(ns_link *l, int64_t at);
 
 /* From now on an answer may take as long as it takes; or the read timeout at most, as
 ** at first. */
-void ns_link_be_patient(ns_link *l, bool patient);
+void ns_link_wait_any_time(ns_link *l, bool patient);
 
-int64_t ns_link_patience(const ns_link *l); /* µs: how long an answer may take at first */
+int64_t ns_link_read_timeout(const ns_link *l); /* µs: how long an answer may take at first */
 
 /* Asks the kernel whether the server has closed the connection while nothing
 ** was under way; then the link is dead. Costs no round trip. */

@@ -93,14 +93,14 @@ static bool place_texts(ns_stmt *s) {
 /* An error took the place of the rows (a KILL QUERY, a time limit). libmariadb
 ** leaves the statement "waiting to be stored", and its next use would wait for
 ** rows that never come: say that they have all been seen. */
-static ns_status cut_off(ns_link *l, ns_stmt *s, ns_err *err) {
+static ns_status refuse_cut_rows(ns_link *l, ns_stmt *s, ns_err *err) {
   ns_status st = ns_stmt_refuse(l, s, err);
   s->st->state = MYSQL_STMT_FETCH_DONE;
   return st;
 }
 
 /* A DELETE … RETURNING that a KILL QUERY has hit may be answered with a plain OK. */
-static ns_status no_rows(ns_link *l, ns_stmt *s, ns_err *err) {
+static ns_status refuse_missing_rows(ns_link *l, ns_stmt *s, ns_err *err) {
   s->st->state = MYSQL_STMT_FETCH_DONE;
   return ns_link_refuse(l, ER_QUERY_INTERRUPTED,
                         "the statement was interrupted: the server has answered "
@@ -109,7 +109,7 @@ static ns_status no_rows(ns_link *l, ns_stmt *s, ns_err *err) {
 }
 
 /* Brings the rows to the client and binds the columns. */
-static ns_status store(ns_link *l, ns_stmt *s, ns_err *err) {
+static ns_status store_rows(ns_link *l, ns_stmt *s, ns_err *err) {
   MYSQL_FIELD *fields;
   size_t n = mysql_stmt_field_count(s->st);
   if (n != s->ncols)
@@ -117,7 +117,7 @@ static ns_status store(ns_link *l, ns_stmt *s, ns_err *err) {
   if (n == 0)
     return NS_OK;
   if (mysql_stmt_store_result(s->st) != 0)
-    return cut_off(l, s, err);
+    return refuse_cut_rows(l, s, err);
   mysql_free_result(s->meta);
   s->meta = mysql_stmt_result_metadata(s->st);
   if (s->ncols == 0) {
@@ -154,10 +154,10 @@ static ns_status read_execution(ns_link *l, ns_stmt *s, ns_err *err) {
   if (l->my->methods->db_read_execute_response(s->st) != 0)
     return ns_stmt_refuse(l, s, err);
   if (mysql_stmt_field_count(s->st) > 0 && l->my->field_count == 0)
-    return no_rows(l, s, err);
+    return refuse_missing_rows(l, s, err);
   s->affected = (int64_t)mysql_stmt_affected_rows(s->st);
   s->insert_id = (int64_t)mysql_stmt_insert_id(s->st);
-  return store(l, s, err);
+  return store_rows(l, s, err);
 }
 
 /* From what has been stored. */

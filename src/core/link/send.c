@@ -189,7 +189,7 @@ void ns_link_take_answers(ns_link *l) {
 }
 
 /* With compression the library keeps what it writes where it reads. */
-static void sent(ns_link *l, const char *name) {
+static void note_sent(ns_link *l, const char *name) {
   l->names[l->sent++ % NS_DUE_MAX] = name;
   l->due++;
   if (l->due >= NS_DUE_MAX || l->my->net.compress)
@@ -202,7 +202,7 @@ static ns_status send_text(ns_link *l, const char *name, const char *sql, ns_err
   ns_link_sends(l);
   if (mysql_send_query(l->my, sql, (unsigned long)strlen(sql)) != 0)
     return ns_link_refused(l, err);
-  sent(l, name);
+  note_sent(l, name);
   return NS_OK;
 }
 
@@ -224,7 +224,7 @@ static ns_status send_rows(ns_link *l, ns_stmt *s, const ns_column *cols, size_t
   if (l->my->methods->db_command(l->my, nrows == 1 ? COM_STMT_EXECUTE : COM_STMT_BULK_EXECUTE,
                                  l->packet.p, l->packet.n, 1, NULL) != 0)
     return ns_link_refused(l, err);
-  sent(l, s->name);
+  note_sent(l, s->name);
   return NS_OK;
 }
 
@@ -268,7 +268,7 @@ ns_status ns_stmt_ask(ns_link *l, ns_stmt *s, const ns_value *params, ns_err *er
     return st;
   l->asked = s;
   l->asked_at = l->sent;
-  sent(l, s->name);
+  note_sent(l, s->name);
   return NS_OK;
 }
 

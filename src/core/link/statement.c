@@ -20,7 +20,7 @@
 /* ----------------------------------------------------------- preparing */
 
 /* Who makes room: the one used least, but none that is held. */
-static ns_stmt *coldest(const ns_link *l) {
+static ns_stmt *least_used(const ns_link *l) {
   ns_stmt *cold = NULL;
   for (ns_stmt *s = l->stmts; s != NULL; s = s->next)
     if (s->open && (l->held == 0 || s->used < l->held) &&
@@ -47,7 +47,7 @@ static void close_stmt(ns_link *l, ns_stmt *s) {
 /* After some time, what was used often counts half. */
 static void make_room(ns_link *l) {
   ns_stmt *cold;
-  while (l->open >= l->places && (cold = coldest(l)) != NULL) {
+  while (l->open >= l->places && (cold = least_used(l)) != NULL) {
     close_stmt(l, cold);
     if (++l->closed % COOLING == 0)
       for (ns_stmt *s = l->stmts; s != NULL; s = s->next)
@@ -56,7 +56,7 @@ static void make_room(ns_link *l) {
 }
 
 /* The library sends, and does not wait for the answer. */
-static ns_status prepare(ns_link *l, ns_stmt *s, ns_err *err) {
+static ns_status send_prepare(ns_link *l, ns_stmt *s, ns_err *err) {
   my_bool on = 1;
   my_bool off = 0;
   ns_status st;
@@ -87,7 +87,7 @@ static ns_status open_stmt(ns_link *l, ns_stmt *s, ns_err *err) {
   if ((s->st = mysql_stmt_init(l->my)) == NULL)
     return ns_no_memory(err);
   mysql_stmt_attr_set(s->st, STMT_ATTR_UPDATE_MAX_LENGTH, &on);
-  if ((st = prepare(l, s, err)) != NS_OK)
+  if ((st = send_prepare(l, s, err)) != NS_OK)
     return st;
   s->nparams = mysql_stmt_param_count(s->st);
   s->open = true;
@@ -199,7 +199,7 @@ static void bind_value(MYSQL_BIND *b, const ns_value *v) {
 
 /* A packet over the limit costs the connection, and would cost the next one
 ** too when it is sent again: it is refused here. */
-static bool fits(const ns_link *l, size_t texts, size_t nvalues) {
+static bool fits_packet(const ns_link *l, size_t texts, size_t nvalues) {
   return l->max_packet == 0 || texts + VALUE_BYTES * nvalues + NS_PACKET_SPARE <= l->max_packet;
 }
 
@@ -266,7 +266,7 @@ ns_status ns_stmt_send_execution(ns_link *l, ns_stmt *s, const ns_value *params,
     return send_brief(l, s, params, err);
   for (size_t i = 0; i < s->nparams; i++)
     texts += params[i].type == NS_TEXT ? params[i].s.n : 0;
-  if (!fits(l, texts, s->nparams))
+  if (!fits_packet(l, texts, s->nparams))
     return ns_stmt_too_big(l, err);
   mysql_stmt_free_result(s->st);
   if (s->nparams > sizeof few / sizeof few[0] &&

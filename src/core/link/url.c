@@ -55,14 +55,13 @@ static ns_status decode(char *s, const char *what, bool any, ns_err *err) {
 }
 
 /* Decodes 's' and stores it, or NULL when it is empty. */
-static ns_status take(const char **field, char *s, const char *what,
-                      ns_err *err) {
+static ns_status decode_field(const char **field, char *s, const char *what, ns_err *err) {
   *field = s != NULL && *s != '\0' ? s : NULL;
   return s != NULL ? decode(s, what, false, err) : NS_OK;
 }
 
 /* Cuts 's' at the first 'c' and returns what follows, NULL without one. */
-static char *cut(char *s, char c) {
+static char *cut_at(char *s, char c) {
   char *at = strchr(s, c);
   if (at == NULL)
     return NULL;
@@ -71,11 +70,11 @@ static char *cut(char *s, char c) {
 }
 
 static ns_status take_user(ns_url *u, char *s, ns_err *err) {
-  char *password = cut(s, ':');
+  char *password = cut_at(s, ':');
   u->password = password;
   if (password != NULL && decode(password, "password", true, err) != NS_OK)
     return NS_EINVALID;
-  return take(&u->user, s, "user name", err);
+  return decode_field(&u->user, s, "user name", err);
 }
 
 /* Reads the digits at '*s'; -1: there are none, or above INT32_MAX. */
@@ -102,17 +101,17 @@ static ns_status take_port(ns_url *u, const char *s, ns_err *err) {
 static ns_status take_host(ns_url *u, char *s, ns_err *err) {
   char *port;
   if (*s == '[') {
-    char *end = cut(++s, ']');
+    char *end = cut_at(++s, ']');
     if (end == NULL || *s == '\0' || (*end != '\0' && *end != ':'))
       return ns_fail(err, NS_EINVALID,
                      "database URL: an IPv6 host is written [address] or "
                      "[address]:port");
     port = *end == ':' ? end + 1 : NULL;
   } else
-    port = cut(s, ':');
+    port = cut_at(s, ':');
   if (port != NULL && take_port(u, port, err) != NS_OK)
     return NS_EINVALID;
-  return take(&u->host, s, "host", err);
+  return decode_field(&u->host, s, "host", err);
 }
 
 /* user:password@host:port; the last @ counts, so a password may have one. */
@@ -199,7 +198,7 @@ static ns_status unknown_key(const char *key, ns_err *err) {
 /* One key=value; '*seen' has a bit per key that was there already. */
 static ns_status take_param(ns_url *u, char *key, unsigned *seen,
                             ns_err *err) {
-  char *value = cut(key, '=');
+  char *value = cut_at(key, '=');
   size_t i = 0;
   if (decode(key, "query", false, err) != NS_OK)
     return NS_EINVALID;
@@ -223,7 +222,7 @@ static ns_status take_param(ns_url *u, char *key, unsigned *seen,
 static ns_status take_query(ns_url *u, char *s, ns_err *err) {
   unsigned seen = 0;
   while (s != NULL) {
-    char *next = cut(s, '&');
+    char *next = cut_at(s, '&');
     if (*s != '\0' && take_param(u, s, &seen, err) != NS_OK)
       return NS_EINVALID;
     s = next;
@@ -263,14 +262,14 @@ static ns_status parse(ns_url *u, char *s, ns_err *err) {
   char *path;
   if (check_bytes(s, err) != NS_OK)
     return NS_EINVALID;
-  query = cut(s, '?');
-  path = cut(s, '/');
+  query = cut_at(s, '?');
+  path = cut_at(s, '/');
   if (path != NULL && strchr(path, '/') != NULL)
     return ns_fail(err, NS_EINVALID,
                    "database URL: more than one / after the host; write a / "
                    "in the database name as %%2F");
   if (take_authority(u, s, err) != NS_OK ||
-      take(&u->database, path, "database name", err) != NS_OK)
+      decode_field(&u->database, path, "database name", err) != NS_OK)
     return NS_EINVALID;
   return take_query(u, query, err);
 }
@@ -297,23 +296,23 @@ void ns_url_free(ns_url *u) {
   *u = NS_URL_INIT;
 }
 
-static void fill(const char **field, const char *value) {
+static void set_absent(const char **field, const char *value) {
   if (*field == NULL)
     *field = value;
 }
 
 void ns_url_fill(const ns_url *u, ns_config *cfg) {
-  fill(&cfg->host, u->host);
-  fill(&cfg->user, u->user);
-  fill(&cfg->password, u->password);
-  fill(&cfg->database, u->database);
-  fill(&cfg->socket, u->socket);
-  fill(&cfg->file, u->file);
-  fill(&cfg->group, u->group);
-  fill(&cfg->tls, u->tls);
-  fill(&cfg->ca, u->ca);
-  fill(&cfg->cert, u->cert);
-  fill(&cfg->key, u->key);
+  set_absent(&cfg->host, u->host);
+  set_absent(&cfg->user, u->user);
+  set_absent(&cfg->password, u->password);
+  set_absent(&cfg->database, u->database);
+  set_absent(&cfg->socket, u->socket);
+  set_absent(&cfg->file, u->file);
+  set_absent(&cfg->group, u->group);
+  set_absent(&cfg->tls, u->tls);
+  set_absent(&cfg->ca, u->ca);
+  set_absent(&cfg->cert, u->cert);
+  set_absent(&cfg->key, u->key);
   if (cfg->port == 0)
     cfg->port = u->port;
   if (cfg->connect_timeout == 0)

@@ -86,8 +86,8 @@ static bool is_new(const ns_insert *rows, size_t n, int64_t id) {
 }
 
 /* Runs a statement about one job; '*row': its row, NULL: none. */
-static ns_status ask(ns_db *db, ns_sql sql, int64_t id, const ns_value **row,
-                     ns_err *err) {
+static ns_status ask_about_job(ns_db *db, ns_sql sql, int64_t id, const ns_value **row,
+                               ns_err *err) {
   ns_value param = ns_vint(id);
   ns_status st = ns_db_run(db, sql, &param, err);
   *row = NULL;
@@ -101,20 +101,20 @@ typedef struct target {
 } target;
 
 /* Locked, or held when nobody is to be waited for, or its end is known. */
-static ns_status look_once(ns_db *db, int64_t id, bool nowait, target *t,
-                           bool *found, ns_err *err) {
+static ns_status find_target_once(ns_db *db, int64_t id, bool nowait, target *t, bool *found,
+                                  ns_err *err) {
   const ns_value *row;
   ns_status st =
-      ask(db, nowait ? NS_SQL_EDGE_LOCK_FREE : NS_SQL_EDGE_LOCK, id, &row, err);
+      ask_about_job(db, nowait ? NS_SQL_EDGE_LOCK_FREE : NS_SQL_EDGE_LOCK, id, &row, err);
   *t = (target){.live = row != NULL};
   if (st == NS_OK && row == NULL && nowait) {
-    st = ask(db, NS_SQL_EDGE_THERE, id, &row, err);
+    st = ask_about_job(db, NS_SQL_EDGE_THERE, id, &row, err);
     t->held = row != NULL;
   }
   *found = row != NULL;
   if (st != NS_OK || *found)
     return st;
-  st = ask(db, NS_SQL_EDGE_ENDED, id, &row, err);
+  st = ask_about_job(db, NS_SQL_EDGE_ENDED, id, &row, err);
   *found = row != NULL;
   t->failed = st == NS_OK && *found && row[0].i != 0;
   return st;
@@ -122,12 +122,11 @@ static ns_status look_once(ns_db *db, int64_t id, bool nowait, target *t,
 
 /* One by one in ascending order. One that is in neither table may have been
 ** retried while we looked. */
-static ns_status look_at(ns_db *db, int64_t id, bool nowait, target *t,
-                         ns_err *err) {
+static ns_status find_target(ns_db *db, int64_t id, bool nowait, target *t, ns_err *err) {
   bool found = false;
-  ns_status st = look_once(db, id, nowait, t, &found, err);
+  ns_status st = find_target_once(db, id, nowait, t, &found, err);
   if (st == NS_OK && !found)
-    st = look_once(db, id, nowait, t, &found, err);
+    st = find_target_once(db, id, nowait, t, &found, err);
   if (st == NS_OK && !found)
     return ns_fail(err, NS_ENOTFOUND,
                    "job %lld, which another is to wait for, is unknown",
@@ -135,7 +134,7 @@ static ns_status look_at(ns_db *db, int64_t id, bool nowait, target *t,
   return st;
 }
 
-bool ns_edges_add(ns_edges *e, int64_t on, int64_t job) {
+bool ns_push_edges_add(ns_edges *e, int64_t on, int64_t job) {
   if (!ns_grow(&e->on, &e->cap, e->n + 1, sizeof *e->on) ||
       !ns_grow(&e->job, &e->capjob, e->n + 1, sizeof *e->job))
     return false;
@@ -169,7 +168,7 @@ static ns_status find_parent(ns_db *db, ns_insert *rows, size_t n,
     row->deadline = before->deadline;
     return NS_OK;
   }
-  st = ask(db, NS_SQL_EDGE_PARENT, p->parent, &found, err);
+  st = ask_about_job(db, NS_SQL_EDGE_PARENT, p->parent, &found, err);
   if (st == NS_OK && found == NULL)
     return ns_fail(err, NS_ENOTFOUND, "the parent, job %lld, is no live job",
                    (long long)p->parent);
@@ -248,14 +247,13 @@ static ns_status add_wait(const wish *x, ns_insert *row, const target *t,
     return NS_OK; /* who waits for it: it is not to wait for that one */
   else if (t->live) {
     row->unmet++;
-    return ns_edges_add(edges, x->on, row->id) ? NS_OK : ns_no_memory(err);
+    return ns_push_edges_add(edges, x->on, row->id) ? NS_OK : ns_no_memory(err);
   } else if (t->failed && !row->push->on_fail_run)
     row->doomed = x->on;
   return NS_OK;
 }
 
-ns_status ns_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edges,
-                        ns_err *err) {
+ns_status ns_push_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edges, ns_err *err) {
   wishes w = {0};
   target t = {0};
   ns_status st = find_parents(db, rows, n, err);
@@ -266,19 +264,19 @@ ns_status ns_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edges,
     if (i == 0 || w.items[i - 1].on != x->on) {
       t = (target){.live = is_new(rows, n, x->on)};
       if (!t.live)
-        st = look_at(db, x->on, edges->nowait, &t, err);
+        st = find_target(db, x->on, edges->nowait, &t, err);
     }
     if (st == NS_OK)
       st = add_wait(x, &rows[x->row], &t, edges, err);
   }
   for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (rows[i].joins && !ns_edges_add(edges, rows[i].id, rows[i].parent))
+    if (rows[i].joins && !ns_push_edges_add(edges, rows[i].id, rows[i].parent))
       st = ns_no_memory(err);
   free(w.items);
   return st;
 }
 
-ns_status ns_edges_write(ns_db *db, const ns_edges *edges, ns_err *err) {
+ns_status ns_push_edges_write(ns_db *db, const ns_edges *edges, ns_err *err) {
   if (edges->n == 0) /* who pushes plain jobs needs no right to write edges */
     return NS_OK;
   return ns_db_bulk(
@@ -287,7 +285,7 @@ ns_status ns_edges_write(ns_db *db, const ns_edges *edges, ns_err *err) {
       err);
 }
 
-void ns_edges_free(ns_edges *edges) {
+void ns_push_edges_free(ns_edges *edges) {
   free(edges->on);
   free(edges->job);
   *edges = (ns_edges){0};
@@ -295,12 +293,12 @@ void ns_edges_free(ns_edges *edges) {
 
 /* ------------------------------------------------------- a parent that waits */
 
-static ns_status more(ns_db *db, int64_t by, int64_t job, ns_err *err) {
+static ns_status add_unmet(ns_db *db, int64_t by, int64_t job, ns_err *err) {
   return ns_db_bulk(db, NS_SQL_EDGE_MORE,
                     (ns_column[]){{NS_INT, &by, NULL, NULL}, {NS_INT, &job, NULL, NULL}}, 1, err);
 }
 
-ns_status ns_circle_refuse(ns_db *db, int64_t parent, ns_err *err) {
+ns_status ns_push_refuse_circle(ns_db *db, int64_t parent, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st =
       ns_db_run(db, NS_SQL_EDGE_CIRCLE, (ns_value[]){ns_vint(parent), ns_vint(parent)}, err);
@@ -314,7 +312,7 @@ ns_status ns_circle_refuse(ns_db *db, int64_t parent, ns_err *err) {
   return st;
 }
 
-ns_status ns_circle_turn(ns_db *db, ns_sql turn, bool *mine, ns_err *err) {
+ns_status ns_push_circle_turn(ns_db *db, ns_sql turn, bool *mine, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st = ns_db_run(db, turn, NULL, err);
   if (st == NS_OK)
@@ -323,8 +321,7 @@ ns_status ns_circle_turn(ns_db *db, ns_sql turn, bool *mine, ns_err *err) {
   return st;
 }
 
-ns_status ns_edges_join(ns_db *db, const ns_insert *rows, size_t n,
-                        ns_err *err) {
+ns_status ns_push_edges_join(ns_db *db, const ns_insert *rows, size_t n, ns_err *err) {
   ns_status st = NS_OK;
   bool mine;
   for (size_t i = 0, end; st == NS_OK && i < n; i = end) {
@@ -334,10 +331,10 @@ ns_status ns_edges_join(ns_db *db, const ns_insert *rows, size_t n,
       continue;
     for (; end < n && rows[end].joins && rows[end].parent == rows[i].parent; end++)
       waits = waits || rows[end].unmet > 0;
-    st = more(db, (int64_t)(end - i), rows[i].parent, err);
+    st = add_unmet(db, (int64_t)(end - i), rows[i].parent, err);
     if (st == NS_OK && waits &&
-        (st = ns_circle_turn(db, NS_SQL_EDGE_CIRCLE_WAIT, &mine, err)) == NS_OK)
-      st = ns_circle_refuse(db, rows[i].parent, err);
+        (st = ns_push_circle_turn(db, NS_SQL_EDGE_CIRCLE_WAIT, &mine, err)) == NS_OK)
+      st = ns_push_refuse_circle(db, rows[i].parent, err);
   }
   return st;
 }

@@ -202,7 +202,7 @@ static size_t list_scheduled(ns_buf *ids, const ns_insert *rows, size_t n) {
   return k;
 }
 
-bool ns_insert_rings(const ns_insert *rows, size_t n) {
+bool ns_push_starts_soon(const ns_insert *rows, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (rows[i].kept == 0 && is_free(&rows[i]) && rows[i].push->delay < RING_WITHIN)
       return true;
@@ -245,7 +245,7 @@ static ns_status insert_key(ns_db *db, const ns_insert *row, ns_err *err) {
       (ns_value[]){ns_vint(row->queue_id), ns_vtext(row->push->unique), ns_vint(row->id)}, err);
 }
 
-ns_status ns_key_owner(ns_db *db, int64_t queue, ns_bytes key, int64_t *id, ns_err *err) {
+ns_status ns_push_key_owner(ns_db *db, int64_t queue, ns_bytes key, int64_t *id, ns_err *err) {
   const ns_value *owner = NULL;
   ns_status st =
       ns_db_run(db, NS_SQL_PUSH_UNIQUE_TAKEN, (ns_value[]){ns_vint(queue), ns_vtext(key)}, err);
@@ -257,13 +257,13 @@ ns_status ns_key_owner(ns_db *db, int64_t queue, ns_bytes key, int64_t *id, ns_e
 
 /* 'row' met its unique key: held by a live job, or by an earlier row of the
 ** same push, of which 'first' is the first. */
-static ns_status taken(ns_db *db, const ns_insert *first, const ns_insert *row,
-                       ns_err *err) {
+static ns_status refuse_taken_key(ns_db *db, const ns_insert *first, const ns_insert *row,
+                                  ns_err *err) {
   ns_err none;
   int64_t id = 0;
   char shown[SHOWN_KEY + 1];
   show_key(shown, row->push->unique);
-  ns_key_owner(db, row->queue_id, row->push->unique, &id, &none);
+  ns_push_key_owner(db, row->queue_id, row->push->unique, &id, &none);
   for (; first < row; first++)
     if (first->id == id)
       return ns_fail(err, NS_EDUPLICATE,
@@ -282,14 +282,13 @@ static ns_status keep_one(ns_db *db, ns_insert *row, ns_err *err) {
   row->kept = 0;
   if (st != NS_EDUPLICATE)
     return st;
-  st = ns_key_owner(db, row->queue_id, row->push->unique, &row->kept, err);
+  st = ns_push_key_owner(db, row->queue_id, row->push->unique, &row->kept, err);
   if (st == NS_OK && row->kept == 0)
     st = ns_fail(err, NS_EBUSY, "the unique key is let go and taken all the time");
   return st;
 }
 
-ns_status ns_insert_keep(ns_db *db, ns_insert *rows, size_t n, bool *again,
-                         ns_err *err) {
+ns_status ns_push_keep(ns_db *db, ns_insert *rows, size_t n, bool *again, ns_err *err) {
   ns_status st = NS_OK;
   *again = false;
   for (size_t i = 0; st == NS_OK && !*again && i < n; i++)
@@ -309,7 +308,7 @@ static ns_status insert_keys(ns_db *db, const ns_insert *rows, size_t n,
       continue;
     st = insert_key(db, &rows[i], err);
     if (st == NS_EDUPLICATE)
-      st = taken(db, rows, &rows[i], err);
+      st = refuse_taken_key(db, rows, &rows[i], err);
   }
   return st;
 }
@@ -386,26 +385,25 @@ static ns_status insert_found(ns_db *db, const ns_insert *rows, size_t n,
   if ((st = insert_keys(db, rows, n, err)) != NS_OK ||
       (st = insert_rows(db, rows, n, err)) != NS_OK ||
       (st = insert_children(db, rows, n, err)) != NS_OK ||
-      (st = ns_edges_write(db, edges, err)) != NS_OK ||
-      (st = ns_edges_join(db, rows, n, err)) != NS_OK ||
+      (st = ns_push_edges_write(db, edges, err)) != NS_OK ||
+      (st = ns_push_edges_join(db, rows, n, err)) != NS_OK ||
       (st = insert_scheduled(db, rows, n, err)) != NS_OK ||
       (st = insert_ready(db, rows, n, err)) != NS_OK)
     return st;
   return end_doomed(db, rows, n, err);
 }
 
-ns_status ns_insert_jobs(ns_db *db, ns_insert *rows, size_t n, size_t *held,
-                         ns_err *err) {
+ns_status ns_push_write(ns_db *db, ns_insert *rows, size_t n, size_t *held, ns_err *err) {
   ns_edges edges = {.nowait = held != NULL};
   ns_status st;
   if (n == 0)
     return NS_OK;
-  st = ns_edges_find(db, rows, n, &edges, err);
+  st = ns_push_edges_find(db, rows, n, &edges, err);
   if (held != NULL)
     *held = edges.held;
   if (st == NS_OK && edges.held == 0)
     st = insert_found(db, rows, n, &edges, err);
-  ns_edges_free(&edges);
+  ns_push_edges_free(&edges);
   return st;
 }
 
@@ -441,8 +439,8 @@ static void salvo_free(salvo *s) {
   ns_buf_free(&s->ids);
 }
 
-ns_status ns_insert_volley(ns_db *db, const ns_insert *rows, size_t n, bool *ring,
-                           bool *cut, ns_err *err) {
+ns_status ns_push_write_pipelined(ns_db *db, const ns_insert *rows, size_t n, bool *ring, bool *cut,
+                                  ns_err *err) {
   salvo s = {0};
   ns_status st = salvo_fill(&s, rows, n, err);
   ns_step steps[] = {
@@ -465,8 +463,7 @@ enum { /* the params of push_one */
   O_DEADLINE, O_ON_FAIL, O_COUNT
 };
 
-ns_status ns_insert_one(ns_db *db, const ns_insert *row, bool *ring, bool *cut,
-                        ns_err *err) {
+ns_status ns_push_write_one(ns_db *db, const ns_insert *row, bool *ring, bool *cut, ns_err *err) {
   const ns_push *p = row->push;
   ns_status st = ns_db_ready(db, err);
   *ring = st == NS_OK && *ring && ns_db_may_ring(db);

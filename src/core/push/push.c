@@ -54,13 +54,13 @@ static ns_status insert_fresh(ns_db *db, ns_insert *rows, size_t n, ns_err *err)
   ns_status st;
   if (some == NULL)
     return ns_no_memory(err);
-  st = ns_insert_jobs(db, some, copy_fresh(some, rows, n), NULL, err);
+  st = ns_push_write(db, some, copy_fresh(some, rows, n), NULL, err);
   copy_back(rows, n, some);
   free(some);
   return st;
 }
 
-/* Writes the jobs of a push that are not kept on the open transaction: see ns_insert_keep.
+/* Writes the jobs of a push that are not kept on the open transaction: see ns_push_keep.
 ** '*yes': its first try did. A job that this first try has kept counts then. */
 static ns_status insert_unkept(ns_db *db, ns_insert *rows, size_t n, bool *yes, ns_err *err) {
   ns_insert *before;
@@ -70,11 +70,11 @@ static ns_status insert_unkept(ns_db *db, ns_insert *rows, size_t n, bool *yes, 
   while (i < n && rows[i].push->keep == 0)
     i++;
   if (i == n)
-    return ns_insert_jobs(db, rows, n, NULL, err);
+    return ns_push_write(db, rows, n, NULL, err);
   if ((before = malloc(n * sizeof *before)) == NULL)
     return ns_no_memory(err);
   memcpy(before, rows, n * sizeof *before);
-  if ((st = ns_insert_keep(db, rows, n, yes, err)) == NS_OK && !*yes)
+  if ((st = ns_push_keep(db, rows, n, yes, err)) == NS_OK && !*yes)
     st = insert_fresh(db, rows, n, err);
   if (*yes)
     memcpy(rows, before, n * sizeof *before);
@@ -143,7 +143,7 @@ static void put_content(ns_buf *to, ns_bytes queue, const ns_push *jobs, size_t 
 
 /* Is this the push that is in doubt, made again? */
 static bool is_repeat(const ns_db *db, ns_bytes queue, const ns_push *jobs, size_t n) {
-  const ns_push_doubt *d = &db->push;
+  const ns_push_in_doubt *d = &db->push;
   ns_buf content = NS_BUF_INIT;
   bool same;
   if (d->n != n || ns_mono_us() > d->until)
@@ -158,7 +158,7 @@ static bool is_repeat(const ns_db *db, ns_bytes queue, const ns_push *jobs, size
 /* Remembers a push. Out of memory: then a repeat is a new push. */
 static void remember_push(ns_db *db, ns_bytes queue, const ns_push *jobs, const ns_insert *rows,
                           size_t n) {
-  ns_push_doubt *d = &db->push;
+  ns_push_in_doubt *d = &db->push;
   int64_t *tokens = malloc(3 * n * sizeof *tokens);
   put_content(&d->content, queue, jobs, n);
   for (size_t i = 0; tokens != NULL && i < n; i++) {
@@ -175,7 +175,7 @@ static void remember_push(ns_db *db, ns_bytes queue, const ns_push *jobs, const 
 /* Gives the repeat, as many rows, the ids and nonces of the push in doubt, and whom it
 ** kept. */
 static void take_remembered_ids(const ns_db *db, const ns_push *jobs, ns_insert *rows) {
-  const ns_push_doubt *d = &db->push;
+  const ns_push_in_doubt *d = &db->push;
   for (size_t i = 0; i < d->n; i++) {
     rows[i].push = &jobs[i];
     rows[i].deadline_in = -1;
@@ -194,7 +194,7 @@ static void forked(ns_db *db) {
 static void closing(ns_db *db) {
   free(db->push.tokens);
   ns_buf_free(&db->push.content);
-  db->push = (ns_push_doubt){0};
+  db->push = (ns_push_in_doubt){0};
 }
 
 const ns_hooks ns_push_hooks = {.forked = forked, .closing = closing};
@@ -349,7 +349,7 @@ static void pushed(ns_db *db, ns_push *jobs, const work *w) {
     kept += keep;
   }
   db->count.pushed += (int64_t)(w->n - kept);
-  if (w->rung || !ns_insert_rings(w->rows, w->n))
+  if (w->rung || !ns_push_starts_soon(w->rows, w->n))
     return;
   if (db->user_tx)
     db->ring_due = true;
@@ -378,13 +378,13 @@ static bool has_hope(ns_status st, const ns_insert *first, const ns_err *err) {
 
 /* At once, if that can be. */
 static ns_status write_jobs(ns_db *db, work *w, ns_tx *tx, ns_err *err) {
-  bool ring = ns_insert_rings(w->rows, w->n);
+  bool ring = ns_push_starts_soon(w->rows, w->n);
   bool cut = false;
   ns_status st;
   if (tx->replay || ns_in_transaction(db) || !is_simple(w->rows, w->n))
     return ns_db_transact(db, tx, err);
-  st = w->n == 1 ? ns_insert_one(db, w->rows, &ring, &cut, err)
-                 : ns_insert_volley(db, w->rows, w->n, &ring, &cut, err);
+  st = w->n == 1 ? ns_push_write_one(db, w->rows, &ring, &cut, err)
+                 : ns_push_write_pipelined(db, w->rows, w->n, &ring, &cut, err);
   if (st == NS_OK) {
     db->count.rings += ring;
     w->rung = ring || ns_db_ring_refused(db);

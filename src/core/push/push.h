@@ -16,14 +16,14 @@ typedef struct ns_insert {
   int64_t seq;          /* its place among the children of 'parent' */
   bool waits;           /* for 'parent' to be done */
   bool joins;           /* 'parent' is parked, and waits for it, too; by
-                        ** ns_edges_find */
+                        ** ns_push_edges_find */
   bool child;           /* of a job that settles: its parent, and what it has from
                         ** that, is known */
   int64_t paused;       /* by whose pause its parent is held, and so is it; 0: none */
   int64_t deadline;     /* its parent's, if it has none of its own; 0: none */
   int64_t deadline_in;  /* the same of one that is pushed with it; -1: none */
   int64_t unmet;        /* jobs it waits for, and a pause: not claimable; by
-                        ** ns_edges_find */
+                        ** ns_push_edges_find */
   int64_t kept;         /* who has its key, and is pushed in its place; 0: nobody. One
                         ** whose push says 'keep' has its key when it is inserted */
   int64_t doomed;       /* one of them has failed: it is cancelled; 0: none */
@@ -40,30 +40,30 @@ static inline int64_t ns_seq(int64_t run, size_t i) {
 ** wait) nobody's lock on a job that they wait for is waited for: then nothing
 ** is written and '*held' is 1 + the index of a row for which it would be (0).
 ** Errors: DUPLICATE, INVALID, TOO_BIG, BUSY, GONE. */
-ns_status ns_insert_jobs(ns_db *db, ns_insert *rows, size_t n, size_t *held, ns_err *err);
+ns_status ns_push_write(ns_db *db, ns_insert *rows, size_t n, size_t *held, ns_err *err);
 
 /* Who has the unique key 'key' of a queue that was refused to us a moment ago; '*id' 0:
 ** nobody any more. Errors: BUSY, GONE. */
-ns_status ns_key_owner(ns_db *db, int64_t queue, ns_bytes key, int64_t *id, ns_err *err);
+ns_status ns_push_key_owner(ns_db *db, int64_t queue, ns_bytes key, int64_t *id, ns_err *err);
 
 /* Takes, on the open transaction, the keys of those whose push says 'keep', and finds who
 ** has those that are taken ('kept'): such rows are not to be inserted. '*again': one of
 ** them is of its own row, so the push was written by an earlier try.
 ** Errors: BUSY, GONE. */
-ns_status ns_insert_keep(ns_db *db, ns_insert *rows, size_t n, bool *again, ns_err *err);
+ns_status ns_push_keep(ns_db *db, ns_insert *rows, size_t n, bool *again, ns_err *err);
 
 /* One try to write jobs of which none waits for anything or has a parent, outside
 ** any transaction, as one of its own; of several none has a key. '*ring', '*cut':
 ** as ns_db_pipeline. */
-ns_status ns_insert_volley(ns_db *db, const ns_insert *rows, size_t n, bool *ring, bool *cut,
-                           ns_err *err);
+ns_status ns_push_write_pipelined(ns_db *db, const ns_insert *rows, size_t n, bool *ring, bool *cut,
+                                  ns_err *err);
 
 /* The same of one job, in one wait. After an error its fate may be open, too: a KILL
 ** comes when it likes. */
-ns_status ns_insert_one(ns_db *db, const ns_insert *row, bool *ring, bool *cut, ns_err *err);
+ns_status ns_push_write_one(ns_db *db, const ns_insert *row, bool *ring, bool *cut, ns_err *err);
 
 /* True when one of them may start within the next 10 s: worth a ring. */
-bool ns_insert_rings(const ns_insert *rows, size_t n);
+bool ns_push_starts_soon(const ns_insert *rows, size_t n);
 
 /* -------------------------------------------------------- edges: edges.c */
 
@@ -71,7 +71,7 @@ bool ns_insert_rings(const ns_insert *rows, size_t n);
 ** What the rows of an insert wait for: locks the jobs they name, so that none
 ** of them ends unseen before our commit, and fills in 'unmet' and 'doomed'. A
 ** name of a row in the same insert counts as a live job. '*edges' gets what
-** ns_edges_write takes; ns_edges_free afterwards in any case.
+** ns_push_edges_write takes; ns_push_edges_free afterwards in any case.
 ** Errors: NOT_FOUND (a job that is named is unknown), INVALID, BUSY, GONE.
 */
 typedef struct ns_edges {
@@ -81,30 +81,30 @@ typedef struct ns_edges {
   size_t held; /* then: 1 + the index of a row whose target is held; 0 */
 } ns_edges;
 
-ns_status ns_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edges, ns_err *err);
-bool ns_edges_add(ns_edges *edges, int64_t on, int64_t job); /* false: no memory */
-ns_status ns_edges_write(ns_db *db, const ns_edges *edges, ns_err *err);
-void ns_edges_free(ns_edges *edges);
+ns_status ns_push_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edges, ns_err *err);
+bool ns_push_edges_add(ns_edges *edges, int64_t on, int64_t job); /* false: no memory */
+ns_status ns_push_edges_write(ns_db *db, const ns_edges *edges, ns_err *err);
+void ns_push_edges_free(ns_edges *edges);
 
 /* Parents that are parked wait for the children that 'rows' bring, too. After
-** ns_edges_write. Errors: INVALID (such a child waits for its parent), … */
-ns_status ns_edges_join(ns_db *db, const ns_insert *rows, size_t n, ns_err *err);
+** ns_push_edges_write. Errors: INVALID (such a child waits for its parent), … */
+ns_status ns_push_edges_join(ns_db *db, const ns_insert *rows, size_t n, ns_err *err);
 
 /* None of its children may wait for what waits for it. Errors: INVALID, GONE. */
-ns_status ns_circle_refuse(ns_db *db, int64_t parent, ns_err *err);
+ns_status ns_push_refuse_circle(ns_db *db, int64_t parent, ns_err *err);
 
 /* Two that close a circle together each see only their half of it, unless the one
 ** looks after the other's commit. 'turn': edge_circle_turn, or edge_circle_wait.
 ** '*mine': nobody else is at it. Errors: GONE, BUSY. */
-ns_status ns_circle_turn(ns_db *db, ns_sql turn, bool *mine, ns_err *err);
+ns_status ns_push_circle_turn(ns_db *db, ns_sql turn, bool *mine, ns_err *err);
 
 /* A push that said GONE after a cut at its commit: it may have happened. When
 ** the caller repeats it, it keeps its ids and nonces, and so stays one push. */
-typedef struct ns_push_doubt {
+typedef struct ns_push_in_doubt {
   ns_buf content;  /* all that was asked, for recognising it */
   int64_t *tokens; /* id, nonce, who is kept in its place; of each job */
   size_t n;        /* jobs; 0: nothing is in doubt */
   int64_t until;   /* monotonic: a repeat counts as one until then */
-} ns_push_doubt;
+} ns_push_in_doubt;
 
 #endif

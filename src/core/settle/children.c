@@ -22,8 +22,8 @@
 
 /* ----------------------------------------------------------------- parents */
 
-static bool is_kin(const ns_outcome *f) {
-  return f->locked && f->parks && f->kin;
+static bool parks_with_dependents(const ns_outcome *f) {
+  return f->locked && f->parks && f->has_dependents;
 }
 
 /* A child that waits for something may have fallen as it was spawned. */
@@ -36,7 +36,7 @@ static bool brings_waiters(const ns_outcome *f) {
 
 /* Its live children are those that come with its verdict, all of them. */
 static bool is_new(const ns_outcome *f) {
-  return !f->kin && !brings_waiters(f);
+  return !f->has_dependents && !brings_waiters(f);
 }
 
 static bool is_known(const ns_outcome *f) {
@@ -80,8 +80,8 @@ static ns_status ask_about(ns_db *db, ns_sql sql, const ns_parents *p,
 }
 
 /* Its next row, and which parent that is about; '*f' is NULL after the last. */
-static ns_status next_row(ns_db *db, ns_sql sql, const ns_parents *p, ns_outcome **f,
-                          const ns_value **row, ns_err *err) {
+static ns_status next_parent_row(ns_db *db, ns_sql sql, const ns_parents *p, ns_outcome **f,
+                                 const ns_value **row, ns_err *err) {
   ns_status st;
   *f = NULL;
   while ((st = ns_db_row(db, sql, row, err)) == NS_OK && *row != NULL)
@@ -92,15 +92,15 @@ static ns_status next_row(ns_db *db, ns_sql sql, const ns_parents *p, ns_outcome
 
 /* ----------------------------------------------------------------- locking */
 
-static ns_status find_kin(ns_db *db, const ns_parents *p, bool *found, ns_err *err) {
+static ns_status find_dependents(ns_db *db, const ns_parents *p, bool *found, ns_err *err) {
   const ns_value *row;
   ns_outcome *f = NULL;
   bool rows;
-  ns_status st = ask_about(db, NS_SQL_EDGE_KIN, p, is_parking, &rows, err);
+  ns_status st = ask_about(db, NS_SQL_EDGE_DEPENDENTS, p, is_parking, &rows, err);
   *found = false;
-  while (st == NS_OK && rows && (st = next_row(db, NS_SQL_EDGE_KIN, p, &f, &row, err)) == NS_OK &&
-         f != NULL)
-    *found = f->kin = true;
+  while (st == NS_OK && rows &&
+         (st = next_parent_row(db, NS_SQL_EDGE_DEPENDENTS, p, &f, &row, err)) == NS_OK && f != NULL)
+    *found = f->has_dependents = true;
   return st;
 }
 
@@ -109,9 +109,9 @@ static ns_status lock_held(ns_db *db, const ns_parents *p, ns_err *err) {
   const ns_value *row;
   ns_outcome *f = NULL;
   bool rows;
-  ns_status st = ask_about(db, NS_SQL_EDGE_HELD, p, is_kin, &rows, err);
-  while (st == NS_OK && rows && (st = next_row(db, NS_SQL_EDGE_HELD, p, &f, &row, err)) == NS_OK &&
-         f != NULL)
+  ns_status st = ask_about(db, NS_SQL_EDGE_HELD, p, parks_with_dependents, &rows, err);
+  while (st == NS_OK && rows &&
+         (st = next_parent_row(db, NS_SQL_EDGE_HELD, p, &f, &row, err)) == NS_OK && f != NULL)
     f->held++;
   return st;
 }
@@ -121,9 +121,10 @@ static ns_status lock_live(ns_db *db, const ns_parents *p, ns_err *err) {
   const ns_value *row;
   ns_outcome *f = NULL;
   bool rows;
-  ns_status st = ask_about(db, NS_SQL_EDGE_BROOD_LOCK, p, is_kin, &rows, err);
+  ns_status st = ask_about(db, NS_SQL_EDGE_CHILDREN_LOCK, p, parks_with_dependents, &rows, err);
   while (st == NS_OK && rows &&
-         (st = next_row(db, NS_SQL_EDGE_BROOD_LOCK, p, &f, &row, err)) == NS_OK && f != NULL) {
+         (st = next_parent_row(db, NS_SQL_EDGE_CHILDREN_LOCK, p, &f, &row, err)) == NS_OK &&
+         f != NULL) {
     ns_outcome *child = find_parent(p, row[1].i);
     f->live++;
     if (child != NULL)
@@ -135,24 +136,24 @@ static ns_status lock_live(ns_db *db, const ns_parents *p, ns_err *err) {
 enum { T_ID, T_HELD, T_LIVE, T_WAITED, T_WAITS };
 
 /* Now that they are locked: are those all? */
-static ns_status count_kin(ns_db *db, const ns_parents *p, ns_err *err) {
+static ns_status count_dependents(ns_db *db, const ns_parents *p, ns_err *err) {
   const ns_value *row;
   ns_outcome *f = NULL;
   bool rows;
-  ns_status st = ask_about(db, NS_SQL_EDGE_TIES, p, is_kin, &rows, err);
-  while (st == NS_OK && rows && (st = next_row(db, NS_SQL_EDGE_TIES, p, &f, &row, err)) == NS_OK &&
-         f != NULL) {
+  ns_status st = ask_about(db, NS_SQL_EDGE_TIES, p, parks_with_dependents, &rows, err);
+  while (st == NS_OK && rows &&
+         (st = next_parent_row(db, NS_SQL_EDGE_TIES, p, &f, &row, err)) == NS_OK && f != NULL) {
     f->waited = f->waited || row[T_WAITED].i != 0;
     f->waits = f->waits || row[T_WAITS].i != 0;
     if (row[T_HELD].i > f->held || row[T_LIVE].i != f->live)
-      ns_outcome_put_off(f);
+      ns_settle_put_off(f);
   }
   return st;
 }
 
 /* A circle may close where somebody waits for the parent, and a child of it for
 ** something. Such parents take turns, each until its commit. */
-static bool is_tied(const ns_outcome *f) {
+static bool is_tied_to_parent(const ns_outcome *f) {
   return is_parking(f) && f->waited && f->waits;
 }
 
@@ -163,23 +164,23 @@ static ns_status take_turn(ns_db *db, const ns_parents *p, ns_err *err) {
   for (size_t i = 0; i < p->n; i++) {
     ns_outcome *f = p->items[i];
     f->waits = f->waits || (f->waited && brings_waiters(f));
-    tied = tied || is_tied(f);
+    tied = tied || is_tied_to_parent(f);
   }
   if (tied)
-    st = ns_circle_turn(db, NS_SQL_EDGE_CIRCLE_TURN, &mine, err);
+    st = ns_push_circle_turn(db, NS_SQL_EDGE_CIRCLE_TURN, &mine, err);
   for (size_t i = 0; st == NS_OK && !mine && i < p->n; i++)
-    if (is_tied(p->items[i]))
-      ns_outcome_put_off(p->items[i]);
+    if (is_tied_to_parent(p->items[i]))
+      ns_settle_put_off(p->items[i]);
   return st;
 }
 
-ns_status ns_children_lock(ns_db *db, const ns_parents *p, ns_err *err) {
-  bool kin;
-  ns_status st = find_kin(db, p, &kin, err);
-  if (st != NS_OK || !kin)
+ns_status ns_settle_children_lock(ns_db *db, const ns_parents *p, ns_err *err) {
+  bool has_dependents;
+  ns_status st = find_dependents(db, p, &has_dependents, err);
+  if (st != NS_OK || !has_dependents)
     return st;
   if ((st = lock_held(db, p, err)) == NS_OK && (st = lock_live(db, p, err)) == NS_OK &&
-      (st = count_kin(db, p, err)) == NS_OK)
+      (st = count_dependents(db, p, err)) == NS_OK)
     st = take_turn(db, p, err);
   return st;
 }
@@ -193,14 +194,14 @@ static void list_runs(const ns_parents *p, ns_buf *list) {
       ns_db_list_add_pair(list, p->items[i]->v->id, p->items[i]->v->lease);
 }
 
-static void end_with(ns_outcome *f, int64_t child) {
+static void end_parent(ns_outcome *f, int64_t child) {
   snprintf(f->why, sizeof f->why, "its child, job %lld, failed", (long long)child);
-  ns_outcome_end(f, "dead", "child failed");
+  ns_settle_end(f, "dead", "child failed");
 }
 
 /* A child that failed while the run went on, or as it was spawned after one that
 ** had failed, counts as one that fails later. */
-ns_status ns_children_failed(ns_db *db, const ns_parents *p, ns_err *err) {
+ns_status ns_settle_children_failed(ns_db *db, const ns_parents *p, ns_err *err) {
   const ns_value *row;
   ns_outcome *f = NULL;
   ns_buf list = NS_BUF_INIT;
@@ -208,10 +209,11 @@ ns_status ns_children_failed(ns_db *db, const ns_parents *p, ns_err *err) {
   list_runs(p, &list);
   if (ns_db_list_is_empty(&list))
     return NS_OK;
-  st = ns_db_list_run(db, NS_SQL_EDGE_BROOD_FAILED, NULL, &list, err);
-  while (st == NS_OK && (st = next_row(db, NS_SQL_EDGE_BROOD_FAILED, p, &f, &row, err)) == NS_OK &&
+  st = ns_db_list_run(db, NS_SQL_EDGE_CHILDREN_FAILED, NULL, &list, err);
+  while (st == NS_OK &&
+         (st = next_parent_row(db, NS_SQL_EDGE_CHILDREN_FAILED, p, &f, &row, err)) == NS_OK &&
          f != NULL)
-    end_with(f, row[1].i); /* the first of its children; then it is found no more */
+    end_parent(f, row[1].i); /* the first of its children; then it is found no more */
   return st;
 }
 
@@ -259,7 +261,7 @@ static ns_status write_leaving(ns_db *db, leaving *l, ns_err *err) {
   ns_status st = ns_db_bulk(
       db, NS_SQL_DEPEND_CUT_ONE,
       (ns_column[]){{NS_INT, l->on, NULL, NULL}, {NS_INT, l->ids, NULL, NULL}}, l->n, err);
-  return st == NS_OK ? ns_depend_meet(db, &l->met, l->n, l->free, l->nfree, err) : st;
+  return st == NS_OK ? ns_finish_edges_met(db, &l->met, l->n, l->free, l->nfree, err) : st;
 }
 
 /* Those that were locked before, and new ones: so there is room for all. */
@@ -277,7 +279,7 @@ static ns_status release_leaving(ns_db *db, const ns_parents *p, ns_err *err) {
     return NS_OK;
   st = leaving_make(&l, n) ? ask_about(db, NS_SQL_EDGE_HELD, p, has_held, &rows, err)
                            : ns_no_memory(err);
-  while (st == NS_OK && (st = next_row(db, NS_SQL_EDGE_HELD, p, &f, &row, err)) == NS_OK &&
+  while (st == NS_OK && (st = next_parent_row(db, NS_SQL_EDGE_HELD, p, &f, &row, err)) == NS_OK &&
          f != NULL && l.n < n)
     leaving_add(&l, row);
   if (st == NS_OK)
@@ -294,7 +296,7 @@ static ns_status add_new(const ns_parents *p, ns_edges *edges, ns_err *err) {
       continue;
     f->live = 0;
     for (size_t c = 0; news && c < f->v->nchildren; c++, f->live++)
-      if (!ns_edges_add(edges, f->v->children[c].id, f->v->id))
+      if (!ns_push_edges_add(edges, f->v->children[c].id, f->v->id))
         return ns_no_memory(err);
   }
   return NS_OK;
@@ -304,11 +306,11 @@ static ns_status add_known(ns_db *db, const ns_parents *p, ns_edges *edges, ns_e
   const ns_value *row;
   ns_outcome *f = NULL;
   bool rows;
-  ns_status st = ask_about(db, NS_SQL_EDGE_BROOD, p, is_known, &rows, err);
-  while (st == NS_OK && rows && (st = next_row(db, NS_SQL_EDGE_BROOD, p, &f, &row, err)) == NS_OK &&
-         f != NULL) {
+  ns_status st = ask_about(db, NS_SQL_EDGE_CHILDREN, p, is_known, &rows, err);
+  while (st == NS_OK && rows &&
+         (st = next_parent_row(db, NS_SQL_EDGE_CHILDREN, p, &f, &row, err)) == NS_OK && f != NULL) {
     f->live++;
-    if (!ns_edges_add(edges, row[1].i, f->v->id))
+    if (!ns_push_edges_add(edges, row[1].i, f->v->id))
       st = ns_no_memory(err);
   }
   return st;
@@ -320,19 +322,19 @@ static ns_status write_edges(ns_db *db, const ns_parents *p, ns_err *err) {
   if (st == NS_OK)
     st = add_known(db, p, &edges, err);
   if (st == NS_OK)
-    st = ns_edges_write(db, &edges, err);
-  ns_edges_free(&edges);
+    st = ns_push_edges_write(db, &edges, err);
+  ns_push_edges_free(&edges);
   return st;
 }
 
 /* With all edges there, so that two of one batch that close a circle are seen. */
-ns_status ns_children_wait(ns_db *db, const ns_parents *p, ns_err *err) {
+ns_status ns_settle_children_wait(ns_db *db, const ns_parents *p, ns_err *err) {
   ns_status st = release_leaving(db, p, err);
   if (st == NS_OK)
     st = write_edges(db, p, err);
   for (size_t i = 0; st == NS_OK && i < p->n; i++)
-    if (is_tied(p->items[i]))
-      st = ns_circle_refuse(db, p->items[i]->v->id, err);
+    if (is_tied_to_parent(p->items[i]))
+      st = ns_push_refuse_circle(db, p->items[i]->v->id, err);
   return st;
 }
 
@@ -343,11 +345,11 @@ static bool brings_children(const ns_outcome *f) {
                        (f->v->kind == NS_AGAIN && !f->ends));
 }
 
-static size_t count_children(const ns_outcome *fates, size_t n) {
+static size_t count_children(const ns_outcome *outcomes, size_t n) {
   size_t k = 0;
   for (size_t i = 0; i < n; i++)
-    if (brings_children(&fates[i]))
-      k += fates[i].v->nchildren;
+    if (brings_children(&outcomes[i]))
+      k += outcomes[i].v->nchildren;
   return k;
 }
 
@@ -381,35 +383,36 @@ static ns_status child_row(ns_db *db, const ns_outcome *f, size_t c, ns_insert *
 
 /* One whose child is to wait for a job that somebody holds comes with the next
 ** cycle. */
-static void put_off_parent(ns_outcome *fates, size_t n, int64_t id) {
+static void put_off_parent(ns_outcome *outcomes, size_t n, int64_t id) {
   for (size_t i = 0; i < n; i++)
-    if (fates[i].locked && fates[i].v->id == id)
-      ns_outcome_put_off(&fates[i]);
+    if (outcomes[i].locked && outcomes[i].v->id == id)
+      ns_settle_put_off(&outcomes[i]);
 }
 
 /* '*held': a row for which a lock would have to be waited for; 0: all is
 ** written. */
-static ns_status try_children(ns_db *db, ns_outcome *fates, size_t n, ns_insert *rows, size_t total,
-                              size_t *held, ns_err *err) {
+static ns_status try_children(ns_db *db, ns_outcome *outcomes, size_t n, ns_insert *rows,
+                              size_t total, size_t *held, ns_err *err) {
   size_t k = 0;
   ns_status st = NS_OK;
   *held = 0;
   for (size_t i = 0; i < n; i++)
-    for (size_t c = 0; st == NS_OK && brings_children(&fates[i]) && c < fates[i].v->nchildren; c++)
-      st = child_row(db, &fates[i], c, &rows[k++], err);
+    for (size_t c = 0; st == NS_OK && brings_children(&outcomes[i]) && c < outcomes[i].v->nchildren;
+         c++)
+      st = child_row(db, &outcomes[i], c, &rows[k++], err);
   if (st != NS_OK)
     return st;
   qsort(rows, total, sizeof *rows, insert_by_id);
-  st = ns_insert_jobs(db, rows, total, held, err);
+  st = ns_push_write(db, rows, total, held, err);
   if (*held != 0)
-    put_off_parent(fates, n, rows[*held - 1].parent);
+    put_off_parent(outcomes, n, rows[*held - 1].parent);
   else if (st == NS_OK)
-    db->ring_due = db->ring_due || ns_insert_rings(rows, total);
+    db->ring_due = db->ring_due || ns_push_starts_soon(rows, total);
   return st;
 }
 
-ns_status ns_children_write(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
-  size_t total = count_children(fates, n);
+ns_status ns_settle_children_write(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err) {
+  size_t total = count_children(outcomes, n);
   size_t held = 0;
   ns_insert *rows;
   ns_status st = NS_OK;
@@ -418,8 +421,8 @@ ns_status ns_children_write(ns_db *db, ns_outcome *fates, size_t n, ns_err *err)
   if ((rows = calloc(total, sizeof *rows)) == NULL)
     return ns_no_memory(err);
   do {
-    total = count_children(fates, n);
-    st = try_children(db, fates, n, rows, total, &held, err);
+    total = count_children(outcomes, n);
+    st = try_children(db, outcomes, n, rows, total, &held, err);
   } while (st == NS_OK && held != 0);
   free(rows);
   return st;

@@ -31,15 +31,15 @@ static bool is_plain(ns_db *db, const ns_outcome *f) {
   return c != NULL && c->plain && !(c->child && db->settle.forgets);
 }
 
-static void settled(ns_outcome *f) {
+static void mark_settled(ns_outcome *f) {
   f->gone = true;
   f->v->status = NS_OK;
   f->v->dead = false;
 }
 
-static void settled_all(ns_outcome *const *fates, size_t n) {
+static void mark_all_settled(ns_outcome *const *outcomes, size_t n) {
   for (size_t i = 0; i < n; i++)
-    settled(fates[i]);
+    mark_settled(outcomes[i]);
 }
 
 static int by_token(const void *key, const void *element) {
@@ -50,58 +50,58 @@ static int by_token(const void *key, const void *element) {
 }
 
 /* Of these, sorted by id and run, not all could be written: which were? */
-static ns_status find_ours(ns_db *db, ns_outcome *const *fates, size_t n, ns_err *err) {
+static ns_status find_ours(ns_db *db, ns_outcome *const *outcomes, size_t n, ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
   const ns_value *row = NULL;
   ns_status st;
   for (size_t i = 0; i < n; i++)
-    ns_db_list_add_pair(&ids, fates[i]->v->id, fates[i]->v->run);
+    ns_db_list_add_pair(&ids, outcomes[i]->v->id, outcomes[i]->v->run);
   st = ns_db_list_run(db, NS_SQL_SETTLE_DONE_OURS, NULL, &ids, err);
   while (st == NS_OK && (st = ns_db_row(db, NS_SQL_SETTLE_DONE_OURS, &row, err)) == NS_OK &&
          row != NULL) {
     ns_token token = {row[0].i, row[1].i, false};
-    ns_outcome *const *f = bsearch(&token, fates, n, sizeof *fates, by_token);
+    ns_outcome *const *f = bsearch(&token, outcomes, n, sizeof *outcomes, by_token);
     if (f != NULL)
-      settled(*f);
+      mark_settled(*f);
   }
   return st;
 }
 
 /* Those that a statement was to write. */
-static ns_status note_written(ns_db *db, ns_sql sql, ns_outcome *const *fates, size_t n,
+static ns_status note_written(ns_db *db, ns_sql sql, ns_outcome *const *outcomes, size_t n,
                               ns_err *err) {
   if (ns_db_affected(db, sql) < (int64_t)n)
-    return find_ours(db, fates, n, err);
-  settled_all(fates, n);
+    return find_ours(db, outcomes, n, err);
+  mark_all_settled(outcomes, n);
   return NS_OK;
 }
 
-static ns_value claimant(const ns_db *db) {
+static ns_value claimant_value(const ns_db *db) {
   return ns_db_claimant(db) != 0 ? ns_vint(ns_db_claimant(db)) : ns_vnull;
 }
 
 /* ------------------------------------------------------------- stretches */
 
-static ns_status write_stretch(ns_db *db, ns_outcome *const *fates, size_t n, ns_err *err) {
-  ns_status st =
-      ns_db_run(db, NS_SQL_SETTLE_DONE,
-                (ns_value[]){claimant(db), ns_vint(fates[0]->v->id), ns_vint(fates[n - 1]->v->id),
-                             ns_vint(fates[0]->v->run), ns_vint((int64_t)n)},
-                err);
-  return st == NS_OK ? note_written(db, NS_SQL_SETTLE_DONE, fates, n, err) : st;
+static ns_status write_stretch(ns_db *db, ns_outcome *const *outcomes, size_t n, ns_err *err) {
+  ns_status st = ns_db_run(db, NS_SQL_SETTLE_DONE,
+                           (ns_value[]){claimant_value(db), ns_vint(outcomes[0]->v->id),
+                                        ns_vint(outcomes[n - 1]->v->id),
+                                        ns_vint(outcomes[0]->v->run), ns_vint((int64_t)n)},
+                           err);
+  return st == NS_OK ? note_written(db, NS_SQL_SETTLE_DONE, outcomes, n, err) : st;
 }
 
-static ns_status delete_stretch(ns_db *db, ns_sql sql, ns_outcome *const *fates, size_t n,
+static ns_status delete_stretch(ns_db *db, ns_sql sql, ns_outcome *const *outcomes, size_t n,
                                 ns_err *err) {
   return ns_db_run(db, sql,
-                   (ns_value[]){ns_vint(fates[0]->v->id), ns_vint(fates[n - 1]->v->id),
-                                ns_vint(fates[0]->v->run), ns_vint((int64_t)n)},
+                   (ns_value[]){ns_vint(outcomes[0]->v->id), ns_vint(outcomes[n - 1]->v->id),
+                                ns_vint(outcomes[0]->v->run), ns_vint((int64_t)n)},
                    err);
 }
 
 /* The jobs of a stretch that was written. */
-static ns_status drop_stretch(ns_db *db, ns_outcome *const *fates, size_t n, ns_err *err) {
-  ns_status st = delete_stretch(db, NS_SQL_SETTLE_DONE_GONE, fates, n, err);
+static ns_status drop_stretch(ns_db *db, ns_outcome *const *outcomes, size_t n, ns_err *err) {
+  ns_status st = delete_stretch(db, NS_SQL_SETTLE_DONE_GONE, outcomes, n, err);
   return st == NS_OK
              ? ns_db_check_changed(ns_db_affected(db, NS_SQL_SETTLE_DONE_GONE), (int64_t)n, err)
              : st;
@@ -109,18 +109,17 @@ static ns_status drop_stretch(ns_db *db, ns_outcome *const *fates, size_t n, ns_
 
 /* Without history. One that somebody holds leaves all of them to be settled
 ** singly. */
-static ns_status forget_stretch(ns_db *db, ns_outcome *const *fates, size_t n, ns_err *err) {
+static ns_status forget_stretch(ns_db *db, ns_outcome *const *outcomes, size_t n, ns_err *err) {
   ns_outcome **gone = malloc(n * sizeof *gone);
   const ns_value *row = NULL;
   size_t k = 0;
-  ns_status st =
-      gone == NULL ? ns_no_memory(err)
-                   : delete_stretch(db, NS_SQL_SETTLE_DONE_FORGET, fates, n, err);
+  ns_status st = gone == NULL ? ns_no_memory(err)
+                              : delete_stretch(db, NS_SQL_SETTLE_DONE_FORGET, outcomes, n, err);
   while (st == NS_OK && (st = ns_db_row(db, NS_SQL_SETTLE_DONE_FORGET, &row, err)) == NS_OK &&
          row != NULL)
-    gone[k++] = fates[row[0].i - fates[0]->v->id];
+    gone[k++] = outcomes[row[0].i - outcomes[0]->v->id];
   if (st == NS_OK)
-    settled_all(gone, k);
+    mark_all_settled(gone, k);
   free(gone);
   if (st != NS_EBUSY || err->sqlerr != NS_LOCK_WAIT)
     return st;
@@ -131,14 +130,14 @@ static ns_status forget_stretch(ns_db *db, ns_outcome *const *fates, size_t n, n
 /* ------------------------------------------------------------------ lists */
 
 /* Without a statement for nobody. */
-static ns_status write_list(ns_db *db, ns_outcome *const *fates, size_t n, ns_err *err) {
+static ns_status write_list(ns_db *db, ns_outcome *const *outcomes, size_t n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
-  ns_value who = claimant(db);
+  ns_value who = claimant_value(db);
   ns_status st;
   if (n == 0)
     return NS_OK;
   for (size_t i = 0; i < n; i++) {
-    const ns_verdict *v = fates[i]->v;
+    const ns_verdict *v = outcomes[i]->v;
     ns_buf_addf(&list, "%c[%lld,%lld,", i > 0 ? ',' : '[', (long long)v->id,
                 (long long)v->run);
     if (v->result.p != NULL)
@@ -148,7 +147,7 @@ static ns_status write_list(ns_db *db, ns_outcome *const *fates, size_t n, ns_er
     ns_buf_addc(&list, ']');
   }
   st = ns_db_list_run(db, NS_SQL_SETTLE_DONE_LIST, &who, &list, err);
-  return st == NS_OK ? note_written(db, NS_SQL_SETTLE_DONE_LIST, fates, n, err) : st;
+  return st == NS_OK ? note_written(db, NS_SQL_SETTLE_DONE_LIST, outcomes, n, err) : st;
 }
 
 /* ------------------------------------------------------------------- both */
@@ -160,17 +159,17 @@ typedef struct acks {
   size_t n;
 } acks;
 
-static bool make(acks *a, size_t cap) {
+static bool make_acks(acks *a, size_t cap) {
   *a = (acks){malloc(cap * sizeof *a->items), malloc(cap * sizeof *a->tokens), 0};
   return a->items != NULL && a->tokens != NULL;
 }
 
-static void drop(acks *a) {
+static void free_acks(acks *a) {
   free(a->items);
   free(a->tokens);
 }
 
-static void add(acks *a, ns_outcome *f) {
+static void add_ack(acks *a, ns_outcome *f) {
   a->tokens[a->n] = (ns_token){f->v->id, f->v->run, false};
   a->items[a->n++] = f;
 }
@@ -210,32 +209,32 @@ static ns_status delete_jobs(ns_db *db, const acks *a, ns_err *err) {
   return st;
 }
 
-/* Those among 'fates' that are plain, in 'a': without a result where that is to be
+/* Those among 'outcomes' that are plain, in 'a': without a result where that is to be
 ** kept. */
-static void find_stretches(ns_db *db, ns_outcome *fates, size_t n, acks *a) {
+static void find_stretches(ns_db *db, ns_outcome *outcomes, size_t n, acks *a) {
   a->n = 0;
   for (size_t i = 0; i < n; i++) {
-    fates[i].plain = is_plain(db, &fates[i]);
-    if (fates[i].plain && (db->settle.forgets || fates[i].v->result.p == NULL))
-      add(a, &fates[i]);
+    outcomes[i].plain = is_plain(db, &outcomes[i]);
+    if (outcomes[i].plain && (db->settle.forgets || outcomes[i].v->result.p == NULL))
+      add_ack(a, &outcomes[i]);
   }
 }
 
-static void find_left(ns_outcome *fates, size_t n, acks *a) {
+static void find_left(ns_outcome *outcomes, size_t n, acks *a) {
   a->n = 0;
   for (size_t i = 0; i < n; i++)
-    if (fates[i].plain && !fates[i].gone)
-      add(a, &fates[i]);
+    if (outcomes[i].plain && !outcomes[i].gone)
+      add_ack(a, &outcomes[i]);
 }
 
-static void find_gone(ns_outcome *fates, size_t n, acks *a) {
+static void find_gone(ns_outcome *outcomes, size_t n, acks *a) {
   a->n = 0;
   for (size_t i = 0; i < n; i++)
-    if (fates[i].gone)
-      add(a, &fates[i]);
+    if (outcomes[i].gone)
+      add_ack(a, &outcomes[i]);
 }
 
-static ns_status tell(ns_db *db, const acks *gone, ns_err *err) {
+static ns_status notify_dependents(ns_db *db, const acks *gone, ns_err *err) {
   ns_end *ends = calloc(gone->n + 1, sizeof *ends);
   ns_status st;
   if (ends == NULL)
@@ -248,40 +247,41 @@ static ns_status tell(ns_db *db, const acks *gone, ns_err *err) {
 }
 
 /* 'a' is room. */
-static ns_status settle(ns_db *db, ns_outcome *fates, size_t n, acks *a, ns_err *err) {
+static ns_status settle_acks(ns_db *db, ns_outcome *outcomes, size_t n, acks *a, ns_err *err) {
   ns_status st;
-  find_stretches(db, fates, n, a);
+  find_stretches(db, outcomes, n, a);
   if ((st = settle_stretches(db, a, err)) != NS_OK)
     return st;
-  find_left(fates, n, a);
+  find_left(outcomes, n, a);
   if (!db->settle.forgets && (st = write_list(db, a->items, a->n, err)) != NS_OK)
     return st;
-  find_gone(fates, n, a);
+  find_gone(outcomes, n, a);
   if (!db->settle.forgets && (st = delete_jobs(db, a, err)) != NS_OK)
     return st;
-  return a->n > 0 ? tell(db, a, err) : NS_OK;
+  return a->n > 0 ? notify_dependents(db, a, err) : NS_OK;
 }
 
 /* Those that are settled go to the end. */
-static ns_status part(ns_outcome *fates, size_t n, size_t *rest, ns_err *err) {
+static ns_status move_settled_to_end(ns_outcome *outcomes, size_t n, size_t *rest, ns_err *err) {
   ns_outcome *gone = malloc(n * sizeof *gone);
   size_t k = 0;
   if (gone == NULL)
     return ns_no_memory(err);
   *rest = 0;
   for (size_t i = 0; i < n; i++)
-    if (fates[i].gone)
-      gone[k++] = fates[i];
+    if (outcomes[i].gone)
+      gone[k++] = outcomes[i];
     else
-      fates[(*rest)++] = fates[i];
-  memcpy(fates + *rest, gone, k * sizeof *gone);
+      outcomes[(*rest)++] = outcomes[i];
+  memcpy(outcomes + *rest, gone, k * sizeof *gone);
   free(gone);
   return NS_OK;
 }
 
-ns_status ns_fast_ack(ns_db *db, ns_outcome *fates, size_t n, size_t *rest, ns_err *err) {
+ns_status ns_settle_fast_acks(ns_db *db, ns_outcome *outcomes, size_t n, size_t *rest,
+                              ns_err *err) {
   acks room;
-  ns_status st = make(&room, n) ? settle(db, fates, n, &room, err) : ns_no_memory(err);
-  drop(&room);
-  return st == NS_OK ? part(fates, n, rest, err) : st;
+  ns_status st = make_acks(&room, n) ? settle_acks(db, outcomes, n, &room, err) : ns_no_memory(err);
+  free_acks(&room);
+  return st == NS_OK ? move_settled_to_end(outcomes, n, rest, err) : st;
 }

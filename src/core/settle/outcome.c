@@ -15,7 +15,7 @@
 /* A row that somebody wrote by hand may hold whatever fits the columns. */
 #define COUNT_MAX INT64_C(4294967295) /* INT UNSIGNED */
 
-void ns_outcome_end(ns_outcome *f, const char *outcome, const char *reason) {
+void ns_settle_end(ns_outcome *f, const char *outcome, const char *reason) {
   f->ends = true;
   f->parks = false;
   f->outcome = outcome;
@@ -23,24 +23,24 @@ void ns_outcome_end(ns_outcome *f, const char *outcome, const char *reason) {
   f->v->dead = strcmp(outcome, "dead") == 0;
 }
 
-static void come_back(ns_outcome *f, int64_t delay) {
+static void return_after(ns_outcome *f, int64_t delay) {
   if (delay > NS_DELAY_MAX)
     delay = NS_DELAY_MAX;
   f->due = f->now + (delay > 0 ? delay : 0);
 }
 
-static void count(int64_t *n) {
+static void count_up(int64_t *n) {
   if (*n < COUNT_MAX)
     ++*n;
 }
 
 /* Priority 0, rank 255, is the bottom. */
-static void sink(ns_outcome *f) {
+static void lower_priority(ns_outcome *f) {
   f->rank = f->rank + f->decay > 255 ? 255 : f->rank + f->decay;
 }
 
 /* base × 2^n, at most 'longest'. */
-static int64_t doubled(int64_t base, int64_t n, int64_t longest) {
+static int64_t double_up_to(int64_t base, int64_t n, int64_t longest) {
   while (n-- > 0 && base < longest)
     base *= 2;
   return base < longest ? base : longest;
@@ -55,19 +55,19 @@ static void found_handler(ns_outcome *f) {
 
 /* Its backoff ends behind its deadline: what polls has its last look all the
 ** same, at the deadline. */
-static void too_late(ns_outcome *f) {
+static void end_at_deadline(ns_outcome *f) {
   bool polls = f->max_polls >= 0;
   if (polls && f->now < f->deadline)
     f->due = f->deadline;
   else
-    ns_outcome_end(f, "dead", polls ? "poll deadline" : "deadline");
+    ns_settle_end(f, "dead", polls ? "poll deadline" : "deadline");
 }
 
 /* Returns after 'delay', unless it has ended, or its deadline comes before that. */
-static void come_back_in_time(ns_outcome *f, int64_t delay) {
-  come_back(f, delay);
+static void return_before_deadline(ns_outcome *f, int64_t delay) {
+  return_after(f, delay);
   if (!f->ends && f->deadline != 0 && f->due > f->deadline)
-    too_late(f);
+    end_at_deadline(f);
 }
 
 static void decide_fail(ns_outcome *f) {
@@ -75,11 +75,11 @@ static void decide_fail(ns_outcome *f) {
   found_handler(f);
   f->attempt = "failed";
   if (delay < 0)
-    delay = ns_jitter(doubled(f->backoff, f->attempts, NS_BACKOFF_MAX), 0.2);
+    delay = ns_jitter(double_up_to(f->backoff, f->attempts, NS_BACKOFF_MAX), 0.2);
   if (++f->attempts >= f->max_attempts)
-    ns_outcome_end(f, "dead", "failed");
-  sink(f);
-  come_back_in_time(f, delay);
+    ns_settle_end(f, "dead", "failed");
+  lower_priority(f);
+  return_before_deadline(f, delay);
 }
 
 /* Who wants to go on past the deadline gets one more run, which is due then, and
@@ -89,19 +89,19 @@ static void decide_again(ns_outcome *f) {
   bool last = f->max_polls >= 0 && f->polls >= f->max_polls;
   bool late = f->deadline != 0 && f->now >= f->deadline;
   found_handler(f);
-  count(&f->polls);
+  count_up(&f->polls);
   if (last || (late && f->v->go_on == 0))
-    ns_outcome_end(f, "dead", "poll deadline");
-  sink(f);
-  come_back(f, delay);
+    ns_settle_end(f, "dead", "poll deadline");
+  lower_priority(f);
+  return_after(f, delay);
   if (f->deadline != 0 && f->due > f->deadline)
     f->due = f->deadline; /* one last look */
 }
 
 static void crash_once(ns_outcome *f) {
   if (++f->crashes >= f->max_crashes)
-    ns_outcome_end(f, "dead", "poison");
-  sink(f);
+    ns_settle_end(f, "dead", "poison");
+  lower_priority(f);
 }
 
 /* The first crash costs no time. What kills its worker again and again may do so
@@ -114,7 +114,7 @@ static void decide_crash(ns_outcome *f) {
   found_handler(f);
   f->attempt = "crashed";
   crash_once(f);
-  come_back_in_time(f, pauses[before]);
+  return_before_deadline(f, pauses[before]);
 }
 
 /* The holder died with it. Twice that says nothing of the job; then it is
@@ -124,24 +124,24 @@ static void decide_lost(ns_outcome *f) {
   f->attempt = "lost";
   if (f->lost >= NS_LOST_TOGETHER)
     crash_once(f);
-  count(&f->lost);
-  come_back(f, 0);
+  count_up(&f->lost);
+  return_after(f, 0);
 }
 
 static void decide_missing(ns_outcome *f) {
   if (f->missed == 0)
     f->missing_since = f->now;
   if (f->missing_since <= f->now - NS_MISSING_MAX)
-    ns_outcome_end(f, "dead", "no handler");
-  come_back(f, ns_jitter(doubled(MISSING_FIRST, f->missed, MISSING_LONGEST), 0.2));
-  count(&f->missed);
+    ns_settle_end(f, "dead", "no handler");
+  return_after(f, ns_jitter(double_up_to(MISSING_FIRST, f->missed, MISSING_LONGEST), 0.2));
+  count_up(&f->missed);
 }
 
-void ns_outcome_decide(ns_outcome *f) {
+void ns_settle_decide(ns_outcome *f) {
   f->v->dead = false;
   switch (f->v->kind) {
   case NS_ACK:
-    ns_outcome_end(f, "done", NULL);
+    ns_settle_end(f, "done", NULL);
     break;
   case NS_FAIL:
     decide_fail(f);
@@ -150,15 +150,15 @@ void ns_outcome_decide(ns_outcome *f) {
     decide_again(f);
     break;
   case NS_DISCARD:
-    ns_outcome_end(f, "dead", "discarded");
+    ns_settle_end(f, "dead", "discarded");
     break;
   case NS_EXPIRE:
-    ns_outcome_end(f, "dead", "deadline");
+    ns_settle_end(f, "dead", "deadline");
     break;
   case NS_RELEASE:
     f->keeps = f->v->go_on == 1 && f->due <= f->now;
     if (!f->keeps)
-      come_back(f, 0);
+      return_after(f, 0);
     break;
   case NS_WAIT:
     found_handler(f);
@@ -175,10 +175,10 @@ void ns_outcome_decide(ns_outcome *f) {
     break;
   }
   if (!f->ends && f->v->run >= NS_MAX_RUN)
-    ns_outcome_end(f, "dead", "too many runs");
+    ns_settle_end(f, "dead", "too many runs");
 }
 
-void ns_outcome_put_off(ns_outcome *f) {
+void ns_settle_put_off(ns_outcome *f) {
   f->locked = false;
   f->v->status = NS_EBUSY;
 }

@@ -20,13 +20,13 @@ typedef struct ns_outcome {
   int64_t decay;       /* of its priority, with each return that sinks it */
   char *key;           /* its unique key, owned; NULL: none */
   size_t keylen;
-  bool plain;          /* done, and nothing else to be written: see ns_fast_ack */
+  bool plain;          /* done, and nothing else to be written: see ns_settle_fast_acks */
   bool gone;           /* so settled; nothing else is known */
   bool locked;
   bool ends;           /* else it returns at 'due', or: */
   bool parks;          /* it waits for its children: */
   bool keeps;          /* it returns at once, to the place that it had */
-  bool kin;            /* there are older ones, or somebody waits for it */
+  bool has_dependents; /* earlier children, or jobs that wait for this one */
   bool waited, waits;  /* somebody waits for it; a child of it waits */
   int64_t live, held;  /* children; those of them that wait for its end */
   const char *outcome, *reason;
@@ -36,41 +36,41 @@ typedef struct ns_outcome {
 } ns_outcome;
 
 /* Fills in what becomes of it; 'v' and what the server knows are there. */
-void ns_outcome_decide(ns_outcome *f);
+void ns_settle_decide(ns_outcome *f);
 
 /* It ends; the texts outlive it. 'reason' may be NULL. */
-void ns_outcome_end(ns_outcome *f, const char *outcome, const char *reason);
+void ns_settle_end(ns_outcome *f, const char *outcome, const char *reason);
 
 /* Nothing is written of it in this batch: its verdict is BUSY. */
-void ns_outcome_put_off(ns_outcome *f);
+void ns_settle_put_off(ns_outcome *f);
 
 /* ------------------------------------------------ plain acks: fast_ack.c */
 
 /*
-** Settles those of 'fates', sorted by token, that are plain acks (no children, no
+** Settles those of 'outcomes', sorted by token, that are plain acks (no children, no
 ** unique key, no signal) and that nobody holds: their status is OK. They are moved
 ** behind the others; '*rest': how many are left, in their order.
 ** Errors: GONE, NOMEM, SQL.
 */
-ns_status ns_fast_ack(ns_db *db, ns_outcome *fates, size_t n, size_t *rest, ns_err *err);
+ns_status ns_settle_fast_acks(ns_db *db, ns_outcome *outcomes, size_t n, size_t *rest, ns_err *err);
 
 /* ------------------------------------------------ jobs that wait: park.c */
 
 /* Counts a wait, which ends a job that has waited too often since it was pushed or
 ** given a signal. */
-void ns_park_bound(ns_db *db, ns_outcome *f);
+void ns_settle_park_bound(ns_db *db, ns_outcome *f);
 
 /* Before anything is written: a parent whose child somebody is ending, or that
 ** might close a circle beside another, is put off. */
-ns_status ns_park_lock(ns_db *db, ns_outcome *fates, size_t n, ns_err *err);
+ns_status ns_settle_park_lock(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err);
 
 /* Writes those that wait; one whose child has failed ends instead. After the
 ** children of this batch have been written. */
-ns_status ns_park(ns_db *db, ns_outcome *fates, size_t n, ns_err *err);
+ns_status ns_settle_park(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err);
 
 /* A run that was given a signal, and went on, needs it no more; who has ended
 ** needs none. */
-ns_status ns_park_forget(ns_db *db, const ns_outcome *fates, size_t n, ns_err *err);
+ns_status ns_settle_signals_forget(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err);
 
 /* -------------------------------------------------- children: children.c */
 
@@ -87,20 +87,20 @@ typedef struct ns_parents {
 ** another transaction has the turn of those that might close a circle.
 ** Waits for nobody. Errors: GONE, NOMEM.
 */
-ns_status ns_children_lock(ns_db *db, const ns_parents *p, ns_err *err);
+ns_status ns_settle_children_lock(ns_db *db, const ns_parents *p, ns_err *err);
 
 /* After the children of this batch have been written. Ends parents one of whose
 ** children has failed since their run was claimed. Errors: GONE, NOMEM. */
-ns_status ns_children_failed(ns_db *db, const ns_parents *p, ns_err *err);
+ns_status ns_settle_children_failed(ns_db *db, const ns_parents *p, ns_err *err);
 
 /* Has them wait for their live children, which are locked or new, and lets go those
 ** that wait for their parent's end: children of runs that said "again"; they and the
 ** parent would wait for each other for ever. 'live' of each says how many there are.
 ** Errors: INVALID (one waits for something that waits for the parent), GONE, NOMEM. */
-ns_status ns_children_wait(ns_db *db, const ns_parents *p, ns_err *err);
+ns_status ns_settle_children_wait(ns_db *db, const ns_parents *p, ns_err *err);
 
 /* Writes the children that the verdicts bring. A parent one of whose children is to wait for
 ** a locked job is put off. Errors: INVALID, TOO_BIG, DUPLICATE, GONE, NOMEM. */
-ns_status ns_children_write(ns_db *db, ns_outcome *fates, size_t n, ns_err *err);
+ns_status ns_settle_children_write(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err);
 
 #endif

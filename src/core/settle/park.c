@@ -14,38 +14,38 @@
 #include "finish/finish.h"
 #include "handle.h"
 
-static bool is_parent(const ns_outcome *f) {
+static bool is_parking_parent(const ns_outcome *f) {
   return f->locked && f->parks && f->v->signal.p == NULL;
 }
 
 /* False: out of memory. The caller frees the items. */
-static bool pick_parents(ns_outcome *fates, size_t n, ns_parents *p) {
+static bool pick_parents(ns_outcome *outcomes, size_t n, ns_parents *p) {
   size_t k = 0;
   for (size_t i = 0; i < n; i++)
-    k += is_parent(&fates[i]);
+    k += is_parking_parent(&outcomes[i]);
   *p = (ns_parents){0};
   if (k == 0)
     return true;
   p->items = malloc(k * sizeof(ns_outcome *));
   for (size_t i = 0; p->items != NULL && i < n; i++)
-    if (is_parent(&fates[i]))
-      p->items[p->n++] = &fates[i];
+    if (is_parking_parent(&outcomes[i]))
+      p->items[p->n++] = &outcomes[i];
   return p->items != NULL;
 }
 
 /* When the signal that this run was given was sent; 0: it was given none. */
-static int64_t heard(ns_db *db, const ns_outcome *f) {
+static int64_t signal_sent_at(ns_db *db, const ns_outcome *f) {
   const ns_claimed *c = ns_claim_leases_find(&db->claim.leases, f->v->lease, f->v->id, f->v->run);
   return c != NULL ? c->heard : f->v->heard;
 }
 
-void ns_park_bound(ns_db *db, ns_outcome *f) {
+void ns_settle_park_bound(ns_db *db, ns_outcome *f) {
   int64_t max = f->max_phases >= 0      ? f->max_phases
                 : f->v->max_phases >= 0 ? f->v->max_phases
                                         : NS_MAX_PHASES;
   if (!f->parks)
     return;
-  f->phases = heard(db, f) != 0 ? 1 : f->phases + 1;
+  f->phases = signal_sent_at(db, f) != 0 ? 1 : f->phases + 1;
   if (max == 0 || f->phases <= max)
     return;
   snprintf(f->why, sizeof f->why,
@@ -53,18 +53,18 @@ void ns_park_bound(ns_db *db, ns_outcome *f) {
            "handler ask `if job.phase == 0` before it spawns, or push it with a "
            "larger max_phases",
            (long long)max);
-  ns_outcome_end(f, "dead", "too many phases");
+  ns_settle_end(f, "dead", "too many phases");
 }
 
 /* A parent whose child somebody is ending, or that might close a circle beside
 ** another, comes with the next cycle: nothing is written of it now. */
-ns_status ns_park_lock(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
+ns_status ns_settle_park_lock(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_parents p;
   ns_status st = NS_OK;
-  if (!pick_parents(fates, n, &p))
+  if (!pick_parents(outcomes, n, &p))
     return ns_no_memory(err);
   if (p.n > 0)
-    st = ns_children_lock(db, &p, err);
+    st = ns_settle_children_lock(db, &p, err);
   free(p.items);
   return st;
 }
@@ -96,7 +96,7 @@ static ns_status write_parking(ns_db *db, parking *k, ns_err *err) {
   if (k->n == 0)
     return NS_OK;
   st = ns_db_list_change(db, NS_SQL_SETTLE_PARKED, NULL, &k->list, k->n, err);
-  return st == NS_OK ? ns_depend_release(db, k->free, k->nfree, err) : st;
+  return st == NS_OK ? ns_finish_release(db, k->free, k->nfree, err) : st;
 }
 
 /* Few have one. */
@@ -111,7 +111,7 @@ static ns_status write_state(ns_db *db, const ns_verdict *v, ns_err *err) {
 /* Those whose children have not failed. */
 static ns_status park_rest(ns_db *db, const ns_parents *p, ns_err *err) {
   parking k = {NS_BUF_INIT, 0, malloc(p->n * sizeof *k.free), 0};
-  ns_status st = k.free != NULL ? ns_children_wait(db, p, err) : ns_no_memory(err);
+  ns_status st = k.free != NULL ? ns_settle_children_wait(db, p, err) : ns_no_memory(err);
   for (size_t i = 0; st == NS_OK && i < p->n; i++)
     if (p->items[i]->parks) {
       parking_add(&k, p->items[i]);
@@ -124,18 +124,18 @@ static ns_status park_rest(ns_db *db, const ns_parents *p, ns_err *err) {
   return st;
 }
 
-static ns_status park(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
+static ns_status park_parents(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_parents p;
   ns_status st = NS_OK;
-  if (!pick_parents(fates, n, &p))
+  if (!pick_parents(outcomes, n, &p))
     return ns_no_memory(err);
-  if (p.n > 0 && (st = ns_children_failed(db, &p, err)) == NS_OK)
+  if (p.n > 0 && (st = ns_settle_children_failed(db, &p, err)) == NS_OK)
     st = park_rest(db, &p, err);
   free(p.items);
   return st;
 }
 
-static bool went_on(const ns_outcome *f) {
+static bool has_used_signal(const ns_outcome *f) {
   return f->ends || f->parks || f->v->kind == NS_AGAIN;
 }
 
@@ -143,7 +143,7 @@ static int64_t parked_for(const ns_verdict *v) {
   return v->delay < 0 || v->delay > NS_DELAY_MAX ? NS_DELAY_MAX : v->delay;
 }
 
-static ns_status schedule(ns_db *db, const ns_outcome *f, ns_err *err) {
+static ns_status schedule_deadline(ns_db *db, const ns_outcome *f, ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
   ns_db_list_add_pair(&ids, f->v->id, f->kind);
   db->claim.promote_at = 0;
@@ -166,7 +166,7 @@ static ns_status park_for_signal(ns_db *db, ns_outcome *f, ns_err *err) {
   sent = st == NS_OK && row != NULL;
   if (st == NS_OK && !sent && f->deadline != 0 && f->now >= f->deadline) {
     snprintf(f->why, sizeof f->why, "its deadline had passed as it waited");
-    ns_outcome_end(f, "dead", "deadline");
+    ns_settle_end(f, "dead", "deadline");
     return NS_OK;
   }
   span = sent ? 0 : wish;
@@ -179,18 +179,18 @@ static ns_status park_for_signal(ns_db *db, ns_outcome *f, ns_err *err) {
   if (st != NS_OK || f->paused != 0)
     return st;
   if (!sent)
-    return schedule(db, f, err);
+    return schedule_deadline(db, f, err);
   db->ring_due = true;
   return ns_claim_promote_one(db, f->queue_id, f->rank, v->id, v->run + 1, f->kind, err);
 }
 
 /* A run that was given a signal, and went on, needs it no more; who has ended
 ** needs none. */
-ns_status ns_park_forget(ns_db *db, const ns_outcome *fates, size_t n, ns_err *err) {
+ns_status ns_settle_signals_forget(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++) {
-    const ns_outcome *f = &fates[i];
-    int64_t sent = f->locked && went_on(f) ? heard(db, f) : 0;
+    const ns_outcome *f = &outcomes[i];
+    int64_t sent = f->locked && has_used_signal(f) ? signal_sent_at(db, f) : 0;
     if (sent != 0)
       st = ns_db_run(db, NS_SQL_SIGNAL_FORGET,
                      (ns_value[]){ns_vint(f->v->id), ns_vint(sent), ns_vint(f->ends)}, err);
@@ -198,10 +198,10 @@ ns_status ns_park_forget(ns_db *db, const ns_outcome *fates, size_t n, ns_err *e
   return st;
 }
 
-ns_status ns_park(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
-  ns_status st = park(db, fates, n, err);
+ns_status ns_settle_park(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err) {
+  ns_status st = park_parents(db, outcomes, n, err);
   for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (fates[i].locked && fates[i].parks && !is_parent(&fates[i]))
-      st = park_for_signal(db, &fates[i], err);
+    if (outcomes[i].locked && outcomes[i].parks && !is_parking_parent(&outcomes[i]))
+      st = park_for_signal(db, &outcomes[i], err);
   return st;
 }

@@ -1,7 +1,7 @@
 /*
 ** Settling: from verdicts to rows.
 **
-** The batch is sorted by (id, run). Plain acks in long stretches go first (ns_fast_ack).
+** The batch is sorted by (id, run). Plain acks in long stretches go first (ns_settle_fast_acks).
 ** Of the others settle_lock locks every job whose (id, run) still stands and that
 ** nobody else holds; each of those is decided in memory (ended
 ** or returned, with which budgets and when), and then everything is written
@@ -34,10 +34,10 @@ static int by_token(const void *a, const void *b) {
                         : (x->run > y->run) - (x->run < y->run);
 }
 
-static ns_outcome *find_outcome(ns_outcome *fates, size_t n, int64_t id, int64_t run) {
+static ns_outcome *find_outcome(ns_outcome *outcomes, size_t n, int64_t id, int64_t run) {
   ns_verdict v = {.id = id, .run = run};
   ns_outcome *key = &(ns_outcome){.v = &v};
-  return bsearch(key, fates, n, sizeof *fates, by_token);
+  return bsearch(key, outcomes, n, sizeof *outcomes, by_token);
 }
 
 enum { L_ID, L_RUN, L_QUEUE, L_RANK, L_ATTEMPTS, L_POLLS, L_CRASHES, L_LOST,
@@ -82,42 +82,43 @@ static ns_status fill_outcome(ns_outcome *f, const ns_value *r, ns_err *err) {
   return copy_text(&r[L_UKEY], &f->key, &f->keylen) ? NS_OK : ns_no_memory(err);
 }
 
-/* Runs a statement about all fates, or those that could not be locked. */
-static ns_status ask_about(ns_db *db, ns_sql sql, const ns_outcome *fates, size_t n,
+/* Runs a statement about all outcomes, or those that could not be locked. */
+static ns_status ask_about(ns_db *db, ns_sql sql, const ns_outcome *outcomes, size_t n,
                            bool unlocked_only, ns_err *err) {
   ns_buf tokens = NS_BUF_INIT;
   for (size_t i = 0; i < n; i++)
-    if (!unlocked_only || !fates[i].locked)
-      ns_db_list_add_pair(&tokens, fates[i].v->id, fates[i].v->run);
+    if (!unlocked_only || !outcomes[i].locked)
+      ns_db_list_add_pair(&tokens, outcomes[i].v->id, outcomes[i].v->run);
   return ns_db_list_run(db, sql, NULL, &tokens, err);
 }
 
 /* Of the rows that were not locked, which still stand? Those are BUSY. */
-static ns_status mark_locked_by_others_busy(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
+static ns_status mark_locked_by_others_busy(ns_db *db, ns_outcome *outcomes, size_t n,
+                                            ns_err *err) {
   const ns_value *row;
-  ns_status st = ask_about(db, NS_SQL_SETTLE_STANDS, fates, n, true, err);
+  ns_status st = ask_about(db, NS_SQL_SETTLE_STANDS, outcomes, n, true, err);
   while (st == NS_OK && (st = ns_db_row(db, NS_SQL_SETTLE_STANDS, &row, err)) == NS_OK &&
          row != NULL) {
-    ns_outcome *f = find_outcome(fates, n, row[0].i, row[1].i);
+    ns_outcome *f = find_outcome(outcomes, n, row[0].i, row[1].i);
     if (f != NULL && !f->locked)
       f->v->status = NS_EBUSY;
   }
   return st;
 }
 
-static ns_status lock_jobs(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
+static ns_status lock_jobs(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err) {
   const ns_value *row;
   size_t locked = 0;
-  ns_status st = ask_about(db, NS_SQL_SETTLE_LOCK, fates, n, false, err);
+  ns_status st = ask_about(db, NS_SQL_SETTLE_LOCK, outcomes, n, false, err);
   while (st == NS_OK && (st = ns_db_row(db, NS_SQL_SETTLE_LOCK, &row, err)) == NS_OK &&
          row != NULL) {
-    ns_outcome *f = find_outcome(fates, n, row[L_ID].i, row[L_RUN].i);
+    ns_outcome *f = find_outcome(outcomes, n, row[L_ID].i, row[L_RUN].i);
     if (f == NULL || f->locked)
       continue;
     st = fill_outcome(f, row, err);
     locked++;
   }
-  return st == NS_OK && locked < n ? mark_locked_by_others_busy(db, fates, n, err) : st;
+  return st == NS_OK && locked < n ? mark_locked_by_others_busy(db, outcomes, n, err) : st;
 }
 
 /* A job that ends, or that its children's failure may end, has a key. */
@@ -126,19 +127,20 @@ static bool frees_key(const ns_outcome *f) {
 }
 
 /* The unique keys of jobs that end: one that somebody holds puts its job off. */
-static ns_status lock_keys(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
+static ns_status lock_keys(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_end *ends = calloc(n, sizeof *ends);
   bool *held = calloc(n, sizeof *held);
   ns_status st = ends == NULL || held == NULL ? ns_no_memory(err) : NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (frees_key(&fates[i]))
-      ends[i] = (ns_end){.id = fates[i].v->id, .queue_id = fates[i].queue_id,
-                         .unique = {fates[i].key, fates[i].keylen}};
+    if (frees_key(&outcomes[i]))
+      ends[i] = (ns_end){.id = outcomes[i].v->id,
+                         .queue_id = outcomes[i].queue_id,
+                         .unique = {outcomes[i].key, outcomes[i].keylen}};
   if (st == NS_OK)
     st = ns_finish_keys(db, ends, n, held, err);
   for (size_t i = 0; st == NS_OK && i < n; i++)
     if (held[i])
-      ns_outcome_put_off(&fates[i]);
+      ns_settle_put_off(&outcomes[i]);
   free(held);
   free(ends);
   return st;
@@ -168,22 +170,22 @@ static ns_status write_attempt(ns_db *db, const ns_outcome *f, ns_err *err) {
   return st;
 }
 
-static ns_status write_attempts(ns_db *db, const ns_outcome *fates, size_t n, ns_err *err) {
+static ns_status write_attempts(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (fates[i].locked && fates[i].attempt != NULL)
-      st = write_attempt(db, &fates[i], err);
+    if (outcomes[i].locked && outcomes[i].attempt != NULL)
+      st = write_attempt(db, &outcomes[i], err);
   return st;
 }
 
-static ns_status write_ends(ns_db *db, const ns_outcome *fates, size_t n, ns_err *err) {
+static ns_status write_ends(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_end *ends = calloc(n, sizeof *ends);
   size_t k = 0;
   ns_status st;
   if (ends == NULL)
     return ns_no_memory(err);
   for (size_t i = 0; i < n; i++) {
-    const ns_outcome *f = &fates[i];
+    const ns_outcome *f = &outcomes[i];
     bool done = f->v->kind == NS_ACK;
     if (!f->locked || !f->ends)
       continue;
@@ -248,17 +250,18 @@ static void returns_add(returns *r, const ns_outcome *f) {
   r->n++;
 }
 
-static ns_column col(const returns *r, size_t c) {
+static ns_column column_of(const returns *r, size_t c) {
   return (ns_column){c == T_STATE ? NS_TEXT : NS_INT, &r->ints[c * r->cap],
                      r->states, c == T_SINCE ? r->nulls : NULL};
 }
 
 static ns_status update_jobs(ns_db *db, const returns *r, ns_err *err) {
   return ns_db_bulk(db, NS_SQL_SETTLE_RETURN,
-                    (ns_column[]){col(r, T_RANK), col(r, T_ATTEMPTS), col(r, T_POLLS),
-                                  col(r, T_CRASHES), col(r, T_LOST), col(r, T_MISSED),
-                                  col(r, T_SINCE), col(r, T_DUE), col(r, T_STATE), col(r, T_HEARS),
-                                  col(r, T_ID)},
+                    (ns_column[]){column_of(r, T_RANK), column_of(r, T_ATTEMPTS),
+                                  column_of(r, T_POLLS), column_of(r, T_CRASHES),
+                                  column_of(r, T_LOST), column_of(r, T_MISSED),
+                                  column_of(r, T_SINCE), column_of(r, T_DUE), column_of(r, T_STATE),
+                                  column_of(r, T_HEARS), column_of(r, T_ID)},
                     r->n, err);
 }
 
@@ -266,15 +269,16 @@ static ns_status insert_later(ns_db *db, const returns *r, ns_err *err) {
   if (r->n > 0)
     db->claim.promote_at = 0;
   return ns_db_bulk(db, NS_SQL_SETTLE_SCHEDULED,
-                    (ns_column[]){col(r, T_DUE), col(r, T_ID), col(r, T_QUEUE), col(r, T_RANK),
-                                  col(r, T_RUN), col(r, T_KIND)},
+                    (ns_column[]){column_of(r, T_DUE), column_of(r, T_ID), column_of(r, T_QUEUE),
+                                  column_of(r, T_RANK), column_of(r, T_RUN), column_of(r, T_KIND)},
                     r->n, err);
 }
 
 static ns_status insert_now(ns_db *db, const returns *r, ns_err *err) {
   return ns_db_bulk(db, NS_SQL_CLAIM_READY,
-                    (ns_column[]){col(r, T_QUEUE), col(r, T_RANK), col(r, T_OFFSET), col(r, T_ID),
-                                  col(r, T_RUN), col(r, T_ALONE), col(r, T_KIND)},
+                    (ns_column[]){column_of(r, T_QUEUE), column_of(r, T_RANK),
+                                  column_of(r, T_OFFSET), column_of(r, T_ID), column_of(r, T_RUN),
+                                  column_of(r, T_ALONE), column_of(r, T_KIND)},
                     r->n, err);
 }
 
@@ -284,37 +288,36 @@ static ns_status insert_back(ns_db *db, const returns *r, ns_err *err) {
     ns_claim_lanes_lower(&db->claim.lanes, r->ints[T_QUEUE * r->cap + i],
                          r->ints[T_RANK * r->cap + i], r->ints[T_DUE * r->cap + i]);
   return ns_db_bulk(db, NS_SQL_SETTLE_BACK,
-                    (ns_column[]){col(r, T_QUEUE), col(r, T_RANK), col(r, T_DUE), col(r, T_ID),
-                                  col(r, T_RUN), col(r, T_ALONE), col(r, T_KIND)},
+                    (ns_column[]){column_of(r, T_QUEUE), column_of(r, T_RANK), column_of(r, T_DUE),
+                                  column_of(r, T_ID), column_of(r, T_RUN), column_of(r, T_ALONE),
+                                  column_of(r, T_KIND)},
                     r->n, err);
 }
 
 /* Where a job that returns waits: BACK is where it was. One that is paused gets no
 ** row: whoever resumes it writes that. */
-typedef enum place { LATER, AT_ONCE, BACK, NOWHERE, PLACES } place;
+typedef enum place { LATER, AT_ONCE, BACK, NO_ROW, PLACES } place;
 
 static bool returns_to(const ns_outcome *f, place p) {
-  place its = f->paused != 0      ? NOWHERE
-              : f->due > f->now ? LATER
-              : f->keeps        ? BACK
-                                : AT_ONCE;
+  place its = f->paused != 0 ? NO_ROW : f->due > f->now ? LATER : f->keeps ? BACK : AT_ONCE;
   return f->locked && !f->ends && !f->parks && its == p;
 }
 
 /* Jobs that return to 'p': their rows change, and where they wait. */
-static ns_status write_returns(ns_db *db, const ns_outcome *fates, size_t n, place p, ns_err *err) {
+static ns_status write_returns(ns_db *db, const ns_outcome *outcomes, size_t n, place p,
+                               ns_err *err) {
   returns r;
   size_t k = 0;
   ns_status st = NS_OK;
   for (size_t i = 0; i < n; i++)
-    k += returns_to(&fates[i], p);
+    k += returns_to(&outcomes[i], p);
   if (k == 0)
     return NS_OK;
   if (!returns_make(&r, k))
     st = ns_no_memory(err);
   for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (returns_to(&fates[i], p))
-      returns_add(&r, &fates[i]);
+    if (returns_to(&outcomes[i], p))
+      returns_add(&r, &outcomes[i]);
   if (st == NS_OK)
     st = update_jobs(db, &r, err);
   if (st == NS_OK && p == LATER)
@@ -330,12 +333,12 @@ static ns_status write_returns(ns_db *db, const ns_outcome *fates, size_t n, pla
 
 /* ------------------------------------------------------- leases, running */
 
-static bool is_over(const ns_verdict *v) {
+static bool is_settled(const ns_verdict *v) {
   return v->status == NS_OK || v->status == NS_ESTALE;
 }
 
 /* Lease rows whose last open claims are all among these verdicts. */
-static ns_status delete_leases(ns_db *db, const ns_outcome *fates, size_t n, ns_err *err) {
+static ns_status delete_leases(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_status st = NS_OK;
   if (db->user_tx)
     return NS_OK; /* after the caller's commit */
@@ -343,56 +346,56 @@ static ns_status delete_leases(ns_db *db, const ns_outcome *fates, size_t n, ns_
     ns_lease *b = &db->claim.leases.items[i];
     size_t over = 0;
     for (size_t k = 0; k < n; k++)
-      over +=
-          fates[k].v->lease == b->id && is_over(fates[k].v) &&
-          ns_claim_leases_find(&db->claim.leases, b->id, fates[k].v->id, fates[k].v->run) != NULL;
+      over += outcomes[k].v->lease == b->id && is_settled(outcomes[k].v) &&
+              ns_claim_leases_find(&db->claim.leases, b->id, outcomes[k].v->id,
+                                   outcomes[k].v->run) != NULL;
     if (over > 0 && over == b->open)
       st = ns_claim_lease_delete(db, b, err);
   }
   return st;
 }
 
-static ns_status hide_running(ns_db *db, const ns_outcome *fates, size_t n, ns_err *err) {
+static ns_status hide_running(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++) {
-    const ns_verdict *v = fates[i].v;
+    const ns_verdict *v = outcomes[i].v;
     const ns_claimed *c = ns_claim_leases_find(&db->claim.leases, v->lease, v->id, v->run);
-    if (c != NULL && c->shown && is_over(v))
+    if (c != NULL && c->shown && is_settled(v))
       st = ns_db_bulk_changing(db, NS_SQL_SETTLE_HIDDEN,
                                (ns_column[]){{NS_INT, &v->id, NULL, NULL}}, 1, 0, err);
   }
   return st;
 }
 
-static ns_status write_all(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
+static ns_status write_all(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_status st;
-  if ((st = ns_children_write(db, fates, n, err)) != NS_OK ||
-      (st = ns_park_forget(db, fates, n, err)) != NS_OK ||
-      (st = ns_park(db, fates, n, err)) != NS_OK ||
-      (st = write_attempts(db, fates, n, err)) != NS_OK ||
-      (st = write_ends(db, fates, n, err)) != NS_OK)
+  if ((st = ns_settle_children_write(db, outcomes, n, err)) != NS_OK ||
+      (st = ns_settle_signals_forget(db, outcomes, n, err)) != NS_OK ||
+      (st = ns_settle_park(db, outcomes, n, err)) != NS_OK ||
+      (st = write_attempts(db, outcomes, n, err)) != NS_OK ||
+      (st = write_ends(db, outcomes, n, err)) != NS_OK)
     return st;
   for (place p = LATER; st == NS_OK && p < PLACES; p++)
-    st = write_returns(db, fates, n, p, err);
+    st = write_returns(db, outcomes, n, p, err);
   return st;
 }
 
 /* Those that have to be looked at before it is known what becomes of them. */
-static ns_status settle_rest(ns_db *db, ns_outcome *fates, size_t n, ns_err *err) {
+static ns_status settle_rest(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_status st;
   if (n == 0)
     return NS_OK;
-  if ((st = lock_jobs(db, fates, n, err)) != NS_OK)
+  if ((st = lock_jobs(db, outcomes, n, err)) != NS_OK)
     return st;
   for (size_t i = 0; i < n; i++)
-    if (fates[i].locked) {
-      ns_outcome_decide(&fates[i]);
-      ns_park_bound(db, &fates[i]);
+    if (outcomes[i].locked) {
+      ns_settle_decide(&outcomes[i]);
+      ns_settle_park_bound(db, &outcomes[i]);
     }
-  if ((st = lock_keys(db, fates, n, err)) != NS_OK ||
-      (st = ns_park_lock(db, fates, n, err)) != NS_OK)
+  if ((st = lock_keys(db, outcomes, n, err)) != NS_OK ||
+      (st = ns_settle_park_lock(db, outcomes, n, err)) != NS_OK)
     return st;
-  return write_all(db, fates, n, err);
+  return write_all(db, outcomes, n, err);
 }
 
 bool ns_verdict_written(const ns_verdict *v) {
@@ -407,31 +410,31 @@ static void look_for_written(ns_db *db, const ns_verdict *v) {
 
 ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
   size_t rest;
-  ns_outcome *fates;
+  ns_outcome *outcomes;
   ns_status st;
   if (n == 0)
     return NS_OK;
-  if ((fates = calloc(n, sizeof *fates)) == NULL)
+  if ((outcomes = calloc(n, sizeof *outcomes)) == NULL)
     return ns_no_memory(err);
   for (size_t i = 0; i < n; i++) {
-    fates[i].v = &v[i];
+    outcomes[i].v = &v[i];
     v[i].status = NS_ESTALE;
     look_for_written(db, &v[i]);
   }
-  qsort(fates, n, sizeof *fates, by_token);
-  if ((st = ns_fast_ack(db, fates, n, &rest, err)) == NS_OK &&
-      (st = settle_rest(db, fates, rest, err)) == NS_OK &&
-      (st = hide_running(db, fates, n, err)) == NS_OK)
-    st = delete_leases(db, fates, n, err);
+  qsort(outcomes, n, sizeof *outcomes, by_token);
+  if ((st = ns_settle_fast_acks(db, outcomes, n, &rest, err)) == NS_OK &&
+      (st = settle_rest(db, outcomes, rest, err)) == NS_OK &&
+      (st = hide_running(db, outcomes, n, err)) == NS_OK)
+    st = delete_leases(db, outcomes, n, err);
   for (size_t i = 0; i < n; i++)
-    free(fates[i].key);
-  free(fates);
+    free(outcomes[i].key);
+  free(outcomes);
   return st;
 }
 
 void ns_settle_done(ns_db *db, const ns_verdict *v, size_t n) {
   for (size_t i = 0; i < n; i++) {
-    if (!is_over(&v[i]))
+    if (!is_settled(&v[i]))
       continue;
     if (v[i].status == NS_OK)
       db->count.settled++;
@@ -449,14 +452,14 @@ static void settle_joined(ns_db *db) {
     const ns_verdict *v = &db->settle.joined[i];
     ns_err err;
     db->count.settled += v->status == NS_OK;
-    if (is_over(v) && ns_claim_leases_settle(&db->claim.leases, v->lease, v->id, v->run)) {
+    if (is_settled(v) && ns_claim_leases_settle(&db->claim.leases, v->lease, v->id, v->run)) {
       ns_claim_lease_delete(db, ns_claim_leases_batch(&db->claim.leases, v->lease), &err);
       ns_claim_leases_drop(&db->claim.leases, v->lease);
     }
   }
 }
 
-void ns_settle_refused(ns_verdict *v, const char *text) {
+void ns_settle_refuse(ns_verdict *v, const char *text) {
   if (v->kind != NS_DISCARD && v->kind != NS_CRASH)
     v->kind = NS_FAIL;
   v->error = ns_str(text);
@@ -484,7 +487,7 @@ static void closing(ns_db *db) {
   free(db->settle.joined);
   free(db->settle.doubt.items);
   db->settle.joined = NULL;
-  db->settle.doubt = (ns_settle_doubt){0};
+  db->settle.doubt = (ns_settle_in_doubt){0};
 }
 
 const ns_hooks ns_settle_hooks = {

@@ -16,20 +16,20 @@ void ns_settle_done(ns_db *db, const ns_verdict *v, size_t n);
 
 /* Turns a verdict that the server refuses into a failure of its job. 'text'
 ** must outlive the verdict. */
-void ns_settle_refused(ns_verdict *v, const char *text);
+void ns_settle_refuse(ns_verdict *v, const char *text);
 
 /* Verdicts of a cycle that was cut at its commit and could not be asked about. */
-typedef struct ns_settle_doubt {
+typedef struct ns_settle_in_doubt {
   ns_verdict *items; /* tokens and statuses only; no bytes */
   size_t n, cap;
   size_t written;        /* the first ones are known to be written; their caller,
                          ** who was told GONE, will ask again */
   int64_t holder, cycle; /* whose cycle the others were in */
-} ns_settle_doubt;
+} ns_settle_in_doubt;
 
 /* What a handle knows of its verdicts: db->settle. */
 typedef struct ns_settle_state {
-  ns_settle_doubt doubt;
+  ns_settle_in_doubt doubt;
   ns_verdict *joined; /* written in the caller's transaction; owned */
   size_t njoined, capjoined;
   bool forgets;   /* done jobs without a parent leave no history */

@@ -103,7 +103,7 @@ ns_status ns_tree_unlink(ns_db *db, ns_value list, ns_err *err) {
   return st == NS_OK ? ns_db_run(db, NS_SQL_ADMIN_TREE_UNLINK, params, err) : st;
 }
 
-static ns_status revive(ns_db *db, ns_tree *t, const pasts *p, ns_err *err) {
+static ns_status write_revived(ns_db *db, ns_tree *t, const pasts *p, ns_err *err) {
   ns_value list;
   ns_status st;
   if (p->n == 0)
@@ -128,7 +128,7 @@ static ns_status step_revive(ns_db *db, ns_tx *tx, ns_err *err) {
     t->was_paused = t->was_paused || t->nodes[i].paused == t->id;
   if (st == NS_OK && (st = read_pasts(db, t, &p, err)) == NS_OK &&
       (st = take_keys(db, t, &p, err)) == NS_OK)
-    st = revive(db, t, &p, err);
+    st = write_revived(db, t, &p, err);
   if (st == NS_OK)
     t->changed += (int64_t)p.n;
   pasts_free(&p);
@@ -160,8 +160,8 @@ static bool is_held(const ns_tree *t, const ns_node *x) {
 }
 
 /* Does it get edges by this statement? */
-static bool wants(const ns_tree *t, const ns_node *x, ns_sql sql) {
-  return sql == NS_SQL_ADMIN_TREE_BROOD ? x->waits : !x->waits && is_held(t, x);
+static bool gets_edges(const ns_tree *t, const ns_node *x, ns_sql sql) {
+  return sql == NS_SQL_ADMIN_TREE_CHILDREN ? x->waits : !x->waits && is_held(t, x);
 }
 
 static ns_status read_ties(ns_db *db, ns_tree *t, ns_sql sql, ties *out,
@@ -170,7 +170,7 @@ static ns_status read_ties(ns_db *db, ns_tree *t, ns_sql sql, ties *out,
   ns_status st;
   ns_buf_reset(&t->list);
   for (size_t i = 0; i < t->nnodes; i++)
-    if (wants(t, &t->nodes[i], sql))
+    if (gets_edges(t, &t->nodes[i], sql))
       ns_db_list_add_id(&t->list, t->nodes[i].id);
   if (ns_db_list_is_empty(&t->list))
     return NS_OK;
@@ -233,7 +233,7 @@ static ns_status step_link(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_tree *t = tx->arg;
   ties l = {0};
   ns_status st = ns_tree_lock(db, t, false, err);
-  if (st == NS_OK && (st = read_ties(db, t, NS_SQL_ADMIN_TREE_BROOD, &l, err)) == NS_OK)
+  if (st == NS_OK && (st = read_ties(db, t, NS_SQL_ADMIN_TREE_CHILDREN, &l, err)) == NS_OK)
     st = read_ties(db, t, NS_SQL_ADMIN_TREE_AFTER, &l, err);
   if (st == NS_OK) {
     sort_ties(&l);
@@ -257,10 +257,10 @@ static ns_status finish_falls(ns_db *db, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st = NS_OK;
   while (st == NS_OK && !ns_in_transaction(db) && ns_mono_us() < end) {
-    st = ns_pending_look(db, err);
+    st = ns_finish_pending_look(db, err);
     if (st == NS_OK && !db->finish.pending_due &&
-        (st = ns_db_run(db, NS_SQL_DEPEND_ANY, NULL, err)) == NS_OK &&
-        (st = ns_db_row(db, NS_SQL_DEPEND_ANY, &row, err)) == NS_OK && row == NULL)
+        (st = ns_db_run(db, NS_SQL_DEPEND_PENDING_ANY, NULL, err)) == NS_OK &&
+        (st = ns_db_row(db, NS_SQL_DEPEND_PENDING_ANY, &row, err)) == NS_OK && row == NULL)
       break;
     ns_sleep_us(1000);
   }

@@ -80,7 +80,7 @@ static void drop_nodes(ns_tree *t) {
 }
 
 void ns_tree_tell(ns_db *db, const char *kind, ns_bytes why, ns_bytes tokens) {
-  ns_value params[] = {ns_vtext(ns_str(kind)), ns_vtext(ns_said(why)), ns_vtext(tokens)};
+  ns_value params[] = {ns_vtext(ns_str(kind)), ns_vtext(ns_finish_reason(why)), ns_vtext(tokens)};
   const ns_value *row = NULL;
   ns_err none;
   int64_t holder = 0;
@@ -126,7 +126,7 @@ void ns_tree_told(ns_db *db, ns_tree *t) {
   if (db->ring_due)
     ns_ring(db, NULL);
   db->ring_due = false;
-  ns_pending_rest(db);
+  ns_finish_pending_retry(db);
 }
 
 ns_status ns_tree_walk(ns_db *db, ns_tree *t,
@@ -253,14 +253,14 @@ static void rows_add(rows *r, const ns_node *x) {
   r->n++;
 }
 
-static void pick(rows *r, const ns_tree *t, bool (*picks)(const ns_node *)) {
+static void pick_rows(rows *r, const ns_tree *t, bool (*picks)(const ns_node *)) {
   r->n = 0;
   for (size_t i = 0; i < t->nnodes; i++)
     if (picks(&t->nodes[i]))
       rows_add(r, &t->nodes[i]);
 }
 
-static ns_column col(const rows *r, size_t c) {
+static ns_column column_of(const rows *r, size_t c) {
   return (ns_column){NS_INT, &r->ints[c * r->cap], NULL,
                      c == W_PAUSED     ? r->nulls
                      : c == W_DEADLINE ? r->nulls + r->cap
@@ -293,7 +293,7 @@ static ns_status run_rows(ns_db *db, ns_sql sql, const rows *r, const int *colum
   for (size_t i = 0; i < r->n; i++) {
     ns_buf_adds(&list, i > 0 ? ",[" : "[[");
     for (size_t k = 0; k < n; k++) {
-      ns_column c = col(r, (size_t)columns[k]);
+      ns_column c = column_of(r, (size_t)columns[k]);
       ns_buf_adds(&list, k > 0 ? "," : "");
       if (c.null != NULL && c.null[i])
         ns_buf_adds(&list, "null");
@@ -310,24 +310,26 @@ static ns_status write_rows(ns_db *db, rows *r, const ns_tree *t, ns_err *err) {
                             W_DEADLINE, W_WISH, W_ID};
   static const int place[] = {W_WAS_DUE, W_ID};
   ns_status st;
-  pick(r, t, has_changed);
+  pick_rows(r, t, has_changed);
   st = run_rows(db, NS_SQL_ADMIN_TREE_JOB, r, job, sizeof job / sizeof job[0], err);
-  pick(r, t, leaves_scheduled);
+  pick_rows(r, t, leaves_scheduled);
   if (st == NS_OK)
     st = run_rows(db, NS_SQL_ADMIN_TREE_UNSCHEDULE, r, place,
                   sizeof place / sizeof place[0], err);
-  pick(r, t, goes_later);
+  pick_rows(r, t, goes_later);
   if (st == NS_OK)
     st = ns_db_bulk_changing(db, NS_SQL_ADMIN_TREE_SCHEDULED, /* one that is there may stay so */
-                             (ns_column[]){col(r, W_DUE), col(r, W_ID), col(r, W_QUEUE),
-                                           col(r, W_RANK), col(r, W_RUN), col(r, W_KIND)},
+                             (ns_column[]){column_of(r, W_DUE), column_of(r, W_ID),
+                                           column_of(r, W_QUEUE), column_of(r, W_RANK),
+                                           column_of(r, W_RUN), column_of(r, W_KIND)},
                              r->n, 0, err);
   db->ring_due = db->ring_due || r->n > 0;
-  pick(r, t, goes_now);
+  pick_rows(r, t, goes_now);
   if (st == NS_OK)
     st = ns_db_bulk(db, NS_SQL_CLAIM_READY,
-                    (ns_column[]){col(r, W_QUEUE), col(r, W_RANK), col(r, W_OFFSET), col(r, W_ID),
-                                  col(r, W_RUN), col(r, W_ALONE), col(r, W_KIND)},
+                    (ns_column[]){column_of(r, W_QUEUE), column_of(r, W_RANK),
+                                  column_of(r, W_OFFSET), column_of(r, W_ID), column_of(r, W_RUN),
+                                  column_of(r, W_ALONE), column_of(r, W_KIND)},
                     r->n, err);
   db->ring_due = db->ring_due || r->n > 0;
   return st;

@@ -270,7 +270,7 @@ static ns_status notify_holder(ns_db *db, ns_tree *t, ns_err *err) {
   return t->list.oom ? ns_no_memory(err)
                      : ns_db_run(db, NS_SQL_ADMIN_TREE_NOTICE,
                                  (ns_value[]){ns_vtext(ns_str("cancelled")),
-                                              ns_vtext(ns_said(t->text)), list},
+                                              ns_vtext(ns_finish_reason(t->text)), list},
                                  err);
 }
 

@@ -296,8 +296,7 @@ static bool remember_free_holders(ns_listener *l, const ns_peers *peers, int64_t
 }
 
 /* Reads who is there, and decides whom to watch. */
-static ns_status look_around(ns_listener *l, int64_t me, unsigned *woke,
-                             ns_err *err) {
+static ns_status look_at_holders(ns_listener *l, int64_t me, unsigned *woke, ns_err *err) {
   ns_value locks = ns_vint(!l->no_locks);
   ns_peers peers = {0};
   const ns_value *row;
@@ -312,13 +311,13 @@ static ns_status look_around(ns_listener *l, int64_t me, unsigned *woke,
   st = ns_stmt_run(l->link, l->list, &locks, err);
   while (st == NS_OK && ok &&
          (st = ns_stmt_fetch(l->link, l->list, &row, err)) == NS_OK && row != NULL)
-    ok = ns_peers_add(&peers, row);
+    ok = ns_wake_peers_add(&peers, row);
   ok = ok && remember_free_holders(l, &peers, me, &news);
   if (st == NS_OK && ok)
-    l->neighbour = ns_peers_watched(&peers, me, l->is_host, &l->watched);
+    l->neighbour = ns_wake_peers_watched(&peers, me, l->is_host, &l->watched);
   if (st == NS_OK && ok && l->neighbour == 0)
     l->neighbour = me;
-  ns_peers_free(&peers);
+  ns_wake_peers_free(&peers);
   if (news)
     *woke |= NS_WOKE_GONE;
   return st == NS_OK && (!ok || l->watched.oom)
@@ -440,7 +439,7 @@ static ns_status sleep_listed(ns_listener *l, const ns_awaited *what, int64_t wa
   list_paused(l, what);
   st = enter_list(l, what->holder, woke, err);
   if (st == NS_OK && *woke == 0)
-    st = judge_wake(look_around(l, what->holder, woke, err), woke, err);
+    st = judge_wake(look_at_holders(l, what->holder, woke, err), woke, err);
   if (!l->listed)
     wait = least(wait, ns_jitter(UNRUNG, 0.5));
   cut_wait(l, wait);
@@ -496,4 +495,4 @@ static void close_waiter(ns_db *db) {
   db->waiter = NULL;
 }
 
-const ns_hooks ns_listen_hooks = {.forked = close_waiter, .closing = close_waiter};
+const ns_hooks ns_wake_listen_hooks = {.forked = close_waiter, .closing = close_waiter};

@@ -21,7 +21,7 @@
 
 enum { P_ID, P_HOST, P_PID, P_PLACE, P_DEAD, P_BEAT, P_SILENT, P_AGE, P_FREE };
 
-void ns_place(char out[NS_PLACE]) {
+void ns_wake_place(char out[NS_PLACE]) {
   char boot[40] = "";
   char space[24] = "";
   int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -66,7 +66,7 @@ static int64_t process_age(const char *state) {
          (int64_t)(ticks * NS_SECOND / (unsigned long long)sysconf(_SC_CLK_TCK));
 }
 
-bool ns_process_is(pid_t pid, int64_t age) {
+bool ns_wake_process_is(pid_t pid, int64_t age) {
   char text[512];
   const char *state;
   read_stat(pid, text, sizeof text);
@@ -77,7 +77,7 @@ bool ns_process_is(pid_t pid, int64_t age) {
 
 /* Looks for its process, where that is to be seen. A zombie is gone, though its
 ** parent has not waited for it yet. */
-static void look_here(ns_peer *p, const char *here, const ns_value *row) {
+static void look_for_process(ns_peer *p, const char *here, const ns_value *row) {
   char text[512];
   ns_bytes place = row[P_PLACE].s;
   pid_t pid = (pid_t)row[P_PID].i;
@@ -92,7 +92,7 @@ static void look_here(ns_peer *p, const char *here, const ns_value *row) {
              process_age(state + 2) + YOUNGER >= row[P_AGE].i;
 }
 
-bool ns_peers_add(ns_peers *p, const ns_value *row) {
+bool ns_wake_peers_add(ns_peers *p, const ns_value *row) {
   if (!ns_grow(&p->items, &p->cap, p->n + 1, sizeof *p->items))
     return false;
   p->items[p->n] = (ns_peer){
@@ -100,18 +100,17 @@ bool ns_peers_add(ns_peers *p, const ns_value *row) {
       .is_host = row[P_HOST].i != 0, .dead = row[P_DEAD].i != 0,
       .free = row[P_FREE].i != 0};
   if (p->here[0] == '\0')
-    ns_place(p->here);
-  look_here(&p->items[p->n++], p->here, row);
+    ns_wake_place(p->here);
+  look_for_process(&p->items[p->n++], p->here, row);
   return true;
 }
 
-void ns_peers_free(ns_peers *p) {
+void ns_wake_peers_free(ns_peers *p) {
   free(p->items);
   *p = (ns_peers){0};
 }
 
-int64_t ns_peers_watched(const ns_peers *p, int64_t me, bool is_host,
-                         ns_buf *others) {
+int64_t ns_wake_peers_watched(const ns_peers *p, int64_t me, bool is_host, ns_buf *others) {
   int64_t neighbour = 0;
   size_t first = 0;
   size_t watched = 0;

@@ -37,7 +37,7 @@ static void committed(ns_db *db, bool written) {
     ns_ring(db, NULL);
 }
 
-const ns_hooks ns_ring_hooks = {.committed = committed};
+const ns_hooks ns_wake_ring_hooks = {.committed = committed};
 
 /* ------------------------------------------------------------------- a trial */
 

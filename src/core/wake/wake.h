@@ -31,21 +31,21 @@ typedef struct ns_peers {
 
 /* This boot of this machine and its space of process ids: within one place a
 ** process id means one process. */
-void ns_place(char out[NS_PLACE]);
+void ns_wake_place(char out[NS_PLACE]);
 
 /* Is process 'pid' of this place there, and for 'age' µs? Otherwise its number has been
 ** given to another. Stopped ones are there, zombies are not. */
-bool ns_process_is(pid_t pid, int64_t age);
+bool ns_wake_process_is(pid_t pid, int64_t age);
 
 /* Adds a row of rescue_holders. False: out of memory. */
-bool ns_peers_add(ns_peers *p, const ns_value *row);
-void ns_peers_free(ns_peers *p);
+bool ns_wake_peers_add(ns_peers *p, const ns_value *row);
+void ns_wake_peers_free(ns_peers *p);
 
 /*
 ** Whom holder 'me' watches: the living ones behind it in the ring of ids. The
 ** first is the neighbour (0: nobody), the others are written as "[id,…]". Hosts
 ** go on up to the next host, so that between them nobody is left out.
 */
-int64_t ns_peers_watched(const ns_peers *p, int64_t me, bool is_host, ns_buf *others);
+int64_t ns_wake_peers_watched(const ns_peers *p, int64_t me, bool is_host, ns_buf *others);
 
 #endif

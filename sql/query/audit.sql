@@ -2,17 +2,17 @@
 -- key, a stretch at a time, and lock nothing; what mends looks again under the lock of
 -- the job's row. Sorted by name.
 
--- name: mend_begin
+-- name: audit_begin
 -- One host looks, as long as its connection lives. 1: it is this one.
 SELECT IF(IS_USED_LOCK(CONCAT('nightshift-mend:', {here})) = CONNECTION_ID(), 1,
   GET_LOCK(CONCAT('nightshift-mend:', {here}), 0))
 
--- name: mend_count
+-- name: audit_count
 -- Params: what, how many. Key: PRIMARY.
 INSERT INTO nightshift_mended (what, n, last) VALUES (?, ?, {now})
 ON DUPLICATE KEY UPDATE n = n + VALUES(n), last = VALUES(last)
 
--- name: mend_due
+-- name: audit_due
 -- Params: run_at, job, run. Key: PRIMARY of scheduled and of job; 1205 at once when
 -- somebody holds the row. One of no job that is due then.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
@@ -20,29 +20,29 @@ DELETE FROM nightshift_scheduled WHERE run_at = ? AND job_id = ? AND run = ?
   AND NOT EXISTS(SELECT 1 FROM nightshift_job j WHERE j.id = nightshift_scheduled.job_id
     AND j.run = nightshift_scheduled.run AND j.due = nightshift_scheduled.run_at)
 
--- name: mend_edges
+-- name: audit_edges
 -- Params: on, on, job, rows. Key: PRIMARY, a range. No locks.
 SELECT on_id, job_id FROM nightshift_edge
 WHERE on_id > ? OR on_id = ? AND job_id > ?
 ORDER BY on_id, job_id LIMIT ?
 
--- name: mend_edges_of
+-- name: audit_edges_of
 -- Params: 16 jobs. Key: none, all edges: asked of jobs that were found twice. No locks.
 SELECT job_id, COUNT(*) FROM nightshift_edge
 WHERE job_id IN (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) GROUP BY job_id
 
--- name: mend_every
+-- name: audit_every
 -- µs between two looks at the same job.
 SELECT CAST(value AS SIGNED) FROM nightshift_meta WHERE name = 'mend_every'
 
--- name: mend_job
+-- name: audit_job
 -- Params: runs more, unmet, unmet, whether its pause goes, whether it is due now, job.
--- Key: PRIMARY of job, locked by mend_lock. Who waits for nobody any more is not parked.
+-- Key: PRIMARY of job, locked by audit_lock. Who waits for nobody any more is not parked.
 UPDATE nightshift_job SET run = run + ?, unmet = ?,
   waits = IF(? = 0 AND waits IN ('fail', 'continue'), NULL, waits),
   paused = IF(?, NULL, paused), due = IF(?, {now}, due) WHERE id = ?
 
--- name: mend_jobs
+-- name: audit_jobs
 -- Params: id, rows. Key: PRIMARY of job, a range; of pause and of signal. No locks. lost
 -- pause: the pause that holds it is over, and no retry of a tree does; told: what it waits for has been sent.
 SELECT j.id, j.run, j.unmet, j.paused IS NOT NULL,
@@ -53,7 +53,7 @@ SELECT j.id, j.run, j.unmet, j.paused IS NOT NULL,
 FROM nightshift_job j FORCE INDEX (PRIMARY)
 WHERE j.id > ? ORDER BY j.id LIMIT ?
 
--- name: mend_key
+-- name: audit_key
 -- Params: queue, key, job. Key: PRIMARY of unique_key and of job; 1205 at once when
 -- somebody holds the row. A key whose job is gone.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
@@ -61,7 +61,7 @@ DELETE FROM nightshift_unique_key WHERE queue_id = ? AND ukey = ? AND job_id = ?
   AND NOT EXISTS(SELECT 1 FROM nightshift_job j
     WHERE j.id = nightshift_unique_key.job_id AND j.ukey = nightshift_unique_key.ukey)
 
--- name: mend_keys
+-- name: audit_keys
 -- Params: queue, queue, key, rows. Key: PRIMARY of unique_key, a range; of job. No locks.
 SELECT u.queue_id, u.ukey, u.job_id, j.id IS NULL
 FROM nightshift_unique_key u FORCE INDEX (PRIMARY)
@@ -69,14 +69,14 @@ LEFT JOIN nightshift_job j ON j.id = u.job_id AND j.ukey = u.ukey
 WHERE u.queue_id > ? OR u.queue_id = ? AND u.ukey > ?
 ORDER BY u.queue_id, u.ukey LIMIT ?
 
--- name: mend_leased
+-- name: audit_leased
 -- Params: 16 jobs. Key: none, all leases: they are few, and asked of jobs that were found
 -- twice. No locks.
 SELECT c.id, c.run FROM nightshift_lease l
 JOIN JSON_TABLE(l.jobs, {tokens}) c
 WHERE c.id IN (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
--- name: mend_leases
+-- name: audit_leases
 -- Params: lease, leases. Key: PRIMARY of lease, a range. No locks.
 SELECT l.id, c.id, c.run
 FROM (SELECT id, jobs FROM nightshift_lease WHERE id > ? ORDER BY id LIMIT ?) l
@@ -84,9 +84,9 @@ LEFT JOIN JSON_TABLE(l.jobs, {tokens}) c
   ON TRUE
 ORDER BY l.id
 
--- name: mend_lock
+-- name: audit_lock
 -- Params: [[id,run],…]. Key: PRIMARY of job, one row at a time; locks them, around those
--- that somebody holds. And of pause, signal and scheduled. As mend_jobs.
+-- that somebody holds. And of pause, signal and scheduled. As audit_jobs.
 SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.rank, j.unmet, j.due, {now} AS now,
   j.paused IS NOT NULL,
   COALESCE(j.paused, 0) > 0
@@ -100,7 +100,7 @@ FROM JSON_TABLE(?, {tokens}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 FOR UPDATE SKIP LOCKED
 
--- name: mend_own
+-- name: audit_own
 -- Params: holder. Keys: holder of lease, PRIMARY of job. No locks. Claims of a holder
 -- that stand.
 SELECT STRAIGHT_JOIN j.id, j.run FROM nightshift_lease l FORCE INDEX (holder)
@@ -108,7 +108,7 @@ JOIN JSON_TABLE(l.jobs, {tokens}) c
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id AND j.run = c.run
 WHERE l.holder = ?
 
--- name: mend_ready
+-- name: audit_ready
 -- Params: queue, queue, rank, queue, rank, ready_at, queue, rank, ready_at, job, rows.
 -- Key: PRIMARY of ready, a range; of job. No locks. stale: of no job.
 SELECT r.queue_id, r.rank, r.ready_at, r.job_id, r.run, j.id IS NULL AS stale
@@ -119,12 +119,12 @@ WHERE r.queue_id > ? OR r.queue_id = ? AND r.rank > ?
   OR r.queue_id = ? AND r.rank = ? AND r.ready_at = ? AND r.job_id > ?
 ORDER BY r.queue_id, r.rank, r.ready_at, r.job_id LIMIT ?
 
--- name: mend_ready_of
+-- name: audit_ready_of
 -- Params: 16 jobs. Key: none, all of ready: asked of jobs that were found twice. No locks.
 SELECT job_id, run FROM nightshift_ready
 WHERE job_id IN (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
--- name: mend_row
+-- name: audit_row
 -- Params: queue, rank, ready_at, job, run. Key: PRIMARY of ready and of job; 1205 at once
 -- when somebody holds the row. One of no job, or of a run of before.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
@@ -132,7 +132,7 @@ DELETE FROM nightshift_ready WHERE queue_id = ? AND rank = ? AND ready_at = ? AN
   AND run = ? AND NOT EXISTS(SELECT 1 FROM nightshift_job j
     WHERE j.id = nightshift_ready.job_id AND j.run = nightshift_ready.run)
 
--- name: mend_scheduled
+-- name: audit_scheduled
 -- Params: run_at, run_at, job, rows. Key: PRIMARY of scheduled, a range; of job. No locks.
 -- stale: of no job, or of one that is due at another time.
 SELECT s.run_at, s.job_id, s.run, j.id IS NULL OR j.run = s.run AND j.due <> s.run_at AS stale
@@ -141,7 +141,7 @@ LEFT JOIN nightshift_job j ON j.id = s.job_id
 WHERE s.run_at > ? OR s.run_at = ? AND s.job_id > ?
 ORDER BY s.run_at, s.job_id LIMIT ?
 
--- name: mend_signal
+-- name: audit_signal
 -- Params: job, name. Key: PRIMARY of signal, of job and of finished; 1205 at once when
 -- somebody holds the row. One that was sent to a job that left no history.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
@@ -149,7 +149,7 @@ DELETE FROM nightshift_signal WHERE job_id = ? AND name = ?
   AND NOT EXISTS(SELECT 1 FROM nightshift_job j WHERE j.id = nightshift_signal.job_id)
   AND NOT EXISTS(SELECT 1 FROM nightshift_finished f WHERE f.id = nightshift_signal.job_id)
 
--- name: mend_signals
+-- name: audit_signals
 -- Params: job, job, name, rows. Key: PRIMARY of signal, a range; of job and of finished.
 -- No locks.
 SELECT s.job_id, s.name, j.id IS NULL AND f.id IS NULL
@@ -159,14 +159,14 @@ LEFT JOIN nightshift_finished f ON f.id = s.job_id
 WHERE s.job_id > ? OR s.job_id = ? AND s.name > ?
 ORDER BY s.job_id, s.name LIMIT ?
 
--- name: mend_stand
+-- name: audit_stand
 -- Params: [[id,run,unmet],…]. Key: PRIMARY of job. No locks. Those that are still so.
 SELECT STRAIGHT_JOIN j.id
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', run INT UNSIGNED PATH '$[1]',
   unmet INT UNSIGNED PATH '$[2]')) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run AND j.unmet = v.unmet
 
--- name: mend_twice
+-- name: audit_twice
 -- Params: queue, rank, ready_at, job, run. Key: PRIMARY of ready; all leases, they are
 -- few. 1205 at once when somebody holds a row. One of a claim that stands.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
