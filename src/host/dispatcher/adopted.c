@@ -14,13 +14,14 @@
 ** Invariant: a table's jobs have its lease, a number below 0, wherever they go, and
 ** their verdicts come back here.
 */
-#include "dispatcher/turn.h"
-
 #include <stdlib.h>
 #include <string.h>
 
+#include "dispatcher/deferred.h"
 #include "dispatcher/row_log.h"
 #include "dispatcher/served.h"
+#include "dispatcher/table_listener.h"
+#include "dispatcher/turn.h"
 #include "ipc/alloc.h"
 #include "ns_log.h"
 #include "ns_time.h"
@@ -30,6 +31,36 @@
 #define KEPT_MAX 64           /* ... of jobs that have a connection each */
 #define ERROR_FIRST 50000     /* after a table has refused, doubling */
 #define ERROR_LAST (5 * NS_SECOND)
+
+/* An adopted table. They are known by their lease, which is a number below 0 that all of
+** their jobs have. */
+typedef struct nsh_adopted {
+  struct tables *all;
+  ns_adopted *table;
+  const ns_mapping *map;
+  int64_t lease;
+  size_t pool;        /* of its jobs */
+  nsh_batch fresh;    /* verdicts out of the mailbox */
+  nsh_retry unsettled;
+  nsh_deferred patience;    /* verdicts that wait */
+  nsh_table_listener *hark; /* hears whoever rings for it; NULL: nobody does */
+  bool handled;       /* some script here has its handler */
+  bool told;          /* ... or people have been told that none has */
+  bool paused;        /* what was claimed has been taken back */
+  bool worked;        /* a claim has looked for rows: it was not paused all the time */
+  int empties;        /* claims in a row that found nothing, a while apart */
+  int64_t due;        /* µs: as ns_adopted_due, after those */
+  int64_t error_wait, error_at; /* the table does not work: nothing before */
+} nsh_adopted;
+
+/* The source. */
+typedef struct tables {
+  nsh_source source;  /* first: a pointer to it is one to this */
+  nsh_adopted *items;
+  size_t n;
+  size_t first;       /* whose turn it is to claim before the others */
+  int64_t watch_at;   /* while we hold rows: what people decide */
+} tables;
 
 /* ------------------------------------------------------------ birth and end */
 
@@ -44,47 +75,53 @@ static void say_index(nsh_adopted *a) {
   ns_buf_free(&sql);
 }
 
-ns_status nsh_adopted_open(nsh_dispatch *d, ns_err *err) {
-  const nsh_config *cfg = d->cfg;
-  if (cfg->nadopted == 0)
-    return NS_OK;
-  d->adopted = nsh_alloc(cfg->nadopted * sizeof *d->adopted);
-  for (size_t i = 0; i < cfg->nadopted; i++) {
-    nsh_adopted *a = &d->adopted[i];
-    int64_t number;
-    ns_status st = ns_adopt(d->db, &cfg->adopted[i], &a->table, &number, err);
-    if (st != NS_OK)
-      return st;
-    a->map = &cfg->adopted[i];
-    a->lease = -number;
-    a->pool = nsh_config_pool(cfg, a->map->table);
-    a->unsettled = NSH_RETRY_INIT;
-    a->patience = NSH_DEFERRED_INIT;
-    a->due = -1;
-    d->nadopted++;
-    say_index(a);
-    if (ns_adopted_rung(a->table) && !cfg->drain &&
-        (st = nsh_table_listener_open(&a->hark, a->table, d->mail, err)) != NS_OK)
-      return st;
-  }
-  return NS_OK;
+static ns_status open_table(nsh_dispatch *d, nsh_adopted *a, const ns_mapping *map, ns_err *err) {
+  int64_t number;
+  ns_status st = ns_adopt(d->db, map, &a->table, &number, err);
+  if (st != NS_OK)
+    return st;
+  a->map = map;
+  a->lease = -number;
+  a->pool = nsh_config_pool(d->cfg, map->table);
+  a->unsettled = NSH_RETRY_INIT;
+  a->patience = NSH_DEFERRED_INIT;
+  a->due = -1;
+  a->all->n++;
+  say_index(a);
+  return ns_adopted_rung(a->table) && !d->cfg->drain
+             ? nsh_table_listener_open(&a->hark, a->table, d->mail, err)
+             : NS_OK;
 }
 
-void nsh_adopted_deafen(nsh_dispatch *d) {
-  for (size_t i = 0; i < d->nadopted; i++) {
-    nsh_table_listener_close(d->adopted[i].hark, d->db);
-    d->adopted[i].hark = NULL;
+static ns_status open_tables(tables *s, ns_err *err) {
+  const nsh_config *cfg = s->source.d->cfg;
+  ns_status st = NS_OK;
+  s->items = nsh_alloc(cfg->nadopted * sizeof *s->items);
+  for (size_t i = 0; st == NS_OK && i < cfg->nadopted; i++) {
+    s->items[i].all = s;
+    st = open_table(s->source.d, &s->items[i], &cfg->adopted[i], err);
+  }
+  return st;
+}
+
+static void stop_listeners(nsh_source *source) {
+  tables *s = (tables *)source;
+  for (size_t i = 0; i < s->n; i++) {
+    nsh_table_listener_close(s->items[i].hark, source->d->db);
+    s->items[i].hark = NULL;
   }
 }
 
-void nsh_adopted_close(nsh_dispatch *d) {
-  for (size_t i = 0; i < d->nadopted; i++) {
-    nsh_adopted *a = &d->adopted[i];
+static void close_tables(nsh_source *source) {
+  tables *s = (tables *)source;
+  for (size_t i = 0; i < s->n; i++) {
+    nsh_adopted *a = &s->items[i];
     nsh_batch_free(&a->fresh);
     nsh_deferred_free(&a->patience);
     nsh_retry_free(&a->unsettled);
   }
-  free(d->adopted);
+  free(s->items);
+  free(s);
 }
 
 /* ------------------------------------------------------------------- when */
@@ -120,36 +157,31 @@ static int64_t next_of(const nsh_dispatch *d, const nsh_adopted *a,
   return t > a->error_at ? t : a->error_at;
 }
 
-/* Verdicts in the mailbox are found by nsh_queues_due. */
-int64_t nsh_adopted_next(const nsh_dispatch *d) {
-  int64_t t = NSH_NEVER;
-  nsh_room room;
-  if (d->nadopted == 0)
-    return t;
-  room = nsh_exchange_room(d->mail);
-  if (d->mail->outstanding > 0)
-    t = d->watch_at;
-  for (size_t i = 0; i < d->nadopted; i++)
-    t = nsh_sooner(t, next_of(d, &d->adopted[i], &room));
+/* Verdicts in the mailbox are found by the queues. */
+static int64_t next_time(const nsh_source *source) {
+  const tables *s = (const tables *)source;
+  const nsh_dispatch *d = source->d;
+  nsh_room room = nsh_exchange_room(d->mail);
+  int64_t t = d->mail->outstanding > 0 ? s->watch_at : NSH_NEVER;
+  for (size_t i = 0; i < s->n; i++)
+    t = nsh_sooner(t, next_of(d, &s->items[i], &room));
   return t;
 }
 
-bool nsh_adopted_due(const nsh_dispatch *d, int64_t now) {
-  return nsh_adopted_next(d) <= now;
+static bool is_due(const nsh_source *source, int64_t now) {
+  return next_time(source) <= now;
 }
 
-static nsh_adopted *owner(nsh_dispatch *d, const ns_verdict *v) {
-  return v->lease < 0 && (uint64_t)-v->lease <= d->nadopted
-             ? &d->adopted[-v->lease - 1]
-             : NULL;
+static nsh_adopted *owner(const tables *s, const ns_verdict *v) {
+  return v->lease < 0 && (uint64_t)-v->lease <= s->n ? &s->items[-v->lease - 1] : NULL;
 }
 
 /* Takes theirs out from among the others. */
-static void sort_out(nsh_dispatch *d) {
-  nsh_batch *all = &d->mail->verdicts;
+static void sort_out(const tables *s) {
+  nsh_batch *all = &s->source.d->mail->verdicts;
   size_t n = 0;
   for (size_t i = 0; i < all->n; i++) {
-    nsh_adopted *a = owner(d, &all->items[i]);
+    nsh_adopted *a = owner(s, &all->items[i]);
     if (a != NULL)
       nsh_batch_copy(&a->fresh, &all->items[i]);
     else
@@ -160,12 +192,13 @@ static void sort_out(nsh_dispatch *d) {
     nsh_batch_clear(all);
 }
 
-void nsh_adopted_take(nsh_dispatch *d, int64_t now) {
-  if (d->nadopted > 0)
-    sort_out(d);
-  for (size_t i = 0; i < d->nadopted; i++) {
-    nsh_adopted *a = &d->adopted[i];
-    nsh_deferred_take(&a->patience, &a->fresh, now, is_ending(d->mail));
+static void take_verdicts(nsh_source *source, nsh_turn *t, int64_t now) {
+  tables *s = (tables *)source;
+  (void)t; /* a verdict that waits has no place: its row is claimed */
+  sort_out(s);
+  for (size_t i = 0; i < s->n; i++) {
+    nsh_adopted *a = &s->items[i];
+    nsh_deferred_take(&a->patience, &a->fresh, now, is_ending(source->d->mail));
     nsh_retry_take(&a->unsettled, &a->fresh, NULL, now);
   }
 }
@@ -287,26 +320,26 @@ static ns_status look(nsh_dispatch *d, nsh_adopted *a, bool now, int64_t *freed,
   return st;
 }
 
-void nsh_adopted_look(nsh_dispatch *d) {
+static void give_back_rows(nsh_source *source) {
+  tables *s = (tables *)source;
   ns_err err;
   int64_t freed;
-  for (size_t i = 0; i < d->nadopted; i++)
-    if (look(d, &d->adopted[i], true, &freed, &err) != NS_OK)
+  for (size_t i = 0; i < s->n; i++)
+    if (look(source->d, &s->items[i], true, &freed, &err) != NS_OK)
       ns_log(err.status == NS_EBUSY ? NS_LOG_WARN : NS_LOG_ERROR, "rescue.failed",
-             NS_FIELDS(ns_fb("table", d->adopted[i].map->table),
+             NS_FIELDS(ns_fb("table", s->items[i].map->table),
                        ns_fs("code", ns_code(err.status)),
                        ns_fs("error", err.message)));
 }
 
 /* ------------------------------------------------------------------ claiming */
 
-/* Its half of what is free, when the queues want the other. */
-static size_t share_of(const nsh_dispatch *d, const nsh_adopted *a,
-                       const nsh_turn *t) {
+/* Its half of what is free, when another source wants the other. */
+static size_t share_of(const nsh_adopted *a, const nsh_turn *t) {
   size_t room = room_of(a, &t->room);
-  if (!nsh_queues_wants(d, t))
+  if (!nsh_turn_wanted(t, &a->all->source))
     return room;
-  return room - room / 2 - (d->first % 2 == 1 && room % 2 == 1 ? 1 : 0);
+  return room - room / 2 - (a->all->first % 2 == 1 && room % 2 == 1 ? 1 : 0);
 }
 
 static void deliver(nsh_dispatch *d, const nsh_adopted *a, ns_jobs *jobs) {
@@ -370,7 +403,7 @@ static void await(nsh_dispatch *d, nsh_adopted *a, bool found) {
 
 static ns_status claim(nsh_dispatch *d, nsh_adopted *a, nsh_turn *t, ns_err *err) {
   ns_jobs jobs = NS_JOBS_INIT;
-  size_t limit = share_of(d, a, t);
+  size_t limit = share_of(a, t);
   size_t n;
   ns_status st;
   if (!a->handled || is_full(a) || limit == 0 || !may_claim(d, a))
@@ -384,7 +417,7 @@ static ns_status claim(nsh_dispatch *d, nsh_adopted *a, nsh_turn *t, ns_err *err
     a->empties = brings_news(d, a, &jobs, ns_mono_us()) ? 0 : a->empties + 1;
     a->worked = true;
     deliver(d, a, &jobs);
-    nsh_queues_yield(d, t, a->pool, n);
+    nsh_turn_yield(t, &a->all->source, a->pool, n);
   } else if (st == NS_OK)
     st = count_empty(d, a, err);
   ns_jobs_free(&jobs);
@@ -422,7 +455,7 @@ static bool refuse(nsh_dispatch *d, nsh_adopted *a, const ns_err *err) {
   return true;
 }
 
-static bool run(nsh_dispatch *d, nsh_adopted *a, nsh_turn *t, int64_t now) {
+static bool run_table(nsh_dispatch *d, nsh_adopted *a, nsh_turn *t, int64_t now) {
   int64_t freed;
   ns_err err;
   ns_status st;
@@ -437,46 +470,98 @@ static bool run(nsh_dispatch *d, nsh_adopted *a, nsh_turn *t, int64_t now) {
   return true;
 }
 
-bool nsh_adopted_run(nsh_dispatch *d, nsh_turn *t) {
+static bool settle_and_claim(nsh_source *source, nsh_turn *t) {
+  tables *s = (tables *)source;
   int64_t now = ns_mono_us();
   bool fine = true;
-  if (d->nadopted == 0)
-    return true;
-  d->first++;
-  for (size_t i = 0; i < d->nadopted && fine; i++)
-    fine = run(d, &d->adopted[(d->first + i) % d->nadopted], t, now);
-  d->watch_at = now + WATCH;
+  s->first++;
+  for (size_t i = 0; i < s->n && fine; i++)
+    fine = run_table(source->d, &s->items[(s->first + i) % s->n], t, now);
+  s->watch_at = now + WATCH;
   if (fine)
-    nsh_recovered(d);
+    nsh_recovered(source->d);
   return fine;
 }
+
+static void write_signs(nsh_source *source, const nsh_turn *t, ns_sign *signs) {
+  tables *s = (tables *)source;
+  for (size_t i = 0; i < s->n; i++) {
+    const nsh_adopted *a = &s->items[i];
+    size_t n = nsh_turn_signs(t, a->lease, a->lease, signs);
+    ns_err err;
+    if (n > 0 && ns_adopted_touch_many(a->table, signs, n, &err) == NS_OK)
+      nsh_turn_lost(source->d, t, signs, n);
+  }
+}
+
+/* -------------------------------------------------------------- draining */
 
 static void sooner_due(int64_t *due, int64_t other) {
   if (other >= 0 && (*due < 0 || other < *due))
     *due = other;
 }
 
-bool nsh_adopted_refuses(const nsh_dispatch *d) {
-  for (size_t i = 0; i < d->nadopted; i++)
-    if (ns_adopted_refuses(d->adopted[i].table))
+static bool has_refused(const nsh_source *source) {
+  const tables *s = (const tables *)source;
+  for (size_t i = 0; i < s->n; i++)
+    if (ns_adopted_refuses(s->items[i].table))
       return true;
   return false;
 }
 
-bool nsh_adopted_rested(const nsh_dispatch *d, int64_t *due, size_t *patient) {
+static bool has_rested(const nsh_source *source, int64_t *due, size_t *deferred) {
+  const tables *s = (const tables *)source;
   int64_t now = ns_mono_us();
   bool rested = true;
   *due = -1;
-  *patient = 0;
-  for (size_t i = 0; i < d->nadopted; i++) {
-    const nsh_adopted *a = &d->adopted[i];
+  *deferred = 0;
+  for (size_t i = 0; i < s->n; i++) {
+    const nsh_adopted *a = &s->items[i];
     int64_t over = nsh_deferred_over(&a->patience);
     rested = rested && (a->empties >= 2 || !a->handled || is_full(a));
-    *patient += a->patience.batch.n;
+    *deferred += a->patience.batch.n;
     if (a->handled)
       sooner_due(due, a->due);
     if (over != NSH_NEVER)
       sooner_due(due, over > now ? over - now : 0);
   }
   return rested;
+}
+
+static bool log_awaited(const nsh_source *source) {
+  const tables *s = (const tables *)source;
+  const nsh_dispatch *d = source->d;
+  bool any = false;
+  for (size_t i = 0; i < s->n; i++) {
+    const nsh_adopted *a = &s->items[i];
+    char next_at[NS_LOG_TIME];
+    if (!a->handled || !is_soon(d, a->due))
+      continue;
+    ns_log_time(next_at, ns_now(d->db) + a->due);
+    ns_log(NS_LOG_INFO, "drain.waits",
+           NS_FIELDS(ns_fb("table", a->map->table), ns_fs("next", next_at)));
+    any = true;
+  }
+  return any;
+}
+
+ns_status nsh_adopted_open(nsh_dispatch *d, nsh_source **out, ns_err *err) {
+  tables *s;
+  if (d->cfg->nadopted == 0)
+    return NS_OK;
+  s = nsh_alloc(sizeof *s);
+  s->source = (nsh_source){.d = d,
+                           .due = is_due,
+                           .next = next_time,
+                           .take = take_verdicts,
+                           .run = settle_and_claim,
+                           .touch = write_signs,
+                           .rescue = give_back_rows,
+                           .rested = has_rested,
+                           .refuses = has_refused,
+                           .tell = log_awaited,
+                           .stop = stop_listeners,
+                           .close = close_tables};
+  *out = &s->source;
+  return open_tables(s, err);
 }

@@ -126,64 +126,15 @@ void nsh_maintenance_put_back(nsh_dispatch *d, nsh_turn *t) {
 
 /* ------------------------------------------------------------- for our jobs */
 
-static int by_token(const void *a, const void *b) {
-  const ns_sign *x = a;
-  const ns_sign *y = b;
-  return x->id != y->id ? (x->id > y->id) - (x->id < y->id)
-                        : (x->run > y->run) - (x->run < y->run);
-}
-
-/* Claims that turn out to be lost go to the loop. 'signs' are sorted; there may be as
-** many as the host has workers. */
-static void tell_lost(nsh_dispatch *d, const nsh_turn *t, const ns_sign *signs,
-                      size_t n) {
-  bool any = false;
-  nsh_exchange_lock(d->mail);
-  for (size_t i = 0; i < t->ntouches; i++) {
-    ns_sign key = {.id = t->touches[i].id, .run = t->touches[i].run};
-    const ns_sign *s = bsearch(&key, signs, n, sizeof key, by_token);
-    if (s != NULL && s->lost) {
-      nsh_exchange_lose(d->mail, &t->touches[i]);
-      any = true;
-    }
-  }
-  nsh_exchange_unlock(d->mail);
-  if (any)
-    d->mail->notify(d->mail->notify_arg);
-}
-
-/* Those of one source: 'table' NULL: of nightshift's own. */
-static ns_status write_signs(nsh_dispatch *d, const nsh_turn *t, ns_sign *signs,
-                             int64_t lease, ns_adopted *table, ns_err *err) {
-  size_t n = 0;
-  ns_status st;
-  for (size_t i = 0; i < t->ntouches; i++) {
-    const nsh_touch *p = &t->touches[i];
-    if (table != NULL ? p->lease == lease : p->lease >= 0)
-      signs[n++] = (ns_sign){.id = p->id, .run = p->run, .worker_pid = p->pid,
-                             .progress = p->progress, .text = {p->text, p->n}};
-  }
-  st = n == 0          ? NS_OK
-       : table != NULL ? ns_adopted_touch_many(table, signs, n, err)
-                       : ns_touch_many(d->db, signs, n, err);
-  if (st != NS_OK || n == 0)
-    return st;
-  qsort(signs, n, sizeof *signs, by_token); /* those of a table are in the order of seats */
-  tell_lost(d, t, signs, n);
-  return NS_OK;
-}
-
 /* What could not be written is for people to see, and comes again if the job
 ** shows more. */
 static void write_touches(nsh_dispatch *d, nsh_turn *t) {
   ns_sign *signs;
-  ns_err err;
   if (t->ntouches == 0)
     return;
   signs = nsh_alloc(t->ntouches * sizeof *signs);
-  write_signs(d, t, signs, 0, NULL, &err);
-  for (size_t i = 0; i < d->nadopted; i++)
-    write_signs(d, t, signs, d->adopted[i].lease, d->adopted[i].table, &err);
+  for (size_t i = 0; i < d->nsources; i++)
+    d->sources[i]->touch(d->sources[i], t, signs);
   for (size_t i = 0; i < t->ntouches; i++)
     free(t->touches[i].text);
   free(signs);
@@ -355,8 +306,9 @@ void nsh_maintenance_run(nsh_dispatch *d, nsh_turn *t) {
   write_workers(d, t, now);
   read_notices(d, t);
   check_claims(d);
-  if (t->died)
-    nsh_adopted_look(d);
+  for (size_t i = 0; t->died && i < d->nsources; i++)
+    if (d->sources[i]->rescue != NULL)
+      d->sources[i]->rescue(d->sources[i]);
   ring(d, now);
   widen(d, now);
 }

@@ -1,6 +1,6 @@
 /*
-** A cycle: writes the verdicts, claims what the workers can take and hands it
-** over. It is what the nightshift tables are as a source of jobs.
+** Nightshift's own queues as a source of jobs. A cycle writes the verdicts, claims what the
+** workers can take and hands it over.
 **
 ** When to claim: while claims come back full there is more ("hot"). A claim
 ** that came back short arms the listener, which waits in the server. What
@@ -12,60 +12,180 @@
 ** With reserved workers this holds for each pool: while pool 0 is full, claims
 ** and the listener go on for the queues that have workers of their own, and
 ** leave the others out.
+**
+** A host that drains also looks ahead. The server is asked only while the host has
+** nothing else to do and something, of whatever name, is due soon; the answer is good
+** until then.
+**
+** Invariants: a queue that is paused, or that was not asked for, is not served. While it is
+** not known what is due soon, the host does not end.
 */
-#include "dispatcher/turn.h"
-
+#include <stdlib.h>
 #include <string.h>
 
 #include "dispatcher/served.h"
+#include "dispatcher/turn.h"
 #include "ipc/alloc.h"
+#include "ns_log.h"
 #include "ns_time.h"
 
 #define FEEDS_OLD NS_SECOND
 #define LAST_LOOK 5000 /* of one that drains, after a claim that found nothing */
 #define HELD_RETRY 10000 /* dependents whose row somebody else holds */
 
+/* The queues that are claimed from, as the core wants to have them: with their weights, and
+** with the room of the workers that are reserved for them. They are made anew whenever the
+** queues are read: one may have been made, paused or resumed meanwhile. */
+typedef struct feeds {
+  ns_feed *items;
+  size_t *pools;   /* of each */
+  size_t n, cap, cappools;
+  int64_t *paused; /* queues that would be feeds, too */
+  size_t npaused, cappaused;
+  bool closed;     /* there is nothing to claim for: no handler is known */
+  int64_t newest;  /* greatest queue id seen */
+  int64_t made_at; /* monotonic µs: when the queues were read */
+} feeds;
+
+/* What a host that is to end when nothing is left still waits for: of what is scheduled
+** and due soon, that which it will claim itself. Instants are monotonic µs. */
+typedef struct outlook {
+  bool known;           /* the last look has told */
+  bool failed;          /* ... or could not: it is to be repeated */
+  ns_upcoming upcoming; /* n == 0: nothing */
+  int64_t due_at;       /* when the first of it is; NEVER: nothing */
+} outlook;
+
+/* The source. Instants ('…_at') are monotonic µs. */
+typedef struct queues {
+  nsh_source source;   /* first: a pointer to it is one to this */
+  nsh_retry unsettled;
+  feeds feeds;
+  outlook outlook;
+  bool hot[NSH_POOLS_MAX]; /* when this pool has room, a claim may find more */
+  bool narrow;         /* the listener was armed without pool 0's queues */
+  int64_t recheck_at, due_at;
+  int64_t due;         /* as the last cycle said; -1: no reason to claim by itself */
+  int empties;         /* claims in a row that found nothing */
+  int64_t empty_since; /* when the first of them began */
+  /* of the turn under way */
+  nsh_turn *turn;      /* for choose_anew */
+  bool woken;          /* by the listener, or for a last look */
+  bool active;         /* there is something for a cycle to do */
+  int64_t began;       /* the cycle */
+} queues;
+
+/* -------------------------------------------------------- served queues */
+
+static void add_feed(feeds *f, const nsh_config *cfg, const ns_queue_row *row,
+                int weight) {
+  size_t n = f->n + 1;
+  if (row->paused) {
+    nsh_must(ns_grow(&f->paused, &f->cappaused, f->npaused + 1, sizeof *f->paused));
+    f->paused[f->npaused++] = row->id;
+    return;
+  }
+  nsh_must(ns_grow(&f->items, &f->cap, n, sizeof *f->items));
+  nsh_must(ns_grow(&f->pools, &f->cappools, n, sizeof *f->pools));
+  f->items[f->n] = (ns_feed){.queue_id = row->id, .weight = weight};
+  f->pools[f->n++] = nsh_config_pool(cfg, ns_str(row->name));
+}
+
+static bool is_named(const nsh_feed *feed, const ns_queue_row *row) {
+  return feed->name.n == strlen(row->name) &&
+         memcmp(feed->name.p, row->name, feed->name.n) == 0;
+}
+
+static void add_feeds(feeds *f, const nsh_config *cfg,
+                    const ns_queue_row *rows, size_t n) {
+  for (size_t i = 0; i < cfg->nqueues; i++)
+    for (size_t k = 0; k < n; k++)
+      if (is_named(&cfg->queues[i], &rows[k]))
+        add_feed(f, cfg, &rows[k], cfg->queues[i].weight);
+  for (size_t k = 0; cfg->nqueues == 0 && !cfg->no_queues && k < n; k++)
+    add_feed(f, cfg, &rows[k], 1);
+}
+
+/* From the queues as they are now: those that were named, in that order, or all. */
+static void make_feeds(feeds *f, const nsh_config *cfg,
+                    const ns_queue_row *rows, size_t n) {
+  f->n = f->npaused = 0;
+  if (!f->closed)
+    add_feeds(f, cfg, rows, n);
+  for (size_t i = 0; i < n; i++)
+    if (rows[i].id > f->newest)
+      f->newest = rows[i].id;
+  f->made_at = ns_mono_us();
+}
+
+static ns_status make_queues(const nsh_config *cfg, ns_db *db, ns_err *err) {
+  ns_status st = NS_OK;
+  int64_t id;
+  for (size_t i = 0; i < cfg->nqueues && st == NS_OK; i++)
+    st = ns_queue_id(db, cfg->queues[i].name, true, &id, err);
+  for (size_t i = 0; i < cfg->nreserves && st == NS_OK; i++)
+    if (!nsh_config_is_adopted(cfg, cfg->reserves[i].name))
+      st = ns_queue_id(db, cfg->reserves[i].name, true, &id, err);
+  return st;
+}
+
+/* Reads the queues; those that were named exist from now on. Errors: as ns_queue_id. */
+static ns_status open_feeds(feeds *f, const nsh_config *cfg, ns_db *db,
+                         ns_err *err) {
+  ns_queue_row *rows;
+  size_t n;
+  ns_status st = make_queues(cfg, db, err);
+  if (st != NS_OK)
+    return st;
+  if ((st = ns_queues(db, &rows, &n, err)) == NS_OK)
+    make_feeds(f, cfg, rows, n);
+  free(rows);
+  return st;
+}
+
+/* Shares the room out; how many jobs to claim. What is reserved for a queue that is not
+** served now is nobody's. */
+static size_t share_room(feeds *f, const nsh_room *room) {
+  size_t limit = room->open;
+  for (size_t i = 0; i < f->n; i++) {
+    f->items[i].reserve = f->pools[i] > 0 ? room->own[f->pools[i]] : 0;
+    limit += f->items[i].reserve;
+  }
+  return f->n > 0 ? limit : 0;
+}
+
 /* ------------------------------------------------------------------ when */
 
 /* A claim of any pool may find something. */
-static void heat(nsh_dispatch *d) {
+static void heat(queues *q) {
+  nsh_dispatch *d = q->source.d;
   for (size_t i = 0; i < d->mail->npools; i++)
-    d->hot[i] = true;
-}
-
-ns_status nsh_queues_open(nsh_dispatch *d, ns_err *err) {
-  d->unsettled = NSH_RETRY_INIT;
-  heat(d);
-  d->feeds.closed = true; /* until it is known what there are handlers for */
-  d->due = -1;
-  d->recheck_at = d->due_at = d->outlook.due_at = NSH_NEVER;
-  return nsh_feeds_open(&d->feeds, d->cfg, d->db, err);
-}
-
-void nsh_queues_close(nsh_dispatch *d) {
-  nsh_retry_free(&d->unsettled);
-  nsh_feeds_free(&d->feeds);
+    q->hot[i] = true;
 }
 
 /* A claim has a reason to find something. */
-static bool may_claim(const nsh_dispatch *d, int64_t now) {
+static bool may_claim(const queues *q, int64_t now) {
+  const nsh_dispatch *d = q->source.d;
   nsh_room room = nsh_exchange_room(d->mail);
-  bool any = room.open > 0 && d->hot[0];
+  bool any = room.open > 0 && q->hot[0];
   for (size_t i = 1; i < d->mail->npools; i++)
-    any = any || (room.own[i] > 0 && d->hot[i]);
-  return any || (room.all > 0 && (d->mail->woken || now >= d->recheck_at ||
-                                  now >= d->due_at));
+    any = any || (room.own[i] > 0 && q->hot[i]);
+  return any || (room.all > 0 && (d->mail->woken || now >= q->recheck_at ||
+                                  now >= q->due_at));
 }
 
-bool nsh_queues_due(const nsh_dispatch *d, int64_t now) {
-  return d->unsettled.batch.n > 0 || d->mail->verdicts.n > 0 || d->mail->broods.n > 0 ||
-         nsh_retry_waiting(&d->unsettled) > 0 || now >= d->unsettled.again_at || may_claim(d, now);
+static bool is_due(const nsh_source *source, int64_t now) {
+  const queues *q = (const queues *)source;
+  const nsh_exchange *m = source->d->mail;
+  return q->unsettled.batch.n > 0 || m->verdicts.n > 0 || m->broods.n > 0 ||
+         nsh_retry_waiting(&q->unsettled) > 0 || now >= q->unsettled.again_at || may_claim(q, now);
 }
 
-int64_t nsh_queues_next(const nsh_dispatch *d) {
-  int64_t t = d->unsettled.again_at;
-  if (nsh_exchange_room(d->mail).all > 0)
-    t = nsh_sooner(t, nsh_sooner(d->recheck_at, d->due_at));
+static int64_t next_time(const nsh_source *source) {
+  const queues *q = (const queues *)source;
+  int64_t t = q->unsettled.again_at;
+  if (nsh_exchange_room(source->d->mail).all > 0)
+    t = nsh_sooner(t, nsh_sooner(q->recheck_at, q->due_at));
   return t;
 }
 
@@ -87,65 +207,62 @@ static void hold_places(nsh_room *room, size_t waiting, size_t written) {
   room->all = most;
 }
 
-void nsh_queues_take(nsh_dispatch *d, nsh_turn *t, int64_t now) {
-  nsh_exchange *m = d->mail;
+static void take_verdicts(nsh_source *source, nsh_turn *t, int64_t now) {
+  queues *q = (queues *)source;
+  nsh_exchange *m = source->d->mail;
   size_t written;
-  t->cycle = d->nadopted == 0 || nsh_queues_due(d, now);
-  written = nsh_retry_take(&d->unsettled, &m->verdicts, &m->broods, now);
-  nsh_slow_owes(d->slow, NSH_DISPATCHER, &d->unsettled);
-  t->room = nsh_exchange_room(m);
-  hold_places(&t->room, nsh_retry_waiting(&d->unsettled) + m->broods.n, written);
+  q->active = source->d->nsources == 1 || is_due(source, now);
+  written = nsh_retry_take(&q->unsettled, &m->verdicts, &m->broods, now);
+  nsh_slow_owes(source->d->slow, NSH_DISPATCHER, &q->unsettled);
+  hold_places(&t->room, nsh_retry_waiting(&q->unsettled) + m->broods.n, written);
   t->limit = t->room.all;
-  t->woken = t->limit > 0 && (m->woken || now >= d->recheck_at);
-  if (t->cycle && t->limit > 0) {
+  q->woken = t->limit > 0 && (m->woken || now >= q->recheck_at);
+  if (q->active && t->limit > 0) {
     m->woken = false;
-    d->recheck_at = d->due_at = NSH_NEVER;
+    q->recheck_at = q->due_at = NSH_NEVER;
   }
 }
 
 /* That claim is still to be made; verdicts may have been written before it. */
-static void put_back(nsh_dispatch *d, const nsh_turn *t) {
-  size_t settled = nsh_retry_failed(&d->unsettled, ns_trouble(d->db), ns_mono_us());
-  nsh_slow_owes(d->slow, NSH_DISPATCHER, &d->unsettled);
+static void put_back(queues *q, const nsh_turn *t) {
+  nsh_dispatch *d = q->source.d;
+  size_t settled = nsh_retry_failed(&q->unsettled, ns_trouble(d->db), ns_mono_us());
+  nsh_slow_owes(d->slow, NSH_DISPATCHER, &q->unsettled);
   if (t->limit > 0)
-    heat(d);
+    heat(q);
   nsh_exchange_lock(d->mail);
   d->mail->unsettled -= settled;
-  d->mail->woken = d->mail->woken || t->woken;
+  d->mail->woken = d->mail->woken || q->woken;
   nsh_exchange_unlock(d->mail);
 }
 
-bool nsh_queues_wants(const nsh_dispatch *d, const nsh_turn *t) {
-  return t->cycle && t->limit > 0 && d->feeds.n > 0;
+static bool wants_places(const nsh_source *source, const nsh_turn *t) {
+  const queues *q = (const queues *)source;
+  return q->active && t->limit > 0 && q->feeds.n > 0;
 }
 
-void nsh_queues_yield(nsh_dispatch *d, nsh_turn *t, size_t pool, size_t n) {
-  size_t *own = &t->room.own[pool]; /* of pool 0: nothing */
-  size_t of_own = n < *own ? n : *own;
-  bool had = t->limit > 0;
-  *own -= of_own;
-  t->room.open = less(t->room.open, n - of_own);
-  t->limit = t->room.all = less(t->room.all, n);
-  if (had && t->limit == 0) {
-    heat(d);
-    nsh_exchange_lock(d->mail);
-    d->mail->woken = d->mail->woken || t->woken;
-    nsh_exchange_unlock(d->mail);
-  }
+/* What was to be claimed waits for the next turn. */
+static void claim_later(nsh_source *source) {
+  queues *q = (queues *)source;
+  nsh_exchange *m = source->d->mail;
+  heat(q);
+  nsh_exchange_lock(m);
+  m->woken = m->woken || q->woken;
+  nsh_exchange_unlock(m);
 }
 
 /* Is a feed worth waiting for? One that pool 0 has no room for is not, nor one
 ** that has more already. */
-static bool is_wanted(const nsh_dispatch *d, size_t feed) {
-  return !d->hot[0] || (d->feeds.pools[feed] > 0 && !d->hot[d->feeds.pools[feed]]);
+static bool is_wanted(const queues *q, size_t feed) {
+  return !q->hot[0] || (q->feeds.pools[feed] > 0 && !q->hot[q->feeds.pools[feed]]);
 }
 
-static void list_awaited(const nsh_dispatch *d, nsh_exchange *m) {
-  const nsh_feeds *f = &d->feeds;
+static void list_awaited(const queues *q, nsh_exchange *m) {
+  const feeds *f = &q->feeds;
   nsh_must(ns_grow(&m->queues, &m->capqueues, f->n + f->npaused, sizeof *m->queues));
   m->nqueues = 0;
   for (size_t i = 0; i < f->n; i++)
-    if (is_wanted(d, i))
+    if (is_wanted(q, i))
       m->queues[m->nqueues++] = f->items[i].queue_id;
   m->npaused = f->npaused;
   if (f->npaused > 0)
@@ -154,23 +271,24 @@ static void list_awaited(const nsh_dispatch *d, nsh_exchange *m) {
 
 /* Tells the listener what to wait for, if anything. One that sleeps already, for
 ** less, is woken. The lock is held. */
-static void arm(nsh_dispatch *d) {
+static void arm(queues *q) {
+  nsh_dispatch *d = q->source.d;
   nsh_exchange *m = d->mail;
-  bool any = !d->hot[0];
-  for (size_t i = 0; i < d->feeds.n; i++)
-    any = any || is_wanted(d, i);
+  bool any = !q->hot[0];
+  for (size_t i = 0; i < q->feeds.n; i++)
+    any = any || is_wanted(q, i);
   if (!any)
     return;
-  list_awaited(d, m);
-  m->newest = d->cfg->nqueues > 0 || d->cfg->no_queues || d->hot[0]
+  list_awaited(q, m);
+  m->newest = d->cfg->nqueues > 0 || d->cfg->no_queues || q->hot[0]
                   ? -1
-                  : d->feeds.newest;
+                  : q->feeds.newest;
   m->holder = d->holder;
-  if (m->armed && d->narrow && !d->hot[0]) {
+  if (m->armed && q->narrow && !q->hot[0]) {
     m->narrow = true;
     d->widen_at = 0;
   }
-  d->narrow = d->hot[0];
+  q->narrow = q->hot[0];
   if (!m->armed) {
     nsh_listen_near(d->listen, d->db, m->queues, m->nqueues);
     m->armed = true;
@@ -180,167 +298,282 @@ static void arm(nsh_dispatch *d) {
 
 /* Which pools' claims came back full? One without room is worth a claim as soon
 ** as it has some. 'got': jobs of each pool's queue, of others in got[0]. */
-static void feel(nsh_dispatch *d, const nsh_turn *t, const size_t *got) {
+static void feel(queues *q, const nsh_turn *t, const size_t *got) {
+  nsh_dispatch *d = q->source.d;
   size_t open = got[0];
   for (size_t i = 1; i < d->mail->npools; i++) {
     size_t own = t->room.own[i];
     open += got[i] > own ? got[i] - own : 0;
-    d->hot[i] = own == 0 || got[i] >= own;
+    q->hot[i] = own == 0 || got[i] >= own;
   }
-  d->hot[0] = t->room.open == 0 || open >= t->room.open;
+  q->hot[0] = t->room.open == 0 || open >= t->room.open;
   if (t->room.open > 0)
-    d->more = d->hot[0];
-  for (size_t i = 1; i < d->mail->npools && !d->hot[0]; i++)
-    d->hot[i] = t->room.own[i] == 0; /* there was room for any job */
+    d->more = q->hot[0];
+  for (size_t i = 1; i < d->mail->npools && !q->hot[0]; i++)
+    q->hot[i] = t->room.own[i] == 0; /* there was room for any job */
 }
 
 /* After a claim: when to claim next. The lock is held. */
-static void plan(nsh_dispatch *d, const nsh_turn *t, const size_t *got, size_t n,
+static void plan(queues *q, const nsh_turn *t, const size_t *got, size_t n,
                  int64_t now) {
-  feel(d, t, got);
+  nsh_dispatch *d = q->source.d;
+  feel(q, t, got);
   if (n > 0)
-    d->empties = 0;
+    q->empties = 0;
   else if (t->room.open > 0 || nsh_config_workers(d->cfg, 0) == 0) {
-    if (d->empties++ == 0) /* else most queues were not looked at */
-      d->empty_since = t->began;
+    if (q->empties++ == 0) /* else most queues were not looked at */
+      q->empty_since = q->began;
   }
-  d->due_at = d->due >= 0 ? now + d->due : NSH_NEVER;
-  d->recheck_at = d->cfg->drain && (d->empties == 1 || d->outlook.failed)
+  q->due_at = q->due >= 0 ? now + q->due : NSH_NEVER;
+  q->recheck_at = d->cfg->drain && (q->empties == 1 || q->outlook.failed)
                       ? now + LAST_LOOK
                       : NSH_NEVER;
-  arm(d);
+  arm(q);
+}
+
+/* -------------------------------------------------------- looking ahead */
+
+static bool is_soon(const nsh_dispatch *d, int64_t in) {
+  return in >= 0 && in <= d->cfg->drain_within;
+}
+
+static bool is_busy(const nsh_dispatch *d) {
+  bool busy;
+  nsh_exchange_lock(d->mail);
+  busy = d->mail->outstanding > 0;
+  nsh_exchange_unlock(d->mail);
+  return busy;
+}
+
+/* Was the last answer of what comes next, and is that still to come? */
+static bool stands(const outlook *o, int64_t first, int64_t now) {
+  return o->due_at != NSH_NEVER && now < o->due_at && first <= o->due_at;
+}
+
+static void ask(queues *q) {
+  nsh_dispatch *d = q->source.d;
+  outlook *o = &q->outlook;
+  ns_err err;
+  ns_status st = ns_look_ahead(d->db, q->feeds.items, q->feeds.n, d->cfg->drain_within,
+                               &o->upcoming, &err);
+  o->known = st == NS_OK;
+  o->failed = st != NS_OK;
+  o->due_at = o->known && o->upcoming.n > 0 ? ns_mono_us() + o->upcoming.in : NSH_NEVER;
+  if (st == NS_OK)
+    return;
+  nsh_back_off(d, &err);
+  q->recheck_at = ns_mono_us();
+}
+
+/* After a claim that found nothing, before the next is planned: what is due soon? A look
+** that failed is repeated. The mailbox is not locked. */
+static void look_ahead(queues *q) {
+  nsh_dispatch *d = q->source.d;
+  outlook *o = &q->outlook;
+  int64_t in = ns_first_due(d->db);
+  int64_t now = ns_mono_us();
+  o->known = o->failed = false;
+  if (!d->cfg->drain || is_busy(d))
+    return;
+  o->known = true;
+  if (!is_soon(d, in))
+    o->due_at = NSH_NEVER;
+  else if (!stands(o, now + in, now))
+    ask(q);
+}
+
+/* As it was seen then: µs until the first of it is due, -1: nothing is. */
+static int64_t first_due(const queues *q) {
+  int64_t due_at = q->outlook.due_at;
+  int64_t now = ns_mono_us();
+  return due_at == NSH_NEVER ? -1 : due_at > now ? due_at - now : 0;
+}
+
+/* The lock is held. */
+static bool has_rested(const nsh_source *source, int64_t *due, size_t *deferred) {
+  const queues *q = (const queues *)source;
+  *due = first_due(q);
+  *deferred = 0;
+  return q->empties >= 2 && q->due != 0 && q->outlook.known &&
+         ns_looked_everywhere(source->d->db, q->feeds.items, q->feeds.n, q->empty_since);
+}
+
+static void tell_jobs(const ns_upcoming *u) {
+  char next[NS_LOG_TIME];
+  char until[NS_LOG_TIME];
+  ns_log_time(next, u->first);
+  ns_log_time(until, u->last);
+  ns_log(NS_LOG_INFO, "drain.waits",
+         NS_FIELDS(ns_fi("jobs", (int64_t)u->n), ns_fs("name", u->name),
+                   ns_fs("queue", u->queue), ns_fs("next", next), ns_fs("until", until)));
+}
+
+static bool log_awaited(const nsh_source *source) {
+  const queues *q = (const queues *)source;
+  bool any = q->outlook.due_at != NSH_NEVER;
+  if (any)
+    tell_jobs(&q->outlook.upcoming);
+  return any;
 }
 
 /* ------------------------------------------------------------------ what */
 
 static void choose_anew(ns_want *want, const ns_queue_row *rows, size_t n) {
-  nsh_dispatch *d = want->arg;
-  nsh_feeds_make(&d->feeds, d->cfg, rows, n);
-  want->limit = nsh_feeds_limit(&d->feeds, &d->turn->room);
-  want->feeds = d->feeds.items;
-  want->nfeeds = d->feeds.n;
+  queues *q = want->arg;
+  make_feeds(&q->feeds, q->source.d->cfg, rows, n);
+  want->limit = share_room(&q->feeds, &q->turn->room);
+  want->feeds = q->feeds.items;
+  want->nfeeds = q->feeds.n;
 }
 
 /* What this turn claims: from the queues as they were at most a second ago, or
 ** are when we are woken. */
-static ns_want choice(nsh_dispatch *d, nsh_turn *t) {
-  bool stale = t->woken || ns_mono_us() - d->feeds.made_at > FEEDS_OLD;
-  ns_want want = {.arg = d};
-  d->turn = t;
+static ns_want choice(queues *q, nsh_turn *t) {
+  bool stale = q->woken || ns_mono_us() - q->feeds.made_at > FEEDS_OLD;
+  ns_want want = {.arg = q};
+  q->turn = t;
   if (t->limit == 0)
     return want;
   want.choose = stale ? choose_anew : NULL;
-  want.limit = stale ? t->limit : nsh_feeds_limit(&d->feeds, &t->room);
-  want.feeds = d->feeds.items;
-  want.nfeeds = d->feeds.n;
+  want.limit = stale ? t->limit : share_room(&q->feeds, &t->room);
+  want.feeds = q->feeds.items;
+  want.nfeeds = q->feeds.n;
   return want;
 }
 
-/* Is there nothing to be had, of all sources? The lock is held. True: what is due soon is
-** all that there is to wait for. */
-static bool rest(nsh_dispatch *d) {
-  nsh_exchange *m = d->mail;
-  int64_t due;
-  bool others = nsh_adopted_rested(d, &due, &m->patient);
-  int64_t first = nsh_outlook_due(d);
-  m->rested = d->empties >= 2 && d->due != 0 && others && m->outstanding == 0 &&
-              m->unsettled == m->patient && d->outlook.known &&
-              ns_looked_everywhere(d->db, d->feeds.items, d->feeds.n, d->empty_since);
-  m->refused = nsh_adopted_refuses(d);
-  m->rest_due = first < 0 || (due >= 0 && due < first) ? due : first;
-  return m->rested && m->rest_due >= 0 && m->rest_due <= d->cfg->drain_within;
-}
-
-static void publish(nsh_dispatch *d, const nsh_turn *t, ns_jobs *jobs,
+static void publish(queues *q, const nsh_turn *t, ns_jobs *jobs,
                     size_t settled, int64_t now) {
+  nsh_dispatch *d = q->source.d;
   nsh_exchange *m = d->mail;
   size_t n = jobs->n;
   size_t got[NSH_POOLS_MAX] = {0};
   bool waits;
-  if (n == 0 && d->empties > 0)
-    nsh_outlook_look(d);
+  if (n == 0 && q->empties > 0)
+    look_ahead(q);
   for (size_t i = 0; i < n; i++)
     got[nsh_config_pool(d->cfg, jobs->items[i].queue)]++;
   if (settled > 0) /* what came back may lie behind what was looked at before */
-    d->empties = 0;
+    q->empties = 0;
   nsh_exchange_lock(m);
   m->unsettled -= settled;
-  m->cycling = false;
   m->counters = ns_count(d->db);
   if (n > 0)
     nsh_exchange_deliver(m, jobs, got);
   if (t->limit > 0)
-    plan(d, t, got, n, now);
-  else if (settled > 0 || d->due == 0)
-    heat(d); /* no worker was up: what came back waits for the next */
-  if ((settled > 0 || d->due == 0) && t->room.open == 0)
+    plan(q, t, got, n, now);
+  else if (settled > 0 || q->due == 0)
+    heat(q); /* no worker was up: what came back waits for the next */
+  if ((settled > 0 || q->due == 0) && t->room.open == 0)
     d->more = true; /* what came back, or was spawned */
-  waits = rest(d);
+  waits = nsh_turn_over(d);
   nsh_exchange_unlock(m);
   m->notify(m->notify_arg);
   if (waits)
-    nsh_outlook_tell(d);
+    nsh_turn_tell(d);
 }
 
 /* This turn was of the others. */
-static void pass(nsh_dispatch *d) {
+static void pass(queues *q) {
+  nsh_dispatch *d = q->source.d;
   bool waits;
-  if (d->empties > 1)
-    nsh_outlook_look(d);
+  if (q->empties > 1)
+    look_ahead(q);
   nsh_exchange_lock(d->mail);
-  d->mail->cycling = false;
-  waits = rest(d);
+  waits = nsh_turn_over(d);
   nsh_exchange_unlock(d->mail);
   d->mail->notify(d->mail->notify_arg);
   if (waits)
-    nsh_outlook_tell(d);
+    nsh_turn_tell(d);
 }
 
 /* The handlers are known, or have changed: what is claimed changes with them. */
-static void rename_claims(nsh_dispatch *d) {
+static void rename_claims(queues *q) {
+  nsh_dispatch *d = q->source.d;
   ns_err err;
   if (!d->renamed)
     return;
   d->renamed = false;
   nsh_must(nsh_served_claim(d->db, d->names, &err) == NS_OK);
-  d->feeds.closed = d->names != NULL && d->names[0] == '\0';
-  d->feeds.made_at = 0;
-  d->empties = 0;
-  heat(d);
+  q->feeds.closed = d->names != NULL && d->names[0] == '\0';
+  q->feeds.made_at = 0;
+  q->empties = 0;
+  heat(q);
 }
 
-bool nsh_queues_run(nsh_dispatch *d, nsh_turn *t) {
+static bool settle_and_claim(nsh_source *source, nsh_turn *t) {
+  queues *q = (queues *)source;
+  nsh_dispatch *d = source->d;
   ns_err err;
   ns_jobs jobs = NS_JOBS_INIT;
   ns_want want;
   size_t settled;
   int64_t now;
   ns_status st;
-  rename_claims(d);
-  if (!t->cycle) {
-    pass(d);
+  rename_claims(q);
+  if (!q->active) {
+    pass(q);
     return true;
   }
-  want = choice(d, t);
-  t->began = ns_mono_us();
-  nsh_slow_doing(d->slow, NSH_DISPATCHER, d->unsettled.batch.n, want.limit > 0);
-  st = ns_cycle(d->db, d->unsettled.batch.items, d->unsettled.batch.n, &want,
-                &jobs, &d->due, &err);
+  want = choice(q, t);
+  q->began = ns_mono_us();
+  nsh_slow_doing(d->slow, NSH_DISPATCHER, q->unsettled.batch.n, want.limit > 0);
+  st = ns_cycle(d->db, q->unsettled.batch.items, q->unsettled.batch.n, &want,
+                &jobs, &q->due, &err);
   nsh_slow_doing(d->slow, NSH_DISPATCHER, 0, false);
   if (st != NS_OK) {
     ns_jobs_free(&jobs);
     nsh_back_off(d, &err);
-    put_back(d, t);
+    put_back(q, t);
     return false;
   }
   nsh_recovered(d);
   now = ns_mono_us();
-  nsh_retry_took(&d->unsettled, now - t->began);
-  settled = nsh_retry_sort(&d->unsettled, ns_trouble(d->db), now);
-  nsh_slow_owes(d->slow, NSH_DISPATCHER, &d->unsettled);
+  nsh_retry_took(&q->unsettled, now - q->began);
+  settled = nsh_retry_sort(&q->unsettled, ns_trouble(d->db), now);
+  nsh_slow_owes(d->slow, NSH_DISPATCHER, &q->unsettled);
   if (ns_unfinished(d->db))
-    d->unsettled.again_at = nsh_sooner(d->unsettled.again_at, now + HELD_RETRY);
-  publish(d, t, &jobs, settled, now);
+    q->unsettled.again_at = nsh_sooner(q->unsettled.again_at, now + HELD_RETRY);
+  publish(q, t, &jobs, settled, now);
   ns_jobs_free(&jobs); /* they may all have been too late to be started */
   return true;
+}
+
+static void write_signs(nsh_source *source, const nsh_turn *t, ns_sign *signs) {
+  size_t n = nsh_turn_signs(t, 0, INT64_MAX, signs);
+  ns_err err;
+  if (n > 0 && ns_touch_many(source->d->db, signs, n, &err) == NS_OK)
+    nsh_turn_lost(source->d, t, signs, n);
+}
+
+/* ----------------------------------------------------------- birth and end */
+
+static void close_queues(nsh_source *source) {
+  queues *q = (queues *)source;
+  nsh_retry_free(&q->unsettled);
+  free(q->feeds.items);
+  free(q->feeds.pools);
+  free(q->feeds.paused);
+  free(q);
+}
+
+ns_status nsh_queues_open(nsh_dispatch *d, nsh_source **out, ns_err *err) {
+  queues *q = nsh_alloc(sizeof *q);
+  q->source = (nsh_source){.d = d,
+                           .due = is_due,
+                           .next = next_time,
+                           .take = take_verdicts,
+                           .run = settle_and_claim,
+                           .wants = wants_places,
+                           .starved = claim_later,
+                           .touch = write_signs,
+                           .rested = has_rested,
+                           .tell = log_awaited,
+                           .close = close_queues};
+  *out = &q->source;
+  q->unsettled = NSH_RETRY_INIT;
+  heat(q);
+  q->feeds.closed = true; /* until it is known what there are handlers for */
+  q->due = -1;
+  q->recheck_at = q->due_at = q->outlook.due_at = NSH_NEVER;
+  return open_feeds(&q->feeds, d->cfg, d->db, err);
 }
