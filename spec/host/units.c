@@ -22,8 +22,6 @@
 #include "ipc/shared_slot.h"
 #include "ns_log.h"
 #include "ns_time.h"
-#include "pool/names.h"
-#include "pool/pace.h"
 #include "pool/prefetch.h"
 #include "process/single.h"
 #include "rlimits.h"
@@ -514,23 +512,23 @@ static void pacing(void) {
 }
 
 static void storms(void) {
-  nsh_storm s = {0, 0, 0};
+  nsh_crash_loop s = {0, 0, 0};
   int64_t now = 1000;
   for (int i = 0; i < 5; i++)
-    nsh_storm_crash(&s, now++);
-  CHECK(nsh_storm_delay(&s) == 0);
-  nsh_storm_crash(&s, now++);
-  CHECK(nsh_storm_delay(&s) == 100000);
-  nsh_storm_crash(&s, now++);
-  CHECK(nsh_storm_delay(&s) == 200000);
+    nsh_crash_loop_crash(&s, now++);
+  CHECK(nsh_crash_loop_delay(&s) == 0);
+  nsh_crash_loop_crash(&s, now++);
+  CHECK(nsh_crash_loop_delay(&s) == 100000);
+  nsh_crash_loop_crash(&s, now++);
+  CHECK(nsh_crash_loop_delay(&s) == 200000);
   for (int i = 0; i < 2000; i++)
-    nsh_storm_crash(&s, now++);
-  CHECK(nsh_storm_delay(&s) == 10000000);
-  nsh_storm_over(&s);
-  CHECK(nsh_storm_delay(&s) == 0);
+    nsh_crash_loop_crash(&s, now++);
+  CHECK(nsh_crash_loop_delay(&s) == 10000000);
+  nsh_crash_loop_over(&s);
+  CHECK(nsh_crash_loop_delay(&s) == 0);
   for (int i = 0; i < 20; i++) /* one every five seconds is no storm */
-    nsh_storm_crash(&s, now += 5000000);
-  CHECK(nsh_storm_delay(&s) == 0);
+    nsh_crash_loop_crash(&s, now += 5000000);
+  CHECK(nsh_crash_loop_delay(&s) == 0);
   puts("storms");
 }
 

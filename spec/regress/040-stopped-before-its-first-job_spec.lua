@@ -13,7 +13,7 @@ describe("a worker that is stopped while it is idle", function()
     local h = host.start(url, "return { noop = function() end }", { "--workers", "1" })
     nst.kill(host.member(h.pid), "STOP")
     local id = handle:queue("q"):push "noop"
-    h:wait_line("event=worker.deaf", 20)
+    h:wait_line("event=worker.unresponsive", 20)
     eventually(function() return handle:job(id).state == "done" end, 20)
     assert.equal(0, handle:job(id).crashes)
     h:signal "TERM"

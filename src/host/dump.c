@@ -49,19 +49,17 @@ static void dump_pools(nsh_pools *t) {
 }
 
 static void dump_workers(nsh_pools *t, int64_t now) {
-  for (size_t i = 0; i < t->nseats; i++) {
-    nsh_process *s = &t->seats[i];
+  for (size_t i = 0; i < t->nworkers; i++) {
+    nsh_process *w = &t->workers[i];
     int64_t since;
     nsh_task *task;
-    if (!nsh_process_running(s, &since))
+    if (!nsh_process_running(w, &since))
       continue;
-    task = nsh_process_task(s, 0);
+    task = nsh_process_task(w, 0);
     ns_log(NS_LOG_INFO, "dump.worker",
-           NS_FIELDS(ns_fi("pid", s->pid), ns_fi("id", task->id),
-                     ns_fs("name", task->name->text),
-                     ns_fi("ms", (now - since) / 1000),
-                     ns_fi("ahead", s->n - 1),
-                     ns_fs("scripts", s->zygote->version)));
+           NS_FIELDS(ns_fi("pid", w->pid), ns_fi("id", task->id), ns_fs("name", task->name->text),
+                     ns_fi("ms", (now - since) / 1000), ns_fi("ahead", w->n - 1),
+                     ns_fs("scripts", w->zygote->version)));
   }
 }
 

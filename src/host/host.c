@@ -22,9 +22,7 @@
 #include "ns_log.h"
 #include "ns_region.h"
 #include "ns_time.h"
-#include "pool/inbox.h"
-#include "pool/lifecycle.h"
-#include "pool/watchdog.h"
+#include "pool/pool.h"
 #include "process/session.h"
 #include "reload.h"
 #include "rlimits.h"
@@ -52,8 +50,7 @@ typedef struct host {
   uv_timer_t timer;
   nsh_signals signals;
   nsh_slots *slots;
-  int bell[2];            /* workers knock at [1] */
-  nsh_inbox ear;
+  int bell[2]; /* workers knock at [1] */
   pid_t seed;
   nsh_family brood;
   nsh_exchange mail;
@@ -144,8 +141,7 @@ static bool nothing_left(const host *h) {
 /* Has every seat had its worker? Those that are forked per job have gone since. */
 static bool complete(const host *h) {
   const nsh_pools *t = &h->table;
-  return t->up == t->nseats ||
-         (h->cfg->fork_per_job && t->tally.forks >= (int64_t)t->nseats);
+  return t->up == t->nworkers || (h->cfg->fork_per_job && t->tally.forks >= (int64_t)t->nworkers);
 }
 
 static void check_running(host *h) {
@@ -153,10 +149,8 @@ static void check_running(host *h) {
   if (!h->ready && complete(h)) {
     h->ready = true;
     ns_log(NS_LOG_INFO, "host.ready",
-           NS_FIELDS(ns_fi("pid", getpid()),
-                     ns_fi("workers", (int64_t)h->table.nseats),
-                     ns_fi("handlers", h->handlers),
-                     ns_fb("scripts", version_of(h))));
+           NS_FIELDS(ns_fi("pid", getpid()), ns_fi("workers", (int64_t)h->table.nworkers),
+                     ns_fi("handlers", h->handlers), ns_fb("scripts", version_of(h))));
   }
   nsh_exchange_lock(&h->mail);
   done = nothing_left(h);
@@ -406,7 +400,7 @@ static void on_timer(uv_timer_t *timer) {
     nsh_family_ping(&h->brood);
     h->pinged = now;
   }
-  nsh_watch_tick(&h->table, now);
+  nsh_watchdog_tick(&h->table, now);
   check(h);
 }
 
@@ -419,7 +413,7 @@ static int64_t sooner(int64_t wait, int64_t instant, int64_t now) {
 
 /* The timer runs only while there is something to look after. */
 static void arm(host *h, int64_t now) {
-  int64_t wait = nsh_watch_next(&h->table, now);
+  int64_t wait = nsh_watchdog_next(&h->table, now);
   uint64_t ms;
   if (h->scripts.due > 0)
     wait = sooner(wait, h->scripts.due, now);
@@ -513,8 +507,7 @@ static void open_loop(host *h, int seed) {
                           .keeper_died = on_keeper_died,
                           .seed_pid = h->seed};
   nsh_exchange_init(&h->mail, h->cfg->nreserves + 1, notify, &h->async);
-  nsh_pool_init(&h->table, h->cfg, &h->mail, &h->loop, h->slots);
-  nsh_inbox_open(&h->ear, &h->loop, &h->table, h->bell[0]);
+  nsh_pool_init(&h->table, h->cfg, &h->mail, &h->loop, h->slots, h->bell[0]);
   nsh_family_open(&h->brood, &h->loop, seed);
   h->signals = (nsh_signals){.heard = on_signal, .arg = h};
   nsh_signals_open(&h->signals, &h->loop);

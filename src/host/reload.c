@@ -9,7 +9,7 @@
 
 #include "ns_log.h"
 #include "ns_time.h"
-#include "pool/lifecycle.h"
+#include "pool/pool.h"
 
 #define LOAD_FIRST 100000         /* after a zygote's death, doubling */
 #define LOAD_LAST (10 * NS_SECOND)

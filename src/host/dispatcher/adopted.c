@@ -39,27 +39,27 @@ typedef struct nsh_adopted {
   ns_adopted *table;
   const ns_mapping *map;
   int64_t lease;
-  size_t pool;        /* of its jobs */
-  nsh_batch fresh;    /* verdicts out of the mailbox */
+  size_t pool;     /* of its jobs */
+  nsh_batch fresh; /* verdicts out of the mailbox */
   nsh_retry unsettled;
-  nsh_deferred patience;    /* verdicts that wait */
-  nsh_table_listener *hark; /* hears whoever rings for it; NULL: nobody does */
-  bool handled;       /* some script here has its handler */
-  bool told;          /* ... or people have been told that none has */
-  bool paused;        /* what was claimed has been taken back */
-  bool worked;        /* a claim has looked for rows: it was not paused all the time */
-  int empties;        /* claims in a row that found nothing, a while apart */
-  int64_t due;        /* µs: as ns_adopted_due, after those */
+  nsh_deferred patience;        /* verdicts that wait */
+  nsh_table_listener *hark;     /* hears whoever rings for it; NULL: nobody does */
+  bool handled;                 /* some script here has its handler */
+  bool told;                    /* ... or people have been told that none has */
+  bool paused;                  /* what was claimed has been taken back */
+  bool worked;                  /* a claim has looked for rows: it was not paused all the time */
+  int empties;                  /* claims in a row that found nothing, a while apart */
+  int64_t due;                  /* µs: as ns_adopted_due, after those */
   int64_t error_wait, error_at; /* the table does not work: nothing before */
 } nsh_adopted;
 
 /* The source. */
 typedef struct tables {
-  nsh_source source;  /* first: a pointer to it is one to this */
+  nsh_source source; /* first: a pointer to it is one to this */
   nsh_adopted *items;
   size_t n;
-  size_t first;       /* whose turn it is to claim before the others */
-  int64_t watch_at;   /* while we hold rows: what people decide */
+  size_t first;     /* whose turn it is to claim before the others */
+  int64_t watch_at; /* while we hold rows: what people decide */
 } tables;
 
 /* ------------------------------------------------------------ birth and end */
@@ -327,8 +327,7 @@ static void give_back_rows(nsh_source *source) {
   for (size_t i = 0; i < s->n; i++)
     if (look(source->d, &s->items[i], true, &freed, &err) != NS_OK)
       ns_log(err.status == NS_EBUSY ? NS_LOG_WARN : NS_LOG_ERROR, "rescue.failed",
-             NS_FIELDS(ns_fb("table", s->items[i].map->table),
-                       ns_fs("code", ns_code(err.status)),
+             NS_FIELDS(ns_fb("table", s->items[i].map->table), ns_fs("code", ns_code(err.status)),
                        ns_fs("error", err.message)));
 }
 

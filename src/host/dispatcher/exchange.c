@@ -111,7 +111,7 @@ void nsh_exchange_release(nsh_exchange *m, int64_t id, int64_t run, int64_t leas
              .id = id, .run = run, .lease = lease, .kind = NS_RELEASE, .delay = -1, .go_on = 1});
 }
 
-/* The newer one of a seat's two touches takes the place of the other. */
+/* The newer one of a worker's two touches takes the place of the other. */
 static void merge_touch(nsh_touch *old, const nsh_touch *t) {
   bool same = old->seq == t->seq && old->pid == t->pid;
   nsh_touch both = *t;
@@ -216,7 +216,7 @@ void nsh_exchange_ids(nsh_exchange *m, const int64_t *ids, size_t n) {
 
 void nsh_exchange_lose(nsh_exchange *m, const nsh_touch *t) {
   nsh_must(ns_grow(&m->lost, &m->caplost, m->nlost + 1, sizeof *m->lost));
-  m->lost[m->nlost++] = (nsh_lost){t->seat, t->seq, t->pid};
+  m->lost[m->nlost++] = (nsh_lost){t->worker, t->seq, t->pid};
 }
 
 void nsh_exchange_revoke(nsh_exchange *m, const ns_notice *n) {

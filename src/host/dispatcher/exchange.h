@@ -32,7 +32,7 @@ void nsh_load_free(nsh_load *load);
 
 /* A sign of life of a running job, to be written. */
 typedef struct nsh_touch {
-  uint32_t seat, seq; /* whose it is */
+  uint32_t worker, seq; /* whose it is */
   int64_t id, run, pid;
   int64_t lease;      /* of the job */
   double progress;    /* -1: none */
@@ -46,9 +46,9 @@ typedef struct nsh_place {
   size_t at;
 } nsh_place;
 
-/* A job whose claim turned out to be lost. Each process in a seat counts from 0. */
+/* A job whose claim turned out to be lost. Each process of a worker counts from 0. */
 typedef struct nsh_lost {
-  uint32_t seat, seq;
+  uint32_t worker, seq;
   int64_t pid;
 } nsh_lost;
 
@@ -156,7 +156,7 @@ void nsh_exchange_verdict(nsh_exchange *m, const ns_verdict *v);
 /* Takes a job back that no worker has started. */
 void nsh_exchange_release(nsh_exchange *m, int64_t id, int64_t run, int64_t lease);
 
-/* 't->text' changes hands. What waits at 'place' is of the same seat: together
+/* 't->text' changes hands. What waits at 'place' is of the same worker: together
 ** they are one, or of a job that has ended. 'place' gets that of 't'. */
 void nsh_exchange_touch(nsh_exchange *m, const nsh_touch *t, nsh_place *place);
 

@@ -38,7 +38,7 @@
 ** queues are read: one may have been made, paused or resumed meanwhile. */
 typedef struct feeds {
   ns_feed *items;
-  size_t *pools;   /* of each */
+  size_t *pools; /* of each */
   size_t n, cap, cappools;
   int64_t *paused; /* queues that would be feeds, too */
   size_t npaused, cappaused;
@@ -58,27 +58,26 @@ typedef struct outlook {
 
 /* The source. Instants ('…_at') are monotonic µs. */
 typedef struct queues {
-  nsh_source source;   /* first: a pointer to it is one to this */
+  nsh_source source; /* first: a pointer to it is one to this */
   nsh_retry unsettled;
   feeds feeds;
   outlook outlook;
   bool hot[NSH_POOLS_MAX]; /* when this pool has room, a claim may find more */
-  bool narrow;         /* the listener was armed without pool 0's queues */
+  bool narrow;             /* the listener was armed without pool 0's queues */
   int64_t recheck_at, due_at;
   int64_t due;         /* as the last cycle said; -1: no reason to claim by itself */
   int empties;         /* claims in a row that found nothing */
   int64_t empty_since; /* when the first of them began */
   /* of the turn under way */
-  nsh_turn *turn;      /* for choose_anew */
-  bool woken;          /* by the listener, or for a last look */
-  bool active;         /* there is something for a cycle to do */
-  int64_t began;       /* the cycle */
+  nsh_turn *turn; /* for choose_anew */
+  bool woken;     /* by the listener, or for a last look */
+  bool active;    /* there is something for a cycle to do */
+  int64_t began;  /* the cycle */
 } queues;
 
 /* -------------------------------------------------------- served queues */
 
-static void add_feed(feeds *f, const nsh_config *cfg, const ns_queue_row *row,
-                int weight) {
+static void add_feed(feeds *f, const nsh_config *cfg, const ns_queue_row *row, int weight) {
   size_t n = f->n + 1;
   if (row->paused) {
     nsh_must(ns_grow(&f->paused, &f->cappaused, f->npaused + 1, sizeof *f->paused));
@@ -92,12 +91,10 @@ static void add_feed(feeds *f, const nsh_config *cfg, const ns_queue_row *row,
 }
 
 static bool is_named(const nsh_feed *feed, const ns_queue_row *row) {
-  return feed->name.n == strlen(row->name) &&
-         memcmp(feed->name.p, row->name, feed->name.n) == 0;
+  return feed->name.n == strlen(row->name) && memcmp(feed->name.p, row->name, feed->name.n) == 0;
 }
 
-static void add_feeds(feeds *f, const nsh_config *cfg,
-                    const ns_queue_row *rows, size_t n) {
+static void add_feeds(feeds *f, const nsh_config *cfg, const ns_queue_row *rows, size_t n) {
   for (size_t i = 0; i < cfg->nqueues; i++)
     for (size_t k = 0; k < n; k++)
       if (is_named(&cfg->queues[i], &rows[k]))
@@ -107,8 +104,7 @@ static void add_feeds(feeds *f, const nsh_config *cfg,
 }
 
 /* From the queues as they are now: those that were named, in that order, or all. */
-static void make_feeds(feeds *f, const nsh_config *cfg,
-                    const ns_queue_row *rows, size_t n) {
+static void make_feeds(feeds *f, const nsh_config *cfg, const ns_queue_row *rows, size_t n) {
   f->n = f->npaused = 0;
   if (!f->closed)
     add_feeds(f, cfg, rows, n);
@@ -130,8 +126,7 @@ static ns_status make_queues(const nsh_config *cfg, ns_db *db, ns_err *err) {
 }
 
 /* Reads the queues; those that were named exist from now on. Errors: as ns_queue_id. */
-static ns_status open_feeds(feeds *f, const nsh_config *cfg, ns_db *db,
-                         ns_err *err) {
+static ns_status open_feeds(feeds *f, const nsh_config *cfg, ns_db *db, ns_err *err) {
   ns_queue_row *rows;
   size_t n;
   ns_status st = make_queues(cfg, db, err);
@@ -170,8 +165,7 @@ static bool may_claim(const queues *q, int64_t now) {
   bool any = room.open > 0 && q->hot[0];
   for (size_t i = 1; i < d->mail->npools; i++)
     any = any || (room.own[i] > 0 && q->hot[i]);
-  return any || (room.all > 0 && (d->mail->woken || now >= q->recheck_at ||
-                                  now >= q->due_at));
+  return any || (room.all > 0 && (d->mail->woken || now >= q->recheck_at || now >= q->due_at));
 }
 
 static bool is_due(const nsh_source *source, int64_t now) {
@@ -280,9 +274,7 @@ static void arm(queues *q) {
   if (!any)
     return;
   list_awaited(q, m);
-  m->newest = d->cfg->nqueues > 0 || d->cfg->no_queues || q->hot[0]
-                  ? -1
-                  : q->feeds.newest;
+  m->newest = d->cfg->nqueues > 0 || d->cfg->no_queues || q->hot[0] ? -1 : q->feeds.newest;
   m->holder = d->holder;
   if (m->armed && q->narrow && !q->hot[0]) {
     m->narrow = true;
@@ -314,8 +306,7 @@ static void feel(queues *q, const nsh_turn *t, const size_t *got) {
 }
 
 /* After a claim: when to claim next. The lock is held. */
-static void plan(queues *q, const nsh_turn *t, const size_t *got, size_t n,
-                 int64_t now) {
+static void plan(queues *q, const nsh_turn *t, const size_t *got, size_t n, int64_t now) {
   nsh_dispatch *d = q->source.d;
   feel(q, t, got);
   if (n > 0)
@@ -325,9 +316,8 @@ static void plan(queues *q, const nsh_turn *t, const size_t *got, size_t n,
       q->empty_since = q->began;
   }
   q->due_at = q->due >= 0 ? now + q->due : NSH_NEVER;
-  q->recheck_at = d->cfg->drain && (q->empties == 1 || q->outlook.failed)
-                      ? now + LAST_LOOK
-                      : NSH_NEVER;
+  q->recheck_at =
+      d->cfg->drain && (q->empties == 1 || q->outlook.failed) ? now + LAST_LOOK : NSH_NEVER;
   arm(q);
 }
 
@@ -354,8 +344,8 @@ static void ask(queues *q) {
   nsh_dispatch *d = q->source.d;
   outlook *o = &q->outlook;
   ns_err err;
-  ns_status st = ns_look_ahead(d->db, q->feeds.items, q->feeds.n, d->cfg->drain_within,
-                               &o->upcoming, &err);
+  ns_status st =
+      ns_look_ahead(d->db, q->feeds.items, q->feeds.n, d->cfg->drain_within, &o->upcoming, &err);
   o->known = st == NS_OK;
   o->failed = st != NS_OK;
   o->due_at = o->known && o->upcoming.n > 0 ? ns_mono_us() + o->upcoming.in : NSH_NEVER;
@@ -404,8 +394,8 @@ static void tell_jobs(const ns_upcoming *u) {
   ns_log_time(next, u->first);
   ns_log_time(until, u->last);
   ns_log(NS_LOG_INFO, "drain.waits",
-         NS_FIELDS(ns_fi("jobs", (int64_t)u->n), ns_fs("name", u->name),
-                   ns_fs("queue", u->queue), ns_fs("next", next), ns_fs("until", until)));
+         NS_FIELDS(ns_fi("jobs", (int64_t)u->n), ns_fs("name", u->name), ns_fs("queue", u->queue),
+                   ns_fs("next", next), ns_fs("until", until)));
 }
 
 static bool log_awaited(const nsh_source *source) {
@@ -441,8 +431,7 @@ static ns_want choice(queues *q, nsh_turn *t) {
   return want;
 }
 
-static void publish(queues *q, const nsh_turn *t, ns_jobs *jobs,
-                    size_t settled, int64_t now) {
+static void publish(queues *q, const nsh_turn *t, ns_jobs *jobs, size_t settled, int64_t now) {
   nsh_dispatch *d = q->source.d;
   nsh_exchange *m = d->mail;
   size_t n = jobs->n;
@@ -517,8 +506,7 @@ static bool settle_and_claim(nsh_source *source, nsh_turn *t) {
   want = choice(q, t);
   q->began = ns_mono_us();
   nsh_slow_doing(d->slow, NSH_DISPATCHER, q->unsettled.batch.n, want.limit > 0);
-  st = ns_cycle(d->db, q->unsettled.batch.items, q->unsettled.batch.n, &want,
-                &jobs, &q->due, &err);
+  st = ns_cycle(d->db, q->unsettled.batch.items, q->unsettled.batch.n, &want, &jobs, &q->due, &err);
   nsh_slow_doing(d->slow, NSH_DISPATCHER, 0, false);
   if (st != NS_OK) {
     ns_jobs_free(&jobs);

@@ -20,8 +20,7 @@
 
 void nsh_back_off(nsh_dispatch *d, const ns_err *err) {
   ns_log(NS_LOG_ERROR, "db.error",
-         NS_FIELDS(ns_fs("code", ns_code(err->status)),
-                   ns_fi("number", err->sqlerr),
+         NS_FIELDS(ns_fs("code", ns_code(err->status)), ns_fi("number", err->sqlerr),
                    ns_fs("message", err->message)));
   d->error_wait = d->error_wait == 0 ? ERROR_FIRST : d->error_wait * 2;
   d->error_wait = nsh_sooner(d->error_wait, ERROR_LAST);
@@ -86,8 +85,11 @@ size_t nsh_turn_signs(const nsh_turn *t, int64_t least, int64_t greatest, ns_sig
   for (size_t i = 0; i < t->ntouches; i++) {
     const nsh_touch *p = &t->touches[i];
     if (p->lease >= least && p->lease <= greatest)
-      signs[n++] = (ns_sign){.id = p->id, .run = p->run, .worker_pid = p->pid,
-                             .progress = p->progress, .text = {p->text, p->n}};
+      signs[n++] = (ns_sign){.id = p->id,
+                             .run = p->run,
+                             .worker_pid = p->pid,
+                             .progress = p->progress,
+                             .text = {p->text, p->n}};
   }
   return n;
 }
@@ -95,14 +97,13 @@ size_t nsh_turn_signs(const nsh_turn *t, int64_t least, int64_t greatest, ns_sig
 static int by_token(const void *a, const void *b) {
   const ns_sign *x = a;
   const ns_sign *y = b;
-  return x->id != y->id ? (x->id > y->id) - (x->id < y->id)
-                        : (x->run > y->run) - (x->run < y->run);
+  return x->id != y->id ? (x->id > y->id) - (x->id < y->id) : (x->run > y->run) - (x->run < y->run);
 }
 
 /* There may be as many as the host has workers, so they are sorted. */
 void nsh_turn_lost(nsh_dispatch *d, const nsh_turn *t, ns_sign *signs, size_t n) {
   bool any = false;
-  qsort(signs, n, sizeof *signs, by_token); /* those of a table are in the order of seats */
+  qsort(signs, n, sizeof *signs, by_token); /* those of a table are in the order of workers */
   nsh_exchange_lock(d->mail);
   for (size_t i = 0; i < t->ntouches; i++) {
     ns_sign key = {.id = t->touches[i].id, .run = t->touches[i].run};

@@ -23,8 +23,8 @@
 
 /* What one turn has to do, taken out of the mailbox. */
 typedef struct nsh_turn {
-  nsh_room room;      /* places for jobs, less those that a source has taken */
-  size_t limit;       /* jobs that may still be claimed: room.all */
+  nsh_room room; /* places for jobs, less those that a source has taken */
+  size_t limit;  /* jobs that may still be claimed: room.all */
   /* dispatcher/maintenance.c */
   bool notices;       /* another connection has written to this holder */
   bool died;          /* a holder has, or may have */
@@ -106,7 +106,7 @@ struct nsh_dispatch {
 
   nsh_source *sources[NSH_SOURCES_MAX]; /* in the order in which they were opened; the last */
   size_t nsources;                      /* works first, the first takes what it leaves */
-  int64_t waits_told_at; /* what a drain waits for is not told again before */
+  int64_t waits_told_at;                /* what a drain waits for is not told again before */
 
   /* dispatcher/maintenance.c */
   bool more;          /* jobs are left that this host cannot take: wake another one */

@@ -1,17 +1,14 @@
 /*
-** Frames of workers: what each means for the table. Wherever a frame is read,
-** the mailbox is locked.
+** Frames of workers: what each means for the pool. Wherever a frame is read, the mailbox is
+** locked.
 */
-#include "pool/messages.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "ipc/alloc.h"
 #include "ns_log.h"
 #include "ns_time.h"
-#include "pool/escalation.h"
-#include "pool/lifecycle.h"
+#include "pool/pool.h"
 
 #define SHOW_US NS_SECOND   /* a job this old gets a row in running */
 #define TOUCH_GAP NS_SECOND /* signs of life: at most so often per job */
@@ -45,7 +42,7 @@ static bool tells_again(nsh_name *name) {
   return yes;
 }
 
-static void log_end(const nsh_process *s, const nsh_task *task, ns_kind kind, int64_t micros,
+static void log_end(const nsh_process *w, const nsh_task *task, ns_kind kind, int64_t micros,
                     ns_bytes error) {
   ns_level level = events[kind].level;
   if (kind == NS_MISSING && !tells_again(task->name))
@@ -53,7 +50,7 @@ static void log_end(const nsh_process *s, const nsh_task *task, ns_kind kind, in
   if (ns_log_on(level))
     ns_log(level, events[kind].event,
            NS_FIELDS(ns_fi("id", task->id), ns_fs("name", task->name->text),
-                     ns_fi("ms", micros / 1000), ns_fi("pid", s->pid),
+                     ns_fi("ms", micros / 1000), ns_fi("pid", w->pid),
                      ns_fb("error", ns_first_line(error))));
 }
 
@@ -65,24 +62,24 @@ static void count(nsh_pools *t, ns_kind kind) {
       kind == NS_FAIL || kind == NS_DISCARD || kind == NS_MISSING;
 }
 
-void nsh_messages_end(nsh_process *s, const ns_verdict *v, int64_t micros) {
-  nsh_pools *t = s->table;
-  const nsh_task *task = nsh_process_task(s, 0);
+void nsh_messages_end(nsh_process *w, const ns_verdict *v, int64_t micros) {
+  nsh_pools *t = w->pools;
+  const nsh_task *task = nsh_process_task(w, 0);
   nsh_batch *batch = nsh_exchange_batch(t->mail, task->lease, v->nchildren);
   ns_verdict end = *v;
-  log_end(s, task, v->kind, micros, v->error);
+  log_end(w, task, v->kind, micros, v->error);
   count(t, v->kind);
   end.id = task->id;
   end.run = task->run;
   end.lease = task->lease;
   end.heard = task->heard;
   end.error = nsh_batch_keep(batch, v->error);
-  if (s->log.n > 0 && (v->kind == NS_FAIL || v->kind == NS_CRASH ||
-                       v->kind == NS_LOST || v->kind == NS_DISCARD))
-    end.log = nsh_batch_keep(batch, ns_buf_bytes(&s->log));
+  if (w->log.n > 0 &&
+      (v->kind == NS_FAIL || v->kind == NS_CRASH || v->kind == NS_LOST || v->kind == NS_DISCARD))
+    end.log = nsh_batch_keep(batch, ns_buf_bytes(&w->log));
   nsh_exchange_verdict(t->mail, &end);
-  nsh_escalation_leave(s);
-  nsh_process_pop(s);
+  nsh_process_stopped(w);
+  nsh_process_pop(w);
 }
 
 /* Reads the children behind a report; false: malformed. */
@@ -117,102 +114,107 @@ static bool read_verdict(nsh_exchange *m, int64_t lease, const nsh_report *r, ns
   return false;
 }
 
-static bool on_verdict(nsh_process *s, nsh_frame *f) {
-  nsh_pools *t = s->table;
+static bool on_verdict(nsh_process *w, nsh_frame *f) {
+  nsh_pools *t = w->pools;
   nsh_report r;
   nsh_task *task;
   ns_verdict v;
   bool whole;
   if (!nsh_get_report(f, &r))
     return false;
-  if (s->n == 0 || nsh_before(r.seq, nsh_process_task(s, 0)->seq))
-    return nsh_before(r.seq, s->next_seq);
-  task = nsh_process_task(s, 0);
+  if (w->n == 0 || nsh_before(r.seq, nsh_process_task(w, 0)->seq))
+    return nsh_before(r.seq, w->next_seq);
+  task = nsh_process_task(w, 0);
   if (r.seq != task->seq)
     return false;
   nsh_pace_ran(&task->name->pace, r.micros);
-  nsh_pace_ran(&t->pools[s->pool].pace, r.micros);
-  nsh_storm_over(&t->storm);
+  nsh_pace_ran(&t->pools[w->pool].pace, r.micros);
+  nsh_crash_loop_over(&t->crash_loop);
   whole = read_verdict(t->mail, task->lease, &r, f, &v);
-  nsh_messages_end(s, &v, r.micros);
+  nsh_messages_end(w, &v, r.micros);
   if (r.leaves)
-    nsh_lifecycle_resigned(s);
+    nsh_process_resign(w);
   return whole;
 }
 
 /* ----------------------------------------------------- signs of life, ids */
 
-void nsh_messages_touch(nsh_process *s, int64_t now) {
-  nsh_task *task = nsh_process_task(s, 0);
-  nsh_touch p = {.seat = s->index, .seq = task->seq, .id = task->id,
-                 .run = task->run, .pid = s->pid, .lease = task->lease,
-                 .progress = s->progress, .text = s->text, .n = s->textlen};
-  s->text = NULL;
-  s->news = false;
-  s->shown = true;
-  s->touched_at = now;
-  nsh_exchange_touch(s->table->mail, &p, &s->touch);
+void nsh_messages_touch(nsh_process *w, int64_t now) {
+  nsh_task *task = nsh_process_task(w, 0);
+  nsh_touch p = {.worker = w->index,
+                 .seq = task->seq,
+                 .id = task->id,
+                 .run = task->run,
+                 .pid = w->pid,
+                 .lease = task->lease,
+                 .progress = w->progress,
+                 .text = w->text,
+                 .n = w->textlen};
+  w->text = NULL;
+  w->unsent = false;
+  w->shown = true;
+  w->touched_at = now;
+  nsh_exchange_touch(w->pools->mail, &p, &w->touch);
 }
 
-bool nsh_messages_due(const nsh_process *s, int64_t since, int64_t now) {
-  return (!s->shown && now - since > SHOW_US) ||
-         (s->news && now - s->touched_at >= TOUCH_GAP);
+bool nsh_messages_due(const nsh_process *w, int64_t since, int64_t now) {
+  return (!w->shown && now - since > SHOW_US) || (w->unsent && now - w->touched_at >= TOUCH_GAP);
 }
 
-static bool on_progress(nsh_process *s, nsh_frame *f) {
+static bool on_progress(nsh_process *w, nsh_frame *f) {
   uint32_t seq = (uint32_t)nsh_get_int(f);
   double progress = nsh_get_real(f);
   ns_bytes text = nsh_get_bytes(f);
   int64_t now = ns_mono_us();
   if (!nsh_done(f) || !(progress >= -1 && progress <= 1))
     return false;
-  if (s->n == 0 || nsh_process_task(s, 0)->seq != seq)
+  if (w->n == 0 || nsh_process_task(w, 0)->seq != seq)
     return true;
   if (progress >= 0)
-    s->progress = progress;
+    w->progress = progress;
   if (text.p != NULL) {
-    free(s->text);
-    s->text = nsh_alloc(text.n + 1);
-    memcpy(s->text, text.p, text.n);
-    s->textlen = text.n;
+    free(w->text);
+    w->text = nsh_alloc(text.n + 1);
+    memcpy(w->text, text.p, text.n);
+    w->textlen = text.n;
   }
-  s->news = true;
-  if (now - s->touched_at >= TOUCH_GAP)
-    nsh_messages_touch(s, now);
+  w->unsent = true;
+  if (now - w->touched_at >= TOUCH_GAP)
+    nsh_messages_touch(w, now);
   return true;
 }
 
-static bool on_log(nsh_process *s, nsh_frame *f) {
+static bool on_log(nsh_process *w, nsh_frame *f) {
   uint32_t seq = (uint32_t)nsh_get_int(f);
   ns_bytes text = nsh_get_bytes(f);
   nsh_task *task;
   if (!nsh_done(f) || text.p == NULL)
     return false;
-  if (s->n == 0 || (task = nsh_process_task(s, 0))->seq != seq)
+  if (w->n == 0 || (task = nsh_process_task(w, 0))->seq != seq)
     return true;
-  nsh_process_log(s, text);
+  nsh_process_log(w, text);
   ns_log(NS_LOG_INFO, "job.log",
          NS_FIELDS(ns_fi("id", task->id), ns_fs("name", task->name->text),
                    ns_fb("text", text)));
   return true;
 }
 
-static bool on_hook(const nsh_process *s, nsh_frame *f) {
+static bool on_hook(const nsh_process *w, nsh_frame *f) {
   ns_bytes event = nsh_get_bytes(f);
   ns_bytes error = nsh_get_bytes(f);
   if (!nsh_done(f) || event.p == NULL || error.p == NULL)
     return false;
   ns_log(NS_LOG_ERROR, "worker.hook_failed",
-         NS_FIELDS(ns_fi("pid", s->pid), ns_fb("on", event), ns_fb("error", error)));
+         NS_FIELDS(ns_fi("pid", w->pid), ns_fb("on", event), ns_fb("error", error)));
   return true;
 }
 
-static void send_ids(nsh_process *s, const int64_t *ids, size_t n) {
-  size_t start = nsh_begin(&s->out, NSH_IDS);
-  nsh_put_int(&s->out, (int64_t)n);
+static void send_ids(nsh_process *w, const int64_t *ids, size_t n) {
+  size_t start = nsh_begin(&w->out, NSH_IDS);
+  nsh_put_int(&w->out, (int64_t)n);
   for (size_t i = 0; i < n; i++)
-    nsh_put_int(&s->out, ids[i]);
-  nsh_must(nsh_end(&s->out, start));
+    nsh_put_int(&w->out, ids[i]);
+  nsh_must(nsh_end(&w->out, start));
 }
 
 /* Who gets fewer than it wanted asks again. */
@@ -220,52 +222,51 @@ void nsh_messages_serve_ids(nsh_pools *t) {
   nsh_exchange *m = t->mail;
   size_t used = 0;
   size_t served = 0;
-  if (t->nwanters == 0)
+  if (t->nid_requests == 0)
     return; /* handlers may never spawn */
-  for (; served < t->nwanters && used < m->nids; served++) {
-    const nsh_wanter *w = &t->wanters[served];
-    nsh_process *s = &t->seats[w->seat];
-    size_t n = w->n < m->nids - used ? w->n : m->nids - used;
-    if (s->phase == NSH_EMPTY || s->pid != w->pid)
+  for (; served < t->nid_requests && used < m->nids; served++) {
+    const nsh_id_request *asks = &t->id_requests[served];
+    nsh_process *w = &t->workers[asks->worker];
+    size_t n = asks->n < m->nids - used ? asks->n : m->nids - used;
+    if (w->phase == NSH_EMPTY || w->pid != asks->pid)
       continue;
-    send_ids(s, m->ids + used, n);
-    nsh_process_flush(s);
+    send_ids(w, m->ids + used, n);
+    nsh_process_flush(w);
     used += n;
   }
   m->nids -= used;
   if (m->nids > 0)
     memmove(m->ids, m->ids + used, m->nids * sizeof *m->ids);
-  t->nwanters -= served;
-  if (t->nwanters > 0)
-    memmove(t->wanters, t->wanters + served,
-            t->nwanters * sizeof *t->wanters);
-  nsh_exchange_want_ids(m, used, t->nwanters > 0);
+  t->nid_requests -= served;
+  if (t->nid_requests > 0)
+    memmove(t->id_requests, t->id_requests + served, t->nid_requests * sizeof *t->id_requests);
+  nsh_exchange_want_ids(m, used, t->nid_requests > 0);
 }
 
-static bool on_want_ids(nsh_process *s, nsh_frame *f) {
-  nsh_pools *t = s->table;
+static bool on_want_ids(nsh_process *w, nsh_frame *f) {
+  nsh_pools *t = w->pools;
   int64_t n = nsh_get_int(f);
   if (!nsh_done(f) || n < 1 || n > IDS_MAX)
     return false;
-  nsh_must(ns_grow(&t->wanters, &t->capwanters, t->nwanters + 1,
-                   sizeof *t->wanters));
-  t->wanters[t->nwanters++] = (nsh_wanter){s->index, s->pid, (size_t)n};
+  nsh_must(
+      ns_grow(&t->id_requests, &t->capid_requests, t->nid_requests + 1, sizeof *t->id_requests));
+  t->id_requests[t->nid_requests++] = (nsh_id_request){w->index, w->pid, (size_t)n};
   nsh_messages_serve_ids(t);
   return true;
 }
 
-bool nsh_messages_frame(nsh_process *s, nsh_frame *f) {
+bool nsh_messages_frame(nsh_process *w, nsh_frame *f) {
   switch (f->type) {
   case NSH_VERDICT:
-    return on_verdict(s, f);
+    return on_verdict(w, f);
   case NSH_PROGRESS:
-    return on_progress(s, f);
+    return on_progress(w, f);
   case NSH_LOG:
-    return on_log(s, f);
+    return on_log(w, f);
   case NSH_WANT_IDS:
-    return on_want_ids(s, f);
+    return on_want_ids(w, f);
   case NSH_HOOK:
-    return on_hook(s, f);
+    return on_hook(w, f);
   default:
     return false;
   }

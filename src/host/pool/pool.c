@@ -1,158 +1,30 @@
 /*
-** The table of workers.
+** The worker pool: hands claimed jobs out, takes them back, and obeys the host.
 **
 ** Two queues lie between a claim and a handler. The backlog belongs to the host
-** and feeds whoever is free, in a line per pool of workers; the tasks of a seat
+** and feeds any worker that is free, in a line per pool of workers; the tasks of a worker
 ** were sent ahead, so that a worker with short jobs need not wait for the host
-** between them. Should one of those jobs turn out to be long, the watch takes back
+** between them. Should one of those jobs turn out to be long, the watchdog takes back
 ** what was sent behind it.
 */
 #include "pool/pool.h"
 
-#include <assert.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ipc/alloc.h"
 #include "ns_time.h"
-#include "pool/escalation.h"
-#include "pool/lifecycle.h"
-#include "pool/messages.h"
 
-/* --------------------------------------------------------- seats with room */
+/* --------------------------------------------------------------- handing out */
 
-static nsh_pool *pool_of(const nsh_process *s) {
-  return &s->table->pools[s->pool];
-}
-
-void nsh_pool_list(nsh_process *s, bool front) {
-  nsh_pool *p = pool_of(s);
-  if (s->listed || s->phase != NSH_UP)
-    return;
-  s->listed = true;
-  p->nroom++;
-  if (front && p->room != NULL) {
-    s->next = p->room;
-    p->room = s;
-  } else {
-    s->next = NULL;
-    *p->room_end = s;
-    p->room_end = &s->next;
-  }
-}
-
-static nsh_process *unlist(nsh_pool *p) {
-  nsh_process *s = p->room;
-  if (s == NULL)
-    return NULL;
-  p->room = s->next;
-  if (p->room == NULL)
-    p->room_end = &p->room;
-  s->listed = false;
-  p->nroom--;
-  return s;
-}
-
-static void shift(size_t *count, bool from, bool to, size_t n) {
-  *count = *count - (from ? n : 0) + (to ? n : 0);
-}
-
-void nsh_pool_enter(nsh_process *s, nsh_phase phase) {
-  nsh_pools *t = s->table;
-  nsh_pool *p = pool_of(s);
-  bool was = s->phase == NSH_UP;
-  bool is = phase == NSH_UP;
-  shift(&t->up, was, is, 1);
-  shift(&p->up, was, is, 1);
-  shift(&p->held, was, is, s->n);
-  shift(&t->leaving, s->phase == NSH_DOOMED, phase == NSH_DOOMED, 1);
-  s->phase = phase;
-  if (phase == NSH_EMPTY)
-    nsh_pool_age(s, false);
-}
-
-void nsh_pool_age(nsh_process *s, bool old) {
-  shift(&s->table->old, s->old, old, 1);
-  s->old = old;
-}
-
-void nsh_pool_count(nsh_process *s, int n) {
-  nsh_pool *p = pool_of(s);
-  size_t more = (size_t)n; /* that wraps around is meant */
-  s->table->busy += more;
-  p->tasks += more;
-  if (s->phase == NSH_UP)
-    p->held += more;
-  if (s->n == 0)
-    s->table->working--;
-  else if (n > 0 && s->n == 1)
-    s->table->working++;
-}
-
-/* ------------------------------------------------------------- handing out */
-
-/* Workers die one after the other: something that was claimed kills them. */
-static bool storming(const nsh_pools *t) {
-  return nsh_storm_delay(&t->storm) > 0;
-}
-
-/* How many jobs a seat may have. In a storm nothing is sent behind a job that
-** may kill its worker; one that is forked per job has no use for a second. */
-static uint32_t window(const nsh_pools *t, size_t pool) {
-  return storming(t) || t->cfg->fork_per_job
-             ? 1
-             : nsh_pace_window(&t->pools[pool].pace);
-}
-
-/* Workers that are forked per job come and go all the time; unless something holds the
-** forking up, all are about to be there. */
-static bool come_and_go(const nsh_pools *t) {
-  return t->cfg->fork_per_job && t->zygote != NULL && !storming(t);
-}
-
-size_t nsh_pool_attending(const nsh_pools *t, size_t pool) {
-  return come_and_go(t) ? nsh_config_workers(t->cfg, pool) : t->pools[pool].up;
-}
-
-bool nsh_pool_attends(const nsh_process *s) {
-  return s->phase == NSH_UP || come_and_go(s->table);
-}
-
-/* What the attending workers may have, less what they have, less what waits for them. */
-static int64_t places(const nsh_pools *t, size_t pool) {
-  const nsh_pool *p = &t->pools[pool];
-  size_t there = nsh_pool_attending(t, pool);
-  size_t late = p->late < there ? p->late : there;
-  size_t has = come_and_go(t) ? p->tasks : p->held;
-  size_t most = t->closing || t->quiet || there == 0
-                    ? 0
-                    : late + nsh_pace_target(&p->pace, there - late);
-  return (int64_t)(most > has ? most - has : 0) - (int64_t)p->backlog.n;
-}
-
-void nsh_pool_lock(nsh_pools *t) {
-  nsh_exchange_lock(t->mail);
-}
-
-void nsh_pool_unlock(nsh_pools *t) {
-  int64_t n[NSH_POOLS_MAX];
-  for (size_t i = 0; i < t->npools; i++)
-    n[i] = places(t, i);
-  nsh_exchange_publish(t->mail, n);
-  t->mail->workers = (ns_workers){.up = (int64_t)t->up, .busy = (int64_t)t->working,
-                                  .leaving = (int64_t)t->leaving,
-                                  .loads = t->loads, .old = (int64_t)t->old};
-  nsh_exchange_unlock(t->mail);
-}
-
-/* Jobs that seats of a pool may be given. */
+/* Jobs that workers of a pool may be given. */
 static size_t on_offer(const nsh_pools *t, const nsh_pool *p) {
   return p == t->pools ? t->backlog : p->backlog.n;
 }
 
-/* Whose line has the next job for a seat of a pool. Those who may take any take
-** the one that came first. */
+/* The line that the next job for a worker of a pool comes from: its own, or for pool 0, which
+** may take any job, the one whose first job arrived first. */
 static size_t next_line(const nsh_pools *t, size_t pool) {
   size_t best = pool;
   uint64_t first = UINT64_MAX;
@@ -166,12 +38,12 @@ static size_t next_line(const nsh_pools *t, size_t pool) {
   return best;
 }
 
-/* Gives one job of a line to 's'. */
-static void give(nsh_pools *t, nsh_process *s, size_t line) {
+/* Gives one job of a line to a worker. */
+static void give(nsh_pools *t, nsh_process *w, size_t line) {
   nsh_prefetch *b = &t->pools[line].backlog;
   const ns_job *job = nsh_prefetch_first(b)->job;
-  bool given = nsh_process_give(s, job, nsh_names_get(&t->names, job->name));
-  if (given && line == s->pool) { /* no place has become free */
+  bool given = nsh_process_give(w, job, nsh_names_get(&t->names, job->name));
+  if (given && line == w->pool) { /* no place has become free */
     nsh_prefetch_pop(b);
     t->backlog--;
     return;
@@ -190,27 +62,27 @@ static void give(nsh_pools *t, nsh_process *s, size_t line) {
   nsh_pool_unlock(t);
 }
 
-/* Jobs are spread evenly: first one share for each seat with room. */
+/* Jobs are spread evenly: first one share for each worker with room. */
 static void hand_out(nsh_pools *t, size_t pool) {
   nsh_pool *p = &t->pools[pool];
-  uint32_t most = window(t, pool);
-  nsh_process *s;
+  uint32_t most = nsh_pool_window(t, pool);
+  nsh_process *w;
   while (on_offer(t, p) > 0 && p->nroom > 0) {
     size_t share = (on_offer(t, p) + p->nroom - 1) / p->nroom;
-    s = unlist(p);
-    if (s->phase != NSH_UP || s->rung != NSH_CALM || s->n >= most ||
-        (s->stuck && s->n > 0))
+    w = nsh_pool_unlist(t, pool);
+    if (w->phase != NSH_UP || w->stop_step != NSH_STOP_NONE || w->n >= most ||
+        (w->stuck && w->n > 0))
       continue; /* listed again when it is heard of */
-    while (share-- > 0 && s->n < most && on_offer(t, p) > 0)
-      give(t, s, next_line(t, pool));
-    nsh_slot_allow(s->slot, s->next_seq);
-    nsh_process_flush(s);
-    if (s->n < most)
-      nsh_pool_list(s, false);
+    while (share-- > 0 && w->n < most && on_offer(t, p) > 0)
+      give(t, w, next_line(t, pool));
+    nsh_slot_allow(w->slot, w->next_seq);
+    nsh_process_flush(w);
+    if (w->n < most)
+      nsh_pool_list(w, false);
   }
 }
 
-/* Reserved workers first: who may take any job leaves theirs to them. */
+/* Reserved workers first: those that may take any job leave theirs to them. */
 void nsh_pool_hand_out(nsh_pools *t) {
   if (t->quiet ||
       (t->backlog > 0 && !nsh_slots_valid(t->slots, ns_mono_us())))
@@ -220,14 +92,7 @@ void nsh_pool_hand_out(nsh_pools *t) {
   hand_out(t, 0);
 }
 
-void nsh_pool_release(nsh_pools *t, size_t line) {
-  nsh_prefetch *b = &t->pools[line].backlog;
-  for (; b->n > 0; nsh_prefetch_pop(b)) {
-    const ns_job *job = nsh_prefetch_first(b)->job;
-    nsh_exchange_release(t->mail, job->id, job->run, job->lease);
-    t->backlog--;
-  }
-}
+/* ---------------------------------------------------------- from the mailbox */
 
 /* Gives all of the backlog back. The mailbox is locked. */
 static void release_backlog(nsh_pools *t) {
@@ -235,13 +100,11 @@ static void release_backlog(nsh_pools *t) {
     nsh_pool_release(t, i);
 }
 
-/* --------------------------------------------------------- from the mailbox */
-
 /* Claimed jobs come queue by queue, oldest first, so those that kill workers
 ** may stand together before all others, and would take every worker that is
-** forked. In a storm, and for a minute after one, a load is shuffled, and what has
-** crashed before goes to its end: the first job that is done ends the storm. */
-static void mix(ns_jobs *jobs) {
+** forked. In a crash loop, and for a minute after one, a load is shuffled, and jobs that have
+** crashed before go to its end: the first job that is done ends the crash loop. */
+static void shuffle(ns_jobs *jobs) {
   size_t clean = 0;
   for (size_t i = jobs->n; i > 1; i--) {
     size_t k = (size_t)(ns_random() % i);
@@ -259,8 +122,8 @@ static void mix(ns_jobs *jobs) {
 
 /* Each job joins its line; the last one to leave frees the load. */
 static void take_load(nsh_pools *t, nsh_load *load) {
-  if (nsh_storm_wary(&t->storm, ns_mono_us()))
-    mix(&load->jobs);
+  if (nsh_crash_loop_wary(&t->crash_loop, ns_mono_us()))
+    shuffle(&load->jobs);
   t->backlog += load->jobs.n;
   for (size_t i = 0; i < load->jobs.n; i++) {
     const ns_job *job = &load->jobs.items[i];
@@ -283,31 +146,32 @@ static void take_loads(nsh_pools *t) {
     release_backlog(t);
 }
 
-/* The claim of the oldest task of 's' is lost; 'cancel' NULL: nobody has said why. The
-** mailbox is locked. */
-static void lose(nsh_process *s, const ns_notice *cancel) {
+/* The claim of the oldest task is lost; 'cancel' NULL: without a reason. The mailbox is
+** locked. */
+static void lose(nsh_process *w, const ns_notice *cancel) {
   int64_t since;
-  if (!nsh_process_running(s, &since))
+  if (!nsh_process_running(w, &since))
     return; /* it has been taken back, or has just ended */
-  atomic_store(&s->slot->lost, nsh_process_task(s, 0)->seq + 1);
-  nsh_escalation_start(s, cancel != NULL ? NSH_WHY_CANCELLED : NSH_WHY_LOST, NSH_STEP,
-                       cancel != NULL ? cancel->why : "");
+  atomic_store(&w->slot->lost, nsh_process_task(w, 0)->seq + 1);
+  nsh_process_stop(w, cancel != NULL ? NSH_WHY_CANCELLED : NSH_WHY_LOST, NSH_STEP,
+                   cancel != NULL ? cancel->why : "");
 }
 
-/* One that waits behind a running job is taken back, with its neighbours, whose
-** release costs them nothing. One that is paused and runs runs on. */
-static void lose_task(nsh_process *s, uint32_t at, const ns_notice *n) {
+/* A task that waits behind a running job is taken back, with its neighbours, whose
+** release costs them nothing. A paused job that is running already keeps running. */
+static void lose_task(nsh_process *w, uint32_t at, const ns_notice *n) {
   int64_t since;
-  if (at == 0 && nsh_process_running(s, &since)) {
+  if (at == 0 && nsh_process_running(w, &since)) {
     if (!n->token.paused)
-      lose(s, n);
+      lose(w, n);
     return;
   }
-  nsh_process_recall(s);
+  nsh_process_recall(w);
 }
 
-/* Claims that somebody has ended, or whose jobs were paused; sorted. There may be as many
-** as a host has workers, and each of those is looked at under the lock: so only once. */
+/* Claims that were ended by another connection, or whose jobs were paused; sorted. There may
+** be as many as the host has workers, and each worker is looked at under the lock: so only
+** once. */
 typedef struct revoked {
   nsh_exchange *mail;
   const ns_notice *items;
@@ -335,12 +199,12 @@ static bool lose_waiting(void *arg, const ns_job *job) {
   return true;
 }
 
-static void lose_tasks(nsh_process *s, const revoked *r) {
-  for (uint32_t at = 0; at < s->n; at++) {
-    const nsh_task *task = nsh_process_task(s, at);
+static void lose_tasks(nsh_process *w, const revoked *r) {
+  for (uint32_t at = 0; at < w->n; at++) {
+    const nsh_task *task = nsh_process_task(w, at);
     const ns_notice *n = find(r, task->id, task->run);
     if (n != NULL)
-      lose_task(s, at, n); /* what is taken back is behind it */
+      lose_task(w, at, n); /* what is taken back is behind it */
   }
 }
 
@@ -353,8 +217,8 @@ static void take_revoked(nsh_pools *t) {
   qsort(m->revoked, r.n, sizeof *m->revoked, by_token);
   for (size_t i = 0; i < t->npools; i++)
     t->backlog -= nsh_prefetch_drop(&t->pools[i].backlog, lose_waiting, &r);
-  for (size_t i = 0; i < t->nseats; i++)
-    lose_tasks(&t->seats[i], &r);
+  for (size_t i = 0; i < t->nworkers; i++)
+    lose_tasks(&t->workers[i], &r);
   m->nrevoked = 0;
 }
 
@@ -365,31 +229,31 @@ typedef struct withdrawal {
 } withdrawal;
 
 static bool withdraw_waiting(void *arg, const ns_job *job) {
-  const withdrawal *w = arg;
-  if (job->lease != w->lease)
+  const withdrawal *of = arg;
+  if (job->lease != of->lease)
     return false;
-  nsh_exchange_release(w->mail, job->id, job->run, job->lease);
+  nsh_exchange_release(of->mail, job->id, job->run, job->lease);
   return true;
 }
 
-static bool waits_with(nsh_process *s, int64_t lease) {
+static bool waits_with(nsh_process *w, int64_t lease) {
   int64_t since;
-  for (uint32_t i = nsh_process_running(s, &since) ? 1 : 0; i < s->n; i++)
-    if (nsh_process_task(s, i)->lease == lease)
+  for (uint32_t i = nsh_process_running(w, &since) ? 1 : 0; i < w->n; i++)
+    if (nsh_process_task(w, i)->lease == lease)
       return true;
   return false;
 }
 
-/* What has not been started of a lease goes back; its neighbours in a seat lose
+/* What has not been started of a lease goes back; its neighbours of a worker lose
 ** nothing by going with it. The mailbox is locked. */
 static void withdraw(nsh_pools *t, int64_t lease) {
-  withdrawal w = {t->mail, lease};
+  withdrawal of = {t->mail, lease};
   for (size_t i = 0; i < t->npools; i++)
-    t->backlog -= nsh_prefetch_drop(&t->pools[i].backlog, withdraw_waiting, &w);
-  for (size_t i = 0; i < t->nseats; i++) {
-    nsh_process *s = &t->seats[i];
-    if (waits_with(s, lease))
-      nsh_process_recall(s);
+    t->backlog -= nsh_prefetch_drop(&t->pools[i].backlog, withdraw_waiting, &of);
+  for (size_t i = 0; i < t->nworkers; i++) {
+    nsh_process *w = &t->workers[i];
+    if (waits_with(w, lease))
+      nsh_process_recall(w);
   }
 }
 
@@ -397,9 +261,9 @@ static void take_lost(nsh_pools *t) {
   nsh_exchange *m = t->mail;
   for (size_t i = 0; i < m->nlost; i++) {
     const nsh_lost *l = &m->lost[i];
-    nsh_process *s = &t->seats[l->seat];
-    if (s->n > 0 && s->pid == l->pid && nsh_process_task(s, 0)->seq == l->seq)
-      lose(s, NULL);
+    nsh_process *w = &t->workers[l->worker];
+    if (w->n > 0 && w->pid == l->pid && nsh_process_task(w, 0)->seq == l->seq)
+      lose(w, NULL);
   }
   m->nlost = 0;
   take_revoked(t);
@@ -408,14 +272,14 @@ static void take_lost(nsh_pools *t) {
   m->nwithdrawn = 0;
 }
 
-/* We were given up for dead. What has not been started is dropped: its release
+/* This host was declared dead. What has not been started is dropped: its release
 ** will be STALE. The mailbox is locked. */
 static void lose_all(nsh_pools *t) {
   release_backlog(t);
-  for (size_t i = 0; i < t->nseats; i++)
-    if (t->seats[i].n > 0) {
-      nsh_process_recall(&t->seats[i]);
-      lose(&t->seats[i], NULL);
+  for (size_t i = 0; i < t->nworkers; i++)
+    if (t->workers[i].n > 0) {
+      nsh_process_recall(&t->workers[i]);
+      lose(&t->workers[i], NULL);
     }
   t->mail->lost_all = false;
 }
@@ -431,96 +295,86 @@ void nsh_pool_collect(nsh_pools *t) {
   nsh_pool_hand_out(t);
 }
 
-void nsh_pool_hear_process(nsh_process *s) {
-  nsh_process_hear(s);
-  if (s->phase == NSH_UP && s->n * 2 <= window(s->table, s->pool))
-    nsh_pool_list(s, s->n == 0);
+/* -------------------------------------------------------------- from workers */
+
+void nsh_pool_read(nsh_process *w) {
+  nsh_process_read(w);
+  if (w->phase == NSH_UP && w->n * 2 <= nsh_pool_window(w->pools, w->pool))
+    nsh_pool_list(w, w->n == 0);
 }
 
-/* The workers of one word of news. */
-static void hear_some(nsh_pools *t, size_t word, uint64_t bits) {
+/* The workers of one word of bits. */
+static void read_some(nsh_pools *t, size_t word, uint64_t bits) {
   nsh_pool_lock(t);
   for (; bits != 0; bits &= bits - 1) {
     size_t i = word * 64 + (size_t)__builtin_ctzll(bits);
-    if (i < t->nseats)
-      nsh_pool_hear_process(&t->seats[i]);
+    if (i < t->nworkers)
+      nsh_pool_read(&t->workers[i]);
   }
   nsh_pool_unlock(t);
 }
 
-void nsh_pool_hear(nsh_pools *t) {
+static void read_all(nsh_pools *t) {
   bool any = false;
-  for (size_t word = 0; word * 64 < t->nseats; word++) {
+  for (size_t word = 0; word * 64 < t->nworkers; word++) {
     uint64_t bits = nsh_news_take(&t->slots->news, word);
     if (bits == 0)
       continue;
-    hear_some(t, word, bits);
+    read_some(t, word, bits);
     any = true;
   }
   if (any)
     nsh_pool_hand_out(t);
 }
 
-#ifdef NS_DEBUG
-/* Seats whose worker runs older scripts; those without one count as such never. */
-static size_t aged(const nsh_pools *t) {
-  size_t n = 0;
-  for (size_t i = 0; i < t->nseats; i++) {
-    assert(!t->seats[i].old || t->seats[i].phase != NSH_EMPTY);
-    n += t->seats[i].old;
-  }
-  return n;
+static void on_wakeup(uv_poll_t *poll, int status, int events) {
+  const nsh_pools *t = poll->data;
+  (void)status;
+  (void)events;
+  nsh_wakeup_hear(t->inbox.wakeup);
 }
 
-/* What the counts of a pool have to be, from its seats. */
-static nsh_pool recounted(const nsh_pools *t, size_t pool) {
-  nsh_pool sum = {.tasks = 0};
-  for (size_t i = 0; i < t->nseats; i++) {
-    const nsh_process *s = &t->seats[i];
-    bool up = s->phase == NSH_UP;
-    if (s->pool != pool)
-      continue;
-    sum.up += up;
-    sum.tasks += s->n;
-    sum.held += up ? s->n : 0;
-  }
-  return sum;
+static void on_stay(uv_idle_t *idle) {
+  (void)idle;
 }
 
-void nsh_pool_recount(nsh_pools *t) {
-  size_t up = 0;
-  size_t busy = 0;
-  size_t waiting = 0;
-  size_t arriving = 0;
-  nsh_exchange_lock(t->mail);
-  for (size_t i = 0; i < t->npools; i++) {
-    const nsh_pool *p = &t->pools[i];
-    nsh_pool now = recounted(t, i);
-    assert(now.up == p->up && now.tasks == p->tasks && now.held == p->held);
-    assert(t->mail->places[i] == places(t, i) - (int64_t)t->mail->arriving[i]);
-    up += now.up;
-    busy += now.tasks;
-    waiting += p->backlog.n;
-    arriving += t->mail->arriving[i];
-  }
-  assert(t->up == up && t->busy == busy && t->backlog == waiting && t->old == aged(t));
-  assert(t->mail->outstanding == busy + waiting + arriving);
-  nsh_exchange_unlock(t->mail);
+/* Before the loop sleeps: reads what there is, says that the host sleeps, and stays
+** awake if more came meanwhile. Other events get their turn in between. */
+static void on_sleep(uv_prepare_t *prepare) {
+  nsh_pools *t = prepare->data;
+  read_all(t);
+  if (nsh_news_sleep(&t->slots->news, t->nworkers))
+    uv_idle_start(&t->inbox.stay, on_stay);
+  else
+    uv_idle_stop(&t->inbox.stay);
 }
-#else
-void nsh_pool_recount(nsh_pools *t) {
-  (void)t;
-}
-#endif
 
-/* ------------------------------------------------------------------ orders */
+static void on_wake(uv_check_t *check) {
+  nsh_pools *t = check->data;
+  nsh_news_wake(&t->slots->news);
+}
+
+static void open_inbox(nsh_pools *t, uv_loop_t *loop, int wakeup) {
+  nsh_inbox *in = &t->inbox;
+  in->wakeup = wakeup;
+  nsh_must(uv_poll_init(loop, &in->poll, wakeup) == 0);
+  uv_prepare_init(loop, &in->before);
+  uv_check_init(loop, &in->after);
+  uv_idle_init(loop, &in->stay);
+  in->poll.data = in->before.data = in->after.data = t;
+  uv_poll_start(&in->poll, UV_READABLE, on_wakeup);
+  uv_prepare_start(&in->before, on_sleep);
+  uv_check_start(&in->after, on_wake);
+}
+
+/* -------------------------------------------------------------------- orders */
 
 static void take_back(nsh_pools *t) {
   nsh_pool_lock(t);
   release_backlog(t);
-  for (size_t i = 0; i < t->nseats; i++)
-    if (t->seats[i].n > 0)
-      nsh_process_recall(&t->seats[i]);
+  for (size_t i = 0; i < t->nworkers; i++)
+    if (t->workers[i].n > 0)
+      nsh_process_recall(&t->workers[i]);
   nsh_pool_unlock(t);
 }
 
@@ -536,58 +390,61 @@ void nsh_pool_close(nsh_pools *t) {
   take_back(t);
 }
 
-static void stop(nsh_process *s) {
+static void stop(nsh_process *w) {
   int64_t since;
-  nsh_pool_lock(s->table);
-  if (nsh_process_running(s, &since))
-    nsh_escalation_start(s, NSH_WHY_STOP, NSH_STEP_STOP, "");
-  nsh_pool_unlock(s->table);
-  if (s->rung == NSH_CALM) {
-    nsh_lifecycle_doom(s);
-    nsh_lifecycle_kill(s, SIGKILL);
+  nsh_pool_lock(w->pools);
+  if (nsh_process_running(w, &since))
+    nsh_process_stop(w, NSH_WHY_STOP, NSH_STEP_STOP, "");
+  nsh_pool_unlock(w->pools);
+  if (w->stop_step == NSH_STOP_NONE) {
+    nsh_process_retire(w);
+    nsh_process_kill(w, SIGKILL);
   }
 }
 
 void nsh_pool_kill(nsh_pools *t) {
-  for (size_t i = 0; i < t->nseats; i++)
-    if (t->seats[i].phase != NSH_EMPTY)
-      stop(&t->seats[i]);
+  for (size_t i = 0; i < t->nworkers; i++)
+    if (t->workers[i].phase != NSH_EMPTY)
+      stop(&t->workers[i]);
 }
 
 void nsh_pool_dismiss(nsh_pools *t) {
-  for (size_t i = 0; i < t->nseats; i++)
-    if (t->seats[i].phase == NSH_UP)
-      nsh_lifecycle_leave(&t->seats[i]);
+  for (size_t i = 0; i < t->nworkers; i++)
+    if (t->workers[i].phase == NSH_UP)
+      nsh_process_leave(&t->workers[i]);
 }
 
+/* --------------------------------------------------------- beginning and end */
+
 void nsh_pool_init(nsh_pools *t, const nsh_config *cfg, nsh_exchange *mail, uv_loop_t *loop,
-                   nsh_slots *slots) {
+                   nsh_slots *slots, int wakeup) {
   memset(t, 0, sizeof *t);
   t->cfg = cfg;
   t->mail = mail;
-  t->loop = loop;
+  t->on_frame = nsh_messages_frame;
   t->slots = slots;
-  t->nseats = cfg->workers;
-  t->seats = nsh_alloc(t->nseats * sizeof *t->seats);
+  t->nworkers = cfg->workers;
+  t->workers = nsh_alloc(t->nworkers * sizeof *t->workers);
   t->npools = cfg->nreserves + 1;
   for (size_t i = 0; i < t->npools; i++) {
     t->pools[i].room_end = &t->pools[i].room;
     t->pools[i].pace = NSH_PACE_INIT;
   }
-  for (size_t i = 0; i < t->nseats; i++) {
-    t->seats[i].table = t;
-    t->seats[i].index = (uint32_t)i;
-    t->seats[i].pool = nsh_config_pool_of(cfg, i);
-    t->seats[i].slot = &slots->slot[i];
+  for (size_t i = 0; i < t->nworkers; i++) {
+    t->workers[i].pools = t;
+    t->workers[i].index = (uint32_t)i;
+    t->workers[i].pool = nsh_config_pool_of(cfg, i);
+    t->workers[i].slot = &slots->slot[i];
   }
+  open_inbox(t, loop, wakeup);
 }
 
 void nsh_pool_free(nsh_pools *t) {
-  for (size_t i = 0; i < t->nseats; i++)
-    nsh_process_free(&t->seats[i]);
+  for (size_t i = 0; i < t->nworkers; i++)
+    nsh_process_free(&t->workers[i]);
   for (size_t i = 0; i < t->npools; i++)
     nsh_prefetch_free(&t->pools[i].backlog);
   nsh_names_free(&t->names);
-  free(t->wanters);
-  free(t->seats);
+  free(t->id_requests);
+  free(t->workers);
 }

@@ -1,115 +1,143 @@
 /*
-** One worker as its host sees it: rings, tasks, the state of the running job.
-** What frames mean: pool/messages.c.
+** One worker as its host sees it: its tasks, its rings, the stopping of its running job.
+** What its frames mean is the pool's to know: pools->on_frame.
 */
 #include "pool/process.h"
 
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ipc/alloc.h"
-#include "pool/lifecycle.h"
-#include "pool/messages.h"
+#include "ns_log.h"
+#include "ns_time.h"
+#include "pool/pool.h"
 
 #define KEEP_ROOM ((size_t)64 << 10) /* larger idle buffers are freed */
 #define LOG_KEEP 16384               /* bytes of log kept with a failure */
 
-/* --------------------------------------------------------------- the tasks */
+/* --------------------------------------------------------------------- tasks */
 
-nsh_task *nsh_process_task(nsh_process *s, uint32_t i) {
-  return &s->tasks[(s->first + i) & (s->cap - 1)];
+nsh_task *nsh_process_task(nsh_process *w, uint32_t i) {
+  return &w->tasks[(w->first + i) & (w->cap - 1)];
 }
 
-static nsh_task *add_task(nsh_process *s) {
-  if (s->n == s->cap) {
-    uint32_t cap = s->cap > 0 ? s->cap * 2 : 2;
+static nsh_task *add_task(nsh_process *w) {
+  if (w->n == w->cap) {
+    uint32_t cap = w->cap > 0 ? w->cap * 2 : 2;
     nsh_task *tasks = nsh_alloc(cap * sizeof *tasks);
-    for (uint32_t i = 0; i < s->n; i++)
-      tasks[i] = *nsh_process_task(s, i);
-    free(s->tasks);
-    s->tasks = tasks;
-    s->cap = cap;
-    s->first = 0;
+    for (uint32_t i = 0; i < w->n; i++)
+      tasks[i] = *nsh_process_task(w, i);
+    free(w->tasks);
+    w->tasks = tasks;
+    w->cap = cap;
+    w->first = 0;
   }
-  return nsh_process_task(s, s->n++);
+  return nsh_process_task(w, w->n++);
 }
 
-void nsh_process_pop(nsh_process *s) {
-  nsh_process_task(s, 0)->name->tasks--;
-  s->first = (s->first + 1) & (s->cap - 1);
-  s->n--;
-  nsh_pool_count(s, -1);
-  ns_buf_reset(&s->log);
-  free(s->text);
-  s->text = NULL;
-  s->shown = s->news = s->stuck = false;
-  s->progress = -1;
-  s->touched_at = 0;
+void nsh_process_pop(nsh_process *w) {
+  nsh_process_task(w, 0)->name->tasks--;
+  w->first = (w->first + 1) & (w->cap - 1);
+  w->n--;
+  nsh_pool_count(w, -1);
+  ns_buf_reset(&w->log);
+  free(w->text);
+  w->text = NULL;
+  w->shown = w->unsent = w->stuck = false;
+  w->progress = -1;
+  w->touched_at = 0;
 }
 
-bool nsh_process_give(nsh_process *s, const ns_job *job, nsh_name *name) {
-  nsh_order o = {.seq = s->next_seq, .hold = nsh_pace_brief(&name->pace),
-                 .job = *job};
+bool nsh_process_give(nsh_process *w, const ns_job *job, nsh_name *name) {
+  nsh_order o = {.seq = w->next_seq, .hold = nsh_pace_brief(&name->pace), .job = *job};
   nsh_task *t;
-  if (!nsh_put_order(&s->out, &o))
+  if (!nsh_put_order(&w->out, &o))
     return false;
-  t = add_task(s);
-  *t = (nsh_task){s->next_seq++, job->id, job->run, job->lease, job->timeout,
-                  job->heard, name};
+  t = add_task(w);
+  *t = (nsh_task){w->next_seq++, job->id, job->run, job->lease, job->timeout, job->heard, name};
   name->tasks++;
-  nsh_pool_count(s, 1);
+  nsh_pool_count(w, 1);
   return true;
 }
 
-void nsh_process_recall(nsh_process *s) {
-  uint32_t first = nsh_slot_recall(s->slot);
-  while (s->n > 0) {
-    nsh_task *t = nsh_process_task(s, s->n - 1);
+void nsh_process_recall(nsh_process *w) {
+  uint32_t first = nsh_slot_recall(w->slot);
+  while (w->n > 0) {
+    nsh_task *t = nsh_process_task(w, w->n - 1);
     if (nsh_before(t->seq, first))
       break;
-    nsh_exchange_release(s->table->mail, t->id, t->run, t->lease);
+    nsh_exchange_release(w->pools->mail, t->id, t->run, t->lease);
     t->name->tasks--;
-    s->n--;
-    nsh_pool_count(s, -1);
+    w->n--;
+    nsh_pool_count(w, -1);
   }
-  if (s->n == 0)
-    nsh_pool_list(s, true); /* nothing would be heard of it */
+  if (w->n == 0)
+    nsh_pool_list(w, true); /* nothing would be heard of it */
 }
 
-bool nsh_process_running(nsh_process *s, int64_t *since) {
-  if (s->n == 0 || !nsh_slot_started(s->slot, nsh_process_task(s, 0)->seq))
+bool nsh_process_running(nsh_process *w, int64_t *since) {
+  if (w->n == 0 || !nsh_slot_started(w->slot, nsh_process_task(w, 0)->seq))
     return false;
-  *since = atomic_load(&s->slot->started_at);
+  *since = atomic_load(&w->slot->started_at);
   return true;
 }
 
-void nsh_process_log(nsh_process *s, ns_bytes line) {
+void nsh_process_log(nsh_process *w, ns_bytes line) {
   size_t cut;
   if (line.n > LOG_KEEP / 2)
     line.n = LOG_KEEP / 2;
-  if (s->log.n + line.n + 1 > LOG_KEEP) { /* whole lines go, oldest first */
-    const char *p = memchr(s->log.p + s->log.n / 2, '\n', s->log.n / 2);
-    cut = p != NULL ? (size_t)(p + 1 - s->log.p) : s->log.n;
-    memmove(s->log.p, s->log.p + cut, s->log.n - cut);
-    s->log.n -= cut;
+  if (w->log.n + line.n + 1 > LOG_KEEP) { /* whole lines go, oldest first */
+    const char *p = memchr(w->log.p + w->log.n / 2, '\n', w->log.n / 2);
+    cut = p != NULL ? (size_t)(p + 1 - w->log.p) : w->log.n;
+    memmove(w->log.p, w->log.p + cut, w->log.n - cut);
+    w->log.n -= cut;
   }
-  ns_buf_add(&s->log, line.p, line.n);
-  ns_buf_addc(&s->log, '\n');
+  ns_buf_add(&w->log, line.p, line.n);
+  ns_buf_addc(&w->log, '\n');
 }
 
-/* -------------------------------------------------------------- the rings */
+/* ------------------------------------------------------------------- leaving */
+
+void nsh_process_resign(nsh_process *w) {
+  nsh_pool_enter(w, NSH_RETIRING);
+  nsh_process_recall(w);
+}
+
+void nsh_process_retire(nsh_process *w) {
+  nsh_pool_lock(w->pools);
+  nsh_process_resign(w);
+  nsh_pool_unlock(w->pools);
+}
+
+void nsh_process_kill(nsh_process *w, int sig) {
+  w->forced = w->forced || sig == SIGKILL;
+  nsh_zygote_kill(w->zygote, w->index, sig);
+}
+
+/* What it has written to us makes no sense: its memory cannot be trusted any more. */
+static void distrust(nsh_process *w) {
+  ns_log(NS_LOG_ERROR, "worker.protocol_error", NS_FIELDS(ns_fi("pid", w->pid)));
+  nsh_pool_enter(w, NSH_RETIRING);
+  w->blame = "what it wrote to us made no sense";
+  if (w->pid > 0)
+    nsh_process_kill(w, SIGKILL);
+}
+
+/* ----------------------------------------------------------------- the rings */
 
 /* The frames in 'n' bytes; how many bytes they were. A worker that talks
 ** nonsense is killed, as its memory cannot be trusted any more. */
-static size_t take_frames(nsh_process *s, const char *p, size_t n) {
+static size_t take_frames(nsh_process *w, const char *p, size_t n) {
   size_t at = 0;
   while (at < n) {
     nsh_frame f;
     int64_t size = nsh_next(p + at, n - at, &f);
     if (size == 0)
       break;
-    if (size < 0 || !nsh_messages_frame(s, &f)) {
-      nsh_lifecycle_distrust(s);
+    if (size < 0 || !w->pools->on_frame(w, &f)) {
+      distrust(w);
       return n;
     }
     at += (size_t)size;
@@ -118,93 +146,148 @@ static size_t take_frames(nsh_process *s, const char *p, size_t n) {
 }
 
 /* Most reads end with a whole frame, and nothing is copied then. */
-static void take_bytes(nsh_process *s, const char *p, size_t n) {
+static void take_bytes(nsh_process *w, const char *p, size_t n) {
   size_t used;
-  if (s->in.n == 0) {
-    used = take_frames(s, p, n);
-    ns_buf_add(&s->in, p + used, n - used);
+  if (w->in.n == 0) {
+    used = take_frames(w, p, n);
+    ns_buf_add(&w->in, p + used, n - used);
   } else {
-    ns_buf_add(&s->in, p, n);
-    used = take_frames(s, s->in.p, s->in.n);
-    s->in.n -= used;
-    memmove(s->in.p, s->in.p + used, s->in.n);
+    ns_buf_add(&w->in, p, n);
+    used = take_frames(w, w->in.p, w->in.n);
+    w->in.n -= used;
+    memmove(w->in.p, w->in.p + used, w->in.n);
   }
-  nsh_must(!s->in.oom);
-  if (s->in.n == 0 && s->in.cap > KEEP_ROOM)
-    ns_buf_free(&s->in);
+  nsh_must(!w->in.oom);
+  if (w->in.n == 0 && w->in.cap > KEEP_ROOM)
+    ns_buf_free(&w->in);
 }
 
 /* One look takes all that was there; what comes meanwhile is told anew. */
-static void read_ring(nsh_process *s) {
+static void read_ring(nsh_process *w) {
   static char bytes[NSH_RING];
-  int64_t n = nsh_ring_take(&s->slot->out, bytes, sizeof bytes);
+  int64_t n = nsh_ring_take(&w->slot->out, bytes, sizeof bytes);
   if (n < 0) {
-    nsh_lifecycle_distrust(s);
+    distrust(w);
     return;
   }
-  if (nsh_ring_relieved(&s->slot->out))
-    nsh_ring_wake_writer(&s->slot->out);
-  take_bytes(s, bytes, (size_t)n);
+  if (nsh_ring_relieved(&w->slot->out))
+    nsh_ring_wake_writer(&w->slot->out);
+  take_bytes(w, bytes, (size_t)n);
 }
 
-void nsh_process_flush(nsh_process *s) {
+void nsh_process_flush(nsh_process *w) {
   size_t n;
-  if (s->out_at == s->out.n)
+  if (w->out_at == w->out.n)
     return;
-  n = nsh_ring_put(&s->slot->in, s->out.p + s->out_at, s->out.n - s->out_at);
-  s->out_at += n;
+  n = nsh_ring_put(&w->slot->in, w->out.p + w->out_at, w->out.n - w->out_at);
+  w->out_at += n;
   if (n > 0)
-    nsh_ring_wake(&s->slot->in);
-  if (s->out_at < s->out.n)
-    return; /* it tells us when there is room */
-  ns_buf_reset(&s->out);
-  s->out_at = 0;
-  if (s->out.cap > KEEP_ROOM)
-    ns_buf_free(&s->out);
+    nsh_ring_wake(&w->slot->in);
+  if (w->out_at < w->out.n)
+    return; /* the worker tells when there is room */
+  ns_buf_reset(&w->out);
+  w->out_at = 0;
+  if (w->out.cap > KEEP_ROOM)
+    ns_buf_free(&w->out);
 }
 
-void nsh_process_hear(nsh_process *s) {
-  if (s->phase == NSH_EMPTY || s->blame != NULL)
+void nsh_process_read(nsh_process *w) {
+  if (w->phase == NSH_EMPTY || w->blame != NULL)
     return;
-  read_ring(s);
-  nsh_process_flush(s);
+  read_ring(w);
+  nsh_process_flush(w);
 }
 
-/* ------------------------------------------------------------- life, death */
-
-void nsh_process_fork(nsh_process *s, nsh_zygote *z) {
-  nsh_slots_reset(s->table->slots, s->index);
-  nsh_pool_enter(s, NSH_STARTING);
-  s->zygote = z;
-  s->forced = false;
-  s->blame = NULL;
-  s->rung = NSH_CALM;
-  s->why = NSH_WHY_NONE;
-  s->next_seq = 0;
-  s->idle_at = 0;
-  s->progress = -1;
-  nsh_zygote_fork(z, s->index);
+void nsh_process_leave(nsh_process *w) {
+  nsh_process_retire(w);
+  nsh_must(nsh_end(&w->out, nsh_begin(&w->out, NSH_QUIT)));
+  nsh_process_flush(w);
 }
 
-void nsh_process_bury(nsh_process *s) {
-  nsh_pool_lock(s->table);
-  if (s->blame == NULL)
-    read_ring(s);
-  nsh_pool_unlock(s->table);
-  ns_buf_free(&s->in);
-  ns_buf_free(&s->out);
-  s->out_at = 0;
+/* --------------------------------------------------------- beginning and end */
+
+void nsh_process_fork(nsh_process *w, nsh_zygote *z) {
+  nsh_slots_reset(w->pools->slots, w->index);
+  nsh_pool_enter(w, NSH_STARTING);
+  w->zygote = z;
+  w->forced = false;
+  w->blame = NULL;
+  w->stop_step = NSH_STOP_NONE;
+  w->why = NSH_WHY_NONE;
+  w->next_seq = 0;
+  w->idle_at = 0;
+  w->progress = -1;
+  nsh_zygote_fork(z, w->index);
 }
 
-void nsh_process_quit(nsh_process *s) {
-  nsh_must(nsh_end(&s->out, nsh_begin(&s->out, NSH_QUIT)));
-  nsh_process_flush(s);
+void nsh_process_release(nsh_process *w) {
+  nsh_pool_lock(w->pools);
+  if (w->blame == NULL)
+    read_ring(w);
+  nsh_pool_unlock(w->pools);
+  ns_buf_free(&w->in);
+  ns_buf_free(&w->out);
+  w->out_at = 0;
 }
 
-void nsh_process_free(nsh_process *s) {
-  ns_buf_free(&s->in);
-  ns_buf_free(&s->out);
-  ns_buf_free(&s->log);
-  free(s->tasks);
-  free(s->text);
+void nsh_process_free(nsh_process *w) {
+  ns_buf_free(&w->in);
+  ns_buf_free(&w->out);
+  ns_buf_free(&w->log);
+  free(w->tasks);
+  free(w->text);
+}
+
+/* ------------------------------------------------------------ stopping a job */
+
+static void log_start(const nsh_process *w, const nsh_task *task, const char *said) {
+  static const char *const reasons[] = {[NSH_WHY_TIMEOUT] = "timeout",
+                                        [NSH_WHY_LOST] = "the claim is lost",
+                                        [NSH_WHY_STOP] = "the host stops",
+                                        [NSH_WHY_MEMORY] = "memory limit",
+                                        [NSH_WHY_CANCELLED] = "cancelled"};
+  char why[288];
+  snprintf(why, sizeof why, "%s%s%s", reasons[w->why], said[0] != '\0' ? ": " : "", said);
+  ns_log(NS_LOG_WARN, w->why == NSH_WHY_TIMEOUT ? "job.timeout" : "job.stop",
+         NS_FIELDS(ns_fi("id", task->id), ns_fs("name", task->name->text), ns_fi("pid", w->pid),
+                   ns_fs("why", why)));
+}
+
+void nsh_process_stop(nsh_process *w, nsh_why why, int64_t step, const char *said) {
+  nsh_task *task = nsh_process_task(w, 0);
+  if (w->stop_step != NSH_STOP_NONE)
+    return;
+  w->stop_step = NSH_STOP_TOLD;
+  w->why = why;
+  w->step_us = step;
+  w->next_at = ns_mono_us() + step;
+  nsh_process_recall(w);
+  w->pools->tally.timeouts += why == NSH_WHY_TIMEOUT;
+  nsh_slot_tell(w->slot, task->seq, why);
+  log_start(w, task, said);
+}
+
+void nsh_process_escalate(nsh_process *w, int64_t now) {
+  if (now < w->next_at || w->stop_step == NSH_STOP_KILLED)
+    return;
+  w->step_us *= 2;
+  w->next_at = now + w->step_us;
+  w->stop_step++;
+  if (w->stop_step == NSH_STOP_TERMED)
+    nsh_process_retire(w);
+  nsh_process_kill(w, w->stop_step == NSH_STOP_INTERRUPTED ? NSH_INTERRUPT_SIGNAL
+                      : w->stop_step == NSH_STOP_TERMED    ? SIGTERM
+                                                           : SIGKILL);
+}
+
+/* A worker that got SIGTERM is as good as dead: it is not to be seen again. */
+void nsh_process_stopped(nsh_process *w) {
+  if (nsh_process_terminated(w))
+    return;
+  w->stop_step = NSH_STOP_NONE;
+  w->why = NSH_WHY_NONE;
+}
+
+bool nsh_process_terminated(const nsh_process *w) {
+  return w->stop_step >= NSH_STOP_TERMED;
 }

@@ -1,6 +1,6 @@
 /*
-** A seat: the place of one worker process in the host, with the rings to it
-** and the jobs it has been given.
+** One worker process as its host sees it, with the rings to it and the jobs it has been
+** given; and what the files of the pool need of each other.
 **
 ** Invariants: 'tasks' are in the order they were sent; the first may be
 ** running, the others are not. A task leaves by the worker's verdict, by being
@@ -11,26 +11,31 @@
 #ifndef NSH_POOL_PROCESS_H
 #define NSH_POOL_PROCESS_H
 
-#include "dispatcher/exchange.h"
+#include "ipc/frame.h"
 #include "ipc/shared_slot.h"
-#include "pool/names.h"
+#include "pool/prefetch.h"
 #include "process/family.h"
 
 typedef enum nsh_phase {
   NSH_EMPTY,    /* no process */
   NSH_STARTING, /* asked for */
   NSH_UP,       /* takes jobs */
-  NSH_DOOMED    /* gets none any more: told to quit, or being killed */
+  NSH_RETIRING  /* gets none any more: told to quit, or being killed */
 } nsh_phase;
 
-/* How far the stopping of the running job has come: pool/escalation.h. */
+/* Stopping a running job, step by step. Each step has twice the time of the one before. The
+** steps end when the job ends, whichever way; a worker that survives to that point works
+** on. Until then it gets no jobs. */
 typedef enum nsh_stop_step {
-  NSH_CALM,   /* nobody wants it to stop */
-  NSH_TOLD,   /* job:cancelled() is true */
-  NSH_HALTED, /* its Lua code is being stopped */
-  NSH_TERMED, /* SIGTERM was sent */
-  NSH_KILLED  /* SIGKILL was sent */
+  NSH_STOP_NONE,        /* it is not to stop */
+  NSH_STOP_TOLD,        /* job:cancelled() is true */
+  NSH_STOP_INTERRUPTED, /* an error is raised in its Lua code */
+  NSH_STOP_TERMED,      /* SIGTERM was sent to its worker */
+  NSH_STOP_KILLED       /* SIGKILL was sent */
 } nsh_stop_step;
+
+#define NSH_STEP 500000      /* µs of the first step */
+#define NSH_STEP_STOP 100000 /* ... when the whole host stops */
 
 /* A job in a worker's hands. */
 typedef struct nsh_task {
@@ -41,7 +46,7 @@ typedef struct nsh_task {
 } nsh_task;
 
 typedef struct nsh_process {
-  struct nsh_pools *table;
+  struct nsh_pools *pools;
   uint32_t index;
   size_t pool;       /* of nsh_config; what it may be given */
   nsh_phase phase;
@@ -51,10 +56,10 @@ typedef struct nsh_process {
   nsh_slot *slot;
   bool forced;       /* SIGKILL was sent */
   const char *blame; /* why, if that was the worker's fault; static */
-  nsh_stop_step rung; /* of the running job */
+  nsh_stop_step stop_step; /* of the running job */
   nsh_why why;       /* it is to stop */
-  int64_t step;      /* µs this rung is given */
-  int64_t next_at;   /* when the next one is due */
+  int64_t step_us;   /* how long this step is given */
+  int64_t next_at;   /* when the next one is due, monotonic µs */
   ns_buf in;         /* the beginning of a frame */
   ns_buf out;        /* to be put into its ring from 'out_at' */
   size_t out_at;
@@ -67,54 +72,137 @@ typedef struct nsh_process {
   bool stuck;        /* it takes long: nothing is sent behind it */
   ns_buf log;        /* last lines */
   bool shown;        /* it has its row in running */
-  bool news;         /* progress that has not been passed on */
+  bool unsent;       /* progress that has not been passed on */
   double progress;
   char *text;        /* malloc'd; NULL: none */
   size_t textlen;
   int64_t touched_at;
   nsh_place touch;   /* the last one */
-  /* in the table's list of seats with room */
+  /* in the pool's list of workers with room */
   bool listed;
   struct nsh_process *next;
 } nsh_process;
 
-/* Starts a worker of zygote 'z' here. */
-void nsh_process_fork(nsh_process *s, nsh_zygote *z);
+/* ---------------------------------------------------------- pool/process.c */
 
-/* The process is gone: takes what it still said, then frees the seat. What
-** remained of its tasks is left for the caller: nsh_process_drop. */
-void nsh_process_bury(nsh_process *s);
+/* Starts a worker of zygote 'z' here. */
+void nsh_process_fork(nsh_process *w, nsh_zygote *z);
+
+/* The process is gone: takes what it still said and frees its buffers. Its tasks that
+** remain are left for the caller. */
+void nsh_process_release(nsh_process *w);
+
+/* Frees what a place without a process still has. */
+void nsh_process_free(nsh_process *w);
 
 /* Task 'i' of 'n', the oldest first. */
-nsh_task *nsh_process_task(nsh_process *s, uint32_t i);
+nsh_task *nsh_process_task(nsh_process *w, uint32_t i);
 
 /* Writes a job into the outgoing bytes; false: it is too large to send. */
-bool nsh_process_give(nsh_process *s, const ns_job *job, nsh_name *name);
+bool nsh_process_give(nsh_process *w, const ns_job *job, nsh_name *name);
 
 /* Sends what was given. */
-void nsh_process_flush(nsh_process *s);
+void nsh_process_flush(nsh_process *w);
 
-/* Takes back all tasks that have not been started; whoever has none then may be given
+/* Takes back all tasks that have not been started; a worker that has none then may be given
 ** others. The mailbox is locked. */
-void nsh_process_recall(nsh_process *s);
+void nsh_process_recall(nsh_process *w);
 
 /* The oldest task is over; the state of a running job is forgotten. */
-void nsh_process_pop(nsh_process *s);
+void nsh_process_pop(nsh_process *w);
 
 /* Is the oldest task running? '*since' gets its start. */
-bool nsh_process_running(nsh_process *s, int64_t *since);
+bool nsh_process_running(nsh_process *w, int64_t *since);
+
+/* A line of the running job's log, kept for its failure. */
+void nsh_process_log(nsh_process *w, ns_bytes line);
 
 /* Takes what the worker has put into its ring, told or not, and sends what it
 ** has made room for. The mailbox is locked. */
-void nsh_process_hear(nsh_process *s);
+void nsh_process_read(nsh_process *w);
 
-/* Tells the worker to leave after its running job. */
-void nsh_process_quit(nsh_process *s);
+/* No more jobs for this worker, which leaves or is going to be killed. The mailbox is
+** locked; for the second one it is not. */
+void nsh_process_resign(nsh_process *w);
+void nsh_process_retire(nsh_process *w);
 
-/* A line of the running job's log, kept for its failure. */
-void nsh_process_log(nsh_process *s, ns_bytes line);
+/* Lets the worker go after its running job. */
+void nsh_process_leave(nsh_process *w);
 
-/* Frees what an empty seat still has. */
-void nsh_process_free(nsh_process *s);
+void nsh_process_kill(nsh_process *w, int sig);
+
+/* The running job is to stop; it stays with the first reason. 'said': the words of
+** who has cancelled it, for the log, or "". What was sent behind it is taken back first, so
+** that no other job is stopped. The mailbox is locked. */
+void nsh_process_stop(nsh_process *w, nsh_why why, int64_t step, const char *said);
+
+/* Takes the next step when it is due. */
+void nsh_process_escalate(nsh_process *w, int64_t now);
+
+/* The job has ended. */
+void nsh_process_stopped(nsh_process *w);
+
+/* Was the worker killed to stop its job? */
+bool nsh_process_terminated(const nsh_process *w);
+
+/* ----------------------------------------------------------- pool/places.c */
+
+struct nsh_pools;
+
+/* A worker may have room: it is listed, in front or behind the others of its pool. */
+void nsh_pool_list(nsh_process *w, bool front);
+
+/* The first worker of a pool's list; NULL: none has room. */
+nsh_process *nsh_pool_unlist(struct nsh_pools *t, size_t pool);
+
+/* The one way for a worker to change its phase; it has 'n' tasks more, or fewer. */
+void nsh_pool_enter(nsh_process *w, nsh_phase phase);
+void nsh_pool_count(nsh_process *w, int n);
+
+/* Does the worker run older scripts than those loaded last? */
+void nsh_pool_age(nsh_process *w, bool old);
+
+/* How many jobs a worker of a pool may have. */
+uint32_t nsh_pool_window(const struct nsh_pools *t, size_t pool);
+
+/* Workers of a pool that places are counted for; is this one of them? */
+size_t nsh_pool_attending(const struct nsh_pools *t, size_t pool);
+bool nsh_pool_attends(const nsh_process *w);
+
+/* Gives a line of the backlog back. The mailbox is locked. */
+void nsh_pool_release(struct nsh_pools *t, size_t line);
+
+/* --------------------------------------------------------- pool/messages.c */
+
+/* A worker speaks of its oldest task only, and each task gets one verdict: what it says
+** about others is old or nonsense. */
+
+/* One frame of a worker; false: nonsense. The mailbox is locked. */
+bool nsh_messages_frame(nsh_process *w, nsh_frame *f);
+
+/* The oldest task is over after 'micros': 'v' is its verdict, complete but for
+** the task's numbers and log. 'v->error' is borrowed; the rest of its bytes are kept by
+** the mailbox's batch already. The mailbox is locked. */
+void nsh_messages_end(nsh_process *w, const ns_verdict *v, int64_t micros);
+
+/* Passes a sign of life of the running job on to the database, with progress if
+** there is any. The mailbox is locked. */
+void nsh_messages_touch(nsh_process *w, int64_t now);
+
+/* The running job is due for a sign of life. */
+bool nsh_messages_due(const nsh_process *w, int64_t since, int64_t now);
+
+/* Serves the workers that wait for ids, as far as there are any. The mailbox is
+** locked. */
+void nsh_messages_serve_ids(struct nsh_pools *t);
+
+/* ------------------------------------------------------------- pool/pool.c */
+
+/* Jobs may be handed out. */
+void nsh_pool_hand_out(struct nsh_pools *t);
+
+/* Reads a worker's ring, and lists the worker before its tasks run out. The mailbox is
+** locked. */
+void nsh_pool_read(nsh_process *w);
 
 #endif

@@ -1,51 +1,47 @@
 /*
 ** A job is expected to be short until it has been seen to be long. Then what was
 ** sent behind it is taken back, what was claimed for its worker is run by others,
-** and what nobody can start goes back to the database.
+** and what no worker can start goes back to the database.
 */
-#include "pool/watchdog.h"
-
 #include <signal.h>
 
 #include "ns_log.h"
 #include "ns_time.h"
-#include "pool/escalation.h"
-#include "pool/lifecycle.h"
-#include "pool/messages.h"
+#include "pool/pool.h"
 
 #define STUCK_US 20000          /* a job behind one this old is taken back */
 #define LONG_US 100000          /* nothing is claimed ahead for its worker */
-#define DEAF_US (10 * NS_SECOND) /* a worker that does not start what it has, or leave */
+#define UNRESPONSIVE_US (10 * NS_SECOND) /* a worker that does not start what it has, or leave */
 #define MOMENT_US (NS_SECOND / 2) /* the backlog waits so long for a worker */
 #define TICK_FINE 20000         /* period while somebody works */
 #define TICK_COARSE 100000      /* with many workers */
-#define FINE_SEATS 256
+#define FINE_WORKERS 256
 #define TOUCHES_MAX 1000        /* waiting to be written; the others come later */
 
 /* ---------------------------------------------------------------- a worker */
 
 /* Does it attend to a long job? */
-static bool look(nsh_process *s, int64_t now) {
-  nsh_pools *t = s->table;
+static bool look(nsh_process *w, int64_t now) {
+  nsh_pools *t = w->pools;
   int64_t since;
   int64_t timeout;
   bool late = false;
   nsh_pool_lock(t);
-  if (nsh_process_running(s, &since) && now - since > STUCK_US &&
-      atomic_load(&s->slot->current) != nsh_process_task(s, 0)->seq)
-    nsh_pool_hear_process(s); /* the job behind those verdicts was expected to be short */
-  if (nsh_process_running(s, &since)) {
-    timeout = nsh_process_task(s, 0)->timeout;
+  if (nsh_process_running(w, &since) && now - since > STUCK_US &&
+      atomic_load(&w->slot->current) != nsh_process_task(w, 0)->seq)
+    nsh_pool_read(w); /* the job behind those verdicts was expected to be short */
+  if (nsh_process_running(w, &since)) {
+    timeout = nsh_process_task(w, 0)->timeout;
     if (timeout > 0 && now - since > timeout)
-      nsh_escalation_start(s, NSH_WHY_TIMEOUT, NSH_STEP, "");
-    if (atomic_load(&s->slot->over) == nsh_process_task(s, 0)->seq + 1)
-      nsh_escalation_start(s, NSH_WHY_MEMORY, NSH_STEP, "");
-    s->stuck = now - since > STUCK_US;
-    if (s->n > 1 && s->stuck)
-      nsh_process_recall(s);
-    late = now - since > LONG_US && nsh_pool_attends(s);
-    if (t->mail->ntouches < TOUCHES_MAX && nsh_messages_due(s, since, now))
-      nsh_messages_touch(s, now);
+      nsh_process_stop(w, NSH_WHY_TIMEOUT, NSH_STEP, "");
+    if (atomic_load(&w->slot->over) == nsh_process_task(w, 0)->seq + 1)
+      nsh_process_stop(w, NSH_WHY_MEMORY, NSH_STEP, "");
+    w->stuck = now - since > STUCK_US;
+    if (w->n > 1 && w->stuck)
+      nsh_process_recall(w);
+    late = now - since > LONG_US && nsh_pool_attends(w);
+    if (t->mail->ntouches < TOUCHES_MAX && nsh_messages_due(w, since, now))
+      nsh_messages_touch(w, now);
   }
   nsh_pool_unlock(t);
   return late;
@@ -53,26 +49,26 @@ static bool look(nsh_process *s, int64_t now) {
 
 /* Has an idle worker been given a job and not started it for long, or been told to leave
 ** and not left? It is stopped or stuck, and no timeout of a job would ever end that. */
-static bool is_deaf(nsh_process *s, int64_t now) {
+static bool is_unresponsive(nsh_process *w, int64_t now) {
   int64_t since;
-  bool asked = s->phase == NSH_UP ? s->n > 0 : s->phase == NSH_DOOMED && !s->forced;
-  uint32_t seq = s->n > 0 ? nsh_process_task(s, 0)->seq : s->next_seq;
-  if (!asked || nsh_process_running(s, &since)) {
-    s->idle_at = 0;
+  bool asked = w->phase == NSH_UP ? w->n > 0 : w->phase == NSH_RETIRING && !w->forced;
+  uint32_t seq = w->n > 0 ? nsh_process_task(w, 0)->seq : w->next_seq;
+  if (!asked || nsh_process_running(w, &since)) {
+    w->idle_at = 0;
     return false;
   }
-  if (s->idle_at == 0 || s->idle_seq != seq) {
-    s->idle_seq = seq;
-    s->idle_at = now;
+  if (w->idle_at == 0 || w->idle_seq != seq) {
+    w->idle_seq = seq;
+    w->idle_at = now;
   }
-  return now - s->idle_at > DEAF_US;
+  return now - w->idle_at > UNRESPONSIVE_US;
 }
 
 /* Its jobs were not started: they go back, and nothing is blamed. */
-static void replace(nsh_process *s) {
-  ns_log(NS_LOG_WARN, "worker.deaf", NS_FIELDS(ns_fi("pid", s->pid)));
-  nsh_lifecycle_doom(s);
-  nsh_lifecycle_kill(s, SIGKILL);
+static void replace(nsh_process *w) {
+  ns_log(NS_LOG_WARN, "worker.unresponsive", NS_FIELDS(ns_fi("pid", w->pid)));
+  nsh_process_retire(w);
+  nsh_process_kill(w, SIGKILL);
 }
 
 /* ------------------------------------------------------------------ a line */
@@ -108,17 +104,17 @@ static bool overtaken(const nsh_pools *t, size_t line) {
 
 /* --------------------------------------------------------------------- all */
 
-void nsh_watch_tick(nsh_pools *t, int64_t now) {
+void nsh_watchdog_tick(nsh_pools *t, int64_t now) {
   size_t late[NSH_POOLS_MAX] = {0};
   bool strand;
-  for (size_t i = 0; i < t->nseats; i++) {
-    nsh_process *s = &t->seats[i];
-    if (s->n > 0)
-      late[s->pool] += look(s, now);
-    if (s->rung != NSH_CALM)
-      nsh_escalation_climb(s, now);
-    if (is_deaf(s, now))
-      replace(s);
+  for (size_t i = 0; i < t->nworkers; i++) {
+    nsh_process *w = &t->workers[i];
+    if (w->n > 0)
+      late[w->pool] += look(w, now);
+    if (w->stop_step != NSH_STOP_NONE)
+      nsh_process_escalate(w, now);
+    if (is_unresponsive(w, now))
+      replace(w);
   }
   for (size_t i = 0; i < t->npools; i++)
     t->pools[i].late = late[i];
@@ -132,10 +128,10 @@ void nsh_watch_tick(nsh_pools *t, int64_t now) {
   nsh_pool_hand_out(t);
 }
 
-int64_t nsh_watch_next(const nsh_pools *t, int64_t now) {
+int64_t nsh_watchdog_next(const nsh_pools *t, int64_t now) {
   if (t->busy + t->backlog > 0)
-    return t->nseats <= FINE_SEATS ? TICK_FINE : TICK_COARSE;
-  if (t->closing || t->up == t->nseats)
+    return t->nworkers <= FINE_WORKERS ? TICK_FINE : TICK_COARSE;
+  if (t->closing || t->up == t->nworkers)
     return t->closing ? TICK_COARSE : -1;
   return t->fork_at > now ? t->fork_at - now : TICK_COARSE;
 }

@@ -1,0 +1,199 @@
+/*
+** The pool's books: which workers have room, how many there are in each phase, how many jobs
+** they have, and how many places are free for more.
+*/
+#include <assert.h>
+
+#include "ns_time.h"
+#include "pool/pool.h"
+
+/* --------------------------------------------------------- workers with room */
+
+static nsh_pool *pool_of(const nsh_process *w) {
+  return &w->pools->pools[w->pool];
+}
+
+void nsh_pool_list(nsh_process *w, bool front) {
+  nsh_pool *p = pool_of(w);
+  if (w->listed || w->phase != NSH_UP)
+    return;
+  w->listed = true;
+  p->nroom++;
+  if (front && p->room != NULL) {
+    w->next = p->room;
+    p->room = w;
+  } else {
+    w->next = NULL;
+    *p->room_end = w;
+    p->room_end = &w->next;
+  }
+}
+
+nsh_process *nsh_pool_unlist(nsh_pools *t, size_t pool) {
+  nsh_pool *p = &t->pools[pool];
+  nsh_process *w = p->room;
+  if (w == NULL)
+    return NULL;
+  p->room = w->next;
+  if (p->room == NULL)
+    p->room_end = &p->room;
+  w->listed = false;
+  p->nroom--;
+  return w;
+}
+
+static void shift(size_t *count, bool from, bool to, size_t n) {
+  *count = *count - (from ? n : 0) + (to ? n : 0);
+}
+
+void nsh_pool_enter(nsh_process *w, nsh_phase phase) {
+  nsh_pools *t = w->pools;
+  nsh_pool *p = pool_of(w);
+  bool was = w->phase == NSH_UP;
+  bool is = phase == NSH_UP;
+  shift(&t->up, was, is, 1);
+  shift(&p->up, was, is, 1);
+  shift(&p->held, was, is, w->n);
+  shift(&t->leaving, w->phase == NSH_RETIRING, phase == NSH_RETIRING, 1);
+  w->phase = phase;
+  if (phase == NSH_EMPTY)
+    nsh_pool_age(w, false);
+}
+
+void nsh_pool_age(nsh_process *w, bool old) {
+  shift(&w->pools->old, w->old, old, 1);
+  w->old = old;
+}
+
+void nsh_pool_count(nsh_process *w, int n) {
+  nsh_pool *p = pool_of(w);
+  size_t more = (size_t)n; /* that wraps around is meant */
+  w->pools->busy += more;
+  p->tasks += more;
+  if (w->phase == NSH_UP)
+    p->held += more;
+  if (w->n == 0)
+    w->pools->working--;
+  else if (n > 0 && w->n == 1)
+    w->pools->working++;
+}
+
+/* -------------------------------------------------------------------- places */
+
+/* Workers die one after the other: something that was claimed kills them. */
+static bool in_crash_loop(const nsh_pools *t) {
+  return nsh_crash_loop_delay(&t->crash_loop) > 0;
+}
+
+/* In a crash loop nothing is sent behind a job that
+** may kill its worker; one that is forked per job has no use for a second. */
+uint32_t nsh_pool_window(const nsh_pools *t, size_t pool) {
+  return in_crash_loop(t) || t->cfg->fork_per_job ? 1 : nsh_pace_window(&t->pools[pool].pace);
+}
+
+/* Workers that are forked per job come and go all the time; unless something holds the
+** forking up, all are about to be there. */
+static bool come_and_go(const nsh_pools *t) {
+  return t->cfg->fork_per_job && t->zygote != NULL && !in_crash_loop(t);
+}
+
+size_t nsh_pool_attending(const nsh_pools *t, size_t pool) {
+  return come_and_go(t) ? nsh_config_workers(t->cfg, pool) : t->pools[pool].up;
+}
+
+bool nsh_pool_attends(const nsh_process *w) {
+  return w->phase == NSH_UP || come_and_go(w->pools);
+}
+
+/* What the attending workers may have, less what they have, less what waits for them. */
+static int64_t places(const nsh_pools *t, size_t pool) {
+  const nsh_pool *p = &t->pools[pool];
+  size_t there = nsh_pool_attending(t, pool);
+  size_t late = p->late < there ? p->late : there;
+  size_t has = come_and_go(t) ? p->tasks : p->held;
+  size_t most =
+      t->closing || t->quiet || there == 0 ? 0 : late + nsh_pace_target(&p->pace, there - late);
+  return (int64_t)(most > has ? most - has : 0) - (int64_t)p->backlog.n;
+}
+
+void nsh_pool_lock(nsh_pools *t) {
+  nsh_exchange_lock(t->mail);
+}
+
+void nsh_pool_unlock(nsh_pools *t) {
+  int64_t n[NSH_POOLS_MAX];
+  for (size_t i = 0; i < t->npools; i++)
+    n[i] = places(t, i);
+  nsh_exchange_publish(t->mail, n);
+  t->mail->workers = (ns_workers){.up = (int64_t)t->up,
+                                  .busy = (int64_t)t->working,
+                                  .leaving = (int64_t)t->leaving,
+                                  .loads = t->loads,
+                                  .old = (int64_t)t->old};
+  nsh_exchange_unlock(t->mail);
+}
+
+/* --------------------------------------------------------------- the backlog */
+
+void nsh_pool_release(nsh_pools *t, size_t line) {
+  nsh_prefetch *b = &t->pools[line].backlog;
+  for (; b->n > 0; nsh_prefetch_pop(b)) {
+    const ns_job *job = nsh_prefetch_first(b)->job;
+    nsh_exchange_release(t->mail, job->id, job->run, job->lease);
+    t->backlog--;
+  }
+}
+
+/* -------------------------------------------------------------------- checks */
+
+#ifdef NS_DEBUG
+/* Workers that run older scripts; a place without a process never counts as such. */
+static size_t aged(const nsh_pools *t) {
+  size_t n = 0;
+  for (size_t i = 0; i < t->nworkers; i++) {
+    assert(!t->workers[i].old || t->workers[i].phase != NSH_EMPTY);
+    n += t->workers[i].old;
+  }
+  return n;
+}
+
+/* What the counts of a pool have to be, from its workers. */
+static nsh_pool recounted(const nsh_pools *t, size_t pool) {
+  nsh_pool sum = {.tasks = 0};
+  for (size_t i = 0; i < t->nworkers; i++) {
+    const nsh_process *w = &t->workers[i];
+    bool up = w->phase == NSH_UP;
+    if (w->pool != pool)
+      continue;
+    sum.up += up;
+    sum.tasks += w->n;
+    sum.held += up ? w->n : 0;
+  }
+  return sum;
+}
+
+void nsh_pool_recount(nsh_pools *t) {
+  size_t up = 0;
+  size_t busy = 0;
+  size_t waiting = 0;
+  size_t arriving = 0;
+  nsh_exchange_lock(t->mail);
+  for (size_t i = 0; i < t->npools; i++) {
+    const nsh_pool *p = &t->pools[i];
+    nsh_pool now = recounted(t, i);
+    assert(now.up == p->up && now.tasks == p->tasks && now.held == p->held);
+    assert(t->mail->places[i] == places(t, i) - (int64_t)t->mail->arriving[i]);
+    up += now.up;
+    busy += now.tasks;
+    waiting += p->backlog.n;
+    arriving += t->mail->arriving[i];
+  }
+  assert(t->up == up && t->busy == busy && t->backlog == waiting && t->old == aged(t));
+  assert(t->mail->outstanding == busy + waiting + arriving);
+  nsh_exchange_unlock(t->mail);
+}
+#else
+void nsh_pool_recount(nsh_pools *t) {
+  (void)t;
+}
+#endif
