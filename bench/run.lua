@@ -8,10 +8,10 @@
 -- `rounds` (3), `ask`, a list of functions that return a line or a list of lines,
 -- and optionally `prepare` and `clean`, which run once around all rounds. In each
 -- round all of `ask` are called in turn.
-local machine = require "bench.machine"
+local machine = require "bench.lib.machine"
 local nightshift = require "nightshift"
-local report = require "bench.report"
-local stage = require "bench.stage"
+local report = require "bench.lib.report"
+local stage = require "bench.lib.stage"
 
 local QUESTIONS = {
   "push", "claim", "handles", "work", "latency", "idle", "workers", "memory", "volume", "looking", "purge", "prune",
@@ -90,7 +90,7 @@ print(report.preamble(facts))
 s:warm_up()
 
 for _, name in ipairs(QUESTIONS) do
-  local question = (not asked.only or asked.only[name]) and require("bench.questions." .. name)(s)
+  local question = (not asked.only or asked.only[name]) and require(("bench.questions.%s.question"):format(name))(s)
   if question then
     question.name, question.rounds = name, asked.rounds or question.rounds or 3
     question.rows = measure(question, s)

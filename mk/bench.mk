@@ -1,20 +1,20 @@
 # What is measured.
 
-$(O)/bench/floor: bench/floor.c bench/bench.h
+$(O)/bench/floor: bench/floor/floor.c bench/floor/bench.h
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
 	$(Q)$(CC) -D_GNU_SOURCE $(MARIADB_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -o $@ $< $(MARIADB_LIBS)
 
-$(O)/bench/verbs: bench/verbs.c bench/bench.h $(LIBRARY)
+$(O)/bench/verbs: bench/floor/verbs.c bench/floor/bench.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
 	$(Q)$(CC) $(CPPFLAGS) $(ALL_SEE) $(NS_CFLAGS) $(LDFLAGS) -o $@ $< $(LIBRARY) $(MARIADB_LIBS)
 
-STRATEGIES := bench/strategies.c bench/bare.c bench/ours.c
-$(O)/bench/strategies: $(STRATEGIES) bench/bench.h bench/crew.h $(LIBRARY)
+STRATEGIES := bench/designs/strategies.c bench/designs/bare.c bench/designs/ours.c
+$(O)/bench/strategies: $(STRATEGIES) bench/floor/bench.h bench/designs/crew.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
-	$(Q)$(CC) $(CPPFLAGS) $(ALL_SEE) $(MARIADB_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -o $@ $(STRATEGIES) $(LIBRARY) $(MARIADB_LIBS)
+	$(Q)$(CC) $(CPPFLAGS) $(ALL_SEE) -Ibench/floor $(MARIADB_CFLAGS) $(NS_CFLAGS) $(LDFLAGS) -o $@ $(STRATEGIES) $(LIBRARY) $(MARIADB_LIBS)
 
 #: make bench       measure, beside bare SQL; ARGS="--only work --json FILE"
 # ARGS="--only work,latency --rounds 5 --scale 0.1 --json FILE"
@@ -29,7 +29,7 @@ bench: deps
 .PHONY: bench-strategies
 bench-strategies: deps
 	@$(MAKE) $(if $(V),,-s) --no-print-directory all $(O)/bench/floor $(O)/bench/verbs $(O)/bench/strategies
-	@O="$(O)" LUA="$(LUA)" ASK=bench/strategies.lua sh bench/run.sh $(if $(ONLY),--only "$(ONLY)") \
+	@O="$(O)" LUA="$(LUA)" ASK=bench/designs/strategies.lua sh bench/run.sh $(if $(ONLY),--only "$(ONLY)") \
 	  $(if $(DOC),--doc "$(DOC)") $(ARGS)
 
 #: make recovery    measure what faults cost; writes the README's table
@@ -38,4 +38,4 @@ ROUNDS ?= 20
 .PHONY: recovery
 recovery: deps
 	@$(MAKE) --no-print-directory tests
-	@$(HARNESS) bench/recovery.lua "$(ROUNDS)" README.md
+	@$(HARNESS) bench/recovery/measure.lua "$(ROUNDS)" README.md

@@ -101,7 +101,7 @@ end)
 
 describe("a job that has polled 8,000 times", function()
   it("costs what it cost at first, in time and in rows", function()
-    local bench = proc.root .. "/bench/polls.lua"
+    local bench = proc.root .. "/bench/questions/parked/polls.lua"
     local report
     for _ = 1, 3 do -- others may be busy at its end, and were not at its start
       local status, out, err = proc.run { proc.lua, bench, (db.fresh()), "8000", "0", timeout = 300 }

@@ -1,0 +1,358 @@
+--- Who stands beside whom in bench/designs/strategies.lua: each published design as it is, the
+--- same table adopted, and Nightshift's own tables. Knows how each is prepared and run.
+--
+-- The tables are those of spec/support/designs.lua. Workers are processes with a
+-- connection of their own (bench/designs/strategies.c), but for "host", where they are those
+-- of one `nightshift work`.
+local designs = require "spec.support.designs"
+local host = require "bench.lib.host"
+local nightshift = require "nightshift"
+local stage = require "bench.lib.stage"
+local tables = require "bench.lib.tables"
+
+local contenders = {}
+
+---@class bench.Contender
+---@field name string what ONLY calls it
+---@field group string the design; those of one group share a plot
+---@field what string
+---@field way string as bench/designs/strategies.c wants it; "host": under a host
+---@field table string?
+---@field strategy string?
+---@field batch integer?
+---@field advised boolean? with the index that adopt advises
+---@field beside string? the name of whom it is divided by
+---@field same boolean? dies and is blocked as the one before it
+
+--- In the order of the tables. The first of a group is the design as published.
+contenders.groups = {
+  { name = "migration_task", title = "UPDATE … LIMIT under a claim id" },
+  { name = "job_queue", title = "FOR UPDATE, held while it runs" },
+  { name = "queue_table", title = "SKIP LOCKED, state in the row" },
+  { name = "worker_queue", title = "SKIP LOCKED, held while it runs" },
+  { name = "checkout", title = "named lock" },
+  { name = "own", title = "Nightshift's own tables" },
+}
+
+contenders.list = {
+  { name = "migration", group = "migration_task", what = "published", way = "bare", batch = 10 },
+  { name = "update_limit", group = "migration_task", what = "adopted", way = "adopt", strategy = "update_limit",
+    batch = 10, beside = "migration" },
+  { name = "update_host", group = "migration_task", what = "adopted, one host", way = "host",
+    strategy = "update_limit", beside = "migration" },
+  { name = "for_update", group = "job_queue", what = "published", way = "bare" },
+  { name = "transaction", group = "job_queue", what = "adopted", way = "adopt", strategy = "transaction",
+    beside = "for_update" },
+  { name = "skip_inside", group = "queue_table", what = "published", way = "bare" },
+  { name = "skip_outside", same = true, group = "queue_table", what = "state written after the lock",
+    way = "outside", beside = "skip_inside" },
+  { name = "skip_indexed", same = true, group = "queue_table", what = "published, advised index", way = "bare",
+    advised = true, beside = "skip_inside" },
+  { name = "skip_locked", group = "queue_table", what = "adopted", way = "adopt", strategy = "skip_locked",
+    beside = "skip_inside" },
+  { name = "skip_advised", group = "queue_table", what = "adopted, advised index", way = "adopt",
+    strategy = "skip_locked", advised = true, beside = "skip_indexed" },
+  { name = "skip_host", group = "queue_table", what = "adopted, advised index, one host", way = "host",
+    strategy = "skip_locked", advised = true, beside = "skip_indexed" },
+  { name = "worker_queue", group = "worker_queue", what = "published", way = "bare" },
+  { name = "worker_adopted", group = "worker_queue", what = "adopted", way = "adopt", strategy = "transaction",
+    beside = "worker_queue" },
+  { name = "checkout", group = "checkout", what = "published", way = "bare" },
+  { name = "named_lock", group = "checkout", what = "adopted", way = "adopt", strategy = "named_lock",
+    beside = "checkout" },
+  { name = "own", group = "own", what = "a handle each, one by one", way = "own" },
+  { name = "own_batch", same = true, group = "own", what = "a handle each, blocks of 10", way = "own", batch = 10 },
+  { name = "host", group = "own", what = "one host", way = "host" },
+}
+
+local LEAD = 0.3 -- seconds of a host before it counts
+
+local DONE = { -- what is written when a design's row is done, for many at once
+  migration_task = "status = 'complete'", job_queue = "state = 'DONE'", queue_table = "status = 'processed'",
+  worker_queue = "is_done = TRUE", checkout = "last_checkout = NOW(), done_at = NOW()",
+}
+
+-- Open rows of a table, at most. Without the advised index the published claim locks
+-- all of them, whose cost grows with the workers times the rows: 200 workers at 20,000
+-- rows are not done in minutes.
+local MOST = { queue_table = 1000 }
+contenders.most = ("at most %d of queue_table, five times as many under a host"):format(MOST.queue_table)
+
+function contenders.title(c)
+  for _, group in ipairs(contenders.groups) do
+    if group.name == c.group then return ("%s: %s"):format(group.title, c.what) end
+  end
+end
+
+-- ----------------------------------------------------------------- the tables
+
+local function advised_index(s, name)
+  local t = assert(s.db:adopt(designs.map(name, { strategy = "skip_locked" })))
+  local sql = assert(t:advice() or nil, "bench: no index is advised for " .. name)
+  assert(s.db:execute((sql:gsub(";%s*$", ""))))
+end
+
+local function create(s, c, rows)
+  designs.create(s.db, c.group, 0)
+  designs.fill(s.db, c.group, rows)
+  if c.advised then advised_index(s, c.group) end
+  assert(s.db:execute("ANALYZE TABLE " .. c.group))
+end
+
+local function queue_id(s)
+  assert(assert(s.db:queue "bench"):push "noop") -- makes it
+  return tables.ask(s.db, "SELECT id AS n FROM nightshift_queue WHERE name = 'bench'")
+end
+
+-- Ways in which a table becomes one of whose rows many have just been done, and, at
+-- the end, `rows` are open. Gives the first id of those that there are, and how many.
+local fill = {}
+
+function fill.own(s, _, rows, buried)
+  if buried > 0 then
+    stage.output_of(("%s/bench/verbs '%s' claim jobs=%d batch=1000"):format(s.build, s:url "nightshift", buried))
+  end
+  local queue = queue_id(s)
+  assert(s.db:execute "DELETE FROM nightshift_ready")
+  assert(s.db:execute "DELETE FROM nightshift_job")
+  tables.fill(s.db, rows, { queue = queue, name = "nap" })
+  return tables.ask(s.db, "SELECT MIN(id) AS n FROM nightshift_job"), rows
+end
+
+function fill.design(s, c, rows, buried)
+  if buried > 0 then
+    assert(s.db:execute(("UPDATE %s SET %s WHERE id <= %d"):format(c.group, DONE[c.group], buried)))
+  end
+  return 1, rows + buried
+end
+
+-- --------------------------------------------------------------------- a run
+
+local function command(s, verb, c, options)
+  local words = {}
+  for name, value in pairs(options) do words[#words + 1] = ("%s=%d"):format(name, value) end
+  table.sort(words)
+  return ("%s/bench/strategies '%s' nightshift '%s' %s %s %s %s %s"):format(s.build, s.socket, s:url "nightshift",
+    verb, c.way, c.group, c.strategy or "-", table.concat(words, " "))
+end
+
+local function status(s, name)
+  return tonumber(assert(s.db:execute(("SHOW GLOBAL STATUS LIKE '%s'"):format(name)))[1].Value)
+end
+
+-- Many rows may have changed in one transaction, so none may be left.
+local function await_purge(s)
+  for _ = 1, 100 do
+    if status(s, "Innodb_history_list_length") == 0 then return end
+    assert(s.db:execute "DO SLEEP(0.05)")
+  end
+end
+
+-- Of a file with an id in each line: executions beyond the first of each job, and jobs.
+local function count_again(path)
+  local seen, again, begun = {}, 0, 0
+  for id in io.lines(path) do
+    if seen[id] then again = again + 1 else begun = begun + 1 end
+    seen[id] = true
+  end
+  return again, begun
+end
+
+local function write(path, ...)
+  local file <close> = assert(io.open(path, "w"))
+  assert(file:write(...))
+end
+
+-- The files of a host: its handlers, what they write, and the table that it adopts.
+local function host_files(c, asked)
+  local files = { log = os.tmpname(), jobs = os.tmpname(), mapping = os.tmpname() }
+  write(files.jobs, ("return require 'bench.designs.naps'(%q, %.6f)"):format(files.log, asked.job_ms / 1000))
+  write(files.mapping, ("return require 'spec.support.designs'.map(%q, { strategy = %q })"):format(c.group,
+    c.strategy or ""))
+  return files
+end
+
+local function done_rows(s, c)
+  if c.group == "own" then return tables.ask(s.db, "SELECT COUNT(*) AS n FROM nightshift_finished") end
+  return tables.ask(s.db, ("SELECT COUNT(*) AS n FROM %s WHERE %s"):format(c.group, DONE[c.group]))
+end
+
+-- What has happened so far.
+local function counts(s, c)
+  return { at = nightshift.clock(), jobs = done_rows(s, c), waits = status(s, "Innodb_row_lock_waits"),
+    deadlocks = status(s, "Innodb_deadlocks") }
+end
+
+-- From a moment after the host has begun.
+local function watch(s, c, asked)
+  assert(s.db:execute("DO SLEEP(?)", LEAD))
+  local first = counts(s, c)
+  assert(s.db:execute("DO SLEEP(?)", asked.ms / 1000))
+  local last = counts(s, c)
+  local line = { workers = asked.workers, seconds = last.at - first.at }
+  for _, name in ipairs { "jobs", "waits", "deadlocks" } do line[name] = last[name] - first[name] end
+  line.rate = line.jobs / line.seconds
+  return line
+end
+
+-- The jobs are there when the host comes, and it begins at once.
+local function under_host(s, c, asked)
+  local files = host_files(c, asked)
+  local line
+  do
+    local _ <close> = host.start { url = s:url "nightshift", build = s.build, workers = asked.workers,
+      script = files.jobs, options = c.group ~= "own" and "--adopt " .. files.mapping or nil }
+    line = watch(s, c, asked)
+  end
+  line.again, line.begun = count_again(files.log)
+  for _, path in pairs(files) do os.remove(path) end
+  return line
+end
+
+local function by_program(s, c, asked, first, rows)
+  return assert(nightshift.decode(stage.output_of(command(s, "work", c, {
+    workers = asked.workers, batch = c.batch or 1, ms = asked.ms, job_us = asked.job_ms * 1000 // 1,
+    gap_us = asked.gap_ms * 1000 // 1, first = first, rows = rows,
+  }))))
+end
+
+-- How many rows are open at the beginning; a host needs more.
+local function open_rows(c, asked)
+  if c.way == "host" then return asked.rows * 5 end -- which has no claim that sorts them
+  return math.min(asked.rows, MOST[c.group] or asked.rows)
+end
+
+local function run(s, c, asked, open, buried)
+  local first, rows = fill[c.group == "own" and "own" or "design"](s, c, open, buried)
+  if not asked.blocked then await_purge(s) end
+  if c.way == "host" then return under_host(s, c, asked) end
+  return by_program(s, c, asked, first, rows)
+end
+
+--- One run of a contender: the figures of bench/designs/strategies.c.
+---@param s table the stage
+---@param c bench.Contender
+---@param asked table workers, rows, ms, job_ms, gap_ms; for purge: buried, and blocked: somebody reads all the time
+---@return table
+function contenders.work(s, c, asked)
+  local open, buried = open_rows(c, asked), asked.buried or 0
+  if c.group == "own" then tables.empty(s.db) else create(s, c, open + buried) end
+  s:calm()
+  local line
+  do
+    local _ <close> = asked.blocked and tables.hold(nightshift.open, s:url "nightshift") or nil
+    line = run(s, c, asked, open, buried)
+  end
+  if line.begun >= open then error(("bench: %s has run out of rows; give it more --rows"):format(c.name), 0) end
+  return line
+end
+
+-- --------------------------------------------------------------- many rows
+
+local GROUP, STEP = "queue_table", 500000
+local OPEN = 100 -- of so many rows one
+
+--- What is measured of a large table, in words.
+function contenders.many(rows)
+  return ("%s rows, of which one in %d is open, with %d priorities. With the published index a claim sorts all that"
+    .. " are open; the advised one has them in order. Servers before 10.8 read DESC in an index and ignore it: there"
+    .. " no index has *highest priority first, then lowest id* in order, and a claim sorts what is open."):format(
+    rows, OPEN, 1000)
+end
+
+local function create_many(s, rows)
+  designs.create(s.db, GROUP, 0)
+  for from = 1, rows, STEP do
+    assert(s.db:execute(([[INSERT INTO queue_table (id, name, priority, status)
+      SELECT seq, 'resize', seq * 7919 %% 1000, IF(seq %% %d, 'processed', 'queued')
+      FROM seq_%d_to_%d]]):format(OPEN, from, math.min(from + STEP - 1, rows))))
+  end
+  assert(s.db:execute("ANALYZE TABLE " .. GROUP))
+end
+
+-- What was done is open again; nothing of it is left to purge.
+local function open_many(s)
+  assert(s.db:execute(([[UPDATE queue_table SET status = 'queued', attempts = 30, retry_after = NULL
+    WHERE id %% %d = 0 AND status <> 'queued']]):format(OPEN)))
+  await_purge(s)
+end
+
+--- One run of each contender of that table, with the published index and then with the
+-- advised one: by name and number of workers, the figures of bench/designs/strategies.c.
+---@param s table the stage
+---@param list bench.Contender[]
+---@param asked table many, many_workers, ms, job_ms
+---@param tell fun(what: string)
+function contenders.at_many(s, list, asked, tell)
+  local found = {}
+  tell "filling"
+  create_many(s, asked.many)
+  for _, advised in ipairs { false, true } do
+    if advised then
+      tell "adding the index"
+      advised_index(s, GROUP)
+    end
+    for _, c in ipairs(list) do
+      if c.group == GROUP and (c.advised or false) == advised and (c.way == "bare" or c.way == "adopt") then
+        found[c.name] = {}
+        tell(c.name)
+        for _, workers in ipairs(asked.many_workers) do
+          open_many(s)
+          found[c.name][workers] = by_program(s, c, { workers = workers, ms = asked.many_ms, job_ms = asked.job_ms,
+            gap_ms = 0 }, 1, asked.many)
+        end
+      end
+    end
+  end
+  return found
+end
+
+-- ------------------------------------------------------------------- deaths
+
+local OVERDUE, LIMIT = 3, 5 -- seconds
+
+--- What is measured of a dead worker's rows, in words.
+contenders.death = ("Claims are overdue after %d s here, where a design has that; never: not within %d s.")
+  :format(OVERDUE, LIMIT)
+
+local function dying(s, c)
+  local rows = c.batch or 1
+  local first = 1
+  if c.group == "own" then
+    tables.empty(s.db)
+    first = fill.own(s, c, rows, 0)
+  else
+    create(s, c, rows)
+  end
+  return assert(io.popen(command(s, "death", c, { batch = rows, rows = rows, first = first, overdue = OVERDUE,
+    limit = LIMIT })))
+end
+
+-- Those that can be at one time: no two at one table.
+local function parties(list)
+  local all = {}
+  for _, c in ipairs(list) do
+    local i = 1
+    while all[i] and all[i][c.group] do i = i + 1 end
+    all[i] = all[i] or {}
+    all[i][c.group] = c
+  end
+  return all
+end
+
+--- Kills one worker of each that has rows: by name, `free_s`, the seconds until another
+-- had one of them, or nothing of the kind.
+function contenders.deaths(s, list)
+  local found = {}
+  for _, party in ipairs(parties(list)) do
+    local pipes = {}
+    for _, c in pairs(party) do pipes[c.name] = dying(s, c) end
+    for name, pipe in pairs(pipes) do
+      found[name] = assert(nightshift.decode(pipe:read "a"))
+      assert(pipe:close(), "bench: a death failed")
+    end
+  end
+  return found
+end
+
+return contenders

@@ -1,0 +1,91 @@
+-- A million polling jobs that are parked: what they cost while none of them is due,
+-- and whether they start when they are, a thousand a second. Prints a JSON line.
+--   lua5.4 parked.lua URL BUILD SCALE idle|due
+-- Processor time is in percent of one processor.
+local host = require "bench.lib.host"
+local nightshift = require "nightshift"
+local processes = require "bench.lib.processes"
+local tables = require "bench.lib.tables"
+
+local url, build, scale, what = arg[1], arg[2], tonumber(arg[3]), arg[4]
+local PARKED = math.max(1000, 1000000 * scale // 1)
+local DUE_A_SECOND, SECONDS = 1000, math.max(2, 20 * math.min(1, scale * 4) // 1)
+local LEAD = 3 -- seconds until the first is due: the host has started by then
+local IDLE = math.max(2, 12 * math.min(1, scale * 4) // 1)
+
+local db <close> = assert(nightshift.open(url))
+local server = processes.server(db)
+assert(db:queue "bench":push "poll") -- makes the queue
+local queue = tables.ask(db, "SELECT id AS n FROM nightshift_queue WHERE name = 'bench'")
+
+local function sleep(seconds) assert(os.execute("sleep " .. math.max(0, seconds))) end
+
+local function start_host()
+  return host.start { url = url, build = build, workers = 8, script = "bench/questions/parked/handlers.lua" }
+end
+
+local function used_by(pids)
+  local sum = 0
+  for _, pid in ipairs(pids) do sum = sum + processes.used(pid) end
+  return sum
+end
+
+-- What host and server use in so many seconds.
+local function watch(h, seconds)
+  local pids = processes.below(h.pid)
+  local of_host, of_server, begun = used_by(pids), processes.used(server), nightshift.clock()
+  sleep(seconds)
+  local took = nightshift.clock() - begun
+  return (used_by(pids) - of_host) / took * 100, (processes.used(server) - of_server) / took * 100
+end
+
+local function park()
+  tables.empty(db)
+  tables.fill(db, PARKED, { queue = queue, name = "poll", due = tables.far })
+  tables.rest(db)
+end
+
+local measures = {}
+
+function measures.idle()
+  local asked = 0
+  local function questions()
+    asked = asked + 1
+    return tonumber(assert(db:execute "SHOW GLOBAL STATUS LIKE 'Questions'")[1].Value) - asked
+  end
+  park()
+  local h <close> = start_host()
+  sleep(2)
+  local before = questions()
+  local of_host, of_server = watch(h, IDLE)
+  return { what = "parked jobs, none of them due", host_cpu_percent = of_host, server_cpu_percent = of_server,
+    queries_per_s = (questions() - before) / IDLE, parked = PARKED }
+end
+
+-- They note by how much they were started late, and are parked again.
+function measures.due()
+  local n = DUE_A_SECOND * SECONDS
+  park()
+  local skew = tables.now(db) - nightshift.clock() * 1e6 // 1
+  local start = tables.now(db) + LEAD * 1000000
+  tables.fill(db, n, { queue = queue, name = "poll", payload = ("%d"):format(skew),
+    due = ("%d + seq * %d"):format(start, 1000000 // DUE_A_SECOND) })
+  local h <close> = start_host()
+  sleep((start - tables.now(db)) / 1e6)
+  local of_host, of_server = watch(h, SECONDS)
+  sleep(1)
+  h:stop()
+  local late = {}
+  for i, row in ipairs(assert(db:execute "SELECT state FROM nightshift_job WHERE polls > 0")) do
+    late[i] = tonumber(row.state) / 1000
+  end
+  assert(#late == n, ("bench: %d of %d jobs have polled"):format(#late, n))
+  table.sort(late)
+  local function at(share) return late[math.ceil(#late * share)] end
+  return { what = "start of a parked job, after it is due", p50_ms = at(0.5), p99_ms = at(0.99), max_ms = at(1),
+    host_cpu_percent = of_host, server_cpu_percent = of_server, parked = PARKED, jobs = n }
+end
+
+local line = measures[what]()
+tables.empty(db)
+print(assert(nightshift.encode(line)))

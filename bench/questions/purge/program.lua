@@ -1,0 +1,142 @@
+-- Deleted rows that purge cannot remove: the same work with and without a
+-- transaction that reads, open elsewhere for the whole run, as a backup's. Prints a
+-- JSON line: each figure of both, and what one costs beside the other.
+--   lua5.4 purge.lua URL BUILD SCALE WHAT
+-- WHAT is one of
+--   claim BATCH    settles a batch and claims the next, by the C library
+--   work           `nightshift work` drains a queue
+--   lanes          ... of jobs of many priorities that come back several times
+--   handle         a job is pushed and claimed by a handle, one after the other
+--   host           jobs trickle through an idle host, from the push to the verdict
+-- Before the last two, as many jobs have been worked off while purge was blocked.
+local host = require "bench.lib.host"
+local nightshift = require "nightshift"
+local tables = require "bench.lib.tables"
+
+local url, build, scale, what = arg[1], arg[2], tonumber(arg[3]), arg[4]
+local JOBS = math.max(2000, 100000 * scale // 1000 * 1000)
+local BURIED = math.max(2000, 300000 * scale // 1000 * 1000)
+local SINGLE = math.max(20, 500 * scale // 1)
+local WARM = SINGLE // 5 -- jobs of a trickle before those that count: a host begins without floors
+local PAUSE = 0.01 -- seconds, on average, between the jobs of a trickle
+local LANES, RETURNS = 32, 3
+
+local db <close> = assert(nightshift.open(url))
+local q = assert(db:queue "bench")
+assert(q:push "noop") -- makes the queue
+local queue = tables.ask(db, "SELECT id AS n FROM nightshift_queue WHERE name = 'bench'")
+
+local function start_host(options)
+  return host.start { url = url, build = build, workers = 8, script = "bench/questions/purge/handlers.lua",
+    options = options }
+end
+
+local function sleep(seconds) assert(db:execute("DO SLEEP(?)", seconds)) end
+
+local function wait_for_the_end()
+  for _ = 1, 60000 do
+    if not tables.ask(db, "SELECT id AS n FROM nightshift_job LIMIT 1") then return end
+    sleep(0.01)
+  end
+  error("bench: the jobs do not end", 0)
+end
+
+-- Drains a queue of such jobs; the seconds from when it is opened.
+local function drain(n, job)
+  tables.empty(db)
+  job.queue = queue
+  tables.fill(db, n, job)
+  assert(q:pause())
+  local h <close> = start_host()
+  local begun = tables.now(db)
+  assert(q:resume())
+  wait_for_the_end()
+  local last = tables.ask(db, "SELECT MAX(finished_at) AS n FROM nightshift_finished")
+  h:stop()
+  assert(tables.ask(db, "SELECT COUNT(*) AS n FROM nightshift_finished WHERE outcome = 'done'") == n,
+    "bench: not every job is done")
+  return (last - begun) / 1e6
+end
+
+-- What times, ms, come to.
+local function spread(times)
+  table.sort(times)
+  local function at(share) return times[math.max(1, math.ceil(#times * share))] end
+  return { p50_ms = at(0.5), p99_ms = at(0.99) }
+end
+
+local measures = {}
+
+function measures.claim()
+  local pipe <close> = assert(io.popen(("%s/bench/verbs '%s' claim jobs=%d batch=%s"):format(build, url, JOBS, arg[5])))
+  return { rate = assert(nightshift.decode(pipe:read "a")).rate }
+end
+
+function measures.work() return { rate = JOBS / drain(JOBS, {}) } end
+
+function measures.lanes()
+  local jobs = JOBS // (RETURNS + 1)
+  local seconds = drain(jobs, { name = "returns", payload = tostring(RETURNS), rank = ("seq %% %d * 8"):format(LANES) })
+  return { rate = jobs * (RETURNS + 1) / seconds }
+end
+
+function measures.handle()
+  drain(BURIED, {})
+  local times = {}
+  for i = 1, SINGLE do
+    local begun = nightshift.clock()
+    assert(q:push("noop", i))
+    local job = assert(q:claim { wait = 5 })
+    times[i] = (nightshift.clock() - begun) * 1000
+    assert(job:ack())
+    assert(not q:claim())
+  end
+  return spread(times)
+end
+
+-- By the server's clock, which both moments are read from.
+function measures.host()
+  drain(BURIED, {})
+  local h <close> = start_host()
+  local begun
+  for i = 1 - WARM, SINGLE do
+    if i == 1 then begun = tables.now(db) end
+    assert(q:push("noop", i))
+    sleep(PAUSE * (0.5 + math.random()))
+  end
+  wait_for_the_end()
+  h:stop()
+  local times = {}
+  for i, row in ipairs(assert(db:execute("SELECT finished_at - created AS n FROM nightshift_finished WHERE created > ?",
+    begun))) do
+    times[i] = row.n / 1000
+  end
+  return spread(times)
+end
+
+local titles = {
+  claim = "claim + ack, batch " .. (arg[5] or ""),
+  work = "work, 8 workers",
+  lanes = ("work, jobs of %d priorities that come back %d times"):format(LANES, RETURNS),
+  handle = "push, then claim, one handle",
+  host = "push to verdict, a trickle through a host",
+}
+
+tables.rest(db)
+local free = measures[what]()
+tables.rest(db)
+local blocked
+do
+  local _ <close> = tables.hold(nightshift.open, url)
+  blocked = measures[what]()
+end
+tables.empty(db)
+
+local line = { what = titles[what], jobs = free.rate and JOBS or SINGLE }
+for name, value in pairs(free) do line["free_" .. name], line["blocked_" .. name] = value, blocked[name] end
+if free.rate then
+  line.cost_ratio = free.rate / blocked.rate
+else
+  line.p50_cost_ratio, line.p99_cost_ratio = blocked.p50_ms / free.p50_ms, blocked.p99_ms / free.p99_ms
+end
+print(assert(nightshift.encode(line)))
