@@ -252,8 +252,8 @@ describe("the plan of", function()
     end
   end)
 
-  it("edge_ties counts by key", function()
-    local plan = explain(plans.question "edge_ties", ("[%d]"):format(parent))
+  it("edge_counts counts by key", function()
+    local plan = explain(plans.question "edge_counts", ("[%d]"):format(parent))
     for _, name in ipairs { "e", "c", "t", "d" } do
       assert.same({ name, "PRIMARY", "ref" }, { name, plan[name].key, plan[name].type })
     end

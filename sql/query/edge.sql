@@ -67,6 +67,22 @@ LEFT JOIN nightshift_finished o
   ON c.seq < p.since AND o.id = c.id AND o.finished_at < p.created
 WHERE p.id = ? AND o.id IS NULL
 
+-- name: edge_counts
+-- Params: [id,…] of parents. Keys: PRIMARY of edge, a range each; of child, a range
+-- each; and of job. How many children wait for it; how many live; does anybody wait
+-- for it; and a live child of it for something? No locks: what somebody holds counts.
+SELECT v.id,
+  (SELECT STRAIGHT_JOIN COUNT(*) FROM nightshift_edge e FORCE INDEX (PRIMARY)
+   JOIN nightshift_job h FORCE INDEX (PRIMARY) ON h.id = e.job_id AND h.parent = e.on_id
+   WHERE e.on_id = v.id),
+  (SELECT STRAIGHT_JOIN COUNT(*) FROM nightshift_child c FORCE INDEX (PRIMARY)
+   JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id WHERE c.parent = v.id),
+  COALESCE((SELECT 1 FROM nightshift_edge t FORCE INDEX (PRIMARY) WHERE t.on_id = v.id LIMIT 1), 0),
+  COALESCE((SELECT STRAIGHT_JOIN 1 FROM nightshift_child d FORCE INDEX (PRIMARY)
+    JOIN nightshift_job k FORCE INDEX (PRIMARY) ON k.id = d.id
+    WHERE d.parent = v.id AND k.unmet > 0 LIMIT 1), 0)
+FROM JSON_TABLE(?, {ids}) v
+
 -- name: edge_dependents
 -- Params: [id,…] of parents, locked. Keys: PRIMARY of child and of edge, one row of
 -- each; EXISTS would be turned into a scan of a table that was small. Those that have
@@ -144,19 +160,3 @@ ORDER BY v.seq, v.id
 -- name: edge_there
 -- Params: job. Key: PRIMARY; no locks.
 SELECT id FROM nightshift_job WHERE id = ?
-
--- name: edge_ties
--- Params: [id,…] of parents. Keys: PRIMARY of edge, a range each; of child, a range
--- each; and of job. How many children wait for it; how many live; does anybody wait
--- for it; and a live child of it for something? No locks: what somebody holds counts.
-SELECT v.id,
-  (SELECT STRAIGHT_JOIN COUNT(*) FROM nightshift_edge e FORCE INDEX (PRIMARY)
-   JOIN nightshift_job h FORCE INDEX (PRIMARY) ON h.id = e.job_id AND h.parent = e.on_id
-   WHERE e.on_id = v.id),
-  (SELECT STRAIGHT_JOIN COUNT(*) FROM nightshift_child c FORCE INDEX (PRIMARY)
-   JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = c.id WHERE c.parent = v.id),
-  COALESCE((SELECT 1 FROM nightshift_edge t FORCE INDEX (PRIMARY) WHERE t.on_id = v.id LIMIT 1), 0),
-  COALESCE((SELECT STRAIGHT_JOIN 1 FROM nightshift_child d FORCE INDEX (PRIMARY)
-    JOIN nightshift_job k FORCE INDEX (PRIMARY) ON k.id = d.id
-    WHERE d.parent = v.id AND k.unmet > 0 LIMIT 1), 0)
-FROM JSON_TABLE(?, {ids}) v

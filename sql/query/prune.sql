@@ -32,7 +32,14 @@ LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
 LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 FOR UPDATE NOWAIT
 
--- name: prune_kin
+-- name: prune_links
+-- Params: [[parent,seq,id],…]. Key: PRIMARY of child, whole.
+DELETE c FROM JSON_TABLE(?, '$[*]' COLUMNS (parent BIGINT PATH '$[0]',
+  seq BIGINT PATH '$[1]', id BIGINT PATH '$[2]')) v
+STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY)
+  ON c.parent = v.parent AND c.seq = v.seq AND c.id = v.id
+
+-- name: prune_members
 -- Params: [id,…], rows. Keys: PRIMARY of child, by its parent; of job and of finished.
 -- No locks. The children, in the order of the list: id, whether it lives, how it ended, how
 -- long ago; parent and place.
@@ -43,13 +50,6 @@ JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
 LEFT JOIN nightshift_job j ON j.id = c.id
 LEFT JOIN nightshift_finished f ON f.id = c.id
 LIMIT ?
-
--- name: prune_links
--- Params: [[parent,seq,id],…]. Key: PRIMARY of child, whole.
-DELETE c FROM JSON_TABLE(?, '$[*]' COLUMNS (parent BIGINT PATH '$[0]',
-  seq BIGINT PATH '$[1]', id BIGINT PATH '$[2]')) v
-STRAIGHT_JOIN nightshift_child c FORCE INDEX (PRIMARY)
-  ON c.parent = v.parent AND c.seq = v.seq AND c.id = v.id
 
 -- name: prune_pauses
 -- Params: [id,…]. Key: PRIMARY of pause. A pause of a job that is forgotten holds
@@ -80,15 +80,15 @@ ORDER BY finished_at, id LIMIT ?
 FOR UPDATE SKIP LOCKED
 
 -- name: prune_self
--- Params: job. Keys: PRIMARY of job and of finished. No locks. As prune_kin.
+-- Params: job. Keys: PRIMARY of job and of finished. No locks. As prune_members.
 SELECT v.id, j.id IS NOT NULL, f.outcome = 'done', {now} - f.finished_at, 0, 0
 FROM (SELECT ? AS id) v
 LEFT JOIN nightshift_job j ON j.id = v.id
 LEFT JOIN nightshift_finished f ON f.id = v.id
 
 -- name: prune_siblings
--- Params: parent, seq twice and id of the child to begin behind, rows. Keys: as prune_kin.
--- No locks. As prune_kin, of one parent.
+-- Params: parent, seq twice and id of the child to begin behind, rows. Keys: as prune_members.
+-- No locks. As prune_members, of one parent.
 SELECT STRAIGHT_JOIN c.id, j.id IS NOT NULL, f.outcome = 'done', {now} - f.finished_at,
   c.parent, c.seq
 FROM nightshift_child c FORCE INDEX (PRIMARY)

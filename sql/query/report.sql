@@ -227,7 +227,7 @@ WHERE r.kind NOT IN (SELECT CRC32(v.name)
 GROUP BY q.name, j.name ORDER BY n DESC, q.name, j.name LIMIT 20
 
 -- name: report_mended
--- What was in no place, or in a wrong one, and has been mended. Index: small table.
+-- What was in no place, or in a wrong one, and has been repaired. Index: small table.
 SELECT what, n, last FROM nightshift_mended ORDER BY what
 
 -- name: report_owed

@@ -25,7 +25,7 @@ static ns_status too_late(const ns_await *a, ns_err *err) {
   if (a->end_by != 0 && ns_mono_us() >= a->end_by)
     return ns_fail(err, NS_EGONE, "the server did not answer before the connection was closed");
   return ns_fail(err, NS_EGONE, "the server has not answered for %lld s (read_timeout)",
-                 (long long)(a->patience / NS_SECOND));
+                 (long long)(a->limit / NS_SECOND));
 }
 
 static bool is_stopped(ns_await *a, int64_t now) {
@@ -48,7 +48,7 @@ ns_status ns_await_input(ns_await *a, int fd, ns_err *err) {
   struct pollfd fds[] = {{.fd = fd, .events = POLLIN},
                          {.fd = a->interrupt_fd > 0 ? a->interrupt_fd : -1, .events = POLLIN}};
   int64_t now = ns_mono_us();
-  int64_t until = a->patience > 0 ? now + a->patience : INT64_MAX;
+  int64_t until = a->limit > 0 ? now + a->limit : INT64_MAX;
   if (a->end_by != 0)
     until = least(until, a->end_by);
   while (true) {

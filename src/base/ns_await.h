@@ -14,7 +14,7 @@ typedef struct ns_await {
   void *arg;
   int interrupt_fd;
   int64_t end_by;
-  int64_t patience; /* µs; 0: no limit */
+  int64_t limit;    /* µs; 0: no limit */
   int64_t asked_at; /* monotonic: when 'interrupted' was asked last */
 } ns_await;
 

@@ -74,11 +74,11 @@ plans.hot = {
   { "edge_ended", 100 },
   { "edge_lock", 100 },
   { "edge_results", 100, 500, 0 },
-  { "edge_ties", "[100]" },
+  { "edge_counts", "[100]" },
   { "signal_find", 100, "go" },
   { "push_scheduled", "[100,101]" },
   { "listen_look", 99, 0 },
-  { "prune_kin", "[100]", 10 },
+  { "prune_members", "[100]", 10 },
   { "prune_select", 3600000000, "done", 0, 0, 0, 3600000000, 10 },
   { "prune_siblings", 100, 0, 0, 0, 10 },
 }

@@ -24,23 +24,23 @@
 #define LEVELS 1000   /* and how deep */
 
 /* A job, and its row of nightshift_child; parent 0: it has none, or that stays. */
-typedef struct kin {
+typedef struct member {
   int64_t id, parent, seq;
-} kin;
+} member;
 
-typedef struct kins {
-  kin *items;
+typedef struct members {
+  member *items;
   size_t n, cap;
-} kins;
+} members;
 
-static bool add_kin(kins *list, kin k) {
+static bool add_member(members *list, member k) {
   if (!ns_grow(&list->items, &list->cap, list->n + 1, sizeof *list->items))
     return false;
   list->items[list->n++] = k;
   return true;
 }
 
-static ns_value as_json(const kin *items, size_t n, ns_buf *text) {
+static ns_value as_json(const member *items, size_t n, ns_buf *text) {
   ns_buf_reset(text);
   for (size_t i = 0; i < n; i++)
     ns_db_list_add_id(text, items[i].id);
@@ -48,7 +48,7 @@ static ns_value as_json(const kin *items, size_t n, ns_buf *text) {
 }
 
 /* "[[parent,seq,id],…]" of those that are children. */
-static ns_value links_json(const kin *items, size_t n, ns_buf *text) {
+static ns_value links_json(const member *items, size_t n, ns_buf *text) {
   ns_buf_reset(text);
   for (size_t i = 0; i < n; i++)
     if (items[i].parent != 0)
@@ -71,7 +71,7 @@ typedef struct ages {
 /* -------------------------------------------------------------- deleting */
 
 typedef struct batch {
-  const kin *items;
+  const member *items;
   size_t n;
   bool tree;       /* each goes with all that is below it */
   bool lives;      /* one of them, again: then all of these stay */
@@ -130,8 +130,7 @@ static ns_status delete_run(ns_db *db, ns_tx *tx, ns_err *err) {
 
 /* The last ones first: those are the leaves. What is above a job that lives again
 ** stays, too: another prune looks at it. */
-static ns_status delete_all(ns_db *db, const kins *list, int64_t *deleted,
-                            ns_err *err) {
+static ns_status delete_all(ns_db *db, const members *list, int64_t *deleted, ns_err *err) {
   ns_status st = NS_OK;
   bool lives = false;
   for (size_t left = list->n; st == NS_OK && !lives && left > 0 && goes_on(db);) {
@@ -148,11 +147,11 @@ static ns_status delete_all(ns_db *db, const kins *list, int64_t *deleted,
 
 /* ----------------------------------------------------------------- trees */
 
-typedef enum fate { GOES, LIVES, YOUNG, ENDLESS, STOPPED } fate;
+typedef enum tree_state { GOES, LIVES, YOUNG, ENDLESS, STOPPED } tree_state;
 
 enum { K_ID, K_LIVES, K_DONE, K_AGE, K_PARENT, K_SEQ };
 
-static fate fate_of(const ns_value *r, const ages *keep) {
+static tree_state state_of(const ns_value *r, const ages *keep) {
   int64_t age = r[K_DONE].i != 0 ? keep->done : keep->dead;
   if (r[K_LIVES].i != 0)
     return LIVES;
@@ -162,13 +161,13 @@ static fate fate_of(const ns_value *r, const ages *keep) {
 }
 
 /* Reads the rows of a statement: jobs of the tree. */
-static ns_status read_kin(ns_db *db, ns_sql sql, const ages *keep, kins *tree,
-                          fate *f, ns_err *err) {
+static ns_status read_members(ns_db *db, ns_sql sql, const ages *keep, members *tree, tree_state *f,
+                              ns_err *err) {
   const ns_value *row;
   ns_status st = NS_OK;
   while (*f == GOES && (st = ns_db_row(db, sql, &row, err)) == NS_OK && row != NULL) {
-    *f = fate_of(row, keep);
-    if (*f == GOES && !add_kin(tree, (kin){row[K_ID].i, row[K_PARENT].i, row[K_SEQ].i}))
+    *f = state_of(row, keep);
+    if (*f == GOES && !add_member(tree, (member){row[K_ID].i, row[K_PARENT].i, row[K_SEQ].i}))
       return ns_no_memory(err);
     if (tree->n >= WALK)
       *f = ENDLESS;
@@ -177,9 +176,8 @@ static ns_status read_kin(ns_db *db, ns_sql sql, const ages *keep, kins *tree,
 }
 
 /* One page of a level; is there more? Nobody waits for longer than for that. */
-static ns_status read_page(ns_db *db, ns_sql sql, const ns_value *params,
-                           const ages *keep, kins *tree, fate *f, bool *more,
-                           ns_err *err) {
+static ns_status read_page(ns_db *db, ns_sql sql, const ns_value *params, const ages *keep,
+                           members *tree, tree_state *f, bool *more, ns_err *err) {
   size_t before = tree->n;
   ns_status st;
   *more = false;
@@ -188,18 +186,18 @@ static ns_status read_page(ns_db *db, ns_sql sql, const ns_value *params,
     return NS_OK;
   }
   if ((st = ns_db_run(db, sql, params, err)) == NS_OK)
-    st = read_kin(db, sql, keep, tree, f, err);
+    st = read_members(db, sql, keep, tree, f, err);
   *more = st == NS_OK && *f == GOES && tree->n == before + BATCH;
   return st;
 }
 
 /* The siblings behind the last job of the tree. */
-static ns_status read_siblings(ns_db *db, const ages *keep, kins *tree, fate *f,
+static ns_status read_siblings(ns_db *db, const ages *keep, members *tree, tree_state *f,
                                ns_err *err) {
   bool more = true;
   ns_status st = NS_OK;
   while (st == NS_OK && more) {
-    kin last = tree->items[tree->n - 1];
+    member last = tree->items[tree->n - 1];
     st = read_page(db, NS_SQL_PRUNE_SIBLINGS,
                    (ns_value[]){ns_vint(last.parent), ns_vint(last.seq),
                                 ns_vint(last.seq), ns_vint(last.id), ns_vint(BATCH)},
@@ -210,8 +208,8 @@ static ns_status read_siblings(ns_db *db, const ages *keep, kins *tree, fate *f,
 
 /* The children of tree[from…to), behind them. A page that is full may end among those
 ** of one parent; all before it are read. */
-static ns_status read_level(ns_db *db, const ages *keep, kins *tree, size_t from,
-                            size_t to, fate *f, ns_err *err) {
+static ns_status read_level(ns_db *db, const ages *keep, members *tree, size_t from, size_t to,
+                            tree_state *f, ns_err *err) {
   ns_buf text = NS_BUF_INIT;
   ns_status st = NS_OK;
   while (st == NS_OK && *f == GOES && from < to) {
@@ -219,8 +217,8 @@ static ns_status read_level(ns_db *db, const ages *keep, kins *tree, size_t from
     ns_value ids = as_json(tree->items + from, n, &text);
     bool more;
     st = text.oom ? ns_no_memory(err)
-                  : read_page(db, NS_SQL_PRUNE_KIN, (ns_value[]){ids, ns_vint(BATCH)},
-                              keep, tree, f, &more, err);
+                  : read_page(db, NS_SQL_PRUNE_MEMBERS, (ns_value[]){ids, ns_vint(BATCH)}, keep,
+                              tree, f, &more, err);
     if (st == NS_OK && more) {
       while (tree->items[from].id != tree->items[tree->n - 1].parent)
         from++;
@@ -235,7 +233,7 @@ static ns_status read_level(ns_db *db, const ages *keep, kins *tree, size_t from
 
 /* All jobs of a tree, level by level, behind those that 'tree' has, and what is to
 ** become of them. One that does not go is not added. */
-static ns_status walk_tree(ns_db *db, int64_t root, const ages *keep, kins *tree, fate *f,
+static ns_status walk_tree(ns_db *db, int64_t root, const ages *keep, members *tree, tree_state *f,
                            ns_err *err) {
   ns_value param = ns_vint(root);
   size_t start = tree->n;
@@ -243,7 +241,7 @@ static ns_status walk_tree(ns_db *db, int64_t root, const ages *keep, kins *tree
   ns_status st = ns_db_run(db, NS_SQL_PRUNE_SELF, &param, err);
   *f = GOES;
   if (st == NS_OK)
-    st = read_kin(db, NS_SQL_PRUNE_SELF, keep, tree, f, err);
+    st = read_members(db, NS_SQL_PRUNE_SELF, keep, tree, f, err);
   for (int level = 0; st == NS_OK && *f == GOES && from < tree->n; level++) {
     size_t to = tree->n;
     st = read_level(db, keep, tree, from, to, f, err);
@@ -273,8 +271,8 @@ static ns_status find_root(ns_db *db, int64_t id, int64_t *root, ns_err *err) {
 /* Who lives anywhere in the tree may want the results of what is below it. */
 ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err) {
   ages none = {0, 0};
-  kins tree = {0};
-  fate f = GOES;
+  members tree = {0};
+  tree_state f = GOES;
   int64_t root = id;
   ns_status st;
   *deleted = 0;
@@ -316,7 +314,7 @@ typedef struct pass {
   ns_past_row at;
   ns_past_row from; /* where the batch under way begins, in each try */
   size_t n;     /* rows of the last batch */
-  kins alone;   /* they go by themselves */
+  members alone; /* they go by themselves */
   top *tops;
   size_t ntops, captops;
   int64_t stays; /* the tree that was last found to, by its root: it may be in all batches */
@@ -327,7 +325,7 @@ static bool add_row(pass *p, const ns_value *row) {
   p->n++;
   p->at = (ns_past_row){row[1].i, row[0].i};
   if (row[2].type == NS_NULL)
-    return add_kin(&p->alone, (kin){.id = row[0].i});
+    return add_member(&p->alone, (member){.id = row[0].i});
   for (size_t i = 0; i < p->ntops; i++)
     if (p->tops[i].root == row[2].i)
       return true;
@@ -364,11 +362,11 @@ static ns_status batch_run(ns_db *db, ns_tx *tx, ns_err *err) {
 static ns_status prune_trees(ns_db *db, pass *p, const ages *keep,
                              int64_t *deleted, ns_err *err) {
   int64_t until = ns_mono_us() + AT_A_TIME;
-  kins going = {0};
+  members going = {0};
   ns_status st = NS_OK;
   p->cut = false;
   for (size_t i = 0; st == NS_OK && i < p->ntops; i++) {
-    fate f;
+    tree_state f;
     if (p->tops[i].root == p->stays)
       continue;
     if (p->bounded && (going.n >= BATCH || ns_mono_us() > until)) {

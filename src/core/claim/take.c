@@ -18,7 +18,7 @@
 #define SWEEP_CLAIMS 8                 /* from one sweep to the next, at least, … */
 #define SWEEP_LATEST (5 * NS_SECOND)   /* … unless claims take long, on a slow network */
 #define SENTINELS 1000                 /* put up at once */
-#define FEW 1000                       /* rows: more take long without a crowd, too */
+#define FEW 1000                       /* rows: more take long without contention, too */
 #define LATE_COMMIT (5 * NS_SECOND)    /* floors of empty lanes trail by this */
 #define LATE_OF_SOME (NS_SECOND / 2)   /* ... of those where rows of others lie */
 #define HIDDEN_LATEST (60 * NS_SECOND) /* ... and are looked below at least so often */

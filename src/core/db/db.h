@@ -196,7 +196,7 @@ ns_status ns_db_list_change(ns_db *db, ns_sql sql, const ns_value *first, ns_buf
 ** 1020 (with jitter) and after a lost connection. Locks that others keep are waited
 ** for as long as a reply, from 'began' on (monotonic µs; 0: now); the last wait may
 ** end later. 'replay' is true when an
-** earlier try was cut at its COMMIT, whose fate only 'run' can find out (the
+** earlier try was cut at its COMMIT, whose outcome only 'run' can find out (the
 ** session that was cut is over by then); it sets 'done' when that commit turns
 ** out to have happened. It may be true from the start: the earlier try was an
 ** earlier call. Inside a transaction of the caller 'run' simply joins it, once.

@@ -148,7 +148,7 @@ static void become_child(ns_db *db) {
 
 void ns_db_pause_up_to(const ns_db *db, int64_t *most, int64_t longest) {
   ns_await a = {.interrupt_fd = db->cfg.interrupt_fd,
-                .patience = 1 + ns_jitter(*most / 2, 1.0)}; /* 0 is no limit */
+                .limit = 1 + ns_jitter(*most / 2, 1.0)}; /* 0 is no limit */
   ns_await_input(&a, -1, NULL); /* of no socket: only that descriptor ends it */
   *most = *most * 2 < longest ? *most * 2 : longest;
 }

@@ -1,6 +1,6 @@
 /*
 ** Dependents: the jobs that waited for one that has ended. Each that can be locked
-** loses its edges, and is let go or falls; of the others the edges stay, and
+** loses its edges, and is released or fails, too; of the others the edges stay, and
 ** finish/finish.c sees to them.
 **
 ** Invariant: nobody's lock on a dependent is waited for, and one that somebody
@@ -31,8 +31,8 @@ typedef struct ns_waiter {
   int64_t id, queue_id, rank, run, unmet, due, now, kind;
   bool locked;  /* else somebody holds it, or: */
   bool gone;    /* cancelled, perhaps retried since */
-  bool cancels; /* falls when its target failed */
-  bool parked;  /* waits for its children, and is dead when it falls */
+  bool cancels; /* ends when its target failed */
+  bool parked;  /* waits for its children, and is dead when it ends so */
   char error[64];
   char *key;    /* its unique key, owned; NULL: none */
   size_t keylen;
@@ -210,7 +210,7 @@ static ns_status lock_waiters(ns_db *db, work *w, ns_err *err) {
   return st == NS_OK && locked < w->n ? tell_gone(db, w, err) : st;
 }
 
-/* One that is to fall, and whose unique key somebody holds, is as good as held
+/* A job that is to end, and whose unique key somebody holds, is as good as held
 ** itself. */
 static ns_status lock_keys(ns_db *db, work *w, ns_err *err) {
   ns_end *ends = calloc(w->n, sizeof *ends);
@@ -250,7 +250,7 @@ static size_t ended_index(const work *w, int64_t on) {
 }
 
 typedef struct mark {
-  int fate;
+  int state;
   int64_t edges;
 } mark;
 
@@ -261,9 +261,9 @@ static mark *mark_targets(const work *w) {
     mark *m = &marks[ended_index(w, w->edges.items[i].on)];
     m->edges++;
     if (is_held(w, i))
-      m->fate = STAY;
-    else if (m->fate == NONE)
-      m->fate = GO;
+      m->state = STAY;
+    else if (m->state == NONE)
+      m->state = GO;
   }
   return marks;
 }
@@ -271,8 +271,7 @@ static mark *mark_targets(const work *w) {
 /* Targets in a row that all go, from 'i' on; the index behind them. */
 static size_t row_of(const work *w, const mark *marks, size_t i) {
   size_t end = i + 1;
-  while (end < w->nended && marks[end].fate == GO &&
-         w->ended[end].id == w->ended[end - 1].id + 1)
+  while (end < w->nended && marks[end].state == GO && w->ended[end].id == w->ended[end - 1].id + 1)
     end++;
   return end;
 }
@@ -287,7 +286,7 @@ static ns_status cut_rows(ns_db *db, const work *w, const mark *marks,
   size_t n = 0;
   for (size_t i = 0; i < w->nended;) {
     size_t end = row_of(w, marks, i);
-    if (marks[i].fate != GO) {
+    if (marks[i].state != GO) {
       i++;
       continue;
     }
@@ -314,7 +313,7 @@ static ns_status cut_singly(ns_db *db, const work *w, const mark *marks,
     return ns_no_memory(err);
   for (size_t i = 0; i < w->edges.n; i++) {
     const edge *e = &w->edges.items[i];
-    if (marks[ended_index(w, e->on)].fate != STAY || is_held(w, i))
+    if (marks[ended_index(w, e->on)].state != STAY || is_held(w, i))
       continue;
     cols[n] = e->on;
     cols[w->edges.n + n++] = e->job;
@@ -435,7 +434,7 @@ static ns_end end_of(ns_waiter *x, int64_t culprit) {
                   .crashes = -1, .unique = {x->key, x->keylen}};
 }
 
-/* Each job that was locked is met, or falls. Its edges stand together. */
+/* Each job that was locked is released, or fails. Its edges stand together. */
 static void decide_waiters(work *w, meeting *m, ns_failed_dependents *next) {
   size_t i = 0;
   for (size_t k = 0; k < w->n; k++) {

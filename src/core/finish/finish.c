@@ -24,7 +24,7 @@
 #include "ns_time.h"
 
 #define SAID 255 /* characters of a reason */
-#define DEEP 32 /* levels of a tree that fall in one transaction */
+#define DEEP 32  /* levels of a tree that fail in one transaction */
 
 static void add_text(ns_buf *list, const char *key, ns_bytes text) {
   if (text.p == NULL)
@@ -162,7 +162,7 @@ static ns_status resolve_dependents(ns_db *db, const ns_end *ends, size_t n,
   return st;
 }
 
-/* Jobs that fall with others are the next level; very deep trees are left to be
+/* Jobs that fail with others are the next level; very deep trees are left to be
 ** felled in pieces, each its own transaction. */
 ns_status ns_finish_from(ns_db *db, struct ns_failed_dependents *level, ns_err *err) {
   ns_status st = NS_OK;
@@ -222,7 +222,7 @@ int ns_finish_by_id(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Children that fell as they were spawned have come before their elders. */
+/* Children that failed as they were spawned have come before their elders. */
 ns_status ns_finish_notify(ns_db *db, ns_err *err) {
   ns_status st = NS_OK;
   if (db->finish.late.n > 1)

@@ -53,7 +53,7 @@ ns_status ns_finish_notify(ns_db *db, ns_err *err);
 
 struct ns_failed_dependents;
 
-/* Ends these, and whatever falls with them; frees them. */
+/* Ends these, and all that fail with them; frees them. */
 ns_status ns_finish_from(ns_db *db, struct ns_failed_dependents *level, ns_err *err);
 
 /* ---------------------------------------------- dependents: dependents.c */
@@ -70,7 +70,7 @@ void ns_finish_failed_free(ns_failed_dependents *f);
 
 /*
 ** Tells the dependents of jobs that have ended on the open transaction: those
-** that wait for nobody any more become claimable; those that fall are locked
+** that wait for nobody any more become claimable; those that fail are locked
 ** and come back in '*next' (also after an error, for ns_finish_failed_free). '*held' says
 ** of each of 'ends' whether somebody holds a dependent of it, whose edge stays
 ** (NULL: nobody does); the caller frees it. Waits for nobody. Errors: GONE, NOMEM.

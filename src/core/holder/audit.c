@@ -68,7 +68,7 @@ struct ns_audit {
   size_t nkey;
   size_t asked;          /* jobs[0…asked) have been asked whether they stand */
   ns_strays before, now; /* of the last round, and of this one */
-  ns_strays twice;       /* to be mended by this step */
+  ns_strays twice;       /* to be repaired by this step */
 };
 
 /* ------------------------------------------------------------- suspicions */
@@ -314,7 +314,7 @@ static bool judge_jobs(const place_seen *s, ns_stray *x) {
   return true;
 }
 
-/* Most of what was met nowhere has ended or returned meanwhile. */
+/* Most jobs that were met in no place have ended or returned meanwhile. */
 static ns_status ask_standing(ns_db *db, ns_audit *c, size_t *n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   const ns_value *row;
@@ -430,14 +430,13 @@ ns_status ns_mend_step(ns_db *db, ns_mend_how how, int64_t *again_in, ns_mended 
     return ns_fail(err, NS_ESTATE, "the look for lost jobs cannot run inside a transaction");
   if ((st = ns_db_ready(db, err)) != NS_OK)
     return st;
-  if (db->rescue.census == NULL &&
-      (db->rescue.census = calloc(1, sizeof *db->rescue.census)) == NULL)
+  if (db->rescue.audit == NULL && (db->rescue.audit = calloc(1, sizeof *db->rescue.audit)) == NULL)
     return ns_no_memory(err);
-  st = run_step(db, db->rescue.census, how, sum, err);
+  st = run_step(db, db->rescue.audit, how, sum, err);
   *again_in = (SHARE - 1) * (ns_mono_us() - begun);
-  if (db->rescue.census->at == REST && *again_in < db->rescue.census->every)
-    *again_in = db->rescue.census->every;
-  else if (db->rescue.census->at != REST && *again_in > PAUSE)
+  if (db->rescue.audit->at == REST && *again_in < db->rescue.audit->every)
+    *again_in = db->rescue.audit->every;
+  else if (db->rescue.audit->at != REST && *again_in > PAUSE)
     *again_in = PAUSE;
   return st;
 }
@@ -530,8 +529,8 @@ static void closing(ns_db *db) {
   free(db->rescue.unknown);
   db->rescue.unknown = NULL;
   db->rescue.nunknown = 0;
-  ns_holder_audit_free(db->rescue.census);
-  db->rescue.census = NULL;
+  ns_holder_audit_free(db->rescue.audit);
+  db->rescue.audit = NULL;
 }
 
 const ns_hooks ns_holder_own_hooks = {.closing = closing};

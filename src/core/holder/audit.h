@@ -42,7 +42,7 @@ void ns_holder_audit_free(ns_audit *c);
 /* µs between two looks at the same job. */
 ns_status ns_holder_audit_period(ns_db *db, int64_t *every, ns_err *err);
 
-/* Mends what was seen twice; what cannot be mended now is seen again. '*sum' grows.
+/* Repairs what was seen twice; what cannot be repaired now is seen again. '*sum' grows.
 ** Errors: as those of the statements. */
 ns_status ns_holder_repair(ns_db *db, const ns_stray *list, size_t n, ns_mended *sum, ns_err *err);
 

@@ -56,7 +56,7 @@ typedef struct ns_rescue_state {
   ns_token *unknown;    /* claims of ours that the last look did not know; owned */
   size_t nunknown;
   int64_t own_at;           /* monotonic: no such look before */
-  struct ns_audit *census;  /* of jobs that are nowhere; owned; NULL: none yet */
+  struct ns_audit *audit;   /* of jobs that are in no place; owned; NULL: none yet */
   ns_token *wronged;        /* what we lost while we lived, to be absolved; owned */
   size_t nwronged, capwronged;
 } ns_rescue_state;

@@ -1,5 +1,5 @@
 /*
-** Mending what holder/audit.c has seen twice: a job is looked at again under the lock of
+** Repairing what holder/audit.c has seen twice: a job is looked at again under the lock of
 ** its row, in everything that may place it; a row goes by one statement that asks again
 ** whether it is to be there.
 **

@@ -46,7 +46,7 @@ static void no_later(int64_t *t, int64_t than) {
 typedef struct look {
   ns_rescued sum;
   int64_t again_in; /* µs */
-  ns_buf past;      /* the ids of those to bury */
+  ns_buf past;      /* the ids of those to delete */
   ns_err trouble;   /* the first that did not end it */
 } look;
 

@@ -31,7 +31,7 @@
 #define HOST_READ (20 * NS_SECOND) /* read_timeout of a host */
 #define READ (30 * NS_SECOND)      /* of others */
 /* Statements that a connection keeps open. The server's limit, 16,382 by default, is for all
-** programs: a host has two such connections, a listener and, per adopted table, an ear. */
+** programs: a host has two such connections, a listener and one more per adopted table. */
 #define HOST_PLACES 22
 #define PLACES 8
 /* A machine that vanishes is noticed by its silence, in seconds. */
@@ -284,11 +284,10 @@ static ns_status refuse_tls(const ns_link *l, ns_err *err) {
 /* The kernel takes connections for a server that is stopped or swaps, and then nobody
 ** speaks. One that is refused, or whose machine does not answer, fails otherwise. */
 static bool is_frozen(unsigned sqlerr, const ns_config *cfg, int64_t took) {
-  int64_t patience = read_seconds(cfg) * NS_SECOND;
-  if (connect_timeout(cfg) < patience)
-    patience = connect_timeout(cfg);
-  return (sqlerr == CR_SERVER_LOST || sqlerr == CR_SERVER_LOST_EXTENDED) &&
-         took >= patience * 9 / 10;
+  int64_t limit = read_seconds(cfg) * NS_SECOND;
+  if (connect_timeout(cfg) < limit)
+    limit = connect_timeout(cfg);
+  return (sqlerr == CR_SERVER_LOST || sqlerr == CR_SERVER_LOST_EXTENDED) && took >= limit * 9 / 10;
 }
 
 /* Says what to do where the server's words alone do not. 'took': µs. */
@@ -389,9 +388,9 @@ ns_status ns_link_open(ns_link **out, const ns_config *cfg, ns_err *err) {
     return ns_no_memory(err);
   }
   l->places = cfg->host_session ? HOST_PLACES : PLACES;
-  l->patience = read_seconds(cfg) * NS_SECOND;
+  l->read_timeout = read_seconds(cfg) * NS_SECOND;
   l->await = (ns_await){cfg->interrupted, cfg->interrupted_arg, cfg->interrupt_fd,
-                        cfg->end_by,      l->patience,          0};
+                        cfg->end_by,      l->read_timeout,      0};
   l->waits = cfg->waits;
   l->waits_arg = cfg->waits_arg;
   st = set_options(l->my, cfg, err);
@@ -483,11 +482,11 @@ void ns_link_end_by(ns_link *l, int64_t at) {
 }
 
 void ns_link_wait_any_time(ns_link *l, bool patient) {
-  l->await.patience = patient ? 0 : l->patience;
+  l->await.limit = patient ? 0 : l->read_timeout;
 }
 
 int64_t ns_link_read_timeout(const ns_link *l) {
-  return l->patience;
+  return l->read_timeout;
 }
 
 int64_t ns_link_thread(const ns_link *l) {

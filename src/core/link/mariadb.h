@@ -34,7 +34,7 @@ struct ns_link {
   uint64_t closed;               /* how many have made room */
   ns_link *next;                 /* of those that are open in this process */
   ns_await await;                /* how an answer is waited for */
-  int64_t patience;              /* µs: its read timeout */
+  int64_t read_timeout;          /* µs: how long an answer may take */
   bool flowing;                  /* the first answer to what was sent has come */
   const char *names[NS_DUE_MAX]; /* of what is due, by its number modulo so many */
   void (*waits)(void *arg, const char *what, int64_t thread, int64_t at);

@@ -1,6 +1,6 @@
 /*
 ** Inserting jobs, in three ways: on an open transaction, whatever they are; in a
-** volley; or one in one statement. Rows are array-bound, and what is out of the
+** pipeline; or one in one statement. Rows are array-bound, and what is out of the
 ** ordinary in none of a batch is not sent.
 **
 ** Invariant: a job that nothing keeps from being claimed gets one row, in ready or
@@ -407,10 +407,10 @@ ns_status ns_push_write(ns_db *db, ns_insert *rows, size_t n, size_t *held, ns_e
   return st;
 }
 
-/* ------------------------------------------------------------- in a volley */
+/* -------------------------------------------------------------- in a pipeline */
 
 /* The rows as columns. */
-typedef struct salvo {
+typedef struct pipelined {
   batch jobs;
   ready ready;
   ns_buf ids; /* of those that come later */
@@ -418,10 +418,9 @@ typedef struct salvo {
   size_t nlists; /* 0: there are none, else 1 */
   ns_bytes later;
   ns_column list;
-} salvo;
+} pipelined;
 
-static ns_status salvo_fill(salvo *s, const ns_insert *rows, size_t n,
-                            ns_err *err) {
+static ns_status pipelined_fill(pipelined *s, const ns_insert *rows, size_t n, ns_err *err) {
   ns_status st;
   if ((st = batch_fill(&s->jobs, rows, n, err)) != NS_OK ||
       (st = ready_fill(&s->ready, rows, n, err)) != NS_OK)
@@ -433,7 +432,7 @@ static ns_status salvo_fill(salvo *s, const ns_insert *rows, size_t n,
   return s->ids.oom ? ns_no_memory(err) : NS_OK;
 }
 
-static void salvo_free(salvo *s) {
+static void pipelined_free(pipelined *s) {
   batch_free(&s->jobs);
   free(s->ready.ints);
   ns_buf_free(&s->ids);
@@ -441,8 +440,8 @@ static void salvo_free(salvo *s) {
 
 ns_status ns_push_write_pipelined(ns_db *db, const ns_insert *rows, size_t n, bool *ring, bool *cut,
                                   ns_err *err) {
-  salvo s = {0};
-  ns_status st = salvo_fill(&s, rows, n, err);
+  pipelined s = {0};
+  ns_status st = pipelined_fill(&s, rows, n, err);
   ns_step steps[] = {
       {batch_sql(&s.jobs), s.jobs.cols, n, n},
       {NS_SQL_PUSH_SCHEDULED, &s.list, s.nlists, s.nlater},
@@ -451,7 +450,7 @@ ns_status ns_push_write_pipelined(ns_db *db, const ns_insert *rows, size_t n, bo
     st = ns_db_pipeline(db, steps, sizeof steps / sizeof steps[0], ring, cut, err);
   if (s.nlists > 0)
     db->claim.promote_at = 0;
-  salvo_free(&s);
+  pipelined_free(&s);
   return st;
 }
 

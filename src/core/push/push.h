@@ -58,7 +58,7 @@ ns_status ns_push_keep(ns_db *db, ns_insert *rows, size_t n, bool *again, ns_err
 ns_status ns_push_write_pipelined(ns_db *db, const ns_insert *rows, size_t n, bool *ring, bool *cut,
                                   ns_err *err);
 
-/* The same of one job, in one wait. After an error its fate may be open, too: a KILL
+/* The same of one job, in one wait. After an error its outcome may be open, too: a KILL
 ** comes when it likes. */
 ns_status ns_push_write_one(ns_db *db, const ns_insert *row, bool *ring, bool *cut, ns_err *err);
 

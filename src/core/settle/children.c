@@ -26,7 +26,7 @@ static bool parks_with_dependents(const ns_outcome *f) {
   return f->locked && f->parks && f->has_dependents;
 }
 
-/* A child that waits for something may have fallen as it was spawned. */
+/* A child that waits for something may have failed as it was spawned. */
 static bool brings_waiters(const ns_outcome *f) {
   for (size_t i = 0; i < f->v->nchildren; i++)
     if (f->v->children[i].after.p != NULL)
@@ -140,9 +140,9 @@ static ns_status count_dependents(ns_db *db, const ns_parents *p, ns_err *err) {
   const ns_value *row;
   ns_outcome *f = NULL;
   bool rows;
-  ns_status st = ask_about(db, NS_SQL_EDGE_TIES, p, parks_with_dependents, &rows, err);
+  ns_status st = ask_about(db, NS_SQL_EDGE_COUNTS, p, parks_with_dependents, &rows, err);
   while (st == NS_OK && rows &&
-         (st = next_parent_row(db, NS_SQL_EDGE_TIES, p, &f, &row, err)) == NS_OK && f != NULL) {
+         (st = next_parent_row(db, NS_SQL_EDGE_COUNTS, p, &f, &row, err)) == NS_OK && f != NULL) {
     f->waited = f->waited || row[T_WAITED].i != 0;
     f->waits = f->waits || row[T_WAITS].i != 0;
     if (row[T_HELD].i > f->held || row[T_LIVE].i != f->live)

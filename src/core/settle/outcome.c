@@ -1,8 +1,10 @@
 /*
-** Deciding: from a verdict, and what the server knows of its job, to what
-** becomes of that: it ends, or returns, with which budgets and when, or waits.
+** Verdicts that C programs make of a claimed job; and deciding: from a verdict, and what the
+** server knows of its job, to its outcome: it ends, or returns, with which budgets and when,
+** or waits.
 **
-** Invariant: nothing here talks to the server.
+** Invariants: all that a verdict does not say has the value that changes nothing. Nothing
+** here talks to the server.
 */
 #include "settle/outcome.h"
 
@@ -14,6 +16,49 @@
 #define MISSING_LONGEST (60 * NS_SECOND)
 /* A row that somebody wrote by hand may hold whatever fits the columns. */
 #define COUNT_MAX INT64_C(4294967295) /* INT UNSIGNED */
+
+/* ------------------------------------------------------------- verdicts */
+
+static ns_verdict verdict_of(const ns_job *job, ns_kind kind) {
+  return (ns_verdict){.id = job->id,
+                      .run = job->run,
+                      .lease = job->lease,
+                      .kind = kind,
+                      .delay = -1,
+                      .max_phases = -1,
+                      .heard = job->heard};
+}
+
+ns_verdict ns_ack(const ns_job *job, ns_bytes result) {
+  ns_verdict v = verdict_of(job, NS_ACK);
+  v.result = result;
+  return v;
+}
+
+ns_verdict ns_failed(const ns_job *job, ns_bytes error) {
+  ns_verdict v = verdict_of(job, NS_FAIL);
+  v.error = error;
+  return v;
+}
+
+ns_verdict ns_again(const ns_job *job, int64_t delay, ns_bytes state) {
+  ns_verdict v = verdict_of(job, NS_AGAIN);
+  v.delay = delay;
+  v.state = state;
+  return v;
+}
+
+ns_verdict ns_discard(const ns_job *job, ns_bytes reason) {
+  ns_verdict v = verdict_of(job, NS_DISCARD);
+  v.error = reason;
+  return v;
+}
+
+ns_verdict ns_release(const ns_job *job) {
+  return verdict_of(job, NS_RELEASE);
+}
+
+/* ------------------------------------------------------------- outcomes */
 
 void ns_settle_end(ns_outcome *f, const char *outcome, const char *reason) {
   f->ends = true;

@@ -143,10 +143,10 @@ typedef struct tie {
   bool there; /* before: the job's unmet has counted it */
 } tie;
 
-typedef struct ties {
+typedef struct new_edges {
   tie *items;
   size_t n, cap;
-} ties;
+} new_edges;
 
 static int by_job(const void *a, const void *b) {
   const tie *x = a;
@@ -164,8 +164,7 @@ static bool gets_edges(const ns_tree *t, const ns_node *x, ns_sql sql) {
   return sql == NS_SQL_ADMIN_TREE_CHILDREN ? x->waits : !x->waits && is_held(t, x);
 }
 
-static ns_status read_ties(ns_db *db, ns_tree *t, ns_sql sql, ties *out,
-                            ns_err *err) {
+static ns_status read_new_edges(ns_db *db, ns_tree *t, ns_sql sql, new_edges *out, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st;
   ns_buf_reset(&t->list);
@@ -184,7 +183,7 @@ static ns_status read_ties(ns_db *db, ns_tree *t, ns_sql sql, ties *out,
 }
 
 /* One named twice is one. */
-static void sort_ties(ties *l) {
+static void sort_new_edges(new_edges *l) {
   size_t kept = 0;
   if (l->n > 1)
     qsort(l->items, l->n, sizeof *l->items, by_job);
@@ -194,7 +193,7 @@ static void sort_ties(ties *l) {
   l->n = kept;
 }
 
-static ns_status write_ties(ns_db *db, const ties *l, ns_err *err) {
+static ns_status write_new_edges(ns_db *db, const new_edges *l, ns_err *err) {
   int64_t *cols;
   ns_status st;
   if (l->n == 0)
@@ -214,7 +213,7 @@ static ns_status write_ties(ns_db *db, const ties *l, ns_err *err) {
 
 /* What each waits for now, and a pause. Of one that is not held the edges to jobs that
 ** have ended, and of which it is not told yet, count as before. */
-static void count_ties(ns_tree *t, const ties *l) {
+static void count_new_edges(ns_tree *t, const new_edges *l) {
   size_t at = 0;
   for (size_t i = 0; i < t->nnodes; i++) {
     ns_node *x = &t->nodes[i];
@@ -231,16 +230,16 @@ static void count_ties(ns_tree *t, const ties *l) {
 
 static ns_status step_link(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_tree *t = tx->arg;
-  ties l = {0};
+  new_edges l = {0};
   ns_status st = ns_tree_lock(db, t, false, err);
-  if (st == NS_OK && (st = read_ties(db, t, NS_SQL_ADMIN_TREE_CHILDREN, &l, err)) == NS_OK)
-    st = read_ties(db, t, NS_SQL_ADMIN_TREE_AFTER, &l, err);
+  if (st == NS_OK && (st = read_new_edges(db, t, NS_SQL_ADMIN_TREE_CHILDREN, &l, err)) == NS_OK)
+    st = read_new_edges(db, t, NS_SQL_ADMIN_TREE_AFTER, &l, err);
   if (st == NS_OK) {
-    sort_ties(&l);
-    st = write_ties(db, &l, err);
+    sort_new_edges(&l);
+    st = write_new_edges(db, &l, err);
   }
   if (st == NS_OK) {
-    count_ties(t, &l);
+    count_new_edges(t, &l);
     st = ns_tree_write(db, t, err);
   }
   free(l.items);
@@ -249,10 +248,10 @@ static ns_status step_link(ns_db *db, ns_tx *tx, ns_err *err) {
 
 /* --------------------------------------------------------------------- verb */
 
-/* What falls does so in pieces, from below: the top would be seen alive, and be
+/* Jobs that fail with others do so in pieces, from below: the top would be seen alive, and be
 ** cancelled after that. So all are told first, by us or by who is at it. In a
 ** transaction of the caller we would wait for ourselves. */
-static ns_status finish_falls(ns_db *db, ns_err *err) {
+static ns_status finish_failures(ns_db *db, ns_err *err) {
   int64_t end = ns_mono_us() + FALLS_MAX_US;
   const ns_value *row = NULL;
   ns_status st = NS_OK;
@@ -269,7 +268,7 @@ static ns_status finish_falls(ns_db *db, ns_err *err) {
 
 ns_status ns_tree_retry(ns_db *db, ns_tree *t, ns_err *err) {
   int64_t revived;
-  ns_status st = finish_falls(db, err);
+  ns_status st = finish_failures(db, err);
   if (st == NS_OK)
     st = ns_tree_walk(db, t, step_revive, err);
   revived = t->changed;

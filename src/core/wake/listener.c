@@ -173,7 +173,7 @@ int64_t ns_listener_thread(const ns_listener *l) {
 }
 
 /* One queue, or its lanes from a while below their floors on when there is so much
-** below that a sweep takes it in panes. */
+** below that a sweep reads it in windows. */
 static bool add_near(ns_buf *text, const ns_db *db, int64_t queue_id) {
   const ns_claim_queue *s = ns_claim_queue_known(&db->claim.lanes, queue_id);
   size_t first;
