@@ -92,6 +92,21 @@ describe("the house", function()
     end
   end)
 
+  -- The objects of a layer: what each defines and calls, by nm. A file is "folder/name", or "name".
+  local function defined_and_called(layer)
+    local file_of, calls = {}, {}
+    local objects = ("%s/%s/*.o %s/%s/*/*.o"):format(proc.build, layer, proc.build, layer)
+    for _, line in ipairs(lines("nm -A " .. objects)) do
+      local file, kind, symbol = line:match("/" .. layer .. "/(%g*)%.o:%x* +(%a) (%g+)$")
+      if kind:match "[TDBR]" then file_of[symbol] = file end
+      if kind == "U" then calls[#calls + 1] = { file, symbol } end
+    end
+    assert.is_true(#calls > 0)
+    return file_of, calls
+  end
+
+  local function folder_of(file) return file:match "^(%l+)/" or file end
+
   -- A layer's README names its folders in order: each calls only those above it in that list.
   for _, layer in ipairs { "core", "host" } do
     it("has folders in " .. layer .. " that call only folders named before them", function()
@@ -103,26 +118,70 @@ describe("the house", function()
           place[folder] = n
         end
       end
-      local folder_of, calls = {}, {}
-      local objects = ("%s/%s/*.o %s/%s/*/*.o"):format(proc.build, layer, proc.build, layer)
-      for _, line in ipairs(lines("nm -A " .. objects)) do
-        local inside, kind, symbol = line:match("/" .. layer .. "/(%g*)%.o:%x* +(%a) (%g+)$")
-        local folder = inside:match "^(%l+)/" or inside
-        assert.is_truthy(place[folder], folder .. " is not in the README")
-        if kind:match "[TDBR]" then folder_of[symbol] = folder end
-        if kind == "U" then calls[#calls + 1] = { inside, folder, symbol } end
-      end
-      assert.is_true(#calls > 0)
+      local file_of, calls = defined_and_called(layer)
       local upward = {}
       for _, call in ipairs(calls) do
-        local to = folder_of[call[3]]
-        if to and place[to] > place[call[2]] then
-          upward[#upward + 1] = ("%s calls %s of %s"):format(call[1], call[3], to)
+        local from, to = folder_of(call[1]), file_of[call[2]] and folder_of(file_of[call[2]])
+        assert.is_truthy(place[from], from .. " is not in the README")
+        if to and place[to] > place[from] then
+          upward[#upward + 1] = ("%s calls %s of %s"):format(call[1], call[2], to)
         end
       end
       assert.same({}, upward)
     end)
   end
+
+  -- The files that a file calls in the end, itself among them if it is in a circle.
+  local function reach(callees, from, seen)
+    for file in pairs(callees[from] or {}) do
+      if not seen[file] then
+        seen[file] = true
+        reach(callees, file, seen)
+      end
+    end
+    return seen
+  end
+
+  it("has no circle of more than four files in a folder of core", function()
+    local file_of, calls = defined_and_called "core"
+    local callees, found = {}, {}
+    for _, call in ipairs(calls) do
+      local from, to = call[1], file_of[call[2]]
+      if to and to ~= from and folder_of(to) == folder_of(from) and folder_of(to) ~= "adopt" then
+        callees[from] = callees[from] or {}
+        callees[from][to] = true
+      end
+    end
+    for from in pairs(callees) do
+      local circle = {}
+      for file in pairs(reach(callees, from, {})) do
+        if reach(callees, file, {})[from] then circle[#circle + 1] = file end
+      end
+      table.sort(circle)
+      if #circle > 4 then found[table.concat(circle, " ")] = true end
+    end
+    assert.same({}, found)
+  end)
+
+  it("begins the global symbols of core with the noun of their folder", function()
+    -- those that other layers call have the names of the public headers
+    local nouns = { link = { "link", "stmt", "url" }, gen = { "sql", "schema" } }
+    local public, wrong = {}, {}
+    for _, path in ipairs(files "src/include/*.h") do
+      for line in io.lines(path) do
+        for name in line:gmatch "ns_[%w_]+" do public[name] = true end
+      end
+    end
+    for symbol, file in pairs((defined_and_called "core")) do
+      local folder = folder_of(file)
+      local good = public[symbol] or folder == "adopt"
+      for _, noun in ipairs(nouns[folder] or { folder }) do
+        good = good or symbol:match("^ns_" .. noun .. "_") or symbol == "ns_" .. noun
+      end
+      if not good then wrong[#wrong + 1] = symbol .. " of " .. file end
+    end
+    assert.same({}, wrong)
+  end)
 
   it("has a paragraph on top of each source file", function()
     local bare = {}

@@ -2,7 +2,7 @@
 ** The handle: opening and closing it, and the list of its parts. Its connection is in
 ** db/session.c.
 **
-** Invariant: each part stands behind all that it uses.
+** Invariant: each part stands behind all that it uses. spec/house_spec.lua checks that.
 */
 #include "handle.h"
 

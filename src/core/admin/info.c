@@ -2,7 +2,7 @@
 ** What a job looks like, live or in the history.
 **
 ** Invariant: nothing here is locked; a job that moves into the history meanwhile is found in
-** one of the two.
+** one of the two. No assert: it is a matter of two statements.
 */
 #include "admin/admin.h"
 

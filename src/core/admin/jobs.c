@@ -1,9 +1,9 @@
 /*
 ** Verbs from outside: cancel, retry, run-now, priorities, queues, signals.
 **
-** Invariant: each locks the job's row before it looks at anything else, so it
-** is serialised with verdicts; whatever it leaves in ready or in a lease is
-** stale by its run and is dropped by whoever meets it.
+** Invariant: each locks the job's row before it looks at anything else, so it is serialised
+** with verdicts; whatever it leaves in ready or in a lease is stale by its run and is
+** dropped by whoever meets it. No assert: who has locked what is the server's.
 */
 #include "admin/admin.h"
 

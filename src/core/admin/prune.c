@@ -2,11 +2,11 @@
 ** Pruning: history that is old enough goes, in small batches, each its own
 ** transaction, so that nobody waits for it. Slots of the dead go, too.
 **
-** Invariant: a job of a tree goes with all of its tree, once none of it lives and
-** every one is old enough; the leaves first, so that a prune that is cut short
-** can be gone on with. What has outlived NS_KEEP_TREE does not wait for a tree
-** that never ends, except below a parent that lives. A row of nightshift_child goes
-** with its child, so that none has to be looked for when the parent goes.
+** Invariant: a job of a tree goes with all of its tree, once none of it lives and every one
+** is old enough; the leaves first, so that a prune that is cut short can be gone on with.
+** What has outlived NS_KEEP_TREE does not wait for a tree that never ends, except below a
+** parent that lives. A row of nightshift_child goes with its child, so that none has to be
+** looked for when the parent goes. No assert: the ages of rows are the server's.
 */
 #include <stdlib.h>
 #include <string.h>

@@ -10,10 +10,12 @@
 **
 ** Invariant: claims are as right without these locks, so no wait for one is unbounded. A
 ** claimer that finds the same session in a lock after a whole step of waiting goes on
-** without, and asks for other locks from then on. A lost connection frees its lock.
+** without, and asks for other locks from then on. A lost connection frees its lock. No
+** assert for the waits: the server ends them.
 */
 #include "claim/inner.h"
 
+#include "ns_assert.h"
 #include "ns_time.h"
 
 #define LOCKS 4
@@ -114,6 +116,7 @@ ns_status ns_claim_admission_enter(ns_db *db, int64_t place, ns_err *err) {
   a->leaving = false;
   if ((a->number = choose_lock(a, ns_mono_us())) != 0)
     st = wait_for_lock(db, err);
+  ns_assert(a->number >= 0 && a->number <= LOCKS);
   a->contended--; /* this one */
   return st;
 }

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ns_assert.h"
 #include "ns_buf.h"
 #include "ns_time.h"
 
@@ -58,6 +59,13 @@ static size_t lane_place(const ns_lanes *l, int64_t queue_id, int64_t rank) {
   return first;
 }
 
+/* For assertions: does lane i stand between its neighbours? */
+static bool is_in_place(const ns_lanes *l, size_t i) {
+  const ns_lane *x = &l->items[i];
+  return (i == 0 || is_before(x - 1, x->queue_id, x->rank)) &&
+         (i + 1 == l->n || is_before(x, x[1].queue_id, x[1].rank));
+}
+
 size_t ns_claim_lanes_of(const ns_lanes *l, int64_t queue_id, size_t *first) {
   size_t n = 0;
   *first = lane_place(l, queue_id, 0);
@@ -90,6 +98,7 @@ ns_lane *ns_claim_lanes_learn(ns_lanes *l, int64_t queue_id, int64_t rank, int64
   *lane = (ns_lane){
       .queue_id = queue_id, .rank = rank, .floor = ready_at, .end = NS_LANE_END, .unknown = true};
   l->n++;
+  ns_assert(is_in_place(l, i));
   return lane;
 }
 
@@ -183,6 +192,8 @@ ns_claim_queue *ns_claim_queue_of(ns_lanes *l, int64_t queue_id) {
     return NULL;
   memmove(&l->queues[first + 1], &l->queues[first], (l->nqueues++ - first) * sizeof *l->queues);
   l->queues[first] = (ns_claim_queue){.queue_id = queue_id};
+  ns_assert(first == 0 || l->queues[first - 1].queue_id < queue_id);
+  ns_assert(first + 1 == l->nqueues || l->queues[first + 1].queue_id > queue_id);
   return &l->queues[first];
 }
 

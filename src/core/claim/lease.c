@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "db/db.h"
+#include "ns_assert.h"
 #include "ns_buf.h"
 
 void ns_claim_leases_free(ns_leases *l) {
@@ -30,6 +31,14 @@ bool ns_claim_leases_settled(const ns_leases *l) {
       if (!l->items[i].jobs[k].settled)
         return false;
   return true;
+}
+
+/* For assertions: is 'open' of a batch right? */
+static bool counts_open(const ns_lease *b) {
+  size_t open = 0;
+  for (size_t i = 0; i < b->n; i++)
+    open += !b->jobs[i].settled;
+  return open == b->open;
 }
 
 static int by_token(const void *a, const void *b) {
@@ -91,7 +100,9 @@ bool ns_claim_leases_settle(ns_leases *l, int64_t lease, int64_t id, int64_t run
   if (c == NULL)
     return false;
   c->settled = true;
-  return --b->open == 0;
+  b->open--;
+  ns_assert(counts_open(b));
+  return b->open == 0;
 }
 
 void ns_claim_leases_drop(ns_leases *l, int64_t lease) {
@@ -263,6 +274,7 @@ static ns_status forget_missing(ns_db *db, int64_t lease, ns_jobs *out, size_t f
       b->jobs[i].settled = true;
       b->open--;
     }
+  ns_assert(counts_open(b));
   if (b->open > 0)
     return NS_OK;
   st = ns_claim_lease_delete(db, b, err);

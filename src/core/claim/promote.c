@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ns_assert.h"
 #include "ns_time.h"
 
 #define LOOK_EVERY INT64_C(20000)      /* µs between looks at scheduled */
@@ -163,6 +164,7 @@ static ns_status promote_below(ns_db *db, size_t *n, ns_err *err) {
 }
 
 void ns_claim_promoted(ns_db *db) {
+  ns_assert(!db->in_tx);
   if (db->claim.due_reached > db->claim.due_floor)
     db->claim.due_floor = db->claim.due_reached;
 }

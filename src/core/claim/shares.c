@@ -17,12 +17,15 @@
 ** lanes that are served anyway: neither a long backlog there nor its deleted rows cost
 ** anything. Turns are counted in rows and claims, so their cost stays a fixed small part of
 ** the claims; and one is due every five seconds, for claimers that take a row now and then.
+** An assert sees that no claim takes more than was asked for; the rest of this is about
+** cost.
 */
 #include "claim/inner.h"
 
 #include <stdlib.h>
 
 #include "db/db.h"
+#include "ns_assert.h"
 #include "ns_time.h"
 
 #define MANY 8                   /* queues to be asked one by one */
@@ -411,6 +414,7 @@ ns_status ns_claim_take(ns_db *db, const ns_feed *feeds, size_t nfeeds, size_t l
   st = make_shares(db, feeds, nfeeds, &all, err);
   if (st == NS_OK)
     st = take_all(db, &all, ns_claim_open_places(feeds, nfeeds, limit), out, err);
+  ns_assert(out->n <= limit || nfeeds == 0);
   free_shares(&all);
   return st;
 }

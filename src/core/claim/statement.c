@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "db/db.h"
+#include "ns_assert.h"
 
 /* --------------------------------------------------------------------- names */
 
@@ -182,6 +183,7 @@ ns_status ns_claim_form_run(ns_db *db, ns_bytes fast, ns_bytes skip, const ns_va
   forms p;
   bool try_fast = is_fast_open(db);
   ns_status st = prepare_form(db, &p, fast, skip, try_fast, err);
+  ns_assert(!try_fast || !db->never_fast);
   *slow = !try_fast;
   if (st == NS_OK && try_fast) {
     *ran = p.fast;

@@ -19,6 +19,7 @@
 ** claim, or a pause, lets rows of other names gather there.
 **
 ** Invariant: nothing here takes a job; locks are taken for one late row per sweep at most.
+** No assert: which locks a statement takes is the server's.
 */
 #include "claim/inner.h"
 

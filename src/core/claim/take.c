@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "db/db.h"
+#include "ns_assert.h"
 #include "ns_time.h"
 
 #define SWEEP_CLAIMS 8                 /* from one sweep to the next, at least, … */
@@ -315,10 +316,20 @@ ns_status ns_claim_take_alone(ns_db *db, const ns_feed *feeds, size_t nfeeds, si
 
 /* --------------------------------------------------- leases and payloads */
 
+/* For assertions: how many of them are to be claimed alone? */
+static size_t count_alone(const ns_claim_rows *rows) {
+  size_t n = 0;
+  for (size_t i = 0; i < rows->n; i++)
+    n += rows->items[i].alone;
+  return n;
+}
+
 /* Before the commit: what cannot be remembered is not claimed. */
 static bool remember_batch(ns_db *db, const ns_claim_rows *takes, int64_t lease, int64_t span) {
   ns_claimed *claims = malloc((takes->n + 1) * sizeof *claims);
   bool ok = claims != NULL;
+  ns_assert(count_alone(takes) == 0 ||
+            (takes->n == 1 && !ns_claim_leases_alone(&db->claim.leases)));
   for (size_t i = 0; ok && i < takes->n; i++)
     claims[i] = (ns_claimed){.id = takes->items[i].id, .run = takes->items[i].run};
   ok = ok && ns_claim_leases_add(&db->claim.leases, lease, claims, takes->n);
@@ -377,6 +388,7 @@ static void put_sentinels(ns_db *db) {
 
 /* A lane that there is no memory for is left to the sweep. */
 void ns_claim_committed(ns_db *db, const ns_claim_rows *takes) {
+  ns_assert(!db->in_tx);
   for (size_t i = 0; i < takes->n; i++) {
     const ns_claim_row *t = &takes->items[i];
     ns_lane *lane = ns_claim_lanes_learn(&db->claim.lanes, t->queue_id, t->rank, t->ready_at);

@@ -22,6 +22,7 @@
 #include "finish/finish.h"
 #include "handle.h"
 #include "holder/holder.h"
+#include "ns_assert.h"
 #include "ns_time.h"
 #include "push/push.h"
 #include "settle/settle.h"
@@ -157,6 +158,7 @@ ns_status ns_cycle_run(ns_db *db, ns_cycle_work *w, ns_err *err) {
     st = reserve_joined(db, w->nverdicts, err);
   if (st != NS_OK)
     return st;
+  ns_assert(db->settle.doubt.written == db->settle.doubt.n);
   w->number = ++db->cycle;
   w->tells = db->finish.pending_due && db->is_host;
   st = ns_db_transact(db, &tx, err);
@@ -174,6 +176,7 @@ ns_status ns_cycle_run(ns_db *db, ns_cycle_work *w, ns_err *err) {
       ns_claim_undo(db, w->lease);
     return st;
   }
+  ns_assert(!db->in_tx);
   if (w->holder != db->holder)
     w->takes.n = 0; /* written, but declared dead since: they are others' */
   for (size_t i = 0; i < w->nverdicts; i++)

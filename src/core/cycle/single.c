@@ -15,6 +15,7 @@
 #include "db/db.h"
 #include "handle.h"
 #include "link/link.h"
+#include "ns_assert.h"
 #include "ns_time.h"
 
 static int64_t least(int64_t a, int64_t b) {
@@ -28,6 +29,7 @@ static ns_status wait_for_work(ns_db *db, int64_t queue_id, bool paused, int64_t
   int64_t wait;
   unsigned why = 0;
   ns_status st = NS_OK;
+  ns_assert(!db->in_tx);
   ns_holder_look_when_due(db);
   wait = least(until - now, db->rescue.look_at - now);
   if (next_due >= 0)

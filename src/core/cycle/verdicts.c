@@ -5,6 +5,7 @@
 ** Invariant: no cycle writes before it is known whether the one in doubt was written. A
 ** verdict that cannot be written together with others is written apart, or put off: it keeps
 ** no other waiting. A message in place of the caller's words lives no longer than the call.
+** The first is asserted where a cycle begins (cycle/cycle.c).
 */
 #include "cycle/inner.h"
 

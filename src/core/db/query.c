@@ -10,6 +10,8 @@
 */
 #include "db/inner.h"
 
+#include "ns_assert.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -179,6 +181,7 @@ ns_status ns_db_bulk_changing(ns_db *db, ns_sql sql, const ns_column *cols, size
 }
 
 ns_status ns_db_row(ns_db *db, ns_sql sql, const ns_value **row, ns_err *err) {
+  ns_assert(db->link != NULL && db->stmts[sql] != NULL);
   return ns_stmt_fetch(db->link, db->stmts[sql], row, err);
 }
 
@@ -196,6 +199,7 @@ ns_status ns_db_text(ns_db *db, const char *sql, ns_err *err) {
 /* The cached statement of this text, or the place for it. */
 static ns_text_stmt *text_slot(ns_db *db, ns_bytes sql) {
   ns_text_stmt *oldest = &db->texts[0];
+  ns_assert(db->link != NULL);
   for (size_t i = 0; i < NS_TEXTS; i++) {
     ns_text_stmt *t = &db->texts[i];
     if (t->sql != NULL && t->n == sql.n && memcmp(t->sql, sql.p, sql.n) == 0)

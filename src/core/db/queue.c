@@ -11,6 +11,8 @@
 */
 #include "db/inner.h"
 
+#include "ns_assert.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,6 +79,7 @@ static const ns_queue_name *cached_by_id(const ns_db *db, int64_t id) {
 }
 
 static void insert_at(ns_queue_name **list, size_t n, size_t i, ns_queue_name *q) {
+  ns_assert(i <= n);
   memmove(&list[i + 1], &list[i], (n - i) * sizeof *list);
   list[i] = q;
 }
@@ -97,6 +100,7 @@ static ns_status cache_queue(ns_db *db, ns_bytes name, int64_t id, ns_err *err) 
   insert_at(db->queues, db->nqueues, place_of_id(db, id), q);
   insert_at(db->by_name, db->nqueues, place_of_name(db, name), q);
   db->nqueues++;
+  ns_assert(cached_by_id(db, id) == q && cached_by_name(db, name) == q);
   return NS_OK;
 }
 
@@ -254,6 +258,7 @@ static ns_status take_blocks(ns_db *db, int64_t *ids, size_t n, size_t *taken, n
     db->next_id = id; /* what the last block has left */
     db->end_id = end;
   }
+  ns_assert(db->next_id <= db->end_id);
   *taken = i;
   return st;
 }

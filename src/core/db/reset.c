@@ -6,7 +6,8 @@
 ** Invariant: outside ns_begin and ns_commit no transaction of the caller's stays open and
 ** autocommit is on, so nothing of ours commits what somebody else has begun. A statement
 ** that may have changed the session marks it; a session without a mark is as it was at
-** connect, but for named locks that a trigger, view or function takes unseen.
+** connect, but for named locks that a trigger, view or function takes unseen. Asserted
+** before a transaction of ours begins (ns_db_session_begins).
 */
 #include "db/inner.h"
 
@@ -14,6 +15,7 @@
 #include <strings.h>
 
 #include "holder/holder.h"
+#include "ns_assert.h"
 
 /* -------------------------------------------------------------- the text */
 
@@ -243,7 +245,14 @@ ns_status ns_db_session_allows(ns_db *db, ns_bytes sql, ns_err *err) {
   return st;
 }
 
+/* For assertions: does the session of a handle that is in no transaction have none open? */
+static bool is_at_rest(const ns_db *db) {
+  return db->in_tx || db->user_tx || db->connecting || db->link == NULL || ns_link_dead(db->link) ||
+         !ns_link_is_open(db->link);
+}
+
 ns_status ns_db_session_begins(const ns_db *db, ns_err *err) {
+  ns_assert(is_at_rest(db));
   return db->session.tables
              ? ns_fail(err, NS_ESTATE,
                        "the session has tables locked (LOCK TABLES): UNLOCK TABLES first, "

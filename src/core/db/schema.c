@@ -3,8 +3,8 @@
 ** own (MariaDB's DDL commits by itself), the version is written after the last
 ** statement of each file. A named lock lets one process migrate at a time.
 **
-** Invariant: a migration that was cut off is repeated from its file's first
-** statement; "exists already" then counts as done.
+** Invariant: a migration that was cut off is repeated from its file's first statement;
+** "exists already" then counts as done. No assert: what exists is the server's.
 **
 ** Procedures and views (routines.sql) hold no rows, so every migration makes them anew:
 ** one that was dropped, or belongs to a user who is gone, comes back.

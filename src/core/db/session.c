@@ -4,7 +4,8 @@
 **
 ** Invariant: a handle inherited over a fork never sends a byte on its parent's connection.
 ** The list of hooks, which the handle has from its opening on, is in the order of the parts,
-** each above those that it uses: closing goes through it backwards.
+** each above those that it uses: closing goes through it backwards. That order is checked by
+** spec/house_spec.lua.
 */
 #include "db/inner.h"
 
@@ -12,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ns_assert.h"
 #include "ns_await.h"
 #include "ns_time.h"
 
@@ -217,6 +219,7 @@ ns_status ns_db_tx_ended(ns_err *err) {
 ns_status ns_db_ready(ns_db *db, ns_err *err) {
   if (ns_is_foreign(db))
     become_child(db);
+  ns_assert(!ns_is_foreign(db));
   if (db->link != NULL && !db->in_tx)
     ns_link_look(db->link);
   if (db->user_tx && db->barred)

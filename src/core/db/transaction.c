@@ -17,6 +17,7 @@
 
 #include <stdio.h>
 
+#include "ns_assert.h"
 #include "ns_time.h"
 
 #define TX_TRIES 20 /* of one unit of work, before NS_EBUSY */
@@ -77,6 +78,7 @@ static ns_status try_once(ns_db *db, ns_tx *tx, bool *cut, ns_err *err) {
       db->in_tx = false;
   }
   end_failed(db);
+  ns_assert(!db->in_tx);
   return st;
 }
 
@@ -121,6 +123,7 @@ ns_status ns_db_transact(ns_db *db, ns_tx *tx, ns_err *err) {
   tx->done = false;
   if (ns_in_transaction(db))
     return join_callers(db, tx, err);
+  ns_assert(!db->in_tx);
   while (tries < TX_TRIES) {
     bool cut = false;
     ns_err_clear(err);
@@ -355,9 +358,13 @@ ns_status ns_db_pipeline(ns_db *db, const ns_step *steps, size_t n, bool *ring, 
     return st;
   }
   ns_link_hold(db->link, false);
-  if ((st = send_steps(db, steps, n, err)) == NS_OK)
-    return commit_pipeline(db, *ring, cut, err);
+  if ((st = send_steps(db, steps, n, err)) == NS_OK) {
+    st = commit_pipeline(db, *ring, cut, err);
+    ns_assert(ns_link_dead(db->link) || !ns_link_is_open(db->link));
+    return st;
+  }
   roll_back_pipeline(db);
+  ns_assert(ns_link_dead(db->link) || !ns_link_is_open(db->link));
   return ns_db_misfit(st, err);
 }
 

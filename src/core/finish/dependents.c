@@ -3,8 +3,8 @@
 ** loses its edges, and is released or fails, too; of the others the edges stay, and
 ** finish/finish.c sees to them.
 **
-** Invariant: nobody's lock on a dependent is waited for, and one that somebody
-** holds is not touched, nor are its edges.
+** Invariant: nobody's lock on a dependent is waited for, and one that somebody holds is not
+** touched, nor are its edges. No assert: who has locked what is the server's.
 */
 #include "finish/finish.h"
 

@@ -9,9 +9,10 @@
 ** same transaction, and the dependent is notified later.
 **
 ** Invariants: when a job's row goes, its unique key goes in the same transaction, and every
-** dependent is decided, or its target is in nightshift_met. An edge whose target has ended is
-** there only while nightshift_met has that target; and only a transaction that has locked
-** that row, or has just ended the target, deletes the edge.
+** dependent is decided, or its target is in nightshift_met. An edge whose target has ended
+** is there only while nightshift_met has that target; and only a transaction that has locked
+** that row, or has just ended the target, deletes the edge. An assert sees that jobs end in
+** a transaction; what their rows say is the server's.
 */
 #include "finish/finish.h"
 
@@ -20,6 +21,7 @@
 
 #include "db/db.h"
 #include "handle.h"
+#include "ns_assert.h"
 #include "ns_log.h"
 #include "ns_time.h"
 
@@ -145,6 +147,7 @@ static ns_status delete_jobs(ns_db *db, const ns_end *ends, size_t n,
 
 static ns_status end_jobs(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
   ns_status st;
+  ns_assert(db->in_tx || db->user_tx);
   if ((st = write_history(db, ends, n, err)) != NS_OK ||
       (st = free_keys(db, ends, n, err)) != NS_OK)
     return st;

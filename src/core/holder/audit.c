@@ -11,8 +11,9 @@
 ** its memory? Only the holder can tell, and no rescue would give back the others, as it lives.
 **
 ** Invariant: a finding of one round is a suspicion. It is repaired when the next round,
-** 'every' later, finds it in the same state; and then only after a look under the lock of its
-** row (holder/repair.c).
+** 'every' later, finds it in the same state; and then only after a look under the lock of
+** its row (holder/repair.c). Asserted where a finding is kept to be repaired, and for the
+** order of the jobs.
 */
 #include "holder/audit.h"
 
@@ -21,6 +22,7 @@
 
 #include "db/db.h"
 #include "handle.h"
+#include "ns_assert.h"
 #include "ns_time.h"
 #include "settle/settle.h"
 
@@ -123,6 +125,7 @@ static ns_status suspect(ns_audit *c, const ns_stray *x, ns_err *err) {
     return NS_OK;
   if (!strays_add(&c->now, x) || (before != NULL && !strays_add(&c->twice, before)))
     return ns_no_memory(err);
+  ns_assert(c->twice.n <= c->now.n);
   return NS_OK;
 }
 
@@ -162,6 +165,7 @@ static void enter_phase(ns_audit *c, phase at) {
 }
 
 static ns_status take_job(ns_audit *c, const ns_value *r, ns_err *err) {
+  ns_assert(c->n == 0 || c->jobs[c->n - 1].id < r[0].i);
   if (!ns_grow(&c->jobs, &c->cap, c->n + 1, sizeof *c->jobs))
     return ns_no_memory(err);
   c->jobs[c->n++] = (place_seen){.id = r[0].i,

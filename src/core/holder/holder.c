@@ -9,7 +9,8 @@
 **
 ** Invariants: the session that did the registering owns the named lock
 ** 'nightshift:<database>:<holder>' for as long as it lives. A sign of life is written only
-** while its (id, run) stands.
+** while its (id, run) stands. No assert: who owns a lock, and which runs stand, is the
+** server's.
 */
 #include "holder/holder.h"
 

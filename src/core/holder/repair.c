@@ -3,8 +3,8 @@
 ** its row, in everything that may place it; a row goes by one statement that asks again
 ** whether it is to be there.
 **
-** Invariant: a job that is put back gets a new run. So if it was somewhere after all,
-** what is there is stale and harms nobody.
+** Invariant: a job that is put back gets a new run. So if it was somewhere after all, what
+** is there is stale and harms nobody. No assert: runs are the server's.
 */
 #include <stdlib.h>
 

@@ -24,6 +24,7 @@
 #include "db/db.h"
 #include "finish/finish.h"
 #include "handle.h"
+#include "ns_assert.h"
 #include "ns_time.h"
 #include "settle/settle.h"
 #include "wake/wake.h"
@@ -96,7 +97,9 @@ static ns_status read_tokens(ns_db *db, work *w, ns_err *err) {
 
 static ns_status drop_lease(ns_db *db, int64_t lease, ns_err *err) {
   ns_column id = {NS_INT, &lease, NULL, NULL};
-  ns_status st = ns_db_bulk_changing(db, NS_SQL_SETTLE_LEASE, &id, 1, 0, err);
+  ns_status st;
+  ns_assert(db->in_tx || db->user_tx);
+  st = ns_db_bulk_changing(db, NS_SQL_SETTLE_LEASE, &id, 1, 0, err);
   return st == NS_OK ? ns_db_bulk_changing(db, NS_SQL_SETTLE_EXPIRY, &id, 1, 0, err) : st;
 }
 

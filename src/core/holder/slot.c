@@ -27,6 +27,7 @@
 
 #include "db/db.h"
 #include "handle.h"
+#include "ns_assert.h"
 #include "ns_time.h"
 
 #define RACES 3   /* somebody was faster: so many looks before BUSY */
@@ -328,6 +329,7 @@ static ns_status take_slot(ns_db *db, const ns_held *want, int64_t old_token, ns
   ns_status st = remember_held(s, want, err);
   if (st != NS_OK)
     return st;
+  ns_assert(find_held(s, want->token) != NULL);
   st = write_row(db, want, old_token, err);
   if ((mine = find_held(s, want->token)) == NULL || (st == NS_OK && is_ours(db, mine)))
     return st;

@@ -4,7 +4,7 @@
 **
 ** Invariants: an error that loses the connection makes its link dead. Of what was sent
 ** together only the first answer is waited for here, so nothing that the library has read
-** ahead is waited for.
+** ahead is waited for. No assert: both are the form of the code, a line each.
 */
 #include "link/mariadb.h"
 

@@ -3,8 +3,8 @@
 ** server answers is in link/answers.c; statements are in link/statement.c, link/send.c and
 ** link/rows.c. Only these five files see mysql.h.
 **
-** Invariants: the socket is close-on-exec. After an error that loses the
-** connection the link is dead for good.
+** Invariants: the socket is close-on-exec. After an error that loses the connection the link
+** is dead for good. No assert for a dead link: no function makes it live again.
 */
 #include "link/mariadb.h"
 
@@ -24,6 +24,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "ns_assert.h"
 #include "ns_time.h"
 
 #define MIN_SERVER 100600 /* MariaDB 10.6 */
@@ -251,6 +252,7 @@ static void set_socket(int fd) {
   if (fd < 0)
     return;
   fcntl(fd, F_SETFD, FD_CLOEXEC);
+  ns_assert((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &after, sizeof after);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof every);

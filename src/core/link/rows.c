@@ -3,9 +3,12 @@
 ** out one by one.
 **
 ** Invariants: all rows of a statement are on the client before anything else runs on the
-** connection. A row that is handed out is good until the next call on its statement.
+** connection. A row that is handed out is good until the next call on its statement. No
+** assert for the first: the library refuses to send before it has read them.
 */
 #include "link/mariadb.h"
+
+#include "ns_assert.h"
 
 #include <errmsg.h>
 #include <mysqld_error.h>
@@ -240,6 +243,7 @@ static const ns_value *next_kept(ns_stmt *s) {
   if (k->at >= k->n)
     return NULL;
   k->at += s->ncols;
+  ns_assert(k->at <= k->n);
   return k->values + k->at - s->ncols;
 }
 

@@ -16,6 +16,8 @@
 */
 #include "link/mariadb.h"
 
+#include "ns_assert.h"
+
 #include <errmsg.h>
 #include <string.h>
 
@@ -147,6 +149,7 @@ static bool packet_add(ns_buf *to, uint32_t id, const ns_column *cols, size_t nc
     return false;
   at = put4(at, id);
   at = nrows == 1 ? put_one(at, cols, ncols, from) : put_array(at, cols, ncols, from, nrows);
+  ns_assert((size_t)(at - to->p) <= to->n + size);
   to->n = (size_t)(at - to->p);
   return true;
 }
@@ -192,6 +195,7 @@ void ns_link_take_answers(ns_link *l) {
 static void note_sent(ns_link *l, const char *name) {
   l->names[l->sent++ % NS_DUE_MAX] = name;
   l->due++;
+  ns_assert(l->due <= NS_DUE_MAX && l->due <= l->sent);
   if (l->due >= NS_DUE_MAX || l->my->net.compress)
     take_answer(l);
 }

@@ -8,6 +8,8 @@
 */
 #include "link/mariadb.h"
 
+#include "ns_assert.h"
+
 #include <errmsg.h>
 #include <mysqld_error.h>
 
@@ -74,6 +76,14 @@ static ns_status send_prepare(ns_link *l, ns_stmt *s, ns_err *err) {
   return st;
 }
 
+/* For assertions: is 'open' of a link right? */
+static bool counts_open(const ns_link *l) {
+  size_t open = 0;
+  for (const ns_stmt *s = l->stmts; s != NULL; s = s->next)
+    open += s->open;
+  return open == l->open;
+}
+
 static ns_status open_stmt(ns_link *l, ns_stmt *s, ns_err *err) {
   my_bool on = 1;
   ns_status st;
@@ -92,6 +102,7 @@ static ns_status open_stmt(ns_link *l, ns_stmt *s, ns_err *err) {
   s->nparams = mysql_stmt_param_count(s->st);
   s->open = true;
   l->open++;
+  ns_assert(counts_open(l) && (l->open <= l->places || l->held != 0));
   return NS_OK;
 }
 

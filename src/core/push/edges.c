@@ -1,9 +1,9 @@
 /*
 ** Finding what new jobs wait for.
 **
-** Invariant: an edge is written only while its target's row is locked by us, or
-** is our own; so whoever ends the target later sees the edge, and whoever ended
-** it before left a row of history that we see.
+** Invariant: an edge is written only while its target's row is locked by us, or is our own;
+** so whoever ends the target later sees the edge, and whoever ended it before left a row of
+** history that we see. No assert: which rows are locked is the server's.
 */
 #include "push/push.h"
 

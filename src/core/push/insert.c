@@ -3,8 +3,9 @@
 ** pipeline; or one in one statement. Rows are array-bound, and what is out of the
 ** ordinary in none of a batch is not sent.
 **
-** Invariant: a job that nothing keeps from being claimed gets one row, in ready or
-** in scheduled, and no other gets one.
+** Invariant: a job that nothing keeps from being claimed gets one row, in ready or in
+** scheduled, and no other gets one. No assert: it is the condition of two lists,
+** list_scheduled and ready_fill.
 */
 #include "push/push.h"
 

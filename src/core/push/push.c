@@ -3,8 +3,8 @@
 **
 ** Invariant: a push keeps its ids and nonces until it is known whether it was written. Its
 ** own call finds out by a replay. When the server cannot be asked any more that call fails
-** with GONE, and the handle remembers what was pushed: the same push, made again, is a replay,
-** too.
+** with GONE, and the handle remembers what was pushed: the same push, made again, is a
+** replay, too. No assert: it lasts over calls, and a caller may give up between them.
 */
 #include "push/push.h"
 

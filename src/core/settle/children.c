@@ -8,7 +8,7 @@
 **
 ** Invariant: the parents' rows are locked, so no transaction adds a child, or comes to wait
 ** for one of them; and their live children are locked, so none ends unseen between the count
-** and the commit.
+** and the commit. No assert: who has locked what is the server's.
 */
 #include "settle/outcome.h"
 

@@ -17,6 +17,7 @@
 #include "db/db.h"
 #include "finish/finish.h"
 #include "handle.h"
+#include "ns_assert.h"
 
 void ns_forget_done(ns_db *db, bool yes) {
   db->settle.forgets = yes;
@@ -82,17 +83,29 @@ static ns_value claimant_value(const ns_db *db) {
 
 /* ------------------------------------------------------------- stretches */
 
+/* For assertions: ids in a row, of one run. */
+static bool is_stretch(ns_outcome *const *outcomes, size_t n) {
+  for (size_t i = 1; i < n; i++)
+    if (outcomes[i]->v->id != outcomes[0]->v->id + (int64_t)i ||
+        outcomes[i]->v->run != outcomes[0]->v->run)
+      return false;
+  return true;
+}
+
 static ns_status write_stretch(ns_db *db, ns_outcome *const *outcomes, size_t n, ns_err *err) {
-  ns_status st = ns_db_run(db, NS_SQL_SETTLE_DONE,
-                           (ns_value[]){claimant_value(db), ns_vint(outcomes[0]->v->id),
-                                        ns_vint(outcomes[n - 1]->v->id),
-                                        ns_vint(outcomes[0]->v->run), ns_vint((int64_t)n)},
-                           err);
+  ns_status st;
+  ns_assert(is_stretch(outcomes, n));
+  st = ns_db_run(db, NS_SQL_SETTLE_DONE,
+                 (ns_value[]){claimant_value(db), ns_vint(outcomes[0]->v->id),
+                              ns_vint(outcomes[n - 1]->v->id), ns_vint(outcomes[0]->v->run),
+                              ns_vint((int64_t)n)},
+                 err);
   return st == NS_OK ? note_written(db, NS_SQL_SETTLE_DONE, outcomes, n, err) : st;
 }
 
 static ns_status delete_stretch(ns_db *db, ns_sql sql, ns_outcome *const *outcomes, size_t n,
                                 ns_err *err) {
+  ns_assert(is_stretch(outcomes, n));
   return ns_db_run(db, sql,
                    (ns_value[]){ns_vint(outcomes[0]->v->id), ns_vint(outcomes[n - 1]->v->id),
                                 ns_vint(outcomes[0]->v->run), ns_vint((int64_t)n)},

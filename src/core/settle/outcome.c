@@ -4,7 +4,7 @@
 ** or waits.
 **
 ** Invariants: all that a verdict does not say has the value that changes nothing. Nothing
-** here talks to the server.
+** here talks to the server. No assert: it has no handle to talk with.
 */
 #include "settle/outcome.h"
 

@@ -1,8 +1,9 @@
 /*
 ** Parking: jobs that wait for their children, or for a signal.
 **
-** Invariant: while a parent is being parked its row and those of its live
-** children are locked, so no child ends unseen between the count and the commit.
+** Invariant: while a parent is being parked its row and those of its live children are
+** locked, so no child ends unseen between the count and the commit. No assert: who has
+** locked what is the server's.
 */
 #include "settle/outcome.h"
 

@@ -19,6 +19,7 @@
 #include "db/db.h"
 #include "finish/finish.h"
 #include "handle.h"
+#include "ns_assert.h"
 #include "ns_time.h"
 #include "push/push.h"
 #include "settle/outcome.h"
@@ -115,6 +116,7 @@ static ns_status lock_jobs(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *er
     ns_outcome *f = find_outcome(outcomes, n, row[L_ID].i, row[L_RUN].i);
     if (f == NULL || f->locked)
       continue;
+    ns_assert(row[L_RUN].i == f->v->run);
     st = fill_outcome(f, row, err);
     locked++;
   }
@@ -414,6 +416,7 @@ ns_status ns_settle_batch(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
   ns_status st;
   if (n == 0)
     return NS_OK;
+  ns_assert(db->in_tx || db->user_tx);
   if ((outcomes = calloc(n, sizeof *outcomes)) == NULL)
     return ns_no_memory(err);
   for (size_t i = 0; i < n; i++) {

@@ -3,11 +3,11 @@
 ** and how far a tree has come. The verbs that are done on the way are in
 ** tree/verbs.c, and "retry" in tree/retry.c.
 **
-** Invariant: a tree is worked through from its top. A batch is locked, changed and
-** committed before its children are looked for, and what a job spawns later, or is
-** pushed below it, has what the batch wrote into it (paused, deadline) or is
-** dropped with it. So nothing new appears behind the walk. Memory is eight bytes
-** for each job that has been found and not yet been worked on.
+** Invariant: a tree is worked through from its top. A batch is locked, changed and committed
+** before its children are looked for, and what a job spawns later, or is pushed below it,
+** has what the batch wrote into it (paused, deadline) or is dropped with it. So nothing new
+** appears behind the walk. Memory is eight bytes for each job that has been found and not
+** yet been worked on. No assert: what is spawned and pushed meanwhile is the server's.
 */
 #include "tree/tree.h"
 

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "db/db.h"
+#include "ns_assert.h"
 
 /* ---------------------------------------------------- jobs that no claim has */
 
@@ -122,6 +123,7 @@ static void move_node(ns_node *x) {
     return;
   x->moves = x->revoked = true;
   x->run++;
+  ns_assert(x->run > x->was_run);
 }
 
 static void pause_one(const ns_tree *t, ns_node *x) {

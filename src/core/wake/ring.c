@@ -5,7 +5,8 @@
 **
 ** Invariant: a trial rings only when the server shows that the listener sleeps. A ring that
 ** comes while it still enters itself ends that call, also by rights that would not end its
-** sleep, as the procedure runs with the rights of the handle that rings.
+** sleep, as the procedure runs with the rights of the handle that rings. No assert: it waits
+** for that a second at most, and rings then all the same.
 */
 #include <pthread.h>
 #include <stdatomic.h>
