@@ -86,9 +86,9 @@ oom-run:
 # processes have nothing to gain. (`make test-oom` collects at every single
 # allocation once.)
 STRIDE ?= 97
-GC_SPECS := spec/base spec/lua spec/shared/dict_spec.lua spec/shared/mutex_spec.lua \
-  $(filter-out %/concurrency_spec.lua \
-  %/private_spec.lua %/ambiguity_spec.lua,$(wildcard spec/core/*_spec.lua))
+GC_SPECS := $(filter-out %/text_spec.lua,$(wildcard spec/lua/*_spec.lua)) spec/shared/dict_spec.lua \
+  spec/shared/mutex_spec.lua $(patsubst %,spec/core/%_spec.lua,anywhere claim cut listen liveness names \
+  network plans push ring schema sql_push url)
 .PHONY: test-gc gc-run
 test-gc: deps
 	@$(MAKE) --no-print-directory O=build/asan SAN=$(SANITIZERS) tests build/asan/heap
@@ -144,7 +144,7 @@ test-hostile: deps
 #: make test-valgrind   specs of base, core and binding under valgrind
 # valgrind over what runs in this process: base, core, the binding.
 .PHONY: test-valgrind valgrind
-test-valgrind valgrind: ARGS ?= spec/base spec/core spec/lua
+test-valgrind valgrind: ARGS ?= spec/core spec/lua
 test-valgrind valgrind: deps
 	@$(MAKE) --no-print-directory tests
 	@$(call SPECS,LUA=$(LUA) NIGHTSHIFT_PATIENCE=20,valgrind -q \

@@ -1,246 +1,600 @@
--- Commands on jobs and queues, end to end through the program.
+-- Commands on jobs, queues and trees, end to end through the program.
 
+local designs = require "spec.support.designs"
+local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 local server = require "spec.support.db"
 
-local url, db
+-- Commands on jobs and queues, end to end through the program.
+describe("queues and jobs:", function()
+  local url, db
 
-setup(function()
-  url = server.fresh()
-  db = assert(nightshift.open(url))
+  setup(function()
+    url = server.fresh()
+    db = assert(nightshift.open(url))
+  end)
+
+  teardown(function() db:close() end)
+
+  local function run(argv, stdin)
+    local exit, out, err = proc.nightshift(argv, url, { stdin = stdin })
+    return { exit = exit, out = out, err = err }
+  end
+
+  local names = 0
+  local function fresh_name()
+    names = names + 1
+    return "cli" .. names
+  end
+
+  local function ok(argv, stdin)
+    local result = run(argv, stdin)
+    assert.equal("", result.err)
+    assert.equal(0, result.exit)
+    return result.out
+  end
+
+  local function fails(exit, argv, ...)
+    local result = run(argv)
+    assert.equal(exit, result.exit, result.err .. result.out)
+    for _, text in ipairs { ... } do assert.is_truthy(result.err:find(text, 1, true), result.err) end
+    return result
+  end
+
+  describe("push", function()
+    it("takes a negative number as a payload, not for an option", function()
+      local name = fresh_name()
+      for _, payload in ipairs { "-5", "-0.5", "-1e3" } do ok { "push", name, "n", payload } end
+      ok { "push", "-7", "-8", "--unique", "-9", "--priority=5" }
+      local claimed = db:queue(name):claim_many(5)
+      assert.same({ -5, -0.5, -1000.0 }, { claimed[1].payload, claimed[2].payload, claimed[3].payload })
+      claimed[4] = db:queue "-7":claim()
+      assert.same({ "-8", 5, "-9" }, { claimed[4].name, claimed[4].priority, db:job(claimed[4].id).unique })
+      for _, job in ipairs(claimed) do job:ack() end
+    end)
+
+    it("prints the id of a durable job", function()
+      local name = fresh_name()
+      local id = tonumber(ok { "push", name, "email.send", '{"to":"a@example.com","n":4611686018427387904,"list":[]}' })
+      local job = db:queue(name):claim()
+      assert.same({ id, "email.send" }, { job.id, job.name })
+      assert.same({ to = "a@example.com", n = 1 << 62, list = {} }, job.payload)
+      job:ack()
+    end)
+
+    it("reads the payload from stdin, and takes none as null", function()
+      local name = fresh_name()
+      ok({ "push", name, "a", "-" }, '{"big": "' .. ("x"):rep(100000) .. '"}')
+      ok { "push", name, "b" }
+      local q = db:queue(name)
+      local a, b = q:claim(), q:claim()
+      assert.equal(100000, #a.payload.big)
+      assert.is_nil(b.payload)
+      a:ack()
+      b:ack()
+    end)
+
+    it("passes every option on", function()
+      local name = fresh_name()
+      local id = tonumber(ok { "push", name, "a", "1", "--delay", "1h", "--priority", "7", "--unique", "k",
+        "--max-attempts", "2", "--max-polls", "3", "--max-crashes", "4", "--timeout", "5m", "--deadline", "2h",
+        "--backoff", "1.5" })
+      local info = db:job(id)
+      assert.same({ "scheduled", 7, "k", 2, 3, 4, 300000000 },
+        { info.state, info.priority, info.unique, info.max_attempts, info.max_polls, info.max_crashes, info.timeout })
+      assert.is_truthy(info.deadline)
+      fails(1, { "push", name, "a", "1", "--unique", "k" }, "(DUPLICATE)", tostring(id))
+    end)
+
+    it("refuses bad names and values with exit 2, a payload over the limit with 1, and writes nothing", function()
+      local name = fresh_name()
+      local cases = {
+        { { "push", "", "a" }, "queue name is empty" },
+        { { "push", ("q"):rep(65), "a" }, "queue name has 65 bytes" },
+        { { "push", "a\n", "a" }, "control character" },
+        { { "push", name, "" }, "name is empty" },
+        { { "push", name, ("n"):rep(101) }, "100" },
+        { { "push", name, "a\27[31m" }, "control character" },
+        { { "push", name, "a", "1", "--priority", "256" }, "priority" },
+        { { "push", name, "a", "1", "--delay", "5x" }, "delay: bad duration '5x'" },
+        { { "push", name, "a", "1", "--max-attempts", "0" }, "--max-attempts must be" },
+      }
+      for _, case in ipairs(cases) do fails(2, table.unpack(case)) end
+      local big = run({ "push", name, "a", "-" }, '"' .. ("x"):rep(2 << 20) .. '"')
+      assert.equal(1, big.exit)
+      assert.is_truthy(big.err:find("over the limit of 1048576", 1, true), big.err)
+      assert.is_truthy(big.err:find("(TOO_BIG)", 1, true), big.err)
+      assert.equal(2, run({ "push", name, "a", "-" }, '"\xff"').exit)
+      assert.same({}, db:jobs { queue = name })
+    end)
+  end)
+
+  describe("jobs and show", function()
+    it("list jobs as a table and as JSON", function()
+      local name = fresh_name()
+      local id = db:queue(name):push("email.send", { 1 })
+      local text = ok { "jobs", "--queue", name, "--state", "ready" }
+      assert.is_truthy(text:find("^ +ID +QUEUE"), text)
+      assert.is_truthy(text:find("\n *" .. id .. "  " .. name .. " +email.send  ready +100 +0/10 +0  "), text)
+      local rows = nightshift.decode(ok { "jobs", "--queue", name, "--json" })
+      assert.same({ id, "ready", name }, { rows[1].id, rows[1].state, rows[1].queue })
+      assert.equal("[]\n", ok { "jobs", "--queue", "no such queue", "--json" })
+      assert.equal("no such jobs\n", ok { "jobs", "--queue", "no such queue" })
+      assert.equal(1, #nightshift.decode(ok { "jobs", "--limit", "1", "--json" }))
+      fails(2, { "jobs", "--limit", "0" }, "limit")
+    end)
+
+    it("show one job with everything, and its failed attempts", function()
+      local q = db:queue(fresh_name())
+      local id = q:push("email.send", { to = "a" }, { max_attempts = 2 })
+      local job = q:claim()
+      job:log "half way"
+      job:fail("first\nboom \27[31mred", { retry_in = 0 })
+      job = q:claim { wait = 20 }
+      job:fail "second"
+      local text = ok { "show", tostring(id) }
+      for _, part in ipairs { "state         dead", 'payload       {"to":"a"}', "attempts      2", "half way", "second",
+        "boom \\x1b[31mred", "run 1 failed at 20" } do
+        assert.is_truthy(text:find(part, 1, true), text)
+      end
+      assert.is_nil(text:find("\27", 1, true))
+      local info = nightshift.decode(ok { "show", tostring(id), "--json" })
+      assert.same({ id, "dead", "second", 2 }, { info.id, info.state, info.error, #info.failures })
+      assert.equal("half way", info.failures[1].log)
+      fails(1, { "show", tostring(1 << 60) }, "(NOT_FOUND)")
+    end)
+
+    it("show the log of an attempt without an empty line at its end", function()
+      local q = db:queue(fresh_name())
+      local id = q:push("email.send", nil, { max_attempts = 1 })
+      local job = q:claim()
+      job:log "one\ntwo\n" -- as a host keeps it, with the end of the last line
+      job:fail "no"
+      assert.matches("  log:\n    one\n    two\n$", (ok { "show", tostring(id) }))
+    end)
+  end)
+
+  describe("retry, cancel and run-now", function()
+    it("work on ids and tell each failure", function()
+      local q = db:queue(fresh_name())
+      local one, two = q:push("a", 1, { delay = 60 }), q:push("a", 2, { delay = 60 })
+      assert.equal(one .. " is ready\n", ok { "run-now", tostring(one) })
+      assert.equal(one .. " cancelled\n" .. two .. " cancelled\n",
+        ok { "cancel", tostring(one), tostring(two), "--reason", "not needed" })
+      assert.equal("not needed", db:job(one).reason)
+      assert.equal(two .. " retried\n", ok { "retry", tostring(two) })
+      local result = fails(1, { "retry", tostring(one), tostring(two) }, two .. ": ", "(STATE)")
+      assert.equal(one .. " retried\n", result.out)
+      fails(1, { "cancel", tostring(1 << 60) }, "(NOT_FOUND)")
+    end)
+
+    it("tell a job its signal", function()
+      local q = db:queue(fresh_name())
+      local id = q:push("a", 1)
+      local text = tostring(id)
+      assert(q:claim():wait { signal = "approved" })
+      assert.equal(text .. " is told\n", ok({ "signal", text, "-", "--name", "approved" }, '{"by":"me"}'))
+      local job = q:claim()
+      assert.same({ by = "me" }, job.signal)
+      assert(job:wait { signal = "approved" })
+      assert.equal(text .. " is told 'approvd', but waits for 'approved'\n",
+        ok { "signal", text, "--name", "approvd" })
+      assert.matches("waits for the signal 'approved'; 'approvd' has come, for which it does not wait\n$",
+        (ok { "why", text }))
+      assert.same({ "approvd" }, select(2, db:why(id)).came)
+      assert.equal(text .. " is told\n", ok { "signal", text })
+      job = q:claim()
+      assert.equal(nightshift.null, job.signal)
+      assert(job:ack())
+      fails(1, { "signal", text }, "(NOT_FOUND)")
+    end)
+
+    it("over a filter show the number and want --yes", function()
+      local name = fresh_name()
+      local q = db:queue(name)
+      for i = 1, 5 do q:push(i % 2 == 0 and "even" or "odd", i) end
+      fails(2, { "cancel", "--queue", name, "--name", "odd" }, "3 jobs would be cancelled; add --yes to do it")
+      assert.equal(5, #db:jobs { queue = name, state = "ready" })
+      assert.equal("3 jobs cancelled\n", ok { "cancel", "--queue", name, "--name", "odd", "--yes" })
+      assert.equal("2 jobs cancelled\n", ok { "cancel", "--queue", name, "--state", "ready", "--yes" })
+      assert.equal("no such jobs\n", ok { "cancel", "--queue", name, "--yes" })
+      fails(2, { "retry", "--queue", name, "--state", "cancelled" }, "5 jobs would be retried; add --yes")
+      assert.equal("5 jobs retried\n", ok { "retry", "--queue", name, "--state", "cancelled", "--yes" })
+      assert.equal(5, #db:jobs { queue = name, state = "ready" })
+      assert.equal("no such jobs\n", ok { "retry", "--queue", name })
+    end)
+  end)
+
+  describe("status, pause and resume", function()
+    it("count jobs per queue and mark paused ones", function()
+      local name = fresh_name()
+      assert.equal("", ok({ "jobs", "--queue", name, "--state", "dead" }):gsub("no such jobs\n", ""))
+      local q = db:queue(name)
+      q:push("a", 1)
+      q:push("a", 2, { delay = 60 })
+      local text = ok { "status" }
+      assert.is_truthy(text:find "^QUEUE +READY +SCHEDULED +RUNNING +WAITING +DEAD", text)
+      assert.is_truthy(text:find("\n" .. name .. " +1 +1 +0 +0 +0 "), text)
+      assert.equal(name .. " paused\n", ok { "pause", name })
+      assert.is_truthy(ok({ "status" }):find("\n" .. name .. "[^\n]+paused\n"))
+      assert.is_nil(q:claim())
+      assert.equal(name .. " resumed\n", ok { "resume", name })
+      local job = q:claim()
+      local status = nightshift.decode(ok { "status", "--json" })
+      local mine
+      for _, row in ipairs(status.queues) do
+        if row.name == name then mine = row end
+      end
+      assert.same({ 0, 1, 1, false }, { mine.ready, mine.scheduled, mine.running, mine.paused })
+      assert.is_true(#status.holders >= 1)
+      assert.is_truthy(ok({ "status" }):find "\n *HOLDER +KIND", "holders are shown")
+      job:ack()
+      fails(1, { "pause", "no such queue" }, "no such queue", "(NOT_FOUND)")
+    end)
+  end)
+
+  describe("prune", function()
+    it("shows the numbers and wants --yes", function()
+      local q = db:queue(fresh_name())
+      q:push("a", 1)
+      q:push("a", 2)
+      q:claim():ack()
+      q:claim():discard "x"
+      assert.equal("nothing to delete\n", ok { "prune" })
+      local result = fails(2, { "prune", "--done", "0", "--dead", "never" },
+        "0 dead, 0 cancelled jobs would be deleted")
+      assert.is_truthy(result.err:find "nightshift: %d+ done, ")
+      assert.is_truthy(ok({ "prune", "--done", "0", "--dead", "never", "--yes" }):find "^deleted %d+ job")
+      assert.equal("nothing to delete\n", ok { "prune", "--done", "0", "--dead", "never" })
+    end)
+  end)
 end)
 
-teardown(function() db:close() end)
+-- `nightshift push --unique`, for cron's "push it unless it is there".
+describe("nightshift push --unique --on-conflict", function()
+  local url
 
-local function run(argv, stdin)
-  local exit, out, err = proc.nightshift(argv, url, { stdin = stdin })
-  return { exit = exit, out = out, err = err }
-end
+  setup(function() url = server.fresh() end)
 
-local names = 0
-local function fresh_name()
-  names = names + 1
-  return "cli" .. names
-end
+  local function push(...)
+    return proc.nightshift({ "push", "q", "nightly", "--unique", "k", ... }, url)
+  end
 
-local function ok(argv, stdin)
-  local result = run(argv, stdin)
-  assert.equal("", result.err)
-  assert.equal(0, result.exit)
-  return result.out
-end
-
-local function fails(exit, argv, ...)
-  local result = run(argv)
-  assert.equal(exit, result.exit, result.err .. result.out)
-  for _, text in ipairs { ... } do assert.is_truthy(result.err:find(text, 1, true), result.err) end
-  return result
-end
-
-describe("push", function()
-  it("takes a negative number as a payload, not for an option", function()
-    local name = fresh_name()
-    for _, payload in ipairs { "-5", "-0.5", "-1e3" } do ok { "push", name, "n", payload } end
-    ok { "push", "-7", "-8", "--unique", "-9", "--priority=5" }
-    local claimed = db:queue(name):claim_many(5)
-    assert.same({ -5, -0.5, -1000.0 }, { claimed[1].payload, claimed[2].payload, claimed[3].payload })
-    claimed[4] = db:queue "-7":claim()
-    assert.same({ "-8", 5, "-9" }, { claimed[4].name, claimed[4].priority, db:job(claimed[4].id).unique })
-    for _, job in ipairs(claimed) do job:ack() end
+  it("keep prints the job that is there and ends with 0, refuse ends with 1", function()
+    local exit, id = push "--on-conflict=keep"
+    assert.equal(0, exit)
+    local again, kept, err = push "--on-conflict=keep"
+    assert.same({ 0, id, "" }, { again, kept, err })
+    again, kept, err = push "--on-conflict=refuse"
+    assert.same({ 1, "" }, { again, kept })
+    assert.is_truthy(err:find("DUPLICATE", 1, true), err)
+    assert.equal(1, (push()))
   end)
 
-  it("prints the id of a durable job", function()
-    local name = fresh_name()
-    local id = tonumber(ok { "push", name, "email.send", '{"to":"a@example.com","n":4611686018427387904,"list":[]}' })
-    local job = db:queue(name):claim()
-    assert.same({ id, "email.send" }, { job.id, job.name })
-    assert.same({ to = "a@example.com", n = 1 << 62, list = {} }, job.payload)
-    job:ack()
-  end)
-
-  it("reads the payload from stdin, and takes none as null", function()
-    local name = fresh_name()
-    ok({ "push", name, "a", "-" }, '{"big": "' .. ("x"):rep(100000) .. '"}')
-    ok { "push", name, "b" }
-    local q = db:queue(name)
-    local a, b = q:claim(), q:claim()
-    assert.equal(100000, #a.payload.big)
-    assert.is_nil(b.payload)
-    a:ack()
-    b:ack()
-  end)
-
-  it("passes every option on", function()
-    local name = fresh_name()
-    local id = tonumber(ok { "push", name, "a", "1", "--delay", "1h", "--priority", "7", "--unique", "k",
-      "--max-attempts", "2", "--max-polls", "3", "--max-crashes", "4", "--timeout", "5m", "--deadline", "2h",
-      "--backoff", "1.5" })
-    local info = db:job(id)
-    assert.same({ "scheduled", 7, "k", 2, 3, 4, 300000000 },
-      { info.state, info.priority, info.unique, info.max_attempts, info.max_polls, info.max_crashes, info.timeout })
-    assert.is_truthy(info.deadline)
-    fails(1, { "push", name, "a", "1", "--unique", "k" }, "(DUPLICATE)", tostring(id))
-  end)
-
-  it("refuses bad names and values with exit 2, a payload over the limit with 1, before anything is written", function()
-    local name = fresh_name()
-    local cases = {
-      { { "push", "", "a" }, "queue name is empty" },
-      { { "push", ("q"):rep(65), "a" }, "queue name has 65 bytes" },
-      { { "push", "a\n", "a" }, "control character" },
-      { { "push", name, "" }, "name is empty" },
-      { { "push", name, ("n"):rep(101) }, "100" },
-      { { "push", name, "a\27[31m" }, "control character" },
-      { { "push", name, "a", "1", "--priority", "256" }, "priority" },
-      { { "push", name, "a", "1", "--delay", "5x" }, "delay: bad duration '5x'" },
-      { { "push", name, "a", "1", "--max-attempts", "0" }, "--max-attempts must be" },
-    }
-    for _, case in ipairs(cases) do fails(2, table.unpack(case)) end
-    local big = run({ "push", name, "a", "-" }, '"' .. ("x"):rep(2 << 20) .. '"')
-    assert.equal(1, big.exit)
-    assert.is_truthy(big.err:find("over the limit of 1048576", 1, true), big.err)
-    assert.is_truthy(big.err:find("(TOO_BIG)", 1, true), big.err)
-    assert.equal(2, run({ "push", name, "a", "-" }, '"\xff"').exit)
-    assert.same({}, db:jobs { queue = name })
+  it("wants a key, and one of its words", function()
+    local exit, _, err = proc.nightshift({ "push", "q", "n", "--on-conflict", "keep" }, url)
+    assert.equal(2, exit)
+    assert.is_truthy(err:find("wants --unique", 1, true), err)
+    assert.equal(2, (push "--on-conflict=drop"))
   end)
 end)
 
-describe("jobs and show", function()
-  it("list jobs as a table and as JSON", function()
-    local name = fresh_name()
-    local id = db:queue(name):push("email.send", { 1 })
-    local text = ok { "jobs", "--queue", name, "--state", "ready" }
-    assert.is_truthy(text:find("^ +ID +QUEUE"), text)
-    assert.is_truthy(text:find("\n *" .. id .. "  " .. name .. " +email.send  ready +100 +0/10 +0  "), text)
-    local rows = nightshift.decode(ok { "jobs", "--queue", name, "--json" })
-    assert.same({ id, "ready", name }, { rows[1].id, rows[1].state, rows[1].queue })
-    assert.equal("[]\n", ok { "jobs", "--queue", "no such queue", "--json" })
-    assert.equal("no such jobs\n", ok { "jobs", "--queue", "no such queue" })
-    assert.equal(1, #nightshift.decode(ok { "jobs", "--limit", "1", "--json" }))
-    fails(2, { "jobs", "--limit", "0" }, "limit")
+-- nightshift why, through the program.
+describe("nightshift why", function()
+  local url, db
+
+  setup(function()
+    url = server.fresh()
+    db = assert(nightshift.open(url))
   end)
 
-  it("show one job with everything, and its failed attempts", function()
-    local q = db:queue(fresh_name())
-    local id = q:push("email.send", { to = "a" }, { max_attempts = 2 })
-    local job = q:claim()
-    job:log "half way"
-    job:fail("first\nboom \27[31mred", { retry_in = 0 })
-    job = q:claim { wait = 20 }
-    job:fail "second"
-    local text = ok { "show", tostring(id) }
-    for _, part in ipairs { "state         dead", 'payload       {"to":"a"}', "attempts      2", "half way", "second",
-      "boom \\x1b[31mred", "run 1 failed at 20" } do
-      assert.is_truthy(text:find(part, 1, true), text)
+  teardown(function() db:close() end)
+
+  it("prints the sentence, and the facts as JSON", function()
+    local first = assert(db:queue("q"):push("first", nil, { delay = "1h" }))
+    local id = assert(db:queue("q"):push("second", nil, { after = { first } }))
+    local exit, out, err = proc.nightshift({ "why", tostring(id) }, url)
+    assert.same({ 0, "" }, { exit, err })
+    assert.matches(("^#%d 'second' waits for #%d 'first'; #%d 'first' is scheduled, due in 59m%%d+s\n$"):format(
+      id, first, first), out)
+    exit, out = proc.nightshift({ "why", tostring(id), "--json" }, url)
+    assert.equal(0, exit)
+    local fact = nightshift.decode(out)
+    assert.same({ id, "waits", first, "scheduled" }, { fact.id, fact.kind, fact.on[1].id, fact.cause.kind })
+    assert.matches("^#%d+ 'second' waits", fact.text)
+  end)
+
+  it("shows what a terminal would obey escaped", function()
+    local id = assert(db:queue("q"):push("x\u{202E}y", nil, { max_attempts = 1 }))
+    assert(db:queue("q"):claim():fail "red \27[31m\nsecond line")
+    local _, out = proc.nightshift({ "why", tostring(id) }, url)
+    assert.is_truthy(out:find("'x\\u{202e}y' ended", 1, true), out)
+    assert.is_truthy(out:find("red \\x1b[31m\n", 1, true), out)
+  end)
+
+  it("of a job that is not there fails", function()
+    local exit, out, err = proc.nightshift({ "why", "4711" }, url)
+    assert.same({ 1, "" }, { exit, out })
+    assert.matches("there is no job 4711.*%(NOT_FOUND%)", err)
+    assert.equal(2, (proc.nightshift({ "why", "x" }, url)))
+    assert.equal(2, (proc.nightshift({ "why" }, url)))
+  end)
+end)
+
+-- Commands on a job and all below it, end to end through the program.
+describe("a job and all below it:", function()
+  local url, db, q
+
+  before_each(function()
+    url = server.fresh()
+    db = assert(nightshift.open(url))
+    q = db:queue "q"
+  end)
+
+  after_each(function() db:close() end)
+
+  local function run(argv, env)
+    local exit, out, err = proc.nightshift(argv, url, { env = env })
+    return { exit = exit, out = out, err = err }
+  end
+
+  local function ok(argv, env)
+    local result = run(argv, env)
+    assert.equal("", result.err)
+    assert.equal(0, result.exit)
+    return result.out
+  end
+
+  local function fails(exit, argv, ...)
+    local result = run(argv)
+    assert.equal(exit, result.exit, result.err .. result.out)
+    for _, text in ipairs { ... } do assert.is_truthy(result.err:find(text, 1, true), result.err) end
+  end
+
+  local function family(n)
+    local parent = assert(q:push "parent")
+    local job = assert(q:claim())
+    local kids = {}
+    for i = 1, n do kids[i] = assert(job:spawn("kid", i)) end
+    assert(job:wait { on_fail = "continue" })
+    return parent, kids
+  end
+
+  local function text(id) return tostring(id) end
+
+  describe("show --tree", function()
+    it("draws all below a job: states, names, ids, progress, errors", function()
+      local parent, kids = family(3)
+      local deep = assert(q:push("deep", nil, { parent = kids[2] }))
+      assert(q:claim():ack())
+      assert(q:claim():discard "disk\nfull")
+      local third = assert(q:claim())
+      assert.equal(kids[3], third.id)
+      assert(third:progress(0.4, "page 4"))
+      assert.equal(([[
+waiting parent %d
+├─ done kid %d
+├─ dead kid %d: discarded: disk
+│  └─ ready deep %d
+└─ running kid %d 40%% page 4
+1 of 5 done, 1 running, 1 ready, 1 waiting, 1 dead
+]]):format(parent, kids[1], kids[2], deep, kids[3]), ok({ "show", text(parent), "--tree" }, { LC_ALL = "C.UTF-8" }))
+      local plain = ok({ "show", text(parent), "--tree" }, { LC_ALL = "C" })
+      assert.is_nil(plain:find "[\x80-\xFF]")
+      assert.is_truthy(plain:find(("|  `- ready deep %d"):format(deep), 1, true), plain)
+    end)
+
+    it("cuts long lists and says what is left out", function()
+      local parent, kids = family(1500)
+      for _, job in ipairs(q:claim_many(1400)) do assert(job:ack()) end
+      local out = ok({ "show", text(parent), "--tree", "--children", "3" }, { LC_ALL = "en_GB.utf8" })
+      assert.equal(([[
+waiting parent %d
+├─ done kid %d
+├─ done kid %d
+├─ done kid %d
+└─ … and 1,497 more: 1,397 done, 100 ready
+1,400 of 1,501 done, 100 ready, 1 waiting
+]]):format(parent, kids[1], kids[2], kids[3]), out)
+      local json = nightshift.decode(ok { "show", text(parent), "--tree", "--json" })
+      assert.same({ 10, 1390, 100, 1400 },
+        { #json.children, json.more.done, json.more.ready, json.counts.done })
+      assert.same({ parent, "parent", "waiting" }, { json.id, json.name, json.state })
+    end)
+
+    it("of a job without children, or none", function()
+      local id = assert(q:push "job")
+      assert.equal(("ready job %d\n0 of 1 done, 1 ready\n"):format(id), ok { "show", text(id), "--tree" })
+      fails(1, { "show", "4711", "--tree" }, "there is no job 4711", "NOT_FOUND")
+      assert.is_nil(ok({ "show", text(id) }):find("\ntree ", 1, true))
+      assert(q:claim():ack())
+      local parent = family(2)
+      assert.is_truthy(ok({ "show", text(parent) }):find("\ntree +0 of 3 done, 2 ready, 1 waiting\n"))
+    end)
+  end)
+
+  describe("cancel and retry --tree", function()
+    it("show how many they would touch, and want --yes", function()
+      local parent, kids = family(3)
+      assert(q:claim():ack())
+      fails(2, { "cancel", text(parent), "--tree" }, "3 jobs would be cancelled; add --yes")
+      assert.equal("waiting", db:job(parent).state)
+      assert.equal(("%d: 3 jobs cancelled\n"):format(parent),
+        ok { "cancel", text(parent), "--tree", "--yes", "--reason", "wrong file" })
+      assert.equal(("with job %d: wrong file"):format(parent), db:job(kids[2]).reason)
+      fails(1, { "cancel", text(parent), "--tree", "--yes" }, "has finished already", "STATE")
+      fails(2, { "retry", text(parent), "--tree" }, "3 jobs would be retried; add --yes")
+      assert.equal(("%d: 3 jobs retried\n"):format(parent), ok { "retry", text(parent), "--tree", "--yes" })
+      assert.equal("ready", db:job(kids[2]).state)
+      fails(2, { "cancel", "--queue", "q", "--tree" }, "--tree wants job ids")
+    end)
+  end)
+
+  describe("pause and resume", function()
+    it("take a number for a job and --queue for a queue", function()
+      local parent = family(2)
+      assert(db:queue "7":push "x")
+      assert.equal(("%d: 3 jobs paused\n"):format(parent), ok { "pause", text(parent) })
+      local drawn = ok({ "show", text(parent), "--tree" }, { LC_ALL = "C" })
+      assert.is_truthy(drawn:find(("waiting parent %d, paused\n"):format(parent), 1, true), drawn)
+      assert.is_truthy(drawn:find((", paused with %d\n"):format(parent), 1, true), drawn)
+      assert.equal(("%d: 3 jobs resumed\n"):format(parent), ok { "resume", text(parent) })
+      assert.equal("7 paused\nq paused\n", ok { "pause", "q", "--queue", "7" })
+      assert.equal("q resumed\n", ok { "resume", "q" })
+      fails(1, { "pause", "4711" }, "4711: there is no job 4711", "NOT_FOUND")
+      fails(1, { "resume", text(parent) }, "is not paused", "STATE")
+      fails(2, { "pause" }, "give queue names or job ids")
+    end)
+  end)
+
+  describe("reprioritise, run-now and deadline", function()
+    it("touch one job, or its tree", function()
+      local parent, kids = family(2)
+      assert.equal(("%d with priority 7\n"):format(kids[1]), ok { "reprioritise", text(kids[1]), "7" })
+      assert.same({ 7, 100 }, { db:job(kids[1]).priority, db:job(kids[2]).priority })
+      assert.equal(("%d: 3 jobs with priority 200\n"):format(parent),
+        ok { "reprioritise", text(parent), "200", "--tree" })
+      assert.equal(200, db:job(kids[1]).priority)
+      fails(2, { "reprioritise", text(parent), "256" }, "priority")
+      assert(q:push("late", nil, { parent = parent, delay = 60 }))
+      assert.equal(("%d: 1 job ready\n"):format(parent), ok { "run-now", text(parent), "--tree" })
+      assert.equal(("%d with a deadline in 2h\n"):format(parent), ok { "deadline", text(parent), "2h" })
+      assert.is_nil(db:job(kids[1]).deadline)
+      assert.equal(("%d: 4 jobs with a deadline in 90\n"):format(parent), ok { "deadline", text(parent), "90",
+        "--tree" })
+      assert.is_truthy(db:job(kids[1]).deadline)
+      assert.equal(("%d without a deadline\n"):format(kids[1]), ok { "deadline", text(kids[1]), "never" })
+      assert.is_nil(db:job(kids[1]).deadline)
+      fails(2, { "deadline", text(parent), "soon" }, "soon")
+    end)
+  end)
+end)
+
+-- Nobody could see what the workers of a host did: status showed none of them, so a host
+-- whose idle workers got no jobs looked like any other.
+describe("status", function()
+  local url, handle, q
+  with_database(function(...) handle, q, url = ... end)
+
+  local function holder()
+    local _, out = proc.nightshift({ "status", "--json" }, url)
+    for _, row in ipairs(nightshift.decode(out).holders) do
+      if row.kind == "host" then return row end
     end
-    assert.is_nil(text:find("\27", 1, true))
-    local info = nightshift.decode(ok { "show", tostring(id), "--json" })
-    assert.same({ id, "dead", "second", 2 }, { info.id, info.state, info.error, #info.failures })
-    assert.equal("half way", info.failures[1].log)
-    fails(1, { "show", tostring(1 << 60) }, "(NOT_FOUND)")
-  end)
+  end
 
-  it("show the log of an attempt without an empty line at its end", function()
-    local q = db:queue(fresh_name())
-    local id = q:push("email.send", nil, { max_attempts = 1 })
-    local job = q:claim()
-    job:log "one\ntwo\n" -- as a host keeps it, with the end of the last line
-    job:fail "no"
-    assert.matches("  log:\n    one\n    two\n$", (ok { "show", tostring(id) }))
+  local function shows(workers, busy, leaving, loads)
+    eventually(function()
+      local row = holder()
+      return row and row.workers == workers and row.busy == busy and row.leaving == leaving
+        and row.loads == loads
+    end, 20)
+  end
+
+  it("shows a host's workers and how often it has loaded its scripts", function()
+    local h = host.start(url, [[return { long = function() os.execute "sleep 600" end }]], { "--workers", "3" })
+    shows(3, 0, 0, 1)
+    assert(q:push "long")
+    shows(3, 1, 0, 1)
+    h:signal "HUP"
+    shows(2, 1, 1, 2)
+    local _, text = proc.nightshift({ "status" }, url)
+    assert.matches("2, 1 busy, 1 leaving", text, 1, true)
+    local row = handle:stats().holders[1]
+    assert.same({ 2, 1, 1, 2 }, { row.workers, row.busy, row.leaving, row.loads })
+    h:signal "QUIT"
+    h:wait(20)
   end)
 end)
 
-describe("retry, cancel and run-now", function()
-  it("work on ids and tell each failure", function()
-    local q = db:queue(fresh_name())
-    local one, two = q:push("a", 1, { delay = 60 }), q:push("a", 2, { delay = 60 })
-    assert.equal(one .. " is ready\n", ok { "run-now", tostring(one) })
-    assert.equal(one .. " cancelled\n" .. two .. " cancelled\n",
-      ok { "cancel", tostring(one), tostring(two), "--reason", "not needed" })
-    assert.equal("not needed", db:job(one).reason)
-    assert.equal(two .. " retried\n", ok { "retry", tostring(two) })
-    local result = fails(1, { "retry", tostring(one), tostring(two) }, two .. ": ", "(STATE)")
-    assert.equal(one .. " retried\n", result.out)
-    fails(1, { "cancel", tostring(1 << 60) }, "(NOT_FOUND)")
+-- status showed the progress of adopted rows only; a paused job waited "for 1 jobs"; a host of
+-- adopted tables "serves "; a tree showed old errors of jobs that are done.
+describe("what is shown:", function()
+  local handle, q, url
+
+  with_database(function(...) handle, q, url = ... end)
+
+  local function shown(...)
+    local exit, out, err = proc.nightshift({ ... }, url)
+    assert.same({ 0, "" }, { exit, err })
+    return out
+  end
+
+  describe("status", function()
+    it("shows how far jobs are that say so", function()
+      assert(q:push "silent")
+      local id = assert(q:push "loud")
+      local silent, loud = assert(q:claim()), assert(q:claim())
+      assert.same({ "silent", "loud" }, { silent.name, loud.name })
+      assert(silent:touch())
+      assert.is_nil(shown "status":find "STARTED")
+      assert(loud:progress(0.25, "page 1\27[31m"))
+      local out = shown "status"
+      assert.matches("\n *ID  QUEUE  NAME +HOST +PID +STARTED +SEEN +DONE +STATUS\n", out)
+      assert.is_truthy(out:find(("\n *%d +q +loud +%%S+ +%%d+ +%%S+Z +[%%d.]+m?s +25%%%% +page 1\\x1b%%[31m\n")
+        :format(id)), out)
+      assert.is_nil(out:find("silent", 1, true))
+      local running = nightshift.decode(shown("status", "--json")).running
+      assert.same({ 1, id, 0.25, "q" }, { #running, running[1].id, running[1].progress, running[1].queue })
+      assert(loud:ack())
+      assert.is_nil(shown "status":find "STARTED")
+      assert.same({}, nightshift.decode(shown("status", "--json")).running)
+    end)
+
+    it("shows twenty of them", function()
+      for _ = 1, 22 do assert(q:push "a") end
+      for i, job in ipairs(q:claim_many(22)) do assert(job:progress(i / 22)) end
+      local out = shown "status"
+      assert.equal(20, select(2, out:gsub("\n *%d+  q +a ", "")))
+      assert.is_truthy(out:find("… and more: nightshift jobs --state running\n", 1, true), out)
+      assert.equal(22, #nightshift.decode(shown("status", "--json")).running)
+    end)
+
+    it("explains its columns", function()
+      local out = shown("status", "--help")
+      for _, word in ipairs { "OLDEST", "UP", "BEAT", "WORKERS", "BATCHES", "SEEN" } do
+        assert.is_truthy(out:find(word .. "[^\n]*: "), word)
+      end
+    end)
   end)
 
-  it("tell a job its signal", function()
-    local q = db:queue(fresh_name())
-    local id = q:push("a", 1)
-    local text = tostring(id)
-    assert(q:claim():wait { signal = "approved" })
-    assert.equal(text .. " is told\n", ok({ "signal", text, "-", "--name", "approved" }, '{"by":"me"}'))
-    local job = q:claim()
-    assert.same({ by = "me" }, job.signal)
-    assert(job:wait { signal = "approved" })
-    assert.equal(text .. " is told 'approvd', but waits for 'approved'\n",
-      ok { "signal", text, "--name", "approvd" })
-    assert.matches("waits for the signal 'approved'; 'approvd' has come, for which it does not wait\n$",
-      (ok { "why", text }))
-    assert.same({ "approvd" }, select(2, db:why(id)).came)
-    assert.equal(text .. " is told\n", ok { "signal", text })
-    job = q:claim()
-    assert.equal(nightshift.null, job.signal)
+  it("jobs says of a paused one whose pause it is", function()
+    local id = assert(q:push "top")
+    local kid = assert(q:push("kid", nil, { parent = id }))
+    local join = assert(q:push("join", nil, { parent = id, after = { kid } }))
+    assert(handle:pause(id))
+    for _, state in ipairs { {}, { "--state", "waiting" } } do
+      local out = shown("jobs", table.unpack(state))
+      assert.is_truthy(out:find(" top +waiting [^\n]* paused\n"), out)
+      assert.is_truthy(out:find((" kid +waiting [^\n]* paused with %d\n"):format(id)), out)
+      assert.is_truthy(out:find((" join +waiting [^\n]* paused with %d, for 1 job\n"):format(id)), out)
+    end
+    for _, row in ipairs(handle:jobs()) do assert.same({ id, row.id == join and 2 or 1 }, { row.paused, row.unmet }) end
+    assert(handle:resume(id))
+    assert.is_truthy(shown("jobs"):find " join +waiting [^\n]* for 1 job\n")
+    for _, row in ipairs(handle:jobs { state = "waiting" }) do assert.same({ join }, { row.id, row.paused }) end
+  end)
+
+  it("why says of a host that it serves adopted tables only", function()
+    designs.create(handle, "migration_task", 1)
+    local h = host.start(url, "return { migrate = function() end }", { "--adopt", designs.file "migration_task" })
+    local id = assert(q:push "migrate")
+    eventually(function() return not handle:why(id):find("did not tell", 1, true) end)
+    assert.matches("; %S+ %(pid %d+%) serves adopted tables only$", (handle:why(id)))
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+
+  it("a tree shows no old error of a job that is done", function()
+    local id = assert(q:push("top", nil, { backoff = 0.001 }))
+    local job = assert(q:claim())
+    local kid = assert(job:spawn("kid", nil, { backoff = 0.001 }))
     assert(job:ack())
-    fails(1, { "signal", text }, "(NOT_FOUND)")
-  end)
-
-  it("over a filter show the number and want --yes", function()
-    local name = fresh_name()
-    local q = db:queue(name)
-    for i = 1, 5 do q:push(i % 2 == 0 and "even" or "odd", i) end
-    fails(2, { "cancel", "--queue", name, "--name", "odd" }, "3 jobs would be cancelled; add --yes to do it")
-    assert.equal(5, #db:jobs { queue = name, state = "ready" })
-    assert.equal("3 jobs cancelled\n", ok { "cancel", "--queue", name, "--name", "odd", "--yes" })
-    assert.equal("2 jobs cancelled\n", ok { "cancel", "--queue", name, "--state", "ready", "--yes" })
-    assert.equal("no such jobs\n", ok { "cancel", "--queue", name, "--yes" })
-    fails(2, { "retry", "--queue", name, "--state", "cancelled" }, "5 jobs would be retried; add --yes")
-    assert.equal("5 jobs retried\n", ok { "retry", "--queue", name, "--state", "cancelled", "--yes" })
-    assert.equal(5, #db:jobs { queue = name, state = "ready" })
-    assert.equal("no such jobs\n", ok { "retry", "--queue", name })
-  end)
-end)
-
-describe("status, pause and resume", function()
-  it("count jobs per queue and mark paused ones", function()
-    local name = fresh_name()
-    assert.equal("", ok({ "jobs", "--queue", name, "--state", "dead" }):gsub("no such jobs\n", ""))
-    local q = db:queue(name)
-    q:push("a", 1)
-    q:push("a", 2, { delay = 60 })
-    local text = ok { "status" }
-    assert.is_truthy(text:find "^QUEUE +READY +SCHEDULED +RUNNING +WAITING +DEAD", text)
-    assert.is_truthy(text:find("\n" .. name .. " +1 +1 +0 +0 +0 "), text)
-    assert.equal(name .. " paused\n", ok { "pause", name })
-    assert.is_truthy(ok({ "status" }):find("\n" .. name .. "[^\n]+paused\n"))
-    assert.is_nil(q:claim())
-    assert.equal(name .. " resumed\n", ok { "resume", name })
-    local job = q:claim()
-    local status = nightshift.decode(ok { "status", "--json" })
-    local mine
-    for _, row in ipairs(status.queues) do
-      if row.name == name then mine = row end
-    end
-    assert.same({ 0, 1, 1, false }, { mine.ready, mine.scheduled, mine.running, mine.paused })
-    assert.is_true(#status.holders >= 1)
-    assert.is_truthy(ok({ "status" }):find "\n *HOLDER +KIND", "holders are shown")
-    job:ack()
-    fails(1, { "pause", "no such queue" }, "no such queue", "(NOT_FOUND)")
-  end)
-end)
-
-describe("prune", function()
-  it("shows the numbers and wants --yes", function()
-    local q = db:queue(fresh_name())
-    q:push("a", 1)
-    q:push("a", 2)
-    q:claim():ack()
-    q:claim():discard "x"
-    assert.equal("nothing to delete\n", ok { "prune" })
-    local result = fails(2, { "prune", "--done", "0", "--dead", "never" }, "0 dead, 0 cancelled jobs would be deleted")
-    assert.is_truthy(result.err:find "nightshift: %d+ done, ")
-    assert.is_truthy(ok({ "prune", "--done", "0", "--dead", "never", "--yes" }):find "^deleted %d+ job")
-    assert.equal("nothing to delete\n", ok { "prune", "--done", "0", "--dead", "never" })
+    assert(q:claim():fail "at first")
+    job = eventually(function() return q:claim() end)
+    assert.is_truthy(shown("show", tostring(id), "--tree"):find(("running kid %d: at first\n"):format(kid)))
+    assert(job:ack())
+    assert.is_truthy(shown("show", tostring(id), "--tree"):find(("done kid %d\n"):format(kid)))
   end)
 end)

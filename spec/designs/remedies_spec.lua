@@ -1,189 +1,318 @@
--- What databases as queues are blamed for, and that it is not so here: an idle host does
--- not poll, claimers do not wait for each other's locks, and the tables that claims read
--- stay small however many jobs have gone through them.
+-- Designs that were published, and what databases as queues are blamed for.
 
 local crew = require "spec.support.crew"
 local host = require "spec.support.host"
 local lab = require "spec.support.lab"
-local nightshift = require "nightshift"
 local ledger = require "spec.support.ledger"
+local nightshift = require "nightshift"
 local nst = require "nst"
 
-local db
-lab.handles(1, function(handle) db = handle end)
-after_each(crew.clean)
+-- What databases as queues are blamed for, and that it is not so here: an idle host does
+-- not poll, claimers do not wait for each other's locks, and the tables that claims read
+-- stay small however many jobs have gone through them.
+describe("remedies:", function()
+  local db
+  lab.handles(1, function(handle) db = handle end)
+  after_each(crew.clean)
 
-local function all(sql, ...) return assert(db:execute(sql, ...)) end
+  local function all(sql, ...) return assert(db:execute(sql, ...)) end
 
-local function stop(h)
-  h:signal "TERM"
-  assert.equal(0, h:wait(30))
-end
+  local function stop(h)
+    h:signal "TERM"
+    assert.equal(0, h:wait(30))
+  end
 
-local NOOP = "return { noop = function() end }"
+  local NOOP = "return { noop = function() end }"
 
-describe("an idle host", function()
-  local SECONDS, ROUND = 20, 10
+  describe("an idle host", function()
+    local SECONDS, ROUND = 20, 10
 
-  --- What the server was asked: time in seconds and text, but for what this test asks.
-  local function asked()
-    local list = {}
-    for line in lab.sql([[SELECT UNIX_TIMESTAMP(event_time), REPLACE(CONVERT(argument USING utf8mb4), '\n', ' ')
+    --- What the server was asked: time in seconds and text, but for what this test asks.
+    local function asked()
+      local list = {}
+      for line in lab.sql([[SELECT UNIX_TIMESTAMP(event_time), REPLACE(CONVERT(argument USING utf8mb4), '\n', ' ')
       FROM mysql.general_log WHERE command_type = 'Execute' OR command_type = 'Query'
         AND argument NOT LIKE 'SET GLOBAL%' AND argument NOT LIKE '%general_log%' ORDER BY event_time]])
-      :gmatch "[^\n]+" do
-      local at, text = line:match "^([%d.]+)\t(.*)$"
-      list[#list + 1] = { at = tonumber(at), text = text }
-    end
-    return list
-  end
-
-  it("asks nothing between its rounds of ten seconds, though jobs are there for later", function()
-    local q = db:queue "later"
-    for _ = 1, 20 do assert(q:push("noop", nil, { delay = 3600 })) end
-    local h = host.start(lab.url(), NOOP)
-    nst.sleep(5) -- what follows a start
-    local list, quiet, busy -- busy: seconds in which there was anything
-    for _ = 1, 2 do -- a slow start may reach into the first
-      lab.sql "SET GLOBAL log_output = 'TABLE'; TRUNCATE mysql.general_log; SET GLOBAL general_log = ON"
-      nst.sleep(SECONDS)
-      lab.sql "SET GLOBAL general_log = OFF"
-      list, quiet, busy = asked(), 0, 0
-      for i = 2, #list do
-        local gap = list[i].at - list[i - 1].at
-        quiet = math.max(quiet, gap)
-        busy = busy + math.min(gap, 1)
+        :gmatch "[^\n]+" do
+        local at, text = line:match "^([%d.]+)\t(.*)$"
+        list[#list + 1] = { at = tonumber(at), text = text }
       end
-      if quiet > ROUND - 2 and busy < SECONDS / 2 then break end
+      return list
     end
-    stop(h)
-    for _, statement in ipairs(list) do
-      assert.is_nil(statement.text:find "DELETE FROM nightshift_ready", statement.text)
-    end
-    assert.is_true(quiet > ROUND - 2, ("%d statements, quiet for %.3f s"):format(#list, quiet))
-    assert.is_true(busy < SECONDS / 2, busy)
-    assert.is_true(#list <= 40 * (SECONDS // ROUND + 1), #list)
-  end)
-end)
 
-describe("64 claimers with a connection each", function()
-  local CLAIMERS, PUSHERS, JOBS = 64, 4, 6400
-
-  local function waits() return tonumber(all "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_waits'"[1].Value) end
-
-  --- Says that it is there, and claims until nothing comes any more.
-  local function claim_all(there)
-    local own <close> = lab.open()
-    local q, empty = own:queue "hot", 0
-    assert.is_nil(q:claim())
-    local file <close> = assert(io.open(there, "ab"))
-    file:write "there\n"
-    file:flush()
-    while empty < 3 do
-      local jobs = assert(q:claim_many(5, { wait = 1 }))
-      for _, job in ipairs(jobs) do assert(job:ack()) end
-      empty = #jobs == 0 and empty + 1 or 0
-    end
-  end
-
-  local function push_all(i)
-    local own <close> = lab.open()
-    local q = own:queue "hot"
-    for n = 1, JOBS // PUSHERS do assert(q:push("noop", { i, n })) end
-  end
-
-  --- Writes down who waits for which lock, when somebody does.
-  local function watch(path)
-    local own <close> = lab.open()
-    while true do
-      if assert(own:execute "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")[1].Value ~= "0" then
-        local status = assert(own:execute "SHOW ENGINE INNODB STATUS")[1].Status
-        local file <close> = assert(io.open(path, "ab"))
-        file:write(status:match "LIST OF TRANSACTIONS.-FILE I/O" or status)
+    it("asks nothing between its rounds of ten seconds, though jobs are there for later", function()
+      local q = db:queue "later"
+      for _ = 1, 20 do assert(q:push("noop", nil, { delay = 3600 })) end
+      local h = host.start(lab.url(), NOOP)
+      nst.sleep(5) -- what follows a start
+      local list, quiet, busy -- busy: seconds in which there was anything
+      for _ = 1, 2 do -- a slow start may reach into the first
+        lab.sql "SET GLOBAL log_output = 'TABLE'; TRUNCATE mysql.general_log; SET GLOBAL general_log = ON"
+        nst.sleep(SECONDS)
+        lab.sql "SET GLOBAL general_log = OFF"
+        list, quiet, busy = asked(), 0, 0
+        for i = 2, #list do
+          local gap = list[i].at - list[i - 1].at
+          quiet = math.max(quiet, gap)
+          busy = busy + math.min(gap, 1)
+        end
+        if quiet > ROUND - 2 and busy < SECONDS / 2 then break end
       end
-      nst.sleep(0.002)
-    end
-  end
-
-  local function text(path)
-    local file <close> = io.open(path, "rb")
-    return file and file:read "a" or "nobody was seen waiting"
-  end
-
-  it("never wait for a row, while others push", function()
-    db:queue "hot":push("noop", 0)
-    assert(db:queue("hot"):claim()):ack()
-    local there = fixture.dir() .. "/there"
-    local claimers = crew.fork(CLAIMERS, function() claim_all(there) end)
-    eventually(function() return ledger.count(there) == CLAIMERS end, 60)
-    local seen, before = fixture.dir() .. "/waits", waits()
-    crew.fork(1, function() watch(seen) end)
-    local pushers = crew.fork(PUSHERS, push_all)
-    pushers:wait(120)
-    claimers:wait(120)
-    assert.equal(before, waits(), text(seen))
-    assert.equal(JOBS + 1,
-      all "SELECT COUNT(*) AS n FROM nightshift_finished WHERE outcome = 'done' AND run = 1"[1].n)
-    assert.equal(0, all "SELECT COUNT(*) AS n FROM nightshift_ready WHERE job_id > 0"[1].n)
+      stop(h)
+      for _, statement in ipairs(list) do
+        assert.is_nil(statement.text:find "DELETE FROM nightshift_ready", statement.text)
+      end
+      assert.is_true(quiet > ROUND - 2, ("%d statements, quiet for %.3f s"):format(#list, quiet))
+      assert.is_true(busy < SECONDS / 2, busy)
+      assert.is_true(#list <= 40 * (SECONDS // ROUND + 1), #list)
+    end)
   end)
-end)
 
--- make test-million: 1,000,000
-local MANY = tonumber(os.getenv "NIGHTSHIFT_MANY") or 100000
+  describe("64 claimers with a connection each", function()
+    local CLAIMERS, PUSHERS, JOBS = 64, 4, 6400
 
-describe(("%d jobs"):format(MANY), function()
-  local BATCH, BACKLOG = 1000, 5000
-  local MIB = 1024 * 1024
+    local function waits() return tonumber(all "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_waits'"[1].Value) end
 
-  --- Rows of the tables that claims read.
-  local function hot()
-    return all [[SELECT (SELECT COUNT(*) FROM nightshift_job) AS jobs,
-      (SELECT COUNT(*) FROM nightshift_ready) AS ready]][1]
-  end
+    --- Says that it is there, and claims until nothing comes any more.
+    local function claim_all(there)
+      local own <close> = lab.open()
+      local q, empty = own:queue "hot", 0
+      assert.is_nil(q:claim())
+      local file <close> = assert(io.open(there, "ab"))
+      file:write "there\n"
+      file:flush()
+      while empty < 3 do
+        local jobs = assert(q:claim_many(5, { wait = 1 }))
+        for _, job in ipairs(jobs) do assert(job:ack()) end
+        empty = #jobs == 0 and empty + 1 or 0
+      end
+    end
 
-  --- Bytes of a table's file.
-  local function size(name)
-    return all([[SELECT FILE_SIZE AS n FROM information_schema.INNODB_SYS_TABLESPACES
-      WHERE NAME = CONCAT(DATABASE(), '/', ?)]], name)[1].n
-  end
+    local function push_all(i)
+      local own <close> = lab.open()
+      local q = own:queue "hot"
+      for n = 1, JOBS // PUSHERS do assert(q:push("noop", { i, n })) end
+    end
 
-  --- Pushes them, as many as are not waiting yet; calls back with what there is.
-  local function push(look)
-    local q, jobs, pushed = db:queue "many", {}, 0
-    for i = 1, BATCH do jobs[i] = { "noop", i } end
-    while pushed < MANY do
-      local there = hot()
-      look(there)
-      if there.jobs <= BACKLOG - BATCH then
-        assert(q:push_many(jobs))
-        pushed = pushed + BATCH
-      else
+    --- Writes down who waits for which lock, when somebody does.
+    local function watch(path)
+      local own <close> = lab.open()
+      while true do
+        if assert(own:execute "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")[1].Value ~= "0" then
+          local status = assert(own:execute "SHOW ENGINE INNODB STATUS")[1].Status
+          local file <close> = assert(io.open(path, "ab"))
+          file:write(status:match "LIST OF TRANSACTIONS.-FILE I/O" or status)
+        end
         nst.sleep(0.002)
       end
     end
+
+    local function text(path)
+      local file <close> = io.open(path, "rb")
+      return file and file:read "a" or "nobody was seen waiting"
+    end
+
+    it("never wait for a row, while others push", function()
+      db:queue "hot":push("noop", 0)
+      assert(db:queue("hot"):claim()):ack()
+      local there = fixture.dir() .. "/there"
+      local claimers = crew.fork(CLAIMERS, function() claim_all(there) end)
+      eventually(function() return ledger.count(there) == CLAIMERS end, 60)
+      local seen, before = fixture.dir() .. "/waits", waits()
+      crew.fork(1, function() watch(seen) end)
+      local pushers = crew.fork(PUSHERS, push_all)
+      pushers:wait(120)
+      claimers:wait(120)
+      assert.equal(before, waits(), text(seen))
+      assert.equal(JOBS + 1,
+        all "SELECT COUNT(*) AS n FROM nightshift_finished WHERE outcome = 'done' AND run = 1"[1].n)
+      assert.equal(0, all "SELECT COUNT(*) AS n FROM nightshift_ready WHERE job_id > 0"[1].n)
+    end)
+  end)
+
+  -- make test-million: 1,000,000
+  local MANY = tonumber(os.getenv "NIGHTSHIFT_MANY") or 100000
+
+  describe(("%d jobs"):format(MANY), function()
+    local BATCH, BACKLOG = 1000, 5000
+    local MIB = 1024 * 1024
+
+    --- Rows of the tables that claims read.
+    local function hot()
+      return all [[SELECT (SELECT COUNT(*) FROM nightshift_job) AS jobs,
+      (SELECT COUNT(*) FROM nightshift_ready) AS ready]][1]
+    end
+
+    --- Bytes of a table's file.
+    local function size(name)
+      return all([[SELECT FILE_SIZE AS n FROM information_schema.INNODB_SYS_TABLESPACES
+      WHERE NAME = CONCAT(DATABASE(), '/', ?)]], name)[1].n
+    end
+
+    --- Pushes them, as many as are not waiting yet; calls back with what there is.
+    local function push(look)
+      local q, jobs, pushed = db:queue "many", {}, 0
+      for i = 1, BATCH do jobs[i] = { "noop", i } end
+      while pushed < MANY do
+        local there = hot()
+        look(there)
+        if there.jobs <= BACKLOG - BATCH then
+          assert(q:push_many(jobs))
+          pushed = pushed + BATCH
+        else
+          nst.sleep(0.002)
+        end
+      end
+    end
+
+    it("go through tables that stay small, and are all in the history", function()
+      local workers = { "--workers", "4", "--queues", "many" }
+      local h = host.start(lab.url(), NOOP, workers)
+      local other = host.start(lab.url(), NOOP, workers)
+      local waiting = all "SELECT COUNT(*) AS n FROM nightshift_scheduled"[1].n -- of the test before
+      local most, started = 0, nightshift.clock()
+      push(function(there) most = math.max(most, there.jobs + there.ready) end)
+      eventually(function() return hot().jobs <= waiting end, 120)
+      local took = nightshift.clock() - started
+      stop(h)
+      stop(other)
+      local history = all [[SELECT COUNT(*) AS n, COUNT(DISTINCT id) AS ids, SUM(run) AS runs FROM nightshift_finished
+      WHERE outcome = 'done' AND name = 'noop' AND queue_id = (SELECT id FROM nightshift_queue WHERE name = 'many')]][1]
+      local file = size "nightshift_job" + size "nightshift_ready"
+      local report = ("%d jobs in %.1f s: at most %d hot rows, in files of %.0f MiB, of history %.0f MiB")
+        :format(MANY, took, most, file / MIB, size "nightshift_finished" / MIB)
+      if os.getenv "NIGHTSHIFT_MANY" then print(report) end
+      assert.equal(MANY, history.n, report)
+      assert.equal(MANY, history.ids)
+      assert.is_true(most <= 3 * BACKLOG, report) -- two rows a job, and sentinels
+      assert.is_true(file <= 64 * MIB, report)
+      assert.is_true(MANY < 1000000 or size "nightshift_finished" > 2 * file, report)
+    end)
+  end)
+end)
+
+-- The tables of four published queues, as they were published to the letter, and a fifth
+-- that was described: each is adopted as it is, and worked off by hosts that are killed.
+describe("a published table", function()
+  -- luacheck: no max line length
+  local handle, _, url
+
+  with_database(function(...) handle, _, url = ... end)
+
+  local ROWS = 80
+
+  local function read(path)
+    local file <close> = assert(io.open(path))
+    return file:read "a"
   end
 
-  it("go through tables that stay small, and are all in the history", function()
-    local workers = { "--workers", "4", "--queues", "many" }
-    local h = host.start(lab.url(), NOOP, workers)
-    local other = host.start(lab.url(), NOOP, workers)
-    local waiting = all "SELECT COUNT(*) AS n FROM nightshift_scheduled"[1].n -- of the test before
-    local most, started = 0, nightshift.clock()
-    push(function(there) most = math.max(most, there.jobs + there.ready) end)
-    eventually(function() return hot().jobs <= waiting end, 120)
-    local took = nightshift.clock() - started
-    stop(h)
-    stop(other)
-    local history = all [[SELECT COUNT(*) AS n, COUNT(DISTINCT id) AS ids, SUM(run) AS runs FROM nightshift_finished
-      WHERE outcome = 'done' AND name = 'noop' AND queue_id = (SELECT id FROM nightshift_queue WHERE name = 'many')]][1]
-    local file = size "nightshift_job" + size "nightshift_ready"
-    local report = ("%d jobs in %.1f s: at most %d hot rows, in files of %.0f MiB, of history %.0f MiB")
-      :format(MANY, took, most, file / MIB, size "nightshift_finished" / MIB)
-    if os.getenv "NIGHTSHIFT_MANY" then print(report) end
-    assert.equal(MANY, history.n, report)
-    assert.equal(MANY, history.ids)
-    assert.is_true(most <= 3 * BACKLOG, report) -- two rows a job, and sentinels
-    assert.is_true(file <= 64 * MIB, report)
-    assert.is_true(MANY < 1000000 or size "nightshift_finished" > 2 * file, report)
-  end)
+  -- name, definition, how rows are added, the mapping as Lua text, which rows are done
+  local TABLES = {
+    { "migration_task", read "examples/migration/table.sql",
+      "(status, iteration, imageUrl) SELECT 'open', 0, CONCAT('http://localhost/', seq)",
+      [[{ table = "migration_task", name = "task", strategy = "update_limit",
+      status = { column = "status", open = "open", processing = "processing", done = "complete" },
+      claimed_by = "claimedBy", claimed_at = "claimedAt", completed_at = "completedAt", attempts = "iteration",
+      max_attempts = 20, overdue = "2m" }]],
+      "status = 'complete' AND completedAt >= claimedAt" },
+    { "job_queue", [[
+CREATE TABLE IF NOT EXISTS job_queue(
+id int(10) not null auto_increment,
+
+updated timestamp not null,
+started timestamp not null,
+
+state ENUM('NEW', 'WORKING', 'DONE', 'ERROR' ) default 'NEW',
+
+PRIMARY KEY ( id ),
+KEY( STATE )
+) ENGINE=Innodb;]],
+      "(updated, started) SELECT NOW(), NOW()",
+      [[{ table = "job_queue", name = "task", strategy = "transaction", updated = "updated", started = "started",
+      status = { column = "state", open = "NEW", processing = "WORKING", done = "DONE", failed = "ERROR" } }]],
+      "state = 'DONE' AND started >= NOW() - INTERVAL 1 HOUR AND updated >= started" },
+    { "queue_table", [[
+CREATE TABLE IF NOT EXISTS `queue_table` (
+`job_queue_id` INT AUTO_INCREMENT PRIMARY KEY,
+`job_queue_parent_job_id` INT,
+`job_queue_name` VARCHAR(255) NOT NULL,
+`job_queue_status` ENUM('queued', 'in_progress', 'failed', 'processed') DEFAULT 'queued',
+`job_queue_priority` TINYINT UNSIGNED NOT NULL DEFAULT 100,
+`job_queue_data` JSON DEFAULT NULL,
+`created_at` TIMESTAMP DEFAULT CURRENT_TIMESTAMP(),
+`updated_at` TIMESTAMP DEFAULT CURRENT_TIMESTAMP() ON UPDATE CURRENT_TIMESTAMP(),
+`job_retry_after` timestamp NULL DEFAULT NULL,
+`job_attempts` tinyint(3) unsigned NOT NULL DEFAULT 30,
+KEY `job_queue_status_idx` (`job_queue_status`),
+KEY `job_queue_parent_job_id_idx` (`job_queue_parent_job_id`),
+KEY idx_priority_id_covering (job_queue_priority DESC, job_queue_id ASC),
+KEY (`job_queue_name`),
+CONSTRAINT `job_queue_child_to_parent_foreign` FOREIGN KEY (`job_queue_parent_job_id`) REFERENCES `queue_table` (`job_queue_id`) ON UPDATE CASCADE ON DELETE CASCADE
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_unicode_ci;]],
+      [[(job_queue_parent_job_id, job_queue_name, job_queue_data)
+      SELECT IF(seq > 2, 1 + seq % 2, NULL), 'task', JSON_OBJECT('n', seq)]],
+      [[{ table = "queue_table", name = "task", strategy = "skip_locked", id = "job_queue_id",
+      parent = "job_queue_parent_job_id",
+      status = { column = "job_queue_status", open = "queued", processing = "in_progress", done = "processed",
+        failed = "failed" },
+      priority = { column = "job_queue_priority", decay = 1 }, retry_after = "job_retry_after",
+      attempts_left = "job_attempts", max_attempts = 30 }]],
+      "job_queue_status = 'processed' AND job_attempts BETWEEN 1 AND 30" },
+    { "worker_queue", [[
+CREATE TABLE IF NOT EXISTS worker_queue
+(
+id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+command TEXT NOT NULL,
+is_done BOOLEAN NOT NULL DEFAULT FALSE,
+failure_count SMALLINT DEFAULT 0
+) ENGINE=InnoDB DEFAULT CHARSET=UTF8MB4;]],
+      "(command) SELECT CONCAT('do ', seq)",
+      [[{ table = "worker_queue", name = "task", strategy = "transaction", attempts = "failure_count", max_attempts = 3,
+      status = { column = "is_done", open = false, done = true } }]],
+      "is_done AND failure_count < 3" },
+    -- A date of the last checkout, which is long ago for who has none, and a flag.
+    { "checkout", [[
+CREATE TABLE checkout (
+  id INT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+  last_checkout TIMESTAMP NOT NULL DEFAULT '1970-01-02 00:00:00',
+  completed_at TIMESTAMP NULL,
+  KEY (last_checkout)
+) ENGINE=InnoDB]],
+      "(last_checkout) SELECT '1970-01-02 00:00:00'",
+      [[{ table = "checkout", name = "task", strategy = "skip_locked",
+      status = { column = "last_checkout", open = "1970-01-02 00:00:00", processing = "now" },
+      claimed_at = "last_checkout", completed_at = "completed_at", overdue = "2m" }]],
+      "completed_at IS NOT NULL AND last_checkout >= NOW() - INTERVAL 1 HOUR" },
+  }
+
+  local function count(name, which)
+    return assert(handle:execute(("SELECT COUNT(*) AS n FROM %s WHERE %s"):format(name, which)))[1].n
+  end
+
+  -- Each third row fails once, where the table counts attempts.
+  local SCRIPT = [[return { task = function(job)
+  os.execute "sleep 0.01"
+  local counts = job.payload.iteration or job.payload.job_attempts or job.payload.failure_count
+  if counts and job.id % 3 == 0 and job.attempt == 1 then error "once" end
+end }]]
+
+  for _, t in ipairs(TABLES) do
+    local name, definition, rows, mapping, done = table.unpack(t)
+    it(name .. " is worked off by hosts that are killed", function()
+      assert(handle:execute(definition))
+      assert(handle:execute(("INSERT INTO %s %s FROM seq_1_to_%d"):format(name, rows, ROWS)))
+      local path = fixture.file(name .. ".lua", "return " .. mapping)
+      for i = 1, 2 do
+        local h = host.start(url, SCRIPT, { "--adopt", path, "--workers", "3" })
+        eventually(function() return count(name, done) >= i * ROWS // 4 end, 20)
+        h:signal "KILL"
+      h:wait()
+      end
+      local last = host.start(url, SCRIPT, { "--adopt", path, "--workers", "3" })
+      local ok = pcall(eventually, function() return count(name, done) == ROWS end, 30)
+      assert.is_true(ok, ("%d of %d are done"):format(count(name, done), ROWS))
+      last:signal "TERM"
+      assert.equal(0, last:wait())
+    end)
+  end
 end)

@@ -1,7 +1,7 @@
--- JSON to and from Lua values: exact numbers, arrays that stay arrays, and
--- errors that name the place.
+-- JSON to and from Lua values, exact numbers, errors that name the place; dates of HTTP.
 
 local core = require "nightshift.core"
+local http_date = require "nightshift.http_date"
 local locale = require "spec.support.locale"
 
 local encode, decode, null = core.encode, core.decode, core.null
@@ -413,5 +413,154 @@ describe("collecting garbage at every instruction", function()
     assert.equal(text, back)
     assert.equal("payload.a[1]: cannot encode a function", message)
     assert.truthy(where:find("line 1", 1, true))
+  end)
+end)
+
+-- The message for a text that is not JSON quoted the text as it was: with its
+-- newlines, and cut in the middle of a character.
+describe("a text that is not JSON", function()
+  local function message(text)
+    local value, why, code = core.decode(text)
+    assert.same({ nil, "INVALID" }, { value, code })
+    assert.matches("^not JSON: line %d+, column %d+: ", why)
+    return why
+  end
+
+  it("is quoted on one line", function()
+    assert.falsy(message('["a\\\x7Fb\n"]'):find "%c")
+    assert.falsy(message('[\n\n"x"\ny\n]'):find "%c")
+  end)
+
+  it("is quoted in valid UTF-8", function()
+    for n = 1, 200 do
+      assert.truthy(utf8.len(message('["' .. ("é"):rep(n) .. '\\x"]')))
+    end
+    assert.truthy(utf8.len(message "[\xFF]"))
+  end)
+
+  it("keeps the letters of other languages", function()
+    assert.matches("é", message '["é\\x"]', 1, true)
+  end)
+end)
+
+-- Dates of HTTP, and Retry-After.
+describe("a date of HTTP", function()
+  it("is read in all three forms", function()
+    for _, text in ipairs { "Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT",
+      "Sun Nov  6 08:49:37 1994", "  Sun, 06 Nov 1994 08:49:37 GMT\t" } do
+      assert.equal(784111777, http_date.parse(text))
+    end
+  end)
+
+  it("is exact on every day of four centuries", function()
+    local names = { "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec" }
+    local lengths = { 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31 }
+    local at = 0
+    for year = 1970, 2370 do
+      local leap = year % 4 == 0 and (year % 100 ~= 0 or year % 400 == 0)
+      for month, name in ipairs(names) do
+        for day = 1, lengths[month] + (month == 2 and leap and 1 or 0) do
+          assert(at == http_date.parse(("Mon, %02d %s %d 00:00:00 GMT"):format(day, name, year)), at)
+          at = at + 86400
+        end
+        assert.is_nil(http_date.parse(("Mon, 32 %s %d 00:00:00 GMT"):format(name, year)))
+      end
+      if not leap then assert.is_nil(http_date.parse(("Mon, 29 Feb %d 00:00:00 GMT"):format(year))) end
+    end
+  end)
+
+  it("of two digits is at most fifty years ahead", function()
+    local now = 1767225600 -- 2026-01-01
+    assert.equal(3344976000, http_date.parse("Tuesday, 31-Dec-75 00:00:00 GMT", now))
+    assert.equal(220838400, http_date.parse("Friday, 31-Dec-76 00:00:00 GMT", now))
+    assert.equal(1798675200, http_date.parse("Thursday, 31-Dec-26 00:00:00 GMT", now))
+  end)
+
+  it("is nothing else", function()
+    for _, text in ipairs { "", " ", "tomorrow", "Sun, 6 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:49:37 UTC",
+      "Sun, 06 Nov 1994 08:49:37 +0100", "Sun, 06 Nov 1994 24:00:00 GMT", "Sun, 06 Nov 1994 08:60:00 GMT",
+      "Sun, 06 Nov 1994 08:49:61 GMT", "Sun, 00 Nov 1994 08:49:37 GMT", "Sun, 31 Nov 1994 08:49:37 GMT",
+      "Son, 06 Nov 1994 08:49:37 GMT", "Sunny, 06-Nov-94 08:49:37 GMT", "Sun, 06-Nov-94 08:49:37 GMT",
+      "Sun, 06 Now 1994 08:49:37 GMT", "Sunday, 06-Now-94 08:49:37 GMT", "Sun Now  6 08:49:37 1994",
+      "1994-11-06T08:49:37Z", "Sun, 06 Nov 1994 08:49:37 GMT, 120", ("9"):rep(10000) } do
+      assert.is_nil(http_date.parse(text), text)
+    end
+  end)
+end)
+
+describe("a Retry-After", function()
+  it("is a number of seconds", function()
+    for text, delay in pairs { ["120"] = 120, [" 120 "] = 120, ["0"] = 0, ["-5"] = -5, ["1.5"] = 1.5 } do
+      assert.equal(delay, http_date.delay(text))
+    end
+    assert.is_true(http_date.delay(("9"):rep(400)) == math.huge)
+    for _, text in ipairs { "", "5m", "0x10", "1e3", "1,2", "nan", "inf", "12 0" } do
+      assert.is_nil(http_date.delay(text), text)
+    end
+  end)
+
+  it("is a date, by the clock of the server that sent it", function()
+    local date = "Sun, 06 Nov 1994 08:49:37 GMT"
+    assert.equal(60, http_date.delay("Sun, 06 Nov 1994 08:50:37 GMT", date))
+    assert.equal(-60, http_date.delay("Sun, 06 Nov 1994 08:48:37 GMT", date))
+    assert.equal(60, http_date.delay("Sunday, 06-Nov-94 08:50:37 GMT", date))
+  end)
+
+  it("is a date, by our clock when that server told none", function()
+    local text = os.date("!%a, %d %b %Y %H:%M:%S GMT", os.time() + 100)
+    for _, date in ipairs { "", "yesterday" } do
+      local delay = http_date.delay(text, date)
+      assert.is_true(delay >= 98 and delay <= 100, delay)
+    end
+    assert.is_true(http_date.delay(text) >= 98)
+  end)
+end)
+
+-- In a program whose locale has a decimal comma a handle that waited sent thousands of
+-- statements a second, progress was stored as 0, and adopted rows with a number of type
+-- DOUBLE failed.
+describe("a decimal comma", function()
+  local handle, q
+
+  with_database(function(...) handle, q = ... end)
+
+  local function statements()
+    return tonumber(assert(handle:execute "SHOW GLOBAL STATUS LIKE 'Questions'")[1].Value)
+  end
+
+  it("lets who waits sleep", function()
+    local before = statements()
+    locale.comma(function() assert.is_nil((q:claim { wait = 1.5 })) end)
+    assert.is_true(statements() - before < 60, statements() - before)
+  end)
+
+  it("stores progress as it was told", function()
+    local id = assert(q:push "a")
+    local job = assert(q:claim())
+    locale.comma(function() assert(job:progress(0.25, "half")) end)
+    local info = assert(handle:job(id))
+    assert.equal(0.25, info.progress)
+    assert.equal("half", info.status)
+    assert(job:ack())
+  end)
+
+  it("brings adopted rows with fractions whole", function()
+    assert(handle:execute [[CREATE TABLE measures (id INT AUTO_INCREMENT PRIMARY KEY, size DOUBLE NOT NULL,
+      state ENUM('open', 'busy', 'done', 'failed') NOT NULL DEFAULT 'open')]])
+    assert(handle:execute "INSERT INTO measures (size) VALUES (0.5), (1e300)")
+    local t = assert(handle:adopt {
+      table = "measures", name = "measure", max_attempts = 1,
+      status = { column = "state", open = "open", processing = "busy", done = "done", failed = "failed" },
+    })
+    local sizes = {}
+    locale.comma(function()
+      for _ = 1, 2 do
+        local job = assert(t:claim())
+        sizes[#sizes + 1] = job.payload.size
+        assert(job:ack())
+      end
+    end)
+    assert.same({ 0.5, 1e300 }, sizes)
+    assert.equal(2, assert(handle:execute "SELECT COUNT(*) AS n FROM measures WHERE state = 'done'")[1].n)
   end)
 end)

@@ -1,43 +1,45 @@
--- TLS to the server: verified when asked, encrypted when trusted, and never
--- quietly plain text. The certificates are made here by openssl.
+-- TLS to the server, the environment that libmariadb reads, core dumps, and what compiler and
+-- linker were asked for.
 
-local nightshift = require "nightshift"
 local db = require "spec.support.db"
+local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
 
-local function openssl(folder, ...)
-  local status, _, err = proc.run { "openssl", cwd = folder, ... }
-  assert.equal(0, status, err)
-end
-
-local NEW_KEY = { "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes" }
-
---- A certificate authority, and by it a server's certificate for `name`.
-local function authority(folder, name)
-  openssl(folder, "req", "-x509", "-keyout", "ca-key.pem", "-out", "ca.pem", "-days", "2", "-subj", "/CN=spec CA",
-    table.unpack(NEW_KEY))
-  openssl(folder, "req", "-keyout", "key.pem", "-out", "request.pem", "-subj", "/CN=server", table.unpack(NEW_KEY))
-  local file <close> = assert(io.open(folder .. "/names", "w"))
-  file:write("subjectAltName=", name, "\n")
-  file:close()
-  openssl(folder, "x509", "-req", "-in", "request.pem", "-CA", "ca.pem", "-CAkey", "ca-key.pem", "-CAcreateserial",
-    "-days", "2", "-extfile", "names", "-out", "cert.pem")
-end
-
-local function read(path)
-  local file <close> = assert(io.open(path, "rb"))
-  return file:read "a"
-end
-
---- This machine's address on a network, if it is on one.
-local function outer_address()
-  local pipe <close> = io.popen "hostname -I 2>/dev/null"
-  return pipe:read "a":match "%d+%.%d+%.%d+%.%d+"
-end
-
+-- TLS to the server: verified when asked, encrypted when trusted, and never
+-- quietly plain text. The certificates are made here by openssl.
 describe("TLS", function()
+  local function openssl(folder, ...)
+    local status, _, err = proc.run { "openssl", cwd = folder, ... }
+    assert.equal(0, status, err)
+  end
+
+  local NEW_KEY = { "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes" }
+
+  --- A certificate authority, and by it a server's certificate for `name`.
+  local function authority(folder, name)
+    openssl(folder, "req", "-x509", "-keyout", "ca-key.pem", "-out", "ca.pem", "-days", "2", "-subj", "/CN=spec CA",
+      table.unpack(NEW_KEY))
+    openssl(folder, "req", "-keyout", "key.pem", "-out", "request.pem", "-subj", "/CN=server", table.unpack(NEW_KEY))
+    local file <close> = assert(io.open(folder .. "/names", "w"))
+    file:write("subjectAltName=", name, "\n")
+    file:close()
+    openssl(folder, "x509", "-req", "-in", "request.pem", "-CA", "ca.pem", "-CAkey", "ca-key.pem", "-CAcreateserial",
+      "-days", "2", "-extfile", "names", "-out", "cert.pem")
+  end
+
+  local function read(path)
+    local file <close> = assert(io.open(path, "rb"))
+    return file:read "a"
+  end
+
+  --- This machine's address on a network, if it is on one.
+  local function outer_address()
+    local pipe <close> = io.popen "hostname -I 2>/dev/null"
+    return pipe:read "a":match "%d+%.%d+%.%d+%.%d+"
+  end
+
   local folder, server, port, outer, name
 
   setup(function()
@@ -214,4 +216,155 @@ ssl-key=FOLDER/key.pem
       refused("TLS", handle, message, code)
     end)
   end
+end)
+
+-- What libmariadb reads from the environment by itself must not matter: a
+-- password that nobody gave, option files, plugins to load.
+describe("the environment", function()
+  local TRY = [=[
+local nightshift = require "nightshift"
+local options = { socket = arg[1], user = arg[2], database = arg[3] }
+if arg[4] ~= "" then options[arg[4]] = arg[5] end
+local handle, message, code = nightshift.open(options)
+print(handle and "open" or code, message or "")
+]=]
+
+  local url, name, user, program
+
+  before_each(function()
+    local root
+    root, name = db.fresh()
+    url, user = db.user(root, "ALL")
+    program = fixture.file("try.lua", TRY)
+  end)
+
+  -- A program of somebody's with the module: what does open say?
+  local function try(env, key, value)
+    local status, out, err = proc.run { proc.lua, program, db.shared().socket, user, name, key or "", value or "",
+      env = env }
+    assert.equal(0, status, err)
+    return out:match "^%w+", out
+  end
+
+  it("gives no password: MYSQL_PWD", function()
+    assert.equal("DENIED", try { MYSQL_PWD = "Pass-word_1" })
+    assert.equal("open", try({ MYSQL_PWD = "wrong" }, "password", "Pass-word_1"))
+    local status, _, err = proc.nightshift({ "status" }, (url:gsub(":Pass%-word_1", "")),
+      { env = { MYSQL_PWD = "Pass-word_1" } })
+    assert.equal(78, status, err)
+  end)
+
+  it("gives no password beside an option file either, and the file's counts", function()
+    local without = fixture.file("my.cnf", "[client]\n")
+    local with = fixture.file("my.cnf", "[client]\npassword=Pass-word_1\n")
+    assert.equal("DENIED", try({ MYSQL_PWD = "Pass-word_1" }, "file", without))
+    assert.equal("open", try({ MYSQL_PWD = "wrong" }, "file", with))
+  end)
+
+  it("names no folder of option files: MYSQL_HOME", function()
+    local home = fixture.file("my.cnf", "[nightshift]\npassword=Pass-word_1\n"):match "(.*)/"
+    for _, variable in ipairs { "MYSQL_HOME", "MARIADB_HOME" } do
+      assert.equal("DENIED", try({ [variable] = home, HOME = fixture.dir() }, "group", "nightshift"))
+    end
+  end)
+
+  it("loads no plugins: LIBMYSQL_PLUGINS, MARIADB_PLUGIN_DIR", function()
+    local source = fixture.file("evil.c", [[
+#include <stdio.h>
+#include <stdlib.h>
+__attribute__((constructor)) static void loaded(void) { fclose(fopen(getenv("MARKER"), "w")); }
+]])
+    local folder = fixture.dir()
+    assert.equal(0, (proc.run { "cc", "-shared", "-fPIC", "-o", folder .. "/evil.so", source }))
+    local function loads(marker, ...)
+      local env = { NIGHTSHIFT_URL = url, LIBMYSQL_PLUGINS = "evil", MARIADB_PLUGIN_DIR = folder, MARKER = marker }
+      local status, _, err = proc.run { env = env, ... }
+      assert.equal(0, status, err)
+      return io.open(marker) ~= nil
+    end
+    assert.is_true(loads(folder .. "/1", "mariadb", "--no-defaults", "--socket=" .. db.shared().socket, "--user=root",
+      "-e", "SELECT 1"), "the trap does not work")
+    assert.is_false(loads(folder .. "/2", proc.program, "status"))
+    assert.is_false(loads(folder .. "/3", proc.lua, program, db.shared().socket, user, name, "password", "Pass-word_1"))
+  end)
+end)
+
+-- The host has the URL with its password in memory, so it leaves no core behind,
+-- however generous the limits of whoever starts it are.
+describe("a core dump", function()
+  local function read(path)
+    local file <close> = assert(io.open(path, "rb"))
+    return file:read "a"
+  end
+
+  --- Soft and hard, in bytes. Of 1 the kernel makes nothing, see process/privileges.c.
+  local function limits(pid)
+    local soft, hard = read("/proc/" .. pid .. "/limits"):match "Max core file size%s+(%S+)%s+(%S+)"
+    return { tonumber(soft), tonumber(hard) }
+  end
+
+  local function started(limit)
+    local folder = fixture.dir()
+    local p = proc.start { "sh", "-c", "ulimit -c " .. limit .. '; exec "$@"', "sh", proc.program, "work",
+      fixture.file("jobs.lua", "return {}"), cwd = folder, env = { NIGHTSHIFT_URL = (db.fresh()) } }
+    p:wait_line "host.ready"
+    return p, folder
+  end
+
+  it("of the host is not written", function()
+    local p, folder = started "$(ulimit -H -c)"
+    assert.same({ 1, 1 }, limits(p.pid))
+    assert(os.execute("kill -SEGV " .. p.pid))
+    p:wait()
+    assert.is_nil(io.popen("ls " .. folder):read "l")
+  end)
+
+  it("stays away where it was", function()
+    local limit = limits(started("0").pid)
+    assert.is_true(limit[1] <= 1 and limit[2] <= 1)
+  end)
+end)
+
+-- What the compiler and the linker were asked for stands in what they made.
+-- The sanitizers' builds have their own flags.
+describe("the built", function()
+  local PROGRAM = proc.build .. "/bin/nightshift"
+  local MODULE = proc.build .. "/nightshift/core.so"
+
+  local function read(command)
+    local pipe <close> = assert(io.popen(command .. " 2>&1"))
+    return pipe:read "a"
+  end
+
+  local has_readelf = read "command -v readelf" ~= ""
+
+  if os.getenv "SAN" or not has_readelf then
+    return pending "needs readelf and a build without sanitizers"
+  end
+
+  it("program is position independent", function()
+    assert.is_truthy(read("readelf -hW " .. PROGRAM):find "Type: +DYN")
+    assert.is_truthy(read("readelf -dW " .. PROGRAM):find "Flags:[^\n]*PIE")
+  end)
+
+  for name, file in pairs { program = PROGRAM, module = MODULE } do
+    it(name .. " has no executable stack and no writable relocations", function()
+      local segments, dynamic = read("readelf -lW " .. file), read("readelf -dW " .. file)
+      assert.is_truthy(segments:find "GNU_STACK[^\n]* RW +0x")
+      assert.is_truthy(segments:find "GNU_RELRO")
+      assert.is_truthy(dynamic:find "NOW")
+      assert.is_nil(dynamic:find "TEXTREL")
+    end)
+
+    it(name .. " guards its stack and its buffers", function()
+      local symbols = read("nm -D " .. file)
+      assert.is_truthy(symbols:find "__stack_chk_fail")
+      assert.is_truthy(symbols:find "__memcpy_chk")
+    end)
+  end
+
+  it("code marks where jumps may land (x86)", function()
+    if not read "uname -m":find "x86_64" then return pending "another machine" end
+    assert.is_truthy(read("readelf -nW " .. proc.build .. "/core/link/url.o"):find "IBT, SHSTK")
+  end)
 end)

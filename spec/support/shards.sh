@@ -15,11 +15,10 @@ rm -f "$logs"-*
 
 # Who counts the processes of a user is in the first, with most hosts.
 count=5
-set_1="spec/host spec/faults spec/security spec/shared spec/lua spec/laws_spec.lua"
-set_2="spec/adopt spec/cli spec/bench_spec.lua spec/strategies_spec.lua spec/demo_spec.lua spec/rock_spec.lua
-  $(echo spec/regress/28*)"
-set_3="spec/designs $(echo spec/core/[a-l]* spec/regress/29*)"
-set_4="spec/tree spec/examples spec/torture $(echo spec/regress/0* spec/regress/26* spec/regress/30*)"
+set_1="$(echo spec/host/[a-np-qs-z]*_spec.lua spec/host/or*_spec.lua) spec/faults spec/security spec/laws_spec.lua"
+set_2="spec/adopt spec/cli spec/designs spec/strategies_spec.lua"
+set_3="spec/tree spec/host/outage_spec.lua"
+set_4="spec/lua spec/host/reload_spec.lua $(echo spec/core/[a-n]*_spec.lua)"
 set_5=$(find spec -name '*_spec.lua' | sort |
   grep -vE "^($(echo $set_1 $set_2 $set_3 $set_4 | tr ' ' '|'))(/|\$)")
 

@@ -1,5 +1,7 @@
 -- Dependents whose row somebody holds: nobody waits for it, and nobody is missed.
 
+local db = require "spec.support.db"
+local host = require "spec.support.host"
 local lab = require "spec.support.lab"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
@@ -144,4 +146,314 @@ describe("a job that waits for one that somebody deleted by hand", function()
     assert.equal("cancelled", assert(database:job(strict)).state)
     assert.equal(easy, assert(q:claim()).id)
   end)
+end)
+
+-- Somebody's open transaction held the job that a child was to wait for: the
+-- host waited for it, with all its other jobs. It has to wait for no such lock.
+describe("an open transaction", function()
+  local url, handle, other, q
+
+  before_each(function()
+    url = db.fresh()
+    handle, other = assert(nightshift.open(url)), assert(nightshift.open(url))
+    q = handle:queue "q"
+  end)
+  after_each(function()
+    handle:close()
+    other:close()
+  end)
+
+  -- While it holds a job, others run; the job that `begin` gives does not end.
+  local function stalls_only(held, begin)
+    local id
+    other:transaction(function(tx)
+      assert(tx:execute("SELECT id FROM nightshift_job WHERE id = ? FOR UPDATE", held))
+      id = begin()
+      local slow = 0
+      for _ = 1, 20 do
+        local begun, one = nightshift.clock(), assert(q:push "other")
+        eventually(function() return handle:job(one).state == "done" end)
+        slow = slow + (nightshift.clock() - begun < 2.5 and 0 or 1)
+      end
+      assert.is_true(slow <= 2, slow) -- each waits for a lock: 3 s
+      assert.equal("running", handle:job(id).state)
+      return true
+    end)
+    return id
+  end
+
+  it("that holds what a child is to wait for keeps its parent's verdict waiting, and nothing else", function()
+    local held = assert(q:push("other", nil, { delay = 3600 }))
+    local h = host.start(url, [[return {
+      parent = function(job) job:spawn("other", 1, { after = { job.payload } }) end,
+      other = function() end,
+    }]])
+    local parent = stalls_only(held, function() return assert(q:push("parent", held)) end)
+    eventually(function() return handle:job(parent).state == "done" end)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+
+  it("that holds a child keeps its parent from being parked, and nothing else", function()
+    local h = host.start(url, [[return {
+      parent = function(job)
+        if job.phase > 0 then return #job.results end
+        if job.polls > 0 then return job:wait() end
+        job:spawn("other", 1)
+        return job:again(3600)
+      end,
+      other = function() end,
+    }]])
+    local parent = assert(q:push "parent")
+    local child = eventually(function()
+      local rows = handle:execute("SELECT id FROM nightshift_child WHERE parent = ?", parent)
+      return rows[1] and rows[1].id
+    end)
+    stalls_only(child, function()
+      assert(handle:run_now(parent))
+      eventually(function() return handle:job(parent).state == "running" end)
+      return parent
+    end)
+    eventually(function() return handle:job(parent).result == 1 end)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+end)
+
+-- Somebody's open transaction held a job that waited, for another or for its
+-- children: the host that ended what it waited for waited, too, with all its
+-- other jobs, until that transaction ended.
+describe("an open transaction", function()
+  local HANDLERS = [[return {
+  parent = function(job)
+    if job.phase > 0 then return #job.results end
+    job:spawn("child", 1)
+    return job:wait()
+  end,
+  child = function() end,
+  other = function() end,
+}]]
+
+  local url, name, handle, other, q, h
+
+  before_each(function()
+    url, name = db.fresh()
+    handle, other = assert(nightshift.open(url)), assert(nightshift.open(url))
+    q = handle:queue "q"
+  end)
+  after_each(function()
+    handle:close()
+    other:close()
+  end)
+
+  -- How many of 20 jobs of others, one by one, take as long as a wait for a lock: 3 s.
+  local function stalled()
+    local slow = 0
+    for _ = 1, 20 do
+      local begun, id = nightshift.clock(), assert(q:push "other")
+      eventually(function() return handle:job(id).state == "done" end)
+      slow = slow + (nightshift.clock() - begun < 2.5 and 0 or 1)
+    end
+    return slow
+  end
+
+  -- Runs jobs of others while a transaction, which is rolled back, has done
+  -- `verb` to a job.
+  local function while_held(verb, what)
+    stalled() -- the host has learnt how long they take
+    local ok, why = pcall(other.transaction, other, function()
+      assert(verb())
+      what()
+      assert.is_true(stalled() <= 2)
+      error "as planned"
+    end)
+    if not ok and not tostring(why):find "as planned" then error(why, 0) end
+  end
+
+  local function held(what, verb)
+    it("that has " .. what .. " a dependent stalls no other job", function()
+      h = host.start(url, HANDLERS)
+      local first = assert(q:push("other", nil, { delay = 3600 }))
+      local second = assert(q:push("other", nil, { after = { first } }))
+      while_held(function() return verb(second) end, function() assert(handle:run_now(first)) end)
+      eventually(function() return handle:job(second).state == "done" end)
+      h:signal "TERM"
+      assert.equal(0, h:wait())
+    end)
+
+    it("that has " .. what .. " a parked parent stalls no other job", function()
+      assert(handle:queue("slow"):push("other", nil, { delay = 3600 }))
+      assert(handle:queue("slow"):pause())
+      h = host.start(url, (HANDLERS:gsub('"child", 1', '"child", 1, { queue = "slow" }')))
+      local parent = assert(q:push "parent")
+      eventually(function() return handle:job(parent).state == "waiting" end)
+      while_held(function() return verb(parent) end, function() assert(handle:queue("slow"):resume()) end)
+      eventually(function() return handle:job(parent).state == "done" end)
+      assert.equal(1, handle:job(parent).result)
+      h:signal "TERM"
+      assert.equal(0, h:wait())
+    end)
+  end
+
+  held("cancelled", function(id) return other:cancel(id) end)
+  held("reprioritised", function(id) return other:reprioritise(id, 7) end)
+  held("signalled", function(id) return other:signal(id, 1) end)
+
+  it("outlives the host that found a parent held: the other one goes on", function()
+    local parent = assert(q:push "parent")
+    local job = q:claim()
+    job:spawn("child", 1, { queue = "slow", delay = 3600 })
+    assert(job:wait())
+    h = host.start(url, HANDLERS, { "--queues", "slow" })
+    local second = host.start(url, HANDLERS, { "--queues", "q" })
+    assert(other:transaction(function(tx)
+      assert(tx:execute("SELECT id FROM nightshift_job WHERE id = ? FOR UPDATE", parent))
+      for _, child in ipairs(handle:jobs { queue = "slow" }) do assert(handle:run_now(child.id)) end
+      eventually(function() return db.sql("SELECT COUNT(*) FROM nightshift_met", name) ~= "0" end)
+      h:signal "KILL"
+      h:wait()
+      return true
+    end))
+    eventually(function() return handle:job(parent).state == "done" end, 20)
+    assert.equal("0", (db.sql("SELECT COUNT(*) FROM nightshift_met", name)))
+    second:signal "TERM"
+    assert.equal(0, second:wait())
+  end)
+end)
+
+-- Somebody's open transaction had been refused a unique key, and so held its
+-- row: the host that ended the key's job waited for it.
+describe("an open transaction that was refused a unique key", function()
+  it("stalls no other job", function()
+    local url = db.fresh()
+    local handle <close> = assert(nightshift.open(url))
+    local other <close> = assert(nightshift.open(url))
+    local q = handle:queue "q"
+    local h = host.start(url, [[return { job = function() end }]])
+    local first = assert(q:push("job", nil, { unique = "key", delay = 3600 }))
+    local ok, why = pcall(other.transaction, other, function(tx)
+      assert.equal("DUPLICATE", select(3, tx:queue("q"):push("job", nil, { unique = "key" })))
+      assert(handle:run_now(first))
+      local slow = 0
+      for _ = 1, 20 do
+        local begun, id = nightshift.clock(), assert(q:push "job")
+        eventually(function() return handle:job(id).state == "done" end)
+        slow = slow + (nightshift.clock() - begun < 2.5 and 0 or 1)
+      end
+      assert.is_true(slow <= 2, slow) -- each waits for a lock: 3 s
+      error "as planned"
+    end)
+    if not ok and not tostring(why):find "as planned" then error(why, 0) end
+    eventually(function() return handle:job(first).state == "done" end)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+end)
+
+-- Somebody's open transaction had been refused the unique key of a dependent
+-- that fell, or had pushed a dependent of the next job: whoever ended what they
+-- waited for, a host too, waited for that transaction, though it held none of
+-- the jobs.
+describe("an open transaction", function()
+  local url, handle, other, q
+
+  before_each(function()
+    url = db.fresh()
+    handle, other = assert(nightshift.open(url)), assert(nightshift.open(url))
+    q = handle:queue "q"
+  end)
+  after_each(function()
+    handle:close()
+    other:close()
+  end)
+
+  -- Discards a job while a transaction, which is rolled back, has done `what`.
+  local function discard_while(job, what)
+    local ok, why = pcall(other.transaction, other, function(tx)
+      what(tx)
+      assert(handle:execute "SET innodb_lock_wait_timeout = 10")
+      local begun = nightshift.clock()
+      assert(job:discard "no")
+      assert.is_true(nightshift.clock() - begun < 9)
+      error "as planned"
+    end)
+    if not ok and not tostring(why):find "as planned" then error(why, 0) end
+  end
+
+  it("that was refused a unique key does not hold up what makes its job fall", function()
+    local first = assert(q:push "job")
+    local second = assert(q:push("job", nil, { after = { first }, unique = "key" }))
+    local third = assert(q:push("job", nil, { after = { second } }))
+    discard_while(assert(q:claim()), function(tx)
+      assert.equal("DUPLICATE", select(3, tx:queue("q"):push("job", nil, { unique = "key" })))
+    end)
+    assert.is_nil(q:claim { wait = 1 })
+    assert.same({ "cancelled", "cancelled" }, { handle:job(second).state, handle:job(third).state })
+    assert(q:push("job", nil, { unique = "key" }))
+  end)
+
+  it("that has pushed a dependent of the next job does not hold up what falls before it", function()
+    local first = assert(q:push("job", nil, { priority = 200 }))
+    local job = assert(q:claim())
+    local ids = assert(q:push_many { { "job", nil, { after = { first } } },
+      { "job", nil, { after = { first } } }, { "job" } })
+    assert.same({ ids[1] + 1, ids[1] + 2 }, { ids[2], ids[3] })
+    local below = {}
+    for i = 1, 2 do below[i] = assert(q:push("job", nil, { after = { ids[i] } })) end
+    discard_while(job, function(tx) assert(tx:queue("q"):push("job", nil, { after = { ids[3] } })) end)
+    for i = 1, 2 do assert.equal("cancelled", handle:job(below[i]).state) end
+  end)
+end)
+
+-- A long chain of jobs, each waiting for the one before: as the first failed, all
+-- of it was cancelled by a function that called itself, and the stack ended.
+describe("a long chain of jobs", function()
+  local LENGTH = 3000
+
+  local FAIL = [[
+local nightshift = require "nightshift"
+local db = assert(nightshift.open(arg[1]))
+assert(assert(db:queue "q":claim()):discard "no")
+while db:job(tonumber(arg[2])).state == "waiting" do db:queue "q":claim() end
+db:close()]]
+
+  it("is cancelled when its first fails, by a program with a small stack", function()
+    local url = db.fresh()
+    local handle <close> = assert(nightshift.open(url))
+    local last = assert(handle:queue "q":push "first")
+    assert(handle:transaction(function(tx)
+      for _ = 1, LENGTH do last = assert(tx:queue "q":push("next", nil, { after = { last } })) end
+      return true
+    end))
+    local status, _, err = proc.run { "sh", "-c", 'ulimit -s 512; exec "$@"', "sh", proc.lua,
+      fixture.file("fail.lua", FAIL), url, last, timeout = 60 }
+    assert.equal(0, status, err)
+    assert.equal("cancelled", handle:job(last).state)
+    assert.matches("^job %d+, which it waited for, failed$", handle:job(last).error)
+  end)
+end)
+
+-- Another priority took the job's row out of scheduled only if nobody held it,
+-- and then put in a new one: with the old one still there that was DUPLICATE.
+it("a job due later gets its priority though somebody holds its row for a moment", function()
+  local url = db.fresh()
+  local handle <close> = assert(nightshift.open(url))
+  local q = handle:queue "q"
+  local id = assert(q:push("job", 1, { delay = 3600 }))
+  local path = fixture.file("hold.lua", [[
+    local h = assert(require "nightshift".open(arg[1]))
+    h:transaction(function(tx)
+      assert(tx:execute "SELECT * FROM nightshift_scheduled FOR UPDATE")
+      print "holds"
+      io.stdout:flush()
+      tx:execute "SELECT SLEEP(0.5)"
+    end)
+  ]])
+  local p = proc.start { proc.lua, path, url }
+  p:wait_line "holds"
+  assert(handle:reprioritise(id, 7))
+  assert.equal(0, p:wait())
+  assert.same({ 7, "scheduled" }, { handle:job(id).priority, handle:job(id).state })
+  assert(handle:run_now(id))
+  assert.equal(7, assert(q:claim()).priority)
 end)

@@ -1,5 +1,4 @@
--- Polling: its budgets, what it keeps, what it costs, how it ends; and a start
--- step that is safe to repeat.
+-- Polling: its budgets, what it keeps, what it costs, how it ends; and phases without end.
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"
@@ -7,37 +6,40 @@ local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
 
-local url, name, handle, q
+-- Polling: its budgets, what it keeps, what it costs, how it ends; and a start
+-- step that is safe to repeat.
+describe("polls:", function()
+  local url, name, handle, q
 
-with_database(function(...) handle, q, url, name = ... end)
+  with_database(function(...) handle, q, url, name = ... end)
 
-local function ended(id, timeout)
-  return eventually(function()
-    local info = handle:job(id)
-    return (info.state == "done" or info.state == "dead") and info
-  end, timeout)
-end
+  local function ended(id, timeout)
+    return eventually(function()
+      local info = handle:job(id)
+      return (info.state == "done" or info.state == "dead") and info
+    end, timeout)
+  end
 
-local function child_of(id)
-  local sql = "SELECT id FROM nightshift_child WHERE parent = ?"
-  return eventually(function() return handle:execute(sql, id)[1] end).id
-end
+  local function child_of(id)
+    local sql = "SELECT id FROM nightshift_child WHERE parent = ?"
+    return eventually(function() return handle:execute(sql, id)[1] end).id
+  end
 
---- The poll of a background job, when it has ended.
-local function poll_of(id) return ended(child_of(id), 40) end
+  --- The poll of a background job, when it has ended.
+  local function poll_of(id) return ended(child_of(id), 40) end
 
-local function counts(info) return { info.state, info.reason, info.attempts, info.polls, info.crashes } end
+  local function counts(info) return { info.state, info.reason, info.attempts, info.polls, info.crashes } end
 
-local function attempts_kept() return tonumber((db.sql("SELECT COUNT(*) FROM nightshift_attempt", name))) end
+  local function attempts_kept() return tonumber((db.sql("SELECT COUNT(*) FROM nightshift_attempt", name))) end
 
-local function stop(h)
-  h:signal "TERM"
-  assert.equal(0, h:wait())
-end
+  local function stop(h)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end
 
--- Polls as its payload says, a letter per run: n not yet, e raises, c its worker
--- dies, d done. The run's number is in the state.
-local LETTERS = [[return { slow = require "nightshift".background {
+  -- Polls as its payload says, a letter per run: n not yet, e raises, c its worker
+  -- dies, d done. The run's number is in the state.
+  local LETTERS = [[return { slow = require "nightshift".background {
   every = 0.01, max_polls = %s, max_attempts = 3, max_crashes = 3,
   start = function(job) return job.payload end,
   poll = function(job, letters)
@@ -49,127 +51,127 @@ local LETTERS = [[return { slow = require "nightshift".background {
     return job:again { delay = 0.001, state = (job.state or "") .. letter }
   end } }]]
 
-describe("a poll's budgets", function()
-  local function walk(letters, max_polls)
-    -- an attempt's backoff is seconds: whatever is scheduled is run at once
-    local h = host.start(url, LETTERS:format(max_polls or 100))
-    local child = child_of(assert(q:push("slow", letters)))
-    local info = eventually(function()
-      local now = handle:job(child)
-      if now.state == "scheduled" and now.due - now.created > 1000000 then handle:run_now(child) end
-      return (now.state == "done" or now.state == "dead") and now
-    end, 90)
-    stop(h)
-    return info
-  end
+  describe("a poll's budgets", function()
+    local function walk(letters, max_polls)
+      -- an attempt's backoff is seconds: whatever is scheduled is run at once
+      local h = host.start(url, LETTERS:format(max_polls or 100))
+      local child = child_of(assert(q:push("slow", letters)))
+      local info = eventually(function()
+        local now = handle:job(child)
+        if now.state == "scheduled" and now.due - now.created > 1000000 then handle:run_now(child) end
+        return (now.state == "done" or now.state == "dead") and now
+      end, 90)
+      stop(h)
+      return info
+    end
 
-  it("are of their own: polls cost no attempt, errors and crashes no poll; the state stays", function()
-    local info = walk "nnennccnend"
-    assert.same({ "done", nil, 2, 6, 2 }, counts(info))
-    assert.same({ state = "nnnnnn", polls = 6 }, info.result)
-    assert.equal(4, attempts_kept())
+    it("are of their own: polls cost no attempt, errors and crashes no poll; the state stays", function()
+      local info = walk "nnennccnend"
+      assert.same({ "done", nil, 2, 6, 2 }, counts(info))
+      assert.same({ state = "nnnnnn", polls = 6 }, info.result)
+      assert.equal(4, attempts_kept())
+    end)
+
+    it("each end it with a reason of their own", function()
+      assert.same({ "dead", "poll deadline", 0, 4, 0 }, counts(walk("nnnnnnn", 3)))
+      assert.equal(0, attempts_kept())
+      assert.same({ "dead", "failed", 3, 2, 0 }, counts(walk "nenee"))
+      assert.same({ "dead", "poison", 0, 1, 3 }, counts(walk "cncc"))
+      assert.same({ "dead", "poll deadline", 2, 4, 2 }, counts(walk("ncenecnnn", 3)))
+    end)
   end)
 
-  it("each end it with a reason of their own", function()
-    assert.same({ "dead", "poll deadline", 0, 4, 0 }, counts(walk("nnnnnnn", 3)))
-    assert.equal(0, attempts_kept())
-    assert.same({ "dead", "failed", 3, 2, 0 }, counts(walk "nenee"))
-    assert.same({ "dead", "poison", 0, 1, 3 }, counts(walk "cncc"))
-    assert.same({ "dead", "poll deadline", 2, 4, 2 }, counts(walk("ncenecnnn", 3)))
-  end)
-end)
-
-describe("the state of a poll", function()
-  it("outlives the hosts", function()
-    local SCRIPT = [[return { slow = function(job)
+  describe("the state of a poll", function()
+    it("outlives the hosts", function()
+      local SCRIPT = [[return { slow = function(job)
       if job.polls == 3 then return job.state end
       return job:again { delay = job.payload, state = (job.state or 0) + 1 }
     end }]]
-    local id = assert(q:push("slow", 0.3))
-    for polls = 1, 3 do
+      local id = assert(q:push("slow", 0.3))
+      for polls = 1, 3 do
+        local h = host.start(url, SCRIPT)
+        eventually(function() return handle:job(id).polls >= polls end)
+        h:signal "KILL"
+        h:wait()
+      end
       local h = host.start(url, SCRIPT)
-      eventually(function() return handle:job(id).polls >= polls end)
-      h:signal "KILL"
-      h:wait()
-    end
-    local h = host.start(url, SCRIPT)
-    local info = ended(id)
-    assert.same({ "done", 3, 0, 0 }, { info.state, info.result, info.attempts, info.crashes })
-    stop(h)
+      local info = ended(id)
+      assert.same({ "done", 3, 0, 0 }, { info.state, info.result, info.attempts, info.crashes })
+      stop(h)
+    end)
   end)
-end)
 
-describe("a job that has polled 8,000 times", function()
-  it("costs what it cost at first, in time and in rows", function()
-    local bench = proc.root .. "/bench/questions/parked/polls.lua"
-    local report
-    for _ = 1, 3 do -- others may be busy at its end, and were not at its start
-      local status, out, err = proc.run { proc.lua, bench, (db.fresh()), "8000", "0", timeout = 300 }
-      assert.equal(0, status, err)
-      report = nightshift.decode(out)
-      assert.same({ 8000, 1, 0, 0 }, { report.polls, report.job, report.scheduled, report.attempt })
-      assert.is_true(report.ready <= 15, report.ready .. " rows of ready") -- one, and an end per lane
-      if report.ratio <= 4 then break end
-    end
-    assert.is_true(report.ratio <= 4, report.ratio) -- the figure is the bench's; growth would be worse
+  describe("a job that has polled 8,000 times", function()
+    it("costs what it cost at first, in time and in rows", function()
+      local bench = proc.root .. "/bench/questions/parked/polls.lua"
+      local report
+      for _ = 1, 3 do -- others may be busy at its end, and were not at its start
+        local status, out, err = proc.run { proc.lua, bench, (db.fresh()), "8000", "0", timeout = 300 }
+        assert.equal(0, status, err)
+        report = nightshift.decode(out)
+        assert.same({ 8000, 1, 0, 0 }, { report.polls, report.job, report.scheduled, report.attempt })
+        assert.is_true(report.ready <= 15, report.ready .. " rows of ready") -- one, and an end per lane
+        if report.ratio <= 4 then break end
+      end
+      assert.is_true(report.ratio <= 4, report.ratio) -- the figure is the bench's; growth would be worse
+    end)
   end)
-end)
 
-describe("the end of a poll that is not ready in time", function()
-  local function run(definition)
-    local h = host.start(url, ([[return { slow = require "nightshift".background {
+  describe("the end of a poll that is not ready in time", function()
+    local function run(definition)
+      local h = host.start(url, ([[return { slow = require "nightshift".background {
       start = function() return 7 end, %s } }]]):format(definition))
-    local info = poll_of(assert(q:push "slow"))
-    stop(h)
-    return info
-  end
-
-  it("is what on_timeout returns, at the deadline and after max_polls", function()
-    for _, limit in ipairs { "deadline = 2, every = 0.1", "max_polls = 2, every = 0.02" } do
-      local info = run(limit .. [[, poll = function(job) return job:again() end,
-        on_timeout = function(job, operation) return { operation, job.polls } end]])
-      assert.same({ "done", 7 }, { info.state, info.result[1] })
-      assert.is_true(info.result[2] >= 2)
+      local info = poll_of(assert(q:push "slow"))
+      stop(h)
+      return info
     end
-  end)
 
-  it("is never left out because the poll itself took too long", function()
-    local info = run [[deadline = 3, every = 0.1,
+    it("is what on_timeout returns, at the deadline and after max_polls", function()
+      for _, limit in ipairs { "deadline = 2, every = 0.1", "max_polls = 2, every = 0.02" } do
+        local info = run(limit .. [[, poll = function(job) return job:again() end,
+        on_timeout = function(job, operation) return { operation, job.polls } end]])
+        assert.same({ "done", 7 }, { info.state, info.result[1] })
+        assert.is_true(info.result[2] >= 2)
+      end
+    end)
+
+    it("is never left out because the poll itself took too long", function()
+      local info = run [[deadline = 3, every = 0.1,
       poll = function(job) os.execute "sleep 3.5" return job:again() end,
       on_timeout = function() return "asked" end]]
-    assert.same({ "done", "asked" }, { info.state, info.result })
-  end)
+      assert.same({ "done", "asked" }, { info.state, info.result })
+    end)
 
-  it("keeps its error", function()
-    local info = run [[max_polls = 1, every = 0.02, poll = function(job) return job:again() end,
+    it("keeps its error", function()
+      local info = run [[max_polls = 1, every = 0.02, poll = function(job) return job:again() end,
       on_timeout = function() error "gave up" end]]
-    assert.same({ "dead", "poll deadline" }, { info.state, info.reason })
-    assert.is_truthy(info.error:find("gave up", 1, true) and info.error:find("stack traceback", 1, true))
-    info = run [[max_polls = 1, every = 0.02, poll = function(job) return job:again() end,
+      assert.same({ "dead", "poll deadline" }, { info.state, info.reason })
+      assert.is_truthy(info.error:find("gave up", 1, true) and info.error:find("stack traceback", 1, true))
+      info = run [[max_polls = 1, every = 0.02, poll = function(job) return job:again() end,
       on_timeout = function(job) return job:again(1) end]]
-    assert.same({ "dead", "poll deadline" }, { info.state, info.reason })
-    assert.equal(0, attempts_kept())
-  end)
+      assert.same({ "dead", "poll deadline" }, { info.state, info.reason })
+      assert.equal(0, attempts_kept())
+    end)
 
-  it("may be left to people", function()
-    local h = host.start(url, [[return { slow = require "nightshift".background {
+    it("may be left to people", function()
+      local h = host.start(url, [[return { slow = require "nightshift".background {
       start = function() return 7 end, max_polls = 1, every = 0.02,
       poll = function(job) if job.signal then return job.signal end return job:again() end,
       on_timeout = function(job) return job:wait { signal = "decided" } end } }]])
-    local id = assert(q:push "slow")
-    local child = eventually(function()
-      return handle:execute("SELECT id FROM nightshift_job WHERE parent = ? AND awaits = 'decided'", id)[1]
+      local id = assert(q:push "slow")
+      local child = eventually(function()
+        return handle:execute("SELECT id FROM nightshift_job WHERE parent = ? AND awaits = 'decided'", id)[1]
+      end)
+      assert(handle:signal(child.id, "go on", "decided"))
+      assert.equal("go on", ended(child.id).result)
+      stop(h)
     end)
-    assert(handle:signal(child.id, "go on", "decided"))
-    assert.equal("go on", ended(child.id).result)
-    stop(h)
   end)
-end)
 
-describe("the start step", function()
-  -- The remote side is a folder: an operation is started by making a folder of
-  -- its key's name, once. Each call, start and poll is a line in a file.
-  local SCRIPT = [[
+  describe("the start step", function()
+    -- The remote side is a folder: an operation is started by making a folder of
+    -- its key's name, once. Each call, start and poll is a line in a file.
+    local SCRIPT = [[
     local function note(job, file, text)
       local log = io.open(job.payload.remote .. "/" .. file, "a")
       log:write(text, "\n")
@@ -196,66 +198,328 @@ describe("the start step", function()
         return operation.key
       end } }]]
 
-  local function lines(path)
-    local list = {}
-    local file = io.open(path)
-    for line in file and file:lines() or function() end do list[#list + 1] = line end
-    return list
-  end
-
-  local function assert_once(remote, key, calls)
-    assert.equal(calls, #lines(remote .. "/calls"))
-    for _, file in ipairs { "calls", "started", "polls" } do
-      for _, line in ipairs(lines(remote .. "/" .. file)) do assert.equal(key, line) end
+    local function lines(path)
+      local list = {}
+      local file = io.open(path)
+      for line in file and file:lines() or function() end do list[#list + 1] = line end
+      return list
     end
-    assert.same({ key }, lines(remote .. "/started"))
-    assert.same({ key }, lines(remote .. "/polls"))
+
+    local function assert_once(remote, key, calls)
+      assert.equal(calls, #lines(remote .. "/calls"))
+      for _, file in ipairs { "calls", "started", "polls" } do
+        for _, line in ipairs(lines(remote .. "/" .. file)) do assert.equal(key, line) end
+      end
+      assert.same({ key }, lines(remote .. "/started"))
+      assert.same({ key }, lines(remote .. "/polls"))
+    end
+
+    it("starts once when its worker is killed behind the remote call", function()
+      local remote = fixture.dir()
+      local h = host.start(url, SCRIPT)
+      local id = assert(q:push("slow", { remote = remote, dies = true }))
+      assert.equal("done", poll_of(id).state)
+      assert_once(remote, handle:job(id).key, 2)
+      assert.equal(1, handle:job(id).crashes)
+      stop(h)
+    end)
+
+    it("starts once when its host is killed there, and when it is retried", function()
+      local remote = fixture.dir()
+      local h = host.start(url, SCRIPT)
+      local id = assert(q:push("slow", { remote = remote, waits = true }))
+      eventually(function() return lines(remote .. "/started")[1] end)
+      h:signal "KILL"
+      h:wait()
+      h = host.start(url, SCRIPT)
+      assert.equal("done", poll_of(id).state)
+      local key = handle:job(id).key
+      assert_once(remote, key, 2)
+      assert(handle:retry(id))
+      eventually(function() return #lines(remote .. "/calls") == 3 end)
+      eventually(function() return handle:job(id).state == "done" end)
+      assert.same({ key }, lines(remote .. "/started"))
+      assert.equal(key, handle:job(id).key)
+      stop(h)
+    end)
+
+    it("is followed by one poll when the server is killed meanwhile", function()
+      local server = db.server()
+      local there = server:fresh()
+      local remote = fixture.dir()
+      local h = host.start(there, SCRIPT)
+      local pusher <close> = assert(nightshift.open(there))
+      local id = assert(pusher:queue("q"):push("slow", { remote = remote, waits = true }))
+      eventually(function() return lines(remote .. "/started")[1] end)
+      server:kill()
+      assert(io.open(remote .. "/go", "w")):close()
+      nst.sleep(0.2) -- its verdict is kept: nobody is there to take it
+      server:start()
+      eventually(function() return lines(remote .. "/polls")[1] end, 30)
+      eventually(function() return pusher:execute("SELECT COUNT(*) AS n FROM nightshift_finished")[1].n == 2 end, 30)
+      assert_once(remote, pusher:job(id).key, 1)
+      stop(h)
+    end)
+  end)
+end)
+
+-- A retried job had no deadline any more: a poll that had given up at its deadline
+-- and was retried polled for ever, and its on_timeout was never called.
+describe("a job that is retried", function()
+  it("has as long as it had at first", function()
+    local handle <close> = assert(nightshift.open((db.fresh())))
+    local q = handle:queue "q"
+    local id = assert(q:push("job", nil, { deadline = 2 }))
+    local first = assert(q:claim())
+    local stop = first.deadline - first.created
+    assert.is_true(stop >= 2000000 and stop < 2001000)
+    assert(first:again(0.01))
+    eventually(function()
+      local polling = q:claim { wait = 5 }
+      return polling == nil or select(2, polling:again(0.01)) == true
+    end)
+    assert.equal("poll deadline", handle:job(id).reason)
+    assert(handle:retry(id))
+    local job = assert(q:claim())
+    assert.equal(stop, job.deadline - job.created)
+    assert(job:again(0))
+    assert.equal("ready", handle:job(id).state)
+  end)
+end)
+
+-- A deadline brings forward when a job is due, so that it ends then. A later one, or
+-- none, left it there: a job of tomorrow ran at the deadline that had been taken
+-- back, and who waited for a signal was told that nobody had answered.
+describe("another deadline", function()
+  local handle, q
+
+  with_database(function(...) handle, q = ... end)
+
+  local function due_in(id)
+    local job = assert(handle:job(id))
+    return math.floor((job.due - job.created) / 1000000 + 0.5)
   end
 
-  it("starts once when its worker is killed behind the remote call", function()
-    local remote = fixture.dir()
-    local h = host.start(url, SCRIPT)
-    local id = assert(q:push("slow", { remote = remote, dies = true }))
-    assert.equal("done", poll_of(id).state)
-    assert_once(remote, handle:job(id).key, 2)
-    assert.equal(1, handle:job(id).crashes)
-    stop(h)
+  -- A deadline is reckoned from the moment when it is set, however late that is.
+  local function due_after(seconds, id, ...)
+    local before = handle._handle:now()
+    assert(handle:deadline(id, ...))
+    local due = assert(handle:job(id)).due - seconds * 1000000
+    assert.is_true(due >= before and due <= handle._handle:now(), due - before)
+  end
+
+  -- what is taken back counts for one job and for trees, and again and again
+  for _, tree in ipairs { false, true } do
+    it("lets a job be due when it was to be" .. (tree and ", in a tree" or ""), function()
+      local id = assert(q:push("job", nil, { delay = 3600 }))
+      for _, later in ipairs { "2h", false, "90m" } do
+        due_after(1800, id, "30m", { tree = tree })
+        due_after(2400, id, "40m", { tree = tree })
+        assert(handle:deadline(id, later, { tree = tree }))
+        assert.equal(3600, due_in(id))
+      end
+      assert(handle:deadline(id, 0.3, { tree = tree }))
+      assert(handle:deadline(id, false, { tree = tree }))
+      nst.sleep(0.5)
+      assert.is_nil(q:claim())
+      assert(handle:run_now(id))
+      assert.equal(id, assert(q:claim()).id)
+    end)
+  end
+
+  it("lets who is parked wait on for a signal, as long as it was to", function()
+    local id = assert(q:push("job", nil, { deadline = 10 }))
+    local before = handle._handle:now()
+    assert(q:claim():wait { signal = "go", deadline = "1h" })
+    local after = handle._handle:now()
+    assert(handle:deadline(id, "2h"))
+    local due = handle:job(id).due - 3600000000
+    assert.is_true(due >= before and due <= after, due - before)
+    assert(handle:deadline(id, 0.1))
+    assert(handle:deadline(id, false))
+    nst.sleep(0.5)
+    assert.is_nil(q:claim())
+    assert.equal("waiting", handle:job(id).state)
+    assert(handle:signal(id, "yes"))
+    assert.equal("yes", assert(q:claim()).signal)
   end)
 
-  it("starts once when its host is killed there, and when it is retried", function()
-    local remote = fixture.dir()
-    local h = host.start(url, SCRIPT)
-    local id = assert(q:push("slow", { remote = remote, waits = true }))
-    eventually(function() return lines(remote .. "/started")[1] end)
-    h:signal "KILL"
+  it("reaches a job that is paused meanwhile", function()
+    local id = assert(q:push("job", nil, { delay = 3600 }))
+    assert(handle:deadline(id, "30m"))
+    assert(handle:pause(id))
+    assert(handle:deadline(id, false))
+    assert(handle:resume(id))
+    assert.same({ 3600, "scheduled" }, { due_in(id), handle:job(id).state })
+  end)
+end)
+
+-- A poll that raised shortly before its deadline, or at its last look, was dead
+-- at once, reason "deadline", as its backoff would have ended later: with nine
+-- attempts left, without a last look, and on_timeout was never called.
+describe("a poll that fails before its deadline", function()
+  local handle, h
+
+  after_each(function()
+    h:signal "QUIT"
     h:wait()
-    h = host.start(url, SCRIPT)
-    assert.equal("done", poll_of(id).state)
-    local key = handle:job(id).key
-    assert_once(remote, key, 2)
-    assert(handle:retry(id))
-    eventually(function() return #lines(remote .. "/calls") == 3 end)
-    eventually(function() return handle:job(id).state == "done" end)
-    assert.same({ key }, lines(remote .. "/started"))
-    assert.equal(key, handle:job(id).key)
-    stop(h)
+    handle:close()
   end)
 
-  it("is followed by one poll when the server is killed meanwhile", function()
-    local server = db.server()
-    local there = server:fresh()
-    local remote = fixture.dir()
-    local h = host.start(there, SCRIPT)
-    local pusher <close> = assert(nightshift.open(there))
-    local id = assert(pusher:queue("q"):push("slow", { remote = remote, waits = true }))
-    eventually(function() return lines(remote .. "/started")[1] end)
-    server:kill()
-    assert(io.open(remote .. "/go", "w")):close()
-    nst.sleep(0.2) -- its verdict is kept: nobody is there to take it
-    server:start()
-    eventually(function() return lines(remote .. "/polls")[1] end, 30)
-    eventually(function() return pusher:execute("SELECT COUNT(*) AS n FROM nightshift_finished")[1].n == 2 end, 30)
-    assert_once(remote, pusher:job(id).key, 1)
-    stop(h)
+  local function ended(definition)
+    local url = db.fresh()
+    handle = assert(nightshift.open(url))
+    h = host.start(url, ([[return { slow = require "nightshift".background {
+    start = function() return 7 end, every = 0.1, deadline = 2, %s } }]]):format(definition))
+    local id = assert(handle:queue("q"):push "slow")
+    return eventually(function()
+      local child = handle:execute("SELECT id FROM nightshift_child WHERE parent = ?", id)[1]
+      local poll = child and handle:job(child.id)
+      return poll and (poll.state == "done" or poll.state == "dead") and poll
+    end)
+  end
+
+  it("has its last look at the deadline", function()
+    local poll = ended [[poll = function(job)
+      if job.attempt == 1 then error "503" end
+      return job.due >= job.deadline
+    end]]
+    assert.same({ "done", true, 1 }, { poll.state, poll.result, poll.attempts })
+  end)
+
+  it("and at it, leaves it to on_timeout", function()
+    local poll = ended [[poll = function() error "503" end,
+      on_timeout = function(job, operation) return { operation, job.attempts } end]]
+    assert.same({ "done", { 7, 1 } }, { poll.state, poll.result })
+  end)
+
+  it("and at it, is dead for its deadline when nobody says more", function()
+    local poll = ended [[poll = function() error "503" end]]
+    assert.same({ "dead", "poll deadline", 2 }, { poll.state, poll.reason, poll.attempts })
+    assert.matches("503", poll.error)
+  end)
+end)
+
+-- A handler that forgot `if job.phase == 0` spawned and waited without end, and one that waited
+-- for children that it did not have ran hundreds of times a second: no budget was spent, and
+-- nothing was said.
+describe("phases:", function()
+  local handle, q, url
+
+  with_database(function(...) handle, q, url = ... end)
+
+  local function info(id)
+    local job = assert(handle:job(id))
+    return job.state, job.reason, job.error, job.phase
+  end
+
+  --- Runs the job and its children, as one who forgets the phase, until it is not claimed any more.
+  local function spawn_for_ever(most)
+    local phases = 0
+    for job in q:jobs() do
+      if job.name == "child" then
+        assert(job:ack())
+      else
+        assert(phases < most, "it goes on")
+        assert(job:spawn "child")
+        phases = phases + 1
+        assert(job:wait())
+      end
+    end
+    return phases
+  end
+
+  describe("a wait for children that were never made", function()
+    it("raises, in a program and in a handler", function()
+      local id = assert(q:push "a")
+      local job = assert(q:claim())
+      assert.error_matches(function() job:wait() end,
+        "wait: job %d+ has no children; spawn some first, or name a signal")
+      assert(job:release())
+      assert(handle:cancel(id))
+      id = assert(handle:queue "default":push("forgot", nil, { max_attempts = 1 }))
+      assert.equal(0, (host.drain(url, [[return { forgot = function(job) return job:wait() end }]])))
+      local state, reason, err = info(id)
+      assert.same({ "dead", "failed" }, { state, reason })
+      assert.matches("has no children", err)
+    end)
+
+    it("is none when there are some of an earlier run, or of somebody else", function()
+      assert(q:push "a")
+      local job = assert(q:claim())
+      assert(q:push("child", nil, { parent = job.id, delay = 60 }))
+      assert(job:wait())
+      assert.equal("waiting", handle:job(job.id).state)
+    end)
+  end)
+
+  describe("the phases of a job", function()
+    it("have a limit, and whoever reaches it is told what to write", function()
+      local id = assert(q:push("a", nil, { max_phases = 3 }))
+      assert.equal(4, spawn_for_ever(10))
+      local state, reason, err = info(id)
+      assert.same({ "dead", "too many phases" }, { state, reason })
+      assert.matches("job.phase == 0", err, 1, true)
+      assert.matches("max_phases", err)
+      assert.equal(3, #assert(handle:jobs { name = "child", state = "done" })) -- the last one was not written
+      assert(handle:retry(id))
+      assert.equal(4, spawn_for_ever(10)) -- with fresh budgets, and the limit that it was pushed with
+    end)
+
+    it("are a hundred unless told", function()
+      local id = assert(q:push "a")
+      assert.equal(101, spawn_for_ever(200))
+      assert.equal("too many phases", select(2, info(id)))
+    end)
+
+    it("have none when that is told", function()
+      assert(q:push("a", nil, { max_phases = 0 }))
+      assert.error_matches(function() spawn_for_ever(110) end, "it goes on")
+    end)
+
+    it("are counted from the last signal", function()
+      local id = assert(q:push("a", nil, { max_phases = 2 }))
+      for i = 1, 6 do
+        local job = assert(q:claim { wait = 5 })
+        assert.equal(i > 1 and i - 1 or nil, job.signal)
+        assert(job:wait { signal = "go" })
+        assert(handle:signal(id, i, "go"))
+      end
+      for _ = 1, 2 do
+        local job = assert(q:claim { wait = 5 })
+        assert(job:wait { signal = "never", deadline = 0 })
+      end
+      assert(assert(q:claim { wait = 5 }):wait { signal = "never", deadline = 0 })
+      assert.equal("too many phases", select(2, info(id)))
+    end)
+
+    it("are limited from SQL and by spawn, too", function()
+      assert(handle:execute [[CALL nightshift_push('q', 'a', '1', '{"max_phases": 1}')]])
+      assert.equal(2, spawn_for_ever(10))
+      assert.is_nil((handle:execute [[CALL nightshift_push('q', 'a', '1', '{"max_phases": -1}')]]))
+      assert(q:push "parent")
+      local job = assert(q:claim())
+      assert(job:spawn("a", nil, { max_phases = 1 }))
+      assert(job:ack())
+      assert.equal(2, spawn_for_ever(10))
+      assert.equal("INVALID", select(3, q:push("a", nil, { max_phases = -1 })))
+    end)
+
+    it("are limited by the handler, unless the push has said", function()
+      local d = handle:queue "default"
+      local mine, told = assert(d:push "forgot"), assert(d:push("forgot", nil, { max_phases = 5 }))
+      assert.equal(0, (host.drain(url, [[return {
+      forgot = { max_phases = 2, run = function(job)
+        job:spawn "child"
+        return job:wait()
+      end },
+      child = function() end,
+    }]])))
+      for _, id in ipairs { mine, told } do assert.equal("too many phases", select(2, info(id))) end
+      local children = {}
+      for _, row in ipairs(assert(handle:execute [[SELECT parent, COUNT(*) AS n FROM nightshift_finished
+      WHERE name = 'child' GROUP BY parent]])) do children[row.parent] = row.n end
+      assert.same({ [mine] = 2, [told] = 5 }, children)
+    end)
   end)
 end)

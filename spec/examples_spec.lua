@@ -1,0 +1,587 @@
+-- The examples: every byte arrives, whatever is killed in between; a program in C is built against what is installed.
+
+local db = require "spec.support.db"
+local host = require "spec.support.host"
+local nightshift = require "nightshift"
+local nst = require "nst"
+local proc = require "spec.support.proc"
+
+-- The migration of examples/: every file arrives, byte for byte, although workers
+-- are killed with tasks in their hands.
+describe("the migration", function()
+  local FILES = 200
+
+  local from, out
+
+  local function write(path, text)
+    local file <close> = assert(io.open(path, "wb"))
+    assert(file:write(text))
+  end
+
+  local function read(path)
+    local file <close> = assert(io.open(path, "rb"))
+    return file:read "a"
+  end
+
+  local ODD = { "two words", "100%", "%41", "caf\u{e9}", "a+b&c?d#e", "empty", "-rf", "quo'te" }
+
+  before_each(function()
+    from, out = fixture.dir(), fixture.dir()
+    assert(os.execute("mkdir " .. from .. "/below"))
+    for i = 1, FILES - #ODD do write(("%s/below/%d.png"):format(from, i), ("image %d\r\n\0"):format(i):rep(i * 7)) end
+    for _, name in ipairs(ODD) do write(from .. "/" .. name, name == "empty" and "" or name) end
+  end)
+
+  -- A process below another whose command line has this in it.
+  local function find(pid, what)
+    for _, child in ipairs(host.children(pid)) do
+      local file <close> = io.open(("/proc/%d/cmdline"):format(child), "rb")
+      if file and (file:read "a" or ""):find(what, 1, true) then return child end
+    end
+  end
+
+  local function images()
+    local pipe <close> = assert(io.popen("ls " .. out .. "/images 2>/dev/null"))
+    local n = 0
+    for line in pipe:lines() do
+      if line:find "^%d+$" then n = n + 1 end
+    end
+    return n
+  end
+
+  -- The table lies in a database of the example's own.
+  local ROWS = [[
+  local db = assert(require "nightshift".open())
+  for _, row in ipairs(assert(db:execute "SELECT * FROM migration_task")) do
+    print(row.id, row.status, row.iteration, row.completedAt and "dated", row.imageUrl)
+  end]]
+
+  local function rows()
+    local status, text, errors = proc.run { proc.lua, "-e", ROWS, cwd = out, env = { NIGHTSHIFT_URL = false } }
+    assert.equal(0, status, errors)
+    local list = {}
+    for id, state, iteration, dated, url in text:gmatch "(%d+)\t(%l+)\t(%d+)\t(%w+)\t(%S+)" do
+      list[#list + 1] = { id = id, state = state, iteration = tonumber(iteration), dated = dated, url = url }
+    end
+    return list
+  end
+
+  local function unescape(url)
+    return (url:gsub("^http://[^/]*/", ""):gsub("%%(%x%x)", function(hex) return string.char(tonumber(hex, 16)) end))
+  end
+
+  it("brings every file, though workers are killed in the middle", function()
+    local p = proc.start { "sh", "examples/migration/run.sh",
+      env = { DIR = from, OUT = out, O = proc.build, WORKERS = 3, LUA = proc.lua } }
+    eventually(function() return images() >= 20 end, 30)
+    local server = assert(find(p.pid, "server.lua"))
+    nst.kill(server, "STOP")
+    eventually(function() -- all workers wait for it
+      local claimed = 0
+      for _, row in ipairs(rows()) do claimed = claimed + (row.state == "processing" and 1 or 0) end
+      return claimed >= 3
+    end, 30)
+    assert(images() < FILES)
+    for _, pid in ipairs(host.members(p.pid)) do nst.kill(pid, "KILL") end -- they wait for the server
+    nst.kill(server, "CONT")
+    assert.equal(0, p:wait(60), p:transcript())
+    local text = p:text()
+    assert.truthy(text:find(("%d tasks"):format(FILES), 1, true), text)
+    assert.truthy(text:find(("[%s] %d of %d, "):format(("#"):rep(40), FILES, FILES), 1, true), text)
+    assert.truthy(text:find "/s, %d+:%d%d min left", text)
+    assert.truthy(text:find(("%d complete, 0 given up"):format(FILES), 1, true), text)
+    local list, again, seen = rows(), 0, {}
+    assert.equal(FILES, #list)
+    for _, row in ipairs(list) do
+      assert.same({ "complete", "dated" }, { row.state, row.dated }, row.id)
+      local name = unescape(row.url)
+      assert.is_nil(seen[name], name)
+      assert.equal(read(from .. "/" .. name), read(out .. "/images/" .. row.id), name)
+      seen[name], again = true, again + row.iteration
+    end
+    assert.is_true(again >= 1, again) -- what the dead had claimed
+    assert.equal(FILES, images())
+  end)
+end)
+
+-- The pipeline of examples/: its result is that of a plain computation, byte for
+-- byte, whatever is killed in between, and no piece is encoded twice.
+--
+-- SEED=n repeats what is killed when, as far as that goes; PIPELINE_MB=512 takes
+-- a large file.
+describe("examples:", function()
+  local JOBS = "examples/pipeline/jobs.lua"
+  local MEGABYTES = tonumber(os.getenv "PIPELINE_MB")
+  local PIECES = 6
+  local SIZE = MEGABYTES and MEGABYTES * 1000000 // 1 or 2000001
+  local PIECE = SIZE // (PIECES - 1) -- the last one is short
+  local PATIENCE = 150 + (MEGABYTES or 0)
+  local seed = math.tointeger(os.getenv "SEED") or os.time()
+
+  local dir, handle, url, name, env
+
+  local function lines(command)
+    local list = {}
+    local pipe <close> = assert(io.popen(command))
+    for line in pipe:lines() do list[#list + 1] = line end
+    return list
+  end
+
+  -- Processes whose command line names the folder: encoders.
+  local function encoders(folder)
+    local list = {}
+    for _, pid in ipairs(lines "ls /proc | grep -x '[0-9]*'") do
+      local file <close> = io.open(("/proc/%s/cmdline"):format(pid), "rb")
+      if file and (file:read "a" or ""):find(folder .. "/", 1, true) then list[#list + 1] = math.tointeger(pid) end
+    end
+    return list
+  end
+
+  local function write(path, text)
+    local file <close> = assert(io.open(path, "wb"))
+    assert(file:write(text))
+  end
+
+  -- The encoder of these tests takes its time, writes down when it begins and
+  -- ends, and fails while there are lines in fail.NUMBER OF THE PIECE.
+  local ENCODER = [[#!/bin/sh
+cd '%s' || exit
+part=$(readlink /proc/self/fd/0) && part=${part##*/}
+echo "begin $part" >>log
+sleep 0.15
+if [ -s "fail.$part" ]; then
+  sed -i 1d "fail.$part"
+  echo "no picture in $part" >&2
+  exit 1
+fi
+gzip -9n && echo "end $part" >>log]]
+
+  before_each(function()
+    url, name = db.fresh()
+    handle = assert(nightshift.open(url))
+    dir = fixture.dir()
+    assert(os.execute(("(yes 'a film, frame by frame' | cat -n) 2>/dev/null | head -c %d >%s/film"):format(SIZE, dir)))
+    assert(os.execute(("mkdir %s/out"):format(dir)))
+    write(dir .. "/encoder", ENCODER:format(dir))
+    env = { ENCODE = "sh " .. dir .. "/encoder" }
+  end)
+
+  after_each(function()
+    handle:close()
+    for _, pid in ipairs(encoders(dir)) do nst.kill(pid, "KILL") end
+  end)
+
+  local function start_host()
+    return host.start(url, JOBS, { "--workers", "4", "--drain-timeout", "2s" }, env)
+  end
+
+  -- Fails twice, and so on, for good when it is more than attempts are made.
+  local function spoil(part, times) write(dir .. "/fail." .. part, ("once\n"):rep(times)) end
+
+  local function push()
+    return assert(handle:queue "film":push("film.publish",
+      { file = dir .. "/film", out = dir .. "/out/film.gz", size = PIECE }, { max_crashes = 100 }))
+  end
+
+  local function has_ended(id)
+    local state = handle:job(id).state
+    return state == "done" or state == "dead" or state == "cancelled"
+  end
+
+  -- How often the encoder began and ended with each piece.
+  local function encoded()
+    local counts = {}
+    for _, line in ipairs(lines(("cat %s/log"):format(dir))) do counts[line] = (counts[line] or 0) + 1 end
+    return counts
+  end
+
+  local function each_piece_once()
+    local counts = {}
+    for i = 0, PIECES - 1 do
+      counts[("begin %05d"):format(i)] = 1
+      counts[("end %05d"):format(i)] = 1
+    end
+    return counts
+  end
+
+  local function assert_result()
+    local plain = ("split -b %d --filter='gzip -9n' film"):format(PIECE)
+    assert.is_true(os.execute(("cd %s && %s | cmp - out/film.gz"):format(dir, plain)), "other bytes; seed " .. seed)
+    assert.is_true(os.execute(("cd %s && gzip -dc out/film.gz | cmp - film"):format(dir)))
+  end
+
+  local function assert_nothing_left(files)
+    assert.same(files, lines(("ls -A %s/out"):format(dir)))
+    assert.same({}, encoders(dir))
+    for _, left in ipairs { "job", "edge", "scheduled" } do
+      assert.equal("0", (db.sql("SELECT COUNT(*) FROM nightshift_" .. left, name)), left)
+    end
+  end
+
+  local function ends(job_name)
+    local rows = assert(handle:execute(
+      "SELECT outcome, reason, attempts, error FROM nightshift_finished WHERE name = ? ORDER BY id", job_name))
+    return rows
+  end
+
+  describe("the pipeline", function()
+    it("gives what a plain computation gives", function()
+      start_host()
+      local p = proc.start { proc.lua, "examples/pipeline/push.lua", dir .. "/film", dir .. "/out/film.gz",
+        PIECE, env = { NIGHTSHIFT_URL = url } }
+      assert.equal(0, p:wait(PATIENCE), (p:text()))
+      assert_result()
+      local sum = lines(("sha256sum <%s/out/film.gz"):format(dir))[1]:match "%x+"
+      assert.matches(("film.gz: %d pieces, sha256 %s, "):format(PIECES, sum), (p:text()), 1, true)
+      assert.same(each_piece_once(), encoded())
+      assert_nothing_left { "film.gz" }
+    end)
+
+    it("starts a piece anew when its encoder fails", function()
+      spoil("00003", 1)
+      start_host()
+      local id = push()
+      eventually(function() return has_ended(id) end, PATIENCE)
+      assert.same({ "done", nil }, { handle:job(id).state, handle:job(id).error })
+      assert_result()
+      local expected = each_piece_once()
+      expected["begin 00003"] = 2
+      assert.same(expected, encoded())
+      local attempts = {}
+      for i, row in ipairs(ends "film.encode:poll") do attempts[i] = row.attempts end
+      table.sort(attempts)
+      assert.equal("0,1", attempts[PIECES - 1] .. "," .. attempts[PIECES])
+      assert_nothing_left { "film.gz" }
+    end)
+
+    it("ends without a join when a piece fails for good, and says which; retried, it runs again", function()
+      spoil("00003", 3)
+      start_host()
+      local id = push()
+      eventually(function() return has_ended(id) end, PATIENCE)
+      local info = handle:job(id)
+      assert.same({ "dead", "discarded" }, { info.state, info.reason })
+      assert.matches("^film.encode %(job %d+%): piece 4 of 6: no picture in 00003$", info.error)
+      for _, stage in ipairs { "film.join", "film.check" } do
+        local rows = ends(stage)
+        assert.same({ 1, "cancelled", "dependency" }, { #rows, rows[1].outcome, rows[1].reason })
+      end
+      assert.same({}, ends "film.join:poll")
+      local expected = each_piece_once()
+      expected["begin 00003"], expected["end 00003"] = 3, nil
+      assert.same(expected, encoded())
+      assert_nothing_left {}
+
+      assert(handle:retry(id))
+      eventually(function() return has_ended(id) end, PATIENCE)
+      assert.same({ "done", nil }, { handle:job(id).state, handle:job(id).error })
+      assert_result()
+      assert_nothing_left { "film.gz" }
+    end)
+
+    it("starts a command once, however many ask at once and for whatever try", function()
+      local asking = {}
+      for i = 1, 8 do
+        local command = ("echo x >>%s/log; echo yes"):format(dir)
+        asking[i] = proc.start { "sh", "examples/pipeline/encoder", dir .. "/op", i, command }
+      end
+      for _, p in ipairs(asking) do assert.equal(0, p:wait()) end
+      eventually(function()
+        local _, said = proc.run { "sh", "examples/pipeline/encoder", dir .. "/op", 9, "false" }
+        return said == "finished\nyes\n"
+      end)
+      assert.same({ x = 1 }, encoded())
+    end)
+  end)
+
+  -- Workers of a host; those that are in the middle of something.
+  local function workers(h)
+    local all, busy = host.members(h.pid), {}
+    for _, pid in ipairs(all) do
+      if #host.children(pid) > 0 then busy[#busy + 1] = pid end
+    end
+    return all, busy
+  end
+
+  local function kill_one_of(list)
+    return #list > 0 and nst.kill(list[math.random(#list)], "KILL")
+  end
+
+  -- Kills workers, some of them in the middle of something, and two hosts, which
+  -- are replaced. It stops some time, as a job that is killed every second cannot
+  -- do what takes ten, and waits for a minute when that was its fourth worker.
+  local VICTIMS = 20
+
+  local function fire(id, hosts)
+    local killed = { worker = 0, busy = 0, host = 0 }
+    local stop = nst.clock() + proc.limit(PATIENCE)
+    local next_worker, next_host = 0, nst.clock() + 0.3 + math.random()
+    while not has_ended(id) do
+      local now, which = nst.clock(), math.random(2)
+      local all, busy = workers(hosts[which])
+      if killed.worker + killed.busy >= VICTIMS then
+        nst.sleep(0.05)
+      elseif math.random(4) == 1 and kill_one_of(busy) then
+        killed.busy = killed.busy + 1
+      elseif now > next_worker and kill_one_of(all) then
+        killed.worker, next_worker = killed.worker + 1, now + math.random() / 3
+      end
+      if now > next_host and killed.host < 2 then
+        hosts[which]:signal "KILL"
+        hosts[which]:wait()
+        hosts[which] = start_host()
+        killed.host, next_host = killed.host + 1, nst.clock() + 0.3 + math.random()
+      end
+      assert(now < stop, "it does not end; seed " .. seed)
+      nst.sleep(0.005)
+    end
+    return killed
+  end
+
+  describe("the pipeline under fire", function()
+    it("gives the same bytes, and encodes nothing twice, whoever is killed", function()
+      math.randomseed(seed)
+      local hosts = { start_host(), start_host() }
+      local id = push()
+      local begun = nst.clock()
+      local killed = fire(id, hosts)
+      local info = handle:job(id)
+      assert.same({ "done", nil }, { info.state, info.error }, "seed " .. seed)
+      assert_result()
+      assert.same(each_piece_once(), encoded(), "seed " .. seed)
+      assert_nothing_left { "film.gz" }
+      assert.same({}, handle:execute "SELECT id, name, reason, error FROM nightshift_finished WHERE outcome <> 'done'")
+      assert.is_true(killed.worker + killed.busy > 0 and killed.host > 0, "nobody was killed; seed " .. seed)
+      if os.getenv "VERBOSE" then
+        print(("seed %d: killed %d workers, %d busy ones, %d hosts in %.1f s"):format(seed, killed.worker, killed.busy,
+          killed.host, nst.clock() - begun))
+      end
+    end)
+  end)
+end)
+
+-- The archive demo on small folders of its own: odd names, what cannot be
+-- read, and a worker that is killed in the middle.
+describe("make demo", function()
+  local ROOT = assert(io.popen "pwd"):read "l"
+  local BUILD = os.getenv "NIGHTSHIFT_BUILD" or "build"
+
+  local function quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
+
+  local function sh(script)
+    local pipe = assert(io.popen(script))
+    local text = pipe:read "a"
+    return text, select(3, pipe:close())
+  end
+
+  local function lines_of(script)
+    local list = {}
+    for line in sh(script):gmatch "[^\n]+" do list[#list + 1] = line end
+    return list
+  end
+
+  -- Folder, with a file in it unless it is to be empty.
+  local function make(folder, file, text)
+    assert(os.execute("mkdir -p -- " .. quote(folder)))
+    if not file then return end
+    local f = assert(io.open(folder .. "/" .. file, "w"))
+    f:write(text or "some text\n")
+    f:close()
+  end
+
+  local function table_of(text)
+    local rows = {}
+    for name, value in text:gmatch "%f[^\n\0] *([a-z ]-) ([%d.]+)%f[\n]" do rows[name] = tonumber(value) end
+    return rows
+  end
+
+  local t, dir, out
+
+  -- `as`: a command in front, which changes the user.
+  local function demo(as)
+    return sh(("cd %s && DIR=%s OUT=%s O=%s %s sh examples/archive/demo.sh 2>&1")
+      :format(quote(ROOT), quote(dir), quote(out), quote(BUILD), as or ""))
+  end
+
+  before_each(function()
+    t = assert(io.popen "mktemp -d"):read "l"
+    dir, out = t .. "/in", t .. "/out"
+    make(dir)
+    make(out)
+  end)
+
+  after_each(function() os.execute("rm -rf " .. quote(t)) end)
+
+  it("archives folders whatever their names are", function()
+    local names = { "plain", "two words", "-rf", "quo'te\"s", "new\nline", "$(touch pwned)", "caf\u{e9}", "lat\xe9",
+      "%41", "*", ".hidden", ("long"):rep(63) }
+    for _, name in ipairs(names) do make(dir .. "/" .. name, "a file\n$x") end
+    make(dir .. "/empty")
+    assert(os.execute("ln -s plain " .. quote(dir .. "/link")))
+    local text, code = demo()
+    assert.equal(0, code, text)
+    local rows = table_of(text)
+    assert.equal(#names + 1, rows.folders, text)
+    assert.equal(0, rows.failures)
+    assert.equal(#names * #"some text\n", rows["bytes in"])
+    assert.is_true(rows["bytes out"] > 0 and rows.polls >= rows.folders and rows.seconds > 0)
+    assert.is_truthy(text:find("failures 0", 1, true))
+    assert.is_nil(text:find("\r", 1, true), "a progress line although this is no terminal")
+    for _, name in ipairs(names) do
+      local archive = out .. "/" .. (#name > 240 and name:sub(1, 200) .. "~" or name)
+      local count = sh(("cat %s*.tar.gz | gzip -dc | tar -t | wc -l"):format(quote(archive)))
+      assert.is_true(tonumber(count) >= 2, name)
+    end
+    assert.is_nil(io.open(out .. "/pwned"))
+    assert.is_nil(io.open(out .. "/link.tar.gz"))
+  end)
+
+  it("has a table for a folder without sub-folders", function()
+    local text, code = demo()
+    assert.equal(0, code, text)
+    assert.equal(0, table_of(text).folders)
+  end)
+
+  it("says so when the folder does not exist", function()
+    dir = dir .. "/none"
+    local text, code = demo()
+    assert.equal(2, code)
+    assert.is_truthy(text:find(dir, 1, true), text)
+  end)
+
+  it("lists what cannot be read and archives the rest", function()
+    local as
+    make(dir .. "/good", "a")
+    make(dir .. "/partly", "a")
+    make(dir .. "/partly", "secret")
+    make(dir .. "/shut", "a")
+    if sh "id -u" == "0\n" then
+      as = "setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=" .. quote(out)
+      assert(os.execute(("chown -R 65534:65534 %s"):format(quote(t))))
+      if not os.execute(("%s test -r %s/Makefile 2>/dev/null"):format(as, quote(ROOT))) then
+        pending "no ordinary user can read this folder"
+      end
+    end
+    assert(os.execute(("chmod 0 %s/partly/secret %s/shut"):format(quote(dir), quote(dir))))
+    local text, code = demo(as)
+    os.execute(("chmod 700 %s/shut"):format(quote(dir)))
+    assert.equal(1, code, text)
+    local rows = table_of(text)
+    assert.equal(3, rows.folders, text)
+    assert.equal(2, rows.failures, text)
+    assert.is_truthy(text:find("partly: tar: [^\n]*secret: Cannot open", 1), text)
+    assert.is_truthy(text:find("shut: tar: [^\n]*: Cannot open", 1), text)
+    assert.equal("./good/\n./good/a\n", sh(("tar -tzf %s/good.tar.gz"):format(quote(out))))
+  end)
+
+  -- A worker of this demo: it works in its folder.
+  local function find_worker()
+    local here = "find /proc/[0-9]*/cwd -prune -lname %s 2>/dev/null"
+    for _, path in ipairs(lines_of(here:format(quote(out)))) do
+      local pid = path:match "%d+"
+      local file <close> = io.open(("/proc/%s/comm"):format(pid))
+      if file and (file:read "a" or ""):find "^ns%-worker" then return pid end
+    end
+  end
+
+  it("ends with a whole table although workers are killed", function()
+    for i = 1, 30 do make(dir .. "/" .. i, "a", ("%d text "):format(i):rep(100000)) end
+    local log = t .. "/log"
+    local pipe = assert(io.popen(("cd %s && DIR=%s OUT=%s O=%s sh examples/archive/demo.sh >%s 2>&1")
+      :format(quote(ROOT), quote(dir), quote(out), quote(BUILD), quote(log))))
+    local killed, due = 0, 0
+    local function archived() return tonumber((sh(("ls %s 2>/dev/null | wc -l"):format(quote(out))))) end
+    for _ = 1, 200 do
+      local worker = archived() >= due and find_worker() -- each time another job: one killed thrice is dead
+      if worker and os.execute(("kill -9 %s 2>/dev/null"):format(worker)) then
+        killed, due = killed + 1, archived() + 3
+      end
+      if killed >= 5 then break end
+      os.execute "sleep 0.1"
+    end
+    local code = select(3, pipe:close())
+    local text = assert(io.open(log)):read "a"
+    assert.is_true(killed >= 1, "no worker was found")
+    assert.equal(0, code, text)
+    local rows = table_of(text)
+    assert.equal(30, rows.folders, text)
+    assert.equal(0, rows.failures, text)
+  end)
+end)
+
+-- The library for C programs: installed into an empty tree, and used from that tree alone.
+describe("the C library, installed", function()
+  local function quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
+
+  local tree, url, handle
+  with_database(function(h, _, u) handle, url = h, u end)
+
+  setup(function()
+    tree = fixture.dir()
+    local pipe = assert(io.popen(("env -u MAKEFLAGS -u MFLAGS make -s install O=%s PREFIX=%s 2>&1")
+      :format(quote(proc.build), quote(tree))))
+    local text = pipe:read "a"
+    assert(pipe:close(), text)
+  end)
+
+  local function compile(compiler, source, program)
+    local flags = ("$(PKG_CONFIG_PATH=%s pkg-config --cflags --libs nightshift)")
+      :format(quote(tree .. "/lib/pkgconfig"))
+    local sanitizers = os.getenv "SAN" and "-fsanitize=" .. os.getenv "SAN" or ""
+    local pipe = assert(io.popen(("%s -Wall -Wextra -Wpedantic -Werror %s -o %s %s %s 2>&1")
+      :format(compiler, sanitizers, quote(program), quote(source), flags)))
+    local text = pipe:read "a"
+    assert.is_true(pipe:close(), text)
+  end
+
+  it("builds the example, which pushes, polls and settles", function()
+    local program = tree .. "/mail"
+    compile("cc -std=c11", "examples/c/mail.c", program)
+    local status, out, err = proc.run { program, url, timeout = 60 }
+    assert.equal(0, status, err)
+    local first, second = out:match "^pushed (%d+) and (%d+)\n"
+    assert.equal("sent", handle:job(tonumber(first)).result)
+    local polled = handle:job(tonumber(second))
+    assert.same({ "done", "sent", 2 }, { polled.state, polled.result, polled.polls })
+    assert.equal(3, select(2, out:gsub("mail.deliver, poll %d", "")))
+  end)
+
+  it("says why a database cannot be opened, also when no server is named", function()
+    local program = tree .. "/mail"
+    compile("cc -std=c11", "examples/c/mail.c", program)
+    local status, _, err = proc.run { program, "mysql://nobody@127.0.0.1:1/none", timeout = 60 }
+    assert.equal(1, status)
+    assert.matches("^mail: open: GONE: ", err)
+    status, _, err = proc.run { program, "not a url", timeout = 60 }
+    assert.equal(1, status)
+    assert.matches("^mail: open: INVALID: ", err)
+  end)
+
+  it("has a header that is C++ as well, and installs no other", function()
+    local source = fixture.file("use.cpp", [[
+#include <nightshift.h>
+int main() {
+  ns_config cfg = NS_CONFIG_INIT;
+  ns_jobs jobs = NS_JOBS_INIT;
+  ns_info info = NS_INFO_INIT;
+  ns_db *db;
+  ns_err err;
+  ns_info_free(&info);
+  ns_jobs_free(&jobs);
+  return ns_open(&db, &cfg, &err) == NS_EINVALID ? 0 : 1;
+}
+]])
+    compile("c++ -std=c++17", source, tree .. "/use")
+    assert.equal(0, (proc.run { tree .. "/use", timeout = 60 }))
+    local list = io.popen("ls " .. quote(tree .. "/include")):read "a"
+    assert.equal("nightshift.h\nnightshift_types.h\n", list)
+  end)
+
+  it("is gone after make uninstall", function()
+    local pipe = assert(io.popen(("env -u MAKEFLAGS -u MFLAGS make -s uninstall O=%s PREFIX=%s 2>&1")
+      :format(quote(proc.build), quote(tree))))
+    assert.equal("", pipe:read "a")
+    assert.is_true((pipe:close()))
+    assert.equal("", io.popen(("find %s/include %s/lib -type f"):format(quote(tree), quote(tree))):read "a")
+  end)
+end)

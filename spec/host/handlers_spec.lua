@@ -1,0 +1,606 @@
+-- What handlers do to their worker, their host and their neighbours: finalisers
+-- that go wrong, floods, leaks, forks, and what is left behind in a process.
+
+local host = require "spec.support.host"
+local nst = require "nst"
+local proc = require "spec.support.proc"
+
+-- What handlers do to their worker, their host and their neighbours: finalisers
+-- that go wrong, floods, leaks, forks without end.
+describe("handlers:", function()
+  local url, handle, q
+
+  with_database(function(...) handle, q, url = ... end)
+
+  local ONCE = { max_attempts = 1 }
+
+  local function ended(id, timeout)
+    return eventually(function()
+      local job = handle:job(id)
+      return (job.state == "done" or job.state == "dead") and job
+    end, timeout)
+  end
+
+  local function stop(h)
+    h:signal "TERM"
+    assert.equal(0, h:wait(), h:transcript())
+  end
+
+  -- A host below a shell that sets limits first; its process is the host.
+  local function limited(limits, script, args)
+    local path = fixture.file("jobs.lua", script)
+    assert(os.execute(("chmod 755 '%s' && chmod 644 '%s'"):format(path:match "^(.*)/", path)))
+    local options = { "bash", "-c", limits .. [[; exec "$@"]], "bash", proc.program, "work", path, "--workers", "1",
+      table.unpack(args or {}) }
+    options.env = { NIGHTSHIFT_URL = url }
+    local h = proc.start(options)
+    h:wait_line("host.ready", 20)
+    return h
+  end
+
+  describe("a finaliser of a handler", function()
+    local SCRIPT = [[
+    local function with(meta) return setmetatable({}, meta) end
+    return {
+      gc_error = function()
+        with { __gc = function() error "from __gc" end }
+        collectgarbage()
+        collectgarbage()
+        return "fine"
+      end,
+      close_error = function()
+        local _ <close> = with { __close = function() error "from __close" end }
+        return "fine"
+      end,
+      close_over_error = function()
+        local _ <close> = with { __close = function(_, e) error("after " .. tostring(e), 0) end }
+        error("first", 0)
+      end,
+      gc_loop = function()
+        with { __gc = function() while true do end end }
+        collectgarbage()
+        collectgarbage()
+      end,
+      leaves = function()
+        kept = with { __gc = function() while true do end end }
+        return "left"
+      end,
+      noop = function() return "ran" end,
+    }]]
+
+    it("that raises in __gc harms nobody", function()
+      local h = host.start(url, SCRIPT)
+      assert.equal("fine", ended(q:push("gc_error", nil, ONCE)).result)
+      assert.equal("ran", ended(q:push("noop", nil, ONCE)).result)
+      assert.is_nil(h:transcript():find "worker.died")
+      stop(h)
+    end)
+
+    it("that raises in __close fails the job, with what it raised", function()
+      local h = host.start(url, SCRIPT)
+      local job = ended(q:push("close_error", nil, ONCE))
+      assert.equal("dead", job.state)
+      assert.matches("jobs.lua:%d+: from __close", job.error)
+      assert.matches("^after first", ended(q:push("close_over_error", nil, ONCE)).error)
+      stop(h)
+    end)
+
+    it("that loops in __gc, where no hook reaches, ends at the timeout with its worker", function()
+      local h = host.start(url, SCRIPT, { "--workers", "1" })
+      local start = nst.clock()
+      local job = ended(q:push("gc_loop", nil, { timeout = 0.2, max_attempts = 1 }))
+      assert.is_true(nst.clock() - start < proc.limit(20))
+      assert.same({ "dead", 0 }, { job.state, job.crashes })
+      assert.matches("^timeout after 0.2 s", job.error)
+      assert.equal("ran", ended(q:push("noop", nil, ONCE)).result)
+      stop(h)
+    end)
+
+    it("that would loop at the end of its worker is not run", function()
+      local h = host.start(url, SCRIPT, { "--workers", "1" })
+      assert.equal("left", ended(q:push("leaves", nil, ONCE)).result)
+      local start = nst.clock()
+      stop(h)
+      assert.is_true(nst.clock() - start < proc.limit(5)) -- waited for: 6 s
+      assert.is_nil(h:transcript():find "host.stop")
+    end)
+  end)
+
+  describe("a flood of a handler", function()
+    local function peak(pid) -- KiB
+      local file <close> = io.open(("/proc/%d/status"):format(pid))
+      return tonumber(file:read("a"):match "VmHWM:%s*(%d+)")
+    end
+
+    it("in job:log is kept to its last lines, and delays nobody else's job", function()
+      local h = host.start(url, [[return {
+      flood = function(job)
+        print "floods"
+        local i = 0
+        repeat
+          i = i + 1
+          job:log(("line %d "):format(i) .. ("x"):rep(100))
+        until i >= 100000 and i % 1000 == 0 and io.open(job.payload)
+        error("enough " .. i, 0)
+      end,
+      noop = function() end }]])
+      ended(q:push("noop", nil, ONCE))
+      local before, enough = peak(h.pid), fixture.dir() .. "/enough"
+      local id = q:push("flood", enough, ONCE)
+      h:wait_line "^floods"
+      ended(q:push("noop", nil, ONCE))
+      assert.equal("running", handle:job(id).state)
+      assert(io.open(enough, "w")):close()
+      local lines = assert(ended(id, 120).error:match "^enough (%d+)")
+      assert.is_true(os.getenv "SAN" ~= nil or peak(h.pid) - before < 16 * 1024, peak(h.pid) - before)
+      local log = handle:execute("SELECT log FROM nightshift_attempt WHERE job_id = ?", id)[1].log
+      assert.is_true(#log <= 16384 and log:find("line " .. lines .. " ", 1, true) ~= nil)
+      stop(h)
+    end)
+
+    it("on stdout and stderr passes the host by", function()
+      local path = fixture.file("jobs.lua", [[return {
+      flood = function()
+        io.stderr:write "floods\n"
+        local line = ("x"):rep(1000) .. "\n"
+        for _ = 1, 100000 do io.write(line) end
+        return "done"
+      end,
+      noop = function() end }]])
+      local h = proc.start { "sh", "-c", [[exec "$@" >/dev/null]], "sh", proc.program, "work", path,
+        "--workers", "2", env = { NIGHTSHIFT_URL = url } }
+      h:wait_line("host.ready", 20)
+      local before = peak(h.pid)
+      local id = q:push("flood", nil, ONCE)
+      h:wait_line "^floods"
+      local start = nst.clock()
+      ended(q:push("noop", nil, ONCE))
+      assert.is_true(nst.clock() - start < proc.limit(10))
+      assert.equal("done", ended(id, 120).result)
+      assert.is_true(os.getenv "SAN" ~= nil or peak(h.pid) - before < 16 * 1024, peak(h.pid) - before)
+      stop(h)
+    end)
+  end)
+
+  describe("a C module that takes memory without end", function()
+    if os.getenv "SAN" then return pending "sanitizers have an allocator of their own" end
+
+    local MODULE = [[
+  #include <lua.h>
+  #include <stdlib.h>
+  #include <string.h>
+  static int hog(lua_State *L) {
+    int n = 0;
+    for (char *p; n < 2000 && (p = malloc(1 << 20)) != NULL; n++) memset(p, 1, 1 << 20);
+    lua_pushinteger(L, n);
+    return 1;
+  }
+  int luaopen_hog(lua_State *L) { lua_pushcfunction(L, hog); return 1; }]]
+
+    it("gets none beyond the limit; its worker goes on", function()
+      local cpath = fixture.module("hog", MODULE)
+      local h = host.start(url, [[return {
+      hog = function() return require "hog"() end,
+      noop = function() return "ran" end,
+    }]], { "--workers", "1", "--memory", "8M" }, { LUA_CPATH = proc.build .. "/?.so;" .. cpath })
+      local job = ended(q:push("hog", nil, ONCE))
+      assert.same({ "done", 0 }, { job.state, job.crashes }, job.error)
+      assert.is_true(job.result < 300, job.result)
+      assert.equal("ran", ended(q:push("noop", nil, ONCE)).result)
+      stop(h)
+    end)
+  end)
+
+  describe("a handler that opens files without end", function()
+    local SCRIPT = [[
+    local function open(keep)
+      local list = {}
+      if keep then leaked = list end
+      while true do list[#list + 1] = assert(io.open "/dev/null") end
+    end
+    return {
+      leak = function() open(true) end,
+      waste = function() open(false) end,
+      some = function()
+        local list = {}
+        for i = 1, 4 do list[i] = assert(io.open "/dev/null") end
+        return #list
+      end,
+    }]]
+
+    it("fails by itself; the next job has files again", function()
+      local h = limited("ulimit -n 80", SCRIPT)
+      for _, name in ipairs { "waste", "leak" } do
+        local job = ended(q:push(name, nil, ONCE))
+        assert.same({ "dead", 0 }, { job.state, job.crashes })
+        assert.matches("Too many open files", job.error)
+        assert.equal(4, ended(q:push("some", nil, ONCE)).result)
+      end
+      assert.is_nil(h:transcript():find "worker.died")
+      stop(h)
+    end)
+  end)
+
+  describe("a handler that forks without end", function()
+    if io.popen "id -u":read "l" ~= "0" then return pending "wants root, for --user" end
+
+    it("is ended at its timeout with all it forked; the host forks workers again", function()
+      local h = limited("ulimit -u 60", [[return {
+      bomb = function() os.execute "echo started; b() { b | b & sleep 1; }; b 2>/dev/null; sleep 60"
+        while true do end end, -- when even the sleep could not be forked
+      noop = function() return "ran" end,
+    }]], { "--user", "nobody" })
+      local id = q:push("bomb", nil, { timeout = 3, max_attempts = 1 })
+      h:wait_line "^started"
+      eventually(function() return #host.family(h.pid) > 20 end)
+      assert.matches("^timeout after 3 s", ended(id, 40).error)
+      assert.equal("ran", ended(q:push("noop", nil, { max_attempts = 5 }), 40).result)
+      eventually(function()
+        for _, pid in ipairs(host.family(h.pid)) do
+          local name = host.name(pid)
+          if name and not name:find "^ns%-" then return false end
+        end
+        return true
+      end)
+      stop(h)
+    end)
+  end)
+end)
+
+-- A worker whose handler printed after the reader of its output had gone, or
+-- wrote to a program that had ended, was killed by SIGPIPE: a crash of the job,
+-- and dead as poison the third time.
+describe("a handler that writes to nobody", function()
+  local url, handle, q
+
+  with_database(function(...) handle, q, url = ... end)
+
+  local function result(id)
+    local job = eventually(function()
+      local job = handle:job(id)
+      return (job.state == "done" or job.state == "dead") and job
+    end)
+    assert.same({ "done", 0 }, { job.state, job.crashes }, job.error)
+    return job.result
+  end
+
+  it("goes on when the reader of standard output has gone", function()
+    local path = fixture.dir() .. "/pipe"
+    assert(os.execute("mkfifo " .. path))
+    local reader = proc.start { "cat", path }
+    local h = proc.start { "sh", "-c", [[exec "$@" >]] .. path, "sh", proc.program, "work",
+      fixture.file("jobs.lua", [[return { print = function() print "hello" return "printed" end }]]),
+      env = { NIGHTSHIFT_URL = url } }
+    h:wait_line("host.ready", 20)
+    reader:signal "KILL"
+    reader:wait()
+    assert.equal("printed", result(q:push("print", nil, { max_attempts = 1 })))
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+
+  it("is told by its pipe, while programs it starts end by SIGPIPE as ever", function()
+    local h = host.start(url, [[return {
+      pipe = function()
+        local p = io.popen("exec true", "w")
+        os.execute "sleep 0.1"
+        local ok, message
+        repeat
+          ok, message = p:write(("x"):rep(1000))
+          if ok then ok, message = p:flush() end
+        until not ok
+        return message
+      end,
+      child = function() return select(2, os.execute "yes | head -n 1 >/dev/null; kill -PIPE $$") end,
+    }]])
+    assert.equal("Broken pipe", result(q:push("pipe", nil, { max_attempts = 1 })))
+    assert.equal("signal", result(q:push("child", nil, { max_attempts = 1 })))
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+end)
+
+-- A child that a handler forked, and that returned from the handler or raised
+-- an error in it, went on as a second worker on the same socket, and what it
+-- said counted.
+describe("a child that a handler forks", function()
+  local url, handle, q, cpath
+
+  with_database(function(...) handle, q, url = ... end)
+
+  local MODULE = [[
+#include <lua.h>
+#include <lauxlib.h>
+#include <unistd.h>
+#include <sys/wait.h>
+static int forks(lua_State *L) { lua_pushinteger(L, fork()); return 1; }
+static int waits(lua_State *L) {
+  int status = 0;
+  waitpid((pid_t)luaL_checkinteger(L, 1), &status, 0);
+  lua_pushinteger(L, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+  return 1;
+}
+int luaopen_forking(lua_State *L) {
+  static const luaL_Reg all[] = {{"fork", forks}, {"wait", waits}, {NULL, NULL}};
+  luaL_newlib(L, all);
+  return 1;
+}]]
+
+  setup(function() cpath = fixture.module("forking", MODULE) end)
+
+  local SCRIPT = [[
+local forking = require "forking"
+local function both(child)
+  return function(job)
+    local pid = forking.fork()
+    if pid == 0 then return child(job) end
+    return "the parent's, of a child that ended with " .. forking.wait(pid)
+  end
+end
+local function refused(...)
+  if pcall(...) then os.exit(9) end
+end
+return {
+  returns = both(function() return "the child's" end),
+  raises = both(function() error "in the child" end),
+  settles = both(function(job) job:fail "by the child" end),
+  exits = both(function() os.exit(7) end),
+  speaks = both(function(job)
+    refused(job.touch, job)
+    refused(job.progress, job, 0.5)
+    refused(job.log, job, "by the child")
+    refused(job.spawn, job, "noop")
+  end),
+  noop = function() end,
+}]]
+
+  it("has no say in how the job ends", function()
+    local h = host.start(url, SCRIPT, { "--workers", "1" }, { LUA_CPATH = cpath })
+    local worker = host.member(h.pid)
+    local ends = { returns = 0, raises = 1, settles = 1, exits = 7, speaks = 0 }
+    for name, status in pairs(ends) do
+      local id = assert(q:push(name, nil, { max_attempts = 1 }))
+      eventually(function() return handle:job(id).state:match "^d" end)
+      assert.same({ name, "done", "the parent's, of a child that ended with " .. status },
+        { name, handle:job(id).state, handle:job(id).result })
+    end
+    local ids = {}
+    for i = 1, 200 do ids[i] = assert(q:push "noop") end
+    eventually(function() return handle:job(ids[200]).state == "done" end)
+    assert.same({ worker }, host.members(h.pid))
+    assert.is_nil(h:transcript():find("by the child", 1, true), h:transcript())
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+    assert.is_nil(h:transcript():find "worker.died", h:transcript())
+  end)
+end)
+
+-- No program that a handler started could gain rights, and there was no way to allow it:
+-- sendmail, whose helper is of a group of its own, did not work in handlers.
+describe("--allow-setuid", function()
+  local url, handle, q
+  with_database(function(...) handle, q, url = ... end)
+
+  local SCRIPT = [[return {
+  status = function() return io.open "/proc/self/status":read "a" end,
+  helper = function(job) return io.popen(job.payload):read "l" end,
+}]]
+
+  local function ask(name, payload)
+    local id = assert(q:push(name, payload))
+    return eventually(function() return handle:job(id).result end, 20)
+  end
+
+  it("lets programs that handlers start gain rights", function()
+    local h = host.start(url, SCRIPT, { "--allow-setuid" })
+    assert.matches("NoNewPrivs:\t0", ask "status", 1, true)
+    h:signal "TERM"
+    assert.equal(0, h:wait(20))
+  end)
+
+  if io.popen "id -u":read "l" ~= "0" then return pending "wants root" end
+
+  it("does so for those of another group, when workers run as somebody else", function()
+    local file = fixture.file("jobs.lua", SCRIPT)
+    local folder = file:match "^(.*)/"
+    assert(os.execute(("chmod 755 '%s' && chmod 644 '%s' && cp /usr/bin/id '%s/helper'"
+      .. " && chgrp mail '%s/helper' && chmod 2755 '%s/helper'"):format(folder, file, folder, folder, folder)))
+    for group, args in pairs { mail = { "--user", "nobody", "--allow-setuid" }, nogroup = { "--user", "nobody" } } do
+      local h = host.start(url, file, args)
+      assert.equal(group, ask("helper", folder .. "/helper -gn"))
+      h:signal "TERM"
+      assert.equal(0, h:wait(20))
+    end
+  end)
+end)
+
+-- A job's current folder, umask, signal mask, locale, timers and stopped collector were
+-- those of the next job in that worker: an alarm killed whoever ran when it rang.
+describe("left in a process:", function()
+  local handle, q, url
+  with_database(function(...) handle, q, url = ... end)
+
+  local MODULE = [[
+#define _GNU_SOURCE
+#include <lua.h>
+#include <lauxlib.h>
+#include <locale.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <unistd.h>
+static int change(lua_State *L) {
+  struct itimerval soon = {{0, 0}, {0, 300000}};
+  sigset_t all;
+  sigfillset(&all);
+  sigdelset(&all, SIGALRM);
+  sigprocmask(SIG_SETMASK, &all, NULL);
+  umask(0);
+  if (chdir("/") != 0) return luaL_error(L, "chdir");
+  setlocale(LC_ALL, "C.UTF-8");
+  lua_gc(L, LUA_GCSTOP);
+  setitimer(ITIMER_REAL, &soon, NULL);
+  setitimer(ITIMER_PROF, &soon, NULL);
+  return 0;
+}
+static int state(lua_State *L) {
+  struct itimerval real, prof;
+  sigset_t mask;
+  mode_t now = umask(0);
+  char folder[4096];
+  int blocked = 0;
+  umask(now);
+  getitimer(ITIMER_REAL, &real);
+  getitimer(ITIMER_PROF, &prof);
+  sigprocmask(SIG_SETMASK, NULL, &mask);
+  for (int i = 1; i < 32; i++) blocked += sigismember(&mask, i) == 1;
+  lua_pushfstring(L, "folder %s umask %d blocked %d locale %s collects %d timers %d",
+    getcwd(folder, sizeof folder), (int)now, blocked, setlocale(LC_ALL, NULL), lua_gc(L, LUA_GCISRUNNING),
+    (real.it_value.tv_sec | real.it_value.tv_usec | prof.it_value.tv_sec | prof.it_value.tv_usec) != 0);
+  return 1;
+}
+int luaopen_changing(lua_State *L) {
+  static const luaL_Reg all[] = {{"change", change}, {"state", state}, {NULL, NULL}};
+  luaL_newlib(L, all);
+  return 1;
+}]]
+
+  local SCRIPT = [[
+local changing = require "changing"
+return {
+  state = function() return changing.state() end,
+  change = function() changing.change() end,
+  fail = function() changing.change() error "failed" end,
+  busy = function()
+    local stop = os.clock() + 0.4
+    while os.clock() < stop do end
+    return changing.state()
+  end,
+}]]
+
+  -- Runs jobs that change what they can in one worker of such a host, and looks after each.
+  local function check(h)
+    local function run(name)
+      local id = assert(q:push(name, nil, { max_attempts = 1 }))
+      eventually(function() return handle:job(id).state:match "^d" end)
+      return handle:job(id).result
+    end
+    local before = run "state"
+    for _, name in ipairs { "change", "fail" } do
+      run(name)
+      assert.equal(before, run "busy") -- an alarm would have rung meanwhile
+    end
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+    assert.is_nil(h:transcript():find "worker.died", h:transcript())
+  end
+
+  it("what a job changes in its process is not there for the next one", function()
+    check(host.start(url, SCRIPT, { "--workers", "1" }, { LUA_CPATH = fixture.module("changing", MODULE) }))
+  end)
+
+  it("nor when the host itself has loaded the library, with a mapping", function()
+    assert(handle:execute "CREATE TABLE task (id BIGINT PRIMARY KEY, status VARCHAR(10))")
+    local mapping = fixture.file("mapping.lua", [[require "changing"
+    return { table = "task", strategy = "skip_locked", name = "task",
+      status = { column = "status", open = "open", processing = "busy", done = "done" } }]])
+    check(host.start(url, SCRIPT, { "--workers", "1", "--queues", "q", "--adopt", mapping },
+      { LUA_CPATH = fixture.module("changing", MODULE) }))
+  end)
+end)
+
+-- What a script connected to while it was loaded was one connection for all workers, which
+-- read each other's answers, and there was no place to open one per worker.
+describe("connections of scripts:", function()
+  local handle, q, url
+  with_database(function(...) handle, q, url = ... end)
+
+  local MODULE = [[
+#include <lua.h>
+#include <lauxlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+static int opens(lua_State *L) {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) return luaL_error(L, "socketpair");
+  lua_pushinteger(L, pair[0]);
+  lua_pushinteger(L, pair[1]);
+  return 2;
+}
+int luaopen_sockets(lua_State *L) {
+  lua_newtable(L);
+  lua_pushcfunction(L, opens);
+  lua_setfield(L, -2, "open");
+  return 1;
+}]]
+
+  local HOOKS = [[
+local nightshift = require "nightshift"
+local started, first = 0, nil
+local function note(what)
+  local file <close> = io.open(%q, "a")
+  file:write(what, " ", io.open "/proc/self/stat":read "n", "\n")
+end
+nightshift.on("worker.start", function() started = started + 1 note "start" end)
+nightshift.on("worker.start", function() error "not today" end)
+nightshift.on("worker.start", function() started = started + 1 end)
+nightshift.on("worker.stop", function() note "stop" end)
+nightshift.on("worker.stop", function() error "nor tomorrow" end)
+return { started = function() return started end }]]
+
+  describe("a script", function()
+    it("has functions run in each worker, at its start and at its orderly end", function()
+      local path = fixture.file("notes", "")
+      local h = host.start(url, HOOKS:format(path), { "--workers", "2", "--recycle", "4" })
+      for _ = 1, 20 do
+        local id = assert(q:push "started")
+        eventually(function() return handle:job(id).state == "done" end)
+        assert.equal(2, handle:job(id).result)
+      end
+      h:signal "TERM"
+      assert.equal(0, h:wait())
+      local seen, starts, stops = {}, 0, 0
+      for line in io.lines(path) do
+        local what, pid = line:match "^(%a+) (%d+)$"
+        assert.equal(what == "stop", seen[pid] == "start", line)
+        seen[pid] = what
+        starts, stops = starts + (what == "start" and 1 or 0), stops + (what == "stop" and 1 or 0)
+      end
+      assert.is_true(starts >= 6, starts)
+      assert.equal(starts, stops)
+      local _, log = h:text()
+      local errors = host.events(log, "worker.hook_failed")
+      assert.is_true(#errors >= starts, log)
+      assert.is_truthy(log:find "not today" and log:find "nor tomorrow", log)
+    end)
+
+    it("is told which sockets it left open as it was loaded", function()
+      local script = [[
+      local left, right = require "sockets".open()
+      local db = assert(require "nightshift".open())
+      return { ask = function() return db ~= nil and left .. " " .. right end }]]
+      local h = host.start(url, script, nil, { LUA_CPATH = fixture.module("sockets", MODULE) })
+      h:wait_line "event=script.sockets"
+      local line = h:transcript():match "event=script.sockets[^\n]*"
+      h:signal "TERM"
+      assert.equal(0, h:wait())
+      local _, count = line:gsub("descriptor %d+", "")
+      assert.equal(2, count, line) -- and not the handle's
+    end)
+
+    it("that opens none is not", function()
+      local h = host.start(url, "return { ask = function() end }")
+      h:signal "TERM"
+      assert.equal(0, h:wait())
+      assert.is_nil(h:transcript():find "script.sockets", h:transcript())
+    end)
+  end)
+
+  it("nightshift.on wants an event that there is, and a function", function()
+    local nightshift = require "nightshift"
+    assert.has_error(function() nightshift.on("worker.begin", print) end,
+      "nightshift: on: the event must be 'worker.start' or 'worker.stop', got 'worker.begin'")
+    assert.has_error(function() nightshift.on("worker.stop", 1) end,
+      "nightshift: on: 'worker.stop' wants a function, got number")
+  end)
+end)

@@ -1,0 +1,466 @@
+-- What a host writes: to a reader that is slow, or to nobody; when its database is slow.
+
+local core = require "nightshift.core"
+local db = require "spec.support.db"
+local host = require "spec.support.host"
+local nightshift = require "nightshift"
+local nst = require "nst"
+local proc = require "spec.support.proc"
+local proxy = require "spec.support.proxy"
+
+-- Nobody reads what a host and its handlers write, or it cannot be written.
+describe("unread:", function()
+  local url, handle, q
+
+  with_database(function(...) handle, q, url = ... end)
+
+  local ONCE = { max_attempts = 1 }
+
+  local SCRIPT = [[
+local line = ("x"):rep(1000)
+return {
+  log = function(job) for _ = 1, 20 do job:log(line) end return "logged" end,
+  print = function() for _ = 1, 1000 do print(line) end io.stdout:flush() return "printed" end,
+  noop = function() return "ran" end,
+}]]
+
+  local function ended(id)
+    return eventually(function()
+      local job = handle:job(id)
+      return (job.state == "done" or job.state == "dead") and job
+    end)
+  end
+
+  -- A host whose output goes where the shell says; its process is the host.
+  local function start(redirection)
+    return proc.start { "sh", "-c", [[exec "$@" ]] .. redirection, "sh", proc.program, "work",
+      fixture.file("jobs.lua", SCRIPT), "--workers", "2", env = { NIGHTSHIFT_URL = url } }
+  end
+
+  -- A reader of a new pipe; its path, and the process.
+  local function reader()
+    local path = fixture.dir() .. "/pipe"
+    assert(os.execute("mkfifo " .. path))
+    return path, proc.start { "cat", path }
+  end
+
+  local function stop(h)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end
+
+  describe("a log that nobody reads", function()
+    it("stops no job; lines are dropped and counted", function()
+      local path, r = reader()
+      local h = start("2>" .. path)
+      r:wait_line("host.ready", 20)
+      r:signal "STOP"
+      for _ = 1, 100 do q:push("log", nil, ONCE) end
+      local DONE = "SELECT id FROM nightshift_finished WHERE outcome = 'done'"
+      eventually(function() return #handle:execute(DONE) == 100 end,
+        60)
+      r:signal "CONT"
+      assert.equal("ran", ended(q:push("noop", nil, ONCE)).result)
+      h:signal "USR1"
+      r:wait_line "event=log.dropped lines=%d+"
+      stop(h)
+    end)
+
+    it("because its reader has died stops no job either", function()
+      local path, r = reader()
+      local h = start("2>" .. path)
+      r:wait_line("host.ready", 20)
+      r:signal "KILL"
+      r:wait()
+      assert.equal("logged", ended(q:push("log", nil, ONCE)).result)
+      stop(h)
+    end)
+
+    it("because its disk is full stops no job either", function()
+      if not io.open "/dev/full" then return pending "no /dev/full" end
+      local h = start(">/dev/full 2>&1")
+      assert.equal("logged", ended(q:push("log", nil, ONCE)).result)
+      assert.equal("printed", ended(q:push("print", nil, ONCE)).result)
+      stop(h)
+    end)
+  end)
+
+  describe("standard output that nobody reads", function()
+    it("holds up who prints, until the job's timeout, and nobody else", function()
+      local path, r = reader()
+      local h = start(">" .. path)
+      h:wait_line("host.ready", 20)
+      r:signal "STOP"
+      local id = q:push("print", nil, { timeout = 0.5, max_attempts = 1 })
+      for _ = 1, 20 do assert.equal("ran", ended(q:push("noop", nil, ONCE)).result) end
+      local job = ended(id)
+      assert.same({ "dead", 0 }, { job.state, job.crashes })
+      assert.matches("^timeout after 0.5 s", job.error)
+      r:signal "CONT"
+      assert.equal("printed", ended(q:push("print", nil, ONCE)).result)
+      stop(h)
+    end)
+  end)
+end)
+
+-- The host waited up to 0.1 s for whoever reads its log, line by line, while workers and
+-- dispatcher waited for the host: with a reader of 100 KB/s, such as a serial console, one
+-- queue of failing jobs slowed all the others down.
+describe("slow readers:", function()
+  local url, handle, q
+  with_database(function(...) handle, q, url = ... end)
+
+  local FLOOD <const> = 3000 -- jobs of two lines
+  local SCRIPT = [[
+  local line = ("x"):rep(1500)
+  return {
+    fail = function() error(line) end,
+    log = function(job) for _ = 1, 20 do job:log(line) end end,
+    brief = function(job) for i = 1, 20 do job:log("line " .. i) end end,
+    stamp = function() return require "nst".clock() end,
+  }]]
+
+  -- Reads 100 KB a second, until it is told to hurry.
+  local READER = [[
+  local nst = require "nst"
+  local pipe, out = assert(io.open(arg[1])), io.stdout
+  local n = 0
+  for line in pipe:lines "L" do
+    out:write(line)
+    out:flush()
+    n = n + #line
+    if n > 10240 and not io.open(arg[2]) then
+      n = 0
+      nst.sleep(0.1)
+    end
+  end]]
+
+  --- A host, and the reader of its log.
+  local function start()
+    local pipe, hurry = fixture.dir() .. "/pipe", fixture.dir() .. "/hurry"
+    assert(os.execute("mkfifo " .. pipe))
+    local reader = proc.start { proc.lua, fixture.file("reader.lua", READER), pipe, hurry }
+    local h = proc.start { "sh", "-c", 'exec "$@" 2>' .. pipe, "sh", proc.program, "work",
+      fixture.file("jobs.lua", SCRIPT), "--workers", "2", env = { NIGHTSHIFT_URL = url } }
+    reader:wait_line("host.ready", 20)
+    return h, reader, hurry
+  end
+
+  --- Pushes 'n' jobs, in transactions of at most 500.
+  local function push(n, name)
+    for from = 1, n, 500 do
+      assert(handle:transaction(function(tx)
+        for i = from, math.min(n, from + 499) do assert(tx:queue("flood"):push(name, i, { max_attempts = 1 })) end
+      end))
+    end
+  end
+
+  --- The median of how long jobs of another queue wait for their start, seconds.
+  local function latency()
+    local waits = {}
+    for i = 1, 15 do
+      local pushed = nst.clock()
+      local id = assert(q:push "stamp")
+      waits[i] = eventually(function() return handle:job(id).result end, 20) - pushed
+    end
+    table.sort(waits)
+    return waits[8]
+  end
+
+  --- Five tries: the machine may be slow for a moment, while a reader is slow all along.
+  local function is_quick()
+    for _ = 1, 5 do if latency() < proc.limit(0.3) then return true end end
+  end
+
+  local function count(text, pattern)
+    local n = 0
+    for _ in text:gmatch(pattern) do n = n + 1 end
+    return n
+  end
+
+  describe("a log whose reader is slow", function()
+    it("slows no queue down, and says how many lines it dropped", function()
+      local h, reader, hurry = start()
+      push(FLOOD, "fail")
+      eventually(function() return #handle:jobs { queue = "flood", state = "dead", limit = 800 } == 800 end, 60)
+      assert.is_true(is_quick())
+      eventually(function() return handle:execute "SELECT COUNT(*) AS n FROM nightshift_job"[1].n == 0 end, 60)
+      assert(io.open(hurry, "w")):close()
+      h:signal "TERM"
+      assert.equal(0, h:wait(20))
+      reader:wait(20)
+      local log, dropped = reader:text(), 0
+      for n in log:gmatch "event=log.dropped lines=(%d+)" do dropped = dropped + tonumber(n) end
+      assert.is_true(dropped > 0)
+      local told = count(log, "event=job.failed") + count(log, "event=job.dead") + dropped
+      assert.is_true(told >= FLOOD * 2 and told <= FLOOD * 2 + 2, told) -- the host's end may be among them
+    end)
+
+    it("costs no time with job:log either", function()
+      local h = start()
+      push(500, "log")
+      eventually(function() return #handle:jobs { queue = "flood", state = "done", limit = 100 } == 100 end, 60)
+      assert.is_true(is_quick())
+      h:signal "QUIT"
+      h:wait(20)
+    end)
+  end)
+
+  describe("a log of less than waits for its reader", function()
+    it("has every line at the end of its host", function()
+      push(100, "brief")
+      local h = proc.start { proc.program, "work", fixture.file("jobs.lua", SCRIPT), "--workers", "2",
+        "--drain", env = { NIGHTSHIFT_URL = url } }
+      assert.equal(0, h:wait(60))
+      local _, log = h:text()
+      assert.equal(100 * 20, count(log, "event=job.log"))
+      assert.matches("event=host.end [^\n]*\n$", log)
+    end)
+  end)
+end)
+
+-- A verdict on a job whose row somebody else had locked was logged as refused,
+-- hundreds of times a second, though it was written in the end.
+describe("a verdict on a job that a stranger has locked", function()
+  it("is written later, and the log does not call it refused", function()
+    local url = db.fresh()
+    local handle <close> = assert(nightshift.open(url))
+    local stranger <close> = assert(nightshift.open(url))
+    local h = host.start(url, [[return { hold = function() print "holds" io.flush() os.execute "sleep 0.3" end }]])
+    local id = handle:queue("q"):push "hold"
+    h:wait_line "^holds"
+    stranger:transaction(function(tx)
+      assert(tx:execute("SELECT id FROM nightshift_job WHERE id = ? FOR UPDATE", id))
+      nst.sleep(0.8)
+    end)
+    eventually(function() return handle:job(id).state == "done" end)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+    assert.same({}, host.events(select(2, h:text()), "job.refused"))
+  end)
+end)
+
+-- A cycle whose claim failed had written its verdicts one by one; they came again with the next,
+-- and were told, and logged, as claims that were lost: job.stale, of a job that was done.
+describe("a cycle whose claim fails:", function()
+  local HANDLERS = [[return { job = function(job)
+  while not io.open(job.payload) do os.execute "sleep 0.01" end
+end }]]
+
+  it("verdicts that were written before the claim failed are not stale", function()
+    local url, name = db.fresh()
+    local handle <close> = assert(nightshift.open(url))
+    local q = handle:queue "q"
+    db.sql([[CREATE TABLE trouble (number INT);
+    DELIMITER $$
+    CREATE TRIGGER trouble BEFORE INSERT ON nightshift_lease FOR EACH ROW
+      IF EXISTS(SELECT 1 FROM trouble) THEN
+        SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 1175, MESSAGE_TEXT = 'planted';
+      END IF$$]], name)
+    local h = host.start(url, HANDLERS)
+    local go, ids = fixture.dir() .. "/go", {}
+    for i = 1, 2 do ids[i] = assert(q:push("job", go)) end
+    for i = 1, 2 do
+      eventually(function() return handle:job(ids[i]).state == "running" end)
+    end
+    db.sql("INSERT INTO trouble VALUES (1)", name)
+    for i = 3, 12 do ids[i] = assert(q:push("job", go)) end
+    io.open(go, "w"):close()
+    h:wait_line "event=db.error .*number=1175 "
+    for i = 1, 2 do
+      eventually(function() return handle:job(ids[i]).state == "done" end)
+    end
+    h:wait_line("event=db.error .*number=1175 ", 20, 2)
+    db.sql("DELETE FROM trouble", name)
+    for _, id in ipairs(ids) do
+      eventually(function() return handle:job(id).state == "done" end, 20)
+      assert.same({ 1, 0 }, { handle:job(id).run, handle:job(id).attempts })
+    end
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+    assert.same({}, host.events(select(2, h:text()), "job.stale"))
+  end)
+
+  -- The same of a program: of verdicts that were settled apart the first are written, and then
+  -- the server is gone.
+  it("verdicts that were written before the call failed are told so when they come again", function()
+    local url, name = db.fresh()
+    local handle <close> = assert(nightshift.open(url))
+    local claimer <close> = assert(core.open { url = url })
+    local items, acks = {}, {}
+    for i = 1, 4 do items[i] = { "job", i } end
+    assert(handle:queue("q"):push_many(items))
+    for i, job in ipairs(claimer:claim("q", 4)) do
+      acks[i] = { id = job.id, run = job.run, lease = job.lease, kind = "ack" }
+    end
+    -- trouble of all together, then of the second half a link that is cut
+    db.sql(([[CREATE TABLE tries (n INT) ENGINE=Aria;
+    INSERT INTO tries VALUES (0);
+    DELIMITER $$
+    CREATE TRIGGER trouble BEFORE INSERT ON nightshift_finished FOR EACH ROW
+      IF NEW.id = %d THEN
+        UPDATE tries SET n = n + 1;
+        IF (SELECT n FROM tries) = 1 THEN
+          SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 1175, MESSAGE_TEXT = 'planted';
+        ELSE
+          KILL CONNECTION_ID();
+        END IF;
+      END IF$$]]):format(acks[3].id), name)
+    local ok, message, code = claimer:settle_all(acks)
+    assert.same({ nil, "GONE" }, { ok, code }, message)
+    assert.equal("2", db.sql("SELECT COUNT(*) FROM nightshift_finished", name))
+    db.sql("DROP TRIGGER trouble", name)
+    assert(claimer:settle_all(acks))
+    assert.equal("4", db.sql("SELECT COUNT(*) FROM nightshift_finished WHERE outcome = 'done'", name))
+  end)
+end)
+
+-- A database that answers slowly is told of in the log while it lasts, and so is one that
+-- answers nothing. Commits wait for a replica that is not there: reads are answered, writes
+-- are not.
+describe("a slow database", function()
+  local LATE = "SET GLOBAL rpl_semi_sync_master_timeout=600000; SET GLOBAL rpl_semi_sync_master_enabled=1"
+  local PROMPT = "SET GLOBAL rpl_semi_sync_master_enabled=0"
+
+  local server, url, handle
+  setup(function()
+    server = db.server("log-bin\nlog-bin-trust-function-creators=1\n"
+      .. "rpl-semi-sync-master-wait-point=AFTER_SYNC\n")
+  end)
+  before_each(function()
+    url = server:fresh()
+    handle = assert(nightshift.open(url))
+  end)
+  after_each(function()
+    handle:close()
+    server:sql(PROMPT)
+  end)
+
+  --- A host whose job has run up to its verdict; `go` lets it end.
+  local function started()
+    local go = fixture.dir() .. "/go"
+    local h = host.start(url, host.holding(go), { "--log", "json" })
+    local id = assert(handle:queue("q"):push "hold")
+    h:wait_line "^holds"
+    return h, id, function() assert(io.open(go, "w")):close() end
+  end
+
+  local function ends_well(h, id)
+    eventually(function() return handle:job(id).state == "done" end)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end
+
+  it("is told of while a commit lasts, and when it is over", function()
+    local h, id, go = started()
+    server:sql(LATE)
+    go()
+    h:wait_line '"db.slow"'
+    local line = host.logged(h, "db.slow")[1]
+    assert.same({ "no", "verdicts of 1 job", "COMMIT", "Waiting for semi-sync ACK from slave" },
+      { line.over, line.what:sub(1, 17), line.statement, line.server })
+    local seconds = tonumber(line.seconds)
+    assert.is_true(seconds >= 1 and seconds < proc.limit(3), line.seconds)
+    assert.equal("running", handle:job(id).state)
+    server:sql(PROMPT)
+    h:wait_line('"db.slow".*"over":"yes"')
+    ends_well(h, id)
+    local lines = host.logged(h, "db.slow")
+    assert.equal(2, #lines)
+    assert.is_true(tonumber(lines[2].seconds) >= seconds)
+  end)
+
+  it("is told of once in ten seconds, however many answers are slow", function()
+    local p = proxy.start(server)
+    local h = host.start(p:url(url), "return { a = function() end }", { "--log", "json" })
+    p:tell "delay 1050"
+    assert(handle:queue("q"):push "a")
+    h:wait_line('"db.slow".*"more":', 40)
+    p:tell "delay 0"
+    local lines = host.logged(h, "db.slow")
+    assert.is_true(#lines <= 4, #lines)
+    local last = lines[#lines]
+    assert.is_true(last.more >= 5 and tonumber(last.worst) >= 1.05, last.more)
+  end)
+
+  it("is counted by a program's handle", function()
+    assert(handle:queue("q"):push "a")
+    assert.equal(0, handle:stats().counters.slow)
+    local locker <close> = assert(nightshift.open(url))
+    local program = proc.start { proc.lua, "-e", ([[
+      local db = assert(require "nightshift".open(%q))
+      assert(db:queue "q":push "a")
+      local c = db:stats().counters
+      assert(c.slow == 1 and c.slowest > 1e6, c.slow)
+      assert(db:execute "DO SLEEP(1.1)")
+      assert(db:stats().counters.slow == 1, "that of the program's own")]]):format(url) }
+    assert(locker:execute "FLUSH TABLES WITH READ LOCK")
+    eventually(function()
+      return program:ended() or server:sql([[SELECT COUNT(*) FROM information_schema.processlist
+        WHERE time_ms > 1200 AND state = 'Waiting for backup lock']]) == "1"
+    end)
+    assert(locker:execute "UNLOCK TABLES")
+    assert.equal(0, program:wait(), select(2, program:text()))
+  end)
+
+  it("is not a frozen one", function()
+    local h, id, go = started()
+    server:freeze()
+    go()
+    local ok, err = pcall(h.wait_line, h, '"db.frozen"')
+    server:thaw()
+    assert(ok, err)
+    local line = host.logged(h, "db.frozen")[1]
+    assert.same({ "error", "no" }, { line.level, line.over })
+    assert.is_truthy(line.advice:find("answers nothing", 1, true))
+    for _, slow in ipairs(host.logged(h, "db.slow")) do assert.equal("yes", slow.over) end -- said when it answers again
+    ends_well(h, id)
+  end)
+end)
+
+-- Signs of life of many jobs at once.
+describe("signs of life:", function()
+  local url, handle, q
+
+  with_database(function(...) handle, q, url = ... end)
+
+  local SCRIPT = [[
+local nightshift, core = require "nightshift", require "nightshift.core"
+return {
+  show = function(job)
+    job:progress(0.25, "the first word")
+    job:progress(0.5)
+    repeat core.sleep(0.05) until nightshift.shared:get "go" or job:cancelled()
+    return job:cancelled() and "cancelled" or "went"
+  end,
+  go = function() nightshift.shared:set("go", true) end,
+}]]
+
+  local function shown()
+    return handle:execute "SELECT COUNT(*) AS n FROM nightshift_running WHERE worker IS NOT NULL"[1].n
+  end
+
+  it("hundreds of jobs show how far they are, and those that are lost hear of it", function()
+    local h = host.start(url, SCRIPT, { "--workers", "200" })
+    local items = {}
+    for i = 1, 199 do items[i] = { "show" } end
+    local ids = assert(q:push_many(items))
+    eventually(function() return shown() == 199 end, 60)
+    eventually(function()
+      local row = handle:execute "SELECT MIN(progress) AS least, COUNT(status) AS n FROM nightshift_running"[1]
+      return row.least == 0.5 and row.n == 199
+    end, 60)
+    -- As if somebody had ended their claims and left no notice.
+    for i = 1, 50 do assert(handle:execute("UPDATE nightshift_job SET run = run + 1 WHERE id = ?", ids[i])) end
+    eventually(function()
+      return select(2, h:transcript():gsub("job%.stop[^\n]*the claim is lost", "")) == 50
+    end, 60)
+    assert(q:push "go")
+    eventually(function()
+      return handle:execute "SELECT COUNT(*) AS n FROM nightshift_finished WHERE outcome = 'done'"[1].n == 150
+    end, 60)
+    assert.equal(50, handle:execute "SELECT COUNT(*) AS n FROM nightshift_job"[1].n)
+    h:signal "TERM"
+    assert.equal(0, h:wait(60))
+  end)
+end)

@@ -1,0 +1,467 @@
+-- Workers: they are replaced when they stop, die or leave, and what was sent to them is given
+-- back and keeps its place.
+
+local db = require "spec.support.db"
+local host = require "spec.support.host"
+local nightshift = require "nightshift"
+local nst = require "nst"
+local proc = require "spec.support.proc"
+local proxy = require "spec.support.proxy"
+
+-- A job that came back while its host had no worker, because the only one was
+-- being replaced, used to wait for the next sign of life of the host: up to
+-- 10 s. Nobody noted that there was something to claim.
+it("a retry is not forgotten while the only worker is replaced", function()
+  local url = db.fresh()
+  local handle <close> = assert(nightshift.open(url))
+  local h = host.start(url, [[return { job = { memory = "1M", run = function(job)
+    if job.attempt < 5 then return ("x"):rep(1 << 22) end
+    return job.attempt
+  end } }]], { "--workers", "1" })
+  local took
+  for _ = 1, 3 do -- a busy machine is slow now and then
+    local start = nst.clock()
+    local id = handle:queue "q":push("job", nil, { backoff = 0.01, max_attempts = 10 })
+    assert.equal(5, eventually(function() return handle:job(id).result end, 60))
+    took = nst.clock() - start
+    if took < proc.limit(8) then break end
+  end
+  assert.is_true(took < proc.limit(8), took)
+  h:signal "TERM"
+  assert.equal(0, h:wait())
+end)
+
+-- A worker that was stopped while it was idle kept the job that was sent to
+-- it, for ever: the job's timeout runs from its start.
+describe("a worker that is stopped while it is idle", function()
+  it("does not keep the job that is sent to it", function()
+    local url = db.fresh()
+    local handle <close> = assert(nightshift.open(url))
+    local h = host.start(url, "return { noop = function() end }", { "--workers", "1" })
+    nst.kill(host.member(h.pid), "STOP")
+    local id = handle:queue("q"):push "noop"
+    h:wait_line("event=worker.unresponsive", 20)
+    eventually(function() return handle:job(id).state == "done" end, 20)
+    assert.equal(0, handle:job(id).crashes)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+end)
+
+-- A host whose workers had all been killed, and which waited before it forked
+-- new ones, kept what it had claimed; and jobs that kill workers, standing
+-- together before others, took every worker it forked.
+describe("in back-off:", function()
+  local url, handle
+
+  with_database(function(opened, _, at) handle, url = opened, at end)
+
+  local SCRIPT = [[return {
+  noop = function() end,
+  die = function() os.execute("kill -9 " .. (io.open "/proc/self/stat":read "a"):match "^%d+") end,
+}]]
+
+  local function push(queue, name, n, options)
+    local items = {}
+    for i = 1, n do items[i] = { name, nil, options } end
+    return assert(handle:queue(queue):push_many(items))
+  end
+
+  local function finished(queue)
+    return handle:execute([[SELECT COUNT(*) AS n FROM nightshift_finished f
+    JOIN nightshift_queue q ON q.id = f.queue_id WHERE q.name = ? AND f.outcome = 'done']], queue)[1].n
+  end
+
+  -- A host that has learnt that jobs are short, and therefore claims ahead.
+  local function start(workers)
+    push("good", "noop", 1000)
+    local h = host.start(url, SCRIPT, { "--workers", workers, "--queues", "bad,good" })
+    eventually(function() return finished "good" == 1000 end, 60)
+    return h
+  end
+
+  local function stop(h)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end
+
+  describe("while all workers of a host wait to be forked", function()
+    it("what it claimed is given back", function()
+      local h = start "8"
+      push("bad", "die", 1500, { max_crashes = 1 })
+      h:wait_line("worker.crash_loop .*wait_ms=10000", 20)
+      eventually(function() return #handle:execute "SELECT id FROM nightshift_lease" == 0 end, 9) -- 10 s: over
+      stop(h)
+    end)
+  end)
+
+  describe("jobs that kill workers, claimed before others", function()
+    it("do not keep the others from being run", function()
+      local h = start "2"
+      push("bad", "die", 16, { max_crashes = 1 })
+      h:wait_line("worker.crash_loop", 20)
+      assert(handle:transaction(function()
+        push("bad", "die", 150, { max_crashes = 20 })
+        push("good", "noop", 300)
+      end))
+      eventually(function() return finished "good" == 1300 end, 120)
+      stop(h)
+    end)
+  end)
+end)
+
+-- A zygote that was stopped was waited for without end: workers that it should
+-- have killed ran on, dead ones were not reported. A stopped seed kept the host
+-- from ending, with its signals blocked.
+describe("stopped processes:", function()
+  local url, handle, q
+
+  with_database(function(...) handle, q, url = ... end)
+
+  local SCRIPT = [[return {
+  loop = function() print "looping" while true do end end,
+  nap = function(job) if job.attempt == 1 then print "napping" os.execute "sleep 20" end return job.crashes end,
+  noop = function() return "ran" end,
+}]]
+
+  local function stop_all(h, name)
+    for _, pid in ipairs(host.members(h.pid, name)) do nst.kill(pid, "STOP") end
+  end
+
+  local function assert_nobody(family)
+    eventually(function()
+      for _, pid in ipairs(family) do
+        if host.name(pid) then return false end
+      end
+      return true
+    end)
+  end
+
+  local function finish(h)
+    local family = host.family(h.pid)
+    h:signal "QUIT"
+    assert.equal(0, h:wait(20))
+    assert_nobody(family)
+  end
+
+  describe("a zygote that is stopped", function()
+    it("is replaced when a job has to be stopped; nothing else is blamed", function()
+      local h = host.start(url, SCRIPT)
+      local innocent = q:push "nap"
+      h:wait_line "^napping"
+      local loop = q:push("loop", nil, { timeout = 3, max_attempts = 1 })
+      h:wait_line "^looping"
+      stop_all(h, "ns-zygote")
+      h:wait_line("zygote.silent", 30)
+      h:wait_line("zygote.died", 20)
+      eventually(function() return handle:job(loop).state == "dead" end)
+      assert.matches("^timeout after 3 s", handle:job(loop).error)
+      assert.same({ 0, 0 }, { handle:job(loop).crashes, handle:job(innocent).crashes })
+      local id = q:push "noop"
+      eventually(function() return handle:job(id).result == "ran" end)
+      finish(h)
+    end)
+
+    it("is replaced when a worker has gone", function()
+      local h = host.start(url, SCRIPT)
+      local id = q:push "nap"
+      h:wait_line "^napping"
+      stop_all(h, "ns-zygote")
+      for _, pid in ipairs(host.members(h.pid)) do nst.kill(pid, "KILL") end
+      h:wait_line("zygote.died", 30)
+      local other = q:push "noop"
+      eventually(function() return handle:job(other).result == "ran" end)
+      assert.equal(0, handle:job(id).crashes)
+      finish(h)
+    end)
+  end)
+
+  describe("a keeper that is stopped", function()
+    it("is replaced when its zygote has to be", function()
+      local h = host.start(url, SCRIPT)
+      local loop = q:push("loop", nil, { timeout = 3, max_attempts = 1 })
+      h:wait_line "^looping"
+      stop_all(h, "ns-zygote")
+      stop_all(h, "ns-keeper")
+      h:wait_line("keeper.silent", 30)
+      eventually(function() return handle:job(loop).state == "dead" end)
+      local id = q:push "noop"
+      eventually(function() return handle:job(id).result == "ran" end)
+      finish(h)
+    end)
+  end)
+
+  describe("a seed that is stopped", function()
+    it("does not keep the host from ending", function()
+      local h = host.start(url, SCRIPT)
+      local family = host.family(h.pid)
+      stop_all(h, "ns-seed")
+      h:signal "TERM"
+      assert.equal(0, h:wait(20))
+      h:wait_line "seed.silent"
+      assert_nobody(family)
+    end)
+  end)
+end)
+
+-- Jobs that had been sent ahead behind a slow one, or waited in a host that
+-- stopped, went back behind everything that had been pushed since.
+describe("jobs that were not begun keep their place", function()
+  local _, q, url
+
+  with_database(function(...) _, q, url = ... end)
+
+  local SCRIPT = [[
+local core = require "nightshift.core"
+return {
+  job = function(job)
+    print("began " .. job.payload.i)
+    core.sleep(job.payload.slow and 1 or 0.003)
+  end,
+  long = function() print "long" core.sleep(1) end,
+}]]
+
+  local function began(log)
+    local order = {}
+    for i in log:gmatch "began (%d+)" do order[#order + 1] = math.tointeger(tonumber(i)) end
+    return order
+  end
+
+  -- How far behind its turn any job began.
+  local function worst(order)
+    local late = 0
+    for at, i in ipairs(order) do late = math.max(late, at - i) end
+    return late
+  end
+
+  it("when the one before them in their worker takes long", function()
+    local jobs = {}
+    for i = 1, 1500 do jobs[i] = { "job", { i = i, slow = i == 100 or i == 101 } } end
+    assert(q:push_many(jobs))
+    local h = host.spawn(url, SCRIPT, { "--drain-within", "0", "--drain" })
+    assert.equal(0, h:wait(120))
+    local order = began((h:text()))
+    assert.equal(1500, #order)
+    assert.is_true(worst(order) < 1200, ("one began %d jobs late"):format(worst(order)))
+  end)
+
+  it("when their host stops", function()
+    local jobs = {}
+    for i = 1, 400 do jobs[i] = { "job", { i = i, slow = i == 300 } } end
+    assert(q:push_many(jobs))
+    local h = host.start(url, SCRIPT, { "--workers", "1" })
+    h:wait_line "began 300"
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+    local given_back, last = 0, 0
+    for _, job in ipairs(assert(q:claim_many(400))) do
+      given_back = given_back + (job.run > 1 and 1 or 0)
+      assert.is_true(job.payload.i > last, ("%d after %d"):format(job.payload.i, last))
+      last = job.payload.i
+    end
+    assert.is_true(given_back > 0)
+    assert.equal(400, last)
+  end)
+end)
+
+-- A worker that is about to leave says so with a verdict. The host took back the jobs
+-- that it had sent ahead to that worker, and each of them became a verdict in a list that
+-- grew and moved; what the worker's own verdict carried was then written to where the
+-- list had been. The job was done, or came again, without its result, its children, its
+-- delay and its state.
+describe("the verdict of a worker that leaves with jobs sent ahead to it", function()
+  local SCRIPT = [[
+  local kept = {}
+  local function leave_open() for i = 1, 200 do kept[#kept + 1] = io.open "/dev/null" end end
+  return {
+    short = function() end,
+    leaver = function(job)
+      for i = 1, 3 do job:spawn("short", i) end
+      leave_open()
+      return job:ack { made = "leaver" }
+    end,
+    again = function(job)
+      if job.run > 1 then return job:ack(job.state) end
+      leave_open()
+      return job:again(0.2, { made = "again" })
+    end,
+  }]]
+
+  local url, handle
+  with_database(function(opened, _, address) handle, url = opened, address end)
+
+  --- Drains 'n' short jobs, one of 'name', and 300 short ones that are sent behind it.
+  -- The list has to grow at the right moment, so this is done with several numbers.
+  local function run(n, name)
+    local id
+    assert(handle:transaction(function(tx)
+      for i = 1, n do assert(tx:queue("q"):push("short", i)) end
+      id = assert(tx:queue("q"):push(name))
+      for i = 1, 300 do assert(tx:queue("q"):push("short", i)) end
+    end))
+    local status, _, err = proc.run { "sh", "-c", 'ulimit -n 128; exec "$@"', "sh", proc.program,
+      "work", fixture.file("jobs.lua", SCRIPT), "--workers", "1", "--drain", "--drain-within", "2s",
+      env = { NIGHTSHIFT_URL = url } }
+    assert.equal(0, status, err)
+    return id, handle:job(id)
+  end
+
+  for _, n in ipairs { 20, 60, 130 } do
+    it(("carries result and children, after %d jobs"):format(n), function()
+      local id, job = run(n, "leaver")
+      assert.same({ "done", { made = "leaver" } }, { job.state, job.result })
+      assert.equal(3, #handle:execute("SELECT 1 FROM nightshift_child WHERE parent = ?", id))
+    end)
+
+    it(("carries delay and state, after %d jobs"):format(n), function()
+      local _, job = run(n, "again")
+      assert.same({ "done", { made = "again" } }, { job.state, job.result })
+    end)
+  end
+end)
+
+-- With a process per job, a sign of life and the verdict of a job that ended at once were
+-- written together. The sign found no claim any more, and the next process in that seat
+-- was told that the claim of its job was lost.
+describe("a job in a process of its own", function()
+  local PAIRS = 40
+  local SCRIPT = [[
+local core = require "nightshift.core"
+return {
+  brief = function(job) job:progress(0.5) end,
+  long = function() core.sleep(0.15) end,
+}]]
+
+  it("is not stopped for one that showed that it lived and ended", function()
+    local url, name = db.fresh()
+    local p = proxy.start(db.shared())
+    local handle <close> = assert(nightshift.open(url))
+    local items = {}
+    for i = 1, PAIRS do
+      items[2 * i - 1] = { "brief", i }
+      items[2 * i] = { "long", i }
+    end
+    assert(handle:queue "q":push_many(items))
+    p:tell "delay 5" -- so that a process is there before the sign of life is written
+    local h = host.start(p:url(url), SCRIPT, { "--isolation", "job" })
+    eventually(function() return db.sql("SELECT COUNT(*) FROM nightshift_job", name) == "0" end, 60)
+    h:signal "TERM"
+    assert.equal(0, h:wait(20))
+    assert.is_nil(h:transcript():find("job.stop", 1, true))
+    assert.is_nil(h:transcript():find("STALE", 1, true))
+    assert.equal(2 * PAIRS .. "", db.sql("SELECT COUNT(*) FROM nightshift_finished WHERE outcome = 'done'", name))
+  end)
+end)
+
+-- A worker that was stopped while it was idle, and then told to leave, as at a reload of the
+-- scripts, kept its place for ever: nobody waited for it, as it had no job. Its host ran one
+-- job less at once from then on, and kept the scripts of before.
+describe("a worker that is stopped while it is idle", function()
+  it("gives its place to another when it does not leave", function()
+    local url = db.fresh()
+    local handle <close> = assert(nightshift.open(url))
+    local go = fixture.dir() .. "/go"
+    local h = host.start(url, host.holding(go), { "--workers", "2" })
+    local stopped = host.member(h.pid)
+    nst.kill(stopped, "STOP")
+    h:signal "HUP"
+    h:wait_line("event=reload.done", 20)
+    for _ = 1, 2 do assert(handle:queue("q"):push "hold") end
+    eventually(function()
+      local _, count = h:text():gsub("holds\n", "")
+      return count == 2
+    end, 60)
+    assert(io.open(go, "w")):close()
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+end)
+
+-- A host that was told to be quiet took back what its workers had not started, and forgot
+-- those that had nothing else: they got no job any more when it went on.
+describe("a worker whose jobs were taken back before it started one", function()
+  it("gets jobs again when its host goes on", function()
+    local url = db.fresh()
+    local handle <close> = assert(nightshift.open(url))
+    local h = host.start(url, "return { noop = function() end }", { "--workers", "1" })
+    local worker = host.member(h.pid)
+    nst.kill(worker, "STOP")
+    local id = assert(handle:queue("q"):push "noop")
+    eventually(function()
+      h:signal "USR1"
+      local _, log = h:text()
+      return log:find "event=dump.host [^\n]*outstanding=1 backlog=0"
+    end)
+    h:signal "TSTP"
+    h:wait_line("event=host.quiet", 20)
+    eventually(function() return handle:job(id).state == "ready" end)
+    nst.kill(worker, "CONT")
+    h:signal "CONT"
+    eventually(function() return handle:job(id).state == "done" end)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+end)
+
+-- A worker lived for as long as its host, whatever a handler's C code leaked.
+describe("recycling:", function()
+  local handle, q, url
+  with_database(function(...) handle, q, url = ... end)
+
+  local SCRIPT = [[
+local kept = {}
+local function pid() return io.open "/proc/self/stat":read "n" end
+return {
+  pid = pid,
+  eat = function()
+    kept[#kept + 1] = ("x"):rep(10 << 20)
+    return pid()
+  end,
+}]]
+
+  --- The pids that ran n jobs, and how many each of them ran.
+  local function run(name, n, ...)
+    local h = host.start(url, SCRIPT, { "--workers", "2", ... })
+    local jobs, by_pid, pids = {}, {}, 0
+    for i = 1, n do jobs[i] = { name, nil, { max_attempts = 1, max_crashes = 1 } } end
+    for _, id in ipairs(assert(q:push_many(jobs))) do
+      local job = eventually(function()
+        local found = handle:job(id)
+        return found.state:match "^d" and found
+      end, 30)
+      assert.same({ "done", 0 }, { job.state, job.crashes })
+      pids = pids + (by_pid[job.result] and 0 or 1)
+      by_pid[job.result] = (by_pid[job.result] or 0) + 1
+    end
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+    assert.is_nil(h:transcript():find "worker.died", h:transcript())
+    return by_pid, pids
+  end
+
+  describe("a worker is replaced, and nothing that it was sent is lost,", function()
+    it("after as many jobs as --recycle says", function()
+      local by_pid, pids = run("pid", 500, "--recycle", "20")
+      assert.is_true(pids >= 25, pids)
+      for _, n in pairs(by_pid) do assert.is_true(n <= 20, n) end
+    end)
+
+    it("when it has more memory than --recycle-memory says", function()
+      local by_pid = run("eat", 12, "--recycle-memory", "40M")
+      for _, n in pairs(by_pid) do assert.is_true(n <= 4, n) end
+    end)
+
+    it("and never without these", function()
+      local _, pids = run("pid", 300)
+      assert.is_true(pids <= 2, pids)
+    end)
+  end)
+
+  it("--recycle wants a number above 0, --recycle-memory a size", function()
+    for _, args in ipairs { { "--recycle", "0" }, { "--recycle-memory", "much" } } do
+      local h = host.spawn(url, SCRIPT, args)
+      assert.equal(2, h:wait())
+      assert.is_truthy(h:transcript():find(args[1], 1, true), h:transcript())
+    end
+  end)
+end)

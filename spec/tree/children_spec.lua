@@ -1,0 +1,513 @@
+-- Children that a run spawns, many or few: they are written whole, and delay nobody.
+
+local db = require "spec.support.db"
+local host = require "spec.support.host"
+local nightshift = require "nightshift"
+local nst = require "nst"
+local proc = require "spec.support.proc"
+
+-- Children that a host's workers spawn, with siblings to wait for: what a worker
+-- says of them is kept until it is written, however many speak at once.
+it("hundreds of parents of siblings that wait for each other, in one host", function()
+  local PARENTS = 400
+  local url, name = db.fresh()
+  local handle <close> = assert(nightshift.open(url))
+  local items = {}
+  for i = 1, PARENTS do items[i] = { "parent", i } end
+  assert(handle:queue("q"):push_many(items))
+  local status, log = host.drain(url, [[return {
+    parent = function(job)
+      local one = job:spawn("child", ("x"):rep(job.payload * 7 % 900))
+      local two = job:spawn("child", 2, { after = { one } })
+      job:spawn("child", 3, { after = { two, one } })
+    end,
+    child = function() end,
+  }]])
+  assert.equal(0, status, log)
+  assert.equal("", db.sql("SELECT error FROM nightshift_attempt LIMIT 1", name))
+  assert.equal(tostring(4 * PARENTS), db.sql("SELECT COUNT(*) FROM nightshift_finished WHERE outcome = 'done'", name))
+end)
+
+-- A verdict that parked a parent looked at all of its children for each of them.
+-- A hundred thousand kept the host's only dispatcher busy until it was taken for
+-- dead, and then the next host.
+describe("a verdict with many children", function()
+  --- Seconds of this process's own time, per child, of the verdict `verb`.
+  local function cost(handle, verb, n)
+    local q = handle:queue "q"
+    local best = math.huge
+    for _ = 1, n > 1000 and 1 or 3 do
+      assert(q:push "parent")
+      local job = assert(q:claim())
+      for i = 1, n do assert(job:spawn("child", { i }, { queue = "children" })) end
+      local start = os.clock()
+      assert(verb(job))
+      best = math.min(best, (os.clock() - start) / n)
+    end
+    return best
+  end
+
+  local verbs = {
+    wait = function(job) return job:wait() end,
+    again = function(job) return job:again("1h") end,
+  }
+
+  for name, verb in pairs(verbs) do
+    it("costs what its children cost: " .. name, function()
+      local url = db.fresh()
+      local handle <close> = assert(nightshift.open { url = url, max_children = 30000 })
+      cost(handle, verb, 100)
+      local few = cost(handle, verb, 1000)
+      local many = cost(handle, verb, 20000)
+      -- each with all others: 20 times as much
+      assert.is_true(many < 8 * few, ("%.1f µs and %.1f µs a child"):format(few * 1e6, many * 1e6))
+    end)
+  end
+end)
+
+-- A run could spawn any number of children. 300,000 were written in one transaction by the
+-- host's only dispatcher, which was taken for dead meanwhile, as was the next host.
+describe("a run that spawns more children than it may", function()
+  local handle, q, url
+  with_database(function(...) handle, q, url = ... end)
+
+  local SCRIPT = [[
+return {
+  parent = function(job)
+    for i = 1, job.payload do
+      local id, message = job:spawn("child", i)
+      if not id then
+        job:log(message)
+        break
+      end
+    end
+  end,
+  child = function() end,
+  tick = function() end,
+}]]
+
+  local function ends(id)
+    return eventually(function()
+      local job = handle:job(id)
+      return job.state:match "^d" and job
+    end, 60)
+  end
+
+  it("is told at the one that is too many, and fails", function()
+    local h = host.start(url, SCRIPT)
+    local ids = {}
+    for i = 1, 20 do ids[i] = assert(q:push "tick") end
+    local id = assert(q:push("parent", 300000, { max_attempts = 1 }))
+    local job = ends(id)
+    assert.equal("dead", job.state)
+    assert.matches("a run may spawn 2000 children.*%-%-max%-children N", job.error)
+    assert.equal(0, handle:execute("SELECT COUNT(*) AS n FROM nightshift_child")[1].n)
+    for _, tick in ipairs(ids) do assert.equal("done", ends(tick).state) end
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+
+  it("may have more when the host says so", function()
+    local h = host.start(url, SCRIPT, { "--max-children", "2500" })
+    assert.equal("done", ends(assert(q:push("parent", 2500, { max_attempts = 1 }))).state)
+    assert.equal("dead", ends(assert(q:push("parent", 2501, { max_attempts = 1 }))).state)
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+
+  it("in a program cannot end as if it had them", function()
+    local small <close> = assert(nightshift.open { url = url, max_children = 3 })
+    assert(q:push "parent")
+    local job = assert(small:queue("q"):claim())
+    for i = 1, 3 do assert(job:spawn("child", i)) end
+    local id, message, code = job:spawn("child", 4)
+    assert.is_nil(id)
+    assert.equal("TOO_BIG", code)
+    assert.matches("a run may spawn 3 children.*max_children = N", message)
+    local ok, _, why = job:ack()
+    assert.same({ nil, "TOO_BIG" }, { ok, why })
+    assert(job:fail "too many")
+  end)
+end)
+
+-- `job:spawn` waits for an id while the server is away, and did so in C: a job that was to
+-- stop meanwhile could not be told, and its worker was killed instead.
+describe("a job that spawns while the server is away", function()
+  local SCRIPT = [[
+return {
+  parent = function(job)
+    print "started"
+    io.read "l"
+    job:spawn "child"
+  end,
+  child = function() end,
+}]]
+
+  local server, url, h, id, worker
+
+  -- A job that is about to spawn, and the server gone.
+  local function leave(timeout)
+    server = db.server()
+    url = server:fresh()
+    local gate = fixture.dir() .. "/gate"
+    assert(os.execute("mkfifo " .. gate))
+    h = host.start(url, SCRIPT:gsub("io.read \"l\"", ("local f = io.open %q f:read 'l' f:close()"):format(gate)),
+      { "--workers", "1" })
+    worker = host.member(h.pid)
+    local handle <close> = assert(nightshift.open(url))
+    id = assert(handle:queue("q"):push("parent", nil, { timeout = timeout, max_attempts = 1 }))
+    h:wait_line "^started"
+    server:stop()
+    h:wait_line "event=db.lost"
+    assert(io.open(gate, "w")):close()
+  end
+
+  local function ended()
+    local handle <close> = assert(nightshift.open(url))
+    local job = eventually(function()
+      local job = handle:job(id)
+      return job.state:match "^d" and job
+    end, 20)
+    return job, handle:execute("SELECT COUNT(*) AS n FROM nightshift_child")[1].n
+  end
+
+  local function stop()
+    assert.same({ worker }, host.members(h.pid))
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end
+
+  it("goes on when it is back", function()
+    leave(60) -- the server takes its time to end and to start
+    nst.sleep(0.3)
+    server:start()
+    local job, children = ended()
+    assert.same({ "done", 1 }, { job.state, children })
+    stop()
+  end)
+
+  it("is stopped like any other, and its worker lives on", function()
+    leave(4)
+    h:wait_line "event=job.timeout"
+    h:wait_line "event=job.failed"
+    server:start()
+    local job, children = ended()
+    assert.same({ "dead", 0 }, { job.state, children })
+    assert.matches("^timeout after 4 s at .-in method 'spawn'\n.-jobs.lua:5", job.error)
+    stop()
+  end)
+end)
+
+-- A verdict with many children was written in the transaction in which a host also claims:
+-- nobody's jobs were started meanwhile, of whatever queue.
+describe("a verdict with many children", function()
+  local SCRIPT = [[
+local function spawn(job, n)
+  for i = 1, n do assert(job:spawn("child", i, { queue = "nobody" })) end
+end
+return {
+  tick = function() end,
+  child = function() end,
+  ack = function(job) spawn(job, job.payload) return #"done" end,
+  again = function(job)
+    if job.state then return job.state end
+    spawn(job, job.payload)
+    return job:again(0.3, "came back")
+  end,
+  signals = function(job)
+    local got = job.state or {}
+    if job.signal then got[#got + 1] = job.signal end
+    if #got == 1 and job.signal then spawn(job, 200) return job:again(0, got) end
+    if #got < 2 then return job:wait { signal = "go", state = got } end
+    return got
+  end,
+  fails = function(job)
+    spawn(job, job.payload - 1)
+    job:spawn("child", {}, { unique = "taken", queue = "nobody" })
+  end,
+}]]
+
+  local url
+
+  local function start(...) return host.start(url, SCRIPT, { "--queues", "q,other", ... }) end
+
+  local handle, q
+  with_database(function(...) handle, q, url = ... end)
+
+  local function count(what) return handle:execute("SELECT COUNT(*) AS n FROM nightshift_" .. what)[1].n end
+  local function ended(id) return handle:job(id).state:match "^d" and handle:job(id) end
+  local function done(id)
+    local job = eventually(function() return ended(id) end, 20)
+    assert.equal("done", job.state, job.error)
+    return job.result
+  end
+
+  --- Calls `fn` while nobody can read or write rows of children.
+  local function without_children(fn)
+    local other <close> = assert(nightshift.open(url))
+    assert(other:execute "LOCK TABLES nightshift_child WRITE")
+    fn()
+    assert(other:execute "UNLOCK TABLES")
+  end
+
+  local function waits_for_children()
+    return handle:execute([[SELECT COUNT(*) AS n FROM information_schema.processlist
+      WHERE db = DATABASE() AND state LIKE 'Waiting for table%'
+        AND info LIKE 'INSERT INTO nightshift_child%']])[1].n > 0
+  end
+
+  it("delays no job of another queue, and its host ends when it is written", function()
+    local h = start()
+    local parent
+    without_children(function()
+      parent = assert(q:push("ack", 2000))
+      eventually(waits_for_children)
+      for _ = 1, 20 do done(assert(handle:queue "other":push "tick")) end
+      eventually(waits_for_children)
+      h:signal "TERM"
+      h:wait_line "event=host.drain"
+      assert.equal("running", handle:job(parent).state)
+    end)
+    assert.equal(0, h:wait())
+    assert.equal(4, done(parent))
+    assert.equal(2000, count "child")
+    assert.equal(2000, count "ready WHERE job_id > 0")
+    assert.equal(0, count "lease")
+    assert.is_nil(h:transcript():find "job.stale")
+  end)
+
+  it("is whole, or not there, after kill -9", function()
+    local h = start()
+    local parent
+    without_children(function()
+      parent = assert(q:push("ack", 2000))
+      eventually(waits_for_children)
+      h:signal "KILL"
+      h:wait()
+    end)
+    h = start()
+    done(parent)
+    assert.equal(2000, count "child")
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+
+  it("comes back when it is due, though its host has nothing else to do", function()
+    local h = start()
+    local id = assert(q:push("again", 300))
+    assert.equal("came back", done(id))
+    eventually(function() return count "lease" == 0 end)
+    assert.equal(0, count "running")
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+
+  it("takes back the signal that its run was given", function()
+    local h = start()
+    local id = assert(q:push "signals")
+    assert(handle:signal(id, "first", "go"))
+    eventually(function() return handle:execute("SELECT awaits FROM nightshift_job WHERE id = ?", id)[1].awaits end)
+    eventually(function() return count "child" == 200 and handle:job(id).state == "waiting" or
+      handle:execute("SELECT waits FROM nightshift_job WHERE id = ?", id)[1].waits == "signal" end)
+    assert(handle:signal(id, "second", "go"))
+    assert.same({ "first", "second" }, done(id))
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+
+  it("that the server refuses fails its job", function()
+    assert(handle:queue "nobody":push("child", 0, { unique = "taken" }))
+    local h = start()
+    local id = assert(q:push("fails", 300, { max_attempts = 1 }))
+    local job = eventually(function() return ended(id) end)
+    assert.equal("dead", job.state)
+    assert.matches("the verdict was refused: .*taken", job.error)
+    assert.equal(0, count "child")
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+end)
+
+-- A host's cycle wrote whatever verdicts had come in, with up to a hundred children each: of
+-- 16 workers some thousands of rows, of 32 ten times that, and jobs of all other queues
+-- waited for them.
+describe("jobs that spawn 90 children each", function()
+  local CHILDREN, PARENTS = 90, 800
+  local MOST = 1600 -- children that are written together
+
+  local SCRIPT = ([[
+return {
+  parent = function(job)
+    for i = 1, %d do job:spawn("child", i, { queue = "nobody" }) end
+  end,
+  tick = function() end,
+}]]):format(CHILDREN)
+
+  local handle, q, url
+  with_database(function(...) handle, q, url = ... end)
+
+  local function ask(sql, ...) return handle:execute("SELECT " .. sql, ...)[1].n end
+  local function ended() return ask "COUNT(*) AS n FROM nightshift_finished WHERE name = 'parent'" end
+
+  -- The rows of one statement have one instant.
+  local function written_together()
+    return ask [[MAX(together) AS n FROM
+      (SELECT COUNT(*) AS together FROM nightshift_job WHERE name = 'child' GROUP BY created) s]]
+  end
+
+  it("are written few at a time, and those of another queue start in between", function()
+    local h = host.start(url, SCRIPT, { "--queues", "q,other", "--workers", "32" })
+    local parents, ticks = {}, 0
+    for i = 1, PARENTS do parents[i] = { "parent", nil, { max_attempts = 1 } } end
+    assert(q:push_many(parents))
+    repeat
+      local id = assert(handle:queue "other":push "tick")
+      eventually(function() return handle:job(id).state == "done" end)
+      ticks = ticks + 1
+    until ended() == PARENTS
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+    assert.equal(CHILDREN * PARENTS, ask "COUNT(*) AS n FROM nightshift_child")
+    assert.equal(0, ask "COUNT(*) AS n FROM nightshift_lease")
+    assert.equal(0, ask "COUNT(*) AS n FROM nightshift_finished WHERE outcome <> 'done'")
+    assert.is_true(ticks > 3, ticks)
+    local most = written_together()
+    assert.is_true(most <= MOST, ("%d children were written together"):format(most))
+  end)
+end)
+
+-- A dependent that somebody held while a verdict with many children was written was told by
+-- the next look: up to ten seconds after its row was free.
+describe("a dependent of a job with many children", function()
+  local SCRIPT = [[return {
+  many = function(job)
+    for i = 1, 200 do assert(job:spawn("child", i, { queue = "nobody" })) end
+  end,
+  after = function() end,
+}]]
+
+  it("that was held when the job ended runs as soon as it is free", function()
+    local url, name = db.fresh()
+    local handle <close> = assert(nightshift.open(url))
+    local q = handle:queue "q"
+    local h = host.start(url, SCRIPT, { "--queues", "q" })
+    local many = assert(q:push("many", 1, { delay = 3600 }))
+    local after = assert(q:push("after", 1, { after = { many } }))
+    local other <close> = assert(nightshift.open(url))
+    assert(other:transaction(function(tx)
+      assert(tx:execute("SELECT id FROM nightshift_job WHERE id = ? FOR UPDATE", after))
+      assert(handle:run_now(many))
+      eventually(function() return db.sql("SELECT COUNT(*) FROM nightshift_met", name) ~= "0" end)
+      nst.sleep(1) -- longer than who has ended it tries to tell
+      return true
+    end))
+    local freed = nightshift.clock()
+    eventually(function() return assert(handle:job(after)).state == "done" end)
+    local late = nightshift.clock() - freed
+    assert.is_true(late < proc.limit(9), ("ran after %.1f s"):format(late))
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+end)
+
+-- A host's thread that talks to the database also fetched the ids of children, when a worker
+-- asked for them. While a ring of its own lasted, two seconds when a KILL QUERY had to wait,
+-- handlers that spawned waited with it, and could run out of time. A host keeps a stock.
+describe("a handler that spawns", function()
+  local SCRIPT <const> = [[return {
+  parent = function(job)
+    if job.phase > 0 then return end
+    while not io.open %q do require "nightshift.core".sleep(0.02) end
+    for _ = 1, job.payload.children do job:spawn "child" end
+    return job:wait()
+  end,
+  child = function() end,
+}]]
+
+  it("does not wait for a ring of its host", function()
+    local url, name = db.fresh()
+    local handle <close> = assert(nightshift.open(url))
+    local folder = fixture.dir()
+    local q = handle:queue "q"
+    local h = host.start(url, SCRIPT:format(folder .. "/go"), { "--workers", "1" })
+    local function parent(children, options)
+      local items = { { "parent", { children = children }, options } }
+      for _ = 1, 200 do items[#items + 1] = { "child" } end
+      return assert(q:push_many(items))[1]
+    end
+    local function is_done(id)
+      return function() return handle:job(id).state == "done" end
+    end
+    assert(io.open(folder .. "/go", "w")):close()
+    for _ = 1, 4 do eventually(is_done(parent(950))) end -- the worker asks for thousands by now
+    os.remove(folder .. "/go")
+    db.sql([[CREATE TABLE rung (n INT); INSERT INTO rung VALUES (0)]], name)
+    db.sql([[CREATE OR REPLACE PROCEDURE nightshift_ring() BEGIN
+      IF CONNECTION_ID() IN (SELECT connection FROM nightshift_holder WHERE kind = 'host') THEN
+        UPDATE rung SET n = n + 1;
+        IF (SELECT n FROM rung) = 1 THEN DO SLEEP(6); END IF;
+      END IF;
+    END]], name)
+    local id = parent(950, { timeout = 5, max_attempts = 1 })
+    eventually(function()
+      return db.sql("SELECT id FROM information_schema.processlist WHERE state = 'User sleep'", name) ~= ""
+    end)
+    assert(io.open(folder .. "/go", "w")):close()
+    eventually(is_done(id))
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+end)
+
+-- What a spawned child was to wait for was not copied out of the worker's report:
+-- the host read it from memory that held the next report by then.
+describe("children that handlers spawn after each other", function()
+  it("wait for each other, however many reports a host gets at once", function()
+    local url, name = db.fresh()
+    local handle <close> = assert(nightshift.open(url))
+    local jobs = {}
+    for i = 1, 200 do jobs[i] = { "parent", ("x"):rep(i % 50) } end
+    assert(handle:queue "q":push_many(jobs))
+    local status, log = host.drain(url, [[return {
+      parent = function(job)
+        local first = job:spawn("child", job.payload)
+        local second = job:spawn("child", job.payload, { after = { first } })
+        job:spawn("child", job.payload, { after = { first, second } })
+      end,
+      child = function() end,
+    }]], { "--workers", "4", "--drain-within", "500ms" })
+    assert.equal(0, status, log)
+    assert.equal("", (db.sql("SELECT error FROM nightshift_attempt LIMIT 1", name)))
+    assert.equal("800\t800", (db.sql("SELECT COUNT(*), SUM(outcome = 'done') FROM nightshift_finished", name)))
+  end)
+end)
+
+-- Children that were spawned after a job that had failed fell before the other
+-- jobs of their batch had ended: out of the order of their ids, by which the
+-- host then looked for those, and it crashed.
+describe("children that fall as they are spawned", function()
+  local HANDLERS = [[
+return {
+  parent = function(job)
+    for _ = 1, 60 do job:spawn("child", nil, { after = { job.payload.failed } }) end
+  end,
+  other = function() end,
+  child = function() end,
+}]]
+
+  it("do not hide from its dependents what ends with them", function()
+    local url, name = db.fresh()
+    local handle <close> = assert(nightshift.open(url))
+    local q = handle:queue "q"
+    local failed = assert(q:push "other")
+    assert(q:claim():discard "no")
+    local jobs, after = {}, {}
+    for i = 1, 600 do jobs[i] = { i % 10 == 0 and "parent" or "other", { failed = failed } } end
+    for i, id in ipairs(assert(q:push_many(jobs))) do after[i] = { "other", nil, { after = { id } } } end
+    assert(handle:queue("later"):push_many(after))
+    local status, log = host.drain(url, HANDLERS, { "--workers", "4", "--drain-within", "500ms" })
+    assert.equal(0, status, log)
+    assert.equal("done\t1200\ncancelled\t3600", db.sql([[SELECT outcome, COUNT(*) FROM nightshift_finished
+      WHERE outcome <> 'dead' GROUP BY outcome ORDER BY 1]], name))
+  end)
+end)
