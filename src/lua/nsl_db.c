@@ -1,6 +1,6 @@
 /*
-** The database handle: opening and closing it, its transactions, and the metatable
-** that the verbs of the other files hang on.
+** The database handle: opening and closing it, its transactions, and what every verb on
+** it does before and after its own work. nsl_verbs.c has the list of verbs.
 **
 ** Invariant: 'db' in the box is NULL or open. The box exists before the
 ** connection does, and close empties it before it closes, so every handle is
@@ -180,8 +180,7 @@ static void bury_owner(lua_State *L) {
   lua_settop(L, top);
 }
 
-/* Runs the verb that is the upvalue; what a hook raised meanwhile is raised behind it. */
-static int run_verb(lua_State *L) {
+int nsl_runverb(lua_State *L) {
   nsl_db *box = rawdb(L);
   int n;
   check_idle(L, box);
@@ -359,47 +358,19 @@ static int db_in_transaction(lua_State *L) {
   return 1;
 }
 
-/* --------------------------------------------------------------- metatable */
+const luaL_Reg nsl_dbverbs[] = {{"begin", db_begin},
+                                {"commit", db_commit},
+                                {"counters", db_counters},
+                                {"in_transaction", db_in_transaction},
+                                {"is_open", db_is_open},
+                                {"keep", db_keep},
+                                {"reset", db_reset},
+                                {"rollback", db_rollback},
+                                {"savepoint", db_savepoint},
+                                {"undo", db_undo},
+                                {NULL, NULL}};
 
-static const luaL_Reg verbs[] = {{"begin", db_begin},
-                                 {"commit", db_commit},
-                                 {"counters", db_counters},
-                                 {"in_transaction", db_in_transaction},
-                                 {"is_open", db_is_open},
-                                 {"keep", db_keep},
-                                 {"reset", db_reset},
-                                 {"rollback", db_rollback},
-                                 {"savepoint", db_savepoint},
-                                 {"undo", db_undo},
-                                 {NULL, NULL}};
-
-static const luaL_Reg metamethods[] = {{"__gc", db_close},
-                                       {"__close", db_close},
-                                       {"__tostring", db_tostring},
-                                       {NULL, NULL}};
-
-/* Adds verbs that may wait to the table on top. [-0, +0, m] */
-static void addverbs(lua_State *L, const luaL_Reg *list) {
-  for (; list->name != NULL; list++) {
-    lua_pushcfunction(L, list->func);
-    lua_pushcclosure(L, run_verb, 1);
-    lua_setfield(L, -2, list->name);
-  }
-}
-
-void nsl_opendb(lua_State *L) {
-  const luaL_Reg *const others[] = {nsl_adminverbs, nsl_pushverbs, nsl_claimverbs,
-                                    nsl_verdictverbs, nsl_adoptverbs, nsl_jobverbs,
-                                    nsl_slotverbs, nsl_sqlverbs};
-  nsl_openhooks(L);
-  luaL_newmetatable(L, NSL_DB); /* filled again when it exists: harmless */
-  luaL_setfuncs(L, metamethods, 0);
-  lua_newtable(L);
-  addverbs(L, verbs);
-  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
-    addverbs(L, others[i]);
-  lua_pushcfunction(L, db_close);
-  lua_setfield(L, -2, "close");
-  lua_setfield(L, -2, "__index");
-  lua_pop(L, 1);
-}
+const luaL_Reg nsl_dbmeta[] = {{"__gc", db_close},
+                               {"__close", db_close},
+                               {"__tostring", db_tostring},
+                               {NULL, NULL}};

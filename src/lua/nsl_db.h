@@ -30,16 +30,23 @@ int64_t nsl_maxjson(lua_State *L);
 
 #define NSL_CLAIM_MAX 100000 /* jobs of one claim; far beyond what pays */
 
-extern const luaL_Reg nsl_adminverbs[]; /* nsl_admin.c */
-extern const luaL_Reg nsl_pushverbs[]; /* nsl_push.c */
-extern const luaL_Reg nsl_claimverbs[]; /* nsl_claim.c */
+/* Verbs of a handle, by the file that has them. */
+extern const luaL_Reg nsl_dbverbs[];      /* nsl_db.c */
+extern const luaL_Reg nsl_adminverbs[];   /* nsl_admin.c */
+extern const luaL_Reg nsl_pushverbs[];    /* nsl_push.c */
+extern const luaL_Reg nsl_claimverbs[];   /* nsl_claim.c */
 extern const luaL_Reg nsl_verdictverbs[]; /* nsl_verdict.c */
-extern const luaL_Reg nsl_adoptverbs[]; /* nsl_adopt.c */
-extern const luaL_Reg nsl_jobverbs[]; /* nsl_jobs.c */
-extern const luaL_Reg nsl_slotverbs[]; /* nsl_slot.c */
-extern const luaL_Reg nsl_sqlverbs[]; /* nsl_sql.c */
+extern const luaL_Reg nsl_adoptverbs[];   /* nsl_adopt.c */
+extern const luaL_Reg nsl_jobverbs[];     /* nsl_jobs.c */
+extern const luaL_Reg nsl_slotverbs[];    /* nsl_slot.c */
+extern const luaL_Reg nsl_sqlverbs[];     /* nsl_sql.c */
 
-/* Makes the handle's metatable; part of opening the module. [-0, +0, m] */
+extern const luaL_Reg nsl_dbmeta[]; /* its metamethods; __close is the verb close, too */
+
+/* Runs the verb that is the upvalue; what a hook raised meanwhile is raised behind it. */
+int nsl_runverb(lua_State *L);
+
+/* Makes the handle's metatable, in nsl_verbs.c; part of opening the module. [-0, +0, m] */
 void nsl_opendb(lua_State *L);
 
 /* The Lua function open. */
