@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ipc/frame.h"
+#include "ipc/ipc.h"
 
 /* Inside the frame, or absent. */
 static void within(ns_bytes s, const char *from, const char *to) {

@@ -15,15 +15,13 @@
 #include <unistd.h>
 
 #include "claim/inner.h"
-#include "dispatcher/batch.h"
-#include "dispatcher/deferred.h"
+#include "dispatcher/turn.h"
 #include "handle.h"
-#include "ipc/frame.h"
-#include "ipc/shared_slot.h"
+#include "ipc/ipc.h"
 #include "ns_log.h"
 #include "ns_time.h"
 #include "pool/prefetch.h"
-#include "process/single.h"
+#include "process/process.h"
 #include "rlimits.h"
 
 #define CHECK(x)                                                              \

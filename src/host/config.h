@@ -8,8 +8,7 @@
 #ifndef NSH_CONFIG_H
 #define NSH_CONFIG_H
 
-
-#include "ipc/wakeup.h"
+#include "ipc/ipc.h"
 #include "nightshift_host.h"
 
 #define NSH_POOLS_MAX 33 /* 32 reserved queues, and the workers for all */

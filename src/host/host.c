@@ -16,14 +16,13 @@
 #include <unistd.h>
 
 #include "dispatcher/dispatcher.h"
-#include "dispatcher/served.h"
 #include "dump.h"
-#include "ipc/alloc.h"
+#include "ipc/ipc.h"
 #include "ns_log.h"
 #include "ns_region.h"
 #include "ns_time.h"
 #include "pool/pool.h"
-#include "process/session.h"
+#include "process/process.h"
 #include "reload.h"
 #include "rlimits.h"
 #include "signals.h"

@@ -11,11 +11,9 @@
 #include <unistd.h>
 
 #include "host.h"
-#include "process/privileges.h"
-#include "process/secrets.h"
+#include "process/process.h"
 #include "signals.h"
-#include "worker/lua_state.h"
-#include "worker/restore.h"
+#include "worker/worker.h"
 
 typedef struct arguments {
   int n;

@@ -12,8 +12,8 @@
 #include "../lua/nsl.h"
 #include "host.h"
 #include "hup.h"
-#include "process/single.h"
-#include "worker/lua_state.h"
+#include "process/process.h"
+#include "worker/worker.h"
 
 static void free_known(void *p) {
   ns_buf_free(p);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ipc/alloc.h"
+#include "ipc/ipc.h"
 
 #define ERROR_MAX 4096  /* bytes that are kept of an error */
 #define FILES_MAX 20000 /* and of a list, which is not cut but left out */

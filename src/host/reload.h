@@ -8,7 +8,7 @@
 #ifndef NSH_RELOAD_H
 #define NSH_RELOAD_H
 
-#include "process/family.h"
+#include "process/process.h"
 
 typedef struct nsh_scripts {
   nsh_family *brood;

@@ -17,12 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dispatcher/deferred.h"
-#include "dispatcher/row_log.h"
-#include "dispatcher/served.h"
-#include "dispatcher/table_listener.h"
 #include "dispatcher/turn.h"
-#include "ipc/alloc.h"
+#include "ipc/ipc.h"
 #include "ns_log.h"
 #include "ns_time.h"
 

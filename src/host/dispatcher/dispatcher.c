@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "dispatcher/turn.h"
-#include "ipc/alloc.h"
+#include "ipc/ipc.h"
 #include "ns_log.h"
 #include "ns_time.h"
 

@@ -3,16 +3,18 @@
 ** before the statement it should end, so it is repeated until the thread has
 ** said that it is gone. When the server does not help the thread leaves it.
 */
-#include "dispatcher/listener.h"
+#include "dispatcher/turn.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ipc/alloc.h"
+#include "ipc/ipc.h"
 #include "ns_log.h"
 #include "ns_time.h"
+
+/* -------------------------------------------------------------------- queues */
 
 #define WAIT (10 * NS_SECOND)
 #define RETRY NS_SECOND       /* after a lost connection, on average */
@@ -84,7 +86,7 @@ static void pause_us(nsh_exchange *m, int64_t us) {
   nsh_exchange_unlock(m);
 }
 
-static void *thread(void *arg) {
+static void *listen_for_queues(void *arg) {
   nsh_listen *l = arg;
   nsh_exchange *m = l->mail;
   ns_err err;
@@ -122,13 +124,14 @@ ns_status nsh_listen_open(nsh_listen **out, const ns_db *db, nsh_exchange *mail,
 }
 
 ns_status nsh_listen_start(nsh_listen *l, ns_err *err) {
-  if (pthread_create(&l->thread, NULL, thread, l) != 0)
+  if (pthread_create(&l->thread, NULL, listen_for_queues, l) != 0)
     return ns_fail(err, NS_ENOMEM, "cannot start the listener's thread");
   l->running = true;
   return NS_OK;
 }
 
-void nsh_listen_interrupt(ns_db *db, int64_t id) {
+/* Ends what a connection of ours runs; 0: none. */
+static void end_statement(ns_db *db, int64_t id) {
   char sql[64];
   ns_result result;
   ns_err err; /* a thread that has just ended is no error */
@@ -144,7 +147,7 @@ void nsh_listen_near(nsh_listen *l, const ns_db *db, const int64_t *queues,
 }
 
 void nsh_listen_wake(nsh_listen *l, ns_db *db) {
-  nsh_listen_interrupt(db, ns_listener_thread(l->listener));
+  end_statement(db, ns_listener_thread(l->listener));
 }
 
 static bool deaf(nsh_exchange *m) {
@@ -169,7 +172,7 @@ void nsh_listen_stop(nsh_listen *l, ns_db *db) {
   if (!l->running)
     return;
   while (!deaf(m) && ns_mono_us() < until) {
-    nsh_listen_interrupt(db, ns_listener_thread(l->listener));
+    end_statement(db, ns_listener_thread(l->listener));
     ns_sleep_us(STOP_STEP);
   }
 }
@@ -185,4 +188,131 @@ void nsh_listen_close(nsh_listen *l) {
   ns_listener_close(l->listener);
   free(l->queues);
   free(l);
+}
+
+/* ------------------------------------------------------------ adopted tables */
+
+#define PAUSE_FIRST 1000     /* after a wake that found nothing; then four times that, */
+#define PAUSE_LAST NS_SECOND /* and so on */
+
+struct nsh_table_listener {
+  nsh_exchange *mail;
+  ns_ear *ear;
+  pthread_t thread;
+  pthread_cond_t cond;
+  bool running;
+  bool armed, woken;
+  bool stop, ended;
+  bool found; /* claims have, since the last wake */
+  int64_t holder;
+  int64_t pause; /* µs before the next sleep */
+};
+
+ns_status nsh_table_listener_open(nsh_table_listener **out, ns_adopted *a, nsh_exchange *mail,
+                                  ns_err *err) {
+  nsh_table_listener *h = nsh_alloc(sizeof *h);
+  ns_status st = ns_ear_open(&h->ear, a, false, err);
+  *out = NULL;
+  if (st != NS_OK) {
+    free(h);
+    return st;
+  }
+  h->mail = mail;
+  nsh_exchange_cond(&h->cond);
+  *out = h;
+  return NS_OK;
+}
+
+static void wait_until(nsh_table_listener *h, int64_t when) {
+  struct timespec t = {(time_t)(when / NS_SECOND), (long)(when % NS_SECOND) * 1000};
+  while (!h->stop && !h->found && ns_mono_us() < when)
+    pthread_cond_timedwait(&h->cond, &h->mail->lock, &t);
+}
+
+/* Waits until it is time to sleep; false: stop. '*holder': for whom. */
+static bool ready(nsh_table_listener *h, int64_t *holder) {
+  bool go;
+  nsh_exchange_lock(h->mail);
+  while (!h->armed && !h->stop)
+    pthread_cond_wait(&h->cond, &h->mail->lock);
+  wait_until(h, ns_mono_us() + h->pause);
+  if (h->found)
+    h->pause = 0;
+  h->found = false;
+  *holder = h->holder;
+  go = !h->stop;
+  nsh_exchange_unlock(h->mail);
+  return go;
+}
+
+static void *listen_for_table(void *arg) {
+  nsh_table_listener *h = arg;
+  ns_err err;
+  int64_t holder;
+  bool woke;
+  while (ready(h, &holder)) {
+    bool failed = ns_ear_wait(h->ear, holder, NS_EAR_LONGEST, &woke, &err) != NS_OK;
+    nsh_exchange_lock(h->mail);
+    if (woke || failed) { /* then the dispatcher looks as if nobody rang */
+      h->armed = false;
+      h->woken = true;
+      pthread_cond_signal(&h->mail->work);
+    }
+    h->pause = failed          ? ns_jitter(PAUSE_LAST, 0.5)
+               : !woke         ? 0
+               : h->pause == 0 ? PAUSE_FIRST
+                               : h->pause * 4;
+    if (h->pause > PAUSE_LAST && !failed)
+      h->pause = PAUSE_LAST;
+    nsh_exchange_unlock(h->mail);
+  }
+  nsh_exchange_lock(h->mail);
+  h->ended = true;
+  nsh_exchange_unlock(h->mail);
+  return NULL;
+}
+
+void nsh_table_listener_arm(nsh_table_listener *h, int64_t holder, bool found) {
+  h->found = h->found || found;
+  h->holder = holder;
+  h->armed = true;
+  if (!h->running)
+    h->running = pthread_create(&h->thread, NULL, listen_for_table, h) == 0;
+  pthread_cond_signal(&h->cond);
+}
+
+bool nsh_table_listener_woken(const nsh_table_listener *h) {
+  return h->woken;
+}
+
+bool nsh_table_listener_take(nsh_table_listener *h) {
+  bool yes = h->woken;
+  h->woken = false;
+  return yes;
+}
+
+static bool has_ended(nsh_table_listener *h) {
+  bool yes;
+  nsh_exchange_lock(h->mail);
+  yes = h->ended || !h->running;
+  nsh_exchange_unlock(h->mail);
+  return yes;
+}
+
+void nsh_table_listener_close(nsh_table_listener *h, ns_db *db) {
+  int64_t until = ns_mono_us() + STOP_MAX;
+  if (h == NULL)
+    return;
+  nsh_exchange_lock(h->mail);
+  h->stop = true;
+  pthread_cond_signal(&h->cond);
+  nsh_exchange_unlock(h->mail);
+  for (; !has_ended(h) && ns_mono_us() < until; ns_sleep_us(STOP_STEP))
+    end_statement(db, ns_ear_thread(h->ear));
+  ns_ear_stop(h->ear);
+  if (h->running)
+    pthread_join(h->thread, NULL);
+  ns_ear_close(h->ear);
+  pthread_cond_destroy(&h->cond);
+  free(h);
 }

@@ -23,9 +23,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dispatcher/served.h"
 #include "dispatcher/turn.h"
-#include "ipc/alloc.h"
+#include "ipc/ipc.h"
 #include "ns_log.h"
 #include "ns_time.h"
 

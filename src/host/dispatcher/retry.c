@@ -4,10 +4,13 @@
 ** apart from those that come in meanwhile. Refused: as something milder. With children:
 ** as many a cycle as are soon written.
 */
-#include "dispatcher/retry.h"
+#include "dispatcher/turn.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "ipc/ipc.h"
 #include "ns_log.h"
 #include "ns_time.h"
 
@@ -165,4 +168,135 @@ size_t nsh_retry_sort(nsh_retry *u, const ns_err *trouble, int64_t now) {
   pace(u, ill, trouble, now);
   nsh_batch_clear(&u->batch);
   return settled;
+}
+
+/* --------------------------------------------------------- deferred verdicts */
+
+void nsh_deferred_free(nsh_deferred *p) {
+  nsh_batch_free(&p->batch);
+  free(p->terms);
+  free(p->failed);
+}
+
+void nsh_deferred_hold(nsh_deferred *p, const ns_verdict *v, nsh_term term) {
+  nsh_batch_copy(&p->batch, v);
+  nsh_must(ns_grow(&p->terms, &p->capterms, p->batch.n, sizeof *p->terms));
+  p->terms[p->batch.n - 1] = term;
+  if (term.until < p->next_at)
+    p->next_at = term.until;
+}
+
+int64_t nsh_deferred_over(const nsh_deferred *p) {
+  int64_t first = INT64_MAX;
+  for (size_t i = 0; i < p->batch.n; i++)
+    if (!p->terms[i].kept && p->terms[i].until < first)
+      first = p->terms[i].until;
+  return first;
+}
+
+void nsh_deferred_take(nsh_deferred *p, nsh_batch *out, int64_t now, bool all) {
+  nsh_batch old = p->batch;
+  size_t n = old.n;
+  if (n == 0 || (!all && now < p->next_at))
+    return;
+  p->batch = NSH_BATCH_INIT;
+  p->next_at = INT64_MAX;
+  for (size_t i = 0; i < n; i++)
+    if (all || p->terms[i].until <= now)
+      nsh_batch_copy(out, &old.items[i]);
+    else
+      nsh_deferred_hold(p, &old.items[i], p->terms[i]);
+  nsh_batch_free(&old);
+}
+
+/* Where it is, or belongs. */
+static size_t place_of(const nsh_deferred *p, int64_t id) {
+  size_t low = 0;
+  size_t high = p->nfailed;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (p->failed[middle].id < id)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+int64_t nsh_deferred_failed(const nsh_deferred *p, int64_t id, int64_t now) {
+  size_t i = place_of(p, id);
+  return i < p->nfailed && p->failed[i].id == id ? now - p->failed[i].since : -1;
+}
+
+int64_t nsh_deferred_failing(nsh_deferred *p, int64_t id, int64_t now) {
+  size_t i = place_of(p, id);
+  int64_t since = nsh_deferred_failed(p, id, now);
+  if (since >= 0)
+    return since;
+  nsh_must(ns_grow(&p->failed, &p->capfailed, p->nfailed + 1, sizeof *p->failed));
+  memmove(&p->failed[i + 1], &p->failed[i], (p->nfailed - i) * sizeof *p->failed);
+  p->failed[i] = (nsh_failed){id, now};
+  p->nfailed++;
+  return 0;
+}
+
+/* ------------------------------------------------------- rows that come back */
+
+static bool has_failed(const ns_verdict *v) {
+  return v->status == NS_OK &&
+         (v->kind == NS_FAIL || v->kind == NS_DISCARD || v->kind == NS_EXPIRE ||
+          v->kind == NS_CRASH || v->kind == NS_MISSING || v->kind == NS_LOST);
+}
+
+/* An instant; left out when it is not known. */
+static ns_field instant(const char *key, char text[NS_LOG_TIME], int64_t us) {
+  if (us <= 0)
+    return ns_fs(key, NULL);
+  ns_log_time(text, us);
+  return ns_fs(key, text);
+}
+
+static void log_failed(ns_bytes table, const ns_verdict *v) {
+  char claimant[NS_CLAIMANT];
+  char since[NS_LOG_TIME];
+  char next[NS_LOG_TIME];
+  ns_log(NS_LOG_WARN, "row.failed",
+         NS_FIELDS(ns_fb("table", table), ns_fi("id", v->id),
+                   ns_fb("claim", ns_adopt_claimant(claimant, v->row.holder, v->run)),
+                   instant("claimed_at", since, v->row.since), ns_fi("attempts", v->row.failures),
+                   ns_fs("then", v->dead ? "dead" : "open"),
+                   instant("next", next, v->dead ? 0 : v->row.next),
+                   ns_fb("error", ns_first_line(v->error))));
+}
+
+void nsh_row_log_failed(ns_bytes table, const ns_verdict *verdicts, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (has_failed(&verdicts[i]))
+      log_failed(table, &verdicts[i]);
+}
+
+void nsh_row_log_refused(ns_bytes table, ns_adopted *a) {
+  size_t n;
+  const ns_refusal *refusals = ns_adopted_refusals(a, &n);
+  for (size_t i = 0; i < n; i++)
+    ns_log(NS_LOG_WARN, "row.refused",
+           NS_FIELDS(ns_fb("table", table), ns_fi("id", refusals[i].id),
+                     ns_fs("error", refusals[i].why)));
+}
+
+static void log_reset(ns_bytes table, const ns_reset *r) {
+  char since[NS_LOG_TIME];
+  ns_log(NS_LOG_WARN, "row.reset",
+         NS_FIELDS(ns_fb("table", table), ns_fi("id", r->id),
+                   ns_fs("claim", r->claimant[0] != '\0' ? r->claimant : NULL),
+                   instant("claimed_at", since, r->since), ns_fs("why", r->why)));
+}
+
+void nsh_row_log_reset(ns_bytes table, ns_adopted *a) {
+  size_t n;
+  const ns_reset *resets = ns_adopted_resets(a, &n);
+  for (size_t i = 0; i < n; i++)
+    log_reset(table, &resets[i]);
+  if (n > 0)
+    ns_log(NS_LOG_WARN, "rescue", NS_FIELDS(ns_fb("table", table), ns_fi("rows", (int64_t)n)));
 }

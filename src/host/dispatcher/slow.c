@@ -8,7 +8,7 @@
 ** without a timer while nobody waits for anything. In ten seconds there is one line of
 ** what is slow, and one more when what it told of is over; the next line counts the others.
 */
-#include "dispatcher/slow.h"
+#include "dispatcher/turn.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -16,10 +16,90 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ipc/alloc.h"
+#include "ipc/ipc.h"
 #include "ns_await.h"
 #include "ns_log.h"
 #include "ns_time.h"
+
+/* ------------------------------------------------------------- owed verdicts */
+
+/* As they were told; 'lock' guards it. It may be taken while the mailbox is locked. */
+typedef struct nsh_debts {
+  ns_owed *items;
+  size_t n, cap;
+} nsh_debts;
+
+typedef struct nsh_owed {
+  pthread_mutex_t lock;
+  nsh_debts of[NSH_WAITERS];
+} nsh_owed;
+
+static void init_owed(nsh_owed *o) {
+  memset(o, 0, sizeof *o);
+  pthread_mutex_init(&o->lock, NULL);
+}
+
+static void free_owed(nsh_owed *o) {
+  for (size_t i = 0; i < NSH_WAITERS; i++)
+    free(o->of[i].items);
+  pthread_mutex_destroy(&o->lock);
+}
+
+/* Those from 'first' on. What was given back unbegun has no end, nor has what only
+** ends a claim. */
+static void add(nsh_debts *d, const nsh_batch *b, size_t first) {
+  if (b->n <= first)
+    return;
+  nsh_must(ns_grow(&d->items, &d->cap, d->n + b->n - first, sizeof *d->items));
+  for (size_t i = first; i < b->n; i++) {
+    const ns_verdict *v = &b->items[i];
+    if (v->ended > 0 && v->lease >= 0)
+      d->items[d->n++] = (ns_owed){v->id, v->run, v->ended};
+  }
+}
+
+/* 'who' has these from here on; rows of adopted tables are left out. When he has taken them
+** out of the mailbox it is still locked. */
+static void set_owed(nsh_owed *o, nsh_waiter who, const nsh_retry *u) {
+  nsh_debts *d = &o->of[who];
+  pthread_mutex_lock(&o->lock);
+  d->n = 0;
+  add(d, &u->batch, 0);
+  add(d, &u->later, 0);
+  add(d, &u->ill, 0);
+  add(d, &u->broods, u->nturns);
+  pthread_mutex_unlock(&o->lock);
+}
+
+static int by_age(const void *a, const void *b) {
+  const ns_owed *x = a;
+  const ns_owed *y = b;
+  return (x->since > y->since) - (x->since < y->since);
+}
+
+/* All, with those in the mailbox, which is not locked; the oldest first. The array is
+** malloc'd; 'NULL': there is none. */
+static ns_owed *list_owed(nsh_owed *o, nsh_exchange *m, size_t *n) {
+  nsh_debts all = {0};
+  nsh_exchange_lock(m);
+  pthread_mutex_lock(&o->lock);
+  for (size_t i = 0; i < NSH_WAITERS; i++) {
+    const nsh_debts *d = &o->of[i];
+    nsh_must(ns_grow(&all.items, &all.cap, all.n + d->n, sizeof *all.items));
+    if (d->n > 0)
+      memcpy(all.items + all.n, d->items, d->n * sizeof *d->items);
+    all.n += d->n;
+  }
+  pthread_mutex_unlock(&o->lock);
+  add(&all, &m->verdicts, 0);
+  add(&all, &m->broods, 0);
+  add(&all, &m->large, 0);
+  nsh_exchange_unlock(m);
+  if (all.n > 1)
+    qsort(all.items, all.n, sizeof *all.items, by_age);
+  *n = all.n;
+  return all.items;
+}
 
 #define LINE_GAP (10 * NS_SECOND)
 #define QUIET (2 * NS_SECOND)   /* without a wait, and the thread sleeps */
@@ -179,7 +259,7 @@ void nsh_slow_doing(nsh_slow *s, nsh_waiter who, size_t verdicts, bool claims) {
 }
 
 void nsh_slow_owes(nsh_slow *s, nsh_waiter who, const nsh_retry *u) {
-  nsh_owed_set(&s->owed, who, u);
+  set_owed(&s->owed, who, u);
 }
 
 /* ---------------------------------------------------------- what the server says */
@@ -248,7 +328,7 @@ static void sleep_deep(nsh_slow *s) {
 ** told. */
 static bool tell_owed(nsh_slow *s) {
   size_t n;
-  ns_owed *list = nsh_owed_list(&s->owed, s->mail, &n);
+  ns_owed *list = list_owed(&s->owed, s->mail, &n);
   bool old = n > 0 && ns_mono_us() - list[0].since > NS_SLOW;
   ns_err err;
   ns_status st = !old ? NS_ENOTFOUND : s->db != NULL ? NS_OK : ns_open(&s->db, &s->cfg, &err);
@@ -335,7 +415,7 @@ ns_status nsh_slow_open(nsh_slow **out, const nsh_config *cfg, nsh_exchange *mai
     s->waits[i].who = names[i];
   }
   s->mail = mail;
-  nsh_owed_init(&s->owed);
+  init_owed(&s->owed);
   pthread_mutex_init(&s->lock, NULL);
   nsh_exchange_cond(&s->wake);
   s->cfg = cfg->db;
@@ -380,7 +460,7 @@ bool nsh_slow_close(nsh_slow *s) {
   ns_await_stop_close(s->stop);
   pthread_cond_destroy(&s->wake);
   pthread_mutex_destroy(&s->lock);
-  nsh_owed_free(&s->owed);
+  free_owed(&s->owed);
   free(s);
   return true;
 }

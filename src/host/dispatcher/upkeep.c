@@ -3,12 +3,11 @@
 ** is a large verdict to write. A prune is made of small transactions; between two of them
 ** the thread rests for as long as it has worked, and does what others wait for.
 */
-#include "dispatcher/upkeep.h"
+#include "dispatcher/turn.h"
 
 #include <stdlib.h>
 
-#include "dispatcher/retry.h"
-#include "ipc/alloc.h"
+#include "ipc/ipc.h"
 #include "ns_await.h"
 #include "ns_log.h"
 #include "ns_time.h"

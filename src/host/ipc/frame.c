@@ -2,7 +2,7 @@
 ** The frame codec. Jobs and children are written field by field from tables of
 ** offsets, so that writer and reader cannot disagree about the order.
 */
-#include "ipc/frame.h"
+#include "ipc/ipc.h"
 
 #include <string.h>
 

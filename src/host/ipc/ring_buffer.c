@@ -7,7 +7,7 @@
 ** count of what was read it would sleep through that when it filled the ring again
 ** between a take and the look afterwards.
 */
-#include "ipc/ring_buffer.h"
+#include "ipc/ipc.h"
 
 #include <limits.h>
 #include <linux/futex.h>

@@ -1,11 +1,103 @@
 /*
-** Shared slots. The gate packs two job numbers into one atomic word; all
-** orders are sequentially consistent, which costs nothing beside a job.
+** Memory of the host and its workers: shared slots, the wake-up, the host's own.
+**
+** The gate of a slot packs two job numbers into one atomic word; all orders are sequentially
+** consistent, which costs nothing beside a job. The wake-up is a pipe because a worker can
+** neither shut it down for the others nor take their bytes away; what a handler writes into it
+** by mistake is a byte like any other.
 */
-#include "ipc/shared_slot.h"
+#include "ipc/ipc.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ns_log.h"
+#include "ns_time.h"
+
+/* ----------------------------------------------------- the host's own memory */
+
+void nsh_must(bool ok) {
+  if (ok)
+    return;
+  ns_log(NS_LOG_ERROR, "host.no_memory", NULL, 0);
+  ns_log_flush(NS_SECOND / 10);
+  abort();
+}
+
+void *nsh_alloc(size_t n) {
+  void *p = calloc(1, n > 0 ? n : 1);
+  nsh_must(p != NULL);
+  return p;
+}
+
+/* ------------------------------------------------------------------- wake-up */
+
+bool nsh_wakeup_make(int ends[2]) {
+  return pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0;
+}
+
+void nsh_wakeup_hear(int end) {
+  char knocks[4096];
+  while (read(end, knocks, sizeof knocks) == (ssize_t)sizeof knocks)
+    ;
+}
+
+bool nsh_news_sleep(nsh_news *news, size_t workers) {
+  atomic_store(&news->awake, 0);
+  for (size_t i = 0; i * 64 < workers; i++)
+    if (atomic_load(&news->bits[i]) != 0)
+      return true;
+  return false;
+}
+
+void nsh_news_wake(nsh_news *news) {
+  atomic_store(&news->awake, 1);
+}
+
+uint64_t nsh_news_take(nsh_news *news, size_t word) {
+  return atomic_load(&news->bits[word]) == 0 ? 0 : atomic_exchange(&news->bits[word], 0);
+}
+
+void nsh_news_forget(nsh_news *news, size_t index) {
+  atomic_fetch_and(&news->bits[index / 64], ~(UINT64_C(1) << (index % 64)));
+}
+
+void nsh_waker_init(nsh_waker *k, int end) {
+  struct stat st = {0};
+  fstat(end, &st);
+  *k = (nsh_waker){end, st.st_dev, st.st_ino};
+}
+
+/* A handler may have closed all it found and opened something else. */
+static bool is_ours(const nsh_waker *k) {
+  struct stat st;
+  return fstat(k->end, &st) == 0 && st.st_ino == k->ino && st.st_dev == k->dev;
+}
+
+/* A full pipe has knocks enough. */
+static bool wake_host(const nsh_waker *k) {
+  return is_ours(k) && (write(k->end, "", 1) == 1 || errno == EAGAIN);
+}
+
+bool nsh_news_tell(nsh_news *news, uint32_t index, const nsh_waker *k) {
+  uint64_t bit = UINT64_C(1) << (index % 64);
+  if (atomic_fetch_or(&news->bits[index / 64], bit) & bit)
+    return true; /* said before and not taken: it knocked then */
+  return atomic_load(&news->awake) || wake_host(k);
+}
+
+bool nsh_wakeup_dead(const nsh_waker *k, int ms) {
+  struct pollfd end = {k->end, 0, 0};
+  return poll(&end, 1, ms) > 0; /* nobody hears, or it is closed */
+}
+
+/* --------------------------------------------------------------------- slots */
 
 static uint64_t pack(uint32_t next, uint32_t end) {
   return (uint64_t)next << 32 | end;

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ipc/alloc.h"
+#include "ipc/ipc.h"
 #include "ns_time.h"
 
 /* --------------------------------------------------------------- handing out */

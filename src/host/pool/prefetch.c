@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ipc/alloc.h"
+#include "ipc/ipc.h"
 #include "ns_hash.h"
 
 #define CAP_US 100000.0 /* a sample counts at most this much */

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "dispatcher/exchange.h"
+#include "dispatcher/dispatcher.h"
 #include "ns_buf.h"
 
 /* -------------------------------------------------------------------- pace */

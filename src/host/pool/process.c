@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ipc/alloc.h"
+#include "ipc/ipc.h"
 #include "ns_log.h"
 #include "ns_time.h"
 #include "pool/pool.h"

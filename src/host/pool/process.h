@@ -11,10 +11,9 @@
 #ifndef NSH_POOL_PROCESS_H
 #define NSH_POOL_PROCESS_H
 
-#include "ipc/frame.h"
-#include "ipc/shared_slot.h"
+#include "ipc/ipc.h"
 #include "pool/prefetch.h"
-#include "process/family.h"
+#include "process/process.h"
 
 typedef enum nsh_phase {
   NSH_EMPTY,    /* no process */

@@ -1,17 +1,129 @@
 /*
-** Seed, keeper and zygotes in the loop: reports become calls of the owner.
+** Seed, keeper and zygotes in the loop: commands to them, and their reports as calls of the
+** owner.
 */
-#include "process/family.h"
+#include "process/process.h"
 
 #include <errno.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "ipc/alloc.h"
+#include "ipc/ipc.h"
 #include "ns_log.h"
 #include "ns_time.h"
-#include "process/session.h"
+#include "process/spawner.h"
+
+/* --------------------------------------------------------------------- peers */
+
+static void free_handle(uv_handle_t *h) {
+  free(h);
+}
+
+/* False: the peer is behind, the command stays. */
+static bool send_one(nsh_peer *p, const nsh_command *c) {
+  char room[64];
+  ns_buf out = {room, 0, sizeof room, false};
+  size_t start = nsh_begin(&out, c->type);
+  nsh_put_int(&out, c->index);
+  nsh_put_int(&out, c->arg);
+  nsh_must(nsh_end(&out, start));
+  if (!nsh_control_send(p->ctl, &out, c->fd, false) &&
+      (errno == EAGAIN || errno == EWOULDBLOCK || errno == ETOOMANYREFS))
+    return false; /* any other error: the end of the peer is seen by reading */
+  if (c->fd >= 0)
+    close(c->fd);
+  return true;
+}
+
+static void on_ready(uv_poll_t *poll, int status, int events);
+
+static void flush(nsh_peer *p) {
+  size_t sent = 0;
+  while (sent < p->n && send_one(p, &p->queue[sent]))
+    sent++;
+  p->n -= sent;
+  memmove(p->queue, p->queue + sent, p->n * sizeof *p->queue);
+  uv_poll_start(p->poll, UV_READABLE | (p->n > 0 ? UV_WRITABLE : 0), on_ready);
+}
+
+/* Reads what there is, now; the callbacks run. */
+static void read_peer(nsh_peer *p) {
+  static char bytes[NSH_CONTROL_MAX];
+  nsh_frame f;
+  int fd;
+  int got = -1;
+  while (p->ctl >= 0 && !p->gone &&
+         (got = nsh_control_receive(p->ctl, bytes, &f, &fd, false)) > 0) {
+    if (fd >= 0)
+      close(fd); /* nobody sends us one */
+    p->silence = 0;
+    if (p->asked > 0 && (f.type == NSH_FORKED || f.type == NSH_HEARD))
+      p->asked--;
+    p->frame(p->arg, &f);
+  }
+  if (p->ctl < 0 || p->gone || got < 0)
+    return;
+  p->gone = true;
+  uv_poll_stop(p->poll);
+  if (p->end != NULL)
+    p->end(p->arg);
+}
+
+static void on_ready(uv_poll_t *poll, int status, int events) {
+  nsh_peer *p = poll->data;
+  if (events & UV_WRITABLE)
+    flush(p);
+  if ((events & UV_READABLE) || status < 0)
+    read_peer(p);
+}
+
+/* 'ctl' changes hands. The callbacks and 'arg' are set already. */
+static void open_peer(nsh_peer *p, uv_loop_t *loop, int ctl) {
+  p->ctl = ctl;
+  p->gone = false;
+  p->poll = nsh_alloc(sizeof *p->poll);
+  nsh_must(uv_poll_init(loop, p->poll, ctl) == 0);
+  p->poll->data = p;
+  uv_poll_start(p->poll, UV_READABLE, on_ready);
+}
+
+/* Sends now or later; 'fd' changes hands, -1: none. */
+static void send_to_peer(nsh_peer *p, nsh_type type, uint32_t index, int64_t arg, int fd) {
+  if (p->ctl < 0 || p->gone) {
+    if (fd >= 0)
+      close(fd);
+    return;
+  }
+  nsh_must(ns_grow(&p->queue, &p->cap, p->n + 1, sizeof *p->queue));
+  if (p->asked++ == 0)
+    p->silence = 0;
+  p->queue[p->n++] = (nsh_command){type, index, arg, fd};
+  if (p->n == 1)
+    flush(p);
+}
+
+/* Does the peer owe an answer? */
+static bool owes_answer(const nsh_peer *p) {
+  return p->ctl >= 0 && !p->gone && p->asked > 0;
+}
+
+/* Closes; safe to repeat, and inside a callback. */
+static void close_peer(nsh_peer *p) {
+  if (p->ctl < 0)
+    return;
+  for (size_t i = 0; i < p->n; i++)
+    if (p->queue[i].fd >= 0)
+      close(p->queue[i].fd);
+  free(p->queue);
+  p->queue = NULL;
+  p->n = p->cap = 0;
+  uv_close((uv_handle_t *)p->poll, free_handle);
+  p->poll = NULL;
+  close(p->ctl);
+  p->ctl = -1;
+}
 
 #define WATCH_MS 500
 #define ZYGOTE_SILENT (4 * NS_SECOND)
@@ -21,7 +133,7 @@ static void on_watch(uv_timer_t *timer);
 
 /* A command that will be answered. */
 static void ask(nsh_family *b, nsh_peer *p, nsh_type type, uint32_t index, int64_t arg, int fd) {
-  nsh_peer_send(p, type, index, arg, fd);
+  send_to_peer(p, type, index, arg, fd);
   if (uv_is_active((uv_handle_t *)&b->watch))
     return;
   b->watched = ns_mono_us();
@@ -61,7 +173,7 @@ static void one_less(nsh_zygote *z) {
   if (z->workers > 0)
     z->workers--;
   if (z->workers == 0 && z->stage == NSH_LEAVING)
-    nsh_peer_close(&z->peer);
+    close_peer(&z->peer);
 }
 
 static void on_worker(nsh_zygote *z, nsh_frame *f) {
@@ -108,9 +220,9 @@ static void on_zygote_frame(void *arg, nsh_frame *f) {
 static void on_death(nsh_zygote *z, int status) {
   nsh_family *b = z->brood;
   bool loading;
-  nsh_peer_read(&z->peer);
+  read_peer(&z->peer);
   loading = z->stage == NSH_LOADING;
-  nsh_peer_close(&z->peer);
+  close_peer(&z->peer);
   z->stage = NSH_ABSENT;
   z->workers = 0;
   if (loading)
@@ -150,14 +262,14 @@ static void call_keeper(nsh_family *b) {
   nsh_must(nsh_control_pair(pair));
   b->keeper = (nsh_peer){.frame = on_keeper_frame, .end = on_keeper_end,
                          .arg = b};
-  nsh_peer_open(&b->keeper, b->loop, pair[0]);
+  open_peer(&b->keeper, b->loop, pair[0]);
   ask(b, &b->seed, NSH_FORK, 0, 0, pair[1]);
 }
 
 /* Its whole session is dead by now. */
 static void replace_keeper(nsh_family *b) {
-  nsh_peer_read(&b->keeper);
-  nsh_peer_close(&b->keeper);
+  read_peer(&b->keeper);
+  close_peer(&b->keeper);
   call_keeper(b);
   b->keeper_died(b->arg, true);
   for (size_t i = 0; i < NSH_ZYGOTES; i++)
@@ -216,17 +328,17 @@ static void end_seed(nsh_family *b) {
 ** them, counts as one look. */
 static bool silent(nsh_peer *p, int64_t micros, int64_t most) {
   const int64_t look = WATCH_MS * INT64_C(1000);
-  nsh_peer_read(p);
-  if (!nsh_peer_owes(p))
+  read_peer(p);
+  if (!owes_answer(p))
     return false;
   p->silence += micros < 2 * look ? micros : look;
   return p->silence > most;
 }
 
 static bool anybody_owes(const nsh_family *b) {
-  bool owes = nsh_peer_owes(&b->keeper) || nsh_peer_owes(&b->seed);
+  bool owes = owes_answer(&b->keeper) || owes_answer(&b->seed);
   for (size_t i = 0; i < NSH_ZYGOTES; i++)
-    owes = owes || nsh_peer_owes(&b->zygotes[i].peer);
+    owes = owes || owes_answer(&b->zygotes[i].peer);
   return owes;
 }
 
@@ -255,15 +367,15 @@ void nsh_family_open(nsh_family *b, uv_loop_t *loop, int ctl) {
   b->seed = (nsh_peer){.frame = on_seed_frame, .end = on_seed_end, .arg = b};
   for (uint32_t i = 0; i < NSH_ZYGOTES; i++)
     b->zygotes[i] = (nsh_zygote){.brood = b, .index = i, .peer = {.ctl = -1}};
-  nsh_peer_open(&b->seed, loop, ctl);
+  open_peer(&b->seed, loop, ctl);
   call_keeper(b);
 }
 
 void nsh_family_close(nsh_family *b) {
   for (uint32_t i = 0; i < NSH_ZYGOTES; i++)
-    nsh_peer_close(&b->zygotes[i].peer);
-  nsh_peer_close(&b->keeper);
-  nsh_peer_close(&b->seed);
+    close_peer(&b->zygotes[i].peer);
+  close_peer(&b->keeper);
+  close_peer(&b->seed);
 }
 
 size_t nsh_family_alive(const nsh_family *b) {
@@ -277,8 +389,7 @@ size_t nsh_family_alive(const nsh_family *b) {
 ** nothing, and may take long. */
 void nsh_family_ping(nsh_family *b) {
   for (size_t i = 0; i < NSH_ZYGOTES; i++)
-    if (b->zygotes[i].stage > NSH_LOADING &&
-        !nsh_peer_owes(&b->zygotes[i].peer))
+    if (b->zygotes[i].stage > NSH_LOADING && !owes_answer(&b->zygotes[i].peer))
       nsh_zygote_kill(&b->zygotes[i], UINT32_MAX, 0);
 }
 
@@ -300,7 +411,7 @@ nsh_zygote *nsh_family_load(nsh_family *b) {
   z->condemned = false;
   z->version[0] = '\0';
   z->peer = (nsh_peer){.frame = on_zygote_frame, .arg = z};
-  nsh_peer_open(&z->peer, b->loop, pair[0]);
+  open_peer(&z->peer, b->loop, pair[0]);
   ask(b, &b->keeper, NSH_FORK, z->index, 0, pair[1]);
   return z;
 }
@@ -317,7 +428,7 @@ void nsh_zygote_kill(nsh_zygote *z, uint32_t index, int sig) {
 void nsh_zygote_retire(nsh_zygote *z) {
   z->stage = NSH_LEAVING;
   if (z->workers == 0)
-    nsh_peer_close(&z->peer);
+    close_peer(&z->peer);
 }
 
 void nsh_zygote_signal(nsh_zygote *z, int sig) {

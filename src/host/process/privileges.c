@@ -1,20 +1,89 @@
 /*
-** Confining. The order matters: the user comes last, since only root may take
-** on another; and a change of user makes the kernel forget that we are to die
-** with our parent.
+** What a zygote and its workers may not do: gain rights (unless that is allowed), outlive the
+** host when memory is short, and, when the host is root, be root. None of them dumps core.
+**
+** Secrets that came with the command line and the environment. Everybody on
+** the machine can read the arguments of a process (ps), and its user the
+** environment it was started with (/proc/PID/environ): both are overwritten
+** in place, and the program goes on with copies of its own. What stood there
+** until then has been seen by whoever looked in those first milliseconds.
 */
-#include "process/privileges.h"
+#include "process/process.h"
+#include "process/spawner.h"
 
 #include <errno.h>
 #include <grp.h>
 #include <pwd.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
+
+/* ------------------------------------------------------------------- secrets */
+
+static const char *const names[] = {"NIGHTSHIFT_URL", "MYSQL_PWD"};
+#define NNAMES (sizeof names / sizeof names[0])
+
+static void blank_url(char *url) {
+  char *at = strrchr(url, '@');
+  char *start = strstr(url, "://");
+  size_t n = at != NULL ? (size_t)(at - url) : strlen(url);
+  size_t kept = start != NULL && start + 3 <= url + n ? (size_t)(start + 3 - url) : 0;
+  memset(url + kept, '*', n - kept);
+}
+
+/* Where the value of --url begins in argument 'i'; NULL: it is not there. */
+static char *url_in(int i, char **argv) {
+  static const char option[] = "--url";
+  size_t n = sizeof option - 1;
+  if (strncmp(argv[i], option, n) == 0 && argv[i][n] == '=')
+    return argv[i] + n + 1;
+  return i > 1 && strcmp(argv[i - 1], option) == 0 ? argv[i] : NULL;
+}
+
+static bool hide_arguments(int argc, char **argv) {
+  for (int i = 1; i < argc; i++) {
+    char *url = url_in(i, argv);
+    char *copy;
+    if (url == NULL)
+      continue;
+    if ((copy = strdup(argv[i])) == NULL)
+      return false;
+    blank_url(url);
+    argv[i] = copy;
+  }
+  return true;
+}
+
+static bool hide_variable(const char *name) {
+  char *shown = getenv(name);
+  char *copy = shown != NULL ? strdup(shown) : NULL;
+  bool good;
+  if (shown == NULL || copy == NULL)
+    return shown == NULL;
+  memset(shown, '*', strlen(shown));
+  good = setenv(name, copy, 1) == 0; /* on the heap: the kernel shows the old block */
+  free(copy);
+  return good;
+}
+
+bool nsh_secrets_hide(int argc, char **argv) {
+  for (size_t i = 0; i < NNAMES; i++)
+    if (!hide_variable(names[i]))
+      return false;
+  return hide_arguments(argc, argv);
+}
+
+void nsh_secrets_drop(void) {
+  for (size_t i = 0; i < NNAMES; i++)
+    unsetenv(names[i]);
+}
+
+/* ---------------------------------------------------------------- privileges */
 
 #define OOM_MORE 300 /* above the host: of -1000 to 1000 */
 

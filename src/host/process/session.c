@@ -1,22 +1,38 @@
 /*
+** Ending what was left behind in a session.
+**
+** Whatever a handler starts stays in its keeper's session unless it asks for
+** one of its own (setsid), and no process can be moved into a session from
+** outside. So a session is the one mark that orphans cannot lose by accident:
+** everybody in it goes with the keeper, and who left it did so on purpose.
+**
 ** Sweeping a session: /proc is read, the victims are killed, and again, until
 ** there are none; so one that forks while we look is found in the next round.
+**
+** Also: one host of a kind on this machine, by the name of a socket.
 */
-#include "process/session.h"
+#include "process/process.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "ns_buf.h"
+#include "ns_hash.h"
 #include "ns_time.h"
+
+/* ------------------------------------------------------------------ sessions */
 
 #define PATIENCE (5 * NS_SECOND)
 #define PAUSE 500         /* µs between rounds, doubling */
@@ -141,4 +157,23 @@ void nsh_session_kill(pid_t session, const pid_t *spared, size_t n) {
     pause = pause * 2 < PAUSE_MAX ? pause * 2 : PAUSE_MAX;
   }
   free(all.items);
+}
+
+/* ----------------------------------------------------- one host on a machine */
+
+int nsh_single_take(ns_bytes name) {
+  struct sockaddr_un at = {.sun_family = AF_UNIX};
+  int n = snprintf(at.sun_path + 1, sizeof at.sun_path - 1, "nightshift-single-%016" PRIx64,
+                   ns_hash(name));
+  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int why;
+  if (fd < 0)
+    return -1;
+  if (bind(fd, (struct sockaddr *)&at,
+           (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)) == 0)
+    return 1;
+  why = errno;
+  close(fd);
+  errno = why;
+  return why == EADDRINUSE ? 0 : -1;
 }

@@ -1,7 +1,9 @@
 /*
-** Forking and reaping. One loop over two descriptors: the control socket and
-** a signalfd for SIGCHLD. Exits are reported after everything that happened
-** before them, because reports and commands are handled one at a time.
+** Control sockets, and the processes that fork children on command.
+**
+** One loop over two descriptors: the control socket and a signalfd for SIGCHLD. Exits are
+** reported after everything that happened before them, because reports and commands are
+** handled one at a time.
 */
 #include "process/spawner.h"
 
@@ -13,8 +15,80 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+/* ----------------------------------------------------------- control sockets */
+
+/* Room for one descriptor, aligned as a control message must be. */
+typedef union passenger {
+  struct cmsghdr head;
+  char room[CMSG_SPACE(sizeof(int))];
+} passenger;
+
+bool nsh_control_pair(int fds[2]) {
+  return socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) == 0;
+}
+
+static void attach(struct msghdr *m, passenger *p, int fd) {
+  struct cmsghdr *c;
+  memset(p, 0, sizeof *p);
+  m->msg_control = p->room;
+  m->msg_controllen = sizeof p->room;
+  c = CMSG_FIRSTHDR(m);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(sizeof fd);
+  memcpy(CMSG_DATA(c), &fd, sizeof fd);
+}
+
+bool nsh_control_send(int ctl, const ns_buf *frame, int fd, bool wait) {
+  struct iovec bytes = {frame->p, frame->n};
+  struct msghdr m = {.msg_iov = &bytes, .msg_iovlen = 1};
+  passenger p;
+  ssize_t sent;
+  if (fd >= 0)
+    attach(&m, &p, fd);
+  do
+    sent = sendmsg(ctl, &m, MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT));
+  while (sent < 0 && errno == EINTR);
+  return sent >= 0;
+}
+
+static int passed_fd(struct msghdr *m) {
+  struct cmsghdr *c = CMSG_FIRSTHDR(m);
+  int fd = -1;
+  if (c != NULL && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+      c->cmsg_len == CMSG_LEN(sizeof fd))
+    memcpy(&fd, CMSG_DATA(c), sizeof fd);
+  return fd;
+}
+
+int nsh_control_receive(int ctl, char *bytes, nsh_frame *f, int *fd, bool wait) {
+  passenger p;
+  struct iovec room = {bytes, NSH_CONTROL_MAX};
+  struct msghdr m = {
+      .msg_iov = &room, .msg_iovlen = 1, .msg_control = p.room, .msg_controllen = sizeof p.room};
+  ssize_t n;
+  *fd = -1;
+  do
+    n = recvmsg(ctl, &m, MSG_CMSG_CLOEXEC | (wait ? 0 : MSG_DONTWAIT));
+  while (n < 0 && errno == EINTR);
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+    return -1;
+  if (n <= 0)
+    return 0;
+  *fd = passed_fd(&m);
+  if (nsh_next(bytes, (size_t)n, f) == n)
+    return 1;
+  if (*fd >= 0)
+    close(*fd);
+  *fd = -1;
+  return 0;
+}
+
+/* ------------------------------------------------------------------ spawners */
 
 /* A nursery while it serves. */
 typedef struct home {

@@ -1,9 +1,11 @@
 /*
-** A process that forks children on command, reaps them and passes signals on
-** to them. The seed, the keepers and the zygotes are such processes. Each
-** command is answered with one report, so that a silence can be told.
+** What the processes of a host that fork have in common: control sockets, which join them to
+** the host, the host's end of such a socket (a peer), and spawners. The seed, the keepers and
+** the zygotes are spawners: processes that fork children on command, reap them and pass signals
+** on to them. Each command is answered with one report, so that a silence can be told.
 **
-** Invariants: a child is named by its index, never by its process id, and a
+** Invariants: a descriptor that travels belongs to the receiver from then on; all descriptors
+** are close-on-exec. A child is named by its index, never by its process id, and a
 ** signal goes only to a child that has not been reaped, so it can never hit a
 ** stranger. What a dead child leaves behind is cleared away before its end is
 ** reported, so whoever is told of it may use what the child used.
@@ -12,8 +14,56 @@
 #define NSH_PROCESS_SPAWNER_H
 
 #include <sys/types.h>
+#include <uv.h>
 
-#include "process/control.h"
+#include "config.h"
+#include "ipc/ipc.h"
+
+/* ----------------------------------------------------------- control sockets */
+
+#define NSH_CONTROL_MAX 65536 /* bytes of one message */
+
+/* A pair of control sockets; ours in [0]. False: errno says why. */
+bool nsh_control_pair(int fds[2]);
+
+/* Sends one frame; 'fd' -1: none, otherwise it is sent along and stays open
+** here. 'wait' false: false with errno EAGAIN when the peer is behind. */
+bool nsh_control_send(int ctl, const ns_buf *frame, int fd, bool wait);
+
+/*
+** Receives one frame into 'bytes' (NSH_CONTROL_MAX of them), which '*f' reads.
+** '*fd' gets a descriptor or -1. 1: a frame; 0: the peer is gone (or talks
+** nonsense, which is the same); -1: nothing yet (when not 'wait').
+*/
+int nsh_control_receive(int ctl, char *bytes, nsh_frame *f, int *fd, bool wait);
+
+/* --------------------------------------------------------------------- peers */
+
+/* The loop's end of a control socket: commands to a keeper or zygote, reports from it. Nothing
+** here blocks; commands wait in a queue while the peer is behind. */
+
+/* A command that waits. */
+typedef struct nsh_command {
+  nsh_type type;
+  uint32_t index;
+  int64_t arg;
+  int fd; /* owned; -1: none */
+} nsh_command;
+
+typedef struct nsh_peer {
+  int ctl;         /* -1: closed */
+  uv_poll_t *poll; /* freed by its close callback */
+  nsh_command *queue;
+  size_t n, cap;
+  bool gone;       /* the end was seen */
+  size_t asked;    /* commands that were not answered yet */
+  int64_t silence; /* µs of waiting since the last frame; its owner counts */
+  void (*frame)(void *arg, nsh_frame *f);
+  void (*end)(void *arg); /* once, when the peer is gone; may be NULL */
+  void *arg;
+} nsh_peer;
+
+/* ------------------------------------------------------------------ spawners */
 
 typedef struct nsh_spawner {
   int ctl;         /* to the host */
@@ -45,5 +95,14 @@ void nsh_child_begin(pid_t parent, const char *name);
 /* Ignores the signals that are meant for the host alone, with a handler, so
 ** that programs started from here do not inherit it. */
 void nsh_child_deaf(void);
+
+/* ---------------------------------------------------------------- privileges */
+
+/* Confines this process and all it will start. Errors: DENIED (the user of the
+** configuration cannot be taken on). */
+ns_status nsh_confine(const nsh_config *cfg, ns_err *err);
+
+/* Takes the secrets out of this process's environment, and so of what it starts. */
+void nsh_secrets_drop(void);
 
 #endif

@@ -7,29 +7,155 @@
 ** other processes. Seed and keeper adopt orphans (subreaper). Seed and keeper
 ** see the host's death by the end of their sockets, zygotes and workers are
 ** bound to their parents.
+**
+** Sockets that scripts have opened while they were loaded. All workers would inherit
+** them, and read and write on one connection.
 */
-#include "process/zygote.h"
+#include "process/process.h"
 
+#include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <lauxlib.h>
+#include <malloc.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "ns_log.h"
 #include "nsl.h"
-#include "process/privileges.h"
-#include "process/secrets.h"
-#include "process/session.h"
-#include "process/share.h"
-#include "process/sockets.h"
 #include "process/spawner.h"
-#include "worker/interrupt.h"
-#include "worker/lua_state.h"
 #include "worker/worker.h"
+
+/* -------------------------------------------------------- sockets of scripts */
+
+#define NSH_SOCKETS_MAX 256
+
+/* The sockets of this process by their inodes. */
+typedef struct nsh_sockets {
+  ino_t items[NSH_SOCKETS_MAX];
+  size_t n;
+} nsh_sockets;
+
+/* Calls 'fn' for each socket but those of input and output. */
+static void each(void (*fn)(void *arg, int fd, ino_t inode), void *arg) {
+  DIR *folder = opendir("/proc/self/fd");
+  const struct dirent *entry;
+  while (folder != NULL && (entry = readdir(folder)) != NULL) {
+    struct stat st;
+    int fd = atoi(entry->d_name);
+    if (fd > 2 && fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode))
+      fn(arg, fd, st.st_ino);
+  }
+  if (folder != NULL)
+    closedir(folder);
+}
+
+static void note(void *arg, int fd, ino_t inode) {
+  nsh_sockets *s = arg;
+  (void)fd;
+  if (s->n < NSH_SOCKETS_MAX)
+    s->items[s->n++] = inode;
+}
+
+static void note_sockets(nsh_sockets *s) {
+  s->n = 0;
+  each(note, s);
+}
+
+/* Where it leads to, as far as can be said. */
+static void describe(int fd, ns_buf *text) {
+  union {
+    struct sockaddr_storage any;
+    struct sockaddr_in in;
+    struct sockaddr_in6 in6;
+    struct sockaddr_un un;
+  } to = {0};
+  char host[INET6_ADDRSTRLEN] = "?";
+  socklen_t n = sizeof to;
+  if (getpeername(fd, (struct sockaddr *)&to, &n) != 0)
+    ns_buf_addf(text, "descriptor %d (not connected)", fd);
+  else if (to.any.ss_family == AF_INET)
+    ns_buf_addf(text, "descriptor %d (%s:%u)", fd,
+                inet_ntop(AF_INET, &to.in.sin_addr, host, sizeof host), ntohs(to.in.sin_port));
+  else if (to.any.ss_family == AF_INET6)
+    ns_buf_addf(text, "descriptor %d ([%s]:%u)", fd,
+                inet_ntop(AF_INET6, &to.in6.sin6_addr, host, sizeof host), ntohs(to.in6.sin6_port));
+  else
+    ns_buf_addf(text, "descriptor %d (%.100s)", fd,
+                to.un.sun_path[0] != '\0' ? to.un.sun_path : "unix socket");
+}
+
+typedef struct search {
+  const nsh_sockets *then;
+  bool (*ours)(int fd);
+  ns_buf *text;
+} search;
+
+static void compare(void *arg, int fd, ino_t inode) {
+  const search *s = arg;
+  for (size_t i = 0; i < s->then->n; i++)
+    if (s->then->items[i] == inode)
+      return;
+  if (s->ours(fd))
+    return;
+  if (s->text->n > 0)
+    ns_buf_adds(s->text, ", ");
+  describe(fd, s->text);
+}
+
+/* Sockets that are open now, were not then, and are not 'ours':
+** "descriptor 7 (127.0.0.1:3306), …". Empty: there are none. */
+static void list_new_sockets(const nsh_sockets *then, bool (*ours)(int fd), ns_buf *text) {
+  search s = {then, ours, text};
+  each(compare, &s);
+}
+
+/* ------------------------------------------------------------- shared memory */
+
+#define HOLE_MAX 65536 /* bytes; larger ones are worth being used */
+#define SMALL 1024     /* from here on every size a block can have */
+
+#ifdef __GLIBC__
+
+/* Takes blocks of 'size' until there is no hole for one; they are never freed.
+** What lies at 'top' and above is no hole. Not more than 'most' bytes. */
+static void fill(size_t size, uintptr_t top, size_t most) {
+  for (size_t taken = 0; taken < most; taken += size) {
+    void *p = malloc(size);
+    if (p == NULL)
+      return;
+    if ((uintptr_t)p >= top) {
+      free(p);
+      return;
+    }
+  }
+}
+
+static void fill_heap(void) {
+  struct mallinfo2 now;
+  uintptr_t top;
+  malloc_trim(0);
+  now = mallinfo2();
+  top = (uintptr_t)sbrk(0) - now.keepcost;
+  for (size_t size = HOLE_MAX; size > SMALL; size /= 2)
+    fill(size, top, now.arena);
+  for (size_t size = SMALL; size > 0; size -= 16)
+    fill(size, top, now.arena);
+}
+
+#else
+static void fill_heap(void) {
+}
+#endif
 
 #define TEXT_MAX 32768  /* bytes of a report to the host */
 
@@ -163,7 +289,7 @@ static bool load_handlers(lua_State *L, family *fam, int ctl) {
 ** another in each process. */
 static void report_sockets(const nsh_sockets *before, int ctl) {
   ns_buf text = NS_BUF_INIT;
-  nsh_sockets_since(before, ns_owns_socket, &text);
+  list_new_sockets(before, ns_owns_socket, &text);
   if (!text.oom && text.n > 0)
     report(ctl, NSH_SOCKETS, 0, ns_buf_bytes(&text));
   ns_buf_free(&text);
@@ -195,7 +321,7 @@ static void be_shared(lua_State *L) {
   lua_pcall(L, 0, 0, 0);
   lua_settop(L, 0);
   lua_gc(L, LUA_GCCOLLECT);
-  nsh_share();
+  fill_heap();
 }
 
 static void zygote(void *arg, uint32_t index, int ctl) {
@@ -214,7 +340,7 @@ static void zygote(void *arg, uint32_t index, int ctl) {
   bool loaded = false;
   ns_err err;
   (void)index;
-  nsh_sockets_note(&before);
+  note_sockets(&before);
   nsh_child_deaf();
   if (!fam->cfg->keep_env)
     nsh_secrets_drop();

@@ -1,5 +1,6 @@
 /*
-** The worker's end of its two rings: frames from the host, frames to it.
+** The channel of a worker, which is its end of its two rings (frames from the host, frames to
+** it), and what else the files of a worker need of each other.
 **
 ** Invariant: what is in the ring is not lost, whatever becomes of the worker; a
 ** frame that it died in the middle of is dropped by the host. A worker whose host
@@ -8,8 +9,13 @@
 #ifndef NSH_WORKER_CHANNEL_H
 #define NSH_WORKER_CHANNEL_H
 
-#include "ipc/frame.h"
-#include "ipc/shared_slot.h"
+#include <lua.h>
+#include <stdbool.h>
+
+#include "ipc/ipc.h"
+#include "ns_buf.h"
+
+/* --------------------------------------------------------------- the channel */
 
 typedef struct nsh_channel {
   nsh_slots *slots;
@@ -44,5 +50,50 @@ void nsh_channel_drop(nsh_channel *w, size_t at, size_t n);
 
 /* Ends the worker; what it printed is not lost. */
 void nsh_channel_leave(int status) __attribute__((noreturn));
+
+/* -------------------------------------------------------------- memory limit */
+
+/* From now on, in job 'seq', the state may grow by 'bytes'. When it is over,
+** 'slot' says so at once, for the handler may go on. [-0, +0, -] */
+void nsh_memory_limit_begin(lua_State *L, int64_t bytes, nsh_slot *slot, uint32_t seq);
+
+/* A new job begins, with a quota or without. */
+void nsh_memory_limit_forget(void);
+
+/* Lifts it. True: it was hit since it began. Safe to repeat. [-0, +0, -] */
+bool nsh_memory_limit_end(lua_State *L);
+
+/* Did the job, whose quota may be lifted already, fail of a refusal, when
+** 'error' is how it failed? */
+bool nsh_memory_limit_blamed(ns_bytes error);
+
+/* "memory limit of 64 MiB" */
+ns_bytes nsh_memory_limit_text(void);
+
+/* ---------------------------------------------------------------- interrupts */
+
+/* Worker: from now on the signal is heard. */
+void nsh_interrupt_listen(lua_State *L, nsh_slot *slot);
+
+/* The handler of job 'seq' is about to run; 'timeout' for the message, µs. */
+void nsh_interrupt_begin(uint32_t seq, int64_t timeout);
+
+/* Is its Lua code about to be stopped? Then C code that waits returns to it. */
+bool nsh_interrupt_asked(void);
+
+/* It has ended. Why it was stopped; NONE: it was not. Safe to repeat. */
+nsh_why nsh_interrupt_end(void);
+
+/* "timeout after 5 s at jobs.lua:7" and a traceback; of the last job that was
+** stopped. */
+ns_bytes nsh_interrupt_text(void);
+
+/* ----------------------------------------------------------------- restoring */
+
+/* Remembers how it is now. Once per worker. */
+void nsh_restore_note(void);
+
+/* Makes it so again; false: that failed, and the process is not to run another job. */
+bool nsh_restore(void);
 
 #endif

@@ -1,8 +1,22 @@
 /*
+** Stopping a handler's Lua code from outside, in a worker.
+**
+** The host says which job is to stop (nsh_slot_tell), later it has the zygote
+** send NSH_INTERRUPT_SIGNAL. The signal's handler sets a hook on the coroutine that
+** runs, and the hook raises an error that names the place. It raises again and
+** again, after fewer and fewer instructions, so that a handler has time to
+** clean up and no pcall can swallow it for ever.
+**
+** Invariant: nothing is hooked while nobody asks; the coroutine that runs is
+** known at any moment, because resume, wrap and close are ours. Code that runs
+** in C, or in a coroutine that a C module resumed, is out of reach: for that
+** there is SIGTERM.
+**
 ** The hook, the signal and the coroutine functions. One worker per process, so
 ** the state is static; what the signal's handler reads is volatile.
 */
-#include "worker/interrupt.h"
+#include "worker/channel.h"
+#include "worker/worker.h"
 
 #include <lauxlib.h>
 #include <lualib.h>

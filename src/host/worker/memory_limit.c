@@ -1,4 +1,10 @@
 /*
+** The memory a job may use, in a worker: what the Lua state may grow while the
+** job runs and, as a back-stop for C code, what the process may have.
+**
+** Invariant: without a quota the allocator is Lua's own. Memory that came from
+** either may be given back to the other.
+**
 ** The quota. For its own objects Lua asks twice before it gives up: after the
 ** first refusal it collects garbage and repeats the request. So only a second
 ** refusal in a row means that the job needs too much. The buffers of the
@@ -8,7 +14,7 @@
 **
 ** One worker per process: the state is static.
 */
-#include "worker/memory_limit.h"
+#include "worker/channel.h"
 
 #include <stdio.h>
 #include <string.h>

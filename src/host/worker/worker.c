@@ -17,14 +17,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "ipc/frame.h"
+#include "ipc/ipc.h"
 #include "ns_time.h"
 #include "nsl.h"
 #include "worker/channel.h"
-#include "worker/interrupt.h"
-#include "worker/lua_state.h"
-#include "worker/memory_limit.h"
-#include "worker/restore.h"
 
 #define HOLD_US 300        /* the host is told of a verdict at most so late */
 #define ASK_EVERY NS_SECOND /* cancelled() asks the host at most so often */

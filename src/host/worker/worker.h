@@ -9,9 +9,13 @@
 #define NSH_WORKER_WORKER_H
 
 #include <lua.h>
+#include <stdbool.h>
 
 #include "config.h"
-#include "ipc/shared_slot.h"
+#include "ipc/ipc.h"
+#include "ns_buf.h"
+
+/* ------------------------------------------------------------------- workers */
 
 /* What a worker inherits from its zygote. */
 typedef struct nsh_worker_setup {
@@ -31,5 +35,34 @@ void nsh_worker_keep(lua_State *L);
 
 /* The life of worker 'index'; 'arg' an nsh_worker_setup, 'fd' unused. */
 void nsh_worker_main(void *arg, uint32_t index, int fd);
+
+/* ---------------------------------------------------------------- Lua states */
+
+/* Lua states as the program makes them: all standard libraries, the modules
+** nightshift.core and nightshift.host built in, and package.path in front of
+** which stands the folder of our Lua files, found relative to the program. */
+
+/* NULL: no memory. */
+lua_State *nsh_lua_new(void);
+
+/* The string or number at 'idx', NUL and all; else absent. Borrowed. [-0, +0, m] */
+ns_bytes nsh_lua_text(lua_State *L, int idx);
+
+/* Message handler: error object -> text with traceback. [-1, +1] */
+int nsh_lua_traceback(lua_State *L);
+
+/* What `require "nightshift.host"` gives in states that are made from here on, in this
+** process and those forked from it. */
+void nsh_lua_offer(lua_CFunction host);
+
+/* ------------------------------------------------- before scripts are loaded */
+
+/* Zygote: replaces functions of the library coroutine, and debug.sethook.
+** [-0, +0, m] */
+void nsh_interrupt_install(lua_State *L);
+
+/* Remembers what a job may change in its process. In the process that all others are forked
+** from. */
+void nsh_restore_begin(void);
 
 #endif

@@ -1,0 +1,145 @@
+/*
+** The processes a host starts: a seed, which forks a keeper, which forks a
+** zygote per generation of the scripts, which loads the handlers and forks the
+** workers; how the host speaks to them; and the host's own process.
+**
+** Invariants: all of them descend from the host as it was before it had a
+** thread, a loop or a connection; seed and keeper stay in that state, so that
+** a later generation starts as clean as the first. Each level clears away what
+** a dead child leaves: the zygote a worker's process group, the keeper the
+** orphans of a zygote, the seed a keeper's whole session. The seed is there
+** only so that a job that kills its keeper does not end the host; a keeper
+** lives on without it.
+** A zygote is reported dead only after every report it sent, so the
+** exits of its workers are known by then (those it could not report died with
+** it), and after all its workers are dead. A keeper that dies is replaced and
+** its zygotes are reported dead, unless the seed died before it. One of them
+** that owes an answer for some seconds is killed, so it counts as dead.
+*/
+#ifndef NSH_PROCESS_PROCESS_H
+#define NSH_PROCESS_PROCESS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "config.h"
+#include "ipc/ipc.h"
+#include "ns_buf.h"
+#include "process/spawner.h"
+#include "reading.h"
+
+/* ------------------------------------------------------------- starting them */
+
+#define NSH_ZYGOTES 32 /* generations that may exist at the same time */
+
+/* Forks the seed; '*ctl' is the host's socket to it, 'bell' the workers' end of
+** theirs. Errors: NOMEM. */
+ns_status nsh_seed_start(const nsh_config *cfg, nsh_slots *slots, int bell, pid_t *pid, int *ctl,
+                         ns_err *err);
+
+/* --------------------------------------------------- the host's view of them */
+
+typedef enum nsh_stage {
+  NSH_ABSENT,  /* no such process */
+  NSH_LOADING, /* reads the scripts */
+  NSH_READY,   /* forks workers */
+  NSH_LEAVING  /* told to go, or did not load */
+} nsh_stage;
+
+/* What a zygote has loaded. */
+typedef struct nsh_loaded {
+  int64_t count;  /* of its handlers */
+  ns_bytes names; /* theirs, a line each; the last of 'count' may be left out */
+  ns_bytes files; /* [["name","version"],…] of what was read */
+} nsh_loaded;
+
+typedef struct nsh_zygote {
+  struct nsh_family *brood;
+  nsh_stage stage;
+  uint32_t index;
+  nsh_peer peer;
+  size_t workers;                 /* forks asked for, less exits and failures */
+  bool condemned;                 /* killed for its silence: no job did it */
+  char version[NSH_VERSION_SIZE]; /* of its scripts, a short hash */
+} nsh_zygote;
+
+typedef struct nsh_family {
+  uv_loop_t *loop;
+  uv_timer_t watch; /* runs while an answer is owed */
+  int64_t watched;  /* µs, when it last ran */
+  pid_t seed_pid;
+  nsh_peer seed;
+  nsh_peer keeper;
+  pid_t keeper_pid; /* also the number of its session; 0: not known */
+  nsh_zygote zygotes[NSH_ZYGOTES];
+  /* What happens; 'arg' is the owner's. */
+  void *arg;
+  void (*loaded)(void *arg, nsh_zygote *z, const nsh_loaded *what);
+  /* Without a message it died of 'status'; negative: with its keeper. */
+  void (*failed)(void *arg, nsh_zygote *z, ns_bytes message, int status);
+  void (*forked)(void *arg, nsh_zygote *z, uint32_t worker, pid_t pid, int why);
+  void (*exited)(void *arg, nsh_zygote *z, uint32_t worker, int status);
+  void (*died)(void *arg, nsh_zygote *z, int status);
+  void (*keeper_died)(void *arg, bool replaced); /* false: no more workers */
+} nsh_family;
+
+/* Callbacks and seed_pid are set already; 'ctl' is the seed's socket, handed over. */
+void nsh_family_open(nsh_family *b, uv_loop_t *loop, int ctl);
+void nsh_family_close(nsh_family *b);
+
+/* How many zygotes there are. */
+size_t nsh_family_alive(const nsh_family *b);
+
+/* Has the zygotes show that they live: one that is stopped would not report the
+** deaths of its workers. */
+void nsh_family_ping(nsh_family *b);
+
+/* Retires all of them. */
+void nsh_family_retire(nsh_family *b);
+
+/* A new generation; NULL: too many are alive. It ends in loaded or failed. */
+nsh_zygote *nsh_family_load(nsh_family *b);
+
+void nsh_zygote_fork(nsh_zygote *z, uint32_t index);
+void nsh_zygote_kill(nsh_zygote *z, uint32_t index, int sig);
+
+/* No new workers from here; the process goes when its last one has gone. */
+void nsh_zygote_retire(nsh_zygote *z);
+
+/* Signals the zygote itself. */
+void nsh_zygote_signal(nsh_zygote *z, int sig);
+
+/* ------------------------------------------------------------------ sessions */
+
+/*
+** Kills everybody in 'session' but the caller, the 'n' processes of 'spared'
+** (0: none), and who descends from one of those or is in the process group of
+** one that does. Returns when nobody else is left alive (at the latest after 5 s, for
+** the sake of one that hangs in the kernel); zombies are their parents'.
+** The session's number should still be taken: its leader is the caller, or has
+** not been reaped, or only just.
+*/
+void nsh_session_kill(pid_t session, const pid_t *spared, size_t n);
+
+/* ----------------------------------------------------- one host on a machine */
+
+/*
+** Takes a name for this process, until it ends, however it ends; the processes that a
+** host forks do not keep it. 1: it is ours; 0: another process has it; -1: errno says
+** why nobody knows.
+*/
+int nsh_single_take(ns_bytes name);
+
+/* ----------------------------------------------------------- the host itself */
+
+/* From here on this process and all it starts leave no core: the URL with its
+** password is in memory. */
+void nsh_no_core(void);
+
+/* Replaces 'argv' items by copies and blanks what --url says in the original;
+** moves $NIGHTSHIFT_URL and $MYSQL_PWD off the block that the kernel shows.
+** Call it first, once, while there is one thread. False: no memory. */
+bool nsh_secrets_hide(int argc, char **argv);
+
+#endif
