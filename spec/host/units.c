@@ -359,27 +359,27 @@ static void rings(void) {
 /* Who sets a bit while the host sleeps knocks, and nobody else does. */
 static void bell(void) {
   nsh_slots *all = nsh_slots_map(130);
-  nsh_news *news = &all->news;
+  nsh_pending *pending = &all->pending;
   nsh_waker k;
   char byte;
   int ends[2];
   CHECK(nsh_wakeup_make(ends));
   nsh_waker_init(&k, ends[1]);
-  nsh_news_wake(news);
-  CHECK(nsh_news_tell(news, 129, &k) && read(ends[0], &byte, 1) == -1);
-  CHECK(nsh_news_sleep(news, 130) && nsh_news_take(news, 2) == 2);
-  CHECK(nsh_news_take(news, 2) == 0 && !nsh_news_sleep(news, 130));
-  CHECK(nsh_news_tell(news, 3, &k) && read(ends[0], &byte, 1) == 1);
-  CHECK(nsh_news_tell(news, 3, &k) && read(ends[0], &byte, 1) == -1);
-  nsh_news_forget(news, 3);
-  CHECK(!nsh_news_sleep(news, 130));
-  CHECK(!nsh_wakeup_dead(&k, 0));
+  nsh_pending_wake(pending);
+  CHECK(nsh_pending_set(pending, 129, &k) && read(ends[0], &byte, 1) == -1);
+  CHECK(nsh_pending_sleep(pending, 130) && nsh_pending_take(pending, 2) == 2);
+  CHECK(nsh_pending_take(pending, 2) == 0 && !nsh_pending_sleep(pending, 130));
+  CHECK(nsh_pending_set(pending, 3, &k) && read(ends[0], &byte, 1) == 1);
+  CHECK(nsh_pending_set(pending, 3, &k) && read(ends[0], &byte, 1) == -1);
+  nsh_pending_forget(pending, 3);
+  CHECK(!nsh_pending_sleep(pending, 130));
+  CHECK(!nsh_wakeup_closed(&k, 0));
   close(ends[0]);
-  CHECK(nsh_wakeup_dead(&k, 1000));
+  CHECK(nsh_wakeup_closed(&k, 1000));
   dup2(STDERR_FILENO, ends[1]); /* something else has its number now */
-  CHECK(!nsh_news_tell(news, 4, &k));
+  CHECK(!nsh_pending_set(pending, 4, &k));
   close(ends[1]);
-  CHECK(!nsh_news_tell(news, 5, &k));
+  CHECK(!nsh_pending_set(pending, 5, &k));
   nsh_slots_unmap(all, 130);
   puts("bell");
 }

@@ -152,7 +152,7 @@ describe("stopped processes:", function()
       local loop = q:push("loop", nil, { timeout = 3, max_attempts = 1 })
       h:wait_line "^looping"
       stop_all(h, "ns-zygote")
-      h:wait_line("zygote.silent", 30)
+      h:wait_line("zygote.unresponsive", 30)
       h:wait_line("zygote.died", 20)
       eventually(function() return handle:job(loop).state == "dead" end)
       assert.matches("^timeout after 3 s", handle:job(loop).error)
@@ -183,7 +183,7 @@ describe("stopped processes:", function()
       h:wait_line "^looping"
       stop_all(h, "ns-zygote")
       stop_all(h, "ns-keeper")
-      h:wait_line("keeper.silent", 30)
+      h:wait_line("keeper.unresponsive", 30)
       eventually(function() return handle:job(loop).state == "dead" end)
       local id = q:push "noop"
       eventually(function() return handle:job(id).result == "ran" end)
@@ -198,7 +198,7 @@ describe("stopped processes:", function()
       stop_all(h, "ns-seed")
       h:signal "TERM"
       assert.equal(0, h:wait(20))
-      h:wait_line "seed.silent"
+      h:wait_line "seed.unresponsive"
       assert_nobody(family)
     end)
   end)

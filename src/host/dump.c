@@ -11,11 +11,11 @@ static void dump_host(const nsh_pools *t) {
   ns_counters c;
   int64_t outstanding;
   int64_t unsettled;
-  nsh_exchange_lock(t->mail);
-  c = t->mail->counters;
-  outstanding = (int64_t)t->mail->outstanding;
-  unsettled = (int64_t)t->mail->unsettled;
-  nsh_exchange_unlock(t->mail);
+  nsh_exchange_lock(t->exchange);
+  c = t->exchange->counters;
+  outstanding = (int64_t)t->exchange->outstanding;
+  unsettled = (int64_t)t->exchange->unsettled;
+  nsh_exchange_unlock(t->exchange);
   ns_log(NS_LOG_INFO, "dump.host",
          NS_FIELDS(ns_fi("workers", (int64_t)t->up),
                    ns_fi("outstanding", outstanding),
@@ -31,7 +31,7 @@ static void dump_host(const nsh_pools *t) {
                    ns_fi("reconnects", c.reconnects)));
 }
 
-/* The mailbox is locked. */
+/* The exchange is locked. */
 static void dump_pool(const nsh_pools *t, size_t pool) {
   const nsh_reserve *r = &t->cfg->reserves[pool - 1];
   ns_log(NS_LOG_INFO, "dump.reserve",
@@ -42,10 +42,10 @@ static void dump_pool(const nsh_pools *t, size_t pool) {
 }
 
 static void dump_pools(nsh_pools *t) {
-  nsh_exchange_lock(t->mail);
+  nsh_exchange_lock(t->exchange);
   for (size_t i = 1; i < t->npools; i++)
     dump_pool(t, i);
-  nsh_exchange_unlock(t->mail);
+  nsh_exchange_unlock(t->exchange);
 }
 
 static void dump_workers(nsh_pools *t, int64_t now) {

@@ -31,7 +31,7 @@
 #define PING_US NS_SECOND          /* between looks at the zygotes, with jobs */
 #define SEED_US (6 * NS_SECOND)    /* for it to clear up and end */
 #define FLUSH_US (2 * NS_SECOND)   /* for the last lines of the log */
-#define GOODBYE_MS 1000            /* for workers and zygotes to leave */
+#define SHUTDOWN_MS 1000           /* for workers and zygotes to leave */
 
 typedef enum mode {
   LOADING,   /* the first handlers are read */
@@ -49,12 +49,12 @@ typedef struct host {
   uv_timer_t timer;
   nsh_signals signals;
   nsh_slots *slots;
-  int bell[2]; /* workers knock at [1] */
+  int wakeup[2]; /* workers write to [1] */
   pid_t seed;
-  nsh_family brood;
-  nsh_exchange mail;
+  nsh_family family;
+  nsh_exchange exchange;
   nsh_dispatch *dispatch;
-  nsh_pools table;
+  nsh_pools pools;
   mode mode;
   int code;               /* exit code */
   int64_t deadline;       /* of DRAINING, STOPPING, FINISHING */
@@ -81,41 +81,41 @@ static void complain(const char *text, size_t n) {
 
 /* Of the scripts that run; absent: there is nobody to run any. */
 static ns_bytes version_of(const host *h) {
-  return h->table.zygote != NULL ? ns_str(h->table.zygote->version) : NS_NONE;
+  return h->pools.zygote != NULL ? ns_str(h->pools.zygote->version) : NS_NONE;
 }
 
 /* What we can run has changed; both are malloc'd; no 'handlers': as before. */
 static void tell_served(host *h, char *handlers, char *names) {
-  bool takes = h->mode <= RUNNING && !h->table.quiet;
-  nsh_exchange_lock(&h->mail);
-  nsh_exchange_serves(&h->mail, handlers, names, takes ? h->cfg->workers : 0);
-  nsh_exchange_unlock(&h->mail);
+  bool takes = h->mode <= RUNNING && !h->pools.quiet;
+  nsh_exchange_lock(&h->exchange);
+  nsh_exchange_serves(&h->exchange, handlers, names, takes ? h->cfg->workers : 0);
+  nsh_exchange_unlock(&h->exchange);
 }
 
 /* ----------------------------------------------------------------- stopping */
 
-static void set_mode(host *h, mode m, int64_t patience) {
+static void set_mode(host *h, mode m, int64_t max) {
   h->mode = m;
-  h->deadline = ns_mono_us() + patience;
+  h->deadline = ns_mono_us() + max;
 }
 
 static void drain(host *h, const char *why) {
   ns_log(NS_LOG_INFO, "host.drain", NS_FIELDS(ns_fs("why", why)));
   set_mode(h, DRAINING, h->cfg->drain_timeout);
-  nsh_pool_close(&h->table);
+  nsh_pool_close(&h->pools);
   tell_served(h, NULL, NULL);
 }
 
 static void stop(host *h, const char *why) {
   ns_log(NS_LOG_INFO, "host.stop", NS_FIELDS(ns_fs("why", why)));
-  nsh_pool_close(&h->table);
+  nsh_pool_close(&h->pools);
   set_mode(h, STOPPING, SETTLE_US);
-  nsh_pool_kill(&h->table);
+  nsh_pool_kill(&h->pools);
 }
 
 /* Without waiting for the server any more. */
 static void leave_now(host *h) {
-  if (!atomic_exchange(&h->mail.give_up, true))
+  if (!atomic_exchange(&h->exchange.give_up, true))
     set_mode(h, FINISHING, SETTLE_US);
 }
 
@@ -124,22 +124,22 @@ static void give_up(host *h) {
   ns_log(NS_LOG_ERROR, "host.give_up", NULL, 0);
   h->code = NSH_EXIT_FAILURE;
   leave_now(h);
-  nsh_exchange_lock(&h->mail);
-  nsh_exchange_finish(&h->mail);
-  nsh_exchange_unlock(&h->mail);
+  nsh_exchange_lock(&h->exchange);
+  nsh_exchange_finish(&h->exchange);
+  nsh_exchange_unlock(&h->exchange);
 }
 
-/* With --drain: is there really nothing left? The mailbox is locked. */
+/* With --drain: is there really nothing left? The exchange is locked. */
 static bool nothing_left(const host *h) {
-  const nsh_exchange *m = &h->mail;
+  const nsh_exchange *m = &h->exchange;
   return h->cfg->drain && h->ready && m->rested && m->outstanding == 0 &&
-         m->unsettled == m->patient && !m->cycling &&
+         m->unsettled == m->deferred && !m->cycling &&
          (m->rest_due < 0 || m->rest_due > h->cfg->drain_within);
 }
 
-/* Has every seat had its worker? Those that are forked per job have gone since. */
+/* Has every worker been up? Workers that are forked per job have gone since. */
 static bool complete(const host *h) {
-  const nsh_pools *t = &h->table;
+  const nsh_pools *t = &h->pools;
   return t->up == t->nworkers || (h->cfg->fork_per_job && t->tally.forks >= (int64_t)t->nworkers);
 }
 
@@ -148,13 +148,13 @@ static void check_running(host *h) {
   if (!h->ready && complete(h)) {
     h->ready = true;
     ns_log(NS_LOG_INFO, "host.ready",
-           NS_FIELDS(ns_fi("pid", getpid()), ns_fi("workers", (int64_t)h->table.nworkers),
+           NS_FIELDS(ns_fi("pid", getpid()), ns_fi("workers", (int64_t)h->pools.nworkers),
                      ns_fi("handlers", h->handlers), ns_fb("scripts", version_of(h))));
   }
-  nsh_exchange_lock(&h->mail);
+  nsh_exchange_lock(&h->exchange);
   done = nothing_left(h);
-  refused = h->mail.refused;
-  nsh_exchange_unlock(&h->mail);
+  refused = h->exchange.refused;
+  nsh_exchange_unlock(&h->exchange);
   if (!done)
     return;
   if (refused)
@@ -167,16 +167,16 @@ static void check_running(host *h) {
 ** a server that is slow needs it; nothing is lost by who leaves without. */
 static void finish(host *h) {
   int64_t rest = h->deadline - ns_mono_us();
-  nsh_exchange_finish(&h->mail);
+  nsh_exchange_finish(&h->exchange);
   set_mode(h, FINISHING, rest > SETTLE_US ? rest : SETTLE_US);
 }
 
 /* All jobs are back and all verdicts written? */
 static void check_quiescent(host *h) {
-  nsh_exchange *m = &h->mail;
+  nsh_exchange *m = &h->exchange;
   bool away = atomic_load(&m->away);
   nsh_exchange_lock(m);
-  if (h->table.busy == 0 && m->outstanding == 0 && m->unsettled == 0 &&
+  if (h->pools.busy == 0 && m->outstanding == 0 && m->unsettled == 0 &&
       (away || !m->cycling || !m->claiming)) {
     finish(h);
     if (away)
@@ -186,14 +186,14 @@ static void check_quiescent(host *h) {
 }
 
 static void check_ended(host *h) {
-  nsh_exchange_lock(&h->mail);
-  if (h->mail.ended) {
+  nsh_exchange_lock(&h->exchange);
+  if (h->exchange.ended) {
     h->mode = OVER;
-    if (!h->mail.clean)
+    if (!h->exchange.clean)
       h->code = NSH_EXIT_FAILURE;
     uv_stop(&h->loop);
   }
-  nsh_exchange_unlock(&h->mail);
+  nsh_exchange_unlock(&h->exchange);
 }
 
 /* At once: a thread is stuck in the client library. */
@@ -209,7 +209,7 @@ static void check_deadline(host *h, int64_t now) {
     stop(h, "drain timeout");
   else if (h->mode == STOPPING)
     give_up(h);
-  else if (!atomic_load(&h->mail.give_up))
+  else if (!atomic_load(&h->exchange.give_up))
     leave_now(h);
   else
     leave(h->code);
@@ -220,16 +220,16 @@ static void arm(host *h, int64_t now);
 /* After every event: is it time for the next mode? */
 static void check(host *h) {
   int64_t now = ns_mono_us();
-  nsh_pool_lock(&h->table); /* what the event has changed counts */
-  nsh_pool_unlock(&h->table);
-  nsh_pool_recount(&h->table);
+  nsh_pool_lock(&h->pools); /* what the event has changed counts */
+  nsh_pool_unlock(&h->pools);
+  nsh_pool_recount(&h->pools);
   if (h->mode == LOADING || h->mode == OVER)
     return;
   if (h->mode == RUNNING)
     check_running(h);
   if (h->mode == DRAINING || h->mode == STOPPING)
     check_quiescent(h);
-  if (h->mode == FINISHING && atomic_load(&h->mail.away))
+  if (h->mode == FINISHING && atomic_load(&h->exchange.away))
     leave_now(h); /* there is nothing to tell the server */
   check_ended(h);
   check_deadline(h, now);
@@ -246,10 +246,10 @@ static void tell_handlers(host *h, const char *version, const nsh_loaded *what) 
   int64_t count = nsh_served_pick(&picked, what->names, what->count, h->cfg);
   ns_bytes names = ns_buf_bytes(&picked);
   h->handlers = count;
-  h->table.loads++;
-  nsh_exchange_lock(&h->mail);
-  nsh_reading_done(&h->mail.reading, version, what->files, h->scripts.since);
-  nsh_exchange_unlock(&h->mail);
+  h->pools.loads++;
+  nsh_exchange_lock(&h->exchange);
+  nsh_reading_done(&h->exchange.reading, version, what->files, h->scripts.since);
+  nsh_exchange_unlock(&h->exchange);
   nsh_served_json(&text, names, count);
   ns_buf_addc(&text, '\0');
   ns_buf_addc(&picked, '\0');
@@ -269,9 +269,9 @@ static void tell_handlers(host *h, const char *version, const nsh_loaded *what) 
 
 /* The scripts were not read again, for all to see. */
 static void not_read(host *h, ns_bytes why, int64_t began) {
-  nsh_exchange_lock(&h->mail);
-  nsh_reading_failed(&h->mail.reading, version_of(h), why, began);
-  nsh_exchange_unlock(&h->mail);
+  nsh_exchange_lock(&h->exchange);
+  nsh_reading_failed(&h->exchange.reading, version_of(h), why, began);
+  nsh_exchange_unlock(&h->exchange);
   tell_served(h, NULL, NULL);
 }
 
@@ -283,7 +283,7 @@ static void tell_failed(host *h, ns_bytes message) {
 
 static void on_loaded(void *arg, nsh_zygote *z, const nsh_loaded *what) {
   host *h = arg;
-  nsh_zygote *old = h->table.zygote;
+  nsh_zygote *old = h->pools.zygote;
   nsh_scripts_over(&h->scripts);
   if (h->mode == OVER)
     return;
@@ -294,11 +294,11 @@ static void on_loaded(void *arg, nsh_zygote *z, const nsh_loaded *what) {
   }
   tell_handlers(h, z->version, what);
   if (h->mode == LOADING) {
-    h->table.zygote = z;
+    h->pools.zygote = z;
     uv_stop(&h->loop); /* a HUP that came meanwhile is obeyed by live() */
     return;
   }
-  nsh_lifecycle_generation(&h->table, z);
+  nsh_lifecycle_generation(&h->pools, z);
   if (old != NULL)
     nsh_zygote_retire(old);
   if (h->scripts.again)
@@ -323,7 +323,7 @@ static void on_failed(void *arg, nsh_zygote *z, ns_bytes message, int status) {
     return;
   }
   tell_failed(h, message);
-  if (h->table.zygote == NULL) /* there are no older handlers to go on with */
+  if (h->pools.zygote == NULL) /* there are no older handlers to go on with */
     nsh_scripts_load_later(&h->scripts);
   else if (h->scripts.again)
     nsh_scripts_load(&h->scripts);
@@ -334,7 +334,7 @@ static void on_forked(void *arg, nsh_zygote *z, uint32_t worker, pid_t pid,
                       int why) {
   host *h = arg;
   (void)z;
-  nsh_lifecycle_forked(&h->table, worker, pid, why);
+  nsh_lifecycle_forked(&h->pools, worker, pid, why);
   if (pid > 0)
     h->scripts.wait = 0;
   check(h);
@@ -343,7 +343,7 @@ static void on_forked(void *arg, nsh_zygote *z, uint32_t worker, pid_t pid,
 static void on_exited(void *arg, nsh_zygote *z, uint32_t worker, int status) {
   host *h = arg;
   (void)z;
-  nsh_lifecycle_exited(&h->table, worker, status);
+  nsh_lifecycle_exited(&h->pools, worker, status);
   check(h);
 }
 
@@ -351,13 +351,13 @@ static void on_died(void *arg, nsh_zygote *z, int status) {
   host *h = arg;
   if (h->mode == LOADING)
     return;
-  if (z == h->table.zygote && h->mode != OVER) {
+  if (z == h->pools.zygote && h->mode != OVER) {
     ns_log(NS_LOG_ERROR, "zygote.died", NS_FIELDS(ns_fi("status", status)));
-    h->table.zygote = NULL;
+    h->pools.zygote = NULL;
     if (h->mode == RUNNING)
       nsh_scripts_load_later(&h->scripts);
   }
-  nsh_lifecycle_orphaned(&h->table, z);
+  nsh_lifecycle_orphaned(&h->pools, z);
   if (h->scripts.refused && h->mode == RUNNING)
     nsh_scripts_load(&h->scripts); /* now there is a place */
   check(h);
@@ -378,9 +378,9 @@ static void on_keeper_died(void *arg, bool replaced) {
     uv_stop(&h->loop);
     return;
   }
-  h->table.zygote = NULL;
+  h->pools.zygote = NULL;
   for (size_t i = 0; i < NSH_ZYGOTES; i++)
-    nsh_lifecycle_orphaned(&h->table, &h->brood.zygotes[i]);
+    nsh_lifecycle_orphaned(&h->pools, &h->family.zygotes[i]);
   if (h->mode == RUNNING)
     drain(h, "the keeper died");
   check(h);
@@ -396,10 +396,10 @@ static void on_timer(uv_timer_t *timer) {
   if (h->scripts.due > 0 && now >= h->scripts.due)
     nsh_scripts_load(&h->scripts);
   if (now - h->pinged > PING_US) {
-    nsh_family_ping(&h->brood);
+    nsh_family_ping(&h->family);
     h->pinged = now;
   }
-  nsh_watchdog_tick(&h->table, now);
+  nsh_watchdog_tick(&h->pools, now);
   check(h);
 }
 
@@ -412,7 +412,7 @@ static int64_t sooner(int64_t wait, int64_t instant, int64_t now) {
 
 /* The timer runs only while there is something to look after. */
 static void arm(host *h, int64_t now) {
-  int64_t wait = nsh_watchdog_next(&h->table, now);
+  int64_t wait = nsh_watchdog_next(&h->pools, now);
   uint64_t ms;
   if (h->scripts.due > 0)
     wait = sooner(wait, h->scripts.due, now);
@@ -428,20 +428,20 @@ static void arm(host *h, int64_t now) {
 
 static void on_async(uv_async_t *async) {
   host *h = async->data;
-  nsh_pool_collect(&h->table);
+  nsh_pool_collect(&h->pools);
   check(h);
 }
 
-/* The dispatcher's bell. */
+/* The dispatcher's wake-up of the loop. */
 static void notify(void *arg) {
   uv_async_send(arg);
 }
 
 static void quiet(host *h, bool on) {
-  if (h->table.quiet == on || h->mode != RUNNING)
+  if (h->pools.quiet == on || h->mode != RUNNING)
     return;
   ns_log(NS_LOG_INFO, on ? "host.quiet" : "host.continue", NULL, 0);
-  nsh_pool_quiet(&h->table, on);
+  nsh_pool_quiet(&h->pools, on);
   tell_served(h, NULL, NULL);
 }
 
@@ -476,7 +476,7 @@ static void on_signal(void *arg, int sig) {
     reload(h);
     break;
   case SIGUSR1:
-    nsh_dump(&h->table);
+    nsh_dump(&h->pools);
     break;
   case SIGTSTP:
   case SIGCONT:
@@ -496,19 +496,19 @@ static void open_loop(host *h, int seed) {
   h->async.data = h;
   uv_timer_init(&h->loop, &h->timer);
   h->timer.data = h;
-  nsh_scripts_open(&h->scripts, &h->loop, &h->brood);
-  h->brood = (nsh_family){.arg = h,
-                          .loaded = on_loaded,
-                          .failed = on_failed,
-                          .forked = on_forked,
-                          .exited = on_exited,
-                          .died = on_died,
-                          .keeper_died = on_keeper_died,
-                          .seed_pid = h->seed};
-  nsh_exchange_init(&h->mail, h->cfg->nreserves + 1, notify, &h->async);
-  nsh_pool_init(&h->table, h->cfg, &h->mail, &h->loop, h->slots, h->bell[0]);
-  nsh_family_open(&h->brood, &h->loop, seed);
-  h->signals = (nsh_signals){.heard = on_signal, .arg = h};
+  nsh_scripts_open(&h->scripts, &h->loop, &h->family);
+  h->family = (nsh_family){.arg = h,
+                           .loaded = on_loaded,
+                           .failed = on_failed,
+                           .forked = on_forked,
+                           .exited = on_exited,
+                           .died = on_died,
+                           .keeper_died = on_keeper_died,
+                           .seed_pid = h->seed};
+  nsh_exchange_init(&h->exchange, h->cfg->nreserves + 1, notify, &h->async);
+  nsh_pool_init(&h->pools, h->cfg, &h->exchange, &h->loop, h->slots, h->wakeup[0]);
+  nsh_family_open(&h->family, &h->loop, seed);
+  h->signals = (nsh_signals){.on_signal = on_signal, .arg = h};
   nsh_signals_open(&h->signals, &h->loop);
 }
 
@@ -518,18 +518,18 @@ static void close_handle(uv_handle_t *handle, void *arg) {
     uv_close(handle, NULL);
 }
 
-static void on_impatience(uv_timer_t *timer) {
+static void on_shutdown_timeout(uv_timer_t *timer) {
   uv_stop(timer->loop);
 }
 
-/* Lets everybody leave in order, so that the caller finds no process left. */
-static void say_goodbye(host *h) {
+/* Lets all processes leave in order, so that the caller finds none left. */
+static void shut_down(host *h) {
   h->mode = OVER;
-  nsh_pool_close(&h->table);
-  nsh_pool_dismiss(&h->table);
-  nsh_family_retire(&h->brood);
-  uv_timer_start(&h->timer, on_impatience, GOODBYE_MS, 0);
-  while (nsh_family_alive(&h->brood) > 0 && !h->keeper_gone &&
+  nsh_pool_close(&h->pools);
+  nsh_pool_dismiss(&h->pools);
+  nsh_family_retire(&h->family);
+  uv_timer_start(&h->timer, on_shutdown_timeout, SHUTDOWN_MS, 0);
+  while (nsh_family_alive(&h->family) > 0 && !h->keeper_gone &&
          uv_is_active((uv_handle_t *)&h->timer))
     uv_run(&h->loop, UV_RUN_ONCE);
 }
@@ -546,29 +546,28 @@ static void await_seed(host *h) {
   }
   if (got != 0)
     return;
-  ns_log(NS_LOG_ERROR, "seed.silent", NULL, 0);
-  if (h->brood.keeper_pid > 0)
-    nsh_session_kill(h->brood.keeper_pid, NULL, 0);
+  ns_log(NS_LOG_ERROR, "seed.unresponsive", NULL, 0);
+  if (h->family.keeper_pid > 0)
+    nsh_session_kill(h->family.keeper_pid, NULL, 0);
   kill(h->seed, SIGKILL);
   waitpid(h->seed, NULL, 0);
 }
 
 /* Closing their sockets ends seed and keeper, and whoever is left below. */
 static void close_loop(host *h) {
-  say_goodbye(h);
+  shut_down(h);
   nsh_signals_hold(true); /* from here on nobody listens */
-  nsh_family_close(&h->brood);
-  nsh_pool_free(&h->table);
+  nsh_family_close(&h->family);
+  nsh_pool_free(&h->pools);
   uv_walk(&h->loop, close_handle, NULL);
   uv_run(&h->loop, UV_RUN_DEFAULT);
   uv_loop_close(&h->loop);
-  nsh_exchange_free(&h->mail);
+  nsh_exchange_free(&h->exchange);
   await_seed(h);
 }
 
 static ns_status start_dispatch(host *h, ns_err *err) {
-  ns_status st =
-      nsh_dispatch_open(&h->dispatch, h->cfg, &h->mail, h->slots, err);
+  ns_status st = nsh_dispatch_open(&h->dispatch, h->cfg, &h->exchange, h->slots, err);
   return st == NS_OK ? nsh_dispatch_start(h->dispatch, err) : st;
 }
 
@@ -590,13 +589,13 @@ static void live(host *h) {
   nsh_signals_all(&h->signals);
   if (h->scripts.again)
     nsh_scripts_load(&h->scripts);
-  nsh_lifecycle_fill(&h->table);
+  nsh_lifecycle_fill(&h->pools);
   check(h);
   uv_run(&h->loop, UV_RUN_DEFAULT);
   ns_log(NS_LOG_INFO, "host.end",
-         NS_FIELDS(ns_fi("code", h->code), ns_fi("done", h->table.tally.done),
-                   ns_fi("failed", h->table.tally.failed),
-                   ns_fi("crashed", h->table.tally.crashed)));
+         NS_FIELDS(ns_fi("code", h->code), ns_fi("done", h->pools.tally.done),
+                   ns_fi("failed", h->pools.tally.failed),
+                   ns_fi("crashed", h->pools.tally.crashed)));
 }
 
 int nsh_host_run(const nsh_config *cfg, ns_buf *known) {
@@ -620,9 +619,8 @@ int nsh_host_run(const nsh_config *cfg, ns_buf *known) {
   ns_log_setup(cfg->json, NS_LOG_INFO);
   signal(SIGPIPE, SIG_IGN);
   h->slots = nsh_slots_map(cfg->workers);
-  nsh_must(h->slots != NULL && nsh_wakeup_make(h->bell));
-  if (nsh_seed_start(cfg, h->slots, h->bell[1], &h->seed, &seed, &err) !=
-      NS_OK) {
+  nsh_must(h->slots != NULL && nsh_wakeup_make(h->wakeup));
+  if (nsh_seed_start(cfg, h->slots, h->wakeup[1], &h->seed, &seed, &err) != NS_OK) {
     complain(err.message, strlen(err.message));
     return NSH_EXIT_FAILURE;
   }
@@ -632,11 +630,11 @@ int nsh_host_run(const nsh_config *cfg, ns_buf *known) {
   code = h->code;
   if (!nsh_dispatch_close(h->dispatch))
     leave(code);
-  if (h->drained && h->mail.names != NULL)
-    ns_buf_addf(known, "%s\n", h->mail.names);
+  if (h->drained && h->exchange.names != NULL)
+    ns_buf_addf(known, "%s\n", h->exchange.names);
   close_loop(h);
-  close(h->bell[0]);
-  close(h->bell[1]);
+  close(h->wakeup[0]);
+  close(h->wakeup[1]);
   nsh_slots_unmap(h->slots, cfg->workers);
   free(h);
   ns_log_flush(FLUSH_US);

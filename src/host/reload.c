@@ -17,8 +17,8 @@
 #define SLOW_S 5                  /* it takes long */
 #define SLOW_AGAIN_S 60
 
-void nsh_scripts_open(nsh_scripts *s, uv_loop_t *loop, nsh_family *brood) {
-  s->brood = brood;
+void nsh_scripts_open(nsh_scripts *s, uv_loop_t *loop, nsh_family *family) {
+  s->family = family;
   uv_timer_init(loop, &s->look);
   s->look.data = s;
 }
@@ -43,7 +43,7 @@ void nsh_scripts_load(nsh_scripts *s) {
   }
   s->again = s->dropped = false;
   s->due = 0;
-  s->loading = nsh_family_load(s->brood);
+  s->loading = nsh_family_load(s->family);
   s->since = ns_mono_us();
   if (s->loading != NULL) {
     s->refused = false;

@@ -11,7 +11,7 @@
 #include "process/process.h"
 
 typedef struct nsh_scripts {
-  nsh_family *brood;
+  nsh_family *family;
   uv_timer_t look;     /* runs while a generation is being read */
   nsh_zygote *loading; /* that generation; NULL: none */
   int64_t since;       /* monotonic µs: it has been read from */
@@ -22,7 +22,7 @@ typedef struct nsh_scripts {
                        ** been refused, 0: there is no need; and after how long */
 } nsh_scripts;
 
-void nsh_scripts_open(nsh_scripts *s, uv_loop_t *loop, nsh_family *brood);
+void nsh_scripts_open(nsh_scripts *s, uv_loop_t *loop, nsh_family *family);
 
 /* Begins a new generation, now, or when the present one has been read, or when there
 ** is a place for it: too many may be alive. */

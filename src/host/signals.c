@@ -7,8 +7,8 @@
 #include <signal.h>
 
 /* The first EARLY of them are heard from the beginning. */
-static const int heard[NSH_SIGNALS] = {SIGHUP,  SIGUSR1, SIGTERM, SIGINT,
-                                       SIGQUIT, SIGTSTP, SIGCONT};
+static const int watched[NSH_SIGNALS] = {SIGHUP,  SIGUSR1, SIGTERM, SIGINT,
+                                         SIGQUIT, SIGTSTP, SIGCONT};
 #define EARLY 2
 
 /* Numbers 'from' to 'end' of the signals heard. */
@@ -16,7 +16,7 @@ static void mask(int how, size_t from, size_t end) {
   sigset_t some;
   sigemptyset(&some);
   for (size_t i = from; i < end; i++)
-    sigaddset(&some, heard[i]);
+    sigaddset(&some, watched[i]);
   pthread_sigmask(how, &some, NULL);
 }
 
@@ -26,14 +26,14 @@ void nsh_signals_hold(bool all) {
 
 static void on_signal(uv_signal_t *handle, int sig) {
   nsh_signals *s = handle->data;
-  s->heard(s->arg, sig);
+  s->on_signal(s->arg, sig);
 }
 
 static void watch(nsh_signals *s, size_t from, size_t end) {
   for (size_t i = from; i < end; i++) {
     uv_signal_init(s->loop, &s->handles[i]);
     s->handles[i].data = s;
-    uv_signal_start(&s->handles[i], on_signal, heard[i]);
+    uv_signal_start(&s->handles[i], on_signal, watched[i]);
   }
   mask(SIG_UNBLOCK, from, end);
 }

@@ -1,5 +1,5 @@
 /*
-** The signals a host hears.
+** The signals a host handles.
 **
 ** Invariant: once the host has jobs none of them ends it in its default way, with
 ** a status that is not ours: while nobody listens they wait.
@@ -16,7 +16,7 @@
 typedef struct nsh_signals {
   uv_loop_t *loop;
   uv_signal_t handles[NSH_SIGNALS];
-  void (*heard)(void *arg, int sig);
+  void (*on_signal)(void *arg, int sig);
   void *arg;
 } nsh_signals;
 

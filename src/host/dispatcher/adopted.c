@@ -36,10 +36,10 @@ typedef struct nsh_adopted {
   const ns_mapping *map;
   int64_t lease;
   size_t pool;     /* of its jobs */
-  nsh_batch fresh; /* verdicts out of the mailbox */
+  nsh_batch fresh; /* verdicts out of the exchange */
   nsh_retry unsettled;
-  nsh_deferred patience;        /* verdicts that wait */
-  nsh_table_listener *hark;     /* hears whoever rings for it; NULL: nobody does */
+  nsh_deferred deferred;        /* verdicts that wait */
+  nsh_table_listener *listener; /* hears whoever rings for it; NULL: nobody does */
   bool handled;                 /* some script here has its handler */
   bool told;                    /* ... or people have been told that none has */
   bool paused;                  /* what was claimed has been taken back */
@@ -80,12 +80,12 @@ static ns_status open_table(nsh_dispatch *d, nsh_adopted *a, const ns_mapping *m
   a->lease = -number;
   a->pool = nsh_config_pool(d->cfg, map->table);
   a->unsettled = NSH_RETRY_INIT;
-  a->patience = NSH_DEFERRED_INIT;
+  a->deferred = NSH_DEFERRED_INIT;
   a->due = -1;
   a->all->n++;
   say_index(a);
   return ns_adopted_rung(a->table) && !d->cfg->drain
-             ? nsh_table_listener_open(&a->hark, a->table, d->mail, err)
+             ? nsh_table_listener_open(&a->listener, a->table, d->exchange, err)
              : NS_OK;
 }
 
@@ -103,8 +103,8 @@ static ns_status open_tables(tables *s, ns_err *err) {
 static void stop_listeners(nsh_source *source) {
   tables *s = (tables *)source;
   for (size_t i = 0; i < s->n; i++) {
-    nsh_table_listener_close(s->items[i].hark, source->d->db);
-    s->items[i].hark = NULL;
+    nsh_table_listener_close(s->items[i].listener, source->d->db);
+    s->items[i].listener = NULL;
   }
 }
 
@@ -113,7 +113,7 @@ static void close_tables(nsh_source *source) {
   for (size_t i = 0; i < s->n; i++) {
     nsh_adopted *a = &s->items[i];
     nsh_batch_free(&a->fresh);
-    nsh_deferred_free(&a->patience);
+    nsh_deferred_free(&a->deferred);
     nsh_retry_free(&a->unsettled);
   }
   free(s->items);
@@ -134,31 +134,33 @@ static bool is_ending(const nsh_exchange *m) {
 
 /* Connections of jobs that are kept would become too many. */
 static bool is_full(const nsh_adopted *a) {
-  return a->map->strategy == NS_TRANSACTION && a->patience.batch.n >= KEPT_MAX;
+  return a->map->strategy == NS_TRANSACTION && a->deferred.batch.n >= KEPT_MAX;
 }
 
 /* When a claim may find something. */
 static int64_t claim_at(const nsh_adopted *a) {
-  return a->hark != NULL && nsh_table_listener_woken(a->hark) ? 0 : ns_adopted_claim_at(a->table);
+  return a->listener != NULL && nsh_table_listener_woken(a->listener)
+             ? 0
+             : ns_adopted_claim_at(a->table);
 }
 
 /* When it has something to do, as far as is known now. */
 static int64_t next_of(const nsh_dispatch *d, const nsh_adopted *a,
                        const nsh_room *room) {
-  int64_t t = nsh_sooner(a->unsettled.again_at, a->patience.next_at);
-  if (a->unsettled.batch.n > 0 || (a->patience.batch.n > 0 && is_ending(d->mail)))
+  int64_t t = nsh_sooner(a->unsettled.again_at, a->deferred.next_at);
+  if (a->unsettled.batch.n > 0 || (a->deferred.batch.n > 0 && is_ending(d->exchange)))
     t = 0;
   if (a->handled && !is_full(a) && room_of(a, room) > 0)
     t = nsh_sooner(t, claim_at(a));
   return t > a->error_at ? t : a->error_at;
 }
 
-/* Verdicts in the mailbox are found by the queues. */
+/* Verdicts in the exchange are found by the queues. */
 static int64_t next_time(const nsh_source *source) {
   const tables *s = (const tables *)source;
   const nsh_dispatch *d = source->d;
-  nsh_room room = nsh_exchange_room(d->mail);
-  int64_t t = d->mail->outstanding > 0 ? s->watch_at : NSH_NEVER;
+  nsh_room room = nsh_exchange_room(d->exchange);
+  int64_t t = d->exchange->outstanding > 0 ? s->watch_at : NSH_NEVER;
   for (size_t i = 0; i < s->n; i++)
     t = nsh_sooner(t, next_of(d, &s->items[i], &room));
   return t;
@@ -174,7 +176,7 @@ static nsh_adopted *owner(const tables *s, const ns_verdict *v) {
 
 /* Takes theirs out from among the others. */
 static void sort_out(const tables *s) {
-  nsh_batch *all = &s->source.d->mail->verdicts;
+  nsh_batch *all = &s->source.d->exchange->verdicts;
   size_t n = 0;
   for (size_t i = 0; i < all->n; i++) {
     nsh_adopted *a = owner(s, &all->items[i]);
@@ -194,7 +196,7 @@ static void take_verdicts(nsh_source *source, nsh_turn *t, int64_t now) {
   sort_out(s);
   for (size_t i = 0; i < s->n; i++) {
     nsh_adopted *a = &s->items[i];
-    nsh_deferred_take(&a->patience, &a->fresh, now, is_ending(source->d->mail));
+    nsh_deferred_take(&a->deferred, &a->fresh, now, is_ending(source->d->exchange));
     nsh_retry_take(&a->unsettled, &a->fresh, NULL, now);
   }
 }
@@ -206,7 +208,7 @@ static void take_verdicts(nsh_source *source, nsh_turn *t, int64_t now) {
 static bool is_hopeless(const nsh_dispatch *d, nsh_adopted *a, const ns_verdict *v,
                         int64_t now) {
   return d->cfg->drain && ns_adopted_returns(a->table, v) &&
-         nsh_deferred_failing(&a->patience, v->id, now) > d->cfg->drain_within;
+         nsh_deferred_failing(&a->deferred, v->id, now) > d->cfg->drain_within;
 }
 
 /* Is there one among the jobs, or the verdicts, that is not of such a row? */
@@ -215,7 +217,7 @@ static bool brings_news(const nsh_dispatch *d, const nsh_adopted *a,
   if (!d->cfg->drain)
     return jobs->n > 0;
   for (size_t i = 0; i < jobs->n; i++)
-    if (nsh_deferred_failed(&a->patience, jobs->items[i].id, now) <= d->cfg->drain_within)
+    if (nsh_deferred_failed(&a->deferred, jobs->items[i].id, now) <= d->cfg->drain_within)
       return true;
   return false;
 }
@@ -230,12 +232,11 @@ static bool settles_news(const nsh_dispatch *d, nsh_adopted *a, int64_t now) {
 
 /* Rows that wait have a connection each, and enough of them have. */
 static bool has_no_seat(const nsh_adopted *a) {
-  return a->map->strategy == NS_TRANSACTION && a->patience.batch.n >= KEPT_MAX / 2;
+  return a->map->strategy == NS_TRANSACTION && a->deferred.batch.n >= KEPT_MAX / 2;
 }
 
 /* How long it had better wait; until now: it need not, or has waited. */
-static nsh_term patience_with(const nsh_dispatch *d, nsh_adopted *a,
-                              const ns_verdict *v, int64_t now) {
+static nsh_term wait_of(const nsh_dispatch *d, nsh_adopted *a, const ns_verdict *v, int64_t now) {
   if (v->lease == 0)
     return (nsh_term){now, false};
   if (is_hopeless(d, a, v, now))
@@ -249,14 +250,14 @@ static void hold_back(nsh_dispatch *d, nsh_adopted *a, int64_t now) {
   nsh_batch *b = &a->unsettled.batch;
   size_t n = 0;
   bool ending;
-  nsh_exchange_lock(d->mail);
-  ending = is_ending(d->mail);
-  nsh_exchange_unlock(d->mail);
+  nsh_exchange_lock(d->exchange);
+  ending = is_ending(d->exchange);
+  nsh_exchange_unlock(d->exchange);
   for (size_t i = 0; i < b->n && !ending; i++) {
-    nsh_term term = patience_with(d, a, &b->items[i], now);
+    nsh_term term = wait_of(d, a, &b->items[i], now);
     if (term.until > now) {
       b->items[i].lease = 0;
-      nsh_deferred_hold(&a->patience, &b->items[i], term);
+      nsh_deferred_hold(&a->deferred, &b->items[i], term);
     } else
       b->items[n++] = b->items[i];
   }
@@ -277,9 +278,9 @@ static ns_status settle(nsh_dispatch *d, nsh_adopted *a, ns_err *err) {
     return st;
   nsh_row_log_failed(a->map->table, b->items, b->n);
   settled = nsh_retry_sort(&a->unsettled, ns_trouble(d->db), ns_mono_us());
-  nsh_exchange_lock(d->mail);
-  d->mail->unsettled -= settled;
-  nsh_exchange_unlock(d->mail);
+  nsh_exchange_lock(d->exchange);
+  d->exchange->unsettled -= settled;
+  nsh_exchange_unlock(d->exchange);
   if (news)
     a->empties = 0;
   return NS_OK;
@@ -303,9 +304,9 @@ static void obey(nsh_dispatch *d, nsh_adopted *a) {
            NS_FIELDS(ns_fb("table", a->map->table)));
   if (!paused)
     return;
-  nsh_exchange_lock(d->mail);
-  nsh_exchange_withdraw(d->mail, a->lease);
-  nsh_exchange_unlock(d->mail);
+  nsh_exchange_lock(d->exchange);
+  nsh_exchange_withdraw(d->exchange, a->lease);
+  nsh_exchange_unlock(d->exchange);
 }
 
 static ns_status look(nsh_dispatch *d, nsh_adopted *a, bool now, int64_t *freed,
@@ -340,10 +341,10 @@ static size_t share_of(const nsh_adopted *a, const nsh_turn *t) {
 static void deliver(nsh_dispatch *d, const nsh_adopted *a, ns_jobs *jobs) {
   size_t by_pool[NSH_POOLS_MAX] = {0};
   by_pool[a->pool] = jobs->n;
-  nsh_exchange_lock(d->mail);
-  nsh_exchange_deliver(d->mail, jobs, by_pool);
-  nsh_exchange_unlock(d->mail);
-  d->mail->notify(d->mail->notify_arg);
+  nsh_exchange_lock(d->exchange);
+  nsh_exchange_deliver(d->exchange, jobs, by_pool);
+  nsh_exchange_unlock(d->exchange);
+  d->exchange->notify(d->exchange->notify_arg);
 }
 
 /* It was paused already when we came: cron's hosts are not to pile up in front of it. Who
@@ -380,20 +381,20 @@ static ns_status count_empty(nsh_dispatch *d, nsh_adopted *a, ns_err *err) {
 
 /* Is there a reason to claim? A ring counts once. */
 static bool may_claim(nsh_dispatch *d, nsh_adopted *a) {
-  bool rung;
-  nsh_exchange_lock(d->mail);
-  rung = a->hark != NULL && nsh_table_listener_take(a->hark);
-  nsh_exchange_unlock(d->mail);
-  return rung || ns_mono_us() >= ns_adopted_claim_at(a->table);
+  bool woken;
+  nsh_exchange_lock(d->exchange);
+  woken = a->listener != NULL && nsh_table_listener_take(a->listener);
+  nsh_exchange_unlock(d->exchange);
+  return woken || ns_mono_us() >= ns_adopted_claim_at(a->table);
 }
 
 /* What there was has been taken: waits for more. */
 static void await(nsh_dispatch *d, nsh_adopted *a, bool found) {
-  if (a->hark == NULL || !ns_adopted_looked(a->table))
+  if (a->listener == NULL || !ns_adopted_looked(a->table))
     return;
-  nsh_exchange_lock(d->mail);
-  nsh_table_listener_arm(a->hark, d->holder, found);
-  nsh_exchange_unlock(d->mail);
+  nsh_exchange_lock(d->exchange);
+  nsh_table_listener_arm(a->listener, d->holder, found);
+  nsh_exchange_unlock(d->exchange);
 }
 
 static ns_status claim(nsh_dispatch *d, nsh_adopted *a, nsh_turn *t, ns_err *err) {
@@ -512,9 +513,9 @@ static bool has_rested(const nsh_source *source, int64_t *due, size_t *deferred)
   *deferred = 0;
   for (size_t i = 0; i < s->n; i++) {
     const nsh_adopted *a = &s->items[i];
-    int64_t over = nsh_deferred_over(&a->patience);
+    int64_t over = nsh_deferred_over(&a->deferred);
     rested = rested && (a->empties >= 2 || !a->handled || is_full(a));
-    *deferred += a->patience.batch.n;
+    *deferred += a->deferred.batch.n;
     if (a->handled)
       sooner_due(due, a->due);
     if (over != NSH_NEVER)

@@ -1,5 +1,5 @@
 /*
-** The dispatcher's thread: waits for a reason, takes the orders out of the mailbox,
+** The dispatcher's thread: waits for a reason, takes the orders out of the exchange,
 ** does a turn, and so on until the host ends. What a turn does is the work of the sources
 ** (settling and claiming) and of dispatcher/maintenance.c; turn.h has the picture.
 */
@@ -31,7 +31,7 @@ static bool is_due(const nsh_dispatch *d, int64_t now) {
 }
 
 static bool has_work(const nsh_dispatch *d, int64_t now) {
-  const nsh_exchange *m = d->mail;
+  const nsh_exchange *m = d->exchange;
   if (atomic_load(&m->give_up))
     return true;
   if (now < d->error_at)
@@ -56,7 +56,7 @@ static void wait_until(nsh_exchange *m, int64_t when) {
 }
 
 static void take_turn(nsh_dispatch *d, nsh_turn *t) {
-  nsh_exchange *m = d->mail;
+  nsh_exchange *m = d->exchange;
   int64_t now = ns_mono_us();
   nsh_exchange_lock(m);
   while (!has_work(d, now)) {
@@ -93,10 +93,10 @@ static void do_turn(nsh_dispatch *d, nsh_turn *t) {
 /* True when the host has asked to end and nothing is left to write. */
 static bool may_end(nsh_dispatch *d) {
   bool end;
-  nsh_exchange_lock(d->mail);
-  end = d->mail->finish && nsh_exchange_quiescent(d->mail);
-  nsh_exchange_unlock(d->mail);
-  return end || atomic_load(&d->mail->give_up);
+  nsh_exchange_lock(d->exchange);
+  end = d->exchange->finish && nsh_exchange_quiescent(d->exchange);
+  nsh_exchange_unlock(d->exchange);
+  return end || atomic_load(&d->exchange->give_up);
 }
 
 static void stop_sources(nsh_dispatch *d) {
@@ -107,7 +107,7 @@ static void stop_sources(nsh_dispatch *d) {
 
 static void *thread(void *arg) {
   nsh_dispatch *d = arg;
-  nsh_exchange *m = d->mail;
+  nsh_exchange *m = d->exchange;
   nsh_turn t;
   while (!may_end(d)) {
     take_turn(d, &t);
@@ -126,7 +126,7 @@ static void *thread(void *arg) {
 
 /* ----------------------------------------------------------- birth and end */
 
-/* Without these procedures all goes on, only nobody hears of a push at once. */
+/* Without these procedures all goes on, only no host is woken by a push at once. */
 static void say_unrung(ns_db *db) {
   static const char *const calls[] = {"listen", "nudge", "ring"};
   char which[80] = "";
@@ -168,26 +168,26 @@ static ns_status open_sources(nsh_dispatch *d, ns_err *err) {
   return NS_OK;
 }
 
-ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg, nsh_exchange *mail,
+ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg, nsh_exchange *exchange,
                             nsh_slots *slots, ns_err *err) {
   nsh_dispatch *d = nsh_alloc(sizeof *d);
   ns_config db = cfg->db;
   ns_status st;
   *out = NULL;
   d->cfg = cfg;
-  d->mail = mail;
+  d->exchange = exchange;
   d->slots = slots;
   db.keep_trying = nsh_keep_trying;
   db.keep_trying_arg = d;
-  if ((st = nsh_slow_open(&d->slow, cfg, mail, err)) != NS_OK) {
+  if ((st = nsh_slow_open(&d->slow, cfg, exchange, err)) != NS_OK) {
     nsh_dispatch_close(d);
     return st;
   }
   nsh_slow_watch(d->slow, NSH_DISPATCHER, &db);
   if ((st = ns_open(&d->db, &db, err)) != NS_OK || (st = ns_probe(d->db, err)) != NS_OK ||
       (st = ns_register(d->db, true, err)) != NS_OK || (st = open_sources(d, err)) != NS_OK ||
-      (st = nsh_listen_open(&d->listen, d->db, mail, err)) != NS_OK ||
-      (st = nsh_upkeep_open(&d->upkeep, cfg, mail, d->slow, err)) != NS_OK) {
+      (st = nsh_listen_open(&d->listen, d->db, exchange, err)) != NS_OK ||
+      (st = nsh_upkeep_open(&d->upkeep, cfg, exchange, d->slow, err)) != NS_OK) {
     nsh_dispatch_close(d);
     return st;
   }
@@ -196,7 +196,7 @@ ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg, nsh_excha
   say_unrung(d->db);
   atomic_store(&d->opened, true);
   nsh_maintenance_open(d);
-  mail->woken = true; /* for the first claim */
+  exchange->woken = true; /* for the first claim */
   *out = d;
   return NS_OK;
 }

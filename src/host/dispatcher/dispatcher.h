@@ -1,5 +1,5 @@
 /*
-** The dispatcher: the threads that talk to the database about jobs, and the mailbox between
+** The dispatcher: the threads that talk to the database about jobs, and the exchange between
 ** them and the loop.
 **
 ** One thread runs cycles (settle what finished, claim what the workers can take) and
@@ -8,7 +8,7 @@
 ** and a third, the upkeep, does on another what may take long.
 **
 ** Invariants: only the dispatcher's thread touches its ns_db once it runs, and
-** whatever it shares goes through the mailbox. A verdict leaves it only when
+** whatever it shares goes through the exchange. A verdict leaves it only when
 ** the database has answered for it.
 ** 'outstanding' counts the jobs that were claimed and whose verdict
 ** has not been put in, and is the sum of what arrives, what waits for workers and
@@ -70,7 +70,7 @@ void nsh_batch_copy(nsh_batch *b, const ns_verdict *v);
 void nsh_batch_clear(nsh_batch *b);
 void nsh_batch_free(nsh_batch *b);
 
-/* --------------------------------------------------------------- the mailbox */
+/* --------------------------------------------------------------- the exchange */
 
 /* Jobs of one claim on their way to the workers. */
 typedef struct nsh_load {
@@ -91,7 +91,7 @@ typedef struct nsh_touch {
   size_t n;        /* its bytes */
 } nsh_touch;
 
-/* Where a touch waits in the mailbox, as long as 'turn' is the mailbox's. */
+/* Where a touch waits in the exchange, as long as 'turn' is the exchange's. */
 typedef struct nsh_place {
   uint64_t turn;
   size_t at;
@@ -121,7 +121,7 @@ typedef struct nsh_exchange {
 
   /* from the loop to the dispatcher */
   nsh_batch verdicts;
-  nsh_batch broods; /* those with children, but … */
+  nsh_batch parents; /* those with children, but … */
   nsh_batch large;  /* … these with many: for the upkeep */
   nsh_touch *touches;
   size_t ntouches, captouches;
@@ -168,7 +168,7 @@ typedef struct nsh_exchange {
   size_t arriving[NSH_POOLS_MAX]; /* jobs in 'loads', by the pool of their queue */
   size_t npools;
   size_t outstanding, unsettled;
-  size_t patient; /* of 'unsettled', those that wait for their time, at last count */
+  size_t deferred; /* of 'unsettled', those that wait for their time, at last count */
   bool cycling;   /* a turn is under way, ... */
   bool claiming;  /* ... and may claim jobs */
 
@@ -177,7 +177,7 @@ typedef struct nsh_exchange {
   int64_t disarmed_at;       /* monotonic µs: when it last had no need to any more */
   bool woken;                /* it has been woken */
   bool narrow;               /* it waits for less than it should */
-  bool stop_listening, deaf; /* asked to end; has ended */
+  bool stop_listening, listener_ended; /* asked to end; has ended */
   int64_t *queues;           /* what to listen to, and behind it those that are paused */
   size_t nqueues, npaused, capqueues;
   int64_t newest; /* greatest queue id known; -1: new ones do not matter */
@@ -256,14 +256,14 @@ typedef struct nsh_dispatch nsh_dispatch;
 ** retried: a server that is not there at the start is an error.
 ** Errors: as ns_open.
 */
-ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg, nsh_exchange *mail,
+ns_status nsh_dispatch_open(nsh_dispatch **out, const nsh_config *cfg, nsh_exchange *exchange,
                             nsh_slots *slots, ns_err *err);
 
 /* Starts the threads, with all signals blocked. */
 ns_status nsh_dispatch_start(nsh_dispatch *d, ns_err *err);
 
-/* After mail->ended: waits for the threads and frees. Before a start it only
-** closes. False: a thread is stuck, and the mailbox and the configuration have to stay.
+/* After exchange->ended: waits for the threads and frees. Before a start it only
+** closes. False: a thread is stuck, and the exchange and the configuration have to stay.
 ** NULL is allowed. */
 bool nsh_dispatch_close(nsh_dispatch *d);
 

@@ -1,5 +1,5 @@
 /*
-** The mailbox. Waiting is by condition variables on the monotonic clock; the
+** The exchange. Waiting is by condition variables on the monotonic clock; the
 ** loop, which waits in epoll, is woken through 'notify'.
 */
 #include "dispatcher/dispatcher.h"
@@ -194,7 +194,7 @@ void nsh_exchange_free(nsh_exchange *m) {
   for (size_t i = 0; i < m->ntouches; i++)
     free(m->touches[i].text);
   nsh_batch_free(&m->verdicts);
-  nsh_batch_free(&m->broods);
+  nsh_batch_free(&m->parents);
   nsh_batch_free(&m->large);
   free(m->touches);
   free(m->ids);
@@ -224,7 +224,7 @@ void nsh_exchange_unlock(nsh_exchange *m) {
 nsh_batch *nsh_exchange_batch(nsh_exchange *m, int64_t lease, size_t nchildren) {
   if (lease < 0 || nchildren == 0)
     return &m->verdicts;
-  return nchildren > MANY_CHILDREN ? &m->large : &m->broods;
+  return nchildren > MANY_CHILDREN ? &m->large : &m->parents;
 }
 
 void nsh_exchange_verdict(nsh_exchange *m, const ns_verdict *v) {

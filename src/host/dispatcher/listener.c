@@ -23,17 +23,17 @@
 #define STOP_MAX NS_SECOND
 
 struct nsh_listen {
-  nsh_exchange *mail;
+  nsh_exchange *exchange;
   ns_listener *listener;
   pthread_t thread;
   bool running;
-  int64_t *queues; /* copy of the mailbox's, of 'what' */
+  int64_t *queues; /* copy of the exchange's, of 'what' */
   size_t cap;
   ns_awaited what;
 };
 
 static void copy_awaited(nsh_listen *l) {
-  const nsh_exchange *m = l->mail;
+  const nsh_exchange *m = l->exchange;
   size_t n = m->nqueues + m->npaused;
   nsh_must(ns_grow(&l->queues, &l->cap, n, sizeof *l->queues));
   if (n > 0)
@@ -48,7 +48,7 @@ static void copy_awaited(nsh_listen *l) {
 
 /* Waits until armed; false: stop. */
 static bool armed(nsh_listen *l) {
-  nsh_exchange *m = l->mail;
+  nsh_exchange *m = l->exchange;
   bool go;
   nsh_exchange_lock(m);
   while (!m->armed && !m->stop_listening)
@@ -88,7 +88,7 @@ static void pause_us(nsh_exchange *m, int64_t us) {
 
 static void *listen_for_queues(void *arg) {
   nsh_listen *l = arg;
-  nsh_exchange *m = l->mail;
+  nsh_exchange *m = l->exchange;
   ns_err err;
   unsigned why;
   bool failed = false; /* the last time */
@@ -110,16 +110,16 @@ static void *listen_for_queues(void *arg) {
       pause_us(m, TOLD_STEP); /* until it has been seen to */
   }
   nsh_exchange_lock(m);
-  m->deaf = true;
+  m->listener_ended = true;
   nsh_exchange_unlock(m);
   return NULL;
 }
 
-ns_status nsh_listen_open(nsh_listen **out, const ns_db *db, nsh_exchange *mail, ns_err *err) {
+ns_status nsh_listen_open(nsh_listen **out, const ns_db *db, nsh_exchange *exchange, ns_err *err) {
   nsh_listen *l = nsh_alloc(sizeof *l);
   ns_status st = ns_listener_open(&l->listener, db, err);
   *out = l;
-  l->mail = mail;
+  l->exchange = exchange;
   return st;
 }
 
@@ -150,10 +150,10 @@ void nsh_listen_wake(nsh_listen *l, ns_db *db) {
   end_statement(db, ns_listener_thread(l->listener));
 }
 
-static bool deaf(nsh_exchange *m) {
+static bool listener_has_ended(nsh_exchange *m) {
   bool yes;
   nsh_exchange_lock(m);
-  yes = m->deaf;
+  yes = m->listener_ended;
   nsh_exchange_unlock(m);
   return yes;
 }
@@ -166,12 +166,12 @@ static void tell_to_stop(nsh_exchange *m) {
 }
 
 void nsh_listen_stop(nsh_listen *l, ns_db *db) {
-  nsh_exchange *m = l->mail;
+  nsh_exchange *m = l->exchange;
   int64_t until = ns_mono_us() + STOP_MAX;
   tell_to_stop(m);
   if (!l->running)
     return;
-  while (!deaf(m) && ns_mono_us() < until) {
+  while (!listener_has_ended(m) && ns_mono_us() < until) {
     end_statement(db, ns_listener_thread(l->listener));
     ns_sleep_us(STOP_STEP);
   }
@@ -181,7 +181,7 @@ void nsh_listen_close(nsh_listen *l) {
   if (l == NULL)
     return;
   if (l->running) {
-    tell_to_stop(l->mail);
+    tell_to_stop(l->exchange);
     ns_listener_stop(l->listener);
     pthread_join(l->thread, NULL);
   }
@@ -196,7 +196,7 @@ void nsh_listen_close(nsh_listen *l) {
 #define PAUSE_LAST NS_SECOND /* and so on */
 
 struct nsh_table_listener {
-  nsh_exchange *mail;
+  nsh_exchange *exchange;
   ns_ear *ear;
   pthread_t thread;
   pthread_cond_t cond;
@@ -208,7 +208,7 @@ struct nsh_table_listener {
   int64_t pause; /* µs before the next sleep */
 };
 
-ns_status nsh_table_listener_open(nsh_table_listener **out, ns_adopted *a, nsh_exchange *mail,
+ns_status nsh_table_listener_open(nsh_table_listener **out, ns_adopted *a, nsh_exchange *exchange,
                                   ns_err *err) {
   nsh_table_listener *h = nsh_alloc(sizeof *h);
   ns_status st = ns_ear_open(&h->ear, a, false, err);
@@ -217,7 +217,7 @@ ns_status nsh_table_listener_open(nsh_table_listener **out, ns_adopted *a, nsh_e
     free(h);
     return st;
   }
-  h->mail = mail;
+  h->exchange = exchange;
   nsh_exchange_cond(&h->cond);
   *out = h;
   return NS_OK;
@@ -226,22 +226,22 @@ ns_status nsh_table_listener_open(nsh_table_listener **out, ns_adopted *a, nsh_e
 static void wait_until(nsh_table_listener *h, int64_t when) {
   struct timespec t = {(time_t)(when / NS_SECOND), (long)(when % NS_SECOND) * 1000};
   while (!h->stop && !h->found && ns_mono_us() < when)
-    pthread_cond_timedwait(&h->cond, &h->mail->lock, &t);
+    pthread_cond_timedwait(&h->cond, &h->exchange->lock, &t);
 }
 
 /* Waits until it is time to sleep; false: stop. '*holder': for whom. */
 static bool ready(nsh_table_listener *h, int64_t *holder) {
   bool go;
-  nsh_exchange_lock(h->mail);
+  nsh_exchange_lock(h->exchange);
   while (!h->armed && !h->stop)
-    pthread_cond_wait(&h->cond, &h->mail->lock);
+    pthread_cond_wait(&h->cond, &h->exchange->lock);
   wait_until(h, ns_mono_us() + h->pause);
   if (h->found)
     h->pause = 0;
   h->found = false;
   *holder = h->holder;
   go = !h->stop;
-  nsh_exchange_unlock(h->mail);
+  nsh_exchange_unlock(h->exchange);
   return go;
 }
 
@@ -252,11 +252,11 @@ static void *listen_for_table(void *arg) {
   bool woke;
   while (ready(h, &holder)) {
     bool failed = ns_ear_wait(h->ear, holder, NS_EAR_LONGEST, &woke, &err) != NS_OK;
-    nsh_exchange_lock(h->mail);
+    nsh_exchange_lock(h->exchange);
     if (woke || failed) { /* then the dispatcher looks as if nobody rang */
       h->armed = false;
       h->woken = true;
-      pthread_cond_signal(&h->mail->work);
+      pthread_cond_signal(&h->exchange->work);
     }
     h->pause = failed          ? ns_jitter(PAUSE_LAST, 0.5)
                : !woke         ? 0
@@ -264,11 +264,11 @@ static void *listen_for_table(void *arg) {
                                : h->pause * 4;
     if (h->pause > PAUSE_LAST && !failed)
       h->pause = PAUSE_LAST;
-    nsh_exchange_unlock(h->mail);
+    nsh_exchange_unlock(h->exchange);
   }
-  nsh_exchange_lock(h->mail);
+  nsh_exchange_lock(h->exchange);
   h->ended = true;
-  nsh_exchange_unlock(h->mail);
+  nsh_exchange_unlock(h->exchange);
   return NULL;
 }
 
@@ -293,9 +293,9 @@ bool nsh_table_listener_take(nsh_table_listener *h) {
 
 static bool has_ended(nsh_table_listener *h) {
   bool yes;
-  nsh_exchange_lock(h->mail);
+  nsh_exchange_lock(h->exchange);
   yes = h->ended || !h->running;
-  nsh_exchange_unlock(h->mail);
+  nsh_exchange_unlock(h->exchange);
   return yes;
 }
 
@@ -303,10 +303,10 @@ void nsh_table_listener_close(nsh_table_listener *h, ns_db *db) {
   int64_t until = ns_mono_us() + STOP_MAX;
   if (h == NULL)
     return;
-  nsh_exchange_lock(h->mail);
+  nsh_exchange_lock(h->exchange);
   h->stop = true;
   pthread_cond_signal(&h->cond);
-  nsh_exchange_unlock(h->mail);
+  nsh_exchange_unlock(h->exchange);
   for (; !has_ended(h) && ns_mono_us() < until; ns_sleep_us(STOP_STEP))
     end_statement(db, ns_ear_thread(h->ear));
   ns_ear_stop(h->ear);

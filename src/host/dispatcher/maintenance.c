@@ -159,10 +159,10 @@ static void list_reserves(ns_buf *list, const nsh_config *cfg) {
 
 /* The upkeep looks at other holders for this one. */
 static void assist(nsh_dispatch *d) {
-  nsh_exchange_lock(d->mail);
-  d->mail->assisted = d->holder;
-  d->mail->locks = ns_uses_locks(d->db);
-  nsh_exchange_unlock(d->mail);
+  nsh_exchange_lock(d->exchange);
+  d->exchange->assisted = d->holder;
+  d->exchange->locks = ns_uses_locks(d->db);
+  nsh_exchange_unlock(d->exchange);
 }
 
 void nsh_maintenance_open(nsh_dispatch *d) {
@@ -179,16 +179,16 @@ void nsh_maintenance_close(nsh_dispatch *d) {
 
 /* Nobody listens, and jobs that we hold may have been cancelled. */
 static bool may_be_told(const nsh_dispatch *d) {
-  return d->mail->outstanding > 0 && !d->mail->armed;
+  return d->exchange->outstanding > 0 && !d->exchange->armed;
 }
 
 /* Do the workers do anything else than was told? */
 static bool work_differs(const nsh_dispatch *d) {
-  return memcmp(&d->workers, &d->mail->workers, sizeof d->workers) != 0;
+  return memcmp(&d->workers, &d->exchange->workers, sizeof d->workers) != 0;
 }
 
 bool nsh_maintenance_due(const nsh_dispatch *d, int64_t now) {
-  const nsh_exchange *m = d->mail;
+  const nsh_exchange *m = d->exchange;
   return m->ntouches > 0 || m->want_ids > 0 || m->notices || m->died ||
          m->serves || now >= d->serves_at ||
          (work_differs(d) && now >= d->workers_at) ||
@@ -205,7 +205,7 @@ int64_t nsh_maintenance_next(const nsh_dispatch *d) {
 }
 
 static void take_served(nsh_dispatch *d) {
-  nsh_exchange *m = d->mail;
+  nsh_exchange *m = d->exchange;
   if (!m->serves)
     return;
   m->serves = false;
@@ -223,7 +223,7 @@ static void take_served(nsh_dispatch *d) {
 }
 
 void nsh_maintenance_take(nsh_dispatch *d, nsh_turn *t, int64_t now) {
-  nsh_exchange *m = d->mail;
+  nsh_exchange *m = d->exchange;
   take_served(d);
   t->workers = m->workers;
   t->notices = m->notices;
@@ -243,7 +243,7 @@ void nsh_maintenance_take(nsh_dispatch *d, nsh_turn *t, int64_t now) {
 }
 
 void nsh_maintenance_put_back(nsh_dispatch *d, nsh_turn *t) {
-  nsh_exchange *m = d->mail;
+  nsh_exchange *m = d->exchange;
   nsh_exchange_lock(m);
   m->want_ids += t->want_ids;
   m->notices = m->notices || t->notices;
@@ -279,15 +279,15 @@ static void take_ids(nsh_dispatch *d, size_t want) {
     size_t n = want < 256 ? want : 256;
     if (ns_take_ids(d->db, ids, n, &err) != NS_OK)
       break;
-    nsh_exchange_lock(d->mail);
-    nsh_exchange_ids(d->mail, ids, n);
-    nsh_exchange_unlock(d->mail);
-    d->mail->notify(d->mail->notify_arg);
+    nsh_exchange_lock(d->exchange);
+    nsh_exchange_ids(d->exchange, ids, n);
+    nsh_exchange_unlock(d->exchange);
+    d->exchange->notify(d->exchange->notify_arg);
     want -= n;
   }
-  nsh_exchange_lock(d->mail);
-  d->mail->want_ids += want; /* what could not be had is asked for again */
-  nsh_exchange_unlock(d->mail);
+  nsh_exchange_lock(d->exchange);
+  d->exchange->want_ids += want; /* what could not be had is asked for again */
+  nsh_exchange_unlock(d->exchange);
   if (want > 0)
     nsh_back_off(d, &err);
 }
@@ -301,11 +301,11 @@ static void read_notices(nsh_dispatch *d, nsh_turn *t) {
     return;
   t->notices = ns_notices(d->db, &list, &n, &err) != NS_OK;
   if (n > 0) {
-    nsh_exchange_lock(d->mail);
+    nsh_exchange_lock(d->exchange);
     for (size_t i = 0; i < n; i++)
-      nsh_exchange_revoke(d->mail, &list[i]);
-    nsh_exchange_unlock(d->mail);
-    d->mail->notify(d->mail->notify_arg);
+      nsh_exchange_revoke(d->exchange, &list[i]);
+    nsh_exchange_unlock(d->exchange);
+    d->exchange->notify(d->exchange->notify_arg);
   }
   free(list);
 }
@@ -315,9 +315,9 @@ static void read_notices(nsh_dispatch *d, nsh_turn *t) {
 /* Is every claim that loop and workers know of the present holder's? */
 static bool claims_are_ours(nsh_dispatch *d) {
   bool lost;
-  nsh_exchange_lock(d->mail);
-  lost = d->mail->lost_all;
-  nsh_exchange_unlock(d->mail);
+  nsh_exchange_lock(d->exchange);
+  lost = d->exchange->lost_all;
+  nsh_exchange_unlock(d->exchange);
   return !lost && ns_holder_id(d->db) == d->holder;
 }
 
@@ -346,10 +346,10 @@ static void check_holder(nsh_dispatch *d) {
   d->holder = holder;
   d->serves_at = 0;
   assist(d);
-  nsh_exchange_lock(d->mail);
-  d->mail->lost_all = true;
-  nsh_exchange_unlock(d->mail);
-  d->mail->notify(d->mail->notify_arg);
+  nsh_exchange_lock(d->exchange);
+  d->exchange->lost_all = true;
+  nsh_exchange_unlock(d->exchange);
+  d->exchange->notify(d->exchange->notify_arg);
 }
 
 /* Tells what we can run; nobody but people depends on it. */
@@ -381,7 +381,7 @@ static void write_served(nsh_dispatch *d, int64_t now) {
                                                   ns_fs("error", err.message)));
 }
 
-/* Claims that stand and that our own memory has lost. Who is idle is rung for them. */
+/* Claims that stand and that our own memory has lost. Idle hosts are woken for them. */
 static void check_claims(nsh_dispatch *d) {
   ns_rescued sum = {0};
   ns_err err;
@@ -411,14 +411,14 @@ static void ring(nsh_dispatch *d, int64_t now) {
   d->more = d->cfg->nreserves == 0;
 }
 
-/* The listener that waits for too little is woken until it has heard. */
+/* The listener that waits for too little is woken until it has seen that. */
 static void widen(nsh_dispatch *d, int64_t now) {
   bool narrow;
   if (now < d->widen_at)
     return;
-  nsh_exchange_lock(d->mail);
-  narrow = d->mail->narrow;
-  nsh_exchange_unlock(d->mail);
+  nsh_exchange_lock(d->exchange);
+  narrow = d->exchange->narrow;
+  nsh_exchange_unlock(d->exchange);
   d->widen_at = narrow ? now + WIDEN : NSH_NEVER;
   if (narrow)
     nsh_listen_wake(d->listen, d->db);

@@ -151,33 +151,33 @@ static size_t share_room(feeds *f, const nsh_room *room) {
 /* ------------------------------------------------------------------ when */
 
 /* A claim of any pool may find something. */
-static void heat(queues *q) {
+static void mark_hot(queues *q) {
   nsh_dispatch *d = q->source.d;
-  for (size_t i = 0; i < d->mail->npools; i++)
+  for (size_t i = 0; i < d->exchange->npools; i++)
     q->hot[i] = true;
 }
 
 /* A claim has a reason to find something. */
 static bool may_claim(const queues *q, int64_t now) {
   const nsh_dispatch *d = q->source.d;
-  nsh_room room = nsh_exchange_room(d->mail);
+  nsh_room room = nsh_exchange_room(d->exchange);
   bool any = room.open > 0 && q->hot[0];
-  for (size_t i = 1; i < d->mail->npools; i++)
+  for (size_t i = 1; i < d->exchange->npools; i++)
     any = any || (room.own[i] > 0 && q->hot[i]);
-  return any || (room.all > 0 && (d->mail->woken || now >= q->recheck_at || now >= q->due_at));
+  return any || (room.all > 0 && (d->exchange->woken || now >= q->recheck_at || now >= q->due_at));
 }
 
 static bool is_due(const nsh_source *source, int64_t now) {
   const queues *q = (const queues *)source;
-  const nsh_exchange *m = source->d->mail;
-  return q->unsettled.batch.n > 0 || m->verdicts.n > 0 || m->broods.n > 0 ||
+  const nsh_exchange *m = source->d->exchange;
+  return q->unsettled.batch.n > 0 || m->verdicts.n > 0 || m->parents.n > 0 ||
          nsh_retry_waiting(&q->unsettled) > 0 || now >= q->unsettled.again_at || may_claim(q, now);
 }
 
 static int64_t next_time(const nsh_source *source) {
   const queues *q = (const queues *)source;
   int64_t t = q->unsettled.again_at;
-  if (nsh_exchange_room(source->d->mail).all > 0)
+  if (nsh_exchange_room(source->d->exchange).all > 0)
     t = nsh_sooner(t, nsh_sooner(q->recheck_at, q->due_at));
   return t;
 }
@@ -202,12 +202,12 @@ static void hold_places(nsh_room *room, size_t waiting, size_t written) {
 
 static void take_verdicts(nsh_source *source, nsh_turn *t, int64_t now) {
   queues *q = (queues *)source;
-  nsh_exchange *m = source->d->mail;
+  nsh_exchange *m = source->d->exchange;
   size_t written;
   q->active = source->d->nsources == 1 || is_due(source, now);
-  written = nsh_retry_take(&q->unsettled, &m->verdicts, &m->broods, now);
+  written = nsh_retry_take(&q->unsettled, &m->verdicts, &m->parents, now);
   nsh_slow_owes(source->d->slow, NSH_DISPATCHER, &q->unsettled);
-  hold_places(&t->room, nsh_retry_waiting(&q->unsettled) + m->broods.n, written);
+  hold_places(&t->room, nsh_retry_waiting(&q->unsettled) + m->parents.n, written);
   t->limit = t->room.all;
   q->woken = t->limit > 0 && (m->woken || now >= q->recheck_at);
   if (q->active && t->limit > 0) {
@@ -222,11 +222,11 @@ static void put_back(queues *q, const nsh_turn *t) {
   size_t settled = nsh_retry_failed(&q->unsettled, ns_trouble(d->db), ns_mono_us());
   nsh_slow_owes(d->slow, NSH_DISPATCHER, &q->unsettled);
   if (t->limit > 0)
-    heat(q);
-  nsh_exchange_lock(d->mail);
-  d->mail->unsettled -= settled;
-  d->mail->woken = d->mail->woken || q->woken;
-  nsh_exchange_unlock(d->mail);
+    mark_hot(q);
+  nsh_exchange_lock(d->exchange);
+  d->exchange->unsettled -= settled;
+  d->exchange->woken = d->exchange->woken || q->woken;
+  nsh_exchange_unlock(d->exchange);
 }
 
 static bool wants_places(const nsh_source *source, const nsh_turn *t) {
@@ -237,8 +237,8 @@ static bool wants_places(const nsh_source *source, const nsh_turn *t) {
 /* What was to be claimed waits for the next turn. */
 static void claim_later(nsh_source *source) {
   queues *q = (queues *)source;
-  nsh_exchange *m = source->d->mail;
-  heat(q);
+  nsh_exchange *m = source->d->exchange;
+  mark_hot(q);
   nsh_exchange_lock(m);
   m->woken = m->woken || q->woken;
   nsh_exchange_unlock(m);
@@ -266,7 +266,7 @@ static void list_awaited(const queues *q, nsh_exchange *m) {
 ** less, is woken. The lock is held. */
 static void arm(queues *q) {
   nsh_dispatch *d = q->source.d;
-  nsh_exchange *m = d->mail;
+  nsh_exchange *m = d->exchange;
   bool any = !q->hot[0];
   for (size_t i = 0; i < q->feeds.n; i++)
     any = any || is_wanted(q, i);
@@ -289,10 +289,10 @@ static void arm(queues *q) {
 
 /* Which pools' claims came back full? One without room is worth a claim as soon
 ** as it has some. 'got': jobs of each pool's queue, of others in got[0]. */
-static void feel(queues *q, const nsh_turn *t, const size_t *got) {
+static void update_hot(queues *q, const nsh_turn *t, const size_t *got) {
   nsh_dispatch *d = q->source.d;
   size_t open = got[0];
-  for (size_t i = 1; i < d->mail->npools; i++) {
+  for (size_t i = 1; i < d->exchange->npools; i++) {
     size_t own = t->room.own[i];
     open += got[i] > own ? got[i] - own : 0;
     q->hot[i] = own == 0 || got[i] >= own;
@@ -300,14 +300,14 @@ static void feel(queues *q, const nsh_turn *t, const size_t *got) {
   q->hot[0] = t->room.open == 0 || open >= t->room.open;
   if (t->room.open > 0)
     d->more = q->hot[0];
-  for (size_t i = 1; i < d->mail->npools && !q->hot[0]; i++)
+  for (size_t i = 1; i < d->exchange->npools && !q->hot[0]; i++)
     q->hot[i] = t->room.own[i] == 0; /* there was room for any job */
 }
 
 /* After a claim: when to claim next. The lock is held. */
 static void plan(queues *q, const nsh_turn *t, const size_t *got, size_t n, int64_t now) {
   nsh_dispatch *d = q->source.d;
-  feel(q, t, got);
+  update_hot(q, t, got);
   if (n > 0)
     q->empties = 0;
   else if (t->room.open > 0 || nsh_config_workers(d->cfg, 0) == 0) {
@@ -328,9 +328,9 @@ static bool is_soon(const nsh_dispatch *d, int64_t in) {
 
 static bool is_busy(const nsh_dispatch *d) {
   bool busy;
-  nsh_exchange_lock(d->mail);
-  busy = d->mail->outstanding > 0;
-  nsh_exchange_unlock(d->mail);
+  nsh_exchange_lock(d->exchange);
+  busy = d->exchange->outstanding > 0;
+  nsh_exchange_unlock(d->exchange);
   return busy;
 }
 
@@ -355,7 +355,7 @@ static void ask(queues *q) {
 }
 
 /* After a claim that found nothing, before the next is planned: what is due soon? A look
-** that failed is repeated. The mailbox is not locked. */
+** that failed is repeated. The exchange is not locked. */
 static void look_ahead(queues *q) {
   nsh_dispatch *d = q->source.d;
   outlook *o = &q->outlook;
@@ -432,7 +432,7 @@ static ns_want choice(queues *q, nsh_turn *t) {
 
 static void publish(queues *q, const nsh_turn *t, ns_jobs *jobs, size_t settled, int64_t now) {
   nsh_dispatch *d = q->source.d;
-  nsh_exchange *m = d->mail;
+  nsh_exchange *m = d->exchange;
   size_t n = jobs->n;
   size_t got[NSH_POOLS_MAX] = {0};
   bool waits;
@@ -450,7 +450,7 @@ static void publish(queues *q, const nsh_turn *t, ns_jobs *jobs, size_t settled,
   if (t->limit > 0)
     plan(q, t, got, n, now);
   else if (settled > 0 || q->due == 0)
-    heat(q); /* no worker was up: what came back waits for the next */
+    mark_hot(q); /* no worker was up: what came back waits for the next */
   if ((settled > 0 || q->due == 0) && t->room.open == 0)
     d->more = true; /* what came back, or was spawned */
   waits = nsh_turn_over(d);
@@ -466,10 +466,10 @@ static void pass(queues *q) {
   bool waits;
   if (q->empties > 1)
     look_ahead(q);
-  nsh_exchange_lock(d->mail);
+  nsh_exchange_lock(d->exchange);
   waits = nsh_turn_over(d);
-  nsh_exchange_unlock(d->mail);
-  d->mail->notify(d->mail->notify_arg);
+  nsh_exchange_unlock(d->exchange);
+  d->exchange->notify(d->exchange->notify_arg);
   if (waits)
     nsh_turn_tell(d);
 }
@@ -485,7 +485,7 @@ static void rename_claims(queues *q) {
   q->feeds.closed = d->names != NULL && d->names[0] == '\0';
   q->feeds.made_at = 0;
   q->empties = 0;
-  heat(q);
+  mark_hot(q);
 }
 
 static bool settle_and_claim(nsh_source *source, nsh_turn *t) {
@@ -558,7 +558,7 @@ ns_status nsh_queues_open(nsh_dispatch *d, nsh_source **out, ns_err *err) {
                            .close = close_queues};
   *out = &q->source;
   q->unsettled = NSH_RETRY_INIT;
-  heat(q);
+  mark_hot(q);
   q->feeds.closed = true; /* until it is known what there are handlers for */
   q->due = -1;
   q->recheck_at = q->due_at = q->outlook.due_at = NSH_NEVER;

@@ -23,7 +23,7 @@
 
 void nsh_retry_free(nsh_retry *u) {
   nsh_batch_free(&u->batch);
-  nsh_batch_free(&u->broods);
+  nsh_batch_free(&u->parents);
   nsh_batch_free(&u->later);
   nsh_batch_free(&u->ill);
 }
@@ -44,7 +44,7 @@ static void swap(nsh_batch *a, nsh_batch *b) {
 }
 
 size_t nsh_retry_waiting(const nsh_retry *u) {
-  return u->broods.n - u->nturns;
+  return u->parents.n - u->nturns;
 }
 
 void nsh_retry_took(nsh_retry *u, int64_t micros) {
@@ -56,22 +56,22 @@ void nsh_retry_took(nsh_retry *u, int64_t micros) {
   u->most = u->most < CHILDREN_MAX ? u->most : CHILDREN_MAX;
 }
 
-static size_t take_broods(nsh_retry *u, nsh_batch *fresh) {
+static size_t take_parents(nsh_retry *u, nsh_batch *fresh) {
   size_t n = 0;
   if (nsh_retry_waiting(u) == 0) {
-    nsh_batch_clear(&u->broods);
-    swap(&u->broods, fresh);
+    nsh_batch_clear(&u->parents);
+    swap(&u->parents, fresh);
     u->nturns = 0;
   }
   for (u->children = 0; nsh_retry_waiting(u) > 0 && u->children < u->most; n++) {
-    const ns_verdict *v = &u->broods.items[u->nturns++];
+    const ns_verdict *v = &u->parents.items[u->nturns++];
     u->children += v->nchildren;
     nsh_batch_add(&u->batch, v);
   }
   return n;
 }
 
-size_t nsh_retry_take(nsh_retry *u, nsh_batch *fresh, nsh_batch *broods, int64_t now) {
+size_t nsh_retry_take(nsh_retry *u, nsh_batch *fresh, nsh_batch *parents, int64_t now) {
   if (u->batch.n > 0)
     return 0;
   swap(&u->batch, fresh);
@@ -79,7 +79,7 @@ size_t nsh_retry_take(nsh_retry *u, nsh_batch *fresh, nsh_batch *broods, int64_t
   if (u->ill.n > 0 && now >= u->ill_at)
     move(&u->ill, &u->batch);
   u->again_at = u->ill.n > 0 ? u->ill_at : INT64_MAX;
-  return broods != NULL ? take_broods(u, broods) : 0;
+  return parents != NULL ? take_parents(u, parents) : 0;
 }
 
 /* Of all verdicts that the server has trouble with one line at a time. */

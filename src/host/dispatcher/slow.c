@@ -23,7 +23,7 @@
 
 /* ------------------------------------------------------------- owed verdicts */
 
-/* As they were told; 'lock' guards it. It may be taken while the mailbox is locked. */
+/* As they were told; 'lock' guards it. It may be taken while the exchange is locked. */
 typedef struct nsh_debts {
   ns_owed *items;
   size_t n, cap;
@@ -59,7 +59,7 @@ static void add(nsh_debts *d, const nsh_batch *b, size_t first) {
 }
 
 /* 'who' has these from here on; rows of adopted tables are left out. When he has taken them
-** out of the mailbox it is still locked. */
+** out of the exchange it is still locked. */
 static void set_owed(nsh_owed *o, nsh_waiter who, const nsh_retry *u) {
   nsh_debts *d = &o->of[who];
   pthread_mutex_lock(&o->lock);
@@ -67,7 +67,7 @@ static void set_owed(nsh_owed *o, nsh_waiter who, const nsh_retry *u) {
   add(d, &u->batch, 0);
   add(d, &u->later, 0);
   add(d, &u->ill, 0);
-  add(d, &u->broods, u->nturns);
+  add(d, &u->parents, u->nturns);
   pthread_mutex_unlock(&o->lock);
 }
 
@@ -77,7 +77,7 @@ static int by_age(const void *a, const void *b) {
   return (x->since > y->since) - (x->since < y->since);
 }
 
-/* All, with those in the mailbox, which is not locked; the oldest first. The array is
+/* All, with those in the exchange, which is not locked; the oldest first. The array is
 ** malloc'd; 'NULL': there is none. */
 static ns_owed *list_owed(nsh_owed *o, nsh_exchange *m, size_t *n) {
   nsh_debts all = {0};
@@ -92,7 +92,7 @@ static ns_owed *list_owed(nsh_owed *o, nsh_exchange *m, size_t *n) {
   }
   pthread_mutex_unlock(&o->lock);
   add(&all, &m->verdicts, 0);
-  add(&all, &m->broods, 0);
+  add(&all, &m->parents, 0);
   add(&all, &m->large, 0);
   nsh_exchange_unlock(m);
   if (all.n > 1)
@@ -126,7 +126,7 @@ typedef struct wait {
 struct nsh_slow {
   wait waits[NSH_WAITERS];
   nsh_owed owed;
-  nsh_exchange *mail;
+  nsh_exchange *exchange;
   ns_config cfg;      /* strings are the host's configuration's */
   ns_db *db;          /* NULL: not connected */
   pthread_t thread;
@@ -328,14 +328,14 @@ static void sleep_deep(nsh_slow *s) {
 ** told. */
 static bool tell_owed(nsh_slow *s) {
   size_t n;
-  ns_owed *list = list_owed(&s->owed, s->mail, &n);
+  ns_owed *list = list_owed(&s->owed, s->exchange, &n);
   bool old = n > 0 && ns_mono_us() - list[0].since > NS_SLOW;
   ns_err err;
   ns_status st = !old ? NS_ENOTFOUND : s->db != NULL ? NS_OK : ns_open(&s->db, &s->cfg, &err);
   int64_t holder;
-  nsh_exchange_lock(s->mail);
-  holder = s->mail->assisted;
-  nsh_exchange_unlock(s->mail);
+  nsh_exchange_lock(s->exchange);
+  holder = s->exchange->assisted;
+  nsh_exchange_unlock(s->exchange);
   if (st == NS_OK && (st = ns_tell_owed(s->db, holder, list, n < NS_OWED_SHOWN ? n : NS_OWED_SHOWN,
                                         n, &err)) != NS_OK)
     disconnect(s);
@@ -406,7 +406,8 @@ static void *thread(void *arg) {
 
 /* ------------------------------------------------------------- birth and end */
 
-ns_status nsh_slow_open(nsh_slow **out, const nsh_config *cfg, nsh_exchange *mail, ns_err *err) {
+ns_status nsh_slow_open(nsh_slow **out, const nsh_config *cfg, nsh_exchange *exchange,
+                        ns_err *err) {
   static const char *const names[NSH_WAITERS] = {"chores", "upkeep"};
   nsh_slow *s = nsh_alloc(sizeof *s);
   *out = s;
@@ -414,7 +415,7 @@ ns_status nsh_slow_open(nsh_slow **out, const nsh_config *cfg, nsh_exchange *mai
     s->waits[i].slow = s;
     s->waits[i].who = names[i];
   }
-  s->mail = mail;
+  s->exchange = exchange;
   init_owed(&s->owed);
   pthread_mutex_init(&s->lock, NULL);
   nsh_exchange_cond(&s->wake);

@@ -27,25 +27,25 @@ void nsh_back_off(nsh_dispatch *d, const ns_err *err) {
   d->error_at = ns_mono_us() + d->error_wait;
   if (err->status == NS_EDENIED) /* so that a right granted since counts */
     ns_renew(d->db);
-  nsh_exchange_lock(d->mail);
-  d->mail->cycling = false;
-  nsh_exchange_unlock(d->mail);
+  nsh_exchange_lock(d->exchange);
+  d->exchange->cycling = false;
+  nsh_exchange_unlock(d->exchange);
 }
 
 void nsh_recovered(nsh_dispatch *d) {
   d->error_wait = d->error_at = 0;
-  if (atomic_exchange(&d->mail->away, false))
+  if (atomic_exchange(&d->exchange->away, false))
     ns_log(NS_LOG_INFO, "db.back", NULL, 0);
 }
 
 bool nsh_keep_trying(void *arg, const ns_err *why) {
   nsh_dispatch *d = arg;
-  if (!atomic_load(&d->opened) || atomic_load(&d->mail->give_up))
+  if (!atomic_load(&d->opened) || atomic_load(&d->exchange->give_up))
     return false;
-  if (atomic_exchange(&d->mail->away, true))
+  if (atomic_exchange(&d->exchange->away, true))
     return true;
   ns_log(NS_LOG_WARN, "db.lost", NS_FIELDS(ns_fs("why", why->message)));
-  d->mail->notify(d->mail->notify_arg); /* one that ends need not wait for it */
+  d->exchange->notify(d->exchange->notify_arg); /* one that ends need not wait for it */
   return true;
 }
 
@@ -104,27 +104,27 @@ static int by_token(const void *a, const void *b) {
 void nsh_turn_lost(nsh_dispatch *d, const nsh_turn *t, ns_sign *signs, size_t n) {
   bool any = false;
   qsort(signs, n, sizeof *signs, by_token); /* those of a table are in the order of workers */
-  nsh_exchange_lock(d->mail);
+  nsh_exchange_lock(d->exchange);
   for (size_t i = 0; i < t->ntouches; i++) {
     ns_sign key = {.id = t->touches[i].id, .run = t->touches[i].run};
     const ns_sign *s = bsearch(&key, signs, n, sizeof key, by_token);
     if (s != NULL && s->lost) {
-      nsh_exchange_lose(d->mail, &t->touches[i]);
+      nsh_exchange_lose(d->exchange, &t->touches[i]);
       any = true;
     }
   }
-  nsh_exchange_unlock(d->mail);
+  nsh_exchange_unlock(d->exchange);
   if (any)
-    d->mail->notify(d->mail->notify_arg);
+    d->exchange->notify(d->exchange->notify_arg);
 }
 
 /* ------------------------------------------------------------ draining */
 
 bool nsh_turn_over(nsh_dispatch *d) {
-  nsh_exchange *m = d->mail;
+  nsh_exchange *m = d->exchange;
   bool rested = true;
   m->cycling = m->refused = false;
-  m->patient = 0;
+  m->deferred = 0;
   m->rest_due = -1;
   for (size_t i = 0; i < d->nsources; i++) {
     const nsh_source *s = d->sources[i];
@@ -132,11 +132,11 @@ bool nsh_turn_over(nsh_dispatch *d) {
     size_t deferred;
     rested = s->rested(s, &due, &deferred) && rested;
     m->refused = m->refused || (s->refuses != NULL && s->refuses(s));
-    m->patient += deferred;
+    m->deferred += deferred;
     if (due >= 0 && (m->rest_due < 0 || due < m->rest_due))
       m->rest_due = due;
   }
-  m->rested = rested && m->outstanding == 0 && m->unsettled == m->patient;
+  m->rested = rested && m->outstanding == 0 && m->unsettled == m->deferred;
   return m->rested && m->rest_due >= 0 && m->rest_due <= d->cfg->drain_within;
 }
 

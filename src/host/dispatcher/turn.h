@@ -2,8 +2,8 @@
 ** The dispatcher from the inside: its state, one turn of it, and its parts.
 **
 ** A turn begins when a part has something to do ('due', or its 'next' instant has
-** come). Each part then takes its orders out of the mailbox into the turn, and after
-** that, with the mailbox open again, the parts work one after the other: first the
+** come). Each part then takes its orders out of the exchange into the turn, and after
+** that, with the exchange open again, the parts work one after the other: first the
 ** sources of jobs settle and claim, then maintenance is done (dispatcher/maintenance.c).
 ** What a failed turn has taken is put back.
 **
@@ -28,7 +28,7 @@
 
 typedef struct nsh_retry {
   nsh_batch batch;  /* of this cycle; kept until it says something of one */
-  nsh_batch broods; /* those with children; each comes into 'batch' in its turn, and its … */
+  nsh_batch parents; /* those with children; each comes into 'batch' in its turn, and its … */
   size_t nturns;    /* … bytes stay here until all of these have had theirs */
   size_t children;  /* of those in 'batch' … */
   size_t most;      /* … and how many there may be, but for the last one */
@@ -41,7 +41,7 @@ typedef struct nsh_retry {
 
 #define NSH_RETRY_INIT                                                                             \
   ((nsh_retry){.batch = NSH_BATCH_INIT,                                                            \
-               .broods = NSH_BATCH_INIT,                                                           \
+               .parents = NSH_BATCH_INIT,                                                          \
                .later = NSH_BATCH_INIT,                                                            \
                .ill = NSH_BATCH_INIT,                                                              \
                .most = 500,                                                                        \
@@ -50,9 +50,9 @@ typedef struct nsh_retry {
 void nsh_retry_free(nsh_retry *u);
 
 /* Before a cycle: takes what has come in, which is empty afterwards, unless the
-** last cycle has failed and is repeated with the same verdicts. Of 'broods' (may be NULL),
+** last cycle has failed and is repeated with the same verdicts. Of 'parents' (may be NULL),
 ** those with children, some come into this cycle; how many. */
-size_t nsh_retry_take(nsh_retry *u, nsh_batch *fresh, nsh_batch *broods, int64_t now);
+size_t nsh_retry_take(nsh_retry *u, nsh_batch *fresh, nsh_batch *parents, int64_t now);
 
 /* How long the cycle took: as many children may come into the next as are soon written. */
 void nsh_retry_took(nsh_retry *u, int64_t micros);
@@ -143,7 +143,7 @@ typedef enum nsh_waiter { NSH_DISPATCHER, NSH_UPKEEP, NSH_WAITERS } nsh_waiter;
 typedef struct nsh_slow nsh_slow;
 
 /* Connects to nobody yet. Errors: NOMEM. */
-ns_status nsh_slow_open(nsh_slow **out, const nsh_config *cfg, nsh_exchange *mail, ns_err *err);
+ns_status nsh_slow_open(nsh_slow **out, const nsh_config *cfg, nsh_exchange *exchange, ns_err *err);
 
 /* A handle that is opened with '*db' will tell of its waits, from any thread. */
 void nsh_slow_watch(nsh_slow *s, nsh_waiter who, ns_config *db);
@@ -172,7 +172,7 @@ bool nsh_slow_close(nsh_slow *s);
 typedef struct nsh_listen nsh_listen;
 
 /* Connects. Errors: as ns_open. */
-ns_status nsh_listen_open(nsh_listen **out, const ns_db *db, nsh_exchange *mail, ns_err *err);
+ns_status nsh_listen_open(nsh_listen **out, const ns_db *db, nsh_exchange *exchange, ns_err *err);
 
 ns_status nsh_listen_start(nsh_listen *l, ns_err *err);
 
@@ -201,11 +201,11 @@ void nsh_listen_close(nsh_listen *l);
 
 typedef struct nsh_table_listener nsh_table_listener;
 
-/* For a table that is rung. Errors: NOMEM. */
-ns_status nsh_table_listener_open(nsh_table_listener **out, ns_adopted *a, nsh_exchange *mail,
+/* For a table whose triggers ring. Errors: NOMEM. */
+ns_status nsh_table_listener_open(nsh_table_listener **out, ns_adopted *a, nsh_exchange *exchange,
                                   ns_err *err);
 
-/* The lock of the mailbox is held for these three. Waits for a row that 'holder' may
+/* The lock of the exchange is held for these three. Waits for a row that 'holder' may
 ** claim, if it does not yet; 'found': the last wake was worth it. */
 void nsh_table_listener_arm(nsh_table_listener *h, int64_t holder, bool found);
 
@@ -224,14 +224,14 @@ void nsh_table_listener_close(nsh_table_listener *h, ns_db *db);
 ** that is old enough, and is the place of whatever else nobody waits for.
 **
 ** Invariant: its handle is no holder, so it claims nothing and writes no cycle. What
-** it has put back is told to the dispatcher through the mailbox; so is each verdict that
+** it has put back is told to the dispatcher through the exchange; so is each verdict that
 ** it has written, as the claim is still in the dispatcher's memory, and counts there as
 ** one that is not settled. */
 
 typedef struct nsh_upkeep nsh_upkeep;
 
 /* Connects; 'slow' is told of its waits. Errors: as ns_open. */
-ns_status nsh_upkeep_open(nsh_upkeep **out, const nsh_config *cfg, nsh_exchange *mail,
+ns_status nsh_upkeep_open(nsh_upkeep **out, const nsh_config *cfg, nsh_exchange *exchange,
                           nsh_slow *slow, ns_err *err);
 
 ns_status nsh_upkeep_start(nsh_upkeep *u, ns_err *err);
@@ -251,7 +251,7 @@ bool nsh_served_has(const char *list, ns_bytes name);
 
 /* -------------------------------------------------------------------- a turn */
 
-/* What one turn has to do, taken out of the mailbox. */
+/* What one turn has to do, taken out of the exchange. */
 typedef struct nsh_turn {
   nsh_room room; /* places for jobs, less those that a source has taken */
   size_t limit;  /* jobs that may still be claimed: room.all */
@@ -269,11 +269,11 @@ typedef struct nsh_source nsh_source;
 /*
 ** Where jobs come from and where their verdicts go: Nightshift's own queues
 ** (dispatcher/queues.c), or tables of others (dispatcher/adopted.c). The dispatcher knows no
-** other difference between them. Functions marked 'locked' are called with the mailbox
+** other difference between them. Functions marked 'locked' are called with the exchange
 ** locked, the others without. Those marked 'optional' may be NULL.
 **
 ** Invariant: a verdict belongs to one source, by its lease. The source that takes it out of
-** the mailbox keeps it until the database has answered for it.
+** the exchange keeps it until the database has answered for it.
 */
 struct nsh_source {
   nsh_dispatch *d;
@@ -323,7 +323,7 @@ nsh_source_open nsh_adopted_open;
 /* Instants ('…_at') are monotonic µs. */
 struct nsh_dispatch {
   const nsh_config *cfg;
-  nsh_exchange *mail;
+  nsh_exchange *exchange;
   nsh_slots *slots;   /* told how long claims hold */
   ns_db *db;
   nsh_listen *listen;
@@ -344,10 +344,10 @@ struct nsh_dispatch {
   int64_t beat_at, ring_at, told_at;
   int64_t holder;     /* our id; changes when we were declared dead */
   char *handlers;     /* what the host can run, JSON, owned, ... */
-  size_t taking;      /* ... and how many workers take jobs: from the mailbox; */
+  size_t taking;      /* ... and how many workers take jobs: from the exchange; */
   char *names;        /* the same as lines, owned; NULL: all names are claimed */
   bool renamed;       /* that has changed: for the queues */
-  nsh_reading reading; /* how its scripts were read: from the mailbox */
+  nsh_reading reading; /* how its scripts were read: from the exchange */
   ns_workers workers; /* what was last told of them */
   int64_t workers_at; /* not told before */
   int64_t serves_at;  /* when that is to be written; NEVER: it stands */
@@ -382,7 +382,7 @@ size_t nsh_turn_signs(const nsh_turn *t, int64_t least, int64_t greatest, ns_sig
 void nsh_turn_lost(nsh_dispatch *d, const nsh_turn *t, ns_sign *signs, size_t n);
 
 /* The sources have had their turn: publishes whether there is anything left to be had. True:
-** something that is due soon is all that there is to wait for. The mailbox is locked. */
+** something that is due soon is all that there is to wait for. The exchange is locked. */
 bool nsh_turn_over(nsh_dispatch *d);
 
 /* Logs, now and then, what a host that would end waits for. */
@@ -393,7 +393,7 @@ void nsh_turn_tell(nsh_dispatch *d);
 void nsh_maintenance_open(nsh_dispatch *d);
 void nsh_maintenance_close(nsh_dispatch *d);
 
-/* As of a source. The mailbox is locked. */
+/* As of a source. The exchange is locked. */
 bool nsh_maintenance_due(const nsh_dispatch *d, int64_t now);
 int64_t nsh_maintenance_next(const nsh_dispatch *d);
 void nsh_maintenance_take(nsh_dispatch *d, nsh_turn *t, int64_t now);

@@ -24,7 +24,7 @@
 
 /* Instants are monotonic µs. */
 struct nsh_upkeep {
-  nsh_exchange *mail;
+  nsh_exchange *exchange;
   nsh_slow *slow;
   ns_db *db;
   pthread_t thread;
@@ -47,14 +47,14 @@ static int64_t sooner(int64_t a, int64_t b) {
 /* Who has been busy for a while, so that nobody listens, looks more often: work that the
 ** listener wakes us for, and that is soon taken, brings no look. The lock is held. */
 static int64_t look_due(const nsh_upkeep *u) {
-  const nsh_exchange *m = u->mail;
+  const nsh_exchange *m = u->exchange;
   int64_t since = m->disarmed_at > u->looked_at ? m->disarmed_at : u->looked_at;
   return m->armed ? u->look_at : sooner(u->look_at, since + LOOK_BUSY);
 }
 
-/* A listener that wakes may bring the look forward: the mailbox signals it. */
+/* A listener that wakes may bring the look forward: the exchange signals it. */
 static void sleep_until(const nsh_upkeep *u, int64_t when) {
-  nsh_exchange *m = u->mail;
+  nsh_exchange *m = u->exchange;
   while (!m->upkeep_ends && !m->gone && m->large.n == 0) {
     int64_t until = sooner(when, look_due(u));
     struct timespec t = {(time_t)(until / NS_SECOND), (long)(until % NS_SECOND) * 1000};
@@ -66,7 +66,7 @@ static void sleep_until(const nsh_upkeep *u, int64_t when) {
 
 /* Until then, or there is something to do; false: the host ends. */
 static bool rest(nsh_upkeep *u, int64_t when) {
-  nsh_exchange *m = u->mail;
+  nsh_exchange *m = u->exchange;
   bool ends;
   nsh_exchange_lock(m);
   sleep_until(u, when);
@@ -80,9 +80,9 @@ static bool keep_trying(void *arg, const ns_err *why) {
   nsh_upkeep *u = arg;
   bool ends;
   (void)why;
-  nsh_exchange_lock(u->mail);
-  ends = u->mail->upkeep_ends;
-  nsh_exchange_unlock(u->mail);
+  nsh_exchange_lock(u->exchange);
+  ends = u->exchange->upkeep_ends;
+  nsh_exchange_unlock(u->exchange);
   return u->opened && !ends;
 }
 
@@ -101,7 +101,7 @@ static void log_look(ns_status st, const ns_rescued *sum, const ns_err *err) {
 
 /* Takes what the listener has told, and for whom we look. */
 static bool take_orders(nsh_upkeep *u, int64_t now) {
-  nsh_exchange *m = u->mail;
+  nsh_exchange *m = u->exchange;
   bool due;
   nsh_exchange_lock(m);
   u->gone = u->gone || m->gone;
@@ -138,7 +138,7 @@ static void look(nsh_upkeep *u) {
     return;
   st = ns_look(u->db, &again_in, &sum, &err);
   log_look(st, &sum, &err);
-  armed = tell(u->mail, sum.jobs > 0, u->gone || sum.holders > 0);
+  armed = tell(u->exchange, sum.jobs > 0, u->gone || sum.holders > 0);
   u->gone = st == NS_EGONE;
   if (!armed && again_in > LOOK_BUSY)
     again_in = LOOK_BUSY;
@@ -163,7 +163,7 @@ static ns_err write_each(nsh_upkeep *u, int64_t holder) {
     ns_err err;
     ns_status st = ns_settle_for(u->db, holder, v, &err);
     if (st == NS_OK && v->status != NS_EBUSY)
-      tell_written(u->mail, v);
+      tell_written(u->exchange, v);
     v->trouble = v->trouble || st != NS_OK;
     if (v->trouble)
       last = st != NS_OK ? err : *ns_trouble(u->db);
@@ -172,7 +172,7 @@ static ns_err write_each(nsh_upkeep *u, int64_t holder) {
 }
 
 static void settle(nsh_upkeep *u) {
-  nsh_exchange *m = u->mail;
+  nsh_exchange *m = u->exchange;
   int64_t holder;
   ns_err trouble;
   nsh_exchange_lock(m);
@@ -245,7 +245,7 @@ static void mend(nsh_upkeep *u) {
            NS_FIELDS(ns_fs("code", ns_code(st)), ns_fs("error", err.message)));
   log_mended(&sum);
   if (sum.jobs > 0)
-    tell(u->mail, true, false);
+    tell(u->exchange, true, false);
   u->mend_at = ns_mono_us() + again_in;
 }
 
@@ -260,7 +260,7 @@ static int64_t next(const nsh_upkeep *u) {
 ** and says when the next is. */
 static void *thread(void *arg) {
   nsh_upkeep *u = arg;
-  nsh_exchange *m = u->mail;
+  nsh_exchange *m = u->exchange;
   while (rest(u, next(u))) {
     settle(u);
     look(u);
@@ -274,13 +274,13 @@ static void *thread(void *arg) {
   return NULL;
 }
 
-ns_status nsh_upkeep_open(nsh_upkeep **out, const nsh_config *cfg, nsh_exchange *mail,
+ns_status nsh_upkeep_open(nsh_upkeep **out, const nsh_config *cfg, nsh_exchange *exchange,
                           nsh_slow *slow, ns_err *err) {
   nsh_upkeep *u = nsh_alloc(sizeof *u);
   ns_config db = cfg->db;
   ns_status st;
   *out = u;
-  u->mail = mail;
+  u->exchange = exchange;
   u->slow = slow;
   u->large = NSH_RETRY_INIT;
   u->prune_at = ns_mono_us() + PRUNE_AGAIN;
@@ -323,10 +323,10 @@ static bool has_ended(nsh_exchange *m, int64_t max) {
 }
 
 static bool end(nsh_upkeep *u) {
-  if (has_ended(u->mail, END_MAX))
+  if (has_ended(u->exchange, END_MAX))
     return true;
   ns_await_stop(u->stop);
-  return has_ended(u->mail, STOP_MAX);
+  return has_ended(u->exchange, STOP_MAX);
 }
 
 bool nsh_upkeep_close(nsh_upkeep *u) {

@@ -190,45 +190,45 @@ bool nsh_ring_await(nsh_ring *r, int64_t us);
 
 /* ------------------------------------------------------------------- wake-up */
 
-/* The bell: how workers tell their host that they have put something into
+/* The wake-up: how workers tell their host that they have put something into
 ** their rings. One pipe serves all of them, so a worker costs the host no
 ** descriptor.
 **
-** Who has news says so by a bit of its own, and knocks (a byte into the pipe)
+** A worker with pending bytes sets a bit of its own, and writes a byte into the pipe
 ** only if the host sleeps. Invariant: the host takes the bits after it has said
 ** that it sleeps, and a worker looks whether it does after setting its bit; so
-** nobody depends on another worker's knock, and one that is killed or stopped
-** between the two is late with its own news only. */
+** no worker depends on another worker's byte, and a worker that is killed or stopped
+** between the two is late with its own bytes only. */
 
 #define NSH_WORKERS_MAX 20000
-#define NSH_NEWS_WORDS ((NSH_WORKERS_MAX + 63) / 64)
+#define NSH_PENDING_WORDS ((NSH_WORKERS_MAX + 63) / 64)
 
-/* Shared by the host and all workers. Zero: nobody has news, the host sleeps. */
-typedef struct nsh_news {
+/* Shared by the host and all workers. Zero: nothing is pending, the host sleeps. */
+typedef struct nsh_pending {
   alignas(64) _Atomic uint32_t awake;
-  alignas(64) _Atomic uint64_t bits[NSH_NEWS_WORDS];
-} nsh_news;
+  alignas(64) _Atomic uint64_t bits[NSH_PENDING_WORDS];
+} nsh_pending;
 
 /* ------------------------------------------------------------------- host */
 
-/* The two ends, close-on-exec, none of them ever blocks; the host hears [0].
+/* The two ends, close-on-exec, none of them ever blocks; the host reads [0].
 ** False: errno says why. */
 bool nsh_wakeup_make(int ends[2]);
 
-/* Takes the knocks that have come. */
-void nsh_wakeup_hear(int end);
+/* Takes the bytes that have come. */
+void nsh_wakeup_drain(int end);
 
-/* Says that the host sleeps; true: stay awake, there are news. */
-bool nsh_news_sleep(nsh_news *news, size_t workers);
+/* Says that the host sleeps; true: stay awake, there is something pending. */
+bool nsh_pending_sleep(nsh_pending *pending, size_t workers);
 
 /* Says that it is awake. */
-void nsh_news_wake(nsh_news *news);
+void nsh_pending_wake(nsh_pending *pending);
 
 /* Takes the bits of workers 64 * word and up. */
-uint64_t nsh_news_take(nsh_news *news, size_t word);
+uint64_t nsh_pending_take(nsh_pending *pending, size_t word);
 
-/* Nobody is worker 'index' any more. */
-void nsh_news_forget(nsh_news *news, size_t index);
+/* There is no worker 'index' any more. */
+void nsh_pending_forget(nsh_pending *pending, size_t index);
 
 /* ----------------------------------------------------------------- worker */
 
@@ -241,12 +241,12 @@ typedef struct nsh_waker {
 
 void nsh_waker_init(nsh_waker *k, int end);
 
-/* Worker 'index' has news. False: there is no bell any more, as the host is
+/* Worker 'index' has something pending. False: there is no wake-up pipe any more, as the host is
 ** gone or a handler has closed it. */
-bool nsh_news_tell(nsh_news *news, uint32_t index, const nsh_waker *k);
+bool nsh_pending_set(nsh_pending *pending, uint32_t index, const nsh_waker *k);
 
 /* Is the host gone? Waits for it up to 'ms'. */
-bool nsh_wakeup_dead(const nsh_waker *k, int ms);
+bool nsh_wakeup_closed(const nsh_waker *k, int ms);
 
 /* --------------------------------------------------------------------- slots */
 
@@ -298,7 +298,7 @@ typedef struct nsh_slots {
   ** heard from the database for so long that others may have been given its
   ** jobs. 0: no such limit. */
   _Atomic int64_t valid_until;
-  nsh_news news;
+  nsh_pending pending;
   nsh_slot slot[];
 } nsh_slots;
 
@@ -313,7 +313,7 @@ void nsh_slots_fresh(nsh_slots *slots, int64_t until);
 bool nsh_slots_valid(const nsh_slots *slots, int64_t now);
 
 /* Host, before worker 'index' is forked: nothing may start, the rings are
-** empty, nobody has news. */
+** empty, nothing is pending. */
 void nsh_slots_reset(nsh_slots *slots, size_t index);
 
 /* Host: jobs before number 'end' may be started. */

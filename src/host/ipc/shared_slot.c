@@ -42,30 +42,30 @@ bool nsh_wakeup_make(int ends[2]) {
   return pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0;
 }
 
-void nsh_wakeup_hear(int end) {
-  char knocks[4096];
-  while (read(end, knocks, sizeof knocks) == (ssize_t)sizeof knocks)
+void nsh_wakeup_drain(int end) {
+  char bytes[4096];
+  while (read(end, bytes, sizeof bytes) == (ssize_t)sizeof bytes)
     ;
 }
 
-bool nsh_news_sleep(nsh_news *news, size_t workers) {
-  atomic_store(&news->awake, 0);
+bool nsh_pending_sleep(nsh_pending *pending, size_t workers) {
+  atomic_store(&pending->awake, 0);
   for (size_t i = 0; i * 64 < workers; i++)
-    if (atomic_load(&news->bits[i]) != 0)
+    if (atomic_load(&pending->bits[i]) != 0)
       return true;
   return false;
 }
 
-void nsh_news_wake(nsh_news *news) {
-  atomic_store(&news->awake, 1);
+void nsh_pending_wake(nsh_pending *pending) {
+  atomic_store(&pending->awake, 1);
 }
 
-uint64_t nsh_news_take(nsh_news *news, size_t word) {
-  return atomic_load(&news->bits[word]) == 0 ? 0 : atomic_exchange(&news->bits[word], 0);
+uint64_t nsh_pending_take(nsh_pending *pending, size_t word) {
+  return atomic_load(&pending->bits[word]) == 0 ? 0 : atomic_exchange(&pending->bits[word], 0);
 }
 
-void nsh_news_forget(nsh_news *news, size_t index) {
-  atomic_fetch_and(&news->bits[index / 64], ~(UINT64_C(1) << (index % 64)));
+void nsh_pending_forget(nsh_pending *pending, size_t index) {
+  atomic_fetch_and(&pending->bits[index / 64], ~(UINT64_C(1) << (index % 64)));
 }
 
 void nsh_waker_init(nsh_waker *k, int end) {
@@ -80,21 +80,21 @@ static bool is_ours(const nsh_waker *k) {
   return fstat(k->end, &st) == 0 && st.st_ino == k->ino && st.st_dev == k->dev;
 }
 
-/* A full pipe has knocks enough. */
+/* A full pipe wakes the host as well. */
 static bool wake_host(const nsh_waker *k) {
   return is_ours(k) && (write(k->end, "", 1) == 1 || errno == EAGAIN);
 }
 
-bool nsh_news_tell(nsh_news *news, uint32_t index, const nsh_waker *k) {
+bool nsh_pending_set(nsh_pending *pending, uint32_t index, const nsh_waker *k) {
   uint64_t bit = UINT64_C(1) << (index % 64);
-  if (atomic_fetch_or(&news->bits[index / 64], bit) & bit)
+  if (atomic_fetch_or(&pending->bits[index / 64], bit) & bit)
     return true; /* said before and not taken: it knocked then */
-  return atomic_load(&news->awake) || wake_host(k);
+  return atomic_load(&pending->awake) || wake_host(k);
 }
 
-bool nsh_wakeup_dead(const nsh_waker *k, int ms) {
+bool nsh_wakeup_closed(const nsh_waker *k, int ms) {
   struct pollfd end = {k->end, 0, 0};
-  return poll(&end, 1, ms) > 0; /* nobody hears, or it is closed */
+  return poll(&end, 1, ms) > 0; /* the host has closed its end, or a handler ours */
 }
 
 /* --------------------------------------------------------------------- slots */
@@ -138,7 +138,7 @@ void nsh_slots_reset(nsh_slots *slots, size_t index) {
   atomic_store(&s->said, 0);
   nsh_ring_reset(&s->in);
   nsh_ring_reset(&s->out);
-  nsh_news_forget(&slots->news, index);
+  nsh_pending_forget(&slots->pending, index);
 }
 
 void nsh_slot_allow(nsh_slot *s, uint32_t end) {

@@ -1,5 +1,5 @@
 /*
-** Frames of workers: what each means for the pool. Wherever a frame is read, the mailbox is
+** Frames of workers: what each means for the pool. Wherever a frame is read, the exchange is
 ** locked.
 */
 #include <stdlib.h>
@@ -65,7 +65,7 @@ static void count(nsh_pools *t, ns_kind kind) {
 void nsh_messages_end(nsh_process *w, const ns_verdict *v, int64_t micros) {
   nsh_pools *t = w->pools;
   const nsh_task *task = nsh_process_task(w, 0);
-  nsh_batch *batch = nsh_exchange_batch(t->mail, task->lease, v->nchildren);
+  nsh_batch *batch = nsh_exchange_batch(t->exchange, task->lease, v->nchildren);
   ns_verdict end = *v;
   log_end(w, task, v->kind, micros, v->error);
   count(t, v->kind);
@@ -77,7 +77,7 @@ void nsh_messages_end(nsh_process *w, const ns_verdict *v, int64_t micros) {
   if (w->log.n > 0 &&
       (v->kind == NS_FAIL || v->kind == NS_CRASH || v->kind == NS_LOST || v->kind == NS_DISCARD))
     end.log = nsh_batch_keep(batch, ns_buf_bytes(&w->log));
-  nsh_exchange_verdict(t->mail, &end);
+  nsh_exchange_verdict(t->exchange, &end);
   nsh_process_stopped(w);
   nsh_process_pop(w);
 }
@@ -130,7 +130,7 @@ static bool on_verdict(nsh_process *w, nsh_frame *f) {
   nsh_pace_ran(&task->name->pace, r.micros);
   nsh_pace_ran(&t->pools[w->pool].pace, r.micros);
   nsh_crash_loop_over(&t->crash_loop);
-  whole = read_verdict(t->mail, task->lease, &r, f, &v);
+  whole = read_verdict(t->exchange, task->lease, &r, f, &v);
   nsh_messages_end(w, &v, r.micros);
   if (r.leaves)
     nsh_process_resign(w);
@@ -154,7 +154,7 @@ void nsh_messages_touch(nsh_process *w, int64_t now) {
   w->unsent = false;
   w->shown = true;
   w->touched_at = now;
-  nsh_exchange_touch(w->pools->mail, &p, &w->touch);
+  nsh_exchange_touch(w->pools->exchange, &p, &w->touch);
 }
 
 bool nsh_messages_due(const nsh_process *w, int64_t since, int64_t now) {
@@ -219,7 +219,7 @@ static void send_ids(nsh_process *w, const int64_t *ids, size_t n) {
 
 /* Who gets fewer than it wanted asks again. */
 void nsh_messages_serve_ids(nsh_pools *t) {
-  nsh_exchange *m = t->mail;
+  nsh_exchange *m = t->exchange;
   size_t used = 0;
   size_t served = 0;
   if (t->nid_requests == 0)

@@ -117,20 +117,20 @@ static int64_t places(const nsh_pools *t, size_t pool) {
 }
 
 void nsh_pool_lock(nsh_pools *t) {
-  nsh_exchange_lock(t->mail);
+  nsh_exchange_lock(t->exchange);
 }
 
 void nsh_pool_unlock(nsh_pools *t) {
   int64_t n[NSH_POOLS_MAX];
   for (size_t i = 0; i < t->npools; i++)
     n[i] = places(t, i);
-  nsh_exchange_publish(t->mail, n);
-  t->mail->workers = (ns_workers){.up = (int64_t)t->up,
-                                  .busy = (int64_t)t->working,
-                                  .leaving = (int64_t)t->leaving,
-                                  .loads = t->loads,
-                                  .old = (int64_t)t->old};
-  nsh_exchange_unlock(t->mail);
+  nsh_exchange_publish(t->exchange, n);
+  t->exchange->workers = (ns_workers){.up = (int64_t)t->up,
+                                      .busy = (int64_t)t->working,
+                                      .leaving = (int64_t)t->leaving,
+                                      .loads = t->loads,
+                                      .old = (int64_t)t->old};
+  nsh_exchange_unlock(t->exchange);
 }
 
 /* --------------------------------------------------------------- the backlog */
@@ -139,7 +139,7 @@ void nsh_pool_release(nsh_pools *t, size_t line) {
   nsh_prefetch *b = &t->pools[line].backlog;
   for (; b->n > 0; nsh_prefetch_pop(b)) {
     const ns_job *job = nsh_prefetch_first(b)->job;
-    nsh_exchange_release(t->mail, job->id, job->run, job->lease);
+    nsh_exchange_release(t->exchange, job->id, job->run, job->lease);
     t->backlog--;
   }
 }
@@ -177,20 +177,20 @@ void nsh_pool_recount(nsh_pools *t) {
   size_t busy = 0;
   size_t waiting = 0;
   size_t arriving = 0;
-  nsh_exchange_lock(t->mail);
+  nsh_exchange_lock(t->exchange);
   for (size_t i = 0; i < t->npools; i++) {
     const nsh_pool *p = &t->pools[i];
     nsh_pool now = recounted(t, i);
     assert(now.up == p->up && now.tasks == p->tasks && now.held == p->held);
-    assert(t->mail->places[i] == places(t, i) - (int64_t)t->mail->arriving[i]);
+    assert(t->exchange->places[i] == places(t, i) - (int64_t)t->exchange->arriving[i]);
     up += now.up;
     busy += now.tasks;
     waiting += p->backlog.n;
-    arriving += t->mail->arriving[i];
+    arriving += t->exchange->arriving[i];
   }
   assert(t->up == up && t->busy == busy && t->backlog == waiting && t->old == aged(t));
-  assert(t->mail->outstanding == busy + waiting + arriving);
-  nsh_exchange_unlock(t->mail);
+  assert(t->exchange->outstanding == busy + waiting + arriving);
+  nsh_exchange_unlock(t->exchange);
 }
 #else
 void nsh_pool_recount(nsh_pools *t) {

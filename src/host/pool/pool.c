@@ -51,12 +51,13 @@ static void give(nsh_pools *t, nsh_process *w, size_t line) {
   nsh_pool_lock(t);
   if (!given)
     nsh_exchange_verdict(
-        t->mail, &(ns_verdict){.id = job->id,
-                               .run = job->run,
-                               .lease = job->lease,
-                               .kind = NS_FAIL,
-                               .delay = -1,
-                               .error = ns_str("the job is too large to be handed to a worker")});
+        t->exchange,
+        &(ns_verdict){.id = job->id,
+                      .run = job->run,
+                      .lease = job->lease,
+                      .kind = NS_FAIL,
+                      .delay = -1,
+                      .error = ns_str("the job is too large to be handed to a worker")});
   nsh_prefetch_pop(b);
   t->backlog--;
   nsh_pool_unlock(t);
@@ -92,9 +93,9 @@ void nsh_pool_hand_out(nsh_pools *t) {
   hand_out(t, 0);
 }
 
-/* ---------------------------------------------------------- from the mailbox */
+/* ---------------------------------------------------------- from the exchange */
 
-/* Gives all of the backlog back. The mailbox is locked. */
+/* Gives all of the backlog back. The exchange is locked. */
 static void release_backlog(nsh_pools *t) {
   for (size_t i = 0; i < t->npools; i++)
     nsh_pool_release(t, i);
@@ -134,7 +135,7 @@ static void take_load(nsh_pools *t, nsh_load *load) {
 }
 
 static void take_loads(nsh_pools *t) {
-  nsh_exchange *m = t->mail;
+  nsh_exchange *m = t->exchange;
   nsh_load *load;
   while ((load = m->loads) != NULL) {
     m->loads = load->next;
@@ -146,7 +147,7 @@ static void take_loads(nsh_pools *t) {
     release_backlog(t);
 }
 
-/* The claim of the oldest task is lost; 'cancel' NULL: without a reason. The mailbox is
+/* The claim of the oldest task is lost; 'cancel' NULL: without a reason. The exchange is
 ** locked. */
 static void lose(nsh_process *w, const ns_notice *cancel) {
   int64_t since;
@@ -173,7 +174,7 @@ static void lose_task(nsh_process *w, uint32_t at, const ns_notice *n) {
 ** be as many as the host has workers, and each worker is looked at under the lock: so only
 ** once. */
 typedef struct revoked {
-  nsh_exchange *mail;
+  nsh_exchange *exchange;
   const ns_notice *items;
   size_t n;
 } revoked;
@@ -195,7 +196,7 @@ static bool lose_waiting(void *arg, const ns_job *job) {
   const revoked *r = arg;
   if (find(r, job->id, job->run) == NULL)
     return false;
-  nsh_exchange_release(r->mail, job->id, job->run, job->lease);
+  nsh_exchange_release(r->exchange, job->id, job->run, job->lease);
   return true;
 }
 
@@ -208,9 +209,9 @@ static void lose_tasks(nsh_process *w, const revoked *r) {
   }
 }
 
-/* The jobs are stopped, or not started. The mailbox is locked. */
+/* The jobs are stopped, or not started. The exchange is locked. */
 static void take_revoked(nsh_pools *t) {
-  nsh_exchange *m = t->mail;
+  nsh_exchange *m = t->exchange;
   revoked r = {m, m->revoked, m->nrevoked};
   if (r.n == 0)
     return;
@@ -224,7 +225,7 @@ static void take_revoked(nsh_pools *t) {
 
 /* A lease of which nothing is to be started any more. */
 typedef struct withdrawal {
-  nsh_exchange *mail;
+  nsh_exchange *exchange;
   int64_t lease;
 } withdrawal;
 
@@ -232,7 +233,7 @@ static bool withdraw_waiting(void *arg, const ns_job *job) {
   const withdrawal *of = arg;
   if (job->lease != of->lease)
     return false;
-  nsh_exchange_release(of->mail, job->id, job->run, job->lease);
+  nsh_exchange_release(of->exchange, job->id, job->run, job->lease);
   return true;
 }
 
@@ -245,9 +246,9 @@ static bool waits_with(nsh_process *w, int64_t lease) {
 }
 
 /* What has not been started of a lease goes back; its neighbours of a worker lose
-** nothing by going with it. The mailbox is locked. */
+** nothing by going with it. The exchange is locked. */
 static void withdraw(nsh_pools *t, int64_t lease) {
-  withdrawal of = {t->mail, lease};
+  withdrawal of = {t->exchange, lease};
   for (size_t i = 0; i < t->npools; i++)
     t->backlog -= nsh_prefetch_drop(&t->pools[i].backlog, withdraw_waiting, &of);
   for (size_t i = 0; i < t->nworkers; i++) {
@@ -258,7 +259,7 @@ static void withdraw(nsh_pools *t, int64_t lease) {
 }
 
 static void take_lost(nsh_pools *t) {
-  nsh_exchange *m = t->mail;
+  nsh_exchange *m = t->exchange;
   for (size_t i = 0; i < m->nlost; i++) {
     const nsh_lost *l = &m->lost[i];
     nsh_process *w = &t->workers[l->worker];
@@ -273,7 +274,7 @@ static void take_lost(nsh_pools *t) {
 }
 
 /* This host was declared dead. What has not been started is dropped: its release
-** will be STALE. The mailbox is locked. */
+** will be STALE. The exchange is locked. */
 static void lose_all(nsh_pools *t) {
   release_backlog(t);
   for (size_t i = 0; i < t->nworkers; i++)
@@ -281,14 +282,14 @@ static void lose_all(nsh_pools *t) {
       nsh_process_recall(&t->workers[i]);
       lose(&t->workers[i], NULL);
     }
-  t->mail->lost_all = false;
+  t->exchange->lost_all = false;
 }
 
 void nsh_pool_collect(nsh_pools *t) {
   nsh_pool_lock(t);
   take_loads(t);
   take_lost(t);
-  if (t->mail->lost_all)
+  if (t->exchange->lost_all)
     lose_all(t);
   nsh_messages_serve_ids(t);
   nsh_pool_unlock(t);
@@ -317,7 +318,7 @@ static void read_some(nsh_pools *t, size_t word, uint64_t bits) {
 static void read_all(nsh_pools *t) {
   bool any = false;
   for (size_t word = 0; word * 64 < t->nworkers; word++) {
-    uint64_t bits = nsh_news_take(&t->slots->news, word);
+    uint64_t bits = nsh_pending_take(&t->slots->pending, word);
     if (bits == 0)
       continue;
     read_some(t, word, bits);
@@ -331,7 +332,7 @@ static void on_wakeup(uv_poll_t *poll, int status, int events) {
   const nsh_pools *t = poll->data;
   (void)status;
   (void)events;
-  nsh_wakeup_hear(t->inbox.wakeup);
+  nsh_wakeup_drain(t->inbox.wakeup);
 }
 
 static void on_stay(uv_idle_t *idle) {
@@ -343,7 +344,7 @@ static void on_stay(uv_idle_t *idle) {
 static void on_sleep(uv_prepare_t *prepare) {
   nsh_pools *t = prepare->data;
   read_all(t);
-  if (nsh_news_sleep(&t->slots->news, t->nworkers))
+  if (nsh_pending_sleep(&t->slots->pending, t->nworkers))
     uv_idle_start(&t->inbox.stay, on_stay);
   else
     uv_idle_stop(&t->inbox.stay);
@@ -351,7 +352,7 @@ static void on_sleep(uv_prepare_t *prepare) {
 
 static void on_wake(uv_check_t *check) {
   nsh_pools *t = check->data;
-  nsh_news_wake(&t->slots->news);
+  nsh_pending_wake(&t->slots->pending);
 }
 
 static void open_inbox(nsh_pools *t, uv_loop_t *loop, int wakeup) {
@@ -416,11 +417,11 @@ void nsh_pool_dismiss(nsh_pools *t) {
 
 /* --------------------------------------------------------- beginning and end */
 
-void nsh_pool_init(nsh_pools *t, const nsh_config *cfg, nsh_exchange *mail, uv_loop_t *loop,
+void nsh_pool_init(nsh_pools *t, const nsh_config *cfg, nsh_exchange *exchange, uv_loop_t *loop,
                    nsh_slots *slots, int wakeup) {
   memset(t, 0, sizeof *t);
   t->cfg = cfg;
-  t->mail = mail;
+  t->exchange = exchange;
   t->on_frame = nsh_messages_frame;
   t->slots = slots;
   t->nworkers = cfg->workers;

@@ -3,7 +3,7 @@
 ** looks after them while time passes.
 **
 ** Invariants: a job that was delivered by the dispatcher is in the backlog or
-** with exactly one worker, until a verdict for it is in the mailbox. Whenever the mailbox is
+** with exactly one worker, until a verdict for it is in the exchange. Whenever the exchange is
 ** unlocked it says how many places are free: those of workers that will be given jobs,
 ** less the jobs of these same workers and of those that wait for them. What a worker
 ** that is leaving still runs takes no place.
@@ -54,7 +54,7 @@ typedef struct nsh_inbox {
 
 typedef struct nsh_pools {
   const nsh_config *cfg;
-  nsh_exchange *mail;
+  nsh_exchange *exchange;
   nsh_slots *slots;
   nsh_inbox inbox;
   bool (*on_frame)(nsh_process *w, nsh_frame *f); /* for pool/process.c: nsh_messages_frame */
@@ -85,11 +85,11 @@ typedef struct nsh_pools {
 
 /* Reads what workers tell in 'loop', with 'wakeup' to wake it; the handles are closed with
 ** the loop. */
-void nsh_pool_init(nsh_pools *t, const nsh_config *cfg, nsh_exchange *mail, uv_loop_t *loop,
+void nsh_pool_init(nsh_pools *t, const nsh_config *cfg, nsh_exchange *exchange, uv_loop_t *loop,
                    nsh_slots *slots, int wakeup);
 void nsh_pool_free(nsh_pools *t);
 
-/* Takes what the dispatcher has put into the mailbox. */
+/* Takes what the dispatcher has put into the exchange. */
 void nsh_pool_collect(nsh_pools *t);
 
 /* Claims nothing more and gives back what no worker has started. 'quiet' can
@@ -105,7 +105,7 @@ void nsh_pool_dismiss(nsh_pools *t);
 
 /* ----------------------------------------------------------- pool/places.c */
 
-/* Locks the mailbox; unlocks it after it has been told how many places are free. */
+/* Locks the exchange; unlocks it after it has been told how many places are free. */
 void nsh_pool_lock(nsh_pools *t);
 void nsh_pool_unlock(nsh_pools *t);
 

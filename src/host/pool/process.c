@@ -68,7 +68,7 @@ void nsh_process_recall(nsh_process *w) {
     nsh_task *t = nsh_process_task(w, w->n - 1);
     if (nsh_before(t->seq, first))
       break;
-    nsh_exchange_release(w->pools->mail, t->id, t->run, t->lease);
+    nsh_exchange_release(w->pools->exchange, t->id, t->run, t->lease);
     t->name->tasks--;
     w->n--;
     nsh_pool_count(w, -1);

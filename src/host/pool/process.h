@@ -5,7 +5,7 @@
 ** Invariants: 'tasks' are in the order they were sent; the first may be
 ** running, the others are not. A task leaves by the worker's verdict, by being
 ** taken back, or by the worker's death, and each way puts exactly one verdict
-** into the mailbox. The worker's word is taken for how a job ended, never for
+** into the exchange. The worker's word is taken for how a job ended, never for
 ** which job it was: ids come from the task.
 */
 #ifndef NSH_POOL_PROCESS_H
@@ -104,7 +104,7 @@ bool nsh_process_give(nsh_process *w, const ns_job *job, nsh_name *name);
 void nsh_process_flush(nsh_process *w);
 
 /* Takes back all tasks that have not been started; a worker that has none then may be given
-** others. The mailbox is locked. */
+** others. The exchange is locked. */
 void nsh_process_recall(nsh_process *w);
 
 /* The oldest task is over; the state of a running job is forgotten. */
@@ -117,10 +117,10 @@ bool nsh_process_running(nsh_process *w, int64_t *since);
 void nsh_process_log(nsh_process *w, ns_bytes line);
 
 /* Takes what the worker has put into its ring, told or not, and sends what it
-** has made room for. The mailbox is locked. */
+** has made room for. The exchange is locked. */
 void nsh_process_read(nsh_process *w);
 
-/* No more jobs for this worker, which leaves or is going to be killed. The mailbox is
+/* No more jobs for this worker, which leaves or is going to be killed. The exchange is
 ** locked; for the second one it is not. */
 void nsh_process_resign(nsh_process *w);
 void nsh_process_retire(nsh_process *w);
@@ -132,7 +132,7 @@ void nsh_process_kill(nsh_process *w, int sig);
 
 /* The running job is to stop; it stays with the first reason. 'said': the words of
 ** who has cancelled it, for the log, or "". What was sent behind it is taken back first, so
-** that no other job is stopped. The mailbox is locked. */
+** that no other job is stopped. The exchange is locked. */
 void nsh_process_stop(nsh_process *w, nsh_why why, int64_t step, const char *said);
 
 /* Takes the next step when it is due. */
@@ -168,7 +168,7 @@ uint32_t nsh_pool_window(const struct nsh_pools *t, size_t pool);
 size_t nsh_pool_attending(const struct nsh_pools *t, size_t pool);
 bool nsh_pool_attends(const nsh_process *w);
 
-/* Gives a line of the backlog back. The mailbox is locked. */
+/* Gives a line of the backlog back. The exchange is locked. */
 void nsh_pool_release(struct nsh_pools *t, size_t line);
 
 /* --------------------------------------------------------- pool/messages.c */
@@ -176,22 +176,22 @@ void nsh_pool_release(struct nsh_pools *t, size_t line);
 /* A worker speaks of its oldest task only, and each task gets one verdict: what it says
 ** about others is old or nonsense. */
 
-/* One frame of a worker; false: nonsense. The mailbox is locked. */
+/* One frame of a worker; false: nonsense. The exchange is locked. */
 bool nsh_messages_frame(nsh_process *w, nsh_frame *f);
 
 /* The oldest task is over after 'micros': 'v' is its verdict, complete but for
 ** the task's numbers and log. 'v->error' is borrowed; the rest of its bytes are kept by
-** the mailbox's batch already. The mailbox is locked. */
+** the exchange's batch already. The exchange is locked. */
 void nsh_messages_end(nsh_process *w, const ns_verdict *v, int64_t micros);
 
 /* Passes a sign of life of the running job on to the database, with progress if
-** there is any. The mailbox is locked. */
+** there is any. The exchange is locked. */
 void nsh_messages_touch(nsh_process *w, int64_t now);
 
 /* The running job is due for a sign of life. */
 bool nsh_messages_due(const nsh_process *w, int64_t since, int64_t now);
 
-/* Serves the workers that wait for ids, as far as there are any. The mailbox is
+/* Serves the workers that wait for ids, as far as there are any. The exchange is
 ** locked. */
 void nsh_messages_serve_ids(struct nsh_pools *t);
 
@@ -200,7 +200,7 @@ void nsh_messages_serve_ids(struct nsh_pools *t);
 /* Jobs may be handed out. */
 void nsh_pool_hand_out(struct nsh_pools *t);
 
-/* Reads a worker's ring, and lists the worker before its tasks run out. The mailbox is
+/* Reads a worker's ring, and lists the worker before its tasks run out. The exchange is
 ** locked. */
 void nsh_pool_read(nsh_process *w);
 

@@ -40,7 +40,7 @@ static bool look(nsh_process *w, int64_t now) {
     if (w->n > 1 && w->stuck)
       nsh_process_recall(w);
     late = now - since > LONG_US && nsh_pool_attends(w);
-    if (t->mail->ntouches < TOUCHES_MAX && nsh_messages_due(w, since, now))
+    if (t->exchange->ntouches < TOUCHES_MAX && nsh_messages_due(w, since, now))
       nsh_messages_touch(w, now);
   }
   nsh_pool_unlock(t);

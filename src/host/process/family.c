@@ -127,7 +127,7 @@ static void close_peer(nsh_peer *p) {
 
 #define WATCH_MS 500
 #define ZYGOTE_SILENT (4 * NS_SECOND)
-#define SILENT (12 * NS_SECOND) /* seed, keeper: they sweep up to 5 s */
+#define SILENT (12 * NS_SECOND) /* seed, keeper: they kill sessions for up to 5 s */
 
 static void on_watch(uv_timer_t *timer);
 
@@ -143,7 +143,7 @@ static void ask(nsh_family *b, nsh_peer *p, nsh_type type, uint32_t index, int64
 /* ------------------------------------------------------- reports of zygotes */
 
 static void on_loaded(nsh_zygote *z, nsh_frame *f) {
-  nsh_family *b = z->brood;
+  nsh_family *b = z->family;
   nsh_loaded what;
   ns_bytes version;
   what.count = nsh_get_int(f);
@@ -158,7 +158,7 @@ static void on_loaded(nsh_zygote *z, nsh_frame *f) {
 }
 
 static void on_load_error(nsh_zygote *z, nsh_frame *f) {
-  nsh_family *b = z->brood;
+  nsh_family *b = z->family;
   ns_bytes text;
   nsh_get_int(f); /* nothing is counted */
   text = nsh_get_bytes(f);
@@ -177,7 +177,7 @@ static void one_less(nsh_zygote *z) {
 }
 
 static void on_worker(nsh_zygote *z, nsh_frame *f) {
-  nsh_family *b = z->brood;
+  nsh_family *b = z->family;
   uint32_t index = (uint32_t)nsh_get_int(f);
   int64_t pid = nsh_get_int(f);
   int64_t last = nsh_get_int(f);
@@ -218,7 +218,7 @@ static void on_zygote_frame(void *arg, nsh_frame *f) {
 
 /* The zygote's process is gone: first everything it still said. */
 static void on_death(nsh_zygote *z, int status) {
-  nsh_family *b = z->brood;
+  nsh_family *b = z->family;
   bool loading;
   read_peer(&z->peer);
   loading = z->stage == NSH_LOADING;
@@ -299,16 +299,16 @@ static void on_seed_end(void *arg) {
 
 /* ----------------------------------------------------------------- silence */
 
-/* Whoever is stopped or stuck hears no SIGTERM; its workers die with it. */
+/* A process that is stopped or stuck gets no SIGTERM; its workers die with it. */
 static void end_zygote(nsh_zygote *z) {
-  ns_log(NS_LOG_ERROR, "zygote.silent", NULL, 0);
+  ns_log(NS_LOG_ERROR, "zygote.unresponsive", NULL, 0);
   z->condemned = true;
   z->peer.silence = 0;
   nsh_zygote_signal(z, SIGKILL);
 }
 
 static void end_keeper(nsh_family *b) {
-  ns_log(NS_LOG_ERROR, "keeper.silent", NULL, 0);
+  ns_log(NS_LOG_ERROR, "keeper.unresponsive", NULL, 0);
   for (size_t i = 0; i < NSH_ZYGOTES; i++)
     b->zygotes[i].condemned = true;
   b->keeper.silence = 0;
@@ -317,7 +317,7 @@ static void end_keeper(nsh_family *b) {
 
 /* Nobody is above it but the host: all of them go. */
 static void end_seed(nsh_family *b) {
-  ns_log(NS_LOG_ERROR, "seed.silent", NULL, 0);
+  ns_log(NS_LOG_ERROR, "seed.unresponsive", NULL, 0);
   if (b->keeper_pid > 0)
     nsh_session_kill(b->keeper_pid, NULL, 0);
   kill(b->seed_pid, SIGKILL);
@@ -366,7 +366,7 @@ void nsh_family_open(nsh_family *b, uv_loop_t *loop, int ctl) {
   b->watch.data = b;
   b->seed = (nsh_peer){.frame = on_seed_frame, .end = on_seed_end, .arg = b};
   for (uint32_t i = 0; i < NSH_ZYGOTES; i++)
-    b->zygotes[i] = (nsh_zygote){.brood = b, .index = i, .peer = {.ctl = -1}};
+    b->zygotes[i] = (nsh_zygote){.family = b, .index = i, .peer = {.ctl = -1}};
   open_peer(&b->seed, loop, ctl);
   call_keeper(b);
 }
@@ -418,11 +418,11 @@ nsh_zygote *nsh_family_load(nsh_family *b) {
 
 void nsh_zygote_fork(nsh_zygote *z, uint32_t index) {
   z->workers++;
-  ask(z->brood, &z->peer, NSH_FORK, index, 0, -1);
+  ask(z->family, &z->peer, NSH_FORK, index, 0, -1);
 }
 
 void nsh_zygote_kill(nsh_zygote *z, uint32_t index, int sig) {
-  ask(z->brood, &z->peer, NSH_KILL, index, sig, -1);
+  ask(z->family, &z->peer, NSH_KILL, index, sig, -1);
 }
 
 void nsh_zygote_retire(nsh_zygote *z) {
@@ -432,5 +432,5 @@ void nsh_zygote_retire(nsh_zygote *z) {
 }
 
 void nsh_zygote_signal(nsh_zygote *z, int sig) {
-  ask(z->brood, &z->brood->keeper, NSH_KILL, z->index, sig, -1);
+  ask(z->family, &z->family->keeper, NSH_KILL, z->index, sig, -1);
 }

@@ -33,9 +33,9 @@
 
 #define NSH_ZYGOTES 32 /* generations that may exist at the same time */
 
-/* Forks the seed; '*ctl' is the host's socket to it, 'bell' the workers' end of
+/* Forks the seed; '*ctl' is the host's socket to it, 'wakeup' the workers' end of
 ** theirs. Errors: NOMEM. */
-ns_status nsh_seed_start(const nsh_config *cfg, nsh_slots *slots, int bell, pid_t *pid, int *ctl,
+ns_status nsh_seed_start(const nsh_config *cfg, nsh_slots *slots, int wakeup, pid_t *pid, int *ctl,
                          ns_err *err);
 
 /* --------------------------------------------------- the host's view of them */
@@ -55,7 +55,7 @@ typedef struct nsh_loaded {
 } nsh_loaded;
 
 typedef struct nsh_zygote {
-  struct nsh_family *brood;
+  struct nsh_family *family;
   nsh_stage stage;
   uint32_t index;
   nsh_peer peer;

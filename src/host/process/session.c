@@ -34,7 +34,7 @@
 
 /* ------------------------------------------------------------------ sessions */
 
-#define PATIENCE (5 * NS_SECOND)
+#define END_MAX (5 * NS_SECOND)
 #define PAUSE 500         /* µs between rounds, doubling */
 #define PAUSE_MAX 50000
 #define KIN 64            /* steps up to a spared ancestor */
@@ -147,7 +147,7 @@ static size_t kill_all(const procs *all, pid_t session, const pid_t *spared,
 
 void nsh_session_kill(pid_t session, const pid_t *spared, size_t n) {
   procs all = {NULL, 0, 0};
-  int64_t end = ns_mono_us() + PATIENCE;
+  int64_t end = ns_mono_us() + END_MAX;
   int64_t pause = PAUSE;
   for (;;) {
     read_procs(&all, session);

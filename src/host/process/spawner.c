@@ -90,13 +90,13 @@ int nsh_control_receive(int ctl, char *bytes, nsh_frame *f, int *fd, bool wait) 
 
 /* ------------------------------------------------------------------ spawners */
 
-/* A nursery while it serves. */
-typedef struct home {
+/* A spawner while it serves. */
+typedef struct server {
   const nsh_spawner *n;
   pid_t *pids;  /* by index; 0: no child */
   int signals;  /* signalfd */
   pid_t self;
-} home;
+} server;
 
 /* ------------------------------------------------------- after every fork */
 
@@ -116,7 +116,7 @@ static void nothing(int sig) {
   (void)sig;
 }
 
-void nsh_child_deaf(void) {
+void nsh_child_ignore_signals(void) {
   static const int sigs[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1};
   struct sigaction act = {.sa_handler = nothing, .sa_flags = SA_RESTART};
   for (size_t i = 0; i < sizeof sigs / sizeof sigs[0]; i++)
@@ -125,7 +125,7 @@ void nsh_child_deaf(void) {
 
 /* ---------------------------------------------------------------- reports */
 
-static void tell(home *h, nsh_type type, int64_t a, int64_t b, int64_t c) {
+static void tell(server *h, nsh_type type, int64_t a, int64_t b, int64_t c) {
   char room[64];
   ns_buf out = {room, 0, sizeof room, false};
   size_t start = nsh_begin(&out, type);
@@ -138,12 +138,12 @@ static void tell(home *h, nsh_type type, int64_t a, int64_t b, int64_t c) {
 
 /* --------------------------------------------------------------- commands */
 
-static void leave_home(home *h) {
+static void close_inherited(server *h) {
   close(h->n->ctl);
   close(h->signals);
 }
 
-static void do_fork(home *h, uint32_t index, int fd) {
+static void do_fork(server *h, uint32_t index, int fd) {
   bool may = index < h->n->max && h->pids[index] == 0 &&
              (fd >= 0 || h->n->mute);
   pid_t pid;
@@ -157,7 +157,7 @@ static void do_fork(home *h, uint32_t index, int fd) {
     else
       setsid();
     nsh_child_begin(h->n->bound ? h->self : 0, h->n->name);
-    leave_home(h);
+    close_inherited(h);
     h->n->child(h->n->arg, index, fd);
     _exit(0);
   }
@@ -170,14 +170,14 @@ static void do_fork(home *h, uint32_t index, int fd) {
   tell(h, NSH_FORKED, index, pid > 0 ? pid : 0, pid > 0 ? 0 : why);
 }
 
-static void do_kill(home *h, uint32_t index, int sig) {
+static void do_kill(server *h, uint32_t index, int sig) {
   if (index < h->n->max && h->pids[index] > 0)
     kill(h->pids[index], sig);
   tell(h, NSH_HEARD, index, 0, 0);
 }
 
 /* One command; false: the host is gone. */
-static bool obey(home *h) {
+static bool obey(server *h) {
   static char bytes[NSH_CONTROL_MAX];
   nsh_frame f;
   int fd;
@@ -194,7 +194,7 @@ static bool obey(home *h) {
 }
 
 /* Clears up after child 'index', which is dead, and takes its status. */
-static int bury(home *h, size_t index) {
+static int release_child(server *h, size_t index) {
   pid_t dead = h->pids[index];
   int status = 0;
   h->pids[index] = 0;
@@ -204,19 +204,19 @@ static int bury(home *h, size_t index) {
   return status;
 }
 
-static void child_died(home *h, pid_t pid) {
+static void child_died(server *h, pid_t pid) {
   size_t i = 0;
   while (i < h->n->max && h->pids[i] != pid)
     i++;
   if (i == h->n->max)
     waitpid(pid, NULL, 0); /* somebody's orphan */
   else
-    tell(h, NSH_EXITED, (int64_t)i, pid, bury(h, i));
+    tell(h, NSH_EXITED, (int64_t)i, pid, release_child(h, i));
 }
 
 /* A dead child is looked at before it is reaped: until then its number, which
 ** is also that of its group, belongs to nobody else. */
-static void reap(home *h) {
+static void reap(server *h) {
   struct signalfd_siginfo info;
   siginfo_t dead = {0};
   while (read(h->signals, &info, sizeof info) == (ssize_t)sizeof info)
@@ -229,15 +229,15 @@ static void reap(home *h) {
 }
 
 /* The host is gone. */
-static void end_children(home *h) {
+static void end_children(server *h) {
   for (size_t i = 0; i < h->n->max; i++)
     if (h->pids[i] > 0) {
       kill(h->pids[i], SIGKILL);
-      bury(h, i);
+      release_child(h, i);
     }
 }
 
-static bool settle_in(home *h, const nsh_spawner *n) {
+static bool begin(server *h, const nsh_spawner *n) {
   sigset_t chld;
   h->n = n;
   h->self = getpid();
@@ -246,14 +246,14 @@ static bool settle_in(home *h, const nsh_spawner *n) {
   sigaddset(&chld, SIGCHLD);
   sigprocmask(SIG_BLOCK, &chld, NULL);
   h->signals = signalfd(-1, &chld, SFD_CLOEXEC | SFD_NONBLOCK);
-  nsh_child_deaf();
+  nsh_child_ignore_signals();
   return h->pids != NULL && h->signals >= 0;
 }
 
 void nsh_spawner_serve(const nsh_spawner *n) {
-  home h;
+  server h;
   struct pollfd fds[2];
-  if (!settle_in(&h, n))
+  if (!begin(&h, n))
     _exit(1);
   fds[0] = (struct pollfd){n->ctl, POLLIN, 0};
   fds[1] = (struct pollfd){h.signals, POLLIN, 0};

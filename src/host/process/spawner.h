@@ -94,7 +94,7 @@ void nsh_child_begin(pid_t parent, const char *name);
 
 /* Ignores the signals that are meant for the host alone, with a handler, so
 ** that programs started from here do not inherit it. */
-void nsh_child_deaf(void);
+void nsh_child_ignore_signals(void);
 
 /* ---------------------------------------------------------------- privileges */
 

@@ -1,5 +1,5 @@
 /*
-** Seed, keeper and zygote. All are nurseries; the zygote has a Lua state with
+** Seed, keeper and zygote. All are spawners; the zygote has a Lua state with
 ** the handlers in it, which its children find in their memory.
 **
 ** The keeper leads a session of its own, so that a ^C at the host's terminal
@@ -163,7 +163,7 @@ static void fill_heap(void) {
 typedef struct family {
   const nsh_config *cfg;
   nsh_slots *slots;
-  int bell; /* of the workers */
+  int wakeup; /* of the workers */
 } family;
 
 /* ----------------------------------------------------------------- zygote */
@@ -327,7 +327,7 @@ static void be_shared(lua_State *L) {
 static void zygote(void *arg, uint32_t index, int ctl) {
   family *fam = arg;
   lua_State *L = nsh_lua_new();
-  nsh_worker_setup setup = {L, fam->cfg, fam->slots, fam->bell};
+  nsh_worker_setup setup = {L, fam->cfg, fam->slots, fam->wakeup};
   nsh_spawner n = {.ctl = ctl,
                    .max = fam->cfg->workers,
                    .name = "ns-worker",
@@ -341,7 +341,7 @@ static void zygote(void *arg, uint32_t index, int ctl) {
   ns_err err;
   (void)index;
   note_sockets(&before);
-  nsh_child_deaf();
+  nsh_child_ignore_signals();
   if (!fam->cfg->keep_env)
     nsh_secrets_drop();
   if (nsh_confine(fam->cfg, &err) != NS_OK)
@@ -387,10 +387,10 @@ static void clear_keeper(pid_t dead, const pid_t *others, size_t n) {
   nsh_session_kill(dead, NULL, 0);
 }
 
-/* Nothing of the host's stays open but output, the control socket and the bell. */
-static void close_others(int ctl, int bell) {
-  int low = ctl < bell ? ctl : bell;
-  int high = ctl < bell ? bell : ctl;
+/* Nothing of the host's stays open but output, the control socket and the wake-up pipe. */
+static void close_others(int ctl, int wakeup) {
+  int low = ctl < wakeup ? ctl : wakeup;
+  int high = ctl < wakeup ? wakeup : ctl;
   int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (null >= 0)
     dup2(null, STDIN_FILENO);
@@ -411,13 +411,13 @@ static void seed(family *fam, int ctl) {
   nsh_child_begin(0, "ns-seed");
   setsid();
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-  close_others(n.ctl, fam->bell);
+  close_others(n.ctl, fam->wakeup);
   nsh_spawner_serve(&n);
 }
 
-ns_status nsh_seed_start(const nsh_config *cfg, nsh_slots *slots, int bell,
-                         pid_t *pid, int *ctl, ns_err *err) {
-  family fam = {cfg, slots, bell};
+ns_status nsh_seed_start(const nsh_config *cfg, nsh_slots *slots, int wakeup, pid_t *pid, int *ctl,
+                         ns_err *err) {
+  family fam = {cfg, slots, wakeup};
   int pair[2];
   if (geteuid() == 0 && cfg->user == NULL)
     ns_log(NS_LOG_WARN, "host.root",

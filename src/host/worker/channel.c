@@ -15,21 +15,21 @@ void nsh_channel_leave(int status) {
   _exit(status);
 }
 
-void nsh_channel_open(nsh_channel *w, nsh_slots *slots, uint32_t index, int bell) {
+void nsh_channel_open(nsh_channel *w, nsh_slots *slots, uint32_t index, int wakeup) {
   w->slots = slots;
   w->slot = &slots->slot[index];
   w->index = index;
-  nsh_waker_init(&w->bell, bell);
+  nsh_waker_init(&w->waker, wakeup);
 }
 
 /* ----------------------------------------------------------------- output */
 
-/* What is in the ring is not lost when there is no bell any more: the host finds
+/* What is in the ring is not lost when there is no wake-up pipe any more: the host finds
 ** it when it hears that we have ended. */
 static void tell(nsh_channel *w) {
   w->waiting = 0;
   w->untold = false;
-  if (!nsh_news_tell(&w->slots->news, w->index, &w->bell))
+  if (!nsh_pending_set(&w->slots->pending, w->index, &w->waker))
     nsh_channel_leave(0);
 }
 

@@ -21,7 +21,7 @@ typedef struct nsh_channel {
   nsh_slots *slots;
   nsh_slot *slot;
   uint32_t index;
-  nsh_waker bell;
+  nsh_waker waker;
   ns_buf in;       /* received */
   size_t at;       /* of the first frame not taken yet */
   ns_buf frame;    /* the one being built, to be posted */
@@ -29,7 +29,7 @@ typedef struct nsh_channel {
   int64_t waiting; /* monotonic µs: since when a verdict is among it; 0: none is */
 } nsh_channel;
 
-void nsh_channel_open(nsh_channel *w, nsh_slots *slots, uint32_t index, int bell);
+void nsh_channel_open(nsh_channel *w, nsh_slots *slots, uint32_t index, int wakeup);
 
 /* Sends a verdict that is in 'frame'. The host hears of it with the next flush. */
 void nsh_channel_post(nsh_channel *w, int64_t now);
@@ -57,13 +57,13 @@ void nsh_channel_leave(int status) __attribute__((noreturn));
 ** 'slot' says so at once, for the handler may go on. [-0, +0, -] */
 void nsh_memory_limit_begin(lua_State *L, int64_t bytes, nsh_slot *slot, uint32_t seq);
 
-/* A new job begins, with a quota or without. */
+/* A new job begins, with a limit or without. */
 void nsh_memory_limit_forget(void);
 
 /* Lifts it. True: it was hit since it began. Safe to repeat. [-0, +0, -] */
 bool nsh_memory_limit_end(lua_State *L);
 
-/* Did the job, whose quota may be lifted already, fail of a refusal, when
+/* Did the job, whose limit may be lifted already, fail of a refusal, when
 ** 'error' is how it failed? */
 bool nsh_memory_limit_blamed(ns_bytes error);
 

@@ -27,7 +27,7 @@
 
 #include "ns_number.h"
 
-#define PATIENCE 65536 /* instructions until the second raise; then halving */
+#define FIRST_INTERVAL 65536 /* instructions until the second raise; then halving */
 #define TEXT_MAX 4096
 
 static struct {
@@ -38,7 +38,7 @@ static struct {
   nsh_slot *slot;
   uint32_t seq;
   int64_t timeout;
-  int patience;
+  int interval;
   nsh_why why;                    /* the hook has raised */
   char text[TEXT_MAX];
 } h;
@@ -88,8 +88,8 @@ static void on_count(lua_State *L, lua_Debug *ar) {
     lua_sethook(L, NULL, 0, 0); /* of a coroutine that an earlier job left */
     return;
   }
-  lua_sethook(L, on_count, LUA_MASKCOUNT, h.patience);
-  h.patience = h.patience > 1 ? h.patience / 2 : 1;
+  lua_sethook(L, on_count, LUA_MASKCOUNT, h.interval);
+  h.interval = h.interval > 1 ? h.interval / 2 : 1;
   if (h.why == NSH_WHY_NONE) {
     h.why = why;
     describe(L, ar);
@@ -114,9 +114,8 @@ static void on_signal(int sig) {
 ** to the end of it. */
 static void enter(lua_State *L) {
   h.now = L;
-  if (h.hooked &&
-      (lua_gethook(L) != on_count || lua_gethookcount(L) > h.patience))
-    lua_sethook(L, on_count, LUA_MASKCOUNT, h.patience);
+  if (h.hooked && (lua_gethook(L) != on_count || lua_gethookcount(L) > h.interval))
+    lua_sethook(L, on_count, LUA_MASKCOUNT, h.interval);
 }
 
 /* Runs 'co' on with the 'n' values on top of 'L'. What it gives is on top of
@@ -247,7 +246,7 @@ void nsh_interrupt_listen(lua_State *L, nsh_slot *slot) {
 void nsh_interrupt_begin(uint32_t seq, int64_t timeout) {
   h.seq = seq;
   h.timeout = timeout;
-  h.patience = PATIENCE;
+  h.interval = FIRST_INTERVAL;
   h.why = NSH_WHY_NONE;
   h.now = h.main;
   h.running = 1;

@@ -2,10 +2,10 @@
 ** The memory a job may use, in a worker: what the Lua state may grow while the
 ** job runs and, as a back-stop for C code, what the process may have.
 **
-** Invariant: without a quota the allocator is Lua's own. Memory that came from
+** Invariant: without a limit the allocator is Lua's own. Memory that came from
 ** either may be given back to the other.
 **
-** The quota. For its own objects Lua asks twice before it gives up: after the
+** The limit. For its own objects Lua asks twice before it gives up: after the
 ** first refusal it collects garbage and repeats the request. So only a second
 ** refusal in a row means that the job needs too much. The buffers of the
 ** library (string.rep, table.concat, file:read) ask once: such a refusal is
@@ -21,7 +21,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define SLACK (INT64_C(64) << 20) /* for C code, beside twice the quota */
+#define SLACK (INT64_C(64) << 20) /* for C code, beside twice the limit */
 
 static struct {
   bool on;

@@ -35,14 +35,14 @@
 static struct {
   lua_State *L;
   const nsh_config *cfg;
-  nsh_channel wire;
+  nsh_channel channel;
   pid_t pid;          /* a handler may fork: its child is not the worker */
   int begin, run, reset, finish; /* references */
   int64_t max_json;
   ns_buf text;        /* JSON of a plain result */
   uint32_t seq;       /* of the running job */
   bool running;       /* a handler is on the stack */
-  bool over;          /* it was over its quota */
+  bool over;          /* it was over its memory limit */
   bool spent;         /* this state is not to be trusted with another job, or has
                       ** had as many as it may have: */
   int64_t left;       /* jobs until then; 0: any number */
@@ -78,18 +78,18 @@ static void need_job(lua_State *L) {
 }
 
 static bool held(void) {
-  return atomic_load(&w.wire.slot->lost) != w.seq + 1;
+  return atomic_load(&w.channel.slot->lost) != w.seq + 1;
 }
 
 static void send_progress(double progress, ns_bytes text) {
   size_t start;
-  ns_buf_reset(&w.wire.frame);
-  start = nsh_begin(&w.wire.frame, NSH_PROGRESS);
-  nsh_put_int(&w.wire.frame, w.seq);
-  nsh_put_real(&w.wire.frame, progress);
-  nsh_put_bytes(&w.wire.frame, text);
-  if (nsh_end(&w.wire.frame, start))
-    nsh_channel_post_now(&w.wire);
+  ns_buf_reset(&w.channel.frame);
+  start = nsh_begin(&w.channel.frame, NSH_PROGRESS);
+  nsh_put_int(&w.channel.frame, w.seq);
+  nsh_put_real(&w.channel.frame, progress);
+  nsh_put_bytes(&w.channel.frame, text);
+  if (nsh_end(&w.channel.frame, start))
+    nsh_channel_post_now(&w.channel);
 }
 
 /* touch([progress [, text]]): shows a sign of life. True, or nil, message,
@@ -116,8 +116,7 @@ static int api_cancelled(lua_State *L) {
     send_progress(-1, NS_NONE);
     w.asked = now;
   }
-  lua_pushboolean(L, !held() ||
-                         nsh_slot_told(w.wire.slot, w.seq) != NSH_WHY_NONE);
+  lua_pushboolean(L, !held() || nsh_slot_told(w.channel.slot, w.seq) != NSH_WHY_NONE);
   return 1;
 }
 
@@ -127,12 +126,12 @@ static int api_log(lua_State *L) {
   size_t start;
   text.p = luaL_checklstring(L, 1, &text.n);
   need_job(L);
-  ns_buf_reset(&w.wire.frame);
-  start = nsh_begin(&w.wire.frame, NSH_LOG);
-  nsh_put_int(&w.wire.frame, w.seq);
-  nsh_put_bytes(&w.wire.frame, text);
-  if (nsh_end(&w.wire.frame, start))
-    nsh_channel_post_now(&w.wire);
+  ns_buf_reset(&w.channel.frame);
+  start = nsh_begin(&w.channel.frame, NSH_LOG);
+  nsh_put_int(&w.channel.frame, w.seq);
+  nsh_put_bytes(&w.channel.frame, text);
+  if (nsh_end(&w.channel.frame, start))
+    nsh_channel_post_now(&w.channel);
   lua_pushboolean(L, true);
   return 1;
 }
@@ -141,11 +140,11 @@ static void ask_for_ids(void) {
   size_t start;
   w.block = w.block == 0 ? IDS_FIRST
             : w.block < IDS_LAST ? w.block * 2 : IDS_LAST;
-  ns_buf_reset(&w.wire.frame);
-  start = nsh_begin(&w.wire.frame, NSH_WANT_IDS);
-  nsh_put_int(&w.wire.frame, (int64_t)w.block);
-  if (nsh_end(&w.wire.frame, start))
-    nsh_channel_post_now(&w.wire);
+  ns_buf_reset(&w.channel.frame);
+  start = nsh_begin(&w.channel.frame, NSH_WANT_IDS);
+  nsh_put_int(&w.channel.frame, (int64_t)w.block);
+  if (nsh_end(&w.channel.frame, start))
+    nsh_channel_post_now(&w.channel);
 }
 
 static void read_ids(nsh_frame *f) {
@@ -161,20 +160,20 @@ static void read_ids(nsh_frame *f) {
 /* Waits for the answer; the jobs that came before it stay in the buffer. While the server
 ** is away that takes as long as it does, unless the job is stopped. */
 static void await_ids(void) {
-  size_t at = w.wire.at;
+  size_t at = w.channel.at;
   for (;;) {
     nsh_frame f;
-    size_t n = nsh_channel_peek(&w.wire, at, &f);
+    size_t n = nsh_channel_peek(&w.channel, at, &f);
     if (n == 0) {
-      size_t ahead = at - w.wire.at;
-      while (!nsh_ring_await(&w.wire.slot->in, HALT_LOOK))
+      size_t ahead = at - w.channel.at;
+      while (!nsh_ring_await(&w.channel.slot->in, HALT_LOOK))
         if (nsh_interrupt_asked())
           return;
-      nsh_channel_receive(&w.wire);
-      at = w.wire.at + ahead;
+      nsh_channel_receive(&w.channel);
+      at = w.channel.at + ahead;
     } else if (f.type == NSH_IDS) {
       read_ids(&f);
-      nsh_channel_drop(&w.wire, at, n);
+      nsh_channel_drop(&w.channel, at, n);
       return;
     } else
       at += n;
@@ -200,7 +199,7 @@ static int api_take_id(lua_State *L) {
 
 /* quota(bytes): what the running job may use. */
 static int api_quota(lua_State *L) {
-  nsh_memory_limit_begin(w.L, luaL_checkinteger(L, 1), w.wire.slot, w.seq);
+  nsh_memory_limit_begin(w.L, luaL_checkinteger(L, 1), w.channel.slot, w.seq);
   return 0;
 }
 
@@ -212,12 +211,12 @@ static int api_complain(lua_State *L) {
   text.p = luaL_checklstring(L, 2, &text.n);
   if (forked())
     return 0;
-  ns_buf_reset(&w.wire.frame);
-  start = nsh_begin(&w.wire.frame, NSH_HOOK);
-  nsh_put_bytes(&w.wire.frame, event);
-  nsh_put_bytes(&w.wire.frame, text);
-  if (nsh_end(&w.wire.frame, start))
-    nsh_channel_post_now(&w.wire);
+  ns_buf_reset(&w.channel.frame);
+  start = nsh_begin(&w.channel.frame, NSH_HOOK);
+  nsh_put_bytes(&w.channel.frame, event);
+  nsh_put_bytes(&w.channel.frame, text);
+  if (nsh_end(&w.channel.frame, start))
+    nsh_channel_post_now(&w.channel);
   return 0;
 }
 
@@ -254,14 +253,14 @@ static nsh_report ending(ns_kind kind) {
                       .micros = w.ended - w.started, .leaves = w.spent};
 }
 
-/* The frame of a job's end is built in w.wire.frame; false: it is too large. */
+/* The frame of a job's end is built in w.channel.frame; false: it is too large. */
 static bool report(const nsh_report *r, const ns_push *children) {
   size_t start;
-  ns_buf_reset(&w.wire.frame);
-  start = nsh_begin_report(&w.wire.frame, r);
+  ns_buf_reset(&w.channel.frame);
+  start = nsh_begin_report(&w.channel.frame, r);
   for (size_t i = 0; i < r->nchildren; i++)
-    nsh_put_child(&w.wire.frame, &children[i]);
-  return nsh_end(&w.wire.frame, start);
+    nsh_put_child(&w.channel.frame, &children[i]);
+  return nsh_end(&w.channel.frame, start);
 }
 
 static void report_failure(ns_bytes error) {
@@ -460,12 +459,12 @@ static void run_protected(const nsh_order *o) {
 
 /* An orderly end: all that was said is told, and whoever wants to know of it does. */
 static void retire(void) {
-  nsh_channel_flush(&w.wire);
+  nsh_channel_flush(&w.channel);
   alarm(STOP_S);
   lua_settop(w.L, 0);
   lua_rawgeti(w.L, LUA_REGISTRYINDEX, w.finish);
   lua_pcall(w.L, 0, 0, 0);
-  nsh_channel_flush(&w.wire);
+  nsh_channel_flush(&w.channel);
   nsh_channel_leave(0);
 }
 
@@ -473,12 +472,12 @@ static void retire(void) {
 ** Waits until it is back, or has taken job 'seq' back; the time then. */
 static int64_t wait_fresh(uint32_t seq) {
   int64_t now;
-  nsh_channel_flush(&w.wire);
+  nsh_channel_flush(&w.channel);
   do {
-    if (nsh_wakeup_dead(&w.wire.bell, FRESH_MS))
+    if (nsh_wakeup_closed(&w.channel.waker, FRESH_MS))
       nsh_channel_leave(0); /* the host is gone */
     now = ns_mono_us();
-  } while (!nsh_slots_valid(w.wire.slots, now) && !nsh_slot_started(w.wire.slot, seq));
+  } while (!nsh_slots_valid(w.channel.slots, now) && !nsh_slot_started(w.channel.slot, seq));
   return now;
 }
 
@@ -487,18 +486,18 @@ static void do_job(nsh_frame *f) {
   int64_t start = ns_mono_us();
   if (!nsh_get_order(f, &o))
     nsh_channel_leave(1);
-  if (!nsh_slots_valid(w.wire.slots, start))
+  if (!nsh_slots_valid(w.channel.slots, start))
     start = wait_fresh(o.seq);
-  if (w.wire.waiting > 0 && (!o.hold || start - w.wire.waiting > HOLD_US))
-    nsh_channel_flush(&w.wire); /* which may end us, so nothing is started yet */
-  if (!nsh_slot_start(w.wire.slot, o.seq, start))
+  if (w.channel.waiting > 0 && (!o.hold || start - w.channel.waiting > HOLD_US))
+    nsh_channel_flush(&w.channel); /* which may end us, so nothing is started yet */
+  if (!nsh_slot_start(w.channel.slot, o.seq, start))
     return; /* taken back */
   w.seq = o.seq;
   w.started = w.ended = start;
   w.asked = 0;
   run_protected(&o);
   fflush(stdout);
-  nsh_channel_post(&w.wire, w.ended);
+  nsh_channel_post(&w.channel, w.ended);
   if (w.spent)
     retire();
 }
@@ -542,7 +541,7 @@ static void set_up(const nsh_worker_setup *s, uint32_t index) {
   setvbuf(stdout, NULL, _IOLBF, 0);
   w.L = s->L;
   w.cfg = s->cfg;
-  nsh_channel_open(&w.wire, s->slots, index, s->bell);
+  nsh_channel_open(&w.channel, s->slots, index, s->wakeup);
   w.pid = getpid();
   w.max_json = s->cfg->db.max_payload > 0 ? s->cfg->db.max_payload
                                           : NS_MAX_PAYLOAD;
@@ -561,11 +560,11 @@ void nsh_worker_main(void *arg, uint32_t index, int fd) {
   for (;;) {
     nsh_frame f;
     size_t n;
-    while ((n = nsh_channel_peek(&w.wire, w.wire.at, &f)) > 0) {
-      w.wire.at += n;
+    while ((n = nsh_channel_peek(&w.channel, w.channel.at, &f)) > 0) {
+      w.channel.at += n;
       do_frame(&f);
     }
-    nsh_channel_flush(&w.wire);
-    nsh_channel_receive(&w.wire);
+    nsh_channel_flush(&w.channel);
+    nsh_channel_receive(&w.channel);
   }
 }

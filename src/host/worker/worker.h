@@ -22,7 +22,7 @@ typedef struct nsh_worker_setup {
   lua_State *L;
   const nsh_config *cfg;
   nsh_slots *slots;
-  int bell;
+  int wakeup;
 } nsh_worker_setup;
 
 /* Zygote: pushes the table of C functions that nightshift.worker uses. They
