@@ -13,6 +13,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "ns_assert.h"
 #include "ns_time.h"
 
 #define ASK_EVERY (NS_SECOND / 10)
@@ -56,7 +57,9 @@ ns_status ns_await_input(ns_await *a, int fd, ns_err *err) {
     int n;
     if (is_stopped(a, now))
       return interrupted(err);
-    n = poll(fds, 2, milliseconds(a->interrupted != NULL ? least(left, ASK_EVERY) : left));
+    left = a->interrupted != NULL ? least(left, ASK_EVERY) : left;
+    ns_assert(a->interrupted == NULL || milliseconds(left) <= 100);
+    n = poll(fds, 2, milliseconds(left));
     if (n > 0)
       return fds[0].revents != 0 ? NS_OK : interrupted(err);
     if (n < 0 && errno != EINTR)

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ns_assert.h"
+
 #ifdef NS_DEBUG
 #define FIRST_CAP 16
 #else
@@ -46,6 +48,7 @@ void ns_buf_add(ns_buf *b, const void *p, size_t n) {
     return;
   memcpy(room, p, n);
   b->n += n;
+  ns_assert(!b->oom && b->n <= b->cap);
 }
 
 void ns_buf_addc(ns_buf *b, char c) {

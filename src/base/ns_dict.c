@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "ns_assert.h"
 #include "ns_time.h"
 
 /* Specs are built to die at any of these. */
@@ -375,6 +376,7 @@ ns_status ns_dict_put(ns_dict *d, ns_bytes key, const ns_item *item,
                       int64_t now) {
   uint32_t hash = hash_of(d, key);
   uint32_t *link;
+  ns_assert(key.n >= 1 && key.n <= NS_DICT_KEY_MAX);
   if (is_bytes(item->type) &&
       (item->s.n > INT32_MAX ||
        cells_for(item->s.n) + 1 + cells_for(key.n) > d->ncells))

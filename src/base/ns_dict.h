@@ -9,7 +9,8 @@
 ** whoever dies after it has changed all. The rest (free cells, order of use)
 ** is derived, and ns_dict_repair derives it anew.
 **
-** Invariant: the caller holds the latch of the memory around every call here.
+** Invariant: the caller holds the latch of the memory around every call here. (A dict does not
+** know its latch: dropping one that is not held is what debug builds assert.)
 ** Pointers into the dict are good in the process that made it and in its
 ** children, which have it at the same address.
 */

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "ns_assert.h"
+
 #define PATIENCE 5 /* seconds; what a latch guards takes microseconds */
 
 bool ns_latch_init(ns_latch *l) {
@@ -49,7 +51,8 @@ ns_status ns_latch_take(ns_latch *l, void (*repair)(void *), void *arg,
     return NS_OK;
   if (rc == EOWNERDEAD) {
     repair(arg);
-    pthread_mutex_consistent(&l->mutex);
+    rc = pthread_mutex_consistent(&l->mutex);
+    ns_assert(rc == 0); /* nothing was repaired twice */
     return NS_OK;
   }
   return ns_fail(err, NS_EBUSY,
@@ -58,7 +61,9 @@ ns_status ns_latch_take(ns_latch *l, void (*repair)(void *), void *arg,
 }
 
 void ns_latch_drop(ns_latch *l) {
-  pthread_mutex_unlock(&l->mutex);
+  int rc = pthread_mutex_unlock(&l->mutex);
+  ns_assert(rc == 0); /* it was ours */
+  (void)rc;
 }
 
 bool ns_latch_try(ns_latch *l) {

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ns_assert.h"
 #include "ns_spool.h"
 
 #define KEPT_BACK 16      /* bytes for "…", closing quote, brace, newline */
@@ -239,6 +240,7 @@ static bool writable(int patience) {
 
 /* 'patience', ms: for whoever reads. */
 static void put(const char *text, size_t n, int patience) {
+  ns_assert(n > 0 && n <= NS_LOG_LINE && memchr(text, '\n', n) == text + n - 1);
   if (!writable(patience) || write(STDERR_FILENO, text, n) < 0) {
     logger.stuck = true;
     logger.dropped++;

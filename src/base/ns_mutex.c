@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "ns_assert.h"
 #include "ns_dict.h"
 #include "ns_latch.h"
 #include "ns_number.h"
@@ -320,6 +321,7 @@ static bool strike_out(ns_locks *t, ns_at at) {
   if (at == 0 || ns_dict_read(t->held, at).i != myself())
     return false;
   ns_dict_remove(t->held, at);
+  ns_assert(me.holding > 0 && me.pid == getpid());
   me.holding--;
   return true;
 }

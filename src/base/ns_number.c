@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ns_assert.h"
+
 enum { DIGITS = 15, DIGITS_MAX = 17 };
 
 static bool is_plain(char c) {
@@ -47,6 +49,7 @@ char *ns_number(double d, char text[NS_NUMBER_SIZE]) {
       break;
   }
   copy(text, found);
+  ns_assert(text[strspn(text, "0123456789.e-")] == '\0' && strtod(found, NULL) == d);
   return text;
 }
 

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ns_assert.h"
 #include "ns_time.h"
 
 static struct {
@@ -35,6 +36,7 @@ static struct {
 static void put(const char *p, size_t n) {
   size_t at = (spool.first + spool.n) % NS_SPOOL_SIZE;
   size_t part = n < NS_SPOOL_SIZE - at ? n : NS_SPOOL_SIZE - at;
+  ns_assert(n > 0 && p[n - 1] == '\n' && spool.n + n <= NS_SPOOL_SIZE);
   memcpy(spool.ring + at, p, part);
   memcpy(spool.ring, p + part, n - part);
   spool.n += n;
@@ -46,8 +48,10 @@ static size_t take(void) {
   size_t part = n < NS_SPOOL_SIZE - spool.first ? n : NS_SPOOL_SIZE - spool.first;
   memcpy(spool.chunk, spool.ring + spool.first, part);
   memcpy(spool.chunk + part, spool.ring, n - part);
-  while (spool.chunk[n - 1] != '\n')
+  while (spool.chunk[n - 1] != '\n') {
+    ns_assert(n > 1);
     n--;
+  }
   spool.first = (spool.first + n) % NS_SPOOL_SIZE;
   spool.n -= n;
   spool.until_said -= n < spool.until_said ? n : spool.until_said;

@@ -3,7 +3,8 @@
 **
 ** Invariant: every string is borrowed from the Lua table it was read from,
 ** which stays on the caller's stack for as long as the host runs (and, by
-** fork, in every child). Nothing here is changed after reading.
+** fork, in every child). Nothing here is changed after reading. (Not asserted: a string does not
+** know its owner.)
 */
 #ifndef NSH_CONFIG_H
 #define NSH_CONFIG_H

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 
+#include "ns_assert.h"
 #include "ns_log.h"
 #include "ns_time.h"
 #include "pool/pool.h"
@@ -41,6 +42,7 @@ void nsh_scripts_load(nsh_scripts *s) {
     s->again = true;
     return;
   }
+  ns_assert(!uv_is_active((uv_handle_t *)&s->look)); /* one generation is read at a time */
   s->again = s->dropped = false;
   s->due = 0;
   s->loading = nsh_family_load(s->family);

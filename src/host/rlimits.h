@@ -3,7 +3,7 @@
 ** anything is started, so that a limit is named in one message and not met by
 ** the ten-thousandth worker.
 **
-** Invariant: what cannot be read is no limit.
+** Invariant: what cannot be read is no limit. (Not asserted: each reader says so by itself.)
 */
 #ifndef NSH_RLIMITS_H
 #define NSH_RLIMITS_H

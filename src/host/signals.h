@@ -3,6 +3,7 @@
 **
 ** Invariant: once the host has jobs none of them ends it in its default way, with
 ** a status that is not ours: while nobody listens they wait.
+** (Not asserted: spec/host/signals_spec.lua sends each of them.)
 */
 #ifndef NSH_SIGNALS_H
 #define NSH_SIGNALS_H

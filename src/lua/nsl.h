@@ -3,7 +3,8 @@
 ** to and from Lua values, and job tables. The host's workers use exactly this.
 **
 ** Invariant: memory that is not Lua's lives in a box (nsl_box), never in a C
-** frame, because any call that takes a lua_State may raise and so not return.
+** frame, because any call that takes a lua_State may raise and so not return. (An assert does
+** not see frames: spec/oom makes every allocation fail, under AddressSanitizer.)
 ** Stack effects are noted as in the Lua manual: [-popped, +pushed, errors],
 ** 'm' raises only when memory is short, 'v' raises on bad arguments.
 */

@@ -2,7 +2,8 @@
 ** Claimed jobs as Lua tables, and the verbs of whoever holds them: claim, touch.
 ** Ending a claim is in nsl_verdict.c.
 **
-** Invariant: what the core gives back stays in a box while it becomes Lua tables.
+** Invariant: what the core gives back stays in a box while it becomes Lua tables. (Not asserted:
+** as nsl.h says, spec/oom shows it.)
 ** One hole is left on purpose: when memory ends while claimed jobs are being
 ** pushed, they stay claimed until the handle is closed.
 */

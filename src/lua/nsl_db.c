@@ -4,7 +4,8 @@
 **
 ** Invariant: 'db' in the box is NULL or open. The box exists before the
 ** connection does, and close empties it before it closes, so every handle is
-** closed exactly once, whoever asks and however often. While a verb waits, hooks may
+** closed exactly once, whoever asks and however often. (Not asserted: spec/oom shows it.) While a
+*verb waits, hooks may
 ** run; they can do nothing with its handle.
 */
 #include "nsl_db.h"
@@ -205,7 +206,7 @@ static int db_close(lua_State *L) {
   ns_db *db = box->db;
   check_idle(L, box);
   box->wait.L = NULL;
-  box->db = NULL;
+  box->db = NULL; /* so that a second close finds none */
   ns_close(db);
   return 0;
 }

@@ -25,6 +25,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ns_assert.h"
+
 /* Beyond this many times the limit a value is not even counted. */
 #define COUNT_FACTOR 16
 
@@ -310,8 +312,10 @@ static bool encodetable(walk *w, int t) {
       return refuse(w, "cannot encode a table that contains itself");
   if (w->depth == NSL_JSON_DEPTH)
     return refuse(w, "nested deeper than %d tables", NSL_JSON_DEPTH);
+  ns_assert(w->depth >= 0 && w->depth < NSL_JSON_DEPTH); /* a frame per open table */
   w->frames[w->depth++] = (frame){p, 0, 0};
   ok = isarray(w->L, t) ? encodearray(w, t) : encodeobject(w, t);
+  ns_assert(w->depth > 0);
   if (ok) /* else the message is made; leave the walk as it is */
     w->depth--;
   return ok;

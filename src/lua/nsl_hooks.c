@@ -3,7 +3,8 @@
 ** protected call, and what they raise is kept in the registry until the core has come
 ** back: nothing jumps over its frames.
 **
-** Invariant: nothing here allocates, but for what hooks themselves do.
+** Invariant: nothing here allocates, but for what hooks themselves do. (Not asserted: as nsl.h
+** says, spec/oom shows it.)
 */
 #include "nsl_hooks.h"
 

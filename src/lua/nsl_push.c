@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ns_assert.h"
 #include "nsl_db.h"
 
 /* --------------------------------------------------------- reading entries */
@@ -174,6 +175,11 @@ ns_status nsl_batch_read(lua_State *L, nsl_batch *b, const char *noun,
   return st;
 }
 
+/* In the bytes of the batch, or absent, or empty. */
+static bool is_kept(const nsl_batch *b, ns_bytes s) {
+  return s.n == 0 || (s.p >= b->bytes.p && s.p + s.n <= b->bytes.p + b->bytes.n);
+}
+
 ns_status nsl_batch_finish(nsl_batch *b, ns_err *err) {
   if (b->bytes.oom)
     return ns_fail(err, NS_ENOMEM, "out of memory for the jobs");
@@ -184,6 +190,7 @@ ns_status nsl_batch_finish(nsl_batch *b, ns_err *err) {
     job->unique = nsl_kept(&b->bytes, job->unique);
     job->after = nsl_kept(&b->bytes, job->after);
     job->payload = nsl_kept(&b->bytes, job->payload);
+    ns_assert(is_kept(b, job->name) && is_kept(b, job->payload));
   }
   return NS_OK;
 }

@@ -3,7 +3,7 @@
 ** claims. The host's workers read theirs here, too.
 **
 ** Invariant: a verdict that has been read borrows nothing from its table; with the
-** bytes of its children it lives in one box.
+** bytes of its children it lives in one box. (Not asserted: as nsl.h says, spec/oom shows it.)
 */
 #include "nsl_db.h"
 

@@ -19,6 +19,7 @@
 
 #include "dispatcher/turn.h"
 #include "ipc/ipc.h"
+#include "ns_assert.h"
 #include "ns_log.h"
 #include "ns_time.h"
 
@@ -78,6 +79,7 @@ static ns_status open_table(nsh_dispatch *d, nsh_adopted *a, const ns_mapping *m
     return st;
   a->map = map;
   a->lease = -number;
+  ns_assert(a->lease < 0 && a == &a->all->items[number - 1]); /* see owner */
   a->pool = nsh_config_pool(d->cfg, map->table);
   a->unsettled = NSH_RETRY_INIT;
   a->deferred = NSH_DEFERRED_INIT;
@@ -279,6 +281,7 @@ static ns_status settle(nsh_dispatch *d, nsh_adopted *a, ns_err *err) {
   nsh_row_log_failed(a->map->table, b->items, b->n);
   settled = nsh_retry_sort(&a->unsettled, ns_trouble(d->db), ns_mono_us());
   nsh_exchange_lock(d->exchange);
+  ns_assert(settled <= d->exchange->unsettled);
   d->exchange->unsettled -= settled;
   nsh_exchange_unlock(d->exchange);
   if (news)
@@ -341,6 +344,7 @@ static size_t share_of(const nsh_adopted *a, const nsh_turn *t) {
 static void deliver(nsh_dispatch *d, const nsh_adopted *a, ns_jobs *jobs) {
   size_t by_pool[NSH_POOLS_MAX] = {0};
   by_pool[a->pool] = jobs->n;
+  ns_assert(jobs->n == 0 || jobs->items[0].lease == a->lease);
   nsh_exchange_lock(d->exchange);
   nsh_exchange_deliver(d->exchange, jobs, by_pool);
   nsh_exchange_unlock(d->exchange);

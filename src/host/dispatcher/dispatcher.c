@@ -12,6 +12,7 @@
 
 #include "dispatcher/turn.h"
 #include "ipc/ipc.h"
+#include "ns_assert.h"
 #include "ns_log.h"
 #include "ns_time.h"
 
@@ -72,6 +73,7 @@ static void take_turn(nsh_dispatch *d, nsh_turn *t) {
   for (size_t i = d->nsources; i-- > 0;)
     d->sources[i]->take(d->sources[i], t, now);
   nsh_maintenance_take(d, t, now);
+  ns_assert(t->limit == t->room.all);
   m->cycling = true;
   m->claiming = t->limit > 0;
   nsh_exchange_unlock(m);
@@ -109,6 +111,7 @@ static void *thread(void *arg) {
   nsh_dispatch *d = arg;
   nsh_exchange *m = d->exchange;
   nsh_turn t;
+  d->self = pthread_self();
   while (!may_end(d)) {
     take_turn(d, &t);
     do_turn(d, &t);

@@ -122,7 +122,7 @@ typedef struct nsh_exchange {
   /* from the loop to the dispatcher */
   nsh_batch verdicts;
   nsh_batch parents; /* those with children, but … */
-  nsh_batch large;  /* … these with many: for the upkeep */
+  nsh_batch large;   /* … these with many: for the upkeep */
   nsh_touch *touches;
   size_t ntouches, captouches;
   uint64_t turn; /* counts how often they were taken out; from 1 */
@@ -169,16 +169,16 @@ typedef struct nsh_exchange {
   size_t npools;
   size_t outstanding, unsettled;
   size_t deferred; /* of 'unsettled', those that wait for their time, at last count */
-  bool cycling;   /* a turn is under way, ... */
-  bool claiming;  /* ... and may claim jobs */
+  bool cycling;    /* a turn is under way, ... */
+  bool claiming;   /* ... and may claim jobs */
 
   /* between the dispatcher and the listener */
-  bool armed;                /* the listener should wait in the server */
-  int64_t disarmed_at;       /* monotonic µs: when it last had no need to any more */
-  bool woken;                /* it has been woken */
-  bool narrow;               /* it waits for less than it should */
+  bool armed;                          /* the listener should wait in the server */
+  int64_t disarmed_at;                 /* monotonic µs: when it last had no need to any more */
+  bool woken;                          /* it has been woken */
+  bool narrow;                         /* it waits for less than it should */
   bool stop_listening, listener_ended; /* asked to end; has ended */
-  int64_t *queues;           /* what to listen to, and behind it those that are paused */
+  int64_t *queues;                     /* what to listen to, and behind it those that are paused */
   size_t nqueues, npaused, capqueues;
   int64_t newest; /* greatest queue id known; -1: new ones do not matter */
   int64_t holder; /* who we are */

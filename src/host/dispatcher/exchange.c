@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "ipc/ipc.h"
+#include "ns_assert.h"
 #include "ns_time.h"
 
 /* ------------------------------------------------------- batches of verdicts */
@@ -232,6 +233,7 @@ void nsh_exchange_verdict(nsh_exchange *m, const ns_verdict *v) {
   nsh_batch_add(batch, v);
   if (v->kind != NS_RELEASE)
     batch->items[batch->n - 1].ended = ns_mono_us();
+  ns_assert(m->outstanding > 0); /* each job has one verdict */
   m->outstanding--;
   m->unsettled++;
   pthread_cond_signal(batch == &m->large ? &m->upkeep : &m->work);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "ipc/ipc.h"
+#include "ns_assert.h"
 #include "ns_log.h"
 #include "ns_time.h"
 
@@ -53,6 +54,7 @@ static bool armed(nsh_listen *l) {
   nsh_exchange_lock(m);
   while (!m->armed && !m->stop_listening)
     pthread_cond_wait(&m->listen, &m->lock);
+  ns_assert(m->armed || m->stop_listening);
   copy_awaited(l);
   m->narrow = false;
   go = !m->stop_listening;
@@ -239,6 +241,7 @@ static bool ready(nsh_table_listener *h, int64_t *holder) {
   if (h->found)
     h->pause = 0;
   h->found = false;
+  ns_assert(h->armed || h->stop);
   *holder = h->holder;
   go = !h->stop;
   nsh_exchange_unlock(h->exchange);

@@ -5,7 +5,8 @@
 ** (dispatcher/upkeep.c).
 **
 ** Invariant: none of them matters to a job's fate but the beat. A chore that fails
-** is done again, by the next turn or when its time comes.
+** is done again, by the next turn or when its time comes. (Not asserted: it is about failures,
+** which specs of outages cause.)
 */
 #include "dispatcher/turn.h"
 

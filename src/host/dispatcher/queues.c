@@ -18,13 +18,14 @@
 ** until then.
 **
 ** Invariants: a queue that is paused, or that was not asked for, is not served. While it is
-** not known what is due soon, the host does not end.
+** not known what is due soon, the host does not end. (The second is the last line of has_rested.)
 */
 #include <stdlib.h>
 #include <string.h>
 
 #include "dispatcher/turn.h"
 #include "ipc/ipc.h"
+#include "ns_assert.h"
 #include "ns_log.h"
 #include "ns_time.h"
 
@@ -107,6 +108,7 @@ static void make_feeds(feeds *f, const nsh_config *cfg, const ns_queue_row *rows
   f->n = f->npaused = 0;
   if (!f->closed)
     add_feeds(f, cfg, rows, n);
+  ns_assert(f->n <= n && !(f->closed && f->n > 0));
   for (size_t i = 0; i < n; i++)
     if (rows[i].id > f->newest)
       f->newest = rows[i].id;
@@ -200,12 +202,20 @@ static void hold_places(nsh_room *room, size_t waiting, size_t written) {
   room->all = most;
 }
 
+static bool are_ours(const nsh_batch *b) {
+  for (size_t i = 0; i < b->n; i++)
+    if (b->items[i].lease < 0)
+      return false;
+  return true;
+}
+
 static void take_verdicts(nsh_source *source, nsh_turn *t, int64_t now) {
   queues *q = (queues *)source;
   nsh_exchange *m = source->d->exchange;
   size_t written;
   q->active = source->d->nsources == 1 || is_due(source, now);
   written = nsh_retry_take(&q->unsettled, &m->verdicts, &m->parents, now);
+  ns_assert(are_ours(&q->unsettled.batch));
   nsh_slow_owes(source->d->slow, NSH_DISPATCHER, &q->unsettled);
   hold_places(&t->room, nsh_retry_waiting(&q->unsettled) + m->parents.n, written);
   t->limit = t->room.all;
@@ -443,6 +453,7 @@ static void publish(queues *q, const nsh_turn *t, ns_jobs *jobs, size_t settled,
   if (settled > 0) /* what came back may lie behind what was looked at before */
     q->empties = 0;
   nsh_exchange_lock(m);
+  ns_assert(settled <= m->unsettled);
   m->unsettled -= settled;
   m->counters = ns_count(d->db);
   if (n > 0)

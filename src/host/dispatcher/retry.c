@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "ipc/ipc.h"
+#include "ns_assert.h"
 #include "ns_log.h"
 #include "ns_time.h"
 
@@ -44,6 +45,7 @@ static void swap(nsh_batch *a, nsh_batch *b) {
 }
 
 size_t nsh_retry_waiting(const nsh_retry *u) {
+  ns_assert(u->nturns <= u->parents.n);
   return u->parents.n - u->nturns;
 }
 
@@ -151,6 +153,7 @@ size_t nsh_retry_failed(nsh_retry *u, const ns_err *trouble, int64_t now) {
 size_t nsh_retry_sort(nsh_retry *u, const ns_err *trouble, int64_t now) {
   size_t settled = 0;
   size_t ill = 0;
+  size_t kept = u->ill.n + u->later.n;
   for (size_t i = 0; i < u->batch.n; i++) {
     ns_verdict *v = &u->batch.items[i];
     log_verdict(v);
@@ -165,6 +168,8 @@ size_t nsh_retry_sort(nsh_retry *u, const ns_err *trouble, int64_t now) {
     } else
       settled++;
   }
+  ns_assert(settled + u->ill.n + u->later.n - kept == u->batch.n); /* none is lost */
+  (void)kept;
   pace(u, ill, trouble, now);
   nsh_batch_clear(&u->batch);
   return settled;
@@ -178,12 +183,21 @@ void nsh_deferred_free(nsh_deferred *p) {
   free(p->failed);
 }
 
+static int64_t first_term(const nsh_deferred *p) {
+  int64_t first = INT64_MAX;
+  for (size_t i = 0; i < p->batch.n; i++)
+    if (p->terms[i].until < first)
+      first = p->terms[i].until;
+  return first;
+}
+
 void nsh_deferred_hold(nsh_deferred *p, const ns_verdict *v, nsh_term term) {
   nsh_batch_copy(&p->batch, v);
   nsh_must(ns_grow(&p->terms, &p->capterms, p->batch.n, sizeof *p->terms));
   p->terms[p->batch.n - 1] = term;
   if (term.until < p->next_at)
     p->next_at = term.until;
+  ns_assert(p->next_at == first_term(p));
 }
 
 int64_t nsh_deferred_over(const nsh_deferred *p) {
@@ -237,6 +251,8 @@ int64_t nsh_deferred_failing(nsh_deferred *p, int64_t id, int64_t now) {
   memmove(&p->failed[i + 1], &p->failed[i], (p->nfailed - i) * sizeof *p->failed);
   p->failed[i] = (nsh_failed){id, now};
   p->nfailed++;
+  ns_assert(i == 0 || p->failed[i - 1].id < id);
+  ns_assert(i + 1 == p->nfailed || id < p->failed[i + 1].id);
   return 0;
 }
 

@@ -7,6 +7,7 @@
 ** Invariant: whoever waits stores two words and never waits for this thread, which sleeps
 ** without a timer while nobody waits for anything. In ten seconds there is one line of
 ** what is slow, and one more when what it told of is over; the next line counts the others.
+** (Not asserted: it is about time.)
 */
 #include "dispatcher/turn.h"
 

@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 
+#include "ns_assert.h"
 #include "ns_log.h"
 #include "ns_time.h"
 
@@ -70,6 +71,7 @@ void nsh_turn_yield(nsh_turn *t, const nsh_source *by, size_t pool, size_t n) {
   size_t *own = &t->room.own[pool]; /* of pool 0: nothing */
   size_t of_own = n < *own ? n : *own;
   bool had = t->limit > 0;
+  ns_assert(t->limit == t->room.all && pthread_equal(d->self, pthread_self()));
   *own -= of_own;
   t->room.open = less(t->room.open, n - of_own);
   t->limit = t->room.all = less(t->room.all, n);
@@ -123,6 +125,7 @@ void nsh_turn_lost(nsh_dispatch *d, const nsh_turn *t, ns_sign *signs, size_t n)
 bool nsh_turn_over(nsh_dispatch *d) {
   nsh_exchange *m = d->exchange;
   bool rested = true;
+  ns_assert(pthread_equal(d->self, pthread_self()));
   m->cycling = m->refused = false;
   m->deferred = 0;
   m->rest_due = -1;
@@ -136,6 +139,7 @@ bool nsh_turn_over(nsh_dispatch *d) {
     if (due >= 0 && (m->rest_due < 0 || due < m->rest_due))
       m->rest_due = due;
   }
+  ns_assert(m->deferred <= m->unsettled);
   m->rested = rested && m->outstanding == 0 && m->unsettled == m->deferred;
   return m->rested && m->rest_due >= 0 && m->rest_due <= d->cfg->drain_within;
 }

@@ -27,16 +27,16 @@
 ** one cycle write has a bound, whatever comes in: others' jobs wait for its end. */
 
 typedef struct nsh_retry {
-  nsh_batch batch;  /* of this cycle; kept until it says something of one */
+  nsh_batch batch;   /* of this cycle; kept until it says something of one */
   nsh_batch parents; /* those with children; each comes into 'batch' in its turn, and its … */
-  size_t nturns;    /* … bytes stay here until all of these have had theirs */
-  size_t children;  /* of those in 'batch' … */
-  size_t most;      /* … and how many there may be, but for the last one */
-  nsh_batch later;  /* those whose row was locked */
-  nsh_batch ill;    /* those that met the server's own trouble */
-  int64_t ill_at;   /* monotonic µs: when they are tried again */
-  int64_t ill_wait; /* µs: how long they wait; grows; 0: they have none */
-  int64_t again_at; /* monotonic µs: time for some; INT64_MAX: there is no need */
+  size_t nturns;     /* … bytes stay here until all of these have had theirs */
+  size_t children;   /* of those in 'batch' … */
+  size_t most;       /* … and how many there may be, but for the last one */
+  nsh_batch later;   /* those whose row was locked */
+  nsh_batch ill;     /* those that met the server's own trouble */
+  int64_t ill_at;    /* monotonic µs: when they are tried again */
+  int64_t ill_wait;  /* µs: how long they wait; grows; 0: they have none */
+  int64_t again_at;  /* monotonic µs: time for some; INT64_MAX: there is no need */
 } nsh_retry;
 
 #define NSH_RETRY_INIT                                                                             \
@@ -330,6 +330,7 @@ struct nsh_dispatch {
   nsh_upkeep *upkeep;
   nsh_slow *slow;
   pthread_t thread;
+  pthread_t self; /* the same, as the thread itself knows it */
   bool running;
   atomic_bool opened; /* from here on a lost server is waited for */
   int64_t error_wait, error_at; /* after a failure: nothing before error_at */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "ipc/ipc.h"
+#include "ns_assert.h"
 #include "ns_await.h"
 #include "ns_log.h"
 #include "ns_time.h"
@@ -182,6 +183,7 @@ static void settle(nsh_upkeep *u) {
   nsh_exchange_unlock(m);
   if (u->large.batch.n == 0)
     return;
+  ns_assert(ns_holder_id(u->db) == 0); /* the claims are the dispatcher's */
   nsh_slow_doing(u->slow, NSH_UPKEEP, u->large.batch.n, false);
   trouble = write_each(u, holder);
   nsh_slow_doing(u->slow, NSH_UPKEEP, 0, false);

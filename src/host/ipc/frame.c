@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "ns_assert.h"
+
 #define HEAD 5 /* u32 length of type and fields, u8 type */
 
 enum { TAG_INT = 'i', TAG_REAL = 'r', TAG_BYTES = 's', TAG_ABSENT = '-' };
@@ -84,6 +86,7 @@ int64_t nsh_next(const char *p, size_t n, nsh_frame *f) {
 /* The next 'n' bytes of a field tagged 'tag'; NULL: it is something else. */
 static const char *take(nsh_frame *f, char tag, size_t n) {
   const char *p = f->p;
+  ns_assert(f->p <= f->end);
   if (f->bad || (size_t)(f->end - p) < n + 1 || *p != tag) {
     f->bad = true;
     return NULL;

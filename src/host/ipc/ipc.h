@@ -2,7 +2,8 @@
 ** How the processes of a host speak: frames of bytes, which travel in rings in shared memory,
 ** a slot per worker, and a pipe that wakes the host. Also the memory of the host itself.
 **
-** Invariants are stated at each part.
+** Invariants are stated at each part. What lies in shared memory is not asserted: a handler may
+** write anything there, and that must end its worker, not the host.
 */
 #ifndef NSH_IPC_IPC_H
 #define NSH_IPC_IPC_H

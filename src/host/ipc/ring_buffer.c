@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ns_assert.h"
 #include "ns_time.h"
 
 #define MASK (NSH_RING - 1)
@@ -46,6 +47,7 @@ static size_t put_some(nsh_ring *r, const char *p, size_t n) {
   if (n > room)
     n = room;
   first = n < end ? n : end;
+  ns_assert(n <= NSH_RING && n - first <= (head & MASK));
   memcpy(r->bytes + (head & MASK), p, first);
   memcpy(r->bytes, p + first, n - first);
   if (n > 0)
@@ -83,6 +85,7 @@ int64_t nsh_ring_take(nsh_ring *r, char *out, size_t room) {
   if (n > room)
     n = (uint32_t)room;
   first = n < end ? n : end;
+  ns_assert(n <= room && n - first <= (tail & MASK));
   memcpy(out, r->bytes + (tail & MASK), first);
   memcpy(out + first, r->bytes, n - first);
   if (n > 0)

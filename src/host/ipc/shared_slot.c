@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ns_assert.h"
 #include "ns_log.h"
 #include "ns_time.h"
 

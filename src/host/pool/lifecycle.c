@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#include "ns_assert.h"
 #include "ns_log.h"
 #include "ns_number.h"
 #include "ns_time.h"
@@ -59,6 +60,7 @@ void nsh_lifecycle_forked(nsh_pools *t, uint32_t index, pid_t pid, int why) {
     t->fork_at = ns_mono_us() + FORK_RETRY;
     return;
   }
+  ns_assert(w->pid == 0); /* one worker at a time */
   w->pid = pid;
   t->tally.forks++;
   if (w->phase != NSH_STARTING)

@@ -2,8 +2,7 @@
 ** The pool's books: which workers have room, how many there are in each phase, how many jobs
 ** they have, and how many places are free for more.
 */
-#include <assert.h>
-
+#include "ns_assert.h"
 #include "ns_time.h"
 #include "pool/pool.h"
 
@@ -37,6 +36,7 @@ nsh_process *nsh_pool_unlist(nsh_pools *t, size_t pool) {
   p->room = w->next;
   if (p->room == NULL)
     p->room_end = &p->room;
+  ns_assert(w->listed && p->nroom > 0 && w->pool == pool);
   w->listed = false;
   p->nroom--;
   return w;
@@ -151,7 +151,7 @@ void nsh_pool_release(nsh_pools *t, size_t line) {
 static size_t aged(const nsh_pools *t) {
   size_t n = 0;
   for (size_t i = 0; i < t->nworkers; i++) {
-    assert(!t->workers[i].old || t->workers[i].phase != NSH_EMPTY);
+    ns_assert(!t->workers[i].old || t->workers[i].phase != NSH_EMPTY);
     n += t->workers[i].old;
   }
   return n;
@@ -181,15 +181,15 @@ void nsh_pool_recount(nsh_pools *t) {
   for (size_t i = 0; i < t->npools; i++) {
     const nsh_pool *p = &t->pools[i];
     nsh_pool now = recounted(t, i);
-    assert(now.up == p->up && now.tasks == p->tasks && now.held == p->held);
-    assert(t->exchange->places[i] == places(t, i) - (int64_t)t->exchange->arriving[i]);
+    ns_assert(now.up == p->up && now.tasks == p->tasks && now.held == p->held);
+    ns_assert(t->exchange->places[i] == places(t, i) - (int64_t)t->exchange->arriving[i]);
     up += now.up;
     busy += now.tasks;
     waiting += p->backlog.n;
     arriving += t->exchange->arriving[i];
   }
-  assert(t->up == up && t->busy == busy && t->backlog == waiting && t->old == aged(t));
-  assert(t->exchange->outstanding == busy + waiting + arriving);
+  ns_assert(t->up == up && t->busy == busy && t->backlog == waiting && t->old == aged(t));
+  ns_assert(t->exchange->outstanding == busy + waiting + arriving);
   nsh_exchange_unlock(t->exchange);
 }
 #else

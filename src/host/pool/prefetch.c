@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "ipc/ipc.h"
+#include "ns_assert.h"
 #include "ns_hash.h"
 
 #define CAP_US 100000.0 /* a sample counts at most this much */
@@ -48,6 +49,7 @@ uint32_t nsh_pace_window(const nsh_pace *p) {
   if (p->micros < 0)
     return 1;
   n = 1 + SEND_US / p->micros;
+  ns_assert(n >= 1);
   return (uint32_t)(n > WINDOW_MAX ? WINDOW_MAX : n);
 }
 
@@ -202,6 +204,7 @@ void nsh_prefetch_add(nsh_prefetch *b, const nsh_waiting *w) {
 }
 
 const nsh_waiting *nsh_prefetch_first(const nsh_prefetch *b) {
+  ns_assert(b->n > 0 && b->items[b->first].load->left > 0);
   return &b->items[b->first];
 }
 
@@ -209,6 +212,7 @@ void nsh_prefetch_pop(nsh_prefetch *b) {
   nsh_load *load = b->items[b->first].load;
   b->first = (b->first + 1) & (b->cap - 1);
   b->n--;
+  ns_assert(load->left > 0);
   if (--load->left == 0)
     nsh_load_free(load);
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "ipc/ipc.h"
+#include "ns_assert.h"
 #include "ns_log.h"
 #include "ns_time.h"
 #include "pool/pool.h"
@@ -38,6 +39,7 @@ static nsh_task *add_task(nsh_process *w) {
 }
 
 void nsh_process_pop(nsh_process *w) {
+  ns_assert(w->n > 0 && nsh_process_task(w, 0)->name->tasks > 0);
   nsh_process_task(w, 0)->name->tasks--;
   w->first = (w->first + 1) & (w->cap - 1);
   w->n--;
@@ -58,6 +60,7 @@ bool nsh_process_give(nsh_process *w, const ns_job *job, nsh_name *name) {
   t = add_task(w);
   *t = (nsh_task){w->next_seq++, job->id, job->run, job->lease, job->timeout, job->heard, name};
   name->tasks++;
+  ns_assert(w->n < 2 || nsh_before(nsh_process_task(w, w->n - 2)->seq, t->seq));
   nsh_pool_count(w, 1);
   return true;
 }
@@ -207,6 +210,7 @@ void nsh_process_leave(nsh_process *w) {
 /* --------------------------------------------------------- beginning and end */
 
 void nsh_process_fork(nsh_process *w, nsh_zygote *z) {
+  ns_assert(w->phase == NSH_EMPTY && w->n == 0); /* the last one was reported dead */
   nsh_slots_reset(w->pools->slots, w->index);
   nsh_pool_enter(w, NSH_STARTING);
   w->zygote = z;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "ipc/ipc.h"
+#include "ns_assert.h"
 #include "ns_log.h"
 #include "ns_time.h"
 #include "process/spawner.h"
@@ -170,6 +171,7 @@ static void on_load_error(nsh_zygote *z, nsh_frame *f) {
 
 /* A zygote that was told to go is let go with its last worker. */
 static void one_less(nsh_zygote *z) {
+  ns_assert(z->stage != NSH_ABSENT); /* what it reports comes before its death */
   if (z->workers > 0)
     z->workers--;
   if (z->workers == 0 && z->stage == NSH_LEAVING)

@@ -14,7 +14,8 @@
 ** exits of its workers are known by then (those it could not report died with
 ** it), and after all its workers are dead. A keeper that dies is replaced and
 ** its zygotes are reported dead, unless the seed died before it. One of them
-** that owes an answer for some seconds is killed, so it counts as dead.
+** that owes an answer for some seconds is killed, so it counts as dead. (Asserted where a report
+** comes in; the rest is about deaths, which specs of the host cause.)
 */
 #ifndef NSH_PROCESS_PROCESS_H
 #define NSH_PROCESS_PROCESS_H

@@ -8,6 +8,7 @@
 #include "process/spawner.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,6 +19,8 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "ns_assert.h"
 
 /* ----------------------------------------------------------- control sockets */
 
@@ -80,6 +83,7 @@ int nsh_control_receive(int ctl, char *bytes, nsh_frame *f, int *fd, bool wait) 
   if (n <= 0)
     return 0;
   *fd = passed_fd(&m);
+  ns_assert(*fd < 0 || (fcntl(*fd, F_GETFD) & FD_CLOEXEC) != 0);
   if (nsh_next(bytes, (size_t)n, f) == n)
     return 1;
   if (*fd >= 0)
@@ -197,6 +201,7 @@ static bool obey(server *h) {
 static int release_child(server *h, size_t index) {
   pid_t dead = h->pids[index];
   int status = 0;
+  ns_assert(dead > 0); /* it has not been reaped: its number is nobody else's */
   h->pids[index] = 0;
   h->n->clear(dead, h->pids, h->n->max);
   while (waitpid(dead, &status, 0) < 0 && errno == EINTR)

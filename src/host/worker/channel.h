@@ -4,7 +4,7 @@
 **
 ** Invariant: what is in the ring is not lost, whatever becomes of the worker; a
 ** frame that it died in the middle of is dropped by the host. A worker whose host
-** is gone leaves.
+** is gone leaves. (Not asserted: it is about deaths, which specs of the host cause.)
 */
 #ifndef NSH_WORKER_CHANNEL_H
 #define NSH_WORKER_CHANNEL_H

@@ -25,6 +25,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ns_assert.h"
 #include "ns_number.h"
 
 #define FIRST_INTERVAL 65536 /* instructions until the second raise; then halving */
@@ -244,6 +245,7 @@ void nsh_interrupt_listen(lua_State *L, nsh_slot *slot) {
 }
 
 void nsh_interrupt_begin(uint32_t seq, int64_t timeout) {
+  ns_assert(!h.running && !h.hooked); /* nothing is hooked between two jobs */
   h.seq = seq;
   h.timeout = timeout;
   h.interval = FIRST_INTERVAL;

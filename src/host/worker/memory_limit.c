@@ -21,6 +21,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "ns_assert.h"
+
 #define SLACK (INT64_C(64) << 20) /* for C code, beside twice the limit */
 
 static struct {
@@ -120,6 +122,7 @@ void nsh_memory_limit_begin(lua_State *L, int64_t bytes, nsh_slot *slot, uint32_
   nsh_memory_limit_forget();
   q.on = true;
   q.alloc = lua_getallocf(L, &q.ud);
+  ns_assert(q.alloc != allocate); /* without a limit it is Lua's own */
   lua_setallocf(L, allocate, NULL);
 }
 
