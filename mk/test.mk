@@ -87,7 +87,7 @@ oom-run:
 # allocation once.)
 STRIDE ?= 97
 GC_SPECS := $(filter-out %/text_spec.lua,$(wildcard spec/lua/*_spec.lua)) spec/shared/dict_spec.lua \
-  spec/shared/mutex_spec.lua $(patsubst %,spec/core/%_spec.lua,anywhere claim cut listen liveness names \
+  spec/shared/mutex_spec.lua $(patsubst %,spec/core/%_spec.lua,claim cut listen liveness names \
   network plans push ring schema sql_push url)
 .PHONY: test-gc gc-run
 test-gc: deps

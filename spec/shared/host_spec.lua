@@ -192,7 +192,7 @@ describe("in a host:", function()
 end)
 
 -- Processes are killed at random moments while they change the dict and hold
--- locks, hundreds of times; spec/shared/units.c does the same place by place.
+-- locks, hundreds of times; spec/unit/shared.c does the same place by place.
 describe("a crowd that is killed at random", function()
   -- A crowd that changes everything; $KILLS of it are killed. Every value tells
   -- by itself whether it is whole.
