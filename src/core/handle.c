@@ -116,7 +116,7 @@ static ns_status open_parsed(ns_db *db, ns_err *err) {
   return st;
 }
 
-/* Whoever died before us, and nobody has seen it: best effort. */
+/* Holders that died before us, unseen by any other: best effort. */
 static void look_at_holders_once(ns_db *db) {
   ns_rescued sum;
   ns_err err;

@@ -3,7 +3,7 @@
 **
 ** Invariant: each locks the job's row before it looks at anything else, so it is serialised
 ** with verdicts; whatever it leaves in ready or in a lease is stale by its run and is
-** dropped by whoever meets it. No assert: who has locked what is the server's.
+** dropped by the claim that meets it. No assert: who has locked what is the server's.
 */
 #include "admin/admin.h"
 
@@ -110,7 +110,7 @@ static ns_status run_verb(ns_db *db, work *w, ns_status (*run)(ns_db *, ns_tx *,
 
 /* ---------------------------------------------------------------- cancel */
 
-/* No lease of its run was seen: one that is there by now is of somebody who may
+/* No lease of its run was seen: one that is there by now is of a holder that may
 ** have read the job before our commit. */
 static void tell_claimer(ns_db *db, const work *w) {
   char token[64];
@@ -321,9 +321,9 @@ ns_status ns_run_now(ns_db *db, int64_t id, ns_err *err) {
 
 /* ----------------------------------------------------------- reprioritise */
 
-/* Takes the job's row out of scheduled or ready: then nobody has claimed it, or will.
+/* Takes the job's row out of scheduled or ready: then no claim has it, or will.
 ** When there is none it is claimed, maybe since a moment ago. Waits for who is claiming
-** it, or has it move from one to the other; who claims waits for nobody. */
+** it, or has it move from one to the other; a claim waits for no lock. */
 static ns_status take_out_of_ready(ns_db *db, const work *w, bool *taken, ns_err *err) {
   const live *j = &w->now;
   const ns_value due[] = {ns_vint(j->due), ns_vint(w->id)};

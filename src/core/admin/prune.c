@@ -1,6 +1,6 @@
 /*
 ** Pruning: history that is old enough goes, in small batches, each its own
-** transaction, so that nobody waits for it. Slots of the dead go, too.
+** transaction, so that no transaction waits long for it. Slots of the dead go, too.
 **
 ** Invariant: a job of a tree goes with all of its tree, once none of it lives and every one
 ** is old enough; the leaves first, so that a prune that is cut short can be gone on with.
@@ -91,7 +91,7 @@ static ns_status delete_links(ns_db *db, const batch *b, ns_err *err) {
 }
 
 /* From here on none can be retried. What was, since the walk, is seen. Who has other
-** things to do does not wait for rows that somebody holds. */
+** things to do does not wait for rows that another transaction holds. */
 static ns_status lock_batch(ns_db *db, batch *b, const ns_value *ids, ns_err *err) {
   ns_sql sql = db->goes_on == NULL ? NS_SQL_PRUNE_HOLD : NS_SQL_PRUNE_HOLD_NOW;
   const ns_value *row = NULL;
@@ -175,7 +175,7 @@ static ns_status read_members(ns_db *db, ns_sql sql, const ages *keep, members *
   return st;
 }
 
-/* One page of a level; is there more? Nobody waits for longer than for that. */
+/* One page of a level; is there more? Others wait for no more than one page. */
 static ns_status read_page(ns_db *db, ns_sql sql, const ns_value *params, const ages *keep,
                            members *tree, tree_state *f, bool *more, ns_err *err) {
   size_t before = tree->n;
@@ -309,7 +309,7 @@ typedef struct top {
 typedef struct pass {
   const char *outcome;
   int64_t age;
-  bool bounded; /* somebody's jobs wait meanwhile */
+  bool bounded; /* jobs of this host wait meanwhile */
   bool cut;     /* the rest of the batch is for another time */
   ns_past_row at;
   ns_past_row from; /* where the batch under way begins, in each try */

@@ -182,7 +182,7 @@ const ns_claim_queue *ns_claim_queue_known(const ns_lanes *l, int64_t queue_id) 
 }
 
 ns_claim_queue *ns_claim_queue_of(ns_lanes *l, int64_t queue_id) {
-  size_t first = l->next; /* whoever asks for all does so in their order */
+  size_t first = l->next; /* a claim that asks for all does so in their order */
   if (first >= l->nqueues || l->queues[first].queue_id != queue_id)
     first = sweep_place(l, queue_id);
   l->next = first + 1;

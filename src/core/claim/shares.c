@@ -127,7 +127,7 @@ static bool is_left_out(const share *x) {
   return x->dry && x->s->quiet;
 }
 
-/* '*all_told': nobody is left out but who has nothing now. */
+/* '*all_told': no queue is left out but those that have nothing now. */
 static ns_status leave_out_empty(ns_db *db, shares *all, bool *all_told, ns_err *err) {
   bool ask_all = all->n <= MANY || is_dear(db, all->n);
   *all_told = true;
@@ -224,7 +224,8 @@ static ns_status lock_firsts(ns_db *db, share **of, size_t n, ns_stmt *s, ns_cla
   return st;
 }
 
-/* Who has given none has none, or one that somebody holds, or of another name. */
+/* A queue that has given none has none, or one that another transaction holds, or of another name.
+ */
 static ns_status ask_about_rest(ns_db *db, share **of, size_t n, ns_err *err) {
   size_t k = 0;
   ns_status st;

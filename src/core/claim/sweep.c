@@ -178,7 +178,7 @@ static ns_status find_late(ns_db *db, ns_claim_queue *s, ns_scan_range range, bo
 #define PRESCAN_STEP 5000                  /* rows of a stretch: claim_prescan_end has it, too */
 #define PRESCAN_BUDGET INT64_C(3000)       /* µs of a cycle, and one step */
 #define PRESCAN_OLD_FULL NS_SECOND         /* rows may have gathered since a full claim, */
-#define PRESCAN_OLD_SHORT (10 * NS_SECOND) /* ... and since any: whoever sleeps is rung */
+#define PRESCAN_OLD_SHORT (10 * NS_SECOND) /* ... and since any: claimers that sleep are rung */
 #define ROUND_SHARE 20                     /* 1/20 of the time for rounds below */
 
 /* Rows of a lane: behind (from, job), before 'to'. */

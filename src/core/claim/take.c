@@ -296,7 +296,7 @@ bool ns_claim_alone_next(const ns_db *db, const ns_feed *feeds, size_t nfeeds, s
   return knows_alone(db, feeds, nfeeds, limit) || (db->claim.skipped_alone && limit > 0);
 }
 
-/* The row may be gone or held: then somebody else has it. */
+/* The row may be gone or held: then another claim has it. */
 ns_status ns_claim_take_alone(ns_db *db, const ns_feed *feeds, size_t nfeeds, size_t limit,
                               ns_claim_rows *takes, ns_err *err) {
   const ns_claim_row t = db->claim.alone;

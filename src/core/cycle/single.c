@@ -69,7 +69,7 @@ static ns_status claim_once(ns_db *db, const ns_feed *feed, size_t limit, int64_
   st = ns_cycle(db, NULL, 0, &want, out, next_due, err);
   db->claim.span = 0;
   if (st == NS_OK && lease > 0 && out->n > 0)
-    ns_ring(db, NULL); /* whoever sleeps learns when it ends */
+    ns_ring(db, NULL); /* claimers that sleep learn when it ends */
   return st;
 }
 
@@ -124,7 +124,7 @@ static bool list_releases(const ns_leases *leases, ns_verdict **out, size_t *n) 
   return whole;
 }
 
-/* Gives everything back, trying again while somebody holds rows of it. */
+/* Gives everything back, trying again while another transaction holds rows of it. */
 static void release_all(ns_db *db, ns_err *err) {
   int64_t give_up = ns_mono_us() + LEAVE_MAX;
   ns_status st = ns_claim_resolve(db, err);

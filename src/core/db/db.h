@@ -97,10 +97,10 @@ ns_config ns_db_config_value(const ns_db *db);
 /* Adds the slow answers of the connection there is. */
 void ns_db_add_slow(const ns_db *db, ns_counters *sum);
 
-/* Has somebody ended what this handle waits for? */
+/* Has the caller ended what this handle waits for? */
 bool ns_db_is_interrupted(const ns_db *db);
 
-/* Sleeps any time up to '*most' µs, which is doubled then, up to 'longest': whoever
+/* Sleeps any time up to '*most' µs, which is doubled then, up to 'longest': handles that
 ** lost the server together with us must not come back together with us. Ends at once
 ** when the descriptor 'interrupt_fd' of the configuration may be read. */
 #define NS_PAUSE_FIRST 50000
@@ -278,7 +278,7 @@ ns_status ns_db_queues_read(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *e
 
 /* The kind of a job is a number that stands for its name in the rows of ready and
 ** scheduled, so that a claim can tell what it wants without reading jobs. */
-#define NS_KIND_ANY 0 /* of a row whose writer did not know: anybody may claim it */
+#define NS_KIND_ANY 0 /* of a row whose writer did not know: any claim may take it */
 
 /* CRC32 of the bytes of a name, as the server's CRC32() has it. Two names may share
 ** one. */

@@ -35,7 +35,7 @@ ns_status ns_db_prepare(ns_db *db, ns_sql sql, ns_err *err);
 ns_status ns_db_try(ns_db *db, ns_sql sql, ns_err *err);
 
 /* Our statements fit our tables: what one of them misses there is the fault of
-** whoever changed them (SCHEMA), and never that of a job or a verdict. */
+** the change to them (SCHEMA), and never that of a job or a verdict. */
 ns_status ns_db_misfit(ns_status st, ns_err *err);
 
 /* ------------------------------------------- transactions: transaction.c */

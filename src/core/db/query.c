@@ -46,7 +46,7 @@ static const char *reported_name(ns_sql sql) {
                                                                           : ns_sql_names[sql];
 }
 
-/* A reconnect that failed has left no link: whoever comes next may come without a look
+/* A reconnect that failed has left no link: the next caller may come without a look
 ** at the connection. */
 static ns_status need_link(const ns_db *db, ns_err *err) {
   return db->link != NULL ? NS_OK : ns_fail(err, NS_EGONE, "the connection to the server is lost");
@@ -333,8 +333,8 @@ static bool is_report(ns_bytes name) {
          (name.n == 11 && memcmp(name.p, "@edge_count", 11) == 0);
 }
 
-/* A report outside a transaction that was cut is asked for once more: whoever asks for the
-** results of a job has no use for the news that somebody's KILL has met it. */
+/* A report outside a transaction that was cut is asked for once more: a handler that asks for
+** the results of a job has no use for the news that a KILL has met it. */
 static ns_status execute_report(ns_db *db, ns_bytes sql, const ns_value *params, size_t nparams,
                                 ns_err *err) {
   bool alone = !ns_in_transaction(db);

@@ -4,7 +4,7 @@
 ** back.
 **
 ** Invariant: outside ns_begin and ns_commit no transaction of the caller's stays open and
-** autocommit is on, so nothing of ours commits what somebody else has begun. A statement
+** autocommit is on, so nothing of ours commits what the caller has begun. A statement
 ** that may have changed the session marks it; a session without a mark is as it was at
 ** connect, but for named locks that a trigger, view or function takes unseen. Asserted
 ** before a transaction of ours begins (ns_db_session_begins).

@@ -9,7 +9,7 @@
 ** Procedures and views (routines.sql) hold no rows, so every migration makes them anew:
 ** one that was dropped, or belongs to a user who is gone, comes back.
 **
-** Whoever uses a table, is inside a procedure or has read the view is waited
+** A transaction that uses a table, is inside a procedure or has read the view is waited
 ** for, and others wait behind us: so each try of each statement is short.
 */
 #include "db/inner.h"

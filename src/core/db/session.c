@@ -175,7 +175,7 @@ void ns_end_by(ns_db *db, int64_t at) {
     ns_link_end_by(db->link, db->cfg.end_by);
 }
 
-/* Is there nobody any more who would wait for a connection? */
+/* Is there no caller any more that would wait for a connection? */
 static bool is_no_time_left(const ns_db *db) {
   return ns_db_is_interrupted(db) ||
          (db->cfg.end_by != 0 && db->cfg.end_by - ns_mono_us() < CONNECT_MIN);

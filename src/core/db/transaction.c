@@ -96,7 +96,7 @@ static ns_status join_callers(ns_db *db, ns_tx *tx, ns_err *err) {
   return st;
 }
 
-/* Nobody knows whether an earlier try was written: its COMMIT was refused (a KILL
+/* It is not known whether an earlier try was written: its COMMIT was refused (a KILL
 ** QUERY), and then so were all questions. */
 static ns_status fail_in_doubt(ns_err *err) {
   unsigned sqlerr = err->sqlerr;
@@ -107,7 +107,7 @@ static ns_status fail_in_doubt(ns_err *err) {
   return st;
 }
 
-/* Has somebody kept a lock from us for as long as a reply may take? */
+/* Has another transaction kept a lock from us for as long as a reply may take? */
 static bool is_locked_out(const ns_db *db, int64_t since, const ns_err *err) {
   return err->sqlerr == NS_LOCK_WAIT && db->link != NULL &&
          ns_mono_us() - since >= ns_link_read_timeout(db->link);
@@ -134,7 +134,7 @@ ns_status ns_db_transact(ns_db *db, ns_tx *tx, ns_err *err) {
       return st;
     if (st == NS_EGONE && (db->cfg.keep_trying != NULL || lost++ < 2)) {
       tx->replay = tx->replay || cut;
-      since = ns_mono_us();        /* nobody could have let go */
+      since = ns_mono_us();        /* no other could have let go */
       if (!ns_link_dead(db->link)) /* read-only: wait for it to end */
         ns_db_pause_up_to(db, &rest, NS_PAUSE_LONGEST);
       if (db->cfg.keep_trying == NULL || db->cfg.keep_trying(db->cfg.keep_trying_arg, err))

@@ -3,7 +3,7 @@
 ** loses its edges, and is released or fails, too; of the others the edges stay, and
 ** finish/finish.c sees to them.
 **
-** Invariant: nobody's lock on a dependent is waited for, and one that somebody holds is not
+** Invariant: no lock on a dependent is waited for, and one that another transaction holds is not
 ** touched, nor are its edges. No assert: who has locked what is the server's.
 */
 #include "finish/finish.h"
@@ -29,7 +29,7 @@ typedef struct edges {
 /* A job that waits, locked. */
 typedef struct ns_waiter {
   int64_t id, queue_id, rank, run, unmet, due, now, kind;
-  bool locked;  /* else somebody holds it, or: */
+  bool locked;  /* else another transaction holds it, or: */
   bool gone;    /* cancelled, perhaps retried since */
   bool cancels; /* ends when its target failed */
   bool parked;  /* waits for its children, and is dead when it ends so */
@@ -210,7 +210,7 @@ static ns_status lock_waiters(ns_db *db, work *w, ns_err *err) {
   return st == NS_OK && locked < w->n ? tell_gone(db, w, err) : st;
 }
 
-/* A job that is to end, and whose unique key somebody holds, is as good as held
+/* A job that is to end, and whose unique key another transaction holds, is as good as held
 ** itself. */
 static ns_status lock_keys(ns_db *db, work *w, ns_err *err) {
   ns_end *ends = calloc(w->n, sizeof *ends);
@@ -234,7 +234,7 @@ static ns_status lock_keys(ns_db *db, work *w, ns_err *err) {
 
 /* -------------------------------------------------------------- deciding */
 
-/* Somebody holds it: its edges stay. */
+/* Another transaction holds it: its edges stay. */
 static bool is_held(const work *w, size_t i) {
   const ns_waiter *x = find_waiter(w, w->edges.items[i].job);
   return !x->locked && !x->gone;

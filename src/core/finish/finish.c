@@ -79,7 +79,7 @@ static ns_status write_history(ns_db *db, const ns_end *ends, size_t n,
   return k > 0 ? ns_db_list_change(db, NS_SQL_SETTLE_FINISH, &who, &list, k, err) : NS_OK;
 }
 
-/* Is the key the job's own, and only held by somebody else? */
+/* Is the key the job's own, and only locked by another transaction? */
 static ns_status is_held(ns_db *db, const ns_end *e, bool *yes, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st = ns_db_run(db, NS_SQL_PUSH_UNIQUE_OWNER,

@@ -27,8 +27,8 @@ ns_bytes ns_finish_reason(ns_bytes text);
 int ns_finish_by_id(const void *a, const void *b); /* for qsort and bsearch */
 
 /* Locks the unique keys of jobs that are about to end. 'held' has room for 'n':
-** which keys somebody else holds, so that ending their jobs would wait for him.
-** Waits for nobody. Errors: GONE, NOMEM. */
+** which keys another transaction holds, so that ending their jobs would wait for that.
+** Waits for no lock. Errors: GONE, NOMEM. */
 ns_status ns_finish_keys(ns_db *db, const ns_end *ends, size_t n, bool *held,
                          ns_err *err);
 
@@ -70,15 +70,15 @@ void ns_finish_failed_free(ns_failed_dependents *f);
 
 /*
 ** Tells the dependents of jobs that have ended on the open transaction: those
-** that wait for nobody any more become claimable; those that fail are locked
+** that wait for no job any more become claimable; those that fail are locked
 ** and come back in '*next' (also after an error, for ns_finish_failed_free). '*held' says
-** of each of 'ends' whether somebody holds a dependent of it, whose edge stays
-** (NULL: nobody does); the caller frees it. Waits for nobody. Errors: GONE, NOMEM.
+** of each of 'ends' whether another transaction holds a dependent of it, whose edge stays
+** (NULL: none does); the caller frees it. Waits for no lock. Errors: GONE, NOMEM.
 */
 ns_status ns_finish_resolve(ns_db *db, const ns_end *ends, size_t n, bool **held,
                             ns_failed_dependents *next, ns_err *err);
 
-/* A locked job that waits for nobody any more. */
+/* A locked job that waits for no job any more. */
 typedef struct ns_released {
   int64_t queue_id, rank, id, run, kind;
   int64_t due; /* µs, in the future; 0: now */
@@ -95,12 +95,12 @@ ns_status ns_finish_edges_met(ns_db *db, ns_buf *met, size_t nmet, const ns_rele
 /* ------------------------------------------------ pending ends: finish.c */
 
 /* Writes jobs down that have ended on the open transaction: those that are picked
-** (NULL: all), as far as anybody waits for them. Errors: GONE, NOMEM. */
+** (NULL: all), as far as jobs wait for them. Errors: GONE, NOMEM. */
 ns_status ns_finish_pending_add(ns_db *db, const ns_end *ends, size_t n, const bool *picked,
                                 ns_err *err);
 
 /*
-** Tells what was left, by whomever, on the open transaction. Afterwards
+** Notifies the dependents of all pending ends, on the open transaction. Afterwards
 ** db->finish.pending_due says whether to come back soon. Errors: GONE, NOMEM.
 */
 ns_status ns_finish_pending_notify(ns_db *db, ns_err *err);

@@ -17,7 +17,7 @@ typedef enum ns_wrong {
   NS_KEY_OF_NONE        /* a unique key of no job */
 } ns_wrong;
 
-/* Not of a row that a cancel leaves behind, or a job that leaves no history: nobody meets
+/* Not of a row that a cancel leaves behind, or a job that leaves no history: no verb meets
 ** it, and that it goes is no news. */
 bool ns_holder_is_fault(ns_wrong wrong);
 

@@ -78,7 +78,7 @@ ns_status ns_register(ns_db *db, bool is_host, ns_err *err) {
     return st;
   db->holder = id;
   db->is_host = is_host;
-  if ((st = take_lock(db, err)) != NS_OK) { /* nobody may hold without it */
+  if ((st = take_lock(db, err)) != NS_OK) { /* no handle may hold without it */
     ns_err none;
     ns_value param = ns_vint(id);
     ns_db_run(db, NS_SQL_HOLDER_LEAVE, &param, &none);
@@ -119,7 +119,7 @@ void ns_holder_lost(ns_db *db) {
   db->claim.alone.id = 0;
 }
 
-/* Somebody has declared us dead. */
+/* Another holder has declared us dead. */
 static ns_status forget_claims(ns_db *db, ns_err *err) {
   ns_value param = ns_vint(db->holder);
   ns_status st;

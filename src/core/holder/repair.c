@@ -4,7 +4,7 @@
 ** whether it is to be there.
 **
 ** Invariant: a job that is put back gets a new run. So if it was somewhere after all, what
-** is there is stale and harms nobody. No assert: runs are the server's.
+** is there is stale and does no harm. No assert: runs are the server's.
 */
 #include <stdlib.h>
 
@@ -132,7 +132,7 @@ static ns_status jobs_run(ns_db *db, ns_tx *tx, ns_err *err) {
 
 /* ------------------------------------------------------------------- rows */
 
-/* A row that somebody holds stays until the next round. */
+/* A row that another transaction holds stays until the next round. */
 static ns_status audit_row(ns_db *db, const ns_stray *x, ns_mended *sum, ns_err *err) {
   const ns_value id = ns_vint(x->id);
   const ns_value row[] = {ns_vint(x->queue_id), ns_vint(x->rank), ns_vint(x->ready_at), id,

@@ -4,15 +4,15 @@
 ** A holder is dead when its process is gone from this machine; or when its
 ** named lock has been free for the grace, time enough for a living one whose
 ** connection broke to come back; or, for a host, when its beat has stood still.
-** Nobody takes its lock: whoever declares it dead has the next half second for the
+** Its lock is not taken: the holder that declares it dead has the next half second for the
 ** rescue, and is then helped by others.
 ** A living holder that is declared dead by mistake loses its claims but
-** harms nobody: every verdict is fenced by (id, run), and it finds out with its
+** does no harm: every verdict is fenced by (id, run), and it finds out with its
 ** next cycle or reconnect. It then takes the blame from the jobs it has lost.
 **
 ** Invariant: each lease is given back in one transaction that settles its jobs
 ** and deletes it. So whatever ends the rescuer, the next look goes on. A job
-** that the server refuses to give back keeps its lease, and nobody else waiting:
+** that the server refuses to give back keeps its lease, and no other job waiting:
 ** the look tells of it in the end.
 */
 #include "holder/holder.h"
@@ -75,7 +75,7 @@ typedef struct work {
   ns_verdict *verdicts;
   size_t n, cap;
   size_t from, to; /* the verdicts of this transaction */
-  bool whole;      /* nothing of it was held by somebody else */
+  bool whole;      /* no row of it was locked by another transaction */
   char error[64]; /* of the attempts, and of poison */
 } work;
 
@@ -226,7 +226,7 @@ static ns_status declare_dead(ns_db *db, const ns_peer *p, bool *dead, ns_err *e
   return st;
 }
 
-/* Rescues a holder that is taken for dead, unless somebody else is at it. */
+/* Rescues a holder that is taken for dead, unless another holder is at it. */
 static ns_status rescue_holder(ns_db *db, const ns_peer *p, look *k, ns_err *err) {
   ns_value id = ns_vint(p->id);
   bool dead;
@@ -267,7 +267,7 @@ static bool remember_holder(ns_suspects *s, const ns_peers *peers, int64_t now) 
   return true;
 }
 
-/* The silence of others may have been our own, or everybody's: no holder is declared dead
+/* The silence of others may have been our own, or all holders': no holder is declared dead
 ** for what was seen before. */
 static void watch_anew(ns_db *db) {
   int64_t now = ns_mono_us();
@@ -362,7 +362,7 @@ static ns_status look_at_holders(ns_db *db, look *k, ns_err *err) {
   return st;
 }
 
-/* Leases that nobody touched in time, and those of unknown holders; the
+/* Leases that were not touched in time, and those of unknown holders; the
 ** listings are read to their end before anything else is run. */
 static ns_status list_leftovers(ns_db *db, found *list, size_t max, size_t *n,
                                 int64_t *again_in, ns_err *err) {
@@ -396,7 +396,7 @@ static ns_status look_at_leases(ns_db *db, look *k, ns_err *err) {
   return st;
 }
 
-/* Whoever asks who has died has had the time to. Others may be at it. */
+/* Holders that ask who has died have had the time to. Others may be at it. */
 static ns_status delete_dead(ns_db *db, look *k, ns_err *err) {
   ns_value list = ns_db_list_end(&k->past);
   ns_status st = k->past.oom ? ns_no_memory(err) : ns_db_run(db, NS_SQL_RESCUE_ENDED, &list, err);

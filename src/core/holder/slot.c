@@ -1,22 +1,21 @@
 /*
 ** Slots: locks and semaphores across hosts.
 **
-** Invariant: a slot is held by the row that bears its token and whose owner
-** stands: a job that runs, by (id, run), or a holder that lives. Neither comes
-** back once it is gone, so a row that was seen to be abandoned may be taken
-** over whenever its token is still the same, and a crash gives its slots back
-** without anybody's doing. A holder whose connection is gone is not dead yet: the
-** rescue decides (holder/rescue.c), and who waits for its slot asks it to look. Whatever has been taken is in memory before its row
-** is written and until its row is deleted: an answer that got lost leaves a
-** slot that is given back later, never one that nobody knows of.
+** Invariant: a slot is held by the row that bears its token and whose owner stands: a job
+** that runs, by (id, run), or a holder that lives. Neither comes back once it is gone, so a
+** row that was seen to be abandoned may be taken over whenever its token is still the same,
+** and a crash gives its slots back by itself. A holder whose connection is gone is not dead
+** yet: the rescue decides (holder/rescue.c), and who waits for its slot asks it to look.
+** Whatever has been taken is in memory before its row is written and until its row is
+** deleted: an answer that got lost leaves a slot that is given back later, never one that no
+** holder knows of.
 **
 ** No statement here holds one row while it waits for another.
 **
-** Fairness: one of those who wait owns a named lock, is next in line and looks
-** often. Who has just come goes behind him, so whoever gives a slot back and
-** wants it again at once does not shut all others out. It is politeness only:
-** who has waited long enough takes what is free, because the next in line may be
-** a process that was stopped.
+** Fairness: one of the holders that wait owns a named lock, is next in line and looks often.
+** A newcomer goes behind it, so a holder that gives a slot back and wants it again at once
+** does not shut all others out. It is politeness only: who has waited long enough takes what
+** is free, because the next in line may be a process that was stopped.
 */
 #include "holder/holder.h"
 
@@ -30,7 +29,7 @@
 #include "ns_assert.h"
 #include "ns_time.h"
 
-#define RACES 3   /* somebody was faster: so many looks before BUSY */
+#define RACES 3                /* another was faster: so many looks before BUSY */
 #define POLITE (2 * NS_SECOND) /* so long the next in line goes first */
 #define NAP INT64_C(5000)      /* between the looks of who is next */
 #define LOOK_EVERY NS_SECOND   /* at other holders, by who is next */
@@ -176,7 +175,7 @@ static void give_back_all(ns_db *db) {
 }
 
 ns_status ns_slot_release(ns_db *db, int64_t token, ns_err *err) {
-  bool later = ns_in_transaction(db); /* nobody comes in before the commit */
+  bool later = ns_in_transaction(db); /* no other comes in before the commit */
   ns_status st = later ? NS_OK : ns_db_ready(db, err);
   ns_held *h = find_held(own_slots(db), token);
   if (h == NULL || h->dropped || !is_ours(db, h)) {
@@ -224,7 +223,7 @@ static int64_t pause_before_look(const ns_db *db, int64_t waited) {
 /* What a look at the slots of a name has found. */
 typedef struct view {
   bool gone;      /* our own owner is */
-  bool queued;    /* somebody else is next in line */
+  bool queued;    /* another is next in line */
   bool suspect;   /* the connection of a holder of one is gone */
   int64_t slot;   /* a free one, by chance; 0: none */
   int64_t token;  /* of the abandoned row that is in it; 0: there is no row */
@@ -247,7 +246,7 @@ static void pick_empty(view *v, const char *taken, int64_t n) {
       v->slot = i;
 }
 
-/* A row about a slot that somebody has. */
+/* A row about a slot that is taken. */
 static void see_owner(ns_db *db, view *v, const ns_value *row) {
   const ns_held *h = find_held(&db->slots, row[1].i);
   v->mine += h != NULL && !h->dropped && is_ours(db, h);
@@ -298,7 +297,7 @@ static ns_status look_for_free(ns_db *db, const ns_held *want, int64_t n, view *
   return st;
 }
 
-/* Writes the row. DUPLICATE or BUSY: somebody was faster. */
+/* Writes the row. DUPLICATE or BUSY: another was faster. */
 static ns_status write_row(ns_db *db, const ns_held *h, int64_t old_token,
                            ns_err *err) {
   bool by_job = h->job != 0;
@@ -320,7 +319,7 @@ static bool is_raced(ns_status st, const ns_err *err) {
   return st == NS_EDUPLICATE || (st == NS_EBUSY && ns_link_retryable(err));
 }
 
-/* Takes slot want->slot. When it fails for any other reason than that somebody
+/* Takes slot want->slot. When it fails for any other reason than that another
 ** was faster, our row may be there: it is deleted before the next look. */
 static ns_status take_slot(ns_db *db, const ns_held *want, int64_t old_token, ns_err *err) {
   ns_slots *s = &db->slots;
@@ -379,7 +378,7 @@ static void look_after(ns_db *db, bool suspect) {
   ns_holder_look_around(db);
 }
 
-/* None is free. Who would wait for nobody but himself is told so. */
+/* None is free. A holder that would wait for itself alone is told so. */
 static ns_status refuse_taken(const ns_held *want, const view *v, int64_t n, bool waits,
                               ns_err *err) {
   char what[NS_MAX_SLOT_NAME * 4 + 40];
@@ -401,7 +400,7 @@ static ns_status refuse_taken(const ns_held *want, const view *v, int64_t n, boo
   return ns_fail(err, NS_EBUSY, "%s taken", what);
 }
 
-/* One look and, when there is a free slot, one write. '*raced': somebody was
+/* One look and, when there is a free slot, one write. '*raced': another was
 ** faster, and another look may find another slot. */
 static ns_status try_to_take(ns_db *db, ns_held *want, int64_t n, int64_t waited, bool *raced,
                              ns_err *err) {

@@ -40,7 +40,7 @@
 #define PROBE_EVERY 5
 #define PROBES 3
 #define SILENCE_MAX 30
-/* Where nobody answers. */
+/* Where no server answers. */
 #define NO_PORT 1
 #define NO_SOCKET "/dev/null/none"
 
@@ -62,7 +62,7 @@ static void forget_environment(void) {
 
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
 
-/* An address of this machine, or nobody named one. A name is not looked up:
+/* An address of this machine, or none was named. A name is not looked up:
 ** what it stands for is not ours to say. */
 static bool is_loopback(const char *host) {
   struct in_addr v4;
@@ -283,8 +283,8 @@ static ns_status refuse_tls(const ns_link *l, ns_err *err) {
   return ns_fail(err, NS_EDENIED, "%s (%d)", mysql_error(l->my), CR_SSL_CONNECTION_ERROR);
 }
 
-/* The kernel takes connections for a server that is stopped or swaps, and then nobody
-** speaks. One that is refused, or whose machine does not answer, fails otherwise. */
+/* The kernel takes connections for a server that is stopped or swaps, and then it says
+** nothing. One that is refused, or whose machine does not answer, fails otherwise. */
 static bool is_frozen(unsigned sqlerr, const ns_config *cfg, int64_t took) {
   int64_t limit = read_seconds(cfg) * NS_SECOND;
   if (connect_timeout(cfg) < limit)

@@ -24,7 +24,7 @@ void ns_link_close(ns_link *l, bool foreign);
 
 bool ns_link_dead(const ns_link *l);
 
-/* From now on it is dead: nobody knows what state its session is in. */
+/* From now on it is dead: the state of its session is not known. */
 void ns_link_give_up(ns_link *l);
 
 /* Nothing is waited for after that; monotonic µs. */
@@ -79,7 +79,7 @@ typedef struct ns_stmt ns_stmt; /* a prepared statement of one link */
 /* Prepares. Owned by the link, freed with it or by ns_stmt_free. A link keeps few
 ** statements open in the server, which has a limit for all programs together: the one that
 ** is used least makes room, and is prepared again with its next use. Its rows can be
-** fetched until then. 'name' is there for good; NULL: nobody is told how long it takes. */
+** fetched until then. 'name' is there for good; NULL: it is not reported how long it takes. */
 ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *name, const char *sql, size_t n,
                           ns_err *err);
 

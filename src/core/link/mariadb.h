@@ -56,7 +56,7 @@ typedef struct ns_kept {
 struct ns_stmt {
   ns_stmt *next;
   MYSQL_STMT *st;   /* NULL: brief */
-  const char *name; /* for whoever is told of waits; NULL: nobody is */
+  const char *name; /* for reports of waits; NULL: none is made */
   char *sql;        /* owned */
   size_t nsql;
   bool brief;          /* it is sent as text */
@@ -113,7 +113,7 @@ void ns_link_sends(ns_link *l);
 
 /* Waits for the first answer to what was sent; those behind it have the library's
 ** read timeout. So what the library has read ahead is never waited for. Errors: GONE,
-** when there is none in time or somebody interrupts. */
+** when there is none in time or the wait is interrupted. */
 ns_status ns_link_await(ns_link *l, ns_err *err);
 
 /* Before an answer is read, and after: how long it takes is counted and told. 'name' as

@@ -248,7 +248,7 @@ static const ns_value *next_kept(ns_stmt *s) {
 }
 
 /* A CALL answers with a status after its rows, and maybe with more rows before it, which
-** nobody is given. All of it is taken, so that its end is known: what it was, and whether a
+** no caller is given. All of it is taken, so that its end is known: what it was, and whether a
 ** transaction is open. */
 static ns_status finish_call(ns_link *l, ns_stmt *s, ns_err *err) {
   ns_status st = s->ncols > 0 && mysql_stmt_more_results(s->st) ? keep_rows(l, s, err) : NS_OK;

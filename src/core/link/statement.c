@@ -3,8 +3,8 @@
 ** are in link/rows.c, sending ahead is in link/send.c.
 **
 ** Invariants: parameters are bound, never pasted, but for the integers of a brief statement,
-** which is sent as text. No more than 'places'
-** statements of a link are open in the server: 'open' counts them.
+** which is sent as text. No more than 'places' statements of a link are open in the server:
+** 'open' counts them.
 */
 #include "link/mariadb.h"
 

@@ -2,8 +2,8 @@
 ** Finding what new jobs wait for.
 **
 ** Invariant: an edge is written only while its target's row is locked by us, or is our own;
-** so whoever ends the target later sees the edge, and whoever ended it before left a row of
-** history that we see. No assert: which rows are locked is the server's.
+** so a transaction that ends the target later sees the edge, and one that ended it before
+** left a row of history that we see. No assert: which rows are locked is the server's.
 */
 #include "push/push.h"
 
@@ -97,10 +97,10 @@ static ns_status ask_about_job(ns_db *db, ns_sql sql, int64_t id, const ns_value
 /* A job that is named. */
 typedef struct target {
   bool live, failed;
-  bool held; /* by somebody; nothing else is known of it */
+  bool held; /* by another transaction; nothing else is known of it */
 } target;
 
-/* Locked, or held when nobody is to be waited for, or its end is known. */
+/* Locked, or held when no lock is to be waited for, or its end is known. */
 static ns_status find_target_once(ns_db *db, int64_t id, bool nowait, target *t, bool *found,
                                   ns_err *err) {
   const ns_value *row;

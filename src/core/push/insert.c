@@ -47,7 +47,7 @@ static void batch_free(batch *b) {
   ns_buf_free(&b->after);
 }
 
-/* Room for "[parent,…" of whoever waits for its parent's done. */
+/* Room for "[parent,…" of a job that waits for its parent's end. */
 static bool make_after(batch *b, const ns_insert *rows, size_t n) {
   size_t total = 1;
   for (size_t i = 0; i < n; i++)

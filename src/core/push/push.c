@@ -227,7 +227,7 @@ static size_t characters(ns_bytes s) {
   return n;
 }
 
-/* Unlike a name a key may be any text: nobody shows it as it is. */
+/* Unlike a name a key may be any text: it is never shown as it is. */
 static ns_status check_key(ns_bytes key, ns_err *err) {
   if (!ns_utf8_valid(key))
     return ns_fail(err, NS_EINVALID, "the unique key is not valid UTF-8");
@@ -357,7 +357,7 @@ static void pushed(ns_db *db, ns_push *jobs, const work *w) {
     ns_ring(db, NULL);
 }
 
-/* Waits for nobody; and there are no keys, of which it would have to be told which
+/* Waits for no job; and there are no keys, of which it would have to be told which
 ** one was taken. */
 static bool is_simple(const ns_insert *rows, size_t n) {
   for (size_t i = 0; i < n; i++) {

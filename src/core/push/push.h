@@ -24,7 +24,7 @@ typedef struct ns_insert {
   int64_t deadline_in;  /* the same of one that is pushed with it; -1: none */
   int64_t unmet;        /* jobs it waits for, and a pause: not claimable; by
                         ** ns_push_edges_find */
-  int64_t kept;         /* who has its key, and is pushed in its place; 0: nobody. One
+  int64_t kept;         /* who has its key, and is pushed in its place; 0: none. One
                         ** whose push says 'keep' has its key when it is inserted */
   int64_t doomed;       /* one of them has failed: it is cancelled; 0: none */
 } ns_insert;
@@ -37,13 +37,13 @@ static inline int64_t ns_seq(int64_t run, size_t i) {
 
 /* Writes jobs, their keys and edges, and their ready or scheduled rows, on the
 ** open transaction. 'rows' are in the order of their ids. With 'held' (NULL:
-** wait) nobody's lock on a job that they wait for is waited for: then nothing
+** wait) no lock on a job that they wait for is waited for: then nothing
 ** is written and '*held' is 1 + the index of a row for which it would be (0).
 ** Errors: DUPLICATE, INVALID, TOO_BIG, BUSY, GONE. */
 ns_status ns_push_write(ns_db *db, ns_insert *rows, size_t n, size_t *held, ns_err *err);
 
 /* Who has the unique key 'key' of a queue that was refused to us a moment ago; '*id' 0:
-** nobody any more. Errors: BUSY, GONE. */
+** no job any more. Errors: BUSY, GONE. */
 ns_status ns_push_key_owner(ns_db *db, int64_t queue, ns_bytes key, int64_t *id, ns_err *err);
 
 /* Takes, on the open transaction, the keys of those whose push says 'keep', and finds who
@@ -95,7 +95,7 @@ ns_status ns_push_refuse_circle(ns_db *db, int64_t parent, ns_err *err);
 
 /* Two that close a circle together each see only their half of it, unless the one
 ** looks after the other's commit. 'turn': edge_circle_turn, or edge_circle_wait.
-** '*mine': nobody else is at it. Errors: GONE, BUSY. */
+** '*mine': no other transaction is at it. Errors: GONE, BUSY. */
 ns_status ns_push_circle_turn(ns_db *db, ns_sql turn, bool *mine, ns_err *err);
 
 /* A push that said GONE after a cut at its commit: it may have happened. When

@@ -151,7 +151,7 @@ static ns_status count_dependents(ns_db *db, const ns_parents *p, ns_err *err) {
   return st;
 }
 
-/* A circle may close where somebody waits for the parent, and a child of it for
+/* A circle may close where a job waits for the parent, and a child of it for
 ** something. Such parents take turns, each until its commit. */
 static bool is_tied_to_parent(const ns_outcome *f) {
   return is_parking(f) && f->waited && f->waits;
@@ -381,7 +381,7 @@ static ns_status child_row(ns_db *db, const ns_outcome *f, size_t c, ns_insert *
   return st;
 }
 
-/* One whose child is to wait for a job that somebody holds comes with the next
+/* One whose child is to wait for a job that another transaction holds comes with the next
 ** cycle. */
 static void put_off_parent(ns_outcome *outcomes, size_t n, int64_t id) {
   for (size_t i = 0; i < n; i++)

@@ -5,7 +5,7 @@
 ** no results, two statements move a whole stretch.
 **
 ** Invariant: a stretch holds claims of ours only, so its range of keys is touched
-** by nobody else; what somebody holds, or has taken from us, is not written and
+** by no other transaction; a row that another holds, or has taken from us, is not written and
 ** is left to be settled one by one.
 */
 #include "settle/outcome.h"
@@ -120,7 +120,7 @@ static ns_status drop_stretch(ns_db *db, ns_outcome *const *outcomes, size_t n, 
              : st;
 }
 
-/* Without history. One that somebody holds leaves all of them to be settled
+/* Without history. One that another transaction holds leaves all of them to be settled
 ** singly. */
 static ns_status forget_stretch(ns_db *db, ns_outcome *const *outcomes, size_t n, ns_err *err) {
   ns_outcome **gone = malloc(n * sizeof *gone);
@@ -142,7 +142,7 @@ static ns_status forget_stretch(ns_db *db, ns_outcome *const *outcomes, size_t n
 
 /* ------------------------------------------------------------------ lists */
 
-/* Without a statement for nobody. */
+/* Of none there is no statement. */
 static ns_status write_list(ns_db *db, ns_outcome *const *outcomes, size_t n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   ns_value who = claimant_value(db);

@@ -14,7 +14,7 @@
 
 #define MISSING_FIRST NS_SECOND      /* a job without a handler comes back */
 #define MISSING_LONGEST (60 * NS_SECOND)
-/* A row that somebody wrote by hand may hold whatever fits the columns. */
+/* A row that was written by hand may hold all that fits the columns. */
 #define COUNT_MAX INT64_C(4294967295) /* INT UNSIGNED */
 
 /* ------------------------------------------------------------- verdicts */

@@ -27,7 +27,7 @@ typedef struct ns_outcome {
   bool parks;          /* it waits for its children: */
   bool keeps;          /* it returns at once, to the place that it had */
   bool has_dependents; /* earlier children, or jobs that wait for this one */
-  bool waited, waits;  /* somebody waits for it; a child of it waits */
+  bool waited, waits;  /* a job waits for it; a child of it waits */
   int64_t live, held;  /* children; those of them that wait for its end */
   const char *outcome, *reason;
   const char *attempt; /* kind of the attempt row; NULL: none */
@@ -48,7 +48,7 @@ void ns_settle_put_off(ns_outcome *f);
 
 /*
 ** Settles those of 'outcomes', sorted by token, that are plain acks (no children, no
-** unique key, no signal) and that nobody holds: their status is OK. They are moved
+** unique key, no signal) and that no other transaction holds: their status is OK. They are moved
 ** behind the others; '*rest': how many are left, in their order.
 ** Errors: GONE, NOMEM, SQL.
 */
@@ -60,7 +60,7 @@ ns_status ns_settle_fast_acks(ns_db *db, ns_outcome *outcomes, size_t n, size_t 
 ** given a signal. */
 void ns_settle_park_bound(ns_db *db, ns_outcome *f);
 
-/* Before anything is written: a parent whose child somebody is ending, or that
+/* Before anything is written: a parent whose child another transaction is ending, or that
 ** might close a circle beside another, is put off. */
 ns_status ns_settle_park_lock(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err);
 
@@ -83,9 +83,9 @@ typedef struct ns_parents {
 
 /*
 ** Before anything is written: locks their live children. A parent is put off while
-** somebody is ending one of them, or holds one that is to be let go; or while
+** another transaction is ending one of them, or holds one that is to be let go; or while
 ** another transaction has the turn of those that might close a circle.
-** Waits for nobody. Errors: GONE, NOMEM.
+** Waits for no lock. Errors: GONE, NOMEM.
 */
 ns_status ns_settle_children_lock(ns_db *db, const ns_parents *p, ns_err *err);
 

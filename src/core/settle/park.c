@@ -57,7 +57,7 @@ void ns_settle_park_bound(ns_db *db, ns_outcome *f) {
   ns_settle_end(f, "dead", "too many phases");
 }
 
-/* A parent whose child somebody is ending, or that might close a circle beside
+/* A parent whose child another transaction is ending, or that might close a circle beside
 ** another, comes with the next cycle: nothing is written of it now. */
 ns_status ns_settle_park_lock(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_parents p;
@@ -151,7 +151,7 @@ static ns_status schedule_deadline(ns_db *db, const ns_outcome *f, ns_err *err) 
   return ns_db_list_change(db, NS_SQL_PUSH_SCHEDULED, NULL, &ids, 1, err);
 }
 
-/* What was sent before we look is found here; whoever sends later waits for our
+/* What was sent before we look is found here; a signal that is sent later waits for our
 ** lock on the job's row, and then finds it scheduled. Who has had a run after the
 ** deadline, and finds nothing, would be run again at once, for ever. */
 static ns_status park_for_signal(ns_db *db, ns_outcome *f, ns_err *err) {

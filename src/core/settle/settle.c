@@ -3,7 +3,7 @@
 **
 ** The batch is sorted by (id, run). Plain acks in long stretches go first (ns_settle_fast_acks).
 ** Of the others settle_lock locks every job whose (id, run) still stands and that
-** nobody else holds; each of those is decided in memory (ended
+** no other transaction holds; each of those is decided in memory (ended
 ** or returned, with which budgets and when), and then everything is written
 ** array-bound in the order of the keys.
 **
@@ -128,7 +128,7 @@ static bool frees_key(const ns_outcome *f) {
   return f->locked && (f->ends || f->parks) && f->key != NULL;
 }
 
-/* The unique keys of jobs that end: one that somebody holds puts its job off. */
+/* The unique keys of jobs that end: one that another transaction holds puts its job off. */
 static ns_status lock_keys(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_end *ends = calloc(n, sizeof *ends);
   bool *held = calloc(n, sizeof *held);
@@ -297,7 +297,7 @@ static ns_status insert_back(ns_db *db, const returns *r, ns_err *err) {
 }
 
 /* Where a job that returns waits: BACK is where it was. One that is paused gets no
-** row: whoever resumes it writes that. */
+** row: the resume writes that. */
 typedef enum place { LATER, AT_ONCE, BACK, NO_ROW, PLACES } place;
 
 static bool returns_to(const ns_outcome *f, place p) {

@@ -6,8 +6,8 @@
 ** held as by a pause, under the negative id of the tree's top. Then each gets its
 ** edges: what it was pushed to wait for, or its children when it was parked, as far
 ** as they live. At last all are let go. So nothing runs before all know what they
-** wait for; and a retry that was cut off is made again. Nobody else lets go what
-** it holds: nobody else knows what that waits for.
+** wait for; and a retry that was cut off is made again. No other verb lets go what
+** it holds: no other verb knows what that waits for.
 */
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #include "nightshift_host.h"
 
 #define NS_TREE_BATCH 500 /* jobs per transaction */
-#define NS_SOMEBODY (-1)  /* a holder: the claim's lease cannot be seen yet */
+#define NS_UNSEEN_HOLDER (-1) /* a holder: the claim's lease cannot be seen yet */
 
 /* A live job of the tree, locked. 'run' to 'deadline' are written back when a
 ** verb has changed it. */
@@ -21,11 +21,11 @@ typedef struct ns_node {
   int64_t wish;     /* when it would be due without one */
   int64_t was_due, was_run, now;
   int64_t priority; /* that it was given; rank is what it has sunk to */
-  int64_t holder;   /* who runs it; 0: nobody */
+  int64_t holder;   /* who runs it; 0: none */
   int64_t ready_at; /* where its row in ready is; 0: not known */
-  bool asks;        /* it is to be found out whether anybody is claiming it */
+  bool asks;        /* it is to be found out whether a claim is taking it */
   bool seen;        /* ... and its lane was read */
-  bool placed;      /* ... and nobody is: its row is locked */
+  bool placed;      /* ... and none is: its row is locked */
   bool awaits;      /* is, or was last, parked for a signal */
   bool waits;       /* parked until its children have ended */
   bool revoked;     /* a claim of 'was_run', if there is one, is over */
@@ -40,7 +40,7 @@ typedef struct ns_node {
 /* One verb on its way through a tree. */
 typedef struct ns_tree {
   int64_t id, n;    /* the top, and the verb's number */
-  int64_t outer;    /* whose pause holds what is above; 0: nobody's */
+  int64_t outer;    /* whose pause holds what is above; 0: none's */
   ns_bytes text;
   int64_t changed, live; /* jobs, so far */
   /* of the batch under way */
@@ -49,7 +49,7 @@ typedef struct ns_tree {
   ns_node *nodes;
   size_t nnodes, capnodes;
   ns_buf list;      /* scratch */
-  bool was_paused;  /* retry: by somebody else, before */
+  bool was_paused;  /* retry: by another verb, before */
   int64_t taken;    /* retry: its unique key is another's; 0: none */
 } ns_tree;
 
@@ -81,7 +81,7 @@ ns_status ns_tree_write(ns_db *db, ns_tree *t, ns_err *err);
 /* "[id,…]" in the scratch list; good until the next one. */
 ns_status ns_tree_ids(ns_tree *t, ns_value *param, ns_err *err);
 
-/* "[[id,run],…]" of the nodes, or of those that somebody runs, there. */
+/* "[[id,run],…]" of the nodes, or of those that run, there. */
 ns_value ns_tree_pairs(ns_tree *t, bool held_only);
 
 /* The step that gives back what the pause of 't->id' holds. */
@@ -89,7 +89,7 @@ ns_status ns_tree_release(ns_db *db, ns_tx *tx, ns_err *err);
 
 /*
 ** After the commit that ended the claims "[[id,run],…]", or paused their jobs: tells
-** who has them, if anybody has. Also who has claimed one while its row was locked, and may have
+** who has them, if a holder has. Also who has claimed one while its row was locked, and may have
 ** read it before that commit: its lease is there by now. Best effort: a host
 ** learns it from the job's next touch, too.
 */

@@ -105,13 +105,13 @@ static ns_status find_unclaimed(ns_db *db, ns_tree *t, ns_err *err) {
     st = lock_ready(db, t, err);
   for (size_t i = 0; i < t->nnodes; i++)
     if (is_sought(&t->nodes[i]))
-      t->nodes[i].holder = NS_SOMEBODY;
+      t->nodes[i].holder = NS_UNSEEN_HOLDER;
   return st;
 }
 
 /* -------------------------------------------------------------- small verbs */
 
-/* Nobody runs it and it waits for nobody: it has a row in ready or scheduled. */
+/* It does not run and waits for no job: it has a row in ready or scheduled. */
 static bool is_free(const ns_node *x) {
   return x->unmet == 0 && x->holder == 0;
 }
@@ -182,7 +182,7 @@ static void limit_one(const ns_tree *t, ns_node *x) {
 
 typedef void (*small)(const ns_tree *t, ns_node *x);
 
-/* Would it get another row, if nobody is claiming it? */
+/* Would it get another row, if no claim is taking it? */
 static bool would_move(const ns_tree *t, small verb, const ns_node *x) {
   ns_node then = *x;
   verb(t, &then);
@@ -245,9 +245,9 @@ static ns_status end_pause(ns_db *db, ns_tx *tx, ns_err *err) {
   return forget_pauses(db, tx->arg, err);
 }
 
-/* Before the walk: what is spawned below a finished top meanwhile is nobody's. Inside
+/* Before the walk: what is spawned below a finished top meanwhile is in no walk. Inside
 ** another pause there is a walk before that, too: what is not reached when we are cut off
-** is held by its pause, and nobody takes that for lost. */
+** is held by its pause, and is not taken for lost. */
 static ns_status resume(ns_db *db, ns_tree *t, ns_err *err) {
   ns_tx tx = {.run = end_pause, .arg = t};
   ns_status st = t->outer != 0 ? ns_tree_walk(db, t, ns_tree_release, err) : NS_OK;

@@ -3,11 +3,11 @@
 **
 ** A listener sleeps in one statement, of several, on a connection of its own that owns no
 ** lock and no transaction. It enters itself in nightshift_listener, looks, and
-** sleeps: a row that was committed before the look is seen, and whoever commits
+** sleeps: a row that was committed before the look is seen, and a transaction that commits
 ** later finds the entry and ends the sleep with KILL QUERY. So no wake-up is
 ** lost. Only a ring before its commit, as from a trigger, can meet us between two
 ** statements and end neither: so the sleep looks again in its first two seconds,
-** as whoever was woken for nothing does. Error 1317 and those of listen_wait mean
+** as a listener that was woken for nothing does. Error 1317 and those of listen_wait mean
 ** "wake".
 ** The connection runs nothing but these statements, so a ring can never hit
 ** anything else. Who is awake is told so before it strikes itself out. Who may not
@@ -17,7 +17,7 @@
 ** While it sleeps it watches other holders: the sleep is a wait for the
 ** neighbour's named lock (our own without one), and looks now and then whether those of
 ** some others are free. The server lets go of a lock that the wait came to own before the
-** wait ends. Whoever is found dead is told of once; what follows is holder/rescue.c's. It
+** wait ends. A holder that is found dead is told of once; what follows is holder/rescue.c's. It
 ** is no SLEEP() where locks serve: all of a server share a mutex, and a KILL QUERY that
 ** finds it taken waits for two seconds, and all sleepers with it.
 */
@@ -68,7 +68,7 @@ struct ns_listener {
   bool is_host, no_locks; /* as the ns_db said */
   bool listed;     /* entered, and not struck out yet */
   int64_t ask_at;  /* monotonic: when to try to enter again; 0: no refusal */
-  int64_t neighbour; /* whose lock the wait asks for; 0: nobody's */
+  int64_t neighbour; /* whose lock the wait asks for; 0: none's */
   ns_buf watched;  /* other holders: "[id,…]" */
   ns_buf paused;   /* queues: the same */
   ns_buf slices;   /* of the wait: "[[seconds, whether a look follows],…]" */

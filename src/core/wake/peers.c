@@ -1,5 +1,5 @@
 /*
-** The ring of holders. Ids order it; whoever comes behind the last is the first.
+** Other holders, in the order of their ids; behind the last comes the first.
 */
 #include "wake/wake.h"
 

@@ -15,8 +15,8 @@ typedef struct ns_peer {
   int64_t beat;   /* when it last wrote, by the server's clock */
   int64_t silent; /* µs since then */
   bool is_host;
-  bool dead;  /* somebody has declared it so */
-  bool free;  /* nobody owns its named lock */
+  bool dead;  /* it was declared so */
+  bool free;  /* no session owns its named lock */
   bool gone;  /* it ran on this machine and its process is no more */
   bool alive; /* its process is seen on this machine, and not stopped */
 } ns_peer;
@@ -43,8 +43,8 @@ void ns_wake_peers_free(ns_peers *p);
 
 /*
 ** Whom holder 'me' watches: the living ones behind it in the ring of ids. The
-** first is the neighbour (0: nobody), the others are written as "[id,…]". Hosts
-** go on up to the next host, so that between them nobody is left out.
+** first is the neighbour (0: none), the others are written as "[id,…]". Hosts
+** go on up to the next host, so that between them no holder is left out.
 */
 int64_t ns_wake_peers_watched(const ns_peers *p, int64_t me, bool is_host, ns_buf *others);
 
