@@ -165,6 +165,22 @@ describe("the house", function()
     end)
   end
 
+  it("has folders of core with two to eight files of at most 550 lines", function()
+    local wrong = {}
+    for _, folder in ipairs(lines "ls -d src/core/*/") do
+      local list = files(folder .. "*.c")
+      if folder ~= "src/core/adopt/" then
+        if #list < 2 or #list > 8 then wrong[#wrong + 1] = folder .. " has " .. #list end
+        for _, path in ipairs(list) do
+          local n = 0
+          for _ in io.lines(path) do n = n + 1 end
+          if n > 550 then wrong[#wrong + 1] = path .. " has " .. n end
+        end
+      end
+    end
+    assert.same({}, wrong)
+  end)
+
   it("begins the global symbols of core with the noun of their folder", function()
     -- those that other layers call have the names of the public headers
     local nouns = { link = { "link", "stmt", "url" }, gen = { "sql", "schema" } }

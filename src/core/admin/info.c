@@ -114,7 +114,8 @@ static void keep_numbers(ns_info *info, const ns_value *r) {
 }
 
 /* Looks in one table; '*found' says whether it was there. */
-static ns_status look(ns_db *db, ns_sql sql, int64_t id, ns_info *info, bool *found, ns_err *err) {
+static ns_status read_info(ns_db *db, ns_sql sql, int64_t id, ns_info *info, bool *found,
+                           ns_err *err) {
   const ns_value *r = NULL;
   ns_value param = ns_vint(id);
   ns_status st = ns_db_run(db, sql, &param, err);
@@ -140,10 +141,10 @@ ns_status ns_job_info(ns_db *db, int64_t id, ns_info *info, ns_err *err) {
   ns_err_clear(err);
   if ((st = ns_db_ready(db, err)) != NS_OK)
     return st;
-  st = look(db, NS_SQL_ADMIN_INFO, id, info, &found, err);
+  st = read_info(db, NS_SQL_ADMIN_INFO, id, info, &found, err);
   if (st == NS_OK && !found)
-    st = look(db, NS_SQL_ADMIN_INFO_FINISHED, id, info, &found, err);
+    st = read_info(db, NS_SQL_ADMIN_INFO_FINISHED, id, info, &found, err);
   if (st == NS_OK && !found) /* it may have been retried in between */
-    st = look(db, NS_SQL_ADMIN_INFO, id, info, &found, err);
+    st = read_info(db, NS_SQL_ADMIN_INFO, id, info, &found, err);
   return st == NS_OK && !found ? ns_admin_not_found(id, err) : st;
 }

@@ -59,7 +59,7 @@ static ns_value links_json(const member *items, size_t n, ns_buf *text) {
 }
 
 /* Between two transactions: is the prune to go on? */
-static bool goes_on(ns_db *db) {
+static bool may_go_on(ns_db *db) {
   return db->goes_on == NULL || db->goes_on(db->goes_on_arg);
 }
 
@@ -133,7 +133,7 @@ static ns_status delete_run(ns_db *db, ns_tx *tx, ns_err *err) {
 static ns_status delete_all(ns_db *db, const members *list, int64_t *deleted, ns_err *err) {
   ns_status st = NS_OK;
   bool lives = false;
-  for (size_t left = list->n; st == NS_OK && !lives && left > 0 && goes_on(db);) {
+  for (size_t left = list->n; st == NS_OK && !lives && left > 0 && may_go_on(db);) {
     batch b = {.n = left < BATCH ? left : BATCH, .tree = true};
     ns_tx tx = {.run = delete_run, .arg = &b, .once = db->goes_on != NULL};
     left -= b.n;
@@ -181,7 +181,7 @@ static ns_status read_page(ns_db *db, ns_sql sql, const ns_value *params, const 
   size_t before = tree->n;
   ns_status st;
   *more = false;
-  if (!goes_on(db)) {
+  if (!may_go_on(db)) {
     *f = STOPPED;
     return NS_OK;
   }
@@ -411,7 +411,7 @@ static ns_status prune_outcome(ns_db *db, pass *p, const ages *keep, size_t *lef
   p->at = *at;
   do {
     int64_t before = *deleted;
-    if ((left != NULL && *left == 0) || !goes_on(db))
+    if ((left != NULL && *left == 0) || !may_go_on(db))
       return NS_OK;
     p->bounded = left != NULL;
     st = prune_batch(db, p, keep, deleted, err);

@@ -1,24 +1,22 @@
 /*
-** Shares: which of its queues a claim asks, and for how many jobs; and aging, a small share
-** of the claims that goes to lower lanes, so that nothing starves.
+** Shares: which of its queues a claim asks, and for how many jobs; and aging, a small share of the
+** claims that goes to lower lanes, so that nothing starves.
 **
-** Of many queues most have nothing, and one statement tells which have. Its answer is used
-** for a while, as it may be dear; but a claim that would come back with too few jobs asks
-** again about those that had nothing. When more queues have work than are worth a statement
-** each, one statement takes the first job of each.
+** Of many queues most have nothing, and one statement tells which have. Its answer is used for a
+** while, as it may be dear; but a claim that would come back with too few jobs asks again about
+** those that had nothing. When more queues have work than are worth a statement each, one
+** statement takes the first job of each.
 **
 ** While a queue has more than is claimed, rows of high lanes would keep those of lower lanes
-** waiting for ever. So every 16th row is the oldest of a lower lane: one turn for the lowest
-** lane that has any, the next for all of them in rotation, from the lowest up. No row is
-** moved.
+** waiting for ever. So every 16th row is the oldest of a lower lane: one turn for the lowest lane
+** that has any, the next for all of them in rotation, from the lowest up. No row is moved.
 **
-** Invariants: a queue is left out only when it had nothing, or for a part of a second while
-** others fill the claim. A turn of aging reads one row per lane, by key, and nothing of the
-** lanes that are served anyway: neither a long backlog there nor its deleted rows cost
-** anything. Turns are counted in rows and claims, so their cost stays a fixed small part of
-** the claims; and one is due every five seconds, for claimers that take a row now and then.
-** An assert sees that no claim takes more than was asked for; the rest of this is about
-** cost.
+** Invariants: a queue is left out only when it had nothing, or for a part of a second while others
+** fill the claim. A turn of aging reads one row per lane, by key, and nothing of the lanes that
+** are served anyway: neither a long backlog there nor its deleted rows cost anything. Turns are
+** counted in rows and claims, so their cost stays a fixed small part of the claims; and one is due
+** every five seconds, for claimers that take a row now and then. An assert sees that no claim
+** takes more than was asked for; the rest of this is about cost.
 */
 #include "claim/inner.h"
 
@@ -144,8 +142,8 @@ static ns_status leave_out_empty(ns_db *db, shares *all, bool *all_told, ns_err 
 
 /* ------------------------------------------------------- one by one */
 
-/* Who runs dry loses what it has saved. */
-static void run_dry(share *x) {
+/* A queue that runs dry loses what it has saved. */
+static void mark_dry(share *x) {
   x->dry = true;
   x->s->credit = x->s->credit < 0.0 ? x->s->credit : 0.0;
 }
@@ -155,12 +153,12 @@ static ns_status take_from(ns_db *db, share *x, size_t want, ns_claim_rows *out,
   ns_status st = ns_claim_take_queue(db, x->s, want, out, err);
   x->s->credit -= (double)(out->n - before);
   if (out->n - before < want)
-    run_dry(x);
+    mark_dry(x);
   return st;
 }
 
 /* The one with the most credit that is still worth asking; NULL: none. */
-static share *richest(const shares *all) {
+static share *share_with_most_credit(const shares *all) {
   share *best = NULL;
   for (size_t i = 0; i < all->n; i++) {
     share *x = &all->items[i];
@@ -235,7 +233,7 @@ static ns_status ask_about_rest(ns_db *db, share **of, size_t n, ns_err *err) {
   st = k > 0 ? ask_which_have_jobs(db, of, k, err) : NS_OK;
   for (size_t i = 0; i < k; i++)
     if (of[i]->dry)
-      run_dry(of[i]);
+      mark_dry(of[i]);
   return st;
 }
 
@@ -360,7 +358,7 @@ static ns_status take_shares(ns_db *db, shares *all, size_t limit, ns_claim_rows
   share *x;
   give_credit(all, limit - out->n);
   st = take_rounds(db, all, limit, out, err);
-  while (st == NS_OK && out->n < limit && (x = richest(all)) != NULL) {
+  while (st == NS_OK && out->n < limit && (x = share_with_most_credit(all)) != NULL) {
     size_t rest = limit - out->n;
     size_t want;
     if (x->s->credit < 1.0) /* what dry queues left is shared out again */

@@ -273,7 +273,7 @@ static ns_status step_above(ns_db *db, ns_lane *lane, ns_err *err) {
 }
 
 /* Of a lane with few rows of other names a claim would soon come short at its end. */
-static ns_status step_on(ns_db *db, ns_lane *lane, ns_err *err) {
+static ns_status extend_stretch(ns_db *db, ns_lane *lane, ns_err *err) {
   part_seen x;
   ns_status st = read_end(
       db, &(lane_part){lane->queue_id, lane->rank, lane->end - 1, INT64_MAX, NS_LANE_END}, &x, err);
@@ -305,7 +305,7 @@ ns_status ns_claim_prescan_above(ns_db *db, ns_claim_queue *s, size_t want, ns_e
     ns_lane *lane = &db->claim.lanes.items[i];
     lane->unknown = lane->unknown || old;
     if (is_scarce(lane, want) && (i == first || ns_mono_us() < until))
-      st = step_on(db, lane, err);
+      st = extend_stretch(db, lane, err);
     while (st == NS_OK && lane->unknown && (i == first || ns_mono_us() < until)) {
       st = step_above(db, lane, err);
       if (ns_mono_us() >= until)

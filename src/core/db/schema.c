@@ -52,14 +52,14 @@ static ns_status read_version(ns_db *db, int *version, ns_err *err) {
   return st;
 }
 
-static ns_status newer(int version, ns_err *err) {
+static ns_status refuse_newer(int version, ns_err *err) {
   return ns_fail(err, NS_ESCHEMA,
                  "the tables have version %d, newer than the %d of this "
                  "library; upgrade the library",
                  version, NS_SCHEMA_VERSION);
 }
 
-static ns_status check(ns_db *db, ns_err *err) {
+static ns_status check_version(ns_db *db, ns_err *err) {
   int version;
   ns_status st = read_version(db, &version, err);
   if (st != NS_OK)
@@ -73,7 +73,7 @@ static ns_status check(ns_db *db, ns_err *err) {
                    "the tables have version %d, older than the %d of this "
                    "library; run `nightshift migrate`",
                    version, NS_SCHEMA_VERSION);
-  return version > NS_SCHEMA_VERSION ? newer(version, err) : NS_OK;
+  return version > NS_SCHEMA_VERSION ? refuse_newer(version, err) : NS_OK;
 }
 
 static bool exists_already(const ns_err *err) {
@@ -160,10 +160,10 @@ static ns_status replace_routines(ns_db *db, ns_err *err) {
   return st;
 }
 
-static ns_status upgrade(ns_db *db, bool anew, int *from, ns_err *err) {
+static ns_status upgrade_schema(ns_db *db, bool anew, int *from, ns_err *err) {
   ns_status st = read_version(db, from, err);
   if (st == NS_OK && *from > NS_SCHEMA_VERSION)
-    return newer(*from, err);
+    return refuse_newer(*from, err);
   if (st == NS_OK)
     st = apply_statements(db, *from, err);
   return st == NS_OK && anew && *from > 0 ? replace_routines(db, err) : st;
@@ -180,7 +180,7 @@ ns_status ns_db_schema_raise(ns_db *db, bool anew, int *from, ns_err *err) {
     st = ns_db_text(db, "DO GET_LOCK(CONCAT('nightshift-migrate:', MD5(DATABASE())), 30)", err);
   }
   if (st == NS_OK)
-    st = upgrade(db, anew, from, err);
+    st = upgrade_schema(db, anew, from, err);
   if (db->link != NULL) {
     ns_db_text(db, "DO RELEASE_LOCK(CONCAT('nightshift-migrate:', MD5(DATABASE())))", NULL);
     ns_link_wait_any_time(db->link, false);
@@ -198,7 +198,7 @@ ns_status ns_migrate(ns_db *db, int *from, ns_err *err) {
 }
 
 static ns_status connected(ns_db *db, ns_err *err) {
-  return db->cfg.no_schema ? NS_OK : check(db, err);
+  return db->cfg.no_schema ? NS_OK : check_version(db, err);
 }
 
 const ns_hooks ns_db_schema_hooks = {.connected = connected};

@@ -233,7 +233,7 @@ bool ns_in_transaction(const ns_db *db) {
   return db->user_tx && !ns_is_foreign(db);
 }
 
-static ns_status text_at(ns_db *db, const char *verb, int64_t depth, ns_err *err) {
+static ns_status run_at_depth(ns_db *db, const char *verb, int64_t depth, ns_err *err) {
   char sql[64];
   ns_status st;
   if (!ns_in_transaction(db))
@@ -246,11 +246,11 @@ static ns_status text_at(ns_db *db, const char *verb, int64_t depth, ns_err *err
 
 ns_status ns_savepoint(ns_db *db, int64_t depth, int64_t *mark, ns_err *err) {
   *mark = (int64_t)db->settle.njoined;
-  return text_at(db, "SAVEPOINT", depth, err);
+  return run_at_depth(db, "SAVEPOINT", depth, err);
 }
 
 ns_status ns_undo(ns_db *db, int64_t depth, int64_t mark, ns_err *err) {
-  ns_status st = text_at(db, "ROLLBACK TO SAVEPOINT", depth, err);
+  ns_status st = run_at_depth(db, "ROLLBACK TO SAVEPOINT", depth, err);
   if (st != NS_OK && ns_in_transaction(db))
     db->broken_tx = true;
   if (mark >= 0 && (size_t)mark < db->settle.njoined)

@@ -269,7 +269,7 @@ static mark *mark_targets(const work *w) {
 }
 
 /* Targets in a row that all go, from 'i' on; the index behind them. */
-static size_t row_of(const work *w, const mark *marks, size_t i) {
+static size_t end_of_row(const work *w, const mark *marks, size_t i) {
   size_t end = i + 1;
   while (end < w->nended && marks[end].state == GO && w->ended[end].id == w->ended[end - 1].id + 1)
     end++;
@@ -285,7 +285,7 @@ static ns_status cut_rows(ns_db *db, const work *w, const mark *marks,
   int64_t all = 0;
   size_t n = 0;
   for (size_t i = 0; i < w->nended;) {
-    size_t end = row_of(w, marks, i);
+    size_t end = end_of_row(w, marks, i);
     if (marks[i].state != GO) {
       i++;
       continue;
@@ -423,7 +423,7 @@ ns_status ns_finish_edges_met(ns_db *db, ns_buf *met, size_t nmet, const ns_rele
 }
 
 /* The end of a job that waited for one that failed. */
-static ns_end end_of(ns_waiter *x, int64_t culprit) {
+static ns_end failure_of(ns_waiter *x, int64_t culprit) {
   snprintf(x->error, sizeof x->error, x->parked ? "its child, job %lld, failed"
                                                 : "job %lld, which it waited for, failed",
            (long long)culprit);
@@ -449,7 +449,7 @@ static void decide_waiters(work *w, meeting *m, ns_failed_dependents *next) {
     if (culprit == 0)
       add_met(m, x, met);
     else
-      next->ends[next->n++] = end_of(x, culprit);
+      next->ends[next->n++] = failure_of(x, culprit);
   }
 }
 
@@ -474,7 +474,7 @@ void ns_finish_failed_free(ns_failed_dependents *f) {
 }
 
 /* 'w' is freed by the caller, without its waiters: those belong to '*next'. */
-static ns_status resolve(ns_db *db, work *w, ns_failed_dependents *next, ns_err *err) {
+static ns_status resolve_all(ns_db *db, work *w, ns_failed_dependents *next, ns_err *err) {
   ns_status st = read_edges(db, w, err);
   if (st != NS_OK || w->edges.n == 0)
     return st;
@@ -505,7 +505,7 @@ static ns_status find_held(const work *w, bool **held, ns_err *err) {
 ns_status ns_finish_resolve(ns_db *db, const ns_end *ends, size_t n, bool **held,
                             ns_failed_dependents *next, ns_err *err) {
   work w = {.ended = ends, .nended = n};
-  ns_status st = resolve(db, &w, next, err);
+  ns_status st = resolve_all(db, &w, next, err);
   *held = NULL;
   if (st == NS_OK)
     st = find_held(&w, held, err);

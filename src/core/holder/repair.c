@@ -29,7 +29,7 @@ typedef struct work {
   ns_mended done;       /* by this transaction */
 } work;
 
-static ns_status count(ns_db *db, ns_wrong wrong, int64_t n, ns_err *err) {
+static ns_status count_repaired(ns_db *db, ns_wrong wrong, int64_t n, ns_err *err) {
   static const char *const what[] = {[NS_UNPLACED] = "nowhere",
                                      [NS_WAITS_TOO_LONG] = "waits",
                                      [NS_READY_TWICE] = "twice",
@@ -40,7 +40,7 @@ static ns_status count(ns_db *db, ns_wrong wrong, int64_t n, ns_err *err) {
 
 /* ------------------------------------------------------------------- jobs */
 
-static ns_status lock(ns_db *db, work *w, ns_err *err) {
+static ns_status lock_jobs(ns_db *db, work *w, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   const ns_value *r;
   ns_status st;
@@ -59,7 +59,7 @@ static ns_status lock(ns_db *db, work *w, ns_err *err) {
 }
 
 /* Rows (job, run), or (job, how many edges). */
-static ns_status look_in(ns_db *db, work *w, ns_sql sql, ns_err *err) {
+static ns_status find_places(ns_db *db, work *w, ns_sql sql, ns_err *err) {
   ns_value ids[AT_ONCE];
   const ns_value *r;
   ns_status st;
@@ -79,7 +79,7 @@ static ns_status look_in(ns_db *db, work *w, ns_sql sql, ns_err *err) {
   return st;
 }
 
-static ns_status put(ns_db *db, const job *j, bool now, ns_err *err) {
+static ns_status put_back(ns_db *db, const job *j, bool now, ns_err *err) {
   int64_t run = j->run + 1;
   db->ring_due = db->ring_due || now;
   if (now)
@@ -110,9 +110,9 @@ static ns_status audit_job(ns_db *db, work *w, const job *j, ns_err *err) {
                               ns_vint(told && !j->placed), ns_vint(j->id)},
                  err);
   if (st == NS_OK && lost)
-    st = put(db, j, told || j->due <= j->now, err);
+    st = put_back(db, j, told || j->due <= j->now, err);
   if (st == NS_OK)
-    st = count(db, fewer || told ? NS_WAITS_TOO_LONG : NS_UNPLACED, 1, err);
+    st = count_repaired(db, fewer || told ? NS_WAITS_TOO_LONG : NS_UNPLACED, 1, err);
   w->done.ids[w->done.jobs++] = j->id;
   return st;
 }
@@ -121,10 +121,10 @@ static ns_status jobs_run(ns_db *db, ns_tx *tx, ns_err *err) {
   static const ns_sql places[] = {NS_SQL_AUDIT_READY_OF, NS_SQL_AUDIT_LEASED,
                                   NS_SQL_AUDIT_EDGES_OF};
   work *w = tx->arg;
-  ns_status st = lock(db, w, err);
+  ns_status st = lock_jobs(db, w, err);
   w->done = (ns_mended){0};
   for (size_t i = 0; st == NS_OK && w->njobs > 0 && i < 3; i++)
-    st = look_in(db, w, places[i], err);
+    st = find_places(db, w, places[i], err);
   for (size_t i = 0; st == NS_OK && i < w->njobs; i++)
     st = audit_job(db, w, &w->jobs[i], err);
   return st;
@@ -158,7 +158,7 @@ static ns_status audit_row(ns_db *db, const ns_stray *x, ns_mended *sum, ns_err 
   if (gone == 0 || !ns_holder_is_fault(x->wrong))
     return st;
   sum->rows += gone;
-  return count(db, x->wrong, gone, err);
+  return count_repaired(db, x->wrong, gone, err);
 }
 
 ns_status ns_holder_repair(ns_db *db, const ns_stray *list, size_t n, ns_mended *sum, ns_err *err) {

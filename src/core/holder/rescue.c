@@ -313,8 +313,7 @@ static int64_t dead_by_beat(const ns_peer *p, const ns_suspect *s, int64_t now) 
 }
 
 /* µs until 'p' counts as dead; INT64_MAX: it lives. */
-static ns_status dead_in(ns_db *db, const ns_peer *p, int64_t now, int64_t *in,
-                         ns_err *err) {
+static ns_status time_to_death(ns_db *db, const ns_peer *p, int64_t now, int64_t *in, ns_err *err) {
   const ns_suspect *s = find_suspect(&db->rescue.suspects, p->id);
   ns_status st;
   *in = 0;
@@ -351,7 +350,7 @@ static ns_status look_at_holders(ns_db *db, look *k, ns_err *err) {
     st = ns_no_memory(err);
   for (size_t i = 0; st == NS_OK && i < peers.n; i++) {
     int64_t in;
-    st = dead_in(db, &peers.items[i], now, &in, err);
+    st = time_to_death(db, &peers.items[i], now, &in, err);
     if (st == NS_OK && in <= 0)
       st = note_trouble(k, rescue_holder(db, &peers.items[i], k, err), err);
     else

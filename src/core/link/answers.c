@@ -78,7 +78,7 @@ static const ns_meaning meanings[] = {
 
 /* An option that keeps a statement from being run: one that makes the server read-only
 ** will be off again, or another server's; the limit of a session's memory is its trouble. */
-static ns_status prevented(const char *text) {
+static ns_status meaning_of_prevention(const char *text) {
   if (strstr(text, "read-only") != NULL || strstr(text, "read_only") != NULL ||
       strstr(text, "READ_ONLY") != NULL)
     return NS_EGONE;
@@ -87,7 +87,7 @@ static ns_status prevented(const char *text) {
 
 static ns_status meaning_of(unsigned sqlerr, const char *text) {
   if (sqlerr == ER_OPTION_PREVENTS_STATEMENT)
-    return prevented(text);
+    return meaning_of_prevention(text);
   for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++)
     if (meanings[i].sqlerr == sqlerr)
       return meanings[i].status;

@@ -78,7 +78,7 @@ static ns_status take_user(ns_url *u, char *s, ns_err *err) {
 }
 
 /* Reads the digits at '*s'; -1: there are none, or above INT32_MAX. */
-static int64_t number(const char **s) {
+static int64_t read_number(const char **s) {
   int64_t n = **s >= '0' && **s <= '9' ? 0 : -1;
   for (; **s >= '0' && **s <= '9' && n <= INT32_MAX; ++*s)
     n = n * 10 + (**s - '0');
@@ -89,7 +89,7 @@ static ns_status take_port(ns_url *u, const char *s, ns_err *err) {
   int64_t port;
   if (*s == '\0')
     return NS_OK;
-  port = number(&s);
+  port = read_number(&s);
   if (port < 1 || port > 65535 || *s != '\0')
     return ns_fail(err, NS_EINVALID,
                    "database URL: the port is not a number from 1 to 65535 "
@@ -155,7 +155,7 @@ static ns_status set_read_timeout(ns_url *u, const char *value, ns_err *err) {
 
 static ns_status set_max_payload(ns_url *u, const char *value, ns_err *err) {
   const char *end = value;
-  int64_t n = number(&end);
+  int64_t n = read_number(&end);
   if (n < 1 || *end != '\0')
     return ns_fail(err, NS_EINVALID,
                    "database URL: max_payload must be a number of bytes, got "
@@ -257,7 +257,7 @@ static ns_status check_bytes(const char *s, ns_err *err) {
   return NS_OK;
 }
 
-static ns_status parse(ns_url *u, char *s, ns_err *err) {
+static ns_status parse_parts(ns_url *u, char *s, ns_err *err) {
   char *query;
   char *path;
   if (check_bytes(s, err) != NS_OK)
@@ -282,7 +282,7 @@ ns_status ns_url_parse(const char *url, ns_url *out, ns_err *err) {
   if ((out->text = strdup(url)) == NULL)
     return ns_fail(err, NS_ENOMEM, "database URL: out of memory");
   start = after_scheme(out->text);
-  if (start != NULL && parse(out, start, err) == NS_OK)
+  if (start != NULL && parse_parts(out, start, err) == NS_OK)
     return NS_OK;
   if (start == NULL)
     ns_fail(err, NS_EINVALID,

@@ -56,8 +56,7 @@ static ns_status read_after(wishes *w, ns_bytes list, size_t row, ns_err *err) {
   return NS_OK;
 }
 
-static ns_status collect(const ns_insert *rows, size_t n, wishes *w,
-                         ns_err *err) {
+static ns_status collect_targets(const ns_insert *rows, size_t n, wishes *w, ns_err *err) {
   ns_status st = NS_OK;
   size_t kept = 0;
   for (size_t i = 0; st == NS_OK && i < n; i++) {
@@ -81,7 +80,7 @@ static int row_by_id(const void *key, const void *row) {
   return (id > other) - (id < other);
 }
 
-static bool is_new(const ns_insert *rows, size_t n, int64_t id) {
+static bool is_in_push(const ns_insert *rows, size_t n, int64_t id) {
   return bsearch(&id, rows, n, sizeof *rows, row_by_id) != NULL;
 }
 
@@ -183,7 +182,7 @@ static ns_status find_parent(ns_db *db, ns_insert *rows, size_t n,
 }
 
 /* What a row has from one above it that is pushed with it. */
-static void inherit(ns_insert *row, const ns_insert *up) {
+static void inherit_from(ns_insert *row, const ns_insert *up) {
   row->root = up->root;
   if (row->paused == 0)
     row->paused = up->paused;
@@ -195,7 +194,7 @@ static void inherit(ns_insert *row, const ns_insert *up) {
 
 /* The same from one that has it from all above. */
 static void inherit_all(ns_insert *row, const ns_insert *up) {
-  inherit(row, up);
+  inherit_from(row, up);
   if (row->deadline_in < 0)
     row->deadline_in = up->deadline_in;
 }
@@ -229,7 +228,7 @@ static ns_status find_parents(ns_db *db, ns_insert *rows, size_t n,
         up = NULL;
         break;
       }
-      inherit(&rows[i], up);
+      inherit_from(&rows[i], up);
       up = bsearch(&up->parent, rows, n, sizeof *rows, row_by_id);
     }
     if (up != NULL && up != &rows[i] && rows[i].deadline_in < 0)
@@ -258,11 +257,11 @@ ns_status ns_push_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edg
   target t = {0};
   ns_status st = find_parents(db, rows, n, err);
   if (st == NS_OK)
-    st = collect(rows, n, &w, err);
+    st = collect_targets(rows, n, &w, err);
   for (size_t i = 0; st == NS_OK && edges->held == 0 && i < w.n; i++) {
     const wish *x = &w.items[i];
     if (i == 0 || w.items[i - 1].on != x->on) {
-      t = (target){.live = is_new(rows, n, x->on)};
+      t = (target){.live = is_in_push(rows, n, x->on)};
       if (!t.live)
         st = find_target(db, x->on, edges->nowait, &t, err);
     }

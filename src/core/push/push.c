@@ -220,7 +220,7 @@ ns_push ns_push_new(const char *name, const char *payload) {
 /* ------------------------------------------------------------- checking */
 
 /* Characters, not bytes: the server counts them for the key's column. */
-static size_t characters(ns_bytes s) {
+static size_t count_characters(ns_bytes s) {
   size_t n = 0;
   for (size_t i = 0; i < s.n; i++)
     n += ((unsigned char)s.p[i] & 0xC0) != 0x80;
@@ -231,11 +231,10 @@ static size_t characters(ns_bytes s) {
 static ns_status check_key(ns_bytes key, ns_err *err) {
   if (!ns_utf8_valid(key))
     return ns_fail(err, NS_EINVALID, "the unique key is not valid UTF-8");
-  if (key.n > 0 && characters(key) <= NS_MAX_UNIQUE)
+  if (key.n > 0 && count_characters(key) <= NS_MAX_UNIQUE)
     return NS_OK;
-  return ns_fail(err, NS_EINVALID,
-                 "the unique key has %zu characters; it must have 1 to %d",
-                 characters(key), NS_MAX_UNIQUE);
+  return ns_fail(err, NS_EINVALID, "the unique key has %zu characters; it must have 1 to %d",
+                 count_characters(key), NS_MAX_UNIQUE);
 }
 
 static ns_status check_range(const char *what, int64_t value, int64_t min,
@@ -306,7 +305,7 @@ static ns_status resolve_queues(ns_db *db, ns_bytes queue, const ns_push *jobs,
 }
 
 /* The jobs of a flow bring their ids. */
-static ns_status number(ns_db *db, const ns_push *jobs, work *w, ns_err *err) {
+static ns_status give_ids(ns_db *db, const ns_push *jobs, work *w, ns_err *err) {
   int64_t *ids = malloc(w->n * sizeof *ids);
   size_t without = 0;
   ns_status st = NS_OK;
@@ -341,7 +340,7 @@ static ns_status check_all(ns_db *db, const ns_push *jobs, size_t n,
   return NS_OK;
 }
 
-static void pushed(ns_db *db, ns_push *jobs, const work *w) {
+static void note_ids(ns_db *db, ns_push *jobs, const work *w) {
   size_t kept = 0;
   for (size_t i = 0; i < w->n; i++) {
     bool keep = w->rows[i].kept != 0;
@@ -414,7 +413,7 @@ ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
   if ((tx.replay = repeat = is_repeat(db, queue, jobs, n)))
     take_remembered_ids(db, jobs, w.rows);
   else
-    st = number(db, jobs, &w, err);
+    st = give_ids(db, jobs, &w, err);
   if (st == NS_OK && (st = resolve_queues(db, queue, jobs, &w, err)) == NS_OK)
     st = write_jobs(db, &w, &tx, err);
   if (st == NS_EGONE && tx.replay)
@@ -422,7 +421,7 @@ ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
   else if (repeat)
     db->push.n = 0; /* decided, whichever way */
   if (st == NS_OK)
-    pushed(db, jobs, &w);
+    note_ids(db, jobs, &w);
   free(w.rows);
   return st;
 }

@@ -288,7 +288,7 @@ static ns_status release_leaving(ns_db *db, const ns_parents *p, ns_err *err) {
   return st;
 }
 
-static ns_status add_new(const ns_parents *p, ns_edges *edges, ns_err *err) {
+static ns_status add_new_edges(const ns_parents *p, ns_edges *edges, ns_err *err) {
   for (size_t i = 0; i < p->n; i++) {
     ns_outcome *f = p->items[i];
     bool news = is_parking(f) && is_new(f); /* looks at all children, so once */
@@ -318,7 +318,7 @@ static ns_status add_known(ns_db *db, const ns_parents *p, ns_edges *edges, ns_e
 
 static ns_status write_edges(ns_db *db, const ns_parents *p, ns_err *err) {
   ns_edges edges = {0};
-  ns_status st = add_new(p, &edges, err);
+  ns_status st = add_new_edges(p, &edges, err);
   if (st == NS_OK)
     st = add_known(db, p, &edges, err);
   if (st == NS_OK)

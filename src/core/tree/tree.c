@@ -373,7 +373,7 @@ ns_status ns_tree_up(ns_db *db, int64_t id, int64_t *parent, bool *sure,
 
 /* ----------------------------------------------------------------- progress */
 
-static int64_t *counter(ns_progress *p, ns_bytes state) {
+static int64_t *counter_of(ns_progress *p, ns_bytes state) {
   const struct {
     const char *name;
     int64_t *n;
@@ -395,7 +395,7 @@ static ns_status count_batch(ns_db *db, ns_tree *t, ns_progress *p, ns_err *err)
     st = ns_db_run(db, NS_SQL_REPORT_TREE_STATES, &param, err);
   while (st == NS_OK && (st = ns_db_row(db, NS_SQL_REPORT_TREE_STATES, &row, err)) == NS_OK &&
          row != NULL) {
-    int64_t *n = counter(p, row[0].s);
+    int64_t *n = counter_of(p, row[0].s);
     if (n == NULL)
       continue;
     *n += row[1].i;

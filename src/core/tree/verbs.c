@@ -248,7 +248,7 @@ static ns_status end_pause(ns_db *db, ns_tx *tx, ns_err *err) {
 /* Before the walk: what is spawned below a finished top meanwhile is in no walk. Inside
 ** another pause there is a walk before that, too: what is not reached when we are cut off
 ** is held by its pause, and is not taken for lost. */
-static ns_status resume(ns_db *db, ns_tree *t, ns_err *err) {
+static ns_status resume_tree(ns_db *db, ns_tree *t, ns_err *err) {
   ns_tx tx = {.run = end_pause, .arg = t};
   ns_status st = t->outer != 0 ? ns_tree_walk(db, t, ns_tree_release, err) : NS_OK;
   if (st != NS_OK)
@@ -370,8 +370,7 @@ static ns_status run_verb(ns_db *db, ns_tree *t, ns_verb verb, ns_err *err) {
     return st;
   if (verb == NS_TREE_RETRY)
     return ns_tree_retry(db, t, err);
-  st = verb == NS_TREE_RESUME ? resume(db, t, err)
-                              : ns_tree_walk(db, t, steps[verb], err);
+  st = verb == NS_TREE_RESUME ? resume_tree(db, t, err) : ns_tree_walk(db, t, steps[verb], err);
   if (st != NS_OK)
     return st;
   if (verb == NS_TREE_RESUME && t->changed == 0)
