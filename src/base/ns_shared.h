@@ -3,7 +3,7 @@
 **
 ** Invariant: each verb is one change of the dict under the latch, so a process
 ** that dies in it has done it or has not. Keys are 1 to 255 bytes. (Only the second is asserted:
-** for the first, spec/shared kills processes at each store.)
+** for the first, spec/unit kills processes at each store.)
 ** Every verb may fail with BUSY (see ns_latch_take) and INVALID (the key).
 */
 #ifndef NS_SHARED_H

@@ -5,7 +5,7 @@
 ** room is dropped and counted, and so are all behind it until half of the room is free
 ** again; then one line says how many there were. Lines go out whole, as many in one
 ** write as a pipe takes without mixing them with those of others. (Asserted but for the first,
-** which is about time: spec/host/signals_spec.lua has a reader that stops.)
+** which is about time: spec/host/log_spec.lua has a reader that stops.)
 **
 ** There is one per process; a child that is forked has none.
 */

@@ -317,7 +317,7 @@ static ns_status read_reserve(lua_State *L, nsh_config *cfg, size_t i,
   return NS_OK;
 }
 
-/* Whoever may claim a queue's jobs has somebody to run them. */
+/* A host that claims a queue's jobs has workers to run them. */
 static ns_status check_reserves(const nsh_config *cfg, ns_err *err) {
   size_t sum = 0;
   for (size_t i = 0; i < cfg->nreserves; i++)

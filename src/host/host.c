@@ -79,7 +79,7 @@ static void complain(const char *text, size_t n) {
   fflush(stderr);
 }
 
-/* Of the scripts that run; absent: there is nobody to run any. */
+/* Of the scripts that run; absent: no zygote is there to run any. */
 static ns_bytes version_of(const host *h) {
   return h->pools.zygote != NULL ? ns_str(h->pools.zygote->version) : NS_NONE;
 }
@@ -553,10 +553,10 @@ static void await_seed(host *h) {
   waitpid(h->seed, NULL, 0);
 }
 
-/* Closing their sockets ends seed and keeper, and whoever is left below. */
+/* Closing their sockets ends seed and keeper, and all processes below them. */
 static void close_loop(host *h) {
   shut_down(h);
-  nsh_signals_hold(true); /* from here on nobody listens */
+  nsh_signals_hold(true); /* from here on they are not handled */
   nsh_family_close(&h->family);
   nsh_pool_free(&h->pools);
   uv_walk(&h->loop, close_handle, NULL);

@@ -12,7 +12,7 @@
 
 #include "wake/wake.h"
 
-/* Is it caught, or kept until somebody listens? */
+/* Is the signal caught, or kept until it is unblocked? */
 static bool listens(pid_t pid) {
   const unsigned long long bit = 1ULL << (SIGHUP - 1);
   char line[256];

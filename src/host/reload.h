@@ -2,7 +2,7 @@
 ** Loading the handler scripts: a new generation of them at the start, after a
 ** HUP, and after the death of the zygote that had the last one.
 **
-** Invariant: one generation is read at a time. Who asks meanwhile is obeyed
+** Invariant: one generation is read at a time. A request that comes meanwhile is obeyed
 ** afterwards; and a load that does not end does not keep them waiting.
 */
 #ifndef NSH_RELOAD_H

@@ -182,7 +182,7 @@ static bool is_exempt(const char *root) {
          (caps & (INT64_C(1) << CAP_ADMIN | INT64_C(1) << CAP_RESOURCE)) != 0;
 }
 
-/* Whoever takes on another user leaves the exemption behind. */
+/* A process that takes on another user leaves the exemption behind. */
 static int64_t user_tasks(const char *root, const nsh_config *cfg) {
   const struct passwd *p = cfg->user != NULL ? getpwnam(cfg->user) : NULL;
   struct rlimit r;

@@ -1,5 +1,5 @@
 /*
-** Signals are blocked where nobody listens, and come when somebody does.
+** Signals are blocked while they are not handled, and come when they are.
 */
 #include "signals.h"
 

@@ -2,8 +2,8 @@
 ** The signals a host handles.
 **
 ** Invariant: once the host has jobs none of them ends it in its default way, with
-** a status that is not ours: while nobody listens they wait.
-** (Not asserted: spec/host/signals_spec.lua sends each of them.)
+** a status that is not ours: while they are not handled they wait.
+** (Not asserted: specs of the host send each of them.)
 */
 #ifndef NSH_SIGNALS_H
 #define NSH_SIGNALS_H
@@ -22,13 +22,13 @@ typedef struct nsh_signals {
 } nsh_signals;
 
 /* HUP and USR1, which would end a host that does not listen yet, wait from now
-** on; with 'all' every signal, as nobody listens any more. */
+** on; with 'all' every signal, as none is handled any more. */
 void nsh_signals_hold(bool all);
 
 /* Hears those two. Callback and its argument are set already. */
 void nsh_signals_open(nsh_signals *s, uv_loop_t *loop);
 
-/* There are jobs: hears the others as well, which until now ended the host as
+/* There are jobs: handles the other signals as well, which until now ended the host as
 ** they end any program. */
 void nsh_signals_all(nsh_signals *s);
 

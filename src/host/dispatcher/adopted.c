@@ -3,12 +3,12 @@
 ** their rows claimed by the same thread, on the same connection.
 **
 ** Each is looked at about once a second while claims find nothing, and at once while
-** they come back full; one whose triggers ring (table_listener.c) is left alone for
+** they come back full; one whose triggers ring (listener.c) is left alone for
 ** ten seconds.
 ** What is free is shared with the queues by halves, and tables take turns at it.
 **
 ** A row whose failure, or "again", names a delay that its table has no column for would
-** come back at once, in front of all others. So its verdict waits here (dispatcher/deferred.c),
+** come back at once, in front of all others. So its verdict waits here (dispatcher/retry.c),
 ** and the row stays claimed for as long.
 **
 ** Invariant: a table's jobs have its lease, a number below 0, wherever they go, and
@@ -40,7 +40,7 @@ typedef struct nsh_adopted {
   nsh_batch fresh; /* verdicts out of the exchange */
   nsh_retry unsettled;
   nsh_deferred deferred;        /* verdicts that wait */
-  nsh_table_listener *listener; /* hears whoever rings for it; NULL: nobody does */
+  nsh_table_listener *listener; /* is woken by its triggers; NULL: it has none */
   bool handled;                 /* some script here has its handler */
   bool told;                    /* ... or people have been told that none has */
   bool paused;                  /* what was claimed has been taken back */

@@ -65,7 +65,7 @@ static void take_turn(nsh_dispatch *d, nsh_turn *t) {
     bool holds = m->outstanding > 0;
     wait_until(m, holds ? nsh_sooner(next, now + HOLD_LOOK) : next);
     now = ns_mono_us();
-    if (holds && ns_hung_up(d->db)) /* come back before others think us dead */
+    if (holds && ns_hung_up(d->db)) /* come back before other holders think us dead */
       d->beat_at = now;
   }
   t->room = nsh_exchange_room(m);
@@ -233,7 +233,7 @@ bool nsh_dispatch_close(nsh_dispatch *d) {
   nsh_listen_close(d->listen);
   stop_sources(d);
   ns_close(d->db);
-  if (ended) /* nobody is left who tells it */
+  if (ended) /* no thread is left that tells it */
     ended = nsh_slow_close(d->slow);
   for (size_t i = 0; i < d->nsources; i++)
     d->sources[i]->close(d->sources[i]);

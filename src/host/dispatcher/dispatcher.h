@@ -35,7 +35,7 @@
 /* Verdicts on their way to the database, with every byte they point to. Bytes live in chunks
 ** that never move, so what a verdict points to stays
 ** valid until its batch is cleared, however many are added after it. The verdicts
-** themselves do move: nobody is given a pointer to one, they are added complete. A
+** themselves do move: no pointer to one is given out, they are added complete. A
 ** chunk may be a file that has no name: its pages need not stay in memory. */
 
 typedef struct nsh_chunk nsh_chunk;
@@ -48,9 +48,6 @@ typedef struct nsh_batch {
 
 #define NSH_BATCH_INIT ((nsh_batch){NULL, 0, 0, NULL})
 
-/* Appends '*v' as it is: its bytes and children are the batch's already. */
-void nsh_batch_add(nsh_batch *b, const ns_verdict *v);
-
 /* Copies of bytes that live as long as the batch. Absent bytes stay absent. */
 ns_bytes nsh_batch_keep(nsh_batch *b, ns_bytes s);
 /* The same for bytes that may have to wait long: over 64 KiB they go into a
@@ -62,13 +59,6 @@ ns_push *nsh_batch_children(nsh_batch *b, size_t n);
 
 /* Has the texts of a child point to copies that live as long as the batch. */
 void nsh_batch_keep_child(nsh_batch *b, ns_push *child);
-
-/* Appends a deep copy of 'v'. */
-void nsh_batch_copy(nsh_batch *b, const ns_verdict *v);
-
-/* Forgets all verdicts; keeps a little memory for the next ones. */
-void nsh_batch_clear(nsh_batch *b);
-void nsh_batch_free(nsh_batch *b);
 
 /* --------------------------------------------------------------- the exchange */
 
@@ -152,7 +142,7 @@ typedef struct nsh_exchange {
   size_t nids, capids;
   nsh_lost *lost;
   size_t nlost, caplost;
-  ns_notice *revoked; /* claims that somebody has ended */
+  ns_notice *revoked; /* claims that were ended from outside */
   size_t nrevoked, caprevoked;
   int64_t *withdrawn; /* leases whose jobs, where not begun, are to be given back */
   size_t nwithdrawn, capwithdrawn;
@@ -187,9 +177,6 @@ typedef struct nsh_exchange {
 void nsh_exchange_init(nsh_exchange *m, size_t npools, void (*notify)(void *arg), void *arg);
 void nsh_exchange_free(nsh_exchange *m); /* when the threads are gone */
 
-/* A condition whose time is monotonic. */
-void nsh_exchange_cond(pthread_cond_t *c);
-
 void nsh_exchange_lock(nsh_exchange *m);
 void nsh_exchange_unlock(nsh_exchange *m);
 
@@ -201,7 +188,7 @@ void nsh_exchange_unlock(nsh_exchange *m);
 nsh_batch *nsh_exchange_batch(nsh_exchange *m, int64_t lease, size_t nchildren);
 
 /* The verdict of a job of the host's, complete: what it points to is kept by its batch
-** already. Its handler has ended now, if one had begun. Wakes whoever writes it. */
+** already. Its handler has ended now, if one had begun. Wakes the thread that writes it. */
 void nsh_exchange_verdict(nsh_exchange *m, const ns_verdict *v);
 
 /* Takes a job back that no worker has started. */
@@ -212,7 +199,7 @@ void nsh_exchange_release(nsh_exchange *m, int64_t id, int64_t run, int64_t leas
 void nsh_exchange_touch(nsh_exchange *m, const nsh_touch *t, nsh_place *place);
 
 /* 'n' ids of the stock have been handed out: it is filled up again when half of it is gone,
-** or now, when somebody 'waits' for one. It is empty until somebody does. */
+** or now, when a worker 'waits' for one. It is empty until one does. */
 void nsh_exchange_want_ids(nsh_exchange *m, size_t n, bool waits);
 
 /* 'places': what each pool has free; jobs that are on their way to the loop are taken
@@ -225,27 +212,6 @@ void nsh_exchange_serves(nsh_exchange *m, char *handlers, char *names, size_t ta
 
 /* No job will be claimed any more: end once everything is settled. */
 void nsh_exchange_finish(nsh_exchange *m);
-
-/* True when the host holds no job and owes no verdict. */
-bool nsh_exchange_quiescent(const nsh_exchange *m);
-
-/* -------------------------------------------------- the upkeep; lock is held */
-
-/* One of 'large' is written: the rest is the dispatcher's. */
-void nsh_exchange_written(nsh_exchange *m, const ns_verdict *v);
-
-/* ------------------------------------------- the dispatcher; lock is held */
-
-/* How many jobs may be claimed now. */
-nsh_room nsh_exchange_room(const nsh_exchange *m);
-
-/* Hands claimed jobs over, 'by_pool' of each pool's queue; '*jobs' is empty
-** afterwards. */
-void nsh_exchange_deliver(nsh_exchange *m, ns_jobs *jobs, const size_t *by_pool);
-void nsh_exchange_ids(nsh_exchange *m, const int64_t *ids, size_t n);
-void nsh_exchange_lose(nsh_exchange *m, const nsh_touch *t);
-void nsh_exchange_revoke(nsh_exchange *m, const ns_notice *n);
-void nsh_exchange_withdraw(nsh_exchange *m, int64_t lease);
 
 /* ------------------------------------------------------------ the dispatcher */
 

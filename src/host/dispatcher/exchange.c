@@ -2,7 +2,7 @@
 ** The exchange. Waiting is by condition variables on the monotonic clock; the
 ** loop, which waits in epoll, is woken through 'notify'.
 */
-#include "dispatcher/dispatcher.h"
+#include "dispatcher/turn.h"
 
 #include <fcntl.h>
 #include <stdalign.h>
@@ -66,7 +66,7 @@ ns_bytes nsh_batch_keep(nsh_batch *b, ns_bytes s) {
   return (ns_bytes){p, s.n};
 }
 
-/* A file of 'size' bytes that nobody can open, with its space set aside, so
+/* A file of 'size' bytes that has no name, with its space set aside, so
 ** that a full disk is met here and not at some later write; -1: none. */
 static int nameless_file(size_t size) {
   const char *folder = getenv("TMPDIR");

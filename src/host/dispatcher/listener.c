@@ -1,5 +1,5 @@
 /*
-** The listener thread and the art of ending it: a KILL QUERY may arrive just
+** The listener threads, and how their waits are ended: a KILL QUERY may arrive just
 ** before the statement it should end, so it is repeated until the thread has
 ** said that it is gone. When the server does not help the thread leaves it.
 */
@@ -256,7 +256,7 @@ static void *listen_for_table(void *arg) {
   while (ready(h, &holder)) {
     bool failed = ns_ear_wait(h->ear, holder, NS_EAR_LONGEST, &woke, &err) != NS_OK;
     nsh_exchange_lock(h->exchange);
-    if (woke || failed) { /* then the dispatcher looks as if nobody rang */
+    if (woke || failed) { /* then the dispatcher looks as without a listener */
       h->armed = false;
       h->woken = true;
       pthread_cond_signal(&h->exchange->work);

@@ -150,8 +150,8 @@ static void list_reserves(ns_buf *list, const nsh_config *cfg) {
 
 #define BEAT (10 * NS_SECOND)
 #define BEAT_SOON (NS_SECOND / 20) /* while lost claims are being dropped */
-#define CLAIMS_HOLD (25 * NS_SECOND) /* after a beat: others wait for 30 s */
-#define TOLD_BUSY (NS_SECOND / 10) /* at notices, while nobody listens */
+#define CLAIMS_HOLD (25 * NS_SECOND) /* after a beat: other holders wait for 30 s */
+#define TOLD_BUSY (NS_SECOND / 10)   /* at notices, while the listener does not listen */
 #define WORKERS_GAP (2 * NS_SECOND) /* between two tellings of what they do */
 #define RING_GAP (NS_SECOND / 20)
 #define WIDEN 20000 /* a listener that should wait for more is woken */
@@ -178,7 +178,7 @@ void nsh_maintenance_close(nsh_dispatch *d) {
   nsh_reading_free(&d->reading);
 }
 
-/* Nobody listens, and jobs that we hold may have been cancelled. */
+/* The listener does not listen, and jobs that we hold may have been cancelled. */
 static bool may_be_told(const nsh_dispatch *d) {
   return d->exchange->outstanding > 0 && !d->exchange->armed;
 }
@@ -293,7 +293,7 @@ static void take_ids(nsh_dispatch *d, size_t want) {
     nsh_back_off(d, &err);
 }
 
-/* Claims that somebody has ended go to the loop, which stops their handlers. */
+/* Claims that were ended from outside go to the loop, which stops their handlers. */
 static void read_notices(nsh_dispatch *d, nsh_turn *t) {
   ns_notice *list;
   ns_err err;
@@ -322,7 +322,7 @@ static bool claims_are_ours(nsh_dispatch *d) {
   return !lost && ns_holder_id(d->db) == d->holder;
 }
 
-/* "We live": with each cycle that writes, and at least so often. Nobody gives
+/* "We live": with each cycle that writes, and at least so often. No host gives
 ** our claims to others for a while then. */
 static void beat(nsh_dispatch *d, int64_t now) {
   ns_err err;
@@ -337,7 +337,7 @@ static void beat(nsh_dispatch *d, int64_t now) {
     d->beat_at = now + BEAT_SOON;
 }
 
-/* Who was declared dead has lost every claim. */
+/* A holder that was declared dead has lost every claim. */
 static void check_holder(nsh_dispatch *d) {
   int64_t holder = ns_holder_id(d->db);
   if (holder == d->holder)
@@ -353,7 +353,7 @@ static void check_holder(nsh_dispatch *d) {
   d->exchange->notify(d->exchange->notify_arg);
 }
 
-/* Tells what we can run; nobody but people depends on it. */
+/* Tells what we can run, for people to read. */
 static void write_served(nsh_dispatch *d, int64_t now) {
   ns_buf queues = NS_BUF_INIT;
   ns_buf reserves = NS_BUF_INIT;
@@ -401,7 +401,7 @@ static void write_workers(nsh_dispatch *d, const nsh_turn *t, int64_t now) {
     d->workers = t->workers;
 }
 
-/* There is more than we can take: somebody idle may have it. Our own listener,
+/* There is more than we can take: an idle host may have it. Our own listener,
 ** which waits for reserved queues, must not have us ring again and again. */
 static void ring(nsh_dispatch *d, int64_t now) {
   ns_err err;

@@ -31,7 +31,7 @@
 
 #define FEEDS_OLD NS_SECOND
 #define LAST_LOOK 5000 /* of one that drains, after a claim that found nothing */
-#define HELD_RETRY 10000 /* dependents whose row somebody else holds */
+#define HELD_RETRY 10000 /* dependents whose row another transaction holds */
 
 /* The queues that are claimed from, as the core wants to have them: with their weights, and
 ** with the room of the workers that are reserved for them. They are made anew whenever the
@@ -139,8 +139,8 @@ static ns_status open_feeds(feeds *f, const nsh_config *cfg, ns_db *db, ns_err *
   return st;
 }
 
-/* Shares the room out; how many jobs to claim. What is reserved for a queue that is not
-** served now is nobody's. */
+/* Shares the room out; how many jobs to claim. Places that are reserved for a queue
+** that is not served now stay empty. */
 static size_t share_room(feeds *f, const nsh_room *room) {
   size_t limit = room->open;
   for (size_t i = 0; i < f->n; i++) {
@@ -189,7 +189,7 @@ static size_t less(size_t n, size_t taken) {
 }
 
 /* Verdicts that wait for a later cycle keep their places, or there would be ever more of
-** them; each of this one gives way to one job, whoever else waits. */
+** them; each verdict of this cycle gives way to one job, however many verdicts wait. */
 static void hold_places(nsh_room *room, size_t waiting, size_t written) {
   size_t most = 0;
   for (size_t i = 0; i < NSH_POOLS_MAX; i++) {
@@ -254,8 +254,8 @@ static void claim_later(nsh_source *source) {
   nsh_exchange_unlock(m);
 }
 
-/* Is a feed worth waiting for? One that pool 0 has no room for is not, nor one
-** that has more already. */
+/* Is a feed worth waiting for? A feed that pool 0 has no room for is not, nor a feed that
+** has more already. */
 static bool is_wanted(const queues *q, size_t feed) {
   return !q->hot[0] || (q->feeds.pools[feed] > 0 && !q->hot[q->feeds.pools[feed]]);
 }
@@ -272,7 +272,7 @@ static void list_awaited(const queues *q, nsh_exchange *m) {
     memcpy(m->queues + m->nqueues, f->paused, f->npaused * sizeof *f->paused);
 }
 
-/* Tells the listener what to wait for, if anything. One that sleeps already, for
+/* Tells the listener what to wait for, if anything. A listener that sleeps already, for
 ** less, is woken. The lock is held. */
 static void arm(queues *q) {
   nsh_dispatch *d = q->source.d;
@@ -471,7 +471,7 @@ static void publish(queues *q, const nsh_turn *t, ns_jobs *jobs, size_t settled,
     nsh_turn_tell(d);
 }
 
-/* This turn was of the others. */
+/* This turn was for the other sources. */
 static void pass(queues *q) {
   nsh_dispatch *d = q->source.d;
   bool waits;

@@ -1,7 +1,7 @@
 /*
 ** What the database says of verdicts. Written, or too late to be: done with.
-** Held by somebody: a little later. In the server's own trouble: later and later, and
-** apart from those that come in meanwhile. Refused: as something milder. With children:
+** Its row held by another transaction: a little later. In the server's own trouble: later and
+** later, and apart from those that come in meanwhile. Refused: as something milder. With children:
 ** as many a cycle as are soon written.
 */
 #include "dispatcher/turn.h"
@@ -15,7 +15,7 @@
 #include "ns_log.h"
 #include "ns_time.h"
 
-#define LOCKED_RETRY 5000 /* µs: verdicts whose row somebody else holds */
+#define LOCKED_RETRY 5000 /* µs: verdicts whose row another transaction holds */
 #define CYCLE_US 20000    /* that children may make a cycle last: as many as fit, … */
 #define CHILDREN_MIN 100
 #define CHILDREN_MAX 1500 /* … and no more */
@@ -105,7 +105,7 @@ static void pace(nsh_retry *u, size_t found, const ns_err *trouble, int64_t now)
     u->again_at = u->ill_at;
 }
 
-/* Logs what a cycle said about one verdict. One whose row somebody else holds
+/* Logs what a cycle said about one verdict. One whose row another transaction holds
 ** (BUSY) is written a little later, and no news. */
 static void log_verdict(const ns_verdict *v) {
   ns_field id = ns_fi("id", v->id);

@@ -1,11 +1,11 @@
 /*
 ** Slow answers of the database. A wait that lasts for a second is looked at, by a
 ** connection that is made for that and kept while it lasts: the server says what the
-** session is at, or says nothing to anybody, and then it is frozen. The same connection
+** session is at, or does not answer that either, and then it is frozen. The same connection
 ** tells which verdicts have waited for a second, whatever it is that they wait for.
 **
-** Invariant: whoever waits stores two words and never waits for this thread, which sleeps
-** without a timer while nobody waits for anything. In ten seconds there is one line of
+** Invariant: a thread that waits stores two words and never waits for this thread, which sleeps
+** without a timer while no thread waits for anything. In ten seconds there is one line of
 ** what is slow, and one more when what it told of is over; the next line counts the others.
 ** (Not asserted: it is about time.)
 */
@@ -161,7 +161,7 @@ static ns_field seconds(char text[24], const char *key, int64_t us) {
 }
 
 /* 'w' NULL: only of those that had no line. 'state' is the server's word; NULL: it says
-** nothing, to anybody; "": nobody has asked. The lock is held. */
+** nothing at all; "": it was not asked. The lock is held. */
 static void write_line(nsh_slow *s, const wait *w, const char *what, int64_t took,
                        bool over, const char *state) {
   char doing[64] = "";
@@ -311,7 +311,8 @@ static void sleep_until(nsh_slow *s, int64_t when) {
   pthread_mutex_unlock(&s->lock);
 }
 
-/* Until somebody waits. Whoever begins to stores that before he looks whether we sleep. */
+/* Until a thread waits. A thread that begins to wait stores that before it looks whether we
+** sleep. */
 static void sleep_deep(nsh_slow *s) {
   bool any = false;
   pthread_mutex_lock(&s->lock);
@@ -344,7 +345,7 @@ static bool tell_owed(nsh_slow *s) {
   return st == NS_OK;
 }
 
-/* Looks at each; gives when to look again. '*busy' when somebody waits, or a verdict. */
+/* Looks at each; gives when to look again. '*busy' when a thread waits, or a verdict. */
 static int64_t look_around(nsh_slow *s, bool *busy) {
   int64_t next = ns_mono_us() + NS_SLOW;
   bool slow = false;

@@ -17,14 +17,48 @@
 #define NSH_NEVER INT64_MAX
 #define NSH_SOURCES_MAX 2
 
+/* ----------------------------------------------- batches: dispatcher/exchange.c */
+
+/* Appends '*v' as it is: its bytes and children are the batch's already. */
+void nsh_batch_add(nsh_batch *b, const ns_verdict *v);
+
+/* Appends a deep copy of 'v'. */
+void nsh_batch_copy(nsh_batch *b, const ns_verdict *v);
+
+/* Forgets all verdicts; keeps a little memory for the next ones. */
+void nsh_batch_clear(nsh_batch *b);
+void nsh_batch_free(nsh_batch *b);
+
+/* -------------------------------- the exchange, for these threads; it is locked */
+
+/* True when the host holds no job and owes no verdict. */
+bool nsh_exchange_quiescent(const nsh_exchange *m);
+
+/* One of 'large' is written: the rest is the dispatcher's. */
+void nsh_exchange_written(nsh_exchange *m, const ns_verdict *v);
+
+/* How many jobs may be claimed now. */
+nsh_room nsh_exchange_room(const nsh_exchange *m);
+
+/* Hands claimed jobs over, 'by_pool' of each pool's queue; '*jobs' is empty
+** afterwards. */
+void nsh_exchange_deliver(nsh_exchange *m, ns_jobs *jobs, const size_t *by_pool);
+void nsh_exchange_ids(nsh_exchange *m, const int64_t *ids, size_t n);
+void nsh_exchange_lose(nsh_exchange *m, const nsh_touch *t);
+void nsh_exchange_revoke(nsh_exchange *m, const ns_notice *n);
+void nsh_exchange_withdraw(nsh_exchange *m, int64_t lease);
+
+/* A condition whose time is monotonic. */
+void nsh_exchange_cond(pthread_cond_t *c);
+
 /* ----------------- verdicts that are still to be written: dispatcher/retry.c */
 
 /* The verdicts that are still to be written: those of the cycle under way, those whose
-** row somebody held when they were to be, and those whose children are too many for it.
+** row another transaction held, and those whose children are too many for it.
 **
 ** Invariant: a verdict leaves only when the database has answered for it. One
 ** that it refuses is softened until it takes it, so no job stays claimed. What those of
-** one cycle write has a bound, whatever comes in: others' jobs wait for its end. */
+** one cycle write has a bound, whatever comes in: the jobs of all queues wait for its end. */
 
 typedef struct nsh_retry {
   nsh_batch batch;   /* of this cycle; kept until it says something of one */
@@ -117,21 +151,21 @@ void nsh_deferred_free(nsh_deferred *p);
 
 /* What the log says of rows of adopted tables that come back: a line each. */
 
-/* Those of settled verdicts that have failed. */
+/* Rows whose settled verdicts are failures. */
 void nsh_row_log_failed(ns_bytes table, const ns_verdict *verdicts, size_t n);
 
-/* Those that claims have left alone. */
+/* Rows that claims have left alone. */
 void nsh_row_log_refused(ns_bytes table, ns_adopted *a);
 
-/* Those that looks have given back. */
+/* Rows that looks have given back. */
 void nsh_row_log_reset(ns_bytes table, ns_adopted *a);
 
 /* ------------------------------------------ owed verdicts: dispatcher/slow.c */
 
 /* Which verdicts the host owes: those whose handlers have ended and that the database has
-** not got yet. Those who write them say so with each cycle; another thread may ask. */
+** not got yet. The threads that write them say so with each cycle; another thread may ask. */
 
-/* Who writes verdicts, and waits for the database. */
+/* The threads that write verdicts, and wait for the database. */
 typedef enum nsh_waiter { NSH_DISPATCHER, NSH_UPKEEP, NSH_WAITERS } nsh_waiter;
 
 /* -------------------------------------------------------------- slow answers */
@@ -142,7 +176,7 @@ typedef enum nsh_waiter { NSH_DISPATCHER, NSH_UPKEEP, NSH_WAITERS } nsh_waiter;
 
 typedef struct nsh_slow nsh_slow;
 
-/* Connects to nobody yet. Errors: NOMEM. */
+/* Does not connect yet. Errors: NOMEM. */
 ns_status nsh_slow_open(nsh_slow **out, const nsh_config *cfg, nsh_exchange *exchange, ns_err *err);
 
 /* A handle that is opened with '*db' will tell of its waits, from any thread. */
@@ -151,7 +185,8 @@ void nsh_slow_watch(nsh_slow *s, nsh_waiter who, ns_config *db);
 /* What it is at from here on, for people: so many verdicts, and a claim. */
 void nsh_slow_doing(nsh_slow *s, nsh_waiter who, size_t verdicts, bool claims);
 
-/* Which verdicts it owes: see nsh_owed_set. */
+/* Thread 'who' owes these verdicts from here on; rows of adopted tables are left out. The
+** exchange is still locked when the verdicts have been taken out of it. */
 void nsh_slow_owes(nsh_slow *s, nsh_waiter who, const nsh_retry *u);
 
 /* With all signals blocked. */
@@ -167,7 +202,7 @@ bool nsh_slow_close(nsh_slow *s);
 ** lock, for a reason to claim.
 **
 ** Invariant: it waits only while it is armed, and being woken disarms it, so
-** rows that nobody can take at the moment do not make it spin. */
+** rows that no worker can take at the moment do not make it spin. */
 
 typedef struct nsh_listen nsh_listen;
 
@@ -196,8 +231,8 @@ void nsh_listen_close(nsh_listen *l);
 ** whose triggers ring.
 **
 ** Invariant: it sleeps only while it is armed, and a wake disarms it; so a row that
-** nobody can take at the moment does not make it spin. After wakes that have found
-** nothing it pauses before it sleeps again, as whoever rings has yet to commit. */
+** no worker can take at the moment does not make it spin. After wakes that have found
+** nothing it pauses before it sleeps again, as the transaction that rings has yet to commit. */
 
 typedef struct nsh_table_listener nsh_table_listener;
 
@@ -221,7 +256,7 @@ void nsh_table_listener_close(nsh_table_listener *h, ns_db *db);
 
 /* The upkeep: a thread with a connection of its own, for what may take long. It writes
 ** verdicts that bring many children, gives back what dead holders held, deletes history
-** that is old enough, and is the place of whatever else nobody waits for.
+** that is old enough, and is the place of anything else that no job waits for.
 **
 ** Invariant: its handle is no holder, so it claims nothing and writes no cycle. What
 ** it has put back is told to the dispatcher through the exchange; so is each verdict that

@@ -1,7 +1,7 @@
 /*
 ** The upkeep's thread: it sleeps until something is due, a holder may have died, or there
 ** is a large verdict to write. A prune is made of small transactions; between two of them
-** the thread rests for as long as it has worked, and does what others wait for.
+** the thread rests for as long as it has worked, and does what hosts and jobs wait for.
 */
 #include "dispatcher/turn.h"
 
@@ -13,11 +13,11 @@
 #include "ns_log.h"
 #include "ns_time.h"
 
-#define LOOK_BUSY (NS_SECOND / 2) /* at other holders, while nobody listens */
-#define LOOK_SOON (NS_SECOND / 10) /* dependents whose row somebody holds */
+#define LOOK_BUSY (NS_SECOND / 2)  /* at other holders, while the listener does not listen */
+#define LOOK_SOON (NS_SECOND / 10) /* dependents whose row another transaction holds */
 #define PRUNE (60 * NS_SECOND)
 #define PRUNE_MORE NS_SECOND
-#define PRUNE_AGAIN (6 * NS_SECOND) /* somebody holds a row of it */
+#define PRUNE_AGAIN (6 * NS_SECOND) /* another transaction holds a row of it */
 #define MEND NS_SECOND /* after the start: jobs that are nowhere */
 #define REST_MAX (NS_SECOND / 4)  /* between two transactions of a prune */
 #define END_MAX (NS_SECOND / 2)  /* for the chore that it is at */
@@ -45,7 +45,8 @@ static int64_t sooner(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
-/* Who has been busy for a while, so that nobody listens, looks more often: work that the
+/* A host that has been busy for a while, so that it does not listen, looks more often: work that
+*the
 ** listener wakes us for, and that is soon taken, brings no look. The lock is held. */
 static int64_t look_due(const nsh_upkeep *u) {
   const nsh_exchange *m = u->exchange;
@@ -89,7 +90,7 @@ static bool keep_trying(void *arg, const ns_err *why) {
 
 /* -------------------------------------------------------- holders that died */
 
-/* What is BUSY comes with the next look. */
+/* A look that was BUSY is repeated by the next one. */
 static void log_look(ns_status st, const ns_rescued *sum, const ns_err *err) {
   if (st != NS_OK && st != NS_EGONE)
     ns_log(st == NS_EBUSY ? NS_LOG_WARN : NS_LOG_ERROR, "rescue.failed",
@@ -114,7 +115,7 @@ static bool take_orders(nsh_upkeep *u, int64_t now) {
 }
 
 /* There is more to claim; and who has died may have held rows of adopted tables.
-** Whether anybody listens. */
+** Whether the listener listens. */
 static bool tell(nsh_exchange *m, bool back, bool died) {
   bool armed;
   nsh_exchange_lock(m);
@@ -155,7 +156,7 @@ static void tell_written(nsh_exchange *m, const ns_verdict *v) {
   nsh_exchange_unlock(m);
 }
 
-/* Each in a transaction of its own. One that fails waits, longer each time. */
+/* Each in a transaction of its own. A verdict that fails waits, longer each time. */
 static ns_err write_each(nsh_upkeep *u, int64_t holder) {
   nsh_batch *b = &u->large.batch;
   ns_err last = *ns_trouble(u->db);

@@ -23,7 +23,7 @@
 
 /* Memory of the host process. A host that cannot get a few bytes cannot keep
 ** its promises either, so these do not fail: they log and abort. What it held
-** is rescued by others, and its workers die with it. */
+** is rescued by other hosts, and its workers die with it. */
 
 /* Zeroed; freed with free. */
 void *nsh_alloc(size_t n);
@@ -140,7 +140,7 @@ bool nsh_get_child(nsh_frame *f, ns_push *child);
 **
 ** Invariants: the bytes from tail to head are the reader's, all others the
 ** writer's, and each side moves its own count only when it is done with the
-** bytes. So whoever is killed, at whatever instant, leaves behind exactly what
+** bytes. So a side that is killed, at whatever instant, leaves behind exactly what
 ** it had published. Nothing the other side wrote is believed: counts are
 ** checked and offsets cannot leave the ring. */
 
@@ -159,7 +159,7 @@ typedef struct nsh_ring {
   alignas(64) char bytes[NSH_RING];
 } nsh_ring;
 
-/* Nobody uses the ring: makes it empty. */
+/* The ring is not in use: makes it empty. */
 void nsh_ring_reset(nsh_ring *r);
 
 /* ----------------------------------------------------------------- writer */
@@ -267,13 +267,13 @@ bool nsh_wakeup_closed(const nsh_waker *k, int ms);
 ** or taken back; those from gate.next to gate.end may be started. */
 
 #define NSH_SAID 3776                /* bytes of a text, with its zero */
-#define NSH_INTERRUPT_SIGNAL SIGUSR2 /* from zygote to worker: worker/interrupt.h */
+#define NSH_INTERRUPT_SIGNAL SIGUSR2 /* from zygote to worker: worker/interrupt.c */
 
 /* Why a job is to stop. */
 typedef enum nsh_why {
   NSH_WHY_NONE,
   NSH_WHY_TIMEOUT,  /* it runs too long: it fails */
-  NSH_WHY_LOST,     /* its claim is gone: nobody wants to know how it ends */
+  NSH_WHY_LOST,     /* its claim is gone: its end does not matter */
   NSH_WHY_STOP,     /* the host stops: it is given back */
   NSH_WHY_MEMORY,   /* it is over its memory limit and goes on: it fails */
   NSH_WHY_CANCELLED /* as LOST */
@@ -296,7 +296,7 @@ typedef struct nsh_slot {
 /* All slots of a host. */
 typedef struct nsh_slots {
   /* Monotonic µs. After that instant nothing may be started: the host has not
-  ** heard from the database for so long that others may have been given its
+  ** heard from the database for so long that other hosts may have been given its
   ** jobs. 0: no such limit. */
   _Atomic int64_t valid_until;
   nsh_pending pending;

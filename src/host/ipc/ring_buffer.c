@@ -1,6 +1,6 @@
 /*
-** Rings. Whoever sleeps says so first and looks once more; whoever publishes
-** looks whether somebody sleeps afterwards. With sequentially consistent
+** Rings. A side that sleeps says so first and looks once more; a side that publishes
+** looks afterwards whether the other one sleeps. With sequentially consistent
 ** orders one of the two sees the other, so no wake-up is lost, and none is
 ** sent to those who are awake. A reader sleeps on the count of what was written. A
 ** writer sleeps on its own word that it does, which the reader takes back: on the

@@ -217,7 +217,7 @@ static void send_ids(nsh_process *w, const int64_t *ids, size_t n) {
   nsh_must(nsh_end(&w->out, start));
 }
 
-/* Who gets fewer than it wanted asks again. */
+/* A worker that gets fewer than it wanted asks again. */
 void nsh_messages_serve_ids(nsh_pools *t) {
   nsh_exchange *m = t->exchange;
   size_t used = 0;

@@ -87,7 +87,7 @@ static void hand_out(nsh_pools *t, size_t pool) {
 void nsh_pool_hand_out(nsh_pools *t) {
   if (t->quiet ||
       (t->backlog > 0 && !nsh_slots_valid(t->slots, ns_mono_us())))
-    return; /* the backlog may be others' by now */
+    return; /* the backlog may be of other holders by now */
   for (size_t i = 1; i < t->npools; i++)
     hand_out(t, i);
   hand_out(t, 0);

@@ -1,6 +1,6 @@
 /*
 ** A job is expected to be short until it has been seen to be long. Then what was
-** sent behind it is taken back, what was claimed for its worker is run by others,
+** sent behind it is taken back, what was claimed for its worker is run by other workers,
 ** and what no worker can start goes back to the database.
 */
 #include <signal.h>
@@ -13,7 +13,7 @@
 #define LONG_US 100000          /* nothing is claimed ahead for its worker */
 #define UNRESPONSIVE_US (10 * NS_SECOND) /* a worker that does not start what it has, or leave */
 #define MOMENT_US (NS_SECOND / 2) /* the backlog waits so long for a worker */
-#define TICK_FINE 20000         /* period while somebody works */
+#define TICK_FINE 20000           /* period while a worker works */
 #define TICK_COARSE 100000      /* with many workers */
 #define FINE_WORKERS 256
 #define TOUCHES_MAX 1000        /* waiting to be written; the others come later */
@@ -73,13 +73,13 @@ static void replace(nsh_process *w) {
 
 /* ------------------------------------------------------------------ a line */
 
-/* Does nobody live who may take the jobs of a line? */
+/* Is there no worker that may take the jobs of a line? */
 static bool unattended(const nsh_pools *t, size_t line) {
   return t->pools[line].backlog.n > 0 && t->pools[line].up == 0 &&
          t->pools[0].up == 0;
 }
 
-/* Nobody is there to start a line, and nobody will be for a moment: others may
+/* No worker is there to start a line, and none will be for a moment: other hosts may
 ** have it. */
 static bool stranded(nsh_pools *t, int64_t now) {
   bool any = false;

@@ -58,7 +58,7 @@ static void read_peer(nsh_peer *p) {
   while (p->ctl >= 0 && !p->gone &&
          (got = nsh_control_receive(p->ctl, bytes, &f, &fd, false)) > 0) {
     if (fd >= 0)
-      close(fd); /* nobody sends us one */
+      close(fd); /* no peer sends us one */
     p->silence = 0;
     if (p->asked > 0 && (f.type == NSH_FORKED || f.type == NSH_HEARD))
       p->asked--;
@@ -244,7 +244,7 @@ static void on_keeper_frame(void *arg, nsh_frame *f) {
     on_death(&b->zygotes[index], (int)last);
 }
 
-/* Without a seed there is nobody else to clear up, and no other keeper. */
+/* Without a seed the host has to clear up itself, and there will be no other keeper. */
 static void lose_keeper(nsh_family *b) {
   if (b->keeper_pid > 0)
     nsh_session_kill(b->keeper_pid, NULL, 0);
@@ -317,7 +317,7 @@ static void end_keeper(nsh_family *b) {
   ask(b, &b->seed, NSH_KILL, 0, SIGKILL, -1);
 }
 
-/* Nobody is above it but the host: all of them go. */
+/* Only the host is above the seed: all of them go. */
 static void end_seed(nsh_family *b) {
   ns_log(NS_LOG_ERROR, "seed.unresponsive", NULL, 0);
   if (b->keeper_pid > 0)
@@ -387,7 +387,7 @@ size_t nsh_family_alive(const nsh_family *b) {
   return n;
 }
 
-/* Nobody has that number, so nobody is hit. One that reads its scripts hears
+/* No worker has that number, so no worker is hit. A zygote that reads its scripts hears
 ** nothing, and may take long. */
 void nsh_family_ping(nsh_family *b) {
   for (size_t i = 0; i < NSH_ZYGOTES; i++)

@@ -2,11 +2,11 @@
 ** What a zygote and its workers may not do: gain rights (unless that is allowed), outlive the
 ** host when memory is short, and, when the host is root, be root. None of them dumps core.
 **
-** Secrets that came with the command line and the environment. Everybody on
+** Secrets that came with the command line and the environment. Every user of
 ** the machine can read the arguments of a process (ps), and its user the
 ** environment it was started with (/proc/PID/environ): both are overwritten
 ** in place, and the program goes on with copies of its own. What stood there
-** until then has been seen by whoever looked in those first milliseconds.
+** until then can be seen during those first milliseconds.
 */
 #include "process/process.h"
 #include "process/spawner.h"

@@ -114,9 +114,9 @@ void nsh_zygote_signal(nsh_zygote *z, int sig);
 /* ------------------------------------------------------------------ sessions */
 
 /*
-** Kills everybody in 'session' but the caller, the 'n' processes of 'spared'
-** (0: none), and who descends from one of those or is in the process group of
-** one that does. Returns when nobody else is left alive (at the latest after 5 s, for
+** Kills all processes of 'session' but the caller, the 'n' processes of 'spared'
+** (0: none), their descendants, and the processes in the process group of one of these.
+** Returns when no other process is left alive (at the latest after 5 s, for
 ** the sake of one that hangs in the kernel); zombies are their parents'.
 ** The session's number should still be taken: its leader is the caller, or has
 ** not been reaped, or only just.
@@ -127,8 +127,8 @@ void nsh_session_kill(pid_t session, const pid_t *spared, size_t n);
 
 /*
 ** Takes a name for this process, until it ends, however it ends; the processes that a
-** host forks do not keep it. 1: it is ours; 0: another process has it; -1: errno says
-** why nobody knows.
+** host forks do not keep it. 1: it is ours; 0: another process has it; -1: it is not
+** known, and errno says why.
 */
 int nsh_single_take(ns_bytes name);
 

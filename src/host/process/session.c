@@ -4,7 +4,7 @@
 ** Whatever a handler starts stays in its keeper's session unless it asks for
 ** one of its own (setsid), and no process can be moved into a session from
 ** outside. So a session is the one mark that orphans cannot lose by accident:
-** everybody in it goes with the keeper, and who left it did so on purpose.
+** every process in it goes with the keeper, and a process that left it did so on purpose.
 **
 ** Sweeping a session: /proc is read, the victims are killed, and again, until
 ** there are none; so one that forks while we look is found in the next round.
@@ -138,7 +138,7 @@ static size_t kill_all(const procs *all, pid_t session, const pid_t *spared,
         has_kin(all, p->group, spared, n))
       continue;
     if (getsid(p->pid) != session)
-      continue; /* its number may be somebody else's by now */
+      continue; /* its number may have been reused by now */
     kill(p->pid, SIGKILL);
     found++;
   }

@@ -168,7 +168,7 @@ static void do_fork(server *h, uint32_t index, int fd) {
   if (fd >= 0)
     close(fd);
   if (pid > 0 && h->n->bound)
-    setpgid(pid, pid); /* whoever comes first: the group exists from now on */
+    setpgid(pid, pid); /* parent and child both: the group exists from now on */
   if (pid > 0)
     h->pids[index] = pid;
   tell(h, NSH_FORKED, index, pid > 0 ? pid : 0, pid > 0 ? 0 : why);
@@ -201,7 +201,7 @@ static bool obey(server *h) {
 static int release_child(server *h, size_t index) {
   pid_t dead = h->pids[index];
   int status = 0;
-  ns_assert(dead > 0); /* it has not been reaped: its number is nobody else's */
+  ns_assert(dead > 0); /* it has not been reaped: its number is not reused */
   h->pids[index] = 0;
   h->n->clear(dead, h->pids, h->n->max);
   while (waitpid(dead, &status, 0) < 0 && errno == EINTR)
@@ -214,13 +214,13 @@ static void child_died(server *h, pid_t pid) {
   while (i < h->n->max && h->pids[i] != pid)
     i++;
   if (i == h->n->max)
-    waitpid(pid, NULL, 0); /* somebody's orphan */
+    waitpid(pid, NULL, 0); /* an orphan that came to us */
   else
     tell(h, NSH_EXITED, (int64_t)i, pid, release_child(h, i));
 }
 
 /* A dead child is looked at before it is reaped: until then its number, which
-** is also that of its group, belongs to nobody else. */
+** is also that of its group, is not reused. */
 static void reap(server *h) {
   struct signalfd_siginfo info;
   siginfo_t dead = {0};

@@ -8,7 +8,7 @@
 ** are close-on-exec. A child is named by its index, never by its process id, and a
 ** signal goes only to a child that has not been reaped, so it can never hit a
 ** stranger. What a dead child leaves behind is cleared away before its end is
-** reported, so whoever is told of it may use what the child used.
+** reported, so the process that is told of it may use what the child used.
 */
 #ifndef NSH_PROCESS_SPAWNER_H
 #define NSH_PROCESS_SPAWNER_H

@@ -313,7 +313,7 @@ static int rehearse(lua_State *L) {
   return 0;
 }
 
-/* Workers share this memory as long as nobody writes to it: they begin with a heap
+/* Workers share this memory as long as none of them writes to it: they begin with a heap
 ** without garbage and without holes. (The generational collector was tried: no less
 ** memory after a thousand jobs, and an eighth fewer jobs per second.) */
 static void be_shared(lua_State *L) {

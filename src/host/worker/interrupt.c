@@ -7,7 +7,7 @@
 ** again, after fewer and fewer instructions, so that a handler has time to
 ** clean up and no pcall can swallow it for ever.
 **
-** Invariant: nothing is hooked while nobody asks; the coroutine that runs is
+** Invariant: nothing is hooked unless the host asks; the coroutine that runs is
 ** known at any moment, because resume, wrap and close are ours. Code that runs
 ** in C, or in a coroutine that a C module resumed, is out of reach: for that
 ** there is SIGTERM.

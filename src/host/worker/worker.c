@@ -457,7 +457,7 @@ static void run_protected(const nsh_order *o) {
   lua_settop(L, 0);
 }
 
-/* An orderly end: all that was said is told, and whoever wants to know of it does. */
+/* An orderly end: the host gets all frames, and the scripts are told. */
 static void retire(void) {
   nsh_channel_flush(&w.channel);
   alarm(STOP_S);
@@ -468,7 +468,7 @@ static void retire(void) {
   nsh_channel_leave(0);
 }
 
-/* The host has lost touch with the database: its claims may be others' by now.
+/* The host has lost touch with the database: its claims may be of other holders by now.
 ** Waits until it is back, or has taken job 'seq' back; the time then. */
 static int64_t wait_fresh(uint32_t seq) {
   int64_t now;
@@ -521,7 +521,7 @@ static void on_term(int sig, siginfo_t *info, void *context) {
   raise(sig);
 }
 
-/* Writing to nobody is an error of the handler's, not its end. SIG_IGN would be
+/* Writing to a closed pipe is an error of the handler's, not its end. SIG_IGN would be
 ** inherited by the programs it starts; a handler is not. */
 static void on_pipe(int sig) {
   (void)sig;
