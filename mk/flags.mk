@@ -14,12 +14,11 @@ LUA_LIBS       ?= $(shell $(PKG) --libs lua5.4 2>/dev/null)
 JANSSON_LIBS   ?= $(shell $(PKG) --libs jansson 2>/dev/null)
 UV_LIBS        ?= $(shell $(PKG) --libs libuv 2>/dev/null)
 
-# `make DEBUG=1` builds with asserts, tiny first buffers and no optimiser;
+# `make DEBUG=1` builds with asserts, tiny first buffers and little optimisation;
 # SAN=address,undefined (or thread) adds sanitizers. Each has its own folder:
 # O=build/asan make SAN=address,undefined
 ifdef DEBUG
 OPT := -Og -g3 -DNS_DEBUG -fno-omit-frame-pointer
-HARDEN := -fstack-protector-strong -fstack-clash-protection
 else
 OPT := -O2 -g
 endif

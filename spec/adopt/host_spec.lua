@@ -568,7 +568,8 @@ describe("tables with triggers:", function()
       for i = 1, 5 do
         local status, out, err = proc.run { "mariadb", "--no-defaults",
           "--socket=" .. url:match "unix_socket=(.*)", "--user=" .. url:match "//(.-):", "--password=Pass-word_1",
-          "-e", ("USE `%s`; "):format(lab.database) .. designs.migration_task.row }
+          "--init-command=" .. nst.session, "-e",
+          ("SET autocommit = 1; USE `%s`; "):format(lab.database) .. designs.migration_task.row }
         assert.equal(0, status, out .. err)
         local added = nightshift.clock()
         late[i] = eventually(function() return begun(path)[i] end) - added

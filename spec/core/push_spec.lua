@@ -2,6 +2,7 @@
 
 local db = require "spec.support.db"
 local nightshift = require "nightshift"
+local nst = require "nst"
 local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
 
@@ -237,8 +238,9 @@ describe("a push after others, whose transaction is run again", function()
     local q = handle:queue "q"
     local a, b = assert(q:push "a"), assert(q:push "b")
     assert(handle:execute "SET innodb_lock_wait_timeout = 1")
-    local locked = proc.start { "mariadb", "--no-defaults", "--socket=" .. db.shared().socket, "--user=root", name,
-      "-e", ("BEGIN; SELECT id FROM nightshift_job WHERE id = %d FOR UPDATE; DO SLEEP(4); COMMIT"):format(b) }
+    local locked = proc.start { "mariadb", "--no-defaults", "--socket=" .. db.shared().socket, "--user=root",
+      "--init-command=" .. nst.session, "-e",
+      ("USE `%s`; BEGIN; SELECT id FROM nightshift_job WHERE id = %d FOR UPDATE; DO SLEEP(4); COMMIT"):format(name, b) }
     eventually(function()
       local row = other:execute("SELECT id FROM nightshift_job WHERE id = ? FOR UPDATE SKIP LOCKED", b)
       return #row == 0

@@ -146,7 +146,7 @@ describe("remedies:", function()
     --- Bytes of a table's file.
     local function size(name)
       return all([[SELECT FILE_SIZE AS n FROM information_schema.INNODB_SYS_TABLESPACES
-      WHERE NAME = CONCAT(DATABASE(), '/', ?)]], name)[1].n
+      WHERE NAME = CONCAT(CAST(CONVERT(DATABASE() USING filename) AS BINARY), '/', ?)]], name)[1].n
     end
 
     --- Pushes them, as many as are not waiting yet; calls back with what there is.

@@ -5,6 +5,7 @@ local db = require "spec.support.db"
 local host = require "spec.support.host"
 local lab = require "spec.support.lab"
 local nightshift = require "nightshift"
+local nst = require "nst"
 local proc = require "spec.support.proc"
 
 -- History of trees: it goes when the whole tree has finished, not before.
@@ -167,10 +168,10 @@ describe("a prune whose transaction is run again", function()
     for _, job in ipairs(q:claim_many(20)) do assert(job:fail("no", { retry_in = 0 })) end
     for _, job in ipairs(q:claim_many(20)) do assert(job:fail "no") end
     assert.equal("20", db.sql("SELECT COUNT(*) FROM nightshift_finished", name))
-    local hold = ("START TRANSACTION; SELECT job_id FROM nightshift_attempt WHERE job_id = %d FOR UPDATE; %s"):format(
-      ids[10], "SELECT SLEEP(4); ROLLBACK")
-    local holder = proc.start { "sh", "-c", ("echo %q | mariadb --no-defaults -S %s -u root --unbuffered -N %s"):format(
-      hold, db.shared().socket, name) }
+    local holder = proc.start { "mariadb", "--no-defaults", "--socket=" .. db.shared().socket, "--user=root",
+      "--unbuffered", "--skip-column-names", "--init-command=" .. nst.session, "-e",
+      ("USE `%s`; START TRANSACTION; SELECT job_id FROM nightshift_attempt WHERE job_id = %d FOR UPDATE; %s"):format(
+        name, ids[10], "SELECT SLEEP(4); ROLLBACK") }
     holder:wait_line(tostring(ids[10]))
     local deleted = assert(handle:prune { dead = 0, done = 0 })
     assert.equal("0", db.sql("SELECT COUNT(*) FROM nightshift_finished", name))

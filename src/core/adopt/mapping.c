@@ -69,14 +69,18 @@ static bool copy_map(ns_mapping *to, const ns_mapping *from) {
   return ok;
 }
 
-void ns_adopt_forget_map(ns_adopted *a) {
-  ns_bytes *s;
-  for (size_t i = 0; (s = map_text(&a->map, i)) != NULL; i++)
-    free((char *)(uintptr_t)s->p);
+static void forget_fields(ns_adopted *a) {
   for (size_t i = 0; i < a->fields.n; i++)
     free(a->fields.items[i].type);
   free(a->fields.items);
   a->fields = (ns_fields){0};
+}
+
+void ns_adopt_forget_map(ns_adopted *a) {
+  ns_bytes *s;
+  for (size_t i = 0; (s = map_text(&a->map, i)) != NULL; i++)
+    free((char *)(uintptr_t)s->p);
+  forget_fields(a);
 }
 
 /* ------------------------------------------------------- the live columns */
@@ -170,12 +174,20 @@ static bool is_there(ns_adopted *a) {
   return ns_adopt_run(a, NULL, NS_SQL_ADOPT_THERE, &none, &s, &err) == NS_OK;
 }
 
-/* A table that somebody is altering this very moment is not among those listed. */
+/* While another session changes the table, the server's lists may lack it, or its key. */
+static bool is_whole(const ns_adopted *a) {
+  for (size_t i = 0; i < a->fields.n; i++)
+    if (a->fields.items[i].primary)
+      return true;
+  return false;
+}
+
 static ns_status read_fields(ns_adopted *a, ns_err *err) {
   ns_status st = list_fields(a, err);
-  for (int tries = 0; st == NS_OK && a->fields.n == 0 && tries < LIST_TRIES && is_there(a);
+  for (int tries = 0; st == NS_OK && !is_whole(a) && tries < LIST_TRIES && is_there(a);
        tries++) {
     ns_sleep_us(LIST_AGAIN);
+    forget_fields(a);
     st = list_fields(a, err);
   }
   if (st == NS_OK && a->fields.n == 0)
