@@ -1,234 +1,347 @@
--- Listings and counts read as many rows as they show, not as many as there are.
+-- Listings and counts: what they show, and that they read as many rows as they show.
 
 local nightshift = require "nightshift"
 local report = require "nightshift.report"
 local proc = require "spec.support.proc"
 local server = require "spec.support.db"
 
-local db, q
+describe("among thousands:", function()
+  local db, q
 
-local MANY = 3000
+  local MANY = 3000
 
-setup(function()
-  db = assert(nightshift.open { url = (server.fresh()), max_children = 10000 })
-  q = db:queue "many"
-  local ready, scheduled = {}, {}
-  for i = 1, MANY do
-    ready[i] = { "a", i }
-    scheduled[i] = { "a", i, { delay = 3600 + i } }
-  end
-  assert(q:push_many(ready))
-  assert(q:push_many(scheduled))
-  local parent = db:queue "parents"
-  parent:push("p", 1)
-  local job = parent:claim()
-  for i = 1, MANY do assert(job:spawn("child", i)) end
-  job:again(3600) -- the children wait
-  local dead = db:queue "dead"
-  assert(dead:push_many(ready))
-  for _, claimed in ipairs(dead:claim_many(200)) do claimed:discard "x" end
-  assert(db:execute "ANALYZE TABLE nightshift_job, nightshift_ready, nightshift_scheduled, nightshift_edge")
-end)
-
-teardown(function() db:close() end)
-
--- Rows the server reads for what `fn` does.
-local function rows_read(fn)
-  assert(db:execute "FLUSH STATUS")
-  fn()
-  local sum = 0
-  for _, row in ipairs(db:execute "SHOW SESSION STATUS LIKE 'Handler_read%'") do
-    sum = sum + tonumber(row.Value)
-  end
-  return sum
-end
-
-describe("a job that is due, and that nobody has moved into ready", function()
-  it("is ready in every listing and count", function()
-    local place = db:queue "due"
-    local id = assert(place:push("late", 1, { delay = 0.001 }))
-    assert(db:execute("DO SLEEP(0.01)"))
-    assert.equal("ready", db:job(id).state)
-    assert.equal("ready", db:jobs({ queue = "due" })[1].state)
-    assert.equal(id, db:jobs({ queue = "due", state = "ready" })[1].id)
-    assert.same({}, db:jobs { queue = "due", state = "scheduled" })
-    assert.equal("ready", db:execute("SELECT state FROM nightshift_jobs WHERE id = ?", id)[1].state)
-    local stats = place:stats()
-    assert.same({ 1, 0 }, { stats.ready, stats.scheduled })
-    assert.is_true(stats.oldest > 0)
-  end)
-end)
-
-describe("a running job behind old batches of jobs that have gone on", function()
-  it("is listed", function()
-    local handle <close> = assert(nightshift.open((server.fresh())))
-    local place = handle:queue "long"
-    local id = assert(place:push("long", 1))
-    local job = assert(place:claim())
-    assert(handle:execute [=[INSERT INTO nightshift_lease (id, holder, claimed, jobs)
-      SELECT 1 + seq, (SELECT MIN(id) FROM nightshift_holder), 1,
-        CONCAT('[', REPEAT(CONCAT('[', 900000000 + seq, ',1],'), 999), '[1,1]]') FROM seq_1_to_25]=])
-    for _, filter in ipairs { { state = "running" }, { state = "running", queue = "long" } } do
-      assert.equal(id, assert(handle:jobs(filter)[1], "none").id)
+  setup(function()
+    db = assert(nightshift.open { url = (server.fresh()), max_children = 10000 })
+    q = db:queue "many"
+    local ready, scheduled = {}, {}
+    for i = 1, MANY do
+      ready[i] = { "a", i }
+      scheduled[i] = { "a", i, { delay = 3600 + i } }
     end
-    assert(job:ack())
+    assert(q:push_many(ready))
+    assert(q:push_many(scheduled))
+    local parent = db:queue "parents"
+    parent:push("p", 1)
+    local job = parent:claim()
+    for i = 1, MANY do assert(job:spawn("child", i)) end
+    job:again(3600) -- the children wait
+    local dead = db:queue "dead"
+    assert(dead:push_many(ready))
+    for _, claimed in ipairs(dead:claim_many(200)) do claimed:discard "x" end
+    assert(db:execute "ANALYZE TABLE nightshift_job, nightshift_ready, nightshift_scheduled, nightshift_edge")
   end)
-end)
 
-describe("a listing of ten jobs", function()
-  for _, state in ipairs { "ready", "scheduled", "waiting", "dead" } do
-    it("reads a few rows of the " .. state .. " ones", function()
-      local n = rows_read(function() assert.equal(10, #db:jobs { state = state, limit = 10 }) end)
+  teardown(function() db:close() end)
+
+  -- Rows the server reads for what `fn` does.
+  local function rows_read(fn)
+    assert(db:execute "FLUSH STATUS")
+    fn()
+    local sum = 0
+    for _, row in ipairs(db:execute "SHOW SESSION STATUS LIKE 'Handler_read%'") do
+      sum = sum + tonumber(row.Value)
+    end
+    return sum
+  end
+
+  describe("a job that is due, and that nobody has moved into ready", function()
+    it("is ready in every listing and count", function()
+      local place = db:queue "due"
+      local id = assert(place:push("late", 1, { delay = 0.001 }))
+      assert(db:execute("DO SLEEP(0.01)"))
+      assert.equal("ready", db:job(id).state)
+      assert.equal("ready", db:jobs({ queue = "due" })[1].state)
+      assert.equal(id, db:jobs({ queue = "due", state = "ready" })[1].id)
+      assert.same({}, db:jobs { queue = "due", state = "scheduled" })
+      assert.equal("ready", db:execute("SELECT state FROM nightshift_jobs WHERE id = ?", id)[1].state)
+      local stats = place:stats()
+      assert.same({ 1, 0 }, { stats.ready, stats.scheduled })
+      assert.is_true(stats.oldest > 0)
+    end)
+  end)
+
+  describe("a running job behind old batches of jobs that have gone on", function()
+    it("is listed", function()
+      local handle <close> = assert(nightshift.open((server.fresh())))
+      local place = handle:queue "long"
+      local id = assert(place:push("long", 1))
+      local job = assert(place:claim())
+      assert(handle:execute [=[INSERT INTO nightshift_lease (id, holder, claimed, jobs)
+        SELECT 1 + seq, (SELECT MIN(id) FROM nightshift_holder), 1,
+          CONCAT('[', REPEAT(CONCAT('[', 900000000 + seq, ',1],'), 999), '[1,1]]') FROM seq_1_to_25]=])
+      for _, filter in ipairs { { state = "running" }, { state = "running", queue = "long" } } do
+        assert.equal(id, assert(handle:jobs(filter)[1], "none").id)
+      end
+      assert(job:ack())
+    end)
+  end)
+
+  describe("a listing of ten jobs", function()
+    for _, state in ipairs { "ready", "scheduled", "waiting", "dead" } do
+      it("reads a few rows of the " .. state .. " ones", function()
+        local n = rows_read(function() assert.equal(10, #db:jobs { state = state, limit = 10 }) end)
+        assert.is_true(n < 200, n .. " rows")
+      end)
+    end
+
+    it("reads a few rows when a queue is named", function()
+      local n = rows_read(function() assert.equal(10, #db:jobs { state = "ready", queue = "many", limit = 10 }) end)
       assert.is_true(n < 200, n .. " rows")
     end)
-  end
 
-  it("reads a few rows when a queue is named", function()
-    local n = rows_read(function() assert.equal(10, #db:jobs { state = "ready", queue = "many", limit = 10 }) end)
-    assert.is_true(n < 200, n .. " rows")
+    it("reads a few rows over all states", function()
+      local n = rows_read(function() assert.equal(10, #db:jobs { limit = 10 }) end)
+      assert.is_true(n < 400, n .. " rows")
+    end)
   end)
 
-  it("reads a few rows over all states", function()
-    local n = rows_read(function() assert.equal(10, #db:jobs { limit = 10 }) end)
-    assert.is_true(n < 400, n .. " rows")
-  end)
-end)
-
-describe("a job that waits", function()
-  it("is listed once and counted once", function()
-    local rows = db:jobs { state = "waiting", limit = 10000 }
-    assert.equal(MANY, #rows)
-    assert.equal(1, rows[1].unmet)
-    assert.equal(1000, db:queue("parents"):stats().waiting)
-    local parent = db:jobs({ queue = "parents", state = "scheduled" })[1]
-    assert.equal(5, #report.waiters(db._handle, parent.id, 5))
-  end)
-end)
-
-describe("a job parked for a signal", function()
-  local id, other, place
-
-  setup(function()
-    place = db:queue "approvals"
-    id = assert(place:push("form", 1))
-    assert(place:claim():wait { signal = "approved" })
-    other = assert(place:push("form", 2))
-    assert(place:claim():wait { signal = "approved", deadline = "1h" })
-    assert(place:push("later", 3, { delay = 60 }))
+  describe("a job that waits", function()
+    it("is listed once and counted once", function()
+      local rows = db:jobs { state = "waiting", limit = 10000 }
+      assert.equal(MANY, #rows)
+      assert.equal(1, rows[1].unmet)
+      assert.equal(1000, db:queue("parents"):stats().waiting)
+      local parent = db:jobs({ queue = "parents", state = "scheduled" })[1]
+      assert.equal(5, #report.waiters(db._handle, parent.id, 5))
+    end)
   end)
 
-  local function ids(filter)
-    filter.queue = "approvals"
-    local found = {}
-    for i, row in ipairs(assert(db:jobs(filter))) do found[i] = row.id end
-    return found
-  end
+  describe("a job parked for a signal", function()
+    local id, other, place
 
-  it("is waiting, not scheduled, in every listing", function()
-    assert.same({ id, other }, ids { state = "waiting" })
-    assert.equal(1, #ids { state = "scheduled" })
-    assert.equal("later", db:jobs({ queue = "approvals", state = "scheduled" })[1].name)
-    for _, row in ipairs(db:jobs { queue = "approvals" }) do
-      assert.equal(row.name == "form" and "waiting" or "scheduled", row.state)
-      assert.equal(row.name == "form" and "approved" or nil, row.awaits)
+    setup(function()
+      place = db:queue "approvals"
+      id = assert(place:push("form", 1))
+      assert(place:claim():wait { signal = "approved" })
+      other = assert(place:push("form", 2))
+      assert(place:claim():wait { signal = "approved", deadline = "1h" })
+      assert(place:push("later", 3, { delay = 60 }))
+    end)
+
+    local function ids(filter)
+      filter.queue = "approvals"
+      local found = {}
+      for i, row in ipairs(assert(db:jobs(filter))) do found[i] = row.id end
+      return found
     end
-    for _, row in ipairs(db:execute "SELECT id, name, state, awaits FROM nightshift_jobs WHERE queue = 'approvals'") do
-      assert.equal(db:job(row.id).state, row.state)
-      assert.equal(row.name == "form" and "approved" or nil, row.awaits)
-    end
+
+    it("is waiting, not scheduled, in every listing", function()
+      assert.same({ id, other }, ids { state = "waiting" })
+      assert.equal(1, #ids { state = "scheduled" })
+      assert.equal("later", db:jobs({ queue = "approvals", state = "scheduled" })[1].name)
+      for _, row in ipairs(db:jobs { queue = "approvals" }) do
+        assert.equal(row.name == "form" and "waiting" or "scheduled", row.state)
+        assert.equal(row.name == "form" and "approved" or nil, row.awaits)
+      end
+      local rows = db:execute "SELECT id, name, state, awaits FROM nightshift_jobs WHERE queue = 'approvals'"
+      for _, row in ipairs(rows) do
+        assert.equal(db:job(row.id).state, row.state)
+        assert.equal(row.name == "form" and "approved" or nil, row.awaits)
+      end
+    end)
+
+    it("says what it waits for", function()
+      assert.equal("approved", db:jobs({ queue = "approvals", state = "waiting" })[1].awaits)
+      assert.equal("approved", db:job(id).awaits)
+    end)
+
+    it("is counted with those that wait", function()
+      local stats = place:stats()
+      assert.same({ 2, 1, 0 }, { stats.waiting, stats.scheduled, stats.ready })
+    end)
+
+    it("is ready with its signal", function()
+      assert(db:signal(other, true))
+      assert.equal("ready", db:job(other).state)
+      assert.same({ id }, ids { state = "waiting" })
+      assert.equal(1, #ids { state = "scheduled" })
+    end)
   end)
 
-  it("says what it waits for", function()
-    assert.equal("approved", db:jobs({ queue = "approvals", state = "waiting" })[1].awaits)
-    assert.equal("approved", db:job(id).awaits)
+  describe("counts", function()
+    it("look at every job of small queues", function()
+      local place = db:queue "small"
+      local first = assert(place:push("a", 1))
+      for i = 1, 9 do place:push("a", i) end
+      db:cancel(first)
+      local stats = place:stats()
+      assert.same({ 9, 0, 0, 0 }, { stats.ready, stats.scheduled, stats.running, stats.dead })
+      assert.is_nil(stats.approximate)
+    end)
+
+    it("stop at a thousand", function()
+      local stats = q:stats()
+      assert.same({ 1000, 1000 }, { stats.ready, stats.scheduled })
+      assert.same({ ready = true, scheduled = true }, stats.approximate)
+      assert.is_true(stats.oldest > 0 and stats.next > 3500)
+      local waits = db:queue "parents":stats()
+      assert.equal(1000, waits.waiting)
+      assert.is_true(waits.approximate.waiting)
+    end)
+
+    it("say what a prune would take", function()
+      assert.same({ done = 0, dead = 200, cancelled = 1 }, report.prunable(db._handle, 0, 0))
+      assert.same({ done = 0, dead = 0, cancelled = 0 }, report.prunable(db._handle, -1, -1))
+    end)
   end)
 
-  it("is counted with those that wait", function()
-    local stats = place:stats()
-    assert.same({ 2, 1, 0 }, { stats.waiting, stats.scheduled, stats.ready })
-  end)
+  describe("a listing by name among 45,000 jobs", function()
+    local many, place, first
 
-  it("is ready with its signal", function()
-    assert(db:signal(other, true))
-    assert.equal("ready", db:job(other).state)
-    assert.same({ id }, ids { state = "waiting" })
-    assert.equal(1, #ids { state = "scheduled" })
-  end)
-end)
-
-describe("counts", function()
-  it("look at every job of small queues", function()
-    local place = db:queue "small"
-    local first = assert(place:push("a", 1))
-    for i = 1, 9 do place:push("a", i) end
-    db:cancel(first)
-    local stats = place:stats()
-    assert.same({ 9, 0, 0, 0 }, { stats.ready, stats.scheduled, stats.running, stats.dead })
-    assert.is_nil(stats.approximate)
-  end)
-
-  it("stop at a thousand", function()
-    local stats = q:stats()
-    assert.same({ 1000, 1000 }, { stats.ready, stats.scheduled })
-    assert.same({ ready = true, scheduled = true }, stats.approximate)
-    assert.is_true(stats.oldest > 0 and stats.next > 3500)
-    local waits = db:queue "parents":stats()
-    assert.equal(1000, waits.waiting)
-    assert.is_true(waits.approximate.waiting)
-  end)
-
-  it("say what a prune would take", function()
-    assert.same({ done = 0, dead = 200, cancelled = 1 }, report.prunable(db._handle, 0, 0))
-    assert.same({ done = 0, dead = 0, cancelled = 0 }, report.prunable(db._handle, -1, -1))
-  end)
-end)
-
-describe("a listing by name among 45,000 jobs", function()
-  local many, place, first
-
-  setup(function()
-    many = server.fresh()
-    local handle <close> = assert(nightshift.open(many))
-    place = handle:queue "q"
-    first = assert(place:push("rare", 1))
-    local batch = {}
-    for i = 1, 1000 do batch[i] = { "common", i } end
-    for _ = 1, 25 do assert(place:push_many(batch)) end
-    assert(handle:execute [[INSERT INTO nightshift_finished (id, queue_id, name, payload, priority, outcome, run,
+    setup(function()
+      many = server.fresh()
+      local handle <close> = assert(nightshift.open(many))
+      place = handle:queue "q"
+      first = assert(place:push("rare", 1))
+      local batch = {}
+      for i = 1, 1000 do batch[i] = { "common", i } end
+      for _ = 1, 25 do assert(place:push_many(batch)) end
+      assert(handle:execute [[INSERT INTO nightshift_finished (id, queue_id, name, payload, priority, outcome, run,
         attempts, polls, crashes, lost, max_attempts, max_crashes, backoff, timeout,
         created, finished_at, on_fail, nonce)
       SELECT 1000000000 + seq, 1, 'ended', '1', 100, 'done', 1, 0, 0, 0, 0, 10, 5, 1, 1, 1, 1, 'cancel', 1
       FROM seq_1_to_20000]])
-  end)
+    end)
 
-  it("looks at 20,000, and says how to go on", function()
-    local handle <close> = assert(nightshift.open(many))
-    for _, filter in ipairs { { name = "rare" }, { name = "rare", state = "ready" } } do
-      local pages, list, more = 1, handle:jobs(filter)
-      while #list == 0 do
-        assert.equal(20000, more.looked)
-        filter.after, pages = more.after, pages + 1
-        list, more = handle:jobs(filter)
+    it("looks at 20,000, and says how to go on", function()
+      local handle <close> = assert(nightshift.open(many))
+      for _, filter in ipairs { { name = "rare" }, { name = "rare", state = "ready" } } do
+        local pages, list, more = 1, handle:jobs(filter)
+        while #list == 0 do
+          assert.equal(20000, more.looked)
+          filter.after, pages = more.after, pages + 1
+          list, more = handle:jobs(filter)
+        end
+        assert.equal(first, list[1].id)
+        assert.equal(filter.state and 2 or 3, pages)
       end
-      assert.equal(first, list[1].id)
-      assert.equal(filter.state and 2 or 3, pages)
-    end
-    local list, more = handle:jobs { name = "common", state = "ready", limit = 10 }
-    assert.equal(10, #list)
-    assert.same({ after = list[10].id }, more)
-    assert.is_true(handle:jobs({ name = "common", state = "ready", limit = 10, after = more.after })[1].id < more.after)
-    assert.same({}, (handle:jobs { name = "none", state = "done" }))
+      local list, more = handle:jobs { name = "common", state = "ready", limit = 10 }
+      assert.equal(10, #list)
+      assert.same({ after = list[10].id }, more)
+      assert.is_true(handle:jobs({ name = "common", state = "ready", limit = 10,
+        after = more.after })[1].id < more.after)
+      assert.same({}, (handle:jobs { name = "none", state = "done" }))
+    end)
+
+    it("says so on the command line", function()
+      local exit, out, err = proc.nightshift({ "jobs", "--name", "rare", "--state", "ready" }, many)
+      assert.same({ 0, "no such jobs\n" }, { exit, out })
+      local after = err:match "^nightshift: looked at 20000 jobs, down to id (%d+); %-%-after %1 goes on\n$"
+      assert.is_truthy(after, err)
+      exit, out, err = proc.nightshift({ "jobs", "--name", "rare", "--state", "ready", "--after", after, "--json" },
+        many)
+      assert.same({ 0, "" }, { exit, err })
+      assert.is_truthy(out:find(tostring(first), 1, true))
+      exit, out = proc.nightshift({ "cancel", "--name", "rare", "--yes" }, many)
+      assert.same({ 0, "1 job cancelled\n" }, { exit, out })
+    end)
+  end)
+end)
+
+describe("states:", function()
+  local url, db
+
+  setup(function() url = server.fresh() end)
+  before_each(function() db = assert(nightshift.open(url)) end)
+  after_each(function() db:close() end)
+
+  -- A queue that no other test uses.
+  local names = 0
+  local function fresh_queue()
+    names = names + 1
+    return assert(db:queue("api" .. names))
+  end
+
+  local function ids_of(rows)
+    local ids = {}
+    for i, row in ipairs(rows) do ids[i] = row.id end
+    return ids
+  end
+
+  describe("listings", function()
+    it("show each state in its own order", function()
+      local q = fresh_queue()
+      local low = q:push("low", 1, { priority = 1 })
+      local high = q:push("high", 1, { priority = 201 })
+      local later = q:push("later", 1, { delay = "2h" })
+      local soon = q:push("soon", 1, { delay = "1h" })
+      local function list(state) return ids_of(db:jobs { state = state, queue = q.name }) end
+      assert.same({ high, low }, list "ready")
+      assert.same({ soon, later }, list "scheduled")
+      local job = q:claim()
+      assert.same({ high }, list "running")
+      assert.same({ low }, list "ready")
+      job:ack()
+      q:claim():discard "no"
+      db:cancel(soon, { reason = "not needed" })
+      assert.same({ { high }, { low }, { soon }, {}, {} },
+        { list "done", list "dead", list "cancelled", list "ready", list "running" })
+      assert.same({ soon, later, high, low }, list())
+      local states = {}
+      for _, row in ipairs(db:jobs { queue = q.name }) do states[row.id] = row.state end
+      assert.same({ [low] = "dead", [high] = "done", [soon] = "cancelled", [later] = "scheduled" }, states)
+      assert.equal("not needed", db:job(soon).reason)
+      db:cancel(later)
+    end)
+
+    it("filter by name and stop at the limit", function()
+      local q = fresh_queue()
+      for i = 1, 5 do q:push(i % 2 == 0 and "even" or "odd", i) end
+      assert.equal(2, #db:jobs { queue = q.name, name = "even" })
+      assert.equal(3, #db:jobs { queue = q.name, name = "odd", state = "ready" })
+      assert.equal(4, #db:jobs { queue = q.name, limit = 4 })
+      assert.same({}, db:jobs { queue = "no such queue" })
+      for job in q:jobs() do job:ack() end
+    end)
+
+    it("show who waits for whom, and leave out what a cancel removed", function()
+      local q = fresh_queue()
+      local one, two = q:push("a", 1), q:push("a", 2)
+      db:cancel(one)
+      assert.same({ two }, ids_of(db:jobs { state = "ready", queue = q.name }))
+      assert.equal(1, q:stats().ready)
+      q:claim():ack()
+    end)
+
+    it("refuse what they do not know", function()
+      assert.error_matches(function() db:jobs { sate = "dead" } end,
+        "jobs: unknown option 'sate'; did you mean 'state'")
+      local none, message, code = db:jobs { state = "deceased" }
+      assert.same({ nil, "INVALID" }, { none, code })
+      assert.is_truthy(message:find("one of scheduled, ready, running", 1, true), message)
+      assert.equal("INVALID", select(3, db:jobs { limit = 0 }))
+    end)
   end)
 
-  it("says so on the command line", function()
-    local exit, out, err = proc.nightshift({ "jobs", "--name", "rare", "--state", "ready" }, many)
-    assert.same({ 0, "no such jobs\n" }, { exit, out })
-    local after = err:match "^nightshift: looked at 20000 jobs, down to id (%d+); %-%-after %1 goes on\n$"
-    assert.is_truthy(after, err)
-    exit, out, err = proc.nightshift({ "jobs", "--name", "rare", "--state", "ready", "--after", after, "--json" }, many)
-    assert.same({ 0, "" }, { exit, err })
-    assert.is_truthy(out:find(tostring(first), 1, true))
-    exit, out = proc.nightshift({ "cancel", "--name", "rare", "--yes" }, many)
-    assert.same({ 0, "1 job cancelled\n" }, { exit, out })
+  describe("stats", function()
+    it("count per queue", function()
+      local q = fresh_queue()
+      q:push("a", 1)
+      q:push("a", 2)
+      q:push("a", 3, { delay = 60 })
+      local job = q:claim()
+      local stats = q:stats()
+      assert.same({ 1, 1, 1, 0, 0, false },
+        { stats.ready, stats.scheduled, stats.running, stats.waiting, stats.dead, stats.paused })
+      assert.is_true(stats.oldest >= 0 and stats.oldest < 60)
+      assert.is_true(stats.next > 50 and stats.next <= 60)
+      job:discard "x"
+      assert.equal(1, q:stats().dead)
+      assert.equal(0, db:queue("never used"):stats().ready)
+    end)
+
+    it("name the holders", function()
+      local q = fresh_queue()
+      q:push("a", 1)
+      local job = q:claim()
+      local mine
+      local all = db:stats()
+      for _, holder in ipairs(all.holders) do
+        if holder.leases > 0 then mine = holder end
+      end
+      assert.equal("handle", mine.kind)
+      assert.is_true(all.counters.claimed >= 1)
+      job:ack()
+    end)
   end)
 end)

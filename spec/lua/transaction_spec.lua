@@ -2,6 +2,7 @@
 
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
+local server = require "spec.support.db"
 
 -- tx:ack: the end of a job and its own rows in one transaction.
 describe("tx:ack", function()
@@ -451,5 +452,164 @@ describe("verbs that fail in a transaction:", function()
       outcomes[row.name] = { row.outcome, row.error }
     end
     assert.same({ paid = { "done" }, unpaid = { "dead", "nil SQL" } }, outcomes)
+  end)
+end)
+
+-- What a bad value or a bad option gets is part of it.
+describe("the public handle:", function()
+  local url, db
+
+  setup(function() url = server.fresh() end)
+  before_each(function() db = assert(nightshift.open(url)) end)
+  after_each(function() db:close() end)
+
+  local function open(options)
+    options = options or {}
+    options.url = url
+    return assert(nightshift.open(options))
+  end
+
+  -- A queue that no other test uses.
+  local names = 0
+  local function fresh_queue()
+    names = names + 1
+    return assert(db:queue("api" .. names))
+  end
+
+  describe("a transaction", function()
+    it("commits rows and jobs together and gives what the function returned", function()
+      db:execute "CREATE TABLE IF NOT EXISTS api_rows (n INT) ENGINE=InnoDB"
+      local q = fresh_queue()
+      local id, word = db:transaction(function(tx)
+        tx:execute("INSERT INTO api_rows VALUES (?)", 1)
+        return tx:queue(q.name):push("a", 1), "word"
+      end)
+      assert.equal("word", word)
+      assert.equal("ready", db:job(id).state)
+      assert.equal(1, db:execute("SELECT COUNT(*) AS n FROM api_rows")[1].n)
+      assert.is_true(db:transaction(function() end))
+      q:claim():ack()
+    end)
+
+    it("keeps nothing when the function raises, and passes the error on", function()
+      db:execute "CREATE TABLE IF NOT EXISTS api_none (n INT) ENGINE=InnoDB"
+      local q = fresh_queue()
+      local mine = { why = "changed my mind" }
+      local ok, err = pcall(db.transaction, db, function(tx)
+        tx:execute("INSERT INTO api_none VALUES (?)", 1)
+        assert(tx:queue(q.name):push("a", 1))
+        error(mine)
+      end)
+      assert.is_false(ok)
+      assert.equal(mine, err)
+      assert.equal(0, db:execute("SELECT COUNT(*) AS n FROM api_none")[1].n)
+      assert.same({}, db:jobs { queue = q.name })
+      assert.is_truthy(q:push("a", 1))
+      q:claim():ack()
+    end)
+
+    it("takes the verdict of a job with it, and opens the job again after a rollback", function()
+      db:execute "CREATE TABLE IF NOT EXISTS api_acks (n INT) ENGINE=InnoDB"
+      local q = fresh_queue()
+      local id = q:push("a", 1)
+      local job = q:claim()
+      assert.is_false(pcall(db.transaction, db, function(tx)
+        tx:execute "INSERT INTO api_acks VALUES (1)"
+        assert(job:ack "too early")
+        error "no"
+      end))
+      assert.equal("running", db:job(id).state)
+      db:transaction(function(tx)
+        tx:execute "INSERT INTO api_acks VALUES (2)"
+        assert(job:ack "in time")
+      end)
+      assert.same({ "done", "in time" }, { db:job(id).state, db:job(id).result })
+      assert.same({ { n = 2 } }, db:execute "SELECT n FROM api_acks")
+      assert.equal("STALE", select(3, job:ack()))
+    end)
+
+    it("claims nothing: that would undo the claim with the rest", function()
+      local q = fresh_queue()
+      q:push("a", 1)
+      db:transaction(function() assert.equal("STATE", select(3, q:claim())) end)
+      q:claim():ack()
+    end)
+
+    it("is invisible to others until the commit", function()
+      local q = fresh_queue()
+      local other <close> = open()
+      db:transaction(function(tx)
+        tx:queue(q.name):push("a", 1)
+        assert.is_nil(other:queue(q.name):claim())
+      end)
+      assert.is_truthy(other:queue(q.name):claim())
+    end)
+
+    it("does not nest, and its handle ends with it", function()
+      local kept
+      assert.error_matches(function()
+        db:transaction(function(tx)
+          kept = tx
+          db:transaction(function() end)
+        end)
+      end, "transaction: this handle is already in one")
+      assert.error_matches(function() kept:execute "SELECT 1" end, "this transaction has ended")
+      assert.error_matches(function() kept:queue "x" end, "this transaction has ended")
+      assert.is_true(db:transaction(function() end))
+      assert.error_matches(function() db:transaction() end, "transaction wants a function, got nil")
+    end)
+
+    it("survives a function that closes the handle", function()
+      local other = open()
+      assert.is_false(pcall(other.transaction, other, function() other:close() end))
+      assert.error_matches(function() other:ping() end, "closed database")
+    end)
+
+    it("may be left by a coroutine that never comes back", function()
+      local other <close> = open()
+      local thread = coroutine.create(function()
+        other:transaction(function(tx)
+          tx:queue("left"):push("a", 1)
+          coroutine.yield()
+        end)
+      end)
+      assert(coroutine.resume(thread))
+      coroutine.close(thread)
+      assert.same({}, db:jobs { queue = "left" })
+      assert.is_true(other:transaction(function() end))
+    end)
+  end)
+
+  describe("execute", function()
+    it("keeps types exact", function()
+      local row = db:execute([[SELECT CAST(? AS SIGNED) AS i, CAST(1.5 AS DOUBLE) AS d, 1.50 AS dec2, NULL AS none,
+      CAST('2024-02-29' AS DATE) AS day, CAST(18446744073709551615 AS UNSIGNED) AS big, ? AS s, ? AS yes]],
+        math.mininteger, "a\0b", true)[1]
+      assert.same({ i = math.mininteger, d = 1.5, dec2 = "1.50", day = "2024-02-29", big = "18446744073709551615",
+        s = "a\0b", yes = 1 }, row)
+      assert.equal("float", math.type(row.d))
+      assert.equal("integer", math.type(row.i))
+    end)
+
+    it("takes nil and null as NULL, wherever they stand", function()
+      local row = db:execute("SELECT ? IS NULL AS a, ? IS NULL AS b, ? IS NULL AS c", nil, nightshift.null, nil)[1]
+      assert.same({ a = 1, b = 1, c = 1 }, row)
+    end)
+
+    it("tells rows changed and the id made", function()
+      db:execute "CREATE OR REPLACE TABLE api_ids (id INT AUTO_INCREMENT PRIMARY KEY, n INT)"
+      assert.same({ affected = 2, insert_id = 1 }, db:execute "INSERT INTO api_ids (n) VALUES (5), (6)")
+      assert.equal(2, db:execute("UPDATE api_ids SET n = 7").affected)
+    end)
+
+    it("passes on what the server says", function()
+      local none, message, code = db:execute "SELEC 1"
+      assert.same({ nil, "SQL" }, { none, code })
+      assert.is_truthy(message:find "1064")
+      assert.matches("transaction_spec.lua:%d+: nightshift: execute: parameter 2 must be nil, .*, got a table$",
+        select(2, pcall(function() db:execute("SELECT ?, ?", 1, {}) end)))
+      assert.matches("transaction_spec.lua:%d+: nightshift: execute: the statement must be a string, got nil",
+        select(2, pcall(function() db:execute() end)))
+    end)
   end)
 end)
