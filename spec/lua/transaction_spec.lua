@@ -606,7 +606,8 @@ describe("the public handle:", function()
       local none, message, code = db:execute "SELEC 1"
       assert.same({ nil, "SQL" }, { none, code })
       assert.is_truthy(message:find "1064")
-      assert.matches("transaction_spec.lua:%d+: nightshift: execute: parameter 2 must be nil, .*, got a table$",
+      assert.matches("transaction_spec.lua:%d+: nightshift: execute: parameter 2 must be nil, a boolean, .*, "
+        .. "got a table$",
         select(2, pcall(function() db:execute("SELECT ?, ?", 1, {}) end)))
       assert.matches("transaction_spec.lua:%d+: nightshift: execute: the statement must be a string, got nil",
         select(2, pcall(function() db:execute() end)))
