@@ -86,7 +86,7 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait, int64_
     next_due = -1;
     if ((st = ns_db_ready(db, err)) == NS_OK)
       st = ns_db_queue_paused(db, feed.queue_id, &paused, err);
-    if (st == NS_OK && !paused)
+    if (st == NS_OK && (!paused || ns_in_transaction(db))) /* there it is refused */
       st = claim_once(db, &feed, limit, lease, out, &next_due, err);
     if (st == NS_OK && out->n == 0 &&
         (db->count.claimed > taken || next_due == 0 || ns_claim_alone_next(db, &feed, 1, limit)))
