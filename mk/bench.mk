@@ -32,10 +32,10 @@ bench-strategies: deps
 	@O="$(O)" LUA="$(LUA)" ASK=bench/designs/strategies.lua sh bench/run.sh $(if $(ONLY),--only "$(ONLY)") \
 	  $(if $(DOC),--doc "$(DOC)") $(ARGS)
 
-#: make recovery    measure what faults cost; writes the README's table
-# Measures how long each fault is felt and writes the table into the README.
+#: make recovery    measure what faults cost; writes the table of doc/operating.md
+# Measures how long each fault is felt and writes the table into doc/operating.md.
 ROUNDS ?= 20
 .PHONY: recovery
 recovery: deps
 	@$(MAKE) --no-print-directory tests
-	@$(HARNESS) bench/recovery/measure.lua "$(ROUNDS)" README.md
+	@$(HARNESS) bench/recovery/measure.lua "$(ROUNDS)" doc/operating.md

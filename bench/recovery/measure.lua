@@ -13,8 +13,8 @@ local host = require "spec.support.host"
 local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
 
-local rounds = assert(math.tointeger(tonumber(arg[1])), "usage: recovery.lua ROUNDS [README]")
-local readme = arg[2]
+local rounds = assert(math.tointeger(tonumber(arg[1])), "usage: measure.lua ROUNDS [PAGE]")
+local page = arg[2]
 local JOBS = proc.root .. "/bench/recovery/jobs.lua"
 
 -- What takes half a minute each time is measured in several places at once.
@@ -298,6 +298,6 @@ local text = table_of(results)
 io.write(text)
 server:remove()
 proc.clean()
-if good and readme and readme ~= "" then write_into(readme, text) end
+if good and page and page ~= "" then write_into(page, text) end
 if not good then io.stderr:write "recovery: not everything was measured; no file was changed\n" end
 os.exit(good and 0 or 1, true)
