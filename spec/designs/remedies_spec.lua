@@ -6,6 +6,7 @@ local lab = require "spec.support.lab"
 local ledger = require "spec.support.ledger"
 local nightshift = require "nightshift"
 local nst = require "nst"
+local servers = require "spec.support.db"
 
 -- What databases as queues are blamed for, and that it is not so here: an idle host does
 -- not poll, claimers do not wait for each other's locks, and the tables that claims read
@@ -315,4 +316,22 @@ end }]]
       assert.equal(0, last:wait())
     end)
   end
+
+  -- Each claim notes down, in the buffer pool, all rows that it has read past.
+  it("of which thousands of rows are locked one by one does not fill a small buffer pool", function()
+    local server = servers.server "innodb-buffer-pool-size=64M\n"
+    local own = server:fresh()
+    local name, definition, rows, mapping, done = table.unpack(TABLES[4])
+    server:sql(definition, servers.name(own))
+    server:sql(("INSERT INTO %s %s FROM seq_1_to_4000"):format(name, rows), servers.name(own))
+    local h = host.start(own, "return { task = function() end }",
+      { "--adopt", fixture.file("pool.lua", "return " .. mapping), "--workers", "4" })
+    eventually(function()
+      local n = server:sql(("SELECT COUNT(*) FROM %s WHERE %s"):format(name, done), servers.name(own))
+      return tonumber(n) >= 800
+    end, 60)
+    assert.is_false((server.process:ended()))
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
 end)

@@ -102,6 +102,10 @@ int64_t ns_adopted_claim_at(const ns_adopted *a);
 ** somebody else's turn. */
 bool ns_adopted_looked(const ns_adopted *a);
 
+/* How many rows may be claimed at a time with NS_TRANSACTION, each locked by a connection of its
+** own. A handle that has more workers than a few says so. */
+void ns_adopted_limit_locked(ns_adopted *a, size_t most);
+
 /* May nothing be started, as far as is known? What was claimed had better be given
 ** back. */
 bool ns_adopted_paused(const ns_adopted *a);

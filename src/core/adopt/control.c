@@ -18,6 +18,7 @@
 
 #define READ_EVERY (NS_SECOND / 4)
 #define CLAIM_EVERY NS_SECOND   /* of a table that nobody rings for */
+#define LOCKED_MAX 64           /* rows that a handle keeps locked, unless it is told */
 #define IDLE (10 * NS_SECOND)   /* of one that somebody does */
 #define IDLE_LEAST 5000         /* µs */
 #define PAY_AHEAD (NS_SECOND / 4) /* of a rate, at most */
@@ -121,6 +122,23 @@ static ns_status pay(ns_adopted *a, size_t *limit, ns_err *err) {
   return st == NS_EBUSY ? NS_OK : st;
 }
 
+/* Each claim reads past all rows that are locked, and the server notes down each of them, in
+** its buffer pool, until the row of that claim is settled: so together it is the square. */
+static ns_status limit_locked(const ns_adopted *a, size_t *limit, ns_err *err) {
+  int64_t most = a->most_locked > 0 ? a->most_locked : LOCKED_MAX;
+  cap(limit, most, (int64_t)a->n);
+  if (*limit > 0 || a->db->is_host)
+    return NS_OK;
+  return ns_fail(err, NS_EBUSY,
+                 "%lld rows of '%s' are claimed, with a connection each: that is as many as one "
+                 "handle may have",
+                 (long long)most, a->map.table.p);
+}
+
+void ns_adopted_limit_locked(ns_adopted *a, size_t most) {
+  a->most_locked = (int64_t)most;
+}
+
 ns_status ns_adopt_allow(ns_adopted *a, size_t *limit, ns_err *err) {
   size_t asked = *limit;
   ns_status st = ns_adopt_control(a, err);
@@ -135,6 +153,9 @@ ns_status ns_adopt_allow(ns_adopted *a, size_t *limit, ns_err *err) {
   cap(limit, a->control.block, 0);
   asked = *limit;
   cap(limit, a->control.workers, (int64_t)a->n);
+  if (*limit > 0 && a->map.strategy == NS_TRANSACTION &&
+      (st = limit_locked(a, limit, err)) != NS_OK)
+    return st;
   a->capped = *limit < asked;
   if (*limit == 0)
     come_again(a, CLAIM_EVERY);

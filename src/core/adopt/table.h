@@ -158,6 +158,7 @@ struct ns_adopted {
   int64_t control_at;  /* monotonic: when to read it again */
   int64_t claim_at;    /* monotonic: no claim is worth while before */
   bool looked;         /* the last claim has looked for rows */
+  int64_t most_locked; /* rows at a time, with NS_TRANSACTION; 0: nobody has said */
   bool capped;         /* the last one had less because of rows in hand */
   int64_t turn;        /* the last in which we looked for all others */
   int64_t suspects;    /* holders that may be dead, at the last look */

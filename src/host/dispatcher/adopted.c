@@ -77,6 +77,7 @@ static ns_status open_table(nsh_dispatch *d, nsh_adopted *a, const ns_mapping *m
   ns_status st = ns_adopt(d->db, map, &a->table, &number, err);
   if (st != NS_OK)
     return st;
+  ns_adopted_limit_locked(a->table, d->cfg->workers + KEPT_MAX);
   a->map = map;
   a->lease = -number;
   ns_assert(a->lease < 0 && a == &a->all->items[number - 1]); /* see owner */
