@@ -14,8 +14,9 @@
 ** leave the others out.
 **
 ** A host that drains also looks ahead. The server is asked only while the host has
-** nothing else to do and something, of whatever name, is due soon; the answer is good
-** until then.
+** nothing else to do and something, of whatever name, is due soon. The answer is good until
+** the first job that it names is due. An answer that names none is good for a second, unless
+** a job is claimed or settled, or the host is woken, before that.
 **
 ** Invariants: a queue that is paused, or that was not asked for, is not served. While it is
 ** not known what is due soon, the host does not end. (The second is the last line of has_rested.)
@@ -30,6 +31,7 @@
 #include "ns_time.h"
 
 #define FEEDS_OLD NS_SECOND
+#define NOTHING_OLD NS_SECOND /* the answer that nothing is due soon is asked for again */
 #define LAST_LOOK 5000 /* of one that drains, after a claim that found nothing */
 #define HELD_RETRY 10000 /* dependents whose row another transaction holds */
 
@@ -54,6 +56,7 @@ typedef struct outlook {
   bool failed;          /* ... or could not: it is to be repeated */
   ns_upcoming upcoming; /* n == 0: nothing */
   int64_t due_at;       /* when the first of it is; NEVER: nothing */
+  int64_t nothing_at;   /* when the server has last said so; 0: something was, or may be since */
 } outlook;
 
 /* The source. Instants ('…_at') are monotonic µs. */
@@ -220,6 +223,8 @@ static void take_verdicts(nsh_source *source, nsh_turn *t, int64_t now) {
   hold_places(&t->room, nsh_retry_waiting(&q->unsettled) + m->parents.n, written);
   t->limit = t->room.all;
   q->woken = t->limit > 0 && (m->woken || now >= q->recheck_at);
+  if (m->woken) /* a job that is due soon may have been pushed */
+    q->outlook.nothing_at = 0;
   if (q->active && t->limit > 0) {
     m->woken = false;
     q->recheck_at = q->due_at = NSH_NEVER;
@@ -344,9 +349,12 @@ static bool is_busy(const nsh_dispatch *d) {
   return busy;
 }
 
-/* Was the last answer of what comes next, and is that still to come? */
-static bool stands(const outlook *o, int64_t first, int64_t now) {
-  return o->due_at != NSH_NEVER && now < o->due_at && first <= o->due_at;
+/* Is the last answer still true? 'first': when the first job of any name is due. */
+static bool stands(const queues *q, int64_t first, int64_t now) {
+  const outlook *o = &q->outlook;
+  if (o->due_at != NSH_NEVER)
+    return now < o->due_at && first <= o->due_at;
+  return o->nothing_at >= q->empty_since && now - o->nothing_at < NOTHING_OLD;
 }
 
 static void ask(queues *q) {
@@ -358,6 +366,7 @@ static void ask(queues *q) {
   o->known = st == NS_OK;
   o->failed = st != NS_OK;
   o->due_at = o->known && o->upcoming.n > 0 ? ns_mono_us() + o->upcoming.in : NSH_NEVER;
+  o->nothing_at = o->known && o->upcoming.n == 0 ? ns_mono_us() : 0;
   if (st == NS_OK)
     return;
   nsh_back_off(d, &err);
@@ -377,7 +386,7 @@ static void look_ahead(queues *q) {
   o->known = true;
   if (!is_soon(d, in))
     o->due_at = NSH_NEVER;
-  else if (!stands(o, now + in, now))
+  else if (!stands(q, now + in, now))
     ask(q);
 }
 
@@ -446,7 +455,7 @@ static void publish(queues *q, const nsh_turn *t, ns_jobs *jobs, size_t settled,
   size_t n = jobs->n;
   size_t got[NSH_POOLS_MAX] = {0};
   bool waits;
-  if (n == 0 && q->empties > 0)
+  if (n == 0 && settled == 0 && q->empties > 0)
     look_ahead(q);
   for (size_t i = 0; i < n; i++)
     got[nsh_config_pool(d->cfg, jobs->items[i].queue)]++;
