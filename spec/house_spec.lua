@@ -70,7 +70,7 @@ describe("the house", function()
 
   it("compiles each layer with the headers of its own and of those below", function()
     local sees = {
-      ["base/ns_buf"] = { "base" },
+      ["base/buf"] = { "base" },
       ["core/claim/take"] = { "base", "core", "build/gen" },
       ["private/server"] = { "base", "core", "private" },
       ["lua/nsl_db"] = { "base", "private", "lua" },
@@ -108,7 +108,7 @@ describe("the house", function()
   local function folder_of(file) return file:match "^(%l+)/" or file end
 
   -- A layer's README names its folders in order: each calls only those above it in that list.
-  for _, layer in ipairs { "core", "host" } do
+  for _, layer in ipairs { "base", "core", "host" } do
     it("has folders in " .. layer .. " that call only folders named before them", function()
       local place, n = {}, 0
       for line in io.lines("src/" .. layer .. "/README.md") do
@@ -142,7 +142,7 @@ describe("the house", function()
     return seen
   end
 
-  for layer, most in pairs { core = 4, host = 1, lua = 2 } do
+  for layer, most in pairs { base = 1, core = 4, host = 1, lua = 2 } do
     it("has no circle of more than " .. most .. " files in a folder of " .. layer, function()
       local file_of, calls = defined_and_called(layer)
       local callees, found = {}, {}
@@ -165,9 +165,9 @@ describe("the house", function()
     end)
   end
 
-  it("has folders of core with two to eight files of at most 550 lines", function()
+  it("has folders with two to eight files of at most 550 lines", function()
     local wrong = {}
-    for _, folder in ipairs(lines "ls -d src/core/*/") do
+    for _, folder in ipairs(lines "ls -d src/base/*/ src/core/*/") do
       local list = files(folder .. "*.c")
       if folder ~= "src/core/adopt/" then
         if #list < 2 or #list > 8 then wrong[#wrong + 1] = folder .. " has " .. #list end
@@ -251,8 +251,12 @@ describe("the house", function()
     assert.same({}, wrong_lines(SOURCES .. " lua/nightshift/*.lua lua/nightshift/*/*.lua", function(line, path)
       local is_format = path:match "%.[ch]$" or line:find "format"
       local fraction = line:gsub("%%%%", ""):match '"[^"]*%%[-+#0]*[%d*]*%.?[%d*]*[lL]*[efgEFG]'
-      return is_format and fraction and path ~= "src/base/ns_number.c"
+      return is_format and fraction and path ~= "src/base/buf.c"
     end))
+  end)
+
+  it("has no prefix in the names of files that stand in a layer of folders", function()
+    assert.same({}, lines "find src/base src/core src/private src/host -name 'ns*_*'")
   end)
 
   it("exports one symbol from the module", function()

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "bench.h"
+#include "clock.h"
 #include "crew.h"
 #include "nightshift_host.h"
-#include "ns_time.h"
 
 #define LOOK 0.25 /* seconds between looks at holders, and … */
 #define EVERY 1.0 /* … at a table without rows, as in adopt.lua */

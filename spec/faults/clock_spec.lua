@@ -146,7 +146,7 @@ describe("clocks:", function()
       for line in io.popen(CLOCKS .. " src/*/*.c src/*/*/*.c | sort"):lines() do
         found[#found + 1] = line
       end
-      assert.same({ "src/base/ns_log.c" }, found)
+      assert.same({ "src/base/log.c" }, found)
     end)
   end)
 end)

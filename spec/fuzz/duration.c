@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "ns_duration.h"
+#include "clock.h"
 
 static void check_range(int64_t us) {
   FUZZ_CHECK(us >= 0 && us <= NS_DURATION_MAX);

@@ -15,11 +15,11 @@
 #include <unistd.h>
 
 #include "claim/inner.h"
+#include "clock.h"
 #include "dispatcher/turn.h"
 #include "handle.h"
 #include "ipc/ipc.h"
-#include "ns_log.h"
-#include "ns_time.h"
+#include "log.h"
 #include "pool/prefetch.h"
 #include "process/process.h"
 #include "rlimits.h"

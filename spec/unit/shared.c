@@ -15,8 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "ns_region.h"
-#include "ns_time.h"
+#include "clock.h"
+#include "shared/shared.h"
 
 #define CHECK(x)                                                              \
   do                                                                          \

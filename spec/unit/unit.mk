@@ -4,5 +4,5 @@
 $(O)/host-units: spec/unit/host.c $(filter-out $(O)/host/main.o,$(HOST_O)) $(LUAC_O) $(PRIV_O) $(LIBRARY)
 	$(CC) $(CPPFLAGS) $(ALL_SEE) $(LUA_CFLAGS) $(NS_CFLAGS) -UNDEBUG $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(LUA_LIBS) -lm
 
-$(O)/shared-units: spec/unit/shared.c src/base/ns_dict.c $(filter-out $(O)/base/ns_dict.o,$(BASE_O))
+$(O)/shared-units: spec/unit/shared.c src/base/shared/dict.c $(filter-out $(O)/base/shared/dict.o,$(BASE_O))
 	$(CC) $(CPPFLAGS) $(ALL_SEE) $(NS_CFLAGS) -DNS_CRASH -UNDEBUG $(LDFLAGS) -o $@ $(filter-out %.h,$^)

@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "db/db.h"
-#include "ns_time.h"
 
 #define CLOSE_MAX (3 * NS_SECOND)
 

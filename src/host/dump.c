@@ -3,8 +3,8 @@
 */
 #include "dump.h"
 
-#include "ns_log.h"
-#include "ns_time.h"
+#include "clock.h"
+#include "log.h"
 
 static void dump_host(const nsh_pools *t) {
   const nsh_tally *tally = &t->tally;

@@ -15,16 +15,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "dispatcher/dispatcher.h"
 #include "dump.h"
 #include "ipc/ipc.h"
-#include "ns_log.h"
-#include "ns_region.h"
-#include "ns_time.h"
+#include "log.h"
 #include "pool/pool.h"
 #include "process/process.h"
 #include "reload.h"
 #include "rlimits.h"
+#include "shared/shared.h"
 #include "signals.h"
 
 #define SETTLE_US (5 * NS_SECOND)  /* for the last verdicts, once stopping; to end after */

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "ns_buf.h"
+#include "buf.h"
 
 typedef enum nsh_hup {
   NSH_HUP_SENT,

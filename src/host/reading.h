@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "ns_buf.h"
+#include "buf.h"
 
 #define NSH_VERSION_SIZE 9 /* bytes of a version of scripts, with its zero */
 

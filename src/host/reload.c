@@ -7,9 +7,9 @@
 #include <signal.h>
 #include <stdio.h>
 
-#include "ns_assert.h"
-#include "ns_log.h"
-#include "ns_time.h"
+#include "clock.h"
+#include "err.h"
+#include "log.h"
 #include "pool/pool.h"
 
 #define LOAD_FIRST 100000         /* after a zygote's death, doubling */

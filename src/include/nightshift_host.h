@@ -7,9 +7,9 @@
 #ifndef NIGHTSHIFT_HOST_H
 #define NIGHTSHIFT_HOST_H
 
+#include "buf.h"
+#include "err.h"
 #include "nightshift.h"
-#include "ns_buf.h"
-#include "ns_err.h"
 
 #define NS_SCHEMA_VERSION 1
 

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ns_time.h"
+#include "clock.h"
 
 /* ----------------------------------------------------------------- queues */
 

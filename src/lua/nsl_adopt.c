@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ns_time.h"
+#include "clock.h"
 
 #define MAX_CLAIM 10000 /* rows of one claim */
 

@@ -9,7 +9,7 @@
 */
 #include "nsl_db.h"
 
-#include "ns_number.h"
+#include "buf.h"
 
 #include <inttypes.h>
 #include <stdio.h>

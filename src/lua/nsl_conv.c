@@ -5,8 +5,8 @@
 */
 #include "nsl_conv.h"
 
-#include "ns_duration.h"
-#include "ns_number.h"
+#include "buf.h"
+#include "clock.h"
 
 #include <lauxlib.h>
 #include <stddef.h>

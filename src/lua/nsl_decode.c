@@ -4,7 +4,7 @@
 */
 #include "nsl_json.h"
 
-#include "ns_log.h"
+#include "log.h"
 
 #include <jansson.h>
 #include <lauxlib.h>

@@ -13,8 +13,8 @@
 */
 #include "nsl_json.h"
 
-#include "ns_log.h"
-#include "ns_number.h"
+#include "buf.h"
+#include "log.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -25,7 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ns_assert.h"
+#include "err.h"
 
 /* Beyond this many times the limit a value is not even counted. */
 #define COUNT_FACTOR 16

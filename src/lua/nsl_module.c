@@ -6,15 +6,15 @@
 #include <lauxlib.h>
 #include <stdio.h>
 
-#include "ns_hash.h"
-#include "ns_log.h"
-#include "ns_time.h"
-#include "private.h"
+#include "buf.h"
+#include "clock.h"
+#include "log.h"
 #include "nsl_conv.h"
 #include "nsl_db.h"
 #include "nsl_json.h"
 #include "nsl_mutex.h"
 #include "nsl_shared.h"
+#include "private.h"
 
 /***
 Seconds of a monotonic clock with an unknown start, for measuring.

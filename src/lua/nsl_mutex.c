@@ -6,10 +6,10 @@
 
 #include <lauxlib.h>
 
-#include "ns_region.h"
 #include "nsl_conv.h"
 #include "nsl_hooks.h"
 #include "nsl_shared.h"
+#include "shared/shared.h"
 
 /* The name and the number of units, 0 for a mutex. */
 static ns_bytes checklock(lua_State *L, unsigned *units) {

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ns_assert.h"
+#include "err.h"
 #include "nsl_db.h"
 
 /* --------------------------------------------------------- reading entries */

@@ -7,10 +7,10 @@
 #include <lauxlib.h>
 #include <math.h>
 
-#include "ns_region.h"
-#include "ns_time.h"
+#include "clock.h"
 #include "nsl_conv.h"
 #include "nsl_shared.h"
+#include "shared/shared.h"
 
 #define SELF 1 /* verbs are methods: nightshift.shared:get(key) */
 #define KEY 2

@@ -7,7 +7,7 @@
 
 #include <lua.h>
 
-#include "ns_region.h"
+#include "shared/shared.h"
 
 /* The region; NULL: nil, message and code are pushed. [-0, +(0|3), m] */
 ns_region *nsl_region(lua_State *L);

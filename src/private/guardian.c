@@ -35,7 +35,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "ns_time.h"
+#include "clock.h"
 
 #define STATUS_FD 3
 #define STOP_WAIT (15 * NS_SECOND)    /* SIGTERM, then SIGKILL */

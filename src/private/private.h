@@ -11,8 +11,8 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "ns_buf.h"
-#include "ns_err.h"
+#include "buf.h"
+#include "err.h"
 
 /*
 ** Creates and starts (or joins) the private MariaDB server under 'dir'/.nightshift; 'dir'

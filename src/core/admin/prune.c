@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "db/db.h"
 #include "finish/finish.h"
 #include "handle.h"
 #include "holder/holder.h"
-#include "ns_time.h"
 
 #define BATCH 1000    /* rows per transaction */
 #define BARREN 20     /* batches of which nothing may go, per one that counts */

@@ -17,10 +17,10 @@
 #include <string.h>
 
 #include "adopt/table.h"
+#include "buf.h"
 #include "claim/claim.h"
+#include "clock.h"
 #include "db/db.h"
-#include "ns_number.h"
-#include "ns_time.h"
 
 #define LOCK_FOR (10 * NS_SECOND) /* a claimer waits this long for its turn */
 

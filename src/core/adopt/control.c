@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "adopt/table.h"
-#include "ns_time.h"
+#include "clock.h"
 
 #define READ_EVERY (NS_SECOND / 4)
 #define CLAIM_EVERY NS_SECOND   /* of a table that nobody rings for */

@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "adopt/table.h"
+#include "clock.h"
 #include "db/db.h"
-#include "ns_time.h"
 
 #define BATCH 500   /* rows of a transaction */
 #define ROUND 10000 /* rows that are listed at a time */

@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "adopt/move.h"
+#include "clock.h"
 #include "db/db.h"
-#include "ns_time.h"
 #include "push/push.h"
 
 #define FAR (INT64_C(3155760000) * NS_SECOND) /* a century */

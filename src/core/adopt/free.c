@@ -18,8 +18,8 @@
 
 #include "adopt/table.h"
 #include "claim/claim.h"
+#include "clock.h"
 #include "db/db.h"
-#include "ns_time.h"
 
 #define LOOK_EVERY (NS_SECOND / 4)
 #define LOOK_LATER (NS_SECOND / 2) /* of a lock, and after others' turn */

@@ -25,8 +25,7 @@
 #include <unistd.h>
 
 #include "adopt/table.h"
-#include "ns_await.h"
-#include "ns_time.h"
+#include "clock.h"
 
 #define DEAF 10           /* slices of a sleep of one that has no lock, on average */
 #define SLICE (NS_SECOND / 10) /* of a sleep */

@@ -13,7 +13,7 @@
 #include <strings.h>
 
 #include "adopt/table.h"
-#include "ns_time.h"
+#include "clock.h"
 
 #define LIST_TRIES 20
 #define LIST_AGAIN 20000  /* µs */

@@ -23,8 +23,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "db/db.h"
-#include "ns_time.h"
 
 #define LEFT_MAX 1000 /* rows of a batch that is cleaned, as of drain_left */
 

@@ -17,8 +17,8 @@
 #include <stdlib.h>
 
 #include "adopt/table.h"
+#include "clock.h"
 #include "db/db.h"
-#include "ns_time.h"
 
 #define PICKS 10   /* looks at rows that others have all locked … */
 #define PAUSE 2000 /* … and µs between them */

@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "adopt/table.h"
+#include "clock.h"
 #include "db/db.h"
-#include "ns_time.h"
 
 #define REFUSED_FOR (60 * NS_SECOND)
 #define REFUSED_MAX 1000 /* more are the table's fault, which the claim fails with */

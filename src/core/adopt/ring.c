@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "adopt/table.h"
-#include "ns_time.h"
+#include "clock.h"
 
 #define SEE_EVERY (60 * NS_SECOND) /* whether they are still there */
 #define SEE_TRIES 5

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "adopt/table.h"
-#include "ns_time.h"
+#include "clock.h"
 
 #define PAUSE_FIRST 100  /* µs between tries at a row that is locked, doubling */
 #define PAUSE_LAST 10000

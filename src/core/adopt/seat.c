@@ -11,8 +11,8 @@
 #include <stdlib.h>
 
 #include "adopt/table.h"
+#include "clock.h"
 #include "db/db.h"
-#include "ns_time.h"
 
 #define RACES 20 /* rows lost to others before a claim gives up */
 #define RELOCK_FOR (NS_SECOND / 10) /* a look has it locked, for a moment */

@@ -13,8 +13,8 @@
 #include <string.h>
 
 #include "adopt/table.h"
+#include "clock.h"
 #include "db/db.h"
-#include "ns_time.h"
 
 #define SEATED_FOR (60 * NS_SECOND) /* a row whose claim is a connection, at most */
 #define SHARE 0.2 /* of a backoff, by chance */

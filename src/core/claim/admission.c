@@ -15,8 +15,8 @@
 */
 #include "claim/inner.h"
 
-#include "ns_assert.h"
-#include "ns_time.h"
+#include "clock.h"
+#include "err.h"
 
 #define LOCKS 4
 #define CONTENDED 3                  /* claims, from the last that has met others */

@@ -17,9 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ns_assert.h"
-#include "ns_buf.h"
-#include "ns_time.h"
+#include "buf.h"
+#include "clock.h"
+#include "err.h"
 
 void ns_claim_lanes_free(ns_lanes *l) {
   free(l->items);

@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "buf.h"
 #include "db/db.h"
-#include "ns_assert.h"
-#include "ns_buf.h"
+#include "err.h"
 
 void ns_claim_leases_free(ns_leases *l) {
   for (size_t i = 0; i < l->n; i++)

@@ -21,8 +21,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ns_assert.h"
-#include "ns_time.h"
+#include "clock.h"
+#include "err.h"
 
 #define LOOK_EVERY INT64_C(20000)      /* µs between looks at scheduled */
 #define LOOK_CONTENDED (NS_SECOND / 5) /* ... under contention, as others look as well */

@@ -22,9 +22,9 @@
 
 #include <stdlib.h>
 
+#include "clock.h"
 #include "db/db.h"
-#include "ns_assert.h"
-#include "ns_time.h"
+#include "err.h"
 
 #define MANY 8                   /* queues to be asked one by one */
 #define FEW 4                    /* jobs of each: then one statement takes them */

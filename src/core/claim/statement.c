@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "db/db.h"
-#include "ns_assert.h"
+#include "err.h"
 
 /* --------------------------------------------------------------------- names */
 

@@ -23,7 +23,7 @@
 */
 #include "claim/inner.h"
 
-#include "ns_time.h"
+#include "clock.h"
 
 #define RANKS 256
 #define ER_TOO_LONG 1969 /* what the server calls max_statement_time exceeded */

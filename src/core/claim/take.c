@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "db/db.h"
-#include "ns_assert.h"
-#include "ns_time.h"
+#include "err.h"
 
 #define SWEEP_CLAIMS 8                 /* from one sweep to the next, at least, … */
 #define SWEEP_LATEST (5 * NS_SECOND)   /* … unless claims take long, on a slow network */

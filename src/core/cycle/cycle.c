@@ -18,12 +18,12 @@
 #include <string.h>
 
 #include "claim/claim.h"
+#include "clock.h"
 #include "db/db.h"
+#include "err.h"
 #include "finish/finish.h"
 #include "handle.h"
 #include "holder/holder.h"
-#include "ns_assert.h"
-#include "ns_time.h"
 #include "push/push.h"
 #include "settle/settle.h"
 

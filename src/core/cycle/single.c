@@ -12,11 +12,11 @@
 #include <stdlib.h>
 
 #include "claim/claim.h"
+#include "clock.h"
 #include "db/db.h"
+#include "err.h"
 #include "handle.h"
 #include "link/link.h"
-#include "ns_assert.h"
-#include "ns_time.h"
 
 static int64_t least(int64_t a, int64_t b) {
   return a < b ? a : b;

@@ -13,10 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "buf.h"
+#include "clock.h"
 #include "db/db.h"
 #include "finish/finish.h"
-#include "ns_buf.h"
-#include "ns_time.h"
 #include "push/push.h"
 #include "settle/settle.h"
 

@@ -10,7 +10,7 @@
 */
 #include "db/inner.h"
 
-#include "ns_assert.h"
+#include "err.h"
 
 #include <stdlib.h>
 #include <string.h>

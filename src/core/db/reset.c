@@ -14,8 +14,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "err.h"
 #include "holder/holder.h"
-#include "ns_assert.h"
 
 /* -------------------------------------------------------------- the text */
 

@@ -13,9 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ns_assert.h"
-#include "ns_await.h"
-#include "ns_time.h"
+#include "clock.h"
+#include "err.h"
 
 #define RETRY_SOON 150000              /* µs: the longest pause while others still wait */
 #define RETRY_SOON_FOR (2 * NS_SECOND) /* for us to come back, up to this */

@@ -17,8 +17,8 @@
 
 #include <stdio.h>
 
-#include "ns_assert.h"
-#include "ns_time.h"
+#include "clock.h"
+#include "err.h"
 
 #define TX_TRIES 20 /* of one unit of work, before NS_EBUSY */
 

@@ -19,11 +19,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "db/db.h"
+#include "err.h"
 #include "handle.h"
-#include "ns_assert.h"
-#include "ns_log.h"
-#include "ns_time.h"
+#include "log.h"
 
 #define SAID 255 /* characters of a reason */
 #define DEEP 32  /* levels of a tree that fail in one transaction */

@@ -20,10 +20,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "db/db.h"
+#include "err.h"
 #include "handle.h"
-#include "ns_assert.h"
-#include "ns_time.h"
 #include "settle/settle.h"
 
 #define STRETCH 2000    /* rows per step */

@@ -18,11 +18,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "buf.h"
 #include "claim/claim.h"
+#include "clock.h"
 #include "db/db.h"
 #include "handle.h"
-#include "ns_number.h"
-#include "ns_time.h"
 #include "wake/wake.h"
 
 #define LOCK_WAIT 2               /* seconds */

@@ -21,11 +21,11 @@
 #include <stdlib.h>
 
 #include "claim/claim.h"
+#include "clock.h"
 #include "db/db.h"
+#include "err.h"
 #include "finish/finish.h"
 #include "handle.h"
-#include "ns_assert.h"
-#include "ns_time.h"
 #include "settle/settle.h"
 #include "wake/wake.h"
 

@@ -24,10 +24,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "db/db.h"
+#include "err.h"
 #include "handle.h"
-#include "ns_assert.h"
-#include "ns_time.h"
 
 #define RACES 3                /* another was faster: so many looks before BUSY */
 #define POLITE (2 * NS_SECOND) /* so long the next in line goes first */

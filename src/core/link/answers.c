@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "ns_time.h"
+#include "clock.h"
 
 /* -------------------------------------------------------------------- errors */
 

@@ -24,8 +24,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "ns_assert.h"
-#include "ns_time.h"
+#include "clock.h"
+#include "err.h"
 
 #define MIN_SERVER 100600 /* MariaDB 10.6 */
 #define CONNECT (3 * NS_SECOND)

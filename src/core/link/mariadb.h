@@ -7,8 +7,8 @@
 
 #include <mysql.h>
 
+#include "clock.h"
 #include "link/link.h"
-#include "ns_await.h"
 
 #define NS_PACKET_SPARE 1024 /* bytes of max_packet that are left alone */
 #define NS_DUE_MAX 64        /* answers due at once: the server never waits for us to read */

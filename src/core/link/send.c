@@ -16,7 +16,7 @@
 */
 #include "link/mariadb.h"
 
-#include "ns_assert.h"
+#include "err.h"
 
 #include <errmsg.h>
 #include <string.h>

@@ -8,7 +8,7 @@
 */
 #include "link/mariadb.h"
 
-#include "ns_assert.h"
+#include "err.h"
 
 #include <errmsg.h>
 #include <mysqld_error.h>

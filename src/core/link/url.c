@@ -12,7 +12,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "ns_duration.h"
+#include "clock.h"
 
 static int hexdigit(char c) {
   if (c >= '0' && c <= '9')

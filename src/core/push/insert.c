@@ -13,10 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "db/db.h"
 #include "finish/finish.h"
 #include "handle.h"
-#include "ns_time.h"
 
 #define RING_WITHIN (10 * NS_SECOND) /* listeners look again by then anyway */
 #define SHOWN_KEY 100                /* bytes of a key in a message */

@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "db/db.h"
 #include "handle.h"
-#include "ns_time.h"
 
 /* ----------------------------------------------------------- pushes in doubt */
 

@@ -15,9 +15,9 @@
 
 #include "claim/claim.h"
 #include "db/db.h"
+#include "err.h"
 #include "finish/finish.h"
 #include "handle.h"
-#include "ns_assert.h"
 
 void ns_forget_done(ns_db *db, bool yes) {
   db->settle.forgets = yes;

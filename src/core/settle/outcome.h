@@ -5,8 +5,8 @@
 #ifndef NS_SETTLE_OUTCOME_H
 #define NS_SETTLE_OUTCOME_H
 
+#include "clock.h"
 #include "handle.h"
-#include "ns_time.h"
 
 #define NS_DELAY_MAX (INT64_C(3155760000) * NS_SECOND) /* as of a push */
 

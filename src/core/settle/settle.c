@@ -16,11 +16,11 @@
 #include <string.h>
 
 #include "claim/claim.h"
+#include "clock.h"
 #include "db/db.h"
+#include "err.h"
 #include "finish/finish.h"
 #include "handle.h"
-#include "ns_assert.h"
-#include "ns_time.h"
 #include "push/push.h"
 #include "settle/outcome.h"
 

@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "db/db.h"
 #include "finish/finish.h"
-#include "ns_time.h"
 #include "tree/tree.h"
 
 #define FALLS_MAX_US 2000000 /* that a retry waits for what is falling */

@@ -26,12 +26,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "buf.h"
 #include "claim/claim.h"
+#include "clock.h"
 #include "db/db.h"
 #include "handle.h"
-#include "ns_await.h"
-#include "ns_number.h"
-#include "ns_time.h"
 #include "wake/wake.h"
 
 #define LONGEST (10 * NS_SECOND)

@@ -12,8 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "db/db.h"
-#include "ns_time.h"
 
 #define WATCHED_MIN 16 /* a death must not hide behind holders that sleep */
 

@@ -11,9 +11,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "clock.h"
 #include "db/db.h"
 #include "handle.h"
-#include "ns_time.h"
 
 #define TRY_MAX (2 * NS_SECOND)
 #define LOOK 2000          /* µs from one look whether it sleeps to the next, */

@@ -17,11 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "dispatcher/turn.h"
+#include "err.h"
 #include "ipc/ipc.h"
-#include "ns_assert.h"
-#include "ns_log.h"
-#include "ns_time.h"
+#include "log.h"
 
 #define WATCH (NS_SECOND / 4) /* what people decide, while we hold rows */
 #define KEPT_FOR (1000000 * NS_SECOND) /* a verdict that the end of the host writes */

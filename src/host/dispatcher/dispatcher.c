@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "dispatcher/turn.h"
+#include "err.h"
 #include "ipc/ipc.h"
-#include "ns_assert.h"
-#include "ns_log.h"
-#include "ns_time.h"
+#include "log.h"
 
 #define HOLD_LOOK (NS_SECOND / 4) /* at the connection, while jobs run */
 #define CLOSE_MAX (3 * NS_SECOND) /* from its end on the server is waited for so long */

@@ -24,10 +24,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "buf.h"
 #include "config.h"
 #include "ipc/ipc.h"
 #include "nightshift_host.h"
-#include "ns_buf.h"
 #include "reading.h"
 
 /* ------------------------------------------------------------------- batches */

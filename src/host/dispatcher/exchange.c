@@ -13,9 +13,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
+#include "err.h"
 #include "ipc/ipc.h"
-#include "ns_assert.h"
-#include "ns_time.h"
 
 /* ------------------------------------------------------- batches of verdicts */
 

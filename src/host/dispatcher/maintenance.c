@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "ipc/ipc.h"
-#include "ns_log.h"
-#include "ns_time.h"
+#include "log.h"
 
 /* ------------------------------------------------------------ what is served */
 

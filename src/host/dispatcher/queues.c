@@ -24,11 +24,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "dispatcher/turn.h"
+#include "err.h"
 #include "ipc/ipc.h"
-#include "ns_assert.h"
-#include "ns_log.h"
-#include "ns_time.h"
+#include "log.h"
 
 #define FEEDS_OLD NS_SECOND
 #define NOTHING_OLD NS_SECOND /* the answer that nothing is due soon is asked for again */

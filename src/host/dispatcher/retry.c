@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
+#include "err.h"
 #include "ipc/ipc.h"
-#include "ns_assert.h"
-#include "ns_log.h"
-#include "ns_time.h"
+#include "log.h"
 
 #define LOCKED_RETRY 5000 /* µs: verdicts whose row another transaction holds */
 #define CYCLE_US 20000    /* that children may make a cycle last: as many as fit, … */

@@ -9,9 +9,9 @@
 
 #include <stdlib.h>
 
-#include "ns_assert.h"
-#include "ns_log.h"
-#include "ns_time.h"
+#include "clock.h"
+#include "err.h"
+#include "log.h"
 
 #define ERROR_FIRST 50000 /* after a failed cycle, doubling */
 #define ERROR_LAST (5 * NS_SECOND)

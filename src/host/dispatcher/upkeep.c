@@ -7,11 +7,10 @@
 
 #include <stdlib.h>
 
+#include "clock.h"
+#include "err.h"
 #include "ipc/ipc.h"
-#include "ns_assert.h"
-#include "ns_await.h"
-#include "ns_log.h"
-#include "ns_time.h"
+#include "log.h"
 
 #define LOOK_BUSY (NS_SECOND / 2)  /* at other holders, while the listener does not listen */
 #define LOOK_SOON (NS_SECOND / 10) /* dependents whose row another transaction holds */

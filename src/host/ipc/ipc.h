@@ -16,8 +16,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "buf.h"
 #include "nightshift_host.h"
-#include "ns_buf.h"
 
 /* ----------------------------------------------------- the host's own memory */
 

@@ -16,8 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ns_assert.h"
-#include "ns_time.h"
+#include "clock.h"
+#include "err.h"
 
 #define MASK (NSH_RING - 1)
 

@@ -17,9 +17,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ns_assert.h"
-#include "ns_log.h"
-#include "ns_time.h"
+#include "clock.h"
+#include "err.h"
+#include "log.h"
 
 /* ----------------------------------------------------- the host's own memory */
 

@@ -10,10 +10,10 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#include "ns_assert.h"
-#include "ns_log.h"
-#include "ns_number.h"
-#include "ns_time.h"
+#include "buf.h"
+#include "clock.h"
+#include "err.h"
+#include "log.h"
 #include "pool/pool.h"
 
 #define FORK_RETRY NS_SECOND

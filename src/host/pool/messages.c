@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "ipc/ipc.h"
-#include "ns_log.h"
-#include "ns_time.h"
+#include "log.h"
 #include "pool/pool.h"
 
 #define SHOW_US NS_SECOND   /* a job this old gets a row in running */

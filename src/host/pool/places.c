@@ -2,8 +2,8 @@
 ** The pool's books: which workers have room, how many there are in each phase, how many jobs
 ** they have, and how many places are free for more.
 */
-#include "ns_assert.h"
-#include "ns_time.h"
+#include "clock.h"
+#include "err.h"
 #include "pool/pool.h"
 
 /* --------------------------------------------------------- workers with room */

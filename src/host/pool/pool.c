@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "ipc/ipc.h"
-#include "ns_time.h"
 
 /* --------------------------------------------------------------- handing out */
 

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "buf.h"
+#include "err.h"
 #include "ipc/ipc.h"
-#include "ns_assert.h"
-#include "ns_hash.h"
 
 #define CAP_US 100000.0 /* a sample counts at most this much */
 #define AHEAD_US 4000.0 /* work claimed ahead, per worker: a few cycles */

@@ -15,8 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "buf.h"
 #include "dispatcher/dispatcher.h"
-#include "ns_buf.h"
 
 /* -------------------------------------------------------------------- pace */
 

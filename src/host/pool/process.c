@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
+#include "err.h"
 #include "ipc/ipc.h"
-#include "ns_assert.h"
-#include "ns_log.h"
-#include "ns_time.h"
+#include "log.h"
 #include "pool/pool.h"
 
 #define KEEP_ROOM ((size_t)64 << 10) /* larger idle buffers are freed */

@@ -5,8 +5,8 @@
 */
 #include <signal.h>
 
-#include "ns_log.h"
-#include "ns_time.h"
+#include "clock.h"
+#include "log.h"
 #include "pool/pool.h"
 
 #define STUCK_US 20000          /* a job behind one this old is taken back */

@@ -10,10 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "clock.h"
+#include "err.h"
 #include "ipc/ipc.h"
-#include "ns_assert.h"
-#include "ns_log.h"
-#include "ns_time.h"
+#include "log.h"
 #include "process/spawner.h"
 
 /* --------------------------------------------------------------------- peers */

@@ -24,9 +24,9 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+#include "buf.h"
 #include "config.h"
 #include "ipc/ipc.h"
-#include "ns_buf.h"
 #include "process/spawner.h"
 #include "reading.h"
 

@@ -28,9 +28,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "ns_buf.h"
-#include "ns_hash.h"
-#include "ns_time.h"
+#include "buf.h"
+#include "clock.h"
 
 /* ------------------------------------------------------------------ sessions */
 

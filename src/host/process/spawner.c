@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "ns_assert.h"
+#include "err.h"
 
 /* ----------------------------------------------------------- control sockets */
 

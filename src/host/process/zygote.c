@@ -30,7 +30,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "ns_log.h"
+#include "log.h"
 #include "nsl.h"
 #include "process/spawner.h"
 #include "worker/worker.h"

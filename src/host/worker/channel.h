@@ -12,8 +12,8 @@
 #include <lua.h>
 #include <stdbool.h>
 
+#include "buf.h"
 #include "ipc/ipc.h"
-#include "ns_buf.h"
 
 /* --------------------------------------------------------------- the channel */
 

@@ -25,8 +25,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ns_assert.h"
-#include "ns_number.h"
+#include "buf.h"
+#include "err.h"
 
 #define FIRST_INTERVAL 65536 /* instructions until the second raise; then halving */
 #define TEXT_MAX 4096

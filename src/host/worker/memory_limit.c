@@ -21,7 +21,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "ns_assert.h"
+#include "err.h"
 
 #define SLACK (INT64_C(64) << 20) /* for C code, beside twice the limit */
 

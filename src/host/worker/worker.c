@@ -17,8 +17,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "ipc/ipc.h"
-#include "ns_time.h"
 #include "nsl.h"
 #include "worker/channel.h"
 

@@ -12,9 +12,9 @@
 #include <lua.h>
 #include <stdbool.h>
 
+#include "buf.h"
 #include "config.h"
 #include "ipc/ipc.h"
-#include "ns_buf.h"
 
 /* ------------------------------------------------------------------- workers */
 

@@ -1,16 +1,21 @@
 /*
 ** Growable bytes. Capacity doubles; debug builds start tiny, so that growth
 ** happens in every test.
+**
+** Numbers: printf finds the digits and writes the decimal sign of the locale, which may be of
+** several bytes; it is replaced afterwards. So nothing here changes the locale, which other
+** threads share.
 */
-#include "ns_buf.h"
+#include "buf.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ns_assert.h"
+#include "err.h"
 
 #ifdef NS_DEBUG
 #define FIRST_CAP 16
@@ -87,21 +92,21 @@ void ns_buf_fill(ns_buf *b, const char *text, const char *mark, ns_bytes by) {
   ns_buf_adds(b, text);
 }
 
-/* Length of the UTF-8 character at 's', 0 when there is none. */
-static size_t utf8_length(const unsigned char *s, size_t n) {
-  static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000};
-  unsigned char c = s[0];
-  size_t len = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
+/* Least code point of a sequence of this length: a shorter form is invalid. */
+static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000};
+
+size_t ns_utf8(const char *p, size_t n) {
+  unsigned char c = (unsigned char)p[0];
+  size_t len = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3
+               : c < 0xF5 ? 4 : 0;
   unsigned code;
-  if (len <= 1)
-    return len;
-  if (len > n)
-    return 0;
-  code = c & (0x7Fu >> len);
+  if (len <= 1 || len > n)
+    return len > n ? 0 : len;
+  code = c & (0x7FU >> len);
   for (size_t i = 1; i < len; i++) {
-    if ((s[i] & 0xC0) != 0x80)
+    if (((unsigned char)p[i] & 0xC0) != 0x80)
       return 0;
-    code = code << 6 | (s[i] & 0x3Fu);
+    code = code << 6 | ((unsigned char)p[i] & 0x3FU);
   }
   if (code < least[len] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
     return 0;
@@ -111,7 +116,7 @@ static size_t utf8_length(const unsigned char *s, size_t n) {
 bool ns_utf8_valid(ns_bytes text) {
   size_t i = 0;
   while (i < text.n) {
-    size_t len = utf8_length((const unsigned char *)text.p + i, text.n - i);
+    size_t len = ns_utf8(text.p + i, text.n - i);
     if (len == 0)
       return false;
     i += len;
@@ -137,7 +142,7 @@ static void add_clean(ns_buf *b, ns_bytes text, bool json) {
   size_t i = 0;
   while (i < text.n) {
     unsigned char c = (unsigned char)text.p[i];
-    size_t len = utf8_length((const unsigned char *)text.p + i, text.n - i);
+    size_t len = ns_utf8(text.p + i, text.n - i);
     bool plain = len > 0 && !(json && (c < 32 || c == '"' || c == '\\'));
     if (!plain) {
       ns_buf_add(b, text.p + from, i - from);
@@ -190,4 +195,80 @@ bool ns_grow(void *items, size_t *cap, size_t want, size_t size) {
   memcpy(items, &p, sizeof p);
   *cap = n;
   return true;
+}
+
+/* ------------------------------------------------------------------- numbers */
+
+enum { DIGITS = 15, DIGITS_MAX = 17 };
+
+static bool is_plain(char c) {
+  return (c >= '0' && c <= '9') || c == '-' || c == 'e';
+}
+
+/* Copies what printf wrote as JSON has it: with a point, and with neither '+' nor
+** leading zeros in the exponent. */
+static void copy_with_point(char *to, const char *from) {
+  bool pointed = false;
+  while (*from != '\0') {
+    char c = *from++;
+    if (is_plain(c))
+      *to++ = c;
+    else if (!pointed)
+      *to++ = '.';
+    pointed = pointed || !is_plain(c);
+    if (c == 'e') {
+      if (*from == '-')
+        *to++ = '-';
+      from += strspn(from, "+-0");
+    }
+  }
+  *to = '\0';
+}
+
+char *ns_number(double d, char text[NS_NUMBER_SIZE]) {
+  char found[NS_NUMBER_SIZE + 16]; /* a decimal sign has at most 16 bytes */
+  if (!isfinite(d))
+    return strcpy(text, isnan(d) ? "nan" : d > 0 ? "inf" : "-inf");
+  for (int digits = DIGITS; digits <= DIGITS_MAX; digits++) {
+    snprintf(found, sizeof found, "%.*g", digits, d);
+    if (strtod(found, NULL) == d)
+      break;
+  }
+  copy_with_point(text, found);
+  ns_assert(text[strspn(text, "0123456789.e-")] == '\0' && strtod(found, NULL) == d);
+  return text;
+}
+
+char *ns_number_real(double d, char text[NS_NUMBER_SIZE]) {
+  ns_number(d, text);
+  return isfinite(d) && strpbrk(text, ".e") == NULL ? strcat(text, ".0") : text;
+}
+
+void ns_buf_add_number(ns_buf *b, double d) {
+  char text[NS_NUMBER_SIZE];
+  ns_buf_adds(b, ns_number_real(d, text));
+}
+
+char *ns_number_seconds(int64_t us, char text[NS_NUMBER_SIZE]) {
+  uint64_t size = us < 0 ? 0 - (uint64_t)us : (uint64_t)us;
+  size_t n = (size_t)snprintf(text, NS_NUMBER_SIZE, "%s%" PRIu64 ".%06d", us < 0 ? "-" : "",
+                              size / 1000000, (int)(size % 1000000));
+  while (text[n - 1] == '0')
+    n--;
+  text[text[n - 1] == '.' ? n - 1 : n] = '\0';
+  return text;
+}
+
+/* -------------------------------------------------------------------- hashes */
+
+uint64_t ns_hash(ns_bytes s) {
+  uint64_t h = UINT64_C(14695981039346656037);
+  for (size_t i = 0; i < s.n; i++)
+    h = (h ^ (unsigned char)s.p[i]) * UINT64_C(1099511628211);
+  return h;
+}
+
+uint32_t ns_hash_short(ns_bytes s) {
+  uint64_t h = ns_hash(s);
+  return (uint32_t)(h ^ h >> 32);
 }

@@ -1,17 +1,16 @@
 /*
-** The dict in shared memory; see ns_dict.h for why it survives.
+** The dict in shared memory; see shared.h for why it survives.
 **
 ** The stores that may not be swapped go through 'set'. A process is killed
 ** between two instructions and what it stored before is seen by all, so it is
 ** only the compiler that has to keep to the order.
 */
-#include "ns_dict.h"
+#include "shared/shared.h"
 
 #include <stdatomic.h>
 #include <string.h>
 
-#include "ns_assert.h"
-#include "ns_time.h"
+#include "clock.h"
 
 /* Specs are built to die at any of these. */
 #ifdef NS_CRASH

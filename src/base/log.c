@@ -2,20 +2,27 @@
 ** Formatting and writing of log lines. A line is built in a fixed array; each
 ** escaped character is added whole or not at all, and room for the closing
 ** quote, brace and newline is kept back, so a cut line is still well formed.
+**
+** Spooled lines wait in a ring of bytes. The thread copies what it writes next out of it, and
+** blocks in write with nothing locked. At the end it may still be blocked there: so
+** all it touches is static.
 */
-#include "ns_log.h"
+#include "log.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "ns_assert.h"
-#include "ns_spool.h"
+#include "clock.h"
+#include "err.h"
 
+#define SPOOL_SIZE ((size_t)1 << 20) /* bytes of lines that wait */
 #define KEPT_BACK 16      /* bytes for "…", closing quote, brace, newline */
 #define PATIENCE_MS 100   /* first wait for a reader that does not read */
 
@@ -44,29 +51,6 @@ ns_field ns_fs(const char *key, const char *s) {
 ns_bytes ns_first_line(ns_bytes s) {
   const char *end = s.p != NULL ? memchr(s.p, '\n', s.n) : NULL;
   return end != NULL ? (ns_bytes){s.p, (size_t)(end - s.p)} : s;
-}
-
-/* ------------------------------------------------------------------ UTF-8 */
-
-/* Least code point of a sequence of this length: a shorter form is invalid. */
-static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000};
-
-size_t ns_utf8(const char *p, size_t n) {
-  unsigned char c = (unsigned char)p[0];
-  size_t len = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3
-               : c < 0xF5 ? 4 : 0;
-  unsigned code;
-  if (len <= 1 || len > n)
-    return len > n ? 0 : len;
-  code = c & (0x7FU >> len);
-  for (size_t i = 1; i < len; i++) {
-    if (((unsigned char)p[i] & 0xC0) != 0x80)
-      return 0;
-    code = code << 6 | ((unsigned char)p[i] & 0x3FU);
-  }
-  if (code < least[len] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
-    return 0;
-  return len;
 }
 
 /* ----------------------------------------------------------------- escape */
@@ -211,6 +195,198 @@ size_t ns_log_format(char text[NS_LOG_LINE], bool json, int64_t wall_us,
   return l.n;
 }
 
+static struct {
+  pthread_mutex_t lock;
+  pthread_cond_t more, less; /* lines have been added; nothing is left to write */
+  bool running, stopping;
+  bool writing;              /* what is in 'chunk' */
+  int fd;
+  size_t (*notice)(char line[NS_LOG_LINE], int64_t dropped);
+  int64_t dropped;           /* lines that no line tells of yet */
+  int64_t said;              /* lines that a line in the ring tells of */
+  size_t until_said;         /* bytes to its end; 0: there is none */
+  size_t first, n;           /* of 'ring' */
+  char ring[SPOOL_SIZE];
+  char chunk[NS_LOG_LINE];
+} spool = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* ------------------------------------------------------------ the spool: its ring */
+
+static void enqueue(const char *p, size_t n) {
+  size_t at = (spool.first + spool.n) % SPOOL_SIZE;
+  size_t part = n < SPOOL_SIZE - at ? n : SPOOL_SIZE - at;
+  ns_assert(n > 0 && p[n - 1] == '\n' && spool.n + n <= SPOOL_SIZE);
+  memcpy(spool.ring + at, p, part);
+  memcpy(spool.ring, p + part, n - part);
+  spool.n += n;
+}
+
+/* Takes whole lines into the chunk; how many bytes. */
+static size_t take_lines(void) {
+  size_t n = spool.n < NS_LOG_LINE ? spool.n : NS_LOG_LINE;
+  size_t part = n < SPOOL_SIZE - spool.first ? n : SPOOL_SIZE - spool.first;
+  memcpy(spool.chunk, spool.ring + spool.first, part);
+  memcpy(spool.chunk + part, spool.ring, n - part);
+  while (spool.chunk[n - 1] != '\n') {
+    ns_assert(n > 1);
+    n--;
+  }
+  spool.first = (spool.first + n) % SPOOL_SIZE;
+  spool.n -= n;
+  spool.until_said -= n < spool.until_said ? n : spool.until_said;
+  return n;
+}
+
+static int64_t lines_in_chunk(size_t n) {
+  int64_t lines = 0;
+  for (size_t i = 0; i < n; i++)
+    lines += spool.chunk[i] == '\n';
+  return lines;
+}
+
+static int64_t lines_in_ring(void) {
+  int64_t lines = 0;
+  for (size_t i = 0; i < spool.n; i++)
+    lines += spool.ring[(spool.first + i) % SPOOL_SIZE] == '\n';
+  return lines;
+}
+
+/* ---------------------------------------------------------- the spool: its thread */
+
+/* Writes all of the chunk, however long that takes; false: it cannot be written. */
+static bool write_chunk(size_t n) {
+  struct pollfd p = {spool.fd, POLLOUT, 0};
+  size_t at = 0;
+  while (at < n) {
+    ssize_t got = write(spool.fd, spool.chunk + at, n - at);
+    if (got >= 0)
+      at += (size_t)got;
+    else if (errno == EAGAIN) /* one of those who share it has made it so */
+      poll(&p, 1, -1);
+    else if (errno != EINTR)
+      return false;
+  }
+  return true;
+}
+
+static void say_dropped(void) {
+  char text[NS_LOG_LINE] = "";
+  size_t n = spool.notice(text, spool.dropped);
+  enqueue(text, n);
+  spool.said = spool.dropped;
+  spool.until_said = spool.n;
+  spool.dropped = 0;
+}
+
+/* The lock is held, but not while it writes. */
+static void write_some(void) {
+  bool tells = spool.until_said > 0;
+  size_t n = take_lines();
+  bool ok;
+  tells = tells && spool.until_said == 0;
+  spool.writing = true;
+  pthread_mutex_unlock(&spool.lock);
+  ok = write_chunk(n);
+  pthread_mutex_lock(&spool.lock);
+  spool.writing = false;
+  if (!ok)
+    spool.dropped += lines_in_chunk(n) + (tells ? spool.said - 1 : 0);
+  else if (spool.dropped > 0 && spool.n <= SPOOL_SIZE / 2)
+    say_dropped();
+}
+
+static void *write_spool(void *arg) {
+  (void)arg;
+  pthread_mutex_lock(&spool.lock);
+  while (!spool.stopping || spool.n > 0) {
+    if (spool.n > 0)
+      write_some();
+    else
+      pthread_cond_wait(&spool.more, &spool.lock);
+    if (spool.n == 0)
+      pthread_cond_signal(&spool.less);
+  }
+  pthread_mutex_unlock(&spool.lock);
+  return NULL;
+}
+
+/* Starts the thread, with all signals blocked. 'notice' makes the line that says how many
+** were dropped, and gives its length. False: there is no thread. */
+static bool start_spool(int fd, size_t (*notice)(char line[NS_LOG_LINE], int64_t dropped)) {
+  pthread_condattr_t attr;
+  pthread_t id;
+  sigset_t all;
+  sigset_t old;
+  spool.fd = fd;
+  spool.notice = notice;
+  pthread_condattr_init(&attr);
+  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+  pthread_cond_init(&spool.more, NULL);
+  pthread_cond_init(&spool.less, &attr);
+  pthread_condattr_destroy(&attr);
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  spool.running = pthread_create(&id, NULL, write_spool, NULL) == 0;
+  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  if (spool.running)
+    pthread_detach(id);
+  return spool.running;
+}
+
+/* Adds a line of 'n' bytes with its newline. False: no thread runs, nothing is done. */
+static bool add_to_spool(const char *text, size_t n) {
+  bool running;
+  pthread_mutex_lock(&spool.lock);
+  running = spool.running;
+  if (running && spool.dropped > 0 && spool.n == 0 && !spool.writing)
+    say_dropped(); /* what could not be written: it is tried again */
+  /* room for the line that will say what was dropped is kept */
+  if (running && (spool.dropped > 0 || spool.n + n + NS_LOG_LINE > SPOOL_SIZE))
+    spool.dropped++;
+  else if (running) {
+    enqueue(text, n);
+    if (!spool.writing)
+      pthread_cond_signal(&spool.more);
+  }
+  pthread_mutex_unlock(&spool.lock);
+  return running;
+}
+
+/* The lock is held. */
+static void wait_written(int64_t end) {
+  struct timespec t = {(time_t)(end / NS_SECOND), (long)(end % NS_SECOND) * 1000};
+  while (spool.running && (spool.n > 0 || spool.writing) && ns_mono_us() < end)
+    pthread_cond_timedwait(&spool.less, &spool.lock, &t);
+}
+
+/* A line that told of some is left, too: it is no loss. */
+static void drop_all(void) {
+  spool.dropped += lines_in_ring();
+  if (spool.until_said > 0)
+    spool.dropped += spool.said - 1;
+  spool.n = 0;
+}
+
+/* Waits until all is written, for 'us' at most; no line is taken any more then. In the last
+** quarter lines that are left are dropped, and the thread tells how many there were, behind
+** what it is writing. */
+static void stop_spool(int64_t us) {
+  int64_t end = ns_mono_us() + us;
+  pthread_mutex_lock(&spool.lock);
+  wait_written(end - us / 4);
+  drop_all();
+  if (spool.running && spool.dropped > 0) {
+    say_dropped();
+    pthread_cond_signal(&spool.more);
+    wait_written(end);
+  }
+  spool.running = false;
+  spool.stopping = true;
+  spool.n = 0;
+  pthread_cond_signal(&spool.more);
+  pthread_mutex_unlock(&spool.lock);
+}
+
 /* ------------------------------------------------------------------ write */
 
 void ns_log_setup(bool json, ns_level level) {
@@ -238,8 +414,8 @@ static bool writable(int patience) {
   return poll(&p, 1, patience) == 1;
 }
 
-/* 'patience', ms: for whoever reads. */
-static void put(const char *text, size_t n, int patience) {
+/* 'patience': ms that a reader has. */
+static void write_line(const char *text, size_t n, int patience) {
   ns_assert(n > 0 && n <= NS_LOG_LINE && memchr(text, '\n', n) == text + n - 1);
   if (!writable(patience) || write(STDERR_FILENO, text, n) < 0) {
     logger.stuck = true;
@@ -259,7 +435,7 @@ static void put_dropped(int patience) {
   int64_t lost = logger.dropped;
   size_t n = notice(text, lost);
   logger.dropped = 0;
-  put(text, n, patience);
+  write_line(text, n, patience);
   if (logger.stuck)
     logger.dropped = lost;
 }
@@ -271,21 +447,21 @@ void ns_log(ns_level level, const char *event, const ns_field *fields,
   if (!ns_log_on(level))
     return;
   len = ns_log_format(text, logger.json, wall_now(), level, event, fields, n);
-  if (ns_spool_add(text, len))
+  if (add_to_spool(text, len))
     return;
   pthread_mutex_lock(&logger.lock);
-  put(text, len, logger.stuck ? 0 : PATIENCE_MS);
+  write_line(text, len, logger.stuck ? 0 : PATIENCE_MS);
   if (!logger.stuck && logger.dropped > 0)
     put_dropped(PATIENCE_MS);
   pthread_mutex_unlock(&logger.lock);
 }
 
 bool ns_log_spool(void) {
-  return ns_spool_start(STDERR_FILENO, notice);
+  return start_spool(STDERR_FILENO, notice);
 }
 
 void ns_log_flush(int64_t us) {
-  ns_spool_stop(us);
+  stop_spool(us);
   pthread_mutex_lock(&logger.lock);
   if (logger.dropped > 0)
     put_dropped((int)(us / 4 / 1000));

@@ -5,6 +5,9 @@
 ** ns_err holds the same status, the server's error number where there was
 ** one, and one sentence for a person: what was expected, what came, what to
 ** do. The record has a fixed buffer, so the failure path never allocates.
+**
+** Stated invariants are assertions, ns_assert. They are checked in debug builds only (NS_DEBUG:
+** `make DEBUG=1`, and all builds with sanitizers).
 */
 #ifndef NS_ERR_H
 #define NS_ERR_H
@@ -23,5 +26,21 @@ ns_status ns_err_context(ns_err *err, const char *context);
 
 /* Empties the record. */
 void ns_err_clear(ns_err *err);
+
+#ifdef NS_DEBUG
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define ns_assert(x)                                                                               \
+  ((x) ? (void)0                                                                                   \
+       : (fprintf(stderr, "%s:%d: %s: invariant broken: %s\n", __FILE__, __LINE__, __func__, #x),  \
+          abort()))
+
+#else
+
+#define ns_assert(x) ((void)(0 && (x))) /* compiled, so that it stays true to the code */
+
+#endif
 
 #endif

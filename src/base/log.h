@@ -4,9 +4,15 @@
 ** Invariant: a line is at most NS_LOG_LINE bytes and goes out in one write, so
 ** lines of several processes on one pipe never mix; values are escaped, so one
 ** event is always one line, whatever a handler put into its error. A reader that is
-** slow, or stopped, costs nobody time where the lines are spooled (ns_spool.h): what
+** slow, or stopped, costs no time where the lines are spooled: what
 ** there is no room for is dropped and counted. Elsewhere one that stopped costs at most
 ** one short wait, and from then on lines are dropped and counted until it reads again.
+**
+** The spool: a thread of its own writes the lines. A line that finds no room is dropped and
+** counted, and so are all behind it until half of the room is free again; then one line says how
+** many there were. Lines go out whole, as many in one write as a pipe takes without mixing them
+** with those of others. (Asserted, but for what is about time: spec/host/log_spec.lua has a
+** reader that stops.) There is one spool per process; a child that is forked has none.
 */
 #ifndef NS_LOG_H
 #define NS_LOG_H
@@ -14,7 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ns_buf.h"
+#include "buf.h"
 
 #define NS_LOG_LINE 4096 /* PIPE_BUF on Linux */
 
@@ -78,9 +84,5 @@ void ns_log_time(char out[NS_LOG_TIME], int64_t wall_us);
 
 /* What comes before the first newline; absent stays absent. */
 ns_bytes ns_first_line(ns_bytes text);
-
-/* Length of the valid UTF-8 sequence that starts at 'p', 0 when there is
-** none; 'n' > 0 bytes are there. */
-size_t ns_utf8(const char *p, size_t n);
 
 #endif

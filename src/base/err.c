@@ -1,7 +1,7 @@
 /*
 ** The error record. Messages that do not fit are cut, never refused.
 */
-#include "ns_err.h"
+#include "err.h"
 
 #include <stdarg.h>
 #include <stdio.h>
