@@ -26,7 +26,7 @@ local SOURCES = "src/*/*.[ch] src/*/*/*.[ch]"
 -- Host files that may speak core: the dispatcher, and the shapes it exchanges
 -- with the rest (mail, batches, frames, configuration).
 local HOST_CORE = { ["dispatcher/dispatcher"] = true, ["ipc/ipc"] = true,
-  config = true, module = true }
+  config = true, main = true }
 
 -- Who sees libmariadb: five files, and the header between them, which is theirs alone.
 local MYSQL = { ["src/core/link/connection.c"] = true, ["src/core/link/answers.c"] = true,

@@ -19,8 +19,4 @@
 ** empty, or when there was nothing left to do the names that it could run, a line each. */
 int nsh_host_run(const nsh_config *cfg, ns_buf *known);
 
-/* Opens the module nightshift.host (module.c). [-0, +1, m] */
-struct lua_State;
-int nsh_module_open(struct lua_State *L);
-
 #endif

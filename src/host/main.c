@@ -1,19 +1,179 @@
 /*
 ** The program `nightshift`: a Lua state, the command line in Lua, an exit
-** code.
+** code; and the module nightshift.host, which is what the command line needs of the program.
 */
+#include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <lauxlib.h>
 #include <lua.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "../lua/nsl.h"
 #include "host.h"
+#include "loop.h"
 #include "process/process.h"
-#include "signals.h"
+#include "scripts.h"
 #include "worker/worker.h"
+
+/* ------------------------------------------------- the module nightshift.host */
+
+static void free_known(void *p) {
+  ns_buf_free(p);
+}
+
+/***
+Runs a host until it is told to stop. Messages go to stderr.
+@function work
+@tparam table config files, workers, queues, drain, drain_within (µs),
+drain_timeout (µs), memory (bytes per job), recycle (jobs), recycle_memory (bytes), max_children, isolation, user, log, url, connection
+@treturn integer exit code
+@treturn string|nil with `drain`, and when nothing was left to do: the names it can run,
+a line each
+@raise for an unknown key or a wrong type
+*/
+static int host_work(lua_State *L) {
+  nsh_config cfg;
+  ns_err err;
+  ns_buf *known;
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_settop(L, 1);
+  known = nsl_box(L, sizeof *known, free_known);
+  if (nsh_config_read(L, 1, &cfg, &err) != NS_OK) {
+    fprintf(stderr, "nightshift: %s\n", err.message);
+    lua_pushinteger(L, NSH_EXIT_USAGE);
+  } else
+    lua_pushinteger(L, nsh_host_run(&cfg, known));
+  if (known->n > 0)
+    lua_pushlstring(L, known->p, known->n);
+  else
+    lua_pushnil(L);
+  nsl_unbox(known);
+  return 2;
+}
+
+/***
+Takes a name for this process, until it ends.
+@function single
+@tparam string name
+@treturn[1] boolean whether it is ours; false: another process of this machine has it
+@treturn[2] nil
+@treturn[2] string message
+*/
+static int host_single(lua_State *L) {
+  ns_bytes name;
+  int taken;
+  name.p = luaL_checklstring(L, 1, &name.n);
+  if ((taken = nsh_single_take(name)) < 0) {
+    lua_pushnil(L);
+    lua_pushstring(L, strerror(errno));
+    return 2;
+  }
+  lua_pushboolean(L, taken);
+  return 1;
+}
+
+/***
+Has another host of this machine read its scripts again: sends it HUP.
+@function hup
+@tparam integer pid
+@tparam string place its machine and container, as its row has it
+@tparam integer age µs that it has been known for: a younger process is another one
+@treturn[1] boolean true
+@treturn[2] nil
+@treturn[2] string `away`: it is of another place; `gone`; or what is wrong
+*/
+static int host_hup(lua_State *L) {
+  lua_Integer pid = luaL_checkinteger(L, 1);
+  lua_Integer age = luaL_checkinteger(L, 3);
+  ns_bytes place;
+  nsh_hup how;
+  place.p = luaL_checklstring(L, 2, &place.n);
+  luaL_argcheck(L, pid > 1 && pid <= INT32_MAX, 1, "not a process id");
+  how = nsh_hup_send((pid_t)pid, place, age);
+  if (how == NSH_HUP_SENT) {
+    lua_pushboolean(L, 1);
+    return 1;
+  }
+  lua_pushnil(L);
+  lua_pushstring(L, how == NSH_HUP_AWAY   ? "away"
+                    : how == NSH_HUP_GONE ? "gone"
+                    : how == NSH_HUP_DEAF ? "the process does not listen to HUP"
+                                          : strerror(errno));
+  return 2;
+}
+
+static int is_lua_file(const struct dirent *e) {
+  size_t n = strlen(e->d_name);
+  return e->d_name[0] != '.' && n > 4 &&
+         strcmp(e->d_name + n - 4, ".lua") == 0;
+}
+
+static void free_entries(struct dirent **entries, int n) {
+  for (int i = 0; i < n; i++)
+    free(entries[i]);
+  free(entries);
+}
+
+/* Protected: fills the table. Arguments: path, entries, their number. */
+static int push_entries(lua_State *L) {
+  struct dirent **entries = lua_touserdata(L, 2);
+  lua_Integer n = lua_tointeger(L, 3);
+  lua_createtable(L, (int)n, 0);
+  for (lua_Integer i = 0; i < n; i++) {
+    lua_pushfstring(L, "%s/%s", lua_tostring(L, 1), entries[i]->d_name);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+/***
+The Lua files of a folder, sorted.
+@function scan
+@tparam string path
+@treturn[1] {string,...}
+@treturn[2] nil when the path is not a folder
+@treturn[3] nil
+@treturn[3] string message when it cannot be read
+*/
+static int host_scan(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  struct dirent **entries;
+  struct stat st;
+  int n;
+  if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) {
+    lua_pushnil(L);
+    return 1;
+  }
+  lua_settop(L, 1);
+  lua_pushcfunction(L, push_entries);
+  lua_pushvalue(L, 1);
+  n = scandir(path, &entries, is_lua_file, alphasort);
+  if (n < 0) {
+    lua_pushnil(L);
+    lua_pushfstring(L, "%s: %s", path, strerror(errno));
+    return 2;
+  }
+  lua_pushlightuserdata(L, (void *)entries);
+  lua_pushinteger(L, n);
+  n = lua_pcall(L, 3, 1, 0) == LUA_OK ? n : -n - 1;
+  free_entries(entries, n < 0 ? -n - 1 : n);
+  return n < 0 ? lua_error(L) : 1;
+}
+
+static int open_module(lua_State *L) {
+  static const luaL_Reg functions[] = {
+      {"work", host_work}, {"scan", host_scan}, {"single", host_single},
+      {"hup", host_hup}, {NULL, NULL}};
+  luaL_newlib(L, functions);
+  return 1;
+}
+
+/* ---------------------------------------------------------------- the program */
 
 typedef struct arguments {
   int n;
@@ -78,8 +238,8 @@ int main(int argc, char **argv) {
   nsh_restore_begin();
   open_streams();
   if (is_work(argc, argv))
-    nsh_signals_hold(false);
-  nsh_lua_offer(nsh_module_open);
+    nsh_loop_hold_signals(false);
+  nsh_lua_offer(open_module);
   L = nsh_secrets_hide(argc, argv) ? nsh_lua_new() : NULL;
   if (L == NULL) {
     fprintf(stderr, "nightshift: not enough memory\n");

@@ -28,7 +28,7 @@
 #include "config.h"
 #include "ipc/ipc.h"
 #include "nightshift_host.h"
-#include "reading.h"
+#include "scripts.h"
 
 /* ------------------------------------------------------------------- batches */
 

@@ -72,16 +72,6 @@ void nsh_lifecycle_forked(nsh_pools *t, uint32_t index, pid_t pid, int why) {
   nsh_pool_hand_out(t);
 }
 
-void nsh_lifecycle_describe(char out[96], int status) {
-  if (status < 0)
-    snprintf(out, 96, "lost together with the process that forked it");
-  else if (WIFSIGNALED(status))
-    snprintf(out, 96, "killed by signal %d (%s)", WTERMSIG(status),
-             strsignal(WTERMSIG(status)));
-  else
-    snprintf(out, 96, "exited with status %d", WEXITSTATUS(status));
-}
-
 /* How a job failed that was killed to stop it: in its worker's words, if it
 ** found any. */
 static ns_bytes failure_text(nsh_process *w, char out[160]) {
@@ -99,7 +89,7 @@ static ns_bytes failure_text(nsh_process *w, char out[160]) {
 /* How a job crashed. */
 static ns_bytes crash_text(const nsh_process *w, int status, char out[160]) {
   char how[96];
-  nsh_lifecycle_describe(how, status);
+  nsh_exit_describe(how, status);
   if (w->blame != NULL && status >= 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
     snprintf(out, 160, "worker killed by the host: %s", w->blame);
   else
@@ -140,7 +130,7 @@ static void note_crash(nsh_process *w, int status) {
   int64_t now = ns_mono_us();
   int64_t delay;
   char how[96];
-  nsh_lifecycle_describe(how, status);
+  nsh_exit_describe(how, status);
   ns_log(NS_LOG_WARN, "worker.died", NS_FIELDS(ns_fi("pid", w->pid), ns_fs("how", how)));
   nsh_crash_loop_crash(&t->crash_loop, now);
   delay = nsh_crash_loop_delay(&t->crash_loop);

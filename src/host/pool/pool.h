@@ -125,10 +125,6 @@ void nsh_lifecycle_exited(nsh_pools *t, uint32_t index, int status);
 /* A zygote is gone, and so are the workers it had forked. */
 void nsh_lifecycle_orphaned(nsh_pools *t, nsh_zygote *z);
 
-/* "killed by signal 9 (Killed)", "exited with status 3"; of a status as wait
-** gives it, or negative: it died with its parent. */
-void nsh_lifecycle_describe(char out[96], int status);
-
 /* Forks workers where there are none, if it is time. */
 void nsh_lifecycle_fill(nsh_pools *t);
 
@@ -144,5 +140,9 @@ void nsh_watchdog_tick(nsh_pools *t, int64_t now);
 
 /* µs until the next tick or fork is due; -1: nothing to look after. */
 int64_t nsh_watchdog_next(const nsh_pools *t, int64_t now);
+
+/* What the host is doing, to the log: a line about all, a line per pool of reserved workers, a
+** line per busy worker. */
+void nsh_watchdog_dump(nsh_pools *t);
 
 #endif

@@ -2,6 +2,8 @@
 ** A job is expected to be short until it has been seen to be long. Then what was
 ** sent behind it is taken back, what was claimed for its worker is run by other workers,
 ** and what no worker can start goes back to the database.
+**
+** The dump is a few lines of log: the host, its reserved workers, its busy workers.
 */
 #include <signal.h>
 
@@ -134,4 +136,69 @@ int64_t nsh_watchdog_next(const nsh_pools *t, int64_t now) {
   if (t->closing || t->up == t->nworkers)
     return t->closing ? TICK_COARSE : -1;
   return t->fork_at > now ? t->fork_at - now : TICK_COARSE;
+}
+
+/* ------------------------------------------------------------------- the dump */
+
+static void dump_host(const nsh_pools *t) {
+  const nsh_tally *tally = &t->tally;
+  ns_counters c;
+  int64_t outstanding;
+  int64_t unsettled;
+  nsh_exchange_lock(t->exchange);
+  c = t->exchange->counters;
+  outstanding = (int64_t)t->exchange->outstanding;
+  unsettled = (int64_t)t->exchange->unsettled;
+  nsh_exchange_unlock(t->exchange);
+  ns_log(NS_LOG_INFO, "dump.host",
+         NS_FIELDS(ns_fi("workers", (int64_t)t->up),
+                   ns_fi("outstanding", outstanding),
+                   ns_fi("backlog", (int64_t)t->backlog),
+                   ns_fi("unsettled", unsettled), ns_fi("done", tally->done),
+                   ns_fi("failed", tally->failed), ns_fi("again", tally->again),
+                   ns_fi("crashed", tally->crashed),
+                   ns_fi("timeouts", tally->timeouts), ns_fi("forks", tally->forks),
+                   ns_fi("claimed", c.claimed), ns_fi("settled", c.settled),
+                   ns_fi("stale", c.stale), ns_fi("sweeps", c.sweeps),
+                   ns_fi("swept_us", c.swept), ns_fi("deadlocks", c.deadlocks),
+                   ns_fi("lock_waits", c.lock_waits),
+                   ns_fi("reconnects", c.reconnects)));
+}
+
+/* The exchange is locked. */
+static void dump_pool(const nsh_pools *t, size_t pool) {
+  const nsh_reserve *r = &t->cfg->reserves[pool - 1];
+  ns_log(NS_LOG_INFO, "dump.reserve",
+         NS_FIELDS(ns_fb("queue", r->name), ns_fi("workers", (int64_t)r->workers),
+                   ns_fi("up", (int64_t)t->pools[pool].up),
+                   ns_fi("jobs", (int64_t)t->pools[pool].tasks),
+                   ns_fi("backlog", (int64_t)t->pools[pool].backlog.n)));
+}
+
+static void dump_pools(nsh_pools *t) {
+  nsh_exchange_lock(t->exchange);
+  for (size_t i = 1; i < t->npools; i++)
+    dump_pool(t, i);
+  nsh_exchange_unlock(t->exchange);
+}
+
+static void dump_workers(nsh_pools *t, int64_t now) {
+  for (size_t i = 0; i < t->nworkers; i++) {
+    nsh_process *w = &t->workers[i];
+    int64_t since;
+    nsh_task *task;
+    if (!nsh_process_running(w, &since))
+      continue;
+    task = nsh_process_task(w, 0);
+    ns_log(NS_LOG_INFO, "dump.worker",
+           NS_FIELDS(ns_fi("pid", w->pid), ns_fi("id", task->id), ns_fs("name", task->name->text),
+                     ns_fi("ms", (now - since) / 1000), ns_fi("ahead", w->n - 1),
+                     ns_fs("scripts", w->zygote->version)));
+  }
+}
+
+void nsh_watchdog_dump(nsh_pools *t) {
+  dump_host(t);
+  dump_pools(t);
+  dump_workers(t, ns_mono_us());
 }

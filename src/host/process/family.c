@@ -4,10 +4,13 @@
 */
 #include "process/process.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -15,6 +18,8 @@
 #include "ipc/ipc.h"
 #include "log.h"
 #include "process/spawner.h"
+
+#define SEED_US (6 * NS_SECOND) /* for the seed to clear up and end */
 
 /* --------------------------------------------------------------------- peers */
 
@@ -435,4 +440,44 @@ void nsh_zygote_retire(nsh_zygote *z) {
 
 void nsh_zygote_signal(nsh_zygote *z, int sig) {
   ask(z->family, &z->family->keeper, NSH_KILL, z->index, sig, -1);
+}
+
+/* ------------------------------------------------------------------- the seed */
+
+void nsh_seed_await(pid_t seed, pid_t keeper) {
+  int64_t end = ns_mono_us() + SEED_US;
+  int64_t pause = 200;
+  pid_t got;
+  while ((got = waitpid(seed, NULL, WNOHANG)) == 0 && ns_mono_us() < end) {
+    ns_sleep_us(pause);
+    pause = pause < 20000 ? pause * 2 : pause;
+  }
+  if (got != 0)
+    return;
+  ns_log(NS_LOG_ERROR, "seed.unresponsive", NULL, 0);
+  if (keeper > 0)
+    nsh_session_kill(keeper, NULL, 0);
+  kill(seed, SIGKILL);
+  waitpid(seed, NULL, 0);
+}
+
+/* ------------------------------------------------------------- ends and versions */
+
+void nsh_exit_describe(char out[96], int status) {
+  if (status < 0)
+    snprintf(out, 96, "lost together with the process that forked it");
+  else if (WIFSIGNALED(status))
+    snprintf(out, 96, "killed by signal %d (%s)", WTERMSIG(status),
+             strsignal(WTERMSIG(status)));
+  else
+    snprintf(out, 96, "exited with status %d", WEXITSTATUS(status));
+}
+
+void nsh_version_copy(char to[NSH_VERSION_SIZE], ns_bytes s) {
+  size_t n = 0;
+  while (n < s.n && n < NSH_VERSION_SIZE - 1 && isxdigit((unsigned char)s.p[n])) {
+    to[n] = s.p[n];
+    n++;
+  }
+  to[n] = '\0';
 }

@@ -28,7 +28,6 @@
 #include "config.h"
 #include "ipc/ipc.h"
 #include "process/spawner.h"
-#include "reading.h"
 
 /* ------------------------------------------------------------- starting them */
 
@@ -39,7 +38,20 @@
 ns_status nsh_seed_start(const nsh_config *cfg, nsh_slots *slots, int wakeup, pid_t *pid, int *ctl,
                          ns_err *err);
 
+/* Its socket is closed, so it ends by itself, unless it is stopped or stuck: then its work,
+** to kill what the keeper's session has left, is done here. 0: the keeper is not known. */
+void nsh_seed_await(pid_t seed, pid_t keeper);
+
+/* "killed by signal 9 (Killed)", "exited with status 3"; of a status as wait
+** gives it, or negative: it died with its parent. */
+void nsh_exit_describe(char out[96], int status);
+
 /* --------------------------------------------------- the host's view of them */
+
+#define NSH_VERSION_SIZE 9 /* bytes of a version of scripts, with its zero */
+
+/* Keeps the hexadecimal digits that 's' begins with: a script may have meddled with it. */
+void nsh_version_copy(char to[NSH_VERSION_SIZE], ns_bytes s);
 
 typedef enum nsh_stage {
   NSH_ABSENT,  /* no such process */

@@ -1,0 +1,183 @@
+/*
+** The modes: when the next one begins, and what is done then. A host that drains or stops has
+** a deadline; when it is over the next mode begins in any case.
+*/
+#include "mode.h"
+
+#include <unistd.h>
+
+#include "clock.h"
+#include "err.h"
+#include "log.h"
+
+#define SETTLE_US (5 * NS_SECOND) /* for the last verdicts, once stopping; to end after */
+
+ns_bytes nsh_mode_version(const nsh_host *h) {
+  return h->pools.zygote != NULL ? ns_str(h->pools.zygote->version) : NS_NONE;
+}
+
+void nsh_mode_serve(nsh_host *h, char *handlers, char *names) {
+  bool takes = h->mode <= NSH_MODE_RUNNING && !h->pools.quiet;
+  nsh_exchange_lock(&h->exchange);
+  nsh_exchange_serves(&h->exchange, handlers, names, takes ? h->cfg->workers : 0);
+  nsh_exchange_unlock(&h->exchange);
+}
+
+/* ------------------------------------------------------------ the next mode */
+
+static void enter(nsh_host *h, nsh_mode m, int64_t max) {
+  ns_assert(m >= h->mode); /* FINISHING twice: then without the server */
+  h->mode = m;
+  h->deadline = ns_mono_us() + max;
+}
+
+void nsh_mode_drain(nsh_host *h, const char *why) {
+  ns_log(NS_LOG_INFO, "host.drain", NS_FIELDS(ns_fs("why", why)));
+  enter(h, NSH_MODE_DRAINING, h->cfg->drain_timeout);
+  nsh_pool_close(&h->pools);
+  nsh_mode_serve(h, NULL, NULL);
+}
+
+void nsh_mode_stop(nsh_host *h, const char *why) {
+  ns_log(NS_LOG_INFO, "host.stop", NS_FIELDS(ns_fs("why", why)));
+  nsh_pool_close(&h->pools);
+  enter(h, NSH_MODE_STOPPING, SETTLE_US);
+  nsh_pool_kill(&h->pools);
+}
+
+void nsh_mode_leave_now(nsh_host *h) {
+  if (!atomic_exchange(&h->exchange.give_up, true))
+    enter(h, NSH_MODE_FINISHING, SETTLE_US);
+}
+
+void nsh_mode_give_up(nsh_host *h) {
+  ns_log(NS_LOG_ERROR, "host.give_up", NULL, 0);
+  h->code = NSH_EXIT_FAILURE;
+  nsh_mode_leave_now(h);
+  nsh_exchange_lock(&h->exchange);
+  nsh_exchange_finish(&h->exchange);
+  nsh_exchange_unlock(&h->exchange);
+}
+
+/* With --drain: is there really nothing left? The exchange is locked. */
+static bool nothing_left(const nsh_host *h) {
+  const nsh_exchange *m = &h->exchange;
+  return h->cfg->drain && h->ready && m->rested && m->outstanding == 0 &&
+         m->unsettled == m->deferred && !m->cycling &&
+         (m->rest_due < 0 || m->rest_due > h->cfg->drain_within);
+}
+
+/* Has every worker been up? Workers that are forked per job have gone since. */
+static bool complete(const nsh_host *h) {
+  const nsh_pools *t = &h->pools;
+  return t->up == t->nworkers || (h->cfg->fork_per_job && t->tally.forks >= (int64_t)t->nworkers);
+}
+
+static void check_running(nsh_host *h) {
+  bool done, refused;
+  if (!h->ready && complete(h)) {
+    h->ready = true;
+    ns_log(NS_LOG_INFO, "host.ready",
+           NS_FIELDS(ns_fi("pid", getpid()), ns_fi("workers", (int64_t)h->pools.nworkers),
+                     ns_fi("handlers", h->handlers), ns_fb("scripts", nsh_mode_version(h))));
+  }
+  nsh_exchange_lock(&h->exchange);
+  done = nothing_left(h);
+  refused = h->exchange.refused;
+  nsh_exchange_unlock(&h->exchange);
+  if (!done)
+    return;
+  if (refused)
+    h->code = NSH_EXIT_FAILURE;
+  h->drained = true;
+  nsh_mode_drain(h, refused ? "nothing left to do but rows that are refused" : "nothing left to do");
+}
+
+/* Everything is written. To leave in order may take what is left of the drain, and
+** a server that is slow needs it; nothing is lost by leaving without. */
+static void finish(nsh_host *h) {
+  int64_t rest = h->deadline - ns_mono_us();
+  nsh_exchange_finish(&h->exchange);
+  enter(h, NSH_MODE_FINISHING, rest > SETTLE_US ? rest : SETTLE_US);
+}
+
+/* All jobs are back and all verdicts written? */
+static void check_quiescent(nsh_host *h) {
+  nsh_exchange *m = &h->exchange;
+  bool away = atomic_load(&m->away);
+  nsh_exchange_lock(m);
+  if (h->pools.busy == 0 && m->outstanding == 0 && m->unsettled == 0 &&
+      (away || !m->cycling || !m->claiming)) {
+    finish(h);
+    if (away)
+      nsh_mode_leave_now(h);
+  }
+  nsh_exchange_unlock(m);
+}
+
+static void check_ended(nsh_host *h) {
+  nsh_exchange_lock(&h->exchange);
+  if (h->exchange.ended) {
+    h->mode = NSH_MODE_OVER;
+    if (!h->exchange.clean)
+      h->code = NSH_EXIT_FAILURE;
+    nsh_loop_stop(&h->loop);
+  }
+  nsh_exchange_unlock(&h->exchange);
+}
+
+void nsh_mode_exit(int code) {
+  ns_log_flush(NSH_FLUSH_US);
+  _exit(code);
+}
+
+static void check_deadline(nsh_host *h, int64_t now) {
+  if (h->mode < NSH_MODE_DRAINING || now < h->deadline)
+    return;
+  if (h->mode == NSH_MODE_DRAINING)
+    nsh_mode_stop(h, "drain timeout");
+  else if (h->mode == NSH_MODE_STOPPING)
+    nsh_mode_give_up(h);
+  else if (!atomic_load(&h->exchange.give_up))
+    nsh_mode_leave_now(h);
+  else
+    nsh_mode_exit(h->code);
+}
+
+/* The sooner of a wait (-1: none) and the time until an instant, which may have passed
+** while another event was looked at. */
+static int64_t sooner(int64_t wait, int64_t instant, int64_t now) {
+  int64_t until = instant > now ? instant - now : 0;
+  return wait < 0 || until < wait ? until : wait;
+}
+
+/* The timer runs only while there is something to look after. */
+static void arm(nsh_host *h, int64_t now) {
+  int64_t wait = nsh_watchdog_next(&h->pools, now);
+  if (h->scripts.due > 0)
+    wait = sooner(wait, h->scripts.due, now);
+  if (h->mode >= NSH_MODE_DRAINING)
+    wait = sooner(wait, h->deadline, now);
+  nsh_loop_arm(&h->loop, wait);
+}
+
+void nsh_mode_check(nsh_host *h) {
+  int64_t now = ns_mono_us();
+  nsh_pool_lock(&h->pools); /* what the event has changed counts */
+  nsh_pool_unlock(&h->pools);
+  nsh_pool_recount(&h->pools);
+  if (h->mode == NSH_MODE_LOADING || h->mode == NSH_MODE_OVER)
+    return;
+  if (h->mode == NSH_MODE_RUNNING)
+    check_running(h);
+  if (h->mode == NSH_MODE_DRAINING || h->mode == NSH_MODE_STOPPING)
+    check_quiescent(h);
+  if (h->mode == NSH_MODE_FINISHING && atomic_load(&h->exchange.away))
+    nsh_mode_leave_now(h); /* there is nothing to tell the server */
+  check_ended(h);
+  if (h->mode == NSH_MODE_OVER)
+    return;
+  check_deadline(h, now);
+  arm(h, now);
+}
+
