@@ -23,9 +23,9 @@ end
 
 local SOURCES = "src/*/*.[ch] src/*/*/*.[ch]"
 
--- Host files that may speak core: the dispatcher, and the shapes it exchanges
--- with the rest (mail, batches, frames, configuration).
-local HOST_CORE = { ["dispatcher/dispatcher"] = true, ["ipc/ipc"] = true,
+-- Host files that may speak core: the exchange, frames, configuration; by the first of them the
+-- threads and the pools that use it.
+local HOST_CORE = { ["exchange/exchange"] = true, ["ipc/ipc"] = true,
   config = true, main = true }
 
 -- Who sees libmariadb: five files, and the header between them, which is theirs alone.

@@ -1,10 +1,10 @@
 /*
-** The chores: whatever a host tells the database and asks of it beside settling
+** Maintenance: what a host tells the database and asks of it beside settling
 ** and claiming. That it lives, what it can run, how far its jobs are; which
 ** claims were ended; ids for children. What may take long is the upkeep's
-** (dispatcher/upkeep.c).
+** (threads/upkeep.c).
 **
-** Invariant: none of them matters to a job's fate but the beat. A chore that fails
+** Invariant: no part of it matters to what becomes of a job but the beat. A part that fails
 ** is done again, by the next turn or when its time comes. (Not asserted: it is about failures,
 ** which specs of outages cause.)
 */
@@ -16,137 +16,6 @@
 #include "clock.h"
 #include "ipc/ipc.h"
 #include "log.h"
-
-/* ------------------------------------------------------------ what is served */
-
-/* Takes the first line off. False: there is none. */
-static bool next_line(ns_bytes *lines, ns_bytes *line) {
-  const char *end;
-  if (lines->n == 0)
-    return false;
-  end = memchr(lines->p, '\n', lines->n);
-  *line = *lines;
-  if (end == NULL) {
-    lines->n = 0;
-    return true;
-  }
-  line->n = (size_t)(end - lines->p);
-  lines->p = end + 1;
-  lines->n -= line->n + 1;
-  return true;
-}
-
-static bool same(ns_bytes a, ns_bytes b) {
-  return a.n == b.n && memcmp(a.p, b.p, a.n) == 0;
-}
-
-static bool is_among(ns_bytes lines, ns_bytes name) {
-  ns_bytes line;
-  while (next_line(&lines, &line))
-    if (same(line, name))
-      return true;
-  return false;
-}
-
-static void add_line(ns_buf *list, ns_bytes name) {
-  if (list->n > 0)
-    ns_buf_addc(list, '\n');
-  ns_buf_add(list, name.p, name.n);
-}
-
-int64_t nsh_served_count(ns_bytes lines) {
-  ns_bytes line;
-  int64_t n = 0;
-  while (next_line(&lines, &line))
-    n++;
-  return n;
-}
-
-int64_t nsh_served_pick(ns_buf *picked, ns_bytes lines, int64_t count, const nsh_config *cfg) {
-  bool more = nsh_served_count(lines) < count;
-  int64_t n = 0;
-  if (cfg->nonly == 0) {
-    ns_buf_add(picked, lines.p, lines.n);
-    return count;
-  }
-  for (size_t i = 0; i < cfg->nonly; i++)
-    if (more || is_among(lines, cfg->only[i])) {
-      add_line(picked, cfg->only[i]);
-      n++;
-    } else
-      ns_log(NS_LOG_WARN, "only.no_handler", NS_FIELDS(ns_fb("name", cfg->only[i])));
-  return n;
-}
-
-ns_status nsh_served_claim(ns_db *db, const char *lines, ns_err *err) {
-  ns_bytes rest = lines != NULL ? ns_str(lines) : NS_NONE;
-  ns_bytes *names = NULL;
-  size_t cap = 0;
-  size_t n = 0;
-  ns_status st;
-  nsh_must(ns_grow(&names, &cap, 1, sizeof *names));
-  while (nsh_must(ns_grow(&names, &cap, n + 1, sizeof *names)), next_line(&rest, &names[n]))
-    n++;
-  st = ns_claim_only(db, lines != NULL ? names : NULL, n, err);
-  free(names);
-  return st;
-}
-
-void nsh_served_json(ns_buf *list, ns_bytes lines, int64_t count) {
-  ns_bytes name;
-  int64_t n;
-  ns_buf_addc(list, '[');
-  for (n = 0; next_line(&lines, &name); n++) {
-    if (n > 0)
-      ns_buf_addc(list, ',');
-    ns_buf_add_json(list, name);
-  }
-  if (n < count)
-    ns_buf_adds(list, n > 0 ? ",null" : "null");
-  ns_buf_addc(list, ']');
-}
-
-void nsh_served_text(ns_buf *text, ns_bytes lines) {
-  ns_bytes name;
-  for (bool first = true; next_line(&lines, &name); first = false) {
-    if (!first)
-      ns_buf_adds(text, ", ");
-    ns_buf_add(text, name.p, name.n);
-  }
-}
-
-/* Adds ["name",…] of the queues that were asked for. */
-static void list_queues(ns_buf *list, const nsh_config *cfg) {
-  ns_buf_addc(list, '[');
-  for (size_t i = 0; i < cfg->nqueues; i++) {
-    if (i > 0)
-      ns_buf_addc(list, ',');
-    ns_buf_add_json(list, cfg->queues[i].name);
-  }
-  ns_buf_addc(list, ']');
-}
-
-bool nsh_served_has(const char *list, ns_bytes name) {
-  ns_buf item = NS_BUF_INIT;
-  size_t n = strlen(list);
-  bool more = n > 5 && strcmp(list + n - 5, "null]") == 0;
-  bool has;
-  ns_buf_add_json(&item, name);
-  nsh_must(!item.oom);
-  has = memmem(list, n, item.p, item.n) != NULL; /* quotes inside have a backslash */
-  ns_buf_free(&item);
-  return has || more;
-}
-
-/* Adds [["name",workers],…] of those that have workers of their own. */
-static void list_reserves(ns_buf *list, const nsh_config *cfg) {
-  for (size_t i = 0; i < cfg->nreserves; i++) {
-    ns_buf_adds(list, i > 0 ? ",[" : "[[");
-    ns_buf_add_json(list, cfg->reserves[i].name);
-    ns_buf_addf(list, ",%zu]", cfg->reserves[i].workers);
-  }
-  ns_buf_addc(list, ']');
-}
 
 #define BEAT (10 * NS_SECOND)
 #define BEAT_SOON (NS_SECOND / 20) /* while lost claims are being dropped */
@@ -366,8 +235,8 @@ static void write_served(nsh_dispatch *d, int64_t now) {
   ns_err err;
   if (now < d->serves_at)
     return;
-  list_queues(&queues, d->cfg);
-  list_reserves(&reserves, d->cfg);
+  nsh_served_queues_json(&queues, d->cfg);
+  nsh_served_reserves_json(&reserves, d->cfg);
   nsh_must(!queues.oom && !reserves.oom);
   if (d->cfg->nqueues > 0 || d->cfg->no_queues)
     s.queues = ns_buf_bytes(&queues);

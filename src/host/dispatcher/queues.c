@@ -18,8 +18,8 @@
 ** the first job that it names is due. An answer that names none is good for a second, unless
 ** a job is claimed or settled, or the host is woken, before that.
 **
-** Invariants: a queue that is paused, or that was not asked for, is not served. While it is
-** not known what is due soon, the host does not end. (The second is the last line of has_rested.)
+** Invariant: while it is not known what is due soon, the host does not end. (It is the last
+** line of has_rested.)
 */
 #include <stdlib.h>
 #include <string.h>
@@ -30,24 +30,10 @@
 #include "ipc/ipc.h"
 #include "log.h"
 
-#define FEEDS_OLD NS_SECOND
+#define SERVED_OLD NS_SECOND
 #define NOTHING_OLD NS_SECOND /* the answer that nothing is due soon is asked for again */
 #define LAST_LOOK 5000 /* of one that drains, after a claim that found nothing */
 #define HELD_RETRY 10000 /* dependents whose row another transaction holds */
-
-/* The queues that are claimed from, as the core wants to have them: with their weights, and
-** with the room of the workers that are reserved for them. They are made anew whenever the
-** queues are read: one may have been made, paused or resumed meanwhile. */
-typedef struct feeds {
-  ns_feed *items;
-  size_t *pools; /* of each */
-  size_t n, cap, cappools;
-  int64_t *paused; /* queues that would be feeds, too */
-  size_t npaused, cappaused;
-  bool closed;     /* there is nothing to claim for: no handler is known */
-  int64_t newest;  /* greatest queue id seen */
-  int64_t made_at; /* monotonic µs: when the queues were read */
-} feeds;
 
 /* What a host that is to end when nothing is left still waits for: of what is scheduled
 ** and due soon, that which it will claim itself. Instants are monotonic µs. */
@@ -63,7 +49,7 @@ typedef struct outlook {
 typedef struct queues {
   nsh_source source; /* first: a pointer to it is one to this */
   nsh_retry unsettled;
-  feeds feeds;
+  nsh_served served;
   outlook outlook;
   bool hot[NSH_POOLS_MAX]; /* when this pool has room, a claim may find more */
   bool narrow;             /* the listener was armed without pool 0's queues */
@@ -77,81 +63,6 @@ typedef struct queues {
   bool active;    /* there is something for a cycle to do */
   int64_t began;  /* the cycle */
 } queues;
-
-/* -------------------------------------------------------- served queues */
-
-static void add_feed(feeds *f, const nsh_config *cfg, const ns_queue_row *row, int weight) {
-  size_t n = f->n + 1;
-  if (row->paused) {
-    nsh_must(ns_grow(&f->paused, &f->cappaused, f->npaused + 1, sizeof *f->paused));
-    f->paused[f->npaused++] = row->id;
-    return;
-  }
-  nsh_must(ns_grow(&f->items, &f->cap, n, sizeof *f->items));
-  nsh_must(ns_grow(&f->pools, &f->cappools, n, sizeof *f->pools));
-  f->items[f->n] = (ns_feed){.queue_id = row->id, .weight = weight};
-  f->pools[f->n++] = nsh_config_pool(cfg, ns_str(row->name));
-}
-
-static bool is_named(const nsh_feed *feed, const ns_queue_row *row) {
-  return feed->name.n == strlen(row->name) && memcmp(feed->name.p, row->name, feed->name.n) == 0;
-}
-
-static void add_feeds(feeds *f, const nsh_config *cfg, const ns_queue_row *rows, size_t n) {
-  for (size_t i = 0; i < cfg->nqueues; i++)
-    for (size_t k = 0; k < n; k++)
-      if (is_named(&cfg->queues[i], &rows[k]))
-        add_feed(f, cfg, &rows[k], cfg->queues[i].weight);
-  for (size_t k = 0; cfg->nqueues == 0 && !cfg->no_queues && k < n; k++)
-    add_feed(f, cfg, &rows[k], 1);
-}
-
-/* From the queues as they are now: those that were named, in that order, or all. */
-static void make_feeds(feeds *f, const nsh_config *cfg, const ns_queue_row *rows, size_t n) {
-  f->n = f->npaused = 0;
-  if (!f->closed)
-    add_feeds(f, cfg, rows, n);
-  ns_assert(f->n <= n && !(f->closed && f->n > 0));
-  for (size_t i = 0; i < n; i++)
-    if (rows[i].id > f->newest)
-      f->newest = rows[i].id;
-  f->made_at = ns_mono_us();
-}
-
-static ns_status make_queues(const nsh_config *cfg, ns_db *db, ns_err *err) {
-  ns_status st = NS_OK;
-  int64_t id;
-  for (size_t i = 0; i < cfg->nqueues && st == NS_OK; i++)
-    st = ns_queue_id(db, cfg->queues[i].name, true, &id, err);
-  for (size_t i = 0; i < cfg->nreserves && st == NS_OK; i++)
-    if (!nsh_config_is_adopted(cfg, cfg->reserves[i].name))
-      st = ns_queue_id(db, cfg->reserves[i].name, true, &id, err);
-  return st;
-}
-
-/* Reads the queues; those that were named exist from now on. Errors: as ns_queue_id. */
-static ns_status open_feeds(feeds *f, const nsh_config *cfg, ns_db *db, ns_err *err) {
-  ns_queue_row *rows;
-  size_t n;
-  ns_status st = make_queues(cfg, db, err);
-  if (st != NS_OK)
-    return st;
-  if ((st = ns_queues(db, &rows, &n, err)) == NS_OK)
-    make_feeds(f, cfg, rows, n);
-  free(rows);
-  return st;
-}
-
-/* Shares the room out; how many jobs to claim. Places that are reserved for a queue
-** that is not served now stay empty. */
-static size_t share_room(feeds *f, const nsh_room *room) {
-  size_t limit = room->open;
-  for (size_t i = 0; i < f->n; i++) {
-    f->items[i].reserve = f->pools[i] > 0 ? room->own[f->pools[i]] : 0;
-    limit += f->items[i].reserve;
-  }
-  return f->n > 0 ? limit : 0;
-}
 
 /* ------------------------------------------------------------------ when */
 
@@ -246,7 +157,7 @@ static void put_back(queues *q, const nsh_turn *t) {
 
 static bool wants_places(const nsh_source *source, const nsh_turn *t) {
   const queues *q = (const queues *)source;
-  return q->active && t->limit > 0 && q->feeds.n > 0;
+  return q->active && t->limit > 0 && q->served.n > 0;
 }
 
 /* What was to be claimed waits for the next turn. */
@@ -262,11 +173,11 @@ static void claim_later(nsh_source *source) {
 /* Is a feed worth waiting for? A feed that pool 0 has no room for is not, nor a feed that
 ** has more already. */
 static bool is_wanted(const queues *q, size_t feed) {
-  return !q->hot[0] || (q->feeds.pools[feed] > 0 && !q->hot[q->feeds.pools[feed]]);
+  return !q->hot[0] || (q->served.pools[feed] > 0 && !q->hot[q->served.pools[feed]]);
 }
 
 static void list_awaited(const queues *q, nsh_exchange *m) {
-  const feeds *f = &q->feeds;
+  const nsh_served *f = &q->served;
   nsh_must(ns_grow(&m->queues, &m->capqueues, f->n + f->npaused, sizeof *m->queues));
   m->nqueues = 0;
   for (size_t i = 0; i < f->n; i++)
@@ -283,12 +194,12 @@ static void arm(queues *q) {
   nsh_dispatch *d = q->source.d;
   nsh_exchange *m = d->exchange;
   bool any = !q->hot[0];
-  for (size_t i = 0; i < q->feeds.n; i++)
+  for (size_t i = 0; i < q->served.n; i++)
     any = any || is_wanted(q, i);
   if (!any)
     return;
   list_awaited(q, m);
-  m->newest = d->cfg->nqueues > 0 || d->cfg->no_queues || q->hot[0] ? -1 : q->feeds.newest;
+  m->newest = d->cfg->nqueues > 0 || d->cfg->no_queues || q->hot[0] ? -1 : q->served.newest;
   m->holder = d->holder;
   if (m->armed && q->narrow && !q->hot[0]) {
     m->narrow = true;
@@ -362,7 +273,7 @@ static void ask(queues *q) {
   outlook *o = &q->outlook;
   ns_err err;
   ns_status st =
-      ns_look_ahead(d->db, q->feeds.items, q->feeds.n, d->cfg->drain_within, &o->upcoming, &err);
+      ns_look_ahead(d->db, q->served.items, q->served.n, d->cfg->drain_within, &o->upcoming, &err);
   o->known = st == NS_OK;
   o->failed = st != NS_OK;
   o->due_at = o->known && o->upcoming.n > 0 ? ns_mono_us() + o->upcoming.in : NSH_NEVER;
@@ -403,7 +314,7 @@ static bool has_rested(const nsh_source *source, int64_t *due, size_t *deferred)
   *due = first_due(q);
   *deferred = 0;
   return q->empties >= 2 && q->due != 0 && q->outlook.known &&
-         ns_looked_everywhere(source->d->db, q->feeds.items, q->feeds.n, q->empty_since);
+         ns_looked_everywhere(source->d->db, q->served.items, q->served.n, q->empty_since);
 }
 
 static void tell_jobs(const ns_upcoming *u) {
@@ -428,24 +339,24 @@ static bool log_awaited(const nsh_source *source) {
 
 static void choose_anew(ns_want *want, const ns_queue_row *rows, size_t n) {
   queues *q = want->arg;
-  make_feeds(&q->feeds, q->source.d->cfg, rows, n);
-  want->limit = share_room(&q->feeds, &q->turn->room);
-  want->feeds = q->feeds.items;
-  want->nfeeds = q->feeds.n;
+  nsh_served_make(&q->served, q->source.d->cfg, rows, n);
+  want->limit = nsh_served_share(&q->served, &q->turn->room);
+  want->feeds = q->served.items;
+  want->nfeeds = q->served.n;
 }
 
 /* What this turn claims: from the queues as they were at most a second ago, or
 ** are when we are woken. */
 static ns_want choice(queues *q, nsh_turn *t) {
-  bool stale = q->woken || ns_mono_us() - q->feeds.made_at > FEEDS_OLD;
+  bool stale = q->woken || ns_mono_us() - q->served.made_at > SERVED_OLD;
   ns_want want = {.arg = q};
   q->turn = t;
   if (t->limit == 0)
     return want;
   want.choose = stale ? choose_anew : NULL;
-  want.limit = stale ? t->limit : share_room(&q->feeds, &t->room);
-  want.feeds = q->feeds.items;
-  want.nfeeds = q->feeds.n;
+  want.limit = stale ? t->limit : nsh_served_share(&q->served, &t->room);
+  want.feeds = q->served.items;
+  want.nfeeds = q->served.n;
   return want;
 }
 
@@ -502,8 +413,8 @@ static void rename_claims(queues *q) {
     return;
   d->renamed = false;
   nsh_must(nsh_served_claim(d->db, d->names, &err) == NS_OK);
-  q->feeds.closed = d->names != NULL && d->names[0] == '\0';
-  q->feeds.made_at = 0;
+  q->served.closed = d->names != NULL && d->names[0] == '\0';
+  q->served.made_at = 0;
   q->empties = 0;
   mark_hot(q);
 }
@@ -557,9 +468,7 @@ static void write_signs(nsh_source *source, const nsh_turn *t, ns_sign *signs) {
 static void close_queues(nsh_source *source) {
   queues *q = (queues *)source;
   nsh_retry_free(&q->unsettled);
-  free(q->feeds.items);
-  free(q->feeds.pools);
-  free(q->feeds.paused);
+  nsh_served_free(&q->served);
   free(q);
 }
 
@@ -579,8 +488,8 @@ ns_status nsh_queues_open(nsh_dispatch *d, nsh_source **out, ns_err *err) {
   *out = &q->source;
   q->unsettled = NSH_RETRY_INIT;
   mark_hot(q);
-  q->feeds.closed = true; /* until it is known what there are handlers for */
+  q->served.closed = true; /* until it is known what there are handlers for */
   q->due = -1;
   q->recheck_at = q->due_at = q->outlook.due_at = NSH_NEVER;
-  return open_feeds(&q->feeds, d->cfg, d->db, err);
+  return nsh_served_open(&q->served, d->cfg, d->db, err);
 }

@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #include "buf.h"
-#include "dispatcher/dispatcher.h"
+#include "exchange/exchange.h"
 
 /* -------------------------------------------------------------------- pace */
 

@@ -4,7 +4,7 @@
 ** Invariant: every job that the gate lets start gets exactly one verdict frame
 ** or the worker dies; verdicts are sent in the order of the jobs. A worker has
 ** no connection: what it needs from the database it asks the host for. (The host asserts that
-** each job has one verdict: dispatcher/exchange.c.)
+** each job has one verdict: exchange/exchange.c.)
 */
 #ifndef NSH_WORKER_WORKER_H
 #define NSH_WORKER_WORKER_H

@@ -4,7 +4,7 @@
 ** later, and apart from those that come in meanwhile. Refused: as something milder. With children:
 ** as many a cycle as are soon written.
 */
-#include "dispatcher/turn.h"
+#include "exchange/exchange.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 ** before the statement it should end, so it is repeated until the thread has
 ** said that it is gone. When the server does not help the thread leaves it.
 */
-#include "dispatcher/turn.h"
+#include "threads/threads.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 ** is a large verdict to write. A prune is made of small transactions; between two of them
 ** the thread rests for as long as it has worked, and does what hosts and jobs wait for.
 */
-#include "dispatcher/turn.h"
+#include "threads/threads.h"
 
 #include <stdlib.h>
 

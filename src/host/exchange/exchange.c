@@ -2,7 +2,7 @@
 ** The exchange. Waiting is by condition variables on the monotonic clock; the
 ** loop, which waits in epoll, is woken through 'notify'.
 */
-#include "dispatcher/turn.h"
+#include "exchange/exchange.h"
 
 #include <fcntl.h>
 #include <stdalign.h>

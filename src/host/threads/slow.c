@@ -9,7 +9,7 @@
 ** what is slow, and one more when what it told of is over; the next line counts the others.
 ** (Not asserted: it is about time.)
 */
-#include "dispatcher/turn.h"
+#include "threads/threads.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,0 +1,356 @@
+/*
+** The exchange between the loop and the threads that talk to the database about jobs, the batches
+** of verdicts in it, and the verdicts that are still to be written.
+**
+** Invariants: a verdict leaves a batch only when the database has answered for it.
+** 'outstanding' counts the jobs that were claimed and whose verdict
+** has not been put in, and is the sum of what arrives, what waits for workers and
+** what they have. 'places' is the one number that says how much may be claimed: the
+** loop counts it from its pools (pool/pool.h) whenever it unlocks, and the dispatcher
+** takes off what it delivers. 'unsettled' counts the verdicts put in and not yet
+** written. Every claimed job gets exactly one verdict, whatever became of it, so a
+** host with both at zero and no claim under way holds nothing.
+*/
+#ifndef NSH_EXCHANGE_EXCHANGE_H
+#define NSH_EXCHANGE_EXCHANGE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "buf.h"
+#include "config.h"
+#include "ipc/ipc.h"
+#include "nightshift_host.h"
+#include "scripts.h"
+
+#define NSH_NEVER INT64_MAX
+
+static inline int64_t nsh_sooner(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+/* ------------------------------------------------------------------- batches */
+
+/* Verdicts on their way to the database, with every byte they point to. Bytes live in chunks
+** that never move, so what a verdict points to stays
+** valid until its batch is cleared, however many are added after it. The verdicts
+** themselves do move: no pointer to one is given out, they are added complete. A
+** chunk may be a file that has no name: its pages need not stay in memory. */
+
+typedef struct nsh_chunk nsh_chunk;
+
+typedef struct nsh_batch {
+  ns_verdict *items;
+  size_t n, cap;
+  nsh_chunk *chunks; /* the newest first */
+} nsh_batch;
+
+#define NSH_BATCH_INIT ((nsh_batch){NULL, 0, 0, NULL})
+
+/* Copies of bytes that live as long as the batch. Absent bytes stay absent. */
+ns_bytes nsh_batch_keep(nsh_batch *b, ns_bytes s);
+/* The same for bytes that may have to wait long: over 64 KiB they go into a
+** file without a name in $TMPDIR or /tmp, or into memory when that fails. */
+ns_bytes nsh_batch_spill(nsh_batch *b, ns_bytes s);
+
+/* Room for children, zeroed; lives as long as the batch. */
+ns_push *nsh_batch_children(nsh_batch *b, size_t n);
+
+/* Has the texts of a child point to copies that live as long as the batch. */
+void nsh_batch_keep_child(nsh_batch *b, ns_push *child);
+
+/* Appends '*v' as it is: its bytes and children are the batch's already. */
+void nsh_batch_add(nsh_batch *b, const ns_verdict *v);
+
+/* Appends a deep copy of 'v'. */
+void nsh_batch_copy(nsh_batch *b, const ns_verdict *v);
+
+/* Forgets all verdicts; keeps a little memory for the next ones. */
+void nsh_batch_clear(nsh_batch *b);
+void nsh_batch_free(nsh_batch *b);
+
+/* --------------------------------------------------------------- the exchange */
+
+/* Jobs of one claim on their way to the workers. */
+typedef struct nsh_load {
+  ns_jobs jobs;
+  size_t left; /* that no worker has yet */
+  struct nsh_load *next;
+} nsh_load;
+
+void nsh_load_free(nsh_load *load);
+
+/* A sign of life of a running job, to be written. */
+typedef struct nsh_touch {
+  uint32_t worker, seq; /* whose it is */
+  int64_t id, run, pid;
+  int64_t lease;   /* of the job */
+  double progress; /* -1: none */
+  char *text;      /* malloc'd; NULL: none */
+  size_t n;        /* its bytes */
+} nsh_touch;
+
+/* Where a touch waits in the exchange, as long as 'turn' is the exchange's. */
+typedef struct nsh_place {
+  uint64_t turn;
+  size_t at;
+} nsh_place;
+
+/* A job whose claim turned out to be lost. Each process of a worker counts from 0. */
+typedef struct nsh_lost {
+  uint32_t worker, seq;
+  int64_t pid;
+} nsh_lost;
+
+/* Jobs that may be claimed now. Workers of pool 0 take all jobs; those of the others
+** take the jobs of one queue only. */
+typedef struct nsh_room {
+  size_t open;               /* of any queue */
+  size_t own[NSH_POOLS_MAX]; /* beside them, of the queue of each pool > 0 */
+  size_t all;                /* of both kinds */
+} nsh_room;
+
+typedef struct nsh_exchange {
+  pthread_mutex_t lock;
+  pthread_cond_t work;       /* the dispatcher waits here */
+  pthread_cond_t listen;     /* the listener waits here */
+  pthread_cond_t upkeep;     /* the upkeep waits here */
+  void (*notify)(void *arg); /* wakes the loop; any thread */
+  void *notify_arg;
+
+  /* from the loop to the dispatcher */
+  nsh_batch verdicts;
+  nsh_batch parents; /* those with children, but … */
+  nsh_batch large;   /* … these with many: for the upkeep */
+  nsh_touch *touches;
+  size_t ntouches, captouches;
+  uint64_t turn; /* counts how often they were taken out; from 1 */
+  size_t want_ids;
+  size_t ids_owed;     /* that the stock lacks and that are not asked for yet */
+  ns_workers workers;  /* what they do; told now and then */
+  char *handlers;      /* what the scripts handle, JSON; malloc'd; */
+  char *names;         /* the same, a line each; NULL: they are too many to list */
+  size_t taking;       /* workers that take jobs */
+  nsh_reading reading; /* of the scripts */
+  bool serves;         /* one of these has changed */
+  bool finish;         /* settle what there is, then end */
+  atomic_bool give_up; /* do not wait for the server any more */
+  atomic_bool away;    /* the server is being waited for */
+  bool notices;        /* the listener saw a notice, ... */
+  bool gone;           /* ... or the death of a holder: for the upkeep */
+
+  /* between the dispatcher and the upkeep */
+  bool died;                      /* a holder has, or may have: for the dispatcher */
+  int64_t assisted;               /* the holder that the upkeep looks around for */
+  bool locks;                     /* named locks serve here */
+  bool upkeep_ends, upkeep_ended; /* asked to end; has ended */
+
+  /* from the dispatcher to the loop */
+  nsh_load *loads, **loads_end;
+  int64_t *ids; /* a stock: who spawns need not wait for the dispatcher */
+  size_t nids, capids;
+  nsh_lost *lost;
+  size_t nlost, caplost;
+  ns_notice *revoked; /* claims that were ended from outside */
+  size_t nrevoked, caprevoked;
+  int64_t *withdrawn; /* leases whose jobs, where not begun, are to be given back */
+  size_t nwithdrawn, capwithdrawn;
+  bool lost_all;     /* we were declared dead: no claim is ours any more */
+  bool rested;       /* nothing to claim, twice in a row */
+  bool refused;      /* … but rows that the server refuses */
+  int64_t rest_due;  /* then: µs until the next scheduled job, -1: none */
+  bool ended, clean; /* the thread is done; all was written */
+  ns_counters counters;
+
+  int64_t places[NSH_POOLS_MAX];  /* free ones of each pool, less what arrives; below 0:
+                                  ** so many jobs wait for pool 0 */
+  size_t arriving[NSH_POOLS_MAX]; /* jobs in 'loads', by the pool of their queue */
+  size_t npools;
+  size_t outstanding, unsettled;
+  size_t deferred; /* of 'unsettled', those that wait for their time, at last count */
+  bool cycling;    /* a turn is under way, ... */
+  bool claiming;   /* ... and may claim jobs */
+
+  /* between the dispatcher and the listener */
+  bool armed;                          /* the listener should wait in the server */
+  int64_t disarmed_at;                 /* monotonic µs: when it last had no need to any more */
+  bool woken;                          /* it has been woken */
+  bool narrow;                         /* it waits for less than it should */
+  bool stop_listening, listener_ended; /* asked to end; has ended */
+  int64_t *queues;                     /* what to listen to, and behind it those that are paused */
+  size_t nqueues, npaused, capqueues;
+  int64_t newest; /* greatest queue id known; -1: new ones do not matter */
+  int64_t holder; /* who we are */
+} nsh_exchange;
+
+void nsh_exchange_init(nsh_exchange *m, size_t npools, void (*notify)(void *arg), void *arg);
+void nsh_exchange_free(nsh_exchange *m); /* when the threads are gone */
+
+void nsh_exchange_lock(nsh_exchange *m);
+void nsh_exchange_unlock(nsh_exchange *m);
+
+/* ------------------------------------------------- the loop; lock is held */
+
+/* Where a verdict waits to be written: children keep the jobs of all queues waiting in the
+** dispatcher's transaction, so few are written there at a time, and many of one elsewhere.
+** Those of adopted rows are not told apart. */
+nsh_batch *nsh_exchange_batch(nsh_exchange *m, int64_t lease, size_t nchildren);
+
+/* The verdict of a job of the host's, complete: what it points to is kept by its batch
+** already. Its handler has ended now, if one had begun. Wakes the thread that writes it. */
+void nsh_exchange_verdict(nsh_exchange *m, const ns_verdict *v);
+
+/* Takes a job back that no worker has started. */
+void nsh_exchange_release(nsh_exchange *m, int64_t id, int64_t run, int64_t lease);
+
+/* 't->text' changes hands. What waits at 'place' is of the same worker: together
+** they are one, or of a job that has ended. 'place' gets that of 't'. */
+void nsh_exchange_touch(nsh_exchange *m, const nsh_touch *t, nsh_place *place);
+
+/* 'n' ids of the stock have been handed out: it is filled up again when half of it is gone,
+** or now, when a worker 'waits' for one. It is empty until one does. */
+void nsh_exchange_want_ids(nsh_exchange *m, size_t n, bool waits);
+
+/* 'places': what each pool has free; jobs that are on their way to the loop are taken
+** off here. */
+void nsh_exchange_publish(nsh_exchange *m, const int64_t *places);
+
+/* What the host can run has changed: 'handlers' and 'names' (malloc'd, change hands; no
+** 'handlers': both as before), 'taking' workers. */
+void nsh_exchange_serves(nsh_exchange *m, char *handlers, char *names, size_t taking);
+
+/* No job will be claimed any more: end once everything is settled. */
+void nsh_exchange_finish(nsh_exchange *m);
+
+/* ------------------------------------------------ the threads; lock is held */
+
+/* True when the host holds no job and owes no verdict. */
+bool nsh_exchange_quiescent(const nsh_exchange *m);
+
+/* One of 'large' is written: the rest is the dispatcher's. */
+void nsh_exchange_written(nsh_exchange *m, const ns_verdict *v);
+
+/* How many jobs may be claimed now. */
+nsh_room nsh_exchange_room(const nsh_exchange *m);
+
+/* Hands claimed jobs over, 'by_pool' of each pool's queue; '*jobs' is empty
+** afterwards. */
+void nsh_exchange_deliver(nsh_exchange *m, ns_jobs *jobs, const size_t *by_pool);
+void nsh_exchange_ids(nsh_exchange *m, const int64_t *ids, size_t n);
+void nsh_exchange_lose(nsh_exchange *m, const nsh_touch *t);
+void nsh_exchange_revoke(nsh_exchange *m, const ns_notice *n);
+void nsh_exchange_withdraw(nsh_exchange *m, int64_t lease);
+
+/* A condition whose time is monotonic. */
+void nsh_exchange_cond(pthread_cond_t *c);
+
+/* ----------------- verdicts that are still to be written: retry.c */
+
+/* The verdicts that are still to be written: those of the cycle under way, those whose
+** row another transaction held, and those whose children are too many for it.
+**
+** Invariant: a verdict leaves only when the database has answered for it. One
+** that it refuses is softened until it takes it, so no job stays claimed. What those of
+** one cycle write has a bound, whatever comes in: the jobs of all queues wait for its end. */
+
+typedef struct nsh_retry {
+  nsh_batch batch;   /* of this cycle; kept until it says something of one */
+  nsh_batch parents; /* those with children; each comes into 'batch' in its turn, and its … */
+  size_t nturns;     /* … bytes stay here until all of these have had theirs */
+  size_t children;   /* of those in 'batch' … */
+  size_t most;       /* … and how many there may be, but for the last one */
+  nsh_batch later;   /* those whose row was locked */
+  nsh_batch ill;     /* those that met the server's own trouble */
+  int64_t ill_at;    /* monotonic µs: when they are tried again */
+  int64_t ill_wait;  /* µs: how long they wait; grows; 0: they have none */
+  int64_t again_at;  /* monotonic µs: time for some; INT64_MAX: there is no need */
+} nsh_retry;
+
+#define NSH_RETRY_INIT                                                                             \
+  ((nsh_retry){.batch = NSH_BATCH_INIT,                                                            \
+               .parents = NSH_BATCH_INIT,                                                          \
+               .later = NSH_BATCH_INIT,                                                            \
+               .ill = NSH_BATCH_INIT,                                                              \
+               .most = 500,                                                                        \
+               .again_at = INT64_MAX})
+
+void nsh_retry_free(nsh_retry *u);
+
+/* Before a cycle: takes what has come in, which is empty afterwards, unless the
+** last cycle has failed and is repeated with the same verdicts. Of 'parents' (may be NULL),
+** those with children, some come into this cycle; how many. */
+size_t nsh_retry_take(nsh_retry *u, nsh_batch *fresh, nsh_batch *parents, int64_t now);
+
+/* How long the cycle took: as many children may come into the next as are soon written. */
+void nsh_retry_took(nsh_retry *u, int64_t micros);
+
+/* How many wait for a cycle because of their children. */
+size_t nsh_retry_waiting(const nsh_retry *u);
+
+/* After a cycle: logs what became of each; how many are done with. The others are for
+** a later cycle. 'trouble': the server's, with those it had trouble with. */
+size_t nsh_retry_sort(nsh_retry *u, const ns_err *trouble, int64_t now);
+
+/* The same after one that failed; when it says nothing of any, they are kept. */
+size_t nsh_retry_failed(nsh_retry *u, const ns_err *trouble, int64_t now);
+
+/* -------------------------------------------------------- verdicts that wait */
+
+/* Verdicts on rows of an adopted table that had better be written later, and, with
+** --drain, which rows have failed here and since when.
+**
+** Invariant: 'next_at' is the first of the instants in 'terms', NEVER when there is
+** none; 'failed' is sorted by id. */
+
+typedef struct nsh_failed {
+  int64_t id;
+  int64_t since; /* monotonic µs: its first failure */
+} nsh_failed;
+
+typedef struct nsh_term {
+  int64_t until; /* monotonic µs */
+  bool kept;     /* ... or until the host ends, which need not wait for it */
+} nsh_term;
+
+typedef struct nsh_deferred {
+  nsh_batch batch; /* those that wait, ... */
+  nsh_term *terms; /* ... each so long */
+  size_t capterms;
+  int64_t next_at;
+  nsh_failed *failed;
+  size_t nfailed, capfailed;
+} nsh_deferred;
+
+#define NSH_DEFERRED_INIT ((nsh_deferred){.batch = NSH_BATCH_INIT, .next_at = INT64_MAX})
+
+/* A copy of 'v' waits. */
+void nsh_deferred_hold(nsh_deferred *p, const ns_verdict *v, nsh_term term);
+
+/* Those whose time has come, or all, go to 'out'. */
+void nsh_deferred_take(nsh_deferred *p, nsh_batch *out, int64_t now, bool all);
+
+/* When the first is over that is not kept; NEVER: there is none. */
+int64_t nsh_deferred_over(const nsh_deferred *p);
+
+/* The row has failed. µs since it did so for the first time. */
+int64_t nsh_deferred_failing(nsh_deferred *p, int64_t id, int64_t now);
+
+/* The same of one that has failed before; -1: it has not. */
+int64_t nsh_deferred_failed(const nsh_deferred *p, int64_t id, int64_t now);
+
+void nsh_deferred_free(nsh_deferred *p);
+
+/* ------------------------------------------------------- rows that come back */
+
+/* What the log says of rows of adopted tables that come back: a line each. */
+
+/* Rows whose settled verdicts are failures. */
+void nsh_row_log_failed(ns_bytes table, const ns_verdict *verdicts, size_t n);
+
+/* Rows that claims have left alone. */
+void nsh_row_log_refused(ns_bytes table, ns_adopted *a);
+
+/* Rows that looks have given back. */
+void nsh_row_log_reset(ns_bytes table, ns_adopted *a);
+
+#endif

@@ -1,0 +1,129 @@
+/*
+** The threads beside the dispatcher's: one that listens for a reason to claim, one per
+** adopted table that does the same, one that looks after slow answers, and the upkeep.
+**
+** Invariant: none of them uses the dispatcher's connection but to be stopped or woken by it; what
+** they find goes through the exchange. (Not asserted: a connection does not know its threads.)
+*/
+#ifndef NSH_THREADS_THREADS_H
+#define NSH_THREADS_THREADS_H
+
+#include "exchange/exchange.h"
+
+/* ------------------------------------------ owed verdicts: slow.c */
+
+/* Which verdicts the host owes: those whose handlers have ended and that the database has
+** not got yet. The threads that write them say so with each cycle; another thread may ask. */
+
+/* The threads that write verdicts, and wait for the database. */
+typedef enum nsh_waiter { NSH_DISPATCHER, NSH_UPKEEP, NSH_WAITERS } nsh_waiter;
+
+/* -------------------------------------------------------------- slow answers */
+
+/* Slow answers of the database: the host's connections tell here what they wait for, and a
+** thread of its own looks after waits that last, and says so in the log while they do. It
+** also tells those who ask (report_owed) which verdicts have waited for a second. */
+
+typedef struct nsh_slow nsh_slow;
+
+/* Does not connect yet. Errors: NOMEM. */
+ns_status nsh_slow_open(nsh_slow **out, const nsh_config *cfg, nsh_exchange *exchange, ns_err *err);
+
+/* A handle that is opened with '*db' will tell of its waits, from any thread. */
+void nsh_slow_watch(nsh_slow *s, nsh_waiter who, ns_config *db);
+
+/* What it is at from here on, for people: so many verdicts, and a claim. */
+void nsh_slow_doing(nsh_slow *s, nsh_waiter who, size_t verdicts, bool claims);
+
+/* Thread 'who' owes these verdicts from here on; rows of adopted tables are left out. The
+** exchange is still locked when the verdicts have been taken out of it. */
+void nsh_slow_owes(nsh_slow *s, nsh_waiter who, const nsh_retry *u);
+
+/* With all signals blocked. */
+ns_status nsh_slow_start(nsh_slow *s, ns_err *err);
+
+/* After the last handle that tells is closed. False: the thread is stuck in a connect, and
+** all that it uses has to stay. NULL is allowed. */
+bool nsh_slow_close(nsh_slow *s);
+
+/* ------------------------------------------ listeners: listener.c */
+
+/* The listener thread: waits in the server, on a connection that holds no
+** lock, for a reason to claim.
+**
+** Invariant: it waits only while it is armed, and being woken disarms it, so
+** rows that no worker can take at the moment do not make it spin. */
+
+typedef struct nsh_listen nsh_listen;
+
+/* Connects. Errors: as ns_open. */
+ns_status nsh_listen_open(nsh_listen **out, const ns_db *db, nsh_exchange *exchange, ns_err *err);
+
+ns_status nsh_listen_start(nsh_listen *l, ns_err *err);
+
+/* See ns_listen_near. */
+void nsh_listen_near(nsh_listen *l, const ns_db *db, const int64_t *queues, size_t n);
+
+/* Ends its wait, as a ring would; it may come too early for that. */
+void nsh_listen_wake(nsh_listen *l, ns_db *db);
+
+/* Makes the thread end, with 'db' to interrupt its wait in the server. Gives
+** up after a second when the server does not help. */
+void nsh_listen_stop(nsh_listen *l, ns_db *db);
+
+/* Waits for the thread, which leaves a server that does not help, and frees. NULL is
+** allowed. */
+void nsh_listen_close(nsh_listen *l);
+
+/* ----------------------------------------------- listeners of adopted tables */
+
+/* A thread that sleeps in the server, on a connection of its own, for one adopted table
+** whose triggers ring.
+**
+** Invariant: it sleeps only while it is armed, and a wake disarms it; so a row that
+** no worker can take at the moment does not make it spin. After wakes that have found
+** nothing it pauses before it sleeps again, as the transaction that rings has yet to commit. */
+
+typedef struct nsh_table_listener nsh_table_listener;
+
+/* For a table whose triggers ring. Errors: NOMEM. */
+ns_status nsh_table_listener_open(nsh_table_listener **out, ns_adopted *a, nsh_exchange *exchange,
+                                  ns_err *err);
+
+/* The lock of the exchange is held for these three. Waits for a row that 'holder' may
+** claim, if it does not yet; 'found': the last wake was worth it. */
+void nsh_table_listener_arm(nsh_table_listener *h, int64_t holder, bool found);
+
+/* Has it been woken? And the same, once. */
+bool nsh_table_listener_woken(const nsh_table_listener *h);
+bool nsh_table_listener_take(nsh_table_listener *h);
+
+/* Makes the thread end, with 'db' to end its sleep, and frees it; after a second in
+** which the server does not help it leaves the server. NULL is allowed. */
+void nsh_table_listener_close(nsh_table_listener *h, ns_db *db);
+
+/* ------------------------------------------- the upkeep: upkeep.c */
+
+/* The upkeep: a thread with a connection of its own, for what may take long. It writes
+** verdicts that bring many children, gives back what dead holders held, deletes history
+** that is old enough, and is the place of anything else that no job waits for.
+**
+** Invariant: its handle is no holder, so it claims nothing and writes no cycle. What
+** it has put back is told to the dispatcher through the exchange; so is each verdict that
+** it has written, as the claim is still in the dispatcher's memory, and counts there as
+** one that is not settled. */
+
+typedef struct nsh_upkeep nsh_upkeep;
+
+/* Connects; 'slow' is told of its waits. Errors: as ns_open. */
+ns_status nsh_upkeep_open(nsh_upkeep **out, const nsh_config *cfg, nsh_exchange *exchange,
+                          nsh_slow *slow, ns_err *err);
+
+ns_status nsh_upkeep_start(nsh_upkeep *u, ns_err *err);
+
+/* Ends the thread and frees; its waits for the server are cut off after half a second.
+** False: the thread is stuck in the client library, and all that it uses has to stay.
+** NULL is allowed. */
+bool nsh_upkeep_close(nsh_upkeep *u);
+
+#endif
