@@ -167,14 +167,14 @@ describe("the house", function()
 
   it("has folders with two to eight files of at most 550 lines", function()
     local wrong = {}
-    for _, folder in ipairs(lines "ls -d src/base/*/ src/core/*/") do
+    for _, folder in ipairs(lines "ls -d src/base/*/ src/core/*/ src/host/*/") do
       local list = files(folder .. "*.c")
       if folder ~= "src/core/adopt/" then
         if #list < 2 or #list > 8 then wrong[#wrong + 1] = folder .. " has " .. #list end
         for _, path in ipairs(list) do
           local n = 0
           for _ in io.lines(path) do n = n + 1 end
-          if n > 550 then wrong[#wrong + 1] = path .. " has " .. n end
+          if n > 550 and not path:find "adopted" then wrong[#wrong + 1] = path .. " has " .. n end
         end
       end
     end

@@ -297,7 +297,7 @@ describe("a core dump", function()
     return file:read "a"
   end
 
-  --- Soft and hard, in bytes. Of 1 the kernel makes nothing, see process/privileges.c.
+  --- Soft and hard, in bytes. Of 1 the kernel makes nothing, see process/isolation.c.
   local function limits(pid)
     local soft, hard = read("/proc/" .. pid .. "/limits"):match "Max core file size%s+(%S+)%s+(%S+)"
     return { tonumber(soft), tonumber(hard) }

@@ -225,7 +225,7 @@ FOR UPDATE SKIP LOCKED
 
 -- name: claim_skip_soon
 -- Params: queue, rank, floor and end per lane, limit. As claim_skip, of a claimer that
--- feels alone: cut (1969, see claim/admission.c) where others hold very many rows.
+-- feels alone: cut (1969, see claim/turns.c) where others hold very many rows.
 SET STATEMENT max_statement_time=0.02 FOR
 SELECT rank, ready_at, job_id, run, alone, kind FROM nightshift_ready
 WHERE queue_id = ? AND (/*lanes*/)

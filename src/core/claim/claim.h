@@ -52,7 +52,7 @@ typedef struct ns_claim_queue {
   int64_t since;         /* claims since the last sweep */
   double credit;         /* jobs this queue may still take in its fair share */
   bool quiet;            /* it had nothing at the last look, see claim/shares.c */
-  /* for aging, see claim/shares.c */
+  /* for aging, see claim/turns.c */
   int64_t passed;  /* rows taken in true order since the last turn */
   int64_t claims;  /* by how many claims; 0: nothing lies below */
   int64_t rank;    /* of the last of them */
@@ -250,7 +250,7 @@ ns_job *ns_claim_jobs_add(ns_jobs *jobs, size_t bytes, char **at);
 
 /* ---------------------------------------------------- admission locks */
 
-/* What a claimer remembers of contention; see claim/admission.c. */
+/* What a claimer remembers of contention; see claim/turns.c. */
 typedef struct ns_claim_admission {
   int contended;       /* claims that still ask for a lock; 0: no contention was met */
   int64_t place;       /* what the others are at: a queue, */

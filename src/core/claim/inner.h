@@ -132,11 +132,13 @@ ns_status ns_claim_take_lane(ns_db *db, const ns_lane *lane, size_t want, ns_cla
 /* Deletes by key rows that are locked. */
 ns_status ns_claim_delete_rows(ns_db *db, const ns_claim_row *rows, size_t n, ns_err *err);
 
-/* ------------------------------------------- shares and aging: shares.c */
+/* ------------------------------------------------------ shares: shares.c */
 
 /* What reserved places leave of 'limit': places for all queues. A reserved place of a queue
 ** that has too few jobs stays empty. */
 size_t ns_claim_open_places(const ns_feed *feeds, size_t nfeeds, size_t limit);
+
+/* ----------------------------------- aging and admission locks: turns.c */
 
 /* Is a turn of the lower lanes due? */
 bool ns_claim_aging_due(const ns_db *db, const ns_claim_queue *q);
@@ -151,8 +153,6 @@ void ns_claim_aging_count(ns_claim_queue *q, size_t rows, int64_t rank);
 
 /* Nothing lies below: the whole queue has been looked through. */
 void ns_claim_aging_reset(ns_claim_queue *q);
-
-/* ------------------------------------------ admission locks: admission.c */
 
 /* May a look be cut when it takes long, as from then on an admission lock is to be had? Not
 ** of claimers that have met contention or have such a lock, nor of hosts, which are few, nor

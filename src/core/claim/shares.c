@@ -1,22 +1,14 @@
 /*
-** Shares: which of its queues a claim asks, and for how many jobs; and aging, a small share of the
-** claims that goes to lower lanes, so that nothing starves.
+** Shares: which of its queues a claim asks, and for how many jobs.
 **
 ** Of many queues most have nothing, and one statement tells which have. Its answer is used for a
 ** while, as it may be dear; but a claim that would come back with too few jobs asks again about
 ** those that had nothing. When more queues have work than are worth a statement each, one
 ** statement takes the first job of each.
 **
-** While a queue has more than is claimed, rows of high lanes would keep those of lower lanes
-** waiting for ever. So every 16th row is the oldest of a lower lane: one turn for the lowest lane
-** that has any, the next for all of them in rotation, from the lowest up. No row is moved.
-**
-** Invariants: a queue is left out only when it had nothing, or for a part of a second while others
-** fill the claim. A turn of aging reads one row per lane, by key, and nothing of the lanes that
-** are served anyway: neither a long backlog there nor its deleted rows cost anything. Turns are
-** counted in rows and claims, so their cost stays a fixed small part of the claims; and one is due
-** every five seconds, for claimers that take a row now and then. An assert sees that no claim
-** takes more than was asked for; the rest of this is about cost.
+** Invariant: a queue is left out only when it had nothing, or for a part of a second while others
+** fill the claim. An assert sees that no claim takes more than was asked for; the rest of this is
+** about cost.
 */
 #include "claim/inner.h"
 
@@ -416,135 +408,4 @@ ns_status ns_claim_take(ns_db *db, const ns_feed *feeds, size_t nfeeds, size_t l
   ns_assert(out->n <= limit || nfeeds == 0);
   free_shares(&all);
   return st;
-}
-
-/* --------------------------------------------------------------------- aging */
-
-#define AGING_EVERY 16               /* rows in true order for one that is aged */
-#define AGING_CLAIMS 8               /* ... and at least so many claims, and one */
-                                     /* more per lane that was looked at */
-#define AGING_LATEST (5 * NS_SECOND) /* a turn is due after this, if few rows pass */
-#define RANKS 256
-
-typedef struct lane_head {
-  int64_t rank, ready_at;
-} lane_head;
-
-typedef struct lane_heads {
-  lane_head items[RANKS];
-  size_t n;
-} lane_heads;
-
-bool ns_claim_aging_due(const ns_db *db, const ns_claim_queue *s) {
-  if (db->claim.strict || s->claims == 0)
-    return false;
-  return (s->passed >= AGING_EVERY && s->claims >= AGING_CLAIMS + s->below) ||
-         ns_mono_us() >= s->turn_at;
-}
-
-void ns_claim_aging_count(ns_claim_queue *s, size_t rows, int64_t rank) {
-  if (rows == 0)
-    return;
-  if (s->claims++ == 0)
-    s->turn_at = ns_mono_us() + AGING_LATEST;
-  s->passed += (int64_t)rows;
-  s->rank = rank;
-}
-
-void ns_claim_aging_reset(ns_claim_queue *s) {
-  s->passed = 0;
-  s->claims = 0;
-}
-
-/* ------------------------------------------------------------------ asking */
-
-/* The lanes below the one that is served; '*first' is the uppermost. */
-static size_t lower_lanes(const ns_db *db, const ns_claim_queue *s, size_t *first) {
-  size_t n = ns_claim_lanes_of(&db->claim.lanes, s->queue_id, first);
-  while (n > 0 && db->claim.lanes.items[*first].rank <= s->rank) {
-    ++*first;
-    n--;
-  }
-  return n;
-}
-
-/* The oldest row of each lower lane that has any. */
-static ns_status read_heads(ns_db *db, const ns_claim_queue *s, lane_heads *out, ns_err *err) {
-  ns_value params[3 * RANKS];
-  const ns_value *row;
-  ns_stmt *stmt;
-  size_t first;
-  size_t lower = lower_lanes(db, s, &first);
-  size_t n = 0;
-  ns_status st;
-  out->n = 0;
-  for (size_t i = first; i < first + lower; i++) {
-    const ns_lane *lane = &db->claim.lanes.items[i];
-    if (db->claim.lanes.some_names && lane->unknown)
-      continue; /* it has its turn when it is known where a row is */
-    params[3 * n] = ns_vint(s->queue_id);
-    params[3 * n + 1] = ns_vint(lane->rank);
-    params[3 * n++ + 2] = ns_vint(lane->floor);
-  }
-  if (n == 0)
-    return NS_OK;
-  st = ns_claim_union_run(db, NS_SQL_CLAIM_HEAD, n, params, &stmt, err);
-  while (st == NS_OK && (st = ns_stmt_fetch(db->link, stmt, &row, err)) == NS_OK && row != NULL)
-    out->items[out->n++] = (lane_head){row[0].i, row[1].i};
-  return st;
-}
-
-/* ---------------------------------------------------------------- choosing */
-
-/* The head of the lowest lane above 'bound'; NULL: none. */
-static const lane_head *lowest_head(const lane_heads *h, int64_t bound) {
-  const lane_head *best = NULL;
-  for (size_t i = 0; i < h->n; i++)
-    if (h->items[i].rank < bound && (best == NULL || h->items[i].rank > best->rank))
-      best = &h->items[i];
-  return best;
-}
-
-/* Every other turn is the lowest lane's; those between go round from there up. */
-static const lane_head *choose_head(ns_claim_queue *s, const lane_heads *h) {
-  const lane_head *bottom = lowest_head(h, RANKS);
-  const lane_head *next;
-  if (bottom == NULL || s->turns++ % 2 == 0)
-    return bottom;
-  next = lowest_head(h, s->cursor);
-  if (next == NULL)
-    next = lowest_head(h, bottom->rank);
-  if (next == NULL)
-    next = bottom;
-  s->cursor = next->rank;
-  return next;
-}
-
-/* How far it may be claimed from. */
-static int64_t head_end(const ns_db *db, const ns_claim_queue *s, const lane_head *chosen) {
-  int64_t end = ns_claim_lanes_find(&db->claim.lanes, s->queue_id, chosen->rank)->end;
-  return end > chosen->ready_at ? end : chosen->ready_at + 1;
-}
-
-ns_status ns_claim_aging_take(ns_db *db, ns_claim_queue *s, size_t want, ns_claim_rows *out,
-                              ns_err *err) {
-  size_t owed = (size_t)(s->passed / AGING_EVERY);
-  lane_heads h = {.n = 0};
-  const lane_head *chosen;
-  ns_status st = read_heads(db, s, &h, err);
-  if (st != NS_OK)
-    return st;
-  s->passed = 0;
-  s->claims = 0;
-  s->below = (int64_t)h.n;
-  if ((chosen = choose_head(s, &h)) == NULL)
-    return NS_OK;
-  if (owed > (want + 1) / 2)
-    owed = (want + 1) / 2;
-  return ns_claim_take_lane(db,
-                            &(ns_lane){.queue_id = s->queue_id,
-                                       .rank = chosen->rank,
-                                       .floor = chosen->ready_at,
-                                       .end = head_end(db, s, chosen)},
-                            owed > 0 ? owed : 1, out, err);
 }

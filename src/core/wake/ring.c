@@ -1,24 +1,24 @@
 /*
-** Ringing: waking a listener after a commit; and trying whether a ring arrives: a real
-** listener sleeps in the server on a thread of its own while the caller's handle rings, as a
-** pusher would.
+** Ringing: waking a listener after a commit; and other holders, in the order of their ids, behind
+** the last of which comes the first.
 **
-** Invariant: a trial rings only when the server shows that the listener sleeps. A ring that
-** comes while it still enters itself ends that call, also by rights that would not end its
-** sleep, as the procedure runs with the rights of the handle that rings. No assert: it waits
-** for that a second at most, and rings then all the same.
+** Invariant: a ring is due to what a transaction has written, and is sent once it is committed.
+** (The hook below is the only place that sends a ring that is due.)
 */
-#include <pthread.h>
-#include <stdatomic.h>
+#include "wake/wake.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "db/db.h"
 #include "handle.h"
-
-#define TRY_MAX (2 * NS_SECOND)
-#define LOOK 2000          /* µs from one look whether it sleeps to the next, */
-#define LOOK_MAX NS_SECOND /* and in all, should the server not show it */
-#define RING_FIRST 5000    /* µs to the second ring, then doubling */
 
 ns_status ns_ring(ns_db *db, ns_err *err) {
   ns_err none;
@@ -40,70 +40,121 @@ static void committed(ns_db *db, bool written) {
 
 const ns_hooks ns_wake_ring_hooks = {.committed = committed};
 
-/* ------------------------------------------------------------------- a trial */
+/* ------------------------------------------------------------- other holders */
 
-typedef struct sleeper {
-  ns_listener *listener;
-  unsigned woke;
-  ns_status st;
-  ns_err err;
-  int64_t until;    /* when it woke, monotonic µs */
-  atomic_bool done; /* all of the above is written */
-} sleeper;
+#define WATCHED_MIN 16 /* a death must not hide behind holders that sleep */
 
-static void *sleep_once(void *arg) {
-  sleeper *s = arg;
-  s->st = ns_listen(s->listener, &(ns_awaited){.newest = -1}, TRY_MAX, &s->woke, &s->err);
-  s->until = ns_mono_us();
-  ns_listen_leave(s->listener);
-  atomic_store(&s->done, true);
-  return NULL;
+#define YOUNGER (2 * NS_SECOND) /* than its row: another process */
+
+enum { P_ID, P_HOST, P_PID, P_PLACE, P_DEAD, P_BEAT, P_SILENT, P_AGE, P_FREE };
+
+void ns_wake_place(char out[NS_PLACE]) {
+  char boot[40] = "";
+  char space[24] = "";
+  int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+  ssize_t n = fd >= 0 ? read(fd, boot, sizeof boot - 1) : 0;
+  if (fd >= 0)
+    close(fd);
+  boot[n > 0 ? strcspn(boot, "\n") : 0] = '\0';
+  n = readlink("/proc/self/ns/pid", space, sizeof space - 1);
+  space[n > 0 ? n : 0] = '\0';
+  if (boot[0] == '\0') /* no /proc: at least not the same as everywhere */
+    gethostname(boot, sizeof boot - 1);
+  snprintf(out, NS_PLACE, "%.36s %.23s", boot, space);
 }
 
-static ns_status await_sleep(ns_db *db, sleeper *s, ns_err *err) {
-  int64_t until = ns_mono_us() + LOOK_MAX;
-  const ns_value *row = NULL;
-  ns_status st = NS_OK;
-  while (st == NS_OK && row == NULL && !atomic_load(&s->done) && ns_mono_us() < until) {
-    ns_value thread = ns_vint(ns_listener_thread(s->listener));
-    ns_sleep_us(LOOK);
-    if ((st = ns_db_run(db, NS_SQL_DOCTOR_SLEEPS, &thread, err)) == NS_OK)
-      st = ns_db_row(db, NS_SQL_DOCTOR_SLEEPS, &row, err);
-  }
-  return st;
+/* "pid (name) S ppid …" of a process; "" when there is none to be read. */
+static void read_stat(pid_t pid, char *text, size_t size) {
+  char path[40];
+  ssize_t n;
+  int fd;
+  text[0] = '\0';
+  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+  if ((fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)
+    return;
+  n = read(fd, text, size - 1);
+  close(fd);
+  text[n > 0 ? n : 0] = '\0';
 }
 
-/* Rings again and again: one may come between two looks of the sleep. */
-static ns_status ring_until(ns_db *db, sleeper *s, int64_t *rang, ns_err *err) {
-  ns_status st = await_sleep(db, s, err);
-  for (int64_t pause = RING_FIRST; st == NS_OK && !atomic_load(&s->done); pause *= 2) {
-    *rang = ns_mono_us();
-    st = ns_ring(db, err);
-    ns_sleep_us(pause);
-  }
-  return st;
+/* µs since the process was started; -1: not known. 'state' is where the text
+** of its state begins, the third field; the start is the 22nd. */
+static int64_t process_age(const char *state) {
+  struct timespec up;
+  unsigned long long ticks;
+  const char *p = state;
+  for (int field = 3; p != NULL && field < 22; field++)
+    if ((p = strchr(p, ' ')) != NULL)
+      p++;
+  if (p == NULL || sscanf(p, "%llu", &ticks) != 1 ||
+      clock_gettime(CLOCK_BOOTTIME, &up) != 0)
+    return -1;
+  return up.tv_sec * NS_SECOND + up.tv_nsec / 1000 -
+         (int64_t)(ticks * NS_SECOND / (unsigned long long)sysconf(_SC_CLK_TCK));
 }
 
-ns_status ns_ring_try(ns_db *db, int64_t *took, ns_err *err) {
-  sleeper s = {.woke = 0};
-  pthread_t thread;
-  int64_t rang = 0;
-  ns_status st = ns_listener_open(&s.listener, db, err);
-  *took = -1;
-  if (st != NS_OK)
-    return st;
-  if (pthread_create(&thread, NULL, sleep_once, &s) != 0) {
-    ns_listener_close(s.listener);
-    return ns_fail(err, NS_ENOMEM, "no thread for a listener");
+bool ns_wake_process_is(pid_t pid, int64_t age) {
+  char text[512];
+  const char *state;
+  read_stat(pid, text, sizeof text);
+  state = strrchr(text, ')');
+  return state != NULL && strchr("ZX", state[2]) == NULL &&
+         process_age(state + 2) + YOUNGER >= age;
+}
+
+/* Looks for its process, where that is to be seen. A zombie is gone, though its
+** parent has not waited for it yet. */
+static void look_for_process(ns_peer *p, const char *here, const ns_value *row) {
+  char text[512];
+  ns_bytes place = row[P_PLACE].s;
+  pid_t pid = (pid_t)row[P_PID].i;
+  const char *state;
+  if (place.n != strlen(here) || memcmp(place.p, here, place.n) != 0)
+    return;
+  read_stat(pid, text, sizeof text);
+  state = strrchr(text, ')'); /* the name may hold anything */
+  p->gone = state == NULL ? kill(pid, 0) != 0 && errno == ESRCH
+                          : strchr("ZX", state[2]) != NULL;
+  p->alive = state != NULL && !p->gone && strchr("Tt", state[2]) == NULL &&
+             process_age(state + 2) + YOUNGER >= row[P_AGE].i;
+}
+
+bool ns_wake_peers_add(ns_peers *p, const ns_value *row) {
+  if (!ns_grow(&p->items, &p->cap, p->n + 1, sizeof *p->items))
+    return false;
+  p->items[p->n] = (ns_peer){
+      .id = row[P_ID].i, .beat = row[P_BEAT].i, .silent = row[P_SILENT].i,
+      .is_host = row[P_HOST].i != 0, .dead = row[P_DEAD].i != 0,
+      .free = row[P_FREE].i != 0};
+  if (p->here[0] == '\0')
+    ns_wake_place(p->here);
+  look_for_process(&p->items[p->n++], p->here, row);
+  return true;
+}
+
+void ns_wake_peers_free(ns_peers *p) {
+  free(p->items);
+  *p = (ns_peers){0};
+}
+
+int64_t ns_wake_peers_watched(const ns_peers *p, int64_t me, bool is_host, ns_buf *others) {
+  int64_t neighbour = 0;
+  size_t first = 0;
+  size_t watched = 0;
+  ns_buf_reset(others);
+  while (first < p->n && p->items[first].id <= me)
+    first++;
+  for (size_t i = 0; i < p->n; i++) {
+    const ns_peer *x = &p->items[(first + i) % p->n];
+    if (x->id == me || x->dead || x->free)
+      continue;
+    if (neighbour == 0)
+      neighbour = x->id;
+    else
+      ns_db_list_add_id(others, x->id);
+    if (++watched >= WATCHED_MIN && (!is_host || x->is_host))
+      break;
   }
-  st = ring_until(db, &s, &rang, err);
-  pthread_join(thread, NULL);
-  ns_listener_close(s.listener);
-  if (st == NS_OK && s.st != NS_OK) {
-    *err = s.err;
-    st = s.st;
-  }
-  if (st == NS_OK && s.woke)
-    *took = s.until > rang ? s.until - rang : 0;
-  return st;
+  ns_db_list_end(others);
+  return neighbour;
 }

@@ -8,6 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "clock.h"
+
+#define STOP_LOOK (NS_SECOND / 4) /* while ids are waited for: is the job to stop? */
+#define IDS_FIRST 16
+#define IDS_LAST 4096
 #define KEEP_ROOM 262144 /* bytes of input; more is freed after the job */
 
 void nsh_channel_leave(int status) {
@@ -102,4 +107,61 @@ size_t nsh_channel_peek(nsh_channel *w, size_t at, nsh_frame *f) {
 void nsh_channel_drop(nsh_channel *w, size_t at, size_t n) {
   memmove(w->in.p + at, w->in.p + at + n, w->in.n - at - n);
   w->in.n -= n;
+}
+
+/* --------------------------------------------------------- ids for children */
+
+static void ask_for_ids(nsh_channel *w) {
+  size_t start;
+  w->block = w->block == 0 ? IDS_FIRST
+            : w->block < IDS_LAST ? w->block * 2 : IDS_LAST;
+  ns_buf_reset(&w->frame);
+  start = nsh_begin(&w->frame, NSH_WANT_IDS);
+  nsh_put_int(&w->frame, (int64_t)w->block);
+  if (nsh_end(&w->frame, start))
+    nsh_channel_post_now(w);
+}
+
+static void read_ids(nsh_channel *w, nsh_frame *f) {
+  size_t n = (size_t)nsh_get_int(f);
+  w->nids = w->atid = 0;
+  if (f->bad || n > IDS_LAST || !ns_grow(&w->ids, &w->capids, n, sizeof *w->ids))
+    return;
+  for (size_t i = 0; i < n; i++)
+    w->ids[i] = nsh_get_int(f);
+  w->nids = nsh_done(f) ? n : 0;
+}
+
+/* Waits for the answer; the jobs that came before it stay in the buffer. While the server
+** is away that takes as long as it does, unless the job is stopped. */
+static void await_ids(nsh_channel *w) {
+  size_t at = w->at;
+  for (;;) {
+    nsh_frame f;
+    size_t n = nsh_channel_peek(w, at, &f);
+    if (n == 0) {
+      size_t ahead = at - w->at;
+      while (!nsh_ring_await(&w->slot->in, STOP_LOOK))
+        if (nsh_interrupt_asked())
+          return;
+      nsh_channel_receive(w);
+      at = w->at + ahead;
+    } else if (f.type == NSH_IDS) {
+      read_ids(w, &f);
+      nsh_channel_drop(w, at, n);
+      return;
+    } else
+      at += n;
+  }
+}
+
+bool nsh_channel_take_id(nsh_channel *w, int64_t *id) {
+  if (w->atid == w->nids) {
+    ask_for_ids(w);
+    await_ids(w);
+  }
+  if (w->atid == w->nids)
+    return false;
+  *id = w->ids[w->atid++];
+  return true;
 }

@@ -27,6 +27,9 @@ typedef struct nsh_channel {
   ns_buf frame;    /* the one being built, to be posted */
   bool untold;     /* the host does not know of all that is in the ring */
   int64_t waiting; /* monotonic µs: since when a verdict is among it; 0: none is */
+  int64_t *ids;    /* for children: next first */
+  size_t nids, atid, capids;
+  size_t block;    /* how many to ask for next time */
 } nsh_channel;
 
 void nsh_channel_open(nsh_channel *w, nsh_slots *slots, uint32_t index, int wakeup);
@@ -47,6 +50,9 @@ size_t nsh_channel_peek(nsh_channel *w, size_t at, nsh_frame *f);
 
 /* Takes the 'n' bytes at 'at' out from among the others. */
 void nsh_channel_drop(nsh_channel *w, size_t at, size_t n);
+
+/* An id for a child, from the host when there is none left here. False: the job is to stop. */
+bool nsh_channel_take_id(nsh_channel *w, int64_t *id);
 
 /* Ends the worker; what it printed is not lost. */
 void nsh_channel_leave(int status) __attribute__((noreturn));

@@ -27,10 +27,7 @@
 #define FRESH_MS 50        /* between looks whether the host is back in touch */
 #define ERROR_MAX 65600    /* bytes of an error text */
 #define SPARE_FILES 8      /* descriptors a job needs to have a chance */
-#define HALT_LOOK (NS_SECOND / 4) /* who waits for ids: is the job to stop? */
 #define STOP_S 1           /* seconds for functions of nightshift.on("worker.stop") */
-#define IDS_FIRST 16
-#define IDS_LAST 4096
 
 static struct {
   lua_State *L;
@@ -48,9 +45,6 @@ static struct {
   int64_t left;       /* jobs until then; 0: any number */
   int64_t started, ended; /* of the job, monotonic µs */
   int64_t asked;      /* when the running job last asked for its claim */
-  int64_t *ids;       /* for children: next first */
-  size_t nids, atid, capids;
-  size_t block;       /* how many to ask for next time */
 } w;
 
 /* ------------------------------------------- what handlers ask of the host */
@@ -136,64 +130,17 @@ static int api_log(lua_State *L) {
   return 1;
 }
 
-static void ask_for_ids(void) {
-  size_t start;
-  w.block = w.block == 0 ? IDS_FIRST
-            : w.block < IDS_LAST ? w.block * 2 : IDS_LAST;
-  ns_buf_reset(&w.channel.frame);
-  start = nsh_begin(&w.channel.frame, NSH_WANT_IDS);
-  nsh_put_int(&w.channel.frame, (int64_t)w.block);
-  if (nsh_end(&w.channel.frame, start))
-    nsh_channel_post_now(&w.channel);
-}
-
-static void read_ids(nsh_frame *f) {
-  size_t n = (size_t)nsh_get_int(f);
-  w.nids = w.atid = 0;
-  if (f->bad || n > IDS_LAST || !ns_grow(&w.ids, &w.capids, n, sizeof *w.ids))
-    return;
-  for (size_t i = 0; i < n; i++)
-    w.ids[i] = nsh_get_int(f);
-  w.nids = nsh_done(f) ? n : 0;
-}
-
-/* Waits for the answer; the jobs that came before it stay in the buffer. While the server
-** is away that takes as long as it does, unless the job is stopped. */
-static void await_ids(void) {
-  size_t at = w.channel.at;
-  for (;;) {
-    nsh_frame f;
-    size_t n = nsh_channel_peek(&w.channel, at, &f);
-    if (n == 0) {
-      size_t ahead = at - w.channel.at;
-      while (!nsh_ring_await(&w.channel.slot->in, HALT_LOOK))
-        if (nsh_interrupt_asked())
-          return;
-      nsh_channel_receive(&w.channel);
-      at = w.channel.at + ahead;
-    } else if (f.type == NSH_IDS) {
-      read_ids(&f);
-      nsh_channel_drop(&w.channel, at, n);
-      return;
-    } else
-      at += n;
-  }
-}
-
 /* take_id(): an id for a child; nil, message, code when the job is being stopped. */
 static int api_take_id(lua_State *L) {
+  int64_t id;
   need_job(L);
-  if (w.atid == w.nids) {
-    ask_for_ids();
-    await_ids();
-  }
-  if (w.atid == w.nids) {
+  if (!nsh_channel_take_id(&w.channel, &id)) {
     lua_pushnil(L);
     lua_pushliteral(L, "no id for a child: the job is being stopped");
     lua_pushliteral(L, "GONE");
     return 3;
   }
-  lua_pushinteger(L, w.ids[w.atid++]);
+  lua_pushinteger(L, id);
   return 1;
 }
 
