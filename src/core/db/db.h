@@ -68,7 +68,7 @@ typedef struct ns_session {
   int64_t life;   /* of the server that gave the id */
 } ns_session;
 
-/* What the caller's own SQL may have left on the session; see db/reset.c. */
+/* What the caller's own SQL may have left on the session; see db/caller.c. */
 typedef struct ns_left_behind {
   int64_t place; /* default database and role, a number; 0: not known */
   bool used;     /* there was such SQL, */
@@ -110,7 +110,7 @@ void ns_db_pause_up_to(const ns_db *db, int64_t *most, int64_t longest);
 /* For ns_now: 'now' was the server's a moment ago. */
 void ns_db_note_now(ns_db *db, int64_t now);
 
-/* --------------------------------------------------- statements: query.c */
+/* ----------------------------------------------- statements: statement.c */
 
 #define ns_vint(x) ((ns_value){.type = NS_INT, .i = (x)})
 #define ns_vtext(x) ((ns_value){.type = NS_TEXT, .s = (x)})
@@ -131,11 +131,7 @@ typedef struct ns_text_stmt {
   uint64_t used; /* of db->clock, for throwing the oldest out */
 } ns_text_stmt;
 
-/* Runs a named statement with its parameters; outside a transaction once more
-** when the connection is lost, so all that run there may be run twice. */
-ns_status ns_db_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
-
-/* Sends it; ns_db_read_answer says what became of it, and has its rows. */
+/* Sends a named statement with its parameters; ns_db_read_answer says what became of it, and has its rows. */
 ns_status ns_db_send_query(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
 ns_status ns_db_read_answer(ns_db *db, ns_sql sql, ns_err *err);
 
@@ -167,7 +163,7 @@ ns_status ns_db_prepared_brief(ns_db *db, ns_stmt **out, ns_bytes sql, ns_err *e
 /* Text without parameters or rows: BEGIN, COMMIT and the like. */
 ns_status ns_db_text(ns_db *db, const char *sql, ns_err *err);
 
-/* ------------------------------------------ lists as parameters: query.c */
+/* -------------------------------------- lists as parameters: statement.c */
 
 /* Each adds an element, "[id,…]" or "[[id,run],…]"; the first one begins the list. */
 void ns_db_list_add_id(ns_buf *list, int64_t id);
@@ -179,6 +175,12 @@ bool ns_db_list_is_empty(const ns_buf *list);
 /* Ends a list, whatever its elements are, or though it has none. The parameter is
 ** good until the list changes. */
 ns_value ns_db_list_end(ns_buf *list);
+
+/* --------------------------------- statements that reconnect: session.c */
+
+/* Runs a named statement with its parameters; outside a transaction once more
+** when the connection is lost, so all that run there may be run twice. */
+ns_status ns_db_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
 
 /* Ends a list, runs the statement whose last parameter it is, behind 'first' if
 ** that is not NULL, and frees it. Errors: NOMEM, too. */

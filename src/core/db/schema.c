@@ -202,3 +202,41 @@ static ns_status connected(ns_db *db, ns_err *err) {
 }
 
 const ns_hooks ns_db_schema_hooks = {.connected = connected};
+
+/* --------------------------------------------------------------- privileges */
+
+/* Statements with a part that is put in later are left out: others need the
+** same privileges. */
+static ns_status probe_statement(ns_db *db, ns_sql sql, ns_err *err) {
+  if (strstr(ns_sql_texts[sql], "/*lanes*/") != NULL || strchr(ns_sql_texts[sql], '{') != NULL ||
+      strstr(ns_sql_texts[sql], "(queues)") != NULL)
+    return NS_OK;
+  return ns_db_try(db, sql, err);
+}
+
+/* Verbs from outside and what people look at need more, or something else. */
+static bool is_of_holders(const char *name) {
+  static const char *const others[] = {"admin_", "doctor_", "prune_", "report_"};
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+    if (strncmp(name, others[i], strlen(others[i])) == 0)
+      return false;
+  return true;
+}
+
+ns_status ns_probe(ns_db *db, ns_err *err) {
+  ns_status st = ns_db_ready(db, err);
+  for (size_t i = 0; st == NS_OK && i < NS_SQL_COUNT; i++)
+    if (is_of_holders(ns_sql_names[i]))
+      st = probe_statement(db, (ns_sql)i, err);
+  return st;
+}
+
+ns_status ns_may(ns_db *db, const char *name, ns_err *err) {
+  ns_status st = ns_db_ready(db, err);
+  size_t i = 0;
+  while (i < NS_SQL_COUNT && strcmp(ns_sql_names[i], name) != 0)
+    i++;
+  if (i == NS_SQL_COUNT)
+    return ns_fail(err, NS_ENOTFOUND, "no statement is named '%.60s'", name);
+  return st == NS_OK ? probe_statement(db, (ns_sql)i, err) : st;
+}

@@ -1,8 +1,10 @@
 /*
-** The connection of a handle: making it, losing it, making it again; forks; the server's
-** clock; and the hooks by which the parts above learn of all this.
+** The connection of a handle: making it, losing it, making it again, for a statement, too;
+** forks; the server's clock; and the hooks by which the parts above learn of all this.
 **
 ** Invariant: a handle inherited over a fork never sends a byte on its parent's connection.
+** Outside a transaction a statement that is run by name is run once more when the connection was
+** lost. A list that lost an element for want of memory is never sent.
 ** The list of hooks, which the handle has from its opening on, is in the order of the parts,
 ** each above those that it uses: closing goes through it backwards. That order is checked by
 ** spec/house_spec.lua.
@@ -100,12 +102,26 @@ static void end_lost_sessions(ns_db *db) {
   }
 }
 
+ns_status ns_db_read_server(ns_db *db, int64_t *now, ns_err *err) {
+  const ns_value *row;
+  ns_status st = ns_db_row(db, NS_SQL_SERVER_NOW, &row, err);
+  *now = 0;
+  if (st != NS_OK || row == NULL)
+    return st;
+  *now = row[0].i;
+  ns_db_note_now(db, *now);
+  db->never_fast = row[1].type == NS_INT && row[1].i != 0;
+  ns_link_limit(db->link, row[2].i);
+  db->life = ns_int_or(&row[3], 0);
+  return NS_OK;
+}
+
 /* A Galera node undoes what it has told others, lets half a claim be committed, and has
 ** named locks of its own: jobs are lost there, and run twice. */
 static ns_status check_cluster(ns_db *db, ns_err *err) {
   const ns_value *row = NULL;
   ns_err none;
-  if (ns_db_run(db, NS_SQL_SERVER_CLUSTER, NULL, &none) != NS_OK ||
+  if (ns_db_run_once(db, NS_SQL_SERVER_CLUSTER, NULL, &none) != NS_OK ||
       ns_db_row(db, NS_SQL_SERVER_CLUSTER, &row, &none) != NS_OK || row == NULL || row[0].i == 0)
     return NS_OK;
   return ns_fail(err, NS_ESERVER,
@@ -123,7 +139,9 @@ ns_status ns_db_connect(ns_db *db, ns_err *err) {
   db->connecting = true;
   db->owner = getpid();
   db->current = NULL;
-  if ((st = ns_server_now(db, &now, err)) == NS_OK)
+  if ((st = ns_db_run_once(db, NS_SQL_SERVER_NOW, NULL, err)) == NS_OK)
+    st = ns_db_read_server(db, &now, err);
+  if (st == NS_OK)
     end_lost_sessions(db);
   if (st == NS_OK)
     st = check_cluster(db, err);
@@ -199,6 +217,10 @@ bool ns_is_foreign(const ns_db *db) {
   return db->owner != getpid();
 }
 
+bool ns_in_transaction(const ns_db *db) {
+  return db->user_tx && !ns_is_foreign(db);
+}
+
 bool ns_hung_up(ns_db *db) {
   if (ns_is_foreign(db) || db->link == NULL)
     return true;
@@ -209,6 +231,32 @@ bool ns_hung_up(ns_db *db) {
 void ns_renew(ns_db *db) {
   if (!ns_is_foreign(db) && !ns_in_transaction(db))
     ns_db_hang_up(db);
+}
+
+/* ------------------------------------------------- what is open on a session */
+
+void ns_db_roll_back(ns_db *db) {
+  if (db->link == NULL || ns_is_foreign(db))
+    return;
+  ns_link_answers(db->link, NULL, NULL);
+  if (!ns_link_dead(db->link) && ns_db_text(db, "ROLLBACK", NULL) != NS_OK)
+    ns_link_give_up(db->link);
+}
+
+/* The caller's own is rolled back, no other follows it, and autocommit is on. A session that
+** will not is given up. */
+static void end_open_transaction(ns_db *db) {
+  if (!ns_link_dead(db->link) && ns_db_text(db, "SET SESSION completion_type=0", NULL) != NS_OK)
+    ns_link_give_up(db->link);
+  ns_db_roll_back(db);
+  if (!ns_link_dead(db->link) && ns_link_is_open(db->link) &&
+      ns_db_text(db, "SET SESSION autocommit=1", NULL) != NS_OK)
+    ns_link_give_up(db->link);
+}
+
+void ns_db_session_end(ns_db *db) {
+  if (db->link != NULL && !ns_link_dead(db->link) && ns_link_is_open(db->link))
+    end_open_transaction(db);
 }
 
 ns_status ns_db_tx_ended(ns_err *err) {
@@ -254,21 +302,11 @@ void ns_db_note_now(ns_db *db, int64_t now) {
 }
 
 ns_status ns_server_now(ns_db *db, int64_t *now, ns_err *err) {
-  const ns_value *row;
   ns_status st = ns_db_ready(db, err);
   *now = 0;
   if (st == NS_OK)
     st = ns_db_run(db, NS_SQL_SERVER_NOW, NULL, err);
-  if (st == NS_OK)
-    st = ns_db_row(db, NS_SQL_SERVER_NOW, &row, err);
-  if (st == NS_OK && row != NULL) {
-    *now = row[0].i;
-    ns_db_note_now(db, *now);
-    db->never_fast = row[1].type == NS_INT && row[1].i != 0;
-    ns_link_limit(db->link, row[2].i);
-    db->life = ns_int_or(&row[3], 0);
-  }
-  return st;
+  return st == NS_OK ? ns_db_read_server(db, now, err) : st;
 }
 
 ns_status ns_ping(ns_db *db, ns_err *err) {
@@ -277,6 +315,37 @@ ns_status ns_ping(ns_db *db, ns_err *err) {
   if (st == NS_EGONE && !db->user_tx) /* found out by asking: once more */
     st = ns_server_now(db, &now, err);
   return st;
+}
+
+/* ------------------------------------------------ statements that reconnect */
+
+/* A connection may be lost between the look at its socket and the statement. */
+ns_status ns_db_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err) {
+  ns_status st = ns_db_run_once(db, sql, params, err);
+  if (st != NS_EGONE || db->in_tx || db->user_tx || db->connecting ||
+      (st = ns_db_ready(db, err)) != NS_OK)
+    return st;
+  if ((st = ns_db_run_once(db, sql, params, err)) == NS_EGONE) /* read-only: for others too */
+    ns_db_tell_away(db);
+  return st;
+}
+
+ns_status ns_db_list_run(ns_db *db, ns_sql sql, const ns_value *first, ns_buf *list, ns_err *err) {
+  ns_value params[2];
+  size_t n = 0;
+  ns_status st;
+  if (first != NULL)
+    params[n++] = *first;
+  params[n] = ns_db_list_end(list);
+  st = list->oom ? ns_no_memory(err) : ns_db_run(db, sql, params, err);
+  ns_buf_free(list);
+  return st;
+}
+
+ns_status ns_db_list_change(ns_db *db, ns_sql sql, const ns_value *first, ns_buf *list, size_t n,
+                            ns_err *err) {
+  ns_status st = ns_db_list_run(db, sql, first, list, err);
+  return st == NS_OK ? ns_db_check_changed(ns_db_affected(db, sql), (int64_t)n, err) : st;
 }
 
 /* --------------------------------------------------------------------- hooks */

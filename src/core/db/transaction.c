@@ -33,14 +33,6 @@ void ns_db_count_retry(ns_db *db, const ns_err *err) {
     db->count.changed++;
 }
 
-void ns_db_roll_back(ns_db *db) {
-  if (db->link == NULL || ns_is_foreign(db))
-    return;
-  ns_link_answers(db->link, NULL, NULL);
-  if (!ns_link_dead(db->link) && ns_db_text(db, "ROLLBACK", NULL) != NS_OK)
-    ns_link_give_up(db->link);
-}
-
 static void end_failed(ns_db *db) {
   if (db->in_tx)
     ns_db_roll_back(db);
@@ -227,10 +219,6 @@ void ns_rollback(ns_db *db) {
   if (db->ended_tx && !ns_is_foreign(db) && db->link != NULL && !ns_link_dead(db->link))
     ns_link_text(db->link, "UNLOCK TABLES", NULL); /* one that locked them */
   end_transaction(db, false);
-}
-
-bool ns_in_transaction(const ns_db *db) {
-  return db->user_tx && !ns_is_foreign(db);
 }
 
 static ns_status run_at_depth(ns_db *db, const char *verb, int64_t depth, ns_err *err) {

@@ -52,7 +52,7 @@ void ns_link_limit(ns_link *l, int64_t max_packet);
 /* What the server's last answer said of the session. Open: a transaction is, or autocommit is
 ** off, so that the next statement would begin one. Marked: the answered statement has changed
 ** variables, the default database, the role, or what else belongs to a session; the server
-** does not see all of that (db/reset.c does the rest). */
+** does not see all of that (db/caller.c does the rest). */
 bool ns_link_is_open(const ns_link *l);
 /* Has the server said that it takes and gives texts in our character set? Of the last answer. */
 bool ns_link_is_utf8(ns_link *l);

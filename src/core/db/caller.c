@@ -1,13 +1,14 @@
 /*
-** The session behind a handle's connection, as far as the caller's own SQL changes it:
-** which statements are refused, which may leave something behind, and setting all of it
+** The caller's own SQL: running it, and the session behind the connection as far as it changes
+** that: which statements are refused, which may leave something behind, and setting all of it
 ** back.
 **
 ** Invariant: outside ns_begin and ns_commit no transaction of the caller's stays open and
 ** autocommit is on, so nothing of ours commits what the caller has begun. A statement
 ** that may have changed the session marks it; a session without a mark is as it was at
 ** connect, but for named locks that a trigger, view or function takes unseen. Asserted
-** before a transaction of ours begins (ns_db_session_begins).
+** before a transaction of ours begins (ns_db_session_begins). A report is run once more when it
+** was interrupted outside a transaction; no other statement of the caller's is.
 */
 #include "db/inner.h"
 
@@ -15,7 +16,6 @@
 #include <strings.h>
 
 #include "err.h"
-#include "holder/holder.h"
 
 /* -------------------------------------------------------------- the text */
 
@@ -111,7 +111,9 @@ static bool is_one_of(ns_bytes word, const char *const *words) {
   return false;
 }
 
-bool ns_db_stays_inside(ns_bytes sql) {
+/* Does a statement, by its first words, leave the open transaction open? False: it may end
+** it, by itself or in a procedure. */
+static bool stays_inside(ns_bytes sql) {
   static const char *const words[] = {"SELECT", "INSERT",    "UPDATE",  "DELETE", "REPLACE",
                                       "WITH",   "SAVEPOINT", "RELEASE", NULL};
   ns_bytes word = take_verb(&sql);
@@ -223,7 +225,10 @@ static ns_status read_place(ns_db *db, int64_t *place, ns_err *err) {
   return st;
 }
 
-ns_status ns_db_session_allows(ns_db *db, ns_bytes sql, ns_err *err) {
+/* Before a statement of the caller's. Errors: STATE for one that begins or ends a
+** transaction, outside ns_begin and ns_commit, and for one that names another character
+** set than utf8mb4; as a statement. */
+static ns_status allow_statement(ns_db *db, ns_bytes sql, ns_err *err) {
   ns_status st = NS_OK;
   ns_bytes rest = sql;
   if (!ns_in_transaction(db) && is_of_transactions(sql))
@@ -243,32 +248,6 @@ ns_status ns_db_session_allows(ns_db *db, ns_bytes sql, ns_err *err) {
   db->session.locking = lock_change(sql);
   db->session.used = true;
   return st;
-}
-
-/* For assertions: does the session of a handle that is in no transaction have none open? */
-static bool is_at_rest(const ns_db *db) {
-  return db->in_tx || db->user_tx || db->connecting || db->link == NULL || ns_link_dead(db->link) ||
-         !ns_link_is_open(db->link);
-}
-
-ns_status ns_db_session_begins(const ns_db *db, ns_err *err) {
-  ns_assert(is_at_rest(db));
-  return db->session.tables
-             ? ns_fail(err, NS_ESTATE,
-                       "the session has tables locked (LOCK TABLES): UNLOCK TABLES first, "
-                       "or use db:lock")
-             : NS_OK;
-}
-
-/* The caller's own is rolled back, no other follows it, and autocommit is on. A session that
-** will not is given up. */
-static void end_open_transaction(ns_db *db) {
-  if (!ns_link_dead(db->link) && ns_db_text(db, "SET SESSION completion_type=0", NULL) != NS_OK)
-    ns_link_give_up(db->link);
-  ns_db_roll_back(db);
-  if (!ns_link_dead(db->link) && ns_link_is_open(db->link) &&
-      ns_db_text(db, "SET SESSION autocommit=1", NULL) != NS_OK)
-    ns_link_give_up(db->link);
 }
 
 /* An error does not say what is open behind it: a procedure may have begun a transaction
@@ -292,7 +271,9 @@ static ns_status speak_utf8(ns_db *db, ns_status st, ns_err *err) {
                                "which was set back: its texts are UTF-8 (utf8mb4)");
 }
 
-ns_status ns_db_session_saw(ns_db *db, ns_status st, ns_err *err) {
+/* Behind it; 'st' is what became of it. STATE when it has left a transaction open outside
+** ns_begin and ns_commit, which is rolled back. */
+static ns_status see_what_is_left(ns_db *db, ns_status st, ns_err *err) {
   if (db->link == NULL || ns_link_dead(db->link))
     return st;
   st = speak_utf8(db, st, err);
@@ -301,7 +282,7 @@ ns_status ns_db_session_saw(ns_db *db, ns_status st, ns_err *err) {
     db->session.tables = db->session.locking > 0;
   if (ns_in_transaction(db) || !left_open(db, st))
     return st;
-  end_open_transaction(db);
+  ns_db_session_end(db);
   if (st != NS_OK)
     return ns_err_context(err, "the transaction that this has left open was rolled back");
   return ns_fail(err, NS_ESTATE,
@@ -309,9 +290,125 @@ ns_status ns_db_session_saw(ns_db *db, ns_status st, ns_err *err) {
                  "db:transaction(function(tx) … end)");
 }
 
-void ns_db_session_end(ns_db *db) {
-  if (db->link != NULL && !ns_link_dead(db->link) && ns_link_is_open(db->link))
-    end_open_transaction(db);
+/* ---------------------------------------------------------------- running it */
+
+#define SAVEPOINT_UNKNOWN 1305
+#define INTERRUPTED 1317 /* by a KILL QUERY */
+
+/* "@name" stands for a statement of sql/query. */
+static ns_status resolve_name(ns_bytes *sql, ns_err *err) {
+  char name[64];
+  const char *text;
+  if (sql->n < 2 || sql->p[0] != '@')
+    return NS_OK;
+  if (sql->n - 1 >= sizeof name)
+    return ns_fail(err, NS_ENOTFOUND, "no statement has so long a name");
+  memcpy(name, sql->p + 1, sql->n - 1);
+  name[sql->n - 1] = '\0';
+  if ((text = ns_sql_text(name)) == NULL)
+    return ns_fail(err, NS_ENOTFOUND, "no statement is named '%s'", name);
+  *sql = ns_str(text);
+  return NS_OK;
+}
+
+/* The server has rolled back more than the statement. */
+static bool ends_transaction(const ns_db *db, const ns_err *err) {
+  return err->sqlerr == 1213 || err->sqlerr == 1020 || (err->sqlerr == 1205 && db->never_fast);
+}
+
+static ns_status execute_text(ns_db *db, ns_bytes sql, const ns_value *params, size_t nparams,
+                              ns_err *err) {
+  ns_stmt *s;
+  ns_status st = ns_db_prepared(db, &s, sql, err);
+  if (st != NS_OK)
+    return st;
+  if (ns_stmt_params(s) != nparams)
+    return ns_fail(err, NS_EINVALID, "the statement has %zu placeholders but %zu values came",
+                   ns_stmt_params(s), nparams);
+  db->current = s;
+  return ns_stmt_run(db->link, s, params, err);
+}
+
+/* A table or routine that the caller's own SQL misses is the caller's, unless it bears
+** one of our names. */
+static ns_status blame_caller(ns_status st, ns_err *err) {
+  bool ours = strstr(err->message, "nightshift_") != NULL;
+  return st == NS_ESCHEMA && !ours ? (err->status = NS_ESQL) : st;
+}
+
+/* One that may end the caller's transaction, by itself or in a procedure: then a
+** savepoint from before it is gone. */
+static ns_status execute_watched(ns_db *db, ns_bytes sql, const ns_value *params, size_t nparams,
+                                 ns_err *err) {
+  ns_err lost;
+  ns_status st = ns_db_text(db, "SAVEPOINT nightshift_kept", err);
+  if (st != NS_OK)
+    return st;
+  st = execute_text(db, sql, params, nparams, err);
+  if (ns_db_text(db, "RELEASE SAVEPOINT nightshift_kept", &lost) == NS_OK ||
+      lost.sqlerr != SAVEPOINT_UNKNOWN || ends_transaction(db, err))
+    return st;
+  db->ended_tx = true;
+  return ns_fail(err, NS_ESTATE,
+                 "this statement has ended the transaction: what came before it "
+                 "is decided, and nothing can follow it");
+}
+
+/* What people and handlers are told; those have no effects. */
+static bool is_report(ns_bytes name) {
+  return (name.n > 8 && memcmp(name.p, "@report_", 8) == 0) ||
+         (name.n == 13 && memcmp(name.p, "@edge_results", 13) == 0) ||
+         (name.n == 11 && memcmp(name.p, "@edge_count", 11) == 0);
+}
+
+/* A report outside a transaction that was cut is asked for once more: a handler that asks for
+** the results of a job has no use for the news that a KILL has met it. */
+static ns_status execute_report(ns_db *db, ns_bytes sql, const ns_value *params, size_t nparams,
+                                ns_err *err) {
+  bool alone = !ns_in_transaction(db);
+  ns_status st = execute_text(db, sql, params, nparams, err);
+  if (!alone || (st != NS_EGONE && err->sqlerr != INTERRUPTED))
+    return st;
+  ns_err_clear(err);
+  st = ns_db_ready(db, err);
+  return st == NS_OK ? execute_text(db, sql, params, nparams, err) : st;
+}
+
+ns_status ns_execute(ns_db *db, ns_bytes sql, const ns_value *params, size_t nparams,
+                     ns_result *result, ns_err *err) {
+  ns_status st;
+  bool ours = sql.n > 0 && sql.p[0] == '@';
+  bool watched = ns_in_transaction(db) && !ours && !stays_inside(sql);
+  bool report = is_report(sql);
+  *result = (ns_result){0};
+  ns_err_clear(err);
+  if ((st = resolve_name(&sql, err)) != NS_OK || (st = ns_db_ready(db, err)) != NS_OK ||
+      (!ours && (st = allow_statement(db, sql, err)) != NS_OK))
+    return st;
+  st = watched  ? execute_watched(db, sql, params, nparams, err)
+       : report ? execute_report(db, sql, params, nparams, err)
+                : execute_text(db, sql, params, nparams, err);
+  st = blame_caller(st, err);
+  if (db->user_tx && ends_transaction(db, err))
+    db->broken_tx = true;
+  if (!ours)
+    st = see_what_is_left(db, st, err);
+  if (st != NS_OK) {
+    db->current = NULL;
+    return st;
+  }
+  result->ncols = ns_stmt_columns(db->current);
+  result->names = ns_stmt_names(db->current);
+  result->affected = ns_stmt_affected(db->current);
+  result->insert_id = ns_stmt_insert_id(db->current);
+  return NS_OK;
+}
+
+ns_status ns_fetch(ns_db *db, const ns_value **row, ns_err *err) {
+  *row = NULL;
+  if (db->current == NULL || db->link == NULL || ns_is_foreign(db))
+    return NS_OK;
+  return ns_stmt_fetch(db->link, db->current, row, err);
 }
 
 /* -------------------------------------------------------------- setting back */
