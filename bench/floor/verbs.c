@@ -145,8 +145,8 @@ static void note_settled(claimer *c, const ns_verdict *v) {
 
 /* Settles a batch and claims the next one, until there is none. */
 static void claim_in_cycles(claimer *c) {
-  ns_feed feed = {.queue_id = c->queue_id, .weight = 1};
-  ns_want want = {.feeds = &feed, .nfeeds = 1, .limit = asked.batch};
+  ns_weighted_queue queue = {.queue_id = c->queue_id, .weight = 1};
+  ns_want want = {.queues = &queue, .nqueues = 1, .limit = asked.batch};
   size_t before = 0;
   do {
     ns_err err;

@@ -97,8 +97,7 @@ static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000};
 
 size_t ns_utf8(const char *p, size_t n) {
   unsigned char c = (unsigned char)p[0];
-  size_t len = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3
-               : c < 0xF5 ? 4 : 0;
+  size_t len = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
   unsigned code;
   if (len <= 1 || len > n)
     return len > n ? 0 : len;

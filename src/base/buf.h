@@ -21,8 +21,7 @@
 void ns_buf_add(ns_buf *b, const void *p, size_t n);
 void ns_buf_addc(ns_buf *b, char c);
 void ns_buf_adds(ns_buf *b, const char *s);
-void ns_buf_addf(ns_buf *b, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
+void ns_buf_addf(ns_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Adds 'text' with every 'mark' in it replaced by 'by'. */
 void ns_buf_fill(ns_buf *b, const char *text, const char *mark, ns_bytes by);

@@ -63,10 +63,10 @@ int64_t ns_jitter(int64_t us, double share) {
 static const struct unit {
   char name[3];
   int64_t us;
-} units[] = { /* from large to small: a text must name them in this order */
-    {"w", INT64_C(604800000000)}, {"d", INT64_C(86400000000)},
-    {"h", INT64_C(3600000000)},   {"m", INT64_C(60000000)},
-    {"s", INT64_C(1000000)},      {"ms", INT64_C(1000)},
+} units[] = {
+    /* from large to small: a text must name them in this order */
+    {"w", INT64_C(604800000000)}, {"d", INT64_C(86400000000)}, {"h", INT64_C(3600000000)},
+    {"m", INT64_C(60000000)},     {"s", INT64_C(1000000)},     {"ms", INT64_C(1000)},
     {"us", INT64_C(1)},
 };
 #define NUNITS (sizeof units / sizeof units[0])
@@ -116,8 +116,7 @@ static size_t read_unit(ns_bytes s, size_t *at) {
     i++;
   len = i - *at;
   for (size_t u = 0; u < NUNITS; u++)
-    if (strlen(units[u].name) == len &&
-        memcmp(units[u].name, s.p + *at, len) == 0) {
+    if (strlen(units[u].name) == len && memcmp(units[u].name, s.p + *at, len) == 0) {
       *at = i;
       return u;
     }
@@ -193,12 +192,10 @@ ns_status ns_duration_seconds(double seconds, int64_t *us, ns_err *err) {
   if (seconds != seconds)
     return ns_fail(err, NS_EINVALID, "bad duration: not a number");
   if (seconds < 0)
-    return ns_fail(err, NS_EINVALID,
-                   "bad duration %s: seconds must be 0 or more",
+    return ns_fail(err, NS_EINVALID, "bad duration %s: seconds must be 0 or more",
                    ns_number(seconds, text));
   if (seconds > (double)(NS_DURATION_MAX / 1000000))
-    return ns_fail(err, NS_EINVALID,
-                   "bad duration %s: it is longer than 1000 years",
+    return ns_fail(err, NS_EINVALID, "bad duration %s: it is longer than 1000 years",
                    ns_number(seconds, text));
   *us = (int64_t)(seconds * 1e6 + 0.5);
   return NS_OK;

@@ -7,10 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const codes[] = {
-    "OK",
+static const char *const codes[] = {"OK",
 #define NS_ERR_CODE(name, code, meaning) code,
-    NS_ERRORS(NS_ERR_CODE)
+                                    NS_ERRORS(NS_ERR_CODE)
 #undef NS_ERR_CODE
 };
 

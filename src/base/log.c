@@ -23,8 +23,8 @@
 #include "err.h"
 
 #define SPOOL_SIZE ((size_t)1 << 20) /* bytes of lines that wait */
-#define KEPT_BACK 16      /* bytes for "…", closing quote, brace, newline */
-#define PATIENCE_MS 100   /* first wait for a reader that does not read */
+#define KEPT_BACK 16                 /* bytes for "…", closing quote, brace, newline */
+#define PATIENCE_MS 100              /* first wait for a reader that does not read */
 
 static struct {
   pthread_mutex_t lock;
@@ -87,13 +87,11 @@ static uint32_t rune(const char *p, size_t len) {
 ** separators, characters without width. */
 static bool hidden(uint32_t c) {
   return (c >= 0x80 && c < 0xA0) || c == 0x61C || (c >= 0x200B && c <= 0x200F) ||
-         (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) ||
-         c == 0xFEFF;
+         (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF;
 }
 
 /* One character or byte of 'p' inside quotes; '*used' bytes are consumed. */
-static bool escaped(line *l, bool json, const char *p, size_t n,
-                    size_t *used) {
+static bool escaped(line *l, bool json, const char *p, size_t n, size_t *used) {
   static const char from[] = "\"\\\n\r\t";
   static const char *const to[] = {"\\\"", "\\\\", "\\n", "\\r", "\\t"};
   const char *special = *p != '\0' ? strchr(from, *p) : NULL;
@@ -104,8 +102,7 @@ static bool escaped(line *l, bool json, const char *p, size_t n,
   if (special != NULL)
     return adds(l, to[special - from]);
   if (len > 1 && hidden(rune(p, len))) {
-    snprintf(code, sizeof code, json ? "\\u%04x" : "\\u{%x}",
-             (unsigned)rune(p, len));
+    snprintf(code, sizeof code, json ? "\\u%04x" : "\\u{%x}", (unsigned)rune(p, len));
     return adds(l, code);
   }
   if (len > 0 && c >= 0x20 && c != 0x7F)
@@ -148,8 +145,7 @@ static void add_field(line *l, bool json, const ns_field *f) {
   if (!f->number && f->s.p == NULL)
     return;
   if (json)
-    fits = adds(l, l->n > 1 ? ",\"" : "\"") && adds(l, f->key) &&
-           adds(l, "\":");
+    fits = adds(l, l->n > 1 ? ",\"" : "\"") && adds(l, f->key) && adds(l, "\":");
   else
     fits = adds(l, l->n > 0 ? " " : "") && adds(l, f->key) && adds(l, "=");
   if (fits && f->number) {
@@ -174,9 +170,8 @@ void ns_log_time(char out[NS_LOG_TIME], int64_t wall_us) {
   snprintf(out + n, NS_LOG_TIME - n, ".%03dZ", (int)(wall_us / 1000 % 1000));
 }
 
-size_t ns_log_format(char text[NS_LOG_LINE], bool json, int64_t wall_us,
-                     ns_level level, const char *event,
-                     const ns_field *fields, size_t n) {
+size_t ns_log_format(char text[NS_LOG_LINE], bool json, int64_t wall_us, ns_level level,
+                     const char *event, const ns_field *fields, size_t n) {
   line l = {text, 0, NS_LOG_LINE - KEPT_BACK};
   char ts[NS_LOG_TIME];
   ns_field head[3];
@@ -199,13 +194,13 @@ static struct {
   pthread_mutex_t lock;
   pthread_cond_t more, less; /* lines have been added; nothing is left to write */
   bool running, stopping;
-  bool writing;              /* what is in 'chunk' */
+  bool writing; /* what is in 'chunk' */
   int fd;
   size_t (*notice)(char line[NS_LOG_LINE], int64_t dropped);
-  int64_t dropped;           /* lines that no line tells of yet */
-  int64_t said;              /* lines that a line in the ring tells of */
-  size_t until_said;         /* bytes to its end; 0: there is none */
-  size_t first, n;           /* of 'ring' */
+  int64_t dropped;   /* lines that no line tells of yet */
+  int64_t said;      /* lines that a line in the ring tells of */
+  size_t until_said; /* bytes to its end; 0: there is none */
+  size_t first, n;   /* of 'ring' */
   char ring[SPOOL_SIZE];
   char chunk[NS_LOG_LINE];
 } spool = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -440,8 +435,7 @@ static void put_dropped(int patience) {
     logger.dropped = lost;
 }
 
-void ns_log(ns_level level, const char *event, const ns_field *fields,
-            size_t n) {
+void ns_log(ns_level level, const char *event, const ns_field *fields, size_t n) {
   char text[NS_LOG_LINE];
   size_t len;
   if (!ns_log_on(level))

@@ -24,12 +24,7 @@
 
 #define NS_LOG_LINE 4096 /* PIPE_BUF on Linux */
 
-typedef enum ns_level {
-  NS_LOG_DEBUG,
-  NS_LOG_INFO,
-  NS_LOG_WARN,
-  NS_LOG_ERROR
-} ns_level;
+typedef enum ns_level { NS_LOG_DEBUG, NS_LOG_INFO, NS_LOG_WARN, NS_LOG_ERROR } ns_level;
 
 /* One key and its value; strings are borrowed during the call. */
 typedef struct ns_field {
@@ -44,9 +39,8 @@ ns_field ns_fi(const char *key, int64_t i);
 ns_field ns_fb(const char *key, ns_bytes s);
 ns_field ns_fs(const char *key, const char *s);
 
-#define NS_FIELDS(...)                                                        \
-  (const ns_field[]){__VA_ARGS__},                                            \
-      sizeof((const ns_field[]){__VA_ARGS__}) / sizeof(ns_field)
+#define NS_FIELDS(...)                                                                             \
+  (const ns_field[]){__VA_ARGS__}, sizeof((const ns_field[]){__VA_ARGS__}) / sizeof(ns_field)
 
 /*
 ** JSON or key=value, and the least level that is shown: 'level', unless the
@@ -70,13 +64,11 @@ bool ns_log_on(ns_level level);
 ** Writes one line: ns_log(NS_LOG_INFO, "host.ready", NS_FIELDS(ns_fi("pid",
 ** pid))). 'fields' NULL and n == 0 for none. Any thread may call it.
 */
-void ns_log(ns_level level, const char *event, const ns_field *fields,
-            size_t n);
+void ns_log(ns_level level, const char *event, const ns_field *fields, size_t n);
 
 /* The line ns_log would write, with its newline, into 'line'; its length. */
-size_t ns_log_format(char line[NS_LOG_LINE], bool json, int64_t wall_us,
-                     ns_level level, const char *event,
-                     const ns_field *fields, size_t n);
+size_t ns_log_format(char line[NS_LOG_LINE], bool json, int64_t wall_us, ns_level level,
+                     const char *event, const ns_field *fields, size_t n);
 
 /* An instant, µs since 1970, as lines have it: ISO 8601, UTC. */
 #define NS_LOG_TIME 40

@@ -200,7 +200,7 @@ static ns_status read_numbered(lua_State *L, const nsl_field *known,
              : st;
 }
 
-static ns_status read_queue(lua_State *L, nsh_feed *feed, ns_err *err) {
+static ns_status read_queue(lua_State *L, nsh_weighted_queue *queue, ns_err *err) {
   static const nsl_field known[] = {
       {"name", NSL_BYTES, offsetof(numbered, name)},
       {"weight", NSL_INT, offsetof(numbered, number)},
@@ -213,7 +213,7 @@ static ns_status read_queue(lua_State *L, nsh_feed *feed, ns_err *err) {
     return ns_fail(err, NS_EINVALID,
                    WHAT "queues: the weight of '%.*s' must be 1 to 1000000, "
                    "got %lld", (int)q.name.n, q.name.p, (long long)q.number);
-  *feed = (nsh_feed){q.name, (int)q.number};
+  *queue = (nsh_weighted_queue){q.name, (int)q.number};
   return NS_OK;
 }
 
@@ -373,7 +373,7 @@ ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg,
                                           cfg->nonly * sizeof *cfg->only +
                                           cfg->nfiles * sizeof *cfg->files + 1,
                                    0);
-  cfg->queues = (nsh_feed *)(void *)(cfg->adopted + cfg->nadopted);
+  cfg->queues = (nsh_weighted_queue *)(void *)(cfg->adopted + cfg->nadopted);
   cfg->reserves = (nsh_reserve *)(void *)(cfg->queues + cfg->nqueues);
   cfg->only = (ns_bytes *)(void *)(cfg->reserves + cfg->nreserves);
   cfg->files = (const char **)(void *)(cfg->only + cfg->nonly);

@@ -15,10 +15,10 @@
 #define NSH_POOLS_MAX 33 /* 32 reserved queues, and the workers for all */
 
 /* A queue to serve; it may not exist yet. */
-typedef struct nsh_feed {
+typedef struct nsh_weighted_queue {
   ns_bytes name;
   int weight;
-} nsh_feed;
+} nsh_weighted_queue;
 
 /* Workers that take jobs of this queue only. */
 typedef struct nsh_reserve {
@@ -32,7 +32,7 @@ typedef struct nsh_config {
   const char **files;    /* handler files and folders */
   size_t nfiles;
   size_t workers;        /* default: one per processor */
-  nsh_feed *queues;      /* none: every queue */
+  nsh_weighted_queue *queues; /* none: every queue */
   size_t nqueues;
   bool no_queues;        /* no queue at all: only adopted tables */
   ns_bytes *only;        /* jobs of these names only; none: of all handlers */

@@ -30,7 +30,8 @@ static void free_known(void *p) {
 Runs a host until it is told to stop. Messages go to stderr.
 @function work
 @tparam table config files, workers, queues, drain, drain_within (µs),
-drain_timeout (µs), memory (bytes per job), recycle (jobs), recycle_memory (bytes), max_children, isolation, user, log, url, connection
+drain_timeout (µs), memory (bytes per job), recycle (jobs), recycle_memory (bytes), max_children,
+isolation, user, log, url, connection
 @treturn integer exit code
 @treturn string|nil with `drain`, and when nothing was left to do: the names it can run,
 a line each
@@ -109,8 +110,7 @@ static int host_hup(lua_State *L) {
 
 static int is_lua_file(const struct dirent *e) {
   size_t n = strlen(e->d_name);
-  return e->d_name[0] != '.' && n > 4 &&
-         strcmp(e->d_name + n - 4, ".lua") == 0;
+  return e->d_name[0] != '.' && n > 4 && strcmp(e->d_name + n - 4, ".lua") == 0;
 }
 
 static void free_entries(struct dirent **entries, int n) {
@@ -166,9 +166,11 @@ static int host_scan(lua_State *L) {
 }
 
 static int open_module(lua_State *L) {
-  static const luaL_Reg functions[] = {
-      {"work", host_work}, {"scan", host_scan}, {"single", host_single},
-      {"hup", host_hup}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"work", host_work},
+                                       {"scan", host_scan},
+                                       {"single", host_single},
+                                       {"hup", host_hup},
+                                       {NULL, NULL}};
   luaL_newlib(L, functions);
   return 1;
 }

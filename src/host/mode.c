@@ -90,7 +90,8 @@ static void check_running(nsh_host *h) {
   if (refused)
     h->code = NSH_EXIT_FAILURE;
   h->drained = true;
-  nsh_mode_drain(h, refused ? "nothing left to do but rows that are refused" : "nothing left to do");
+  nsh_mode_drain(h,
+                 refused ? "nothing left to do but rows that are refused" : "nothing left to do");
 }
 
 /* Everything is written. To leave in order may take what is left of the drain, and
@@ -180,4 +181,3 @@ void nsh_mode_check(nsh_host *h) {
   check_deadline(h, now);
   arm(h, now);
 }
-

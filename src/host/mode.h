@@ -17,7 +17,7 @@
 #define NSH_FLUSH_US (2 * NS_SECOND) /* for the last lines of the log */
 
 typedef enum nsh_mode {
-  NSH_MODE_LOADING,   /* the first handlers are read */
+  NSH_MODE_LOADING, /* the first handlers are read */
   NSH_MODE_RUNNING,
   NSH_MODE_DRAINING,  /* claims nothing more, lets handlers finish */
   NSH_MODE_STOPPING,  /* workers are being killed */
@@ -36,14 +36,14 @@ typedef struct nsh_host {
   nsh_dispatch *dispatch;
   nsh_pools pools;
   nsh_mode mode;
-  int code;               /* exit code */
-  int64_t deadline;       /* of DRAINING, STOPPING, FINISHING */
+  int code;         /* exit code */
+  int64_t deadline; /* of DRAINING, STOPPING, FINISHING */
   nsh_scripts scripts;
   int64_t handlers;
-  int64_t pinged;         /* when the zygotes were */
-  bool drained;           /* nothing was left to do */
+  int64_t pinged; /* when the zygotes were */
+  bool drained;   /* nothing was left to do */
   bool keeper_gone;
-  bool ready;             /* host.ready has been logged */
+  bool ready; /* host.ready has been logged */
 } nsh_host;
 
 /* Of the scripts that run; absent: no zygote is there to run any. */

@@ -22,10 +22,10 @@
 #include "log.h"
 #include "wake/wake.h"
 
-#define LOAD_FIRST 100000         /* after a zygote's death, doubling */
+#define LOAD_FIRST 100000 /* after a zygote's death, doubling */
 #define LOAD_LAST (10 * NS_SECOND)
-#define LOOK_MS 1000              /* at what is being read */
-#define SLOW_S 5                  /* it takes long */
+#define LOOK_MS 1000 /* at what is being read */
+#define SLOW_S 5     /* it takes long */
 #define SLOW_AGAIN_S 60
 
 void nsh_scripts_open(nsh_scripts *s, uv_loop_t *loop, nsh_family *family) {

@@ -53,10 +53,10 @@ ns_bytes nsh_scripts_why(char text[160], ns_bytes message, int status);
 */
 typedef struct nsh_reading {
   char version[NSH_VERSION_SIZE]; /* of what runs; "": nothing does */
-  ns_bytes files; /* of what: [["name","version"],…]; owned */
-  ns_bytes error; /* why the last reading failed; absent: it did not; owned */
-  int64_t began;  /* monotonic µs: that reading */
-  int64_t ended;  /* µs by the server's clock, once it has been told; 0: not yet */
+  ns_bytes files;                 /* of what: [["name","version"],…]; owned */
+  ns_bytes error;                 /* why the last reading failed; absent: it did not; owned */
+  int64_t began;                  /* monotonic µs: that reading */
+  int64_t ended;                  /* µs by the server's clock, once it has been told; 0: not yet */
 } nsh_reading;
 
 void nsh_reading_free(nsh_reading *r);
@@ -80,9 +80,9 @@ void nsh_reading_copy(nsh_reading *to, const nsh_reading *from);
 */
 typedef enum nsh_hup {
   NSH_HUP_SENT,
-  NSH_HUP_AWAY, /* it is not of this place: another machine, or container */
-  NSH_HUP_GONE, /* there is no such process any more */
-  NSH_HUP_DEAF, /* it does not listen to that signal */
+  NSH_HUP_AWAY,  /* it is not of this place: another machine, or container */
+  NSH_HUP_GONE,  /* there is no such process any more */
+  NSH_HUP_DEAF,  /* it does not listen to that signal */
   NSH_HUP_FAILED /* errno says why */
 } nsh_hup;
 

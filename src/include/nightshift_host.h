@@ -81,18 +81,18 @@ typedef struct ns_queue_row {
 } ns_queue_row;
 
 /* One queue a holder serves. */
-typedef struct ns_feed {
+typedef struct ns_weighted_queue {
   int64_t queue_id;
   int weight; /* share of the claims when all have work; >= 1 */
   size_t reserve; /* places of the limit that only jobs of this queue may take;
                   ** they do not count in the shares */
-} ns_feed;
+} ns_weighted_queue;
 
 /* What a cycle may claim. 'choose' (may be NULL) is called with all queues as they
-** are in its transaction, once per try, and sets feeds and limit. */
+** are in its transaction, once per try, and sets queues and limit. */
 typedef struct ns_want {
-  const ns_feed *feeds;
-  size_t nfeeds;
+  const ns_weighted_queue *queues;
+  size_t nqueues;
   size_t limit; /* jobs */
   void (*choose)(struct ns_want *want, const ns_queue_row *rows, size_t nrows);
   void *arg;    /* of whoever chooses */
@@ -100,7 +100,7 @@ typedef struct ns_want {
 
 /*
 ** How this handle claims from now on. Strict: by priority only, and from each
-** feed in the order of the list, whatever that does to those behind. Otherwise
+** queue in the order of the list, whatever that does to those behind. Otherwise
 ** (at first) in weighted shares, and every 17th job of a queue, or one in five
 ** seconds, is the oldest of a lower priority.
 */
@@ -142,7 +142,7 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
 ** none. And have they looked at all that late commits may have hidden in these queues,
 ** after 'since', monotonic µs? While that is dear it takes some seconds. */
 int64_t ns_first_due(const ns_db *db);
-bool ns_looked_everywhere(const ns_db *db, const ns_feed *feeds, size_t nfeeds,
+bool ns_looked_everywhere(const ns_db *db, const ns_weighted_queue *queues, size_t nqueues,
                           int64_t since);
 
 /* Server time now, µs since 1970, estimated from the last answer that carried it. */
@@ -157,8 +157,8 @@ typedef struct ns_upcoming {
   char name[NS_MAX_NAME + 1], queue[257]; /* of the first */
 } ns_upcoming;
 
-/* Those of these feeds that come due within so many µs. Errors: GONE, BUSY. */
-ns_status ns_look_ahead(ns_db *db, const ns_feed *feeds, size_t nfeeds, int64_t within,
+/* Those of these queues that come due within so many µs. Errors: GONE, BUSY. */
+ns_status ns_look_ahead(ns_db *db, const ns_weighted_queue *queues, size_t nqueues, int64_t within,
                         ns_upcoming *out, ns_err *err);
 
 /* What the server said last of verdicts with 'trouble'; until the next such. */
@@ -296,28 +296,28 @@ bool ns_uses_locks(const ns_db *db);
 /* Gives back, as lost, claims that stand under the name of this handle and that it does
 ** not know of, once it has seen them twice. Does nothing before its time, half a minute
 ** later. ns_look does it for a handle that claims. Errors: as of a settle. */
-ns_status ns_own_look(ns_db *db, ns_rescued *sum, ns_err *err);
+ns_status ns_release_unknown(ns_db *db, ns_rescued *sum, ns_err *err);
 
 /* ------------------------------------------------- jobs that are nowhere */
 
-#define NS_MENDED_IDS 16
+#define NS_AUDITED_IDS 16
 
-typedef struct ns_mended {
+typedef struct ns_audited {
   int64_t jobs;    /* put back, or told what they wait for; */
-  int64_t ids[NS_MENDED_IDS]; /* the first of them */
+  int64_t ids[NS_AUDITED_IDS]; /* the first of them */
   int64_t rows;    /* deleted: claimed jobs that were ready, too, and keys of no job; what a
                    ** cancel leaves behind is deleted, and not counted */
   int64_t twice;   /* faults that this step has seen for the second time; a row that is
                    ** left of a job that was cancelled is none */
   int64_t seen;    /* by the round, when it has ended: the first time or the second */
   bool round;      /* a round has ended */
-} ns_mended;
+} ns_audited;
 
-typedef enum ns_mend_how {
-  NS_MEND_SHARED, /* for hosts: one of them does it, the others look whether it lives */
-  NS_MEND_NOW,    /* whoever else does it */
-  NS_MEND_LOOK    /* and mends nothing */
-} ns_mend_how;
+typedef enum ns_audit_mode {
+  NS_AUDIT_SHARED, /* for hosts: one of them does it, the others look whether it lives */
+  NS_AUDIT_NOW,    /* whoever else does it */
+  NS_AUDIT_LOOK    /* and mends nothing */
+} ns_audit_mode;
 
 /*
 ** The next step of a round: reads a stretch of rows, without locks, and mends what
@@ -325,8 +325,8 @@ typedef enum ns_mend_how {
 ** next step, so that they take a hundredth of the server's time; 30 s or more after a
 ** round. Errors: GONE, BUSY, STATE (in a transaction).
 */
-ns_status ns_mend_step(ns_db *db, ns_mend_how how, int64_t *again_in, ns_mended *sum,
-                       ns_err *err);
+ns_status ns_audit_step(ns_db *db, ns_audit_mode how, int64_t *again_in, ns_audited *sum,
+                        ns_err *err);
 
 /* --------------------------------------------------- verbs from outside */
 

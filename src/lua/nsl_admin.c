@@ -234,14 +234,14 @@ seen, too.
 to wait before the next round
 */
 static int db_mend(lua_State *L) {
-  ns_mend_how how = lua_toboolean(L, 2) ? NS_MEND_NOW : NS_MEND_LOOK;
-  ns_mended all = {0};
-  ns_mended sum;
+  ns_audit_mode how = lua_toboolean(L, 2) ? NS_AUDIT_NOW : NS_AUDIT_LOOK;
+  ns_audited all = {0};
+  ns_audited sum;
   ns_err err;
   int64_t again_in;
   ns_db *db = nsl_checkdb(L);
   do {
-    if (ns_mend_step(db, how, &again_in, &sum, &err) != NS_OK)
+    if (ns_audit_step(db, how, &again_in, &sum, &err) != NS_OK)
       return nsl_fail(L, &err);
     all.jobs += sum.jobs;
     all.rows += sum.rows;

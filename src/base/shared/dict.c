@@ -41,7 +41,7 @@ typedef struct version {
 } version;
 
 typedef struct entry {
-  uint32_t next;         /* in its bucket */
+  uint32_t next; /* in its bucket */
   uint32_t hash;
   uint32_t key;          /* first piece */
   uint32_t key_n;        /* bytes */
@@ -64,11 +64,11 @@ struct ns_dict {
   uint32_t nbuckets; /* a power of two */
   uint32_t ncells;   /* cells are numbered 1 to this */
   uint32_t seed;
-  uint32_t fresh;    /* cells from here on were never used */
-  uint32_t free;     /* derived: a chain of cells given back */
-  uint32_t nfree;    /* derived: those, and the fresh ones */
+  uint32_t fresh;          /* cells from here on were never used */
+  uint32_t free;           /* derived: a chain of cells given back */
+  uint32_t nfree;          /* derived: those, and the fresh ones */
   uint32_t newest, oldest; /* derived: ends of the order of use */
-  int64_t soonest;   /* nothing expires before; 0: nothing at all does */
+  int64_t soonest;         /* nothing expires before; 0: nothing at all does */
   bool evict;
 };
 
@@ -85,8 +85,7 @@ static void set(uint32_t *word, uint32_t value) {
 /* Bit 0: which version counts; then the types of both. */
 static uint32_t pack(const entry *e, unsigned which, ns_item_type type) {
   unsigned shift = which == 0 ? 8 : 16;
-  return (e->state & ~(1u | 0xFFu << shift)) | which |
-         (uint32_t)type << shift;
+  return (e->state & ~(1u | 0xFFu << shift)) | which | (uint32_t)type << shift;
 }
 
 static unsigned current(const entry *e) {
@@ -247,8 +246,7 @@ ns_at ns_dict_find(ns_dict *d, ns_bytes key, int64_t now) {
   return *locate(d, hash_of(d, key), key, now);
 }
 
-void ns_dict_each(ns_dict *d, int64_t now,
-                  void (*fn)(ns_dict *d, ns_at at, void *arg), void *arg) {
+void ns_dict_each(ns_dict *d, int64_t now, void (*fn)(ns_dict *d, ns_at at, void *arg), void *arg) {
   for (uint32_t b = 0; b < d->nbuckets; b++) {
     uint32_t at = d->buckets[b];
     while (at != 0) {
@@ -313,8 +311,7 @@ void ns_dict_add_key(const ns_dict *d, ns_at at, ns_buf *out) {
 bool ns_dict_holds(const ns_dict *d, ns_at at, ns_bytes bytes) {
   const entry *e = &d->cells[at].e;
   const version *v = &e->v[current(e)];
-  return is_bytes(type_of(e)) && v->s.n == bytes.n &&
-         same(d, v->s.head, bytes);
+  return is_bytes(type_of(e)) && v->s.n == bytes.n && same(d, v->s.head, bytes);
 }
 
 /* -------------------------------------------------------------------- writing */
@@ -341,8 +338,7 @@ static void replace(ns_dict *d, uint32_t at, const ns_item *item) {
   touch(d, at);
 }
 
-static void insert(ns_dict *d, uint32_t *link, uint32_t hash, ns_bytes key,
-                   const ns_item *item) {
+static void insert(ns_dict *d, uint32_t *link, uint32_t hash, ns_bytes key, const ns_item *item) {
   uint32_t at = take(d);
   entry *e = &d->cells[at].e;
   *e = (entry){.hash = hash, .key_n = (uint32_t)key.n};
@@ -354,8 +350,8 @@ static void insert(ns_dict *d, uint32_t *link, uint32_t hash, ns_bytes key,
 }
 
 /* The link for a key once there is room for the rest; NULL: there is none. */
-static uint32_t *make_room(ns_dict *d, uint32_t hash, ns_bytes key,
-                           const ns_item *item, int64_t now) {
+static uint32_t *make_room(ns_dict *d, uint32_t hash, ns_bytes key, const ns_item *item,
+                           int64_t now) {
   size_t value = is_bytes(item->type) ? cells_for(item->s.n) : 0;
   for (bool swept = false;; swept = true) {
     uint32_t *link = locate(d, hash, key, now);
@@ -371,14 +367,12 @@ static uint32_t *make_room(ns_dict *d, uint32_t hash, ns_bytes key,
   }
 }
 
-ns_status ns_dict_put(ns_dict *d, ns_bytes key, const ns_item *item,
-                      int64_t now) {
+ns_status ns_dict_put(ns_dict *d, ns_bytes key, const ns_item *item, int64_t now) {
   uint32_t hash = hash_of(d, key);
   uint32_t *link;
   ns_assert(key.n >= 1 && key.n <= NS_DICT_KEY_MAX);
   if (is_bytes(item->type) &&
-      (item->s.n > INT32_MAX ||
-       cells_for(item->s.n) + 1 + cells_for(key.n) > d->ncells))
+      (item->s.n > INT32_MAX || cells_for(item->s.n) + 1 + cells_for(key.n) > d->ncells))
     return NS_ETOOBIG;
   if ((link = make_room(d, hash, key, item, now)) == NULL)
     return NS_EFULL;

@@ -49,8 +49,7 @@ static int wait_for(ns_latch *l) {
   return rc;
 }
 
-ns_status ns_latch_take(ns_latch *l, void (*repair)(void *), void *arg,
-                        ns_err *err) {
+ns_status ns_latch_take(ns_latch *l, void (*repair)(void *), void *arg, ns_err *err) {
   int rc = pthread_mutex_trylock(&l->mutex);
   if (rc == EBUSY)
     rc = wait_for(l);
@@ -66,7 +65,8 @@ ns_status ns_latch_take(ns_latch *l, void (*repair)(void *), void *arg,
   }
   return ns_fail(err, NS_EBUSY,
                  "the shared memory stayed locked for %d s (%s); is one of the "
-                 "processes that use it stopped?", LATCH_PATIENCE, strerror(rc));
+                 "processes that use it stopped?",
+                 LATCH_PATIENCE, strerror(rc));
 }
 
 void ns_latch_drop(ns_latch *l) {
@@ -84,7 +84,7 @@ bool ns_latch_try(ns_latch *l) {
 
 /* --------------------------------------------------------------- named locks */
 
-#define MEMBERS 32768u           /* processes or threads that use locks */
+#define MEMBERS 32768u /* processes or threads that use locks */
 #define BELLS 4096u
 #define TABLE (size_t)(4u << 20) /* bytes; more than 20,000 units held at once */
 #define LOOK_EVERY 10000         /* µs */
@@ -92,22 +92,22 @@ bool ns_latch_try(ns_latch *l) {
 #define UNHEARD 100 /* then those who were counted as waiting are dead */
 
 typedef struct member {
-  ns_latch alive;   /* held as long as its thread lives */
-  bool made;        /* the latch has been initialised */
-  uint32_t life;    /* grows with each new thread */
-  pid_t pid;        /* for messages */
+  ns_latch alive; /* held as long as its thread lives */
+  bool made;      /* the latch has been initialised */
+  uint32_t life;  /* grows with each new thread */
+  pid_t pid;      /* for messages */
 } member;
 
 /* Names share bells by their hash. A wrong ring costs a look, a ring that went
 ** to another name's sleeper costs the rest of a LOOK_EVERY. */
 typedef struct bell {
   _Atomic uint32_t rings;
-  uint32_t waiting; /* about: the dead are not subtracted until they show */
+  uint32_t waiting;         /* about: the dead are not subtracted until they show */
   _Atomic uint32_t unheard; /* rings in a row that woke nobody */
 } bell;
 
 struct ns_locks {
-  uint64_t id;       /* random: another table may come to the same address */
+  uint64_t id; /* random: another table may come to the same address */
   ns_latch latch;
   ns_dict *held;     /* key: see make_key; an int: see owner */
   uint32_t nmembers; /* how many entries of 'members' were ever used */
@@ -217,8 +217,7 @@ typedef struct unit_key {
 } unit_key;
 
 /* 'm' or 's', the unit's number, the name. */
-static ns_bytes make_key(unit_key *k, ns_bytes name, unsigned units,
-                         unsigned unit) {
+static ns_bytes make_key(unit_key *k, ns_bytes name, unsigned units, unsigned unit) {
   k->bytes[0] = units == 0 ? 'm' : 's';
   k->bytes[1] = (char)(unit & 0xFF);
   k->bytes[2] = (char)(unit >> 8);
@@ -247,8 +246,9 @@ static ns_status write_down(ns_locks *t, ns_bytes key, ns_err *err) {
   ns_dict_each(t->held, 0, forget_dead, t);
   if (ns_dict_put(t->held, key, &item, 0) == NS_OK)
     return NS_OK;
-  return ns_fail(err, NS_EFULL, "too many mutexes and semaphores are held at "
-                                "once on this host");
+  return ns_fail(err, NS_EFULL,
+                 "too many mutexes and semaphores are held at "
+                 "once on this host");
 }
 
 /* What somebody wants, and how far he is. */
@@ -256,10 +256,10 @@ typedef struct attempt {
   ns_bytes name;
   unsigned units; /* 0: a mutex */
   unsigned unit;
-  bool taken;       /* 'unit' is his */
-  pid_t holder;     /* not taken: one who has a unit */
-  bool last;        /* he will not sleep after this look */
-  bool counted;     /* he is counted in the bell's 'waiting' */
+  bool taken;              /* 'unit' is his */
+  pid_t holder;            /* not taken: one who has a unit */
+  bool last;               /* he will not sleep after this look */
+  bool counted;            /* he is counted in the bell's 'waiting' */
   uint32_t rings, waiting; /* of the bell, when he looked */
 } attempt;
 
@@ -344,12 +344,11 @@ static ns_status look(ns_locks *t, attempt *a, bell *b, ns_err *err) {
 
 static ns_status check(ns_bytes name, unsigned units, ns_err *err) {
   if (name.n < 1 || name.n > NS_MUTEX_NAME_MAX)
-    return ns_fail(err, NS_EINVALID,
-                   "a name has 1 to %d bytes, this one has %zu",
+    return ns_fail(err, NS_EINVALID, "a name has 1 to %d bytes, this one has %zu",
                    NS_MUTEX_NAME_MAX, name.n);
   if (units > NS_MUTEX_UNITS_MAX)
-    return ns_fail(err, NS_EINVALID, "a semaphore has 1 to %d units, not %u",
-                   NS_MUTEX_UNITS_MAX, units);
+    return ns_fail(err, NS_EINVALID, "a semaphore has 1 to %d units, not %u", NS_MUTEX_UNITS_MAX,
+                   units);
   return NS_OK;
 }
 
@@ -359,9 +358,8 @@ static ns_status not_free(const attempt *a, int64_t timeout, ns_err *err) {
                  ns_number_seconds(timeout, seconds), (int)a->holder);
 }
 
-ns_status ns_mutex_lock(ns_locks *t, ns_bytes name, unsigned units,
-                        int64_t timeout, bool (*interrupted)(void *), void *arg,
-                        unsigned *unit, ns_err *err) {
+ns_status ns_mutex_lock(ns_locks *t, ns_bytes name, unsigned units, int64_t timeout,
+                        bool (*interrupted)(void *), void *arg, unsigned *unit, ns_err *err) {
   attempt a = {.name = name, .units = units};
   int64_t until = ns_mono_us() + timeout;
   bell *b = bell_of(t, name);
@@ -391,8 +389,7 @@ static bool strike_out(ns_locks *t, ns_at at) {
   return true;
 }
 
-ns_status ns_mutex_unlock(ns_locks *t, ns_bytes name, unsigned units,
-                          unsigned unit, ns_err *err) {
+ns_status ns_mutex_unlock(ns_locks *t, ns_bytes name, unsigned units, unsigned unit, ns_err *err) {
   bell *b = bell_of(t, name);
   unit_key k;
   bool ours;
@@ -402,9 +399,7 @@ ns_status ns_mutex_unlock(ns_locks *t, ns_bytes name, unsigned units,
     st = ns_latch_take(&t->latch, repair, t->held, err);
   if (st != NS_OK)
     return st;
-  ours = joined(t) &&
-         strike_out(t, ns_dict_find(t->held, make_key(&k, name, units, unit),
-                                    0));
+  ours = joined(t) && strike_out(t, ns_dict_find(t->held, make_key(&k, name, units, unit), 0));
   heard = ours && announce(b);
   ns_latch_drop(&t->latch);
   if (heard)

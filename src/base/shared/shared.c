@@ -28,9 +28,8 @@ static void repair(void *arg) {
 /* Checks the key and takes the latch. */
 static ns_status enter(ns_shared *s, ns_bytes key, ns_err *err) {
   if (key.n < 1 || key.n > NS_DICT_KEY_MAX)
-    return ns_fail(err, NS_EINVALID,
-                   "a key has 1 to %d bytes, this one has %zu",
-                   NS_DICT_KEY_MAX, key.n);
+    return ns_fail(err, NS_EINVALID, "a key has 1 to %d bytes, this one has %zu", NS_DICT_KEY_MAX,
+                   key.n);
   return ns_latch_take(&s->latch, repair, s->dict, err);
 }
 
@@ -41,12 +40,14 @@ static ns_status leave(ns_shared *s, ns_status st, size_t bytes, ns_err *err) {
     return ns_fail(err, st,
                    "nightshift.shared is full (%zu bytes): delete keys, let "
                    "them expire, or ask for more (nightshift work --shared, "
-                   "NIGHTSHIFT_SHARED)", s->size);
+                   "NIGHTSHIFT_SHARED)",
+                   s->size);
   if (st == NS_ETOOBIG)
     return ns_fail(err, st,
                    "a value of %zu bytes does not fit into nightshift.shared, "
                    "which has %zu in all (nightshift work --shared, "
-                   "NIGHTSHIFT_SHARED)", bytes, s->size);
+                   "NIGHTSHIFT_SHARED)",
+                   bytes, s->size);
   return st;
 }
 
@@ -60,8 +61,7 @@ static double real_of(const ns_item *v) {
 
 /* ---------------------------------------------------------------------- verbs */
 
-ns_status ns_shared_get(ns_shared *s, ns_bytes key, ns_item *item,
-                        ns_buf *bytes, ns_err *err) {
+ns_status ns_shared_get(ns_shared *s, ns_bytes key, ns_item *item, ns_buf *bytes, ns_err *err) {
   size_t start = bytes->n;
   ns_at at;
   ns_status st = enter(s, key, err);
@@ -74,14 +74,13 @@ ns_status ns_shared_get(ns_shared *s, ns_bytes key, ns_item *item,
   }
   ns_latch_drop(&s->latch);
   if (bytes->oom)
-    return ns_fail(err, NS_ENOMEM, "a value of %zu bytes: out of memory",
-                   item->s.n);
+    return ns_fail(err, NS_ENOMEM, "a value of %zu bytes: out of memory", item->s.n);
   item->s.p = ns_buf_bytes(bytes).p + start;
   return NS_OK;
 }
 
-ns_status ns_shared_set(ns_shared *s, ns_bytes key, const ns_item *item,
-                        bool absent, bool *done, ns_err *err) {
+ns_status ns_shared_set(ns_shared *s, ns_bytes key, const ns_item *item, bool absent, bool *done,
+                        ns_err *err) {
   int64_t now = ns_mono_us();
   ns_status st = enter(s, key, err);
   bool free;
@@ -96,11 +95,9 @@ ns_status ns_shared_set(ns_shared *s, ns_bytes key, const ns_item *item,
 }
 
 /* The sum of two numbers. */
-static ns_status add(const ns_item *a, const ns_item *b, ns_item *sum,
-                     ns_err *err) {
+static ns_status add(const ns_item *a, const ns_item *b, ns_item *sum, ns_err *err) {
   if (!is_number(a))
-    return ns_fail(err, NS_EINVALID,
-                   "incr adds to numbers, and the key has a %s",
+    return ns_fail(err, NS_EINVALID, "incr adds to numbers, and the key has a %s",
                    a->type == NS_ITEM_BYTES  ? "string"
                    : a->type == NS_ITEM_BOOL ? "boolean"
                                              : "table");
@@ -117,8 +114,8 @@ static ns_status add(const ns_item *a, const ns_item *b, ns_item *sum,
   return NS_OK;
 }
 
-ns_status ns_shared_incr(ns_shared *s, ns_bytes key, const ns_item *by,
-                         const ns_item *init, ns_item *sum, ns_err *err) {
+ns_status ns_shared_incr(ns_shared *s, ns_bytes key, const ns_item *by, const ns_item *init,
+                         ns_item *sum, ns_err *err) {
   int64_t now = ns_mono_us();
   ns_item old = *init;
   ns_at at;
@@ -139,8 +136,8 @@ static bool same_number(const ns_item *a, const ns_item *b) {
     return a->type == NS_ITEM_INT ? a->i == b->i : a->d == b->d;
   if (a->type == NS_ITEM_REAL)
     return same_number(b, a);
-  return b->d >= -TWO_TO_63 && b->d < TWO_TO_63 &&
-         (double)(int64_t)b->d == b->d && (int64_t)b->d == a->i;
+  return b->d >= -TWO_TO_63 && b->d < TWO_TO_63 && (double)(int64_t)b->d == b->d &&
+         (int64_t)b->d == a->i;
 }
 
 /* Is 'was' the value of the entry, 0 for none? */
@@ -157,8 +154,8 @@ static bool is_value(ns_dict *d, ns_at at, const ns_item *was) {
   return v.type == NS_ITEM_NONE || v.i == was->i;
 }
 
-ns_status ns_shared_cas(ns_shared *s, ns_bytes key, const ns_item *was,
-                        const ns_item *now, bool *done, ns_err *err) {
+ns_status ns_shared_cas(ns_shared *s, ns_bytes key, const ns_item *was, const ns_item *now,
+                        bool *done, ns_err *err) {
   int64_t t = ns_mono_us();
   ns_item item = *now;
   ns_at at;
@@ -177,8 +174,7 @@ ns_status ns_shared_cas(ns_shared *s, ns_bytes key, const ns_item *was,
   return leave(s, st, now->s.n, err);
 }
 
-ns_status ns_shared_delete(ns_shared *s, ns_bytes key, bool *done,
-                           ns_err *err) {
+ns_status ns_shared_delete(ns_shared *s, ns_bytes key, bool *done, ns_err *err) {
   ns_at at;
   ns_status st = enter(s, key, err);
   if (st != NS_OK)
@@ -191,8 +187,7 @@ ns_status ns_shared_delete(ns_shared *s, ns_bytes key, bool *done,
   return NS_OK;
 }
 
-ns_status ns_shared_ttl(ns_shared *s, ns_bytes key, int64_t *us, bool *there,
-                        ns_err *err) {
+ns_status ns_shared_ttl(ns_shared *s, ns_bytes key, int64_t *us, bool *there, ns_err *err) {
   int64_t now = ns_mono_us();
   ns_at at;
   ns_status st = enter(s, key, err);
@@ -226,13 +221,11 @@ static void list_key(ns_dict *d, ns_at at, void *arg) {
     return;
   n = l->out->n - start - 1;
   l->out->p[start] = (char)n;
-  if (n < l->prefix.n ||
-      memcmp(l->out->p + start + 1, l->prefix.p, l->prefix.n) != 0)
+  if (n < l->prefix.n || memcmp(l->out->p + start + 1, l->prefix.p, l->prefix.n) != 0)
     l->out->n = start;
 }
 
-ns_status ns_shared_keys(ns_shared *s, ns_bytes prefix, ns_buf *out,
-                         ns_err *err) {
+ns_status ns_shared_keys(ns_shared *s, ns_bytes prefix, ns_buf *out, ns_err *err) {
   listing l = {prefix, out};
   ns_status st = ns_latch_take(&s->latch, repair, s->dict, err);
   if (st != NS_OK)
@@ -262,8 +255,7 @@ static unsigned shift_of(char unit) {
                                       : 0;
 }
 
-ns_status ns_region_parse(const char *text, size_t *size, bool *evict,
-                          ns_err *err) {
+ns_status ns_region_parse(const char *text, size_t *size, bool *evict, ns_err *err) {
   const char *s = text;
   uint64_t n = 0;
   unsigned shift;
@@ -278,27 +270,25 @@ ns_status ns_region_parse(const char *text, size_t *size, bool *evict,
   if ((*s != '\0' && !*evict) || n < SIZE_LEAST || n > SIZE_MOST)
     return ns_fail(err, NS_EINVALID,
                    "bad size of the shared dict '%.40s': expected 64K to 64G, "
-                   "such as 512K, 1M or \"1M,evict\"", text);
+                   "such as 512K, 1M or \"1M,evict\"",
+                   text);
   *size = (size_t)n;
   return NS_OK;
 }
 
-ns_status ns_region_map(ns_region **out, size_t size, bool evict,
-                        ns_err *err) {
+ns_status ns_region_map(ns_region **out, size_t size, bool evict, ns_err *err) {
   size_t dict = pages(sizeof(ns_region));
   size_t locks = dict + pages(size);
   size_t all = locks + ns_locks_size();
   ns_region *r;
-  void *p = mmap(NULL, all, PROT_READ | PROT_WRITE,
-                 MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void *p =
+      mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED)
-    return ns_fail(err, NS_ENOMEM, "shared memory of %zu bytes: %s", all,
-                   strerror(errno));
+    return ns_fail(err, NS_ENOMEM, "shared memory of %zu bytes: %s", all, strerror(errno));
   r = p;
   r->mapped = all;
   r->locks = ns_locks_make((char *)p + locks);
-  if (r->locks == NULL ||
-      !ns_shared_init(&r->shared, (char *)p + dict, size, evict)) {
+  if (r->locks == NULL || !ns_shared_init(&r->shared, (char *)p + dict, size, evict)) {
     munmap(p, all);
     return ns_fail(err, NS_ENOMEM, "the system has no robust mutexes");
   }
@@ -330,8 +320,9 @@ ns_status ns_region_open(const char *text, ns_err *err) {
   if (atomic_compare_exchange_strong(&ours, &none, r))
     return NS_OK;
   ns_region_unmap(r);
-  return ns_fail(err, NS_ESTATE, "the shared memory is there already, its "
-                                 "size cannot change any more");
+  return ns_fail(err, NS_ESTATE,
+                 "the shared memory is there already, its "
+                 "size cannot change any more");
 }
 
 /* Another thread may be faster; then its region is ours. */

@@ -40,8 +40,7 @@ bool ns_latch_init(ns_latch *l);
 ** Errors: BUSY when one holder keeps it for seconds, a stopped process that is.
 ** A latch that changes hands is waited for, however many want it.
 */
-ns_status ns_latch_take(ns_latch *l, void (*repair)(void *), void *arg,
-                        ns_err *err);
+ns_status ns_latch_take(ns_latch *l, void (*repair)(void *), void *arg, ns_err *err);
 void ns_latch_drop(ns_latch *l);
 
 /* Takes it if nobody living has it; there is nothing to repair. */
@@ -112,14 +111,12 @@ bool ns_dict_holds(const ns_dict *d, ns_at at, ns_bytes bytes);
 ** needs no room; bytes need it beside the value they replace.
 ** Errors: FULL, TOO_BIG when it could never fit (no message is made).
 */
-ns_status ns_dict_put(ns_dict *d, ns_bytes key, const ns_item *item,
-                      int64_t now);
+ns_status ns_dict_put(ns_dict *d, ns_bytes key, const ns_item *item, int64_t now);
 
 void ns_dict_remove(ns_dict *d, ns_at at);
 
 /* Calls fn for each entry that has not expired; it may remove that one. */
-void ns_dict_each(ns_dict *d, int64_t now,
-                  void (*fn)(ns_dict *d, ns_at at, void *arg), void *arg);
+void ns_dict_each(ns_dict *d, int64_t now, void (*fn)(ns_dict *d, ns_at at, void *arg), void *arg);
 
 /* After the death of a process in a call: makes the derived parts good. */
 void ns_dict_repair(ns_dict *d);
@@ -141,7 +138,7 @@ bool ns_dict_sound(ns_dict *d);
 ** Invariant: a unit belongs to the thread that locked it; a child forked
 ** meanwhile does not hold it.
 */
-#define NS_MUTEX_NAME_MAX 100  /* bytes */
+#define NS_MUTEX_NAME_MAX 100 /* bytes */
 #define NS_MUTEX_UNITS_MAX 1000
 
 typedef struct ns_locks ns_locks;
@@ -160,13 +157,11 @@ ns_locks *ns_locks_make(void *memory);
 ** STATE when this thread has one already; INVALID name; FULL. 'interrupted' (may be
 ** NULL) is asked after each sleep and each signal; true: the next look is the last.
 */
-ns_status ns_mutex_lock(ns_locks *t, ns_bytes name, unsigned units,
-                        int64_t timeout, bool (*interrupted)(void *), void *arg,
-                        unsigned *unit, ns_err *err);
+ns_status ns_mutex_lock(ns_locks *t, ns_bytes name, unsigned units, int64_t timeout,
+                        bool (*interrupted)(void *), void *arg, unsigned *unit, ns_err *err);
 
 /* Gives a unit back. Errors: STATE when this thread does not hold it; BUSY. */
-ns_status ns_mutex_unlock(ns_locks *t, ns_bytes name, unsigned units,
-                          unsigned unit, ns_err *err);
+ns_status ns_mutex_unlock(ns_locks *t, ns_bytes name, unsigned units, unsigned unit, ns_err *err);
 
 /* Gives back whatever this thread holds. Nothing held costs nothing.
 ** Errors: BUSY. */
@@ -192,37 +187,33 @@ bool ns_shared_init(ns_shared *s, void *memory, size_t size, bool evict);
 
 /* The value, type NONE when there is none. Bytes are added to 'bytes' and
 ** item->s points there. Errors: NOMEM. */
-ns_status ns_shared_get(ns_shared *s, ns_bytes key, ns_item *item,
-                        ns_buf *bytes, ns_err *err);
+ns_status ns_shared_get(ns_shared *s, ns_bytes key, ns_item *item, ns_buf *bytes, ns_err *err);
 
 /* Sets a value; with 'absent' only if there is none, and '*done' (may be NULL)
 ** tells. Errors: FULL, TOO_BIG. */
-ns_status ns_shared_set(ns_shared *s, ns_bytes key, const ns_item *item,
-                        bool absent, bool *done, ns_err *err);
+ns_status ns_shared_set(ns_shared *s, ns_bytes key, const ns_item *item, bool absent, bool *done,
+                        ns_err *err);
 
 /* Adds 'by' to the number of the key, or to 'init' when there is none, and
 ** fills '*sum'. An int and an int give an int. What expires still does.
 ** Errors: FULL, INVALID for another type or beyond 64 bits. */
-ns_status ns_shared_incr(ns_shared *s, ns_bytes key, const ns_item *by,
-                         const ns_item *init, ns_item *sum, ns_err *err);
+ns_status ns_shared_incr(ns_shared *s, ns_bytes key, const ns_item *by, const ns_item *init,
+                         ns_item *sum, ns_err *err);
 
 /* Sets the value to 'now' if it is 'was'; NONE stands for no value on either
 ** side. 1 is 1.0, JSON is nothing. What expires still does.
 ** Errors: FULL, TOO_BIG. */
-ns_status ns_shared_cas(ns_shared *s, ns_bytes key, const ns_item *was,
-                        const ns_item *now, bool *done, ns_err *err);
+ns_status ns_shared_cas(ns_shared *s, ns_bytes key, const ns_item *was, const ns_item *now,
+                        bool *done, ns_err *err);
 
-ns_status ns_shared_delete(ns_shared *s, ns_bytes key, bool *done,
-                           ns_err *err);
+ns_status ns_shared_delete(ns_shared *s, ns_bytes key, bool *done, ns_err *err);
 
 /* µs until the key expires; -1: never; '*there' false: there is no such key. */
-ns_status ns_shared_ttl(ns_shared *s, ns_bytes key, int64_t *us, bool *there,
-                        ns_err *err);
+ns_status ns_shared_ttl(ns_shared *s, ns_bytes key, int64_t *us, bool *there, ns_err *err);
 
 /* Adds the keys that begin with 'prefix' to 'out', each behind a byte that is
 ** its length; in no order. Errors: NOMEM. */
-ns_status ns_shared_keys(ns_shared *s, ns_bytes prefix, ns_buf *out,
-                         ns_err *err);
+ns_status ns_shared_keys(ns_shared *s, ns_bytes prefix, ns_buf *out, ns_err *err);
 
 /* ------------------------------------------------------ the region: shared.c */
 
@@ -243,8 +234,7 @@ typedef struct ns_region {
 ** Reads a size for the dict: "512K", "1M", "2G" or bytes, from 64K to 64G,
 ** and perhaps ",evict". Errors: INVALID.
 */
-ns_status ns_region_parse(const char *text, size_t *size, bool *evict,
-                          ns_err *err);
+ns_status ns_region_parse(const char *text, size_t *size, bool *evict, ns_err *err);
 
 /* Maps a region for us and our later children. Errors: NOMEM. */
 ns_status ns_region_map(ns_region **r, size_t size, bool evict, ns_err *err);

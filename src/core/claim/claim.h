@@ -195,14 +195,14 @@ void ns_claim_promoted(ns_db *db);
 ns_status ns_claim_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_t id, int64_t run,
                                int64_t kind, ns_err *err);
 
-/* Takes up to 'limit' ready rows out of 'feeds': reserved places first, then in
+/* Takes up to 'limit' ready rows out of 'queues': reserved places first, then in
 ** weighted shares, or strictly. */
-ns_status ns_claim_take(ns_db *db, const ns_feed *feeds, size_t nfeeds, size_t limit,
+ns_status ns_claim_take(ns_db *db, const ns_weighted_queue *queues, size_t nqueues, size_t limit,
                         ns_claim_rows *out, ns_err *err);
 
 /* After a claim that came back with too few jobs, or 'none': '*in' µs, -1: any time, is cut
 ** to the next look at one of these queues, or, with none, to the next full one. */
-void ns_claim_next_look(const ns_db *db, const ns_feed *feeds, size_t nfeeds, bool none,
+void ns_claim_next_look(const ns_db *db, const ns_weighted_queue *queues, size_t nqueues, bool none,
                         int64_t *in);
 
 /*
@@ -213,11 +213,12 @@ void ns_claim_next_look(const ns_db *db, const ns_feed *feeds, size_t nfeeds, bo
 ** db->claim.skipped_alone says so.
 */
 ns_status ns_claim_separate(ns_db *db, ns_claim_rows *rows, ns_err *err);
-ns_status ns_claim_take_alone(ns_db *db, const ns_feed *feeds, size_t nfeeds, size_t limit,
-                              ns_claim_rows *rows, ns_err *err);
+ns_status ns_claim_take_alone(ns_db *db, const ns_weighted_queue *queues, size_t nqueues,
+                              size_t limit, ns_claim_rows *rows, ns_err *err);
 
 /* May there be a job that a claim of these takes alone? */
-bool ns_claim_alone_next(const ns_db *db, const ns_feed *feeds, size_t nfeeds, size_t limit);
+bool ns_claim_alone_next(const ns_db *db, const ns_weighted_queue *queues, size_t nqueues,
+                         size_t limit);
 
 /* Sends one lease row for 'rows' and remembers the batch; '*lease' gets its
 ** id. It lasts 'span' µs untouched, 0: as long as its holder. ns_claim_undo forgets

@@ -136,7 +136,7 @@ ns_status ns_claim_delete_rows(ns_db *db, const ns_claim_row *rows, size_t n, ns
 
 /* What reserved places leave of 'limit': places for all queues. A reserved place of a queue
 ** that has too few jobs stays empty. */
-size_t ns_claim_open_places(const ns_feed *feeds, size_t nfeeds, size_t limit);
+size_t ns_claim_open_places(const ns_weighted_queue *queues, size_t nqueues, size_t limit);
 
 /* ----------------------------------- aging and admission locks: turns.c */
 

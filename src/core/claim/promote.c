@@ -211,11 +211,12 @@ ns_status ns_claim_promote(ns_db *db, int64_t *next_due, ns_err *err) {
 enum { U_RUN_AT, U_NOW, U_NAME, U_QUEUE };
 
 /* The statement for these queues: ids are numbers that we print ourselves. */
-static void write_upcoming(const ns_db *db, const ns_feed *feeds, size_t n, ns_buf *text) {
+static void write_upcoming(const ns_db *db, const ns_weighted_queue *queues, size_t n,
+                           ns_buf *text) {
   ns_buf chosen = NS_BUF_INIT;
   ns_buf list = NS_BUF_INIT;
   for (size_t i = 0; i < n; i++)
-    ns_buf_addf(&list, "%c%lld", i > 0 ? ',' : '(', (long long)feeds[i].queue_id);
+    ns_buf_addf(&list, "%c%lld", i > 0 ? ',' : '(', (long long)queues[i].queue_id);
   ns_buf_addc(&list, ')');
   ns_claim_filter_text(&db->claim.filter, &chosen, NS_SQL_CLAIM_UPCOMING);
   ns_buf_addc(&chosen, '\0');
@@ -249,16 +250,16 @@ static ns_status collect_upcoming(ns_db *db, ns_stmt *s, ns_upcoming *out, ns_er
   return st;
 }
 
-ns_status ns_look_ahead(ns_db *db, const ns_feed *feeds, size_t nfeeds, int64_t within,
+ns_status ns_look_ahead(ns_db *db, const ns_weighted_queue *queues, size_t nqueues, int64_t within,
                         ns_upcoming *out, ns_err *err) {
   const ns_value params[] = {ns_vint(db->claim.due_floor), ns_vint(within), ns_vint(MOST)};
   ns_buf text = NS_BUF_INIT;
   ns_stmt *s;
   ns_status st;
   *out = (ns_upcoming){0};
-  if (nfeeds == 0)
+  if (nqueues == 0)
     return NS_OK;
-  write_upcoming(db, feeds, nfeeds, &text);
+  write_upcoming(db, queues, nqueues, &text);
   if (text.oom)
     st = ns_no_memory(err);
   else if ((st = ns_db_ready(db, err)) == NS_OK &&

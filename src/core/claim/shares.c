@@ -29,7 +29,7 @@
 
 /* One queue in one claim. */
 typedef struct share {
-  const ns_feed *feed;
+  const ns_weighted_queue *queue;
   ns_claim_queue *s;
   bool dry;     /* is not asked, or not any more */
   bool singly;  /* has what is not to be had together with others' */
@@ -43,7 +43,8 @@ typedef struct shares {
 } shares;
 
 /* A record of a queue that is new moves others. */
-static ns_status make_shares(ns_db *db, const ns_feed *feeds, size_t n, shares *all, ns_err *err) {
+static ns_status make_shares(ns_db *db, const ns_weighted_queue *queues, size_t n, shares *all,
+                             ns_err *err) {
   size_t known;
   *all = (shares){calloc(n + 1, sizeof *all->items), calloc(n + 1, sizeof *all->some), n};
   if (all->items == NULL || all->some == NULL)
@@ -51,10 +52,10 @@ static ns_status make_shares(ns_db *db, const ns_feed *feeds, size_t n, shares *
   do {
     known = db->claim.lanes.nqueues;
     for (size_t i = 0; i < n; i++) {
-      ns_claim_queue *s = ns_claim_queue_of(&db->claim.lanes, feeds[i].queue_id);
+      ns_claim_queue *s = ns_claim_queue_of(&db->claim.lanes, queues[i].queue_id);
       if (s == NULL)
         return ns_no_memory(err);
-      all->items[i] = (share){.feed = &feeds[i], .s = s};
+      all->items[i] = (share){.queue = &queues[i], .s = s};
     }
   } while (known != db->claim.lanes.nqueues);
   return NS_OK;
@@ -80,7 +81,7 @@ static ns_status ask_which_have_jobs(ns_db *db, share *const *of, size_t n, ns_e
   const ns_value *row;
   ns_status st;
   for (size_t i = 0; i < n; i++) {
-    ns_db_list_add_id(&list, of[i]->feed->queue_id);
+    ns_db_list_add_id(&list, of[i]->queue->queue_id);
     of[i]->dry = of[i]->s->quiet = true;
   }
   st = ns_db_list_run(db, NS_SQL_CLAIM_BUSY_QUEUES, NULL, &list, err);
@@ -110,7 +111,7 @@ static ns_status ask_about(ns_db *db, shares *all, bool (*of)(const share *), ns
 }
 
 static bool is_in_claim(const share *x) {
-  return x->feed != NULL;
+  return x->queue != NULL;
 }
 
 static bool is_left_out(const share *x) {
@@ -126,7 +127,7 @@ static ns_status leave_out_empty(ns_db *db, shares *all, bool *all_told, ns_err 
   for (size_t i = 0; i < all->n; i++) {
     share *x = &all->items[i];
     x->s->quiet = x->s->quiet && !ask_all;
-    x->dry = x->s->quiet && x->feed->reserve == 0;
+    x->dry = x->s->quiet && x->queue->reserve == 0;
   }
   *all_told = ask_all;
   return NS_OK;
@@ -164,11 +165,11 @@ static share *share_with_most_credit(const shares *all) {
 static void give_credit(const shares *all, size_t limit) {
   int total = 0;
   for (size_t i = 0; i < all->n; i++)
-    total += all->items[i].dry ? 0 : all->items[i].feed->weight;
+    total += all->items[i].dry ? 0 : all->items[i].queue->weight;
   for (size_t i = 0; i < all->n; i++) {
     share *x = &all->items[i];
     if (!x->dry)
-      x->s->credit += (double)limit * x->feed->weight / (total > 0 ? total : 1);
+      x->s->credit += (double)limit * x->queue->weight / (total > 0 ? total : 1);
   }
 }
 
@@ -184,13 +185,13 @@ static int by_credit(const void *a, const void *b) {
 static int by_queue(const void *a, const void *b) {
   const share *x = *(share *const *)a;
   const share *y = *(share *const *)b;
-  return (x->feed->queue_id > y->feed->queue_id) - (x->feed->queue_id < y->feed->queue_id);
+  return (x->queue->queue_id > y->queue->queue_id) - (x->queue->queue_id < y->queue->queue_id);
 }
 
 static int by_queue_id(const void *key, const void *element) {
   const int64_t *id = key;
   const share *x = *(share *const *)element;
-  return (*id > x->feed->queue_id) - (*id < x->feed->queue_id);
+  return (*id > x->queue->queue_id) - (*id < x->queue->queue_id);
 }
 
 /* Rows that come back are locked; of the others 'singly' stays. */
@@ -237,7 +238,7 @@ static ns_status take_firsts(ns_db *db, share **of, size_t n, ns_claim_rows *out
   ns_status st;
   qsort(of, n, sizeof *of, by_queue);
   for (size_t i = 0; i < n; i++) {
-    ns_db_list_add_id(&list, of[i]->feed->queue_id);
+    ns_db_list_add_id(&list, of[i]->queue->queue_id);
     of[i]->singly = true;
   }
   ns_claim_filter_text(&db->claim.filter, &text, NS_SQL_CLAIM_FIRSTS);
@@ -325,15 +326,15 @@ static ns_status take_reserved(ns_db *db, const shares *all, ns_claim_rows *out,
   for (size_t i = 0; st == NS_OK && i < all->n; i++) {
     share *x = &all->items[i];
     size_t before = out->n;
-    if (x->dry || x->feed->reserve == 0)
+    if (x->dry || x->queue->reserve == 0)
       continue;
-    st = ns_claim_take_queue(db, x->s, x->feed->reserve, out, err);
-    x->dry = out->n - before < x->feed->reserve;
+    st = ns_claim_take_queue(db, x->s, x->queue->reserve, out, err);
+    x->dry = out->n - before < x->queue->reserve;
   }
   return st;
 }
 
-/* One feed after the other. */
+/* One queue after the other. */
 static ns_status take_strictly(ns_db *db, const shares *all, size_t limit, ns_claim_rows *out,
                                ns_err *err) {
   ns_status st = NS_OK;
@@ -363,9 +364,9 @@ static ns_status take_shares(ns_db *db, shares *all, size_t limit, ns_claim_rows
   return st;
 }
 
-size_t ns_claim_open_places(const ns_feed *feeds, size_t nfeeds, size_t limit) {
-  for (size_t i = 0; i < nfeeds; i++)
-    limit -= feeds[i].reserve < limit ? feeds[i].reserve : limit;
+size_t ns_claim_open_places(const ns_weighted_queue *queues, size_t nqueues, size_t limit) {
+  for (size_t i = 0; i < nqueues; i++)
+    limit -= queues[i].reserve < limit ? queues[i].reserve : limit;
   return limit;
 }
 
@@ -397,15 +398,15 @@ static void lower_floors_for_alone(ns_db *db) {
   ns_claim_lanes_drop_floors(&db->claim.lanes);
 }
 
-ns_status ns_claim_take(ns_db *db, const ns_feed *feeds, size_t nfeeds, size_t limit,
+ns_status ns_claim_take(ns_db *db, const ns_weighted_queue *queues, size_t nqueues, size_t limit,
                         ns_claim_rows *out, ns_err *err) {
   shares all;
   ns_status st;
   lower_floors_for_alone(db);
-  st = make_shares(db, feeds, nfeeds, &all, err);
+  st = make_shares(db, queues, nqueues, &all, err);
   if (st == NS_OK)
-    st = take_all(db, &all, ns_claim_open_places(feeds, nfeeds, limit), out, err);
-  ns_assert(out->n <= limit || nfeeds == 0);
+    st = take_all(db, &all, ns_claim_open_places(queues, nqueues, limit), out, err);
+  ns_assert(out->n <= limit || nqueues == 0);
   free_shares(&all);
   return st;
 }

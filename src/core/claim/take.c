@@ -217,9 +217,10 @@ static bool has_seen_all(const ns_scan_window *w, int64_t since) {
   return !w->open || w->seen_at >= since;
 }
 
-bool ns_looked_everywhere(const ns_db *db, const ns_feed *feeds, size_t nfeeds, int64_t since) {
-  for (size_t i = 0; i < nfeeds; i++) {
-    const ns_claim_queue *s = ns_claim_queue_known(&db->claim.lanes, feeds[i].queue_id);
+bool ns_looked_everywhere(const ns_db *db, const ns_weighted_queue *queues, size_t nqueues,
+                          int64_t since) {
+  for (size_t i = 0; i < nqueues; i++) {
+    const ns_claim_queue *s = ns_claim_queue_known(&db->claim.lanes, queues[i].queue_id);
     if (s != NULL && !has_seen_all(&s->window, since))
       return false;
   }
@@ -233,15 +234,15 @@ static void limit_wait_for_hidden(const ns_db *db, int64_t queue_id, int64_t *in
     *in = HIDDEN_LATEST;
 }
 
-void ns_claim_next_look(const ns_db *db, const ns_feed *feeds, size_t nfeeds, bool none,
+void ns_claim_next_look(const ns_db *db, const ns_weighted_queue *queues, size_t nqueues, bool none,
                         int64_t *in) {
-  for (size_t i = 0; i < nfeeds; i++)
-    if (is_in_the_middle(db, ns_claim_queue_known(&db->claim.lanes, feeds[i].queue_id)))
+  for (size_t i = 0; i < nqueues; i++)
+    if (is_in_the_middle(db, ns_claim_queue_known(&db->claim.lanes, queues[i].queue_id)))
       *in = 0;
-  for (size_t i = 0; db->claim.lanes.some_names && none && i < nfeeds; i++)
-    limit_wait_for_hidden(db, feeds[i].queue_id, in);
-  for (size_t i = 0; db->is_host && none && i < nfeeds; i++) {
-    const ns_claim_queue *s = ns_claim_queue_known(&db->claim.lanes, feeds[i].queue_id);
+  for (size_t i = 0; db->claim.lanes.some_names && none && i < nqueues; i++)
+    limit_wait_for_hidden(db, queues[i].queue_id, in);
+  for (size_t i = 0; db->is_host && none && i < nqueues; i++) {
+    const ns_claim_queue *s = ns_claim_queue_known(&db->claim.lanes, queues[i].queue_id);
     int64_t wait = s != NULL ? ns_claim_window_when(&s->window) - ns_mono_us() : 0;
     if (wait > 0 && s->window.open && (*in < 0 || wait < *in))
       *in = wait; /* what is over is of a queue that was not asked */
@@ -279,29 +280,31 @@ ns_status ns_claim_separate(ns_db *db, ns_claim_rows *takes, ns_err *err) {
 }
 
 /* Is there a place for a job of this queue? */
-static bool has_place(const ns_feed *feeds, size_t n, size_t limit, int64_t queue_id) {
+static bool has_place(const ns_weighted_queue *queues, size_t n, size_t limit, int64_t queue_id) {
   for (size_t i = 0; i < n; i++)
-    if (feeds[i].queue_id == queue_id)
-      return feeds[i].reserve > 0 || ns_claim_open_places(feeds, n, limit) > 0;
+    if (queues[i].queue_id == queue_id)
+      return queues[i].reserve > 0 || ns_claim_open_places(queues, n, limit) > 0;
   return false;
 }
 
-static bool knows_alone(const ns_db *db, const ns_feed *feeds, size_t nfeeds, size_t limit) {
-  return db->claim.alone.id != 0 && has_place(feeds, nfeeds, limit, db->claim.alone.queue_id);
+static bool knows_alone(const ns_db *db, const ns_weighted_queue *queues, size_t nqueues,
+                        size_t limit) {
+  return db->claim.alone.id != 0 && has_place(queues, nqueues, limit, db->claim.alone.queue_id);
 }
 
-bool ns_claim_alone_next(const ns_db *db, const ns_feed *feeds, size_t nfeeds, size_t limit) {
+bool ns_claim_alone_next(const ns_db *db, const ns_weighted_queue *queues, size_t nqueues,
+                         size_t limit) {
   if (ns_claim_leases_alone(&db->claim.leases))
     return false;
-  return knows_alone(db, feeds, nfeeds, limit) || (db->claim.skipped_alone && limit > 0);
+  return knows_alone(db, queues, nqueues, limit) || (db->claim.skipped_alone && limit > 0);
 }
 
 /* The row may be gone or held: then another claim has it. */
-ns_status ns_claim_take_alone(ns_db *db, const ns_feed *feeds, size_t nfeeds, size_t limit,
-                              ns_claim_rows *takes, ns_err *err) {
+ns_status ns_claim_take_alone(ns_db *db, const ns_weighted_queue *queues, size_t nqueues,
+                              size_t limit, ns_claim_rows *takes, ns_err *err) {
   const ns_claim_row t = db->claim.alone;
   ns_status st;
-  if (ns_claim_leases_alone(&db->claim.leases) || !knows_alone(db, feeds, nfeeds, limit))
+  if (ns_claim_leases_alone(&db->claim.leases) || !knows_alone(db, queues, nqueues, limit))
     return NS_OK;
   db->claim.alone.id = 0;
   st = ns_db_run(

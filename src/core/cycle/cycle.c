@@ -37,7 +37,7 @@ static bool has_written(const ns_cycle_work *w) {
 }
 
 /* Has asked for the queues; makes the choice when they are there. */
-static ns_status choose_feeds(ns_db *db, ns_cycle_work *w, ns_err *err) {
+static ns_status choose_queues(ns_db *db, ns_cycle_work *w, ns_err *err) {
   ns_queue_row *rows;
   size_t n;
   ns_status st;
@@ -51,10 +51,10 @@ static ns_status choose_feeds(ns_db *db, ns_cycle_work *w, ns_err *err) {
 
 static ns_status take_rows(ns_db *db, ns_cycle_work *w, ns_err *err) {
   const ns_want *want = &w->want;
-  ns_status st = ns_claim_take_alone(db, want->feeds, want->nfeeds, want->limit, &w->takes, err);
+  ns_status st = ns_claim_take_alone(db, want->queues, want->nqueues, want->limit, &w->takes, err);
   if (st != NS_OK || w->takes.n > 0)
     return st;
-  st = ns_claim_take(db, want->feeds, want->nfeeds, want->limit, &w->takes, err);
+  st = ns_claim_take(db, want->queues, want->nqueues, want->limit, &w->takes, err);
   return st == NS_OK ? ns_claim_separate(db, &w->takes, err) : st;
 }
 
@@ -62,14 +62,14 @@ static ns_status take_rows(ns_db *db, ns_cycle_work *w, ns_err *err) {
 ** that at the queues: both go out with the one that begins. Who serves no queue yet
 ** looks at those first. */
 static ns_status claim_half(ns_db *db, ns_cycle_work *w, ns_err *err) {
-  bool served = w->want.nfeeds > 0;
+  bool served = w->want.nqueues > 0;
   ns_status st = served ? ns_claim_promote(db, &w->next_due, err) : NS_OK;
   ns_claim_undo(db, w->lease); /* of an earlier try */
   ns_claim_lanes_end(&db->claim.lanes, false);
   w->takes.n = 0;
   w->lease = 0;
   if (st == NS_OK)
-    st = choose_feeds(db, w, err);
+    st = choose_queues(db, w, err);
   if (st == NS_OK && !served && w->want.limit > 0)
     st = ns_claim_promote(db, &w->next_due, err);
   if (st == NS_OK)
@@ -79,7 +79,7 @@ static ns_status claim_half(ns_db *db, ns_cycle_work *w, ns_err *err) {
   if (st == NS_OK && w->takes.n > 0)
     st = ns_claim_lease(db, &w->takes, w->span, &w->lease, err);
   if (st == NS_OK && w->takes.n < w->want.limit)
-    ns_claim_next_look(db, w->want.feeds, w->want.nfeeds, w->takes.n == 0, &w->next_due);
+    ns_claim_next_look(db, w->want.queues, w->want.nqueues, w->takes.n == 0, &w->next_due);
   return st;
 }
 
@@ -97,8 +97,8 @@ static ns_status cycle_run(ns_db *db, ns_tx *tx, ns_err *err) {
     if ((st = ns_db_begun(db, err)) == NS_OK)
       st = ns_register(db, db->is_host, err);
   }
-  if (st == NS_OK && claims && w->want.nfeeds > 0)
-    st = ns_claim_admission_enter(db, w->want.feeds[0].queue_id, err);
+  if (st == NS_OK && claims && w->want.nqueues > 0)
+    st = ns_claim_admission_enter(db, w->want.queues[0].queue_id, err);
   w->holder = db->holder;
   ns_finish_late(db, claims && w->nverdicts >= MANY);
   if (st == NS_OK && claims && w->want.choose != NULL)
@@ -335,7 +335,7 @@ ns_status ns_cycle(ns_db *db, ns_verdict *verdicts, size_t nverdicts,
     ns_holder_absolve(db);
   if (next_due != NULL)
     *next_due =
-        again || w.released || ns_claim_alone_next(db, w.want.feeds, w.want.nfeeds, w.want.limit)
+        again || w.released || ns_claim_alone_next(db, w.want.queues, w.want.nqueues, w.want.limit)
             ? 0
             : w.next_due;
   free(w.takes.items);

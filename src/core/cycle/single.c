@@ -61,9 +61,9 @@ static ns_status wait_for_work(ns_db *db, int64_t queue_id, bool paused, int64_t
 }
 
 /* One cycle that only claims. */
-static ns_status claim_once(ns_db *db, const ns_feed *feed, size_t limit, int64_t lease,
+static ns_status claim_once(ns_db *db, const ns_weighted_queue *queue, size_t limit, int64_t lease,
                             ns_jobs *out, int64_t *next_due, ns_err *err) {
-  ns_want want = {.feeds = feed, .nfeeds = 1, .limit = limit};
+  ns_want want = {.queues = queue, .nqueues = 1, .limit = limit};
   ns_status st;
   db->claim.span = lease;
   st = ns_cycle(db, NULL, 0, &want, out, next_due, err);
@@ -77,24 +77,24 @@ ns_status ns_claim(ns_db *db, ns_bytes queue, size_t limit, int64_t wait, int64_
                    ns_jobs *out, ns_err *err) {
   int64_t until = ns_mono_us() + wait;
   int64_t next_due;
-  ns_feed feed = {.weight = 1};
-  ns_status st = ns_queue_id(db, queue, true, &feed.queue_id, err);
+  ns_weighted_queue from = {.weight = 1};
+  ns_status st = ns_queue_id(db, queue, true, &from.queue_id, err);
   while (st == NS_OK) {
     bool paused = false;
     int64_t taken = db->count.claimed;
     ns_holder_look_around(db);
     next_due = -1;
     if ((st = ns_db_ready(db, err)) == NS_OK)
-      st = ns_db_queue_paused(db, feed.queue_id, &paused, err);
+      st = ns_db_queue_paused(db, from.queue_id, &paused, err);
     if (st == NS_OK && (!paused || ns_in_transaction(db))) /* there it is refused */
-      st = claim_once(db, &feed, limit, lease, out, &next_due, err);
+      st = claim_once(db, &from, limit, lease, out, &next_due, err);
     if (st == NS_OK && out->n == 0 &&
-        (db->count.claimed > taken || next_due == 0 || ns_claim_alone_next(db, &feed, 1, limit)))
+        (db->count.claimed > taken || next_due == 0 || ns_claim_alone_next(db, &from, 1, limit)))
       continue; /* rows of jobs that are gone or too late, or one to be taken
                 ** alone */
     if (st != NS_OK || out->n > 0 || ns_mono_us() >= until)
       break;
-    st = wait_for_work(db, feed.queue_id, paused, until, next_due, err);
+    st = wait_for_work(db, from.queue_id, paused, until, next_due, err);
   }
   return st;
 }

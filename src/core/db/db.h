@@ -49,7 +49,7 @@ typedef struct ns_hooks {
 
 /* The parts, in their order; the list ends in NULL. */
 extern const ns_hooks ns_db_schema_hooks, ns_claim_hooks, ns_push_hooks, ns_finish_hooks,
-    ns_settle_hooks, ns_holder_hooks, ns_holder_rescue_hooks, ns_holder_own_hooks, ns_cycle_hooks,
+    ns_settle_hooks, ns_holder_hooks, ns_holder_rescue_hooks, ns_holder_audit_hooks, ns_cycle_hooks,
     ns_wake_listen_hooks, ns_wake_ring_hooks, ns_holder_slot_hooks, ns_finish_pending_hooks,
     ns_adopt_hooks;
 
@@ -131,7 +131,8 @@ typedef struct ns_text_stmt {
   uint64_t used; /* of db->clock, for throwing the oldest out */
 } ns_text_stmt;
 
-/* Sends a named statement with its parameters; ns_db_read_answer says what became of it, and has its rows. */
+/* Sends a named statement with its parameters; ns_db_read_answer says what became of it, and has
+ * its rows. */
 ns_status ns_db_send_query(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
 ns_status ns_db_read_answer(ns_db *db, ns_sql sql, ns_err *err);
 

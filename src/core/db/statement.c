@@ -247,4 +247,3 @@ ns_value ns_db_list_end(ns_buf *list) {
   ns_buf_adds(list, list->n > 0 ? "]" : "[]");
   return ns_vtext(ns_buf_bytes(list));
 }
-

@@ -350,10 +350,10 @@ ns_status ns_holder_audit_period(ns_db *db, int64_t *every, ns_err *err) {
   return st;
 }
 
-static ns_status begin_phase(ns_db *db, ns_audit *c, ns_mend_how how, bool *ours, ns_err *err) {
+static ns_status begin_phase(ns_db *db, ns_audit *c, ns_audit_mode how, bool *ours, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st = ns_holder_audit_period(db, &c->every, err);
-  *ours = how != NS_MEND_SHARED || db->no_locks;
+  *ours = how != NS_AUDIT_SHARED || db->no_locks;
   if (st == NS_OK && !*ours && (st = ns_db_run(db, NS_SQL_AUDIT_BEGIN, NULL, err)) == NS_OK &&
       (st = ns_db_row(db, NS_SQL_AUDIT_BEGIN, &row, err)) == NS_OK && row != NULL)
     *ours = row[0].type == NS_INT && row[0].i == 1;
@@ -365,7 +365,7 @@ static ns_status begin_phase(ns_db *db, ns_audit *c, ns_mend_how how, bool *ours
   return st;
 }
 
-static void end_round(ns_audit *c, ns_mended *sum) {
+static void end_round(ns_audit *c, ns_audited *sum) {
   ns_strays empty = c->before;
   sum->seen = count_faults(&c->now);
   sum->round = true;
@@ -379,7 +379,7 @@ static void end_round(ns_audit *c, ns_mended *sum) {
 }
 
 /* The phase has come to its end, or memory is full of jobs. */
-static void next_stretch(ns_audit *c, ns_mended *sum) {
+static void next_stretch(ns_audit *c, ns_audited *sum) {
   if (c->at == KEYS) {
     end_round(c, sum);
   } else if (c->at == STAND) {
@@ -392,7 +392,7 @@ static void next_stretch(ns_audit *c, ns_mended *sum) {
 }
 
 /* One statement; '*n': rows. */
-static ns_status look_for_strays(ns_db *db, ns_audit *c, size_t *n, ns_mended *sum, ns_err *err) {
+static ns_status look_for_strays(ns_db *db, ns_audit *c, size_t *n, ns_audited *sum, ns_err *err) {
   bool more;
   ns_status st = c->at == STAND ? ask_standing(db, c, n, err) : read_stretch(db, c, n, err);
   if (st != NS_OK)
@@ -408,7 +408,7 @@ static ns_status look_for_strays(ns_db *db, ns_audit *c, size_t *n, ns_mended *s
 }
 
 /* As many statements as read a stretch of rows, and what they confirm. */
-static ns_status run_step(ns_db *db, ns_audit *c, ns_mend_how how, ns_mended *sum, ns_err *err) {
+static ns_status run_step(ns_db *db, ns_audit *c, ns_audit_mode how, ns_audited *sum, ns_err *err) {
   bool ours = true;
   size_t rows = 0;
   ns_status st = c->at == REST ? begin_phase(db, c, how, &ours, err) : NS_OK;
@@ -418,16 +418,17 @@ static ns_status run_step(ns_db *db, ns_audit *c, ns_mend_how how, ns_mended *su
     rows += n;
   }
   sum->twice += count_faults(&c->twice);
-  if (st == NS_OK && how != NS_MEND_LOOK && c->twice.n > 0)
+  if (st == NS_OK && how != NS_AUDIT_LOOK && c->twice.n > 0)
     st = ns_holder_repair(db, c->twice.items, c->twice.n, sum, err);
   strays_clear(&c->twice);
   return st;
 }
 
-ns_status ns_mend_step(ns_db *db, ns_mend_how how, int64_t *again_in, ns_mended *sum, ns_err *err) {
+ns_status ns_audit_step(ns_db *db, ns_audit_mode how, int64_t *again_in, ns_audited *sum,
+                        ns_err *err) {
   int64_t begun = ns_mono_us();
   ns_status st;
-  *sum = (ns_mended){0};
+  *sum = (ns_audited){0};
   *again_in = EVERY;
   ns_err_clear(err);
   if (ns_in_transaction(db))
@@ -508,7 +509,7 @@ static ns_status give_back_unknown(ns_db *db, ns_token *list, size_t n, ns_rescu
   return st;
 }
 
-ns_status ns_own_look(ns_db *db, ns_rescued *sum, ns_err *err) {
+ns_status ns_release_unknown(ns_db *db, ns_rescued *sum, ns_err *err) {
   ns_token *list = NULL;
   size_t n = 0;
   int64_t every = NS_SECOND;
@@ -537,4 +538,4 @@ static void closing(ns_db *db) {
   db->rescue.audit = NULL;
 }
 
-const ns_hooks ns_holder_own_hooks = {.closing = closing};
+const ns_hooks ns_holder_audit_hooks = {.closing = closing};

@@ -44,6 +44,6 @@ ns_status ns_holder_audit_period(ns_db *db, int64_t *every, ns_err *err);
 
 /* Repairs what was seen twice; what cannot be repaired now is seen again. '*sum' grows.
 ** Errors: as those of the statements. */
-ns_status ns_holder_repair(ns_db *db, const ns_stray *list, size_t n, ns_mended *sum, ns_err *err);
+ns_status ns_holder_repair(ns_db *db, const ns_stray *list, size_t n, ns_audited *sum, ns_err *err);
 
 #endif

@@ -26,7 +26,7 @@ typedef struct work {
   size_t n;             /* AT_ONCE at most */
   job jobs[AT_ONCE];    /* those of them that could be locked */
   size_t njobs;
-  ns_mended done;       /* by this transaction */
+  ns_audited done; /* by this transaction */
 } work;
 
 static ns_status count_repaired(ns_db *db, ns_wrong wrong, int64_t n, ns_err *err) {
@@ -122,7 +122,7 @@ static ns_status jobs_run(ns_db *db, ns_tx *tx, ns_err *err) {
                                   NS_SQL_AUDIT_EDGES_OF};
   work *w = tx->arg;
   ns_status st = lock_jobs(db, w, err);
-  w->done = (ns_mended){0};
+  w->done = (ns_audited){0};
   for (size_t i = 0; st == NS_OK && w->njobs > 0 && i < 3; i++)
     st = find_places(db, w, places[i], err);
   for (size_t i = 0; st == NS_OK && i < w->njobs; i++)
@@ -133,7 +133,7 @@ static ns_status jobs_run(ns_db *db, ns_tx *tx, ns_err *err) {
 /* ------------------------------------------------------------------- rows */
 
 /* A row that another transaction holds stays until the next round. */
-static ns_status audit_row(ns_db *db, const ns_stray *x, ns_mended *sum, ns_err *err) {
+static ns_status audit_row(ns_db *db, const ns_stray *x, ns_audited *sum, ns_err *err) {
   const ns_value id = ns_vint(x->id);
   const ns_value row[] = {ns_vint(x->queue_id), ns_vint(x->rank), ns_vint(x->ready_at), id,
                           ns_vint(x->run)};
@@ -161,7 +161,8 @@ static ns_status audit_row(ns_db *db, const ns_stray *x, ns_mended *sum, ns_err 
   return count_repaired(db, x->wrong, gone, err);
 }
 
-ns_status ns_holder_repair(ns_db *db, const ns_stray *list, size_t n, ns_mended *sum, ns_err *err) {
+ns_status ns_holder_repair(ns_db *db, const ns_stray *list, size_t n, ns_audited *sum,
+                           ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n;) {
     work w = {.list = list + i};
@@ -174,7 +175,7 @@ ns_status ns_holder_repair(ns_db *db, const ns_stray *list, size_t n, ns_mended 
     }
     st = ns_db_transact(db, &tx, err);
     for (int64_t k = 0; st == NS_OK && k < w.done.jobs; k++)
-      if (sum->jobs < NS_MENDED_IDS)
+      if (sum->jobs < NS_AUDITED_IDS)
         sum->ids[sum->jobs++] = w.done.ids[k];
       else
         sum->jobs++;

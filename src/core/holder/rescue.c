@@ -429,7 +429,7 @@ ns_status ns_look(ns_db *db, int64_t *again_in, ns_rescued *sum, ns_err *err) {
   if (st == NS_OK)
     st = ns_finish_pending_look(db, err);
   if (st == NS_OK && !db->is_host)
-    st = ns_own_look(db, &k.sum, err);
+    st = ns_release_unknown(db, &k.sum, err);
   ns_buf_free(&k.past);
   *sum = k.sum;
   *again_in = db->finish.pending_due && k.again_in > LOOK_SOON ? LOOK_SOON : k.again_in;

@@ -4,6 +4,9 @@
 ** Cutting comes before decoding: an encoded delimiter never delimits.
 ** Messages name the part that is wrong, not its content, wherever a password
 ** with an unencoded delimiter could have ended up there.
+**
+** Invariant: no message shows a byte of the password. No assert: which bytes are the password's
+** is what a failed parse does not know; the fuzzer's URLs are looked for in messages.
 */
 #include "link/url.h"
 

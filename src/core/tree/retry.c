@@ -8,6 +8,10 @@
 ** as they live. At last all are let go. So nothing runs before all know what they
 ** wait for; and a retry that was cut off is made again. No other verb lets go what
 ** it holds: no other verb knows what that waits for.
+**
+** Invariant: a job that lives again is held, under the tree's id, until all of its tree have
+** their edges. No assert: the three passes are transactions of their own, and what is held
+** between them stands in the tables; specs of retry cut each of them off.
 */
 #include <stdlib.h>
 #include <string.h>

@@ -20,6 +20,10 @@
 ** wait ends. A holder that is found dead is told of once; what follows is holder/rescue.c's. It
 ** is no SLEEP() where locks serve: all of a server share a mutex, and a KILL QUERY that
 ** finds it taken waits for two seconds, and all sleepers with it.
+**
+** Invariants: the connection owns no lock and is in no transaction between two calls here, and
+** runs no other statements. No assert: which locks a session owns only the server knows, and
+** to ask it would be another statement.
 */
 #include <stdatomic.h>
 #include <stdlib.h>

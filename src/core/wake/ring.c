@@ -3,7 +3,8 @@
 ** the last of which comes the first.
 **
 ** Invariant: a ring is due to what a transaction has written, and is sent once it is committed.
-** (The hook below is the only place that sends a ring that is due.)
+** (The hook below is the only place that sends a ring that is due.) Whom a holder watches
+** leaves out itself, the dead and those without a lock.
 */
 #include "wake/wake.h"
 
@@ -18,6 +19,7 @@
 
 #include "clock.h"
 #include "db/db.h"
+#include "err.h"
 #include "handle.h"
 
 ns_status ns_ring(ns_db *db, ns_err *err) {
@@ -86,8 +88,7 @@ static int64_t process_age(const char *state) {
   for (int field = 3; p != NULL && field < 22; field++)
     if ((p = strchr(p, ' ')) != NULL)
       p++;
-  if (p == NULL || sscanf(p, "%llu", &ticks) != 1 ||
-      clock_gettime(CLOCK_BOOTTIME, &up) != 0)
+  if (p == NULL || sscanf(p, "%llu", &ticks) != 1 || clock_gettime(CLOCK_BOOTTIME, &up) != 0)
     return -1;
   return up.tv_sec * NS_SECOND + up.tv_nsec / 1000 -
          (int64_t)(ticks * NS_SECOND / (unsigned long long)sysconf(_SC_CLK_TCK));
@@ -98,8 +99,7 @@ bool ns_wake_process_is(pid_t pid, int64_t age) {
   const char *state;
   read_stat(pid, text, sizeof text);
   state = strrchr(text, ')');
-  return state != NULL && strchr("ZX", state[2]) == NULL &&
-         process_age(state + 2) + YOUNGER >= age;
+  return state != NULL && strchr("ZX", state[2]) == NULL && process_age(state + 2) + YOUNGER >= age;
 }
 
 /* Looks for its process, where that is to be seen. A zombie is gone, though its
@@ -113,8 +113,7 @@ static void look_for_process(ns_peer *p, const char *here, const ns_value *row) 
     return;
   read_stat(pid, text, sizeof text);
   state = strrchr(text, ')'); /* the name may hold anything */
-  p->gone = state == NULL ? kill(pid, 0) != 0 && errno == ESRCH
-                          : strchr("ZX", state[2]) != NULL;
+  p->gone = state == NULL ? kill(pid, 0) != 0 && errno == ESRCH : strchr("ZX", state[2]) != NULL;
   p->alive = state != NULL && !p->gone && strchr("Tt", state[2]) == NULL &&
              process_age(state + 2) + YOUNGER >= row[P_AGE].i;
 }
@@ -122,10 +121,12 @@ static void look_for_process(ns_peer *p, const char *here, const ns_value *row) 
 bool ns_wake_peers_add(ns_peers *p, const ns_value *row) {
   if (!ns_grow(&p->items, &p->cap, p->n + 1, sizeof *p->items))
     return false;
-  p->items[p->n] = (ns_peer){
-      .id = row[P_ID].i, .beat = row[P_BEAT].i, .silent = row[P_SILENT].i,
-      .is_host = row[P_HOST].i != 0, .dead = row[P_DEAD].i != 0,
-      .free = row[P_FREE].i != 0};
+  p->items[p->n] = (ns_peer){.id = row[P_ID].i,
+                             .beat = row[P_BEAT].i,
+                             .silent = row[P_SILENT].i,
+                             .is_host = row[P_HOST].i != 0,
+                             .dead = row[P_DEAD].i != 0,
+                             .free = row[P_FREE].i != 0};
   if (p->here[0] == '\0')
     ns_wake_place(p->here);
   look_for_process(&p->items[p->n++], p->here, row);
@@ -156,5 +157,6 @@ int64_t ns_wake_peers_watched(const ns_peers *p, int64_t me, bool is_host, ns_bu
       break;
   }
   ns_db_list_end(others);
+  ns_assert(neighbour != me && (neighbour != 0 || watched == 0));
   return neighbour;
 }

@@ -255,7 +255,7 @@ static void write_served(nsh_dispatch *d, int64_t now) {
 static void check_claims(nsh_dispatch *d) {
   ns_rescued sum = {0};
   ns_err err;
-  if (ns_own_look(d->db, &sum, &err) == NS_OK && sum.jobs > 0)
+  if (ns_release_unknown(d->db, &sum, &err) == NS_OK && sum.jobs > 0)
     ns_log(NS_LOG_ERROR, "mended", NS_FIELDS(ns_fi("jobs", sum.jobs)));
   d->more = d->more || sum.jobs > 0;
 }

@@ -170,10 +170,10 @@ static void claim_later(nsh_source *source) {
   nsh_exchange_unlock(m);
 }
 
-/* Is a feed worth waiting for? A feed that pool 0 has no room for is not, nor a feed that
+/* Is a queue worth waiting for? A queue that pool 0 has no room for is not, nor a queue that
 ** has more already. */
-static bool is_wanted(const queues *q, size_t feed) {
-  return !q->hot[0] || (q->served.pools[feed] > 0 && !q->hot[q->served.pools[feed]]);
+static bool is_wanted(const queues *q, size_t queue) {
+  return !q->hot[0] || (q->served.pools[queue] > 0 && !q->hot[q->served.pools[queue]]);
 }
 
 static void list_awaited(const queues *q, nsh_exchange *m) {
@@ -341,8 +341,8 @@ static void choose_anew(ns_want *want, const ns_queue_row *rows, size_t n) {
   queues *q = want->arg;
   nsh_served_make(&q->served, q->source.d->cfg, rows, n);
   want->limit = nsh_served_share(&q->served, &q->turn->room);
-  want->feeds = q->served.items;
-  want->nfeeds = q->served.n;
+  want->queues = q->served.items;
+  want->nqueues = q->served.n;
 }
 
 /* What this turn claims: from the queues as they were at most a second ago, or
@@ -355,8 +355,8 @@ static ns_want choice(queues *q, nsh_turn *t) {
     return want;
   want.choose = stale ? choose_anew : NULL;
   want.limit = stale ? t->limit : nsh_served_share(&q->served, &t->room);
-  want.feeds = q->served.items;
-  want.nfeeds = q->served.n;
+  want.queues = q->served.items;
+  want.nqueues = q->served.n;
   return want;
 }
 

@@ -24,12 +24,12 @@ static void add_queue(nsh_served *s, const nsh_config *cfg, const ns_queue_row *
   }
   nsh_must(ns_grow(&s->items, &s->cap, n, sizeof *s->items));
   nsh_must(ns_grow(&s->pools, &s->cappools, n, sizeof *s->pools));
-  s->items[s->n] = (ns_feed){.queue_id = row->id, .weight = weight};
+  s->items[s->n] = (ns_weighted_queue){.queue_id = row->id, .weight = weight};
   s->pools[s->n++] = nsh_config_pool(cfg, ns_str(row->name));
 }
 
-static bool is_named(const nsh_feed *feed, const ns_queue_row *row) {
-  return feed->name.n == strlen(row->name) && memcmp(feed->name.p, row->name, feed->name.n) == 0;
+static bool is_named(const nsh_weighted_queue *queue, const ns_queue_row *row) {
+  return queue->name.n == strlen(row->name) && memcmp(queue->name.p, row->name, queue->name.n) == 0;
 }
 
 static void add_queues(nsh_served *s, const nsh_config *cfg, const ns_queue_row *rows, size_t n) {
@@ -218,4 +218,3 @@ void nsh_served_reserves_json(ns_buf *list, const nsh_config *cfg) {
   }
   ns_buf_addc(list, ']');
 }
-

@@ -23,7 +23,7 @@
 ** with the room of the workers that are reserved for them. They are made anew whenever the
 ** queues are read: one may have been made, paused or resumed meanwhile. */
 typedef struct nsh_served {
-  ns_feed *items;
+  ns_weighted_queue *items;
   size_t *pools; /* of each */
   size_t n, cap, cappools;
   int64_t *paused; /* queues that would be among them, too */

@@ -240,10 +240,13 @@ void nsh_exchange_verdict(nsh_exchange *m, const ns_verdict *v) {
 }
 
 void nsh_exchange_written(nsh_exchange *m, const ns_verdict *v) {
-  nsh_batch_add(&m->verdicts,
-                &(ns_verdict){.id = v->id, .run = v->run, .lease = v->lease,
-                              .kind = NS_RELEASE, .delay = -1, .go_on = 2,
-                              .ended = v->ended});
+  nsh_batch_add(&m->verdicts, &(ns_verdict){.id = v->id,
+                                            .run = v->run,
+                                            .lease = v->lease,
+                                            .kind = NS_RELEASE,
+                                            .delay = -1,
+                                            .go_on = 2,
+                                            .ended = v->ended});
   m->woken = true;
   pthread_cond_signal(&m->work);
 }
@@ -273,8 +276,7 @@ void nsh_exchange_touch(nsh_exchange *m, const nsh_touch *t, nsh_place *place) {
     merge_touch(&m->touches[place->at], t);
     return;
   }
-  nsh_must(ns_grow(&m->touches, &m->captouches, m->ntouches + 1,
-                   sizeof *m->touches));
+  nsh_must(ns_grow(&m->touches, &m->captouches, m->ntouches + 1, sizeof *m->touches));
   *place = (nsh_place){m->turn, m->ntouches};
   m->touches[m->ntouches++] = *t;
   pthread_cond_signal(&m->work);
@@ -368,7 +370,6 @@ void nsh_exchange_revoke(nsh_exchange *m, const ns_notice *n) {
 }
 
 void nsh_exchange_withdraw(nsh_exchange *m, int64_t lease) {
-  nsh_must(ns_grow(&m->withdrawn, &m->capwithdrawn, m->nwithdrawn + 1,
-                   sizeof *m->withdrawn));
+  nsh_must(ns_grow(&m->withdrawn, &m->capwithdrawn, m->nwithdrawn + 1, sizeof *m->withdrawn));
   m->withdrawn[m->nwithdrawn++] = lease;
 }

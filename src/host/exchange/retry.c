@@ -115,11 +115,9 @@ static void log_verdict(const ns_verdict *v) {
     ns_log(NS_LOG_WARN, "job.stale", NS_FIELDS(id, ns_fi("run", v->run)));
   else if (v->status != NS_OK)
     ns_log(NS_LOG_ERROR, "job.refused",
-           NS_FIELDS(id, ns_fs("code", ns_code(v->status)),
-                     ns_fi("kind", (int64_t)v->kind)));
+           NS_FIELDS(id, ns_fs("code", ns_code(v->status)), ns_fi("kind", (int64_t)v->kind)));
   else if (v->dead)
-    ns_log(NS_LOG_WARN, "job.dead",
-           NS_FIELDS(id, ns_fb("reason", ns_first_line(v->error))));
+    ns_log(NS_LOG_WARN, "job.dead", NS_FIELDS(id, ns_fb("reason", ns_first_line(v->error))));
 }
 
 /* A verdict the database would not take becomes a failure, and a failure it
@@ -129,8 +127,7 @@ static bool soften(nsh_batch *b, ns_verdict *v) {
   if (v->kind == NS_RELEASE)
     return false;
   v->kind = v->kind == NS_FAIL ? NS_RELEASE : NS_FAIL;
-  snprintf(text, sizeof text, "the verdict was refused: %s",
-           ns_code(v->status));
+  snprintf(text, sizeof text, "the verdict was refused: %s", ns_code(v->status));
   v->error = v->kind == NS_FAIL ? nsh_batch_keep(b, ns_str(text)) : NS_NONE;
   v->result = v->state = v->log = NS_NONE;
   v->nchildren = 0;
@@ -157,8 +154,7 @@ size_t nsh_retry_sort(nsh_retry *u, const ns_err *trouble, int64_t now) {
   for (size_t i = 0; i < u->batch.n; i++) {
     ns_verdict *v = &u->batch.items[i];
     log_verdict(v);
-    bool refused = v->status != NS_OK && v->status != NS_ESTALE &&
-                   v->status != NS_EBUSY;
+    bool refused = v->status != NS_OK && v->status != NS_ESTALE && v->status != NS_EBUSY;
     if (v->status == NS_EBUSY && v->trouble) {
       nsh_batch_copy(&u->ill, v);
       ill++;

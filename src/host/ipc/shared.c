@@ -121,8 +121,8 @@ static size_t bytes(size_t n) {
 }
 
 nsh_slots *nsh_slots_map(size_t n) {
-  void *p = mmap(NULL, bytes(n), PROT_READ | PROT_WRITE,
-                 MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void *p = mmap(NULL, bytes(n), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE,
+                 -1, 0);
   return p == MAP_FAILED ? NULL : p;
 }
 
@@ -156,15 +156,13 @@ void nsh_slots_reset(nsh_slots *slots, size_t index) {
 
 void nsh_slot_allow(nsh_slot *s, uint32_t end) {
   uint64_t old = atomic_load(&s->gate);
-  while (!atomic_compare_exchange_weak(&s->gate, &old,
-                                       pack((uint32_t)(old >> 32), end)))
+  while (!atomic_compare_exchange_weak(&s->gate, &old, pack((uint32_t)(old >> 32), end)))
     ;
 }
 
 uint32_t nsh_slot_recall(nsh_slot *s) {
   uint64_t old = atomic_load(&s->gate);
-  while (!atomic_compare_exchange_weak(
-      &s->gate, &old, pack((uint32_t)old, (uint32_t)old)))
+  while (!atomic_compare_exchange_weak(&s->gate, &old, pack((uint32_t)old, (uint32_t)old)))
     ;
   return (uint32_t)(old >> 32);
 }
@@ -175,8 +173,7 @@ void nsh_slot_tell(nsh_slot *s, uint32_t seq, nsh_why why) {
 }
 
 nsh_why nsh_slot_told(nsh_slot *s, uint32_t seq) {
-  return atomic_load(&s->told) == seq + 1 ? (nsh_why)atomic_load(&s->why)
-                                          : NSH_WHY_NONE;
+  return atomic_load(&s->told) == seq + 1 ? (nsh_why)atomic_load(&s->why) : NSH_WHY_NONE;
 }
 
 void nsh_slot_say(nsh_slot *s, uint32_t seq, const char *text) {
@@ -190,8 +187,7 @@ void nsh_slot_say(nsh_slot *s, uint32_t seq, const char *text) {
 /* The memory was a handler's to write to: nothing about it is taken for sure. */
 ns_bytes nsh_slot_said(nsh_slot *s, uint32_t seq) {
   ns_bytes text = {s->text, strnlen(s->text, NSH_SAID)};
-  if (atomic_load(&s->said) != seq + 1 || text.n == NSH_SAID ||
-      !ns_utf8_valid(text))
+  if (atomic_load(&s->said) != seq + 1 || text.n == NSH_SAID || !ns_utf8_valid(text))
     return NS_NONE;
   return text;
 }
@@ -209,8 +205,7 @@ bool nsh_slot_start(nsh_slot *s, uint32_t seq, int64_t now) {
     atomic_store(&s->started_at, now);
   }
   while ((uint32_t)(old >> 32) == seq)
-    if (atomic_compare_exchange_weak(&s->gate, &old,
-                                     pack(seq + 1, (uint32_t)old)))
+    if (atomic_compare_exchange_weak(&s->gate, &old, pack(seq + 1, (uint32_t)old)))
       return true;
   return false;
 }

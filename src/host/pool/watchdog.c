@@ -151,17 +151,14 @@ static void dump_host(const nsh_pools *t) {
   unsettled = (int64_t)t->exchange->unsettled;
   nsh_exchange_unlock(t->exchange);
   ns_log(NS_LOG_INFO, "dump.host",
-         NS_FIELDS(ns_fi("workers", (int64_t)t->up),
-                   ns_fi("outstanding", outstanding),
-                   ns_fi("backlog", (int64_t)t->backlog),
-                   ns_fi("unsettled", unsettled), ns_fi("done", tally->done),
-                   ns_fi("failed", tally->failed), ns_fi("again", tally->again),
-                   ns_fi("crashed", tally->crashed),
+         NS_FIELDS(ns_fi("workers", (int64_t)t->up), ns_fi("outstanding", outstanding),
+                   ns_fi("backlog", (int64_t)t->backlog), ns_fi("unsettled", unsettled),
+                   ns_fi("done", tally->done), ns_fi("failed", tally->failed),
+                   ns_fi("again", tally->again), ns_fi("crashed", tally->crashed),
                    ns_fi("timeouts", tally->timeouts), ns_fi("forks", tally->forks),
                    ns_fi("claimed", c.claimed), ns_fi("settled", c.settled),
-                   ns_fi("stale", c.stale), ns_fi("sweeps", c.sweeps),
-                   ns_fi("swept_us", c.swept), ns_fi("deadlocks", c.deadlocks),
-                   ns_fi("lock_waits", c.lock_waits),
+                   ns_fi("stale", c.stale), ns_fi("sweeps", c.sweeps), ns_fi("swept_us", c.swept),
+                   ns_fi("deadlocks", c.deadlocks), ns_fi("lock_waits", c.lock_waits),
                    ns_fi("reconnects", c.reconnects)));
 }
 

@@ -467,8 +467,7 @@ void nsh_exit_describe(char out[96], int status) {
   if (status < 0)
     snprintf(out, 96, "lost together with the process that forked it");
   else if (WIFSIGNALED(status))
-    snprintf(out, 96, "killed by signal %d (%s)", WTERMSIG(status),
-             strsignal(WTERMSIG(status)));
+    snprintf(out, 96, "killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
   else
     snprintf(out, 96, "exited with status %d", WEXITSTATUS(status));
 }

@@ -49,9 +49,9 @@
 /* ------------------------------------------------------------------ sessions */
 
 #define END_MAX (5 * NS_SECOND)
-#define PAUSE 500         /* µs between rounds, doubling */
+#define PAUSE 500 /* µs between rounds, doubling */
 #define PAUSE_MAX 50000
-#define KIN 64            /* steps up to a spared ancestor */
+#define KIN 64 /* steps up to a spared ancestor */
 
 /* A living process of the session. */
 typedef struct proc {
@@ -86,8 +86,7 @@ static bool read_proc(int dir, const char *name, pid_t session, proc *p) {
   p->pid = (pid_t)strtol(text, NULL, 10);
   rest = strrchr(text, ')');
   return rest != NULL &&
-         sscanf(rest + 1, " %c %d %d %d", &state, &p->parent, &p->group,
-                &of) == 4 &&
+         sscanf(rest + 1, " %c %d %d %d", &state, &p->parent, &p->group, &of) == 4 &&
          of == session && state != 'Z' && state != 'X';
 }
 
@@ -118,8 +117,7 @@ static void read_procs(procs *all, pid_t session) {
 
 static const proc *find(const procs *all, pid_t pid) {
   proc key = {pid, 0, 0};
-  return all->n == 0 ? NULL
-                     : bsearch(&key, all->items, all->n, sizeof key, by_pid);
+  return all->n == 0 ? NULL : bsearch(&key, all->items, all->n, sizeof key, by_pid);
 }
 
 static bool is_spared(const pid_t *spared, size_t n, pid_t pid) {
@@ -129,8 +127,7 @@ static bool is_spared(const pid_t *spared, size_t n, pid_t pid) {
   return false;
 }
 
-static bool has_kin(const procs *all, pid_t pid, const pid_t *spared,
-                    size_t n) {
+static bool has_kin(const procs *all, pid_t pid, const pid_t *spared, size_t n) {
   for (int step = 0; step < KIN; step++) {
     const proc *p = find(all, pid);
     if (is_spared(spared, n, pid))
@@ -143,13 +140,11 @@ static bool has_kin(const procs *all, pid_t pid, const pid_t *spared,
 }
 
 /* One round; how many were found alive. */
-static size_t kill_all(const procs *all, pid_t session, const pid_t *spared,
-                       size_t n) {
+static size_t kill_all(const procs *all, pid_t session, const pid_t *spared, size_t n) {
   size_t found = 0;
   for (size_t i = 0; i < all->n; i++) {
     const proc *p = &all->items[i];
-    if (p->pid == getpid() || has_kin(all, p->pid, spared, n) ||
-        has_kin(all, p->group, spared, n))
+    if (p->pid == getpid() || has_kin(all, p->pid, spared, n) || has_kin(all, p->group, spared, n))
       continue;
     if (getsid(p->pid) != session)
       continue; /* its number may have been reused by now */
@@ -273,8 +268,8 @@ static void offer_ourselves(void) {
 static ns_status become(const char *user, ns_err *err) {
   pid_t parent = getppid();
   const struct passwd *p = getpwnam(user);
-  if (p == NULL || initgroups(user, p->pw_gid) != 0 ||
-      setgid(p->pw_gid) != 0 || setuid(p->pw_uid) != 0)
+  if (p == NULL || initgroups(user, p->pw_gid) != 0 || setgid(p->pw_gid) != 0 ||
+      setuid(p->pw_uid) != 0)
     return ns_fail(err, NS_EDENIED, "cannot become the user '%s': %s", user,
                    p == NULL ? "there is none" : strerror(errno));
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)

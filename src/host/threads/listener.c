@@ -18,7 +18,7 @@
 /* -------------------------------------------------------------------- queues */
 
 #define WAIT (10 * NS_SECOND)
-#define RETRY NS_SECOND       /* after a lost connection, on average */
+#define RETRY NS_SECOND /* after a lost connection, on average */
 #define STOP_STEP 20000
 #define TOLD_STEP 50000
 #define STOP_MAX NS_SECOND
@@ -80,8 +80,7 @@ static void wake(nsh_exchange *m, unsigned why) {
 /* A pause that ends early when the host stops. */
 static void pause_us(nsh_exchange *m, int64_t us) {
   int64_t until = ns_mono_us() + us;
-  struct timespec t = {(time_t)(until / NS_SECOND),
-                       (long)(until % NS_SECOND) * 1000};
+  struct timespec t = {(time_t)(until / NS_SECOND), (long)(until % NS_SECOND) * 1000};
   nsh_exchange_lock(m);
   while (!m->stop_listening && ns_mono_us() < until)
     pthread_cond_timedwait(&m->listen, &m->lock, &t);
@@ -143,8 +142,7 @@ static void end_statement(ns_db *db, int64_t id) {
   ns_execute(db, ns_str(sql), NULL, 0, &result, &err);
 }
 
-void nsh_listen_near(nsh_listen *l, const ns_db *db, const int64_t *queues,
-                     size_t n) {
+void nsh_listen_near(nsh_listen *l, const ns_db *db, const int64_t *queues, size_t n) {
   ns_listen_near(l->listener, db, queues, n);
 }
 

@@ -102,13 +102,13 @@ static ns_owed *list_owed(nsh_owed *o, nsh_exchange *m, size_t *n) {
 }
 
 #define LINE_GAP (10 * NS_SECOND)
-#define QUIET (2 * NS_SECOND)   /* without a wait, and the thread sleeps */
-#define CONNECT NS_SECOND       /* whole seconds: as the library counts them */
+#define QUIET (2 * NS_SECOND) /* without a wait, and the thread sleeps */
+#define CONNECT NS_SECOND     /* whole seconds: as the library counts them */
 #define ANSWER (2 * NS_SECOND)
-#define STATES 3                /* looks at a session: a wait for a lock is many short ones */
+#define STATES 3 /* looks at a session: a wait for a lock is many short ones */
 #define STATE_GAP 20000
 #define STOP_MAX (3 * NS_SECOND) /* for a connect under way */
-#define STATE_MAX 64            /* bytes of what the server says it is at */
+#define STATE_MAX 64             /* bytes of what the server says it is at */
 
 /* One connection. The atomics are written by its thread. */
 typedef struct wait {
@@ -119,7 +119,7 @@ typedef struct wait {
   _Atomic int64_t thread;     /* the server's id of the session */
   atomic_size_t verdicts;
   atomic_bool claims;
-  int64_t told;               /* 'since' of the last one that a line was written of */
+  int64_t told; /* 'since' of the last one that a line was written of */
 } wait;
 
 /* Instants are monotonic µs. 'lock' guards 'told', and what follows it. */
@@ -127,17 +127,17 @@ struct nsh_slow {
   wait waits[NSH_WAITERS];
   nsh_owed owed;
   nsh_exchange *exchange;
-  ns_config cfg;      /* strings are the host's configuration's */
-  ns_db *db;          /* NULL: not connected */
+  ns_config cfg; /* strings are the host's configuration's */
+  ns_db *db;     /* NULL: not connected */
   pthread_t thread;
   bool running;
-  int stop;           /* ends its own waits for the server */
-  atomic_bool awake;  /* the thread looks again by itself */
-  atomic_bool ends;   /* it is asked to end, … */
-  bool ended;         /* … and has */
+  int stop;          /* ends its own waits for the server */
+  atomic_bool awake; /* the thread looks again by itself */
+  atomic_bool ends;  /* it is asked to end, … */
+  bool ended;        /* … and has */
   pthread_mutex_t lock;
   pthread_cond_t wake;
-  int64_t line_at;    /* no line before, but for the end of what was told */
+  int64_t line_at;     /* no line before, but for the end of what was told */
   int64_t more, worst; /* that no line has told: how many, µs of the longest */
 };
 
@@ -161,8 +161,8 @@ static ns_field seconds(char text[24], const char *key, int64_t us) {
 
 /* 'w' NULL: only of those that had no line. 'state' is the server's word; NULL: it says
 ** nothing at all; "": it was not asked. The lock is held. */
-static void write_line(nsh_slow *s, const wait *w, const char *what, int64_t took,
-                       bool over, const char *state) {
+static void write_line(nsh_slow *s, const wait *w, const char *what, int64_t took, bool over,
+                       const char *state) {
   char doing[64] = "";
   char took_text[24], worst_text[24];
   bool frozen = state == NULL;

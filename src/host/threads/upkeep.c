@@ -17,10 +17,10 @@
 #define PRUNE (60 * NS_SECOND)
 #define PRUNE_MORE NS_SECOND
 #define PRUNE_AGAIN (6 * NS_SECOND) /* another transaction holds a row of it */
-#define MEND NS_SECOND /* after the start: jobs that are nowhere */
-#define REST_MAX (NS_SECOND / 4)  /* between two transactions of a prune */
-#define END_MAX (NS_SECOND / 2)  /* for the chore that it is at */
-#define STOP_MAX (3 * NS_SECOND) /* once what it waits for is cut off */
+#define AUDIT_FIRST NS_SECOND       /* after the start: jobs that are nowhere */
+#define REST_MAX (NS_SECOND / 4)    /* between two transactions of a prune */
+#define END_MAX (NS_SECOND / 2)     /* for the chore that it is at */
+#define STOP_MAX (3 * NS_SECOND)    /* once what it waits for is cut off */
 
 /* Instants are monotonic µs. */
 struct nsh_upkeep {
@@ -28,14 +28,14 @@ struct nsh_upkeep {
   nsh_slow *slow;
   ns_db *db;
   pthread_t thread;
-  int stop;        /* ends its waits for the server */
+  int stop; /* ends its waits for the server */
   bool running;
   bool opened;     /* from here on a lost server is waited for */
   bool gone;       /* a look that was asked for has failed: again when it is due */
   nsh_retry large; /* verdicts with many children */
-  int64_t look_at, prune_at, mend_at;
+  int64_t look_at, prune_at, audit_at;
   int64_t looked_at; /* when the last look was over */
-  int64_t rested;  /* when the last rest was over */
+  int64_t rested;    /* when the last rest was over */
 };
 
 /* ------------------------------------------------------------------- waiting */
@@ -45,8 +45,8 @@ static int64_t sooner(int64_t a, int64_t b) {
 }
 
 /* A host that has been busy for a while, so that it does not listen, looks more often: work that
-*the
-** listener wakes us for, and that is soon taken, brings no look. The lock is held. */
+ *the
+ ** listener wakes us for, and that is soon taken, brings no look. The lock is held. */
 static int64_t look_due(const nsh_upkeep *u) {
   const nsh_exchange *m = u->exchange;
   int64_t since = m->disarmed_at > u->looked_at ? m->disarmed_at : u->looked_at;
@@ -219,43 +219,41 @@ static void prune(nsh_upkeep *u) {
   if (u->rested < u->prune_at)
     return;
   st = ns_prune(u->db, NS_KEEP_DONE, NS_KEEP_DEAD, 1, &deleted, &err);
-  u->prune_at = ns_mono_us() + (st != NS_OK   ? PRUNE_AGAIN
-                                : deleted > 0 ? PRUNE_MORE
-                                              : PRUNE);
+  u->prune_at = ns_mono_us() + (st != NS_OK ? PRUNE_AGAIN : deleted > 0 ? PRUNE_MORE : PRUNE);
 }
 
 /* ------------------------------------------------- jobs that are nowhere */
 
-static void log_mended(const ns_mended *sum) {
-  for (int64_t i = 0; i < sum->jobs && i < NS_MENDED_IDS; i++)
+static void log_audited(const ns_audited *sum) {
+  for (int64_t i = 0; i < sum->jobs && i < NS_AUDITED_IDS; i++)
     ns_log(NS_LOG_ERROR, "job.mended", NS_FIELDS(ns_fi("id", sum->ids[i])));
   if (sum->jobs > 0 || sum->rows > 0)
     ns_log(sum->jobs > 0 ? NS_LOG_ERROR : NS_LOG_INFO, "mended",
            NS_FIELDS(ns_fi("jobs", sum->jobs), ns_fi("rows", sum->rows)));
 }
 
-static void mend(nsh_upkeep *u) {
+static void audit(nsh_upkeep *u) {
   int64_t again_in;
-  ns_mended sum;
+  ns_audited sum;
   ns_err err;
   ns_status st;
-  if (ns_mono_us() < u->mend_at)
+  if (ns_mono_us() < u->audit_at)
     return;
-  st = ns_mend_step(u->db, NS_MEND_SHARED, &again_in, &sum, &err);
+  st = ns_audit_step(u->db, NS_AUDIT_SHARED, &again_in, &sum, &err);
   if (st != NS_OK && st != NS_EGONE && st != NS_EBUSY)
     ns_log(NS_LOG_WARN, "mend.failed",
            NS_FIELDS(ns_fs("code", ns_code(st)), ns_fs("error", err.message)));
-  log_mended(&sum);
+  log_audited(&sum);
   if (sum.jobs > 0)
     tell(u->exchange, true, false);
-  u->mend_at = ns_mono_us() + again_in;
+  u->audit_at = ns_mono_us() + again_in;
 }
 
 /* ------------------------------------------------------------- the thread */
 
 /* For the chores beside the look, which a sleep knows of by itself. */
 static int64_t next(const nsh_upkeep *u) {
-  return sooner(sooner(u->prune_at, u->mend_at), u->large.again_at);
+  return sooner(sooner(u->prune_at, u->audit_at), u->large.again_at);
 }
 
 /* A chore that takes long is made of steps: each is called when it is due, does little,
@@ -267,7 +265,7 @@ static void *thread(void *arg) {
     settle(u);
     look(u);
     prune(u);
-    mend(u);
+    audit(u);
   }
   nsh_exchange_lock(m);
   m->upkeep_ended = true;
@@ -286,7 +284,7 @@ ns_status nsh_upkeep_open(nsh_upkeep **out, const nsh_config *cfg, nsh_exchange 
   u->slow = slow;
   u->large = NSH_RETRY_INIT;
   u->prune_at = ns_mono_us() + PRUNE_AGAIN;
-  u->mend_at = ns_mono_us() + MEND;
+  u->audit_at = ns_mono_us() + AUDIT_FIRST;
   db.keep_trying = keep_trying;
   db.keep_trying_arg = u;
   nsh_slow_watch(slow, NSH_UPKEEP, &db);
@@ -311,8 +309,7 @@ ns_status nsh_upkeep_start(nsh_upkeep *u, ns_err *err) {
 /* True when the thread has ended in time. */
 static bool has_ended(nsh_exchange *m, int64_t max) {
   int64_t until = ns_mono_us() + max;
-  struct timespec t = {(time_t)(until / NS_SECOND),
-                       (long)(until % NS_SECOND) * 1000};
+  struct timespec t = {(time_t)(until / NS_SECOND), (long)(until % NS_SECOND) * 1000};
   bool ended;
   nsh_exchange_lock(m);
   m->upkeep_ends = true;

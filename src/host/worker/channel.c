@@ -113,8 +113,7 @@ void nsh_channel_drop(nsh_channel *w, size_t at, size_t n) {
 
 static void ask_for_ids(nsh_channel *w) {
   size_t start;
-  w->block = w->block == 0 ? IDS_FIRST
-            : w->block < IDS_LAST ? w->block * 2 : IDS_LAST;
+  w->block = w->block == 0 ? IDS_FIRST : w->block < IDS_LAST ? w->block * 2 : IDS_LAST;
   ns_buf_reset(&w->frame);
   start = nsh_begin(&w->frame, NSH_WANT_IDS);
   nsh_put_int(&w->frame, (int64_t)w->block);

@@ -29,7 +29,7 @@ typedef struct nsh_channel {
   int64_t waiting; /* monotonic µs: since when a verdict is among it; 0: none is */
   int64_t *ids;    /* for children: next first */
   size_t nids, atid, capids;
-  size_t block;    /* how many to ask for next time */
+  size_t block; /* how many to ask for next time */
 } nsh_channel;
 
 void nsh_channel_open(nsh_channel *w, nsh_slots *slots, uint32_t index, int wakeup);

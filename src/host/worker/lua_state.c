@@ -207,9 +207,9 @@ static struct {
   bool refused;         /* the last request for more */
   void *p;              /* that request */
   size_t old, size;
-  bool denied;          /* one was refused for good */
+  bool denied; /* one was refused for good */
   bool over;
-  int64_t base;         /* data of the process beside its Lua state; 0: ? */
+  int64_t base; /* data of the process beside its Lua state; 0: ? */
   struct rlimit before;
   char text[64];
   nsh_slot *slot;
@@ -281,14 +281,11 @@ void nsh_memory_limit_forget(void) {
 }
 
 void nsh_memory_limit_begin(lua_State *L, int64_t bytes, nsh_slot *slot, uint32_t seq) {
-  const char *unit = bytes % (1 << 20) == 0 ? "MiB"
-                     : bytes % 1024 == 0    ? "KiB"
-                                            : "bytes";
+  const char *unit = bytes % (1 << 20) == 0 ? "MiB" : bytes % 1024 == 0 ? "KiB" : "bytes";
   int64_t size = *unit == 'M' ? bytes >> 20 : *unit == 'K' ? bytes >> 10 : bytes;
   nsh_memory_limit_end(L);
   limit_process(L, bytes);
-  snprintf(q.text, sizeof q.text, "memory limit of %lld %s", (long long)size,
-           unit);
+  snprintf(q.text, sizeof q.text, "memory limit of %lld %s", (long long)size, unit);
   q.grown = 0;
   q.limit = bytes;
   q.slot = slot;

@@ -44,7 +44,7 @@ static struct {
                       ** had as many as it may have: */
   int64_t left;       /* jobs until then; 0: any number */
   int64_t started, ended; /* of the job, monotonic µs */
-  int64_t asked;      /* when the running job last asked for its claim */
+  int64_t asked;          /* when the running job last asked for its claim */
 } w;
 
 /* ------------------------------------------- what handlers ask of the host */
