@@ -15,6 +15,9 @@ LIBDIR  ?= $(PREFIX)/lib/lua/5.4
 INCDIR  ?= $(PREFIX)/include
 CLIBDIR ?= $(PREFIX)/lib
 
+# Builds that come before something else: as many compilers at once as there are processors.
+PARALLEL := $(MAKE) --no-print-directory -j$(shell nproc 2>/dev/null || echo 2)
+
 #: make [all]       build program and module into build/
 .PHONY: all
 all:

@@ -20,7 +20,7 @@ $(O)/bench/strategies: $(STRATEGIES) bench/floor/bench.h bench/designs/crew.h $(
 # ARGS="--only work,latency --rounds 5 --scale 0.1 --json FILE"
 .PHONY: bench
 bench: deps
-	@$(MAKE) $(if $(V),,-s) --no-print-directory all $(O)/bench/floor $(O)/bench/verbs
+	@$(PARALLEL) $(if $(V),,-s) all $(O)/bench/floor $(O)/bench/verbs
 	@O="$(O)" LUA="$(LUA)" sh bench/run.sh $(ARGS)
 
 #: make bench-strategies    designs of queues, side by side; ONLY=..., DOC=doc/strategies.md
@@ -28,7 +28,7 @@ bench: deps
 # them; DOC=doc/strategies.md writes tables and plots there.
 .PHONY: bench-strategies
 bench-strategies: deps
-	@$(MAKE) $(if $(V),,-s) --no-print-directory all $(O)/bench/floor $(O)/bench/verbs $(O)/bench/strategies
+	@$(PARALLEL) $(if $(V),,-s) all $(O)/bench/floor $(O)/bench/verbs $(O)/bench/strategies
 	@O="$(O)" LUA="$(LUA)" ASK=bench/designs/strategies.lua sh bench/run.sh $(if $(ONLY),--only "$(ONLY)") \
 	  $(if $(DOC),--doc "$(DOC)") $(ARGS)
 
@@ -37,5 +37,5 @@ bench-strategies: deps
 ROUNDS ?= 20
 .PHONY: recovery
 recovery: deps
-	@$(MAKE) --no-print-directory tests
+	@$(PARALLEL) tests
 	@$(HARNESS) bench/recovery/measure.lua "$(ROUNDS)" doc/operating.md

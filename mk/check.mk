@@ -4,17 +4,28 @@ LINT_C := $(wildcard src/*/*.c src/*/*/*.c bench/*/*.c spec/*/*.c)
 LINT_FLAGS = $(CPPFLAGS) $(ALL_SEE) -Ibench/floor $(MARIADB_CFLAGS) $(LUA_CFLAGS) -std=c11 $(WARN) -Werror
 
 #: make lint        check style and layers
+# Its parts side by side, as many as there are processors; each says its output as a whole.
 .PHONY: lint
 lint: deps
-	@$(MAKE) --no-print-directory tests
+	@$(PARALLEL) tests
+	@$(PARALLEL) -Otarget -k lint-cppcheck lint-clang lint-house lint-lua
+
+.PHONY: lint-lua lint-house lint-clang lint-cppcheck
+lint-lua:
 	@luacheck -q --no-color lua spec examples bench library rockspec/*.rockspec .busted
+
+lint-house:
 	@$(call SPECS,,$(LUA)) spec/house_spec.lua
+
+lint-clang:
 	@! command -v clang >/dev/null || { echo "clang: all warnings" && \
 	  clang -fsyntax-only $(LINT_FLAGS) $(LINT_C); }
+
+lint-cppcheck: # leaks: test-asan finds them
 	@! command -v cppcheck >/dev/null || { echo cppcheck && \
 	  cppcheck -q --std=c11 --inline-suppr --error-exitcode=1 \
 	    --enable=warning,performance,portability \
-	    --suppress=memleak $(CPPFLAGS) $(ALL_SEE) src; } # leaks: test-asan finds them
+	    --suppress=memleak $(CPPFLAGS) $(ALL_SEE) src; }
 
 #: make ci          all of these, in slices: .ci/stages says how long each may take
 # .ci/stages has the list of stages and the time that each may take.

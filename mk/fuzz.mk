@@ -13,13 +13,13 @@ FUZZ_FLAGS := CC=clang O=build/fuzz SAN=fuzzer-no-link,address,undefined
 #: make fuzz        SECONDS=60: frames, URLs, durations, JSON, options, an equal share each
 .PHONY: fuzz
 fuzz: deps
-	@$(MAKE) --no-print-directory $(FUZZ_FLAGS) fuzzers
+	@$(PARALLEL) $(FUZZ_FLAGS) fuzzers
 	@O=build/fuzz sh spec/fuzz/run.sh $(SECONDS) $(FUZZ)
 
 #: make fuzz-pack   adds what the last `make fuzz` has found to the seeds
 .PHONY: fuzz-pack
 fuzz-pack: deps
-	@$(MAKE) --no-print-directory $(FUZZ_FLAGS) fuzzers
+	@$(PARALLEL) $(FUZZ_FLAGS) fuzzers
 	@O=build/fuzz sh spec/fuzz/pack.sh $(FUZZ)
 
 .PHONY: fuzzers

@@ -45,7 +45,7 @@ SPECS = env -u MAKEFLAGS -u MFLAGS $(1) NIGHTSHIFT_BUILD="$(O)" O="$(O)" $(2) \
 # ARGS=spec/core/push_spec.lua or ARGS='--filter "gives a job" spec'
 .PHONY: test
 test: deps
-	@$(MAKE) --no-print-directory tests
+	@$(PARALLEL) tests
 	@$(if $(ARGS),,sh spec/support/shards.sh "$(O)") $(call SPECS,LUA=$(LUA),$(LUA))
 
 #: make test-asan   the same under AddressSanitizer and UBSan
@@ -57,7 +57,7 @@ ASAN := detect_stack_use_after_return=1:intercept_tls_get_addr=0
 REPORT = log_path=$(CURDIR)/$(O)/report
 .PHONY: test-asan asan
 test-asan asan: deps
-	@$(MAKE) --no-print-directory O=build/asan SAN=$(SANITIZERS) tests
+	@$(PARALLEL) O=build/asan SAN=$(SANITIZERS) tests
 	@$(MAKE) --no-print-directory O=build/asan asan-run
 
 .PHONY: asan-run
@@ -71,7 +71,7 @@ asan-run:
 # module, under AddressSanitizer.
 .PHONY: test-oom oom-run
 test-oom: deps
-	@$(MAKE) --no-print-directory O=build/asan SAN=$(SANITIZERS) tests build/asan/heap
+	@$(PARALLEL) O=build/asan SAN=$(SANITIZERS) tests build/asan/heap
 	@$(MAKE) --no-print-directory O=build/asan oom-run
 
 oom-run: ARGS ?= spec/oom/sweep.lua
@@ -91,7 +91,7 @@ GC_SPECS := $(filter-out %/text_spec.lua,$(wildcard spec/lua/*_spec.lua)) spec/s
   network plans push ring schema sql_push url)
 .PHONY: test-gc gc-run
 test-gc: deps
-	@$(MAKE) --no-print-directory O=build/asan SAN=$(SANITIZERS) tests build/asan/heap
+	@$(PARALLEL) O=build/asan SAN=$(SANITIZERS) tests build/asan/heap
 	@$(MAKE) --no-print-directory O=build/asan gc-run
 
 gc-run: ARGS ?= $(GC_SPECS)
@@ -106,7 +106,7 @@ gc-run:
 # it; any that is left in the end is a failure. No suppressions are needed.
 .PHONY: test-tsan tsan-run
 test-tsan: deps
-	@$(MAKE) --no-print-directory O=build/tsan SAN=thread tests
+	@$(PARALLEL) O=build/tsan SAN=thread tests
 	@$(MAKE) --no-print-directory O=build/tsan tsan-run
 
 tsan-run: ARGS ?= spec/host
@@ -130,7 +130,7 @@ $(O)/locale/de_DE.UTF-8: .ci/deps
 
 .PHONY: test-comma
 test-comma: deps
-	@$(MAKE) --no-print-directory tests $(O)/comma.so $(O)/locale/de_DE.UTF-8
+	@$(PARALLEL) tests $(O)/comma.so $(O)/locale/de_DE.UTF-8
 	@$(if $(ARGS),,sh spec/support/shards.sh "$(O)") $(call SPECS,$(COMMA) LUA=$(LUA),$(LUA))
 
 #: make test-hostile    all specs on a server whose every default is odd
@@ -138,7 +138,7 @@ test-comma: deps
 # with: spec/support/db.lua says how.
 .PHONY: test-hostile
 test-hostile: deps
-	@$(MAKE) --no-print-directory tests
+	@$(PARALLEL) tests
 	@$(if $(ARGS),,sh spec/support/shards.sh "$(O)") $(call SPECS,NIGHTSHIFT_HOSTILE=1 LUA=$(LUA),$(LUA))
 
 #: make test-valgrind   specs of base, core and binding under valgrind
@@ -146,7 +146,7 @@ test-hostile: deps
 .PHONY: test-valgrind valgrind
 test-valgrind valgrind: ARGS ?= spec/core spec/lua
 test-valgrind valgrind: deps
-	@$(MAKE) --no-print-directory tests
+	@$(PARALLEL) tests
 	@$(call SPECS,LUA=$(LUA) NIGHTSHIFT_PATIENCE=20,valgrind -q \
 	  --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite \
 	  --child-silent-after-fork=yes $(O)/run)
@@ -156,5 +156,5 @@ test-valgrind valgrind: deps
 .PHONY: test-cut-all
 test-cut-all: ARGS = spec/core/ambiguity_spec.lua
 test-cut-all: deps
-	@$(MAKE) --no-print-directory tests
+	@$(PARALLEL) tests
 	@$(call SPECS,LUA=$(LUA) NIGHTSHIFT_CUT=all,$(LUA))

@@ -9,7 +9,7 @@ HARNESS = O="$(O)" NIGHTSHIFT_BUILD="$(O)" LUA=$(LUA) LUA_PATH="./?.lua;./lua/?.
           LUA_CPATH="$(abspath $(O))/?.so;;" $(LUA)
 .PHONY: torture
 torture: deps
-	@$(MAKE) --no-print-directory tests
+	@$(PARALLEL) tests
 	@$(HARNESS) spec/torture/run.lua "$(SECONDS)" "$(SEED)" "$(FAULTS)" "$(HOSTS)" "$(WORKERS)"
 
 #: make torture-asan    the same under AddressSanitizer and UBSan
@@ -17,7 +17,7 @@ torture: deps
 # event. What any process reports is a failure; nothing is suppressed.
 .PHONY: torture-asan torture-asan-run
 torture-asan: deps
-	@$(MAKE) --no-print-directory O=build/asan SAN=$(SANITIZERS) tests
+	@$(PARALLEL) O=build/asan SAN=$(SANITIZERS) tests
 	@$(MAKE) --no-print-directory O=build/asan torture-asan-run
 
 torture-asan-run: LUA = $(CURDIR)/$(O)/run
@@ -34,7 +34,7 @@ torture-asan-run:
 .PHONY: test-dags
 test-dags: ARGS = --filter "time and again" spec/tree/dag_spec.lua
 test-dags: deps
-	@$(MAKE) --no-print-directory tests
+	@$(PARALLEL) tests
 	@$(call SPECS,LUA=$(LUA) DAG_SECONDS="$(SECONDS)" SEED="$(SEED)",$(LUA))
 
 #: make test-million  a million jobs: what claims read stays small
@@ -43,5 +43,5 @@ test-dags: deps
 .PHONY: test-million
 test-million: ARGS = --filter "stay small" spec/designs/remedies_spec.lua
 test-million: deps
-	@$(MAKE) --no-print-directory tests
+	@$(PARALLEL) tests
 	@$(call SPECS,LUA=$(LUA) NIGHTSHIFT_MANY=1000000,$(LUA))

@@ -4,6 +4,7 @@
 ** Test-only: built to build/nst.so, never installed. Times are seconds as floats; failures are
 ** nil, message.
 */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -12,6 +13,7 @@
 #include <mysql.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
@@ -387,6 +389,32 @@ static int l_remove(lua_State *L) {
   return 0;
 }
 
+/* definitions(folder) -> the files of a database that say how its tables are (.frm, .TRG,
+** .TRN, .opt), each with size, inode and time of change, in any order; nil: no such folder. */
+static int l_definitions(lua_State *L) {
+  const char *folder = luaL_checkstring(L, 1);
+  DIR *dir = opendir(folder);
+  luaL_Buffer b;
+  struct dirent *entry;
+  struct stat st;
+  if (dir == NULL)
+    return fail(L, folder);
+  luaL_buffinit(L, &b);
+  while ((entry = readdir(dir)) != NULL) {
+    const char *kind = strrchr(entry->d_name, '.');
+    char line[400];
+    if (kind == NULL || strcmp(kind, ".ibd") == 0 || kind[1] == '\0' ||
+        fstatat(dirfd(dir), entry->d_name, &st, 0) != 0)
+      continue;
+    snprintf(line, sizeof line, "%s %lld %lld %lld.%09ld\n", entry->d_name, (long long)st.st_size,
+             (long long)st.st_ino, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+    luaL_addstring(&b, line);
+  }
+  closedir(dir);
+  luaL_pushresult(&b);
+  return 1;
+}
+
 /* ------------------------------------------------------------------- SQL */
 
 /* Adds the rows of a result: columns between tabs, a newline behind each row. */
@@ -451,14 +479,26 @@ static int l_sql(lua_State *L) {
   return good ? 1 : 2;
 }
 
-static const luaL_Reg functions[] = {
-    {"spawn", l_spawn},   {"fork", l_fork},       {"kill", l_kill},
-    {"clock", l_clock},   {"sleep", l_sleep},     {"pidfd", l_pidfd},
-    {"watch", l_watch},   {"poll", l_poll},       {"close", l_close},
-    {"reap", l_reap},     {"mkdtemp", l_mkdtemp}, {"setenv", l_setenv},
-    {"environ", l_environ}, {"getcwd", l_getcwd}, {"chdir", l_chdir},
-    {"ids", l_ids},       {"sql", l_sql},
-    {"remove", l_remove}, {NULL, NULL}};
+static const luaL_Reg functions[] = {{"spawn", l_spawn},
+                                     {"fork", l_fork},
+                                     {"kill", l_kill},
+                                     {"clock", l_clock},
+                                     {"sleep", l_sleep},
+                                     {"pidfd", l_pidfd},
+                                     {"watch", l_watch},
+                                     {"poll", l_poll},
+                                     {"close", l_close},
+                                     {"reap", l_reap},
+                                     {"mkdtemp", l_mkdtemp},
+                                     {"setenv", l_setenv},
+                                     {"environ", l_environ},
+                                     {"getcwd", l_getcwd},
+                                     {"chdir", l_chdir},
+                                     {"ids", l_ids},
+                                     {"sql", l_sql},
+                                     {"remove", l_remove},
+                                     {"definitions", l_definitions},
+                                     {NULL, NULL}};
 
 int luaopen_nst(lua_State *L) {
   luaL_newlib(L, functions);

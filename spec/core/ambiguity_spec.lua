@@ -3,7 +3,7 @@
 -- A verb that said GONE and is repeated comes to the same end as one that was
 -- never cut.
 --
--- Cut are the ends of what either side said, ± 1, and every third byte (with
+-- Cut are the ends of what either side said, ± 1, and every seventh byte (with
 -- NIGHTSHIFT_LONG=1 each) from the last statement before the COMMIT to the COMMIT's
 -- reply. With NIGHTSHIFT_CUT=all (make test-cut-all) it is every byte; where time
 -- runs slower (sanitizers, valgrind) only some of them.
@@ -15,7 +15,7 @@ local proxy = require "spec.support.proxy"
 
 local ALL = os.getenv "NIGHTSHIFT_CUT" == "all"
 local EVERY = ALL and 1 or math.ceil(proc.limit(1))
-local INSIDE = os.getenv "NIGHTSHIFT_LONG" and 1 or 3
+local INSIDE = os.getenv "NIGHTSHIFT_LONG" and 1 or 7
 
 -- The state of one job by its name and id, in one statement, so in one view.
 local STATE = [[SELECT

@@ -2,7 +2,8 @@
 -- test and per slow file, what failed with its first lines once more (CI keeps
 -- the end of long output), and as the last line "N passed, N failed, N skipped".
 -- Nothing run is a failure. With NIGHTSHIFT_TIMES=FILE each spec file's seconds are
--- added to that file: what spec/support/shards.sh is balanced by.
+-- added to that file: what spec/support/shards.sh is balanced by. The two figures behind
+-- them are the processor's seconds of the specs with their processes, and of the server.
 
 local SLOW, SLOW_FILE = 5, 10 -- seconds
 local LINES = 12 -- of a failure's message
@@ -20,6 +21,19 @@ local function told(failure)
   return table.concat(out, "\n")
 end
 
+-- Seconds of the processor that a process and its children that have ended took.
+local function processor(pid)
+  local file <close> = io.open(("/proc/%s/stat"):format(pid))
+  local sum = 0
+  local fields = file and file:read("a"):match "^.*%) (.*)" or ""
+  local n = 0
+  for field in fields:gmatch "%S+" do
+    n = n + 1
+    if n >= 12 and n <= 15 then sum = sum + tonumber(field) / 100 end -- utime, stime, of children
+  end
+  return sum
+end
+
 return function(options)
   local busted = require "busted"
   local handler = require "busted.outputHandlers.plainTerminal"(options)
@@ -33,13 +47,26 @@ return function(options)
     return nil, true
   end)
 
+  local before
+  local function spent()
+    local db = require "spec.support.db"
+    return { processor "self", db.main and db.main.process and processor(db.main.process.pid) or 0 }
+  end
+  if times then
+    busted.subscribe({ "file", "start" }, function()
+      before = spent()
+      return nil, true
+    end)
+  end
+
   busted.subscribe({ "file", "end" }, function(file)
     if file.duration and file.duration > SLOW_FILE then
       slow[#slow + 1] = ("%6.1f s  %s"):format(file.duration, file.name)
     end
     if times and file.duration then
       local out <close> = assert(io.open(times, "a"))
-      out:write(("%7.1f %s\n"):format(file.duration, file.name))
+      local after = spent()
+      out:write(("%7.1f %7.1f %7.1f %s\n"):format(file.duration, after[1] - before[1], after[2] - before[2], file.name))
     end
     return nil, true
   end)
