@@ -4,11 +4,13 @@
 -- --rounds: of every question; without, each has the number that it can afford.
 -- --scale multiplies the numbers of jobs.
 --
--- A question is a function of the stage that returns `title`, `text` (optional),
+-- A question is a file that stands in up to three places, and knows by `...` in which:
+-- required here, it returns a function of the stage; loaded by `nightshift work`, its
+-- handlers; and run as a program it measures, in a process of its own, and prints lines.
+-- The function of the stage returns `title`, `text` (optional),
 -- `rounds` (3), `ask`, a list of functions that return a line or a list of lines,
 -- and optionally `prepare` and `clean`, which run once around all rounds. In each
 -- round all of `ask` are called in turn.
-local machine = require "bench.lib.machine"
 local nightshift = require "nightshift"
 local report = require "bench.lib.report"
 local stage = require "bench.lib.stage"
@@ -83,14 +85,14 @@ end
 
 local asked = read_options()
 local s = stage.new(asked)
-local facts = machine.facts(s)
+local facts = s:facts()
 facts.scale, facts.questions = asked.scale, {}
 facts.rounds = asked.rounds or 3
 print(report.preamble(facts))
 s:warm_up()
 
 for _, name in ipairs(QUESTIONS) do
-  local question = (not asked.only or asked.only[name]) and require(("bench.questions.%s.question"):format(name))(s)
+  local question = (not asked.only or asked.only[name]) and require("bench.questions." .. name)(s)
   if question then
     question.name, question.rounds = name, asked.rounds or question.rounds or 3
     question.rows = measure(question, s)

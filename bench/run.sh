@@ -2,18 +2,25 @@
 # Starts a MariaDB server of its own for the bench, runs bench/run.lua (or $ASK)
 # against it with this script's arguments, and stops it. Called by `make bench`.
 # Everything is under $O/bench and a socket folder in /tmp; no port is opened.
+#
+# Nothing that it starts outlives it, however it ends: each process asks the kernel to
+# be told when the one above it is gone. A signal ends it at once: the questions are
+# asked in the background, as a shell hears of no signal while it waits for a command.
 set -eu
+[ "${BENCH_TIED:-}" = $PPID ] || BENCH_TIED=$PPID exec setpriv --pdeathsig TERM sh "$0" "$@"
 cd "$(dirname "$0")/.."
 build=$(cd "${O:-build}" && pwd)
 home=$build/bench
 socket_folder=$(mktemp -d)
-server=
+server= asking=
 cleanup() {
-  if [ -n "$server" ] && kill "$server" 2>/dev/null; then wait "$server" || :; fi
+  for process in $asking $server; do
+    if kill "$process" 2>/dev/null; then wait "$process" || :; fi
+  done
   rm -rf "$socket_folder" "$home/data" "$home/tmp"
 }
 trap cleanup EXIT
-trap 'exit 130' INT TERM
+trap 'exit 130' INT TERM HUP
 PATH=$PATH:/usr/sbin:/usr/local/sbin
 
 rm -rf "$home/data"
@@ -45,7 +52,7 @@ mariadb-install-db --defaults-file="$home/my.cnf" --skip-test-db \
   --auth-root-authentication-method=socket \
   --auth-root-socket-user="$(id -un)" >"$home/install.log" 2>&1 ||
   { cat "$home/install.log" >&2; exit 1; }
-mariadbd --defaults-file="$home/my.cnf" 2>>"$home/server.log" &
+setpriv --pdeathsig KILL mariadbd --defaults-file="$home/my.cnf" 2>>"$home/server.log" &
 server=$!
 client() { mariadb --no-defaults -S "$socket_folder/s.sock" -u "$(id -un)" "$@"; }
 tries=0
@@ -60,4 +67,7 @@ client -e "CREATE DATABASE floor CHARACTER SET utf8mb4;
 here=$(pwd)
 export LUA_PATH="$here/?.lua;$here/lua/?.lua;$here/lua/?/init.lua;;"
 export LUA_CPATH="$build/?.so;;"
-"${LUA:-lua5.4}" "${ASK:-bench/run.lua}" "$build" "$socket_folder/s.sock" "$@"
+setpriv --pdeathsig KILL "${LUA:-lua5.4}" "${ASK:-bench/run.lua}" "$build" "$socket_folder/s.sock" "$@" &
+asking=$!
+wait $asking
+asking=

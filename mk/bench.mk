@@ -38,4 +38,4 @@ ROUNDS ?= 20
 .PHONY: recovery
 recovery: deps
 	@$(PARALLEL) tests
-	@$(HARNESS) bench/recovery/measure.lua "$(ROUNDS)" doc/operating.md
+	@$(HARNESS) bench/recovery.lua "$(ROUNDS)" doc/operating.md

@@ -5,8 +5,8 @@
 -- connection of their own (bench/designs/strategies.c), but for "host", where they are those
 -- of one `nightshift work`.
 local designs = require "spec.support.designs"
-local host = require "bench.lib.host"
 local nightshift = require "nightshift"
+local processes = require "bench.lib.processes"
 local stage = require "bench.lib.stage"
 local tables = require "bench.lib.tables"
 
@@ -110,7 +110,8 @@ local fill = {}
 
 function fill.own(s, _, rows, buried)
   if buried > 0 then
-    stage.output_of(("%s/bench/verbs '%s' claim jobs=%d batch=1000"):format(s.build, s:url "nightshift", buried))
+    local command = ("%s/bench/verbs '%s' claim jobs=%d batch=1000"):format(s.build, s:url "nightshift", buried)
+    stage.output_of(processes.tied(command))
   end
   local queue = queue_id(s)
   assert(s.db:execute "DELETE FROM nightshift_ready")
@@ -132,8 +133,8 @@ local function command(s, verb, c, options)
   local words = {}
   for name, value in pairs(options) do words[#words + 1] = ("%s=%d"):format(name, value) end
   table.sort(words)
-  return ("%s/bench/strategies '%s' nightshift '%s' %s %s %s %s %s"):format(s.build, s.socket, s:url "nightshift",
-    verb, c.way, c.group, c.strategy or "-", table.concat(words, " "))
+  return processes.tied(("%s/bench/strategies '%s' nightshift '%s' %s %s %s %s %s"):format(s.build, s.socket,
+    s:url "nightshift", verb, c.way, c.group, c.strategy or "-", table.concat(words, " ")))
 end
 
 local function status(s, name)
@@ -200,7 +201,7 @@ local function under_host(s, c, asked)
   local files = host_files(c, asked)
   local line
   do
-    local _ <close> = host.start { url = s:url "nightshift", build = s.build, workers = asked.workers,
+    local _ <close> = processes.start_host { url = s:url "nightshift", build = s.build, workers = asked.workers,
       script = files.jobs, options = c.group ~= "own" and "--adopt " .. files.mapping or nil }
     line = watch(s, c, asked)
   end

@@ -12,7 +12,6 @@
 -- between the lines that say so, and the plots into the folder of its name. --from
 -- measures nothing: prints what an earlier --json has kept.
 local contenders = require "bench.designs.contenders"
-local machine = require "bench.lib.machine"
 local nightshift = require "nightshift"
 local stage = require "bench.lib.stage"
 local standings = require "bench.designs.standings"
@@ -287,7 +286,7 @@ if asked.from then
   results = recall(facts, asked)
 else
   local s = stage.new(asked)
-  facts, results = machine.facts(s), new_results(asked)
+  facts, results = s:facts(), new_results(asked)
   measure_all(s, asked, results)
   keep(facts, asked, results)
 end

@@ -1,4 +1,5 @@
--- What the bench asks /proc: which processes descend from one, and the processor
+-- The processes of the bench: hosts and measuring programs, none of which outlives
+-- the one that has started it; which processes descend from one, and the processor
 -- time that one, or those it has waited for, have used. Times are seconds.
 local processes = {}
 
@@ -57,6 +58,45 @@ end
 function processes.server(db)
   local path = assert(db:execute "SELECT @@pid_file AS path")[1].path
   return assert(tonumber(read(path) or nil), "the server's process is not known")
+end
+
+--- A command for a shell that becomes it: should this process end, even be killed, the
+-- kernel sends the command a signal.
+---@param command string a program and its arguments
+---@param signal string? KILL
+function processes.tied(command, signal)
+  return ("exec setpriv --pdeathsig %s %s"):format(signal or "KILL", command)
+end
+
+local host_methods = {}
+local host_meta = { __index = host_methods, __close = function(self) self:stop() end }
+
+local COMMAND = "echo $$; NIGHTSHIFT_URL='%s' %s 2>&1"
+local WORK = "'%s/bin/nightshift' work %s --workers %d %s"
+
+--- Starts `nightshift work` and waits until all its workers are there. Its first line
+-- says its process, so that it can be told to end; the pipe is its log.
+---@param asked {url: string, build: string, workers: integer, script: string?, options: string?}
+function processes.start_host(asked)
+  local work = WORK:format(asked.build, asked.script or "bench/questions/work.lua", asked.workers, asked.options or "")
+  local pipe = assert(io.popen(COMMAND:format(asked.url, processes.tied(work, "QUIT"))))
+  local self = setmetatable({ pid = assert(pipe:read "n"), pipe = pipe, log = {} }, host_meta)
+  repeat
+    local line = pipe:read "L"
+    if not line then error("bench: the host does not start: " .. table.concat(self.log), 0) end
+    table.insert(self.log, line)
+  until line:find "host.ready"
+  return self
+end
+
+--- Ends it and waits until it and all its processes are gone.
+function host_methods:stop()
+  if not self.pipe then return end
+  os.execute("kill -TERM " .. self.pid)
+  table.insert(self.log, self.pipe:read "a")
+  local ended = self.pipe:close()
+  self.pipe = nil
+  if not ended then error("bench: the host failed: " .. table.concat(self.log), 0) end
 end
 
 return processes

@@ -43,6 +43,35 @@ function stage.new(asked)
   return self
 end
 
+local function read(path)
+  local file <close> = io.open(path)
+  return file and file:read "a" or ""
+end
+
+local function hardware()
+  return {
+    processors = tonumber(stage.output_of "nproc"),
+    processor = read "/proc/cpuinfo":match "model name%s*:%s*([^\n]*)" or "processor",
+    memory_mb = tonumber(read "/proc/meminfo":match "MemTotal:%s*(%d+)") // 1024,
+    system = stage.output_of "uname -sr",
+    load = read "/proc/loadavg":match "^%S+",
+  }
+end
+
+local function versions(db)
+  return {
+    nightshift = nightshift._VERSION, lua = _VERSION, server = assert(db:execute "SELECT VERSION() AS v")[1].v,
+    commit = stage.output_of "git rev-parse --short HEAD 2>/dev/null || true",
+  }
+end
+
+--- What the figures are measured on: machine, versions, and the server's settings as the
+-- lines that run.sh has given to it.
+function methods:facts()
+  local settings = read(self.build .. "/bench/settings"):gsub("%s+$", ""):gsub("\n", ", ")
+  return { machine = hardware(), versions = versions(self.db), settings = settings }
+end
+
 --- A number of jobs at this scale: whole batches, and at least one.
 function methods:jobs(n, batch)
   batch = batch or 1
@@ -62,7 +91,7 @@ end
 -- The lines that a measuring program prints.
 local function lines_of(command)
   local lines = {}
-  for text in stage.output_of(command):gmatch "[^\n]+" do lines[#lines + 1] = assert(nightshift.decode(text)) end
+  for text in stage.output_of(processes.tied(command)):gmatch "[^\n]+" do lines[#lines + 1] = assert(nightshift.decode(text)) end
   assert(#lines > 0, "bench: prints nothing: " .. command)
   return lines
 end

@@ -1,10 +1,18 @@
 -- What a host and its workers take of memory (PSS: a page that n processes share
 -- counts as a n-th of one for each), after each worker has run a hundred jobs.
---   memory.lua URL BUILD [SCALE]
+--   lua5.4 bench/questions/memory.lua URL BUILD [SCALE]
 -- SCALE multiplies the number of workers, 500.
-local host = require "bench.lib.host"
 local nightshift = require "nightshift"
 local processes = require "bench.lib.processes"
+
+local function question(s)
+  return {
+    title = "Memory per worker",
+    rounds = 1,
+    ask = { function() return s:program("memory", s.scale) end },
+  }
+end
+if ... == "bench.questions.memory" then return question end
 
 local url, build, scale = arg[1], arg[2], tonumber(arg[3] or 1)
 local workers = math.max(2, math.floor(500 * scale))
@@ -47,7 +55,7 @@ end
 
 local db <close> = assert(nightshift.open(url))
 clear(db)
-local h <close> = host.start { url = url, build = build, workers = workers }
+local h <close> = processes.start_host { url = url, build = build, workers = workers }
 fill(db)
 await_end(db)
 local all, ours, n = 0, 0, 0

@@ -1,10 +1,33 @@
--- 20,000 workers on one host, and a process per job.
---   workers.lua URL BUILD [SCALE]
+-- 20,000 workers on one host, and a process per job. Prints a JSON line for each row.
+--   lua5.4 bench/questions/workers.lua URL BUILD [SCALE]
 -- All workers meet: a job that ends only when as many are running as there are
 -- workers, one for each of them, proves that all are busy at one moment. Then they
 -- run jobs of one second each for a minute. SCALE multiplies workers and jobs.
-local host = require "bench.lib.host"
+local core = require "nightshift.core"
 local nightshift = require "nightshift"
+local processes = require "bench.lib.processes"
+
+-- What `nightshift work` runs.
+local handlers = {
+  noop = function() end,
+  -- Ends when as many as the payload says have begun: when all are busy at once.
+  -- They look 4,000 times a second, all together.
+  meet = function(job)
+    assert(nightshift.shared:incr("here", 1))
+    while assert(nightshift.shared:get "here") < job.payload do core.sleep(job.payload / 4000 * (0.5 + math.random())) end
+  end,
+  second = function() core.sleep(1) end,
+}
+if ... == "bench/questions/workers.lua" then return handlers end
+
+local function question(s)
+  return {
+    title = "Many workers",
+    rounds = 1,
+    ask = { function() return s:program("workers", s.scale) end },
+  }
+end
+if ... == "bench.questions.workers" then return question end
 
 local url, build, scale = arg[1], arg[2], tonumber(arg[3] or 1)
 local workers = math.max(2, math.floor(20000 * scale))
@@ -39,7 +62,7 @@ local function await(name, n)
 end
 
 local function start(n, options)
-  return host.start { url = url, build = build, script = "bench/questions/workers/handlers.lua", workers = n,
+  return processes.start_host { url = url, build = build, script = "bench/questions/workers.lua", workers = n,
     options = options }
 end
 

@@ -14,7 +14,7 @@ return function(s)
       function() return s:beside("claim + ack, batch 100, C", floor("claim", 100), verbs("claim", 100)) end,
       function()
         return s:beside("`nightshift work`, 8 workers, beside claim + ack in batches of 100", floor("claim", 100),
-          function() return s:program("work/program", jobs, 8, PAYLOAD)[1] end)
+          function() return s:program("work", jobs, 8, PAYLOAD)[1] end)
       end,
     },
   }

@@ -1,10 +1,21 @@
 -- Jobs of one queue beside a host's own prune of a large tree of another, that is a day too
 -- old: how late they start, from the push on. Prints a JSON line.
---   lua5.4 prune.lua URL BUILD SCALE
--- A push every 5 ms or so. "before" is what was pushed until the prune began.
-local host = require "bench.lib.host"
+--   lua5.4 bench/questions/prune.lua URL BUILD SCALE
+-- A push every 5 ms or so. "before" is what was pushed until the prune began. The
+-- handlers are those of bench/questions/latency.lua.
 local nightshift = require "nightshift"
+local processes = require "bench.lib.processes"
 local tables = require "bench.lib.tables"
+
+local function question(s)
+  return {
+    title = "Beside a prune",
+    text = "One job every 5 ms, from its push to its handler, before and while the host deletes the history of a tree"
+      .. " of 300,000 children of another.",
+    ask = { function() return s:program("prune", s.scale) end },
+  }
+end
+if ... == "bench.questions.prune" then return question end
 
 local url, build, scale = arg[1], arg[2], tonumber(arg[3])
 local CHILDREN = math.max(1000, 300000 * scale // 1)
@@ -65,7 +76,7 @@ local function at(sorted, share) return sorted[math.max(1, math.ceil(#sorted * s
 
 local root, last = plant()
 tables.rest(db)
-local h <close> = host.start { url = url, build = build, workers = 2, script = "bench/questions/latency/handlers.lua" }
+local h <close> = processes.start_host { url = url, build = build, workers = 2, script = "bench/questions/latency.lua" }
 local begun = nightshift.clock()
 repeat push_some() until nightshift.clock() > begun + FIRST_PRUNE and not is_there(last)
 local going = nightshift.clock()

@@ -1,10 +1,26 @@
--- Fills a database with jobs of all states, quickly, by SQL; then asks what people ask.
---   lua5.4 looking.lua URL BUILD SCALE
+-- What people ask while there is much of everything: fills a database with jobs of
+-- all states, quickly, by SQL; then asks. Prints a JSON line per answer.
+--   lua5.4 bench/questions/looking.lua URL BUILD SCALE
 -- At scale 1: 100,000 claimed jobs, in batches of 500, 500,000 ready, 350,000 scheduled and
 -- 50,000 waiting ones of two queues, and five million that have ended, each fiftieth dead.
--- Prints a JSON line per question.
 local nightshift = require "nightshift"
 local report = require "bench.lib.report"
+
+local function question(s)
+  return {
+    title = "Looking at large tables",
+    text = "With 5 million finished jobs, a million live ones, and 100,000 of those claimed, in 200 batches: how long"
+      .. " an answer takes. Ten times each, the first one not counted.",
+    rounds = 1,
+    prepare = function()
+      assert(s.db:execute "CREATE OR REPLACE DATABASE looking CHARACTER SET utf8mb4")
+      s:init "looking"
+    end,
+    clean = function() assert(s.db:execute "DROP DATABASE looking") end,
+    ask = { function() return s:script("looking", "looking", s.scale) end },
+  }
+end
+if ... == "bench.questions.looking" then return question end
 
 local url, scale = arg[1], tonumber(arg[3])
 local db <close> = assert(nightshift.open { url = url, read_timeout = "10m" }) -- it makes millions of rows at once

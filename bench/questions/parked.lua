@@ -1,11 +1,82 @@
 -- A million polling jobs that are parked: what they cost while none of them is due,
 -- and whether they start when they are, a thousand a second. Prints a JSON line.
---   lua5.4 parked.lua URL BUILD SCALE idle|due
+--   lua5.4 bench/questions/parked.lua URL BUILD SCALE idle|due
 -- Processor time is in percent of one processor.
-local host = require "bench.lib.host"
+--
+-- What a poll costs after many polls is not a row of the bench: claims one job and
+-- gives it back "not yet", again and again, and compares the last thousand rounds
+-- with the first.
+--   lua5.4 bench/questions/parked.lua URL polls [N] [DELAY] [hold]
+-- DELAY is what `again` is given, seconds: 0 goes to the ready jobs at once, more
+-- goes by way of the scheduled ones. With `hold` a transaction that reads is open
+-- meanwhile, as a backup's, so that purge removes no row. The url is of a database
+-- with our tables and nothing else in it.
 local nightshift = require "nightshift"
 local processes = require "bench.lib.processes"
 local tables = require "bench.lib.tables"
+
+-- What `nightshift work` runs. A poll's payload is the server's clock minus this
+-- machine's monotonic one; it notes by how much it was started late, µs, and comes
+-- back in a year.
+local handlers = {
+  poll = function(job)
+    return job:again(365 * 86400, math.floor(nightshift.clock() * 1e6 + job.payload - job.due))
+  end,
+}
+if ... == "bench/questions/parked.lua" then return handlers end
+
+local function question(s)
+  return {
+    title = "Parked polling jobs",
+    text = "A million of them. Processor time of all the host's processes, and of the server, as parts of one"
+      .. " processor; then a thousand a second fall due, poll and are parked again.",
+    rounds = 1,
+    ask = {
+      function() return s:program("parked", s.scale, "idle") end,
+      function() return s:program("parked", s.scale, "due") end,
+    },
+  }
+end
+if ... == "bench.questions.parked" then return question end
+
+-- A poll's cost at first and in the end, as a JSON line.
+local function measure_polls(url, n, delay, hold)
+  local SAMPLE = 1000
+  local db <close> = assert(nightshift.open(url))
+  local reader <close> = hold == "hold" and tables.hold(nightshift.open, url) or nil
+  local q = db:queue "polls"
+  local id = assert(q:push("poll", { n = 1 }))
+
+  local function median(list)
+    table.sort(list)
+    return list[(#list + 1) // 2]
+  end
+
+  -- Microseconds of a round in the middle of a sample.
+  local function sample()
+    local times = {}
+    for i = 1, SAMPLE do
+      local begun = nightshift.clock()
+      local job = assert(q:claim { wait = 5 })
+      assert(job:again(delay, i))
+      times[i] = nightshift.clock() - begun
+    end
+    return median(times) * 1e6
+  end
+
+  local first = sample()
+  for _ = 1, math.max(0, n // SAMPLE - 2) do sample() end
+  local last = sample()
+
+  local function count(table_name) return db:execute("SELECT COUNT(*) AS n FROM nightshift_" .. table_name)[1].n end
+  local polls = assert(db:job(id)).polls
+  print(assert(nightshift.encode {
+    polls = polls, delay = delay, hold = reader ~= nil, first_us = first, last_us = last, ratio = last / first,
+    job = count "job", ready = count "ready", scheduled = count "scheduled", attempt = count "attempt",
+  }))
+end
+
+if arg[2] == "polls" then return measure_polls(arg[1], tonumber(arg[3]) or 100000, tonumber(arg[4]) or 0, arg[5]) end
 
 local url, build, scale, what = arg[1], arg[2], tonumber(arg[3]), arg[4]
 local PARKED = math.max(1000, 1000000 * scale // 1)
@@ -21,7 +92,7 @@ local queue = tables.ask(db, "SELECT id AS n FROM nightshift_queue WHERE name = 
 local function sleep(seconds) assert(os.execute("sleep " .. math.max(0, seconds))) end
 
 local function start_host()
-  return host.start { url = url, build = build, workers = 8, script = "bench/questions/parked/handlers.lua" }
+  return processes.start_host { url = url, build = build, workers = 8, script = "bench/questions/parked.lua" }
 end
 
 local function used_by(pids)

@@ -1,7 +1,7 @@
 -- Deleted rows that purge cannot remove: the same work with and without a
 -- transaction that reads, open elsewhere for the whole run, as a backup's. Prints a
 -- JSON line: each figure of both, and what one costs beside the other.
---   lua5.4 purge.lua URL BUILD SCALE WHAT
+--   lua5.4 bench/questions/purge.lua URL BUILD SCALE WHAT
 -- WHAT is one of
 --   claim BATCH    settles a batch and claims the next, by the C library
 --   work           `nightshift work` drains a queue
@@ -9,9 +9,33 @@
 --   handle         a job is pushed and claimed by a handle, one after the other
 --   host           jobs trickle through an idle host, from the push to the verdict
 -- Before the last two, as many jobs have been worked off while purge was blocked.
-local host = require "bench.lib.host"
 local nightshift = require "nightshift"
+local processes = require "bench.lib.processes"
 local tables = require "bench.lib.tables"
+
+-- What `nightshift work` runs: one does nothing, one comes back as often as its
+-- payload says.
+local handlers = {
+  noop = function() end,
+  returns = function(job)
+    if job.polls < job.payload then return job:again(0) end
+  end,
+}
+if ... == "bench/questions/purge.lua" then return handlers end
+
+local function question(s)
+  local function ask(...)
+    local words = { ... }
+    return function() return s:program("purge", s.scale, table.unpack(words)) end
+  end
+  return {
+    title = "Purge blocked",
+    text = "The same without and with a transaction that reads, open elsewhere for the whole run, as a backup's; what"
+      .. " one costs beside the other. Of the last two rows, 300,000 jobs had been worked off by then.",
+    ask = { ask("claim", 100), ask("claim", 1000), ask "work", ask "lanes", ask "handle", ask "host" },
+  }
+end
+if ... == "bench.questions.purge" then return question end
 
 local url, build, scale, what = arg[1], arg[2], tonumber(arg[3]), arg[4]
 local JOBS = math.max(2000, 100000 * scale // 1000 * 1000)
@@ -27,7 +51,7 @@ assert(q:push "noop") -- makes the queue
 local queue = tables.ask(db, "SELECT id AS n FROM nightshift_queue WHERE name = 'bench'")
 
 local function start_host(options)
-  return host.start { url = url, build = build, workers = 8, script = "bench/questions/purge/handlers.lua",
+  return processes.start_host { url = url, build = build, workers = 8, script = "bench/questions/purge.lua",
     options = options }
 end
 
@@ -68,7 +92,8 @@ end
 local measures = {}
 
 function measures.claim()
-  local pipe <close> = assert(io.popen(("%s/bench/verbs '%s' claim jobs=%d batch=%s"):format(build, url, JOBS, arg[5])))
+  local command = ("%s/bench/verbs '%s' claim jobs=%d batch=%s"):format(build, url, JOBS, arg[5])
+  local pipe <close> = assert(io.popen(processes.tied(command)))
   return { rate = assert(nightshift.decode(pipe:read "a")).rate }
 end
 

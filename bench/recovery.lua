@@ -5,17 +5,45 @@
 --     make recovery [ROUNDS=20]
 -- Times run from just before the fault (or from the moment the server accepts
 -- connections again) to the first line of the job's handler, on one machine.
-
+-- This file is also what the measured processes run: the handlers of the hosts, and
+-- with the arguments `claim URL QUEUE` a program that claims one job, says so, and
+-- holds it until it is killed.
 local nightshift = require "nightshift"
 local nst = require "nst"
+
+-- Each start is a line in $RECOVERY_FILE: the monotonic time, the job, its run, the
+-- worker, the host.
+local function started(job)
+  local file <close> = assert(io.open(os.getenv "RECOVERY_FILE", "ab"))
+  file:write(("%.6f %d %d %d %s\n"):format(nightshift.clock(), job.id, job.run, nst.ids(), os.getenv "RECOVERY_HOST"))
+end
+
+-- `hold` stays in its first run and returns in the next; `note` returns at once.
+local handlers = {
+  hold = function(job)
+    started(job)
+    while job.run == 1 and not job:cancelled() do nst.sleep(0.1) end
+  end,
+  note = started,
+}
+if ... and (...):find "/recovery%.lua$" then return handlers end
+
+if ... == "claim" then
+  local handle = assert(nightshift.open(arg[2]))
+  local job = assert(handle:queue(arg[3]):claim { wait = 10 })
+  print("claimed " .. job.id)
+  io.flush()
+  while true do os.execute "sleep 3600" end
+end
+
 local db = require "spec.support.db"
 local host = require "spec.support.host"
 local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
 
-local rounds = assert(math.tointeger(tonumber(arg[1])), "usage: measure.lua ROUNDS [PAGE]")
+local rounds = assert(math.tointeger(tonumber(arg[1])), "usage: recovery.lua ROUNDS [PAGE]")
 local page = arg[2]
-local JOBS = proc.root .. "/bench/recovery/jobs.lua"
+local JOBS = proc.root .. "/bench/recovery.lua"
 
 -- What takes half a minute each time is measured in several places at once.
 local AT_ONCE = 5
@@ -154,7 +182,7 @@ measure("host stopped for long (SIGSTOP)", "the same; when it comes back its lat
 
 local function holder()
   local id = assert(handle:queue("q"):push "hold")
-  local p = proc.start { proc.lua, proc.root .. "/bench/recovery/claim.lua", url, "q" }
+  local p = proc.start { proc.lua, JOBS, "claim", url, "q" }
   p:wait_line("^claimed", 20)
   return p, id
 end

@@ -1,12 +1,35 @@
 -- From the call of q:push to the first line of the handler, under a host that
--- sleeps, and under one that is half as busy as it can be. Prints a JSON line for
--- each.
---   latency.lua URL BUILD [SCALE]
---   latency.lua URL feed RATE FILE     the load: RATE jobs a second until FILE is gone
+-- sleeps, and under one that is half as busy as it can be; beside a push and a claim
+-- by one connection in bare SQL. Prints a JSON line for each.
+--   lua5.4 bench/questions/latency.lua URL BUILD [SCALE]
+--   lua5.4 bench/questions/latency.lua URL feed RATE FILE
+-- The second is the load: RATE jobs a second until FILE is gone.
 -- One clock: the monotonic one of the machine, which the handler reads first and
 -- returns, and which is read here before the push. So a figure has in it the push's
 -- own commit, the ring, and the claim's commit.
 local nightshift = require "nightshift"
+local processes = require "bench.lib.processes"
+
+-- What `nightshift work` runs: "start" says when it was started, "noop" is
+-- the load around it.
+local handlers = {
+  start = function() return nightshift.clock() end,
+  noop = function() end,
+}
+if ... == "bench/questions/latency.lua" then return handlers end
+
+local function question(s)
+  local ask = {
+    function()
+      local line = s:floor("latency", { jobs = s:jobs(1000) })
+      line.what = "bare SQL: one connection pushes, commits, claims, commits"
+      return line
+    end,
+  }
+  table.insert(ask, function() return s:program("latency", s.scale) end)
+  return { title = "From push to handler", ask = ask }
+end
+if ... == "bench.questions.latency" then return question end
 
 local url, build, scale = arg[1], arg[2], tonumber(arg[3] or 1)
 local WORKERS = 2
@@ -55,16 +78,8 @@ local function wait_until(what, sql, ...)
     if ask(sql, ...) ~= 0 then return end
     sleep(0.01)
   end
-  error(("bench: %s does not come, see %s/bench/latency.log"):format(what, build), 0)
+  error(("bench: %s does not come"):format(what), 0)
 end
-
--- Runs 'command' in the background; its pid.
-local function spawn(command)
-  local pipe <close> = assert(io.popen(("%s >>%s/bench/latency.log 2>&1 & echo $!"):format(command, build)))
-  return assert(pipe:read "n")
-end
-
-local HOSTS = "SELECT COUNT(*) = ? AS n FROM nightshift_holder WHERE kind = 'host' AND dead IS NULL"
 
 -- Half of the jobs a second that are pushed and done, both at once.
 local function half_of_all()
@@ -100,20 +115,24 @@ local function tell(what, late, more)
     :format(what, at(late, 0.5), at(late, 0.99), late[#late], #late, more or ""))
 end
 
-os.execute(("mkdir -p %s/bench; : >%s/bench/latency.log"):format(build, build))
-local host = spawn(("NIGHTSHIFT_URL='%s' exec %s/bin/nightshift work bench/questions/latency/handlers.lua --workers %d")
-  :format(url, build, WORKERS))
-local feeding = os.tmpname()
-local ok, message = pcall(function()
-  wait_until("the host", HOSTS, 1)
+-- Pushes so many jobs a second beside this process, until it is closed.
+local function feed(rate)
+  local file = os.tmpname()
+  local command = ("%s bench/questions/latency.lua '%s' feed %.0f %s"):format(arg[-1] or "lua5.4", url, rate, file)
+  local pipe = assert(io.popen(processes.tied(command)))
+  return setmetatable({}, { __close = function()
+    os.remove(file)
+    pipe:close()
+  end })
+end
+
+do
+  local _ <close> = processes.start_host { url = url, build = build, workers = WORKERS,
+    script = "bench/questions/latency.lua" }
   sample(math.min(FIRST, IDLE), 0.005) -- statements get prepared, pages warm
   tell("push to handler start, idle", sample(IDLE, 0.015))
   local rate = half_of_all()
-  spawn(("%s bench/questions/latency/program.lua '%s' feed %.0f %s"):format(arg[-1] or "lua5.4", url, rate, feeding))
+  local _ <close> = feed(rate)
   sleep(0.5)
   tell("push to handler start, half load", sample(BUSY, 0.01), (',"load":%.0f'):format(rate))
-end)
-os.remove(feeding)
-os.execute("kill -TERM " .. host)
-wait_until("the end of the host", HOSTS, 0)
-if not ok then error(message, 0) end
+end

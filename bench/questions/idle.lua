@@ -1,12 +1,21 @@
--- What a host costs while there is nothing to do: its processor time and the
--- server's, and what it asks the server. Prints a JSON line for each number of
--- workers.
---   lua5.4 idle.lua URL BUILD SECONDS WORKERS…
+-- What a host with nothing to do costs: its processor time and the server's, and
+-- what it asks the server. Prints a JSON line for each number of workers.
+--   lua5.4 bench/questions/idle.lua URL BUILD SECONDS WORKERS…
 -- A second is quiet when no statement reached the server in it. The server's own
 -- time is measured first, without a host, and taken off.
-local host = require "bench.lib.host"
 local nightshift = require "nightshift"
 local processes = require "bench.lib.processes"
+
+local function question(s)
+  return {
+    title = "An idle host",
+    text = "Processor time of all the host's processes, and of the server on its behalf, as parts of one processor;"
+      .. " statements to the server; how many of the seconds had none.",
+    rounds = 1,
+    ask = { function() return s:program("idle", math.max(2, 20 * math.min(s.scale, 1) // 1 | 0), 8, 500) end },
+  }
+end
+if ... == "bench.questions.idle" then return question end
 
 local url, build, seconds = arg[1], arg[2], math.tointeger(tonumber(arg[3]))
 local SETTLE = math.min(12, seconds) -- seconds until a host has done its first round of looking
@@ -48,7 +57,7 @@ end
 local alone = watch {}
 for i = 4, #arg do
   local workers = tonumber(arg[i])
-  local h = host.start { url = url, build = build, workers = workers }
+  local h = processes.start_host { url = url, build = build, workers = workers }
   sleep(SETTLE)
   local together, of_host, statements, quiet = watch(processes.below(h.pid))
   h:stop()
