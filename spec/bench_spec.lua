@@ -1,6 +1,7 @@
 -- The bench still measures what the tables are: a very small one, whose figures
 -- say nothing.
 
+local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 
@@ -48,6 +49,21 @@ describe("the bench", function()
       assert.is_true(out:find("### " .. question.title, 1, true) ~= nil, question.name)
     end
   end)
+
+  -- They used to stay for ever: the hosts of a bench that was killed, with hundreds of
+  -- workers, and its server.
+  for _, signal in ipairs { "TERM", "INT", "KILL" } do
+    it("leaves no process behind when it gets a SIG" .. signal, function()
+      local p = proc.start { "make", "--no-print-directory", "bench", "ARGS=--only memory --rounds 1 --scale 0.02" }
+      eventually(function() return #host.members(p.pid) == 10 end, 120)
+      local all = host.family(p.pid)
+      p:signal(signal)
+      p:wait()
+      for _, pid in ipairs(all) do
+        eventually(function() return not host.name(pid) end)
+      end
+    end)
+  end
 
   it("says which questions there are", function()
     local status, p = bench "--only nonsense"

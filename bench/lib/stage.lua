@@ -90,8 +90,8 @@ end
 
 -- The lines that a measuring program prints.
 local function lines_of(command)
-  local lines = {}
-  for text in stage.output_of(processes.tied(command)):gmatch "[^\n]+" do lines[#lines + 1] = assert(nightshift.decode(text)) end
+  local lines, output = {}, stage.output_of(processes.tied(command))
+  for text in output:gmatch "[^\n]+" do lines[#lines + 1] = assert(nightshift.decode(text)) end
   assert(#lines > 0, "bench: prints nothing: " .. command)
   return lines
 end

@@ -64,11 +64,11 @@ run(([[INSERT INTO nightshift_finished (id, queue_id, name, payload, priority, o
     0, 0, 0, 10, 5, 1, 1, ? - ?, ? - seq, 'cancel', seq
   FROM seq_1_to_%d]]):format(NAME, PAYLOAD, ended), now, HOUR, now)
 
-local function ask(what, question)
+local function ask(what, answer)
   local times, most = {}, 0
   for i = 0, 10 do
     local begun = nightshift.clock()
-    assert(question(i))
+    assert(answer(i))
     times[i] = (nightshift.clock() - begun) * 1000
     if i > 0 then most = math.max(most, times[i]) end
   end

@@ -13,8 +13,9 @@ local handlers = {
   -- Ends when as many as the payload says have begun: when all are busy at once.
   -- They look 4,000 times a second, all together.
   meet = function(job)
-    assert(nightshift.shared:incr("here", 1))
-    while assert(nightshift.shared:get "here") < job.payload do core.sleep(job.payload / 4000 * (0.5 + math.random())) end
+    local shared = nightshift.shared
+    assert(shared:incr("here", 1))
+    while assert(shared:get "here") < job.payload do core.sleep(job.payload / 4000 * (0.5 + math.random())) end
   end,
   second = function() core.sleep(1) end,
 }

@@ -295,7 +295,6 @@ end)
 
 -- Unique keys: who has one is told, and a push may keep that job in place of its own.
 describe("unique keys:", function()
-  local PROGRAMS = proc.root .. "/spec/support/programs/"
 
   local function keep(key) return { unique = { key = key, on_conflict = "keep" } } end
 
@@ -441,7 +440,7 @@ describe("unique keys:", function()
       local handle <close> = assert(nightshift.open(url))
       local q = handle:queue "q"
       local keepers = {}
-      for i = 1, 3 do keepers[i] = proc.start { proc.lua, PROGRAMS .. "keeper.lua", url, "150" } end
+      for i = 1, 3 do keepers[i] = proc.start { proc.lua, "spec/support/programs.lua", "keeper", url, "150" } end
       local left = 3
       while left > 0 do
         local job = q:claim { wait = 0.1 }

@@ -3,7 +3,7 @@
 local crew = require "spec.support.crew"
 local db = require "spec.support.db"
 local host = require "spec.support.host"
-local ledger = require "spec.support.ledger"
+local ledger = require "spec.support.crew".ledger
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 
@@ -12,7 +12,6 @@ local proc = require "spec.support.proc"
 describe("concurrent claimers", function()
   -- 20,000 jobs with NIGHTSHIFT_LONG.
   local CLAIMERS, JOBS = 200, os.getenv "NIGHTSHIFT_LONG" and 20000 or 4000
-  local PROGRAMS = proc.root .. "/spec/support/programs/"
 
   -- Starts n programs, lets them go together, waits; returns id -> how often.
   local function run(program, url, n)
@@ -20,8 +19,8 @@ describe("concurrent claimers", function()
     local started = {}
     os.execute("mkfifo " .. folder .. "/go")
     for i = 1, n do
-      started[i] = proc.start { "/bin/sh", "-c", ("exec %s %s '%s' %s/ids.%d < %s/go")
-        :format(proc.lua, PROGRAMS .. program, url, folder, i, folder) }
+      started[i] = proc.start { "/bin/sh", "-c", ("exec %s spec/support/programs.lua %s '%s' %s/ids.%d < %s/go")
+        :format(proc.lua, program, url, folder, i, folder) }
     end
     local go = assert(io.open(folder .. "/go", "w"))
     for _, p in ipairs(started) do p:wait_line("ready", 120) end
@@ -49,7 +48,7 @@ describe("concurrent claimers", function()
     local items = {}
     for i = 1, JOBS do items[i] = { "x", i } end
     local ids = assert(handle:queue("load"):push_many(items))
-    local seen = run("claimer.lua", url, CLAIMERS)
+    local seen = run("claimer", url, CLAIMERS)
     for _, id in ipairs(ids) do assert.equal(1, seen[tostring(id)], "job " .. id) end
     assert.equal(0, twice(seen))
     assert.equal(tostring(JOBS), (db.sql("SELECT COUNT(*) FROM nightshift_finished WHERE outcome = 'done'", name)))
@@ -62,7 +61,7 @@ describe("concurrent claimers", function()
     local url, name = db.empty()
     db.sql([[CREATE TABLE naive (id INT PRIMARY KEY, state INT NOT NULL, KEY (state, id));
       INSERT INTO naive SELECT seq, 0 FROM seq_1_to_2000]], name)
-    assert.is_true(twice(run("naive.lua", url, 50)) > 0)
+    assert.is_true(twice(run("naive", url, 50)) > 0)
   end)
 end)
 

@@ -4,7 +4,7 @@ local crew = require "spec.support.crew"
 local designs = require "spec.support.designs"
 local host = require "spec.support.host"
 local lab = require "spec.support.lab"
-local ledger = require "spec.support.ledger"
+local ledger = require "spec.support.crew".ledger
 local nst = require "nst"
 local proc = require "spec.support.proc"
 

@@ -3,7 +3,7 @@
 local crew = require "spec.support.crew"
 local host = require "spec.support.host"
 local lab = require "spec.support.lab"
-local ledger = require "spec.support.ledger"
+local ledger = require "spec.support.crew".ledger
 local nightshift = require "nightshift"
 local nst = require "nst"
 local servers = require "spec.support.db"

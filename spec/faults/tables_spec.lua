@@ -7,7 +7,6 @@ local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
 
-local PROGRAMS = proc.root .. "/spec/support/programs/"
 
 -- Each table that some verb writes, and when its trigger comes.
 local TRIGGERS = { job = "INSERT", lease = "INSERT", finished = "INSERT", attempt = "INSERT", running = "INSERT",
@@ -24,7 +23,7 @@ local function tangle(name)
 end
 
 local function saboteur(url, how)
-  local p = proc.start { proc.lua, PROGRAMS .. "saboteur.lua", url, how }
+  local p = proc.start { proc.lua, "spec/support/programs.lua", "saboteur", url, how }
   p:wait_line "^armed"
   return p
 end

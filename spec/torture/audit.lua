@@ -9,9 +9,8 @@
 --     report.findings      -- {{kind =, text =}, …}
 --     report.counts        -- what was looked at
 
+local checks = require "spec.torture.checks"
 local journal = require "spec.torture.journal"
-local logs = require "spec.torture.logs"
-local old_tree = require "spec.torture.old_tree"
 
 local audit = {}
 
@@ -115,7 +114,7 @@ local function read_history(db)
   local history, attempts = {}, {}
   each(db, [[SELECT id, outcome, reason, run, parent, JSON_VALUE(payload, '$.tag') AS tag,
     CAST(JSON_VALUE(payload, '$.after') AS SIGNED) AS after
-    FROM nightshift_finished WHERE id > ? AND name <> ']] .. old_tree.NAME .. [[' ORDER BY id LIMIT 5000]],
+    FROM nightshift_finished WHERE id > ? AND name <> ']] .. checks.old_tree.NAME .. [[' ORDER BY id LIMIT 5000]],
     function(row) history[row.id] = row end)
   local live = {}
   each(db, "SELECT id FROM nightshift_job WHERE id > ? ORDER BY id LIMIT 5000", function(row) live[row.id] = true end)
@@ -559,13 +558,13 @@ function audit.run(db, folder)
   end
   for id, verbs in pairs(self.verbs) do self:check_verbs(id, verbs) end
   self:check_runs()
-  logs.check(folder, self.told, self.faults, found)
-  logs.mended(folder, found)
+  checks.logs.check(folder, self.told, self.faults, found)
+  checks.logs.mended(folder, found)
   self:check_signals()
   self:check_effects(db)
   self:check_born()
   self:check_leftovers(db)
-  old_tree.finish(db, found)
+  checks.old_tree.finish(db, found)
   return { findings = self.findings, counts = self.counts }
 end
 

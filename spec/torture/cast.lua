@@ -2,6 +2,7 @@
 -- meddler, the signaller, the pruner, and who reads the log of a host. Keeps them running:
 -- who ends is started again under a new name, and an end that nobody asked for is a finding.
 
+local nightshift = require "nightshift"
 local nst = require "nst"
 local host = require "spec.support.host"
 local journal = require "spec.torture.journal"
@@ -62,14 +63,15 @@ local function kind_of_host(place) return HOSTS[(place - 1) % #HOSTS + 1] end
 
 local function arguments(self, kind, place, name)
   local seed = self.seed + self.made
-  local program = proc.root .. "/spec/torture/" .. kind .. ".lua"
+  local own = proc.root .. "/spec/torture/" .. kind .. ".lua"
+  local outsiders = proc.root .. "/spec/torture/outsiders.lua"
   local url = url_of(self, place)
-  if kind == "claimer" then return { proc.lua, program, url, seed } end
-  if kind == "pusher" then return { proc.lua, program, url, seed, self.folder, name } end
-  if kind == "meddler" then return { proc.lua, program, self.url, seed, self.folder } end
-  if kind == "pruner" then return { proc.lua, program, self.url, seed, self.folder, name } end
-  if kind == "signaller" then return { proc.lua, program, self.url, self.folder } end
-  local args = { proc.program, "work", proc.root .. "/spec/torture/jobs.lua", "--workers", self.workers,
+  if kind == "claimer" then return { proc.lua, own, url, seed } end
+  if kind == "pusher" then return { proc.lua, own, url, seed, self.folder, name } end
+  if kind == "meddler" then return { proc.lua, outsiders, kind, self.url, seed, self.folder } end
+  if kind == "pruner" then return { proc.lua, outsiders, kind, self.url, seed, self.folder, name } end
+  if kind == "signaller" then return { proc.lua, outsiders, kind, self.url, self.folder } end
+  local args = { proc.program, "work", proc.root .. "/spec/torture/outcomes.lua", "--workers", self.workers,
     "--drain-timeout", "3s" }
   local more = kind_of_host(place)
   return table.move(more, 1, #more, #args + 1, args)
@@ -80,7 +82,7 @@ end
 local function start_read(self, name, options)
   local pipe = ("%s/%s.pipe"):format(self.folder, name)
   assert(shell("mkfifo %s", pipe))
-  local reader = proc.start { proc.lua, proc.root .. "/spec/torture/reader.lua", pipe, env = options.env }
+  local reader = proc.start { proc.lua, proc.root .. "/spec/torture/outsiders.lua", "reader", pipe, env = options.env }
   local process = proc.start { "sh", "-c", ('exec "$@" 2>\'%s\''):format(pipe), "sh", env = options.env,
     table.unpack(options) }
   process.err, reader.pipe = reader.out, pipe
@@ -226,6 +228,33 @@ function Cast:dismiss(kind, seconds)
     end
   end
   self:tend()
+end
+
+local QUEUES <const> = { "a", "b", "c" }
+
+local function item(tag, kind)
+  return { "work", { tag = tag, kind = kind },
+    { backoff = 0.2, max_attempts = 3, timeout = proc.limit(30), max_polls = 6, max_crashes = 3 } }
+end
+
+--- Pushes many jobs of one kind at once into one queue, written down as a pusher's are. What
+-- such a job does is not left to chance: kinds are those of outcomes.lua.
+-- @tparam string kind
+-- @tparam integer n
+-- @tparam[opt] string queue else one of its choice
+-- @treturn boolean whether they are there; false too when nobody knows
+function Cast:push_burst(kind, n, queue)
+  local handle <close> = nightshift.open(self.url)
+  if not handle then return false end
+  self.pushes = self.pushes or journal.writer(self.folder, "pushes")
+  self.bursts = (self.bursts or 0) + 1
+  local tag, items = ("burst.%d"):format(self.bursts), {}
+  for i = 1, n do items[i] = item(("%s.%d"):format(tag, i), kind) end
+  self.pushes("intend", tag, "bulk", n)
+  local ids, _, code = handle:queue(queue or QUEUES[math.random(3)]):push_many(items)
+  if ids then self.pushes("acked", tag, table.concat(ids, ","))
+  else self.pushes(code == "GONE" and "doubt" or "refused", tag, code or "NONE") end
+  return ids ~= nil
 end
 
 --- Processes of ours that live: those whose environment has the mark.

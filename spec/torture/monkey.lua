@@ -4,9 +4,8 @@
 
 local nightshift = require "nightshift"
 local nst = require "nst"
-local burst = require "spec.torture.burst"
+local checks = require "spec.torture.checks"
 local host = require "spec.support.host"
-local old_tree = require "spec.torture.old_tree"
 
 local monkey = {}
 local faults = {}
@@ -166,20 +165,20 @@ local function reload_each_second(cast)
   local member = list[math.random(math.max(1, #list))]
   if not member or member.reloading then return end
   member.reloading = true
-  burst.push(cast, "long", 2 * cast.workers)
+  cast:push_burst("long", 2 * cast.workers)
   for second = 0, 9 do cast:later(second, function() reload(cast, member) end) end
   cast:later(10, function() member.reloading = nil end)
 end
 
 -- All workers are to leave while they have many short jobs in their hands.
 local function leave_with_full_windows(cast)
-  if not burst.push(cast, "quick", 500) then return end
+  if not cast:push_burst("quick", 500) then return end
   nst.sleep(math.random() * 0.3)
   for _, member in ipairs(cast:ready_hosts()) do reload(cast, member) end
 end
 
 -- More lines than who reads slowly can read. Now and then nobody reads for a while.
-local function flood_log(cast) burst.push(cast, "logs", 200) end
+local function flood_log(cast) cast:push_burst("logs", 200) end
 
 local function stop_reader(cast)
   local list = {}
@@ -248,7 +247,7 @@ fault("reloaded every second", 3, "reload", reload_each_second)
 fault("full windows at a reload", 4, "reload", leave_with_full_windows)
 fault("log flooded", 3, "log", flood_log)
 fault("log not read for a while", 3, "log", stop_reader)
-fault("large old tree", 2, "prune", old_tree.plant)
+fault("large old tree", 2, "prune", checks.old_tree.plant)
 fault("pruner killed", 3, "prune", function(cast) kill_member(cast, "pruner", "KILL") end)
 fault("signaller killed", 1, "program", function(cast) kill_member(cast, "signaller", "KILL") end)
 fault("session cut", 6, "server", function(cast) cut(cast, 1) end)

@@ -7,7 +7,7 @@
 --   finish TIME ID RUN PID VERDICT            just before the verdict is given
 --   asks   TIME ID RUN                        it will wait for a signal, which signaller.lua sends
 --   logged TIME ID RUN N                      N lines have been given to job:log
---   holds  TIME ID RUN WHO                    it lasts until places.lua has counted
+--   holds  TIME ID RUN WHO                    it lasts until checks.lua has counted
 --   bad    TIME ID RUN text                   something the job saw and must not see
 --
 -- What handlers push is in `pushes`, as pusher.lua writes it.
@@ -30,7 +30,7 @@ local MENU = {
   { "dirty", 6 }, { "clean", 6 }, { "keeps", 2 },
 }
 
--- What a job of a kind does, of many that are pushed at once (burst.lua); others choose.
+-- What a job of a kind does, of many that are pushed at once (Cast:push_burst); others choose.
 local KINDS = { quick = { "ack", "ack", "ack", "spawn" }, leaf = { "ack" }, long = { "longer" }, logs = { "logs" },
   place = { "place" } }
 
@@ -347,5 +347,8 @@ function outcomes.run(job, instead)
 end
 
 outcomes.note, outcomes.finish = note, finish
+
+-- Hosts have this file as their handlers.
+if (...):find "%.lua$" then return { work = function(job) return outcomes.run(job) end } end
 
 return outcomes

@@ -12,11 +12,10 @@ local nst = require "nst"
 local nightshift = require "nightshift"
 local audit = require "spec.torture.audit"
 local cast_of = require "spec.torture.cast"
+local checks = require "spec.torture.checks"
 local db = require "spec.support.db"
 local journal = require "spec.torture.journal"
 local monkey = require "spec.torture.monkey"
-local old_tree = require "spec.torture.old_tree"
-local places = require "spec.torture.places"
 local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
 
@@ -94,7 +93,7 @@ local function look_at_waiting()
   if not ok then return end
   local place <close> = handle
   pcall(audit.waiting, place, function(...) cast:found(...) end)
-  pcall(old_tree.look, place, function(...) cast:found(...) end)
+  pcall(checks.old_tree.look, place, function(...) cast:found(...) end)
 end
 
 local LATE <const> = 0.5 -- seconds that a sleep may last longer before it is a fault of the machine
@@ -157,7 +156,7 @@ local function calm_down()
   resume()
   drain()
   progress "drained"
-  places.check(cast, 25)
+  checks.places.check(cast, 25)
   drain()
   cast.leaving = true
   assert(io.open(folder .. "/quiet", "w")):close()

@@ -1,0 +1,161 @@
+--- What is looked at beside the journals: large old trees, the places of workers, the logs
+-- of hosts. The audit and run.lua call them.
+
+local nst = require "nst"
+local journal = require "spec.torture.journal"
+local proc = require "spec.support.proc"
+
+-- ---------------------------------------------------------------- old trees
+
+-- Large trees that ended long ago, as ballast for prunes: hosts delete them beside all
+-- else. Nobody runs their jobs, so the audit leaves them out (`NAME`) but for one thing:
+-- nothing of a tree goes before what is below it, and in the end all has gone.
+local old_tree = {}
+
+--- The name of their jobs.
+old_tree.NAME = "ballast"
+
+local CHILDREN <const> = 20000
+local FIRST <const> = 1 << 40 -- above all other ids
+
+local planted = 0
+
+--- Plants one, all of it done two days ago. When the server does not take it: none.
+function old_tree.plant(cast)
+  local root = FIRST + planted * (CHILDREN + 1)
+  planted = planted + 1
+  pcall(cast.server.sql, cast.server, ([[BEGIN;
+    INSERT INTO nightshift_finished (id, queue_id, name, payload, priority, outcome, run, attempts, polls, crashes,
+      lost, max_attempts, max_crashes, backoff, timeout, created, finished_at, parent, root, on_fail, nonce)
+    SELECT %d + seq, (SELECT MIN(id) FROM nightshift_queue), '%s', '1', 100, 'done', 1, 0, 0, 0, 0, 1, 1, 1, 1, 1,
+      (UNIX_TIMESTAMP() - 2 * 86400) * 1000000, IF(seq = 0, NULL, %d), IF(seq = 0, NULL, %d), 'cancel', 1
+    FROM seq_0_to_%d;
+    INSERT INTO nightshift_child SELECT %d, seq, %d + seq FROM seq_1_to_%d;
+    COMMIT]]):format(root, old_tree.NAME, root, root, CHILDREN, root, root, CHILDREN), cast.database)
+end
+
+--- Of each one that is there, the top is; `found` gets a kind and a text.
+function old_tree.look(db, found)
+  local rows = db:execute([[SELECT c.root AS id, COUNT(*) AS n FROM nightshift_finished c
+    LEFT JOIN nightshift_finished p ON p.id = c.root
+    WHERE c.name = ? AND c.root IS NOT NULL AND p.id IS NULL GROUP BY c.root]], old_tree.NAME)
+  for _, row in ipairs(rows or {}) do
+    found("half pruned", ("%d jobs of tree %d are there, and its top has gone"):format(row.n, row.id))
+  end
+end
+
+--- In the end: prunes what is left of them, and looks that nothing is.
+function old_tree.finish(db, found)
+  local n, message = db:prune { done = "1d" }
+  if not n then found("prune", "a prune of old trees said: " .. message) end
+  n = assert(db:execute("SELECT COUNT(*) AS n FROM nightshift_finished WHERE name = ?", old_tree.NAME))[1].n
+  if n > 0 then found("left over", n .. " jobs of old trees") end
+  n = assert(db:execute("SELECT COUNT(*) AS n FROM nightshift_child WHERE parent >= ?", FIRST))[1].n
+  if n > 0 then found("left over", n .. " rows in nightshift_child of old trees") end
+end
+
+-- ------------------------------------------------------------------- places
+
+-- Has every host the places of all its workers, after all that it went through? Jobs that
+-- last until they are told are pushed, more than hosts claim ahead; each host has to run as
+-- many of them at once as it has workers.
+local places = {}
+
+local AHEAD <const> = 70 -- jobs per worker: more than one is ever sent
+
+-- Jobs that are held, by the name of the host.
+local function held(folder)
+  local by = {}
+  for w in journal.lines(folder, "runs") do
+    if w[1] == "holds" then by[w[5]] = (by[w[5]] or 0) + 1 end
+  end
+  return by
+end
+
+-- A host that has fewer, or more; nil: none. Those that were told to end do not count, but
+-- who takes their places does.
+local function wrong(cast)
+  local by = held(cast.folder)
+  for _, host in ipairs(cast:all "host") do
+    if not host.expected and by[host.name] ~= cast.workers then return host, by[host.name] or 0 end
+  end
+end
+
+--- Looks for `seconds` at most; calls cast:found for who has less, or more.
+-- @tparam Cast cast only hosts work any more, and nothing breaks
+function places.check(cast, seconds)
+  local stop = nst.clock() + proc.limit(seconds)
+  local n = AHEAD * #cast:all "host" * cast.workers
+  while not cast:push_burst("place", n, "a") and nst.clock() < stop do nst.sleep(0.2) end -- all may take these
+  local short, runs
+  repeat
+    nst.sleep(0.2)
+    cast:tend()
+    short, runs = wrong(cast)
+  until not short or nst.clock() > stop
+  if short then
+    cast:found("places", "%s runs %d jobs at once, and has %d workers", short.name, runs, cast.workers)
+  end
+  assert(io.open(cast.folder .. "/go", "w")):close()
+end
+
+-- --------------------------------------------------------------------- logs
+
+-- What hosts have logged, as files NAME.err in the folder of a torture. Did one of them find
+-- a live job that was nowhere, and mend it? And are all lines of job:log there, but for those
+-- that the log says it dropped? Only hosts that came to their
+-- end are judged, and only runs whose end was accepted: those their host has heard to the end.
+local logs = {}
+
+local LAST <const> = 10 -- seconds before a host's end in which its log was always read
+
+-- Lines of job:log by job, and how many of all kinds were dropped; what is no whole line.
+local function read(path)
+  local seen, dropped, broken = {}, 0, nil
+  for line in io.lines(path) do
+    local id = line:match "event=job.log id=(%d+)"
+    if id then seen[math.tointeger(id)] = (seen[math.tointeger(id)] or 0) + 1 end
+    dropped = dropped + (line:match "event=log.dropped lines=(%d+)" or 0)
+    if not line:find "^ts=%S+ level=%l+ event=%l+" then broken = line:sub(1, 100) end
+  end
+  return seen, dropped, broken
+end
+
+-- Was it killed, or near its end stopped, or its log not read? nil: it has not ended, or
+-- well.
+local function judged(faults)
+  local ended, unread
+  for _, fault in ipairs(faults or {}) do
+    if fault.how == "well" then ended = fault.at end
+    if fault.how:find "^reader" or fault.how:find "^host%-CONT" then unread = fault.at end
+  end
+  return ended and (not unread or unread < ended - LAST)
+end
+
+--- Jobs that were mended had been lost.
+function logs.mended(folder, found)
+  for line in io.popen(("grep -hs 'event=job.mended' '%s'/host*.err"):format(folder)):lines() do
+    found("nowhere", "mended: job " .. (line:match "id=(%d+)" or line))
+  end
+end
+
+--- @tparam string folder
+-- @tparam table told host -> {[job] = lines that its accepted runs gave to job:log}
+-- @tparam table faults whom -> {{at =, how =}, …}
+-- @tparam function found gets a kind and a text
+function logs.check(folder, told, faults, found)
+  for host, jobs in pairs(told) do
+    if judged(faults[host]) then
+      local seen, dropped, broken = read(("%s/%s.err"):format(folder, host))
+      local missing = 0
+      for id, n in pairs(jobs) do missing = missing + math.max(0, n - (seen[id] or 0)) end
+      if missing > dropped then
+        found("log", ("%s: %d lines of its jobs are not in its log, which says that it dropped %d"):format(host,
+          missing, dropped))
+      end
+      if broken then found("log", ("%s: not a line: %s"):format(host, broken)) end
+    end
+  end
+end
+
+return { logs = logs, old_tree = old_tree, places = places }
