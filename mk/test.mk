@@ -33,6 +33,14 @@ $(O)/meddle.so: spec/c/meddle.c
 	$(SAY) LINK $@
 	$(Q)$(CC) -D_GNU_SOURCE -std=c11 -O2 $(WARN) -fPIC -shared -pthread -Wl,-z,nodelete -o $@ $< -ldl
 
+# The checks in C: of the host's pure parts, and the crash sweep of the shared dict.
+$(O)/host-units: spec/unit/host.c $(filter-out $(O)/host/main.o,$(HOST_O)) $(LUAC_O) $(PRIV_O) $(LIBRARY)
+	$(Q)$(CC) $(CPPFLAGS) $(ALL_SEE) $(LUA_CFLAGS) $(NS_CFLAGS) -UNDEBUG $(LDFLAGS) -o $@ \
+	  $(filter-out %.h,$^) $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(LUA_LIBS) -lm
+
+$(O)/shared-units: spec/unit/shared.c src/base/ns_dict.c $(filter-out $(O)/base/ns_dict.o,$(BASE_O))
+	$(Q)$(CC) $(CPPFLAGS) $(ALL_SEE) $(NS_CFLAGS) -DNS_CRASH -UNDEBUG $(LDFLAGS) -o $@ $(filter-out %.h,$^)
+
 .PHONY: tests
 tests: all $(O)/nst.so $(O)/run $(O)/proxy $(O)/meddle.so
 

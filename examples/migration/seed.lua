@@ -4,7 +4,21 @@ local nightshift = require "nightshift"
 local url = require "socket.url"
 
 local folder, base, limit = arg[1], arg[2], math.tointeger(tonumber(arg[3] or 50000))
-local here = arg[0]:match "^(.*/)" or "./"
+-- As it was published.
+local TABLE = [[
+CREATE TABLE `migration_task` (
+  `id` int(10) unsigned NOT NULL AUTO_INCREMENT,
+  `status` varchar(20) CHARACTER SET utf8 COLLATE utf8_bin NOT NULL,
+  `iteration` tinyint(3) unsigned NOT NULL,
+  `claimedBy` char(35) DEFAULT NULL,
+  `claimedAt` datetime DEFAULT NULL,
+  `completedAt` datetime DEFAULT NULL,
+  `imageUrl` varchar(500) NOT NULL,
+  PRIMARY KEY (`id`),
+  KEY `byClaim` (`claimedBy`,`status`),
+  KEY `byStatus` (`status`,`completedAt`,`claimedAt`) USING BTREE
+) ENGINE=InnoDB DEFAULT CHARSET=utf8]]
+
 local db = assert(nightshift.open()) -- $NIGHTSHIFT_URL, else a private server
 
 local function address(path)
@@ -13,9 +27,8 @@ local function address(path)
   return base .. "/" .. table.concat(parts, "/")
 end
 
-local definition <close> = assert(io.open(here .. "table.sql"))
 assert(db:execute "DROP TABLE IF EXISTS migration_task")
-assert(db:execute(definition:read "a"))
+assert(db:execute(TABLE))
 
 local find = "find -L '%s/' -type f -readable -printf '%%P\\0' 2>/dev/null"
 local pipe <close> = assert(io.popen(find:format(folder:gsub("'", "'\\''"))))

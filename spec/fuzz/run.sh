@@ -1,11 +1,34 @@
 #!/bin/sh
 # run.sh SECONDS TARGET…: runs each fuzz target for an equal share of the time,
 # from the seeds in spec/fuzz/corpus/TARGET.tar, which are unpacked into
-# $O/corpus. What the run finds new stays in $O/found until the next run;
-# pack.sh adds it to the seeds. The input that broke something is
-# $O/fuzz-TARGET-crash-…; run it again with `$O/fuzz-TARGET FILE`. Ends with 1
-# when one broke.
+# $O/corpus. What the run finds new stays in $O/found until the next run. The
+# input that broke something is $O/fuzz-TARGET-crash-…; run it again with
+# `$O/fuzz-TARGET FILE`. Ends with 1 when one broke.
+#
+# run.sh pack TARGET…: adds to the seeds of each target what the last run found
+# and the seeds do not reach, and packs them into spec/fuzz/corpus/TARGET.tar.
+# The same seeds make the same archive, to the byte.
 set -u
+
+pack() {
+  for target; do
+    seeds="$O/corpus/$target"
+    [ -d "$seeds" ] || { echo "$target has not run: make fuzz" >&2; return 1; }
+    "$O/fuzz-$target" -merge=1 "$seeds" "$O/found/$target" >"$O/fuzz-$target.log" 2>&1
+    (cd "$seeds" && find . -type f -printf '%P\n' | LC_ALL=C sort) |
+      tar --format=ustar --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=644 \
+        -cf "spec/fuzz/corpus/$target.tar" -C "$seeds" -T -
+    echo "$target: $(tar -tf "spec/fuzz/corpus/$target.tar" | wc -l) inputs"
+  done
+}
+
+if [ "$1" = pack ]; then
+  shift
+  set -e
+  pack "$@"
+  exit
+fi
+
 share=$(($1 / ($# - 1)))
 [ "$share" -gt 0 ] || share=1
 shift
@@ -23,10 +46,11 @@ for target; do
   rm -rf "$seeds" "$found"
   mkdir -p "$seeds" "$found"
   tar -xf "spec/fuzz/corpus/$target.tar" -C "$seeds" || exit
-  dictionary="spec/fuzz/$target.dict"
+  dictionary="$O/$target.dict"
+  sed -n "/^# $target\$/,/^\$/p" spec/fuzz/words.dict >"$dictionary"
   if nice "$O/fuzz-$target" -max_total_time="$share" -timeout=10 -rss_limit_mb=1024 -max_len=4096 \
     -artifact_prefix="$O/fuzz-$target-" -print_final_stats=1 \
-    $([ ! -f "$dictionary" ] || echo "-dict=$dictionary") \
+    $([ ! -s "$dictionary" ] || echo "-dict=$dictionary") \
     "$found" "$seeds" >"$log" 2>&1
   then
     passed=$((passed + 1))

@@ -4,11 +4,11 @@
 
 local proc = require "spec.support.proc"
 
--- Builds a program of spec/unit/unit.mk and runs it; it says each group that it has checked.
+-- Builds a program of mk/test.mk and runs it; it says each group that it has checked.
 local function assert_checks(name, groups)
   local folder = proc.build:gsub("^" .. proc.root:gsub("%p", "%%%0") .. "/", "")
-  local status, out, err = proc.run { "/usr/bin/env", "make", "-s", "-f", "Makefile", "-f", "spec/unit/unit.mk",
-    "O=" .. folder, folder .. "/" .. name, timeout = 300 }
+  local status, out, err = proc.run { "/usr/bin/env", "make", "-s", "O=" .. folder, folder .. "/" .. name,
+    timeout = 300 }
   assert.equal(0, status, out .. err)
   status, out, err = proc.run { proc.build .. "/" .. name, timeout = 120 }
   assert.equal(0, status, out .. err)

@@ -6,7 +6,7 @@
 
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
-local span = require "nightshift.span"
+local span = require "nightshift.decimal".span
 
 local output = {}
 

@@ -1,9 +1,9 @@
 --- Command work: hands the handler files to the host.
 
 local address = require "nightshift.address"
+local adopt = require "nightshift.cli.adopt"
 local core = require "nightshift.core"
 local context = require "nightshift.cli.context"
-local mapping = require "nightshift.cli.mapping"
 local options = require "nightshift.options"
 local unserved = require "nightshift.report.unserved"
 
@@ -212,7 +212,7 @@ end
 
 function work.commands.work(args)
   local queues = work.parse_queues(args.queues)
-  local mappings = mapping.load("--adopt", args.adopt)
+  local mappings = adopt.mappings("--adopt", args.adopt)
   check_alter(args, mappings)
   if args.drop_triggers then return drop_triggers(args, mappings) end
   for _, given in ipairs(mappings or {}) do given.allow_alter = given.allow_alter or args.allow_alter end

@@ -10,7 +10,7 @@
 
 local core = require "nightshift.core"
 local owed = require "nightshift.report.owed"
-local span = require "nightshift.span"
+local span = require "nightshift.decimal".span
 
 local why = {}
 
