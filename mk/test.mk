@@ -38,7 +38,7 @@ $(O)/host-units: spec/unit/host.c $(filter-out $(O)/host/main.o,$(HOST_O)) $(LUA
 	$(Q)$(CC) $(CPPFLAGS) $(ALL_SEE) $(LUA_CFLAGS) $(NS_CFLAGS) -UNDEBUG $(LDFLAGS) -o $@ \
 	  $(filter-out %.h,$^) $(MARIADB_LIBS) $(JANSSON_LIBS) $(UV_LIBS) $(LUA_LIBS) -lm
 
-$(O)/shared-units: spec/unit/shared.c src/base/ns_dict.c $(filter-out $(O)/base/ns_dict.o,$(BASE_O))
+$(O)/shared-units: spec/unit/shared.c src/base/shared/dict.c $(filter-out $(O)/base/shared/dict.o,$(BASE_O))
 	$(Q)$(CC) $(CPPFLAGS) $(ALL_SEE) $(NS_CFLAGS) -DNS_CRASH -UNDEBUG $(LDFLAGS) -o $@ $(filter-out %.h,$^)
 
 .PHONY: tests
@@ -94,9 +94,9 @@ oom-run:
 # processes have nothing to gain. (`make test-oom` collects at every single
 # allocation once.)
 STRIDE ?= 97
-GC_SPECS := $(filter-out %/text_spec.lua,$(wildcard spec/lua/*_spec.lua)) spec/shared/dict_spec.lua \
-  spec/shared/mutex_spec.lua $(patsubst %,spec/core/%_spec.lua,claim cut listen liveness names \
-  network plans push ring schema sql_push url)
+GC_SPECS := $(filter-out %/text_spec.lua,$(wildcard spec/lua/*_spec.lua)) spec/shared/verbs_spec.lua \
+  $(patsubst %,spec/core/%_spec.lua,claim cut listen liveness names \
+  network push ring schema sql_push url)
 .PHONY: test-gc gc-run
 test-gc: deps
 	@$(PARALLEL) O=build/asan SAN=$(SANITIZERS) tests build/asan/heap

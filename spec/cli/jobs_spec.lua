@@ -28,19 +28,8 @@ describe("queues and jobs:", function()
     return "cli" .. names
   end
 
-  local function ok(argv, stdin)
-    local result = run(argv, stdin)
-    assert.equal("", result.err)
-    assert.equal(0, result.exit)
-    return result.out
-  end
-
-  local function fails(exit, argv, ...)
-    local result = run(argv)
-    assert.equal(exit, result.exit, result.err .. result.out)
-    for _, text in ipairs { ... } do assert.is_truthy(result.err:find(text, 1, true), result.err) end
-    return result
-  end
+  local function ok(argv, stdin) return proc.succeeds(argv, url, { stdin = stdin }) end
+  local function fails(exit, argv, ...) return proc.fails(exit, argv, url, ...) end
 
   describe("push", function()
     it("takes a negative number as a payload, not for an option", function()
@@ -164,8 +153,8 @@ describe("queues and jobs:", function()
         ok { "cancel", tostring(one), tostring(two), "--reason", "not needed" })
       assert.equal("not needed", db:job(one).reason)
       assert.equal(two .. " retried\n", ok { "retry", tostring(two) })
-      local result = fails(1, { "retry", tostring(one), tostring(two) }, two .. ": ", "(STATE)")
-      assert.equal(one .. " retried\n", result.out)
+      local out = fails(1, { "retry", tostring(one), tostring(two) }, two .. ": ", "(STATE)")
+      assert.equal(one .. " retried\n", out)
       fails(1, { "cancel", tostring(1 << 60) }, "(NOT_FOUND)")
     end)
 
@@ -242,9 +231,9 @@ describe("queues and jobs:", function()
       q:claim():ack()
       q:claim():discard "x"
       assert.equal("nothing to delete\n", ok { "prune" })
-      local result = fails(2, { "prune", "--done", "0", "--dead", "never" },
+      local _, err = fails(2, { "prune", "--done", "0", "--dead", "never" },
         "0 dead, 0 cancelled jobs would be deleted")
-      assert.is_truthy(result.err:find "nightshift: %d+ done, ")
+      assert.is_truthy(err:find "nightshift: %d+ done, ")
       assert.is_truthy(ok({ "prune", "--done", "0", "--dead", "never", "--yes" }):find "^deleted %d+ job")
       assert.equal("nothing to delete\n", ok { "prune", "--done", "0", "--dead", "never" })
     end)
@@ -334,23 +323,8 @@ describe("a job and all below it:", function()
 
   after_each(function() db:close() end)
 
-  local function run(argv, env)
-    local exit, out, err = proc.nightshift(argv, url, { env = env })
-    return { exit = exit, out = out, err = err }
-  end
-
-  local function ok(argv, env)
-    local result = run(argv, env)
-    assert.equal("", result.err)
-    assert.equal(0, result.exit)
-    return result.out
-  end
-
-  local function fails(exit, argv, ...)
-    local result = run(argv)
-    assert.equal(exit, result.exit, result.err .. result.out)
-    for _, text in ipairs { ... } do assert.is_truthy(result.err:find(text, 1, true), result.err) end
-  end
+  local function ok(argv, env) return proc.succeeds(argv, url, { env = env }) end
+  local function fails(exit, argv, ...) return proc.fails(exit, argv, url, ...) end
 
   local function family(n)
     local parent = assert(q:push "parent")

@@ -209,7 +209,7 @@ describe("a published table", function()
 
   -- name, definition, how rows are added, the mapping as Lua text, which rows are done
   local TABLES = {
-    { "migration_task", read "examples/migration/table.sql",
+    { "migration_task", read "examples/migration/seed.lua":match "CREATE TABLE.-=utf8",
       "(status, iteration, imageUrl) SELECT 'open', 0, CONCAT('http://localhost/', seq)",
       [[{ table = "migration_task", name = "task", strategy = "update_limit",
       status = { column = "status", open = "open", processing = "processing", done = "complete" },

@@ -1,6 +1,9 @@
--- What dies, and what becomes of its jobs.
+-- What dies or is stopped, and what becomes of its jobs: workers, zygote, keeper and host that
+-- are killed; running jobs that are told, halted, and get SIGTERM and SIGKILL.
 
+local db = require "spec.support.db"
 local host = require "spec.support.host"
+local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
 
@@ -190,11 +193,274 @@ describe("kill -9 of the host", function()
     end)
     h:signal "KILL"
     h:wait()
-    eventually(function()
-      for _, pid in ipairs(family) do
-        if host.name(pid) then return false end
+    host.await_gone(family)
+  end)
+end)
+
+local ONCE = { timeout = 0.2, max_attempts = 1 }
+
+-- ThreadSanitizer keeps signals back until the program calls the system.
+local function signals_arrive()
+  if os.getenv "SAN" ~= "thread" then return true end
+  pending "not under ThreadSanitizer: a loop gets no signals"
+end
+
+-- Runs one job that has a timeout until it has ended; the job, the log and
+-- whether the worker lived on.
+local function work(body)
+  local script = ("local spin = function() while true do end end\nreturn { job = function(job) %s end }"):format(body)
+  local id = assert(q:push("job", nil, ONCE))
+  local status, log = host.drain(url, script, { "--drain-within", "1", "--workers", "1" })
+  assert.equal(0, status, log)
+  return handle:job(id), log, not log:find "worker.died"
+end
+
+-- The steps of stopping are half a second, one and two: on a busy machine a worker may come
+-- late for one of them, and gets the next. One of three is in time.
+local function work_until(body, fits)
+  local job, log, lives
+  for _ = 1, 3 do
+    job, log, lives = work(body)
+    if fits(job) then break end
+  end
+  return job, log, lives
+end
+
+-- Each is stopped by the hook, at the line that is in the message.
+local halted = {
+  ["a loop"] = { "\nwhile true do end", 2 },
+  ["a loop with a pcall in it"] = {
+    "while true do pcall(function() local x = 0 for i = 1, 1e9 do x = x + i end end) end", 1 },
+  ["pcalls in pcalls"] = { [[
+    local function deep(n) while true do pcall(n > 0 and deep or spin, n - 1) end end
+    deep(5)]] },
+  ["a loop in a coroutine"] = { "\ncoroutine.wrap(function() while true do end end)()", 2 },
+  ["a coroutine that is older than the question"] = { [[
+    local co = coroutine.create(function() while true do coroutine.yield() end end)
+    while true do coroutine.resume(co) end]] },
+  ["a coroutine that swallows it"] = { [[
+    while true do coroutine.resume(coroutine.create(spin)) end]] },
+  ["a coroutine's close"] = { [[
+    local co = coroutine.create(function() local x <close> = setmetatable({}, { __close = spin }) coroutine.yield() end)
+    coroutine.resume(co)
+    coroutine.close(co)]] },
+  ["a metamethod"] = { "return setmetatable({}, { __index = function() while true do end end }).x", 1 },
+  ["a sort"] = { "table.sort({ 3, 2, 1 }, function() while true do end end)", 1 },
+  ["calls of C functions"] = { "while true do os.execute 'sleep 0.01' end" },
+}
+
+describe("a job over its timeout is stopped with the place it was at:", function()
+  local jobs, log = {}, nil
+
+  setup(function() -- all in one run
+    local where = db.fresh()
+    local lab <close> = assert(nightshift.open(where))
+    local script = { "local spin = function() while true do end end return {" }
+    for name, case in pairs(halted) do
+      jobs[name] = assert(lab:queue "q":push(name, nil, ONCE))
+      script[#script + 1] = ("[%q] = load(%q, '=code', 't', setmetatable({ spin = spin }, { __index = _G })),"):format(
+        name, case[1])
+    end
+    script[#script + 1] = "}"
+    local status
+    status, log = host.drain(where, table.concat(script, "\n"), { "--drain-within", "1", "--workers", "3" })
+    assert.equal(0, status, log)
+    for name, id in pairs(jobs) do jobs[name] = lab:job(id) end
+  end)
+
+  for name, case in pairs(halted) do
+    it(name, function()
+      if not signals_arrive() then return end
+      local place = "^timeout after 0.2 s at " .. (case[2] and "code:" .. case[2] or "[^:]+:%d+") .. "\n"
+      local job = jobs[name]
+      if not job.error:find(place) then -- it came too late: again, alone
+        job = work_until(("return load(%q, '=code', 't', setmetatable({ spin = spin }, { __index = _G }))(job)"):format(
+          case[1]), function(one) return one.error:find(place) end)
       end
-      return true
+      assert.equal("dead", job.state)
+      assert.same({ 0, 1 }, { job.crashes, job.attempts })
+      assert.matches(place, job.error)
     end)
+  end
+
+  it("no worker is killed", function()
+    if not signals_arrive() then return end
+    assert.is_nil(log:find "killed by signal", log)
+  end)
+end)
+
+describe("after a loop was stopped", function()
+  it("the worker works on, with nothing left of the hook", function()
+    if not signals_arrive() then return end
+    local script = [[
+      kept = coroutine.wrap(function() while true do coroutine.yield() for _ = 1, 1e9 do end end end)
+      kept()
+      local function spin() while true do end end
+      return {
+        bad = function() kept() spin() end,
+        good = function()
+          local n = 0
+          for _ = 1, 1e6 do n = n + 1 end
+          local co = coroutine.wrap(function() for i = 1, 1e5 do coroutine.yield(i) end end)
+          for _ = 1, 1e5 do co() end
+          return { n, debug.gethook() == nil, (io.open "/proc/self/stat":read "a"):match "^%d+" }
+        end }]]
+    local h = host.start(url, script, { "--workers", "1" })
+    local worker, lived = host.member(h.pid), 0
+    for _ = 1, 3 do
+      q:push("bad", nil, ONCE)
+      local id = q:push "good"
+      local result = eventually(function() return handle:job(id).result end)
+      assert.same({ 1000000, true }, { result[1], result[2] })
+      lived = lived + (result[3] == tostring(worker) and 1 or 0)
+      worker = result[3]
+    end
+    assert.is_true(lived > 0) -- one that gets no time for a second is replaced
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+  end)
+end)
+
+describe("a handler over its timeout", function()
+  it("that asks job:cancelled() may end by itself", function()
+    local job = work_until([[
+      while not job:cancelled() do require "nightshift.core".sleep(0.02) end
+      return "in order"]], function(one) return one.state == "done" end)
+    assert.same({ "done", "in order" }, { job.state, job.result })
+  end)
+
+  it("has time to clean up", function()
+    if not signals_arrive() then return end
+    local path = fixture.dir() .. "/cleaned"
+    local job = work_until(([[
+      local file <close> = setmetatable({}, { __close = function() os.execute "echo yes >%s" end })
+      while true do end]]):format(path), function(one) return one.error:find " at " end)
+    assert.matches("^timeout after 0.2 s at ", job.error)
+    assert.equal("yes", io.open(path):read "l")
+  end)
+
+  it("that hides from that is stopped all the same, and the place is known", function()
+    if not signals_arrive() then return end
+    for _, body in ipairs { "xpcall(spin, function() while true do end end)", "while true do pcall(debug.sethook) end",
+      "pcall(spin) debug.sethook() os.execute 'sleep 20'" } do
+      local job = work_until(body, function(one) return one.error:find " at " end)
+      assert.same({ "dead", 0 }, { job.state, job.crashes })
+      assert.matches("^timeout after 0.2 s at [^\n]*:%d+\n", job.error, 1, false, body)
+    end
+  end)
+
+  it("cannot end well any more once it was stopped", function()
+    if not signals_arrive() then return end
+    local job = work_until("pcall(spin) return 'fine'", function(one) return one.error:find " at " end)
+    assert.matches("^timeout after 0.2 s at .-jobs.lua:1\n", job.error)
+  end)
+
+  it("that is inside a C function gets SIGTERM", function()
+    local job, log = work [[return ("a"):rep(50000):find((".-"):rep(50) .. "b")]]
+    assert.same({ "dead", "timeout after 0.2 s", 0 }, { job.state, job.error, job.crashes })
+    assert.is_nil(log:find "worker.died", log)
+  end)
+
+  it("that hears nothing is killed", function()
+    local job = work [[
+      local pid = (io.open "/proc/self/stat":read "a"):match "^%d+"
+      os.execute("kill -STOP " .. pid)]]
+    assert.same({ "dead", "timeout after 0.2 s" }, { job.state, job.error })
+  end)
+
+  it("that crashes meanwhile has crashed", function()
+    local id, text
+    for _ = 1, 3 do -- as above
+      id = q:push("job", nil, { timeout = 0.2, max_attempts = 1, max_crashes = 1 })
+      host.drain(url, [[return { job = function(job)
+        while not job:cancelled() do require "nightshift.core".sleep(0.02) end
+        os.execute("kill -9 " .. (io.open "/proc/self/stat":read "a"):match "^%d+")
+      end }]])
+      text = handle:job(id).error
+      if text:find "killed by signal 9" then break end
+    end
+    assert.matches("killed by signal 9", text)
+  end)
+end)
+
+describe("a job that is cancelled while it runs", function()
+  it("is told, then stopped; the worker takes the next one", function()
+    local h = host.start(url, [[return {
+      stubborn = function(job)
+        print "started"
+        while true do if job:touch() then os.execute "sleep 0.05" end end
+      end,
+      noop = function() end }]], { "--workers", "1" })
+    local id = q:push "stubborn"
+    h:wait_line "^started"
+    assert(handle:cancel(id, { reason = "too slow" }))
+    local after = q:push "noop"
+    eventually(function() return handle:job(after).state == "done" end)
+    assert.same({ "cancelled", "too slow" }, { handle:job(id).state, handle:job(id).reason })
+    h:wait_line 'job.stop .*why="cancelled: too slow"'
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+    assert.is_nil(h:transcript():find "worker.died")
+  end)
+end)
+
+describe("a host that stops", function()
+  it("gives jobs back whose loops it had to stop", function()
+    local h = host.start(url, [[return { job = function()
+      print "started"
+      while true do pcall(load "while true do end") end
+    end }]])
+    local id = q:push "job"
+    h:wait_line "^started"
+    h:signal "QUIT"
+    assert.equal(0, h:wait(20))
+    local job = handle:job(id)
+    assert.same({ "ready", 0, 0 }, { job.state, job.attempts, job.crashes })
+  end)
+end)
+
+describe("the coroutine functions of a worker", function()
+  it("are as the library's", function()
+    local script = [=[
+      local chunk = [[
+        local log = {}
+        local function note(...)
+          local n = select("#", ...)
+          for i = 1, n do log[#log + 1] = (tostring((select(i, ...))):gsub("0x%x+", ""):gsub("to '.-'", "")) end
+          log[#log + 1] = n
+        end
+        local c = coroutine
+        local co = c.create(function(a, b) note(a, b) note(c.yield(1, 2, 3)) error "oops" end)
+        note(c.resume(co, "x", "y")) note(c.resume(co)) note(c.resume(co)) note(c.status(co))
+        note(c.resume(c.create(function() return end)))
+        note(c.resume(c.create(function() error({}) end)))
+        note(pcall(c.resume, 1)) note(pcall(c.wrap)) note(pcall(c.close))
+        local w = c.wrap(function(...) note(...) note(c.yield(...)) return "end" end)
+        note(w(1, nil)) note(w()) note(pcall(w))
+        local function fails() error "inside" end
+        note(pcall(c.wrap(function() local x <close> = setmetatable({}, {__close = note}) fails() end)))
+        note(pcall(c.wrap(function() local x <close> = setmetatable({}, {__close = fails}) error "no" end)))
+        note(pcall(c.wrap(function() error({}) end)))
+        note(c.resume(c.running())) note(pcall(c.close, c.running()))
+        local half = c.create(function() local x <close> = setmetatable({}, {__close = note}) c.yield(1) end)
+        c.resume(half) note(c.close(half)) note(c.status(half)) note(c.close(half))
+        local bad = c.create(function() local x <close> = setmetatable({}, {__close = fails}) c.yield(1) end)
+        c.resume(bad) note(c.close(bad))
+        local outer outer = c.create(function() note(c.resume(outer)) note(pcall(c.close, outer)) end)
+        note(c.resume(outer))
+        local sum = 0
+        for i in c.wrap(function() for i = 1, 10 do c.yield(i) end end) do sum = sum + i end
+        note(sum)
+        local function nest(n) return n == 0 and "deep" or c.wrap(nest)(n - 1) end
+        note(nest(100)) note((pcall(nest, 100000)))
+        note((select("#", c.wrap(function() c.yield(table.unpack({}, 1, 5000)) end)())))
+        return log
+      ]]
+      return { ours = function() return assert(load(chunk, "=chunk"))() end, text = function() return chunk end }]=]
+    local ours, text = q:push "ours", q:push "text"
+    assert.equal(0, (host.drain(url, script)))
+    local theirs = assert(load(handle:job(text).result, "=chunk"))()
+    assert.equal("done", handle:job(ours).state, handle:job(ours).error)
+    assert.same(theirs, handle:job(ours).result)
   end)
 end)

@@ -83,12 +83,7 @@ return {
       assert.is_true(#family >= 6)
       h:signal "KILL"
       h:wait()
-      eventually(function()
-        for _, pid in ipairs(family) do
-          if host.name(pid) then return false end
-        end
-        return true
-      end)
+      host.await_gone(family)
     end)
 
     it("has to be somebody", function()

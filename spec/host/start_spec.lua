@@ -205,12 +205,7 @@ describe("signals:", function()
   local function state(id) return handle:job(id).state end
 
   local function assert_nobody(pids)
-    eventually(function()
-      for _, pid in ipairs(pids) do
-        if host.name(pid) then return false end
-      end
-      return true
-    end)
+    host.await_gone(pids)
   end
 
   describe("SIGTERM", function()
@@ -445,12 +440,7 @@ describe("bad moments:", function()
       end
       local how = h:wait(20)
       assert.is_true(how == 0 or how == 1, how) -- 1: it did not wait for its last verdicts
-      eventually(function()
-        for _, pid in ipairs(family) do
-          if host.name(pid) then return false end
-        end
-        return true
-      end)
+      host.await_gone(family)
       eventually(function() return handle:rescue { wait = 0 } and handle:job(id).state == "ready" end)
       local job = handle:job(id)
       assert.same({ 0, 0 }, { job.attempts, job.crashes })

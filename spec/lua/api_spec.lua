@@ -1,34 +1,17 @@
 -- The public handles against a real server: open, queue, push, claim, verbs. What a bad
 -- value or a bad option gets is part of it. Transactions and listings have files of their own.
 
+local lab = require "spec.support.lab"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 local server = require "spec.support.db"
 
-local url, db
+local open, ids_of = lab.open, lab.ids_of
 
-setup(function() url = server.fresh() end)
-before_each(function() db = assert(nightshift.open(url)) end)
-after_each(function() db:close() end)
+local db
+lab.handles(1, function(handle) db = handle end)
 
-local function open(options)
-  options = options or {}
-  options.url = url
-  return assert(nightshift.open(options))
-end
-
--- A queue that no other test uses.
-local names = 0
-local function fresh_queue()
-  names = names + 1
-  return assert(db:queue("api" .. names))
-end
-
-local function ids_of(rows)
-  local ids = {}
-  for i, row in ipairs(rows) do ids[i] = row.id end
-  return ids
-end
+local function fresh_queue() return lab.queue(db) end
 
 describe("open", function()
   it("raises for an unknown option and suggests the nearest", function()
@@ -70,7 +53,7 @@ describe("open", function()
   end)
 
   it("says DENIED for a wrong password, and does not show it", function()
-    local reader, user = server.user(url, "SELECT")
+    local reader, user = server.user(lab.url(), "SELECT")
     local none, message, code = nightshift.open((reader:gsub("Pass%-word_1", "wrong-secret")))
     assert.same({ nil, "DENIED" }, { none, code })
     assert.is_truthy(message:find(user, 1, true), message)
@@ -78,11 +61,11 @@ describe("open", function()
   end)
 
   it("says DENIED when privileges are missing, and to whom", function()
-    local nobody, name = server.user(url, "")
+    local nobody, name = server.user(lab.url(), "")
     local none, message, code = nightshift.open(nobody)
     assert.same({ nil, "DENIED" }, { none, code })
     assert.is_truthy(message:find(name, 1, true), message)
-    local weak, user = server.user(url, "SELECT")
+    local weak, user = server.user(lab.url(), "SELECT")
     local reader <close> = assert(nightshift.open(weak))
     none, message, code = reader:queue("denied"):push("a", 1)
     assert.same({ nil, "DENIED" }, { none, code })
@@ -129,7 +112,7 @@ describe("open", function()
       local _, out = proc.run { proc.lua, "-e", script, env = { NIGHTSHIFT_URL = env } }
       return out
     end
-    assert.equal("open\tnil\n", run(url))
+    assert.equal("open\tnil\n", run(lab.url()))
     assert.is_truthy(run("mysql://x@localhost/x?unix_socket=/nonexistent/s.sock"):find "/nonexistent/s.sock.*\tGONE\n$")
   end)
 

@@ -1,5 +1,6 @@
 -- Listings and counts: what they show, and that they read as many rows as they show.
 
+local lab = require "spec.support.lab"
 local nightshift = require "nightshift"
 local report = require "nightshift.report"
 local proc = require "spec.support.proc"
@@ -239,24 +240,12 @@ describe("among thousands:", function()
 end)
 
 describe("states:", function()
-  local url, db
+  local ids_of = lab.ids_of
 
-  setup(function() url = server.fresh() end)
-  before_each(function() db = assert(nightshift.open(url)) end)
-  after_each(function() db:close() end)
+  local db
+  lab.handles(1, function(handle) db = handle end)
 
-  -- A queue that no other test uses.
-  local names = 0
-  local function fresh_queue()
-    names = names + 1
-    return assert(db:queue("api" .. names))
-  end
-
-  local function ids_of(rows)
-    local ids = {}
-    for i, row in ipairs(rows) do ids[i] = row.id end
-    return ids
-  end
+  local function fresh_queue() return lab.queue(db) end
 
   describe("listings", function()
     it("show each state in its own order", function()

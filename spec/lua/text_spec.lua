@@ -278,7 +278,7 @@ describe("the end of a log:", function()
   it("a host that ends says what its slow reader will never see", function()
     local pipe = fixture.dir() .. "/pipe"
     assert(os.execute("mkfifo " .. pipe))
-    local reader = proc.start { proc.lua, proc.root .. "/spec/torture/outsiders.lua", "reader", pipe }
+    local reader = proc.start { proc.lua, proc.root .. "/spec/torture/programs.lua", "reader", pipe }
     for i = 1, JOBS do assert(q:push("log", i)) end
     local h = proc.start { "sh", "-c", 'exec "$@" 2>' .. pipe, "sh", proc.program, "work",
       fixture.file("jobs.lua", SCRIPT), "--workers", "2", "--drain", env = { NIGHTSHIFT_URL = url } }

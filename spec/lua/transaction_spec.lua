@@ -1,8 +1,8 @@
 -- db:transaction, tx:try and tx:ack: what is written together, and what undoes it.
 
 local host = require "spec.support.host"
+local lab = require "spec.support.lab"
 local nightshift = require "nightshift"
-local server = require "spec.support.db"
 
 -- tx:ack: the end of a job and its own rows in one transaction.
 describe("tx:ack", function()
@@ -457,24 +457,12 @@ end)
 
 -- What a bad value or a bad option gets is part of it.
 describe("the public handle:", function()
-  local url, db
+  local open = lab.open
 
-  setup(function() url = server.fresh() end)
-  before_each(function() db = assert(nightshift.open(url)) end)
-  after_each(function() db:close() end)
+  local db
+  lab.handles(1, function(handle) db = handle end)
 
-  local function open(options)
-    options = options or {}
-    options.url = url
-    return assert(nightshift.open(options))
-  end
-
-  -- A queue that no other test uses.
-  local names = 0
-  local function fresh_queue()
-    names = names + 1
-    return assert(db:queue("api" .. names))
-  end
+  local function fresh_queue() return lab.queue(db) end
 
   describe("a transaction", function()
     it("commits rows and jobs together and gives what the function returned", function()

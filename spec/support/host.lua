@@ -105,6 +105,16 @@ function host.logged(h, event)
   return found
 end
 
+--- Waits until none of these processes is there any more.
+function host.await_gone(pids)
+  eventually(function()
+    for _, pid in ipairs(pids) do
+      if host.name(pid) then return false end
+    end
+    return true
+  end)
+end
+
 --- Everybody below a process, itself left out.
 function host.family(pid, list)
   list = list or {}

@@ -44,6 +44,21 @@ function lab.handles(n, take)
   end)
 end
 
+local names = 0
+
+--- A queue that no other test of the file uses.
+function lab.queue(handle)
+  names = names + 1
+  return assert(handle:queue("lab" .. names))
+end
+
+--- The ids of jobs, or rows of them, in their order.
+function lab.ids_of(rows)
+  local ids = {}
+  for i, row in ipairs(rows) do ids[i] = row.id end
+  return ids
+end
+
 --- Runs SQL as administrator, outside any database.
 function lab.sql(text) return db.sql(text) end
 

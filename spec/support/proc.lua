@@ -134,6 +134,24 @@ function proc.nightshift(args, url, more)
   return proc.run(options)
 end
 
+--- The same, which has to end well and say nothing on standard error.
+-- @treturn string standard output
+function proc.succeeds(args, url, more)
+  local exit, out, err = proc.nightshift(args, url, more)
+  assert(exit == 0 and err == "", ("%s ended with %s: %s%s"):format(args[1], exit, err, out))
+  return out
+end
+
+--- The same, which has to end with a status and say these texts on standard error.
+-- @treturn string standard output
+-- @treturn string standard error
+function proc.fails(exit, args, url, ...)
+  local status, out, err = proc.nightshift(args, url)
+  assert(status == exit, ("%s ended with %s: %s%s"):format(args[1], status, err, out))
+  for _, text in ipairs { ... } do assert(err:find(text, 1, true), err) end
+  return out, err
+end
+
 -- Takes the end if it has come; true when it has.
 function Process:ended()
   if not self.how then

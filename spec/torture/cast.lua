@@ -63,14 +63,13 @@ local function kind_of_host(place) return HOSTS[(place - 1) % #HOSTS + 1] end
 
 local function arguments(self, kind, place, name)
   local seed = self.seed + self.made
-  local own = proc.root .. "/spec/torture/" .. kind .. ".lua"
-  local outsiders = proc.root .. "/spec/torture/outsiders.lua"
+  local program = proc.root .. "/spec/torture/programs.lua"
   local url = url_of(self, place)
-  if kind == "claimer" then return { proc.lua, own, url, seed } end
-  if kind == "pusher" then return { proc.lua, own, url, seed, self.folder, name } end
-  if kind == "meddler" then return { proc.lua, outsiders, kind, self.url, seed, self.folder } end
-  if kind == "pruner" then return { proc.lua, outsiders, kind, self.url, seed, self.folder, name } end
-  if kind == "signaller" then return { proc.lua, outsiders, kind, self.url, self.folder } end
+  if kind == "claimer" then return { proc.lua, program, kind, url, seed } end
+  if kind == "pusher" then return { proc.lua, program, kind, url, seed, self.folder, name } end
+  if kind == "meddler" then return { proc.lua, program, kind, self.url, seed, self.folder } end
+  if kind == "pruner" then return { proc.lua, program, kind, self.url, seed, self.folder, name } end
+  if kind == "signaller" then return { proc.lua, program, kind, self.url, self.folder } end
   local args = { proc.program, "work", proc.root .. "/spec/torture/outcomes.lua", "--workers", self.workers,
     "--drain-timeout", "3s" }
   local more = kind_of_host(place)
@@ -82,7 +81,7 @@ end
 local function start_read(self, name, options)
   local pipe = ("%s/%s.pipe"):format(self.folder, name)
   assert(shell("mkfifo %s", pipe))
-  local reader = proc.start { proc.lua, proc.root .. "/spec/torture/outsiders.lua", "reader", pipe, env = options.env }
+  local reader = proc.start { proc.lua, proc.root .. "/spec/torture/programs.lua", "reader", pipe, env = options.env }
   local process = proc.start { "sh", "-c", ('exec "$@" 2>\'%s\''):format(pipe), "sh", env = options.env,
     table.unpack(options) }
   process.err, reader.pipe = reader.out, pipe

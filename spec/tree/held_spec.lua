@@ -6,6 +6,16 @@ local lab = require "spec.support.lab"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 
+-- Gives each test a database of its own, opened twice, and its queue "q".
+local function with_two_handles(take)
+  local other
+  with_database(function(handle, q, url, name)
+    other = assert(nightshift.open(url))
+    take(handle, other, q, url, name)
+  end)
+  after_each(function() other:close() end)
+end
+
 describe("a job that waits, while somebody's transaction holds its row", function()
   local database, q, other
 
@@ -153,15 +163,7 @@ end)
 describe("an open transaction", function()
   local url, handle, other, q
 
-  before_each(function()
-    url = db.fresh()
-    handle, other = assert(nightshift.open(url)), assert(nightshift.open(url))
-    q = handle:queue "q"
-  end)
-  after_each(function()
-    handle:close()
-    other:close()
-  end)
+  with_two_handles(function(...) handle, other, q, url = ... end)
 
   -- While it holds a job, others run; the job that `begin` gives does not end.
   local function stalls_only(held, begin)
@@ -236,15 +238,7 @@ describe("an open transaction", function()
 
   local url, name, handle, other, q, h
 
-  before_each(function()
-    url, name = db.fresh()
-    handle, other = assert(nightshift.open(url)), assert(nightshift.open(url))
-    q = handle:queue "q"
-  end)
-  after_each(function()
-    handle:close()
-    other:close()
-  end)
+  with_two_handles(function(...) handle, other, q, url, name = ... end)
 
   -- How many of 20 jobs of others, one by one, take as long as a wait for a lock: 3 s.
   local function stalled()
@@ -355,17 +349,9 @@ end)
 -- waited for, a host too, waited for that transaction, though it held none of
 -- the jobs.
 describe("an open transaction", function()
-  local url, handle, other, q
+  local handle, other, q
 
-  before_each(function()
-    url = db.fresh()
-    handle, other = assert(nightshift.open(url)), assert(nightshift.open(url))
-    q = handle:queue "q"
-  end)
-  after_each(function()
-    handle:close()
-    other:close()
-  end)
+  with_two_handles(function(...) handle, other, q = ... end)
 
   -- Discards a job while a transaction, which is rolled back, has done `what`.
   local function discard_while(job, what)

@@ -68,7 +68,7 @@ local function fields_of(task)
 end
 
 -- Where the handler's part of a traceback ends.
-local OUR_FRAMES = "\n%s*%[C%]: in function 'xpcall'\n[^\n]*nightshift/cli/drive%.lua.*$"
+local OUR_FRAMES = "\n%s*%[C%]: in function 'xpcall'\n[^\n]*nightshift/cli/run%.lua.*$"
 
 local function traceback(err)
   return (job.traceback(err, 2):gsub(OUR_FRAMES, ""))
@@ -291,7 +291,7 @@ local CHILD = {
   reason = options.typed "string", error = options.typed "string", result = function(value) return value end,
 }
 
-local function as_json(value) return (core.encode(value, nil, "result")) end
+local function json_text(value) return (core.encode(value, nil, "result")) end
 
 --- What --results says, as rows of the statement edge_results.
 local function results_of(text)
@@ -304,7 +304,7 @@ local function results_of(text)
     local ok, given, message = pcall(options.read, ("--results: child %d"):format(i), child, CHILD)
     if not ok or not given then context.fail(context.USAGE, "%s", tostring(ok and message or given)) end
     given.id, given.name, given.outcome = given.id or 1 + i, given.name or "child", given.outcome or "done"
-    given.result = given.result ~= nil and as_json(given.result) or nil
+    given.result = given.result ~= nil and json_text(given.result) or nil
     rows[i] = given
   end
   return rows
@@ -315,7 +315,7 @@ local function made_up(args)
   context.checked(COUNT, args.polls, "--polls")
   context.checked(COUNT, args.phase, "--phase")
   context.checked(ATTEMPT, args.attempt, "--attempt")
-  local function json(text, what) return text and as_json(context.json(text, what)) end
+  local function json(text, what) return text and json_text(context.json(text, what)) end
   return {
     id = 1, name = args.name, json = json(args.json, "the payload"), state = json(args.state, "--state"),
     signal = args.phase > 0 and json(args.signal, "--signal") or nil, phase = args.phase, polls = args.polls,
@@ -334,7 +334,7 @@ end
 
 function run.commands.run(args)
   local task = made_up(args)
-  local signal = args.signal and args.phase == 0 and as_json(context.json(args.signal, "--signal")) or nil
+  local signal = args.signal and args.phase == 0 and json_text(context.json(args.signal, "--signal")) or nil
   local ended = drive(args, find_handlers(args), task, signal)
   if ended.raised then context.fail(context.FAILURE, "%s raised: %s", args.name, output.safe(ended.error)) end
   if ended.outcome == "waiting" then
