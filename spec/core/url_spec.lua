@@ -93,7 +93,7 @@ describe("a database URL", function()
     math.randomseed(20)
     local pieces = { "mysql://", "mariadb://", "u", ":", "@", "/", "?", "&", "=", "%", "%4", "%41", "[", "]", "#", "ca",
       "tls", "port", "\255", "\1", "::", "12", "" }
-    for _ = 1, 3000 do
+    for _ = 1, proc.cases(3000) do
       local parts = { "mysql://" }
       for i = 2, math.random(2, 12) do parts[i] = pieces[math.random(#pieces)] end
       -- A socket that is not there keeps a good one from connecting.
@@ -327,7 +327,7 @@ describe("a duration", function()
   it("reads back whatever random texts it accepts, and never fails otherwise", function()
     math.randomseed(42)
     local alphabet = "0123456789.wdhmsu -"
-    for _ = 1, 20000 do
+    for _ = 1, proc.cases(20000) do
       local chars = {}
       for i = 1, math.random(0, 8) do
         local at = math.random(#alphabet)

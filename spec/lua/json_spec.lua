@@ -114,7 +114,7 @@ describe("a float", function()
   it("survives the trip whatever its bits", function()
     math.randomseed(7)
     local tried = 0
-    while tried < 20000 do
+    while tried < proc.cases(20000) do
       local f = string.unpack("d", string.pack("j", math.random(0)))
       if f == f and f ~= math.huge and f ~= -math.huge then
         tried = tried + 1
@@ -396,7 +396,7 @@ describe("a round trip", function()
 
   it("keeps any value", function()
     math.randomseed(11)
-    for _ = 1, 2000 do
+    for _ = 1, proc.cases(2000) do
       local v = value(5)
       local text = assert(encode(v))
       assert.same(v, decode(text))
@@ -405,7 +405,7 @@ describe("a round trip", function()
 
   it("never fails on damaged texts", function()
     math.randomseed(12)
-    for _ = 1, 5000 do
+    for _ = 1, proc.cases(5000) do
       local text = assert(encode(value(3)))
       local at = math.random(#text)
       text = text:sub(1, at - 1) .. string.char(math.random(0, 255)) .. text:sub(at + 1)
@@ -426,7 +426,7 @@ describe("a round trip", function()
       return
     end
     math.randomseed(13)
-    for _ = 1, 500 do
+    for _ = 1, proc.cases(500) do
       local text = assert(encode(value(4)))
       local theirs, _, problem = dkjson.decode(text, 1, null)
       assert.is_nil(problem)
@@ -493,7 +493,9 @@ describe("a date of HTTP", function()
       local leap = year % 4 == 0 and (year % 100 ~= 0 or year % 400 == 0)
       for month, name in ipairs(names) do
         for day = 1, lengths[month] + (month == 2 and leap and 1 or 0) do
-          assert(at == http_date.parse(("Mon, %02d %s %d 00:00:00 GMT"):format(day, name, year)), at)
+          if proc.limit(1) == 1 or year % 100 < 5 then -- where time runs slower, some of the years
+            assert(at == http_date.parse(("Mon, %02d %s %d 00:00:00 GMT"):format(day, name, year)), at)
+          end
           at = at + 86400
         end
         assert.is_nil(http_date.parse(("Mon, 32 %s %d 00:00:00 GMT"):format(name, year)))

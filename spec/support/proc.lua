@@ -27,6 +27,10 @@ local patience = tonumber(os.getenv "NIGHTSHIFT_PATIENCE") or 1
 --- Time limits are multiplied by this under sanitizers and valgrind.
 function proc.limit(seconds) return seconds * patience end
 
+--- How many random cases to try: fewer where time runs slower, for there each is looked at
+-- more closely.
+function proc.cases(n) return math.ceil(n / patience) end
+
 -- Folders of runs that were killed.
 for folder in io.popen("ls -d /tmp/nightshift-spec-* 2>/dev/null"):lines() do
   local pid = folder:match "spec%-(%d+)%-"
