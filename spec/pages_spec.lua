@@ -1,6 +1,6 @@
 -- The README and the pages of doc/: what they name exists, their lines and paragraphs are short,
--- the list of log events is complete, and what they show runs as it stands there. doc/faults.md
--- names a proof for each fault, and all of them exist.
+-- the list of log events is complete, and what they show runs as it stands there: the tutorial in
+-- its order, the recipes beside stand-ins. doc/faults.md names a proof for each fault, and all exist.
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"
@@ -19,7 +19,11 @@ local function listed(command)
   return list
 end
 
-local PAGES = listed "ls README.md CONTRIBUTING.md doc/*.md doc/internals/*.md src/*/README.md examples/*/README.md"
+-- Words that withhold their noun.
+local VEILS = { somebody = true, nobody = true, whoever = true, whose = true, whom = true, others = true,
+  everybody = true }
+
+local PAGES = listed "ls *.md doc/*.md doc/internals/*.md src/*/README.md examples/*/README.md"
 
 local function exists(path)
   local file <close> = io.open(path, "rb")
@@ -120,6 +124,18 @@ describe("the pages", function()
         end
       end
     end)
+  end)
+
+  it("name their subjects: hardly any somebody, nobody, whoever, whose, others", function()
+    local words, veiled = 0, {}
+    each_page(function(page, text)
+      local prose = parts(own(text)):gsub("`[^`\n]*`", ""):lower()
+      for word in prose:gmatch "%f[%w]%a+" do
+        words = words + 1
+        if VEILS[word] and page ~= "doc/adopting.md" then veiled[#veiled + 1] = page .. ": " .. word end
+      end
+    end)
+    assert.is_true(#veiled <= words // 1000, table.concat(veiled, "\n"))
   end)
 
   it("have each code, option of a host and command in the reference", function()
@@ -297,6 +313,149 @@ describe("the pages'", function()
     end
     assert.equal("scheduled", handle:job(id).state)
     assert.equal(120, handle:job(id).priority)
+  end)
+end)
+
+local function write(path, text)
+  local file <close> = assert(io.open(path, "w"))
+  file:write(text)
+end
+
+--- The blocks of the tutorial: {language, text, file = what it is to be saved as, shown = output}.
+local function steps_of_tutorial()
+  local list, page, at = {}, read "doc/tutorial.md", 1
+  for before, language, text, after in page:gmatch "()```(%a*)\n(.-)```()" do
+    local file
+    for name in page:sub(at, before):gmatch "`([%w/]+%.lua)`:" do file = name end
+    at = after
+    if language == "" then list[#list].shown = text
+    elseif language ~= "console" then list[#list + 1] = { language = language, text = text, file = file } end
+  end
+  return list
+end
+
+-- The first word of what is shown that an output has not, in order. Words with digits (ids, times) differ.
+local function first_missing(shown, out)
+  local at = 1
+  for word in shown:gmatch "[^%s…]+" do
+    local _, last = out:find(word, at, true)
+    local varies = word:find "[%d…]" or word == "vm" or word == "now,"
+    if not varies and not last then return word end
+    at = varies and at or last + 1
+  end
+end
+
+describe("the tutorial", function()
+  it("works, step by step", function()
+    local folder = proc.folder()
+    local env = { NIGHTSHIFT_URL = db.fresh(), PATH = proc.build .. "/bin:" .. os.getenv "PATH" }
+    local running
+    -- What a block assigns is there in those behind it, as in one terminal.
+    local function run(text)
+      local script = "[ ! -e .vars ] || . ./.vars\n" .. text .. '\necho "job=$job bad=$bad" > .vars\n'
+      return proc.run { "sh", "-e", "-c", script, cwd = folder, env = env }
+    end
+    local steps = 0
+    for _, step in ipairs(steps_of_tutorial()) do
+      if step.language == "lua" then
+        write(folder .. "/" .. assert(step.file, step.text), step.text)
+      elseif step.text:find "^nightshift work" then
+        running = proc.start { "sh", "-c", "exec " .. step.text, cwd = folder, env = env }
+        running:wait_line("host.ready", 60)
+      else
+        steps = steps + 1
+        local limit = nightshift.clock() + proc.limit(30)
+        local status, out, errors, word
+        repeat -- as a reader does: until it is there
+          status, out, errors = run(step.text)
+          word = step.shown and first_missing(step.shown, out)
+        until not word or nightshift.clock() > limit
+        assert.equal(0, status, step.text .. errors)
+        assert.is_nil(word, step.text .. "\ngave " .. out .. errors)
+      end
+    end
+    assert.is_true(steps >= 8)
+    running:signal "INT"
+    assert.equal(0, running:wait(60))
+  end)
+end)
+
+describe("the recipe of", function()
+  local url, handle
+
+  before_each(function()
+    url = db.fresh()
+    handle = assert(nightshift.open(url))
+  end)
+
+  after_each(function() handle:close() end)
+
+  it("a mailer sends, waits and gives up", function()
+    local folder = proc.folder()
+    -- Takes a mail to ann, is not ready for bob, and fails for carl.
+    write(folder .. "/sendmail", ([[#!/bin/sh
+      cat > %s/last
+      if grep -q '^To: ann' %s/last; then mv %s/last %s/sent; exit 0; fi
+      if grep -q '^To: bob' %s/last; then exit 75; fi
+      exit 1
+    ]]):gsub("%%s", folder))
+    assert(os.execute("chmod +x " .. folder .. "/sendmail"))
+    local script = block("doc/recipes.md", "/usr/sbin/sendmail"):gsub("/usr/sbin/sendmail", folder .. "/sendmail")
+    local q = handle:queue "mail"
+    local function mail(to, opts) return assert(q:push("mail.send", { to = to, subject = "s", text = "t" }, opts)) end
+    local sent, later, failed = mail "ann", mail "bob", mail("carl", { max_attempts = 1 })
+    local bad = mail "ann\nBcc: all"
+    local status, log = host.drain(url, script, { "--workers", "1", "--drain-within", "0" })
+    assert.equal(0, status, log)
+    assert.equal("done", handle:job(sent).state)
+    assert.is_truthy(read(folder .. "/sent"):find("Message-ID: <" .. handle:job(sent).key, 1, true))
+    assert.equal("scheduled", handle:job(later).state)
+    assert.equal(0, handle:job(later).attempts)
+    assert.is_truthy(handle:job(failed).error:find("sendmail ended with 1", 1, true))
+    assert.equal("discarded", handle:job(bad).reason)
+  end)
+
+  it("a video pipeline publishes both sizes", function()
+    local folder = proc.folder()
+    write(folder .. "/push.lua", block("doc/recipes.md", "db:flow {"))
+    write(folder .. "/encoder_api.lua", [[
+      local asked = {}
+      return {
+        start = function(file, height) return file .. "-" .. height end,
+        status = function(operation)
+          asked[operation] = (asked[operation] or 0) + 1
+          return asked[operation] > 1 and { url = "http://" .. operation } or { retry_after = "1" }
+        end,
+      }]])
+    local status, out, errors = proc.run { proc.lua, folder .. "/push.lua", "film", env = { NIGHTSHIFT_URL = url } }
+    assert.equal(0, status, errors)
+    local id = assert(math.tointeger(tonumber(out:match "^%d+")))
+    local script = ("package.path = %q .. package.path\n"):format(folder .. "/?.lua;") ..
+      block("doc/recipes.md", "encoder_api"):gsub("every = 30", "every = 1")
+    local ended, log = host.drain(url, script, { "--workers", "1", "--drain" })
+    assert.equal(0, ended, log)
+    assert.same({ urls = { "http://film-1080", "http://film-480" } }, handle:job(id).result)
+  end)
+
+  it("web hooks takes each delivery once", function()
+    local folder = proc.folder()
+    write(folder .. "/hook.cgi", block("doc/recipes.md", "HTTP_X_DELIVERY"))
+    assert(handle:execute "CREATE TABLE hook (delivery VARCHAR(100) PRIMARY KEY)")
+    assert(handle:execute "CREATE TABLE invoice (id BIGINT PRIMARY KEY, paid BOOLEAN)")
+    assert(handle:execute "INSERT INTO invoice VALUES (7, FALSE)")
+    local function deliver(where)
+      local _, out = proc.run { proc.lua, folder .. "/hook.cgi", stdin = '{"invoice": 7, "paid": true}',
+        env = { NIGHTSHIFT_URL = where, HTTP_X_DELIVERY = "d1" } }
+      return out:match "Status: (%d+)"
+    end
+    assert.equal("202", deliver(url))
+    assert.equal("202", deliver(url))
+    assert.equal("503", deliver "mysql://nobody@127.0.0.1:1/none?connect_timeout=1")
+    local status, log = host.drain(url, block("doc/recipes.md", "hook.handle\"] = function"))
+    assert.equal(0, status, log)
+    assert.equal("202", deliver(url))
+    assert.equal(1, assert(handle:execute "SELECT paid FROM invoice")[1].paid)
+    assert.equal(1, #assert(handle:jobs {}))
   end)
 end)
 
