@@ -9,7 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "nsl_adopt.h"
 #include "nsl_conv.h"
 
 #define WHAT "work: "

@@ -3,7 +3,7 @@
 ** table is a number here; what is held is the core's, so nothing is lost when Lua
 ** raises, and nothing is left to close.
 */
-#include "nsl_adopt.h"
+#include "nsl_conv.h"
 
 #include "nsl_db.h"
 

@@ -1,5 +1,6 @@
 /*
-** Between Lua values and C: option tables, exact integers, boxes, results.
+** Between Lua values and C: option tables, exact integers, boxes, results; jobs that are to be
+** pushed; mappings of adopted tables; JSON as Lua sees it.
 ** The binding's own tools; the host reads its configuration with them too.
 */
 #ifndef NSL_CONV_H
@@ -71,5 +72,47 @@ int nsl_result(lua_State *L, ns_status st, const ns_err *err);
 
 /* Makes the box metatable; part of opening the module. [-0, +0, m] */
 void nsl_openboxes(lua_State *L);
+
+/* ---------------------------------------------------- jobs to push: nsl_push.c */
+
+/* On their way from Lua tables to the core. A verdict has some, too: the children. Until it is
+** finished the bytes of a batch are views (nsl_keep). */
+
+/* Reads the list on top; 'noun' names an item in messages: "job", "child". A JSON
+** text has at most 'max' bytes. Errors: INVALID, TOO_BIG, NOMEM. [-0, +0, v] */
+ns_status nsl_batch_read(lua_State *L, nsl_batch *b, const char *noun, int64_t max, ns_err *err);
+
+/* Encodes the value on top into the batch; '*out' is a view. [-1, +0, m] */
+ns_status nsl_batch_json(lua_State *L, nsl_batch *b, const char *what, int64_t max, ns_bytes *out,
+                         ns_err *err);
+
+/* The batch is complete: the views of its jobs become the bytes. Errors: NOMEM. */
+ns_status nsl_batch_finish(nsl_batch *b, ns_err *err);
+
+void nsl_batch_free(void *batch); /* of a box, for instance */
+
+/* ------------------------------------------------------- mappings: nsl_adopt.c */
+
+/* Reads the flat table at 'idx' (lua/nightshift/adopt/init.lua makes it), whose texts are
+** borrowed. Raises for an unknown key or a wrong type. [-0, +0, v] Errors: INVALID. */
+ns_status nsl_tomapping(lua_State *L, int idx, ns_mapping *map, ns_err *err);
+
+/* --------------------------------------------- JSON as Lua sees it: nsl_json.c */
+
+/* Metatable of decoded arrays and of core.array. */
+#define NSL_ARRAY "nightshift.array"
+
+typedef enum nsl_mark { NSL_MARK_NONE, NSL_MARK_ARRAY, NSL_MARK_OBJECT } nsl_mark;
+
+/* What __jsontype in the metatable of the table at 't' says. [-0, +0, m] */
+nsl_mark nsl_getmark(lua_State *L, int t);
+
+/* Makes the array metatable and lets null print as "null". [-0, +0, m] */
+void nsl_openjson(lua_State *L);
+
+/* The Lua functions encode, decode and array. */
+int nsl_lib_encode(lua_State *L);
+int nsl_lib_decode(lua_State *L);
+int nsl_lib_array(lua_State *L);
 
 #endif

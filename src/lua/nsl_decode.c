@@ -2,7 +2,7 @@
 ** Lua values from JSON. Reading is jansson's; its tree lives in a box while it is
 ** copied into Lua.
 */
-#include "nsl_json.h"
+#include "nsl_conv.h"
 
 #include "log.h"
 

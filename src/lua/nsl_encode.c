@@ -11,7 +11,7 @@
 ** one frame per open table holds what the path of an error message needs; the
 ** size is counted on after the limit, so that the message can name it.
 */
-#include "nsl_json.h"
+#include "nsl_conv.h"
 
 #include "buf.h"
 #include "log.h"

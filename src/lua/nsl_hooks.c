@@ -6,7 +6,7 @@
 ** Invariant: nothing here allocates, but for what hooks themselves do. (Not asserted: as nsl.h
 ** says, spec/oom shows it.)
 */
-#include "nsl_hooks.h"
+#include "nsl_db.h"
 
 #include <lauxlib.h>
 

@@ -2,7 +2,7 @@
 ** JSON as Lua sees it: the mark that makes a table an array, the null, and the
 ** functions.
 */
-#include "nsl_json.h"
+#include "nsl_conv.h"
 
 #include <lauxlib.h>
 #include <string.h>

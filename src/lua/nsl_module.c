@@ -1,9 +1,14 @@
 /*
-** The module nightshift.core: what needs no database. It is private to
-** lua/nightshift, which adds defaults, units and objects on top.
+** The module nightshift.core: what needs no database, and the metatable of database handles with
+** the verbs of all files. It is private to lua/nightshift, which adds defaults, units and objects
+** on top.
+**
+** Invariant: a verb that may wait runs by nsl_runverb; close, which may be called inside a
+** hook only to be refused, does not. (That is how the table below is made.)
 */
 #include <inttypes.h>
 #include <lauxlib.h>
+#include <stddef.h>
 #include <stdio.h>
 
 #include "buf.h"
@@ -11,8 +16,6 @@
 #include "log.h"
 #include "nsl_conv.h"
 #include "nsl_db.h"
-#include "nsl_json.h"
-#include "nsl_mutex.h"
 #include "nsl_shared.h"
 #include "private.h"
 
@@ -144,12 +147,38 @@ static const luaL_Reg functions[] = {
     {"warn", lib_warn},
     {NULL, NULL}};
 
+/* Adds verbs that may wait to the table on top. [-0, +0, m] */
+static void add_verbs(lua_State *L, const luaL_Reg *list) {
+  for (; list->name != NULL; list++) {
+    lua_pushcfunction(L, list->func);
+    lua_pushcclosure(L, nsl_runverb, 1);
+    lua_setfield(L, -2, list->name);
+  }
+}
+
+/* Makes the handle's metatable. [-0, +0, m] */
+static void open_handles(lua_State *L) {
+  const luaL_Reg *const lists[] = {nsl_dbverbs,    nsl_adminverbs,   nsl_pushverbs,
+                                   nsl_claimverbs, nsl_verdictverbs, nsl_adoptverbs,
+                                   nsl_jobverbs,   nsl_slotverbs,    nsl_sqlverbs};
+  nsl_openhooks(L);
+  luaL_newmetatable(L, NSL_DB); /* filled again when it exists: harmless */
+  luaL_setfuncs(L, nsl_dbmeta, 0);
+  lua_newtable(L);
+  for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+    add_verbs(L, lists[i]);
+  lua_getfield(L, -2, "__close");
+  lua_setfield(L, -2, "close");
+  lua_setfield(L, -2, "__index");
+  lua_pop(L, 1);
+}
+
 int luaopen_nightshift_core(lua_State *L) {
   luaL_checkversion(L);
   ns_use_private(ns_private_start);
   nsl_openboxes(L);
   nsl_openjson(L);
-  nsl_opendb(L);
+  open_handles(L);
   luaL_newlib(L, functions);
   lua_pushlightuserdata(L, NULL);
   lua_setfield(L, -2, "null");

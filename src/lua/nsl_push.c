@@ -5,7 +5,7 @@
 ** Invariant: what is read from Lua is copied into one boxed batch before the core
 ** is called.
 */
-#include "nsl_push.h"
+#include "nsl_conv.h"
 
 #include <inttypes.h>
 #include <stddef.h>

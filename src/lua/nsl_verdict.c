@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "nsl_push.h"
+#include "nsl_conv.h"
 
 /* -------------------------------------------------------- reading verdicts */
 
