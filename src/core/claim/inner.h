@@ -125,14 +125,8 @@ bool ns_claim_prescan_goes_on(const ns_db *db, int64_t queue_id);
 ns_status ns_claim_take_queue(ns_db *db, ns_claim_queue *q, size_t want, ns_claim_rows *out,
                               ns_err *err);
 
-/* Takes up to 'want' rows of one lane, from its floor on. */
-ns_status ns_claim_take_lane(ns_db *db, const ns_lane *lane, size_t want, ns_claim_rows *out,
-                             ns_err *err);
-
 /* Deletes by key rows that are locked. */
 ns_status ns_claim_delete_rows(ns_db *db, const ns_claim_row *rows, size_t n, ns_err *err);
-
-/* ------------------------------------------------------ shares: shares.c */
 
 /* What reserved places leave of 'limit': places for all queues. A reserved place of a queue
 ** that has too few jobs stays empty. */
@@ -143,10 +137,10 @@ size_t ns_claim_open_places(const ns_weighted_queue *queues, size_t nqueues, siz
 /* Is a turn of the lower lanes due? */
 bool ns_claim_aging_due(const ns_db *db, const ns_claim_queue *q);
 
-/* One turn: takes the oldest rows of one lower lane, some of the 'want' rows of
-** this claim, at least one if there is any. */
-ns_status ns_claim_aging_take(ns_db *db, ns_claim_queue *q, size_t want, ns_claim_rows *out,
-                              ns_err *err);
+/* One turn: the lower lane to take the oldest rows of, and how many of the 'want' rows of
+** this claim: at least one if there is any, '*n' 0: none. */
+ns_status ns_claim_aging_choose(ns_db *db, ns_claim_queue *q, size_t want, ns_lane *lane, size_t *n,
+                                ns_err *err);
 
 /* A claim has taken rows in true order, the last one of 'rank'. */
 void ns_claim_aging_count(ns_claim_queue *q, size_t rows, int64_t rank);

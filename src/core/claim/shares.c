@@ -364,12 +364,6 @@ static ns_status take_shares(ns_db *db, shares *all, size_t limit, ns_claim_rows
   return st;
 }
 
-size_t ns_claim_open_places(const ns_weighted_queue *queues, size_t nqueues, size_t limit) {
-  for (size_t i = 0; i < nqueues; i++)
-    limit -= queues[i].reserve < limit ? queues[i].reserve : limit;
-  return limit;
-}
-
 static ns_status take_open(ns_db *db, shares *all, size_t limit, ns_claim_rows *out, ns_err *err) {
   return db->claim.strict ? take_strictly(db, all, limit, out, err)
                           : take_shares(db, all, limit, out, err);

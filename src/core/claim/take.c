@@ -98,11 +98,6 @@ static ns_status take_from(ns_db *db, const ns_lane *lanes, size_t n, size_t wan
   return st;
 }
 
-ns_status ns_claim_take_lane(ns_db *db, const ns_lane *lane, size_t want, ns_claim_rows *out,
-                             ns_err *err) {
-  return take_from(db, lane, 1, want, out, err);
-}
-
 /* Lanes above the first row had nothing: their floors rise, or rows that others have
 ** claimed there would be read again and again. */
 static void raise_passed_floors(ns_db *db, int64_t queue_id, const ns_claim_rows *out,
@@ -188,6 +183,15 @@ static bool is_sweep_due(const ns_claim_queue *s) {
   return ns_claim_sweep_is_due(s) && (s->since >= SWEEP_CLAIMS || late);
 }
 
+/* The oldest rows of the lower lane whose turn it is. */
+static ns_status take_aged(ns_db *db, ns_claim_queue *s, size_t want, ns_claim_rows *out,
+                           ns_err *err) {
+  ns_lane lane;
+  size_t n;
+  ns_status st = ns_claim_aging_choose(db, s, want, &lane, &n, err);
+  return st == NS_OK && n > 0 ? take_from(db, &lane, 1, n, out, err) : st;
+}
+
 ns_status ns_claim_take_queue(ns_db *db, ns_claim_queue *s, size_t want, ns_claim_rows *out,
                               ns_err *err) {
   size_t before = out->n;
@@ -202,7 +206,7 @@ ns_status ns_claim_take_queue(ns_db *db, ns_claim_queue *s, size_t want, ns_clai
   if (st == NS_OK && db->claim.lanes.some_names)
     st = ns_claim_prescan_above(db, s, want, err);
   if (st == NS_OK && out->n == before && ns_claim_aging_due(db, s))
-    st = ns_claim_aging_take(db, s, want, out, err);
+    st = take_aged(db, s, want, out, err);
   if (st == NS_OK && out->n - before < want)
     st = take_in_order(db, s, want - (out->n - before), out, err);
   s->claimed_at = ns_mono_us();
@@ -277,6 +281,12 @@ ns_status ns_claim_separate(ns_db *db, ns_claim_rows *takes, ns_err *err) {
   }
   takes->n = kept;
   return st;
+}
+
+size_t ns_claim_open_places(const ns_weighted_queue *queues, size_t nqueues, size_t limit) {
+  for (size_t i = 0; i < nqueues; i++)
+    limit -= queues[i].reserve < limit ? queues[i].reserve : limit;
+  return limit;
 }
 
 /* Is there a place for a job of this queue? */

@@ -138,12 +138,13 @@ static int64_t head_end(const ns_db *db, const ns_claim_queue *s, const lane_hea
   return end > chosen->ready_at ? end : chosen->ready_at + 1;
 }
 
-ns_status ns_claim_aging_take(ns_db *db, ns_claim_queue *s, size_t want, ns_claim_rows *out,
-                              ns_err *err) {
+ns_status ns_claim_aging_choose(ns_db *db, ns_claim_queue *s, size_t want, ns_lane *lane, size_t *n,
+                                ns_err *err) {
   size_t owed = (size_t)(s->passed / AGING_EVERY);
   lane_heads h = {.n = 0};
   const lane_head *chosen;
   ns_status st = read_heads(db, s, &h, err);
+  *n = 0;
   if (st != NS_OK)
     return st;
   s->passed = 0;
@@ -153,12 +154,12 @@ ns_status ns_claim_aging_take(ns_db *db, ns_claim_queue *s, size_t want, ns_clai
     return NS_OK;
   if (owed > (want + 1) / 2)
     owed = (want + 1) / 2;
-  return ns_claim_take_lane(db,
-                            &(ns_lane){.queue_id = s->queue_id,
-                                       .rank = chosen->rank,
-                                       .floor = chosen->ready_at,
-                                       .end = head_end(db, s, chosen)},
-                            owed > 0 ? owed : 1, out, err);
+  *n = owed > 0 ? owed : 1;
+  *lane = (ns_lane){.queue_id = s->queue_id,
+                    .rank = chosen->rank,
+                    .floor = chosen->ready_at,
+                    .end = head_end(db, s, chosen)};
+  return NS_OK;
 }
 
 /* ----------------------------------------------------------- admission locks */

@@ -129,10 +129,6 @@ static ns_status suspect(ns_audit *c, const ns_stray *x, ns_err *err) {
   return NS_OK;
 }
 
-bool ns_holder_is_fault(ns_wrong wrong) {
-  return wrong < NS_READY_OF_NONE || wrong == NS_KEY_OF_NONE;
-}
-
 static int64_t count_faults(const ns_strays *s) {
   int64_t n = 0;
   for (size_t i = 0; i < s->n; i++)

@@ -19,7 +19,9 @@ typedef enum ns_wrong {
 
 /* Not of a row that a cancel leaves behind, or a job that leaves no history: no verb meets
 ** it, and that it goes is no news. */
-bool ns_holder_is_fault(ns_wrong wrong);
+static inline bool ns_holder_is_fault(ns_wrong wrong) {
+  return wrong < NS_READY_OF_NONE || wrong == NS_KEY_OF_NONE;
+}
 
 typedef struct ns_stray {
   ns_wrong wrong;
