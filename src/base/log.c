@@ -62,7 +62,7 @@ typedef struct line {
   size_t max;
 } line;
 
-static bool add(line *l, const char *s, size_t n) {
+static bool add_text(line *l, const char *s, size_t n) {
   if (l->n + n > l->max)
     return false;
   memcpy(l->p + l->n, s, n);
@@ -70,8 +70,8 @@ static bool add(line *l, const char *s, size_t n) {
   return true;
 }
 
-static bool adds(line *l, const char *s) {
-  return add(l, s, strlen(s));
+static bool add_string(line *l, const char *s) {
+  return add_text(l, s, strlen(s));
 }
 
 /* The character of 'len' bytes at 'p'. */
@@ -85,13 +85,13 @@ static uint32_t rune(const char *p, size_t len) {
 
 /* What a terminal obeys, or shows nothing of: C1 controls, marks of direction,
 ** separators, characters without width. */
-static bool hidden(uint32_t c) {
+static bool is_hidden(uint32_t c) {
   return (c >= 0x80 && c < 0xA0) || c == 0x61C || (c >= 0x200B && c <= 0x200F) ||
          (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF;
 }
 
 /* One character or byte of 'p' inside quotes; '*used' bytes are consumed. */
-static bool escaped(line *l, bool json, const char *p, size_t n, size_t *used) {
+static bool add_escaped(line *l, bool json, const char *p, size_t n, size_t *used) {
   static const char from[] = "\"\\\n\r\t";
   static const char *const to[] = {"\\\"", "\\\\", "\\n", "\\r", "\\t"};
   const char *special = *p != '\0' ? strchr(from, *p) : NULL;
@@ -100,38 +100,38 @@ static bool escaped(line *l, bool json, const char *p, size_t n, size_t *used) {
   char code[16];
   *used = len > 0 ? len : 1;
   if (special != NULL)
-    return adds(l, to[special - from]);
-  if (len > 1 && hidden(rune(p, len))) {
+    return add_string(l, to[special - from]);
+  if (len > 1 && is_hidden(rune(p, len))) {
     snprintf(code, sizeof code, json ? "\\u%04x" : "\\u{%x}", (unsigned)rune(p, len));
-    return adds(l, code);
+    return add_string(l, code);
   }
   if (len > 0 && c >= 0x20 && c != 0x7F)
-    return add(l, p, len);
+    return add_text(l, p, len);
   if (len == 0 && json)
-    return adds(l, "\\ufffd");
+    return add_string(l, "\\ufffd");
   if (c == '\0' && !json)
-    return adds(l, "\\0");
+    return add_string(l, "\\0");
   snprintf(code, sizeof code, json ? "\\u%04x" : "\\x%02x", (unsigned)c);
-  return adds(l, code);
+  return add_string(l, code);
 }
 
-static void quoted(line *l, bool json, ns_bytes s) {
+static void add_quoted(line *l, bool json, ns_bytes s) {
   size_t i;
   size_t used;
-  if (!adds(l, "\""))
+  if (!add_string(l, "\""))
     return;
   for (i = 0; i < s.n; i += used)
-    if (!escaped(l, json, s.p + i, s.n - i, &used))
+    if (!add_escaped(l, json, s.p + i, s.n - i, &used))
       break;
   l->max += KEPT_BACK / 2;
   if (i < s.n)
-    adds(l, "…");
-  adds(l, "\"");
+    add_string(l, "…");
+  add_string(l, "\"");
   l->max -= KEPT_BACK / 2;
 }
 
 /* Values that need no quotes as key=value. */
-static bool bare(ns_bytes s) {
+static bool is_bare(ns_bytes s) {
   for (size_t i = 0; i < s.n; i++)
     if (s.p[i] <= ' ' || s.p[i] > '~' || strchr("\"=\\", s.p[i]) != NULL)
       return false;
@@ -145,16 +145,16 @@ static void add_field(line *l, bool json, const ns_field *f) {
   if (!f->number && f->s.p == NULL)
     return;
   if (json)
-    fits = adds(l, l->n > 1 ? ",\"" : "\"") && adds(l, f->key) && adds(l, "\":");
+    fits = add_string(l, l->n > 1 ? ",\"" : "\"") && add_string(l, f->key) && add_string(l, "\":");
   else
-    fits = adds(l, l->n > 0 ? " " : "") && adds(l, f->key) && adds(l, "=");
+    fits = add_string(l, l->n > 0 ? " " : "") && add_string(l, f->key) && add_string(l, "=");
   if (fits && f->number) {
     snprintf(number, sizeof number, "%lld", (long long)f->i);
-    fits = adds(l, number);
-  } else if (fits && !json && bare(f->s) && l->n + f->s.n <= l->max)
-    add(l, f->s.p, f->s.n);
+    fits = add_string(l, number);
+  } else if (fits && !json && is_bare(f->s) && l->n + f->s.n <= l->max)
+    add_text(l, f->s.p, f->s.n);
   else if (fits && l->n + 8 <= l->max)
-    quoted(l, json, f->s);
+    add_quoted(l, json, f->s);
   else
     fits = false;
   if (!fits)
@@ -180,13 +180,13 @@ size_t ns_log_format(char text[NS_LOG_LINE], bool json, int64_t wall_us, ns_leve
   head[1] = ns_fs("level", levels[level]);
   head[2] = ns_fs("event", event);
   if (json)
-    adds(&l, "{");
+    add_string(&l, "{");
   for (size_t i = 0; i < 3; i++)
     add_field(&l, json, &head[i]);
   for (size_t i = 0; i < n; i++)
     add_field(&l, json, &fields[i]);
   l.max = NS_LOG_LINE;
-  adds(&l, json ? "}\n" : "\n");
+  add_string(&l, json ? "}\n" : "\n");
   return l.n;
 }
 
@@ -404,7 +404,7 @@ static int64_t wall_now(void) {
 }
 
 /* A pipe that polls writable takes PIPE_BUF bytes without blocking. */
-static bool writable(int patience) {
+static bool is_writable(int patience) {
   struct pollfd p = {STDERR_FILENO, POLLOUT, 0};
   return poll(&p, 1, patience) == 1;
 }
@@ -412,14 +412,14 @@ static bool writable(int patience) {
 /* 'patience': ms that a reader has. */
 static void write_line(const char *text, size_t n, int patience) {
   ns_assert(n > 0 && n <= NS_LOG_LINE && memchr(text, '\n', n) == text + n - 1);
-  if (!writable(patience) || write(STDERR_FILENO, text, n) < 0) {
+  if (!is_writable(patience) || write(STDERR_FILENO, text, n) < 0) {
     logger.stuck = true;
     logger.dropped++;
   } else
     logger.stuck = false;
 }
 
-static size_t notice(char text[NS_LOG_LINE], int64_t dropped) {
+static size_t format_notice(char text[NS_LOG_LINE], int64_t dropped) {
   return ns_log_format(text, logger.json, wall_now(), NS_LOG_WARN, "log.dropped",
                        NS_FIELDS(ns_fi("lines", dropped)));
 }
@@ -428,7 +428,7 @@ static size_t notice(char text[NS_LOG_LINE], int64_t dropped) {
 static void put_dropped(int patience) {
   char text[NS_LOG_LINE];
   int64_t lost = logger.dropped;
-  size_t n = notice(text, lost);
+  size_t n = format_notice(text, lost);
   logger.dropped = 0;
   write_line(text, n, patience);
   if (logger.stuck)
@@ -451,7 +451,7 @@ void ns_log(ns_level level, const char *event, const ns_field *fields, size_t n)
 }
 
 bool ns_log_spool(void) {
-  return start_spool(STDERR_FILENO, notice);
+  return start_spool(STDERR_FILENO, format_notice);
 }
 
 void ns_log_flush(int64_t us) {

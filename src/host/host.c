@@ -94,7 +94,7 @@ static void on_loaded(void *arg, nsh_zygote *z, const nsh_loaded *what) {
   tell_handlers(h, z->version, what);
   if (h->mode == NSH_MODE_LOADING) {
     h->pools.zygote = z;
-    nsh_loop_stop(&h->loop); /* a HUP that came meanwhile is obeyed by live() */
+    nsh_loop_stop(&h->loop); /* a HUP that came meanwhile is obeyed by run_loop() */
     return;
   }
   nsh_lifecycle_generation(&h->pools, z);
@@ -208,7 +208,7 @@ static void on_wake(void *arg) {
   nsh_mode_check(h);
 }
 
-static void quiet(nsh_host *h, bool on) {
+static void set_quiet(nsh_host *h, bool on) {
   if (h->pools.quiet == on || h->mode != NSH_MODE_RUNNING)
     return;
   ns_log(NS_LOG_INFO, on ? "host.quiet" : "host.continue", NULL, 0);
@@ -217,7 +217,7 @@ static void quiet(nsh_host *h, bool on) {
 }
 
 /* A reload that does not begin is a failed one, for who waits for its end. */
-static void reload(nsh_host *h) {
+static void reload_scripts(nsh_host *h) {
   if (h->mode <= NSH_MODE_RUNNING)
     nsh_scripts_load(&h->scripts);
   if (h->mode <= NSH_MODE_RUNNING && h->scripts.refused)
@@ -244,14 +244,14 @@ static void on_signal(void *arg, int sig) {
   nsh_host *h = arg;
   switch (sig) {
   case SIGHUP:
-    reload(h);
+    reload_scripts(h);
     break;
   case SIGUSR1:
     nsh_watchdog_dump(&h->pools);
     break;
   case SIGTSTP:
   case SIGCONT:
-    quiet(h, sig == SIGTSTP);
+    set_quiet(h, sig == SIGTSTP);
     break;
   default:
     on_stop_signal(h, sig);
@@ -311,7 +311,7 @@ static ns_status start_dispatch(nsh_host *h, ns_err *err) {
 }
 
 /* From the first handlers to the end; h->code is set. */
-static void live(nsh_host *h) {
+static void run_loop(nsh_host *h) {
   ns_err err;
   nsh_scripts_load(&h->scripts);
   nsh_loop_run(&h->loop);
@@ -365,7 +365,7 @@ int nsh_host_run(const nsh_config *cfg, ns_buf *known) {
   }
   ns_log_spool();
   open_host(h, seed);
-  live(h);
+  run_loop(h);
   code = h->code;
   if (!nsh_dispatch_close(h->dispatch))
     nsh_mode_exit(code);

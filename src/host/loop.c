@@ -17,7 +17,7 @@ static const int watched[NSH_SIGNALS] = {SIGHUP,  SIGUSR1, SIGTERM, SIGINT,
 #define EARLY 2
 
 /* Numbers 'from' to 'end' of the signals heard. */
-static void mask(int how, size_t from, size_t end) {
+static void mask_signals(int how, size_t from, size_t end) {
   sigset_t some;
   sigemptyset(&some);
   for (size_t i = from; i < end; i++)
@@ -26,7 +26,7 @@ static void mask(int how, size_t from, size_t end) {
 }
 
 void nsh_loop_hold_signals(bool all) {
-  mask(SIG_BLOCK, 0, all ? NSH_SIGNALS : EARLY);
+  mask_signals(SIG_BLOCK, 0, all ? NSH_SIGNALS : EARLY);
 }
 
 static void on_signal(uv_signal_t *handle, int sig) {
@@ -34,21 +34,21 @@ static void on_signal(uv_signal_t *handle, int sig) {
   l->on_signal(l->arg, sig);
 }
 
-static void watch(nsh_loop *l, size_t from, size_t end) {
+static void watch_signals(nsh_loop *l, size_t from, size_t end) {
   for (size_t i = from; i < end; i++) {
     uv_signal_init(&l->uv, &l->signals[i]);
     l->signals[i].data = l;
     uv_signal_start(&l->signals[i], on_signal, watched[i]);
   }
-  mask(SIG_UNBLOCK, from, end);
+  mask_signals(SIG_UNBLOCK, from, end);
 }
 
 void nsh_loop_hear_first_signals(nsh_loop *l) {
-  watch(l, 0, EARLY);
+  watch_signals(l, 0, EARLY);
 }
 
 void nsh_loop_hear_signals(nsh_loop *l) {
-  watch(l, EARLY, NSH_SIGNALS);
+  watch_signals(l, EARLY, NSH_SIGNALS);
 }
 
 /* ----------------------------------------------------- the timer, the wake-up */

@@ -25,7 +25,7 @@ void nsh_mode_serve(nsh_host *h, char *handlers, char *names) {
 
 /* ------------------------------------------------------------ the next mode */
 
-static void enter(nsh_host *h, nsh_mode m, int64_t max) {
+static void enter_mode(nsh_host *h, nsh_mode m, int64_t max) {
   ns_assert(m >= h->mode); /* FINISHING twice: then without the server */
   h->mode = m;
   h->deadline = ns_mono_us() + max;
@@ -33,7 +33,7 @@ static void enter(nsh_host *h, nsh_mode m, int64_t max) {
 
 void nsh_mode_drain(nsh_host *h, const char *why) {
   ns_log(NS_LOG_INFO, "host.drain", NS_FIELDS(ns_fs("why", why)));
-  enter(h, NSH_MODE_DRAINING, h->cfg->drain_timeout);
+  enter_mode(h, NSH_MODE_DRAINING, h->cfg->drain_timeout);
   nsh_pool_close(&h->pools);
   nsh_mode_serve(h, NULL, NULL);
 }
@@ -41,13 +41,13 @@ void nsh_mode_drain(nsh_host *h, const char *why) {
 void nsh_mode_stop(nsh_host *h, const char *why) {
   ns_log(NS_LOG_INFO, "host.stop", NS_FIELDS(ns_fs("why", why)));
   nsh_pool_close(&h->pools);
-  enter(h, NSH_MODE_STOPPING, SETTLE_US);
+  enter_mode(h, NSH_MODE_STOPPING, SETTLE_US);
   nsh_pool_kill(&h->pools);
 }
 
 void nsh_mode_leave_now(nsh_host *h) {
   if (!atomic_exchange(&h->exchange.give_up, true))
-    enter(h, NSH_MODE_FINISHING, SETTLE_US);
+    enter_mode(h, NSH_MODE_FINISHING, SETTLE_US);
 }
 
 void nsh_mode_give_up(nsh_host *h) {
@@ -68,14 +68,14 @@ static bool nothing_left(const nsh_host *h) {
 }
 
 /* Has every worker been up? Workers that are forked per job have gone since. */
-static bool complete(const nsh_host *h) {
+static bool were_all_up(const nsh_host *h) {
   const nsh_pools *t = &h->pools;
   return t->up == t->nworkers || (h->cfg->fork_per_job && t->tally.forks >= (int64_t)t->nworkers);
 }
 
 static void check_running(nsh_host *h) {
   bool done, refused;
-  if (!h->ready && complete(h)) {
+  if (!h->ready && were_all_up(h)) {
     h->ready = true;
     ns_log(NS_LOG_INFO, "host.ready",
            NS_FIELDS(ns_fi("pid", getpid()), ns_fi("workers", (int64_t)h->pools.nworkers),
@@ -96,10 +96,10 @@ static void check_running(nsh_host *h) {
 
 /* Everything is written. To leave in order may take what is left of the drain, and
 ** a server that is slow needs it; nothing is lost by leaving without. */
-static void finish(nsh_host *h) {
+static void finish_writing(nsh_host *h) {
   int64_t rest = h->deadline - ns_mono_us();
   nsh_exchange_finish(&h->exchange);
-  enter(h, NSH_MODE_FINISHING, rest > SETTLE_US ? rest : SETTLE_US);
+  enter_mode(h, NSH_MODE_FINISHING, rest > SETTLE_US ? rest : SETTLE_US);
 }
 
 /* All jobs are back and all verdicts written? */
@@ -109,7 +109,7 @@ static void check_quiescent(nsh_host *h) {
   nsh_exchange_lock(m);
   if (h->pools.busy == 0 && m->outstanding == 0 && m->unsettled == 0 &&
       (away || !m->cycling || !m->claiming)) {
-    finish(h);
+    finish_writing(h);
     if (away)
       nsh_mode_leave_now(h);
   }
@@ -153,7 +153,7 @@ static int64_t sooner(int64_t wait, int64_t instant, int64_t now) {
 }
 
 /* The timer runs only while there is something to look after. */
-static void arm(nsh_host *h, int64_t now) {
+static void arm_timer(nsh_host *h, int64_t now) {
   int64_t wait = nsh_watchdog_next(&h->pools, now);
   if (h->scripts.due > 0)
     wait = sooner(wait, h->scripts.due, now);
@@ -179,5 +179,5 @@ void nsh_mode_check(nsh_host *h) {
   if (h->mode == NSH_MODE_OVER)
     return;
   check_deadline(h, now);
-  arm(h, now);
+  arm_timer(h, now);
 }

@@ -62,7 +62,7 @@ static int64_t field_of(const char *root, const char *path, const char *key,
   return n;
 }
 
-static int64_t left(int64_t most, int64_t used) {
+static int64_t limit_left(int64_t most, int64_t used) {
   return most == NSH_UNLIMITED ? most
          : used == NSH_UNLIMITED || used < 0 ? most
          : most > used                       ? most - used
@@ -97,7 +97,7 @@ static int64_t group_left(const char *folder, char *path, const char *most,
     snprintf(file, sizeof file, "%s%s/%s", folder, path, most);
     limit = number_in(file);
     snprintf(file, sizeof file, "%s%s/%s", folder, path, used);
-    there = left(limit, number_in(file));
+    there = limit_left(limit, number_in(file));
     if (there < least)
       least = there;
     if ((slash = strrchr(path, '/')) == NULL)
@@ -107,7 +107,7 @@ static int64_t group_left(const char *folder, char *path, const char *most,
 }
 
 /* Is 'name' among the words of "a,b,c"? An empty list is that of version 2. */
-static bool controls(const char *list, const char *name) {
+static bool has_controller(const char *list, const char *name) {
   size_t n = strlen(name);
   const char *at = strstr(list, name);
   return *list == '\0' ||
@@ -129,14 +129,14 @@ static void read_group(nsh_limits *have, const char *root, char *line) {
   *path++ = '\0';
   path[strcspn(path, "\n")] = '\0';
   second = *list == '\0';
-  if (controls(list, "pids")) {
+  if (has_controller(list, "pids")) {
     snprintf(folder, sizeof folder, "%s/sys/fs/cgroup%s", root,
              second ? "" : "/pids");
     snprintf(copy, sizeof copy, "%s", path);
     n = group_left(folder, copy, "pids.max", "pids.current");
     have->group_tasks = n < have->group_tasks ? n : have->group_tasks;
   }
-  if (controls(list, "memory")) {
+  if (has_controller(list, "memory")) {
     snprintf(folder, sizeof folder, "%s/sys/fs/cgroup%s", root,
              second ? "" : "/memory");
     snprintf(copy, sizeof copy, "%s", path);
@@ -189,8 +189,7 @@ static int64_t user_tasks(const char *root, const nsh_config *cfg) {
   if (getrlimit(RLIMIT_NPROC, &r) != 0 || r.rlim_max == RLIM_INFINITY ||
       (cfg->user == NULL && is_exempt(root)))
     return NSH_UNLIMITED;
-  return left((int64_t)r.rlim_max,
-              processes_of(root, p != NULL ? p->pw_uid : getuid()));
+  return limit_left((int64_t)r.rlim_max, processes_of(root, p != NULL ? p->pw_uid : getuid()));
 }
 
 static int64_t open_files(void) {
@@ -204,14 +203,13 @@ void nsh_limits_read(nsh_limits *have, const char *root,
                      const nsh_config *cfg) {
   int64_t now = tasks_now(root);
   int64_t kib = field_of(root, "/proc/meminfo", "MemAvailable", 10);
-  *have = (nsh_limits){
-      .files = open_files(),
-      .user_tasks = user_tasks(root, cfg),
-      .group_tasks = NSH_UNLIMITED,
-      .pids = left(number_below(root, "/proc/sys/kernel/pid_max"), now),
-      .tasks = left(number_below(root, "/proc/sys/kernel/threads-max"), now),
-      .memory = kib == NSH_UNLIMITED ? kib : kib * 1024,
-      .group_memory = NSH_UNLIMITED};
+  *have = (nsh_limits){.files = open_files(),
+                       .user_tasks = user_tasks(root, cfg),
+                       .group_tasks = NSH_UNLIMITED,
+                       .pids = limit_left(number_below(root, "/proc/sys/kernel/pid_max"), now),
+                       .tasks = limit_left(number_below(root, "/proc/sys/kernel/threads-max"), now),
+                       .memory = kib == NSH_UNLIMITED ? kib : kib * 1024,
+                       .group_memory = NSH_UNLIMITED};
   read_groups(have, root);
 }
 

@@ -103,7 +103,7 @@ void nsh_reading_free(nsh_reading *r) {
 }
 
 /* Owned, with a zero behind it; absent stays absent. */
-static ns_bytes copy(ns_bytes s) {
+static ns_bytes copy_text(ns_bytes s) {
   ns_buf text = NS_BUF_INIT;
   if (s.p == NULL)
     return s;
@@ -116,7 +116,7 @@ static ns_bytes copy(ns_bytes s) {
 void nsh_reading_done(nsh_reading *r, const char *version, ns_bytes files, int64_t began) {
   nsh_reading_free(r);
   nsh_version_copy(r->version, ns_str(version));
-  r->files = copy(files.n <= FILES_MAX ? files : ns_str("[]"));
+  r->files = copy_text(files.n <= FILES_MAX ? files : ns_str("[]"));
   r->began = began;
 }
 
@@ -125,7 +125,7 @@ void nsh_reading_failed(nsh_reading *r, ns_bytes runs, ns_bytes error, int64_t b
   free((void *)r->error.p);
   if (error.n > ERROR_MAX)
     error.n = ERROR_MAX;
-  r->error = copy(error);
+  r->error = copy_text(error);
   r->began = began;
   r->ended = 0;
 }
@@ -133,14 +133,14 @@ void nsh_reading_failed(nsh_reading *r, ns_bytes runs, ns_bytes error, int64_t b
 void nsh_reading_copy(nsh_reading *to, const nsh_reading *from) {
   nsh_reading_free(to);
   *to = *from;
-  to->files = copy(from->files);
-  to->error = copy(from->error);
+  to->files = copy_text(from->files);
+  to->error = copy_text(from->error);
 }
 
 /* ------------------------------------------------------------ of other hosts */
 
 /* Is the signal caught, or kept until it is unblocked? */
-static bool listens(pid_t pid) {
+static bool listens_to_hup(pid_t pid) {
   const unsigned long long bit = 1ULL << (SIGHUP - 1);
   char line[256];
   char name[16];
@@ -173,7 +173,7 @@ nsh_hup nsh_hup_send(pid_t pid, ns_bytes place, int64_t age) {
     return NSH_HUP_AWAY;
   handle = (int)syscall(SYS_pidfd_open, pid, 0); /* not every kernel lets us */
   how = !ns_wake_process_is(pid, age) ? NSH_HUP_GONE
-        : !listens(pid)               ? NSH_HUP_DEAF
+        : !listens_to_hup(pid)        ? NSH_HUP_DEAF
                                       : send_to(handle, pid);
   why = errno;
   if (handle >= 0)

@@ -163,14 +163,14 @@ static bool take_place(ns_locks *t, uint32_t i) {
   return true;
 }
 
-static bool joined(const ns_locks *t) {
+static bool has_joined(const ns_locks *t) {
   return me.table == t->id && me.pid == getpid();
 }
 
 /* Places of the dead are found by chance, which keeps the used ones together;
 ** 'nmembers' grows only when that fails. Under the latch. */
-static bool join(ns_locks *t) {
-  if (joined(t))
+static bool join_table(ns_locks *t) {
+  if (has_joined(t))
     return true;
   for (int i = 0; i < 8 && t->nmembers > 0; i++)
     if (take_place(t, (uint32_t)(ns_random() % t->nmembers)))
@@ -185,12 +185,12 @@ static bool join(ns_locks *t) {
 }
 
 /* A member as the value of a unit. */
-static int64_t owner(uint32_t index, uint32_t life) {
+static int64_t owner_value(uint32_t index, uint32_t life) {
   return (int64_t)index << 32 | (int64_t)life;
 }
 
 static int64_t myself(void) {
-  return owner(me.index, me.life);
+  return owner_value(me.index, me.life);
 }
 
 static member *member_of(ns_locks *t, int64_t who) {
@@ -304,7 +304,7 @@ static void sleep_on(bell *b, const attempt *a, int64_t left) {
 }
 
 /* Has somebody to be woken? Counts the ring. Under the latch. */
-static bool announce(bell *b) {
+static bool count_ring(bell *b) {
   if (atomic_load(&b->unheard) > UNHEARD) {
     b->waiting = 0;
     atomic_store(&b->unheard, 0);
@@ -316,7 +316,7 @@ static bool announce(bell *b) {
 }
 
 /* Wakes one who waits; those who are about to sleep see that it has rung. */
-static void ring(bell *b) {
+static void wake_sleeper(bell *b) {
   if (syscall(SYS_futex, &b->rings, FUTEX_WAKE, 1, NULL, NULL, 0) == 0)
     atomic_fetch_add(&b->unheard, 1);
   else
@@ -324,13 +324,13 @@ static void ring(bell *b) {
 }
 
 /* Looks once; who is to sleep now is counted as waiting until he looks again. */
-static ns_status look(ns_locks *t, attempt *a, bell *b, ns_err *err) {
+static ns_status look_for_unit(ns_locks *t, attempt *a, bell *b, ns_err *err) {
   ns_status st = ns_latch_take(&t->latch, repair, t->held, err);
   if (st != NS_OK)
     return st;
   if (a->counted && b->waiting > 0)
     b->waiting--;
-  if (join(t))
+  if (join_table(t))
     st = try_lock(t, a, err);
   else
     st = ns_fail(err, NS_EFULL, "more than %u processes use locks", MEMBERS);
@@ -342,7 +342,7 @@ static ns_status look(ns_locks *t, attempt *a, bell *b, ns_err *err) {
   return st;
 }
 
-static ns_status check(ns_bytes name, unsigned units, ns_err *err) {
+static ns_status check_name(ns_bytes name, unsigned units, ns_err *err) {
   if (name.n < 1 || name.n > NS_MUTEX_NAME_MAX)
     return ns_fail(err, NS_EINVALID, "a name has 1 to %d bytes, this one has %zu",
                    NS_MUTEX_NAME_MAX, name.n);
@@ -363,11 +363,11 @@ ns_status ns_mutex_lock(ns_locks *t, ns_bytes name, unsigned units, int64_t time
   attempt a = {.name = name, .units = units};
   int64_t until = ns_mono_us() + timeout;
   bell *b = bell_of(t, name);
-  ns_status st = check(name, units, err);
+  ns_status st = check_name(name, units, err);
   while (st == NS_OK && !a.taken && !a.last) {
     int64_t left = until - ns_mono_us();
     a.last = left <= 0;
-    st = look(t, &a, b, err);
+    st = look_for_unit(t, &a, b, err);
     if (a.counted)
       sleep_on(b, &a, left);
     if (a.counted && interrupted != NULL && interrupted(arg))
@@ -394,40 +394,40 @@ ns_status ns_mutex_unlock(ns_locks *t, ns_bytes name, unsigned units, unsigned u
   unit_key k;
   bool ours;
   bool heard;
-  ns_status st = check(name, units, err);
+  ns_status st = check_name(name, units, err);
   if (st == NS_OK)
     st = ns_latch_take(&t->latch, repair, t->held, err);
   if (st != NS_OK)
     return st;
-  ours = joined(t) && strike_out(t, ns_dict_find(t->held, make_key(&k, name, units, unit), 0));
-  heard = ours && announce(b);
+  ours = has_joined(t) && strike_out(t, ns_dict_find(t->held, make_key(&k, name, units, unit), 0));
+  heard = ours && count_ring(b);
   ns_latch_drop(&t->latch);
   if (heard)
-    ring(b);
+    wake_sleeper(b);
   return ours ? NS_OK : ns_fail(err, NS_ESTATE, "not held by this process");
 }
 
 /* Sleepers that are not rung for, because memory is short, look by
 ** themselves. */
-static void release(ns_dict *d, ns_at at, void *arg) {
+static void release_unit(ns_dict *d, ns_at at, void *arg) {
   ns_locks *t = arg;
   ns_buf key = NS_BUF_INIT;
   ns_dict_add_key(d, at, &key);
   if (strike_out(t, at) && key.n > PREFIX) {
     bell *b = bell_of(t, (ns_bytes){key.p + PREFIX, key.n - PREFIX});
-    if (announce(b))
-      ring(b);
+    if (count_ring(b))
+      wake_sleeper(b);
   }
   ns_buf_free(&key);
 }
 
 ns_status ns_mutex_unlock_all(ns_locks *t, ns_err *err) {
   ns_status st;
-  if (!joined(t) || me.holding == 0)
+  if (!has_joined(t) || me.holding == 0)
     return NS_OK;
   if ((st = ns_latch_take(&t->latch, repair, t->held, err)) != NS_OK)
     return st;
-  ns_dict_each(t->held, 0, release, t);
+  ns_dict_each(t->held, 0, release_unit, t);
   me.holding = 0;
   ns_latch_drop(&t->latch);
   return NS_OK;

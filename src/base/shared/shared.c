@@ -26,7 +26,7 @@ static void repair(void *arg) {
 }
 
 /* Checks the key and takes the latch. */
-static ns_status enter(ns_shared *s, ns_bytes key, ns_err *err) {
+static ns_status lock_for_key(ns_shared *s, ns_bytes key, ns_err *err) {
   if (key.n < 1 || key.n > NS_DICT_KEY_MAX)
     return ns_fail(err, NS_EINVALID, "a key has 1 to %d bytes, this one has %zu", NS_DICT_KEY_MAX,
                    key.n);
@@ -34,7 +34,7 @@ static ns_status enter(ns_shared *s, ns_bytes key, ns_err *err) {
 }
 
 /* Drops the latch; the status of the verb. */
-static ns_status leave(ns_shared *s, ns_status st, size_t bytes, ns_err *err) {
+static ns_status unlock_after(ns_shared *s, ns_status st, size_t bytes, ns_err *err) {
   ns_latch_drop(&s->latch);
   if (st == NS_EFULL)
     return ns_fail(err, st,
@@ -64,7 +64,7 @@ static double real_of(const ns_item *v) {
 ns_status ns_shared_get(ns_shared *s, ns_bytes key, ns_item *item, ns_buf *bytes, ns_err *err) {
   size_t start = bytes->n;
   ns_at at;
-  ns_status st = enter(s, key, err);
+  ns_status st = lock_for_key(s, key, err);
   *item = (ns_item){.type = NS_ITEM_NONE};
   if (st != NS_OK)
     return st;
@@ -82,7 +82,7 @@ ns_status ns_shared_get(ns_shared *s, ns_bytes key, ns_item *item, ns_buf *bytes
 ns_status ns_shared_set(ns_shared *s, ns_bytes key, const ns_item *item, bool absent, bool *done,
                         ns_err *err) {
   int64_t now = ns_mono_us();
-  ns_status st = enter(s, key, err);
+  ns_status st = lock_for_key(s, key, err);
   bool free;
   if (st != NS_OK)
     return st;
@@ -91,11 +91,11 @@ ns_status ns_shared_set(ns_shared *s, ns_bytes key, const ns_item *item, bool ab
     st = ns_dict_put(s->dict, key, item, now);
   if (done != NULL)
     *done = free;
-  return leave(s, st, item->s.n, err);
+  return unlock_after(s, st, item->s.n, err);
 }
 
 /* The sum of two numbers. */
-static ns_status add(const ns_item *a, const ns_item *b, ns_item *sum, ns_err *err) {
+static ns_status add_numbers(const ns_item *a, const ns_item *b, ns_item *sum, ns_err *err) {
   if (!is_number(a))
     return ns_fail(err, NS_EINVALID, "incr adds to numbers, and the key has a %s",
                    a->type == NS_ITEM_BYTES  ? "string"
@@ -119,15 +119,15 @@ ns_status ns_shared_incr(ns_shared *s, ns_bytes key, const ns_item *by, const ns
   int64_t now = ns_mono_us();
   ns_item old = *init;
   ns_at at;
-  ns_status st = enter(s, key, err);
+  ns_status st = lock_for_key(s, key, err);
   if (st != NS_OK)
     return st;
   if ((at = ns_dict_find(s->dict, key, now)) != 0)
     old = ns_dict_read(s->dict, at);
   *sum = (ns_item){.expires = old.expires};
-  if ((st = add(&old, by, sum, err)) == NS_OK)
+  if ((st = add_numbers(&old, by, sum, err)) == NS_OK)
     st = ns_dict_put(s->dict, key, sum, now);
-  return leave(s, st, 0, err);
+  return unlock_after(s, st, 0, err);
 }
 
 /* As Lua's == does it: an int and a float are compared exactly. */
@@ -159,7 +159,7 @@ ns_status ns_shared_cas(ns_shared *s, ns_bytes key, const ns_item *was, const ns
   int64_t t = ns_mono_us();
   ns_item item = *now;
   ns_at at;
-  ns_status st = enter(s, key, err);
+  ns_status st = lock_for_key(s, key, err);
   if (st != NS_OK)
     return st;
   at = ns_dict_find(s->dict, key, t);
@@ -171,12 +171,12 @@ ns_status ns_shared_cas(ns_shared *s, ns_bytes key, const ns_item *was, const ns
     item.expires = at != 0 ? ns_dict_read(s->dict, at).expires : 0;
     st = ns_dict_put(s->dict, key, &item, t);
   }
-  return leave(s, st, now->s.n, err);
+  return unlock_after(s, st, now->s.n, err);
 }
 
 ns_status ns_shared_delete(ns_shared *s, ns_bytes key, bool *done, ns_err *err) {
   ns_at at;
-  ns_status st = enter(s, key, err);
+  ns_status st = lock_for_key(s, key, err);
   if (st != NS_OK)
     return st;
   at = ns_dict_find(s->dict, key, ns_mono_us());
@@ -190,7 +190,7 @@ ns_status ns_shared_delete(ns_shared *s, ns_bytes key, bool *done, ns_err *err) 
 ns_status ns_shared_ttl(ns_shared *s, ns_bytes key, int64_t *us, bool *there, ns_err *err) {
   int64_t now = ns_mono_us();
   ns_at at;
-  ns_status st = enter(s, key, err);
+  ns_status st = lock_for_key(s, key, err);
   if (st != NS_OK)
     return st;
   *us = -1;

@@ -28,7 +28,7 @@
 /* ------------------------------------------------------------------ when */
 
 /* The upkeep looks at other holders for this one. */
-static void assist(nsh_dispatch *d) {
+static void tell_upkeep_holder(nsh_dispatch *d) {
   nsh_exchange_lock(d->exchange);
   d->exchange->assisted = d->holder;
   d->exchange->locks = ns_uses_locks(d->db);
@@ -38,7 +38,7 @@ static void assist(nsh_dispatch *d) {
 void nsh_maintenance_open(nsh_dispatch *d) {
   d->holder = ns_holder_id(d->db);
   d->serves_at = d->widen_at = NSH_NEVER;
-  assist(d);
+  tell_upkeep_holder(d);
 }
 
 void nsh_maintenance_close(nsh_dispatch *d) {
@@ -193,7 +193,7 @@ static bool claims_are_ours(nsh_dispatch *d) {
 
 /* "We live": with each cycle that writes, and at least so often. No host gives
 ** our claims to others for a while then. */
-static void beat(nsh_dispatch *d, int64_t now) {
+static void write_beat(nsh_dispatch *d, int64_t now) {
   ns_err err;
   if (now < d->beat_at)
     return;
@@ -215,7 +215,7 @@ static void check_holder(nsh_dispatch *d) {
          NS_FIELDS(ns_fi("was", d->holder), ns_fi("is", holder)));
   d->holder = holder;
   d->serves_at = 0;
-  assist(d);
+  tell_upkeep_holder(d);
   nsh_exchange_lock(d->exchange);
   d->exchange->lost_all = true;
   nsh_exchange_unlock(d->exchange);
@@ -272,7 +272,7 @@ static void write_workers(nsh_dispatch *d, const nsh_turn *t, int64_t now) {
 
 /* There is more than we can take: an idle host may have it. Our own listener,
 ** which waits for reserved queues, must not have us ring again and again. */
-static void ring(nsh_dispatch *d, int64_t now) {
+static void ring_idle_hosts(nsh_dispatch *d, int64_t now) {
   ns_err err;
   if (!d->more || now < d->ring_at)
     return;
@@ -282,7 +282,7 @@ static void ring(nsh_dispatch *d, int64_t now) {
 }
 
 /* The listener that waits for too little is woken until it has seen that. */
-static void widen(nsh_dispatch *d, int64_t now) {
+static void widen_listener(nsh_dispatch *d, int64_t now) {
   bool narrow;
   if (now < d->widen_at)
     return;
@@ -300,7 +300,7 @@ void nsh_maintenance_run(nsh_dispatch *d, nsh_turn *t) {
     take_ids(d, t->want_ids);
   write_touches(d, t);
   now = ns_mono_us();
-  beat(d, now);
+  write_beat(d, now);
   check_holder(d);
   write_served(d, now);
   write_workers(d, t, now);
@@ -309,6 +309,6 @@ void nsh_maintenance_run(nsh_dispatch *d, nsh_turn *t) {
   for (size_t i = 0; t->died && i < d->nsources; i++)
     if (d->sources[i]->rescue != NULL)
       d->sources[i]->rescue(d->sources[i]);
-  ring(d, now);
-  widen(d, now);
+  ring_idle_hosts(d, now);
+  widen_listener(d, now);
 }

@@ -190,7 +190,7 @@ static void list_awaited(const queues *q, nsh_exchange *m) {
 
 /* Tells the listener what to wait for, if anything. A listener that sleeps already, for
 ** less, is woken. The lock is held. */
-static void arm(queues *q) {
+static void arm_listener(queues *q) {
   nsh_dispatch *d = q->source.d;
   nsh_exchange *m = d->exchange;
   bool any = !q->hot[0];
@@ -231,7 +231,8 @@ static void update_hot(queues *q, const nsh_turn *t, const size_t *got) {
 }
 
 /* After a claim: when to claim next. The lock is held. */
-static void plan(queues *q, const nsh_turn *t, const size_t *got, size_t n, int64_t now) {
+static void plan_next_claim(queues *q, const nsh_turn *t, const size_t *got, size_t n,
+                            int64_t now) {
   nsh_dispatch *d = q->source.d;
   update_hot(q, t, got);
   if (n > 0)
@@ -243,7 +244,7 @@ static void plan(queues *q, const nsh_turn *t, const size_t *got, size_t n, int6
   q->due_at = q->due >= 0 ? now + q->due : NSH_NEVER;
   q->recheck_at =
       d->cfg->drain && (q->empties == 1 || q->outlook.failed) ? now + LAST_LOOK : NSH_NEVER;
-  arm(q);
+  arm_listener(q);
 }
 
 /* -------------------------------------------------------- looking ahead */
@@ -261,14 +262,14 @@ static bool is_busy(const nsh_dispatch *d) {
 }
 
 /* Is the last answer still true? 'first': when the first job of any name is due. */
-static bool stands(const queues *q, int64_t first, int64_t now) {
+static bool answer_stands(const queues *q, int64_t first, int64_t now) {
   const outlook *o = &q->outlook;
   if (o->due_at != NSH_NEVER)
     return now < o->due_at && first <= o->due_at;
   return o->nothing_at >= q->empty_since && now - o->nothing_at < NOTHING_OLD;
 }
 
-static void ask(queues *q) {
+static void ask_what_is_due(queues *q) {
   nsh_dispatch *d = q->source.d;
   outlook *o = &q->outlook;
   ns_err err;
@@ -297,8 +298,8 @@ static void look_ahead(queues *q) {
   o->known = true;
   if (!is_soon(d, in))
     o->due_at = NSH_NEVER;
-  else if (!stands(q, now + in, now))
-    ask(q);
+  else if (!answer_stands(q, now + in, now))
+    ask_what_is_due(q);
 }
 
 /* As it was seen then: µs until the first of it is due, -1: nothing is. */
@@ -347,7 +348,7 @@ static void choose_anew(ns_want *want, const ns_queue_row *rows, size_t n) {
 
 /* What this turn claims: from the queues as they were at most a second ago, or
 ** are when we are woken. */
-static ns_want choice(queues *q, nsh_turn *t) {
+static ns_want choose_claim(queues *q, nsh_turn *t) {
   bool stale = q->woken || ns_mono_us() - q->served.made_at > SERVED_OLD;
   ns_want want = {.arg = q};
   q->turn = t;
@@ -360,7 +361,7 @@ static ns_want choice(queues *q, nsh_turn *t) {
   return want;
 }
 
-static void publish(queues *q, const nsh_turn *t, ns_jobs *jobs, size_t settled, int64_t now) {
+static void publish_turn(queues *q, const nsh_turn *t, ns_jobs *jobs, size_t settled, int64_t now) {
   nsh_dispatch *d = q->source.d;
   nsh_exchange *m = d->exchange;
   size_t n = jobs->n;
@@ -379,7 +380,7 @@ static void publish(queues *q, const nsh_turn *t, ns_jobs *jobs, size_t settled,
   if (n > 0)
     nsh_exchange_deliver(m, jobs, got);
   if (t->limit > 0)
-    plan(q, t, got, n, now);
+    plan_next_claim(q, t, got, n, now);
   else if (settled > 0 || q->due == 0)
     mark_hot(q); /* no worker was up: what came back waits for the next */
   if ((settled > 0 || q->due == 0) && t->room.open == 0)
@@ -433,7 +434,7 @@ static bool settle_and_claim(nsh_source *source, nsh_turn *t) {
     pass(q);
     return true;
   }
-  want = choice(q, t);
+  want = choose_claim(q, t);
   q->began = ns_mono_us();
   nsh_slow_doing(d->slow, NSH_DISPATCHER, q->unsettled.batch.n, want.limit > 0);
   st = ns_cycle(d->db, q->unsettled.batch.items, q->unsettled.batch.n, &want, &jobs, &q->due, &err);
@@ -451,7 +452,7 @@ static bool settle_and_claim(nsh_source *source, nsh_turn *t) {
   nsh_slow_owes(d->slow, NSH_DISPATCHER, &q->unsettled);
   if (ns_unfinished(d->db))
     q->unsettled.again_at = nsh_sooner(q->unsettled.again_at, now + HELD_RETRY);
-  publish(q, t, &jobs, settled, now);
+  publish_turn(q, t, &jobs, settled, now);
   ns_jobs_free(&jobs); /* they may all have been too late to be started */
   return true;
 }

@@ -35,7 +35,7 @@ static void drop_chunk(nsh_chunk *c) {
     free(c);
 }
 
-static void *room(nsh_batch *b, size_t n) {
+static void *room_in_chunk(nsh_batch *b, size_t n) {
   size_t size = (n + alignof(max_align_t) - 1) & ~(alignof(max_align_t) - 1);
   nsh_chunk *c = b->chunks;
   void *p;
@@ -60,7 +60,7 @@ ns_bytes nsh_batch_keep(nsh_batch *b, ns_bytes s) {
   char *p;
   if (s.p == NULL)
     return NS_NONE;
-  p = room(b, s.n + 1);
+  p = room_in_chunk(b, s.n + 1);
   memcpy(p, s.p, s.n);
   p[s.n] = '\0';
   return (ns_bytes){p, s.n};
@@ -107,7 +107,7 @@ ns_bytes nsh_batch_spill(nsh_batch *b, ns_bytes s) {
 }
 
 ns_push *nsh_batch_children(nsh_batch *b, size_t n) {
-  return n > 0 ? memset(room(b, n * sizeof(ns_push)), 0, n * sizeof(ns_push)) : NULL;
+  return n > 0 ? memset(room_in_chunk(b, n * sizeof(ns_push)), 0, n * sizeof(ns_push)) : NULL;
 }
 
 void nsh_batch_keep_child(nsh_batch *b, ns_push *child) {

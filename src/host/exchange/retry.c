@@ -31,7 +31,7 @@ void nsh_retry_free(nsh_retry *u) {
 
 /* Begins anywhere: the time for what cannot be written together is short, and each is
 ** to have its turn. */
-static void move(nsh_batch *from, nsh_batch *to) {
+static void move_verdicts(nsh_batch *from, nsh_batch *to) {
   size_t first = from->n > 1 ? (size_t)ns_random() % from->n : 0;
   for (size_t i = 0; i < from->n; i++)
     nsh_batch_copy(to, &from->items[(first + i) % from->n]);
@@ -77,9 +77,9 @@ size_t nsh_retry_take(nsh_retry *u, nsh_batch *fresh, nsh_batch *parents, int64_
   if (u->batch.n > 0)
     return 0;
   swap(&u->batch, fresh);
-  move(&u->later, &u->batch);
+  move_verdicts(&u->later, &u->batch);
   if (u->ill.n > 0 && now >= u->ill_at)
-    move(&u->ill, &u->batch);
+    move_verdicts(&u->ill, &u->batch);
   u->again_at = u->ill.n > 0 ? u->ill_at : INT64_MAX;
   return parents != NULL ? take_parents(u, parents) : 0;
 }
@@ -92,7 +92,7 @@ static void log_trouble(const ns_err *trouble, size_t n) {
 }
 
 /* When those that met trouble come again. 'found': in this cycle. */
-static void pace(nsh_retry *u, size_t found, const ns_err *trouble, int64_t now) {
+static void delay_ill(nsh_retry *u, size_t found, const ns_err *trouble, int64_t now) {
   if (u->ill.n == 0)
     u->ill_wait = 0;
   if (found > 0) {
@@ -122,7 +122,7 @@ static void log_verdict(const ns_verdict *v) {
 
 /* A verdict the database would not take becomes a failure, and a failure it
 ** would not take a release, so that the job does not stay claimed. */
-static bool soften(nsh_batch *b, ns_verdict *v) {
+static bool soften_verdict(nsh_batch *b, ns_verdict *v) {
   char text[64];
   if (v->kind == NS_RELEASE)
     return false;
@@ -136,7 +136,7 @@ static bool soften(nsh_batch *b, ns_verdict *v) {
 }
 
 /* Nothing is known of any of them: they are kept as they are. */
-static bool untold(const nsh_batch *b) {
+static bool is_nothing_told(const nsh_batch *b) {
   for (size_t i = 0; i < b->n; i++)
     if (b->items[i].status != NS_EBUSY || b->items[i].trouble)
       return false;
@@ -144,7 +144,7 @@ static bool untold(const nsh_batch *b) {
 }
 
 size_t nsh_retry_failed(nsh_retry *u, const ns_err *trouble, int64_t now) {
-  return untold(&u->batch) ? 0 : nsh_retry_sort(u, trouble, now);
+  return is_nothing_told(&u->batch) ? 0 : nsh_retry_sort(u, trouble, now);
 }
 
 size_t nsh_retry_sort(nsh_retry *u, const ns_err *trouble, int64_t now) {
@@ -158,7 +158,7 @@ size_t nsh_retry_sort(nsh_retry *u, const ns_err *trouble, int64_t now) {
     if (v->status == NS_EBUSY && v->trouble) {
       nsh_batch_copy(&u->ill, v);
       ill++;
-    } else if (v->status == NS_EBUSY || (refused && soften(&u->batch, v))) {
+    } else if (v->status == NS_EBUSY || (refused && soften_verdict(&u->batch, v))) {
       nsh_batch_copy(&u->later, v);
       u->again_at = now + LOCKED_RETRY;
     } else
@@ -166,7 +166,7 @@ size_t nsh_retry_sort(nsh_retry *u, const ns_err *trouble, int64_t now) {
   }
   ns_assert(settled + u->ill.n + u->later.n - kept == u->batch.n); /* none is lost */
   (void)kept;
-  pace(u, ill, trouble, now);
+  delay_ill(u, ill, trouble, now);
   nsh_batch_clear(&u->batch);
   return settled;
 }
@@ -261,7 +261,7 @@ static bool has_failed(const ns_verdict *v) {
 }
 
 /* An instant; left out when it is not known. */
-static ns_field instant(const char *key, char text[NS_LOG_TIME], int64_t us) {
+static ns_field instant_field(const char *key, char text[NS_LOG_TIME], int64_t us) {
   if (us <= 0)
     return ns_fs(key, NULL);
   ns_log_time(text, us);
@@ -275,9 +275,9 @@ static void log_failed(ns_bytes table, const ns_verdict *v) {
   ns_log(NS_LOG_WARN, "row.failed",
          NS_FIELDS(ns_fb("table", table), ns_fi("id", v->id),
                    ns_fb("claim", ns_adopt_claimant(claimant, v->row.holder, v->run)),
-                   instant("claimed_at", since, v->row.since), ns_fi("attempts", v->row.failures),
-                   ns_fs("then", v->dead ? "dead" : "open"),
-                   instant("next", next, v->dead ? 0 : v->row.next),
+                   instant_field("claimed_at", since, v->row.since),
+                   ns_fi("attempts", v->row.failures), ns_fs("then", v->dead ? "dead" : "open"),
+                   instant_field("next", next, v->dead ? 0 : v->row.next),
                    ns_fb("error", ns_first_line(v->error))));
 }
 
@@ -301,7 +301,7 @@ static void log_reset(ns_bytes table, const ns_reset *r) {
   ns_log(NS_LOG_WARN, "row.reset",
          NS_FIELDS(ns_fb("table", table), ns_fi("id", r->id),
                    ns_fs("claim", r->claimant[0] != '\0' ? r->claimant : NULL),
-                   instant("claimed_at", since, r->since), ns_fs("why", r->why)));
+                   instant_field("claimed_at", since, r->since), ns_fs("why", r->why)));
 }
 
 void nsh_row_log_reset(ns_bytes table, ns_adopted *a) {

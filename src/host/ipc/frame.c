@@ -84,7 +84,7 @@ int64_t nsh_next(const char *p, size_t n, nsh_frame *f) {
 }
 
 /* The next 'n' bytes of a field tagged 'tag'; NULL: it is something else. */
-static const char *take(nsh_frame *f, char tag, size_t n) {
+static const char *take_field(nsh_frame *f, char tag, size_t n) {
   const char *p = f->p;
   ns_assert(f->p <= f->end);
   if (f->bad || (size_t)(f->end - p) < n + 1 || *p != tag) {
@@ -97,7 +97,7 @@ static const char *take(nsh_frame *f, char tag, size_t n) {
 
 int64_t nsh_get_int(nsh_frame *f) {
   int64_t i = 0;
-  const char *p = take(f, TAG_INT, sizeof i);
+  const char *p = take_field(f, TAG_INT, sizeof i);
   if (p != NULL)
     memcpy(&i, p, sizeof i);
   return i;
@@ -105,7 +105,7 @@ int64_t nsh_get_int(nsh_frame *f) {
 
 double nsh_get_real(nsh_frame *f) {
   double d = 0;
-  const char *p = take(f, TAG_REAL, sizeof d);
+  const char *p = take_field(f, TAG_REAL, sizeof d);
   if (p != NULL)
     memcpy(&d, p, sizeof d);
   return d;
@@ -119,7 +119,7 @@ ns_bytes nsh_get_bytes(nsh_frame *f) {
     f->p++;
     return NS_NONE;
   }
-  if ((p = take(f, TAG_BYTES, sizeof n)) == NULL)
+  if ((p = take_field(f, TAG_BYTES, sizeof n)) == NULL)
     return NS_NONE;
   memcpy(&n, p, sizeof n);
   if ((size_t)(f->end - f->p) < n) {

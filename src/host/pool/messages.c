@@ -54,7 +54,7 @@ static void log_end(const nsh_process *w, const nsh_task *task, ns_kind kind, in
                      ns_fb("error", ns_first_line(error))));
 }
 
-static void count(nsh_pools *t, ns_kind kind) {
+static void count_end(nsh_pools *t, ns_kind kind) {
   t->tally.done += kind == NS_ACK;
   t->tally.again += kind == NS_AGAIN;
   t->tally.crashed += kind == NS_CRASH;
@@ -68,7 +68,7 @@ void nsh_messages_end(nsh_process *w, const ns_verdict *v, int64_t micros) {
   nsh_batch *batch = nsh_exchange_batch(t->exchange, task->lease, v->nchildren);
   ns_verdict end = *v;
   log_end(w, task, v->kind, micros, v->error);
-  count(t, v->kind);
+  count_end(t, v->kind);
   end.id = task->id;
   end.run = task->run;
   end.lease = task->lease;

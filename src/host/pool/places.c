@@ -42,7 +42,7 @@ nsh_process *nsh_pool_unlist(nsh_pools *t, size_t pool) {
   return w;
 }
 
-static void shift(size_t *count, bool from, bool to, size_t n) {
+static void move_count(size_t *count, bool from, bool to, size_t n) {
   *count = *count - (from ? n : 0) + (to ? n : 0);
 }
 
@@ -51,17 +51,17 @@ void nsh_pool_enter(nsh_process *w, nsh_phase phase) {
   nsh_pool *p = pool_of(w);
   bool was = w->phase == NSH_UP;
   bool is = phase == NSH_UP;
-  shift(&t->up, was, is, 1);
-  shift(&p->up, was, is, 1);
-  shift(&p->held, was, is, w->n);
-  shift(&t->leaving, w->phase == NSH_RETIRING, phase == NSH_RETIRING, 1);
+  move_count(&t->up, was, is, 1);
+  move_count(&p->up, was, is, 1);
+  move_count(&p->held, was, is, w->n);
+  move_count(&t->leaving, w->phase == NSH_RETIRING, phase == NSH_RETIRING, 1);
   w->phase = phase;
   if (phase == NSH_EMPTY)
     nsh_pool_age(w, false);
 }
 
 void nsh_pool_age(nsh_process *w, bool old) {
-  shift(&w->pools->old, w->old, old, 1);
+  move_count(&w->pools->old, w->old, old, 1);
   w->old = old;
 }
 
@@ -106,7 +106,7 @@ bool nsh_pool_attends(const nsh_process *w) {
 }
 
 /* What the attending workers may have, less what they have, less what waits for them. */
-static int64_t places(const nsh_pools *t, size_t pool) {
+static int64_t free_places(const nsh_pools *t, size_t pool) {
   const nsh_pool *p = &t->pools[pool];
   size_t there = nsh_pool_attending(t, pool);
   size_t late = p->late < there ? p->late : there;
@@ -123,7 +123,7 @@ void nsh_pool_lock(nsh_pools *t) {
 void nsh_pool_unlock(nsh_pools *t) {
   int64_t n[NSH_POOLS_MAX];
   for (size_t i = 0; i < t->npools; i++)
-    n[i] = places(t, i);
+    n[i] = free_places(t, i);
   nsh_exchange_publish(t->exchange, n);
   t->exchange->workers = (ns_workers){.up = (int64_t)t->up,
                                       .busy = (int64_t)t->working,
@@ -148,7 +148,7 @@ void nsh_pool_release(nsh_pools *t, size_t line) {
 
 #ifdef NS_DEBUG
 /* Workers that run older scripts; a place without a process never counts as such. */
-static size_t aged(const nsh_pools *t) {
+static size_t count_old(const nsh_pools *t) {
   size_t n = 0;
   for (size_t i = 0; i < t->nworkers; i++) {
     ns_assert(!t->workers[i].old || t->workers[i].phase != NSH_EMPTY);
@@ -158,7 +158,7 @@ static size_t aged(const nsh_pools *t) {
 }
 
 /* What the counts of a pool have to be, from its workers. */
-static nsh_pool recounted(const nsh_pools *t, size_t pool) {
+static nsh_pool count_anew(const nsh_pools *t, size_t pool) {
   nsh_pool sum = {.tasks = 0};
   for (size_t i = 0; i < t->nworkers; i++) {
     const nsh_process *w = &t->workers[i];
@@ -180,15 +180,15 @@ void nsh_pool_recount(nsh_pools *t) {
   nsh_exchange_lock(t->exchange);
   for (size_t i = 0; i < t->npools; i++) {
     const nsh_pool *p = &t->pools[i];
-    nsh_pool now = recounted(t, i);
+    nsh_pool now = count_anew(t, i);
     ns_assert(now.up == p->up && now.tasks == p->tasks && now.held == p->held);
-    ns_assert(t->exchange->places[i] == places(t, i) - (int64_t)t->exchange->arriving[i]);
+    ns_assert(t->exchange->places[i] == free_places(t, i) - (int64_t)t->exchange->arriving[i]);
     up += now.up;
     busy += now.tasks;
     waiting += p->backlog.n;
     arriving += t->exchange->arriving[i];
   }
-  ns_assert(t->up == up && t->busy == busy && t->backlog == waiting && t->old == aged(t));
+  ns_assert(t->up == up && t->busy == busy && t->backlog == waiting && t->old == count_old(t));
   ns_assert(t->exchange->outstanding == busy + waiting + arriving);
   nsh_exchange_unlock(t->exchange);
 }

@@ -39,7 +39,7 @@ static size_t next_line(const nsh_pools *t, size_t pool) {
 }
 
 /* Gives one job of a line to a worker. */
-static void give(nsh_pools *t, nsh_process *w, size_t line) {
+static void give_first(nsh_pools *t, nsh_process *w, size_t line) {
   nsh_prefetch *b = &t->pools[line].backlog;
   const ns_job *job = nsh_prefetch_first(b)->job;
   bool given = nsh_process_give(w, job, nsh_names_get(&t->names, job->name));
@@ -75,7 +75,7 @@ static void hand_out(nsh_pools *t, size_t pool) {
         (w->stuck && w->n > 0))
       continue; /* listed again when it is heard of */
     while (share-- > 0 && w->n < most && on_offer(t, p) > 0)
-      give(t, w, next_line(t, pool));
+      give_first(t, w, next_line(t, pool));
     nsh_slot_allow(w->slot, w->next_seq);
     nsh_process_flush(w);
     if (w->n < most)
@@ -105,7 +105,7 @@ static void release_backlog(nsh_pools *t) {
 ** may stand together before all others, and would take every worker that is
 ** forked. In a crash loop, and for a minute after one, a load is shuffled, and jobs that have
 ** crashed before go to its end: the first job that is done ends the crash loop. */
-static void shuffle(ns_jobs *jobs) {
+static void shuffle_jobs(ns_jobs *jobs) {
   size_t clean = 0;
   for (size_t i = jobs->n; i > 1; i--) {
     size_t k = (size_t)(ns_random() % i);
@@ -124,7 +124,7 @@ static void shuffle(ns_jobs *jobs) {
 /* Each job joins its line; the last one to leave frees the load. */
 static void take_load(nsh_pools *t, nsh_load *load) {
   if (nsh_crash_loop_wary(&t->crash_loop, ns_mono_us()))
-    shuffle(&load->jobs);
+    shuffle_jobs(&load->jobs);
   t->backlog += load->jobs.n;
   for (size_t i = 0; i < load->jobs.n; i++) {
     const ns_job *job = &load->jobs.items[i];
@@ -149,7 +149,7 @@ static void take_loads(nsh_pools *t) {
 
 /* The claim of the oldest task is lost; 'cancel' NULL: without a reason. The exchange is
 ** locked. */
-static void lose(nsh_process *w, const ns_notice *cancel) {
+static void tell_claim_lost(nsh_process *w, const ns_notice *cancel) {
   int64_t since;
   if (!nsh_process_running(w, &since))
     return; /* it has been taken back, or has just ended */
@@ -164,7 +164,7 @@ static void lose_task(nsh_process *w, uint32_t at, const ns_notice *n) {
   int64_t since;
   if (at == 0 && nsh_process_running(w, &since)) {
     if (!n->token.paused)
-      lose(w, n);
+      tell_claim_lost(w, n);
     return;
   }
   nsh_process_recall(w);
@@ -186,7 +186,7 @@ static int by_token(const void *a, const void *b) {
                         : (x->run > y->run) - (x->run < y->run);
 }
 
-static const ns_notice *find(const revoked *r, int64_t id, int64_t run) {
+static const ns_notice *find_notice(const revoked *r, int64_t id, int64_t run) {
   ns_notice key = {.token = {.id = id, .run = run}};
   return bsearch(&key, r->items, r->n, sizeof key, by_token);
 }
@@ -194,7 +194,7 @@ static const ns_notice *find(const revoked *r, int64_t id, int64_t run) {
 /* It leaves the backlog: its release is STALE, or, when it is paused, holds it. */
 static bool lose_waiting(void *arg, const ns_job *job) {
   const revoked *r = arg;
-  if (find(r, job->id, job->run) == NULL)
+  if (find_notice(r, job->id, job->run) == NULL)
     return false;
   nsh_exchange_release(r->exchange, job->id, job->run, job->lease);
   return true;
@@ -203,7 +203,7 @@ static bool lose_waiting(void *arg, const ns_job *job) {
 static void lose_tasks(nsh_process *w, const revoked *r) {
   for (uint32_t at = 0; at < w->n; at++) {
     const nsh_task *task = nsh_process_task(w, at);
-    const ns_notice *n = find(r, task->id, task->run);
+    const ns_notice *n = find_notice(r, task->id, task->run);
     if (n != NULL)
       lose_task(w, at, n); /* what is taken back is behind it */
   }
@@ -247,7 +247,7 @@ static bool waits_with(nsh_process *w, int64_t lease) {
 
 /* What has not been started of a lease goes back; its neighbours of a worker lose
 ** nothing by going with it. The exchange is locked. */
-static void withdraw(nsh_pools *t, int64_t lease) {
+static void withdraw_lease(nsh_pools *t, int64_t lease) {
   withdrawal of = {t->exchange, lease};
   for (size_t i = 0; i < t->npools; i++)
     t->backlog -= nsh_prefetch_drop(&t->pools[i].backlog, withdraw_waiting, &of);
@@ -264,12 +264,12 @@ static void take_lost(nsh_pools *t) {
     const nsh_lost *l = &m->lost[i];
     nsh_process *w = &t->workers[l->worker];
     if (w->n > 0 && w->pid == l->pid && nsh_process_task(w, 0)->seq == l->seq)
-      lose(w, NULL);
+      tell_claim_lost(w, NULL);
   }
   m->nlost = 0;
   take_revoked(t);
   for (size_t i = 0; i < m->nwithdrawn; i++)
-    withdraw(t, m->withdrawn[i]);
+    withdraw_lease(t, m->withdrawn[i]);
   m->nwithdrawn = 0;
 }
 
@@ -280,7 +280,7 @@ static void lose_all(nsh_pools *t) {
   for (size_t i = 0; i < t->nworkers; i++)
     if (t->workers[i].n > 0) {
       nsh_process_recall(&t->workers[i]);
-      lose(&t->workers[i], NULL);
+      tell_claim_lost(&t->workers[i], NULL);
     }
   t->exchange->lost_all = false;
 }
@@ -391,7 +391,7 @@ void nsh_pool_close(nsh_pools *t) {
   take_back(t);
 }
 
-static void stop(nsh_process *w) {
+static void stop_running(nsh_process *w) {
   int64_t since;
   nsh_pool_lock(w->pools);
   if (nsh_process_running(w, &since))
@@ -406,7 +406,7 @@ static void stop(nsh_process *w) {
 void nsh_pool_kill(nsh_pools *t) {
   for (size_t i = 0; i < t->nworkers; i++)
     if (t->workers[i].phase != NSH_EMPTY)
-      stop(&t->workers[i]);
+      stop_running(&t->workers[i]);
 }
 
 void nsh_pool_dismiss(nsh_pools *t) {

@@ -31,17 +31,17 @@
 
 /* ---------------------------------------------------------------------- pace */
 
-static double mean(double old, double sample) {
+static double moving_mean(double old, double sample) {
   return old < 0 ? sample : old + (sample - old) / 64;
 }
 
 void nsh_pace_ran(nsh_pace *p, int64_t micros) {
   double us = micros < 1 ? 1 : (double)micros;
-  p->micros = mean(p->micros, us > CAP_US ? CAP_US : us);
+  p->micros = moving_mean(p->micros, us > CAP_US ? CAP_US : us);
 }
 
 void nsh_pace_claimed(nsh_pace *p, size_t bytes) {
-  p->bytes = mean(p->bytes, (double)bytes);
+  p->bytes = moving_mean(p->bytes, (double)bytes);
 }
 
 uint32_t nsh_pace_window(const nsh_pace *p) {
@@ -53,7 +53,7 @@ uint32_t nsh_pace_window(const nsh_pace *p) {
   return (uint32_t)(n > WINDOW_MAX ? WINDOW_MAX : n);
 }
 
-static double ahead(const nsh_pace *p) {
+static double jobs_ahead(const nsh_pace *p) {
   double n;
   if (p->micros < 0 || p->micros > NO_AHEAD_US)
     return 0;
@@ -63,7 +63,7 @@ static double ahead(const nsh_pace *p) {
 
 size_t nsh_pace_target(const nsh_pace *p, size_t workers) {
   size_t most = workers > TARGET_MAX ? workers : TARGET_MAX;
-  size_t n = (size_t)((double)workers * (1 + ahead(p)));
+  size_t n = (size_t)((double)workers * (1 + jobs_ahead(p)));
   if (n > most)
     n = most;
   if (p->bytes > 0 && (double)n * p->bytes > BYTES_MAX)
@@ -217,7 +217,7 @@ void nsh_prefetch_pop(nsh_prefetch *b) {
     nsh_load_free(load);
 }
 
-static nsh_waiting *at(const nsh_prefetch *b, size_t i) {
+static nsh_waiting *item_at(const nsh_prefetch *b, size_t i) {
   return &b->items[(b->first + i) & (b->cap - 1)];
 }
 
@@ -225,9 +225,9 @@ size_t nsh_prefetch_drop(nsh_prefetch *b, bool (*leaves)(void *arg, const ns_job
   size_t n = b->n;
   b->n = 0;
   for (size_t i = 0; i < n; i++) {
-    nsh_waiting w = *at(b, i);
+    nsh_waiting w = *item_at(b, i);
     if (!leaves(arg, w.job))
-      *at(b, b->n++) = w;
+      *item_at(b, b->n++) = w;
     else if (--w.load->left == 0)
       nsh_load_free(w.load);
   }

@@ -23,7 +23,7 @@
 /* ---------------------------------------------------------------- a worker */
 
 /* Does it attend to a long job? */
-static bool look(nsh_process *w, int64_t now) {
+static bool watch_job(nsh_process *w, int64_t now) {
   nsh_pools *t = w->pools;
   int64_t since;
   int64_t timeout;
@@ -67,7 +67,7 @@ static bool is_unresponsive(nsh_process *w, int64_t now) {
 }
 
 /* Its jobs were not started: they go back, and nothing is blamed. */
-static void replace(nsh_process *w) {
+static void replace_worker(nsh_process *w) {
   ns_log(NS_LOG_WARN, "worker.unresponsive", NS_FIELDS(ns_fi("pid", w->pid)));
   nsh_process_retire(w);
   nsh_process_kill(w, SIGKILL);
@@ -76,17 +76,17 @@ static void replace(nsh_process *w) {
 /* ------------------------------------------------------------------ a line */
 
 /* Is there no worker that may take the jobs of a line? */
-static bool unattended(const nsh_pools *t, size_t line) {
+static bool is_unattended(const nsh_pools *t, size_t line) {
   return t->pools[line].backlog.n > 0 && t->pools[line].up == 0 &&
          t->pools[0].up == 0;
 }
 
 /* No worker is there to start a line, and none will be for a moment: other hosts may
 ** have it. */
-static bool stranded(nsh_pools *t, int64_t now) {
+static bool is_any_stranded(nsh_pools *t, int64_t now) {
   bool any = false;
   for (size_t i = 0; i < t->npools; i++)
-    any = any || unattended(t, i);
+    any = any || is_unattended(t, i);
   if (!any) {
     t->down_at = 0;
     return false;
@@ -98,7 +98,7 @@ static bool stranded(nsh_pools *t, int64_t now) {
 
 /* Has every worker that takes jobs of a line a long one? What was claimed ahead
 ** for them may then as well run elsewhere. */
-static bool overtaken(const nsh_pools *t, size_t line) {
+static bool is_overtaken(const nsh_pools *t, size_t line) {
   const nsh_pool *p = &t->pools[line];
   return p->backlog.n > 0 && p->late >= nsh_pool_attending(t, line) &&
          t->pools[0].late >= nsh_pool_attending(t, 0);
@@ -112,18 +112,18 @@ void nsh_watchdog_tick(nsh_pools *t, int64_t now) {
   for (size_t i = 0; i < t->nworkers; i++) {
     nsh_process *w = &t->workers[i];
     if (w->n > 0)
-      late[w->pool] += look(w, now);
+      late[w->pool] += watch_job(w, now);
     if (w->stop_step != NSH_STOP_NONE)
       nsh_process_escalate(w, now);
     if (is_unresponsive(w, now))
-      replace(w);
+      replace_worker(w);
   }
   for (size_t i = 0; i < t->npools; i++)
     t->pools[i].late = late[i];
-  strand = stranded(t, now);
+  strand = is_any_stranded(t, now);
   nsh_pool_lock(t);
   for (size_t i = 0; i < t->npools; i++)
-    if (unattended(t, i) ? strand : overtaken(t, i))
+    if (is_unattended(t, i) ? strand : is_overtaken(t, i))
       nsh_pool_release(t, i);
   nsh_pool_unlock(t);
   nsh_lifecycle_fill(t);

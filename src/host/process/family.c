@@ -45,7 +45,7 @@ static bool send_one(nsh_peer *p, const nsh_command *c) {
 
 static void on_ready(uv_poll_t *poll, int status, int events);
 
-static void flush(nsh_peer *p) {
+static void flush_commands(nsh_peer *p) {
   size_t sent = 0;
   while (sent < p->n && send_one(p, &p->queue[sent]))
     sent++;
@@ -80,7 +80,7 @@ static void read_peer(nsh_peer *p) {
 static void on_ready(uv_poll_t *poll, int status, int events) {
   nsh_peer *p = poll->data;
   if (events & UV_WRITABLE)
-    flush(p);
+    flush_commands(p);
   if ((events & UV_READABLE) || status < 0)
     read_peer(p);
 }
@@ -107,7 +107,7 @@ static void send_to_peer(nsh_peer *p, nsh_type type, uint32_t index, int64_t arg
     p->silence = 0;
   p->queue[p->n++] = (nsh_command){type, index, arg, fd};
   if (p->n == 1)
-    flush(p);
+    flush_commands(p);
 }
 
 /* Does the peer owe an answer? */
@@ -138,7 +138,8 @@ static void close_peer(nsh_peer *p) {
 static void on_watch(uv_timer_t *timer);
 
 /* A command that will be answered. */
-static void ask(nsh_family *b, nsh_peer *p, nsh_type type, uint32_t index, int64_t arg, int fd) {
+static void ask_peer(nsh_family *b, nsh_peer *p, nsh_type type, uint32_t index, int64_t arg,
+                     int fd) {
   send_to_peer(p, type, index, arg, fd);
   if (uv_is_active((uv_handle_t *)&b->watch))
     return;
@@ -270,7 +271,7 @@ static void call_keeper(nsh_family *b) {
   b->keeper = (nsh_peer){.frame = on_keeper_frame, .end = on_keeper_end,
                          .arg = b};
   open_peer(&b->keeper, b->loop, pair[0]);
-  ask(b, &b->seed, NSH_FORK, 0, 0, pair[1]);
+  ask_peer(b, &b->seed, NSH_FORK, 0, 0, pair[1]);
 }
 
 /* Its whole session is dead by now. */
@@ -319,7 +320,7 @@ static void end_keeper(nsh_family *b) {
   for (size_t i = 0; i < NSH_ZYGOTES; i++)
     b->zygotes[i].condemned = true;
   b->keeper.silence = 0;
-  ask(b, &b->seed, NSH_KILL, 0, SIGKILL, -1);
+  ask_peer(b, &b->seed, NSH_KILL, 0, SIGKILL, -1);
 }
 
 /* Only the host is above the seed: all of them go. */
@@ -333,7 +334,7 @@ static void end_seed(nsh_family *b) {
 /* 'micros' more have passed: is 'p' silent for longer than 'most'? What it said
 ** meanwhile is read first; time that we slept through ourselves, stopped like
 ** them, counts as one look. */
-static bool silent(nsh_peer *p, int64_t micros, int64_t most) {
+static bool is_silent(nsh_peer *p, int64_t micros, int64_t most) {
   const int64_t look = WATCH_MS * INT64_C(1000);
   read_peer(p);
   if (!owes_answer(p))
@@ -355,11 +356,11 @@ static void on_watch(uv_timer_t *timer) {
   int64_t micros = now - b->watched;
   b->watched = now;
   for (size_t i = 0; i < NSH_ZYGOTES; i++)
-    if (silent(&b->zygotes[i].peer, micros, ZYGOTE_SILENT))
+    if (is_silent(&b->zygotes[i].peer, micros, ZYGOTE_SILENT))
       end_zygote(&b->zygotes[i]);
-  if (silent(&b->keeper, micros, SILENT))
+  if (is_silent(&b->keeper, micros, SILENT))
     end_keeper(b);
-  if (silent(&b->seed, micros, SILENT))
+  if (is_silent(&b->seed, micros, SILENT))
     end_seed(b);
   if (!anybody_owes(b))
     uv_timer_stop(&b->watch);
@@ -419,17 +420,17 @@ nsh_zygote *nsh_family_load(nsh_family *b) {
   z->version[0] = '\0';
   z->peer = (nsh_peer){.frame = on_zygote_frame, .arg = z};
   open_peer(&z->peer, b->loop, pair[0]);
-  ask(b, &b->keeper, NSH_FORK, z->index, 0, pair[1]);
+  ask_peer(b, &b->keeper, NSH_FORK, z->index, 0, pair[1]);
   return z;
 }
 
 void nsh_zygote_fork(nsh_zygote *z, uint32_t index) {
   z->workers++;
-  ask(z->family, &z->peer, NSH_FORK, index, 0, -1);
+  ask_peer(z->family, &z->peer, NSH_FORK, index, 0, -1);
 }
 
 void nsh_zygote_kill(nsh_zygote *z, uint32_t index, int sig) {
-  ask(z->family, &z->peer, NSH_KILL, index, sig, -1);
+  ask_peer(z->family, &z->peer, NSH_KILL, index, sig, -1);
 }
 
 void nsh_zygote_retire(nsh_zygote *z) {
@@ -439,7 +440,7 @@ void nsh_zygote_retire(nsh_zygote *z) {
 }
 
 void nsh_zygote_signal(nsh_zygote *z, int sig) {
-  ask(z->family, &z->family->keeper, NSH_KILL, z->index, sig, -1);
+  ask_peer(z->family, &z->family->keeper, NSH_KILL, z->index, sig, -1);
 }
 
 /* ------------------------------------------------------------------- the seed */

@@ -115,7 +115,7 @@ static void read_procs(procs *all, pid_t session) {
 
 /* ----------------------------------------------------------------- victims */
 
-static const proc *find(const procs *all, pid_t pid) {
+static const proc *find_process(const procs *all, pid_t pid) {
   proc key = {pid, 0, 0};
   return all->n == 0 ? NULL : bsearch(&key, all->items, all->n, sizeof key, by_pid);
 }
@@ -129,7 +129,7 @@ static bool is_spared(const pid_t *spared, size_t n, pid_t pid) {
 
 static bool has_kin(const procs *all, pid_t pid, const pid_t *spared, size_t n) {
   for (int step = 0; step < KIN; step++) {
-    const proc *p = find(all, pid);
+    const proc *p = find_process(all, pid);
     if (is_spared(spared, n, pid))
       return true;
     if (p == NULL)
@@ -265,7 +265,7 @@ static void offer_ourselves(void) {
   fclose(f);
 }
 
-static ns_status become(const char *user, ns_err *err) {
+static ns_status become_user(const char *user, ns_err *err) {
   pid_t parent = getppid();
   const struct passwd *p = getpwnam(user);
   if (p == NULL || initgroups(user, p->pw_gid) != 0 || setgid(p->pw_gid) != 0 ||
@@ -292,5 +292,5 @@ ns_status nsh_confine(const nsh_config *cfg, ns_err *err) {
   if (!cfg->allow_setuid)
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   offer_ourselves();
-  return cfg->user != NULL ? become(cfg->user, err) : NS_OK;
+  return cfg->user != NULL ? become_user(cfg->user, err) : NS_OK;
 }

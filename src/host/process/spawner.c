@@ -34,7 +34,7 @@ bool nsh_control_pair(int fds[2]) {
   return socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) == 0;
 }
 
-static void attach(struct msghdr *m, passenger *p, int fd) {
+static void attach_descriptor(struct msghdr *m, passenger *p, int fd) {
   struct cmsghdr *c;
   memset(p, 0, sizeof *p);
   m->msg_control = p->room;
@@ -52,7 +52,7 @@ bool nsh_control_send(int ctl, const ns_buf *frame, int fd, bool wait) {
   passenger p;
   ssize_t sent;
   if (fd >= 0)
-    attach(&m, &p, fd);
+    attach_descriptor(&m, &p, fd);
   do
     sent = sendmsg(ctl, &m, MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT));
   while (sent < 0 && errno == EINTR);
@@ -116,20 +116,20 @@ void nsh_child_begin(pid_t parent, const char *name) {
   sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-static void nothing(int sig) {
+static void ignore_signal(int sig) {
   (void)sig;
 }
 
 void nsh_child_ignore_signals(void) {
   static const int sigs[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1};
-  struct sigaction act = {.sa_handler = nothing, .sa_flags = SA_RESTART};
+  struct sigaction act = {.sa_handler = ignore_signal, .sa_flags = SA_RESTART};
   for (size_t i = 0; i < sizeof sigs / sizeof sigs[0]; i++)
     sigaction(sigs[i], &act, NULL);
 }
 
 /* ---------------------------------------------------------------- reports */
 
-static void tell(server *h, nsh_type type, int64_t a, int64_t b, int64_t c) {
+static void send_message(server *h, nsh_type type, int64_t a, int64_t b, int64_t c) {
   char room[64];
   ns_buf out = {room, 0, sizeof room, false};
   size_t start = nsh_begin(&out, type);
@@ -171,17 +171,17 @@ static void do_fork(server *h, uint32_t index, int fd) {
     setpgid(pid, pid); /* parent and child both: the group exists from now on */
   if (pid > 0)
     h->pids[index] = pid;
-  tell(h, NSH_FORKED, index, pid > 0 ? pid : 0, pid > 0 ? 0 : why);
+  send_message(h, NSH_FORKED, index, pid > 0 ? pid : 0, pid > 0 ? 0 : why);
 }
 
 static void do_kill(server *h, uint32_t index, int sig) {
   if (index < h->n->max && h->pids[index] > 0)
     kill(h->pids[index], sig);
-  tell(h, NSH_HEARD, index, 0, 0);
+  send_message(h, NSH_HEARD, index, 0, 0);
 }
 
 /* One command; false: the host is gone. */
-static bool obey(server *h) {
+static bool obey_command(server *h) {
   static char bytes[NSH_CONTROL_MAX];
   nsh_frame f;
   int fd;
@@ -216,12 +216,12 @@ static void child_died(server *h, pid_t pid) {
   if (i == h->n->max)
     waitpid(pid, NULL, 0); /* an orphan that came to us */
   else
-    tell(h, NSH_EXITED, (int64_t)i, pid, release_child(h, i));
+    send_message(h, NSH_EXITED, (int64_t)i, pid, release_child(h, i));
 }
 
 /* A dead child is looked at before it is reaped: until then its number, which
 ** is also that of its group, is not reused. */
-static void reap(server *h) {
+static void reap_children(server *h) {
   struct signalfd_siginfo info;
   siginfo_t dead = {0};
   while (read(h->signals, &info, sizeof info) == (ssize_t)sizeof info)
@@ -242,7 +242,7 @@ static void end_children(server *h) {
     }
 }
 
-static bool begin(server *h, const nsh_spawner *n) {
+static bool begin_spawner(server *h, const nsh_spawner *n) {
   sigset_t chld;
   h->n = n;
   h->self = getpid();
@@ -258,7 +258,7 @@ static bool begin(server *h, const nsh_spawner *n) {
 void nsh_spawner_serve(const nsh_spawner *n) {
   server h;
   struct pollfd fds[2];
-  if (!begin(&h, n))
+  if (!begin_spawner(&h, n))
     _exit(1);
   fds[0] = (struct pollfd){n->ctl, POLLIN, 0};
   fds[1] = (struct pollfd){h.signals, POLLIN, 0};
@@ -266,8 +266,8 @@ void nsh_spawner_serve(const nsh_spawner *n) {
     if (poll(fds, 2, -1) < 0)
       continue;
     if (fds[1].revents != 0)
-      reap(&h);
-    if (fds[0].revents != 0 && !obey(&h)) {
+      reap_children(&h);
+    if (fds[0].revents != 0 && !obey_command(&h)) {
       end_children(&h);
       _exit(0);
     }

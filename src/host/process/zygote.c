@@ -46,7 +46,7 @@ typedef struct nsh_sockets {
 } nsh_sockets;
 
 /* Calls 'fn' for each socket but those of input and output. */
-static void each(void (*fn)(void *arg, int fd, ino_t inode), void *arg) {
+static void each_socket(void (*fn)(void *arg, int fd, ino_t inode), void *arg) {
   DIR *folder = opendir("/proc/self/fd");
   const struct dirent *entry;
   while (folder != NULL && (entry = readdir(folder)) != NULL) {
@@ -59,7 +59,7 @@ static void each(void (*fn)(void *arg, int fd, ino_t inode), void *arg) {
     closedir(folder);
 }
 
-static void note(void *arg, int fd, ino_t inode) {
+static void note_socket(void *arg, int fd, ino_t inode) {
   nsh_sockets *s = arg;
   (void)fd;
   if (s->n < NSH_SOCKETS_MAX)
@@ -68,11 +68,11 @@ static void note(void *arg, int fd, ino_t inode) {
 
 static void note_sockets(nsh_sockets *s) {
   s->n = 0;
-  each(note, s);
+  each_socket(note_socket, s);
 }
 
 /* Where it leads to, as far as can be said. */
-static void describe(int fd, ns_buf *text) {
+static void describe_socket(int fd, ns_buf *text) {
   union {
     struct sockaddr_storage any;
     struct sockaddr_in in;
@@ -100,7 +100,7 @@ typedef struct search {
   ns_buf *text;
 } search;
 
-static void compare(void *arg, int fd, ino_t inode) {
+static void compare_socket(void *arg, int fd, ino_t inode) {
   const search *s = arg;
   for (size_t i = 0; i < s->then->n; i++)
     if (s->then->items[i] == inode)
@@ -109,14 +109,14 @@ static void compare(void *arg, int fd, ino_t inode) {
     return;
   if (s->text->n > 0)
     ns_buf_adds(s->text, ", ");
-  describe(fd, s->text);
+  describe_socket(fd, s->text);
 }
 
 /* Sockets that are open now, were not then, and are not 'ours':
 ** "descriptor 7 (127.0.0.1:3306), …". Empty: there are none. */
 static void list_new_sockets(const nsh_sockets *then, bool (*ours)(int fd), ns_buf *text) {
   search s = {then, ours, text};
-  each(compare, &s);
+  each_socket(compare_socket, &s);
 }
 
 /* ------------------------------------------------------------- shared memory */
@@ -128,7 +128,7 @@ static void list_new_sockets(const nsh_sockets *then, bool (*ours)(int fd), ns_b
 
 /* Takes blocks of 'size' until there is no hole for one; they are never freed.
 ** What lies at 'top' and above is no hole. Not more than 'most' bytes. */
-static void fill(size_t size, uintptr_t top, size_t most) {
+static void fill_holes(size_t size, uintptr_t top, size_t most) {
   for (size_t taken = 0; taken < most; taken += size) {
     void *p = malloc(size);
     if (p == NULL)
@@ -147,9 +147,9 @@ static void fill_heap(void) {
   now = mallinfo2();
   top = (uintptr_t)sbrk(0) - now.keepcost;
   for (size_t size = HOLE_MAX; size > SMALL; size /= 2)
-    fill(size, top, now.arena);
+    fill_holes(size, top, now.arena);
   for (size_t size = SMALL; size > 0; size -= 16)
-    fill(size, top, now.arena);
+    fill_holes(size, top, now.arena);
 }
 
 #else
@@ -170,7 +170,7 @@ typedef struct family {
 
 /* Loads worker and handlers. Arguments: family. Results: what was loaded (a table), or
 ** nil and a message. */
-static int load(lua_State *L) {
+static int load_scripts(lua_State *L) {
   const family *fam = lua_touserdata(L, 1);
   nsh_interrupt_install(L); /* before a script can keep the old functions */
   lua_getglobal(L, "require");
@@ -208,7 +208,7 @@ static void send_report(int ctl, ns_buf *out, size_t start) {
   ns_buf_free(out);
 }
 
-static void report(int ctl, nsh_type type, int64_t count, ns_bytes text) {
+static void send_text_report(int ctl, nsh_type type, int64_t count, ns_bytes text) {
   ns_buf out = NS_BUF_INIT;
   size_t start = begin_report(&out, type, count, text);
   send_report(ctl, &out, start);
@@ -270,7 +270,7 @@ static int tell_loaded(lua_State *L) {
 static bool load_handlers(lua_State *L, family *fam, int ctl) {
   bool loaded;
   lua_pushcfunction(L, nsh_lua_traceback);
-  lua_pushcfunction(L, load);
+  lua_pushcfunction(L, load_scripts);
   lua_pushlightuserdata(L, fam);
   loaded = lua_pcall(L, 1, LUA_MULTRET, 1) == LUA_OK && !lua_isnil(L, 2);
   if (loaded) {
@@ -280,7 +280,7 @@ static bool load_handlers(lua_State *L, family *fam, int ctl) {
     loaded = lua_pcall(L, 2, 0, 0) == LUA_OK;
   }
   if (!loaded)
-    report(ctl, NSH_LOADERR, 0, message_of(L));
+    send_text_report(ctl, NSH_LOADERR, 0, message_of(L));
   lua_settop(L, 0);
   return loaded;
 }
@@ -291,7 +291,7 @@ static void report_sockets(const nsh_sockets *before, int ctl) {
   ns_buf text = NS_BUF_INIT;
   list_new_sockets(before, ns_owns_socket, &text);
   if (!text.oom && text.n > 0)
-    report(ctl, NSH_SOCKETS, 0, ns_buf_bytes(&text));
+    send_text_report(ctl, NSH_SOCKETS, 0, ns_buf_bytes(&text));
   ns_buf_free(&text);
 }
 
@@ -305,7 +305,7 @@ static void clear_worker(pid_t dead, const pid_t *others, size_t n) {
 /* A library's function is looked up when it is called for the first time, which
 ** costs a process several pages. All workers read JSON, and most write some: it is
 ** looked up here for all of them. Protected. */
-static int rehearse(lua_State *L) {
+static int use_json_once(lua_State *L) {
   ns_buf *text = nsl_newbuf(L);
   ns_err err;
   if (nsl_decode(L, ns_str("{\"a\":[1,2.5,\"b\",true]}"), &err) == NS_OK)
@@ -317,7 +317,7 @@ static int rehearse(lua_State *L) {
 ** without garbage and without holes. (The generational collector was tried: no less
 ** memory after a thousand jobs, and an eighth fewer jobs per second.) */
 static void be_shared(lua_State *L) {
-  lua_pushcfunction(L, rehearse);
+  lua_pushcfunction(L, use_json_once);
   lua_pcall(L, 0, 0, 0);
   lua_settop(L, 0);
   lua_gc(L, LUA_GCCOLLECT);
@@ -345,9 +345,9 @@ static void zygote(void *arg, uint32_t index, int ctl) {
   if (!fam->cfg->keep_env)
     nsh_secrets_drop();
   if (nsh_confine(fam->cfg, &err) != NS_OK)
-    report(ctl, NSH_LOADERR, 0, ns_str(err.message));
+    send_text_report(ctl, NSH_LOADERR, 0, ns_str(err.message));
   else if (L == NULL)
-    report(ctl, NSH_LOADERR, 0, ns_str("not enough memory"));
+    send_text_report(ctl, NSH_LOADERR, 0, ns_str("not enough memory"));
   else
     loaded = load_handlers(L, fam, ctl);
   if (!loaded)

@@ -48,7 +48,7 @@ static void copy_awaited(nsh_listen *l) {
 }
 
 /* Waits until armed; false: stop. */
-static bool armed(nsh_listen *l) {
+static bool await_armed(nsh_listen *l) {
   nsh_exchange *m = l->exchange;
   bool go;
   nsh_exchange_lock(m);
@@ -63,7 +63,7 @@ static bool armed(nsh_listen *l) {
 }
 
 /* 'why': NS_WOKE_… . Only for work the listener rests until it is armed. */
-static void wake(nsh_exchange *m, unsigned why) {
+static void tell_woken(nsh_exchange *m, unsigned why) {
   nsh_exchange_lock(m);
   if (why & NS_WOKE_WORK) {
     m->armed = m->narrow = false;
@@ -93,10 +93,10 @@ static void *listen_for_queues(void *arg) {
   ns_err err;
   unsigned why;
   bool failed = false; /* the last time */
-  while (armed(l)) {
+  while (await_armed(l)) {
     if (ns_listen(l->listener, &l->what, WAIT, &why, &err) != NS_OK) {
-      wake(m, NS_WOKE_WORK); /* the dispatcher looks what there is, and for the
-                             ** server, and arms us again when it is back */
+      tell_woken(m, NS_WOKE_WORK); /* the dispatcher looks what there is, and for the
+                                    ** server, and arms us again when it is back */
       ns_listen_leave(l->listener);
       if (failed)
         pause_us(m, ns_jitter(RETRY, 1.0)); /* not all hosts at once */
@@ -105,7 +105,7 @@ static void *listen_for_queues(void *arg) {
     }
     failed = false;
     if (why != 0)
-      wake(m, why);
+      tell_woken(m, why);
     ns_listen_leave(l->listener);
     if (why != 0 && !(why & NS_WOKE_WORK))
       pause_us(m, TOLD_STEP); /* until it has been seen to */
@@ -230,7 +230,7 @@ static void wait_until(nsh_table_listener *h, int64_t when) {
 }
 
 /* Waits until it is time to sleep; false: stop. '*holder': for whom. */
-static bool ready(nsh_table_listener *h, int64_t *holder) {
+static bool await_time_to_sleep(nsh_table_listener *h, int64_t *holder) {
   bool go;
   nsh_exchange_lock(h->exchange);
   while (!h->armed && !h->stop)
@@ -251,7 +251,7 @@ static void *listen_for_table(void *arg) {
   ns_err err;
   int64_t holder;
   bool woke;
-  while (ready(h, &holder)) {
+  while (await_time_to_sleep(h, &holder)) {
     bool failed = ns_ear_wait(h->ear, holder, NS_EAR_LONGEST, &woke, &err) != NS_OK;
     nsh_exchange_lock(h->exchange);
     if (woke || failed) { /* then the dispatcher looks as without a listener */

@@ -47,7 +47,7 @@ static void free_owed(nsh_owed *o) {
 
 /* Those from 'first' on. What was given back unbegun has no end, nor has what only
 ** ends a claim. */
-static void add(nsh_debts *d, const nsh_batch *b, size_t first) {
+static void add_owed(nsh_debts *d, const nsh_batch *b, size_t first) {
   if (b->n <= first)
     return;
   nsh_must(ns_grow(&d->items, &d->cap, d->n + b->n - first, sizeof *d->items));
@@ -64,10 +64,10 @@ static void set_owed(nsh_owed *o, nsh_waiter who, const nsh_retry *u) {
   nsh_debts *d = &o->of[who];
   pthread_mutex_lock(&o->lock);
   d->n = 0;
-  add(d, &u->batch, 0);
-  add(d, &u->later, 0);
-  add(d, &u->ill, 0);
-  add(d, &u->parents, u->nturns);
+  add_owed(d, &u->batch, 0);
+  add_owed(d, &u->later, 0);
+  add_owed(d, &u->ill, 0);
+  add_owed(d, &u->parents, u->nturns);
   pthread_mutex_unlock(&o->lock);
 }
 
@@ -91,9 +91,9 @@ static ns_owed *list_owed(nsh_owed *o, nsh_exchange *m, size_t *n) {
     all.n += d->n;
   }
   pthread_mutex_unlock(&o->lock);
-  add(&all, &m->verdicts, 0);
-  add(&all, &m->parents, 0);
-  add(&all, &m->large, 0);
+  add_owed(&all, &m->verdicts, 0);
+  add_owed(&all, &m->parents, 0);
+  add_owed(&all, &m->large, 0);
   nsh_exchange_unlock(m);
   if (all.n > 1)
     qsort(all.items, all.n, sizeof *all.items, by_age);
@@ -143,7 +143,7 @@ struct nsh_slow {
 
 /* -------------------------------------------------------------------- lines */
 
-static void describe(const wait *w, char *text, size_t size) {
+static void describe_wait(const wait *w, char *text, size_t size) {
   size_t n = atomic_load(&w->verdicts);
   bool claims = atomic_load(&w->claims);
   if (n > 0)
@@ -153,7 +153,7 @@ static void describe(const wait *w, char *text, size_t size) {
     snprintf(text, size, "%s", claims ? "a claim" : w->who);
 }
 
-static ns_field seconds(char text[24], const char *key, int64_t us) {
+static ns_field seconds_field(char text[24], const char *key, int64_t us) {
   snprintf(text, 24, "%lld.%02lld", (long long)(us / NS_SECOND),
            (long long)(us % NS_SECOND / 10000));
   return us > 0 ? ns_fs(key, text) : ns_fb(key, NS_NONE);
@@ -167,15 +167,15 @@ static void write_line(nsh_slow *s, const wait *w, const char *what, int64_t too
   char took_text[24], worst_text[24];
   bool frozen = state == NULL;
   if (w != NULL)
-    describe(w, doing, sizeof doing);
+    describe_wait(w, doing, sizeof doing);
   ns_log(frozen ? NS_LOG_ERROR : NS_LOG_WARN, frozen ? "db.frozen" : "db.slow",
-         NS_FIELDS(seconds(took_text, "seconds", took),
+         NS_FIELDS(seconds_field(took_text, "seconds", took),
                    ns_fb("over", w != NULL ? ns_str(over ? "yes" : "no") : NS_NONE),
                    ns_fb("what", w != NULL ? ns_str(doing) : NS_NONE),
                    ns_fb("statement", what != NULL ? ns_str(what) : NS_NONE),
                    ns_fb("server", frozen || state[0] == '\0' ? NS_NONE : ns_str(state)),
                    s->more > 0 ? ns_fi("more", s->more) : ns_fb("more", NS_NONE),
-                   seconds(worst_text, "worst", s->worst),
+                   seconds_field(worst_text, "worst", s->worst),
                    ns_fb("advice", frozen ? ns_str("it answers nothing and nobody: look at its "
                                                    "process and its machine; nightshift doctor")
                                           : NS_NONE)));
@@ -208,7 +208,7 @@ static bool may_write(nsh_slow *s) {
 }
 
 /* Lasts still. */
-static void lasts(nsh_slow *s, wait *w, const char *state) {
+static void log_lasting_wait(nsh_slow *s, wait *w, const char *state) {
   int64_t now = ns_mono_us();
   int64_t since;
   const char *what;
@@ -225,7 +225,7 @@ static void lasts(nsh_slow *s, wait *w, const char *state) {
 
 /* --------------------------------------------------------- who is waited for */
 
-static void rouse(nsh_slow *s) {
+static void wake_thread(nsh_slow *s) {
   pthread_mutex_lock(&s->lock);
   atomic_store(&s->awake, true);
   pthread_cond_signal(&s->wake);
@@ -240,7 +240,7 @@ static void on_wait(void *arg, const char *what, int64_t thread, int64_t at) {
     atomic_store_explicit(&w->thread, thread, memory_order_relaxed);
     atomic_store(&w->since, at);
     if (!atomic_load(&w->slow->awake))
-      rouse(w->slow);
+      wake_thread(w->slow);
     return;
   }
   since = atomic_exchange(&w->since, 0);
@@ -283,7 +283,7 @@ static ns_status ask_state(nsh_slow *s, int64_t thread, char state[STATE_MAX], n
 }
 
 /* Gives 'state', or NULL when the server does not answer us either. */
-static const char *look(nsh_slow *s, const wait *w, char state[STATE_MAX]) {
+static const char *ask_for_state(nsh_slow *s, const wait *w, char state[STATE_MAX]) {
   int64_t thread = atomic_load(&w->thread);
   ns_err err;
   ns_status st = s->db != NULL ? NS_OK : ns_open(&s->db, &s->cfg, &err);
@@ -356,7 +356,7 @@ static int64_t look_around(nsh_slow *s, bool *busy) {
     *busy = *busy || since != 0;
     if (since != 0 && ns_mono_us() - since > NS_SLOW) {
       if (may_write(s))
-        lasts(s, w, look(s, w, state));
+        log_lasting_wait(s, w, ask_for_state(s, w, state));
       slow = true;
     } else if (since != 0 && since + NS_SLOW < next)
       next = since + NS_SLOW + 1;
@@ -436,13 +436,13 @@ ns_status nsh_slow_start(nsh_slow *s, ns_err *err) {
   return NS_OK;
 }
 
-static bool end(nsh_slow *s) {
+static bool await_end(nsh_slow *s) {
   int64_t until = ns_mono_us() + STOP_MAX;
   struct timespec t = {(time_t)(until / NS_SECOND), (long)(until % NS_SECOND) * 1000};
   bool ended;
   atomic_store(&s->ends, true);
   ns_await_stop(s->stop);
-  rouse(s);
+  wake_thread(s);
   pthread_mutex_lock(&s->lock);
   while (!s->ended && ns_mono_us() < until)
     pthread_cond_timedwait(&s->wake, &s->lock, &t);
@@ -454,7 +454,7 @@ static bool end(nsh_slow *s) {
 bool nsh_slow_close(nsh_slow *s) {
   if (s == NULL)
     return true;
-  if (s->running && !end(s))
+  if (s->running && !await_end(s))
     return false;
   if (s->running)
     pthread_join(s->thread, NULL);

@@ -66,7 +66,7 @@ static void sleep_until(const nsh_upkeep *u, int64_t when) {
 }
 
 /* Until then, or there is something to do; false: the host ends. */
-static bool rest(nsh_upkeep *u, int64_t when) {
+static bool rest_until(nsh_upkeep *u, int64_t when) {
   nsh_exchange *m = u->exchange;
   bool ends;
   nsh_exchange_lock(m);
@@ -115,7 +115,7 @@ static bool take_orders(nsh_upkeep *u, int64_t now) {
 
 /* There is more to claim; and who has died may have held rows of adopted tables.
 ** Whether the listener listens. */
-static bool tell(nsh_exchange *m, bool back, bool died) {
+static bool tell_dispatcher(nsh_exchange *m, bool back, bool died) {
   bool armed;
   nsh_exchange_lock(m);
   armed = m->armed;
@@ -129,7 +129,7 @@ static bool tell(nsh_exchange *m, bool back, bool died) {
 
 /* Gives back what dead holders held. While the listener waits in the server it says
 ** when one dies; otherwise we look ourselves. */
-static void look(nsh_upkeep *u) {
+static void rescue_dead(nsh_upkeep *u) {
   int64_t again_in;
   ns_rescued sum;
   ns_err err;
@@ -139,7 +139,7 @@ static void look(nsh_upkeep *u) {
     return;
   st = ns_look(u->db, &again_in, &sum, &err);
   log_look(st, &sum, &err);
-  armed = tell(u->exchange, sum.jobs > 0, u->gone || sum.holders > 0);
+  armed = tell_dispatcher(u->exchange, sum.jobs > 0, u->gone || sum.holders > 0);
   u->gone = st == NS_EGONE;
   if (!armed && again_in > LOOK_BUSY)
     again_in = LOOK_BUSY;
@@ -172,7 +172,7 @@ static ns_err write_each(nsh_upkeep *u, int64_t holder) {
   return last;
 }
 
-static void settle(nsh_upkeep *u) {
+static void settle_large(nsh_upkeep *u) {
   nsh_exchange *m = u->exchange;
   int64_t holder;
   ns_err trouble;
@@ -196,14 +196,14 @@ static void settle(nsh_upkeep *u) {
 /* ---------------------------------------------------------------- pruning */
 
 /* The server's other half of the time is for jobs. */
-static bool between(void *arg) {
+static bool rest_between_deletes(void *arg) {
   nsh_upkeep *u = arg;
   int64_t now = ns_mono_us();
   int64_t until = now + (now - u->rested < REST_MAX ? now - u->rested : REST_MAX);
   bool goes_on;
-  while ((goes_on = rest(u, until))) {
-    settle(u);
-    look(u);
+  while ((goes_on = rest_until(u, until))) {
+    settle_large(u);
+    rescue_dead(u);
     if (ns_mono_us() >= until)
       break;
   }
@@ -211,7 +211,7 @@ static bool between(void *arg) {
   return goes_on;
 }
 
-static void prune(nsh_upkeep *u) {
+static void prune_history(nsh_upkeep *u) {
   ns_err err;
   ns_status st;
   int64_t deleted = 0;
@@ -232,7 +232,7 @@ static void log_audited(const ns_audited *sum) {
            NS_FIELDS(ns_fi("jobs", sum->jobs), ns_fi("rows", sum->rows)));
 }
 
-static void audit(nsh_upkeep *u) {
+static void run_audit(nsh_upkeep *u) {
   int64_t again_in;
   ns_audited sum;
   ns_err err;
@@ -245,14 +245,14 @@ static void audit(nsh_upkeep *u) {
            NS_FIELDS(ns_fs("code", ns_code(st)), ns_fs("error", err.message)));
   log_audited(&sum);
   if (sum.jobs > 0)
-    tell(u->exchange, true, false);
+    tell_dispatcher(u->exchange, true, false);
   u->audit_at = ns_mono_us() + again_in;
 }
 
 /* ------------------------------------------------------------- the thread */
 
 /* For the chores beside the look, which a sleep knows of by itself. */
-static int64_t next(const nsh_upkeep *u) {
+static int64_t next_chore(const nsh_upkeep *u) {
   return sooner(sooner(u->prune_at, u->audit_at), u->large.again_at);
 }
 
@@ -261,11 +261,11 @@ static int64_t next(const nsh_upkeep *u) {
 static void *thread(void *arg) {
   nsh_upkeep *u = arg;
   nsh_exchange *m = u->exchange;
-  while (rest(u, next(u))) {
-    settle(u);
-    look(u);
-    prune(u);
-    audit(u);
+  while (rest_until(u, next_chore(u))) {
+    settle_large(u);
+    rescue_dead(u);
+    prune_history(u);
+    run_audit(u);
   }
   nsh_exchange_lock(m);
   m->upkeep_ended = true;
@@ -293,7 +293,7 @@ ns_status nsh_upkeep_open(nsh_upkeep **out, const nsh_config *cfg, nsh_exchange 
   st = ns_open(&u->db, &db, err);
   u->opened = st == NS_OK;
   if (st == NS_OK) {
-    ns_between(u->db, between, u);
+    ns_between(u->db, rest_between_deletes, u);
     ns_forget_done(u->db, cfg->forget_done);
   }
   return st;
@@ -321,7 +321,7 @@ static bool has_ended(nsh_exchange *m, int64_t max) {
   return ended;
 }
 
-static bool end(nsh_upkeep *u) {
+static bool await_end(nsh_upkeep *u) {
   if (has_ended(u->exchange, END_MAX))
     return true;
   ns_await_stop(u->stop);
@@ -331,7 +331,7 @@ static bool end(nsh_upkeep *u) {
 bool nsh_upkeep_close(nsh_upkeep *u) {
   if (u == NULL)
     return true;
-  if (u->running && !end(u))
+  if (u->running && !await_end(u))
     return false;
   if (u->running)
     pthread_join(u->thread, NULL);

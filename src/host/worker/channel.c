@@ -31,7 +31,7 @@ void nsh_channel_open(nsh_channel *w, nsh_slots *slots, uint32_t index, int wake
 
 /* What is in the ring is not lost when there is no wake-up pipe any more: the host finds
 ** it when it hears that we have ended. */
-static void tell(nsh_channel *w) {
+static void tell_host(nsh_channel *w) {
   w->waiting = 0;
   w->untold = false;
   if (!nsh_pending_set(&w->slots->pending, w->index, &w->waker))
@@ -40,7 +40,7 @@ static void tell(nsh_channel *w) {
 
 void nsh_channel_flush(nsh_channel *w) {
   if (w->untold)
-    tell(w);
+    tell_host(w);
 }
 
 /* Should we die in the middle, the host drops the piece it has. */
@@ -54,7 +54,7 @@ static void put_frame(nsh_channel *w) {
       return;
     p += put;
     n -= put;
-    tell(w); /* of a full ring */
+    tell_host(w); /* of a full ring */
     nsh_ring_await_room(&w->slot->out);
   }
 }
@@ -67,7 +67,7 @@ void nsh_channel_post(nsh_channel *w, int64_t now) {
 
 void nsh_channel_post_now(nsh_channel *w) {
   put_frame(w);
-  tell(w);
+  tell_host(w);
 }
 
 /* ------------------------------------------------------------------ input */
@@ -91,7 +91,7 @@ void nsh_channel_receive(nsh_channel *w) {
     nsh_channel_leave(1);
   w->in.n += (size_t)n;
   if (nsh_ring_relieved(in))
-    tell(w);
+    tell_host(w);
 }
 
 size_t nsh_channel_peek(nsh_channel *w, size_t at, nsh_frame *f) {

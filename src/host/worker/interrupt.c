@@ -47,7 +47,7 @@ static struct {
 /* ------------------------------------------------------------------- hook */
 
 /* The host has the text as well, should this worker not live to report it. */
-static void publish(void) {
+static void publish_text(void) {
   if (!ns_utf8_valid(ns_str(h.text)))
     for (char *p = h.text; *p != '\0'; p++)
       *p = (unsigned char)*p < 0x80 ? *p : '?';
@@ -55,7 +55,7 @@ static void publish(void) {
     nsh_slot_say(h.slot, h.seq, h.text);
 }
 
-static void describe(lua_State *L, lua_Debug *ar) {
+static void describe_stop(lua_State *L, lua_Debug *ar) {
   static const char *const reasons[] = {[NSH_WHY_LOST] = "the claim is lost:",
                                         [NSH_WHY_CANCELLED] = "cancelled:",
                                         [NSH_WHY_STOP] = "the host stops:",
@@ -73,14 +73,14 @@ static void describe(lua_State *L, lua_Debug *ar) {
     snprintf(reason, sizeof reason, "%s stopped", reasons[h.why]);
   n = (size_t)snprintf(h.text, TEXT_MAX, "%s at %s:%d\n", reason,
                        ar->short_src, ar->currentline);
-  publish(); /* the rest may fail, or the worker be killed in it */
+  publish_text(); /* the rest may fail, or the worker be killed in it */
   luaL_traceback(L, L, NULL, 0);
   trace = lua_tostring(L, -1);
   ours = strstr(trace, "\n\t[C]: in function 'xpcall'");
   snprintf(h.text + n, TEXT_MAX - n, "%.*s",
            ours != NULL ? (int)(ours - trace) : (int)strlen(trace), trace);
   lua_pop(L, 1);
-  publish();
+  publish_text();
 }
 
 static void on_count(lua_State *L, lua_Debug *ar) {
@@ -93,7 +93,7 @@ static void on_count(lua_State *L, lua_Debug *ar) {
   h.interval = h.interval > 1 ? h.interval / 2 : 1;
   if (h.why == NSH_WHY_NONE) {
     h.why = why;
-    describe(L, ar);
+    describe_stop(L, ar);
   }
   lua_pushlstring(L, h.text, strcspn(h.text, "\n"));
   lua_error(L);
@@ -113,7 +113,7 @@ static void on_signal(int sig) {
 /* 'L' runs from here on. Setting a hook starts its count anew, so that is done
 ** only to shorten it: two coroutines that resume each other would never come
 ** to the end of it. */
-static void enter(lua_State *L) {
+static void enter_coroutine(lua_State *L) {
   h.now = L;
   if (h.hooked && (lua_gethook(L) != on_count || lua_gethookcount(L) > h.interval))
     lua_sethook(L, on_count, LUA_MASKCOUNT, h.interval);
@@ -121,7 +121,7 @@ static void enter(lua_State *L) {
 
 /* Runs 'co' on with the 'n' values on top of 'L'. What it gives is on top of
 ** 'L' then: how many values, or -1 and an error. */
-static int go(lua_State *L, lua_State *co, int n) {
+static int resume_coroutine(lua_State *L, lua_State *co, int n) {
   int got = 0;
   int status;
   if (!lua_checkstack(co, n)) {
@@ -129,9 +129,9 @@ static int go(lua_State *L, lua_State *co, int n) {
     return -1;
   }
   lua_xmove(L, co, n);
-  enter(co);
+  enter_coroutine(co);
   status = lua_resume(co, L, n, &got);
-  enter(L);
+  enter_coroutine(L);
   if (status != LUA_OK && status != LUA_YIELD) {
     lua_xmove(co, L, 1);
     return -1;
@@ -149,7 +149,7 @@ static int go(lua_State *L, lua_State *co, int n) {
 static int co_resume(lua_State *L) {
   int got;
   luaL_checktype(L, 1, LUA_TTHREAD);
-  got = go(L, lua_tothread(L, 1), lua_gettop(L) - 1);
+  got = resume_coroutine(L, lua_tothread(L, 1), lua_gettop(L) - 1);
   lua_pushboolean(L, got >= 0);
   lua_insert(L, got >= 0 ? -got - 1 : -2);
   return got >= 0 ? got + 1 : 2;
@@ -161,9 +161,9 @@ static int pass_error(lua_State *L, lua_State *co) {
   int status = lua_status(co);
   if (status != LUA_OK && status != LUA_YIELD) {
     lua_xmove(L, co, 1); /* where closing finds it */
-    enter(co);
+    enter_coroutine(co);
     status = lua_resetthread(co);
-    enter(L);
+    enter_coroutine(L);
     lua_xmove(co, L, 1);
   }
   if (status != LUA_ERRMEM && lua_type(L, -1) == LUA_TSTRING) {
@@ -176,7 +176,7 @@ static int pass_error(lua_State *L, lua_State *co) {
 
 static int call_wrapped(lua_State *L) {
   lua_State *co = lua_tothread(L, lua_upvalueindex(1));
-  int got = go(L, co, lua_gettop(L));
+  int got = resume_coroutine(L, co, lua_gettop(L));
   return got >= 0 ? got : pass_error(L, co);
 }
 
@@ -198,9 +198,9 @@ static int co_close(lua_State *L) {
   lua_pushvalue(L, lua_upvalueindex(1));
   lua_insert(L, 1);
   if (co != NULL)
-    enter(co);
+    enter_coroutine(co);
   status = lua_pcall(L, lua_gettop(L) - 1, LUA_MULTRET, 0);
-  enter(L);
+  enter_coroutine(L);
   return status == LUA_OK ? lua_gettop(L) : lua_error(L);
 }
 

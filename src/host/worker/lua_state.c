@@ -72,7 +72,7 @@ static bool has_our_files(lua_State *L, const char *folder) {
 }
 
 /* package[field] = text .. package[field]; pops the text. */
-static void prefix(lua_State *L, const char *field) {
+static void prefix_path(lua_State *L, const char *field) {
   lua_getglobal(L, "package");
   lua_insert(L, -2);         /* stack: package; text */
   lua_getfield(L, -2, field);
@@ -88,12 +88,12 @@ static void set_paths(lua_State *L) {
   if (!program_folder(bin))
     return;
   lua_pushfstring(L, "%s/../lib/lua/5.4/?.so;", bin);
-  prefix(L, "cpath");
+  prefix_path(L, "cpath");
   for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
     const char *folder = lua_pushfstring(L, "%s/%s", bin, places[i]);
     if (has_our_files(L, folder)) {
       lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;", folder, folder);
-      prefix(L, "path");
+      prefix_path(L, "path");
       lua_pop(L, 1);
       return;
     }
@@ -101,7 +101,7 @@ static void set_paths(lua_State *L) {
   }
 }
 
-static int fill(lua_State *L) {
+static int open_libraries(lua_State *L) {
   luaL_openlibs(L);
   luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_PRELOAD_TABLE);
   lua_pushcfunction(L, luaopen_nightshift_core);
@@ -118,7 +118,7 @@ lua_State *nsh_lua_new(void) {
   lua_State *L = luaL_newstate();
   if (L == NULL)
     return NULL;
-  lua_pushcfunction(L, fill);
+  lua_pushcfunction(L, open_libraries);
   if (lua_pcall(L, 0, 0, 0) == LUA_OK)
     return L;
   lua_close(L);
@@ -156,14 +156,14 @@ static int read_loaded(struct dl_phdr_info *info, size_t size, void *arg) {
   return (int)size;
 }
 
-static unsigned long long loaded(void) {
+static unsigned long long count_loaded(void) {
   unsigned long long n = 0;
   dl_iterate_phdr(read_loaded, &n);
   return n;
 }
 
 void nsh_restore_begin(void) {
-  was.libraries = loaded();
+  was.libraries = count_loaded();
 }
 
 void nsh_restore_note(void) {
@@ -185,7 +185,7 @@ static void restore_locale(void) {
 bool nsh_restore(void) {
   static const struct itimerval none;
   restore_locale();
-  if (loaded() == was.libraries)
+  if (count_loaded() == was.libraries)
     return true;
   setitimer(ITIMER_REAL, &none, NULL); /* alarm() is this one */
   setitimer(ITIMER_VIRTUAL, &none, NULL);
@@ -216,12 +216,12 @@ static struct {
   uint32_t seq;
 } q;
 
-static bool repeated(const void *p, size_t old, size_t size) {
+static bool is_repeated(const void *p, size_t old, size_t size) {
   return q.refused && p == q.p && old == q.old && size == q.size;
 }
 
-static void *refuse(void *p, size_t old, size_t size, int64_t more) {
-  if (!q.over && (repeated(p, old, size) || more > q.limit)) {
+static void *refuse_memory(void *p, size_t old, size_t size, int64_t more) {
+  if (!q.over && (is_repeated(p, old, size) || more > q.limit)) {
     q.over = true;
     nsh_slot_say(q.slot, q.seq, q.text);
     atomic_store(&q.slot->over, q.seq + 1);
@@ -236,15 +236,15 @@ static void *refuse(void *p, size_t old, size_t size, int64_t more) {
 static void *allocate(void *ud, void *p, size_t old, size_t size) {
   int64_t more = (int64_t)size - (p != NULL ? (int64_t)old : 0);
   (void)ud;
-  if (more > 0 && q.refused && !repeated(p, old, size)) {
+  if (more > 0 && q.refused && !is_repeated(p, old, size)) {
     q.denied = true;
     q.refused = false;
   }
   if (more > 0 && q.grown + more > q.limit)
-    return refuse(p, old, size, more);
+    return refuse_memory(p, old, size, more);
   void *got = q.alloc(q.ud, p, old, size);
   if (got == NULL && size > 0)
-    return refuse(p, old, size, more);
+    return refuse_memory(p, old, size, more);
   q.grown += more;
   q.refused = q.refused && more <= 0;
   return got;

@@ -51,11 +51,11 @@ static struct {
 
 /* A child that a handler forked has our memory, and no say in how the job
 ** ends. */
-static bool forked(void) {
+static bool is_forked_child(void) {
   return getpid() != w.pid;
 }
 
-static int lost(lua_State *L) {
+static int push_lost(lua_State *L) {
   lua_pushnil(L);
   lua_pushliteral(L, "the claim is lost: the job was cancelled or is run "
                      "elsewhere");
@@ -67,11 +67,11 @@ static int lost(lua_State *L) {
 static void need_job(lua_State *L) {
   if (!w.running)
     luaL_error(L, "no job is running");
-  if (forked())
+  if (is_forked_child())
     luaL_error(L, "a forked child cannot speak for the job");
 }
 
-static bool held(void) {
+static bool is_claim_held(void) {
   return atomic_load(&w.channel.slot->lost) != w.seq + 1;
 }
 
@@ -95,8 +95,8 @@ static int api_touch(lua_State *L) {
   need_job(L);
   send_progress(progress, text);
   w.asked = ns_mono_us();
-  if (!held())
-    return lost(L);
+  if (!is_claim_held())
+    return push_lost(L);
   lua_pushboolean(L, true);
   return 1;
 }
@@ -110,7 +110,7 @@ static int api_cancelled(lua_State *L) {
     send_progress(-1, NS_NONE);
     w.asked = now;
   }
-  lua_pushboolean(L, !held() || nsh_slot_told(w.channel.slot, w.seq) != NSH_WHY_NONE);
+  lua_pushboolean(L, !is_claim_held() || nsh_slot_told(w.channel.slot, w.seq) != NSH_WHY_NONE);
   return 1;
 }
 
@@ -156,7 +156,7 @@ static int api_complain(lua_State *L) {
   size_t start;
   event.p = luaL_checklstring(L, 1, &event.n);
   text.p = luaL_checklstring(L, 2, &text.n);
-  if (forked())
+  if (is_forked_child())
     return 0;
   ns_buf_reset(&w.channel.frame);
   start = nsh_begin(&w.channel.frame, NSH_HOOK);
@@ -195,13 +195,13 @@ void nsh_worker_keep(lua_State *L) {
 
 /* ------------------------------------------------------------ running jobs */
 
-static nsh_report ending(ns_kind kind) {
+static nsh_report make_report(ns_kind kind) {
   return (nsh_report){.seq = w.seq, .kind = kind, .delay = -1,
                       .micros = w.ended - w.started, .leaves = w.spent};
 }
 
 /* The frame of a job's end is built in w.channel.frame; false: it is too large. */
-static bool report(const nsh_report *r, const ns_push *children) {
+static bool build_report(const nsh_report *r, const ns_push *children) {
   size_t start;
   ns_buf_reset(&w.channel.frame);
   start = nsh_begin_report(&w.channel.frame, r);
@@ -211,15 +211,15 @@ static bool report(const nsh_report *r, const ns_push *children) {
 }
 
 static void report_failure(ns_bytes error) {
-  nsh_report r = ending(NS_FAIL);
+  nsh_report r = make_report(NS_FAIL);
   r.error = (ns_bytes){error.p, error.n < ERROR_MAX ? error.n : ERROR_MAX};
-  if (!report(&r, NULL))
+  if (!build_report(&r, NULL))
     nsh_channel_leave(1);
 }
 
 /* The handler simply returned: its result is at index 1. */
 static void report_result(lua_State *L) {
-  nsh_report r = ending(NS_ACK);
+  nsh_report r = make_report(NS_ACK);
   ns_err err;
   ns_buf_reset(&w.text);
   if (!lua_isnil(L, 1)) {
@@ -229,7 +229,7 @@ static void report_result(lua_State *L) {
     }
     r.result = ns_buf_bytes(&w.text);
   }
-  if (!report(&r, NULL))
+  if (!build_report(&r, NULL))
     report_failure(ns_str("the result is over 64 MiB"));
 }
 
@@ -247,7 +247,7 @@ static void report_verdict(lua_State *L) {
     w.over = true; /* reported as such */
     return;
   }
-  r = ending(box->verdict.kind);
+  r = make_report(box->verdict.kind);
   r.delay = box->verdict.delay;
   r.go_on = box->verdict.go_on;
   r.max_phases = box->verdict.max_phases;
@@ -256,17 +256,17 @@ static void report_verdict(lua_State *L) {
   r.state = box->verdict.state;
   r.signal = box->verdict.signal;
   r.nchildren = box->verdict.nchildren;
-  if (!report(&r, box->verdict.children))
+  if (!build_report(&r, box->verdict.children))
     report_failure(ns_str("the verdict with its children is over 64 MiB"));
   nsl_unbox(box);
 }
 
 /* The handler was stopped; what it said meanwhile does not count. */
 static void report_stopped(nsh_why why) {
-  nsh_report r = ending(NS_RELEASE);
+  nsh_report r = make_report(NS_RELEASE);
   if (why == NSH_WHY_TIMEOUT)
     report_failure(nsh_interrupt_text());
-  else if (!report(&r, NULL))
+  else if (!build_report(&r, NULL))
     nsh_channel_leave(1);
 }
 
@@ -305,14 +305,14 @@ static bool is_last(void) {
 
 /* Protected. Argument: the order. Results: those of run(job), a result, or nil and a
 ** verdict, and whether this worker is spent. */
-static int run(lua_State *L) {
+static int call_handler(lua_State *L) {
   const nsh_order *o = lua_touserdata(L, 1);
   lua_settop(L, 0);
   lua_rawgeti(L, LUA_REGISTRYINDEX, w.run);
   nsl_pushjob(L, &o->job);
   w.running = true;
   lua_call(L, 1, 3);
-  if (forked())
+  if (is_forked_child())
     nsh_channel_leave(lua_isnil(L, 2) ? 0 : 1);
   w.ended = ns_mono_us();
   w.spent = lua_toboolean(L, 3) || w.spent || (!lua_isnil(L, 2) && !files_left());
@@ -320,7 +320,7 @@ static int run(lua_State *L) {
 }
 
 /* Protected. Arguments: result and verdict. */
-static int tell(lua_State *L) {
+static int report_what_came(lua_State *L) {
   if (lua_isnil(L, 2))
     report_result(L);
   else
@@ -331,7 +331,7 @@ static int tell(lua_State *L) {
 /* Result and verdict are the first two of three on the stack. */
 static void report_end(lua_State *L) {
   lua_settop(L, 2);
-  lua_pushcfunction(L, tell);
+  lua_pushcfunction(L, report_what_came);
   lua_insert(L, 1);
   if (lua_pcall(L, 2, 0, 0) == LUA_OK && !w.over)
     return;
@@ -345,7 +345,7 @@ static void report_end(lua_State *L) {
 
 /* Sets back what the job has left on its connection, in a place where nothing stops it.
 ** A text on top of the stack: the attempt has failed, and why; else nothing is there. */
-static ns_bytes reset(lua_State *L, bool has_verdict) {
+static ns_bytes reset_connection(lua_State *L, bool has_verdict) {
   int top = lua_gettop(L);
   lua_rawgeti(L, LUA_REGISTRYINDEX, w.reset);
   if (has_verdict)
@@ -361,7 +361,7 @@ static ns_bytes reset(lua_State *L, bool has_verdict) {
 }
 
 /* What the job has changed in its process is set back; what was its own ends. */
-static void restore(lua_State *L) {
+static void restore_process(lua_State *L) {
   w.running = false;
   if (!lua_gc(L, LUA_GCISRUNNING))
     lua_gc(L, LUA_GCRESTART);
@@ -379,18 +379,18 @@ static void run_protected(const nsh_order *o) {
   w.over = false;
   w.spent = w.cfg->fork_per_job;
   nsh_memory_limit_forget();
-  lua_pushcfunction(L, run);
+  lua_pushcfunction(L, call_handler);
   lua_pushlightuserdata(L, (void *)(uintptr_t)o);
   nsh_interrupt_begin(o->seq, o->job.timeout);
   ok = lua_pcall(L, 1, 3, 0) == LUA_OK;
-  if (forked())
+  if (is_forked_child())
     nsh_channel_leave(1);
   why = nsh_interrupt_end();
   error = ok ? NS_NONE : nsh_lua_text(L, -1);
   w.over = nsh_memory_limit_end(L) || nsh_memory_limit_blamed(error);
-  restore(L);
+  restore_process(L);
   w.spent = w.spent || w.over || !ok;
-  left = reset(L, ok);
+  left = reset_connection(L, ok);
   if (w.over)
     report_failure(nsh_memory_limit_text());
   else if (why != NSH_WHY_NONE)
@@ -405,7 +405,7 @@ static void run_protected(const nsh_order *o) {
 }
 
 /* An orderly end: the host gets all frames, and the scripts are told. */
-static void retire(void) {
+static void leave_in_order(void) {
   nsh_channel_flush(&w.channel);
   alarm(STOP_S);
   lua_settop(w.L, 0);
@@ -446,14 +446,14 @@ static void do_job(nsh_frame *f) {
   fflush(stdout);
   nsh_channel_post(&w.channel, w.ended);
   if (w.spent)
-    retire();
+    leave_in_order();
 }
 
 static void do_frame(nsh_frame *f) {
   if (f->type == NSH_JOB)
     do_job(f);
   else if (f->type == NSH_QUIT)
-    retire();
+    leave_in_order();
 }
 
 /* ---------------------------------------------------------------- the life */
