@@ -303,6 +303,21 @@ describe("unique keys:", function()
 
     with_database(function(...) handle, q = ... end)
 
+    it("is met by none of many, which take and free theirs by one statement", function()
+      local function executed() return tonumber(handle:execute "SHOW SESSION STATUS LIKE 'Com_stmt_execute'"[1].Value) end
+      local items = {}
+      for i = 1, 200 do items[i] = { "a", i, { unique = "k" .. i } } end
+      local before = executed()
+      assert(q:push_many(items))
+      local jobs = assert(q:claim_many(200))
+      assert(handle:transaction(function(tx)
+        for _, job in ipairs(jobs) do assert(tx:ack(job)) end
+      end))
+      assert.is_true(executed() - before < 60, executed() - before)
+      assert.equal(0, handle:execute "SELECT COUNT(*) AS n FROM nightshift_unique_key"[1].n)
+      assert.equal(200, #assert(q:push_many(items)))
+    end)
+
     it("is refused with the id of the job that has it", function()
       local id = assert(q:push("a", 1, { unique = "k" }))
       local again = { unique = { key = "k" } }

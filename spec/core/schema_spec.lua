@@ -536,6 +536,11 @@ describe("the plan of", function()
     end)
   end
 
+  it("settle_unique_list frees one key at a time", function()
+    local row = explain(plans.question "settle_unique_list", '[[100,1,"a"],[101,1,"b"]]').u
+    assert.same({ "PRIMARY", "eq_ref" }, { row.key, row.type })
+  end)
+
   it("admin_tree_ready_at reads a lane once", function()
     local plan = explain(plans.question "admin_tree_ready_at", 1, 100, "[1,2]")
     assert.equal("PRIMARY range", plan.r.key .. " " .. plan.r.type)

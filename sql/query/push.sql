@@ -106,6 +106,14 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 -- is not yet committed.
 INSERT INTO nightshift_unique_key (queue_id, ukey, job_id) VALUES (?, ?, ?)
 
+-- name: push_unique_list
+-- Params: [[queue,job,key],…]. Key: PRIMARY, one row at a time in the order of the list; waits
+-- as push_unique does. One key that is taken refuses all, and stays locked.
+INSERT INTO nightshift_unique_key (queue_id, ukey, job_id)
+SELECT v.queue, v.ukey, v.job
+FROM JSON_TABLE(?, '$[*]' COLUMNS (queue INT PATH '$[0]', job BIGINT PATH '$[1]',
+  ukey VARCHAR(190) {bytes} PATH '$[2]')) v
+
 -- name: push_unique_owner
 -- Params: queue, key. Key: PRIMARY. Waits for nobody.
 SELECT job_id FROM nightshift_unique_key WHERE queue_id = ? AND ukey = ?

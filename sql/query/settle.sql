@@ -203,3 +203,11 @@ UPDATE nightshift_job SET state = ? WHERE id = ?
 -- Array-bound. Params: queue, key, job. Key: PRIMARY.
 DELETE nightshift_unique_key FROM nightshift_unique_key FORCE INDEX (PRIMARY)
 WHERE queue_id = ? AND ukey = ? AND job_id = ?
+
+-- name: settle_unique_list
+-- Params: [[job,queue,key],…]. Key: PRIMARY of unique_key, one row at a time, locked by
+-- settle_keys, or ours alone. The same of many.
+DELETE u FROM JSON_TABLE(?, '$[*]' COLUMNS (job BIGINT PATH '$[0]', queue INT PATH '$[1]',
+  ukey VARCHAR(190) {bytes} PATH '$[2]')) v
+STRAIGHT_JOIN nightshift_unique_key u FORCE INDEX (PRIMARY)
+  ON u.queue_id = v.queue AND u.ukey = v.ukey AND u.job_id = v.job

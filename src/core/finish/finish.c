@@ -90,6 +90,14 @@ static ns_status is_held(ns_db *db, const ns_end *e, bool *yes, ns_err *err) {
   return st;
 }
 
+/* "[number,queue,key]" */
+static void add_key(ns_buf *list, int64_t number, const ns_end *e) {
+  ns_buf_addf(list, "%c[%lld,%lld,", list->n > 0 ? ',' : '[', (long long)number,
+              (long long)e->queue_id);
+  ns_buf_add_json(list, e->unique);
+  ns_buf_addc(list, ']');
+}
+
 /* 'missing' is true for those with a key, and becomes false for those whose
 ** key's row could be locked. */
 static ns_status lock_keys(ns_db *db, const ns_end *ends, size_t n,
@@ -98,12 +106,8 @@ static ns_status lock_keys(ns_db *db, const ns_end *ends, size_t n,
   const ns_value *row;
   ns_status st;
   for (size_t i = 0; i < n; i++)
-    if (missing[i]) {
-      ns_buf_addf(&list, "%c[%zu,%lld,", list.n > 0 ? ',' : '[', i,
-                  (long long)ends[i].queue_id);
-      ns_buf_add_json(&list, ends[i].unique);
-      ns_buf_addc(&list, ']');
-    }
+    if (missing[i])
+      add_key(&list, (int64_t)i, &ends[i]);
   st = ns_db_list_run(db, NS_SQL_SETTLE_KEYS, NULL, &list, err);
   while (st == NS_OK && (st = ns_db_row(db, NS_SQL_SETTLE_KEYS, &row, err)) == NS_OK && row != NULL)
     missing[row[0].i] = false;
@@ -124,17 +128,29 @@ ns_status ns_finish_keys(ns_db *db, const ns_end *ends, size_t n, bool *held,
   return st;
 }
 
-static ns_status free_keys(ns_db *db, const ns_end *ends, size_t n,
-                           ns_err *err) {
-  ns_status st = NS_OK;
-  for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (ends[i].unique.p != NULL)
-      st = ns_db_bulk_changing(db, NS_SQL_SETTLE_UNIQUE,
-                               (ns_column[]){{NS_INT, &ends[i].queue_id, NULL, NULL},
-                                             {NS_TEXT, NULL, &ends[i].unique, NULL},
-                                             {NS_INT, &ends[i].id, NULL, NULL}},
-                               1, 0, err);
-  return st;
+static ns_status free_key(ns_db *db, const ns_end *e, ns_err *err) {
+  return ns_db_bulk_changing(db, NS_SQL_SETTLE_UNIQUE,
+                             (ns_column[]){{NS_INT, &e->queue_id, NULL, NULL},
+                                           {NS_TEXT, NULL, &e->unique, NULL},
+                                           {NS_INT, &e->id, NULL, NULL}},
+                             1, 0, err);
+}
+
+/* A job's row may name a key that it has not any more, so fewer may go. */
+static ns_status free_keys(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  const ns_end *last = NULL;
+  size_t k = 0;
+  for (size_t i = 0; i < n; i++)
+    if (ends[i].unique.p != NULL) {
+      add_key(&list, ends[i].id, &ends[i]);
+      last = &ends[i];
+      k++;
+    }
+  if (k > 1)
+    return ns_db_list_run(db, NS_SQL_SETTLE_UNIQUE_LIST, NULL, &list, err);
+  ns_buf_free(&list);
+  return k > 0 ? free_key(db, last, err) : NS_OK;
 }
 
 static ns_status delete_jobs(ns_db *db, const ns_end *ends, size_t n,

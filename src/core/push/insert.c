@@ -300,18 +300,45 @@ ns_status ns_push_keep(ns_db *db, ns_insert *rows, size_t n, bool *again, ns_err
   return st;
 }
 
-/* Rare, so one statement per key. */
-static ns_status insert_keys(ns_db *db, const ns_insert *rows, size_t n,
-                             ns_err *err) {
+static bool takes_key(const ns_insert *row) {
+  return row->push->unique.p != NULL && row->push->keep == 0;
+}
+
+/* One by one, which tells whose key is taken. */
+static ns_status insert_each_key(ns_db *db, const ns_insert *rows, size_t n, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++) {
-    if (rows[i].push->unique.p == NULL || rows[i].push->keep != 0)
+    if (!takes_key(&rows[i]))
       continue;
     st = insert_key(db, &rows[i], err);
     if (st == NS_EDUPLICATE)
       st = refuse_taken_key(db, rows, &rows[i], err);
   }
   return st;
+}
+
+/* Those that a list has are refused together, and nothing of it is written. */
+static ns_status insert_keys(ns_db *db, const ns_insert *rows, size_t n, ns_err *err) {
+  ns_buf list = NS_BUF_INIT;
+  size_t k = 0;
+  ns_status st;
+  for (size_t i = 0; i < n; i++)
+    if (takes_key(&rows[i])) {
+      ns_buf_addf(&list, "%c[%lld,%lld,", k > 0 ? ',' : '[', (long long)rows[i].queue_id,
+                  (long long)rows[i].id);
+      ns_buf_add_json(&list, rows[i].push->unique);
+      ns_buf_addc(&list, ']');
+      k++;
+    }
+  if (k < 2) {
+    ns_buf_free(&list);
+    return k > 0 ? insert_each_key(db, rows, n, err) : NS_OK;
+  }
+  st = ns_db_list_change(db, NS_SQL_PUSH_UNIQUE_LIST, NULL, &list, k, err);
+  if (st != NS_EDUPLICATE)
+    return st;
+  ns_err_clear(err);
+  return insert_each_key(db, rows, n, err);
 }
 
 static ns_status insert_ready(ns_db *db, const ns_insert *rows, size_t n,
