@@ -64,7 +64,7 @@ j.id, q.name AS queue, j.name, {state} AS state,
 j.id, j.run, j.queue_id, j.name, j.payload, j.state,
   j.attempts, j.polls, j.crashes, j.max_attempts, j.max_polls,
   255 - j.rank AS priority, j.parent, j.root, j.created, j.due, j.deadline,
-  j.timeout, j.nonce, {now} AS now, j.phase, j.awaits, j.ukey IS NOT NULL AS keyed,
+  j.timeout, j.nonce, {now} AS now, j.phase, j.awaits, j.ukey,
   j.after_ids IS NOT NULL AS follows
 
 -- mark: signal

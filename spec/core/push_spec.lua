@@ -304,7 +304,9 @@ describe("unique keys:", function()
     with_database(function(...) handle, q = ... end)
 
     it("is met by none of many, which take and free theirs by one statement", function()
-      local function executed() return tonumber(handle:execute "SHOW SESSION STATUS LIKE 'Com_stmt_execute'"[1].Value) end
+      local function executed()
+        return tonumber(handle:execute "SHOW SESSION STATUS LIKE 'Com_stmt_execute'"[1].Value)
+      end
       local items = {}
       for i = 1, 200 do items[i] = { "a", i, { unique = "k" .. i } } end
       local before = executed()

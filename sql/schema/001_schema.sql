@@ -402,6 +402,40 @@ CREATE TABLE nightshift_mended (
   last BIGINT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
+-- name: create_source
+-- Tables of others whose rows are taken in as jobs. A queue of the table's name has them; the
+-- unique key of a job is row:ID:ROW, and no other key begins so. mapping: as it was given, for
+-- people. rate: rows a second that are taken in, NULL: no limit. runner: the holder that last
+-- served it, seen: when.
+CREATE TABLE nightshift_source (
+  id INT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+  tab VARCHAR(64) NOT NULL,
+  mapping MEDIUMTEXT NOT NULL,
+  rate DOUBLE NULL,
+  runner BIGINT NULL,
+  seen BIGINT NULL,
+  UNIQUE KEY tab (tab),
+  CONSTRAINT source_mapping_json CHECK (JSON_VALID(mapping))
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
+
+-- name: create_owed
+-- What a row of such a table does not say yet of its job: how often that has failed more, and
+-- how it has ended (NULL: it lives, and is due next at 'due'). Written with the verdict, by
+-- whoever ends or fails the job, and only added to; deleted with the change of the row.
+-- open: the job went without a start. retry: its row is to be as new. why: the words of the
+-- server, where it has refused that change.
+CREATE TABLE nightshift_owed (
+  seq BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+  source INT NOT NULL,
+  row_id BIGINT NOT NULL,
+  job_id BIGINT NOT NULL,
+  failures TINYINT UNSIGNED NOT NULL DEFAULT 0,
+  due BIGINT NULL,
+  outcome ENUM('done','dead','cancelled','open','retry') NULL,
+  why VARCHAR(500) NULL,
+  KEY of_row (source, row_id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
+
 -- name: create_adopted
 -- Existing tables that are queues, as nightshift.adopt takes them ('mapping'), and what
 -- may be changed while they are worked on. Nothing is claimed while one is paused, or

@@ -185,6 +185,7 @@ typedef struct ns_job {
   int64_t deadline;        /* 0: none */
   int64_t timeout;         /* µs */
   int64_t nonce;
+  int64_t row; /* of the adopted table that it stands for; 0: of none */
 } ns_job;
 
 /* A batch of claimed jobs and the memory that their bytes live in. */

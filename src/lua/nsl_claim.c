@@ -45,6 +45,7 @@ static void setjob(lua_State *L, const ns_job *job) {
   nsl_setpositive(L, "parent", job->parent);
   nsl_setpositive(L, "root", job->root);
   nsl_setint(L, "phase", job->phase);
+  nsl_setpositive(L, "row", job->row);
   if (job->follows != 0) {
     lua_pushboolean(L, true);
     lua_setfield(L, -2, "_follows");

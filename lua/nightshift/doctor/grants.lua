@@ -62,6 +62,7 @@ local ROLES = {
       { "nightshift_mended", "SELECT, INSERT, UPDATE" },
       { "nightshift_meta", "SELECT" },
       { "nightshift_notice", "SELECT, DELETE" },
+      { "nightshift_owed", "INSERT" },
       { "nightshift_pause", "SELECT" },
       { "nightshift_queue", "SELECT, INSERT" },
       { "nightshift_ready", "SELECT, INSERT, DELETE" },

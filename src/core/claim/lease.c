@@ -17,6 +17,7 @@
 #include "buf.h"
 #include "db/db.h"
 #include "err.h"
+#include "source/source.h"
 
 void ns_claim_leases_free(ns_leases *l) {
   for (size_t i = 0; i < l->n; i++)
@@ -182,7 +183,7 @@ enum {
   R_NOW,
   R_PHASE,
   R_AWAITS,
-  R_KEYED,
+  R_UKEY,
   R_FOLLOWS,
   R_SIGNAL,
   R_SENT
@@ -206,10 +207,13 @@ ns_job *ns_claim_jobs_add(ns_jobs *jobs, size_t bytes, char **at) {
 
 static bool add_job(ns_db *db, int64_t lease, const ns_value *r, ns_jobs *out) {
   size_t more = text_length(&r[R_STATE]) + text_length(&r[R_AWAITS]) + text_length(&r[R_SIGNAL]);
+  ns_origin origin = {0};
   char *at;
   ns_job *job = ns_claim_jobs_add(out, r[R_NAME].s.n + r[R_PAYLOAD].s.n + more, &at);
   if (job == NULL)
     return false;
+  if (r[R_UKEY].type == NS_TEXT && !ns_source_origin(r[R_UKEY].s, &origin))
+    origin.row = 0;
   *job = (ns_job){.id = r[R_ID].i,
                   .run = r[R_RUN].i,
                   .lease = lease,
@@ -235,7 +239,8 @@ static bool add_job(ns_db *db, int64_t lease, const ns_value *r, ns_jobs *out) {
                   .timeout = r[R_TIMEOUT].i,
                   .nonce = r[R_NONCE].i,
                   .phase = r[R_PHASE].i,
-                  .follows = r[R_FOLLOWS].i};
+                  .follows = r[R_FOLLOWS].i,
+                  .row = origin.row};
   return true;
 }
 
@@ -247,7 +252,7 @@ static void note_claim(ns_db *db, int64_t lease, const ns_value *r) {
     return;
   c->heard = ns_int_or(&r[R_SENT], 0);
   c->child = r[R_PARENT].type == NS_INT;
-  c->plain = r[R_KEYED].i == 0 && r[R_AWAITS].type != NS_TEXT;
+  c->plain = r[R_UKEY].type != NS_TEXT && r[R_AWAITS].type != NS_TEXT;
 }
 
 /* A job that has been read; NULL: it was not brought. */

@@ -24,6 +24,7 @@
 #include "err.h"
 #include "handle.h"
 #include "log.h"
+#include "source/source.h"
 
 #define SAID 255 /* characters of a reason */
 #define DEEP 32  /* levels of a tree that fail in one transaction */
@@ -153,6 +154,14 @@ static ns_status free_keys(ns_db *db, const ns_end *ends, size_t n, ns_err *err)
   return k > 0 ? free_key(db, last, err) : NS_OK;
 }
 
+/* What the rows of adopted tables are to say, whose jobs these are. */
+static ns_status owe_rows(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
+  ns_debts owed = {0};
+  for (size_t i = 0; i < n; i++)
+    ns_source_note(&owed, ends[i].unique, ends[i].id, ends[i].failed, 0, ends[i].outcome);
+  return ns_source_owe(db, &owed, err);
+}
+
 static ns_status delete_jobs(ns_db *db, const ns_end *ends, size_t n,
                              ns_err *err) {
   ns_buf ids = NS_BUF_INIT;
@@ -165,7 +174,7 @@ static ns_status end_jobs(ns_db *db, const ns_end *ends, size_t n, ns_err *err) 
   ns_status st;
   ns_assert(db->in_tx || db->user_tx);
   if ((st = write_history(db, ends, n, err)) != NS_OK ||
-      (st = free_keys(db, ends, n, err)) != NS_OK)
+      (st = owe_rows(db, ends, n, err)) != NS_OK || (st = free_keys(db, ends, n, err)) != NS_OK)
     return st;
   return delete_jobs(db, ends, n, err);
 }

@@ -16,6 +16,7 @@ typedef struct ns_end {
   ns_bytes result, error;
   int64_t attempts, polls, crashes; /* -1: as the job has them */
   ns_bytes unique;      /* its key; absent: none */
+  bool failed;          /* ... by another failure, which its row does not know of */
   bool forgotten;       /* it leaves no history */
   ns_bytes said;        /* a person's reason, in place of 'reason'; absent: none. What is
                         ** too long for that is the error as well */

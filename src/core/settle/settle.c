@@ -23,6 +23,7 @@
 #include "handle.h"
 #include "push/push.h"
 #include "settle/outcome.h"
+#include "source/source.h"
 
 /* --------------------------------------------------------------- locking */
 
@@ -123,6 +124,10 @@ static ns_status lock_jobs(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *er
   return st == NS_OK && locked < n ? mark_locked_by_others_busy(db, outcomes, n, err) : st;
 }
 
+static ns_bytes key_of(const ns_outcome *f) {
+  return (ns_bytes){f->key, f->keylen};
+}
+
 /* A job that ends, or that its children's failure may end, has a key. */
 static bool frees_key(const ns_outcome *f) {
   return f->locked && (f->ends || f->parks) && f->key != NULL;
@@ -137,7 +142,7 @@ static ns_status lock_keys(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *er
     if (frees_key(&outcomes[i]))
       ends[i] = (ns_end){.id = outcomes[i].v->id,
                          .queue_id = outcomes[i].queue_id,
-                         .unique = {outcomes[i].key, outcomes[i].keylen}};
+                         .unique = key_of(&outcomes[i])};
   if (st == NS_OK)
     st = ns_finish_keys(db, ends, n, held, err);
   for (size_t i = 0; st == NS_OK && i < n; i++)
@@ -172,11 +177,22 @@ static ns_status write_attempt(ns_db *db, const ns_outcome *f, ns_err *err) {
   return st;
 }
 
+/* What the row of an adopted table is to say of a failure; that of one that ends comes with
+** its end. */
 static ns_status write_attempts(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err) {
+  ns_debts owed = {0};
   ns_status st = NS_OK;
-  for (size_t i = 0; st == NS_OK && i < n; i++)
-    if (outcomes[i].locked && outcomes[i].attempt != NULL)
-      st = write_attempt(db, &outcomes[i], err);
+  for (size_t i = 0; st == NS_OK && i < n; i++) {
+    const ns_outcome *f = &outcomes[i];
+    if (!f->locked || f->attempt == NULL)
+      continue;
+    st = write_attempt(db, f, err);
+    if (!f->ends)
+      ns_source_note(&owed, key_of(f), f->v->id, true, f->due, NULL);
+  }
+  if (st == NS_OK)
+    return ns_source_owe(db, &owed, err);
+  ns_buf_free(&owed.list);
   return st;
 }
 
@@ -202,7 +218,8 @@ static ns_status write_ends(ns_db *db, const ns_outcome *outcomes, size_t n, ns_
                          .attempts = f->attempts,
                          .polls = f->polls,
                          .crashes = f->crashes,
-                         .unique = {f->key, f->keylen},
+                         .unique = key_of(f),
+                         .failed = f->attempt != NULL,
                          .forgotten = done && db->settle.forgets && f->root == 0};
   }
   st = ns_finish(db, ends, k, err);

@@ -139,11 +139,10 @@ bool nsh_done(const nsh_frame *f) {
 
 #define JOB(field) offsetof(ns_job, field)
 static const size_t job_ints[] = {
-    JOB(id),           JOB(run),       JOB(lease),    JOB(queue_id),
-    JOB(attempts),     JOB(polls),     JOB(crashes),  JOB(max_attempts),
-    JOB(max_polls),    JOB(priority),  JOB(parent),   JOB(root),
-    JOB(created),      JOB(due),       JOB(deadline), JOB(timeout),
-    JOB(nonce),        JOB(phase),     JOB(follows),
+    JOB(id),      JOB(run),     JOB(lease),        JOB(queue_id),  JOB(attempts),
+    JOB(polls),   JOB(crashes), JOB(max_attempts), JOB(max_polls), JOB(priority),
+    JOB(parent),  JOB(root),    JOB(created),      JOB(due),       JOB(deadline),
+    JOB(timeout), JOB(nonce),   JOB(phase),        JOB(follows),   JOB(row),
 };
 static const size_t job_bytes[] = {JOB(queue), JOB(name), JOB(payload),
                                    JOB(state), JOB(awaits), JOB(signal)};
