@@ -216,19 +216,19 @@ function Shared:keys(prefix) end
 ---@overload fun(fn: fun(...): ..., ...): ...
 local Lock = {}
 
---- Waits for a unit and takes it: `local held <close> = assert(lock:lock(5))`.
+--- Waits for a unit and takes it: `local held <close> = assert(lock:acquire(5))`.
 --- Raises when this process has one already.
 ---@param timeout nightshift.Duration? default: the lock's own, 30 s
 ---@return nightshift.Lock? lock itself
 ---@return string? message says who holds it
 ---@return nightshift.Code? code `BUSY`, `INVALID`, `FULL`
-function Lock:lock(timeout) end
+function Lock:acquire(timeout) end
 
 --- Gives the unit back; raises when this object does not hold one.
 ---@return true? ok
 ---@return string? message
 ---@return nightshift.Code? code `BUSY`
-function Lock:unlock() end
+function Lock:release() end
 
 --- One holder at a time among the processes of this host. What a job leaves
 --- locked is given back at its end, and what a process held when it dies.
@@ -619,7 +619,7 @@ function Adopted:tune(opts) end
 ---@class nightshift.DeadRow
 ---@field id integer
 ---@field attempts integer? failures
----@field failed_at integer? µs since 1970, by the server's clock; with `holder` and `error` absent when it has
+---@field failed_at number? seconds since 1970, by the server's clock; with `holder` and `error` absent when it has
 ---failed without us
 ---@field holder integer? whose claim it was
 ---@field error string? its beginning
@@ -628,7 +628,7 @@ function Adopted:tune(opts) end
 ---@class nightshift.DeadKind
 ---@field error string the first line, with "#" for numbers; "" when none is known
 ---@field count integer
----@field first integer? µs since 1970
+---@field first number? seconds since 1970
 ---@field last integer?
 ---@field id integer the latest row
 
@@ -843,7 +843,8 @@ function Queue:resume() end
 ---@return nightshift.Code? code
 function Queue:stats() end
 
---- A claimed job. `local job <close> = q:claim()` gives it back when unsettled; an error
+--- A claimed job. Its times are seconds by the server's clock; instants are since 1970, UTC, with fractions.
+--- `local job <close> = q:claim()` gives it back when unsettled; an error
 --- that leaves the block fails it.
 --- A verb ends it once; a second one says STALE. Inside a handler: `return job:again(30)`.
 ---@class nightshift.Job
@@ -869,10 +870,10 @@ function Queue:stats() end
 ---`after`
 ---@field awaits string? the signal it has waited for
 ---@field signal any what was sent, nightshift.null for null; nil: nothing came before the deadline
----@field created integer
----@field due integer
----@field deadline integer?
----@field timeout integer µs
+---@field created number
+---@field due number
+---@field deadline number?
+---@field timeout number seconds
 local Job = {}
 
 ---@class nightshift.Result
@@ -985,24 +986,24 @@ function Job:db() end
 ---@field max_attempts integer
 ---@field polls integer
 ---@field crashes integer
----@field created integer
----@field due integer? live jobs
+---@field created number
+---@field due number? live jobs
 ---@field parent integer?
 ---@field unmet integer? waiting: for how many jobs, a pause counted as one
 ---@field awaits string? waiting: for this signal
 ---@field paused integer? waiting: by the pause of which job
----@field claimed integer? running: since when
+---@field claimed number? running: since when
 ---@field holder integer? running: by whom
 ---@field progress number? running
 ---@field status string? running
----@field finished_at integer?
+---@field finished_at number?
 ---@field reason string? dead, cancelled
 ---@field error string? its first 300 characters
 
 ---@class nightshift.JobInfo: nightshift.JobRow what db:job gives
 ---@field key string
 ---@field payload any
----@field poll_state any what the last `again` kept
+---@field kept any what the last `again` kept: a handler has it as `job.state`
 ---@field result any
 ---@field unique string?
 ---@field max_polls integer?
@@ -1010,8 +1011,8 @@ function Job:db() end
 ---@field paused integer? by the pause of which job
 ---@field after integer[]? the jobs that it was pushed to wait for, without parent and children
 ---@field decay integer
----@field deadline integer?
----@field timeout integer µs
+---@field deadline number?
+---@field timeout number seconds
 ---@field root integer?
 
 ---@class nightshift.QueueStats
@@ -1031,8 +1032,8 @@ function Job:db() end
 ---@field kind "host"|"handle"
 ---@field host string
 ---@field pid integer
----@field started integer
----@field beat integer
+---@field started number
+---@field beat number
 ---@field version string
 ---@field leases integer batches it holds
 ---@field workers integer? of a host: those that take jobs
@@ -1041,13 +1042,13 @@ function Job:db() end
 ---@field loads integer? how often its scripts have been loaded
 ---@field scripts string? a short hash of the texts of those
 ---@field old_scripts integer? workers that still run others
----@field load_ended integer? when they were last read, or could not be; µs
+---@field load_ended number? when they were last read, or could not be
 ---@field load_error string? why they could not; those of before go on
 ---@field unsettled {n: integer, oldest: number, server: string?}? verdicts that have waited for more than a second to
 ---be written: how many, seconds of the oldest, what the server says that the host waits for; who may not see the host's
 ---sessions is told of none
 
----@class nightshift.Why what db:why knows; instants are µs by the server's clock
+---@class nightshift.Why what db:why knows
 ---@field kind nightshift.WhyKind
 ---@field id integer
 ---@field name string
@@ -1055,17 +1056,17 @@ function Job:db() end
 ---@field outcome "done"|"dead"|"cancelled"|nil finished
 ---@field reason string? finished
 ---@field error string? finished, retry: what the history keeps, cut
----@field finished_at integer? finished
+---@field finished_at number? finished
 ---@field holder integer? running, busy, lost: who has it
 ---@field host string? the same: his machine
 ---@field pid integer? the same: his process
----@field since integer? the same: since when
+---@field since number? the same: since when
 ---@field progress number? running, 0 to 1
 ---@field status string? running
----@field waited integer? unsettled: µs since its handler has ended
+---@field waited number? unsettled: seconds since its handler has ended
 ---@field server string? unsettled: what the server says that its host waits for
 ---@field lock string? limit: the lock or semaphore it waits for
----@field held_by {id: integer?, name: string?, host: string?, pid: integer?, since: integer}[]? limit: job or program
+---@field held_by {id: integer?, name: string?, host: string?, pid: integer?, since: number}[]? limit: job or program
 ---@field by integer? paused: the job whose pause it is; running: the same, later
 ---@field left integer? waits, waits_children: jobs it waits for; paused: besides
 ---@field total integer? waits_children: all its children
@@ -1074,8 +1075,8 @@ function Job:db() end
 ---@field cause nightshift.Why? waits, waits_children: the one that tells most
 ---@field signal string? waits_signal
 ---@field came string[]? waits_signal: those that have come, and that it does not wait for
----@field deadline integer? waits_signal: when it runs without; poll
----@field due integer? scheduled, retry, poll, no_handler
+---@field deadline number? waits_signal: when it runs without; poll
+---@field due number? scheduled, retry, poll, no_handler
 ---@field attempt integer? retry: which one is next
 ---@field max_attempts integer? retry
 ---@field crashes integer? retry
@@ -1088,7 +1089,7 @@ function Job:db() end
 ---@field handler string? no_handler
 ---@field known string[]? no_handler: what the hosts of its queue have
 ---@field missed integer? no_handler: hosts that had none
----@field dead_at integer? no_handler: it ends then
+---@field dead_at number? no_handler: it ends then
 ---@field workers integer? busy, ready: of all hosts that could run it
 ---@field free integer? busy, ready
 ---@field ahead integer? busy, ready: jobs before it in its queue; nil: it has just left
@@ -1121,20 +1122,21 @@ function Job:db() end
 ---@field job integer? the job that has it
 ---@field run integer? and its run
 ---@field holder integer? or the holder that has it
----@field since integer
+---@field since number
 
 ---@class nightshift.Unserved
 ---@field queue string
 ---@field name string
 ---@field n integer jobs
----@field waited integer µs that the oldest has
+---@field waited number seconds that the oldest has
 ---@field near string? a name that is handled, and much like it
 
 ---@class nightshift.Stats
----@field now integer
+---@field now number
 ---@field queues nightshift.QueueStats[] by name
 ---@field holders nightshift.Holder[]
 ---@field unserved nightshift.Unserved[] ready jobs of names that no live host handles
----@field counters table<string, integer> of this handle; `slow`: answers that took more than a second, `slowest`: µs
+---@field counters table<string, number> of this handle; `slow`: answers that took more than a second,
+---`slowest`: the longest, seconds
 
 return nightshift

@@ -20,7 +20,7 @@ local tables = require "bench.lib.tables"
 -- back in a year.
 local handlers = {
   poll = function(job)
-    return job:again(365 * 86400, math.floor(nightshift.clock() * 1e6 + job.payload - job.due))
+    return job:again(365 * 86400, math.floor((nightshift.clock() - job.due) * 1e6 + job.payload))
   end,
 }
 if ... == "bench/questions/parked.lua" then return handlers end

@@ -56,8 +56,8 @@ end
 function methods:job(id)
   local info, message, code = live(self, "job"):info(check_id("job", id))
   if not info then return nil, message, code end
-  -- outside a handler `state` is where the job is; what a poll keeps is its poll_state
-  info.poll_state, info.state, info.where = info.state, info.where, nil
+  -- outside a handler `state` is where the job is; what a poll keeps is `kept`
+  info.kept, info.state, info.where = info.state, info.where, nil
   if not info._follows then return info end
   info._follows = nil
   local rows

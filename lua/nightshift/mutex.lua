@@ -1,10 +1,10 @@
 --- Mutexes and semaphores between the processes of one host.
 --
 --     local r = nightshift.mutex "account" (function() … return r end)
---     local held <close> = assert(nightshift.semaphore("gpu", 2):lock(5))
+--     local held <close> = assert(nightshift.semaphore("gpu", 2):acquire(5))
 --
 -- Both are one kind of object; a mutex has one unit. A unit is given back by
--- unlock, when the variable goes out of scope, at the end of the job, and by
+-- release, when the variable goes out of scope, at the end of the job, and by
 -- the death of the process.
 
 local core = require "nightshift.core"
@@ -24,15 +24,15 @@ end
 
 --- Waits for a unit and takes it.
 ---@param timeout number|string|nil how long at most; default: as told when it was made, or 30 s
----@return table|nil lock itself, for `local held <close> = assert(lock:lock())`
+---@return table|nil lock itself, for `local held <close> = assert(lock:acquire())`
 ---@return string? message
 ---@return string? code `BUSY` when none became free in time, `INVALID`, `FULL`
-function Lock:lock(timeout)
-  options.own(self, metatable, "mutex", "lock")
+function Lock:acquire(timeout)
+  options.own(self, metatable, "mutex", "acquire")
   if self._refused then return nil, self._refused, "INVALID" end
   local wait = self._timeout
   if timeout ~= nil then
-    local us, message = options.duration(timeout, "lock: timeout")
+    local us, message = options.duration(timeout, "acquire: timeout")
     if not us then return nil, message, "INVALID" end
     wait = us
   end
@@ -49,7 +49,7 @@ local function is_locked(lock)
   return lock._unit and lock._era == era
 end
 
-local function release(lock)
+local function give_back(lock)
   local ok, message, code = core.unlock(lock._name, lock._units, lock._unit)
   if code ~= "BUSY" then lock._unit = false end
   return ok, message, code
@@ -59,16 +59,16 @@ end
 ---@return true|nil ok
 ---@return string? message
 ---@return string? code `BUSY`
-function Lock:unlock()
-  options.own(self, metatable, "mutex", "unlock")
-  if not is_locked(self) then options.raise("%s: unlock: this object does not hold it", describe(self)) end
-  local ok, message, code = release(self)
-  if code == "STATE" then options.raise("%s: unlock: %s", describe(self), message) end
+function Lock:release()
+  options.own(self, metatable, "mutex", "release")
+  if not is_locked(self) then options.raise("%s: release: this object does not hold it", describe(self)) end
+  local ok, message, code = give_back(self)
+  if code == "STATE" then options.raise("%s: release: %s", describe(self), message) end
   return ok, message, code
 end
 
 function metatable.__close(lock)
-  if is_locked(lock) then release(lock) end
+  if is_locked(lock) then give_back(lock) end
 end
 
 function metatable.__tostring(lock)
@@ -79,12 +79,12 @@ end
 -- error on.
 ---@param fn function
 ---@param ... any its arguments
----@return any ... or nil, message, code of lock
+---@return any ... or nil, message, code of acquire
 function metatable.__call(lock, fn, ...)
   if type(fn) ~= "function" then
     options.raise("%s: a function expected, got %s", describe(lock), type(fn))
   end
-  local guard <close>, message, code = lock:lock()
+  local guard <close>, message, code = lock:acquire()
   if not guard then return nil, message, code end
   return fn(...)
 end

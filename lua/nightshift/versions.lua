@@ -106,11 +106,11 @@ end
 
 --- What a host that could not read its scripts again goes on with, and why.
 ---@param row {id: integer, pid: integer, host: string, scripts: string, load_error: string}
----@param ago integer µs
+---@param ago number seconds
 ---@return string
 function versions.failure(row, ago)
   return ("host %d (pid %d on %s) could not read its scripts again %s ago, and %s: %s"):format(row.id, row.pid,
-    row.host, span(math.max(0, ago) / 1000000), versions.goes_on(row.scripts), row.load_error:match "[^\n]*")
+    row.host, span(math.max(0, ago)), versions.goes_on(row.scripts), row.load_error:match "[^\n]*")
 end
 
 --- A JSON list, which was made from what scripts gave; {} where it is none.

@@ -70,7 +70,7 @@ describe("queues and jobs:", function()
         "--max-attempts", "2", "--max-polls", "3", "--max-crashes", "4", "--timeout", "5m", "--deadline", "2h",
         "--backoff", "1.5" })
       local info = db:job(id)
-      assert.same({ "scheduled", 7, "k", 2, 3, 4, 300000000 },
+      assert.same({ "scheduled", 7, "k", 2, 3, 4, 300.0 },
         { info.state, info.priority, info.unique, info.max_attempts, info.max_polls, info.max_crashes, info.timeout })
       assert.is_truthy(info.deadline)
       fails(1, { "push", name, "a", "1", "--unique", "k" }, "(DUPLICATE)", tostring(id))
@@ -130,6 +130,10 @@ describe("queues and jobs:", function()
       assert.is_nil(text:find("\27", 1, true))
       local info = nightshift.decode(ok { "show", tostring(id), "--json" })
       assert.same({ id, "dead", "second", 2 }, { info.id, info.state, info.error, #info.failures })
+      for _, instant in ipairs { info.created, info.finished_at, info.failures[1].ended } do
+        assert.matches("^20%d%d%-%d%d%-%d%dT%d%d:%d%d:%d%d%.%d%d%d%d%d%dZ$", instant)
+      end
+      assert.equal(3600, info.timeout)
       assert.equal("half way", info.failures[1].log)
       fails(1, { "show", tostring(1 << 60) }, "(NOT_FOUND)")
     end)

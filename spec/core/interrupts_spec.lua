@@ -105,7 +105,7 @@ describe("interrupts:", function()
         nst.sleep(60)
       end)
       while m:lock(0) do
-        m:unlock()
+        m:release()
         nst.sleep(0.01)
       end
       waits()

@@ -92,7 +92,7 @@ describe("the schema", function()
     })
     local jobs = q:claim_many(4)
     jobs[1]:spawn("waits", 1)
-    jobs[1]:again(60)
+    jobs[1]:again(60, { page = 2 })
     jobs[3]:ack()
     jobs[4]:discard "no good"
     local rows = assert(handle:execute [[SELECT id, name, state, queue, created, due FROM nightshift_jobs
@@ -105,6 +105,7 @@ describe("the schema", function()
       assert.equal(row.state, assert(handle:job(row.id)).state)
       seen[#seen + 1] = row.name .. "=" .. row.state
     end
+    assert.equal('{"page":2}', assert(handle:execute "SELECT kept FROM nightshift_jobs WHERE name = 'spawns'")[1].kept)
     assert.same({ "is.dead=dead", "is.done=done", "is.later=scheduled", "is.ready=ready", "runs=running",
       "spawns=scheduled", "waits=waiting" }, seen)
   end)

@@ -374,7 +374,7 @@ describe("under what a server sets for all sessions,", function()
         local q = assert(handle:queue "emoji 😀")
         local id = assert(q:push("smile 😀", { text = "ü 😀" }, { unique = "key 😀" }))
         local before = handle:job(id)
-        assert.is_true(before.created > 1.7e15)
+        assert.is_true(before.created > 1.7e9)
         assert.equal(0, (host.drain(plain, [[return { ["smile 😀"] = function(job)
           job:log "log 😀"
           if job.attempts == 0 then return job:fail("error 😀", { retry_in = 0 }) end

@@ -197,7 +197,7 @@ describe("a database handle", function()
       ["job.progress: write it with a colon"] = function() job.progress(0.5) end,
       ["job.spawn: write it with a colon"] = function() job.spawn "x" end,
       ["lock.acquire: write it with a colon"] = function() lock.acquire() end,
-      ["mutex.lock: write it with a colon"] = function() mutex.lock(5) end,
+      ["mutex.acquire: write it with a colon"] = function() mutex.acquire(5) end,
       ["tx.queue: write it with a colon"] = function() db:transaction(function(tx) tx.queue "x" end) end,
     }
     for expected, call in pairs(calls) do
@@ -536,7 +536,7 @@ describe("a claimed job", function()
     assert.same({ { page = 2 }, 1, 1 }, { job.state, job.polls, job.attempt })
     job:again(60)
     local info = db:job(id)
-    assert.same({ "scheduled", { page = 2 } }, { info.state, info.poll_state })
+    assert.same({ "scheduled", { page = 2 } }, { info.state, info.kept })
     assert.is_true(db:run_now(id))
     q:claim():ack()
   end)

@@ -341,9 +341,14 @@ describe("a claimed job", function()
     assert.equal("fields", job.queue)
     assert.equal("n", job.name)
     for _, name in ipairs {
-      "id", "run", "lease", "attempts", "polls", "crashes", "max_attempts", "priority", "created", "due", "deadline",
-      "timeout",
+      "id", "run", "lease", "attempts", "polls", "crashes", "max_attempts", "priority",
     } do assert.equal("integer", math.type(job[name]), name) end
+    for _, name in ipairs { "created", "due", "deadline", "timeout" } do
+      assert.equal("float", math.type(job[name]), name)
+    end
+    assert.equal(3600, job.timeout)
+    assert.near(60, job.deadline - job.created, 0.001)
+    assert.near(os.time(), job.created, 60)
     assert.equal(120, job.priority)
     assert.is_nil(job.max_polls)
     assert.is_nil(job.parent)

@@ -112,8 +112,8 @@ describe("in a host:", function()
     local gpu
     return {
       leave = function(job)
-        assert(mutex "m":lock())
-        gpu = assert(semaphore("gpu", 1):lock())
+        assert(mutex "m":acquire())
+        gpu = assert(semaphore("gpu", 1):acquire())
         if job.payload == "raise" then error "on purpose" end
         if job.payload == "exit" then os.exit(1) end
         if job.payload == "again" then return job:again(3600) end
@@ -127,7 +127,7 @@ describe("in a host:", function()
       end,
       -- what an earlier job of this worker had locked is not this one's
       stale = function(job)
-        local ok = pcall(gpu and gpu.unlock or error, gpu)
+        local ok = pcall(gpu and gpu.release or error, gpu)
         return not ok
       end,
     }]]
@@ -291,8 +291,8 @@ describe("a crowd that is killed at random", function()
   for i = 1, 5 do reap(pids[i]) end
 
   -- nobody else is left: nothing is stuck, no memory has leaked
-  assert(nightshift.mutex "guard":lock(5)):unlock()
-  for _ = 1, 2 do assert(nightshift.semaphore("pair", 2):lock(5)):unlock() end
+  assert(nightshift.mutex "guard":acquire(5)):release()
+  for _ = 1, 2 do assert(nightshift.semaphore("pair", 2):acquire(5)):release() end
   local guarded, after, counter = shared:get "guarded", shared:get "after", shared:get "counter"
   if not evicting then
     assert(after <= guarded and guarded <= after + kills + 5, guarded .. " " .. after)

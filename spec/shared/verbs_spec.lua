@@ -390,7 +390,7 @@ describe("memory", function()
         local ok, message, code = shared[ call[1] ](shared, table.unpack(call, 2))
         assert(ok == nil and code == "INVALID" and message:find("'lots': expected 64K to 64G", 1, true), message)
       end
-      assert(select(3, nightshift.mutex "a":lock()) == "INVALID")
+      assert(select(3, nightshift.mutex "a":acquire()) == "INVALID")
       assert(shared:open "64K" and shared:set("k", 1))
     ]], "lots")
   end)
@@ -471,7 +471,7 @@ end)
 -- A child that takes the lock and keeps it.
 local function holder(lock)
   local pid = fork(function()
-    assert(lock:lock())
+    assert(lock:acquire())
     nightshift.shared:incr "holders"
     nst.sleep(1000)
   end)
@@ -484,7 +484,7 @@ end
 
 -- Can another process have it now?
 local function is_free(lock)
-  await(fork(function() nightshift.shared:set("free", lock:lock(0) ~= nil) end))
+  await(fork(function() nightshift.shared:set("free", lock:acquire(0) ~= nil) end))
   return nightshift.shared:get "free"
 end
 
@@ -516,15 +516,15 @@ for kind, make in pairs {
 
     it("locks and unlocks", function()
       local lock = make "m"
-      assert.equal(lock, lock:lock())
+      assert.equal(lock, lock:acquire())
       assert.is_false(is_free(make "m"))
-      assert.is_true(lock:unlock())
+      assert.is_true(lock:release())
       assert.is_true(is_free(make "m"))
     end)
 
     it("is unlocked at the end of its variable's scope", function()
       do
-        local held <close> = assert(make "m":lock())
+        local held <close> = assert(make "m":acquire())
         assert.matches("held", tostring(held))
         assert.is_false(is_free(make "m"))
       end
@@ -547,7 +547,7 @@ for kind, make in pairs {
       local lock = make "m"
       lock(function()
         for _, again in ipairs { lock, make "m" } do
-          local ok, message = pcall(function() again:lock() end)
+          local ok, message = pcall(function() again:acquire() end)
           assert.is_false(ok)
           assert.matches("verbs_spec.lua:%d+: nightshift: " .. kind .. " 'm': held by this process already", message)
           assert.error_matches(function() again(print) end, "held by this process already")
@@ -564,11 +564,11 @@ for kind, make in pairs {
 
     it("raises when what is not held is unlocked", function()
       local lock = make "m"
-      assert.error_matches(function() lock:unlock() end, kind .. " 'm': unlock: this object does not hold it")
-      lock:lock()
-      assert.error_matches(function() make "m":unlock() end, "this object does not hold it")
-      lock:unlock()
-      assert.error_matches(function() lock:unlock() end, "this object does not hold it")
+      assert.error_matches(function() lock:release() end, kind .. " 'm': release: this object does not hold it")
+      lock:acquire()
+      assert.error_matches(function() make "m":release() end, "this object does not hold it")
+      lock:release()
+      assert.error_matches(function() lock:release() end, "this object does not hold it")
     end)
 
     it("gives up after its timeout: BUSY, and who holds it", function()
@@ -583,8 +583,8 @@ for kind, make in pairs {
       assert.equal("BUSY", code)
       assert.matches(kind .. " 'm': not free within 0.05 s; process " .. pid .. " holds it", message, 1, true)
       assert.is_true(nightshift.clock() - start >= 0.05)
-      assert.equal("BUSY", select(3, lock:lock(0)))
-      assert.equal("BUSY", select(3, lock:lock "1ms"))
+      assert.equal("BUSY", select(3, lock:acquire(0)))
+      assert.equal("BUSY", select(3, lock:acquire "1ms"))
     end)
 
     it("is free when its holder is killed", function()
@@ -592,22 +592,22 @@ for kind, make in pairs {
       local pid = holder(lock)
       await_holders(1)
       nst.kill(pid, "KILL")
-      assert(lock:lock(10))
-      lock:unlock()
+      assert(lock:acquire(10))
+      lock:release()
     end)
 
     it("goes to one who waits when its holder is killed or unlocks", function()
       for _, ending in ipairs { "KILL", "unlock" } do
         local lock = make(ending)
         local pid = fork(function()
-          assert(lock:lock())
+          assert(lock:acquire())
           nightshift.shared:set("held", true)
           eventually(function() return nightshift.shared:get "go" end, 30)
-          lock:unlock()
+          lock:release()
           nightshift.shared:set("held", false)
         end)
         eventually(function() return nightshift.shared:get "held" end)
-        local waiter = fork(function() assert(lock:lock(30)) end)
+        local waiter = fork(function() assert(lock:acquire(30)) end)
         nst.sleep(0.03) -- it sleeps by now, most likely
         if ending == "KILL" then nst.kill(pid, "KILL") else nightshift.shared:set("go", true) end
         local how, status = await(waiter)
@@ -620,23 +620,23 @@ for kind, make in pairs {
 
     it("is not a forked child's, which can neither use nor free it", function()
       local lock = make "m"
-      lock:lock()
+      lock:acquire()
       local how, status = await(fork(function()
-        assert(select(3, lock:lock(0)) == "BUSY")
-        assert(not pcall(lock.unlock, lock))
+        assert(select(3, lock:acquire(0)) == "BUSY")
+        assert(not pcall(lock.release, lock))
         do local _ <close> = lock end
         require "nightshift.core".unlock_all()
         collectgarbage()
-        assert(select(3, make "m":lock(0)) == "BUSY")
+        assert(select(3, make "m":acquire(0)) == "BUSY")
       end))
       assert.same({ "exit", 0 }, { how, status })
       assert.is_false(is_free(make "m"))
-      lock:unlock()
+      lock:release()
       assert.is_true(is_free(make "m"))
     end)
 
     it("stays held when its object is dropped", function()
-      make "m":lock()
+      make "m":acquire()
       collectgarbage()
       assert.is_false(is_free(make "m"))
     end)
@@ -673,7 +673,7 @@ for kind, make in pairs {
 
     it("refuses a bad name or timeout with INVALID when it is used", function()
       local function refused(lock, text)
-        for _, try in ipairs { function() return lock:lock() end, function() return lock(print) end } do
+        for _, try in ipairs { function() return lock:acquire() end, function() return lock(print) end } do
           local ok, message, code = try()
           assert.is_nil(ok)
           assert.equal("INVALID", code)
@@ -684,7 +684,7 @@ for kind, make in pairs {
       refused(make(("n"):rep(101)), "this one has 101")
       refused(make("m", { timeout = -1 }), "0 or more")
       refused(make("m", { timeout = "soon" }), "bad duration 'soon'")
-      assert.equal("INVALID", select(3, make "m":lock(-1)))
+      assert.equal("INVALID", select(3, make "m":acquire(-1)))
     end)
 
     it("raises for a caller's bug", function()
@@ -694,7 +694,7 @@ for kind, make in pairs {
       assert.error_matches(function() make("m", 5) end, "options must be a table")
       assert.error_matches(function() make("m", { timeout = {} }) end, "must be seconds")
       assert.error_matches(function() make "m" () end, "a function expected, got nil")
-      assert.error_matches(function() make "m":lock {} end, "must be seconds")
+      assert.error_matches(function() make "m":acquire {} end, "must be seconds")
     end)
   end)
 end
@@ -704,21 +704,21 @@ describe("a semaphore of n", function()
     local lock = semaphore("gpu", 3)
     for _ = 1, 3 do holder(lock) end
     await_holders(3)
-    assert.equal("BUSY", select(3, lock:lock(0.05)))
+    assert.equal("BUSY", select(3, lock:acquire(0.05)))
     nst.kill((next(children)), "KILL")
-    assert(lock:lock(10))
+    assert(lock:acquire(10))
     assert.is_false(is_free(lock))
-    lock:unlock()
+    lock:release()
     assert.is_true(is_free(lock))
   end)
 
   it("checks n", function()
     for _, n in ipairs { 0, -1, 1.5, 1001, math.huge } do
-      assert.equal("INVALID", select(3, semaphore("gpu", n):lock()))
+      assert.equal("INVALID", select(3, semaphore("gpu", n):acquire()))
     end
     assert.error_matches(function() semaphore "gpu" end, "n must be a whole number, got nil")
     assert.error_matches(function() semaphore("gpu", "2") end, "got string")
-    assert(semaphore("gpu", 1000):lock())
+    assert(semaphore("gpu", 1000):acquire())
   end)
 end)
 

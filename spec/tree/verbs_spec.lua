@@ -553,7 +553,7 @@ describe("pauses:", function()
       assert.is_nil(q:claim())
       local pushed = handle:execute("SELECT id, paused, deadline FROM nightshift_job WHERE name = 'sql' ORDER BY id")
       local limit = handle:job(parent).deadline
-      for _, row in ipairs(pushed) do assert.same({ parent, limit }, { row.paused, row.deadline }) end
+      for _, row in ipairs(pushed) do assert.same({ parent, limit }, { row.paused, row.deadline / 1e6 }) end
       assert.equal(4, handle:resume(parent))
       assert.same({ "ready", "waiting" }, { state(pushed[1].id), state(pushed[2].id) })
       assert(job_of(kids[1]):ack())

@@ -276,7 +276,7 @@ describe("reasons:", function()
       says(second, "waits", ("waits for #%d 'a', but will not be started, for its deadline passed "):format(first),
         (" ago; #%d 'a' is scheduled"):format(first))
       local fact = says(third, "no_host", "no live host, but will not be started, for its deadline passed")
-      assert.equal("integer", math.type(fact.deadline))
+      assert.equal("float", math.type(fact.deadline))
       assert.is_nil(q:claim())
       says(third, "finished", "dead (deadline)")
     end)

@@ -11,15 +11,16 @@
 -- and says nothing, so a name would become another.
 
 -- name: jobs
--- Live jobs with their states, for people and reports: times are DATETIME(6), UTC. A row
--- is looked up by id in no time; who asks for states of all has all jobs read. Counts for
--- dashboards come from elsewhere.
+-- Live jobs with their states, for people and reports: times are DATETIME(6), UTC; kept is what
+-- the last poll kept. A row is looked up by id in no time; a query over the states of all has
+-- all jobs read. Counts for dashboards come from elsewhere.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW nightshift_jobs AS
 SELECT j.id, q.name AS queue, j.name, {state} AS state, 255 - j.rank AS priority,
   j.run, j.attempts, j.polls, j.crashes,
   TIMESTAMP'1970-01-01 00:00:00' + INTERVAL j.created MICROSECOND AS created,
   TIMESTAMP'1970-01-01 00:00:00' + INTERVAL j.due MICROSECOND AS due,
-  j.parent, j.root, j.unmet, c.holder, j.phase, IF({awaits}, j.awaits, NULL) AS awaits
+  j.parent, j.root, j.unmet, c.holder, j.phase, IF({awaits}, j.awaits, NULL) AS awaits,
+  j.state AS kept
 FROM nightshift_job j
 JOIN nightshift_queue q ON q.id = j.queue_id
 LEFT JOIN {claims}
@@ -31,7 +32,8 @@ SELECT f.id, q.name AS queue, f.name, f.outcome AS state, f.reason, f.priority,
   f.run, f.attempts, f.polls, f.crashes,
   TIMESTAMP'1970-01-01 00:00:00' + INTERVAL f.created MICROSECOND AS created,
   TIMESTAMP'1970-01-01 00:00:00' + INTERVAL f.finished_at MICROSECOND AS finished_at,
-  f.parent, f.root, f.holder, f.error, f.payload, f.result
+  f.parent, f.root, f.holder, f.error, f.payload, f.result,
+  f.state AS kept
 FROM nightshift_finished f
 JOIN nightshift_queue q ON q.id = f.queue_id
 

@@ -52,10 +52,11 @@ static void setjob(lua_State *L, const ns_job *job) {
   }
   nsl_setbytes(L, "awaits", job->awaits);
   nsl_setjson(L, "signal", job->signal, true);
-  nsl_setint(L, "created", job->created);
-  nsl_setint(L, "due", job->due);
-  nsl_setpositive(L, "deadline", job->deadline);
-  nsl_setint(L, "timeout", job->timeout);
+  nsl_setseconds(L, "created", job->created);
+  nsl_setseconds(L, "due", job->due);
+  if (job->deadline > 0)
+    nsl_setseconds(L, "deadline", job->deadline);
+  nsl_setseconds(L, "timeout", job->timeout);
   setkey(L, job);
 }
 

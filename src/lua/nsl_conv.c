@@ -239,6 +239,11 @@ void nsl_setint(lua_State *L, const char *name, int64_t i) {
   lua_setfield(L, -2, name);
 }
 
+void nsl_setseconds(lua_State *L, const char *name, int64_t us) {
+  lua_pushnumber(L, (lua_Number)us / 1000000);
+  lua_setfield(L, -2, name);
+}
+
 void nsl_setbytes(lua_State *L, const char *name, ns_bytes s) {
   if (s.p == NULL)
     return;

@@ -39,6 +39,8 @@ int nsl_rawfield(lua_State *L, int idx, const char *name);
 
 /* t[name] = value for the table on top. [-0, +0, m] */
 void nsl_setint(lua_State *L, const char *name, int64_t i);
+/* Microseconds of the core, which are seconds in Lua: a span, or an instant since 1970. */
+void nsl_setseconds(lua_State *L, const char *name, int64_t us);
 void nsl_setbytes(lua_State *L, const char *name, ns_bytes s); /* absent: nil */
 void nsl_setbool(lua_State *L, const char *name, bool b);
 void nsl_setpositive(lua_State *L, const char *name, int64_t i); /* 0: nil */

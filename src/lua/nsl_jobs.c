@@ -13,7 +13,8 @@ static void pushinfo(lua_State *L, const ns_info *info) {
   nsl_setbytes(L, "error", info->error);
   nsl_setjson(L, "result", info->result, false);
   nsl_setbytes(L, "unique", info->unique);
-  nsl_setpositive(L, "finished_at", info->finished_at);
+  if (info->finished_at > 0)
+    nsl_setseconds(L, "finished_at", info->finished_at);
   nsl_setint(L, "unmet", info->unmet);
   if (info->paused != 0)
     nsl_setint(L, "paused", info->paused);

@@ -3,6 +3,7 @@
 
 local core = require "nightshift.core"
 local options = require "nightshift.options"
+local times = require "nightshift.times"
 
 local raise = options.raise
 
@@ -46,8 +47,8 @@ end
 ---@param given table checked, as LIST
 function dead.list(handle, number, given)
   local limit = given.limit or SHOWN
-  if given.by then return decoded(handle:adopt_dead_groups(number, limit, given.error)) end
-  local rows, message, code = decoded(handle:adopt_dead(number, limit, given.error))
+  if given.by then return times.rows(decoded(handle:adopt_dead_groups(number, limit, given.error))) end
+  local rows, message, code = times.rows(decoded(handle:adopt_dead(number, limit, given.error)))
   for _, row in ipairs(rows or {}) do with_payload(row) end
   return rows, message, code
 end

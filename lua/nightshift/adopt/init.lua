@@ -11,6 +11,7 @@ local dead = require "nightshift.adopt.dead"
 local drain = require "nightshift.adopt.drain"
 local decimal = require "nightshift.decimal"
 local options = require "nightshift.options"
+local times = require "nightshift.times"
 
 local raise = options.raise
 
@@ -402,7 +403,7 @@ function adopt.status(db)
   local tables, running, message, code
   tables, message, code = adopt.list(db._handle)
   if not tables then return nil, message, code end
-  running, message, code = db._handle:execute("@report_adopted_running", SHOWN)
+  running, message, code = times.rows(db._handle:execute("@report_adopted_running", SHOWN))
   if not running then return nil, message, code end
   for _, row in ipairs(tables) do row.counts, row.error = count_of(db, row.mapping) end
   return { tables = tables, running = running }

@@ -7,6 +7,7 @@ local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local report = require "nightshift.report"
 local rows = require "nightshift.cli.rows"
+local times = require "nightshift.times"
 local tree = require "nightshift.cli.tree"
 
 local jobs = { commands = {} }
@@ -115,9 +116,9 @@ end
 
 -- When a row's next or last event is, from its state.
 local function when(row, now)
-  local function ago(us) return us and output.span((now - us) / 1000000) or "-" end
+  local function ago(at) return at and output.span(now - at) or "-" end
   if row.finished_at then return ago(row.finished_at) .. " ago" end
-  if row.state == "scheduled" then return "in " .. output.span(math.max(0, row.due - now) / 1000000) end
+  if row.state == "scheduled" then return "in " .. output.span(math.max(0, row.due - now)) end
   if row.state == "running" and row.claimed then return "for " .. ago(row.claimed) end
   return ago(row.created) .. " old"
 end
@@ -163,7 +164,7 @@ function commands.jobs(args)
   if args.json then
     output.json_list(list)
   elseif #list > 0 then
-    output.table(job_columns(context.must(db._handle:now())), list)
+    output.table(job_columns(times.seconds(context.must(db._handle:now()))), list)
   else
     output.line "no such jobs"
   end
@@ -172,13 +173,11 @@ function commands.jobs(args)
   end
 end
 
-local TIMES = { created = true, due = true, deadline = true, finished_at = true }
-local SPANS = { timeout = true, backoff = true }
-local JSONS = { payload = true, result = true, poll_state = true }
+local JSONS = { payload = true, result = true, kept = true }
 local LINES = { "id", "key", "queue", "name", "state", "reason", "priority", "decay", "run", "attempts", "max_attempts",
   "polls", "max_polls", "crashes", "max_crashes", "unique", "created", "due", "deadline", "timeout", "backoff",
   "finished_at", "parent", "root", "after", "phase", "unmet", "awaits", "paused", "holder", "progress",
-  "status", "payload", "poll_state", "result", "error" }
+  "status", "payload", "kept", "result", "error" }
 
 local SOME = 20 -- ids of a list that are printed
 
@@ -188,8 +187,8 @@ local function some_ids(ids)
 end
 
 local function shown(key, value)
-  if TIMES[key] then return output.time(value) end
-  if SPANS[key] then return output.span(value / 1000000) end
+  if times.INSTANTS[key] then return output.time(value) end
+  if times.SPANS[key] then return output.span(value) end
   if JSONS[key] then return output.safe(assert(core.encode(value, math.maxinteger))) end
   if key == "after" then return some_ids(value) end
   return (output.safe(value):gsub("\n", "\n" .. (" "):rep(14)))

@@ -7,6 +7,7 @@
 local context = require "nightshift.cli.context"
 local core = require "nightshift.core"
 local span = require "nightshift.decimal".span
+local times = require "nightshift.times"
 
 local output = {}
 
@@ -55,18 +56,17 @@ function output.one_line(text, max)
   return line:sub(1, utf8.offset(line, max) - 1) .. "…"
 end
 
---- An instant in µs as ISO 8601, UTC; "-" when absent.
-function output.time(us)
-  if not us then return "-" end
-  return os.date("!%Y-%m-%dT%H:%M:%S", us // 1000000) .. (".%03dZ"):format(us // 1000 % 1000)
+--- An instant as RFC 3339, UTC; "-" when absent.
+function output.time(instant)
+  return instant and times.text(instant) or "-"
 end
 
 --- A span of seconds: see span.lua.
 output.span = span
 
---- One value as a line of JSON.
+--- One value as a line of JSON, its instants as texts.
 function output.json(value)
-  local text = assert(core.encode(value, math.maxinteger))
+  local text = assert(core.encode(times.texts(value), math.maxinteger))
   output.line(text)
 end
 

@@ -7,6 +7,7 @@ local decimal = require "nightshift.decimal"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
 local report = require "nightshift.report"
+local times = require "nightshift.times"
 local unserved = require "nightshift.report.unserved"
 local versions = require "nightshift.versions"
 
@@ -80,7 +81,7 @@ end
 
 local function holder_columns(now)
   local function since(key)
-    return function(row) return output.span((now - row[key]) / 1000000) end
+    return function(row) return output.span(now - row[key]) end
   end
   return {
     output.column("HOLDER", "id", true),
@@ -110,7 +111,7 @@ local function slot_columns(now)
     { title = "HELD BY", get = function(row)
       return row.job and ("job %d run %d"):format(row.job, row.run) or ("holder %d"):format(row.holder)
     end },
-    { title = "FOR", get = function(row) return output.span(math.max(0, now - row.since) / 1000000) end, right = true },
+    { title = "FOR", get = function(row) return output.span(math.max(0, now - row.since)) end, right = true },
   }
 end
 
@@ -146,7 +147,7 @@ local function joined(first, second) return table.move(second, 1, #second, #firs
 --- What is shown of each row or job that runs.
 local function running_columns(now)
   local function ago(key)
-    return function(row) return output.span(math.max(0, now - row[key]) / 1000000) end
+    return function(row) return output.span(math.max(0, now - row[key])) end
   end
   return {
     { title = "HOST", get = function(row) return output.one_line(row.host or "-", 40) end },
@@ -214,7 +215,7 @@ function commands.status(args)
   local slots = context.must(db:slots())
   local adopted = context.must(adopt.status(db))
   local running = context.must(report.progress(db._handle, args.json and EVERY or SHOWN + 1))
-  local mended = context.must(db._handle:execute "@report_mended")
+  local mended = context.must(times.rows(db._handle:execute "@report_mended"))
   if args.json then
     return output.json {
       now = stats.now, queues = core.array(stats.queues), holders = core.array(stats.holders),

@@ -5,6 +5,7 @@ local adopt = require "nightshift.adopt"
 local context = require "nightshift.cli.context"
 local dead = require "nightshift.adopt.dead"
 local output = require "nightshift.cli.output"
+local times = require "nightshift.times"
 
 local rows = {}
 
@@ -50,7 +51,7 @@ end
 
 local function open(db, args) return context.must(adopt.known(db, args.table)) end
 
-local function ago(us, now) return us and output.span(math.max(0, now - us) / 1000000) .. " ago" or "-" end
+local function ago(at, now) return at and output.span(math.max(0, now - at)) .. " ago" or "-" end
 
 local function row_columns(now)
   return {
@@ -82,7 +83,7 @@ function rows.jobs(args)
   local list = context.must(open(db, args):dead { limit = args.limit, by = args.by, error = args.error })
   if args.json then return output.json_list(list) end
   if #list == 0 then return output.line "no dead rows" end
-  output.table((args.by and kind_columns or row_columns)(context.must(db._handle:now())), list)
+  output.table((args.by and kind_columns or row_columns)(times.seconds(context.must(db._handle:now()))), list)
 end
 
 local function each_id(t, ids)

@@ -13,6 +13,7 @@ local handlers = require "nightshift.handlers"
 local job = require "nightshift.job"
 local options = require "nightshift.options"
 local output = require "nightshift.cli.output"
+local times = require "nightshift.times"
 
 local run = { commands = {} }
 
@@ -41,7 +42,10 @@ local function tell(format, ...)
   io.stderr:write(output.safe(format:format(...)), "\n")
 end
 
-local function now() return core.clock() * 1000000 // 1 | 0 end
+-- This machine's time of day, which here never goes back.
+local SINCE_1970 <const> = os.time() - core.clock()
+
+local function now() return (SINCE_1970 + core.clock()) * 1000000 // 1 | 0 end
 
 local function value_of(text)
   local value = text and core.decode(text)
@@ -62,8 +66,8 @@ local function fields_of(task)
     key = ("%d-run"):format(task.id), payload = value_of(task.json), state = value_of(task.state),
     signal = task.signal and core.decode(task.signal), phase = task.phase, attempts = task.attempt - 1,
     polls = task.polls, crashes = 0, max_attempts = 10, max_polls = task.max_polls, priority = 100,
-    created = task.created, due = task.due, deadline = task.deadline, timeout = 3600000000,
-    _follows = task.after and true,
+    created = times.seconds(task.created), due = times.seconds(task.due), deadline = times.seconds(task.deadline),
+    timeout = 3600.0, _follows = task.after and true,
   }
 end
 

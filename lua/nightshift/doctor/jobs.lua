@@ -2,6 +2,7 @@
 -- A check is a function of this table by its name; nightshift.doctor says what it returns.
 
 local core = require "nightshift.core"
+local times = require "nightshift.times"
 local unserved = require "nightshift.report.unserved"
 local versions = require "nightshift.versions"
 local looking = require "nightshift.doctor.looking"
@@ -66,7 +67,7 @@ function checks.scripts(seen)
   local failed, hashes, known = {}, {}, {}
   local hosts = living(seen, rows)
   for _, row in ipairs(hosts) do
-    if row.load_error then failed[#failed + 1] = versions.failure(row, row.ago) end
+    if row.load_error then failed[#failed + 1] = versions.failure(row, times.seconds(row.ago)) end
     if not known[row.scripts] then hashes[#hashes + 1] = row.scripts end
     known[row.scripts] = true
   end

@@ -7,6 +7,7 @@ local core = require "nightshift.core"
 local counts = require "nightshift.report.counts"
 local options = require "nightshift.options"
 local owed = require "nightshift.report.owed"
+local times = require "nightshift.times"
 local unserved = require "nightshift.report.unserved"
 
 local report = {}
@@ -131,10 +132,10 @@ function report.jobs(handle, filter)
     local ends, message, code = page_ends(handle, state, after)
     if not ends then return nil, message, code end
     if filter.after or (ends.live or 0) > 0 or (ends.ended or 0) > 0 then
-      return page(handle, ends, queue, filter, after, limit)
+      return times.rows(page(handle, ends, queue, filter, after, limit))
     end
   end
-  return (state and listings[state] or every_state)(handle, queue, filter.name or core.null, limit)
+  return times.rows((state and listings[state] or every_state)(handle, queue, filter.name or core.null, limit))
 end
 
 --- Everything db:stats shows.
@@ -145,33 +146,36 @@ function report.stats(handle)
   local queues, holders
   queues, message, code = counts.of_queues(handle, now)
   if not queues then return nil, message, code end
-  holders, message, code = handle:execute "@report_holders"
+  holders, message, code = times.rows(handle:execute "@report_holders")
   if not holders then return nil, message, code end
   local left, late
   late, message, code = owed.find(handle)
   if not late then return nil, message, code end
   for _, holder in ipairs(holders) do
     local told = late[holder.id]
-    holder.unsettled = told and { n = told.n, oldest = told.oldest / 1000000, server = told.server }
+    holder.unsettled = told and { n = told.n, oldest = times.seconds(told.oldest), server = told.server }
   end
   left, message, code = unserved.find(handle)
   if not left then return nil, message, code end
-  return { now = now, queues = queues, holders = holders, unserved = left, counters = handle:counters() }
+  local counters = handle:counters()
+  counters.slowest = times.seconds(counters.slowest)
+  left = times.rows(left)
+  return { now = times.seconds(now), queues = queues, holders = holders, unserved = left, counters = counters }
 end
 
 --- Slots that are held, by name.
 function report.slots(handle)
-  return handle:execute "@report_slots"
+  return times.rows(handle:execute "@report_slots")
 end
 
 --- Up to `limit` running jobs that show how far they are, the longest first.
 function report.progress(handle, limit)
-  return handle:execute("@report_progress", limit)
+  return times.rows(handle:execute("@report_progress", limit))
 end
 
 --- Failed attempts of a job, oldest first.
 function report.attempts(handle, id)
-  return handle:execute("@report_attempts", id)
+  return times.rows(handle:execute("@report_attempts", id))
 end
 
 --- Ids of up to `limit` jobs that wait for this one.

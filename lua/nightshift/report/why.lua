@@ -11,6 +11,7 @@
 local core = require "nightshift.core"
 local owed = require "nightshift.report.owed"
 local span = require "nightshift.decimal".span
+local times = require "nightshift.times"
 
 local why = {}
 
@@ -529,6 +530,8 @@ end
 local function sentence(fact)
   local says = ("%s %s"):format(named(fact), fact.says)
   fact.says = nil
+  times.row(fact)
+  if fact.held_by then times.rows(fact.held_by) end
   if fact.cause then return says .. "; " .. sentence(fact.cause) end
   return says
 end
