@@ -94,9 +94,9 @@ oom-run:
 # processes have nothing to gain. (`make test-oom` collects at every single
 # allocation once.)
 STRIDE ?= 97
-GC_SPECS := $(filter-out %/text_spec.lua,$(wildcard spec/lua/*_spec.lua)) spec/shared/verbs_spec.lua \
+GC_SPECS := $(wildcard spec/lua/*_spec.lua) spec/shared/verbs_spec.lua \
   $(patsubst %,spec/core/%_spec.lua,claim cut listen liveness names \
-  network push ring schema sql_push url)
+  push ring schema sql_push url)
 .PHONY: test-gc gc-run
 test-gc: deps
 	@$(PARALLEL) O=build/asan SAN=$(SANITIZERS) tests build/asan/heap

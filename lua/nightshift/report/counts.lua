@@ -3,7 +3,7 @@
 -- Counts go to MOST and no further: a larger one is given as MOST, and its state is named
 -- in the row's `approximate`. So are all queues' counts of a state when its statement
 -- stopped after LOOKED rows, for any queue may have more. That bounds the time of all
--- counts together, whatever the tables hold. The statements are in sql/query/counts.sql.
+-- counts together, whatever the tables hold. The statements are in sql/query/report.sql.
 
 local counts = {}
 

@@ -6,7 +6,7 @@
 -- steps, for the cause is often there. Each fact is a table with its `kind` and
 -- `says`, what the sentence says of the job. Everything is read without locks, in
 -- several statements; a job that moves on meanwhile is looked at again. The
--- statements are in sql/query/why.sql.
+-- statements are in sql/query/report.sql.
 
 local core = require "nightshift.core"
 local owed = require "nightshift.report.owed"
