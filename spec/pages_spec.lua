@@ -162,6 +162,44 @@ describe("the pages", function()
     assert.same({}, missing)
   end)
 
+  -- The texts of the sources with twelve characters or more beside what is formatted into them, as
+  -- patterns.
+  local function messages()
+    local list = {}
+    for _, path in ipairs(listed "ls src/*/*.c src/*/*/*.c lua/nightshift/*.lua lua/nightshift/*/*.lua") do
+      local source = read(path):gsub('\\"', "\1"):gsub('"%s*\n?%s*%.?%.?%s*"', "") -- goes on in the next line
+      for text in source:gmatch '"([^"\n]+)"' do
+        text = text:gsub("\1", '"')
+        local pattern, inserts = text:gsub("%p", "%%%0"):gsub("%%%%[%d%%.]*l*[%a]", ".-")
+        pattern = pattern:gsub("…", ".-")
+        if #text - 2 * inserts >= 12 and text:find " %l" then list[#list + 1] = pattern end
+      end
+    end
+    return list
+  end
+
+  it("quote messages as the program says them", function()
+    local page = read "doc/troubleshooting.md":match "^(.*)\n## Log events"
+    local known, n, missing = messages(), 0, {}
+    local function is_said(message)
+      local rest = message:gsub("%s*….*", "") -- the page leaves out the end of some
+      for _, pattern in ipairs(known) do
+        local begins = #rest >= 12 and pattern:find(rest:gsub("%p", "%%%0"):gsub("%d+", ".-"), 1, true)
+        if begins or message:find(pattern) then return true end
+      end
+    end
+    for quoted in page:gmatch "\n| ([^|]*`[^|]*) |" do
+      for message in quoted:gmatch "`([^`]+)`" do
+        if message:find " " then
+          n = n + 1
+          if not is_said(message) then missing[#missing + 1] = message end
+        end
+      end
+    end
+    assert.same({}, missing)
+    assert.is_true(n > 40)
+  end)
+
   it("list the events of the log, and no others", function()
     local page = read "doc/troubleshooting.md"
     local told, written = {}, {}
