@@ -26,6 +26,15 @@ MD5(DATABASE())
 -- Behind `JSON_TABLE(text, `: the column of [id,…].
 '$[*]' COLUMNS (id BIGINT PATH '$')
 
+-- mark: source_rows
+-- Behind `JSON_TABLE(text, `: the columns of [[row,job,failures,due],…]; what is missing is NULL.
+'$[*]' COLUMNS (id BIGINT PATH '$[0]', job BIGINT PATH '$[1]', n INT PATH '$[2]',
+  due BIGINT PATH '$[3]')
+
+-- mark: source_utc
+-- In front of what reads an adopted table.
+SET STATEMENT time_zone='+00:00' FOR 
+
 -- mark: claims
 -- Behind `LEFT JOIN `: the claim c of job j, if somebody has it. The LIMIT makes the server
 -- unfold the leases once, and not once for each job.

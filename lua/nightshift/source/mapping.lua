@@ -1,0 +1,510 @@
+--- The mapping of an adopted table: which of its columns is used for what, checked against
+-- the live table.
+--
+-- What has passed here is true of the table as it is: every name is that of a column, as the
+-- server writes it, every value of the status can be in its column, and the states can be
+-- told apart. What is wrong is named, with what is there instead, before anything is written.
+
+local core = require "nightshift.core"
+local options = require "nightshift.options"
+
+local raise = options.raise
+
+---@class nightshift.source.Field a live column
+---@field name string
+---@field type string as the server writes it: "enum('a','b')"
+---@field kind "whole"|"text"|"words"|"time"|"other"
+---@field nullable boolean
+---@field primary boolean
+---@field generated boolean the server makes its value, and nobody writes it
+---@field json boolean the server sees to it that it holds JSON
+---@field charset string|nil
+---@field collation string|nil
+---@field least integer|nil of whole numbers
+---@field most integer|nil of whole numbers; of text its characters
+
+---@class nightshift.source.Mapping
+---@field table string
+---@field fields nightshift.source.Field[]
+---@field parts table<string, nightshift.source.Field> by what they are used for
+---@field states table<string, any> open, processing, done, failed, parent_done: values of the status
+---@field push table options of the push of each job
+---@field zone string in which times without a zone are written
+local mapping = {}
+
+-- ------------------------------------------------------------- what is given
+
+local column = options.typed "string"
+
+--- Check: a value of the status column.
+local function state(value, what)
+  local kind = type(value)
+  local whole = math.type(value) == "integer"
+  if kind == "string" or kind == "boolean" or whole or value == core.null then return value end
+  raise("%s must be text, a whole number, a boolean or nightshift.null, got %s", what,
+    kind == "number" and value or kind)
+end
+
+--- Makes a check for a column by its name, or a table that names it and more.
+local function part(known)
+  return function(value, what)
+    if type(value) == "string" then return { column = value } end
+    if type(value) ~= "table" then raise("%s must be a table or a column's name, got %s", what, type(value)) end
+    local given, message = options.read(what, value, known)
+    if given and not given.column then raise("%s: 'column' is missing", what) end
+    return given, message
+  end
+end
+
+--- Check: text, or {column =}, whose text it is.
+local function text_or_column(value, what)
+  if type(value) == "string" then return value end
+  return part { column = column } (value, what)
+end
+
+local ORDERS = { id = true, ["-id"] = true }
+
+local function order(value, what)
+  if type(value) ~= "string" then raise('%s must be "id" or "-id", got a %s', what, type(value)) end
+  if ORDERS[value] then return value end
+  return nil, ('%s must be "id" or "-id", got \'%s\''):format(what, options.shown(value))
+end
+
+local MAPPING = {
+  table = column, id = column, name = text_or_column, time_zone = column,
+  payload = part { column = column },
+  status = part { column = column, open = state, processing = state, done = state, failed = state },
+  priority = part { column = column, higher_first = options.typed "boolean", decay = options.integer(0, 1 << 31) },
+  parent = part { column = column, done = state },
+  claimed_by = column, claimed_at = column, completed_at = column, started = column, updated = column,
+  host = column, attempts = column, attempts_left = column, retry_after = column,
+  max_attempts = options.COUNT, overdue = options.duration, order = order, alone = options.typed "boolean",
+}
+
+-- Options of a push that all of its jobs have.
+local PUSH = { "max_polls", "max_crashes", "deadline", "timeout", "backoff" }
+for _, name in ipairs(PUSH) do MAPPING[name] = options.PUSH[name] end
+
+-- Parts that are a column's name and nothing else.
+local PLAIN = { "id", "claimed_by", "claimed_at", "completed_at", "started", "updated", "retry_after", "host",
+  "attempts", "attempts_left" }
+
+-- The columns in the order in which they are looked at, each by what it is called in messages.
+local PARTS = { "id", "status", "claimed_by", "claimed_at", "completed_at", "started", "updated", "retry_after",
+  "host", "attempts", "attempts_left", "priority", "parent", "name", "payload" }
+local CALLED = { status = "status.column", priority = "priority.column", parent = "parent.column",
+  name = "name.column", payload = "payload.column" }
+local STATES = { "open", "processing", "done", "failed", "parent_done" }
+local STATE_CALLED = { parent_done = "parent.done" }
+
+local function called(name) return CALLED[name] or name end
+
+local function state_called(name) return STATE_CALLED[name] or "status." .. name end
+
+--- A value of the status as it is compared: a boolean is a number.
+local function value_of(value)
+  if type(value) == "boolean" then return value and 1 or 0 end
+  return value
+end
+
+--- The options as this page wants them: names of columns in `columns`, by part.
+local function flat(given)
+  local status, priority, parent = given.status, given.priority or {}, given.parent or {}
+  local map = { table = given.table, columns = { id = "id" }, states = {}, parts = {}, push = {},
+    max_attempts = given.max_attempts, overdue = given.overdue, zone = given.time_zone, alone = given.alone,
+    decay = priority.decay or 0, lower_first = priority.higher_first == false, newest_first = given.order == "-id" }
+  for _, name in ipairs(PLAIN) do map.columns[name] = given[name] or map.columns[name] end
+  map.columns.status, map.columns.priority, map.columns.parent = status.column, priority.column, parent.column
+  map.columns.payload = given.payload and given.payload.column
+  if type(given.name) == "table" then map.columns.name = given.name.column
+  else map.handler = given.name or given.table end
+  for _, name in ipairs { "open", "processing", "done", "failed" } do map.states[name] = value_of(status[name]) end
+  map.states.parent_done = value_of(parent.done)
+  for _, name in ipairs(PUSH) do map.push[name] = given[name] end
+  return map
+end
+
+--- The mapping as JSON, the same for the same mapping; nil and a message when some text
+-- in it is not UTF-8.
+local function text_of(value)
+  if type(value) ~= "table" then return core.encode(value) end
+  local keys, parts = {}, {}
+  for key in next, value do keys[#keys + 1] = key end
+  table.sort(keys)
+  for i, key in ipairs(keys) do
+    local text, message = text_of(rawget(value, key))
+    if not text then return nil, ("%s: %s"):format(key, message) end
+    parts[i] = core.encode(key) .. ":" .. text
+  end
+  return "{" .. table.concat(parts, ",") .. "}"
+end
+
+--- Reads a mapping, without a look at the table.
+---@param given table
+---@return table|nil
+---@return string? message
+---@return string? code
+function mapping.read(given)
+  if type(given) ~= "table" then raise("adopt wants a table of options, got %s", type(given)) end
+  local read, message, code = options.read("adopt", given, MAPPING)
+  if not read then return nil, message, code end
+  for _, needed in ipairs { "table", "status" } do
+    if not read[needed] then raise("adopt: '%s' is missing", needed) end
+  end
+  local map = flat(read)
+  map.given, message = text_of(given)
+  if not map.given then return nil, "adopt: " .. message, "INVALID" end
+  return map
+end
+
+-- ------------------------------------------------------------ the live columns
+
+local function invalid(format, ...) return nil, ("adopt: " .. format):format(...), "INVALID" end
+
+local KINDS = {}
+for kind, types in pairs {
+  whole = "tinyint smallint mediumint int bigint", words = "enum", time = "datetime timestamp date",
+  text = "char varchar tinytext text mediumtext longtext",
+} do
+  for name in types:gmatch "%a+" do KINDS[name] = kind end
+end
+
+local BITS = { tinyint = 8, smallint = 16, mediumint = 24, int = 32, bigint = 64 }
+
+--- Sets the limits of a whole number, so that counting stops there.
+local function set_limits(field, name)
+  local natural = field.type:find "unsigned" ~= nil
+  local bits = BITS[name]
+  field.most = bits < 64 and (1 << (natural and bits or bits - 1)) - 1 or math.maxinteger
+  field.least = natural and 0 or -field.most - 1
+end
+
+--- A name of the server's that goes into statements as it is.
+local function word(text) return text and text:find "^[%w_]+$" and text or nil end
+
+local function field_of(row)
+  local name = row.data_type:lower()
+  local field = { name = row.name, type = row.type, kind = KINDS[name] or "other", nullable = row.nullable ~= 0,
+    primary = row.is_primary ~= 0, json = row.is_json ~= 0, generated = row.is_generated ~= 0 }
+  field.charset, field.collation = word(row.charset), word(row.collation)
+  if field.kind == "whole" then set_limits(field, name) end
+  if field.kind == "text" then field.most = row.length end
+  return field
+end
+
+--- A name in backticks; one in it is doubled.
+---@param name string
+---@return string
+function mapping.quoted(name) return "`" .. name:gsub("`", "``") .. "`" end
+
+local TRIES, AGAIN = 20, 0.02 -- seconds; while another session alters it the server's lists may lack its key
+
+--- Is there such a table? Waits for who alters it.
+local function is_there(handle, name)
+  return handle:execute((core.sql "source_there":gsub("{table}", { ["{table}"] = mapping.quoted(name) })))
+end
+
+local function has_key(fields)
+  for _, field in ipairs(fields) do
+    if field.primary then return true end
+  end
+  return false
+end
+
+--- Reads the live columns of a table.
+---@param handle userdata core handle
+---@param name string
+---@return nightshift.source.Field[]|nil
+---@return string? message
+---@return string? code
+local function read_fields(handle, name)
+  local fields
+  for _ = 1, TRIES do
+    local rows, message, code = handle:execute("@source_columns", name, name, name)
+    if not rows then return nil, message, code end
+    fields = {}
+    for i, row in ipairs(rows) do fields[i] = field_of(row) end
+    if has_key(fields) or not is_there(handle, name) then break end
+    core.sleep(AGAIN)
+  end
+  if #fields > 0 then return fields end
+  return nil, ("adopt: there is no table '%s' in this database, or this user may not see it"):format(name), "NOT_FOUND"
+end
+
+-- ------------------------------------------------------------------- columns
+
+local function find_columns(map)
+  for _, name in ipairs(PARTS) do
+    local wanted = map.columns[name]
+    for _, field in ipairs(wanted and map.fields or {}) do
+      if field.name:lower() == wanted:lower() then map.parts[name] = field end
+    end
+    if wanted and not map.parts[name] then
+      local names = {}
+      for i, field in ipairs(map.fields) do names[i] = field.name end
+      return invalid("%s: table '%s' has no column '%s'; it has: %s", called(name), map.table,
+        options.shown(wanted), table.concat(names, ", "))
+    end
+  end
+  return true
+end
+
+local CLAIMANT = 20 -- characters of claimed_by, at least: "ns:" and the id of a job
+
+local function misfit(map, name, wants)
+  local field = map.parts[name]
+  return invalid("%s: column '%s' is %s; it must be %s", called(name), field.name, field.type, wants)
+end
+
+local checks = {}
+
+local function whole(map, name)
+  if map.parts[name].kind == "whole" then return true end
+  return misfit(map, name, "a whole number")
+end
+
+--- From some times it is reckoned how much later it is: a day is not enough for that.
+local function time(map, name)
+  local field = map.parts[name]
+  if field.kind == "whole" and field.most < (1 << 31) - 1 then
+    return misfit(map, name, "INT or BIGINT to hold seconds since 1970")
+  end
+  if field.kind == "whole" then return true end
+  if field.kind ~= "time" then return misfit(map, name, "a date and time, or whole seconds since 1970") end
+  local reckoned = name == "retry_after" or name == "claimed_at" and map.overdue
+  if reckoned and field.type:lower() == "date" then return misfit(map, name, "a date with a time") end
+  return true
+end
+
+local function counter(map, name)
+  local field = map.parts[name]
+  if field.kind ~= "whole" then return misfit(map, name, "a whole number") end
+  if (map.max_attempts or 0) <= field.most then return true end
+  return invalid("max_attempts: column '%s' is %s and ends at %d, before %d", field.name, field.type, field.most,
+    map.max_attempts)
+end
+
+local function text(map, name)
+  local field = map.parts[name]
+  if field.kind == "text" or field.kind == "words" and name == "name" then return true end
+  return misfit(map, name, "text")
+end
+
+checks.id, checks.priority, checks.parent = whole, whole, whole
+checks.attempts, checks.attempts_left = counter, counter
+checks.host, checks.name = text, text
+for _, name in ipairs { "claimed_at", "completed_at", "started", "updated", "retry_after" } do checks[name] = time end
+
+function checks.claimed_by(map, name)
+  local field = map.parts[name]
+  if field.kind == "text" and field.most >= CLAIMANT then return true end
+  return misfit(map, name, ("text of %d characters or more"):format(CLAIMANT))
+end
+
+local function check_kinds(map)
+  for _, name in ipairs(PARTS) do
+    if map.parts[name] and checks[name] then
+      local ok, message, code = checks[name](map, name)
+      if not ok then return nil, message, code end
+    end
+  end
+  return true
+end
+
+--- A row is one row of its id, and found by it.
+local function check_key(map)
+  local name, keys = map.parts.id.name, {}
+  for _, field in ipairs(map.fields) do keys[#keys + 1] = field.primary and field or nil end
+  if #keys == 1 and keys[1] == map.parts.id then return true end
+  local wrong = ("id: column '%s' must be the primary key, by itself, and "):format(name)
+  if #keys == 0 then
+    return invalid("%s'%s' has none: ALTER TABLE %s ADD PRIMARY KEY (%s)", wrong, map.table,
+      mapping.quoted(map.table), mapping.quoted(name))
+  end
+  if #keys == 1 then return invalid("%sthat is '%s': name that", wrong, keys[1].name) end
+  return invalid("%sthat has %d columns: make them a UNIQUE key, and a number the primary one", wrong, #keys)
+end
+
+-- Parts that are only read.
+local READ = { id = true, parent = true, name = true, payload = true }
+
+local function check_written(map)
+  for _, name in ipairs(PARTS) do
+    local field = map.parts[name]
+    if field and field.generated and not (READ[name] or name == "priority" and map.decay == 0) then
+      return invalid("%s: column '%s' is GENERATED, and here it must be one that can be written", called(name),
+        field.name)
+    end
+  end
+  return true
+end
+
+--- A date may say what a status would, and be the date of just that.
+local function may_share(map, one, other)
+  return one == "status" and map.parts.status.kind == "time" and (other == "claimed_at" or other == "completed_at")
+end
+
+local function check_shared(map)
+  for i, one in ipairs(PARTS) do
+    for k = i + 1, #PARTS do
+      local other = PARTS[k]
+      if map.parts[one] and map.parts[one] == map.parts[other] and not may_share(map, one, other) then
+        return invalid("%s and %s are both column '%s': each needs one of its own", called(one), called(other),
+          map.parts[one].name)
+      end
+    end
+  end
+  return true
+end
+
+-- -------------------------------------------------------------- status values
+
+local function is_date(value)
+  return type(value) == "string" and (value:find "^%d%d%d%d%-%d%d%-%d%d$" ~= nil
+    or value:find "^%d%d%d%d%-%d%d%-%d%d %d%d:%d%d:%d%d$" ~= nil)
+end
+
+--- Is a state a special date, and not any date?
+---@param map nightshift.source.Mapping
+---@param name string of the state
+---@return boolean
+function mapping.is_date(map, name)
+  return map.parts.status.kind == "time" and is_date(map.states[name])
+end
+
+--- The words of "enum('a','b''c')".
+local function words(kind)
+  local list = {}
+  for text_in in kind:gsub("''", "\1"):gmatch "'([^']*)'" do list[text_in:gsub("\1", "'")] = true end
+  return list
+end
+
+local function bad_value(map, name, why)
+  local value, field = map.states[name], map.parts.status
+  local shown = value == core.null and "NULL" or type(value) == "string" and "'" .. options.shown(value) .. "'" or value
+  return invalid("%s: %s is no value of column '%s', which %s %s", state_called(name), shown, field.name, why,
+    field.type)
+end
+
+local function check_value(map, name)
+  local value, field = map.states[name], map.parts.status
+  if value == nil then return true end
+  if value == core.null and field.nullable then return true end
+  if value == core.null then return bad_value(map, name, "is never NULL:") end
+  if field.kind == "words" and not (type(value) == "string" and words(field.type)[value]) then
+    return bad_value(map, name, "is")
+  end
+  if field.kind == "time" and value ~= "now" and not is_date(value) then
+    return bad_value(map, name, 'knows "now", null and dates and is')
+  end
+  if field.kind == "whole" and not (math.type(value) and value >= field.least and value <= field.most) then
+    return bad_value(map, name, "is")
+  end
+  return true
+end
+
+local function same(one, other)
+  if type(one) == "string" and type(other) == "string" then return one:lower() == other:lower() end
+  return one == other
+end
+
+local function check_states(map)
+  for _, name in ipairs(STATES) do
+    local ok, message, code = check_value(map, name)
+    if not ok then return nil, message, code end
+  end
+  for i = 1, 4 do
+    for k = i + 1, 4 do
+      local one, other = map.states[STATES[i]], map.states[STATES[k]]
+      if one ~= nil and other ~= nil and same(one, other) then
+        return invalid("%s and %s are the same, so nobody can tell such rows apart", state_called(STATES[i]),
+          state_called(STATES[k]))
+      end
+    end
+  end
+  if map.states.open == nil then return invalid "'status.open' is needed" end
+  if map.states.done == nil and not map.parts.completed_at then
+    return invalid "how is a row marked as done? By 'status.done', or by a 'completed_at' column"
+  end
+  return true
+end
+
+-- ---------------------------------------------------------------- all of it
+
+--- Does the row say that somebody has it?
+local function shows_claims(map) return map.states.processing ~= nil or map.parts.claimed_by ~= nil end
+
+--- A row that has failed for good may not look like one that is open.
+local function check_ending(map)
+  local counted = map.parts.attempts_left or map.parts.attempts and map.max_attempts
+  if shows_claims(map) or map.states.failed ~= nil or counted then return true end
+  return invalid("what ends a row of '%s' that has failed for good? 'status.failed', 'attempts_left', or 'attempts' "
+    .. "and 'max_attempts'", map.table)
+end
+
+local function check_needed(map)
+  if map.overdue and not map.parts.claimed_at then
+    return invalid "'overdue' needs to know since when a row is claimed: name the column 'claimed_at'"
+  end
+  if map.parts.attempts and map.parts.attempts_left then
+    return invalid "attempts are counted up ('attempts') or down ('attempts_left'), not both"
+  end
+  if not shows_claims(map) and not map.alone then
+    return invalid("what shows that a row of '%s' is taken? 'status.processing', or a 'claimed_by' column. "
+      .. "Where there is neither, and no other program works on the table, say alone = true", map.table)
+  end
+  return true
+end
+
+--- Written into statements, so it may only look like a time zone.
+local function check_zone(map, handle)
+  if not map.zone then
+    local rows, message, code = handle:execute "@source_zone"
+    if not rows then return nil, message, code end
+    map.zone = rows[1].zone
+  end
+  if #map.zone > 64 or not map.zone:find "^[%w_/+:-]+$" then
+    return invalid("time_zone must be like \"+02:00\" or \"Europe/Vienna\", not '%s'", options.shown(map.zone))
+  end
+  local ok, message, code = handle:execute(("SET STATEMENT time_zone = '%s' FOR DO 1"):format(map.zone))
+  if ok then return true end
+  if code ~= "SQL" then return nil, message, code end
+  return invalid("the server does not know the time zone '%s'; names like Europe/Vienna need its tables: "
+    .. "mariadb-tzinfo-to-sql", map.zone)
+end
+
+--- Rows of a table without row locks can be claimed by nobody.
+local function check_engine(map, handle)
+  local rows, message, code = handle:execute("@source_engine", map.table)
+  if not rows then return nil, message, code end
+  local engine = rows[1] and rows[1].engine
+  if not engine or engine == "InnoDB" then return true end -- none: somebody is altering it
+  return invalid("table '%s' is %s, which has no row locks: ALTER TABLE %s ENGINE=InnoDB", map.table, engine, map.table)
+end
+
+local CHECKS = { find_columns, check_kinds, check_needed, check_key, check_written, check_shared, check_states,
+  check_ending, check_zone, check_engine }
+
+--- Reads a mapping and checks it against the live table.
+---@param handle userdata core handle
+---@param given table
+---@return nightshift.source.Mapping|nil
+---@return string? message
+---@return string? code
+function mapping.check(handle, given)
+  local map, message, code = mapping.read(given)
+  if not map then return nil, message, code end
+  if map.table:lower():find "^nightshift_" then
+    return invalid("'%s' is, by its name, a table of nightshift's own", map.table)
+  end
+  map.fields, message, code = read_fields(handle, map.table)
+  if not map.fields then return nil, message, code end
+  for _, check in ipairs(CHECKS) do
+    local ok
+    ok, message, code = check(map, handle)
+    if not ok then return nil, message, code end
+  end
+  return map
+end
+
+return mapping

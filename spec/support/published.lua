@@ -1,0 +1,87 @@
+--- The tables of four published queues, as they were published to the letter, and a fifth that was
+-- described: name, definition, how rows are added, the mapping as Lua text, which rows are done.
+
+-- luacheck: no max line length
+
+local function read(path)
+  local file <close> = assert(io.open(path))
+  return file:read "a"
+end
+
+return {
+  { "migration_task", read "examples/migration/seed.lua":match "CREATE TABLE.-=utf8",
+    "(status, iteration, imageUrl) SELECT 'open', 0, CONCAT('http://localhost/', seq)",
+    [[{ table = "migration_task", name = "task", strategy = "update_limit",
+    status = { column = "status", open = "open", processing = "processing", done = "complete" },
+    claimed_by = "claimedBy", claimed_at = "claimedAt", completed_at = "completedAt", attempts = "iteration",
+    max_attempts = 20, overdue = "2m" }]],
+    "status = 'complete' AND completedAt >= claimedAt" },
+  { "job_queue", [[
+CREATE TABLE IF NOT EXISTS job_queue(
+id int(10) not null auto_increment,
+
+updated timestamp not null,
+started timestamp not null,
+
+state ENUM('NEW', 'WORKING', 'DONE', 'ERROR' ) default 'NEW',
+
+PRIMARY KEY ( id ),
+KEY( STATE )
+) ENGINE=Innodb;]],
+    "(updated, started) SELECT NOW(), NOW()",
+    [[{ table = "job_queue", name = "task", strategy = "transaction", updated = "updated", started = "started",
+    status = { column = "state", open = "NEW", processing = "WORKING", done = "DONE", failed = "ERROR" } }]],
+    "state = 'DONE' AND started >= NOW() - INTERVAL 1 HOUR AND updated >= started" },
+  { "queue_table", [[
+CREATE TABLE IF NOT EXISTS `queue_table` (
+`job_queue_id` INT AUTO_INCREMENT PRIMARY KEY,
+`job_queue_parent_job_id` INT,
+`job_queue_name` VARCHAR(255) NOT NULL,
+`job_queue_status` ENUM('queued', 'in_progress', 'failed', 'processed') DEFAULT 'queued',
+`job_queue_priority` TINYINT UNSIGNED NOT NULL DEFAULT 100,
+`job_queue_data` JSON DEFAULT NULL,
+`created_at` TIMESTAMP DEFAULT CURRENT_TIMESTAMP(),
+`updated_at` TIMESTAMP DEFAULT CURRENT_TIMESTAMP() ON UPDATE CURRENT_TIMESTAMP(),
+`job_retry_after` timestamp NULL DEFAULT NULL,
+`job_attempts` tinyint(3) unsigned NOT NULL DEFAULT 30,
+KEY `job_queue_status_idx` (`job_queue_status`),
+KEY `job_queue_parent_job_id_idx` (`job_queue_parent_job_id`),
+KEY idx_priority_id_covering (job_queue_priority DESC, job_queue_id ASC),
+KEY (`job_queue_name`),
+CONSTRAINT `job_queue_child_to_parent_foreign` FOREIGN KEY (`job_queue_parent_job_id`) REFERENCES `queue_table` (`job_queue_id`) ON UPDATE CASCADE ON DELETE CASCADE
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_unicode_ci;]],
+    [[(job_queue_parent_job_id, job_queue_name, job_queue_data)
+    SELECT IF(seq > 2, 1 + seq % 2, NULL), 'task', JSON_OBJECT('n', seq)]],
+    [[{ table = "queue_table", name = "task", strategy = "skip_locked", id = "job_queue_id",
+    parent = "job_queue_parent_job_id",
+    status = { column = "job_queue_status", open = "queued", processing = "in_progress", done = "processed",
+      failed = "failed" },
+    priority = { column = "job_queue_priority", decay = 1 }, retry_after = "job_retry_after",
+    attempts_left = "job_attempts", max_attempts = 30 }]],
+    "job_queue_status = 'processed' AND job_attempts BETWEEN 1 AND 30" },
+  { "worker_queue", [[
+CREATE TABLE IF NOT EXISTS worker_queue
+(
+id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+command TEXT NOT NULL,
+is_done BOOLEAN NOT NULL DEFAULT FALSE,
+failure_count SMALLINT DEFAULT 0
+) ENGINE=InnoDB DEFAULT CHARSET=UTF8MB4;]],
+    "(command) SELECT CONCAT('do ', seq)",
+    [[{ table = "worker_queue", name = "task", strategy = "transaction", attempts = "failure_count", max_attempts = 3,
+    status = { column = "is_done", open = false, done = true } }]],
+    "is_done AND failure_count < 3" },
+  -- A date of the last checkout, which is long ago for who has none, and a flag.
+  { "checkout", [[
+CREATE TABLE checkout (
+id INT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+last_checkout TIMESTAMP NOT NULL DEFAULT '1970-01-02 00:00:00',
+completed_at TIMESTAMP NULL,
+KEY (last_checkout)
+) ENGINE=InnoDB]],
+    "(last_checkout) SELECT '1970-01-02 00:00:00'",
+    [[{ table = "checkout", name = "task", strategy = "skip_locked",
+    status = { column = "last_checkout", open = "1970-01-02 00:00:00", processing = "now" },
+    claimed_at = "last_checkout", completed_at = "completed_at", overdue = "2m" }]],
+    "completed_at IS NOT NULL AND last_checkout >= NOW() - INTERVAL 1 HOUR" },
+}
