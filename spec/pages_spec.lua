@@ -76,6 +76,21 @@ describe("the pages", function()
     assert.is_true(n > 100)
   end)
 
+  it("name symbols in C and statements in SQL that exist", function()
+    local words, n = {}, 0
+    for _, path in ipairs(listed "ls src/*/*.[ch] src/*/*/*.[ch] sql/*/*.sql sql/*.sql lua/nightshift/*/*.lua") do
+      for word in read(path):gmatch "[%a_][%w_]*" do words[word] = true end
+    end
+    each_page(function(page, text, tell)
+      if not page:find "^doc/internals/" then return end
+      for word in text:gmatch "`(%l+_[%l_]+)`" do
+        n = n + 1
+        if not words[word] then tell(word) end
+      end
+    end)
+    assert.is_true(n > 40, n)
+  end)
+
   it("link to pages and headings that are there", function()
     each_page(function(page, text, tell)
       local folder = page:match "^(.*/)[^/]*$" or ""
