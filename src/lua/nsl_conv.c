@@ -12,7 +12,6 @@
 #include <stddef.h>
 #include <string.h>
 
-
 #define NSL_BOX "nightshift.box"
 
 /* ------------------------------------------------------------------ boxes */
@@ -254,22 +253,6 @@ void nsl_setbytes(lua_State *L, const char *name, ns_bytes s) {
 void nsl_setbool(lua_State *L, const char *name, bool b) {
   lua_pushboolean(L, b);
   lua_setfield(L, -2, name);
-}
-
-void nsl_setjson(lua_State *L, const char *name, ns_bytes text, bool nulls) {
-  ns_err err;
-  if (text.p == NULL)
-    return;
-  if (nsl_decode(L, text, &err) != NS_OK) {
-    if (err.status == NS_ENOMEM) /* says nothing about the text */
-      luaL_error(L, "%s", err.message);
-    lua_pushfstring(L, "%s_error", name);
-    lua_pushfstring(L, "%s: %s", name, err.message);
-    lua_rawset(L, -3);
-  } else if (lua_islightuserdata(L, -1) && !nulls)
-    lua_pop(L, 1);
-  else
-    lua_setfield(L, -2, name);
 }
 
 void nsl_setpositive(lua_State *L, const char *name, int64_t i) {

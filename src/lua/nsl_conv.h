@@ -99,7 +99,7 @@ void nsl_batch_free(void *batch); /* of a box, for instance */
 ** borrowed. Raises for an unknown key or a wrong type. [-0, +0, v] Errors: INVALID. */
 ns_status nsl_tomapping(lua_State *L, int idx, ns_mapping *map, ns_err *err);
 
-/* --------------------------------------------- JSON as Lua sees it: nsl_json.c */
+/* --------------------------------------------- JSON as Lua sees it: nsl_decode.c */
 
 /* Metatable of decoded arrays and of core.array. */
 #define NSL_ARRAY "nightshift.array"

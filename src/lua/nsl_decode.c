@@ -1,6 +1,6 @@
 /*
-** Lua values from JSON. Reading is jansson's; its tree lives in a box while it is
-** copied into Lua.
+** Lua values from JSON, and what stands for its null and marks its arrays. Reading is
+** jansson's; its tree lives in a box while it is copied into Lua.
 */
 #include "nsl_conv.h"
 
@@ -123,4 +123,67 @@ ns_status nsl_decode(lua_State *L, ns_bytes text, ns_err *err) {
   nsl_unbox(root);
   lua_remove(L, -2);
   return NS_OK;
+}
+
+void nsl_setjson(lua_State *L, const char *name, ns_bytes text, bool nulls) {
+  ns_err err;
+  if (text.p == NULL)
+    return;
+  if (nsl_decode(L, text, &err) != NS_OK) {
+    if (err.status == NS_ENOMEM) /* says nothing about the text */
+      luaL_error(L, "%s", err.message);
+    lua_pushfstring(L, "%s_error", name);
+    lua_pushfstring(L, "%s: %s", name, err.message);
+    lua_rawset(L, -3);
+  } else if (lua_islightuserdata(L, -1) && !nulls)
+    lua_pop(L, 1);
+  else
+    lua_setfield(L, -2, name);
+}
+
+/* ------------------------------------------------------------ array and null */
+
+nsl_mark nsl_getmark(lua_State *L, int t) {
+  nsl_mark m = NSL_MARK_NONE;
+  if (!lua_getmetatable(L, t))
+    return NSL_MARK_NONE;
+  if (nsl_rawfield(L, -1, "__jsontype") == LUA_TSTRING) {
+    const char *s = lua_tostring(L, -1);
+    m = strcmp(s, "array") == 0    ? NSL_MARK_ARRAY
+        : strcmp(s, "object") == 0 ? NSL_MARK_OBJECT
+                                   : NSL_MARK_NONE;
+  }
+  lua_pop(L, 2);
+  return m;
+}
+
+static int null_tostring(lua_State *L) {
+  if (lua_touserdata(L, 1) == NULL)
+    lua_pushliteral(L, "null");
+  else
+    lua_pushfstring(L, "userdata: %p", lua_topointer(L, 1));
+  return 1;
+}
+
+/* All light userdata share one metatable; one that exists is left alone. */
+static void opennull(lua_State *L) {
+  lua_pushlightuserdata(L, NULL);
+  if (!lua_getmetatable(L, -1)) {
+    lua_createtable(L, 0, 1);
+    lua_pushcfunction(L, null_tostring);
+    lua_setfield(L, -2, "__tostring");
+    lua_setmetatable(L, -2);
+  } else
+    lua_pop(L, 1);
+  lua_pop(L, 1);
+}
+
+void nsl_openjson(lua_State *L) {
+  luaL_newmetatable(L, NSL_ARRAY);
+  lua_pushliteral(L, "array");
+  lua_setfield(L, -2, "__jsontype");
+  lua_pushnil(L); /* such a table is still just a table in messages */
+  lua_setfield(L, -2, "__name");
+  lua_pop(L, 1);
+  opennull(L);
 }
