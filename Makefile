@@ -14,6 +14,7 @@ LUADIR  ?= $(PREFIX)/share/lua/5.4
 LIBDIR  ?= $(PREFIX)/lib/lua/5.4
 INCDIR  ?= $(PREFIX)/include
 CLIBDIR ?= $(PREFIX)/lib
+MANDIR  ?= $(PREFIX)/share/man
 
 # Builds that come before something else: as many compilers at once as there are processors.
 PARALLEL := $(MAKE) --no-print-directory -j$(shell nproc 2>/dev/null || echo 2)
@@ -99,14 +100,14 @@ $(PROGRAM): $(HOST_O) $(LUAC_O) $(PRIV_O) $(LIBRARY)
 # Program, module and Lua files, and for C programs the library with its headers and what
 # pkg-config reads; the SQL is inside. The program finds the Lua
 # files by its own path: ../share/lua/5.4.
-#: make install     PREFIX=/usr/local; also BINDIR, LUADIR, LIBDIR, INCDIR, CLIBDIR, DESTDIR
+#: make install     PREFIX=/usr/local; also BINDIR, LUADIR, LIBDIR, INCDIR, CLIBDIR, MANDIR, DESTDIR
 PUBLIC := nightshift.h nightshift_types.h
 VERSION = $(shell sed -n 's/^.define NS_VERSION "\(.*\)"/\1/p' src/include/nightshift.h)
 PC_LINES = 'Name: nightshift' 'Description: Durable background jobs on MariaDB' \
   'Version: $(VERSION)' 'Requires: libmariadb' \
   'Cflags: -I$(INCDIR)' 'Libs: -L$(CLIBDIR) -lnightshift -pthread'
-.PHONY: install uninstall
-install: all
+.PHONY: install uninstall man
+install: all man
 	install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(LIBDIR)/nightshift"
 	install -m 755 $(PROGRAM) "$(DESTDIR)$(BINDIR)/nightshift"
 	install -m 755 $(MODULE) "$(DESTDIR)$(LIBDIR)/nightshift/core.so"
@@ -116,10 +117,20 @@ install: all
 	printf '%s\n' $(PC_LINES) > "$(DESTDIR)$(CLIBDIR)/pkgconfig/nightshift.pc"
 	cd lua && find nightshift -name '*.lua' \
 	  -exec install -D -m 644 {} "$(DESTDIR)$(LUADIR)/{}" \;
+	install -d "$(DESTDIR)$(MANDIR)/man1"
+	for page in $(O)/man/*.1; do ! test -e "$$page" || install -m 644 "$$page" "$(DESTDIR)$(MANDIR)/man1"; done
+
+#: make man         manual pages, from the parser of the command line, into build/man
+# The parser is argparse's; without it there are no pages.
+man: all
+	@mkdir -p $(O)/man && rm -f $(O)/man/*
+	@! $(LUA) -e 'require "argparse"' 2>/dev/null || \
+	  LUA_PATH="lua/?.lua;lua/?/init.lua;;" LUA_CPATH="$(O)/?.so;;" $(LUA) doc/man.lua $(O)/man $(VERSION)
 
 uninstall:
 	rm -f "$(DESTDIR)$(BINDIR)/nightshift"
 	rm -rf "$(DESTDIR)$(LIBDIR)/nightshift" "$(DESTDIR)$(LUADIR)/nightshift"
+	rm -f "$(DESTDIR)$(MANDIR)/man1/nightshift.1" "$(DESTDIR)$(MANDIR)/man1"/nightshift-*.1
 	rm -f $(PUBLIC:%="$(DESTDIR)$(INCDIR)/%") "$(DESTDIR)$(CLIBDIR)/libnightshift.a" \
 	  "$(DESTDIR)$(CLIBDIR)/pkgconfig/nightshift.pc"
 

@@ -12,7 +12,7 @@ lint: deps
 
 .PHONY: lint-lua lint-house lint-clang lint-cppcheck
 lint-lua:
-	@luacheck -q --no-color lua spec examples bench library rockspec/*.rockspec .busted
+	@luacheck -q --no-color lua spec examples bench doc library rockspec/*.rockspec .busted
 
 lint-house:
 	@$(call SPECS,,$(LUA)) --filter "the house" --filter "the page" --filter-out "the pages'" spec/house_spec.lua spec/pages_spec.lua

@@ -70,6 +70,7 @@ describe("the rock", function()
       "share/lua/5.4/nightshift/cli/init.lua" } do
       assert.is_truthy(io.open(tree .. "/" .. path), path .. " is missing")
     end
+    assert.matches("nightshift%-work%.1", (run(t, "find tree -name 'nightshift*.1'"))) -- in the rock's own folder
     assert(os.execute("rm -rf " .. quote(t .. "/clone"))) -- it must not be needed any more
   end)
 

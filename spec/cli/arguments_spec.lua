@@ -899,3 +899,43 @@ it("a listener that is rung before it sleeps does not count for doctor", functio
   assert.equal("fail", found.ring.level, found.ring.found)
   assert.is_truthy(found.ring.found:find("slept through", 1, true), found.ring.found)
 end)
+
+-- The manual pages are made from the parser: what --help says stands there, too.
+describe("manual pages", function()
+  local folder
+
+  setup(function()
+    folder = fixture.dir()
+    local status, _, err = proc.run { proc.lua, "doc/man.lua", folder, "1.2.3" }
+    assert.equal(0, status, err)
+  end)
+
+  local function page(name)
+    local file <close> = assert(io.open(("%s/%s.1"):format(folder, name)))
+    return (file:read("a"):gsub("\\%-", "-"))
+  end
+
+  it("are there for the program and for each command, with all options", function()
+    local _, help = proc.nightshift { "--help" }
+    local main, commands = page "nightshift", 0
+    for name in help:match "Commands:(\n.-)\n\n":gmatch "\n   (%l[%w-]*)" do
+      commands = commands + 1
+      assert.matches(("nightshift-%s\\fR(1)"):format(name), main, 1, true)
+      local _, its = proc.nightshift { name, "--help" }
+      local text = page("nightshift-" .. name)
+      for option in its:gmatch "\n   (%-%-[%w-]+)" do assert.matches("\\fB" .. option .. "\\fR", text, 1, true) end
+      assert.matches(".SH EXIT STATUS", text, 1, true)
+      assert.equal(name == "work", text:find("\\fB3\\fR", 1, true) ~= nil, name)
+    end
+    assert.is_true(commands > 20, commands)
+  end)
+
+  it("begin no line with what a formatter obeys but its own requests", function()
+    for file in io.popen("ls " .. folder):lines() do
+      for line in io.lines(folder .. "/" .. file) do
+        local good = not line:find "^[.']" or line:find "^%.%u%u?%f[ \0]" or line == ".nf" or line == ".fi"
+        assert.is_truthy(good, line)
+      end
+    end
+  end)
+end)

@@ -15,7 +15,8 @@ for i, name in ipairs { "setup", "work", "reload", "adopt", "jobs", "tree", "que
   MODULES[i] = require("nightshift.cli." .. name)
 end
 
-local function make_parser()
+--- The parser of the command line, from which the manual pages are made, too.
+function cli.parser()
   if not found then
     context.fail(context.CONFIG, "the command line needs the Lua module argparse, which Lua 5.4 does not find:\n"
       .. "apt-get install lua-argparse, or luarocks --lua-version=5.4 install argparse")
@@ -36,7 +37,7 @@ local function command_of(name)
 end
 
 local function parse(argv)
-  local ok, args = make_parser():pparse(context.mark_numbers(argv))
+  local ok, args = cli.parser():pparse(context.mark_numbers(argv))
   args = context.unmarked(args)
   if ok then return args end
   context.fail(context.USAGE, "%s\nTry `nightshift --help` or `nightshift COMMAND --help`.",
