@@ -105,7 +105,9 @@ ns_status ns_stmt_spell(ns_link *l, const ns_stmt *s, const ns_value *params, co
 /* TOO_BIG: over what the server takes. */
 ns_status ns_stmt_too_big(const ns_link *l, ns_err *err);
 
-/* Reads all answers that are due; ns_link_answers tells what failed. */
+/* Reads the answer that is due first, or all that are; one that never comes is a failure.
+** ns_link_answers tells what failed. */
+void ns_link_take_answer(ns_link *l);
 void ns_link_take_answers(ns_link *l);
 
 /* Before something is sent: if nothing else is due its answer is to be waited for. */

@@ -1,8 +1,9 @@
 /*
 ** Rows: reading the answer of an execution, storing its rows on the client, and handing them
-** out one by one.
+** out one by one; and reading the answers that are due of what was sent ahead.
 **
-** Invariants: all rows of a statement are on the client before anything else runs on the
+** Invariants: answers that are due are read in the order of what was sent, before anything
+** else. All rows of a statement are on the client before anything else runs on the
 ** connection. A row that is handed out is good until the next call on its statement. No
 ** assert for the first: the library refuses to send before it has read them.
 */
@@ -302,6 +303,39 @@ ns_status ns_stmt_read_execution(ns_link *l, ns_stmt *s, ns_err *err) {
     st = finish_call(l, s, err);
   ns_link_waited(l);
   return st;
+}
+
+void ns_link_take_answer(ns_link *l) {
+  size_t number = l->sent - l->due--;
+  ns_status st;
+  ns_err err;
+  bool read;
+  if (l->asked != NULL && l->asked_at == number) {
+    ns_stmt *s = l->asked;
+    l->asked = NULL;
+    s->outcome = ns_stmt_read_execution(l, s, &l->refusal);
+    return;
+  }
+  ns_link_waits(l, l->names[number % NS_DUE_MAX]);
+  st = ns_link_await(l, &err);
+  read = st == NS_OK && mysql_read_query_result(l->my) == 0;
+  ns_link_waited(l);
+  if (read) {
+    if (number >= l->counted)
+      l->affected += (int64_t)mysql_affected_rows(l->my);
+    return;
+  }
+  if (st == NS_OK)
+    ns_link_refused(l, &err);
+  if (l->failure.status != NS_OK)
+    return;
+  l->failure = err;
+  l->failed = number;
+}
+
+void ns_link_take_answers(ns_link *l) {
+  while (l->due > 0)
+    ns_link_take_answer(l);
 }
 
 ns_status ns_stmt_fetch(ns_link *l, ns_stmt *s, const ns_value **row, ns_err *err) {

@@ -10,8 +10,8 @@
 ** Integers are eight bytes, texts their length (1, 3, 4 or 9 bytes) and bytes;
 ** everything little-endian.
 **
-** Invariants: answers that are due are read in the order of what was sent, before anything
-** else; no more than NS_DUE_MAX are due at once. Room for all of a packet is made before its
+** Invariants: no more than NS_DUE_MAX answers are due at once. Room for all of a packet is made
+*before its
 ** first byte is written.
 */
 #include "link/mariadb.h"
@@ -156,48 +156,13 @@ static bool packet_add(ns_buf *to, uint32_t id, const ns_column *cols, size_t nc
 
 /* ------------------------------------------------------------- sending ahead */
 
-/* Reads the answer that is due first; one that never comes is a failure. */
-static void take_answer(ns_link *l) {
-  size_t number = l->sent - l->due--;
-  ns_status st;
-  ns_err err;
-  bool read;
-  if (l->asked != NULL && l->asked_at == number) {
-    ns_stmt *s = l->asked;
-    l->asked = NULL;
-    s->outcome = ns_stmt_read_execution(l, s, &l->refusal);
-    return;
-  }
-  ns_link_waits(l, l->names[number % NS_DUE_MAX]);
-  st = ns_link_await(l, &err);
-  read = st == NS_OK && mysql_read_query_result(l->my) == 0;
-  ns_link_waited(l);
-  if (read) {
-    if (number >= l->counted)
-      l->affected += (int64_t)mysql_affected_rows(l->my);
-    return;
-  }
-  if (st == NS_OK)
-    ns_link_refused(l, &err);
-  if (l->failure.status != NS_OK)
-    return;
-  l->failure = err;
-  l->failed = number;
-}
-
-/* What failed is told by ns_link_answers. */
-void ns_link_take_answers(ns_link *l) {
-  while (l->due > 0)
-    take_answer(l);
-}
-
 /* With compression the library keeps what it writes where it reads. */
 static void note_sent(ns_link *l, const char *name) {
   l->names[l->sent++ % NS_DUE_MAX] = name;
   l->due++;
   ns_assert(l->due <= NS_DUE_MAX && l->due <= l->sent);
   if (l->due >= NS_DUE_MAX || l->my->net.compress)
-    take_answer(l);
+    ns_link_take_answer(l);
 }
 
 static ns_status send_text(ns_link *l, const char *name, const char *sql, ns_err *err) {

@@ -270,7 +270,7 @@ static ns_status finish_failures(ns_db *db, ns_err *err) {
   return st;
 }
 
-ns_status ns_tree_retry(ns_db *db, ns_tree *t, ns_err *err) {
+ns_status ns_tree_retry(ns_db *db, ns_tree *t, ns_tree_step *release, ns_err *err) {
   int64_t revived;
   ns_status st = finish_failures(db, err);
   if (st == NS_OK)
@@ -279,7 +279,7 @@ ns_status ns_tree_retry(ns_db *db, ns_tree *t, ns_err *err) {
   if (st == NS_OK)
     st = ns_tree_walk(db, t, step_link, err);
   if (st == NS_OK && !t->was_paused)
-    st = ns_tree_walk(db, t, ns_tree_release, err);
+    st = ns_tree_walk(db, t, release, err);
   if (revived > 0)
     t->changed = revived; /* else those that a retry before has left held */
   if (st == NS_OK && t->taken != 0)

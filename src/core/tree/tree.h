@@ -53,10 +53,12 @@ typedef struct ns_tree {
   int64_t taken;    /* retry: its unique key is another's; 0: none */
 } ns_tree;
 
+/* What is done with a batch, in its transaction; 'tx->arg' is the tree. */
+typedef ns_status ns_tree_step(ns_db *db, ns_tx *tx, ns_err *err);
+
 /* Does 'step' with each batch, in a transaction, from the top; then goes to the
 ** children that are there by then. */
-ns_status ns_tree_walk(ns_db *db, ns_tree *t,
-                       ns_status (*step)(ns_db *, ns_tx *, ns_err *), ns_err *err);
+ns_status ns_tree_walk(ns_db *db, ns_tree *t, ns_tree_step *step, ns_err *err);
 
 void ns_tree_free(ns_tree *t);
 
@@ -84,9 +86,6 @@ ns_status ns_tree_ids(ns_tree *t, ns_value *param, ns_err *err);
 /* "[[id,run],…]" of the nodes, or of those that run, there. */
 ns_value ns_tree_pairs(ns_tree *t, bool held_only);
 
-/* The step that gives back what the pause of 't->id' holds. */
-ns_status ns_tree_release(ns_db *db, ns_tx *tx, ns_err *err);
-
 /*
 ** After the commit that ended the claims "[[id,run],…]", or paused their jobs: tells
 ** who has them, if a holder has. Also who has claimed one while its row was locked, and may have
@@ -99,7 +98,7 @@ void ns_tree_tell(ns_db *db, const char *kind, ns_bytes why, ns_bytes tokens);
 ** the end of the transaction the live jobs at their other ends do not end. */
 ns_status ns_tree_unlink(ns_db *db, ns_value list, ns_err *err);
 
-/* The verb "retry". */
-ns_status ns_tree_retry(ns_db *db, ns_tree *t, ns_err *err);
+/* The verb "retry"; 'release' gives back what the pause of 't->id' holds. */
+ns_status ns_tree_retry(ns_db *db, ns_tree *t, ns_tree_step *release, ns_err *err);
 
 #endif

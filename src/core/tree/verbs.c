@@ -220,7 +220,8 @@ STEP(step_rank, rank_one)
 STEP(step_now, run_one_now)
 STEP(step_limit, limit_one)
 
-ns_status ns_tree_release(ns_db *db, ns_tx *tx, ns_err *err) {
+/* Gives back what the pause of the tree's id holds. */
+static ns_status step_release(ns_db *db, ns_tx *tx, ns_err *err) {
   return step_small(db, tx->arg, resume_one, err);
 }
 
@@ -250,13 +251,13 @@ static ns_status end_pause(ns_db *db, ns_tx *tx, ns_err *err) {
 ** is held by its pause, and is not taken for lost. */
 static ns_status resume_tree(ns_db *db, ns_tree *t, ns_err *err) {
   ns_tx tx = {.run = end_pause, .arg = t};
-  ns_status st = t->outer != 0 ? ns_tree_walk(db, t, ns_tree_release, err) : NS_OK;
+  ns_status st = t->outer != 0 ? ns_tree_walk(db, t, step_release, err) : NS_OK;
   if (st != NS_OK)
     return st;
   t->ids = &t->id;
   t->nids = 1;
   st = ns_db_transact(db, &tx, err);
-  return st == NS_OK ? ns_tree_walk(db, t, ns_tree_release, err) : st;
+  return st == NS_OK ? ns_tree_walk(db, t, step_release, err) : st;
 }
 
 /* ------------------------------------------------------------------- cancel */
@@ -359,9 +360,8 @@ static ns_status refuse_resume(const ns_tree *t, int64_t paused, ns_err *err) {
 }
 
 static ns_status (*const steps[])(ns_db *, ns_tx *, ns_err *) = {
-    [NS_TREE_CANCEL] = step_cancel, [NS_TREE_PAUSE] = step_pause,
-    [NS_TREE_RESUME] = ns_tree_release, [NS_TREE_PRIORITY] = step_rank,
-    [NS_TREE_RUN_NOW] = step_now, [NS_TREE_DEADLINE] = step_limit};
+    [NS_TREE_CANCEL] = step_cancel, [NS_TREE_PAUSE] = step_pause, [NS_TREE_RESUME] = step_release,
+    [NS_TREE_PRIORITY] = step_rank, [NS_TREE_RUN_NOW] = step_now, [NS_TREE_DEADLINE] = step_limit};
 
 static ns_status run_verb(ns_db *db, ns_tree *t, ns_verb verb, ns_err *err) {
   int64_t paused = 0;
@@ -369,7 +369,7 @@ static ns_status run_verb(ns_db *db, ns_tree *t, ns_verb verb, ns_err *err) {
   if (st != NS_OK)
     return st;
   if (verb == NS_TREE_RETRY)
-    return ns_tree_retry(db, t, err);
+    return ns_tree_retry(db, t, step_release, err);
   st = verb == NS_TREE_RESUME ? resume_tree(db, t, err) : ns_tree_walk(db, t, steps[verb], err);
   if (st != NS_OK)
     return st;
