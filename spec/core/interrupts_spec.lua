@@ -101,15 +101,15 @@ describe("interrupts:", function()
       local nst = require "nst"
       nightshift.shared:keys() -- the memory is there before
       nst.fork(function()
-        assert(m:lock())
+        assert(m:acquire())
         nst.sleep(60)
       end)
-      while m:lock(0) do
+      while m:acquire(0) do
         m:release()
         nst.sleep(0.01)
       end
       waits()
-      m:lock(60)]])
+      m:acquire(60)]])
     end)
 
     it("leaves a handle that goes on", function()
