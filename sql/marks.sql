@@ -26,6 +26,10 @@ MD5(DATABASE())
 -- Behind `JSON_TABLE(text, `: the column of [id,…].
 '$[*]' COLUMNS (id BIGINT PATH '$')
 
+-- mark: rows
+-- Behind `JSON_TABLE(text, `: the columns of [[row,job],…].
+'$[*]' COLUMNS (row_id BIGINT PATH '$[0]', job BIGINT PATH '$[1]')
+
 -- mark: source_rows
 -- Behind `JSON_TABLE(text, `: the columns of [[row,job,failures,due],…]; what is missing is NULL.
 '$[*]' COLUMNS (id BIGINT PATH '$[0]', job BIGINT PATH '$[1]', n INT PATH '$[2]',

@@ -77,6 +77,8 @@ describe("injection:", function()
             or first == "sql" -- db:execute itself
             or first == "statement" -- of report.lua, a name
             or first:find "^plans%.question%(" -- an EXPLAIN
+            or first:find '^"@:" %.%. mapping%.fill%(' -- a template: names in backticks, literals in hex
+            or first == '"@:" .. self.texts[name]' -- made of those by source/text.lua
           if not fine then found[#found + 1] = path .. ": execute" .. argument end
         end
       end

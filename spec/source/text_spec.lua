@@ -1,6 +1,7 @@
 -- The statements that a mapping makes of an adopted table: each of those that were published, as
 -- the server plans and runs it, and times in hours that are missing or come twice.
 
+local core = require "nightshift.core"
 local db = require "spec.support.db"
 local mapping = require "nightshift.source.mapping"
 local nightshift = require "nightshift"
@@ -91,6 +92,41 @@ for _, published_table in ipairs(published) do
     end)
   end)
 end
+
+describe("statements about what rows are owed, and their jobs,", function()
+  setup(function()
+    all [[INSERT INTO nightshift_owed (source, row_id, job_id) SELECT seq % 3, seq, seq FROM seq_1_to_3000]]
+    all [[INSERT INTO nightshift_unique_key SELECT seq % 3 + 1, CONCAT('row:1:', seq), seq FROM seq_1_to_3000]]
+    all "ANALYZE TABLE nightshift_owed, nightshift_unique_key"
+  end)
+
+  for statement, found in pairs {
+    source_attempts = { "j", "PRIMARY", "[[1,2]]" }, source_back_jobs = { "j", "PRIMARY", 1, "[1,2]" },
+    source_back_keys = { "u", "PRIMARY", 1, 1, "[[1,2]]" }, source_back_unready = { "r", "PRIMARY", 1, "[[100,5,1]]" },
+    source_back_ready = { "nightshift_ready", "PRIMARY", 1, 10 },
+    source_debts = { "nightshift_owed", "of_row", 1, 5, 10 },
+    source_debts_of = { "o", "of_row", 1, "[1,2]" }, source_live = { "nightshift_unique_key", "PRIMARY", 1, "row:1:",
+      "row:1;", 10 }, source_paid = { "o", "PRIMARY", "[1,2]" }, source_refused = { "o", "PRIMARY", "no", "[1,2]" },
+  } do
+    it("read by key: " .. statement, function()
+      local row
+      for _, each in ipairs(all("EXPLAIN " .. core.sql(statement), table.unpack(found, 3))) do
+        if each.table == found[1] then row = each end
+      end
+      assert.equal(found[2], row.key)
+      assert.is_true(row.type == "eq_ref" or row.type == "ref" or row.type == "range", row.type)
+      assert.is_nil(tostring(row.Extra):find("filesort", 1, true))
+    end)
+  end
+
+  it("read by key: source_known", function()
+    local keys = {}
+    for _, row in ipairs(all("EXPLAIN " .. core.sql "source_known", 1, 1, "[1,2]")) do
+      keys[row.table or "-"] = ("%s %s"):format(row.key, row.type)
+    end
+    assert.same({ "PRIMARY unique_subquery", "of_row index_subquery" }, { keys.u, keys.o })
+  end)
+end)
 
 -- A zone with an hour that is missing, from 1774746000 on, and one that comes twice, from 1792890000.
 describe("times without a zone", function()

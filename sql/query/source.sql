@@ -5,6 +5,52 @@
 -- time is an instant. Rows change by the table's primary key; FORCE INDEX, because the server
 -- would rather take one of the status, and locks more there.
 
+-- name: source_add
+-- Params: table, mapping. Key: tab; locks its row. What people are shown of it.
+INSERT INTO nightshift_source (tab, mapping) VALUES (?, ?)
+ON DUPLICATE KEY UPDATE mapping = VALUES(mapping)
+
+-- name: source_attempts
+-- Params: [[job,attempts],…]. Key: PRIMARY of job, one row at a time, written by us a moment
+-- ago. Rows that have failed before come in as what they are.
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', attempts INT PATH '$[1]')) v
+STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
+SET j.attempts = v.attempts
+
+-- name: source_back_jobs
+-- Params: source, [job,…]. Keys: PRIMARY of job, one row at a time; locks them. Of those jobs
+-- the ones that stand for its rows.
+SELECT STRAIGHT_JOIN j.id, SUBSTRING_INDEX(j.ukey, ':', -1) AS row_id
+FROM (SELECT ? AS source) p
+JOIN JSON_TABLE(?, {ids}) v
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = 1
+WHERE j.ukey LIKE CONCAT('row:', p.source, ':%')
+FOR UPDATE SKIP LOCKED
+
+-- name: source_back_keys
+-- Params: queue, source, [[row,job],…]. Key: PRIMARY of unique_key, one row at a time. They
+-- are jobs no more.
+DELETE u FROM (SELECT ? AS queue, ? AS source) p
+STRAIGHT_JOIN JSON_TABLE(?, {rows}) v
+STRAIGHT_JOIN nightshift_unique_key u FORCE INDEX (PRIMARY)
+  ON u.queue_id = p.queue AND u.ukey = CONCAT('row:', p.source, ':', v.row_id)
+  AND u.job_id = v.job
+
+-- name: source_back_ready
+-- Params: queue, how many. Key: PRIMARY of ready, a range; locks it, around what claims have.
+-- What was never begun.
+SELECT rank, ready_at, job_id FROM nightshift_ready FORCE INDEX (PRIMARY)
+WHERE queue_id = ? AND job_id > 0 AND run = 1 LIMIT ? FOR UPDATE SKIP LOCKED
+
+-- name: source_back_unready
+-- Params: queue, [[rank,ready_at,job],…]. Key: PRIMARY of ready, one row at a time, locked by
+-- source_back_ready.
+DELETE r FROM (SELECT ? AS queue) p
+STRAIGHT_JOIN JSON_TABLE(?, '$[*]' COLUMNS (rank INT PATH '$[0]',
+  ready_at BIGINT PATH '$[1]', job BIGINT PATH '$[2]')) v
+STRAIGHT_JOIN nightshift_ready r FORCE INDEX (PRIMARY)
+  ON r.queue_id = p.queue AND r.rank = v.rank AND r.ready_at = v.ready_at AND r.job_id = v.job
+
 -- name: source_columns
 -- Params: table, three times. The live columns: which of them are the primary key (for
 -- COLUMN_KEY another may be), hold JSON, are generated.
@@ -23,10 +69,29 @@ FROM information_schema.COLUMNS c
 WHERE c.TABLE_SCHEMA = DATABASE() AND c.TABLE_NAME = ?
 ORDER BY c.ORDINAL_POSITION
 
+-- name: source_debts
+-- Params: source, the row behind which they begin, how many. Key: of_row, a range in its
+-- order; locks them, around those that another runner has.
+SELECT seq, row_id, job_id, failures, due, outcome
+FROM nightshift_owed FORCE INDEX (of_row)
+WHERE source = ? AND row_id > ? ORDER BY source, row_id, seq LIMIT ? FOR UPDATE SKIP LOCKED
+
+-- name: source_debts_of
+-- Params: source, [row,…]. Key: of_row, one row at a time; locks them. What some rows are owed.
+SELECT STRAIGHT_JOIN o.seq, o.row_id, o.job_id, o.failures, o.due, o.outcome
+FROM (SELECT ? AS source) p
+JOIN JSON_TABLE(?, {ids}) v
+JOIN nightshift_owed o FORCE INDEX (of_row) ON o.source = p.source AND o.row_id = v.id
+FOR UPDATE SKIP LOCKED
+
 -- name: source_engine
 -- Params: table. What keeps its rows; no row: somebody is altering it.
 SELECT ENGINE AS engine FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?
+
+-- name: source_find
+-- Params: table. Key: tab. No locks.
+SELECT id, mapping, rate FROM nightshift_source WHERE tab = ?
 
 -- name: source_hold
 -- Template. Params: [[row,job],…]. Key: PRIMARY, one row at a time; locks those that are the
@@ -35,6 +100,24 @@ WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?
 FROM JSON_TABLE(?, {source_rows}) l
 JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id WHERE {where}
 FOR UPDATE SKIP LOCKED
+
+-- name: source_known
+-- Params: queue, source, [row,…]. Keys: PRIMARY of unique_key, of_row; one row at a time. No
+-- locks. Rows that have a job, or are owed something.
+SELECT STRAIGHT_JOIN v.id
+FROM (SELECT ? AS queue, ? AS source) p
+JOIN JSON_TABLE(?, {ids}) v
+WHERE EXISTS(SELECT 1 FROM nightshift_unique_key u FORCE INDEX (PRIMARY)
+    WHERE u.queue_id = p.queue AND u.ukey = CONCAT('row:', p.source, ':', v.id))
+  OR EXISTS(SELECT 1 FROM nightshift_owed o FORCE INDEX (of_row)
+    WHERE o.source = p.source AND o.row_id = v.id)
+
+-- name: source_live
+-- Params: queue, the key behind which they begin, the end of such keys, how many. Key: PRIMARY
+-- of unique_key, a range in its order. No locks. The jobs of its rows.
+SELECT ukey, SUBSTRING_INDEX(ukey, ':', -1) AS row_id, job_id
+FROM nightshift_unique_key FORCE INDEX (PRIMARY)
+WHERE queue_id = ? AND ukey > ? AND ukey < ? ORDER BY ukey LIMIT ?
 
 -- name: source_lock
 -- Template. Params: [row,…], how many. Key: PRIMARY, one row at a time, in the order of the
@@ -71,9 +154,23 @@ FROM JSON_TABLE(?, '$[*]' COLUMNS (source INT PATH '$[0]', row_id BIGINT PATH '$
   job BIGINT PATH '$[2]', failures INT PATH '$[3]', due BIGINT PATH '$[4]',
   outcome VARCHAR(10) {bytes} PATH '$[5]')) v
 
+-- name: source_paid
+-- Params: [seq,…]. Key: PRIMARY of owed, one row at a time, locked by source_debts.
+DELETE o FROM JSON_TABLE(?, {ids}) v
+STRAIGHT_JOIN nightshift_owed o FORCE INDEX (PRIMARY) ON o.seq = v.id
+
+-- name: source_refused
+-- Params: words, [seq,…]. Key: PRIMARY of owed, one row at a time. The server has refused them.
+UPDATE (SELECT ? AS words) p STRAIGHT_JOIN JSON_TABLE(?, {ids}) v
+STRAIGHT_JOIN nightshift_owed o FORCE INDEX (PRIMARY) ON o.seq = v.id SET o.why = p.words
+
 -- name: source_there
 -- Template. No row; an error when there is no such table. Waits for who alters it.
 SELECT 1 FROM {table} t LIMIT 0
+
+-- name: source_try
+-- Template. Does the server know a time zone?
+SET STATEMENT time_zone='{zone}' FOR DO 1
 
 -- name: source_write
 -- Template. Params: [[row,job,failures,due],…]. Key: PRIMARY, one row at a time, locked by

@@ -182,7 +182,8 @@ Runs one SQL statement. Integers come back exact, DOUBLE and FLOAT as floats,
 everything else as strings: decimals, dates, text, blobs, and BIGINT UNSIGNED
 above 2^63 - 1. A NULL column is absent from its row.
 @function db:execute
-@tparam string sql with `?` for parameters; `"@name"`: a statement of sql/query
+@tparam string sql with `?` for parameters; `"@name"`: a statement of sql/query;
+`"@:text"`: one made of a template there
 @param ... nil, `null`, boolean (1 or 0), integer, float or string
 @treturn[1] table rows, each a table by column name; or {affected=, insert_id=}
 when the statement has no rows

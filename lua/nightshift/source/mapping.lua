@@ -199,9 +199,18 @@ function mapping.quoted(name) return "`" .. name:gsub("`", "``") .. "`" end
 
 local TRIES, AGAIN = 20, 0.02 -- seconds; while another session alters it the server's lists may lack its key
 
+--- A template of sql/query, with what its marks stand for: names in backticks, and texts that are
+-- made of such and of literals.
+---@param name string
+---@param marks table<string, string>
+---@return string
+function mapping.fill(name, marks)
+  return (core.sql(name):gsub("{(%l+)}", marks))
+end
+
 --- Is there such a table? Waits for who alters it.
 local function is_there(handle, name)
-  return handle:execute((core.sql "source_there":gsub("{table}", { ["{table}"] = mapping.quoted(name) })))
+  return handle:execute("@:" .. mapping.fill("source_there", { table = mapping.quoted(name) }))
 end
 
 local function has_key(fields)
@@ -466,7 +475,7 @@ local function check_zone(map, handle)
   if #map.zone > 64 or not map.zone:find "^[%w_/+:-]+$" then
     return invalid("time_zone must be like \"+02:00\" or \"Europe/Vienna\", not '%s'", options.shown(map.zone))
   end
-  local ok, message, code = handle:execute(("SET STATEMENT time_zone = '%s' FOR DO 1"):format(map.zone))
+  local ok, message, code = handle:execute("@:" .. mapping.fill("source_try", { zone = map.zone }))
   if ok then return true end
   if code ~= "SQL" then return nil, message, code end
   return invalid("the server does not know the time zone '%s'; names like Europe/Vienna need its tables: "

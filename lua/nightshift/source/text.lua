@@ -334,11 +334,11 @@ end
 
 -- ---------------------------------------------------------------- statements
 
---- A template of sql/query, with what its marks stand for.
+--- A template, with the names that all have.
 function Maker:fill(name, marks)
   local all = { table = self.table, id = self:column "id" }
   for mark, words in pairs(marks) do all[mark] = words end
-  return (core.sql(name):gsub("{(%l+)}", all))
+  return mapping.fill(name, all)
 end
 
 --- A change of rows of jobs; nil when the row says all that it can.

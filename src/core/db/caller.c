@@ -295,12 +295,16 @@ static ns_status see_what_is_left(ns_db *db, ns_status st, ns_err *err) {
 #define SAVEPOINT_UNKNOWN 1305
 #define INTERRUPTED 1317 /* by a KILL QUERY */
 
-/* "@name" stands for a statement of sql/query. */
+/* "@name" stands for a statement of sql/query, "@:text" for another of the library's own. */
 static ns_status resolve_name(ns_bytes *sql, ns_err *err) {
   char name[64];
   const char *text;
   if (sql->n < 2 || sql->p[0] != '@')
     return NS_OK;
+  if (sql->p[1] == ':') {
+    *sql = (ns_bytes){sql->p + 2, sql->n - 2};
+    return NS_OK;
+  }
   if (sql->n - 1 >= sizeof name)
     return ns_fail(err, NS_ENOTFOUND, "no statement has so long a name");
   memcpy(name, sql->p + 1, sql->n - 1);

@@ -1,0 +1,184 @@
+--- Writing into rows of an adopted table what they do not say yet of their jobs.
+--
+-- What is owed is read in the order of the rows, and added up for each: how often its job has
+-- failed more, and how it has ended. A row is written only while it is that job's; one that
+-- others have taken or changed is let go, and one that somebody has locked comes later.
+
+local core = require "nightshift.core"
+local steps = require "nightshift.source.steps"
+
+local pay = {}
+
+local AT_ONCE = 1000
+local REFUSED = 60 -- seconds until a row that the server refuses to change is tried again
+
+-- Which statement of text.lua writes an outcome.
+local TEXTS = { done = "done", dead = "dead", cancelled = "dead", open = "open", retry = "retry", lives = "lives" }
+
+--- Adds up what is owed to each row, in its order: a list of {row =, job =, n =, due =, outcome =,
+-- seqs =}.
+local function add_up(self, debts)
+  local list, last, now = {}, nil, core.clock()
+  for _, debt in ipairs(debts) do
+    local rests = self.unpaid[debt.row_id]
+    if rests and rests <= now then self.unpaid[debt.row_id], rests = nil, nil end
+    if not rests then
+      if not last or last.row ~= debt.row_id then
+        last = { row = debt.row_id, n = 0, seqs = {}, outcome = "lives" }
+        list[#list + 1] = last
+      end
+      last.job, last.n, last.due = debt.job_id, last.n + debt.failures, debt.due or last.due
+      last.outcome = debt.outcome or last.outcome
+      last.seqs[#last.seqs + 1] = debt.seq
+    end
+  end
+  return list
+end
+
+local function marks_of(list)
+  local marks = {}
+  for i, sum in ipairs(list) do marks[i] = ("[%d,%d]"):format(sum.row, sum.job) end
+  return steps.list(marks)
+end
+
+local function set_of(rows)
+  local set = {}
+  for _, row in ipairs(rows) do set[row.id] = true end
+  return set
+end
+
+--- Locks the rows that are still their jobs'. Gives which are, and which are others'.
+local function hold(self, list)
+  local held, lost, message, code
+  held, message, code = steps.run(self, "hold", marks_of(list))
+  if not held then return nil, message, code end
+  held, lost = set_of(held), {}
+  local rest = {}
+  for _, sum in ipairs(list) do
+    if not held[sum.row] and sum.outcome ~= "retry" then rest[#rest + 1] = sum end
+  end
+  if #rest > 0 then
+    lost, message, code = steps.run(self, "lost", marks_of(rest))
+    if not lost then return nil, message, code end
+    lost = set_of(lost)
+  end
+  return held, lost
+end
+
+--- µs rounded up to what the column can say: the row is nobody's before.
+local function rounded(self, due)
+  local unit = self.unit
+  return due and (due + unit - 1) // unit * unit
+end
+
+--- One statement for each outcome that occurs.
+local function write(self, sums)
+  local lists = {}
+  for _, sum in ipairs(sums) do
+    local name = TEXTS[sum.outcome]
+    lists[name] = lists[name] or {}
+    table.insert(lists[name], ("[%d,%d,%d,%s]"):format(sum.row, sum.job, sum.n, rounded(self, sum.due) or "null"))
+  end
+  for name, items in pairs(lists) do
+    local ok, message, code = steps.change(self, name, items, self.changes[name])
+    if not ok then return nil, message, code end
+  end
+  return true
+end
+
+local function forget(self, sums)
+  local seqs = {}
+  for _, sum in ipairs(sums) do table.move(sum.seqs, 1, #sum.seqs, #seqs + 1, seqs) end
+  if #seqs == 0 then return true end
+  local result, message, code = steps.ask(self, "source_paid", steps.list(seqs))
+  if not result then return nil, message, code end
+  if result.affected == #seqs then return true end
+  return nil, "what was paid is still owed", "BUSY"
+end
+
+--- Pays these, as far as nobody has locked their rows, and lets those go that others have; how many
+-- rows were written.
+local function settle(self, list)
+  if #list == 0 then return 0 end
+  local held, lost, code = hold(self, list)
+  if not held then return nil, lost, code end
+  local mine, over = {}, {}
+  for _, sum in ipairs(list) do
+    local paid = held[sum.row] or sum.outcome == "retry"
+    if paid then mine[#mine + 1] = sum end
+    if paid or lost[sum.row] then over[#over + 1] = sum end
+  end
+  local ok, message
+  ok, message, code = write(self, mine)
+  if ok then ok, message, code = forget(self, over) end
+  if not ok then return nil, message, code end
+  for row in pairs(lost) do self.log("row.lost", row) end
+  return #mine
+end
+
+--- Reads some, from where the last look ended, and pays them.
+local function some(self)
+  local debts, message, code = steps.ask(self, "source_debts", self.id, self.paid_to, AT_ONCE)
+  if not debts then return nil, message, code end
+  self.paid_next = #debts == AT_ONCE and debts[#debts].row_id or 0
+  return settle(self, add_up(self, debts))
+end
+
+--- Pays what one row is owed, on the open transaction, or in one of its own.
+---@param self nightshift.source.Table
+---@param row integer
+---@return integer|nil
+---@return string? message
+---@return string? code
+function pay.row(self, row)
+  local debts, message, code = steps.ask(self, "source_debts_of", self.id, steps.list { row })
+  if not debts then return nil, message, code end
+  return settle(self, add_up(self, debts))
+end
+
+--- The server refuses a row of many: one by one.
+local function each(self)
+  local debts, message, code = steps.ask(self, "source_debts", self.id, self.paid_to, AT_ONCE)
+  if not debts then return nil, message, code end
+  local n = 0
+  for _, sum in ipairs(add_up(self, debts)) do
+    local paid
+    paid, message, code = steps.transaction(self, pay.row, sum.row)
+    if not paid and (code == "GONE" or code == "BUSY") then return nil, message, code end
+    if not paid then
+      self.unpaid[sum.row] = core.clock() + REFUSED
+      self.log("row.refused", sum.row, message)
+      steps.ask(self, "source_refused", message:sub(1, 500), steps.list(sum.seqs))
+    end
+    n = n + (paid or 0)
+  end
+  return n
+end
+
+--- Pays up to a thousand; how many rows, and whether there may be more.
+---@param self nightshift.source.Table
+---@return integer|nil
+---@return boolean|string more, or a message
+---@return string? code
+function pay.some(self)
+  local n, message, code = steps.transaction(self, some)
+  if not n and (code == "GONE" or code == "BUSY") then return nil, message, code end
+  if not n then n, message, code = each(self) end
+  if not n then return nil, message, code end
+  self.paid_to = self.paid_next or 0
+  return n, self.paid_to ~= 0
+end
+
+--- Pays all that can be paid now; how many rows.
+---@param self nightshift.source.Table
+function pay.all(self)
+  local sum = 0
+  repeat
+    local n, more, code = pay.some(self)
+    if not n then return nil, more, code end
+    sum = sum + n
+  until not more
+  return sum
+end
+
+return pay

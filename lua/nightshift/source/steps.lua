@@ -1,0 +1,72 @@
+--- Statements and transactions of an adopted table, on the core's handle.
+
+local core = require "nightshift.core"
+
+local steps = {}
+
+local TRIES, PAUSE = 5, 0.01 -- of a transaction that has met another's
+
+--- A list as JSON.
+---@param items any[] numbers, or lists as text
+---@return string
+function steps.list(items) return "[" .. table.concat(items, ",") .. "]" end
+
+--- Runs a statement of the table by its name in text.lua.
+---@param self nightshift.source.Table
+---@param name string
+---@return table|nil
+---@return string? message
+---@return string? code
+function steps.run(self, name, ...) return self.handle:execute("@:" .. self.texts[name], ...) end
+
+--- Runs a statement of sql/query.
+---@param self nightshift.source.Table
+---@param statement string its name
+function steps.ask(self, statement, ...) return self.handle:execute("@" .. statement, ...) end
+
+--- Changes rows of a list; each of them, where `all` says so: a server that a KILL QUERY has hit
+-- may leave off in the middle and say that all went well.
+---@param self nightshift.source.Table
+---@param name string
+---@param items string[]
+---@param all boolean
+---@return true|nil
+---@return string? message
+---@return string? code
+function steps.change(self, name, items, all)
+  if not self.texts[name] or #items == 0 then return true end
+  local result, message, code = steps.run(self, name, steps.list(items))
+  if not result then return nil, message, code end
+  if not all or result.affected >= #items then return true end
+  return nil, ("the server has changed %d rows of %d"):format(result.affected, #items), "BUSY"
+end
+
+local function once(self, fn, ...)
+  local ok, message, code = self.handle:begin()
+  if not ok then return nil, message, code end
+  local result
+  result, message, code = fn(self, ...)
+  if result == nil then
+    self.handle:rollback()
+    return nil, message, code
+  end
+  ok, message, code = self.handle:commit()
+  if not ok then return nil, message, code end
+  return result
+end
+
+--- Runs a function in a transaction of its own, and again when it has met another's. It gives a
+-- value, or nil, message, code.
+---@param self nightshift.source.Table
+---@param fn fun(self, ...): any, string?, string?
+function steps.transaction(self, fn, ...)
+  local result, message, code
+  for i = 1, TRIES do
+    result, message, code = once(self, fn, ...)
+    if result ~= nil or code ~= "BUSY" then break end
+    core.sleep(PAUSE * i * math.random())
+  end
+  return result, message, code
+end
+
+return steps

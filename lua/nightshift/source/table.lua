@@ -1,0 +1,224 @@
+--- An adopted table in a program: its rows are taken in as jobs of a queue of its name, and a
+-- verdict and what the row says of it are one commit.
+
+local claims = require "nightshift.claims"
+local core = require "nightshift.core"
+local mapping = require "nightshift.source.mapping"
+local options = require "nightshift.options"
+local pay = require "nightshift.source.pay"
+local steps = require "nightshift.source.steps"
+local take = require "nightshift.source.take"
+local tend = require "nightshift.source.tend"
+local text = require "nightshift.source.text"
+
+---@class nightshift.source.Table
+---@field handle userdata core handle
+---@field map nightshift.source.Mapping
+---@field id integer of nightshift_source
+---@field name string of its queue
+---@field queue integer id of that
+---@field texts table<string, string> see text.lua
+---@field log fun(event: string, row: integer, message: string?)
+local source = {}
+local methods = options.methods({}, "t")
+local meta = { __index = methods, __name = "nightshift.source" }
+
+local function live(self, verb)
+  options.own(self, meta, "t", verb)
+  return (options.live(self.handle, verb))
+end
+
+-- ------------------------------------------------------------------- verdicts
+
+local CHANGED = "the row was taken or changed"
+
+--- Is the row still the job's? False: it is others'. One that somebody has locked is.
+local function is_ours(self, claimed)
+  local marks = steps.list { ("[%d,%d]"):format(claimed.row, claimed.id) }
+  local rows, message, code = steps.run(self, "hold", marks)
+  if not rows then return nil, message, code end
+  if #rows > 0 then return true end
+  rows, message, code = steps.run(self, "lost", marks)
+  if not rows then return nil, message, code end
+  return #rows == 0
+end
+
+--- The verdict, and what the row says of it, on the open transaction. `changed` in the result: the
+-- row is others', and nothing was written.
+local function settle(self, claimed, verdict)
+  local ours, message, code = is_ours(self, claimed)
+  if ours == nil then return nil, message, code end
+  if not ours then return { changed = true } end
+  local results = table.pack(self.own.settle(claimed, verdict))
+  if not results[1] then return nil, results[2], results[3] end
+  local paid
+  paid, message, code = pay.row(self, claimed.row)
+  if not paid then return nil, message, code end
+  return results
+end
+
+--- The verbs of a job that was claimed here.
+local function backend_of(self)
+  local own = self.own
+  local backend = setmetatable({ own = own }, { __index = own })
+
+  function backend.settle(claimed, verdict)
+    if not claimed.row then return own.settle(claimed, verdict) end -- pushed into the queue by somebody
+    local results, message, code
+    if own.in_transaction and own.takes_part() then
+      results, message, code = settle(self, claimed, verdict)
+    else
+      results, message, code = steps.transaction(self, settle, claimed, verdict)
+    end
+    if not results then return nil, message, code end
+    if not results.changed then return table.unpack(results, 1, results.n) end
+    if own.in_transaction then return nil, ("job %d: %s"):format(claimed.id, CHANGED), "STALE" end
+    self.handle:cancel(claimed.id, CHANGED)
+    return own.settle(claimed, verdict) -- STALE, and the claim is over
+  end
+
+  function backend.committed() end -- it was written here
+
+  return backend
+end
+
+-- ------------------------------------------------------------------ the verbs
+
+local CLAIM = { wait = options.duration }
+local EVERY = 1 -- seconds between looks
+
+--- What is ready, and after that rows.
+local function claim_now(self, limit)
+  local claimed, message, code = self.handle:claim(self.name, limit, 0, 0)
+  if not claimed or #claimed > 0 then return claimed, message, code end
+  local taken
+  taken, message, code = pay.all(self)
+  if taken then taken, message, code = take.rows(self, limit) end
+  if not taken then return nil, message, code end
+  if taken == 0 then return {} end
+  claimed, message, code = self.handle:claim(self.name, limit, 0, 0)
+  return claimed, message, code
+end
+
+local function claim(self, verb, limit, opts)
+  local handle = live(self, verb)
+  local given, message, code = options.read(verb, opts, CLAIM)
+  if not given then return nil, message, code end
+  if handle:in_transaction() then
+    return nil, "rows of an adopted table cannot be claimed inside a transaction, which nobody sees yet", "STATE"
+  end
+  local stop = core.clock() + (given.wait or 0) / 1000000
+  while true do
+    local claimed
+    claimed, message, code = claim_now(self, limit)
+    if not claimed then return nil, message, code end
+    if #claimed > 0 then return claims.usable(claimed, self.backend) end
+    local left = stop - core.clock()
+    if left <= 0 then return {} end
+    claimed, message, code = handle:claim(self.name, limit, math.min(left, EVERY) * 1000000 // 1 | 0, 0)
+    if not claimed then return nil, message, code end
+    if #claimed > 0 then return claims.usable(claimed, self.backend) end
+  end
+end
+
+claims.add(methods, live, claim, "rows")
+
+--- Writes what is owed, gives back what others have had for too long, and cancels jobs whose rows
+-- were taken or changed; how many rows.
+---@return integer|nil
+---@return string? message
+---@return string? code
+function methods:rescue()
+  live(self, "rescue")
+  local lost, paid, back, message, code
+  lost, message, code = tend.lost(self)
+  if lost then paid, message, code = pay.all(self) end
+  if paid then back, message, code = tend.overdue(self) end
+  if not back then return nil, message, code end
+  return lost + back
+end
+
+--- Takes in up to n rows, for any worker of the queue; how many.
+---@param n integer
+function methods:take(n)
+  live(self, "take")
+  return take.rows(self, n)
+end
+
+--- Gives back what was taken in and never begun; how many rows.
+function methods:give_back()
+  live(self, "give_back")
+  local n, message, code = tend.give_back(self)
+  if not n then return nil, message, code end
+  local paid
+  paid, message, code = pay.all(self)
+  if not paid then return nil, message, code end
+  return n
+end
+
+--- Writes all that rows are owed; how many.
+function methods:pay()
+  live(self, "pay")
+  return pay.all(self)
+end
+
+function methods:pause() return live(self, "pause"):pause(self.name, true) end
+
+function methods:resume() return live(self, "resume"):pause(self.name, false) end
+
+function meta.__tostring(self) return "nightshift.source: " .. self.map.table end
+
+-- -------------------------------------------------------------------- opening
+
+--- The row of nightshift_source, which is added when it is the first time.
+local function register(handle, map)
+  for _ = 1, 2 do
+    local rows, message, code = handle:execute("@source_find", map.table)
+    if not rows then return nil, message, code end
+    if rows[1] and rows[1].mapping == map.given then return rows[1] end
+    local ok
+    ok, message, code = handle:execute("@source_add", map.table, map.given)
+    if not ok then return nil, message, code end
+  end
+  return nil, "the mapping is changed all the time", "BUSY"
+end
+
+--- µs of the least that the column of retries can say.
+local function unit_of(field)
+  if not field then return 1 end
+  if field.kind == "whole" then return 1000000 end
+  return 10 ^ (6 - (tonumber(field.type:match "%((%d)%)") or 0)) // 1 | 0
+end
+
+local function machine()
+  local file <close> = io.open "/proc/sys/kernel/hostname"
+  return file and file:read "l" or ""
+end
+
+--- Takes a table as a source of jobs.
+---@param db nightshift.Db
+---@param given table the mapping
+---@param log (fun(event: string, row: integer, message: string?))?
+---@return nightshift.source.Table|nil
+---@return string? message
+---@return string? code
+function source.new(db, given, log)
+  local handle, row, queue = db._handle, nil, nil
+  local map, message, code = mapping.check(handle, given)
+  if map then row, message, code = register(handle, map) end
+  if row then queue, message, code = handle:queue_id(map.table, true) end
+  if not queue then return nil, message, code end
+  local self = setmetatable({ table = map.table, handle = handle, own = db._backend, map = map, id = row.id,
+    name = map.table, queue = queue, texts = text.make(map, row.id, queue, machine()), log = log or function() end,
+    key = map.parts.id.name, names = {}, unit = unit_of(map.parts.retry_after), refused = {}, unpaid = {}, floor = 1,
+    whole_at = 0, paid_to = 0, in_order = not map.parts.priority and not map.newest_first }, meta)
+  for _, field in ipairs(map.fields) do self.names[field.name] = core.encode(field.name) end
+  -- What surely changes a row, so that its number can be checked.
+  local shows = map.states.processing ~= nil or map.parts.claimed_by ~= nil
+  self.marks = shows
+  self.changes = { done = true, open = shows, dead = map.states.failed ~= nil }
+  self.backend = backend_of(self)
+  return self
+end
+
+return source

@@ -1,0 +1,194 @@
+--- Taking in rows of an adopted table: each becomes a job whose unique key names it, and says so.
+--
+-- Both are one transaction. Rows are found without locks, locked past those of others, and asked
+-- for once more whether they have a job or are owed something: a look may be older than that.
+-- A row that the server refuses to change, or that is no job, is left alone for a while, and
+-- those behind it go on.
+
+local core = require "nightshift.core"
+local steps = require "nightshift.source.steps"
+
+local take = {}
+
+local REFUSED = 60 -- seconds for which a refused row is left alone
+local PASSED = 0.2 -- ... and one that somebody has locked, or that has a job still
+local PAGE = 16    -- rows beyond twice what is wanted that a look finds: others may have those locked
+local WHOLE = 10   -- seconds between looks at all rows, also those below the floor
+local MANY = 1000000 -- attempts, where nothing counts them
+local TRIES = 3
+
+-- --------------------------------------------------------------------- a look
+
+--- The rows that are left alone now, as JSON.
+local function left_alone(self)
+  local ids, now = {}, core.clock()
+  for id, over in pairs(self.refused) do
+    if over > now then ids[#ids + 1] = id else self.refused[id] = nil end
+  end
+  return "[" .. table.concat(ids, ",") .. "]"
+end
+
+--- The id from which on a row may be open: what lies before was looked at a moment ago.
+local function floor_of(self)
+  local now = core.clock()
+  if now >= self.whole_at then self.floor, self.whole_at = 1, now + WHOLE end
+  return self.floor
+end
+
+local function look(self, n)
+  local rows, message, code = steps.run(self, "look", floor_of(self), left_alone(self), n * 2 + PAGE)
+  if not rows then return nil, message, code end
+  local ids = {}
+  for i, row in ipairs(rows) do ids[i] = row.id end
+  if self.in_order and ids[1] then self.floor = ids[1] end
+  return ids
+end
+
+-- ---------------------------------------------------------------- rows as jobs
+
+local function json_of(field, value)
+  if field.json then return value end
+  return core.encode(value)
+end
+
+--- All of a row as JSON, without what is NULL; or one column of it.
+local function payload_of(self, row)
+  local map, one = self.map, self.map.parts.payload
+  if one then return row[one.name] == nil and "null" or json_of(one, row[one.name]) end
+  local parts = {}
+  for _, field in ipairs(map.fields) do
+    local value = row[field.name]
+    if value ~= nil then
+      local text, message = json_of(field, value)
+      if not text then return nil, ("column '%s': %s"):format(field.name, message) end
+      parts[#parts + 1] = self.names[field.name] .. ":" .. text
+    end
+  end
+  return "{" .. table.concat(parts, ",") .. "}"
+end
+
+--- How often the row has failed, and how often it may in all.
+local function attempts_of(map, row)
+  local left = map.parts.attempts_left and row[map.parts.attempts_left.name]
+  if left then
+    local most = math.max(map.max_attempts or left, left)
+    return most - left, most
+  end
+  local failed = map.parts.attempts and math.max(row[map.parts.attempts.name] or 0, 0) or 0
+  return failed, map.max_attempts or failed + MANY
+end
+
+local function clamp(n) return math.min(math.max(n, 0), 255) end
+
+local function priority_of(map, row)
+  local priority = map.parts.priority and row[map.parts.priority.name]
+  if not priority then return nil end
+  priority = clamp(math.tointeger(tonumber(priority)) or 255)
+  return map.lower_first and 255 - priority or priority
+end
+
+local function entry_of(self, row, id)
+  local map = self.map
+  local json, message = payload_of(self, row)
+  if not json then return nil, message end
+  local failed, most = attempts_of(map, row)
+  local entry = { name = map.handler or row[map.parts.name.name] or "", json = json,
+    unique = ("row:%d:%d"):format(self.id, id), priority = priority_of(map, row), max_attempts = math.min(most, MANY) }
+  for name, value in pairs(map.push) do entry[name] = value end
+  return entry, math.min(failed, entry.max_attempts - 1)
+end
+
+-- --------------------------------------------------------------------- taking
+
+--- Those of the rows that have no job yet, and are owed nothing.
+local function free_of(self, rows)
+  local ids, known = {}, {}
+  for i, row in ipairs(rows) do ids[i] = row[self.key] end
+  local found, message, code = steps.ask(self, "source_known", self.queue, self.id, steps.list(ids))
+  if not found then return nil, message, code end
+  for _, row in ipairs(found) do known[row.id] = true end
+  local free = {}
+  for _, row in ipairs(rows) do
+    if not known[row[self.key]] then free[#free + 1] = row end
+  end
+  return free
+end
+
+--- Jobs of rows that have failed before have failed as often.
+local function set_attempts(self, jobs, failed)
+  local pairs_of = {}
+  for i, id in ipairs(jobs) do
+    if failed[i] > 0 then pairs_of[#pairs_of + 1] = ("[%d,%d]"):format(id, failed[i]) end
+  end
+  if #pairs_of == 0 then return true end
+  return steps.ask(self, "source_attempts", steps.list(pairs_of))
+end
+
+--- None of these could be taken: the next look is for others.
+local function pass_by(self, ids)
+  for _, id in ipairs(ids) do self.refused[id] = core.clock() + PASSED end
+  return 0
+end
+
+--- Locks up to n of the rows, pushes their jobs, and marks them; how many.
+local function take_in(self, ids, n)
+  local rows, message, code = steps.run(self, "lock", steps.list(ids), n)
+  if rows then rows, message, code = free_of(self, rows) end
+  if not rows then return nil, message, code end
+  if #rows == 0 then return pass_by(self, ids) end
+  local entries, failed, marks = {}, {}, {}
+  for i, row in ipairs(rows) do
+    entries[i], failed[i] = entry_of(self, row, row[self.key])
+    if not entries[i] then return nil, failed[i], "INVALID" end
+  end
+  local jobs
+  jobs, message, code = self.handle:push(self.name, entries)
+  if not jobs then return nil, message, code end
+  for i, id in ipairs(jobs) do marks[i] = ("[%d,%d]"):format(rows[i][self.key], id) end
+  local ok
+  ok, message, code = steps.change(self, "mark", marks, self.marks)
+  if ok then ok, message, code = set_attempts(self, jobs, failed) end
+  if not ok then return nil, message, code end
+  return #rows
+end
+
+--- Is it the fault of a row, and not of the server or of another transaction?
+local function of_row(code) return code ~= "GONE" and code ~= "BUSY" and code ~= "DENIED" and code ~= "SCHEMA" end
+
+local function each(self, ids, wanted)
+  local n = 0
+  for _, id in ipairs(ids) do
+    if n == wanted then break end
+    local taken, message, code = steps.transaction(self, take_in, { id }, 1)
+    if not taken and not of_row(code) then return nil, message, code end
+    if not taken then
+      self.refused[id] = core.clock() + REFUSED
+      self.log("row.refused", id, message)
+    end
+    n = n + (taken or 0)
+  end
+  return n
+end
+
+--- Takes in up to n rows; how many.
+---@param self nightshift.source.Table
+---@param n integer
+---@return integer|nil
+---@return string? message
+---@return string? code
+function take.rows(self, n)
+  local ids, taken, message, code
+  for _ = 1, TRIES do
+    ids, message, code = look(self, n)
+    if not ids then return nil, message, code end
+    if #ids == 0 then return 0 end
+    taken, message, code = steps.transaction(self, take_in, ids, n)
+    if taken and taken > 0 then return taken end
+    if not taken and code ~= "DUPLICATE" then break end -- another took it in a moment ago
+  end
+  if taken then return taken end
+  if not of_row(code) then return nil, message, code end
+  return each(self, ids, n)
+end
+
+return take
