@@ -1,11 +1,14 @@
--- Jobs through `nightshift work`: what handlers return, raise and ask for.
+-- Jobs through `nightshift work`: what handlers return, raise and ask for. What a handler leaves on
+-- the session of job:db() is not there for the next job of its worker; and no transaction is begun
+-- or ended but by db:transaction.
 
+local db = require "spec.support.db"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
 
-local url, handle, q
+local url, handle, q, database
 
-with_database(function(...) handle, q, url = ... end)
+with_database(function(...) handle, q, url, database = ... end)
 
 local ONCE = { max_attempts = 1 }
 
@@ -313,5 +316,478 @@ describe("--drain", function()
     assert.equal(0, status)
     assert.equal("done", handle:job(soon).state)
     assert.equal("scheduled", handle:job(later).state)
+  end)
+end)
+
+-- Each test has a table of its own, in which handlers note who they are.
+describe("sessions:", function()
+  before_each(function() assert(handle:execute "CREATE TABLE note (who VARCHAR(40)) ENGINE=InnoDB") end)
+
+  local function notes()
+    local list = {}
+    for i, row in ipairs(assert(handle:execute "SELECT who FROM note ORDER BY who")) do list[i] = row.who end
+    return table.concat(list, " ")
+  end
+
+  -- Runs jobs one after the other in one worker; gives what is known of each.
+  local function in_turn(script, names)
+    local h = host.start(url, script, { "--workers", "1" })
+    local infos = {}
+    for i, name in ipairs(names) do
+      local id = assert(q:push(name, nil, { max_attempts = 1 }))
+      infos[i] = eventually(function()
+        local info = handle:job(id)
+        return (info.state == "done" or info.state == "dead") and info
+      end)
+    end
+    h:signal "TERM"
+    assert.equal(0, h:wait())
+    assert.is_nil(h:transcript():find "worker.died", h:transcript())
+    return table.unpack(infos)
+  end
+
+  describe("a transaction that a handler leaves open", function()
+    local SCRIPT = [[
+    local function note(job, who) assert(job:db():execute("INSERT INTO note VALUES (?)", who)) end
+    local function keep(job, fn)
+      KEPT = coroutine.create(function() return job:db():transaction(fn) end)
+      assert(coroutine.resume(KEPT))
+    end
+    return {
+      begin = function(job) return { select(2, job:db():execute "BEGIN") } end,
+      procedure = function(job)
+        local value, _, code = job:db():execute "CALL opens()"
+        note(job, "after")
+        return { value == nil, code }
+      end,
+      keep = function(job)
+        keep(job, function(tx) tx:execute "INSERT INTO note VALUES ('kept')" coroutine.yield() return "over" end)
+        return true
+      end,
+      keep_try = function(job)
+        keep(job, function(tx)
+          tx:try(function() tx:execute "INSERT INTO note VALUES ('kept')" coroutine.yield() end)
+        end)
+      end,
+      dies = function(job)
+        local function die(tx) tx:execute "INSERT INTO note VALUES ('died')" error "inside" end
+        DEAD = coroutine.create(function() return job:db():transaction(die) end)
+        return { coroutine.resume(DEAD) }
+      end,
+      keep_and_fail = function(job) keep(job, function() coroutine.yield() end) error "on its own" end,
+      keep_and_push = function(job)
+        keep(job, function() coroutine.yield() end)
+        return { job:db():queue "other":push("x", 1) }
+      end,
+      keep_and_spin = function(job)
+        keep(job, function(tx) tx:execute "INSERT INTO note VALUES ('spun')" coroutine.yield() end)
+        while true do end
+      end,
+      resume = function(job)
+        return job:db():transaction(function(tx)
+          tx:execute "INSERT INTO note VALUES ('mine')"
+          local ok, value, _, code = coroutine.resume(KEPT)
+          tx:execute "INSERT INTO note VALUES ('mine too')"
+          return { ok, value == nil, code }
+        end)
+      end,
+      plain = function(job) note(job, "plain") return (job:db():queue "other":push("x", 1)) end,
+    }]]
+
+    it("cannot be begun by hand", function()
+      local first = in_turn(SCRIPT, { "begin" })
+      assert.equal("done", first.state)
+      assert.matches("db:transaction", first.result[1])
+      assert.equal("STATE", first.result[2])
+    end)
+
+    it("is rolled back behind a procedure that began it", function()
+      assert(handle:execute "CREATE PROCEDURE opens() BEGIN START TRANSACTION; INSERT INTO note VALUES ('opened'); END")
+      local first = in_turn(SCRIPT, { "procedure" })
+      assert.same({ true, "STATE" }, first.result)
+      assert.equal("after", notes())
+    end)
+
+    it("of a kept coroutine fails its attempt and reaches nobody else", function()
+      local first, second = in_turn(SCRIPT, { "keep", "plain" })
+      assert.equal("dead", first.state)
+      assert.matches("a coroutine was left inside db:transaction", first.error)
+      assert.equal("done", second.state)
+      assert.equal("plain", notes())
+      assert.equal("x", handle:job(second.result).name)
+    end)
+
+    it("is named beside the error of a handler that failed", function()
+      local first = in_turn(SCRIPT, { "keep_and_fail" })
+      assert.matches("on its own.*left inside db:transaction", first.error)
+    end)
+
+    it("is none when its coroutine died of an error", function()
+      local first, second = in_turn(SCRIPT, { "dies", "plain" })
+      assert.equal("done", first.state, first.error)
+      assert.is_false(first.result[1])
+      assert.equal("done", second.state, second.error)
+      assert.equal("plain", notes())
+    end)
+
+    it("gives no id to a push from outside of its coroutine", function()
+      local first = in_turn(SCRIPT, { "keep_and_push" })
+      assert.equal("dead", first.state)
+      assert.same({}, handle:jobs { queue = "other" })
+    end)
+
+    it("cannot be gone on with in the transaction of another job", function()
+      for _, keep in ipairs { "keep", "keep_try" } do
+        assert(handle:execute "DELETE FROM note")
+        local _, second = in_turn(SCRIPT, { keep, "resume" })
+        assert.equal("done", second.state, second.error)
+        assert.same({ true, true, "STATE" }, second.result)
+        assert.equal("mine mine too", notes())
+      end
+    end)
+
+    it("ends with a job that is stopped", function()
+      local h = host.start(url, SCRIPT, { "--workers", "1" })
+      local id = assert(q:push("keep_and_spin", nil, { max_attempts = 1, timeout = 0.2 }))
+      eventually(function() return handle:job(id).state == "dead" end)
+      assert.matches("timeout", handle:job(id).error)
+      local after = assert(q:push "plain")
+      eventually(function() return handle:job(after).state == "done" end)
+      assert.equal("plain", notes())
+      h:signal "TERM"
+      assert.equal(0, h:wait())
+    end)
+  end)
+
+  describe("the session between two jobs", function()
+    local SCRIPT = [[
+    local LOOK = "SELECT DATABASE() AS db, @x AS x, @t AS t, @@sql_mode AS mode, @@time_zone AS zone, " ..
+      "@@character_set_client AS client, @@innodb_lock_wait_timeout AS wait, @@tx_isolation AS isolation, " ..
+      "@@autocommit AS auto, CURRENT_ROLE() AS role, IFNULL(IS_USED_LOCK('mine'), 0) AS held, " ..
+      "IFNULL(IS_USED_LOCK('unseen'), 0) AS unseen, LAST_INSERT_ID() AS last"
+    local function run(sql)
+      return function(job)
+        local db = job:db()
+        assert(db:execute "SELECT 1")
+        for one in sql:gmatch "[^;]+" do assert(db:execute(one)) end
+        return true
+      end
+    end
+    return {
+      look = function(job)
+        local db = job:db()
+        local row = assert(db:execute(LOOK))[1]
+        row.temporary = db:execute "SELECT 1 FROM scratch" and "there" or "none"
+        row.prepared = db:execute "EXECUTE kept" and "there" or "none"
+        row.value = assert(db:execute "SELECT LASTVAL(counted) AS v")[1].v
+        row.note = assert(db:execute "INSERT INTO note VALUES ('look')").affected
+        return row
+      end,
+      database = run "USE information_schema",
+      variables = run "SET @x = 1",
+      assigned = run "SELECT @x := 1",
+      into = run "SELECT 1 INTO @x",
+      mode = run "SET SESSION sql_mode = 'ANSI', time_zone = '+05:00', innodb_lock_wait_timeout = 1",
+      names = run "SET NAMES utf8mb4 COLLATE utf8mb4_bin",
+      comment = run "/* a */ -- b\n # c\n SET @x = 1",
+      hidden = run "/*!50000 SET @x = 1 */",
+      isolation = run "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY",
+      next_one = run "SET TRANSACTION READ ONLY",
+      temporary = run "CREATE TEMPORARY TABLE scratch SELECT 1 AS a",
+      lock = run "SELECT GET_LOCK('mine', 0)",
+      ["function"] = run "SELECT takes()",
+      trigger = run "INSERT INTO fires VALUES (1)",
+      counted = run "SELECT NEXT VALUE FOR counted; INSERT INTO note VALUES (NEXTVAL(counted))",
+      inserted = run "INSERT INTO numbered VALUES ()",
+      tables = run "LOCK TABLES note READ",
+      all_tables = run "FLUSH TABLES WITH READ LOCK",
+      prepared = run "PREPARE kept FROM 'SELECT 1'",
+      role = run "SET ROLE NONE",
+      procedure = run "CALL spoils()",
+      block = run "BEGIN NOT ATOMIC SET @x = 1; END",
+      inside = function(job)
+        return job:db():transaction(function(tx) tx:execute "SET @x = 1" tx:execute "SELECT GET_LOCK('mine', 0)" end)
+      end,
+      autocommit = function(job)
+        return job:db():transaction(function(tx) tx:execute "SET autocommit = 0" end)
+      end,
+      raises = function(job) job:db():execute "SET @x = 1" error "raised" end,
+      claims = function(job)
+        local kept = job:db():queue "other":claim()
+        assert(job:db():execute "SET @x = 1")
+        KEPT = kept
+        return kept.id
+      end,
+      acks = function() return assert(KEPT:ack()) end,
+    }]]
+    local SPOIL = { "database", "variables", "assigned", "into", "mode", "names", "comment", "hidden", "isolation",
+      "next_one", "temporary", "lock", "function", "trigger", "inserted", "counted",
+      "tables", "all_tables", "prepared", "role", "procedure",
+      "block", "inside", "autocommit", "raises" }
+
+    before_each(function()
+      assert(handle:execute "CREATE TABLE fires (n INT) ENGINE=InnoDB")
+      assert(handle:execute "CREATE SEQUENCE counted")
+      assert(handle:execute "CREATE TABLE numbered (n INT PRIMARY KEY AUTO_INCREMENT) ENGINE=InnoDB")
+      assert(handle:execute "CREATE TRIGGER fires BEFORE INSERT ON fires FOR EACH ROW SET @t = GET_LOCK('unseen', 0)")
+      assert(handle:execute "CREATE FUNCTION takes() RETURNS INT RETURN GET_LOCK('unseen', 0)")
+      assert(handle:execute [[CREATE PROCEDURE spoils() BEGIN
+        SET @x = 1; SET NAMES utf8mb4 COLLATE utf8mb4_bin; DO GET_LOCK('mine', 0); END]])
+    end)
+
+    it("is as it was, whatever a job does to it", function()
+      local names = { "look" }
+      for _, name in ipairs(SPOIL) do
+        names[#names + 1] = name
+        names[#names + 1] = "look"
+      end
+      local infos = { in_turn(SCRIPT, names) }
+      local fresh = infos[1].result
+      assert.same({ "none", "none", 1 }, { fresh.temporary, fresh.prepared, fresh.note })
+      for i, name in ipairs(SPOIL) do
+        local info = infos[2 * i + 1]
+        assert.equal("done", info.state, name .. ": " .. tostring(info.error))
+        assert.same(fresh, info.result, name)
+      end
+    end)
+
+    it("keeps what another claim of the handler holds", function()
+      local other = assert(handle:queue "other":push "kept")
+      local first, second = in_turn(SCRIPT, { "claims", "acks" })
+      assert.equal(other, first.result)
+      assert.equal("done", second.state, second.error)
+      assert.equal("done", handle:job(other).state)
+    end)
+
+    it("costs nothing when nothing was left", function()
+      local script = [[return {
+        first = function(job) return job:db():execute("SELECT CONNECTION_ID() AS id")[1].id end,
+        plain = function(job)
+          local db = job:db()
+          assert(db:execute("INSERT INTO note VALUES (?)", "@x GET_LOCK SET"))
+          return assert(db:execute("SELECT CONNECTION_ID() AS id, VARIABLE_VALUE AS prepared " ..
+            "FROM information_schema.SESSION_STATUS WHERE VARIABLE_NAME = 'COM_STMT_PREPARE'"))[1]
+        end,
+      }]]
+      local _, second, third, fourth = in_turn(script, { "first", "plain", "plain", "plain" })
+      assert.equal(second.result.id, fourth.result.id)
+      assert.equal(third.result.prepared, fourth.result.prepared) -- statements stay prepared
+    end)
+  end)
+
+  describe("db:execute outside a transaction", function()
+    for _, sql in ipairs { "BEGIN", "begin work", "START TRANSACTION", "/* x */ START TRANSACTION READ ONLY", "COMMIT",
+      "ROLLBACK", "ROLLBACK TO SAVEPOINT a", "SAVEPOINT a", "RELEASE SAVEPOINT a", "SET autocommit = 0",
+      "SET @@session.autocommit=1", "set @x = 'a', SESSION autocommit = 1", "XA START 'a'", "/*!BEGIN*/",
+      "-- a line\nBEGIN", "# a line\nCOMMIT", "SET `autocommit` = 0", "SET completion_type = 'CHAIN'",
+      "SET @x = 1, autocommit := 0" } do
+      it("refuses " .. sql:gsub("\n", " "), function()
+        local value, message, code = handle:execute(sql)
+        assert.same({ nil, "STATE" }, { value, code })
+        assert.matches("db:transaction", message)
+        assert.equal(1, handle:execute("SELECT @@autocommit AS a")[1].a)
+      end)
+    end
+
+    it("takes what only sounds like it", function()
+      for _, sql in ipairs { "SELECT 'BEGIN; autocommit'", "SET @autocommits = 'autocommit'",
+        "BEGIN NOT ATOMIC DO 1; END", "SELECT 1 AS begin", "SELECT @@autocommit", "SET @autocommit = 1",
+        "SET @old = @@autocommit", "XA RECOVER" } do
+        assert(handle:execute(sql))
+      end
+    end)
+
+    it("keeps a push from committing what it began", function()
+      assert(handle:execute [[CREATE PROCEDURE opens()
+        BEGIN SET autocommit = 0; INSERT INTO note VALUES ('opened'); END]])
+      local value, message, code = handle:execute "CALL opens()"
+      assert.same({ nil, "STATE" }, { value, code })
+      assert.matches("left a transaction open", message)
+      assert(q:push "x")
+      assert.equal("", notes())
+      assert.equal(1, handle:execute("SELECT @@autocommit AS a")[1].a)
+    end)
+
+    -- what a procedure does, what is told of it
+    local FAILS <const> = "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'a word'"
+    local OPENS <const> = "START TRANSACTION; INSERT INTO note VALUES ('opened'); "
+    for what, case in pairs {
+      ["gives rows"] = { "SELECT 1;" .. OPENS .. "SELECT 2", "STATE", "left a transaction open" },
+      ["fails"] = { OPENS .. FAILS, "SQL", "left open was rolled back: a word" },
+      ["gives rows and fails"] = {
+        OPENS .. "SELECT 1; SELECT 2;" .. FAILS, "SQL", "left open was rolled back: a word" },
+    } do
+      it("rolls back what a procedure has begun that " .. what, function()
+        assert(handle:execute("CREATE PROCEDURE opens() BEGIN " .. case[1] .. "; END"))
+        for _, next_one in ipairs {
+          function() return q:push "x" end,
+          function() return handle:execute "INSERT INTO note VALUES ('mine')" end,
+          function() return q:claim() end,
+        } do
+          local value, message, code = handle:execute "CALL opens()"
+          assert.same({ nil, case[2] }, { value, code })
+          assert.matches(case[3], message)
+          assert(next_one())
+        end
+        assert.equal("mine", notes())
+      end)
+    end
+
+    it("keeps the tables that it has locked until it unlocks them, whatever else is asked", function()
+      for _, sql in ipairs { "LOCK TABLES note WRITE", "/* a */ lock table note read",
+        "FLUSH TABLES note WITH READ LOCK" } do
+        assert(handle:execute(sql))
+        for _, verb in ipairs {
+          function() return q:push "x" end,
+          function() return q:push_many { { "x" }, { "x" } } end,
+          function() return q:claim() end,
+          function() return handle:transaction(function() return true end) end,
+          function() return handle:cancel(1) end,
+          function() return q:pause() end,
+        } do
+          local value, message, code = verb()
+          assert.same({ nil, "STATE" }, { value, code })
+          assert.matches("UNLOCK TABLES", message)
+        end
+        assert.is_false(pcall(db.sql, "SET lock_wait_timeout = 0; INSERT INTO note VALUES ('another')", database))
+        assert(handle:execute "UNLOCK TABLES")
+        assert(q:push "x")
+        assert(q:claim()):ack()
+      end
+      assert(handle:execute "FLUSH TABLES WITH READ LOCK") -- of all: a transaction may read under it
+      assert(handle:transaction(function(tx) return tx:execute "SELECT 1 FROM note" end))
+      assert(handle:execute "UNLOCK TABLES")
+      assert.is_nil((handle:execute "LOCK TABLES nowhere WRITE"))
+      assert(q:push "x")
+    end)
+
+    it("gives the first rows of a procedure, whatever comes behind them", function()
+      assert(handle:execute [[CREATE PROCEDURE gives(n INT) BEGIN
+        SELECT seq, REPEAT('ä', seq) AS text, NULL AS none FROM seq_1_to_300 WHERE seq <= n;
+        SELECT 'other', 2; DO 1; END]])
+      for _, n in ipairs { 300, 0, 2, 1 } do
+        local rows = assert(handle:execute("CALL gives(?)", n))
+        assert.equal(n, #rows)
+        for i, row in ipairs(rows) do assert.same({ seq = i, text = ("ä"):rep(i) }, row) end
+      end
+    end)
+  end)
+
+  describe("in a transaction", function()
+    it("a procedure that gives rows and ends it is told as any that ends it", function()
+      for _, body in ipairs { "SELECT 1; COMMIT", "COMMIT; SELECT 1", "SELECT 1; ROLLBACK; SELECT 2" } do
+        assert(handle:execute("CREATE OR REPLACE PROCEDURE ends() BEGIN " .. body .. "; END"))
+        local value, message, code = handle:transaction(function(tx) return tx:execute "CALL ends()" end)
+        assert.same({ nil, "STATE" }, { value, code })
+        assert.matches("has ended the transaction", message)
+      end
+    end)
+
+    it("completion_type is not there behind it", function()
+      assert(handle:transaction(function(tx) return tx:execute "SET completion_type = 'CHAIN'" end))
+      assert(handle:execute "INSERT INTO note VALUES ('mine')")
+      assert(q:push "x")
+      assert.equal("mine", notes())
+      assert.equal("NO_CHAIN", handle:execute("SELECT @@completion_type AS c")[1].c)
+    end)
+  end)
+
+  describe("a transaction in a coroutine", function()
+    local function kept()
+      local thread = coroutine.create(function()
+        return handle:transaction(function(tx)
+          tx:execute "INSERT INTO note VALUES ('inside')"
+          coroutine.yield()
+          return "over"
+        end)
+      end)
+      assert(coroutine.resume(thread))
+      return thread
+    end
+
+    it("refuses what others ask of its handle until it has ended", function()
+      local thread = kept()
+      for _, verb in ipairs {
+        function() return q:push "x" end,
+        function() return handle:execute "SELECT 1" end,
+        function() return q:claim() end,
+        function() return handle:jobs() end,
+      } do
+        local value, message, code = verb()
+        assert.same({ nil, "STATE" }, { value, code })
+        assert.matches("a coroutine that does not run", message)
+      end
+      assert.same({ true, "over" }, { coroutine.resume(thread) })
+      assert(q:push "x")
+      assert.equal("inside", notes())
+    end)
+
+    it("lets coroutines that it has started take part", function()
+      assert.equal("over", handle:transaction(function()
+        coroutine.wrap(function() assert(q:push "x") end)()
+        return "over"
+      end))
+      assert.equal(1, #handle:jobs { queue = "q" })
+    end)
+
+    it("is rolled back when that has died of an error, with a try in it or not", function()
+      for _, inside in ipairs { function(_, fn) fn() end, function(tx, fn) tx:try(fn) end } do
+        local thread = coroutine.create(function()
+          return handle:transaction(function(tx)
+            inside(tx, function()
+              tx:execute "INSERT INTO note VALUES ('inside')"
+              error "died"
+            end)
+          end)
+        end)
+        assert.is_false((coroutine.resume(thread)))
+        assert(q:push "x")
+        assert.equal("", notes())
+        assert(handle:transaction(function(tx)
+          coroutine.close(thread)
+          return tx:execute "INSERT INTO note VALUES ('other')"
+        end))
+        assert.equal("other", notes())
+        assert(handle:execute "DELETE FROM note")
+      end
+    end)
+
+    it("is rolled back when nobody can resume it any more", function()
+      kept()
+      collectgarbage()
+      collectgarbage()
+      assert.equal("", notes())
+      assert(q:push "x")
+    end)
+  end)
+
+  describe("the character set of a handle's connection", function()
+    local OTHERS = { "SET NAMES latin1", "SET NAMES 'utf8mb3'", "SET CHARACTER SET latin1", "SET CHARSET latin1",
+      "SET @x = 1, character_set_client = latin1", "SET SESSION character_set_results := NULL",
+      "set @@session.character_set_connection='cp850'", "/*! SET NAMES */ DEFAULT",
+      "BEGIN NOT ATOMIC SET NAMES latin1; END", "BEGIN NOT ATOMIC SET character_set_results = NULL; END",
+      "CALL speaks_latin1()" }
+
+    it("stays ours, so that texts stay what they are", function()
+      assert(handle:execute "CREATE PROCEDURE speaks_latin1() SET NAMES latin1")
+      for _, sql in ipairs(OTHERS) do
+        local none, message, code = handle:execute(sql)
+        assert.same({ nil, "STATE" }, { none, code }, sql)
+        assert.is_truthy(message:find("utf8mb4", 1, true), message)
+        local id = assert(q:push("bä", { x = "ü 😀" }))
+        local row = assert(handle:execute("SELECT HEX(name) AS h FROM nightshift_job WHERE id = ?", id))[1]
+        assert.equal("62C3A4", row.h)
+        local job = assert(q:claim { wait = 5 }, sql)
+        assert.same({ "bä", "ü 😀" }, { job.name, job.payload.x })
+        assert(job:ack())
+      end
+    end)
+
+    it("may be named, and another collation of it", function()
+      for _, sql in ipairs { "SET NAMES utf8mb4", "SET NAMES 'utf8mb4' COLLATE utf8mb4_bin", "SET @a = 'names', @b = 1",
+        "SET character_set_client = utf8mb4", "SET @character_set_client = 'latin1'" } do
+        assert(handle:execute(sql))
+      end
+    end)
   end)
 end)
