@@ -3,8 +3,8 @@
 --- The public interface of Nightshift, for editors (LuaCATS). Nothing here
 --- runs. Verbs give a value, or nil, a message and a code; misuse raises.
 ---
---- Durations are seconds, or texts such as "5m", "1h30m", "500ms". Instants
---- are microseconds since 1970, UTC, by the server's clock.
+--- Durations are seconds, or texts such as "5m", "1h30m", "500ms". Times come back
+--- as seconds, an instant as those since 1970, UTC, by the server's clock.
 
 local nightshift = {}
 

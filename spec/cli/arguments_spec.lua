@@ -939,3 +939,45 @@ describe("manual pages", function()
     end
   end)
 end)
+
+-- `make docs` adds two pages to the site: all of Lua from its annotations, all of the shell.
+describe("the made reference", function()
+  local lua_page, shell_page
+
+  setup(function()
+    local folder = fixture.dir()
+    local status, _, err = proc.run { proc.lua, "doc/reference.lua", folder }
+    assert.equal(0, status, err)
+    local function read(name)
+      local file <close> = assert(io.open(folder .. "/" .. name))
+      return file:read "a"
+    end
+    lua_page, shell_page = read "reference-lua.md", read "reference-shell.md"
+  end)
+
+  it("has each function, class and field that is annotated", function()
+    local class
+    for line in io.lines "library/nightshift.lua" do
+      local field = line:match "^%-%-%-@field (%S+)"
+      local call = line:match "^function ([%w_.:]+%b())"
+      class = line:match "^%-%-%-@class ([%w.]+)" or class
+      if call then assert.matches("### `" .. call:gsub("^%u", string.lower) .. "`", lua_page, 1, true) end
+      if field then
+        local section = lua_page:match("\n## " .. class:gsub("%p", "%%%0") .. "\n(.-)\n## ") or lua_page
+        assert.matches("| `" .. field .. "` |", section, 1, true)
+      end
+    end
+  end)
+
+  it("has each command and option", function()
+    local _, help = proc.nightshift { "--help" }
+    for name in help:match "Commands:(\n.-)\n\n":gmatch "\n   (%l[%w-]*)" do
+      local section = (shell_page .. "\n## "):match("\n## nightshift " .. name:gsub("%-", "%%-") .. "\n(.-)\n## ")
+      assert.is_truthy(section, name)
+      local _, its = proc.nightshift { name, "--help" }
+      for option in its:gmatch "\n   (%-%-[%w-]+)" do
+        assert.is_truthy(section:find("`" .. option .. "`", 1, true) or section:find(option .. "`", 1, true), option)
+      end
+    end
+  end)
+end)
