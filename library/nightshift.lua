@@ -11,7 +11,7 @@ local nightshift = {}
 ---@alias nightshift.Duration number|string
 
 ---@alias nightshift.Code
----| "STALE"     # the claim is lost; somebody else settles this job
+---| "STALE"     # the claim is lost; another holder settles this job
 ---| "GONE"      # the server is unreachable; nothing is known written
 ---| "BUSY"      # retries are exhausted; try again later
 ---| "DENIED"    # the server refuses this user
@@ -61,7 +61,8 @@ nightshift.null = nil
 ---@field read_timeout nightshift.Duration? how long a reply may take; default 30 s, `nightshift work` 20 s
 ---@field max_payload integer? bytes of JSON; default 1 MiB
 ---@field max_children integer? that a run may spawn; default 2000
----@field history "all"|"failed"|nil "failed": jobs that are done and nobody's children leave no history; default "all"
+---@field history "all"|"failed"|nil "failed": jobs that are done and have no parent leave no
+---history; default "all"
 ---@field no_schema boolean? skip the check of the tables' version, for migrate
 
 --- Opens a database handle. Without an address: $NIGHTSHIFT_URL, and without
@@ -263,9 +264,9 @@ function Db:queue(name) end
 ---@return nightshift.Code? code `NOT_FOUND`, `GONE`
 function Db:job(id) end
 
---- Why a job is not running, in one sentence: how it ended, who has it, whose
---- pause holds it, whom it waits for (and why that one does not run), when it is
---- due, or why nobody takes it. The table has the facts.
+--- Why a job is not running, in one sentence: how it ended, who has it, which pause holds it, which
+--- job it waits for (and why that one does not run), when it is due, or why no host takes it. The
+-- table has the facts.
 ---@param id integer
 ---@return string? sentence "#14 'join' waits for #12 'fetch' and 3 more; #12 'fetch' is scheduled, due in 3m59s"
 ---@return nightshift.Why|string fact or the message
@@ -386,8 +387,8 @@ function Db:execute(sql, ...) end
 ---@class nightshift.DbLockOptions
 ---@field timeout nightshift.Duration? how long to wait; default 30 s, 0 tries once
 
---- A lock for all hosts: `db:lock("report")(fn)` runs `fn` while nobody else
---- holds the lock, and gives it back when `fn` returns or raises. Inside a
+--- A lock for all hosts: `db:lock("report")(fn)` runs `fn` while no other job or program holds the
+--- lock, and gives it back when `fn` returns or raises. Inside a
 --- handler, `job:db():lock(…)`, it belongs to the job; elsewhere to this handle.
 --- Bad arguments raise.
 ---@param name string 1 to 190 characters, no control characters
@@ -561,8 +562,7 @@ function Adopted:claim_many(n, opts) end
 ---@return fun(): nightshift.Job?
 function Adopted:jobs(opts) end
 
---- Gives back rows whose holder is dead or whose claim is overdue, now. Whoever
---- claims does it by itself.
+--- Gives back rows of dead holders and rows with an overdue claim, now. Claims do it by themselves.
 ---@return integer? freed
 ---@return string? message
 ---@return nightshift.Code? code
@@ -621,7 +621,7 @@ function Adopted:tune(opts) end
 ---@field attempts integer? failures
 ---@field failed_at number? seconds since 1970, by the server's clock; with `holder` and `error` absent when it has
 ---failed without us
----@field holder integer? whose claim it was
+---@field holder integer? the holder that had claimed it
 ---@field error string? its beginning
 ---@field payload table the row, without what is NULL
 
@@ -632,7 +632,7 @@ function Adopted:tune(opts) end
 ---@field last integer?
 ---@field id integer the latest row
 
---- The rows that nobody claims any more, by id: they have failed as often as they may, or
+--- The rows that no claim takes any more, by id: they have failed as often as they may, or
 --- were given up.
 ---@param opts {limit: integer?, error: string?, by: "error"?}? limit: 50; error: only of this one, or of one of the
 ---kinds that `by = "error"` gives instead, the most frequent first
@@ -642,7 +642,7 @@ function Adopted:tune(opts) end
 function Adopted:dead(opts) end
 
 --- Runs dead rows again: they are open, with all their attempts. Of many those that are
---- not dead, or locked by somebody, stay as they are.
+--- not dead, or locked, stay as they are.
 ---@param what integer|integer[]|{error: string}|"all" an id; ids; those of an error or a kind of them; all
 ---@return true|integer|nil retried true for one id, else how many
 ---@return string? message
@@ -780,7 +780,7 @@ local Queue = {}
 ---@field deadline nightshift.Duration? from now; a poll after that is dead
 ---@field after integer[]? ids of jobs to wait for
 ---@field on_fail "cancel"|"run"|nil when one of them fails: be cancelled (default), or run all the same
----@field parent integer? a live job whose child this is
+---@field parent integer? a live job: the parent of this one
 
 --- Pushes one job; with an id it is durable.
 ---@param name string which handler runs it; 1 to 100 bytes, no control characters
@@ -993,7 +993,7 @@ function Job:db() end
 ---@field awaits string? waiting: for this signal
 ---@field paused integer? waiting: by the pause of which job
 ---@field claimed number? running: since when
----@field holder integer? running: by whom
+---@field holder integer? running: the holder that has it
 ---@field progress number? running
 ---@field status string? running
 ---@field finished_at number?
@@ -1041,7 +1041,7 @@ function Job:db() end
 ---@field leaving integer? those that take no more, and end when theirs has
 ---@field loads integer? how often its scripts have been loaded
 ---@field scripts string? a short hash of the texts of those
----@field old_scripts integer? workers that still run others
+---@field old_scripts integer? workers that still run older ones
 ---@field load_ended number? when they were last read, or could not be
 ---@field load_error string? why they could not; those of before go on
 ---@field unsettled {n: integer, oldest: number, server: string?}? verdicts that have waited for more than a second to
@@ -1067,7 +1067,7 @@ function Job:db() end
 ---@field server string? unsettled: what the server says that its host waits for
 ---@field lock string? limit: the lock or semaphore it waits for
 ---@field held_by {id: integer?, name: string?, host: string?, pid: integer?, since: number}[]? limit: job or program
----@field by integer? paused: the job whose pause it is; running: the same, later
+---@field by integer? paused: the job that was paused; running: the same, later
 ---@field left integer? waits, waits_children: jobs it waits for; paused: besides
 ---@field total integer? waits_children: all its children
 ---@field done integer? waits_children: those that have ended

@@ -90,8 +90,8 @@ oom-run:
 
 #: make test-gc     specs of base, core and binding while the collector runs all the time
 # A full collection at every STRIDEth allocation inside the module's functions,
-# and at every STRIDEth way in or out. Specs whose work is done by other
-# processes have nothing to gain. (`make test-oom` collects at every single
+# and at every STRIDEth way in or out. Specs that let other processes do the work
+# have nothing to gain. (`make test-oom` collects at every single
 # allocation once.)
 STRIDE ?= 97
 GC_SPECS := $(wildcard spec/lua/*_spec.lua) spec/shared/verbs_spec.lua \
@@ -110,8 +110,8 @@ gc-run:
 	  UBSAN_OPTIONS=print_stacktrace=1,$(O)/heap)
 
 #: make test-tsan   the host's specs under ThreadSanitizer
-# The host's specs under ThreadSanitizer. A report does not stop whoever made
-# it; any that is left in the end is a failure. No suppressions are needed.
+# The host's specs under ThreadSanitizer. A report does not stop the process that made it;
+# any that is left in the end is a failure. No suppressions are needed.
 .PHONY: test-tsan tsan-run
 test-tsan: deps
 	@$(PARALLEL) O=build/tsan SAN=thread tests

@@ -40,22 +40,22 @@ MD5(DATABASE())
 SET STATEMENT time_zone='+00:00' FOR 
 
 -- mark: claims
--- Behind `LEFT JOIN `: the claim c of job j, if somebody has it. The LIMIT makes the server
+-- Behind `LEFT JOIN `: the claim c of job j, if it is claimed. The LIMIT makes the server
 -- unfold the leases once, and not once for each job.
 (SELECT t.id, t.run, l.holder FROM nightshift_lease l, JSON_TABLE(l.jobs, {tokens}) t
   LIMIT 9223372036854775807) c ON c.id = j.id AND c.run = j.run
 
 -- mark: lease
--- Behind `LEFT JOIN `: the lease c that job j is in, if somebody has it. All leases are
+-- Behind `LEFT JOIN `: the lease c that job j is in, if it is claimed. All leases are
 -- searched, as text, for each job: for a few jobs that is a tenth of the time of {claims}.
 nightshift_lease c ON LOCATE(CONCAT('[', j.id, ',', j.run, ']'), c.jobs) > 0
 
 -- mark: awaits
--- Does live job j, which nobody has, wait for a signal? It is scheduled for its deadline.
+-- Does live, unclaimed job j wait for a signal? It is scheduled for its deadline.
 (j.unmet = 0 AND j.waits = 'signal' AND j.due > {now}) IS TRUE
 
 -- mark: state
--- The state of live job j, of which c.id is not NULL when somebody has it. What is paused and
+-- The state of live job j, of which c.id is not NULL when it is claimed. What is paused and
 -- still runs is running; what is due and not yet moved out of scheduled is ready.
 CASE WHEN c.id IS NOT NULL THEN 'running' WHEN j.unmet > 0 OR {awaits} THEN 'waiting'
   WHEN j.due > {now} THEN 'scheduled' ELSE 'ready' END COLLATE utf8mb4_nopad_bin

@@ -82,7 +82,7 @@ static const bare_sql designs[] = {
      .take = IN_PROGRESS,
      .leave = "COMMIT",
      .done = PROCESSED},
-    /* … and after the lock is gone, so that others find it queued in between. */
+    /* … and after the lock is gone, so that other workers find it queued in between. */
     {.way = "outside",
      .table = "queue_table",
      .enter = "START TRANSACTION",

@@ -1,4 +1,4 @@
---- Who stands beside whom in bench/designs/strategies.lua: each published design as it is, the
+--- The contenders of bench/designs/strategies.lua: each published design as it is, the
 --- same table adopted, and Nightshift's own tables. Knows how each is prepared and run.
 --
 -- The tables are those of spec/support/designs.lua. Workers are processes with a
@@ -21,7 +21,7 @@ local contenders = {}
 ---@field strategy string?
 ---@field batch integer?
 ---@field advised boolean? with the index that adopt advises
----@field beside string? the name of whom it is divided by
+---@field beside string? the contender that its figures are divided by
 ---@field same boolean? dies and is blocked as the one before it
 
 --- In the order of the tables. The first of a group is the design as published.
@@ -73,7 +73,7 @@ local DONE = { -- what is written when a design's row is done, for many at once
 }
 
 -- Open rows of a table, at most. Without the advised index the published claim locks
--- all of them, whose cost grows with the workers times the rows: 200 workers at 20,000
+-- all of them, at a cost that grows with the workers times the rows: 200 workers at 20,000
 -- rows are not done in minutes.
 local MOST = { queue_table = 1000 }
 contenders.most = ("at most %d of queue_table, five times as many under a host"):format(MOST.queue_table)
@@ -104,7 +104,7 @@ local function queue_id(s)
   return tables.ask(s.db, "SELECT id AS n FROM nightshift_queue WHERE name = 'bench'")
 end
 
--- Ways in which a table becomes one of whose rows many have just been done, and, at
+-- Ways to fill a table so that many rows have just been done, and, at
 -- the end, `rows` are open. Gives the first id of those that there are, and how many.
 local fill = {}
 
@@ -233,7 +233,8 @@ end
 --- One run of a contender: the figures of bench/designs/strategies.c.
 ---@param s table the stage
 ---@param c bench.Contender
----@param asked table workers, rows, ms, job_ms, gap_ms; for purge: buried, and blocked: somebody reads all the time
+---@param asked table workers, rows, ms, job_ms, gap_ms; for purge: buried, and blocked: a
+---transaction reads all the time
 ---@return table
 function contenders.work(s, c, asked)
   local open, buried = open_rows(c, asked), asked.buried or 0

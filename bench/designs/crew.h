@@ -1,5 +1,5 @@
 /*
-** Workers at one table: what a way of taking rows offers to whoever measures it.
+** Workers at one table: what a way of taking rows offers to the program that measures it.
 **
 ** A worker is a process with a connection of its own, which takes rows, runs them
 ** and marks them as done. The ways are bare.c's, published SQL without anything of

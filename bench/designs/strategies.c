@@ -34,7 +34,7 @@
 #include "bench.h"
 #include "crew.h"
 
-#define TIMES_MAX 1000000 /* claims whose time is kept */
+#define TIMES_MAX 1000000 /* claims with a time that is kept */
 #define AT_ONCE 8         /* workers that connect at one time */
 #define LEAD 0.3          /* seconds in which one after the other begins */
 #define LINGER 0.3        /* seconds that a statement has to end in */

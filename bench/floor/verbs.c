@@ -104,7 +104,7 @@ static void push_in_transactions(ns_db *db) {
 
 /* --------------------------------------------------------- claim and ack */
 
-/* Whoever claims: a handle, and the ids of what it has claimed and settled. */
+/* A claimer: a handle, and the ids of what it has claimed and settled. */
 typedef struct claimer {
   ns_db *db;
   pthread_t thread;

@@ -12,7 +12,7 @@ local LOOKS = {
   { light = "#b91c1c", dark = "#ff7b72", dash = "2 3" }, { light = "#047857", dark = "#3fd19b", dash = "9 3 2 3" },
   { light = "#6d28d9", dark = "#c4a5ff", dash = "1 2" }, { light = "#0e7490", dark = "#5cd0e6" },
 }
-local QUIET = { light = "#6b7280", dark = "#9ca3af", dash = "3 3" } -- what others are compared with
+local QUIET = { light = "#6b7280", dark = "#9ca3af", dash = "3 3" } -- the line that the coloured ones are compared with
 
 local function escape(text)
   return (text:gsub("[&<>\"]", { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ['"'] = "&quot;" }))

@@ -7,7 +7,7 @@
 local report = {}
 
 local UNITS = { ms = true, us = true, s = true, kib = true, mib = true, percent = true, per_s = true }
--- Columns that come first, in this order; the others follow by name.
+-- Columns that come first, in this order; the rest follow by name.
 local FIRST = {
   "floor", "ours", "empty_rate", "full_rate", "free_rate", "blocked_rate", "rate", "ratio", "cost_ratio", "p50_ms",
   "free_p50_ms", "blocked_p50_ms", "p50_cost_ratio", "p99_ms", "free_p99_ms", "blocked_p99_ms", "p99_cost_ratio",

@@ -78,8 +78,8 @@ function methods:jobs(n, batch)
   return math.max(batch, math.floor(n * self.scale) // batch * batch)
 end
 
---- Waits until the server has purged what was deleted; not for ever, as somebody
--- may hold it up.
+--- Waits until the server has purged what was deleted; not for ever, as an open transaction may
+-- hold it up.
 function methods:calm()
   for _ = 1, 200 do
     local row = assert(self.db:execute "SHOW GLOBAL STATUS LIKE 'Innodb_history_list_length'")[1]

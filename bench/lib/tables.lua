@@ -24,7 +24,7 @@ function tables.empty(db)
   for _, name in ipairs(HOT) do assert(db:execute("TRUNCATE nightshift_" .. name)) end
 end
 
---- The first of so many ids, which nobody else gets.
+--- The first of so many ids, which no other caller gets.
 function tables.take_ids(db, n)
   local first = tables.ask(db, "SELECT NEXTVAL(nightshift_id) AS n")
   assert(db:execute(("SELECT SETVAL(nightshift_id, %d)"):format(first + n // 100 + 1)))

@@ -11,7 +11,7 @@
 -- Two hosts with 4 workers, up before the first job may start. Prints one JSON line.
 -- siblings: JOBS children of one parent, which is parked until they are done, and
 -- runs once more: the rate is theirs, lag_ms what the parent's run takes after the
--- last of them. unrelated: as many jobs that nobody waits for.
+-- last of them. unrelated: as many jobs without dependents.
 local nightshift = require "nightshift"
 local processes = require "bench.lib.processes"
 

@@ -1,5 +1,5 @@
--- Jobs end to end: pushed in bulk, then worked off by `nightshift work`, whose
--- workers are all up before the first job may start; beside claim + ack of the floor
+-- Jobs end to end: pushed in bulk, then worked off by `nightshift work`, with all workers up
+-- before the first job may start; beside claim + ack of the floor
 -- in batches of 1000. And what both sides cost the processors, server and clients,
 -- push and process and purge together. Prints one JSON line.
 --   lua5.4 bench/questions/work.lua URL BUILD JOBS WORKERS [PAYLOAD [all|failed]]

@@ -85,7 +85,7 @@ local function rate_after(since)
   return ended / SECONDS
 end
 
--- More of them than can end in that time; nobody claims before the last is there.
+-- More of them than can end in that time; no worker claims before the last is there.
 local function steady()
   assert(q:pause())
   push("second", nil, workers * SECONDS)

@@ -23,7 +23,7 @@ for name in sub_folders() do
   local short = #name > 240 and ("%s~%d"):format(name:sub(1, 200), #jobs) or name
   jobs[#jobs + 1] = { "archive.start",
     { folder = escape(root .. "/" .. name), archive = escape(out .. "/" .. short .. ".tar.gz") },
-    { max_crashes = 100 } } -- somebody may kill our workers to see what happens
+    { max_crashes = 100 } } -- a person may kill our workers to see what happens
 end
 local ids = #jobs > 0 and assert(db:queue("archive"):push_many(jobs)) or { 0 }
 

@@ -12,7 +12,7 @@
 local nightshift = require "nightshift"
 
 local HERE = debug.getinfo(1, "S").source:match "^@(.*/)" or "./"
--- Somebody may kill our workers to see what happens.
+-- A person may kill our workers to see what happens.
 local STURDY = { max_crashes = 100 }
 
 local function quote(value) return "'" .. tostring(value):gsub("'", "'\\''") .. "'" end
@@ -66,7 +66,7 @@ local JOIN = [[cd $work/parts && cat *.gz >../joined.tmp && cd .. && sync joined
   sha256sum <joined]]
 
 -- Unpacks what was joined and compares. This takes long and happens in the
--- worker: so it shows how far it is, and stops when nobody wants it any more.
+-- worker: so it shows how far it is, and stops when its job is cancelled.
 local function check(job)
   local BLOCK = 1 << 20
   local original <close> = assert(io.open(job.payload.file, "rb"))

@@ -1,4 +1,4 @@
---- Where the database is when nobody says: $NIGHTSHIFT_URL, or, inside a
+--- Where the database is when no address is given: $NIGHTSHIFT_URL, or, inside a
 -- worker, the database that its host serves. A worker's environment has no
 -- URL: what a handler starts need not know the password.
 

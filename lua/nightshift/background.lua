@@ -11,7 +11,7 @@
 -- on_timeout says what then.
 --
 -- With `wait` the parent is parked until its child has ended and then ends the
--- same way, so that whoever waits for it waits for the operation.
+-- same way, so that jobs that wait for the parent wait for the operation.
 
 local decimal = require "nightshift.decimal"
 local jobs = require "nightshift.job"

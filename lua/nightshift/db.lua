@@ -252,7 +252,7 @@ function methods:semaphore(name, n, opts)
   return (lock.new(self, "semaphore", name, n, opts))
 end
 
---- The slots of locks and semaphores that are held, and by whom.
+--- The slots of locks and semaphores that are held, and their owners.
 ---@return nightshift.Slot[]|nil
 ---@return string? message
 ---@return string? code

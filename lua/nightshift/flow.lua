@@ -109,7 +109,7 @@ local function descend(tree, level, below)
 end
 
 --- Collects a node and all below it, level by level: a flow may be deeper than Lua's stack.
----@param levels table[][] lists of items, which others may have begun
+---@param levels table[][] lists of items, which earlier calls may have begun
 local function collect(tree, levels, root, number)
   local first = note(tree, root, nil, number)
   local level, depth = { first }, 1

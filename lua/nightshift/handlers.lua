@@ -174,7 +174,7 @@ function handlers.load(paths)
   return set.functions, set.names, set.memory, set.phases, versions.finish(set.seen)
 end
 
---- What to say about a name that nobody handles.
+--- What to say about a name without a handler.
 ---@param name string
 ---@param names string[] known ones
 ---@return string

@@ -1,7 +1,7 @@
 --- Functions that scripts want called in each worker: `nightshift.on`.
 --
 -- They are registered while scripts are loaded, in the process that forks the workers,
--- so each worker has them. An error in one is told to the host, and keeps nobody from work.
+-- so each worker has them. An error in one is told to the host, and keeps no worker from work.
 
 local job = require "nightshift.job"
 local options = require "nightshift.options"

@@ -88,7 +88,7 @@ local function tail(text, max)
   return (text:sub(-max):gsub("^[\x80-\xBF][\x80-\xBF]?[\x80-\xBF]?", ""))
 end
 
--- Not what __metatable shows, which is anybody's.
+-- Not what __metatable shows, which any program may set.
 local real_metatable, debug_traceback = debug.getmetatable, debug.traceback
 
 local function plain_text(value)
@@ -129,8 +129,7 @@ local function seconds(value, what)
   return us / 1000000
 end
 
--- Called by each verb itself: behind a tail call nobody would know the
--- caller's line any more.
+-- Called by each verb itself: behind a tail call the caller's line would be lost.
 local function own(self, verb)
   options.own(self, meta, "job", verb)
   if self._backend.live then self._backend.live(verb) end
@@ -140,7 +139,7 @@ local function stale(self)
   return nil, ("job %d is already settled by %s"):format(self.id, self._settled), "STALE"
 end
 
--- Of these it is known whether the job is dead then; the others say so.
+-- Of these it is known whether the job is dead then; the other verdicts say so.
 local ENDS = { ack = true, discard = true, release = true }
 
 -- Verdicts that write the children.
@@ -407,7 +406,7 @@ function meta.__tostring(self)
   return ("nightshift.job: %d %s"):format(self.id, self.name)
 end
 
---- Ends a job whose block is left without a verdict: by an error it has failed, else it
+--- Ends a job when its block is left without a verdict: by an error it has failed, else it
 -- is given back. Nothing is left to end when its handle is closed.
 ---@param self nightshift.Job
 ---@param err any nil: none

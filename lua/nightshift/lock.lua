@@ -2,8 +2,8 @@
 --
 -- An object stands for one slot at a time. The core takes and gives slots and
 -- never waits; waiting is done here, in naps of 5 to 250 ms, so a handler that is
--- told to stop meanwhile hears it. Whoever holds a slot when
--- its job's run ends, or its program, has given it back: see holder/slot.c.
+-- told to stop meanwhile hears it. A slot is given back at the latest when its job's run ends, or
+-- its program: see holder/slot.c.
 -- Everything that is wrong with the arguments raises, because the object is
 -- called on the spot: db:lock "report" (fn).
 
@@ -115,7 +115,7 @@ function methods:acquire(timeout)
   return self
 end
 
---- Gives the slot back. STALE: it had been lost, so others may have been in.
+--- Gives the slot back. STALE: it had been lost, so another owner may have been in.
 ---@return true|nil
 ---@return string? message
 ---@return string? code
@@ -129,7 +129,7 @@ function methods:release()
 end
 
 -- What is still held goes back; a handle that was closed has given everything
--- back itself. The collector does not do it: a lock whose object was dropped by
+-- back itself. The collector does not do it: a lock with an object that was dropped by
 -- mistake had better be held too long than not at all.
 local function let_go(self)
   if self._token and self._db:is_open() then self:release() end

@@ -394,7 +394,7 @@ options.PUSH = {
   deadline = span(0),
 }
 
---- Check: as above for a job whose id is known before the key is asked for.
+--- Check: as above for a job that has its id before the key is asked for.
 local function unique_own(value, what)
   local read, message = unique_push(value, what)
   if read and read.on_conflict == "keep" then

@@ -9,7 +9,7 @@
 --
 -- A coroutine may be inside db:transaction and never come back. Its transaction can be ended
 -- from outside: then its scopes have `ended`, and whatever that coroutine does later touches
--- no transaction that others have begun since.
+-- no transaction that was begun since.
 
 local job = require "nightshift.job"
 local options = require "nightshift.options"
@@ -147,7 +147,7 @@ local function tell(guard)
   end
 end
 
--- The guard of the open transaction of each backend, for as long as somebody could go on.
+-- The guard of the open transaction of each backend, for as long as it could go on.
 local guards = setmetatable({}, { __mode = "kv" })
 
 -- Rolls back unless the commit was reached; the error passes with its traceback.
@@ -176,7 +176,7 @@ local function abandon(backend)
   return guard ~= nil
 end
 
--- A coroutine that nobody can resume any more is collected with what it has begun. One that
+-- A coroutine that can not be resumed any more is collected with what it has begun. One that
 -- died of an error may be kept, but its transaction is not: it has raised.
 local guard_meta = {
   __close = finish,

@@ -97,7 +97,7 @@ end
 
 -- ------------------------------------------------------------- what hosts tell
 
---- What a host does whose scripts could not be read.
+--- What a host does when its scripts could not be read.
 ---@param scripts string version of those that it has; "": none
 ---@return string
 function versions.goes_on(scripts)

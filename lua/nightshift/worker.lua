@@ -2,9 +2,9 @@
 -- it ended. The C side (the program's worker loop) calls `run` once per job.
 --
 -- Nothing a handler does goes unnoticed: errors of any kind become text, and
--- `os.exit` ends the worker, whose death counts against the job. A verdict is
--- recorded when its verb is called and sent when the handler has returned. A
--- worker whose standard library a handler has damaged is replaced, and what is
+-- `os.exit` ends the worker, and its death counts against the job. A verdict is
+-- recorded when its verb is called and sent when the handler has returned. A worker is replaced
+-- when a handler has damaged its standard library, and what is
 -- needed to find that out is kept in locals.
 
 local address = require "nightshift.address"
@@ -32,7 +32,7 @@ local function gone()
   return nil, STALE, "STALE"
 end
 
-local ALL = 2 -- go_on of a verdict: nobody has another row before its delay is over
+local ALL = 2 -- go_on of a verdict: no claimant gets another row before its delay is over
 
 --- Is it a row of an adopted table, and no job of our own?
 local function is_row(fields) return fields.lease ~= nil and fields.lease < 0 end
@@ -223,7 +223,7 @@ local function make_run(set, api, backend, standard)
     mutex.release_all()
     current, this._settled = nil, this._settled or "its return"
     backend.own_slots()
-    -- looked at when something went wrong: damage that hurts nobody may stay
+    -- looked at when something went wrong: harmless damage may stay
     return result, v, v and v.kind == "fail" and not is_intact(standard)
   end
 end
@@ -244,7 +244,7 @@ end
 ---@param files string[] handler files and folders
 ---@param api table C functions: touch, cancelled, log, take_id, quota, complain, exit
 ---@param connection table options for nightshift.open
----@param memory integer bytes for jobs whose handler says nothing; 0: no limit
+---@param memory integer bytes for jobs with a handler that says nothing; 0: no limit
 ---@param max_children integer that a run may spawn; 0: the default
 ---@return {names: string[], version: string, files: string}|nil loaded what the host is told: names of the
 ---handlers, version of the scripts, and of what, as JSON

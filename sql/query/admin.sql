@@ -38,7 +38,7 @@ WHERE id = ? FOR UPDATE
 DELETE nightshift_finished FROM nightshift_finished WHERE id = ?
 
 -- name: admin_held
--- Params: job, run. Key: none, leases are few. No locks. A row: somebody has it.
+-- Params: job, run. Key: none, leases are few. No locks. A row: the job is claimed.
 SELECT c.holder FROM (SELECT ? AS id, ? AS run) j JOIN {lease}
 
 -- name: admin_info
@@ -139,6 +139,6 @@ DELETE nightshift_met FROM nightshift_met WHERE on_id = ?
 
 -- name: admin_unschedule
 -- Params: run_at, job. Key: PRIMARY of scheduled; best effort: a
--- row that stays is dropped by whoever claims it.
+-- row that stays is dropped by the next claim that reads it.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_scheduled WHERE run_at = ? AND job_id = ?

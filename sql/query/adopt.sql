@@ -4,14 +4,14 @@
 -- names of columns, the conditions and assignments of a mapping, and a ? for each
 -- of its values; {:marks} are parameters of the call. {zone} sets the time zone in
 -- which DATETIME columns are written, for one statement; {at_once} a lock wait of
--- zero as well, so that a row of somebody else's is 1205. All rows change by the
+-- zero as well, so that a row that another session has locked is 1205. All rows change by the
 -- table's primary key, except in adopt_claim; FORCE INDEX, because the server would
 -- rather take one of the status, which has the key at its end, and locks more there.
 
 -- name: adopt_abandoned
--- Rows that are marked as taken and that nobody has locked, nor is about to: whoever
--- took them is dead. Index: status, without locks; then PRIMARY: locks what is free,
--- waits for nobody.
+-- Rows that are marked as taken and that no session has locked, nor is about to: their claimant is
+-- dead. Index: status, without locks; then PRIMARY: locks what is free,
+-- does not wait for locks.
 {zone}SELECT {id}, {claimed}
 FROM (SELECT {id} FROM {table} t WHERE {taken} AND {settled} LIMIT 1000) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.{key} WHERE {taken} LIMIT 100
@@ -31,7 +31,7 @@ NOT EXISTS(SELECT 1 FROM {table} c WHERE c.{parent_key} = {id} AND c.{key} <> {i
 
 -- name: adopt_claim
 -- The classic. Index: status, then the order; locks the rows it reads; 1205 at once
--- when somebody has locked one.
+-- when one is locked.
 {at_once}UPDATE {table} t SET {claim} WHERE {ready} AND {unheld} ORDER BY {first}{order} LIMIT {:limit}
 
 -- name: adopt_columns
@@ -68,7 +68,7 @@ FROM nightshift_adopted a WHERE tab = ?
   (SELECT COUNT(*) FROM (SELECT 1 FROM {table} t WHERE {dead} LIMIT {:limit}) x)
 
 -- name: adopt_dead
--- Rows that nobody claims any more, with what was the last error. Index: status; PRIMARY
+-- Rows that no claim takes any more, with their last error. Index: status; PRIMARY
 -- of adopted_error. No locks.
 {zone}SELECT {failures}, e.at, e.holder, e.error, {columns}
 FROM {table} t LEFT JOIN nightshift_adopted_error e ON e.tab = {:table} AND e.row_id = {id}
@@ -110,12 +110,12 @@ FROM nightshift_holder
 
 -- name: adopt_ear
 -- Params: the table's ear, by adopt_ear_name; our holder or 0; µs of a slice of the sleep,
--- how many, how many when others have all the ear's named locks; whether other holders are
--- looked at. Takes one of those locks, as a trigger ends the query of whoever has one, and
+-- how many, how many when other sessions have all the ear's named locks; whether other holders are
+-- looked at. Takes one of those locks, as a trigger ends the query of the session that has one, and
 -- sleeps: a wait for the named lock of our own work connection, as in listen_wait. Error
 -- 1317 is a ring, or a holder's death. Slices, because a busy server misses the signal of
 -- a KILL now and then, not its flag. Nothing here opens the adopted table: a KILL that
--- comes while the server reads a table's triggers leaves them broken for everybody.
+-- comes while the server reads a table's triggers leaves them broken for all sessions.
 -- PRIMARY of holder, all: they are few. No locks.
 BEGIN NOT ATOMIC
   DECLARE v_ear VARCHAR(200) {bytes} DEFAULT ?;
@@ -149,7 +149,7 @@ BEGIN NOT ATOMIC
 END
 
 -- name: adopt_ear_asleep
--- Params: a connection, the table's ear. Does it sleep, or have others all the locks?
+-- Params: a connection, the table's ear. Does it sleep, or do other sessions have all the locks?
 SELECT COALESCE(SUM(l.thread = ?), 0) > 0 OR COUNT(l.thread) = 4
 FROM (SELECT IS_USED_LOCK(CONCAT(?, k.n)) AS thread
   FROM JSON_TABLE('[0,1,2,3]', '$[*]' COLUMNS (n INT PATH '$')) k) l
@@ -173,7 +173,7 @@ SELECT CONCAT('nightshift-ear:', {here}, MD5(?), ':'),
 SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED
 
 -- name: adopt_engine
--- Params: table. What keeps its rows; no row: somebody is altering it.
+-- Params: table. What keeps its rows; no row: it is being altered.
 SELECT ENGINE FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?
 
@@ -213,7 +213,7 @@ ORDER BY at LIMIT ?
 
 -- name: adopt_error_put
 -- Params: table, row, holder, attempt, error, attempt. Key: PRIMARY; 1205 at once. The row
--- is ours, so nobody else has anything to say of it. attempt NULL: one more.
+-- is ours, so no other session writes of it. attempt NULL: one more.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 INSERT INTO nightshift_adopted_error (tab, row_id, at, holder, attempt, error)
 VALUES (?, ?, {now}, ?, COALESCE(?, 1), ?)
@@ -229,7 +229,7 @@ EXPLAIN SELECT {id} FROM {table} t WHERE {ready} ORDER BY {order} LIMIT {:limit}
 {at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {fail} WHERE {id} = {:row} AND {ours}
 
 -- name: adopt_free
--- Key: PRIMARY. A row comes back whose claim was {:claimant}'s.
+-- Key: PRIMARY. Gives back a row that {:claimant} had claimed.
 {at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {fail} WHERE {id} = {:row} AND {ours} AND {settled}
 
 -- name: adopt_gate
@@ -241,7 +241,7 @@ DO RELEASE_LOCK(CONCAT('nightshift-gate:', {here}, MD5({:table}), {:row}))
 
 -- name: adopt_grip_add
 -- Params: table, claimant, rows. Key: PRIMARY; the rows themselves are locked by us,
--- so what is there is a claim that somebody has ended by hand.
+-- so an entry that is there belongs to a claim that was ended by hand.
 INSERT INTO nightshift_grip (tab, row_id, claimant, since)
 SELECT ?, l.id, ?, {now} FROM JSON_TABLE(?, {ids}) l
 ON DUPLICATE KEY UPDATE claimant = VALUES(claimant), since = VALUES(since)
@@ -262,7 +262,7 @@ WHERE tab = ? AND row_id = ? AND claimant = ?
     WHERE {id} = {:row} AND {gripped})
 
 -- name: adopt_grips
--- Params: table. Key: PRIMARY. No locks. Those whose claimant is no holder any more.
+-- Params: table. Key: PRIMARY. No locks. Rows claimed by a holder that is gone.
 SELECT g.row_id, g.claimant FROM nightshift_grip g
 LEFT JOIN nightshift_holder h ON h.dead IS NULL
   AND h.id = CAST(CONV(SUBSTRING_INDEX(SUBSTRING_INDEX(g.claimant, ':', 2), ':', -1), 36, 10) AS UNSIGNED)
@@ -316,7 +316,7 @@ ON DUPLICATE KEY UPDATE
   claimant = VALUES(claimant), touched = VALUES(touched)
 
 -- name: adopt_orphans
--- Rows whose claimant is no holder any more. Index: status; PRIMARY of holder. No
+-- Rows claimed by a holder that is gone. Index: status; PRIMARY of holder. No
 -- locks.
 {zone}SELECT {id}, {claimant}, {claimed} FROM {table} t
 LEFT JOIN nightshift_holder h ON h.dead IS NULL
@@ -324,7 +324,7 @@ LEFT JOIN nightshift_holder h ON h.dead IS NULL
 WHERE {taken} AND {claimant} LIKE 'ns:%' AND h.id IS NULL LIMIT 1000
 
 -- name: adopt_overdue
--- Index: status. No locks. Rows that were claimed too long ago, by anybody.
+-- Index: status. No locks. Rows that were claimed too long ago, by any program.
 {zone}SELECT {id}, {claimant}, {claimed} FROM {table} t WHERE {taken} AND {overdue} LIMIT 1000
 
 -- name: adopt_parent
@@ -333,8 +333,8 @@ WHERE {taken} AND {claimant} LIKE 'ns:%' AND h.id IS NULL LIMIT 1000
 
 -- name: adopt_pick
 -- Rows to take. Index: status, then the order, without locks, because a sort would
--- lock all it reads; then PRIMARY, in that order: locks the rows it takes, waits for
--- nobody.
+-- lock all it reads; then PRIMARY, in that order: locks the rows it takes, does not
+-- wait for locks.
 {zone}SELECT {id}
 FROM (SELECT {id} FROM {table} t
   WHERE {ready} AND {unheld}
@@ -361,9 +361,9 @@ FROM JSON_TABLE({:rows}, {ids}) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id
 
 -- name: adopt_prune_pick
--- Ended rows behind {:row} that are old enough and nobody's parent. Key: PRIMARY, in its
+-- Ended rows behind {:row} that are old enough and have no children. Key: PRIMARY, in its
 -- order and without locks, so that nothing is sorted and what was deleted is not read
--- again; then PRIMARY: locks the rows it takes, waits for nobody.
+-- again; then PRIMARY: locks the rows it takes, does not wait for locks.
 {zone}SELECT {id}
 FROM (SELECT {id} FROM {table} t FORCE INDEX (PRIMARY)
   WHERE {prunable} AND {old} AND {childless} AND {id} > {:row} ORDER BY {id} LIMIT {:limit}) l
@@ -386,13 +386,13 @@ STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id WHERE {ours}
 {at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {release} WHERE {id} = {:row} AND {ours}
 
 -- name: adopt_relock
--- Key: PRIMARY; waits for nobody. The row that was marked as taken a moment ago.
+-- Key: PRIMARY; does not wait for locks. The row that was marked as taken a moment ago.
 {zone}SELECT {columns} FROM {table} t FORCE INDEX (PRIMARY) WHERE {id} = {:row} AND {mine}
 FOR UPDATE SKIP LOCKED
 
 -- name: adopt_reserve
--- Params: next, table, next as it was. Key: PRIMARY; 1205 at once when somebody is
--- doing the same. A share of the rate; no row: somebody was faster.
+-- Params: next, table, next as it was. Key: PRIMARY; 1205 at once when another session is doing the
+-- same. A share of the rate; no row: another session was faster.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 UPDATE nightshift_adopted SET next_at = ? WHERE tab = ? AND next_at = ?
 
@@ -401,7 +401,7 @@ UPDATE nightshift_adopted SET next_at = ? WHERE tab = ? AND next_at = ?
 {at_once}UPDATE {table} t FORCE INDEX (PRIMARY) SET {redrive} WHERE {id} = {:row} AND {dead}
 
 -- name: adopt_ring
--- Part of the triggers: ends the query of whoever has one of the ear's named locks.
+-- Part of the triggers: ends the query of each session that has one of the ear's named locks.
 FOR v_n IN 0..3 DO
   SET v_thread = IS_USED_LOCK(CONCAT('{ear}', v_n));
   IF v_thread IS NOT NULL THEN
@@ -410,7 +410,7 @@ FOR v_n IN 0..3 DO
 END FOR
 
 -- name: adopt_running
--- Part of {running}: rows that somebody has. Index: status.
+-- Part of {running}: rows that are marked as taken. Index: status.
 SELECT 1 FROM {table} t WHERE {taken}
 
 -- name: adopt_running_shown
@@ -431,7 +431,7 @@ FROM (SELECT {id} FROM {table} t
   LIMIT {:page}) l
 
 -- name: adopt_settled
--- Part of the looks at rows that are locked by whoever has them: nobody is between the
+-- Part of the looks at rows that are locked by their claimant: no session is between the
 -- mark and the lock of this one.
 IS_FREE_LOCK(CONCAT('nightshift-step:', {here}, MD5({:table}), {id}))
 
@@ -441,15 +441,15 @@ SELECT CASE WHEN {finished} THEN 'done' WHEN {dead} THEN 'dead' ELSE 'live' END
 FROM {table} t FORCE INDEX (PRIMARY) WHERE {id} = {:row}
 
 -- name: adopt_step
--- A named lock, which nobody else asks for: we are between the mark and the lock.
+-- A named lock, which no other session asks for: we are between the mark and the lock.
 DO GET_LOCK(CONCAT('nightshift-step:', {here}, MD5({:table}), {:row}), 0)
 
 -- name: adopt_step_end
 DO RELEASE_LOCK(CONCAT('nightshift-step:', {here}, MD5({:table}), {:row}))
 
 -- name: adopt_stirs
--- When whoever is to be rung has fallen asleep: is there a row to claim, if only for
--- whoever has not committed it yet? At READ UNCOMMITTED; index: status. No locks.
+-- Once the sleeper to be rung is asleep: is there a row to claim, even one that is not committed
+-- yet? At READ UNCOMMITTED; index: status. No locks.
 {zone}SELECT EXISTS(SELECT 1 FROM {table} t WHERE {ready})
 
 -- name: adopt_take
@@ -472,8 +472,8 @@ SET STATEMENT lock_wait_timeout=1 FOR DROP TRIGGER IF EXISTS {trigger_insert}
 SET STATEMENT lock_wait_timeout=1 FOR DROP TRIGGER IF EXISTS {trigger_update}
 
 -- name: adopt_trigger_insert
--- Rings those who sleep for want of a row. It reads no table, so it takes no lock, of
--- nightshift's tables or others; whoever rings gets no error of it.
+-- Rings those who sleep for want of a row. It reads no table, so it takes no lock, of nightshift's
+-- tables or of the application's; the writer gets no error of it.
 SET STATEMENT lock_wait_timeout=1 FOR CREATE OR REPLACE TRIGGER {trigger_insert} AFTER INSERT ON {table} FOR EACH ROW
 BEGIN {mark}
   DECLARE v_thread BIGINT;
@@ -484,8 +484,8 @@ BEGIN {mark}
 END
 
 -- name: adopt_trigger_update
--- The same for a row that is open again, or sooner, or whose children need not wait
--- any more.
+-- The same for a row that is open again, or sooner, or for a parent that its children need not wait
+-- for any more.
 SET STATEMENT lock_wait_timeout=1 FOR CREATE OR REPLACE TRIGGER {trigger_update} AFTER UPDATE ON {table} FOR EACH ROW
 BEGIN {mark}
   DECLARE v_thread BIGINT;
@@ -497,7 +497,7 @@ END
 
 -- name: adopt_triggers
 -- Params: their prefix, twice, table. Of ours: the text, and whether it ends our queries by
--- the rights of its definer. Whoever has no TRIGGER right on the table sees none.
+-- the rights of its definer. An account without the TRIGGER right on the table sees none.
 SELECT ACTION_STATEMENT, BINARY LEFT(DEFINER, CHAR_LENGTH(DEFINER)
     - CHAR_LENGTH(SUBSTRING_INDEX(DEFINER, '@', -1)) - 1)
   = LEFT(USER(), CHAR_LENGTH(USER()) - CHAR_LENGTH(SUBSTRING_INDEX(USER(), '@', -1)) - 1)
@@ -506,9 +506,9 @@ WHERE TRIGGER_SCHEMA = DATABASE() AND LEFT(TRIGGER_NAME, CHAR_LENGTH(?)) = ?
   AND EVENT_OBJECT_TABLE = ?
 
 -- name: adopt_turn
--- Params: table, twice, the turn we had last. Four times a second somebody looks for
--- all who claim from a table: whoever has the named lock of that quarter, which nobody
--- asks for later, so it may be kept as long as one likes.
+-- Params: table, twice, the turn we had last. Four times a second one claimant looks for all
+-- claimants of a table: the one with the named lock of that quarter. No session asks for that lock
+-- later, so it may be kept as long as one likes.
 SELECT turn, GET_LOCK(CONCAT('nightshift-turn:', {here}, MD5(?), turn), 0) AS ours,
   RELEASE_LOCK(CONCAT('nightshift-turn:', {here}, MD5(?), ?)) AS last
 FROM (SELECT FLOOR(UNIX_TIMESTAMP(NOW(6)) * 4) AS turn) n

@@ -14,7 +14,7 @@ ON DUPLICATE KEY UPDATE n = n + VALUES(n), last = VALUES(last)
 
 -- name: audit_due
 -- Params: run_at, job, run. Key: PRIMARY of scheduled and of job; 1205 at once when
--- somebody holds the row. One of no job that is due then.
+-- the row is locked. One of no job that is due then.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_scheduled WHERE run_at = ? AND job_id = ? AND run = ?
   AND NOT EXISTS(SELECT 1 FROM nightshift_job j WHERE j.id = nightshift_scheduled.job_id
@@ -37,7 +37,7 @@ SELECT CAST(value AS SIGNED) FROM nightshift_meta WHERE name = 'mend_every'
 
 -- name: audit_job
 -- Params: runs more, unmet, unmet, whether its pause goes, whether it is due now, job.
--- Key: PRIMARY of job, locked by audit_lock. Who waits for nobody any more is not parked.
+-- Key: PRIMARY of job, locked by audit_lock. A job without a wait is not parked.
 UPDATE nightshift_job SET run = run + ?, unmet = ?,
   waits = IF(? = 0 AND waits IN ('fail', 'continue'), NULL, waits),
   paused = IF(?, NULL, paused), due = IF(?, {now}, due) WHERE id = ?
@@ -55,7 +55,7 @@ WHERE j.id > ? ORDER BY j.id LIMIT ?
 
 -- name: audit_key
 -- Params: queue, key, job. Key: PRIMARY of unique_key and of job; 1205 at once when
--- somebody holds the row. A key whose job is gone.
+-- the row is locked. A key of a job that is gone.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_unique_key WHERE queue_id = ? AND ukey = ? AND job_id = ?
   AND NOT EXISTS(SELECT 1 FROM nightshift_job j
@@ -85,8 +85,8 @@ LEFT JOIN JSON_TABLE(l.jobs, {tokens}) c
 ORDER BY l.id
 
 -- name: audit_lock
--- Params: [[id,run],…]. Key: PRIMARY of job, one row at a time; locks them, around those
--- that somebody holds. And of pause, signal and scheduled. As audit_jobs.
+-- Params: [[id,run],…]. Key: PRIMARY of job, one row at a time; locks them, without those
+-- already locked. And of pause, signal and scheduled. As audit_jobs.
 SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.rank, j.unmet, j.due, {now} AS now,
   j.paused IS NOT NULL,
   COALESCE(j.paused, 0) > 0
@@ -126,7 +126,7 @@ WHERE job_id IN (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: audit_row
 -- Params: queue, rank, ready_at, job, run. Key: PRIMARY of ready and of job; 1205 at once
--- when somebody holds the row. One of no job, or of a run of before.
+-- when the row is locked. One of no job, or of a run of before.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_ready WHERE queue_id = ? AND rank = ? AND ready_at = ? AND job_id = ?
   AND run = ? AND NOT EXISTS(SELECT 1 FROM nightshift_job j
@@ -143,7 +143,7 @@ ORDER BY s.run_at, s.job_id LIMIT ?
 
 -- name: audit_signal
 -- Params: job, name. Key: PRIMARY of signal, of job and of finished; 1205 at once when
--- somebody holds the row. One that was sent to a job that left no history.
+-- the row is locked. One that was sent to a job that left no history.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_signal WHERE job_id = ? AND name = ?
   AND NOT EXISTS(SELECT 1 FROM nightshift_job j WHERE j.id = nightshift_signal.job_id)
@@ -168,7 +168,7 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run AND
 
 -- name: audit_twice
 -- Params: queue, rank, ready_at, job, run. Key: PRIMARY of ready; all leases, they are
--- few. 1205 at once when somebody holds a row. One of a claim that stands.
+-- few. 1205 at once when a row is locked. One of a claim that stands.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_ready WHERE queue_id = ? AND rank = ? AND ready_at = ? AND job_id = ?
   AND run = ? AND EXISTS(SELECT 1 FROM nightshift_lease l

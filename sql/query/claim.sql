@@ -6,7 +6,7 @@
 
 -- name: claim_above
 -- Params: queue, rank. The lane before this one: its last row, which is its
--- sentinel or a row that nobody has claimed yet; so no deleted rows are read.
+-- sentinel or a row that is not claimed yet; so no deleted rows are read.
 -- Key: PRIMARY, backwards, one row; no locks. In brackets, as claim/sweep.c makes
 -- one statement of several.
 (SELECT rank FROM nightshift_ready WHERE queue_id = ? AND rank < ?
@@ -26,7 +26,7 @@ DO RELEASE_LOCK(CONCAT('nightshift-gate:', {here}, ':', ?, ':', ?))
 
 -- name: claim_alone
 -- Params: queue, rank, ready_at, job. Key: PRIMARY, one row; 1205 at once when
--- somebody holds it.
+-- it is locked.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_ready
 WHERE queue_id = ? AND rank = ? AND ready_at = ? AND job_id = ?
@@ -40,8 +40,8 @@ VALUES (?, ?, ?, ?, ?, ?, TRUE)
 
 -- name: claim_below
 -- Params: queue, rank, from and to per lane, limit. As claim_late, for a claim of some
--- names among many rows of others: those are read without locks, and locks are asked
--- for one row at a time, around rows that somebody holds.
+-- names among many rows of other names: the rows are read without locks, and locks are asked
+-- for one row at a time, skipping locked rows.
 SET STATEMENT max_statement_time=0.003 FOR
 SELECT rank, ready_at FROM nightshift_ready v
 WHERE queue_id = ? AND (/*lanes*/)
@@ -76,7 +76,7 @@ INSERT INTO nightshift_expiry (lease, expires) VALUES (?, {now} + ?)
 -- name: claim_fast
 -- Params: queue, rank, floor and end per lane, limit. Key: PRIMARY, a range per
 -- lane that ends before its sentinel. Locks the rows it takes; 1205 at once
--- when somebody holds one of them.
+-- when one of them is locked.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_ready
 WHERE queue_id = ? AND (/*lanes*/)
@@ -84,8 +84,8 @@ ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
 RETURNING rank, ready_at, job_id, run, alone, kind
 
 -- name: claim_firsts
--- Params: [queue,…]. The first row of each of many queues, locked, but for those that
--- somebody holds; they are then dropped by key. Key: PRIMARY of ready, per queue up to its
+-- Params: [queue,…]. The first row of each of many queues, locked, skipping those that are locked
+-- already; they are then dropped by key. Key: PRIMARY of ready, per queue up to its
 -- first row without locks, and that row by its key.
 SELECT STRAIGHT_JOIN r.rank, r.ready_at, r.job_id, r.run, r.alone, r.kind, r.queue_id
 FROM (SELECT v.id, (SELECT JSON_ARRAY(f.rank, f.ready_at, f.job_id)
@@ -146,7 +146,7 @@ UNION ALL
 
 -- name: claim_promote
 -- Params: from, up to, limit. Key: PRIMARY of scheduled; 1205 at once when
--- somebody holds one of the rows.
+-- one of the rows is locked.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_scheduled
 WHERE run_at >= ? AND run_at < ? AND run_at <= {now}
@@ -163,7 +163,7 @@ SELECT run_at, {now} FROM nightshift_scheduled WHERE run_at >= ?
 ORDER BY run_at, job_id LIMIT 1
 
 -- name: claim_promote_skip
--- Params: from, up to, limit. As claim_promote, around what others hold.
+-- Params: from, up to, limit. As claim_promote, skipping rows that are locked.
 SELECT run_at, job_id, queue_id, rank, run, kind FROM nightshift_scheduled
 WHERE run_at >= ? AND run_at < ? AND run_at <= {now}
 ORDER BY run_at, job_id LIMIT ?
@@ -171,8 +171,8 @@ FOR UPDATE SKIP LOCKED
 
 -- name: claim_read
 -- Params: [[id,run],…]. Key: PRIMARY of job, one row at a time in the order of
--- the list; no locks. A row that is missing here was cancelled or moved. Who has
--- waited for a signal, and nobody else, has it looked up: PRIMARY of signal, by the
+-- the list; no locks. A row that is missing here was cancelled or moved. A signal is looked up only
+-- for a job that has waited for one: PRIMARY of signal, by the
 -- name and by none.
 SELECT STRAIGHT_JOIN {job_columns},
   IF(j.awaits IS NULL, NULL, (SELECT s.value {signal})) AS heard,
@@ -184,8 +184,8 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = v.run
 -- Params: [[id,run],…]. As claim_read, but of what is committed and not of what the
 -- snapshot shows: for jobs that were not brought, or had been woken and have no
 -- signal. The server lets a locking read see a commit a moment before a snapshot
--- does, so a claim may have met a ready row whose job is not to be seen yet. Keys: as
--- claim_read; locks the rows, around those that somebody holds; a shared lock could
+-- does, so a claim may have met a ready row of a job that its snapshot does not show yet. Keys: as
+-- claim_read; locks the rows, skipping locked rows; a shared lock could
 -- become one on the gap before its row, where pushes would wait.
 SELECT STRAIGHT_JOIN {job_columns},
   IF(j.awaits IS NULL, NULL, (SELECT s.value {signal} FOR UPDATE SKIP LOCKED)) AS heard,
@@ -208,8 +208,8 @@ INSERT IGNORE INTO nightshift_ready (queue_id, rank, ready_at, job_id, run)
 VALUES (?, ?, {end}, 0, 0)
 
 -- name: claim_skip
--- Params: queue, rank, floor and end per lane, limit. As claim_fast, around what
--- others hold; the rows are then dropped by key.
+-- Params: queue, rank, floor and end per lane, limit. As claim_fast, skipping rows that are locked;
+-- the rows are then dropped by key.
 SELECT rank, ready_at, job_id, run, alone, kind FROM nightshift_ready
 WHERE queue_id = ? AND (/*lanes*/)
 ORDER BY queue_id, rank, ready_at, job_id LIMIT ?
@@ -225,7 +225,7 @@ FOR UPDATE SKIP LOCKED
 
 -- name: claim_skip_soon
 -- Params: queue, rank, floor and end per lane, limit. As claim_skip, of a claimer that
--- feels alone: cut (1969, see claim/turns.c) where others hold very many rows.
+-- feels alone: cut (1969, see claim/turns.c) where other sessions hold very many rows.
 SET STATEMENT max_statement_time=0.02 FOR
 SELECT rank, ready_at, job_id, run, alone, kind FROM nightshift_ready
 WHERE queue_id = ? AND (/*lanes*/)
@@ -248,8 +248,8 @@ WHERE j.id BETWEEN ? AND ? AND j.run = ? ORDER BY j.id
 
 -- name: claim_upcoming
 -- Params: from, microseconds from now, limit. Jobs that come due in that time and that a
--- claim would take: of its queues and kinds, which are filled in. A row whose job is gone or
--- has another run is left out. Key: PRIMARY of scheduled, a range; of job and queue, for
+-- claim would take: of its queues and kinds, which are filled in. A row of a job that is gone, or
+-- that has another run, is left out. Key: PRIMARY of scheduled, a range; of job and queue, for
 -- rows that match. No locks.
 SELECT s.run_at AS upcoming, {now} AS now, j.name, q.name AS queue
 FROM nightshift_scheduled s FORCE INDEX (PRIMARY)

@@ -19,8 +19,8 @@ CALL nightshift_ring()
 CALL nightshift_signal(NULL, NULL, NULL)
 
 -- name: doctor_drained
--- Rows of adopted tables whose drain is over, and that have not arrived. Index: PRIMARY
--- of holder; the others are few.
+-- Rows of adopted tables that have not arrived although their drain is over. Index: PRIMARY
+-- of holder; the other tables are small.
 SELECT d.tab, COUNT(*) AS n FROM nightshift_drained d
 LEFT JOIN nightshift_holder h ON h.id = d.holder AND h.dead IS NULL
 WHERE h.id IS NULL OR IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id))
@@ -73,7 +73,7 @@ SELECT thread FROM nightshift_listener LIMIT 0
 SELECT CAST(COALESCE(SUM(n), 0) AS SIGNED) AS n FROM nightshift_mended
 
 -- name: doctor_orphans
--- Claimed batches whose holder is not known. Index: PRIMARY of holder.
+-- Claimed batches of holders that are not known. Index: PRIMARY of holder.
 SELECT COUNT(*) AS n FROM nightshift_lease l
 LEFT JOIN nightshift_holder h ON h.id = l.holder
 WHERE h.id IS NULL
@@ -160,10 +160,10 @@ SHOW SESSION VARIABLES WHERE Variable_name IN ('innodb_lock_wait_timeout',
   'sql_mode', 'time_zone', 'transaction_isolation', 'tx_isolation')
 
 -- name: doctor_write
--- A row of no job, written and deleted in one transaction, whose commit has to reach the
--- disk all the same. On a session of its own, which whoever asks ends when this takes too
--- long; so it waits for locks without a limit of its own. Key: PRIMARY, a row that nobody
--- else asks for.
+-- A row of no job, written and deleted in one transaction, with a commit that has to reach the
+-- disk all the same. On a session of its own, which the caller ends when this takes too long;
+-- so it waits for locks without a limit of its own. Key: PRIMARY, a row that no other session
+-- asks for.
 BEGIN NOT ATOMIC
   SET SESSION lock_wait_timeout = 3600;
   START TRANSACTION;

@@ -10,8 +10,8 @@
 SELECT {fate}, COUNT(*) FROM {table} t GROUP BY 1
 
 -- name: drain_delete
--- Keys: PRIMARY of both; 1205 at once when somebody has locked one of the rows. Their
--- marks are locked in share mode: whoever drops one waits, and sees what became of it.
+-- Keys: PRIMARY of both; 1205 at once when one of the rows is locked. Their
+-- marks are locked in share mode: a session that drops one waits, and sees what became of it.
 {at_once}DELETE t FROM JSON_TABLE({:rows}, '$[*]'
   COLUMNS (id BIGINT PATH '$[0]', job BIGINT PATH '$[1]')) l
 STRAIGHT_JOIN nightshift_drained d FORCE INDEX (PRIMARY)
@@ -19,7 +19,7 @@ STRAIGHT_JOIN nightshift_drained d FORCE INDEX (PRIMARY)
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id WHERE {print} <=> d.print
 
 -- name: drain_doubt
--- Params: rows, table. Key: PRIMARY. Nobody knows whether the row that is there is
+-- Params: rows, table. Key: PRIMARY. It is not known whether the row that is there is
 -- this one, changed, or another that has its id again: so this one is kept, and not run.
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', job BIGINT PATH '$[1]')) l
 STRAIGHT_JOIN nightshift_drained d FORCE INDEX (PRIMARY)
@@ -27,7 +27,7 @@ STRAIGHT_JOIN nightshift_drained d FORCE INDEX (PRIMARY)
 SET d.outcome = 'cancelled', d.ended = {now}
 
 -- name: drain_free
--- Key: PRIMARY; locks those of the rows that nobody has locked.
+-- Key: PRIMARY; locks those of the rows that are not locked.
 SELECT {id} FROM JSON_TABLE({:rows}, '$[*]' COLUMNS (id BIGINT PATH '$[0]')) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id
 FOR UPDATE SKIP LOCKED
@@ -61,8 +61,8 @@ LEFT JOIN nightshift_adopted_error e FORCE INDEX (PRIMARY)
   ON e.tab = d.tab AND e.row_id = d.row_id AND d.outcome = 'dead'
 
 -- name: drain_hold
--- Params: rows, table. Key: PRIMARY; locks the marks that there still are. Whoever has
--- one decides about its row.
+-- Params: rows, table. Key: PRIMARY; locks the marks that there still are. The session that has one
+-- decides about its row.
 SELECT STRAIGHT_JOIN d.row_id
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', job BIGINT PATH '$[1]')) l
 JOIN nightshift_drained d FORCE INDEX (PRIMARY)
@@ -84,7 +84,7 @@ JOIN nightshift_drained d FORCE INDEX (PRIMARY)
 
 -- name: drain_left
 -- Params: table, first row, our holder. Key: PRIMARY; PRIMARY of holder. No locks.
--- Marks whose drain is over: its holder is none any more, or is who asks.
+-- Marks of a drain that is over: its holder is none any more, or is who asks.
 SELECT d.row_id, d.job_id, d.outcome IS NULL
 FROM nightshift_drained d FORCE INDEX (PRIMARY)
 LEFT JOIN nightshift_holder h ON h.id = d.holder AND h.dead IS NULL

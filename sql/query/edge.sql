@@ -1,5 +1,5 @@
 -- Statements about who waits for whom, about the jobs that waited for one that has ended
--- (depend_…), none of which waits for a lock of somebody else, and about signals to jobs.
+-- (depend_…), none of which waits for the lock of another session, and about signals to jobs.
 -- Sorted by name.
 
 -- name: depend_cut
@@ -16,7 +16,7 @@ DELETE FROM nightshift_edge WHERE on_id = ? AND job_id = ?
 
 -- name: depend_dangling
 -- Params: a target, rows. Keys: PRIMARY of edge, the next targets; PRIMARY of job,
--- met and finished. Which of them are no jobs, though nobody is to resolve them.
+-- met and finished. Which of them are no jobs, though there is nothing to resolve.
 SELECT e.on_id, j.id IS NULL AND m.on_id IS NULL AS dangles,
   COALESCE(f.outcome <> 'done', TRUE) AS failed
 FROM (SELECT DISTINCT on_id FROM nightshift_edge WHERE on_id > ? ORDER BY on_id LIMIT ?) e
@@ -26,20 +26,20 @@ LEFT JOIN nightshift_finished f ON f.id = e.on_id
 
 -- name: depend_edges
 -- Params: [id,…] of jobs that have ended. Key: PRIMARY of edge by on_id. No
--- locks: whoever writes an edge has locked its target before.
+-- locks: the writer of an edge has locked its target before.
 SELECT STRAIGHT_JOIN e.on_id, e.job_id
 FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_edge e FORCE INDEX (PRIMARY) ON e.on_id = v.id
 
 -- name: depend_edges_between
 -- Params: first target, last target, rows. Key: PRIMARY of edge, a range. The same of
--- ids that stand close together, with what others between them have. No locks.
+-- ids that stand close together, with the edges of other ids between them. No locks.
 SELECT on_id, job_id FROM nightshift_edge FORCE INDEX (PRIMARY)
 WHERE on_id BETWEEN ? AND ? LIMIT ?
 
 -- name: depend_lock
 -- Params: [id,…] of jobs that wait. Key: PRIMARY of job, one row at a time;
--- locks them, around those that somebody holds.
+-- locks them, skipping locked rows.
 SELECT STRAIGHT_JOIN j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, j.on_fail,
   j.ukey, {now} AS now, j.waits, CRC32(j.name) AS kind
 FROM JSON_TABLE(?, {ids}) v
@@ -48,23 +48,23 @@ FOR UPDATE SKIP LOCKED
 
 -- name: depend_met
 -- Params: [[how many edges were met,job],…], each job once. Key: PRIMARY of job, one
--- row at a time, locked by depend_lock. Who waits for nobody any more is not parked.
+-- row at a time, locked by depend_lock. A job without a wait is not parked.
 -- A third of the time of an array-bound update. The order of the assignments does not
 -- matter: all values are taken before the row changes, or waits is first. A count that
--- is too low must not stop everybody who comes with its last edges.
+-- is too low must not stop each caller that comes with its last edges.
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (met INT UNSIGNED PATH '$[0]', id BIGINT PATH '$[1]')) v
 STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 SET j.waits = IF(j.unmet <= v.met, NULL, j.waits), j.unmet = j.unmet - LEAST(j.unmet, v.met)
 
 -- name: depend_pending
 -- Params: target to begin behind, rows. Key: PRIMARY of met; locks what it finds,
--- around what others are resolving.
+-- skipping edges that are being resolved.
 SELECT on_id, failed FROM nightshift_met FORCE INDEX (PRIMARY)
 WHERE on_id > ? ORDER BY on_id LIMIT ? FOR UPDATE SKIP LOCKED
 
 -- name: depend_pending_add
 -- Params: failed, [id,…] of jobs that have ended. Keys: PRIMARY of edge and of
--- met. Those of them that somebody waits for are left to be resolved.
+-- met. Those of them with dependents are left to be resolved.
 INSERT IGNORE INTO nightshift_met (on_id, failed)
 SELECT STRAIGHT_JOIN DISTINCT v.id, ?
 FROM JSON_TABLE(?, {ids}) v
@@ -80,8 +80,7 @@ DELETE m FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_met m FORCE INDEX (PRIMARY) ON m.on_id = v.id
 
 -- name: depend_there
--- Params: [id,…]. Key: PRIMARY of job; no locks. Tells a job that somebody
--- holds from one that is gone.
+-- Params: [id,…]. Key: PRIMARY of job; no locks. Tells a locked job from one that is gone.
 SELECT STRAIGHT_JOIN j.id FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 
@@ -117,7 +116,7 @@ WHERE f.outcome <> 'done' AND f.finished_at >= l.claimed
 
 -- name: edge_children_lock
 -- Params: [id,…] of parents. Keys: as edge_children. Shared locks on the children that
--- live, around those that somebody is ending.
+-- live, skipping those that are being ended.
 SELECT STRAIGHT_JOIN c.parent, j.id
 FROM JSON_TABLE(?, {ids}) v
 JOIN nightshift_child c FORCE INDEX (PRIMARY) ON c.parent = v.id
@@ -137,11 +136,11 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = up.id AND j.parent = ?
 
 -- name: edge_circle_turn
 -- Key: PRIMARY of meta, a row that always is there; locked until the commit,
--- unless somebody has it. Whoever may close a circle takes turns by it.
+-- unless it is taken. Writers of edges that may close a circle take turns by it.
 SELECT name FROM nightshift_meta WHERE name = 'schema' FOR UPDATE SKIP LOCKED
 
 -- name: edge_circle_wait
--- Key: as edge_circle_turn; waits for whoever has it.
+-- Key: as edge_circle_turn; waits for its owner.
 SELECT name FROM nightshift_meta WHERE name = 'schema' FOR UPDATE
 
 -- name: edge_count
@@ -154,8 +153,8 @@ WHERE p.id = ? AND o.id IS NULL
 
 -- name: edge_counts
 -- Params: [id,…] of parents. Keys: PRIMARY of edge, a range each; of child, a range
--- each; and of job. How many children wait for it; how many live; does anybody wait
--- for it; and a live child of it for something? No locks: what somebody holds counts.
+-- each; and of job. How many children wait for it; how many live; does a job wait for it;
+-- and a live child of it for something? No locks: locked rows count.
 SELECT v.id,
   (SELECT STRAIGHT_JOIN COUNT(*) FROM nightshift_edge e FORCE INDEX (PRIMARY)
    JOIN nightshift_job h FORCE INDEX (PRIMARY) ON h.id = e.job_id AND h.parent = e.on_id
@@ -171,7 +170,7 @@ FROM JSON_TABLE(?, {ids}) v
 -- name: edge_dependents
 -- Params: [id,…] of parents, locked. Keys: PRIMARY of child and of edge, one row of
 -- each; EXISTS would be turned into a scan of a table that was small. Those that have
--- children, or somebody who waits for them. No locks.
+-- children, or dependents. No locks.
 SELECT v.id FROM JSON_TABLE(?, {ids}) v
 WHERE (SELECT 1 FROM nightshift_child c FORCE INDEX (PRIMARY) WHERE c.parent = v.id LIMIT 1) = 1
   OR (SELECT 1 FROM nightshift_edge e FORCE INDEX (PRIMARY) WHERE e.on_id = v.id LIMIT 1) = 1
@@ -196,7 +195,7 @@ ORDER BY v.n
 
 -- name: edge_held
 -- Params: [id,…] of parents. Keys: PRIMARY of edge, a range each, and of job. The
--- children that wait for their parent; locks them, around those that somebody holds.
+-- children that wait for their parent; locks them, skipping locked rows.
 SELECT STRAIGHT_JOIN e.on_id, j.id, j.queue_id, j.rank, j.run, j.unmet, j.due, {now} AS now,
   CRC32(j.name) AS kind
 FROM JSON_TABLE(?, {ids}) v
@@ -205,12 +204,11 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = e.job_id AND j.parent = e.
 FOR UPDATE SKIP LOCKED
 
 -- name: edge_lock
--- Params: job. Key: PRIMARY; a shared lock on its row, which waits for whoever
--- is ending it.
+-- Params: job. Key: PRIMARY; a shared lock on its row, which waits for a session that is ending it.
 SELECT id FROM nightshift_job WHERE id = ? LOCK IN SHARE MODE
 
 -- name: edge_lock_free
--- Params: job. Key: PRIMARY; the same lock, if nobody holds the row.
+-- Params: job. Key: PRIMARY; the same lock, if the row is not locked.
 SELECT id FROM nightshift_job WHERE id = ? LOCK IN SHARE MODE SKIP LOCKED
 
 -- name: edge_more

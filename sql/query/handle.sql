@@ -8,7 +8,7 @@ WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < ?)
 SELECT NEXT VALUE FOR nightshift_id FROM n
 
 -- name: handle_open
--- Is a transaction open in this session? What becomes of one whose COMMIT was refused.
+-- Is a transaction open in this session? What becomes of a transaction when its COMMIT was refused.
 SELECT @@in_transaction
 
 -- name: handle_schema
@@ -21,7 +21,7 @@ SELECT CAST(VARIABLE_VALUE AS UNSIGNED) FROM information_schema.GLOBAL_STATUS
 WHERE VARIABLE_NAME = 'UPTIME'
 
 -- name: holder_absolve
--- Params: job, run. Key: PRIMARY of job; waits for nobody. The run was lost to a
+-- Params: job, run. Key: PRIMARY of job; does not wait for locks. The run was lost to a
 -- holder that lives: the job did not kill it. Above NS_LOST_TOGETHER the loss was
 -- counted as a crash.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
@@ -57,7 +57,7 @@ DELETE FROM nightshift_holder WHERE id = ?
 SELECT GET_LOCK(CONCAT('nightshift:', {here}, ':', ?), ?)
 
 -- name: holder_locks
--- Whether named locks serve: not where somebody has written so into meta.
+-- Whether named locks serve: not where an operator has written so into meta.
 SELECT NOT EXISTS(SELECT 1 FROM nightshift_meta
     WHERE name = 'named_locks' AND value = 'off')
 
@@ -73,7 +73,7 @@ SELECT cycle FROM nightshift_holder WHERE id = ?
 
 -- name: holder_owes
 -- Locks: none. Tells of verdicts that wait: report_owed reads it among the processes. It is
--- sent as text, for of a prepared one nobody sees the parameters; '(verdicts)' is numbers.
+-- sent as text, for a prepared one does not show its parameters; '(verdicts)' is numbers.
 DO SLEEP(1) /* nightshift owes (verdicts) */
 
 -- name: holder_resume

@@ -8,8 +8,8 @@ CALL nightshift_listen(?, ?)
 -- Part of listen_wait. Params: newest known queue, paused ones ([id,…]), our holder. 2:
 -- something is ready, a queue is new or is paused no more; 4: a notice; 0: nothing. In the
 -- place of the mark (near) is TRUE, or where in its lanes to begin, past deleted rows. Key: PRIMARY of ready, up to the first row of
--- each queue that nobody is about to claim: what is committed is found without locks, and
--- asked for one row at a time with them, around rows that somebody holds. A locking read
+-- each queue that no session is about to claim: what is committed is found without locks, and
+-- asked for one row at a time with them, skipping locked rows. A locking read
 -- that went through deleted rows itself would lock those, too, and when purge removes one
 -- just then its lock is one on the gap, where pushes wait.
 SELECT CASE
@@ -52,10 +52,10 @@ CALL nightshift_ring()
 -- at once, another's with the slice. Ends with error 45000 + the number of a look, or + 3
 -- when a holder's lock is free, and without one when time is up. The neighbour's lock that
 -- the wait came to own is released by the expression that waited for it, so neither a KILL
--- nor a client that is stopped comes in between: a dead holder's lock is nobody's.
+-- nor a client that is stopped comes in between: a dead holder's lock has no owner.
 -- A statement of several, each of which lets go of what it has locked:
 -- a lock of a look that lasted as long as the sleep would, when purge removes its row,
--- become one on the gap, and nobody could push there. The list of queue ids goes where the
+-- become one on the gap, and no push could write there. The list of queue ids goes where the
 -- marks (queues) are: into a comment for people who read the process list, and into ranges.
 BEGIN NOT ATOMIC /* nightshift-wait (queues) */
   DECLARE v_slices TEXT {bytes} DEFAULT ?;

@@ -25,7 +25,7 @@ LEFT JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 FOR UPDATE
 
 -- name: prune_hold_now
--- Params: [id,…]. As prune_hold, but fails at once where somebody holds one.
+-- Params: [id,…]. As prune_hold, but fails at once where one is locked.
 SELECT STRAIGHT_JOIN COUNT(f.id), COUNT(j.id)
 FROM JSON_TABLE(?, {ids}) v
 LEFT JOIN nightshift_finished f FORCE INDEX (PRIMARY) ON f.id = v.id
@@ -52,8 +52,7 @@ LEFT JOIN nightshift_finished f ON f.id = c.id
 LIMIT ?
 
 -- name: prune_pauses
--- Params: [id,…]. Key: PRIMARY of pause. A pause of a job that is forgotten holds
--- nobody.
+-- Params: [id,…]. Key: PRIMARY of pause. A pause of a job that is forgotten holds no job.
 DELETE p FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_pause p FORCE INDEX (PRIMARY) ON p.id = v.id
 
@@ -67,7 +66,7 @@ SELECT root FROM nightshift_finished WHERE id = ?
 -- name: prune_select
 -- Params: age that outlives its tree, outcome, finished_at twice and id to begin
 -- behind, age, rows. Key: outcome (outcome, finished_at, id), the oldest first; locks
--- what it finds, goes around what others hold. tree: the root it belongs to, when it goes
+-- what it finds, skips rows that are locked. tree: the root it belongs to, when it goes
 -- with its tree only; NULL: it goes by itself.
 SELECT id, finished_at,
   IF(finished_at < {now} - ?
@@ -98,6 +97,6 @@ WHERE c.parent = ? AND c.seq >= ? AND (c.seq > ? OR c.id > ?)
 ORDER BY c.seq, c.id LIMIT ?
 
 -- name: prune_signals
--- Params: [id,…]. Key: PRIMARY of signal, by its job. What nobody waited for.
+-- Params: [id,…]. Key: PRIMARY of signal, by its job. Signals that no job waited for.
 DELETE s FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_signal s FORCE INDEX (PRIMARY) ON s.job_id = v.id

@@ -81,8 +81,8 @@ INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, kind, run)
 VALUES (?, ?, {now} + ?, ?, ?, 1)
 
 -- name: push_replayed
--- Params: id, nonce, id, nonce. Keys: PRIMARY of both. A row: the push whose
--- commit was cut off did happen.
+-- Params: id, nonce, id, nonce. Keys: PRIMARY of both. A row: the push that lost its connection at
+-- COMMIT did happen.
 SELECT 1 FROM nightshift_job WHERE id = ? AND nonce = ?
 UNION ALL
 SELECT 1 FROM nightshift_finished WHERE id = ? AND nonce = ?
@@ -115,7 +115,7 @@ FROM JSON_TABLE(?, '$[*]' COLUMNS (queue INT PATH '$[0]', job BIGINT PATH '$[1]'
   ukey VARCHAR(190) {bytes} PATH '$[2]')) v
 
 -- name: push_unique_owner
--- Params: queue, key. Key: PRIMARY. Waits for nobody.
+-- Params: queue, key. Key: PRIMARY. Does not wait for locks.
 SELECT job_id FROM nightshift_unique_key WHERE queue_id = ? AND ukey = ?
 
 -- name: push_unique_taken

@@ -156,7 +156,7 @@ ORDER BY id DESC LIMIT ?
 
 -- name: report_jobs_awaiting
 -- Jobs parked for a signal, among the last ones of scheduled: there are those
--- without a deadline. Nothing but their jobs tells them from others.
+-- without a deadline. Nothing but their jobs tells them from other leases.
 -- Params: how many are looked at, queue id or NULL twice, name or NULL twice,
 -- limit. Index: scheduled PRIMARY, backwards; job PRIMARY. Locks: none.
 SELECT j.id, q.name AS queue, j.name, 'waiting' AS state,
@@ -227,8 +227,8 @@ WHERE j.id < ? AND j.id >= ? AND (? IS NULL OR {state} = ?)
 ORDER BY j.id DESC LIMIT ?
 
 -- name: report_jobs_ready
--- Claimable jobs in claim order, queue by queue. A row whose job is gone or
--- has another run is one the next claim drops; it is left out.
+-- Claimable jobs in claim order, queue by queue. A row of a job that is gone, or that has another
+-- run, is one the next claim drops; it is left out.
 -- Params: first queue id, the one behind the last, name or NULL twice, limit.
 -- Index: ready PRIMARY, range of queue_id (BETWEEN 1 AND 1 would become a ref
 -- with a filesort of the whole queue); job PRIMARY. Locks: none.
@@ -293,7 +293,7 @@ STRAIGHT_JOIN nightshift_queue q ON q.id = j.queue_id
 ORDER BY j.id LIMIT ?
 
 -- name: report_left
--- Jobs whose names are not among some, ready or scheduled for the next microseconds. Params:
+-- Jobs with other names than these, ready or scheduled for the next microseconds. Params:
 -- rows to look at, microseconds, rows, [name,…], [queue,…] or NULL: all, twice. Index:
 -- PRIMARY of ready, from its start, and of scheduled, a range; job and queue PRIMARY.
 -- Locks: none.
@@ -383,7 +383,7 @@ WHERE (h.id IS NOT NULL AND h.dead IS NULL)
 SELECT VERSION() AS version, DATABASE() AS db
 
 -- name: report_slots
--- Slots that are held; rows whose owner is gone are free ones and left out.
+-- Slots that are held; rows with an owner that is gone are free ones and left out.
 -- Params: none. Index: slot PRIMARY (all; they are few), job and holder
 -- PRIMARY. Locks: none.
 SELECT s.name, s.slot, s.job_id AS job, s.run, s.holder, s.since

@@ -10,9 +10,9 @@ WHERE id = ? AND (dead <= {now} - ? OR dead IS NULL AND beat = ?
   AND (NOT ? OR IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', id))))
 
 -- name: rescue_delete
--- Params: [id,…]. Key: PRIMARY. Rows of the dead go, each locked by its key; whoever had them
--- registers anew. Those of the living are not touched: their claims hold them locked. 1205 at
--- once when somebody else has one.
+-- Params: [id,…]. Key: PRIMARY. Rows of the dead go, each locked by its key; a holder that still
+-- lives registers anew. Those of the living are not touched: their claims hold them locked. 1205 at
+-- once when one is locked.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE h FROM JSON_TABLE(?, {ids}) v
 STRAIGHT_JOIN nightshift_holder h FORCE INDEX (PRIMARY) ON h.id = v.id
@@ -35,8 +35,8 @@ ORDER BY e.lease
 
 -- name: rescue_holders
 -- Params: whether named locks serve. Key: PRIMARY, all holders that live, or
--- died and still have something, or are past: dead for half a minute, with nothing left, so
--- that whoever asks who has died knows. They are few. No locks.
+-- died and still have something, or are past: dead for half a minute, with nothing left, so that
+-- all lookers learn of the death. They are few. No locks.
 SELECT h.id, h.kind = 'host' AS host, h.pid, h.boot_id, h.dead IS NOT NULL AS dead,
   h.beat, {now} - h.beat AS silent, {now} - h.started AS age,
   ? AND IS_FREE_LOCK(CONCAT('nightshift:', {here}, ':', h.id)) AS free,
@@ -61,7 +61,7 @@ SELECT MIN(expires) - {now} FROM nightshift_expiry
 DELETE nightshift_notice FROM nightshift_notice FORCE INDEX (PRIMARY) WHERE holder = ?
 
 -- name: rescue_orphans
--- Leases of holders that are not known, which nobody else would find. Key:
+-- Leases of holders that are not known, which no other look would find. Key:
 -- PRIMARY of both. No locks.
 SELECT l.id, l.holder FROM nightshift_lease l
 LEFT JOIN nightshift_holder h ON h.id = l.holder

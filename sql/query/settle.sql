@@ -22,7 +22,7 @@ SELECT 1 FROM nightshift_child WHERE parent = ? AND seq = ? AND id = ?
 -- name: settle_done
 -- Params: holder, first, last, run, how many. Jobs with ids in a row, all of them
 -- ours, that are done without a result. Keys: PRIMARY of job, a range; locks its
--- rows, around those that somebody holds; PRIMARY and outcome of finished.
+-- rows, skipping locked rows; PRIMARY and outcome of finished.
 INSERT INTO nightshift_finished
   (id, queue_id, name, payload, priority, outcome, run, attempts, polls, crashes,
    lost, max_attempts, max_polls, max_crashes, backoff, timeout, deadline, created,
@@ -37,8 +37,8 @@ FOR UPDATE SKIP LOCKED
 
 -- name: settle_done_forget
 -- Params: first, last, run, how many. Instead of settle_done and settle_done_gone,
--- for jobs that leave no history. Key: PRIMARY, a range; 1205 at once when somebody
--- holds one of the rows.
+-- for jobs that leave no history. Key: PRIMARY, a range; 1205 at once when
+-- one of the rows is locked.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 DELETE FROM nightshift_job WHERE id BETWEEN ? AND ? AND run = ? ORDER BY id LIMIT ?
 RETURNING id
@@ -49,8 +49,8 @@ RETURNING id
 DELETE FROM nightshift_job WHERE id BETWEEN ? AND ? AND run = ? ORDER BY id LIMIT ?
 
 -- name: settle_done_list
--- Params: holder, [[id,run,"result"],…]. As settle_done, for jobs whose ids are not
--- in a row, or that have results, null for none. Keys: PRIMARY of job, one row at a
+-- Params: holder, [[id,run,"result"],…]. As settle_done, for jobs with ids that are not in a row,
+-- or that have results, null for none. Keys: PRIMARY of job, one row at a
 -- time in the order of the list; PRIMARY and outcome of finished.
 INSERT INTO nightshift_finished
   (id, queue_id, name, payload, priority, outcome, run, result, attempts, polls,
@@ -118,7 +118,7 @@ DELETE nightshift_running FROM nightshift_running WHERE job_id = ?
 
 -- name: settle_keys
 -- Params: [[n,queue,key],…]. Key: PRIMARY of unique_key, one row at a time; locks
--- them, around those that somebody holds: whoever was refused a key.
+-- them, skipping locked rows: jobs that were refused a key.
 SELECT STRAIGHT_JOIN v.n
 FROM JSON_TABLE(?, '$[*]' COLUMNS (n BIGINT PATH '$[0]', queue INT PATH '$[1]',
   ukey VARCHAR(190) {bytes} PATH '$[2]')) v
@@ -132,7 +132,7 @@ DELETE nightshift_lease FROM nightshift_lease WHERE id = ?
 
 -- name: settle_lock
 -- Params: [[id,run],…]. Key: PRIMARY of job, one row at a time; locks them.
--- A missing row is stale, or held by somebody else.
+-- A missing row is stale, or locked by another session.
 SELECT STRAIGHT_JOIN j.id, j.run, j.queue_id, j.rank, j.attempts, j.polls,
   j.crashes, j.lost, j.missed, j.missing_since, j.max_attempts, j.max_polls, j.max_crashes,
   j.backoff, j.deadline, j.root, j.ukey, {now} AS now, j.decay, j.paused, j.due,

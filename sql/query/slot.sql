@@ -3,7 +3,7 @@
 -- there is nothing to deadlock. Sorted by name.
 
 -- name: slot_gone
--- Params: limit. Slots whose owner is gone. Key: none, all slots; PRIMARY of job
+-- Params: limit. Slots of an owner that is gone. Key: none, all slots; PRIMARY of job
 -- and holder. No locks.
 SELECT s.name, s.slot, s.token
 FROM nightshift_slot s
@@ -14,7 +14,7 @@ LIMIT ?
 
 -- name: slot_look
 -- Params: job, run, holder, name, name, n. The first row (slot 0) is about
--- ourselves and says whether somebody else is next in line; the others are the
+-- ourselves and says whether another waiter is next in line; the other rows are the
 -- taken ones among the slots 1 to n; gone says that the owner is, suspect that
 -- the named lock of its holder is free. Then who has it: a job, or a process of a
 -- machine. Key: PRIMARY, a range of the name; PRIMARY of job and holder. No locks.
@@ -48,14 +48,14 @@ WHERE name = ? AND slot = ? AND token = ?
 
 -- name: slot_take
 -- Params: token, job, run, holder, name, slot. Key: PRIMARY; 1062 or 1205 at
--- once when somebody else was faster.
+-- once when another session was faster.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 INSERT INTO nightshift_slot (token, job_id, run, holder, name, slot, since)
 VALUES (?, ?, ?, ?, ?, ?, {now})
 
 -- name: slot_take_over
 -- Params: token, job, run, holder, name, slot, old token. Key: PRIMARY; 1205 at
--- once when somebody else is at it, no row when he was faster.
+-- once when another session is at it, no row when that was faster.
 SET STATEMENT innodb_lock_wait_timeout=0 FOR
 UPDATE nightshift_slot
 SET token = ?, job_id = ?, run = ?, holder = ?, since = {now}

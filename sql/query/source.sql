@@ -1,4 +1,4 @@
--- Statements about adopted tables whose rows are taken in as jobs. Sorted by name.
+-- Statements about adopted tables: their rows are taken in as jobs. Sorted by name.
 --
 -- Only templates open such a table: lua/nightshift/source/text.lua puts in for their {marks} the
 -- quoted names, the conditions and the assignments of a mapping. They run in UTC, so that each
@@ -85,7 +85,7 @@ JOIN nightshift_owed o FORCE INDEX (of_row) ON o.source = p.source AND o.row_id 
 FOR UPDATE SKIP LOCKED
 
 -- name: source_engine
--- Params: table. What keeps its rows; no row: somebody is altering it.
+-- Params: table. What keeps its rows; no row: it is being altered.
 SELECT ENGINE AS engine FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?
 
@@ -95,7 +95,7 @@ SELECT id, mapping, rate FROM nightshift_source WHERE tab = ?
 
 -- name: source_hold
 -- Template. Params: [[row,job],…]. Key: PRIMARY, one row at a time; locks those that are the
--- jobs' still, waits for nobody.
+-- jobs' still, does not wait for locks.
 {source_utc}SELECT STRAIGHT_JOIN l.id, l.job
 FROM JSON_TABLE(?, {source_rows}) l
 JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id WHERE {where}
@@ -121,7 +121,7 @@ WHERE queue_id = ? AND ukey > ? AND ukey < ? ORDER BY ukey LIMIT ?
 
 -- name: source_lock
 -- Template. Params: [row,…], how many. Key: PRIMARY, one row at a time, in the order of the
--- list; locks what it gives, waits for nobody.
+-- list; locks what it gives, does not wait for locks.
 {source_utc}SELECT STRAIGHT_JOIN {columns}
 FROM JSON_TABLE(?, {ids}) l
 JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id WHERE {where}
@@ -135,19 +135,20 @@ WHERE {where} AND {id} >= ? AND NOT JSON_CONTAINS(?, {id})
 ORDER BY {order} LIMIT ?
 
 -- name: source_lost
--- Template. Params: [[row,job],…]. Key: PRIMARY, one row at a time. No locks. Jobs whose rows
--- are gone, or theirs no more.
+-- Template. Params: [[row,job],…]. Key: PRIMARY, one row at a time. No locks. Jobs that have lost
+-- their row: it is gone, or says so.
 {source_utc}SELECT STRAIGHT_JOIN l.id, l.job
 FROM JSON_TABLE(?, {source_rows}) l
 LEFT JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id WHERE NOT COALESCE({where}, FALSE)
 
 -- name: source_overdue
--- Template. Params: how many. Rows that others have had for too long. Index: status. No locks.
+-- Template. Params: how many. Rows that other programs have had for too long. Index: status. No
+-- locks.
 {source_utc}SELECT {id} AS id FROM {table} t WHERE {where} LIMIT ?
 
 -- name: source_owe
--- Params: [[source,row,job,failures,due,outcome],…]. Key: PRIMARY, appended at its end. Waits
--- for nobody.
+-- Params: [[source,row,job,failures,due,outcome],…]. Key: PRIMARY, appended at its end. Does not
+-- wait for locks.
 INSERT INTO nightshift_owed (source, row_id, job_id, failures, due, outcome)
 SELECT v.source, v.row_id, v.job, v.failures, v.due, v.outcome
 FROM JSON_TABLE(?, '$[*]' COLUMNS (source INT PATH '$[0]', row_id BIGINT PATH '$[1]',
@@ -174,7 +175,7 @@ SET STATEMENT time_zone='{zone}' FOR DO 1
 
 -- name: source_write
 -- Template. Params: [[row,job,failures,due],…]. Key: PRIMARY, one row at a time, locked by
--- source_lock or source_hold; 1205 at once when somebody has locked one that is not.
+-- source_lock or source_hold; 1205 at once when another session has locked one.
 SET STATEMENT time_zone='+00:00', innodb_lock_wait_timeout=0 FOR
 UPDATE JSON_TABLE(?, {source_rows}) l
 STRAIGHT_JOIN {table} t FORCE INDEX (PRIMARY) ON {id} = l.id SET {set} WHERE {where}

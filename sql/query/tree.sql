@@ -261,8 +261,8 @@ GROUP BY state
 
 -- name: report_tree_up
 -- Params: job, job. Keys: PRIMARY of job, finished and pause. A job's parent,
--- whether that is all there is to know about pauses above, and whose pause holds
--- the job, or held it when it ended. Locks: none.
+-- whether that is all there is to know about pauses above, and the job with the pause that holds
+-- this one, or held it when it ended. Locks: none.
 SELECT parent, TRUE, paused FROM nightshift_job WHERE id = ?
 UNION ALL
 SELECT f.parent, p.id IS NOT NULL, p.id FROM nightshift_finished f

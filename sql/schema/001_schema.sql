@@ -42,8 +42,8 @@ CREATE TABLE nightshift_queue (
 -- run after that is given the signal, and the next one when that one fails.
 -- since: children with a lower seq are of an earlier life, before a retry; those that had
 -- ended by then are not among its results.
--- decay: priority lost with each return that is no end. paused: the job whose pause, of
--- itself and all below it, holds this one; unmet counts that as one. wish: when it would
+-- decay: priority lost with each return that is no end. paused: the job that was paused with all
+-- below it, this one included; unmet counts that as one. wish: when it would
 -- be due, had its deadline not brought that forward; of interest only while it is due at
 -- its deadline, for who gives it another. after_ids: "[id,…]" of the jobs it was pushed
 -- to wait for, met or not.
@@ -109,11 +109,10 @@ CREATE TABLE nightshift_job (
 -- name: create_ready
 -- Claimable jobs, clustered in claim order: rank = 255 - priority, then first
 -- come first served. job_id 0 at the largest ready_at is the sentinel that
--- ends a lane (queue_id, rank). A row whose job is gone, or has another run,
--- is dropped by whoever claims it.
--- alone: lost with its holder twice, so it is claimed alone. kind: CRC32 of the job's
--- name, so that a host claims only what it has handlers for and reads no job to know;
--- 0: not known, anybody may claim it.
+-- ends a lane (queue_id, rank). A row of a job that is gone, or has another run, is dropped by the
+-- claim that reads it. alone: lost with its holder twice, so it is claimed alone. kind: CRC32 of
+-- the job's name, so that a host claims only what it has handlers for and reads no job to know;
+-- 0: not known, any host may claim it.
 CREATE TABLE nightshift_ready (
   queue_id INT NOT NULL,
   rank TINYINT UNSIGNED NOT NULL,
@@ -163,15 +162,15 @@ CREATE TABLE nightshift_child (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_met
--- Ended jobs whose dependents were not all told, because somebody held one of
--- them or they go too deep: the next holder that looks tells them.
+-- Ended jobs whose dependents were not all told, because one of them was locked
+-- or they go too deep: the next holder that looks tells them.
 CREATE TABLE nightshift_met (
   on_id BIGINT NOT NULL PRIMARY KEY,
   failed BOOL NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_pause
--- Jobs whose pause, of themselves and all below, is on; job.paused has their ids.
+-- Jobs that are paused, with all below them; job.paused has their ids.
 CREATE TABLE nightshift_pause (
   id BIGINT NOT NULL PRIMARY KEY,
   since BIGINT NOT NULL
@@ -198,10 +197,10 @@ CREATE TABLE nightshift_expiry (
 
 -- name: create_listener
 -- A connection that listens, once for each set of queues (kind) it has listened for as that
--- holder (0: of nobody in particular). It sleeps while it owns the lock "nightshift-ear",
+-- holder (0: of no holder). It sleeps while it owns the lock "nightshift-ear",
 -- database, thread, holder, kind; so a row of a connection that is gone, or of another server,
--- is of nobody. In memory on purpose: nothing of it is worth a disk, and a caller's open
--- transaction holds no row of it. No key is unique, and rows are only added or all taken
+-- counts for no connection. In memory on purpose: nothing of it is worth a disk, and a caller's
+-- open transaction holds no row of it. No key is unique, and rows are only added or all taken
 -- away together: a replica, whatever it has of them, can do the same.
 CREATE TABLE nightshift_listener (
   thread BIGINT NOT NULL,
@@ -212,7 +211,7 @@ CREATE TABLE nightshift_listener (
 ) ENGINE=MEMORY DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_holder
--- Whoever holds claims: a host process or an embedded handle. cycle numbers
+-- Holders of claims: a host process or an embedded handle. cycle numbers
 -- its transactions, so that after a cut at COMMIT it knows which half it is in.
 -- boot_id also names the space of process ids. For people, told with a delay of a few
 -- seconds; NULL: no host, or it has not said yet: workers: that take jobs. busy: that run
@@ -374,8 +373,8 @@ CREATE TABLE nightshift_unique_key (
 
 -- name: create_slot
 -- A taken slot of a semaphore; a lock is a semaphore of one. The owner is a
--- running job, by the token of its claim, or else a holder. A row whose owner
--- is gone is a free slot: nobody has to find it when its owner dies. token is
+-- running job, by the token of its claim, or else a holder. A row with an owner that is gone is a
+-- free slot: it need not be found when its owner dies. token is
 -- random and changes hands with the slot.
 CREATE TABLE nightshift_slot (
   name VARCHAR(190) NOT NULL,
@@ -403,8 +402,8 @@ CREATE TABLE nightshift_mended (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_source
--- Tables of others whose rows are taken in as jobs. A queue of the table's name has them; the
--- unique key of a job is row:ID:ROW, and no other key begins so. mapping: as it was given, for
+-- An application's tables: their rows are taken in as jobs. A queue of the table's name has them;
+-- the unique key of a job is row:ID:ROW, and no other key begins so. mapping: as it was given, for
 -- people. rate: rows a second that are taken in, NULL: no limit. runner: the holder that last
 -- served it, seen: when.
 CREATE TABLE nightshift_source (
@@ -420,8 +419,8 @@ CREATE TABLE nightshift_source (
 
 -- name: create_owed
 -- What a row of such a table does not say yet of its job: how often that has failed more, and
--- how it has ended (NULL: it lives, and is due next at 'due'). Written with the verdict, by
--- whoever ends or fails the job, and only added to; deleted with the change of the row.
+-- how it has ended (NULL: it lives, and is due next at 'due'). Written with the verdict, by the
+-- session that ends or fails the job, and only added to; deleted with the change of the row.
 -- open: the job went without a start. retry: its row is to be as new. why: the words of the
 -- server, where it has refused that change.
 CREATE TABLE nightshift_owed (
@@ -459,8 +458,8 @@ CREATE TABLE nightshift_adopted (
 -- name: create_adopted_error
 -- Why a row of an adopted table has failed last, for people: attempt counts its failures,
 -- this one included, holder is who had it (NULL: a program not ours). One per row at most,
--- written and deleted with the verdict; whoever lists rows looks at the table, so what
--- others have made of a row counts, and what was left behind goes by and by.
+-- written and deleted with the verdict; a listing of rows looks at the table, so what the
+-- application has made of a row counts, and what was left behind goes by and by.
 CREATE TABLE nightshift_adopted_error (
   tab VARCHAR(64) NOT NULL,
   row_id BIGINT NOT NULL,
@@ -473,9 +472,9 @@ CREATE TABLE nightshift_adopted_error (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_grip
--- Rows of adopted tables that somebody has: "ns:HOLDER:TOKEN". Written with the claim
--- where the table has no column for that, and the row of that table is locked by
--- whoever writes it, so one claimant has it; of other tables when there is something to
+-- Claimed rows of adopted tables: "ns:HOLDER:TOKEN". Written with the claim
+-- where the table has no column for that, and the row of that table is locked by the writer,
+-- so one claimant has it; of other tables when there is something to
 -- show: worker (a process), touched (a sign of life), progress, note.
 CREATE TABLE nightshift_grip (
   tab VARCHAR(64) NOT NULL,
@@ -493,7 +492,7 @@ CREATE TABLE nightshift_grip (
 -- Rows of adopted tables on their way to a queue or to history: what they will be there.
 -- A row is marked here, then deleted from its table, then it arrives and its mark goes;
 -- so while there is a mark the row may still be in its table, as 'print' says, or not.
--- holder: whose drain it is; when that is dead, others finish it. due: NULL: at once.
+-- holder: who drains; when it is dead, other holders finish the drain. due: NULL: at once.
 -- outcome: NULL: a job. ended: NULL: not known.
 CREATE TABLE nightshift_drained (
   tab VARCHAR(64) NOT NULL,

@@ -112,10 +112,10 @@ END
 -- name: push_whole
 -- The rows of CALL nightshift_push. p_known: the id of the queue, NULL: of one that is
 -- new, or newer than the caller's view. p_after: those jobs that it waits for and that the
--- history did not have a moment ago; p_failed: one of the others did not end done.
+-- history did not have a moment ago; p_failed: one of the other jobs did not end done.
 -- Whatever fails takes back all.
 --
--- Each job that it waits for stays locked to the end, so nobody ends it before its
+-- Each job that it waits for stays locked to the end, so no session ends it before its
 -- edge can be seen; one that is not there has ended meanwhile. The parent stays
 -- locked, too: when it is parked for its children it waits for this one as well.
 CREATE OR REPLACE FUNCTION nightshift_push_whole(
@@ -471,7 +471,7 @@ END
 --
 -- Queue and history are asked here, without a lock: in a function a server with a
 -- binary log locks what is read. In REPEATABLE READ a lock on a row of history that is
--- not there would hold up whoever ends a job beside it, and one on jobs all pushes.
+-- not there would hold up each session that ends a job beside it, and one on jobs all pushes.
 --
 -- What a server says of a text that does not fit has the parameter's name, which is ours.
 CREATE OR REPLACE PROCEDURE nightshift_push(
@@ -507,8 +507,8 @@ BEGIN
 END
 
 -- name: signal_whole
--- The rows of CALL nightshift_signal. The job stays locked to the end, and whoever
--- parks it locks it before it looks for a value: so one of the two finds the other. A
+-- The rows of CALL nightshift_signal. The job stays locked to the end, and the session that parks
+-- it locks it before it looks for a value: so one of the two finds the other. A
 -- job that waits for this is ready at once, unless it is paused.
 -- Lock order: job, signal, scheduled, ready.
 CREATE OR REPLACE FUNCTION nightshift_signal_whole(
@@ -573,8 +573,8 @@ END
 -- query of who owns the lock, and a session can take one for itself alone. The other lock
 -- has listeners enter one by one: when most rows are of connections that are gone, all are
 -- taken away, and who sleeps is woken, to enter again behind us. That is left for another
--- time while somebody's open transaction has read the table. The ring ends queries by its
--- definer's rights, so the table must not be anybody's to write: with INSERT on it a
+-- time while an open transaction has read the table. The ring ends queries by its
+-- definer's rights, so the table must not be open to writers: with INSERT on it a
 -- worker's account could have every query of the server ended.
 CREATE OR REPLACE PROCEDURE nightshift_listen(
   IN p_queues MEDIUMTEXT {bytes}, IN p_holder BIGINT)
@@ -619,8 +619,8 @@ BEGIN
 END
 
 -- name: ring
--- Ends the sleep of two listeners of each kind (each set of queues), whoever
--- owns them: the oldest and the newest, because one of them may belong to a
+-- Ends the sleep of two listeners of each kind (each set of queues), of any account: the oldest
+-- and the newest, because one of them may belong to a
 -- process that was killed and whose connection the server has not missed yet.
 -- When one is gone meanwhile (error 1094), so is its lock, and the next is rung.
 CREATE OR REPLACE PROCEDURE nightshift_ring()

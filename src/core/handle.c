@@ -66,7 +66,7 @@ void ns_use_private(ns_status (*start)(const char *dir, char **url, ns_err *err)
   atomic_store(&start_private, start);
 }
 
-/* Starts or joins the private server, whose URL becomes ours; started again,
+/* Starts or joins the private server; its URL becomes ours; started again,
 ** it has the same one, which listeners have borrowed. The folder is that of the
 ** open, wherever the process has gone since. */
 static ns_status use_private(ns_db *db, ns_err *err) {

@@ -63,7 +63,7 @@ struct ns_db {
   ns_sql ahead;             /* asks for the jobs of a claim, and was sent; 0: none */
   ns_err trouble;      /* the server's, with verdicts: the last */
   ns_push_in_doubt push;  /* a push that may have been written */
-  ns_finish_state finish; /* ended jobs whose dependents are to be notified */
+  ns_finish_state finish; /* ended jobs with dependents to be notified */
   ns_settle_state settle; /* verdicts in doubt, or in the caller's transaction */
   ns_rescue_state rescue; /* what looks at other holders, and at our own claims, have seen */
   ns_claim_state claim;   /* where we claim, and what we hold */

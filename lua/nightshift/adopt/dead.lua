@@ -104,7 +104,7 @@ end
 ---@param methods table
 ---@param live fun(self: nightshift.Adopted, verb: string): userdata
 function dead.define(methods, live)
-  --- The rows that nobody claims any more, because they have failed as often as they may
+  --- The rows that no claim takes any more, because they have failed as often as they may
   -- or were given up: each with its last error. `by = "error"`: kinds of errors instead,
   -- the most frequent first; they differ in more than numbers.
   ---@param opts {limit: integer?, error: string?, by: "error"?}?

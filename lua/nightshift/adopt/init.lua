@@ -2,8 +2,8 @@
 --
 -- An adopted table is a number of the core's handle; what is here is the shape of
 -- its options, waiting, and the backend of its jobs. Unless the table has triggers
--- that ring (allow_alter), whoever waits looks at it once a second, each at moments of
--- its own, and more often at the holders, whose death frees rows.
+-- that ring (allow_alter), each waiter looks at it once a second, at moments of its own. It looks
+-- more often at the holders, because rows of dead ones come back.
 
 local claims = require "nightshift.claims"
 local core = require "nightshift.core"
@@ -19,7 +19,7 @@ local adopt = {}
 local methods = {}
 local meta = { __index = methods, __name = "nightshift.adopted" }
 
-local ALL = 2     -- go_on of a verdict: nobody has another row before its delay is over
+local ALL = 2     -- go_on of a verdict: no claimant gets another row before its delay is over
 local LOOK = 0.25 -- seconds between looks at holders
 
 -- ---------------------------------------------------------------- the mapping
@@ -176,7 +176,7 @@ local function claim_now(self, handle, limit)
   return claims.usable(claimed, self._backend)
 end
 
---- Sleeps until it is time to look again: somebody has rung, a second or so is over, or
+--- Sleeps until it is time to look again: a trigger has rung, a second or so is over, or
 -- rows were freed.
 local function nap(self, handle, stop)
   local rung, why, number = handle:adopt_wait(self._number, math.max(0, stop - core.clock()))
@@ -206,7 +206,7 @@ end
 
 claims.add(methods, live, claim, "rows")
 
---- Gives back rows whose holder is dead or whose claim is overdue, as every claim
+--- Gives back rows of dead holders and rows with an overdue claim, as every claim
 -- does now and then.
 ---@return integer|nil freed
 ---@return string? message

@@ -66,8 +66,8 @@ function context.report_failure(what, message, code)
   context.complain("%s: %s", what, with_code(message, code))
 end
 
--- Commands that make a private database where there is none. The others look at, or
--- change, what is there.
+-- Commands that make a private database where there is none. The other commands need one that
+-- exists.
 local MAKES = { init = true, migrate = true, push = true, run = true, work = true, adopt = true }
 
 local function here()

@@ -123,7 +123,8 @@ local function when(row, now)
   return ago(row.created) .. " old"
 end
 
---- "paused with 12, for 2 jobs": whose pause holds it, and what it waits for besides.
+--- "paused with 12, for 2 jobs": the job with the pause that holds it, and how many it waits for
+-- besides.
 local function pause_of(row)
   local text = row.paused == row.id and "paused" or "paused with " .. row.paused
   return row.unmet > 1 and ("%s, for %s"):format(text, output.count(row.unmet - 1, "job")) or text

@@ -38,7 +38,7 @@ local HIDDEN = {
 }
 
 --- Text of a job for a terminal: newline and tab stay, other controls do not, nor
--- do characters that nobody sees.
+-- do invisible characters.
 ---@param text any
 ---@return string
 function output.safe(text)

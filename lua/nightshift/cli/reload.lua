@@ -140,7 +140,7 @@ local function show(host, timeout)
   end
 end
 
---- Shows nobody but people how it was asked.
+--- Shows only people how it was asked.
 local function plain(hosts)
   for _, host in ipairs(hosts) do host.asked = nil end
   return hosts

@@ -144,7 +144,7 @@ local SOON = "60s" -- what a drain waits for
 
 local LOOKS = 3 -- at hosts, of which one may be about to end; a quarter of a second apart
 
---- Is there a host of this database on this machine, whether it minds others or not?
+--- Is there a host of this database on this machine, whether it minds other hosts or not?
 local function has_host(db)
   local file <close> = io.open "/proc/sys/kernel/random/boot_id"
   local boot = file and file:read "l" or "?"

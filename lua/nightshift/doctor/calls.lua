@@ -92,7 +92,7 @@ end
 local PROCEDURES = { "listen", "nudge", "push", "ring", "signal" }
 
 --- Calls each procedure to no effect. `absent`: those that are not there, as far
--- as the server tells; `orphaned`: those whose definer is gone.
+-- as the server tells; `orphaned`: those with a definer that is gone.
 local function call_all(seen)
   local absent, orphaned, there = {}, {}, 0
   for _, short in ipairs(PROCEDURES) do
@@ -229,7 +229,7 @@ function checks.ring(seen)
   return judge_ring(seen, ring.definer, took)
 end
 
---- Has somebody written into meta that named locks do not serve here?
+--- Does meta say that named locks do not serve here?
 local function switched_off(seen)
   local rows = seen.tables and ask(seen, "holder_locks")
   return rows and select(2, next(rows[1])) == 0

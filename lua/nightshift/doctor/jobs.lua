@@ -50,7 +50,7 @@ function checks.holders(seen)
     "nightshift rescue; a living host does it by itself within seconds"
 end
 
---- Of whom the lock says that he lives, where locks serve.
+--- Holders that live by their named lock, where locks serve.
 local function living(seen, rows)
   local there = {}
   for _, row in ipairs(rows) do

@@ -1,4 +1,4 @@
---- What all checks of `nightshift doctor` look with: statements whose refusal is a finding,
+--- What all checks of `nightshift doctor` look with: statements for which a refusal is a finding,
 -- and what is said where nothing can be looked at.
 
 local decimal = require "nightshift.decimal"

@@ -1,4 +1,4 @@
---- The statements whose plans decide how fast the queue is, with values to ask
+--- The statements with plans that decide how fast the queue is, with values to ask
 -- the server for the plan by. A plan may depend on the rows there are: a check
 -- of an almost empty table says little.
 

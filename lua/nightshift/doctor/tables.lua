@@ -46,8 +46,8 @@ local function expected_tables()
   return expected
 end
 
---- Those that are not there for sure: no list of the server shows things to
--- whom they are none of his business, but a statement says which it is.
+--- Those that are not there for sure: information_schema hides what this account may not see, but
+-- the error of a statement tells which it is.
 local function missing_tables(seen, expected, shown)
   local missing, names = {}, {}
   for _, name in ipairs(core.statements()) do
@@ -126,7 +126,7 @@ function checks.ids(seen)
   return "fail", found .. ": there are no more ids, every push fails", restart(seen)
 end
 
---- Tables whose every row must never be read by a hot statement.
+--- Tables that must never be read as a whole by a hot statement.
 local BIG = { nightshift_job = true, nightshift_ready = true, nightshift_scheduled = true, nightshift_finished = true }
 local FEW = 1000 -- rows that may well be scanned
 

@@ -10,7 +10,7 @@ local counts = {}
 local MOST = 1000
 local LOOKED = 4000 -- rows that a statement looks at which no key leads to a queue's own
 
---- What is being counted: rows of queues by id, the server's clock, and the states whose
+--- What is being counted: rows of queues by id, the server's clock, and the states for which
 -- statements have stopped early.
 ---@class nightshift.Tally
 ---@field handle userdata core handle
@@ -40,7 +40,7 @@ local function add(tally, state, rows)
   if looked >= LOOKED then tally.cut[state] = true end
 end
 
---- Those in ready, and those that are due and nobody has moved there.
+--- Those in ready, and those that are due and not yet moved there.
 local function add_ready(tally)
   local rows, lanes = ask(tally, "ready", MOST), nil
   for _, row in ipairs(rows) do

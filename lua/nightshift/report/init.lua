@@ -28,7 +28,7 @@ report.FILTER = {
 -- null) and limit.
 local listings = {}
 
---- Adds the rows of a second statement, whose last parameter is a limit, up to `limit` in all.
+--- Adds the rows of a second statement, with a limit as its last parameter, up to `limit` in all.
 local function and_then(handle, rows, limit, statement, ...)
   if #rows >= limit then return rows end
   local params = table.pack(...)

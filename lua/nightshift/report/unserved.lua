@@ -1,7 +1,7 @@
---- Ready jobs that nobody runs, because no host has a handler of their name.
+--- Ready jobs that no host runs, because no host has a handler of their name.
 --
--- A host claims only names that it has handlers for, so such jobs stay ready. A name
--- whose host ended within a minute still counts as known: a deploy may be under way.
+-- A host claims only names that it has handlers for, so such jobs stay ready. A name served by a
+-- host that ended within a minute still counts as known: a deploy may be under way.
 
 local core = require "nightshift.core"
 local options = require "nightshift.options"
@@ -43,7 +43,7 @@ local function known_by(rows)
   return lives and names or nil
 end
 
---- Ready jobs whose name no live host knows; none while no host lives at all.
+--- Ready jobs with a name that no live host knows; none while no host lives at all.
 ---@param handle userdata core handle
 ---@return {queue: string, name: string, n: integer, waited: integer, near: string?}[]? rows
 ---@return string? message

@@ -1,7 +1,7 @@
 --- Why a job is not running: one sentence, and the facts behind it.
 --
 -- The facts are collected from the most telling on: how the job ended, who has
--- it, whose pause holds it, whom it waits for, when it is due, and at last who
+-- it, which pause holds it, which job it waits for, when it is due, and at last who
 -- could run it. A job that waits for another leads on to that one, up to DEPTH
 -- steps, for the cause is often there. Each fact is a table with its `kind` and
 -- `says`, what the sentence says of the job. Everything is read without locks, in
@@ -20,7 +20,7 @@ local SHOWN = 3 -- jobs waited for that are looked at
 local CHILDREN = 10000 -- looked at for the first that lives
 local COUNTED = 100000 -- children
 local EDGES = 20000 -- looked at to either side of the job
-local SLOTS = 100 -- of a lock, whose holders are named
+local SLOTS = 100 -- of a lock: so many holders are named
 local CAME = 5 -- names of signals that are told
 local AHEAD = 1000 -- rows of the queue that are counted
 local SILENT = 30000000 -- µs; a host beats every 10 s
@@ -70,7 +70,7 @@ local function finished(handle, id)
   if not row then return nil end
   local says = ("ended %s ago: %s"):format(seconds(row.now - row.finished_at), row.outcome)
   if row.outcome == "cancelled" and row.reason ~= "dependency" then
-    if row.reason ~= row.outcome then says = with_error(says, row.reason) end -- somebody's words
+    if row.reason ~= row.outcome then says = with_error(says, row.reason) end -- the words of a person or program
   elseif row.reason then
     says = ("%s (%s)"):format(says, row.reason)
   end
@@ -115,8 +115,8 @@ local function limited(handle, fact, claim)
   return true
 end
 
---- A handler that has ended, and whose verdict the database does not take. Only its host knows
--- that, so all others are said to run.
+--- A handler that has ended with a verdict that the database does not take. Only its host knows
+-- that, so all other jobs are said to run.
 local function unsettled(handle, row, fact, claim)
   local found, message, code = owed.find(handle, claim.holder)
   if not found then error { message = message, code = code } end
@@ -191,7 +191,7 @@ local function names_of(fact, n)
   return ("%s and %d more"):format(named(first), n - 1)
 end
 
--- What a job waits for is over, and it was not told yet: somebody held its row.
+-- What a job waits for is over, and it was not told yet: its row was locked.
 local TOLD = ": all over; the next host that looks around lets it go on"
 
 local function others_of(row) return math.max(0, row.unmet - (row.paused and 1 or 0)) end
@@ -496,7 +496,7 @@ local function examine(handle, row, depth, seen)
   return ready(handle, row)
 end
 
---- Adds that it is too late for the job: whoever claims it ends it.
+--- Adds that it is too late for the job: the next claim ends it.
 local function add_deadline(fact, row)
   if not row.deadline or row.deadline > row.now or row.polls > 0 or row.phase > 0 or row.max_polls then return end
   fact.deadline = row.deadline
@@ -504,7 +504,7 @@ local function add_deadline(fact, row)
     seconds(row.now - row.deadline))
 end
 
---- The facts about a job; nil when nobody knows it.
+--- The facts about a job; nil when it is unknown.
 function look(handle, id, depth, seen)
   seen[id] = true
   for _ = 1, TRIES do

@@ -16,7 +16,7 @@ local raise = options.raise
 ---@field kind "whole"|"text"|"words"|"time"|"other"
 ---@field nullable boolean
 ---@field primary boolean
----@field generated boolean the server makes its value, and nobody writes it
+---@field generated boolean the server makes its value, and it is never written
 ---@field json boolean the server sees to it that it holds JSON
 ---@field charset string|nil
 ---@field collation string|nil
@@ -56,7 +56,7 @@ local function part(known)
   end
 end
 
---- Check: text, or {column =}, whose text it is.
+--- Check: text, or {column =} that has the text.
 local function text_or_column(value, what)
   if type(value) == "string" then return value end
   return part { column = column } (value, what)
@@ -440,7 +440,7 @@ end
 
 -- ---------------------------------------------------------------- all of it
 
---- Does the row say that somebody has it?
+--- Does the row say that it is claimed?
 local function shows_claims(map) return map.states.processing ~= nil or map.parts.claimed_by ~= nil end
 
 --- A row that has failed for good may not look like one that is open.
@@ -482,12 +482,12 @@ local function check_zone(map, handle)
     .. "mariadb-tzinfo-to-sql", map.zone)
 end
 
---- Rows of a table without row locks can be claimed by nobody.
+--- Rows of a table without row locks cannot be claimed.
 local function check_engine(map, handle)
   local rows, message, code = handle:execute("@source_engine", map.table)
   if not rows then return nil, message, code end
   local engine = rows[1] and rows[1].engine
-  if not engine or engine == "InnoDB" then return true end -- none: somebody is altering it
+  if not engine or engine == "InnoDB" then return true end -- none: it is being altered
   return invalid("table '%s' is %s, which has no row locks: ALTER TABLE %s ENGINE=InnoDB", map.table, engine, map.table)
 end
 

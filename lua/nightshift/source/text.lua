@@ -6,7 +6,7 @@
 -- given is one list in JSON, and numbers.
 --
 -- Every statement runs in UTC, so each time is an instant: columns without a zone are read and
--- written through the mapping's zone, whose hours may be missing or come twice.
+-- written through the mapping's zone, in which hours may be missing or come twice.
 
 local core = require "nightshift.core"
 local mapping = require "nightshift.source.mapping"
@@ -110,12 +110,12 @@ end
 
 local function all_of(words) return #words > 0 and "(" .. table.concat(words, ") AND (") .. ")" or "TRUE" end
 
---- Nobody has the row, as far as a column tells.
+--- The row is unclaimed, as far as a column tells.
 function Maker:is_free()
   return self:column "claimed_by" .. (self.map.parts.claimed_by.nullable and " IS NULL" or " = ''")
 end
 
---- Rows that are done stay in a state of others when only a date tells.
+--- Rows that are done stay in a state of open rows when only a date tells.
 function Maker:not_done(words)
   if self:state "done" == nil then words[#words + 1] = self:column "completed_at" .. " IS NULL" end
   return words
@@ -130,7 +130,7 @@ function Maker:may_fail(words)
   return words
 end
 
---- Rows that nobody has, and that may be run sooner or later.
+--- Unclaimed rows that may be run sooner or later.
 function Maker:waiting()
   local words = self:may_fail(self:not_done { self:in_state "open" })
   if self:state "processing" == nil and self:has "claimed_by" then words[#words + 1] = self:is_free() end
@@ -138,7 +138,7 @@ function Maker:waiting()
   return words
 end
 
---- ... whose time has come.
+--- ... that are due.
 function Maker:due(words)
   if not self:has "retry_after" then return words end
   words[#words + 1] = ("%s IS NULL OR %s"):format(self:column "retry_after", self:is_past "retry_after")
@@ -173,7 +173,7 @@ function Maker:ours()
   return all_of(words)
 end
 
---- Rows that somebody has who is none of us.
+--- Rows claimed by another program.
 function Maker:theirs()
   local words = self:not_done { self:in_state(self:state "processing" ~= nil and "processing" or "open") }
   if self:has "claimed_by" then
@@ -203,7 +203,7 @@ function Maker:set_now(words, part)
   end
 end
 
---- Nobody has the row any more.
+--- The row is not claimed any more.
 function Maker:unclaim(words)
   local by, at = self.map.parts.claimed_by, self.map.parts.claimed_at
   if by then words[#words + 1] = self:column "claimed_by" .. (by.nullable and " = NULL" or " = ''") end
@@ -232,7 +232,7 @@ function Maker:count(words)
   end
 end
 
---- A row that is taken in: it says whose it is.
+--- A row that is taken in: it names its claimant.
 function Maker:taken()
   local words = {}
   if self:state "processing" ~= nil then words[1] = self:set_state "processing" end
@@ -313,7 +313,7 @@ function Maker:as_new()
   return words
 end
 
---- One whose claim is overdue: another failure, which may be its last.
+--- A row with an overdue claim: another failure, which may be its last.
 function Maker:reset()
   local words, last = {}, nil
   if self:has "attempts_left" then

@@ -272,8 +272,9 @@ static ns_status delete_row(ns_db *db, ns_sql sql, const ns_value *params, bool 
   return st;
 }
 
-/* Is it scheduled, or has it just been promoted? Waits for who does that. A job whose row
-** is missing before its time is in no place, and goes on from here. */
+/* Is it scheduled, or has it just been promoted? Waits for who does that. A job with a row that is
+** missing before its time
+** is in no place, and goes on from here. */
 static ns_status leave_schedule(ns_db *db, work *w, bool *promoted, ns_err *err) {
   const ns_value at[] = {ns_vint(w->now.due), ns_vint(w->id)};
   bool taken;

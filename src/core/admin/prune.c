@@ -175,7 +175,7 @@ static ns_status read_members(ns_db *db, ns_sql sql, const ages *keep, members *
   return st;
 }
 
-/* One page of a level; is there more? Others wait for no more than one page. */
+/* One page of a level; is there more? Other sessions wait for no more than one page. */
 static ns_status read_page(ns_db *db, ns_sql sql, const ns_value *params, const ages *keep,
                            members *tree, tree_state *f, bool *more, ns_err *err) {
   size_t before = tree->n;

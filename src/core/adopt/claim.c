@@ -4,8 +4,8 @@
 **
 ** Three of the strategies do so, in one transaction: how they come by their rows is
 ** what they differ in. An UPDATE with a LIMIT does not say which rows it has changed, so
-** it is followed by a look for the token, as the classic does; the others know. A claim
-** whose commit was cut off is looked for by its token, too, which nobody else can have
+** it is followed by a look for the token, as the classic does; the other claimants know. A claim
+** whose commit was cut off is looked for by its token, too, which no other claimant can have
 ** written.
 **
 ** Invariant: what is claimed here has its grip before its job, so whatever ends the call
@@ -164,7 +164,7 @@ typedef struct claim {
   ns_stmt *asked; /* reads them, and was sent; NULL: it was not */
 } claim;
 
-/* Where the table has no column for it: whose these rows are. */
+/* Where the table has no column for it: the claimant of these rows. */
 static ns_status add_grips(claim *c, ns_err *err) {
   return ns_db_run(
       c->a->db, NS_SQL_ADOPT_GRIP_ADD,
@@ -188,7 +188,7 @@ static ns_status mark_one(claim *c, int64_t id, ns_buf *marked, ns_err *err) {
   return st == NS_OK ? st : ns_adopt_refuse(c->a, id, st, err);
 }
 
-/* The server refuses one of them at least: the others are ours. */
+/* The server refuses one of them at least: the rest are ours. */
 static ns_status mark_each(claim *c, ns_err *err) {
   ns_buf picked = c->ids;
   ns_status st = NS_OK;
@@ -205,7 +205,7 @@ static ns_status mark_each(claim *c, ns_err *err) {
   return st == NS_OK && c->ids.oom ? no_memory(err) : st;
 }
 
-/* Rows are picked, then changed by key; others when all are refused. */
+/* Rows are picked, then changed by key; other rows when all are refused. */
 static ns_status by_key(claim *c, ns_err *err) {
   ns_status st;
   do {
@@ -331,7 +331,7 @@ static ns_status claim_written(ns_adopted *a, size_t limit, ns_jobs *out,
 
 /* ------------------------------------------------------- under a named lock */
 
-/* A host has others to claim for, and comes again. '*got': it is ours. */
+/* A host has other tables to claim for, and comes again. '*got': it is ours. */
 static ns_status take_lock(ns_adopted *a, bool *got, ns_err *err) {
   ns_value patience = ns_vint(a->db->is_host ? 0 : ns_adopt_stand(a));
   int64_t give_up = ns_mono_us() + (a->db->is_host ? 0 : LOCK_FOR);
@@ -357,7 +357,7 @@ static ns_status claim_locked(ns_adopted *a, size_t limit, ns_jobs *out,
   ns_value table = ns_vtext(a->map.table);
   ns_err none;
   bool got = false;
-  ns_status st = ns_register(a->db, a->db->is_host, err); /* others wait for less */
+  ns_status st = ns_register(a->db, a->db->is_host, err); /* other sessions wait for less */
   if (st == NS_OK)
     st = take_lock(a, &got, err);
   if (st != NS_OK || !got) {
@@ -365,7 +365,7 @@ static ns_status claim_locked(ns_adopted *a, size_t limit, ns_jobs *out,
     return st;
   }
   st = claim_written(a, limit, out, err);
-  ns_db_run(a->db, NS_SQL_ADOPT_UNLOCK, &table, &none); /* nobody's after a reconnect */
+  ns_db_run(a->db, NS_SQL_ADOPT_UNLOCK, &table, &none); /* without an owner after a reconnect */
   return st;
 }
 

@@ -2,10 +2,10 @@
 ** What people have decided about an adopted table, for all who claim from it, and when
 ** a claim is worth while.
 **
-** It is a row of nightshift_adopted, written by whoever adopts the table first. It is
+** It is a row of nightshift_adopted, written by the first program that adopts the table. It is
 ** read four times a second while there is something to claim or to hold, so a pause is
-** obeyed everywhere well within a second. A rate is shared by all: whoever claims moves
-** the instant before which nobody may, by compare and swap, and claims what he has paid
+** obeyed everywhere well within a second. A rate is shared by all: each claimant moves the instant
+** before which no other may, by compare and swap, and claims what he has paid
 ** for.
 **
 ** Invariant: what is claimed was allowed by what was read a quarter of a second ago at
@@ -17,9 +17,9 @@
 #include "clock.h"
 
 #define READ_EVERY (NS_SECOND / 4)
-#define CLAIM_EVERY NS_SECOND   /* of a table that nobody rings for */
+#define CLAIM_EVERY NS_SECOND   /* of a table without triggers that ring */
 #define LOCKED_MAX 64           /* rows that a handle keeps locked, unless it is told */
-#define IDLE (10 * NS_SECOND)   /* of one that somebody does */
+#define IDLE (10 * NS_SECOND)   /* of one with such triggers */
 #define IDLE_LEAST 5000         /* µs */
 #define PAY_AHEAD (NS_SECOND / 4) /* of a rate, at most */
 #define RACE 5000               /* µs after another was faster at the rate */
@@ -116,7 +116,7 @@ static ns_status pay(ns_adopted *a, size_t *limit, ns_err *err) {
     c->next_at = from;
     return NS_OK;
   }
-  a->control_at = 0; /* others have paid: read what is next */
+  a->control_at = 0; /* other claimants have paid: read what is next */
   *limit = 0;
   come_again(a, ns_jitter(RACE, 0.5));
   return st == NS_EBUSY ? NS_OK : st;
@@ -187,7 +187,7 @@ void ns_adopt_claimed(ns_adopted *a, size_t asked, size_t got) {
     come_again(a, a->control.gap > 0 && wait > 0 ? wait : 0);
 }
 
-/* Locks that end with their owners are told of by nobody. */
+/* Locks that end with their owners are not announced. */
 ns_status ns_adopt_idle(ns_adopted *a, ns_err *err) {
   int64_t due = -1;
   int64_t overdue = (a->overdue_at > a->look_at ? a->overdue_at : a->look_at) +

@@ -1,11 +1,11 @@
 /*
-** Rows of an adopted table that nobody claims any more: they have failed as often as they
+** Rows of an adopted table that no claim takes any more: they have failed as often as they
 ** may, or were given up. They are listed with their last errors, counted by kinds of them,
 ** and made claimable again.
 **
 ** Invariant: who is dead is what the table says, and only a row that is dead becomes as
 ** new: each by its key, in an UPDATE that asks for it. Many go in batches of one
-** transaction each, past what somebody has locked.
+** transaction each, past rows that are locked.
 */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -100,7 +100,7 @@ typedef struct batch {
   ns_adopted *a;
   const int64_t *ids;
   size_t n;
-  int64_t patience; /* µs, with one that somebody has locked */
+  int64_t patience; /* µs, with one that is locked */
   int64_t retried, locked;
 } batch;
 

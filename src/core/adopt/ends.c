@@ -67,7 +67,7 @@ static void put_done_long(ns_adopted *a, ns_filled *f) {
         NS_SLOT_DELAY);
 }
 
-/* Of a dead row its last error tells; of one that others have ended only the column. */
+/* Of a dead row its last error tells; of one that another program has ended only the column. */
 static void put_old(ns_adopted *a, ns_filled *f) {
   if (a->prunes_dead) {
     ns_buf_adds(&f->text, "COALESCE(");

@@ -2,12 +2,12 @@
 ** Why rows of an adopted table have failed last: a row of nightshift_adopted_error each,
 ** because the table has no column for it.
 **
-** It is written and deleted in the transaction of the verdict, while the row is ours, so
-** nobody else has anything to say of it. No verdict waits for it, or fails with it: when
-** somebody has it locked it stays as it is.
+** It is written and deleted in the transaction of the verdict, while the row is ours, so no other
+** session writes of it. No verdict waits for it, or fails with it: when it is
+** locked it stays as it is.
 **
 ** Invariant: it is for people, and only says something about a row that the table says is
-** not done. What others have left behind, by ending or deleting rows, goes in looks that
+** not done. What other programs have left behind, by ending or deleting rows, goes in looks that
 ** read a page of errors each; and the oldest go when there are more than ERRORS_MAX.
 */
 #include <string.h>
@@ -110,7 +110,7 @@ static ns_status drop_page(page *p, ns_err *err) {
   return p->n > 0 ? ns_db_transact(p->a->db, &tx, err) : NS_OK;
 }
 
-/* Some whose row is gone or done; behind the last page of all comes the first. */
+/* Some errors of rows that are gone or done; behind the last page of all comes the first. */
 static ns_status drop_left(page *p, ns_err *err) {
   ns_adopted *a = p->a;
   ns_call call = {.row = a->error_to, .limit = PAGE};

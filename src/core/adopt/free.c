@@ -3,15 +3,15 @@
 ** overdue. Either counts as a failed attempt.
 **
 ** Who is dead is what holder/rescue.c says of holders. Here the handles that claim from a
-** table look in turns, four times a second all together, whether somebody has died since
+** table look in turns, four times a second all together, whether a holder has died since
 ** their last look, in one small statement; only then, and every ten seconds, for what
 ** slipped through, the claimed rows themselves are read. So a death costs each look one
 ** read of the rows that are being worked on, a quiet time nothing, and a crowd no more
-** than a few. Who suspects a holder looks until he knows, whoever's turn it is.
+** than a few. A handle that suspects a holder looks on every turn until it knows.
 **
 ** Invariant: a row is given back only as it was seen, claimant and all: one that
 ** was settled or touched by its owner meanwhile stays as it is. With
-** NS_TRANSACTION a row that is marked as taken and not locked is nobody's.
+** NS_TRANSACTION a row that is marked as taken and not locked has no living claimant.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@
 #include "db/db.h"
 
 #define LOOK_EVERY (NS_SECOND / 4)
-#define LOOK_LATER (NS_SECOND / 2) /* of a lock, and after others' turn */
+#define LOOK_LATER (NS_SECOND / 2) /* of a lock, and after another handle's turn */
 #define SWEEP_EVERY (10 * NS_SECOND)
 #define FREE_FOR 20000 /* µs, as of TAKE_FOR */
 #define SEEN_MAX 256 /* bytes of a claimed_by that are compared */
@@ -48,7 +48,7 @@ typedef struct lost_rows {
   int64_t freed;
 } lost_rows;
 
-/* One with a longer text was not written by us, and is left to whoever did. */
+/* One with a longer text was not written by us, and is left to its writer. */
 static ns_status list_lost(lost_rows *l, ns_sql sql, ns_err *err) {
   const ns_value *row;
   ns_call none = {0};
@@ -150,7 +150,7 @@ static ns_status free_found(ns_adopted *a, ns_sql sql, size_t *found, int64_t *f
 
 /* ----------------------------------------------------------------- turns */
 
-/* Is it for us to look now? Where named locks do not serve everybody does. */
+/* Is it for us to look now? Where named locks do not serve every handle does. */
 static ns_status take_turn(ns_adopted *a, bool *ours, ns_err *err) {
   const ns_value *row = NULL;
   ns_value table = ns_vtext(a->map.table);
@@ -182,8 +182,8 @@ static ns_status ask_deaths(ns_db *db, int64_t *last, int64_t *suspects,
   return st;
 }
 
-/* '*died': somebody has, since the last time. Whoever may be dead is looked at
-** now; a host does that by itself. */
+/* '*died': a holder has, since the last time. A holder that may be dead is looked at now;
+** a host does that by itself. */
 static ns_status look_at_holders(ns_adopted *a, bool *died, ns_err *err) {
   int64_t last;
   int64_t suspects = 0;
@@ -310,7 +310,7 @@ static ns_status look_locked(ns_adopted *a, bool now, int64_t *freed, ns_err *er
   return st == NS_OK ? look_at_drains(a, err) : st;
 }
 
-/* In a crowd it is mostly others' turn. */
+/* In a crowd it is mostly another handle's turn. */
 static ns_status look(ns_adopted *a, bool now, int64_t *freed, ns_err *err) {
   bool ours = now || a->suspects > 0;
   ns_status st = ours ? NS_OK : take_turn(a, &ours, err);

@@ -3,19 +3,19 @@
 ** sleeps in the server, the other looks.
 **
 ** While the sleeper has one of the table's named locks, the table's triggers end its query.
-** They ring before whoever added the row commits, and a query is not ended when there is
+** They ring before the writer of the row commits, and a query is not ended when there is
 ** none; so the look comes when the other has fallen asleep, and sees what is not committed
 ** yet: a row that was added before it is seen, and who adds one later ends the sleep.
-** Whoever is woken for a row that he cannot claim yet comes back after a pause, and sees
-** it again. In a long wait looks follow at times that grow apart.
+** A wake-up may come before the row can be claimed. The sleeper then pauses and looks again.
+** In a long wait looks follow at times that grow apart.
 **
 ** The sleep is a wait for the named lock of our own work connection, for the reason that
 ** is in wake/listener.c.
 **
 ** Invariant: the sleeper never opens a table that has triggers, and has a named lock only
 ** while it sleeps. The server reads a table's triggers when it opens it, and when a KILL
-** comes just then it keeps what it could not read, for everybody: from then on nobody
-** could add a row.
+** comes just then it keeps what it could not read, for all sessions: from then on no session could
+** add a row.
 */
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -198,7 +198,7 @@ static ns_status await_sleep(ns_ear *e, ns_err *err) {
   return st;
 }
 
-/* There is a row: nobody need ring. */
+/* There is a row: no ring is needed. */
 static ns_status end_sleep(ns_ear *e, ns_err *err) {
   char sql[64];
   snprintf(sql, sizeof sql, "KILL QUERY %" PRId64, e->thread);
@@ -219,7 +219,7 @@ static ns_status nap(ns_ear *e, int64_t holder, int64_t us, bool *woke, ns_err *
   bool found = false;
   ns_status st = fall_asleep(e, holder, us, err);
   if (st == NS_OK && (st = look(e, &found, err)) != NS_OK) {
-    disconnect(e); /* nobody waits for the sleeper */
+    disconnect(e); /* no caller waits for the sleeper */
     return st;
   }
   if (st == NS_OK)

@@ -166,7 +166,7 @@ static ns_status list_fields(ns_adopted *a, ns_err *err) {
   return st;
 }
 
-/* Waits for whoever alters it. */
+/* Waits for a session that alters it. */
 static bool is_there(ns_adopted *a) {
   ns_call none = {0};
   ns_err err;
@@ -496,7 +496,7 @@ static ns_status check_zone(ns_adopted *a, ns_err *err) {
   return st;
 }
 
-/* The server's own zone, in which others write into DATETIME columns. */
+/* The server's own zone, in which other programs write into DATETIME columns. */
 static ns_status server_zone(ns_adopted *a, ns_err *err) {
   const ns_value *row = NULL;
   ns_status st;

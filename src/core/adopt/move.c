@@ -8,9 +8,9 @@
 ** arrive between the reading and the marking, it may have been these rows; then marks
 ** count only for rows that are still there, as they were read.
 ** Rows are deleted only while they have their mark, and as they were read in every
-** column, so nobody's change is lost. What is locked or changed by then stays.
+** column, so no change is lost. What is locked or changed by then stays.
 **
-** Whatever ends a drain, the marks tell: others finish what it has left, by the same
+** Whatever ends a drain, the marks tell: other holders finish what it has left, by the same
 ** steps. One thing cannot be known then: whether a row that is there, and differs, was
 ** changed before it could be deleted, or has been given the id of one that was. So the
 ** row stays, and of its copy what would have been a job is history, as cancelled.
@@ -130,7 +130,7 @@ static ns_status write_marks(ns_move *b, ns_err *err) {
   return st;
 }
 
-/* Rows that are in the table and have our marks are told from the others. */
+/* Rows that are in the table and have our marks are told from the rest. */
 static ns_status look(ns_move *b, ns_bytes list, ns_err *err) {
   ns_call call = {.rows = list};
   const ns_value *row;
@@ -155,7 +155,7 @@ static void set_where(ns_move *b, ns_whereabouts from, ns_whereabouts to) {
       b->rows[i].at = to;
 }
 
-/* -1: nobody knows. */
+/* -1: not known. */
 static ns_status count_moves(const ns_move *b, int64_t *moves, ns_err *err) {
   const ns_value *row = NULL;
   ns_value table = ns_vtext(b->a->map.table);
@@ -170,8 +170,8 @@ ns_status ns_move_begin(ns_move *b, ns_err *err) {
   return count_moves(b, &b->moves, err);
 }
 
-/* All rows are ours, and were not moved before they were marked: nobody else had marked
-** one, and nothing has arrived since they were read. */
+/* All rows are ours, and were not moved before they were marked: no other drain had marked one,
+** and nothing has arrived since they were read. */
 static ns_status is_simple(const ns_move *b, bool *simple, ns_err *err) {
   int64_t moves;
   ns_status st = NS_OK;
@@ -182,7 +182,7 @@ static ns_status is_simple(const ns_move *b, bool *simple, ns_err *err) {
   return st;
 }
 
-/* What is not there as it was read is let go, before its mark was anybody's promise. */
+/* What is not there as it was read is let go, before its mark promised anything. */
 static ns_status let_go(ns_move *b, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   ns_bytes ids = list_of(b, NS_AT_READ, &list);
@@ -263,7 +263,7 @@ static int64_t count_of(const ns_move *b, ns_whereabouts at) {
   return n;
 }
 
-/* Locks those of the rows that nobody has locked, as a list. */
+/* Locks those of the rows that are not locked, as a list. */
 static ns_status lock_free(ns_move *b, ns_call *call, ns_buf *list, ns_err *err) {
   const ns_value *row;
   const ns_mover *m;
@@ -286,7 +286,7 @@ static ns_status run_delete(ns_move *b, const ns_call *call, int64_t *deleted,
   return st;
 }
 
-/* What somebody has locked, perhaps because he works on it, is left. */
+/* Rows that are locked, perhaps because they are worked on, are left. */
 static ns_status delete_run(ns_db *db, ns_tx *tx, ns_err *err) {
   ns_move *b = tx->arg;
   ns_buf list = NS_BUF_INIT;
@@ -334,7 +334,7 @@ static void fates_free(fates *f) {
 }
 
 /* Locks the marks, and looks where their rows are; of a row that has none any more
-** somebody else has decided. */
+** another holder has decided. */
 static ns_status hold(ns_move *b, ns_err *err) {
   ns_db *db = b->a->db;
   ns_buf list = NS_BUF_INIT;

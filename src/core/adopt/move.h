@@ -13,7 +13,7 @@ typedef enum ns_whereabouts {
   NS_AT_GONE,    /* has its mark, and is in the table no more */
   NS_AT_SAME,    /* has its mark, and is in the table as it was read … */
   NS_AT_DIFFERS, /* … or not as it was read */
-  NS_AT_OTHERS   /* others have decided about it, or it cannot be moved */
+  NS_AT_OTHERS   /* another holder has decided about it, or it cannot be moved */
 } ns_whereabouts;
 
 /* A row on its way. */

@@ -40,8 +40,9 @@ static ns_status show(ns_adopted *a, ns_grip *grip, const ns_sign *s, ns_err *er
   return st;
 }
 
-/* A claim that does not hold is 'lost', and nothing is shown of it; nor of one whose
-** program is no holder, as with NS_TRANSACTION: nobody would know when it is gone. */
+/* A claim that does not hold is 'lost', and nothing is shown of it; nor of a row of a program that
+** is no holder, as with NS_TRANSACTION: it would not be known
+** when it is gone. */
 static ns_status touch_one(ns_adopted *a, ns_sign *s, ns_err *err) {
   ns_status st = ns_adopted_touch(a, s->id, s->run, err);
   ns_grip *grip = ns_adopt_grip(a, s->id, s->run);

@@ -1,15 +1,15 @@
 /*
 ** Finding rows to claim, and locking them.
 **
-** Nobody waits for a lock. Rows are looked at without locks and then locked by key,
-** past those of others; so a pick locks what it takes and nothing else, whatever
+** No statement waits for a lock. Rows are looked at without locks and then locked by key,
+** past those of other sessions; so a pick locks what it takes and nothing else, whatever
 ** the indexes, and leaves alone what is about to be settled.
 **
 ** All claimers read the same few pages of the same index. When hundreds do so at once
 ** the server is busy with waking each other's threads, and with nothing else; so a
 ** crowd goes in one by one, by a gate: one of a few named locks, held from before the
 ** look until the rows are marked. Who is in a crowd is not counted but felt: a look
-** that took long, or others at the gate. Who has met neither for some claims goes in
+** that took long, or other claimants at the gate. Who has met neither for some claims goes in
 ** without asking.
 **
 ** Invariant: a gate is only to be kind to the server. Claims are as right without it.
@@ -20,10 +20,10 @@
 #include "clock.h"
 #include "db/db.h"
 
-#define PICKS 10   /* looks at rows that others have all locked … */
+#define PICKS 10   /* looks at rows that other sessions have all locked … */
 #define PAUSE 2000 /* … and µs between them */
 #define PAGE_MIN 16 /* rows beyond what is asked for: dozens may be at it … */
-#define PAGE_ALONE 2 /* … or nobody, when one is */
+#define PAGE_ALONE 2 /* … or no claimant, when one is */
 #define PAGE_MAX 20000
 #define GATES 4
 #define STAND 10   /* seconds at one */
@@ -36,7 +36,7 @@ static ns_status no_memory(ns_err *err) {
 
 /* ------------------------------------------------------------------- gates */
 
-/* A host claims for all its workers: there are few, and each has others to do. */
+/* A host claims for all its workers: there are few, and each has other tables to do. */
 static bool feels_alone(const ns_adopted *a) {
   return a->calm >= CALM || a->db->is_host || a->db->no_locks ||
          a->map.strategy == NS_NAMED_LOCK;
@@ -100,7 +100,7 @@ static ns_status count_seen(ns_adopted *a, ns_seat *seat, const ns_call *call,
   return st;
 }
 
-/* There were open rows, and others had locked all of them: looks further, or waits
+/* There were open rows, and other sessions had locked all of them: looks further, or waits
 ** for those, unless they stay locked as long as they run. False: there is no more to
 ** see. */
 static bool look_harder(ns_adopted *a, const ns_call *call, int64_t seen) {

@@ -3,12 +3,12 @@
 ** table.
 **
 ** They are looked for without locks, a batch at a time in the order of their ids, then
-** locked by their keys, past those that somebody has, and inserted there and deleted here
-** in one transaction. So a row is in one of the two tables, whatever happens, and nobody
-** waits for more than a batch.
+** locked by their keys, past those that are locked, and inserted there and deleted here
+** in one transaction. So a row is in one of the two tables, whatever happens, and no session waits
+** for more than a batch.
 **
-** Invariant: a row that another one has for its parent stays, because whoever asks for the
-** parent of a row has to find it. With it gone children go first: what became free then is
+** Invariant: a row that another one has for its parent stays, because a look for the parent of a
+** row has to find it. With it gone children go first: what became free then is
 ** found by another pass.
 */
 #include <stdlib.h>
@@ -154,7 +154,7 @@ static ns_status prune_rows(ns_db *db, ns_tx *tx, ns_err *err) {
 }
 
 /* All rows once, in the order of their ids. A batch may be less than full before the end,
-** by what others have locked. */
+** by what other sessions have locked. */
 static ns_status prune_pass(pass *p, int64_t limit, int64_t *n, ns_err *err) {
   ns_tx tx = {.run = prune_rows, .arg = p};
   ns_status st = NS_OK;

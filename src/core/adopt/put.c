@@ -151,7 +151,7 @@ void ns_put_state(const ns_adopted *a, ns_filled *f, ns_row_state s) {
     ns_put_value(f, a->map.states[s]);
 }
 
-/* Rows that are done stay in a state of others when only a date tells. */
+/* Rows that are done stay in a state of open rows when only a date tells. */
 void ns_put_not_done(const ns_adopted *a, ns_filled *f) {
   if (!a->map.has_state[NS_ROW_DONE])
     ns_put(a, f, " AND %c IS NULL", NS_PART_COMPLETED_AT);

@@ -3,9 +3,9 @@
 ** marks of its templates.
 **
 ** Invariant: what comes from a mapping goes into the text in one of two ways only: a
-** name of a live column or table, in backticks, or a ? whose value is bound.
+** name of a live column or table, in backticks, or a ? with its value bound.
 ** (Literals of a trigger, the time zone and a column's collation are the exceptions:
-** the first are numbers or hexadecimal, the others were checked letter by letter.)
+** the first are numbers or hexadecimal, the rest were checked letter by letter.)
 */
 #ifndef NS_ADOPT_PUT_H
 #define NS_ADOPT_PUT_H
@@ -38,7 +38,7 @@ void ns_put_not_done(const ns_adopted *a, ns_filled *f);
 /* Does the row itself say who has it? */
 bool ns_adopt_by_column(const ns_adopted *a);
 
-/* 'yes' or 'empty', formats for claimed_by: where nobody's is NULL, or ''. */
+/* 'yes' or 'empty', formats for claimed_by: where unclaimed is NULL, or ''. */
 void ns_put_nobodys(const ns_adopted *a, ns_filled *f, const char *yes,
                     const char *empty);
 
@@ -57,7 +57,7 @@ extern const ns_mark ns_marks_where[], ns_marks_ends[], ns_marks_set[];
 /* adopt/text.c: adds a template. */
 void ns_put_text(ns_adopted *a, ns_filled *f, const char *text);
 
-/* adopt/where.c: rows that somebody has; that nobody has and that are not at their
+/* adopt/where.c: claimed rows; unclaimed rows that are not at their
 ** end; that are done; that are never claimed again. */
 void ns_put_taken(ns_adopted *a, ns_filled *f);
 void ns_put_waiting(ns_adopted *a, ns_filled *f);

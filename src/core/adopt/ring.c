@@ -1,12 +1,12 @@
 /*
-** Triggers on an adopted table that ring whoever waits for its rows.
+** Triggers on an adopted table that ring the sleepers that wait for its rows.
 **
-** They are added where the mapping allows it, and only then; anybody else uses those
-** that he sees. A trigger of ours reads and writes no table. It finds the sleepers by
-** named locks, their ears (adopt/listener.c), and ends their queries: nobody waits for it, and
-** what goes wrong in it is passed over, so that whoever has added a row never notices.
-** It runs by the rights of who added it, who therefore has to keep the TRIGGER right;
-** it reaches his own connections, and those of others if he may end their queries.
+** They are added where the mapping allows it, and only then; other handles use those that they see.
+** A trigger of ours reads and writes no table. It finds the sleepers by
+** named locks, their ears (adopt/listener.c), and ends their queries: no writer waits for it, and
+** what goes wrong in it is passed over, so that the writer of a row never notices. It runs by the
+** rights of who added it, who therefore has to keep the TRIGGER right; it reaches his own
+** connections, and those of other accounts if he may end their queries.
 **
 ** Invariant: a table is 'rung' while its triggers are of exactly the text that its
 ** mapping asks for, and reach us; otherwise it is looked at once a second.
@@ -86,7 +86,7 @@ static ns_status see_once(ns_adopted *a, size_t *good, ns_err *err) {
   return st;
 }
 
-/* While somebody else makes them the server may not show them. */
+/* While another handle makes them the server may not show them. */
 static ns_status see(ns_adopted *a, bool expected, size_t *good, ns_err *err) {
   ns_status st = see_once(a, good, err);
   for (int tries = 0; st == NS_OK && expected && *good < 2 && tries < SEE_TRIES; tries++) {
@@ -112,7 +112,7 @@ static ns_status say_denied(const ns_adopted *a, ns_err *err) {
                  a->map.table.p, a->map.table.p, why.message);
 }
 
-/* Somebody's transaction has used the table: all others would wait behind us, so we
+/* An open transaction has used the table: all other sessions would wait behind us, so we
 ** wait a second at a time. */
 static ns_status alter(ns_adopted *a, ns_sql sql, ns_err *err) {
   ns_buf text = NS_BUF_INIT;
@@ -228,7 +228,7 @@ ns_status ns_adopted_wait(ns_adopted *a, int64_t us, ns_err *err) {
     st = ns_ear_wait(a->ear, a->db->holder, us, &woke, err);
   if (st != NS_OK && ns_db_is_interrupted(a->db))
     return st;
-  if (st != NS_OK) { /* no second connection to be had: look as if nobody rang */
+  if (st != NS_OK) { /* no second connection to be had: look as if no trigger rang */
     ns_sleep_us(ns_jitter(NS_SECOND, 0.25));
     woke = st != NS_ENOMEM;
   }

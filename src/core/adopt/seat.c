@@ -3,8 +3,8 @@
 **
 ** The row is left locked there. Where a state says that a row is being processed, that
 ** is committed first, for all to see, and the row is locked again. In between a named
-** lock of the seat says that it is on its way (the step), so whoever finds a row that is
-** marked, with neither lock, knows that its claimer is gone.
+** lock of the seat says that it is on its way (the step), so a session that finds a row marked,
+** with neither lock, knows that its claimer is gone.
 **
 ** Invariant: a step ends before its claim returns, or with the connection.
 */
@@ -14,7 +14,7 @@
 #include "clock.h"
 #include "db/db.h"
 
-#define RACES 20 /* rows lost to others before a claim gives up */
+#define RACES 20 /* rows lost to other claimants before a claim gives up */
 #define RELOCK_FOR (NS_SECOND / 10) /* a look has it locked, for a moment */
 #define RELOCK_PAUSE 500
 
@@ -94,7 +94,7 @@ static ns_status take_one(ns_adopted *a, ns_seat *seat, ns_call *call, bool *fou
   return st;
 }
 
-/* Everybody may see that it is being processed, and that it is on its way. */
+/* All sessions may see that it is being processed, and that it is on its way. */
 static ns_status begin_step(ns_adopted *a, ns_seat *seat, const ns_call *call,
                             ns_err *err) {
   ns_stmt *s;
@@ -153,7 +153,7 @@ static ns_status claim_one(ns_adopted *a, ns_seat *seat, ns_jobs *out,
   return st;
 }
 
-/* One row on a seat of its own, past rows that others were faster at. */
+/* One row on a seat of its own, past rows that other claimants were faster at. */
 static ns_status claim_seated(ns_adopted *a, ns_jobs *out, bool *found,
                               ns_err *err) {
   size_t before = out->n;

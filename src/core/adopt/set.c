@@ -1,7 +1,7 @@
 /*
 ** Assignments: what a claim and each verdict write into a row of an adopted table.
 **
-** Invariant: the first is one of the status, so all others begin with a comma; and one
+** Invariant: the first is one of the status, so the rest begin with a comma; and one
 ** that looks at a column stands before the one that changes it, because the server
 ** carries them out from left to right. Counters stop where their column ends.
 */
@@ -21,7 +21,7 @@ static void set_state(const ns_adopted *a, ns_filled *f, ns_row_state s) {
   ns_put_state(a, f, s);
 }
 
-/* The status as it is: the first of the assignments, so that all others can begin
+/* The status as it is: the first of the assignments, so that the rest can begin
 ** with a comma. */
 static void keep_state(const ns_adopted *a, ns_filled *f) {
   ns_put(a, f, "%c = %c", NS_PART_STATUS, NS_PART_STATUS);
@@ -51,7 +51,7 @@ static void put_done(ns_adopted *a, ns_filled *f) {
   set_now(a, f, NS_PART_UPDATED);
 }
 
-/* Nobody has the row any more. */
+/* The row is not claimed any more. */
 static void unclaim(const ns_adopted *a, ns_filled *f) {
   const ns_field *at = a->parts[NS_PART_CLAIMED_AT];
   if (ns_adopt_has(a, NS_PART_CLAIMED_BY)) {
@@ -95,7 +95,7 @@ int64_t ns_adopt_unit(const ns_field *f) {
 }
 
 /* A delay of NULL leaves it as it is; another is rounded up to what the column can say:
-** nobody has the row before. The server cuts what is too exact. */
+** the row is not claimed before. The server cuts what is too exact. */
 static void come_back(const ns_adopted *a, ns_filled *f) {
   const ns_field *at = a->parts[NS_PART_RETRY_AFTER];
   if (at == NULL)

@@ -16,10 +16,10 @@
 #include "clock.h"
 #include "db/db.h"
 
-#define SEATED_FOR (60 * NS_SECOND) /* a row whose claim is a connection, at most */
+#define SEATED_FOR (60 * NS_SECOND) /* a row claimed by a connection, at most */
 #define SHARE 0.2 /* of a backoff, by chance */
-#define EMBEDDED_FOR (10 * NS_SECOND) /* a verdict on a row that somebody has locked */
-#define HOST_FOR 2000                 /* the same of a host, which has others to write */
+#define EMBEDDED_FOR (10 * NS_SECOND) /* a verdict on a row that another session has locked */
+#define HOST_FOR 2000                 /* the same of a host, which has other verdicts to write */
 
 static ns_status stale(const ns_adopted *a, int64_t id, ns_err *err) {
   return ns_fail(err, NS_ESTALE,
@@ -76,7 +76,7 @@ static ns_value delay_of(const ns_verdict *v, const ns_grip *grip) {
   return ns_vint(v->delay >= 0 ? v->delay : backoff(grip));
 }
 
-/* The grip goes first: whoever deletes it is the one who may. */
+/* The grip goes first: the session that deletes it is the one that may settle. */
 static ns_status drop_grip(ns_adopted *a, const ns_call *call, bool *was,
                            ns_err *err) {
   ns_status st = ns_db_run(
@@ -96,7 +96,7 @@ static ns_status keep_grip(ns_adopted *a, const ns_call *call, ns_err *err) {
                    err);
 }
 
-/* The server had something against the statement; others are written all the same. */
+/* The server had something against the statement; the other verdicts are written all the same. */
 static bool is_refused(ns_status st, const ns_err *err) {
   return st == NS_ESQL || ns_adopt_is_refused(st, err);
 }
@@ -144,7 +144,7 @@ ns_status ns_adopt_end(ns_adopted *a, ns_seat *seat, ns_sql sql, ns_call *call,
   return st;
 }
 
-/* What people are told who ask why, when nobody has said it. */
+/* What people are told who ask why, when no error says it. */
 static ns_bytes error_of(const ns_verdict *v) {
   if (v->error.n > 0)
     return v->error;
@@ -318,8 +318,8 @@ static ns_status settle_seat(ns_adopted *a, ns_seat *seat, ns_verdict *v,
   return st;
 }
 
-/* A lost seat has lost its claim, and what one refuses may be tried again; the others
-** are settled all the same. */
+/* A lost seat has lost its claim, and what one refuses may be tried again; the other verdicts are
+** settled all the same. */
 static ns_status settle_seats(ns_adopted *a, ns_verdict *verdicts, size_t n,
                               ns_err *err) {
   ns_status st = NS_OK;

@@ -79,7 +79,7 @@ ns_status ns_adopt(ns_db *db, const ns_mapping *map, ns_adopted **out,
   name_host(a);
   if ((st = ns_db_ready(db, err)) == NS_OK)
     st = ns_adopt_check(a, map, err);
-  if (st == NS_OK && db->is_host) /* all it does is claim; others may drain */
+  if (st == NS_OK && db->is_host) /* all it does is claim; other holders may drain */
     st = ns_adopt_lockable(a, err);
   if (st == NS_OK)
     st = ns_adopt_rings(a, err);
@@ -134,7 +134,7 @@ static void give_all_back(ns_adopted *a) {
   ns_verdict *all = calloc(a->n + 1, sizeof *all);
   size_t n = a->n;
   if (all == NULL)
-    return; /* others find it dead, or overdue */
+    return; /* other holders find it dead, or overdue */
   for (size_t i = 0; i < n; i++)
     all[i] = (ns_verdict){.id = a->grips[i].id, .run = a->grips[i].run,
                           .kind = NS_RELEASE};

@@ -2,16 +2,16 @@
 ** Existing tables as queues: what an adopted table is inside. The verbs are in
 ** nightshift.h.
 **
-** A mapping says which columns of somebody's table are used for what. It is checked
+** A mapping says which columns of an application's table are used for what. It is checked
 ** once against the live schema (adopt/mapping.c); from then on the statements of
 ** sql/query/adopt.sql are templates into which its names, quoted, and its
 ** conditions are put (adopt/put.h). Values are always bound.
 **
-** Invariant: a row is settled by whoever claimed it, or by nobody. With three of
+** Invariant: a row is settled by its claimant, or not at all. With three of
 ** the strategies the claim is what the row says in claimed_by: "ns:HOLDER:TOKEN",
 ** where the token, a random number, is the job's run. Every change of a claimed row
 ** asks for exactly that text, so a late verdict changes nothing. The rows of a
-** holder that is none any more are given back by whoever looks (adopt/free.c).
+** holder that is none any more are given back by the next handle that looks (adopt/free.c).
 ** With NS_TRANSACTION the claim is the lock of the row, on a connection that the
 ** job has for itself (a seat): it ends with the connection, whatever ends that.
 */
@@ -37,7 +37,7 @@ typedef struct ns_field {
   char charset[65], collation[65]; /* of text; "": none */
   ns_field_kind kind;
   bool nullable, primary;
-  bool generated;  /* the server makes its value, and nobody writes it */
+  bool generated;  /* the server makes its value, and it is never written */
   bool json;       /* the server sees to it that it holds JSON */
   bool moved;      /* the target of a move is given its value */
   int64_t least, most; /* of whole numbers; of text 'most' is its characters */
@@ -101,7 +101,7 @@ typedef struct ns_call {
 typedef struct ns_seat {
   ns_link *link;
   ns_stmt *stmts[NS_SQL_COUNT]; /* prepared on it */
-  int64_t id, run; /* whose it is; id 0: nobody's */
+  int64_t id, run; /* its claimant; id 0: unclaimed */
 } ns_seat;
 
 /* What people have decided: see nightshift_adopted. Instants by the server's clock. */
@@ -124,14 +124,14 @@ typedef struct ns_grip {
   int64_t since;    /* µs, by the server's clock */
 } ns_grip;
 
-/* Rows that came back without a verdict; 'told': somebody knows of them. */
+/* Rows that came back without a verdict; 'told': reported. */
 typedef struct ns_resets {
   ns_reset *items;
   size_t n, cap;
   bool told;
 } ns_resets;
 
-/* Rows that the server refuses; those up to 'told' somebody knows of. */
+/* Rows that the server refuses; those up to 'told' were reported. */
 typedef struct ns_refusals {
   ns_refusal *items;
   size_t n, cap;
@@ -158,15 +158,15 @@ struct ns_adopted {
   int64_t control_at;  /* monotonic: when to read it again */
   int64_t claim_at;    /* monotonic: no claim is worth while before */
   bool looked;         /* the last claim has looked for rows */
-  int64_t most_locked; /* rows at a time, with NS_TRANSACTION; 0: nobody has said */
+  int64_t most_locked; /* rows at a time, with NS_TRANSACTION; 0: not known */
   bool capped;         /* the last one had less because of rows in hand */
-  int64_t turn;        /* the last in which we looked for all others */
+  int64_t turn;        /* the last in which we looked for all handles */
   int64_t suspects;    /* holders that may be dead, at the last look */
   int64_t deaths;      /* when the last holder that we know of died */
   int calm;            /* claims since one in a crowd, up to what is calm */
   int64_t gate;        /* that we have gone in by; 0: none */
   int64_t entered_at;  /* monotonic: … and when */
-  int64_t page;        /* rows that others may have locked in front of free ones */
+  int64_t page;        /* rows that other sessions may have locked in front of free ones */
   int64_t look_at, sweep_at, overdue_at; /* monotonic: next look at holders, at all
                                          ** rows, at those that are overdue */
   ns_resets resets;    /* rows that looks of a host have given back */
@@ -175,12 +175,12 @@ struct ns_adopted {
   bool prunes_dead;    /* the pruning under way is of dead rows, not of done ones */
   ns_buf into;         /* the target of the move under way, NUL-terminated */
   int64_t cleaned;     /* rows that the last look has moved on: ns_adopt_clean */
-  bool rung;           /* its triggers ring whoever waits, us among them */
+  bool rung;           /* its triggers ring all sleepers, us among them */
   int64_t idle_for;    /* µs for which it need not be looked at then */
-  bool heard;          /* somebody sleeps for it */
+  bool heard;          /* a listener sleeps for it */
   int64_t rings_at;    /* monotonic: when to see whether they still do */
   char ear_name[96];   /* of the named locks of who is to be rung; "": not asked yet */
-  char mark[32];       /* in a trigger's text: which it is, and whom it reaches */
+  char mark[32];       /* in a trigger's text: which it is, and the listeners that it reaches */
   ns_ear *ear;         /* of a claim that waits; NULL: none yet */
   int64_t ear_pause;   /* µs before its next wait, after wakes that found nothing */
   pid_t process;       /* of the seats and grips; a forked child has none */
@@ -234,7 +234,7 @@ ns_status ns_adopt_ask(ns_adopted *a, ns_sql sql, const ns_call *call, ns_stmt *
                        ns_err *err);
 
 /*
-** ns_adopt_run for a change by key. A row that somebody else has locked is tried again
+** ns_adopt_run for a change by key. A row that another session has locked is tried again
 ** for 'patience' µs, then BUSY: mostly it is a look's, for a moment.
 */
 ns_status ns_adopt_change(ns_adopted *a, ns_seat *seat, ns_sql sql,
@@ -264,7 +264,7 @@ int64_t ns_adopt_token(void);
 ns_status ns_adopt_collect(ns_adopted *a, ns_seat *seat, ns_stmt *s, int64_t token,
                            ns_jobs *out, ns_err *err);
 
-/* adopt/pick.c: locks up to 'call->limit' open rows, past those of others. '*ids',
+/* adopt/pick.c: locks up to 'call->limit' open rows, past those of other sessions. '*ids',
 ** and 'call->rows', name them as "[id,…]"; empty: there are none. */
 ns_status ns_adopt_pick(ns_adopted *a, ns_seat *seat, ns_call *call, ns_buf *ids,
                         ns_err *err);
@@ -280,10 +280,10 @@ ns_status ns_adopt_refuse(ns_adopted *a, int64_t id, ns_status st, ns_err *err);
 /* Those that are, as "[id,…]"; good until the next is refused. Errors: NOMEM. */
 ns_status ns_adopt_shunned(ns_adopted *a, ns_bytes *ids, ns_err *err);
 
-/* SQL, with the last of them that nobody knows of. */
+/* SQL, with the last of them that is not reported. */
 ns_status ns_adopt_tell_refused(ns_adopted *a, ns_err *err);
 
-#define NS_TAKE_FOR 20000 /* µs: picked rows of which somebody reads an index entry */
+#define NS_TAKE_FOR 20000 /* µs: picked rows of which a session reads an index entry */
 
 /* Around a pick and the marks, before the commit: one by one in a crowd. */
 ns_status ns_adopt_enter(ns_adopted *a, ns_seat *seat, ns_err *err);
@@ -309,13 +309,13 @@ ns_status ns_adopt_control(ns_adopted *a, ns_err *err);
 ns_status ns_adopt_allow(ns_adopted *a, size_t *limit, ns_err *err);
 void ns_adopt_claimed(ns_adopted *a, size_t asked, size_t got);
 
-/* It was somebody else's turn. */
+/* It was another handle's turn. */
 void ns_adopt_passed(ns_adopted *a);
 
 /* A row may be claimable: of ours that have come back. */
 void ns_adopt_stir(ns_adopted *a);
 
-/* Nothing is claimed for so long, by anybody. */
+/* Nothing is claimed for so long, by any handle. */
 ns_status ns_adopt_hold(ns_adopted *a, int64_t us, ns_err *err);
 
 /* adopt/note.c: the rows that people see of a running job go with its claim, and
@@ -323,7 +323,7 @@ ns_status ns_adopt_hold(ns_adopted *a, int64_t us, ns_err *err);
 ns_status ns_adopt_unshow(ns_adopted *a, int64_t id, ns_bytes claimant, ns_err *err);
 ns_status ns_adopt_tidy(ns_adopted *a, ns_err *err);
 
-/* adopt/error.c: what a row has failed with, and whose it was (0: not known); attempt
+/* adopt/error.c: what a row has failed with, and the holder that had it (0: not known); attempt
 ** 0: one more than the last. */
 typedef struct ns_blame {
   int64_t id, holder, attempt;
@@ -336,7 +336,7 @@ ns_status ns_adopt_blame(ns_adopted *a, ns_seat *seat, const ns_blame *b, ns_err
 ns_status ns_adopt_absolve(ns_adopted *a, ns_seat *seat, int64_t id, ns_err *err);
 ns_status ns_adopt_absolve_list(ns_adopted *a, ns_bytes rows, ns_err *err);
 
-/* Some of what others have left behind goes. */
+/* Some of what other programs have left behind goes. */
 ns_status ns_adopt_tidy_errors(ns_adopted *a, ns_err *err);
 
 /* adopt/ring.c: adds the triggers that ring, where the mapping allows it; and sees,

@@ -1,7 +1,7 @@
 /*
 ** The statements of an adopted table: templates of sql/query/adopt.sql and drain.sql
-** whose marks are filled in, once each. Marks that stand for a name, a parameter or the
-** time zone are here; adopt/put.h says where the others are.
+** with marks that are filled in, once each. Marks that stand for a name, a parameter or the
+** time zone are here; adopt/put.h says where the rest are.
 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -130,7 +130,7 @@ static const ns_mark marks[] = {
 
 static const ns_mark *const all[] = {marks, ns_marks_where, ns_marks_ends, ns_marks_set};
 
-/* A mark that nobody knows is a mistake in adopt.sql, which the server tells of. */
+/* An unknown mark is a mistake in adopt.sql, which the server tells of. */
 static void fill_mark(ns_adopted *a, ns_filled *f, const char *name, size_t n) {
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
     for (const ns_mark *m = all[i]; m->name != NULL; m++)

@@ -1,13 +1,13 @@
 /*
-** Conditions on the rows of an adopted table: which may be claimed, which are claimed
-** and by whom, which are overdue, done or dead; and the order of claims. A trigger asks
+** Conditions on the rows of an adopted table: which may be claimed, which are claimed and by which
+** holder, which are overdue, done or dead; and the order of claims. A trigger asks
 ** the same of NEW and OLD.
 **
 ** Invariant: a row is in one of these at a time: waiting, taken, finished, dead.
 */
 #include "adopt/put.h"
 
-/* Rows that somebody has. */
+/* Claimed rows. */
 void ns_put_taken(ns_adopted *a, ns_filled *f) {
   if (a->map.has_state[NS_ROW_PROCESSING])
     ns_put_in_state(a, f, "t", NS_ROW_PROCESSING);
@@ -20,7 +20,7 @@ void ns_put_taken(ns_adopted *a, ns_filled *f) {
   ns_put_not_done(a, f);
 }
 
-/* Rows that somebody has, as far as anything tells. */
+/* Claimed rows, as far as anything tells. */
 static void put_running(ns_adopted *a, ns_filled *f) {
   ns_put_text(a, f, ns_sql_texts[ns_adopt_tells_taken(a) ? NS_SQL_ADOPT_RUNNING
                                                          : NS_SQL_ADOPT_RUNNING_SHOWN]);
@@ -53,7 +53,7 @@ static void attempts_left(const ns_adopted *a, ns_filled *f) {
         ns_vint(a->map.max_attempts));
 }
 
-/* Rows that nobody has and that are not at their end. */
+/* Unclaimed rows that are not at their end. */
 void ns_put_waiting(ns_adopted *a, ns_filled *f) {
   ns_put_in_state(a, f, ns_put_alias(f), NS_ROW_OPEN);
   if (!a->map.has_state[NS_ROW_PROCESSING] && ns_adopt_by_column(a)) {
@@ -66,20 +66,20 @@ void ns_put_waiting(ns_adopted *a, ns_filled *f) {
 
 /* ... and that can be jobs: their ids are numbers from 1 that a job's holds. An operator
 ** in front of the column, so that no plan is made of it; and one that warns of no number,
-** as a cast would, in the statement of whoever meets the trigger. */
+** as a cast would, in the statement of a writer that meets the trigger. */
 static void put_claimable(ns_adopted *a, ns_filled *f) {
   ns_put_waiting(a, f);
   ns_put(a, f, " AND (%c | 0) BETWEEN 1 AND %i", NS_PART_ID, INT64_MAX);
 }
 
-/* ... whose time has come ... */
+/* ... that are due ... */
 static void put_time(const ns_adopted *a, ns_filled *f) {
   if (ns_adopt_has(a, NS_PART_RETRY_AFTER))
     ns_put(a, f, " AND (%c IS NULL OR %c <= %n)", NS_PART_RETRY_AFTER,
         NS_PART_RETRY_AFTER, NS_PART_RETRY_AFTER);
 }
 
-/* ... and whose parent is done, which it stays. */
+/* ... and with a parent that is done, which it stays. */
 static void put_parents(ns_adopted *a, ns_filled *f) {
   if (!ns_adopt_has(a, NS_PART_PARENT))
     return;
@@ -197,7 +197,7 @@ static void put_claimant(ns_adopted *a, ns_filled *f) {
     ns_buf_adds(&f->text, "NULL");
 }
 
-/* Rows whose claim is a row of nightshift_grip. */
+/* Rows claimed by a row of nightshift_grip. */
 static void put_gripped(ns_adopted *a, ns_filled *f) {
   if (ns_adopt_by_grip(a))
     ns_put_taken(a, f);
@@ -206,7 +206,7 @@ static void put_gripped(ns_adopted *a, ns_filled *f) {
 }
 
 /* Rows of one claimant: NULL for those that are taken by programs not ours. With
-** NS_TRANSACTION a row's lock says whose it is. */
+** NS_TRANSACTION a row's lock names its claimant. */
 static void put_ours(ns_adopted *a, ns_filled *f) {
   if (a->map.strategy != NS_TRANSACTION) {
     put_claimant(a, f);

@@ -209,7 +209,7 @@ void ns_claim_next_look(const ns_db *db, const ns_weighted_queue *queues, size_t
 ** Jobs to be claimed alone leave 'rows' and are put back; the first of them is
 ** remembered in db->claim.alone, and the next ns_claim_take_alone takes it, when the handle
 ** holds no other such job. So a job that kills its holders takes no other
-** suspect with it. While one is held, claims leave the others where they are, and
+** suspect with it. While one is held, claims leave the rest where they are, and
 ** db->claim.skipped_alone says so.
 */
 ns_status ns_claim_separate(ns_db *db, ns_claim_rows *rows, ns_err *err);
@@ -230,7 +230,7 @@ void ns_claim_undo(ns_db *db, int64_t lease);
 /* After the commit: floors and lanes are learnt, sentinels put up. */
 void ns_claim_committed(ns_db *db, const ns_claim_rows *rows);
 
-/* A cut commit whose outcome could not be learnt: its batch is kept in doubt, and
+/* A cut commit with an outcome that could not be learnt: its batch is kept in doubt, and
 ** ns_claim_resolve looks whether its lease exists: then it is 'unread', else it
 ** is forgotten. Errors: GONE, BUSY. */
 void ns_claim_in_doubt(ns_db *db, int64_t lease);
@@ -241,7 +241,7 @@ ns_status ns_claim_resolve(ns_db *db, ns_err *err);
 void ns_claim_read_ahead(ns_db *db, const ns_claim_rows *rows);
 
 /* Reads the jobs of a lease that are still ours into 'out', in the order of
-** 'rows' (NULL: by id); the others are forgotten. */
+** 'rows' (NULL: by id); the rest are forgotten. */
 ns_status ns_claim_read(ns_db *db, int64_t lease, const ns_claim_rows *rows, ns_jobs *out,
                         ns_err *err);
 
@@ -254,7 +254,7 @@ ns_job *ns_claim_jobs_add(ns_jobs *jobs, size_t bytes, char **at);
 /* What a claimer remembers of contention; see claim/turns.c. */
 typedef struct ns_claim_admission {
   int contended;       /* claims that still ask for a lock; 0: no contention was met */
-  int64_t place;       /* what the others are at: a queue, */
+  int64_t place;       /* what the other sessions are at: a queue, */
   int64_t number;      /* and which of its locks is ours, from 1 on; 0: none */
   bool leaving;        /* the statement that releases it was sent */
   unsigned stuck;      /* locks that are not asked for, a bit each: their holder stays, */
@@ -283,9 +283,9 @@ typedef struct ns_claim_state {
   bool strict;         /* claims in true order only: no aging */
   ns_claim_row alone;  /* a job to be claimed by itself next; id 0: none */
   bool skipped_alone;  /* claims have left out jobs that are to be claimed alone */
-  int64_t unread;      /* a lease whose jobs could not be read yet; 0: none */
+  int64_t unread;      /* a lease of jobs that could not be read yet; 0: none */
   int64_t in_doubt;    /* a lease that may not have been committed; 0: none */
-  ns_verdict *expired; /* claims whose jobs are too late to be started, and that
+  ns_verdict *expired; /* claims of jobs that are too late to be started, and that
                        ** could not be ended yet; owned */
   size_t nexpired, capexpired;
   /* shares: see claim/shares.c */

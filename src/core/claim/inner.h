@@ -80,7 +80,7 @@ void ns_claim_ranges_begin(ns_claim_ranges *r, int64_t queue_id, bool skip_alone
 
 /* Rows of one lane: from <= ready_at < to. There is room for NS_LANES_MAX. A range that can
 ** have no rows is left out; when all are, 'n' stays 0 and there is nothing to ask for: a
-** DELETE … RETURNING whose condition is impossible would be answered without rows, as
+** DELETE … RETURNING with an impossible condition would be answered without rows, as
 ** one that a KILL QUERY has hit. */
 void ns_claim_ranges_add(ns_claim_ranges *r, int64_t rank, int64_t from, int64_t to);
 
@@ -153,7 +153,7 @@ void ns_claim_aging_reset(ns_claim_queue *q);
 ** where named locks do not serve. */
 bool ns_claim_admission_watches(const ns_db *db);
 
-/* The error of a look that was cut because others are at it becomes one after which the
+/* The error of a look that was cut because other sessions are at it becomes one after which the
 ** transaction runs again, with an admission lock. Other errors stay as they are. */
 ns_status ns_claim_admission_met(ns_db *db, ns_status st, ns_err *err);
 

@@ -5,7 +5,7 @@
 ** claim meets them.
 **
 ** Invariant: 'open' of a batch is the number of its unsettled claims, and its row is
-** deleted with the last of them. A claim whose job the read does not bring, nor a second
+** deleted with the last of them. A claim of a job that the read does not bring, nor a second
 ** read that sees what is committed and not what a snapshot shows, was cancelled or moved in
 ** between: it is forgotten, and with the last one its lease.
 */

@@ -10,8 +10,8 @@
 **
 ** A program that ends when nothing is left waits for jobs that are due soon and that it will
 ** claim itself, and for nothing else. Those rows are chosen as a claim chooses them, by
-** queue and kind, and by the name itself, which a kind may share with others. Below the floor
-** nothing is looked for: ns_looked_everywhere says when that can be trusted.
+** queue and kind, and by the name itself, which may share its kind with other names. Below the
+** floor nothing is looked for: ns_looked_everywhere says when that can be trusted.
 **
 ** Invariant: the floor moves only after the commit, and never back but to 0, when all floors
 ** are dropped.
@@ -25,9 +25,9 @@
 #include "err.h"
 
 #define LOOK_EVERY INT64_C(20000)      /* µs between looks at scheduled */
-#define LOOK_CONTENDED (NS_SECOND / 5) /* ... under contention, as others look as well */
+#define LOOK_CONTENDED (NS_SECOND / 5) /* ... under contention, as other holders look as well */
 #define PROMOTE_AT_ONCE 1000           /* rows per cycle */
-#define LATE_COMMIT (5 * NS_SECOND)    /* the floor of what others promote trails by this */
+#define LATE_COMMIT (5 * NS_SECOND)    /* the floor of what other holders promote trails by this */
 #define END INT64_MAX
 
 ns_status ns_claim_promote_one(ns_db *db, int64_t queue_id, int64_t rank, int64_t id, int64_t run,
@@ -130,7 +130,7 @@ static ns_status next_scheduled(ns_db *db, int64_t from, int64_t *in, ns_err *er
   return st;
 }
 
-/* From the floor on. What others have promoted is not read again and again. */
+/* From the floor on. What other holders have promoted is not read again and again. */
 static ns_status promote_above(ns_db *db, size_t *n, int64_t *next_due, ns_err *err) {
   ns_status st = next_scheduled(db, db->claim.due_floor, next_due, err);
   if (st == NS_OK && *next_due == 0)

@@ -6,9 +6,9 @@
 ** those that had nothing. When more queues have work than are worth a statement each, one
 ** statement takes the first job of each.
 **
-** Invariant: a queue is left out only when it had nothing, or for a part of a second while others
-** fill the claim. An assert sees that no claim takes more than was asked for; the rest of this is
-** about cost.
+** Invariant: a queue is left out only when it had nothing, or for a part of a second while other
+** queues fill the claim. An assert sees that no claim takes more than was asked for; the rest of
+** this is about cost.
 */
 #include "claim/inner.h"
 
@@ -32,7 +32,7 @@ typedef struct share {
   const ns_weighted_queue *queue;
   ns_claim_queue *s;
   bool dry;     /* is not asked, or not any more */
-  bool singly;  /* has what is not to be had together with others' */
+  bool singly;  /* has what is not to be had together with other queues' */
   uint64_t lot; /* among queues of the same credit */
 } share;
 
@@ -42,7 +42,7 @@ typedef struct shares {
   size_t n;
 } shares;
 
-/* A record of a queue that is new moves others. */
+/* A record of a queue that is new moves other records. */
 static ns_status make_shares(ns_db *db, const ns_weighted_queue *queues, size_t n, shares *all,
                              ns_err *err) {
   size_t known;
@@ -194,7 +194,7 @@ static int by_queue_id(const void *key, const void *element) {
   return (*id > x->queue->queue_id) - (*id < x->queue->queue_id);
 }
 
-/* Rows that come back are locked; of the others 'singly' stays. */
+/* Rows that come back are locked; of the rest 'singly' stays. */
 static ns_status lock_firsts(ns_db *db, share **of, size_t n, ns_stmt *s, ns_claim_rows *out,
                              ns_err *err) {
   const ns_value *row;
@@ -255,7 +255,7 @@ static ns_status take_firsts(ns_db *db, share **of, size_t n, ns_claim_rows *out
   return st;
 }
 
-/* The first row of a queue hides lower lanes, whose turn comes, too. */
+/* The first row of a queue hides lower lanes; their turn comes, too. */
 static bool is_to_be_looked_through(const ns_db *db, const ns_claim_queue *s) {
   size_t first;
   return s->since >= LOOK_EVERY || (ns_claim_aging_due(db, s) &&

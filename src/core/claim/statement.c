@@ -6,8 +6,8 @@
 ** number of ranges, and on whether all rows are meant, only: so few statements are prepared.
 **
 ** The fast form is a DELETE that gives up at once when it meets a row that another
-** transaction has locked. Then the other form, a SELECT … SKIP LOCKED whose rows are deleted
-** by key, runs in the same cycle and for a growing number of cycles.
+** transaction has locked. Then the other form, a SELECT … SKIP LOCKED and a DELETE of its rows by
+** key, runs in the same cycle and for a growing number of cycles.
 **
 ** Invariant: where a lock wait would end the whole transaction the fast form never runs. A
 ** number may stand for a second name, too, so claimed names are compared once more.
@@ -146,7 +146,7 @@ ns_status ns_claim_ranges_text(const ns_claim_ranges *r, ns_sql sql, const char 
 #define PENALTY_MAX 64 /* cycles on the slow path */
 #define ER_LOCK_WAIT 1205
 
-/* A statement in its two forms, run on whichever path is open. */
+/* A statement in its two forms, run on the path that is open. */
 typedef struct forms {
   ns_stmt *fast, *skip;
 } forms;

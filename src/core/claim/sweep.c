@@ -11,7 +11,7 @@
 ** far. The floor of a lane goes back to the first late row, and the claim that follows takes
 ** it in true order.
 **
-** A claim of some names passes over rows of others, and those stay: there may be 500,000 at
+** A claim of some names passes over rows of other names, and those stay: there may be 500,000 at
 ** the head of a lane. A prescan reads each of them once, without locks and in steps of
 ** bounded length; the claim itself, which locks all it reads, is over a stretch in which few
 ** are. Stretches above the floors are read before a claim, those below in rounds, for 1/20
@@ -80,7 +80,7 @@ static ns_status find_lanes_above(ns_db *db, int64_t queue_id, int64_t *ranks, s
   return st;
 }
 
-/* A lane whose end was not found where it should stand. */
+/* A lane with an end that was not found where it should stand. */
 static void note_lost_sentinels(ns_db *db, int64_t queue_id, const bool *seen) {
   size_t first;
   size_t n = ns_claim_lanes_of(&db->claim.lanes, queue_id, &first);
@@ -111,7 +111,7 @@ static ns_status find_lanes(ns_db *db, int64_t queue_id, bool *news, ns_err *err
 /* --------------------------------------------------------------- late rows */
 
 /* The first row that 'range' has below the floors of up to NS_LANES_MAX lanes; it
-** stays locked, and those that others hold are left. */
+** stays locked, and those that other sessions hold are left. */
 static ns_status find_late_in(ns_db *db, ns_sql sql, const ns_lane *lanes, size_t n,
                               ns_scan_range range, bool *found, ns_err *err) {
   ns_claim_ranges r;

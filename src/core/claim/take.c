@@ -21,7 +21,7 @@
 #define SENTINELS 1000                 /* put up at once */
 #define FEW 1000                       /* rows: more take long without contention, too */
 #define LATE_COMMIT (5 * NS_SECOND)    /* floors of empty lanes trail by this */
-#define LATE_OF_SOME (NS_SECOND / 2)   /* ... of those where rows of others lie */
+#define LATE_OF_SOME (NS_SECOND / 2)   /* ... of those where rows of other names lie */
 #define HIDDEN_LATEST (60 * NS_SECOND) /* ... and are looked below at least so often */
 
 void ns_claim_strictly(ns_db *db, bool strict) {
@@ -65,7 +65,7 @@ static ns_status take_rows(ns_db *db, ns_bytes fast, ns_bytes skip, const ns_val
   return st;
 }
 
-/* How the rows of others are passed. Who feels alone is cut when that takes long. */
+/* How the rows of other names are passed. Who feels alone is cut when that takes long. */
 static ns_sql skipping_form(const ns_db *db, size_t want) {
   if (!ns_claim_admission_watches(db))
     return NS_SQL_CLAIM_SKIP;
@@ -73,7 +73,7 @@ static ns_sql skipping_form(const ns_db *db, size_t want) {
 }
 
 /* From up to NS_LANES_MAX lanes of one queue, each from its floor on. While a job is
-** held that has to be alone, others like it stay where they are. */
+** held that has to be alone, further ones like it stay where they are. */
 static ns_status take_from(ns_db *db, const ns_lane *lanes, size_t n, size_t want,
                            ns_claim_rows *out, ns_err *err) {
   ns_claim_ranges r;
@@ -98,8 +98,9 @@ static ns_status take_from(ns_db *db, const ns_lane *lanes, size_t n, size_t wan
   return st;
 }
 
-/* Lanes above the first row had nothing: their floors rise, or rows that others have
-** claimed there would be read again and again. */
+/* Lanes above the first row had nothing: their floors rise, or rows that other holders have claimed
+** there
+** would be read again and again. */
 static void raise_passed_floors(ns_db *db, int64_t queue_id, const ns_claim_rows *out,
                                 size_t before) {
   int64_t rank = out->n > before ? out->items[before].rank : INT64_MAX;
@@ -139,7 +140,7 @@ static ns_status take_hidden(ns_db *db, ns_claim_queue *s, size_t want, ns_claim
   return st;
 }
 
-/* A host whose sweeps are dear looks when it can afford it. */
+/* A host with dear sweeps looks when it can afford it. */
 static ns_status sweep_when_affordable(ns_db *db, ns_claim_queue *s, bool *news, ns_err *err) {
   if (db->is_host && !ns_claim_sweep_is_cheap(s) && !ns_claim_sweep_is_due(s)) {
     s->window.open = true;
@@ -183,7 +184,7 @@ static bool is_sweep_due(const ns_claim_queue *s) {
   return ns_claim_sweep_is_due(s) && (s->since >= SWEEP_CLAIMS || late);
 }
 
-/* The oldest rows of the lower lane whose turn it is. */
+/* The oldest rows of the lower lane that is next. */
 static ns_status take_aged(ns_db *db, ns_claim_queue *s, size_t want, ns_claim_rows *out,
                            ns_err *err) {
   ns_lane lane;

@@ -12,10 +12,10 @@
 **
 ** Admission locks. Under contention claimers of a queue go in a few at a time.
 **
-** An admission lock is a named lock, kept until the claim is committed. Rows that others have
-** locked are skipped one by one, and each of them costs the server a lock that is asked for
-** and taken back, under a mutex that all share. When many claim, each skips the rows of all
-** others, so the work grows with its square. Contention is not counted but met: by a look at
+** An admission lock is a named lock, kept until the claim is committed. Rows that other sessions
+** have locked are skipped one by one, and each of them costs the server a lock that is asked for
+** and taken back, under a mutex that all share. When many claim, each skips the rows of all other
+** claims, so the work grows with its square. Contention is not counted but met: by a look at
 ** rows that is cut when it takes too long, and then by waits for these locks. A claimer that
 ** finds them free for some claims goes on without asking.
 **
@@ -165,7 +165,7 @@ ns_status ns_claim_aging_choose(ns_db *db, ns_claim_queue *s, size_t want, ns_la
 /* ----------------------------------------------------------- admission locks */
 
 #define LOCKS 4
-#define CONTENDED 3                  /* claims, from the last that has met others */
+#define CONTENDED 3                  /* claims, from the last that has met other claims */
 #define FREE_WITHIN INT64_C(5000)    /* µs: a lock that was had so soon was free */
 #define WAIT_STEP NS_SECOND          /* of waiting, then its owner is looked up */
 #define WAIT_STEPS 10                /* ... at most */

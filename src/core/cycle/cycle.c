@@ -163,7 +163,7 @@ ns_status ns_cycle_run(ns_db *db, ns_cycle_work *w, ns_err *err) {
   w->tells = db->finish.pending_due && db->is_host;
   st = ns_db_transact(db, &tx, err);
   ns_claim_admission_leave(db, st == NS_OK && !tx.replay);
-  ns_finish_late(db, false); /* a cycle that failed must not keep others' ends */
+  ns_finish_late(db, false); /* a cycle that failed must not keep other jobs' ends */
   db->finish.pending_due = db->finish.pending_due || (st != NS_OK && w->tells);
   if (st != NS_OK) {
     db->ahead = 0;
@@ -178,7 +178,7 @@ ns_status ns_cycle_run(ns_db *db, ns_cycle_work *w, ns_err *err) {
   }
   ns_assert(!db->in_tx);
   if (w->holder != db->holder)
-    w->takes.n = 0; /* written, but declared dead since: they are others' */
+    w->takes.n = 0; /* written, but declared dead since: they are another holder's */
   for (size_t i = 0; i < w->nverdicts; i++)
     ns_cycle_recognise_repeat(db, &w->verdicts[i]);
   if (db->user_tx) {

@@ -6,7 +6,7 @@
 ** a second one listens. It sleeps no longer than until something is due, or it is time to look
 ** after other holders. A handle that was woken for nothing listens again at once: a row that is
 ** not committed yet is found by the looks of that sleep. Closing waits for no lock longer than
-** LEAVE_MAX; the rest is found by others, who see the holder dead.
+** LEAVE_MAX; the rest is found by other holders, which see this one dead.
 */
 
 #include <stdlib.h>

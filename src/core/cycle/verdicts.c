@@ -1,9 +1,9 @@
 /*
-** The verdicts of a cycle: those in doubt, whose cycle was cut at its commit; those that are
+** The verdicts of a cycle: those in doubt, after a cycle that was cut at its commit; those that are
 ** refused; and the settle of a single handle, a cycle of one half.
 **
 ** Invariant: no cycle writes before it is known whether the one in doubt was written. A
-** verdict that cannot be written together with others is written apart, or put off: it keeps
+** verdict that cannot be written together with the rest is written apart, or put off: it keeps
 ** no other waiting. A message in place of the caller's words lives no longer than the call.
 ** The first is asserted where a cycle begins (cycle/cycle.c).
 */
@@ -101,7 +101,7 @@ static void put_off_for_trouble(ns_db *db, ns_verdict *v, const ns_err *err) {
   v->trouble = true;
 }
 
-/* One whose values the server will not have: its job fails with the server's words
+/* A verdict with values that the server refuses: its job fails with the server's words
 ** instead. Those are no handler's, so what is refused then is put off. */
 static ns_status settle_refused(ns_db *db, ns_verdict *v, ns_err *err) {
   ns_cycle_work w = {.verdicts = v, .nverdicts = 1};
@@ -117,9 +117,9 @@ static ns_status settle_refused(ns_db *db, ns_verdict *v, ns_err *err) {
 }
 
 /* Verdicts that failed together go in halves, and so on down to those that fail by
-** themselves; the others are written. */
+** themselves; the rest are written. */
 typedef struct apart {
-  int64_t until; /* monotonic: then the rest stays BUSY, as others wait for us … */
+  int64_t until; /* monotonic: then the rest stays BUSY, as other sessions wait for us … */
   bool found;    /* … but one at least is found each time */
 } apart;
 

@@ -183,7 +183,7 @@ ns_value ns_db_list_end(ns_buf *list);
 ** when the connection is lost, so all that run there may be run twice. */
 ns_status ns_db_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err);
 
-/* Ends a list, runs the statement whose last parameter it is, behind 'first' if
+/* Ends a list, runs the statement with it as last parameter, behind 'first' if
 ** that is not NULL, and frees it. Errors: NOMEM, too. */
 ns_status ns_db_list_run(ns_db *db, ns_sql sql, const ns_value *first, ns_buf *list, ns_err *err);
 
@@ -196,10 +196,10 @@ ns_status ns_db_list_change(ns_db *db, ns_sql sql, const ns_value *first, ns_buf
 /*
 ** A unit of work that can be run again. 'run' does it on an open
 ** transaction; ns_db_transact begins, commits, and repeats it after 1213, 1205,
-** 1020 (with jitter) and after a lost connection. Locks that others keep are waited
+** 1020 (with jitter) and after a lost connection. Locks that other sessions keep are waited
 ** for as long as a reply, from 'began' on (monotonic µs; 0: now); the last wait may
 ** end later. 'replay' is true when an
-** earlier try was cut at its COMMIT, whose outcome only 'run' can find out (the
+** earlier try was cut at its COMMIT, with an outcome that only 'run' can find out (the
 ** session that was cut is over by then); it sets 'done' when that commit turns
 ** out to have happened. It may be true from the start: the earlier try was an
 ** earlier call. Inside a transaction of the caller 'run' simply joins it, once.
@@ -281,7 +281,7 @@ ns_status ns_db_queues_read(ns_db *db, ns_queue_row **rows, size_t *n, ns_err *e
 
 /* The kind of a job is a number that stands for its name in the rows of ready and
 ** scheduled, so that a claim can tell what it wants without reading jobs. */
-#define NS_KIND_ANY 0 /* of a row whose writer did not know: any claim may take it */
+#define NS_KIND_ANY 0 /* of a row with a writer that did not know: any claim may take it */
 
 /* CRC32 of the bytes of a name, as the server's CRC32() has it. Two names may share
 ** one. */

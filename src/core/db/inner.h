@@ -36,7 +36,7 @@ void ns_db_tell_committed(ns_db *db, bool written);
 /* Before their link goes, which owns them. */
 void ns_db_forget_statements(ns_db *db);
 
-/* Prepares it, unless it is. What is prepared may make room for others: see
+/* Prepares it, unless it is. What is prepared may make room for other statements: see
 ** ns_link_prepare. */
 ns_status ns_db_prepare(ns_db *db, ns_sql sql, ns_err *err);
 

@@ -10,7 +10,7 @@
 ** one that was dropped, or belongs to a user who is gone, comes back.
 **
 ** A transaction that uses a table, is inside a procedure or has read the view is waited
-** for, and others wait behind us: so each try of each statement is short.
+** for, and other sessions wait behind us: so each try of each statement is short.
 */
 #include "db/inner.h"
 
@@ -205,8 +205,8 @@ const ns_hooks ns_db_schema_hooks = {.connected = connected};
 
 /* --------------------------------------------------------------- privileges */
 
-/* Statements with a part that is put in later are left out: others need the
-** same privileges. */
+/* Statements with a part that is put in later are left out: other statements need the same
+** privileges. */
 static ns_status probe_statement(ns_db *db, ns_sql sql, ns_err *err) {
   if (strstr(ns_sql_texts[sql], "/*lanes*/") != NULL || strchr(ns_sql_texts[sql], '{') != NULL ||
       strstr(ns_sql_texts[sql], "(queues)") != NULL)

@@ -18,7 +18,7 @@
 #include "clock.h"
 #include "err.h"
 
-#define RETRY_SOON 150000              /* µs: the longest pause while others still wait */
+#define RETRY_SOON 150000              /* µs: the longest pause while other sessions still wait */
 #define RETRY_SOON_FOR (2 * NS_SECOND) /* for us to come back, up to this */
 #define END_STEP 2000                  /* µs between looks whether a session ended */
 #define END_MAX (2 * NS_SECOND)
@@ -116,7 +116,7 @@ ns_status ns_db_read_server(ns_db *db, int64_t *now, ns_err *err) {
   return NS_OK;
 }
 
-/* A Galera node undoes what it has told others, lets half a claim be committed, and has
+/* A Galera node undoes what it has told clients, lets half a claim be committed, and has
 ** named locks of its own: jobs are lost there, and run twice. */
 static ns_status check_cluster(ns_db *db, ns_err *err) {
   const ns_value *row = NULL;
@@ -325,7 +325,7 @@ ns_status ns_db_run(ns_db *db, ns_sql sql, const ns_value *params, ns_err *err) 
   if (st != NS_EGONE || db->in_tx || db->user_tx || db->connecting ||
       (st = ns_db_ready(db, err)) != NS_OK)
     return st;
-  if ((st = ns_db_run_once(db, sql, params, err)) == NS_EGONE) /* read-only: for others too */
+  if ((st = ns_db_run_once(db, sql, params, err)) == NS_EGONE) /* read-only for all handles */
     ns_db_tell_away(db);
   return st;
 }
@@ -350,7 +350,7 @@ ns_status ns_db_list_change(ns_db *db, ns_sql sql, const ns_value *first, ns_buf
 
 /* --------------------------------------------------------------------- hooks */
 
-/* Those whose hook takes the handle alone. */
+/* Parts with a hook that takes the handle alone. */
 #define EACH(db, hook)                                                                             \
   for (const ns_hooks *const *h_ = (db)->hooks; *h_ != NULL; h_++)                                 \
     if ((*h_)->hook != NULL)                                                                       \

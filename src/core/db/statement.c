@@ -1,5 +1,5 @@
 /*
-** Statements on the connection of a handle: those of sql/query by their names, others by their
+** Statements on the connection of a handle: those of sql/query by their names, the rest by their
 ** text. Each is run once, on the connection there is. And lists as parameters, which the server
 ** takes apart (JSON_TABLE), so that one text serves any number of keys.
 **
@@ -52,7 +52,7 @@ const char *ns_sql_name(size_t i) {
 }
 
 /* Statements of integers that a program runs while it claims one job at a time, and that
-** need no place: the others are as many as there are places. */
+** need no place: the rest are as many as there are places. */
 static bool is_brief(const ns_db *db, ns_sql sql) {
   static const ns_sql brief[] = {
       NS_SQL_HOLDER_CYCLE,  NS_SQL_SETTLE_LEASE,          NS_SQL_SETTLE_EXPIRY,

@@ -11,7 +11,7 @@
 ** in a transaction, too, that is rolled back; and COMMIT is sent only when every statement is
 ** known to have worked. The ring goes behind it: it is run after the commit, and its outcome
 ** is not the push's concern. A session in which autocommit may still be off is given up. END
-** commits a transaction whose COMMIT a KILL has hit; such a push counts as cut.
+** commits a transaction when a KILL has hit its COMMIT; such a push counts as cut.
 */
 #include "db/inner.h"
 

@@ -1,6 +1,6 @@
 /*
 ** Dependents: the jobs that waited for one that has ended. Each that can be locked
-** loses its edges, and is released or fails, too; of the others the edges stay, and
+** loses its edges, and is released or fails, too; of the rest the edges stay, and
 ** finish/finish.c sees to them.
 **
 ** Invariant: no lock on a dependent is waited for, and one that another transaction holds is not
@@ -82,7 +82,7 @@ static bool has_ended(const work *w, int64_t id) {
   return bsearch(&key, w->ended, w->nended, sizeof key, ns_finish_by_id) != NULL;
 }
 
-/* What a statement has found, without what is of others. '*rows': of both. */
+/* What a statement has found, without what other jobs have. '*rows': of both. */
 static ns_status collect_edges(ns_db *db, ns_sql sql, work *w, size_t *rows,
                                ns_err *err) {
   const ns_value *row;
@@ -170,7 +170,7 @@ static bool fill_waiter(ns_waiter *x, const ns_value *r) {
   return true;
 }
 
-/* Of those that were not locked, which are there? The others are gone. */
+/* Of those that were not locked, which are there? The rest are gone. */
 static ns_status tell_gone(ns_db *db, work *w, ns_err *err) {
   const ns_value *row;
   ns_buf ids = NS_BUF_INIT;
@@ -210,7 +210,7 @@ static ns_status lock_waiters(ns_db *db, work *w, ns_err *err) {
   return st == NS_OK && locked < w->n ? tell_gone(db, w, err) : st;
 }
 
-/* A job that is to end, and whose unique key another transaction holds, is as good as held
+/* A job that is to end, with a unique key that another transaction holds, is as good as held
 ** itself. */
 static ns_status lock_keys(ns_db *db, work *w, ns_err *err) {
   ns_end *ends = calloc(w->n, sizeof *ends);

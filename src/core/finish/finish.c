@@ -9,7 +9,7 @@
 ** same transaction, and the dependent is notified later.
 **
 ** Invariants: when a job's row goes, its unique key goes in the same transaction, and every
-** dependent is decided, or its target is in nightshift_met. An edge whose target has ended
+** dependent is decided, or its target is in nightshift_met. An edge with a target that has ended
 ** is there only while nightshift_met has that target; and only a transaction that has locked
 ** that row, or has just ended the target, deletes the edge. An assert sees that jobs end in
 ** a transaction; what their rows say is the server's.
@@ -99,8 +99,8 @@ static void add_key(ns_buf *list, int64_t number, const ns_end *e) {
   ns_buf_addc(list, ']');
 }
 
-/* 'missing' is true for those with a key, and becomes false for those whose
-** key's row could be locked. */
+/* 'missing' is true for those with a key, and becomes false where the key's row could be locked.
+** */
 static ns_status lock_keys(ns_db *db, const ns_end *ends, size_t n,
                            bool *missing, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
@@ -154,7 +154,7 @@ static ns_status free_keys(ns_db *db, const ns_end *ends, size_t n, ns_err *err)
   return k > 0 ? free_key(db, last, err) : NS_OK;
 }
 
-/* What the rows of adopted tables are to say, whose jobs these are. */
+/* What the rows of these jobs in adopted tables are to say. */
 static ns_status owe_rows(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
   ns_debts owed = {0};
   for (size_t i = 0; i < n; i++)
@@ -190,7 +190,7 @@ static ns_status resolve_dependents(ns_db *db, const ns_end *ends, size_t n,
   return st;
 }
 
-/* Jobs that fail with others are the next level; very deep trees are left to be
+/* Jobs that fail with other jobs are the next level; very deep trees are left to be
 ** felled in pieces, each its own transaction. */
 ns_status ns_finish_from(ns_db *db, struct ns_failed_dependents *level, ns_err *err) {
   ns_status st = NS_OK;

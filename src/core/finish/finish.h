@@ -41,13 +41,13 @@ ns_status ns_finish_keys(ns_db *db, const ns_end *ends, size_t n, bool *held,
 */
 ns_status ns_finish(ns_db *db, const ns_end *ends, size_t n, ns_err *err);
 
-/* The last part of that, for jobs whose rows are gone. */
+/* The last part of that, for jobs with rows that are gone. */
 ns_status ns_finish_gone(ns_db *db, const ns_end *ends, size_t n, ns_err *err);
 
 /*
 ** A transaction with much else to do tells the dependents last, so that it holds
 ** their rows, which may be those of other hosts' jobs too, no longer than it must:
-** from ns_finish_late(db, true) on ns_finish only remembers whom to tell.
+** from ns_finish_late(db, true) on ns_finish only remembers the jobs to tell.
 */
 void ns_finish_late(ns_db *db, bool on);
 ns_status ns_finish_notify(ns_db *db, ns_err *err);
@@ -73,7 +73,7 @@ void ns_finish_failed_free(ns_failed_dependents *f);
 ** Tells the dependents of jobs that have ended on the open transaction: those
 ** that wait for no job any more become claimable; those that fail are locked
 ** and come back in '*next' (also after an error, for ns_finish_failed_free). '*held' says
-** of each of 'ends' whether another transaction holds a dependent of it, whose edge stays
+** of each of 'ends' whether another transaction holds a dependent of it: the edge stays
 ** (NULL: none does); the caller frees it. Waits for no lock. Errors: GONE, NOMEM.
 */
 ns_status ns_finish_resolve(ns_db *db, const ns_end *ends, size_t n, bool **held,
@@ -110,11 +110,12 @@ ns_status ns_finish_pending_notify(ns_db *db, ns_err *err);
 ** BUSY, NOMEM. */
 ns_status ns_finish_pending_look(ns_db *db, ns_err *err);
 
-/* What a handle's own verb has left: tries for an eighth of a second, then it is
-** others'. Best effort. */
+/* What a handle's own verb has left: tries for an eighth of a second, then it is left to other
+** holders.
+** Best effort. */
 void ns_finish_pending_retry(ns_db *db);
 
-/* Looks at the next edges for some whose target is no job, as a person's DELETE
+/* Looks at the next edges for targets that are no jobs, as a person's DELETE
 ** may leave them, and has them told; a cursor in the handle goes round. */
 ns_status ns_finish_pending_repair(ns_db *db, ns_err *err);
 

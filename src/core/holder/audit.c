@@ -8,7 +8,8 @@
 ** meanwhile does not stand any more with the same run, which is asked last.
 **
 ** A holder compares its own claims as well: are those that stand in the database the ones in
-** its memory? Only the holder can tell, and no rescue would give back the others, as it lives.
+** its memory? Only the holder can tell, and no rescue would give back the other claims, as it
+** lives.
 **
 ** Invariant: a finding of one round is a suspicion. It is repaired when the next round,
 ** 'every' later, finds it in the same state; and then only after a look under the lock of
@@ -29,7 +30,7 @@
 #define STRETCH 2000    /* rows per step */
 #define LEASES 50       /* per step */
 #define AT_ONCE 1000000 /* jobs in memory, 24 MB; more are looked at in turns */
-#define STRAYS 1000     /* of a round; the others are found by a later one */
+#define STRAYS 1000     /* of a round; the rest are found by a later one */
 #define EVERY (30 * NS_SECOND)
 #define SHARE 100                 /* a hundredth of the server's time */
 #define PAUSE (NS_SECOND * 4 / 5) /* at most, so that a round of a million ends in time */

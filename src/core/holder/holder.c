@@ -247,7 +247,7 @@ static ns_status look_for_traces(ns_db *db, const ns_doubtful *c, bool *yes, ns_
   if (st == NS_OK)
     st = ns_db_row(db, NS_SQL_HOLDER_TRACES, &row, err);
   *yes = st == NS_OK && row != NULL;
-  if (st != NS_EDENIED) /* whose grants are older does not know */
+  if (st != NS_EDENIED) /* an account with older grants does not know */
     return st;
   ns_err_clear(err);
   return NS_OK;

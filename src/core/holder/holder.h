@@ -1,5 +1,5 @@
 /*
-** Holders of claims and locks: our own, and others that may be dead.
+** Holders of claims and locks: our own, and other holders that may be dead.
 */
 #ifndef NS_HOLDER_HOLDER_H
 #define NS_HOLDER_HOLDER_H
@@ -62,7 +62,7 @@ typedef struct ns_rescue_state {
 } ns_rescue_state;
 
 /* For handles that wait: looks after other holders, when it is time. One that
-** may not do so, or finds the server away, leaves it to others. */
+** may not do so, or finds the server away, leaves it to other holders. */
 void ns_holder_look_around(ns_db *db);
 
 /* Has the next look come when the next lease ends, if that is earlier. */

@@ -2,10 +2,10 @@
 ** The rescue: finding holders that died and giving back what they held.
 **
 ** A holder is dead when its process is gone from this machine; or when its
-** named lock has been free for the grace, time enough for a living one whose
-** connection broke to come back; or, for a host, when its beat has stood still.
+** named lock has been free for the grace, time enough for a living one to come back after its
+** connection broke; or, for a host, when its beat has stood still.
 ** Its lock is not taken: the holder that declares it dead has the next half second for the
-** rescue, and is then helped by others.
+** rescue, and is then helped by other holders.
 ** A living holder that is declared dead by mistake loses its claims but
 ** does no harm: every verdict is fenced by (id, run), and it finds out with its
 ** next cycle or reconnect. It then takes the blame from the jobs it has lost.
@@ -51,7 +51,7 @@ typedef struct look {
   ns_err trouble;   /* the first that did not end it */
 } look;
 
-/* Trouble with one lease or holder does not keep the others waiting. */
+/* Trouble with one lease or holder does not keep the rest waiting. */
 static ns_status note_trouble(look *k, ns_status st, ns_err *err) {
   if (st == NS_OK || st == NS_EGONE || st == NS_ENOMEM)
     return st;
@@ -214,7 +214,7 @@ static ns_status empty_hands(ns_db *db, const ns_peer *p, look *k, bool *whole,
   return st;
 }
 
-/* One whose lock is free and that owns it by now has come back. */
+/* A holder that owns its once free lock again has come back. */
 static ns_status declare_dead(ns_db *db, const ns_peer *p, bool *dead, ns_err *err) {
   ns_suspect *s = find_suspect(&db->rescue.suspects, p->id);
   ns_status st = ns_db_run(db, NS_SQL_RESCUE_DEAD,
@@ -267,7 +267,7 @@ static bool remember_holder(ns_suspects *s, const ns_peers *peers, int64_t now) 
   return true;
 }
 
-/* The silence of others may have been our own, or all holders': no holder is declared dead
+/* The silence of other holders may have been our own, or all holders': no holder is declared dead
 ** for what was seen before. */
 static void watch_anew(ns_db *db) {
   int64_t now = ns_mono_us();
@@ -288,7 +288,7 @@ static ns_status uptime(ns_db *db, int64_t *up, ns_err *err) {
   return st;
 }
 
-/* Its lock has been free for the grace: longer for one whose process is seen to
+/* Its lock has been free for the grace: longer for one with a process that is seen to
 ** live, and after a start of the server, when all are coming back. */
 static ns_status dead_by_lock(ns_db *db, const ns_peer *p, const ns_suspect *s,
                               int64_t now, int64_t *in, ns_err *err) {
@@ -395,7 +395,7 @@ static ns_status look_at_leases(ns_db *db, look *k, ns_err *err) {
   return st;
 }
 
-/* Holders that ask who has died have had the time to. Others may be at it. */
+/* Holders that ask who has died have had the time to. Other holders may be at it. */
 static ns_status delete_dead(ns_db *db, look *k, ns_err *err) {
   ns_value list = ns_db_list_end(&k->past);
   ns_status st = k->past.oom ? ns_no_memory(err) : ns_db_run(db, NS_SQL_RESCUE_ENDED, &list, err);

@@ -1,10 +1,10 @@
 /*
 ** Slots: locks and semaphores across hosts.
 **
-** Invariant: a slot is held by the row that bears its token and whose owner stands: a job
+** Invariant: a slot is held by the row that bears its token and has an owner that stands: a job
 ** that runs, by (id, run), or a holder that lives. Neither comes back once it is gone, so a
 ** row that was seen to be abandoned may be taken over whenever its token is still the same,
-** and a crash gives its slots back by itself. A holder whose connection is gone is not dead
+** and a crash gives its slots back by itself. A holder without a connection is not dead
 ** yet: the rescue decides (holder/rescue.c), and who waits for its slot asks it to look.
 ** Whatever has been taken is in memory before its row is written and until its row is
 ** deleted: an answer that got lost leaves a slot that is given back later, never one that no
@@ -14,7 +14,7 @@
 **
 ** Fairness: one of the holders that wait owns a named lock, is next in line and looks often.
 ** A newcomer goes behind it, so a holder that gives a slot back and wants it again at once
-** does not shut all others out. It is politeness only: who has waited long enough takes what
+** does not shut all other waiters out. It is politeness only: who has waited long enough takes what
 ** is free, because the next in line may be a process that was stopped.
 */
 #include "holder/holder.h"
@@ -33,7 +33,7 @@
 #define POLITE (2 * NS_SECOND) /* so long the next in line goes first */
 #define NAP INT64_C(5000)      /* between the looks of who is next */
 #define LOOK_EVERY NS_SECOND   /* at other holders, by who is next */
-#define LONG_NAP INT64_C(250000) /* between those of others, at most */
+#define LONG_NAP INT64_C(250000) /* between those of other waiters, at most */
 #define PRUNE 500 /* rows of one prune */
 
 /* --------------------------------------------------------------- memory */
@@ -232,7 +232,7 @@ typedef struct view {
   char host[64];
 } view;
 
-/* The i-th of a number of candidates takes the place of the others with a
+/* The i-th of a number of candidates takes the place of the earlier ones with a
 ** chance of 1 in i, so each is as likely as the next. */
 static bool is_drawn(int64_t i) {
   return ns_random() % (uint64_t)i == 0;
@@ -366,7 +366,7 @@ static ns_status owner_gone(ns_db *db, const ns_held *want, bool *raced,
 
 /* All are taken. Those who wait look after the dead, too: at once when one of
 ** them may have what we wait for and has not been looked at yet; and who is next
-** does so every second, because a job does not tell whose it is. */
+** does so every second, because a job does not tell its holder. */
 static void look_after(ns_db *db, bool suspect) {
   ns_slots *s = &db->slots;
   int64_t now = ns_mono_us();

@@ -159,7 +159,7 @@ ns_status ns_link_refused(ns_link *l, ns_err *err) {
 
 ns_status ns_stmt_refuse(ns_link *l, ns_stmt *s, ns_err *err) {
   unsigned sqlerr = mysql_stmt_errno(s->st);
-  /* a statement whose connection went away says so in its own words */
+  /* a statement on a connection that went away says so in its own words */
   if (sqlerr == CR_STMT_CLOSED || sqlerr == CR_NO_PREPARE_STMT)
     sqlerr = CR_SERVER_LOST;
   return ns_link_refuse(l, sqlerr, mysql_stmt_error(s->st), err);

@@ -30,7 +30,7 @@
 #define MIN_SERVER 100600 /* MariaDB 10.6 */
 #define CONNECT (3 * NS_SECOND)
 #define HOST_READ (20 * NS_SECOND) /* read_timeout of a host */
-#define READ (30 * NS_SECOND)      /* of others */
+#define READ (30 * NS_SECOND)      /* of other hosts */
 /* Statements that a connection keeps open. The server's limit, 16,382 by default, is for all
 ** programs: a host has two such connections, a listener and one more per adopted table. */
 #define HOST_PLACES 22
@@ -52,7 +52,7 @@
 
 /* libmariadb would load plugins and option files from wherever these say. It
 ** may do so at any connect, so they are gone for good; once, before its own
-** initialisation. $MYSQL_PWD stays for others: set_options makes it idle. */
+** initialisation. $MYSQL_PWD stays for other programs: set_options makes it idle. */
 static void forget_environment(void) {
   static const char *const names[] = {"LIBMYSQL_PLUGINS", "MARIADB_PLUGIN_DIR", "MYSQL_HOME",
                                       "MARIADB_HOME"};
@@ -83,7 +83,7 @@ static ns_status check_file(const char *path, const char *what, ns_err *err) {
 
 /* The library reads option files as the first step of connecting, and keeps
 ** what they say when that fails. So the first try is one that cannot get
-** anywhere, with no name and no password: after it we know whom the files name,
+** anywhere, with no name and no password: after it we know which user the files name,
 ** and what is set from here on stands above them. */
 static ns_status read_files(MYSQL *my, const ns_config *cfg, ns_err *err) {
   if (check_file(cfg->file, "file", err) != NS_OK)
@@ -99,7 +99,7 @@ static ns_status read_files(MYSQL *my, const ns_config *cfg, ns_err *err) {
   return NS_OK;
 }
 
-/* Whom we connect to; NULL: this machine. A socket is of this one, whatever
+/* The address that we connect to; NULL: this machine. A socket is of this one, whatever
 ** host a file names. */
 static const char *host_of(const MYSQL *my, const ns_config *cfg) {
   if (cfg->socket != NULL)
@@ -284,7 +284,7 @@ static ns_status refuse_tls(const ns_link *l, ns_err *err) {
 }
 
 /* The kernel takes connections for a server that is stopped or swaps, and then it says
-** nothing. One that is refused, or whose machine does not answer, fails otherwise. */
+** nothing. One that is refused, or made to a machine that does not answer, fails otherwise. */
 static bool is_frozen(unsigned sqlerr, const ns_config *cfg, int64_t took) {
   int64_t limit = read_seconds(cfg) * NS_SECOND;
   if (connect_timeout(cfg) < limit)

@@ -131,7 +131,7 @@ ns_status ns_stmt_bulk(ns_link *l, ns_stmt *s, const ns_column *cols, size_t nro
 ns_status ns_link_send(ns_link *l, const char *sql, ns_err *err);
 ns_status ns_stmt_send(ns_link *l, ns_stmt *s, const ns_column *cols, size_t nrows, ns_err *err);
 
-/* Sends an execution whose rows, if any, are to be had with ns_stmt_told. */
+/* Sends an execution; its rows, if any, are to be had with ns_stmt_told. */
 ns_status ns_stmt_ask(ns_link *l, ns_stmt *s, const ns_value *params, ns_err *err);
 /* What became of it, after the errors of what was sent before; its rows wait to be
 ** fetched. */

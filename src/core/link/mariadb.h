@@ -123,7 +123,7 @@ ns_status ns_link_await(ns_link *l, ns_err *err);
 void ns_link_waits(ns_link *l, const char *name);
 void ns_link_waited(ns_link *l);
 
-/* The name of a statement that ends a transaction; NULL of others. */
+/* The name of a statement that ends a transaction; NULL of other statements. */
 const char *ns_link_name(const char *sql);
 
 /* What is said of a dead one. */

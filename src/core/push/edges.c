@@ -211,7 +211,7 @@ static void start_over(ns_insert *row) {
   row->deadline_in = -1;
 }
 
-/* Rows whose parents are pushed with them have the root of those. */
+/* Rows with parents that are pushed with them have the root of those. */
 static ns_status find_parents(ns_db *db, ns_insert *rows, size_t n,
                               ns_err *err) {
   ns_status st = NS_OK;

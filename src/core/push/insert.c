@@ -304,7 +304,7 @@ static bool takes_key(const ns_insert *row) {
   return row->push->unique.p != NULL && row->push->keep == 0;
 }
 
-/* One by one, which tells whose key is taken. */
+/* One by one, which tells the rows with a key that is taken. */
 static ns_status insert_each_key(ns_db *db, const ns_insert *rows, size_t n, ns_err *err) {
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++) {

@@ -172,7 +172,7 @@ static void remember_push(ns_db *db, ns_bytes queue, const ns_push *jobs, const 
   d->until = ns_mono_us() + REPEAT_WITHIN;
 }
 
-/* Gives the repeat, as many rows, the ids and nonces of the push in doubt, and whom it
+/* Gives the repeat, as many rows, the ids and nonces of the push in doubt, and the jobs that it
 ** kept. */
 static void take_remembered_ids(const ns_db *db, const ns_push *jobs, ns_insert *rows) {
   const ns_push_in_doubt *d = &db->push;
@@ -369,7 +369,7 @@ static bool is_simple(const ns_insert *rows, size_t n) {
 }
 
 /* Is there more to be done, or to be found out, by the patient way? A key that is
-** taken has an owner; and a server may not prepare what others do. */
+** taken has an owner; and a server may not prepare what other servers do. */
 static bool has_hope(ns_status st, const ns_insert *first, const ns_err *err) {
   return st == NS_EGONE || st == NS_ESQL || ns_link_retryable(err) ||
          (st == NS_EDUPLICATE && first->push->unique.p != NULL);
@@ -419,7 +419,7 @@ ns_status ns_push_jobs(ns_db *db, ns_bytes queue, ns_push *jobs, size_t n,
   if (st == NS_EGONE && tx.replay)
     remember_push(db, queue, jobs, w.rows, n);
   else if (repeat)
-    db->push.n = 0; /* decided, whichever way */
+    db->push.n = 0; /* decided, either way */
   if (st == NS_OK)
     note_ids(db, jobs, &w);
   free(w.rows);

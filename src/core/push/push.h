@@ -19,13 +19,13 @@ typedef struct ns_insert {
                         ** ns_push_edges_find */
   bool child;           /* of a job that settles: its parent, and what it has from
                         ** that, is known */
-  int64_t paused;       /* by whose pause its parent is held, and so is it; 0: none */
+  int64_t paused;       /* the job with the pause that holds its parent, and so is it; 0: none */
   int64_t deadline;     /* its parent's, if it has none of its own; 0: none */
   int64_t deadline_in;  /* the same of one that is pushed with it; -1: none */
   int64_t unmet;        /* jobs it waits for, and a pause: not claimable; by
                         ** ns_push_edges_find */
-  int64_t kept;         /* who has its key, and is pushed in its place; 0: none. One
-                        ** whose push says 'keep' has its key when it is inserted */
+  int64_t kept;         /* who has its key, and is pushed in its place; 0: none. a row of
+                        ** 'keep' has its key when it is inserted */
   int64_t doomed;       /* one of them has failed: it is cancelled; 0: none */
 } ns_insert;
 
@@ -46,7 +46,7 @@ ns_status ns_push_write(ns_db *db, ns_insert *rows, size_t n, size_t *held, ns_e
 ** no job any more. Errors: BUSY, GONE. */
 ns_status ns_push_key_owner(ns_db *db, int64_t queue, ns_bytes key, int64_t *id, ns_err *err);
 
-/* Takes, on the open transaction, the keys of those whose push says 'keep', and finds who
+/* Takes, on the open transaction, the keys of rows pushed with 'keep', and finds who
 ** has those that are taken ('kept'): such rows are not to be inserted. '*again': one of
 ** them is of its own row, so the push was written by an earlier try.
 ** Errors: BUSY, GONE. */
@@ -78,7 +78,7 @@ typedef struct ns_edges {
   int64_t *on, *job; /* of each edge */
   size_t n, cap, capjob;
   bool nowait; /* in: do not wait for who holds a row */
-  size_t held; /* then: 1 + the index of a row whose target is held; 0 */
+  size_t held; /* then: 1 + the index of a row with a target that is held; 0 */
 } ns_edges;
 
 ns_status ns_push_edges_find(ns_db *db, ns_insert *rows, size_t n, ns_edges *edges, ns_err *err);

@@ -3,7 +3,7 @@
 ** of parents costs as many statements as one parent.
 **
 ** Most parents are new: they have the children that come with their verdict, and no job waits
-** for them. One look tells; only of the others, which have dependents or older children, the
+** for them. One look tells; only of the rest, which have dependents or older children, the
 ** children are locked and counted.
 **
 ** Invariant: the parents' rows are locked, so no transaction adds a child, or comes to wait
@@ -381,8 +381,8 @@ static ns_status child_row(ns_db *db, const ns_outcome *f, size_t c, ns_insert *
   return st;
 }
 
-/* One whose child is to wait for a job that another transaction holds comes with the next
-** cycle. */
+/* A verdict is put off to the next cycle when its child is to wait for a job that another
+** transaction holds. */
 static void put_off_parent(ns_outcome *outcomes, size_t n, int64_t id) {
   for (size_t i = 0; i < n; i++)
     if (outcomes[i].locked && outcomes[i].v->id == id)

@@ -1,5 +1,5 @@
 /*
-** Outcomes: what becomes of jobs whose runs have verdicts; and the steps of settling a batch
+** Outcomes: what becomes of jobs with runs that have verdicts; and the steps of settling a batch
 ** of them.
 */
 #ifndef NS_SETTLE_OUTCOME_H
@@ -49,7 +49,7 @@ void ns_settle_put_off(ns_outcome *f);
 /*
 ** Settles those of 'outcomes', sorted by token, that are plain acks (no children, no
 ** unique key, no signal) and that no other transaction holds: their status is OK. They are moved
-** behind the others; '*rest': how many are left, in their order.
+** behind the rest; '*rest': how many are left, in their order.
 ** Errors: GONE, NOMEM, SQL.
 */
 ns_status ns_settle_fast_acks(ns_db *db, ns_outcome *outcomes, size_t n, size_t *rest, ns_err *err);
@@ -60,11 +60,11 @@ ns_status ns_settle_fast_acks(ns_db *db, ns_outcome *outcomes, size_t n, size_t 
 ** given a signal. */
 void ns_settle_park_bound(ns_db *db, ns_outcome *f);
 
-/* Before anything is written: a parent whose child another transaction is ending, or that
+/* Before anything is written: a parent of a child that another transaction is ending, or that
 ** might close a circle beside another, is put off. */
 ns_status ns_settle_park_lock(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err);
 
-/* Writes those that wait; one whose child has failed ends instead. After the
+/* Writes those that wait; one with a failed child ends instead. After the
 ** children of this batch have been written. */
 ns_status ns_settle_park(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err);
 
@@ -74,7 +74,7 @@ ns_status ns_settle_signals_forget(ns_db *db, const ns_outcome *outcomes, size_t
 
 /* -------------------------------------------------- children: children.c */
 
-/* Parents whose verdicts are to park them, locked, sorted by id; borrowed. Those
+/* Parents with verdicts that are to park them, locked, sorted by id; borrowed. Those
 ** that are put off, or end, stay among them and are passed over. */
 typedef struct ns_parents {
   ns_outcome **items;
@@ -89,8 +89,9 @@ typedef struct ns_parents {
 */
 ns_status ns_settle_children_lock(ns_db *db, const ns_parents *p, ns_err *err);
 
-/* After the children of this batch have been written. Ends parents one of whose
-** children has failed since their run was claimed. Errors: GONE, NOMEM. */
+/* After the children of this batch have been written. Ends parents with a child that has failed
+** since
+** their run was claimed. Errors: GONE, NOMEM. */
 ns_status ns_settle_children_failed(ns_db *db, const ns_parents *p, ns_err *err);
 
 /* Has them wait for their live children, which are locked or new, and lets go those
@@ -99,7 +100,7 @@ ns_status ns_settle_children_failed(ns_db *db, const ns_parents *p, ns_err *err)
 ** Errors: INVALID (one waits for something that waits for the parent), GONE, NOMEM. */
 ns_status ns_settle_children_wait(ns_db *db, const ns_parents *p, ns_err *err);
 
-/* Writes the children that the verdicts bring. A parent one of whose children is to wait for
+/* Writes the children that the verdicts bring. A parent with a child that is to wait for
 ** a locked job is put off. Errors: INVALID, TOO_BIG, DUPLICATE, GONE, NOMEM. */
 ns_status ns_settle_children_write(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err);
 

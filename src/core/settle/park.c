@@ -57,7 +57,7 @@ void ns_settle_park_bound(ns_db *db, ns_outcome *f) {
   ns_settle_end(f, "dead", "too many phases");
 }
 
-/* A parent whose child another transaction is ending, or that might close a circle beside
+/* A parent of a child that another transaction is ending, or that might close a circle beside
 ** another, comes with the next cycle: nothing is written of it now. */
 ns_status ns_settle_park_lock(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_parents p;
@@ -78,7 +78,7 @@ typedef struct parking {
   size_t nfree;
 } parking;
 
-/* One whose children have all ended is not parked but claimable. */
+/* A parent with children that have all ended is not parked but claimable. */
 static void parking_add(parking *k, const ns_outcome *f) {
   int64_t unmet = f->live + (f->paused != 0);
   ns_buf_adds(&k->list, k->n++ > 0 ? ",[" : "[[");
@@ -109,7 +109,7 @@ static ns_status write_state(ns_db *db, const ns_verdict *v, ns_err *err) {
       (ns_column[]){{NS_TEXT, NULL, &v->state, NULL}, {NS_INT, &v->id, NULL, NULL}}, 1, 0, err);
 }
 
-/* Those whose children have not failed. */
+/* Parents without failed children. */
 static ns_status park_rest(ns_db *db, const ns_parents *p, ns_err *err) {
   parking k = {NS_BUF_INIT, 0, malloc(p->n * sizeof *k.free), 0};
   ns_status st = k.free != NULL ? ns_settle_children_wait(db, p, err) : ns_no_memory(err);

@@ -2,7 +2,7 @@
 ** Settling: from verdicts to rows.
 **
 ** The batch is sorted by (id, run). Plain acks in long stretches go first (ns_settle_fast_acks).
-** Of the others settle_lock locks every job whose (id, run) still stands and that
+** Of the rest settle_lock locks every job whose (id, run) still stands and that
 ** no other transaction holds; each of those is decided in memory (ended
 ** or returned, with which budgets and when), and then everything is written
 ** array-bound in the order of the keys.
@@ -301,7 +301,7 @@ static ns_status insert_now(ns_db *db, const returns *r, ns_err *err) {
                     r->n, err);
 }
 
-/* Our next claim looks there; others find it with their next sweep. */
+/* Our next claim looks there; other holders find it with their next sweep. */
 static ns_status insert_back(ns_db *db, const returns *r, ns_err *err) {
   for (size_t i = 0; i < r->n; i++)
     ns_claim_lanes_lower(&db->claim.lanes, r->ints[T_QUEUE * r->cap + i],
@@ -356,7 +356,7 @@ static bool is_settled(const ns_verdict *v) {
   return v->status == NS_OK || v->status == NS_ESTALE;
 }
 
-/* Lease rows whose last open claims are all among these verdicts. */
+/* Lease rows of which the last open claims are all among these verdicts. */
 static ns_status delete_leases(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_status st = NS_OK;
   if (db->user_tx)

@@ -24,7 +24,7 @@ typedef struct ns_settle_in_doubt {
   size_t n, cap;
   size_t written;        /* the first ones are known to be written; their caller,
                          ** who was told GONE, will ask again */
-  int64_t holder, cycle; /* whose cycle the others were in */
+  int64_t holder, cycle; /* the one with the cycle that the rest were in */
 } ns_settle_in_doubt;
 
 /* What a handle knows of its verdicts: db->settle. */
@@ -33,7 +33,7 @@ typedef struct ns_settle_state {
   ns_verdict *joined; /* written in the caller's transaction; owned */
   size_t njoined, capjoined;
   bool forgets;   /* done jobs without a parent leave no history */
-  int64_t blamed; /* another holder, whose claims are being settled; 0 */
+  int64_t blamed; /* another holder: its claims are being settled; 0 */
 } ns_settle_state;
 
 #endif

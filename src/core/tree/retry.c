@@ -70,7 +70,7 @@ static ns_status read_pasts(ns_db *db, ns_tree *t, pasts *out, ns_err *err) {
   return st;
 }
 
-/* Takes the keys back; whose key is another's stays as it is. */
+/* Takes the keys back; a job with a key that another has stays as it is. */
 static ns_status take_keys(ns_db *db, ns_tree *t, pasts *p, ns_err *err) {
   ns_status st = NS_OK;
   size_t kept = 0;
@@ -252,7 +252,7 @@ static ns_status step_link(ns_db *db, ns_tx *tx, ns_err *err) {
 
 /* --------------------------------------------------------------------- verb */
 
-/* Jobs that fail with others do so in pieces, from below: the top would be seen alive, and be
+/* Jobs that fail with other jobs do so in pieces, from below: the top would be seen alive, and be
 ** cancelled after that. So all are told first, by us or by who is at it. In a
 ** transaction of the caller we would wait for ourselves. */
 static ns_status finish_failures(ns_db *db, ns_err *err) {

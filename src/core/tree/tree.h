@@ -15,7 +15,7 @@
 ** verb has changed it. */
 typedef struct ns_node {
   int64_t id, queue_id, rank, run, unmet, due, lost, kind;
-  int64_t paused;   /* by whose pause it is held, 0: none; negative: a retry of
+  int64_t paused;   /* the job with the pause that holds it, 0: none; negative: a retry of
                     ** that tree is under way */
   int64_t deadline; /* 0: none */
   int64_t wish;     /* when it would be due without one */
@@ -40,7 +40,7 @@ typedef struct ns_node {
 /* One verb on its way through a tree. */
 typedef struct ns_tree {
   int64_t id, n;    /* the top, and the verb's number */
-  int64_t outer;    /* whose pause holds what is above; 0: none's */
+  int64_t outer;    /* the job with the pause that holds those above; 0: none's */
   ns_bytes text;
   int64_t changed, live; /* jobs, so far */
   /* of the batch under way */
@@ -62,12 +62,13 @@ ns_status ns_tree_walk(ns_db *db, ns_tree *t, ns_tree_step *step, ns_err *err);
 
 void ns_tree_free(ns_tree *t);
 
-/* After a batch's commit: tells whom it concerns. Best effort: hosts read their
+/* After a batch's commit: tells the jobs that it concerns. Best effort: hosts read their
 ** notices every ten seconds in any case. */
 void ns_tree_told(ns_db *db, ns_tree *t);
 
-/* A job's parent (0: none), whether no pause above it matters, and whose pause
-** holds it. Errors: NOT_FOUND, GONE. */
+/* A job's parent (0: none), whether no pause above it matters, and the job with the pause that
+** holds it.
+** Errors: NOT_FOUND, GONE. */
 ns_status ns_tree_up(ns_db *db, int64_t id, int64_t *parent, bool *sure,
                      int64_t *paused, ns_err *err);
 

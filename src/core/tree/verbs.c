@@ -334,7 +334,7 @@ static ns_status step_cancel(ns_db *db, ns_tx *tx, ns_err *err) {
 
 /* ----------------------------------------------------------------- the verb */
 
-/* Whose pause, other than its own, holds the tree: the nearest job above that lives
+/* The pause, other than its own, that holds the tree: the nearest job above that lives
 ** or has its own pause on tells. '*paused': what holds its top itself. */
 static ns_status look_outside(ns_db *db, ns_tree *t, int64_t *paused,
                               ns_err *err) {

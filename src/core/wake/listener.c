@@ -15,8 +15,8 @@
 ** own.
 **
 ** While it sleeps it watches other holders: the sleep is a wait for the
-** neighbour's named lock (our own without one), and looks now and then whether those of
-** some others are free. The server lets go of a lock that the wait came to own before the
+** neighbour's named lock (our own without one), and looks now and then whether those of some other
+** holders are free. The server lets go of a lock that the wait came to own before the
 ** wait ends. A holder that is found dead is told of once; what follows is holder/rescue.c's. It
 ** is no SLEEP() where locks serve: all of a server share a mutex, and a KILL QUERY that
 ** finds it taken waits for two seconds, and all sleepers with it.
@@ -50,7 +50,7 @@
 #define QUEUES_MARK "(queues)"
 #define LOOK_MARK "{look}"
 #define NEAR_MARK "/*near*/"
-#define NEAR NS_SECOND /* so far below a floor; and the wait whose look begins there */
+#define NEAR NS_SECOND /* so far below a floor; and the wait with the look that begins there */
 
 /* What a wait looks at. */
 typedef struct ns_view {
@@ -71,7 +71,7 @@ struct ns_listener {
   bool is_host, no_locks; /* as the ns_db said */
   bool listed;     /* entered, and not struck out yet */
   int64_t ask_at;  /* monotonic: when to try to enter again; 0: no refusal */
-  int64_t neighbour; /* whose lock the wait asks for; 0: none's */
+  int64_t neighbour; /* the holder with the lock that the wait asks for; 0: none's */
   ns_buf watched;  /* other holders: "[id,…]" */
   ns_buf paused;   /* queues: the same */
   ns_buf slices;   /* of the wait: "[[seconds, whether a look follows],…]" */
@@ -277,7 +277,7 @@ static bool was_told(const ns_listener *l, int64_t id) {
   return false;
 }
 
-/* Holders whose lock is free: '*news' says whether one of them is new. */
+/* Holders with a free lock: '*news' says whether one of them is new. */
 static bool remember_free_holders(ns_listener *l, const ns_peers *peers, int64_t me, bool *news) {
   size_t n = 0;
   int64_t *free_ones = NULL;
@@ -298,7 +298,7 @@ static bool remember_free_holders(ns_listener *l, const ns_peers *peers, int64_t
   return true;
 }
 
-/* Reads who is there, and decides whom to watch. */
+/* Reads who is there, and decides which to watch. */
 static ns_status look_at_holders(ns_listener *l, int64_t me, unsigned *woke, ns_err *err) {
   ns_value locks = ns_vint(!l->no_locks);
   ns_peers peers = {0};

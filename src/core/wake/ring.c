@@ -3,8 +3,8 @@
 ** the last of which comes the first.
 **
 ** Invariant: a ring is due to what a transaction has written, and is sent once it is committed.
-** (The hook below is the only place that sends a ring that is due.) Whom a holder watches
-** leaves out itself, the dead and those without a lock.
+** (The hook below is the only place that sends a ring that is due.) A holder does not watch itself,
+** the dead, or holders without a lock.
 */
 #include "wake/wake.h"
 

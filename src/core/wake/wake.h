@@ -42,8 +42,8 @@ bool ns_wake_peers_add(ns_peers *p, const ns_value *row);
 void ns_wake_peers_free(ns_peers *p);
 
 /*
-** Whom holder 'me' watches: the living ones behind it in the ring of ids. The
-** first is the neighbour (0: none), the others are written as "[id,…]". Hosts
+** The holders that holder 'me' watches: the living ones behind it in the ring of ids. The
+** first is the neighbour (0: none), the rest are written as "[id,…]". Hosts
 ** go on up to the next host, so that between them no holder is left out.
 */
 int64_t ns_wake_peers_watched(const ns_peers *p, int64_t me, bool is_host, ns_buf *others);
