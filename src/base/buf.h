@@ -2,8 +2,8 @@
 ** Bytes and text: a borrowed view of bytes (ns_bytes), a growable owner (ns_buf), UTF-8,
 ** numbers with fractions as text, and a hash.
 **
-** Invariants: lengths are explicit everywhere, so bytes may contain NUL. A
-** buffer whose growth failed is 'oom' from then on and ignores additions, so
+** Invariants: lengths are explicit everywhere, so bytes may contain NUL. A buffer that failed to
+** grow is 'oom' from then on and ignores additions, so
 ** that a caller checks once, at the end. The text of a number has a point, whatever decimal
 ** sign the program's locale has, and is a number of JSON that reads back as the same double.
 */

@@ -3,7 +3,7 @@
 **
 ** Invariant: no instant here is wall-clock time; every instant that is stored comes from the
 ** server's clock. Durations are microseconds. (Not asserted: the clock itself is the only one
-** that is asked; spec/faults/clock_spec.lua looks for others.)
+** that is asked; spec/faults/clock_spec.lua looks for more.)
 */
 #ifndef NS_CLOCK_H
 #define NS_CLOCK_H

@@ -11,8 +11,8 @@
 ** The spool: a thread of its own writes the lines. A line that finds no room is dropped and
 ** counted, and so are all behind it until half of the room is free again; then one line says how
 ** many there were. Lines go out whole, as many in one write as a pipe takes without mixing them
-** with those of others. (Asserted, but for what is about time: spec/host/log_spec.lua has a
-** reader that stops.) There is one spool per process; a child that is forked has none.
+** with those of other processes. (Asserted, but for what is about time: spec/host/log_spec.lua has
+** a reader that stops.) There is one spool per process; a child that is forked has none.
 */
 #ifndef NS_LOG_H
 #define NS_LOG_H

@@ -69,7 +69,7 @@ ns_status nsh_config_read(lua_State *L, int idx, nsh_config *cfg, ns_err *err);
 /* The pool that has workers for a queue's jobs alone; 0: none has. */
 size_t nsh_config_pool(const nsh_config *cfg, ns_bytes queue);
 
-/* Is it the name of an adopted table, whose jobs say so in place of a queue's? */
+/* Is it the name of an adopted table? Its jobs name it in place of a queue. */
 bool nsh_config_is_adopted(const nsh_config *cfg, ns_bytes name);
 
 /* The pool of worker 'index', and how many workers a pool has. */

@@ -111,7 +111,7 @@ typedef struct ns_config {
 ns_status ns_open(ns_db **out, const ns_config *cfg, ns_err *err);
 
 /* Gives claims back if the server is there, and frees. Waits 3 s at most, for the server
-** and for rows that others hold. NULL is allowed. */
+** and for rows that other sessions hold. NULL is allowed. */
 void ns_close(ns_db *db);
 
 /* Creates or upgrades all tables, and makes procedures and views anew, by the rights of
@@ -222,7 +222,7 @@ typedef enum ns_kind {
   NS_FAIL,     /* error; retried after a backoff, or dead */
   NS_AGAIN,    /* not yet; come back after delay, with state */
   NS_DISCARD,  /* dead at once; error holds the reason */
-  NS_EXPIRE,   /* the same for one whose deadline passed before it was started */
+  NS_EXPIRE,   /* the same for one with a deadline that passed before it was started */
   NS_RELEASE,  /* given back untouched: no budget, no priority lost */
   NS_WAIT,     /* parked until its children have ended, then run again */
   NS_CRASH,    /* the worker died: retried at once, or dead as poison */
@@ -332,7 +332,7 @@ ns_status ns_signal(ns_db *db, int64_t id, ns_bytes value, ns_bytes name, ns_err
 ns_status ns_pause(ns_db *db, ns_bytes queue, bool paused, ns_err *err);
 
 /* Deletes history older than this in small batches; '*deleted' counts. A tree goes as a
-** whole, once all of it has ended and is old enough. Slots of locks whose owner is gone are
+** whole, once all of it has ended and is old enough. Slots of locks with an owner that is gone are
 ** deleted, too. A negative age keeps that kind. 'max_batches' 0: until nothing is left;
 ** else the next call goes on where this one stopped. Hosts do it by themselves. */
 ns_status ns_prune(ns_db *db, int64_t keep_done, int64_t keep_dead, size_t max_batches,

@@ -1,5 +1,5 @@
 /*
-** Existing tables as queues: the part of the contract that is about tables of others.
+** Existing tables as queues: the part of the contract that is about an application's tables.
 ** Comes with nightshift_host.h; nightshift.h has the handle, jobs, verdicts and errors.
 */
 #ifndef NIGHTSHIFT_ADOPT_H
@@ -9,7 +9,7 @@
 
 typedef enum ns_strategy {
   NS_UPDATE_LIMIT, /* a claim token, and one UPDATE … ORDER BY … LIMIT */
-  NS_SKIP_LOCKED,  /* rows are locked, past those of others, then marked by key */
+  NS_SKIP_LOCKED,  /* rows are locked, past those of other sessions, then marked by key */
   NS_TRANSACTION,  /* the row's lock is the claim: one connection per running job */
   NS_NAMED_LOCK    /* one claims at a time, under a named lock */
 } ns_strategy;
@@ -60,7 +60,7 @@ typedef struct ns_mapping {
   int64_t overdue;     /* µs after which a claim ends; 0: never */
   ns_bytes time_zone;  /* of DATETIME columns; absent: the server's */
   bool allow_alter;    /* triggers that ring may be added to the table */
-  ns_bytes given;      /* the mapping as it was given, JSON, for others to read */
+  ns_bytes given;      /* the mapping as it was given, JSON, for people to read */
 } ns_mapping;
 
 typedef struct ns_adopted ns_adopted;
@@ -98,8 +98,8 @@ ns_status ns_adopted_claim(ns_adopted *a, size_t limit, ns_jobs *out,
 /* Monotonic µs: a claim before is unlikely to find anything. */
 int64_t ns_adopted_claim_at(const ns_adopted *a);
 
-/* Has the last claim looked for rows? Not while it is paused, held, over its rate, or
-** somebody else's turn. */
+/* Has the last claim looked for rows? Not while it is paused, held, over its rate, or another
+** handle's turn. */
 bool ns_adopted_looked(const ns_adopted *a);
 
 /* How many rows may be claimed at a time with NS_TRANSACTION, each locked by a connection of its
@@ -120,7 +120,7 @@ ns_status ns_adopted_due(ns_adopted *a, int64_t *due, ns_err *err);
 /*
 ** Settles verdicts, in one transaction but with NS_TRANSACTION; NS_LOST is as a
 ** failure that comes back at once. Each gets its status: OK, or STALE when the claim
-** does not hold any more, or BUSY when somebody has locked the row, or INVALID for what
+** does not hold any more, or BUSY when another session has locked the row, or INVALID for what
 ** a row cannot do (children, waits, ends without a value for failed rows); 'err' has
 ** the words for the last of those, though the call succeeds. Results and states are
 ** not kept, and of the errors of a row the last. After GONE the same verdicts may be settled again.
@@ -145,7 +145,7 @@ ns_status ns_adopted_touch_many(ns_adopted *a, ns_sign *signs, size_t n,
                                 ns_err *err);
 
 /*
-** Gives back rows whose holder is dead or whose claim is overdue, and reads what people
+** Gives back rows of dead holders and rows with an overdue claim, and reads what people
 ** have decided; paces itself, so it may be called as often as one likes, and is part of
 ** every claim. A host that has been told of a death calls it with 'now'. '*freed' counts
 ** rows. Errors: GONE, BUSY, STATE.
@@ -157,7 +157,7 @@ typedef struct ns_reset {
   int64_t id;
   const char *why;    /* static */
   int64_t since;      /* µs by the server's clock */
-  char claimant[128]; /* cut; "": nobody is named */
+  char claimant[128]; /* cut; "": no holder is named */
 } ns_reset;
 
 /* Those that looks of a host have given back since the last call, '*n' of them; good until
@@ -187,7 +187,7 @@ ns_status ns_adopted_count(ns_adopted *a, int64_t most, ns_row_counts *out,
                            ns_err *err);
 
 /*
-** The rows that nobody claims any more, by id, up to 'limit': "[{"id":…,"attempts":…,
+** The rows that no claim takes any more, by id, up to 'limit': "[{"id":…,"attempts":…,
 ** "failed_at":…,"holder":…,"error":"…","payload":"…"},…]", where payload is the row's JSON,
 ** and what is not known is left out. 'error': those of one error, or of one of the kinds
 ** that groups have, "": of which none is known; absent: all. Errors: GONE, BUSY, SQL.
@@ -204,8 +204,8 @@ ns_status ns_adopted_dead_groups(ns_adopted *a, ns_bytes error, int64_t limit,
 ** is not dead), INVALID (nothing says how many attempts it begins with). */
 ns_status ns_adopted_retry(ns_adopted *a, int64_t id, ns_err *err);
 
-/* The same of all of an error, as in ns_adopted_dead; '*n' counts them. What somebody has
-** locked stays dead. */
+/* The same of all of an error, as in ns_adopted_dead; '*n' counts them. A row that is locked stays
+** dead. */
 ns_status ns_adopted_retry_all(ns_adopted *a, ns_bytes error, int64_t *n, ns_err *err);
 
 /* Which ended rows a pruning is about, and what becomes of them. */
@@ -239,14 +239,14 @@ typedef struct ns_drained {
   int64_t cleaned;   /* … that an earlier drain had left half way */
   int64_t running, unknown; /* rows that stay: claimed, in no state of the mapping, … */
   int64_t unfit;     /* … too big, or not text, … */
-  int64_t changed;   /* … changed, or locked by somebody, meanwhile, … */
+  int64_t changed;   /* … changed, or locked, meanwhile, … */
   int64_t busy;      /* … or on their way by another drain */
 } ns_drained;
 
 /*
 ** Moves the next 'limit' rows, in the order of their ids, into the queue (made, if need
 ** be) or the history, and adds to '*d'. A row is in the table or, once, in ours, or on its
-** way, which whoever looks finishes when we cannot. The first batch looks for rows of
+** way, which the next look finishes when we cannot. The first batch looks for rows of
 ** dead holders, and of drains that were cut. Errors: INVALID (a name; the mapping has
 ** parents), STATE (in a transaction of the caller), GONE, BUSY, DENIED, SQL.
 */
@@ -260,8 +260,8 @@ ns_status ns_adopted_drainable(ns_adopted *a, ns_drained *d, ns_err *err);
 ** when the server finds the rows by an index, in order. Errors: GONE. */
 ns_status ns_adopted_advice(ns_adopted *a, ns_buf *sql, ns_err *err);
 
-/* Does whoever adds a row, or opens one again, ring us? The table then has triggers
-** that somebody was allowed to add. An idle one is looked at every ten seconds. */
+/* Does a writer that adds a row, or opens one again, ring us? The table then has triggers
+** that an account was allowed to add. An idle one is looked at every ten seconds. */
 bool ns_adopted_rung(const ns_adopted *a);
 
 /* Drops those triggers. Errors: DENIED, BUSY (the table is in use), STATE. */
@@ -285,9 +285,9 @@ ns_status ns_ear_open(ns_ear **out, ns_adopted *a, bool watch, ns_err *err);
 void ns_ear_close(ns_ear *e); /* NULL is allowed */
 
 /*
-** Sleeps for 'us', ten seconds at most, on behalf of 'holder' (0: of nobody). '*woke':
+** Sleeps for 'us', ten seconds at most, on behalf of 'holder' (0: of no holder). '*woke':
 ** there may be a row to claim; one that cannot be claimed yet wakes the next wait at
-** once, so pause before that. Errors: GONE and others; the next call connects anew.
+** once, so pause before that. Errors: GONE and more; the next call connects anew.
 */
 ns_status ns_ear_wait(ns_ear *e, int64_t holder, int64_t us, bool *woke, ns_err *err);
 

@@ -23,7 +23,7 @@
 /* ------------------------------------------------------------ connection */
 
 /* Is it the socket of a handle of this process? After a fork such a handle opens
-** another one, so nobody shares it. */
+** another one, so no process shares it. */
 bool ns_owns_socket(int fd);
 
 /* The handle is about to be closed: nothing is waited for after 'at', monotonic µs, by
@@ -95,7 +95,7 @@ typedef struct ns_want {
   size_t nqueues;
   size_t limit; /* jobs */
   void (*choose)(struct ns_want *want, const ns_queue_row *rows, size_t nrows);
-  void *arg;    /* of whoever chooses */
+  void *arg;    /* of the process that chooses */
 } ns_want;
 
 /*
@@ -114,7 +114,7 @@ void ns_claim_strictly(ns_db *db, bool strict);
 ns_status ns_claim_only(ns_db *db, const ns_bytes *names, size_t n, ns_err *err);
 
 /*
-** From now on jobs that are done on this handle, and are nobody's children, leave
+** From now on jobs that are done on this handle, and have no parent, leave
 ** no row of history: neither results nor 'after' know of them, and a push whose
 ** answer was lost is not recognised any more once its job is done.
 */
@@ -123,11 +123,11 @@ void ns_forget_done(ns_db *db, bool yes);
 /*
 ** One cycle = one transaction: settles 'verdicts' (each gets its status),
 ** promotes what is due, claims what 'want' says (NULL: nothing) in weighted
-** shares, commits, and appends the claimed jobs to 'out' (NULL: as 'want'). Never waits for somebody else's row lock: a verdict whose row
-** is locked gets NS_EBUSY and belongs into the next cycle.
-** A verdict whose values the server refuses is written as a failure of its job. One
+** shares, commits, and appends the claimed jobs to 'out' (NULL: as 'want'). Never waits for another
+** session's row lock: a verdict on a locked row gets NS_EBUSY and belongs into the next cycle.
+** A verdict with values that the server refuses is written as a failure of its job. One
 ** that meets the server's own trouble (a full disk, a limit, a setting) is NS_EBUSY, too,
-** with 'trouble': nothing is spent, and the others are written without it.
+** with 'trouble': nothing is spent, and the rest are written without it.
 ** '*next_due' (may be NULL) gets the µs until the next scheduled job, or until another
 ** look for what was committed late is affordable; -1: neither.
 ** Also when the call fails each verdict has its status: those that are not written,
@@ -165,7 +165,7 @@ ns_status ns_look_ahead(ns_db *db, const ns_weighted_queue *queues, size_t nqueu
 const ns_err *ns_trouble(const ns_db *db);
 
 /*
-** Settles a verdict on a claim of another handle, whose holder is 'holder', and rings for
+** Settles a verdict on a claim of another handle, that of 'holder', and rings for
 ** what that made claimable. With NS_OK it has its status, as after ns_cycle; unless that is
 ** NS_EBUSY the other handle is then to settle a RELEASE of the same claim with 'go_on' 2,
 ** so that its memory and the lease follow. Errors: GONE, BUSY; the call is repeated.
@@ -203,8 +203,8 @@ typedef struct ns_owed {
 ns_status ns_tell_owed(ns_db *db, int64_t holder, const ns_owed *list, size_t n,
                        size_t total, ns_err *err);
 
-/* Whether jobs that wait for ended ones have still to be told, since somebody
-** held them: the next ns_cycle does, even with nothing else to do. */
+/* Whether jobs that wait for ended ones have still to be told, since another session held them:
+** the next ns_cycle does, even with nothing else to do. */
 bool ns_unfinished(const ns_db *db);
 
 /* The handle's holder id, registered when it first claims; 0 before. */
@@ -225,7 +225,7 @@ ns_status ns_register(ns_db *db, bool is_host, ns_err *err);
 ** in every cycle and reconnect: compare ns_holder_id. Errors: GONE. */
 ns_status ns_beat(ns_db *db, ns_err *err);
 
-/* What a host can run, for whoever asks why a job does not, and of which scripts. */
+/* What a host can run, for a question why a job does not, and of which scripts. */
 typedef struct ns_serving {
   int64_t workers;   /* that take jobs, 0: it takes none now */
   ns_bytes queues;   /* ["name",…] or absent: all */
@@ -253,7 +253,7 @@ typedef struct ns_workers {
 /* Tells that. Nothing happens without a holder. Errors: GONE, BUSY. */
 ns_status ns_tell_workers(ns_db *db, const ns_workers *w, ns_err *err);
 
-/* A claim of ours that somebody has ended: cancelled; or paused: it stands, but is
+/* A claim of ours that another session has ended: cancelled; or paused: it stands, but is
 ** to be given back if the job has not been begun. */
 typedef struct ns_token {
   int64_t id, run;
@@ -314,8 +314,8 @@ typedef struct ns_audited {
 } ns_audited;
 
 typedef enum ns_audit_mode {
-  NS_AUDIT_SHARED, /* for hosts: one of them does it, the others look whether it lives */
-  NS_AUDIT_NOW,    /* whoever else does it */
+  NS_AUDIT_SHARED, /* for hosts: one of them does it, the rest look whether it lives */
+  NS_AUDIT_NOW,    /* even while another one does it */
   NS_AUDIT_LOOK    /* and mends nothing */
 } ns_audit_mode;
 
@@ -368,7 +368,7 @@ ns_status ns_tree_progress(ns_db *db, int64_t id, ns_progress *progress,
                            ns_err *err);
 
 /* Called between two of a prune's transactions, where the handle may be used; false: the
-** prune stops, and another goes on where it was. NULL: nobody is asked. */
+** prune stops, and another goes on where it was. NULL: the prune goes on. */
 void ns_between(ns_db *db, bool (*goes_on)(void *arg), void *arg);
 
 /* Deletes the history of a job and of all below it. Errors: STATE (some of it
@@ -393,7 +393,7 @@ ns_status ns_queue_id(ns_db *db, ns_bytes name, bool create, int64_t *id,
 ** µs since the first call, and calls ns_slot_give_up in the end if it got none;
 ** who does not says -1. '*token' stands for the slot from now on. Its owner is the running job (see
 ** ns_slot_owner), else the holder of this handle, which is registered when it
-** is new. A slot is free when nobody has it or its owner is gone, so one that
+** is new. A slot is free when it is not taken or its owner is gone, so one that
 ** is not given back ends with its job's run, or with its holder.
 ** Errors: BUSY (none is free), STALE (our own claim is lost), STATE (inside a
 ** transaction of the caller), INVALID, GONE.
@@ -453,7 +453,7 @@ ns_status ns_listen(ns_listener *l, const ns_awaited *what, int64_t max_wait,
 /*
 ** Before a wait that follows a claim which found nothing in these queues: where there
 ** are many deleted rows the first look of that wait of a host begins where the claim has
-** come to, and the wait is short. While a job is held that has to be claimed alone, others
+** come to, and the wait is short. While a job is held that has to be claimed alone, further ones
 ** like it are no reason to wake. From the thread of 'db'; another may be waiting.
 */
 void ns_listen_near(ns_listener *l, const ns_db *db, const int64_t *queue_ids,

@@ -196,8 +196,8 @@ static int look_failed(lua_State *L, const ns_rescued *all, ns_err *err) {
 /***
 Looks at all other holders and gives back what dead ones held.
 @function db:look
-@tparam[opt=0] integer patience µs: looks again as long as the grace of somebody
-who seems dead ends within it
+@tparam[opt=0] integer patience µs: looks again as long as the grace of a holder that seems dead
+ends within it
 @treturn {holders=integer,jobs=integer,poison=integer}
 */
 static int db_look(lua_State *L) {

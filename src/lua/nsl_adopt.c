@@ -129,7 +129,7 @@ Takes an existing table as a queue.
 claimed_at, completed_at, started, updated, retry_after, host, attempts,
 attempts_left, priority, parent; values of the status: open, processing, done,
 failed, parent_done; lower_first, newest_first, decay, max_attempts, overdue (µs);
-allow_alter; given (the mapping as JSON, for others)
+allow_alter; given (the mapping as JSON, for people)
 @treturn[1] integer its number
 @treturn[2] nil
 @treturn[2] string message
@@ -149,7 +149,7 @@ static int db_adopt(lua_State *L) {
   return 1;
 }
 
-/* The table whose number is argument 2. [-0, +0, v] */
+/* The table with the number in argument 2. [-0, +0, v] */
 static ns_adopted *checkadopted(lua_State *L) {
   ns_adopted *a = ns_adopted_at(nsl_checkdb(L), luaL_checkinteger(L, 2));
   luaL_argcheck(L, a != NULL, 2, "no adopted table has this number");
@@ -254,7 +254,7 @@ static int db_adopt_show(lua_State *L) {
 }
 
 /***
-Gives back rows whose holder is dead or whose claim is overdue.
+Gives back rows of dead holders and rows with an overdue claim.
 @function db:adopt_look
 @tparam integer number
 @tparam[opt=false] boolean now also when it was done a moment ago
@@ -359,7 +359,7 @@ static int push_dead(lua_State *L,
 }
 
 /***
-The rows that nobody claims any more.
+The rows that no claim takes any more.
 @function db:adopt_dead
 @tparam integer number
 @tparam integer limit

@@ -1,5 +1,5 @@
 /*
-** Claimed jobs as Lua tables, and the verbs of whoever holds them: claim, touch.
+** Claimed jobs as Lua tables, and the verbs of their holder: claim, touch.
 ** Ending a claim is in nsl_verdict.c.
 **
 ** Invariant: what the core gives back stays in a box while it becomes Lua tables. (Not asserted:

@@ -123,7 +123,7 @@ static void readbool(lua_State *L, const nsl_field *f, const char *what,
   memcpy(slot, &b, sizeof b);
 }
 
-/* Numbers are refused: converting one makes a string that nobody holds. */
+/* Numbers are refused: converting one makes a string without a reference. */
 static ns_bytes readbytes(lua_State *L, const nsl_field *f, const char *what) {
   ns_bytes s;
   if (lua_type(L, -1) != LUA_TSTRING)

@@ -95,8 +95,8 @@ void nsl_batch_free(void *batch); /* of a box, for instance */
 
 /* ------------------------------------------------------- mappings: nsl_adopt.c */
 
-/* Reads the flat table at 'idx' (lua/nightshift/adopt/init.lua makes it), whose texts are
-** borrowed. Raises for an unknown key or a wrong type. [-0, +0, v] Errors: INVALID. */
+/* Reads the flat table at 'idx' (lua/nightshift/adopt/init.lua makes it), with borrowed texts.
+** Raises for an unknown key or a wrong type. [-0, +0, v] Errors: INVALID. */
 ns_status nsl_tomapping(lua_State *L, int idx, ns_mapping *map, ns_err *err);
 
 /* --------------------------------------------- JSON as Lua sees it: nsl_decode.c */

@@ -4,7 +4,7 @@
 **
 ** Invariant: 'db' in the box is NULL or open. The box exists before the
 ** connection does, and close empties it before it closes, so every handle is
-** closed exactly once, whoever asks and however often. (Not asserted: spec/oom shows it.) While a
+** closed exactly once, however often it is asked. (Not asserted: spec/oom shows it.) While a
 *verb waits, hooks may
 ** run; they can do nothing with its handle.
 */
@@ -133,7 +133,7 @@ static void check_idle(lua_State *L, const nsl_db *box) {
     luaL_error(L, "attempt to use a database in a hook that runs while it waits");
 }
 
-/* ------------------------------------- whose transaction it is */
+/* ------------------------------------- the owner of a transaction */
 
 /* Keeps, weakly, which coroutine has begun it. */
 static void keep_owner(lua_State *L) {
@@ -147,8 +147,8 @@ static void keep_owner(lua_State *L) {
   lua_setiuservalue(L, 1, 1);
 }
 
-/* Is the coroutine that has begun it neither this one nor waiting for this one? Then nobody
-** knows whether it will ever go on. */
+/* Is the coroutine that has begun it neither this one nor waiting for this one? Then it is not
+** known whether it will ever go on. */
 static bool owner_rests(lua_State *L) {
   lua_State *owner = NULL;
   lua_Debug ar;
@@ -164,7 +164,7 @@ static bool owner_rests(lua_State *L) {
 }
 
 /* A coroutine that has died of an error has left its transaction as one that raised does,
-** but nothing has told that: whoever looks after it (db:keep) ends it. */
+** but nothing has told that: its keeper (db:keep) ends it. */
 static void bury_owner(lua_State *L) {
   lua_State *owner = NULL;
   int top = lua_gettop(L);

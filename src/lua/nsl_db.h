@@ -17,7 +17,7 @@
 
 /* One verb at a time that may wait. */
 typedef struct nsl_wait {
-  lua_State *L; /* the coroutine whose verb it is; NULL: no hooks run */
+  lua_State *L; /* the coroutine that runs the verb; NULL: no hooks run */
   bool inside;  /* hooks run: no other verb may use what waits */
   bool stopped; /* a hook has raised an error, which nsl_raise throws */
 } nsl_wait;

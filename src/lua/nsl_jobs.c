@@ -1,6 +1,5 @@
 /*
-** Jobs from the outside: what anybody may ask of a job and do to it, whoever
-** holds it, by its id.
+** Jobs from the outside: what any handle may ask of a job and do to it by its id, held or not.
 */
 #include "nsl_db.h"
 

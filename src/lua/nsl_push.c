@@ -218,7 +218,7 @@ Pushes jobs in one transaction: all or none. Durations are microseconds.
 @tparam {table,...} jobs each {name, payload, id, queue, parent}, without
 options, or {name=, payload=, queue=, id=, delay=, priority=,
 max_attempts=, max_crashes=, max_polls=, backoff=, timeout=, deadline=, unique=,
-keep=, parent=}, whose payload may also be `json`, encoded before
+keep=, parent=}, with a payload that may also be `json`, encoded before
 @treturn[1] {integer,...} ids
 @treturn[2] nil
 @treturn[2] string message

@@ -68,7 +68,7 @@ static int db_slot_holds(lua_State *L) {
 }
 
 /***
-Whom the slots belong to that are taken from now on.
+The owner of the slots that are taken from now on.
 @function db:slot_owner
 @tparam[opt=0] integer id of the job that runs; 0: this handle's holder
 @tparam[opt=0] integer run

@@ -174,7 +174,7 @@ static ns_verdict *readverdicts(lua_State *L, size_t n, ns_err *err) {
   return all;
 }
 
-/* One that somebody holds by itself, which waits for it. */
+/* A job that is locked is settled by itself, and waited for. */
 static ns_status settleall(ns_db *db, ns_verdict *v, size_t n, ns_err *err) {
   ns_status st = ns_cycle(db, v, n, NULL, NULL, NULL, err);
   for (size_t i = 0; st == NS_OK && i < n; i++)

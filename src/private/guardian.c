@@ -2,7 +2,7 @@
 ** The guardian. It is forked from a program that may have threads, so all of
 ** this file below ns_guard_start makes only async-signal-safe calls, and it
 ** ends by _exit. Its working directory is the home, every name is relative:
-** when somebody removes the home and another server is made under the same
+** when the home is removed and another server is made under the same
 ** path, nothing here touches that one.
 **
 ** One race needs care: "the server died" must not be missed while flock()
@@ -48,7 +48,7 @@ static sigjmp_buf child_died;
 
 static void say(const char *text) {
   if (write(STDERR_FILENO, text, strlen(text)) < 0)
-    return; /* nobody reads it: nothing to do */
+    return; /* it has no reader: nothing to do */
 }
 
 /* True when a starter was still listening. */
@@ -57,7 +57,7 @@ static bool report(ns_guard_stage stage, int status) {
   return write(STATUS_FD, &r, sizeof r) == (ssize_t)sizeof r;
 }
 
-/* Field 'n' (from 3) of /proc/self/stat, whose second may contain spaces. */
+/* Field 'n' (from 3) of /proc/self/stat, where field 2 may contain spaces. */
 static uintptr_t stat_field(const char *text, int n) {
   const char *p = strrchr(text, ')');
   uintptr_t value = 0;
@@ -69,7 +69,7 @@ static uintptr_t stat_field(const char *text, int n) {
 }
 
 /* Writes 'title' over the command line that ps shows, so that a pkill for
-** the program that forked us does not hit the server of everybody else. */
+** the program that forked us does not hit the server of all other programs. */
 static void set_title(const char *title) {
   char text[2048];
   char *args = program_invocation_name;
@@ -81,7 +81,7 @@ static void set_title(const char *title) {
   prctl(PR_SET_NAME, "nightshift-db");
   text[n > 0 ? n : 0] = '\0';
   if (args == NULL || (uintptr_t)args != stat_field(text, 48))
-    return; /* somebody moved it; 48 and 49 are its start and end */
+    return; /* it was moved; 48 and 49 are its start and end */
   room = stat_field(text, 49) - (uintptr_t)args;
   memset(args, 0, room);
   if (room > 0)
@@ -183,8 +183,8 @@ static int run(char *const *args, char *const *env) {
   return status;
 }
 
-/* An empty database is a folder with its character set. It is made here, so
-** that nobody needs to log in before the first user does. */
+/* An empty database is a folder with its character set. It is made here, so that no log-in is
+** needed before the first user's. */
 static bool make_database(void) {
   static const char opt[] = "default-character-set=utf8mb4\n"
                             "default-collation=utf8mb4_bin\n";
@@ -217,7 +217,7 @@ static bool install(const ns_guard *plan) {
   return rename("data.new", "data") == 0 || fail(NS_GUARD_SETUP, errno);
 }
 
-/* Opens and locks; -1 when somebody else has the lock. */
+/* Opens and locks; -1 when another process has the lock. */
 static int take_lock(const char *name, int flags) {
   int fd = open(name, O_RDWR | O_CREAT | flags, 0600);
   if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
@@ -247,7 +247,7 @@ static bool wait_for_end(int users, pid_t server, int *status) {
   return false;
 }
 
-/* Whether somebody removed the home while the server ran. */
+/* Whether the home was removed while the server ran. */
 static bool is_removed(int users) {
   struct stat st;
   return fstat(users, &st) == 0 && st.st_nlink == 0;
@@ -355,7 +355,7 @@ static void run_middle(const ns_guard *plan, int status) {
   _exit(0);
 }
 
-/* Forks twice: the guardian is nobody's child, so nobody gets its zombie.
+/* Forks twice: the guardian has no parent, so no process gets its zombie.
 ** Signals are blocked so that no handler of the program runs in it. */
 int ns_guard_start(const ns_guard *plan) {
   sigset_t all;

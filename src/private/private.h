@@ -1,6 +1,6 @@
 /*
 ** The private server: a MariaDB of its own for a working directory, for development. The
-** first declaration is what others call; the rest is between the files of this folder.
+** first declaration is what other layers call; the rest is between the files of this folder.
 **
 ** Invariant: the server lives while any process holds a share of users.lock.
 */
@@ -82,7 +82,7 @@ void ns_home_read_log(const ns_home *h, char *out, size_t size);
 
 /*
 ** The guardian of a private server: a process of its own that runs mariadbd
-** as its child for as long as anybody holds a shared lock on users.lock.
+** as its child for as long as a process holds a shared lock on users.lock.
 **
 ** Files in its home, all locked with flock():
 **   users.lock   shared by every user; the guardian waits for the exclusive

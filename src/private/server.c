@@ -143,7 +143,7 @@ static ns_status wait_started(const ns_home *h, int pipe, bool *again,
   return NS_OK;
 }
 
-/* Whether somebody holds the lock for longer than 'patience'. */
+/* Whether a process holds the lock for longer than 'patience'. */
 static bool is_locked(const ns_home *h, const char *name, int64_t patience) {
   int fd = open_lock(h, name);
   bool locked = fd >= 0 && !lock_within(fd, LOCK_EX, patience);

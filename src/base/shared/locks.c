@@ -3,8 +3,8 @@
 ** thread that ends, however it ends, and tells the next taker.
 **
 ** Named locks. The table is a dict, name and unit -> member, under a latch.
-** Who finds no free unit sleeps on a bell, a futex that unlock rings. Nobody
-** rings when a holder dies, so sleepers look again now and then: together
+** A caller that finds no free unit sleeps on a bell, a futex that unlock rings. No ring comes
+** when a holder dies, so sleepers look again now and then: together
 ** about every LOOK_EVERY, however many they are.
 */
 #include "shared/shared.h"
@@ -103,7 +103,7 @@ typedef struct member {
 typedef struct bell {
   _Atomic uint32_t rings;
   uint32_t waiting;         /* about: the dead are not subtracted until they show */
-  _Atomic uint32_t unheard; /* rings in a row that woke nobody */
+  _Atomic uint32_t unheard; /* rings in a row that woke no sleeper */
 } bell;
 
 struct ns_locks {
@@ -146,7 +146,7 @@ static void repair(void *arg) {
 
 /* -------------------------------------------------------------------- members */
 
-/* Takes a member's place if nobody living has it. */
+/* Takes a member's place if no living process has it. */
 static bool take_place(ns_locks *t, uint32_t i) {
   member *m = &t->members[i];
   if (!m->made)
@@ -197,7 +197,7 @@ static member *member_of(ns_locks *t, int64_t who) {
   return &t->members[(uint64_t)who >> 32];
 }
 
-/* Under the latch, so nobody else is trying the same. */
+/* Under the latch, so no other process is trying the same. */
 static bool is_alive(ns_locks *t, int64_t who) {
   member *m = member_of(t, who);
   if (m->life != (uint32_t)who)
@@ -251,7 +251,7 @@ static ns_status write_down(ns_locks *t, ns_bytes key, ns_err *err) {
                  "once on this host");
 }
 
-/* What somebody wants, and how far he is. */
+/* What a caller wants, and how far it is. */
 typedef struct attempt {
   ns_bytes name;
   unsigned units; /* 0: a mutex */
@@ -303,7 +303,7 @@ static void sleep_on(bell *b, const attempt *a, int64_t left) {
   syscall(SYS_futex, &b->rings, FUTEX_WAIT, a->rings, &t, NULL, 0);
 }
 
-/* Has somebody to be woken? Counts the ring. Under the latch. */
+/* Has a sleeper to be woken? Counts the ring. Under the latch. */
 static bool count_ring(bell *b) {
   if (atomic_load(&b->unheard) > UNHEARD) {
     b->waiting = 0;

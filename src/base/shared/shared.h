@@ -23,8 +23,8 @@
 ** A lock between processes that the death of its holder opens.
 **
 ** Invariant: a latch lives in memory that all its users share. Who dies with
-** it leaves what it guards half changed, so whoever takes it next repairs that
-** first; who dies while repairing leaves the repair to the one after.
+** it leaves what it guards half changed, so the next owner repairs that first;
+** who dies while repairing leaves the repair to the one after.
 */
 typedef struct ns_latch {
   pthread_mutex_t mutex;
@@ -43,7 +43,7 @@ bool ns_latch_init(ns_latch *l);
 ns_status ns_latch_take(ns_latch *l, void (*repair)(void *), void *arg, ns_err *err);
 void ns_latch_drop(ns_latch *l);
 
-/* Takes it if nobody living has it; there is nothing to repair. */
+/* Takes it if no living process has it; there is nothing to repair. */
 bool ns_latch_try(ns_latch *l);
 
 /* ---------------------------------------------------------- the dict: dict.c */
@@ -55,8 +55,8 @@ bool ns_latch_try(ns_latch *l);
 ** Memory is cut into cells of 64 bytes; an entry takes one, its key and a
 ** value that is bytes take a chain of them each. What counts is only what the
 ** buckets lead to. A change prepares cells that nothing leads to and then
-** stores one word, so whoever dies before that store has changed nothing, and
-** whoever dies after it has changed all. The rest (free cells, order of use)
+** stores one word, so a process that dies before that store has changed nothing, and one that dies
+** after it has changed all. The rest (free cells, order of use)
 ** is derived, and ns_dict_repair derives it anew.
 **
 ** Invariant: the caller holds the latch of the memory around every call here. (A dict does not

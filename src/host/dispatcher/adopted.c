@@ -3,11 +3,11 @@
 ** their rows claimed by the same thread, on the same connection.
 **
 ** Each is looked at about once a second while claims find nothing, and at once while
-** they come back full; one whose triggers ring (listener.c) is left alone for
+** they come back full; one with triggers that ring (listener.c) is left alone for
 ** ten seconds.
 ** What is free is shared with the queues by halves, and tables take turns at it.
 **
-** A row whose failure, or "again", names a delay that its table has no column for would
+** A row with a failure, or "again", that names a delay that its table has no column for would
 ** come back at once, in front of all others. So its verdict waits here (dispatcher/retry.c),
 ** and the row stays claimed for as long.
 **
@@ -55,7 +55,7 @@ typedef struct tables {
   nsh_source source; /* first: a pointer to it is one to this */
   nsh_adopted *items;
   size_t n;
-  size_t first;     /* whose turn it is to claim before the others */
+  size_t first;     /* the one that claims before the rest */
   int64_t watch_at; /* while we hold rows: what people decide */
 } tables;
 
@@ -177,7 +177,7 @@ static nsh_adopted *owner(const tables *s, const ns_verdict *v) {
   return v->lease < 0 && (uint64_t)-v->lease <= s->n ? &s->items[-v->lease - 1] : NULL;
 }
 
-/* Takes theirs out from among the others. */
+/* Takes theirs out from among the rest. */
 static void sort_out(const tables *s) {
   nsh_batch *all = &s->source.d->exchange->verdicts;
   size_t n = 0;
@@ -206,7 +206,7 @@ static void take_verdicts(nsh_source *source, nsh_turn *t, int64_t now) {
 
 /* ------------------------------------------------------------------ settling */
 
-/* With --drain a row that has done nothing but fail for longer than we wait for others
+/* With --drain a row that has done nothing but fail for longer than we wait for other rows
 ** fails no more: its claim, and this failure, are kept until the end. */
 static bool is_hopeless(const nsh_dispatch *d, nsh_adopted *a, const ns_verdict *v,
                         int64_t now) {
@@ -425,7 +425,7 @@ static ns_status claim(nsh_dispatch *d, nsh_adopted *a, nsh_turn *t, ns_err *err
   return st;
 }
 
-/* Jobs that nobody here can run are left to others. */
+/* Jobs that no worker here can run are left to other hosts. */
 static void check_handler(const nsh_dispatch *d, nsh_adopted *a) {
   ns_bytes name = a->map->name.p != NULL ? a->map->name : a->map->table;
   a->handled = d->handlers != NULL && nsh_served_has(d->handlers, name);
@@ -440,8 +440,8 @@ static void check_handler(const nsh_dispatch *d, nsh_adopted *a) {
 
 /* -------------------------------------------------------------------- a turn */
 
-/* The server is away: nothing works. One table that does not work must not hold up
-** the others. False: the server. */
+/* The server is away: nothing works. One table that does not work must not hold up the rest.
+** False: the server. */
 static bool refuse(nsh_dispatch *d, nsh_adopted *a, const ns_err *err) {
   if (err->status == NS_EGONE || err->status == NS_EDENIED) {
     nsh_back_off(d, err);

@@ -191,8 +191,8 @@ static bool claims_are_ours(nsh_dispatch *d) {
   return !lost && ns_holder_id(d->db) == d->holder;
 }
 
-/* "We live": with each cycle that writes, and at least so often. No host gives
-** our claims to others for a while then. */
+/* "We live": with each cycle that writes, and at least so often. No host gives our claims to other
+** hosts for a while then. */
 static void write_beat(nsh_dispatch *d, int64_t now) {
   ns_err err;
   if (now < d->beat_at)

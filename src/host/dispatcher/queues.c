@@ -10,8 +10,7 @@
 ** that ends when nothing is left looks twice.
 **
 ** With reserved workers this holds for each pool: while pool 0 is full, claims
-** and the listener go on for the queues that have workers of their own, and
-** leave the others out.
+** and the listener go on for the queues that have workers of their own, and leave the rest out.
 **
 ** A host that drains also looks ahead. The server is asked only while the host has
 ** nothing else to do and something, of whatever name, is due soon. The answer is good until
@@ -33,7 +32,7 @@
 #define SERVED_OLD NS_SECOND
 #define NOTHING_OLD NS_SECOND /* the answer that nothing is due soon is asked for again */
 #define LAST_LOOK 5000 /* of one that drains, after a claim that found nothing */
-#define HELD_RETRY 10000 /* dependents whose row another transaction holds */
+#define HELD_RETRY 10000 /* dependents with a row that another transaction holds */
 
 /* What a host that is to end when nothing is left still waits for: of what is scheduled
 ** and due soon, that which it will claim itself. Instants are monotonic µs. */
@@ -214,7 +213,7 @@ static void arm_listener(queues *q) {
 }
 
 /* Which pools' claims came back full? One without room is worth a claim as soon
-** as it has some. 'got': jobs of each pool's queue, of others in got[0]. */
+** as it has some. 'got': jobs of each pool's queue, of all other queues in got[0]. */
 static void update_hot(queues *q, const nsh_turn *t, const size_t *got) {
   nsh_dispatch *d = q->source.d;
   size_t open = got[0];

@@ -76,9 +76,9 @@ typedef struct nsh_source nsh_source;
 
 /*
 ** Where jobs come from and where their verdicts go: Nightshift's own queues
-** (dispatcher/queues.c), or tables of others (dispatcher/adopted.c). The dispatcher knows no
+** (dispatcher/queues.c), or an application's tables (dispatcher/adopted.c). The dispatcher knows no
 ** other difference between them. Functions marked 'locked' are called with the exchange
-** locked, the others without. Those marked 'optional' may be NULL.
+** locked, the rest without. Those marked 'optional' may be NULL.
 **
 ** Invariant: a verdict belongs to one source, by its lease. The source that takes it out of
 ** the exchange keeps it until the database has answered for it.
@@ -180,7 +180,7 @@ bool nsh_turn_wanted(const nsh_turn *t, const nsh_source *by);
 /* 'by' has taken 'n' places for jobs of a pool's queue; the other sources have the rest. */
 void nsh_turn_yield(nsh_turn *t, const nsh_source *by, size_t pool, size_t n);
 
-/* Fills 'signs' with the touches whose lease is in a range; how many they are. */
+/* Fills 'signs' with the touches of leases in a range; how many they are. */
 size_t nsh_turn_signs(const nsh_turn *t, int64_t least, int64_t greatest, ns_sign *signs);
 
 /* After those were written: claims that turned out to be lost go to the loop. */

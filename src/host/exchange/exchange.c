@@ -154,7 +154,7 @@ void nsh_batch_free(nsh_batch *b) {
 }
 
 #define MANY_CHILDREN 100 /* of a verdict: some 20 µs each to write */
-#define IDS_STOCK 1024    /* ids that a host whose handlers spawn keeps */
+#define IDS_STOCK 1024    /* ids that a host with handlers that spawn keeps */
 
 void nsh_load_free(nsh_load *load) {
   if (load == NULL)

@@ -3,8 +3,8 @@
 ** of verdicts in it, and the verdicts that are still to be written.
 **
 ** Invariants: a verdict leaves a batch only when the database has answered for it.
-** 'outstanding' counts the jobs that were claimed and whose verdict
-** has not been put in, and is the sum of what arrives, what waits for workers and
+** 'outstanding' counts the jobs that were claimed and have no verdict put in yet,
+** and is the sum of what arrives, what waits for workers and
 ** what they have. 'places' is the one number that says how much may be claimed: the
 ** loop counts it from its pools (pool/pool.h) whenever it unlocks, and the dispatcher
 ** takes off what it delivers. 'unsettled' counts the verdicts put in and not yet
@@ -82,7 +82,7 @@ void nsh_load_free(nsh_load *load);
 
 /* A sign of life of a running job, to be written. */
 typedef struct nsh_touch {
-  uint32_t worker, seq; /* whose it is */
+  uint32_t worker, seq; /* the worker and the job that it is of */
   int64_t id, run, pid;
   int64_t lease;   /* of the job */
   double progress; /* -1: none */
@@ -96,14 +96,14 @@ typedef struct nsh_place {
   size_t at;
 } nsh_place;
 
-/* A job whose claim turned out to be lost. Each process of a worker counts from 0. */
+/* A job with a claim that turned out to be lost. Each process of a worker counts from 0. */
 typedef struct nsh_lost {
   uint32_t worker, seq;
   int64_t pid;
 } nsh_lost;
 
-/* Jobs that may be claimed now. Workers of pool 0 take all jobs; those of the others
-** take the jobs of one queue only. */
+/* Jobs that may be claimed now. Workers of pool 0 take all jobs; those of the rest take
+** the jobs of one queue only. */
 typedef struct nsh_room {
   size_t open;               /* of any queue */
   size_t own[NSH_POOLS_MAX]; /* beside them, of the queue of each pool > 0 */
@@ -153,7 +153,7 @@ typedef struct nsh_exchange {
   size_t nlost, caplost;
   ns_notice *revoked; /* claims that were ended from outside */
   size_t nrevoked, caprevoked;
-  int64_t *withdrawn; /* leases whose jobs, where not begun, are to be given back */
+  int64_t *withdrawn; /* leases of jobs that, where not begun, are to be given back */
   size_t nwithdrawn, capwithdrawn;
   bool lost_all;     /* we were declared dead: no claim is ours any more */
   bool rested;       /* nothing to claim, twice in a row */
@@ -241,13 +241,13 @@ void nsh_exchange_lose(nsh_exchange *m, const nsh_touch *t);
 void nsh_exchange_revoke(nsh_exchange *m, const ns_notice *n);
 void nsh_exchange_withdraw(nsh_exchange *m, int64_t lease);
 
-/* A condition whose time is monotonic. */
+/* A condition on monotonic time. */
 void nsh_exchange_cond(pthread_cond_t *c);
 
 /* ----------------- verdicts that are still to be written: retry.c */
 
-/* The verdicts that are still to be written: those of the cycle under way, those whose
-** row another transaction held, and those whose children are too many for it.
+/* The verdicts that are still to be written: those of the cycle under way, those with a row that
+** another transaction held, and those with too many children for it.
 **
 ** Invariant: a verdict leaves only when the database has answered for it. One
 ** that it refuses is softened until it takes it, so no job stays claimed. What those of
@@ -259,7 +259,7 @@ typedef struct nsh_retry {
   size_t nturns;     /* … bytes stay here until all of these have had theirs */
   size_t children;   /* of those in 'batch' … */
   size_t most;       /* … and how many there may be, but for the last one */
-  nsh_batch later;   /* those whose row was locked */
+  nsh_batch later;   /* those with a locked row */
   nsh_batch ill;     /* those that met the server's own trouble */
   int64_t ill_at;    /* monotonic µs: when they are tried again */
   int64_t ill_wait;  /* µs: how long they wait; grows; 0: they have none */
@@ -287,8 +287,8 @@ void nsh_retry_took(nsh_retry *u, int64_t micros);
 /* How many wait for a cycle because of their children. */
 size_t nsh_retry_waiting(const nsh_retry *u);
 
-/* After a cycle: logs what became of each; how many are done with. The others are for
-** a later cycle. 'trouble': the server's, with those it had trouble with. */
+/* After a cycle: logs what became of each; how many are done with. The rest are for a later cycle.
+** 'trouble': the server's, with those it had trouble with. */
 size_t nsh_retry_sort(nsh_retry *u, const ns_err *trouble, int64_t now);
 
 /* The same after one that failed; when it says nothing of any, they are kept. */
@@ -326,7 +326,7 @@ typedef struct nsh_deferred {
 /* A copy of 'v' waits. */
 void nsh_deferred_hold(nsh_deferred *p, const ns_verdict *v, nsh_term term);
 
-/* Those whose time has come, or all, go to 'out'. */
+/* Those that are due, or all, go to 'out'. */
 void nsh_deferred_take(nsh_deferred *p, nsh_batch *out, int64_t now, bool all);
 
 /* When the first is over that is not kept; NEVER: there is none. */
@@ -344,7 +344,7 @@ void nsh_deferred_free(nsh_deferred *p);
 
 /* What the log says of rows of adopted tables that come back: a line each. */
 
-/* Rows whose settled verdicts are failures. */
+/* Rows with settled verdicts that are failures. */
 void nsh_row_log_failed(ns_bytes table, const ns_verdict *verdicts, size_t n);
 
 /* Rows that claims have left alone. */

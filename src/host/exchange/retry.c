@@ -15,7 +15,7 @@
 #include "ipc/ipc.h"
 #include "log.h"
 
-#define LOCKED_RETRY 5000 /* µs: verdicts whose row another transaction holds */
+#define LOCKED_RETRY 5000 /* µs: verdicts on a row that another transaction holds */
 #define CYCLE_US 20000    /* that children may make a cycle last: as many as fit, … */
 #define CHILDREN_MIN 100
 #define CHILDREN_MAX 1500 /* … and no more */
@@ -105,7 +105,7 @@ static void delay_ill(nsh_retry *u, size_t found, const ns_err *trouble, int64_t
     u->again_at = u->ill_at;
 }
 
-/* Logs what a cycle said about one verdict. One whose row another transaction holds
+/* Logs what a cycle said about one verdict. A verdict on a row that another transaction holds
 ** (BUSY) is written a little later, and no news. */
 static void log_verdict(const ns_verdict *v) {
   ns_field id = ns_fi("id", v->id);

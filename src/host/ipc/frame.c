@@ -157,7 +157,7 @@ static const size_t push_bytes[] = {PUSH(name), PUSH(payload), PUSH(queue),
                                     PUSH(unique), PUSH(after)};
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
-/* Bytes of a child whose texts are all absent. */
+/* Bytes of a child without any texts. */
 #define CHILD_MIN ((COUNT(push_ints) + 1) * 9 + COUNT(push_bytes))
 
 static void put_ints(ns_buf *b, const void *from, const size_t *at, size_t n) {

@@ -138,8 +138,8 @@ bool nsh_get_child(nsh_frame *f, ns_push *child);
 
 /* A ring of bytes in shared memory: one process writes, another one reads.
 **
-** Invariants: the bytes from tail to head are the reader's, all others the
-** writer's, and each side moves its own count only when it is done with the
+** Invariants: the bytes from tail to head are the reader's, all other bytes the writer's,
+** and each side moves its own count only when it is done with the
 ** bytes. So a side that is killed, at whatever instant, leaves behind exactly what
 ** it had published. Nothing the other side wrote is believed: counts are
 ** checked and offsets cannot leave the ring. */
@@ -283,7 +283,7 @@ typedef struct nsh_slot {
   alignas(4096) _Atomic uint64_t gate; /* next << 32 | end */
   _Atomic int64_t started_at;          /* monotonic µs, of the job last started */
   _Atomic uint32_t current;            /* that job's number */
-  _Atomic uint32_t lost;               /* number of the job whose claim is lost, + 1 */
+  _Atomic uint32_t lost;               /* number of the job with a lost claim, + 1 */
   _Atomic uint32_t told;               /* number of the job that is to stop, + 1 */
   _Atomic uint32_t why;                /* nsh_why; stored before 'told' */
   _Atomic uint32_t over;               /* number of the job over its memory limit, + 1 */

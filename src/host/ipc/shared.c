@@ -3,7 +3,7 @@
 **
 ** The gate of a slot packs two job numbers into one atomic word; all orders are sequentially
 ** consistent, which costs nothing beside a job. The wake-up is a pipe because a worker can
-** neither shut it down for the others nor take their bytes away; what a handler writes into it
+** neither shut it down for the rest nor take their bytes away; what a handler writes into it
 ** by mistake is a byte like any other.
 **
 ** Rings. A side that sleeps says so first and looks once more; a side that publishes

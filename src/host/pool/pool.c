@@ -24,7 +24,7 @@ static size_t on_offer(const nsh_pools *t, const nsh_pool *p) {
 }
 
 /* The line that the next job for a worker of a pool comes from: its own, or for pool 0, which
-** may take any job, the one whose first job arrived first. */
+** may take any job, the one with the job that arrived first. */
 static size_t next_line(const nsh_pools *t, size_t pool) {
   size_t best = pool;
   uint64_t first = UINT64_MAX;
@@ -102,7 +102,7 @@ static void release_backlog(nsh_pools *t) {
 }
 
 /* Claimed jobs come queue by queue, oldest first, so those that kill workers
-** may stand together before all others, and would take every worker that is
+** may stand together before all other jobs, and would take every worker that is
 ** forked. In a crash loop, and for a minute after one, a load is shuffled, and jobs that have
 ** crashed before go to its end: the first job that is done ends the crash loop. */
 static void shuffle_jobs(ns_jobs *jobs) {
@@ -158,8 +158,8 @@ static void tell_claim_lost(nsh_process *w, const ns_notice *cancel) {
                    cancel != NULL ? cancel->why : "");
 }
 
-/* A task that waits behind a running job is taken back, with its neighbours, whose
-** release costs them nothing. A paused job that is running already keeps running. */
+/* A task that waits behind a running job is taken back, with its neighbours, which lose nothing by
+** it. A paused job that is running already keeps running. */
 static void lose_task(nsh_process *w, uint32_t at, const ns_notice *n) {
   int64_t since;
   if (at == 0 && nsh_process_running(w, &since)) {
@@ -170,7 +170,7 @@ static void lose_task(nsh_process *w, uint32_t at, const ns_notice *n) {
   nsh_process_recall(w);
 }
 
-/* Claims that were ended by another connection, or whose jobs were paused; sorted. There may
+/* Claims that were ended by another connection, or that have paused jobs; sorted. There may
 ** be as many as the host has workers, and each worker is looked at under the lock: so only
 ** once. */
 typedef struct revoked {

@@ -28,7 +28,7 @@ typedef struct nsh_tally {
   int64_t done, failed, again, crashed, timeouts, forks;
 } nsh_tally;
 
-/* Workers that take the same jobs. Those of pool 0 take all; the others take the jobs
+/* Workers that take the same jobs. Those of pool 0 take all; the rest take the jobs
 ** of one queue only. A job of such a queue that its own workers have no room for counts
 ** against pool 0. */
 typedef struct nsh_pool {
@@ -38,7 +38,7 @@ typedef struct nsh_pool {
   size_t tasks;         /* jobs of all its workers */
   size_t held;          /* of these: of workers in phase UP */
   size_t late;          /* workers that attend to a long job, at the last tick */
-  nsh_prefetch backlog; /* claimed jobs of its queue; pool 0: of all others */
+  nsh_prefetch backlog; /* claimed jobs of its queue; pool 0: of all other queues */
   nsh_pace pace;
 } nsh_pool;
 
@@ -65,7 +65,7 @@ typedef struct nsh_pools {
   size_t busy;          /* tasks of all workers */
   size_t working;       /* workers with a task */
   int64_t loads;        /* how often the scripts have been loaded */
-  size_t old;           /* workers that run others than those */
+  size_t old;           /* workers that run scripts other than those */
   nsh_pool pools[NSH_POOLS_MAX];
   size_t npools;
   uint64_t arrivals;    /* jobs that have joined a backlog */

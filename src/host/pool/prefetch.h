@@ -93,7 +93,7 @@ typedef struct nsh_waiting {
 
 /* A line of claimed jobs that no worker has yet, in the order they came. There is one per
 ** pool: the jobs of a reserved queue wait by themselves, so that the workers kept for them
-** find them whatever stands in front of others. */
+** find them whatever stands in front of other jobs. */
 typedef struct nsh_prefetch {
   nsh_waiting *items; /* ring of 'cap', a power of two */
   size_t first, n, cap;

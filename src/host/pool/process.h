@@ -3,7 +3,7 @@
 ** given; and what the files of the pool need of each other.
 **
 ** Invariants: 'tasks' are in the order they were sent; the first may be
-** running, the others are not. A task leaves by the worker's verdict, by being
+** running, the rest are not. A task leaves by the worker's verdict, by being
 ** taken back, or by the worker's death, and each way puts exactly one verdict
 ** into the exchange. The worker's word is taken for how a job ended, never for
 ** which job it was: ids come from the task.
@@ -23,7 +23,7 @@ typedef enum nsh_phase {
 } nsh_phase;
 
 /* Stopping a running job, step by step. Each step has twice the time of the one before. The
-** steps end when the job ends, whichever way; a worker that survives to that point works
+** steps end when the job ends, in any way; a worker that survives to that point works
 ** on. Until then it gets no jobs. */
 typedef enum nsh_stop_step {
   NSH_STOP_NONE,        /* it is not to stop */
@@ -103,8 +103,8 @@ bool nsh_process_give(nsh_process *w, const ns_job *job, nsh_name *name);
 /* Sends what was given. */
 void nsh_process_flush(nsh_process *w);
 
-/* Takes back all tasks that have not been started; a worker that has none then may be given
-** others. The exchange is locked. */
+/* Takes back all tasks that have not been started; a worker that has none then may be given other
+** jobs. The exchange is locked. */
 void nsh_process_recall(nsh_process *w);
 
 /* The oldest task is over; the state of a running job is forgotten. */
@@ -148,7 +148,7 @@ bool nsh_process_terminated(const nsh_process *w);
 
 struct nsh_pools;
 
-/* A worker may have room: it is listed, in front or behind the others of its pool. */
+/* A worker may have room: it is listed, in front or behind the rest of its pool. */
 void nsh_pool_list(nsh_process *w, bool front);
 
 /* The first worker of a pool's list; NULL: none has room. */
@@ -174,7 +174,7 @@ void nsh_pool_release(struct nsh_pools *t, size_t line);
 /* --------------------------------------------------------- pool/messages.c */
 
 /* A worker speaks of its oldest task only, and each task gets one verdict: what it says
-** about others is old or nonsense. */
+** about other jobs is old or nonsense. */
 
 /* One frame of a worker; false: nonsense. The exchange is locked. */
 bool nsh_messages_frame(nsh_process *w, nsh_frame *f);

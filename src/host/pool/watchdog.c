@@ -18,7 +18,7 @@
 #define TICK_FINE 20000           /* period while a worker works */
 #define TICK_COARSE 100000      /* with many workers */
 #define FINE_WORKERS 256
-#define TOUCHES_MAX 1000        /* waiting to be written; the others come later */
+#define TOUCHES_MAX 1000        /* waiting to be written; the rest come later */
 
 /* ---------------------------------------------------------------- a worker */
 

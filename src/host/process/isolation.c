@@ -1,6 +1,6 @@
 /*
 ** What keeps processes apart: sessions that end as a whole, one host of a name, privileges,
-** secrets that others do not see.
+** secrets that other users do not see.
 **
 ** Whatever a handler starts stays in its keeper's session unless it asks for
 ** one of its own (setsid), and no process can be moved into a session from

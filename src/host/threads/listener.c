@@ -229,7 +229,7 @@ static void wait_until(nsh_table_listener *h, int64_t when) {
     pthread_cond_timedwait(&h->cond, &h->exchange->lock, &t);
 }
 
-/* Waits until it is time to sleep; false: stop. '*holder': for whom. */
+/* Waits until it is time to sleep; false: stop. '*holder': the holder that listens. */
 static bool await_time_to_sleep(nsh_table_listener *h, int64_t *holder) {
   bool go;
   nsh_exchange_lock(h->exchange);

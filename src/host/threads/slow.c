@@ -6,7 +6,7 @@
 **
 ** Invariant: a thread that waits stores two words and never waits for this thread, which sleeps
 ** without a timer while no thread waits for anything. In ten seconds there is one line of
-** what is slow, and one more when what it told of is over; the next line counts the others.
+** what is slow, and one more when what it told of is over; the next line counts the rest.
 ** (Not asserted: it is about time.)
 */
 #include "threads/threads.h"

@@ -12,7 +12,7 @@
 
 /* ------------------------------------------ owed verdicts: slow.c */
 
-/* Which verdicts the host owes: those whose handlers have ended and that the database has
+/* Which verdicts the host owes: those with handlers that have ended and that the database has
 ** not got yet. The threads that write them say so with each cycle; another thread may ask. */
 
 /* The threads that write verdicts, and wait for the database. */
@@ -77,8 +77,8 @@ void nsh_listen_close(nsh_listen *l);
 
 /* ----------------------------------------------- listeners of adopted tables */
 
-/* A thread that sleeps in the server, on a connection of its own, for one adopted table
-** whose triggers ring.
+/* A thread that sleeps in the server, on a connection of its own, for one adopted table with
+** triggers that ring.
 **
 ** Invariant: it sleeps only while it is armed, and a wake disarms it; so a row that
 ** no worker can take at the moment does not make it spin. After wakes that have found
@@ -86,7 +86,7 @@ void nsh_listen_close(nsh_listen *l);
 
 typedef struct nsh_table_listener nsh_table_listener;
 
-/* For a table whose triggers ring. Errors: NOMEM. */
+/* For a table with triggers that ring. Errors: NOMEM. */
 ns_status nsh_table_listener_open(nsh_table_listener **out, ns_adopted *a, nsh_exchange *exchange,
                                   ns_err *err);
 

@@ -13,7 +13,7 @@
 #include "log.h"
 
 #define LOOK_BUSY (NS_SECOND / 2)  /* at other holders, while the listener does not listen */
-#define LOOK_SOON (NS_SECOND / 10) /* dependents whose row another transaction holds */
+#define LOOK_SOON (NS_SECOND / 10) /* dependents with a row that another transaction holds */
 #define PRUNE (60 * NS_SECOND)
 #define PRUNE_MORE NS_SECOND
 #define PRUNE_AGAIN (6 * NS_SECOND) /* another transaction holds a row of it */
@@ -100,7 +100,7 @@ static void log_look(ns_status st, const ns_rescued *sum, const ns_err *err) {
                      ns_fi("poison", sum->poison)));
 }
 
-/* Takes what the listener has told, and for whom we look. */
+/* Takes what the listener has told, and the holder that we look for. */
 static bool take_orders(nsh_upkeep *u, int64_t now) {
   nsh_exchange *m = u->exchange;
   bool due;

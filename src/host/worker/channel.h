@@ -3,8 +3,8 @@
 ** it), and what else the files of a worker need of each other.
 **
 ** Invariant: what is in the ring is not lost, whatever becomes of the worker; a
-** frame that it died in the middle of is dropped by the host. A worker whose host
-** is gone leaves. (Not asserted: it is about deaths, which specs of the host cause.)
+** frame that it died in the middle of is dropped by the host. A worker without its host leaves.
+** (Not asserted: it is about deaths, which specs of the host cause.)
 */
 #ifndef NSH_WORKER_CHANNEL_H
 #define NSH_WORKER_CHANNEL_H
@@ -48,7 +48,7 @@ void nsh_channel_receive(nsh_channel *w);
 /* Looks at the frame at 'at'; its bytes, 0: it is not complete. */
 size_t nsh_channel_peek(nsh_channel *w, size_t at, nsh_frame *f);
 
-/* Takes the 'n' bytes at 'at' out from among the others. */
+/* Takes the 'n' bytes at 'at' out from among the rest. */
 void nsh_channel_drop(nsh_channel *w, size_t at, size_t n);
 
 /* An id for a child, from the host when there is none left here. False: the job is to stop. */
@@ -69,7 +69,7 @@ void nsh_memory_limit_forget(void);
 /* Lifts it. True: it was hit since it began. Safe to repeat. [-0, +0, -] */
 bool nsh_memory_limit_end(lua_State *L);
 
-/* Did the job, whose limit may be lifted already, fail of a refusal, when
+/* Did the job, its limit perhaps lifted already, fail of a refusal, when
 ** 'error' is how it failed? */
 bool nsh_memory_limit_blamed(ns_bytes error);
 

@@ -62,8 +62,8 @@ void nsh_lua_offer(lua_CFunction host);
 ** [-0, +0, m] */
 void nsh_interrupt_install(lua_State *L);
 
-/* Remembers what a job may change in its process. In the process that all others are forked
-** from. */
+/* Remembers what a job may change in its process. In the process that all workers are forked from.
+** */
 void nsh_restore_begin(void);
 
 #endif
