@@ -1,5 +1,5 @@
 -- The benches: they still measure what the tables are, and the one of designs still sees a job
--- that runs twice. Very small ones, whose figures say nothing.
+-- that runs twice. Very small ones, with figures that say nothing.
 
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
@@ -15,7 +15,7 @@ local function read(path)
   return file:read "a"
 end
 
--- Figures of the row whose title begins like this.
+-- Figures of the row with a title that begins like this.
 local function row(report, title)
   for _, question in ipairs(report.questions) do
     for _, found in ipairs(question.rows) do

@@ -32,7 +32,7 @@ describe("the migration", function()
     for _, name in ipairs(ODD) do write(from .. "/" .. name, name == "empty" and "" or name) end
   end)
 
-  -- A process below another whose command line has this in it.
+  -- A process below another with this in its command line.
   local function find(pid, what)
     for _, child in ipairs(host.children(pid)) do
       local file <close> = io.open(("/proc/%d/cmdline"):format(child), "rb")
@@ -127,7 +127,7 @@ describe("examples:", function()
     return list
   end
 
-  -- Processes whose command line names the folder: encoders.
+  -- Processes with a command line that names the folder: encoders.
   local function encoders(folder)
     local list = {}
     for _, pid in ipairs(lines "ls /proc | grep -x '[0-9]*'") do

@@ -1,5 +1,5 @@
 -- Every state of a job × every verb: allowed or refused, and the state after.
--- One table; whoever adds a state or a verb adds its row or column here.
+-- One table; a change that adds a state or a verb adds its row or column here.
 
 local nightshift = require "nightshift"
 

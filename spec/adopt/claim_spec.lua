@@ -1,5 +1,5 @@
 -- db:adopt: rows of existing tables as jobs. Who gets a row, how each verdict leaves it, what
--- happens to the rows of whoever dies, and what is locked.
+-- happens to the rows of a claimant that dies, and what is locked.
 
 local crew = require "spec.support.crew"
 local designs = require "spec.support.designs"
@@ -12,7 +12,7 @@ local proxy = require "spec.support.proxy"
 
 -- db:adopt: rows of existing tables as jobs. Each published design under every
 -- strategy that it allows: who gets a row, how each verdict leaves it, and what
--- happens to the rows of whoever dies.
+-- happens to the rows of a claimant that dies.
 describe("adopted rows:", function()
   local a, b
   lab.handles(2, function(...) a, b = ... end)
@@ -241,7 +241,7 @@ describe("a crowd of programs:", function()
     end
   end
 
-  -- All at once: no verdict is refused, and nobody who lives loses a row, which would cost
+  -- All at once: no verdict is refused, and no living claimant loses a row, which would cost
   -- an attempt.
   describe("a crowd, with a connection each,", function()
     local UNTOUCHED = { migration_task = "iteration = 0", queue_table = "attempts = 30" }
@@ -276,7 +276,7 @@ describe("a crowd of programs:", function()
   end)
 end)
 
--- Rows of an adopted table that somebody else has locked: claims go past them, and lock
+-- Rows of an adopted table that another session has locked: claims go past them, and lock
 -- no more than they take; a verdict comes as soon as its row is free.
 describe("locked rows:", function()
   local a, b
@@ -357,14 +357,14 @@ describe("locked rows:", function()
   end
 end)
 
--- A ring ended the query of whoever waited for a row, and that query might be opening the
+-- A ring ended the query of a handle that waited for a row, and that query might be opening the
 -- table just then. The server reads a table's triggers when it opens it; with a KILL in
--- the middle it kept what it could not read, so that for everybody who got that copy of
+-- the middle it kept what it could not read, so that for all sessions that got that copy of
 -- the table from its cache INSERTs failed ("Unknown trigger has an error in its body"),
 -- and claims, for good.
 --
--- How often that happens is a matter of microseconds; so what is looked at here is that
--- whoever may be rung does not touch the table, and that somebody else looks for him.
+-- How often that happens is a matter of microseconds; so what is looked at here is that a handle
+-- that may be rung does not touch the table, and that another one looks for it.
 describe("a ring:", function()
   local db
   lab.handles(1, function(handle) db = handle end)
@@ -406,7 +406,7 @@ describe("a ring:", function()
 end)
 
 -- A claim that had marked its rows and could not read them, as their table had just been
--- altered, forgot them: they stayed taken for as long as whoever claimed lived.
+-- altered, forgot them: they stayed taken for as long as their claimant lived.
 describe("a claim that could not be read", function()
   local db
   lab.handles(1, function(handle) db = handle end)
@@ -459,7 +459,7 @@ describe("a claim that could not be read", function()
 end)
 
 -- With the strategy `transaction` a row is marked as taken, for all to see, and then
--- locked again. Whoever looked in between took it for a dead worker's: it cost an
+-- locked again. A look in between took it for a dead worker's: it cost an
 -- attempt, and the claimer its row. In a crowd that happened to most claims.
 describe("before it is locked:", function()
   local db = require "spec.support.db"
@@ -519,7 +519,7 @@ describe("before it is locked:", function()
 end)
 
 -- A job that came back with a server's word, again{retry_after = …}, slows its whole
--- table. Others had read a quarter of a second before that it may be claimed from, and
+-- table. Other claimants had read a quarter of a second before that it may be claimed from, and
 -- the row, the first in order, went to one of them at once.
 describe("told to wait:", function()
   setup(lab.fresh)

@@ -22,7 +22,7 @@ describe("control:", function()
 
   local function adopt(name, strategy) return assert(db:adopt(designs.map(name, { strategy = strategy }))) end
 
-  --- A host on a design whose jobs do this.
+  --- A host on a design with jobs that do this.
   local function start(name, strategy, body, more)
     local list = { "--adopt", designs.file(name, { strategy = strategy }) }
     for _, arg in ipairs(more or {}) do list[#list + 1] = arg end
@@ -46,7 +46,7 @@ describe("control:", function()
       local a, b = start("migration_task", "skip_locked", ""), start("migration_task", "skip_locked", "")
       eventually(function() return count("migration_task", "done") > 0 end)
       assert.is_true((t:tune { rate = 20 }))
-      eventually(function() -- everybody has read it
+      eventually(function() -- all handles have read it
         local before = count("migration_task", "done")
         nst.sleep(0.5)
         return count("migration_task", "done") - before <= 20
@@ -382,7 +382,7 @@ end }]]
       return { exit = status, out = out, err = err }
     end
 
-    --- Three commands, of which the last is done, and the others are dead.
+    --- Three commands, of which the last is done, and the rest are dead.
     local function prepare()
       designs.create(db, "worker_queue", 3)
       local t = assert(db:adopt(designs.map "worker_queue"))
@@ -457,8 +457,8 @@ end }]]
   end)
 end)
 
--- What a host's log says of rows of adopted tables that fail or come back: whose claim
--- it was, since when, why it ended, and when the row may be claimed again.
+-- What a host's log says of rows of adopted tables that fail or come back: the claimant,
+-- since when, why it ended, and when the row may be claimed again.
 describe("the log of a host", function()
   local db, _, url
   with_database(function(...) db, _, url = ... end)

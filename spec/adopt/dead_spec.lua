@@ -308,7 +308,7 @@ describe("ended rows:", function()
       all "UPDATE worker_queue SET is_done = TRUE WHERE id = 2"
       all "UPDATE worker_queue SET failure_count = 0 WHERE id = 3"
       assert.same({ 4, 5 }, ids(t:dead()))
-      local other = assert(b:adopt(designs.map "worker_queue")) -- somebody else's look
+      local other = assert(b:adopt(designs.map "worker_queue")) -- another handle's look
       assert(other:rescue())
       local found = errors()
       assert.same({ false, false, true, true, true },
@@ -424,7 +424,7 @@ describe("ended rows:", function()
 end)
 
 -- A row that the server refuses to mark as taken, because of a trigger or a constraint of
--- the table's people: the others are done all the same, and somebody is told.
+-- the table's people: the rest are done all the same, and the caller is told.
 describe("refused marks:", function()
   local db, _, url
   with_database(function(...) db, _, url = ... end)

@@ -20,7 +20,7 @@ local function all(sql, ...) return assert(db:execute(sql, ...)) end
 local function one(sql, ...) return all(sql, ...)[1] end
 local function count(what, ...) return one("SELECT COUNT(*) AS n FROM " .. what, ...).n end
 
---- A table with n rows: of five one is open, one has failed, the others were sent.
+--- A table with n rows: of five one is open, one has failed, the rest were sent.
 local function create(n, engine)
   all "DROP TABLE IF EXISTS mails"
   all([[CREATE TABLE mails (

@@ -322,9 +322,9 @@ describe("hosts of adopted tables:", function()
   end)
 end)
 
--- Triggers on an adopted table that ring: none without leave; with them a row that
--- somebody adds in plain SQL starts at once, whatever his transaction does, and whoever
--- adds it never has trouble with them.
+-- Triggers on an adopted table that ring: none without leave; with them a row that is added in
+-- plain SQL starts at once, whatever its transaction does, and its writer never has trouble with
+-- them.
 describe("tables with triggers:", function()
   local db
   lab.handles(1, function(handle) db = handle end)
@@ -353,7 +353,7 @@ describe("tables with triggers:", function()
     return names
   end
 
-  --- Waits until somebody sleeps for the table.
+  --- Waits until a listener sleeps for the table.
   local function heard(name)
     return eventually(function()
       return all([[SELECT IS_USED_LOCK(CONCAT('nightshift-ear:', MD5(DATABASE()), MD5(?), ':0')) AS n]], name)[1].n
@@ -472,7 +472,7 @@ describe("tables with triggers:", function()
         local committed
         assert(db:transaction(function(tx)
           assert(tx:execute(designs.migration_task.row))
-          nst.sleep(seconds) -- longer than anybody looks again
+          nst.sleep(seconds) -- longer than a handle takes to look again
           committed = nightshift.clock()
           return true
         end))

@@ -1,6 +1,6 @@
 /*
-** A Lua interpreter whose memory runs out, or whose collector runs, when a spec
-** says so. Linked with spec/c/run.c, and with the module itself instead of
+** A Lua interpreter that runs out of memory, or runs its collector, when a spec says so.
+** Linked with spec/c/run.c, and with the module itself instead of
 ** core.so.
 **
 ** Two heaps can fail: that of the Lua state (its allocator), and the C heap as
@@ -180,7 +180,7 @@ static int require_core(lua_State *L) {
 }
 
 /***
-Opens the module in a state of its own whose heap fails, and closes the state.
+Opens the module in a state of its own with a heap that fails, and closes the state.
 @function open
 @tparam integer nth
 @treturn boolean whether an allocation failed

@@ -5,7 +5,7 @@
 ** MEDDLE_CLOCK=FILE   the wall clock is off by as many seconds as the file's
 **                     eight bytes say, a signed number; it may be changed at
 **                     any time. The monotonic clock is left alone.
-** MEDDLE_STORM=MS     a signal whose handler does nothing, that often, and
+** MEDDLE_STORM=MS     a signal with a handler that does nothing, that often, and
 **                     without SA_RESTART: system calls end with EINTR
 ** `require "meddle"` starts such a storm, twice a millisecond.
 */

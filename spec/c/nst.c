@@ -379,7 +379,7 @@ static int remove_one(const char *path, const struct stat *st, int kind, struct 
   (void)st;
   (void)kind;
   (void)at;
-  remove(path); /* what somebody else has removed meanwhile is gone, too */
+  remove(path); /* what another process has removed meanwhile is gone, too */
   return 0;
 }
 

@@ -8,8 +8,8 @@
 **   TARGET  path of the server's unix socket
 **   FIFO    commands are lines in FIFO.in; each is answered by one in FIFO.out
 ** Prints "listening", with the port, when it is ready. The commands:
-**   cut N          when N more bytes have passed, whichever way and on whichever
-**                  connection, that connection is closed on both sides
+**   cut N          when N more bytes have passed, in any direction and on any connection,
+**                  that connection is closed on both sides
 **   commit before N | commit after N
 **                  the Nth COMMIT is not passed on | its reply is not; a prepared
 **                  statement that begins with BEGIN NOT ATOMIC counts as one

@@ -748,7 +748,7 @@ describe("nightshift doctor", function()
       assert.equal(1, exit)
       expect(found.tables, "fail", thing .. " is not there",
         kind == "VIEW" and "nightshift migrate" or "nightshift init --print")
-      -- whoever may not look says nothing of what he cannot see
+      -- an account that may not look says nothing of what it cannot see
       found = examine(worker)
       local hidden = thing == "nightshift_listener" or kind == "VIEW"
       expect(found.tables, hidden and "ok" or "fail", hidden and "" or thing .. " is not there")
@@ -856,7 +856,7 @@ describe("nightshift doctor", function()
   it("names old transactions, but not what they run", function()
     local handle <close> = assert(core.open { url = url })
     local other <close> = assert(nightshift.open(url))
-    -- the server keeps an answer until nobody has asked for 0.1 s
+    -- the server keeps an answer until it was not asked for 0.1 s
     local function open_ones()
       nst.sleep(0.2)
       return assert(handle:execute("@doctor_transactions", 0))
@@ -879,8 +879,8 @@ describe("nightshift doctor", function()
 end)
 
 -- Doctor's ring came while its listener still put its name down, in a procedure that
--- runs by the rights of whoever made it: the ring ended that call, and doctor said that
--- rings arrive, by rights that cannot end the sleep of anybody else.
+-- runs by the rights of its definer: the ring ended that call, and doctor said that
+-- rings arrive, by rights that cannot end the sleep of other accounts.
 it("a listener that is rung before it sleeps does not count for doctor", function()
   local server = db.server()
   local empty = server:empty()

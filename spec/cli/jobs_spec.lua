@@ -449,8 +449,8 @@ waiting parent %d
   end)
 end)
 
--- Nobody could see what the workers of a host did: status showed none of them, so a host
--- whose idle workers got no jobs looked like any other.
+-- It could not be seen what the workers of a host did: status showed none of them, so a host with
+-- idle workers that got no jobs looked like any other.
 describe("status", function()
   local url, handle, q
   with_database(function(...) handle, q, url = ... end)

@@ -260,7 +260,7 @@ end)
 
 -- The server lets a locking read see a commit a moment before a snapshot does: a claim
 -- took a ready row and read its job in a snapshot that did not show it yet, held it
--- for cancelled, and forgot it, so that nobody ever ran it; and a job was woken by a
+-- for cancelled, and forgot it, so that it never ran; and a job was woken by a
 -- signal that its claim did not see. Seen on a machine with far more to do than it
 -- could. Here the moment is as long as it takes: of two rows that belong together one
 -- is committed by itself, and the claimer's replies are slow.
@@ -283,7 +283,7 @@ describe("what a locking read sees before a snapshot does", function()
   print("has " .. job.run .. " " .. tostring(job.signal))
   job:ack(job.signal)]]
 
-  --- A claimer whose replies are slow from now on; it claims when it is told to.
+  --- A claimer with replies that are slow from now on; it claims when it is told to.
   local function claimer()
     assert(q:push "warm-up")
     local through, gate = proxy.start(db.shared()), fixture.dir() .. "/gate"
@@ -394,7 +394,7 @@ it("of the runs of a job that are acked together the one that is held is done", 
 end)
 
 -- db:job and `nightshift show` named the holder with the least id of all who had
--- anything, whoever had the job: MariaDB 10.11 takes MIN over an indexed column
+-- anything, whatever holder had the job: MariaDB 10.11 takes MIN over an indexed column
 -- from the whole table when the join is with JSON_TABLE.
 describe("the holder of a job", function()
   it("is the one that has it, not the first of all that have any", function()

@@ -11,8 +11,8 @@ local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
 
 -- A connection that breaks while a slot is taken, given back or waited for: what
--- the caller was told agrees with the table, and no slot is left that nobody
--- knows of. Cut are the ends of what either side said, ± 1; with
+-- the caller was told agrees with the table, and no slot is left that is not known.
+-- Cut are the ends of what either side said, ± 1; with
 -- NIGHTSHIFT_CUT=all it is every byte.
 describe("a connection that is cut", function()
   local ALL = os.getenv "NIGHTSHIFT_CUT" == "all"
@@ -65,7 +65,7 @@ describe("a connection that is cut", function()
     },
   }
 
-  -- One try on a connection of its own, whose statements are prepared; 'arm'
+  -- One try on a connection of its own, with prepared statements; 'arm'
   -- breaks it. Says whether it broke, and what was told.
   local function try(case, arm)
     assert(direct:execute "DELETE FROM nightshift_slot")
@@ -125,7 +125,7 @@ describe("a connection that is cut", function()
 end)
 
 -- A claim that was cut at its commit and could not reconnect said GONE and
--- forgot what it had taken; when the commit had happened, nobody ever ran it.
+-- forgot what it had taken; when the commit had happened, it never ran.
 describe("a claim that is cut at its commit while the server cannot be reached", function()
   local url, name, handle
 
@@ -294,8 +294,8 @@ describe("a push that is cut at its commit while the server cannot be reached", 
   end)
 end)
 
--- A verdict on a row that is claimed by a lock, whose COMMIT was cut, was told STALE, as if
--- somebody else had the row; it may have been written, and that is GONE.
+-- A verdict on a row that is claimed by a lock was told STALE when its COMMIT was cut, as if
+-- another claimant had the row; it may have been written, and that is GONE.
 for _, when in ipairs { "before", "after" } do
   it("an ack whose COMMIT is cut is not stale: " .. when, function()
     local url = db.fresh()
@@ -363,8 +363,8 @@ it("the number of a cycle whose lease met a deadlock is not written", function()
   claimer:wait_line("took%s+" .. id)
 end)
 
--- A claim of several stretches is read with a statement for each. One whose connection
--- was lost between them, and did not come back at once, kept what it had read and read
+-- A claim of several stretches is read with a statement for each. One that lost its connection
+-- between them, and did not come back at once, kept what it had read and read
 -- all again: those jobs stood in the claim twice, and a host ran each of them twice.
 describe("a claim of several stretches", function()
   local LENGTH, STRETCHES = 9, 3
@@ -453,7 +453,7 @@ describe("a push that a KILL QUERY hits", function()
     for i = 1, math.ceil(1000 / proc.limit(1)) do
       local name = "job-" .. i
       local id, _, code
-      repeat -- GONE: nobody knows, but the same again is written once
+      repeat -- GONE: not known, but the same again is written once
         if i % 3 == 0 then id, _, code = q:push_many { { name, 1 }, { name, 2 } } else id, _, code = q:push(name, i) end
       until code ~= "GONE"
       if id then told[name] = true else refused = refused + 1; assert.equal("BUSY", code) end

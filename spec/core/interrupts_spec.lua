@@ -1,4 +1,4 @@
--- Waits that end: at Ctrl-C, when a program is to end, and when somebody keeps something locked.
+-- Waits that end: at Ctrl-C, when a program is to end, and when a session keeps something locked.
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"
@@ -162,7 +162,7 @@ describe("interrupts:", function()
   end)
 end)
 
--- A program that held a job and whose server had stopped answering never ended: closing its
+-- A program that held a job with a server that had stopped answering never ended: closing its
 -- handle waited for the server, without end. A host's listeners could keep it, too.
 describe("while the server is frozen", function()
   local START = [[
@@ -254,7 +254,7 @@ describe("while the server is frozen", function()
   end)
 end)
 
--- Under TLS, too, a wait ends at Ctrl-C, and a program whose server is frozen ends. There the
+-- Under TLS, too, a wait ends at Ctrl-C, and a program with a frozen server ends. There the
 -- library reads more than it is asked for, so what has been read is not waited for.
 describe("under TLS", function()
   local START = [[
@@ -361,7 +361,7 @@ ssl-key=FOLDER/key.pem
   end)
 end)
 
--- A verb that met a table or a row that somebody kept locked began anew twenty times, each for
+-- A verb that met a table or a row that a session kept locked began anew twenty times, each for
 -- as long as a lock is waited for: a push beside LOCK TABLES took seven minutes to say BUSY. A
 -- look at dead holders that a KILL QUERY met was logged as an error, and waited ten seconds to
 -- come again.

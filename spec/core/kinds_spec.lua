@@ -1,13 +1,13 @@
--- Claims of some names, and hosts of different scripts: each leaves the jobs of others alone,
--- and is not slowed down by them.
+-- Claims of some names, and hosts of different scripts: each leaves the jobs of other programs
+-- alone, and is not slowed down by them.
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local proc = require "spec.support.proc"
 
--- A row in ready or scheduled says which name it is of, whoever wrote it: a claim of
--- some names reads no job to know. Rows that did not say so were anybody's.
+-- A row in ready or scheduled says which name it is of, whatever wrote it: a claim of
+-- some names reads no job to know. Rows that did not say so were open to every claim.
 describe("a row of what may be claimed says the kind of its job", function()
   local handle, q, name
 
@@ -81,9 +81,9 @@ describe("a row of what may be claimed says the kind of its job", function()
   end)
 end)
 
--- Whoever claimed took jobs of all names. What it could not run it gave back, and that
+-- A claim took jobs of all names. What it could not run it gave back, and that
 -- came again after 1, 2, 4 ... s: programs with different handlers on one queue slowed
--- each other, and a name that nobody knew was claimed again and again.
+-- each other, and a name that no program knew was claimed again and again.
 describe("names that a claim asks for:", function()
   local handle, q, url, name
 
@@ -95,7 +95,7 @@ describe("names that a claim asks for:", function()
     return list
   end
 
-  -- Rows of a name that nobody serves, written as an INSERT of somebody else's would.
+  -- Rows of a name that is not served, written as a foreign INSERT would.
   local function unserved(n, ready_at)
     db.sql(([[INSERT INTO nightshift_job (id, queue_id, name, payload, priority, rank, max_attempts, max_crashes,
       backoff,
@@ -212,7 +212,7 @@ end)
 
 -- A host claimed every job of its queues. What it had no handler for came back after
 -- 1, 2, 4 ... 60 s and was dead after ten minutes: two hosts with different scripts on
--- one database delayed each other's jobs by seconds, a host without handlers everybody's.
+-- one database delayed each other's jobs by seconds, a host without handlers those of all hosts.
 describe("scripts that differ:", function()
   local handle, q, url, name
 
@@ -333,7 +333,7 @@ describe("scripts that differ:", function()
   end)
 end)
 
--- `work --drain` with a job whose name no script has waited for its death, minutes, and
+-- `work --drain` with a job with a name that no script has waited for its death, minutes, and
 -- ended with 0. And a drain of an adopted table ended while rows were open: a claim had
 -- read before they were due, and the look at what comes due after that.
 describe("a drain that leaves jobs which no script can run", function()
@@ -379,9 +379,9 @@ describe("a drain that leaves jobs which no script can run", function()
 end)
 
 -- A claim of some names looks ahead a few thousand rows, so that it never goes through all
--- that lies there for others. While many jobs of one instant were worked off it looked
+-- that lies there for other programs. While many jobs of one instant were worked off it looked
 -- further and further ahead, and the claim behind the last of them went through it all. With
--- nothing but others' rows ahead a claim failed with BUSY, and looked below them all again
+-- nothing but rows of other names ahead a claim failed with BUSY, and looked below them all again
 -- and again.
 describe("far behind one instant", function()
   local handle, q

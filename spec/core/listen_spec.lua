@@ -102,9 +102,9 @@ describe("a waiting claim", function()
   end)
 end)
 
--- Whoever waited for work looked at the ready rows with locks and slept in one statement,
+-- A handle that waited for work looked at the ready rows with locks and slept in one statement,
 -- and so kept what the look had locked for as long as it slept. When purge removed such a
--- row the server made its lock one on the gap, and nobody could push there: pushes waited
+-- row the server made its lock one on the gap, and no push could write there: pushes waited
 -- for sleepers, who only woke for a push. Seen once in some runs of 64 claimers beside
 -- other work.
 describe("sleepers:", function()
@@ -138,7 +138,7 @@ describe("sleepers:", function()
   end)
 end)
 
--- Whoever waited for jobs of a queue did not listen for a while after a push into another
+-- A handle that waited for jobs of a queue did not listen for a while after a push into another
 -- one: the longer that push lay back, up to five seconds.
 describe("a waiting claim", function()
   local WAITER = [[
@@ -172,9 +172,9 @@ describe("a waiting claim", function()
   end
 end)
 
--- Consumers whose queues were paused were one kind of sleeper, whatever their queues: a
--- resume ended the sleep of the oldest and the newest of them, and the one whose queue it was
--- slept on for up to ten seconds.
+-- Consumers of paused queues were one kind of sleeper, whatever their queues: a
+-- resume ended the sleep of the oldest and the newest of them, and the one with that queue slept on
+-- for up to ten seconds.
 describe("consumers of paused queues", function()
   local CONSUMER = [[
   local db = assert(require "nightshift".open(%q))
@@ -271,7 +271,7 @@ describe("a handle with a read_timeout", function()
     server:kill()
     server:start()
     local others = {}
-    repeat -- somebody else has that id now
+    repeat -- another session has that id now
       others[#others + 1] = assert(nightshift.open(its))
       local now = assert(others[#others]:execute "SELECT CONNECTION_ID() AS id")[1].id
     until now >= id
@@ -394,7 +394,7 @@ describe("opening", function()
   end)
 end)
 
--- A handle whose connection was lost while it was idle said GONE once for each
+-- A handle that lost its connection while it was idle said GONE once for each
 -- verb that did not begin with a transaction, though the server was there.
 describe("a handle whose connection was lost while it was idle", function()
   local handle, name

@@ -1,4 +1,4 @@
--- Jobs of programs that die: they come back to whoever lives.
+-- Jobs of programs that die: they come back to living holders.
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"
@@ -247,7 +247,7 @@ describe("liveness:", function()
     local id = assert(handle:push("q", { { name = "a", max_crashes = 1 } }))[1]
     for run = 1, 6 do
       assert.equal(run, assert(handle:claim("q"))[1].run)
-      elsewhere() -- where nobody sees its process
+      elsewhere() -- where its process is not seen
       cut()
       assert.equal(1, assert(other:look(15000000)).jobs)
       assert.equal("1", sql("SELECT lost FROM nightshift_job WHERE id = " .. id))
@@ -264,7 +264,7 @@ describe("liveness:", function()
     sql "DELETE FROM nightshift_holder"
     sql("KILL " .. thread)
     local again = assert(handle:claim("q"))
-    assert.equal(0, #again) -- its own claim is nobody's now: an orphan
+    assert.equal(0, #again) -- its own claim has no holder now: an orphan
     assert(handle:look())
     assert.equal(job.id, assert(handle:claim("q"))[1].id)
     handle:close()
@@ -360,8 +360,8 @@ describe("liveness:", function()
   end)
 end)
 
--- A handle that was closed while somebody held the row of a job it had claimed
--- did not give the job back, and removed its holder: nobody could ever claim it.
+-- A handle that was closed while a session held the row of a job it had claimed
+-- did not give the job back, and removed its holder: it could never be claimed.
 describe("closing a handle", function()
   it("waits a moment for rows that others hold, and gives the jobs back", function()
     local url = db.fresh()
@@ -383,7 +383,7 @@ describe("closing a handle", function()
   end)
 end)
 
--- Whoever looked after dead holders deleted the rows of the long dead with a DELETE that
+-- The look after dead holders deleted the rows of the long dead with a DELETE that
 -- locked all holders one after the other, and so waited for those that were in the middle
 -- of a claim, which keeps its holder's row locked until its commit.
 describe("beside claims", function()
@@ -432,8 +432,8 @@ describe("beside claims", function()
 end)
 
 -- A program that cannot read /proc wrote an empty place, which is that of all such machines: a
--- process of another one that has no such number here counted as gone, and its jobs were given
--- to others while it lived.
+-- process of another one that has no such number here counted as gone, and its jobs were given to
+-- other holders while it lived.
 it("a place has the name of the machine where there is no /proc", function()
   local CLAIMER = [[
   local handle = assert(require "nightshift".open(%q))
@@ -456,9 +456,9 @@ it("a place has the name of the machine where there is no /proc", function()
   assert.equal(machine, db.sql("SELECT TRIM(boot_id) FROM nightshift_holder", name))
 end)
 
--- Whoever waits learns of a holder's death by its named lock. When he was stopped while he
--- waited, the lock became his and stayed his, so the dead holder counted as alive for
--- everybody else, and its jobs stayed away as long as he was stopped.
+-- A waiter learns of a holder's death by its named lock. When he was stopped while he
+-- waited, the lock became his and stayed his, so the dead holder counted as alive for all other
+-- holders, and its jobs stayed away as long as he was stopped.
 describe("a process that is stopped while it waits", function()
   local CLAIMER = [[
   local db = assert(require "nightshift".open(%q))

@@ -121,7 +121,7 @@ describe("in no place:", function()
       eventually(function() return sql("SELECT COUNT(*) FROM " .. plant[3]) == "0" end, 90)
       if plant[4] then
         eventually(function() return sql "SELECT SUM(n) FROM nightshift_mended" == "1" end)
-      else -- what a cancel leaves behind is nobody's damage
+      else -- what a cancel leaves behind is no damage
         h:signal "TERM"
         assert.equal(0, h:wait())
         assert.equal("0", sql "SELECT COUNT(*) FROM nightshift_mended")
@@ -190,8 +190,7 @@ end)
 
 -- CALL nightshift_push and nightshift_signal, outside a transaction, committed row by
 -- row. A KILL or a crash of the server in between left a job in no place, with its
--- unique key taken for ever; or a job whose signal had been written, and that nobody
--- would ever start.
+-- unique key taken for ever; or a job with a signal that had been written, which would never start.
 describe("half a call:", function()
   local proc = require "spec.support.proc"
 
@@ -421,7 +420,7 @@ describe("reprioritise beside a claim:", function()
 end)
 
 -- A claim does not lock the job, and its lease cannot be seen before it commits. A verb over a
--- tree that met a claim under way took its job for one that nobody has, and gave it a row of
+-- tree that met a claim under way took its job for an unclaimed one, and gave it a row of
 -- its next run: it was started a second time, beside the first.
 describe("verbs over a tree beside a claim:", function()
   local proc = require "spec.support.proc"
@@ -556,7 +555,7 @@ it("jobs that a retry has left held stay so until it is made again", function()
   assert.equal("STATE", select(3, handle:retry(top, { tree = true })))
 end)
 
--- A parked parent that was put back, as it waited for nobody, was still marked as parked: a
+-- A parked parent that was put back, as it waited for no job, was still marked as parked: a
 -- child pushed below it then was waited for, by a job that was ready or ran.
 it("a parent that was put back waits for no child that is pushed then", function()
   local url, name = db.fresh()

@@ -410,7 +410,7 @@ describe("a database", function()
 
   local server
 
-  --- How many queries have been ended by others.
+  --- How many queries have been ended by other sessions.
   local function kills()
     return math.tointeger(tonumber((server:sql "SHOW GLOBAL STATUS LIKE 'Com_kill'":match "%d+")))
   end
@@ -554,7 +554,7 @@ describe("a database", function()
           server:sql(made:gsub("_TABLE", "_" .. table_name):gsub("TYPE", type), name)
           for i, client in ipairs(CLIENTS) do
             local u, is = client[2], "ü"
-            if table_name == "plain" then u, is = "u", "u" end -- whose character set may have no more
+            if table_name == "plain" then u, is = "u", "u" end -- with a character set that may have no more
             server:sql(("%s; INSERT INTO pushes_%s VALUES (%d, 'tr%s', 'n%s', 't%s')"):format(client[1], table_name, i,
               u, u, u), name)
             local job = assert(handle:queue("tr" .. is):claim())
@@ -654,7 +654,7 @@ describe("a database", function()
       local exit, out = proc.nightshift({ "doctor" }, each)
       assert.equal(i == 2 and 1 or 0, exit, out)
     end
-    -- Whoever sleeps in one is not rung in another.
+    -- A sleeper in one is not rung in another.
     local waiting = proc.start { proc.lua, "-e", ([[
       assert(require "nightshift".open(%q):queue "none":claim{ wait = 60 })]]):format(urls[1]) }
     eventually(function() return server:sleepers(names[1]) == 1 end)

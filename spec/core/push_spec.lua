@@ -1,4 +1,4 @@
--- Pushes: durable, all or none, never doubled, never in anybody's way.
+-- Pushes: durable, all or none, never doubled, never in the way.
 
 local db = require "spec.support.db"
 local nightshift = require "nightshift"
@@ -6,7 +6,7 @@ local nst = require "nst"
 local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
 
--- A handle whose nth commit from now on is cut.
+-- A handle with a cut at its nth commit from now on.
 local function cutting(url, when, nth)
   local p = proxy.start(db.shared())
   local handle = assert(nightshift.open(p:url(url)))
@@ -228,7 +228,7 @@ describe("jobs that are together over the server's max_allowed_packet", function
   end)
 end)
 
--- A push that waits for others, and whose transaction had to be run again, counted
+-- A push that waits for other jobs, in a transaction that had to be run again, counted
 -- what it waits for once more with each try, and then waited for ever.
 describe("a push after others, whose transaction is run again", function()
   it("waits for each of them once", function()

@@ -10,7 +10,7 @@ local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
 
 -- A job that the server refused to give back kept the rest of its lease, and
--- every other dead holder, from being rescued, and nobody said so.
+-- every other dead holder, from being rescued, and no message said so.
 describe("one job of a dead program that cannot be given back", function()
   local url, name, handle
 
@@ -83,7 +83,7 @@ describe("one job of a dead program that cannot be given back", function()
   end)
 end)
 
--- The rows of dead holders stayed for a day, and for ever where nobody else died: after the
+-- The rows of dead holders stayed for a day, and for ever where no other holder died: after the
 -- primary had died, its replica had all holders of before.
 describe("rows of the dead", function()
   local HALF_A_MINUTE <const> = 30000000 -- µs
@@ -280,7 +280,7 @@ describe("beside a job that is claimed alone", function()
       return statements() - before <= 15
     end, 30)
     assert.equal(1, running(ids))
-    for i = 1, 2 do -- the order of the others is theirs
+    for i = 1, 2 do -- the order of the rest is theirs
       local done = {}
       for k, id in ipairs(ids) do done[k] = handle:job(id).state == "done" end
       local now
@@ -320,8 +320,8 @@ describe("beside a job that is claimed alone", function()
   end)
 end)
 
--- A job that had killed three holders waited a second before its next run, as one whose
--- worker has died, and was claimed after that like any other. What was beside it then,
+-- A job that had killed three holders waited a second before its next run, as one with a worker
+-- that has died, and was claimed after that like any other. What was beside it then,
 -- and had lost two holders before, was condemned in its place.
 describe("a job that was lost with its holders", function()
   local handle, q, url

@@ -39,8 +39,8 @@ describe("a ring", function()
 
   local function number(handle, sql) return math.tointeger(tonumber(assert(handle:execute(sql))[1].n)) end
 
-  -- How often the caller of a verb waits for the server, each of whose replies comes
-  -- DELAY later. The least of some: a machine may be busy.
+  -- How often the caller of a verb waits for the server, with each reply DELAY later.
+  -- The least of some: a machine may be busy.
   local DELAY = math.ceil(proc.limit(0.2) * 1000)
   local function waits(p, least_of_all, verb, prepare)
     local least = math.huge
@@ -167,7 +167,7 @@ describe("a ring", function()
   end)
 end)
 
--- A host whose user may not call nightshift_listen, or nightshift_ring, started
+-- A host with a user that may not call nightshift_listen, or nightshift_ring, started
 -- without a word and then heard of each push up to ten seconds late.
 describe("a host that cannot be rung, or cannot ring", function()
   local url, name, worker, user
@@ -227,7 +227,7 @@ describe("a host that cannot be rung, or cannot ring", function()
 end)
 
 -- All SLEEP()s of a server share a mutex. A KILL QUERY that found it taken waited for
--- two seconds, and whoever slept with it: so did a push whose ring ended the sleep of
+-- two seconds, and the sleeper with it: so did a push with a ring that ended the sleep of
 -- a host, when an application slept somewhere.
 describe("a ring", function()
   local SLEEPER = [[
@@ -307,8 +307,8 @@ describe("between two statements:", function()
 end)
 
 -- A host in a database without queues listened for no queue, and for no new one either:
--- the greatest id that it knew was 0, which stood for "new ones do not matter". A first
--- job whose ring came before the host had put its name down started ten seconds late.
+-- the greatest id that it knew was 0, which stood for "new ones do not matter". A first job with a
+-- ring that came before the host had put its name down started ten seconds late.
 describe("a host that has seen no queue yet", function()
   local SLEEPER = [[SELECT time_ms / 1000 AS age FROM information_schema.processlist
   WHERE db = DATABASE() AND info LIKE 'BEGIN NOT ATOMIC /* nightshift-wait%' AND state = 'User lock']]
@@ -336,7 +336,7 @@ describe("a host that has seen no queue yet", function()
 end)
 
 -- A queue was resumed after its host, or its consumer, had read that it is paused, and before
--- its listener slept: nobody was rung, and the listener looked into other queues only. So
+-- its listener slept: no sleeper was rung, and the listener looked into other queues only. So
 -- the jobs began up to ten seconds late.
 describe("a queue that is resumed before its listener sleeps", function()
   local CONSUMER = [[
@@ -346,7 +346,7 @@ describe("a queue that is resumed before its listener sleeps", function()
     break
   end]]
 
-  --- Has whoever puts its name down take two seconds for it.
+  --- Has a listener that puts its name down take two seconds for it.
   local function slow_down(handle)
     local row = assert(handle:execute "SHOW CREATE PROCEDURE nightshift_listen")[1]
     local slow, n = row["Create Procedure"]:gsub("^CREATE (.-)IF p_queues IS NULL THEN",

@@ -91,7 +91,7 @@ it("a host of many queues asks those that have something", function()
   assert.equal(0, h:wait())
 end)
 
--- A host whose jobs lay in 5,000 queues did 770 a second: for each job it went several times
+-- A host with jobs in 5,000 queues did 770 a second: for each job it went several times
 -- through all its queues in memory, and asked one of them by itself.
 describe("many queues:", function()
   local QUEUES, EACH = 400, 12
@@ -132,7 +132,7 @@ describe("many queues:", function()
     assert(handle:queue "q1")
   end)
 
-  -- A host whose workers all seem to be long at one job gives back what it has claimed ahead,
+  -- A host with workers that all seem to be long at one job gives back what it has claimed ahead,
   -- so on a busy machine a job may have another run, and be started once all the same.
   it("two hosts share them, and each job is started once", function()
     local hosts
@@ -213,7 +213,7 @@ describe("a crowd:", function()
 
   local function count(sql) return assert(handle:execute("SELECT COUNT(*) AS n FROM " .. sql))[1].n end
 
-  --- Statements that leave a gate: nobody else sends any DO here.
+  --- Statements that leave a gate: no other program sends any DO here.
   local function leaves() return tonumber((db.sql "SHOW GLOBAL STATUS LIKE 'Com_do'":match "%d+")) end
 
   --- A session that is in all gates of the queue and does not come out.
@@ -231,7 +231,7 @@ describe("a crowd:", function()
     local own, message, code
     repeat
       own, message, code = nightshift.open(address)
-    until own or code ~= "GONE" -- not everybody is heard at once
+    until own or code ~= "GONE" -- not all are heard at once
     return assert(own, message)
   end
 
@@ -274,7 +274,7 @@ describe("a crowd:", function()
     assert.same({ JOBS, JOBS, 0 }, { n, count "nightshift_finished WHERE outcome = 'done'", count "nightshift_job" })
   end)
 
-  -- Rows of others in number, and as a crowd has them: held by a transaction.
+  -- Rows of other names in number, and as a crowd has them: held by a transaction.
   describe("a claim past very many rows that somebody holds", function()
     local HELD = 120000
     local LANE = "nightshift_ready"

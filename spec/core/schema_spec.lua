@@ -111,7 +111,7 @@ describe("the schema", function()
   end)
 end)
 
--- A procedure that was dropped, or whose definer was, stayed away: the tables
+-- A procedure that was dropped, or lost its definer, stayed away: the tables
 -- were of the right version, so no migration made it again, and the doctor said
 -- to grant what was not there.
 describe("migrate, with tables that are current", function()
@@ -204,9 +204,9 @@ describe("migrate, with tables that are current", function()
   end)
 end)
 
--- A job whose row said run = 4294967295, which a pusher's account could write,
--- could not be given back: the next run does not fit. Nor could a job come back
--- whose polls, losses or missing handlers had reached their column's limit.
+-- A job with a row that said run = 4294967295, which a pusher's account could write,
+-- could not be given back: the next run does not fit. Nor could a job come back when its polls,
+-- losses or missing handlers had reached their column's limit.
 describe("a count at its limit", function()
   local MAX = 4294967295
 
@@ -217,7 +217,7 @@ describe("a count at its limit", function()
   local function set(what) db.sql("UPDATE nightshift_job SET " .. what, name) end
   local function value(what) return db.sql("SELECT " .. what .. " FROM nightshift_job", name) end
 
-  --- As the rescue does: its holder is nobody known.
+  --- As the rescue does: its holder is not known.
   local function lose(job)
     db.sql(("DELETE FROM nightshift_ready WHERE job_id = %d"):format(job.id), name)
     db.sql(("INSERT INTO nightshift_lease VALUES (7, 7, 1, '[[%d,%d]]')"):format(job.id, job.run), name)

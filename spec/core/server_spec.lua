@@ -27,7 +27,7 @@ describe("a verdict that meets the server's own trouble", function()
   end
 end)
 
--- A host whose user may not run every statement said it was ready, logged one
+-- A host with a user that may not run every statement said it was ready, logged one
 -- error and then worked nothing, for ever.
 describe("a host whose user lacks a privilege", function()
   for _, granted in ipairs { "SELECT", "SELECT, INSERT, UPDATE, EXECUTE" } do
@@ -118,7 +118,7 @@ describe("trouble with a verdict:", function()
   -- (1175), a transaction over its cache (1197), too many statements (1461), a statement that
   -- is to be prepared again (1615), too many transactions (1637), STATEMENT (1665), a
   -- transaction that only reads (1792), a read-only table (1836), an index of another making
-  -- (1874), a table of an engine that has lost it (1932), and one that nobody knows yet.
+  -- (1874), a table of an engine that has lost it (1932), and one that is not known yet.
   local TROUBLES = { 3, 20, 23, 1026, 1034, 1038, 1175, 1197, 1461, 1615, 1637, 1665, 1792, 1836, 1874, 1932, 4999 }
   local VALUES = { 1048, 1264, 1265, 1292, 1366, 1406, 1644, 4025, 4038, 4078 }
 
@@ -531,7 +531,7 @@ describe("the prepared statements of a server", function()
   end)
 end)
 
--- With innodb_rollback_on_timeout a row that somebody holds costs the whole transaction.
+-- With innodb_rollback_on_timeout a row that another session holds costs the whole transaction.
 -- A host without history passed over such a row among the jobs of a stretch, and went on:
 -- half of its cycle was undone, the rest written at once, and it took itself for dead.
 describe("where a lock wait ends the transaction", function()

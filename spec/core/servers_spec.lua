@@ -433,7 +433,7 @@ describe("replication:", function()
 end)
 
 -- A node of a Galera cluster was taken like any server, with a warning about locks; there
--- jobs ran twice, or were left for ever, and nothing told anybody.
+-- jobs ran twice, or were left for ever, and nothing told of it.
 describe("a node of a Galera cluster", function()
   local LIBRARY = "/usr/lib/galera/libgalera_smm.so"
 

@@ -180,7 +180,7 @@ end)
 
 -- A program in REPEATABLE READ, the server's default, pushed by CALL after a job
 -- that had ended: the gap where that had been stayed locked until its commit, and
--- pushes of others, and hosts with children to write, waited for it.
+-- pushes of other clients, and hosts with children to write, waited for it.
 describe("nightshift_push after a job that has ended", function()
   it("holds up no other push in REPEATABLE READ", function()
     local url = db.fresh()
@@ -203,8 +203,8 @@ describe("nightshift_push after a job that has ended", function()
   end)
 end)
 
--- CALL nightshift_push on a session of utf8mb3 that is not strict wrote "?" for an emoji; on
--- one of latin1 whose client sends UTF-8 it kept "Ã¼" for "ü". Such calls are refused, and
+-- CALL nightshift_push on a session of utf8mb3 that is not strict wrote "?" for an emoji; on one of
+-- latin1 with a client that sends UTF-8 it kept "Ã¼" for "ü". Such calls are refused, and
 -- the message says what to do. A client that sends what its session can carry is served,
 -- whatever the character set.
 describe("a text that a session cannot carry", function()

@@ -323,7 +323,7 @@ describe("a controller:", function()
 
   local function waits() return tonumber(all "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_waits'"[1].Value) end
 
-  --- Does nobody else have the row locked?
+  --- Is the row free of other locks?
   local function is_free(id)
     local rows = all(("SELECT id FROM job_queue WHERE id = %d FOR UPDATE SKIP LOCKED"):format(id))
     return #rows == 1
@@ -520,7 +520,7 @@ describe("a controller:", function()
         assert.equal(1, #ids, pid)
         total = total + 1
       end
-      -- what a host and two workers had, and those whose verdict was on its way
+      -- what a host and two workers had, and those with a verdict on its way
       assert.is_true(total >= JOBS and total <= JOBS + 2 * (4 + victims), total)
       for _, row in ipairs(all "SELECT id, state FROM job_queue") do
         assert.equal(row.id % 10 == 0 and "ERROR" or "DONE", row.state, row.id)
@@ -562,7 +562,7 @@ describe("a controller:", function()
     it("a drain exits while its table is paused, and says that it leaves rows", function()
       designs.create(db, "job_queue", 2)
       local t = assert(db:adopt(map()))
-      assert.is_true((t:pause())) -- nobody has claimed yet
+      assert.is_true((t:pause())) -- not claimed yet
       local status, log = host.drain(lab.url(), script(BRIEF), arguments "--drain")
       assert.equal(0, status, log)
       assert.is_truthy(log:find "event=adopted.paused table=job_queue advice=\"it was when this host began", log)

@@ -57,7 +57,7 @@ describe("a migration:", function()
     killed[c:kill(i)] = true
   end
 
-  --- What a task that nobody has interfered with looks like.
+  --- What a task without interference looks like.
   local function check_row(row, found, kills)
     local failures = row.id % 1000 == 0 and 1 or 0
     assert.equal("complete", row.status, row.id)
@@ -530,7 +530,7 @@ describe("a job manager:", function()
       end
       assert.equal(JOBS + CHILDREN, count "TRUE")
       local lost = begun - (JOBS + CHILDREN) - (JOBS + CHILDREN) // 5
-      -- what the dead had: each worker one, those whose verdict was on its way, and what the
+      -- what the dead had: each worker one, those with a verdict on its way, and what the
       -- workers of a dead host did of what had been sent ahead
       assert.is_true(lost >= -40 and lost <= 3 * (40 + 3) + found.orphans, lost)
       assert.is_true(done - JOBS - CHILDREN <= 2 * (40 + 3) + found.orphans, done)

@@ -95,7 +95,7 @@ describe("remedies:", function()
       for n = 1, JOBS // PUSHERS do assert(q:push("noop", { i, n })) end
     end
 
-    --- Writes down who waits for which lock, when somebody does.
+    --- Writes down who waits for which lock, when one does.
     local function watch(path)
       local own <close> = lab.open()
       while true do

@@ -26,7 +26,7 @@ function clock.new()
     file:write(("i8"):pack(seconds))
   end
 
-  --- Calls a function whose processes have it, and gives what that returned.
+  --- Calls a function with processes that have it, and gives what that returned.
   function self.shown(fn, ...)
     for name, value in pairs(self.env) do nst.setenv(name, value) end
     local _ <close> = setmetatable({}, { __close = function()
@@ -181,8 +181,8 @@ describe("clocks:", function()
   end)
 end)
 
--- A server whose clock was set back behind its start had been up for less than
--- no time: whoever died on another machine was waited for as long as the step.
+-- A server with a clock that was set back behind its start had been up for less than
+-- no time: a holder that died on another machine was waited for as long as the step.
 describe("a server whose clock is set back behind its start", function()
   it("lets those be rescued who die elsewhere", function()
     local its = clock.new()

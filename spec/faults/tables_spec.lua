@@ -144,7 +144,7 @@ for how, counter in pairs { deadlock = "deadlocks", wait = "lock_waits" } do
   end)
 end
 
--- A session that holds whole tables until two others wait for them.
+-- A session that holds whole tables until two other sessions wait for them.
 local HOLDS = {
   ["LOCK TABLES"] = { "LOCK TABLES nightshift_job WRITE, nightshift_lease WRITE", nil, "UNLOCK TABLES" },
   ["an ALTER TABLE behind an open transaction"] = { "START TRANSACTION; SELECT COUNT(*) FROM nightshift_job",
@@ -296,7 +296,7 @@ describe("tables:", function()
       os.execute "sleep 60"]]):format(url) }
       p:wait_line "^holds"
       local bystander = proc.start { "sleep", "60" }
-      -- a number comes again when all others have been used: the holder is older
+      -- a number comes again when the rest have been used: the holder is older
       db.sql(("UPDATE nightshift_holder SET pid = %d, started = started - 60000000"):format(bystander.pid), name)
       p:signal "KILL"
       local start = nst.clock()

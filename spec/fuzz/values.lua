@@ -85,7 +85,7 @@ function Reader:list(depth, keys)
   return list
 end
 
---- A table whose keys are mostly the given ones.
+--- A table with keys that are mostly the given ones.
 function Reader:table(depth, keys)
   local t = {}
   if depth == 0 then self.made = {} end

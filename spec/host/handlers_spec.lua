@@ -247,7 +247,7 @@ describe("handlers:", function()
   end)
 end)
 
--- A worker whose handler printed after the reader of its output had gone, or
+-- A worker with a handler that printed after the reader of its output had gone, or
 -- wrote to a program that had ended, was killed by SIGPIPE: a crash of the job,
 -- and dead as poison the third time.
 describe("a handler that writes to nobody", function()
@@ -376,7 +376,7 @@ return {
 end)
 
 -- No program that a handler started could gain rights, and there was no way to allow it:
--- sendmail, whose helper is of a group of its own, did not work in handlers.
+-- sendmail, with a helper that is of a group of its own, did not work in handlers.
 describe("--allow-setuid", function()
   local url, handle, q
   with_database(function(...) handle, q, url = ... end)
@@ -415,7 +415,7 @@ describe("--allow-setuid", function()
 end)
 
 -- A job's current folder, umask, signal mask, locale, timers and stopped collector were
--- those of the next job in that worker: an alarm killed whoever ran when it rang.
+-- those of the next job in that worker: an alarm killed the job that ran when it rang.
 describe("left in a process:", function()
   local handle, q, url
   with_database(function(...) handle, q, url = ... end)

@@ -5,7 +5,7 @@ local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
 
--- What workers may not do, and whom they run as.
+-- What workers may not do, and the user they run as.
 describe("rights:", function()
   local url, handle, q
 
@@ -21,7 +21,7 @@ return {
   sleep = function() os.execute "echo started; sleep 300" end,
 }]]
 
-  -- A script that others may read as well.
+  -- A script that other users may read as well.
   local function script()
     local path = fixture.file("jobs.lua", SCRIPT)
     assert(os.execute(("chmod 755 '%s' && chmod 644 '%s'"):format(path:match "^(.*)/", path)))

@@ -1,4 +1,4 @@
--- What a host writes: to a reader that is slow, or to nobody; when its database is slow.
+-- What a host writes: to a reader that is slow, or to none; when its database is slow.
 
 local core = require "nightshift.core"
 local db = require "spec.support.db"
@@ -8,7 +8,7 @@ local nst = require "nst"
 local proc = require "spec.support.proc"
 local proxy = require "spec.support.proxy"
 
--- Nobody reads what a host and its handlers write, or it cannot be written.
+-- What a host and its handlers write is not read, or cannot be written.
 describe("unread:", function()
   local url, handle, q
 
@@ -31,7 +31,7 @@ return {
     end)
   end
 
-  -- A host whose output goes where the shell says; its process is the host.
+  -- A host with output that goes where the shell says; its process is the host.
   local function start(redirection)
     return proc.start { "sh", "-c", [[exec "$@" ]] .. redirection, "sh", proc.program, "work",
       fixture.file("jobs.lua", SCRIPT), "--workers", "2", env = { NIGHTSHIFT_URL = url } }
@@ -103,9 +103,9 @@ return {
   end)
 end)
 
--- The host waited up to 0.1 s for whoever reads its log, line by line, while workers and
+-- The host waited up to 0.1 s for the reader of its log, line by line, while workers and
 -- dispatcher waited for the host: with a reader of 100 KB/s, such as a serial console, one
--- queue of failing jobs slowed all the others down.
+-- queue of failing jobs slowed all the rest down.
 describe("slow readers:", function()
   local url, handle, q
   with_database(function(...) handle, q, url = ... end)
@@ -219,7 +219,7 @@ describe("slow readers:", function()
   end)
 end)
 
--- A verdict on a job whose row somebody else had locked was logged as refused,
+-- A verdict on a job with a row that another session had locked was logged as refused,
 -- hundreds of times a second, though it was written in the end.
 describe("a verdict on a job that a stranger has locked", function()
   it("is written later, and the log does not call it refused", function()
@@ -240,8 +240,8 @@ describe("a verdict on a job that a stranger has locked", function()
   end)
 end)
 
--- A cycle whose claim failed had written its verdicts one by one; they came again with the next,
--- and were told, and logged, as claims that were lost: job.stale, of a job that was done.
+-- A cycle with a claim that failed had written its verdicts one by one; they came again with the
+-- next, and were told, and logged, as claims that were lost: job.stale, of a job that was done.
 describe("a cycle whose claim fails:", function()
   local HANDLERS = [[return { job = function(job)
   while not io.open(job.payload) do os.execute "sleep 0.01" end
@@ -336,7 +336,7 @@ describe("a slow database", function()
     server:sql(PROMPT)
   end)
 
-  --- A host whose job has run up to its verdict; `go` lets it end.
+  --- A host with a job that has run up to its verdict; `go` lets it end.
   local function started()
     local go = fixture.dir() .. "/go"
     local h = host.start(url, host.holding(go), { "--log", "json" })
@@ -450,7 +450,7 @@ return {
       local row = handle:execute "SELECT MIN(progress) AS least, COUNT(status) AS n FROM nightshift_running"[1]
       return row.least == 0.5 and row.n == 199
     end, 60)
-    -- As if somebody had ended their claims and left no notice.
+    -- As if a session had ended their claims and left no notice.
     for i = 1, 50 do assert(handle:execute("UPDATE nightshift_job SET run = run + 1 WHERE id = ?", ids[i])) end
     eventually(function()
       return select(2, h:transcript():gsub("job%.stop[^\n]*the claim is lost", "")) == 50

@@ -504,7 +504,7 @@ return {
 end)
 
 -- A host that had just become busy looked at other holders up to ten seconds later: its next
--- look had been set while it listened, and nobody listened any more.
+-- look had been set while it listened, and it listened no more.
 describe("a host whose workers have all become busy", function()
   local SCRIPT = [[
 local core = require "nightshift.core"

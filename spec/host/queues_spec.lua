@@ -7,7 +7,7 @@ local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
 
--- Reserved workers: they take jobs of one queue only, so slow jobs of others
+-- Reserved workers: they take jobs of one queue only, so slow jobs of other queues
 -- never occupy them all.
 describe("reserves:", function()
   local SCRIPT = [[
@@ -207,7 +207,7 @@ describe("reserves:", function()
 end)
 
 -- Jobs that end in long stretches, as they were pushed: whole stretches of rows
--- move to the history at once, and nobody can tell.
+-- move to the history at once, and it cannot be told.
 describe("stretches:", function()
   local HANDLERS = [[return { noop = function() end, answer = function() return 42 end }]]
 

@@ -11,7 +11,7 @@ local proxy = require "spec.support.proxy"
 
 -- A job that came back while its host had no worker, because the only one was
 -- being replaced, used to wait for the next sign of life of the host: up to
--- 10 s. Nobody noted that there was something to claim.
+-- 10 s. It was not noted that there was something to claim.
 it("a retry is not forgotten while the only worker is replaced", function()
   local url = db.fresh()
   local handle <close> = assert(nightshift.open(url))
@@ -49,9 +49,9 @@ describe("a worker that is stopped while it is idle", function()
   end)
 end)
 
--- A host whose workers had all been killed, and which waited before it forked
--- new ones, kept what it had claimed; and jobs that kill workers, standing
--- together before others, took every worker it forked.
+-- A host with workers that had all been killed, and which waited before it forked
+-- new ones, kept what it had claimed; and jobs that kill workers, standing together before other
+-- jobs, took every worker it forked.
 describe("in back-off:", function()
   local url, handle
 
@@ -350,7 +350,7 @@ return {
 end)
 
 -- A worker that was stopped while it was idle, and then told to leave, as at a reload of the
--- scripts, kept its place for ever: nobody waited for it, as it had no job. Its host ran one
+-- scripts, kept its place for ever: it was not waited for, as it had no job. Its host ran one
 -- job less at once from then on, and kept the scripts of before.
 describe("a worker that is stopped while it is idle", function()
   it("gives its place to another when it does not leave", function()
@@ -736,7 +736,7 @@ return handlers]]
     assert.equal(0, h:wait())
   end
 
-  local signal = os.getenv "SAN" and "killed by signal %d+ %b()" or nil -- a sanitizer aborts where others fault
+  local signal = os.getenv "SAN" and "killed by signal %d+ %b()" or nil -- a sanitizer aborts where other builds fault
 
   local causes = {
     sigkill = "killed by signal 9 %(Killed%)",

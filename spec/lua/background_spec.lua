@@ -326,8 +326,8 @@ describe("definitions:", function()
   end)
 end)
 
--- nightshift.background{wait = true}: whoever waits for the job waits for its
--- operation, and sees the operation's result.
+-- nightshift.background{wait = true}: a wait for the job is a wait for its operation,
+-- and sees the operation's result.
 describe("a background job that waits", function()
   local url, handle, q
 
@@ -407,7 +407,7 @@ end]]
 end)
 
 -- When no id was to be had for the polling child, a background job was done
--- without one: the operation had started and nobody ever asked for it again.
+-- without one: the operation had started and it was never asked for again.
 describe("a background job that cannot spawn its poll", function()
   local job = require "nightshift.job"
 

@@ -8,7 +8,7 @@ local proc = require "spec.support.proc"
 -- A locale with a decimal comma, made here, so that none has to be installed.
 local locale = { name = "de_DE.UTF-8" }
 
--- The folder for LOCPATH, in which the locale lies; whoever comes first makes it.
+-- The folder for LOCPATH, in which the locale lies; the first process makes it.
 local function folder()
   local path = proc.build .. "/locale"
   local there = io.open(path .. "/" .. locale.name .. "/LC_NUMERIC")
@@ -551,7 +551,7 @@ describe("a Retry-After", function()
   end)
 end)
 
--- In a program whose locale has a decimal comma a handle that waited sent thousands of
+-- In a program with a locale that has a decimal comma a handle that waited sent thousands of
 -- statements a second, progress was stored as 0, and adopted rows with a number of type
 -- DOUBLE failed.
 describe("a decimal comma", function()

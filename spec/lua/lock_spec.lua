@@ -297,8 +297,8 @@ describe("slots:", function()
   end)
 
   describe("twenty programs", function()
-    -- Reads a number in a file and writes it back plus one: whoever comes in
-    -- between shows. usage: URL FOLDER ROUNDS, and the round in which to die
+    -- Reads a number in a file and writes it back plus one: an owner that comes in between shows.
+    -- usage: URL FOLDER ROUNDS, and the round in which to die
     local PROGRAM = [[
     local core = require "nightshift.core"
     local db = assert(require "nightshift".open(arg[1]))
@@ -459,8 +459,8 @@ describe("slots of jobs:", function()
     folder = fixture.dir()
   end)
 
-  -- In `add` a number in a file is read and written back plus one: whoever comes
-  -- in between shows. `enter` tells when it comes and goes. Both may kill their
+  -- In `add` a number in a file is read and written back plus one: an owner that comes in between
+  -- shows. `enter` tells when it comes and goes. Both may kill their
   -- worker while they are inside, once.
   local SCRIPT = [[
 local core = require "nightshift.core"
@@ -608,7 +608,7 @@ return {
       local id = q:push("keep", "long")
       h:wait_line("^keeps " .. id)
       h:signal "KILL"
-      assert(handle:lock("kept"):acquire(proc.limit(20))) -- nobody else is there to notice
+      assert(handle:lock("kept"):acquire(proc.limit(20))) -- no other process is there to notice
       assert.equal(2, handle:job(id).run)
     end)
 

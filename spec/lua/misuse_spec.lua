@@ -122,9 +122,9 @@ describe("a wrong argument is the caller's, in words:", function()
   end)
 end)
 
--- Small misuses were answered worse than large ones: a wrong type with a code where all
--- others raise, a raise that named a line of the library, a message of a megabyte, a
--- sequence of nodes that overflowed Lua's stack, and parameters whose check took time by
+-- Small misuses were answered worse than large ones: a wrong type with a code where all other verbs
+-- raise, a raise that named a line of the library, a message of a megabyte, a
+-- sequence of nodes that overflowed Lua's stack, and parameters with a check that took time by
 -- the square of their number.
 describe("values of the wrong kind:", function()
   local handle, q
@@ -464,8 +464,8 @@ return {
 end)
 
 -- Text that is not UTF-8 was copied whole for each bad byte: 100,000 such bytes in job:log
--- took five seconds, and an error of 64 KiB of them held its worker for three. An error
--- value whose metatable is protected by a number or true raised in the library itself: the
+-- took five seconds, and an error of 64 KiB of them held its worker for three. An error value with
+-- a metatable that is protected by a number or true raised in the library itself: the
 -- job stayed claimed, and in a handler the error that was kept was the library's.
 describe("bytes:", function()
   local job = require "nightshift.job"
@@ -583,9 +583,9 @@ describe("a character that cannot be seen", function()
   end)
 end)
 
--- A host whose log is read slowly dropped at its end what was not written yet. The line that
+-- A host with a log that is read slowly dropped at its end what was not written yet. The line that
 -- says how much was lost as well, because the pipe was full, or it told of the same lines that
--- another line had told of: nobody learned how many there were.
+-- another line had told of: it was not known how many there were.
 describe("the end of a log:", function()
   local url, _, q
   with_database(function(...) _, q, url = ... end)

@@ -29,7 +29,7 @@ local GHOST = 999 -- a holder that is dead
 
 -- Every live job is in exactly one place, and not in the history; what is leased has a holder. A
 -- closed handle holds nothing and is no holder. One that had no memory to give
--- back what it held, or to leave, still is: others find it dead.
+-- back what it held, or to leave, still is: other holders find it dead.
 local function assert_legal(call, forever)
   local row = assert(watch:execute([[SELECT (SELECT COUNT(*) FROM nightshift_holder WHERE id <> ?) AS holders,
     (SELECT COUNT(*) FROM nightshift_lease l
@@ -107,7 +107,7 @@ local function last_child(h)
   return { id = child.id, run = child.run, lease = child.lease, kind = "ack" }
 end
 
--- A job that is held by somebody whose process and session are gone.
+-- A job that is held by a holder with a process and session that are gone.
 local function dead(h)
   claimed { kind = "ack" }(h)
   assert(watch:execute([[INSERT INTO nightshift_holder
@@ -160,7 +160,7 @@ local function pushes(jobs)
   }
 end
 
--- The same for jobs that wait for others: two that live and one that is done.
+-- The same for jobs that wait for other jobs: two that live and one that is done.
 local function waits(more)
   local jobs = {}
   local call = pushes(jobs)
@@ -187,7 +187,7 @@ local function joins()
   return call
 end
 
--- A claimed job, one of whose children has failed since.
+-- A claimed job, with a child that has failed since.
 local function bereft(h)
   local verdict = claimed { kind = "wait" }(h)
   assert(h:push("q", { entry { parent = verdict.id, priority = 250 } }))
@@ -196,7 +196,7 @@ local function bereft(h)
   return verdict
 end
 
--- A verdict whose call says it was written is written, and the other way round.
+-- A verdict with a call that says it was written is written, and the other way round.
 local function settles(fields, run)
   return {
     arrange = claimed(fields),
@@ -227,7 +227,7 @@ local function shares(before, verb, ...)
   }
 end
 
--- A slot is taken if the call says so, and nobody has it if it says no.
+-- A slot is taken if the call says so, and is free if it says no.
 local function takes(slots, waited)
   return {
     run = function(h) return h:slot_acquire("x", slots, waited) end,
@@ -246,13 +246,13 @@ end
 
 local function taken(h) return assert(h:slot_acquire("x", 1)) end
 
--- Somebody else's: a job has it.
+-- Another owner's: a job has it.
 local function foreign(h)
   assert(watch:execute([[INSERT INTO nightshift_slot (token, job_id, run, name, slot, since)
     VALUES (1, ?, 1, 'x', 1, 1)]], push(h)))
 end
 
--- A table of somebody else's, with three rows, one of which is claimed.
+-- An application's table, with three rows, one of which is claimed.
 local ADOPTED = { table = "theirs", name = "n", strategy = "skip_locked", id = "id", status = "status", open = "open",
   processing = "busy", done = "done", failed = "bad", claimed_by = "who", claimed_at = "since", retry_after = "later",
   attempts = "tries", max_attempts = 3, priority = "rank", decay = 1, parent = "above", overdue = 60000000 }
@@ -310,7 +310,7 @@ local function ends(kind, state, changes)
   }
 end
 
--- A look at the rows of somebody who is gone.
+-- A look at the rows of a holder that is gone.
 local function lost(changes)
   return function(h)
     local ctx = theirs(changes)(h)
@@ -337,7 +337,7 @@ local function theirs_done(h)
   return ctx
 end
 
--- A table of somebody whose trigger does not let its second row be taken.
+-- An application's table with a trigger that does not let its second row be taken.
 local function theirs_refused(changes)
   return function(h)
     local ctx = theirs(changes)(h)

@@ -647,7 +647,7 @@ ssl-key=FOLDER/key.pem
       return tonumber(handle:execute("SHOW GLOBAL STATUS LIKE 'Ssl_accepts'")[1].Value)
     end
     local before = accepted()
-    eventually(function() -- a claim whose time is over with its first look makes no listener
+    eventually(function() -- a claim with a time that is over with its first look makes no listener
       assert.is_nil(handle:queue("q"):claim { wait = 0.2 })
       return accepted() > before
     end)
@@ -663,8 +663,8 @@ ssl-key=FOLDER/key.pem
   end
 end)
 
--- What libmariadb reads from the environment by itself must not matter: a
--- password that nobody gave, option files, plugins to load.
+-- What libmariadb reads from the environment by itself must not matter: a password that was not
+-- given, option files, plugins to load.
 describe("the environment", function()
   local TRY = [=[
 local nightshift = require "nightshift"
@@ -683,7 +683,7 @@ print(handle and "open" or code, message or "")
     program = fixture.file("try.lua", TRY)
   end)
 
-  -- A program of somebody's with the module: what does open say?
+  -- A foreign program with the module: what does open say?
   local function try(env, key, value)
     local status, out, err = proc.run { proc.lua, program, db.shared().socket, user, name, key or "", value or "",
       env = env }
@@ -735,7 +735,7 @@ __attribute__((constructor)) static void loaded(void) { fclose(fopen(getenv("MAR
 end)
 
 -- The host has the URL with its password in memory, so it leaves no core behind,
--- however generous the limits of whoever starts it are.
+-- however generous the limits of its starter are.
 describe("a core dump", function()
   local function read(path)
     local file <close> = assert(io.open(path, "rb"))

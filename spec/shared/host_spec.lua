@@ -325,7 +325,7 @@ end)
 describe("100,000 withdrawals by 200 workers", function()
   local WORKERS, JOBS, EACH = 200, 1000, 100
 
-  -- The pause between get and set makes room for others to come between.
+  -- The pause between get and set makes room for other processes to come between.
   local SCRIPT = [[
   local nightshift = require "nightshift"
   local shared, clock = nightshift.shared, nightshift.clock

@@ -1,5 +1,5 @@
 -- Rows of adopted tables that are taken in as jobs: who gets one, what the row says of its job, and
--- what becomes of both when others change the row, lock it, or die.
+-- what becomes of both when other programs change the row, lock it, or die.
 
 local host = require "spec.support.host"
 local nightshift = require "nightshift"

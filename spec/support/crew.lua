@@ -15,7 +15,7 @@ local Crew = {}
 Crew.__index = Crew
 local crews = {}
 
---- Is there anything left to do, for anybody?
+--- Is there anything left to do, for any worker?
 local function has_ended(db, map)
   local status = map.status
   local left, values = { ("`%s` = ?"):format(status.column) }, { status.open }
@@ -41,7 +41,7 @@ local function run(handler, job)
   if ok then settle(job.ack, job) else settle(job.fail, job, result, { retry_in = 0 }) end
 end
 
---- A server that a crowd wants to talk to at once does not hear everybody.
+--- A server that a crowd wants to talk to at once does not hear all.
 local function open(url)
   local db, message, code
   repeat
@@ -50,7 +50,7 @@ local function open(url)
   return assert(db, message)
 end
 
---- Works until all is done. With a gate, which is a FIFO, not before somebody opens it.
+--- Works until all is done. With a gate, which is a FIFO, not before it is opened.
 local function work(url, map, handler, options)
   local db = open(url)
   local t = assert(db:adopt(map))
@@ -169,10 +169,10 @@ end
 -- done or killed.
 ---@param path string
 ---@param killed table<integer, boolean>? by process id
----@param orphaned table<integer, boolean>? those whose host was killed: for a moment they go on with what others have
----taken over, and nobody hears of it
+---@param orphaned table<integer, boolean>? those of a killed host: for a moment they go on with
+---what other hosts have taken over, and it is not heard of
 ---@return table found by row: `begun` and `done`, how often; `first` begin and `last`
--- done, numbers of lines; `running`, by whom. `orphans`: rows that the orphaned have done
+-- done, numbers of lines; `running`, the holder. `orphans`: rows that the orphaned have done
 function ledger.read(path, killed, orphaned)
   local found, n = { begun = {}, done = {}, first = {}, last = {}, running = {}, orphans = 0 }, 0
   for line in io.lines(path) do

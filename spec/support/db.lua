@@ -71,7 +71,7 @@ end
 
 --- Is all odd?
 db.odd = HOSTILE
---- Whose URLs are given out: an administrator, but for one right where all is odd.
+--- The user of the URLs that are given out: an administrator, but for one right where all is odd.
 db.account = USER
 
 local servers = {}
@@ -200,7 +200,7 @@ end
 -- @treturn string the rows, columns separated by tabs, without headings
 -- @raise the server's message
 function Server:sql(text, database)
-  -- These tables are a copy, which is made anew when nobody has read it for 0.1 s.
+  -- These tables are a copy, which is made anew when it was not read for 0.1 s.
   if text:lower():find "innodb_[tl][ro][xc]" then nst.sleep(0.11) end
   local out, message
   if text:find "DELIMITER" then -- a word of the client's
@@ -280,7 +280,7 @@ function Server:learn_blank()
   end
 end
 
--- SQL that gives the tables whose rows, or whose next number, are not as in a new database.
+-- SQL that gives the tables with rows, or a next number, not as in a new database.
 function Server:touched(name)
   local parts = { ([[SELECT table_name FROM information_schema.tables
     WHERE table_schema = '%s' AND auto_increment > 1]]):format(name) }

@@ -68,7 +68,7 @@ designs.queue_table = {
   strategies = { "skip_locked", "named_lock", "transaction" },
 }
 
---- Commands whose failures are counted up to a limit.
+--- Commands with failures that are counted up to a limit.
 designs.worker_queue = {
   table = [[CREATE TABLE worker_queue (
     id INT NOT NULL AUTO_INCREMENT PRIMARY KEY,

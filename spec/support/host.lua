@@ -38,7 +38,7 @@ function host.spawn(url, script, args, env)
   return h
 end
 
---- A script whose handler `hold` says "holds" and lasts until the file `go` is there.
+--- A script with a handler `hold` that says "holds" and lasts until the file `go` is there.
 function host.holding(go)
   return ([[return {
     hold = function()
@@ -115,7 +115,7 @@ function host.await_gone(pids)
   end)
 end
 
---- Everybody below a process, itself left out.
+--- All processes below one, itself left out.
 function host.family(pid, list)
   list = list or {}
   for _, child in ipairs(host.children(pid)) do

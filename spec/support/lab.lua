@@ -1,4 +1,4 @@
---- One database of the shared server for a spec file whose tests all use it: lab.handles(),
+--- One database of the shared server for a spec file with tests that all use it: lab.handles(),
 -- or lab.fresh() in setup and lab.open() where it is wanted.
 
 local busted = require "busted"

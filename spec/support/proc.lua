@@ -37,7 +37,7 @@ for folder in io.popen("ls -d /tmp/nightshift-spec-* 2>/dev/null"):lines() do
   if pid and not nst.kill(tonumber(pid), "0") then nst.remove(folder) end
 end
 
--- All temporary folders of this run; others may pass through it.
+-- All temporary folders of this run; other users may pass through it.
 local temporary = assert(nst.mkdtemp(("/tmp/nightshift-spec-%d-"):format((nst.ids()))))
 os.execute("chmod 711 " .. temporary)
 
@@ -238,7 +238,7 @@ function Process:forget()
   nst.remove(self.folder)
 end
 
---- Ends the processes that the test started; with `every`, others as well.
+--- Ends the processes that the test started; with `every`, the rest as well.
 function proc.forget_all(every)
   for _, p in pairs(running) do
     if not p.keep and (p.of_test or every) then p:forget() end

@@ -50,7 +50,7 @@ function programs.naive(url, path)
   print "done"
 end
 
--- Pushes keyed jobs again and again, keeping those that are there: alone, with others, and
+-- Pushes keyed jobs again and again, keeping those that are there: alone, with other sessions, and
 -- in transactions. Prints "ready", then each id that a push gave, then "done".
 function programs.keeper(url, n)
   local db = assert(nightshift.open(url))
@@ -83,13 +83,13 @@ function programs.keeper(url, n)
   io.write "done\n"
 end
 
--- Gets in the way of one transaction of somebody else. A trigger makes that one
+-- Gets in the way of one transaction of another session. A trigger makes that one
 -- lock two rows of the table `tangle`, first 2, then 1; we hold 1.
 --
 -- How:
---   deadlock  as soon as somebody waits for us we ask for what they hold. We
+--   deadlock  as soon as a session waits for us we ask for what they hold. We
 --             have changed more rows, so it is their transaction that ends
---   wait      we stay until somebody has given up waiting
+--   wait      we stay until a session has given up waiting
 -- Prints "armed", then "sprung" when we have let go.
 function programs.saboteur(url, how)
   local db = assert(nightshift.open(url))
@@ -102,7 +102,7 @@ function programs.saboteur(url, how)
     return rows[1] and rows[1].trx_id
   end
 
-  -- InnoDB shows the same list again to whoever asks within a tenth of a second.
+  -- InnoDB shows the same list again to a session that asks within a tenth of a second.
   local function wait_for(fn)
     local value = fn()
     while not value do

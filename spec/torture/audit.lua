@@ -319,8 +319,8 @@ function Audit:check_cancelled(id, row)
   self:found("cancelled", "job %d is cancelled, and nobody asked", id)
 end
 
---- Nobody runs before what it waits for has ended: who was done was so before. Who is
--- tried again waits for nobody, and has not been done for the first time.
+--- No job runs before what it waits for has ended: who was done was so before. Who is
+-- tried again waits for no job, and has not been done for the first time.
 function Audit:check_order(id, row)
   local target = row.after and self.history[row.after]
   local runs = target and self.runs[row.after]
@@ -336,7 +336,7 @@ function Audit:check_order(id, row)
   end
 end
 
---- A cancel that was acknowledged holds, unless somebody retried.
+--- A cancel that was acknowledged holds, unless it was retried.
 function Audit:check_verbs(id, verbs)
   local row = self.history[id]
   local accepted
@@ -397,7 +397,7 @@ end
 -- Plans that end the worker.
 local FATAL = { crash = true, slot_crash = true, wait_crash = true, exit = true }
 
---- Why did the job run again after this run? nil: nobody knows.
+--- Why did the job run again after this run? nil: not known.
 function Audit:reason(id, number, run, ends, next_at)
   local kind = (self.attempts[id] or {})[number]
   if ends[number] then return "ended" end
@@ -494,7 +494,7 @@ function Audit:check_born()
   end
 end
 
---- Who was signalled has ended; see check_push for others.
+--- Who was signalled has ended; see check_push for more.
 function Audit:check_signals()
   for id, verbs in pairs(self.verbs) do
     for _, signal in ipairs(verbs.signals or {}) do
@@ -506,7 +506,7 @@ end
 
 local EMPTY = { "job", "scheduled", "edge", "met", "lease", "expiry", "running", "unique_key", "notice" }
 
---- Tables that are empty when all is done, and holders that nobody missed.
+--- Tables that are empty when all is done, and holders that were not missed.
 function Audit:check_leftovers(db)
   local tables = {}
   for _, row in ipairs(assert(db:execute [[SELECT table_name AS name FROM information_schema.tables

@@ -347,7 +347,7 @@ describe("the audit", function()
     sql "DELETE FROM nightshift_ready WHERE job_id > 0"
   end, "left over", "unfinished")
 
-  -- planted last: whoever connects looks after holders and leases
+  -- planted last: each handle that connects looks after holders and leases
   for _, left in ipairs {
     { "ready", "INSERT INTO nightshift_ready (queue_id, rank, ready_at, job_id, run) VALUES (1, 155, 1, 77, 1)" },
     { "scheduled", "INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run) VALUES (1, 77, 1, 155, 1)" },

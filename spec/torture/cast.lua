@@ -1,6 +1,6 @@
---- Everybody who takes part in a torture: the server, hosts, claimers, pushers, the
+--- All that take part in a torture: the server, hosts, claimers, pushers, the
 -- meddler, the signaller, the pruner, and who reads the log of a host. Keeps them running:
--- who ends is started again under a new name, and an end that nobody asked for is a finding.
+-- who ends is started again under a new name, and an end that was not asked for is a finding.
 
 local nightshift = require "nightshift"
 local nst = require "nst"
@@ -18,7 +18,7 @@ local function shell(format, ...)
 end
 
 --- @tparam table options server, url, folder, seed, workers, mark (a text in
--- everybody's environment, by which orphans are found), way (the proxy that the
+-- each member's environment, by which orphans are found), way (the proxy that the
 -- members of place 1 reach the server by)
 local function cast(options)
   local self = setmetatable(options, Cast)
@@ -34,7 +34,7 @@ end
 
 --- A fault is written down before it happens.
 -- @tparam string how
--- @tparam string|integer ... whom it touches: process ids, names, "server"
+-- @tparam string|integer ... what it touches: process ids, names, "server"
 function Cast:fault(how, ...)
   self.count = (self.count or 0) + 1
   self.note("fault", how, ...)
@@ -127,8 +127,8 @@ function Cast:any(kind)
 end
 
 -- A host may refuse to start while the server is away, and end with 1 when it
--- cannot write its verdicts: it is away, or who is cut off has locked their rows; whoever
--- was killed or told to stop ends as that wants; claimers end by their jobs.
+-- cannot write its verdicts: it is away, or who is cut off has locked their rows; a member that was
+-- killed or told to stop ends as that wants; claimers end by their jobs.
 local function explained(self, member, how)
   if self.cut_off then self.network_fault = nst.clock() end
   local held = math.max(self.server_fault or -math.huge, self.network_fault or -math.huge)
@@ -177,7 +177,7 @@ local function bury(self, member)
   if member.reader then member.reader:forget() end
 end
 
--- Whoever reads its log has read it.
+-- The reader of its log has read it.
 local function has_ended(member)
   if not member.process:ended() then return false end
   if member.reader then let_go(member.reader) end
@@ -187,7 +187,7 @@ end
 -- Until all jobs have ended.
 local STAYS = { host = true, signaller = true }
 
---- Takes the dead away and starts others for them, unless it is over.
+--- Takes the dead away and starts new ones for them, unless it is over.
 function Cast:tend()
   for i = #self.members, 1, -1 do
     local member = self.members[i]
@@ -241,7 +241,7 @@ end
 -- @tparam string kind
 -- @tparam integer n
 -- @tparam[opt] string queue else one of its choice
--- @treturn boolean whether they are there; false too when nobody knows
+-- @treturn boolean whether they are there; false too when it is not known
 function Cast:push_burst(kind, n, queue)
   local handle <close> = nightshift.open(self.url)
   if not handle then return false end
@@ -256,7 +256,7 @@ function Cast:push_burst(kind, n, queue)
   return ids ~= nil
 end
 
---- Processes of ours that live: those whose environment has the mark.
+--- Processes of ours that live: those with the mark in their environment.
 -- @treturn table list of "pid name"
 function Cast:strays()
   local list = {}

@@ -8,7 +8,7 @@ local proc = require "spec.support.proc"
 -- ---------------------------------------------------------------- old trees
 
 -- Large trees that ended long ago, as ballast for prunes: hosts delete them beside all
--- else. Nobody runs their jobs, so the audit leaves them out (`NAME`) but for one thing:
+-- else. Their jobs are not run, so the audit leaves them out (`NAME`) but for one thing:
 -- nothing of a tree goes before what is below it, and in the end all has gone.
 local old_tree = {}
 
@@ -104,7 +104,7 @@ end
 -- What hosts have logged, as files NAME.err in the folder of a torture. Did one of them find
 -- a live job that was nowhere, and mend it? And are all lines of job:log there, but for those
 -- that the log says it dropped? Only hosts that came to their
--- end are judged, and only runs whose end was accepted: those their host has heard to the end.
+-- end are judged, and only runs with an accepted end: those their host has heard to the end.
 local logs = {}
 
 local LAST <const> = 10 -- seconds before a host's end in which its log was always read
@@ -141,7 +141,7 @@ end
 
 --- @tparam string folder
 -- @tparam table told host -> {[job] = lines that its accepted runs gave to job:log}
--- @tparam table faults whom -> {{at =, how =}, …}
+-- @tparam table faults member -> {{at =, how =}, …}
 -- @tparam function found gets a kind and a text
 function logs.check(folder, told, faults, found)
   for host, jobs in pairs(told) do

@@ -1,5 +1,5 @@
---- The monkey: what breaks, how often, and how. Each fault is written down with
--- whom it touches before it happens, so that the audit can tell an execution
+--- The monkey: what breaks, how often, and how. Each fault is written down with the members it
+-- touches before it happens, so that the audit can tell an execution
 -- that was repeated for a reason from one that was not.
 
 local nightshift = require "nightshift"
@@ -136,8 +136,8 @@ local function cut(cast, n)
   for _, statement in ipairs(text) do pcall(cast.server.sql, cast.server, statement) end
 end
 
--- Statements are cut, whatever they are and whosever: that loses nobody a claim, so it
--- touches nobody; who is told GONE or BUSY may have to let go of one.
+-- Statements are cut, whatever they are and whosever: that costs no claim, so it touches no member;
+-- who is told GONE or BUSY may have to let go of one.
 local function cut_statements(cast)
   local ok, handle = pcall(nightshift.open, cast.url)
   if not ok or not handle then return end
@@ -177,7 +177,7 @@ local function leave_with_full_windows(cast)
   for _, member in ipairs(cast:ready_hosts()) do reload(cast, member) end
 end
 
--- More lines than who reads slowly can read. Now and then nobody reads for a while.
+-- More lines than who reads slowly can read. Now and then it is not read for a while.
 local function flood_log(cast) cast:push_burst("logs", 200) end
 
 local function stop_reader(cast)

@@ -30,7 +30,7 @@ local MENU = {
   { "dirty", 6 }, { "clean", 6 }, { "keeps", 2 },
 }
 
--- What a job of a kind does, of many that are pushed at once (Cast:push_burst); others choose.
+-- What a job of a kind does, of many that are pushed at once (Cast:push_burst); other kinds choose.
 local KINDS = { quick = { "ack", "ack", "ack", "spawn" }, leaf = { "ack" }, long = { "longer" }, logs = { "logs" },
   place = { "place" } }
 
@@ -297,7 +297,7 @@ local function push(job, queue, in_doubt)
   return id
 end
 
--- It sees a session without dirt, and what it pushes is there whatever others have kept.
+-- It sees a session without dirt, and what it pushes is there whatever other sessions have kept.
 function run.clean(job)
   local db = handle_of(job)
   if not db then return run.ack(job) end

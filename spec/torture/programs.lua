@@ -173,7 +173,7 @@ function roles.pusher(url, seed, folder, name)
 
   local function item(tag, i) return { "work", { tag = tag .. "." .. i }, options() } end
 
-  -- The last job that certainly exists, which others are made to wait for.
+  -- The last job that certainly exists, which other jobs are made to wait for.
   local known
 
   local function after(tag)

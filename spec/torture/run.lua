@@ -1,6 +1,6 @@
 --- make torture SECONDS=120 [SEED=n] [FAULTS="worker server …"]
 --
--- Several hosts, programs that claim, programs that push, somebody who meddles,
+-- Several hosts, programs that claim, programs that push, a meddler,
 -- on a server of their own; everything is killed, frozen and restarted at
 -- random for SECONDS. Then the faults stop, the jobs drain, and the audit says
 -- whether every promise held. All choices follow from SEED. Exit status 1 when
@@ -64,7 +64,7 @@ local function run_due(over)
   end
 end
 
--- As administrator: the monkey cuts the sessions of the others.
+-- As administrator: the monkey cuts the sessions of the rest.
 local function open() return assert(nightshift.open(server:url(database))) end
 
 local function counts()
@@ -86,7 +86,7 @@ local function progress(what)
     c.finished, c.live, c.ready, c.scheduled, c.leases, cast.count or 0)
 end
 
--- One consistent look at who waits for whom; a server that does not answer now
+-- One consistent look at which job waits for which; a server that does not answer now
 -- is asked again.
 local function look_at_waiting()
   local ok, handle = pcall(open)
@@ -147,7 +147,7 @@ local function drain()
   end
 end
 
--- Everybody but the hosts and whoever they wait for leaves.
+-- All but the hosts and the members they wait for leave.
 local function calm_down()
   run_due(true)
   cast.over = true

@@ -1,4 +1,4 @@
--- Children that a run spawns, many or few: they are written whole, and delay nobody.
+-- Children that a run spawns, many or few: they are written whole, and delay no other job.
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"
@@ -59,7 +59,7 @@ describe("a verdict with many children", function()
       cost(handle, verb, 100)
       local few = cost(handle, verb, 1000)
       local many = cost(handle, verb, 20000)
-      -- each with all others: 20 times as much
+      -- each with all the rest: 20 times as much
       assert.is_true(many < 8 * few, ("%.1f µs and %.1f µs a child"):format(few * 1e6, many * 1e6))
     end)
   end
@@ -199,7 +199,7 @@ return {
 end)
 
 -- A verdict with many children was written in the transaction in which a host also claims:
--- nobody's jobs were started meanwhile, of whatever queue.
+-- no jobs were started meanwhile, of whatever queue.
 describe("a verdict with many children", function()
   local SCRIPT = [[
 local function spawn(job, n)
@@ -242,7 +242,7 @@ return {
     return job.result
   end
 
-  --- Calls `fn` while nobody can read or write rows of children.
+  --- Calls `fn` while rows of children cannot be read or written.
   local function without_children(fn)
     local other <close> = assert(nightshift.open(url))
     assert(other:execute "LOCK TABLES nightshift_child WRITE")
@@ -376,7 +376,7 @@ return {
   end)
 end)
 
--- A dependent that somebody held while a verdict with many children was written was told by
+-- A dependent that was locked while a verdict with many children was written was told by
 -- the next look: up to ten seconds after its row was free.
 describe("a dependent of a job with many children", function()
   local SCRIPT = [[return {

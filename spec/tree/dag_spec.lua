@@ -8,7 +8,7 @@ local host = require "spec.support.host"
 local nightshift = require "nightshift"
 local nst = require "nst"
 
--- Random graphs of jobs whose ends are known beforehand, whatever is killed
+-- Random graphs of jobs with ends that are known beforehand, whatever is killed
 -- while they run: what each job is to do stands in its payload.
 --
 --     local graph = dags.make(200)
@@ -139,7 +139,7 @@ local REASONS = { fail = "failed", discard = "discarded" }
 
 local foresee
 
--- A list of jobs, each after others of the list.
+-- A list of jobs, each after some of the list.
 local function foresee_all(list, into)
   for _, n in ipairs(list) do
     local dropped = false
@@ -480,7 +480,7 @@ function World:close()
   end
 end
 
--- What others may do to jobs meanwhile. What it comes to is another matter.
+-- What other programs may do to jobs meanwhile. What it comes to is another matter.
 local MEDDLING = {
   function(self, id) return self.handle:cancel(id) end,
   function(self, id) return self.handle:retry(id) end,

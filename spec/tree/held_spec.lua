@@ -1,4 +1,4 @@
--- Dependents whose row somebody holds: nobody waits for it, and nobody is missed.
+-- Dependents with a locked row: no host waits for it, and none is missed.
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"
@@ -158,14 +158,14 @@ describe("a job that waits for one that somebody deleted by hand", function()
   end)
 end)
 
--- Somebody's open transaction held the job that a child was to wait for: the
+-- An open transaction held the job that a child was to wait for: the
 -- host waited for it, with all its other jobs. It has to wait for no such lock.
 describe("an open transaction", function()
   local url, handle, other, q
 
   with_two_handles(function(...) handle, other, q, url = ... end)
 
-  -- While it holds a job, others run; the job that `begin` gives does not end.
+  -- While it holds a job, other jobs run; the job that `begin` gives does not end.
   local function stalls_only(held, begin)
     local id
     other:transaction(function(tx)
@@ -222,7 +222,7 @@ describe("an open transaction", function()
   end)
 end)
 
--- Somebody's open transaction held a job that waited, for another or for its
+-- An open transaction held a job that waited, for another or for its
 -- children: the host that ended what it waited for waited, too, with all its
 -- other jobs, until that transaction ended.
 describe("an open transaction", function()
@@ -240,7 +240,7 @@ describe("an open transaction", function()
 
   with_two_handles(function(...) handle, other, q, url, name = ... end)
 
-  -- How many of 20 jobs of others, one by one, take as long as a wait for a lock: 3 s.
+  -- How many of 20 other jobs, one by one, take as long as a wait for a lock: 3 s.
   local function stalled()
     local slow = 0
     for _ = 1, 20 do
@@ -251,7 +251,7 @@ describe("an open transaction", function()
     return slow
   end
 
-  -- Runs jobs of others while a transaction, which is rolled back, has done
+  -- Runs other jobs while a transaction, which is rolled back, has done
   -- `verb` to a job.
   local function while_held(verb, what)
     stalled() -- the host has learnt how long they take
@@ -315,7 +315,7 @@ describe("an open transaction", function()
   end)
 end)
 
--- Somebody's open transaction had been refused a unique key, and so held its
+-- An open transaction had been refused a unique key, and so held its
 -- row: the host that ended the key's job waited for it.
 describe("an open transaction that was refused a unique key", function()
   it("stalls no other job", function()
@@ -344,9 +344,9 @@ describe("an open transaction that was refused a unique key", function()
   end)
 end)
 
--- Somebody's open transaction had been refused the unique key of a dependent
--- that fell, or had pushed a dependent of the next job: whoever ended what they
--- waited for, a host too, waited for that transaction, though it held none of
+-- An open transaction had been refused the unique key of a dependent
+-- that fell, or had pushed a dependent of the next job: the session that ended what they waited
+-- for, a host too, waited for that transaction, though it held none of
 -- the jobs.
 describe("an open transaction", function()
   local handle, other, q
@@ -419,7 +419,7 @@ db:close()]]
   end)
 end)
 
--- Another priority took the job's row out of scheduled only if nobody held it,
+-- Another priority took the job's row out of scheduled only if it was not locked,
 -- and then put in a new one: with the old one still there that was DUPLICATE.
 it("a job due later gets its priority though somebody holds its row for a moment", function()
   local url = db.fresh()

@@ -25,7 +25,7 @@ describe("policies:", function()
 
   -- ------------------------------------------------------------- the child's ends
 
-  -- options: of its push. Then either `verdict`, of whoever has claimed it, so many
+  -- options: of its push. Then either `verdict`, of its holder, so many
   -- `times`, or `outside`, or it is lost with its holder, or only a host finds it out.
   local ENDS = {
     done = { verdict = function(job) return job:ack "fine" end, state = "done" },
@@ -61,7 +61,7 @@ describe("policies:", function()
     end
   end
 
-  -- As those whose handler nobody has had for long.
+  -- As those without a handler for long.
   local function find_no_handler(ids)
     db.sql("UPDATE nightshift_job SET missed = 9, missing_since = 1 WHERE name = 'kid';"
       .. "UPDATE nightshift_ready SET kind = 0", name) -- of a program that writes no kinds
@@ -190,8 +190,8 @@ describe("policies:", function()
     return cell.other and "waiting" or "ready"
   end
 
-  -- The rule of a parent that waits after that: a child whose failure came while it
-  -- ran counts, one that it knew of before does not.
+  -- The rule of a parent that waits after that: a child with a failure that came while it ran
+  -- counts, one that it knew of before does not.
   local function in_the_end(cell, now, failed)
     if now == "done" or now == "dead" or now == "cancelled" then return now end
     return cell.state == "running" and failed and cell.policy == "fail" and "dead" or "done"

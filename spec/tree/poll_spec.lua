@@ -105,7 +105,7 @@ describe("polls:", function()
     it("costs what it cost at first, in time and in rows", function()
       local bench = proc.root .. "/bench/questions/parked.lua"
       local report
-      for _ = 1, 3 do -- others may be busy at its end, and were not at its start
+      for _ = 1, 3 do -- other jobs may be busy at its end, and were not at its start
         local status, out, err = proc.run { proc.lua, bench, (db.fresh()), "polls", "8000", timeout = 300 }
         assert.equal(0, status, err)
         report = nightshift.decode(out)
@@ -253,7 +253,7 @@ describe("polls:", function()
       eventually(function() return lines(remote .. "/started")[1] end)
       server:kill()
       assert(io.open(remote .. "/go", "w")):close()
-      nst.sleep(0.2) -- its verdict is kept: nobody is there to take it
+      nst.sleep(0.2) -- its verdict is kept: no host is there to take it
       server:start()
       eventually(function() return lines(remote .. "/polls")[1] end, 30)
       eventually(function() return pusher:execute("SELECT COUNT(*) AS n FROM nightshift_finished")[1].n == 2 end, 30)
@@ -289,7 +289,7 @@ end)
 
 -- A deadline brings forward when a job is due, so that it ends then. A later one, or
 -- none, left it there: a job of tomorrow ran at the deadline that had been taken
--- back, and who waited for a signal was told that nobody had answered.
+-- back, and who waited for a signal was told that there was no answer.
 describe("another deadline", function()
   local handle, q
 

@@ -359,7 +359,7 @@ describe("priorities under hosts:", function()
         local first = assert(q:push("brief", nil, { priority = 0 }))
         local took = saturate(job, backlog, 60, function() return state(first) == "done" end)
         assert.is_truthy(took, "not within 60 s")
-        -- and so do others, at each priority that jobs sink to
+        -- and so do more, at each priority that jobs sink to
         local low = {}
         for i, priority in ipairs { 0, 4, 12, 20, 100 } do
           low[i] = assert(q:push("brief", nil, { priority = priority }))

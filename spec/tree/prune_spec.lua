@@ -96,8 +96,8 @@ describe("history of a tree", function()
 end)
 
 -- `prune{tree = id}` of a job that had ended took it from below a parent that still
--- waited: its results had a child without an outcome. What was not there, a job that
--- nobody knew or one that had been pruned before, was counted as deleted.
+-- waited: its results had a child without an outcome. What was not there, an unknown job
+-- or one that had been pruned before, was counted as deleted.
 describe("pruning a tree", function()
   local handle, q
 
@@ -157,7 +157,7 @@ describe("the history of many small trees", function()
   end)
 end)
 
--- A prune that had to be run again, because somebody held a row of it, went on behind the
+-- A prune that had to be run again, because a row of it was locked, went on behind the
 -- rows that its first try had read, and left up to 1,000 of them.
 describe("a prune whose transaction is run again", function()
   it("deletes all that it was asked to", function()
@@ -184,7 +184,7 @@ end)
 -- A host deleted old history, and gave back what the dead had held, in the thread that
 -- starts jobs, settles them and tells that the host lives. The bound on a prune was looked
 -- at between two trees, so one tree of 100,000 jobs kept the jobs of all queues waiting
--- for more than a second, and whoever locked a row of it, for as long as he held it.
+-- for more than a second, and a session that locked a row of it, for as long as it held that.
 describe("a host that deletes a large tree of old jobs", function()
   local CHILDREN = tonumber(os.getenv "CHILDREN") or 20000 -- 300000 takes some minutes
 
@@ -328,7 +328,7 @@ describe("a prune of a large tree whose last job is younger", function()
   end)
 end)
 
--- A host's prune waited, a minute and more, for whoever held a row of what it was to delete;
+-- A host's prune waited, a minute and more, for a session that held a row of what it was to delete;
 -- so did what is written and given back on the same connection: large verdicts, claims of
 -- the dead.
 describe("a host whose prune meets a row that somebody holds", function()

@@ -7,7 +7,7 @@ local nightshift = require "nightshift"
 local nst = require "nst"
 local proc = require "spec.support.proc"
 
--- A job that was pushed to wait for others has what became of them, as a parent has what
+-- A job that was pushed to wait for other jobs has what became of them, as a parent has what
 -- became of its children.
 describe("job.results of a job with after", function()
   local handle, q, url
@@ -433,7 +433,7 @@ db:close()]]
         end
       end
       end_well(pushers)
-      assert(io.open(pushed, "w")):close() -- whoever finds nothing before that is only early
+      assert(io.open(pushed, "w")):close() -- a look that finds nothing before that is only early
       end_well(enders)
       local handle = assert(nightshift.open(url))
       local ran = 0
@@ -454,8 +454,8 @@ db:close()]]
   end)
 end)
 
--- job.results was in the order of the children's ids. Whoever ran the parent
--- takes ids from a block of its own, so children of a later run, spawned on
+-- job.results was in the order of the children's ids. The worker that ran the parent takes
+-- ids from a block of its own, so children of a later run, spawned on
 -- another host or by another worker, could stand before those of an earlier one.
 describe("job.results", function()
   it("is in the order of spawning, whoever ran the parent", function()

@@ -334,7 +334,7 @@ describe("a signal that comes while the one before is dealt with", function()
 end)
 
 -- A job that had waited for a signal and then failed, or polled, ran at once when
--- another signal of that name came: whoever sent them could undo its backoff. It
+-- another signal of that name came: their sender could undo its backoff. It
 -- was shown as waiting, too.
 describe("a job that has waited for a signal", function()
   local handle, q, id

@@ -347,7 +347,7 @@ describe("a parent whose tree is retried while a child ends", function()
 
   with_database(function(...) handle, q, url = ... end)
 
-  -- Somebody holds the parent while 'act' is at work.
+  -- A session holds the parent while 'act' is at work.
   local function held(act)
     local other <close> = assert(nightshift.open(url))
     assert(other._handle:begin())
@@ -366,7 +366,7 @@ describe("a parent whose tree is retried while a child ends", function()
     local kids = assert(q:claim_many(n))
     assert(kids[1]:discard "no")
     held(function() assert(kids[2]:ack()) end)
-    -- in a transaction it does not look first whether anybody is to be told
+    -- in a transaction it does not look first whether a job is to be told
     assert(handle._handle:begin())
     assert.equal(1, handle:retry(parent, { tree = true }))
     assert(handle._handle:commit())
@@ -390,8 +390,8 @@ describe("a parent whose tree is retried while a child ends", function()
   end)
 end)
 
--- A job had been cancelled while another that it waited for still ran. Somebody's
--- open transaction ran it again, and so had deleted its edge: the host on which
+-- A job had been cancelled while another that it waited for still ran. An open transaction
+-- ran it again, and so had deleted its edge: the host on which
 -- the other ended waited for that transaction, with all its jobs.
 describe("an open transaction that has retried a job", function()
   local HANDLERS = [[return {

@@ -1,10 +1,10 @@
--- Jobs that wait: for others that were pushed, for their children, and never for each other.
+-- Jobs that wait: for jobs that were pushed, for their children, and never for each other.
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"
 local nightshift = require "nightshift"
 
--- Jobs that wait: for others that were pushed, for their children.
+-- Jobs that wait: for jobs that were pushed, for their children.
 describe("waits:", function()
   local url, handle, q
 
@@ -187,8 +187,8 @@ describe("a waiting child that is cancelled and retried", function()
   end)
 end)
 
--- A parent that waits for its children, one of which waits for the parent:
--- nobody was ever to run again.
+-- A parent that waits for its children, one of which waits for the parent: none was ever to run
+-- again.
 describe("a parent and a child that wait for each other", function()
   local handle, q
 
@@ -503,8 +503,8 @@ describe("a parent that waits after it has said again", function()
   end)
 end)
 
--- Two parents that parked in overlapping transactions, whose children waited
--- crosswise for jobs behind the other parent: each alone was refused, together
+-- Two parents that parked in overlapping transactions, with children that waited crosswise
+-- for jobs behind the other parent: each alone was refused, together
 -- they waited for each other for ever.
 describe("two waits that would close a circle together", function()
   local url, one, two
@@ -566,7 +566,7 @@ describe("two waits that would close a circle together", function()
 end)
 
 -- A parent and its child that were parked in one batch, each with its half of a
--- circle: both looked before either had written, nobody was refused, and all of them
+-- circle: both looked before either had written, neither was refused, and all of them
 -- waited for ever.
 describe("a circle that a parent and its child close at one moment", function()
   -- Each says that it runs, goes on when its file is there, and says so.
@@ -601,7 +601,7 @@ return {
     local gate = fixture.dir() .. "/"
     local h = host.start(url, HANDLERS, { "--workers", "3" }, { GATE = gate })
     h:wait_line("runs ", 20, 3)
-    server:freeze() -- while the first's verdict is on its way the others' gather
+    server:freeze() -- while the first's verdict is on its way the rest gather
     for i, name in ipairs { "first", "parent", "child" } do
       assert(io.open(gate .. name, "w")):close()
       h:wait_line("leaves ", 20, i)

@@ -432,7 +432,7 @@ describe("reasons:", function()
 end)
 
 -- db:why counted a worker that is reserved for another queue as free: a job that it
--- would never take "is ready, and it comes next" for as long as the others were busy.
+-- would never take "is ready, and it comes next" for as long as the rest were busy.
 describe("why, with workers that are reserved,", function()
   local NAP = [[return { nap = function() os.execute "sleep 600" end }]]
 
@@ -462,7 +462,7 @@ describe("why, with workers that are reserved,", function()
   end)
 end)
 
--- A host whose jobs had been short and then were long claimed further ones ahead,
+-- A host with jobs that had been short and then were long claimed further ones ahead,
 -- sent them behind the long ones, took them back after 20 ms and claimed them again:
 -- fifty commits a second and as many runs of each job, for as long as the long ones
 -- took; db:why said that it "has been running for 0.0s".

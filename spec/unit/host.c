@@ -112,7 +112,7 @@ static void bad_heads(void) {
   CHECK(nsh_next("\1\0\0\0\177", 5, &f) == -1);         /* unknown type */
 }
 
-/* What is read out of bytes that anybody may have written. */
+/* What is read out of bytes that any process may have written. */
 static void read_anything(const char *p, size_t n) {
   nsh_frame f;
   nsh_order o;
@@ -356,7 +356,7 @@ static void rings(void) {
 
 /* ------------------------------------------------------------------- bell */
 
-/* Who sets a bit while the host sleeps knocks, and nobody else does. */
+/* Who sets a bit while the host sleeps knocks, and no other side does. */
 static void bell(void) {
   nsh_slots *all = nsh_slots_map(130);
   nsh_pending *pending = &all->pending;
@@ -644,7 +644,7 @@ static void join(nsh_prefetch *b, int64_t from, size_t n) {
     nsh_prefetch_add(b, &(nsh_waiting){&load->jobs.items[i], load, i});
 }
 
-/* However many leave at once, each is looked at once; the others keep their order. */
+/* However many leave at once, each is looked at once; the rest keep their order. */
 static void lines(void) {
   nsh_prefetch b = {NULL, 0, 0, 0};
   join(&b, 0, 60);
@@ -773,7 +773,7 @@ static void patience(void) {
   puts("patience");
 }
 
-/* A name is one process's, and nobody's once that has ended. */
+/* A name is one process's, and free once that has ended. */
 static void single(void) {
   char name[64];
   char another[64];

@@ -1,6 +1,6 @@
 /*
 ** Dying inside the shared dict. The dict is built with NS_CRASH, so it calls
-** ns_crash_here before and after each store whose order matters. Every change
+** ns_crash_here before and after each store where order matters. Every change
 ** is tried once for each of these places: a child begins it and is killed
 ** there; then the dict must be sound, its other keys untouched, and the change
 ** done or not done, never half. The repair is killed everywhere as well.
@@ -325,7 +325,7 @@ static void sizes(void) {
 #define TURNS 8
 #define TURN_US INT64_C(900000) /* together longer than a latch is waited for */
 
-/* Takes it again at once: whoever waits has hardly a chance. */
+/* Takes it again at once: a waiter has hardly a chance. */
 static void take_turns(ns_latch *l) {
   for (int i = 0; i < TURNS; i++) {
     CHECK(ns_latch_take(l, NULL, NULL, NULL) == NS_OK);

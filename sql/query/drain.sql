@@ -125,7 +125,7 @@ JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = l.job
 WHERE j.due <= j.created
 
 -- name: drain_scheduled
--- Params: rows. Key: PRIMARY of job. The others.
+-- Params: rows. Key: PRIMARY of job. The rest.
 INSERT INTO nightshift_scheduled (run_at, job_id, queue_id, rank, run, kind)
 SELECT STRAIGHT_JOIN j.due, j.id, j.queue_id, j.rank, j.run, CRC32(j.name)
 FROM JSON_TABLE(?, '$[*]' COLUMNS (job BIGINT PATH '$[1]')) l

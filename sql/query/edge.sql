@@ -1,4 +1,4 @@
--- Statements about who waits for whom, about the jobs that waited for one that has ended
+-- Statements about jobs that wait for jobs, about the jobs that waited for one that has ended
 -- (depend_…), none of which waits for the lock of another session, and about signals to jobs.
 -- Sorted by name.
 

@@ -162,7 +162,7 @@ CREATE TABLE nightshift_child (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin
 
 -- name: create_met
--- Ended jobs whose dependents were not all told, because one of them was locked
+-- Ended jobs with dependents that were not all told, because one of them was locked
 -- or they go too deep: the next holder that looks tells them.
 CREATE TABLE nightshift_met (
   on_id BIGINT NOT NULL PRIMARY KEY,

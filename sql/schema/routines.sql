@@ -621,7 +621,7 @@ END
 -- name: ring
 -- Ends the sleep of two listeners of each kind (each set of queues), of any account: the oldest
 -- and the newest, because one of them may belong to a
--- process that was killed and whose connection the server has not missed yet.
+-- killed process that the server has not missed yet.
 -- When one is gone meanwhile (error 1094), so is its lock, and the next is rung.
 CREATE OR REPLACE PROCEDURE nightshift_ring()
   SQL SECURITY DEFINER MODIFIES SQL DATA

@@ -115,8 +115,8 @@ ns_status ns_claim_only(ns_db *db, const ns_bytes *names, size_t n, ns_err *err)
 
 /*
 ** From now on jobs that are done on this handle, and have no parent, leave
-** no row of history: neither results nor 'after' know of them, and a push whose
-** answer was lost is not recognised any more once its job is done.
+** no row of history: neither results nor 'after' know of them, and a push without its answer
+** is not recognised any more once its job is done.
 */
 void ns_forget_done(ns_db *db, bool yes);
 

@@ -1,8 +1,8 @@
 --- Writing into rows of an adopted table what they do not say yet of their jobs.
 --
 -- What is owed is read in the order of the rows, and added up for each: how often its job has
--- failed more, and how it has ended. A row is written only while it is that job's; one that
--- others have taken or changed is let go, and one that somebody has locked comes later.
+-- failed more, and how it has ended. A row is written only while it is that job's; one that another
+-- program has taken or changed is let go, and one that is locked comes later.
 
 local core = require "nightshift.core"
 local steps = require "nightshift.source.steps"
@@ -47,7 +47,7 @@ local function set_of(rows)
   return set
 end
 
---- Locks the rows that are still their jobs'. Gives which are, and which are others'.
+--- Locks the rows that are still their jobs'. Gives which are, and which another program has.
 local function hold(self, list)
   local held, lost, message, code
   held, message, code = steps.run(self, "hold", marks_of(list))
@@ -65,7 +65,7 @@ local function hold(self, list)
   return held, lost
 end
 
---- µs rounded up to what the column can say: the row is nobody's before.
+--- µs rounded up to what the column can say: the row is not claimed before.
 local function rounded(self, due)
   local unit = self.unit
   return due and (due + unit - 1) // unit * unit
@@ -96,8 +96,8 @@ local function forget(self, sums)
   return nil, "what was paid is still owed", "BUSY"
 end
 
---- Pays these, as far as nobody has locked their rows, and lets those go that others have; how many
--- rows were written.
+--- Pays these, as far as their rows are not locked, and lets those go that other programs have; how
+-- many rows were written.
 local function settle(self, list)
   if #list == 0 then return 0 end
   local held, lost, code = hold(self, list)

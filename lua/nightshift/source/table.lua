@@ -32,7 +32,7 @@ end
 
 local CHANGED = "the row was taken or changed"
 
---- Is the row still the job's? False: it is others'. One that somebody has locked is.
+--- Is the row still the job's? False: another program has it. One that is locked is.
 local function is_ours(self, claimed)
   local marks = steps.list { ("[%d,%d]"):format(claimed.row, claimed.id) }
   local rows, message, code = steps.run(self, "hold", marks)
@@ -43,8 +43,8 @@ local function is_ours(self, claimed)
   return #rows == 0
 end
 
---- The verdict, and what the row says of it, on the open transaction. `changed` in the result: the
--- row is others', and nothing was written.
+--- The verdict, and what the row says of it, on the open transaction. `changed` in the result:
+-- another program has the row, and nothing was written.
 local function settle(self, claimed, verdict)
   local ours, message, code = is_ours(self, claimed)
   if ours == nil then return nil, message, code end
@@ -63,7 +63,7 @@ local function backend_of(self)
   local backend = setmetatable({ own = own }, { __index = own })
 
   function backend.settle(claimed, verdict)
-    if not claimed.row then return own.settle(claimed, verdict) end -- pushed into the queue by somebody
+    if not claimed.row then return own.settle(claimed, verdict) end -- pushed into the queue by a program
     local results, message, code
     if own.in_transaction and own.takes_part() then
       results, message, code = settle(self, claimed, verdict)
@@ -123,8 +123,8 @@ end
 
 claims.add(methods, live, claim, "rows")
 
---- Writes what is owed, gives back what others have had for too long, and cancels jobs whose rows
--- were taken or changed; how many rows.
+--- Writes what is owed, gives back what other programs have had for too long, and cancels jobs
+-- with rows that were taken or changed; how many rows.
 ---@return integer|nil
 ---@return string? message
 ---@return string? code

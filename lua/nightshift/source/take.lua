@@ -1,7 +1,8 @@
---- Taking in rows of an adopted table: each becomes a job whose unique key names it, and says so.
+--- Taking in rows of an adopted table: each becomes a job with a unique key that names it, and says
+-- so.
 --
--- Both are one transaction. Rows are found without locks, locked past those of others, and asked
--- for once more whether they have a job or are owed something: a look may be older than that.
+-- Both are one transaction. Rows are found without locks, locked past those of other sessions, and
+-- asked for once more whether they have a job or are owed something: a look may be older than that.
 -- A row that the server refuses to change, or that is no job, is left alone for a while, and
 -- those behind it go on.
 
@@ -11,8 +12,8 @@ local steps = require "nightshift.source.steps"
 local take = {}
 
 local REFUSED = 60 -- seconds for which a refused row is left alone
-local PASSED = 0.2 -- ... and one that somebody has locked, or that has a job still
-local PAGE = 16    -- rows beyond twice what is wanted that a look finds: others may have those locked
+local PASSED = 0.2 -- ... and one that is locked, or that has a job still
+local PAGE = 16    -- rows beyond twice what is wanted that a look finds: other hosts may have those locked
 local WHOLE = 10   -- seconds between looks at all rows, also those below the floor
 local MANY = 1000000 -- attempts, where nothing counts them
 local TRIES = 3
@@ -124,7 +125,7 @@ local function set_attempts(self, jobs, failed)
   return steps.ask(self, "source_attempts", steps.list(pairs_of))
 end
 
---- None of these could be taken: the next look is for others.
+--- None of these could be taken: the next look is for other rows.
 local function pass_by(self, ids)
   for _, id in ipairs(ids) do self.refused[id] = core.clock() + PASSED end
   return 0

@@ -1,6 +1,6 @@
---- What an adopted table needs while its jobs are at work: those whose rows others have taken or
--- changed are cancelled, claims are renewed, rows that others have had for too long come back,
--- and jobs that were never begun are given back when nobody is to begin them.
+--- What an adopted table needs while its jobs are at work: those with rows that other programs have
+-- taken or changed are cancelled, claims are renewed, rows that other programs have had for too
+-- long come back, and jobs that were never begun are given back when no host is to begin them.
 
 local steps = require "nightshift.source.steps"
 
@@ -28,7 +28,7 @@ local function each_live(self, fn)
   return true
 end
 
---- Cancels jobs whose rows are not theirs any more; how many.
+--- Cancels jobs with rows that are not theirs any more; how many.
 ---@param self nightshift.source.Table
 ---@return integer|nil
 ---@return string? message
@@ -55,7 +55,7 @@ function tend.renew(self)
   if not self.texts.renew then return true end
   local ok, message, code = each_live(self, function(marks)
     local result, why, kind = steps.run(self, "renew", marks)
-    if not result and kind == "BUSY" then return true end -- somebody has one locked: the next time
+    if not result and kind == "BUSY" then return true end -- one is locked: the next time
     return result, why, kind
   end)
   return ok, message, code
@@ -73,7 +73,7 @@ local function reset(self, ids)
   return #rows
 end
 
---- Gives back what others have had for longer than the mapping says; how many rows.
+--- Gives back what other programs have had for longer than the mapping says; how many rows.
 ---@param self nightshift.source.Table
 function tend.overdue(self)
   if not self.texts.overdue then return 0 end

@@ -5,7 +5,7 @@
 ** Three of the strategies do so, in one transaction: how they come by their rows is
 ** what they differ in. An UPDATE with a LIMIT does not say which rows it has changed, so
 ** it is followed by a look for the token, as the classic does; the other claimants know. A claim
-** whose commit was cut off is looked for by its token, too, which no other claimant can have
+** with a commit that was cut off is looked for by its token, too, which no other claimant can have
 ** written.
 **
 ** Invariant: what is claimed here has its grip before its job, so whatever ends the call
@@ -219,7 +219,7 @@ static ns_status by_key(claim *c, ns_err *err) {
   return c->found && ns_adopt_by_grip(c->a) ? add_grips(c, err) : st;
 }
 
-/* Nobody waits: what the UPDATE has locked when it meets a row of somebody else, or one
+/* No statement waits: what the UPDATE has locked when it meets a row of another session, or one
 ** that is refused, is let go, and others are picked. */
 static ns_status by_update(claim *c, ns_err *err) {
   ns_stmt *s;

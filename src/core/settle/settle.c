@@ -2,7 +2,7 @@
 ** Settling: from verdicts to rows.
 **
 ** The batch is sorted by (id, run). Plain acks in long stretches go first (ns_settle_fast_acks).
-** Of the rest settle_lock locks every job whose (id, run) still stands and that
+** Of the rest settle_lock locks every job with an (id, run) that still stands and that
 ** no other transaction holds; each of those is decided in memory (ended
 ** or returned, with which budgets and when), and then everything is written
 ** array-bound in the order of the keys.

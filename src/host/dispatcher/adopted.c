@@ -8,7 +8,7 @@
 ** What is free is shared with the queues by halves, and tables take turns at it.
 **
 ** A row with a failure, or "again", that names a delay that its table has no column for would
-** come back at once, in front of all others. So its verdict waits here (dispatcher/retry.c),
+** come back at once, in front of all other rows. So its verdict waits here (dispatcher/retry.c),
 ** and the row stays claimed for as long.
 **
 ** Invariant: a table's jobs have its lease, a number below 0, wherever they go, and
