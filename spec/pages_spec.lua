@@ -1,6 +1,7 @@
 -- The README and the pages of doc/: what they name exists, their lines and paragraphs are short,
 -- the list of log events is complete, and what they show runs as it stands there: the tutorial in
 -- its order, the recipes beside stand-ins. doc/faults.md names a proof for each fault, and all exist.
+-- Pages, and the comments of all sources, name their subjects.
 
 local db = require "spec.support.db"
 local host = require "spec.support.host"
@@ -22,6 +23,67 @@ end
 -- Words that withhold their noun.
 local VEILS = { somebody = true, nobody = true, whoever = true, whose = true, whom = true, others = true,
   everybody = true }
+
+-- Adds "where: word" to a list for each such word of a text; how many words the text has.
+local function count_veils(text, list, where)
+  local words = 0
+  for word in text:gmatch "%f[%w]%a+" do
+    words = words + 1
+    if VEILS[word:lower()] then list[#list + 1] = where .. ": " .. word end
+  end
+  return words
+end
+
+local SOURCES = listed("find src sql lua library examples bench spec mk -name '*.[ch]' -o -name '*.lua' " ..
+  "-o -name '*.sql' -o -name '*.sh' -o -name '*.mk'")
+
+-- How a comment begins and ends by the kind of a file; strings are told from comments, where one
+-- can stand in the other.
+local C = { { "^/%*", "%*/" }, { "^//", "\n" } }
+local DASHES = { { "^%-%-%[%[", "%]%]" }, { "^%-%-", "\n" } }
+local KINDS = {
+  c = { next = "[\"'/]", comments = C, quotes = true }, h = { next = "[\"'/]", comments = C, quotes = true },
+  lua = { next = "[\"'%-%[]", comments = DASHES, quotes = true }, sql = { next = "['%-]", comments = DASHES },
+  sh = { next = "#", comments = { { "^#", "\n" } } }, mk = { next = "#", comments = { { "^#", "\n" } } },
+}
+
+-- The end of a string that begins at `at`, or `at`.
+local function end_of_string(text, at, kind)
+  local quote = text:sub(at, at)
+  if quote == "[" then
+    local _, _, level = text:find("^%[(=*)%[", at)
+    return level and select(2, text:find("]" .. level .. "]", at, true)) or at
+  elseif quote ~= '"' and quote ~= "'" then
+    return at
+  end
+  local from = at
+  repeat
+    local last = text:find(kind.quotes and "[\\\n" .. quote .. "]" or quote, from + 1)
+    if not last then return at end
+    local is_escape = text:byte(last) == 92
+    from = is_escape and last + 1 or last
+  until not is_escape
+  return from
+end
+
+--- All comments of a file, joined.
+local function comments_of(path, text)
+  local kind, list = KINDS[path:match "%.(%a+)$"], {}
+  local at = text:find(kind.next)
+  while at do
+    local last
+    for _, form in ipairs(kind.comments) do
+      local _, begins = text:find(form[1], at)
+      if begins then
+        last = select(2, text:find(form[2], begins + 1)) or #text
+        list[#list + 1] = text:sub(begins + 1, last)
+        break
+      end
+    end
+    at = text:find(kind.next, (last or end_of_string(text, at, kind)) + 1)
+  end
+  return table.concat(list, "\n")
+end
 
 local PAGES = listed "ls *.md doc/*.md doc/internals/*.md src/*/README.md examples/*/README.md"
 
@@ -144,13 +206,24 @@ describe("the pages", function()
   it("name their subjects: hardly any somebody, nobody, whoever, whose, others", function()
     local words, veiled = 0, {}
     each_page(function(page, text)
-      local prose = parts(own(text)):gsub("`[^`\n]*`", ""):lower()
-      for word in prose:gmatch "%f[%w]%a+" do
-        words = words + 1
-        if VEILS[word] and page ~= "doc/adopting.md" then veiled[#veiled + 1] = page .. ": " .. word end
-      end
+      local prose = parts(own(text)):gsub("`[^`\n]*`", "")
+      words = words + count_veils(prose, page ~= "doc/adopting.md" and veiled or {}, page)
     end)
     assert.is_true(#veiled <= words // 1000, table.concat(veiled, "\n"))
+  end)
+
+  it("and the comments of each layer name their subjects", function()
+    local words, veiled = {}, {}
+    for _, path in ipairs(SOURCES) do
+      local layer = path:match "^src/[^/]+" or path:match "^[^/]+"
+      veiled[layer] = veiled[layer] or {}
+      local comments = comments_of(path, read(path)):gsub("`[^`\n]*`", ""):gsub("'[^'%s]*'", "")
+      words[layer] = (words[layer] or 0) + count_veils(comments, veiled[layer], path)
+    end
+    assert.is_true(words["src/core"] > 20000 and words.spec > 10000 and words.sql > 5000) -- they are found
+    for layer, list in pairs(veiled) do
+      assert.is_true(#list <= math.max(1, words[layer] // 1000), table.concat(list, "\n"))
+    end
   end)
 
   it("have each code, option of a host and command in the reference", function()
