@@ -25,14 +25,14 @@ times.SPANS = set("timeout", "backoff", "waited")
 ---@return number?
 function times.seconds(us) return us and us / MICROSECONDS end
 
---- The same row with its times in seconds.
+--- The same row with its times in seconds; once.
 ---@generic T: table
 ---@param row T changed
 ---@return T
 function times.row(row)
   for key, value in pairs(row) do
     local is_time = times.INSTANTS[key] or times.SPANS[key]
-    if is_time and math.type(value) == "integer" then row[key] = value / MICROSECONDS end
+    if is_time and type(value) == "number" then row[key] = value / MICROSECONDS end
   end
   return row
 end

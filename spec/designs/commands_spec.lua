@@ -484,7 +484,7 @@ describe("a controller:", function()
           { row.table, row.id, row.pid, row.progress, row.status })
         assert.same({ row.id }, by_pid[row.worker])
         assert.equal(io.open "/proc/sys/kernel/hostname":read "l", row.host)
-        assert.is_true(row.started > 0 and row.started <= row.touched)
+        assert.is_true(row.started > "20" and row.started <= row.touched)
         assert.is_false(is_free(row.id))
         assert.is_truthy(text:find(("\njob_queue +%d +[^ ]+ +%d +20.* 25%%%%  a quarter of %d"):format(row.id,
           row.worker,
