@@ -17,7 +17,7 @@ rm -f "$logs"-*
 count=5
 set_1="$(echo spec/host/[a-np-qs-z]*_spec.lua) spec/faults spec/security spec/laws_spec.lua"
 set_2="spec/adopt spec/designs spec/source"
-set_3="spec/tree spec/cli spec/host/outage_spec.lua"
+set_3="spec/tree spec/cli spec/host/outage_spec.lua spec/examples_spec.lua"
 set_4="spec/lua spec/host/reload_spec.lua $(echo spec/core/[a-n]*_spec.lua)"
 set_5=$(find spec -name '*_spec.lua' | sort |
   grep -vE "^($(echo $set_1 $set_2 $set_3 $set_4 | tr ' ' '|'))(/|\$)")
