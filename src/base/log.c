@@ -83,7 +83,7 @@ static uint32_t rune(const char *p, size_t len) {
   return code;
 }
 
-/* What a terminal obeys, or shows nothing of: C1 controls, marks of direction,
+/* Characters that a terminal obeys or does not show: C1 controls, marks of direction,
 ** separators, characters without width. */
 static bool is_hidden(uint32_t c) {
   return (c >= 0x80 && c < 0xA0) || c == 0x61C || (c >= 0x200B && c <= 0x200F) ||

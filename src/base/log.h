@@ -74,7 +74,7 @@ size_t ns_log_format(char line[NS_LOG_LINE], bool json, int64_t wall_us, ns_leve
 #define NS_LOG_TIME 40
 void ns_log_time(char out[NS_LOG_TIME], int64_t wall_us);
 
-/* What comes before the first newline; absent stays absent. */
+/* The text before the first newline; absent stays absent. */
 ns_bytes ns_first_line(ns_bytes text);
 
 #endif

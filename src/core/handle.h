@@ -79,7 +79,7 @@ struct ns_db {
   ns_counters count;
 };
 
-/* Who held the claims that are being settled; 0: none. */
+/* The holder of the claims that are being settled; 0: none. */
 static inline int64_t ns_db_claimant(const ns_db *db) {
   return db->settle.blamed != 0 ? db->settle.blamed : db->holder;
 }

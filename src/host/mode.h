@@ -49,7 +49,7 @@ typedef struct nsh_host {
 /* Of the scripts that run; absent: no zygote is there to run any. */
 ns_bytes nsh_mode_version(const nsh_host *h);
 
-/* What the host can run has changed; both are malloc'd; no 'handlers': as before. */
+/* The host can run other handlers; both are malloc'd; no 'handlers': as before. */
 void nsh_mode_serve(nsh_host *h, char *handlers, char *names);
 
 /* Claims nothing more, and ends when handlers are done and all is written. */

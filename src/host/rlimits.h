@@ -12,7 +12,7 @@
 
 #define NSH_UNLIMITED INT64_MAX
 
-/* What there is still room for. */
+/* The room that is left. */
 typedef struct nsh_limits {
   int64_t files;       /* descriptors of one process */
   int64_t user_tasks;  /* processes and threads of the workers' user */

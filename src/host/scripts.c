@@ -34,7 +34,7 @@ void nsh_scripts_open(nsh_scripts *s, uv_loop_t *loop, nsh_family *family) {
   s->look.data = s;
 }
 
-/* What is being read when HUP comes may be old, and may never end. It has a
+/* Scripts that are being read when HUP comes may be old, and may never end. It has a
 ** second, so that many HUPs in a row do not keep each other from being obeyed. */
 static void on_look(uv_timer_t *timer) {
   nsh_scripts *s = timer->data;

@@ -230,7 +230,7 @@ typedef enum ns_kind {
   NS_LOST      /* its holder died, or its worker by another job's fault */
 } ns_kind;
 
-/* What is known of a claim on a row of an adopted table, for people. Instants are µs by
+/* The facts about a claim on a row of an adopted table, for people. Instants are µs by
 ** the server's clock. */
 typedef struct ns_row_claim {
   int64_t holder;   /* who has it; 0: none that is known */

@@ -14,7 +14,7 @@ typedef enum ns_strategy {
   NS_NAMED_LOCK    /* one claims at a time, under a named lock */
 } ns_strategy;
 
-/* What a column of the table is used for; all but the first two are optional. */
+/* The uses of a table's columns; all but the first two are optional. */
 typedef enum ns_part {
   NS_PART_ID,           /* whole number, the primary key */
   NS_PART_STATUS,
@@ -79,7 +79,7 @@ ns_status ns_adopt(ns_db *db, const ns_mapping *map, ns_adopted **out,
 /* The adopted table of a number; NULL when there is none. */
 ns_adopted *ns_adopted_at(ns_db *db, int64_t number);
 
-/* What claimed_by says of a claim: "ns:HOLDER:TOKEN" with both in base 36, in at most 20
+/* The text of a claim in claimed_by: "ns:HOLDER:TOKEN" with both in base 36, in at most 20
 ** characters for holders below 10^14; the token is the run. */
 #define NS_CLAIMANT 32
 ns_bytes ns_adopt_claimant(char out[NS_CLAIMANT], int64_t holder, int64_t token);
@@ -160,7 +160,7 @@ typedef struct ns_reset {
   char claimant[128]; /* cut; "": no holder is named */
 } ns_reset;
 
-/* Those that looks of a host have given back since the last call, '*n' of them; good until
+/* Rows that a host's looks have given back since the last call, '*n' of them; good until
 ** the next look or claim. */
 const ns_reset *ns_adopted_resets(ns_adopted *a, size_t *n);
 
@@ -171,7 +171,7 @@ typedef struct ns_refusal {
   char why[512];  /* the server's message */
 } ns_refusal;
 
-/* Those since the last call, '*n' of them; good until the next claim. And whether some are
+/* Refused rows since the last call, '*n' of them; good until the next claim. And whether some are
 ** left alone now. */
 const ns_refusal *ns_adopted_refusals(ns_adopted *a, size_t *n);
 bool ns_adopted_refuses(ns_adopted *a);
@@ -256,7 +256,7 @@ ns_status ns_adopted_drain(ns_adopted *a, ns_bytes queue, size_t limit, ns_drain
 /* The same without moving anything: what a drain would do at this moment. */
 ns_status ns_adopted_drainable(ns_adopted *a, ns_drained *d, ns_err *err);
 
-/* What the claim lacks to be fast: an SQL statement that adds an index, or nothing,
+/* The remedy for a slow claim: an SQL statement that adds an index, or nothing,
 ** when the server finds the rows by an index, in order. Errors: GONE. */
 ns_status ns_adopted_advice(ns_adopted *a, ns_buf *sql, ns_err *err);
 

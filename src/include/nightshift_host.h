@@ -88,7 +88,7 @@ typedef struct ns_weighted_queue {
                   ** they do not count in the shares */
 } ns_weighted_queue;
 
-/* What a cycle may claim. 'choose' (may be NULL) is called with all queues as they
+/* The claim that a cycle may make. 'choose' (may be NULL) is called with all queues as they
 ** are in its transaction, once per try, and sets queues and limit. */
 typedef struct ns_want {
   const ns_weighted_queue *queues;
@@ -161,7 +161,7 @@ typedef struct ns_upcoming {
 ns_status ns_look_ahead(ns_db *db, const ns_weighted_queue *queues, size_t nqueues, int64_t within,
                         ns_upcoming *out, ns_err *err);
 
-/* What the server said last of verdicts with 'trouble'; until the next such. */
+/* The server's last error about verdicts with 'trouble'; good until the next such. */
 const ns_err *ns_trouble(const ns_db *db);
 
 /*
@@ -175,7 +175,7 @@ ns_status ns_settle_for(ns_db *db, int64_t holder, ns_verdict *verdict, ns_err *
 /* Is it only the rest of a verdict that was written already? */
 bool ns_verdict_written(const ns_verdict *verdict);
 
-/* What a running job shows. */
+/* The signs that a running job shows. */
 typedef struct ns_sign {
   int64_t id, run;
   int64_t worker_pid; /* 0: none */
@@ -225,7 +225,7 @@ ns_status ns_register(ns_db *db, bool is_host, ns_err *err);
 ** in every cycle and reconnect: compare ns_holder_id. Errors: GONE. */
 ns_status ns_beat(ns_db *db, ns_err *err);
 
-/* What a host can run, for a question why a job does not, and of which scripts. */
+/* The handlers of a host, and their scripts, to answer why a job does not run. */
 typedef struct ns_serving {
   int64_t workers;   /* that take jobs, 0: it takes none now */
   ns_bytes queues;   /* ["name",…] or absent: all */
@@ -241,7 +241,7 @@ typedef struct ns_serving {
 /* Tells that. Nothing happens without a holder. Errors: GONE, BUSY. */
 ns_status ns_serves(ns_db *db, const ns_serving *s, ns_err *err);
 
-/* What the workers of a host do, for people. */
+/* The state of a host's workers, for people. */
 typedef struct ns_workers {
   int64_t up;      /* take jobs */
   int64_t busy;    /* run one */
@@ -260,7 +260,7 @@ typedef struct ns_token {
   bool paused;
 } ns_token;
 
-/* What has become of a claim of ours. */
+/* News of a claim of ours. */
 typedef struct ns_notice {
   ns_token token;
   char why[256]; /* words of who has cancelled it, cut; "": none */
@@ -338,7 +338,7 @@ ns_status ns_reprioritise(ns_db *db, int64_t id, int64_t priority, ns_err *err);
 ** that polls has its last look then. Errors: NOT_FOUND, STATE. */
 ns_status ns_deadline(ns_db *db, int64_t id, int64_t deadline, ns_err *err);
 
-/* What can be done to a job and all below it, live or not itself. */
+/* Verbs on a job and all below it, live or not itself. */
 typedef enum ns_verb {
   NS_TREE_CANCEL,   /* 'text': the reason; absent: none */
   NS_TREE_PAUSE,    /* nothing of it starts; what runs runs on, and is held when
@@ -412,7 +412,7 @@ ns_status ns_slot_release(ns_db *db, int64_t token, ns_err *err);
 /* Whether it is held, as far as this handle knows; asks no server. */
 bool ns_slot_holds(const ns_db *db, int64_t token);
 
-/* What is taken from now on belongs to this run of a job; job 0: to the holder
+/* Slots that are taken from now on belong to this run of a job; job 0: to the holder
 ** again. Slots of an earlier job are forgotten: its verdict frees them. */
 void ns_slot_owner(ns_db *db, int64_t job, int64_t run);
 
@@ -432,7 +432,7 @@ enum {
   NS_WOKE_GONE = 4   /* a holder may have died: ns_look */
 };
 
-/* What a listener waits for beside a ring. */
+/* The events that a listener waits for beside a ring. */
 typedef struct ns_awaited {
   const int64_t *queues; /* ids: a row is ready in one of them */
   size_t nqueues;

@@ -1,5 +1,5 @@
 /*
-** What every header of Nightshift speaks of: bytes, statuses and the error record.
+** The types that every header of Nightshift uses: bytes, statuses and the error record.
 **
 ** Invariant: nothing in here allocates, and nothing has to be freed but by the
 ** function that the owner's comment names.

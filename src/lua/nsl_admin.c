@@ -183,7 +183,7 @@ static int db_now(lua_State *L) {
 
 /* --------------------------------------------------- holders and listeners */
 
-/* What did come back is not to be missed. */
+/* Jobs that did come back are reported all the same. */
 static int look_failed(lua_State *L, const ns_rescued *all, ns_err *err) {
   char text[64];
   snprintf(text, sizeof text, "%lld jobs came back, others did not",

@@ -106,7 +106,7 @@ ns_status nsl_tomapping(lua_State *L, int idx, ns_mapping *map, ns_err *err);
 
 typedef enum nsl_mark { NSL_MARK_NONE, NSL_MARK_ARRAY, NSL_MARK_OBJECT } nsl_mark;
 
-/* What __jsontype in the metatable of the table at 't' says. [-0, +0, m] */
+/* The __jsontype in the metatable of the table at 't'. [-0, +0, m] */
 nsl_mark nsl_getmark(lua_State *L, int t);
 
 /* Makes the array metatable and lets null print as "null". [-0, +0, m] */

@@ -15,7 +15,7 @@
 
 /* ---------------------------------------------------------- open and close */
 
-/* What open reads; the port is narrowed afterwards. */
+/* The options that open reads; the port is narrowed afterwards. */
 typedef struct opening {
   ns_config cfg;
   int64_t port;

@@ -26,7 +26,7 @@ void nsl_openhooks(lua_State *L) {
   lua_rawsetp(L, LUA_REGISTRYINDEX, &error_key);
 }
 
-/* Those of one coroutine; false: one has raised an error, which is kept. */
+/* Runs the hooks of one coroutine; false: one has raised an error, which is kept. */
 static bool run(lua_State *L) {
   int n = lua_gethookcount(L);
   bool ok;

@@ -17,7 +17,7 @@
 
 /* --------------------------------------------------------- reading entries */
 
-/* What one push entry is read into; the priority is narrowed afterwards. */
+/* One push entry as read; the priority is narrowed afterwards. */
 typedef struct entry {
   ns_push push;
   int64_t priority;

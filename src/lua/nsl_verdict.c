@@ -14,7 +14,7 @@
 
 /* -------------------------------------------------------- reading verdicts */
 
-/* What a verdict table is read into. */
+/* A verdict table as read. */
 typedef struct ending {
   ns_verdict v;
   ns_bytes kind;

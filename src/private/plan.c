@@ -1,5 +1,5 @@
 /*
-** What a private server is started with: which programs, with which arguments,
+** How a private server is started: which programs, with which arguments,
 ** and whether their version fits the data that is there.
 */
 #include "private.h"
@@ -42,7 +42,7 @@ static ns_status find_program(const char *name, char *path, size_t size,
                  name);
 }
 
-/* What 'mariadbd --version' prints; "" when it fails. */
+/* The output of 'mariadbd --version'; "" when it fails. */
 static void ask_version(char *mariadbd, char *text, size_t size) {
   char *args[] = {mariadbd, "--no-defaults", "--version", NULL};
   char *env[] = {"LC_ALL=C", NULL};

@@ -74,7 +74,7 @@ bool ns_home_has(const ns_home *h, const char *name);
 /* Notes where the server's log ends; a log that is too long starts anew. */
 void ns_home_note_log(ns_home *h);
 
-/* What was logged since: the first errors, which are the causes of later
+/* The log since then: the first errors, which are the causes of later
 ** ones; without any the last lines. */
 void ns_home_read_log(const ns_home *h, char *out, size_t size);
 

@@ -251,7 +251,7 @@ static ns_status write_down(ns_locks *t, ns_bytes key, ns_err *err) {
                  "once on this host");
 }
 
-/* What a caller wants, and how far it is. */
+/* The wish of a caller, and its state so far. */
 typedef struct attempt {
   ns_bytes name;
   unsigned units; /* 0: a mutex */

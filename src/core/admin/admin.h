@@ -1,5 +1,5 @@
 /*
-** What the files of admin/ use of each other.
+** Shared declarations of the files of admin/.
 */
 #ifndef NS_ADMIN_ADMIN_H
 #define NS_ADMIN_ADMIN_H

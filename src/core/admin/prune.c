@@ -268,7 +268,7 @@ static ns_status find_root(ns_db *db, int64_t id, int64_t *root, ns_err *err) {
   return st;
 }
 
-/* Who lives anywhere in the tree may want the results of what is below it. */
+/* A live job anywhere in the tree may want the results of the jobs below it. */
 ns_status ns_prune_tree(ns_db *db, int64_t id, int64_t *deleted, ns_err *err) {
   ages none = {0, 0};
   members tree = {0};

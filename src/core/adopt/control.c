@@ -1,6 +1,6 @@
 /*
-** What people have decided about an adopted table, for all who claim from it, and when
-** a claim is worth while.
+** The decisions of people about an adopted table, for all its claimants, and when a claim is worth
+** while.
 **
 ** It is a row of nightshift_adopted, written by the first program that adopts the table. It is
 ** read four times a second while there is something to claim or to hold, so a pause is

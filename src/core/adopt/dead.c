@@ -216,7 +216,7 @@ static ns_status retry_list(ns_adopted *a, const ids *list, int64_t *n, ns_err *
   return st;
 }
 
-/* Those that are locked are found again, so a round may find nothing else. */
+/* Locked rows are found again, so a round may find nothing else. */
 ns_status ns_adopted_retry_all(ns_adopted *a, ns_bytes error, int64_t *n, ns_err *err) {
   ids list = {0};
   int64_t before;

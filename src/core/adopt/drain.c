@@ -92,7 +92,7 @@ static bool add_mover(ns_move *b, const ns_value *row, ns_buf *json) {
   return true;
 }
 
-/* One that does not move is counted. */
+/* A row that does not move is counted. */
 static ns_status take_row(ns_move *b, const ns_value *row, ns_buf *json, ns_drained *d,
                           ns_err *err) {
   ns_adopted *a = b->a;
@@ -155,7 +155,7 @@ static ns_status check(ns_adopted *a, ns_bytes queue, ns_err *err) {
   return NS_OK;
 }
 
-/* What the dead have left, in the table and on its way from there. */
+/* Rows that dead holders have left, in the table and on their way from there. */
 static ns_status begin(ns_adopted *a, ns_drained *d, ns_err *err) {
   int64_t freed;
   ns_status st = ns_adopted_look(a, true, &freed, err);

@@ -1,5 +1,5 @@
 /*
-** What people and drains ask of rows: how often one has failed and of what, when it
+** The conditions that people and drains ask of rows: how often one has failed and of what, when it
 ** ended, and what it is when it moves to another table.
 */
 #include <string.h>
@@ -110,7 +110,7 @@ static void put_moved_columns(ns_adopted *a, ns_filled *f) {
   put_moved(a, f, "t.");
 }
 
-/* What it is to a drain: an ns_row_kind. */
+/* The kind of a row to a drain: an ns_row_kind. */
 static void put_fate(ns_adopted *a, ns_filled *f) {
   ns_buf_adds(&f->text, "CASE WHEN ");
   ns_put_finished(a, f);

@@ -91,7 +91,7 @@ typedef struct page {
   size_t n;
 } page;
 
-/* One that was written anew meanwhile stays. */
+/* An error that was written anew meanwhile stays. */
 static ns_status drop_rows(ns_db *db, ns_tx *tx, ns_err *err) {
   page *p = tx->arg;
   ns_status st = NS_OK;
@@ -131,7 +131,7 @@ static ns_status drop_left(page *p, ns_err *err) {
   return st == NS_OK ? drop_page(p, err) : st;
 }
 
-/* Some that are too many. */
+/* Deletes some of the errors beyond the limit. */
 static ns_status drop_old(page *p, ns_err *err) {
   ns_db *db = p->a->db;
   ns_value table = ns_vtext(p->a->map.table);

@@ -48,7 +48,7 @@ typedef struct lost_rows {
   int64_t freed;
 } lost_rows;
 
-/* One with a longer text was not written by us, and is left to its writer. */
+/* A claimant with a longer text was not written by us, and is left to its writer. */
 static ns_status list_lost(lost_rows *l, ns_sql sql, ns_err *err) {
   const ns_value *row;
   ns_call none = {0};
@@ -88,7 +88,7 @@ static void add_reset(ns_adopted *a, const char *why, const lost_row *lost) {
   memcpy(r->claimant, lost->claimant, n < sizeof r->claimant ? n : sizeof r->claimant - 1);
 }
 
-/* Who a claimant of ours was; 0: it is none. */
+/* The holder in a claimant of ours; 0: it is none of ours. */
 static int64_t holder_of(const lost_row *r) {
   char text[16];
   char *end;
@@ -268,7 +268,8 @@ static ns_status look_at_locks(ns_adopted *a, int64_t *freed, ns_err *err) {
 
 /* ------------------------------------------------------------------- looks */
 
-/* What a drain has left half way. Who may not delete rows claims them all the same. */
+/* Rows that a drain has left half way. An account that may not delete rows claims them all the
+** same. */
 static ns_status look_at_drains(ns_adopted *a, ns_err *err) {
   ns_status st = ns_adopt_clean(a, &a->cleaned, err);
   if (st == NS_OK || st == NS_EGONE || st == NS_ENOMEM)

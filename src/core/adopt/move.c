@@ -182,7 +182,7 @@ static ns_status is_simple(const ns_move *b, bool *simple, ns_err *err) {
   return st;
 }
 
-/* What is not there as it was read is let go, before its mark promised anything. */
+/* A row that is not there as it was read is let go, before its mark promised anything. */
 static ns_status let_go(ns_move *b, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   ns_bytes ids = list_of(b, NS_AT_READ, &list);
@@ -354,7 +354,7 @@ static ns_status hold(ns_move *b, ns_err *err) {
   return st;
 }
 
-/* What a crash has left in the table: the same row is for another time; of one that
+/* Copies that a crash has left in the table: the same row is for another time; of one that
 ** differs the copy is kept, and not run. */
 static void decide(ns_move *b, fates *f) {
   for (size_t i = b->from; i < b->to; i++) {

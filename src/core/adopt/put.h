@@ -22,7 +22,7 @@ void ns_put_name(ns_filled *f, const char *name);
 void ns_put_value(ns_filled *f, ns_value v);
 void ns_put_slot(ns_filled *f, ns_slot_of slot);
 
-/* What the row is called: "t", or as a trigger calls it. */
+/* The alias of the row: "t", or as a trigger calls it. */
 const char *ns_put_alias(const ns_filled *f);
 
 /* Is a state of a column of dates one special date? Else it is any other date. */

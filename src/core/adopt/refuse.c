@@ -39,7 +39,7 @@ ns_status ns_adopt_refuse(ns_adopted *a, int64_t id, ns_status st, ns_err *err) 
   return NS_OK;
 }
 
-/* Those that have waited long enough are tried again. */
+/* Rows that have waited long enough are tried again. */
 static void drop_over(ns_refusals *l) {
   int64_t now = ns_mono_us();
   size_t over = 0;

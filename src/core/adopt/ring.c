@@ -70,7 +70,7 @@ static bool contains(ns_bytes text, const char *what, size_t n) {
   return false;
 }
 
-/* Those that are as they should be. */
+/* Counts the triggers that are as they should be. */
 static ns_status see_once(ns_adopted *a, size_t *good, ns_err *err) {
   const ns_value *row;
   ns_value prefix = ns_vtext(ns_str(NS_TRIGGER_PREFIX));

@@ -123,7 +123,7 @@ static bool last_attempt(const ns_adopted *a, ns_filled *f) {
   return true;
 }
 
-/* One attempt more, or less; at the end of what the column can say it stays. */
+/* One attempt more, or less; at the limit of the column the number stays. */
 static void count_attempt(const ns_adopted *a, ns_filled *f) {
   if (ns_adopt_has(a, NS_PART_ATTEMPTS))
     ns_put(a, f, ", %c = IF(COALESCE(%c, 0) < %i, COALESCE(%c, 0) + 1, %c)",

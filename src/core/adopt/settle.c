@@ -111,8 +111,8 @@ static bool is_blamed(const ns_err *err) {
   return ns_link_blames_value(err);
 }
 
-/* What has become of one that the server did not take: for a trouble of its own it comes
-** again, and spends nothing. */
+/* A verdict that the server did not take: for a trouble of the server's own it comes again,
+** and spends nothing. */
 static void put_off(ns_adopted *a, ns_verdict *v, ns_status st, const ns_err *err) {
   v->trouble = is_refused(st, err) && !is_blamed(err);
   v->status = v->trouble ? NS_EBUSY : st;
@@ -144,7 +144,7 @@ ns_status ns_adopt_end(ns_adopted *a, ns_seat *seat, ns_sql sql, ns_call *call,
   return st;
 }
 
-/* What people are told who ask why, when no error says it. */
+/* The error that people are shown; a verdict without one gets a text of ours. */
 static ns_bytes error_of(const ns_verdict *v) {
   if (v->error.n > 0)
     return v->error;
@@ -175,7 +175,7 @@ static int64_t attempt_of(const ns_adopted *a, const ns_grip *grip) {
   return grip != NULL && counts(a) ? grip->attempts + 1 : 0;
 }
 
-/* What a verdict says of the row's error. */
+/* Writes or deletes the row's error, as the verdict says. */
 static ns_status write_error(ns_adopted *a, ns_seat *seat, const ns_verdict *v,
                              const ns_grip *grip, ns_err *err) {
   ns_sql sql = statement_of(v->kind);

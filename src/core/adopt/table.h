@@ -48,7 +48,7 @@ typedef struct ns_fields {
   size_t n, cap;
 } ns_fields;
 
-/* What a row is to a drain; the numbers are those of {fate}. */
+/* The kind of a row to a drain; the numbers are those of {fate}. */
 typedef enum ns_row_kind {
   NS_MOVE_JOB,
   NS_MOVE_DONE,
@@ -59,7 +59,7 @@ typedef enum ns_row_kind {
 
 /* ------------------------------------------------------------- statements */
 
-/* What a parameter of a call is; NS_SLOT_VALUE: it was there from the start. */
+/* The kind of a parameter of a call; NS_SLOT_VALUE: it was there from the start. */
 typedef enum ns_slot_of {
   NS_SLOT_VALUE,
   NS_SLOT_ROW,
@@ -104,7 +104,7 @@ typedef struct ns_seat {
   int64_t id, run; /* its claimant; id 0: unclaimed */
 } ns_seat;
 
-/* What people have decided: see nightshift_adopted. Instants by the server's clock. */
+/* The decisions of people: see nightshift_adopted. Instants by the server's clock. */
 typedef struct ns_control {
   bool known;      /* it has been read */
   bool paused;
@@ -277,7 +277,7 @@ ns_status ns_adopt_lockable(ns_adopted *a, ns_err *err);
 bool ns_adopt_is_refused(ns_status st, const ns_err *err);
 ns_status ns_adopt_refuse(ns_adopted *a, int64_t id, ns_status st, ns_err *err);
 
-/* Those that are, as "[id,…]"; good until the next is refused. Errors: NOMEM. */
+/* The refused rows, as "[id,…]"; good until the next is refused. Errors: NOMEM. */
 ns_status ns_adopt_shunned(ns_adopted *a, ns_bytes *ids, ns_err *err);
 
 /* SQL, with the last of them that is not reported. */
@@ -336,7 +336,7 @@ ns_status ns_adopt_blame(ns_adopted *a, ns_seat *seat, const ns_blame *b, ns_err
 ns_status ns_adopt_absolve(ns_adopted *a, ns_seat *seat, int64_t id, ns_err *err);
 ns_status ns_adopt_absolve_list(ns_adopted *a, ns_bytes rows, ns_err *err);
 
-/* Some of what other programs have left behind goes. */
+/* Deletes some of the errors that other programs have left behind. */
 ns_status ns_adopt_tidy_errors(ns_adopted *a, ns_err *err);
 
 /* adopt/ring.c: adds the triggers that ring, where the mapping allows it; and sees,
@@ -357,7 +357,7 @@ ns_status ns_adopt_idle(ns_adopted *a, ns_err *err);
 ** rows. */
 ns_status ns_adopt_clean(ns_adopted *a, int64_t *moved, ns_err *err);
 
-/* What a forked child has inherited is none of its business. */
+/* A forked child leaves alone all that it has inherited. */
 void ns_adopt_own(ns_adopted *a);
 
 #endif

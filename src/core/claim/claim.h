@@ -251,7 +251,7 @@ ns_job *ns_claim_jobs_add(ns_jobs *jobs, size_t bytes, char **at);
 
 /* ---------------------------------------------------- admission locks */
 
-/* What a claimer remembers of contention; see claim/turns.c. */
+/* A claimer's memory of contention; see claim/turns.c. */
 typedef struct ns_claim_admission {
   int contended;       /* claims that still ask for a lock; 0: no contention was met */
   int64_t place;       /* what the other sessions are at: a queue, */
@@ -273,7 +273,7 @@ void ns_claim_admission_leave(ns_db *db, bool whole);
 
 /* ------------------------------------------------------------ the state */
 
-/* What a handle knows of its claims: db->claim. */
+/* A handle's state of its claims: db->claim. */
 typedef struct ns_claim_state {
   ns_lanes lanes;
   ns_claim_filter filter;

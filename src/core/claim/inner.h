@@ -1,5 +1,5 @@
 /*
-** What the files of claim/ use of each other.
+** Shared declarations of the files of claim/.
 */
 #ifndef NS_CLAIM_INNER_H
 #define NS_CLAIM_INNER_H
@@ -35,7 +35,7 @@ int64_t ns_claim_lanes_top(const ns_lanes *l, int64_t queue_id);
 /* The record of a queue; NULL: OOM. */
 ns_claim_queue *ns_claim_queue_of(ns_lanes *l, int64_t queue_id);
 
-/* What to look at: from <= key < to. */
+/* The range to look at: from <= key < to. */
 typedef struct ns_scan_range {
   int64_t from, to;
   bool dear; /* known to take long */
@@ -128,7 +128,7 @@ ns_status ns_claim_take_queue(ns_db *db, ns_claim_queue *q, size_t want, ns_clai
 /* Deletes by key rows that are locked. */
 ns_status ns_claim_delete_rows(ns_db *db, const ns_claim_row *rows, size_t n, ns_err *err);
 
-/* What reserved places leave of 'limit': places for all queues. A reserved place of a queue
+/* The places for all queues: 'limit' less the reserved places. A reserved place of a queue
 ** that has too few jobs stays empty. */
 size_t ns_claim_open_places(const ns_weighted_queue *queues, size_t nqueues, size_t limit);
 

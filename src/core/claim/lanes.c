@@ -1,5 +1,5 @@
 /*
-** What a claimer remembers of its lanes, and how far it looks below their floors. Pure
+** A claimer's memory of its lanes, and how far it looks below their floors. Pure
 ** memory: two sorted arrays, as a holder of many queues knows thousands of lanes.
 **
 ** Invariant: lanes are sorted by (queue, rank) and records of queues by queue, each once.

@@ -356,7 +356,7 @@ static void keep_last(ns_jobs *out, size_t first, size_t second) {
   }
 }
 
-/* What a snapshot may have been too old to show. */
+/* Reads again, without a snapshot, the jobs that an old snapshot may not show. */
 static ns_status read_again(ns_db *db, int64_t lease, const ns_token *t, size_t n, ns_jobs *out,
                             size_t first, ns_err *err) {
   ns_buf list = NS_BUF_INIT;

@@ -73,7 +73,7 @@ static bool is_same_filter(const ns_claim_filter *a, const ns_claim_filter *b) {
          (a->names.n == 0 || memcmp(a->names.p, b->names.p, a->names.n) == 0);
 }
 
-/* What the floors hide may be of the new names. */
+/* The floors may hide rows of the new names. */
 static void replace_filter(ns_db *db, const ns_claim_filter *o) {
   ns_claim_filter_free(&db->claim.filter);
   db->claim.filter = *o;

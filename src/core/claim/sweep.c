@@ -186,7 +186,7 @@ typedef struct lane_part {
   int64_t queue_id, rank, from, job, to;
 } lane_part;
 
-/* What was read of a part. */
+/* The rows that were read of a part. */
 typedef struct part_seen {
   bool any;
   bool full;         /* as many rows as are read at once: there may be more */

@@ -208,7 +208,7 @@ static int64_t wait_step_ms(const ns_db *db) {
   return (most > 0 && most < WAIT_STEP ? most : WAIT_STEP) / 1000;
 }
 
-/* What a step of waiting has shown. */
+/* The outcome of a step of waiting. */
 typedef struct lock_wait {
   bool in;      /* the lock is ours */
   int64_t who;  /* else the session that has it; 0: none by now */

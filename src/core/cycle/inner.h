@@ -1,5 +1,5 @@
 /*
-** What the files of cycle/ use of each other.
+** Shared declarations of the files of cycle/.
 */
 #ifndef NS_CYCLE_INNER_H
 #define NS_CYCLE_INNER_H

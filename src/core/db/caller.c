@@ -37,14 +37,14 @@ static bool begins_with(ns_bytes s, const char *text) {
   return s.n >= n && memcmp(s.p, text, n) == 0;
 }
 
-/* What stands behind the first occurrence of 'end', or nothing. */
+/* The text behind the first occurrence of 'end', or nothing. */
 static ns_bytes text_behind(ns_bytes s, const char *end) {
   while (s.n > 0 && !begins_with(s, end))
     s = skip_bytes(s, 1);
   return skip_bytes(s, strlen(end));
 }
 
-/* What a comment with a version number in it says is run. */
+/* The server runs the text of a comment with a version number. */
 static ns_bytes open_comment(ns_bytes s) {
   s = skip_bytes(s, begins_with(s, "/*M!") ? 4 : 3);
   while (s.n > 0 && *s.p >= '0' && *s.p <= '9')
@@ -340,7 +340,7 @@ static ns_status blame_caller(ns_status st, ns_err *err) {
   return st == NS_ESCHEMA && !ours ? (err->status = NS_ESQL) : st;
 }
 
-/* One that may end the caller's transaction, by itself or in a procedure: then a
+/* Runs a statement that may end the caller's transaction, by itself or in a procedure: then a
 ** savepoint from before it is gone. */
 static ns_status execute_watched(ns_db *db, ns_bytes sql, const ns_value *params, size_t nparams,
                                  ns_err *err) {
@@ -358,7 +358,7 @@ static ns_status execute_watched(ns_db *db, ns_bytes sql, const ns_value *params
                  "is decided, and nothing can follow it");
 }
 
-/* What people and handlers are told; those have no effects. */
+/* Reports for people and handlers; they have no effects. */
 static bool is_report(ns_bytes name) {
   return (name.n > 8 && memcmp(name.p, "@report_", 8) == 0) ||
          (name.n == 13 && memcmp(name.p, "@edge_results", 13) == 0) ||
@@ -417,7 +417,7 @@ ns_status ns_fetch(ns_db *db, const ns_value **row, ns_err *err) {
 
 /* -------------------------------------------------------------- setting back */
 
-/* What takes locks unseen keeps them no longer, and LAST_INSERT_ID() tells of no other
+/* A session that took locks unseen keeps them no longer, and LAST_INSERT_ID() tells of no other
 ** job's row. A holder's own lock stays. */
 static bool forget_unseen(ns_db *db) {
   return ns_db_text(db,

@@ -27,7 +27,7 @@ extern const ns_schema_statement ns_schema_statements[];
 
 /* ------------------------------------------------------ hooks: session.c */
 
-/* What the parts of a handle do when its connection comes and goes. The connection, below
+/* The hooks of the parts of a handle, for when its connection comes and goes. The connection, below
 ** them all, calls them through the list 'hooks' of the handle, and names none of them. Each
 ** may be NULL. None but 'connected' and 'committed' runs statements on the handle. */
 typedef struct ns_hooks {
@@ -68,7 +68,7 @@ typedef struct ns_session {
   int64_t life;   /* of the server that gave the id */
 } ns_session;
 
-/* What the caller's own SQL may have left on the session; see db/caller.c. */
+/* The state that the caller's own SQL may have left on the session; see db/caller.c. */
 typedef struct ns_left_behind {
   int64_t place; /* default database and role, a number; 0: not known */
   bool used;     /* there was such SQL, */

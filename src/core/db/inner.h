@@ -1,5 +1,5 @@
 /*
-** What the files of db/ use of each other.
+** Shared declarations of the files of db/.
 */
 #ifndef NS_DB_INNER_H
 #define NS_DB_INNER_H

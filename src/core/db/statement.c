@@ -64,7 +64,7 @@ static bool is_brief(const ns_db *db, ns_sql sql) {
   return false;
 }
 
-/* What it is called where people are told that it takes long; NULL: to wait is its
+/* The name of a statement in reports that it takes long; NULL: to wait is its
 ** purpose. */
 static const char *reported_name(ns_sql sql) {
   return sql == NS_SQL_CLAIM_ADMISSION_ENTER || sql == NS_SQL_HOLDER_LOCK ? NULL

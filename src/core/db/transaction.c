@@ -314,7 +314,7 @@ static void roll_back_pipeline(ns_db *db) {
     ns_link_give_up(db->link);
 }
 
-/* What fails after the COMMIT leaves it as it is. */
+/* A failure after the COMMIT leaves it as it is. */
 static ns_status commit_pipeline(ns_db *db, bool ring, bool *cut, ns_err *err) {
   enum { IS_COMMIT, IS_END, IS_RING };
   size_t failed = IS_RING;

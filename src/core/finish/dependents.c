@@ -82,7 +82,7 @@ static bool has_ended(const work *w, int64_t id) {
   return bsearch(&key, w->ended, w->nended, sizeof key, ns_finish_by_id) != NULL;
 }
 
-/* What a statement has found, without what other jobs have. '*rows': of both. */
+/* The edges that a statement has found, without those of other jobs. '*rows': of both. */
 static ns_status collect_edges(ns_db *db, ns_sql sql, work *w, size_t *rows,
                                ns_err *err) {
   const ns_value *row;
@@ -240,7 +240,7 @@ static bool is_held(const work *w, size_t i) {
   return !x->locked && !x->gone;
 }
 
-/* What becomes of the edges of one target. */
+/* The fates of the edges of one target. */
 enum { NONE, GO, STAY };
 
 static size_t ended_index(const work *w, int64_t on) {

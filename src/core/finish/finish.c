@@ -154,7 +154,7 @@ static ns_status free_keys(ns_db *db, const ns_end *ends, size_t n, ns_err *err)
   return k > 0 ? free_key(db, last, err) : NS_OK;
 }
 
-/* What the rows of these jobs in adopted tables are to say. */
+/* Notes the changes that the rows of these jobs in adopted tables are to get. */
 static ns_status owe_rows(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
   ns_debts owed = {0};
   for (size_t i = 0; i < n; i++)
@@ -275,7 +275,7 @@ const ns_hooks ns_finish_hooks = {.closing = closing};
 
 /* --------------------------------------------------------- writing it down */
 
-/* Those that have failed, or those that have not. */
+/* Writes into the history the jobs that have failed, or those that have not. */
 static ns_status write_down(ns_db *db, const ns_end *ends, size_t n, const bool *picked,
                             bool failures, ns_err *err) {
   ns_value failure = ns_vint(failures);

@@ -110,9 +110,8 @@ ns_status ns_finish_pending_notify(ns_db *db, ns_err *err);
 ** BUSY, NOMEM. */
 ns_status ns_finish_pending_look(ns_db *db, ns_err *err);
 
-/* What a handle's own verb has left: tries for an eighth of a second, then it is left to other
-** holders.
-** Best effort. */
+/* Finishes the rest of a handle's own verb: tries for an eighth of a second, then it is left to
+** other holders. Best effort. */
 void ns_finish_pending_retry(ns_db *db);
 
 /* Looks at the next edges for targets that are no jobs, as a person's DELETE
@@ -126,7 +125,7 @@ typedef struct ns_ended {
   bool on;
 } ns_ended;
 
-/* What a handle knows of jobs that have ended: db->finish. */
+/* A handle's state of jobs that have ended: db->finish. */
 typedef struct ns_finish_state {
   ns_ended late;
   bool pending_due;     /* nightshift_met has something for us */

@@ -301,7 +301,7 @@ static ns_status read_stretch(ns_db *db, ns_audit *c, size_t *n, ns_err *err) {
 
 /* --------------------------------------------------------------- judging */
 
-/* What is wrong with a job, as far as it was met; false: nothing. */
+/* Finds the damage of a job, as far as it was met; false: none. */
 static bool judge_jobs(const place_seen *s, ns_stray *x) {
   *x = (ns_stray){.id = s->id, .run = s->run, .unmet = s->unmet};
   if (s->wrong || s->unmet > s->edges + s->paused)
@@ -489,7 +489,7 @@ static bool was_unknown(const ns_db *db, const ns_token *t) {
   return false;
 }
 
-/* Those that were unknown the last time, too. Their leases are empty then, and stay for
+/* Gives back claims that were unknown the last time, too. Their leases are empty then, and stay for
 ** the rescue of this holder. */
 static ns_status give_back_unknown(ns_db *db, ns_token *list, size_t n, ns_rescued *sum,
                                    ns_err *err) {

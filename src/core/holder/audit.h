@@ -6,7 +6,7 @@
 
 #include "handle.h"
 
-/* What is wrong with a job, or with a row. */
+/* The damage of a job, or of a row. */
 typedef enum ns_wrong {
   NS_UNPLACED,          /* a job neither ready nor scheduled, waiting or claimed */
   NS_WAITS_TOO_LONG,    /* one that waits for more than there is, or was told already */

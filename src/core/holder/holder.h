@@ -34,7 +34,7 @@ ns_status ns_holder_committed(ns_db *db, const ns_doubtful *c, bool *yes, ns_err
 
 /* ------------------------------------------------------ others: rescue.c */
 
-/* What earlier looks have seen of a holder; instants are monotonic µs. */
+/* The findings of earlier looks at a holder; instants are monotonic µs. */
 typedef struct ns_suspect {
   int64_t id, beat;
   int64_t beat_since; /* this beat has stood since then */

@@ -94,7 +94,7 @@ static ns_status put_back(ns_db *db, const job *j, bool now, ns_err *err) {
                     1, err);
 }
 
-/* Who runs, or is about to, runs on. */
+/* A job that runs, or is about to, runs on. */
 static ns_status audit_job(ns_db *db, work *w, const job *j, ns_err *err) {
   int64_t needs = j->edges + (j->paused && !j->lost_pause);
   bool fewer = needs < j->unmet;

@@ -43,7 +43,7 @@ static void no_later(int64_t *t, int64_t than) {
     *t = than > 0 ? than : 0;
 }
 
-/* What a look has come to so far. */
+/* The findings of a look so far. */
 typedef struct look {
   ns_rescued sum;
   int64_t again_in; /* µs */
@@ -246,7 +246,7 @@ static ns_status rescue_holder(ns_db *db, const ns_peer *p, look *k, ns_err *err
 
 /* -------------------------------------------------------------- suspicion */
 
-/* What is known now, with what was known before. False: out of memory. */
+/* Adds the new finding to those before. False: out of memory. */
 static bool remember_holder(ns_suspects *s, const ns_peers *peers, int64_t now) {
   ns_suspects next = {0};
   if (!ns_grow(&next.items, &next.cap, peers->n + 1, sizeof *next.items))

@@ -220,7 +220,7 @@ static int64_t pause_before_look(const ns_db *db, int64_t waited) {
 
 /* -------------------------------------------------------------------- taking */
 
-/* What a look at the slots of a name has found. */
+/* The findings of a look at the slots of a name. */
 typedef struct view {
   bool gone;      /* our own owner is */
   bool queued;    /* another is next in line */
@@ -339,7 +339,7 @@ static ns_status take_slot(ns_db *db, const ns_held *want, int64_t old_token, ns
   return st == NS_OK ? ns_fail(err, NS_EDUPLICATE, "our holder has changed") : st;
 }
 
-/* Who is going to own the slot. */
+/* Sets the owner that the slot is going to have. */
 static ns_status set_owner(ns_db *db, ns_held *want, ns_err *err) {
   ns_status st = NS_OK;
   want->job = db->slots.job;

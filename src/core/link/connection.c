@@ -119,7 +119,7 @@ static const char *tls_mode(const MYSQL *my, const ns_config *cfg) {
   return is_loopback(host_of(my, cfg)) && !asked ? "off" : "verify";
 }
 
-/* What the URL does not say stays as a file has it. */
+/* A path that the URL does not give stays as a file has it. */
 static void set_path(MYSQL *my, enum mysql_option option, const char *path) {
   if (path != NULL)
     mysql_optionsv(my, option, path);

@@ -83,7 +83,7 @@ typedef struct ns_stmt ns_stmt; /* a prepared statement of one link */
 ns_status ns_link_prepare(ns_link *l, ns_stmt **out, const char *name, const char *sql, size_t n,
                           ns_err *err);
 
-/* One that takes no place: it is sent as text, with its parameters spelled out. Those are
+/* A statement that takes no place: it is sent as text, with its parameters spelled out. Those are
 ** integers, and so are all that its rows hold. */
 ns_status ns_link_brief(ns_link *l, ns_stmt **out, const char *name, const char *sql, size_t n,
                         ns_err *err);

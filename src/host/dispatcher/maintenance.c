@@ -260,7 +260,7 @@ static void check_claims(nsh_dispatch *d) {
   d->more = d->more || sum.jobs > 0;
 }
 
-/* What the workers do is for people, so not at once: it changes all the time. */
+/* The state of the workers is for people, so not written at once: it changes all the time. */
 static void write_workers(nsh_dispatch *d, const nsh_turn *t, int64_t now) {
   ns_err err;
   if (now < d->workers_at || memcmp(&d->workers, &t->workers, sizeof d->workers) == 0)

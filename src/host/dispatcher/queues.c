@@ -141,7 +141,7 @@ static void take_verdicts(nsh_source *source, nsh_turn *t, int64_t now) {
   }
 }
 
-/* That claim is still to be made; verdicts may have been written before it. */
+/* The claim is still to be made; verdicts may have been written before it. */
 static void put_back(queues *q, const nsh_turn *t) {
   nsh_dispatch *d = q->source.d;
   size_t settled = nsh_retry_failed(&q->unsettled, ns_trouble(d->db), ns_mono_us());
@@ -159,7 +159,7 @@ static bool wants_places(const nsh_source *source, const nsh_turn *t) {
   return q->active && t->limit > 0 && q->served.n > 0;
 }
 
-/* What was to be claimed waits for the next turn. */
+/* The claim waits for the next turn. */
 static void claim_later(nsh_source *source) {
   queues *q = (queues *)source;
   nsh_exchange *m = source->d->exchange;
@@ -345,7 +345,7 @@ static void choose_anew(ns_want *want, const ns_queue_row *rows, size_t n) {
   want->nqueues = q->served.n;
 }
 
-/* What this turn claims: from the queues as they were at most a second ago, or
+/* Chooses the claim of this turn: from the queues as they were at most a second ago, or
 ** are when we are woken. */
 static ns_want choose_claim(queues *q, nsh_turn *t) {
   bool stale = q->woken || ns_mono_us() - q->served.made_at > SERVED_OLD;

@@ -59,7 +59,7 @@ void nsh_served_reserves_json(ns_buf *list, const nsh_config *cfg);
 
 /* -------------------------------------------------------------------- a turn */
 
-/* What one turn has to do, taken out of the exchange. */
+/* The work of one turn, taken out of the exchange. */
 typedef struct nsh_turn {
   nsh_room room; /* places for jobs, less those that a source has taken */
   size_t limit;  /* jobs that may still be claimed: room.all */

@@ -325,7 +325,7 @@ bool nsh_exchange_quiescent(const nsh_exchange *m) {
 
 /* --------------------------------------------------------- the dispatcher */
 
-/* What waits for a pool's own workers, and does not fit, waits for pool 0. */
+/* Jobs that wait for a pool's own workers, and do not fit, wait for pool 0. */
 nsh_room nsh_exchange_room(const nsh_exchange *m) {
   nsh_room room = {0};
   int64_t open = m->places[0];

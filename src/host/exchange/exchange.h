@@ -215,7 +215,7 @@ void nsh_exchange_want_ids(nsh_exchange *m, size_t n, bool waits);
 ** off here. */
 void nsh_exchange_publish(nsh_exchange *m, const int64_t *places);
 
-/* What the host can run has changed: 'handlers' and 'names' (malloc'd, change hands; no
+/* The host can run other handlers: 'handlers' and 'names' (malloc'd, change hands; no
 ** 'handlers': both as before), 'taking' workers. */
 void nsh_exchange_serves(nsh_exchange *m, char *handlers, char *names, size_t taking);
 
@@ -326,7 +326,7 @@ typedef struct nsh_deferred {
 /* A copy of 'v' waits. */
 void nsh_deferred_hold(nsh_deferred *p, const ns_verdict *v, nsh_term term);
 
-/* Those that are due, or all, go to 'out'. */
+/* Moves the verdicts that are due, or all, to 'out'. */
 void nsh_deferred_take(nsh_deferred *p, nsh_batch *out, int64_t now, bool all);
 
 /* When the first is over that is not kept; NEVER: there is none. */

@@ -113,7 +113,7 @@ typedef struct nsh_order {
 bool nsh_put_order(ns_buf *b, const nsh_order *o);
 bool nsh_get_order(nsh_frame *f, nsh_order *o);
 
-/* What a worker says about a finished job. */
+/* A worker's report about a finished job. */
 typedef struct nsh_report {
   uint32_t seq;
   ns_kind kind;

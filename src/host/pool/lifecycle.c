@@ -113,7 +113,7 @@ static void end_running(nsh_process *w, int64_t since, int status) {
   nsh_messages_end(w, &v, ns_mono_us() - since);
 }
 
-/* What becomes of the tasks of a worker that is gone. */
+/* Ends the tasks of a worker that is gone. */
 static void end_tasks(nsh_process *w, int status) {
   int64_t since;
   nsh_pool_lock(w->pools);

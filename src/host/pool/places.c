@@ -157,7 +157,7 @@ static size_t count_old(const nsh_pools *t) {
   return n;
 }
 
-/* What the counts of a pool have to be, from its workers. */
+/* Counts a pool anew from its workers. */
 static nsh_pool count_anew(const nsh_pools *t, size_t pool) {
   nsh_pool sum = {.tasks = 0};
   for (size_t i = 0; i < t->nworkers; i++) {

@@ -245,7 +245,7 @@ static bool waits_with(nsh_process *w, int64_t lease) {
   return false;
 }
 
-/* What has not been started of a lease goes back; its neighbours of a worker lose
+/* Jobs of a lease that have not been started go back; its neighbours of a worker lose
 ** nothing by going with it. The exchange is locked. */
 static void withdraw_lease(nsh_pools *t, int64_t lease) {
   withdrawal of = {t->exchange, lease};

@@ -23,7 +23,7 @@ typedef struct nsh_id_request {
   size_t n;
 } nsh_id_request;
 
-/* What has happened since the start. */
+/* Counts of events since the start. */
 typedef struct nsh_tally {
   int64_t done, failed, again, crashed, timeouts, forks;
 } nsh_tally;
@@ -42,7 +42,7 @@ typedef struct nsh_pool {
   nsh_pace pace;
 } nsh_pool;
 
-/* What workers tell, in the loop. It is read once per turn of the loop, just before the loop
+/* The messages of workers, in the loop. It is read once per turn of the loop, just before the loop
 ** sleeps, so that what gathered meanwhile is one batch. */
 typedef struct nsh_inbox {
   int wakeup; /* readable when a worker has woken the host; the caller's */
@@ -117,7 +117,7 @@ void nsh_pool_recount(nsh_pools *t);
 /* New workers come from 'z'; older ones leave after their running job. */
 void nsh_lifecycle_generation(nsh_pools *t, nsh_zygote *z);
 
-/* What zygotes report of worker 'index': its fork, 'pid' 0: failed with errno 'why'; its end,
+/* Reports of zygotes about worker 'index': its fork, 'pid' 0: failed with errno 'why'; its end,
 ** 'status' as of wait. */
 void nsh_lifecycle_forked(nsh_pools *t, uint32_t index, pid_t pid, int why);
 void nsh_lifecycle_exited(nsh_pools *t, uint32_t index, int status);
@@ -141,7 +141,7 @@ void nsh_watchdog_tick(nsh_pools *t, int64_t now);
 /* µs until the next tick or fork is due; -1: nothing to look after. */
 int64_t nsh_watchdog_next(const nsh_pools *t, int64_t now);
 
-/* What the host is doing, to the log: a line about all, a line per pool of reserved workers, a
+/* Writes the work of the host to the log: a line about all, a line per pool of reserved workers, a
 ** line per busy worker. */
 void nsh_watchdog_dump(nsh_pools *t);
 

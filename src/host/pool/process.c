@@ -119,7 +119,7 @@ void nsh_process_kill(nsh_process *w, int sig) {
   nsh_zygote_kill(w->zygote, w->index, sig);
 }
 
-/* What it has written to us makes no sense: its memory cannot be trusted any more. */
+/* The worker's frames make no sense: its memory cannot be trusted any more. */
 static void distrust(nsh_process *w) {
   ns_log(NS_LOG_ERROR, "worker.protocol_error", NS_FIELDS(ns_fi("pid", w->pid)));
   nsh_pool_enter(w, NSH_RETIRING);

@@ -60,7 +60,7 @@ typedef enum nsh_stage {
   NSH_LEAVING  /* told to go, or did not load */
 } nsh_stage;
 
-/* What a zygote has loaded. */
+/* The handlers and scripts that a zygote has loaded. */
 typedef struct nsh_loaded {
   int64_t count;  /* of its handlers */
   ns_bytes names; /* theirs, a line each; the last of 'count' may be left out */

@@ -159,7 +159,7 @@ static void fill_heap(void) {
 
 #define TEXT_MAX 32768  /* bytes of a report to the host */
 
-/* What all of them know. */
+/* The state that all workers of a zygote share. */
 typedef struct family {
   const nsh_config *cfg;
   nsh_slots *slots;
@@ -295,7 +295,7 @@ static void report_sockets(const nsh_sockets *before, int ctl) {
   ns_buf_free(&text);
 }
 
-/* What a worker started goes with it, unless it left its process group. */
+/* Processes that a worker started go with it, unless it left its process group. */
 static void clear_worker(pid_t dead, const pid_t *others, size_t n) {
   (void)others;
   (void)n;

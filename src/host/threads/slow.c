@@ -370,7 +370,7 @@ static int64_t look_around(nsh_slow *s, bool *busy) {
   return next;
 }
 
-/* What had no line of its own gets one when it has been quiet for a while. */
+/* Waits without a line of their own get one together when it has been quiet for a while. */
 static bool tell_rest(nsh_slow *s) {
   bool left;
   pthread_mutex_lock(&s->lock);

@@ -29,7 +29,7 @@ void nsh_channel_open(nsh_channel *w, nsh_slots *slots, uint32_t index, int wake
 
 /* ----------------------------------------------------------------- output */
 
-/* What is in the ring is not lost when there is no wake-up pipe any more: the host finds
+/* A frame in the ring is not lost when there is no wake-up pipe any more: the host finds
 ** it when it hears that we have ended. */
 static void tell_host(nsh_channel *w) {
   w->waiting = 0;

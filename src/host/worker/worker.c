@@ -360,7 +360,7 @@ static ns_bytes reset_connection(lua_State *L, bool has_verdict) {
   return NS_NONE;
 }
 
-/* What the job has changed in its process is set back; what was its own ends. */
+/* Undoes the changes of the job to its process; processes of its own end. */
 static void restore_process(lua_State *L) {
   w.running = false;
   if (!lua_gc(L, LUA_GCISRUNNING))

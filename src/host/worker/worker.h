@@ -18,7 +18,7 @@
 
 /* ------------------------------------------------------------------- workers */
 
-/* What a worker inherits from its zygote. */
+/* The inheritance of a worker from its zygote. */
 typedef struct nsh_worker_setup {
   lua_State *L;
   const nsh_config *cfg;
