@@ -1,5 +1,5 @@
 /*
-** What an ns_db is inside, and how the core's files run statements on it.
+** The inside of an ns_db, and how the core's files run statements on it.
 **
 ** Invariant: between verbs a handle is outside any transaction of its own;
 ** 'link' is NULL or usable until proven dead, and every verb starts with

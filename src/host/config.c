@@ -13,7 +13,7 @@
 
 #define WHAT "work: "
 
-/* What the plain options are read into, before they are checked. */
+/* The plain options as read, before they are checked. */
 typedef struct asked {
   int64_t workers, drain_within, drain_timeout, memory, recycle, recycle_memory,
           max_children;

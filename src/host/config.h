@@ -1,5 +1,5 @@
 /*
-** What `nightshift work` was asked to do.
+** The configuration of `nightshift work`.
 **
 ** Invariant: every string is borrowed from the Lua table it was read from,
 ** which stays on the caller's stack for as long as the host runs (and, by

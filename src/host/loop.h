@@ -21,7 +21,7 @@ typedef struct nsh_loop {
   uv_async_t async;
   uv_timer_t timer;
   uv_signal_t signals[NSH_SIGNALS];
-  /* What happens; 'arg' is the owner's. */
+  /* The events; 'arg' is the owner's. */
   void *arg;
   void (*on_timer)(void *arg);
   void (*on_wake)(void *arg);

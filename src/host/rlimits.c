@@ -85,7 +85,7 @@ static int64_t tasks_now(const char *root) {
 
 /* ---------------------------------------------------------- control groups */
 
-/* What a controller's file lets a group and those above it have, at least. */
+/* The least that a controller's file lets a group and those above it have. */
 static int64_t group_left(const char *folder, char *path, const char *most,
                           const char *used) {
   int64_t least = NSH_UNLIMITED;

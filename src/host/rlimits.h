@@ -1,5 +1,5 @@
 /*
-** What the machine lets a host have: processes, files, memory. Asked before
+** The resources that the machine lets a host have: processes, files, memory. Asked before
 ** anything is started, so that a limit is named in one message and not met by
 ** the ten-thousandth worker.
 **

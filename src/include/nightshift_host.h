@@ -1,5 +1,5 @@
 /*
-** What the host and the Lua module call beside nightshift.h: cycles, listeners, holders and
+** The calls of the host and the Lua module beside nightshift.h: cycles, listeners, holders and
 ** their rescue, trees, locks, all verbs from outside. Nothing of this is installed.
 **
 ** The rules of nightshift.h hold: one thread per handle, microseconds, borrowed bytes.
@@ -508,7 +508,7 @@ ns_status ns_server_now(ns_db *db, int64_t *now, ns_err *err);
 
 /* ------------------------------------------------------- private server */
 
-/* What ns_open does from now on, in this process, when nothing names a server: 'start' (as
+/* How ns_open finds a server from now on, in this process, when nothing names one: 'start' (as
 ** ns_private_start of src/private) creates or joins a private one under 'dir', NULL: the
 ** working directory, and gives its malloc'd URL. At first such an open is INVALID. */
 void ns_use_private(ns_status (*start)(const char *dir, char **url, ns_err *err));

@@ -1,5 +1,5 @@
 /*
-** What the binding offers to the rest of the program: the module itself, JSON
+** The interface of the binding to the rest of the program: the module itself, JSON
 ** to and from Lua values, and job tables. The host's workers use exactly this.
 **
 ** Invariant: memory that is not Lua's lives in a box (nsl_box), never in a C

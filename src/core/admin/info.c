@@ -1,5 +1,5 @@
 /*
-** What a job looks like, live or in the history.
+** The facts about a job, live or in the history.
 **
 ** Invariant: nothing here is locked; a job that moves into the history meanwhile is found in
 ** one of the two. No assert: it is a matter of two statements.

@@ -1,5 +1,5 @@
 /*
-** What is to be seen of adopted tables: how many rows are in which state, and what
+** The visible state of adopted tables: how many rows are in which state, and what
 ** running jobs show. Of those nightshift_grip has a row, with their claim or from their
 ** first sign of life on.
 **

@@ -1,7 +1,7 @@
 /*
-** What a claim over the known lanes from their floors on does not see: lanes that are not
-** known, rows that were committed late, and, for a claimer of some names, where among rows
-** of other names its own rows are.
+** The sweep finds rows that a claim over the known lanes from their floors on does not see: lanes
+** that are not known, rows that were committed late, and, for a claimer of some names, where among
+** rows of other names its own rows are.
 **
 ** Lanes are found by key, from the bottom up: the last row before a lane is the end of the
 ** one above it, its sentinel or an unclaimed row, so no deleted rows are read. A known lane

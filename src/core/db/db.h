@@ -1,5 +1,5 @@
 /*
-** What an ns_db does with its connection: the session, statements, transactions, queues and
+** The work of an ns_db on its connection: the session, statements, transactions, queues and
 ** ids, the schema, and the hooks of the parts above.
 **
 ** Invariant: between verbs a handle is outside any transaction of its own; its link is NULL

@@ -1,5 +1,5 @@
 /*
-** What the server answers: waiting for it, how long that takes, and what its errors mean:
+** The answers of the server: waiting for it, how long that takes, and what its errors mean:
 ** which of our codes each is, which may be tried again, and which a value can have caused.
 **
 ** Invariants: an error that loses the connection makes its link dead. Of what was sent

@@ -1,6 +1,6 @@
 /*
-** What the files of link/ share of libmariadb: the inside of a link and of a statement. No
-** other file may include this, or mysql.h.
+** Shared declarations of the files of link/ about libmariadb: the inside of a link and of a
+** statement. No other file may include this, or mysql.h.
 */
 #ifndef NS_LINK_MARIADB_H
 #define NS_LINK_MARIADB_H
@@ -126,7 +126,7 @@ void ns_link_waited(ns_link *l);
 /* The name of a statement that ends a transaction; NULL of other statements. */
 const char *ns_link_name(const char *sql);
 
-/* What is said of a dead one. */
+/* Writes the error of a dead link. */
 ns_status ns_link_gone(ns_err *err);
 
 #endif

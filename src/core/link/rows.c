@@ -221,7 +221,7 @@ static void place_kept(ns_stmt *s) {
     }
 }
 
-/* What comes behind the rows takes their place in the library. */
+/* The packet behind the rows takes their place in the library. */
 static ns_status keep_rows(ns_link *l, ns_stmt *s, ns_err *err) {
   ns_kept *k = &s->kept;
   const ns_value *row;

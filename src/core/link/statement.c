@@ -21,7 +21,7 @@
 
 /* ----------------------------------------------------------- preparing */
 
-/* Who makes room: the one used least, but none that is held. */
+/* The statement that makes room: the least used, but none that is held. */
 static ns_stmt *least_used(const ns_link *l) {
   ns_stmt *cold = NULL;
   for (ns_stmt *s = l->stmts; s != NULL; s = s->next)

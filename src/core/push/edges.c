@@ -181,7 +181,7 @@ static ns_status find_parent(ns_db *db, ns_insert *rows, size_t n,
   return NS_OK;
 }
 
-/* What a row has from one above it that is pushed with it. */
+/* Inherits from a row above this one that is pushed with it. */
 static void inherit_from(ns_insert *row, const ns_insert *up) {
   row->root = up->root;
   if (row->paused == 0)

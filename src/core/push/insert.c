@@ -84,7 +84,7 @@ static bool batch_make(batch *b, const ns_insert *rows, size_t n) {
   return true;
 }
 
-/* What it is to wait for, as it will be told again when its tree is retried. */
+/* The jobs it is to wait for, as kept for a retry of its tree. */
 static ns_bytes after_of(batch *b, const ns_insert *row) {
   ns_bytes given = row->push->after;
   size_t start = b->after.n;
@@ -192,7 +192,7 @@ static ns_status ready_fill(ready *r, const ns_insert *rows, size_t n,
   return NS_OK;
 }
 
-/* Those that come later; how many. */
+/* Lists the rows that come later; how many. */
 static size_t list_scheduled(ns_buf *ids, const ns_insert *rows, size_t n) {
   size_t k = 0;
   for (size_t i = 0; i < n; i++)
@@ -317,7 +317,7 @@ static ns_status insert_each_key(ns_db *db, const ns_insert *rows, size_t n, ns_
   return st;
 }
 
-/* Those that a list has are refused together, and nothing of it is written. */
+/* The keys of a list are refused together, and nothing of it is written. */
 static ns_status insert_keys(ns_db *db, const ns_insert *rows, size_t n, ns_err *err) {
   ns_buf list = NS_BUF_INIT;
   size_t k = 0;
@@ -387,7 +387,7 @@ static ns_status insert_children(ns_db *db, const ns_insert *rows, size_t n,
   return st;
 }
 
-/* What was to wait for a job that has failed ends at once. */
+/* A row that was to wait for a job that has failed ends at once. */
 static ns_status end_doomed(ns_db *db, const ns_insert *rows, size_t n,
                             ns_err *err) {
   ns_status st = NS_OK;

@@ -42,7 +42,7 @@ static size_t copy_fresh(ns_insert *to, const ns_insert *from, size_t n) {
   return k;
 }
 
-/* What was found out about the fresh rows goes back to where they stood. */
+/* Copies the findings about the fresh rows back to where they stood. */
 static void copy_back(ns_insert *to, size_t n, const ns_insert *copy_fresh) {
   for (size_t i = 0; i < n; i++)
     if (to[i].kept == 0)

@@ -42,7 +42,7 @@ static inline int64_t ns_seq(int64_t run, size_t i) {
 ** Errors: DUPLICATE, INVALID, TOO_BIG, BUSY, GONE. */
 ns_status ns_push_write(ns_db *db, ns_insert *rows, size_t n, size_t *held, ns_err *err);
 
-/* Who has the unique key 'key' of a queue that was refused to us a moment ago; '*id' 0:
+/* The owner of the unique key 'key' of a queue that was refused to us a moment ago; '*id' 0:
 ** no job any more. Errors: BUSY, GONE. */
 ns_status ns_push_key_owner(ns_db *db, int64_t queue, ns_bytes key, int64_t *id, ns_err *err);
 
@@ -68,7 +68,7 @@ bool ns_push_starts_soon(const ns_insert *rows, size_t n);
 /* -------------------------------------------------------- edges: edges.c */
 
 /*
-** What the rows of an insert wait for: locks the jobs they name, so that none
+** The waits of the rows of an insert: locks the jobs they name, so that none
 ** of them ends unseen before our commit, and fills in 'unmet' and 'doomed'. A
 ** name of a row in the same insert counts as a live job. '*edges' gets what
 ** ns_push_edges_write takes; ns_push_edges_free afterwards in any case.

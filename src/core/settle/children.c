@@ -264,7 +264,7 @@ static ns_status write_leaving(ns_db *db, leaving *l, ns_err *err) {
   return st == NS_OK ? ns_finish_edges_met(db, &l->met, l->n, l->free, l->nfree, err) : st;
 }
 
-/* Those that were locked before, and new ones: so there is room for all. */
+/* Children that were locked before, and new ones: so there is room for all. */
 static ns_status release_leaving(ns_db *db, const ns_parents *p, ns_err *err) {
   const ns_value *row;
   ns_outcome *f = NULL;

@@ -68,7 +68,7 @@ static ns_status find_ours(ns_db *db, ns_outcome *const *outcomes, size_t n, ns_
   return st;
 }
 
-/* Those that a statement was to write. */
+/* Notes the verdicts that a statement was to write. */
 static ns_status note_written(ns_db *db, ns_sql sql, ns_outcome *const *outcomes, size_t n,
                               ns_err *err) {
   if (ns_db_affected(db, sql) < (int64_t)n)
@@ -222,7 +222,7 @@ static ns_status delete_jobs(ns_db *db, const acks *a, ns_err *err) {
   return st;
 }
 
-/* Those among 'outcomes' that are plain, in 'a': without a result where that is to be
+/* Finds the plain verdicts among 'outcomes', in 'a': without a result where that is to be
 ** kept. */
 static void find_stretches(ns_db *db, ns_outcome *outcomes, size_t n, acks *a) {
   a->n = 0;
@@ -274,7 +274,7 @@ static ns_status settle_acks(ns_db *db, ns_outcome *outcomes, size_t n, acks *a,
   return a->n > 0 ? notify_dependents(db, a, err) : NS_OK;
 }
 
-/* Those that are settled go to the end. */
+/* Settled verdicts go to the end. */
 static ns_status move_settled_to_end(ns_outcome *outcomes, size_t n, size_t *rest, ns_err *err) {
   ns_outcome *gone = malloc(n * sizeof *gone);
   size_t k = 0;

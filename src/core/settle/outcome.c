@@ -127,7 +127,7 @@ static void decide_fail(ns_outcome *f) {
   return_before_deadline(f, delay);
 }
 
-/* Who wants to go on past the deadline gets one more run, which is due then, and
+/* A job that wants to go on past the deadline gets one more run, which is due then, and
 ** sees by that that it is the last. */
 static void decide_again(ns_outcome *f) {
   int64_t delay = f->v->delay < 0 ? f->backoff : f->v->delay;

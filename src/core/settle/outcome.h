@@ -10,7 +10,7 @@
 
 #define NS_DELAY_MAX (INT64_C(3155760000) * NS_SECOND) /* as of a push */
 
-/* What the server knows of a job, and what becomes of it. */
+/* The server's row of a job, and the outcome of its run. */
 typedef struct ns_outcome {
   ns_verdict *v;
   int64_t queue_id, rank, kind, attempts, polls, crashes, lost, missed, missing_since;

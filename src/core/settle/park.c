@@ -70,7 +70,7 @@ ns_status ns_settle_park_lock(ns_db *db, ns_outcome *outcomes, size_t n, ns_err 
   return st;
 }
 
-/* What is written of those that are parked. */
+/* The writes for parked jobs. */
 typedef struct parking {
   ns_buf list; /* "[[waits,unmet,id,phases],…" */
   size_t n;
@@ -151,7 +151,7 @@ static ns_status schedule_deadline(ns_db *db, const ns_outcome *f, ns_err *err) 
   return ns_db_list_change(db, NS_SQL_PUSH_SCHEDULED, NULL, &ids, 1, err);
 }
 
-/* What was sent before we look is found here; a signal that is sent later waits for our
+/* A signal that was sent before we look is found here; a signal that is sent later waits for our
 ** lock on the job's row, and then finds it scheduled. Who has had a run after the
 ** deadline, and finds nothing, would be run again at once, for ever. */
 static ns_status park_for_signal(ns_db *db, ns_outcome *f, ns_err *err) {

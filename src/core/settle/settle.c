@@ -177,7 +177,7 @@ static ns_status write_attempt(ns_db *db, const ns_outcome *f, ns_err *err) {
   return st;
 }
 
-/* What the row of an adopted table is to say of a failure; that of one that ends comes with
+/* Notes the failure that the row of an adopted table is to show; that of one that ends comes with
 ** its end. */
 static ns_status write_attempts(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_debts owed = {0};
@@ -399,7 +399,7 @@ static ns_status write_all(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *er
   return st;
 }
 
-/* Those that have to be looked at before it is known what becomes of them. */
+/* Settles verdicts with outcomes that depend on the job row: all but plain acks. */
 static ns_status settle_rest(ns_db *db, ns_outcome *outcomes, size_t n, ns_err *err) {
   ns_status st;
   if (n == 0)
@@ -421,7 +421,7 @@ bool ns_verdict_written(const ns_verdict *v) {
   return (v->kind == NS_ACK && v->go_on == 1) || (v->kind == NS_RELEASE && v->go_on == 2);
 }
 
-/* What another handle has scheduled is not known here yet. */
+/* Jobs that another handle has scheduled are not known here yet. */
 static void look_for_written(ns_db *db, const ns_verdict *v) {
   if (v->kind == NS_RELEASE && ns_verdict_written(v))
     db->claim.promote_at = 0;

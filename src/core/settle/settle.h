@@ -27,7 +27,7 @@ typedef struct ns_settle_in_doubt {
   int64_t holder, cycle; /* the one with the cycle that the rest were in */
 } ns_settle_in_doubt;
 
-/* What a handle knows of its verdicts: db->settle. */
+/* A handle's state of its verdicts: db->settle. */
 typedef struct ns_settle_state {
   ns_settle_in_doubt doubt;
   ns_verdict *joined; /* written in the caller's transaction; owned */

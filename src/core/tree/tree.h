@@ -53,7 +53,7 @@ typedef struct ns_tree {
   int64_t taken;    /* retry: its unique key is another's; 0: none */
 } ns_tree;
 
-/* What is done with a batch, in its transaction; 'tx->arg' is the tree. */
+/* A step on a batch, in its transaction; 'tx->arg' is the tree. */
 typedef ns_status ns_tree_step(ns_db *db, ns_tx *tx, ns_err *err);
 
 /* Does 'step' with each batch, in a transaction, from the top; then goes to the

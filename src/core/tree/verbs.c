@@ -157,7 +157,7 @@ static void rank_one(const ns_tree *t, ns_node *x) {
   move_node(x);
 }
 
-/* What waits for a signal goes on waiting. */
+/* A job that waits for a signal goes on waiting. */
 static void run_one_now(const ns_tree *t, ns_node *x) {
   (void)t;
   if (x->due <= x->now || x->awaits)
@@ -262,7 +262,7 @@ static ns_status resume_tree(ns_db *db, ns_tree *t, ns_err *err) {
 
 /* ------------------------------------------------------------------- cancel */
 
-/* Who runs them is told after the commit, all at once with those who have claimed
+/* Their holders are told after the commit, all at once with those who have claimed
 ** them meanwhile: a worker that is told is free for the next. In a transaction of
 ** the caller nothing of ours comes after the commit. */
 static ns_status notify_holder(ns_db *db, ns_tree *t, ns_err *err) {

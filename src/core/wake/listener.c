@@ -52,7 +52,7 @@
 #define NEAR_MARK "/*near*/"
 #define NEAR NS_SECOND /* so far below a floor; and the wait with the look that begins there */
 
-/* What a wait looks at. */
+/* The view of a wait. */
 typedef struct ns_view {
   bool part;   /* it may miss something: the wait is short */
   ns_buf text; /* condition in SQL, ends in NUL */
@@ -492,7 +492,7 @@ ns_status ns_listen(ns_listener *l, const ns_awaited *what, int64_t max_wait,
 
 /* ------------------------------------------------------------------- hooks */
 
-/* That of an embedded handle that waits. */
+/* Closes the listener of an embedded handle that waits. */
 static void close_waiter(ns_db *db) {
   ns_listener_close(db->waiter);
   db->waiter = NULL;

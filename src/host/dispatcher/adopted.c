@@ -292,7 +292,7 @@ static ns_status settle(nsh_dispatch *d, nsh_adopted *a, ns_err *err) {
 
 /* ------------------------------------------------------------------- looks */
 
-/* What has not been begun goes back when people, or a job, have asked for a pause. */
+/* Rows that have not been begun go back when people, or a job, have asked for a pause. */
 static void obey(nsh_dispatch *d, nsh_adopted *a) {
   bool paused = ns_adopted_paused(a->table);
   if (paused == a->paused)
@@ -393,7 +393,7 @@ static bool may_claim(nsh_dispatch *d, nsh_adopted *a) {
   return woken || ns_mono_us() >= ns_adopted_claim_at(a->table);
 }
 
-/* What there was has been taken: waits for more. */
+/* All rows that there were have been taken: waits for more. */
 static void await(nsh_dispatch *d, nsh_adopted *a, bool found) {
   if (a->listener == NULL || !ns_adopted_looked(a->table))
     return;

@@ -126,7 +126,7 @@ void nsh_maintenance_put_back(nsh_dispatch *d, nsh_turn *t) {
 
 /* ------------------------------------------------------------- for our jobs */
 
-/* What could not be written is for people to see, and comes again if the job
+/* A sign that could not be written is for people to see, and comes again if the job
 ** shows more. */
 static void write_touches(nsh_dispatch *d, nsh_turn *t) {
   ns_sign *signs;

@@ -1,5 +1,5 @@
 /*
-** What a host serves: the queues that it claims from, and the names that its scripts handle.
+** The services of a host: the queues that it claims from, and the names that its scripts handle.
 **
 ** Invariant: a queue that is paused, or that was not asked for, is not served. While no handler
 ** is known, none is.

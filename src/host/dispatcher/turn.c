@@ -1,5 +1,5 @@
 /*
-** What the sources and maintenance share in a turn: outages, places, signs of life, and
+** The common state of sources and maintenance in a turn: outages, places, signs of life, and
 ** whether a host that drains has anything left to wait for.
 **
 ** Invariants: an outage is logged once, with its end. t->limit is the number of places in

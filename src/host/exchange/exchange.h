@@ -342,7 +342,7 @@ void nsh_deferred_free(nsh_deferred *p);
 
 /* ------------------------------------------------------- rows that come back */
 
-/* What the log says of rows of adopted tables that come back: a line each. */
+/* The log lines of rows of adopted tables that come back: one each. */
 
 /* Rows with settled verdicts that are failures. */
 void nsh_row_log_failed(ns_bytes table, const ns_verdict *verdicts, size_t n);

@@ -1,5 +1,5 @@
 /*
-** What the database says of verdicts. Written, or too late to be: done with.
+** The database's answers to verdicts. Written, or too late to be: done with.
 ** Its row held by another transaction: a little later. In the server's own trouble: later and
 ** later, and apart from those that come in meanwhile. Refused: as something milder. With children:
 ** as many a cycle as are soon written.

@@ -105,7 +105,8 @@ bool nsh_pool_attends(const nsh_process *w) {
   return w->phase == NSH_UP || come_and_go(w->pools);
 }
 
-/* What the attending workers may have, less what they have, less what waits for them. */
+/* The places of the attending workers, less the jobs they have, less the jobs that wait for them.
+** */
 static int64_t free_places(const nsh_pools *t, size_t pool) {
   const nsh_pool *p = &t->pools[pool];
   size_t there = nsh_pool_attending(t, pool);

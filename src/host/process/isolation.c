@@ -1,5 +1,5 @@
 /*
-** What keeps processes apart: sessions that end as a whole, one host of a name, privileges,
+** Isolation of processes: sessions that end as a whole, one host of a name, privileges,
 ** secrets that other users do not see.
 **
 ** Whatever a handler starts stays in its keeper's session unless it asks for
@@ -280,7 +280,7 @@ static ns_status become_user(const char *user, ns_err *err) {
   return NS_OK;
 }
 
-/* One byte is too little for a file. For a program that core_pattern pipes to
+/* A limit of one byte is too little for a file. For a program that core_pattern pipes to
 ** the limit says nothing, except that the kernel takes 1 for its own sign to
 ** dump nothing. */
 void nsh_no_core(void) {

@@ -86,7 +86,7 @@ typedef struct nsh_family {
   nsh_peer keeper;
   pid_t keeper_pid; /* also the number of its session; 0: not known */
   nsh_zygote zygotes[NSH_ZYGOTES];
-  /* What happens; 'arg' is the owner's. */
+  /* The events; 'arg' is the owner's. */
   void *arg;
   void (*loaded)(void *arg, nsh_zygote *z, const nsh_loaded *what);
   /* Without a message it died of 'status'; negative: with its keeper. */

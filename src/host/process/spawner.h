@@ -1,5 +1,5 @@
 /*
-** What the processes of a host that fork have in common: control sockets, which join them to
+** The common parts of a host's processes that fork: control sockets, which join them to
 ** the host, the host's end of such a socket (a peer), and spawners. The seed, the keepers and
 ** the zygotes are spawners: processes that fork children on command, reap them and pass signals
 ** on to them. Each command is answered with one report, so that a silence can be told.
@@ -86,7 +86,7 @@ typedef struct nsh_spawner {
 void nsh_spawner_serve(const nsh_spawner *n) __attribute__((noreturn));
 
 /*
-** What every process of the host does after its fork: has default signal
+** Every process of the host calls this after its fork: it gets default signal
 ** dispositions, no blocked signals, and the name 'name'. It is killed when
 ** 'parent' dies; 0: it is not.
 */

@@ -32,7 +32,7 @@ ns_status nsh_slow_open(nsh_slow **out, const nsh_config *cfg, nsh_exchange *exc
 /* A handle that is opened with '*db' will tell of its waits, from any thread. */
 void nsh_slow_watch(nsh_slow *s, nsh_waiter who, ns_config *db);
 
-/* What it is at from here on, for people: so many verdicts, and a claim. */
+/* The work it is at from here on, for people: so many verdicts, and a claim. */
 void nsh_slow_doing(nsh_slow *s, nsh_waiter who, size_t verdicts, bool claims);
 
 /* Thread 'who' owes these verdicts from here on; rows of adopted tables are left out. The
