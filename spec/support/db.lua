@@ -301,7 +301,8 @@ end
 -- Makes a used database as new.
 -- @return true, or nil when a session is in it, or false when it cannot be
 function Server:empty_again(name)
-  if self.definitions[name] ~= self:state_of(name) then return false end
+  local state = self:state_of(name)
+  if not state or state ~= self.definitions[name] then return false end
   local busy = ("SELECT COUNT(*) FROM information_schema.processlist WHERE db = '%s'"):format(name)
   if self:sql(busy) ~= "0" then return nil end
   local steps = { "SET lock_wait_timeout = 0, foreign_key_checks = 0" }

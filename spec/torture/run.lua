@@ -179,7 +179,7 @@ end
 
 local function sums(tally)
   local list = {}
-  for name, n in pairs(tally) do list[#list + 1] = ("%s %d"):format(name, n) end
+  for name, n in pairs(tally) do list[#list + 1] = ("%s %s"):format(name, n) end
   table.sort(list)
   return table.concat(list, ", ")
 end
@@ -195,7 +195,7 @@ local function report(result)
   local tally = {}
   for words in journal.lines(folder, "counters") do
     for i = 3, #words do
-      local name, n = words[i]:match "^(.*)=(%d+)$"
+      local name, n = words[i]:match "^(.*)=(%S+)$"
       tally[name] = (tally[name] or 0) + tonumber(n)
     end
   end
