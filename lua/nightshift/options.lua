@@ -300,7 +300,9 @@ local function unique(value, what)
   if value == "" then return nil, ("%s is empty; it must have 1 to %d characters"):format(what, MAX_UNIQUE) end
   local length, bad = utf8.len(value)
   if not length then return nil, ("%s is not valid UTF-8 at byte %d"):format(what, bad) end
-  if value:find "^row:" then return nil, ("%s begins with 'row:', as those of adopted rows do"):format(what) end
+  if value:find "^row:" then
+    return nil, ("%s begins with 'row:', as those of adopted rows do; choose another beginning"):format(what)
+  end
   if length <= MAX_UNIQUE then return value end
   return nil, ("%s has %d characters, the limit is %d"):format(what, length, MAX_UNIQUE)
 end

@@ -52,7 +52,8 @@ describe("a job of a row", function()
   end)
 
   it("has a key that nobody else may give", function()
-    assert.same({ nil, "push: unique begins with 'row:', as those of adopted rows do", "INVALID" },
+    local says = "push: unique begins with 'row:', as those of adopted rows do; choose another beginning"
+    assert.same({ nil, says, "INVALID" },
       { q:push("task", 1, { unique = "row:1:7" }) })
     assert.equal("INVALID", select(3, q:push("task", 1, { unique = { key = "row:", on_conflict = "keep" } })))
     for _, key in ipairs { '"row:1:7"', '{"key": "row:1:7", "on_conflict": "keep"}' } do

@@ -156,7 +156,7 @@ static ns_status free_keys(ns_db *db, const ns_end *ends, size_t n, ns_err *err)
 
 /* Notes the changes that the rows of these jobs in adopted tables are to get. */
 static ns_status owe_rows(ns_db *db, const ns_end *ends, size_t n, ns_err *err) {
-  ns_debts owed = {0};
+  ns_source_owed owed = {0};
   for (size_t i = 0; i < n; i++)
     ns_source_note(&owed, ends[i].unique, ends[i].id, ends[i].failed, 0, ends[i].outcome);
   return ns_source_owe(db, &owed, err);

@@ -24,8 +24,8 @@ typedef struct ns_insert {
   int64_t deadline_in;  /* the same of one that is pushed with it; -1: none */
   int64_t unmet;        /* jobs it waits for, and a pause: not claimable; by
                         ** ns_push_edges_find */
-  int64_t kept;         /* who has its key, and is pushed in its place; 0: none. a row of
-                        ** 'keep' has its key when it is inserted */
+  int64_t kept;         /* the live job that has its key and stands in its place; 0: none. A
+                        ** row of 'keep' has its key when it is inserted */
   int64_t doomed;       /* one of them has failed: it is cancelled; 0: none */
 } ns_insert;
 

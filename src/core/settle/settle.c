@@ -180,7 +180,7 @@ static ns_status write_attempt(ns_db *db, const ns_outcome *f, ns_err *err) {
 /* Notes the failure that the row of an adopted table is to show; that of one that ends comes with
 ** its end. */
 static ns_status write_attempts(ns_db *db, const ns_outcome *outcomes, size_t n, ns_err *err) {
-  ns_debts owed = {0};
+  ns_source_owed owed = {0};
   ns_status st = NS_OK;
   for (size_t i = 0; st == NS_OK && i < n; i++) {
     const ns_outcome *f = &outcomes[i];

@@ -24,7 +24,7 @@ typedef struct ns_settle_in_doubt {
   size_t n, cap;
   size_t written;        /* the first ones are known to be written; their caller,
                          ** who was told GONE, will ask again */
-  int64_t holder, cycle; /* the one with the cycle that the rest were in */
+  int64_t holder, cycle; /* the cycle that sent them, and its holder */
 } ns_settle_in_doubt;
 
 /* A handle's state of its verdicts: db->settle. */

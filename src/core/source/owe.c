@@ -9,7 +9,7 @@
 #include "db/db.h"
 #include "source/source.h"
 
-void ns_source_note(ns_debts *owed, ns_bytes key, int64_t job, bool failed, int64_t due,
+void ns_source_note(ns_source_owed *owed, ns_bytes key, int64_t job, bool failed, int64_t due,
                     const char *outcome) {
   ns_origin origin;
   if (!ns_source_origin(key, &origin))
@@ -23,7 +23,7 @@ void ns_source_note(ns_debts *owed, ns_bytes key, int64_t job, bool failed, int6
   owed->n++;
 }
 
-ns_status ns_source_owe(ns_db *db, ns_debts *owed, ns_err *err) {
+ns_status ns_source_owe(ns_db *db, ns_source_owed *owed, ns_err *err) {
   size_t n = owed->n;
   owed->n = 0;
   return n > 0 ? ns_db_list_change(db, NS_SQL_SOURCE_OWE, NULL, &owed->list, n, err) : NS_OK;

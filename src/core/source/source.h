@@ -23,20 +23,20 @@ bool ns_source_origin(ns_bytes key, ns_origin *origin);
 /* ------------------------------------------------- what it is owed: owe.c */
 
 /* Rows of nightshift_owed on their way there. */
-typedef struct ns_debts {
+typedef struct ns_source_owed {
   ns_buf list; /* "[[source,row,job,failures,due,outcome],…" */
   size_t n;
-} ns_debts;
+} ns_source_owed;
 
 /*
 ** Notes what the row of a job is to say, if the job's key names one: how often it has failed
 ** more, and its outcome ("done", "dead", "cancelled"), or NULL while it lives, and is due at
 ** 'due'. A list that has lost something says so when it is written.
 */
-void ns_source_note(ns_debts *owed, ns_bytes key, int64_t job, bool failed, int64_t due,
+void ns_source_note(ns_source_owed *owed, ns_bytes key, int64_t job, bool failed, int64_t due,
                     const char *outcome);
 
 /* Writes all that was noted, on the open transaction, and frees it. Errors: GONE, BUSY, NOMEM. */
-ns_status ns_source_owe(ns_db *db, ns_debts *owed, ns_err *err);
+ns_status ns_source_owe(ns_db *db, ns_source_owed *owed, ns_err *err);
 
 #endif
