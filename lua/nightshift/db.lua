@@ -13,6 +13,7 @@ local queue = require "nightshift.queue"
 local report = require "nightshift.report"
 local results = require "nightshift.results"
 local scope = require "nightshift.scope"
+local source = require "nightshift.source.table"
 local transaction = require "nightshift.transaction"
 local why = require "nightshift.report.why"
 
@@ -420,6 +421,9 @@ end
 --- Gives unsettled claims back and ends the connection.
 function methods:close()
   options.own(self, meta, "db", "close")
+  if self._handle:is_open() and not self._handle:in_transaction() then
+    for adopted in pairs(self._sources) do source.leave(adopted) end
+  end
   self._handle:close()
 end
 
@@ -434,7 +438,8 @@ end
 ---@param max_children integer? that a run may spawn; nil: the default
 ---@return nightshift.Db
 function db.new(handle, max_children)
-  return setmetatable({ _handle = handle, _backend = queue.backend(handle, max_children) }, meta)
+  return setmetatable({ _handle = handle, _backend = queue.backend(handle, max_children),
+    _sources = setmetatable({}, { __mode = "k" }) }, meta)
 end
 
 return db

@@ -17,16 +17,6 @@ UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', attempts INT PATH '$
 STRAIGHT_JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id
 SET j.attempts = v.attempts
 
--- name: source_back_jobs
--- Params: source, [job,…]. Keys: PRIMARY of job, one row at a time; locks them. Of those jobs
--- the ones that stand for its rows.
-SELECT STRAIGHT_JOIN j.id, SUBSTRING_INDEX(j.ukey, ':', -1) AS row_id
-FROM (SELECT ? AS source) p
-JOIN JSON_TABLE(?, {ids}) v
-JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = v.id AND j.run = 1
-WHERE j.ukey LIKE CONCAT('row:', p.source, ':%')
-FOR UPDATE SKIP LOCKED
-
 -- name: source_back_keys
 -- Params: queue, source, [[row,job],…]. Key: PRIMARY of unique_key, one row at a time. They
 -- are jobs no more.
@@ -37,10 +27,17 @@ STRAIGHT_JOIN nightshift_unique_key u FORCE INDEX (PRIMARY)
   AND u.job_id = v.job
 
 -- name: source_back_ready
--- Params: queue, how many. Key: PRIMARY of ready, a range; locks it, around what claims have.
--- What was never begun.
-SELECT rank, ready_at, job_id FROM nightshift_ready FORCE INDEX (PRIMARY)
-WHERE queue_id = ? AND job_id > 0 AND run = 1 LIMIT ? FOR UPDATE SKIP LOCKED
+-- Params: queue, source, are failures known to the row, [job,…] or NULL for all, how many.
+-- Keys: PRIMARY of ready, a range, and of job; locks both, around what claims have. Jobs that
+-- may be given back: a row does not know of polls, of waits, or that a worker has died.
+SELECT STRAIGHT_JOIN r.rank, r.ready_at, j.id, SUBSTRING_INDEX(j.ukey, ':', -1) AS row_id
+FROM (SELECT ? AS queue, ? AS source, ? AS counts, ? AS ids) p
+JOIN nightshift_ready r FORCE INDEX (PRIMARY) ON r.queue_id = p.queue AND r.job_id > 0
+  AND (p.ids IS NULL OR JSON_CONTAINS(p.ids, r.job_id))
+JOIN nightshift_job j FORCE INDEX (PRIMARY) ON j.id = r.job_id AND j.run = r.run
+WHERE j.ukey LIKE CONCAT('row:', p.source, ':%') AND j.polls + j.phases + j.crashes = 0
+  AND (p.counts OR j.attempts = 0)
+LIMIT ? FOR UPDATE SKIP LOCKED
 
 -- name: source_back_unready
 -- Params: queue, [[rank,ready_at,job],…]. Key: PRIMARY of ready, one row at a time, locked by
@@ -180,6 +177,11 @@ SELECT 1 FROM {table} t LIMIT 0
 -- name: source_try
 -- Template. Does the server know a time zone?
 SET STATEMENT time_zone='{zone}' FOR DO 1
+
+-- name: source_turn
+-- Params: source, µs. Key: PRIMARY, one row. Changes it when nobody has looked after the table
+-- for so long.
+UPDATE nightshift_source SET seen = {now} WHERE id = ? AND COALESCE(seen, 0) <= {now} - ?
 
 -- name: source_write
 -- Template. Params: [[row,job,failures,due],…]. Key: PRIMARY, one row at a time, locked by

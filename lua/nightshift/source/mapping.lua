@@ -70,7 +70,14 @@ local function order(value, what)
   return nil, ('%s must be "id" or "-id", got \'%s\''):format(what, options.shown(value))
 end
 
+--- Check of an option that there is no more: raises what to do instead.
+local function gone(advice)
+  return function() raise("adopt: %s", advice) end
+end
+
 local MAPPING = {
+  strategy = gone "there is one way to claim: leave 'strategy' out",
+  allow_alter = gone "no triggers are added to a table, which is looked at each second: leave 'allow_alter' out",
   table = column, id = column, name = text_or_column, time_zone = column,
   payload = part { column = column },
   status = part { column = column, open = state, processing = state, done = state, failed = state },

@@ -71,10 +71,23 @@ local function backend_of(self)
       results, message, code = steps.transaction(self, settle, claimed, verdict)
     end
     if not results then return nil, message, code end
+    self.held[claimed.id] = nil
     if not results.changed then return table.unpack(results, 1, results.n) end
     if own.in_transaction then return nil, ("job %d: %s"):format(claimed.id, CHANGED), "STALE" end
     self.handle:cancel(claimed.id, CHANGED)
     return own.settle(claimed, verdict) -- STALE, and the claim is over
+  end
+
+  --- Its row is claimed as long as it is.
+  function backend.progress(claimed, ...)
+    local ok, message, code = own.progress(claimed, ...)
+    if ok and claimed.row then tend.renew_one(self, ("[%d,%d]"):format(claimed.row, claimed.id)) end
+    return ok, message, code
+  end
+
+  function backend.touch(claimed)
+    local ok, message, code = backend.progress(claimed)
+    return ok, message, code
   end
 
   function backend.committed() end -- it was written here
@@ -89,7 +102,8 @@ local EVERY = 1 -- seconds between looks
 
 --- What is ready, and after that rows.
 local function claim_now(self, limit)
-  local claimed, message, code = self.handle:claim(self.name, limit, 0, 0)
+  local claimed, message, code = tend.turn(self)
+  if claimed then claimed, message, code = self.handle:claim(self.name, limit, 0, 0) end
   if not claimed or #claimed > 0 then return claimed, message, code end
   local taken
   taken, message, code = pay.all(self)
@@ -98,6 +112,14 @@ local function claim_now(self, limit)
   if taken == 0 then return {} end
   claimed, message, code = self.handle:claim(self.name, limit, 0, 0)
   return claimed, message, code
+end
+
+--- The jobs that can be worked on; the rows of those that have none yet when the handle is
+-- closed are given back.
+local function usable(self, claimed)
+  local jobs = claims.usable(claimed, self.backend)
+  for _, job in ipairs(jobs) do self.held[job.id] = job.row and job or nil end
+  return jobs
 end
 
 local function claim(self, verb, limit, opts)
@@ -112,30 +134,33 @@ local function claim(self, verb, limit, opts)
     local claimed
     claimed, message, code = claim_now(self, limit)
     if not claimed then return nil, message, code end
-    if #claimed > 0 then return claims.usable(claimed, self.backend) end
+    if #claimed > 0 then return usable(self, claimed) end
     local left = stop - core.clock()
     if left <= 0 then return {} end
     claimed, message, code = handle:claim(self.name, limit, math.min(left, EVERY) * 1000000 // 1 | 0, 0)
     if not claimed then return nil, message, code end
-    if #claimed > 0 then return claims.usable(claimed, self.backend) end
+    if #claimed > 0 then return usable(self, claimed) end
   end
 end
 
 claims.add(methods, live, claim, "rows")
 
---- Writes what is owed, gives back what other programs have had for too long, and cancels jobs
--- with rows that were taken or changed; how many rows.
+local SURE = 2000000 -- µs that it may take to be sure that a holder is dead
+
+--- Gives back jobs of dead holders and rows that other programs have had for too long, cancels
+-- jobs with rows that were taken or changed, and writes what is owed; how many rows.
 ---@return integer|nil
 ---@return string? message
 ---@return string? code
 function methods:rescue()
-  live(self, "rescue")
-  local lost, paid, back, message, code
-  lost, message, code = tend.lost(self)
+  local handle = live(self, "rescue")
+  local dead, message, code = handle:look(SURE)
+  local lost, paid, back
+  if dead then lost, message, code = tend.lost(self) end
   if lost then paid, message, code = pay.all(self) end
   if paid then back, message, code = tend.overdue(self) end
   if not back then return nil, message, code end
-  return lost + back
+  return dead.jobs + lost + back
 end
 
 --- Takes in up to n rows, for any worker of the queue; how many.
@@ -167,6 +192,17 @@ function methods:pause() return live(self, "pause"):pause(self.name, true) end
 function methods:resume() return live(self, "resume"):pause(self.name, false) end
 
 function meta.__tostring(self) return "nightshift.source: " .. self.map.table end
+
+--- Gives back what the handle has claimed and not settled: it is about to be closed.
+---@param self nightshift.source.Table
+function source.leave(self)
+  local ids = {}
+  for id, job in pairs(self.held) do
+    if not job._settled and self.own.settle(job, { kind = "release" }) then ids[#ids + 1] = id end
+  end
+  self.held = {}
+  if #ids > 0 and tend.give_back(self, ids) then pay.all(self) end
+end
 
 -- -------------------------------------------------------------------- opening
 
@@ -211,13 +247,15 @@ function source.new(db, given, log)
   local self = setmetatable({ table = map.table, handle = handle, own = db._backend, map = map, id = row.id,
     name = map.table, queue = queue, texts = text.make(map, row.id, queue, machine()), log = log or function() end,
     key = map.parts.id.name, names = {}, unit = unit_of(map.parts.retry_after), refused = {}, unpaid = {}, floor = 1,
-    whole_at = 0, paid_to = 0, in_order = not map.parts.priority and not map.newest_first }, meta)
+    whole_at = 0, paid_to = 0, in_order = not map.parts.priority and not map.newest_first, held = {}, turn_at = 0 },
+    meta)
   for _, field in ipairs(map.fields) do self.names[field.name] = core.encode(field.name) end
   -- What surely changes a row, so that its number can be checked.
   local shows = map.states.processing ~= nil or map.parts.claimed_by ~= nil
   self.marks = shows
   self.changes = { done = true, open = shows, dead = map.states.failed ~= nil }
   self.backend = backend_of(self)
+  db._sources[self] = true
   return self
 end
 

@@ -12,11 +12,11 @@ local steps = require "nightshift.source.steps"
 local take = {}
 
 local REFUSED = 60 -- seconds for which a refused row is left alone
-local PASSED = 0.2 -- ... and one that is locked, or that has a job still
 local PAGE = 16    -- rows beyond twice what is wanted that a look finds: other hosts may have those locked
+local MOST = 10000 -- rows that a look finds
 local WHOLE = 10   -- seconds between looks at all rows, also those below the floor
 local MANY = 1000000 -- attempts, where nothing counts them
-local TRIES = 3
+local TRIES, WIDER = 6, 8 -- looks, each so many times as wide, past rows that others have locked
 
 -- --------------------------------------------------------------------- a look
 
@@ -37,7 +37,7 @@ local function floor_of(self)
 end
 
 local function look(self, n)
-  local rows, message, code = steps.run(self, "look", floor_of(self), left_alone(self), n * 2 + PAGE)
+  local rows, message, code = steps.run(self, "look", floor_of(self), left_alone(self), n)
   if not rows then return nil, message, code end
   local ids = {}
   for i, row in ipairs(rows) do ids[i] = row.id end
@@ -125,18 +125,12 @@ local function set_attempts(self, jobs, failed)
   return steps.ask(self, "source_attempts", steps.list(pairs_of))
 end
 
---- None of these could be taken: the next look is for other rows.
-local function pass_by(self, ids)
-  for _, id in ipairs(ids) do self.refused[id] = core.clock() + PASSED end
-  return 0
-end
-
 --- Locks up to n of the rows, pushes their jobs, and marks them; how many.
 local function take_in(self, ids, n)
   local rows, message, code = steps.run(self, "lock", steps.list(ids), n)
   if rows then rows, message, code = free_of(self, rows) end
   if not rows then return nil, message, code end
-  if #rows == 0 then return pass_by(self, ids) end
+  if #rows == 0 then return 0 end
   local entries, failed, marks = {}, {}, {}
   for i, row in ipairs(rows) do
     entries[i], failed[i] = entry_of(self, row, row[self.key])
@@ -179,13 +173,15 @@ end
 ---@return string? code
 function take.rows(self, n)
   local ids, taken, message, code
+  local width = n * 2 + PAGE
   for _ = 1, TRIES do
-    ids, message, code = look(self, n)
+    ids, message, code = look(self, width)
     if not ids then return nil, message, code end
     if #ids == 0 then return 0 end
     taken, message, code = steps.transaction(self, take_in, ids, n)
-    if taken and taken > 0 then return taken end
+    if taken and (taken > 0 or #ids < width) then return taken end
     if not taken and code ~= "DUPLICATE" then break end -- another took it in a moment ago
+    if taken then width = math.min(width * WIDER, MOST) end -- all of these are locked, or have a job
   end
   if taken then return taken end
   if not of_row(code) then return nil, message, code end

@@ -2,6 +2,7 @@
 -- taken or changed are cancelled, claims are renewed, rows that other programs have had for too
 -- long come back, and jobs that were never begun are given back when no host is to begin them.
 
+local core = require "nightshift.core"
 local steps = require "nightshift.source.steps"
 
 local tend = {}
@@ -61,6 +62,16 @@ function tend.renew(self)
   return ok, message, code
 end
 
+--- As renew, of one row.
+---@param self nightshift.source.Table
+---@param mark string "[row,job]"
+function tend.renew_one(self, mark)
+  if not self.texts.renew then return true end
+  local result, message, code = steps.run(self, "renew", steps.list { mark })
+  if result or code == "BUSY" then return true end
+  return nil, message, code
+end
+
 local function reset(self, ids)
   local rows, message, code = steps.run(self, "overdue_lock", steps.list(ids), #ids)
   if not rows then return nil, message, code end
@@ -85,24 +96,42 @@ function tend.overdue(self)
   return steps.transaction(self, reset, ids)
 end
 
+local TURN = 2 -- seconds
+
+--- Looks after the table, when no other program has for two seconds.
+---@param self nightshift.source.Table
+---@return true|nil
+---@return string? message
+---@return string? code
+function tend.turn(self)
+  local now = core.clock()
+  if now < self.turn_at then return true end
+  self.turn_at = now + TURN
+  local turn, message, code = steps.ask(self, "source_turn", self.id, TURN * 1000000)
+  if not turn and code == "BUSY" or turn and turn.affected == 0 then return true end
+  for _, step in ipairs { tend.lost, tend.renew, tend.overdue } do
+    if turn then turn, message, code = step(self) end
+  end
+  if turn then return true end
+  return nil, message, code
+end
+
 -- ---------------------------------------------------------------- giving back
 
---- Ends jobs that were never begun without a trace, and owes their rows to be open.
-local function give_back(self)
-  local ready, message, code = steps.ask(self, "source_back_ready", self.queue, AT_ONCE)
-  if not ready then return nil, message, code end
-  local ids, ranks = {}, {}
-  for i, row in ipairs(ready) do
-    ids[i] = row.job_id
-    ranks[row.job_id] = ("[%d,%d,%d]"):format(row.rank, row.ready_at, row.job_id)
-  end
-  local jobs
-  jobs, message, code = steps.ask(self, "source_back_jobs", self.id, steps.list(ids))
+--- Is a failure known to the row, and not to its job alone? 0 or 1.
+local function counts(self)
+  local parts = self.map.parts
+  return (parts.attempts or parts.attempts_left) and 1 or 0
+end
+
+--- Ends jobs without a trace, and owes their rows to be open.
+local function give_back(self, ids)
+  local jobs, message, code = steps.ask(self, "source_back_ready", self.queue, self.id, counts(self), ids, AT_ONCE)
   if not jobs then return nil, message, code end
   if #jobs == 0 then return 0 end
   local gone, places, marks, owed = {}, {}, {}, {}
   for i, job in ipairs(jobs) do
-    gone[i], places[i] = job.id, ranks[job.id]
+    gone[i], places[i] = job.id, ("[%d,%d,%d]"):format(job.rank, job.ready_at, job.id)
     marks[i] = ("[%s,%d]"):format(job.row_id, job.id)
     owed[i] = ('[%d,%s,%d,0,null,"open"]'):format(self.id, job.row_id, job.id)
   end
@@ -118,15 +147,17 @@ local function give_back(self)
   return #jobs
 end
 
---- Gives back what no claim has begun; how many jobs. Their rows are owed it: see pay.lua.
+--- Gives back jobs that are ready and of which the row knows all: all, or some; how many. Their
+-- rows are owed it: see pay.lua.
 ---@param self nightshift.source.Table
+---@param ids integer[]?
 ---@return integer|nil
 ---@return string? message
 ---@return string? code
-function tend.give_back(self)
-  local sum = 0
+function tend.give_back(self, ids)
+  local sum, list = 0, ids and steps.list(ids) or core.null
   repeat
-    local n, message, code = steps.transaction(self, give_back)
+    local n, message, code = steps.transaction(self, give_back, list)
     if not n then return nil, message, code end
     sum = sum + n
   until n == 0

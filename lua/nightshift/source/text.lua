@@ -55,6 +55,7 @@ function Maker:instant(field, value)
 end
 
 local NOW = "UTC_TIMESTAMP(6)"
+local RENEWED = 15000000 -- µs: a claim that is younger need not be renewed
 
 function Maker:now(part)
   local field = self.map.parts[part]
@@ -385,7 +386,8 @@ function text.make(map, source, queue, host)
   out.lives, out.done, out.dead = m:write(m:failed()), m:write(m:done()), m:write(m:given_up())
   out.open, out.retry = m:write(m:opened()), m:write(m:as_new(), m:dead())
   if map.parts.claimed_at then
-    out.renew = m:write({ m:column "claimed_at" .. " = " .. m:now "claimed_at" }, m:ours())
+    local stale = m:is_past("claimed_at", math.min(RENEWED, (map.overdue or RENEWED * 8) // 8))
+    out.renew = m:write({ m:column "claimed_at" .. " = " .. m:now "claimed_at" }, all_of { m:ours(), stale })
   end
   if map.overdue then
     local overdue = m:theirs()
